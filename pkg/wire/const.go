@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+// Sizes of RFC 1035 section 2.3.4, RFC 6891 and RFC 9715.
+const (
+	HeaderLen  = 12    // octets of the fixed header
+	MaxName    = 255   // octets of a name in wire form, root label included
+	MaxLabel   = 63    // octets of one label
+	MaxMessage = 65535 // octets of a message over TCP
+	MinUDP     = 512   // what every client takes over UDP, and what a smaller EDNS size counts as
+	SafeUDP    = 1232  // what passes unfragmented everywhere: DNS Flag Day 2020, RFC 9715
+)
+
+// Record and query types the data path knows by name. All others pass (RFC 3597).
+const (
+	TypeA     uint16 = 1
+	TypeNS    uint16 = 2
+	TypeCNAME uint16 = 5
+	TypeSOA   uint16 = 6
+	TypePTR   uint16 = 12
+	TypeHINFO uint16 = 13
+	TypeMX    uint16 = 15
+	TypeTXT   uint16 = 16
+	TypeAAAA  uint16 = 28
+	TypeSRV   uint16 = 33
+	TypeDNAME uint16 = 39
+	TypeOPT   uint16 = 41
+	TypeRRSIG uint16 = 46
+	TypeHTTPS uint16 = 65
+	TypeIXFR  uint16 = 251
+	TypeAXFR  uint16 = 252
+	TypeANY   uint16 = 255
+)
+
+// Classes.
+const (
+	ClassIN uint16 = 1
+	ClassCH uint16 = 3
+)
+
+// Response codes (RFC 1035 section 4.1.1, RFC 6891 section 9).
+const (
+	RcodeSuccess  = 0
+	RcodeFormErr  = 1
+	RcodeServFail = 2
+	RcodeNXDomain = 3
+	RcodeNotImp   = 4
+	RcodeRefused  = 5
+	RcodeBadVers  = 16 // needs the OPT record's upper bits
+)
+
+// Extended DNS Errors (RFC 8914 section 4).
+const (
+	EDENone                 = -1 // no such option in the reply
+	EDEOther                = 0
+	EDECachedError          = 13
+	EDENotReady             = 14
+	EDENoReachableAuthority = 22
+	EDENetworkError         = 23
+	EDEInvalidData          = 24
+)
+
+// EDNS option codes.
+const (
+	optionSubnet    = 8  // RFC 7871
+	optionCookie    = 10 // RFC 7873
+	optionKeepalive = 11 // RFC 7828
+	optionEDE       = 15 // RFC 8914
+)
+
+// Bits of the header's third and fourth octet.
+const (
+	bitQR = 0x80 // third
+	bitAA = 0x04
+	bitTC = 0x02
+	bitRD = 0x01
+	bitRA = 0x80 // fourth
+	bitAD = 0x20
+	bitCD = 0x10
+
+	opcodeMask = 0x78 // third
+	rcodeMask  = 0x0f // fourth
+)

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// ErrMalformed says that a message breaks RFC 1035's rules and is not to be
+// used. It carries no detail: who sent it decides what else is known.
+var ErrMalformed = errors.New("malformed message")
+
+// Sections of a message, in their order after the question.
+const (
+	Answer uint8 = iota
+	Authority
+	Additional
+)
+
+// A Record is where one resource record stands in a message.
+type Record struct {
+	Owner   uint16 // offset of its owner name
+	TTL     uint16 // offset of its TTL field; RDATA begins 6 octets on
+	Type    uint16
+	Class   uint16
+	Size    uint16 // octets of RDATA
+	Section uint8
+}
+
+// Data is the offset of the record's RDATA.
+func (r Record) Data() int { return int(r.TTL) + 6 }
+
+// A Message is a whole answer, walked. The zero value is ready for Parse, which
+// may be called again and again and then reuses Records.
+type Message struct {
+	Raw     []byte   // header to last record, what trails cut off
+	Records []Record // all but the OPT record, in order
+
+	qend   int // offset after the question
+	opt    int // offset of the OPT record, 0: none
+	optEnd int
+	rcode  uint16
+}
+
+// Parse walks msg from end to end: every count, bound and name. It keeps msg.
+// A message with other than one question, two OPT records, an OPT outside the
+// additional section or bad RDATA of a type with names in it is [ErrMalformed].
+func (m *Message) Parse(msg []byte) error {
+	m.Raw, m.Records = nil, m.Records[:0]
+	m.opt, m.optEnd = 0, 0
+	if len(msg) < HeaderLen || len(msg) > MaxMessage || binary.BigEndian.Uint16(msg[4:]) != 1 {
+		return ErrMalformed
+	}
+	m.qend = plainNameEnd(msg, HeaderLen) + 4
+	if m.qend < HeaderLen+4 || m.qend > len(msg) {
+		return ErrMalformed
+	}
+	m.rcode = uint16(msg[3] & rcodeMask)
+	off := m.qend
+	for section := Answer; section <= Additional; section++ {
+		for range binary.BigEndian.Uint16(msg[6+2*section:]) {
+			if off = m.record(msg, off, section); off < 0 {
+				return ErrMalformed
+			}
+		}
+	}
+	m.Raw = msg[:off]
+	return nil
+}
+
+// record walks the record at off and returns the offset after it, or -1.
+func (m *Message) record(msg []byte, off int, section uint8) int {
+	end := nameEnd(msg, off)
+	if end < 0 || end+10 > len(msg) {
+		return -1
+	}
+	r := Record{
+		Owner: uint16(off), TTL: uint16(end + 4), Section: section,
+		Type:  binary.BigEndian.Uint16(msg[end:]),
+		Class: binary.BigEndian.Uint16(msg[end+2:]),
+		Size:  binary.BigEndian.Uint16(msg[end+8:]),
+	}
+	next := end + 10 + int(r.Size)
+	if next > len(msg) {
+		return -1
+	}
+	if r.Type == TypeOPT {
+		if section != Additional || m.opt != 0 || msg[off] != 0 || !optionsFit(msg[end+10:next]) {
+			return -1
+		}
+		m.opt, m.optEnd = off, next
+		m.rcode |= uint16(msg[end+4]) << 4
+		return next
+	}
+	if !dataFits(msg[:next], r) {
+		return -1
+	}
+	m.Records = append(m.Records, r)
+	return next
+}
+
+// optionsFit checks that EDNS options fill data exactly (RFC 6891 section 6.1.2).
+func optionsFit(data []byte) bool {
+	for len(data) > 0 {
+		if len(data) < 4 {
+			return false
+		}
+		next := 4 + int(binary.BigEndian.Uint16(data[2:]))
+		if next > len(data) {
+			return false
+		}
+		data = data[next:]
+	}
+	return true
+}
+
+// A layout says where names stand in the RDATA of a type.
+type layout struct {
+	before, names, after int // octets, names, octets
+}
+
+// nameLayout gives the layout of the types whose RDATA may hold compressed
+// names (RFC 1035 section 3.3, RFC 3597 section 4), or false. NAPTR, SIG and
+// NXT pass as they are: nobody compresses them.
+func nameLayout(rrtype uint16) (layout, bool) {
+	switch rrtype {
+	case TypeNS, 3, 4, TypeCNAME, 7, 8, 9, TypePTR, TypeDNAME: // 3 MD, 4 MF, 7 MB, 8 MG, 9 MR
+		return layout{0, 1, 0}, true
+	case TypeSOA:
+		return layout{0, 2, 20}, true
+	case 14, 17: // MINFO, RP
+		return layout{0, 2, 0}, true
+	case TypeMX, 18, 21, 36: // AFSDB, RT, KX
+		return layout{2, 1, 0}, true
+	case 26: // PX
+		return layout{2, 2, 0}, true
+	case TypeSRV:
+		return layout{6, 1, 0}, true
+	}
+	return layout{}, false
+}
+
+// dataFits checks the RDATA of r, which ends where msg ends.
+func dataFits(msg []byte, r Record) bool {
+	switch r.Type {
+	case TypeA:
+		return r.Size == 4
+	case TypeAAAA:
+		return r.Size == 16
+	}
+	l, ok := nameLayout(r.Type)
+	if !ok {
+		return true
+	}
+	off := r.Data() + l.before
+	for range l.names {
+		if off = nameEnd(msg, off); off < 0 {
+			return false
+		}
+	}
+	return off+l.after == len(msg)
+}
+
+// Rcode is the response code with the OPT record's upper bits.
+func (m *Message) Rcode() uint16 { return m.rcode }
+
+// Truncated tells whether TC is set.
+func (m *Message) Truncated() bool { return m.Raw[2]&bitTC != 0 }
+
+// HasOPT tells whether there was an OPT record.
+func (m *Message) HasOPT() bool { return m.opt != 0 }
+
+// QuestionType is the type that was asked for.
+func (m *Message) QuestionType() uint16 { return binary.BigEndian.Uint16(m.Raw[m.qend-4:]) }
+
+// RecordTTL is the record's TTL in seconds. One with the top bit set counts as
+// zero (RFC 2181 section 8).
+func (m *Message) RecordTTL(r Record) uint32 {
+	ttl := binary.BigEndian.Uint32(m.Raw[r.TTL:])
+	if ttl > 1<<31-1 {
+		return 0
+	}
+	return ttl
+}
+
+// SetRecordTTL writes the record's TTL, in seconds, into the message.
+func (m *Message) SetRecordTTL(r Record, ttl uint32) {
+	binary.BigEndian.PutUint32(m.Raw[r.TTL:], ttl)
+}
+
+// SOAMinimum is the MINIMUM field of the SOA record r, in seconds.
+func (m *Message) SOAMinimum(r Record) uint32 {
+	minimum := binary.BigEndian.Uint32(m.Raw[r.Data()+int(r.Size)-4:])
+	if minimum > 1<<31-1 {
+		return 0
+	}
+	return minimum
+}
+
+// StripOPT takes the OPT record out, in place: it is between two hops only and
+// belongs to no stored answer (RFC 6891 section 6.1.1). Where records follow
+// it, they move up and the pointers in them are mended; it fails, with the
+// message spoilt, if one of them pointed into the OPT record itself.
+func (m *Message) StripOPT() error {
+	if m.opt == 0 {
+		return nil
+	}
+	cut := m.optEnd - m.opt
+	for i, r := range m.Records {
+		if int(r.Owner) < m.opt {
+			continue
+		}
+		if !m.mendRecord(r, cut) {
+			return ErrMalformed
+		}
+		m.Records[i].Owner -= uint16(cut)
+		m.Records[i].TTL -= uint16(cut)
+	}
+	m.Raw = append(m.Raw[:m.opt], m.Raw[m.optEnd:]...)
+	count := binary.BigEndian.Uint16(m.Raw[10:])
+	binary.BigEndian.PutUint16(m.Raw[10:], count-1)
+	m.opt, m.optEnd = 0, 0
+	return nil
+}
+
+// mendRecord lowers the pointers of a record behind the OPT record by cut.
+func (m *Message) mendRecord(r Record, cut int) bool {
+	off := m.mendName(int(r.Owner), cut)
+	l, ok := nameLayout(r.Type)
+	if off < 0 || !ok {
+		return off >= 0
+	}
+	off = r.Data() + l.before
+	for range l.names {
+		if off = m.mendName(off, cut); off < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *Message) mendName(off, cut int) int {
+	for {
+		n := int(m.Raw[off])
+		switch {
+		case n == 0:
+			return off + 1
+		case n <= MaxLabel:
+			off += n + 1
+		default:
+			target := int(binary.BigEndian.Uint16(m.Raw[off:]) & 0x3fff)
+			if target >= m.opt && target < m.optEnd {
+				return -1
+			}
+			if target >= m.optEnd {
+				binary.BigEndian.PutUint16(m.Raw[off:], uint16(0xc000|(target-cut)))
+			}
+			return off + 2
+		}
+	}
+}
+
+// ID is the message's ID.
+func ID(msg []byte) uint16 { return binary.BigEndian.Uint16(msg) }
+
+// SetID writes the message's ID.
+func SetID(msg []byte, id uint16) { binary.BigEndian.PutUint16(msg, id) }
+
+// Answers tells whether r can be the answer to the query q: a response to
+// opcode QUERY with q's ID and q's one question (RFC 5452 section 9.1). Any
+// octets will do for r; q must be a query.
+func Answers(q, r []byte) bool {
+	if len(r) < HeaderLen || r[2]&bitQR == 0 || r[2]&opcodeMask != 0 ||
+		ID(q) != ID(r) || binary.BigEndian.Uint16(r[4:]) != 1 {
+		return false
+	}
+	end := plainNameEnd(q, HeaderLen) + 4
+	if end < HeaderLen+4 || end > len(q) || end > len(r) {
+		return false
+	}
+	name := end - 4
+	return equalFold(q[HeaderLen:name], r[HeaderLen:name]) && string(q[name:end]) == string(r[name:end])
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import "encoding/binary"
+
+// maxPointers is the most compression pointers one name may follow. A name of
+// 255 octets has at most 127 labels, so an honest one needs no more; without
+// the bound a 64 KiB message of pointers costs quadratic time (CVE-2024-8508).
+const maxPointers = 126
+
+// plainNameEnd is the offset after the uncompressed name at off, or -1.
+func plainNameEnd(msg []byte, off int) int {
+	start := off
+	for {
+		if off >= len(msg) {
+			return -1
+		}
+		n := int(msg[off])
+		if n > MaxLabel {
+			return -1
+		}
+		off += n + 1
+		if off-start > MaxName {
+			return -1
+		}
+		if n == 0 {
+			return off
+		}
+	}
+}
+
+// anyNameEnd is the offset after the name at off, which may end in a pointer
+// that is not followed, or -1.
+func anyNameEnd(msg []byte, off int) int {
+	start := off
+	for {
+		if off >= len(msg) {
+			return -1
+		}
+		n := int(msg[off])
+		switch {
+		case n == 0:
+			return off + 1
+		case n <= MaxLabel:
+			off += n + 1
+		case n >= 0xc0:
+			if off+2 > len(msg) {
+				return -1
+			}
+			return off + 2
+		default:
+			return -1
+		}
+		if off-start > MaxName {
+			return -1
+		}
+	}
+}
+
+// nameEnd is the offset after the name at off with every pointer of it followed
+// and checked: backward only, never into the header, at most [MaxName] octets
+// in all. It is -1 if the name is malformed.
+func nameEnd(msg []byte, off int) int {
+	end, size, pointers, floor := -1, 0, 0, off
+	for {
+		if off >= len(msg) {
+			return -1
+		}
+		n := int(msg[off])
+		switch {
+		case n <= MaxLabel:
+			if size += n + 1; size > MaxName {
+				return -1
+			}
+			off += n + 1
+			if n == 0 {
+				if end < 0 {
+					end = off
+				}
+				return end
+			}
+		case n >= 0xc0 && off+2 <= len(msg):
+			target := int(binary.BigEndian.Uint16(msg[off:]) & 0x3fff)
+			if end < 0 {
+				end = off + 2
+			}
+			if pointers++; target >= floor || target < HeaderLen || pointers > maxPointers {
+				return -1
+			}
+			off, floor = target, target
+		default:
+			return -1
+		}
+	}
+}
+
+// sameName compares the two names at a and b, pointers followed, letter case
+// aside. Both must have passed nameEnd.
+func sameName(msg []byte, a, b int) bool {
+	for {
+		a, b = follow(msg, a), follow(msg, b)
+		if a == b {
+			return true
+		}
+		n := int(msg[a])
+		if n != int(msg[b]) {
+			return false
+		}
+		if n == 0 {
+			return true
+		}
+		if !equalFold(msg[a+1:a+1+n], msg[b+1:b+1+n]) {
+			return false
+		}
+		a, b = a+n+1, b+n+1
+	}
+}
+
+// follow steps over pointers at off to the label they lead to.
+func follow(msg []byte, off int) int {
+	for msg[off] >= 0xc0 {
+		off = int(binary.BigEndian.Uint16(msg[off:]) & 0x3fff)
+	}
+	return off
+}
+
+// lower writes src to dst, which has its length, with A to Z in lower case.
+// Length octets are below 'A', so a whole wire-form name can go through it.
+func lower(dst, src []byte) {
+	const (
+		ones   = 0x0101010101010101
+		high   = 0x80 * ones
+		belowA = (0x80 - 'A') * ones
+		aboveZ = (0x7f - 'Z') * ones
+	)
+	for len(src) >= 8 && len(dst) >= 8 {
+		x := binary.LittleEndian.Uint64(src)
+		low := x &^ high
+		upper := ^x & high & ((low + belowA) ^ (low + aboveZ))
+		binary.LittleEndian.PutUint64(dst, x|upper>>2)
+		src, dst = src[8:], dst[8:]
+	}
+	for i, c := range src {
+		if 'A' <= c && c <= 'Z' {
+			c |= 0x20
+		}
+		dst[i] = c
+	}
+}
+
+// Canonical writes the canonical form of the uncompressed wire-form name to dst,
+// which must be as long.
+func Canonical(dst, name []byte) { lower(dst, name) }
+
+// equalFold compares two strings of one length, ASCII letter case aside
+// (RFC 4343): octets above 127 must match exactly.
+func equalFold(a, b []byte) bool {
+	for i, c := range a {
+		d := b[i]
+		if c == d {
+			continue
+		}
+		if c|0x20 != d|0x20 || c|0x20 < 'a' || c|0x20 > 'z' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import "net/netip"
+
+// A Peer is the client of a query: where it asks from and over what.
+type Peer struct {
+	Addr   netip.AddrPort // IPv4 addresses in their four-octet form
+	Stream bool           // TCP: no size limit below 64 KiB
+}
+
+// A Verdict says what became of a query that was tried from memory.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Answered Verdict = iota // a reply was appended
+	Missed                  // the answer is not in memory: take the slow path
+	Dropped                 // no reply is due
+)
+
+// A Replier takes the one reply of a query that left the fast path.
+type Replier interface {
+	// Reply sends msg, which is valid only during the call. It is called
+	// exactly once, from any goroutine, and does not wait for the client. A nil
+	// msg means that no reply is due.
+	Reply(msg []byte)
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import "encoding/binary"
+
+// A Fault is what is wrong with a packet that claims to be a query.
+type Fault uint8
+
+// The faults, and the answer each one gets.
+const (
+	FaultNone    Fault = iota // a query
+	FaultDrop                 // shorter than a header, or a response: no answer, or two servers would answer each other for ever
+	FaultFormErr              // FORMERR
+	FaultNotImp               // NOTIMP: an opcode other than QUERY
+	FaultBadVers              // BADVERS: an EDNS version above 0
+)
+
+// Bounds on what one query may carry.
+const (
+	maxAdditional = 2  // records after the question: an OPT and a TSIG or SIG(0)
+	maxOptions    = 64 // EDNS options; more are an attack on the reader (CVE-2026-41292)
+	maxSubnet     = 20 // octets of a client-subnet option: family, two lengths, an IPv6 address
+)
+
+// Key flags: what makes two queries for one name and type differ in answer.
+const (
+	keyDO = 1 << iota
+	keyCD
+)
+
+// A Query is one query, read. The zero value is ready for Parse, which may be
+// called again and again; slices point into the packet it was read from.
+type Query struct {
+	ID        uint16
+	Type      uint16
+	Class     uint16
+	RD        bool
+	AD        bool
+	CD        bool
+	EDNS      bool   // an OPT record was there
+	DO        bool   // DNSSEC OK
+	Keepalive bool   // RFC 7828 option was there
+	UDPSize   uint16 // octets the client takes over UDP, at least 512
+	Cookie    []byte // RFC 7873 option data, 8 or 16 to 40 octets; nil: none
+	Subnet    []byte // RFC 7871 option data; nil: none
+
+	question []byte // name as the client spelled it, type, class
+	nameLen  int
+	keyLen   int
+	key      [MaxName + 3 + maxSubnet]byte
+}
+
+// Parse reads pkt in one pass and keeps pointing into it. With FaultNone every
+// field is set; with FaultFormErr and FaultBadVers what came before the fault is.
+func (q *Query) Parse(pkt []byte) Fault {
+	q.reset()
+	if len(pkt) < HeaderLen || pkt[2]&bitQR != 0 {
+		return FaultDrop
+	}
+	q.ID = binary.BigEndian.Uint16(pkt)
+	if pkt[2]&opcodeMask != 0 {
+		return FaultNotImp
+	}
+	q.RD = pkt[2]&bitRD != 0
+	q.AD = pkt[3]&bitAD != 0
+	q.CD = pkt[3]&bitCD != 0
+	if binary.BigEndian.Uint16(pkt[4:]) != 1 { // RFC 9619
+		return FaultFormErr
+	}
+	end := plainNameEnd(pkt, HeaderLen)
+	if end < 0 || end+4 > len(pkt) {
+		return FaultFormErr
+	}
+	q.nameLen = end - HeaderLen
+	q.question = pkt[HeaderLen : end+4]
+	q.Type = binary.BigEndian.Uint16(pkt[end:])
+	q.Class = binary.BigEndian.Uint16(pkt[end+2:])
+	lower(q.key[:q.nameLen], pkt[HeaderLen:end])
+	fault := FaultNone
+	if counts := binary.BigEndian.Uint32(pkt[6:]); counts != 0 {
+		// IXFR carries the client's SOA in the authority section (RFC 1995);
+		// it is refused by type, so what follows is not read.
+		if q.Type != TypeIXFR {
+			return FaultFormErr
+		}
+	} else if additional := binary.BigEndian.Uint16(pkt[10:]); additional != 0 {
+		fault = q.parseAdditional(pkt, end+4, int(additional))
+	}
+	q.sealKey()
+	return fault
+}
+
+func (q *Query) reset() {
+	q.Type, q.Class = 0, 0
+	q.RD, q.AD, q.CD = false, false, false
+	q.EDNS, q.DO, q.Keepalive = false, false, false
+	q.UDPSize = MinUDP
+	q.Cookie, q.Subnet, q.question = nil, nil, nil
+	q.nameLen, q.keyLen = 0, 0
+}
+
+// sealKey completes the key behind the name.
+func (q *Query) sealKey() {
+	n := q.nameLen
+	binary.BigEndian.PutUint16(q.key[n:], q.Type)
+	var flags byte
+	if q.DO {
+		flags |= keyDO
+	}
+	if q.CD {
+		flags |= keyCD
+	}
+	q.key[n+2] = flags
+	q.keyLen = n + 3
+}
+
+// parseAdditional reads n records from off: one OPT at most, anything else is
+// stepped over.
+func (q *Query) parseAdditional(pkt []byte, off, n int) Fault {
+	if n > maxAdditional {
+		return FaultFormErr
+	}
+	for range n {
+		end := anyNameEnd(pkt, off)
+		if end < 0 || end+10 > len(pkt) {
+			return FaultFormErr
+		}
+		next := end + 10 + int(binary.BigEndian.Uint16(pkt[end+8:]))
+		if next > len(pkt) {
+			return FaultFormErr
+		}
+		if binary.BigEndian.Uint16(pkt[end:]) == TypeOPT {
+			if q.EDNS || pkt[off] != 0 {
+				return FaultFormErr
+			}
+			if fault := q.parseOPT(pkt[end+2 : next]); fault != FaultNone {
+				return fault
+			}
+		}
+		off = next
+	}
+	return FaultNone
+}
+
+// parseOPT reads an OPT record from its class field on (RFC 6891 section 6.1).
+func (q *Query) parseOPT(opt []byte) Fault {
+	q.EDNS = true
+	q.UDPSize = max(binary.BigEndian.Uint16(opt), MinUDP)
+	q.DO = opt[4]&0x80 != 0
+	if opt[3] != 0 {
+		return FaultBadVers // the options of another version may have another shape
+	}
+	options := opt[8:]
+	for n := 0; len(options) > 0; n++ {
+		if len(options) < 4 || n == maxOptions {
+			return FaultFormErr
+		}
+		code := binary.BigEndian.Uint16(options)
+		size := int(binary.BigEndian.Uint16(options[2:]))
+		if 4+size > len(options) {
+			return FaultFormErr
+		}
+		if !q.option(code, options[4:4+size]) {
+			return FaultFormErr
+		}
+		options = options[4+size:]
+	}
+	return FaultNone
+}
+
+// option takes one option in, and says whether its length may be. Unknown ones
+// are ignored (RFC 6891 section 6.1.2), repeated ones after the first too.
+func (q *Query) option(code uint16, data []byte) bool {
+	switch code {
+	case optionCookie: // RFC 7873 section 5.2.2
+		if len(data) != 8 && (len(data) < 16 || len(data) > 40) {
+			return false
+		}
+		if q.Cookie == nil {
+			q.Cookie = data
+		}
+	case optionSubnet:
+		if len(data) < 4 || len(data) > maxSubnet {
+			return false
+		}
+		if q.Subnet == nil {
+			q.Subnet = data
+		}
+	case optionKeepalive:
+		q.Keepalive = true
+	}
+	return true
+}
+
+// Name is the canonical name in wire form. It is valid until the next Parse.
+func (q *Query) Name() []byte { return q.key[:q.nameLen] }
+
+// Question is the question as asked: name in the client's spelling, type, class.
+// It points into the packet.
+func (q *Query) Question() []byte { return q.question }
+
+// Key is what tells answers apart: canonical name, type, and the DO and CD bits
+// (RFC 4035 section 3.2, CVE-2024-0874). It is valid until the next Parse. The
+// class is not in it: only IN is ever looked up.
+func (q *Query) Key() []byte { return q.key[:q.keyLen] }
+
+// KeySubnet makes the client's subnet a part of the key, for a route that
+// passes it on. An answer made for one subnet is then never given to another.
+func (q *Query) KeySubnet() {
+	q.sealKey()
+	q.keyLen += copy(q.key[q.keyLen:], q.Subnet)
+}
+
+// Limit is the octets a reply to q may have: what the client can take, and over
+// UDP never more than udpMax.
+func (q *Query) Limit(stream bool, udpMax int) int {
+	switch {
+	case stream:
+		return MaxMessage
+	case !q.EDNS:
+		return MinUDP
+	default:
+		return min(int(q.UDPSize), udpMax)
+	}
+}
+
+// Copy makes dst a query of its own: it owns its bytes, kept in buf's storage,
+// which is returned grown.
+func (q *Query) Copy(dst *Query, buf []byte) []byte {
+	*dst = *q
+	buf = append(buf[:0], q.question...)
+	buf = append(buf, q.Cookie...)
+	buf = append(buf, q.Subnet...)
+	rest := buf
+	take := func(n int) []byte {
+		s := rest[:n:n]
+		rest = rest[n:]
+		return s
+	}
+	dst.question = take(len(q.question))
+	if q.Cookie != nil {
+		dst.Cookie = take(len(q.Cookie))
+	}
+	if q.Subnet != nil {
+		dst.Subnet = take(len(q.Subnet))
+	}
+	return buf
+}

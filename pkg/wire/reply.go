@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import "encoding/binary"
+
+// A Seal is what a reply carries of its own, apart from the stored answer. Only
+// a client that sent an OPT record sees any of it but Limit.
+type Seal struct {
+	Limit     int    // octets the reply may have
+	UDPSize   int    // octets this server takes over UDP
+	Cookie    []byte // whole RFC 7873 cookie, client part first; nil: none
+	Keepalive uint16 // RFC 7828 idle time-out in units of 100 ms; 0: none
+	EDE       int    // RFC 8914 code, or EDENone
+}
+
+// Reply turns the stored answer buf[start:], which has q's question and no OPT
+// record, into the reply to q, in place: q's ID, spelling and flags, cut to the
+// limit at whole RRsets, and an OPT record if q had one. It returns buf grown
+// or shortened; what is before start stays.
+//
+// AD is kept for a client that asked for it only (RFC 6840 section 5.7).
+func (q *Query) Reply(buf []byte, start int, s *Seal) []byte {
+	msg := buf[start:]
+	binary.BigEndian.PutUint16(msg, q.ID)
+	msg[2], msg[3] = q.flags(msg[3])
+	copy(msg[HeaderLen:], q.question)
+	room := s.Limit - q.optLen(s)
+	if len(msg) > room {
+		buf = buf[:start+truncate(msg, room)]
+	}
+	return q.appendOPT(buf, start, s, 0)
+}
+
+// flags gives the header's third and fourth octet of a reply to q: of the
+// stored fourth octet, the rcode and AD are kept.
+func (q *Query) flags(stored byte) (third, fourth byte) {
+	third, fourth = bitQR, bitRA|stored&rcodeMask
+	if q.RD {
+		third |= bitRD
+	}
+	if q.CD {
+		fourth |= bitCD
+	}
+	if q.AD || q.DO {
+		fourth |= stored & bitAD
+	}
+	return third, fourth
+}
+
+// AppendEmpty appends a reply to q that has rcode and no record but an OPT.
+func (q *Query) AppendEmpty(dst []byte, rcode int, s *Seal) []byte {
+	start := len(dst)
+	dst = q.appendHeader(dst, rcode)
+	dst = append(dst, q.question...)
+	if q.question != nil {
+		dst[start+5] = 1
+	}
+	return q.appendOPT(dst, start, s, byte(rcode>>4))
+}
+
+// AppendRecord appends a reply to q with one record, owned by the name that was
+// asked. The TTL is in seconds.
+func (q *Query) AppendRecord(dst []byte, rrtype uint16, ttl uint32, data []byte, s *Seal) []byte {
+	start := len(dst)
+	dst = q.appendHeader(dst, RcodeSuccess)
+	dst = append(dst, q.question...)
+	dst[start+5], dst[start+7] = 1, 1
+	dst = append(dst, 0xc0, HeaderLen)
+	dst = binary.BigEndian.AppendUint16(dst, rrtype)
+	dst = binary.BigEndian.AppendUint16(dst, q.Class)
+	dst = binary.BigEndian.AppendUint32(dst, ttl)
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(data)))
+	dst = append(dst, data...)
+	return q.appendOPT(dst, start, s, 0)
+}
+
+func (q *Query) appendHeader(dst []byte, rcode int) []byte {
+	third, fourth := q.flags(byte(rcode) & rcodeMask)
+	dst = binary.BigEndian.AppendUint16(dst, q.ID)
+	return append(dst, third, fourth, 0, 0, 0, 0, 0, 0, 0, 0)
+}
+
+// AppendFault appends the answer to pkt, which has at least a header and is at
+// fault: its header alone, with ID, opcode and RD as they came (RFC 8906
+// section 3).
+func AppendFault(dst, pkt []byte, rcode byte) []byte {
+	return append(dst, pkt[0], pkt[1], bitQR|pkt[2]&(opcodeMask|bitRD), rcode&rcodeMask, 0, 0, 0, 0, 0, 0, 0, 0)
+}
+
+// Octets of options with their four octets of code and length.
+const (
+	optFixed     = 11
+	cookieLen    = 4 + 24
+	keepaliveLen = 4 + 2
+	edeLen       = 4 + 2
+)
+
+// optLen is the octets of the OPT record that the reply to q will end with.
+func (q *Query) optLen(s *Seal) int {
+	if !q.EDNS {
+		return 0
+	}
+	n := optFixed
+	if s.Cookie != nil {
+		n += 4 + len(s.Cookie)
+	}
+	if s.Keepalive != 0 {
+		n += keepaliveLen
+	}
+	if s.EDE != EDENone {
+		n += edeLen
+	}
+	return n
+}
+
+// appendOPT appends the OPT record for the message at start, if q had one.
+func (q *Query) appendOPT(dst []byte, start int, s *Seal, rcodeHigh byte) []byte {
+	if !q.EDNS {
+		return dst
+	}
+	do := byte(0)
+	if q.DO {
+		do = 0x80
+	}
+	size := q.optLen(s) - optFixed
+	dst = append(dst, 0, 0, byte(TypeOPT), byte(s.UDPSize>>8), byte(s.UDPSize), rcodeHigh, 0, do, 0, byte(size>>8), byte(size))
+	if s.Cookie != nil {
+		dst = append(dst, 0, optionCookie, 0, byte(len(s.Cookie)))
+		dst = append(dst, s.Cookie...)
+	}
+	if s.Keepalive != 0 {
+		dst = append(dst, 0, optionKeepalive, 0, 2, byte(s.Keepalive>>8), byte(s.Keepalive))
+	}
+	if s.EDE != EDENone {
+		dst = append(dst, 0, optionEDE, 0, 2, byte(s.EDE>>8), byte(s.EDE))
+	}
+	count := dst[start+10 : start+12]
+	binary.BigEndian.PutUint16(count, binary.BigEndian.Uint16(count)+1)
+	return dst
+}
+
+// AppendUpstream appends the query that is sent upstream for q: RD, the
+// canonical name, an OPT record of our own with [SafeUDP] octets, DO and CD as
+// the client has them, and AD so that a validating upstream says what it knows
+// (RFC 6840 section 5.7). No option of the client's is passed on but, when
+// subnet is set, its client subnet. The ID is zero.
+func (q *Query) AppendUpstream(dst []byte, subnet bool) []byte {
+	fourth := byte(bitAD)
+	if q.CD {
+		fourth |= bitCD
+	}
+	dst = append(dst, 0, 0, bitRD, fourth, 0, 1, 0, 0, 0, 0, 0, 1)
+	dst = append(dst, q.Name()...)
+	dst = append(dst, q.question[q.nameLen:]...)
+	do := byte(0)
+	if q.DO {
+		do = 0x80
+	}
+	dst = append(dst, 0, 0, byte(TypeOPT), SafeUDP>>8, SafeUDP&0xff, 0, 0, do, 0)
+	if !subnet || q.Subnet == nil {
+		return append(dst, 0, 0)
+	}
+	n := len(q.Subnet)
+	dst = append(dst, 0, byte(4+n), 0, optionSubnet, 0, byte(n))
+	return append(dst, q.Subnet...)
+}
+
+// StoredQuestion rewrites the question of a stored answer, or of one about to
+// be stored, to its canonical spelling.
+func (m *Message) StoredQuestion() {
+	name := m.Raw[HeaderLen : m.qend-4]
+	lower(name, name)
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import "encoding/binary"
+
+// truncate cuts msg, a walked answer without OPT record, to at most limit
+// octets at the end of a whole RRset and mends its counts. TC is set when an
+// answer or authority record had to go; additional records go without it
+// (RFC 2181 section 9). It returns the new length.
+func truncate(msg []byte, limit int) int {
+	off := plainNameEnd(msg, HeaderLen) + 4
+	var counts, kept [3]uint16
+	end, cut := off, off
+	lost := Additional + 1 // first section with a record lost
+walk:
+	for section := range Additional + 1 {
+		previous := -1
+		for range binary.BigEndian.Uint16(msg[6+2*section:]) {
+			if previous < 0 || !sameSet(msg, previous, end) {
+				cut, kept = end, counts
+			}
+			previous = end
+			fixed := anyNameEnd(msg, end)
+			end = fixed + 10 + int(binary.BigEndian.Uint16(msg[fixed+8:]))
+			counts[section]++
+			if end > limit {
+				lost = section
+				break walk
+			}
+		}
+	}
+	if lost > Additional {
+		return end
+	}
+	for section, n := range kept {
+		binary.BigEndian.PutUint16(msg[6+2*section:], n)
+	}
+	if lost < Additional {
+		msg[2] |= bitTC
+	}
+	return cut
+}
+
+// sameSet tells whether the records at a and b are of one RRset.
+func sameSet(msg []byte, a, b int) bool {
+	x, y := anyNameEnd(msg, a), anyNameEnd(msg, b)
+	return string(msg[x:x+4]) == string(msg[y:y+4]) && sameName(msg, a, b)
+}
