@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cache stores whole DNS answers by question, in shards, within a number of bytes.
+//
+// The bytes live in two logs per shard, outside the Go heap: a small one where
+// every new answer starts, and a main one for those that were asked for again
+// before the small log came round (S3-FIFO, SOSP 2023). A log is written at its
+// head and freed at its tail, so there is no fragmentation, nothing for the
+// garbage collector to walk, and the budget is exact: index, ghosts, headers and
+// answers are all inside it. docs/adr/0002-eviction-policy.md has the figures.
+package cache

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cache
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// An entry is one stored answer as bytes of a log: a header, the part of the
+// key that the answer's question does not hold, the offsets of its TTLs, and the
+// answer. Entries begin at multiples of eight.
+type entry []byte
+
+// The header's fields by offset, in host-independent little endian.
+const (
+	offHash        = 0  // uint64
+	offStored      = 8  // int64, ns since the cache's epoch
+	offLife        = 16 // uint32, seconds
+	offSize        = 20 // uint32, octets of the whole entry, padding included
+	offMsgLen      = 24 // uint16
+	offTTLs        = 26 // uint16, how many
+	offRotateFirst = 28 // uint16, index into the TTLs
+	offRotateCount = 30 // uint16
+	offHits        = 32 // uint16, since it was stored
+	offTurn        = 34 // uint16, rotations given
+	offTail        = 36 // uint8, octets of the key behind name and type
+	offFreq        = 37 // uint8, of the eviction policy
+	offFlags       = 38 // uint8
+	headerLen      = 40
+)
+
+// Flags of an entry.
+const (
+	flagDead    = 1 << iota // replaced or removed; its bytes wait for the tail
+	flagFailure             // remembers a failure
+	flagDue                 // its refresh was asked for
+)
+
+// maxFreq caps an entry's count, as S3-FIFO does: two bits tell hot from warm.
+const maxFreq = 3
+
+func entrySize(tail, ttls, msg int) int {
+	return (headerLen + tail + 2*ttls + msg + 7) &^ 7
+}
+
+// sharedLen is the octets that the key has in common with the question of the
+// answer msg: name and type.
+func sharedLen(msg []byte) int {
+	off := wire.HeaderLen
+	for msg[off] != 0 {
+		off += int(msg[off]) + 1
+	}
+	return off + 3 - wire.HeaderLen
+}
+
+func (e entry) fill(hash uint64, tail []byte, a *Answer, flags byte, at int64) {
+	clear(e[:headerLen])
+	binary.LittleEndian.PutUint64(e[offHash:], hash)
+	binary.LittleEndian.PutUint64(e[offStored:], uint64(at))
+	binary.LittleEndian.PutUint32(e[offLife:], uint32(a.Life/time.Second))
+	binary.LittleEndian.PutUint32(e[offSize:], uint32(len(e)))
+	binary.LittleEndian.PutUint16(e[offMsgLen:], uint16(len(a.Msg)))
+	binary.LittleEndian.PutUint16(e[offTTLs:], uint16(len(a.TTLs)))
+	binary.LittleEndian.PutUint16(e[offRotateFirst:], uint16(a.RotateFirst))
+	binary.LittleEndian.PutUint16(e[offRotateCount:], uint16(a.RotateCount))
+	e[offTail] = byte(len(tail))
+	e[offFlags] = flags
+	off := headerLen + copy(e[headerLen:], tail)
+	for _, ttl := range a.TTLs {
+		binary.LittleEndian.PutUint16(e[off:], ttl)
+		off += 2
+	}
+	copy(e[off:], a.Msg)
+}
+
+func (e entry) hash() uint64 { return binary.LittleEndian.Uint64(e[offHash:]) }
+func (e entry) size() int    { return int(binary.LittleEndian.Uint32(e[offSize:])) }
+func (e entry) dead() bool   { return e[offFlags]&flagDead != 0 }
+func (e entry) hits() uint16 { return binary.LittleEndian.Uint16(e[offHits:]) }
+
+func (e entry) setHits(n uint16) { binary.LittleEndian.PutUint16(e[offHits:], n) }
+
+// life is how long the entry may be used, in ns.
+func (e entry) life() int64 {
+	return int64(binary.LittleEndian.Uint32(e[offLife:])) * int64(time.Second)
+}
+
+func (e entry) stored() int64 { return int64(binary.LittleEndian.Uint64(e[offStored:])) }
+
+// end is the moment from which the entry may not be used, in ns since the epoch.
+func (e entry) end() int64 { return e.stored() + e.life() }
+
+// ttls and msg are the entry's two variable parts.
+func (e entry) ttls() []byte {
+	off := headerLen + int(e[offTail])
+	return e[off : off+2*int(binary.LittleEndian.Uint16(e[offTTLs:]))]
+}
+
+func (e entry) msg() []byte {
+	off := headerLen + int(e[offTail]) + 2*int(binary.LittleEndian.Uint16(e[offTTLs:]))
+	return e[off : off+int(binary.LittleEndian.Uint16(e[offMsgLen:]))]
+}
+
+// holds tells whether the entry is stored under key.
+func (e entry) holds(key []byte) bool {
+	tail := int(e[offTail])
+	shared := len(key) - tail
+	msg := e.msg()
+	if shared < 3 || wire.HeaderLen+shared > len(msg) {
+		return false
+	}
+	return string(key[:shared]) == string(msg[wire.HeaderLen:wire.HeaderLen+shared]) &&
+		string(key[shared:]) == string(e[headerLen:headerLen+tail])
+}
+
+// appendAnswer appends the answer as it is at the moment at.
+func (e entry) appendAnswer(dst []byte, at int64) []byte {
+	start := len(dst)
+	dst = append(dst, e.msg()...)
+	msg, ttls := dst[start:], e.ttls()
+	if age := uint32((at - e.stored()) / int64(time.Second)); age > 0 {
+		for ; len(ttls) >= 2; ttls = ttls[2:] {
+			field := msg[binary.LittleEndian.Uint16(ttls):]
+			ttl := binary.BigEndian.Uint32(field)
+			binary.BigEndian.PutUint32(field, ttl-min(age, ttl))
+		}
+	}
+	if n := int(binary.LittleEndian.Uint16(e[offRotateCount:])); n > 1 {
+		e.rotate(msg, n)
+	}
+	return dst
+}
+
+// rotate writes the RDATA of the address set in msg one place further on than
+// the last time, so that every address is first in turn.
+func (e entry) rotate(msg []byte, n int) {
+	turn := binary.LittleEndian.Uint16(e[offTurn:])
+	binary.LittleEndian.PutUint16(e[offTurn:], turn+1)
+	first := int(binary.LittleEndian.Uint16(e[offRotateFirst:]))
+	ttls := e.ttls()[2*first:]
+	from := e.msg()
+	size := int(binary.BigEndian.Uint16(from[int(binary.LittleEndian.Uint16(ttls))+4:]))
+	source := int(turn) % n
+	for i := range n {
+		to := int(binary.LittleEndian.Uint16(ttls[2*i:])) + 6
+		of := int(binary.LittleEndian.Uint16(ttls[2*source:])) + 6
+		copy(msg[to:to+size], from[of:of+size])
+		if source++; source == n {
+			source = 0
+		}
+	}
+}

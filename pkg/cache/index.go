@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cache
+
+// An index finds entries by hash: open addressing with linear probing over a
+// table that never grows. A slot is the upper half of the hash and the entry's
+// offset in the arena in units of eight, plus one; zero is free.
+type index struct {
+	slots []uint64
+	count int
+	most  int // entries it takes: seven eighths, so that probes stay short
+}
+
+func newIndex(slots int) index {
+	return index{slots: make([]uint64, slots), most: slots / 8 * 7}
+}
+
+func (x *index) mask() uint64 { return uint64(len(x.slots) - 1) }
+
+// first and next walk the offsets that hash may stand for: first gives the
+// position to start at, next the offset at or after pos, and the position to go
+// on from, or a negative offset at the end.
+func (x *index) first(hash uint64) uint64 { return hash >> 32 & x.mask() }
+
+func (x *index) next(hash, pos uint64) (off int, after uint64) {
+	for {
+		slot := x.slots[pos]
+		if slot == 0 {
+			return -1, pos
+		}
+		pos = (pos + 1) & x.mask()
+		if slot>>32 == hash>>32 {
+			return int(slot&0xffffffff-1) << 3, pos
+		}
+	}
+}
+
+// add makes off findable under hash. There must be room.
+func (x *index) add(hash uint64, off int) {
+	pos := x.first(hash)
+	for x.slots[pos] != 0 {
+		pos = (pos + 1) & x.mask()
+	}
+	x.slots[pos] = slotOf(hash, off)
+	x.count++
+}
+
+// move makes the entry that was found at from be found at to.
+func (x *index) move(hash uint64, from, to int) {
+	x.slots[x.position(hash, from)] = slotOf(hash, to)
+}
+
+// remove takes the entry at off out and closes the gap it leaves, so that no
+// probe ends early and no tombstone is needed.
+func (x *index) remove(hash uint64, off int) {
+	hole := x.position(hash, off)
+	x.count--
+	for pos := hole; ; {
+		pos = (pos + 1) & x.mask()
+		slot := x.slots[pos]
+		if slot == 0 {
+			break
+		}
+		home := slot >> 32 & x.mask()
+		if (pos-home)&x.mask() >= (pos-hole)&x.mask() {
+			x.slots[hole] = slot
+			hole = pos
+		}
+	}
+	x.slots[hole] = 0
+}
+
+func (x *index) position(hash uint64, off int) uint64 {
+	want, pos := slotOf(hash, off), x.first(hash)
+	for x.slots[pos] != want {
+		pos = (pos + 1) & x.mask()
+	}
+	return pos
+}
+
+func slotOf(hash uint64, off int) uint64 {
+	return hash&^0xffffffff | uint64(off>>3+1)
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cache
+
+import (
+	"math/bits"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	bytesPerSlot = 128 // of the budget; entries are larger, so the index seldom fills
+	smallPart    = 10  // the small log is a tenth, as in the S3-FIFO paper
+	maxChances   = 64  // second chances one insertion may give: bounds the time under the lock
+)
+
+// A shard is a part of the cache with its own lock.
+type shard struct {
+	mu sync.Mutex // guards all below
+
+	arena []byte // both logs
+	small ring
+	main  ring
+	index index
+	// ghosts remembers what left the small log unasked for, by hash: an answer
+	// that comes back while it is remembered goes straight to the main log. New
+	// ghosts overwrite old ones.
+	ghosts []uint32
+	now    int64 // moment of the operation under way, ns since the epoch
+	live   int   // bytes of entries that can be found
+	spare  entry // copy of an entry on its way from the small log to the main one
+	again  entry // copy of an entry on its way from the main log's tail to its head
+	stats  Stats
+}
+
+func newShard(size int) (*shard, error) {
+	slots := 1 << (bits.Len(uint(size/bytesPerSlot)) - 1)
+	s := &shard{index: newIndex(slots), ghosts: make([]uint32, slots)}
+	logs := (size - s.fixed()) &^ 7
+	arena, err := unix.Mmap(-1, 0, logs, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return nil, err
+	}
+	// A reader may still be in a shard whose cache was replaced; the memory goes
+	// when nobody can reach the shard any more.
+	runtime.AddCleanup(s, func(m []byte) { _ = unix.Munmap(m) }, arena)
+	s.arena = arena
+	small := logs / smallPart &^ 7
+	s.small = newRing(0, small)
+	s.main = newRing(small, logs-small)
+	return s, nil
+}
+
+// fixed is the bytes of index and ghosts.
+func (s *shard) fixed() int { return 8*len(s.index.slots) + 4*len(s.ghosts) }
+
+func (s *shard) at(off int) entry {
+	e := entry(s.arena[off:])
+	return e[:e.size()]
+}
+
+// find gives the entry stored under key and its offset.
+func (s *shard) find(hash uint64, key []byte) (entry, int, bool) {
+	for pos := s.index.first(hash); ; {
+		var off int
+		if off, pos = s.index.next(hash, pos); off < 0 {
+			return nil, 0, false
+		}
+		if e := s.at(off); e.holds(key) {
+			return e, off, true
+		}
+	}
+}
+
+// store puts an answer in place of what is there under key.
+func (s *shard) store(hash uint64, key []byte, a *Answer, flags byte, at int64) {
+	s.now = at
+	shared := sharedLen(a.Msg)
+	size := entrySize(len(key)-shared, len(a.TTLs), len(a.Msg))
+	if size > s.main.size/4 || a.Life < time.Second {
+		s.stats.Rejected++
+		return
+	}
+	s.stats.Insertions++
+	freq := byte(0)
+	if old, off, ok := s.find(hash, key); ok {
+		if old.size() == size {
+			freq = old[offFreq]
+			old.fill(hash, key[shared:], a, flags, at)
+			old[offFreq] = freq
+			return
+		}
+		freq = old[offFreq]
+		old[offFlags] |= flagDead
+		s.index.remove(hash, off)
+		s.live -= old.size()
+	}
+	for s.index.count >= s.index.most {
+		s.evict()
+	}
+	off, log := s.place(hash, size, freq > 0)
+	e := entry(s.arena[off : off+size])
+	e.fill(hash, key[shared:], a, flags, at)
+	if log == &s.main && freq > 0 {
+		e[offFreq] = freq - 1
+	}
+	s.index.add(hash, off)
+	s.live += size
+}
+
+// add puts a copy of an entry of another cache in, unless it is there.
+func (s *shard) add(e entry) {
+	if e.dead() || e.size() > s.main.size/4 || s.index.count >= s.index.most {
+		return
+	}
+	off, _ := s.place(e.hash(), e.size(), e[offFreq] > 0)
+	copy(s.arena[off:], e)
+	s.index.add(e.hash(), off)
+	s.live += e.size()
+}
+
+// place frees and reserves size bytes: in the main log for an answer that has
+// shown its worth or would crowd the small log, else in the small one.
+func (s *shard) place(hash uint64, size int, worthy bool) (int, *ring) {
+	log := &s.small
+	ghost := &s.ghosts[hash>>32&s.index.mask()]
+	if worthy || *ghost == uint32(hash)|1 || size > s.small.size/2 {
+		log = &s.main
+		*ghost = 0
+	}
+	for {
+		if off, ok := log.reserve(size); ok {
+			return off, log
+		}
+		if log == &s.small {
+			s.evictSmall()
+		} else {
+			s.evictMain()
+		}
+	}
+}
+
+// evict makes room in the index by one entry or more.
+func (s *shard) evict() {
+	if !s.small.empty() {
+		s.evictSmall()
+	} else {
+		s.evictMain()
+	}
+}
+
+// evictSmall frees the small log's tail: what was asked for goes on to the main
+// log, the rest is remembered as a ghost.
+func (s *shard) evictSmall() {
+	off := s.small.tail
+	e := s.at(off)
+	if e.dead() {
+		s.small.free(e.size())
+		return
+	}
+	hash := e.hash()
+	if e[offFreq] == 0 || s.now >= e.end() {
+		if s.now < e.end() {
+			s.ghosts[hash>>32&s.index.mask()] = uint32(hash) | 1
+		}
+		s.forget(off, e)
+		s.small.free(e.size())
+		return
+	}
+	s.spare = append(s.spare[:0], e...)
+	s.small.free(e.size())
+	to, _ := s.place(hash, len(s.spare), true)
+	copy(s.arena[to:], s.spare)
+	s.at(to)[offFreq] = 0
+	s.index.move(hash, off, to)
+}
+
+// evictMain frees the main log's tail for good, after giving what was asked for
+// since its last turn another one at the head.
+func (s *shard) evictMain() {
+	for range maxChances {
+		off := s.main.tail
+		e := s.at(off)
+		if e.dead() {
+			s.main.free(e.size())
+			return
+		}
+		if e[offFreq] == 0 || s.now >= e.end() {
+			break
+		}
+		if !s.secondChance(off, e) {
+			return
+		}
+	}
+	off := s.main.tail
+	e := s.at(off)
+	if !e.dead() {
+		s.forget(off, e)
+	}
+	s.main.free(e.size())
+}
+
+// secondChance moves the main log's tail entry to its head, or drops it if the gap at
+// the log's end left no room, and says whether it moved.
+func (s *shard) secondChance(off int, e entry) bool {
+	size, hash := e.size(), e.hash()
+	s.again = append(s.again[:0], e...)
+	s.main.free(size)
+	to, ok := s.main.reserve(size)
+	if !ok {
+		s.stats.Evictions++
+		s.index.remove(hash, off)
+		s.live -= size
+		return false
+	}
+	copy(s.arena[to:], s.again)
+	s.at(to)[offFreq]--
+	s.index.move(hash, off, to)
+	return true
+}
+
+// each calls f for every entry that can be found, the longest stored first.
+func (s *shard) each(f func(entry)) {
+	for _, log := range []*ring{&s.small, &s.main} {
+		for off, wrapped := log.tail, log.wrapped; wrapped || off < log.head; {
+			e := s.at(off)
+			if !e.dead() {
+				f(e)
+			}
+			if off += e.size(); wrapped && off == log.gap {
+				off, wrapped = log.base, false
+			}
+		}
+	}
+}
+
+// forget takes the entry at off out of the index and counts why it went.
+func (s *shard) forget(off int, e entry) {
+	if s.now < e.end() {
+		s.stats.Evictions++
+	} else {
+		s.stats.Expirations++
+	}
+	s.index.remove(e.hash(), off)
+	s.live -= e.size()
+}
