@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs every test suite of the project, after installing what the suites need.
+# As root on Debian missing packages come through apt; for others the summary names what could not run.
+# usage: hack/test.sh [SUITE]...       without a name: all suites
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin # Debian keeps servers out of an ordinary user's path
+export LC_ALL=C
+# The go command refuses to read the version control state of a repository of another owner.
+export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
+
+# Program and the Debian package that brings it. The headers stand for the C library's development files.
+needs="gcc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools git:git ip:iproute2 unshare:util-linux
+nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils"
+# In this order, one after the other: each keeps both cores of a small machine busy, and many tests use real sockets.
+suites="lint bench-module unit allocs fuzz bench-once scenarios e2e"
+race=-race # empty where there is no C compiler, which the race detector needs
+
+# ---- set-up --------------------------------------------------------------------------------------------------
+
+missing() { # the packages that are not installed
+  local need
+  for need in $needs; do
+    [[ -e ${need%%:*} ]] || command -v "${need%%:*}" >/dev/null || printf '%s ' "${need##*:}"
+  done
+}
+
+# apt_get keeps the servers it installs from starting: the tests start their own, on their own ports.
+apt_get() {
+  local policy=/usr/sbin/policy-rc.d ours=
+  if [[ ! -e $policy ]]; then
+    printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy" && ours=yes
+  fi
+  DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends "$@" >"$work/apt.log" 2>&1
+  local status=$?
+  [[ -z $ours ]] || rm -f "$policy"
+  return $status
+}
+
+set_up() {
+  command -v go >/dev/null || { echo "no go command: install Go $(awk '$1 == "go" { print $2 }' go.mod) or newer"; exit 1; }
+  local packages
+  packages=$(missing)
+  if [[ -n $packages ]]; then
+    if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
+      echo "not installed, and not root on Debian: $packages"
+    else
+      echo "installing through apt: $packages"
+      # shellcheck disable=SC2086 # a list of words
+      { apt_get install $packages || { apt_get update && apt_get install $packages; }; } || tail -n 5 "$work/apt.log"
+    fi
+  fi
+  command -v gcc >/dev/null || race=
+  echo "building the test tools with $(go env GOVERSION); modules come from $(go env GOPROXY)"
+  go build -o "$work/suite" ./hack/suite || exit 1
+}
+
+# ---- suites: each prints go test -json events -----------------------------------------------------------------
+
+packages() { # every package but the suites that run by themselves
+  go list ./... | grep -vE '/test/(e2e|scenario)(/|$)'
+}
+
+# check runs one command that is no Go test and reports it as one.
+check() { # check NAME COMMAND...
+  local name=$1 out action=pass
+  shift
+  out=$("$@" 2>&1) || action=fail
+  printf '{"Action":"run","Package":"check","Test":"%s"}\n' "$name"
+  [[ $action == pass ]] || printf '%s\n' "$out"
+  printf '{"Action":"%s","Package":"check","Test":"%s"}\n' "$action" "$name"
+}
+
+suite_lint() {
+  check golangci-lint hack/lint.sh
+  check vet go vet ./...
+  check go.mod-tidy go mod tidy -diff
+  local script
+  for script in .ci/run hack/*.sh; do check "bash-$(basename "$script")" bash -n "$script"; done
+}
+
+suite_unit() {
+  # shellcheck disable=SC2046,SC2086 # lists of words
+  go test -json -count=1 -timeout=15m $race $(packages)
+}
+
+# The race detector changes what is allocated, so budgets are asserted without it.
+suite_allocs() {
+  # shellcheck disable=SC2046 # a list of words
+  go test -json -count=1 -timeout=10m $(grep -rlE --include='*_test.go' 'AllocsPerRun|ReadMemStats' cmd internal pkg |
+    xargs -r -n1 dirname | sort -u | sed 's,^,./,')
+}
+
+suite_fuzz() { hack/fuzz.sh 5s -json; }
+
+suite_bench-once() {
+  # shellcheck disable=SC2046 # a list of words
+  go test -json -count=1 -timeout=10m -run '^$' -bench . -benchtime=1x $(packages)
+}
+
+suite_scenarios() { go test -json -count=1 -timeout=10m $race ./test/scenario/...; }
+
+suite_e2e() { go test -json -count=1 -timeout=20m ./test/e2e/...; }
+
+suite_bench-module() { (cd bench && check vet go vet ./... && go test -json -count=1 ./...); }
+
+# ---- running -------------------------------------------------------------------------------------------------
+
+# run prints a suite's report, then its line, and leaves its tally in a file.
+run() { # run SUITE
+  local name=$1 start=$SECONDS passed=0 failed=0 skipped=0 verdict=ok status
+  "suite_$name" 2>"$work/$name.err" | "$work/suite" "$work/$name.tally"
+  status=("${PIPESTATUS[@]}")
+  read -r passed failed skipped <"$work/$name.tally" || failed=1
+  # A command may fail without a failed test, and a suite that ran nothing has shown nothing.
+  if ((status[0] != 0 && failed == 0)) || ((passed + failed == 0)); then failed=1; fi
+  if ((failed > 0)); then
+    verdict=FAILED
+    cat "$work/$name.err"
+  fi
+  echo "$passed $failed $skipped" >"$work/$name.tally"
+  echo "suite $name: $((passed + failed)) tests, $((SECONDS - start)) s, $verdict"
+}
+
+summary() {
+  if [[ -n $(missing) ]]; then echo "not installed, so tests that need them were skipped: $(missing)"; fi
+  [[ -n $race ]] || echo "unit and scenarios ran without the race detector: no C compiler"
+  cat "$work"/*.tally | awk '{ p += $1; f += $2; s += $3 }
+    END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }'
+}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+set_up
+for name in ${*:-$suites}; do
+  run "$name"
+done
+summary
