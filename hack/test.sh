@@ -21,9 +21,10 @@ race=-race # empty where there is no C compiler, which the race detector needs
 # ---- set-up --------------------------------------------------------------------------------------------------
 
 missing() { # the packages that are not installed
-  local need
+  local need what
   for need in $needs; do
-    [[ -e ${need%%:*} ]] || command -v "${need%%:*}" >/dev/null || printf '%s ' "${need##*:}"
+    what=${need%%:*}
+    [[ $what == /* && -e $what ]] || command -v "$what" >/dev/null || printf '%s ' "${need##*:}"
   done
 }
 

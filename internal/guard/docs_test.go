@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard_test
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+func TestMarkdownLinks(t *testing.T) {
+	t.Parallel()
+	link := regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	for _, name := range filesWith(t, ".md") {
+		for _, m := range link.FindAllStringSubmatch(prose(string(content(t, name))), -1) {
+			if problem := checkLink(t, name, m[1]); problem != "" {
+				t.Errorf("%s: link %q: %s", name, m[1], problem)
+			}
+		}
+	}
+}
+
+// checkLink says what is wrong with a link inside the repository. Links to other hosts are left alone: a test
+// that needs the network fails for reasons of its own.
+func checkLink(t *testing.T, from, target string) string {
+	t.Helper()
+	if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+		return ""
+	}
+	file, anchor, _ := strings.Cut(target, "#")
+	to := from
+	if file != "" {
+		to = path.Join(path.Dir(from), file)
+	}
+	info, err := os.Stat(filepath.Join(root, filepath.FromSlash(to)))
+	switch {
+	case strings.HasPrefix(to, "../"):
+		return "leads out of the repository"
+	case err != nil:
+		return "no such file"
+	case anchor == "" || info.IsDir() || !strings.HasSuffix(to, ".md"):
+		return ""
+	case !anchors(string(content(t, to)))[anchor]:
+		return "no such heading"
+	}
+	return ""
+}
+
+// anchors lists the fragments that lead to the headings of a Markdown text, spelled as GitHub does.
+func anchors(text string) map[string]bool {
+	found := map[string]bool{}
+	for line := range strings.Lines(prose(text)) {
+		heading := strings.TrimLeft(line, "#")
+		if len(heading) == len(line) {
+			continue
+		}
+		found[strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case unicode.IsLetter(r), unicode.IsDigit(r), r == '-', r == '_':
+				return unicode.ToLower(r)
+			}
+			return -1
+		}, strings.TrimSpace(heading))] = true
+	}
+	return found
+}
+
+// prose is a Markdown text without its fenced code blocks.
+func prose(text string) string {
+	var b strings.Builder
+	code := false
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			code = !code
+			continue
+		}
+		if !code {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+func TestChangelog(t *testing.T) {
+	t.Parallel()
+	section := regexp.MustCompile(`(?m)^## \[?Unreleased\]?`)
+	if !section.Match(content(t, "CHANGELOG.md")) {
+		t.Error("CHANGELOG.md: no section Unreleased, want one for the changes since the last release")
+	}
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// layer says what a package may import besides the standard library.
+type layer struct {
+	folder string
+	allow  []string // import paths, each with what lies below it
+}
+
+// leaves are the packages whose imports are closed: what is not listed is not theirs to know.
+func leaves() []layer {
+	const wire = modulePath + "/pkg/wire"
+	return []layer{
+		{folder: "pkg/wire"},
+		{folder: "pkg/cache", allow: []string{wire, "golang.org/x/sys"}},
+		{folder: "pkg/server", allow: []string{wire, "golang.org/x/sys", "golang.org/x/sync"}},
+		{folder: "pkg/resolve", allow: []string{wire, modulePath + "/pkg/cache", "github.com/dchest/siphash"}},
+		{folder: "pkg/config", allow: []string{"sigs.k8s.io/yaml", "go.yaml.in/yaml", "github.com/fsnotify/fsnotify"}},
+		{folder: "pkg/admin", allow: []string{"golang.org/x/sys"}},
+	}
+}
+
+// secret is a dependency that only some packages may know.
+type secret struct {
+	imported string
+	owners   []string // folders, each with what lies below it
+	why      string
+}
+
+func secrets() []secret {
+	return []secret{
+		{
+			imported: "github.com/prometheus", owners: []string{"pkg/metrics", "pkg/agent"},
+			why: "packages count in a Stats struct, pkg/metrics names the series",
+		},
+		{
+			imported: "k8s.io/client-go", owners: []string{"pkg/watch", "pkg/agent"},
+			why: "one package talks to Kubernetes",
+		},
+		{
+			imported: "os/exec", owners: []string{"pkg/iptables", "bench"},
+			why: "the agent runs no programs",
+		},
+		{
+			imported: modulePath + "/pkg/agent", owners: []string{"pkg/agent", "cmd"},
+			why: "imports point down, and the agent is the top",
+		},
+		{
+			imported: modulePath + "/cmd", owners: []string{"cmd"},
+			why: "the command line is a shell around packages",
+		},
+	}
+}
+
+func TestLeafImports(t *testing.T) {
+	t.Parallel()
+	all := goFiles(t)
+	for _, l := range leaves() {
+		seen := 0
+		for _, f := range all {
+			if f.test || f.folder() != l.folder {
+				continue
+			}
+			seen++
+			for _, imported := range f.imports() {
+				if !standard(imported) && !within(imported, l.allow) {
+					t.Errorf("%s: imports %s, and %s may not", f.name, imported, l.folder)
+				}
+			}
+		}
+		if seen == 0 {
+			t.Errorf("%s: no such package; leaves names one that moved", l.folder)
+		}
+	}
+}
+
+func TestSecretImports(t *testing.T) {
+	t.Parallel()
+	all := goFiles(t)
+	for _, s := range secrets() {
+		for _, f := range all {
+			if f.test || within(f.folder(), s.owners) {
+				continue
+			}
+			for _, imported := range f.imports() {
+				if within(imported, []string{s.imported}) {
+					t.Errorf("%s: imports %s: %s", f.name, imported, s.why)
+				}
+			}
+		}
+	}
+}
+
+// standard reports whether the import path is the standard library's: only there has the first element no dot.
+func standard(imported string) bool {
+	first, _, _ := strings.Cut(imported, "/")
+	return !strings.Contains(first, ".")
+}
+
+// within reports whether a slash-separated path is one of the given ones or lies below one.
+func within(name string, above []string) bool {
+	return slices.ContainsFunc(above, func(top string) bool {
+		return name == top || strings.HasPrefix(name, top+"/")
+	})
+}
