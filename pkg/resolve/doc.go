@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package resolve decides how one query is answered.
+//
+// # A query's journey
+//
+//	packet ─ Lane.Fast ─┬─ odd.go      malformed, other opcodes, CH, ANY, transfers: answered or dropped here
+//	                    ├─ cache       fresh, due or a remembered failure: patched for this client and done
+//	                    └─ Lane.Slow ─── flight.go    identical misses join; one bounded flight for all of them
+//	                                       ├─ route    longest suffix of the name
+//	                                       ├─ upstream one Exchange, within the deadline
+//	                                       ├─ judge.go what may be kept, and for how long
+//	                                       └─ cache.Put, then every waiter's reply
+//
+// The order is code, in [Lane.Fast] and (*Resolver).fly, and nowhere else.
+//
+// Fast runs on the goroutine that read the packet, takes no lock but a cache
+// shard's and allocates nothing. A flight is a goroutine that ends with its
+// deadline at the latest; however many clients wait for it, they cost their
+// spelling of the question and an address each, not a goroutine.
+//
+// An answer that is due is given out at once and flown again in the background,
+// as a flight without waiters. If that fails the answer lives as long as it would
+// have and not longer.
+package resolve

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// errNonsense is an answer that is well-formed and cannot be true.
+var errNonsense = errors.New("answer that contradicts itself")
+
+// A judge decides what an upstream's answer is worth. It is reused.
+type judge struct {
+	m      wire.Message
+	answer cache.Answer
+}
+
+var judges = sync.Pool{New: func() any { return new(judge) }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
+
+// judge makes the answer what it may be stored as, in place: no OPT record, the
+// question in canonical spelling, TTLs within the plan's bounds. life is how
+// long it may be kept, 0 for not at all. The offsets of the TTLs and the address
+// set that rotates are left in j.answer.
+func (j *judge) judge(plan *Plan, answer []byte) (msg []byte, life time.Duration, err error) {
+	m := &j.m
+	if err := m.Parse(answer); err != nil {
+		return nil, 0, err
+	}
+	if err := m.StripOPT(); err != nil {
+		return nil, 0, err
+	}
+	m.StoredQuestion()
+	kind := j.kind()
+	if kind == nonsense {
+		return nil, 0, errNonsense
+	}
+	lowest, highest := plan.seconds(kind)
+	if kind == denial {
+		highest = min(highest, j.denialTTL())
+	}
+	shortest := j.clampTTLs(lowest, highest)
+	j.answer.TTLs = j.answer.TTLs[:0]
+	for _, r := range m.Records {
+		j.answer.TTLs = append(j.answer.TTLs, r.TTL)
+	}
+	j.findRotation()
+	if kind == passing {
+		shortest = 0
+	}
+	return m.Raw, time.Duration(shortest) * time.Second, nil
+}
+
+// A kind is what an answer says.
+type kind uint8
+
+const (
+	positive kind = iota // it has the type that was asked for
+	denial               // NXDOMAIN or NODATA, with the SOA that says for how long (RFC 2308)
+	passing              // a denial without SOA, a referral: for those who asked, not to keep (RFC 2308 section 5)
+	nonsense
+)
+
+// kind reads the answer's meaning from its rcode and records.
+func (j *judge) kind() kind {
+	m := &j.m
+	want := m.QuestionType()
+	var found, other, soa bool
+	for _, r := range m.Records {
+		switch r.Section {
+		case wire.Answer:
+			switch r.Type {
+			case want:
+				found = true
+			case wire.TypeCNAME, wire.TypeDNAME, wire.TypeRRSIG:
+			default:
+				other = true
+			}
+		case wire.Authority:
+			soa = soa || r.Type == wire.TypeSOA
+		}
+	}
+	nxdomain := m.Rcode() == wire.RcodeNXDomain
+	switch {
+	case m.Rcode() != wire.RcodeSuccess && !nxdomain:
+		return nonsense
+	case nxdomain && (other || found && want != wire.TypeCNAME && want != wire.TypeDNAME):
+		return nonsense // a name that does not exist has no data
+	case found && !nxdomain:
+		return positive
+	case soa:
+		return denial
+	default:
+		return passing
+	}
+}
+
+// seconds are the bounds the plan sets to TTLs of a kind.
+func (p *Plan) seconds(k kind) (lowest, highest uint32) {
+	if k == positive {
+		return uint32(p.MinTTL / time.Second), uint32(p.MaxTTL / time.Second)
+	}
+	return 0, uint32(p.NegativeTTL / time.Second)
+}
+
+// denialTTL is how long a denial holds: the SOA record's TTL or its MINIMUM,
+// whichever is less (RFC 2308 section 5).
+func (j *judge) denialTTL() uint32 {
+	for _, r := range j.m.Records {
+		if r.Section == wire.Authority && r.Type == wire.TypeSOA {
+			return min(j.m.RecordTTL(r), j.m.SOAMinimum(r))
+		}
+	}
+	return 0
+}
+
+// clampTTLs brings every TTL within the bounds and returns the shortest. A TTL
+// of zero stays: it forbids keeping, not shows carelessness (RFC 1035 section 3.2.1).
+func (j *judge) clampTTLs(lowest, highest uint32) uint32 {
+	shortest := highest
+	for _, r := range j.m.Records {
+		ttl := j.m.RecordTTL(r)
+		if ttl > 0 {
+			ttl = min(max(ttl, lowest), highest)
+		}
+		j.m.SetRecordTTL(r, ttl)
+		shortest = min(shortest, ttl)
+	}
+	return shortest
+}
+
+// findRotation finds the address set in the answer section that is to be
+// rotated: the first run of two or more A or AAAA records of one owner and TTL.
+func (j *judge) findRotation() {
+	j.answer.RotateFirst, j.answer.RotateCount = 0, 0
+	records := j.m.Records
+	for first := 0; first < len(records); {
+		a, n := records[first], 1
+		if a.Section != wire.Answer {
+			return
+		}
+		if a.Type == wire.TypeA || a.Type == wire.TypeAAAA {
+			for first+n < len(records) && j.sameSet(a, records[first+n]) {
+				n++
+			}
+		}
+		if n > 1 {
+			j.answer.RotateFirst, j.answer.RotateCount = first, n
+			return
+		}
+		first++
+	}
+}
+
+func (j *judge) sameSet(a, b wire.Record) bool {
+	return b.Section == a.Section && b.Type == a.Type && b.Class == a.Class && b.Size == a.Size &&
+		j.m.RecordTTL(a) == j.m.RecordTTL(b) && j.m.SameOwner(a, b)
+}

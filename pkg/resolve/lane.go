@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A Lane is one reader's own way into the resolver: the query being read, the
+// reply's particulars, and counts that are added to the resolver's once a batch.
+// It is for one goroutine.
+type Lane struct {
+	r      *Resolver
+	plan   *Plan // of the query last given to Fast
+	q      wire.Query
+	seal   wire.Seal
+	cookie [cookieLen]byte
+	tally  tally
+}
+
+// NewLane makes a lane.
+func (r *Resolver) NewLane() *Lane { return &Lane{r: r} }
+
+// Fast answers the query in pkt from memory if it can. It appends the reply to
+// dst. With wire.Missed the caller owes a call of Slow, until which pkt must stay
+// as it is.
+func (l *Lane) Fast(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+	l.plan = l.r.plan.Load()
+	l.tally.began(now)
+	if fault := l.q.Parse(pkt); fault != wire.FaultNone {
+		return l.fault(fault, pkt, from, dst)
+	}
+	l.tally.query(from, l.q.Type)
+	l.prepare(from, now)
+	if l.q.Class != wire.ClassIN || oddType(l.q.Type) {
+		return l.odd(from, now, dst)
+	}
+	start := len(dst)
+	dst, found := l.plan.Cache.Lookup(l.q.Key(), now, dst)
+	source := SourceCache
+	switch found {
+	case cache.Absent:
+		if !l.q.RD { // asked for what is held, and it is not
+			return l.empty(wire.RcodeRefused, from, now, dst)
+		}
+		return dst, wire.Missed
+	case cache.Due:
+		l.r.refresh(l.plan, &l.q, now)
+	case cache.Failed:
+		source, l.seal.EDE = SourceFailure, wire.EDECachedError
+	case cache.Fresh:
+	}
+	dst = l.q.Reply(dst, start, &l.seal)
+	l.answered(source, dst[start:], from, now)
+	return dst, wire.Answered
+}
+
+// prepare sets what the reply will carry of its own.
+func (l *Lane) prepare(from *wire.Peer, now time.Time) {
+	q := &l.q
+	l.seal = wire.Seal{Limit: q.Limit(from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
+	if !q.EDNS {
+		return
+	}
+	if q.Cookie != nil {
+		l.seal.Cookie = l.r.cookies.bake(&l.cookie, q.Cookie, from.Addr.Addr(), now)
+	}
+	if q.Keepalive && from.Stream {
+		l.seal.Keepalive = keepaliveUnits(l.plan.Keepalive)
+	}
+	if q.Subnet != nil && l.plan.anySubnet {
+		if route := l.plan.route(q.Name()); route != nil && route.Subnet {
+			q.KeySubnet()
+		}
+	}
+}
+
+// keepaliveUnits is d in the units of RFC 7828, 100 ms.
+func keepaliveUnits(d time.Duration) uint16 {
+	return uint16(min(d/(100*time.Millisecond), 1<<16-1))
+}
+
+// answered counts and logs a reply that Fast gives.
+func (l *Lane) answered(source Source, reply []byte, from *wire.Peer, now time.Time) {
+	rcode := int(reply[3] & 0x0f)
+	l.tally.response(source, rcode)
+	if l.plan.QueryLog != nil {
+		l.plan.QueryLog.record(&l.q.Ask, from, source, rcode, l.r.now().Sub(now))
+	}
+}
+
+// Slow takes the query over that the last Fast missed: it joins the flight for
+// its key or begins one.
+func (l *Lane) Slow(from *wire.Peer, now time.Time, to wire.Replier) {
+	l.r.join(l.plan, &l.q, waiter{ask: l.q.Ask.Clone(), from: *from, since: now, seal: l.ownedSeal(), to: to})
+}
+
+// ownedSeal is the reply's particulars with bytes of their own.
+func (l *Lane) ownedSeal() wire.Seal {
+	s := l.seal
+	if s.Cookie != nil {
+		s.Cookie = append([]byte(nil), s.Cookie...)
+	}
+	return s
+}
+
+// Flush adds what was counted since the last Flush to the resolver's counts.
+// The batch is done at now.
+func (l *Lane) Flush(now time.Time) { l.tally.flush(&l.r.counts, now) }

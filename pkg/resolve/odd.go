@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// What odd packets get. docs/odd-packets.md is this table for users, and
+// odd_test.go holds both to it.
+//
+//	shorter than a header, QR=1           dropped
+//	opcode other than QUERY               NOTIMP, header only          (RFC 8906 section 3.1.4)
+//	QDCOUNT other than 1                  FORMERR, header only         (RFC 9619)
+//	a question, record or option cut,
+//	two OPTs, an OPT with a name,
+//	a cookie of a wrong length            FORMERR, header only         (RFC 6891 section 6.1.1, RFC 7873 section 5.2.2)
+//	EDNS version above 0                  BADVERS with our version     (RFC 6891 section 6.1.3)
+//	class CH, TXT of version.bind,
+//	version.server, hostname.bind,
+//	id.server                             as configured, else REFUSED  (RFC 4892)
+//	any other class                       REFUSED
+//	type ANY                              HINFO "RFC8482" ""           (RFC 8482 section 4.2)
+//	types 0, 41 and 128 to 254            REFUSED                      (RFC 6895 section 3.1: not data)
+//	RD=0 for a name not held              REFUSED
+
+// fault answers a packet that is no query.
+func (l *Lane) fault(fault wire.Fault, pkt []byte, from *wire.Peer, dst []byte) ([]byte, wire.Verdict) {
+	l.tally.fault(fault)
+	switch fault {
+	case wire.FaultFormErr:
+		l.tally.response(SourceRefused, wire.RcodeFormErr)
+		return wire.AppendFault(dst, pkt, wire.RcodeFormErr), wire.Answered
+	case wire.FaultNotImp:
+		l.tally.response(SourceRefused, wire.RcodeNotImp)
+		return wire.AppendFault(dst, pkt, wire.RcodeNotImp), wire.Answered
+	case wire.FaultBadVers:
+		seal := wire.Seal{Limit: l.q.Limit(from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
+		l.tally.response(SourceRefused, wire.RcodeBadVers)
+		return l.q.AppendEmpty(dst, wire.RcodeBadVers, &seal), wire.Answered
+	case wire.FaultNone, wire.FaultDrop:
+	}
+	return dst, wire.Dropped
+}
+
+// oddType tells whether a type asks for something other than records.
+func oddType(t uint16) bool { return t >= 128 && t <= 255 || t == wire.TypeOPT || t == 0 }
+
+// odd answers a well-formed query that is for no record of class IN.
+func (l *Lane) odd(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+	q := &l.q
+	start := len(dst)
+	switch {
+	case q.Class == wire.ClassIN && q.Type == wire.TypeANY:
+		dst = q.AppendRecord(dst, wire.TypeHINFO, 3600, []byte("\x07RFC8482\x00"), &l.seal)
+	case q.Class == wire.ClassCH && q.Type == wire.TypeTXT:
+		text := l.identity()
+		if text == "" {
+			return l.empty(wire.RcodeRefused, from, now, dst)
+		}
+		data := append([]byte{byte(len(text))}, text...)
+		dst = q.AppendRecord(dst, wire.TypeTXT, 0, data, &l.seal)
+	default:
+		return l.empty(wire.RcodeRefused, from, now, dst)
+	}
+	l.answered(SourceLocal, dst[start:], from, now)
+	return dst, wire.Answered
+}
+
+// identity is the text for the CH name that was asked, empty for none.
+func (l *Lane) identity() string {
+	switch string(l.q.Name()) {
+	case "\x07version\x04bind\x00", "\x07version\x06server\x00":
+		return l.plan.Version
+	case "\x08hostname\x04bind\x00", "\x02id\x06server\x00":
+		return l.plan.Hostname
+	}
+	return ""
+}
+
+// empty answers with an rcode and nothing else.
+func (l *Lane) empty(rcode int, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+	start := len(dst)
+	dst = l.q.AppendEmpty(dst, rcode, &l.seal)
+	l.answered(SourceRefused, dst[start:], from, now)
+	return dst, wire.Answered
+}

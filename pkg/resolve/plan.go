@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"context"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+)
+
+// An Exchanger asks upstream.
+type Exchanger interface {
+	// Exchange sends q, a whole query whose ID is of no meaning, and appends
+	// the answer to dst: one whose question is q's, with rcode NOERROR or
+	// NXDOMAIN. It keeps neither. ctx has the deadline. An error may have a
+	// method EDE() int that gives its Extended DNS Error (RFC 8914).
+	Exchange(ctx context.Context, q, dst []byte) ([]byte, error)
+}
+
+// A Route sends the names at and below one name to one set of upstreams.
+type Route struct {
+	Suffix   []byte // canonical wire form; a single zero octet is the root
+	Upstream Exchanger
+	Subnet   bool // pass the client's subnet option on, and keep answers apart by it
+}
+
+// A Plan is everything a configuration says about answers. It is built whole and
+// swapped whole; a query sees one plan from end to end.
+type Plan struct {
+	Cache    *cache.Cache
+	Routes   []Route
+	UDPSize  int           // octets of the largest UDP reply, 512 to 4096
+	Deadline time.Duration // of one query, from its arrival
+	Inflight int           // flights at once
+	Waiting  int           // clients waiting at once, over all flights
+
+	MinTTL, MaxTTL time.Duration // of positive answers
+	NegativeTTL    time.Duration // longest of denials
+	FailureTTL     time.Duration // longest of remembered failures; the first lasts one second
+
+	Keepalive time.Duration // TCP idle time-out that clients are told (RFC 7828)
+	Version   string        // CH TXT version.bind; empty: REFUSED
+	Hostname  string        // CH TXT hostname.bind and id.server; empty: REFUSED
+	QueryLog  *QueryLog     // nil: none
+
+	routes    map[string]*Route
+	anySubnet bool
+	longest   int // octets of the longest suffix
+}
+
+// compile prepares the look-up of routes.
+func (p *Plan) compile() {
+	p.routes = make(map[string]*Route, len(p.Routes))
+	for i := range p.Routes {
+		r := &p.Routes[i]
+		p.routes[string(r.Suffix)] = r
+		p.anySubnet = p.anySubnet || r.Subnet
+		p.longest = max(p.longest, len(r.Suffix))
+	}
+}
+
+// route is the route with the longest suffix of the canonical name, nil if there
+// is none.
+func (p *Plan) route(name []byte) *Route {
+	for {
+		if len(name) <= p.longest {
+			if r := p.routes[string(name)]; r != nil {
+				return r
+			}
+		}
+		if len(name) <= 1 {
+			return nil
+		}
+		name = name[1+name[0]:]
+	}
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// slowQuery is what counts as slow: a stub that waits so long is close to asking
+// again.
+const slowQuery = time.Second
+
+// A QueryLog writes one line for each query it picks.
+type QueryLog struct {
+	Log    *slog.Logger
+	All    bool // every query
+	Errors bool // replies other than NOERROR and NXDOMAIN
+	Slow   bool // replies that took a second or more
+	Sample int  // every n-th query; 0: none
+
+	count atomic.Uint64
+}
+
+// picks tells whether the log takes a reply.
+func (l *QueryLog) picks(rcode int, took time.Duration) bool {
+	return l.All ||
+		l.Errors && rcode != wire.RcodeSuccess && rcode != wire.RcodeNXDomain ||
+		l.Slow && took >= slowQuery ||
+		l.Sample > 0 && l.count.Add(1)%uint64(l.Sample) == 0
+}
+
+func (l *QueryLog) record(ask *wire.Ask, from *wire.Peer, source Source, rcode int, took time.Duration) {
+	if !l.picks(rcode, took) {
+		return
+	}
+	question := ask.Question()
+	var name []byte
+	if len(question) > 4 {
+		name = wire.AppendText(nil, question[:len(question)-4])
+	}
+	l.Log.LogAttrs(context.Background(), slog.LevelInfo, "query",
+		slog.String("name", string(name)),
+		slog.Int("type", int(ask.Type)),
+		slog.String("client", from.Addr.Addr().String()),
+		slog.Bool("tcp", from.Stream),
+		slog.String("rcode", Rcodes()[rcodeGroup(rcode)]),
+		slog.String("source", Sources()[source]),
+		slog.Duration("took", took))
+}

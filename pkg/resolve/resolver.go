@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Config is what a resolver is made from.
+type Config struct {
+	Plan *Plan
+	Now  func() time.Time // the clock of flights
+	Rand io.Reader        // the secret of cookies comes from it
+	Log  *slog.Logger     // nil: silent
+}
+
+// A Resolver answers queries by its plan. It is safe for use by many goroutines.
+type Resolver struct {
+	plan    atomic.Pointer[Plan]
+	now     func() time.Time
+	log     *slog.Logger
+	cookies cookieJar
+	flights flights
+	flying  sync.WaitGroup
+	counts  counters
+}
+
+// New makes a resolver.
+func New(cfg Config) (*Resolver, error) {
+	if cfg.Plan == nil || cfg.Now == nil || cfg.Rand == nil {
+		return nil, errors.New("a resolver needs a plan, a clock and randomness")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	r := &Resolver{now: cfg.Now, log: cfg.Log}
+	if err := r.cookies.init(cfg.Rand); err != nil {
+		return nil, err
+	}
+	r.flights.byKey = make(map[string]*flight)
+	r.Swap(cfg.Plan)
+	return r, nil
+}
+
+// Swap makes plan the one that queries see from now on. Flights under way end
+// by the plan they began with. The resolver owns plan from here.
+func (r *Resolver) Swap(plan *Plan) {
+	plan.compile()
+	r.plan.Store(plan)
+}
+
+// Run waits for ctx to end and then for the flights under way, each of which
+// ends with its deadline at the latest.
+func (r *Resolver) Run(ctx context.Context) error {
+	<-ctx.Done()
+	r.flying.Wait()
+	return nil
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A Source says where a reply came from.
+type Source uint8
+
+// The sources, in the order of Sources.
+const (
+	SourceCache    Source = iota // an answer held
+	SourceUpstream               // an answer just fetched
+	SourceFailure                // no answer was to be had, now or a moment ago
+	SourceLocal                  // made here: identity, ANY
+	SourceRefused                // an odd query, or one for a name not held with RD=0
+	SourceShed                   // a bound was reached
+	sourceCount
+)
+
+// A Shed is a bound that was reached.
+type Shed uint8
+
+// The bounds, in the order of Sheds.
+const (
+	ShedInflight Shed = iota // flights
+	ShedWaiting              // clients waiting
+	ShedRefresh              // background refreshes
+	shedCount
+)
+
+// Sources, Sheds, TypeClasses and Rcodes name the indexes of Stats. The sets are
+// closed: no client's bytes ever become one.
+func Sources() []string {
+	return []string{"cache", "upstream", "failure", "local", "refused", "shed"}
+}
+
+// Sheds names the bounds.
+func Sheds() []string { return []string{"inflight", "waiting", "refresh"} }
+
+// TypeClasses names the groups of query types.
+func TypeClasses() []string {
+	return []string{"A", "AAAA", "SRV", "PTR", "CNAME", "TXT", "MX", "HTTPS", "other"}
+}
+
+// Rcodes names the groups of response codes.
+func Rcodes() []string {
+	return []string{"NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "BADVERS", "other"}
+}
+
+// Buckets are the upper bounds of the durations' histogram; what is longer is
+// counted last.
+func Buckets() [bucketCount - 1]time.Duration {
+	return [bucketCount - 1]time.Duration{
+		50 * time.Microsecond, 100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond,
+		time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond,
+		25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond,
+		500 * time.Millisecond, time.Second, 2500 * time.Millisecond, 5 * time.Second,
+	}
+}
+
+const (
+	typeClassCount = 9
+	rcodeCount     = 8
+	bucketCount    = 17 // Buckets and the rest
+)
+
+// Stats counts since the start.
+type Stats struct {
+	Queries    [2][2][typeClassCount]uint64    // UDP, TCP; IPv4, IPv6; TypeClasses
+	Responses  [sourceCount][rcodeCount]uint64 // Sources; Rcodes
+	Durations  [bucketCount]uint64             // from a query's arrival to its reply; Buckets
+	Total      time.Duration                   // sum of the durations
+	Dropped    uint64                          // packets that got no reply
+	Malformed  uint64                          // packets answered FORMERR
+	Joined     uint64                          // queries that found their question under way
+	Prefetches uint64                          // refreshes begun
+	Failures   uint64                          // flights that came back without an answer
+	Panics     uint64                          // flights cut short by a defect
+	Shed       [shedCount]uint64               // Sheds
+	Inflight   int                             // flights under way, refreshes included
+	Waiting    int                             // clients that wait for them
+}
+
+// counters are the resolver's, added to by flights one by one and by lanes once
+// a batch.
+type counters struct {
+	queries   [2][2][typeClassCount]atomic.Uint64
+	responses [sourceCount][rcodeCount]atomic.Uint64
+	durations [bucketCount]atomic.Uint64
+	total     atomic.Int64 // ns
+
+	dropped, malformed, joined, prefetches, failures, panics atomic.Uint64
+
+	shed [shedCount]atomic.Uint64
+}
+
+// response counts one reply of the slow path.
+func (c *counters) response(source Source, rcode int, took time.Duration) {
+	c.responses[source][rcodeGroup(rcode)].Add(1)
+	c.durations[bucket(took)].Add(1)
+	c.total.Add(int64(took))
+}
+
+// A tally is what one lane counted in one batch.
+type tally struct {
+	start     time.Time
+	replies   uint64
+	queries   [2][2][typeClassCount]uint32
+	responses [sourceCount][rcodeCount]uint32
+	dropped   uint32
+	malformed uint32
+	touched   bool
+}
+
+// began notes when the batch's first query was read.
+func (t *tally) began(now time.Time) {
+	if !t.touched {
+		t.start, t.touched = now, true
+	}
+}
+
+func (t *tally) query(from *wire.Peer, rrtype uint16) {
+	proto, family := 0, 0
+	if from.Stream {
+		proto = 1
+	}
+	if !from.Addr.Addr().Is4() {
+		family = 1
+	}
+	t.queries[proto][family][typeClass(rrtype)]++
+}
+
+func (t *tally) response(source Source, rcode int) {
+	t.responses[source][rcodeGroup(rcode)]++
+	t.replies++
+}
+
+func (t *tally) fault(f wire.Fault) {
+	switch f {
+	case wire.FaultDrop:
+		t.dropped++
+	case wire.FaultFormErr:
+		t.malformed++
+	case wire.FaultNone, wire.FaultNotImp, wire.FaultBadVers:
+	}
+}
+
+// flush adds the batch, done at now, to c. A batch's replies leave together, so
+// all of them took as long as the batch.
+func (t *tally) flush(c *counters, now time.Time) {
+	if !t.touched {
+		return
+	}
+	for proto := range t.queries {
+		for family := range t.queries[proto] {
+			addAll(c.queries[proto][family][:], t.queries[proto][family][:])
+		}
+	}
+	for source := range t.responses {
+		addAll(c.responses[source][:], t.responses[source][:])
+	}
+	if t.dropped > 0 {
+		c.dropped.Add(uint64(t.dropped))
+	}
+	if t.malformed > 0 {
+		c.malformed.Add(uint64(t.malformed))
+	}
+	if t.replies > 0 {
+		took := now.Sub(t.start)
+		c.durations[bucket(took)].Add(t.replies)
+		c.total.Add(int64(took) * int64(t.replies))
+	}
+	*t = tally{}
+}
+
+func addAll(to []atomic.Uint64, from []uint32) {
+	for i, n := range from {
+		if n > 0 {
+			to[i].Add(uint64(n))
+		}
+	}
+}
+
+// typeClass is the index into TypeClasses.
+func typeClass(rrtype uint16) int {
+	switch rrtype {
+	case wire.TypeA:
+		return 0
+	case wire.TypeAAAA:
+		return 1
+	case wire.TypeSRV:
+		return 2
+	case wire.TypePTR:
+		return 3
+	case wire.TypeCNAME:
+		return 4
+	case wire.TypeTXT:
+		return 5
+	case wire.TypeMX:
+		return 6
+	case wire.TypeHTTPS:
+		return 7
+	}
+	return typeClassCount - 1
+}
+
+// rcodeGroup is the index into Rcodes.
+func rcodeGroup(rcode int) int {
+	switch {
+	case rcode <= wire.RcodeRefused:
+		return rcode
+	case rcode == wire.RcodeBadVers:
+		return 6
+	}
+	return rcodeCount - 1
+}
+
+// bucket is the index into the histogram.
+func bucket(d time.Duration) int {
+	for i, bound := range Buckets() {
+		if d <= bound {
+			return i
+		}
+	}
+	return bucketCount - 1
+}
+
+// Stats may be called at any time.
+func (r *Resolver) Stats() Stats {
+	c := &r.counts
+	s := Stats{
+		Total:      time.Duration(c.total.Load()),
+		Dropped:    c.dropped.Load(),
+		Malformed:  c.malformed.Load(),
+		Joined:     c.joined.Load(),
+		Prefetches: c.prefetches.Load(),
+		Failures:   c.failures.Load(),
+		Panics:     c.panics.Load(),
+	}
+	for proto := range c.queries {
+		for family := range c.queries[proto] {
+			loadAll(s.Queries[proto][family][:], c.queries[proto][family][:])
+		}
+	}
+	for source := range c.responses {
+		loadAll(s.Responses[source][:], c.responses[source][:])
+	}
+	loadAll(s.Durations[:], c.durations[:])
+	loadAll(s.Shed[:], c.shed[:])
+	r.flights.mu.Lock()
+	s.Inflight, s.Waiting = len(r.flights.byKey), r.flights.waiting
+	r.flights.mu.Unlock()
+	return s
+}
+
+func loadAll(to []uint64, from []atomic.Uint64) {
+	for i := range from {
+		to[i] = from[i].Load()
+	}
+}
