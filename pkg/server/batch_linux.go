@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && (amd64 || arm64)
+
+package server
+
+import (
+	"net/netip"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// batchSize is the most datagrams that one system call takes. Above 64 the
+	// cost per datagram no longer falls.
+	batchSize = 64
+	// packetStride sets the packets of a batch apart. It is not a power of two:
+	// at 2048 octets their first lines would share two of a cache's sets.
+	packetStride = maxQuery + 64
+	// replyRoom is the octets of a batch's replies, one after the other. Longer
+	// ones are rare and find room elsewhere.
+	replyRoom = batchSize * 1232
+)
+
+// message is the kernel's struct mmsghdr.
+type message struct {
+	header unix.Msghdr
+	length uint32
+	_      [4]byte
+}
+
+// The kernel reads these by layout; a wrong size must not compile.
+const (
+	_ = uint(unsafe.Sizeof(message{}) - 64)
+	_ = uint(64 - unsafe.Sizeof(message{}))
+	_ = uint(unsafe.Sizeof(unix.Iovec{}) - 16)
+	_ = uint(16 - unsafe.Sizeof(unix.Iovec{}))
+	_ = uint(unsafe.Sizeof(unix.RawSockaddrInet6{}) - unix.SizeofSockaddrInet6)
+)
+
+// A batch is the memory of one reader: datagrams as recvmmsg wrote them, and
+// replies as sendmmsg reads them. A reply goes to the sockaddr its query came
+// from, which is not copied.
+type batch struct {
+	in       [batchSize]message
+	inVec    [batchSize]unix.Iovec
+	from     [batchSize]unix.RawSockaddrInet6 // an IPv4 one fills the first 16 octets
+	control  [batchSize][controlLen]byte
+	packets  [batchSize * packetStride]byte
+	out      [batchSize]message
+	outVec   [batchSize]unix.Iovec
+	replies  [replyRoom]byte
+	received int
+	pending  int // replies in out
+	used     int // octets of replies taken
+	wildcard bool
+}
+
+func newBatch(wildcard bool) *batch {
+	b := &batch{wildcard: wildcard}
+	for i := range b.in {
+		b.inVec[i].Base = &b.packets[i*packetStride]
+		b.inVec[i].SetLen(maxQuery)
+		h := &b.in[i].header
+		h.Name = (*byte)(unsafe.Pointer(&b.from[i]))
+		h.Iov = &b.inVec[i]
+		h.SetIovlen(1)
+		b.rearm(i)
+		b.out[i].header.Iov = &b.outVec[i]
+		b.out[i].header.SetIovlen(1)
+	}
+	return b
+}
+
+// rearm restores what the kernel wrote over in the i-th header.
+func (b *batch) rearm(i int) {
+	h := &b.in[i].header
+	h.Namelen = unix.SizeofSockaddrInet6
+	h.Flags = 0
+	if b.wildcard {
+		h.Control = &b.control[i][0]
+		h.SetControllen(controlLen)
+	}
+}
+
+// receive takes what the socket holds, without waiting.
+//
+// RawSyscall keeps the scheduler out: the call never blocks, and handing the
+// processor over and back costs more than it does.
+func (b *batch) receive(fd uintptr) syscall.Errno {
+	for i := range b.received {
+		b.rearm(i)
+	}
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.in[0])), batchSize, unix.MSG_DONTWAIT, 0, 0)
+	b.received, b.pending, b.used = 0, 0, 0
+	if errno == 0 {
+		b.received = int(n)
+	}
+	return errno
+}
+
+// packet is the i-th datagram received, or nil if it was cut.
+func (b *batch) packet(i int) []byte {
+	if b.in[i].header.Flags&unix.MSG_TRUNC != 0 {
+		return nil
+	}
+	start := i * packetStride
+	return b.packets[start : start+int(b.in[i].length)]
+}
+
+// peer is where the i-th datagram came from.
+func (b *batch) peer(i int) netip.AddrPort {
+	sa := &b.from[i]
+	if sa.Family == unix.AF_INET {
+		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
+		return netip.AddrPortFrom(netip.AddrFrom4(v4.Addr), bigEndian(v4.Port))
+	}
+	addr := netip.AddrFrom16(sa.Addr).Unmap()
+	if sa.Scope_id != 0 {
+		addr = addr.WithZone(strconv.Itoa(int(sa.Scope_id)))
+	}
+	return netip.AddrPortFrom(addr, bigEndian(sa.Port))
+}
+
+// bigEndian reads a port as the kernel lays it out.
+func bigEndian(port uint16) uint16 {
+	p := (*[2]byte)(unsafe.Pointer(&port))
+	return uint16(p[0])<<8 | uint16(p[1])
+}
+
+// source is the control message that makes a reply to the i-th datagram leave
+// from the address it was sent to; nil if the socket has only one.
+func (b *batch) source(i int) []byte {
+	if !b.wildcard {
+		return nil
+	}
+	control := b.control[i][:b.in[i].header.Controllen]
+	clearInterface(control)
+	return control
+}
+
+// space is where the next reply is to be appended.
+func (b *batch) space() []byte { return b.replies[b.used:b.used:replyRoom] }
+
+// queue adds the reply to the i-th datagram to those that flush sends. It is
+// what was appended to space, wherever that ended up.
+func (b *batch) queue(i int, reply []byte) {
+	if cap(reply) == replyRoom-b.used {
+		b.used += len(reply)
+	}
+	b.outVec[b.pending].Base = &reply[0]
+	b.outVec[b.pending].SetLen(len(reply))
+	h := &b.out[b.pending].header
+	h.Name, h.Namelen = b.in[i].header.Name, b.in[i].header.Namelen
+	h.Control = nil
+	h.SetControllen(0)
+	if source := b.source(i); len(source) > 0 {
+		h.Control = &source[0]
+		h.SetControllen(len(source))
+	}
+	b.pending++
+}
+
+// flush sends the queued replies and returns how many the kernel did not take.
+// One that cannot be sent (its client's route is gone, say) does not hold back
+// those behind it.
+func (b *batch) flush(fd uintptr) (unsent int) {
+	for sent := 0; sent < b.pending; {
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&b.out[sent])), uintptr(b.pending-sent), unix.MSG_DONTWAIT, 0, 0)
+		switch errno {
+		case 0:
+			sent += int(n)
+		case unix.EINTR:
+		default:
+			sent++
+			unsent++
+		}
+	}
+	return unsent
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+const (
+	// maxQuery is the largest query taken over UDP. An EDNS query with every
+	// option that a stub sends has some 400 octets.
+	maxQuery = 2048
+	// maxUDPReply is the largest reply that leaves over UDP, whatever is configured.
+	maxUDPReply = 4096
+	// receiveBuffer is asked of the kernel for each socket: some 10 ms of
+	// queries at a million a second; the kernel may give less.
+	receiveBuffer = 4 << 20
+)
+
+// UDPConfig is what a UDP server is made from.
+type UDPConfig struct {
+	Addr    netip.AddrPort
+	Handler Handler
+	Readers int           // sockets, each with a reader; 0: one per CPU Go may use
+	Drain   time.Duration // longest wait at the end for replies that are due; 0: 5 s
+	// Portable takes the reader that needs no recvmmsg, which is otherwise for
+	// systems without it.
+	Portable bool
+	Log      *slog.Logger // nil: silent
+}
+
+// UDP serves one UDP address through several sockets that share its port.
+type UDP struct {
+	cfg     UDPConfig
+	sockets []*udpSocket
+	stats   udpCounters
+	due     sync.WaitGroup // replies that Slow still owes
+}
+
+type udpCounters struct {
+	received, sent, unsent, oversize, panics atomic.Uint64
+}
+
+// UDPStats counts datagrams since the start.
+type UDPStats struct {
+	Received uint64
+	Sent     uint64
+	Unsent   uint64 // replies the kernel did not take
+	Oversize uint64 // queries too long to be one: dropped
+	Panics   uint64 // queries whose handling was cut short by a defect
+}
+
+// A udpSocket is one of the sockets, with what its reader keeps between batches.
+type udpSocket struct {
+	server   *UDP
+	conn     *net.UDPConn
+	wildcard bool // replies must name the address they leave from
+	v6       bool
+	lane     Lane
+}
+
+// NewUDP checks cfg. It opens nothing.
+func NewUDP(cfg UDPConfig) (*UDP, error) {
+	if !cfg.Addr.IsValid() || cfg.Handler == nil {
+		return nil, errors.New("a UDP server needs an address and a handler")
+	}
+	if cfg.Readers <= 0 {
+		cfg.Readers = runtime.GOMAXPROCS(0)
+	}
+	if cfg.Drain <= 0 {
+		cfg.Drain = 5 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &UDP{cfg: cfg}, nil
+}
+
+// Listen opens the sockets. If one cannot be opened none stays.
+func (u *UDP) Listen(ctx context.Context) error {
+	addr := u.cfg.Addr
+	for range u.cfg.Readers {
+		s, err := u.open(ctx, addr)
+		if err != nil {
+			u.close()
+			return fmt.Errorf("listening on udp %s: %w", addr, err)
+		}
+		u.sockets = append(u.sockets, s)
+		addr = s.conn.LocalAddr().(*net.UDPAddr).AddrPort() // the port the kernel chose, if it was asked to
+	}
+	return nil
+}
+
+func (u *UDP) open(ctx context.Context, addr netip.AddrPort) (*udpSocket, error) {
+	s := &udpSocket{server: u, wildcard: addr.Addr().IsUnspecified(), v6: addr.Addr().Is6()}
+	control := func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		if e := raw.Control(func(fd uintptr) { err = s.setOptions(int(fd)) }); e != nil {
+			return e
+		}
+		return err
+	}
+	lc := net.ListenConfig{Control: control}
+	conn, err := lc.ListenPacket(ctx, network("udp", addr), addr.String())
+	if err != nil {
+		return nil, err
+	}
+	s.conn = conn.(*net.UDPConn)
+	s.lane = u.cfg.Handler.NewLane()
+	return s, nil
+}
+
+// network names the family, so that 0.0.0.0 is not taken for both.
+func network(base string, addr netip.AddrPort) string {
+	switch {
+	case addr.Addr().Is4():
+		return base + "4"
+	case addr.Addr().IsUnspecified():
+		return base // [::] serves IPv4 too
+	default:
+		return base + "6"
+	}
+}
+
+func (s *udpSocket) setOptions(fd int) error {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+		return err
+	}
+	// More than the system's limit needs a right that we may not have; both
+	// calls then fall back to what the limit allows.
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	}
+	if !s.wildcard {
+		return nil
+	}
+	if s.v6 { // covers IPv4 clients of [::] too, as mapped addresses
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+}
+
+// Addr is the address that is served, with the port the kernel chose if Listen
+// was given port 0.
+func (u *UDP) Addr() netip.AddrPort {
+	return u.sockets[0].conn.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// Run serves until ctx ends. Then what the sockets hold is still answered, the
+// replies that are due are waited for, and the sockets are closed.
+func (u *UDP) Run(ctx context.Context) error {
+	defer u.close()
+	stop := context.AfterFunc(ctx, func() {
+		for _, s := range u.sockets {
+			_ = s.conn.SetReadDeadline(time.Unix(1, 0)) // wakes the readers
+		}
+	})
+	defer stop()
+	var g errgroup.Group
+	for _, s := range u.sockets {
+		g.Go(func() error { return s.run(ctx) })
+	}
+	err := g.Wait()
+	u.awaitReplies()
+	if err != nil {
+		return fmt.Errorf("serving udp %s: %w", u.cfg.Addr, err)
+	}
+	return nil
+}
+
+// awaitReplies waits until Slow owes nothing more, or the drain time is over.
+func (u *UDP) awaitReplies() {
+	done := make(chan struct{})
+	go func() {
+		u.due.Wait()
+		close(done)
+	}()
+	limit := time.NewTimer(u.cfg.Drain)
+	defer limit.Stop()
+	select {
+	case <-done:
+	case <-limit.C:
+	}
+}
+
+func (u *UDP) close() {
+	for _, s := range u.sockets {
+		_ = s.conn.Close()
+	}
+}
+
+// Stats may be called at any time.
+func (u *UDP) Stats() UDPStats {
+	return UDPStats{
+		Received: u.stats.received.Load(),
+		Sent:     u.stats.sent.Load(),
+		Unsent:   u.stats.unsent.Load(),
+		Oversize: u.stats.oversize.Load(),
+		Panics:   u.stats.panics.Load(),
+	}
+}
+
+// run reads until ctx ends, through panics: one packet that shows a defect must
+// not end the service of a node.
+func (s *udpSocket) run(ctx context.Context) error {
+	for {
+		err, again := s.runGuarded(ctx)
+		if !again {
+			return err
+		}
+	}
+}
+
+func (s *udpSocket) runGuarded(ctx context.Context) (err error, again bool) {
+	defer func() {
+		if defect := recover(); defect != nil {
+			s.server.stats.panics.Add(1)
+			logPanic(ctx, s.server.cfg.Log, "udp", defect)
+			s.lane = s.server.cfg.Handler.NewLane()
+			again = true
+		}
+	}()
+	if s.server.cfg.Portable {
+		return s.readEach(ctx), false
+	}
+	return s.readBatches(ctx), false
+}
+
+// A udpReply answers one query that left the reader.
+type udpReply struct {
+	socket *udpSocket
+	to     netip.AddrPort
+	oob    []byte // source address, for a wildcard socket
+}
+
+// Reply implements [wire.Replier].
+func (r *udpReply) Reply(msg []byte) {
+	stats := &r.socket.server.stats
+	if msg != nil {
+		if _, _, err := r.socket.conn.WriteMsgUDPAddrPort(msg, r.oob, r.to); err != nil {
+			stats.unsent.Add(1)
+		} else {
+			stats.sent.Add(1)
+		}
+	}
+	r.socket.server.due.Done()
+}
+
+// slow hands the query the lane just missed over.
+func (s *udpSocket) slow(peer *wire.Peer, to netip.AddrPort, oob []byte, now time.Time) {
+	s.server.due.Add(1)
+	s.lane.Slow(peer, now, &udpReply{socket: s, to: to, oob: oob})
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && (amd64 || arm64)
+
+package server
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// drainBatches bounds what a stopping reader still takes: a socket's whole
+// buffer many times over, and an end under a load that has none.
+const drainBatches = 256
+
+// readBatches answers batch after batch: one system call takes what has
+// arrived, one sends what could be answered from memory.
+func (s *udpSocket) readBatches(ctx context.Context) error {
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	b := newBatch(s.wildcard)
+	var failed error
+	left := drainBatches
+	read := func(fd uintptr) bool {
+		for left > 0 {
+			switch errno := b.receive(fd); errno {
+			case 0:
+				s.answer(b, fd)
+			case unix.EAGAIN:
+				return false
+			case unix.EINTR:
+				continue
+			default:
+				failed = errno
+				return true
+			}
+			if ctx.Err() != nil {
+				left--
+			} else if b.received < batchSize {
+				// The socket was empty when the call returned; what came since
+				// wakes the poller. Asking again would cost a call to hear so.
+				return false
+			}
+		}
+		return true
+	}
+	for {
+		err := raw.Read(read)
+		switch {
+		case failed != nil && ctx.Err() == nil:
+			failed = s.pause(ctx, failed)
+		case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
+			return s.drain(raw, read)
+		default:
+			return err
+		}
+		if failed != nil {
+			return failed
+		}
+	}
+}
+
+// drain answers what the socket still holds after the last wake-up.
+func (s *udpSocket) drain(raw syscall.RawConn, read func(uintptr) bool) error {
+	return raw.Control(func(fd uintptr) { read(fd) })
+}
+
+// pause waits a moment after an error of the socket that is not its end, such
+// as a lack of kernel memory, so that the reader goes on without spinning.
+func (s *udpSocket) pause(ctx context.Context, err error) error {
+	if errors.Is(err, unix.EBADF) {
+		return err
+	}
+	s.server.cfg.Log.WarnContext(ctx, "reading from a udp socket", "err", err)
+	timer := time.NewTimer(10 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	return nil
+}
+
+// answer takes a batch through the lane and sends what was answered.
+func (s *udpSocket) answer(b *batch, fd uintptr) {
+	now := time.Now()
+	peer := wire.Peer{}
+	for i := range b.received {
+		pkt := b.packet(i)
+		if pkt == nil {
+			s.server.stats.oversize.Add(1)
+			continue
+		}
+		peer.Addr = b.peer(i)
+		reply, verdict := s.lane.Fast(pkt, &peer, now, b.space())
+		switch verdict {
+		case wire.Answered:
+			b.queue(i, reply)
+		case wire.Missed:
+			s.slow(&peer, peer.Addr, slices.Clone(b.source(i)), now)
+		case wire.Dropped:
+		}
+	}
+	stats := &s.server.stats
+	stats.received.Add(uint64(b.received))
+	if b.pending > 0 {
+		unsent := b.flush(fd)
+		stats.sent.Add(uint64(b.pending - unsent))
+		if unsent > 0 {
+			stats.unsent.Add(uint64(unsent))
+		}
+	}
+	s.lane.Flush(time.Now())
+}
