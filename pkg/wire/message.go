@@ -41,11 +41,14 @@ type Message struct {
 	opt    int // offset of the OPT record, 0: none
 	optEnd int
 	rcode  uint16
+	labels labelSet // where a compression pointer may lead
 }
 
 // Parse walks msg from end to end: every count, bound and name. It keeps msg.
 // A message with other than one question, two OPT records, an OPT outside the
-// additional section or bad RDATA of a type with names in it is [ErrMalformed].
+// additional section, an address of the wrong size, bad RDATA of a type with
+// names in it, or a pointer to anything but a name before it is [ErrMalformed],
+// and then m holds nothing.
 func (m *Message) Parse(msg []byte) error {
 	m.Raw, m.Records = nil, m.Records[:0]
 	m.opt, m.optEnd = 0, 0
@@ -57,10 +60,13 @@ func (m *Message) Parse(msg []byte) error {
 		return ErrMalformed
 	}
 	m.rcode = uint16(msg[3] & rcodeMask)
+	m.labels.reset(len(msg))
+	m.labels.addRun(msg, HeaderLen, m.qend-5)
 	off := m.qend
 	for section := Answer; section <= Additional; section++ {
 		for range binary.BigEndian.Uint16(msg[6+2*section:]) {
 			if off = m.record(msg, off, section); off < 0 {
+				m.Records = m.Records[:0]
 				return ErrMalformed
 			}
 		}
@@ -71,7 +77,7 @@ func (m *Message) Parse(msg []byte) error {
 
 // record walks the record at off and returns the offset after it, or -1.
 func (m *Message) record(msg []byte, off int, section uint8) int {
-	end := nameEnd(msg, off)
+	end := m.nameEnd(msg, off)
 	if end < 0 || end+10 > len(msg) {
 		return -1
 	}
@@ -93,7 +99,7 @@ func (m *Message) record(msg []byte, off int, section uint8) int {
 		m.rcode |= uint16(msg[end+4]) << 4
 		return next
 	}
-	if !dataFits(msg[:next], r) {
+	if !m.dataFits(msg[:next], r) {
 		return -1
 	}
 	m.Records = append(m.Records, r)
@@ -142,7 +148,7 @@ func nameLayout(rrtype uint16) (layout, bool) {
 }
 
 // dataFits checks the RDATA of r, which ends where msg ends.
-func dataFits(msg []byte, r Record) bool {
+func (m *Message) dataFits(msg []byte, r Record) bool {
 	switch r.Type {
 	case TypeA:
 		return r.Size == 4
@@ -155,7 +161,7 @@ func dataFits(msg []byte, r Record) bool {
 	}
 	off := r.Data() + l.before
 	for range l.names {
-		if off = nameEnd(msg, off); off < 0 {
+		if off = m.nameEnd(msg, off); off < 0 {
 			return false
 		}
 	}
@@ -249,7 +255,7 @@ func (m *Message) mendName(off, cut int) int {
 		case n <= MaxLabel:
 			off += n + 1
 		default:
-			target := int(binary.BigEndian.Uint16(m.Raw[off:]) & 0x3fff)
+			target := pointer(m.Raw, off)
 			if target >= m.opt && target < m.optEnd {
 				return -1
 			}

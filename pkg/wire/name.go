@@ -52,44 +52,7 @@ func anyNameEnd(msg []byte, off int) int {
 		default:
 			return -1
 		}
-		if off-start > MaxName {
-			return -1
-		}
-	}
-}
-
-// nameEnd is the offset after the name at off with every pointer of it followed
-// and checked: backward only, never into the header, at most [MaxName] octets
-// in all. It is -1 if the name is malformed.
-func nameEnd(msg []byte, off int) int {
-	end, size, pointers, floor := -1, 0, 0, off
-	for {
-		if off >= len(msg) {
-			return -1
-		}
-		n := int(msg[off])
-		switch {
-		case n <= MaxLabel:
-			if size += n + 1; size > MaxName {
-				return -1
-			}
-			off += n + 1
-			if n == 0 {
-				if end < 0 {
-					end = off
-				}
-				return end
-			}
-		case n >= 0xc0 && off+2 <= len(msg):
-			target := int(binary.BigEndian.Uint16(msg[off:]) & 0x3fff)
-			if end < 0 {
-				end = off + 2
-			}
-			if pointers++; target >= floor || target < HeaderLen || pointers > maxPointers {
-				return -1
-			}
-			off, floor = target, target
-		default:
+		if off-start >= MaxName { // the root label is still to come
 			return -1
 		}
 	}
@@ -120,7 +83,7 @@ func sameName(msg []byte, a, b int) bool {
 // follow steps over pointers at off to the label they lead to.
 func follow(msg []byte, off int) int {
 	for msg[off] >= 0xc0 {
-		off = int(binary.BigEndian.Uint16(msg[off:]) & 0x3fff)
+		off = pointer(msg, off)
 	}
 	return off
 }

@@ -122,11 +122,7 @@ func (q *Query) parseAdditional(pkt []byte, off, n int) Fault {
 		return FaultFormErr
 	}
 	for range n {
-		end := anyNameEnd(pkt, off)
-		if end < 0 || end+10 > len(pkt) {
-			return FaultFormErr
-		}
-		next := end + 10 + int(binary.BigEndian.Uint16(pkt[end+8:]))
+		end, next := recordEnds(pkt, off)
 		if next > len(pkt) {
 			return FaultFormErr
 		}
@@ -141,6 +137,16 @@ func (q *Query) parseAdditional(pkt []byte, off, n int) Fault {
 		off = next
 	}
 	return FaultNone
+}
+
+// recordEnds is the offset after the owner of the record at off and the offset
+// after the record, which is beyond pkt if the record is cut or malformed.
+func recordEnds(pkt []byte, off int) (owner, next int) {
+	owner = anyNameEnd(pkt, off)
+	if owner < 0 || owner+10 > len(pkt) {
+		return owner, len(pkt) + 1
+	}
+	return owner, owner + 10 + int(binary.BigEndian.Uint16(pkt[owner+8:]))
 }
 
 // parseOPT reads an OPT record from its class field on (RFC 6891 section 6.1).

@@ -91,7 +91,6 @@ func AppendFault(dst, pkt []byte, rcode byte) []byte {
 // Octets of options with their four octets of code and length.
 const (
 	optFixed     = 11
-	cookieLen    = 4 + 24
 	keepaliveLen = 4 + 2
 	edeLen       = 4 + 2
 )

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+// What the tests look at from inside.
+var (
+	Lower     = lower
+	EqualFold = equalFold
+)
+
+// MaxPointers is the bound on the pointers of one name.
+const MaxPointers = maxPointers
