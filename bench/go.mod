@@ -3,7 +3,11 @@ module github.com/nodecache/node-cache/bench
 
 go 1.26.0
 
-require github.com/coredns/coredns v1.14.7
+require (
+	github.com/coredns/coredns v1.14.7
+	github.com/miekg/dns v1.1.72
+	golang.org/x/sys v0.49.0
+)
 
 require (
 	github.com/apparentlymart/go-cidr v1.1.1 // indirect
@@ -21,7 +25,6 @@ require (
 	github.com/jpillora/backoff v1.0.0 // indirect
 	github.com/mdlayher/socket v0.6.0 // indirect
 	github.com/mdlayher/vsock v1.3.0 // indirect
-	github.com/miekg/dns v1.1.72 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/mwitkow/go-conntrack v0.0.0-20190716064945-2f068394615f // indirect
 	github.com/opentracing/opentracing-go v1.2.0 // indirect
@@ -41,7 +44,6 @@ require (
 	golang.org/x/net v0.57.0 // indirect
 	golang.org/x/oauth2 v0.36.0 // indirect
 	golang.org/x/sync v0.22.0 // indirect
-	golang.org/x/sys v0.47.0 // indirect
 	golang.org/x/text v0.40.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
 	golang.org/x/tools v0.47.0 // indirect

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// loopback is the address of every server and of the upstream.
+const loopback = "127.0.0.1"
+
+// The configurations: one thread, a cache that holds every name of the hit lists, one upstream, no validation,
+// no query log, and where a server has a bound on misses in flight, one above the load's 400.
+
+func nodeCacheConfig(s site) string {
+	return fmt.Sprintf(`apiVersion: node-cache.io/v1alpha1
+kind: Config
+listen: {addresses: [%[1]s], port: %[2]d}
+forward:
+- {zone: ".", to: ["%[1]s:%[3]d"]}
+admin: {address: ""}
+log: {level: error}
+`, loopback, s.port, s.upstream)
+}
+
+// corefile is NodeLocal DNSCache's own block for names outside the cluster, without its cluster zones.
+func corefile(s site) string {
+	return fmt.Sprintf(`.:%[2]d {
+    errors
+    bind %[1]s
+    cache {
+        success 99840 30
+        denial 99840 30
+    }
+    loop
+    forward . %[1]s:%[3]d
+    prometheus %[1]s:%[4]d
+}
+`, loopback, s.port, s.upstream, s.metrics)
+}
+
+func unboundConfig(s site) string {
+	return fmt.Sprintf(`server:
+  interface: %[1]s@%[2]d
+  do-daemonize: no
+  username: ""
+  chroot: ""
+  directory: "%[4]s"
+  pidfile: ""
+  use-syslog: no
+  num-threads: 1
+  so-reuseport: yes
+  so-rcvbuf: 4m
+  msg-cache-size: 64m
+  rrset-cache-size: 128m
+  do-not-query-localhost: no
+  module-config: "iterator"
+  outgoing-range: 8192
+  num-queries-per-thread: 4096
+  local-zone: "test." nodefault
+forward-zone:
+  name: "."
+  forward-addr: %[1]s@%[3]d
+`, loopback, s.port, s.upstream, s.dir)
+}
+
+func dnsdistConfig(s site) string {
+	return fmt.Sprintf(`setLocal('%[1]s:%[2]d')
+newServer({address='%[1]s:%[3]d', healthCheckMode='up'})
+pc = newPacketCache(100000)
+getPool(''):setCache(pc)
+setSecurityPollSuffix('')
+`, loopback, s.port, s.upstream)
+}
+
+func kresdConfig(s site) string {
+	return fmt.Sprintf(`net.listen('%[1]s', %[2]d, { kind = 'dns' })
+modules.unload('ta_update')
+modules.unload('ta_signal_query')
+modules.unload('priming')
+modules.unload('detect_time_skew')
+trust_anchors.remove('.')
+cache.open(200 * MB, 'lmdb://%[4]s')
+modules.load('policy')
+policy.add(policy.all(policy.STUB('%[1]s@%[3]d')))
+`, loopback, s.port, s.upstream, s.dir)
+}
+
+// dnsmasqArgs keeps dnsmasq's cache at the largest size that its manual calls useful.
+func dnsmasqArgs(s site) []string {
+	return []string{
+		"--keep-in-foreground", "--no-resolv", "--no-hosts", "--conf-file=/dev/null", "--user=root", "--group=root", "--pid-file=",
+		"--port=" + strconv.Itoa(s.port), "--listen-address=" + loopback, "--bind-interfaces",
+		"--server=" + loopback + "#" + strconv.Itoa(s.upstream), "--cache-size=10000", "--dns-forward-max=4096",
+	}
+}
+
+func recursorArgs(s site) []string {
+	return []string{
+		"--config-dir=" + s.dir, "--socket-dir=" + s.dir, "--daemon=no", "--quiet=yes", "--loglevel=0",
+		"--local-address=" + loopback, "--local-port=" + strconv.Itoa(s.port), "--reuseport=yes",
+		"--threads=1", "--distributor-threads=0", "--pdns-distributes-queries=no", "--max-mthreads=4096",
+		"--forward-zones-recurse=.=" + loopback + ":" + strconv.Itoa(s.upstream), "--dont-query=", "--dnssec=off",
+	}
+}
+
+// upstreamConfig is NSD's: one process, no rate limit, everything it writes in the run's folder.
+func upstreamConfig(dir string, port int) string {
+	return fmt.Sprintf(`server:
+  ip-address: %[1]s@%[2]d
+  server-count: 1
+  username: ""
+  chroot: ""
+  database: ""
+  zonelistfile: %[3]s/zonelist
+  pidfile: %[3]s/nsd.pid
+  xfrdfile: %[3]s/xfrd
+  xfrdir: %[3]s
+  zonesdir: %[3]s
+  verbosity: 0
+  rrl-ratelimit: 0
+remote-control:
+  control-enable: no
+zone:
+  name: bench.test
+  zonefile: %[3]s/zone
+`, loopback, port, dir)
+}

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bench measures node-cache beside other DNS caches on one machine.
+//
+// One server at a time runs on the first CPU; the load generator (dnsperf) and the upstream (NSD) share the second.
+// What a server costs is read from the kernel's own account of its processes, so the load generator's speed does not
+// enter it. Loopback only: no name leaves the machine.
+//
+// A query's way through the program: main → bench (the run) → trial (one server, one round) → dnsperf → report.
+package main
