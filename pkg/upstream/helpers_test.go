@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"runtime/pprof"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// Servers in memory.
+var (
+	addrA = netip.MustParseAddrPort("192.0.2.1:53")
+	addrB = netip.MustParseAddrPort("192.0.2.2:53")
+	addrC = netip.MustParseAddrPort("192.0.2.3:53")
+)
+
+// TestMain fails when goroutines are left after the last test.
+func TestMain(m *testing.M) {
+	before := runtime.NumGoroutine()
+	code := m.Run()
+	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			fmt.Fprintf(os.Stderr, "goroutines left: %d before, %d after\n", before, runtime.NumGoroutine())
+			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+			code = 1
+			break
+		}
+	}
+	os.Exit(code)
+}
+
+// one answers every question for www.example. with the address.
+func one(address string) upstreamtest.Action {
+	return upstreamtest.Action{Records: []string{"www.example. 60 IN A " + address}}
+}
+
+// after is a, later.
+func after(d time.Duration, a upstreamtest.Action) upstreamtest.Action {
+	a.Delay = d
+	return a
+}
+
+// rcode answers with a response code and, as EDNS asks, an OPT record.
+func rcode(code int) upstreamtest.Action { return upstreamtest.Action{Rcode: code} }
+
+func target(network string, addr netip.AddrPort) upstream.Target {
+	return upstream.Target{Network: network, Addr: addr}
+}
+
+// memory makes a pool over servers in memory, all asked over network.
+func memory(t *testing.T, network string, net upstreamtest.Network, addrs ...netip.AddrPort) *upstream.Pool {
+	t.Helper()
+	cfg := upstream.Config{Dial: net.Dial}
+	for _, addr := range addrs {
+		cfg.Targets = append(cfg.Targets, target(network, addr))
+	}
+	return newPool(t, cfg)
+}
+
+func newPool(tb testing.TB, cfg upstream.Config) *upstream.Pool {
+	tb.Helper()
+	p, err := upstream.New(cfg)
+	if err != nil {
+		tb.Fatalf("New: %v", err)
+	}
+	return p
+}
+
+// run runs the pool until the test ends and waits for its end.
+func run(tb testing.TB, p *upstream.Pool) {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- p.Run(ctx) }()
+	tb.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			tb.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// question is a query as the resolver sends it: RD, and EDNS with 1232 octets.
+func question(tb testing.TB, name string) []byte {
+	tb.Helper()
+	m := new(dns.Msg).SetQuestion(name, dns.TypeA).SetEdns0(1232, false)
+	q, err := m.Pack()
+	if err != nil {
+		tb.Fatalf("packing the query: %v", err)
+	}
+	return q
+}
+
+// ask asks for www.example. within 4.5 s, and gives the first address of the
+// answer, or the failure in a few words.
+func ask(tb testing.TB, p *upstream.Pool) string {
+	tb.Helper()
+	return askName(tb, p, "www.example.")
+}
+
+func askName(tb testing.TB, p *upstream.Pool, name string) string {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 4500*time.Millisecond)
+	defer cancel()
+	r, err := p.Exchange(ctx, question(tb, name), nil)
+	return outcome(tb, r, err)
+}
+
+func outcome(tb testing.TB, r []byte, err error) string {
+	tb.Helper()
+	if err != nil {
+		var f *upstream.Failure
+		if !errors.As(err, &f) {
+			tb.Errorf("error %v (%T), want a *Failure", err, err)
+			return err.Error()
+		}
+		if f.Reason == upstream.Rcode {
+			return "rcode " + dns.RcodeToString[int(f.Rcode)]
+		}
+		return f.Reason.String()
+	}
+	var m dns.Msg
+	if err := m.Unpack(r); err != nil {
+		tb.Errorf("unpacking the answer: %v", err)
+		return ""
+	}
+	for _, rr := range m.Answer {
+		if a, ok := rr.(*dns.A); ok {
+			return a.A.String()
+		}
+	}
+	return "empty " + dns.RcodeToString[m.Rcode]
+}
+
+// failures are the causes counted for the pool's i-th server, as "cause=n …".
+func failures(p *upstream.Pool, i int) string {
+	var out []string
+	for cause, n := range p.Stats().Servers[i].Failures {
+		if n > 0 {
+			out = append(out, fmt.Sprintf("%s=%d", upstream.Cause(cause), n))
+		}
+	}
+	return strings.Join(out, " ")
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/miekg/dns"
+)
+
+// Bounds of a resolv.conf. The C library reads three nameservers.
+const (
+	maxConfSize    = 64 << 10 // octets read
+	maxNameservers = 16       // used
+)
+
+// A resolvConf is a followed resolv.conf(5).
+type resolvConf struct {
+	path    string
+	systemd string // read in its place when it only names systemd-resolved's stub
+	self    func(netip.AddrPort) bool
+	log     *slog.Logger
+
+	servers []netip.AddrPort // the last good list
+	seen    []byte           // what servers was made from
+	missing bool             // could not be read the last time
+}
+
+// first reads the file for the first time. That it names nobody is no error.
+func (f *resolvConf) first() error {
+	text, err := readConf(f.path)
+	if err != nil {
+		return err
+	}
+	f.seen = f.standIn(text)
+	f.servers = f.usable(context.Background(), f.seen)
+	return nil
+}
+
+// refresh reads the file again and reports whether its servers have changed. A
+// file that is gone, or names nobody any more, changes nothing.
+func (f *resolvConf) refresh(ctx context.Context) bool {
+	text, err := readConf(f.path)
+	if err != nil {
+		if !f.missing {
+			f.log.WarnContext(ctx, "resolv.conf unreadable, its last servers stay", "error", err)
+		}
+		f.missing = true
+		return false
+	}
+	f.missing = false
+	text = f.standIn(text)
+	if bytes.Equal(text, f.seen) {
+		return false
+	}
+	servers := f.usable(ctx, text)
+	f.seen = text
+	if len(servers) == 0 {
+		f.log.WarnContext(ctx, "resolv.conf names no usable server, its last servers stay", "path", f.path)
+		return false
+	}
+	changed := !slices.Equal(servers, f.servers)
+	f.servers = servers
+	return changed
+}
+
+// standIn is the text that counts: systemd's list of real servers where text
+// only names the stub (which would cost a hop, and a cache that serves its own
+// way), else text. The stub is used as it is when that list cannot be had.
+func (f *resolvConf) standIn(text []byte) []byte {
+	servers := nameservers(text)
+	if len(servers) == 0 || slices.ContainsFunc(servers, func(s string) bool {
+		return s != "127.0.0.53" && s != "127.0.0.54"
+	}) {
+		return text
+	}
+	behind, err := readConf(f.systemd)
+	if err != nil || len(nameservers(behind)) == 0 {
+		return text
+	}
+	return behind
+}
+
+// usable is the list of servers in text without those that cannot be asked,
+// each of which it warns about.
+func (f *resolvConf) usable(ctx context.Context, text []byte) []netip.AddrPort {
+	var list []netip.AddrPort
+	for _, s := range nameservers(text) {
+		ip, err := netip.ParseAddr(s)
+		addr := netip.AddrPortFrom(ip.Unmap(), 53)
+		switch {
+		case err != nil:
+			f.log.WarnContext(ctx, "nameserver left out: not an address", "path", f.path, "upstream", s)
+		case slices.Contains(list, addr):
+		case f.self(addr):
+			f.log.WarnContext(ctx, "nameserver left out: it leads back here", "path", f.path, "upstream", addr)
+		case len(list) == maxNameservers:
+			f.log.WarnContext(ctx, "nameserver left out: there are too many", "path", f.path, "upstream", addr)
+		default:
+			list = append(list, addr)
+		}
+	}
+	return list
+}
+
+// nameservers are the words after "nameserver", whatever they are.
+func nameservers(text []byte) []string {
+	conf, err := dns.ClientConfigFromReader(bytes.NewReader(text))
+	if err != nil {
+		return nil // it has no error for bytes in memory
+	}
+	return conf.Servers
+}
+
+// readConf reads a file up to maxConfSize.
+func readConf(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err // it names the path
+	}
+	defer func() { _ = file.Close() }()
+	text, err := io.ReadAll(io.LimitReader(file, maxConfSize))
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return text, nil
+}

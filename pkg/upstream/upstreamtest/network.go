@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstreamtest
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+)
+
+// A Network is servers that are reached in memory. An address without a server
+// refuses connections; one whose server is nil swallows everything.
+type Network map[netip.AddrPort]*Server
+
+// Dial connects to the server at addr. All it starts ends when the connection
+// is closed. It has the signature of upstream.Config.Dial.
+func (n Network) Dial(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+	s, ok := n[addr]
+	if !ok {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
+	}
+	if s == nil && network == "tcp" {
+		<-ctx.Done() // a handshake that nobody answers
+		return nil, &net.OpError{Op: "dial", Net: network, Err: ctx.Err()}
+	}
+	if s == nil {
+		s = New(Always(Action{Drop: true}))
+	}
+	ours, theirs := net.Pipe()
+	if network == "tcp" {
+		go s.serveTCP(ours, nil) // ends when theirs is closed
+	} else {
+		go s.servePackets(ours)
+	}
+	return theirs, nil
+}
+
+// servePackets takes each write on the pipe for a datagram.
+func (s *Server) servePackets(conn net.Conn) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	closed := make(chan struct{})
+	defer func() {
+		close(closed)
+		_ = conn.Close()
+	}()
+	for {
+		buf := make([]byte, 65535)
+		n, err := conn.Read(buf)
+		if err != nil {
+			return
+		}
+		q := parse(buf[:n])
+		q.Network = "udp"
+		act := s.take(q)
+		running.Go(func() {
+			act.perform(q, closed, func(msg []byte) {
+				_, _ = conn.Write(msg) // a client that has left is no fault
+			})
+		})
+	}
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstreamtest
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A Server answers DNS queries by its script, over sockets, in memory or both.
+type Server struct {
+	mu      sync.Mutex // guards the fields below
+	script  Script
+	queries []Query
+	streams int
+}
+
+// New makes a server. It opens nothing.
+func New(script Script) *Server { return &Server{script: script} }
+
+// SetScript replaces the script for queries that come from now on.
+func (s *Server) SetScript(script Script) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.script = script
+}
+
+// Queries are all queries so far, in the order they came.
+func (s *Server) Queries() []Query {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]Query(nil), s.queries...)
+}
+
+// Connections is the number of TCP connections so far.
+func (s *Server) Connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.streams
+}
+
+// Listen opens a UDP and a TCP socket with one port on 127.0.0.1. They are
+// closed, and all that the server does ended, with the test.
+func (s *Server) Listen(tb testing.TB) netip.AddrPort {
+	tb.Helper()
+	for range 20 { // the port of one may be taken for the other
+		pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			tb.Fatalf("listening on UDP: %v", err)
+		}
+		addr := pc.LocalAddr().(*net.UDPAddr).AddrPort()
+		ln, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
+		if err != nil {
+			_ = pc.Close()
+			continue
+		}
+		end := s.serve(pc, ln)
+		tb.Cleanup(end)
+		return addr
+	}
+	tb.Fatal("no port is free for both UDP and TCP")
+	return netip.AddrPort{}
+}
+
+// serve answers on both sockets until end is called, which waits for all of it.
+func (s *Server) serve(pc *net.UDPConn, ln *net.TCPListener) (end func()) {
+	var running sync.WaitGroup
+	done := make(chan struct{})
+	running.Go(func() { s.serveUDP(pc, done) })
+	running.Go(func() {
+		for {
+			conn, err := ln.AcceptTCP()
+			if err != nil {
+				return
+			}
+			running.Go(func() { s.serveTCP(conn, done) })
+		}
+	})
+	return func() {
+		close(done)
+		_ = pc.Close()
+		_ = ln.Close()
+		running.Wait()
+	}
+}
+
+func (s *Server) serveUDP(pc *net.UDPConn, done <-chan struct{}) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for {
+		buf := make([]byte, 65535)
+		n, from, err := pc.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return
+		}
+		q := parse(buf[:n])
+		q.Network, q.From = "udp", from
+		act := s.take(q)
+		running.Go(func() {
+			act.perform(q, done, func(msg []byte) {
+				_, _ = pc.WriteToUDPAddrPort(msg, from) // a client that has left is no fault
+			})
+		})
+	}
+}
+
+// serveTCP answers on one connection, real or in memory, until either side
+// closes it or done is closed.
+func (s *Server) serveTCP(conn net.Conn, done <-chan struct{}) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	closed := make(chan struct{})
+	hangUp := sync.OnceFunc(func() {
+		close(closed)
+		_ = conn.Close()
+	})
+	defer hangUp()
+	running.Go(func() {
+		select {
+		case <-done:
+			hangUp()
+		case <-closed:
+		}
+	})
+	number := s.connected()
+	var writing sync.Mutex // one frame at a time
+	for {
+		raw, err := readFrame(conn)
+		if err != nil {
+			return
+		}
+		q := parse(raw)
+		q.Network, q.Conn = "tcp", number
+		if from, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+			q.From = from.AddrPort()
+		}
+		act := s.take(q)
+		running.Go(func() {
+			act.perform(q, closed, func(msg []byte) {
+				writing.Lock()
+				defer writing.Unlock()
+				writeFrame(conn, msg, act.Split)
+			})
+			if tcp, ok := conn.(*net.TCPConn); ok && act.Reset {
+				_ = tcp.SetLinger(0)
+			}
+			if act.Close || act.Reset {
+				hangUp()
+			}
+		})
+	}
+}
+
+func (s *Server) connected() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.streams++
+	return s.streams
+}
+
+// take books a query and asks the script about it.
+func (s *Server) take(q Query) Action {
+	s.mu.Lock()
+	s.queries = append(s.queries, q)
+	script := s.script
+	s.mu.Unlock()
+	return script(q)
+}
+
+// perform does what the action says, all but hanging up, or less if done is
+// closed before.
+func (a *Action) perform(q Query, done <-chan struct{}, send func([]byte)) {
+	if a.Delay > 0 {
+		delay := time.NewTimer(a.Delay)
+		defer delay.Stop()
+		select {
+		case <-delay.C:
+		case <-done:
+			return
+		}
+	}
+	switch {
+	case a.Drop:
+	case len(a.Raw) > 0:
+		for _, raw := range a.Raw {
+			send(raw(q.Raw))
+		}
+	case a.Reset, a.Close:
+	default:
+		if msg := a.answer(q); msg != nil {
+			send(msg)
+		}
+	}
+}
+
+func readFrame(r io.Reader) ([]byte, error) {
+	var length [2]byte
+	if _, err := io.ReadFull(r, length[:]); err != nil {
+		return nil, err
+	}
+	frame := make([]byte, binary.BigEndian.Uint16(length[:]))
+	_, err := io.ReadFull(r, frame)
+	return frame, err
+}
+
+// writeFrame writes the message with its length, at most split octets at once.
+// A client that has left is no fault.
+func writeFrame(w io.Writer, msg []byte, split int) {
+	frame := append(binary.BigEndian.AppendUint16(nil, uint16(len(msg))), msg...)
+	if split == 0 {
+		split = len(frame)
+	}
+	for len(frame) > 0 {
+		n, err := w.Write(frame[:min(split, len(frame))])
+		if err != nil {
+			return
+		}
+		frame = frame[n:]
+	}
+}
