@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package servertest gives tests of package server a handler with a memory.
+//
+// A test says by name what becomes of a query: it is answered at once, later, when
+// the test releases it, or never. Afterwards the test asks what the handler saw and
+// whether the server kept to the contract of a lane.
+package servertest

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servertest_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/server/servertest"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// replies collects what a handler answers.
+type replies struct{ got [][]byte }
+
+func (r *replies) Reply(msg []byte) { r.got = append(r.got, bytes.Clone(msg)) }
+
+func TestHandlerAnswers(t *testing.T) {
+	t.Parallel()
+	query := servertest.Query(513, "www.example.org")
+	reply := bytes.Clone(query)
+	reply[2] |= 0x80
+	for _, tt := range []struct {
+		name    string
+		rule    servertest.Rule
+		verdict wire.Verdict
+		fast    []byte   // what Fast appends
+		slow    [][]byte // what Slow answers before it returns
+		release [][]byte // what is answered in all after Release
+	}{
+		{"answer", servertest.Rule{}, wire.Answered, reply, nil, nil},
+		{"answer filled up", servertest.Rule{Size: len(reply) + 2}, wire.Answered, append(bytes.Clone(reply), 0, 0), nil, nil},
+		{"drop", servertest.Rule{Action: servertest.Drop}, wire.Dropped, nil, nil, nil},
+		{"hold", servertest.Rule{Action: servertest.Hold}, wire.Missed, nil, nil, [][]byte{reply}},
+		{"inline", servertest.Rule{Action: servertest.Inline}, wire.Missed, nil, [][]byte{reply}, [][]byte{reply}},
+		{"silence", servertest.Rule{Action: servertest.Silence}, wire.Missed, nil, [][]byte{nil}, [][]byte{nil}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := servertest.New(map[string]servertest.Rule{"www.example.org": tt.rule})
+			lane := h.NewLane()
+			var peer wire.Peer
+			var to replies
+			fast, verdict := lane.Fast(query, &peer, time.Time{}, nil)
+			if diff := cmp.Diff(tt.fast, fast); diff != "" || verdict != tt.verdict {
+				t.Errorf("Fast: verdict %d, want %d; reply (-want +got):\n%s", verdict, tt.verdict, diff)
+			}
+			if verdict == wire.Missed {
+				lane.Slow(&peer, time.Time{}, &to)
+			}
+			if diff := cmp.Diff(tt.slow, to.got); diff != "" {
+				t.Errorf("replies of Slow (-want +got):\n%s", diff)
+			}
+			h.Release("www.example.org")
+			if diff := cmp.Diff(tt.release, to.got); diff != "" {
+				t.Errorf("replies after Release (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff([]string(nil), h.Breaches()); diff != "" || h.Seen("www.example.org") != 1 {
+				t.Errorf("seen %d times, breaches (-want +got):\n%s", h.Seen("www.example.org"), diff)
+			}
+		})
+	}
+}
+
+func TestHandlerSeesBreaches(t *testing.T) {
+	t.Parallel()
+	miss := func(lane server.Lane, pkt []byte) { lane.Fast(pkt, &wire.Peer{}, time.Time{}, nil) }
+	for _, tt := range []struct {
+		name string
+		use  func(server.Lane)
+		want []string
+	}{
+		{"a miss forgotten before the next query", func(lane server.Lane) {
+			miss(lane, servertest.Query(1, "one.example"))
+			miss(lane, servertest.Query(2, "two.example"))
+		}, []string{"Fast two.example: Slow is owed for one.example"}},
+		{"a miss forgotten at the end of a batch", func(lane server.Lane) {
+			miss(lane, servertest.Query(1, "one.example"))
+			lane.Flush(time.Time{})
+		}, []string{"Flush: Slow is owed for one.example"}},
+		{"a query overwritten", func(lane server.Lane) {
+			pkt := servertest.Query(1, "one.example")
+			miss(lane, pkt)
+			pkt[0]++
+			lane.Slow(&wire.Peer{}, time.Time{}, &replies{})
+		}, []string{"Slow: the query for one.example changed since Fast"}},
+		{"Slow without a miss", func(lane server.Lane) {
+			lane.Slow(&wire.Peer{}, time.Time{}, &replies{})
+		}, []string{"Slow: no query was missed"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			hold := servertest.Rule{Action: servertest.Hold}
+			h := servertest.New(map[string]servertest.Rule{"one.example": hold, "two.example": hold})
+			tt.use(h.NewLane())
+			if diff := cmp.Diff(tt.want, h.Breaches()); diff != "" {
+				t.Errorf("breaches (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestName(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		msg  []byte
+		want string
+	}{
+		{"a query", servertest.Query(1, "a.bc.def"), "a.bc.def"},
+		{"nothing", nil, ""},
+		{"a header", make([]byte, 12), ""},
+		{"a cut name", servertest.Query(1, "a.bc.def")[:16], ""},
+		{"a pointer", append(make([]byte, 12), 0xc0, 12), ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := servertest.Name(tt.msg); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+const (
+	idleNot  int64 = 0  // at work, or with half a frame read
+	idleShed int64 = -1 // given up for a new session: whatever comes now is too late
+
+	// lingerTime and lingerBytes bound the reading on after the last answer. To
+	// close with unread bytes makes the kernel send RST and forget what it has
+	// not sent yet: the client would lose answers.
+	lingerTime  = 250 * time.Millisecond
+	lingerBytes = 256 << 10
+)
+
+// An ending says why a session reads no more.
+type ending uint8
+
+const (
+	endNot     ending = iota // it goes on
+	endClient                // the client will send no more; it may still read
+	endIdle                  // nothing to do for Idle
+	endSlow                  // a frame begun was not whole in time
+	endShort                 // a frame cannot hold a query
+	endDrain                 // the server stops
+	endBroken                // the connection failed
+	endWasShed               // closed in favour of a new session
+)
+
+// A session is one client's TCP connection. It reads top to bottom: run, read,
+// answer, finish. Only the goroutine of run touches fields that are not atomic,
+// but for out, which has its own lock.
+type session struct {
+	server *TCP
+	conn   net.Conn
+	peer   wire.Peer
+	in     frames
+	out    outbox
+
+	born  time.Time // what idle counts from
+	armed time.Time // the read deadline set in conn; zero: none
+	quiet time.Time // when the session last began to wait for bytes
+	begun time.Time // when the frame now partly read began; zero: none
+	taken int       // frames taken since the last read
+
+	// idle is the ticket of a session that waits with nothing read and nothing
+	// taken: nanoseconds since born, or idleNot or idleShed. Who swaps it owns
+	// the decision: the session when bytes came, the table when it sheds.
+	idle     atomic.Int64
+	draining atomic.Bool
+}
+
+func newSession(t *TCP, conn net.Conn) *session {
+	s := &session{server: t, conn: conn, born: time.Now()}
+	s.peer = wire.Peer{Addr: addrPort(conn.RemoteAddr()), Stream: true}
+	s.out.init(t, conn)
+	return s
+}
+
+// run serves the session until it ends, and closes it.
+func (s *session) run(ctx context.Context) {
+	defer s.server.table.remove(s)
+	defer s.out.close()
+	defer func() {
+		if defect := recover(); defect != nil {
+			s.server.count.panics.Add(1)
+			logPanic(ctx, s.server.cfg.Log, "tcp", defect)
+		}
+	}()
+	s.in = newFrames() // here and not before: a connection that is refused costs no buffer
+	end := s.read()
+	for end == endNot {
+		if end = s.answer(); end == endNot {
+			end = s.read()
+		}
+	}
+	s.finish(end)
+}
+
+// read waits for bytes and takes as many as one read brings. Deadlines are moved
+// only when one ran out too early: a busy session sets none at all.
+func (s *session) read() ending {
+	ticket := s.wait(time.Now())
+	for {
+		if due := s.due(); s.armed.IsZero() || due.Before(s.armed) {
+			s.armed = due
+			_ = s.conn.SetReadDeadline(due) // fails only where Read fails too
+		}
+		if s.draining.Load() { // after the deadline: stop sets it the other way round
+			return s.leave(ticket, endDrain)
+		}
+		n, err := s.conn.Read(s.in.room())
+		s.in.wrote(n)
+		switch {
+		case n > 0:
+			return s.leave(ticket, endNot)
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			return s.leave(ticket, endClient)
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return s.leave(ticket, endBroken)
+		case s.draining.Load():
+			return s.leave(ticket, endDrain)
+		default:
+			if s.due().After(time.Now()) {
+				s.armed = time.Time{} // it ran out for what is over now
+				continue
+			}
+			if !s.begun.IsZero() {
+				return endSlow
+			}
+			return s.leave(ticket, endIdle)
+		}
+	}
+}
+
+// wait notes what the session waits for: the rest of a frame, or the next query,
+// for which it gets a ticket.
+func (s *session) wait(now time.Time) int64 {
+	fresh := s.taken > 0 || s.begun.IsZero()
+	s.quiet, s.taken = now, 0
+	switch {
+	case !s.in.partial():
+		s.begun = time.Time{}
+		ticket := int64(now.Sub(s.born)) + 1
+		s.idle.Store(ticket)
+		return ticket
+	case fresh:
+		// From now and not from the read that brought it: while the session
+		// answered what came before, the client could not be heard.
+		s.begun = now
+	}
+	return idleNot
+}
+
+// leave ends a wait. It tells a session that was shed meanwhile.
+func (s *session) leave(ticket int64, end ending) ending {
+	if ticket != idleNot && !s.idle.CompareAndSwap(ticket, idleNot) {
+		return endWasShed
+	}
+	return end
+}
+
+// due returns when the session has waited too long. That is still to come as long
+// as an answer is outstanding, unless a frame has begun.
+func (s *session) due() time.Time {
+	if !s.begun.IsZero() {
+		return s.begun.Add(s.server.cfg.FrameTimeout)
+	}
+	busy, answered := s.out.state()
+	switch {
+	case busy:
+		return time.Now().Add(s.server.cfg.Idle)
+	case answered.After(s.quiet):
+		return answered.Add(s.server.cfg.Idle)
+	default:
+		return s.quiet.Add(s.server.cfg.Idle)
+	}
+}
+
+// idleSince returns since when the session has been idle, with the ticket to claim
+// it. The ticket is idleNot when it is not idle. Any goroutine may call it.
+func (s *session) idleSince() (since time.Time, ticket int64) {
+	ticket = s.idle.Load()
+	if ticket <= idleNot {
+		return time.Time{}, idleNot
+	}
+	busy, answered := s.out.state()
+	if busy {
+		return time.Time{}, idleNot
+	}
+	since = s.born.Add(time.Duration(ticket))
+	if answered.After(since) {
+		since = answered
+	}
+	return since, ticket
+}
+
+// answer deals with all whole frames that were read.
+func (s *session) answer() ending {
+	for {
+		more, end := s.batch()
+		if end != endNot || !more {
+			return end
+		}
+		if !s.out.awaitPlace() {
+			return endBroken
+		}
+	}
+}
+
+// batch answers frames until none is whole, enough bytes are gathered, or as many
+// misses are outstanding as may be; in the latter two cases more is true. What it
+// gathered leaves in one write.
+func (s *session) batch() (more bool, end ending) {
+	now := time.Now()
+	k := s.server.kits.take()
+	before := s.taken
+	for {
+		pkt, err := s.in.next()
+		if err != nil {
+			s.server.count.shortFrames.Add(1)
+			end = endShort
+			break
+		}
+		if pkt == nil {
+			break
+		}
+		s.taken++
+		if more = s.one(k, pkt, now); more {
+			break
+		}
+	}
+	s.server.count.queries.Add(uint64(s.taken - before))
+	k.lane.Flush(time.Now())
+	if len(k.out) > 0 && !s.out.send(k.out) {
+		end = endBroken
+	}
+	s.server.kits.put(k)
+	return more, end
+}
+
+// one answers or hands over one query. It reports whether the batch must end.
+func (s *session) one(k *kit, pkt []byte, now time.Time) bool {
+	at := len(k.out)
+	out, verdict := k.lane.Fast(pkt, &s.peer, now, frameOpen(k.out))
+	switch verdict {
+	case wire.Answered:
+		framed, ok := frameSeal(out, at)
+		if !ok {
+			s.server.count.oversized.Add(1)
+		}
+		k.out = framed
+		return len(k.out) >= kitBatch
+	case wire.Missed:
+		k.out = out[:at]
+		full := s.out.expect()
+		k.lane.Slow(&s.peer, now, &s.out)
+		return full
+	default:
+		k.out = out[:at]
+		return false
+	}
+}
+
+// finish sends what is owed. The connection is closed afterwards, by run.
+func (s *session) finish(end ending) {
+	count := &s.server.count
+	switch end {
+	case endIdle:
+		count.idleClosed.Add(1)
+	case endSlow:
+		count.slowClosed.Add(1)
+	case endBroken, endWasShed:
+		return
+	default:
+	}
+	if s.out.settle() && end != endClient && end != endIdle {
+		s.linger()
+	}
+}
+
+// linger says that no more is sent, and lets the client finish.
+func (s *session) linger() {
+	half, ok := s.conn.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		return
+	}
+	_ = s.conn.SetReadDeadline(time.Now().Add(lingerTime))
+	_, _ = io.CopyN(io.Discard, onlyReader{s.conn}, lingerBytes)
+}
+
+// onlyReader hides the conn's other methods, with which io would splice.
+type onlyReader struct{ io.Reader }
+
+// stop makes the session read no more and finish. Any goroutine may call it.
+func (s *session) stop() {
+	s.draining.Store(true)
+	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
+}
+
+// cut ends the session now. Any goroutine may call it.
+func (s *session) cut() {
+	if s.out.fail() {
+		s.server.count.drainCut.Add(1)
+	}
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/server/servertest"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A constantHandler answers every query at once with 64 octets.
+type constantHandler struct{}
+
+const constantSize = 64
+
+func (constantHandler) NewLane() server.Lane { return constantLane{} }
+
+type constantLane struct{}
+
+func (constantLane) Fast(pkt []byte, _ *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
+	var reply [constantSize]byte
+	copy(reply[:], pkt)
+	return append(dst, reply[:]...), wire.Answered
+}
+
+func (constantLane) Slow(_ *wire.Peer, _ time.Time, to wire.Replier) { to.Reply(nil) }
+
+func (constantLane) Flush(time.Time) {}
+
+// A pipeline is a client that sends depth queries at a time and reads the answers.
+type pipeline struct {
+	conn    net.Conn
+	asked   []byte
+	answers []byte
+}
+
+func newPipeline(tb testing.TB, depth int) *pipeline {
+	tb.Helper()
+	s, err := server.NewTCP(server.TCPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: constantHandler{}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := s.Listen(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	conn, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		_ = conn.Close()
+		cancel()
+		if err := <-done; err != nil {
+			tb.Error(err)
+		}
+	})
+	p := &pipeline{conn: conn, answers: make([]byte, depth*(2+constantSize))}
+	for id := range depth {
+		p.asked = append(p.asked, servertest.Frame(servertest.Query(uint16(id), "kubernetes.default"))...)
+	}
+	return p
+}
+
+func (p *pipeline) round() error {
+	if _, err := p.conn.Write(p.asked); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(p.conn, p.answers)
+	return err
+}
+
+// The CPU time is of both ends: the server's share is about half of it.
+func BenchmarkTCPPipelinedHits(b *testing.B) {
+	for _, depth := range []int{1, 8, 64, 512} {
+		b.Run(fmt.Sprintf("depth=%d", depth), func(b *testing.B) {
+			p := newPipeline(b, depth)
+			if err := p.round(); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			before := cpuTime(b)
+			b.ResetTimer()
+			for done := 0; done < b.N; done += depth {
+				if err := p.round(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.StopTimer()
+			b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
+		})
+	}
+}
+
+// cpuTime returns what the process has used, in the kernel and outside.
+func cpuTime(tb testing.TB) time.Duration {
+	tb.Helper()
+	var use syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
+		tb.Fatal(err)
+	}
+	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
+}
+
+// A warm session allocates nothing for hits: not for a batch, so not for one of its
+// queries. The test is not parallel: AllocsPerRun counts for the whole process.
+func TestTCPHitsDoNotAllocate(t *testing.T) {
+	for _, depth := range []int{1, 64, 512} {
+		t.Run(fmt.Sprintf("depth %d", depth), func(t *testing.T) {
+			p := newPipeline(t, depth)
+			var failed error
+			round := func() {
+				if err := p.round(); err != nil {
+					failed = err
+				}
+			}
+			for range 10 {
+				round()
+			}
+			if got := testing.AllocsPerRun(200, round); got != 0 || failed != nil {
+				t.Errorf("%v allocations for a round of %d hits, want 0; error %v", got, depth, failed)
+			}
+		})
+	}
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+const (
+	// outboxBytes bounds the answers of misses that a client has not taken.
+	outboxBytes = 256 << 10
+	// outboxKeep is the buffer a session keeps between answers of misses.
+	outboxKeep = 2 << 10
+)
+
+// An outbox sends the answers of one session: those the session brings itself, by
+// send, and those of misses, by Reply on any goroutine.
+//
+// One goroutine at a time has the role of the writer and writes to the connection
+// without the lock. Send waits for the role: a session whose client does not read
+// shall not read either. Reply never waits: it puts the answer by and leaves it to
+// the writer, or starts one.
+type outbox struct {
+	server *TCP
+	conn   net.Conn
+
+	mu       sync.Mutex // guards the fields below; changed.L
+	changed  sync.Cond  // a miss was answered, the writer is done, or closed; only the session's goroutine waits
+	pending  []byte     // framed answers that wait for the writer
+	spare    []byte     // what pending becomes when the writer takes it
+	flight   int        // bytes of misses the writer is sending
+	misses   int        // handed over and not answered yet
+	answered time.Time  // when the last of them was answered
+	writing  bool       // a goroutine has the role of the writer
+	closed   bool       // conn is closed, or about to be
+}
+
+func (o *outbox) init(t *TCP, conn net.Conn) {
+	o.server, o.conn = t, conn
+	o.changed.L = &o.mu
+}
+
+// expect notes that a query is about to be handed over. It reports whether as many
+// are outstanding as may be.
+func (o *outbox) expect() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.misses++
+	return o.misses >= o.server.cfg.MaxPipeline
+}
+
+// Reply implements [wire.Replier] for every miss of the session.
+func (o *outbox) Reply(msg []byte) {
+	now := time.Now()
+	o.mu.Lock()
+	o.misses--
+	o.answered = now
+	o.changed.Signal()
+	overflow := o.putLocked(msg)
+	o.mu.Unlock()
+	if overflow && o.fail() {
+		o.server.count.overflows.Add(1)
+	}
+}
+
+// putLocked adds msg to what is pending. It reports whether there is no room.
+func (o *outbox) putLocked(msg []byte) (overflow bool) {
+	if o.closed || len(msg) == 0 {
+		return false
+	}
+	if len(o.pending)+o.flight+frameHeader+len(msg) > outboxBytes {
+		return true
+	}
+	at := len(o.pending)
+	var ok bool
+	o.pending, ok = frameSeal(append(frameOpen(o.pending), msg...), at)
+	if !ok {
+		o.server.count.oversized.Add(1)
+		return false
+	}
+	if !o.writing {
+		o.writing = true
+		o.server.tasks.Go(o.flush) // the session, one of the tasks, waits for it in close
+	}
+	return false
+}
+
+// send writes framed answers, after those being written. It reports whether the
+// client took them.
+func (o *outbox) send(framed []byte) bool {
+	o.mu.Lock()
+	for o.writing && !o.closed {
+		o.changed.Wait()
+	}
+	if o.closed {
+		o.mu.Unlock()
+		return false
+	}
+	o.writing = true
+	o.mu.Unlock()
+	ok := o.write(framed)
+	o.flush() // answers of misses that came meanwhile
+	return ok
+}
+
+// flush writes what is pending until nothing is, and gives up the role of the
+// writer, which its caller has.
+func (o *outbox) flush() {
+	o.mu.Lock()
+	for len(o.pending) > 0 && !o.closed {
+		chunk := o.pending
+		o.pending, o.spare = o.spare, nil
+		o.flight = len(chunk)
+		o.mu.Unlock()
+		o.write(chunk)
+		o.mu.Lock()
+		o.flight = 0
+		if cap(chunk) <= outboxKeep {
+			o.spare = chunk[:0]
+		}
+	}
+	if cap(o.pending) > outboxKeep || o.closed {
+		o.pending = nil
+	}
+	o.writing = false
+	o.changed.Signal()
+	o.mu.Unlock()
+}
+
+// write writes b, and goes on as long as the client takes some of it within each
+// WriteTimeout. It closes the session otherwise.
+func (o *outbox) write(b []byte) bool {
+	for {
+		_ = o.conn.SetWriteDeadline(time.Now().Add(o.server.cfg.WriteTimeout)) // fails only where Write fails too
+		n, err := o.conn.Write(b)
+		if err == nil {
+			return true
+		}
+		late := errors.Is(err, os.ErrDeadlineExceeded)
+		if late && n > 0 {
+			b = b[n:]
+			continue
+		}
+		if o.fail() && late {
+			o.server.count.writeTimeouts.Add(1)
+		}
+		return false
+	}
+}
+
+// awaitPlace waits until fewer misses are outstanding than may be. It returns
+// false when the session is closed.
+func (o *outbox) awaitPlace() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.misses >= o.server.cfg.MaxPipeline {
+		o.server.count.stalls.Add(1)
+	}
+	for o.misses >= o.server.cfg.MaxPipeline && !o.closed {
+		o.changed.Wait()
+	}
+	return !o.closed
+}
+
+// settle waits until every miss is answered and every answer written. It returns
+// false when the session was closed before.
+func (o *outbox) settle() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for (o.misses > 0 || o.writing) && !o.closed {
+		o.changed.Wait()
+	}
+	return !o.closed
+}
+
+// close closes the connection and waits for the writer. Answers of misses that
+// come later are thrown away.
+func (o *outbox) close() {
+	o.fail()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.writing {
+		o.changed.Wait()
+	}
+}
+
+// fail closes the connection, which ends its reader and its writer. It reports
+// whether it was open. Any goroutine may call it.
+func (o *outbox) fail() bool {
+	o.mu.Lock()
+	first := !o.closed
+	o.closed = true
+	o.changed.Signal()
+	o.mu.Unlock()
+	if first {
+		_ = o.conn.Close()
+	}
+	return first
+}
+
+// state reports whether an answer is outstanding or being written, and when a miss
+// was last answered.
+func (o *outbox) state() (busy bool, answered time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.misses > 0 || o.writing, o.answered
+}

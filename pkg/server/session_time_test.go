@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/server/servertest"
+)
+
+// Most tests of this file run in virtual time, over pipes. What they measure is exact.
+
+// wantEndAfter wants the server to close the session after d, and not before.
+func (c *tcpClient) wantEndAfter(d time.Duration) {
+	c.t.Helper()
+	start := time.Now()
+	c.wantEnd()
+	if got := time.Since(start); got != d {
+		c.t.Errorf("closed after %v, want %v", got, d)
+	}
+}
+
+func TestTCPIdle(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		use  func(*tcpWorld, *tcpClient)
+	}{
+		{"never used", func(*tcpWorld, *tcpClient) {}},
+		{"used", func(_ *tcpWorld, c *tcpClient) {
+			for range 5 {
+				time.Sleep(9 * time.Second)
+				c.ask(1, "a.example")
+				c.wantReplies(reply{1, "a.example"})
+			}
+		}},
+		{"waiting for an answer", func(w *tcpWorld, c *tcpClient) {
+			c.ask(1, "slow.example")
+			time.Sleep(35 * time.Second)
+			w.handler.Release("slow.example")
+			c.wantReplies(reply{1, "slow.example"})
+		}},
+		{"waiting for an answer that never comes", func(_ *tcpWorld, c *tcpClient) {
+			c.ask(1, "silence.example")
+		}},
+		{"after a frame in two halves", func(_ *tcpWorld, c *tcpClient) {
+			query := queries(1, "a.example")
+			c.send(query[:20])
+			time.Sleep(2 * time.Second)
+			c.send(query[20:])
+			c.wantReplies(reply{1, "a.example"})
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := servePipes(t, server.TCPConfig{}, map[string]servertest.Rule{
+					"slow.example":    {Action: servertest.Hold},
+					"silence.example": {Action: servertest.Silence},
+				})
+				c := w.dial()
+				tt.use(w, c)
+				synctest.Wait()
+				c.wantEndAfter(10 * time.Second)
+				if got := w.Stats().IdleClosed; got != 1 {
+					t.Errorf("%d sessions were closed as idle, want 1", got)
+				}
+			})
+		})
+	}
+}
+
+// The same over a socket, in real time.
+func TestTCPIdleOverLoopback(t *testing.T) {
+	t.Parallel()
+	w := serveTCP(t, server.TCPConfig{Idle: 50 * time.Millisecond}, nil)
+	c := w.dial()
+	c.wantEnd()
+	w.eventually("the session is gone", func(s server.TCPStats) bool { return s.Open == 0 })
+	w.wantStats(server.TCPStats{Accepted: 1, IdleClosed: 1})
+}
+
+// One octet a second: what counts is when the frame began.
+func TestTCPSlowLoris(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		before []string // queries in front of the slow frame
+	}{
+		{name: "at once"},
+		{name: "after hits", before: []string{"a.example", "b.example"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := servePipes(t, server.TCPConfig{}, nil)
+				c := w.dial()
+				frame := queries(9, "c.example")
+				want := make([]reply, len(tt.before))
+				for i, name := range tt.before {
+					want[i] = reply{uint16(i), name}
+				}
+				time.Sleep(5 * time.Second)
+				c.send(append(queries(0, tt.before...), frame[0]))
+				c.wantReplies(want...)
+				var dripping sync.WaitGroup
+				defer dripping.Wait()
+				dripping.Go(func() {
+					for i := 1; ; i++ {
+						time.Sleep(time.Second)
+						if _, err := c.Write(frame[i : i+1]); err != nil {
+							return
+						}
+					}
+				})
+				c.wantEndAfter(3 * time.Second)
+				if got := w.Stats().SlowClosed; got != 1 {
+					t.Errorf("%d sessions were closed as slow, want 1", got)
+				}
+			})
+		})
+	}
+}
+
+// While a session is not read because of its misses, the clock of the frame behind
+// them stands still.
+func TestTCPFrameTimeoutWaitsForPipeline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := servePipes(t, server.TCPConfig{MaxPipeline: 2}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
+		c := w.dial()
+		last := queries(3, "quick.example")
+		c.send(append(queries(1, "slow.example", "slow.example"), last[:10]...))
+		time.Sleep(30 * time.Second)
+		w.handler.Release("slow.example")
+		c.wantReplies(reply{1, "slow.example"}, reply{2, "slow.example"})
+		time.Sleep(2 * time.Second)
+		c.send(last[10:])
+		c.wantReplies(reply{3, "quick.example"})
+	})
+}
+
+func TestTCPPipelineLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := servePipes(t, server.TCPConfig{MaxPipeline: 3}, map[string]servertest.Rule{
+			"one.example":  {Action: servertest.Hold},
+			"slow.example": {Action: servertest.Hold},
+		})
+		c := w.dial()
+		c.ask(1, "quick.example", "one.example", "slow.example", "slow.example", "next.example", "slow.example")
+		// The hit in front of the misses leaves before the session stops.
+		c.wantReplies(reply{1, "quick.example"})
+		synctest.Wait()
+		if got := w.handler.Seen("next.example"); got != 0 {
+			t.Errorf("with 3 misses outstanding %d queries more were taken", got)
+		}
+		w.handler.Release("one.example")
+		c.wantReplies(reply{2, "one.example"}, reply{5, "next.example"})
+		synctest.Wait()
+		if got := w.handler.Held("slow.example"); got != 3 {
+			t.Errorf("%d misses are outstanding, want 3", got)
+		}
+		w.handler.Release("slow.example")
+		c.wantReplies(reply{3, "slow.example"}, reply{4, "slow.example"}, reply{6, "slow.example"})
+		if got := w.Stats().Stalls; got != 2 {
+			t.Errorf("%d stalls, want 2", got)
+		}
+	})
+}
+
+func TestTCPWriteTimeout(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		query string
+	}{
+		{"of hits", "quick.example"},
+		{"of misses", "inline.example"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := servePipes(t, server.TCPConfig{}, map[string]servertest.Rule{"inline.example": {Action: servertest.Inline}})
+				c := w.dial()
+				c.ask(1, tt.query)
+				start := time.Now()
+				for w.Stats().Open > 0 {
+					time.Sleep(time.Millisecond)
+				}
+				if got := time.Since(start).Round(10 * time.Millisecond); got != 3*time.Second {
+					t.Errorf("closed after %v, want 3s", got)
+				}
+				if got := w.Stats().WriteTimeouts; got != 1 {
+					t.Errorf("%d write time-outs, want 1", got)
+				}
+			})
+		})
+	}
+}
+
+// A client that takes an octet within each WriteTimeout gets everything.
+func TestTCPSlowReader(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := servePipes(t, server.TCPConfig{}, map[string]servertest.Rule{"inline.example": {Action: servertest.Inline}})
+		c := w.dial()
+		c.ask(1, "quick.example", "inline.example")
+		got := make([]byte, 0, 100)
+		for len(got) < 2+31+2+32 {
+			time.Sleep(2 * time.Second)
+			var octet [1]byte
+			if _, err := io.ReadFull(c, octet[:]); err != nil {
+				t.Fatalf("after %d octets: %v", len(got), err)
+			}
+			got = append(got, octet[0])
+		}
+		if got := w.Stats(); got.WriteTimeouts != 0 || got.Open != 1 {
+			t.Errorf("stats %+v, want the session open", got)
+		}
+	})
+}
+
+// Replies never wait for a client that does not read, and what is put by for it is
+// bounded.
+func TestTCPOverflow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := servePipes(t, server.TCPConfig{}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold, Size: 60_000}})
+		c := w.dial()
+		c.ask(1, "slow.example", "slow.example", "slow.example", "slow.example", "slow.example")
+		w.handler.AwaitHeld("slow.example", 5)
+		start := time.Now()
+		w.handler.Release("slow.example")
+		if got := time.Since(start); got != 0 {
+			t.Errorf("replies took %v of virtual time, want none", got)
+		}
+		c.wantClosed()
+		synctest.Wait()
+		if got := w.Stats(); got.Overflows != 1 || got.Open != 0 {
+			t.Errorf("stats %+v, want one overflow and no session", got)
+		}
+	})
+}
+
+func TestTCPDrainTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := servePipes(t, server.TCPConfig{}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
+		c, idle := w.dial(), w.dial()
+		c.ask(1, "slow.example")
+		w.handler.AwaitHeld("slow.example", 1)
+		start := time.Now()
+		w.stop()
+		if got := time.Since(start); got != 5*time.Second {
+			t.Errorf("Run returned after %v, want 5s", got)
+		}
+		c.wantEnd()
+		idle.wantEnd()
+		w.wantStats(server.TCPStats{Accepted: 2, Queries: 1, DrainCut: 1})
+		w.handler.Release("slow.example") // into the void, without harm
+	})
+}

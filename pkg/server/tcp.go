@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TCPConfig is what a TCP server is made from. A zero value takes the default.
+type TCPConfig struct {
+	Addr     netip.AddrPort // what Listen binds
+	Listener net.Listener   // given: used as it is in place of Addr, and closed by Run
+	Handler  Handler        // required
+
+	MaxSessions  int // sessions in all; default 1024
+	MaxPerClient int // sessions of one address; default 128
+	MaxPipeline  int // misses outstanding in one session, then it is read no more; default 128
+
+	Idle         time.Duration // a session with nothing to do is closed after this; default 10 s
+	FrameTimeout time.Duration // a frame that has begun must be whole by then; default 3 s
+	WriteTimeout time.Duration // a client must take at least some bytes within it; default 3 s
+	DrainTimeout time.Duration // longest wait at the end for answers that are due; default 5 s
+
+	Log *slog.Logger // nil: silent
+}
+
+// TCP serves DNS over TCP on one address (RFC 7766).
+//
+// Each session has a goroutine that reads. It answers every query held in memory
+// from one read with one write, and hands the others over. Their answers come on
+// goroutines of the handler, in any order; they are put by, and one goroutine per
+// session, there only while it has something to write, sends them.
+type TCP struct {
+	cfg      TCPConfig
+	listener net.Listener
+	table    sessionTable
+	kits     kitShelf
+	count    tcpCounters
+	tasks    sync.WaitGroup // the goroutines of the sessions, joined by Run
+}
+
+// NewTCP checks cfg. It opens nothing.
+func NewTCP(cfg TCPConfig) (*TCP, error) {
+	if cfg.Handler == nil {
+		return nil, errors.New("a TCP server needs a handler")
+	}
+	if cfg.Listener == nil && !cfg.Addr.IsValid() {
+		return nil, errors.New("a TCP server needs an address or a listener")
+	}
+	for _, field := range []struct {
+		name  string
+		value *int
+		fill  int
+	}{
+		{"MaxSessions", &cfg.MaxSessions, 1024},
+		{"MaxPerClient", &cfg.MaxPerClient, 128},
+		{"MaxPipeline", &cfg.MaxPipeline, 128},
+	} {
+		if err := fill(field.name, field.value, field.fill); err != nil {
+			return nil, err
+		}
+	}
+	for _, field := range []struct {
+		name  string
+		value *time.Duration
+		fill  time.Duration
+	}{
+		{"Idle", &cfg.Idle, 10 * time.Second},
+		{"FrameTimeout", &cfg.FrameTimeout, 3 * time.Second},
+		{"WriteTimeout", &cfg.WriteTimeout, 3 * time.Second},
+		{"DrainTimeout", &cfg.DrainTimeout, 5 * time.Second},
+	} {
+		if err := fill(field.name, field.value, field.fill); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	t := &TCP{cfg: cfg, listener: cfg.Listener}
+	t.table = newSessionTable(cfg.MaxSessions, cfg.MaxPerClient)
+	t.kits.handler = cfg.Handler
+	return t, nil
+}
+
+func fill[T int | time.Duration](name string, value *T, standard T) error {
+	if *value < 0 {
+		return fmt.Errorf("a TCP server cannot have a negative %s", name)
+	}
+	if *value == 0 {
+		*value = standard
+	}
+	return nil
+}
+
+// Listen binds the address, unless a listener was given. It starts no goroutine,
+// so that an address that cannot be had is known before anything runs.
+func (t *TCP) Listen(ctx context.Context) error {
+	if t.listener != nil {
+		return nil
+	}
+	lc := net.ListenConfig{
+		Control:   shareTCPPort,
+		KeepAlive: -1, // sessions end by their own time-outs long before a probe would tell
+	}
+	ln, err := lc.Listen(ctx, network("tcp", t.cfg.Addr), t.cfg.Addr.String())
+	if err != nil {
+		if op := (*net.OpError)(nil); errors.As(err, &op) {
+			err = op.Err // what it adds says "listen tcp ADDRESS" once more
+		}
+		return fmt.Errorf("listening on tcp %s: %w", t.cfg.Addr, err)
+	}
+	t.listener = ln
+	return nil
+}
+
+// shareTCPPort lets the next agent bind the port while this one still serves.
+func shareTCPPort(_, _ string, raw syscall.RawConn) error {
+	var err error
+	if e := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+	}); e != nil {
+		return e
+	}
+	return err
+}
+
+// Addr is the address that is served, with the port the kernel chose if port 0
+// was asked for. Before Listen it is the address of the configuration.
+func (t *TCP) Addr() netip.AddrPort {
+	if t.listener == nil {
+		return t.cfg.Addr
+	}
+	return addrPort(t.listener.Addr())
+}
+
+// Run accepts sessions until ctx ends, and returns nil then. An error of accept is
+// counted and waited out; only a listener closed by another ends Run with an error.
+//
+// In both cases Run drains: sessions read no more, what they had read is answered,
+// and after DrainTimeout at most they are closed. No goroutine is left behind.
+func (t *TCP) Run(ctx context.Context) error {
+	if t.listener == nil {
+		return errors.New("serving tcp: Listen was not called")
+	}
+	accepting, stop := context.WithCancel(ctx)
+	defer stop()
+	var closer sync.WaitGroup
+	closer.Go(func() {
+		<-accepting.Done()
+		_ = t.listener.Close()
+	})
+	err := t.accept(ctx)
+	stop()
+	closer.Wait()
+	t.drain()
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serving tcp %s: %w", t.Addr(), err)
+	}
+	return nil
+}
+
+// drain ends every session.
+func (t *TCP) drain() {
+	t.table.each((*session).stop)
+	cut := make(chan struct{})
+	limit := time.AfterFunc(t.cfg.DrainTimeout, func() {
+		defer close(cut)
+		t.table.each((*session).cut)
+	})
+	t.tasks.Wait()
+	if !limit.Stop() {
+		<-cut
+	}
+}
+
+// addrPort returns addr with IPv4 addresses in their four-octet form, or the zero
+// value when addr is not of an IP network.
+func addrPort(addr net.Addr) netip.AddrPort {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	ap := tcp.AddrPort()
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"syscall"
+	"time"
+)
+
+// Waits after an accept call that failed. The first is short because most such
+// errors are of one connection; the last keeps a lasting one, no descriptor left,
+// from taking a CPU.
+const (
+	acceptPauseFirst = 5 * time.Millisecond
+	acceptPauseLast  = time.Second
+)
+
+// accept admits connections until the listener is closed or ctx ends.
+func (t *TCP) accept(ctx context.Context) error {
+	var pause time.Duration
+	for {
+		conn, err := t.listener.Accept()
+		switch {
+		case err == nil:
+			pause = 0
+			t.admit(ctx, conn)
+			continue
+		case errors.Is(err, net.ErrClosed):
+			return err
+		}
+		t.count.acceptErrors.Add(1)
+		if pause == 0 { // once per row of errors
+			t.cfg.Log.WarnContext(ctx, "cannot accept tcp sessions", "addr", t.Addr(), "err", err)
+		}
+		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+			t.shed() // its descriptor serves the next client
+		}
+		pause = min(max(2*pause, acceptPauseFirst), acceptPauseLast)
+		if !sleep(ctx, pause) {
+			return nil
+		}
+	}
+}
+
+// admit starts a session for conn, or closes conn when there is no place for it.
+func (t *TCP) admit(ctx context.Context, conn net.Conn) {
+	s := newSession(t, conn)
+	refused := t.table.add(s)
+	if refused == refusedFull && t.shed() {
+		refused = t.table.add(s)
+	}
+	switch refused {
+	case refusedNot:
+		t.count.accepted.Add(1)
+		t.tasks.Go(func() { s.run(ctx) })
+		return
+	case refusedFull:
+		t.count.refusedSessions.Add(1)
+	case refusedClient:
+		t.count.refusedPerClient.Add(1)
+	}
+	_ = conn.Close()
+}
+
+// shed closes the session that has been idle the longest, and reports whether
+// there was one.
+func (t *TCP) shed() bool {
+	s := t.table.takeIdle()
+	if s == nil {
+		return false
+	}
+	t.count.shedIdle.Add(1)
+	_ = s.conn.Close()
+	return true
+}
+
+// sleep waits for d and returns true, or returns false when ctx ends before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

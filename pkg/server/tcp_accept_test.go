@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"errors"
+	"net"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/server/servertest"
+)
+
+func TestTCPMaxPerClient(t *testing.T) {
+	t.Parallel()
+	w := serveTCP(t, server.TCPConfig{MaxPerClient: 2}, nil)
+	for id := range uint16(2) {
+		c := w.dial()
+		c.ask(id, "a.example")
+		c.wantReplies(reply{id, "a.example"})
+	}
+	w.dial().wantClosed()
+	other := w.dialFrom("127.0.0.2")
+	other.ask(7, "a.example")
+	other.wantReplies(reply{7, "a.example"})
+	_ = other.Close()
+	w.eventually("the other client left", func(s server.TCPStats) bool { return s.Open == 2 })
+	w.wantStats(server.TCPStats{Open: 2, Accepted: 3, Queries: 3, RefusedPerClient: 1})
+}
+
+// A session that ended makes room again.
+func TestTCPPlacesAreFreed(t *testing.T) {
+	t.Parallel()
+	w := serveTCP(t, server.TCPConfig{MaxSessions: 1, MaxPerClient: 1}, nil)
+	for id := range uint16(20) {
+		c := w.dial()
+		c.ask(id, "a.example")
+		c.wantReplies(reply{id, "a.example"})
+		_ = c.Close()
+		w.eventually("the place is free", func(s server.TCPStats) bool { return s.Open == 0 })
+	}
+}
+
+func TestTCPFullOfBusySessions(t *testing.T) {
+	t.Parallel()
+	w := serveTCP(t, server.TCPConfig{MaxSessions: 2}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
+	waiting, partial := w.dial(), w.dial()
+	waiting.ask(1, "slow.example")
+	partial.ask(1, "slow.example")
+	w.handler.AwaitHeld("slow.example", 2)
+	w.dial().wantClosed()
+	w.handler.Release("slow.example")
+	waiting.wantReplies(reply{1, "slow.example"})
+	partial.wantReplies(reply{1, "slow.example"})
+	if got := w.Stats(); got.RefusedSessions != 1 || got.ShedIdle != 0 {
+		t.Errorf("stats %+v, want one session refused and none shed", got)
+	}
+}
+
+// On a full table the session idle the longest makes room, never one that waits
+// for an answer or has begun a frame.
+func TestTCPShedsIdleLongest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := servePipes(t, server.TCPConfig{MaxSessions: 5}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
+		tick := func() { time.Sleep(100 * time.Millisecond) }
+		waiting, partial, answered, asked, quiet := w.dial(), w.dial(), w.dial(), w.dial(), w.dial()
+		waiting.ask(1, "slow.example")
+		partial.send([]byte{0, 30, 1})
+		tick()
+		answered.ask(1, "soon.example")
+		answered.wantReplies(reply{1, "soon.example"})
+		tick()
+		asked.ask(1, "a.example")
+		asked.wantReplies(reply{1, "a.example"})
+		tick()
+		w.dial() // in place of quiet
+		quiet.wantEnd()
+		tick()
+		w.dial() // in place of answered
+		answered.wantEnd()
+		tick()
+		w.dial() // in place of asked
+		asked.wantEnd()
+		waiting.ask(2, "b.example")
+		waiting.wantReplies(reply{2, "b.example"})
+		w.handler.Release("slow.example")
+		waiting.wantReplies(reply{1, "slow.example"})
+		partial.send(make([]byte, 29))
+		partial.receive()
+		w.wantStats(server.TCPStats{Open: 5, Accepted: 8, Queries: 5, ShedIdle: 3})
+	})
+}
+
+// The same over sockets. When the server has noted that a session is idle cannot be
+// seen from outside, so new sessions are tried until one gets in.
+func TestTCPShedsIdleOverLoopback(t *testing.T) {
+	t.Parallel()
+	w := serveTCP(t, server.TCPConfig{MaxSessions: 2}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
+	busy, idle := w.dial(), w.dial()
+	busy.ask(1, "slow.example")
+	idle.ask(1, "a.example")
+	idle.wantReplies(reply{1, "a.example"})
+	w.handler.AwaitHeld("slow.example", 1)
+	w.eventually("the idle session is shed", func(s server.TCPStats) bool {
+		if s.ShedIdle == 0 {
+			w.dial()
+		}
+		return s.ShedIdle > 0
+	})
+	idle.wantClosed()
+	w.handler.Release("slow.example")
+	busy.wantReplies(reply{1, "slow.example"})
+}
+
+// A hundred clients that began a frame and say no more slow down nobody, and are
+// gone after FrameTimeout.
+func TestTCPHalfOpenFrames(t *testing.T) {
+	t.Parallel()
+	w := serveTCP(t, server.TCPConfig{FrameTimeout: 200 * time.Millisecond}, nil)
+	early := w.dial()
+	begun := make([]*tcpClient, 100)
+	for i := range begun {
+		begun[i] = w.dial()
+		begun[i].send([]byte{0xff, 0xff, 0}[:1+i%3])
+	}
+	for id := range uint16(100) {
+		late := w.dial()
+		for _, c := range []*tcpClient{early, late} {
+			c.ask(id, "a.example")
+			c.wantReplies(reply{id, "a.example"})
+		}
+		_ = late.Close()
+	}
+	for _, c := range begun {
+		c.wantEnd()
+		_ = c.Close()
+	}
+	w.eventually("only the early session is left", func(s server.TCPStats) bool { return s.Open == 1 })
+	w.wantStats(server.TCPStats{Open: 1, Accepted: 201, Queries: 200, SlowClosed: 100})
+}
+
+// Clients that ask for much and read nothing are closed, whichever way the answers go.
+func TestTCPClientsThatDoNotRead(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		action servertest.Action
+		shut   func(server.TCPStats) bool
+	}{
+		{"hits", servertest.Answer, func(s server.TCPStats) bool { return s.WriteTimeouts == 1 }},
+		{"misses", servertest.Inline, func(s server.TCPStats) bool { return s.WriteTimeouts+s.Overflows == 1 }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := serveTCP(t, server.TCPConfig{WriteTimeout: 200 * time.Millisecond}, map[string]servertest.Rule{
+				"large.example": {Action: tt.action, Size: 60_000},
+			})
+			other, c := w.dial(), w.dial()
+			names := make([]string, 1000) // 60 MB of answers: more than the kernel buffers
+			for i := range names {
+				names[i] = "large.example"
+			}
+			_, _ = c.Write(queries(0, names...)) // may be cut short by the close
+			w.eventually("the session is closed", tt.shut)
+			c.wantClosed()
+			other.ask(1, "a.example")
+			other.wantReplies(reply{1, "a.example"})
+		})
+	}
+}
+
+// Errors of accept are waited out, at first for 5 ms and never for more than a
+// second, and the wait starts small again after a success.
+func TestTCPAcceptErrors(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := servePipes(t, server.TCPConfig{}, nil)
+		fail := func(n int) time.Duration {
+			start := time.Now()
+			for range n {
+				if err := w.pipes.Fail(&net.OpError{Op: "accept", Err: syscall.ECONNABORTED}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := w.dial()
+			took := time.Since(start)
+			c.ask(1, "a.example")
+			c.wantReplies(reply{1, "a.example"})
+			_ = c.Close()
+			return took
+		}
+		for _, tt := range []struct {
+			errors int
+			want   time.Duration
+		}{
+			{1, 5 * time.Millisecond},
+			{3, 35 * time.Millisecond},
+			{8, 1275 * time.Millisecond},
+			{10, 3275 * time.Millisecond},
+			{1, 5 * time.Millisecond},
+		} {
+			if got := fail(tt.errors); got != tt.want {
+				t.Errorf("after %d errors the next session waited %v, want %v", tt.errors, got, tt.want)
+			}
+		}
+		if got := w.Stats().AcceptErrors; got != 23 {
+			t.Errorf("%d errors were counted, want 23", got)
+		}
+	})
+}
+
+// With no descriptor left an idle session gives up its own.
+func TestTCPAcceptWithoutDescriptors(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := servePipes(t, server.TCPConfig{}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
+		busy, idle := w.dial(), w.dial()
+		busy.ask(1, "slow.example")
+		synctest.Wait()
+		for range 3 {
+			if err := w.pipes.Fail(&net.OpError{Op: "accept", Err: syscall.EMFILE}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		idle.wantEnd()
+		w.handler.Release("slow.example")
+		busy.wantReplies(reply{1, "slow.example"})
+		w.wantStats(server.TCPStats{Open: 1, Accepted: 2, Queries: 1, ShedIdle: 1, AcceptErrors: 3})
+	})
+}
+
+func TestTCPListenerClosedByAnother(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		pipes := servertest.NewListener()
+		s, err := server.NewTCP(server.TCPConfig{Listener: pipes, Handler: servertest.New(nil)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = pipes.Close()
+		if err := s.Run(t.Context()); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("got error %v, want net.ErrClosed", err)
+		}
+	})
+}

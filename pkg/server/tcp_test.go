@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/server/servertest"
+)
+
+func TestNewTCPErrors(t *testing.T) {
+	t.Parallel()
+	handler := servertest.New(nil)
+	addr := netip.MustParseAddrPort("127.0.0.1:0")
+	for _, tt := range []struct {
+		name string
+		cfg  server.TCPConfig
+		want string
+	}{
+		{"no handler", server.TCPConfig{Addr: addr}, "a TCP server needs a handler"},
+		{"no address", server.TCPConfig{Handler: handler}, "a TCP server needs an address or a listener"},
+		{"negative sessions", server.TCPConfig{Handler: handler, Addr: addr, MaxSessions: -1}, "a TCP server cannot have a negative MaxSessions"},
+		{"negative idle", server.TCPConfig{Handler: handler, Addr: addr, Idle: -1}, "a TCP server cannot have a negative Idle"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := server.NewTCP(tt.cfg); err == nil || err.Error() != tt.want {
+				t.Errorf("got error %v, want %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestTCPListenErrors(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0") // without SO_REUSEPORT: not shared
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = taken.Close() })
+	addr := taken.Addr().(*net.TCPAddr).AddrPort()
+	s, err := server.NewTCP(server.TCPConfig{Addr: addr, Handler: servertest.New(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.Listen(t.Context())
+	if want := "listening on tcp " + addr.String() + ": bind: address already in use"; err == nil || err.Error() != want {
+		t.Errorf("got error %v, want %s", err, want)
+	}
+	if err := s.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "Listen was not called") {
+		t.Errorf("Run without a listener: got error %v", err)
+	}
+}
+
+// An upgrade: the next server binds the port while the first still serves, and
+// takes over when that ends.
+func TestTCPHandOver(t *testing.T) {
+	t.Parallel()
+	first := serveTCP(t, server.TCPConfig{}, nil)
+	c := first.dial()
+	c.ask(1, "a.example")
+	c.wantReplies(reply{1, "a.example"})
+	second := serveTCP(t, server.TCPConfig{Addr: first.Addr()}, nil)
+	_ = c.Close()
+	first.stop()
+	for id := range uint16(10) {
+		c := first.dial() // the same address
+		c.ask(id, "b.example")
+		c.wantReplies(reply{id, "b.example"})
+	}
+	if got := second.Stats().Accepted; got != 10 {
+		t.Errorf("the second server accepted %d sessions, want 10", got)
+	}
+}
+
+// What was read before the end is answered, what comes later is not read, and the
+// client sees an orderly end, not a reset, though it goes on sending.
+func TestTCPDrain(t *testing.T) {
+	t.Parallel()
+	w := serveTCP(t, server.TCPConfig{}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
+	c, idle := w.dial(), w.dial()
+	idle.ask(1, "a.example")
+	idle.wantReplies(reply{1, "a.example"})
+	c.ask(1, "slow.example", "quick.example", "slow.example")
+	c.wantReplies(reply{2, "quick.example"})
+	w.handler.AwaitHeld("slow.example", 2)
+
+	stopped := make(chan struct{})
+	go func() {
+		w.stop()
+		close(stopped)
+	}()
+	idle.wantEnd() // so the drain has begun
+	_ = idle.Close()
+	w.eventually("only the busy session is left", func(s server.TCPStats) bool { return s.Open == 1 })
+	c.ask(4, "late.example")
+	w.handler.Release("slow.example")
+	c.wantReplies(reply{1, "slow.example"}, reply{3, "slow.example"})
+	c.wantEnd()
+	_ = c.Close()
+	<-stopped
+	if got := w.handler.Seen("late.example"); got != 0 {
+		t.Errorf("%d queries were read after the end", got)
+	}
+	w.wantStats(server.TCPStats{Accepted: 2, Queries: 4})
+	if conn, err := net.Dial("tcp", w.Addr().String()); err == nil {
+		_ = conn.Close()
+		t.Error("the server still accepts")
+	}
+}
+
+// The session is stopped where it waits for a place in its pipeline, with whole
+// frames read: they count as accepted.
+func TestTCPDrainWithFullPipeline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := servePipes(t, server.TCPConfig{MaxPipeline: 1}, map[string]servertest.Rule{
+			"later.example": {Action: servertest.Later, After: time.Second},
+		})
+		c := w.dial()
+		c.ask(1, "later.example", "later.example", "quick.example", "later.example")
+		go w.stop()
+		c.wantReplies(reply{1, "later.example"}, reply{2, "later.example"}, reply{3, "quick.example"}, reply{4, "later.example"})
+		c.wantEnd()
+	})
+}
