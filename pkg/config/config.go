@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"log/slog"
+	"net/netip"
+	"time"
+)
+
+// Config is the plan of one agent. [Default] has the value of every absent key.
+type Config struct {
+	Listen   Listen
+	Forward  []Route // in the order of the file, zones unique; the root zone is always there
+	Cache    Cache
+	Limits   Limits
+	Identity Identity
+	Admin    Admin
+	Log      Log
+}
+
+// Listen says where DNS queries are taken, over UDP and TCP.
+type Listen struct {
+	// Addresses are unique and never empty; default 127.0.0.1. 0.0.0.0 stands for
+	// every IPv4 address, :: for every address, and nothing they cover is listed
+	// beside them. An IPv6 address may carry a zone (fe80::1%eth0).
+	Addresses []netip.Addr
+	Port      uint16 // 1..65535; default 1053
+	UDPSize   int    // bytes of the largest answer over UDP, 512..4096; default 1232 (DNS Flag Day 2020)
+}
+
+// Route says which upstreams know the names at and below a zone.
+type Route struct {
+	Zone         string   // lower-case and absolute: "." or "example.com."
+	To           []Target // unique and never empty
+	ClientSubnet bool     // pass the client's EDNS client-subnet option (RFC 7871); default false: remove it
+}
+
+// Cache bounds the cache, in bytes and in time. All times but MinTTL are at least a second, all are whole seconds.
+type Cache struct {
+	Size        int64         // bytes, 1 MiB..1 TiB; default 64 MiB
+	MinTTL      time.Duration // shorter TTLs are raised to it, 0..1h and at most MaxTTL; default 5s
+	MaxTTL      time.Duration // longer TTLs are cut to it, up to 7 days (RFC 8767 section 4); default 1h
+	NegativeTTL time.Duration // longest life of a denial (RFC 2308), up to a day; default 30s
+	FailureTTL  time.Duration // life of a failure (RFC 9520), up to 5m; default 5s
+	Prefetch    Prefetch
+}
+
+// Prefetch says which answers are asked for again before they expire.
+type Prefetch struct {
+	Hits      int     // lookups that make an answer worth it, 0..1000000; 0: no prefetch; default 2
+	Remaining float64 // part of the TTL that is left when it is due, 0.01..0.9, in steps of 0.0001; default 0.1
+}
+
+// Limits bounds what is done at one time.
+type Limits struct {
+	Inflight     int           // upstream exchanges, 1..1048576; default 4096
+	Waiting      int           // client queries that wait for them, Inflight..16777216; default 65536
+	Deadline     time.Duration // longest time for one client query, 100ms..1m; default 4s
+	TCPSessions  int           // open TCP sessions, 1..1048576; default 1024
+	TCPPerClient int           // open TCP sessions of one address, 1..TCPSessions; default 128
+	TCPIdle      time.Duration // a TCP session without a query ends after it, 1s..1h; default 10s
+}
+
+// Identity is what the agent says about itself in class CH. An empty string: the question is refused.
+type Identity struct {
+	Version  string // TXT of version.bind, up to 255 bytes; default empty
+	Hostname string // TXT of hostname.bind and id.server, up to 255 bytes; "auto": the machine's; default empty
+}
+
+// Admin says where /metrics, /livez, /readyz and /status are served.
+type Admin struct {
+	Address netip.AddrPort // the zero value: nowhere; default 127.0.0.1:9253
+}
+
+// Log says what is logged.
+type Log struct {
+	Level   slog.Level // one of slog's four; default info
+	Format  string     // "json" or "text"; default "json"
+	Queries QueryLog   // default off
+}

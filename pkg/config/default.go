@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"log/slog"
+	"net/netip"
+	"time"
+)
+
+// Default returns the plan of an empty file. It shares nothing with other calls.
+func Default() Config {
+	return Config{
+		Listen: Listen{
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})},
+			Port:      1053,
+			UDPSize:   1232,
+		},
+		Forward: []Route{{
+			Zone: ".",
+			To:   []Target{{Kind: ResolvConf, Path: "/etc/resolv.conf"}},
+		}},
+		Cache: Cache{
+			Size:        64 << 20,
+			MinTTL:      5 * time.Second,
+			MaxTTL:      time.Hour,
+			NegativeTTL: 30 * time.Second,
+			FailureTTL:  5 * time.Second,
+			Prefetch:    Prefetch{Hits: 2, Remaining: 0.1},
+		},
+		Limits: Limits{
+			Inflight:     4096,
+			Waiting:      65536,
+			Deadline:     4 * time.Second,
+			TCPSessions:  1024,
+			TCPPerClient: 128,
+			TCPIdle:      10 * time.Second,
+		},
+		Admin: Admin{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 9253)},
+		Log:   Log{Level: slog.LevelInfo, Format: "json"},
+	}
+}

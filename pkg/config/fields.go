@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import "time"
+
+const (
+	apiVersion = "node-cache.io/v1alpha1"
+	kind       = "Config"
+)
+
+// day is the largest step that people think in and Go durations lack.
+const day = 24 * time.Hour
+
+// configFields are the keys of the document. The tables in this file are the only list of keys and ranges.
+func configFields(c *Config) []field {
+	return []field{
+		{"apiVersion", exactly(apiVersion)},
+		{"kind", exactly(kind)},
+		{"listen", section(listenFields(&c.Listen))},
+		{"forward", routes(&c.Forward)},
+		{"cache", section(cacheFields(&c.Cache))},
+		{"limits", section(limitsFields(&c.Limits))},
+		{"identity", section(identityFields(&c.Identity))},
+		{"admin", section([]field{{"address", optionalEndpoint(&c.Admin.Address)}})},
+		{"log", section(logFields(&c.Log))},
+	}
+}
+
+// section reads a mapping whose keys are known.
+func section(known []field) func(node) {
+	return func(n node) { n.fields(known) }
+}
+
+func listenFields(l *Listen) []field {
+	return []field{
+		{"addresses", addresses(&l.Addresses)},
+		{"port", whole(&l.Port, 1, 65535)},
+		{"udpSize", whole(&l.UDPSize, 512, 4096)},
+	}
+}
+
+func routeFields(r *Route) []field {
+	return []field{
+		{"zone", zone(&r.Zone)},
+		{"to", targets(&r.To)},
+		{"clientSubnet", clientSubnet(&r.ClientSubnet)},
+	}
+}
+
+func cacheFields(c *Cache) []field {
+	return []field{
+		{"size", size(&c.Size, 1<<20, 1<<40)},
+		{"minTTL", ttl(&c.MinTTL, 0, time.Hour)},
+		{"maxTTL", ttl(&c.MaxTTL, time.Second, 7*day)},
+		{"negativeTTL", ttl(&c.NegativeTTL, time.Second, day)},
+		{"failureTTL", ttl(&c.FailureTTL, time.Second, 5*time.Minute)},
+		{"prefetch", section([]field{
+			{"hits", whole(&c.Prefetch.Hits, 0, 1_000_000)},
+			{"remaining", percent(&c.Prefetch.Remaining, 1, 90)},
+		})},
+	}
+}
+
+func limitsFields(l *Limits) []field {
+	return []field{
+		{"inflight", whole(&l.Inflight, 1, 1<<20)},
+		{"waiting", whole(&l.Waiting, 1, 1<<24)},
+		{"deadline", duration(&l.Deadline, 100*time.Millisecond, time.Minute)},
+		{"tcpSessions", whole(&l.TCPSessions, 1, 1<<20)},
+		{"tcpPerClient", whole(&l.TCPPerClient, 1, 1<<20)},
+		{"tcpIdle", duration(&l.TCPIdle, time.Second, time.Hour)},
+	}
+}
+
+func identityFields(i *Identity) []field {
+	return []field{
+		{"version", characterString(&i.Version)},
+		{"hostname", characterString(&i.Hostname)},
+	}
+}
+
+func logFields(l *Log) []field {
+	return []field{
+		{"level", level(&l.Level)},
+		{"format", choice(&l.Format, "json", "text")},
+		{"queries", queryLog(&l.Queries)},
+	}
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config_test
+
+import (
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+func TestMarshal(t *testing.T) {
+	t.Parallel()
+	got, err := config.Marshal(with(func(c *config.Config) {
+		c.Listen.Addresses = append(c.Listen.Addresses, netip.IPv6Loopback())
+		c.Forward = append(c.Forward, config.Route{
+			Zone: "example.com.", ClientSubnet: true,
+			To: []config.Target{{Kind: config.TCP, Addr: netip.MustParseAddrPort("192.0.2.1:54")}},
+		})
+		c.Identity.Version = "a \"b\" \u00e9\u2028\U0001f600"
+		c.Admin.Address = netip.AddrPort{}
+		c.Log.Queries = config.QueryLog{Mode: config.QueriesSample, Sample: 7}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "testdata/marshal.txt", string(got))
+	again, err := config.Parse(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "a \"b\" \u00e9\u2028\U0001f600"; again.Identity.Version != want {
+		t.Errorf("version %q, want %q", again.Identity.Version, want)
+	}
+}
+
+func TestMarshalRefusesWhatParseCannotReturn(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		change func(*config.Config)
+		want   string
+	}{
+		{
+			name: "out of range", change: func(c *config.Config) { c.Listen.UDPSize = 1 },
+			want: "writing the configuration: listen.udpSize: 1: not between 512 and 4096",
+		},
+		{
+			name: "no root zone", change: func(c *config.Config) { c.Forward[0].Zone = "example.com." },
+			want: "writing the configuration: forward: no route for the zone \".\"\n  hint: add {zone: \".\", to: [\"/etc/resolv.conf\"]}",
+		},
+		{
+			name: "a zone that is not lower-case", change: func(c *config.Config) {
+				c.Forward = append(c.Forward, config.Route{Zone: "Example.com.", To: c.Forward[0].To})
+			},
+			want: "writing the configuration: it holds values that no file can give",
+		},
+		{
+			name: "more digits than a percentage has", change: func(c *config.Config) { c.Cache.Prefetch.Remaining = 1.0 / 3 },
+			want: "writing the configuration: it holds values that no file can give",
+		},
+		{
+			name: "part of a second", change: func(c *config.Config) { c.Cache.MinTTL = time.Millisecond },
+			want: "writing the configuration: cache.minTTL: \"1ms\": not whole seconds",
+		},
+		{
+			name: "a level of its own", change: func(c *config.Config) { c.Log.Level = slog.LevelInfo + 1 },
+			want: "writing the configuration: log.level: \"info+1\": not debug, info, warn or error\n  hint: did you mean \"info\"?",
+		},
+		{
+			name: "an unknown query log", change: func(c *config.Config) { c.Log.Queries.Mode = 99 },
+			want: "writing the configuration: log.queries: \"mode 99\": not off, errors, slow, sample=N or all",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			text, err := config.Marshal(with(tt.change))
+			if err == nil {
+				t.Fatalf("Marshal: no error, and\n%s", text)
+			}
+			if diff := cmp.Diff(tt.want, err.Error()); diff != "" {
+				t.Errorf("error (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// maxBytes bounds a file. A ConfigMap holds no more.
+const maxBytes = 1 << 20
+
+// Parse reads the text of a configuration. The error is an [*Error] with every problem of it.
+func Parse(data []byte) (Config, error) {
+	return parseFile("", data)
+}
+
+// Load reads the configuration in a file. The error is an [*Error], or wraps the
+// one of the operating system when the file cannot be read.
+func Load(path string) (Config, error) {
+	data, err := readFile(path)
+	if err != nil {
+		return Config{}, err
+	}
+	return parseFile(path, data)
+}
+
+// parseFile is Parse, with the path of the file for the error.
+func parseFile(path string, data []byte) (Config, error) {
+	r := &report{}
+	c := Default()
+	if root, ok := readDocument(data, r); ok {
+		root.fields(configFields(&c))
+		checkRules(&c, r)
+	}
+	if err := r.err(path); err != nil {
+		return Config{}, err
+	}
+	return c, nil
+}
+
+// readFile reads at most one byte more than a configuration may have.
+func readFile(path string) (data []byte, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the configuration: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	data, err = io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading the configuration: %w", err)
+	}
+	return data, nil
+}

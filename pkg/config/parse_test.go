@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config_test
+
+import (
+	"errors"
+	"flag"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// update rewrites what the tests compare with.
+var update = flag.Bool("update", false, "rewrite testdata and docs/configuration.md")
+
+// plain lets cmp look into a plan.
+func plain() cmp.Option { return cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}) }
+
+// with is the default plan after a change.
+func with(change func(*config.Config)) config.Config {
+	c := config.Default()
+	change(&c)
+	return c
+}
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	local := netip.MustParseAddr("127.0.0.1")
+	for _, tt := range []struct {
+		name string
+		text string
+		want config.Config
+	}{
+		{name: "empty", text: "", want: config.Default()},
+		{name: "comment only", text: "# nothing\n", want: config.Default()},
+		{name: "empty document", text: "---\n...\n", want: config.Default()},
+		{name: "byte order mark", text: "\ufefflisten: {port: 53}\n", want: with(func(c *config.Config) { c.Listen.Port = 53 })},
+		{name: "empty second document", text: "listen: {port: 53}\n---\n# end\n", want: with(func(c *config.Config) { c.Listen.Port = 53 })},
+		{name: "line ends of Windows", text: "listen:\r\n  port: 53\r\n", want: with(func(c *config.Config) { c.Listen.Port = 53 })},
+		{name: "keys without a value", text: "listen:\ncache: {size: , prefetch: ~}\nforward: null\n", want: config.Default()},
+		{name: "JSON", text: `{"kind": "Config", "listen": {"port": 53}}`, want: with(func(c *config.Config) { c.Listen.Port = 53 })},
+		{
+			name: "anchors", text: "cache: {minTTL: &t 7s, failureTTL: *t}",
+			want: with(func(c *config.Config) { c.Cache.MinTTL, c.Cache.FailureTTL = 7*time.Second, 7*time.Second }),
+		},
+		{
+			name: "addresses of both families", text: "listen: {addresses: [127.0.0.1, '::1', 'fe80::1%eth0', 0:0::2]}",
+			want: with(func(c *config.Config) {
+				c.Listen.Addresses = []netip.Addr{
+					local, netip.IPv6Loopback(), netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr("::2"),
+				}
+			}),
+		},
+		{
+			name: "every IPv4 address beside one of IPv6", text: "listen: {addresses: [0.0.0.0, '::1']}",
+			want: with(func(c *config.Config) {
+				c.Listen.Addresses = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Loopback()}
+			}),
+		},
+		{
+			name: "largest numbers", text: "listen: {port: 65535, udpSize: 4096}\nlimits: {inflight: 1048576, waiting: 16777216}\n",
+			want: with(func(c *config.Config) {
+				c.Listen.Port, c.Listen.UDPSize = 65535, 4096
+				c.Limits.Inflight, c.Limits.Waiting = 1<<20, 1<<24
+			}),
+		},
+		{
+			name: "every spelling of a target",
+			text: "forward: [{zone: ., to: [192.0.2.1, '192.0.2.1:5353', 'udp://192.0.2.2', 'tcp://192.0.2.1', " +
+				"'tcp://192.0.2.1:54', '2001:db8::1', '[2001:db8::2]', '[2001:db8::1]:54', 'tcp://[2001:db8::1]', " +
+				"'fe80::1%eth0', /run//resolv/../resolv.conf]}]",
+			want: with(func(c *config.Config) {
+				c.Forward[0].To = []config.Target{
+					{Addr: netip.MustParseAddrPort("192.0.2.1:53")},
+					{Addr: netip.MustParseAddrPort("192.0.2.1:5353")},
+					{Addr: netip.MustParseAddrPort("192.0.2.2:53")},
+					{Kind: config.TCP, Addr: netip.MustParseAddrPort("192.0.2.1:53")},
+					{Kind: config.TCP, Addr: netip.MustParseAddrPort("192.0.2.1:54")},
+					{Addr: netip.MustParseAddrPort("[2001:db8::1]:53")},
+					{Addr: netip.MustParseAddrPort("[2001:db8::2]:53")},
+					{Addr: netip.MustParseAddrPort("[2001:db8::1]:54")},
+					{Kind: config.TCP, Addr: netip.MustParseAddrPort("[2001:db8::1]:53")},
+					{Addr: netip.MustParseAddrPort("[fe80::1%eth0]:53")},
+					{Kind: config.ResolvConf, Path: "/run/resolv.conf"},
+				}
+			}),
+		},
+		{
+			name: "routes keep their order",
+			text: "forward:\n- {zone: Example.COM, to: [192.0.2.1], clientSubnet: pass}\n" +
+				"- {zone: ., to: [192.0.2.2], clientSubnet: remove}\n- {zone: 0/25.2.0.192.in-addr.arpa., to: [192.0.2.3]}\n" +
+				"- {zone: _tcp.my-zone, to: [192.0.2.3]}\n",
+			want: with(func(c *config.Config) {
+				to := func(a string) []config.Target {
+					return []config.Target{{Addr: netip.AddrPortFrom(netip.MustParseAddr(a), 53)}}
+				}
+				c.Forward = []config.Route{
+					{Zone: "example.com.", To: to("192.0.2.1"), ClientSubnet: true},
+					{Zone: ".", To: to("192.0.2.2")},
+					{Zone: "0/25.2.0.192.in-addr.arpa.", To: to("192.0.2.3")},
+					{Zone: "_tcp.my-zone.", To: to("192.0.2.3")},
+				}
+			}),
+		},
+		{
+			name: "the longest name", text: "forward: [{zone: ., to: ['::1']}, {zone: " + strings.Repeat("a.", 126) + "b, to: ['::1']}]",
+			want: with(func(c *config.Config) {
+				to := []config.Target{{Addr: netip.MustParseAddrPort("[::1]:53")}}
+				c.Forward = []config.Route{{Zone: ".", To: to}, {Zone: strings.Repeat("a.", 126) + "b.", To: to}}
+			}),
+		},
+		{name: "bytes", text: "cache: {size: 1048577}", want: with(func(c *config.Config) { c.Cache.Size = 1<<20 + 1 })},
+		{name: "bytes in quotes", text: "cache: {size: '2000000'}", want: with(func(c *config.Config) { c.Cache.Size = 2_000_000 })},
+		{name: "kibibytes", text: "cache: {size: 1024Ki}", want: with(func(c *config.Config) { c.Cache.Size = 1 << 20 })},
+		{name: "gibibytes", text: "cache: {size: 3Gi}", want: with(func(c *config.Config) { c.Cache.Size = 3 << 30 })},
+		{name: "a tebibyte", text: "cache: {size: 1Ti}", want: with(func(c *config.Config) { c.Cache.Size = 1 << 40 })},
+		{name: "kilobytes", text: "cache: {size: 2000k}", want: with(func(c *config.Config) { c.Cache.Size = 2_000_000 })},
+		{name: "megabytes", text: "cache: {size: 64M}", want: with(func(c *config.Config) { c.Cache.Size = 64_000_000 })},
+		{name: "gigabytes", text: "cache: {size: 1G}", want: with(func(c *config.Config) { c.Cache.Size = 1_000_000_000 })},
+		{
+			name: "durations", text: "cache: {minTTL: 0s, maxTTL: 168h, negativeTTL: 1m30s}\nlimits: {deadline: 2.5s, tcpIdle: 1h0m}",
+			want: with(func(c *config.Config) {
+				c.Cache.MinTTL, c.Cache.MaxTTL, c.Cache.NegativeTTL = 0, 168*time.Hour, 90*time.Second
+				c.Limits.Deadline, c.Limits.TCPIdle = 2500*time.Millisecond, time.Hour
+			}),
+		},
+		{
+			name: "percentage with decimals", text: "cache: {prefetch: {hits: 0, remaining: 12.25%}}",
+			want: with(func(c *config.Config) { c.Cache.Prefetch = config.Prefetch{Hits: 0, Remaining: 0.1225} }),
+		},
+		{
+			name: "identity", text: "identity: {version: 'node-cache \"1\"', hostname: auto}",
+			want: with(func(c *config.Config) { c.Identity = config.Identity{Version: `node-cache "1"`, Hostname: "auto"} }),
+		},
+		{name: "no admin server", text: "admin: {address: ''}", want: with(func(c *config.Config) { c.Admin = config.Admin{} })},
+		{
+			name: "admin on the port of another address", text: "admin: {address: '[::1]:1053'}",
+			want: with(func(c *config.Config) { c.Admin.Address = netip.MustParseAddrPort("[::1]:1053") }),
+		},
+		{
+			name: "log", text: "log: {level: warn, format: text, queries: sample=100}",
+			want: with(func(c *config.Config) {
+				c.Log = config.Log{
+					Level: slog.LevelWarn, Format: "text",
+					Queries: config.QueryLog{Mode: config.QueriesSample, Sample: 100},
+				}
+			}),
+		},
+		{name: "queries off in quotes", text: "log: {queries: 'off'}", want: config.Default()},
+		{name: "queries off as YAML reads it", text: "log: {queries: off}", want: config.Default()},
+		{name: "queries errors", text: "log: {queries: errors}", want: with(func(c *config.Config) { c.Log.Queries.Mode = config.QueriesErrors })},
+		{name: "queries slow", text: "log: {queries: slow}", want: with(func(c *config.Config) { c.Log.Queries.Mode = config.QueriesSlow })},
+		{name: "queries all", text: "log: {queries: all}", want: with(func(c *config.Config) { c.Log.Queries.Mode = config.QueriesAll })},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := config.Parse([]byte(tt.text))
+			if err != nil {
+				t.Fatalf("Parse: %v", err)
+			}
+			if diff := cmp.Diff(tt.want, got, plain()); diff != "" {
+				t.Errorf("Parse (-want +got):\n%s", diff)
+			}
+			roundTrip(t, got)
+		})
+	}
+}
+
+// roundTrip fails unless a plan survives Marshal and Parse.
+func roundTrip(t *testing.T, c config.Config) {
+	t.Helper()
+	text, err := config.Marshal(c)
+	if err != nil {
+		t.Fatalf("Marshal: %v", err)
+	}
+	again, err := config.Parse(text)
+	if err != nil {
+		t.Fatalf("Parse of\n%s: %v", text, err)
+	}
+	if diff := cmp.Diff(c, again, plain()); diff != "" {
+		t.Errorf("after Marshal (-want +got):\n%s", diff)
+	}
+}
+
+func TestParseBad(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/bad-*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 25 {
+		t.Fatalf("found %d bad files, want at least 25", len(files))
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			t.Parallel()
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := config.Parse(data)
+			if _, ok := errors.AsType[*config.Error](err); !ok {
+				t.Fatalf("Parse: error %v, want a *config.Error", err)
+			}
+			if diff := cmp.Diff(config.Config{}, c, plain()); diff != "" {
+				t.Errorf("plan beside an error (-want +got):\n%s", diff)
+			}
+			golden(t, strings.TrimSuffix(file, ".yaml")+".txt", err.Error()+"\n")
+		})
+	}
+}
+
+// golden compares got with a file, or writes the file under -update.
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s, rewritten with -update (-want +got):\n%s", file, diff)
+	}
+}
+
+func TestParseBadText(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, text, want string
+	}{
+		{name: "not UTF-8", text: "listen:\n  port: \xff\n", want: "line 2: not UTF-8 text"},
+		{name: "UTF-16", text: "\xff\xfea\x00:\x00", want: "line 1: not UTF-8 text"},
+		{name: "control character", text: "a: 1\r\n\x00", want: "line 2: control character U+0000"},
+		{name: "too large", text: strings.Repeat("#", 1<<20+1), want: "larger than 1Mi"},
+		{name: "too deep", text: "a: " + strings.Repeat("[", 10000) + strings.Repeat("]", 10000), want: "nested too deeply"},
+		{name: "separator of YAML 1.1", text: "a: 1\u2028---\u2028b: 1\n", want: "line 3: a second document\n  hint: one file holds one configuration"},
+		{name: "second document after an end", text: "kind: Config\n...\nb: 1\n", want: "line 3: a second document\n  hint: one file holds one configuration"},
+		{name: "second document on its marker", text: "--- {}\n--- {}\n", want: "line 2: a second document\n  hint: one file holds one configuration"},
+		{name: "a mistake in the first line", text: "listen: }", want: "line 1: YAML: did not find expected node content\n  hint: check the indentation and the brackets"},
+		{name: "a longer name than fits", text: "forward: [{zone: " + strings.Repeat("a.", 126) + "bb, to: [192.0.2.1]}, {zone: ., to: [192.0.2.1]}]", want: `forward[0].zone: "` + strings.Repeat("a.", 32) + `"...: not a zone: longer than 255 bytes`},
+		{name: "a long key", text: strings.Repeat("k", 100) + ": 1", want: `["` + strings.Repeat("k", 64) + `"...]: unknown key`},
+		{
+			name: "a long value is cut between letters", text: "log: {format: " + strings.Repeat("x", 63) + "éé}",
+			want: `log.format: "` + strings.Repeat("x", 63) + `"...: not json or text`,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := config.Parse([]byte(tt.text))
+			if err == nil {
+				t.Fatal("Parse: no error")
+			}
+			if diff := cmp.Diff(tt.want, err.Error()); diff != "" {
+				t.Errorf("error (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseReportIsBounded(t *testing.T) {
+	t.Parallel()
+	_, err := config.Parse([]byte("listen: {addresses: [" + strings.Repeat("x,", 1000) + "]}"))
+	problems, ok := errors.AsType[*config.Error](err)
+	if !ok {
+		t.Fatalf("Parse: error %v, want a *config.Error", err)
+	}
+	want := config.Problem{What: "900 more problems"}
+	if diff := cmp.Diff(want, problems.Problems[100]); diff != "" || len(problems.Problems) != 101 {
+		t.Errorf("%d problems, the last (-want +got):\n%s", len(problems.Problems), diff)
+	}
+}
+
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte("listen: {port: 53}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := config.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(with(func(c *config.Config) { c.Listen.Port = 53 }), got, plain()); diff != "" {
+		t.Errorf("Load (-want +got):\n%s", diff)
+	}
+}
+
+func TestLoadNamesTheFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte("listen: {port: 0}\ncach: {}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := config.Load(file)
+	want := &config.Error{Path: file, Problems: []config.Problem{
+		{Path: "listen.port", What: "0: not between 1 and 65535"},
+		{Path: "cach", What: "unknown key", Hint: `did you mean "cache"?`},
+	}}
+	got, ok := errors.AsType[*config.Error](err)
+	if !ok {
+		t.Fatalf("Load: error %v, want a *config.Error", err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("Load (-want +got):\n%s", diff)
+	}
+	text := file + ": listen.port: 0: not between 1 and 65535\n" + file + ": cach: unknown key\n  hint: did you mean \"cache\"?"
+	if diff := cmp.Diff(text, err.Error()); diff != "" {
+		t.Errorf("message (-want +got):\n%s", diff)
+	}
+}
+
+func TestLoadUnreadable(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	if _, err := config.Load(filepath.Join(folder, "none.yaml")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a missing file: error %v, want one that is fs.ErrNotExist", err)
+	}
+	if _, err := config.Load(folder); err == nil || !strings.HasPrefix(err.Error(), "reading the configuration: ") {
+		t.Errorf("a folder: error %v, want one about reading", err)
+	}
+}
+
+func TestDefaultIsNotShared(t *testing.T) {
+	t.Parallel()
+	c := config.Default()
+	c.Listen.Addresses[0] = netip.IPv6Loopback()
+	c.Forward[0].To[0].Path = "/elsewhere"
+	if got := config.Default(); got.Listen.Addresses[0] == c.Listen.Addresses[0] || got.Forward[0].To[0] == c.Forward[0].To[0] {
+		t.Errorf("a change of one Default shows in the next: %+v", got)
+	}
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config_test
+
+import (
+	"strings"
+	"testing"
+	"text/template"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+func TestReferenceIsDefault(t *testing.T) {
+	t.Parallel()
+	got, err := config.Parse(config.Reference())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(config.Default(), got, plain()); diff != "" {
+		t.Errorf("the reference (-Default +got):\n%s", diff)
+	}
+}
+
+func TestReferenceIsNotShared(t *testing.T) {
+	t.Parallel()
+	config.Reference()[0] = '!'
+	if got := config.Reference()[0]; got != '#' {
+		t.Errorf("a change of one Reference shows in the next: it begins with %q", got)
+	}
+}
+
+// TestReferenceHasEveryKey compares with Marshal, which writes every key: what it left out would not survive it.
+func TestReferenceHasEveryKey(t *testing.T) {
+	t.Parallel()
+	all, err := config.Marshal(config.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := keyPaths(string(all)), keyPaths(string(config.Reference()))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("keys of the reference (-Marshal +reference):\n%s", diff)
+	}
+}
+
+func keyPaths(text string) []string {
+	keys := referenceKeys(text)
+	paths := make([]string, len(keys))
+	for i, k := range keys {
+		paths[i] = k.Path
+	}
+	return paths
+}
+
+// key is one key of the reference.
+type key struct {
+	Path, Default, Meaning string
+	depth                  int
+}
+
+// referenceKeys reads the keys of block-style YAML with two spaces a level, each with the comment above it.
+func referenceKeys(text string) []key {
+	var keys []key
+	var parents, comment []string
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		body := strings.TrimLeft(line, " ")
+		switch {
+		case body == "":
+			comment = comment[:0]
+			continue
+		case body[0] == '#':
+			comment = append(comment, strings.TrimPrefix(body, "# "))
+			continue
+		}
+		depth := (len(line) - len(body)) / 2
+		if item, found := strings.CutPrefix(body, "- "); found {
+			body = item
+			depth++
+		}
+		name, value, _ := strings.Cut(body, ":")
+		parents = append(parents[:depth], name)
+		path := strings.Replace(strings.Join(parents, "."), "forward.", "forward[].", 1)
+		keys = append(keys, key{
+			Path: path, Default: strings.TrimSpace(value), Meaning: strings.Join(comment, " "), depth: depth,
+		})
+		comment = comment[:0]
+	}
+	return keys
+}
+
+// section is a key of the top level with all keys below it.
+type section struct {
+	Name, Default, Meaning string
+	Keys                   []key
+}
+
+func TestDocumentation(t *testing.T) {
+	t.Parallel()
+	var sections []section
+	for _, k := range referenceKeys(string(config.Reference())) {
+		if k.Meaning == "" {
+			t.Errorf("%s has no comment in the reference", k.Path)
+		}
+		if k.depth == 0 {
+			sections = append(sections, section{Name: k.Path, Default: k.Default, Meaning: k.Meaning})
+			continue
+		}
+		last := &sections[len(sections)-1]
+		last.Keys = append(last.Keys, k)
+	}
+	const example = "listen: {port: 70000}\nforward:\n- {zone: \".\", to: [\"10.0.0\"]}\ncache: {sise: 64Mi, minTTL: 5}\n"
+	_, err := config.Parse([]byte(example))
+	if err == nil {
+		t.Fatal("the example of a bad file is good")
+	}
+	page, terr := template.ParseFiles("testdata/configuration.md.tmpl")
+	if terr != nil {
+		t.Fatal(terr)
+	}
+	var b strings.Builder
+	if err := page.Execute(&b, map[string]any{
+		"Sections": sections, "Reference": string(config.Reference()), "Example": example, "Answer": err.Error(),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "../../docs/configuration.md", b.String())
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// checkRules reports keys that are right by themselves and contradict each other.
+func checkRules(c *Config, r *report) {
+	checkOrder(r, "cache.minTTL", "cache.maxTTL", c.Cache.MinTTL, c.Cache.MaxTTL, formatDuration)
+	checkOrder(r, "limits.inflight", "limits.waiting", c.Limits.Inflight, c.Limits.Waiting, strconv.Itoa)
+	checkOrder(r, "limits.tcpPerClient", "limits.tcpSessions", c.Limits.TCPPerClient, c.Limits.TCPSessions, strconv.Itoa)
+	checkAdmin(c, r)
+}
+
+// checkOrder reports a key that must not be larger than another.
+func checkOrder[T int | ~int64](r *report, small, large string, a, b T, spell func(T) string) {
+	if a > b && r.clean(small, large) {
+		r.add(Problem{
+			Path: small, What: fmt.Sprintf("%s: more than %s, which is %s", spell(a), large, spell(b)),
+			Hint: "set both, one of them may be at its default",
+		})
+	}
+}
+
+// checkAdmin reports an admin address that the DNS sockets take.
+func checkAdmin(c *Config, r *report) {
+	admin := c.Admin.Address
+	if !admin.IsValid() || admin.Port() != c.Listen.Port || !r.clean("listen", "admin") {
+		return
+	}
+	for _, a := range c.Listen.Addresses {
+		if covers(a, admin.Addr()) || covers(admin.Addr(), a) {
+			r.add(Problem{
+				Path: "admin.address", What: quote(admin.String()) + ": taken by listen",
+				Hint: "choose another port",
+			})
+			return
+		}
+	}
+}
