@@ -97,7 +97,7 @@ func (u *UDP) Listen(ctx context.Context) error {
 	for range u.cfg.Readers {
 		s, err := u.open(ctx, addr)
 		if err != nil {
-			u.close()
+			u.Close()
 			return fmt.Errorf("listening on udp %s: %w", addr, err)
 		}
 		u.sockets = append(u.sockets, s)
@@ -164,7 +164,7 @@ func (u *UDP) Addr() netip.AddrPort {
 // Run serves until ctx ends. Then what the sockets hold is still answered, the
 // replies that are due are waited for, and the sockets are closed.
 func (u *UDP) Run(ctx context.Context) error {
-	defer u.close()
+	defer u.Close()
 	stop := context.AfterFunc(ctx, func() {
 		for _, s := range u.sockets {
 			_ = s.conn.SetReadDeadline(time.Unix(1, 0)) // wakes the readers
@@ -198,7 +198,8 @@ func (u *UDP) awaitReplies() {
 	}
 }
 
-func (u *UDP) close() {
+// Close gives up the sockets of a server that does not run.
+func (u *UDP) Close() {
 	for _, s := range u.sockets {
 		_ = s.conn.Close()
 	}

@@ -21,6 +21,10 @@ import (
 // buffer many times over, and an end under a load that has none.
 const drainBatches = 256
 
+// busyBatch is the least batch after which the next is asked for at once: while
+// so many were answered, more have come, and asking costs a tenth of waiting.
+const busyBatch = 4
+
 // readBatches answers batch after batch: one system call takes what has
 // arrived, one sends what could be answered from memory.
 func (s *udpSocket) readBatches(ctx context.Context) error {
@@ -46,7 +50,7 @@ func (s *udpSocket) readBatches(ctx context.Context) error {
 			}
 			if ctx.Err() != nil {
 				left--
-			} else if b.received < batchSize {
+			} else if b.received < busyBatch {
 				// The socket was empty when the call returned; what came since
 				// wakes the poller. Asking again would cost a call to hear so.
 				return false
