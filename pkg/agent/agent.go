@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/server"
+)
+
+// Options is what an agent is made from.
+type Options struct {
+	File    string // configuration file, followed while the agent runs; empty: the defaults
+	Version string
+	Log     io.Writer // takes the log
+}
+
+// An Agent is one node's DNS cache.
+type Agent struct {
+	options  Options
+	sink     *switchable
+	log      *slog.Logger
+	started  time.Time
+	resolver *resolve.Resolver
+	udp      []*server.UDP
+	tcp      []*server.TCP
+	admin    *admin.Server // nil: none is configured
+	ready    chan struct{}
+	watcher  *config.Watcher            // nil: no file
+	changed  func(config.Config, error) // what the watcher calls; set by Run
+
+	mu      sync.Mutex // guards reloading: keeper, and that running changes one at a time
+	keeper  keeper
+	running atomic.Pointer[running]
+	reloads reloadState
+}
+
+// New reads the configuration and builds the agent. It opens no socket and
+// starts no goroutine.
+func New(o Options) (*Agent, error) {
+	a := &Agent{options: o, started: time.Now(), ready: make(chan struct{})}
+	cfg, err := a.load()
+	if err != nil {
+		return nil, err
+	}
+	r, err := a.build(cfg, nil)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := a.plan(r)
+	if err != nil {
+		return nil, err
+	}
+	a.resolver, err = resolve.New(resolve.Config{Plan: plan, Now: time.Now, Rand: rand.Reader, Log: a.log})
+	if err != nil {
+		return nil, err
+	}
+	a.running.Store(r)
+	a.reloads.succeeded(a.started)
+	if err := a.makeServers(cfg); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// load reads the configuration, makes the log that it asks for, and begins to
+// watch the file before it is read, so that no change falls between the two.
+func (a *Agent) load() (config.Config, error) {
+	cfg := config.Default()
+	var err, watchErr error
+	if a.options.File != "" {
+		a.watcher, watchErr = config.NewWatcher(config.WatcherConfig{
+			Path:    a.options.File,
+			Changed: func(cfg config.Config, err error) { a.changed(cfg, err) },
+			Log:     slog.New(slog.DiscardHandler),
+		})
+		cfg, err = config.Load(a.options.File)
+	}
+	if err = cmp.Or(err, watchErr); err != nil {
+		return cfg, err
+	}
+	a.sink = newSwitchable(a.options.Log, cfg.Log)
+	a.log = slog.New(a.sink)
+	return cfg, nil
+}
+
+// handler gives readers their lanes.
+type handler struct{ *resolve.Resolver }
+
+// NewLane implements [server.Handler].
+func (h handler) NewLane() server.Lane { return h.Resolver.NewLane() }
+
+func (a *Agent) makeServers(cfg config.Config) error {
+	for _, ip := range cfg.Listen.Addresses {
+		addr := netip.AddrPortFrom(ip, cfg.Listen.Port)
+		udp, err := server.NewUDP(server.UDPConfig{Addr: addr, Handler: handler{a.resolver}, Drain: cfg.Limits.Deadline + time.Second, Log: a.log})
+		if err != nil {
+			return err
+		}
+		tcp, err := server.NewTCP(server.TCPConfig{
+			Addr: addr, Handler: handler{a.resolver}, Log: a.log,
+			MaxSessions: cfg.Limits.TCPSessions, MaxPerClient: cfg.Limits.TCPPerClient,
+			Idle: cfg.Limits.TCPIdle, DrainTimeout: cfg.Limits.Deadline + time.Second,
+		})
+		if err != nil {
+			return err
+		}
+		a.udp, a.tcp = append(a.udp, udp), append(a.tcp, tcp)
+	}
+	if !cfg.Admin.Address.IsValid() {
+		return nil
+	}
+	var err error
+	a.admin, err = admin.New(admin.Config{
+		Addr:    cfg.Admin.Address,
+		Metrics: a.metricsHandler(),
+		Ready:   a.notReady,
+		Status:  func() any { return a.Status() },
+		Log:     a.log,
+	})
+	return err
+}
+
+// Listen opens every socket. After an error none stays open.
+func (a *Agent) Listen(ctx context.Context) (err error) {
+	port := a.Config().Listen.Port
+	defer func() {
+		if err != nil {
+			a.close()
+		}
+	}()
+	for i := range a.udp {
+		if err := a.udp[i].Listen(ctx); err != nil {
+			return listenProblem(err, port)
+		}
+		if err := a.tcp[i].Listen(ctx); err != nil {
+			return listenProblem(err, port)
+		}
+	}
+	if a.admin == nil {
+		return nil
+	}
+	if err := a.admin.Listen(ctx); err != nil {
+		return listenProblem(fmt.Errorf("admin server: %w", err), a.Config().Admin.Address.Port())
+	}
+	return nil
+}
+
+// close gives up the sockets of an agent that does not run.
+func (a *Agent) close() {
+	for i := range a.udp {
+		a.udp[i].Close()
+		a.tcp[i].Close()
+	}
+	if a.admin != nil {
+		a.admin.Close()
+	}
+}
+
+// Ready is closed once the agent serves.
+func (a *Agent) Ready() <-chan struct{} { return a.ready }
+
+func (a *Agent) notReady() error {
+	select {
+	case <-a.ready:
+		return nil
+	default:
+		return errors.New("starting")
+	}
+}
+
+// Config is the configuration in use.
+func (a *Agent) Config() config.Config { return a.running.Load().config }
+
+// Addrs are the addresses that are served, after Listen.
+func (a *Agent) Addrs() []netip.AddrPort {
+	addrs := make([]netip.AddrPort, 0, len(a.udp))
+	for _, u := range a.udp {
+		addrs = append(addrs, u.Addr())
+	}
+	return addrs
+}
+
+// AdminAddr is the admin server's address, invalid if there is none.
+func (a *Agent) AdminAddr() netip.AddrPort {
+	if a.admin == nil {
+		return netip.AddrPort{}
+	}
+	return a.admin.Addr()
+}
+
+// Run serves until ctx ends, then stops in order: readers take no more, what was
+// accepted is answered, and the upstream pools and the admin server go last.
+// Listen must have been called.
+func (a *Agent) Run(ctx context.Context) error {
+	// What the servers still need while they drain outlives ctx.
+	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBelow()
+	var under errgroup.Group
+	a.keep(below, &under)
+	under.Go(func() error { return a.resolver.Run(below) })
+	if a.admin != nil {
+		under.Go(func() error { return a.admin.Run(below) })
+	}
+
+	serving, ctx := errgroup.WithContext(ctx)
+	for i := range a.udp {
+		serving.Go(func() error { return a.udp[i].Run(ctx) })
+		serving.Go(func() error { return a.tcp[i].Run(ctx) })
+	}
+	if a.watcher != nil {
+		a.changed = func(cfg config.Config, err error) { a.reload(below, &under, cfg, err) }
+		serving.Go(func() error { return a.watcher.Run(ctx) })
+	}
+	a.log.InfoContext(ctx, "serving", "addresses", a.Addrs(), "version", a.options.Version)
+	close(a.ready)
+	err := serving.Wait()
+	a.log.InfoContext(ctx, "stopped serving")
+	stopBelow()
+	return errors.Join(err, under.Wait())
+}
+
+// keep runs the pools of the configuration in use.
+func (a *Agent) keep(below context.Context, under *errgroup.Group) {
+	a.keeper.keep(below, a.running.Load(), under.Go)
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/upstream"
+)
+
+// A running is one configuration put to work.
+type running struct {
+	config config.Config
+	cache  *cache.Cache
+	routes []route // in the order of the configuration
+}
+
+// A route is a zone and its pool. The pool outlives a reload that leaves the
+// zone's upstreams as they are, with what it knows of them.
+type route struct {
+	zone   string
+	to     []config.Target
+	subnet bool
+	pool   *upstream.Pool
+}
+
+// build makes what cfg asks for, taking over from old what stays. It opens
+// nothing and starts nothing, so that a failure leaves old as it is.
+func (a *Agent) build(cfg config.Config, old *running) (*running, error) {
+	r := &running{config: cfg}
+	for i, forward := range cfg.Forward {
+		pool, err := a.poolFor(cfg, forward, old)
+		if err != nil {
+			return nil, poolProblem(fmt.Errorf("forward[%d] %q: %w", i, forward.Zone, err))
+		}
+		r.routes = append(r.routes, route{zone: forward.Zone, to: forward.To, subnet: forward.ClientSubnet, pool: pool})
+	}
+	var err error
+	if r.cache, err = a.cacheFor(cfg.Cache, old); err != nil {
+		return nil, fmt.Errorf("making the cache: %w", err)
+	}
+	return r, nil
+}
+
+func poolProblem(err error) error {
+	switch {
+	case errors.Is(err, upstream.ErrNoUpstream):
+		return &Problem{Err: err, Hint: "every upstream of this zone is an address that node-cache itself listens on; name another server"}
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
+		return &Problem{Err: err, Hint: "name a resolv.conf that this user can read, or an upstream's address"}
+	}
+	return err
+}
+
+// poolFor is old's pool of the zone if its upstreams are the same, else a new one.
+func (a *Agent) poolFor(cfg config.Config, forward config.Route, old *running) (*upstream.Pool, error) {
+	if old != nil {
+		for _, r := range old.routes {
+			if r.zone == forward.Zone && slices.Equal(r.to, forward.To) {
+				return r.pool, nil
+			}
+		}
+	}
+	targets := make([]upstream.Target, 0, len(forward.To))
+	for _, to := range forward.To {
+		targets = append(targets, target(to))
+	}
+	return upstream.New(upstream.Config{
+		Targets: targets,
+		Log:     a.log.With(slog.String("zone", forward.Zone)),
+		Self:    func(addr netip.AddrPort) bool { return leadsBack(addr, cfg.Listen) },
+	})
+}
+
+func target(to config.Target) upstream.Target {
+	switch to.Kind {
+	case config.TCP:
+		return upstream.Target{Network: "tcp", Addr: to.Addr}
+	case config.ResolvConf:
+		return upstream.Target{ResolvConf: to.Path}
+	default:
+		return upstream.Target{Network: "udp", Addr: to.Addr}
+	}
+}
+
+// leadsBack tells whether a query sent to addr would reach a listener of ours.
+func leadsBack(addr netip.AddrPort, listen config.Listen) bool {
+	if addr.Port() != listen.Port {
+		return false
+	}
+	for _, own := range listen.Addresses {
+		if own == addr.Addr() || own.IsUnspecified() && isLocal(addr.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+// isLocal tells whether an address is this machine's.
+func isLocal(addr netip.Addr) bool {
+	if addr.IsLoopback() || addr.IsUnspecified() {
+		return true
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		prefix, err := netip.ParsePrefix(a.String())
+		return err == nil && prefix.Addr() == addr.WithZone("")
+	})
+}
+
+// cacheFor is old's cache if its size stays, else a new one with what fits.
+func (a *Agent) cacheFor(cfg config.Cache, old *running) (*cache.Cache, error) {
+	made := cache.Config{
+		Size:     cfg.Size,
+		Prefetch: cache.Prefetch{Hits: cfg.Prefetch.Hits, Remaining: cfg.Prefetch.Remaining},
+	}
+	switch {
+	case old == nil:
+		return cache.New(made, time.Now())
+	case old.config.Cache.Size == cfg.Size:
+		return old.cache, nil
+	default:
+		return old.cache.Resized(made, time.Now())
+	}
+}
+
+// plan is what the resolver gets to see of r.
+func (a *Agent) plan(r *running) (*resolve.Plan, error) {
+	cfg := &r.config
+	p := &resolve.Plan{
+		Cache:    r.cache,
+		UDPSize:  cfg.Listen.UDPSize,
+		Deadline: cfg.Limits.Deadline,
+		Inflight: cfg.Limits.Inflight,
+		Waiting:  cfg.Limits.Waiting,
+
+		MinTTL: cfg.Cache.MinTTL, MaxTTL: cfg.Cache.MaxTTL,
+		NegativeTTL: cfg.Cache.NegativeTTL, FailureTTL: cfg.Cache.FailureTTL,
+
+		Keepalive: cfg.Limits.TCPIdle,
+		Version:   cfg.Identity.Version,
+		Hostname:  cfg.Identity.Hostname,
+		QueryLog:  a.queryLog(cfg.Log.Queries),
+	}
+	if p.Hostname == "auto" {
+		name, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("reading the machine's name for identity.hostname: %w", err)
+		}
+		p.Hostname = name
+	}
+	for _, route := range r.routes {
+		suffix, err := wireName(route.zone)
+		if err != nil {
+			return nil, err
+		}
+		p.Routes = append(p.Routes, resolve.Route{Suffix: suffix, Upstream: route.pool, Subnet: route.subnet})
+	}
+	return p, nil
+}
+
+// wireName is the canonical wire form of an absolute name.
+func wireName(zone string) ([]byte, error) {
+	buf := make([]byte, 256)
+	n, err := dns.PackDomainName(dns.CanonicalName(zone), buf, 0, nil, false)
+	if err != nil {
+		return nil, fmt.Errorf("reading zone %q: %w", zone, err)
+	}
+	return buf[:n], nil
+}
+
+func (a *Agent) queryLog(q config.QueryLog) *resolve.QueryLog {
+	l := &resolve.QueryLog{Log: a.log}
+	switch q.Mode {
+	case config.QueriesAll:
+		l.All = true
+	case config.QueriesErrors:
+		l.Errors = true
+	case config.QueriesSlow:
+		l.Slow = true
+	case config.QueriesSample:
+		l.Sample = q.Sample
+	default:
+		return nil
+	}
+	return l
+}
+
+// A keeper runs pools and stops those that no configuration uses any more.
+type keeper struct {
+	stop map[*upstream.Pool]context.CancelFunc
+}
+
+// keep starts the pools of r that do not run yet, through start, and ends the
+// others. A flight that still uses an ended pool is answered all the same.
+func (k *keeper) keep(ctx context.Context, r *running, start func(func() error)) {
+	used := make(map[*upstream.Pool]bool, len(r.routes))
+	for _, route := range r.routes {
+		used[route.pool] = true
+		if k.stop[route.pool] != nil {
+			continue
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		k.stop[route.pool] = cancel
+		start(func() error { return route.pool.Run(ctx) })
+	}
+	for pool, cancel := range k.stop {
+		if !used[pool] {
+			cancel()
+			delete(k.stop, pool)
+		}
+	}
+}

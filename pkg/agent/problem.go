@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"syscall"
+)
+
+// A Problem is an error that keeps the agent from starting, with what to do
+// about it.
+type Problem struct {
+	Err  error
+	Hint string
+}
+
+// Error says what went wrong and why.
+func (p *Problem) Error() string { return p.Err.Error() }
+
+// Unwrap is the error itself.
+func (p *Problem) Unwrap() error { return p.Err }
+
+// listenProblem adds what a person can do about a socket that cannot be opened.
+func listenProblem(err error, port uint16) error {
+	hint := ""
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		hint = "another program has the port; `ss -lnptu` names it, and listen.port or listen.addresses chooses another"
+	case errors.Is(err, syscall.EACCES) && port < 1024:
+		hint = "ports below 1024 need root or the capability NET_BIND_SERVICE"
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		hint = "something on this machine forbids the socket: look at seccomp, LSM and cgroup rules"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		hint = "no interface of this machine has the address; `ip address` lists those it has"
+	case errors.Is(err, syscall.EAFNOSUPPORT):
+		hint = "this machine does not speak that IP family"
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		hint = "raise the limit of open files (ulimit -n)"
+	default:
+		return err
+	}
+	return &Problem{Err: err, Hint: hint}
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/resolve"
+)
+
+// A Status is the agent at a glance, as /status gives it.
+type Status struct {
+	Version   string           `json:"version"`
+	Up        string           `json:"up"` // how long
+	Addresses []string         `json:"addresses"`
+	Config    ConfigStatus     `json:"config"`
+	Queries   QueryStatus      `json:"queries"`
+	Cache     CacheStatus      `json:"cache"`
+	Upstreams []UpstreamStatus `json:"upstreams"`
+}
+
+// ConfigStatus says which configuration is in use and what became of the last one.
+type ConfigStatus struct {
+	File       string `json:"file"` // empty: built-in defaults
+	Generation uint64 `json:"generation"`
+	Applied    string `json:"applied"` // RFC 3339
+	LastOK     bool   `json:"lastOk"`
+	Refused    uint64 `json:"refused"`             // files since the start
+	LastError  string `json:"lastError,omitempty"` // why the last one was
+}
+
+// QueryStatus sums up what was asked and answered.
+type QueryStatus struct {
+	Total    uint64            `json:"total"`
+	HitRatio string            `json:"hitRatio"` // answers from the cache among those from cache or upstream
+	BySource map[string]uint64 `json:"bySource"`
+	ByRcode  map[string]uint64 `json:"byRcode"`
+	Inflight int               `json:"inflight"`
+	Waiting  int               `json:"waiting"`
+	Shed     uint64            `json:"shed"`
+}
+
+// CacheStatus is how full the cache is.
+type CacheStatus struct {
+	Entries   int64  `json:"entries"`
+	Bytes     int64  `json:"bytes"`
+	Capacity  int64  `json:"capacity"`
+	Evictions uint64 `json:"evictions"`
+}
+
+// UpstreamStatus is one upstream as seen from here.
+type UpstreamStatus struct {
+	Zone     string            `json:"zone"`
+	Address  string            `json:"address"`
+	Requests uint64            `json:"requests"`
+	Failures map[string]uint64 `json:"failures,omitempty"`
+	Latency  string            `json:"latency"` // smoothed; "unknown" before the first answer
+}
+
+// Status gathers the status.
+func (a *Agent) Status() Status {
+	r := a.running.Load()
+	s := Status{Version: a.options.Version, Up: time.Since(a.started).Round(time.Second).String()}
+	for _, addr := range a.Addrs() {
+		s.Addresses = append(s.Addresses, addr.String())
+	}
+	s.Config = a.configStatus()
+	s.Queries = queryStatus(a.resolver.Stats())
+	s.Cache = cacheStatus(r.cache.Stats())
+	for _, route := range r.routes {
+		s.Upstreams = append(s.Upstreams, upstreamStatus(route)...)
+	}
+	return s
+}
+
+func (a *Agent) configStatus() ConfigStatus {
+	s := ConfigStatus{
+		File:       a.options.File,
+		Generation: a.reloads.generation.Load(),
+		Applied:    time.Unix(0, a.reloads.lastSuccess.Load()).UTC().Format(time.RFC3339),
+		Refused:    a.reloads.bad.Load(),
+		LastOK:     true,
+	}
+	if why := a.reloads.lastError.Load(); why != nil {
+		s.LastOK, s.LastError = false, *why
+	}
+	return s
+}
+
+func queryStatus(st resolve.Stats) QueryStatus {
+	s := QueryStatus{BySource: map[string]uint64{}, ByRcode: map[string]uint64{}, Inflight: st.Inflight, Waiting: st.Waiting}
+	for _, families := range st.Queries {
+		for _, types := range families {
+			for _, n := range types {
+				s.Total += n
+			}
+		}
+	}
+	for source, rcodes := range st.Responses {
+		for rcode, n := range rcodes {
+			if n > 0 {
+				s.BySource[resolve.Sources()[source]] += n
+				s.ByRcode[resolve.Rcodes()[rcode]] += n
+			}
+		}
+	}
+	for _, n := range st.Shed {
+		s.Shed += n
+	}
+	s.HitRatio = "no queries yet"
+	hits := s.BySource[resolve.Sources()[resolve.SourceCache]]
+	if all := hits + s.BySource[resolve.Sources()[resolve.SourceUpstream]]; all > 0 {
+		s.HitRatio = fmt.Sprintf("%.1f %%", 100*float64(hits)/float64(all))
+	}
+	return s
+}
+
+func cacheStatus(st cache.Stats) CacheStatus {
+	return CacheStatus{Entries: st.Entries, Bytes: st.Bytes + st.Fixed, Capacity: st.Capacity, Evictions: st.Evictions}
+}
+
+func upstreamStatus(r route) []UpstreamStatus {
+	stats := r.pool.Stats()
+	list := make([]UpstreamStatus, 0, len(stats.Servers))
+	for _, server := range stats.Servers {
+		s := UpstreamStatus{Zone: r.zone, Address: server.Network + "://" + server.Addr.String(), Requests: server.Requests, Latency: "unknown"}
+		if server.SRTT > 0 {
+			s.Latency = server.SRTT.Round(10 * time.Microsecond).String()
+		}
+		for cause, n := range server.Failures {
+			if n == 0 {
+				continue
+			}
+			if s.Failures == nil {
+				s.Failures = map[string]uint64{}
+			}
+			s.Failures[causeName(cause)] = n
+		}
+		list = append(list, s)
+	}
+	return list
+}
