@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodecache/node-cache/pkg/agent"
+)
+
+func agentCommand() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "agent [--config FILE]",
+		Short: "Serve DNS on this node",
+		Long: `Serve DNS on this node until SIGTERM or SIGINT.
+
+Without a file the built-in defaults hold, which need no rights: port 1053 of
+127.0.0.1, upstreams from /etc/resolv.conf. A file is followed: what changes in it
+applies at once, and a bad one is refused while the running configuration stays.
+Logs go to standard error.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx := cmd.Context()
+			a, err := agent.New(agent.Options{File: file, Version: version, Log: cmd.ErrOrStderr()})
+			if err != nil {
+				return err
+			}
+			if err := a.Listen(ctx); err != nil {
+				return err
+			}
+			if file == "" {
+				greet(cmd.OutOrStdout(), a)
+			}
+			return a.Run(ctx)
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "configuration file; `FILE` is followed while the agent runs")
+	return cmd
+}
+
+// greet tells a newcomer, who runs without a file, what to type next.
+func greet(out io.Writer, a *agent.Agent) {
+	addr := a.Addrs()[0]
+	_, _ = fmt.Fprintf(out, "node-cache %s answers DNS on %s, UDP and TCP. In another terminal:\n", version, addr)
+	_, _ = fmt.Fprintf(out, "  dig @%s -p %d example.com\n", addr.Addr(), addr.Port())
+	_, _ = fmt.Fprintf(out, "  node-cache query --server %s example.com      (bin/node-cache after `make build`)\n", addr)
+	if admin := a.AdminAddr(); admin.IsValid() {
+		_, _ = fmt.Fprintf(out, "  curl 'http://%s/status?format=text'           how it is doing\n", admin)
+		_, _ = fmt.Fprintf(out, "  curl http://%s/metrics                        for Prometheus\n", admin)
+	}
+	_, _ = fmt.Fprintln(out, "It runs on built-in defaults; `node-cache check --print` shows them. Ctrl-C stops it.")
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+func checkCommand() *cobra.Command {
+	var show bool
+	cmd := &cobra.Command{
+		Use:   "check [FILE]",
+		Short: "Check a configuration file as the agent would read it",
+		Long: `Check a configuration file with the code the agent reads it with. Every problem
+is reported at once, with its path and a hint. Exit code 0: good; 1: not.`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, name := config.Default(), "built-in defaults"
+			if len(args) == 1 {
+				var err error
+				name = args[0]
+				if cfg, err = config.Load(name); err != nil {
+					return err
+				}
+			} else if !show {
+				return &usageError{fmt.Errorf("check: a file to check, or --print for the defaults, is missing")}
+			}
+			if !show {
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: ok\n", name)
+				return err
+			}
+			text, err := config.Marshal(cfg)
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&show, "print", false, "print the whole configuration, defaults filled in, instead of `ok`")
+	return cmd
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command node-cache is a DNS cache that runs on every node of a Kubernetes cluster.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// version is set by the linker.
+var version = "dev" //nolint:gochecknoglobals // the linker can set nothing else
+
+// Exit codes that scripts can rely on.
+const (
+	exitOK      = 0
+	exitFailed  = 1 // the agent could not start or stopped with an error, a file is bad, a query got no answer
+	exitUsage   = 2 // the command line itself
+	exitNothing = 3 // query: the name or the type does not exist
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run is the whole program but the exit.
+func run(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	root := rootCommand()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	return report(root.ExecuteContext(ctx), stderr)
+}
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "node-cache",
+		Short:         "A DNS cache for every node of a Kubernetes cluster",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          usageArgs(cobra.NoArgs),
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.AddCommand(agentCommand(), checkCommand(), queryCommand(), versionCommand())
+	return root
+}
+
+// A usageError is a command line that cannot be followed.
+type usageError struct{ error }
+
+// usageArgs makes the errors of an argument check usage errors.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &usageError{err}
+		}
+		return nil
+	}
+}
+
+// An exitError ends the program with a code of its own, having said why already.
+type exitError int
+
+// Error is what a caller would see that does not know the type.
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// report prints err as `node-cache: what: why`, with a hint where there is one,
+// and gives the exit code.
+func report(err error, stderr io.Writer) int {
+	var (
+		code    exitError
+		usage   *usageError
+		bad     *config.Error
+		problem *agent.Problem
+	)
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &code):
+		return int(code)
+	case errors.As(err, &usage):
+		complain(stderr, usage.Error(), "`node-cache --help` lists commands and flags")
+		return exitUsage
+	case errors.As(err, &bad):
+		for _, p := range bad.Problems {
+			complain(stderr, where(bad.Path, p.Path)+p.What, p.Hint)
+		}
+	case errors.As(err, &problem):
+		complain(stderr, err.Error(), problem.Hint)
+	default:
+		complain(stderr, err.Error(), "")
+	}
+	return exitFailed
+}
+
+// where names the file and the key of a problem, as far as they are known.
+func where(file, key string) string {
+	prefix := ""
+	for _, part := range []string{file, key} {
+		if part != "" {
+			prefix += part + ": "
+		}
+	}
+	return prefix
+}
+
+func complain(stderr io.Writer, what, hint string) {
+	_, _ = fmt.Fprintf(stderr, "node-cache: %s\n", what)
+	if hint != "" {
+		_, _ = fmt.Fprintf(stderr, "hint: %s\n", hint)
+	}
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/spf13/cobra"
+
+	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// A question is what the command line of query asks for.
+type question struct {
+	server  netip.AddrPort
+	tcp     bool
+	timeout time.Duration
+	name    string
+	rrtype  uint16
+}
+
+func queryCommand() *cobra.Command {
+	q := question{}
+	var server string
+	listen := config.Default().Listen
+	cmd := &cobra.Command{
+		Use:   "query [--server IP:PORT] [--tcp] NAME [TYPE]",
+		Short: "Ask an agent for a name",
+		Long: `Ask an agent for a name and print what it says. TYPE is A if it is left out.
+
+Exit code 0: there are records; 3: the name or the type does not exist; 1: no
+answer, or a failure.`,
+		Args: usageArgs(cobra.RangeArgs(1, 2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := q.read(server, args); err != nil {
+				return &usageError{err}
+			}
+			return q.ask(cmd)
+		},
+	}
+	cmd.Flags().StringVar(&server, "server", netip.AddrPortFrom(listen.Addresses[0], listen.Port).String(), "the agent's `IP[:PORT]`")
+	cmd.Flags().BoolVar(&q.tcp, "tcp", false, "ask over TCP")
+	cmd.Flags().DurationVar(&q.timeout, "timeout", 5*time.Second, "how long to wait")
+	return cmd
+}
+
+// read takes the command line in.
+func (q *question) read(server string, args []string) error {
+	var err error
+	if q.server, err = netip.ParseAddrPort(server); err != nil {
+		ip, ipErr := netip.ParseAddr(server)
+		if ipErr != nil {
+			return fmt.Errorf("--server %q: not an IP address with or without a port", server)
+		}
+		q.server = netip.AddrPortFrom(ip, 53)
+	}
+	q.name = dns.Fqdn(args[0])
+	if _, ok := dns.IsDomainName(q.name); !ok {
+		return fmt.Errorf("%q: not a domain name", args[0])
+	}
+	q.rrtype = dns.TypeA
+	if len(args) == 2 {
+		known := false
+		if q.rrtype, known = dns.StringToType[strings.ToUpper(args[1])]; !known {
+			return fmt.Errorf("%q: not a record type", args[1])
+		}
+	}
+	return nil
+}
+
+// ask sends the question and prints the answer.
+func (q *question) ask(cmd *cobra.Command) error {
+	network := "udp"
+	if q.tcp {
+		network = "tcp"
+	}
+	reply, took, err := q.exchange(cmd.Context(), network)
+	if err == nil && reply.Truncated && !q.tcp {
+		network = "tcp"
+		reply, took, err = q.exchange(cmd.Context(), network)
+	}
+	if err != nil {
+		return q.unanswered(err)
+	}
+	out := cmd.OutOrStdout()
+	for _, rr := range reply.Answer {
+		_, _ = fmt.Fprintln(out, rr)
+	}
+	for _, line := range extendedErrors(reply) {
+		_, _ = fmt.Fprintln(out, line)
+	}
+	_, _ = fmt.Fprintf(out, "; %s, %d records, %s over %s in %s\n",
+		dns.RcodeToString[reply.Rcode], len(reply.Answer), q.server, network, took.Round(10*time.Microsecond))
+	switch {
+	case reply.Rcode == dns.RcodeNameError, reply.Rcode == dns.RcodeSuccess && len(reply.Answer) == 0:
+		return exitError(exitNothing)
+	case reply.Rcode != dns.RcodeSuccess:
+		return exitError(exitFailed)
+	}
+	return nil
+}
+
+func (q *question) exchange(ctx context.Context, network string) (*dns.Msg, time.Duration, error) {
+	m := new(dns.Msg).SetQuestion(q.name, q.rrtype)
+	m.SetEdns0(1232, false)
+	c := &dns.Client{Net: network, Timeout: q.timeout}
+	return c.ExchangeContext(ctx, m, q.server.String())
+}
+
+// unanswered says why there is no answer, and what to look at.
+func (q *question) unanswered(err error) error {
+	hint := "look at the agent's /status page"
+	var timeout interface{ Timeout() bool }
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		hint = "nothing listens there; `node-cache agent` does on its listen.addresses and listen.port"
+	case errors.As(err, &timeout) && timeout.Timeout():
+		hint = "the address may be no agent's, or a firewall drops the packets"
+	}
+	return &agent.Problem{Err: fmt.Errorf("asking %s for %s: %w", q.server, q.name, err), Hint: hint}
+}
+
+// extendedErrors are the RFC 8914 codes in a reply, as comments.
+func extendedErrors(reply *dns.Msg) []string {
+	var lines []string
+	opt := reply.IsEdns0()
+	if opt == nil {
+		return nil
+	}
+	for _, o := range opt.Option {
+		if ede, ok := o.(*dns.EDNS0_EDE); ok {
+			lines = append(lines, fmt.Sprintf("; extended error %d (%s) %s", ede.InfoCode, dns.ExtendedErrorCodeToString[ede.InfoCode], ede.ExtraText))
+		}
+	}
+	return lines
+}
