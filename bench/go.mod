@@ -5,6 +5,7 @@ go 1.26.0
 
 require (
 	github.com/coredns/coredns v1.14.7
+	github.com/google/go-cmp v0.7.0
 	github.com/miekg/dns v1.1.72
 	golang.org/x/sys v0.49.0
 )

@@ -58,7 +58,7 @@ func (b *bench) serve(ctx context.Context, round int, c contender, row *result) 
 		return err
 	}
 	for _, l := range loads() {
-		if !slices.Contains(b.opts.loads, l.name) || (c.skip != nil && c.skip(l.name) != "") {
+		if !slices.Contains(b.opts.loads, l.name) || (c.load != "" && c.load != l.name) {
 			continue
 		}
 		s, err := b.shoot(ctx, p, l, at.port)

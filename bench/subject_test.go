@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+func TestParseVersion(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, text, want string
+	}{
+		{name: "unbound", text: "Version 1.17.1\n\nConfigure line: --build=x86_64\n", want: "1.17.1"},
+		{name: "dnsdist", text: "dnsdist 1.7.3 (Lua 5.1.4 [LuaJIT 2.1.0-beta3])", want: "1.7.3"},
+		{name: "kresd", text: "Knot Resolver, version 5.6.0\n", want: "5.6.0"},
+		{name: "dnsmasq", text: "Dnsmasq version 2.90  Copyright (c) 2000-2024 Simon Kelley\n", want: "2.90"},
+		{name: "a date before the version", text: "Nov 20 22:40:23 PowerDNS Recursor 4.8.8 (C) 2001-2022", want: "4.8.8"},
+		{name: "coredns", text: "CoreDNS-1.14.7\nlinux/amd64, go1.26.8, \n", want: "1.14.7"},
+		{name: "node-cache", text: "node-cache v0.1.0-3-gabcdef0 (go1.26.8)\n", want: "v0.1.0-3-gabcdef0"},
+		{name: "none", text: "usage: server [flags]\n", want: "unknown"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := parseVersion(tt.text); got != tt.want {
+				t.Errorf("parseVersion = %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestConfigsPoint checks that each server listens where it is asked and forwards to the upstream.
+func TestConfigsPoint(t *testing.T) {
+	t.Parallel()
+	at := site{dir: "/run/x", conf: "/run/x/conf", port: 5999, upstream: 5888, metrics: 5777}
+	for _, s := range subjects() {
+		if s.name == floorName {
+			continue
+		}
+		text := strings.Join(s.args(at), " ")
+		if s.config != nil {
+			if !strings.Contains(text, at.conf) {
+				t.Errorf("%s is not given its configuration: %s", s.name, text)
+			}
+			text = s.config(at)
+		}
+		for _, port := range []int{at.port, at.upstream} {
+			if strings.Count(text, strconv.Itoa(port)) != 1 {
+				t.Errorf("%s does not name port %d once:\n%s", s.name, port, text)
+			}
+		}
+	}
+}
+
+// TestFloorAnswers compiles the floor and asks it as dnsperf does.
+func TestFloorAnswers(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("cc"); err != nil {
+		t.Skip("no C compiler")
+	}
+	dir := t.TempDir()
+	path, err := builder{dir: dir}.floor(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := (&portFinder{next: 25300}).free(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := start(t.Context(), serverCPU, dir, []string{path, loopback, strconv.Itoa(port)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.stop()
+	if err := awaitAnswer(t.Context(), p, port); err != nil {
+		t.Fatal(err)
+	}
+	query := new(dns.Msg).SetQuestion("Some.Name.example.", dns.TypeA).SetEdns0(1232, true)
+	reply, _, err := new(dns.Client).ExchangeContext(t.Context(), query, loopback+":"+strconv.Itoa(port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := reply.Question, query.Question; !slices.Equal(got, want) {
+		t.Errorf("question %v, want %v", got, want)
+	}
+	if len(reply.Answer) != 1 || len(reply.Extra) != 0 || !reply.Response || reply.Rcode != dns.RcodeSuccess {
+		t.Fatalf("reply:\n%s", reply)
+	}
+	if got, want := reply.Answer[0].String(), "Some.Name.example.\t30\tIN\tA\t10.0.0.1"; got != want {
+		t.Errorf("answer %q, want %q", got, want)
+	}
+}
+
+func TestFloorReportsABadAddress(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("cc"); err != nil {
+		t.Skip("no C compiler")
+	}
+	dir := t.TempDir()
+	path, err := builder{dir: dir}.floor(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := start(t.Context(), serverCPU, dir, []string{path, "192.0.2.1", "53"}) // RFC 5737: nobody's address
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-p.done
+	if got, want := p.lastWords(), "floor: binding: Cannot assign requested address"; got != want {
+		t.Errorf("lastWords = %q, want %q", got, want)
+	}
+}
