@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"runtime"
 	"runtime/pprof"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -60,14 +62,16 @@ func target(network string, addr netip.AddrPort) upstream.Target {
 	return upstream.Target{Network: network, Addr: addr}
 }
 
-// memory makes a pool over servers in memory, all asked over network.
+// memory runs a pool over servers in memory, all asked over network.
 func memory(t *testing.T, network string, net upstreamtest.Network, addrs ...netip.AddrPort) *upstream.Pool {
 	t.Helper()
 	cfg := upstream.Config{Dial: net.Dial}
 	for _, addr := range addrs {
 		cfg.Targets = append(cfg.Targets, target(network, addr))
 	}
-	return newPool(t, cfg)
+	p := newPool(t, cfg)
+	run(t, p)
+	return p
 }
 
 func newPool(tb testing.TB, cfg upstream.Config) *upstream.Pool {
@@ -145,13 +149,60 @@ func outcome(tb testing.TB, r []byte, err error) string {
 	return "empty " + dns.RcodeToString[m.Rcode]
 }
 
-// failures are the causes counted for the pool's i-th server, as "cause=n …".
-func failures(p *upstream.Pool, i int) string {
+// failures are the causes counted for the pool's first server, as "cause=n …".
+func failures(p *upstream.Pool) string {
 	var out []string
-	for cause, n := range p.Stats().Servers[i].Failures {
+	for cause, n := range p.Stats().Servers[0].Failures {
 		if n > 0 {
 			out = append(out, fmt.Sprintf("%s=%d", upstream.Cause(cause), n))
 		}
 	}
 	return strings.Join(out, " ")
+}
+
+// servers lists the pool's upstreams.
+func servers(p *upstream.Pool) []string {
+	list := p.Stats().Servers
+	if len(list) == 0 {
+		return nil
+	}
+	out := make([]string, 0, len(list))
+	for _, s := range list {
+		out = append(out, s.Network+" "+s.Addr.String())
+	}
+	return out
+}
+
+// logger is a log and a function that gives its lines so far.
+func logger() (log *slog.Logger, lines func() []string) {
+	b := &lockedBuffer{}
+	h := slog.NewTextHandler(b, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})
+	return slog.New(h), b.lines
+}
+
+type lockedBuffer struct {
+	mu  sync.Mutex // guards buf
+	buf strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) lines() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []string
+	for line := range strings.Lines(b.buf.String()) {
+		line = strings.NewReplacer("level=", "", "msg=", "", `"`, "").Replace(strings.TrimSpace(line))
+		out = append(out, line)
+	}
+	return out
 }

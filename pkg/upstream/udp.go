@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -43,11 +44,11 @@ func (e *endpoint) askUDP(ctx context.Context, q []byte) (a answer, truncated bo
 	if _, err := conn.Write(s.query); err != nil {
 		return answer{}, false, fmt.Errorf("sending: %w", err)
 	}
-	seen := error(nil) // the last malformed answer
+	var seen error // the last malformed answer
 	for {
 		n, err := conn.Read(s.answer[:])
-		if err != nil && seen != nil && ctx.Err() != nil {
-			return answer{}, false, seen
+		if err != nil && ctx.Err() != nil {
+			return answer{}, false, cmp.Or(seen, fmt.Errorf("waiting for an answer: %w", ctx.Err()))
 		}
 		if err != nil {
 			return answer{}, false, fmt.Errorf("receiving: %w", err)

@@ -73,7 +73,7 @@ func TestUDPBadDatagramFirst(t *testing.T) {
 				if got := time.Since(start); got != 150*time.Millisecond {
 					t.Errorf("it took %v, want 150ms", got)
 				}
-				if got := failures(p, 0); got != want {
+				if got := failures(p); got != want {
 					t.Errorf("failures %q, want %q", got, want)
 				}
 				if got := p.Stats().Servers[0]; got.Requests != 1 || got.SRTT != 150*time.Millisecond {
@@ -99,7 +99,7 @@ func TestUDPBadDatagramsFromSocket(t *testing.T) {
 	if got := ask(t, p); got != "192.0.2.66" {
 		t.Errorf("answer %q, want the good one, 192.0.2.66", got)
 	}
-	if got := failures(p, 0); got != want {
+	if got := failures(p); got != want {
 		t.Errorf("failures %q, want %q", got, want)
 	}
 }
@@ -124,7 +124,7 @@ func TestUDPOtherSourceIsNotHeard(t *testing.T) {
 			t.Errorf("answer %q, want 192.0.2.10", got)
 		}
 	}
-	if got := failures(p, 0); got != "" {
+	if got := failures(p); got != "" {
 		t.Errorf("failures %q, want none", got)
 	}
 }
@@ -146,7 +146,7 @@ func TestUDPMismatchesLeaveHealthAlone(t *testing.T) {
 		if a, b := stats[0].Requests, stats[1].Requests; a != 19 || b != 1 {
 			t.Errorf("requests %d and %d, want 19 to the fast one that is spoofed, 1 to the other", a, b)
 		}
-		if got, want := failures(p, 0), "mismatch=57"; got != want {
+		if got, want := failures(p), "mismatch=57"; got != want {
 			t.Errorf("failures %q, want %q", got, want)
 		}
 	})

@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// A diary notes when servers A, B and C were asked, as "A@0s B@400ms".
+type diary struct {
+	mu    sync.Mutex // guards lines
+	start time.Time
+	lines []string
+}
+
+// server is a server in memory that keeps the diary.
+func (d *diary) server(name string, script upstreamtest.Script) *upstreamtest.Server {
+	d.start = time.Now()
+	return upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		edns := ""
+		if !q.EDNS {
+			edns = "-plain"
+		}
+		d.lines = append(d.lines, fmt.Sprintf("%s%s@%v", name, edns, time.Since(d.start)))
+		return script(q)
+	})
+}
+
+func (d *diary) String() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return strings.Join(d.lines, " ")
+}
+
+// One exchange with up to three servers that nothing is known of yet.
+func TestExchangeTries(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	var (
+		silent = upstreamtest.Action{Drop: true}
+		good   = one("192.0.2.10")
+		other  = one("192.0.2.20")
+	)
+	tests := []struct {
+		name    string
+		a, b, c []upstreamtest.Action // nil: no such server
+		want    string
+		asked   string
+		took    time.Duration
+	}{
+		{
+			name: "the first answer is enough",
+			a:    []upstreamtest.Action{after(20*ms, good)}, b: []upstreamtest.Action{other},
+			want: "192.0.2.10", asked: "A@0s", took: 20 * ms,
+		},
+		{
+			name: "silence hands on to the other",
+			a:    []upstreamtest.Action{silent}, b: []upstreamtest.Action{after(20*ms, other)},
+			want: "192.0.2.20", asked: "A@0s B@400ms", took: 420 * ms,
+		},
+		{
+			name: "the slow one is still heard",
+			a:    []upstreamtest.Action{after(500*ms, good)}, b: []upstreamtest.Action{silent},
+			want: "192.0.2.10", asked: "A@0s B@400ms", took: 500 * ms,
+		},
+		{
+			name: "one lost datagram",
+			a:    []upstreamtest.Action{silent, after(10*ms, good)},
+			want: "192.0.2.10", asked: "A@0s A@400ms", took: 410 * ms,
+		},
+		{
+			name: "two silent servers get three tries each, in turn",
+			a:    []upstreamtest.Action{silent}, b: []upstreamtest.Action{silent}, c: []upstreamtest.Action{good},
+			want: "timeout", asked: "A@0s B@400ms A@800ms B@1.2s A@1.6s B@2s", took: 4500 * ms,
+		},
+		{
+			name: "SERVFAIL hands on at once",
+			a:    []upstreamtest.Action{rcode(dns.RcodeServerFailure)}, b: []upstreamtest.Action{after(10*ms, other)},
+			want: "192.0.2.20", asked: "A@0s B@0s", took: 10 * ms,
+		},
+		{
+			name: "who said SERVFAIL or REFUSED is not asked again",
+			a:    []upstreamtest.Action{rcode(dns.RcodeServerFailure)}, b: []upstreamtest.Action{rcode(dns.RcodeRefused)},
+			want: "rcode REFUSED", asked: "A@0s B@0s", took: 0,
+		},
+		{
+			name: "the other has all its tries",
+			a:    []upstreamtest.Action{rcode(dns.RcodeRefused)}, b: []upstreamtest.Action{silent, silent, after(10*ms, other)},
+			want: "192.0.2.20", asked: "A@0s B@0s B@400ms B@800ms", took: 810 * ms,
+		},
+		{
+			name: "with a bad answer in hand nobody waits for the deadline",
+			a:    []upstreamtest.Action{rcode(dns.RcodeServerFailure)}, b: []upstreamtest.Action{silent},
+			want: "rcode SERVFAIL", asked: "A@0s B@0s B@400ms B@800ms", took: 1200 * ms,
+		},
+		{
+			name: "FORMERR without OPT means a server without EDNS",
+			a:    []upstreamtest.Action{{Rcode: dns.RcodeFormatError, NoEDNS: true}, good},
+			want: "192.0.2.10", asked: "A@0s A-plain@0s",
+		},
+		{
+			name: "NOTIMP without OPT as well, in turn",
+			a:    []upstreamtest.Action{{Rcode: dns.RcodeNotImplemented, NoEDNS: true}, good},
+			b:    []upstreamtest.Action{rcode(dns.RcodeServerFailure)},
+			want: "192.0.2.10", asked: "A@0s B@0s A-plain@0s",
+		},
+		{
+			name: "FORMERR twice is an answer",
+			a:    []upstreamtest.Action{{Rcode: dns.RcodeFormatError, NoEDNS: true}},
+			want: "rcode FORMERR", asked: "A@0s A-plain@0s",
+		},
+		{
+			name: "FORMERR with OPT is an answer",
+			a:    []upstreamtest.Action{rcode(dns.RcodeFormatError)},
+			want: "rcode FORMERR", asked: "A@0s",
+		},
+		{
+			name: "an extended response code", // 16 has two names
+			a:    []upstreamtest.Action{rcode(dns.RcodeBadVers)},
+			want: "rcode BADSIG", asked: "A@0s",
+		},
+		{
+			name: "garbage to the end",
+			a:    []upstreamtest.Action{{Raw: []upstreamtest.Raw{upstreamtest.BadShapes()[17].Make}}},
+			want: "malformed", asked: "A@0s A@400ms A@800ms", took: 4500 * ms,
+		},
+		{
+			name: "mismatches are silence",
+			a:    []upstreamtest.Action{{Raw: []upstreamtest.Raw{upstreamtest.BadShapes()[0].Make}}},
+			want: "timeout", asked: "A@0s A@400ms A@800ms", took: 4500 * ms,
+		},
+		{
+			name: "an answer at the last moment",
+			a:    []upstreamtest.Action{after(4499*ms, good), silent},
+			want: "192.0.2.10", asked: "A@0s A@400ms A@800ms", took: 4499 * ms,
+		},
+	}
+	for _, tt := range tests {
+		for _, network := range []string{"udp", "tcp"} {
+			if network == "tcp" && strings.HasPrefix(tt.name, "garbage") {
+				continue // over TCP it ends a try at once: TestTCPMalformed
+			}
+			t.Run(tt.name+" "+network, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					d := &diary{}
+					servers := upstreamtest.Network{}
+					var addrs []netip.AddrPort
+					for i, actions := range [][]upstreamtest.Action{tt.a, tt.b, tt.c} {
+						if actions != nil {
+							addr := []netip.AddrPort{addrA, addrB, addrC}[i]
+							addrs = append(addrs, addr)
+							servers[addr] = d.server("ABC"[i:i+1], upstreamtest.Sequence(actions...))
+						}
+					}
+					p := memory(t, network, servers, addrs...)
+					start := time.Now()
+					got := ask(t, p)
+					took := time.Since(start)
+					if got != tt.want {
+						t.Errorf("outcome %q, want %q", got, tt.want)
+					}
+					if took != tt.took {
+						t.Errorf("it took %v, want %v", took, tt.took)
+					}
+					synctest.Wait()
+					if got := d.String(); got != tt.asked {
+						t.Errorf("asked %q, want %q", got, tt.asked)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Nobody listening is known at once, not at the deadline. Real sockets.
+func TestExchangeRefused(t *testing.T) {
+	t.Parallel()
+	for _, network := range []string{"udp", "tcp"} {
+		t.Run(network, func(t *testing.T) {
+			t.Parallel()
+			// Ports below 1024 that nobody has, so that no other test gets one.
+			addr := netip.MustParseAddrPort("127.0.0.9:9")
+			p := newPool(t, upstream.Config{Targets: []upstream.Target{target(network, addr)}})
+			run(t, p)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			r, err := p.Exchange(ctx, question(t, "www.example."), nil)
+			if got := outcome(t, r, err); got != "network" {
+				t.Errorf("outcome %q, want network", got)
+			}
+			if got, want := failures(p), "conn_refused=3"; got != want {
+				t.Errorf("failures %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// A caller that leaves is no fault of the upstream.
+func TestExchangeCancelled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := memory(t, "udp", upstreamtest.Network{addrA: nil}, addrA)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := p.Exchange(ctx, question(t, "www.example."), nil)
+		if got := outcome(t, nil, err); got != "timeout" {
+			t.Errorf("outcome %q, want timeout", got)
+		}
+		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v, want one that tells of the context", err)
+		}
+		if got := failures(p); got != "" {
+			t.Errorf("failures %q, want none", got)
+		}
+		if got := p.Stats().Servers[0].SRTT; got != 0 {
+			t.Errorf("srtt %v, want no penalty", got)
+		}
+	})
+}
+
+// The order follows latency; who is slow or failed is tried again now and then.
+func TestOrder(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	tests := []struct {
+		name  string
+		a, b  upstreamtest.Action
+		later map[int]upstreamtest.Action // what A does from that query on
+		every time.Duration               // between queries
+		n     int
+		want  string // servers asked, query by query
+	}{
+		{
+			name: "each is measured, then the faster one is asked",
+			a:    after(20*ms, one("192.0.2.10")), b: after(5*ms, one("192.0.2.20")),
+			every: 100 * ms, n: 10,
+			want: "A B B B B B B B B B",
+		},
+		{
+			name: "not being asked halves every 5 s", // 20 ms are worth less than 4 ms after 15 s
+			a:    after(20*ms, one("192.0.2.10")), b: after(4*ms, one("192.0.2.20")),
+			every: time.Second, n: 20,
+			want: "A B B B B B B B B B B B B B B A B B B B",
+		},
+		{
+			name: "a silent one costs one query its patience, then is asked last",
+			a:    upstreamtest.Action{Drop: true}, b: after(5*ms, one("192.0.2.20")),
+			every: 100 * ms, n: 6,
+			want: "AB B B B B B",
+		},
+		{
+			name: "and is back with the first answer", // a penalty of 100 ms is worth less than 5 ms after 25 s
+			a:    upstreamtest.Action{Drop: true}, b: after(5*ms, one("192.0.2.20")),
+			later: map[int]upstreamtest.Action{20: after(ms, one("192.0.2.10"))},
+			every: time.Second, n: 31,
+			want: "AB" + strings.Repeat(" B", 24) + strings.Repeat(" A", 6),
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a, b := upstreamtest.New(upstreamtest.Always(tt.a)), upstreamtest.New(upstreamtest.Always(tt.b))
+				p := memory(t, "udp", upstreamtest.Network{addrA: a, addrB: b}, addrA, addrB)
+				got := make([]string, 0, tt.n)
+				start := time.Now()
+				for i := range tt.n {
+					if act, ok := tt.later[i]; ok {
+						a.SetScript(upstreamtest.Always(act))
+					}
+					beforeA, beforeB := len(a.Queries()), len(b.Queries())
+					ask(t, p)
+					got = append(got, strings.Repeat("A", len(a.Queries())-beforeA)+strings.Repeat("B", len(b.Queries())-beforeB))
+					time.Sleep(time.Until(start.Add(time.Duration(i+1) * tt.every)))
+				}
+				if diff := cmp.Diff(tt.want, strings.Join(got, " ")); diff != "" {
+					t.Errorf("asked (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// The patience grows with the latency: 4 × srtt between 150 and 800 ms.
+func TestPatience(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	tests := []struct {
+		srtt, want time.Duration
+	}{
+		{srtt: ms, want: 150 * ms},
+		{srtt: 50 * ms, want: 200 * ms},
+		{srtt: 190 * ms, want: 760 * ms},
+		{srtt: 350 * ms, want: 800 * ms},
+	}
+	for _, tt := range tests {
+		t.Run(tt.srtt.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := &diary{}
+				a := d.server("A", upstreamtest.Sequence(after(tt.srtt, one("192.0.2.10")), upstreamtest.Action{Drop: true}))
+				p := memory(t, "udp", upstreamtest.Network{addrA: a}, addrA)
+				ask(t, p)
+				start := time.Since(d.start)
+				ask(t, p)
+				want := fmt.Sprintf("A@0s A@%v A@%v A@%v", start, start+tt.want, start+2*tt.want)
+				if got := d.String(); got != want {
+					t.Errorf("asked %q, want %q", got, want)
+				}
+			})
+		})
+	}
+}
+
+// Penalties: 100 ms at least, then twice as much, up to a second; tries side by
+// side count once.
+func TestPenalty(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := memory(t, "udp", upstreamtest.Network{addrA: nil}, addrA)
+		want := []time.Duration{100e6, 200e6, 400e6, 800e6, 1000e6}
+		got := make([]time.Duration, 0, len(want))
+		for range want {
+			var clients sync.WaitGroup
+			for range 20 {
+				clients.Go(func() {
+					ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+					defer cancel()
+					_, _ = p.Exchange(ctx, question(t, "www.example."), nil)
+				})
+			}
+			clients.Wait()
+			got = append(got, p.Stats().Servers[0].SRTT)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("srtt (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A probe of one that is thought slow costs the client no more patience than
+// the other one would.
+func TestProbePatience(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := upstreamtest.New(upstreamtest.Always(after(5*time.Millisecond, one("192.0.2.20"))))
+		p := memory(t, "udp", upstreamtest.Network{addrA: nil, addrB: b}, addrA, addrB)
+		ask(t, p)
+		for second := range 60 {
+			before := p.Stats().Servers[0].Requests
+			start := time.Now()
+			if got := ask(t, p); got != "192.0.2.20" {
+				t.Errorf("answer %q, want 192.0.2.20", got)
+			}
+			want := 5 * time.Millisecond
+			if p.Stats().Servers[0].Requests > before {
+				want = 155 * time.Millisecond // 4 × its srtt would be 400 ms and more
+			}
+			if got := time.Since(start); got != want {
+				t.Errorf("after %d s it took %v, want %v", second, got, want)
+			}
+			time.Sleep(time.Second)
+		}
+		if got, want := p.Stats().Servers[0].Requests, uint64(3); got != want {
+			t.Errorf("%d requests to the silent one, want %d", got, want)
+		}
+	})
+}
+
+// A panic in a try or on a connection is one failure, counted, and no more.
+func TestPanicIsContained(t *testing.T) {
+	t.Parallel()
+	for _, network := range []string{"udp", "tcp"} {
+		t.Run(network, func(t *testing.T) {
+			t.Parallel()
+			dials := 0
+			p := newPool(t, upstream.Config{
+				Targets: []upstream.Target{target(network, addrA)},
+				Dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+					dials++
+					panic("a bug")
+				},
+			})
+			if got := ask(t, p); got != "network" {
+				t.Errorf("outcome %q, want network", got)
+			}
+			if got := p.Stats().Panics; got != 3 || dials != 3 {
+				t.Errorf("%d panics of %d, want 3", got, dials)
+			}
+		})
+	}
+}
+
+func TestNewRejects(t *testing.T) {
+	t.Parallel()
+	self := func(addr netip.AddrPort) bool { return addr == addrA }
+	tests := []struct {
+		name    string
+		targets []upstream.Target
+		want    string
+	}{
+		{name: "no target", want: "no usable upstream"},
+		{name: "only ourselves", targets: []upstream.Target{target("udp", addrA)}, want: "no usable upstream"},
+		{name: "network", targets: []upstream.Target{target("tls", addrB)}, want: `reading target 0: network "tls": unsupported operation`},
+		{
+			name:    "address",
+			targets: []upstream.Target{target("udp", addrB), target("udp", netip.AddrPort{})},
+			want:    `reading target 1: address "invalid AddrPort": no usable upstream`,
+		},
+		{
+			name: "file", targets: []upstream.Target{{ResolvConf: "testdata/none.conf"}},
+			want: "reading target 0: open testdata/none.conf: no such file or directory",
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := upstream.New(upstream.Config{Targets: tt.targets, Self: self})
+			if err == nil || err.Error() != tt.want {
+				t.Errorf("error %v, want %v", err, tt.want)
+			}
+		})
+	}
+}
+
+// An entry twice is one upstream, ourselves none.
+func TestNewSorts(t *testing.T) {
+	t.Parallel()
+	log, lines := logger()
+	p := newPool(t, upstream.Config{
+		Targets: []upstream.Target{target("udp", addrB), target("udp", addrA), target("tcp", addrB), target("udp", addrB)},
+		Self:    func(addr netip.AddrPort) bool { return addr == addrA },
+		Log:     log,
+	})
+	if diff := cmp.Diff([]string{"udp 192.0.2.2:53", "tcp 192.0.2.2:53"}, servers(p)); diff != "" {
+		t.Errorf("servers (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"WARN upstream left out: it leads back here upstream=192.0.2.1:53"}, lines()); diff != "" {
+		t.Errorf("log (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// FuzzDatagram sends any octets, then the good answer. The good one is taken,
+// or the octets were an answer that another parser reads as well.
+func FuzzDatagram(f *testing.F) {
+	q := question(f, "www.example.")
+	for _, shape := range upstreamtest.BadShapes() {
+		f.Add(shape.Make(q))
+	}
+	f.Add(upstreamtest.Forged(q))
+	f.Fuzz(func(t *testing.T, datagram []byte) {
+		if len(datagram) > 4096 {
+			return // more than the query allows
+		}
+		p := newPool(t, upstream.Config{
+			Targets: []upstream.Target{target("udp", addrA)},
+			Dial: func(_ context.Context, network string, _ netip.AddrPort) (net.Conn, error) {
+				if network == "tcp" {
+					return nil, net.ErrClosed // a truncated one is a failure then
+				}
+				ours, peer := net.Pipe()
+				go func() {
+					defer func() { _ = peer.Close() }()
+					query := make([]byte, 512)
+					n, err := peer.Read(query)
+					if err != nil {
+						return
+					}
+					if id := query[:2]; len(datagram) >= 2 {
+						datagram = append(bytes.Clone(id), datagram[2:]...)
+					}
+					_, _ = peer.Write(datagram)
+					_, _ = peer.Write(upstreamtest.Forged(query[:n]))
+				}()
+				return ours, nil
+			},
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		defer cancel()
+		r, err := p.Exchange(ctx, q, nil)
+		if err != nil {
+			if got := outcome(t, r, err); got == "timeout" || got == "malformed" {
+				t.Errorf("outcome %q, want the good answer", got)
+			}
+			return
+		}
+		var m dns.Msg
+		if !bytes.Equal(r, upstreamtest.Forged(q)) && m.Unpack(r) == nil &&
+			(m.Id != binary.BigEndian.Uint16(q) || len(m.Question) != 1 || !m.Response) {
+			t.Errorf("accepted %v", &m)
+		}
+	})
+}
+
+// FuzzStream sends any octets over TCP and closes. Whatever they are, the query
+// ends at once; where a plain splitter finds the answer among the frames, so
+// does the pool.
+func FuzzStream(f *testing.F) {
+	q := question(f, "www.example.")
+	frame := func(msg []byte) []byte { return append(binary.BigEndian.AppendUint16(nil, uint16(len(msg))), msg...) }
+	for _, shape := range upstreamtest.BadShapes() {
+		f.Add(append(frame(shape.Make(q)), frame(upstreamtest.Forged(q))...), uint8(3))
+	}
+	f.Add([]byte{0, 0, 0, 0, 0, 1, 7}, uint8(1))
+	f.Add([]byte{0xff, 0xff}, uint8(2))
+	f.Fuzz(func(t *testing.T, stream []byte, step uint8) {
+		p := newPool(t, upstream.Config{
+			Targets: []upstream.Target{target("tcp", addrA)},
+			Rand:    fixed{}, // the seeds' ID, so that frames can answer
+			Dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+				ours, peer := net.Pipe()
+				go func() {
+					defer func() { _ = peer.Close() }()
+					if _, err := peer.Read(make([]byte, 512)); err != nil {
+						return
+					}
+					for rest := stream; len(rest) > 0; {
+						n, err := peer.Write(rest[:min(len(rest), int(step)+1)])
+						if err != nil {
+							return
+						}
+						rest = rest[n:]
+					}
+				}()
+				return ours, nil
+			},
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		defer cancel()
+		asked := bytes.Clone(q)
+		copy(asked, []byte{1, 1})
+		r, err := p.Exchange(ctx, asked, nil)
+		if want := split(stream, upstreamtest.Forged(asked)); want && !bytes.Equal(r, upstreamtest.Forged(asked)) {
+			t.Errorf("%x, %v, want the answer among the frames", r, err)
+		}
+		if err != nil && outcome(t, r, err) == "timeout" {
+			t.Error("the query waited, want an end at once")
+		}
+	})
+}
+
+// fixed is randomness that always gives ones.
+type fixed struct{}
+
+func (fixed) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 1
+	}
+	return len(p), nil
+}
+
+// split tells whether the answer is the first frame with its ID and question.
+func split(stream, answer []byte) bool {
+	for len(stream) >= 2 {
+		n := int(binary.BigEndian.Uint16(stream))
+		if len(stream) < 2+n {
+			return false
+		}
+		frame := stream[2 : 2+n]
+		stream = stream[2+n:]
+		if bytes.Equal(frame, answer) {
+			return true
+		}
+		if len(frame) >= 12 && bytes.Equal(frame[:2], answer[:2]) {
+			return false // it may be the answer as well
+		}
+	}
+	return false
+}

@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// Many queries ride on one connection, each with an ID of its own, and get
+// their own answers although these come in another order. Real sockets.
+func TestTCPPipelines(t *testing.T) {
+	t.Parallel()
+	const clients = 50
+	var waiting sync.WaitGroup
+	waiting.Add(clients)
+	s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+		var n int
+		_, _ = fmt.Sscanf(q.Name, "n%d.example.", &n)
+		return upstreamtest.Action{
+			Records: []string{fmt.Sprintf("%s 60 IN A 192.0.2.%d", q.Name, n)},
+			Split:   1, // and in the smallest pieces
+			Raw:     nil,
+			Delay:   time.Duration(clients-n) * time.Millisecond, // the last one first
+		}
+	})
+	p := newPool(t, upstream.Config{Targets: []upstream.Target{target("tcp", s.Listen(t))}})
+	run(t, p)
+	var group sync.WaitGroup
+	for n := range clients {
+		group.Go(func() {
+			waiting.Done()
+			waiting.Wait()
+			got := askName(t, p, fmt.Sprintf("n%d.example.", n))
+			if want := fmt.Sprintf("192.0.2.%d", n); got != want {
+				t.Errorf("answer %q, want %q", got, want)
+			}
+		})
+	}
+	group.Wait()
+	ids := map[uint16]bool{}
+	sequential := 0
+	for _, q := range s.Queries() {
+		if ids[q.ID] {
+			t.Errorf("ID %d twice", q.ID)
+		}
+		if ids[q.ID-1] {
+			sequential++
+		}
+		ids[q.ID] = true
+	}
+	if len(ids) != clients || sequential > 3 {
+		t.Errorf("%d IDs, %d of them one above another, want %d random ones", len(ids), sequential, clients)
+	}
+	if got := p.Stats().Servers[0]; s.Connections() != 1 || got.Open != 1 || got.Opened != 1 {
+		t.Errorf("%d connections, %d open, %d opened, want one", s.Connections(), got.Open, got.Opened)
+	}
+}
+
+// Frames that answer nothing are counted and passed over.
+func TestTCPBadFrameFirst(t *testing.T) {
+	t.Parallel()
+	for _, shape := range upstreamtest.BadShapes() {
+		if shape.Reads {
+			continue // it is the answer, and ends the try: TestTCPMalformed
+		}
+		t.Run(shape.Name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{
+					Raw: []upstreamtest.Raw{shape.Make, upstreamtest.Forged},
+				}))
+				p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
+				if got := ask(t, p); got != "192.0.2.66" {
+					t.Errorf("answer %q, want the good one, 192.0.2.66", got)
+				}
+				if got, want := failures(p), "mismatch=1"; got != want {
+					t.Errorf("failures %q, want %q", got, want)
+				}
+				if got := len(s.Queries()); got != 1 {
+					t.Errorf("%d queries, want 1", got)
+				}
+			})
+		})
+	}
+}
+
+// An answer that cannot be read ends the try at once: nobody else can have sent
+// it. The connection stays.
+func TestTCPMalformed(t *testing.T) {
+	t.Parallel()
+	truncated := upstreamtest.Shape{Name: "truncated", Reads: true, Make: func(q []byte) []byte {
+		r := upstreamtest.Forged(q)
+		r[2] |= 2
+		return r
+	}}
+	for _, shape := range append(upstreamtest.BadShapes(), truncated) {
+		if !shape.Reads {
+			continue
+		}
+		t.Run(shape.Name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{shape.Make}}))
+				p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
+				start := time.Now()
+				if got := ask(t, p); got != "malformed" {
+					t.Errorf("outcome %q, want malformed", got)
+				}
+				if took := time.Since(start); took != 0 {
+					t.Errorf("it took %v, want an end at once", took)
+				}
+				if got, want := failures(p), "malformed=3"; got != want {
+					t.Errorf("failures %q, want %q", got, want)
+				}
+				if got := s.Connections(); got != 1 {
+					t.Errorf("%d connections, want 1", got)
+				}
+			})
+		})
+	}
+}
+
+// One client query costs three TCP connections at most, whatever happens.
+func TestTCPConnectionsPerQuery(t *testing.T) {
+	t.Parallel()
+	truncated := upstreamtest.Always(upstreamtest.Action{Truncate: true})
+	tests := []struct {
+		name    string
+		network string
+		script  upstreamtest.Script
+		udp     int // queries to each
+	}{
+		{
+			name: "TC=1, then the connection is closed", network: "udp", udp: 3,
+			script: upstreamtest.By(truncated, upstreamtest.Always(upstreamtest.Action{Close: true})),
+		},
+		{
+			name: "TC=1, then the connection is reset", network: "udp", udp: 3,
+			script: upstreamtest.By(truncated, upstreamtest.Always(upstreamtest.Action{Reset: true})),
+		},
+		{name: "closed", network: "tcp", script: upstreamtest.Always(upstreamtest.Action{Close: true})},
+		{name: "reset", network: "tcp", script: upstreamtest.Always(upstreamtest.Action{Reset: true})},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, b := upstreamtest.New(tt.script), upstreamtest.New(tt.script)
+			p := newPool(t, upstream.Config{Targets: []upstream.Target{
+				target(tt.network, a.Listen(t)), target(tt.network, b.Listen(t)),
+			}})
+			run(t, p)
+			if got := ask(t, p); got != "network" {
+				t.Errorf("outcome %q, want network", got)
+			}
+			opened := uint64(0)
+			for _, s := range p.Stats().Servers {
+				opened += s.Opened
+			}
+			if accepted := a.Connections() + b.Connections(); accepted != 3 || opened != 3 {
+				t.Errorf("%d connections accepted, %d opened, want 3", accepted, opened)
+			}
+			for _, s := range []*upstreamtest.Server{a, b} {
+				udp := 0
+				for _, q := range s.Queries() {
+					if q.Network == "udp" {
+						udp++
+					}
+				}
+				if udp != tt.udp {
+					t.Errorf("%d queries over UDP, want %d", udp, tt.udp)
+				}
+			}
+		})
+	}
+}
+
+// A connection may have come to its end by age: the queries on it are asked
+// again, on one new connection, within the same try.
+func TestTCPSecondChance(t *testing.T) {
+	t.Parallel()
+	for _, hangUp := range []upstreamtest.Action{{Close: true}, {Reset: true}} {
+		t.Run(fmt.Sprintf("reset %v", hangUp.Reset), func(t *testing.T) {
+			t.Parallel()
+			s := upstreamtest.New(upstreamtest.Sequence(one("192.0.2.10"), hangUp, one("192.0.2.10")))
+			p := newPool(t, upstream.Config{Targets: []upstream.Target{target("tcp", s.Listen(t))}})
+			run(t, p)
+			for range 3 {
+				if got := ask(t, p); got != "192.0.2.10" {
+					t.Errorf("answer %q, want 192.0.2.10", got)
+				}
+			}
+			if got := p.Stats().Servers[0]; got.Requests != 3 || got.Opened != 2 || s.Connections() != 2 {
+				t.Errorf("%d tries, %d opened, want 3 and 2", got.Requests, got.Opened)
+			}
+			if got := failures(p); got != "" {
+				t.Errorf("failures %q, want none", got)
+			}
+		})
+	}
+}
+
+// A dying connection gives all its queries back at once. They share a new one.
+func TestTCPDeathOfManyQueries(t *testing.T) {
+	t.Parallel()
+	const clients = 200
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(upstreamtest.Always(one("192.0.2.10")))
+		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
+		ask(t, p)
+		s.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
+			if q.Conn == 1 {
+				return upstreamtest.Action{Close: true, Delay: 100 * time.Millisecond}
+			}
+			return one("192.0.2.10")
+		})
+		var group sync.WaitGroup
+		start := time.Now()
+		for range clients {
+			group.Go(func() {
+				if got := ask(t, p); got != "192.0.2.10" {
+					t.Errorf("answer %q, want 192.0.2.10", got)
+				}
+			})
+		}
+		group.Wait()
+		if took := time.Since(start); took != 100*time.Millisecond {
+			t.Errorf("it took %v, want 100ms: the connection's end and no wait", took)
+		}
+		if got := p.Stats().Servers[0]; got.Requests != clients+1 || got.Opened != 2 {
+			t.Errorf("%d tries, %d opened, want %d and 2", got.Requests, got.Opened, clients+1)
+		}
+	})
+}
+
+// A connection that dies with a fresh query on it is a failure of the try.
+func TestTCPDeathOfFreshConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(upstreamtest.Sequence(upstreamtest.Action{Close: true}, one("192.0.2.10")))
+		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
+		if got := ask(t, p); got != "192.0.2.10" {
+			t.Errorf("answer %q, want 192.0.2.10", got)
+		}
+		if got, want := failures(p), "network=1"; got != want {
+			t.Errorf("failures %q, want %q", got, want)
+		}
+		if got := p.Stats().Servers[0].Requests; got != 2 {
+			t.Errorf("%d tries, want 2", got)
+		}
+	})
+}
+
+// Idle connections are closed after ten seconds, not before.
+func TestTCPIdle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(upstreamtest.Always(one("192.0.2.10")))
+		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
+		for range 5 {
+			ask(t, p)
+			time.Sleep(9 * time.Second)
+		}
+		if got := p.Stats().Servers[0]; got.Open != 1 || got.Opened != 1 {
+			t.Errorf("%d open, %d opened with a query every 9 s, want one", got.Open, got.Opened)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := p.Stats().Servers[0].Open; got != 0 {
+			t.Errorf("%d open after 10 s, want none", got)
+		}
+		if got := ask(t, p); got != "192.0.2.10" || s.Connections() != 2 {
+			t.Errorf("answer %q on connection %d, want 192.0.2.10 on the second", got, s.Connections())
+		}
+	})
+}
+
+// 1024 queries fill a connection and 2048 both; what is above that is refused
+// at once, and nobody is blamed.
+func TestTCPInflightLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(upstreamtest.Always(after(100*time.Millisecond, one("192.0.2.10"))))
+		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
+		var answered, refused atomic.Int32
+		var group sync.WaitGroup
+		for range 2100 {
+			group.Go(func() {
+				switch got := ask(t, p); got {
+				case "192.0.2.10":
+					answered.Add(1)
+				case "network":
+					refused.Add(1)
+				default:
+					t.Errorf("outcome %q", got)
+				}
+			})
+		}
+		group.Wait()
+		if answered.Load() != 2048 || refused.Load() != 52 || s.Connections() != 2 {
+			t.Errorf("%d answered, %d refused, %d connections, want 2048, 52 and 2",
+				answered.Load(), refused.Load(), s.Connections())
+		}
+		if got, want := failures(p), "limit=156"; got != want {
+			t.Errorf("failures %q, want %q", got, want)
+		}
+		if got, want := p.Stats().Servers[0].SRTT, 100*time.Millisecond; got != want {
+			t.Errorf("srtt %v, want %v without a penalty", got, want)
+		}
+	})
+}
+
+// A connection that has gone silent is not used while another can be had.
+func TestTCPStalledConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+			if q.Conn == 1 {
+				return upstreamtest.Action{Drop: true}
+			}
+			return one("192.0.2.10")
+		})
+		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
+		start := time.Now()
+		if got := ask(t, p); got != "192.0.2.10" {
+			t.Errorf("answer %q, want 192.0.2.10", got)
+		}
+		if took := time.Since(start); took != 800*time.Millisecond {
+			t.Errorf("it took %v, want 800ms: two tries on the first connection", took)
+		}
+	})
+}
+
+// A peer that takes the connection and never reads is given up.
+func TestTCPPeerThatDoesNotRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var theirs []net.Conn
+		p := newPool(t, upstream.Config{
+			Targets: []upstream.Target{target("tcp", addrA)},
+			Dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+				ours, peer := net.Pipe()
+				theirs = append(theirs, peer)
+				return ours, nil
+			},
+		})
+		run(t, p)
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		if _, err := p.Exchange(ctx, question(t, "www.example."), nil); outcome(t, nil, err) != "timeout" {
+			t.Errorf("error %v, want a timeout", err)
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if got := p.Stats().Servers[0].Open; got != 0 {
+			t.Errorf("%d open after the write time-out, want none", got)
+		}
+		for _, peer := range theirs {
+			if _, err := io.Copy(io.Discard, peer); err != nil {
+				t.Errorf("reading to the end: %v", err)
+			}
+		}
+	})
+}
+
+// A handshake that nobody answers ends with the last query that waits for it.
+func TestTCPAbandonedHandshake(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := upstreamtest.New(upstreamtest.Always(one("192.0.2.20")))
+		p := memory(t, "tcp", upstreamtest.Network{addrA: nil, addrB: b}, addrA, addrB)
+		if got := ask(t, p); got != "192.0.2.20" {
+			t.Errorf("answer %q, want 192.0.2.20", got)
+		}
+		synctest.Wait()
+		if got := p.Stats().Servers[0]; got.Open != 0 || got.Opened != 1 {
+			t.Errorf("%d open, %d opened, want none of one", got.Open, got.Opened)
+		}
+	})
+}
+
+// Run's end closes what is idle, lets the queries in flight end, and leaves a
+// pool that still answers and keeps nothing.
+func TestTCPRunEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(upstreamtest.Always(after(300*time.Millisecond, one("192.0.2.10"))))
+		servers := upstreamtest.Network{addrA: s}
+		p := newPool(t, upstream.Config{Targets: []upstream.Target{target("tcp", addrA)}, Dial: servers.Dial})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan time.Time, 1)
+		go func() {
+			_ = p.Run(ctx)
+			ended <- time.Now()
+		}()
+		start := time.Now()
+		var group sync.WaitGroup
+		group.Go(func() {
+			if got := ask(t, p); got != "192.0.2.10" {
+				t.Errorf("in flight: answer %q, want 192.0.2.10", got)
+			}
+		})
+		time.Sleep(100 * time.Millisecond)
+		cancel()
+		group.Wait()
+		if got, want := (<-ended).Sub(start), 300*time.Millisecond; got != want {
+			t.Errorf("Run ended after %v, want %v, with the query", got, want)
+		}
+		if got := ask(t, p); got != "192.0.2.10" {
+			t.Errorf("afterwards: answer %q, want 192.0.2.10", got)
+		}
+		if got := p.Stats().Servers[0]; got.Open != 0 || got.Opened != 2 {
+			t.Errorf("%d open, %d opened, want none of two", got.Open, got.Opened)
+		}
+	})
+}
+
+// A frame of any claimed length, cut anywhere, is no answer and no wait.
+func TestTCPCutFrames(t *testing.T) {
+	t.Parallel()
+	for cut := range 20 {
+		t.Run(fmt.Sprintf("after %d octets", cut), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newPool(t, upstream.Config{
+					Targets: []upstream.Target{target("tcp", addrA)},
+					Dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+						ours, peer := net.Pipe()
+						go func() {
+							defer func() { _ = peer.Close() }()
+							query := make([]byte, 512)
+							n, _ := peer.Read(query)
+							r := upstreamtest.Forged(query[2:n])
+							_, _ = peer.Write(append([]byte{0, byte(len(r))}, r...)[:cut])
+						}()
+						return ours, nil
+					},
+				})
+				run(t, p)
+				start := time.Now()
+				if got := ask(t, p); got != "network" {
+					t.Errorf("outcome %q, want network", got)
+				}
+				if took := time.Since(start); took != 0 {
+					t.Errorf("it took %v, want an end at once", took)
+				}
+			})
+		})
+	}
+}
