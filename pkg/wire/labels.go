@@ -56,28 +56,29 @@ func labelRun(msg []byte, off int) int {
 // in all. It is -1 if the name is malformed.
 func (m *Message) nameEnd(msg []byte, off int) int {
 	stop := labelRun(msg, off)
-	if stop < 0 {
+	if stop < 0 || stop-off+1 > MaxName {
 		return -1
 	}
 	m.labels.addRun(msg, off, stop)
-	start, end, size := off, stop+1, stop-off+1
-	if msg[stop] != 0 {
-		end++
+	if msg[stop] == 0 {
+		return stop + 1
 	}
-	for pointers := 0; msg[stop] != 0; pointers++ {
-		to := m.target(msg, stop, start)
-		if to < 0 || pointers == maxPointers {
-			return -1
-		}
+	end, size := stop+2, stop-off+1
+	to := m.target(msg, stop, off)
+	if to < 0 {
+		return -1
+	}
+	for range maxPointers { // what to leads to was checked with its own name
 		stop = labelRun(msg, to)
 		if size += stop - to; size > MaxName {
 			return -1
 		}
+		if msg[stop] == 0 {
+			return end
+		}
+		to = pointer(msg, stop)
 	}
-	if size > MaxName {
-		return -1
-	}
-	return end
+	return -1
 }
 
 // target is where the pointer at off leads to, if it may: to a label before

@@ -27,6 +27,7 @@ const (
 	badMissing  = "fewer records than promised"
 	badPointer  = "pointer to no name before"
 	badEmpty    = "empty RDATA"
+	badShort    = "RDATA that ends between two fields"
 	badOPT      = "OPT out of place"
 	badOptions  = "options do not fill the OPT"
 )
@@ -34,7 +35,7 @@ const (
 // oracleTakes tells whether the oracle reads what is refused for this reason.
 func oracleTakes(reason string) bool {
 	switch reason {
-	case badSize, badCount, badQuestion, badMissing, badPointer, badEmpty, badOPT, badOptions:
+	case badSize, badCount, badQuestion, badMissing, badPointer, badEmpty, badShort, badOPT, badOptions:
 		return true
 	}
 	return false
@@ -131,11 +132,17 @@ func (s *slow) data(rrtype uint16, names [3]int, off, end int) (reason string) {
 	part := &slow{msg: s.msg[:end], labels: s.labels, opaque: s.opaque}
 	off += names[0]
 	for range names[1] {
+		if off >= end {
+			return badShort
+		}
 		if off, reason = part.name(off); reason != "" {
 			return reason
 		}
 	}
-	if off+names[2] != end {
+	switch {
+	case off+names[2] > end:
+		return badShort
+	case off+names[2] < end:
 		return badData
 	}
 	return ""

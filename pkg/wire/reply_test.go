@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// sealed is the OPT record that a reply to q must end with.
+func sealed(q *wire.Query, s *wire.Seal) []byte {
+	if !q.EDNS {
+		return nil
+	}
+	var options [][]byte
+	if s.Cookie != nil {
+		options = append(options, option(10, s.Cookie...))
+	}
+	if s.Keepalive != 0 {
+		options = append(options, option(11, u16(s.Keepalive)...))
+	}
+	if s.EDE != wire.EDENone {
+		options = append(options, option(15, u16(uint16(s.EDE))...))
+	}
+	flags := uint16(0)
+	if q.DO {
+		flags = 0x8000
+	}
+	return opt(uint16(s.UDPSize), 0, flags, options...)
+}
+
+// replyTo is the reply to q made of a stored answer, checked in all that holds
+// for every reply: who it goes to, what is cut, and that it can be read.
+func replyTo(tb testing.TB, q *wire.Query, stored *wire.Message, s *wire.Seal) []byte {
+	tb.Helper()
+	const before = "before"
+	buf := q.Reply(append([]byte(before), stored.Raw...), len(before), s)
+	if string(buf[:len(before)]) != before {
+		tb.Fatalf("the reply spoilt what was before it: %q", buf[:len(before)])
+	}
+	got := buf[len(before):]
+	if len(got) > s.Limit {
+		tb.Errorf("%d octets, limit %d", len(got), s.Limit)
+	}
+	end := sealed(q, s)
+	counts, size, truncated := slowCut(tb, stored, s.Limit-len(end))
+	flags := uint16(0x8080) | uint16(stored.Raw[3]&0x0f)
+	set := func(yes bool, bit uint16) {
+		if yes {
+			flags |= bit
+		}
+	}
+	set(q.RD, 0x0100)
+	set(q.CD, 0x0010)
+	set(stored.Raw[3]&0x20 != 0 && (q.AD || q.DO), 0x0020)
+	set(truncated, 0x0200)
+	additional := counts[2]
+	if q.EDNS {
+		additional++
+	}
+	want := cat(u16(q.ID, flags, 1, uint16(counts[0]), uint16(counts[1]), uint16(additional)), q.Question(),
+		stored.Raw[questionEnd(stored.Raw):size], end)
+	if !bytes.Equal(want, got) {
+		tb.Errorf("reply (-want +got)\n%s", cmp.Diff(want, got))
+	}
+	m := new(wire.Message)
+	if err := m.Parse(got); err != nil || m.HasOPT() != q.EDNS || len(m.Raw) != len(got) {
+		tb.Errorf("the reply is walked with error %v, OPT %t, %d of %d octets", err, m.HasOPT(), len(m.Raw), len(got))
+	}
+	whole := new(dns.Msg)
+	if err := whole.Unpack(stored.Raw); err == nil {
+		unpack(tb, got)
+	}
+	return got
+}
+
+func TestQueryReply(t *testing.T) {
+	t.Parallel()
+	stored := answer(t, "www.example.", dns.TypeA, records(t, "www.example. 300 IN A 192.0.2.1"), nil, nil)
+	stored.Authoritative, stored.AuthenticatedData, stored.CheckingDisabled, stored.RecursionAvailable = true, true, true, false
+	name := labels("wWw", "eXample")
+	cookie := bytes.Repeat([]byte{5}, 24)
+	everything := wire.Seal{Limit: 1232, UDPSize: 1232, Cookie: cookie, Keepalive: 300, EDE: wire.EDENotReady}
+	nothing := wire.Seal{Limit: 1232, UDPSize: 1400, EDE: wire.EDENone}
+	tests := []struct {
+		name  string
+		pkt   []byte
+		seal  wire.Seal
+		flags string
+		opt   string // as the oracle says it, empty: none
+	}{
+		{"plain", ask(0, name), everything, "qr ra", ""},
+		{"RD", ask(0x0100, name), everything, "qr rd ra", ""},
+		{"CD", ask(0x0010, name), everything, "qr ra cd", ""},
+		{"AD asked for", ask(0x0020, name), everything, "qr ra ad", ""},
+		{"other bits are not copied", ask(0x06cf, name), everything, "qr ra", ""},
+		{"OPT of nothing", ask(0, name, opt(4096, 0, 0, option(10, make([]byte, 8)...))), nothing, "qr ra", "udp 1400"},
+		{"DO brings AD", ask(0, name, opt(4096, 0, 0x8000)), nothing, "qr ra ad", "udp 1400 do"},
+		{"unknown EDNS flags are not copied", ask(0, name, opt(4096, 0, 0x4001)), nothing, "qr ra", "udp 1400"},
+		{
+			"all options", ask(0x0130, name, opt(4096, 0, 0x8000)), everything, "qr rd ra ad cd",
+			fmt.Sprintf("udp 1232 do cookie %x keepalive 300 ede 14", cookie),
+		},
+		{"EDE 0", ask(0, name, opt(512, 0, 0)), wire.Seal{Limit: 512, UDPSize: 512}, "qr ra", "udp 512 ede 0"},
+		{"keepalive", ask(0, name, opt(512, 0, 0)), wire.Seal{Limit: 512, UDPSize: 512, Keepalive: 65535, EDE: -1}, "qr ra", "udp 512 keepalive 65535"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			m := parseMessage(t, pack(t, stored))
+			m.StoredQuestion()
+			got := unpack(t, replyTo(t, parseQuery(t, tt.pkt), m, &tt.seal))
+			if diff := cmp.Diff("wWw.eXample.", got.Question[0].Name); diff != "" {
+				t.Errorf("question (-want +got)\n%s", diff)
+			}
+			if len(got.Answer) != 1 || got.Id != 0x1234 || got.Authoritative {
+				t.Errorf("answer %v, ID %#x, AA %t", got.Answer, got.Id, got.Authoritative)
+			}
+			if diff := cmp.Diff(tt.flags, flagsOf(got)); diff != "" {
+				t.Errorf("flags (-want +got)\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.opt, optOf(got)); diff != "" {
+				t.Errorf("OPT (-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// flagsOf names the header bits that are set.
+func flagsOf(m *dns.Msg) string {
+	var b []byte
+	for _, f := range []struct {
+		set  bool
+		name string
+	}{
+		{m.Response, " qr"},
+		{m.Authoritative, " aa"},
+		{m.Truncated, " tc"},
+		{m.RecursionDesired, " rd"},
+		{m.RecursionAvailable, " ra"},
+		{m.Zero, " z"},
+		{m.AuthenticatedData, " ad"},
+		{m.CheckingDisabled, " cd"},
+	} {
+		if f.set {
+			b = append(b, f.name...)
+		}
+	}
+	return string(bytes.TrimPrefix(b, []byte(" ")))
+}
+
+// optOf says what the oracle reads in the OPT record.
+func optOf(m *dns.Msg) string {
+	o := m.IsEdns0()
+	if o == nil {
+		return ""
+	}
+	s := fmt.Sprintf("udp %d", o.UDPSize())
+	if o.Do() {
+		s += " do"
+	}
+	if o.Version() != 0 || o.Z() != 0 {
+		s += " version or flags"
+	}
+	for _, option := range o.Option {
+		switch option := option.(type) {
+		case *dns.EDNS0_COOKIE:
+			s += " cookie " + option.Cookie
+		case *dns.EDNS0_TCP_KEEPALIVE:
+			s += fmt.Sprintf(" keepalive %d", option.Timeout)
+		case *dns.EDNS0_EDE:
+			s += fmt.Sprintf(" ede %d", option.InfoCode)
+		default:
+			s += fmt.Sprintf(" option %d", option.Option())
+		}
+	}
+	return s
+}
+
+func TestAppendEmpty(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		pkt   []byte
+		rcode int
+		want  []byte
+	}{
+		{"REFUSED", ask(0x0110, labels("A")), wire.RcodeRefused, cat(header(0x8195, 1, 0, 0, 0), question(labels("A"), 1))},
+		{"AD is never made up", ask(0x0020, labels("A")), wire.RcodeNXDomain, cat(header(0x8083, 1, 0, 0, 0), question(labels("A"), 1))},
+		{
+			"with OPT", ask(0, labels("a"), opt(4096, 0, 0x8000)), wire.RcodeServFail,
+			cat(header(0x8082, 1, 0, 0, 1), question(labels("a"), 1), opt(1232, 0, 0x8000)),
+		},
+		{
+			"BADVERS", ask(0, labels("a"), opt(4096, 7, 0)), wire.RcodeBadVers,
+			cat(header(0x8080, 1, 0, 0, 1), question(labels("a"), 1), []byte{0}, u16(41, 1232, 0x0100, 0, 0)),
+		},
+		{"no question", header(0x0100, 0, 0, 0, 0), wire.RcodeFormErr, header(0x8181, 0, 0, 0, 0)},
+		{"question cut", cat(header(0x0100, 1, 0, 0, 0), labels("a")), wire.RcodeFormErr, header(0x8181, 0, 0, 0, 0)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var q wire.Query
+			q.Parse(tt.pkt)
+			got := q.AppendEmpty([]byte("x"), tt.rcode, &wire.Seal{UDPSize: 1232, EDE: wire.EDENone})
+			if diff := cmp.Diff(cat([]byte("x"), tt.want), got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			if read := unpack(t, got[1:]); read.Rcode != tt.rcode {
+				t.Errorf("the oracle reads rcode %d, want %d", read.Rcode, tt.rcode)
+			}
+		})
+	}
+}
+
+func TestAppendRecord(t *testing.T) {
+	t.Parallel()
+	pkt := cat(header(0x0100, 1, 0, 0, 1), labels("Version", "bind"), u16(wire.TypeTXT, wire.ClassCH), opt(4096, 0, 0))
+	q := parseQuery(t, pkt)
+	got := q.AppendRecord([]byte("x"), wire.TypeTXT, 1<<31-1, []byte("\x05hello"), &wire.Seal{UDPSize: 1232, EDE: wire.EDEOther})
+	want := cat([]byte("x"), header(0x8180, 1, 1, 0, 1), q.Question(), pointer(12), u16(16, 3, 0x7fff, 0xffff, 6), []byte("\x05hello"),
+		opt(1232, 0, 0, option(15, 0, 0)))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if diff := cmp.Diff("Version.bind.\t2147483647\tCH\tTXT\t\"hello\"", unpack(t, got[1:]).Answer[0].String()); diff != "" {
+		t.Errorf("record (-want +got)\n%s", diff)
+	}
+}
+
+func TestAppendFault(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		pkt   []byte
+		rcode byte
+		want  []byte
+	}{
+		{"NOTIMP with its opcode", header(5<<11|0x0100, 1, 2, 3, 4), wire.RcodeNotImp, header(0xa904, 0, 0, 0, 0)},
+		{"bits that are not copied", header(0x06ff, 1, 0, 0, 0), wire.RcodeFormErr, header(0x8001, 0, 0, 0, 0)},
+		{"rcode has four bits", header(0, 1, 0, 0, 0), 0xf5, header(0x8005, 0, 0, 0, 0)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got := wire.AppendFault([]byte("x"), tt.pkt, tt.rcode)
+			if diff := cmp.Diff(cat([]byte("x"), tt.want), got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAppendUpstream(t *testing.T) {
+	t.Parallel()
+	subnet := option(8, 0, 1, 24, 0, 10, 1, 2)
+	cookie := option(10, make([]byte, 8)...)
+	name, canonical := labels("WWW", "Example"), labels("www", "example")
+	want := func(flags, edns uint16, options ...[]byte) []byte {
+		return cat(u16(0, flags, 1, 0, 0, 1), question(canonical, 1), opt(1232, 0, edns, options...))
+	}
+	tests := []struct {
+		name   string
+		pkt    []byte
+		subnet bool
+		want   []byte
+	}{
+		{"plain", ask(0x0100, name), false, want(0x0120, 0)},
+		{"RD is always set", ask(0, name), true, want(0x0120, 0)},
+		{"CD", ask(0x0110, name), false, want(0x0130, 0)},
+		{"DO", ask(0x0100, name, opt(4096, 0, 0x8000)), false, want(0x0120, 0x8000)},
+		{"options stay here", ask(0x0100, name, opt(4096, 0, 0x7fff, cookie, subnet, option(11), option(65001, 1))), false, want(0x0120, 0)},
+		{"subnet passed on", ask(0x0100, name, opt(4096, 0, 0, cookie, subnet)), true, want(0x0120, 0, subnet)},
+		{"longest subnet", ask(0, name, opt(4096, 0, 0, option(8, make([]byte, 20)...))), true, want(0x0120, 0, option(8, make([]byte, 20)...))},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got := parseQuery(t, tt.pkt).AppendUpstream([]byte("x"), tt.subnet)
+			if diff := cmp.Diff(cat([]byte("x"), tt.want), got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			unpack(t, got[1:])
+			if again := parseQuery(t, got[1:]); !bytes.Equal(again.Question(), question(canonical, 1)) {
+				t.Errorf("the question reads %x", again.Question())
+			}
+		})
+	}
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// view is what the oracle reads in a walked message, OPT record left out.
+func view(tb testing.TB, m *wire.Message) [4][]string {
+	tb.Helper()
+	read := unpack(tb, blur(m))
+	list := [4][]string{{read.Question[0].String()}}
+	for i, section := range [][]dns.RR{read.Answer, read.Ns, read.Extra} {
+		for _, rr := range section {
+			if rr.Header().Rrtype != 65281 {
+				list[i+1] = append(list[i+1], rr.String())
+			}
+		}
+	}
+	return list
+}
+
+func TestMessageStripOPT(t *testing.T) {
+	t.Parallel()
+	self := pointer(12)
+	a := record(self, wire.TypeA, []byte{10, 0, 0, 1})
+	edns := opt(1232, 0, 0x8000, option(65001, 1, 2, 3, 4, 5)) // 20 octets
+	behind := firstRecord + len(edns)                          // of the first record behind such an OPT
+	named := record(cat([]byte{2, 'n', 's'}, self), wire.TypeA, []byte{10, 0, 0, 2})
+	next := behind + len(named)
+	tests := []struct {
+		name      string
+		msg, want []byte
+	}{
+		{"no OPT", reply(1, 0, 0, a), reply(1, 0, 0, a)},
+		{"OPT alone", reply(0, 0, 1, edns), reply(0, 0, 0)},
+		{"OPT last", reply(1, 0, 2, a, a, edns), reply(1, 0, 1, a, a)},
+		{"OPT and rubbish behind", reply(1, 0, 1, a, edns, []byte("rubbish")), reply(1, 0, 0, a)},
+		{"pointers before it stay", reply(0, 0, 2, edns, a), reply(0, 0, 1, a)},
+		{
+			"an owner that points beyond it", reply(0, 0, 3, edns, named, record(pointer(behind), wire.TypeTXT, []byte{0})),
+			reply(0, 0, 2, named, record(pointer(firstRecord), wire.TypeTXT, []byte{0})),
+		},
+		{
+			"a pointer to a pointer beyond it",
+			reply(0, 0, 4, edns, named, record(cat([]byte{1, 'x'}, pointer(behind)), 16, nil), record(pointer(next), 16, nil)),
+			reply(0, 0, 3, named, record(cat([]byte{1, 'x'}, pointer(firstRecord)), 16, nil), record(pointer(next-20), 16, nil)),
+		},
+		{
+			"RDATA that points beyond it", reply(0, 0, 3, edns, named, record(self, wire.TypeSRV, cat(make([]byte, 6), pointer(behind)))),
+			reply(0, 0, 2, named, record(self, wire.TypeSRV, cat(make([]byte, 6), pointer(firstRecord)))),
+		},
+		{
+			"both names of an SOA", reply(0, 0, 3, edns, named, record(self, wire.TypeSOA, cat(pointer(behind), pointer(behind), make([]byte, 20)))),
+			reply(0, 0, 2, named, record(self, wire.TypeSOA, cat(pointer(firstRecord), pointer(firstRecord), make([]byte, 20)))),
+		},
+		{
+			"a signer beyond it",
+			reply(0, 0, 3, edns, record(self, wire.TypeRRSIG, cat(make([]byte, 18), labels("s"))), record(pointer(behind+12+18), 16, nil)),
+			reply(0, 0, 2, record(self, wire.TypeRRSIG, cat(make([]byte, 18), labels("s"))), record(pointer(firstRecord+12+18), 16, nil)),
+		},
+		{
+			"octets like pointers in other RDATA stay", reply(0, 0, 3, edns, named, record(self, 65280, pointer(behind))),
+			reply(0, 0, 2, named, record(self, 65280, pointer(behind))),
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			m := parseMessage(t, tt.msg)
+			before := view(t, m)
+			if err := m.StripOPT(); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, m.Raw); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			if m.HasOPT() {
+				t.Error("the OPT record is still there")
+			}
+			if diff := cmp.Diff(before, view(t, m)); diff != "" {
+				t.Errorf("the oracle reads another message (-want +got)\n%s", diff)
+			}
+			if diff := cmp.Diff(parseMessage(t, m.Raw).Records, m.Records, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("records (-want +got)\n%s", diff)
+			}
+			if err := m.StripOPT(); err != nil {
+				t.Errorf("stripping again: %v", err)
+			}
+		})
+	}
+}
+
+func TestMessageStripOPTPointedAt(t *testing.T) {
+	t.Parallel()
+	edns := opt(1232, 0, 0)
+	tests := []struct {
+		name string
+		msg  []byte
+	}{
+		{"by an owner", reply(0, 0, 2, edns, record(pointer(firstRecord), wire.TypeA, make([]byte, 4)))},
+		{"behind a label", reply(0, 0, 2, edns, record(cat([]byte{1, 'a'}, pointer(firstRecord)), wire.TypeA, make([]byte, 4)))},
+		{"by RDATA", reply(0, 0, 2, edns, record(pointer(12), wire.TypeNS, pointer(firstRecord)))},
+		{"by the second name of RDATA", reply(0, 0, 2, edns, record(pointer(12), dns.TypeMINFO, cat(labels("a"), pointer(firstRecord))))},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			m := parseMessage(t, tt.msg)
+			if err := m.StripOPT(); !errors.Is(err, wire.ErrMalformed) {
+				t.Errorf("error %v, want %v", err, wire.ErrMalformed)
+			}
+		})
+	}
+}
+
+// TestMessageStripOPTOracle puts the OPT record of a real-looking answer at each
+// place among the additional records.
+func TestMessageStripOPTOracle(t *testing.T) {
+	t.Parallel()
+	extra := records(t, "srv1.example. 60 IN A 192.0.2.1", "srv1.example. 60 IN AAAA 2001:db8::1", "srv2.srv1.example. 60 IN A 192.0.2.2",
+		"_x._tcp.other.test. 60 IN SRV 1 2 3 deep.other.test.", "deep.other.test. 60 IN MX 5 mail.deep.other.test.", "mail.deep.other.test. 60 IN A 192.0.2.3")
+	edns := &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT, Class: 1232}}
+	edns.Option = append(edns.Option, &dns.EDNS0_NSID{Code: dns.EDNS0NSID, Nsid: "6e73"})
+	want := answer(t, "_x._tcp.example.", dns.TypeSRV, records(t, "_x._tcp.example. 60 IN SRV 0 0 53 srv1.example."), nil, extra)
+	for place := range len(extra) + 1 {
+		msg := want.Copy()
+		msg.Extra = append(append(append([]dns.RR{}, extra[:place]...), edns), extra[place:]...)
+		m := parseMessage(t, pack(t, msg))
+		if err := m.StripOPT(); err != nil {
+			t.Fatalf("OPT at %d: %v", place, err)
+		}
+		got := unpack(t, m.Raw)
+		got.Compress = true
+		if diff := cmp.Diff(want.String(), got.String()); diff != "" {
+			t.Errorf("OPT at %d (-want +got)\n%s", place, diff)
+		}
+	}
+}
