@@ -27,9 +27,11 @@ type bench struct {
 	dir      string // removed at the end
 	progress io.Writer
 	ports    *portFinder
-	upstream int // port of the upstream
 	starts   int // servers started so far, for the names of their folders
 	report   report
+
+	upstream     *process
+	upstreamPort int
 }
 
 // A contender is a subject with its program found.
@@ -60,11 +62,10 @@ func measure(ctx context.Context, opts options, progress io.Writer) (report, err
 		return report{}, err
 	}
 	contenders := b.gather(ctx)
-	stop, err := b.startUpstream(ctx)
-	if err != nil {
+	if err := b.startUpstream(ctx); err != nil {
 		return report{}, err
 	}
-	defer stop()
+	defer b.upstream.stop()
 	for round := range opts.rounds {
 		for _, c := range contenders {
 			b.trial(ctx, round, c)
@@ -104,7 +105,7 @@ func (b *bench) gather(ctx context.Context) []contender {
 		}
 		path, err := s.find(build, ctx)
 		if err != nil {
-			row.Skipped = err.Error()
+			row.Skipped = oneLine(err)
 			say(b.progress, "%-14s %v\n", s.name, err)
 		} else {
 			found = append(found, contender{subject: s, path: path})
@@ -125,36 +126,37 @@ func (b *bench) gather(ctx context.Context) []contender {
 func measureBinary(ctx context.Context, path, dir string) binary {
 	stripped := filepath.Join(dir, "stripped")
 	if err := output(exec.CommandContext(ctx, "strip", "-o", stripped, path)); err != nil {
-		return binary{Skipped: err.Error()}
+		return binary{Skipped: oneLine(err)}
 	}
 	info, err := os.Stat(stripped)
 	if err != nil {
-		return binary{Skipped: err.Error()}
+		return binary{Skipped: oneLine(err)}
 	}
 	return binary{Bytes: info.Size()}
 }
 
 // startUpstream starts NSD on the load's CPU and waits until it answers.
-func (b *bench) startUpstream(ctx context.Context) (stop func(), err error) {
+func (b *bench) startUpstream(ctx context.Context) error {
 	path, err := lookProgram("nsd")
 	if err != nil {
-		return nil, fmt.Errorf("looking for nsd: %w", err)
+		return fmt.Errorf("looking for nsd: %w", err)
 	}
-	if b.upstream, err = b.ports.free(ctx); err != nil {
-		return nil, err
+	if b.upstreamPort, err = b.ports.free(ctx); err != nil {
+		return err
 	}
 	b.report.Machine.Upstream = "NSD " + programVersion(ctx, path, []string{"-v"})
 	conf := filepath.Join(b.dir, "nsd.conf")
-	if err := os.WriteFile(conf, []byte(upstreamConfig(b.dir, b.upstream)), 0o600); err != nil {
-		return nil, fmt.Errorf("writing the upstream's configuration: %w", err)
+	if err := os.WriteFile(conf, []byte(upstreamConfig(b.dir, b.upstreamPort)), 0o600); err != nil {
+		return fmt.Errorf("writing the upstream's configuration: %w", err)
 	}
 	p, err := start(ctx, loadCPU, b.dir, []string{path, "-d", "-c", conf})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := awaitAnswer(ctx, p, b.upstream); err != nil {
+	if err := awaitAnswer(ctx, p, b.upstreamPort); err != nil {
 		p.stop()
-		return nil, fmt.Errorf("waiting for the upstream: %w", err)
+		return fmt.Errorf("waiting for the upstream: %w", err)
 	}
-	return p.stop, nil
+	b.upstream = p
+	return nil
 }

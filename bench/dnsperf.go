@@ -22,6 +22,7 @@ type perf struct {
 	qps       float64          // answers per second
 	latency   time.Duration    // mean of the answered queries
 	rcodes    map[string]int64 // answers by response code
+	cpu       time.Duration    // user and system time of dnsperf itself
 }
 
 // wrong is the number of answers with another response code than the one given.
@@ -72,7 +73,9 @@ func (v volley) fire(ctx context.Context) (perf, error) {
 	if err := cmd.Wait(); err != nil {
 		return perf{}, fmt.Errorf("running dnsperf: %w: %s", err, lastLine(stderr.String()))
 	}
-	return parsePerf(stdout.String())
+	result, err := parsePerf(stdout.String())
+	result.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	return result, err
 }
 
 // parsePerf reads dnsperf's report.

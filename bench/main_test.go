@@ -102,6 +102,9 @@ func TestNewSample(t *testing.T) {
 	if _, err := newSample(perf{lost: 400, seconds: 2}, time.Second, 1, "NOERROR"); err == nil {
 		t.Error("newSample accepted a load without an answer")
 	}
+	if _, err := newSample(p, 9*tick, 1, "NOERROR"); err == nil {
+		t.Error("newSample accepted a CPU time of a few ticks")
+	}
 }
 
 func TestMedian(t *testing.T) {

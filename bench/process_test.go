@@ -117,6 +117,49 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
+func TestParseMachineTime(t *testing.T) {
+	t.Parallel()
+	busy, all, err := parseMachineTime("cpu  100 10 50 800 40 3 7 20 90 5\ncpu0 1 2\n")
+	if wantBusy, wantAll := 190*tick, 1030*tick; err != nil || busy != wantBusy || all != wantAll {
+		t.Errorf("parseMachineTime = %s, %s, %v, want %s, %s", busy, all, err, wantBusy, wantAll)
+	}
+	for _, bad := range []string{"", "intr 1 2 3 4 5 6 7 8 9", "cpu 1 2 3", "cpu 1 2 3 4 x 6 7 8"} {
+		if _, _, err := parseMachineTime(bad); err == nil {
+			t.Errorf("parseMachineTime(%q): no error", bad)
+		}
+	}
+}
+
+func TestOthersSince(t *testing.T) {
+	t.Parallel()
+	before := clocks{server: time.Second, upstream: time.Second, busy: 5 * time.Second, all: 100 * time.Second}
+	tests := []struct {
+		name  string
+		after clocks
+		want  float64
+	}{
+		{
+			name:  "a fifth for others",
+			after: clocks{server: 4 * time.Second, upstream: 2 * time.Second, busy: 13 * time.Second, all: 110 * time.Second},
+			want:  0.2, // 8 s busy: 3 s server, 1 s upstream, 2 s generator, 2 s others, of 10 s
+		},
+		{
+			name:  "booked by two means, below nothing",
+			after: clocks{server: 6 * time.Second, upstream: 2 * time.Second, busy: 12 * time.Second, all: 110 * time.Second},
+			want:  0,
+		},
+		{name: "no time between", after: before, want: 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := tt.after.othersSince(before, 2*time.Second); got != tt.want {
+				t.Errorf("othersSince = %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
 func TestParseRSS(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -14,6 +14,9 @@ import (
 //go:embed performance.md.tmpl
 var frame string
 
+// The share of both CPUs used by others above which the report warns.
+const mostNoise = 0.05
+
 // render puts the report into the hand-written frame.
 func render(rep report) (string, error) {
 	frame, err := template.New("performance.md").Parse(frame)
@@ -21,7 +24,10 @@ func render(rep report) (string, error) {
 		return "", fmt.Errorf("reading the frame: %w", err)
 	}
 	var out strings.Builder
+	others, worst := rep.others()
 	err = frame.Execute(&out, map[string]any{
+		"Others":  fmt.Sprintf("%.0f %%, at worst %.0f %%", 100*others, 100*worst),
+		"Noisy":   others > mostNoise,
 		"Report":  rep,
 		"Budgets": budgetTable(rep),
 		"Loads":   loadTables(rep),
@@ -70,7 +76,7 @@ func loadTable(rep report, load string) string {
 		}
 		f, ok := row.figure(load)
 		if !ok {
-			rows = append(rows, []string{row.Name, notMeasured + ": " + row.reason()})
+			rows = append(rows, []string{row.Name, notMeasured + ": " + row.reason(load)})
 			continue
 		}
 		rows = append(rows, []string{
@@ -82,16 +88,17 @@ func loadTable(rep report, load string) string {
 	return table(header, rows)
 }
 
-// reason tells why a row has no figure.
-func (r result) reason() string {
-	switch {
-	case r.Skipped != "":
+// reason tells why a row has no figure for a load; the load "" stands for the start.
+func (r result) reason(load string) string {
+	if r.Skipped != "" {
 		return r.Skipped
-	case len(r.Notes) > 0:
-		return r.Notes[len(r.Notes)-1]
-	default:
-		return "no sample"
 	}
+	for _, n := range slices.Backward(r.Notes) {
+		if n.Load == "" || n.Load == load {
+			return n.String()
+		}
+	}
+	return "no sample"
 }
 
 // ratioTable divides each cost by the floor's cost of a hit.
@@ -99,7 +106,7 @@ func ratioTable(rep report) string {
 	base, ok := figureOf(rep, floorName, "hit")
 	if !ok {
 		floor, _ := rep.find(floorName)
-		return "No ratios: the floor was not measured: " + floor.reason() + ".\n"
+		return "No ratios: the floor was not measured: " + floor.reason("hit") + ".\n"
 	}
 	header := []string{"server"}
 	for _, l := range loads() {
@@ -125,7 +132,7 @@ func ratioTable(rep report) string {
 func idleTable(rep report) string {
 	rows := make([][]string, 0, len(rep.Results))
 	for _, row := range rep.Results {
-		cell := notMeasured + ": " + row.reason()
+		cell := notMeasured + ": " + row.reason("")
 		if len(row.IdleMiB) > 0 {
 			cell = fmt.Sprintf("%.1f", median(row.IdleMiB))
 		}

@@ -44,7 +44,7 @@ func sampleReport() report {
 			},
 			{
 				Name: "unbound", Version: "1.17.1", IdleMiB: []float64{22},
-				Notes: []string{"round 2: did not start: bind: address | in use"},
+				Notes: []note{{Round: 2, Load: "tcp", Why: "answered none of 400 queries"}, {Round: 3, Why: "did not start: bind: address | in use"}},
 				Samples: map[string][]sample{
 					"hit": {
 						{QPS: 140_000, CPU: 5.5, Busy: 0.77, Latency: 2000, MiB: 25, Completed: 1000, Lost: 2},
@@ -99,6 +99,27 @@ func TestRenderNothing(t *testing.T) {
 	}
 	if want := "No ratios: the floor was not measured: not installed."; !strings.Contains(got, want) {
 		t.Errorf("render: no %q", want)
+	}
+}
+
+func TestRenderWarnsOfNoise(t *testing.T) {
+	t.Parallel()
+	for share, want := range map[float64]bool{0.05: false, 0.2: true} {
+		rep := sampleReport()
+		for _, row := range rep.Results {
+			for _, samples := range row.Samples {
+				for i := range samples {
+					samples[i].Others = share
+				}
+			}
+		}
+		text, err := render(rep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(text, "The machine was not quiet"); got != want {
+			t.Errorf("with %v for others: warned %t, want %t", share, got, want)
+		}
 	}
 }
 

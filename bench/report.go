@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -34,9 +35,29 @@ type result struct {
 	Name    string              `json:"name"`
 	Version string              `json:"version,omitempty"`
 	Skipped string              `json:"skipped,omitempty"` // why it was not started at all
-	Notes   []string            `json:"notes,omitempty"`   // what went wrong in a round
+	Notes   []note              `json:"notes,omitempty"`
 	IdleMiB []float64           `json:"idle_mib,omitempty"`
 	Samples map[string][]sample `json:"samples,omitempty"` // by load, one a round
+}
+
+// A note is what went wrong in a round.
+type note struct {
+	Round int    `json:"round"`
+	Load  string `json:"load,omitempty"` // empty: the server gave no load of the round
+	Why   string `json:"why"`
+}
+
+// String is the note as a reader of the report sees it.
+func (n note) String() string {
+	if n.Load == "" {
+		return fmt.Sprintf("round %d: %s", n.Round, n.Why)
+	}
+	return fmt.Sprintf("round %d, %s: %s", n.Round, n.Load, n.Why)
+}
+
+// oneLine is an error's text for a table: joined errors have a line each.
+func oneLine(err error) string {
+	return strings.ReplaceAll(err.Error(), "\n", "; ")
 }
 
 // A sample is one load of one round.
@@ -49,12 +70,19 @@ type sample struct {
 	Completed int64   `json:"completed"`  // queries answered
 	Lost      int64   `json:"lost"`       // queries not answered within the time-out
 	Wrong     int64   `json:"wrong"`      // answers with another response code than the right one
+	Others    float64 `json:"others"`     // share of both CPUs that went to what is no part of the benchmark
 }
+
+// The least CPU time that makes a sample: the kernel counts in ticks of 10 ms.
+const leastCPU = 10 * tick
 
 // newSample puts dnsperf's figures and the server's CPU time together.
 func newSample(p perf, cpu time.Duration, mib float64, rcode string) (sample, error) {
 	if p.completed == 0 || p.seconds <= 0 {
 		return sample{}, fmt.Errorf("answered none of %d queries", p.lost)
+	}
+	if cpu < leastCPU {
+		return sample{}, fmt.Errorf("used %s of CPU for %d queries, too little to tell their cost", cpu, p.completed)
 	}
 	return sample{
 		QPS:       p.qps,
@@ -110,6 +138,22 @@ func (r report) find(name string) (result, bool) {
 		return result{}, false
 	}
 	return r.Results[i], true
+}
+
+// others is the share of both CPUs that went to strangers: the median of all samples and the worst of them.
+func (r report) others() (mid, worst float64) {
+	var shares []float64
+	for _, row := range r.Results {
+		for _, samples := range row.Samples {
+			for _, s := range samples {
+				shares = append(shares, s.Others)
+			}
+		}
+	}
+	if len(shares) == 0 {
+		return 0, 0
+	}
+	return median(shares), slices.Max(shares)
 }
 
 // peers are the rows that are neither the floor nor node-cache.

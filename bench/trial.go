@@ -22,10 +22,14 @@ const startTimeout = 30 * time.Second
 func (b *bench) trial(ctx context.Context, round int, c contender) {
 	row := b.row(c.name)
 	if err := b.serve(ctx, round, c, row); err != nil {
-		note := fmt.Sprintf("round %d: %v", round+1, err)
-		row.Notes = append(row.Notes, note)
-		say(b.progress, "%-14s %s\n", c.name, note)
+		b.note(row, note{Round: round + 1, Why: oneLine(err)})
 	}
+}
+
+// note keeps and shows what went wrong.
+func (b *bench) note(row *result, n note) {
+	row.Notes = append(row.Notes, n)
+	say(b.progress, "%-14s %s\n", row.Name, n)
 }
 
 // row finds a subject's row of the report.
@@ -62,8 +66,12 @@ func (b *bench) serve(ctx context.Context, round int, c contender, row *result) 
 			continue
 		}
 		s, err := b.shoot(ctx, p, l, at.port)
+		if err != nil && p.exited() {
+			return fmt.Errorf("ended during load %s: %s", l.name, p.lastWords())
+		}
 		if err != nil {
-			return fmt.Errorf("load %s: %w", l.name, err)
+			b.note(row, note{Round: round + 1, Load: l.name, Why: oneLine(err)})
+			continue
 		}
 		row.Samples[l.name] = append(row.Samples[l.name], s)
 		say(b.progress, "round %d %-14s %-4s %8.0f q/s  %6.2f us CPU/query  core %3.0f %%  latency %6.0f us  lost %d  wrong %d  %.0f MiB\n",
@@ -76,7 +84,7 @@ func (b *bench) serve(ctx context.Context, round int, c contender, row *result) 
 // round's misses into hits.
 func (b *bench) site(ctx context.Context, c contender) (site, error) {
 	b.starts++
-	at := site{dir: filepath.Join(b.dir, fmt.Sprintf("%s-%d", c.name, b.starts)), upstream: b.upstream}
+	at := site{dir: filepath.Join(b.dir, fmt.Sprintf("%s-%d", c.name, b.starts)), upstream: b.upstreamPort}
 	at.conf = filepath.Join(at.dir, "conf")
 	var err error
 	if at.port, err = b.ports.free(ctx); err != nil {
@@ -114,7 +122,7 @@ func (b *bench) warm(ctx context.Context, c contender, port int) error {
 
 // shoot runs one load and takes its sample.
 func (b *bench) shoot(ctx context.Context, p *process, l load, port int) (sample, error) {
-	before, err := cpuTime(p.pid())
+	before, err := b.clocks(p)
 	if err != nil {
 		return sample{}, err
 	}
@@ -122,10 +130,7 @@ func (b *bench) shoot(ctx context.Context, p *process, l load, port int) (sample
 	if err != nil {
 		return sample{}, err
 	}
-	if p.exited() {
-		return sample{}, fmt.Errorf("the server ended: %s", p.lastWords())
-	}
-	after, err := cpuTime(p.pid())
+	after, err := b.clocks(p)
 	if err != nil {
 		return sample{}, err
 	}
@@ -136,7 +141,25 @@ func (b *bench) shoot(ctx context.Context, p *process, l load, port int) (sample
 	if l.once && got.completed+got.lost >= int64(missLines(b.opts.seconds)) {
 		return sample{}, errors.New("the list of new names was too short for this server")
 	}
-	return newSample(got, after-before, mib, l.rcode)
+	s, err := newSample(got, after.server-before.server, mib, l.rcode)
+	s.Others = after.othersSince(before, got.cpu)
+	return s, err
+}
+
+// clocks reads the CPU time of the server, the upstream and the machine.
+func (b *bench) clocks(server *process) (clocks, error) {
+	var (
+		c   clocks
+		err error
+	)
+	if c.server, err = cpuTime(server.pid()); err != nil {
+		return clocks{}, err
+	}
+	if c.upstream, err = cpuTime(b.upstream.pid()); err != nil {
+		return clocks{}, err
+	}
+	c.busy, c.all, err = machineTime()
+	return c, err
 }
 
 // awaitAnswer asks until the server answers with a record.
