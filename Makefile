@@ -25,7 +25,8 @@ fuzz: ## run every fuzz target for FUZZTIME (60s)
 	hack/fuzz.sh $(FUZZTIME)
 
 bench: build ## measure against other servers and write docs/performance.md
-	hack/bench.sh
+	cd bench && $(GO) build -buildvcs=false -o ../bin/bench .
+	bin/bench --node-cache bin/node-cache --src bench --out docs/performance.md
 
 clean: ## remove what the other targets built
 	rm -rf bin dist

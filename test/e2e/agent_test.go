@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// settings are the parts of a configuration that tests choose.
+type settings struct {
+	address string   // listen address, 127.0.0.1 when empty
+	port    int      // listen port, a free one when 0
+	admin   int      // admin port, a free one when 0
+	to      []string // upstreams of "."
+	more    string   // further sections, as YAML
+}
+
+// yaml renders the configuration file.
+func (s settings) yaml() string {
+	return fmt.Sprintf("listen: {addresses: [%s], port: %d}\nforward: [{zone: \".\", to: [%s]}]\nadmin: {address: 127.0.0.1:%d}\n%s\n",
+		s.address, s.port, `"`+strings.Join(s.to, `", "`)+`"`, s.admin, s.more)
+}
+
+// agent is a running node-cache.
+type agent struct {
+	*process
+	settings settings
+	config   string // path of its configuration file
+	addr     string // where it answers queries
+	admin    string // base URL of its admin server
+}
+
+// startAgent runs node-cache with the settings and waits until it is ready. When the test ends, it must still run
+// and then end cleanly.
+func startAgent(t *testing.T, s settings) *agent {
+	t.Helper()
+	if s.address == "" {
+		s.address = "127.0.0.1"
+	}
+	if s.port == 0 {
+		s.port = freePort(t)
+	}
+	if s.admin == 0 {
+		s.admin = freePort(t)
+	}
+	return launchFile(t, s, writeFile(t, filepath.Join(t.TempDir(), "config.yaml"), s.yaml()))
+}
+
+// launchFile runs node-cache with a configuration file that holds the settings.
+func launchFile(t *testing.T, s settings, config string) *agent {
+	t.Helper()
+	return launch(t, s, exec.Command(nodeCache, "agent", "--config", config), config)
+}
+
+// launch starts the agent's command line and waits until the agent is ready.
+func launch(t *testing.T, s settings, cmd *exec.Cmd, config string) *agent {
+	t.Helper()
+	a := &agent{
+		settings: s,
+		config:   config,
+		addr:     fmt.Sprintf("%s:%d", s.address, s.port),
+		admin:    fmt.Sprintf("http://127.0.0.1:%d", s.admin),
+	}
+	a.process = start(t, "node-cache", cmd)
+	t.Cleanup(func() { a.stop(t) })
+	eventually(t, 10*time.Second, "node-cache is ready", func() bool {
+		if a.ended() {
+			t.Fatalf("node-cache ended: %v", a.err)
+		}
+		status, _, err := a.get("/readyz")
+		return err == nil && status == http.StatusOK
+	})
+	return a
+}
+
+// stop asks the agent to end and expects a clean exit. Stopping twice is harmless.
+func (a *agent) stop(t *testing.T) {
+	t.Helper()
+	if !a.ended() {
+		a.signal(syscall.SIGTERM)
+	}
+	if err := a.wait(t, 15*time.Second); err != nil {
+		t.Errorf("node-cache ended with %v, want a clean exit", err)
+	}
+	for _, bad := range []string{"DATA RACE", "panic: ", "panicked", "goroutine 1 ["} {
+		if strings.Contains(a.stderr.String(), bad) {
+			t.Errorf("node-cache wrote %q to stderr", bad)
+		}
+	}
+}
+
+// get fetches a page of the admin server.
+func (a *agent) get(path string) (status int, body string, err error) {
+	client := http.Client{Timeout: 5 * time.Second}
+	reply, err := client.Get(a.admin + path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = reply.Body.Close() }()
+	text, err := io.ReadAll(reply.Body)
+	return reply.StatusCode, string(text), err
+}
+
+// status is the decoded /status page.
+func (a *agent) status(t *testing.T) map[string]any {
+	t.Helper()
+	code, body, err := a.get("/status")
+	if err != nil || code != http.StatusOK {
+		t.Fatalf("GET /status: %d %v", code, err)
+	}
+	var page map[string]any
+	if err := json.Unmarshal([]byte(body), &page); err != nil {
+		t.Fatalf("decoding /status: %v\n%s", err, body)
+	}
+	return page
+}
+
+// rss is the agent's resident memory in bytes.
+func (a *agent) rss(t *testing.T) int64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "VmRSS:")
+	kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+	if err != nil {
+		t.Fatalf("reading VmRSS: %v", err)
+	}
+	return kib << 10
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestDigAnswers asks for every kind of answer over both transports, twice each: the first comes from NSD, the
+// second from the cache.
+func TestDigAnswers(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, settings{to: []string{startNSD(t).addr}})
+	soa := []string{"e2e.test. IN SOA ns.e2e.test. hostmaster.e2e.test. 1 3600 600 86400 300"}
+	tests := []struct {
+		name          string
+		args          []string
+		want          string // status
+		wantAnswer    []string
+		wantAuthority []string
+	}{
+		{name: "A", args: []string{"host.e2e.test", "A"}, want: "NOERROR", wantAnswer: []string{"host.e2e.test. IN A 192.0.2.10"}},
+		{name: "AAAA", args: []string{"host.e2e.test", "AAAA"}, want: "NOERROR", wantAnswer: []string{"host.e2e.test. IN AAAA 2001:db8::10"}},
+		{
+			name: "MX", args: []string{"mail.e2e.test", "MX"}, want: "NOERROR",
+			wantAnswer: []string{"mail.e2e.test. IN MX 10 mx1.e2e.test.", "mail.e2e.test. IN MX 20 mx2.e2e.test."},
+		},
+		{name: "TXT", args: []string{"text.e2e.test", "TXT"}, want: "NOERROR", wantAnswer: []string{`text.e2e.test. IN TXT "hello" "world"`}},
+		{
+			name: "CNAME chain", args: []string{"c1.e2e.test", "A"}, want: "NOERROR",
+			wantAnswer: []string{
+				"c1.e2e.test. IN CNAME c2.e2e.test.", "c2.e2e.test. IN CNAME c3.e2e.test.",
+				"c3.e2e.test. IN CNAME host.e2e.test.", "host.e2e.test. IN A 192.0.2.10",
+			},
+		},
+		{name: "NXDOMAIN", args: []string{"absent.e2e.test", "A"}, want: "NXDOMAIN", wantAuthority: soa},
+		{name: "NODATA", args: []string{"v4only.e2e.test", "AAAA"}, want: "NOERROR", wantAuthority: soa},
+		{
+			name: "a type nobody knows", args: []string{"odd.e2e.test", "TYPE65280"}, want: "NOERROR",
+			wantAnswer: []string{`odd.e2e.test. IN TYPE65280 \# 4 0A000001`},
+		},
+		{name: "ANY", args: []string{"host.e2e.test", "ANY", "+notcp"}, want: "NOERROR", wantAnswer: []string{`host.e2e.test. IN HINFO "RFC8482" ""`}},
+	}
+	for _, tt := range tests {
+		for _, transport := range []string{"+notcp", "+tcp"} {
+			t.Run(tt.name+" "+transport, func(t *testing.T) {
+				t.Parallel()
+				for _, source := range []string{"upstream", "cache"} {
+					got := dig(t, a.addr, append(slices.Clone(tt.args), transport)...)
+					if got.status != tt.want || got.overTCP != (transport == "+tcp") || !got.has("ra") || !got.has("rd") || got.has("tc") {
+						t.Errorf("from the %s: status %s, want %s; flags %v, TCP %t\n%s", source, got.status, tt.want, got.flags, got.overTCP, got.raw)
+					}
+					if diff := cmp.Diff(tt.wantAnswer, got.answer); diff != "" {
+						t.Errorf("answer from the %s (-want +got):\n%s", source, diff)
+					}
+					if tt.wantAuthority != nil {
+						if diff := cmp.Diff(tt.wantAuthority, got.authority); diff != "" {
+							t.Errorf("authority from the %s (-want +got):\n%s", source, diff)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestDigBigAnswer(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, settings{to: []string{startNSD(t).addr}})
+	want := make([]string, bigTexts)
+	for i := range want {
+		want[i] = fmt.Sprintf(`big.e2e.test. IN TXT "%03d %s"`, i, strings.Repeat("x", 100))
+	}
+	for _, source := range []string{"upstream", "cache"} {
+		cut := dig(t, a.addr, "big.e2e.test", "TXT", "+notcp", "+ignore", "+bufsize=4096")
+		if cut.status != "NOERROR" || !cut.has("tc") || cut.overTCP || len(cut.answer) >= bigTexts {
+			t.Errorf("over UDP from the %s: status %s, flags %v, %d records, want a truncated answer", source, cut.status, cut.flags, len(cut.answer))
+		}
+		whole := dig(t, a.addr, "big.e2e.test", "TXT", "+tcp")
+		if diff := cmp.Diff(want, whole.answer); diff != "" || whole.has("tc") {
+			t.Errorf("over TCP from the %s: flags %v, answer (-want +got):\n%s", source, whole.flags, diff)
+		}
+		retried := dig(t, a.addr, "big.e2e.test", "TXT", "+notcp")
+		if diff := cmp.Diff(want, retried.answer); diff != "" || !retried.overTCP {
+			t.Errorf("after a retry of dig's own: TCP %t, answer (-want +got):\n%s", retried.overTCP, diff)
+		}
+	}
+}
+
+// TestDigDNSSEC asks for a signed name with and without the DO bit, in both orders: neither answer may stand in
+// for the other in the cache.
+func TestDigDNSSEC(t *testing.T) {
+	t.Parallel()
+	upstream := startNSD(t)
+	for _, order := range [][]string{{"+dnssec", "+nodnssec"}, {"+nodnssec", "+dnssec"}} {
+		t.Run(order[0]+" first", func(t *testing.T) {
+			t.Parallel()
+			a := startAgent(t, settings{to: []string{upstream.addr}})
+			for _, ask := range append(order, order...) {
+				got := dig(t, a.addr, "host.signed.test", "A", ask)
+				wantRecords := 1
+				if ask == "+dnssec" {
+					wantRecords = 2
+				}
+				if got.status != "NOERROR" || len(got.answer) != wantRecords || got.has("ad") {
+					t.Errorf("%s: status %s, flags %v, answer %q, want %d records", ask, got.status, got.flags, got.answer, wantRecords)
+				}
+				if signed := strings.Contains(got.raw, "RRSIG"); signed != (ask == "+dnssec") {
+					t.Errorf("%s: has a signature: %t", ask, signed)
+				}
+				if do := strings.Contains(got.edns, "flags: do"); do != (ask == "+dnssec") {
+					t.Errorf("%s: EDNS line %q", ask, got.edns)
+				}
+			}
+		})
+	}
+}
+
+// TestDigQuestionCase shows that a client gets its own spelling back, from upstream and from the cache.
+func TestDigQuestionCase(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, settings{to: []string{startNSD(t).addr}})
+	for _, name := range []string{"hOsT.e2E.TeSt.", "HOST.E2E.TEST.", "host.e2e.test.", "HosT.e2e.tesT."} {
+		got := dig(t, a.addr, name, "A")
+		if got.question != name {
+			t.Errorf("question %q came back as %q", name, got.question)
+		}
+		if diff := cmp.Diff([]string{name + " IN A 192.0.2.10"}, got.answer); diff != "" {
+			t.Errorf("answer (-want +got):\n%s", diff)
+		}
+	}
+}

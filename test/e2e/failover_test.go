@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// answerLimit is the time within which a client must have its answer, good or bad: stub resolvers give up at 5 s.
+const answerLimit = 4500 * time.Millisecond
+
+// ask sends one query with EDNS and returns the reply and the time it took. No reply within the limit is a failure.
+func ask(t *testing.T, server, name string) (*dns.Msg, time.Duration) {
+	t.Helper()
+	client := dns.Client{Timeout: answerLimit}
+	q := new(dns.Msg).SetQuestion(name, dns.TypeA)
+	q.SetEdns0(1232, false)
+	r, took, err := client.Exchange(q, server)
+	if err != nil {
+		t.Fatalf("asking for %s: %v", name, err)
+	}
+	return r, took
+}
+
+// extendedError is the code of the reply's Extended DNS Error (RFC 8914), -1 without one.
+func extendedError(r *dns.Msg) int {
+	if opt := r.IsEdns0(); opt != nil {
+		for _, option := range opt.Option {
+			if ede, ok := option.(*dns.EDNS0_EDE); ok {
+				return int(ede.InfoCode)
+			}
+		}
+	}
+	return -1
+}
+
+// TestTruncatedByUnbound has a resolver between the agent and NSD that cuts what is over 1232 bytes.
+func TestTruncatedByUnbound(t *testing.T) {
+	t.Parallel()
+	unbound := startUnbound(t, startNSD(t).addr)
+	for _, to := range []string{unbound.addr, "tcp://" + unbound.addr} {
+		a := startAgent(t, settings{to: []string{to}})
+		for _, source := range []string{"upstream", "cache"} {
+			if got := dig(t, a.addr, "big.e2e.test", "TXT", "+tcp"); len(got.answer) != bigTexts || got.has("tc") {
+				t.Errorf("%s, from the %s: status %s, flags %v, %d records, want %d", to, source, got.status, got.flags, len(got.answer), bigTexts)
+			}
+		}
+		if got := dig(t, a.addr, "c1.e2e.test", "A"); len(got.answer) != 4 {
+			t.Errorf("%s: %d records, want the whole CNAME chain\n%s", to, len(got.answer), got.raw)
+		}
+	}
+}
+
+// TestFailover takes the first upstream away in the two ways it can go: its port closed, or all silent.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		signal syscall.Signal
+	}{
+		{name: "killed", signal: syscall.SIGKILL},
+		{name: "silent", signal: syscall.SIGSTOP},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			nsd := startNSD(t)
+			unbound := startUnbound(t, nsd.addr)
+			a := startAgent(t, settings{to: []string{unbound.addr, nsd.addr}})
+			for i := range 5 {
+				if r, _ := ask(t, a.addr, fmt.Sprintf("before%d.wild.e2e.test.", i)); r.Rcode != dns.RcodeSuccess {
+					t.Fatalf("with both upstreams: %s", dns.RcodeToString[r.Rcode])
+				}
+			}
+			unbound.signal(tt.signal)
+			for i := range 20 {
+				r, took := ask(t, a.addr, fmt.Sprintf("after%d.wild.e2e.test.", i))
+				if r.Rcode != dns.RcodeSuccess || len(r.Answer) != 1 || took > 2*time.Second {
+					t.Errorf("query %d: %s after %s, want an answer of the second upstream within 2 s", i, dns.RcodeToString[r.Rcode], took)
+				}
+			}
+		})
+	}
+}
+
+// TestAllUpstreamsDead silences or kills every upstream. Cached names stay, others get SERVFAIL with the reason
+// before stub resolvers give up, and the first question after the return is answered again.
+func TestAllUpstreamsDead(t *testing.T) {
+	t.Parallel()
+	first, second := startNSD(t), startNSD(t)
+	a := startAgent(t, settings{to: []string{first.addr, second.addr}})
+	if r, _ := ask(t, a.addr, "host.e2e.test."); r.Rcode != dns.RcodeSuccess {
+		t.Fatalf("before: %s", dns.RcodeToString[r.Rcode])
+	}
+	failing := func(name string) {
+		t.Helper()
+		r, took := ask(t, a.addr, name)
+		if ede := extendedError(r); r.Rcode != dns.RcodeServerFailure || (ede != 22 && ede != 23) || took > answerLimit {
+			t.Errorf("%s: %s with extended error %d after %s, want SERVFAIL with 22 or 23 within %s",
+				name, dns.RcodeToString[r.Rcode], ede, took, answerLimit)
+		}
+		if r, took := ask(t, a.addr, "host.e2e.test."); r.Rcode != dns.RcodeSuccess || took > 500*time.Millisecond {
+			t.Errorf("a cached name meanwhile: %s after %s", dns.RcodeToString[r.Rcode], took)
+		}
+	}
+	for _, s := range []*nameServer{first, second} {
+		s.signal(syscall.SIGSTOP)
+	}
+	failing("silent.wild.e2e.test.")
+	for _, s := range []*nameServer{first, second} {
+		s.signal(syscall.SIGCONT)
+	}
+	eventually(t, 10*time.Second, "names resolve again", func() bool {
+		r, _ := ask(t, a.addr, fmt.Sprintf("back%d.wild.e2e.test.", time.Now().UnixNano()))
+		return r.Rcode == dns.RcodeSuccess
+	})
+	for _, s := range []*nameServer{first, second} {
+		s.kill()
+	}
+	failing("killed.wild.e2e.test.")
+	host, port := splitPort(t, first.addr)
+	startNSDWith(t, host, port, mainZone())
+	eventually(t, 15*time.Second, "names resolve after a restart, the failed one included", func() bool {
+		fresh, _ := ask(t, a.addr, fmt.Sprintf("restart%d.wild.e2e.test.", time.Now().UnixNano()))
+		failed, _ := ask(t, a.addr, "killed.wild.e2e.test.")
+		return fresh.Rcode == dns.RcodeSuccess && failed.Rcode == dns.RcodeSuccess
+	})
+}

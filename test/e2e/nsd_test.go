@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// nameServer is a running NSD or unbound.
+type nameServer struct {
+	*process
+	addr string // IP:port, for UDP and TCP
+}
+
+// startNSD serves the main, the outside and the signed zone on a free port of 127.0.0.1.
+func startNSD(t *testing.T) *nameServer {
+	t.Helper()
+	return startNSDWith(t, "127.0.0.1", freePort(t), mainZone())
+}
+
+// startTagged serves a zone whose names answer with the given address, so that tests can tell servers apart.
+func startTagged(t *testing.T, address string) *nameServer {
+	t.Helper()
+	return startNSDWith(t, "127.0.0.1", freePort(t), taggedZone(address))
+}
+
+// startNSDWith serves the given text as e2e.test at the address, and the other zones beside it.
+func startNSDWith(t *testing.T, address string, port int, zone string) *nameServer {
+	t.Helper()
+	nsd := program(t, "nsd", "nsd")
+	dir := t.TempDir()
+	var conf strings.Builder
+	fmt.Fprintf(&conf, `server:
+  ip-address: %s@%d
+  server-count: 1
+  username: ""
+  chroot: ""
+  database: ""
+  zonelistfile: %[3]s/zone.list
+  pidfile: %[3]s/nsd.pid
+  xfrdfile: %[3]s/xfrd.state
+  xfrdir: %[3]s
+  zonesdir: %[3]s
+  hide-version: yes
+  rrl-ratelimit: 0
+remote-control:
+  control-enable: no
+`, address, port, dir)
+	for name, text := range map[string]string{"e2e.test": zone, "outside.test": outsideZone(), "signed.test": signedZone(t)} {
+		writeFile(t, filepath.Join(dir, name), text)
+		fmt.Fprintf(&conf, "zone:\n  name: %s\n  zonefile: %s\n", name, name)
+	}
+	file := writeFile(t, filepath.Join(dir, "nsd.conf"), conf.String())
+	s := &nameServer{addr: fmt.Sprintf("%s:%d", address, port)}
+	s.process = start(t, "nsd", exec.Command(nsd, "-d", "-c", file))
+	s.waitReady(t)
+	return s
+}
+
+// startUnbound runs unbound on a free port as a resolver that forwards everything to the given server.
+func startUnbound(t *testing.T, forwardTo string) *nameServer {
+	t.Helper()
+	unbound := program(t, "unbound", "unbound")
+	port := freePort(t)
+	file := writeFile(t, filepath.Join(t.TempDir(), "unbound.conf"), fmt.Sprintf(`server:
+  interface: 127.0.0.1@%d
+  do-daemonize: no
+  username: ""
+  chroot: ""
+  pidfile: ""
+  use-syslog: no
+  num-threads: 1
+  do-not-query-localhost: no
+  module-config: "iterator"
+  local-zone: "test." nodefault
+  max-udp-size: 1232
+forward-zone:
+  name: "."
+  forward-addr: %s
+remote-control:
+  control-enable: no
+`, port, strings.Replace(forwardTo, ":", "@", 1)))
+	s := &nameServer{addr: fmt.Sprintf("127.0.0.1:%d", port)}
+	s.process = start(t, "unbound", exec.Command(unbound, "-d", "-c", file))
+	s.waitReady(t)
+	return s
+}
+
+// waitReady waits until the server answers.
+func (s *nameServer) waitReady(t *testing.T) {
+	t.Helper()
+	client := dns.Client{Timeout: 500 * time.Millisecond}
+	eventually(t, 10*time.Second, s.name+" answers", func() bool {
+		if s.ended() {
+			t.Fatalf("%s ended: %v", s.name, s.err)
+		}
+		q := new(dns.Msg).SetQuestion("e2e.test.", dns.TypeSOA)
+		r, _, err := client.Exchange(q, s.addr)
+		return err == nil && r.Rcode == dns.RcodeSuccess && len(r.Answer) == 1
+	})
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// variants are the configurations that the reload test swaps in: good ones that change what a reload can change,
+// with a broken one behind each.
+func variants(s settings, nsd, other string) (texts []string, good int) {
+	with := func(to []string, more string) string {
+		v := s
+		v.to, v.more = to, more
+		return v.yaml()
+	}
+	texts = []string{
+		with([]string{nsd}, "cache: {size: 32Mi, minTTL: 2s}"),
+		"listen: {addresses: [127.0.0.1",
+		with([]string{other, nsd}, "limits: {inflight: 2048, deadline: 3s}"),
+		with([]string{nsd}, "cache: {sise: 32Mi}"),
+		with([]string{"tcp://" + nsd}, "cache: {size: 64Mi, prefetch: {hits: 0}}"),
+		with([]string{"nowhere"}, "cache: {size: 0}"),
+		with([]string{nsd, other}, "log: {level: warn}"),
+		strings.Repeat("\x00", 4096),
+	}
+	return texts, len(texts) / 2
+}
+
+// swap replaces the configuration every second until stop is closed, by turns with a rename and in place. It
+// returns how many good and how many broken files it wrote.
+func swap(t *testing.T, a *agent, texts []string, stop <-chan struct{}) (good, broken int) {
+	t.Helper()
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-stop:
+			return good, broken
+		case <-ticker.C:
+		}
+		text := texts[i%len(texts)]
+		var err error
+		if i/len(texts)%2 == 0 {
+			if err = os.WriteFile(a.config+".new", []byte(text), 0o644); err == nil {
+				err = os.Rename(a.config+".new", a.config)
+			}
+		} else {
+			err = os.WriteFile(a.config, []byte(text), 0o644)
+		}
+		if err != nil {
+			t.Errorf("writing the configuration: %v", err)
+		}
+		if i%2 == 0 {
+			good++
+		} else {
+			broken++
+		}
+	}
+}
+
+// watchAnswers asks for names with known answers, one from the cache and one from upstream, until stop is closed.
+// It returns the number of queries and what was wrong.
+func watchAnswers(a *agent, stop <-chan struct{}) (asked int, problems []string) {
+	client := dns.Client{Timeout: 5 * time.Second}
+	for ; ; asked++ {
+		select {
+		case <-stop:
+			return asked, problems
+		case <-time.After(20 * time.Millisecond):
+		}
+		name, want := "host.e2e.test.", "192.0.2.10"
+		if asked%2 == 1 {
+			name, want = fmt.Sprintf("watch%d.wild.e2e.test.", asked), "192.0.2.99"
+		}
+		r, _, err := client.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), a.addr)
+		switch {
+		case err != nil:
+			problems = append(problems, fmt.Sprintf("%s: %v", name, err))
+		case len(r.Answer) != 1 || r.Answer[0].(*dns.A).A.String() != want:
+			problems = append(problems, fmt.Sprintf("%s: %s %v, want %s", name, dns.RcodeToString[r.Rcode], r.Answer, want))
+		}
+	}
+}
+
+// TestReloadUnderLoad runs dnsperf at full load twice, first with the configuration left alone, then with it
+// swapped every second between good and broken files. The reloads lose no query.
+func TestReloadUnderLoad(t *testing.T) {
+	length := seconds(t, "E2E_RELOAD_SECS", 60)
+	program(t, "dnsperf", "dnsperf")
+	nsd, other := startNSD(t), startNSD(t)
+	a := startAgent(t, settings{to: []string{nsd.addr}})
+	names := mixedNames(t)
+	before := a.reloads(t)
+
+	plain := dnsperf(t, a.addr, names, length)
+
+	stop, swapped, watched := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var good, broken, asked int
+	var problems []string
+	texts, _ := variants(a.settings, nsd.addr, other.addr)
+	go func() {
+		defer close(swapped)
+		good, broken = swap(t, a, texts, stop)
+	}()
+	go func() {
+		defer close(watched)
+		asked, problems = watchAnswers(a, stop)
+	}()
+	reloading := dnsperf(t, a.addr, names, length)
+	close(stop)
+	<-swapped
+	<-watched
+
+	t.Logf("plain: %+v", plain)
+	t.Logf("with %d good and %d broken files: %+v", good, broken, reloading)
+	if reloading.lost > plain.lost || plain.completed == 0 || reloading.completed == 0 {
+		t.Errorf("lost %d queries with reloads and %d without, want no more", reloading.lost, plain.lost)
+	}
+	for what, l := range map[string]load{"without": plain, "with": reloading} {
+		if !strings.HasPrefix(l.codes, "NOERROR ") || !strings.HasSuffix(l.codes, "(100.00%)") {
+			t.Errorf("response codes %s reloads: %s, want NOERROR only", what, l.codes)
+		}
+	}
+	if asked < int(length.Seconds()) || len(problems) > 0 {
+		t.Errorf("%d answers watched meanwhile, wrong: %q", asked, problems)
+	}
+	// A file is read some moments after it was written, so the last one may not be counted yet.
+	after := a.reloads(t)
+	if got := after.good - before.good; got < good-1 || got > good {
+		t.Errorf("%d reloads succeeded, want the %d good files", got, good)
+	}
+	if got := after.bad - before.bad; got < broken-1 {
+		t.Errorf("%d reloads failed, want the %d broken files", got, broken)
+	}
+	if got := after.generation - before.generation; got != after.good-before.good {
+		t.Errorf("the generation advanced by %d, want by the %d reloads", got, after.good-before.good)
+	}
+}
+
+// reloads is what the agent says of its configuration.
+type reloads struct{ good, bad, generation int }
+
+// reloads reads the counters from /metrics and the generation from /status.
+func (a *agent) reloads(t *testing.T) reloads {
+	t.Helper()
+	m := a.scrape(t)
+	return reloads{
+		good:       int(m.value(t, "nodecache_config_reloads_total", "result", "success")),
+		bad:        int(m.value(t, "nodecache_config_reloads_total", "result", "failure")),
+		generation: int(a.status(t)["config"].(map[string]any)["generation"].(float64)),
+	}
+}
+
+// TestReload shows what one reload changes and what a broken file does not.
+func TestReload(t *testing.T) {
+	t.Parallel()
+	first, second := startTagged(t, "192.0.2.2"), startTagged(t, "192.0.2.3")
+	a := startAgent(t, settings{to: []string{first.addr}})
+	if got := freshTag(t, a); got != "192.0.2.2" {
+		t.Fatalf("before: %s", got)
+	}
+	before := a.reloads(t)
+	writeFile(t, a.config, "cache: {sise: 1Mi}\n")
+	eventually(t, 10*time.Second, "the broken file is counted", func() bool { return a.reloads(t).bad == before.bad+1 })
+	if got := freshTag(t, a); got != "192.0.2.2" {
+		t.Errorf("with a broken file: %s, want the answer of the running plan", got)
+	}
+	if log := a.stderr.String(); !strings.Contains(log, "cache.sise") {
+		t.Error("the log does not say what is wrong with the file")
+	}
+	if _, page, _ := a.get("/status"); !strings.Contains(page, "cache.sise") {
+		t.Errorf("/status does not say what is wrong with the file:\n%s", page)
+	}
+	if code, _, err := a.get("/readyz"); code != 200 || err != nil {
+		t.Errorf("/readyz: %d %v, want 200: the running plan serves", code, err)
+	}
+	changed := a.settings
+	changed.to = []string{second.addr}
+	writeFile(t, a.config, changed.yaml())
+	eventually(t, 10*time.Second, "the good file is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
+	if _, page, _ := a.get("/status"); strings.Contains(page, "cache.sise") {
+		t.Errorf("/status still shows the old problem:\n%s", page)
+	}
+}
+
+// TestReloadConfigMap swaps the configuration as the kubelet does: a new folder, and the link ..data moved to it.
+func TestReloadConfigMap(t *testing.T) {
+	t.Parallel()
+	first, second := startTagged(t, "192.0.2.2"), startTagged(t, "192.0.2.3")
+	dir := t.TempDir()
+	s := settings{address: "127.0.0.1", port: freePort(t), admin: freePort(t)}
+	publish := func(version string, to *nameServer) {
+		t.Helper()
+		s.to = []string{to.addr}
+		if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, filepath.Join(dir, version, "config.yaml"), s.yaml())
+		if err := os.Symlink(version, filepath.Join(dir, "..data_tmp")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish("..1", first)
+	config := filepath.Join(dir, "config.yaml")
+	if err := os.Symlink(filepath.Join("..data", "config.yaml"), config); err != nil {
+		t.Fatal(err)
+	}
+	a := launchFile(t, s, config)
+	if got := freshTag(t, a); got != "192.0.2.2" {
+		t.Fatalf("before: %s", got)
+	}
+	publish("..2", second)
+	if err := os.RemoveAll(filepath.Join(dir, "..1")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "the new folder is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// freshTag asks for a name that was never asked before, so that the answer tells which server is used now.
+func freshTag(t *testing.T, a *agent) string {
+	t.Helper()
+	got := dig(t, a.addr, fmt.Sprintf("n%d.tag.e2e.test", time.Now().UnixNano()), "A")
+	if len(got.answer) != 1 {
+		return got.status
+	}
+	fields := strings.Fields(got.answer[0])
+	return fields[len(fields)-1]
+}
+
+// TestResolvConfFollowed edits the resolv.conf under a running agent, in place and by renaming.
+func TestResolvConfFollowed(t *testing.T) {
+	t.Parallel()
+	program(t, "nsd", "nsd")
+	program(t, "dig", "bind9-dnsutils")
+	if !inNamespace(t) {
+		return
+	}
+	startNSDWith(t, "127.0.0.2", 53, taggedZone("192.0.2.2"))
+	startNSDWith(t, "127.0.0.3", 53, taggedZone("192.0.2.3"))
+	file := writeFile(t, filepath.Join(t.TempDir(), "resolv.conf"), "nameserver 127.0.0.2\n")
+	a := startAgent(t, settings{to: []string{file}})
+	uses := func(want, how string) {
+		t.Helper()
+		eventually(t, 10*time.Second, how+" is followed to "+want, func() bool { return freshTag(t, a) == want })
+	}
+	uses("192.0.2.2", "the file as it was at start")
+
+	writeFile(t, file, "# edited\nnameserver 127.0.0.3\n")
+	uses("192.0.2.3", "an edit in place")
+
+	if err := os.Rename(writeFile(t, file+".new", "nameserver 127.0.0.2\n"), file); err != nil {
+		t.Fatal(err)
+	}
+	uses("192.0.2.2", "a renamed file")
+
+	// A file without a server keeps the last list: DNS that worked goes on working.
+	writeFile(t, file, "search e2e.test\n")
+	time.Sleep(time.Second)
+	uses("192.0.2.2", "an empty list")
+
+	writeFile(t, file, "nameserver 127.0.0.1\nnameserver 127.0.0.3\n")
+	uses("192.0.2.3", "an edit after an empty list")
+}
+
+// TestOwnAddressLeftOut gives the agent a resolv.conf that names the agent itself: it says so and asks the others.
+func TestOwnAddressLeftOut(t *testing.T) {
+	t.Parallel()
+	program(t, "nsd", "nsd")
+	program(t, "dig", "bind9-dnsutils")
+	if !inNamespace(t) {
+		return
+	}
+	startNSDWith(t, "127.0.0.2", 53, taggedZone("192.0.2.2"))
+	file := writeFile(t, filepath.Join(t.TempDir(), "resolv.conf"), "nameserver 127.0.0.1\nnameserver 127.0.0.2\n")
+	a := startAgent(t, settings{port: 53, to: []string{file}})
+	for range 20 {
+		if got := freshTag(t, a); got != "192.0.2.2" {
+			t.Fatalf("answer %s, want 192.0.2.2 from the server that is left", got)
+		}
+	}
+	if log := a.stderr.String(); !strings.Contains(log, "127.0.0.1") || !strings.Contains(strings.ToLower(log), "warn") {
+		t.Error("no warning about the agent's own address")
+	}
+	// With nothing but the agent itself in the list queries fail at once, and the process lives until there is more.
+	only := writeFile(t, filepath.Join(t.TempDir(), "resolv.conf"), "nameserver 127.0.0.4\n")
+	b := startAgent(t, settings{address: "127.0.0.4", port: 53, to: []string{only}})
+	if got := freshTag(t, b); got != "SERVFAIL" {
+		t.Errorf("with no server left: %s, want SERVFAIL", got)
+	}
+	writeFile(t, only, "nameserver 127.0.0.4\nnameserver 127.0.0.2\n")
+	eventually(t, 10*time.Second, "a server added later is asked", func() bool { return freshTag(t, b) == "192.0.2.2" })
+}
+
+// TestWithoutConfiguration is the first thing a newcomer does: the agent without a file, in front of the machine's
+// own resolv.conf, and a query to the address it prints.
+func TestWithoutConfiguration(t *testing.T) {
+	t.Parallel()
+	program(t, "nsd", "nsd")
+	program(t, "dig", "bind9-dnsutils")
+	if !inNamespace(t) {
+		return
+	}
+	startNSDWith(t, "127.0.0.2", 53, mainZone())
+	mountOver(t, "/etc/resolv.conf", "nameserver 127.0.0.2\n")
+	a := launch(t, settings{address: "127.0.0.1", port: 1053, admin: 9253}, exec.Command(nodeCache, "agent"), "")
+	for _, transport := range []string{"+notcp", "+tcp"} {
+		got := dig(t, a.addr, "host.e2e.test", "A", transport)
+		if diff := cmp.Diff([]string{"host.e2e.test. IN A 192.0.2.10"}, got.answer); diff != "" {
+			t.Errorf("dig %s (-want +got):\n%s", transport, diff)
+		}
+	}
+	if out := a.stdout.String(); !strings.Contains(out, "dig @127.0.0.1 -p 1053") {
+		t.Errorf("stdout does not tell what to type:\n%s", out)
+	}
+}

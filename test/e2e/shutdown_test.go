@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// TestStopAnswersWhatIsInFlight stops the agent while 200 slow queries wait for their upstream, half of them over
+// UDP and half over TCP. Every one is answered.
+func TestStopAnswersWhatIsInFlight(t *testing.T) {
+	t.Parallel()
+	const queries = 200
+	release := make(chan struct{})
+	upstream := startScripted(t, func(w dns.ResponseWriter, q *dns.Msg) {
+		<-release
+		answerA(w, q)
+	})
+	a := startAgent(t, settings{to: []string{upstream.addr}})
+
+	var wg sync.WaitGroup
+	results := make(chan error, queries)
+	for i := range queries {
+		wg.Go(func() {
+			client := dns.Client{Net: []string{"udp", "tcp"}[i%2], Timeout: 10 * time.Second}
+			r, _, err := client.Exchange(new(dns.Msg).SetQuestion(fmt.Sprintf("slow%d.e2e.test.", i), dns.TypeA), a.addr)
+			if err == nil && (r.Rcode != dns.RcodeSuccess || len(r.Answer) != 1) {
+				err = fmt.Errorf("%s with %d records", dns.RcodeToString[r.Rcode], len(r.Answer))
+			}
+			results <- err
+		})
+	}
+	eventually(t, 3*time.Second, "every query waits at the upstream", func() bool {
+		names := map[string]bool{}
+		for _, q := range upstream.seen() {
+			names[q.Question[0].Name] = true
+		}
+		return len(names) == queries
+	})
+	a.signal(syscall.SIGTERM)
+	time.Sleep(200 * time.Millisecond) // the agent is stopping, and the answers come only now
+	close(release)
+	wg.Wait()
+	close(results)
+	lost := 0
+	for err := range results {
+		if err != nil {
+			lost++
+			t.Logf("a query in flight: %v", err)
+		}
+	}
+	if lost > 0 {
+		t.Errorf("%d of %d queries in flight were not answered", lost, queries)
+	}
+	a.stop(t)
+}
+
+// splitPort takes an address apart.
+func splitPort(t *testing.T, addr string) (host string, port int) {
+	t.Helper()
+	host, text, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if port, err = strconv.Atoi(text); err != nil {
+		t.Fatal(err)
+	}
+	return host, port
+}
