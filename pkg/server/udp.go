@@ -72,6 +72,8 @@ type udpSocket struct {
 	wildcard bool // replies must name the address they leave from
 	v6       bool
 	lane     Lane
+	peer     wire.Peer // of the query in hand
+	handing  *udpReply // while Slow runs: what it was given
 }
 
 // NewUDP checks cfg. It opens nothing.
@@ -216,37 +218,46 @@ func (u *UDP) Stats() UDPStats {
 	}
 }
 
-// run reads until ctx ends, through panics: one packet that shows a defect must
-// not end the service of a node.
+// run reads until ctx ends.
 func (s *udpSocket) run(ctx context.Context) error {
-	for {
-		err, again := s.runGuarded(ctx)
-		if !again {
-			return err
-		}
+	if s.server.cfg.Portable {
+		return s.readEach(ctx)
 	}
+	return s.readBatches(ctx)
 }
 
-func (s *udpSocket) runGuarded(ctx context.Context) (err error, again bool) {
-	defer func() {
-		if defect := recover(); defect != nil {
-			s.server.stats.panics.Add(1)
-			logPanic(ctx, s.server.cfg.Log, "udp", defect)
-			s.lane = s.server.cfg.Handler.NewLane()
-			again = true
-		}
-	}()
-	if s.server.cfg.Portable {
-		return s.readEach(ctx), false
+// recovered, deferred around a packet's handling, keeps a defect that one packet
+// shows from ending the service of a node: the packet gets no answer, and the
+// reader goes on with a new lane.
+func (s *udpSocket) recovered(ctx context.Context) {
+	defect := recover()
+	if defect == nil {
+		return
 	}
-	return s.readBatches(ctx), false
+	s.server.stats.panics.Add(1)
+	logPanic(ctx, s.server.cfg.Log, "udp", defect)
+	if s.handing != nil {
+		s.handing.finish()
+		s.handing = nil
+	}
+	s.lane = s.server.cfg.Handler.NewLane()
+}
+
+// slow hands the query the lane just missed over. A reply to it leaves through
+// this socket, with the control message oob, which is not copied.
+func (s *udpSocket) slow(peer *wire.Peer, to netip.AddrPort, oob []byte, now time.Time) {
+	s.server.due.Add(1)
+	s.handing = &udpReply{socket: s, to: to, oob: oob}
+	s.lane.Slow(peer, now, s.handing)
+	s.handing = nil
 }
 
 // A udpReply answers one query that left the reader.
 type udpReply struct {
-	socket *udpSocket
-	to     netip.AddrPort
-	oob    []byte // source address, for a wildcard socket
+	socket   *udpSocket
+	to       netip.AddrPort
+	oob      []byte // source address, for a wildcard socket
+	finished atomic.Bool
 }
 
 // Reply implements [wire.Replier].
@@ -259,11 +270,12 @@ func (r *udpReply) Reply(msg []byte) {
 			stats.sent.Add(1)
 		}
 	}
-	r.socket.server.due.Done()
+	r.finish()
 }
 
-// slow hands the query the lane just missed over.
-func (s *udpSocket) slow(peer *wire.Peer, to netip.AddrPort, oob []byte, now time.Time) {
-	s.server.due.Add(1)
-	s.lane.Slow(peer, now, &udpReply{socket: s, to: to, oob: oob})
+// finish says that the reply is no longer due.
+func (r *udpReply) finish() {
+	if !r.finished.Swap(true) {
+		r.socket.server.due.Done()
+	}
 }

@@ -39,7 +39,7 @@ func (s *udpSocket) readBatches(ctx context.Context) error {
 		for left > 0 {
 			switch errno := b.receive(fd); errno {
 			case 0:
-				s.answer(b, fd)
+				s.answer(ctx, b, fd)
 			case unix.EAGAIN:
 				return false
 			case unix.EINTR:
@@ -79,41 +79,11 @@ func (s *udpSocket) drain(raw syscall.RawConn, read func(uintptr) bool) error {
 	return raw.Control(func(fd uintptr) { read(fd) })
 }
 
-// pause waits a moment after an error of the socket that is not its end, such
-// as a lack of kernel memory, so that the reader goes on without spinning.
-func (s *udpSocket) pause(ctx context.Context, err error) error {
-	if errors.Is(err, unix.EBADF) {
-		return err
-	}
-	s.server.cfg.Log.WarnContext(ctx, "reading from a udp socket", "err", err)
-	timer := time.NewTimer(10 * time.Millisecond)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-	return nil
-}
-
 // answer takes a batch through the lane and sends what was answered.
-func (s *udpSocket) answer(b *batch, fd uintptr) {
+func (s *udpSocket) answer(ctx context.Context, b *batch, fd uintptr) {
 	now := time.Now()
-	peer := wire.Peer{}
-	for i := range b.received {
-		pkt := b.packet(i)
-		if pkt == nil {
-			s.server.stats.oversize.Add(1)
-			continue
-		}
-		peer.Addr = b.peer(i)
-		reply, verdict := s.lane.Fast(pkt, &peer, now, b.space())
-		switch verdict {
-		case wire.Answered:
-			b.queue(i, reply)
-		case wire.Missed:
-			s.slow(&peer, peer.Addr, slices.Clone(b.source(i)), now)
-		case wire.Dropped:
-		}
+	for i := 0; i < b.received; {
+		i = s.answerFrom(ctx, b, i, now)
 	}
 	stats := &s.server.stats
 	stats.received.Add(uint64(b.received))
@@ -125,4 +95,29 @@ func (s *udpSocket) answer(b *batch, fd uintptr) {
 		}
 	}
 	s.lane.Flush(time.Now())
+}
+
+// answerFrom answers the batch's datagrams from the i-th on and returns the one
+// to go on with: the next after one whose handling panicked, or the end.
+func (s *udpSocket) answerFrom(ctx context.Context, b *batch, i int, now time.Time) (next int) {
+	defer s.recovered(ctx)
+	peer := &s.peer // the lane takes its address; here it costs no allocation
+	for next = i; next < b.received; {
+		i, next = next, next+1
+		pkt := b.packet(i)
+		if pkt == nil {
+			s.server.stats.oversize.Add(1)
+			continue
+		}
+		peer.Addr = b.peer(i)
+		reply, verdict := s.lane.Fast(pkt, peer, now, b.space())
+		switch verdict {
+		case wire.Answered:
+			b.queue(i, reply)
+		case wire.Missed:
+			s.slow(peer, peer.Addr, slices.Clone(b.source(i)), now)
+		case wire.Dropped:
+		}
+	}
+	return next
 }

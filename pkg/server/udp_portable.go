@@ -5,9 +5,12 @@ package server
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -19,31 +22,57 @@ func (s *udpSocket) readEach(ctx context.Context) error {
 	oob := make([]byte, controlLen)
 	for {
 		n, oobn, _, from, err := s.conn.ReadMsgUDPAddrPort(in, oob)
-		if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil {
+		switch {
+		case err == nil:
+			s.answerOne(ctx, in[:n], oob[:oobn], from, out)
+		case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
 			return nil
-		}
-		if err != nil {
-			return err
-		}
-		s.server.stats.received.Add(1)
-		if n == len(in) {
-			s.server.stats.oversize.Add(1)
-			continue
-		}
-		now := time.Now()
-		peer := wire.Peer{Addr: netip.AddrPortFrom(from.Addr().Unmap(), from.Port())}
-		reply, verdict := s.lane.Fast(in[:n], &peer, now, out[:0])
-		switch verdict {
-		case wire.Missed:
-			s.slow(&peer, from, sourceControl(oob[:oobn]), now)
-		case wire.Answered:
-			if _, _, err := s.conn.WriteMsgUDPAddrPort(reply, sourceControl(oob[:oobn]), from); err != nil {
-				s.server.stats.unsent.Add(1)
-			} else {
-				s.server.stats.sent.Add(1)
+		default:
+			if err := s.pause(ctx, err); err != nil {
+				return err
 			}
-		case wire.Dropped:
 		}
-		s.lane.Flush(time.Now())
 	}
+}
+
+// answerOne answers one datagram. out is room for the reply.
+func (s *udpSocket) answerOne(ctx context.Context, pkt, oob []byte, from netip.AddrPort, out []byte) {
+	defer s.recovered(ctx)
+	stats := &s.server.stats
+	stats.received.Add(1)
+	if len(pkt) == maxQuery {
+		stats.oversize.Add(1)
+		return
+	}
+	now := time.Now()
+	s.peer.Addr = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+	reply, verdict := s.lane.Fast(pkt, &s.peer, now, out[:0])
+	switch verdict {
+	case wire.Missed:
+		s.slow(&s.peer, from, sourceControl(oob), now)
+	case wire.Answered:
+		if _, _, err := s.conn.WriteMsgUDPAddrPort(reply, sourceControl(oob), from); err != nil {
+			stats.unsent.Add(1)
+		} else {
+			stats.sent.Add(1)
+		}
+	case wire.Dropped:
+	}
+	s.lane.Flush(time.Now())
+}
+
+// pause waits a moment after an error of the socket that is not its end, such
+// as a lack of kernel memory, so that the reader goes on without spinning.
+func (s *udpSocket) pause(ctx context.Context, err error) error {
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, unix.EBADF) {
+		return err
+	}
+	s.server.cfg.Log.WarnContext(ctx, "reading from a udp socket", "err", err)
+	timer := time.NewTimer(10 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	return nil
 }

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/server/servertest"
+)
+
+// readers are the ways a UDP server reads; every test runs over both.
+var readers = []struct {
+	name     string
+	portable bool
+}{{"batches", false}, {"portable", true}}
+
+// serveUDP runs a server and stops it, orderly, when the test ends.
+func serveUDP(t *testing.T, h server.Handler, addr string, portable bool) (u *server.UDP, stop func() error) {
+	t.Helper()
+	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort(addr), Handler: h, Readers: 2, Portable: portable, Drain: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Listen(t.Context()); err != nil {
+		t.Skipf("this machine has no %s: %v", addr, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- u.Run(ctx) }()
+	stopped := false
+	stop = func() error {
+		if stopped {
+			return nil
+		}
+		stopped = true
+		cancel()
+		return <-ended
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return u, stop
+}
+
+// dialUDP connects a client's socket, which fails the test instead of waiting
+// for ever.
+func dialUDP(t *testing.T, addr netip.AddrPort) *net.UDPConn {
+	t.Helper()
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	return c
+}
+
+func write(t *testing.T, c net.Conn, msg []byte) {
+	t.Helper()
+	if _, err := c.Write(msg); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, c net.Conn) []byte {
+	t.Helper()
+	buf := make([]byte, 65535)
+	n, err := c.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return buf[:n]
+}
+
+// TestUDPAnswersFromTheAddressAsked uses connected clients: the kernel shows
+// them no reply from any other address than the one they asked.
+func TestUDPAnswersFromTheAddressAsked(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, listen, ask string }{
+		{"IPv4", "127.0.0.1:0", "127.0.0.1"},
+		{"IPv6", "[::1]:0", "::1"},
+		{"IPv4 wildcard, another loopback address", "0.0.0.0:0", "127.0.0.42"},
+		{"wildcard of both, IPv6 client", "[::]:0", "::1"},
+		{"wildcard of both, IPv4 client on another address", "[::]:0", "127.0.0.43"},
+	} {
+		for _, reader := range readers {
+			t.Run(tt.name+", "+reader.name, func(t *testing.T) {
+				t.Parallel()
+				h := servertest.New(map[string]servertest.Rule{"slow.test": {Action: servertest.Later, After: 20 * time.Millisecond}})
+				u, _ := serveUDP(t, h, tt.listen, reader.portable)
+				c := dialUDP(t, netip.AddrPortFrom(netip.MustParseAddr(tt.ask), u.Addr().Port()))
+				for id, name := range []string{"fast.test", "slow.test", "fast.test"} {
+					q := servertest.Query(uint16(id), name)
+					write(t, c, q)
+					if got := read(t, c); servertest.ID(got) != uint16(id) || servertest.Name(got) != name {
+						t.Errorf("asked %s id %d, got %s id %d", name, id, servertest.Name(got), servertest.ID(got))
+					}
+				}
+				for peer := range h.Peers() {
+					if want := c.LocalAddr().(*net.UDPAddr).AddrPort(); peer.Addr != netip.AddrPortFrom(want.Addr().Unmap(), want.Port()) || peer.Stream {
+						t.Errorf("peer %+v, want %s", peer, want)
+					}
+				}
+				if b := h.Breaches(); len(b) > 0 {
+					t.Errorf("breaches of the lane's contract: %q", b)
+				}
+			})
+		}
+	}
+}
+
+func TestUDPManyAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, reader := range readers {
+		t.Run(reader.name, func(t *testing.T) {
+			t.Parallel()
+			h := servertest.New(map[string]servertest.Rule{
+				"big.test":  {Size: 1232},
+				"huge.test": {Size: 4096}, // more than the room of a batch's replies
+				"slow.test": {Action: servertest.Later, After: time.Millisecond},
+			})
+			u, _ := serveUDP(t, h, "127.0.0.1:0", reader.portable)
+			names := []string{"small.test", "big.test", "huge.test", "slow.test"}
+			const rounds, inFlight = 120, 24 // what a client's socket has room for
+			for range rounds {
+				c := dialUDP(t, u.Addr())
+				want := map[uint16]string{}
+				for id := range uint16(inFlight) {
+					want[id] = names[int(id)%len(names)]
+					write(t, c, servertest.Query(id, want[id]))
+				}
+				for len(want) > 0 {
+					got := read(t, c)
+					if name := want[servertest.ID(got)]; name != servertest.Name(got) {
+						t.Fatalf("id %d: got %q, want %q", servertest.ID(got), servertest.Name(got), name)
+					}
+					delete(want, servertest.ID(got))
+				}
+			}
+			if got := u.Stats(); got.Received != inFlight*rounds || got.Sent != inFlight*rounds || got.Unsent != 0 {
+				t.Errorf("stats %+v, want %d received and sent", got, inFlight*rounds)
+			}
+			if b := h.Breaches(); len(b) > 0 {
+				t.Errorf("breaches of the lane's contract: %q", b)
+			}
+		})
+	}
+}
+
+// TestUDPSurvives sends what must harm nobody beside it.
+func TestUDPSurvives(t *testing.T) {
+	t.Parallel()
+	for _, reader := range readers {
+		t.Run(reader.name, func(t *testing.T) {
+			t.Parallel()
+			h := servertest.New(map[string]servertest.Rule{
+				"panic.test": {Action: servertest.Panic},
+				"later.test": {Action: servertest.PanicSlow},
+				"drop.test":  {Action: servertest.Drop},
+				"mute.test":  {Action: servertest.Silence},
+				"":           {Action: servertest.Drop}, // the empty datagram
+			})
+			u, stop := serveUDP(t, h, "127.0.0.1:0", reader.portable)
+			c := dialUDP(t, u.Addr())
+			for range 20 {
+				write(t, c, servertest.Query(1, "panic.test"))
+				write(t, c, servertest.Query(2, "later.test"))
+				write(t, c, servertest.Query(3, "drop.test"))
+				write(t, c, servertest.Query(4, "mute.test"))
+				write(t, c, bytes.Repeat([]byte{7}, 3000))
+				write(t, c, nil)
+				write(t, c, servertest.Query(5, "good.test"))
+			}
+			for range 20 {
+				if got := read(t, c); servertest.ID(got) != 5 {
+					t.Fatalf("got id %d, want 5", servertest.ID(got))
+				}
+			}
+			start := time.Now()
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(start); took > 4*time.Second {
+				t.Errorf("stopping took %s: a query that panicked is waited for", took)
+			}
+			if got := u.Stats(); got.Panics != 40 || got.Oversize != 20 {
+				t.Errorf("stats %+v, want 40 panics and 20 oversize", got)
+			}
+		})
+	}
+}
+
+func TestUDPDrains(t *testing.T) {
+	t.Parallel()
+	for _, reader := range readers {
+		t.Run(reader.name, func(t *testing.T) {
+			t.Parallel()
+			h := servertest.New(map[string]servertest.Rule{"held.test": {Action: servertest.Hold}})
+			u, stop := serveUDP(t, h, "127.0.0.1:0", reader.portable)
+			c := dialUDP(t, u.Addr())
+			const n = 100
+			for id := range uint16(n) {
+				write(t, c, servertest.Query(id, "held.test"))
+			}
+			h.AwaitHeld("held.test", n)
+			stopped := make(chan error, 1)
+			go func() { stopped <- stop() }()
+			select {
+			case err := <-stopped:
+				t.Fatalf("Run ended with %d replies due: %v", n, err)
+			case <-time.After(50 * time.Millisecond):
+			}
+			if got := h.Release("held.test"); got != n {
+				t.Errorf("%d held, want %d", got, n)
+			}
+			for range n {
+				read(t, c)
+			}
+			if err := <-stopped; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestUDPListen(t *testing.T) {
+	t.Parallel()
+	taken, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = taken.Close() })
+	for _, tt := range []struct {
+		name, addr string
+		want       error
+	}{
+		{"port taken", taken.LocalAddr().String(), unix.EADDRINUSE},
+		{"address of no interface", "192.0.2.1:0", unix.EADDRNOTAVAIL},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort(tt.addr), Handler: servertest.New(nil)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = u.Listen(t.Context())
+			var errno syscall.Errno
+			if !strings.HasPrefix(errString(err), "listening on udp "+tt.addr+": ") || !asErrno(err, &errno) || errno != tt.want {
+				t.Errorf("Listen: %v, want %v", err, tt.want)
+			}
+		})
+	}
+}
+
+// BenchmarkUDPHits is a query and its reply over loopback, client included.
+func BenchmarkUDPHits(b *testing.B) {
+	for _, reader := range readers {
+		b.Run(reader.name, func(b *testing.B) {
+			u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: servertest.New(nil), Portable: reader.portable})
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := u.Listen(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() { ended <- u.Run(ctx) }()
+			c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(u.Addr()))
+			if err != nil {
+				b.Fatal(err)
+			}
+			q, buf := servertest.Query(1, "hit.test"), make([]byte, 512)
+			for b.Loop() {
+				if _, err := c.Write(q); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := c.Read(buf); err != nil {
+					b.Fatal(err)
+				}
+			}
+			_ = c.Close()
+			cancel()
+			if err := <-ended; err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}
