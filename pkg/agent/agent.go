@@ -10,8 +10,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,13 +21,17 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
 // Options is what an agent is made from.
 type Options struct {
-	File    string // configuration file, followed while the agent runs; empty: the defaults
+	File    string         // configuration file, followed while the agent runs; empty: none
+	Config  *config.Config // the configuration when there is no file; nil: the defaults
 	Version string
 	Log     io.Writer // takes the log
+	// Dial opens the sockets to upstreams; nil: as the net package does.
+	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 }
 
 // An Agent is one node's DNS cache.
@@ -53,7 +57,10 @@ type Agent struct {
 // New reads the configuration and builds the agent. It opens no socket and
 // starts no goroutine.
 func New(o Options) (*Agent, error) {
-	a := &Agent{options: o, started: time.Now(), ready: make(chan struct{})}
+	a := &Agent{
+		options: o, started: time.Now(),
+		ready: make(chan struct{}), requests: make(chan request), stopped: make(chan struct{}),
+	}
 	cfg, err := a.load()
 	if err != nil {
 		return nil, err
@@ -82,11 +89,14 @@ func New(o Options) (*Agent, error) {
 // watch the file before it is read, so that no change falls between the two.
 func (a *Agent) load() (config.Config, error) {
 	cfg := config.Default()
+	if a.options.Config != nil {
+		cfg = *a.options.Config
+	}
 	var err, watchErr error
 	if a.options.File != "" {
 		a.watcher, watchErr = config.NewWatcher(config.WatcherConfig{
 			Path:    a.options.File,
-			Changed: func(cfg config.Config, err error) { a.changed(cfg, err) },
+			Changed: a.Reload,
 			Log:     slog.New(slog.DiscardHandler),
 		})
 		cfg, err = config.Load(a.options.File)
@@ -99,21 +109,18 @@ func (a *Agent) load() (config.Config, error) {
 	return cfg, nil
 }
 
-// handler gives readers their lanes.
-type handler struct{ *resolve.Resolver }
-
 // NewLane implements [server.Handler].
-func (h handler) NewLane() server.Lane { return h.Resolver.NewLane() }
+func (a *Agent) NewLane() server.Lane { return a.resolver.NewLane() }
 
 func (a *Agent) makeServers(cfg config.Config) error {
 	for _, ip := range cfg.Listen.Addresses {
 		addr := netip.AddrPortFrom(ip, cfg.Listen.Port)
-		udp, err := server.NewUDP(server.UDPConfig{Addr: addr, Handler: handler{a.resolver}, Drain: cfg.Limits.Deadline + time.Second, Log: a.log})
+		udp, err := server.NewUDP(server.UDPConfig{Addr: addr, Handler: a, Drain: cfg.Limits.Deadline + time.Second, Log: a.log})
 		if err != nil {
 			return err
 		}
 		tcp, err := server.NewTCP(server.TCPConfig{
-			Addr: addr, Handler: handler{a.resolver}, Log: a.log,
+			Addr: addr, Handler: a, Log: a.log,
 			MaxSessions: cfg.Limits.TCPSessions, MaxPerClient: cfg.Limits.TCPPerClient,
 			Idle: cfg.Limits.TCPIdle, DrainTimeout: cfg.Limits.Deadline + time.Second,
 		})
@@ -212,7 +219,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBelow()
 	var under errgroup.Group
-	a.keep(below, &under)
+	pools := keeper{stop: make(map[*upstream.Pool]context.CancelFunc)}
+	pools.keep(below, a.running.Load(), under.Go)
 	under.Go(func() error { return a.resolver.Run(below) })
 	if a.admin != nil {
 		under.Go(func() error { return a.admin.Run(below) })
@@ -223,8 +231,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		serving.Go(func() error { return a.udp[i].Run(ctx) })
 		serving.Go(func() error { return a.tcp[i].Run(ctx) })
 	}
+	serving.Go(func() error {
+		a.takeReloads(ctx, func(r *running) { pools.keep(below, r, under.Go) })
+		return nil
+	})
 	if a.watcher != nil {
-		a.changed = func(cfg config.Config, err error) { a.reload(below, &under, cfg, err) }
 		serving.Go(func() error { return a.watcher.Run(ctx) })
 	}
 	a.log.InfoContext(ctx, "serving", "addresses", a.Addrs(), "version", a.options.Version)
@@ -233,9 +244,4 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.log.InfoContext(ctx, "stopped serving")
 	stopBelow()
 	return errors.Join(err, under.Wait())
-}
-
-// keep runs the pools of the configuration in use.
-func (a *Agent) keep(below context.Context, under *errgroup.Group) {
-	a.keeper.keep(below, a.running.Load(), under.Go)
 }

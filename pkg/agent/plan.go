@@ -80,6 +80,7 @@ func (a *Agent) poolFor(cfg config.Config, forward config.Route, old *running) (
 	}
 	return upstream.New(upstream.Config{
 		Targets: targets,
+		Dial:    a.options.Dial,
 		Log:     a.log.With(slog.String("zone", forward.Zone)),
 		Self:    func(addr netip.AddrPort) bool { return leadsBack(addr, cfg.Listen) },
 	})

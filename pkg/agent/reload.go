@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
 )
@@ -36,23 +34,49 @@ func (s *reloadState) failed(err error) {
 	s.lastError.Store(&text)
 }
 
-// reload takes what the watcher found: a configuration or why there is none.
-// Pools that a new one brings run in under, until below ends.
-func (a *Agent) reload(below context.Context, under *errgroup.Group, cfg config.Config, err error) {
-	if err == nil {
-		err = a.apply(below, under, cfg)
+// A request is a configuration to put to work, or why there is none.
+type request struct {
+	cfg  config.Config
+	err  error
+	done chan struct{}
+}
+
+// Reload puts cfg to work, or, when err is not nil, says that there is a bad
+// configuration and keeps the running one. It returns when that is done, or the
+// agent is stopping. The agent must run.
+func (a *Agent) Reload(cfg config.Config, err error) {
+	r := request{cfg: cfg, err: err, done: make(chan struct{})}
+	select {
+	case a.requests <- r:
+		<-r.done
+	case <-a.stopped:
 	}
-	if err != nil {
-		a.refuse(below, err)
+}
+
+// takeReloads applies what Reload asks for until ctx ends; keep runs the pools
+// of a new configuration.
+func (a *Agent) takeReloads(ctx context.Context, keep func(*running)) {
+	defer close(a.stopped)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r := <-a.requests:
+			if r.err == nil {
+				r.err = a.apply(ctx, keep, r.cfg)
+			}
+			if r.err != nil {
+				a.refuse(ctx, r.err)
+			}
+			close(r.done)
+		}
 	}
 }
 
 // apply puts cfg to work: everything is built first, then the resolver's plan is
 // swapped in one step, then what is no longer used ends. A query sees the old
 // plan or the new one, whole.
-func (a *Agent) apply(below context.Context, under *errgroup.Group, cfg config.Config) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (a *Agent) apply(ctx context.Context, keep func(*running), cfg config.Config) error {
 	old := a.running.Load()
 	fixed := restartOnly(&cfg, &old.config)
 	r, err := a.build(cfg, old)
@@ -69,12 +93,12 @@ func (a *Agent) apply(below context.Context, under *errgroup.Group, cfg config.C
 		t.SetLimits(cfg.Limits.TCPSessions, cfg.Limits.TCPPerClient, cfg.Limits.TCPIdle)
 	}
 	a.running.Store(r)
-	a.keep(below, under) // before the plan: its queries find their pools running
 	a.resolver.Swap(plan)
+	keep(r)
 	a.reloads.succeeded(time.Now())
-	a.log.InfoContext(below, "configuration applied", "generation", a.reloads.generation.Load())
+	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load())
 	if len(fixed) > 0 {
-		a.log.WarnContext(below, "configuration needs a restart to apply whole", "keys", fixed)
+		a.log.WarnContext(ctx, "configuration needs a restart to apply whole", "keys", fixed)
 	}
 	return nil
 }
