@@ -4,6 +4,7 @@ package config
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -39,8 +40,9 @@ func addresses(dst *[]netip.Addr) func(node) {
 
 // rejectCovered reports each address that another one of the list stands for.
 func rejectCovered(list []netip.Addr, nodes map[netip.Addr]node) {
+	wides := slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return !a.IsUnspecified() })
 	for _, a := range list {
-		for _, wide := range list {
+		for _, wide := range wides {
 			if a != wide && covers(wide, a) {
 				nodes[a].reject("already covered by "+wide.String(), "list single addresses, or the unspecified one alone")
 				break

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -123,7 +122,8 @@ func (n node) items() ([]node, bool) {
 
 // child is the path of a key below n.
 func (n node) child(key string) string {
-	if !regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`).MatchString(key) {
+	odd := func(c rune) bool { return c != '_' && c != '-' && !isLetterOrDigit(c) }
+	if key == "" || len(key) > maxShown || strings.ContainsFunc(key, odd) {
 		return n.path + "[" + quote(key) + "]"
 	}
 	if n.path == "" {

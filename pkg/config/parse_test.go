@@ -44,6 +44,7 @@ func TestParse(t *testing.T) {
 		{name: "empty", text: "", want: config.Default()},
 		{name: "comment only", text: "# nothing\n", want: config.Default()},
 		{name: "empty document", text: "---\n...\n", want: config.Default()},
+		{name: "directive", text: "%YAML 1.1\n--- # text\nlisten: {port: 53}\n", want: with(func(c *config.Config) { c.Listen.Port = 53 })},
 		{name: "byte order mark", text: "\ufefflisten: {port: 53}\n", want: with(func(c *config.Config) { c.Listen.Port = 53 })},
 		{name: "empty second document", text: "listen: {port: 53}\n---\n# end\n", want: with(func(c *config.Config) { c.Listen.Port = 53 })},
 		{name: "line ends of Windows", text: "listen:\r\n  port: 53\r\n", want: with(func(c *config.Config) { c.Listen.Port = 53 })},
