@@ -49,21 +49,20 @@ type session struct {
 	in     frames
 	out    outbox
 
-	born  time.Time // what idle counts from
 	armed time.Time // the read deadline set in conn; zero: none
 	quiet time.Time // when the session last began to wait for bytes
 	begun time.Time // when the frame now partly read began; zero: none
 	taken int       // frames taken since the last read
 
 	// idle is the ticket of a session that waits with nothing read and nothing
-	// taken: nanoseconds since born, or idleNot or idleShed. Who swaps it owns
+	// taken: the time on the server's clock, or idleNot or idleShed. Who swaps it owns
 	// the decision: the session when bytes came, the table when it sheds.
 	idle     atomic.Int64
 	draining atomic.Bool
 }
 
 func newSession(t *TCP, conn net.Conn) *session {
-	s := &session{server: t, conn: conn, born: time.Now()}
+	s := &session{server: t, conn: conn}
 	s.peer = wire.Peer{Addr: addrPort(conn.RemoteAddr()), Stream: true}
 	s.out.init(t, conn)
 	return s
@@ -111,8 +110,6 @@ func (s *session) read() ending {
 			return s.leave(ticket, endClient)
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return s.leave(ticket, endBroken)
-		case s.draining.Load():
-			return s.leave(ticket, endDrain)
 		default:
 			if s.due().After(time.Now()) {
 				s.armed = time.Time{} // it ran out for what is over now
@@ -134,7 +131,7 @@ func (s *session) wait(now time.Time) int64 {
 	switch {
 	case !s.in.partial():
 		s.begun = time.Time{}
-		ticket := int64(now.Sub(s.born)) + 1
+		ticket := s.server.clock(now)
 		s.idle.Store(ticket)
 		return ticket
 	case fresh:
@@ -170,22 +167,14 @@ func (s *session) due() time.Time {
 	}
 }
 
-// idleSince returns since when the session has been idle, with the ticket to claim
-// it. The ticket is idleNot when it is not idle. Any goroutine may call it.
-func (s *session) idleSince() (since time.Time, ticket int64) {
-	ticket = s.idle.Load()
-	if ticket <= idleNot {
-		return time.Time{}, idleNot
-	}
+// idleSince returns since when a session with that ticket has been idle, on the
+// server's clock, or false when it is not. Any goroutine may call it.
+func (s *session) idleSince(ticket int64) (since int64, idle bool) {
 	busy, answered := s.out.state()
 	if busy {
-		return time.Time{}, idleNot
+		return 0, false
 	}
-	since = s.born.Add(time.Duration(ticket))
-	if answered.After(since) {
-		since = answered
-	}
-	return since, ticket
+	return max(ticket, s.server.clock(answered)), true
 }
 
 // answer deals with all whole frames that were read.

@@ -5,7 +5,6 @@ package server
 import (
 	"net/netip"
 	"sync"
-	"time"
 )
 
 // shedTries is how often an idle session is looked for when the one found got a
@@ -75,31 +74,38 @@ func (t *sessionTable) removeLocked(s *session) {
 }
 
 // takeIdle takes the session idle the longest out of the table, claimed so that it
-// answers nothing more; nil: none is idle. It looks at every session: that is some
-// 20 microseconds for a thousand of them, paid only by a new connection to a full
-// table, where an order kept up to date would cost every query.
+// answers nothing more; nil: none is idle.
 func (t *sessionTable) takeIdle() *session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for range shedTries {
-		var oldest *session
-		var since time.Time
-		var ticket int64
-		for s := range t.sessions {
-			at, free := s.idleSince()
-			if free != idleNot && (oldest == nil || at.Before(since)) {
-				oldest, since, ticket = s, at, free
-			}
-		}
-		if oldest == nil {
+		s, ticket := t.idleLongestLocked()
+		if s == nil {
 			return nil
 		}
-		if oldest.idle.CompareAndSwap(ticket, idleShed) {
-			t.removeLocked(oldest)
-			return oldest
+		if s.idle.CompareAndSwap(ticket, idleShed) {
+			t.removeLocked(s)
+			return s
 		}
 	}
 	return nil
+}
+
+// idleLongestLocked finds the session idle the longest, with the ticket to claim it.
+// It looks at every session: 20 to 40 µs for a thousand of them, paid only by a new
+// connection to a full table, where an order kept up to date would cost every query.
+func (t *sessionTable) idleLongestLocked() (oldest *session, ticket int64) {
+	var since int64
+	for s := range t.sessions {
+		claim := s.idle.Load()
+		if claim <= idleNot || (oldest != nil && claim >= since) {
+			continue // it is not idle before its ticket: no need to look closer
+		}
+		if at, idle := s.idleSince(claim); idle && (oldest == nil || at < since) {
+			oldest, since, ticket = s, at, claim
+		}
+	}
+	return oldest, ticket
 }
 
 // each calls do for every session, without the lock.

@@ -8,9 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -37,15 +37,32 @@ func TestTCPAnswersOutOfOrder(t *testing.T) {
 	w.wantStats(server.TCPStats{Accepted: 1, Queries: 5})
 }
 
-// A countingListener counts the writes of its connections.
+// A countingListener notes the writes of its connections.
 type countingListener struct {
 	net.Listener
-	writes atomic.Int64
+	mu     sync.Mutex // guards writes
+	writes []int      // their sizes
 }
 
 type countingConn struct {
 	net.Conn
-	writes *atomic.Int64
+	listener *countingListener
+}
+
+// listenCounting returns a countingListener on a loopback socket.
+func listenCounting(t *testing.T) *countingListener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &countingListener{Listener: ln}
+}
+
+func (l *countingListener) sizes() []int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.writes)
 }
 
 func (l *countingListener) Accept() (net.Conn, error) {
@@ -53,21 +70,19 @@ func (l *countingListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return countingConn{Conn: conn, writes: &l.writes}, nil
+	return countingConn{Conn: conn, listener: l}, nil
 }
 
 func (c countingConn) Write(b []byte) (int, error) {
-	c.writes.Add(1)
+	c.listener.mu.Lock()
+	c.listener.writes = append(c.listener.writes, len(b))
+	c.listener.mu.Unlock()
 	return c.Conn.Write(b)
 }
 
 func TestTCPAnswersOneReadWithOneWrite(t *testing.T) {
 	t.Parallel()
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln := &countingListener{Listener: inner}
+	ln := listenCounting(t)
 	w := startTCP(t, server.TCPConfig{Listener: ln}, nil, nil)
 	c := w.dial()
 	names, want := make([]string, 64), make([]reply, 64)
@@ -77,7 +92,7 @@ func TestTCPAnswersOneReadWithOneWrite(t *testing.T) {
 	}
 	c.ask(0, names...)
 	c.wantReplies(want...)
-	if got := ln.writes.Load(); got != 1 {
+	if got := len(ln.sizes()); got != 1 {
 		t.Errorf("%d writes for one batch, want 1", got)
 	}
 }
@@ -143,10 +158,11 @@ func TestTCPLargeFrames(t *testing.T) {
 	}
 }
 
-// More answers than one batch holds: all come, in several writes.
+// One read asks for two megabytes: they are not gathered for one write.
 func TestTCPManyLargeAnswers(t *testing.T) {
 	t.Parallel()
-	w := serveTCP(t, server.TCPConfig{}, map[string]servertest.Rule{"large.example": {Size: 20000}})
+	ln := listenCounting(t)
+	w := startTCP(t, server.TCPConfig{Listener: ln}, map[string]servertest.Rule{"large.example": {Size: 20000}}, nil)
 	c := w.dial()
 	names := make([]string, 100)
 	want := make([]reply, len(names))
@@ -156,6 +172,11 @@ func TestTCPManyLargeAnswers(t *testing.T) {
 	}
 	c.ask(0, names...)
 	c.wantReplies(want...)
+	for _, size := range ln.sizes() {
+		if size > 4*20002 { // the fourth answer passes 64 KiB
+			t.Errorf("a write of %d octets", size)
+		}
+	}
 }
 
 func TestTCPHalfClose(t *testing.T) {

@@ -127,6 +127,23 @@ func TestTCPSlowLoris(t *testing.T) {
 	}
 }
 
+// Every read ends within a frame, for longer than FrameTimeout: each frame has its
+// own clock.
+func TestTCPFramesInHalves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := servePipes(t, server.TCPConfig{}, nil)
+		c := w.dial()
+		const half = 10
+		c.send(queries(0, "a.example")[:half])
+		for id := range uint16(10) {
+			time.Sleep(2 * time.Second)
+			c.send(append(queries(id, "a.example")[half:], queries(id+1, "a.example")[:half]...))
+			c.wantReplies(reply{id, "a.example"})
+		}
+	})
+}
+
 // While a session is not read because of its misses, the clock of the frame behind
 // them stands still.
 func TestTCPFrameTimeoutWaitsForPipeline(t *testing.T) {
@@ -231,11 +248,14 @@ func TestTCPSlowReader(t *testing.T) {
 func TestTCPOverflow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := servePipes(t, server.TCPConfig{}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold, Size: 60_000}})
+		large := servertest.Rule{Action: servertest.Hold, Size: 60_000} // of 256 KiB five are too many
+		w := servePipes(t, server.TCPConfig{}, map[string]servertest.Rule{"first.example": large, "slow.example": large})
 		c := w.dial()
-		c.ask(1, "slow.example", "slow.example", "slow.example", "slow.example", "slow.example")
-		w.handler.AwaitHeld("slow.example", 5)
+		c.ask(1, "first.example", "slow.example", "slow.example", "slow.example", "slow.example")
+		w.handler.AwaitHeld("slow.example", 4)
 		start := time.Now()
+		w.handler.Release("first.example")
+		synctest.Wait() // the writer has it, which counts too
 		w.handler.Release("slow.example")
 		if got := time.Since(start); got != 0 {
 			t.Errorf("replies took %v of virtual time, want none", got)
@@ -245,6 +265,32 @@ func TestTCPOverflow(t *testing.T) {
 		if got := w.Stats(); got.Overflows != 1 || got.Open != 0 {
 			t.Errorf("stats %+v, want one overflow and no session", got)
 		}
+	})
+}
+
+// Replies that come while the writer is at work do not touch what it writes.
+func TestTCPRepliesWhileWriting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hold := servertest.Rule{Action: servertest.Hold}
+		w := servePipes(t, server.TCPConfig{}, map[string]servertest.Rule{
+			"a.example": hold, "b.example": hold, "c.example": hold, "d.example": hold,
+			"large.example": {Action: servertest.Hold, Size: 5000},
+		})
+		c := w.dial()
+		c.ask(1, "a.example", "b.example", "large.example", "c.example", "d.example")
+		synctest.Wait()
+		w.handler.Release("a.example")
+		c.wantReplies(reply{1, "a.example"})
+		w.handler.Release("b.example")
+		c.wantReplies(reply{2, "b.example"})
+		w.handler.Release("large.example")
+		synctest.Wait()
+		w.handler.Release("c.example")
+		c.wantReplies(reply{3, "large.example"})
+		synctest.Wait()
+		w.handler.Release("d.example")
+		c.wantReplies(reply{4, "c.example"}, reply{5, "d.example"})
 	})
 }
 

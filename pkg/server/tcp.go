@@ -42,6 +42,7 @@ type TCPConfig struct {
 // session, there only while it has something to write, sends them.
 type TCP struct {
 	cfg      TCPConfig
+	born     time.Time // what clock counts from
 	listener net.Listener
 	table    sessionTable
 	kits     kitShelf
@@ -87,7 +88,7 @@ func NewTCP(cfg TCPConfig) (*TCP, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	t := &TCP{cfg: cfg, listener: cfg.Listener}
+	t := &TCP{cfg: cfg, born: time.Now(), listener: cfg.Listener}
 	t.table = newSessionTable(cfg.MaxSessions, cfg.MaxPerClient)
 	t.kits.handler = cfg.Handler
 	return t, nil
@@ -183,6 +184,10 @@ func (t *TCP) drain() {
 		<-cut
 	}
 }
+
+// clock returns now as nanoseconds since the server was made, from 1 on. Times
+// before that, the zero time too, give less.
+func (t *TCP) clock(now time.Time) int64 { return int64(now.Sub(t.born)) + 1 }
 
 // addrPort returns addr with IPv4 addresses in their four-octet form, or the zero
 // value when addr is not of an IP network.

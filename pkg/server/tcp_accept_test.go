@@ -65,26 +65,30 @@ func TestTCPFullOfBusySessions(t *testing.T) {
 func TestTCPShedsIdleLongest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := servePipes(t, server.TCPConfig{MaxSessions: 5}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
+		w := servePipes(t, server.TCPConfig{MaxSessions: 5}, map[string]servertest.Rule{
+			"slow.example": {Action: servertest.Hold},
+			"soon.example": {Action: servertest.Hold},
+		})
 		tick := func() { time.Sleep(100 * time.Millisecond) }
 		waiting, partial, answered, asked, quiet := w.dial(), w.dial(), w.dial(), w.dial(), w.dial()
+		answered.ask(1, "soon.example")
 		waiting.ask(1, "slow.example")
 		partial.send([]byte{0, 30, 1})
-		tick()
-		answered.ask(1, "soon.example")
-		answered.wantReplies(reply{1, "soon.example"})
 		tick()
 		asked.ask(1, "a.example")
 		asked.wantReplies(reply{1, "a.example"})
 		tick()
+		w.handler.Release("soon.example") // asked first of all, idle only now
+		answered.wantReplies(reply{1, "soon.example"})
+		tick()
 		w.dial() // in place of quiet
 		quiet.wantEnd()
 		tick()
-		w.dial() // in place of answered
-		answered.wantEnd()
-		tick()
 		w.dial() // in place of asked
 		asked.wantEnd()
+		tick()
+		w.dial() // in place of answered
+		answered.wantEnd()
 		waiting.ask(2, "b.example")
 		waiting.wantReplies(reply{2, "b.example"})
 		w.handler.Release("slow.example")

@@ -34,8 +34,13 @@ func Frame(msg []byte) []byte {
 	return append(framed, msg...)
 }
 
-// ID returns the ID of msg.
-func ID(msg []byte) uint16 { return binary.BigEndian.Uint16(msg) }
+// ID returns the ID of msg, or 0 when msg is too short to have one.
+func ID(msg []byte) uint16 {
+	if len(msg) < 2 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(msg)
+}
 
 // Name returns the question name of msg without its last dot, or "" when msg has no
 // whole name.
