@@ -221,7 +221,7 @@ func TestResolvConfIsFollowed(t *testing.T) {
 		}
 	}
 	known := f.Stats().Servers[1]
-	if known.Requests != 1 || known.SRTT == 0 {
+	if known.Requests == 0 || known.SRTT == 0 {
 		t.Fatalf("%d requests to the second, srtt %v, want it measured", known.Requests, known.SRTT)
 	}
 
@@ -307,7 +307,7 @@ func TestResolvConfLeavers(t *testing.T) {
 	run(t, p)
 	answer := make(chan string, 1)
 	go func() { answer <- ask(t, p) }()
-	until(t, "a query over TCP", func() bool { return a.Connections() == 1 })
+	until(t, "a query over TCP", func() bool { return a.Connections() > 0 })
 	write(t, path, "nameserver 192.0.2.2\n")
 	until(t, "the other server", func() bool { return slices.Equal(servers(p), []string{"udp 192.0.2.2:53"}) })
 	close(release)

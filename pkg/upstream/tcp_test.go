@@ -18,30 +18,24 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// Many queries ride on one connection, each with an ID of its own, and get
-// their own answers although these come in another order. Real sockets.
-func TestTCPPipelines(t *testing.T) {
-	t.Parallel()
-	const clients = 50
-	var waiting sync.WaitGroup
-	waiting.Add(clients)
-	s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
-		var n int
-		_, _ = fmt.Sscanf(q.Name, "n%d.example.", &n)
-		return upstreamtest.Action{
-			Records: []string{fmt.Sprintf("%s 60 IN A 192.0.2.%d", q.Name, n)},
-			Split:   1, // and in the smallest pieces
-			Raw:     nil,
-			Delay:   time.Duration(clients-n) * time.Millisecond, // the last one first
-		}
-	})
-	p := newPool(t, upstream.Config{Targets: []upstream.Target{target("tcp", s.Listen(t))}})
-	run(t, p)
+// numbered answers n7.example. with 192.0.2.7, the higher numbers first and all
+// in the smallest pieces.
+func numbered(q upstreamtest.Query) upstreamtest.Action {
+	var n int
+	_, _ = fmt.Sscanf(q.Name, "n%d.example.", &n)
+	return upstreamtest.Action{
+		Records: []string{fmt.Sprintf("%s 60 IN A 192.0.2.%d", q.Name, n)},
+		Delay:   time.Duration(100-n) * time.Millisecond,
+		Split:   1,
+	}
+}
+
+// askNumbered asks for that many names at a time and checks the answers.
+func askNumbered(t *testing.T, p *upstream.Pool, clients int) {
+	t.Helper()
 	var group sync.WaitGroup
 	for n := range clients {
 		group.Go(func() {
-			waiting.Done()
-			waiting.Wait()
 			got := askName(t, p, fmt.Sprintf("n%d.example.", n))
 			if want := fmt.Sprintf("192.0.2.%d", n); got != want {
 				t.Errorf("answer %q, want %q", got, want)
@@ -49,23 +43,43 @@ func TestTCPPipelines(t *testing.T) {
 		})
 	}
 	group.Wait()
-	ids := map[uint16]bool{}
-	sequential := 0
-	for _, q := range s.Queries() {
-		if ids[q.ID] {
-			t.Errorf("ID %d twice", q.ID)
+}
+
+// Many queries ride on one connection, each with an ID of its own, and get
+// their own answers although these come in another order.
+func TestTCPPipelines(t *testing.T) {
+	t.Parallel()
+	const clients = 50
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(numbered)
+		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
+		askNumbered(t, p, clients)
+		ids := map[uint16]bool{}
+		sequential := 0
+		for _, q := range s.Queries() {
+			if ids[q.ID] {
+				t.Errorf("ID %d twice", q.ID)
+			}
+			if ids[q.ID-1] {
+				sequential++
+			}
+			ids[q.ID] = true
 		}
-		if ids[q.ID-1] {
-			sequential++
+		if len(ids) != clients || sequential > 3 {
+			t.Errorf("%d IDs, %d of them one above another, want %d random ones", len(ids), sequential, clients)
 		}
-		ids[q.ID] = true
-	}
-	if len(ids) != clients || sequential > 3 {
-		t.Errorf("%d IDs, %d of them one above another, want %d random ones", len(ids), sequential, clients)
-	}
-	if got := p.Stats().Servers[0]; s.Connections() != 1 || got.Open != 1 || got.Opened != 1 {
-		t.Errorf("%d connections, %d open, %d opened, want one", s.Connections(), got.Open, got.Opened)
-	}
+		if got := p.Stats().Servers[0]; s.Connections() != 1 || got.Open != 1 || got.Opened != 1 {
+			t.Errorf("%d connections, %d open, %d opened, want one", s.Connections(), got.Open, got.Opened)
+		}
+	})
+}
+
+// The same over real sockets, where pieces are read as they come.
+func TestTCPPipelinesOverSockets(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, upstream.Config{Targets: []upstream.Target{target("tcp", upstreamtest.New(numbered).Listen(t))}})
+	run(t, p)
+	askNumbered(t, p, 50)
 }
 
 // Frames that answer nothing are counted and passed over.
@@ -136,38 +150,27 @@ func TestTCPMalformed(t *testing.T) {
 func TestTCPConnectionsPerQuery(t *testing.T) {
 	t.Parallel()
 	truncated := upstreamtest.Always(upstreamtest.Action{Truncate: true})
+	closed := upstreamtest.Always(upstreamtest.Action{Close: true})
+	reset := upstreamtest.Always(upstreamtest.Action{Reset: true})
 	tests := []struct {
 		name    string
 		network string
 		script  upstreamtest.Script
 		udp     int // queries to each
 	}{
-		{
-			name: "TC=1, then the connection is closed", network: "udp", udp: 3,
-			script: upstreamtest.By(truncated, upstreamtest.Always(upstreamtest.Action{Close: true})),
-		},
-		{
-			name: "TC=1, then the connection is reset", network: "udp", udp: 3,
-			script: upstreamtest.By(truncated, upstreamtest.Always(upstreamtest.Action{Reset: true})),
-		},
-		{name: "closed", network: "tcp", script: upstreamtest.Always(upstreamtest.Action{Close: true})},
-		{name: "reset", network: "tcp", script: upstreamtest.Always(upstreamtest.Action{Reset: true})},
+		{name: "TC=1, then closed", network: "udp", script: upstreamtest.By(truncated, closed), udp: 3},
+		{name: "TC=1, then reset", network: "udp", script: upstreamtest.By(truncated, reset), udp: 3},
+		{name: "closed", network: "tcp", script: closed},
+		{name: "reset", network: "tcp", script: reset},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			a, b := upstreamtest.New(tt.script), upstreamtest.New(tt.script)
-			p := newPool(t, upstream.Config{Targets: []upstream.Target{
-				target(tt.network, a.Listen(t)), target(tt.network, b.Listen(t)),
-			}})
-			run(t, p)
+		count := func(t *testing.T, p *upstream.Pool, a, b *upstreamtest.Server) {
+			t.Helper()
 			if got := ask(t, p); got != "network" {
 				t.Errorf("outcome %q, want network", got)
 			}
-			opened := uint64(0)
-			for _, s := range p.Stats().Servers {
-				opened += s.Opened
-			}
+			stats := p.Stats().Servers
+			opened := stats[0].Opened + stats[1].Opened
 			if accepted := a.Connections() + b.Connections(); accepted != 3 || opened != 3 {
 				t.Errorf("%d connections accepted, %d opened, want 3", accepted, opened)
 			}
@@ -182,32 +185,60 @@ func TestTCPConnectionsPerQuery(t *testing.T) {
 					t.Errorf("%d queries over UDP, want %d", udp, tt.udp)
 				}
 			}
+		}
+		t.Run(tt.name+" in memory", func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a, b := upstreamtest.New(tt.script), upstreamtest.New(tt.script)
+				count(t, memory(t, tt.network, upstreamtest.Network{addrA: a, addrB: b}, addrA, addrB), a, b)
+			})
+		})
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, b := upstreamtest.New(tt.script), upstreamtest.New(tt.script)
+			p := newPool(t, upstream.Config{Targets: []upstream.Target{
+				target(tt.network, a.Listen(t)), target(tt.network, b.Listen(t)),
+			}})
+			run(t, p)
+			count(t, p, a, b)
 		})
 	}
 }
 
-// A connection may have come to its end by age: the queries on it are asked
-// again, on one new connection, within the same try.
+// A connection may have come to its end by age: the query on it is asked again,
+// on a new connection, within the same try.
 func TestTCPSecondChance(t *testing.T) {
 	t.Parallel()
-	for _, hangUp := range []upstreamtest.Action{{Close: true}, {Reset: true}} {
-		t.Run(fmt.Sprintf("reset %v", hangUp.Reset), func(t *testing.T) {
-			t.Parallel()
-			s := upstreamtest.New(upstreamtest.Sequence(one("192.0.2.10"), hangUp, one("192.0.2.10")))
-			p := newPool(t, upstream.Config{Targets: []upstream.Target{target("tcp", s.Listen(t))}})
-			run(t, p)
-			for range 3 {
-				if got := ask(t, p); got != "192.0.2.10" {
-					t.Errorf("answer %q, want 192.0.2.10", got)
-				}
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(upstreamtest.Sequence(one("192.0.2.10"), upstreamtest.Action{Close: true}, one("192.0.2.10")))
+		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
+		for range 3 {
+			if got := ask(t, p); got != "192.0.2.10" {
+				t.Errorf("answer %q, want 192.0.2.10", got)
 			}
-			if got := p.Stats().Servers[0]; got.Requests != 3 || got.Opened != 2 || s.Connections() != 2 {
-				t.Errorf("%d tries, %d opened, want 3 and 2", got.Requests, got.Opened)
-			}
-			if got := failures(p); got != "" {
-				t.Errorf("failures %q, want none", got)
-			}
-		})
+		}
+		if got := p.Stats().Servers[0]; got.Requests != 3 || got.Opened != 2 || s.Connections() != 2 {
+			t.Errorf("%d tries, %d opened, want 3 and 2", got.Requests, got.Opened)
+		}
+		if got := failures(p); got != "" {
+			t.Errorf("failures %q, want none", got)
+		}
+	})
+}
+
+// The same where the connection is reset, which takes a real socket.
+func TestTCPResetUnderQuery(t *testing.T) {
+	t.Parallel()
+	s := upstreamtest.New(upstreamtest.Sequence(one("192.0.2.10"), upstreamtest.Action{Reset: true}, one("192.0.2.10")))
+	p := newPool(t, upstream.Config{Targets: []upstream.Target{target("tcp", s.Listen(t))}})
+	run(t, p)
+	for range 3 {
+		if got := ask(t, p); got != "192.0.2.10" {
+			t.Errorf("answer %q, want 192.0.2.10", got)
+		}
+	}
+	if got := s.Connections(); got < 2 {
+		t.Errorf("%d connections, want a second one after the reset", got)
 	}
 }
 
