@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"bytes"
+	"encoding/hex"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// TestCookieVectors are the examples of RFC 9018 appendix A.
+func TestCookieVectors(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, secret, client, addr string
+		unix                       int64
+		want                       string
+	}{
+		{"A.1 learning a new server cookie", "e5e973e5a6b2a43f48e7dc849e37bfcf", "2464c4abcf10c957", "198.51.100.100", 1559731985, "2464c4abcf10c957010000005cf79f111f8130c3eee29480"},
+		{"A.2 the same client later", "e5e973e5a6b2a43f48e7dc849e37bfcf", "2464c4abcf10c957", "198.51.100.100", 1559734385, "2464c4abcf10c957010000005cf7a871d4a564a1442aca77"},
+		{"A.3 another client", "e5e973e5a6b2a43f48e7dc849e37bfcf", "fc93fc62807ddb86", "203.0.113.203", 1559734700, "fc93fc62807ddb86010000005cf7a9acf73a7810aca2381e"},
+		{"A.4 IPv6 after a change of secret", "445536bcd2513298075a5d379663c962", "22681ab97d52c298", "2001:db8:220:1:59de:d0f4:8769:82b8", 1559741961, "22681ab97d52c298010000005cf7c609a6bb79d16625507a"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			secret, _ := hex.DecodeString(tt.secret)
+			client, _ := hex.DecodeString(tt.client)
+			var jar cookieJar
+			if err := jar.init(bytes.NewReader(secret)); err != nil {
+				t.Fatal(err)
+			}
+			var dst [cookieLen]byte
+			if got := hex.EncodeToString(jar.bake(&dst, client, netip.MustParseAddr(tt.addr), time.Unix(tt.unix, 0))); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}

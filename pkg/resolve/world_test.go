@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve_test
+
+import (
+	"context"
+	"crypto/rand"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// An upstream is a stateful fake of resolve.Exchanger: it answers from records
+// by name and type, counts, and can be made to wait or to fail.
+type upstream struct {
+	mu      sync.Mutex // guards all below
+	records map[dns.Question][]dns.RR
+	asked   []*dns.Msg
+	gate    chan struct{} // not nil: answers wait until it is closed
+	err     error
+	mangle  func(*dns.Msg) // changes answers
+}
+
+func newUpstream(t testing.TB, records ...string) *upstream {
+	t.Helper()
+	u := &upstream{records: map[dns.Question][]dns.RR{}}
+	for _, text := range records {
+		rr, err := dns.NewRR(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := rr.Header()
+		q := dns.Question{Name: h.Name, Qtype: h.Rrtype, Qclass: dns.ClassINET}
+		u.records[q] = append(u.records[q], rr)
+	}
+	return u
+}
+
+// Exchange implements resolve.Exchanger.
+func (u *upstream) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) {
+	m := new(dns.Msg)
+	if err := m.Unpack(q); err != nil {
+		return dst, err
+	}
+	u.mu.Lock()
+	u.asked = append(u.asked, m)
+	gate, err, mangle := u.gate, u.err, u.mangle
+	r := new(dns.Msg).SetReply(m)
+	r.RecursionAvailable = true
+	r.Compress = true
+	r.Answer = u.records[m.Question[0]]
+	u.mu.Unlock()
+	if mangle != nil {
+		mangle(r)
+	}
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return dst, ctx.Err()
+		}
+	}
+	if err != nil {
+		return dst, err
+	}
+	out, packErr := r.Pack()
+	return append(dst, out...), packErr
+}
+
+func (u *upstream) count() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.asked)
+}
+
+// plan is a plan with one route, the root, and bounds a test may change.
+func plan(t testing.TB, u resolve.Exchanger) *resolve.Plan {
+	t.Helper()
+	c, err := cache.New(cache.Config{Size: 8 << 20}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &resolve.Plan{
+		Cache:    c,
+		Routes:   []resolve.Route{{Suffix: []byte{0}, Upstream: u}},
+		UDPSize:  wire.SafeUDP,
+		Deadline: 4 * time.Second, Inflight: 4096, Waiting: 65536,
+		MinTTL: 5 * time.Second, MaxTTL: time.Hour, NegativeTTL: 30 * time.Second, FailureTTL: 5 * time.Second,
+		Keepalive: 10 * time.Second,
+	}
+}
+
+func newResolver(t testing.TB, p *resolve.Plan) *resolve.Resolver {
+	t.Helper()
+	r, err := resolve.New(resolve.Config{Plan: p, Now: time.Now, Rand: rand.Reader})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// A client sends packets through a lane and takes the replies.
+type client struct {
+	lane *resolve.Lane
+	from wire.Peer
+	got  chan []byte
+}
+
+func newClient(r *resolve.Resolver, stream bool) *client {
+	return &client{
+		lane: r.NewLane(),
+		from: wire.Peer{Addr: netip.MustParseAddrPort("10.1.2.3:4567"), Stream: stream},
+		got:  make(chan []byte, 1),
+	}
+}
+
+// Reply implements wire.Replier.
+func (c *client) Reply(msg []byte) { c.got <- append([]byte(nil), msg...) }
+
+// send gives pkt to the lane. The reply, or nil, is in c.got when it came.
+func (c *client) send(pkt []byte) {
+	now := time.Now()
+	reply, verdict := c.lane.Fast(pkt, &c.from, now, nil)
+	switch verdict {
+	case wire.Answered:
+		c.Reply(reply)
+	case wire.Missed:
+		c.lane.Slow(&c.from, now, c)
+	case wire.Dropped:
+		c.Reply(nil)
+	}
+	c.lane.Flush(time.Now())
+}
+
+// exchange sends pkt and waits for the reply; nil: there was none.
+func (c *client) exchange(t testing.TB, pkt []byte) []byte {
+	t.Helper()
+	c.send(pkt)
+	select {
+	case reply := <-c.got:
+		return reply
+	case <-time.After(10 * time.Second):
+		t.Fatal("no reply")
+		return nil
+	}
+}
+
+func pack(t testing.TB, m *dns.Msg) []byte {
+	t.Helper()
+	pkt, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pkt
+}
+
+func unpack(t testing.TB, reply []byte) *dns.Msg {
+	t.Helper()
+	m := new(dns.Msg)
+	if err := m.Unpack(reply); err != nil {
+		t.Fatalf("reply %x: %v", reply, err)
+	}
+	return m
+}
+
+func question(name string, rrtype uint16) *dns.Msg {
+	return new(dns.Msg).SetQuestion(name, rrtype)
+}
