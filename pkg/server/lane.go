@@ -8,8 +8,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A Lane is one reader's own way into the handler. It holds what one query at a
-// time needs, so it is used by one goroutine only and a hit allocates nothing.
+// A Lane is a reader's way into the handler. It holds what one query at a time
+// needs, so it is used by one goroutine at a time and a hit allocates nothing.
 type Lane interface {
 	// Fast tries to answer the query in pkt from memory. With wire.Answered it
 	// appended the reply to dst; with wire.Missed the caller owes a call of
@@ -23,7 +23,8 @@ type Lane interface {
 	Flush(now time.Time)
 }
 
-// A Handler gives every reader its lane.
+// A Handler gives readers their lanes: a UDP socket one of its own, TCP sessions
+// one for each batch, which others use again after them.
 type Handler interface {
 	NewLane() Lane
 }

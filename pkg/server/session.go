@@ -159,11 +159,11 @@ func (s *session) due() time.Time {
 	busy, answered := s.out.state()
 	switch {
 	case busy:
-		return time.Now().Add(s.server.cfg.Idle)
+		return time.Now().Add(s.server.idle())
 	case answered.After(s.quiet):
-		return answered.Add(s.server.cfg.Idle)
+		return answered.Add(s.server.idle())
 	default:
-		return s.quiet.Add(s.server.cfg.Idle)
+		return s.quiet.Add(s.server.idle())
 	}
 }
 

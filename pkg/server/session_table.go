@@ -22,11 +22,11 @@ const (
 
 // A sessionTable holds the open sessions, within limits in all and per client.
 type sessionTable struct {
-	limit, perClient int
-
-	mu       sync.Mutex // guards the maps
-	sessions map[*session]struct{}
-	clients  map[netip.Addr]int
+	mu        sync.Mutex // guards all below
+	limit     int        // sessions in all
+	perClient int        // sessions of one address
+	sessions  map[*session]struct{}
+	clients   map[netip.Addr]int
 }
 
 func newSessionTable(limit, perClient int) sessionTable {
@@ -36,6 +36,13 @@ func newSessionTable(limit, perClient int) sessionTable {
 		sessions:  make(map[*session]struct{}),
 		clients:   make(map[netip.Addr]int),
 	}
+}
+
+// setLimits changes the limits. Sessions above a new one stay.
+func (t *sessionTable) setLimits(limit, perClient int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.limit, t.perClient = limit, perClient
 }
 
 // add gives s a place if there is one. The limit of the client comes first: a

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -47,6 +48,7 @@ type TCP struct {
 	table    sessionTable
 	kits     kitShelf
 	count    tcpCounters
+	idleTime atomic.Int64   // ns
 	tasks    sync.WaitGroup // the goroutines of the sessions, joined by Run
 }
 
@@ -91,7 +93,26 @@ func NewTCP(cfg TCPConfig) (*TCP, error) {
 	t := &TCP{cfg: cfg, born: time.Now(), listener: cfg.Listener}
 	t.table = newSessionTable(cfg.MaxSessions, cfg.MaxPerClient)
 	t.kits.handler = cfg.Handler
+	t.idleTime.Store(int64(cfg.Idle))
 	return t, nil
+}
+
+// SetLimits changes MaxSessions, MaxPerClient and Idle while the server runs.
+// Sessions that are above a new limit stay; a session takes the new idle time
+// after its next query.
+func (t *TCP) SetLimits(sessions, perClient int, idle time.Duration) {
+	t.table.setLimits(sessions, perClient)
+	t.idleTime.Store(int64(idle))
+}
+
+// idle is how long a session may have nothing to do.
+func (t *TCP) idle() time.Duration { return time.Duration(t.idleTime.Load()) }
+
+// Close gives up the socket of a server that does not run.
+func (t *TCP) Close() {
+	if t.listener != nil {
+		_ = t.listener.Close()
+	}
 }
 
 func fill[T int | time.Duration](name string, value *T, standard T) error {
