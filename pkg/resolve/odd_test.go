@@ -22,7 +22,7 @@ type odd struct {
 }
 
 // edit changes a packed query.
-func edit(t *testing.T, m *dns.Msg, change func(pkt []byte) []byte) []byte {
+func edit(t testing.TB, m *dns.Msg, change func(pkt []byte) []byte) []byte {
 	t.Helper()
 	return change(pack(t, m))
 }
@@ -36,7 +36,7 @@ func withOPT(options ...dns.EDNS0) *dns.Msg {
 }
 
 // counted sets one of the header's counts.
-func counted(t *testing.T, offset int, n uint16) []byte {
+func counted(t testing.TB, offset int, n uint16) []byte {
 	t.Helper()
 	return edit(t, question("www.test.", dns.TypeA), func(pkt []byte) []byte {
 		binary.BigEndian.PutUint16(pkt[offset:], n)
@@ -45,7 +45,7 @@ func counted(t *testing.T, offset int, n uint16) []byte {
 }
 
 // classed is a query of a class.
-func classed(t *testing.T, name string, rrtype, class uint16) []byte {
+func classed(t testing.TB, name string, rrtype, class uint16) []byte {
 	t.Helper()
 	m := question(name, rrtype)
 	m.Question[0].Qclass = class

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// warm is a lane with answers of every kind in its cache, and the queries that
+// it answers from memory.
+func warm(t testing.TB) (*resolve.Lane, map[string][]byte) {
+	t.Helper()
+	records := []string{"one.test. 300 IN A 192.0.2.1", "six.test. 300 IN AAAA fd00::6"}
+	for i := range 8 {
+		records = append(records, "many.test. 300 IN A 10.0.0."+string('0'+rune(i)))
+	}
+	soa, _ := dns.NewRR("test. 600 IN SOA ns.test. host.test. 1 3600 600 86400 30")
+	u := newUpstream(t, records...)
+	u.mangle = func(m *dns.Msg) {
+		switch {
+		case m.Question[0].Name == "failing.test.":
+			m.Rcode = dns.RcodeServerFailure
+		case len(m.Answer) == 0:
+			m.Rcode = dns.RcodeNameError
+			m.Ns = []dns.RR{soa}
+		}
+	}
+	p := plan(t, u)
+	p.FailureTTL = time.Minute
+	p.Version = "v"
+	r := newResolver(t, p)
+	edns := func(m *dns.Msg, options ...dns.EDNS0) *dns.Msg {
+		m.SetEdns0(1232, false)
+		m.IsEdns0().Option = options
+		return m
+	}
+	mixed := question("MaNy.TeSt.", dns.TypeA)
+	queries := map[string][]byte{
+		"hit":                pack(t, question("one.test.", dns.TypeA)),
+		"hit, AAAA":          pack(t, question("six.test.", dns.TypeAAAA)),
+		"hit, rotated":       pack(t, mixed),
+		"hit, EDNS":          pack(t, edns(question("one.test.", dns.TypeA))),
+		"hit, cookie":        pack(t, edns(question("one.test.", dns.TypeA), &dns.EDNS0_COOKIE{Code: 10, Cookie: "0011223344556677"})),
+		"negative hit":       pack(t, question("nowhere.test.", dns.TypeA)),
+		"negative hit, EDNS": pack(t, edns(question("nowhere.test.", dns.TypeA))),
+		"remembered failure": pack(t, edns(question("failing.test.", dns.TypeA))),
+	}
+	c := newClient(r, false)
+	for _, q := range queries {
+		c.exchange(t, q)
+	}
+	queries["ANY"] = pack(t, question("one.test.", dns.TypeANY))
+	queries["REFUSED"] = classed(t, "one.test.", dns.TypeA, 77)
+	queries["FORMERR"] = counted(t, 4, 2)
+	queries["dropped"] = []byte("short")
+	return c.lane, queries
+}
+
+// TestAllocations is the budget of the hit path: none, for no kind of hit.
+func TestAllocations(t *testing.T) {
+	lane, queries := warm(t)
+	from := newClient(newResolver(t, plan(t, newUpstream(t))), false).from
+	dst := make([]byte, 0, 4096)
+	for name, q := range queries {
+		t.Run(name, func(t *testing.T) {
+			now := time.Now()
+			if _, verdict := lane.Fast(q, &from, now, dst); verdict == wire.Missed {
+				t.Fatal("not held")
+			}
+			if got := testing.AllocsPerRun(1000, func() {
+				lane.Fast(q, &from, now, dst)
+				lane.Flush(now)
+			}); got != 0 {
+				t.Errorf("%v allocations, want 0", got)
+			}
+		})
+	}
+}
+
+func BenchmarkFast(b *testing.B) {
+	for _, name := range []string{"hit", "hit, rotated", "hit, EDNS", "hit, cookie", "negative hit"} {
+		b.Run(name, func(b *testing.B) {
+			lane, queries := warm(b)
+			q, ok := queries[name]
+			if !ok {
+				b.Fatal("no such query")
+			}
+			from := newClient(newResolver(b, plan(b, newUpstream(b))), false).from
+			dst, now := make([]byte, 0, 4096), time.Now()
+			b.ReportAllocs()
+			for b.Loop() {
+				lane.Fast(q, &from, now, dst)
+			}
+		})
+	}
+}
+
+// TestPrefetch tells that an answer that is due is answered as
+// quickly as any, and refreshed once.
+func TestPrefetch(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, "www.test. 100 IN A 192.0.2.1")
+	p := plan(t, u)
+	p.Cache.SetPrefetch(cache.Prefetch{Hits: 2, Remaining: 0.1})
+	r := newResolver(t, p)
+	c := newClient(r, false)
+	q := pack(t, question("www.test.", dns.TypeA))
+	c.exchange(t, q)
+	at := time.Now().Add(95 * time.Second)
+	for range 10 {
+		if _, verdict := c.lane.Fast(q, &c.from, at, nil); verdict != wire.Answered {
+			t.Fatalf("verdict %d, want answered", verdict)
+		}
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for u.count() < 2 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	if got, s := u.count(), r.Stats(); got != 2 || s.Prefetches != 1 {
+		t.Errorf("%d queries upstream, %d prefetches; want 2 and 1", got, s.Prefetches)
+	}
+}
+
+func TestCounts(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, "www.test. 300 IN A 192.0.2.1")
+	r := newResolver(t, plan(t, u))
+	udp, tcp := newClient(r, false), newClient(r, true)
+	udp.exchange(t, pack(t, question("www.test.", dns.TypeA)))
+	tcp.exchange(t, pack(t, question("www.test.", dns.TypeA)))
+	tcp.exchange(t, pack(t, question("www.test.", dns.TypeANY)))
+	udp.exchange(t, classed(t, "www.test.", dns.TypeHTTPS, 9))
+	udp.exchange(t, counted(t, 4, 7))
+	udp.exchange(t, []byte{1})
+	s := r.Stats()
+	got := map[string]uint64{
+		"UDP A": s.Queries[0][0][0], "TCP A": s.Queries[1][0][0], "TCP other": s.Queries[1][0][8], "UDP HTTPS": s.Queries[0][0][7],
+		"upstream NOERROR": s.Responses[resolve.SourceUpstream][0], "cache NOERROR": s.Responses[resolve.SourceCache][0],
+		"local NOERROR": s.Responses[resolve.SourceLocal][0], "refused REFUSED": s.Responses[resolve.SourceRefused][5],
+		"refused FORMERR": s.Responses[resolve.SourceRefused][1], "malformed": s.Malformed, "dropped": s.Dropped,
+	}
+	for name, n := range got {
+		if n != 1 {
+			t.Errorf("%s counted %d times, want 1", name, n)
+		}
+	}
+	var durations uint64
+	for _, n := range s.Durations {
+		durations += n
+	}
+	if durations != 5 {
+		t.Errorf("%d durations, want 5: one for every reply", durations)
+	}
+}
+
+func TestQueryLog(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		log  *resolve.QueryLog
+		want string // names logged, in order
+	}{
+		{"all", &resolve.QueryLog{All: true}, "www.test. www.test. bad.test. we\\032ird.test. www.test."},
+		{"errors", &resolve.QueryLog{Errors: true}, "bad.test."},
+		{"slow", &resolve.QueryLog{Slow: true}, ""},
+		{"every second", &resolve.QueryLog{Sample: 2}, "www.test. we\\032ird.test."},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			u := newUpstream(t, "www.test. 300 IN A 192.0.2.1")
+			u.mangle = func(m *dns.Msg) {
+				if m.Question[0].Name == "bad.test." {
+					m.Rcode = dns.RcodeServerFailure
+				}
+			}
+			var out bytes.Buffer
+			p := plan(t, u)
+			tt.log.Log = slog.New(slog.NewJSONHandler(&out, nil))
+			p.QueryLog = tt.log
+			c := newClient(newResolver(t, p), false)
+			for _, name := range []string{"www.test.", "www.test.", "bad.test.", "we\\032ird.test.", "www.test."} {
+				c.exchange(t, pack(t, question(name, dns.TypeA)))
+			}
+			var names []string
+			for line := range strings.Lines(out.String()) {
+				var entry struct{ Name, Client, Rcode, Source string }
+				if err := json.Unmarshal([]byte(line), &entry); err != nil {
+					t.Fatalf("%s: %v", line, err)
+				}
+				if entry.Client != "10.1.2.3" || entry.Rcode == "" || entry.Source == "" {
+					t.Errorf("line %s", line)
+				}
+				names = append(names, entry.Name)
+			}
+			if diff := cmp.Diff(tt.want, strings.Join(names, " ")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// FuzzLane gives any octets to a lane: what comes back must be a reply to them,
+// and fit.
+func FuzzLane(f *testing.F) {
+	seed := question("www.test.", dns.TypeA)
+	for _, edns := range []bool{false, true} {
+		if edns {
+			seed.SetEdns0(600, true)
+		}
+		pkt, err := seed.Pack()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(pkt, false)
+		f.Add(pkt, true)
+	}
+	u := newUpstream(f, "www.test. 300 IN A 192.0.2.1")
+	p := plan(f, u)
+	p.Version = "v"
+	r := newResolver(f, p)
+	f.Fuzz(func(t *testing.T, pkt []byte, stream bool) {
+		reply := newClient(r, stream).exchange(t, bytes.Clone(pkt))
+		if reply == nil {
+			if len(pkt) >= 12 && pkt[2]&0x80 == 0 {
+				t.Error("a query got no reply")
+			}
+			return
+		}
+		if !bytes.Equal(reply[:2], pkt[:2]) || reply[2]&0xf8 != 0x80|pkt[2]&0x78 {
+			t.Errorf("reply header %x to %x", reply[:4], pkt[:4])
+		}
+		if !stream && len(reply) > wire.SafeUDP {
+			t.Errorf("%d octets over UDP", len(reply))
+		}
+		if m := new(dns.Msg); m.Unpack(reply) != nil {
+			t.Errorf("reply cannot be read: %x", reply)
+		}
+	})
+}
