@@ -111,6 +111,12 @@ func TestExchangeTries(t *testing.T) {
 			want: "rcode SERVFAIL", asked: "A@0s B@0s B@400ms B@800ms", took: 1200 * ms,
 		},
 		{
+			name: "an earlier failure does not hurry the latest try",
+			a:    []upstreamtest.Action{after(500*ms, rcode(dns.RcodeServerFailure))},
+			b:    []upstreamtest.Action{silent, silent, after(10*ms, other)},
+			want: "192.0.2.20", asked: "A@0s B@400ms B@800ms B@1.2s", took: 1210 * ms,
+		},
+		{
 			name: "FORMERR without OPT means a server without EDNS",
 			a:    []upstreamtest.Action{{Rcode: dns.RcodeFormatError, NoEDNS: true}, good},
 			want: "192.0.2.10", asked: "A@0s A-plain@0s",

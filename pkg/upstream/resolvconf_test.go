@@ -3,12 +3,15 @@
 package upstream_test
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -288,6 +291,17 @@ func TestResolvConfInConfigMap(t *testing.T) {
 	f.becomes(t, "udp 192.0.2.2:53")
 }
 
+// A closeTeller tells when it is closed.
+type closeTeller struct {
+	net.Conn
+	tell func()
+}
+
+func (c *closeTeller) Close() error {
+	c.tell()
+	return c.Conn.Close()
+}
+
 // A server that leaves the list takes its connections along, after their last
 // query.
 func TestResolvConfLeavers(t *testing.T) {
@@ -300,9 +314,16 @@ func TestResolvConfLeavers(t *testing.T) {
 			<-release
 			return one("192.0.2.10")
 		}))
+	closed := make(chan struct{}, 8)
 	p := newPool(t, upstream.Config{
 		Targets: []upstream.Target{{ResolvConf: path}},
-		Dial:    upstreamtest.Network{addrA: a}.Dial,
+		Dial: func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+			conn, err := upstreamtest.Network{addrA: a}.Dial(ctx, network, addr)
+			if network == "tcp" && err == nil {
+				conn = &closeTeller{Conn: conn, tell: sync.OnceFunc(func() { closed <- struct{}{} })}
+			}
+			return conn, err
+		},
 	})
 	run(t, p)
 	answer := make(chan string, 1)
@@ -313,5 +334,10 @@ func TestResolvConfLeavers(t *testing.T) {
 	close(release)
 	if got := <-answer; got != "192.0.2.10" {
 		t.Errorf("answer %q, want 192.0.2.10 from the server that has left", got)
+	}
+	select {
+	case <-closed:
+	case <-time.After(5 * time.Second): // half of what an idle connection has
+		t.Error("the connection is still open, want it closed after its last query")
 	}
 }

@@ -5,11 +5,9 @@ package upstream_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -275,6 +273,33 @@ func TestTCPDeathOfManyQueries(t *testing.T) {
 	})
 }
 
+// The second chance is on a connection opened since: another old one may well
+// be as dead.
+func TestTCPSecondChanceIsFresh(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(upstreamtest.Always(after(50*time.Millisecond, one("192.0.2.10"))))
+		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
+		var group sync.WaitGroup
+		for range 1100 { // more than one connection takes
+			group.Go(func() { ask(t, p) })
+		}
+		group.Wait()
+		s.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
+			if q.Conn <= 2 {
+				return upstreamtest.Action{Close: true}
+			}
+			return one("192.0.2.10")
+		})
+		if got := ask(t, p); got != "192.0.2.10" {
+			t.Errorf("answer %q, want 192.0.2.10", got)
+		}
+		if got := failures(p); got != "" || s.Connections() != 3 {
+			t.Errorf("failures %q, %d connections, want none and a third one", got, s.Connections())
+		}
+	})
+}
+
 // A connection that dies with a fresh query on it is a failure of the try.
 func TestTCPDeathOfFreshConnection(t *testing.T) {
 	t.Parallel()
@@ -289,170 +314,6 @@ func TestTCPDeathOfFreshConnection(t *testing.T) {
 		}
 		if got := p.Stats().Servers[0].Requests; got != 2 {
 			t.Errorf("%d tries, want 2", got)
-		}
-	})
-}
-
-// Idle connections are closed after ten seconds, not before.
-func TestTCPIdle(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(upstreamtest.Always(one("192.0.2.10")))
-		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
-		for range 5 {
-			ask(t, p)
-			time.Sleep(9 * time.Second)
-		}
-		if got := p.Stats().Servers[0]; got.Open != 1 || got.Opened != 1 {
-			t.Errorf("%d open, %d opened with a query every 9 s, want one", got.Open, got.Opened)
-		}
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if got := p.Stats().Servers[0].Open; got != 0 {
-			t.Errorf("%d open after 10 s, want none", got)
-		}
-		if got := ask(t, p); got != "192.0.2.10" || s.Connections() != 2 {
-			t.Errorf("answer %q on connection %d, want 192.0.2.10 on the second", got, s.Connections())
-		}
-	})
-}
-
-// 1024 queries fill a connection and 2048 both; what is above that is refused
-// at once, and nobody is blamed.
-func TestTCPInflightLimit(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(upstreamtest.Always(after(100*time.Millisecond, one("192.0.2.10"))))
-		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
-		var answered, refused atomic.Int32
-		var group sync.WaitGroup
-		for range 2100 {
-			group.Go(func() {
-				switch got := ask(t, p); got {
-				case "192.0.2.10":
-					answered.Add(1)
-				case "network":
-					refused.Add(1)
-				default:
-					t.Errorf("outcome %q", got)
-				}
-			})
-		}
-		group.Wait()
-		if answered.Load() != 2048 || refused.Load() != 52 || s.Connections() != 2 {
-			t.Errorf("%d answered, %d refused, %d connections, want 2048, 52 and 2",
-				answered.Load(), refused.Load(), s.Connections())
-		}
-		if got, want := failures(p), "limit=156"; got != want {
-			t.Errorf("failures %q, want %q", got, want)
-		}
-		if got, want := p.Stats().Servers[0].SRTT, 100*time.Millisecond; got != want {
-			t.Errorf("srtt %v, want %v without a penalty", got, want)
-		}
-	})
-}
-
-// A connection that has gone silent is not used while another can be had.
-func TestTCPStalledConnection(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
-			if q.Conn == 1 {
-				return upstreamtest.Action{Drop: true}
-			}
-			return one("192.0.2.10")
-		})
-		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
-		start := time.Now()
-		if got := ask(t, p); got != "192.0.2.10" {
-			t.Errorf("answer %q, want 192.0.2.10", got)
-		}
-		if took := time.Since(start); took != 800*time.Millisecond {
-			t.Errorf("it took %v, want 800ms: two tries on the first connection", took)
-		}
-	})
-}
-
-// A peer that takes the connection and never reads is given up.
-func TestTCPPeerThatDoesNotRead(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var theirs []net.Conn
-		p := newPool(t, upstream.Config{
-			Targets: []upstream.Target{target("tcp", addrA)},
-			Dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) {
-				ours, peer := net.Pipe()
-				theirs = append(theirs, peer)
-				return ours, nil
-			},
-		})
-		run(t, p)
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer cancel()
-		if _, err := p.Exchange(ctx, question(t, "www.example."), nil); outcome(t, nil, err) != "timeout" {
-			t.Errorf("error %v, want a timeout", err)
-		}
-		time.Sleep(3 * time.Second)
-		synctest.Wait()
-		if got := p.Stats().Servers[0].Open; got != 0 {
-			t.Errorf("%d open after the write time-out, want none", got)
-		}
-		for _, peer := range theirs {
-			if _, err := io.Copy(io.Discard, peer); err != nil {
-				t.Errorf("reading to the end: %v", err)
-			}
-		}
-	})
-}
-
-// A handshake that nobody answers ends with the last query that waits for it.
-func TestTCPAbandonedHandshake(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := upstreamtest.New(upstreamtest.Always(one("192.0.2.20")))
-		p := memory(t, "tcp", upstreamtest.Network{addrA: nil, addrB: b}, addrA, addrB)
-		if got := ask(t, p); got != "192.0.2.20" {
-			t.Errorf("answer %q, want 192.0.2.20", got)
-		}
-		synctest.Wait()
-		if got := p.Stats().Servers[0]; got.Open != 0 || got.Opened != 1 {
-			t.Errorf("%d open, %d opened, want none of one", got.Open, got.Opened)
-		}
-	})
-}
-
-// Run's end closes what is idle, lets the queries in flight end, and leaves a
-// pool that still answers and keeps nothing.
-func TestTCPRunEnds(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(upstreamtest.Always(after(300*time.Millisecond, one("192.0.2.10"))))
-		servers := upstreamtest.Network{addrA: s}
-		p := newPool(t, upstream.Config{Targets: []upstream.Target{target("tcp", addrA)}, Dial: servers.Dial})
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan time.Time, 1)
-		go func() {
-			_ = p.Run(ctx)
-			ended <- time.Now()
-		}()
-		start := time.Now()
-		var group sync.WaitGroup
-		group.Go(func() {
-			if got := ask(t, p); got != "192.0.2.10" {
-				t.Errorf("in flight: answer %q, want 192.0.2.10", got)
-			}
-		})
-		time.Sleep(100 * time.Millisecond)
-		cancel()
-		group.Wait()
-		if got, want := (<-ended).Sub(start), 300*time.Millisecond; got != want {
-			t.Errorf("Run ended after %v, want %v, with the query", got, want)
-		}
-		if got := ask(t, p); got != "192.0.2.10" {
-			t.Errorf("afterwards: answer %q, want 192.0.2.10", got)
-		}
-		if got := p.Stats().Servers[0]; got.Open != 0 || got.Opened != 2 {
-			t.Errorf("%d open, %d opened, want none of two", got.Open, got.Opened)
 		}
 	})
 }
