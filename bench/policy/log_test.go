@@ -85,6 +85,33 @@ func TestEvictionFromMainIsBounded(t *testing.T) {
 		if gone, want := e.where == nowhere, id == maxChances; gone != want {
 			t.Errorf("entry %d gone: %t, want %t", id, gone, want)
 		}
+		// A turn costs one use. Those behind the evicted entry were not reached.
+		want := uint8(maxFreq)
+		if id < maxChances {
+			want--
+		}
+		if id != maxChances && e.freq != want {
+			t.Errorf("entry %d has %d uses, want %d", id, e.freq, want)
+		}
+	}
+}
+
+func TestRoomAfterMainWasFull(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[room]bool{noRoom: false, unwritten: false, expired: true} {
+		c := newTwoLogs(logConfig{small: 50, promote: 1, room: kind}, 3, 4*letterSize)
+		for id := range uint32(2) {
+			c.toMain(id, letterSize, 0)
+			c.add(query{id: id, size: letterSize, expires: never}, inMain)
+		}
+		rec := c.record(2, letterSize)
+		if c.findRoom(rec, 0) {
+			t.Errorf("room %d: found in a full log", kind)
+		}
+		c.drop(c.main.pop(), 0)
+		if got := c.findRoom(rec, 0); got != want {
+			t.Errorf("room %d: found after an eviction: %t, want %t", kind, got, want)
+		}
 	}
 }
 

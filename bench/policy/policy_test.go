@@ -66,6 +66,8 @@ func TestPolicies(t *testing.T) {
 			"S3-FIFO keeps used entries and returned ghosts through a scan", s3, 10,
 			"aaabcdefghijkabklmnopqrstb", 0, "-hh----------h-h---------h", 11,
 		},
+		{"S3-FIFO moves nothing on after one use", s3, 10, "aabcdefghijka", 0, "-h-----------", 2},
+		{"S3-FIFO gives a turn for each use", s3, 2, "aaabcbaacba", 0, "-hh---hh--h", 4},
 		{"S3-FIFO gives used entries another turn", s3, 2, "aaabcbaca", 0, "-hh---h-h", 3},
 		{"S3-FIFO moves nothing on that expired", s3, 2, "aaabcb", 4, "-hh--h", 0},
 		{"S3-FIFO turns away what cannot fit", s3, 0, "aa", 0, "--", 2},
