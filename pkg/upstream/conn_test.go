@@ -48,6 +48,7 @@ func TestTCPInflightLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.Always(after(50*time.Millisecond, one("192.0.2.10"))))
 		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
+		ask(t, p) // so that its latency is known, and a penalty would show
 		var answered, refused atomic.Int32
 		var group sync.WaitGroup
 		for range 2100 {
