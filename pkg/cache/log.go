@@ -10,6 +10,7 @@ type ring struct {
 	head, tail int // offsets in the arena
 	gap        int // where the gap before the end begins; only while wrapped
 	wrapped    bool
+	filled     bool // it has wrapped once: no byte of it is unwritten
 }
 
 func newRing(base, size int) ring {
@@ -22,7 +23,7 @@ func (r *ring) empty() bool { return r.head == r.tail && !r.wrapped }
 // must move on first.
 func (r *ring) reserve(n int) (off int, ok bool) {
 	if !r.wrapped && r.head+n > r.base+r.size {
-		r.gap, r.head, r.wrapped = r.head, r.base, true
+		r.gap, r.head, r.wrapped, r.filled = r.head, r.base, true, true
 	}
 	if r.wrapped && r.head+n > r.tail {
 		return 0, false

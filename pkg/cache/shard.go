@@ -87,7 +87,9 @@ func (s *shard) store(hash uint64, key []byte, a *Answer, flags byte, at int64) 
 	s.stats.Insertions++
 	freq := byte(0)
 	if old, off, ok := s.find(hash, key); ok {
-		if old.size() == size {
+		if old.size() >= size {
+			// In its place, even where that leaves some bytes unused: at the
+			// log's head it would push another answer out.
 			freq = old[offFreq]
 			old.fill(hash, key[shared:], a, flags, at)
 			old[offFreq] = freq
@@ -153,29 +155,49 @@ func (s *shard) evict() {
 }
 
 // evictSmall frees the small log's tail: what was asked for goes on to the main
-// log, the rest is remembered as a ghost.
+// log, and so does all the rest while that has never been full; then what nobody
+// asked for is remembered as a ghost.
 func (s *shard) evictSmall() {
 	off := s.small.tail
 	e := s.at(off)
-	if e.dead() {
+	switch {
+	case e.dead():
 		s.small.free(e.size())
-		return
-	}
-	hash := e.hash()
-	if e[offFreq] == 0 || s.now >= e.end() {
-		if s.now < e.end() {
-			s.ghosts[hash>>32&s.index.mask()] = uint32(hash) | 1
-		}
+	case s.now >= e.end():
 		s.forget(off, e)
 		s.small.free(e.size())
-		return
+	case e[offFreq] > 0:
+		s.spare = append(s.spare[:0], e...)
+		s.small.free(e.size())
+		to, _ := s.place(e.hash(), len(s.spare), true)
+		s.moveTo(off, to)
+	case !s.main.filled && s.settle(off, e):
+	default:
+		s.ghosts[e.hash()>>32&s.index.mask()] = uint32(e.hash()) | 1
+		s.forget(off, e)
+		s.small.free(e.size())
+	}
+}
+
+// settle moves the small log's tail entry to room in the main log that was never
+// used, if there is some left.
+func (s *shard) settle(off int, e entry) bool {
+	to, ok := s.main.reserve(e.size())
+	if !ok {
+		return false
 	}
 	s.spare = append(s.spare[:0], e...)
 	s.small.free(e.size())
-	to, _ := s.place(hash, len(s.spare), true)
+	s.moveTo(off, to)
+	return true
+}
+
+// moveTo makes the spare copy the entry at to, which was found at off.
+func (s *shard) moveTo(off, to int) {
 	copy(s.arena[to:], s.spare)
-	s.at(to)[offFreq] = 0
-	s.index.move(hash, off, to)
+	e := s.at(to)
+	e[offFreq] = 0
+	s.index.move(e.hash(), off, to)
 }
 
 // evictMain frees the main log's tail for good, after giving what was asked for
