@@ -45,13 +45,11 @@ type Agent struct {
 	tcp      []*server.TCP
 	admin    *admin.Server // nil: none is configured
 	ready    chan struct{}
-	watcher  *config.Watcher            // nil: no file
-	changed  func(config.Config, error) // what the watcher calls; set by Run
-
-	mu      sync.Mutex // guards reloading: keeper, and that running changes one at a time
-	keeper  keeper
-	running atomic.Pointer[running]
-	reloads reloadState
+	watcher  *config.Watcher // nil: no file
+	running  atomic.Pointer[running]
+	requests chan request // reloads, taken by Run one at a time
+	stopped  chan struct{}
+	reloads  reloadState
 }
 
 // New reads the configuration and builds the agent. It opens no socket and

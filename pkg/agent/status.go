@@ -8,6 +8,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
 // A Status is the agent at a glance, as /status gives it.
@@ -136,7 +137,7 @@ func upstreamStatus(r route) []UpstreamStatus {
 			if s.Failures == nil {
 				s.Failures = map[string]uint64{}
 			}
-			s.Failures[causeName(cause)] = n
+			s.Failures[upstream.Cause(cause).String()] = n
 		}
 		list = append(list, s)
 	}

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package scenario plays files that say what an agent does over time, in virtual time.
+//
+// A file is a txtar archive: `config` is the agent's configuration, every other
+// file a zone or another configuration. Its comment is the script, a command a
+// line, '#' begins a remark:
+//
+//	upstream ADDR zone FILE [DELAY]   the upstream answers from the zone, after DELAY
+//	upstream ADDR rcode NAME          it answers every query with this rcode
+//	upstream ADDR refused|silent      nobody listens there; it never answers
+//	upstream ADDR garbage             it answers octets that are no message
+//	query NAME TYPE [FLAGS]           asks and waits; FLAGS of +tcp +do +cd +norec
+//	ask NAME TYPE                     asks and does not wait; `settle` does
+//	settle                            waits for all that was asked
+//	expect RCODE [ttl=N] [ede=N] [RDATA...]   the last reply: rcode, TTL of its first record, answers' RDATA in any order
+//	within DURATION                   the last reply took no longer
+//	asked ADDR N                      the upstream got N queries since it was last looked at
+//	elapse DURATION                   time passes
+//	reload FILE                       the configuration becomes FILE
+//	refused FILE                      FILE is offered as configuration, and refused
+package scenario
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/tools/txtar"
+
+	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+func TestScenarios(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) { play(t, txtar.Parse(data)) })
+		})
+	}
+}
+
+// A stage is a scenario being played.
+type stage struct {
+	t       *testing.T
+	files   map[string]string
+	network upstreamtest.Network
+	seen    map[netip.AddrPort]int
+	agent   *agent.Agent
+	last    reply
+	waiting []chan reply
+}
+
+// A reply is what a client got, and after how long.
+type reply struct {
+	msg  *dns.Msg
+	took time.Duration
+}
+
+func play(t *testing.T, archive *txtar.Archive) {
+	t.Helper()
+	s := &stage{t: t, files: map[string]string{}, network: upstreamtest.Network{}, seen: map[netip.AddrPort]int{}}
+	for _, f := range archive.Files {
+		s.files[f.Name] = string(f.Data)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	s.start(ctx, ended)
+	for n, line := range strings.Split(string(archive.Comment), "\n") {
+		line, _, _ = strings.Cut(line, "#")
+		if words := strings.Fields(line); len(words) > 0 {
+			if err := s.command(words); err != nil {
+				t.Errorf("line %d: %s: %v", n+1, strings.TrimSpace(line), err)
+			}
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("agent ended: %v", err)
+	}
+}
+
+// start runs an agent without sockets of its own.
+func (s *stage) start(ctx context.Context, ended chan<- error) {
+	cfg, err := s.config("config")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	log := &bytes.Buffer{}
+	s.agent, err = agent.New(agent.Options{Config: &cfg, Version: "scenario", Log: log, Dial: s.network.Dial})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	go func() { ended <- s.agent.Run(ctx) }()
+	<-s.agent.Ready()
+}
+
+func (s *stage) config(name string) (config.Config, error) {
+	cfg, err := config.Parse([]byte(s.files[name]))
+	cfg.Listen.Addresses = nil
+	cfg.Admin = config.Admin{}
+	return cfg, err
+}
+
+func (s *stage) command(words []string) error {
+	args := words[1:]
+	switch words[0] {
+	case "upstream":
+		return s.upstream(args)
+	case "query":
+		s.last = <-s.ask(args)
+	case "ask":
+		s.waiting = append(s.waiting, s.ask(args))
+	case "settle":
+		for _, c := range s.waiting {
+			s.last = <-c
+		}
+		s.waiting = nil
+	case "expect":
+		return s.expect(args)
+	case "within":
+		limit, err := time.ParseDuration(args[0])
+		if err == nil && s.last.took > limit {
+			err = fmt.Errorf("took %s", s.last.took)
+		}
+		return err
+	case "asked":
+		return s.asked(args)
+	case "elapse":
+		d, err := time.ParseDuration(args[0])
+		time.Sleep(d)
+		return err
+	case "reload":
+		cfg, err := s.config(args[0])
+		s.agent.Reload(cfg, err)
+		if !s.agent.Status().Config.LastOK {
+			return fmt.Errorf("refused: %s", s.agent.Status().Config.LastError)
+		}
+	case "refused":
+		cfg, err := s.config(args[0])
+		s.agent.Reload(cfg, err)
+		if s.agent.Status().Config.LastOK {
+			return fmt.Errorf("taken")
+		}
+	default:
+		return fmt.Errorf("no such command")
+	}
+	return nil
+}
+
+func (s *stage) upstream(args []string) error {
+	addr, err := netip.ParseAddrPort(args[0])
+	if err != nil {
+		return err
+	}
+	var script upstreamtest.Script
+	switch args[1] {
+	case "refused":
+		delete(s.network, addr)
+		return nil
+	case "silent":
+		script = upstreamtest.Always(upstreamtest.Action{Drop: true})
+	case "garbage":
+		script = upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{func([]byte) []byte { return []byte("no message") }}})
+	case "rcode":
+		script = upstreamtest.Always(upstreamtest.Action{Rcode: dns.StringToRcode[args[2]]})
+	case "zone":
+		delay := time.Duration(0)
+		if len(args) > 3 {
+			if delay, err = time.ParseDuration(args[3]); err != nil {
+				return err
+			}
+		}
+		if script, err = zone(s.files[args[2]], delay); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("no such behaviour")
+	}
+	if server := s.network[addr]; server != nil {
+		server.SetScript(script)
+	} else {
+		s.network[addr] = upstreamtest.New(script)
+		s.seen[addr] = 0
+	}
+	return nil
+}
+
+// zone answers from records in zone file notation, as an authoritative server
+// does: with the zone's SOA, if it has one, in denials.
+func zone(text string, delay time.Duration) (upstreamtest.Script, error) {
+	var records []dns.RR
+	parser := dns.NewZoneParser(strings.NewReader(text), ".", "")
+	for rr, ok := parser.Next(); ok; rr, ok = parser.Next() {
+		records = append(records, rr)
+	}
+	answer := func(q []byte) []byte {
+		var m, r dns.Msg
+		if m.Unpack(q) != nil {
+			return nil
+		}
+		r.SetReply(&m)
+		r.RecursionAvailable = true
+		exists := false
+		for _, rr := range records {
+			if !strings.EqualFold(rr.Header().Name, m.Question[0].Name) {
+				continue
+			}
+			exists = true
+			if rr.Header().Rrtype == m.Question[0].Qtype {
+				r.Answer = append(r.Answer, rr)
+			}
+		}
+		if len(r.Answer) == 0 {
+			if !exists {
+				r.Rcode = dns.RcodeNameError
+			}
+			for _, rr := range records {
+				if rr.Header().Rrtype == dns.TypeSOA {
+					r.Ns = append(r.Ns, rr)
+				}
+			}
+		}
+		out, err := r.Pack()
+		if err != nil {
+			panic(err)
+		}
+		return out
+	}
+	return upstreamtest.Always(upstreamtest.Action{Delay: delay, Raw: []upstreamtest.Raw{answer}}), parser.Err()
+}
+
+// A client waits for one reply.
+type client struct {
+	sent time.Time
+	got  chan reply
+}
+
+// Reply implements [wire.Replier].
+func (c *client) Reply(msg []byte) {
+	r := reply{took: time.Since(c.sent)}
+	if msg != nil {
+		r.msg = new(dns.Msg)
+		if err := r.msg.Unpack(msg); err != nil {
+			r.msg = nil
+		}
+	}
+	c.got <- r
+}
+
+// ask sends a query through a lane of its own.
+func (s *stage) ask(args []string) chan reply {
+	m := new(dns.Msg).SetQuestion(dns.Fqdn(args[0]), dns.StringToType[args[1]])
+	m.SetEdns0(1232, slices.Contains(args, "+do"))
+	m.CheckingDisabled = slices.Contains(args, "+cd")
+	m.RecursionDesired = !slices.Contains(args, "+norec")
+	pkt, err := m.Pack()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	c := &client{sent: time.Now(), got: make(chan reply, 1)}
+	from := wire.Peer{Addr: netip.MustParseAddrPort("10.0.0.9:5353"), Stream: slices.Contains(args, "+tcp")}
+	lane := s.agent.NewLane()
+	out, verdict := lane.Fast(pkt, &from, c.sent, nil)
+	switch verdict {
+	case wire.Answered:
+		c.Reply(out)
+	case wire.Missed:
+		lane.Slow(&from, c.sent, c)
+	case wire.Dropped:
+		c.Reply(nil)
+	}
+	lane.Flush(time.Now())
+	return c.got
+}
+
+// expect compares the last reply with what is wanted of it.
+func (s *stage) expect(args []string) error {
+	m := s.last.msg
+	if m == nil {
+		return fmt.Errorf("there was no reply, or one that cannot be read")
+	}
+	if got := dns.RcodeToString[m.Rcode]; got != args[0] {
+		return fmt.Errorf("rcode %s", got)
+	}
+	var want []string
+	for _, word := range args[1:] {
+		key, value, found := strings.Cut(word, "=")
+		switch {
+		case found && key == "ttl":
+			if got := fmt.Sprint(firstTTL(m)); got != value {
+				return fmt.Errorf("ttl %s", got)
+			}
+		case found && key == "ede":
+			if got := ede(m); got != value {
+				return fmt.Errorf("extended error %q", got)
+			}
+		default:
+			want = append(want, word)
+		}
+	}
+	got := []string{}
+	for _, rr := range m.Answer {
+		got = append(got, strings.TrimPrefix(rr.String(), rr.Header().String()))
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) && len(got)+len(want) > 0 {
+		return fmt.Errorf("answers %q", got)
+	}
+	return nil
+}
+
+// firstTTL is the TTL of the reply's first record, of any section.
+func firstTTL(m *dns.Msg) int64 {
+	for _, section := range [][]dns.RR{m.Answer, m.Ns} {
+		if len(section) > 0 {
+			return int64(section[0].Header().Ttl)
+		}
+	}
+	return -1
+}
+
+func ede(m *dns.Msg) string {
+	if opt := m.IsEdns0(); opt != nil {
+		for _, o := range opt.Option {
+			if e, ok := o.(*dns.EDNS0_EDE); ok {
+				return strconv.Itoa(int(e.InfoCode))
+			}
+		}
+	}
+	return "none"
+}
+
+func (s *stage) asked(args []string) error {
+	addr, err := netip.ParseAddrPort(args[0])
+	if err != nil {
+		return err
+	}
+	synctest.Wait() // background refreshes included
+	total := 0
+	if server := s.network[addr]; server != nil {
+		total = len(server.Queries())
+	}
+	got := total - s.seen[addr]
+	s.seen[addr] = total
+	if fmt.Sprint(got) != args[1] {
+		return fmt.Errorf("it got %d", got)
+	}
+	return nil
+}
