@@ -221,14 +221,10 @@ func (q *Query) KeySubnet() {
 // Limit is the octets a reply to q may have: what the client can take, and over
 // UDP never more than udpMax.
 func (q *Query) Limit(stream bool, udpMax int) int {
-	switch {
-	case stream:
+	if stream {
 		return MaxMessage
-	case !q.EDNS:
-		return MinUDP
-	default:
-		return min(int(q.UDPSize), udpMax)
 	}
+	return min(int(q.UDPSize), udpMax)
 }
 
 // Copy makes dst a query of its own: it owns its bytes, kept in buf's storage,

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+func TestQueryKeySame(t *testing.T) {
+	t.Parallel()
+	base := parseQuery(t, ask(flagsQuery, labels("www", "example"))).Key()
+	tests := []struct {
+		name string
+		pkt  []byte
+	}{
+		{"letter case", ask(flagsQuery, labels("WwW", "eXAMPLE"))},
+		{"RD", ask(0, labels("www", "example"))},
+		{"AD", ask(flagsQuery|0x20, labels("www", "example"))},
+		{"OPT", ask(flagsQuery, labels("www", "example"), opt(1232, 0, 0))},
+		{"cookie", ask(flagsQuery, labels("www", "example"), opt(1232, 0, 0, option(10, make([]byte, 8)...)))},
+		{"subnet that is not passed on", ask(flagsQuery, labels("www", "example"), opt(1232, 0, 0, option(8, 0, 1, 8, 0, 10)))},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(base, parseQuery(t, tt.pkt).Key()); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestQueryKeyDiffers holds many queries against each other: no two share a key.
+func TestQueryKeyDiffers(t *testing.T) {
+	t.Parallel()
+	names := [][]byte{
+		labels(), labels("a"), labels("a", "a"), labels("aa"), labels("a.a"), labels("a", "b"), labels("ab"),
+		labels("a\x00"), labels("a\x00", "\x01"), labels("\x01a"), labels("\x01"), labels("\x00"), labels("\x00\x01"),
+		labels("\xc1"), labels("\xe1"), labels("@"), labels("`"), labels("["), labels("{"),
+		longName(254), longName(255),
+	}
+	subnets := [][]byte{nil, {0, 1, 0, 0}, {0, 1, 8, 0, 10}, {0, 1, 24, 0, 10, 0, 0}, make([]byte, 20)}
+	seen := map[string]string{}
+	for _, name := range names {
+		for _, rrtype := range []uint16{0, 1, 256, 257, 28} {
+			for _, flags := range []uint16{0, 0x10} {
+				for _, do := range []uint16{0, 0x8000} {
+					for _, subnet := range subnets {
+						var options []byte
+						if subnet != nil {
+							options = option(8, subnet...)
+						}
+						pkt := cat(header(flags, 1, 0, 0, 1), question(name, rrtype), opt(1232, 0, do, options))
+						q := parseQuery(t, pkt)
+						q.KeySubnet()
+						if before, ok := seen[string(q.Key())]; ok {
+							t.Fatalf("%x and %x share the key %x", before, pkt, q.Key())
+						}
+						seen[string(q.Key())] = string(pkt)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestQueryKeySubnet(t *testing.T) {
+	t.Parallel()
+	with := parseQuery(t, ask(flagsQuery, labels("a"), opt(1232, 0, 0, option(8, 0, 1, 8, 0, 10))))
+	without := parseQuery(t, ask(flagsQuery, labels("a"), opt(1232, 0, 0)))
+	plain := bytes.Clone(without.Key())
+	without.KeySubnet()
+	if diff := cmp.Diff(plain, without.Key()); diff != "" {
+		t.Errorf("no subnet changes the key (-want +got)\n%s", diff)
+	}
+	with.KeySubnet()
+	with.KeySubnet()
+	if diff := cmp.Diff(cat(plain, []byte{0, 1, 8, 0, 10}), with.Key()); diff != "" {
+		t.Errorf("subnet twice (-want +got)\n%s", diff)
+	}
+	if fault := with.Parse(ask(flagsQuery, labels("a"))); fault != wire.FaultNone {
+		t.Fatalf("fault %d", fault)
+	}
+	if diff := cmp.Diff(plain, with.Key()); diff != "" {
+		t.Errorf("the subnet outlives its query (-want +got)\n%s", diff)
+	}
+	longest := parseQuery(t, ask(flagsQuery, longName(255), opt(1232, 0, 0, option(8, make([]byte, 20)...))))
+	longest.KeySubnet()
+	if got, want := len(longest.Key()), 255+3+20; got != want {
+		t.Errorf("the longest key has %d octets, want %d", got, want)
+	}
+}
+
+func TestQueryLimit(t *testing.T) {
+	t.Parallel()
+	a := labels("a")
+	tests := []struct {
+		name   string
+		pkt    []byte
+		stream bool
+		udpMax int
+		want   int
+	}{
+		{"UDP without EDNS", ask(0, a), false, 1232, 512},
+		{"UDP with a small size", ask(0, a, opt(100, 0, 0)), false, 1232, 512},
+		{"UDP with a middling size", ask(0, a, opt(900, 0, 0)), false, 1232, 900},
+		{"UDP with a large size", ask(0, a, opt(4096, 0, 0)), false, 1232, 1232},
+		{"UDP with a raised maximum", ask(0, a, opt(4096, 0, 0)), false, 4096, 4096},
+		{"UDP with a maximum below 512", ask(0, a), false, 400, 400},
+		{"TCP without EDNS", ask(0, a), true, 1232, 65535},
+		{"TCP with a small size", ask(0, a, opt(512, 0, 0)), true, 1232, 65535},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := parseQuery(t, tt.pkt).Limit(tt.stream, tt.udpMax); got != tt.want {
+				t.Errorf("got %d, want %d", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire_test
+
+import (
+	"encoding/binary"
+
+	"github.com/miekg/dns"
+)
+
+// whyNoQuery says why a packet that the oracle reads as m is no query, or
+// nothing if it is one.
+func whyNoQuery(pkt []byte, m *dns.Msg) string {
+	counts := func(at int) uint16 { return binary.BigEndian.Uint16(pkt[at:]) }
+	switch {
+	case counts(4) != 1 || len(m.Question) != 1:
+		return "not one question"
+	case len(pkt) < questionEndOf(pkt):
+		return "question cut or compressed"
+	case counts(6)|counts(8) != 0:
+		if m.Question[0].Qtype == dns.TypeIXFR {
+			return ""
+		}
+		return "records before the additional section"
+	case counts(10) > 2:
+		return "more than two additional records"
+	case int(counts(10)) != len(m.Extra):
+		return "fewer records than promised"
+	}
+	opts := 0
+	for _, rr := range m.Extra {
+		o, ok := rr.(*dns.OPT)
+		if !ok {
+			continue
+		}
+		if opts++; opts > 1 || o.Hdr.Name != "." {
+			return "OPT out of place"
+		}
+	}
+	return whyNoOPT(pkt, m)
+}
+
+// whyNoOPT is the part of whyNoQuery that reads the OPT record's octets.
+func whyNoOPT(pkt []byte, m *dns.Msg) string {
+	off := questionEndOf(pkt)
+	for _, rr := range m.Extra {
+		_, end, err := dns.UnpackDomainName(pkt, off)
+		if err != nil {
+			return "owner cut"
+		}
+		next := end + 10 + int(rr.Header().Rdlength)
+		if rr.Header().Rrtype == dns.TypeOPT {
+			if pkt[off] != 0 {
+				return "OPT out of place"
+			}
+			if pkt[end+5] != 0 {
+				return "version"
+			}
+			list := slowOptions(pkt[end+10 : next])
+			if list == nil || len(list) > 64 {
+				return "options"
+			}
+			for _, o := range list {
+				n := len(o.data)
+				if o.code == 10 && n != 8 && (n < 16 || n > 40) || o.code == 8 && (n < 4 || n > 20) {
+					return "option length"
+				}
+			}
+		}
+		off = next
+	}
+	return ""
+}
+
+// questionEndOf is the offset after the plain name of a packet's question, its
+// type and its class, or beyond every packet.
+func questionEndOf(pkt []byte) int {
+	off := 12
+	for off < len(pkt) && pkt[off] != 0 {
+		if pkt[off] > 63 {
+			return 1 << 20
+		}
+		off += int(pkt[off]) + 1
+	}
+	return off + 5
+}
