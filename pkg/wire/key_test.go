@@ -44,7 +44,7 @@ func TestQueryKeyDiffers(t *testing.T) {
 		labels("\xc1"), labels("\xe1"), labels("@"), labels("`"), labels("["), labels("{"),
 		longName(254), longName(255),
 	}
-	subnets := [][]byte{nil, {0, 1, 0, 0}, {0, 1, 8, 0, 10}, {0, 1, 24, 0, 10, 0, 0}, make([]byte, 20)}
+	subnets := [][]byte{nil, {0, 1, 0, 0}, {0, 1, 8, 0, 10}, {0, 1, 24, 0, 10, 0, 0}, append([]byte{0, 2, 128, 0}, make([]byte, 16)...)}
 	seen := map[string]string{}
 	for _, name := range names {
 		for _, rrtype := range []uint16{0, 1, 256, 257, 28} {
@@ -89,7 +89,7 @@ func TestQueryKeySubnet(t *testing.T) {
 	if diff := cmp.Diff(plain, with.Key()); diff != "" {
 		t.Errorf("the subnet outlives its query (-want +got)\n%s", diff)
 	}
-	longest := parseQuery(t, ask(flagsQuery, longName(255), opt(1232, 0, 0, option(8, make([]byte, 20)...))))
+	longest := parseQuery(t, ask(flagsQuery, longName(255), opt(1232, 0, 0, option(8, append([]byte{0, 2, 128, 0}, make([]byte, 16)...)...))))
 	longest.KeySubnet()
 	if got, want := len(longest.Key()), 255+3+20; got != want {
 		t.Errorf("the longest key has %d octets, want %d", got, want)

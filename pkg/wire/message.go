@@ -195,6 +195,11 @@ func (m *Message) SetRecordTTL(r Record, ttl uint32) {
 	binary.BigEndian.PutUint32(m.Raw[r.TTL:], ttl)
 }
 
+// SameOwner tells whether two records have one owner name, letter case aside.
+func (m *Message) SameOwner(a, b Record) bool {
+	return sameName(m.Raw, int(a.Owner), int(b.Owner))
+}
+
 // SOAMinimum is the MINIMUM field of the SOA record r, in seconds.
 func (m *Message) SOAMinimum(r Record) uint32 {
 	minimum := binary.BigEndian.Uint32(m.Raw[r.Data()+int(r.Size)-4:])

@@ -130,3 +130,26 @@ func equalFold(a, b []byte) bool {
 	}
 	return true
 }
+
+// AppendText appends the wire-form name in presentation format (RFC 1035
+// section 5.1): dots between labels and at the end, octets that are not plain
+// letters, digits, '-', '_' or '*' escaped.
+func AppendText(dst, name []byte) []byte {
+	if len(name) == 1 {
+		return append(dst, '.')
+	}
+	for name[0] != 0 {
+		label := name[1 : 1+name[0]]
+		for _, c := range label {
+			switch {
+			case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '*':
+				dst = append(dst, c)
+			default:
+				dst = append(dst, '\\', '0'+c/100, '0'+c/10%10, '0'+c%10)
+			}
+		}
+		dst = append(dst, '.')
+		name = name[1+name[0]:]
+	}
+	return dst
+}

@@ -29,9 +29,9 @@ const (
 	keyCD
 )
 
-// A Query is one query, read. The zero value is ready for Parse, which may be
-// called again and again; slices point into the packet it was read from.
-type Query struct {
+// An Ask is what a reply needs to know of its query: who asks what, and what he
+// can take. Its slices point into the packet it was read from.
+type Ask struct {
 	ID        uint16
 	Type      uint16
 	Class     uint16
@@ -47,8 +47,15 @@ type Query struct {
 
 	question []byte // name as the client spelled it, type, class
 	nameLen  int
-	keyLen   int
-	key      [MaxName + 3 + maxSubnet]byte
+}
+
+// A Query is one query, read. The zero value is ready for Parse, which may be
+// called again and again.
+type Query struct {
+	Ask
+
+	keyLen int
+	key    [MaxName + 3 + maxSubnet]byte
 }
 
 // Parse reads pkt in one pass and keeps pointing into it. With FaultNone every
@@ -92,12 +99,8 @@ func (q *Query) Parse(pkt []byte) Fault {
 }
 
 func (q *Query) reset() {
-	q.Type, q.Class = 0, 0
-	q.RD, q.AD, q.CD = false, false, false
-	q.EDNS, q.DO, q.Keepalive = false, false, false
-	q.UDPSize = MinUDP
-	q.Cookie, q.Subnet, q.question = nil, nil, nil
-	q.nameLen, q.keyLen = 0, 0
+	q.Ask = Ask{UDPSize: MinUDP}
+	q.keyLen = 0
 }
 
 // sealKey completes the key behind the name.
@@ -187,7 +190,7 @@ func (q *Query) option(code uint16, data []byte) bool {
 			q.Cookie = data
 		}
 	case optionSubnet:
-		if len(data) < 4 || len(data) > maxSubnet {
+		if !subnetFits(data) {
 			return false
 		}
 		if q.Subnet == nil {
@@ -199,12 +202,31 @@ func (q *Query) option(code uint16, data []byte) bool {
 	return true
 }
 
+// subnetFits checks a client-subnet option as RFC 7871 section 6 lays it out:
+// family, source and scope prefix, and no more of the address than the source
+// prefix has; the scope is the answer's to set.
+func subnetFits(data []byte) bool {
+	if len(data) < 4 {
+		return false
+	}
+	bits := 32
+	switch binary.BigEndian.Uint16(data) {
+	case 1:
+	case 2:
+		bits = 128
+	default:
+		return false
+	}
+	source := int(data[2])
+	return source <= bits && data[3] == 0 && len(data) == 4+(source+7)/8
+}
+
 // Name is the canonical name in wire form. It is valid until the next Parse.
 func (q *Query) Name() []byte { return q.key[:q.nameLen] }
 
 // Question is the question as asked: name in the client's spelling, type, class.
 // It points into the packet.
-func (q *Query) Question() []byte { return q.question }
+func (q *Ask) Question() []byte { return q.question }
 
 // Key is what tells answers apart: canonical name, type, and the DO and CD bits
 // (RFC 4035 section 3.2, CVE-2024-0874). It is valid until the next Parse. The
@@ -220,32 +242,25 @@ func (q *Query) KeySubnet() {
 
 // Limit is the octets a reply to q may have: what the client can take, and over
 // UDP never more than udpMax.
-func (q *Query) Limit(stream bool, udpMax int) int {
+func (q *Ask) Limit(stream bool, udpMax int) int {
 	if stream {
 		return MaxMessage
 	}
 	return min(int(q.UDPSize), udpMax)
 }
 
-// Copy makes dst a query of its own: it owns its bytes, kept in buf's storage,
-// which is returned grown.
-func (q *Query) Copy(dst *Query, buf []byte) []byte {
-	*dst = *q
-	buf = append(buf[:0], q.question...)
-	buf = append(buf, q.Cookie...)
-	buf = append(buf, q.Subnet...)
-	rest := buf
-	take := func(n int) []byte {
-		s := rest[:n:n]
-		rest = rest[n:]
-		return s
+// Clone makes an Ask that owns its bytes.
+func (q *Ask) Clone() Ask {
+	a := *q
+	buf := make([]byte, 0, len(q.question)+len(q.Cookie)+len(q.Subnet))
+	keep := func(part []byte) []byte {
+		if part == nil {
+			return nil
+		}
+		start := len(buf)
+		buf = append(buf, part...)
+		return buf[start:]
 	}
-	dst.question = take(len(q.question))
-	if q.Cookie != nil {
-		dst.Cookie = take(len(q.Cookie))
-	}
-	if q.Subnet != nil {
-		dst.Subnet = take(len(q.Subnet))
-	}
-	return buf
+	a.question, a.Cookie, a.Subnet = keep(q.question), keep(q.Cookie), keep(q.Subnet)
+	return a
 }

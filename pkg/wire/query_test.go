@@ -97,8 +97,8 @@ func TestQueryParse(t *testing.T) {
 		{"subnet of 4", ask(flagsQuery, a, opt(1232, 0, 0, option(8, 0, 1, 0, 0))), edns(1232, func(a *asked) {
 			a.Subnet = "\x00\x01\x00\x00"
 		})},
-		{"subnet of 20", ask(flagsQuery, a, opt(1232, 0, 0, option(8, make([]byte, 20)...))), edns(1232, func(a *asked) {
-			a.Subnet = strings.Repeat("\x00", 20)
+		{"subnet of 20", ask(flagsQuery, a, opt(1232, 0, 0, option(8, append([]byte{0, 2, 128, 0}, make([]byte, 16)...)...))), edns(1232, func(a *asked) {
+			a.Subnet = "\x00\x02\x80\x00" + strings.Repeat("\x00", 16)
 		})},
 		{"the first subnet counts", ask(flagsQuery, a, opt(1232, 0, 0, option(8, 0, 1, 0, 0), option(8, 0, 2, 0, 0))), edns(1232, func(a *asked) {
 			a.Subnet = "\x00\x01\x00\x00"
@@ -189,6 +189,11 @@ func TestQueryParseFault(t *testing.T) {
 		{"cookie of 41", withOPT(option(10, make([]byte, 41)...)), wire.FaultFormErr},
 		{"second cookie of 7", withOPT(option(10, make([]byte, 8)...), option(10, make([]byte, 7)...)), wire.FaultFormErr},
 		{"subnet of 3", withOPT(option(8, 0, 1, 0)), wire.FaultFormErr},
+		{"subnet of no family", withOPT(option(8, 0, 3, 0, 0)), wire.FaultFormErr},
+		{"subnet with a prefix too long", withOPT(option(8, 0, 1, 33, 0, 1, 2, 3, 4, 5)), wire.FaultFormErr},
+		{"subnet with a scope", withOPT(option(8, 0, 1, 8, 8, 10)), wire.FaultFormErr},
+		{"subnet with less address than its prefix", withOPT(option(8, 0, 1, 24, 0, 10, 0)), wire.FaultFormErr},
+		{"subnet with more address than its prefix", withOPT(option(8, 0, 1, 8, 0, 10, 0)), wire.FaultFormErr},
 		{"subnet of 21", withOPT(option(8, make([]byte, 21)...)), wire.FaultFormErr},
 		{"version 1", ask(flagsQuery, a, opt(1232, 1, 0)), wire.FaultBadVers},
 		{"version 1 with broken options", version1, wire.FaultBadVers},

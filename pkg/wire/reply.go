@@ -20,7 +20,7 @@ type Seal struct {
 // or shortened; what is before start stays.
 //
 // AD is kept for a client that asked for it only (RFC 6840 section 5.7).
-func (q *Query) Reply(buf []byte, start int, s *Seal) []byte {
+func (q *Ask) Reply(buf []byte, start int, s *Seal) []byte {
 	msg := buf[start:]
 	binary.BigEndian.PutUint16(msg, q.ID)
 	msg[2], msg[3] = q.flags(msg[3])
@@ -34,7 +34,7 @@ func (q *Query) Reply(buf []byte, start int, s *Seal) []byte {
 
 // flags gives the header's third and fourth octet of a reply to q: of the
 // stored fourth octet, the rcode and AD are kept.
-func (q *Query) flags(stored byte) (third, fourth byte) {
+func (q *Ask) flags(stored byte) (third, fourth byte) {
 	third, fourth = bitQR, bitRA|stored&rcodeMask
 	if q.RD {
 		third |= bitRD
@@ -49,7 +49,7 @@ func (q *Query) flags(stored byte) (third, fourth byte) {
 }
 
 // AppendEmpty appends a reply to q that has rcode and no record but an OPT.
-func (q *Query) AppendEmpty(dst []byte, rcode int, s *Seal) []byte {
+func (q *Ask) AppendEmpty(dst []byte, rcode int, s *Seal) []byte {
 	start := len(dst)
 	dst = q.appendHeader(dst, rcode)
 	dst = append(dst, q.question...)
@@ -61,7 +61,7 @@ func (q *Query) AppendEmpty(dst []byte, rcode int, s *Seal) []byte {
 
 // AppendRecord appends a reply to q with one record, owned by the name that was
 // asked. The TTL is in seconds.
-func (q *Query) AppendRecord(dst []byte, rrtype uint16, ttl uint32, data []byte, s *Seal) []byte {
+func (q *Ask) AppendRecord(dst []byte, rrtype uint16, ttl uint32, data []byte, s *Seal) []byte {
 	start := len(dst)
 	dst = q.appendHeader(dst, RcodeSuccess)
 	dst = append(dst, q.question...)
@@ -75,7 +75,7 @@ func (q *Query) AppendRecord(dst []byte, rrtype uint16, ttl uint32, data []byte,
 	return q.appendOPT(dst, start, s, 0)
 }
 
-func (q *Query) appendHeader(dst []byte, rcode int) []byte {
+func (q *Ask) appendHeader(dst []byte, rcode int) []byte {
 	third, fourth := q.flags(byte(rcode) & rcodeMask)
 	dst = binary.BigEndian.AppendUint16(dst, q.ID)
 	return append(dst, third, fourth, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -96,7 +96,7 @@ const (
 )
 
 // optLen is the octets of the OPT record that the reply to q will end with.
-func (q *Query) optLen(s *Seal) int {
+func (q *Ask) optLen(s *Seal) int {
 	if !q.EDNS {
 		return 0
 	}
@@ -114,7 +114,7 @@ func (q *Query) optLen(s *Seal) int {
 }
 
 // appendOPT appends the OPT record for the message at start, if q had one.
-func (q *Query) appendOPT(dst []byte, start int, s *Seal, rcodeHigh byte) []byte {
+func (q *Ask) appendOPT(dst []byte, start int, s *Seal, rcodeHigh byte) []byte {
 	if !q.EDNS {
 		return dst
 	}

@@ -278,7 +278,7 @@ func TestAppendUpstream(t *testing.T) {
 		{"DO", ask(0x0100, name, opt(4096, 0, 0x8000)), false, want(0x0120, 0x8000)},
 		{"options stay here", ask(0x0100, name, opt(4096, 0, 0x7fff, cookie, subnet, option(11), option(65001, 1))), false, want(0x0120, 0)},
 		{"subnet passed on", ask(0x0100, name, opt(4096, 0, 0, cookie, subnet)), true, want(0x0120, 0, subnet)},
-		{"longest subnet", ask(0, name, opt(4096, 0, 0, option(8, make([]byte, 20)...))), true, want(0x0120, 0, option(8, make([]byte, 20)...))},
+		{"longest subnet", ask(0, name, opt(4096, 0, 0, option(8, append([]byte{0, 2, 128, 0}, make([]byte, 16)...)...))), true, want(0x0120, 0, option(8, append([]byte{0, 2, 128, 0}, make([]byte, 16)...)...))},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

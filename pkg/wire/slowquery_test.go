@@ -62,7 +62,7 @@ func whyNoOPT(pkt []byte, m *dns.Msg) string {
 			}
 			for _, o := range list {
 				n := len(o.data)
-				if o.code == 10 && n != 8 && (n < 16 || n > 40) || o.code == 8 && (n < 4 || n > 20) {
+				if o.code == 10 && n != 8 && (n < 16 || n > 40) || o.code == 8 && !slowSubnet(o.data) {
 					return "option length"
 				}
 			}
@@ -70,6 +70,23 @@ func whyNoOPT(pkt []byte, m *dns.Msg) string {
 		off = next
 	}
 	return ""
+}
+
+// slowSubnet tells whether a client-subnet option says as many bits as it has
+// octets for, by listing every length that may be.
+func slowSubnet(data []byte) bool {
+	for family, bits := range map[byte]int{1: 32, 2: 128} {
+		for prefix := 0; prefix <= bits; prefix++ {
+			octets := prefix / 8
+			if prefix%8 != 0 {
+				octets++
+			}
+			if len(data) == 4+octets && data[0] == 0 && data[1] == family && int(data[2]) == prefix && data[3] == 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // questionEndOf is the offset after the plain name of a packet's question, its

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// TestAskClone spoils the packet and the first query after the copy.
+func TestAskClone(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		pkt  []byte
+	}{
+		{"plain", ask(flagsQuery, labels("Www", "Example"))},
+		{"cookie", ask(flagsQuery, labels("a"), opt(1232, 0, 0, option(10, 1, 2, 3, 4, 5, 6, 7, 8)))},
+		{"subnet", ask(flagsQuery, labels("a"), opt(1232, 0, 0, option(8, 0, 1, 8, 0, 10)))},
+		{"both", ask(flagsQuery|0x10, labels("a"), opt(1232, 0, 0x8000,
+			option(8, 0, 1, 8, 0, 10), option(11), option(10, bytes.Repeat([]byte{9}, 40)...)))},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			seal := &wire.Seal{UDPSize: 1232, EDE: wire.EDENone}
+			q := parseQuery(t, tt.pkt)
+			want := askedBy(q)
+			wantQuestion, wantReply := bytes.Clone(q.Question()), q.AppendEmpty(nil, wire.RcodeRefused, seal)
+			clone := q.Clone()
+			for i := range tt.pkt {
+				tt.pkt[i] = 0xff
+			}
+			if fault := q.Parse(ask(0, labels("other"))); fault != wire.FaultNone {
+				t.Fatalf("fault %d", fault)
+			}
+			if diff := cmp.Diff(want, askedBy(&wire.Query{Ask: clone}), cmp.FilterPath(isName, cmp.Ignore())); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			if diff := cmp.Diff(wantQuestion, clone.Question()); diff != "" {
+				t.Errorf("question (-want +got)\n%s", diff)
+			}
+			if diff := cmp.Diff(wantReply, clone.AppendEmpty(nil, wire.RcodeRefused, seal)); diff != "" {
+				t.Errorf("reply (-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// isName picks the name of an asked.
+func isName(p cmp.Path) bool { return p.Last().String() == ".Name" }
+
+// TestAskCloneWithoutQuestion copies a query that was refused before its
+// question was read: the error reply must not promise one.
+func TestAskCloneWithoutQuestion(t *testing.T) {
+	t.Parallel()
+	var q wire.Query
+	if fault := q.Parse(header(flagsQuery, 0, 0, 0, 0)); fault != wire.FaultFormErr {
+		t.Fatalf("fault %d", fault)
+	}
+	clone := q.Clone()
+	got := clone.AppendEmpty(nil, wire.RcodeFormErr, &wire.Seal{EDE: wire.EDENone})
+	if diff := cmp.Diff(header(0x8181, 0, 0, 0, 0), got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
