@@ -19,7 +19,7 @@ import (
 )
 
 // version is set by the linker.
-var version = "dev" //nolint:gochecknoglobals // the linker can set nothing else
+var version = "dev"
 
 // Exit codes that scripts can rely on.
 const (
@@ -83,7 +83,7 @@ func report(err error, stderr io.Writer) int {
 		code    exitError
 		usage   *usageError
 		bad     *config.Error
-		problem *agent.Problem
+		problem *agent.HintError
 	)
 	switch {
 	case err == nil:
@@ -107,13 +107,13 @@ func report(err error, stderr io.Writer) int {
 
 // where names the file and the key of a problem, as far as they are known.
 func where(file, key string) string {
-	prefix := ""
-	for _, part := range []string{file, key} {
-		if part != "" {
-			prefix += part + ": "
-		}
+	if file != "" {
+		file += ": "
 	}
-	return prefix
+	if key != "" {
+		key += ": "
+	}
+	return file + key
 }
 
 func complain(stderr io.Writer, what, hint string) {

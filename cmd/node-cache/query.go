@@ -125,7 +125,7 @@ func (q *question) unanswered(err error) error {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		hint = "the address may be no agent's, or a firewall drops the packets"
 	}
-	return &agent.Problem{Err: fmt.Errorf("asking %s for %s: %w", q.server, q.name, err), Hint: hint}
+	return &agent.HintError{Err: fmt.Errorf("asking %s for %s: %w", q.server, q.name, err), Hint: hint}
 }
 
 // extendedErrors are the RFC 8914 codes in a reply, as comments.

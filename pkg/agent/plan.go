@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -58,9 +57,9 @@ func (a *Agent) build(cfg config.Config, old *running) (*running, error) {
 func poolProblem(err error) error {
 	switch {
 	case errors.Is(err, upstream.ErrNoUpstream):
-		return &Problem{Err: err, Hint: "every upstream of this zone is an address that node-cache itself listens on; name another server"}
+		return &HintError{Err: err, Hint: "every upstream of this zone is an address that node-cache itself listens on; name another server"}
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
-		return &Problem{Err: err, Hint: "name a resolv.conf that this user can read, or an upstream's address"}
+		return &HintError{Err: err, Hint: "name a resolv.conf that this user can read, or an upstream's address"}
 	}
 	return err
 }
@@ -81,7 +80,7 @@ func (a *Agent) poolFor(cfg config.Config, forward config.Route, old *running) (
 	return upstream.New(upstream.Config{
 		Targets: targets,
 		Dial:    a.options.Dial,
-		Log:     a.log.With(slog.String("zone", forward.Zone)),
+		Log:     a.log.With("zone", forward.Zone),
 		Self:    func(addr netip.AddrPort) bool { return leadsBack(addr, cfg.Listen) },
 	})
 }

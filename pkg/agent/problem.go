@@ -7,18 +7,17 @@ import (
 	"syscall"
 )
 
-// A Problem is an error that keeps the agent from starting, with what to do
-// about it.
-type Problem struct {
+// A HintError is an error with what a person can do about it.
+type HintError struct {
 	Err  error
 	Hint string
 }
 
 // Error says what went wrong and why.
-func (p *Problem) Error() string { return p.Err.Error() }
+func (e *HintError) Error() string { return e.Err.Error() }
 
 // Unwrap is the error itself.
-func (p *Problem) Unwrap() error { return p.Err }
+func (e *HintError) Unwrap() error { return e.Err }
 
 // listenProblem adds what a person can do about a socket that cannot be opened.
 func listenProblem(err error, port uint16) error {
@@ -39,5 +38,5 @@ func listenProblem(err error, port uint16) error {
 	default:
 		return err
 	}
-	return &Problem{Err: err, Hint: hint}
+	return &HintError{Err: err, Hint: hint}
 }

@@ -79,7 +79,7 @@ func (a *Agent) takeReloads(ctx context.Context, keep func(*running)) {
 func (a *Agent) apply(ctx context.Context, keep func(*running), cfg config.Config) error {
 	old := a.running.Load()
 	fixed := restartOnly(&cfg, &old.config)
-	r, err := a.build(cfg, old)
+	r, err := a.build(cfg, old) //nolint:contextcheck // it only reads files, and nothing in it waits
 	if err != nil {
 		return err
 	}

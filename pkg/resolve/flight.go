@@ -130,7 +130,7 @@ func (r *Resolver) fly(ctx context.Context, f *flight) {
 			r.log.ErrorContext(ctx, "recovered from a panic", "where", "flight", "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
 			result = outcome{source: SourceFailure, ede: wire.EDEOther}
 		}
-		r.land(f, &result)
+		r.land(ctx, f, &result)
 	}()
 	if f.route == nil {
 		result.ede = wire.EDENoReachableAuthority
@@ -189,7 +189,7 @@ func (r *Resolver) fail(f *flight, err error, result *outcome) {
 }
 
 // land ends the flight and replies to its waiters.
-func (r *Resolver) land(f *flight, result *outcome) {
+func (r *Resolver) land(ctx context.Context, f *flight, result *outcome) {
 	fs := &r.flights
 	fs.mu.Lock()
 	delete(fs.byKey, f.key)
@@ -213,7 +213,7 @@ func (r *Resolver) land(f *flight, result *outcome) {
 			w.seal.EDE = result.ede
 			buf = w.ask.AppendEmpty(buf[:0], wire.RcodeServFail, &w.seal)
 		}
-		r.reply(f.plan, w, source, buf, now)
+		r.reply(ctx, f.plan, w, source, buf, now)
 	}
 }
 
@@ -221,16 +221,16 @@ func (r *Resolver) land(f *flight, result *outcome) {
 func (r *Resolver) shed(reason Shed, w *waiter, plan *Plan) {
 	r.counts.shed[reason].Add(1)
 	w.seal.EDE = wire.EDEOther
-	r.reply(plan, w, SourceShed, w.ask.AppendEmpty(nil, wire.RcodeServFail, &w.seal), w.since)
+	r.reply(context.Background(), plan, w, SourceShed, w.ask.AppendEmpty(nil, wire.RcodeServFail, &w.seal), w.since)
 }
 
 // reply sends, counts and logs a reply of the slow path.
-func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now time.Time) {
+func (r *Resolver) reply(ctx context.Context, plan *Plan, w *waiter, source Source, msg []byte, now time.Time) {
 	rcode := int(msg[3] & 0x0f)
 	took := now.Sub(w.since)
 	r.counts.response(source, rcode, took)
 	if plan.QueryLog != nil {
-		plan.QueryLog.record(&w.ask, &w.from, source, rcode, took)
+		plan.QueryLog.record(ctx, &w.ask, &w.from, source, rcode, took)
 	}
 	w.to.Reply(msg)
 }

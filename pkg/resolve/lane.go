@@ -3,6 +3,7 @@
 package resolve
 
 import (
+	"context"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
@@ -88,14 +89,14 @@ func (l *Lane) answered(source Source, reply []byte, from *wire.Peer, now time.T
 	rcode := int(reply[3] & 0x0f)
 	l.tally.response(source, rcode)
 	if l.plan.QueryLog != nil {
-		l.plan.QueryLog.record(&l.q.Ask, from, source, rcode, l.r.now().Sub(now))
+		l.plan.QueryLog.record(context.Background(), &l.q.Ask, from, source, rcode, l.r.now().Sub(now))
 	}
 }
 
 // Slow takes the query over that the last Fast missed: it joins the flight for
 // its key or begins one.
 func (l *Lane) Slow(from *wire.Peer, now time.Time, to wire.Replier) {
-	l.r.join(l.plan, &l.q, waiter{ask: l.q.Ask.Clone(), from: *from, since: now, seal: l.ownedSeal(), to: to})
+	l.r.join(l.plan, &l.q, waiter{ask: l.q.Clone(), from: *from, since: now, seal: l.ownedSeal(), to: to})
 }
 
 // ownedSeal is the reply's particulars with bytes of their own.

@@ -20,14 +20,14 @@ import (
 
 // warm is a lane with answers of every kind in its cache, and the queries that
 // it answers from memory.
-func warm(t testing.TB) (*resolve.Lane, map[string][]byte) {
-	t.Helper()
+func warm(tb testing.TB) (*resolve.Lane, map[string][]byte) {
+	tb.Helper()
 	records := []string{"one.test. 300 IN A 192.0.2.1", "six.test. 300 IN AAAA fd00::6"}
 	for i := range 8 {
 		records = append(records, "many.test. 300 IN A 10.0.0."+string('0'+rune(i)))
 	}
 	soa, _ := dns.NewRR("test. 600 IN SOA ns.test. host.test. 1 3600 600 86400 30")
-	u := newUpstream(t, records...)
+	u := newUpstream(tb, records...)
 	u.mangle = func(m *dns.Msg) {
 		switch {
 		case m.Question[0].Name == "failing.test.":
@@ -37,10 +37,10 @@ func warm(t testing.TB) (*resolve.Lane, map[string][]byte) {
 			m.Ns = []dns.RR{soa}
 		}
 	}
-	p := plan(t, u)
+	p := plan(tb, u)
 	p.FailureTTL = time.Minute
 	p.Version = "v"
-	r := newResolver(t, p)
+	r := newResolver(tb, p)
 	edns := func(m *dns.Msg, options ...dns.EDNS0) *dns.Msg {
 		m.SetEdns0(1232, false)
 		m.IsEdns0().Option = options
@@ -48,22 +48,22 @@ func warm(t testing.TB) (*resolve.Lane, map[string][]byte) {
 	}
 	mixed := question("MaNy.TeSt.", dns.TypeA)
 	queries := map[string][]byte{
-		"hit":                pack(t, question("one.test.", dns.TypeA)),
-		"hit, AAAA":          pack(t, question("six.test.", dns.TypeAAAA)),
-		"hit, rotated":       pack(t, mixed),
-		"hit, EDNS":          pack(t, edns(question("one.test.", dns.TypeA))),
-		"hit, cookie":        pack(t, edns(question("one.test.", dns.TypeA), &dns.EDNS0_COOKIE{Code: 10, Cookie: "0011223344556677"})),
-		"negative hit":       pack(t, question("nowhere.test.", dns.TypeA)),
-		"negative hit, EDNS": pack(t, edns(question("nowhere.test.", dns.TypeA))),
-		"remembered failure": pack(t, edns(question("failing.test.", dns.TypeA))),
+		"hit":                pack(tb, question("one.test.", dns.TypeA)),
+		"hit, AAAA":          pack(tb, question("six.test.", dns.TypeAAAA)),
+		"hit, rotated":       pack(tb, mixed),
+		"hit, EDNS":          pack(tb, edns(question("one.test.", dns.TypeA))),
+		"hit, cookie":        pack(tb, edns(question("one.test.", dns.TypeA), &dns.EDNS0_COOKIE{Code: 10, Cookie: "0011223344556677"})),
+		"negative hit":       pack(tb, question("nowhere.test.", dns.TypeA)),
+		"negative hit, EDNS": pack(tb, edns(question("nowhere.test.", dns.TypeA))),
+		"remembered failure": pack(tb, edns(question("failing.test.", dns.TypeA))),
 	}
 	c := newClient(r, false)
 	for _, q := range queries {
-		c.exchange(t, q)
+		c.exchange(tb, q)
 	}
-	queries["ANY"] = pack(t, question("one.test.", dns.TypeANY))
-	queries["REFUSED"] = classed(t, "one.test.", dns.TypeA, 77)
-	queries["FORMERR"] = counted(t, 4, 2)
+	queries["ANY"] = pack(tb, question("one.test.", dns.TypeANY))
+	queries["REFUSED"] = classed(tb, "one.test.", dns.TypeA, 77)
+	queries["FORMERR"] = counted(tb, 4, 2)
 	queries["dropped"] = []byte("short")
 	return c.lane, queries
 }

@@ -22,9 +22,9 @@ type odd struct {
 }
 
 // edit changes a packed query.
-func edit(t testing.TB, m *dns.Msg, change func(pkt []byte) []byte) []byte {
-	t.Helper()
-	return change(pack(t, m))
+func edit(tb testing.TB, m *dns.Msg, change func(pkt []byte) []byte) []byte {
+	tb.Helper()
+	return change(pack(tb, m))
 }
 
 // withOPT is a query for www.test A with an OPT record that has options.
@@ -36,20 +36,20 @@ func withOPT(options ...dns.EDNS0) *dns.Msg {
 }
 
 // counted sets one of the header's counts.
-func counted(t testing.TB, offset int, n uint16) []byte {
-	t.Helper()
-	return edit(t, question("www.test.", dns.TypeA), func(pkt []byte) []byte {
+func counted(tb testing.TB, offset int, n uint16) []byte {
+	tb.Helper()
+	return edit(tb, question("www.test.", dns.TypeA), func(pkt []byte) []byte {
 		binary.BigEndian.PutUint16(pkt[offset:], n)
 		return pkt
 	})
 }
 
 // classed is a query of a class.
-func classed(t testing.TB, name string, rrtype, class uint16) []byte {
-	t.Helper()
+func classed(tb testing.TB, name string, rrtype, class uint16) []byte {
+	tb.Helper()
 	m := question(name, rrtype)
 	m.Question[0].Qclass = class
-	return pack(t, m)
+	return pack(tb, m)
 }
 
 // raw is a header with one question made of the given octets.

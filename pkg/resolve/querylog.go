@@ -34,7 +34,7 @@ func (l *QueryLog) picks(rcode int, took time.Duration) bool {
 		l.Sample > 0 && l.count.Add(1)%uint64(l.Sample) == 0
 }
 
-func (l *QueryLog) record(ask *wire.Ask, from *wire.Peer, source Source, rcode int, took time.Duration) {
+func (l *QueryLog) record(ctx context.Context, ask *wire.Ask, from *wire.Peer, source Source, rcode int, took time.Duration) {
 	if !l.picks(rcode, took) {
 		return
 	}
@@ -43,12 +43,7 @@ func (l *QueryLog) record(ask *wire.Ask, from *wire.Peer, source Source, rcode i
 	if len(question) > 4 {
 		name = wire.AppendText(nil, question[:len(question)-4])
 	}
-	l.Log.LogAttrs(context.Background(), slog.LevelInfo, "query",
-		slog.String("name", string(name)),
-		slog.Int("type", int(ask.Type)),
-		slog.String("client", from.Addr.Addr().String()),
-		slog.Bool("tcp", from.Stream),
-		slog.String("rcode", Rcodes()[rcodeGroup(rcode)]),
-		slog.String("source", Sources()[source]),
-		slog.Duration("took", took))
+	l.Log.InfoContext(ctx, "query",
+		"name", string(name), "type", ask.Type, "client", from.Addr.Addr(), "tcp", from.Stream,
+		"rcode", Rcodes()[rcodeGroup(rcode)], "source", Sources()[source], "took", took)
 }

@@ -34,8 +34,8 @@ const (
 	shedCount
 )
 
-// Sources, Sheds, TypeClasses and Rcodes name the indexes of Stats. The sets are
-// closed: no client's bytes ever become one.
+// Sources names the sources. Like the sets below it is closed: no client's bytes
+// ever become a name.
 func Sources() []string {
 	return []string{"cache", "upstream", "failure", "local", "refused", "shed"}
 }

@@ -28,13 +28,13 @@ type upstream struct {
 	mangle  func(*dns.Msg) // changes answers
 }
 
-func newUpstream(t testing.TB, records ...string) *upstream {
-	t.Helper()
+func newUpstream(tb testing.TB, records ...string) *upstream {
+	tb.Helper()
 	u := &upstream{records: map[dns.Question][]dns.RR{}}
 	for _, text := range records {
 		rr, err := dns.NewRR(text)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		h := rr.Header()
 		q := dns.Question{Name: h.Name, Qtype: h.Rrtype, Qclass: dns.ClassINET}
@@ -81,11 +81,11 @@ func (u *upstream) count() int {
 }
 
 // plan is a plan with one route, the root, and bounds a test may change.
-func plan(t testing.TB, u resolve.Exchanger) *resolve.Plan {
-	t.Helper()
+func plan(tb testing.TB, u resolve.Exchanger) *resolve.Plan {
+	tb.Helper()
 	c, err := cache.New(cache.Config{Size: 8 << 20}, time.Now())
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return &resolve.Plan{
 		Cache:    c,
@@ -97,11 +97,11 @@ func plan(t testing.TB, u resolve.Exchanger) *resolve.Plan {
 	}
 }
 
-func newResolver(t testing.TB, p *resolve.Plan) *resolve.Resolver {
-	t.Helper()
+func newResolver(tb testing.TB, p *resolve.Plan) *resolve.Resolver {
+	tb.Helper()
 	r, err := resolve.New(resolve.Config{Plan: p, Now: time.Now, Rand: rand.Reader})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return r
 }
@@ -140,32 +140,32 @@ func (c *client) send(pkt []byte) {
 }
 
 // exchange sends pkt and waits for the reply; nil: there was none.
-func (c *client) exchange(t testing.TB, pkt []byte) []byte {
-	t.Helper()
+func (c *client) exchange(tb testing.TB, pkt []byte) []byte {
+	tb.Helper()
 	c.send(pkt)
 	select {
 	case reply := <-c.got:
 		return reply
 	case <-time.After(10 * time.Second):
-		t.Fatal("no reply")
+		tb.Fatal("no reply")
 		return nil
 	}
 }
 
-func pack(t testing.TB, m *dns.Msg) []byte {
-	t.Helper()
+func pack(tb testing.TB, m *dns.Msg) []byte {
+	tb.Helper()
 	pkt, err := m.Pack()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return pkt
 }
 
-func unpack(t testing.TB, reply []byte) *dns.Msg {
-	t.Helper()
+func unpack(tb testing.TB, reply []byte) *dns.Msg {
+	tb.Helper()
 	m := new(dns.Msg)
 	if err := m.Unpack(reply); err != nil {
-		t.Fatalf("reply %x: %v", reply, err)
+		tb.Fatalf("reply %x: %v", reply, err)
 	}
 	return m
 }

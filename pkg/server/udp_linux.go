@@ -33,30 +33,11 @@ func (s *udpSocket) readBatches(ctx context.Context) error {
 		return err
 	}
 	b := newBatch(s.wildcard)
-	var failed error
 	left := drainBatches
-	read := func(fd uintptr) bool {
-		for left > 0 {
-			switch errno := b.receive(fd); errno {
-			case 0:
-				s.answer(ctx, b, fd)
-			case unix.EAGAIN:
-				return false
-			case unix.EINTR:
-				continue
-			default:
-				failed = errno
-				return true
-			}
-			if ctx.Err() != nil {
-				left--
-			} else if b.received < busyBatch {
-				// The socket was empty when the call returned; what came since
-				// wakes the poller. Asking again would cost a call to hear so.
-				return false
-			}
-		}
-		return true
+	var failed error
+	read := func(fd uintptr) (done bool) {
+		done, failed = s.takeBatches(ctx, b, fd, &left)
+		return done
 	}
 	for {
 		err := raw.Read(read)
@@ -72,6 +53,31 @@ func (s *udpSocket) readBatches(ctx context.Context) error {
 			return failed
 		}
 	}
+}
+
+// takeBatches answers batches until the socket is empty, which is not the end,
+// or fails, or the reader is stopping and took as many as are left to it.
+func (s *udpSocket) takeBatches(ctx context.Context, b *batch, fd uintptr, left *int) (done bool, failed error) {
+	for *left > 0 {
+		switch errno := b.receive(fd); errno {
+		case 0:
+			s.answer(ctx, b, fd)
+		case unix.EAGAIN:
+			return false, nil
+		case unix.EINTR:
+			continue
+		default:
+			return true, errno
+		}
+		if ctx.Err() != nil {
+			*left--
+		} else if b.received < busyBatch {
+			// The socket was empty when the call returned; what came since
+			// wakes the poller. Asking again would cost a call to hear so.
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // drain answers what the socket still holds after the last wake-up.

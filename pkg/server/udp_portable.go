@@ -22,15 +22,16 @@ func (s *udpSocket) readEach(ctx context.Context) error {
 	oob := make([]byte, controlLen)
 	for {
 		n, oobn, _, from, err := s.conn.ReadMsgUDPAddrPort(in, oob)
-		switch {
-		case err == nil:
+		if err == nil {
 			s.answerOne(ctx, in[:n], oob[:oobn], from, out)
-		case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
-			return nil
-		default:
-			if err := s.pause(ctx, err); err != nil {
-				return err
-			}
+			continue
+		}
+		stopping := errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil
+		if stopping {
+			return nil // woken by Run
+		}
+		if err := s.pause(ctx, err); err != nil {
+			return err
 		}
 	}
 }

@@ -42,12 +42,12 @@ func TestBadStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = udp.Close() }()
+	t.Cleanup(func() { _ = udp.Close() }) // after the subtests, which a defer would not wait for
 	tcp, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = tcp.Close() }()
+	t.Cleanup(func() { _ = tcp.Close() })
 	_, udpPort := splitPort(t, udp.LocalAddr().String())
 	_, tcpPort := splitPort(t, tcp.Addr().String())
 	own := freePort(t)
@@ -116,7 +116,7 @@ func TestBadStartUnreadableFile(t *testing.T) {
 // every user bind every port of the first one.
 func TestBadStartWithoutRights(t *testing.T) {
 	t.Parallel()
-	s := settings{address: "0.0.0.0", port: 53, admin: freePort(t), to: []string{"127.0.0.9"}}
+	s := settings{address: "0.0.0.0", port: 53, admin: freePort(t), to: []string{"192.0.2.1"}}
 	cmd := agentCommand(t, s.yaml())
 	if os.Geteuid() == 0 {
 		const nobody = 65534

@@ -52,12 +52,12 @@ func inNamespace(t *testing.T) bool {
 func mountOver(t *testing.T, target, text string) {
 	t.Helper()
 	file := writeFile(t, filepath.Join(t.TempDir(), filepath.Base(target)), text)
-	real, err := filepath.EvalSymlinks(target)
+	behind, err := filepath.EvalSymlinks(target)
 	if err != nil {
 		t.Fatalf("following %s: %v", target, err)
 	}
-	if err := syscall.Mount(file, real, "", syscall.MS_BIND, ""); err != nil {
-		t.Fatalf("mounting over %s: %v", real, err)
+	if err := syscall.Mount(file, behind, "", syscall.MS_BIND, ""); err != nil {
+		t.Fatalf("mounting over %s: %v", behind, err)
 	}
-	t.Cleanup(func() { _ = syscall.Unmount(real, syscall.MNT_DETACH) }) // so that the folder above can go
+	t.Cleanup(func() { _ = syscall.Unmount(behind, syscall.MNT_DETACH) }) // so that the folder above can go
 }

@@ -72,21 +72,19 @@ func signedZone(t *testing.T) string {
 	if err != nil {
 		t.Fatalf("making a zone key: %v", err)
 	}
-	records := []dns.RR{key}
-	for _, text := range []string{
+	texts := []string{
 		"signed.test. 300 IN SOA ns.signed.test. hostmaster.signed.test. 1 3600 600 86400 300",
 		"signed.test. 300 IN NS ns.signed.test.",
 		"ns.signed.test. 300 IN A 127.0.0.1",
 		"host.signed.test. 300 IN A 192.0.2.30",
-	} {
+		key.String(),
+	}
+	var zone strings.Builder
+	for _, text := range texts {
 		rr, err := dns.NewRR(text)
 		if err != nil {
 			t.Fatalf("reading a record: %v", err)
 		}
-		records = append(records, rr)
-	}
-	var zone strings.Builder
-	for _, rr := range records {
 		signature := &dns.RRSIG{
 			Hdr:       dns.RR_Header{Ttl: 300},
 			Algorithm: key.Algorithm, SignerName: key.Hdr.Name, KeyTag: key.KeyTag(),
