@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/pprof"
+	"runtime/debug"
+	"strconv"
+	"strings"
+)
+
+// maxProfile bounds the seconds that a profile may take.
+const maxProfile = 300
+
+// A page is one entry of the index.
+type page struct {
+	path    string
+	meaning string
+	handler http.HandlerFunc
+}
+
+// pages lists what the server has besides the index, in the index's order.
+func (s *Server) pages() []page {
+	return []page{
+		{"/status", "what runs and how it is doing, as JSON; /status?format=text for a human", s.status},
+		{"/metrics", "counters and gauges, for Prometheus", s.cfg.Metrics.ServeHTTP},
+		{"/readyz", "200 while queries are answered, else 503 with the reason", check(s.cfg.Ready)},
+		{"/livez", "200 unless a restart is needed, else 503 with the reason", check(s.cfg.Live)},
+		{"/debug/pprof/", "profiles, for go tool pprof", pprof.Index},
+	}
+}
+
+// Handler serves every page without the connection limits.
+//
+// /status is JSON. It is text with ?format=text, or when the Accept header names
+// text/plain before application/json.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	pages := s.pages()
+	for _, p := range pages {
+		mux.HandleFunc("GET "+p.path, p.handler)
+	}
+	mux.HandleFunc("GET /{$}", index(pages))
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return s.guard(mux)
+}
+
+// guard rejects what no page takes, and ends a panic at the request it struck.
+func (s *Server) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		w := &watchedWriter{ResponseWriter: out}
+		defer func() {
+			if defect := recover(); defect != nil {
+				s.recovered(w, r, defect)
+			}
+		}()
+		h := w.Header()
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Content-Type-Options", "nosniff")
+		switch {
+		case r.ContentLength != 0: // -1 is a body of unknown length
+			h.Set("Connection", "close") // leaves the body unread
+			http.Error(w, "no page takes a request body", http.StatusRequestEntityTooLarge)
+		case tooLong(r):
+			http.Error(w, fmt.Sprintf("seconds: at most %d", maxProfile), http.StatusBadRequest)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// tooLong tells whether a profile over a longer time than allowed is asked for.
+func tooLong(r *http.Request) bool {
+	if !strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
+		return false
+	}
+	seconds, err := strconv.ParseFloat(r.URL.Query().Get("seconds"), 64)
+	return errors.Is(err, strconv.ErrRange) || err == nil && !(seconds <= maxProfile) // NaN is no time either
+}
+
+// recovered counts and logs a panic. The client gets a 500, or a broken
+// connection if a part of the reply may have left.
+func (s *Server) recovered(w *watchedWriter, r *http.Request, defect any) {
+	if err, ok := defect.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		panic(defect) // a handler's way to break the connection, no defect
+	}
+	s.panics.Add(1)
+	s.cfg.Log.ErrorContext(r.Context(), "recovered from a panic", "where", "admin", "path", r.URL.Path,
+		"panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
+	if w.begun {
+		panic(http.ErrAbortHandler)
+	}
+	w.Header().Del("Content-Encoding") // of the reply that did not come
+	http.Error(w, "internal error, see the log", http.StatusInternalServerError)
+}
+
+// A watchedWriter knows whether the reply has begun.
+type watchedWriter struct {
+	http.ResponseWriter
+	begun bool
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (w *watchedWriter) WriteHeader(code int) {
+	w.begun = true
+	w.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements [http.ResponseWriter].
+func (w *watchedWriter) Write(p []byte) (int, error) {
+	w.begun = true
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap lets [http.ResponseController] move the write deadline, as profiles need.
+func (w *watchedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// check serves the outcome of f.
+func check(f func() error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if err := f(); err != nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, printable(err.Error())+"\n")
+			return
+		}
+		_, _ = io.WriteString(w, "ok\n")
+	}
+}
+
+// index serves the list of pages.
+func index(pages []page) http.HandlerFunc {
+	var b strings.Builder
+	b.WriteString("<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>node-cache</title>\n<h1>node-cache</h1>\n<dl>\n")
+	for _, p := range pages {
+		_, _ = fmt.Fprintf(&b, "<dt><a href=%q>%s</a></dt>\n<dd>%s</dd>\n", p.path, p.path, p.meaning)
+	}
+	b.WriteString("</dl>\n</html>\n")
+	body := b.String()
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(w, body)
+	}
+}

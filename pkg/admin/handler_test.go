@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+)
+
+// complete is a configuration whose every page works.
+func complete() admin.Config {
+	return admin.Config{
+		Addr: netip.MustParseAddrPort("127.0.0.1:0"),
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "a_total 1\n")
+		}),
+		Ready:  func() error { return nil },
+		Status: func() any { return map[string]any{"version": "v1"} },
+	}
+}
+
+// server makes a server from complete after change.
+func server(t *testing.T, change func(*admin.Config)) *admin.Server {
+	t.Helper()
+	cfg := complete()
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := admin.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// reply is what a test looks at.
+type reply struct {
+	Code int
+	Type string
+	Body string
+}
+
+func ask(h http.Handler, r *http.Request) reply {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return reply{Code: w.Code, Type: w.Header().Get("Content-Type"), Body: w.Body.String()}
+}
+
+func get(path string, header ...string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	return r
+}
+
+func TestNewRejects(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		change func(*admin.Config)
+		want   string
+	}{
+		{"no address", func(c *admin.Config) { c.Addr = netip.AddrPort{} }, "an admin server needs an address"},
+		{"no metrics", func(c *admin.Config) { c.Metrics = nil }, "an admin server needs the metrics, the readiness and the status"},
+		{"no readiness", func(c *admin.Config) { c.Ready = nil }, "an admin server needs the metrics, the readiness and the status"},
+		{"no status", func(c *admin.Config) { c.Status = nil }, "an admin server needs the metrics, the readiness and the status"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := complete()
+			tc.change(&cfg)
+			_, err := admin.New(cfg)
+			if err == nil || err.Error() != tc.want {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestPages(t *testing.T) {
+	t.Parallel()
+	const text, js = "text/plain; charset=utf-8", "application/json"
+	no := func(why string) func() error { return func() error { return errors.New(why) } }
+	for _, tc := range []struct {
+		name    string
+		change  func(*admin.Config)
+		request *http.Request
+		want    reply
+	}{
+		{"metrics", nil, get("/metrics"), reply{200, text, "a_total 1\n"}},
+		{"ready", nil, get("/readyz"), reply{200, text, "ok\n"}},
+		{"not ready", func(c *admin.Config) { c.Ready = no("starting") }, get("/readyz"), reply{503, text, "starting\n"}},
+		{"alive without a function", nil, get("/livez"), reply{200, text, "ok\n"}},
+		{"not alive", func(c *admin.Config) { c.Live = no("stuck\x1b[2J") }, get("/livez"), reply{503, text, "stuck\ufffd[2J\n"}},
+		{"alive and not ready", func(c *admin.Config) { c.Ready = no("starting") }, get("/livez"), reply{200, text, "ok\n"}},
+		{"status", nil, get("/status"), reply{200, js, "{\n  \"version\": \"v1\"\n}\n"}},
+		{"status as text", nil, get("/status?format=text"), reply{200, text, "version  v1\n"}},
+		{"status as JSON by name", nil, get("/status?format=json", "Accept", "text/plain"), reply{200, js, "{\n  \"version\": \"v1\"\n}\n"}},
+		{"status accepting text", nil, get("/status", "Accept", "text/plain;q=0.9, */*"), reply{200, text, "version  v1\n"}},
+		{
+			"status accepting JSON before text", nil, get("/status", "Accept", "application/json", "Accept", "text/plain"),
+			reply{200, js, "{\n  \"version\": \"v1\"\n}\n"},
+		},
+		{"status accepting anything", nil, get("/status", "Accept", "*/*"), reply{200, js, "{\n  \"version\": \"v1\"\n}\n"}},
+		{
+			"status accepting what cannot be read", nil, get("/status", "Accept", ";;;, text/plain"),
+			reply{200, text, "version  v1\n"},
+		},
+		{"status in an unknown format", nil, get("/status?format=xml"), reply{400, text, "format \"xml\": text and json are known\n"}},
+		{
+			"status that cannot be encoded", func(c *admin.Config) { c.Status = func() any { return func() {} } }, get("/status"),
+			reply{500, text, "encoding the status: json: unsupported type: func()\n"},
+		},
+		{"no such page", nil, get("/nowhere"), reply{404, text, "404 page not found\n"}},
+		{"below a page", nil, get("/status/x"), reply{404, text, "404 page not found\n"}},
+		{"a profile that takes too long", nil, get("/debug/pprof/profile?seconds=301"), reply{400, text, "seconds: at most 300\n"}},
+		{"a trace that takes no time at all", nil, get("/debug/pprof/trace?seconds=NaN"), reply{400, text, "seconds: at most 300\n"}},
+		{"a trace that never ends", nil, get("/debug/pprof/trace?seconds=1e999"), reply{400, text, "seconds: at most 300\n"}},
+		{
+			"POST", nil, httptest.NewRequest(http.MethodPost, "/status", nil),
+			reply{405, text, "Method Not Allowed\n"},
+		},
+		{
+			"a body", nil, httptest.NewRequest(http.MethodGet, "/status", strings.NewReader("x")),
+			reply{413, text, "no page takes a request body\n"},
+		},
+		{
+			"a body of unknown length", nil, httptest.NewRequest(http.MethodGet, "/status", io.MultiReader(strings.NewReader("x"))),
+			reply{413, text, "no page takes a request body\n"},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			got := ask(server(t, tc.change).Handler(), tc.request)
+			if got.Type == "" { // as net/http would have it
+				got.Type = http.DetectContentType([]byte(got.Body))
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("reply (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	w := httptest.NewRecorder()
+	server(t, nil).Handler().ServeHTTP(w, get("/readyz"))
+	want := http.Header{
+		"Cache-Control":          {"no-store"},
+		"Content-Type":           {"text/plain; charset=utf-8"},
+		"X-Content-Type-Options": {"nosniff"},
+	}
+	if diff := cmp.Diff(want, w.Header()); diff != "" {
+		t.Errorf("header (-want +got):\n%s", diff)
+	}
+}
+
+// TestIndex follows every link of the index.
+func TestIndex(t *testing.T) {
+	t.Parallel()
+	h := server(t, nil).Handler()
+	front := ask(h, get("/"))
+	var links []string
+	for _, m := range regexp.MustCompile(`href="([^"]+)"`).FindAllStringSubmatch(front.Body, -1) {
+		links = append(links, m[1])
+		if got := ask(h, get(m[1])); got.Code != 200 || got.Body == "" {
+			t.Errorf("%s: %d with %d bytes, want a page", m[1], got.Code, len(got.Body))
+		}
+	}
+	want := []string{"/status", "/metrics", "/readyz", "/livez", "/debug/pprof/"}
+	if diff := cmp.Diff(want, links); diff != "" {
+		t.Errorf("links (-want +got):\n%s", diff)
+	}
+}
+
+func TestProfiles(t *testing.T) {
+	t.Parallel()
+	h := server(t, nil).Handler()
+	for _, name := range []string{"heap", "goroutine", "allocs", "threadcreate", "cmdline", "symbol"} {
+		if got := ask(h, get("/debug/pprof/"+name)); got.Code != 200 || got.Body == "" {
+			t.Errorf("%s: %d with %d bytes, want a profile", name, got.Code, len(got.Body))
+		}
+	}
+}
+
+func TestPanic(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	s := server(t, func(c *admin.Config) {
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		c.Status = func() any { panic("no status today") }
+	})
+	got := ask(s.Handler(), get("/status"))
+	if want := (reply{500, "text/plain; charset=utf-8", "internal error, see the log\n"}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := s.Stats().Panics; got != 1 {
+		t.Errorf("%d panics counted, want 1", got)
+	}
+	for _, want := range []string{"where=admin", "path=/status", `panic="no status today"`, "handler_test.go"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log has no %q:\n%s", want, log.String())
+		}
+	}
+	if got := ask(s.Handler(), get("/readyz")); got.Code != 200 {
+		t.Errorf("/readyz after it: %d, want 200", got.Code)
+	}
+}
+
+func TestPanicWithinReply(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		defect any
+		want   uint64 // panics counted
+	}{
+		{"a defect", "lost", 1},
+		{"a reply given up", http.ErrAbortHandler, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			s := server(t, func(c *admin.Config) {
+				c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					_, _ = io.WriteString(w, "a_total ")
+					panic(tc.defect)
+				})
+			})
+			defer func() {
+				if got := recover(); got != http.ErrAbortHandler { //nolint:errorlint // net/http compares it like this
+					t.Errorf("net/http is left with %v, want ErrAbortHandler, which breaks the connection", got)
+				}
+				if got := s.Stats().Panics; got != tc.want {
+					t.Errorf("%d panics counted, want %d", got, tc.want)
+				}
+			}()
+			ask(s.Handler(), get("/metrics"))
+		})
+	}
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxHeader bounds a request's header in bytes; net/http allows itself 4 KiB
+	// more. A Prometheus scrape sends some 300.
+	maxHeader = 8 << 10
+	// maxConns bounds the connections. A probe and two scrapers keep three open.
+	maxConns = 128
+
+	headerTimeout = 5 * time.Second
+	readTimeout   = 10 * time.Second
+	// writeTimeout runs from the end of the header to the end of the reply.
+	// net/http/pprof adds the length of the profile that is asked for.
+	writeTimeout = 30 * time.Second
+	idleTimeout  = 2 * time.Minute
+	drainTimeout = 5 * time.Second
+)
+
+// Config is what a server is made from.
+type Config struct {
+	Addr    netip.AddrPort // port 0: the kernel chooses
+	Metrics http.Handler   // serves /metrics
+	Ready   func() error   // nil error: ready to serve; else its text is the body of a 503
+	Live    func() error   // as Ready, for "need not be restarted"; nil func: always alive
+	Status  func() any     // rendered as JSON or as text; see [Server.Handler]
+	Log     *slog.Logger   // nil: silent
+}
+
+// Stats counts since the start.
+type Stats struct {
+	Refused uint64 // connections closed at once: too many were open
+	Panics  uint64 // requests cut short by a defect in a handler
+}
+
+// A Server serves the pages on one TCP address.
+type Server struct {
+	cfg      Config
+	http     *http.Server
+	listener net.Listener // nil before Listen
+	conns    atomic.Int64
+	refused  atomic.Uint64
+	panics   atomic.Uint64
+}
+
+// New checks cfg. It opens nothing.
+func New(cfg Config) (*Server, error) {
+	if !cfg.Addr.IsValid() {
+		return nil, errors.New("an admin server needs an address")
+	}
+	if cfg.Metrics == nil || cfg.Ready == nil || cfg.Status == nil {
+		return nil, errors.New("an admin server needs the metrics, the readiness and the status")
+	}
+	if cfg.Live == nil {
+		cfg.Live = func() error { return nil }
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{cfg: cfg}
+	s.http = &http.Server{
+		Handler:           s.Handler(),
+		MaxHeaderBytes:    maxHeader,
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		ConnState:         s.connState,
+		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelWarn),
+	}
+	return s, nil
+}
+
+// connState closes connections above the bound before they are read.
+func (s *Server) connState(conn net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		if s.conns.Add(1) > maxConns {
+			s.refused.Add(1)
+			_ = conn.Close() // net/http then reports it as closed
+		}
+	case http.StateClosed, http.StateHijacked:
+		s.conns.Add(-1)
+	case http.StateActive, http.StateIdle:
+	}
+}
+
+// Listen binds the address. With SO_REUSEPORT, so that a successor can listen
+// before this server stops. It starts no goroutine.
+func (s *Server) Listen(ctx context.Context) error {
+	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		if e := raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+		}); e != nil {
+			return e
+		}
+		return err
+	}}
+	listener, err := lc.Listen(ctx, network(s.cfg.Addr), s.cfg.Addr.String())
+	if err != nil {
+		return fmt.Errorf("listening on tcp %s: %w", s.cfg.Addr, err)
+	}
+	s.listener = listener
+	return nil
+}
+
+// network names the family, so that 0.0.0.0 is not taken for both.
+func network(addr netip.AddrPort) string {
+	switch {
+	case addr.Addr().Is4():
+		return "tcp4"
+	case addr.Addr().IsUnspecified():
+		return "tcp" // [::] serves IPv4 too
+	default:
+		return "tcp6"
+	}
+}
+
+// Addr is the address that is served, with the port the kernel chose if the
+// configured one is 0. Listen must have been called.
+func (s *Server) Addr() netip.AddrPort {
+	return s.listener.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// Run serves until ctx ends. Then it takes no more connections, cuts profiles
+// short, waits up to 5 s for the requests under way and closes what is left. A
+// handler that still works by then is not waited for. Listen must have been
+// called.
+func (s *Server) Run(ctx context.Context) error {
+	s.http.BaseContext = func(net.Listener) context.Context { return ctx }
+	ended := make(chan error, 1)
+	go func() { ended <- s.http.Serve(s.listener) }()
+	select {
+	case err := <-ended:
+		_ = s.http.Close()
+		return fmt.Errorf("serving http on %s: %w", s.cfg.Addr, err)
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	defer cancel()
+	if err := s.http.Shutdown(drain); err != nil {
+		_ = s.http.Close()
+	}
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving http on %s: %w", s.cfg.Addr, err)
+	}
+	return nil
+}
+
+// Close gives up the socket of a server that does not run.
+func (s *Server) Close() {
+	if s.listener != nil {
+		_ = s.listener.Close()
+	}
+}
+
+// Stats may be called at any time.
+func (s *Server) Stats() Stats {
+	return Stats{Refused: s.refused.Load(), Panics: s.panics.Load()}
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+)
+
+// A pipes is a listener whose connections are pipes, so that time can be virtual.
+type pipes struct {
+	backlog chan net.Conn
+	once    sync.Once
+	closed  chan struct{}
+}
+
+func newPipes() *pipes {
+	return &pipes{backlog: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.backlog:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (p *pipes) dial(t *testing.T) net.Conn {
+	t.Helper()
+	near, far := net.Pipe()
+	p.backlog <- far
+	t.Cleanup(func() { _ = near.Close() })
+	return near
+}
+
+// request writes a request and leaves the reply to be read.
+func request(t *testing.T, c net.Conn, path string) {
+	t.Helper()
+	if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// response reads a whole reply.
+func response(c net.Conn) (code int, body []byte, err error) {
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = r.Body.Close() }()
+	body, err = io.ReadAll(r.Body)
+	return r.StatusCode, body, err
+}
+
+// closedAfter reads until the far side closes and says how long that took.
+func closedAfter(t *testing.T, c net.Conn) time.Duration {
+	t.Helper()
+	start := time.Now()
+	_, _ = io.Copy(io.Discard, c)
+	return time.Since(start)
+}
+
+func TestIdleConnectionsAreClosed(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		sent string
+		want time.Duration
+	}{
+		{"nothing sent", "", admin.HeaderTimeout},
+		{"a header unfinished", "GET / HTTP/1.1\r\nHost:", admin.HeaderTimeout},
+		{"nothing after a reply", "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", admin.IdleTimeout},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, l := server(t, nil), newPipes()
+				s.Use(l)
+				stop := run(t, s)
+				c := l.dial(t)
+				if _, err := io.WriteString(c, tc.sent); err != nil {
+					t.Fatal(err)
+				}
+				if got := closedAfter(t, c); got != tc.want {
+					t.Errorf("closed after %s, want %s", got, tc.want)
+				}
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestLongHeader(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, l := server(t, nil), newPipes()
+		s.Use(l)
+		stop := run(t, s)
+		c := l.dial(t)
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 2*admin.MaxHeader)+"\r\n\r\n")
+		}()
+		if code, _, err := response(c); err != nil || code != http.StatusRequestHeaderFieldsTooLarge {
+			t.Errorf("got %d, %v, want 431", code, err)
+		}
+		_ = c.Close()
+		<-sent
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestConnectionLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, l := server(t, nil), newPipes()
+		s.Use(l)
+		stop := run(t, s)
+		var held []net.Conn
+		for range admin.MaxConns {
+			held = append(held, l.dial(t))
+		}
+		if got := closedAfter(t, l.dial(t)); got != 0 {
+			t.Errorf("one too many was closed after %s, want at once", got)
+		}
+		if got := s.Stats().Refused; got != 1 {
+			t.Errorf("%d connections refused, want 1", got)
+		}
+		_ = held[0].Close()
+		synctest.Wait()
+		c := l.dial(t)
+		request(t, c, "/livez")
+		if code, _, err := response(c); err != nil || code != 200 {
+			t.Errorf("after one was closed: %d, %v, want 200", code, err)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLongProfile asks for a profile that takes longer than any other page may.
+func TestLongProfile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, l := server(t, nil), newPipes()
+		s.Use(l)
+		stop := run(t, s)
+		c := l.dial(t)
+		start := time.Now()
+		request(t, c, "/debug/pprof/goroutine?seconds=120")
+		code, body, err := response(c)
+		if err != nil || code != 200 || len(body) == 0 {
+			t.Errorf("got %d, %v with %d bytes, want a profile", code, err, len(body))
+		}
+		if got := time.Since(start); got != 2*time.Minute || got < admin.WriteTimeout {
+			t.Errorf("it took %s, want 2m0s", got)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestRunWaitsForRequests(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name  string
+		takes time.Duration
+		want  int // 0: cut
+	}{
+		{"a request that ends in time", admin.DrainTimeout - time.Second, 200},
+		{"a request that does not", admin.DrainTimeout + time.Second, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := server(t, func(c *admin.Config) {
+					c.Ready = func() error {
+						time.Sleep(tc.takes)
+						return nil
+					}
+				})
+				l := newPipes()
+				s.Use(l)
+				stop := run(t, s)
+				c := l.dial(t)
+				request(t, c, "/readyz")
+				synctest.Wait()
+				got := make(chan int, 1)
+				go func() {
+					code, _, _ := response(c)
+					got <- code
+				}()
+				start := time.Now()
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(start); took > admin.DrainTimeout {
+					t.Errorf("stopped after %s, want %s at most", took, admin.DrainTimeout)
+				}
+				if code := <-got; code != tc.want {
+					t.Errorf("the reply is %d, want %d", code, tc.want)
+				}
+				time.Sleep(tc.takes) // Run does not wait for a handler past its time, the test does
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// TestStopEndsLongRequests has a page that works until its request's context
+// ends, as the profiles of net/http/pprof do, which send what they have by then.
+func TestStopEndsLongRequests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := server(t, func(c *admin.Config) {
+			c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				<-r.Context().Done()
+				_, _ = io.WriteString(w, "so far")
+			})
+		})
+		l := newPipes()
+		s.Use(l)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		c := l.dial(t)
+		start := time.Now()
+		request(t, c, "/metrics")
+		if code, body, err := response(c); err != nil || code != 200 || string(body) != "so far" {
+			t.Errorf("got %d %q, %v, want 200 and what there is", code, body, err)
+		}
+		if got := time.Since(start); got != 10*time.Second {
+			t.Errorf("it took %s, want the 10s until the stop", got)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// indent is what each level of nesting adds.
+const indent = "  "
+
+// renderText turns JSON into text for a human. Members on a line of their own
+// come first and are aligned; objects follow as sections, one level of
+// indentation each; a list of objects becomes a table. Nothing is shown as "-".
+func renderText(data []byte) ([]byte, error) {
+	v, err := parseValue(data)
+	if err != nil {
+		return nil, err
+	}
+	var r textRenderer
+	switch {
+	case v.kind == object:
+		r.object(v, "")
+	case v.table():
+		r.table(v, "")
+	default:
+		r.line("", v.inline())
+	}
+	return []byte(r.out.String()), nil
+}
+
+// A textRenderer collects the lines.
+type textRenderer struct{ out strings.Builder }
+
+// line writes one line without blanks at its end.
+func (r *textRenderer) line(parts ...string) {
+	r.out.WriteString(strings.TrimRight(strings.Join(parts, ""), " "))
+	r.out.WriteByte('\n')
+}
+
+// object writes the members, those on one line first.
+func (r *textRenderer) object(v value, margin string) {
+	width := 0
+	for i, item := range v.items {
+		if item.flat() {
+			width = max(width, columns(v.names[i]))
+		}
+	}
+	for i, item := range v.items {
+		if item.flat() {
+			r.field(v.names[i], item.inline(), width, margin)
+		}
+	}
+	for i, item := range v.items {
+		if !item.flat() {
+			r.section(v.names[i], item, margin)
+		}
+	}
+}
+
+// field writes a name and its text; further lines of the text stand below the first.
+func (r *textRenderer) field(name, text string, width int, margin string) {
+	for i, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
+		if i > 0 {
+			name = ""
+		}
+		r.line(margin, pad(name, width), indent, line)
+	}
+}
+
+// section writes a member that takes more than a line. A blank line parts those
+// of the top level.
+func (r *textRenderer) section(name string, v value, margin string) {
+	if margin == "" && r.out.Len() > 0 {
+		r.line()
+	}
+	r.line(margin, name)
+	margin += indent
+	switch {
+	case v.kind == object:
+		r.object(v, margin)
+	case v.table():
+		r.table(v, margin)
+	default: // a list of lists, or of mixed kinds
+		for _, item := range v.items {
+			r.line(margin, oneLine(item.inline()))
+		}
+	}
+}
+
+// table writes a row for each object, with a column for each name in the order
+// of its first appearance.
+func (r *textRenderer) table(v value, margin string) {
+	var names []string
+	for _, item := range v.items {
+		for _, name := range item.names {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	rows := make([][]string, 1, 1+len(v.items))
+	rows[0] = names
+	for _, item := range v.items {
+		row := make([]string, len(names))
+		for i, name := range names {
+			row[i] = oneLine(item.member(name).inline())
+		}
+		rows = append(rows, row)
+	}
+	for _, row := range rows {
+		r.line(margin, alignRow(row, rows))
+	}
+}
+
+// alignRow is row with each cell as wide as its column of rows.
+func alignRow(row []string, rows [][]string) string {
+	cells := make([]string, len(row))
+	for i, cell := range row {
+		width := 0
+		for _, other := range rows {
+			width = max(width, columns(other[i]))
+		}
+		cells[i] = pad(cell, width)
+	}
+	return strings.Join(cells, indent)
+}
+
+func pad(s string, width int) string { return s + strings.Repeat(" ", width-columns(s)) }
+
+// columns is how wide a terminal shows s, for text without wide characters.
+func columns(s string) int { return utf8.RuneCountInString(s) }
+
+func oneLine(s string) string { return strings.ReplaceAll(s, "\n", "; ") }
+
+// printable is s without what could steer a terminal. Line breaks stay.
+func printable(s string) string {
+	return strings.Map(func(c rune) rune {
+		if c == '\n' || unicode.IsPrint(c) {
+			return c
+		}
+		return utf8.RuneError
+	}, s)
+}

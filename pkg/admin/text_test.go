@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// golden compares got with a file, or rewrites the file.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s, rewritten with -update (-want +got):\n%s", name, diff)
+	}
+}
+
+// TestText renders each testdata/*.json to the *.txt beside it.
+func TestText(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no testdata/*.json: %v", err)
+	}
+	for _, name := range files {
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			t.Parallel()
+			data, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := admin.RenderText(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, strings.TrimSuffix(name, ".json")+".txt", string(got))
+		})
+	}
+}
+
+func TestTextOfOtherThanObjects(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, json, want string
+	}{
+		{"null", `null`, "-\n"},
+		{"a number", `12345678901234567890`, "12345678901234567890\n"},
+		{"a list", `["a", true, null]`, "a, true, -\n"},
+		{"an empty object", `{}`, ""},
+		{"objects", `[{"a": 1}, {"b": 2}]`, "a  b\n1  -\n-  2\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := admin.RenderText([]byte(tc.json))
+			if err != nil || string(got) != tc.want {
+				t.Errorf("got %q, %v, want %q", got, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestTextOfBrokenJSON(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "{", `{"a"`, `{"a": [1`, `{"a": tru}`, `[1,`} {
+		if got, err := admin.RenderText([]byte(text)); err == nil {
+			t.Errorf("%q became %q, want an error", text, got)
+		}
+	}
+}
+
+// TestDocumentation holds the examples of docs/status.md to what is rendered here.
+func TestDocumentation(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../../docs/status.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"testdata/status.json", "testdata/status.txt"} {
+		example, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(doc), "\n"+string(example)+"```\n") {
+			t.Errorf("docs/status.md does not show %s as it is:\n%s", name, example)
+		}
+	}
+}

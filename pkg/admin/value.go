@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// A value is one JSON value whose members kept their order.
+type value struct {
+	text  string // of a scalar
+	names []string
+	items []value // an array's, or a member for each name
+	kind  valueKind
+}
+
+// A valueKind tells the forms of value apart.
+type valueKind uint8
+
+const (
+	scalar valueKind = iota
+	object
+	array
+)
+
+// parseValue reads one JSON value. It goes as deep as the text does, which is for
+// the status' own author to bound.
+func parseValue(data []byte) (value, error) {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	v, err := readValue(d)
+	if err != nil {
+		return value{}, fmt.Errorf("reading the status: %w", err)
+	}
+	return v, nil
+}
+
+func readValue(d *json.Decoder) (value, error) {
+	token, err := d.Token()
+	if err != nil {
+		return value{}, err
+	}
+	delim, ok := token.(json.Delim)
+	if !ok {
+		if token == nil {
+			return value{}, nil
+		}
+		return value{text: printable(fmt.Sprint(token))}, nil
+	}
+	v := value{kind: array}
+	if delim == '{' {
+		v.kind = object
+	}
+	for d.More() {
+		if v.kind == object {
+			name, err := d.Token()
+			if err != nil {
+				return value{}, err
+			}
+			v.names = append(v.names, printable(fmt.Sprint(name)))
+		}
+		item, err := readValue(d)
+		if err != nil {
+			return value{}, err
+		}
+		v.items = append(v.items, item)
+	}
+	_, err = d.Token() // the closing delimiter
+	return v, err
+}
+
+// empty tells whether there is nothing to show.
+func (v value) empty() bool { return v.text == "" && len(v.items) == 0 }
+
+// flat tells whether v fits on one line beside its name: a scalar, a list of
+// scalars, or nothing.
+func (v value) flat() bool {
+	switch {
+	case v.empty(), v.kind == scalar:
+		return true
+	case v.kind == object:
+		return false
+	}
+	for _, item := range v.items {
+		if item.kind != scalar {
+			return false
+		}
+	}
+	return true
+}
+
+// table tells whether v is a list of objects.
+func (v value) table() bool {
+	for _, item := range v.items {
+		if item.kind != object {
+			return false
+		}
+	}
+	return v.kind == array && len(v.items) > 0
+}
+
+// inline is v on one line, except for the line breaks of a scalar.
+func (v value) inline() string {
+	if v.empty() {
+		return "-"
+	}
+	if v.kind == scalar {
+		return v.text
+	}
+	parts := make([]string, len(v.items))
+	for i, item := range v.items {
+		parts[i] = item.inline()
+		if v.kind == object {
+			parts[i] = v.names[i] + "=" + parts[i]
+		}
+	}
+	if v.kind == object {
+		return strings.Join(parts, " ")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// member is the member of that name, an empty value if there is none.
+func (v value) member(name string) value {
+	for i, n := range v.names {
+		if n == name {
+			return v.items[i]
+		}
+	}
+	return value{}
+}
