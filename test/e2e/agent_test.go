@@ -112,18 +112,26 @@ func (a *agent) get(path string) (status int, body string, err error) {
 	return reply.StatusCode, string(text), err
 }
 
-// status is the decoded /status page.
-func (a *agent) status(t *testing.T) map[string]any {
+// statusNumber is one number of the /status page, by part and key.
+func (a *agent) statusNumber(t *testing.T, part, key string) int {
 	t.Helper()
 	code, body, err := a.get("/status")
 	if err != nil || code != http.StatusOK {
 		t.Fatalf("GET /status: %d %v", code, err)
 	}
-	var page map[string]any
+	var page map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(body), &page); err != nil {
 		t.Fatalf("decoding /status: %v\n%s", err, body)
 	}
-	return page
+	var values map[string]any
+	if err := json.Unmarshal(page[part], &values); err != nil {
+		t.Fatalf("decoding %s of /status: %v\n%s", part, err, body)
+	}
+	number, ok := values[key].(float64)
+	if !ok {
+		t.Fatalf("/status has no number %s.%s:\n%s", part, key, body)
+	}
+	return int(number)
 }
 
 // rss is the agent's resident memory in bytes.

@@ -97,7 +97,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	nsd, other := startNSD(t), startNSD(t)
 	a := startAgent(t, settings{to: []string{nsd.addr}})
 	names := mixedNames(t)
-	before := a.reloads(t)
+	before, servedBefore := a.reloads(t), a.queries(t)
 
 	plain := dnsperf(t, a.addr, names, length)
 
@@ -131,6 +131,10 @@ func TestReloadUnderLoad(t *testing.T) {
 	if asked < int(length.Seconds()) || len(problems) > 0 {
 		t.Errorf("%d answers watched meanwhile, wrong: %q", asked, problems)
 	}
+	// What dnsperf counts is believed only where the agent counted it too.
+	if served := a.queries(t) - servedBefore; served < plain.completed+reloading.completed {
+		t.Errorf("the agent counted %d queries, dnsperf %d + %d answers", served, plain.completed, reloading.completed)
+	}
 	// A file is read some moments after it was written, so the last one may not be counted yet.
 	after := a.reloads(t)
 	if got := after.generation - before.generation; got < good-1 || got > good {
@@ -146,18 +150,13 @@ type reloads struct{ generation, refused int }
 
 func (a *agent) reloads(t *testing.T) reloads {
 	t.Helper()
-	config, ok := a.status(t)["config"].(map[string]any)
-	if !ok {
-		t.Fatal("/status has no part config")
-	}
-	number := func(key string) int {
-		n, ok := config[key].(float64)
-		if !ok {
-			t.Fatalf("/status has no number config.%s", key)
-		}
-		return int(n)
-	}
-	return reloads{generation: number("generation"), refused: number("refused")}
+	return reloads{generation: a.statusNumber(t, "config", "generation"), refused: a.statusNumber(t, "config", "refused")}
+}
+
+// queries is the number of queries that the agent has counted.
+func (a *agent) queries(t *testing.T) int {
+	t.Helper()
+	return a.statusNumber(t, "queries", "total")
 }
 
 // TestReload shows what one reload changes and what a broken file does not.
