@@ -15,9 +15,10 @@ import (
 // testOnly lists the direct dependencies that no code outside of tests imports, each with its reason.
 func testOnly() map[string]string {
 	return map[string]string{
-		"github.com/google/go-cmp":        "shows the difference in a failed test",
-		"github.com/prometheus/common":    "parses a scrape of /metrics as a client does",
-		"github.com/rogpeppe/go-internal": "runs the txtar scripts",
+		"github.com/google/go-cmp":           "shows the difference in a failed test",
+		"github.com/prometheus/client_model": "holds what a scrape of /metrics says",
+		"github.com/prometheus/common":       "parses a scrape of /metrics as a client does",
+		"golang.org/x/tools":                 "reads the txtar files of the scenarios",
 	}
 }
 
@@ -34,6 +35,11 @@ func TestDirectDependencies(t *testing.T) {
 			t.Errorf("go.mod: only tests import %s: list it in testOnly with its reason", module)
 		case code[module] && excused:
 			t.Errorf("%s: testOnly lists it, and code imports it", module)
+		}
+	}
+	for module := range testOnly() {
+		if !strings.Contains(string(content(t, "go.mod")), module+" v") {
+			t.Errorf("%s: testOnly lists it, and go.mod does not", module)
 		}
 	}
 	if diff := cmp.Diff([]string(nil), unused); diff != "" {
