@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// A journal is a log that may be read while it is written.
+type journal struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+// freePort is a port that was free a moment ago, for UDP and TCP.
+func freePort(t *testing.T) uint16 {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).AddrPort().Port()
+}
+
+// start runs an agent until the test ends.
+func start(t *testing.T, o agent.Options) (a *agent.Agent, stop func()) {
+	t.Helper()
+	a, err := agent.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Listen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	<-a.Ready()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return a, stop
+}
+
+// local is a configuration on loopback with one upstream.
+func local(t *testing.T, upstream netip.AddrPort) config.Config {
+	t.Helper()
+	cfg := config.Default()
+	cfg.Listen.Port = freePort(t)
+	cfg.Admin.Address = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), freePort(t))
+	cfg.Forward = []config.Route{{Zone: ".", To: []config.Target{{Kind: config.Plain, Addr: upstream}}}}
+	return cfg
+}
+
+func ask(t *testing.T, a *agent.Agent, network, name string) *dns.Msg {
+	t.Helper()
+	c := &dns.Client{Net: network, Timeout: 10 * time.Second}
+	r, _, err := c.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), a.Addrs()[0].String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func status(t *testing.T, a *agent.Agent) agent.Status {
+	t.Helper()
+	r, err := http.Get("http://" + a.AdminAddr().String() + "/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	var s agent.Status
+	if err := json.NewDecoder(r.Body).Decode(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestServes(t *testing.T) {
+	t.Parallel()
+	up := upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1"))
+	cfg := local(t, up.Listen(t))
+	a, stop := start(t, agent.Options{Config: &cfg, Version: "v1", Log: &journal{}})
+	for _, network := range []string{"udp", "tcp", "udp"} {
+		if r := ask(t, a, network, "www.test."); len(r.Answer) != 1 || r.Rcode != dns.RcodeSuccess {
+			t.Errorf("over %s:\n%s", network, r)
+		}
+	}
+	s := status(t, a)
+	if s.Queries.Total != 3 || s.Queries.BySource["cache"] != 2 || s.Queries.BySource["upstream"] != 1 ||
+		s.Version != "v1" || s.Cache.Entries != 1 || len(s.Upstreams) != 1 || s.Upstreams[0].Requests != 1 || s.Upstreams[0].Latency == "unknown" {
+		t.Errorf("status %+v", s)
+	}
+	for _, page := range []string{"/readyz", "/livez", "/metrics", "/debug/pprof/", "/"} {
+		r, err := http.Get("http://" + a.AdminAddr().String() + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", page, r.Status)
+		}
+	}
+	stop()
+	if _, err := net.DialTimeout("tcp", a.Addrs()[0].String(), time.Second); err == nil {
+		t.Error("the TCP socket is still open after Run")
+	}
+}
+
+// TestFollowsTheFile edits the file of a running agent: good, bad, and with what
+// only a restart changes.
+func TestFollowsTheFile(t *testing.T) {
+	t.Parallel()
+	one := upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1", "new.test. 300 IN A 192.0.2.1"))
+	two := upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.2", "new.test. 300 IN A 192.0.2.2"))
+	cfg := local(t, one.Listen(t))
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	write := func(text []byte) {
+		t.Helper()
+		if err := os.WriteFile(path+".tmp", text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".tmp", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := config.Marshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(text)
+	log := &journal{}
+	a, _ := start(t, agent.Options{File: path, Log: log})
+	if got := ask(t, a, "udp", "www.test.").Answer[0].(*dns.A).A.String(); got != "192.0.2.1" {
+		t.Fatalf("before: %s", got)
+	}
+	await := func(what string, reached func(agent.ConfigStatus) bool) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+			if reached(status(t, a).Config) {
+				return
+			}
+		}
+		t.Fatalf("%s: not seen; status %+v", what, status(t, a).Config)
+	}
+
+	cfg.Forward[0].To[0].Addr = two.Listen(t)
+	cfg.Listen.Port++
+	text, err = config.Marshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(text)
+	await("the new upstream", func(s agent.ConfigStatus) bool { return s.Generation == 2 && s.LastOK })
+	if got := ask(t, a, "udp", "new.test.").Answer[0].(*dns.A).A.String(); got != "192.0.2.2" {
+		t.Errorf("new name: %s, want the new upstream's answer", got)
+	}
+	if got := ask(t, a, "udp", "www.test.").Answer[0].(*dns.A).A.String(); got != "192.0.2.1" {
+		t.Errorf("cached name: %s, want what was cached", got)
+	}
+	if !strings.Contains(log.String(), `"keys":["listen.port"]`) {
+		t.Errorf("the log does not name what needs a restart:\n%s", log)
+	}
+
+	write([]byte("cache: {size: 1, maxTTL: 1}\nfoo: 1\n"))
+	await("the bad file", func(s agent.ConfigStatus) bool { return !s.LastOK && s.Refused == 1 && s.Generation == 2 })
+	for _, key := range []string{"cache.size", "cache.maxTTL", "foo"} {
+		if !strings.Contains(log.String(), `"key":"`+key+`"`) {
+			t.Errorf("the log does not name %s:\n%s", key, log)
+		}
+	}
+	ask(t, a, "tcp", "new.test.")
+
+	write(text)
+	await("the good file again", func(s agent.ConfigStatus) bool { return s.LastOK && s.Generation == 3 })
+}
+
+// TestListenGivesUp holds that after a socket that cannot be had none stays open.
+func TestListenGivesUp(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = taken.Close() })
+	cfg := local(t, netip.MustParseAddrPort("192.0.2.53:53"))
+	cfg.Admin.Address = taken.Addr().(*net.TCPAddr).AddrPort()
+	a, err := agent.New(agent.Options{Config: &cfg, Log: &journal{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = a.Listen(t.Context())
+	var hint *agent.HintError
+	if err == nil || !errors.As(err, &hint) || !strings.HasPrefix(hint.Hint, "another program has the port") {
+		t.Errorf("Listen: %v", err)
+	}
+	again, err := net.ListenPacket("udp", netip.AddrPortFrom(cfg.Listen.Addresses[0], cfg.Listen.Port).String())
+	if err != nil {
+		t.Errorf("the UDP socket is still open: %v", err)
+	} else {
+		_ = again.Close()
+	}
+}
+
+// TestLeftOut gives an agent its own address beside another upstream: it is left
+// out, named, and the other serves.
+func TestLeftOut(t *testing.T) {
+	t.Parallel()
+	up := upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1"))
+	cfg := local(t, up.Listen(t))
+	own := netip.AddrPortFrom(cfg.Listen.Addresses[0], cfg.Listen.Port)
+	cfg.Forward[0].To = append([]config.Target{{Kind: config.Plain, Addr: own}}, cfg.Forward[0].To...)
+	log := &journal{}
+	a, _ := start(t, agent.Options{Config: &cfg, Log: log})
+	if r := ask(t, a, "udp", "www.test."); len(r.Answer) != 1 {
+		t.Errorf("got\n%s", r)
+	}
+	if !strings.Contains(log.String(), own.String()) || !strings.Contains(log.String(), "leads back here") {
+		t.Errorf("the log does not name the upstream:\n%s", log)
+	}
+	var upstreams []string
+	for _, u := range status(t, a).Upstreams {
+		upstreams = append(upstreams, u.Address)
+	}
+	if diff := cmp.Diff([]string{"udp://" + cfg.Forward[0].To[1].Addr.String()}, upstreams); diff != "" {
+		t.Errorf("upstreams (-want +got):\n%s", diff)
+	}
+}
