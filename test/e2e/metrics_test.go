@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -53,4 +54,41 @@ func (s samples) value(t *testing.T, name string, labels ...string) float64 {
 		}
 	}
 	return sum
+}
+
+// TestMetrics scrapes before and after a few queries with known fates, and expects the series to tell.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, settings{to: []string{startNSD(t).addr}})
+	before := a.scrape(t)
+	for range 2 {
+		for _, args := range [][]string{{"host.e2e.test", "A"}, {"absent.e2e.test", "A"}, {"host.e2e.test", "AAAA", "+tcp"}} {
+			dig(t, a.addr, args...)
+		}
+	}
+	writeFile(t, a.config, "cache: {sise: 1Mi}\n")
+	eventually(t, 10*time.Second, "the broken file is seen", func() bool { return a.reloads(t).refused == 1 })
+	after := a.scrape(t)
+
+	tests := []struct {
+		series string
+		labels []string
+		want   float64 // increase
+	}{
+		{series: "nodecache_queries_total", want: 6},
+		{series: "nodecache_queries_total", labels: []string{"proto", "tcp"}, want: 2},
+		{series: "nodecache_responses_total", want: 6},
+		{series: "nodecache_responses_total", labels: []string{"rcode", "NXDOMAIN"}, want: 2},
+		{series: "nodecache_responses_total", labels: []string{"source", "cache"}, want: 3},
+		{series: "nodecache_config_last_reload_successful", want: -1},
+	}
+	for _, tt := range tests {
+		got := after.value(t, tt.series, tt.labels...) - before.value(t, tt.series, tt.labels...)
+		if got != tt.want {
+			t.Errorf("%s%q went up by %v, want %v", tt.series, tt.labels, got, tt.want)
+		}
+	}
+	if code, _, err := a.get("/livez"); code != http.StatusOK || err != nil {
+		t.Errorf("/livez: %d %v", code, err)
+	}
 }
