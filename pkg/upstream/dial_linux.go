@@ -4,7 +4,6 @@ package upstream
 
 import (
 	"fmt"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -15,10 +14,7 @@ import (
 // by default the kernel would go on for a quarter of an hour.
 const userTimeout = 3000
 
-func limitSilence(network, _ string, raw syscall.RawConn) error {
-	if !strings.HasPrefix(network, "tcp") {
-		return nil
-	}
+func limitSilence(_, _ string, raw syscall.RawConn) error {
 	var failed error
 	err := raw.Control(func(fd uintptr) {
 		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, userTimeout)
