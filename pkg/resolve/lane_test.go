@@ -5,6 +5,7 @@ package resolve_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -248,4 +249,37 @@ func FuzzLane(f *testing.F) {
 			t.Errorf("reply cannot be read: %x", reply)
 		}
 	})
+}
+
+// TestKeepalive tells TCP clients that ask how long a session may idle (RFC 7828).
+func TestKeepalive(t *testing.T) {
+	t.Parallel()
+	r := newResolver(t, plan(t, newUpstream(t, "www.test. 300 IN A 192.0.2.1")))
+	for _, tt := range []struct {
+		name        string
+		stream, ask bool
+		want        string
+	}{
+		{"TCP, asked", true, true, "[100]"}, // 10 s in units of 100 ms
+		{"TCP, not asked", true, false, "[]"},
+		{"UDP, asked", false, true, "[]"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			m := question("www.test.", dns.TypeA)
+			m.SetEdns0(1232, false)
+			if tt.ask {
+				m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE}}
+			}
+			for range 2 { // from upstream, then from the cache
+				got := []uint16{}
+				for _, o := range unpack(t, newClient(r, tt.stream).exchange(t, pack(t, m))).IsEdns0().Option {
+					got = append(got, o.(*dns.EDNS0_TCP_KEEPALIVE).Timeout)
+				}
+				if diff := cmp.Diff(tt.want, fmt.Sprint(got)); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
 }

@@ -137,10 +137,7 @@ func (t *TCP) Listen(ctx context.Context) error {
 	}
 	ln, err := lc.Listen(ctx, network("tcp", t.cfg.Addr), t.cfg.Addr.String())
 	if err != nil {
-		if op := (*net.OpError)(nil); errors.As(err, &op) {
-			err = op.Err // what it adds says "listen tcp ADDRESS" once more
-		}
-		return fmt.Errorf("listening on tcp %s: %w", t.cfg.Addr, err)
+		return fmt.Errorf("listening on tcp %s: %w", t.cfg.Addr, plain(err))
 	}
 	t.listener = ln
 	return nil

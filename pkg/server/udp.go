@@ -96,6 +96,9 @@ func NewUDP(cfg UDPConfig) (*UDP, error) {
 // Listen opens the sockets. If one cannot be opened none stays.
 func (u *UDP) Listen(ctx context.Context) error {
 	addr := u.cfg.Addr
+	if err := u.probe(ctx); err != nil {
+		return fmt.Errorf("listening on udp %s: %w", addr, err)
+	}
 	for range u.cfg.Readers {
 		s, err := u.open(ctx, addr)
 		if err != nil {
@@ -106,6 +109,26 @@ func (u *UDP) Listen(ctx context.Context) error {
 		addr = s.conn.LocalAddr().(*net.UDPAddr).AddrPort() // the port the kernel chose, if it was asked to
 	}
 	return nil
+}
+
+// probe binds the address without sharing it, and lets it go. The sockets that
+// follow share their port with each other, so they would with another agent's
+// too, and each would get half of the queries: a mistake that must not pass.
+func (u *UDP) probe(ctx context.Context) error {
+	var lc net.ListenConfig
+	conn, err := lc.ListenPacket(ctx, network("udp", u.cfg.Addr), u.cfg.Addr.String())
+	if err != nil {
+		return plain(err)
+	}
+	return conn.Close()
+}
+
+// plain takes off what the net package adds to an error, the address once more.
+func plain(err error) error {
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		return op.Err
+	}
+	return err
 }
 
 func (u *UDP) open(ctx context.Context, addr netip.AddrPort) (*udpSocket, error) {
@@ -120,7 +143,7 @@ func (u *UDP) open(ctx context.Context, addr netip.AddrPort) (*udpSocket, error)
 	lc := net.ListenConfig{Control: control}
 	conn, err := lc.ListenPacket(ctx, network("udp", addr), addr.String())
 	if err != nil {
-		return nil, err
+		return nil, plain(err)
 	}
 	s.conn = conn.(*net.UDPConn)
 	s.lane = u.cfg.Handler.NewLane()

@@ -245,12 +245,14 @@ func TestUDPListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = taken.Close() })
+	other, _ := serveUDP(t, servertest.New(nil), "127.0.0.1:0", false)
 	for _, tt := range []struct {
 		name, addr string
 		want       error
 	}{
 		{"port taken", taken.LocalAddr().String(), unix.EADDRINUSE},
 		{"address of no interface", "192.0.2.1:0", unix.EADDRNOTAVAIL},
+		{"port of another agent", other.Addr().String(), unix.EADDRINUSE},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
