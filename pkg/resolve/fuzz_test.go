@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve_test
+
+import (
+	"bytes"
+	"context"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A parrot is an upstream that answers whatever it is told to, behind a header
+// and question that fit.
+type parrot struct {
+	flags  [2]byte
+	counts [6]byte
+	rest   []byte
+	sent   []byte // the last answer
+}
+
+// Exchange implements resolve.Exchanger.
+func (p *parrot) Exchange(_ context.Context, q, dst []byte) ([]byte, error) {
+	end := 12 + bytes.IndexByte(q[12:], 0) + 5
+	dst = append(dst, 0, 0, 0x80|p.flags[0]&0x07, p.flags[1], 0, 1)
+	dst = append(dst, p.counts[:]...)
+	dst = append(dst, q[12:end]...)
+	dst = append(dst, p.rest...)
+	p.sent = bytes.Clone(dst)
+	return dst, nil
+}
+
+// FuzzAnswer gives any octets as an upstream's answer, and asks twice, small and
+// large: from upstream and from the cache the client gets a reply to his question
+// that can be read and that he can take.
+func FuzzAnswer(f *testing.F) {
+	for _, text := range [][]string{
+		{"www.test. 300 IN A 192.0.2.1", "www.test. 300 IN A 192.0.2.2"},
+		{"www.test. 300 IN CNAME a.test.", "a.test. 300 IN AAAA fd00::1"},
+		{"www.test. 300 IN MX 10 mail.www.test.", "test. 60 IN SOA ns.test. h.test. 1 2 3 4 5"},
+	} {
+		m := question("www.test.", dns.TypeA)
+		for _, rr := range text {
+			record, err := dns.NewRR(rr)
+			if err != nil {
+				f.Fatal(err)
+			}
+			m.Answer = append(m.Answer, record)
+		}
+		m.Compress = true
+		m.SetEdns0(4096, true)
+		pkt := pack(f, m)
+		f.Add([]byte{pkt[2], pkt[3]}, pkt[6:12], pkt[26:], uint16(1232))
+	}
+	f.Fuzz(func(t *testing.T, flags, counts, rest []byte, size uint16) {
+		if len(flags) < 2 || len(counts) < 6 || len(rest) > 60_000 {
+			return
+		}
+		u := &parrot{rest: rest}
+		copy(u.flags[:], flags)
+		copy(u.counts[:], counts)
+		r := newResolver(t, plan(t, u))
+		for round, name := range []string{"WWW.test.", "www.TEST.", "www.test."} {
+			m := question(name, dns.TypeA)
+			if round > 0 {
+				m.SetEdns0(size, true)
+			}
+			pkt := pack(t, m)
+			reply := newClient(r, round == 2).exchange(t, pkt)
+			var walked wire.Message
+			if err := walked.Parse(bytes.Clone(reply)); err != nil {
+				t.Fatalf("round %d: %v: %x", round, err, reply)
+			}
+			question := m.Question[0]
+			end := 12 + bytes.IndexByte(pkt[12:], 0) + 5
+			if !bytes.Equal(reply[:2], pkt[:2]) || reply[2]&0x80 == 0 || !bytes.Equal(reply[12:end], pkt[12:end]) {
+				t.Errorf("round %d: asked %v, got a reply to another query: %x", round, question, reply)
+			}
+			limit := wire.MinUDP
+			switch {
+			case round == 2:
+				limit = wire.MaxMessage
+			case round == 1:
+				limit = min(max(int(size), wire.MinUDP), wire.SafeUDP)
+			}
+			if len(reply) > limit {
+				t.Errorf("round %d: %d octets, limit %d", round, len(reply), limit)
+			}
+			if walked.HasOPT() != (round > 0) {
+				t.Errorf("round %d: OPT %t", round, walked.HasOPT())
+			}
+			// What is inside a TXT or the like passes as it is, right or wrong.
+			if new(dns.Msg).Unpack(u.sent) == nil && new(dns.Msg).Unpack(reply) != nil {
+				t.Errorf("round %d: %x can be read, the reply %x cannot", round, u.sent, reply)
+			}
+		}
+	})
+}
