@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/upstream"
+)
+
+// Config says where the values come from. Each function is called once a scrape,
+// maybe by several scrapes at once, and must not wait. A nil function leaves the
+// families of its section out.
+type Config struct {
+	Resolve  func() resolve.Stats
+	Cache    func() cache.Stats
+	Upstream func() []Route // zones are distinct
+	UDP      func() []server.UDPStats
+	TCP      func() []server.TCPStats
+	Admin    func() admin.Stats
+	Config   func() ConfigState
+
+	Version string
+	Commit  string // empty: not known
+}
+
+// A Route is a zone's upstreams.
+type Route struct {
+	Zone  string
+	Stats upstream.Stats
+}
+
+// ConfigState is what became of the configurations so far.
+type ConfigState struct {
+	Generation  uint64    // of the one in use
+	LastOK      bool      // the last one read is the one in use
+	Succeeded   uint64    // put to work
+	Failed      uint64    // refused
+	LastSuccess time.Time // zero: none was put to work yet
+}
+
+// A Collector reads the Stats on each scrape. It implements
+// [prometheus.Collector].
+type Collector struct {
+	cfg      Config
+	families []described
+}
+
+// A described is a family with what Prometheus knows it by.
+type described struct {
+	family
+	desc *prometheus.Desc
+}
+
+// New makes a collector.
+func New(cfg Config) *Collector {
+	c := &Collector{cfg: cfg}
+	for _, s := range sections() {
+		if !s.present(&cfg) {
+			continue
+		}
+		for _, f := range s.families {
+			names := make([]string, len(f.labels))
+			for i, l := range f.labels {
+				names[i] = l.name
+			}
+			desc := prometheus.NewDesc(prefix+f.name, f.help, names, nil)
+			c.families = append(c.families, described{family: f, desc: desc})
+		}
+	}
+	return c
+}
+
+// Describe implements [prometheus.Collector].
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, f := range c.families {
+		ch <- f.desc
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	s := c.cfg.sample()
+	for _, f := range c.families {
+		f.read(s, &sink{ch: ch, desc: f.desc, kind: f.kind})
+	}
+}
+
+// A sample is all Stats at one scrape.
+type sample struct {
+	resolve resolve.Stats
+	cache   cache.Stats
+	routes  []Route
+	udp     []server.UDPStats
+	tcp     []server.TCPStats
+	admin   admin.Stats
+	config  ConfigState
+	version string
+	commit  string
+}
+
+func (c *Config) sample() *sample {
+	return &sample{
+		resolve: call(c.Resolve),
+		cache:   call(c.Cache),
+		routes:  call(c.Upstream),
+		udp:     call(c.UDP),
+		tcp:     call(c.TCP),
+		admin:   call(c.Admin),
+		config:  call(c.Config),
+		version: c.Version,
+		commit:  c.Commit,
+	}
+}
+
+// call is f's value, or nothing if there is no f.
+func call[T any](f func() T) (v T) {
+	if f != nil {
+		v = f()
+	}
+	return v
+}
+
+// A sink takes the series of one family.
+type sink struct {
+	ch   chan<- prometheus.Metric
+	desc *prometheus.Desc
+	kind kind
+}
+
+// put adds the series with these label values, in the order of the family's
+// labels.
+func (s *sink) put(value float64, labels ...string) {
+	for i, l := range labels {
+		labels[i] = strings.ToValidUTF8(l, "\ufffd") // an upstream's IPv6 zone may be any bytes
+	}
+	as := prometheus.GaugeValue
+	if s.kind == counter {
+		as = prometheus.CounterValue
+	}
+	s.ch <- prometheus.MustNewConstMetric(s.desc, as, value, labels...)
+}
+
+// count adds a series as put does.
+func (s *sink) count(value uint64, labels ...string) { s.put(float64(value), labels...) }
+
+// durations adds a histogram from the counts between the bounds, the last of
+// which is of what was longer than all of them.
+func (s *sink) durations(counts []uint64, bounds []time.Duration, total time.Duration) {
+	var sum uint64
+	buckets := make(map[float64]uint64, len(bounds))
+	for i, n := range counts {
+		sum += n
+		if i < len(bounds) {
+			buckets[bounds[i].Seconds()] = sum
+		}
+	}
+	s.ch <- prometheus.MustNewConstHistogram(s.desc, sum, total.Seconds(), buckets)
+}

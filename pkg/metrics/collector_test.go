@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics_test
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/metrics"
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/upstream"
+)
+
+// series is every series but histograms, spelled as in a scrape without the prefix.
+func series(families []*dto.MetricFamily) map[string]float64 {
+	found := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetType() == dto.MetricType_HISTOGRAM {
+				continue
+			}
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			name := strings.TrimPrefix(f.GetName(), "nodecache_")
+			if len(labels) > 0 {
+				name += "{" + strings.Join(labels, ",") + "}"
+			}
+			found[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return found
+}
+
+// arrays adds what the arrays of resolve.Stats become. They are numbered from 1000: two by two by nine queries, six
+// by eight responses, 17 durations.
+func arrays(want map[string]float64) {
+	n := 1000.0
+	for _, proto := range []string{"udp", "tcp"} {
+		for _, family := range []string{"ipv4", "ipv6"} {
+			for _, class := range []string{"A", "AAAA", "SRV", "PTR", "CNAME", "TXT", "MX", "HTTPS", "other"} {
+				want[fmt.Sprintf("queries_total{family=%q,proto=%q,type=%q}", family, proto, class)] = n
+				n++
+			}
+		}
+	}
+	for _, source := range []string{"cache", "upstream", "failure", "local", "refused", "shed"} {
+		for _, rcode := range []string{"NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "BADVERS", "other"} {
+			want[fmt.Sprintf("responses_total{rcode=%q,source=%q}", rcode, source)] = n
+			n++
+		}
+	}
+}
+
+// upstreams adds what a server's Stats become that are numbered from first.
+func upstreams(want map[string]float64, zone, name string, first float64) {
+	labels := fmt.Sprintf("upstream=%q,zone=%q", name, zone)
+	want["upstream_requests_total{"+labels+"}"] = first
+	n := first + 1
+	for _, reason := range []string{
+		"timeout", "conn_refused", "network", "limit", "malformed", "mismatch", "servfail", "refused", "formerr", "notimp", "rcode",
+	} {
+		want[fmt.Sprintf("upstream_failures_total{reason=%q,%s}", reason, labels)] = n
+		n++
+	}
+	want["upstream_truncated_total{"+labels+"}"] = n
+	want["upstream_latency_seconds{"+labels+"}"] = (n + 1) / 1e9
+	want["upstream_connections{"+labels+"}"] = n + 2
+	want["upstream_connections_opened_total{"+labels+"}"] = n + 3
+}
+
+func TestValues(t *testing.T) {
+	t.Parallel()
+	want := map[string]float64{
+		"dropped_total":                                     1102,
+		"malformed_total":                                   1103,
+		"joined_total":                                      1104,
+		"prefetches_total":                                  1105,
+		"failures_total":                                    1106,
+		`panics_total{where="resolve"}`:                     1107,
+		`shed_total{reason="inflight"}`:                     1108,
+		`shed_total{reason="waiting"}`:                      1109,
+		`shed_total{reason="refresh"}`:                      1110,
+		"inflight":                                          1111,
+		"waiting":                                           1112,
+		"cache_hits_total":                                  2000,
+		"cache_misses_total":                                2001,
+		"cache_expired_total":                               2002,
+		"cache_insertions_total":                            2003,
+		"cache_evictions_total":                             2004,
+		"cache_expirations_total":                           2005,
+		"cache_rejected_total":                              2006,
+		"cache_entries":                                     2007,
+		"cache_bytes":                                       2008,
+		"cache_fixed_bytes":                                 2009,
+		"cache_capacity_bytes":                              2010,
+		`panics_total{where="upstream"}`:                    3001 + 3002,
+		"udp_received_total":                                4000,
+		"udp_sent_total":                                    4001,
+		"udp_unsent_total":                                  4002,
+		"udp_oversized_total":                               4003,
+		`panics_total{where="udp"}`:                         4004,
+		"tcp_sessions":                                      5000,
+		"tcp_sessions_accepted_total":                       5001,
+		"tcp_received_total":                                5002,
+		`tcp_sessions_refused_total{reason="sessions"}`:     5003,
+		`tcp_sessions_refused_total{reason="per_client"}`:   5004,
+		`tcp_sessions_closed_total{reason="shed"}`:          5005,
+		"tcp_accept_errors_total":                           5006,
+		`tcp_sessions_closed_total{reason="idle"}`:          5007,
+		`tcp_sessions_closed_total{reason="slow"}`:          5008,
+		`tcp_sessions_closed_total{reason="short_frame"}`:   5009,
+		`tcp_sessions_closed_total{reason="write_timeout"}`: 5010,
+		`tcp_sessions_closed_total{reason="overflow"}`:      5011,
+		"tcp_oversized_total":                               5012,
+		"tcp_stalls_total":                                  5013,
+		`tcp_sessions_closed_total{reason="drain"}`:         5014,
+		`panics_total{where="tcp"}`:                         5015,
+		"admin_connections_refused_total":                   6000,
+		`panics_total{where="admin"}`:                       6001,
+		"config_generation":                                 7001,
+		"config_last_reload_successful":                     1,
+		`config_reloads_total{result="success"}`:            7002,
+		`config_reloads_total{result="failure"}`:            7003,
+		"config_last_reload_success_timestamp_seconds":      1700000000.25,
+		fmt.Sprintf(`build_info{commit="0123abc",goversion=%q,version="v1.2.3"}`, runtime.Version()): 1,
+	}
+	arrays(want)
+	upstreams(want, ".", "udp://192.0.2.1:53", 3100)
+	upstreams(want, ".", "tcp://192.0.2.1:53", 3200)
+	upstreams(want, "example.com.", "udp://[2001:db8::1]:5353", 3300)
+	if diff := cmp.Diff(want, series(gather(t, distinct()))); diff != "" {
+		t.Errorf("series (-want +got):\n%s", diff)
+	}
+}
+
+func TestDurations(t *testing.T) {
+	t.Parallel()
+	cfg := distinct()
+	cfg.Resolve = func() resolve.Stats {
+		s := resolve.Stats{Total: 1500 * time.Millisecond}
+		for i := range s.Durations {
+			s.Durations[i] = uint64(i + 1)
+		}
+		return s
+	}
+	want := `
+# HELP nodecache_request_duration_seconds Time from a query's arrival to its reply. Replies from memory are timed by the batch they leave in.
+# TYPE nodecache_request_duration_seconds histogram
+nodecache_request_duration_seconds_bucket{le="5e-05"} 1
+nodecache_request_duration_seconds_bucket{le="0.0001"} 3
+nodecache_request_duration_seconds_bucket{le="0.00025"} 6
+nodecache_request_duration_seconds_bucket{le="0.0005"} 10
+nodecache_request_duration_seconds_bucket{le="0.001"} 15
+nodecache_request_duration_seconds_bucket{le="0.0025"} 21
+nodecache_request_duration_seconds_bucket{le="0.005"} 28
+nodecache_request_duration_seconds_bucket{le="0.01"} 36
+nodecache_request_duration_seconds_bucket{le="0.025"} 45
+nodecache_request_duration_seconds_bucket{le="0.05"} 55
+nodecache_request_duration_seconds_bucket{le="0.1"} 66
+nodecache_request_duration_seconds_bucket{le="0.25"} 78
+nodecache_request_duration_seconds_bucket{le="0.5"} 91
+nodecache_request_duration_seconds_bucket{le="1"} 105
+nodecache_request_duration_seconds_bucket{le="2.5"} 120
+nodecache_request_duration_seconds_bucket{le="5"} 136
+nodecache_request_duration_seconds_bucket{le="+Inf"} 153
+nodecache_request_duration_seconds_sum 1.5
+nodecache_request_duration_seconds_count 153
+`
+	err := testutil.CollectAndCompare(metrics.New(cfg), strings.NewReader(want), "nodecache_request_duration_seconds")
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSeveralListeners adds up what a second listener counted.
+func TestSeveralListeners(t *testing.T) {
+	t.Parallel()
+	cfg := distinct()
+	one := series(gather(t, cfg))
+	udp, tcp := cfg.UDP()[0], cfg.TCP()[0]
+	cfg.UDP = func() []server.UDPStats { return []server.UDPStats{udp, udp} }
+	cfg.TCP = func() []server.TCPStats { return []server.TCPStats{tcp, tcp} }
+	want := maps.Clone(one)
+	for name, value := range one {
+		if strings.HasPrefix(name, "udp_") || strings.HasPrefix(name, "tcp_") ||
+			name == `panics_total{where="udp"}` || name == `panics_total{where="tcp"}` {
+			want[name] = 2 * value
+		}
+	}
+	if diff := cmp.Diff(want, series(gather(t, cfg))); diff != "" {
+		t.Errorf("series with twice the listeners (-want +got):\n%s", diff)
+	}
+}
+
+// TestEveryFieldIsASeries changes one number of the Stats after the other: each must show in the scrape, so that no
+// package counts in vain.
+func TestEveryFieldIsASeries(t *testing.T) {
+	t.Parallel()
+	base := gather(t, distinct())
+	try := func(name string, cfg metrics.Config) {
+		if cmp.Equal(render(base), render(gather(t, cfg))) {
+			t.Errorf("%s: no series changes with it", name)
+		}
+	}
+	for name, change := range changes(distinct().Resolve()) {
+		cfg := distinct()
+		cfg.Resolve = func() resolve.Stats { return change }
+		try("resolve.Stats."+name, cfg)
+	}
+	for name, change := range changes(distinct().Cache()) {
+		cfg := distinct()
+		cfg.Cache = func() cache.Stats { return change }
+		try("cache.Stats."+name, cfg)
+	}
+	for name, change := range changes(distinct().UDP()[0]) {
+		cfg := distinct()
+		cfg.UDP = func() []server.UDPStats { return []server.UDPStats{change} }
+		try("server.UDPStats."+name, cfg)
+	}
+	for name, change := range changes(distinct().TCP()[0]) {
+		cfg := distinct()
+		cfg.TCP = func() []server.TCPStats { return []server.TCPStats{change} }
+		try("server.TCPStats."+name, cfg)
+	}
+	for name, change := range changes(distinct().Admin()) {
+		cfg := distinct()
+		cfg.Admin = func() admin.Stats { return change }
+		try("admin.Stats."+name, cfg)
+	}
+	for name, change := range changes(distinct().Upstream()[1].Stats.Servers[0]) {
+		cfg := distinct()
+		routes := cfg.Upstream()
+		routes[1].Stats.Servers = []upstream.ServerStats{change}
+		cfg.Upstream = func() []metrics.Route { return routes }
+		try("upstream.ServerStats."+name, cfg)
+	}
+	for name, change := range changes(distinct().Config()) {
+		cfg := distinct()
+		cfg.Config = func() metrics.ConfigState { return change }
+		try("ConfigState."+name, cfg)
+	}
+}
+
+// changes is, for each field of v, v with another value there.
+func changes[T any](v T) map[string]T {
+	list := map[string]T{}
+	for i := range reflect.TypeFor[T]().NumField() {
+		other := v
+		field := reflect.ValueOf(&other).Elem().Field(i)
+		switch field.Interface().(type) {
+		case string:
+			field.SetString("tls")
+		case bool:
+			field.SetBool(!field.Bool())
+		case time.Time:
+			field.Set(reflect.ValueOf(time.Unix(1, 0)))
+		case netip.AddrPort:
+			field.Set(reflect.ValueOf(netip.MustParseAddrPort("192.0.2.99:53")))
+		default:
+			last := int64(90000)
+			number(field, &last)
+		}
+		list[reflect.TypeFor[T]().Field(i).Name] = other
+	}
+	return list
+}
+
+// render is a scrape as one text that is the same for the same series.
+func render(families []*dto.MetricFamily) string {
+	var b strings.Builder
+	for _, f := range families {
+		b.WriteString(f.String())
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// TestUnknown leaves out what is not known yet, and says so of what is known to be bad.
+func TestUnknown(t *testing.T) {
+	t.Parallel()
+	cfg := distinct()
+	cfg.Upstream = func() []metrics.Route {
+		u := upstreamNamed("udp", "192.0.2.1:53", 1)
+		u.SRTT = 0
+		return []metrics.Route{{Zone: ".", Stats: upstream.Stats{Servers: []upstream.ServerStats{u}}}}
+	}
+	cfg.Config = func() metrics.ConfigState { return metrics.ConfigState{} }
+	got := series(gather(t, cfg))
+	for name := range got {
+		if strings.HasPrefix(name, "upstream_latency") || strings.HasPrefix(name, "config_last_reload_success_timestamp") {
+			t.Errorf("%s is %v, want no such series", name, got[name])
+		}
+	}
+	if value, ok := got["config_last_reload_successful"]; !ok || value != 0 {
+		t.Errorf("config_last_reload_successful is %v, %v, want 0", value, ok)
+	}
+}
+
+// TestLabelsThatAreNoText has an IPv6 zone that is no UTF-8, as a resolv.conf may.
+func TestLabelsThatAreNoText(t *testing.T) {
+	t.Parallel()
+	cfg := distinct()
+	cfg.Upstream = func() []metrics.Route {
+		u := upstreamNamed("udp", "[fe80::1%\xff]:53", 1)
+		return []metrics.Route{{Zone: ".", Stats: upstream.Stats{Servers: []upstream.ServerStats{u}}}}
+	}
+	name := "upstream_requests_total{upstream=\"udp://[fe80::1%\ufffd]:53\",zone=\".\"}"
+	if got := series(gather(t, cfg))[name]; got != 1 {
+		t.Errorf("%s is %v, want 1", name, got)
+	}
+}
+
+// TestNothing has no function at all.
+func TestNothing(t *testing.T) {
+	t.Parallel()
+	var got []string
+	for _, f := range gather(t, metrics.Config{}) {
+		got = append(got, f.GetName())
+	}
+	if diff := cmp.Diff([]string{"nodecache_build_info", "nodecache_panics_total"}, got); diff != "" {
+		t.Errorf("families (-want +got):\n%s", diff)
+	}
+}
+
+// TestFamilies holds a scrape to the table: its names, types, texts and labels, and the values of closed labels.
+func TestFamilies(t *testing.T) {
+	t.Parallel()
+	want := map[string]metrics.Row{}
+	for _, c := range metrics.Chapters() {
+		for _, r := range c.Rows {
+			if _, twice := want[r.Name]; twice {
+				t.Errorf("%s stands in the table twice", r.Name)
+			}
+			want[r.Name] = r
+		}
+	}
+	got := map[string]metrics.Row{}
+	for _, f := range gather(t, distinct()) {
+		got[f.GetName()] = metrics.Row{
+			Name: f.GetName(), Kind: strings.ToLower(f.GetType().String()), Help: f.GetHelp(), Labels: columns(f, want[f.GetName()]),
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("families (-table +scrape):\n%s", diff)
+	}
+}
+
+// columns is the labels of a family in the order of its row, with the values that a closed set shows.
+func columns(f *dto.MetricFamily, row metrics.Row) []metrics.Column {
+	values := map[string][]string{}
+	for _, m := range f.GetMetric() {
+		for _, l := range m.GetLabel() {
+			if !slices.Contains(values[l.GetName()], l.GetValue()) {
+				values[l.GetName()] = append(values[l.GetName()], l.GetValue())
+			}
+		}
+	}
+	var list []metrics.Column
+	for _, c := range row.Labels {
+		seen, ok := values[c.Name]
+		delete(values, c.Name)
+		switch {
+		case !ok:
+			continue
+		case c.Values == nil:
+			seen = nil
+		case cmp.Equal(slices.Sorted(slices.Values(c.Values)), slices.Sorted(slices.Values(seen))):
+			seen = c.Values // sorted in a scrape
+		}
+		list = append(list, metrics.Column{Name: c.Name, Values: seen})
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		list = append(list, metrics.Column{Name: name, Values: values[name]})
+	}
+	return list
+}
+
+func TestLint(t *testing.T) {
+	t.Parallel()
+	problems, err := testutil.GatherAndLint(registered(t, distinct()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// TestConcurrentScrapes scrapes from several goroutines what others count in.
+func TestConcurrentScrapes(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1700000000, 0)
+	held, err := cache.New(cache.Config{Size: cache.MinSize}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var done atomic.Uint64
+	cfg := distinct()
+	cfg.Cache = held.Stats
+	cfg.Config = func() metrics.ConfigState { return metrics.ConfigState{Generation: done.Load()} }
+	registry := registered(t, cfg)
+	const workers, rounds = 4, 50
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			for range rounds {
+				held.Lookup([]byte("a key"), now, nil)
+				done.Add(1)
+			}
+		})
+		all.Go(func() {
+			for range rounds {
+				if _, err := registry.Gather(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := series(families)
+	for _, name := range []string{"cache_misses_total", "config_generation"} {
+		if got[name] != workers*rounds {
+			t.Errorf("%s is %v, want %d", name, got[name], workers*rounds)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics_test
+
+import (
+	"flag"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"text/template"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/metrics"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/metrics.md")
+
+// TestDocumentation makes docs/metrics.md from the table and compares.
+func TestDocumentation(t *testing.T) {
+	t.Parallel()
+	const name = "../../docs/metrics.md"
+	page, err := template.New("metrics.md.tmpl").Funcs(template.FuncMap{"labels": labels}).ParseFiles("testdata/metrics.md.tmpl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := page.Execute(&b, metrics.Chapters()); err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(name, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(b.String(), string(have)); diff != "" {
+		t.Errorf("%s, rewritten with -update (-want +got):\n%s", name, diff)
+	}
+}
+
+// labels is a row's labels as the cell of a table.
+func labels(row metrics.Row) string {
+	parts := make([]string, len(row.Labels))
+	for i, l := range row.Labels {
+		parts[i] = "`" + l.Name + "`"
+		if l.Values != nil {
+			parts[i] += ": " + strings.Join(l.Values, ", ")
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// TestDocumentedNames looks for names that are used in the documents and do not exist.
+func TestDocumentedNames(t *testing.T) {
+	t.Parallel()
+	known := map[string]bool{}
+	for _, c := range metrics.Chapters() {
+		for _, r := range c.Rows {
+			known[r.Name] = true
+		}
+	}
+	for _, name := range []string{"metrics.md", "status.md"} {
+		text, err := os.ReadFile("../../docs/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := regexp.MustCompile(`nodecache_[a-z0-9_]*[a-z0-9]`).FindAllString(string(text), -1)
+		if len(found) == 0 {
+			t.Errorf("docs/%s names no family", name)
+		}
+		for _, f := range found {
+			if !known[f] && !known[regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(f, "")] {
+				t.Errorf("docs/%s names %s, which is no family", name, f)
+			}
+		}
+	}
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics_test
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/metrics"
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/upstream"
+)
+
+// number gives every number below v the next value of *last, in the order of the fields.
+func number(v reflect.Value, last *int64) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() && v.Type().Field(i).Type != reflect.TypeFor[netip.AddrPort]() {
+				number(v.Field(i), last)
+			}
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			number(v.Index(i), last)
+		}
+	case reflect.Uint64:
+		*last++
+		v.SetUint(uint64(*last))
+	case reflect.Int, reflect.Int64:
+		*last++
+		v.SetInt(*last)
+	default: // no number
+	}
+}
+
+// numbered is a T whose numbers are first, first+1 and so on, in the order of its fields.
+func numbered[T any](first int64) (v T) {
+	first--
+	number(reflect.ValueOf(&v).Elem(), &first)
+	return v
+}
+
+// upstreamNamed is a server's Stats numbered from first.
+func upstreamNamed(network, addr string, first int64) upstream.ServerStats {
+	s := numbered[upstream.ServerStats](first)
+	s.Network, s.Addr = network, netip.MustParseAddrPort(addr)
+	return s
+}
+
+// distinct is a configuration in which no two numbers are the same.
+func distinct() metrics.Config {
+	return metrics.Config{
+		Resolve: func() resolve.Stats {
+			s := numbered[resolve.Stats](1000)
+			s.Total = 1500 * time.Millisecond
+			return s
+		},
+		Cache: func() cache.Stats { return numbered[cache.Stats](2000) },
+		Upstream: func() []metrics.Route {
+			return []metrics.Route{
+				{Zone: ".", Stats: upstream.Stats{Panics: 3001, Servers: []upstream.ServerStats{
+					upstreamNamed("udp", "192.0.2.1:53", 3100), upstreamNamed("tcp", "192.0.2.1:53", 3200),
+				}}},
+				{Zone: "example.com.", Stats: upstream.Stats{Panics: 3002, Servers: []upstream.ServerStats{
+					upstreamNamed("udp", "[2001:db8::1]:5353", 3300),
+				}}},
+			}
+		},
+		UDP:   func() []server.UDPStats { return []server.UDPStats{numbered[server.UDPStats](4000)} },
+		TCP:   func() []server.TCPStats { return []server.TCPStats{numbered[server.TCPStats](5000)} },
+		Admin: func() admin.Stats { return numbered[admin.Stats](6000) },
+		Config: func() metrics.ConfigState {
+			return metrics.ConfigState{
+				Generation: 7001, LastOK: true, Succeeded: 7002, Failed: 7003, LastSuccess: time.Unix(1700000000, 250e6),
+			}
+		},
+		Version: "v1.2.3", Commit: "0123abc",
+	}
+}
+
+// registered is a registry with a collector for cfg.
+func registered(t *testing.T, cfg metrics.Config) *prometheus.Registry {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(metrics.New(cfg)); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// gather collects the families of a collector for cfg.
+func gather(t *testing.T, cfg metrics.Config) []*dto.MetricFamily {
+	t.Helper()
+	families, err := registered(t, cfg).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/server"
+)
+
+// prefix begins the name of every family.
+const prefix = "nodecache_"
+
+// sections is the table of all families. docs/metrics.md has its order.
+func sections() []section {
+	return []section{
+		{"Queries", func(c *Config) bool { return c.Resolve != nil }, queryFamilies()},
+		{"Misses", func(c *Config) bool { return c.Resolve != nil }, missFamilies()},
+		{"Cache", func(c *Config) bool { return c.Cache != nil }, cacheFamilies()},
+		{"Upstreams", func(c *Config) bool { return c.Upstream != nil }, upstreamFamilies()},
+		{"UDP", func(c *Config) bool { return c.UDP != nil }, udpFamilies()},
+		{"TCP", func(c *Config) bool { return c.TCP != nil }, tcpFamilies()},
+		{"Configuration", func(c *Config) bool { return c.Config != nil }, configFamilies()},
+		{"Admin server", func(c *Config) bool { return c.Admin != nil }, adminFamilies()},
+		{"Process", func(*Config) bool { return true }, processFamilies()},
+	}
+}
+
+func protos() []string { return []string{"udp", "tcp"} }
+
+func ipFamilies() []string { return []string{"ipv4", "ipv6"} }
+
+func queryFamilies() []family {
+	return []family{
+		{
+			"queries_total", counter, "Queries that could be read, by transport, the client's IP family and the type asked for.",
+			[]label{{"proto", protos()}, {"family", ipFamilies()}, {"type", resolve.TypeClasses()}},
+			readQueries,
+		},
+		{
+			"responses_total", counter, "Replies, by what they were made from and their response code.",
+			[]label{{"source", resolve.Sources()}, {"rcode", resolve.Rcodes()}},
+			readResponses,
+		},
+		{
+			"request_duration_seconds", histogram, "Time from a query's arrival to its reply. Replies from memory are timed by the batch they leave in.",
+			nil, readDurations,
+		},
+		{
+			"dropped_total", counter, "Packets that got no reply: shorter than a header, or a response themselves.",
+			nil, count(func(s *sample) uint64 { return s.resolve.Dropped }),
+		},
+		{
+			"malformed_total", counter, "Packets answered FORMERR.",
+			nil, count(func(s *sample) uint64 { return s.resolve.Malformed }),
+		},
+	}
+}
+
+func missFamilies() []family {
+	return []family{
+		{
+			"joined_total", counter, "Queries that found their question on its way to an upstream and waited with it.",
+			nil, count(func(s *sample) uint64 { return s.resolve.Joined }),
+		},
+		{
+			"prefetches_total", counter, "Refreshes begun in the background before an answer expired.",
+			nil, count(func(s *sample) uint64 { return s.resolve.Prefetches }),
+		},
+		{
+			"failures_total", counter, "Questions to which no upstream gave a good answer. However many clients waited, each counts once.",
+			nil, count(func(s *sample) uint64 { return s.resolve.Failures }),
+		},
+		{
+			"inflight", gauge, "Questions on their way to an upstream, background refreshes included.",
+			nil, level(func(s *sample) int { return s.resolve.Inflight }),
+		},
+		{
+			"waiting", gauge, "Clients that wait for those questions.",
+			nil, level(func(s *sample) int { return s.resolve.Waiting }),
+		},
+		{
+			"shed_total", counter, "What was turned away at a bound: queries at limits.inflight and limits.waiting, background refreshes at their own.",
+			[]label{{"reason", resolve.Sheds()}},
+			readShed,
+		},
+	}
+}
+
+func cacheFamilies() []family {
+	return []family{
+		{
+			"cache_hits_total", counter, "Lookups that found an answer or a remembered failure.",
+			nil, count(func(s *sample) uint64 { return s.cache.Hits }),
+		},
+		{
+			"cache_misses_total", counter, "Lookups that found nothing to use.",
+			nil, count(func(s *sample) uint64 { return s.cache.Misses }),
+		},
+		{
+			"cache_expired_total", counter, "Those of the misses that found an entry past its time.",
+			nil, count(func(s *sample) uint64 { return s.cache.Expired }),
+		},
+		{
+			"cache_insertions_total", counter, "Answers and failures stored.",
+			nil, count(func(s *sample) uint64 { return s.cache.Insertions }),
+		},
+		{
+			"cache_evictions_total", counter, "Entries that could still be used and had to make room.",
+			nil, count(func(s *sample) uint64 { return s.cache.Evictions }),
+		},
+		{
+			"cache_expirations_total", counter, "Entries past their time whose room was taken.",
+			nil, count(func(s *sample) uint64 { return s.cache.Expirations }),
+		},
+		{
+			"cache_rejected_total", counter, "Answers too large to be stored.",
+			nil, count(func(s *sample) uint64 { return s.cache.Rejected }),
+		},
+		{
+			"cache_entries", gauge, "Entries held.",
+			nil, level(func(s *sample) int64 { return s.cache.Entries }),
+		},
+		{
+			"cache_bytes", gauge, "What the entries take, their own headers included.",
+			nil, level(func(s *sample) int64 { return s.cache.Bytes }),
+		},
+		{
+			"cache_fixed_bytes", gauge, "What the cache takes however many entries it holds: its index and its memory of evicted entries.",
+			nil, level(func(s *sample) int64 { return s.cache.Fixed }),
+		},
+		{
+			"cache_capacity_bytes", gauge, "The budget for entries and fixed bytes together.",
+			nil, level(func(s *sample) int64 { return s.cache.Capacity }),
+		},
+	}
+}
+
+func upstreamFamilies() []family {
+	zone, upstream := label{name: "zone"}, label{name: "upstream"}
+	return []family{
+		{
+			"upstream_requests_total", counter, "Tries. The repetition of one over TCP because its answer was cut belongs to it.",
+			[]label{zone, upstream},
+			readRequests,
+		},
+		{
+			"upstream_failures_total", counter, "What went wrong with tries, by reason. Several may fall to one try, and a try may succeed all the same.",
+			[]label{zone, upstream, {"reason", causes()}},
+			readFailures,
+		},
+		{
+			"upstream_truncated_total", counter, "UDP answers that were cut and asked for again over TCP.",
+			[]label{zone, upstream},
+			readTruncated,
+		},
+		{
+			"upstream_latency_seconds", gauge, "Smoothed time of an answer, penalties for failures included. Absent until the first one.",
+			[]label{zone, upstream},
+			readLatency,
+		},
+		{
+			"upstream_connections", gauge, "TCP connections, those being opened included.",
+			[]label{zone, upstream},
+			readConnections,
+		},
+		{
+			"upstream_connections_opened_total", counter, "TCP connections begun.",
+			[]label{zone, upstream},
+			readOpened,
+		},
+	}
+}
+
+func udpFamilies() []family {
+	return []family{
+		{
+			"udp_received_total", counter, "Datagrams received.",
+			nil, udp(func(u *server.UDPStats) uint64 { return u.Received }),
+		},
+		{
+			"udp_sent_total", counter, "Replies handed to the kernel.",
+			nil, udp(func(u *server.UDPStats) uint64 { return u.Sent }),
+		},
+		{
+			"udp_unsent_total", counter, "Replies that the kernel did not take.",
+			nil, udp(func(u *server.UDPStats) uint64 { return u.Unsent }),
+		},
+		{
+			"udp_oversized_total", counter, "Datagrams too long to be a query, dropped.",
+			nil, udp(func(u *server.UDPStats) uint64 { return u.Oversize }),
+		},
+	}
+}
+
+func tcpFamilies() []family {
+	limits := []string{"sessions", "per_client"}
+	ends := []string{"idle", "shed", "slow", "short_frame", "write_timeout", "overflow", "drain"}
+	return []family{
+		{"tcp_sessions", gauge, "Sessions open.", nil, readSessions},
+		{
+			"tcp_sessions_accepted_total", counter, "Sessions admitted.",
+			nil, tcp(func(t *server.TCPStats) uint64 { return t.Accepted }),
+		},
+		{
+			"tcp_sessions_refused_total", counter, "Connections closed at once: at limits.tcpSessions with no session idle, or at limits.tcpPerClient.",
+			[]label{{"reason", limits}},
+			tcpBy(
+				limits,
+				func(t *server.TCPStats) uint64 { return t.RefusedSessions },
+				func(t *server.TCPStats) uint64 { return t.RefusedPerClient },
+			),
+		},
+		{
+			"tcp_sessions_closed_total", counter, "Sessions ended from this side: idle for long, idle when others needed the place, a frame not finished in time, " +
+				"a frame too short for a header, answers not taken in time, too many answers unread, not done when the agent stopped.",
+			[]label{{"reason", ends}},
+			tcpBy(
+				ends,
+				func(t *server.TCPStats) uint64 { return t.IdleClosed },
+				func(t *server.TCPStats) uint64 { return t.ShedIdle },
+				func(t *server.TCPStats) uint64 { return t.SlowClosed },
+				func(t *server.TCPStats) uint64 { return t.ShortFrames },
+				func(t *server.TCPStats) uint64 { return t.WriteTimeouts },
+				func(t *server.TCPStats) uint64 { return t.Overflows },
+				func(t *server.TCPStats) uint64 { return t.DrainCut },
+			),
+		},
+		{
+			"tcp_accept_errors_total", counter, "Connections that the kernel could not hand over, as with no file descriptor left.",
+			nil, tcp(func(t *server.TCPStats) uint64 { return t.AcceptErrors }),
+		},
+		{
+			"tcp_received_total", counter, "Whole frames received.",
+			nil, tcp(func(t *server.TCPStats) uint64 { return t.Queries }),
+		},
+		{
+			"tcp_oversized_total", counter, "Replies too long for a frame, not sent.",
+			nil, tcp(func(t *server.TCPStats) uint64 { return t.Oversized }),
+		},
+		{
+			"tcp_stalls_total", counter, "Times that a session was read no further because too many of its misses were under way.",
+			nil, tcp(func(t *server.TCPStats) uint64 { return t.Stalls }),
+		},
+	}
+}
+
+func configFamilies() []family {
+	results := []string{"success", "failure"}
+	return []family{
+		{
+			"config_generation", gauge, "Number of the configuration in use, 1 at the start.",
+			nil, level(func(s *sample) uint64 { return s.config.Generation }),
+		},
+		{
+			"config_last_reload_successful", gauge, "1 if the last configuration that was read is the one in use, else 0.",
+			nil, readLastOK,
+		},
+		{
+			"config_reloads_total", counter, "Configurations put to work, the one at the start included, or refused.",
+			[]label{{"result", results}},
+			func(s *sample, out *sink) {
+				out.count(s.config.Succeeded, results[0])
+				out.count(s.config.Failed, results[1])
+			},
+		},
+		{
+			"config_last_reload_success_timestamp_seconds", gauge, "When a configuration was last put to work, in Unix time.",
+			nil, readLastSuccess,
+		},
+	}
+}
+
+func adminFamilies() []family {
+	return []family{
+		{
+			"admin_connections_refused_total", counter, "HTTP connections closed at once because too many were open.",
+			nil, count(func(s *sample) uint64 { return s.admin.Refused }),
+		},
+	}
+}
+
+func processFamilies() []family {
+	return []family{
+		{
+			"panics_total", counter, "Defects that cut short the handling of one query, session, exchange or request. The log has a stack for each.",
+			[]label{{"where", []string{"resolve", "udp", "tcp", "upstream", "admin"}}},
+			readPanics,
+		},
+		{
+			"build_info", gauge, "Always 1. The labels say what runs.",
+			[]label{{name: "version"}, {name: "commit"}, {name: "goversion"}},
+			readBuild,
+		},
+	}
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"runtime"
+
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/upstream"
+)
+
+func readQueries(s *sample, out *sink) {
+	types := resolve.TypeClasses()
+	for proto, families := range s.resolve.Queries {
+		for family, counts := range families {
+			for class, n := range counts {
+				out.count(n, protos()[proto], ipFamilies()[family], types[class])
+			}
+		}
+	}
+}
+
+func readResponses(s *sample, out *sink) {
+	sources, rcodes := resolve.Sources(), resolve.Rcodes()
+	for source, counts := range s.resolve.Responses {
+		for rcode, n := range counts {
+			out.count(n, sources[source], rcodes[rcode])
+		}
+	}
+}
+
+func readDurations(s *sample, out *sink) {
+	bounds := resolve.Buckets()
+	out.durations(s.resolve.Durations[:], bounds[:], s.resolve.Total)
+}
+
+func readShed(s *sample, out *sink) {
+	for i, reason := range resolve.Sheds() {
+		out.count(s.resolve.Shed[i], reason)
+	}
+}
+
+// each calls f for every upstream of every route, with its labels.
+func (s *sample) each(f func(zone, name string, u *upstream.ServerStats)) {
+	for _, r := range s.routes {
+		for i := range r.Stats.Servers {
+			u := &r.Stats.Servers[i]
+			f(r.Zone, u.Network+"://"+u.Addr.String(), u)
+		}
+	}
+}
+
+// causes names what can go wrong with a try.
+func causes() []string {
+	list := make([]string, upstream.NumCauses)
+	for i := range list {
+		list[i] = upstream.Cause(i).String()
+	}
+	return list
+}
+
+func readRequests(s *sample, out *sink) {
+	s.each(func(zone, name string, u *upstream.ServerStats) { out.count(u.Requests, zone, name) })
+}
+
+func readFailures(s *sample, out *sink) {
+	reasons := causes()
+	s.each(func(zone, name string, u *upstream.ServerStats) {
+		for i, n := range u.Failures {
+			out.count(n, zone, name, reasons[i])
+		}
+	})
+}
+
+func readTruncated(s *sample, out *sink) {
+	s.each(func(zone, name string, u *upstream.ServerStats) { out.count(u.Truncated, zone, name) })
+}
+
+func readLatency(s *sample, out *sink) {
+	s.each(func(zone, name string, u *upstream.ServerStats) {
+		if u.SRTT > 0 {
+			out.put(u.SRTT.Seconds(), zone, name)
+		}
+	})
+}
+
+func readConnections(s *sample, out *sink) {
+	s.each(func(zone, name string, u *upstream.ServerStats) { out.put(float64(u.Open), zone, name) })
+}
+
+func readOpened(s *sample, out *sink) {
+	s.each(func(zone, name string, u *upstream.ServerStats) { out.count(u.Opened, zone, name) })
+}
+
+func readSessions(s *sample, out *sink) {
+	open := 0
+	for i := range s.tcp {
+		open += s.tcp[i].Open
+	}
+	out.put(float64(open))
+}
+
+func readLastOK(s *sample, out *sink) {
+	if s.config.LastOK {
+		out.put(1)
+	} else {
+		out.put(0)
+	}
+}
+
+func readLastSuccess(s *sample, out *sink) {
+	if t := s.config.LastSuccess; !t.IsZero() {
+		out.put(float64(t.UnixMicro()) / 1e6) // of ns a float64 would lose the last digits
+	}
+}
+
+func readPanics(s *sample, out *sink) {
+	out.count(s.resolve.Panics, "resolve")
+	out.count(sum(s.udp, func(u *server.UDPStats) uint64 { return u.Panics }), "udp")
+	out.count(sum(s.tcp, func(t *server.TCPStats) uint64 { return t.Panics }), "tcp")
+	out.count(sum(s.routes, func(r *Route) uint64 { return r.Stats.Panics }), "upstream")
+	out.count(s.admin.Panics, "admin")
+}
+
+func readBuild(s *sample, out *sink) {
+	out.put(1, s.version, s.commit, runtime.Version())
+}
