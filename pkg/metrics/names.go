@@ -154,7 +154,7 @@ func upstreamFamilies() []family {
 			readTruncated,
 		},
 		{
-			"upstream_latency_seconds", gauge, "Smoothed time of an answer, penalties for failures included. Absent until the first one.",
+			"upstream_latency_seconds", gauge, "Smoothed time of an answer, penalties for failures included. Absent until the first answer or failure.",
 			[]label{zone, upstream},
 			readLatency,
 		},
