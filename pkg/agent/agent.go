@@ -130,10 +130,13 @@ func (a *Agent) makeServers(cfg config.Config) error {
 	if !cfg.Admin.Address.IsValid() {
 		return nil
 	}
-	var err error
+	series, err := a.metricsHandler()
+	if err != nil {
+		return err
+	}
 	a.admin, err = admin.New(admin.Config{
 		Addr:    cfg.Admin.Address,
-		Metrics: a.metricsHandler(),
+		Metrics: series,
 		Ready:   a.notReady,
 		Status:  func() any { return a.Status() },
 		Log:     a.log,
