@@ -263,3 +263,30 @@ func TestLeftOut(t *testing.T) {
 		t.Errorf("upstreams (-want +got):\n%s", diff)
 	}
 }
+
+// TestStatusDocumented holds the example of docs/status.md to the type.
+func TestStatusDocumented(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/status.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, found := strings.Cut(string(page), "```json\n")
+	if !found {
+		t.Fatal("docs/status.md has no example in JSON")
+	}
+	example, _, _ = strings.Cut(example, "```")
+	var s agent.Status
+	decoder := json.NewDecoder(strings.NewReader(example))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&s); err != nil {
+		t.Fatalf("docs/status.md: %v", err)
+	}
+	again, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.TrimSpace(example), string(again)); diff != "" {
+		t.Errorf("docs/status.md and agent.Status (-documented +type):\n%s", diff)
+	}
+}
