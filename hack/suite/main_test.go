@@ -96,6 +96,13 @@ func TestRun(t *testing.T) {
 			want: false, wantTally: "1 1 0\n", wantOut: []string{"--- failed: p.FuzzA\n", "  slow    p.FuzzB: 5.5 s\n"},
 		},
 		{
+			name: "a figure is shown though the test passed",
+			events: `{"Action":"run","Package":"m/p","Test":"TestA"}
+{"Action":"attr","Package":"m/p","Test":"TestA","Key":"lost","Value":"0 of 7"}
+{"Action":"pass","Package":"m/p","Test":"TestA"}`,
+			want: true, wantTally: "1 0 0\n", wantOut: []string{"  figure  p.TestA: lost 0 of 7\n"},
+		},
+		{
 			name: "a line that is no event is shown",
 			events: `signal: killed
 {"Action":"run","Package":"m/p","Test":"TestA"}

@@ -15,7 +15,8 @@ const (
 	slowAfter = 2.0 // seconds; a quicker test is not worth a line
 )
 
-// report is the failures with their whole output, then the skips with their reasons, then the slowest tests.
+// report is the failures with their whole output, then the skips with their reasons, then what tests measured, then
+// the slowest tests.
 func (r *results) report() string {
 	var out strings.Builder
 	for _, line := range r.stray {
@@ -30,6 +31,11 @@ func (r *results) report() string {
 	for _, k := range leaves {
 		if r.verdict(k) == "skip" {
 			fmt.Fprintf(&out, "  skipped %s: %s\n", title(k), reason(r.all[k].output.String()))
+		}
+	}
+	for _, k := range leaves {
+		for _, figure := range r.all[k].figures {
+			fmt.Fprintf(&out, "  figure  %s: %s\n", title(k), figure)
 		}
 	}
 	slices.SortStableFunc(leaves, func(a, b key) int { return cmp.Compare(r.all[b].elapsed, r.all[a].elapsed) })

@@ -19,6 +19,7 @@ type event struct {
 	Test       string
 	Elapsed    float64 // seconds
 	Output     string
+	Key, Value string // of attr events: what a test said with t.Attr
 }
 
 // key names a test; an empty Test stands for the package itself.
@@ -29,7 +30,8 @@ type outcome struct {
 	state   string // run, pass, fail or skip
 	elapsed float64
 	output  strings.Builder
-	parent  bool // has subtests, so it is not counted itself unless it alone failed
+	figures []string // "key value"
+	parent  bool     // has subtests, so it is not counted itself unless it alone failed
 }
 
 // tally counts tests. A test with subtests counts as its subtests, a package that failed outside of its tests as one test.
@@ -75,6 +77,8 @@ func (r *results) add(e event) {
 		o.output.WriteString(e.Output)
 	case "pass", "fail", "skip":
 		r.end(o, e)
+	case "attr":
+		o.figures = append(o.figures, e.Key+" "+e.Value)
 	case "build-fail":
 		o.state = "fail"
 	case "run":

@@ -21,6 +21,11 @@ type load struct {
 	rate                  float64
 }
 
+// String is the load in a few words.
+func (l load) String() string {
+	return fmt.Sprintf("%d lost of %d queries, %.0f a second", l.lost, l.sent, l.rate)
+}
+
 // mixedNames writes queries for dnsperf: mostly names that stay in the cache, and some that expire within seconds,
 // so that queries wait for the upstream at every moment.
 func mixedNames(t *testing.T) string {

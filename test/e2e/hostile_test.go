@@ -47,7 +47,8 @@ func TestHostilePackets(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	wg.Wait()
-	t.Logf("%d normal queries, the slowest took %s; at most %d MiB resident", 2*asked, worst, most>>20)
+	t.Attr("normal", fmt.Sprintf("%d queries, the slowest took %s", 2*asked, worst))
+	t.Attr("resident", fmt.Sprintf("%d MiB at most", most>>20))
 	if most > hostileRSS {
 		t.Errorf("%d bytes resident, want at most %d", most, hostileRSS)
 	}

@@ -118,8 +118,8 @@ func TestReloadUnderLoad(t *testing.T) {
 	<-swapped
 	<-watched
 
-	t.Logf("plain: %+v", plain)
-	t.Logf("with %d good and %d broken files: %+v", good, broken, reloading)
+	t.Attr("plain", plain.String())
+	t.Attr("reloading", fmt.Sprintf("%s, with %d good and %d broken files", reloading, good, broken))
 	if reloading.lost > plain.lost || plain.completed == 0 || reloading.completed == 0 {
 		t.Errorf("lost %d queries with reloads and %d without, want no more", reloading.lost, plain.lost)
 	}
