@@ -80,6 +80,8 @@ func TestMetrics(t *testing.T) {
 		{series: "nodecache_responses_total", want: 6},
 		{series: "nodecache_responses_total", labels: []string{"rcode", "NXDOMAIN"}, want: 2},
 		{series: "nodecache_responses_total", labels: []string{"source", "cache"}, want: 3},
+		{series: "nodecache_config_reloads_total", labels: []string{"result", "failure"}, want: 1},
+		{series: "nodecache_config_reloads_total", labels: []string{"result", "success"}, want: 0},
 		{series: "nodecache_config_last_reload_successful", want: -1},
 	}
 	for _, tt := range tests {
