@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"syscall"
@@ -84,6 +85,8 @@ func report(err error, stderr io.Writer) int {
 		usage   *usageError
 		bad     *config.Error
 		problem *agent.HintError
+
+		unreadable *fs.PathError
 	)
 	switch {
 	case err == nil:
@@ -94,15 +97,40 @@ func report(err error, stderr io.Writer) int {
 		complain(stderr, usage.Error(), "`node-cache --help` lists commands and flags")
 		return exitUsage
 	case errors.As(err, &bad):
-		for _, p := range bad.Problems {
-			complain(stderr, where(bad.Path, p.Path)+p.What, p.Hint)
-		}
+		complainAll(stderr, bad)
 	case errors.As(err, &problem):
 		complain(stderr, err.Error(), problem.Hint)
+	case errors.As(err, &unreadable):
+		complain(stderr, err.Error(), fileHint(err))
 	default:
 		complain(stderr, err.Error(), "")
 	}
 	return exitFailed
+}
+
+// complainAll lists everything that is wrong with a configuration file.
+func complainAll(stderr io.Writer, bad *config.Error) {
+	explained := true
+	for _, p := range bad.Problems {
+		complain(stderr, where(bad.Path, p.Path)+p.What, p.Hint)
+		explained = explained && p.Hint != ""
+	}
+	if !explained {
+		_, _ = fmt.Fprintln(stderr, "hint: `node-cache check --print` shows every key and its default; docs/configuration.md explains them")
+	}
+}
+
+// fileHint says what to do about a file that cannot be read.
+func fileHint(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "give the path of a file that exists; `node-cache check --print` writes one to begin with"
+	case errors.Is(err, fs.ErrPermission):
+		return "let the user that node-cache runs as read it"
+	case errors.Is(err, syscall.EISDIR):
+		return "give the path of the file in that folder"
+	}
+	return "`node-cache check FILE` reads it as the agent does"
 }
 
 // where names the file and the key of a problem, as far as they are known.

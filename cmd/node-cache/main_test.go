@@ -89,7 +89,7 @@ node-cache: FILE: foo: unknown key`, "FILE", bad)
 		t.Errorf("five mistakes: code %d\n%s", got.Code, cmp.Diff(order, lines))
 	}
 	missing := command("check", filepath.Join(t.TempDir(), "none.yaml"))
-	if missing.Code != exitFailed || !strings.HasSuffix(missing.Stderr, "no such file or directory\n") {
+	if missing.Code != exitFailed || !strings.Contains(missing.Stderr, "no such file or directory\nhint: give the path of a file that exists;") {
 		t.Errorf("a missing file: %+v", missing)
 	}
 }
@@ -190,8 +190,8 @@ func TestAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, config, want string }{
 		{"an address of no interface", "listen: {addresses: [192.0.2.77], port: 5355}\n", "^node-cache: listening on udp 192\\.0\\.2\\.77:5355: .*cannot assign requested address\nhint: no interface of this machine has the address"},
-		{"only itself as upstream", "listen: {port: 5356}\nforward: [{zone: \".\", to: [\"127.0.0.1:5356\"]}]\n", `^node-cache: forward\[0\] "\.": no usable upstream\nhint: every upstream of this zone is an address that node-cache itself listens on`},
-		{"a resolv.conf that is not there", "forward: [{zone: \".\", to: [/none/resolv.conf]}]\n", `^node-cache: forward\[0\] "\.": .*/none/resolv\.conf.*no such file or directory\nhint: name a resolv\.conf`},
+		{"only itself as upstream", "listen: {port: 5356}\nforward: [{zone: \".\", to: [\"127.0.0.1:5356\"]}]\n", `^node-cache: forward\[0\]: zone "\." to \[127\.0\.0\.1:5356\]: no usable upstream\nhint: every upstream of this zone is an address that node-cache itself listens on`},
+		{"a resolv.conf that is not there", "forward: [{zone: \".\", to: [/none/resolv.conf]}]\n", `^node-cache: forward\[0\]: zone "\." to .*/none/resolv\.conf.*no such file or directory\nhint: name a resolv\.conf`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -43,7 +43,7 @@ func (a *Agent) build(cfg config.Config, old *running) (*running, error) {
 	for i, forward := range cfg.Forward {
 		pool, err := a.poolFor(cfg, forward, old)
 		if err != nil {
-			return nil, poolProblem(fmt.Errorf("forward[%d] %q: %w", i, forward.Zone, err))
+			return nil, poolProblem(fmt.Errorf("forward[%d]: zone %q to %s: %w", i, forward.Zone, forward.To, err))
 		}
 		r.routes = append(r.routes, route{zone: forward.Zone, to: forward.To, subnet: forward.ClientSubnet, pool: pool})
 	}

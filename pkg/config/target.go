@@ -113,10 +113,11 @@ func parseTarget(text string) (Target, flaw) {
 
 // parsePath reads the path of a resolv.conf.
 func parsePath(text string) (Target, flaw) {
-	if strings.HasSuffix(text, "/") || strings.ContainsRune(text, 0) {
+	path := filepath.Clean(text)
+	if strings.HasSuffix(text, "/") || path == "/" || strings.ContainsRune(text, 0) {
 		return Target{}, flaw{what: "not the path of a file"}
 	}
-	return Target{Kind: ResolvConf, Path: filepath.Clean(text)}, flaw{}
+	return Target{Kind: ResolvConf, Path: path}, flaw{}
 }
 
 // parseEndpoint reads an address with or without a port, in brackets or not.

@@ -166,11 +166,7 @@ func (s *udpSocket) setOptions(fd int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
 		return err
 	}
-	// More than the system's limit needs a right that we may not have; both
-	// calls then fall back to what the limit allows.
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
-	}
+	growBuffer(fd)
 	if !s.wildcard {
 		return nil
 	}

@@ -25,6 +25,14 @@ const drainBatches = 256
 // so many were answered, more have come, and asking costs a tenth of waiting.
 const busyBatch = 4
 
+// growBuffer asks for receiveBuffer. More than the system's limit needs a right
+// that we may not have; the limit is what we get then.
+func growBuffer(fd int) {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	}
+}
+
 // readBatches answers batch after batch: one system call takes what has
 // arrived, one sends what could be answered from memory.
 func (s *udpSocket) readBatches(ctx context.Context) error {

@@ -4,7 +4,16 @@
 
 package server
 
-import "context"
+import (
+	"context"
+
+	"golang.org/x/sys/unix"
+)
+
+// growBuffer asks for receiveBuffer, as far as the system's limit goes.
+func growBuffer(fd int) {
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+}
 
 // readBatches is the portable reader where there is no recvmmsg.
 func (s *udpSocket) readBatches(ctx context.Context) error { return s.readEach(ctx) }

@@ -79,6 +79,7 @@ func New(cfg Config) (*Pool, error) {
 	p := &Pool{common: &common{dial: cfg.Dial, rand: cfg.Rand, now: cfg.Now, log: cfg.Log}}
 	p.scratch.New = func() any { return new(scratch) }
 	files := 0
+	var left []netip.AddrPort
 	for i, t := range cfg.Targets {
 		src, err := newSource(cfg, t)
 		if err != nil {
@@ -87,7 +88,7 @@ func New(cfg Config) (*Pool, error) {
 		if src.file != nil {
 			files++
 		} else if cfg.Self(t.Addr) {
-			cfg.Log.Warn("upstream left out: it leads back here", "upstream", t.Addr)
+			left = append(left, t.Addr)
 			continue
 		}
 		p.sources = append(p.sources, src)
@@ -98,6 +99,9 @@ func New(cfg Config) (*Pool, error) {
 			return nil, ErrNoUpstream
 		}
 		cfg.Log.Warn("no upstream in any resolv.conf")
+	}
+	for _, addr := range left {
+		cfg.Log.Warn("upstream left out: it leads back here", "upstream", addr)
 	}
 	return p, nil
 }
