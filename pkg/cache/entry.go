@@ -29,6 +29,7 @@ const (
 	offTail        = 36 // uint8, octets of the key behind name and type
 	offFreq        = 37 // uint8, of the eviction policy
 	offFlags       = 38 // uint8
+	offName        = 39 // uint8, octets of the question's name less one
 	headerLen      = 40
 )
 
@@ -42,6 +43,12 @@ const (
 // maxFreq caps an entry's count, as S3-FIFO does: two bits tell hot from warm.
 const maxFreq = 3
 
+// minShared is the octets of the root's name and a type: the shortest key.
+const minShared = 3
+
+// maxTail is the most octets a key may have behind name and type.
+const maxTail = 1<<8 - 1
+
 func entrySize(tail, ttls, msg int) int {
 	return (headerLen + tail + 2*ttls + msg + 7) &^ 7
 }
@@ -53,10 +60,12 @@ func sharedLen(msg []byte) int {
 	for msg[off] != 0 {
 		off += int(msg[off]) + 1
 	}
-	return off + 3 - wire.HeaderLen
+	return off + minShared - wire.HeaderLen
 }
 
-func (e entry) fill(hash uint64, tail []byte, a *Answer, flags byte, at int64) {
+// fill writes the whole entry. The key's first shared octets are those of a's question.
+func (e entry) fill(hash uint64, key []byte, shared int, a *Answer, flags byte, at int64) {
+	tail := key[shared:]
 	clear(e[:headerLen])
 	binary.LittleEndian.PutUint64(e[offHash:], hash)
 	binary.LittleEndian.PutUint64(e[offStored:], uint64(at))
@@ -68,6 +77,7 @@ func (e entry) fill(hash uint64, tail []byte, a *Answer, flags byte, at int64) {
 	binary.LittleEndian.PutUint16(e[offRotateCount:], uint16(a.RotateCount))
 	e[offTail] = byte(len(tail))
 	e[offFlags] = flags
+	e[offName] = byte(shared - minShared)
 	off := headerLen + copy(e[headerLen:], tail)
 	for _, ttl := range a.TTLs {
 		binary.LittleEndian.PutUint16(e[off:], ttl)
@@ -104,15 +114,16 @@ func (e entry) msg() []byte {
 	return e[off : off+int(binary.LittleEndian.Uint16(e[offMsgLen:]))]
 }
 
-// holds tells whether the entry is stored under key.
+// holds tells whether the entry is stored under key. The lengths must agree:
+// class and records behind the question are no part of a key, though a key's
+// tail may spell them.
 func (e entry) holds(key []byte) bool {
-	tail := int(e[offTail])
-	shared := len(key) - tail
-	msg := e.msg()
-	if shared < 3 || wire.HeaderLen+shared > len(msg) {
+	shared, tail := int(e[offName])+minShared, int(e[offTail])
+	if len(key) != shared+tail {
 		return false
 	}
-	return string(key[:shared]) == string(msg[wire.HeaderLen:wire.HeaderLen+shared]) &&
+	question := e.msg()[wire.HeaderLen:]
+	return string(key[:shared]) == string(question[:shared]) &&
 		string(key[shared:]) == string(e[headerLen:headerLen+tail])
 }
 

@@ -79,8 +79,9 @@ func (s *shard) find(hash uint64, key []byte) (entry, int, bool) {
 func (s *shard) store(hash uint64, key []byte, a *Answer, flags byte, at int64) {
 	s.now = at
 	shared := sharedLen(a.Msg)
-	size := entrySize(len(key)-shared, len(a.TTLs), len(a.Msg))
-	if size > s.main.size/4 || a.Life < time.Second {
+	tail := len(key) - shared
+	size := entrySize(tail, len(a.TTLs), len(a.Msg))
+	if size > s.main.size/4 || tail > maxTail || a.Life < time.Second {
 		s.stats.Rejected++
 		return
 	}
@@ -91,7 +92,7 @@ func (s *shard) store(hash uint64, key []byte, a *Answer, flags byte, at int64) 
 			// In its place, even where that leaves some bytes unused: at the
 			// log's head it would push another answer out.
 			freq = old[offFreq]
-			old.fill(hash, key[shared:], a, flags, at)
+			old.fill(hash, key, shared, a, flags, at)
 			old[offFreq] = freq
 			return
 		}
@@ -105,7 +106,7 @@ func (s *shard) store(hash uint64, key []byte, a *Answer, flags byte, at int64) 
 	}
 	off, log := s.place(hash, size, freq > 0)
 	e := entry(s.arena[off : off+size])
-	e.fill(hash, key[shared:], a, flags, at)
+	e.fill(hash, key, shared, a, flags, at)
 	if log == &s.main && freq > 0 {
 		e[offFreq] = freq - 1
 	}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// NewTiny makes a cache of n shards of size bytes, less than New allows, so that
+// a test wraps its logs after a few answers. n is a power of two.
+func NewTiny(size, n int, epoch time.Time) (*Cache, error) {
+	return tiny(size, n, maphash.MakeSeed(), epoch)
+}
+
+func tiny(size, n int, seed maphash.Seed, epoch time.Time) (*Cache, error) {
+	c := &Cache{seed: seed, epoch: epoch}
+	for range n {
+		s, err := newShard(size)
+		if err != nil {
+			return nil, err
+		}
+		c.shards = append(c.shards, s)
+	}
+	return c, nil
+}
+
+// Holds tells whether something is stored under key, whatever its age, without
+// counting it as asked for.
+func (c *Cache) Holds(key []byte) bool {
+	hash := maphash.Bytes(c.seed, key)
+	s := c.shard(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, _, ok := s.find(hash, key)
+	return ok
+}
+
+// InMain tells whether what is stored under key is in a main log.
+func (c *Cache) InMain(key []byte) bool {
+	hash := maphash.Bytes(c.seed, key)
+	s := c.shard(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, off, ok := s.find(hash, key)
+	return ok && off >= s.main.base
+}
+
+// Takes tells whether a fits into a shard.
+func (c *Cache) Takes(key []byte, a *Answer) bool {
+	tail := len(key) - sharedLen(a.Msg)
+	return entrySize(tail, len(a.TTLs), len(a.Msg)) <= c.shards[0].main.size/4
+}
+
+// Check says which promise between logs, index and sums is broken.
+func (c *Cache) Check() error {
+	for i, s := range c.shards {
+		s.mu.Lock()
+		err := s.check()
+		s.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("shard %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (s *shard) check() error {
+	seen := map[string]bool{}
+	count, live := 0, 0
+	visit := func(off int) error {
+		e := s.at(off)
+		if e.dead() {
+			if n := s.index.slotsOf(off); n != 0 {
+				return fmt.Errorf("dead entry at %d is found in %d slots", off, n)
+			}
+			return nil
+		}
+		count++
+		live += e.size()
+		return s.checkEntry(off, e, seen)
+	}
+	if err := errors.Join(s.small.check(s, visit), s.main.check(s, visit)); err != nil {
+		return err
+	}
+	filled := 0
+	for _, slot := range s.index.slots {
+		if slot != 0 {
+			filled++
+		}
+	}
+	switch {
+	case s.small.base != 0 || s.main.base != s.small.size || s.main.base+s.main.size != len(s.arena):
+		return errors.New("the logs do not share the arena")
+	case count != s.index.count || count != filled:
+		return fmt.Errorf("%d live entries, index counts %d and holds %d", count, s.index.count, filled)
+	case live != s.live || live > len(s.arena):
+		return fmt.Errorf("%d live bytes in an arena of %d, counted %d", live, len(s.arena), s.live)
+	case count > s.index.most || s.index.most >= len(s.index.slots):
+		return fmt.Errorf("%d entries in %d slots, at most %d", count, len(s.index.slots), s.index.most)
+	}
+	return nil
+}
+
+// checkEntry checks that the index finds the live entry at off, once.
+func (s *shard) checkEntry(off int, e entry, seen map[string]bool) error {
+	if n := s.index.slotsOf(off); n != 1 {
+		return fmt.Errorf("live entry at %d is found in %d slots", off, n)
+	}
+	key := e.key()
+	if seen[string(key)] {
+		return fmt.Errorf("two live entries under %x", key)
+	}
+	seen[string(key)] = true
+	if _, at, ok := s.find(e.hash(), key); !ok || at != off {
+		return fmt.Errorf("entry at %d is found at %d (%t) under its own key", off, at, ok)
+	}
+	if e[offFreq] > maxFreq {
+		return fmt.Errorf("entry at %d has the count %d", off, e[offFreq])
+	}
+	return nil
+}
+
+// key is what the entry is stored under.
+func (e entry) key() []byte {
+	msg := e.msg()
+	key := append([]byte(nil), msg[wire.HeaderLen:wire.HeaderLen+sharedLen(msg)]...)
+	return append(key, e[headerLen:headerLen+int(e[offTail])]...)
+}
+
+// slotsOf counts the slots that stand for off.
+func (x *index) slotsOf(off int) int {
+	n := 0
+	for _, slot := range x.slots {
+		if slot != 0 && int(slot&0xffffffff-1)<<3 == off {
+			n++
+		}
+	}
+	return n
+}
+
+// check walks the log from its tail to its head and visits every entry.
+func (r *ring) check(s *shard, visit func(off int) error) error {
+	end := r.base + r.size
+	parts := [][2]int{{r.tail, r.head}}
+	if r.wrapped {
+		parts = [][2]int{{r.tail, r.gap}, {r.base, r.head}}
+		if r.head > r.tail || r.tail >= r.gap || r.gap > end || !r.filled {
+			return fmt.Errorf("wrapped log is out of order: %+v", *r)
+		}
+	}
+	if r.tail < r.base || r.tail > end || r.head < r.base || r.head > end || !r.wrapped && r.tail > r.head {
+		return fmt.Errorf("log is out of order: %+v", *r)
+	}
+	if r.empty() && r.head != r.base {
+		return fmt.Errorf("empty log is not at its base: %+v", *r)
+	}
+	for _, part := range parts {
+		off := part[0]
+		for off < part[1] {
+			size := s.at(off).size()
+			if size < headerLen || size%8 != 0 || off%8 != 0 {
+				return fmt.Errorf("entry of %d bytes at %d", size, off)
+			}
+			if err := visit(off); err != nil {
+				return err
+			}
+			off += size
+		}
+		if off != part[1] {
+			return fmt.Errorf("entries end at %d, not at %d: %+v", off, part[1], *r)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cache
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// bare is an answer without records to a question that holds name and type.
+func bare(question []byte, extra ...byte) *Answer {
+	msg := append(make([]byte, wire.HeaderLen), question...)
+	msg = binary.BigEndian.AppendUint16(msg, wire.ClassIN)
+	return &Answer{Msg: append(msg, extra...), Life: time.Minute}
+}
+
+func testShard(t *testing.T, size int) *shard {
+	t.Helper()
+	s, err := newShard(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestSameHash stores keys that all have one hash, among them keys whose bytes
+// are those of another's answer or of another's name and tail.
+func TestSameHash(t *testing.T) {
+	t.Parallel()
+	const hash = 0x0123456789abcdef
+	tests := []struct {
+		name       string
+		key, other []byte
+		answer     *Answer // under key
+	}{
+		{
+			name:  "another name",
+			key:   []byte("\x01a\x00\x00\x01\x00"),
+			other: []byte("\x01b\x00\x00\x01\x00"),
+		},
+		{
+			name:  "another type",
+			key:   []byte("\x01a\x00\x00\x01\x00"),
+			other: []byte("\x01a\x00\x00\x1c\x00"),
+		},
+		{
+			name:  "other flags",
+			key:   []byte("\x01a\x00\x00\x01\x00"),
+			other: []byte("\x01a\x00\x00\x01\x01"),
+		},
+		{
+			name:  "without flags",
+			key:   []byte("\x01a\x00\x00\x01\x00"),
+			other: []byte("\x01a\x00\x00\x01"),
+		},
+		{
+			name:  "no key at all",
+			key:   []byte("\x01a\x00\x00\x01\x00"),
+			other: nil,
+		},
+		{
+			name:  "a subnet that spells class and answer", // flags 00, then 01 and what follows
+			key:   []byte("\x01a\x00\x00\x01\x00"),
+			other: []byte("\x01a\x00\x00\x01\x00\x01\xc0\x0c\x00\x10\x00\x01\x00"),
+			answer: bare([]byte("\x01a\x00\x00\x01"),
+				0xc0, 0x0c, 0, 16, 0, 1, 0, 0, 0, 60, 0, 0),
+		},
+		{
+			name:  "a name that ends in the other's tail",
+			key:   []byte("\x02aa\x01b\x00\x00\x01\x01b\x00\x00\x01\x00"),
+			other: []byte("\x02aa\x01b\x00\x00\x01\x00"),
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := testShard(t, 1<<14)
+			a := tt.answer
+			if a == nil {
+				a = bare(tt.key[:bytes.Index(tt.key, []byte{0, 0})+3])
+			}
+			s.store(hash, tt.key, a, 0, 0)
+			if _, _, ok := s.find(hash, tt.key); !ok {
+				t.Errorf("%q is not found", tt.key)
+			}
+			if e, _, ok := s.find(hash, tt.other); ok {
+				t.Errorf("%q finds %q, which is under %q", tt.other, e.msg(), tt.key)
+			}
+			if err := s.check(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestFewHashes stores, replaces and evicts under hashes of which there are four.
+func TestFewHashes(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(1, 2))
+	s := testShard(t, 4096)
+	told := map[string]byte{} // the mark last stored under each key
+	for i := range 20_000 {
+		question := []byte{1, byte('a' + r.IntN(26)), 0, 0, byte(1 + r.IntN(2))}
+		key := append(bytes.Clone(question), make([]byte, r.IntN(3))...)
+		hash := uint64(key[1]%4)<<32 | 7
+		if r.IntN(2) == 0 {
+			a := bare(question, make([]byte, 1+r.IntN(100))...)
+			a.Msg[0] = byte(i)
+			s.store(hash, key, a, 0, int64(i)*int64(time.Millisecond))
+			told[string(key)] = byte(i)
+		}
+		if e, _, ok := s.find(hash, key); ok {
+			e[offFreq] = min(maxFreq, e[offFreq]+1)
+			if want, got := told[string(key)], e.msg()[0]; got != want || !bytes.Equal(e.key(), key) {
+				t.Fatalf("%q finds answer %d to %q, want %d", key, got, e.key(), want)
+			}
+		}
+		if err := s.check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.stats.Evictions == 0 {
+		t.Error("nothing was evicted")
+	}
+}
