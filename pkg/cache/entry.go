@@ -25,7 +25,7 @@ const (
 	offRotateFirst = 28 // uint16, index into the TTLs
 	offRotateCount = 30 // uint16
 	offHits        = 32 // uint16, since it was stored
-	offTurn        = 34 // uint16, rotations given
+	offTurn        = 34 // uint16, which address is first the next time
 	offTail        = 36 // uint8, octets of the key behind name and type
 	offFreq        = 37 // uint8, of the eviction policy
 	offFlags       = 38 // uint8
@@ -127,16 +127,17 @@ func (e entry) holds(key []byte) bool {
 		string(key[shared:]) == string(e[headerLen:headerLen+tail])
 }
 
-// appendAnswer appends the answer as it is at the moment at.
+// appendAnswer appends the answer as it is at the moment at. A clock that was read
+// before the answer was stored finds it as it was then.
 func (e entry) appendAnswer(dst []byte, at int64) []byte {
 	start := len(dst)
 	dst = append(dst, e.msg()...)
 	msg, ttls := dst[start:], e.ttls()
-	if age := uint32((at - e.stored()) / int64(time.Second)); age > 0 {
+	if age := (at - e.stored()) / int64(time.Second); age > 0 {
 		for ; len(ttls) >= 2; ttls = ttls[2:] {
 			field := msg[binary.LittleEndian.Uint16(ttls):]
 			ttl := binary.BigEndian.Uint32(field)
-			binary.BigEndian.PutUint32(field, ttl-min(age, ttl))
+			binary.BigEndian.PutUint32(field, ttl-min(uint32(age), ttl))
 		}
 	}
 	if n := int(binary.LittleEndian.Uint16(e[offRotateCount:])); n > 1 {
@@ -148,13 +149,12 @@ func (e entry) appendAnswer(dst []byte, at int64) []byte {
 // rotate writes the RDATA of the address set in msg one place further on than
 // the last time, so that every address is first in turn.
 func (e entry) rotate(msg []byte, n int) {
-	turn := binary.LittleEndian.Uint16(e[offTurn:])
-	binary.LittleEndian.PutUint16(e[offTurn:], turn+1)
+	source := int(binary.LittleEndian.Uint16(e[offTurn:]))
+	binary.LittleEndian.PutUint16(e[offTurn:], uint16((source+1)%n))
 	first := int(binary.LittleEndian.Uint16(e[offRotateFirst:]))
 	ttls := e.ttls()[2*first:]
 	from := e.msg()
 	size := int(binary.BigEndian.Uint16(from[int(binary.LittleEndian.Uint16(ttls))+4:]))
-	source := int(turn) % n
 	for i := range n {
 		to := int(binary.LittleEndian.Uint16(ttls[2*i:])) + 6
 		of := int(binary.LittleEndian.Uint16(ttls[2*source:])) + 6
