@@ -14,19 +14,22 @@ import (
 // largest answer there is.
 const MinSize = 1 << 20
 
+// MaxSize is the largest budget, in bytes. An index's offsets reach twice as far.
+const MaxSize = 1 << 40
+
 // maxShards bounds the shards. Sixty-four keep two CPUs from meeting at one
 // lock in all but one of sixty-four lookups.
 const maxShards = 64
 
 // Config is what a cache is made from.
 type Config struct {
-	Size     int64    // bytes in all, at least MinSize
+	Size     int64    // bytes in all, MinSize to MaxSize
 	Prefetch Prefetch // zero: no answer is ever due
 }
 
 // Prefetch says when an answer is due for a refresh before it expires.
 type Prefetch struct {
-	Hits      int     // times it was asked for since it was stored; 0: never due
+	Hits      int     // times it was asked for since it was stored, more than 65535 count as 65535; 0: never due
 	Remaining float64 // part of its lifetime that is left, 0 to 1
 }
 
@@ -54,6 +57,9 @@ type Cache struct {
 // dueUnit is the precision of Prefetch.Remaining.
 const dueUnit = 1 << 16
 
+// maxHits is where an entry stops to count.
+const maxHits = 1<<16 - 1
+
 // New makes an empty cache. Memory is reserved at once and used as it fills.
 func New(cfg Config, now time.Time) (*Cache, error) {
 	return build(cfg, maphash.MakeSeed(), now)
@@ -62,6 +68,9 @@ func New(cfg Config, now time.Time) (*Cache, error) {
 func build(cfg Config, seed maphash.Seed, epoch time.Time) (*Cache, error) {
 	if cfg.Size < MinSize {
 		return nil, fmt.Errorf("cache size %d bytes: the least is %d", cfg.Size, MinSize)
+	}
+	if cfg.Size > MaxSize {
+		return nil, fmt.Errorf("cache size %d bytes: the most is %d", cfg.Size, int64(MaxSize))
 	}
 	n := min(maxShards, 1<<(bits.Len64(uint64(cfg.Size/MinSize))-1))
 	c := &Cache{shards: make([]*shard, n), seed: seed, epoch: epoch}
@@ -78,7 +87,7 @@ func build(cfg Config, seed maphash.Seed, epoch time.Time) (*Cache, error) {
 
 // SetPrefetch changes when answers become due, from the next lookup on.
 func (c *Cache) SetPrefetch(p Prefetch) {
-	c.dueHits.Store(uint32(max(0, p.Hits)))
+	c.dueHits.Store(uint32(min(maxHits, max(0, p.Hits))))
 	c.dueRemaining.Store(uint32(min(1, max(0, p.Remaining)) * dueUnit))
 }
 
@@ -116,7 +125,7 @@ func (c *Cache) touch(e entry, at int64) Freshness {
 		e[offFreq] = f + 1
 	}
 	hits := e.hits()
-	if hits < 1<<16-1 {
+	if hits < maxHits {
 		hits++
 		e.setHits(hits)
 	}
@@ -190,22 +199,26 @@ func (c *Cache) Resized(cfg Config, now time.Time) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.copyTo(d, now)
+	return d, nil
+}
+
+func (c *Cache) copyTo(d *Cache, now time.Time) {
 	at := int64(now.Sub(c.epoch))
 	for _, s := range c.shards {
 		s.mu.Lock()
-		s.each(func(e entry) {
+		s.each(func(e entry, proven bool) {
 			if at >= e.end() {
 				return
 			}
 			t := d.shard(e.hash())
 			t.mu.Lock()
 			t.now = at
-			t.add(e)
+			t.add(e, proven)
 			t.mu.Unlock()
 		})
 		s.mu.Unlock()
 	}
-	return d, nil
 }
 
 // Stats is the sum over all shards, since the cache was made. Hits, Misses and

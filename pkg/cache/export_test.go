@@ -17,6 +17,16 @@ func NewTiny(size, n int, epoch time.Time) (*Cache, error) {
 	return tiny(size, n, maphash.MakeSeed(), epoch)
 }
 
+// ResizedTiny is Resized with the shards of NewTiny.
+func (c *Cache) ResizedTiny(size, n int, now time.Time) (*Cache, error) {
+	d, err := tiny(size, n, c.seed, c.epoch)
+	if err != nil {
+		return nil, err
+	}
+	c.copyTo(d, now)
+	return d, nil
+}
+
 func tiny(size, n int, seed maphash.Seed, epoch time.Time) (*Cache, error) {
 	c := &Cache{seed: seed, epoch: epoch}
 	for range n {

@@ -32,7 +32,6 @@ type shard struct {
 	now    int64 // moment of the operation under way, ns since the epoch
 	live   int   // bytes of entries that can be found
 	spare  entry // copy of an entry on its way from the small log to the main one
-	again  entry // copy of an entry on its way from the main log's tail to its head
 	stats  Stats
 }
 
@@ -114,12 +113,16 @@ func (s *shard) store(hash uint64, key []byte, a *Answer, flags byte, at int64) 
 	s.live += size
 }
 
-// add puts a copy of an entry of another cache in, unless it is there.
-func (s *shard) add(e entry) {
-	if e.dead() || e.size() > s.main.size/4 || s.index.count >= s.index.most {
+// add puts a copy of an entry of another cache in. The caller adds none twice. A
+// proven one was in the main log there and goes to the main log here.
+func (s *shard) add(e entry, proven bool) {
+	if e.size() > s.main.size/4 {
 		return
 	}
-	off, _ := s.place(e.hash(), e.size(), e[offFreq] > 0)
+	for s.index.count >= s.index.most {
+		s.evict()
+	}
+	off, _ := s.place(e.hash(), e.size(), proven || e[offFreq] > 0)
 	copy(s.arena[off:], e)
 	s.index.add(e.hash(), off)
 	s.live += e.size()
@@ -130,9 +133,12 @@ func (s *shard) add(e entry) {
 func (s *shard) place(hash uint64, size int, worthy bool) (int, *ring) {
 	log := &s.small
 	ghost := &s.ghosts[hash>>32&s.index.mask()]
-	if worthy || *ghost == uint32(hash)|1 || size > s.small.size/2 {
+	known := *ghost == uint32(hash)|1
+	if known {
+		*ghost = 0 // another's ghost stays
+	}
+	if worthy || known || size > s.small.size/2 {
 		log = &s.main
-		*ghost = 0
 	}
 	for {
 		if off, ok := log.reserve(size); ok {
@@ -204,54 +210,42 @@ func (s *shard) moveTo(off, to int) {
 // evictMain frees the main log's tail for good, after giving what was asked for
 // since its last turn another one at the head.
 func (s *shard) evictMain() {
-	for range maxChances {
+	for chances := maxChances; ; chances-- {
 		off := s.main.tail
 		e := s.at(off)
 		if e.dead() {
 			s.main.free(e.size())
 			return
 		}
-		if e[offFreq] == 0 || s.now >= e.end() {
-			break
-		}
-		if !s.secondChance(off, e) {
+		if chances == 0 || e[offFreq] == 0 || s.now >= e.end() {
+			s.forget(off, e)
+			s.main.free(e.size())
 			return
 		}
+		s.secondChance(off, e)
 	}
-	off := s.main.tail
-	e := s.at(off)
-	if !e.dead() {
-		s.forget(off, e)
-	}
-	s.main.free(e.size())
 }
 
-// secondChance moves the main log's tail entry to its head, or drops it if the gap at
-// the log's end left no room, and says whether it moved.
-func (s *shard) secondChance(off int, e entry) bool {
-	size, hash := e.size(), e.hash()
-	s.again = append(s.again[:0], e...)
+// secondChance moves the main log's tail entry to its head. There is room: the
+// head is never past the tail's new place by more than the bytes just freed.
+func (s *shard) secondChance(off int, e entry) {
+	size := e.size()
 	s.main.free(size)
-	to, ok := s.main.reserve(size)
-	if !ok {
-		s.stats.Evictions++
-		s.index.remove(hash, off)
-		s.live -= size
-		return false
-	}
-	copy(s.arena[to:], s.again)
-	s.at(to)[offFreq]--
-	s.index.move(hash, off, to)
-	return true
+	to, _ := s.main.reserve(size)
+	copy(s.arena[to:], e) // the two may overlap
+	e = s.at(to)
+	e[offFreq]--
+	s.index.move(e.hash(), off, to)
 }
 
-// each calls f for every entry that can be found, the longest stored first.
-func (s *shard) each(f func(entry)) {
+// each calls f for every entry that can be found: those of the small log, then
+// those of the main log, which are proven, each from tail to head.
+func (s *shard) each(f func(e entry, proven bool)) {
 	for _, log := range []*ring{&s.small, &s.main} {
 		for off, wrapped := log.tail, log.wrapped; wrapped || off < log.head; {
 			e := s.at(off)
 			if !e.dead() {
-				f(e)
+				f(e, log == &s.main)
 			}
 			if off += e.size(); wrapped && off == log.gap {
 				off, wrapped = log.base, false

@@ -128,3 +128,76 @@ func TestFewHashes(t *testing.T) {
 		t.Error("nothing was evicted")
 	}
 }
+
+// TestMaxChances asks for everything in the main log. One eviction spares no more
+// than its share of them, and then takes one although it was asked for.
+func TestMaxChances(t *testing.T) {
+	t.Parallel()
+	s := testShard(t, 1<<15)
+	for i := range 1000 {
+		question := []byte{2, byte('a' + i%26), byte(i), 0, 0, 1}
+		hash := uint64(i) << 32
+		s.store(hash, question, bare(question, make([]byte, 60)...), 0, 0)
+		e, _, ok := s.find(hash, question)
+		if !ok {
+			t.Fatalf("answer %d is not found", i)
+		}
+		e[offFreq] = 1
+	}
+	count := 0
+	s.each(func(e entry, proven bool) {
+		e[offFreq] = maxFreq
+		if proven {
+			count++
+		}
+	})
+	before := s.stats.Evictions
+	s.evictMain()
+	spared, left := 0, 0
+	s.each(func(e entry, proven bool) {
+		if e[offFreq] == maxFreq-1 {
+			spared++
+		}
+		if proven {
+			left++
+		}
+	})
+	if count <= maxChances || spared != maxChances || left != count-1 || s.stats.Evictions != before+1 {
+		t.Errorf("of %d entries %d are spared, %d left, %d evicted", count, spared, left, s.stats.Evictions-before)
+	}
+	s.now = int64(time.Hour) // all are past their time, and none is spared
+	entries := s.index.count
+	for range 10 {
+		s.evictMain()
+	}
+	if s.stats.Expirations != 10 || s.index.count != entries-10 {
+		t.Errorf("of %d expired entries %d are left, %d expired", entries, s.index.count, s.stats.Expirations)
+	}
+	if err := s.check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGhostOfAnother puts entries whose ghosts share a place.
+func TestGhostOfAnother(t *testing.T) {
+	t.Parallel()
+	s := testShard(t, 1<<14)
+	hash, other := uint64(5<<32|0x10), uint64(5<<32|0x20)
+	s.ghosts[5] = uint32(hash) | 1
+	tests := []struct {
+		name     string
+		hash     uint64
+		worthy   bool
+		wantMain bool
+	}{
+		{name: "another", hash: other},
+		{name: "another that is worth it", hash: other, worthy: true, wantMain: true},
+		{name: "its own", hash: hash, wantMain: true},
+		{name: "its own, once only", hash: hash},
+	}
+	for _, tt := range tests { // in this order
+		if _, log := s.place(tt.hash, 64, tt.worthy); (log == &s.main) != tt.wantMain {
+			t.Errorf("%s: goes to the main log: %t, want %t", tt.name, !tt.wantMain, tt.wantMain)
+		}
+	}
+}
