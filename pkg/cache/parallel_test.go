@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cache_test
+
+import (
+	"bytes"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+)
+
+// TestParallel lets many goroutines at few keys while the cache is resized, read
+// and reconfigured. An answer is always its key's, whole and not from the future.
+func TestParallel(t *testing.T) {
+	t.Parallel()
+	const workers, rounds, names = 8, 3000, 24
+	var current atomic.Pointer[cache.Cache]
+	current.Store(newCache(t, cache.Prefetch{Hits: 2, Remaining: 0.5}))
+	var group sync.WaitGroup
+	for w := range workers {
+		group.Go(func() {
+			dst := make([]byte, 0, 4096)
+			for i := range rounds {
+				key := nth("n", (i*7+w)%names)
+				now := after(time.Duration(i) * 10 * time.Millisecond)
+				switch i % 8 {
+				case 0:
+					a := answerTo(key, 5*time.Second, append(set(1, 2+i%3, 4), rr{rrtype: 16, ttl: 5, rdata: key})...)
+					a.RotateCount = 2 + i%3
+					current.Load().Put(key, a, now)
+				case 1:
+					current.Load().PutFailure(key, answerTo(key, 0).Msg, time.Second, 5*time.Second, now)
+				default:
+					var found cache.Freshness
+					dst, found = current.Load().Lookup(key, now, dst[:0])
+					if !isAnswerTo(key, dst, found) {
+						t.Errorf("%q: %d, %q", key, found, dst)
+						return
+					}
+				}
+			}
+		})
+	}
+	group.Go(func() {
+		for i := range 40 {
+			c := current.Load()
+			d, err := c.Resized(cache.Config{Size: cache.MinSize << (i % 3), Prefetch: cache.Prefetch{Hits: 1 + i%3, Remaining: 0.5}}, epoch)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			current.Store(d)
+			runtime.GC() // so that logs of caches that nobody has any more are given back
+		}
+	})
+	group.Go(func() {
+		for i := range 1000 {
+			c := current.Load()
+			c.SetPrefetch(cache.Prefetch{Hits: i % 4, Remaining: 0.25})
+			if s := c.Stats(); s.Bytes+s.Fixed > s.Capacity || s.Entries > names {
+				t.Errorf("%+v", s)
+				return
+			}
+		}
+	})
+	group.Wait()
+	check(t, current.Load())
+}
+
+// isAnswerTo tells whether msg is what TestParallel puts under key.
+func isAnswerTo(key, msg []byte, found cache.Freshness) bool {
+	if found == cache.Absent {
+		return len(msg) == 0
+	}
+	n := questionLen(key)
+	if len(msg) < 12+n+2 || !bytes.Equal(msg[12:12+n], key[:n]) {
+		return false
+	}
+	return found == cache.Failed || bytes.HasSuffix(msg, key)
+}
