@@ -15,20 +15,35 @@ func newIndex(slots int) index {
 	return index{slots: make([]uint64, slots), most: slots / 8 * 7}
 }
 
-func (x *index) mask() uint64 { return uint64(len(x.slots) - 1) }
+// home is where the search for hash begins: its upper half, scaled to the table,
+// which may so have any length and fit the budget.
+func (x *index) home(hash uint64) uint64 { return hash >> 32 * uint64(len(x.slots)) >> 32 }
 
-// first and next walk the offsets that hash may stand for: first gives the
-// position to start at, next the offset at or after pos, and the position to go
-// on from, or a negative offset at the end.
-func (x *index) first(hash uint64) uint64 { return hash >> 32 & x.mask() }
+// after is the position that follows pos.
+func (x *index) after(pos uint64) uint64 {
+	if pos++; pos < uint64(len(x.slots)) {
+		return pos
+	}
+	return 0
+}
 
+// distance is how many steps lead from one position to another.
+func (x *index) distance(from, to uint64) uint64 {
+	if to < from {
+		to += uint64(len(x.slots))
+	}
+	return to - from
+}
+
+// next gives the offset, at or after pos, that hash may stand for, and the
+// position to go on from; a negative offset is the end. The walk begins at home.
 func (x *index) next(hash, pos uint64) (off int, after uint64) {
 	for {
 		slot := x.slots[pos]
 		if slot == 0 {
 			return -1, pos
 		}
-		pos = (pos + 1) & x.mask()
+		pos = x.after(pos)
 		if slot>>32 == hash>>32 {
 			return int(slot&0xffffffff-1) << 3, pos
 		}
@@ -37,9 +52,9 @@ func (x *index) next(hash, pos uint64) (off int, after uint64) {
 
 // add makes off findable under hash. There must be room.
 func (x *index) add(hash uint64, off int) {
-	pos := x.first(hash)
+	pos := x.home(hash)
 	for x.slots[pos] != 0 {
-		pos = (pos + 1) & x.mask()
+		pos = x.after(pos)
 	}
 	x.slots[pos] = slotOf(hash, off)
 	x.count++
@@ -56,13 +71,12 @@ func (x *index) remove(hash uint64, off int) {
 	hole := x.position(hash, off)
 	x.count--
 	for pos := hole; ; {
-		pos = (pos + 1) & x.mask()
+		pos = x.after(pos)
 		slot := x.slots[pos]
 		if slot == 0 {
 			break
 		}
-		home := slot >> 32 & x.mask()
-		if (pos-home)&x.mask() >= (pos-hole)&x.mask() {
+		if x.distance(x.home(slot), pos) >= x.distance(hole, pos) {
 			x.slots[hole] = slot
 			hole = pos
 		}
@@ -71,9 +85,9 @@ func (x *index) remove(hash uint64, off int) {
 }
 
 func (x *index) position(hash uint64, off int) uint64 {
-	want, pos := slotOf(hash, off), x.first(hash)
+	want, pos := slotOf(hash, off), x.home(hash)
 	for x.slots[pos] != want {
-		pos = (pos + 1) & x.mask()
+		pos = x.after(pos)
 	}
 	return pos
 }

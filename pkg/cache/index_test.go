@@ -17,12 +17,13 @@ func TestIndex(t *testing.T) {
 	tests := []struct {
 		name         string
 		slots        int
-		homes, above uint32 // choices of the tag's bits inside and above the mask
+		homes, above uint32 // choices of the slot where a search begins, and of tags for each
 	}{
 		{name: "any hash", slots: 64, homes: 64, above: 1 << 20},
 		{name: "few tags", slots: 64, homes: 4, above: 2},
 		{name: "one tag", slots: 32, homes: 1, above: 1},
 		{name: "runs across the end", slots: 16, homes: 16, above: 3},
+		{name: "no power of two", slots: 41, homes: 41, above: 3},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -34,8 +35,12 @@ func TestIndex(t *testing.T) {
 			}
 			hashes := map[int]uint64{} // by offset
 			for i := range 4_000 {
-				home := (x.mask() - r.Uint64N(uint64(tt.homes))) & x.mask()
-				hash := (uint64(r.Uint32N(tt.above))*uint64(tt.slots)+home)<<32 | uint64(r.Uint32())
+				home := uint64(tt.slots) - 1 - r.Uint64N(uint64(tt.homes))
+				least := (home<<32 + uint64(tt.slots) - 1) / uint64(tt.slots) // tag whose home it is
+				hash := (least+uint64(r.Uint32N(tt.above)))<<32 | uint64(r.Uint32())
+				if x.home(hash) != home {
+					t.Fatalf("home of %x is %d, want %d", hash, x.home(hash), home)
+				}
 				off := freeOffset(r, hashes)
 				switch used := offsets(hashes); {
 				case len(used) < x.most && r.IntN(2) == 0:
@@ -97,7 +102,7 @@ func compareIndex(t *testing.T, x *index, hashes map[int]uint64, hash uint64) {
 			want = append(want, off)
 		}
 	}
-	for off, pos := x.next(hash, x.first(hash)); off >= 0; off, pos = x.next(hash, pos) {
+	for off, pos := x.next(hash, x.home(hash)); off >= 0; off, pos = x.next(hash, pos) {
 		got = append(got, off)
 	}
 	slices.Sort(want)

@@ -3,7 +3,6 @@
 package cache
 
 import (
-	"math/bits"
 	"runtime"
 	"sync"
 	"time"
@@ -12,7 +11,7 @@ import (
 )
 
 const (
-	bytesPerSlot = 128 // of the budget; entries are larger, so the index seldom fills
+	bytesPerSlot = 112 // of the budget: the least there is, an A record of a short name, has some 100
 	smallPart    = 10  // the small log is a tenth, as in the S3-FIFO paper
 	maxChances   = 64  // second chances one insertion may give: bounds the time under the lock
 )
@@ -36,7 +35,7 @@ type shard struct {
 }
 
 func newShard(size int) (*shard, error) {
-	slots := 1 << (bits.Len(uint(size/bytesPerSlot)) - 1)
+	slots := size / bytesPerSlot
 	s := &shard{index: newIndex(slots), ghosts: make([]uint32, slots)}
 	logs := (size - s.fixed()) &^ 7
 	arena, err := unix.Mmap(-1, 0, logs, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -63,7 +62,7 @@ func (s *shard) at(off int) entry {
 
 // find gives the entry stored under key and its offset.
 func (s *shard) find(hash uint64, key []byte) (entry, int, bool) {
-	for pos := s.index.first(hash); ; {
+	for pos := s.index.home(hash); ; {
 		var off int
 		if off, pos = s.index.next(hash, pos); off < 0 {
 			return nil, 0, false
@@ -87,7 +86,7 @@ func (s *shard) store(hash uint64, key []byte, a *Answer, flags byte, at int64) 
 	s.stats.Insertions++
 	freq := byte(0)
 	if old, off, ok := s.find(hash, key); ok {
-		if old.size() >= size {
+		if old.size() >= size && old.size() <= 2*size {
 			// In its place, even where that leaves some bytes unused: at the
 			// log's head it would push another answer out.
 			freq = old[offFreq]
@@ -132,7 +131,7 @@ func (s *shard) add(e entry, proven bool) {
 // shown its worth or would crowd the small log, else in the small one.
 func (s *shard) place(hash uint64, size int, worthy bool) (int, *ring) {
 	log := &s.small
-	ghost := &s.ghosts[hash>>32&s.index.mask()]
+	ghost := &s.ghosts[s.index.home(hash)]
 	known := *ghost == uint32(hash)|1
 	if known {
 		*ghost = 0 // another's ghost stays
@@ -180,7 +179,7 @@ func (s *shard) evictSmall() {
 		s.moveTo(off, to)
 	case !s.main.filled && s.settle(off, e):
 	default:
-		s.ghosts[e.hash()>>32&s.index.mask()] = uint32(e.hash()) | 1
+		s.ghosts[s.index.home(e.hash())] = uint32(e.hash()) | 1
 		s.forget(off, e)
 		s.small.free(e.size())
 	}

@@ -183,7 +183,7 @@ func TestGhostOfAnother(t *testing.T) {
 	t.Parallel()
 	s := testShard(t, 1<<14)
 	hash, other := uint64(5<<32|0x10), uint64(5<<32|0x20)
-	s.ghosts[5] = uint32(hash) | 1
+	s.ghosts[s.index.home(hash)] = uint32(hash) | 1
 	tests := []struct {
 		name     string
 		hash     uint64
