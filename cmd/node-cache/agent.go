@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -44,13 +45,13 @@ Logs go to standard error.`,
 
 // greet tells a newcomer, who runs without a file, what to type next.
 func greet(out io.Writer, a *agent.Agent) {
-	addr := a.Addrs()[0]
+	addr, program := a.Addrs()[0], os.Args[0]
 	_, _ = fmt.Fprintf(out, "node-cache %s answers DNS on %s, UDP and TCP. In another terminal:\n", version, addr)
 	_, _ = fmt.Fprintf(out, "  dig @%s -p %d example.com\n", addr.Addr(), addr.Port())
-	_, _ = fmt.Fprintf(out, "  node-cache query --server %s example.com      (bin/node-cache after `make build`)\n", addr)
+	_, _ = fmt.Fprintf(out, "  %s query --server %s example.com\n", program, addr)
 	if admin := a.AdminAddr(); admin.IsValid() {
-		_, _ = fmt.Fprintf(out, "  curl 'http://%s/status?format=text'           how it is doing\n", admin)
-		_, _ = fmt.Fprintf(out, "  curl http://%s/metrics                        for Prometheus\n", admin)
+		_, _ = fmt.Fprintf(out, "  curl 'http://%s/status?format=text'    how it is doing\n", admin)
+		_, _ = fmt.Fprintf(out, "  curl http://%s/metrics                 for Prometheus\n", admin)
 	}
-	_, _ = fmt.Fprintln(out, "It runs on built-in defaults; `node-cache check --print` shows them. Ctrl-C stops it.")
+	_, _ = fmt.Fprintf(out, "It runs on built-in defaults; `%s check --print` shows them. Ctrl-C stops it.\n", program)
 }
