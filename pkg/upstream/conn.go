@@ -22,6 +22,7 @@ var (
 	errRetired   = errors.New("retired")
 	errAbandoned = errors.New("nobody waits for it")
 	errStuck     = errors.New("peer does not read")
+	errSilent    = errors.New("peer does not answer")
 )
 
 // A conn is one TCP connection: a reader and a writer, joined by run. It is in
@@ -189,7 +190,9 @@ func (c *conn) removeLocked(gone *call) bool {
 	return true
 }
 
-// restLocked decides what becomes of a connection without calls.
+// restLocked decides what becomes of a connection without calls. One that was
+// silent until its callers gave up is not kept: the rest of a frame, or an
+// answer that takes for ever, may stand before all that would come after.
 func (c *conn) restLocked() {
 	switch {
 	case len(c.calls) > 0 || c.err != nil:
@@ -197,6 +200,8 @@ func (c *conn) restLocked() {
 		c.failLocked(errRetired)
 	case !c.open:
 		c.failLocked(errAbandoned)
+	case c.streams.now().Sub(c.heard) >= stallTime:
+		c.failLocked(errSilent)
 	case c.idle == nil:
 		c.idle = time.AfterFunc(idleTimeout, c.expire)
 	default:
@@ -215,8 +220,12 @@ func (c *conn) expire() {
 
 // stalledLocked tells whether the connection owes an answer and has been silent
 // for long, as one does whose path is cut.
-func (c *conn) stalledLocked(now time.Time) bool {
-	return len(c.calls) > 0 && now.Sub(c.heard) >= stallTime
+func (c *conn) stalledLocked(now time.Time) bool { return c.silentLocked(now, stallTime) }
+
+// silentLocked tells whether the connection owes an answer and has brought no
+// whole frame for that long.
+func (c *conn) silentLocked(now time.Time, long time.Duration) bool {
+	return len(c.calls) > 0 && now.Sub(c.heard) >= long
 }
 
 // fail ends the connection and all calls on it. The first reason stays.

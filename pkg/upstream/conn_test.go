@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -213,4 +214,41 @@ func TestTCPRunEnds(t *testing.T) {
 			t.Errorf("%d open, %d opened, want none of two", got.Open, got.Opened)
 		}
 	})
+}
+
+// A peer that hangs in the connections it has, and serves new ones, is not lost,
+// whether its clients come one after the other or never pause.
+func TestTCPSilentConnectionsMakeWay(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name  string
+		every time.Duration // between two clients
+		want  string        // what comes of the clients, in order
+	}{
+		{name: "one after the other", every: 5 * time.Second, want: "timeout 192.0.2.10 192.0.2.10"},
+		{name: "without a pause", every: 2 * time.Second, want: "192.0.2.10 192.0.2.10 192.0.2.10"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+					if q.Conn <= 2 {
+						return upstreamtest.Action{Drop: true}
+					}
+					return one("192.0.2.10")
+				})
+				p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
+				got := make([]string, 3)
+				var clients sync.WaitGroup
+				for i := range got {
+					clients.Go(func() { got[i] = ask(t, p) })
+					time.Sleep(tc.every)
+				}
+				clients.Wait()
+				if got := strings.Join(got, " "); got != tc.want {
+					t.Errorf("got %q, want %q", got, tc.want)
+				}
+			})
+		})
+	}
 }

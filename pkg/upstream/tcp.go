@@ -23,6 +23,7 @@ const (
 	writeTimeout = 3 * time.Second        // for one write; a peer that does not read is gone
 	idleTimeout  = 10 * time.Second       // without a query in flight
 	stallTime    = 800 * time.Millisecond // owes an answer and is silent: not for new queries
+	silenceTime  = 3 * time.Second        // owes an answer and is silent: makes way for another
 )
 
 // errDied marks the errors of a connection that ended with queries on it.
@@ -95,6 +96,9 @@ func (s *streams) join(ctx context.Context, q []byte, after uint64, opened *atom
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.pickLocked(now, after, len(q))
+	if (c == nil || c.stalledLocked(now)) && s.dropSilentLocked(now) {
+		c = s.pickLocked(now, after, len(q))
+	}
 	if (c == nil || c.stalledLocked(now)) && len(s.conns) < maxStreams && opened.Add(1) <= maxConns {
 		c = s.openLocked(ctx)
 	}
@@ -118,6 +122,22 @@ func (s *streams) pickLocked(now time.Time, after uint64, octets int) *conn {
 		}
 	}
 	return stalled
+}
+
+// dropSilentLocked makes room where all connections are taken: those go that have
+// been silent for too long. Queries that never pause would keep them otherwise,
+// and a peer that hangs in them would be lost while it serves others.
+func (s *streams) dropSilentLocked(now time.Time) (dropped bool) {
+	if len(s.conns) < maxStreams {
+		return false
+	}
+	for _, c := range slices.Clone(s.conns) {
+		if c.silentLocked(now, silenceTime) {
+			c.failLocked(errSilent)
+			dropped = true
+		}
+	}
+	return dropped
 }
 
 // openLocked adds a connection and starts its goroutine, which ends when the
