@@ -157,8 +157,11 @@ func programVersion(ctx context.Context, path string, args []string) string {
 	return parseVersion(string(text))
 }
 
-// parseVersion finds the first word that looks like a version: a digit first, and a dot in it.
+// parseVersion finds the first word that looks like a version: a digit first, and a dot in it. Ours may be a commit.
 func parseVersion(text string) string {
+	if rest, ours := strings.CutPrefix(text, oursName+" "); ours {
+		return strings.Fields(rest + " unknown")[0]
+	}
 	for word := range strings.FieldsSeq(text) {
 		word = strings.Trim(strings.TrimPrefix(word, "CoreDNS-"), ",;()")
 		bare := strings.TrimPrefix(word, "v")

@@ -24,6 +24,7 @@ func TestParseVersion(t *testing.T) {
 		{name: "a date before the version", text: "Nov 20 22:40:23 PowerDNS Recursor 4.8.8 (C) 2001-2022", want: "4.8.8"},
 		{name: "coredns", text: "CoreDNS-1.14.7\nlinux/amd64, go1.26.8, \n", want: "1.14.7"},
 		{name: "node-cache", text: "node-cache v0.1.0-3-gabcdef0 (go1.26.8)\n", want: "v0.1.0-3-gabcdef0"},
+		{name: "node-cache without a tag", text: "node-cache b7077ef go1.26.8 linux/amd64\n", want: "b7077ef"},
 		{name: "none", text: "usage: server [flags]\n", want: "unknown"},
 	}
 	for _, tt := range tests {
