@@ -34,6 +34,7 @@ type waiter struct {
 	from  wire.Peer
 	since time.Time
 	to    wire.Replier
+	done  bool // to was called
 }
 
 // flights are the questions under way.
@@ -126,8 +127,7 @@ func (r *Resolver) fly(ctx context.Context, f *flight) {
 	result := outcome{source: SourceUpstream, ede: wire.EDEOther}
 	defer func() {
 		if defect := recover(); defect != nil {
-			r.counts.panics.Add(1)
-			r.log.ErrorContext(ctx, "recovered from a panic", "where", "flight", "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
+			r.panicked(ctx, "flight", defect)
 			result = outcome{source: SourceFailure, ede: wire.EDEOther}
 		}
 		r.land(ctx, f, &result)
@@ -203,18 +203,39 @@ func (r *Resolver) land(ctx context.Context, f *flight, result *outcome) {
 	var buf []byte
 	now := r.now()
 	for i := range waiters {
-		w := &waiters[i]
-		source := result.source
-		if result.msg != nil {
-			buf = append(buf[:0], result.msg...)
-			buf = w.ask.Reply(buf, 0, &w.seal)
-		} else {
-			source = SourceFailure
-			w.seal.EDE = result.ede
-			buf = w.ask.AppendEmpty(buf[:0], wire.RcodeServFail, &w.seal)
-		}
-		r.reply(ctx, f.plan, w, source, buf, now)
+		buf = r.answer(ctx, f.plan, &waiters[i], result, buf, now)
 	}
+}
+
+// answer replies to one waiter, from room in buf, which it returns for the next.
+// What goes wrong with one reply, that one client's bytes may have caused, costs
+// the others nothing.
+func (r *Resolver) answer(ctx context.Context, plan *Plan, w *waiter, result *outcome, buf []byte, now time.Time) []byte {
+	defer func() {
+		if defect := recover(); defect != nil {
+			r.panicked(ctx, "reply", defect)
+			if !w.done {
+				w.to.Reply(nil)
+			}
+		}
+	}()
+	source := result.source
+	if result.msg != nil {
+		buf = append(buf[:0], result.msg...)
+		buf = w.ask.Reply(buf, 0, &w.seal)
+	} else {
+		source = SourceFailure
+		w.seal.EDE = result.ede
+		buf = w.ask.AppendEmpty(buf[:0], wire.RcodeServFail, &w.seal)
+	}
+	r.reply(ctx, plan, w, source, buf, now)
+	return buf
+}
+
+// panicked counts and logs a recovered panic.
+func (r *Resolver) panicked(ctx context.Context, where string, defect any) {
+	r.counts.panics.Add(1)
+	r.log.ErrorContext(ctx, "recovered from a panic", "where", where, "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
 }
 
 // shed answers a client for whom there is no room.
@@ -232,5 +253,6 @@ func (r *Resolver) reply(ctx context.Context, plan *Plan, w *waiter, source Sour
 	if plan.QueryLog != nil {
 		plan.QueryLog.record(ctx, &w.ask, &w.from, source, rcode, took)
 	}
+	w.done = true
 	w.to.Reply(msg)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // TestOneFlightForMany is the promise that a cold name costs one query upstream,
@@ -226,6 +227,38 @@ func TestFailures(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A breaker is a client whose reply cannot be sent.
+type breaker struct{}
+
+func (breaker) Reply([]byte) { panic("asked to") }
+
+// TestPanicWhileReplying lets the first of two clients of one flight break: the
+// second is answered, and nothing is left under way.
+func TestPanicWhileReplying(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpstream(t, "www.test. 300 IN A 192.0.2.1")
+		u.gate = make(chan struct{})
+		r := newResolver(t, plan(t, u))
+		pkt := pack(t, question("www.test.", dns.TypeA))
+		first, second := newClient(r, false), newClient(r, false)
+		now := time.Now()
+		if _, verdict := first.lane.Fast(pkt, &first.from, now, nil); verdict != wire.Missed {
+			t.Fatalf("verdict %v, want a miss", verdict)
+		}
+		first.lane.Slow(&first.from, now, breaker{})
+		second.send(pkt)
+		close(u.gate)
+		if got := unpack(t, <-second.got); got.Rcode != dns.RcodeSuccess || len(got.Answer) != 1 {
+			t.Errorf("the second client got, want one address:\n%s", got)
+		}
+		synctest.Wait()
+		if s := r.Stats(); s.Panics != 1 || s.Inflight != 0 || s.Waiting != 0 {
+			t.Errorf("panics %d, in flight %d, waiting %d, want 1, 0, 0", s.Panics, s.Inflight, s.Waiting)
+		}
+	})
 }
 
 // TestNobodyIsForgotten swaps plans under many clients: each gets one reply.
