@@ -101,8 +101,15 @@ func leadsBack(addr netip.AddrPort, listen config.Listen) bool {
 	if addr.Port() != listen.Port {
 		return false
 	}
+	ip := addr.Addr()
+	switch ip { // resolv.conf(5) files have these, and the kernel sends what is for them to the loopback
+	case netip.IPv4Unspecified():
+		ip = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	case netip.IPv6Unspecified():
+		ip = netip.IPv6Loopback()
+	}
 	for _, own := range listen.Addresses {
-		if own == addr.Addr() || own.IsUnspecified() && isLocal(addr.Addr()) {
+		if own == ip || own.IsUnspecified() && isLocal(ip) {
 			return true
 		}
 	}
@@ -111,7 +118,7 @@ func leadsBack(addr netip.AddrPort, listen config.Listen) bool {
 
 // isLocal tells whether an address is this machine's.
 func isLocal(addr netip.Addr) bool {
-	if addr.IsLoopback() || addr.IsUnspecified() {
+	if addr.IsLoopback() {
 		return true
 	}
 	addrs, err := net.InterfaceAddrs()
