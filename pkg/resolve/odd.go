@@ -16,7 +16,8 @@ import (
 //	QDCOUNT other than 1                  FORMERR, header only         (RFC 9619)
 //	a question, record or option cut,
 //	two OPTs, an OPT with a name,
-//	a cookie of a wrong length            FORMERR, header only         (RFC 6891 section 6.1.1, RFC 7873 section 5.2.2)
+//	a cookie of a wrong length,
+//	a client subnet that cannot be read   FORMERR, header only         (RFC 6891 section 6.1.1, RFC 7873 section 5.2.2, RFC 7871 section 6)
 //	EDNS version above 0                  BADVERS with our version     (RFC 6891 section 6.1.3)
 //	class CH, TXT of version.bind,
 //	version.server, hostname.bind,

@@ -96,6 +96,10 @@ func oddPackets(t *testing.T) []odd {
 		pkt[len(pkt)-1] = 5
 		return append(pkt, 0, 10, 0, 8, 1) // says eight octets, has one
 	})
+	var subnets [][]byte
+	for _, data := range []string{"", "\x00\x01\x18", "\x00\x01\x18\x00\x0a\x01", "\x00\x01\x18\x00\x0a\x01\x02\x03", "\x00\x01\x21\x00\x0a\x01\x02\x03\x04", "\x00\x01\x00\x08", "\x00\x03\x00\x00"} {
+		subnets = append(subnets, pack(t, withOPT(&dns.EDNS0_LOCAL{Code: 8, Data: []byte(data)})))
+	}
 	var many []dns.EDNS0
 	for range 65 {
 		many = append(many, &dns.EDNS0_LOCAL{Code: 65001})
@@ -129,6 +133,7 @@ func oddPackets(t *testing.T) []odd {
 		{"EDNS option cut", [][]byte{cutOption, opt[:len(opt)-1]}, "FORMERR header"},
 		{"more than 64 EDNS options", [][]byte{pack(t, withOPT(many...))}, "FORMERR header"},
 		{"cookie of a length that cannot be", [][]byte{pack(t, withOPT(&dns.EDNS0_COOKIE{Code: 10, Cookie: "00112233445566"})), pack(t, withOPT(&dns.EDNS0_COOKIE{Code: 10, Cookie: strings.Repeat("00", 41)}))}, "FORMERR header"},
+		{"client subnet that cannot be read", subnets, "FORMERR header"},
 		{"EDNS version above 0", [][]byte{pack(t, version1)}, "BADVERS question OPT(version=0)"},
 		{"class CH, version.bind and version.server", [][]byte{classed(t, "VERSION.bind.", dns.TypeTXT, dns.ClassCHAOS), classed(t, "version.server.", dns.TypeTXT, dns.ClassCHAOS)}, `NOERROR question [TXT "v9"]`},
 		{"class CH, hostname.bind and id.server", [][]byte{classed(t, "hostname.bind.", dns.TypeTXT, dns.ClassCHAOS), classed(t, "id.SERVER.", dns.TypeTXT, dns.ClassCHAOS)}, `NOERROR question [TXT "node-7"]`},
