@@ -79,10 +79,10 @@ func FuzzAnswer(f *testing.F) {
 				t.Errorf("round %d: asked %v, got a reply to another query: %x", round, question, reply)
 			}
 			limit := wire.MinUDP
-			switch {
-			case round == 2:
+			switch round {
+			case 2:
 				limit = wire.MaxMessage
-			case round == 1:
+			case 1:
 				limit = min(max(int(size), wire.MinUDP), wire.SafeUDP)
 			}
 			if len(reply) > limit {

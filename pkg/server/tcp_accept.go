@@ -16,11 +16,15 @@ import (
 const (
 	acceptPauseFirst = 5 * time.Millisecond
 	acceptPauseLast  = time.Second
+	// acceptWarnAgain sets the warnings apart: whoever opens connections could
+	// else fill the log.
+	acceptWarnAgain = 10 * time.Second
 )
 
 // accept admits connections until the listener is closed or ctx ends.
 func (t *TCP) accept(ctx context.Context) error {
 	var pause time.Duration
+	var warned time.Time
 	for {
 		conn, err := t.listener.Accept()
 		switch {
@@ -32,7 +36,8 @@ func (t *TCP) accept(ctx context.Context) error {
 			return err
 		}
 		t.count.acceptErrors.Add(1)
-		if pause == 0 { // once per row of errors
+		if now := time.Now(); now.Sub(warned) >= acceptWarnAgain {
+			warned = now
 			t.cfg.Log.WarnContext(ctx, "cannot accept tcp sessions", "addr", t.Addr(), "err", err)
 		}
 		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -49,20 +48,7 @@ type UDP struct {
 	cfg     UDPConfig
 	sockets []*udpSocket
 	stats   udpCounters
-	due     sync.WaitGroup // replies that Slow still owes
-}
-
-type udpCounters struct {
-	received, sent, unsent, oversize, panics atomic.Uint64
-}
-
-// UDPStats counts datagrams since the start.
-type UDPStats struct {
-	Received uint64
-	Sent     uint64
-	Unsent   uint64 // replies the kernel did not take
-	Oversize uint64 // queries too long to be one: dropped
-	Panics   uint64 // queries whose handling was cut short by a defect
+	due     atomic.Int64 // replies that Slow still owes
 }
 
 // A udpSocket is one of the sockets, with what its reader keeps between batches.
@@ -182,40 +168,50 @@ func (u *UDP) Addr() netip.AddrPort {
 	return u.sockets[0].conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-// Run serves until ctx ends. Then what the sockets hold is still answered, the
-// replies that are due are waited for, and the sockets are closed.
+// Run serves until ctx ends, and on until no reply is due any more: while one is,
+// its socket must stay open, and what arrives there would else be met with
+// silence. Then what the sockets hold is still answered, and they are closed. All
+// that takes no longer than the drain time and an answer from memory.
 func (u *UDP) Run(ctx context.Context) error {
 	defer u.Close()
-	stop := context.AfterFunc(ctx, func() {
-		for _, s := range u.sockets {
-			_ = s.conn.SetReadDeadline(time.Unix(1, 0)) // wakes the readers
-		}
-	})
-	defer stop()
-	var g errgroup.Group
+	base, stopReading := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopReading()
+	g, reading := errgroup.WithContext(base) // one reader's failure ends the others
+	defer context.AfterFunc(reading, u.wake)()
 	for _, s := range u.sockets {
-		g.Go(func() error { return s.run(ctx) })
+		g.Go(func() error { return s.run(reading) })
 	}
-	err := g.Wait()
-	u.awaitReplies()
+	failed := make(chan error, 1)
+	go func() { failed <- g.Wait() }()
+	var err error
+	select {
+	case <-ctx.Done():
+		limit := time.Now().Add(u.cfg.Drain)
+		u.awaitReplies(limit)
+		stopReading()
+		err = <-failed
+		u.awaitReplies(limit)
+	case err = <-failed:
+	}
 	if err != nil {
 		return fmt.Errorf("serving udp %s: %w", u.cfg.Addr, err)
 	}
 	return nil
 }
 
-// awaitReplies waits until Slow owes nothing more, or the drain time is over.
-func (u *UDP) awaitReplies() {
-	done := make(chan struct{})
-	go func() {
-		u.due.Wait()
-		close(done)
-	}()
-	limit := time.NewTimer(u.cfg.Drain)
-	defer limit.Stop()
-	select {
-	case <-done:
-	case <-limit.C:
+// wake makes the readers look whether they are to stop.
+func (u *UDP) wake() {
+	for _, s := range u.sockets {
+		_ = s.conn.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// awaitReplies waits until no reply is due, at most until limit.
+func (u *UDP) awaitReplies(limit time.Time) {
+	const look = 2 * time.Millisecond // a stop is rare, and this is short beside it
+	ticker := time.NewTicker(look)
+	defer ticker.Stop()
+	for now := time.Now(); u.due.Load() > 0 && now.Before(limit); now = <-ticker.C {
 	}
 }
 
@@ -223,17 +219,6 @@ func (u *UDP) awaitReplies() {
 func (u *UDP) Close() {
 	for _, s := range u.sockets {
 		_ = s.conn.Close()
-	}
-}
-
-// Stats may be called at any time.
-func (u *UDP) Stats() UDPStats {
-	return UDPStats{
-		Received: u.stats.received.Load(),
-		Sent:     u.stats.sent.Load(),
-		Unsent:   u.stats.unsent.Load(),
-		Oversize: u.stats.oversize.Load(),
-		Panics:   u.stats.panics.Load(),
 	}
 }
 
@@ -295,6 +280,6 @@ func (r *udpReply) Reply(msg []byte) {
 // finish says that the reply is no longer due.
 func (r *udpReply) finish() {
 	if !r.finished.Swap(true) {
-		r.socket.server.due.Done()
+		r.socket.server.due.Add(-1)
 	}
 }

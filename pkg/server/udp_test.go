@@ -225,6 +225,9 @@ func TestUDPDrains(t *testing.T) {
 				t.Fatalf("Run ended with %d replies due: %v", n, err)
 			case <-time.After(50 * time.Millisecond):
 			}
+			late := dialUDP(t, u.Addr())
+			write(t, late, servertest.Query(1, "late.test"))
+			read(t, late) // while replies are due, what arrives is answered
 			if got := h.Release("held.test"); got != n {
 				t.Errorf("%d held, want %d", got, n)
 			}

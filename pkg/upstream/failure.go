@@ -79,7 +79,7 @@ const (
 	CauseTimeout     Cause = iota // silent for longer than its patience
 	CauseConnRefused              // nobody listens there
 	CauseNetwork                  // any other network error
-	CauseLimit                    // queries in flight or connections per query: a bound of ours
+	CauseLimit                    // queries in flight or connections per query: a bound of ours, file descriptors among them
 	CauseMalformed                // a message with the right ID and question that cannot be read
 	CauseMismatch                 // a message that is not the answer; those too late on TCP included
 	CauseServFail                 // SERVFAIL
@@ -123,7 +123,7 @@ func (c Cause) String() string {
 // errorCause sorts the errors of a try that was not cut short.
 func errorCause(err error) Cause {
 	switch {
-	case errors.Is(err, errLimit):
+	case errors.Is(err, errLimit), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return CauseLimit
 	case errors.Is(err, errMalformed):
 		return CauseMalformed

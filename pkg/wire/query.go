@@ -211,6 +211,8 @@ func subnetFits(data []byte) bool {
 	}
 	bits := 32
 	switch binary.BigEndian.Uint16(data) {
+	case 0: // says only that there is to be no subnet
+		bits = 0
 	case 1:
 	case 2:
 		bits = 128

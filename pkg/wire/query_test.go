@@ -100,6 +100,9 @@ func TestQueryParse(t *testing.T) {
 		{"subnet of 20", ask(flagsQuery, a, opt(1232, 0, 0, option(8, append([]byte{0, 2, 128, 0}, make([]byte, 16)...)...))), edns(1232, func(a *asked) {
 			a.Subnet = "\x00\x02\x80\x00" + strings.Repeat("\x00", 16)
 		})},
+		{"subnet of nothing", ask(flagsQuery, a, opt(1232, 0, 0, option(8, 0, 0, 0, 0))), edns(1232, func(a *asked) {
+			a.Subnet = "\x00\x00\x00\x00"
+		})},
 		{"the first subnet counts", ask(flagsQuery, a, opt(1232, 0, 0, option(8, 0, 1, 0, 0), option(8, 0, 2, 0, 0))), edns(1232, func(a *asked) {
 			a.Subnet = "\x00\x01\x00\x00"
 		})},

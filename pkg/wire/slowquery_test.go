@@ -75,7 +75,7 @@ func whyNoOPT(pkt []byte, m *dns.Msg) string {
 // slowSubnet tells whether a client-subnet option says as many bits as it has
 // octets for, by listing every length that may be.
 func slowSubnet(data []byte) bool {
-	for family, bits := range map[byte]int{1: 32, 2: 128} {
+	for family, bits := range map[byte]int{0: 0, 1: 32, 2: 128} {
 		for prefix := 0; prefix <= bits; prefix++ {
 			octets := prefix / 8
 			if prefix%8 != 0 {
