@@ -211,7 +211,8 @@ func (u *UDP) awaitReplies(limit time.Time) {
 	const look = 2 * time.Millisecond // a stop is rare, and this is short beside it
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
-	for now := time.Now(); u.due.Load() > 0 && now.Before(limit); now = <-ticker.C {
+	for u.due.Load() > 0 && time.Now().Before(limit) {
+		<-ticker.C
 	}
 }
 
