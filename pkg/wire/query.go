@@ -124,6 +124,7 @@ func (q *Query) parseAdditional(pkt []byte, off, n int) Fault {
 	if n > maxAdditional {
 		return FaultFormErr
 	}
+	fault := FaultNone
 	for range n {
 		end, next := recordEnds(pkt, off)
 		if next > len(pkt) {
@@ -133,13 +134,13 @@ func (q *Query) parseAdditional(pkt []byte, off, n int) Fault {
 			if q.EDNS || pkt[off] != 0 {
 				return FaultFormErr
 			}
-			if fault := q.parseOPT(pkt[end+2 : next]); fault != FaultNone {
+			if fault = q.parseOPT(pkt[end+2 : next]); fault == FaultFormErr {
 				return fault
 			}
 		}
 		off = next
 	}
-	return FaultNone
+	return fault // BADVERS only now: what follows the OPT may still be malformed
 }
 
 // recordEnds is the offset after the owner of the record at off and the offset

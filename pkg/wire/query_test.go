@@ -178,6 +178,7 @@ func TestQueryParseFault(t *testing.T) {
 		{"additional RDATA beyond the end", cat(header(flagsQuery, 1, 0, 0, 1), question(a, 1), record(a, 250, make([]byte, 9))[:20]), wire.FaultFormErr},
 		{"OPT header cut", withOPT()[:len(withOPT())-1], wire.FaultFormErr},
 		{"two OPT", ask(flagsQuery, a, opt(512, 0, 0), opt(512, 0, 0)), wire.FaultFormErr},
+		{"two OPT, the first of a later version", ask(flagsQuery, a, opt(512, 1, 0), opt(512, 0, 0)), wire.FaultFormErr},
 		{"OPT with a name", ask(flagsQuery, a, cat(a, opt(512, 0, 0)[1:])), wire.FaultFormErr},
 		{"OPT with a pointer to the root", ask(flagsQuery, a, cat(pointer(14), opt(512, 0, 0)[1:])), wire.FaultFormErr},
 		{"option header cut", withOPT([]byte{0, 3, 0}), wire.FaultFormErr},
