@@ -19,11 +19,11 @@ func checkCommand() *cobra.Command {
 is reported at once, with its path and a hint. Exit code 0: good; 1: not.`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, name := config.Default(), "built-in defaults"
+			cfg, name := config.Default(config.Agent), "built-in defaults"
 			if len(args) == 1 {
 				var err error
 				name = args[0]
-				if cfg, err = config.Load(name); err != nil {
+				if cfg, err = config.Load(name, config.Agent); err != nil {
 					return err
 				}
 			} else if !show {

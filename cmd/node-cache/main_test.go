@@ -119,13 +119,13 @@ func TestCheckPrint(t *testing.T) {
 		"the defaults": {"check", "--print"},
 		"a file":       {"check", "--print", file(t, "cache: {size: 128Mi}\nlog: {queries: sample=7}\n")},
 	} {
-		want := config.Default()
+		want := config.Default(config.Agent)
 		if len(args) == 3 {
 			want.Cache.Size = 128 << 20
 			want.Log.Queries = config.QueryLog{Mode: config.QueriesSample, Sample: 7}
 		}
 		printed := command(args...)
-		got, err := config.Parse([]byte(printed.Stdout))
+		got, err := config.Parse([]byte(printed.Stdout), config.Agent)
 		if printed.Code != exitOK || err != nil {
 			t.Fatalf("%s: %+v: %v", name, printed, err)
 		}

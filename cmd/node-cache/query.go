@@ -30,7 +30,7 @@ type question struct {
 func queryCommand() *cobra.Command {
 	q := question{}
 	var server string
-	listen := config.Default().Listen
+	listen := config.Default(config.Agent).Listen
 	cmd := &cobra.Command{
 		Use:   "query [--server IP:PORT] [--tcp] NAME [TYPE]",
 		Short: "Ask an agent for a name",

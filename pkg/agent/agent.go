@@ -86,7 +86,7 @@ func New(o Options) (*Agent, error) {
 // load reads the configuration, makes the log that it asks for, and begins to
 // watch the file before it is read, so that no change falls between the two.
 func (a *Agent) load() (config.Config, error) {
-	cfg := config.Default()
+	cfg := config.Default(config.Agent)
 	if a.options.Config != nil {
 		cfg = *a.options.Config
 	}
@@ -97,7 +97,7 @@ func (a *Agent) load() (config.Config, error) {
 			Changed: a.Reload,
 			Log:     slog.New(slog.DiscardHandler),
 		})
-		cfg, err = config.Load(a.options.File)
+		cfg, err = config.Load(a.options.File, config.Agent)
 	}
 	if err = cmp.Or(err, watchErr); err != nil {
 		return cfg, err

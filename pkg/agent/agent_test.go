@@ -82,7 +82,7 @@ func start(t *testing.T, o agent.Options) (a *agent.Agent, stop func()) {
 // local is a configuration on loopback with one upstream.
 func local(t *testing.T, upstream netip.AddrPort) config.Config {
 	t.Helper()
-	cfg := config.Default()
+	cfg := config.Default(config.Agent)
 	cfg.Listen.Port = freePort(t)
 	cfg.Admin.Address = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), freePort(t))
 	cfg.Forward = []config.Route{{Zone: ".", To: []config.Target{{Kind: config.Plain, Addr: upstream}}}}

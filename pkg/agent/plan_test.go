@@ -37,7 +37,7 @@ func TestLeadsBack(t *testing.T) {
 			if err := os.WriteFile(path, []byte("nameserver "+tt.nameserver+"\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			cfg := config.Default()
+			cfg := config.Default(config.Agent)
 			cfg.Listen.Addresses, cfg.Listen.Port = []netip.Addr{netip.MustParseAddr(tt.listen)}, 53
 			cfg.Forward[0].To = []config.Target{{Kind: config.ResolvConf, Path: path}}
 			log := &journal{}

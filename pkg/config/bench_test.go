@@ -42,7 +42,7 @@ func BenchmarkParse(b *testing.B) {
 			text := []byte(bb.text)
 			b.SetBytes(int64(len(text)))
 			for b.Loop() {
-				if _, err := config.Parse(text); (err == nil) != bb.good {
+				if _, err := config.Parse(text, config.Agent); (err == nil) != bb.good {
 					b.Fatalf("Parse: error %.200v, want none: %t", err, bb.good)
 				}
 			}

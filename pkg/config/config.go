@@ -8,22 +8,24 @@ import (
 	"time"
 )
 
-// Config is the plan of one agent. [Default] has the value of every absent key.
+// Config is the plan of one agent or resolver. [Default] has the value of every absent key.
 type Config struct {
-	Listen   Listen
-	Forward  []Route // in the order of the file, zones unique; the root zone is always there
-	Cache    Cache
-	Limits   Limits
-	Identity Identity
-	Admin    Admin
-	Log      Log
+	Listen        Listen
+	Forward       []Route // in the order of the file, zones unique; the root zone is always there
+	ClusterDomain string  // lower-case and absolute, of two labels or more; default "cluster.local."
+	Cluster       Cluster
+	Cache         Cache
+	Limits        Limits
+	Identity      Identity
+	Admin         Admin
+	Log           Log
 }
 
 // Listen says where DNS queries are taken, over UDP and TCP.
 type Listen struct {
-	// Addresses are unique and never empty; default 127.0.0.1. 0.0.0.0 stands for
-	// every IPv4 address, :: for every address, and nothing they cover is listed
-	// beside them. An IPv6 address may carry a zone (fe80::1%eth0).
+	// Addresses are unique and never empty; default 127.0.0.1, for a resolver ::.
+	// 0.0.0.0 stands for every IPv4 address, :: for every address, and nothing they
+	// cover is listed beside them. An IPv6 address may carry a zone (fe80::1%eth0).
 	Addresses []netip.Addr
 	Port      uint16 // 1..65535; default 1053
 	UDPSize   int    // bytes of the largest answer over UDP, 512..4096; default 1232 (DNS Flag Day 2020)
@@ -70,7 +72,7 @@ type Identity struct {
 
 // Admin says where /metrics, /livez, /readyz and /status are served.
 type Admin struct {
-	Address netip.AddrPort // the zero value: nowhere; default 127.0.0.1:9253
+	Address netip.AddrPort // the zero value: nowhere; default 127.0.0.1:9253, for a resolver [::]:9253
 }
 
 // Log says what is logged.

@@ -8,9 +8,12 @@ import (
 	"time"
 )
 
+// The port of the admin server.
+const adminPort = 9253
+
 // Default returns the plan of an empty file. It shares nothing with other calls.
-func Default() Config {
-	return Config{
+func Default(role Role) Config {
+	c := Config{
 		Listen: Listen{
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})},
 			Port:      1053,
@@ -20,6 +23,14 @@ func Default() Config {
 			Zone: ".",
 			To:   []Target{{Kind: ResolvConf, Path: "/etc/resolv.conf"}},
 		}},
+		ClusterDomain: "cluster.local.",
+		Cluster: Cluster{
+			Central:    Central{Connections: 2},
+			Pods:       PodsInsecure,
+			TTL:        5 * time.Second,
+			StaleAfter: 90 * time.Second,
+			NodeZone:   "auto",
+		},
 		Cache: Cache{
 			Size:        64 << 20,
 			MinTTL:      5 * time.Second,
@@ -36,7 +47,15 @@ func Default() Config {
 			TCPPerClient: 128,
 			TCPIdle:      10 * time.Second,
 		},
-		Admin: Admin{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 9253)},
+		Admin: Admin{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), adminPort)},
 		Log:   Log{Level: slog.LevelInfo, Format: "json"},
 	}
+	if role == Resolver {
+		// It runs in a pod of its own, and what asks it, scrapes it and probes it does not.
+		c.Listen.Addresses = []netip.Addr{netip.IPv6Unspecified()}
+		c.Admin.Address = netip.AddrPortFrom(netip.IPv6Unspecified(), adminPort)
+		c.Cluster.Resolver = ResolverLocal
+		c.Cluster.Endpoints = EndpointsAll
+	}
+	return c
 }

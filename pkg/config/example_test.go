@@ -14,7 +14,7 @@ func ExampleParse() {
 forward:
 - {zone: ".", to: [192.0.2.1, "tcp://192.0.2.2"]}
 cache: {size: 128Mi}
-`))
+`), config.Agent)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -27,7 +27,7 @@ func ExampleError() {
 	_, err := config.Parse([]byte(`
 listen: {port: 70000}
 cache: {sise: 64Mi}
-`))
+`), config.Agent)
 	if problems, ok := errors.AsType[*config.Error](err); ok {
 		for _, p := range problems.Problems {
 			fmt.Printf("%s (%s)\n", p, p.Hint)

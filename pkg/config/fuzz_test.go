@@ -15,7 +15,7 @@ import (
 
 // FuzzParse holds Parse to its contract: a plan that survives Marshal, or an [config.Error] that says something.
 func FuzzParse(f *testing.F) {
-	all, err := config.Marshal(config.Default()) // not the reference: comments only make inputs long
+	all, err := config.Marshal(config.Default(config.Agent)) // not the reference: comments only make inputs long
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := config.Parse(data)
+		c, err := config.Parse(data, config.Agent)
 		if err == nil {
 			roundTrip(t, c)
 			return

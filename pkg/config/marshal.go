@@ -11,10 +11,11 @@ import (
 )
 
 // Marshal writes every key of c, in the order of the reference, so that [Parse]
-// reads c again. A Config that Parse could not have returned is an error.
+// reads c again, in any role that could have given c. A Config that Parse could
+// not have returned is an error.
 func Marshal(c Config) ([]byte, error) {
 	text := []byte(render(c))
-	again, err := Parse(text)
+	again, err := Parse(text, Agent) // no key is absent, and an agent may be all that a resolver may
 	if err != nil {
 		return nil, fmt.Errorf("writing the configuration: %w", err)
 	}

@@ -29,7 +29,7 @@ func TestMarshal(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "testdata/marshal.txt", string(got))
-	again, err := config.Parse(got)
+	again, err := config.Parse(got, config.Agent)
 	if err != nil {
 		t.Fatal(err)
 	}

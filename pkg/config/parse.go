@@ -13,24 +13,24 @@ import (
 const maxBytes = 1 << 20
 
 // Parse reads the text of a configuration. The error is an [*Error] with every problem of it.
-func Parse(data []byte) (Config, error) {
-	return parseFile("", data)
+func Parse(data []byte, role Role) (Config, error) {
+	return parseFile("", data, role)
 }
 
 // Load reads the configuration in a file. The error is an [*Error], or wraps the
 // one of the operating system when the file cannot be read.
-func Load(path string) (Config, error) {
+func Load(path string, role Role) (Config, error) {
 	data, err := readFile(path)
 	if err != nil {
 		return Config{}, err
 	}
-	return parseFile(path, data)
+	return parseFile(path, data, role)
 }
 
 // parseFile is Parse, with the path of the file for the error.
-func parseFile(path string, data []byte) (Config, error) {
+func parseFile(path string, data []byte, role Role) (Config, error) {
 	r := &report{}
-	c := Default()
+	c := Default(role)
 	if root, ok := readDocument(data, r); ok {
 		root.fields(configFields(&c))
 		checkRules(&c, r)

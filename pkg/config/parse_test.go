@@ -28,7 +28,7 @@ func plain() cmp.Option { return cmpopts.EquateComparable(netip.Addr{}, netip.Ad
 
 // with is the default plan after a change.
 func with(change func(*config.Config)) config.Config {
-	c := config.Default()
+	c := config.Default(config.Agent)
 	change(&c)
 	return c
 }
@@ -41,14 +41,14 @@ func TestParse(t *testing.T) {
 		text string
 		want config.Config
 	}{
-		{name: "empty", text: "", want: config.Default()},
-		{name: "comment only", text: "# nothing\n", want: config.Default()},
-		{name: "empty document", text: "---\n...\n", want: config.Default()},
+		{name: "empty", text: "", want: config.Default(config.Agent)},
+		{name: "comment only", text: "# nothing\n", want: config.Default(config.Agent)},
+		{name: "empty document", text: "---\n...\n", want: config.Default(config.Agent)},
 		{name: "directive", text: "%YAML 1.1\n--- # text\nlisten: {port: 53}\n", want: with(func(c *config.Config) { c.Listen.Port = 53 })},
 		{name: "byte order mark", text: "\ufefflisten: {port: 53}\n", want: with(func(c *config.Config) { c.Listen.Port = 53 })},
 		{name: "empty second document", text: "listen: {port: 53}\n---\n# end\n", want: with(func(c *config.Config) { c.Listen.Port = 53 })},
 		{name: "line ends of Windows", text: "listen:\r\n  port: 53\r\n", want: with(func(c *config.Config) { c.Listen.Port = 53 })},
-		{name: "keys without a value", text: "listen:\ncache: {size: , prefetch: ~}\nforward: null\n", want: config.Default()},
+		{name: "keys without a value", text: "listen:\ncache: {size: , prefetch: ~}\nforward: null\n", want: config.Default(config.Agent)},
 		{name: "JSON", text: `{"kind": "Config", "listen": {"port": 53}}`, want: with(func(c *config.Config) { c.Listen.Port = 53 })},
 		{
 			name: "anchors", text: "cache: {minTTL: &t 7s, failureTTL: *t}",
@@ -157,15 +157,15 @@ func TestParse(t *testing.T) {
 				}
 			}),
 		},
-		{name: "queries off in quotes", text: "log: {queries: 'off'}", want: config.Default()},
-		{name: "queries off as YAML reads it", text: "log: {queries: off}", want: config.Default()},
+		{name: "queries off in quotes", text: "log: {queries: 'off'}", want: config.Default(config.Agent)},
+		{name: "queries off as YAML reads it", text: "log: {queries: off}", want: config.Default(config.Agent)},
 		{name: "queries errors", text: "log: {queries: errors}", want: with(func(c *config.Config) { c.Log.Queries.Mode = config.QueriesErrors })},
 		{name: "queries slow", text: "log: {queries: slow}", want: with(func(c *config.Config) { c.Log.Queries.Mode = config.QueriesSlow })},
 		{name: "queries all", text: "log: {queries: all}", want: with(func(c *config.Config) { c.Log.Queries.Mode = config.QueriesAll })},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := config.Parse([]byte(tt.text))
+			got, err := config.Parse([]byte(tt.text), config.Agent)
 			if err != nil {
 				t.Fatalf("Parse: %v", err)
 			}
@@ -184,7 +184,7 @@ func roundTrip(t *testing.T, c config.Config) {
 	if err != nil {
 		t.Fatalf("Marshal: %v", err)
 	}
-	again, err := config.Parse(text)
+	again, err := config.Parse(text, config.Agent)
 	if err != nil {
 		t.Fatalf("Parse of\n%s: %v", text, err)
 	}
@@ -209,7 +209,7 @@ func TestParseBad(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c, err := config.Parse(data)
+			c, err := config.Parse(data, config.Agent)
 			if _, ok := errors.AsType[*config.Error](err); !ok {
 				t.Fatalf("Parse: error %v, want a *config.Error", err)
 			}
@@ -261,7 +261,7 @@ func TestParseBadText(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := config.Parse([]byte(tt.text))
+			_, err := config.Parse([]byte(tt.text), config.Agent)
 			if err == nil {
 				t.Fatal("Parse: no error")
 			}
@@ -274,7 +274,7 @@ func TestParseBadText(t *testing.T) {
 
 func TestParseReportIsBounded(t *testing.T) {
 	t.Parallel()
-	_, err := config.Parse([]byte("listen: {addresses: [" + strings.Repeat("x,", 1000) + "]}"))
+	_, err := config.Parse([]byte("listen: {addresses: ["+strings.Repeat("x,", 1000)+"]}"), config.Agent)
 	problems, ok := errors.AsType[*config.Error](err)
 	if !ok {
 		t.Fatalf("Parse: error %v, want a *config.Error", err)
@@ -291,7 +291,7 @@ func TestLoad(t *testing.T) {
 	if err := os.WriteFile(file, []byte("listen: {port: 53}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, err := config.Load(file)
+	got, err := config.Load(file, config.Agent)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +306,7 @@ func TestLoadNamesTheFile(t *testing.T) {
 	if err := os.WriteFile(file, []byte("listen: {port: 0}\ncach: {}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := config.Load(file)
+	_, err := config.Load(file, config.Agent)
 	want := &config.Error{Path: file, Problems: []config.Problem{
 		{Path: "listen.port", What: "0: not between 1 and 65535"},
 		{Path: "cach", What: "unknown key", Hint: `did you mean "cache"?`},
@@ -327,20 +327,20 @@ func TestLoadNamesTheFile(t *testing.T) {
 func TestLoadUnreadable(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	if _, err := config.Load(filepath.Join(folder, "none.yaml")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := config.Load(filepath.Join(folder, "none.yaml"), config.Agent); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing file: error %v, want one that is fs.ErrNotExist", err)
 	}
-	if _, err := config.Load(folder); err == nil || !strings.HasPrefix(err.Error(), "reading the configuration: ") {
+	if _, err := config.Load(folder, config.Agent); err == nil || !strings.HasPrefix(err.Error(), "reading the configuration: ") {
 		t.Errorf("a folder: error %v, want one about reading", err)
 	}
 }
 
 func TestDefaultIsNotShared(t *testing.T) {
 	t.Parallel()
-	c := config.Default()
+	c := config.Default(config.Agent)
 	c.Listen.Addresses[0] = netip.IPv6Loopback()
 	c.Forward[0].To[0].Path = "/elsewhere"
-	if got := config.Default(); got.Listen.Addresses[0] == c.Listen.Addresses[0] || got.Forward[0].To[0] == c.Forward[0].To[0] {
+	if got := config.Default(config.Agent); got.Listen.Addresses[0] == c.Listen.Addresses[0] || got.Forward[0].To[0] == c.Forward[0].To[0] {
 		t.Errorf("a change of one Default shows in the next: %+v", got)
 	}
 }

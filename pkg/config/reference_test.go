@@ -14,11 +14,11 @@ import (
 
 func TestReferenceIsDefault(t *testing.T) {
 	t.Parallel()
-	got, err := config.Parse(config.Reference())
+	got, err := config.Parse(config.Reference(), config.Agent)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(config.Default(), got, plain()); diff != "" {
+	if diff := cmp.Diff(config.Default(config.Agent), got, plain()); diff != "" {
 		t.Errorf("the reference (-Default +got):\n%s", diff)
 	}
 }
@@ -34,7 +34,7 @@ func TestReferenceIsNotShared(t *testing.T) {
 // TestReferenceHasEveryKey compares with Marshal, which writes every key: what it left out would not survive it.
 func TestReferenceHasEveryKey(t *testing.T) {
 	t.Parallel()
-	all, err := config.Marshal(config.Default())
+	all, err := config.Marshal(config.Default(config.Agent))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestDocumentation(t *testing.T) {
 		last.Keys = append(last.Keys, k)
 	}
 	const example = "listen: {port: 70000}\nforward:\n- {zone: \".\", to: [\"10.0.0\"]}\ncache: {sise: 64Mi, minTTL: 5}\n"
-	_, err := config.Parse([]byte(example))
+	_, err := config.Parse([]byte(example), config.Agent)
 	if err == nil {
 		t.Fatal("the example of a bad file is good")
 	}

@@ -26,6 +26,7 @@ const (
 // WatcherConfig is what a Watcher is made from.
 type WatcherConfig struct {
 	Path string // of the file; required
+	Role Role   // of what Load would get; default Agent
 
 	// Changed gets what Load would return, once for each content that differs from
 	// the one before, never for the content at the time of NewWatcher. A file that
@@ -181,7 +182,7 @@ func (w *Watcher) look(believe bool) bool {
 		w.cfg.Changed(Config{}, now.err)
 		return true
 	}
-	w.cfg.Changed(parseFile(w.cfg.Path, now.data))
+	w.cfg.Changed(parseFile(w.cfg.Path, now.data, w.cfg.Role))
 	return true
 }
 

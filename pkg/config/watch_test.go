@@ -251,7 +251,7 @@ func TestWatcherEmptied(t *testing.T) {
 	write(t, path, file(1))
 	calls := watch(t, path)
 	must(t, os.Truncate(path, 0))
-	expect(t, calls, change{Port: config.Default().Listen.Port})
+	expect(t, calls, change{Port: config.Default(config.Agent).Listen.Port})
 }
 
 func TestWatcherOddFiles(t *testing.T) {

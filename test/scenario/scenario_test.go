@@ -99,7 +99,7 @@ func (s *stage) start(ctx context.Context, ended chan<- error) {
 }
 
 func (s *stage) config(name string) (config.Config, error) {
-	cfg, err := config.Parse([]byte(s.files[name]))
+	cfg, err := config.Parse([]byte(s.files[name]), config.Agent)
 	cfg.Listen.Addresses = nil
 	cfg.Admin = config.Admin{}
 	return cfg, err
