@@ -174,6 +174,10 @@ func (m *Message) Rcode() uint16 { return m.rcode }
 // Truncated tells whether TC is set.
 func (m *Message) Truncated() bool { return m.Raw[2]&bitTC != 0 }
 
+// ClearAuthority takes the AA flag off: who passes an answer on from memory is
+// not its authority (RFC 1035 section 4.1.1).
+func (m *Message) ClearAuthority() { m.Raw[2] &^= bitAA }
+
 // HasOPT tells whether there was an OPT record.
 func (m *Message) HasOPT() bool { return m.opt != 0 }
 
@@ -207,69 +211,6 @@ func (m *Message) SOAMinimum(r Record) uint32 {
 		return 0
 	}
 	return minimum
-}
-
-// StripOPT takes the OPT record out, in place: it is between two hops only and
-// belongs to no stored answer (RFC 6891 section 6.1.1). Where records follow
-// it, they move up and the pointers in them are mended; it fails, with the
-// message spoilt, if one of them pointed into the OPT record itself.
-func (m *Message) StripOPT() error {
-	if m.opt == 0 {
-		return nil
-	}
-	cut := m.optEnd - m.opt
-	for i, r := range m.Records {
-		if int(r.Owner) < m.opt {
-			continue
-		}
-		if !m.mendRecord(r, cut) {
-			return ErrMalformed
-		}
-		m.Records[i].Owner -= uint16(cut)
-		m.Records[i].TTL -= uint16(cut)
-	}
-	m.Raw = append(m.Raw[:m.opt], m.Raw[m.optEnd:]...)
-	count := binary.BigEndian.Uint16(m.Raw[10:])
-	binary.BigEndian.PutUint16(m.Raw[10:], count-1)
-	m.opt, m.optEnd = 0, 0
-	return nil
-}
-
-// mendRecord lowers the pointers of a record behind the OPT record by cut.
-func (m *Message) mendRecord(r Record, cut int) bool {
-	off := m.mendName(int(r.Owner), cut)
-	l, ok := nameLayout(r.Type)
-	if off < 0 || !ok {
-		return off >= 0
-	}
-	off = r.Data() + l.before
-	for range l.names {
-		if off = m.mendName(off, cut); off < 0 {
-			return false
-		}
-	}
-	return true
-}
-
-func (m *Message) mendName(off, cut int) int {
-	for {
-		n := int(m.Raw[off])
-		switch {
-		case n == 0:
-			return off + 1
-		case n <= MaxLabel:
-			off += n + 1
-		default:
-			target := pointer(m.Raw, off)
-			if target >= m.opt && target < m.optEnd {
-				return -1
-			}
-			if target >= m.optEnd {
-				binary.BigEndian.PutUint16(m.Raw[off:], uint16(0xc000|(target-cut)))
-			}
-			return off + 2
-		}
-	}
 }
 
 // ID is the message's ID.

@@ -54,6 +54,7 @@ type Ask struct {
 type Query struct {
 	Ask
 
+	sought int // octets of the name looked for, with which the key begins
 	keyLen int
 	key    [MaxName + 3 + maxSubnet]byte
 }
@@ -83,6 +84,7 @@ func (q *Query) Parse(pkt []byte) Fault {
 	q.question = pkt[HeaderLen : end+4]
 	q.Type = binary.BigEndian.Uint16(pkt[end:])
 	q.Class = binary.BigEndian.Uint16(pkt[end+2:])
+	q.sought = q.nameLen
 	lower(q.key[:q.nameLen], pkt[HeaderLen:end])
 	fault := FaultNone
 	if counts := binary.BigEndian.Uint32(pkt[6:]); counts != 0 {
@@ -100,12 +102,12 @@ func (q *Query) Parse(pkt []byte) Fault {
 
 func (q *Query) reset() {
 	q.Ask = Ask{UDPSize: MinUDP}
-	q.keyLen = 0
+	q.sought, q.keyLen = 0, 0
 }
 
 // sealKey completes the key behind the name.
 func (q *Query) sealKey() {
-	n := q.nameLen
+	n := q.sought
 	binary.BigEndian.PutUint16(q.key[n:], q.Type)
 	var flags byte
 	if q.DO {
@@ -224,8 +226,18 @@ func subnetFits(data []byte) bool {
 	return source <= bits && data[3] == 0 && len(data) == 4+(source+7)/8
 }
 
-// Name is the canonical name in wire form. It is valid until the next Parse.
-func (q *Query) Name() []byte { return q.key[:q.nameLen] }
+// Name is the canonical name in wire form of what is looked for: the name that
+// was asked, or the target of the aliases followed since. It is valid until the
+// next Parse or Follow.
+func (q *Query) Name() []byte { return q.key[:q.sought] }
+
+// Follow makes target, a canonical name in wire form, what is looked for: the
+// name that was asked turned out to be an alias. The reply still has the question
+// as it was asked.
+func (q *Query) Follow(target []byte) {
+	q.sought = copy(q.key[:MaxName], target)
+	q.sealKey()
+}
 
 // Question is the question as asked: name in the client's spelling, type, class.
 // It points into the packet.

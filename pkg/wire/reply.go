@@ -19,11 +19,15 @@ type Seal struct {
 // limit at whole RRsets, and an OPT record if q had one. It returns buf grown
 // or shortened; what is before start stays.
 //
-// AD is kept for a client that asked for it only (RFC 6840 section 5.7).
+// AA is kept as it is stored: it is the cluster zone's, or was taken off what came
+// from elsewhere. AD is kept for a client that asked for it only (RFC 6840
+// section 5.7).
 func (q *Ask) Reply(buf []byte, start int, s *Seal) []byte {
 	msg := buf[start:]
 	binary.BigEndian.PutUint16(msg, q.ID)
+	authoritative := msg[2] & bitAA
 	msg[2], msg[3] = q.flags(msg[3])
+	msg[2] |= authoritative
 	copy(msg[HeaderLen:], q.question)
 	room := s.Limit - q.optLen(s)
 	if len(msg) > room {

@@ -60,6 +60,7 @@ func replyTo(tb testing.TB, q *wire.Query, stored *wire.Message, s *wire.Seal) [
 	set(q.CD, 0x0010)
 	set(stored.Raw[3]&0x20 != 0 && (q.AD || q.DO), 0x0020)
 	set(truncated, 0x0200)
+	set(stored.Raw[2]&0x04 != 0, 0x0400)
 	additional := counts[2]
 	if q.EDNS {
 		additional++
@@ -95,20 +96,20 @@ func TestQueryReply(t *testing.T) {
 		flags string
 		opt   string // as the oracle says it, empty: none
 	}{
-		{"plain", ask(0, name), everything, "qr ra", ""},
-		{"RD", ask(0x0100, name), everything, "qr rd ra", ""},
-		{"CD", ask(0x0010, name), everything, "qr ra cd", ""},
-		{"AD asked for", ask(0x0020, name), everything, "qr ra ad", ""},
-		{"other bits are not copied", ask(0x06cf, name), everything, "qr ra", ""},
-		{"OPT of nothing", ask(0, name, opt(4096, 0, 0, option(10, make([]byte, 8)...))), nothing, "qr ra", "udp 1400"},
-		{"DO brings AD", ask(0, name, opt(4096, 0, 0x8000)), nothing, "qr ra ad", "udp 1400 do"},
-		{"unknown EDNS flags are not copied", ask(0, name, opt(4096, 0, 0x4001)), nothing, "qr ra", "udp 1400"},
+		{"plain", ask(0, name), everything, "qr aa ra", ""},
+		{"RD", ask(0x0100, name), everything, "qr aa rd ra", ""},
+		{"CD", ask(0x0010, name), everything, "qr aa ra cd", ""},
+		{"AD asked for", ask(0x0020, name), everything, "qr aa ra ad", ""},
+		{"other bits are not copied", ask(0x06cf, name), everything, "qr aa ra", ""},
+		{"OPT of nothing", ask(0, name, opt(4096, 0, 0, option(10, make([]byte, 8)...))), nothing, "qr aa ra", "udp 1400"},
+		{"DO brings AD", ask(0, name, opt(4096, 0, 0x8000)), nothing, "qr aa ra ad", "udp 1400 do"},
+		{"unknown EDNS flags are not copied", ask(0, name, opt(4096, 0, 0x4001)), nothing, "qr aa ra", "udp 1400"},
 		{
-			"all options", ask(0x0130, name, opt(4096, 0, 0x8000)), everything, "qr rd ra ad cd",
+			"all options", ask(0x0130, name, opt(4096, 0, 0x8000)), everything, "qr aa rd ra ad cd",
 			fmt.Sprintf("udp 1232 do cookie %x keepalive 300 ede 14", cookie),
 		},
-		{"EDE 0", ask(0, name, opt(512, 0, 0)), wire.Seal{Limit: 512, UDPSize: 512}, "qr ra", "udp 512 ede 0"},
-		{"keepalive", ask(0, name, opt(512, 0, 0)), wire.Seal{Limit: 512, UDPSize: 512, Keepalive: 65535, EDE: -1}, "qr ra", "udp 512 keepalive 65535"},
+		{"EDE 0", ask(0, name, opt(512, 0, 0)), wire.Seal{Limit: 512, UDPSize: 512}, "qr aa ra", "udp 512 ede 0"},
+		{"keepalive", ask(0, name, opt(512, 0, 0)), wire.Seal{Limit: 512, UDPSize: 512, Keepalive: 65535, EDE: -1}, "qr aa ra", "udp 512 keepalive 65535"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -119,7 +120,7 @@ func TestQueryReply(t *testing.T) {
 			if diff := cmp.Diff("wWw.eXample.", got.Question[0].Name); diff != "" {
 				t.Errorf("question (-want +got)\n%s", diff)
 			}
-			if len(got.Answer) != 1 || got.Id != 0x1234 || got.Authoritative {
+			if len(got.Answer) != 1 || got.Id != 0x1234 || !got.Authoritative {
 				t.Errorf("answer %v, ID %#x, AA %t", got.Answer, got.Id, got.Authoritative)
 			}
 			if diff := cmp.Diff(tt.flags, flagsOf(got)); diff != "" {
