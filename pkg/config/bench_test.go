@@ -34,6 +34,18 @@ func BenchmarkParse(b *testing.B) {
 			name: "routes", good: true,
 			text: "forward:\n- {zone: ., to: [192.0.2.1]}\n" + fill(func(i int) string { return fmt.Sprintf("- {zone: z%d, to: [192.0.2.1]}\n", i) }),
 		},
+		{
+			name: "namespaces", good: true,
+			text: "cluster: {namespaces: [" + fill(func(i int) string { return fmt.Sprintf("n%d,", i) }) + "]}",
+		},
+		{
+			name: "a label selector", good: true,
+			text: "cluster: {serviceSelector: 'app in (" + fill(func(i int) string { return fmt.Sprintf("a%d,", i) }) + "z)'}",
+		},
+		{
+			name: "label selectors", good: true,
+			text: "cluster: {serviceSelector: '" + fill(func(i int) string { return fmt.Sprintf("a%d=b,", i) }) + "z'}",
+		},
 		{name: "bad routes", text: "forward:\n" + fill(func(int) string { return "- {}\n" })},
 		{name: "unknown keys", text: fill(func(i int) string { return fmt.Sprintf("cach%d:\n", i) })},
 		{name: "repeated keys", text: fill(func(int) string { return "kind: Config\n" })},

@@ -11,7 +11,7 @@ import (
 // The port of the admin server.
 const adminPort = 9253
 
-// Default returns the plan of an empty file. It shares nothing with other calls.
+// Default returns the plan of an empty file in a role. It shares nothing with other calls.
 func Default(role Role) Config {
 	c := Config{
 		Listen: Listen{

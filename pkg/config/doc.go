@@ -5,7 +5,8 @@
 // [Parse] reports every problem of a file at once, each with the path of its
 // key: unknown keys, wrong types, values out of range, values that contradict
 // each other. A key that is absent or null keeps the value of [Default], so an
-// empty file is a complete configuration. What Parse returns needs no more
+// empty file is a complete configuration. What the defaults are, and what
+// contradicts them, depends on the [Role] of the program. What Parse returns needs no more
 // checks, and [Marshal] writes it so that Parse reads the same again.
 //
 // The file is read by hand-over: text becomes one JSON document, the document

@@ -19,6 +19,8 @@ func configFields(c *Config) []field {
 		{"kind", exactly(kind)},
 		{"listen", section(listenFields(&c.Listen))},
 		{"forward", routes(&c.Forward)},
+		{"clusterDomain", clusterDomain(&c.ClusterDomain)},
+		{"cluster", section(clusterFields(&c.Cluster))},
 		{"cache", section(cacheFields(&c.Cache))},
 		{"limits", section(limitsFields(&c.Limits))},
 		{"identity", section(identityFields(&c.Identity))},
@@ -45,6 +47,31 @@ func routeFields(r *Route) []field {
 		{"zone", zone(&r.Zone)},
 		{"to", targets(&r.To)},
 		{"clientSubnet", clientSubnet(&r.ClientSubnet)},
+	}
+}
+
+func clusterFields(c *Cluster) []field {
+	return []field{
+		{"resolver", oneOf(&c.Resolver)},
+		{"kubeconfig", location(&c.Kubeconfig)},
+		{"manifests", location(&c.Manifests)},
+		{"central", section([]field{
+			{"service", serviceName(&c.Central.Service)},
+			{"addresses", set(&c.Central.Addresses, node.server)},
+			{"connections", whole(&c.Central.Connections, 1, 16)},
+		})},
+		{"endpoints", oneOf(&c.Endpoints)},
+		{"endpointNames", endpointNames(&c.PodNames)},
+		{"pods", oneOf(&c.Pods)},
+		{"namespaces", set(&c.Namespaces, node.namespace)},
+		{"serviceSelector", labelSelector(&c.ServiceSelector)},
+		{"namespaceSelector", labelSelector(&c.NamespaceSelector)},
+		{"ignoreEmptyService", boolean(&c.IgnoreEmptyService)},
+		{"ttl", ttl(&c.TTL, 0, time.Hour)},
+		{"staleAfter", duration(&c.StaleAfter, 5*time.Second, time.Hour)},
+		{"ranges", set(&c.Ranges, node.prefix)},
+		{"nodeZone", topologyZone(&c.NodeZone)},
+		{"transferTo", set(&c.TransferTo, node.client)},
 	}
 }
 

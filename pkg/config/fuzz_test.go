@@ -21,6 +21,8 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add(all)
 	f.Add([]byte("forward: [{zone: ., to: ['[::1]:54', 'tcp://192.0.2.1', /a/../b]}]\ncache: {prefetch: {remaining: 12.25%}}"))
+	f.Add([]byte("clusterDomain: K8s.Example\ncluster: {resolver: local, manifests: ./a/../b, central: {addresses: ['[::1]:54'], connections: 16}, " +
+		"endpoints: all, namespaces: [a], serviceSelector: 'a in (b,c),!d', ranges: [10.0.0.0/8], transferTo: [192.0.2.1, '::/0']}"))
 	files, err := filepath.Glob("testdata/bad-*.yaml")
 	if err != nil || len(files) == 0 {
 		f.Fatalf("no seeds: %v", err)
@@ -33,22 +35,28 @@ func FuzzParse(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := config.Parse(data, config.Agent)
-		if err == nil {
-			roundTrip(t, c)
-			return
-		}
-		problems, ok := errors.AsType[*config.Error](err)
-		if !ok || len(problems.Problems) == 0 {
-			t.Fatalf("error %#v, want a *config.Error with problems", err)
-		}
-		for _, p := range problems.Problems {
-			if p.What == "" {
-				t.Errorf("problem %+v says nothing", p)
-			}
-		}
-		if diff := cmp.Diff(config.Config{}, c, plain()); diff != "" {
-			t.Errorf("plan beside an error (-want +got):\n%s", diff)
-		}
+		holdContract(t, data, config.Agent)
+		holdContract(t, data, config.Resolver)
 	})
+}
+
+func holdContract(t *testing.T, data []byte, role config.Role) {
+	t.Helper()
+	c, err := config.Parse(data, role)
+	if err == nil {
+		roundTrip(t, c, role)
+		return
+	}
+	problems, ok := errors.AsType[*config.Error](err)
+	if !ok || len(problems.Problems) == 0 {
+		t.Fatalf("error %#v, want a *config.Error with problems", err)
+	}
+	for _, p := range problems.Problems {
+		if p.What == "" {
+			t.Errorf("problem %+v says nothing", p)
+		}
+	}
+	if diff := cmp.Diff(config.Config{}, c, plain()); diff != "" {
+		t.Errorf("plan beside an error (-want +got):\n%s", diff)
+	}
 }

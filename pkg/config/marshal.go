@@ -25,12 +25,18 @@ func Marshal(c Config) ([]byte, error) {
 	return text, nil
 }
 
+// writer writes a document line by line.
+type writer struct{ strings.Builder }
+
+func (w *writer) line(indent int, key, value string) {
+	w.WriteString(strings.Repeat(" ", indent) + key + ": " + value + "\n")
+}
+
+func (w *writer) head(key string) { w.WriteString(key + ":\n") }
+
 func render(c Config) string {
-	var b strings.Builder
-	line := func(indent int, key, value string) {
-		b.WriteString(strings.Repeat(" ", indent) + key + ": " + value + "\n")
-	}
-	head := func(key string) { b.WriteString(key + ":\n") }
+	var b writer
+	line, head := b.line, b.head
 	line(0, "apiVersion", apiVersion)
 	line(0, "kind", kind)
 	head("listen")
@@ -43,6 +49,8 @@ func render(c Config) string {
 		line(2, "to", flowList(r.To))
 		line(2, "clientSubnet", map[bool]string{false: "remove", true: "pass"}[r.ClientSubnet])
 	}
+	line(0, "clusterDomain", text(c.ClusterDomain))
+	renderCluster(&b, c.Cluster)
 	head("cache")
 	line(2, "size", formatSize(c.Cache.Size))
 	line(2, "minTTL", formatDuration(c.Cache.MinTTL))
@@ -75,13 +83,45 @@ func render(c Config) string {
 	return b.String()
 }
 
+func renderCluster(b *writer, c Cluster) {
+	line, head := b.line, b.head
+	head("cluster")
+	line(2, "resolver", c.Resolver.String())
+	line(2, "kubeconfig", text(c.Kubeconfig))
+	line(2, "manifests", text(c.Manifests))
+	head("  central")
+	line(4, "service", text(c.Central.Service.String()))
+	line(4, "addresses", flowList(c.Central.Addresses))
+	line(4, "connections", strconv.Itoa(c.Central.Connections))
+	line(2, "endpoints", c.Endpoints.String())
+	line(2, "endpointNames", map[bool]string{false: "address", true: "pod"}[c.PodNames])
+	line(2, "pods", c.Pods.String())
+	line(2, "namespaces", flowTexts(c.Namespaces))
+	line(2, "serviceSelector", text(c.ServiceSelector))
+	line(2, "namespaceSelector", text(c.NamespaceSelector))
+	line(2, "ignoreEmptyService", strconv.FormatBool(c.IgnoreEmptyService))
+	line(2, "ttl", formatDuration(c.TTL))
+	line(2, "staleAfter", formatDuration(c.StaleAfter))
+	line(2, "ranges", flowList(c.Ranges))
+	line(2, "nodeZone", text(c.NodeZone))
+	line(2, "transferTo", flowList(c.TransferTo))
+}
+
 // text quotes a string. The escapes of Go are escapes of YAML as well.
 func text(s string) string { return strconv.QuoteToASCII(s) }
 
 func flowList[T fmt.Stringer](values []T) string {
 	list := make([]string, len(values))
 	for i, v := range values {
-		list[i] = text(v.String())
+		list[i] = v.String()
+	}
+	return flowTexts(list)
+}
+
+func flowTexts(values []string) string {
+	list := make([]string, len(values))
+	for i, v := range values {
+		list[i] = text(v)
 	}
 	return "[" + strings.Join(list, ", ") + "]"
 }

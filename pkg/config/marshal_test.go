@@ -21,6 +21,16 @@ func TestMarshal(t *testing.T) {
 			Zone: "example.com.", ClientSubnet: true,
 			To: []config.Target{{Kind: config.TCP, Addr: netip.MustParseAddrPort("192.0.2.1:54")}},
 		})
+		c.ClusterDomain = "k8s.example."
+		c.Cluster = config.Cluster{
+			Resolver: config.ResolverLocal, Manifests: "objects",
+			Central:   config.Central{Addresses: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53")}, Connections: 3},
+			Endpoints: config.EndpointsAll, PodNames: true, Pods: config.PodsVerified,
+			Namespaces: []string{"kube-system", "shop"}, ServiceSelector: "app in (web, \tapi)", IgnoreEmptyService: true,
+			TTL: 0, StaleAfter: 5500 * time.Millisecond, NodeZone: "",
+			Ranges:     []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")},
+			TransferTo: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")},
+		}
 		c.Identity.Version = "a \"b\" \u00e9\u2028\U0001f600"
 		c.Admin.Address = netip.AddrPort{}
 		c.Log.Queries = config.QueryLog{Mode: config.QueriesSample, Sample: 7}
@@ -66,6 +76,14 @@ func TestMarshalRefusesWhatParseCannotReturn(t *testing.T) {
 		{
 			name: "part of a second", change: func(c *config.Config) { c.Cache.MinTTL = time.Millisecond },
 			want: "writing the configuration: cache.minTTL: \"1ms\": not whole seconds",
+		},
+		{
+			name: "an empty list that is not nil", change: func(c *config.Config) { c.Cluster.Namespaces = []string{} },
+			want: "writing the configuration: it holds values that no file can give",
+		},
+		{
+			name: "a mode of its own", change: func(c *config.Config) { c.Cluster.Pods = 3 },
+			want: "writing the configuration: cluster.pods: \"value 3\": not disabled, insecure or verified",
 		},
 		{
 			name: "a level of its own", change: func(c *config.Config) { c.Log.Level = slog.LevelInfo + 1 },

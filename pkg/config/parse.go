@@ -12,13 +12,15 @@ import (
 // maxBytes bounds a file. A ConfigMap holds no more.
 const maxBytes = 1 << 20
 
-// Parse reads the text of a configuration. The error is an [*Error] with every problem of it.
+// Parse reads the text of a configuration. The error is an [*Error] with every
+// problem of it. Paths that are relative in the text stay so.
 func Parse(data []byte, role Role) (Config, error) {
 	return parseFile("", data, role)
 }
 
-// Load reads the configuration in a file. The error is an [*Error], or wraps the
-// one of the operating system when the file cannot be read.
+// Load reads the configuration in a file. Relative paths in it begin at its
+// folder. The error is an [*Error], or wraps the one of the operating system when
+// the file cannot be read.
 func Load(path string, role Role) (Config, error) {
 	data, err := readFile(path)
 	if err != nil {
@@ -33,10 +35,15 @@ func parseFile(path string, data []byte, role Role) (Config, error) {
 	c := Default(role)
 	if root, ok := readDocument(data, r); ok {
 		root.fields(configFields(&c))
-		checkRules(&c, r)
+		checkRules(&c, role, r)
 	}
 	if err := r.err(path); err != nil {
 		return Config{}, err
+	}
+	if path != "" {
+		if err := resolveLocations(&c, path); err != nil {
+			return Config{}, err
+		}
 	}
 	return c, nil
 }

@@ -24,7 +24,9 @@ import (
 var update = flag.Bool("update", false, "rewrite testdata and docs/configuration.md")
 
 // plain lets cmp look into a plan.
-func plain() cmp.Option { return cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}) }
+func plain() cmp.Option {
+	return cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})
+}
 
 // with is the default plan after a change.
 func with(change func(*config.Config)) config.Config {
@@ -172,19 +174,19 @@ func TestParse(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got, plain()); diff != "" {
 				t.Errorf("Parse (-want +got):\n%s", diff)
 			}
-			roundTrip(t, got)
+			roundTrip(t, got, config.Agent)
 		})
 	}
 }
 
 // roundTrip fails unless a plan survives Marshal and Parse.
-func roundTrip(t *testing.T, c config.Config) {
+func roundTrip(t *testing.T, c config.Config, role config.Role) {
 	t.Helper()
 	text, err := config.Marshal(c)
 	if err != nil {
 		t.Fatalf("Marshal: %v", err)
 	}
-	again, err := config.Parse(text, config.Agent)
+	again, err := config.Parse(text, role)
 	if err != nil {
 		t.Fatalf("Parse of\n%s: %v", text, err)
 	}
@@ -209,7 +211,11 @@ func TestParseBad(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c, err := config.Parse(data, config.Agent)
+			role := config.Agent
+			if strings.HasPrefix(filepath.Base(file), "bad-resolver-") {
+				role = config.Resolver
+			}
+			c, err := config.Parse(data, role)
 			if _, ok := errors.AsType[*config.Error](err); !ok {
 				t.Fatalf("Parse: error %v, want a *config.Error", err)
 			}

@@ -10,6 +10,6 @@ import (
 //go:embed reference.yaml
 var reference []byte
 
-// Reference returns a configuration with every key at its default, each with a
+// Reference returns a configuration with every key at the default of [Agent], each with a
 // comment that says what it does. The caller owns the bytes.
 func Reference() []byte { return bytes.Clone(reference) }

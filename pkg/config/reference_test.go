@@ -96,6 +96,31 @@ type section struct {
 	Keys                   []key
 }
 
+// difference is a key with a default for each role.
+type difference struct{ Path, Agent, Resolver string }
+
+// differences lists the keys whose defaults depend on the role.
+func differences(t *testing.T) []difference {
+	t.Helper()
+	var list []difference
+	agent, resolver := defaultKeys(t, config.Agent), defaultKeys(t, config.Resolver)
+	for i, k := range agent {
+		if other := resolver[i]; other != k {
+			list = append(list, difference{Path: k.Path, Agent: k.Default, Resolver: other.Default})
+		}
+	}
+	return list
+}
+
+func defaultKeys(t *testing.T, role config.Role) []key {
+	t.Helper()
+	text, err := config.Marshal(config.Default(role))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return referenceKeys(string(text))
+}
+
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	var sections []section
@@ -121,7 +146,7 @@ func TestDocumentation(t *testing.T) {
 	}
 	var b strings.Builder
 	if err := page.Execute(&b, map[string]any{
-		"Sections": sections, "Reference": string(config.Reference()), "Example": example, "Answer": err.Error(),
+		"Sections": sections, "Differences": differences(t), "Reference": string(config.Reference()), "Example": example, "Answer": err.Error(),
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -8,11 +8,18 @@ import (
 )
 
 // checkRules reports keys that are right by themselves and contradict each other.
-func checkRules(c *Config, r *report) {
+func checkRules(c *Config, role Role, r *report) {
 	checkOrder(r, "cache.minTTL", "cache.maxTTL", c.Cache.MinTTL, c.Cache.MaxTTL, formatDuration)
 	checkOrder(r, "limits.inflight", "limits.waiting", c.Limits.Inflight, c.Limits.Waiting, strconv.Itoa)
 	checkOrder(r, "limits.tcpPerClient", "limits.tcpSessions", c.Limits.TCPPerClient, c.Limits.TCPSessions, strconv.Itoa)
 	checkAdmin(c, r)
+	checkCluster(&c.Cluster, r)
+	if role == Resolver {
+		checkResolver(&c.Cluster, r)
+	} else {
+		checkCentral(&c.Cluster, r)
+	}
+	checkClusterRoute(c, role, r)
 }
 
 // checkOrder reports a key that must not be larger than another.

@@ -81,11 +81,34 @@ func orList(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
+// boolean reads true or false.
+func boolean(dst *bool) func(node) {
+	return func(n node) {
+		s, _ := n.str()
+		switch {
+		case string(n.text) == "true", string(n.text) == "false":
+			*dst = string(n.text) == "true"
+		case s == "true", s == "false":
+			n.reject("not true or false", "write "+s+", without the quotes")
+		default:
+			n.reject("not true or false", "")
+		}
+	}
+}
+
 func clientSubnet(dst *bool) func(node) {
 	return func(n node) {
 		word := ""
 		choice(&word, "remove", "pass")(n)
 		*dst = word == "pass"
+	}
+}
+
+func endpointNames(dst *bool) func(node) {
+	return func(n node) {
+		word := ""
+		choice(&word, "address", "pod")(n)
+		*dst = word == "pod"
 	}
 }
 

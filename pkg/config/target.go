@@ -56,19 +56,7 @@ func targets(dst *[]Target) func(node) {
 			n.report.add(Problem{Path: n.path, What: "empty", Hint: "name at least one upstream"})
 			return
 		}
-		seen := map[Target]string{}
-		for _, item := range items {
-			t, ok := item.target()
-			if !ok {
-				continue
-			}
-			if first, again := seen[t]; again {
-				item.reject("already at "+first, "")
-				continue
-			}
-			seen[t] = item.path
-			*dst = append(*dst, t)
-		}
+		*dst = unique(items, node.target)
 	}
 }
 
@@ -102,13 +90,7 @@ func parseTarget(text string) (Target, flaw) {
 	if err != nil {
 		return Target{}, notATarget(rest, isURL)
 	}
-	if t.Addr.Port() == 0 {
-		return Target{}, flaw{what: "port 0", hint: portHint}
-	}
-	if t.Addr.Addr().IsUnspecified() {
-		return Target{}, flaw{what: "not the address of one host"}
-	}
-	return t, addressFlaw(t.Addr.Addr())
+	return t, serverFlaw(t.Addr)
 }
 
 // parsePath reads the path of a resolv.conf.

@@ -35,7 +35,7 @@ func TestTargetString(t *testing.T) {
 			if got := tt.target.String(); got != tt.want {
 				t.Errorf("String() = %q, want %q", got, tt.want)
 			}
-			roundTrip(t, with(func(c *config.Config) { c.Forward[0].To = []config.Target{tt.target} }))
+			roundTrip(t, with(func(c *config.Config) { c.Forward[0].To = []config.Target{tt.target} }), config.Agent)
 		})
 	}
 }

@@ -54,6 +54,43 @@ func watch(t *testing.T, path string) <-chan change {
 	return calls
 }
 
+func TestWatcherKeepsTheRole(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, file(1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	calls := make(chan config.Config, 1)
+	w, err := config.NewWatcher(config.WatcherConfig{
+		Path: path, Role: config.Resolver,
+		Changed: func(c config.Config, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			calls <- c
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	<-w.Ready()
+	if err := os.WriteFile(path, []byte("cluster: {manifests: objects}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := config.Default(config.Resolver)
+	want.Cluster.Manifests = filepath.Join(filepath.Dir(path), "objects")
+	if diff := cmp.Diff(want, <-calls, plain()); diff != "" {
+		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
 // kind is what the tests tell errors apart by.
 func kind(err error) string {
 	if problems, ok := errors.AsType[*config.Error](err); ok {

@@ -27,6 +27,24 @@ func zone(dst *string) func(node) {
 	}
 }
 
+// clusterDomain reads a domain name of more than one label.
+func clusterDomain(dst *string) func(node) {
+	return func(n node) {
+		text, ok := n.stringOnly()
+		if !ok {
+			return
+		}
+		name, f := parseZone(text)
+		if text == "" || (f.what == "" && strings.Count(name, ".") < 2) || name == "." {
+			// One label would take a whole top-level domain away from the upstreams.
+			f = flaw{what: "not a name of two labels or more", hint: "write the domain of the cluster, like cluster.local"}
+		}
+		if n.rejectFlaw(f) {
+			*dst = name
+		}
+	}
+}
+
 // parseZone returns the name in lower case (RFC 4343) with a dot at its end.
 func parseZone(text string) (string, flaw) {
 	switch {
