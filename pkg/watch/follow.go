@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// dnsPort is the number a Service gives its DNS port, RFC 1035 section 4.2.
+const dnsPort = 53
+
+// A Follow says whose ready endpoints somebody wants to know.
+type Follow struct {
+	Namespace, Service string
+
+	// Changed is told the endpoints that are ready and not about to end, each with the target port of the service's
+	// port 53/TCP, else of its TCP port named dns-tcp or dns, and the service's own addresses with that port's number.
+	// Both are sorted, without repetition and the callee's to keep; either may be empty. It is called once when the first view is
+	// complete, then on each change, never by two goroutines at a time.
+	Changed func(ready, service []netip.AddrPort)
+}
+
+// A follower keeps what a Follow asks for, and tells it. Its methods may be called by several goroutines.
+type follower struct {
+	follow Follow
+	wake   chan struct{} // holds one: there is something to tell
+
+	mu      sync.Mutex // guards the following fields
+	settled bool       // the first view is complete
+	service zone.Service
+	slices  map[string]followedSlice // by name
+}
+
+// A followedSlice is what counts of one EndpointSlice.
+type followedSlice struct {
+	ports []zone.Port
+	addrs []netip.Addr // ready and not terminating
+}
+
+// newFollower makes a follower that knows nothing yet.
+func newFollower(f Follow) *follower {
+	return &follower{follow: f, wake: make(chan struct{}, 1), slices: make(map[string]followedSlice)}
+}
+
+// run tells each change until ctx ends. Changes that follow quickly may be told as one.
+func (f *follower) run(ctx context.Context) {
+	var ready, service []netip.AddrPort
+	for told := false; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.wake:
+		}
+		r, s, ok := f.view()
+		if !ok || told && slices.Equal(r, ready) && slices.Equal(s, service) {
+			continue
+		}
+		told, ready, service = true, r, s
+		f.follow.Changed(slices.Clone(r), slices.Clone(s))
+	}
+}
+
+// settle says that the first view is complete: from now on there is something to tell.
+func (f *follower) settle() {
+	f.change(func() { f.settled = true })
+}
+
+// putService takes the Service if it is the one followed.
+func (f *follower) putService(svc *corev1.Service) {
+	if f.isFollowed(svc.Namespace, svc.Name) {
+		record := serviceOf(svc)
+		f.change(func() { f.service = record })
+	}
+}
+
+// deleteService forgets the Service if it is the one followed.
+func (f *follower) deleteService(namespace, name string) {
+	if f.isFollowed(namespace, name) {
+		f.change(func() { f.service = zone.Service{} })
+	}
+}
+
+// putSlice takes the EndpointSlice if it belongs to the service followed, and forgets it if it no longer does.
+func (f *follower) putSlice(es *discoveryv1.EndpointSlice) {
+	record, ok := sliceOf(es)
+	if !ok || !f.isFollowed(record.Namespace, record.Service) {
+		f.deleteSlice(es.Namespace, es.Name)
+		return
+	}
+	s := followedSlice{ports: record.Ports}
+	for i := range es.Endpoints {
+		ep := &es.Endpoints[i]
+		if (ep.Conditions.Ready == nil || *ep.Conditions.Ready) && !orZero(ep.Conditions.Terminating) {
+			s.addrs = append(s.addrs, addrsOf(ep.Addresses)...)
+		}
+	}
+	f.change(func() { f.slices[es.Name] = s })
+}
+
+// deleteSlice forgets an EndpointSlice.
+func (f *follower) deleteSlice(namespace, name string) {
+	if namespace == f.follow.Namespace {
+		f.change(func() { delete(f.slices, name) })
+	}
+}
+
+// retain forgets the service, or the slices, that keep does not hold.
+func (f *follower) retain(kind zone.Kind, keep func(namespace, name string) bool) {
+	f.change(func() {
+		switch kind {
+		case zone.Services:
+			if !keep(f.follow.Namespace, f.follow.Service) {
+				f.service = zone.Service{}
+			}
+		case zone.Slices:
+			for name := range f.slices {
+				if !keep(f.follow.Namespace, name) {
+					delete(f.slices, name)
+				}
+			}
+		default:
+		}
+	})
+}
+
+func (f *follower) isFollowed(namespace, name string) bool {
+	return namespace == f.follow.Namespace && name == f.follow.Service
+}
+
+// change applies do and asks run to look.
+func (f *follower) change(do func()) {
+	f.mu.Lock()
+	do()
+	f.mu.Unlock()
+	select {
+	case f.wake <- struct{}{}:
+	default: // run will look anyway, and see this too
+	}
+}
+
+// view gives what there is to tell, and whether the first view is complete.
+func (f *follower) view() (ready, service []netip.AddrPort, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	port, known := dnsPortOf(f.service.Ports)
+	if known {
+		for _, addr := range f.service.Addrs {
+			service = append(service, netip.AddrPortFrom(addr, port.Number))
+		}
+	}
+	for _, s := range f.slices {
+		target, found := targetPort(s.ports, port.Name, known)
+		if !found {
+			continue
+		}
+		for _, addr := range s.addrs {
+			ready = append(ready, netip.AddrPortFrom(addr, target))
+		}
+	}
+	return sortedSet(ready), sortedSet(service), f.settled
+}
+
+// dnsPortOf gives the port that serves DNS over TCP.
+func dnsPortOf(ports []zone.Port) (zone.Port, bool) {
+	for _, p := range ports {
+		if p.Protocol == zone.TCP && p.Number == dnsPort {
+			return p, true
+		}
+	}
+	for _, name := range []string{"dns-tcp", "dns"} {
+		for _, p := range ports {
+			if p.Protocol == zone.TCP && p.Name == name {
+				return p, true
+			}
+		}
+	}
+	return zone.Port{}, false
+}
+
+// targetPort gives the port of a slice that stands for the service's port of this name. A slice whose service is not known
+// is read by itself.
+func targetPort(ports []zone.Port, name string, known bool) (uint16, bool) {
+	if !known {
+		p, ok := dnsPortOf(ports)
+		return p.Number, ok
+	}
+	for _, p := range ports {
+		if p.Protocol == zone.TCP && p.Name == name {
+			return p.Number, true
+		}
+	}
+	return 0, false
+}
+
+// sortedSet sorts addrs in place and drops repetitions: while a slice is split, two may hold the same endpoint.
+func sortedSet(addrs []netip.AddrPort) []netip.AddrPort {
+	slices.SortFunc(addrs, netip.AddrPort.Compare)
+	return slices.Compact(addrs)
+}
