@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// A view is how far the store's picture of one kind can be trusted.
+type view struct {
+	expected atomic.Bool
+	synced   atomic.Bool
+	seen     atomic.Pointer[time.Time] // last proven right; nil: never
+	forever  atomic.Bool
+}
+
+// Expect says which kinds will be filled at all. Nobody ever tells the store of
+// the others. Services always count as expected.
+func (s *Store) Expect(kinds ...Kind) {
+	for i := range s.views {
+		s.views[i].expected.Store(false)
+	}
+	for _, k := range kinds {
+		s.views[k].expected.Store(true)
+	}
+}
+
+// SetSynced says that the first list of the kind is complete, from now on for good.
+func (s *Store) SetSynced(kind Kind) { s.views[kind].synced.Store(true) }
+
+// Synced tells whether the first list of the kind is complete.
+func (s *Store) Synced(kind Kind) bool { return s.views[kind].synced.Load() }
+
+// Seen says that the picture of the kind was right at the time: an event or a
+// bookmark came. An earlier time than the last one changes nothing.
+func (s *Store) Seen(kind Kind, at time.Time) {
+	seen := &s.views[kind].seen
+	for last := seen.Load(); last == nil || at.After(*last); last = seen.Load() {
+		if seen.CompareAndSwap(last, &at) {
+			return
+		}
+	}
+}
+
+// SeenForever says that the picture of the kind cannot grow old: it comes from
+// this machine.
+func (s *Store) SeenForever(kind Kind) { s.views[kind].forever.Store(true) }
+
+// Age is how long ago the picture of the kind was last proven right: 0 for one
+// that cannot grow old, the longest duration for one that never was.
+func (s *Store) Age(kind Kind, now time.Time) time.Duration {
+	v := &s.views[kind]
+	if v.forever.Load() {
+		return 0
+	}
+	seen := v.seen.Load()
+	if seen == nil {
+		return math.MaxInt64
+	}
+	return max(0, now.Sub(*seen))
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// errName is a name that no DNS message can carry.
+var errName = errors.New("not a domain name")
+
+// isLabel tells whether s is the name of an object as Kubernetes allows them
+// where they become a label: lower-case letters, digits and '-' (RFC 1123), and
+// '_', which is not allowed there and harmless here.
+func isLabel(s string) bool {
+	if s == "" || len(s) > wire.MaxLabel {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' {
+			return false
+		}
+	}
+	return true
+}
+
+// asLabel is s as a label in lower case, or empty if it cannot be one.
+func asLabel(s string) string {
+	if s = strings.ToLower(s); isLabel(s) {
+		return s
+	}
+	return ""
+}
+
+// appendLabel appends a label in wire form.
+func appendLabel(dst []byte, label string) []byte {
+	return append(append(dst, byte(len(label))), label...)
+}
+
+// appendLabels appends the dotted labels of s in wire form, without a root
+// label. It fails if one is no label of visible ASCII or if all are longer than
+// a name can be.
+func appendLabels(dst []byte, s string) ([]byte, error) {
+	start := len(dst)
+	for label := range strings.SplitSeq(strings.ToLower(s), ".") {
+		if label == "" || len(label) > wire.MaxLabel {
+			return dst[:start], errName
+		}
+		for i := range len(label) {
+			if label[i] <= ' ' || label[i] > '~' || label[i] == '\\' {
+				return dst[:start], errName
+			}
+		}
+		dst = appendLabel(dst, label)
+	}
+	if len(dst)-start >= wire.MaxName {
+		return dst[:start], errName
+	}
+	return dst, nil
+}
+
+// wireName is the canonical wire form of s, whose last dot may be missing.
+func wireName(s string) (string, error) {
+	name, err := appendLabels(nil, strings.TrimSuffix(s, "."))
+	return string(append(name, 0)), err
+}
+
+// nodeKey is the key of the service's node: its two labels in wire form.
+func nodeKey(dst []byte, namespace, name string) []byte {
+	return appendLabel(appendLabel(dst, name), namespace)
+}
+
+// splitKey gives back what nodeKey was made from.
+func splitKey(key string) (namespace, name string) {
+	n := int(key[0])
+	return key[n+2:], key[1 : n+1]
+}
+
+// keyNamespace is the namespace's label in a node's key, in wire form.
+func keyNamespace(key string) string { return key[1+key[0]:] }
+
+// maxDashed is the most octets of a dashed address: eight groups, seven dashes.
+const maxDashed = 39
+
+// appendDashed appends the address in text with dashes in place of dots and
+// colons. One that would end in a dash, which no host name may, ends in 0: it
+// stands for the zeros that the colons left out.
+func appendDashed(dst, addr []byte) []byte {
+	start := len(dst)
+	if a, ok := netip.AddrFromSlice(addr); ok {
+		dst = a.AppendTo(dst)
+	}
+	for i, c := range dst[start:] {
+		if c == '.' || c == ':' {
+			dst[start+i] = '-'
+		}
+	}
+	if n := len(dst); n > start && dst[n-1] == '-' {
+		dst = append(dst, '0')
+	}
+	return dst
+}
+
+// parseDashed reads an address with dashes in place of dots or colons, in any
+// spelling, into buf. The result has 4 or 16 octets, or none if it is not one.
+// An IPv4 address in IPv6 form is an IPv4 address.
+func parseDashed(label []byte, buf *[16]byte) []byte {
+	if addr := parseDashed4(label, buf); addr != nil {
+		return addr
+	}
+	addr := parseDashed6(label, buf)
+	if addr != nil && string(addr[:12]) == "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff" {
+		return addr[12:]
+	}
+	return addr
+}
+
+// parseDashed4 reads four decimal numbers.
+func parseDashed4(label []byte, buf *[16]byte) []byte {
+	part, digits, value := 0, 0, 0
+	for _, c := range label {
+		switch {
+		case c == '-' && digits > 0 && part < 3:
+			buf[part] = byte(value)
+			part++
+			digits, value = 0, 0
+		case c >= '0' && c <= '9' && (digits == 0 || value > 0): // no leading zero
+			digits++
+			if value = 10*value + int(c-'0'); value > 255 {
+				return nil
+			}
+		default:
+			return nil
+		}
+	}
+	if part != 3 || digits == 0 {
+		return nil
+	}
+	buf[3] = byte(value)
+	return buf[:4]
+}
+
+// parseDashed6 reads eight hexadecimal groups, of which one run may be left out.
+func parseDashed6(label []byte, buf *[16]byte) []byte {
+	*buf = [16]byte{}
+	at, gap := 0, -1
+	if len(label) >= 2 && label[0] == '-' {
+		if label[1] != '-' {
+			return nil
+		}
+		gap, label = 0, label[2:]
+	}
+	for len(label) > 0 {
+		n, value := hexGroup(label)
+		if n == 0 || at == 16 {
+			return nil
+		}
+		buf[at], buf[at+1] = byte(value>>8), byte(value)
+		at += 2
+		if label = label[n:]; len(label) == 0 {
+			break
+		}
+		label = label[1:] // a dash, or hexGroup would have gone on
+		if len(label) == 0 {
+			return nil
+		}
+		if label[0] == '-' {
+			if gap >= 0 {
+				return nil
+			}
+			gap, label = at, label[1:]
+		}
+	}
+	if gap < 0 || at == 16 {
+		if at != 16 || gap >= 0 {
+			return nil
+		}
+		return buf[:]
+	}
+	copy(buf[16-(at-gap):], buf[gap:at])
+	clear(buf[gap : 16-(at-gap)])
+	return buf[:]
+}
+
+// hexGroup reads up to four hexadecimal digits that end the text or stand before
+// a dash. n is how many, 0 for none such.
+func hexGroup(text []byte) (n, value int) {
+	for n < len(text) && text[n] != '-' {
+		digit := hexDigit(text[n])
+		if digit < 0 || n == 4 {
+			return 0, 0
+		}
+		value = value<<4 | digit
+		n++
+	}
+	return n, value
+}
+
+func hexDigit(c byte) int {
+	switch {
+	case c >= '0' && c <= '9':
+		return int(c - '0')
+	case c >= 'a' && c <= 'f':
+		return int(c-'a') + 10
+	}
+	return -1
+}
+
+// packAddrs sorts addresses into packed octets by family, each once. Invalid
+// ones are left out, and IPv4 addresses in IPv6 form are IPv4 addresses.
+func packAddrs(addrs []netip.Addr) (v4, v6 []byte) {
+	sorted := make([]netip.Addr, 0, len(addrs))
+	for _, a := range addrs {
+		if a.IsValid() {
+			sorted = append(sorted, a.Unmap().WithZone(""))
+		}
+	}
+	slices.SortFunc(sorted, netip.Addr.Compare)
+	for _, a := range slices.Compact(sorted) {
+		if a.Is4() {
+			v4 = append(v4, a.AsSlice()...)
+		} else {
+			v6 = append(v6, a.AsSlice()...)
+		}
+	}
+	return v4, v6
+}

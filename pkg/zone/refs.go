@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone
+
+import "sync/atomic"
+
+// refs is a lock-free index from the hash of a key to numbers of records.
+//
+// It holds no keys: what it gives are candidates, and the reader compares the
+// record. There is one writer at a time. A slot is the hash's upper half and a
+// number; a reader walks from the hash's home to the first free slot. A number
+// that was removed leaves a dead slot, which a later one may take. A table is
+// replaced as a whole when it is too full or too empty; a reader that still
+// walks the old one began before that.
+type refs struct {
+	table atomic.Pointer[refTable]
+	live  int // numbers held
+	used  int // slots that are not free: live and dead ones
+}
+
+type refTable struct {
+	slots []atomic.Uint64
+}
+
+// Values of a slot. Others are a hash's upper half and a number plus firstRef.
+const (
+	slotFree = 0
+	slotDead = 1
+	firstRef = 2
+)
+
+// leastSlots is the length of the smallest table.
+const leastSlots = 16
+
+func (x *refs) init() { x.table.Store(&refTable{slots: make([]atomic.Uint64, leastSlots)}) }
+
+// home is where the walk for hash begins.
+func (t *refTable) home(hash uint64) int {
+	return int(hash >> 32 * uint64(len(t.slots)) >> 32)
+}
+
+// next gives the next candidate for hash at or after pos and the position to go
+// on from. It is false at the end.
+func (t *refTable) next(hash uint64, pos int) (ref uint32, after int, ok bool) {
+	for {
+		slot := t.slots[pos].Load()
+		if slot == slotFree {
+			return 0, pos, false
+		}
+		if pos++; pos == len(t.slots) {
+			pos = 0
+		}
+		if slot>>32 == hash>>32 && slot != slotDead {
+			return uint32(slot) - firstRef, pos, true
+		}
+	}
+}
+
+func slotOf(hash uint64, ref uint32) uint64 { return hash&^0xffffffff | uint64(ref+firstRef) }
+
+// add makes ref a candidate for hash.
+func (x *refs) add(hash uint64, ref uint32) {
+	t := x.table.Load()
+	if 4*(x.used+1) > 3*len(t.slots) {
+		t = x.rebuild()
+	}
+	pos := t.home(hash)
+	for {
+		slot := t.slots[pos].Load()
+		if slot == slotFree || slot == slotDead {
+			if slot == slotFree {
+				x.used++
+			}
+			x.live++
+			t.slots[pos].Store(slotOf(hash, ref))
+			return
+		}
+		if pos++; pos == len(t.slots) {
+			pos = 0
+		}
+	}
+}
+
+// remove takes one ref for hash out, if it is there.
+func (x *refs) remove(hash uint64, ref uint32) {
+	t := x.table.Load()
+	want, pos := slotOf(hash, ref), t.home(hash)
+	for slot := t.slots[pos].Load(); slot != want; slot = t.slots[pos].Load() {
+		if slot == slotFree {
+			return
+		}
+		if pos++; pos == len(t.slots) {
+			pos = 0
+		}
+	}
+	t.slots[pos].Store(slotDead)
+	x.live--
+	if len(t.slots) > leastSlots && 8*x.live < len(t.slots) {
+		x.rebuild()
+	}
+}
+
+// rebuild replaces the table by one of twice the slots that are needed.
+func (x *refs) rebuild() *refTable {
+	old := x.table.Load()
+	t := &refTable{slots: make([]atomic.Uint64, max(leastSlots, 2*x.live))}
+	for i := range old.slots {
+		slot := old.slots[i].Load()
+		if slot < firstRef {
+			continue
+		}
+		pos := t.home(slot)
+		for t.slots[pos].Load() != slotFree {
+			if pos++; pos == len(t.slots) {
+				pos = 0
+			}
+		}
+		t.slots[pos].Store(slot)
+	}
+	x.used = x.live
+	x.table.Store(t)
+	return t
+}
+
+// size is the octets the table takes.
+func (x *refs) size() int { return 8 * len(x.table.Load().slots) }

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone
+
+import (
+	"cmp"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"sort"
+)
+
+// A slice is an EndpointSlice object, packed into one string. It is immutable.
+//
+// Every address of every endpoint is an entry. The entries are sorted: IPv4
+// before IPv6, then by address, then by name. Those that have a name of their
+// own are sorted by it in a second list. Regions of data, in order:
+//
+//	IPv4 addresses   4 octets each
+//	IPv6 addresses   16 octets each
+//	marks            2 octets per entry: ready, kind of name, number of the topology zone
+//	name offsets     4 octets per entry, if any entry has a name
+//	name order       4 octets per entry with a name: the entry's number
+//	names            labels in wire form
+//	zones            per topology zone one octet of length and its labels in wire form
+//	ports            a portList
+type slice struct {
+	key  string // of its service's node
+	name string // the object's
+	data string
+
+	n4, n6, named uint32 // entries by family; entries with a name
+	ready         uint32 // entries that are ready
+	marksAt       uint32
+	namesAt       uint32
+	zonesAt       uint32
+	portsAt       uint32
+}
+
+// An entry's mark.
+const (
+	markReady = 1 << 15
+	markHost  = 1 << 14 // its name is the endpoint's hostname
+	markPod   = 1 << 13 // its name is the pod's
+	markZone  = 1<<13 - 1
+)
+
+// maxEntries bounds a slice: Kubernetes allows 1,000 endpoints in one.
+const maxEntries = 1 << 16
+
+// An entry is one address of one endpoint on its way into a slice.
+type entry struct {
+	addr netip.Addr
+	name string
+	mark uint16
+}
+
+// packSlice packs the slice, whose node has the key.
+func packSlice(s Slice, key string) *slice {
+	var zones zoneNames
+	entries := make([]entry, 0, len(s.Endpoints))
+	for i := range s.Endpoints {
+		entries = appendEntries(entries, &s.Endpoints[i], &zones)
+	}
+	slices.SortFunc(entries, func(a, b entry) int {
+		return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.name, b.name), cmp.Compare(a.mark, b.mark))
+	})
+	entries = slices.Compact(entries)
+	entries = entries[:min(len(entries), maxEntries)]
+	packed := &slice{key: key, name: s.Name}
+	data := packed.packEntries(make([]byte, 0, 6*len(entries)), entries)
+	data = packed.packNames(data, entries)
+	packed.zonesAt = uint32(len(data))
+	for _, zone := range zones.list {
+		data = append(append(data, byte(len(zone))), zone...)
+	}
+	packed.portsAt = uint32(len(data))
+	packed.data = string(packPorts(data, s.Ports))
+	return packed
+}
+
+// appendEntries appends the endpoint's addresses. A name is taken if it is a
+// label; the hostname comes first.
+func appendEntries(entries []entry, e *Endpoint, zones *zoneNames) []entry {
+	var mark uint16
+	if e.Ready {
+		mark = markReady
+	}
+	name := asLabel(e.Hostname)
+	if name != "" {
+		mark |= markHost
+	} else if name = asLabel(e.Pod); name != "" {
+		mark |= markPod
+	}
+	mark |= zones.number(e.Zone)
+	for _, a := range e.Addrs {
+		if a.IsValid() {
+			entries = append(entries, entry{addr: a.Unmap().WithZone(""), name: name, mark: mark})
+		}
+	}
+	return entries
+}
+
+// packEntries appends addresses and marks.
+func (s *slice) packEntries(data []byte, entries []entry) []byte {
+	for i := range entries {
+		data = append(data, entries[i].addr.AsSlice()...)
+		if entries[i].addr.Is4() {
+			s.n4++
+		} else {
+			s.n6++
+		}
+	}
+	s.marksAt = uint32(len(data))
+	for i := range entries {
+		if entries[i].mark&markReady != 0 {
+			s.ready++
+		}
+		data = binary.BigEndian.AppendUint16(data, entries[i].mark)
+	}
+	return data
+}
+
+// packNames appends the regions of names.
+func (s *slice) packNames(data []byte, entries []entry) []byte {
+	var order []uint32
+	for i := range entries {
+		if entries[i].name != "" {
+			order = append(order, uint32(i))
+		}
+	}
+	s.namesAt = uint32(len(data))
+	if len(order) == 0 {
+		return data
+	}
+	s.named = uint32(len(order))
+	offset := uint32(0)
+	for i := range entries {
+		data = binary.BigEndian.AppendUint32(data, offset)
+		if entries[i].name != "" {
+			offset += uint32(len(entries[i].name)) + 1
+		}
+	}
+	slices.SortStableFunc(order, func(a, b uint32) int { return cmp.Compare(entries[a].name, entries[b].name) })
+	for _, i := range order {
+		data = binary.BigEndian.AppendUint32(data, i)
+	}
+	s.namesAt = uint32(len(data))
+	for i := range entries {
+		if entries[i].name != "" {
+			data = appendLabel(data, entries[i].name)
+		}
+	}
+	return data
+}
+
+// zoneNames numbers topology zones, from 1 on.
+type zoneNames struct {
+	list []string // wire form of the labels, without root
+}
+
+// number is 0 for a zone that no name can hold.
+func (z *zoneNames) number(zone string) uint16 {
+	if zone == "" {
+		return 0
+	}
+	name, err := appendLabels(nil, zone)
+	if err != nil {
+		return 0
+	}
+	i := slices.Index(z.list, string(name))
+	if i < 0 {
+		i = len(z.list)
+		if i == markZone {
+			return 0
+		}
+		z.list = append(z.list, string(name))
+	}
+	return uint16(i + 1)
+}
+
+func (s *slice) count() int { return int(s.n4 + s.n6) }
+
+// mark is the mark of entry e.
+func (s *slice) mark(e int) uint16 { return u16(s.data, int(s.marksAt)+2*e) }
+
+// addr is the address of entry e.
+func (s *slice) addr(e int) string {
+	if n4 := int(s.n4); e >= n4 {
+		at := 4*n4 + 16*(e-n4)
+		return s.data[at : at+16]
+	}
+	return s.data[4*e : 4*e+4]
+}
+
+// label is the own name of entry e, which has one.
+func (s *slice) label(e int) string {
+	at := int(s.namesAt) + int(u32(s.data, int(s.marksAt)+2*s.count()+4*e))
+	return s.data[at+1 : at+1+int(s.data[at])]
+}
+
+// ordered is the entry that is k-th by name.
+func (s *slice) ordered(k int) int { return int(u32(s.data, int(s.namesAt)-4*int(s.named)+4*k)) }
+
+// zone is the number that the topology zone, in wire form, has here; 0: none.
+func (s *slice) zone(name string) uint16 {
+	list := s.data[s.zonesAt:s.portsAt]
+	for i := uint16(1); list != ""; i++ {
+		n := int(list[0]) + 1
+		if list[1:n] == name {
+			return i
+		}
+		list = list[n:]
+	}
+	return 0
+}
+
+func (s *slice) ports() portList { return portList(s.data[s.portsAt:]) }
+
+// same tells whether both pack the same object.
+func (s *slice) same(o *slice) bool {
+	return s.key == o.key && s.n4 == o.n4 && s.n6 == o.n6 && s.named == o.named && s.zonesAt == o.zonesAt && s.portsAt == o.portsAt && s.data == o.data
+}
+
+// at gives the entries with the address, as a range.
+func (s *slice) at(addr []byte) (first, end int) {
+	first, end = 0, int(s.n4)
+	if len(addr) == 16 {
+		first, end = end, s.count()
+	}
+	first += sort.Search(end-first, func(i int) bool { return s.addr(first+i) >= string(addr) })
+	last := first
+	for last < end && s.addr(last) == string(addr) {
+		last++
+	}
+	return first, last
+}
+
+// called gives the entries with the own name, as a range of the order by name.
+func (s *slice) called(label []byte) (first, end int) {
+	named := int(s.named)
+	first = sort.Search(named, func(k int) bool { return s.label(s.ordered(k)) >= string(label) })
+	end = first
+	for end < named && s.label(s.ordered(end)) == string(label) {
+		end++
+	}
+	return first, end
+}
+
+// holds tells whether some entry has the address.
+func (s *slice) holds(addr []byte) bool {
+	first, end := s.at(addr)
+	return first < end
+}
+
+func u16(s string, at int) uint16 { return uint16(s[at])<<8 | uint16(s[at+1]) }
+
+func u32(s string, at int) uint32 {
+	return uint32(s[at])<<24 | uint32(s[at+1])<<16 | uint32(s[at+2])<<8 | uint32(s[at+3])
+}

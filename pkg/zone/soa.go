@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone
+
+func (z *Zone) prepareSOA() {}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Store holds the objects that a zone answers from. Readers take no lock and
+// see each service as it is at one moment. Writers wait for each other.
+type Store struct {
+	seed   maphash.Seed
+	serial atomic.Uint32
+	views  [kindCount]view
+
+	nodes        registry[node]
+	nodesByName  refs
+	nodesByAddr  refs // of services
+	slices       registry[slice]
+	slicesByAddr refs
+	pods         registry[pod]
+	podsByAddr   refs
+	spaces       registry[namespace]
+	spacesByName refs
+
+	mu           sync.Mutex // one writer at a time; guards what follows
+	slicesByName refs
+	podsByName   refs
+	counts       [kindCount]KindStats
+	scratch      []byte
+}
+
+// NewStore makes an empty store.
+func NewStore() *Store {
+	s := &Store{seed: maphash.MakeSeed()}
+	s.nodes.init()
+	s.slices.init()
+	s.pods.init()
+	s.spaces.init()
+	for _, x := range []*refs{
+		&s.nodesByName, &s.nodesByAddr, &s.slicesByAddr, &s.podsByAddr, &s.spacesByName, &s.slicesByName, &s.podsByName,
+	} {
+		x.init()
+	}
+	return s
+}
+
+// PutService stores the service in place of an older one, and tells whether that
+// changed anything. A service whose name or namespace cannot be a label has no
+// name in the zone and is left out.
+func (s *Store) PutService(svc Service, now time.Time) (changed bool) {
+	if !isLabel(svc.Namespace) || !isLabel(svc.Name) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.scratch = nodeKey(s.scratch[:0], svc.Namespace, svc.Name)
+	return s.setService(s.scratch, packService(svc), now)
+}
+
+// PutSlice stores the slice in place of an older one, and tells whether that
+// changed anything. One that belongs to no service is as none.
+func (s *Store) PutSlice(sl Slice, now time.Time) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !isLabel(sl.Namespace) || !isLabel(sl.Service) {
+		return s.setSlice(sl.Namespace, sl.Name, nil, now)
+	}
+	key := string(nodeKey(nil, sl.Namespace, sl.Service))
+	if n, _ := s.findNode([]byte(key)); n != nil {
+		key = n.key // one string for both
+	}
+	return s.setSlice(sl.Namespace, sl.Name, packSlice(sl, key), now)
+}
+
+// PutPod stores the pod in place of an older one, and tells whether that changed
+// anything.
+func (s *Store) PutPod(p Pod, now time.Time) (changed bool) {
+	if !isLabel(p.Namespace) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.scratch = appendLabel(s.scratch[:0], p.Namespace)
+	if n, _ := s.findNamespace(s.scratch); n != nil {
+		p.Namespace = n.label[1:] // one string for all
+	}
+	return s.setPod(p.Namespace, p.Name, packPod(p), now)
+}
+
+// PutNamespace stores the namespace, and tells whether it was not there.
+func (s *Store) PutNamespace(name string, now time.Time) (changed bool) {
+	if !isLabel(name) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.setNamespace(name, true, now)
+}
+
+// Delete takes the object out, and tells whether it was there. The namespace of
+// a Namespace is empty.
+func (s *Store) Delete(kind Kind, namespace, name string, now time.Time) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch kind {
+	case Services:
+		if !isLabel(namespace) || !isLabel(name) {
+			return false
+		}
+		s.scratch = nodeKey(s.scratch[:0], namespace, name)
+		return s.setService(s.scratch, nil, now)
+	case Slices:
+		return s.setSlice(namespace, name, nil, now)
+	case Namespaces:
+		return s.setNamespace(name, false, now)
+	case Pods:
+		return s.setPod(namespace, name, nil, now)
+	}
+	return false
+}
+
+// Retain deletes every object of the kind for which keep is false: those that a
+// new list no longer has. The namespace of a Namespace is empty. keep must not
+// call the store.
+func (s *Store) Retain(kind Kind, keep func(namespace, name string) bool, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch kind {
+	case Services:
+		s.nodes.each(func(_ uint32, n *node) bool {
+			if namespace, name := splitKey(n.key); n.svc != nil && !keep(namespace, name) {
+				s.setService([]byte(n.key), nil, now)
+			}
+			return true
+		})
+	case Slices:
+		s.slices.each(func(_ uint32, sl *slice) bool {
+			if namespace, _ := splitKey(sl.key); !keep(namespace, sl.name) {
+				s.setSlice(namespace, sl.name, nil, now)
+			}
+			return true
+		})
+	case Namespaces:
+		s.spaces.each(func(_ uint32, n *namespace) bool {
+			if n.declared.Load() && !keep("", n.label[1:]) {
+				s.setNamespace(n.label[1:], false, now)
+			}
+			return true
+		})
+	case Pods:
+		s.pods.each(func(_ uint32, p *pod) bool {
+			if !keep(p.namespace, p.name) {
+				s.setPod(p.namespace, p.name, nil, now)
+			}
+			return true
+		})
+	}
+}
+
+// Serial is the serial number of the zone: the time of the last change in
+// seconds since 1970, or one more than before where that is more. It is 0 before
+// the first change.
+func (s *Store) Serial() uint32 { return s.serial.Load() }
+
+// maxLead is how many seconds the serial may run ahead of the clock, so that
+// neither many changes a second nor a clock that once was wrong carry it away.
+const maxLead = 3600
+
+// moved counts a change.
+func (s *Store) moved(now time.Time) {
+	clock, last := uint32(now.Unix()), s.serial.Load()
+	next := clock
+	if lead := int32(last + 1 - clock); last != 0 && lead > 0 {
+		next = clock + min(uint32(lead), maxLead)
+	}
+	s.serial.Store(next)
+}
+
+func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
+
+// objectHash is the hash of an object's namespace and name.
+func (s *Store) objectHash(namespace, name string) uint64 {
+	s.scratch = append(append(append(s.scratch[:0], namespace...), '/'), name...)
+	return s.hash(s.scratch)
+}
+
+// findNode gives the node with the key and its number, or nil.
+func (s *Store) findNode(key []byte) (*node, uint32) {
+	hash := s.hash(key)
+	t := s.nodesByName.table.Load()
+	for pos := t.home(hash); ; {
+		id, after, ok := t.next(hash, pos)
+		if !ok {
+			return nil, 0
+		}
+		if n := s.nodes.load(id); n != nil && n.key == string(key) {
+			return n, id
+		}
+		pos = after
+	}
+}
+
+// findNamespace gives the namespace with the label in wire form and its number,
+// or nil.
+func (s *Store) findNamespace(label []byte) (*namespace, uint32) {
+	hash := s.hash(label)
+	t := s.spacesByName.table.Load()
+	for pos := t.home(hash); ; {
+		id, after, ok := t.next(hash, pos)
+		if !ok {
+			return nil, 0
+		}
+		if n := s.spaces.load(id); n != nil && n.label == string(label) {
+			return n, id
+		}
+		pos = after
+	}
+}

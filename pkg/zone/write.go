@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone
+
+import "time"
+
+// What follows is done by one writer at a time, with mu held. A record is
+// published with one store into its registry. An index entry is added before the
+// record that needs it and taken out after, so that no reader misses a record
+// that is there all the time; one that comes too early finds nothing yet.
+
+// setService makes svc the service of the node, nil for none.
+func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
+	n, id := s.findNode(key)
+	var old *service
+	if n != nil {
+		old = n.svc
+	}
+	if old == svc || old != nil && svc != nil && *old == *svc {
+		return false
+	}
+	if n == nil {
+		n = &node{key: string(key)}
+		id = s.addNode(n)
+	}
+	s.count(Services, old != nil, -serviceSize(n.key, old))
+	s.count(Services, svc != nil, serviceSize(n.key, svc))
+	if svc != nil && svc.kind == ClusterIP {
+		s.addAddrs(&s.nodesByAddr, id, svc.addrs(4), svc.addrs(16))
+	}
+	s.setNode(id, n.withService(svc))
+	if old != nil && old.kind == ClusterIP {
+		s.removeAddrs(&s.nodesByAddr, id, old.addrs(4), old.addrs(16))
+	}
+	if (old == nil) != (svc == nil) {
+		s.countServices(keyNamespace(n.key), svc != nil)
+	}
+	s.moved(now)
+	return true
+}
+
+// setSlice makes sl the slice with the name, nil for none.
+func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool {
+	hash := s.objectHash(namespace, name)
+	old, id := s.findSlice(hash, namespace, name)
+	switch {
+	case old == nil && sl == nil, old != nil && sl != nil && old.same(sl):
+		return false
+	case old == nil:
+		id = s.slices.add(sl)
+		s.slicesByName.add(hash, id)
+	}
+	s.count(Slices, old != nil, -sliceSize(old))
+	s.count(Slices, sl != nil, sliceSize(sl))
+	if sl != nil {
+		s.addAddrs(&s.slicesByAddr, id, sl.distinct(4), sl.distinct(16))
+		s.slices.set(id, sl)
+	}
+	if old != nil && sl != nil && old.key == sl.key {
+		s.exchangeSlice(sl.key, old, sl)
+	} else {
+		if sl != nil {
+			s.exchangeSlice(sl.key, nil, sl)
+		}
+		if old != nil {
+			s.exchangeSlice(old.key, old, nil)
+		}
+	}
+	if sl == nil {
+		s.slicesByName.remove(hash, id)
+		s.slices.drop(id)
+	}
+	if old != nil {
+		s.removeAddrs(&s.slicesByAddr, id, old.distinct(4), old.distinct(16))
+	}
+	s.moved(now)
+	return true
+}
+
+// exchangeSlice replaces a slice of the node; either may be nil.
+func (s *Store) exchangeSlice(key string, old, sl *slice) {
+	n, id := s.findNode([]byte(key))
+	if n == nil {
+		n = &node{key: key}
+		id = s.addNode(n)
+	}
+	changed := n.with(old, sl)
+	changed.findTwins(n.twins, sl)
+	s.setNode(id, changed)
+}
+
+// addNode makes an empty node findable.
+func (s *Store) addNode(n *node) uint32 {
+	id := s.nodes.add(n)
+	s.nodesByName.add(s.hash([]byte(n.key)), id)
+	return id
+}
+
+// setNode publishes the node, or takes it out if it is empty.
+func (s *Store) setNode(id uint32, n *node) {
+	if !n.empty() {
+		s.nodes.set(id, n)
+		return
+	}
+	s.nodes.set(id, nil)
+	s.nodesByName.remove(s.hash([]byte(n.key)), id)
+	s.nodes.drop(id)
+}
+
+// setPod makes p the pod with the name, nil for none.
+func (s *Store) setPod(namespace, name string, p *pod, now time.Time) bool {
+	hash := s.objectHash(namespace, name)
+	old, id := s.findPod(hash, namespace, name)
+	switch {
+	case old == nil && p == nil, old != nil && p != nil && *old == *p:
+		return false
+	case old == nil:
+		id = s.pods.add(p)
+		s.podsByName.add(hash, id)
+	}
+	s.count(Pods, old != nil, -podSize(old))
+	s.count(Pods, p != nil, podSize(p))
+	if p != nil {
+		s.addAddrs(&s.podsByAddr, id, p.addrs(4), p.addrs(16))
+		s.pods.set(id, p)
+	} else {
+		s.podsByName.remove(hash, id)
+		s.pods.drop(id)
+	}
+	if old != nil {
+		s.removeAddrs(&s.podsByAddr, id, old.addrs(4), old.addrs(16))
+	}
+	s.moved(now)
+	return true
+}
+
+// setNamespace says whether a Namespace object with the name is there.
+func (s *Store) setNamespace(name string, there bool, now time.Time) bool {
+	if !isLabel(name) {
+		return false
+	}
+	label := appendLabel(nil, name)
+	n, id := s.findNamespace(label)
+	if there == (n != nil && n.declared.Load()) {
+		return false
+	}
+	if n == nil {
+		n, id = s.addNamespace(label)
+	}
+	n.declared.Store(there)
+	size := namespaceSize(n)
+	if !there {
+		size = -size
+	}
+	s.count(Namespaces, true, size)
+	s.dropNamespace(n, id)
+	s.moved(now)
+	return true
+}
+
+// countServices counts a service into or out of its namespace.
+func (s *Store) countServices(label string, in bool) {
+	n, id := s.findNamespace([]byte(label))
+	if n == nil {
+		n, id = s.addNamespace([]byte(label))
+	}
+	if in {
+		n.services.Add(1)
+		return
+	}
+	n.services.Add(-1)
+	s.dropNamespace(n, id)
+}
+
+func (s *Store) addNamespace(label []byte) (*namespace, uint32) {
+	n := &namespace{label: string(label)}
+	id := s.spaces.add(n)
+	s.spacesByName.add(s.hash(label), id)
+	return n, id
+}
+
+// dropNamespace takes out a namespace that does not exist.
+func (s *Store) dropNamespace(n *namespace, id uint32) {
+	if !n.exists() {
+		s.spacesByName.remove(s.hash([]byte(n.label)), id)
+		s.spaces.drop(id)
+	}
+}
+
+func (s *Store) findSlice(hash uint64, namespace, name string) (*slice, uint32) {
+	t := s.slicesByName.table.Load()
+	for pos := t.home(hash); ; {
+		id, after, ok := t.next(hash, pos)
+		if !ok {
+			return nil, 0
+		}
+		if sl := s.slices.load(id); sl != nil && sl.name == name && keyNamespace(sl.key)[1:] == namespace {
+			return sl, id
+		}
+		pos = after
+	}
+}
+
+func (s *Store) findPod(hash uint64, namespace, name string) (*pod, uint32) {
+	t := s.podsByName.table.Load()
+	for pos := t.home(hash); ; {
+		id, after, ok := t.next(hash, pos)
+		if !ok {
+			return nil, 0
+		}
+		if p := s.pods.load(id); p != nil && p.name == name && p.namespace == namespace {
+			return p, id
+		}
+		pos = after
+	}
+}
+
+// addAddrs makes id a candidate for each of the packed addresses. An id may be
+// one twice for a while, when the old version of its record has the address too.
+func (s *Store) addAddrs(x *refs, id uint32, v4, v6 string) {
+	s.eachAddr(v4, v6, func(hash uint64) { x.add(hash, id) })
+}
+
+func (s *Store) removeAddrs(x *refs, id uint32, v4, v6 string) {
+	s.eachAddr(v4, v6, func(hash uint64) { x.remove(hash, id) })
+}
+
+func (s *Store) eachAddr(v4, v6 string, f func(hash uint64)) {
+	var buf [16]byte
+	for ; v4 != ""; v4 = v4[4:] {
+		copy(buf[:], v4)
+		f(s.hash(buf[:4]))
+	}
+	for ; v6 != ""; v6 = v6[16:] {
+		copy(buf[:], v6)
+		f(s.hash(buf[:]))
+	}
+}
+
+// distinct are the packed addresses of octets each, every one once.
+func (s *slice) distinct(octets int) string {
+	list := s.data[:4*s.n4]
+	if octets == 16 {
+		list = s.data[4*s.n4 : s.marksAt]
+	}
+	for i := octets; i < len(list); i += octets {
+		if list[i:i+octets] == list[i-octets:i] {
+			return compactAddrs(list, octets)
+		}
+	}
+	return list
+}
+
+func compactAddrs(list string, octets int) string {
+	kept := []byte(list[:octets])
+	for i := octets; i < len(list); i += octets {
+		if list[i:i+octets] != list[i-octets:i] {
+			kept = append(kept, list[i:i+octets]...)
+		}
+	}
+	return string(kept)
+}

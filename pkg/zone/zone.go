@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A PodMode says how the names of pods are answered.
+type PodMode uint8
+
+// The modes.
+const (
+	PodsDisabled PodMode = iota // there are none
+	PodsInsecure                // every address in an existing namespace has a name
+	PodsVerified                // only addresses of pods in the store have
+)
+
+// Config is what a zone is made from.
+type Config struct {
+	Store       *Store
+	Domain      string        // "cluster.local."
+	TTL         time.Duration // 0 to 1 h, whole seconds; of every name that has none of its own
+	Pods        PodMode
+	PodNames    bool           // an endpoint without hostname is named by its pod, not by its address
+	IgnoreEmpty bool           // a ClusterIP service without a ready endpoint is denied; needs AllSlices
+	AllSlices   bool           // the store gets every EndpointSlice, not only those of headless services
+	NodeZone    string         // endpoints of this topology zone come first; empty: none do
+	Ranges      []netip.Prefix // cluster ranges: reverse names in them that the store does not know are denied
+	Namespaces  []string       // exposed; empty: all
+	StaleAfter  time.Duration  // a view older than this denies nothing; default 90 s
+	Nameservers []netip.Addr   // addresses of ns.dns.<domain>
+	KnownSpaces bool           // only namespaces that the store holds are exposed: a selector chose them
+	Elsewhere   func() bool    // is there someone else to ask? nil: no
+}
+
+// defaultStaleAfter is three bookmarks of an API server, which come once a minute
+// at the latest, with some to spare.
+const defaultStaleAfter = 90 * time.Second
+
+// A Zone answers from a store by a configuration. It is immutable, cheap to make,
+// and safe for use by many goroutines.
+type Zone struct {
+	store      *Store
+	domain     []byte // canonical wire form
+	ttl        uint32 // seconds
+	pods       PodMode
+	podNames   bool
+	skipEmpty  bool
+	allSlices  bool
+	known      bool
+	nodeZone   string // labels in wire form
+	ranges     []netip.Prefix
+	namespaces map[string]struct{} // labels in wire form
+	staleAfter time.Duration
+	ns4, ns6   string // packed addresses
+	elsewhere  func() bool
+	soa        []byte // a SOA record of the zone after its owner
+	soaReverse []byte // the same for reverse names
+}
+
+// A Verdict says what became of a query.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Foreign   Verdict = iota // not this zone's name: go on as if there were no zone; nothing appended
+	Answered                 // a whole answer appended
+	Alias                    // a chain of CNAME records appended, which leads out of the zone to Result.Target
+	Elsewhere                // this zone cannot know now, somebody else can be asked; nothing appended
+	Unready                  // this zone cannot know now, nobody else to ask: SERVFAIL; nothing appended
+)
+
+// A Result is what Answer found.
+type Result struct {
+	Verdict Verdict
+	EDE     int    // for the reply: an Extended DNS Error or wire.EDENone
+	Target  []byte // of an Alias: canonical wire name, in the appended message
+}
+
+// maxDomain is the most octets of the cluster domain that leave room for the
+// longest name of a service's port below it.
+const maxDomain = wire.MaxName - 2*(1+wire.MaxLabel)
+
+// New checks the configuration. The store may be filled before or after.
+func New(cfg Config) (*Zone, error) {
+	if cfg.Store == nil {
+		return nil, errors.New("a zone needs a store")
+	}
+	domain, err := wireName(cfg.Domain)
+	if err != nil {
+		return nil, fmt.Errorf("cluster domain %q: %w", cfg.Domain, err)
+	}
+	if len(domain) > maxDomain {
+		return nil, fmt.Errorf("cluster domain %q: longer than %d octets", cfg.Domain, maxDomain)
+	}
+	if cfg.TTL < 0 || cfg.TTL > maxTTL {
+		return nil, fmt.Errorf("TTL %s: not within 0 to %s", cfg.TTL, maxTTL)
+	}
+	if cfg.StaleAfter < 0 {
+		return nil, fmt.Errorf("stale after %s: negative", cfg.StaleAfter)
+	}
+	if cfg.StaleAfter == 0 {
+		cfg.StaleAfter = defaultStaleAfter
+	}
+	if cfg.IgnoreEmpty && !cfg.AllSlices {
+		return nil, errors.New("ignoring empty services needs all slices")
+	}
+	if cfg.Pods > PodsVerified {
+		return nil, fmt.Errorf("pod mode %d: unknown", cfg.Pods)
+	}
+	if cfg.Elsewhere == nil {
+		cfg.Elsewhere = func() bool { return false }
+	}
+	z := &Zone{
+		store: cfg.Store, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second),
+		pods: cfg.Pods, podNames: cfg.PodNames, skipEmpty: cfg.IgnoreEmpty, allSlices: cfg.AllSlices, known: cfg.KnownSpaces,
+		staleAfter: cfg.StaleAfter, elsewhere: cfg.Elsewhere,
+	}
+	for _, p := range cfg.Ranges {
+		z.ranges = append(z.ranges, p.Masked())
+	}
+	if zone, err := appendLabels(nil, cfg.NodeZone); err == nil {
+		z.nodeZone = string(zone)
+	}
+	if len(cfg.Namespaces) > 0 {
+		z.namespaces = make(map[string]struct{}, len(cfg.Namespaces))
+	}
+	for _, name := range cfg.Namespaces {
+		if !isLabel(name) {
+			return nil, fmt.Errorf("namespace %q: not a namespace's name", name)
+		}
+		z.namespaces[string(appendLabel(nil, name))] = struct{}{}
+	}
+	v4, v6 := packAddrs(cfg.Nameservers)
+	z.ns4, z.ns6 = string(v4), string(v6)
+	z.prepareSOA()
+	return z, nil
+}
