@@ -12,7 +12,7 @@ import (
 type Config struct {
 	Listen        Listen
 	Forward       []Route // in the order of the file, zones unique; the root zone is always there
-	ClusterDomain string  // lower-case and absolute, of two labels or more; default "cluster.local."
+	ClusterDomain string  // lower-case and absolute, not the root; default "cluster.local."
 	Cluster       Cluster
 	Cache         Cache
 	Limits        Limits

@@ -27,7 +27,7 @@ func zone(dst *string) func(node) {
 	}
 }
 
-// clusterDomain reads a domain name of more than one label.
+// clusterDomain reads a domain name that is not the root.
 func clusterDomain(dst *string) func(node) {
 	return func(n node) {
 		text, ok := n.stringOnly()
@@ -35,9 +35,8 @@ func clusterDomain(dst *string) func(node) {
 			return
 		}
 		name, f := parseZone(text)
-		if text == "" || (f.what == "" && strings.Count(name, ".") < 2) || name == "." {
-			// One label would take a whole top-level domain away from the upstreams.
-			f = flaw{what: "not a name of two labels or more", hint: "write the domain of the cluster, like cluster.local"}
+		if text == "" || name == "." {
+			f = flaw{what: "not the name of a domain", hint: "write the domain of the cluster, like cluster.local"}
 		}
 		if n.rejectFlaw(f) {
 			*dst = name
