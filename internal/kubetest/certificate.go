@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubetest
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// The files of a cluster's keys, in its folder.
+const (
+	caFile         = "ca.crt"        // what clients trust
+	serverCertFile = "apiserver.crt" // signed by the authority
+	serverKeyFile  = "apiserver.key"
+	accountKeyFile = "sa.key" // signs tokens of service accounts
+	accountPubFile = "sa.pub" // verifies them
+)
+
+// writeKeys makes a certificate authority, the API server's certificate and the keys of service account tokens.
+func writeKeys(dir string, now time.Time) error {
+	ca, caKey, err := newCertificate("kubetest", now, nil, nil)
+	if err != nil {
+		return err
+	}
+	server, serverKey, err := newCertificate("kube-apiserver", now, ca, caKey)
+	if err != nil {
+		return err
+	}
+	_, accountKey, err := newCertificate("service-accounts", now, nil, nil)
+	if err != nil {
+		return err
+	}
+	for _, file := range []struct {
+		name, kind string
+		encode     func() ([]byte, error)
+	}{
+		{caFile, "CERTIFICATE", func() ([]byte, error) { return ca.Raw, nil }},
+		{serverCertFile, "CERTIFICATE", func() ([]byte, error) { return server.Raw, nil }},
+		{serverKeyFile, "EC PRIVATE KEY", func() ([]byte, error) { return x509.MarshalECPrivateKey(serverKey) }},
+		{accountKeyFile, "EC PRIVATE KEY", func() ([]byte, error) { return x509.MarshalECPrivateKey(accountKey) }},
+		{accountPubFile, "PUBLIC KEY", func() ([]byte, error) { return x509.MarshalPKIXPublicKey(accountKey.Public()) }},
+	} {
+		der, err := file.encode()
+		if err != nil {
+			return fmt.Errorf("encoding %s: %w", file.name, err)
+		}
+		text := pem.EncodeToMemory(&pem.Block{Type: file.kind, Bytes: der})
+		if err := os.WriteFile(filepath.Join(dir, file.name), text, 0o600); err != nil {
+			return fmt.Errorf("writing a key: %w", err)
+		}
+	}
+	return nil
+}
+
+// newCertificate makes a key and a certificate for it: an authority's when there is no parent, else a server's for
+// every name an API server goes by on a loopback address.
+func newCertificate(name string, now time.Time, parent *x509.Certificate, signer crypto.Signer) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a key: %w", err)
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a serial number: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    now.Add(-time.Hour), // tests move clocks
+		NotAfter:     now.AddDate(1, 0, 0),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+	}
+	if parent == nil {
+		parent, signer = template, key
+		template.IsCA, template.BasicConstraintsValid = true, true
+		template.KeyUsage |= x509.KeyUsageCertSign
+	} else {
+		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		template.DNSNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
+		template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.ParseIP(serviceIP)}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		return nil, nil, fmt.Errorf("signing a certificate: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading a certificate back: %w", err)
+	}
+	return cert, key, nil
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// startLimit bounds the wait for one program to serve. A machine that runs other tests beside this one is slow.
+const startLimit = 2 * time.Minute
+
+// Options say what a cluster has. The zero value is an API server with its store.
+type Options struct {
+	// Programs to run; those of [Build] if empty.
+	Programs Programs
+	// Dir is an empty folder for the cluster's state. [Start] uses one of the test's own in place of an empty name.
+	Dir string
+	// Users are known to the API server besides [Admin], and may do nothing that no role grants them. A name
+	// like system:serviceaccount:NAMESPACE:NAME has the rights that bindings give to that service account.
+	Users []string
+	// Controllers runs the controller manager with what makes EndpointSlices, removes what belongs to deleted
+	// objects, empties deleted namespaces and creates default service accounts.
+	Controllers bool
+	// Audit logs every request, for [Cluster.Audit].
+	Audit bool
+	// APIServerFlags are added to the API server's flags.
+	APIServerFlags []string
+}
+
+// A Cluster is a running control plane. Its methods may be called by several goroutines.
+type Cluster struct {
+	options  Options
+	dir      string
+	address  netip.AddrPort
+	users    []user
+	config   *rest.Config // Admin's
+	client   *kubernetes.Clientset
+	etcd     *process
+	managers []*process // the controller manager, if there is one
+
+	mu        sync.Mutex // guards apiserver; held while it starts or ends, so that these do not overlap
+	apiserver *process   // nil when it does not run
+}
+
+// Start runs a cluster for a test and ends it with the test. When the test has failed, the log has the end of what
+// each program wrote.
+func Start(tb testing.TB, o Options) *Cluster {
+	tb.Helper()
+	if o.Dir == "" {
+		o.Dir = tb.TempDir()
+	}
+	c, err := Launch(tb.Context(), o)
+	if err != nil {
+		tb.Fatalf("starting a cluster: %v", err)
+	}
+	tb.Cleanup(func() {
+		c.Close()
+		if tb.Failed() {
+			tb.Logf("the cluster's programs:\n%s", c.lastWords())
+		}
+	})
+	return c
+}
+
+// Launch runs a cluster for a program, which closes it. ctx bounds the start, not the life of the cluster.
+func Launch(ctx context.Context, o Options) (*Cluster, error) {
+	c := &Cluster{options: o}
+	var err error
+	if o.Programs == (Programs{}) {
+		if c.options.Programs, err = Build(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if o.Dir == "" {
+		return nil, errors.New("launching a cluster: no folder for its state")
+	}
+	if c.dir, err = filepath.Abs(o.Dir); err != nil {
+		return nil, fmt.Errorf("finding the folder of a cluster: %w", err)
+	}
+	if err := c.prepare(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.launch(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// prepare writes what the programs read.
+func (c *Cluster) prepare(ctx context.Context) error {
+	var err error
+	if c.address, err = freePort(ctx); err != nil {
+		return err
+	}
+	if c.users, err = newUsers(c.options.Users); err != nil {
+		return err
+	}
+	if err := writeKeys(c.dir, time.Now()); err != nil { //nolint:forbidigo // nobody passes a clock to real programs
+		return err
+	}
+	if err := writeTokens(c.path(tokenFile), c.users); err != nil {
+		return err
+	}
+	for _, u := range c.users {
+		if err := writeKubeconfig(c.Kubeconfig(u.name), c.CAFile(), c.Server(), u); err != nil {
+			return err
+		}
+	}
+	if c.options.Audit {
+		if err := writeAuditPolicy(c.path(auditPolicyFile)); err != nil {
+			return err
+		}
+	}
+	c.config = c.Config(Admin)
+	if c.client, err = kubernetes.NewForConfig(c.config); err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	return nil
+}
+
+// launch starts the programs, each when what it needs is there.
+func (c *Cluster) launch(ctx context.Context) error {
+	var err error
+	if c.etcd, err = startProcess(ctx, c.dir, "etcd", nil, c.etcdCommand()...); err != nil {
+		return err
+	}
+	// The API server waits for its store by itself.
+	if err := c.StartAPIServer(ctx); err != nil {
+		return err
+	}
+	if !c.options.Controllers {
+		return nil
+	}
+	manager, err := startProcess(ctx, c.dir, "kube-controller-manager", nil, c.controllersCommand()...)
+	if err != nil {
+		return err
+	}
+	c.managers = append(c.managers, manager)
+	return nil
+}
+
+// Close ends every program. The state stays in the cluster's folder.
+func (c *Cluster) Close() {
+	for _, m := range c.managers {
+		m.kill()
+	}
+	c.KillAPIServer()
+	if c.etcd != nil {
+		c.etcd.kill() // nobody reads the data again
+	}
+}
+
+// Client returns Admin's client, which does not limit its own rate.
+func (c *Cluster) Client() *kubernetes.Clientset { return c.client }
+
+// Config returns a client configuration of the user, to be changed at will. It sets no limit to the rate of
+// requests and asks for protobuf. For a name that is not among the users it has no token.
+func (c *Cluster) Config(name string) *rest.Config {
+	config := &rest.Config{
+		Host:            c.Server(),
+		TLSClientConfig: rest.TLSClientConfig{CAFile: c.CAFile()},
+		ContentConfig: rest.ContentConfig{
+			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
+			ContentType:        runtime.ContentTypeProtobuf,
+		},
+		UserAgent: "kubetest",
+		QPS:       -1,
+	}
+	for _, u := range c.users {
+		if u.name == name {
+			config.BearerToken = u.token
+		}
+	}
+	return config
+}
+
+// Server returns the URL of the API server.
+func (c *Cluster) Server() string { return "https://" + c.address.String() }
+
+// Address returns where the API server listens.
+func (c *Cluster) Address() netip.AddrPort { return c.address }
+
+// CAFile returns the path of the certificate that the API server's certificate is verified with.
+func (c *Cluster) CAFile() string { return c.path(caFile) }
+
+// Kubeconfig returns the path of the user's kubeconfig. There is a file for [Admin] and for each of Options.Users.
+func (c *Cluster) Kubeconfig(name string) string { return c.path(name + ".kubeconfig") }
+
+// KubeconfigAt writes a kubeconfig with which the user reaches the API server through another address, such as a
+// [Proxy]'s, and returns its path. The server's certificate names 127.0.0.1, ::1 and localhost.
+func (c *Cluster) KubeconfigAt(name string, address netip.AddrPort) (string, error) {
+	for _, u := range c.users {
+		if u.name == name {
+			path := c.path(fmt.Sprintf("%s-%d.kubeconfig", name, address.Port()))
+			return path, writeKubeconfig(path, c.CAFile(), "https://"+address.String(), u)
+		}
+	}
+	return "", fmt.Errorf("writing a kubeconfig: no user %q", name)
+}
+
+func (c *Cluster) path(name string) string { return filepath.Join(c.dir, name) }
+
+// lastWords is the end of what each program wrote.
+func (c *Cluster) lastWords() string {
+	var words strings.Builder
+	for _, name := range []string{"etcd", apiServerName, "kube-controller-manager"} {
+		p := process{name: name, log: c.path(name + ".log")}
+		if _, err := os.Stat(p.log); err == nil {
+			words.WriteString(p.lastWords() + "\n")
+		}
+	}
+	return words.String()
+}
