@@ -38,7 +38,8 @@ type conn struct {
 	open   bool // the handshake is over
 	calls  map[uint16]*call
 	outbox []byte      // frames to be written
-	heard  time.Time   // last frame, or last change from idle to busy
+	heard  time.Time   // last frame, or since when one is owed
+	owes   bool        // somebody gave up on it since the last frame
 	idle   *time.Timer // runs while it is open without calls; nil until first needed
 	err    error       // why it failed; nil: it has not
 }
@@ -125,6 +126,10 @@ func (c *conn) deliver(frame []byte, msg *wire.Message) {
 	s := c.streams
 	s.mu.Lock()
 	c.heard = s.now()
+	if c.owes {
+		c.owes = false
+		c.restLocked() // for the full time
+	}
 	var to *call
 	if len(frame) >= wire.HeaderLen {
 		to = c.calls[wire.ID(frame)]
@@ -160,7 +165,7 @@ func (c *conn) addLocked(now time.Time, q, ids []byte) (*call, error) {
 		if c.calls[id] != nil {
 			continue
 		}
-		if len(c.calls) == 0 {
+		if len(c.calls) == 0 && !c.owes {
 			c.heard = now
 		}
 		added := &call{
@@ -190,9 +195,18 @@ func (c *conn) removeLocked(gone *call) bool {
 	return true
 }
 
-// restLocked decides what becomes of a connection without calls. One that was
-// silent until its callers gave up is not kept: the rest of a frame, or an
-// answer that takes for ever, may stand before all that would come after.
+// abandonLocked takes a call off the connection if it has no reply yet.
+func (c *conn) abandonLocked(gone *call) {
+	if c.calls[gone.id] == gone {
+		c.owes = true
+		c.removeLocked(gone)
+	}
+}
+
+// restLocked decides what becomes of a connection without calls. One that is
+// silent although its callers gave up is soon not kept: its path may be cut, or
+// the rest of a frame, or an answer that takes for ever, stand before all that
+// would come after.
 func (c *conn) restLocked() {
 	switch {
 	case len(c.calls) > 0 || c.err != nil:
@@ -202,10 +216,15 @@ func (c *conn) restLocked() {
 		c.failLocked(errAbandoned)
 	case c.streams.now().Sub(c.heard) >= stallTime:
 		c.failLocked(errSilent)
-	case c.idle == nil:
-		c.idle = time.AfterFunc(idleTimeout, c.expire)
 	default:
-		c.idle.Reset(idleTimeout)
+		rest := idleTimeout
+		if c.owes {
+			rest = stallTime - c.streams.now().Sub(c.heard)
+		}
+		if c.idle == nil {
+			c.idle = time.AfterFunc(rest, c.expire)
+		}
+		c.idle.Reset(rest)
 	}
 }
 
@@ -213,7 +232,11 @@ func (c *conn) restLocked() {
 func (c *conn) expire() {
 	c.streams.mu.Lock()
 	defer c.streams.mu.Unlock()
-	if len(c.calls) == 0 {
+	switch {
+	case len(c.calls) > 0:
+	case c.owes:
+		c.failLocked(errSilent)
+	default:
 		c.failLocked(errIdle)
 	}
 }

@@ -147,11 +147,11 @@ func TestTCPOutboxIsBounded(t *testing.T) {
 		})
 		run(t, p)
 		q := question(t, "www.example.")
-		for range 25 { // 1.1 MB of queries in 2.5 s
+		for range 25 { // 1.1 MB of queries in 1.25 s
 			var group sync.WaitGroup
 			for range 1000 {
 				group.Go(func() {
-					ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+					ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 					defer cancel()
 					_, _ = p.Exchange(ctx, q, nil)
 				})
@@ -251,4 +251,59 @@ func TestTCPSilentConnectionsMakeWay(t *testing.T) {
 			})
 		})
 	}
+}
+
+// askFor asks with so much time.
+func askFor(t *testing.T, p *upstream.Pool, long time.Duration) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), long)
+	defer cancel()
+	r, err := p.Exchange(ctx, question(t, "www.example."), nil)
+	return outcome(t, r, err)
+}
+
+// A stuck connection is not kept by queries that come, wait for a short while and
+// give up, one after the other: 800 ms after the first it is closed.
+func TestTCPStuckUnderShortQueries(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+			if q.Conn == 1 {
+				return upstreamtest.Action{Drop: true}
+			}
+			return one("192.0.2.10")
+		})
+		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
+		got := make([]string, 5)
+		start := time.Now()
+		for i := range got {
+			time.Sleep(time.Until(start.Add(time.Duration(i) * 300 * time.Millisecond)))
+			got[i] = askFor(t, p, 150*time.Millisecond)
+		}
+		if got, want := strings.Join(got, " "), "timeout timeout timeout 192.0.2.10 192.0.2.10"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
+// An answer that nobody waits for any more shows that the connection works.
+func TestTCPLateAnswerKeepsConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(upstreamtest.Sequence(
+			after(300*time.Millisecond, one("192.0.2.10")), one("192.0.2.10"), upstreamtest.Action{Drop: true}, one("192.0.2.10")))
+		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
+		for i, want := range []string{"timeout", "192.0.2.10", "timeout", "192.0.2.10"} {
+			if got := askFor(t, p, 100*time.Millisecond); got != want {
+				t.Errorf("query %d: %q, want %q", i, got, want)
+			}
+			if i == 2 {
+				continue // 800 ms of silence are not over
+			}
+			time.Sleep(5 * time.Second)
+		}
+		if got := s.Connections(); got != 1 {
+			t.Errorf("%d connections, want 1", got)
+		}
+	})
 }

@@ -2,7 +2,11 @@
 
 package upstream
 
-import "github.com/nodecache/node-cache/pkg/wire"
+import (
+	"errors"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
 
 // EDE is the Extended DNS Error (RFC 8914 section 4) that tells a client what
 // the failure was.
@@ -13,7 +17,9 @@ func (f *Failure) EDE() int {
 	case Malformed:
 		return wire.EDEInvalidData
 	case NoUpstream:
-		return wire.EDENotReady
+		if !errors.Is(f.Err, errNoEndpoint) {
+			return wire.EDENotReady
+		}
 	case Timeout, Rcode:
 	}
 	return wire.EDENoReachableAuthority

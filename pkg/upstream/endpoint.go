@@ -32,11 +32,13 @@ type endpoint struct {
 	addr    netip.AddrPort
 	count   counters
 	streams streams
+	failing atomic.Bool // the latest tries failed
 
 	mu     sync.Mutex    // guards the fields below
 	srtt   time.Duration // 0: not known yet
 	asked  time.Time     // when last
 	slowed time.Time     // when a failure last counted
+	good   time.Time     // when an answer last came
 }
 
 func newEndpoint(c *common, network string, addr netip.AddrPort) *endpoint {
@@ -73,23 +75,36 @@ func (o *outcome) reason() Reason {
 	return Network
 }
 
-// score is the upstream's place in the order, lower is better, and how long a
-// try may be silent before the next one starts. One that nobody has asked yet
-// comes first, so that each is measured; from then on the one query that finds
-// it due again also makes it wait for its next turn.
-func (e *endpoint) score(now time.Time) (score, patience time.Duration) {
+// A standing is what an upstream's past makes of it.
+type standing struct {
+	score    time.Duration // its place in the order, lower is better
+	patience time.Duration // how long a try may be silent before the next one starts
+	due      bool          // not asked for so long that the score may be wrong
+}
+
+// standing says how good the upstream is. One that nobody has asked yet comes
+// first, so that each is measured; from then on the one query that finds it due
+// again also makes it wait for its next turn.
+func (e *endpoint) standing(now time.Time) standing {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.asked.IsZero() {
-		return 0, unknownSRTT * patienceSRTTs
+		return standing{patience: unknownSRTT * patienceSRTTs}
 	}
 	srtt := e.srtt
 	if srtt == 0 {
 		srtt = unknownSRTT
 	}
-	patience = min(max(patienceSRTTs*srtt, minPatience), maxPatience)
-	return srtt >> e.halvingsLocked(now), patience
+	halvings := e.halvingsLocked(now)
+	return standing{
+		score:    srtt >> halvings,
+		patience: min(max(patienceSRTTs*srtt, minPatience), maxPatience),
+		due:      halvings > 0,
+	}
 }
+
+// hopeful tells whether a query may be expected to be answered.
+func (e *endpoint) hopeful() bool { return !e.failing.Load() }
 
 func (e *endpoint) halvingsLocked(now time.Time) int {
 	return int(min(max(now.Sub(e.asked), 0)/halving, 40)) // 40: hardly any duration is left
@@ -103,9 +118,10 @@ func (e *endpoint) try(ctx context.Context, q []byte, patience time.Duration, co
 	a, rtt, err := e.ask(ctx, q, conns)
 	switch {
 	case err == nil && (a.rcode == wire.RcodeSuccess || a.rcode == wire.RcodeNXDomain):
-		e.measured(rtt, stale)
+		e.measured(start.Add(rtt), rtt, stale)
 		return outcome{answer: a.msg}
 	case err == nil: // no measure of speed: a server that refuses all is quick at it
+		e.failing.Store(false)
 		cause := rcodeCause(a.rcode)
 		e.count.failures[cause].Add(1)
 		return outcome{cause: cause, rcode: a.rcode, edns: a.edns, err: errRcode}
@@ -155,11 +171,14 @@ func (e *endpoint) begin(now time.Time) (stale bool) {
 	return stale
 }
 
-// measured takes a round trip into the smoothed one (RFC 6298 section 2.3).
-func (e *endpoint) measured(rtt time.Duration, stale bool) {
+// measured takes a round trip, ended now, into the smoothed one (RFC 6298
+// section 2.3).
+func (e *endpoint) measured(now time.Time, rtt time.Duration, stale bool) {
 	rtt = max(rtt, 1) // 0 means unknown
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.failing.Store(false)
+	e.good = now
 	if e.srtt == 0 || stale {
 		e.srtt = rtt
 		return
@@ -175,6 +194,9 @@ func (e *endpoint) failed(start time.Time) {
 	defer e.mu.Unlock()
 	if start.Before(e.slowed) {
 		return
+	}
+	if !start.Before(e.good) { // else it was only this query that failed
+		e.failing.Store(true)
 	}
 	e.srtt = max(e.srtt, min(max(2*e.srtt, minPenalty), maxPenalty))
 	e.slowed = e.now()

@@ -44,3 +44,26 @@ func ExamplePool_Exchange() {
 	fmt.Println(m.Answer[0])
 	// Output: www.example.	60	IN	A	192.0.2.10
 }
+
+func ExampleEndpoints() {
+	first := netip.MustParseAddrPort("10.244.1.7:53")
+	second := netip.MustParseAddrPort("10.244.2.9:53")
+	service := netip.MustParseAddrPort("10.96.0.10:53")
+	var endpoints upstream.Endpoints
+
+	pool, err := upstream.New(upstream.Config{Follow: &endpoints, Connections: 2})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("empty:", pool.Empty())
+	endpoints.Set([]netip.AddrPort{first, second}, []netip.AddrPort{service})
+	for _, server := range pool.Stats().Servers {
+		fmt.Println(server.Network, server.Addr)
+	}
+	// Output:
+	// empty: true
+	// tcp 10.244.1.7:53
+	// tcp 10.244.2.9:53
+	// tcp 10.96.0.10:53
+}

@@ -13,9 +13,12 @@ import (
 
 // What one Exchange may cost, whatever the upstreams do.
 const (
-	maxSides = 2 // upstreams asked
-	maxTries = 3 // of each
-	maxConns = 3 // TCP connections opened
+	targetSides = 2 // upstreams asked, of targets
+	followSides = 3 // and of endpoints, which come and go more often
+	maxSides    = max(targetSides, followSides)
+	maxTries    = 6 // in all,
+	sideTries   = 3 // and with one of them
+	maxConns    = 3 // TCP connections opened
 )
 
 // Exchange asks q, a complete query message whose ID does not matter, and
@@ -28,11 +31,11 @@ func (p *Pool) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) {
 	if len(q) < wire.HeaderLen {
 		return dst, &Failure{Reason: Malformed, Err: errShortQuery}
 	}
-	sides := p.choose()
-	if len(sides) == 0 {
-		return dst, &Failure{Reason: NoUpstream, Err: ErrNoUpstream}
+	list := p.current()
+	if len(list.all) == 0 {
+		return dst, p.nobody()
 	}
-	r := race{common: p.common, q: q, sides: sides, results: make(chan result, maxSides*maxTries)}
+	r := race{pool: p, q: q, list: list, sides: p.choose(list), results: make(chan result, maxTries)}
 	ctx, cancel := context.WithCancel(ctx)
 	answer := r.run(ctx)
 	cancel()
@@ -48,15 +51,23 @@ func (p *Pool) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
+// nobody is the failure of an exchange when there is no upstream.
+func (p *Pool) nobody() *Failure {
+	if p.follow != nil {
+		return &Failure{Reason: NoUpstream, Err: errNoEndpoint}
+	}
+	return &Failure{Reason: NoUpstream, Err: ErrNoUpstream}
+}
+
 // A race is one Exchange: tries that are started one after the other and then
 // run side by side until one of them wins.
 type race struct {
-	*common
+	pool    *Pool
 	q       []byte
-	plain   []byte // q without its OPT record, made when first needed
-	sides   []side // one or two
-	turn    int    // whose turn it is, counted on
-	started int    // tries so far
+	plain   []byte  // q without its OPT record, made when first needed
+	list    *roster // that sides were chosen from
+	sides   []side  // the best first
+	started int     // tries so far
 	running int
 	over    bool // no try is left to start
 	conns   atomic.Int32
@@ -79,7 +90,7 @@ type side struct {
 type result struct {
 	outcome
 	number int // of the try, from 1
-	side   *side
+	ep     *endpoint
 	plain  bool
 }
 
@@ -114,18 +125,45 @@ func (r *race) run(ctx context.Context) []byte {
 	return nil
 }
 
-// next starts a try on the side whose turn it is, or else on the other; when
-// neither may be asked again, the race is over but for the tries still running.
+// next starts a try on the side that had the fewest; when none may be asked
+// again, the race is over but for the tries still running.
 func (r *race) next(ctx context.Context) {
-	for range r.sides {
-		s := &r.sides[r.turn%len(r.sides)]
-		r.turn++
-		if !s.done && s.tries < maxTries {
-			r.start(ctx, s)
-			return
+	if list := r.pool.current(); list != r.list {
+		r.rechoose(list)
+	}
+	var turn *side
+	for i := range r.sides {
+		s := &r.sides[i]
+		if !s.done && s.tries < min(sideTries, maxTries/len(r.sides)) && (turn == nil || s.tries < turn.tries) {
+			turn = s
 		}
 	}
-	r.over = true
+	r.over = turn == nil || r.started == maxTries
+	if !r.over {
+		r.start(ctx, turn)
+	}
+}
+
+// rechoose takes the sides from a newer list. Tries that run on upstreams that
+// have left go on.
+func (r *race) rechoose(list *roster) {
+	before := r.sides
+	r.list, r.sides = list, r.pool.choose(list)
+	for _, old := range before {
+		if s := r.side(old.ep); s != nil {
+			s.tries, s.plain, s.done = old.tries, old.plain, old.done
+		}
+	}
+}
+
+// side is the upstream's place in the race, nil when it has none any more.
+func (r *race) side(ep *endpoint) *side {
+	for i := range r.sides {
+		if r.sides[i].ep == ep {
+			return &r.sides[i]
+		}
+	}
+	return nil
 }
 
 func (r *race) start(ctx context.Context, s *side) {
@@ -133,13 +171,13 @@ func (r *race) start(ctx context.Context, s *side) {
 	r.started++
 	r.running++
 	r.patient.Reset(s.patience)
-	q, res := r.q, result{number: r.started, side: s, plain: s.plain}
+	q, res := r.q, result{number: r.started, ep: s.ep, plain: s.plain}
 	if s.plain {
 		q = r.plain
 	}
 	ep, patience := s.ep, s.patience
 	r.tries.Go(func() {
-		defer r.recovered(ctx, func() {
+		defer r.pool.recovered(ctx, func() {
 			res.outcome = outcome{cause: CauseNetwork, err: errPanic}
 			r.results <- res
 		})
@@ -154,19 +192,20 @@ func (r *race) note(res result) {
 	if r.failure.Err == nil || reason >= r.failure.Reason {
 		r.failure = Failure{Reason: reason, Rcode: res.rcode, Err: res.err}
 	}
-	if reason != Rcode {
+	side := r.side(res.ep)
+	if reason != Rcode || side == nil {
 		return
 	}
 	old := !res.edns && (res.cause == CauseFormErr || res.cause == CauseNotImp)
 	switch {
 	case !old || res.plain:
-		res.side.done = true
-	case !res.side.plain: // RFC 6891 section 7: it may only be too old for EDNS
+		side.done = true
+	case !side.plain: // RFC 6891 section 7: it may only be too old for EDNS
 		if r.plain == nil {
 			r.plain = withoutOPT(r.q)
 		}
-		res.side.plain = r.plain != nil
-		res.side.done = r.plain == nil
+		side.plain = r.plain != nil
+		side.done = r.plain == nil
 	}
 }
 

@@ -419,10 +419,24 @@ func TestNewRejects(t *testing.T) {
 	t.Parallel()
 	self := func(addr netip.AddrPort) bool { return addr == addrA }
 	tests := []struct {
-		name    string
-		targets []upstream.Target
-		want    string
+		name        string
+		targets     []upstream.Target
+		follow      *upstream.Endpoints
+		connections int
+		want        string
 	}{
+		{
+			name: "too many connections", targets: []upstream.Target{target("tcp", addrB)}, connections: 17,
+			want: "reading connections 17: not between 1 and 16",
+		},
+		{
+			name: "negative connections", targets: []upstream.Target{target("tcp", addrB)}, connections: -1,
+			want: "reading connections -1: not between 1 and 16",
+		},
+		{
+			name: "both", targets: []upstream.Target{target("tcp", addrB)}, follow: new(upstream.Endpoints),
+			want: "following endpoints beside targets: unsupported operation",
+		},
 		{name: "no target", want: "no usable upstream"},
 		{name: "only ourselves", targets: []upstream.Target{target("udp", addrA)}, want: "no usable upstream"},
 		{name: "network", targets: []upstream.Target{target("tls", addrB)}, want: `reading target 0: network "tls": unsupported operation`},
@@ -439,7 +453,9 @@ func TestNewRejects(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := upstream.New(upstream.Config{Targets: tt.targets, Self: self})
+			_, err := upstream.New(upstream.Config{
+				Targets: tt.targets, Self: self, Follow: tt.follow, Connections: tt.connections,
+			})
 			if err == nil || err.Error() != tt.want {
 				t.Errorf("error %v, want %v", err, tt.want)
 			}

@@ -14,6 +14,7 @@ import (
 var ErrNoUpstream = errors.New("no usable upstream")
 
 var (
+	errNoEndpoint = fmt.Errorf("no endpoint: %w", ErrNoUpstream)
 	errShortQuery = errors.New("query shorter than a header")
 	errMalformed  = errors.New("malformed answer")
 	errRcode      = errors.New("unhelpful response code")

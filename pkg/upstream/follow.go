@@ -5,7 +5,6 @@ package upstream
 import (
 	"context"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -16,8 +15,8 @@ const (
 	settleTime  = 50 * time.Millisecond // from a change to the reading; writers take several steps
 )
 
-// follow rereads the resolv.conf files on every change until ctx ends.
-func (p *Pool) follow(ctx context.Context) {
+// followFiles rereads the resolv.conf files on every change until ctx ends.
+func (p *Pool) followFiles(ctx context.Context) {
 	var files []*resolvConf
 	for _, src := range p.sources {
 		if src.file != nil {
@@ -87,18 +86,8 @@ func (p *Pool) reload(ctx context.Context, files []*resolvConf) {
 			p.log.InfoContext(ctx, "resolv.conf changed", "path", f.path, "upstreams", f.servers)
 		}
 	}
-	p.leaving = slices.DeleteFunc(p.leaving, func(e *endpoint) bool {
-		if open, _ := e.streams.stats(); open > 0 {
-			return false
-		}
-		e.streams.wait() // the goroutines of what was closed are about to end
-		return true
-	})
-	if !changed {
-		return
-	}
-	for _, e := range p.rebuild() {
-		e.streams.retire()
-		p.leaving = append(p.leaving, e)
+	p.sweep()
+	if changed {
+		p.rebuild()
 	}
 }

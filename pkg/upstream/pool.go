@@ -22,6 +22,13 @@ import (
 type Config struct {
 	// Targets is a route's list, in the order of the configuration.
 	Targets []Target
+	// Follow is servers that come and go, asked over TCP. It stands in place of
+	// Targets.
+	Follow *Endpoints
+	// Connections is how many TCP connections the queries to one upstream share
+	// while there is more than one query at a time, 1 to 16. There is one more
+	// at most, for as long as some of them are full or silent. 0: 1.
+	Connections int
 	// Dial opens a connected socket; network is "udp" or "tcp". It must heed
 	// ctx. Nil: a net.Dialer.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
@@ -49,19 +56,26 @@ type Target struct {
 // A Pool asks a route's upstreams. Its methods may be called from any goroutine.
 type Pool struct {
 	*common
-	sources []source // one per target, in order; after New only Run touches them
-	list    atomic.Pointer[[]*endpoint]
-	leaving []*endpoint // fell out of the list, may still have connections; only Run touches it
+	sources  []source                  // one per target, in order; after New only Run touches them
+	follow   *Endpoints                // nil: sources
+	self     func(netip.AddrPort) bool // Config's
+	maxSides int                       // upstreams asked for one Exchange
+	list     atomic.Pointer[roster]    // of one moment; current has that of now
+
+	mu      sync.Mutex  // guards replacing list, and the fields below
+	leaving []*endpoint // fell out of the list, may still have connections
+	ended   bool        // Run has: keep no connection without a query
 }
 
 // common is what all upstreams of a pool share.
 type common struct {
-	dial    func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
-	rand    io.Reader
-	now     func() time.Time
-	log     *slog.Logger
-	scratch sync.Pool // of *scratch
-	panics  atomic.Uint64
+	dial        func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
+	rand        io.Reader
+	now         func() time.Time
+	log         *slog.Logger
+	connections int       // per upstream
+	scratch     sync.Pool // of *scratch
+	panics      atomic.Uint64
 }
 
 // A source gives a part of the list: one fixed address, or a followed file.
@@ -74,16 +88,39 @@ type source struct {
 // New makes a pool. It reads the resolv.conf files, opens no socket and starts
 // no goroutine. It fails when a target cannot be used or a file cannot be read,
 // and with [ErrNoUpstream] when there are only addresses and all were left out.
+// Endpoints to follow may be none.
 func New(cfg Config) (*Pool, error) {
 	cfg = withDefaults(cfg)
-	p := &Pool{common: &common{dial: cfg.Dial, rand: cfg.Rand, now: cfg.Now, log: cfg.Log}}
+	if cfg.Connections < 1 || cfg.Connections > maxConnections {
+		return nil, fmt.Errorf("reading connections %d: not between 1 and %d", cfg.Connections, maxConnections)
+	}
+	if cfg.Follow != nil && len(cfg.Targets) > 0 {
+		return nil, fmt.Errorf("following endpoints beside targets: %w", errors.ErrUnsupported)
+	}
+	p := &Pool{follow: cfg.Follow, self: cfg.Self, maxSides: targetSides, common: &common{
+		dial: cfg.Dial, rand: cfg.Rand, now: cfg.Now, log: cfg.Log, connections: cfg.Connections,
+	}}
 	p.scratch.New = func() any { return new(scratch) }
+	p.list.Store(&roster{})
+	if p.follow != nil {
+		p.maxSides = followSides
+		p.current()
+		return p, nil
+	}
+	if err := p.readTargets(cfg); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// readTargets makes the first list of a pool that follows no endpoints.
+func (p *Pool) readTargets(cfg Config) error {
 	files := 0
 	var left []netip.AddrPort
 	for i, t := range cfg.Targets {
 		src, err := newSource(cfg, t)
 		if err != nil {
-			return nil, fmt.Errorf("reading target %d: %w", i, err)
+			return fmt.Errorf("reading target %d: %w", i, err)
 		}
 		if src.file != nil {
 			files++
@@ -94,16 +131,16 @@ func New(cfg Config) (*Pool, error) {
 		p.sources = append(p.sources, src)
 	}
 	p.rebuild()
-	if len(*p.list.Load()) == 0 {
+	if p.Empty() {
 		if files == 0 {
-			return nil, ErrNoUpstream
+			return ErrNoUpstream
 		}
 		cfg.Log.Warn("no upstream in any resolv.conf")
 	}
 	for _, addr := range left {
 		cfg.Log.Warn("upstream left out: it leads back here", "upstream", addr)
 	}
-	return p, nil
+	return nil
 }
 
 func withDefaults(cfg Config) Config {
@@ -121,6 +158,9 @@ func withDefaults(cfg Config) Config {
 	}
 	if cfg.Self == nil {
 		cfg.Self = func(netip.AddrPort) bool { return false }
+	}
+	if cfg.Connections == 0 {
+		cfg.Connections = 1
 	}
 	if cfg.SystemdResolvConf == "" {
 		cfg.SystemdResolvConf = "/run/systemd/resolve/resolv.conf"
@@ -142,57 +182,21 @@ func newSource(cfg Config, t Target) (source, error) {
 	return source{network: t.Network, addr: t.Addr}, nil
 }
 
-// rebuild publishes the list the sources give now. What was in the list before
-// keeps its endpoint, and with it latency, counters and connections. It returns
-// the endpoints that fell out.
-func (p *Pool) rebuild() []*endpoint {
-	type key struct {
-		network string
-		addr    netip.AddrPort
-	}
-	known := map[key]*endpoint{}
-	if old := p.list.Load(); old != nil {
-		for _, e := range *old {
-			known[key{e.network, e.addr}] = e
-		}
-	}
-	list, seen := []*endpoint{}, map[key]bool{}
-	add := func(network string, addr netip.AddrPort) {
-		k := key{network, addr}
-		if seen[k] {
-			return
-		}
-		seen[k] = true
-		e := known[k]
-		if e == nil {
-			e = newEndpoint(p.common, network, addr)
-		}
-		delete(known, k)
-		list = append(list, e)
-	}
-	for _, src := range p.sources {
-		if src.file == nil {
-			add(src.network, src.addr)
-			continue
-		}
-		for _, addr := range src.file.servers {
-			add("udp", addr)
-		}
-	}
-	p.list.Store(&list)
-	gone := make([]*endpoint, 0, len(known))
-	for _, e := range known {
-		gone = append(gone, e)
-	}
-	return gone
-}
-
-// Run follows the resolv.conf files until ctx ends. Then it closes the TCP
-// connections, each after its last query, and returns nil when all are closed.
-// Exchange works before, during and after; afterwards it keeps no connection.
+// Run follows the resolv.conf files or endpoints until ctx ends. Then it closes
+// the TCP connections, each after its last query, and returns nil when all are
+// closed. Exchange works before, during and after; afterwards it keeps no
+// connection.
 func (p *Pool) Run(ctx context.Context) error {
-	p.follow(ctx)
-	leaving := slices.Concat(p.leaving, *p.list.Load())
+	if p.follow != nil {
+		p.followEndpoints(ctx)
+	} else {
+		p.followFiles(ctx)
+	}
+	p.mu.Lock()
+	p.ended = true
+	leaving := slices.Concat(p.leaving, p.list.Load().all)
+	p.leaving = nil
+	p.mu.Unlock()
 	for _, e := range leaving {
 		e.streams.retire()
 	}
@@ -200,30 +204,6 @@ func (p *Pool) Run(ctx context.Context) error {
 		e.streams.wait()
 	}
 	return nil
-}
-
-// choose picks the upstreams of one exchange, the best first.
-func (p *Pool) choose() []side {
-	list := *p.list.Load()
-	now := p.now()
-	sides := make([]side, 0, maxSides+1)
-	var scores [maxSides + 1]time.Duration
-	for _, e := range list {
-		score, patience := e.score(now)
-		at := len(sides)
-		sides = append(sides, side{})
-		for ; at > 0 && scores[at-1] > score; at-- {
-			sides[at], scores[at] = sides[at-1], scores[at-1]
-		}
-		sides[at], scores[at] = side{ep: e, patience: patience}, score
-		sides = sides[:min(len(sides), maxSides)]
-	}
-	if len(sides) == maxSides {
-		// The first may be one that fared badly and is due to be tried again.
-		// The client need not wait for it longer than for the other.
-		sides[0].patience = min(sides[0].patience, sides[1].patience)
-	}
-	return sides
 }
 
 // recovered counts and logs a panic at the root of a goroutine. It is of use

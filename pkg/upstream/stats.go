@@ -35,7 +35,7 @@ type counters struct {
 
 // Stats reads the counters. An upstream that left the list takes its own along.
 func (p *Pool) Stats() Stats {
-	list := *p.list.Load()
+	list := p.current().all
 	s := Stats{Servers: make([]ServerStats, 0, len(list)), Panics: p.panics.Load()}
 	for _, e := range list {
 		s.Servers = append(s.Servers, e.stats())

@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,18 +17,22 @@ import (
 
 // Bounds of the connections to one upstream.
 const (
-	maxStreams   = 2                      // connections
-	maxInflight  = 1024                   // queries on one connection
-	maxOutbox    = 1 << 18                // octets waiting to be written on one connection
-	dialTimeout  = 3 * time.Second        // for the handshake
-	writeTimeout = 3 * time.Second        // for one write; a peer that does not read is gone
-	idleTimeout  = 10 * time.Second       // without a query in flight
-	stallTime    = 800 * time.Millisecond // owes an answer and is silent: not for new queries
-	silenceTime  = 3 * time.Second        // owes an answer and is silent: makes way for another
+	maxConnections = 16                     // that may be asked for
+	maxInflight    = 1024                   // queries on one connection
+	maxOutbox      = 1 << 18                // octets waiting to be written on one connection
+	dialTimeout    = 3 * time.Second        // for the handshake
+	writeTimeout   = 3 * time.Second        // for one write; a peer that does not read is gone
+	idleTimeout    = 10 * time.Second       // without a query in flight
+	stallTime      = 800 * time.Millisecond // owes an answer and is silent: not for new queries
+	silenceTime    = 3 * time.Second        // owes an answer and is silent: makes way for another
 )
 
-// errDied marks the errors of a connection that ended with queries on it.
-var errDied = errors.New("connection ended")
+var (
+	// errDied marks the errors of a connection that ended with queries on it.
+	errDied = errors.New("connection ended")
+	// errLeft is what a query gets from an upstream that fell out of the list.
+	errLeft = fmt.Errorf("upstream has left: %w", errLimit)
+)
 
 // streams are the TCP connections to one upstream (RFC 7766): opened on demand,
 // shared by many queries at a time, closed when idle.
@@ -43,9 +48,10 @@ type streams struct {
 	count *counters
 
 	mu      sync.Mutex // guards the fields below, and conn's where it says so
-	conns   []*conn    // opening or open, at most maxStreams
+	conns   []*conn    // opening or open, at most one more than connections
 	opened  uint64     // ever, which numbers the connections
 	retired bool       // keep no connection without a query
+	left    bool       // the upstream is no longer one: take no query
 
 	running sync.WaitGroup // connections opened before retired was set
 }
@@ -95,11 +101,14 @@ func (s *streams) join(ctx context.Context, q []byte, after uint64, opened *atom
 	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.left {
+		return nil, errLeft
+	}
 	c := s.pickLocked(now, after, len(q))
 	if (c == nil || c.stalledLocked(now)) && s.dropSilentLocked(now) {
 		c = s.pickLocked(now, after, len(q))
 	}
-	if (c == nil || c.stalledLocked(now)) && len(s.conns) < maxStreams && opened.Add(1) <= maxConns {
+	if len(s.conns) < s.roomLocked(now, c) && opened.Add(1) <= maxConns {
 		c = s.openLocked(ctx)
 	}
 	if c == nil {
@@ -108,27 +117,40 @@ func (s *streams) join(ctx context.Context, q []byte, after uint64, opened *atom
 	return c.addLocked(now, q, ids[:])
 }
 
-// pickLocked finds a connection with room for a query of so many octets. One
-// that is stalled is taken only if there is no other.
+// roomLocked is how many connections there may be with another one for a query
+// that could go on c, if there is such a c. One that does nothing is not left
+// aside. Where none is of use, there may be one more than are meant to be.
+func (s *streams) roomLocked(now time.Time, c *conn) int {
+	switch {
+	case c == nil || c.stalledLocked(now):
+		return s.connections + 1
+	case len(c.calls) > 0:
+		return s.connections
+	}
+	return 0
+}
+
+// pickLocked finds the connection with the fewest queries that has room for one
+// of so many octets. One that is stalled is taken only if there is no other.
 func (s *streams) pickLocked(now time.Time, after uint64, octets int) *conn {
-	var stalled *conn
+	var best, stalled *conn
 	for _, c := range s.conns {
 		switch {
 		case c.number <= after || len(c.calls) >= maxInflight || len(c.outbox)+2+octets > maxOutbox:
 		case c.stalledLocked(now):
 			stalled = c
-		default:
-			return c
+		case best == nil || len(c.calls) < len(best.calls):
+			best = c
 		}
 	}
-	return stalled
+	return cmp.Or(best, stalled)
 }
 
 // dropSilentLocked makes room where all connections are taken: those go that have
 // been silent for too long. Queries that never pause would keep them otherwise,
 // and a peer that hangs in them would be lost while it serves others.
 func (s *streams) dropSilentLocked(now time.Time) (dropped bool) {
-	if len(s.conns) < maxStreams {
+	if len(s.conns) <= s.connections {
 		return false
 	}
 	for _, c := range slices.Clone(s.conns) {
@@ -168,13 +190,21 @@ func (s *streams) await(ctx context.Context, c *call) reply {
 		r.err = fmt.Errorf("waiting for an answer: %w", ctx.Err())
 	}
 	s.mu.Lock()
-	c.conn.removeLocked(c)
+	c.conn.abandonLocked(c)
 	ending := s.retired && c.conn.err != nil
 	s.mu.Unlock()
 	if ending {
 		<-c.conn.ended
 	}
 	return r
+}
+
+// leave is retire for an upstream that nobody may ask any more.
+func (s *streams) leave() {
+	s.mu.Lock()
+	s.left = true
+	s.mu.Unlock()
+	s.retire()
 }
 
 // retire closes idle connections now, and the others after their last query.

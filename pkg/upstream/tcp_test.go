@@ -80,6 +80,61 @@ func TestTCPPipelinesOverSockets(t *testing.T) {
 	askNumbered(t, p, 50)
 }
 
+// Queries at one time are spread over the connections there may be, evenly. One
+// query at a time needs one.
+func TestTCPConnections(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name                       string
+		connections, clients, want int
+		most                       int // queries on one connection
+	}{
+		{name: "by default one", clients: 40, want: 1, most: 40},
+		{name: "one", connections: 1, clients: 40, want: 1, most: 40},
+		{name: "four", connections: 4, clients: 40, want: 4, most: 10},
+		{name: "sixteen", connections: 16, clients: 40, want: 16, most: 3},
+		{name: "fewer queries than connections", connections: 16, clients: 3, want: 3, most: 1},
+		{name: "one query", connections: 16, clients: 1, want: 1, most: 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := upstreamtest.New(upstreamtest.Always(after(10*time.Millisecond, one("192.0.2.10"))))
+				p := newPool(t, upstream.Config{
+					Targets: []upstream.Target{target("tcp", addrA)}, Connections: tt.connections,
+					Dial: upstreamtest.Network{addrA: s}.Dial,
+				})
+				run(t, p)
+				for round := range 3 {
+					before := len(s.Queries())
+					var group sync.WaitGroup
+					for range tt.clients {
+						group.Go(func() {
+							if got := ask(t, p); got != "192.0.2.10" {
+								t.Errorf("answer %q, want 192.0.2.10", got)
+							}
+						})
+					}
+					group.Wait()
+					on := map[int]int{}
+					for _, q := range s.Queries()[before:] {
+						on[q.Conn]++
+					}
+					most := 0
+					for _, n := range on {
+						most = max(most, n)
+					}
+					if len(on) != tt.want || most != tt.most || s.Connections() != tt.want {
+						t.Errorf("round %d: %d connections used, at most %d queries on one, %d opened, want %d, %d",
+							round, len(on), most, s.Connections(), tt.want, tt.most)
+					}
+				}
+			})
+		})
+	}
+}
+
 // Frames that answer nothing are counted and passed over.
 func TestTCPBadFrameFirst(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A new server comes, an old one leaves and then ends in one way or another: no
+// query is lost, none waits for longer than a try, and none reaches the one that
+// left.
+func TestFollowRollOut(t *testing.T) {
+	t.Parallel()
+	ends := []struct {
+		name string
+		end  func(*lab)
+	}{
+		{name: "orderly", end: func(*lab) {}},
+		{name: "closing its connections", end: func(l *lab) { l.end(addrA) }},
+		{name: "without a word", end: func(l *lab) { l.vanish(addrA) }},
+	}
+	for _, tt := range ends {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				lab := newLab()
+				e := endpoints(list(addrA, addrB), list(addrL))
+				p := lab.pool(t, e)
+				got := during(t, p, time.Second)
+				got.only(t, "before", "192.0.2.10", "192.0.2.20")
+				if got.late > 0 {
+					t.Errorf("before: %d late, the longest %v, want none", got.late, got.longest)
+				}
+
+				var answer string
+				var inFlight sync.WaitGroup // with A, when it leaves
+				lab.b.SetScript(upstreamtest.Always(after(3*time.Millisecond, one("192.0.2.20"))))
+				during(t, p, time.Second)
+				e.Set(list(addrA, addrB, addrC), list(addrL))
+				got = during(t, p, time.Second)
+				got.only(t, "three", "192.0.2.10", "192.0.2.20", "192.0.2.30")
+				inFlight.Go(func() { answer = ask(t, p) })
+				synctest.Wait()
+				tt.end(lab)
+				e.Set(list(addrB, addrC), list(addrL))
+				asked := len(lab.a.Queries())
+				got = during(t, p, 12*time.Second)
+				inFlight.Wait()
+
+				got.only(t, "after", "192.0.2.20", "192.0.2.30")
+				if got.late > 0 {
+					t.Errorf("after: %d late, the longest %v, want none", got.late, got.longest)
+				}
+				if !strings.HasPrefix(answer, "192.0.2.") {
+					t.Errorf("in flight: %q, want an answer", answer)
+				}
+				if more := len(lab.a.Queries()) - asked; more > 0 {
+					t.Errorf("%d queries to the one that left, want none", more)
+				}
+				if n := len(lab.l.Queries()); n > 0 {
+					t.Errorf("%d queries to the last resort, want none", n)
+				}
+				if diff := cmp.Diff([]string{"tcp 192.0.2.2:53", "tcp 192.0.2.3:53"}, servers(p)[:2]); diff != "" {
+					t.Errorf("servers (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// Nobody to ask is said at once, and is over with the first Set.
+func TestFollowEmpty(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		lab := newLab()
+		e := new(upstream.Endpoints)
+		p := lab.pool(t, e)
+		for _, step := range []struct {
+			ready, last []netip.AddrPort
+			want        string
+		}{
+			{want: "no-upstream"},
+			{ready: list(addrA), want: "192.0.2.10"},
+			{want: "no-upstream"},
+			{last: list(addrL), want: "192.0.2.99"},
+			{ready: list(netip.AddrPort{}, netip.AddrPortFrom(addrA.Addr(), 0)), want: "no-upstream"},
+			{ready: list(netip.MustParseAddrPort("[::ffff:192.0.2.2]:53")), want: "192.0.2.20"},
+		} {
+			e.Set(step.ready, step.last)
+			if got, want := p.Empty(), step.want == "no-upstream"; got != want {
+				t.Errorf("Set(%v, %v): empty %v, want %v", step.ready, step.last, got, want)
+			}
+			start := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			r, err := p.Exchange(ctx, question(t, "www.example."), nil)
+			cancel()
+			if got := outcome(t, r, err); got != step.want {
+				t.Errorf("Set(%v, %v): outcome %q, want %q", step.ready, step.last, got, step.want)
+			}
+			if took := time.Since(start); took > time.Millisecond {
+				t.Errorf("it took %v, want an end at once", took)
+			}
+			failure, failed := errors.AsType[*upstream.Failure](err)
+			if !failed {
+				continue
+			}
+			if got, want := failure.EDE(), wire.EDENoReachableAuthority; got != want || !errors.Is(err, upstream.ErrNoUpstream) {
+				t.Errorf("EDE %d, error %v, want %d, ErrNoUpstream", got, err, want)
+			}
+		}
+	})
+}
+
+// The zone asks for every name it does not know.
+func TestEmptyDoesNotAllocate(t *testing.T) {
+	// Not parallel: AllocsPerRun counts all goroutines.
+	p := newPool(t, upstream.Config{Follow: endpoints(list(addrA), nil)})
+	if got := testing.AllocsPerRun(1000, func() { p.Empty() }); got != 0 {
+		t.Errorf("%v allocations, want none", got)
+	}
+}
+
+// Ourselves are no endpoint, which is said once. A Set that changes nothing is
+// not looked at again.
+func TestFollowSelf(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		lab := newLab()
+		log, lines := logger()
+		e := endpoints(list(addrA), list(addrL))
+		looked := 0
+		p := newPool(t, upstream.Config{
+			Follow: e, Dial: lab.Dial, Log: log,
+			Self: func(addr netip.AddrPort) bool {
+				looked++
+				return addr == addrA || addr == addrL
+			},
+		})
+		run(t, p)
+		if !p.Empty() {
+			t.Errorf("servers %v, want none", servers(p))
+		}
+		for range 3 {
+			e.Set(list(addrA, addrB), list(addrL))
+			if diff := cmp.Diff([]string{"tcp 192.0.2.2:53"}, servers(p)); diff != "" {
+				t.Errorf("servers (-want +got):\n%s", diff)
+			}
+		}
+		if looked != 2+3 {
+			t.Errorf("looked at %d addresses, want each once per change, 5", looked)
+		}
+		want := []string{
+			"WARN upstream left out: it leads back here upstream=192.0.2.1:53",
+			"WARN upstream left out: it leads back here upstream=10.96.0.10:53",
+		}
+		if diff := cmp.Diff(want, lines()); diff != "" {
+			t.Errorf("log (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// One query costs six tries at most, however often the servers change under it.
+func TestFollowTries(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(healthy("192.0.2.10"))
+		addrs := list(addrA)
+		memory := upstreamtest.Network{addrA: s}
+		for range 39 {
+			addr := netip.AddrPortFrom(addrs[len(addrs)-1].Addr().Next(), 53)
+			addrs, memory[addr] = append(addrs, addr), s
+		}
+		e := endpoints(addrs, nil)
+		p := newPool(t, upstream.Config{Follow: e, Dial: memory.Dial})
+		run(t, p)
+		for range addrs {
+			ask(t, p) // each has a connection then
+		}
+		s.SetScript(upstreamtest.Always(upstreamtest.Action{Drop: true}))
+		before := len(s.Queries())
+		var group sync.WaitGroup
+		group.Go(func() {
+			if got := ask(t, p); got != "timeout" {
+				t.Errorf("outcome %q, want timeout", got)
+			}
+		})
+		for len(addrs) > 5 {
+			time.Sleep(100 * time.Millisecond)
+			addrs = addrs[1:]
+			e.Set(addrs, nil)
+		}
+		group.Wait()
+		if got := len(s.Queries()) - before; got != 6 {
+			t.Errorf("%d queries, want 6", got)
+		}
+	})
+}
+
+// Who has left is forgotten.
+func TestFollowForgets(t *testing.T) {
+	// Not parallel: it looks at the heap.
+	e := new(upstream.Endpoints)
+	p := newPool(t, upstream.Config{Follow: e})
+	run(t, p)
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	addr := addrA
+	for range 20000 {
+		addr = netip.AddrPortFrom(addr.Addr().Next(), 53)
+		e.Set(list(addr), nil)
+		p.Empty()
+	}
+	// At 100 octets each it would be 2 MB.
+	until(t, "less than 1 MB more on the heap", func() bool { return heap() < before+1<<20 })
+}
+
+// Two pools may follow the same endpoints, as before and after a reload. The one
+// whose Run has ended still answers, and keeps no connection to newcomers either.
+func TestFollowAfterRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		lab := newLab()
+		e := endpoints(list(addrA), nil)
+		next := lab.pool(t, e)
+		p := newPool(t, upstream.Config{Follow: e, Dial: lab.Dial})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- p.Run(ctx) }()
+		ask(t, p)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		e.Set(list(addrB), nil)
+		for _, pool := range []*upstream.Pool{p, next} {
+			if got := ask(t, pool); got != "192.0.2.20" {
+				t.Errorf("answer %q, want 192.0.2.20", got)
+			}
+		}
+		synctest.Wait()
+		if ended, running := p.Stats().Servers[0].Open, next.Stats().Servers[0].Open; ended != 0 || running != 1 {
+			t.Errorf("%d and %d connections, want none after Run and one in it", ended, running)
+		}
+	})
+}
+
+// Changes from everywhere, under load: every query is answered while one server
+// is there all the time.
+func TestFollowChangesUnderLoad(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		lab := newLab()
+		e := endpoints(list(addrA), nil)
+		p := newPool(t, upstream.Config{Follow: e, Dial: lab.Dial, Connections: 4})
+		run(t, p)
+		var group sync.WaitGroup
+		sets := [][]netip.AddrPort{list(addrA), list(addrB, addrA), list(addrC, addrB, addrA), list(addrA, addrC)}
+		for n := range 4 {
+			group.Go(func() {
+				for i := range 200 {
+					e.Set(sets[(n+i)%len(sets)], list(addrL))
+					time.Sleep(time.Duration(n+1) * time.Millisecond)
+				}
+			})
+		}
+		for range 20 {
+			group.Go(func() {
+				for range 50 {
+					start := time.Now()
+					if got := ask(t, p); !strings.HasPrefix(got, "192.0.2.") || got == "192.0.2.99" {
+						t.Errorf("answer %q, want one of A, B and C", got)
+					}
+					if took := time.Since(start); took > time.Millisecond {
+						t.Errorf("it took %v, want 1ms", took)
+					}
+				}
+			})
+		}
+		group.Wait()
+	})
+}

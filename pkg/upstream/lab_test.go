@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// addrL is a last resort.
+var addrL = netip.MustParseAddrPort("10.96.0.10:53")
+
+// A lab is the servers A, B, C and L in memory. Each answers with an address of
+// its own after a millisecond, until something happens to it.
+type lab struct {
+	a, b, c, l *upstreamtest.Server
+	servers    upstreamtest.Network
+
+	mu   sync.Mutex // guards dial
+	dial map[netip.AddrPort]error
+}
+
+var errSwallowed = errors.New("nothing comes back")
+
+func healthy(address string) upstreamtest.Script {
+	return upstreamtest.Always(after(time.Millisecond, one(address)))
+}
+
+func newLab() *lab {
+	l := &lab{
+		a: upstreamtest.New(healthy("192.0.2.10")), b: upstreamtest.New(healthy("192.0.2.20")),
+		c: upstreamtest.New(healthy("192.0.2.30")), l: upstreamtest.New(healthy("192.0.2.99")),
+		dial: map[netip.AddrPort]error{},
+	}
+	l.servers = upstreamtest.Network{addrA: l.a, addrB: l.b, addrC: l.c, addrL: l.l}
+	return l
+}
+
+func (l *lab) Dial(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+	l.mu.Lock()
+	err := l.dial[addr]
+	l.mu.Unlock()
+	switch {
+	case errors.Is(err, errSwallowed):
+		<-ctx.Done()
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+	return l.servers.Dial(ctx, network, addr)
+}
+
+func (l *lab) set(addr netip.AddrPort, script upstreamtest.Script, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.servers[addr].SetScript(script)
+	l.dial[addr] = err
+}
+
+// vanish cuts the path to a server without a word.
+func (l *lab) vanish(addr netip.AddrPort) {
+	l.set(addr, upstreamtest.Always(upstreamtest.Action{Drop: true}), errSwallowed)
+}
+
+// end is that of the program there: its connections are closed with the next
+// query, new ones refused.
+func (l *lab) end(addr netip.AddrPort) {
+	l.set(addr, upstreamtest.Always(upstreamtest.Action{Close: true}), syscall.ECONNREFUSED)
+}
+
+// pool follows e in the lab.
+func (l *lab) pool(t *testing.T, e *upstream.Endpoints) *upstream.Pool {
+	t.Helper()
+	p := newPool(t, upstream.Config{Follow: e, Dial: l.Dial})
+	run(t, p)
+	return p
+}
+
+func list(addrs ...netip.AddrPort) []netip.AddrPort { return addrs }
+
+func endpoints(ready, last []netip.AddrPort) *upstream.Endpoints {
+	e := new(upstream.Endpoints)
+	e.Set(ready, last)
+	return e
+}
+
+// A load is a query every five milliseconds.
+type load struct {
+	answers map[string]int
+	late    int           // took longer than 10 ms
+	longest time.Duration // of all
+}
+
+// during puts a load on the pool for that long and waits for its last answer.
+func during(t *testing.T, p *upstream.Pool, long time.Duration) load {
+	t.Helper()
+	var (
+		mu    sync.Mutex // guards sum
+		sum   = load{answers: map[string]int{}}
+		group sync.WaitGroup
+	)
+	for range long / (5 * time.Millisecond) {
+		group.Go(func() {
+			start := time.Now()
+			answer := ask(t, p)
+			took := time.Since(start)
+			mu.Lock()
+			defer mu.Unlock()
+			sum.answers[answer]++
+			sum.longest = max(sum.longest, took)
+			if took > 10*time.Millisecond {
+				sum.late++
+			}
+		})
+		time.Sleep(5 * time.Millisecond)
+	}
+	group.Wait()
+	return sum
+}
+
+// only fails when anything but answers of these servers came.
+func (l load) only(t *testing.T, phase string, want ...string) {
+	t.Helper()
+	for answer, n := range l.answers {
+		if !strings.Contains(strings.Join(want, " "), answer) {
+			t.Errorf("%s: %q %d times, want only %v", phase, answer, n, want)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// The last resort is asked when nobody is ready or all that are fail, within the
+// same query, and left when one of them is back.
+func TestFollowLastResort(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	tests := []struct {
+		name    string
+		fail    func(*lab, *upstream.Endpoints)
+		back    func(*lab, *upstream.Endpoints)
+		late    int           // queries that had to wait while there was nobody else
+		longest time.Duration // of them
+	}{
+		{
+			name:    "all gone",
+			fail:    func(_ *lab, e *upstream.Endpoints) { e.Set(nil, list(addrL)) },
+			back:    func(_ *lab, e *upstream.Endpoints) { e.Set(list(addrA), list(addrL)) },
+			longest: ms,
+		},
+		{
+			name: "all refuse",
+			fail: func(l *lab, _ *upstream.Endpoints) {
+				l.end(addrA)
+				l.end(addrB)
+			},
+			back:    func(l *lab, _ *upstream.Endpoints) { l.set(addrA, healthy("192.0.2.10"), nil) },
+			longest: ms,
+		},
+		{
+			name: "all silent", // 300 ms: one patience each; then a probe of each in 5 s
+			fail: func(l *lab, _ *upstream.Endpoints) {
+				l.vanish(addrA)
+				l.vanish(addrB)
+			},
+			back:    func(l *lab, _ *upstream.Endpoints) { l.set(addrA, healthy("192.0.2.10"), nil) },
+			late:    31 + 30 + 2*2,
+			longest: 301 * ms,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				lab := newLab()
+				e := endpoints(list(addrA, addrB), list(addrL))
+				p := lab.pool(t, e)
+				during(t, p, time.Second)
+				if n := len(lab.l.Queries()); n > 0 {
+					t.Errorf("%d queries to the last resort while others answer, want none", n)
+				}
+
+				tt.fail(lab, e)
+				got := during(t, p, 12*time.Second)
+				got.only(t, "all gone", "192.0.2.99")
+				if got.late > tt.late || got.longest > tt.longest {
+					t.Errorf("%d late, the longest %v, want at most %d, %v", got.late, got.longest, tt.late, tt.longest)
+				}
+
+				tt.back(lab, e)
+				during(t, p, 6*time.Second)
+				last := len(lab.l.Queries())
+				during(t, p, 12*time.Second).only(t, "back", "192.0.2.10")
+				if more := len(lab.l.Queries()) - last; more > 0 {
+					t.Errorf("%d queries to the last resort with one back, want none", more)
+				}
+			})
+		})
+	}
+}
+
+// A server that is gone without a word costs the queries of one patience their
+// wait. The next ones ask another; the connection is closed long before the
+// kernel gives it up.
+func TestFollowBlackHole(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		dead func(*lab)
+	}{
+		{name: "path cut", dead: func(l *lab) { l.vanish(addrA) }},
+		{name: "program stuck", dead: func(l *lab) { l.a.SetScript(upstreamtest.Always(upstreamtest.Action{Drop: true})) }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				lab := newLab()
+				lab.b.SetScript(upstreamtest.Always(after(3*time.Millisecond, one("192.0.2.20")))) // A is preferred
+				p := lab.pool(t, endpoints(list(addrA, addrB), nil))
+				during(t, p, time.Second)
+				if got := p.Stats().Servers[0]; got.Open != 1 || got.Requests < 190 {
+					t.Fatalf("%d connections to A, %d requests, want it to be used", got.Open, got.Requests)
+				}
+				tt.dead(lab)
+				got := during(t, p, 12*time.Second)
+				got.only(t, "dead", "192.0.2.20")
+				if want := 153 * time.Millisecond; got.longest != want || got.late > 31 {
+					t.Errorf("%d late, the longest %v, want no more than come in 155 ms, %v", got.late, got.longest, want)
+				}
+				if got := p.Stats().Servers[0].Open; got != 0 {
+					t.Errorf("%d connections to A, want none", got)
+				}
+			})
+		})
+	}
+}
+
+// One query that takes long says nothing of a server that answers others.
+func TestFollowSlowQuery(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		lab := newLab()
+		lab.a.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
+			if q.Name == "slow.example." {
+				return upstreamtest.Action{Drop: true}
+			}
+			return after(time.Millisecond, one("192.0.2.10"))
+		})
+		// Its answer ends the slow try with A amid two queries.
+		lab.l.SetScript(upstreamtest.Always(after(3*time.Millisecond, one("192.0.2.99"))))
+		p := lab.pool(t, endpoints(list(addrA), list(addrL)))
+		during(t, p, 100*time.Millisecond)
+		var slow sync.WaitGroup
+		slow.Go(func() { askName(t, p, "slow.example.") })
+		during(t, p, time.Second).only(t, "beside a slow one", "192.0.2.10")
+		slow.Wait()
+		if got := len(lab.l.Queries()); got != 1 {
+			t.Errorf("%d queries to the last resort, want the slow one", got)
+		}
+	})
+}
+
+// A stuck connection that is tried again now and then is not kept by that: the
+// next try is on a new one.
+func TestFollowStuckConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		lab := newLab()
+		p := lab.pool(t, endpoints(list(addrA), list(addrL)))
+		ask(t, p)
+		lab.a.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
+			if q.Conn == 1 {
+				return upstreamtest.Action{Drop: true}
+			}
+			return one("192.0.2.10")
+		})
+		got := make([]string, 0, 3)
+		for range 3 {
+			got = append(got, ask(t, p))
+			time.Sleep(5 * time.Second)
+		}
+		want := []string{"192.0.2.99", "192.0.2.10", "192.0.2.10"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("answers (-want +got):\n%s", diff)
+		}
+	})
+}
