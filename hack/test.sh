@@ -15,7 +15,7 @@ export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
 needs="gcc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools git:git ip:iproute2 unshare:util-linux
 nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils"
 # In this order, one after the other: each keeps both cores of a small machine busy, and many tests use real sockets.
-suites="lint bench-module unit allocs fuzz bench-once scenarios e2e"
+suites="lint bench-module unit allocs fuzz bench-once scenarios e2e cluster"
 race=-race # empty where there is no C compiler, which the race detector needs
 
 # ---- set-up --------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ set_up() {
 # ---- suites: each prints go test -json events -----------------------------------------------------------------
 
 packages() { # every package but the suites that run by themselves
-  go list ./... | grep -vE '/test/(e2e|scenario)(/|$)'
+  go list ./... | grep -vE '/(test/(e2e|scenario|cluster)|internal/kubetest)(/|$)'
 }
 
 # check runs one command that is no Go test and reports it as one.
@@ -106,6 +106,13 @@ suite_scenarios() { go test -json -count=1 -timeout=10m $race ./test/scenario/..
 
 suite_e2e() { go test -json -count=1 -timeout=20m ./test/e2e/...; }
 
+# A cold build takes longer than a test should, so it is done ahead and said on the terminal.
+suite_cluster() {
+  echo "building kube-apiserver, etcd and CoreDNS: minutes the first time, seconds later" >&3
+  go test -json -count=1 -timeout=40m -run '^$' ./internal/kubetest >"$work/programs" || { cat "$work/programs"; return 1; }
+  go test -json -count=1 -timeout=20m $race ./test/cluster/... ./internal/kubetest/...
+}
+
 suite_bench-module() { (cd bench && check vet go vet ./... && go test -json -count=1 ./...); }
 
 # ---- running -------------------------------------------------------------------------------------------------
@@ -133,6 +140,7 @@ summary() {
     END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }'
 }
 
+exec 3>&1 # for lines that are shown at once, also from a suite whose output is read
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 set_up

@@ -81,14 +81,15 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	return c.apiserver.until(ctx, readyPoll, c.serves)
 }
 
-// serves asks the API server whether it is ready. It makes the namespace default only after it says so.
+// serves asks the API server whether it is ready. Only after it says so does it make default/kubernetes, of which
+// the slice comes last.
 func (c *Cluster) serves(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if _, err := c.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); err != nil {
 		return err
 	}
-	_, err := c.client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
+	_, err := c.client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
 	return err
 }
 

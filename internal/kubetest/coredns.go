@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -76,15 +77,18 @@ func (c *Cluster) LaunchCoreDNS(ctx context.Context, dir, corefile string) (*Cor
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	if err := p.until(ctx, readyPoll, ask("http://"+ready.String()+"/ready")); err != nil {
-		p.kill()
-		return nil, err
+	// It can be ready before it listens.
+	for _, condition := range []func(context.Context) error{get("http://" + ready.String() + "/ready"), answers(addr)} {
+		if err := p.until(ctx, readyPoll, condition); err != nil {
+			p.kill()
+			return nil, err
+		}
 	}
 	return &CoreDNS{addr: addr, process: p}, nil
 }
 
-// ask returns a condition: that a GET of the URL answers with status 200.
-func ask(url string) func(context.Context) error {
+// get is the condition that a GET of the URL answers with status 200.
+func get(url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
@@ -103,6 +107,38 @@ func ask(url string) func(context.Context) error {
 		}
 		return err
 	}
+}
+
+// answers is the condition that a DNS query gets any answer, over UDP and over TCP.
+func answers(addr netip.AddrPort) func(context.Context) error {
+	const query = "\x00\x01\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x01" // . NS IN
+	return func(ctx context.Context) error {
+		if err := exchange(ctx, "udp4", addr, query); err != nil {
+			return err
+		}
+		return exchange(ctx, "tcp4", addr, "\x00\x11"+query) // its length goes ahead
+	}
+}
+
+// exchange sends something and waits for the beginning of an answer.
+func exchange(ctx context.Context, network string, addr netip.AddrPort, query string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, network, addr.String())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(conn, query); err != nil {
+		return err
+	}
+	_, err = conn.Read(make([]byte, 512))
+	return err
 }
 
 // Addr returns where it answers, over UDP and TCP.

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/nodecache/node-cache/internal/kubetest"
+)
+
+// programs are what the tests' clusters run.
+var programs kubetest.Programs
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+// run builds the programs once and runs the tests with them.
+func run(m *testing.M) int {
+	var err error
+	if programs, err = kubetest.Build(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
