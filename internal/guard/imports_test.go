@@ -21,7 +21,7 @@ func leaves() []layer {
 		{folder: "pkg/wire"},
 		{folder: "pkg/cache", allow: []string{wire, "golang.org/x/sys"}},
 		{folder: "pkg/server", allow: []string{wire, "golang.org/x/sys", "golang.org/x/sync"}},
-		{folder: "pkg/resolve", allow: []string{wire, modulePath + "/pkg/cache", "github.com/dchest/siphash"}},
+		{folder: "pkg/resolve", allow: []string{wire, modulePath + "/pkg/cache", modulePath + "/pkg/zone", "github.com/dchest/siphash"}},
 		{folder: "pkg/config", allow: []string{"sigs.k8s.io/yaml", "go.yaml.in/yaml", "github.com/fsnotify/fsnotify", "k8s.io/apimachinery/pkg/labels"}},
 		{folder: "pkg/admin", allow: []string{"golang.org/x/sys"}},
 	}

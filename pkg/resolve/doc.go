@@ -5,6 +5,7 @@
 // # A query's journey
 //
 //	packet ─ Lane.Fast ─┬─ odd.go      malformed, other opcodes, CH, ANY, transfers: answered or dropped here
+//	                    ├─ zone        a name of the cluster: answered, denied, or an alias of a name outside
 //	                    ├─ cache       fresh, due or a remembered failure: patched for this client and done
 //	                    └─ Lane.Slow ─── flight.go    identical misses join; one bounded flight for all of them
 //	                                       ├─ route    longest suffix of the name

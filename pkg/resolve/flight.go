@@ -30,6 +30,7 @@ type flight struct {
 // A waiter is a client that waits for a flight.
 type waiter struct {
 	ask   wire.Ask
+	alias alias // that led to the flight's question; empty if it is the client's own
 	seal  wire.Seal
 	from  wire.Peer
 	since time.Time
@@ -162,7 +163,7 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 1232); return &b 
 func (r *Resolver) keep(f *flight, answer []byte, result *outcome) error {
 	j := judges.Get().(*judge)
 	defer judges.Put(j)
-	msg, life, err := j.judge(f.plan, answer)
+	msg, life, err := j.judge(f.plan, f.route.Exact, answer)
 	if err != nil {
 		return err
 	}
@@ -219,9 +220,11 @@ func (r *Resolver) answer(ctx context.Context, plan *Plan, w *waiter, result *ou
 			}
 		}
 	}()
-	source := result.source
+	source, whole := result.source, false
 	if result.msg != nil {
-		buf = append(buf[:0], result.msg...)
+		buf, whole = w.alias.appendWhole(buf[:0], result.msg)
+	}
+	if whole {
 		buf = w.ask.Reply(buf, 0, &w.seal)
 	} else {
 		source = SourceFailure

@@ -23,10 +23,11 @@ type judge struct {
 var judges = sync.Pool{New: func() any { return new(judge) }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
 
 // judge makes the answer what it may be stored as, in place: no OPT record, the
-// question in canonical spelling, TTLs within the plan's bounds. life is how
-// long it may be kept, 0 for not at all. The offsets of the TTLs and the address
-// set that rotates are left in j.answer.
-func (j *judge) judge(plan *Plan, answer []byte) (msg []byte, life time.Duration, err error) {
+// question in canonical spelling, no AA flag, TTLs within the plan's bounds, of
+// which exact takes the lower one away. life is how long it may be kept, 0 for not
+// at all. The offsets of the TTLs and the address set that rotates are left in
+// j.answer.
+func (j *judge) judge(plan *Plan, exact bool, answer []byte) (msg []byte, life time.Duration, err error) {
 	m := &j.m
 	if err := m.Parse(answer); err != nil {
 		return nil, 0, err
@@ -35,11 +36,15 @@ func (j *judge) judge(plan *Plan, answer []byte) (msg []byte, life time.Duration
 		return nil, 0, err
 	}
 	m.StoredQuestion()
+	m.ClearAuthority()
 	kind := j.kind()
 	if kind == nonsense {
 		return nil, 0, errNonsense
 	}
 	lowest, highest := plan.seconds(kind)
+	if exact {
+		lowest = 0
+	}
 	if kind == denial {
 		highest = min(highest, j.denialTTL())
 	}

@@ -19,6 +19,8 @@ type Lane struct {
 	q      wire.Query
 	seal   wire.Seal
 	cookie [cookieLen]byte
+	alias  alias  // that the zone found in place of the name that was asked
+	turn   uint32 // counts the zone's answers, to rotate their addresses
 	tally  tally
 }
 
@@ -39,13 +41,26 @@ func (l *Lane) Fast(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]b
 	if l.q.Class != wire.ClassIN || oddType(l.q.Type) {
 		return l.odd(from, now, dst)
 	}
+	l.alias.head = l.alias.head[:0]
+	if l.plan.Zone != nil && !l.plan.apart(l.q.Name()) {
+		var done bool
+		if dst, done = l.fromZone(from, now, dst); done {
+			return dst, wire.Answered
+		}
+	}
+	return l.fromCache(from, now, dst)
+}
+
+// fromCache answers from the cache.
+func (l *Lane) fromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	start := len(dst)
+	l.keySubnet()
 	dst, found := l.plan.Cache.Lookup(l.q.Key(), now, dst)
 	source := SourceCache
 	switch found {
 	case cache.Absent:
 		if !l.q.RD { // asked for what is held, and it is not
-			return l.empty(wire.RcodeRefused, from, now, dst)
+			return l.empty(SourceRefused, wire.RcodeRefused, from, now, dst)
 		}
 		return dst, wire.Missed
 	case cache.Due:
@@ -53,6 +68,12 @@ func (l *Lane) Fast(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]b
 	case cache.Failed:
 		source, l.seal.EDE = SourceFailure, wire.EDECachedError
 	case cache.Fresh:
+	}
+	if len(l.alias.head) > 0 {
+		var whole bool
+		if dst, whole = l.alias.completeHeld(dst, start); !whole || found == cache.Failed {
+			return l.empty(SourceFailure, wire.RcodeServFail, from, now, dst[:start])
+		}
 	}
 	dst = l.q.Reply(dst, start, &l.seal)
 	l.answered(source, dst[start:], from, now)
@@ -72,10 +93,16 @@ func (l *Lane) prepare(from *wire.Peer, now time.Time) {
 	if q.Keepalive && from.Stream {
 		l.seal.Keepalive = keepaliveUnits(l.plan.Keepalive)
 	}
-	if q.Subnet != nil && l.plan.anySubnet {
-		if route := l.plan.route(q.Name()); route != nil && route.Subnet {
-			q.KeySubnet()
-		}
+}
+
+// keySubnet makes the client's subnet a part of the key if the route of the name
+// passes it on.
+func (l *Lane) keySubnet() {
+	if l.q.Subnet == nil || !l.plan.anySubnet {
+		return
+	}
+	if route := l.plan.route(l.q.Name()); route != nil && route.Subnet {
+		l.q.KeySubnet()
 	}
 }
 
@@ -96,7 +123,10 @@ func (l *Lane) answered(source Source, reply []byte, from *wire.Peer, now time.T
 // Slow takes the query over that the last Fast missed: it joins the flight for
 // its key or begins one.
 func (l *Lane) Slow(from *wire.Peer, now time.Time, to wire.Replier) {
-	l.r.join(l.plan, &l.q, waiter{ask: l.q.Clone(), from: *from, since: now, seal: l.ownedSeal(), to: to})
+	l.r.join(l.plan, &l.q, waiter{
+		ask: l.q.Clone(), alias: l.alias.clone(), seal: l.ownedSeal(),
+		from: *from, since: now, to: to,
+	})
 }
 
 // ownedSeal is the reply's particulars with bytes of their own.

@@ -59,12 +59,12 @@ func (l *Lane) odd(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Ver
 	case q.Class == wire.ClassCH && q.Type == wire.TypeTXT:
 		text := l.identity()
 		if text == "" {
-			return l.empty(wire.RcodeRefused, from, now, dst)
+			return l.empty(SourceRefused, wire.RcodeRefused, from, now, dst)
 		}
 		data := append([]byte{byte(len(text))}, text...)
 		dst = q.AppendRecord(dst, wire.TypeTXT, 0, data, &l.seal)
 	default:
-		return l.empty(wire.RcodeRefused, from, now, dst)
+		return l.empty(SourceRefused, wire.RcodeRefused, from, now, dst)
 	}
 	l.answered(SourceLocal, dst[start:], from, now)
 	return dst, wire.Answered
@@ -82,9 +82,9 @@ func (l *Lane) identity() string {
 }
 
 // empty answers with an rcode and nothing else.
-func (l *Lane) empty(rcode int, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (l *Lane) empty(source Source, rcode int, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	start := len(dst)
 	dst = l.q.AppendEmpty(dst, rcode, &l.seal)
-	l.answered(SourceRefused, dst[start:], from, now)
+	l.answered(source, dst[start:], from, now)
 	return dst, wire.Answered
 }

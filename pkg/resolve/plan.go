@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // An Exchanger asks upstream.
@@ -22,12 +23,15 @@ type Exchanger interface {
 type Route struct {
 	Suffix   []byte // canonical wire form; a single zero octet is the root
 	Upstream Exchanger
+	Apart    bool // the cluster zone has no say about its names, which are below the zone's
+	Exact    bool // take TTLs below the plan's MinTTL as they are: the zone's owner means them
 	Subnet   bool // pass the client's subnet option on, and keep answers apart by it
 }
 
 // A Plan is everything a configuration says about answers. It is built whole and
 // swapped whole; a query sees one plan from end to end.
 type Plan struct {
+	Zone     *zone.Zone // of the cluster; nil: none is held here
 	Cache    *cache.Cache
 	Routes   []Route
 	UDPSize  int           // octets of the largest UDP reply, 512 to 4096
@@ -46,6 +50,7 @@ type Plan struct {
 
 	routes    map[string]*Route
 	anySubnet bool
+	anyApart  bool
 	longest   int // octets of the longest suffix
 }
 
@@ -56,8 +61,18 @@ func (p *Plan) compile() {
 		r := &p.Routes[i]
 		p.routes[string(r.Suffix)] = r
 		p.anySubnet = p.anySubnet || r.Subnet
+		p.anyApart = p.anyApart || r.Apart
 		p.longest = max(p.longest, len(r.Suffix))
 	}
+}
+
+// apart tells whether a name is kept from the cluster zone.
+func (p *Plan) apart(name []byte) bool {
+	if !p.anyApart {
+		return false
+	}
+	r := p.route(name)
+	return r != nil && r.Apart
 }
 
 // route is the route with the longest suffix of the canonical name, nil if there

@@ -14,7 +14,8 @@ type Source uint8
 
 // The sources, in the order of Sources.
 const (
-	SourceCache    Source = iota // an answer held
+	SourceZone     Source = iota // the cluster zone
+	SourceCache                  // an answer held
 	SourceUpstream               // an answer just fetched
 	SourceFailure                // no answer was to be had, now or a moment ago
 	SourceLocal                  // made here: identity, ANY
@@ -37,7 +38,7 @@ const (
 // Sources names the sources. Like the sets below it is closed: no client's bytes
 // ever become a name.
 func Sources() []string {
-	return []string{"cache", "upstream", "failure", "local", "refused", "shed"}
+	return []string{"zone", "cache", "upstream", "failure", "local", "refused", "shed"}
 }
 
 // Sheds names the bounds.

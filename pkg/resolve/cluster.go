@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// fromZone answers from the cluster zone if the name is one of its own and it
+// knows. If not, the query goes on: as it came, or for the target of an alias
+// that the zone gave.
+func (l *Lane) fromZone(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
+	start := len(dst)
+	l.turn++
+	dst, result := l.plan.Zone.Answer(&l.q, l.turn, now, dst)
+	switch result.Verdict {
+	case zone.Answered:
+		l.seal.EDE = result.EDE
+		dst = l.q.Reply(dst, start, &l.seal)
+		l.answered(SourceZone, dst[start:], from, now)
+		return dst, true
+	case zone.Unready:
+		l.seal.EDE = result.EDE
+		dst, _ = l.empty(SourceZone, wire.RcodeServFail, from, now, dst)
+		return dst, true
+	case zone.Alias:
+		l.seal.EDE = result.EDE
+		l.alias.head = append(l.alias.head, dst[start:]...)
+		l.alias.target = len(l.alias.head) - len(result.Target)
+		l.q.Follow(result.Target)
+		return dst[:start], false
+	case zone.Foreign, zone.Elsewhere:
+	}
+	return dst, false
+}
+
+// An alias is the first part of an answer: a message that ends with the CNAME
+// record of a name outside the zone, whose answer is to follow.
+type alias struct {
+	head   []byte // empty: none
+	target int    // offset of the name outside in head, where it stands uncompressed
+
+	tail wire.Message // reused
+	held []byte       // reused
+}
+
+// completeHeld puts the head before the answer to its target, dst[start:]. It
+// says whether they fit into one message.
+func (a *alias) completeHeld(dst []byte, start int) ([]byte, bool) {
+	a.held = append(a.held[:0], dst[start:]...)
+	return a.appendWhole(dst[:start], a.held)
+}
+
+// appendWhole appends the head and after it msg, the answer to its target. It says
+// whether they fit into one message. Without a head it appends msg.
+func (a *alias) appendWhole(dst, msg []byte) ([]byte, bool) {
+	if len(a.head) == 0 {
+		return append(dst, msg...), true
+	}
+	start := len(dst)
+	if a.tail.Parse(msg) != nil {
+		return dst, false
+	}
+	return a.tail.Graft(append(dst, a.head...), start, a.target)
+}
+
+// clone is an alias that owns its head.
+func (a *alias) clone() alias {
+	if len(a.head) == 0 {
+		return alias{}
+	}
+	return alias{head: slices.Clone(a.head), target: a.target}
+}
