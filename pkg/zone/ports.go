@@ -118,3 +118,13 @@ func protocolOf(label []byte) (Protocol, bool) {
 	}
 	return 0, false
 }
+
+// numbered tells whether a port that is meant has a number.
+func (f *portFilter) numbered(l portList) bool {
+	for ; l != ""; l = l.rest() {
+		if l.number() != 0 && f.match(l) {
+			return true
+		}
+	}
+	return false
+}

@@ -203,11 +203,11 @@ func (s *slice) label(e int) string {
 func (s *slice) ordered(k int) int { return int(u32(s.data, int(s.namesAt)-4*int(s.named)+4*k)) }
 
 // zone is the number that the topology zone, in wire form, has here; 0: none.
-func (s *slice) zone(name string) uint16 {
+func (s *slice) zone(name []byte) uint16 {
 	list := s.data[s.zonesAt:s.portsAt]
 	for i := uint16(1); list != ""; i++ {
 		n := int(list[0]) + 1
-		if list[1:n] == name {
+		if list[1:n] == string(name) {
 			return i
 		}
 		list = list[n:]

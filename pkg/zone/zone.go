@@ -54,7 +54,7 @@ type Zone struct {
 	skipEmpty  bool
 	allSlices  bool
 	known      bool
-	nodeZone   string // labels in wire form
+	nodeZone   []byte // labels in wire form
 	ranges     []netip.Prefix
 	namespaces map[string]struct{} // labels in wire form
 	staleAfter time.Duration
@@ -84,8 +84,8 @@ type Result struct {
 }
 
 // maxDomain is the most octets of the cluster domain that leave room for the
-// longest name of a service's port below it.
-const maxDomain = wire.MaxName - 2*(1+wire.MaxLabel)
+// names of its own servers.
+const maxDomain = wire.MaxName - len("\x0ahostmaster")
 
 // New checks the configuration. The store may be filled before or after.
 func New(cfg Config) (*Zone, error) {
@@ -126,7 +126,7 @@ func New(cfg Config) (*Zone, error) {
 		z.ranges = append(z.ranges, p.Masked())
 	}
 	if zone, err := appendLabels(nil, cfg.NodeZone); err == nil {
-		z.nodeZone = string(zone)
+		z.nodeZone = zone
 	}
 	if len(cfg.Namespaces) > 0 {
 		z.namespaces = make(map[string]struct{}, len(cfg.Namespaces))

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone
+
+import "github.com/nodecache/node-cache/pkg/wire"
+
+// Labels of the zonal names: <topology zone>.<directive>._zone.<service>.
+const (
+	labelZone   = "_zone"
+	labelPin    = "pin"    // endpoints of the zone, and no others
+	labelPrefer = "prefer" // all, if there are none of the zone
+)
+
+// Labels from the right of the domain in the tree of svc.
+const (
+	depthTree      = 1 // svc
+	depthNamespace = 2
+	depthService   = 3
+)
+
+// serviceTree answers a name at or below svc, or gives the service whose alias
+// it is.
+func (r *reply) serviceTree() (*service, Result) {
+	if r.labels == depthTree {
+		return nil, r.nodata(onRecord)
+	}
+	if res, ok := r.hidden(); ok {
+		return nil, res
+	}
+	if r.labels == depthNamespace {
+		return nil, r.namespaceName()
+	}
+	first := r.labels - depthService // the service's label, and the number of those left of it
+	if !r.possible(first) {
+		return nil, r.nxdomain(onRecord)
+	}
+	n, _ := r.z.store.findNode(r.from(first, r.labels-depthTree))
+	if n == nil || n.svc == nil {
+		return nil, r.nxdomain(onServices)
+	}
+	r.ttl = r.ttlOf(n.svc)
+	switch n.svc.kind {
+	case ExternalName:
+		if first > 0 || n.svc.data == "" {
+			return nil, r.nxdomain(onServices)
+		}
+		return n.svc, Result{}
+	case Headless:
+		return nil, r.headless(n, first)
+	case ClusterIP:
+	}
+	return nil, r.clusterIP(n, first)
+}
+
+// hidden denies the names of a namespace that is not exposed.
+func (r *reply) hidden() (Result, bool) {
+	if r.z.namespaces == nil && !r.z.known {
+		return Result{}, false
+	}
+	label := r.from(r.labels-depthNamespace, r.labels-depthTree)
+	if r.z.namespaces != nil {
+		if _, ok := r.z.namespaces[string(label)]; !ok {
+			return r.nxdomain(onRecord), true
+		}
+	}
+	if r.z.known {
+		if n, _ := r.z.store.findNamespace(label); n == nil || !n.declared.Load() {
+			return r.nxdomain(onSpaces), true
+		}
+	}
+	return Result{}, false
+}
+
+// namespaceName answers <namespace>.svc and <namespace>.pod, which hold nothing
+// themselves.
+func (r *reply) namespaceName() Result {
+	if n, _ := r.z.store.findNamespace(r.from(0, 1)); !n.exists() {
+		return r.nxdomain(onSpaces)
+	}
+	return r.nodata(onRecord)
+}
+
+// possible tells whether any service at all could have a name with that many
+// labels left of the service's.
+func (r *reply) possible(left int) bool {
+	switch left {
+	case 0, 1:
+		return true
+	case 2:
+		_, ok := protocolOf(r.label(1))
+		return ok || r.zonalNode(left)
+	}
+	return r.zonalNode(left)
+}
+
+// zonalNode tells whether the labels left of the service are those of a zonal
+// name or of a node above one.
+func (r *reply) zonalNode(left int) bool {
+	if left == 0 || string(r.label(left-1)) != labelZone {
+		return false
+	}
+	if left == 1 {
+		return true
+	}
+	directive := string(r.label(left - 2))
+	return directive == labelPin || directive == labelPrefer
+}
+
+// clusterIP answers a name of a ClusterIP service.
+func (r *reply) clusterIP(n *node, left int) Result {
+	if r.z.skipEmpty && !n.ready() && r.trust(onSlices) != blind {
+		return r.nxdomain(onEndpoints)
+	}
+	filter, ok := r.portFilter(left)
+	switch {
+	case left == 1:
+		return r.belowClusterIP(n)
+	case !ok:
+		return r.nxdomain(onServices) // a zonal name
+	case left == 2 && filter.countIn(n.svc.ports()) == 0:
+		return r.nxdomain(onServices)
+	}
+	before := r.answer
+	if octets := octetsOf(r.q.Type); octets != 0 {
+		r.appendClusterIPs(n.svc, octets)
+	} else if r.q.Type == wire.TypeSRV {
+		r.appendServiceSRV(n.svc, left, &filter)
+	}
+	if r.answer == before {
+		return r.nodata(onRecord)
+	}
+	return r.positive(onServices)
+}
+
+// portFilter is for the ports that a name with that many labels left of the
+// service means: all, or those of _port._proto. It is false for other names.
+func (r *reply) portFilter(left int) (portFilter, bool) {
+	switch left {
+	case 0:
+		return portFilter{}, true
+	case 2:
+		protocol, ok := protocolOf(r.label(1))
+		return portFilter{named: true, name: portName(r.label(0)), protocol: protocol}, ok
+	}
+	return portFilter{}, false
+}
+
+// belowClusterIP answers the names of the endpoints of a ClusterIP service, of
+// which the store may have been told nothing.
+func (r *reply) belowClusterIP(n *node) Result {
+	if res, ok := r.endpoint(n); ok {
+		return res
+	}
+	if p, ok := protocolOf(r.label(0)); ok && n.svc.ports().hasProtocol(p) {
+		return r.nodata(onRecord)
+	}
+	if !r.z.allSlices {
+		return r.outside(onServices)
+	}
+	return r.nxdomain(onEndpoints)
+}
+
+// endpoint answers the name of an endpoint that is held.
+func (r *reply) endpoint(n *node) (Result, bool) {
+	sel := r.selectAll(n).ofLabel(r.label(0))
+	if !sel.any() {
+		return Result{}, false
+	}
+	return r.set(&sel, r.labels-depthService), true
+}
+
+// headless answers a name of a headless service.
+func (r *reply) headless(n *node, left int) Result {
+	if left == 1 {
+		return r.belowHeadless(n)
+	}
+	filter, ok := r.portFilter(left)
+	if !ok {
+		return r.zonal(n, left)
+	}
+	sel := r.selectAll(n)
+	sel.ports = filter
+	if !r.complete(onSlices) || !sel.any() { // a part of a set is no answer
+		return r.nxdomain(onEndpoints)
+	}
+	return r.set(&sel, left)
+}
+
+// belowHeadless answers a name one label below a headless service's.
+func (r *reply) belowHeadless(n *node) Result {
+	if res, ok := r.endpoint(n); ok {
+		return res
+	}
+	if r.zonalNode(1) {
+		return r.zonalEmpty()
+	}
+	if p, ok := protocolOf(r.label(0)); ok {
+		for _, s := range n.slices {
+			if (s.ready > 0 || n.svc.publish && s.count() > 0) && s.ports().hasProtocol(p) {
+				return r.nodata(onRecord)
+			}
+		}
+	}
+	return r.nxdomain(onEndpoints)
+}
+
+// zonal answers a zonal name or the node above some, of a headless service.
+func (r *reply) zonal(n *node, left int) Result {
+	if left == 2 {
+		return r.zonalEmpty()
+	}
+	if !r.complete(onSlices) {
+		return r.nxdomain(onEndpoints)
+	}
+	sel := r.selectAll(n)
+	sel.zone = r.from(0, left-2)
+	if !sel.any() && string(r.label(left-2)) == labelPrefer {
+		sel.zone = nil
+	}
+	if !sel.any() {
+		return r.nodata(onEndpoints)
+	}
+	return r.set(&sel, left)
+}
+
+// zonalEmpty answers for a node above zonal names. There are such names below
+// every headless service whose endpoints anybody tells us of.
+func (r *reply) zonalEmpty() Result {
+	if r.trust(onSlices) == blind {
+		return r.nxdomain(onEndpoints)
+	}
+	return r.nodata(onRecord)
+}
+
+// selectAll selects every endpoint of the node that is published.
+func (r *reply) selectAll(n *node) selection {
+	return selection{node: n, publish: n.svc.publish, podNames: r.z.podNames}
+}
+
+// set answers with the selected endpoints, of which there are some. The name has
+// that many labels left of the service's.
+func (r *reply) set(sel *selection, left int) Result {
+	before := r.answer
+	octets := octetsOf(r.q.Type)
+	switch {
+	case octets != 0:
+		r.appendEndpoints(sel, octets)
+	case r.q.Type == wire.TypeSRV:
+		r.appendEndpointSRV(sel, left)
+	default:
+		return r.nodata(onRecord)
+	}
+	if r.answer == before {
+		return r.nodata(onEndpoints)
+	}
+	return r.positive(onEndpoints)
+}

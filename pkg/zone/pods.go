@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone
+
+// podTree answers a name at or below pod.
+func (r *reply) podTree() Result {
+	if r.labels == depthTree {
+		return r.nodata(onRecord)
+	}
+	if r.z.pods == PodsDisabled {
+		return r.nxdomain(onRecord)
+	}
+	if res, ok := r.hidden(); ok {
+		return res
+	}
+	switch r.labels {
+	case depthNamespace:
+		return r.namespaceName()
+	case depthService:
+		return r.podName()
+	}
+	return r.nxdomain(onRecord)
+}
+
+// podName answers <address>.<namespace>.pod.
+func (r *reply) podName() Result {
+	var buf [16]byte
+	addr := parseDashed(r.label(0), &buf)
+	if addr == nil {
+		return r.nxdomain(onRecord)
+	}
+	if r.z.pods == PodsVerified {
+		if !r.z.store.hasPod(r.label(1), addr) {
+			return r.nxdomain(onPods)
+		}
+	} else if n, _ := r.z.store.findNamespace(r.from(1, 2)); !n.exists() {
+		return r.nxdomain(onSpaces)
+	}
+	if octetsOf(r.q.Type) != len(addr) {
+		return r.nodata(onRecord)
+	}
+	r.appendAddressBytes(addr)
+	if r.z.pods == PodsVerified {
+		return r.positive(onPods)
+	}
+	return r.positive(onSpaces)
+}
+
+// appendAddressBytes appends the current name's address record.
+func (r *reply) appendAddressBytes(addr []byte) {
+	r.appendOwner(r.at)
+	r.appendFixed(r.q.Type, r.z.ttl, len(addr))
+	r.dst = append(r.dst, addr...)
+	r.answer++
+}
+
+// hasPod tells whether a pod of the namespace has the address.
+func (s *Store) hasPod(namespace, addr []byte) bool {
+	hash := s.hash(addr)
+	t := s.podsByAddr.table.Load()
+	for pos := t.home(hash); ; {
+		id, after, ok := t.next(hash, pos)
+		if !ok {
+			return false
+		}
+		if p := s.pods.load(id); p != nil && p.namespace == string(namespace) && p.holds(addr) {
+			return true
+		}
+		pos = after
+	}
+}
