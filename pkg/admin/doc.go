@@ -6,6 +6,6 @@
 // pages are listed at /; docs/status.md describes them.
 //
 // Who reaches the port is not trusted: a request has a small header, no body and
-// a time limit, connections are bounded in number, and a handler that panics
-// costs its own request only.
+// a time limit, connections are bounded in number, profiles are for clients on
+// this machine only, and a handler that panics costs its own request only.
 package admin

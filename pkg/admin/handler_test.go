@@ -4,9 +4,11 @@ package admin_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -58,8 +60,10 @@ func ask(h http.Handler, r *http.Request) reply {
 	return reply{Code: w.Code, Type: w.Header().Get("Content-Type"), Body: w.Body.String()}
 }
 
+// get is a request from this machine, with the names and values of a header.
 func get(path string, header ...string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, path, nil)
+	r.RemoteAddr = "127.0.0.1:40000"
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Add(header[i], header[i+1])
 	}
@@ -194,6 +198,53 @@ func TestProfiles(t *testing.T) {
 		if got := ask(h, get("/debug/pprof/"+name)); got.Code != 200 || got.Body == "" {
 			t.Errorf("%s: %d with %d bytes, want a profile", name, got.Code, len(got.Body))
 		}
+	}
+}
+
+// TestProfilesAreLocal asks from near and far. A profile tells much about the process, and may take its time.
+func TestProfilesAreLocal(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name             string
+		client, listener string // empty: not known
+		want             int
+	}{
+		{"loopback", "127.0.0.1:40000", "127.0.0.1:9253", 200},
+		{"another loopback address", "127.8.9.10:40000", "", 200},
+		{"IPv6 loopback", "[::1]:40000", "[::1]:9253", 200},
+		{"loopback to a listener of both families", "[::ffff:127.0.0.1]:40000", "[::ffff:127.0.0.1]:9253", 200},
+		{"the node to its link-local address", "169.254.20.10:40000", "169.254.20.10:9253", 200},
+		{"the node to its IPv6 address", "[fd00::10]:40000", "[fd00::10]:9253", 200},
+		{"a pod", "10.244.1.7:40000", "10.96.0.10:9253", 403},
+		{"a pod with IPv6", "[2001:db8::7]:40000", "[2001:db8::10]:9253", 403},
+		{"a pod, the listener's address unknown", "10.244.1.7:40000", "", 403},
+		{"what is no address", "pipe", "127.0.0.1:9253", 403},
+		{"nobody", "", "", 403},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			h := server(t, nil).Handler()
+			paths := []string{"", "heap", "cmdline", "symbol"}
+			if tc.want != 200 {
+				paths = append(paths, "profile?seconds=1", "trace?seconds=1")
+			}
+			for _, path := range paths {
+				r := get("/debug/pprof/" + path)
+				r.RemoteAddr = tc.client
+				r.Header.Set("X-Forwarded-For", "127.0.0.1")
+				if tc.listener != "" {
+					local := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(tc.listener))
+					r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, local))
+				}
+				got := ask(h, r)
+				if got.Code != tc.want {
+					t.Errorf("%q: %d, want %d", path, got.Code, tc.want)
+				}
+				if tc.want == 403 && !strings.Contains(got.Body, "\nhint: ") {
+					t.Errorf("%q: %q, want a hint", path, got.Body)
+				}
+			}
+		})
 	}
 }
 

@@ -47,10 +47,15 @@ func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 func (p *pipes) dial(t *testing.T) net.Conn {
 	t.Helper()
 	near, far := net.Pipe()
-	p.backlog <- far
+	p.backlog <- nearby{far}
 	t.Cleanup(func() { _ = near.Close() })
 	return near
 }
+
+// A nearby is a connection from this machine.
+type nearby struct{ net.Conn }
+
+func (nearby) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 40000} }
 
 // request writes a request and leaves the reply to be read.
 func request(t *testing.T, c net.Conn, path string) {
