@@ -16,7 +16,8 @@ type Lane interface {
 	// Slow before the next Fast and leaves pkt untouched until that returned.
 	Fast(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict)
 	// Slow takes over the query that the last Fast missed. It does not wait for
-	// the answer, which to gets later, or at once when the query is refused.
+	// the answer, which to gets later, or at once when the query is refused. Of a
+	// query that came over TCP to is a wire.Stream.
 	Slow(from *wire.Peer, now time.Time, to wire.Replier)
 	// Flush makes known what was counted since the last Flush. Readers call it
 	// after each batch, with the time the batch was done.

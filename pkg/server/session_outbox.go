@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 const (
@@ -15,33 +17,42 @@ const (
 	outboxBytes = 256 << 10
 	// outboxKeep is the buffer a session keeps between answers of misses.
 	outboxKeep = 2 << 10
+	// streamBytes bounds what is put by of streams, so that they never take the
+	// room of other answers.
+	streamBytes = 64 << 10
+	// streamPatience is how many WriteTimeouts a stream waits for room for one
+	// message. A client that takes an octet now and then must not hold whoever
+	// sends to it for hours.
+	streamPatience = 10
 )
 
 // An outbox sends the answers of one session: those the session brings itself, by
-// send, and those of misses, by Reply on any goroutine.
+// send, and those of misses, by More and Reply on any goroutine.
 //
 // One goroutine at a time has the role of the writer and writes to the connection
 // without the lock. Send waits for the role: a session whose client does not read
 // shall not read either. Reply never waits: it puts the answer by and leaves it to
-// the writer, or starts one.
+// the writer, or starts one. More does the same once little enough is put by.
 type outbox struct {
 	server *TCP
 	conn   net.Conn
 
 	mu       sync.Mutex // guards the fields below; changed.L
 	changed  sync.Cond  // a miss was answered, the writer is done, or closed; only the session's goroutine waits
+	drained  sync.Cond  // the writer wrote what it had, or closed, or a stream's patience is over; streams wait
 	pending  []byte     // framed answers that wait for the writer
 	spare    []byte     // what pending becomes when the writer takes it
 	flight   int        // bytes of misses the writer is sending
 	misses   int        // handed over and not answered yet
 	answered time.Time  // when the last of them was answered
 	writing  bool       // a goroutine has the role of the writer
+	wanted   bool       // the session waits for the role
 	closed   bool       // conn is closed, or about to be
 }
 
 func (o *outbox) init(t *TCP, conn net.Conn) {
 	o.server, o.conn = t, conn
-	o.changed.L = &o.mu
+	o.changed.L, o.drained.L = &o.mu, &o.mu
 }
 
 // expect notes that a query is about to be handed over. It reports whether as many
@@ -67,6 +78,45 @@ func (o *outbox) Reply(msg []byte) {
 	}
 }
 
+// More implements [wire.Stream] for every miss of the session.
+func (o *outbox) More(msg []byte) bool {
+	if len(msg) > wire.MaxMessage {
+		o.server.count.oversized.Add(1)
+		return false
+	}
+	o.mu.Lock()
+	room := !o.fullLocked(msg) || o.awaitRoomLocked(msg)
+	sent := room && !o.closed && !o.putLocked(msg)
+	o.mu.Unlock()
+	if !room && o.fail() {
+		o.server.count.writeTimeouts.Add(1)
+	}
+	return sent
+}
+
+// awaitRoomLocked waits until a stream's message has to wait no more. It returns
+// false when that took too long.
+func (o *outbox) awaitRoomLocked(msg []byte) bool {
+	late := false
+	limit := time.AfterFunc(streamPatience*o.server.cfg.WriteTimeout, func() {
+		o.mu.Lock()
+		late = true
+		o.mu.Unlock()
+		o.drained.Broadcast()
+	})
+	defer limit.Stop()
+	for o.fullLocked(msg) && !late {
+		o.drained.Wait()
+	}
+	return !o.fullLocked(msg)
+}
+
+// fullLocked tells whether a stream's message has to wait.
+func (o *outbox) fullLocked(msg []byte) bool {
+	held := len(o.pending) + o.flight
+	return !o.closed && held > 0 && held+frameHeader+len(msg) > streamBytes
+}
+
 // putLocked adds msg to what is pending. It reports whether there is no room.
 func (o *outbox) putLocked(msg []byte) (overflow bool) {
 	if o.closed || len(msg) == 0 {
@@ -82,7 +132,7 @@ func (o *outbox) putLocked(msg []byte) (overflow bool) {
 		o.server.count.oversized.Add(1)
 		return false
 	}
-	if !o.writing {
+	if !o.writing && !o.wanted {
 		o.writing = true
 		o.server.tasks.Go(o.flush) // the session, one of the tasks, waits for it in close
 	}
@@ -93,42 +143,67 @@ func (o *outbox) putLocked(msg []byte) (overflow bool) {
 // client took them.
 func (o *outbox) send(framed []byte) bool {
 	o.mu.Lock()
+	o.wanted = true
 	for o.writing && !o.closed {
 		o.changed.Wait()
 	}
+	o.wanted = false
 	if o.closed {
 		o.mu.Unlock()
 		return false
 	}
 	o.writing = true
+	o.chunkLocked() // answers of misses that came before, and
 	o.mu.Unlock()
 	ok := o.write(framed)
-	o.flush() // answers of misses that came meanwhile
+	o.mu.Lock()
+	o.chunkLocked() // those that came meanwhile
+	if len(o.pending) > 0 && !o.closed {
+		o.server.tasks.Go(o.flush) // a stream goes on, and the session has to read
+	} else {
+		o.restLocked()
+	}
+	o.mu.Unlock()
 	return ok
 }
 
-// flush writes what is pending until nothing is, and gives up the role of the
-// writer, which its caller has.
+// flush writes what is pending until nothing is or the session wants the role of
+// the writer, which flush has and gives up.
 func (o *outbox) flush() {
 	o.mu.Lock()
-	for len(o.pending) > 0 && !o.closed {
-		chunk := o.pending
-		o.pending, o.spare = o.spare, nil
-		o.flight = len(chunk)
-		o.mu.Unlock()
-		o.write(chunk)
-		o.mu.Lock()
-		o.flight = 0
-		if cap(chunk) <= outboxKeep {
-			o.spare = chunk[:0]
-		}
+	defer o.mu.Unlock()
+	for len(o.pending) > 0 && !o.closed && !o.wanted {
+		o.chunkLocked()
 	}
-	if cap(o.pending) > outboxKeep || o.closed {
+	o.restLocked()
+}
+
+// chunkLocked writes what is pending now, with the lock given up meanwhile. The
+// caller has the role of the writer.
+func (o *outbox) chunkLocked() {
+	if len(o.pending) == 0 || o.closed {
+		return
+	}
+	chunk := o.pending
+	o.pending, o.spare = o.spare, nil
+	o.flight = len(chunk)
+	o.mu.Unlock()
+	o.write(chunk)
+	o.mu.Lock()
+	o.flight = 0
+	if cap(chunk) <= outboxKeep {
+		o.spare = chunk[:0]
+	}
+	o.drained.Broadcast()
+}
+
+// restLocked gives up the role of the writer.
+func (o *outbox) restLocked() {
+	if len(o.pending) == 0 && cap(o.pending) > outboxKeep || o.closed {
 		o.pending = nil
 	}
 	o.writing = false
 	o.changed.Signal()
-	o.mu.Unlock()
 }
 
 // write writes b, and goes on as long as the client takes some of it within each
@@ -195,6 +270,7 @@ func (o *outbox) fail() bool {
 	first := !o.closed
 	o.closed = true
 	o.changed.Signal()
+	o.drained.Broadcast()
 	o.mu.Unlock()
 	if first {
 		_ = o.conn.Close()

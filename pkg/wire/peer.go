@@ -27,3 +27,14 @@ type Replier interface {
 	// msg means that no reply is due.
 	Reply(msg []byte)
 }
+
+// A Stream is a Replier that takes more than one message for its query, as a zone
+// transfer needs (RFC 5936). The replier of a query that came over TCP is one.
+type Stream interface {
+	Replier
+	// More sends msg, which is valid only during the call, in front of what is
+	// sent later. It waits while the client is slow to take what was sent
+	// before. It returns false when the client takes no more. Reply ends the
+	// query all the same, with the last message or with nil.
+	More(msg []byte) bool
+}

@@ -24,6 +24,7 @@ const (
 	Hold                    // missed, answered by Release
 	Inline                  // missed, answered within Slow
 	Silence                 // missed, ended within Slow without a reply
+	Stream                  // missed, answered by Rule.Count messages on another goroutine
 	Drop                    // dropped by Fast
 	Panic                   // Fast panics
 	PanicSlow               // missed, then Slow panics
@@ -33,6 +34,7 @@ const (
 type Rule struct {
 	Action Action
 	After  time.Duration // of Later
+	Count  int           // of Stream
 	Size   int           // the reply is filled up to so many octets; 0: as long as the query
 }
 
@@ -44,11 +46,12 @@ type Handler struct {
 	rules    map[string]Rule
 	held     map[string][]heldQuery
 	seen     map[string]int
+	sent     map[string]int
 	peers    map[wire.Peer]int
 	lanes    int
 	flushes  int
 	breaches []string
-	timers   sync.WaitGroup
+	running  sync.WaitGroup // answers due Later and streams
 }
 
 type heldQuery struct {
@@ -63,6 +66,7 @@ func New(rules map[string]Rule) *Handler {
 		rules: maps.Clone(rules),
 		held:  make(map[string][]heldQuery),
 		seen:  make(map[string]int),
+		sent:  make(map[string]int),
 		peers: make(map[wire.Peer]int),
 	}
 	h.changed = sync.NewCond(&h.mu)
@@ -105,6 +109,13 @@ func (h *Handler) Seen(name string) int {
 	return h.seen[name]
 }
 
+// Sent returns how many messages of streams for name were taken.
+func (h *Handler) Sent(name string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.sent[name]
+}
+
 // Peers returns how many queries came from each peer.
 func (h *Handler) Peers() map[wire.Peer]int {
 	h.mu.Lock()
@@ -127,9 +138,9 @@ func (h *Handler) Flushes() int {
 }
 
 // Breaches returns how the server broke the contract of a lane, in words. It waits
-// for the answers due Later.
+// for the answers due Later and for the streams.
 func (h *Handler) Breaches() []string {
-	h.timers.Wait()
+	h.running.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.breaches)
@@ -164,6 +175,29 @@ func (h *Handler) hold(name string, q heldQuery) {
 	defer h.mu.Unlock()
 	h.held[name] = append(h.held[name], q)
 	h.changed.Broadcast()
+}
+
+// stream sends reply count times, as far as it is taken, the last time to end the
+// query. The fourth octet counts them.
+func (h *Handler) stream(name string, reply []byte, count int, to wire.Replier) {
+	s, ok := to.(wire.Stream)
+	if !ok {
+		h.breach("Slow %s: the replier is no stream", name)
+		to.Reply(nil)
+		return
+	}
+	for i := range count - 1 {
+		reply[3] = byte(i)
+		if !s.More(reply) {
+			s.Reply(nil)
+			return
+		}
+		h.mu.Lock()
+		h.sent[name]++
+		h.mu.Unlock()
+	}
+	reply[3] = byte(count - 1)
+	s.Reply(reply)
 }
 
 // A lane checks, beside answering, that it is used as it may be.
@@ -221,15 +255,18 @@ func (l *lane) Slow(_ *wire.Peer, _ time.Time, to wire.Replier) {
 	reply := AppendReply(nil, query, l.rule.Size)
 	switch l.rule.Action {
 	case Later:
-		l.handler.timers.Add(1)
+		l.handler.running.Add(1)
 		time.AfterFunc(l.rule.After, func() {
-			defer l.handler.timers.Done()
+			defer l.handler.running.Done()
 			to.Reply(reply)
 		})
 	case Hold:
 		l.handler.hold(Name(query), heldQuery{reply: reply, to: to})
 	case Inline:
 		to.Reply(reply)
+	case Stream:
+		count := l.rule.Count // the lane is another query's soon
+		l.handler.running.Go(func() { l.handler.stream(Name(query), reply, count, to) })
 	case PanicSlow:
 		panic("servertest: asked to in Slow")
 	default:
