@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// A got is an answer in words, sets sorted.
+type got struct {
+	Verdict zone.Verdict
+	EDE     int
+	Rcode   string
+	Target  string
+	Answer  []string
+	Ns      []string
+	Extra   []string
+}
+
+// epoch is the time of the tests.
+func epoch() time.Time { return time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC) }
+
+// packet is a query for the name, in presentation form.
+func packet(t testing.TB, name string, rrtype uint16) []byte {
+	t.Helper()
+	m := new(dns.Msg)
+	m.SetQuestion(name, rrtype)
+	pkt, err := m.Pack()
+	if err != nil {
+		t.Fatalf("packing a query for %q: %v", name, err)
+	}
+	return pkt
+}
+
+// ask asks the zone and checks the form of what it says.
+func ask(t testing.TB, z *zone.Zone, name string, rrtype uint16, turn uint32, now time.Time) got {
+	t.Helper()
+	return askPacket(t, z, packet(t, name, rrtype), turn, now)
+}
+
+func askPacket(t testing.TB, z *zone.Zone, pkt []byte, turn uint32, now time.Time) got {
+	t.Helper()
+	var q wire.Query
+	if fault := q.Parse(pkt); fault != wire.FaultNone {
+		t.Fatalf("query %x: fault %d", pkt, fault)
+	}
+	const before = "before"
+	dst, res := z.Answer(&q, turn, now, []byte(before))
+	if !strings.HasPrefix(string(dst), before) {
+		t.Fatalf("the octets before the answer are %q now", dst[:len(before)])
+	}
+	g := got{Verdict: res.Verdict, EDE: res.EDE}
+	msg := dst[len(before):]
+	if res.Verdict != zone.Answered && res.Verdict != zone.Alias {
+		if len(msg) != 0 {
+			t.Fatalf("verdict %d, and %d octets appended", res.Verdict, len(msg))
+		}
+		return g
+	}
+	if res.Verdict == zone.Alias {
+		g.Target, _, _ = dns.UnpackDomainName(res.Target, 0)
+	}
+	m := parse(t, msg)
+	g.Rcode = dns.RcodeToString[m.Rcode]
+	g.Answer, g.Ns, g.Extra = texts(m.Answer), texts(m.Ns), texts(m.Extra)
+	checkSealed(t, &q, msg, m)
+	return g
+}
+
+// parse reads a message with both readers.
+func parse(t testing.TB, msg []byte) *dns.Msg {
+	t.Helper()
+	var walked wire.Message
+	if err := walked.Parse(msg); err != nil {
+		t.Fatalf("wire: %v: %x", err, msg)
+	}
+	if len(walked.Raw) != len(msg) {
+		t.Fatalf("%d octets trail the message", len(msg)-len(walked.Raw))
+	}
+	m := new(dns.Msg)
+	if err := m.Unpack(msg); err != nil {
+		t.Fatalf("miekg: %v: %x", err, msg)
+	}
+	if !m.Response || !m.Authoritative {
+		t.Fatalf("header %+v, want QR and AA", m.MsgHdr)
+	}
+	return m
+}
+
+// checkSealed seals the message for its client and checks that only the spelling
+// changed, and that a short one is a whole message.
+func checkSealed(t testing.TB, q *wire.Query, msg []byte, plain *dns.Msg) {
+	t.Helper()
+	whole := slices.Clone(msg)
+	whole = q.Reply(whole, 0, &wire.Seal{Limit: wire.MaxMessage, UDPSize: wire.SafeUDP, EDE: wire.EDENone})
+	sealed := new(dns.Msg)
+	if err := sealed.Unpack(whole); err != nil {
+		t.Fatalf("sealed: %v", err)
+	}
+	if !slices.Equal(texts(sealed.Answer), texts(plain.Answer)) || !slices.Equal(texts(sealed.Extra), texts(plain.Extra)) {
+		t.Fatalf("sealed:\n%s\nwas:\n%s", sealed, plain)
+	}
+	name, _, _ := dns.UnpackDomainName(q.Question(), 0)
+	for _, record := range sealed.Answer {
+		if owner := record.Header().Name; strings.EqualFold(owner, name) && owner != name {
+			t.Fatalf("owner %q, want the client's spelling %q", owner, name)
+		}
+	}
+	cut := q.Reply(slices.Clone(msg), 0, &wire.Seal{Limit: wire.MinUDP, UDPSize: wire.SafeUDP, EDE: wire.EDENone})
+	if err := new(dns.Msg).Unpack(cut); err != nil || len(cut) > wire.MinUDP && len(msg) > wire.MinUDP {
+		t.Fatalf("cut to %d octets: %v", len(cut), err)
+	}
+}
+
+// texts are records in words, sorted, names in lower case. A SOA record's serial
+// number is left out.
+func texts(records []dns.RR) []string {
+	var list []string
+	for _, record := range records {
+		h := record.Header()
+		data := strings.TrimPrefix(record.String(), h.String())
+		switch record := record.(type) {
+		case *dns.SOA:
+			data = strings.Join([]string{record.Ns, record.Mbox}, " ")
+		case *dns.AAAA:
+			a, _ := netip.AddrFromSlice(record.AAAA.To16())
+			data = a.String()
+		}
+		list = append(list, strings.ToLower(rr(h.Name, h.Ttl, "", ""))+dns.TypeToString[h.Rrtype]+" "+strings.ToLower(data))
+	}
+	for i := range list {
+		list[i] = strings.Join(strings.Fields(list[i]), " ")
+	}
+	slices.Sort(list)
+	return list
+}
+
+// soa is the SOA record of a denial in words.
+func (m *model) soa(owner string) []string {
+	return []string{rr(owner, min(300, uint32(m.cfg.TTL.Seconds())), "SOA", "ns.dns."+m.cfg.Domain+" hostmaster."+m.cfg.Domain)}
+}
+
+// answer says what the zone must answer while its view is fresh.
+func (m *model) answer(name string, rrtype uint16) got {
+	if m.types == nil {
+		m.build()
+	}
+	name = strings.ToLower(name)
+	if !dns.IsSubDomain(m.cfg.Domain, name) {
+		return m.reverse(name, rrtype)
+	}
+	g := got{Verdict: zone.Answered, EDE: wire.EDENone, Rcode: "NOERROR"}
+	for range 9 {
+		sets, exists := m.find(name)
+		if alias, ok := sets[dns.TypeCNAME]; ok {
+			g.Answer = append(g.Answer, alias.answer...)
+			target := strings.Fields(alias.answer[0])[3]
+			switch {
+			case rrtype == dns.TypeCNAME:
+				slices.Sort(g.Answer)
+				return g
+			case !dns.IsSubDomain(m.cfg.Domain, target):
+				g.Verdict, g.Target = zone.Alias, target
+				slices.Sort(g.Answer)
+				return g
+			}
+			name = target
+			continue
+		}
+		set := sets[rrtype]
+		g.Answer, g.Extra = append(g.Answer, set.answer...), set.extra
+		slices.Sort(g.Answer)
+		if !exists {
+			g.Rcode = "NXDOMAIN"
+		}
+		if len(set.answer) == 0 {
+			g.Ns = m.soa(m.cfg.Domain)
+		}
+		return g
+	}
+	return got{Verdict: zone.Answered, EDE: wire.EDENone, Rcode: "NOERROR", Ns: m.soa(m.cfg.Domain)} // an endless chain
+}
+
+// find gives what a name in the zone has.
+func (m *model) find(name string) (map[uint16]recordSet, bool) {
+	if name == m.cfg.Domain {
+		return m.apex(), true
+	}
+	if sets, ok := m.types[name]; ok {
+		return sets, true
+	}
+	if m.nodes[name] {
+		return nil, true
+	}
+	labels := dns.SplitDomainName(strings.TrimSuffix(name, "."+m.cfg.Domain))
+	switch n := len(labels); {
+	case n == 3 && labels[2] == "pod":
+		return m.pod(name, labels[0], labels[1])
+	case n >= 6 && labels[n-1] == "svc" && labels[n-4] == "_zone" && (labels[n-5] == "pin" || labels[n-5] == "prefer"):
+		return m.zonal(name, strings.Join(labels[:n-5], "."), labels[n-5], object{labels[n-2], labels[n-3]})
+	}
+	return nil, false
+}
+
+func (m *model) apex() map[uint16]recordSet {
+	d, ttl := m.cfg.Domain, uint32(m.cfg.TTL.Seconds())
+	glue := []string{}
+	for _, a := range m.cfg.Nameservers {
+		glue = append(glue, addressRR("ns.dns."+d, ttl, a))
+	}
+	slices.Sort(glue)
+	return map[uint16]recordSet{
+		dns.TypeSOA: {answer: m.soa(d)},
+		dns.TypeNS:  {answer: []string{rr(d, ttl, "NS", "ns.dns."+d)}, extra: glue},
+	}
+}
+
+func (m *model) pod(name, text, ns string) (map[uint16]recordSet, bool) {
+	a, err := netip.ParseAddr(strings.ReplaceAll(text, "-", "."))
+	if err != nil {
+		a, err = netip.ParseAddr(strings.ReplaceAll(text, "-", ":"))
+	}
+	a = a.Unmap()
+	exists := false
+	switch m.cfg.Pods {
+	case zone.PodsInsecure:
+		exists = m.nodes[ns+".pod."+m.cfg.Domain]
+	case zone.PodsVerified:
+		for id, p := range m.pods {
+			exists = exists || id.namespace == ns && slices.ContainsFunc(p.Addrs, func(o netip.Addr) bool { return o.Unmap() == a })
+		}
+	}
+	if err != nil || !exists || !m.exposed(ns) || strings.ContainsAny(text, ".:\\") {
+		return nil, false
+	}
+	return map[uint16]recordSet{addressType(a): {answer: []string{addressRR(name, uint32(m.cfg.TTL.Seconds()), a)}}}, true
+}
+
+func (m *model) zonal(name, topology, directive string, id object) (map[uint16]recordSet, bool) {
+	svc, ok := m.services[id]
+	if !ok || svc.Type != zone.Headless || !m.exposed(id.namespace) {
+		return nil, false
+	}
+	all := m.ends(svc)
+	near := slices.DeleteFunc(slices.Clone(all), func(e end) bool { return e.zone != topology })
+	if len(near) == 0 && directive == "prefer" {
+		near = all
+	}
+	return endSets(name, m.base(svc), m.ttl(svc), near, nil), true
+}
+
+// reverse answers a name outside of the domain.
+func (m *model) reverse(name string, rrtype uint16) got {
+	foreign := got{Verdict: zone.Foreign, EDE: wire.EDENone}
+	a, tree := reverseAddr(name)
+	if !a.IsValid() {
+		return foreign
+	}
+	g := got{Verdict: zone.Answered, EDE: wire.EDENone, Rcode: "NOERROR"}
+	list := m.pointers(name, a)
+	switch {
+	case len(list) > 0 && rrtype == dns.TypePTR:
+		g.Answer = list
+		return g
+	case len(list) > 0:
+	case slices.ContainsFunc(m.cfg.Ranges, func(p netip.Prefix) bool { return p.Contains(a) }):
+		g.Rcode = "NXDOMAIN"
+	default:
+		return foreign
+	}
+	g.Ns = m.soa(tree)
+	return g
+}
+
+// reverseAddr finds the address of a reverse name by trying.
+func reverseAddr(name string) (netip.Addr, string) {
+	for _, tree := range []string{"in-addr.arpa.", "ip6.arpa."} {
+		front, ok := strings.CutSuffix(name, "."+tree)
+		if !ok {
+			continue
+		}
+		labels := strings.Split(front, ".")
+		slices.Reverse(labels)
+		text := strings.Join(labels, ".")
+		if tree == "ip6.arpa." {
+			text = ""
+			for i, l := range labels {
+				if i > 0 && i%4 == 0 {
+					text += ":"
+				}
+				text += l
+			}
+		}
+		a, err := netip.ParseAddr(text)
+		if back, e := dns.ReverseAddr(a.String()); err == nil && e == nil && back == name {
+			return a, tree
+		}
+	}
+	return netip.Addr{}, ""
+}

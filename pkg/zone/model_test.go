@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone_test
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// An object is the namespace and name of an API object.
+type object struct{ namespace, name string }
+
+// A model is the slow, obvious zone: plain objects, from which every name and
+// record there is, is written down anew whenever one is asked for.
+type model struct {
+	cfg        zone.Config
+	services   map[object]zone.Service
+	slices     map[object]zone.Slice
+	namespaces map[string]bool
+	pods       map[object]zone.Pod
+
+	types map[string]map[uint16]recordSet // by name, presentation form in lower case
+	nodes map[string]bool                 // names that exist, those with nothing at them too
+}
+
+// A recordSet is what one name has of one type.
+type recordSet struct{ answer, extra []string }
+
+func newModel(cfg zone.Config) *model {
+	return &model{
+		cfg: cfg, services: map[object]zone.Service{}, slices: map[object]zone.Slice{},
+		namespaces: map[string]bool{}, pods: map[object]zone.Pod{},
+	}
+}
+
+// changed forgets what was written down.
+func (m *model) changed() { m.types = nil }
+
+// label is s in lower case if it can be a label, else nothing.
+func label(s string) string {
+	s = strings.ToLower(s)
+	if s == "" || len(s) > 63 || strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+		return ""
+	}
+	return s
+}
+
+// An end is one address of an endpoint with the ports of its slice.
+type end struct {
+	addr  netip.Addr
+	label string
+	zone  string
+	ports []zone.Port
+}
+
+// ends lists what the service publishes.
+func (m *model) ends(svc zone.Service) []end {
+	var list []end
+	for id, s := range m.slices {
+		if id.namespace != svc.Namespace || s.Service != svc.Name {
+			continue
+		}
+		seen := map[string]bool{}
+		for _, e := range s.Endpoints {
+			for _, a := range e.Addrs {
+				a = a.Unmap()
+				if !a.IsValid() || !e.Ready && !svc.PublishNotReady {
+					continue
+				}
+				own := label(e.Hostname)
+				if own == "" {
+					own = label(e.Pod)
+				}
+				if same := fmt.Sprint(a, own, e.Zone, e.Ready, label(e.Hostname)); seen[same] {
+					continue
+				} else {
+					seen[same] = true
+				}
+				list = append(list, end{addr: a, label: m.endLabel(e, a), zone: strings.ToLower(e.Zone), ports: s.Ports})
+			}
+		}
+	}
+	return list
+}
+
+func (m *model) endLabel(e zone.Endpoint, a netip.Addr) string {
+	if l := label(e.Hostname); l != "" {
+		return l
+	}
+	if l := label(e.Pod); l != "" && m.cfg.PodNames {
+		return l
+	}
+	text := strings.NewReplacer(".", "-", ":", "-").Replace(a.String())
+	if strings.HasSuffix(text, "-") {
+		text += "0"
+	}
+	return text
+}
+
+func protocolName(p zone.Protocol) string { return []string{"tcp", "udp", "sctp"}[p] }
+
+// variants are the spellings of _port._proto that mean the port.
+func variants(p zone.Port) []string {
+	name, proto := label(p.Name), protocolName(p.Protocol)
+	if name == "" {
+		return nil
+	}
+	list := []string{"_" + name + "._" + proto, "_" + name + "." + proto}
+	if !strings.HasPrefix(name, "_") || name == "_" {
+		list = append(list, name+"._"+proto, name+"."+proto)
+	}
+	return list
+}
+
+// portIs tells whether the labels port and proto, without underscores, mean p.
+func portIs(p zone.Port, want zone.Port) bool {
+	return label(p.Name) == label(want.Name) && p.Protocol == want.Protocol
+}
+
+func rr(name string, ttl uint32, rrtype, data string) string {
+	return fmt.Sprintf("%s %d %s %s", name, ttl, rrtype, data)
+}
+
+func addressType(a netip.Addr) uint16 {
+	if a.Is4() {
+		return dns.TypeA
+	}
+	return dns.TypeAAAA
+}
+
+func addressRR(name string, ttl uint32, a netip.Addr) string {
+	return rr(name, ttl, dns.TypeToString[addressType(a)], a.String())
+}
+
+// weight is CoreDNS's formula.
+func weight(n int) int {
+	return int(max(1, math.Floor(100.0/float64(100*n)*100)))
+}
+
+// exist writes down that the name and all above it exist.
+func (m *model) exist(name string) {
+	for ; name != m.cfg.Domain; name = name[strings.Index(name, ".")+1:] {
+		m.nodes[name] = true
+	}
+}
+
+func (m *model) add(name string, rrtype uint16, set recordSet) {
+	m.exist(name)
+	if m.types[name] == nil {
+		m.types[name] = map[uint16]recordSet{}
+	}
+	old := m.types[name][rrtype]
+	set.answer, set.extra = append(old.answer, set.answer...), append(old.extra, set.extra...)
+	slices.Sort(set.answer)
+	slices.Sort(set.extra)
+	m.types[name][rrtype] = recordSet{slices.Compact(set.answer), slices.Compact(set.extra)}
+}
+
+func (m *model) ttl(svc zone.Service) uint32 {
+	if svc.TTL >= 0 {
+		return uint32(min(svc.TTL, 3600e9).Seconds())
+	}
+	return uint32(m.cfg.TTL.Seconds())
+}
+
+// build writes every record down.
+func (m *model) build() {
+	m.types, m.nodes = map[string]map[uint16]recordSet{}, map[string]bool{}
+	d := m.cfg.Domain
+	m.exist("svc." + d)
+	m.exist("pod." + d)
+	m.exist("ns.dns." + d)
+	for _, a := range m.cfg.Nameservers {
+		m.add("ns.dns."+d, addressType(a), recordSet{answer: []string{addressRR("ns.dns."+d, uint32(m.cfg.TTL.Seconds()), a)}})
+	}
+	m.add("dns-version."+d, dns.TypeTXT, recordSet{answer: []string{rr("dns-version."+d, 28800, "TXT", `"1.1.0"`)}})
+	for ns := range m.namespaces {
+		m.buildNamespace(ns)
+	}
+	for _, svc := range m.services {
+		if !m.exposed(svc.Namespace) {
+			continue
+		}
+		m.buildNamespace(svc.Namespace)
+		switch svc.Type {
+		case zone.ClusterIP:
+			m.buildClusterIP(svc)
+		case zone.Headless:
+			m.buildHeadless(svc)
+		case zone.ExternalName:
+			if target := aliasTarget(svc.ExternalName); target != "" {
+				m.add(m.base(svc), dns.TypeCNAME, recordSet{answer: []string{rr(m.base(svc), m.ttl(svc), "CNAME", target)}})
+			}
+		}
+	}
+}
+
+func (m *model) buildNamespace(ns string) {
+	if m.exposed(ns) {
+		m.exist(ns + ".svc." + m.cfg.Domain)
+		if m.cfg.Pods != zone.PodsDisabled {
+			m.exist(ns + ".pod." + m.cfg.Domain)
+		}
+	}
+}
+
+func (m *model) exposed(ns string) bool {
+	return len(m.cfg.Namespaces) == 0 || slices.Contains(m.cfg.Namespaces, ns)
+}
+
+func (m *model) base(svc zone.Service) string {
+	return svc.Name + "." + svc.Namespace + ".svc." + m.cfg.Domain
+}
+
+// aliasTarget is what an ExternalName points to, if it can.
+func aliasTarget(s string) string {
+	if _, err := netip.ParseAddr(s); err == nil || s == "" || s == "." {
+		return ""
+	}
+	name := strings.ToLower(strings.TrimSuffix(s, ".")) + "."
+	if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }) {
+		return ""
+	}
+	if _, ok := dns.IsDomainName(name); !ok || len(name)+1 > 255 || strings.Contains(name, "..") || name[0] == '.' {
+		return ""
+	}
+	return name
+}
+
+func (m *model) buildClusterIP(svc zone.Service) {
+	ends := m.ends(svc)
+	if m.cfg.IgnoreEmpty && len(ends) == 0 {
+		return
+	}
+	base, ttl := m.base(svc), m.ttl(svc)
+	m.exist(base)
+	var addrs []netip.Addr
+	for _, a := range svc.Addrs {
+		if a.IsValid() && !slices.Contains(addrs, a.Unmap()) {
+			addrs = append(addrs, a.Unmap())
+		}
+	}
+	var extra []string
+	for _, a := range addrs {
+		m.add(base, addressType(a), recordSet{answer: []string{addressRR(base, ttl, a)}})
+		extra = append(extra, addressRR(base, ttl, a))
+	}
+	srv := func(owner string, ports []zone.Port) {
+		m.exist(owner)
+		for _, p := range ports {
+			if p.Number != 0 && len(addrs) > 0 {
+				data := fmt.Sprintf("0 %d %d %s", weight(len(ports)*len(addrs)), p.Number, base)
+				m.add(owner, dns.TypeSRV, recordSet{[]string{rr(owner, ttl, "SRV", data)}, extra})
+			}
+		}
+	}
+	srv(base, svc.Ports)
+	for _, p := range svc.Ports {
+		for _, v := range variants(p) {
+			if m.nodes[v+"."+base] && m.types[v+"."+base] != nil {
+				continue // another port of this name was here
+			}
+			for _, a := range addrs {
+				m.add(v+"."+base, addressType(a), recordSet{answer: []string{addressRR(v+"."+base, ttl, a)}})
+			}
+			srv(v+"."+base, slices.DeleteFunc(slices.Clone(svc.Ports), func(o zone.Port) bool { return !portIs(o, p) }))
+		}
+	}
+	m.buildEndpoints(base, ttl, ends)
+}
+
+func (m *model) buildHeadless(svc zone.Service) {
+	base, ttl, ends := m.base(svc), m.ttl(svc), m.ends(svc)
+	if len(ends) > 0 {
+		m.addEnds(base, base, ttl, ends, nil)
+	}
+	for _, e := range ends {
+		for _, p := range e.ports {
+			for _, v := range variants(p) {
+				if m.types[v+"."+base] == nil {
+					m.addEnds(v+"."+base, base, ttl, ends, &p)
+				}
+			}
+		}
+	}
+	m.buildEndpoints(base, ttl, ends)
+	m.nodes["_zone."+base], m.nodes["pin._zone."+base], m.nodes["prefer._zone."+base] = true, true, true
+}
+
+// buildEndpoints writes down the names of the endpoints.
+func (m *model) buildEndpoints(base string, ttl uint32, ends []end) {
+	byLabel := map[string][]end{}
+	for _, e := range ends {
+		byLabel[e.label] = append(byLabel[e.label], e)
+	}
+	for l, same := range byLabel {
+		m.addEnds(l+"."+base, base, ttl, same, nil)
+	}
+}
+
+// addEnds writes down a name that stands for endpoints, with only those of a port
+// if that is given.
+func (m *model) addEnds(owner, base string, ttl uint32, ends []end, port *zone.Port) {
+	for rrtype, set := range endSets(owner, base, ttl, ends, port) {
+		m.add(owner, rrtype, set)
+	}
+	m.exist(owner)
+}
+
+// endSets are the records of a name that stands for endpoints.
+func endSets(owner, base string, ttl uint32, ends []end, port *zone.Port) map[uint16]recordSet {
+	sets := map[uint16]recordSet{}
+	add := func(rrtype uint16, answer, extra string) {
+		s := sets[rrtype]
+		s.answer = append(s.answer, answer)
+		if extra != "" {
+			s.extra = append(s.extra, extra)
+		}
+		sets[rrtype] = s
+	}
+	matched := func(e end) (list []zone.Port) {
+		for _, p := range e.ports {
+			if port == nil || portIs(p, *port) && label(p.Name) != "" {
+				list = append(list, p)
+			}
+		}
+		if port == nil && len(e.ports) == 0 {
+			list = append(list, zone.Port{})
+		}
+		return list
+	}
+	count := 0
+	for _, e := range ends {
+		count += len(matched(e))
+	}
+	for _, e := range ends {
+		ports := matched(e)
+		if len(ports) > 0 {
+			add(addressType(e.addr), addressRR(owner, ttl, e.addr), "")
+		}
+		for _, p := range ports {
+			if p.Number != 0 {
+				data := fmt.Sprintf("0 %d %d %s.%s", weight(count), p.Number, e.label, base)
+				add(dns.TypeSRV, rr(owner, ttl, "SRV", data), addressRR(e.label+"."+base, ttl, e.addr))
+			}
+		}
+	}
+	for rrtype, s := range sets {
+		slices.Sort(s.answer)
+		slices.Sort(s.extra)
+		sets[rrtype] = recordSet{slices.Compact(s.answer), slices.Compact(s.extra)}
+	}
+	return sets
+}
+
+// pointers are the PTR records of an address: those of services, of which one is
+// given, or those of endpoints.
+func (m *model) pointers(owner string, a netip.Addr) []string {
+	ttl := uint32(m.cfg.TTL.Seconds())
+	var list []string
+	for _, svc := range m.services {
+		if svc.Type == zone.ClusterIP && m.exposed(svc.Namespace) && slices.ContainsFunc(svc.Addrs, func(o netip.Addr) bool { return o.Unmap() == a }) {
+			list = append(list, rr(owner, ttl, "PTR", m.base(svc)))
+		}
+	}
+	if len(list) > 0 {
+		slices.Sort(list)
+		return list
+	}
+	for _, svc := range m.services {
+		if svc.Type == zone.ExternalName || !m.exposed(svc.Namespace) {
+			continue
+		}
+		for _, e := range m.ends(svc) {
+			if e.addr == a {
+				list = append(list, rr(owner, ttl, "PTR", e.label+"."+m.base(svc)))
+			}
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// shared tells whether the reverse name is of an address that services have.
+func (m *model) shared(name string) bool {
+	a, _ := reverseAddr(name)
+	for _, svc := range m.services {
+		if svc.Type == zone.ClusterIP && m.exposed(svc.Namespace) && slices.ContainsFunc(svc.Addrs, func(o netip.Addr) bool { return o.IsValid() && o.Unmap() == a }) {
+			return true
+		}
+	}
+	return false
+}

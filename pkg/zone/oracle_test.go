@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// A world is a store and the model beside it, with a small set of everything, so
+// that random operations meet.
+type world struct {
+	t     testing.TB
+	rnd   *rand.Rand
+	store *zone.Store
+	zone  *zone.Zone
+	model *model
+	now   time.Time
+}
+
+func newWorld(t testing.TB, seed uint64, cfg zone.Config) *world {
+	t.Helper()
+	cfg.Store = zone.NewStore()
+	cfg.Domain = "cluster.local."
+	cfg.AllSlices = true
+	cfg.Nameservers = []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::a")}
+	cfg.Ranges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")}
+	z, err := zone.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 7)), store: cfg.Store, zone: z, model: newModel(cfg), now: epoch()}
+	freshen(cfg.Store, w.now)
+	return w
+}
+
+// freshen makes the store's view whole and fresh.
+func freshen(s *zone.Store, now time.Time) {
+	s.Expect(zone.Services, zone.Slices, zone.Namespaces, zone.Pods)
+	for k := zone.Services; k <= zone.Pods; k++ {
+		s.SetSynced(k)
+		s.Seen(k, now)
+	}
+}
+
+func pick[T any](w *world, list []T) T { return list[w.rnd.IntN(len(list))] }
+
+// some picks up to n of the list, perhaps one twice.
+func some[T any](w *world, list []T, n int) []T {
+	var picked []T
+	for range w.rnd.IntN(n + 1) {
+		picked = append(picked, pick(w, list))
+	}
+	return picked
+}
+
+func namespaces() []string { return []string{"shop", "default", "kube-system"} }
+func names() []string      { return []string{"web", "db", "_tcp", "a"} }
+func topologies() []string {
+	return []string{"", "east", "West-1", "a.b", "..", strings.Repeat("z", 64)}
+}
+
+func hostnames() []string {
+	return []string{"", "", "db-0", "DB-1", "tcp", "_zone", "10-0-0-1", strings.Repeat("h", 63), strings.Repeat("h", 64), "nul\x00", "dot.ted"}
+}
+
+func addresses() []netip.Addr {
+	list := []netip.Addr{{}}
+	for _, s := range []string{"10.0.0.1", "10.0.0.2", "::ffff:10.0.0.3", "192.0.2.9", "2001:db8::", "2001:db8::1", "::1", "10.255.0.0"} {
+		list = append(list, netip.MustParseAddr(s))
+	}
+	return list
+}
+
+func ports() []zone.Port {
+	return []zone.Port{
+		{Name: "http", Number: 80},
+		{Name: "HTTP", Protocol: zone.UDP, Number: 80},
+		{Name: "dns", Protocol: zone.UDP, Number: 53},
+		{Name: "dns", Number: 53},
+		{Number: 9},
+		{Name: "none"},
+		{Name: strings.Repeat("p", 64), Protocol: zone.SCTP, Number: 7},
+	}
+}
+
+func targets() []string {
+	return []string{
+		"example.com", "Example.com.", "web.shop.svc.cluster.local", "db.shop.svc.cluster.local.", "a.default.svc.CLUSTER.local",
+		"missing.shop.svc.cluster.local", "10.0.0.1", "::1", "", ".", "a..b", strings.Repeat("l", 64) + ".com",
+		strings.Repeat("long.", 50), strings.Repeat("long.", 51), "cluster.local", "1.0.0.10.in-addr.arpa", "sp ace", "svc.cluster.local", "elsewhere.cluster.local",
+	}
+}
+
+func (w *world) service() zone.Service {
+	ttl := pick(w, []time.Duration{-1, -1, 0, 30 * time.Second, 2 * time.Hour})
+	svc := zone.Service{
+		Namespace: pick(w, namespaces()), Name: pick(w, names()), Type: zone.ServiceType(w.rnd.IntN(3)),
+		PublishNotReady: w.rnd.IntN(3) == 0, TTL: ttl,
+	}
+	switch svc.Type {
+	case zone.ClusterIP:
+		svc.Addrs, svc.Ports = some(w, addresses(), 3), some(w, ports(), 4)
+	case zone.ExternalName:
+		svc.ExternalName = pick(w, targets())
+	case zone.Headless:
+	}
+	return svc
+}
+
+func (w *world) slice() zone.Slice {
+	s := zone.Slice{
+		Namespace: pick(w, namespaces()), Name: fmt.Sprint("slice-", w.rnd.IntN(6)), Service: pick(w, append(names(), "")), Ports: some(w, ports(), 3),
+	}
+	for range w.rnd.IntN(5) {
+		s.Endpoints = append(s.Endpoints, zone.Endpoint{
+			Addrs: some(w, addresses(), 3), Hostname: pick(w, hostnames()), Pod: pick(w, []string{"", "pod-1", "pod.2", "db-0"}),
+			Zone: pick(w, topologies()), Ready: w.rnd.IntN(3) > 0,
+		})
+	}
+	return s
+}
+
+// step does one random operation to both.
+func (w *world) step() {
+	w.now = w.now.Add(time.Duration(w.rnd.IntN(3000)) * time.Millisecond)
+	m := w.model
+	m.changed()
+	id := object{pick(w, namespaces()), pick(w, names())}
+	switch w.rnd.IntN(14) {
+	case 0, 1, 2, 3:
+		svc := w.service()
+		w.store.PutService(svc, w.now)
+		m.services[object{svc.Namespace, svc.Name}] = svc
+	case 4, 5, 6, 7:
+		s := w.slice()
+		w.store.PutSlice(s, w.now)
+		m.slices[object{s.Namespace, s.Name}] = s
+	case 8:
+		w.store.Delete(zone.Services, id.namespace, id.name, w.now)
+		delete(m.services, id)
+	case 9:
+		id.name = fmt.Sprint("slice-", w.rnd.IntN(6))
+		w.store.Delete(zone.Slices, id.namespace, id.name, w.now)
+		delete(m.slices, id)
+	case 10:
+		p := zone.Pod{Namespace: id.namespace, Name: id.name, Addrs: some(w, addresses(), 2)}
+		w.store.PutPod(p, w.now)
+		m.pods[id] = p
+	case 11:
+		w.store.Delete(zone.Pods, id.namespace, id.name, w.now)
+		delete(m.pods, id)
+	case 12:
+		if w.rnd.IntN(2) == 0 {
+			w.store.PutNamespace(id.namespace, w.now)
+			m.namespaces[id.namespace] = true
+		} else {
+			w.store.Delete(zone.Namespaces, "", id.namespace, w.now)
+			delete(m.namespaces, id.namespace)
+		}
+	case 13:
+		w.retain()
+	}
+}
+
+// retain keeps a random part of one kind.
+func (w *world) retain() {
+	drop := pick(w, names())
+	drops := func(_, name string) bool { return name != drop && name != "slice-1" && name != "default" }
+	m := w.model
+	kind := zone.Kind(w.rnd.IntN(4))
+	w.store.Retain(kind, drops, w.now)
+	switch kind {
+	case zone.Services:
+		keep(m.services, drops)
+	case zone.Slices:
+		keep(m.slices, drops)
+	case zone.Pods:
+		keep(m.pods, drops)
+	case zone.Namespaces:
+		delete(m.namespaces, "default")
+	}
+}
+
+func keep[T any](objects map[object]T, f func(namespace, name string) bool) {
+	for id := range objects {
+		if !f(id.namespace, id.name) {
+			delete(objects, id)
+		}
+	}
+}
+
+// questions are all names that could tell a difference.
+func questions() []string {
+	const d = "cluster.local."
+	list := []string{d, "svc." + d, "pod." + d, "dns." + d, "ns.dns." + d, "x.ns.dns." + d, "dns-version." + d, "x." + d, "local.", "xcluster.local."}
+	below := []string{
+		"", "10-0-0-1.", "10-0-0-2.", "10-0-0-3.", "192-0-2-9.", "2001-db8--0.", "2001-db8--.", "2001-db8--1.", "--1.", "2001-DB8-0--1.",
+		"db-0.", "Db-1.", "tcp.", "_tcp.", "_udp.", "_sctp.", "_zone.", "_none.", "pod-1.", strings.Repeat("h", 63) + ".", "nul\\000.",
+		"_http._tcp.", "http.tcp.", "_HTTP._udp.", "_dns._udp.", "_dns._tcp.", "_none._tcp.", "_._tcp.", "_http._sctp.", "www.google.",
+		"pin._zone.", "prefer._zone.", "other._zone.", "east.pin._zone.", "west-1.PIN._zone.", "a.b.pin._zone.", "east.prefer._zone.", "north.prefer._zone.",
+		"north.pin._zone.", "east.other._zone.", "a\\.b.pin._zone.", "x._http._tcp.", "a.b.c.d.",
+	}
+	for _, ns := range append(namespaces(), "none") {
+		list = append(list, ns+".svc."+d, ns+".pod."+d)
+		for _, name := range append(names(), "none") {
+			for _, b := range below {
+				list = append(list, b+name+"."+ns+".svc."+d)
+			}
+		}
+		for _, p := range []string{"10-0-0-1", "10-0-0-3", "010-0-0-1", "2001-db8--", "2001-db8--1", "2001-0db8-0-0-0-0-0-1", "--ffff-10-0-0-1", "--ffff-a00-1", "1-2-3", "x", "x.10-0-0-1", "256-1-1-1"} {
+			list = append(list, p+"."+ns+".pod."+d)
+		}
+	}
+	for _, a := range append(addresses()[1:], netip.MustParseAddr("10.9.9.9"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::9"), netip.MustParseAddr("2001:db9::9")) {
+		name, _ := dns.ReverseAddr(a.Unmap().String())
+		list = append(list, name, "x."+name, name[strings.Index(name, ".")+1:])
+	}
+	return append(list, "01.0.0.10.in-addr.arpa.", "in-addr.arpa.", "ip6.arpa.", "example.com.", ".")
+}
+
+// compare asks both for every question.
+func (w *world) compare(step int, list []string) {
+	w.t.Helper()
+	for _, name := range list {
+		for _, rrtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR, dns.TypeCNAME, dns.TypeTXT, dns.TypeNS, dns.TypeSOA, dns.TypeHTTPS} {
+			w.compareOne(step, name, rrtype)
+		}
+	}
+}
+
+func (w *world) compareOne(step int, name string, rrtype uint16) {
+	w.t.Helper()
+	have := ask(w.t, w.zone, name, rrtype, w.rnd.Uint32(), w.now)
+	want := w.model.answer(name, rrtype)
+	if w.model.shared(name) && len(have.Answer) == 1 && slices.Contains(want.Answer, have.Answer[0]) {
+		want.Answer = have.Answer // several services with one address: any of them
+	}
+	if diff := cmp.Diff(normal(want), normal(have)); diff != "" {
+		w.t.Fatalf("step %d: %s %s (-want +got):\n%s", step, name, dns.TypeToString[rrtype], diff)
+	}
+}
+
+// normal makes empty lists equal.
+func normal(g got) got {
+	for _, list := range []*[]string{&g.Answer, &g.Ns, &g.Extra} {
+		if len(*list) == 0 {
+			*list = nil
+		}
+	}
+	return g
+}
+
+func TestStoreAgainstModel(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		cfg  zone.Config
+	}{
+		{name: "plain", cfg: zone.Config{TTL: 5 * time.Second, Pods: zone.PodsInsecure}},
+		{name: "pod names, verified pods", cfg: zone.Config{TTL: 10 * time.Minute, Pods: zone.PodsVerified, PodNames: true, NodeZone: "east"}},
+		{name: "empty services ignored, namespaces chosen", cfg: zone.Config{IgnoreEmpty: true, Namespaces: []string{"shop", "default"}, NodeZone: "a.b"}},
+	}
+	steps := 160
+	if testing.Short() {
+		steps = 48
+	}
+	for i, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, uint64(i), tt.cfg)
+			list := questions()
+			for step := range steps {
+				w.step()
+				if step%16 == 0 {
+					freshen(w.store, w.now)
+					w.compare(step, list)
+				} else {
+					freshen(w.store, w.now)
+					for range 30 {
+						w.compareOne(step, pick(w, list), pick(w, []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR}))
+					}
+				}
+			}
+		})
+	}
+}
