@@ -28,6 +28,7 @@ func shop(now time.Time) *zone.Store {
 	for name, target := range map[string]string{
 		"mail": "mail.example.com", "other": "Mail.Example.COM.", "inner": "web.shop.svc.cluster.local",
 		"twice": "mail.shop.svc.cluster.local", "gone": "gone.example.com", "dead": "dead.example.com",
+		"stub": "a.stub.cluster.local",
 	} {
 		s.PutService(zone.Service{Namespace: "shop", Name: name, TTL: -1, Type: zone.ExternalName, ExternalName: target}, now)
 	}
@@ -44,7 +45,7 @@ func inSync(s *zone.Store) {
 func view(tb testing.TB, s *zone.Store, elsewhere bool) *zone.Zone {
 	tb.Helper()
 	z, err := zone.New(zone.Config{
-		Store: s, Domain: "cluster.local.", TTL: 5 * time.Second,
+		Store: s, Domain: "cluster.local.", TTL: 5 * time.Second, Apart: []string{"stub.cluster.local."},
 		Elsewhere: func() bool { return elsewhere },
 	})
 	if err != nil {
@@ -82,7 +83,7 @@ func clusterPlan(tb testing.TB, s *zone.Store, elsewhere bool) (p *resolve.Plan,
 	p.Zone = view(tb, s, elsewhere)
 	p.Routes = append(p.Routes,
 		resolve.Route{Suffix: wireName(tb, "cluster.local."), Upstream: central, Exact: true},
-		resolve.Route{Suffix: wireName(tb, "stub.cluster.local."), Upstream: stub, Apart: true})
+		resolve.Route{Suffix: wireName(tb, "stub.cluster.local."), Upstream: stub})
 	return p, root, central, stub
 }
 
@@ -134,6 +135,8 @@ func TestDecisionOrder(t *testing.T) {
 			resolve.SourceUpstream, resolve.SourceCache},
 		{"mail.shop.svc.cluster.local.", dns.TypeCNAME, "NOERROR aa | mail.shop.svc.cluster.local. 5 mail.example.com.", resolve.SourceZone, resolve.SourceZone},
 		{"gone.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN aa | gone.shop.svc.cluster.local. 5 gone.example.com. / example.com.", resolve.SourceUpstream, resolve.SourceCache},
+		{"stub.shop.svc.cluster.local.", dns.TypeA,
+			"NOERROR aa | stub.shop.svc.cluster.local. 5 a.stub.cluster.local. | a.stub.cluster.local. 300 192.0.2.77", resolve.SourceUpstream, resolve.SourceCache},
 		{"a.stub.cluster.local.", dns.TypeA, "NOERROR | a.stub.cluster.local. 300 192.0.2.77", resolve.SourceUpstream, resolve.SourceCache},
 		{"x.cluster.local.", dns.TypeA, "NOERROR | x.cluster.local. 3 10.96.0.9", resolve.SourceUpstream, resolve.SourceCache},
 		{"db.example.", dns.TypeA, "NOERROR | db.example. 60 192.0.2.3", resolve.SourceUpstream, resolve.SourceCache},

@@ -42,7 +42,7 @@ func (l *Lane) Fast(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]b
 		return l.odd(from, now, dst)
 	}
 	l.alias.head = l.alias.head[:0]
-	if l.plan.Zone != nil && !l.plan.apart(l.q.Name()) {
+	if l.plan.Zone != nil {
 		var done bool
 		if dst, done = l.fromZone(from, now, dst); done {
 			return dst, wire.Answered

@@ -23,7 +23,6 @@ type Exchanger interface {
 type Route struct {
 	Suffix   []byte // canonical wire form; a single zero octet is the root
 	Upstream Exchanger
-	Apart    bool // the cluster zone has no say about its names, which are below the zone's
 	Exact    bool // take TTLs below the plan's MinTTL as they are: the zone's owner means them
 	Subnet   bool // pass the client's subnet option on, and keep answers apart by it
 }
@@ -50,7 +49,6 @@ type Plan struct {
 
 	routes    map[string]*Route
 	anySubnet bool
-	anyApart  bool
 	longest   int // octets of the longest suffix
 }
 
@@ -61,18 +59,8 @@ func (p *Plan) compile() {
 		r := &p.Routes[i]
 		p.routes[string(r.Suffix)] = r
 		p.anySubnet = p.anySubnet || r.Subnet
-		p.anyApart = p.anyApart || r.Apart
 		p.longest = max(p.longest, len(r.Suffix))
 	}
-}
-
-// apart tells whether a name is kept from the cluster zone.
-func (p *Plan) apart(name []byte) bool {
-	if !p.anyApart {
-		return false
-	}
-	r := p.route(name)
-	return r != nil && r.Apart
 }
 
 // route is the route with the longest suffix of the canonical name, nil if there

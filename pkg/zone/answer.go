@@ -24,7 +24,7 @@ func (z *Zone) Answer(q *wire.Query, turn uint32, now time.Time, dst []byte) ([]
 	if !bytes.HasSuffix(name, z.domain) {
 		return z.reverse(q, turn, now, dst)
 	}
-	r := reply{z: z, q: q, turn: turn, now: now, dst: dst, start: len(dst), ede: wire.EDENone}
+	r := reply{z: z, q: q, turn: turn, now: now, dst: dst, start: len(dst), room: maxReply, ede: wire.EDENone}
 	if !r.locate(name, wire.HeaderLen) {
 		return dst, Result{Verdict: Foreign, EDE: wire.EDENone}
 	}
@@ -50,7 +50,19 @@ func (r *reply) locate(name []byte, at int) bool {
 		return false // the domain's octets, but not its labels
 	}
 	r.name, r.at, r.labels, r.apex = name, at, n, at+left
-	return true
+	return !r.apart()
+}
+
+// apart tells whether the name is kept from this zone.
+func (r *reply) apart() bool {
+	for _, apart := range r.z.apart {
+		for i := range r.labels {
+			if string(r.name[r.offsets[i]:]) == string(apart) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // label is the i-th label of the name, from the left, without its length.

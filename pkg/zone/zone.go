@@ -33,6 +33,7 @@ type Config struct {
 	NodeZone    string         // endpoints of this topology zone come first; empty: none do
 	Ranges      []netip.Prefix // cluster ranges: reverse names in them that the store does not know are denied
 	Namespaces  []string       // exposed; empty: all
+	Apart       []string       // names below the domain that are not this zone's to answer, with all below them
 	StaleAfter  time.Duration  // a view older than this denies nothing; default 90 s
 	Nameservers []netip.Addr   // addresses of ns.dns.<domain>
 	KnownSpaces bool           // only namespaces that the store holds are exposed: a selector chose them
@@ -57,6 +58,7 @@ type Zone struct {
 	nodeZone   []byte // labels in wire form
 	ranges     []netip.Prefix
 	namespaces map[string]struct{} // labels in wire form
+	apart      [][]byte            // canonical wire form
 	staleAfter time.Duration
 	ns4, ns6   string // packed addresses
 	elsewhere  func() bool
@@ -136,6 +138,13 @@ func New(cfg Config) (*Zone, error) {
 			return nil, fmt.Errorf("namespace %q: not a namespace's name", name)
 		}
 		z.namespaces[string(appendLabel(nil, name))] = struct{}{}
+	}
+	for _, name := range cfg.Apart {
+		apart, err := wireName(name)
+		if err != nil {
+			return nil, fmt.Errorf("name apart %q: %w", name, err)
+		}
+		z.apart = append(z.apart, []byte(apart))
 	}
 	v4, v6 := packAddrs(cfg.Nameservers)
 	z.ns4, z.ns6 = string(v4), string(v6)
