@@ -29,11 +29,13 @@ const readyPoll = 50 * time.Millisecond
 const (
 	storeURL = "unix://store:1"
 	peerURL  = "unix://peer:1"
+	// storeFolder holds its data.
+	storeFolder = "etcd"
 )
 
 func (c *Cluster) etcdCommand() []string {
 	return []string{
-		c.options.Programs.Etcd, "--data-dir=etcd", "--name=store",
+		c.options.Programs.Etcd, "--data-dir=" + storeFolder, "--name=store",
 		"--listen-client-urls=" + storeURL, "--advertise-client-urls=" + storeURL,
 		"--listen-peer-urls=" + peerURL, "--initial-advertise-peer-urls=" + peerURL, "--initial-cluster=store=" + peerURL,
 		"--unsafe-no-fsync", "--log-level=warn",

@@ -36,6 +36,9 @@ type Options struct {
 	Controllers bool
 	// Audit logs every request, for [Cluster.Audit].
 	Audit bool
+	// Preload gives the cluster the objects of a [Large] one from the start. The first time for a size takes a
+	// minute or two; a copy of the store is kept in the user's cache folder.
+	Preload Size
 	// APIServerFlags are added to the API server's flags.
 	APIServerFlags []string
 }
@@ -89,6 +92,11 @@ func Launch(ctx context.Context, o Options) (*Cluster, error) {
 	}
 	if c.dir, err = filepath.Abs(o.Dir); err != nil {
 		return nil, fmt.Errorf("finding the folder of a cluster: %w", err)
+	}
+	if o.Preload != (Size{}) {
+		if err := preload(ctx, c.options, c.path(storeFolder)); err != nil {
+			return nil, err
+		}
 	}
 	if err := c.prepare(ctx); err != nil {
 		return nil, err

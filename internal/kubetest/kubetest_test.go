@@ -205,10 +205,9 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-func TestLarge(t *testing.T) {
+func TestPreload(t *testing.T) {
 	t.Parallel()
-	c := kubetest.Start(t, kubetest.Options{})
-	kubetest.Apply(t, c, kubetest.Large(30, 4, 150)...)
+	c := kubetest.Start(t, kubetest.Options{Preload: kubetest.Size{Services: 30, Headless: 4, EndpointsPer: 150}})
 	list, err := c.Client().CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)

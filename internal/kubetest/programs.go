@@ -5,23 +5,13 @@ package kubetest
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
-	"time"
 )
-
-// How much older than a new program another version of it is when it is removed from the cache folder.
-const programAge = 30 * 24 * time.Hour
-
-// How often a lock that somebody else holds is asked for.
-const lockPoll = 200 * time.Millisecond
 
 // Programs are the paths of the built programs.
 type Programs struct {
@@ -39,13 +29,9 @@ func Build(ctx context.Context) (Programs, error) {
 	if err != nil {
 		return Programs{}, err
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return Programs{}, fmt.Errorf("finding a folder for programs: %w", err)
-	}
-	b := builder{root: root, dir: filepath.Join(cache, "node-cache", "programs")}
-	if err := os.MkdirAll(b.dir, 0o755); err != nil {
-		return Programs{}, fmt.Errorf("making a folder for programs: %w", err)
+	b := builder{root: root}
+	if b.dir, err = cacheFolder("programs"); err != nil {
+		return Programs{}, err
 	}
 	if b.toolchain, err = output(ctx, root, "go", "env", "GOVERSION", "GOOS", "GOARCH"); err != nil {
 		return Programs{}, fmt.Errorf("asking the go command for its version: %w", err)
@@ -76,22 +62,7 @@ func (b builder) program(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(b.dir, name+"-"+sum)
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	unlock, err := lock(ctx, filepath.Join(b.dir, name+".lock"))
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if _, err := os.Stat(path); err == nil {
-		return path, nil // built while we waited for the lock
-	}
-	if err := compile(ctx, module, path); err != nil {
-		return "", err
-	}
-	return path, b.prune(name, path)
+	return once(ctx, b.dir, name, sum, func(path string) error { return compile(ctx, module, path) })
 }
 
 // fingerprint sums up the module's files and the toolchain: go.sum stands for every dependency.
@@ -114,37 +85,10 @@ func (b builder) fingerprint(module string) (string, error) {
 	return fmt.Sprintf("%x", sha256.Sum256(all))[:16], nil
 }
 
-// prune removes versions of a program that nobody has built for long.
-func (b builder) prune(name, latest string) error {
-	made, err := os.Stat(latest)
-	if err != nil {
-		return fmt.Errorf("removing old programs: %w", err)
-	}
-	others, err := filepath.Glob(filepath.Join(b.dir, name+"-*"))
-	if err != nil {
-		return fmt.Errorf("removing old programs: %w", err)
-	}
-	for _, other := range others {
-		info, err := os.Stat(other)
-		if err != nil || made.ModTime().Sub(info.ModTime()) < programAge {
-			continue
-		}
-		if err := os.Remove(other); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("removing old programs: %w", err)
-		}
-	}
-	return nil
-}
-
-// compile builds the module and moves the result to path in one step.
+// compile builds the module into a file.
 func compile(ctx context.Context, module, path string) error {
-	temporary := path + ".new"
-	defer func() { _ = os.Remove(temporary) }() // there is none after success
-	if _, err := output(ctx, module, "go", buildArgs(temporary)...); err != nil {
+	if _, err := output(ctx, module, "go", buildArgs(path)...); err != nil {
 		return fmt.Errorf("running the go command: %w", err)
-	}
-	if err := os.Rename(temporary, path); err != nil {
-		return fmt.Errorf("putting a program in place: %w", err)
 	}
 	return nil
 }
@@ -166,30 +110,6 @@ func output(ctx context.Context, dir, name string, args ...string) (string, erro
 		return "", fmt.Errorf("%s %s in %s: %w\n%s", name, strings.Join(args, " "), dir, err, lastLines(stderr.String(), 20))
 	}
 	return string(out), nil
-}
-
-// lock takes an exclusive lock on a file, which it creates. The kernel drops it if the process dies.
-func lock(ctx context.Context, path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("opening a lock: %w", err)
-	}
-	ticker := time.NewTicker(lockPoll)
-	defer ticker.Stop()
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil // closing unlocks
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
-		}
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("waiting for %s: %w", path, ctx.Err()), f.Close())
-		case <-ticker.C:
-		}
-	}
 }
 
 // lastLines is the end of a text.
