@@ -22,6 +22,7 @@ type Config struct {
 	Resolve  func() resolve.Stats
 	Cache    func() cache.Stats
 	Upstream func() []Route // zones are distinct
+	Cluster  func() Cluster
 	UDP      func() []server.UDPStats
 	TCP      func() []server.TCPStats
 	Admin    func() admin.Stats
@@ -33,8 +34,9 @@ type Config struct {
 
 // A Route is a zone's upstreams.
 type Route struct {
-	Zone  string
-	Stats upstream.Stats
+	Zone    string
+	Service string // "namespace/name": its endpoints are the upstreams, shown as one; empty: they are configured
+	Stats   upstream.Stats
 }
 
 // ConfigState is what became of the configurations so far.
@@ -51,6 +53,7 @@ type ConfigState struct {
 type Collector struct {
 	cfg      Config
 	families []described
+	roll     roll
 }
 
 // A described is a family with what Prometheus knows it by.
@@ -87,7 +90,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	s := c.cfg.sample()
+	s := c.sample()
 	for _, f := range c.families {
 		f.read(s, &sink{ch: ch, desc: f.desc, kind: f.kind})
 	}
@@ -102,22 +105,28 @@ type sample struct {
 	tcp     []server.TCPStats
 	admin   admin.Stats
 	config  ConfigState
+	cluster Cluster
 	version string
 	commit  string
+
+	upstreams []named // of routes
 }
 
-func (c *Config) sample() *sample {
-	return &sample{
-		resolve: call(c.Resolve),
-		cache:   call(c.Cache),
-		routes:  call(c.Upstream),
-		udp:     call(c.UDP),
-		tcp:     call(c.TCP),
-		admin:   call(c.Admin),
-		config:  call(c.Config),
-		version: c.Version,
-		commit:  c.Commit,
+func (c *Collector) sample() *sample {
+	cfg := &c.cfg
+	s := &sample{
+		resolve: call(cfg.Resolve),
+		cache:   call(cfg.Cache),
+		udp:     call(cfg.UDP),
+		tcp:     call(cfg.TCP),
+		admin:   call(cfg.Admin),
+		config:  call(cfg.Config),
+		cluster: call(cfg.Cluster),
+		version: cfg.Version,
+		commit:  cfg.Commit,
 	}
+	s.routes, s.upstreams = c.roll.read(cfg.Upstream)
+	return s
 }
 
 // call is f's value, or nothing if there is no f.
@@ -152,8 +161,8 @@ func (s *sink) put(value float64, labels ...string) {
 func (s *sink) count(value uint64, labels ...string) { s.put(float64(value), labels...) }
 
 // durations adds a histogram from the counts between the bounds, the last of
-// which is of what was longer than all of them.
-func (s *sink) durations(counts []uint64, bounds []time.Duration, total time.Duration) {
+// which is of what was longer than all of them. labels is as for put.
+func (s *sink) durations(counts []uint64, bounds []time.Duration, total time.Duration, labels ...string) {
 	var sum uint64
 	buckets := make(map[float64]uint64, len(bounds))
 	for i, n := range counts {
@@ -162,5 +171,5 @@ func (s *sink) durations(counts []uint64, bounds []time.Duration, total time.Dur
 			buckets[bounds[i].Seconds()] = sum
 		}
 	}
-	s.ch <- prometheus.MustNewConstHistogram(s.desc, sum, total.Seconds(), buckets)
+	s.ch <- prometheus.MustNewConstHistogram(s.desc, sum, total.Seconds(), buckets, labels...)
 }

@@ -49,7 +49,7 @@ func series(families []*dto.MetricFamily) map[string]float64 {
 	return found
 }
 
-// arrays adds what the arrays of resolve.Stats become. They are numbered from 1000: two by two by nine queries, six
+// arrays adds what the arrays of resolve.Stats become. They are numbered from 1000: two by two by nine queries, seven
 // by eight responses, 17 durations.
 func arrays(want map[string]float64) {
 	n := 1000.0
@@ -61,7 +61,7 @@ func arrays(want map[string]float64) {
 			}
 		}
 	}
-	for _, source := range []string{"cache", "upstream", "failure", "local", "refused", "shed"} {
+	for _, source := range []string{"zone", "cache", "upstream", "failure", "local", "refused", "shed"} {
 		for _, rcode := range []string{"NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "BADVERS", "other"} {
 			want[fmt.Sprintf("responses_total{rcode=%q,source=%q}", rcode, source)] = n
 			n++
@@ -89,17 +89,17 @@ func upstreams(want map[string]float64, zone, name string, first float64) {
 func TestValues(t *testing.T) {
 	t.Parallel()
 	want := map[string]float64{
-		"dropped_total":                                     1102,
-		"malformed_total":                                   1103,
-		"joined_total":                                      1104,
-		"prefetches_total":                                  1105,
-		"failures_total":                                    1106,
-		`panics_total{where="resolve"}`:                     1107,
-		`shed_total{reason="inflight"}`:                     1108,
-		`shed_total{reason="waiting"}`:                      1109,
-		`shed_total{reason="refresh"}`:                      1110,
-		"inflight":                                          1111,
-		"waiting":                                           1112,
+		"dropped_total":                                     1110,
+		"malformed_total":                                   1111,
+		"joined_total":                                      1112,
+		"prefetches_total":                                  1113,
+		"failures_total":                                    1114,
+		`panics_total{where="resolve"}`:                     1115,
+		`shed_total{reason="inflight"}`:                     1116,
+		`shed_total{reason="waiting"}`:                      1117,
+		`shed_total{reason="refresh"}`:                      1118,
+		"inflight":                                          1119,
+		"waiting":                                           1120,
 		"cache_hits_total":                                  2000,
 		"cache_misses_total":                                2001,
 		"cache_expired_total":                               2002,
@@ -111,7 +111,7 @@ func TestValues(t *testing.T) {
 		"cache_bytes":                                       2008,
 		"cache_fixed_bytes":                                 2009,
 		"cache_capacity_bytes":                              2010,
-		`panics_total{where="upstream"}`:                    3001 + 3002,
+		`panics_total{where="upstream"}`:                    3001 + 3002 + 3003,
 		"udp_received_total":                                4000,
 		"udp_sent_total":                                    4001,
 		"udp_unsent_total":                                  4002,
@@ -143,9 +143,11 @@ func TestValues(t *testing.T) {
 		fmt.Sprintf(`build_info{commit="0123abc",goversion=%q,version="v1.2.3"}`, runtime.Version()): 1,
 	}
 	arrays(want)
+	cluster(want)
 	upstreams(want, ".", "udp://192.0.2.1:53", 3100)
 	upstreams(want, ".", "tcp://192.0.2.1:53", 3200)
 	upstreams(want, "example.com.", "udp://[2001:db8::1]:5353", 3300)
+	endpoints(want, "cluster.local.", "kube-system/kube-dns", 3400, 3500)
 	if diff := cmp.Diff(want, series(gather(t, distinct()))); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)
 	}
@@ -251,6 +253,27 @@ func TestEveryFieldIsASeries(t *testing.T) {
 		routes[1].Stats.Servers = []upstream.ServerStats{change}
 		cfg.Upstream = func() []metrics.Route { return routes }
 		try("upstream.ServerStats."+name, cfg)
+	}
+	for name, change := range changes(*distinct().Cluster().Zone) {
+		cfg := distinct()
+		c := cfg.Cluster()
+		c.Zone = &change
+		cfg.Cluster = func() metrics.Cluster { return c }
+		try("zone.Stats."+name, cfg)
+	}
+	for name, change := range changes(*distinct().Cluster().Central) {
+		cfg := distinct()
+		c := cfg.Cluster()
+		c.Central = &change
+		cfg.Cluster = func() metrics.Cluster { return c }
+		try("Central."+name, cfg)
+	}
+	for name, change := range sourceChanges() {
+		cfg := distinct()
+		c := cfg.Cluster()
+		c.Source = &change
+		cfg.Cluster = func() metrics.Cluster { return c }
+		try("watch."+name, cfg)
 	}
 	for name, change := range changes(distinct().Config()) {
 		cfg := distinct()

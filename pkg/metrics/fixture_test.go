@@ -17,6 +17,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // number gives every number below v the next value of *last, in the order of the fields.
@@ -32,7 +34,7 @@ func number(v reflect.Value, last *int64) {
 		for i := range v.Len() {
 			number(v.Index(i), last)
 		}
-	case reflect.Uint64:
+	case reflect.Uint32, reflect.Uint64:
 		*last++
 		v.SetUint(uint64(*last))
 	case reflect.Int, reflect.Int64:
@@ -56,6 +58,17 @@ func upstreamNamed(network, addr string, first int64) upstream.ServerStats {
 	return s
 }
 
+// watched is the Stats of a source of all kinds.
+func watched() watch.Stats {
+	s := watch.Stats{Follow: watch.FollowStats{Synced: true}, Requests: 8301, Panics: 8302}
+	for i := range zone.Kinds() {
+		k := numbered[watch.KindStats](8100 + 50*int64(i))
+		k.Kind, k.Synced = zone.Kind(i), true
+		s.Kinds = append(s.Kinds, k)
+	}
+	return s
+}
+
 // distinct is a configuration in which no two numbers are the same.
 func distinct() metrics.Config {
 	return metrics.Config{
@@ -73,7 +86,14 @@ func distinct() metrics.Config {
 				{Zone: "example.com.", Stats: upstream.Stats{Panics: 3002, Servers: []upstream.ServerStats{
 					upstreamNamed("udp", "[2001:db8::1]:5353", 3300),
 				}}},
+				{Zone: "cluster.local.", Service: "kube-system/kube-dns", Stats: upstream.Stats{Panics: 3003, Servers: []upstream.ServerStats{
+					upstreamNamed("tcp", "10.244.0.2:53", 3400), upstreamNamed("tcp", "10.244.1.2:53", 3500),
+				}}},
 			}
+		},
+		Cluster: func() metrics.Cluster {
+			held, told := numbered[zone.Stats](8000), watched()
+			return metrics.Cluster{Zone: &held, Source: &told, Central: &metrics.Central{Ready: 8401, LastResort: 8402}}
 		},
 		UDP:   func() []server.UDPStats { return []server.UDPStats{numbered[server.UDPStats](4000)} },
 		TCP:   func() []server.TCPStats { return []server.TCPStats{numbered[server.TCPStats](5000)} },

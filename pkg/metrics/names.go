@@ -17,6 +17,9 @@ func sections() []section {
 		{"Misses", func(c *Config) bool { return c.Resolve != nil }, missFamilies()},
 		{"Cache", func(c *Config) bool { return c.Cache != nil }, cacheFamilies()},
 		{"Upstreams", func(c *Config) bool { return c.Upstream != nil }, upstreamFamilies()},
+		{"Cluster zone", func(c *Config) bool { return c.Cluster != nil }, zoneFamilies()},
+		{"Cluster source", func(c *Config) bool { return c.Cluster != nil }, watchFamilies()},
+		{"Central resolver", func(c *Config) bool { return c.Cluster != nil }, centralFamilies()},
 		{"UDP", func(c *Config) bool { return c.UDP != nil }, udpFamilies()},
 		{"TCP", func(c *Config) bool { return c.TCP != nil }, tcpFamilies()},
 		{"Configuration", func(c *Config) bool { return c.Config != nil }, configFamilies()},
@@ -135,42 +138,6 @@ func cacheFamilies() []family {
 	}
 }
 
-func upstreamFamilies() []family {
-	zone, upstream := label{name: "zone"}, label{name: "upstream"}
-	return []family{
-		{
-			"upstream_requests_total", counter, "Tries. The repetition of one over TCP because its answer was cut belongs to it.",
-			[]label{zone, upstream},
-			readRequests,
-		},
-		{
-			"upstream_failures_total", counter, "What went wrong with tries, by reason. Several may fall to one try, and a try may succeed all the same.",
-			[]label{zone, upstream, {"reason", causes()}},
-			readFailures,
-		},
-		{
-			"upstream_truncated_total", counter, "UDP answers that were cut and asked for again over TCP.",
-			[]label{zone, upstream},
-			readTruncated,
-		},
-		{
-			"upstream_latency_seconds", gauge, "Smoothed time of an answer, penalties for failures included. Absent until the first answer or failure.",
-			[]label{zone, upstream},
-			readLatency,
-		},
-		{
-			"upstream_connections", gauge, "TCP connections, those being opened included.",
-			[]label{zone, upstream},
-			readConnections,
-		},
-		{
-			"upstream_connections_opened_total", counter, "TCP connections begun.",
-			[]label{zone, upstream},
-			readOpened,
-		},
-	}
-}
-
 func udpFamilies() []family {
 	return []family{
 		{
@@ -282,8 +249,8 @@ func adminFamilies() []family {
 func processFamilies() []family {
 	return []family{
 		{
-			"panics_total", counter, "Defects that cut short the handling of one query, session, exchange or request. The log has a stack for each.",
-			[]label{{"where", []string{"resolve", "udp", "tcp", "upstream", "admin"}}},
+			"panics_total", counter, "Defects that cut short the handling of one query, session, exchange, object or request. The log has a stack for each.",
+			[]label{{"where", []string{"resolve", "udp", "tcp", "upstream", "watch", "admin"}}},
 			readPanics,
 		},
 		{

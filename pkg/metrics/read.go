@@ -7,7 +7,6 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
-	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
 func readQueries(s *sample, out *sink) {
@@ -41,58 +40,6 @@ func readShed(s *sample, out *sink) {
 	}
 }
 
-// each calls f for every upstream of every route, with its labels.
-func (s *sample) each(f func(zone, name string, u *upstream.ServerStats)) {
-	for _, r := range s.routes {
-		for i := range r.Stats.Servers {
-			u := &r.Stats.Servers[i]
-			f(r.Zone, u.Network+"://"+u.Addr.String(), u)
-		}
-	}
-}
-
-// causes names what can go wrong with a try.
-func causes() []string {
-	list := make([]string, upstream.NumCauses)
-	for i := range list {
-		list[i] = upstream.Cause(i).String()
-	}
-	return list
-}
-
-func readRequests(s *sample, out *sink) {
-	s.each(func(zone, name string, u *upstream.ServerStats) { out.count(u.Requests, zone, name) })
-}
-
-func readFailures(s *sample, out *sink) {
-	reasons := causes()
-	s.each(func(zone, name string, u *upstream.ServerStats) {
-		for i, n := range u.Failures {
-			out.count(n, zone, name, reasons[i])
-		}
-	})
-}
-
-func readTruncated(s *sample, out *sink) {
-	s.each(func(zone, name string, u *upstream.ServerStats) { out.count(u.Truncated, zone, name) })
-}
-
-func readLatency(s *sample, out *sink) {
-	s.each(func(zone, name string, u *upstream.ServerStats) {
-		if u.SRTT > 0 {
-			out.put(u.SRTT.Seconds(), zone, name)
-		}
-	})
-}
-
-func readConnections(s *sample, out *sink) {
-	s.each(func(zone, name string, u *upstream.ServerStats) { out.put(float64(u.Open), zone, name) })
-}
-
-func readOpened(s *sample, out *sink) {
-	s.each(func(zone, name string, u *upstream.ServerStats) { out.count(u.Opened, zone, name) })
-}
-
 func readSessions(s *sample, out *sink) {
 	open := 0
 	for i := range s.tcp {
@@ -102,11 +49,7 @@ func readSessions(s *sample, out *sink) {
 }
 
 func readLastOK(s *sample, out *sink) {
-	if s.config.LastOK {
-		out.put(1)
-	} else {
-		out.put(0)
-	}
+	out.put(truth(s.config.LastOK))
 }
 
 func readLastSuccess(s *sample, out *sink) {
@@ -120,6 +63,11 @@ func readPanics(s *sample, out *sink) {
 	out.count(sum(s.udp, func(u *server.UDPStats) uint64 { return u.Panics }), "udp")
 	out.count(sum(s.tcp, func(t *server.TCPStats) uint64 { return t.Panics }), "tcp")
 	out.count(sum(s.routes, func(r *Route) uint64 { return r.Stats.Panics }), "upstream")
+	if w := s.cluster.Source; w != nil {
+		out.count(w.Panics, "watch")
+	} else {
+		out.count(0, "watch")
+	}
 	out.count(s.admin.Panics, "admin")
 }
 
