@@ -66,6 +66,11 @@ func opt(size uint16, version byte, flags uint16, options ...[]byte) []byte {
 	return cat([]byte{0}, u16(wire.TypeOPT, size, uint16(version), flags, uint16(len(data))), data)
 }
 
+// soa is the RDATA of a SOA record whose names are the root.
+func soa(serial uint32) []byte {
+	return cat([]byte{0, 0}, u16(uint16(serial>>16), uint16(serial)), make([]byte, 16))
+}
+
 // option is one EDNS option.
 func option(code uint16, data ...byte) []byte { return cat(u16(code, uint16(len(data))), data) }
 

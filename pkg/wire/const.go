@@ -47,6 +47,7 @@ const (
 	RcodeNXDomain = 3
 	RcodeNotImp   = 4
 	RcodeRefused  = 5
+	RcodeNotAuth  = 9  // RFC 2136, and RFC 5936 section 2.2.1
 	RcodeBadVers  = 16 // needs the OPT record's upper bits
 )
 

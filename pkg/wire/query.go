@@ -54,6 +54,9 @@ type Ask struct {
 type Query struct {
 	Ask
 
+	Serial    uint32 // of the zone's version that an IXFR query's client has
+	HasSerial bool   // Serial was given
+
 	sought int // octets of the name looked for, with which the key begins
 	keyLen int
 	key    [MaxName + 3 + maxSubnet]byte
@@ -86,22 +89,47 @@ func (q *Query) Parse(pkt []byte) Fault {
 	q.Class = binary.BigEndian.Uint16(pkt[end+2:])
 	q.sought = q.nameLen
 	lower(q.key[:q.nameLen], pkt[HeaderLen:end])
-	fault := FaultNone
-	if counts := binary.BigEndian.Uint32(pkt[6:]); counts != 0 {
-		// IXFR carries the client's SOA in the authority section (RFC 1995);
-		// it is refused by type, so what follows is not read.
-		if q.Type != TypeIXFR {
+	end += 4
+	if binary.BigEndian.Uint32(pkt[6:]) != 0 {
+		if end = q.parseVersion(pkt, end); end < 0 {
 			return FaultFormErr
 		}
-	} else if additional := binary.BigEndian.Uint16(pkt[10:]); additional != 0 {
-		fault = q.parseAdditional(pkt, end+4, int(additional))
+	}
+	fault := FaultNone
+	if additional := binary.BigEndian.Uint16(pkt[10:]); additional != 0 {
+		fault = q.parseAdditional(pkt, end, int(additional))
 	}
 	q.sealKey()
 	return fault
 }
 
+// parseVersion reads the records before the additional section, at off. A query
+// has none but for IXFR, and that the SOA record of the client's version, in the
+// authority section (RFC 1995 section 3). It returns the offset after them, or -1.
+func (q *Query) parseVersion(pkt []byte, off int) int {
+	if q.Type != TypeIXFR || binary.BigEndian.Uint32(pkt[6:]) != 1 {
+		return -1
+	}
+	owner, next := recordEnds(pkt, off)
+	if next > len(pkt) || binary.BigEndian.Uint16(pkt[owner:]) != TypeSOA {
+		return -1
+	}
+	serial := owner + 10
+	for range 2 {
+		if serial = anyNameEnd(pkt[:next], serial); serial < 0 {
+			return -1
+		}
+	}
+	if serial+20 != next {
+		return -1
+	}
+	q.Serial, q.HasSerial = binary.BigEndian.Uint32(pkt[serial:]), true
+	return next
+}
+
 func (q *Query) reset() {
 	q.Ask = Ask{UDPSize: MinUDP}
+	q.Serial, q.HasSerial = 0, false
 	q.sought, q.keyLen = 0, 0
 }
 

@@ -17,6 +17,8 @@ type asked struct {
 	ID, Type, Class, UDPSize uint16
 	RD, AD, CD, EDNS, DO     bool
 	Keepalive                bool
+	Serial                   uint32
+	HasSerial                bool
 	Name, Cookie, Subnet     string
 }
 
@@ -24,6 +26,7 @@ func askedBy(q *wire.Query) asked {
 	return asked{
 		ID: q.ID, Type: q.Type, Class: q.Class, UDPSize: q.UDPSize,
 		RD: q.RD, AD: q.AD, CD: q.CD, EDNS: q.EDNS, DO: q.DO, Keepalive: q.Keepalive,
+		Serial: q.Serial, HasSerial: q.HasSerial,
 		Name: string(q.Name()), Cookie: string(q.Cookie), Subnet: string(q.Subnet),
 	}
 }
@@ -79,9 +82,14 @@ func TestQueryParse(t *testing.T) {
 			a.Type, a.Class = wire.TypeTXT, wire.ClassCH
 		})},
 		{"unknown type", cat(header(flagsQuery, 1, 0, 0, 0), question(a, 65280)), with(func(a *asked) { a.Type = 65280 })},
-		{"IXFR with its authority", cat(
-			header(flagsQuery, 1, 0, 1, 0), question(a, wire.TypeIXFR), record(pointer(12), wire.TypeSOA, make([]byte, 22)),
-		), with(func(a *asked) { a.Type = wire.TypeIXFR })},
+		{"IXFR", cat(header(flagsQuery, 1, 0, 0, 0), question(a, wire.TypeIXFR)), with(func(a *asked) { a.Type = wire.TypeIXFR })},
+		{"IXFR with the client's version", cat(
+			header(flagsQuery, 1, 0, 1, 0), question(a, wire.TypeIXFR), record(pointer(12), wire.TypeSOA, soa(7)),
+		), with(func(a *asked) { a.Type, a.Serial, a.HasSerial = wire.TypeIXFR, 7, true })},
+		{"IXFR with the client's version, names compressed, and OPT", cat(
+			header(flagsQuery, 1, 0, 1, 1), question(a, wire.TypeIXFR),
+			record(a, wire.TypeSOA, cat(pointer(12), labels("h")[:2], pointer(12), soa(1 << 31)[2:])), opt(1232, 0, 0x8000),
+		), edns(1232, func(a *asked) { a.Type, a.Serial, a.HasSerial, a.DO = wire.TypeIXFR, 1<<31, true, true })},
 		{"OPT", ask(flagsQuery, a, opt(1232, 0, 0)), edns(1232, none)},
 		{"OPT of size 0", ask(flagsQuery, a, opt(0, 0, 0)), edns(512, none)},
 		{"OPT of size 511", ask(flagsQuery, a, opt(511, 0, 0)), edns(512, none)},
@@ -136,6 +144,9 @@ func TestQueryParseFault(t *testing.T) {
 		return cat(header(flagsQuery, qd, an, ns, ar), question(a, wire.TypeA), record(pointer(12), wire.TypeA, make([]byte, 4)))
 	}
 	withOPT := func(options ...[]byte) []byte { return ask(flagsQuery, a, opt(1232, 0, 0, options...)) }
+	ixfr := func(an, ns uint16, before ...[]byte) []byte {
+		return cat(header(flagsQuery, 1, an, ns, 0), question(a, wire.TypeIXFR), cat(before...))
+	}
 	version1 := ask(flagsQuery, a, opt(1232, 1, 0, []byte{0, 8, 0, 99}))
 	tests := []struct {
 		name string
@@ -160,6 +171,15 @@ func TestQueryParseFault(t *testing.T) {
 		{"an answer", withCounts(1, 1, 0, 0), wire.FaultFormErr},
 		{"an authority", withCounts(1, 0, 1, 0), wire.FaultFormErr},
 		{"256 answers", withCounts(1, 256, 0, 0), wire.FaultFormErr},
+		{"IXFR with an answer", ixfr(1, 0, record(pointer(12), wire.TypeSOA, soa(1))), wire.FaultFormErr},
+		{"IXFR with two versions", ixfr(0, 2, record(pointer(12), wire.TypeSOA, soa(1)), record(pointer(12), wire.TypeSOA, soa(2))), wire.FaultFormErr},
+		{"IXFR with a version promised", ixfr(0, 1), wire.FaultFormErr},
+		{"IXFR with a version that is no SOA", ixfr(0, 1, record(pointer(12), wire.TypeNS, soa(1))), wire.FaultFormErr},
+		{"IXFR with a version too short", ixfr(0, 1, record(pointer(12), wire.TypeSOA, soa(1)[:21])), wire.FaultFormErr},
+		{"IXFR with a version too long", ixfr(0, 1, record(pointer(12), wire.TypeSOA, cat(soa(1), []byte{0}))), wire.FaultFormErr},
+		{"IXFR with a version cut", ixfr(0, 1, record(pointer(12), wire.TypeSOA, soa(1))[:20]), wire.FaultFormErr},
+		{"IXFR with a version of one name", ixfr(0, 1, record(pointer(12), wire.TypeSOA, []byte{0, 63})), wire.FaultFormErr},
+		{"IXFR with a version of no data", ixfr(0, 1, record(pointer(12), wire.TypeSOA, nil)), wire.FaultFormErr},
 		{"name cut in a label", good[:13], wire.FaultFormErr},
 		{"name without root", good[:14], wire.FaultFormErr},
 		{"no type", good[:15], wire.FaultFormErr},

@@ -24,11 +24,12 @@ func seedQueries(tb testing.TB) [][]byte {
 	odd := new(dns.Msg).SetQuestion("\\000\\.\\255.example.", 65280)
 	odd.CheckingDisabled, odd.AuthenticatedData, odd.RecursionDesired = true, true, false
 	transfer := new(dns.Msg).SetIxfr("example.", 1, "ns.example.", "mail.example.")
+	known := transfer.Copy().SetEdns0(4096, true)
 	signed := new(dns.Msg).SetQuestion("example.", dns.TypeSOA).SetEdns0(512, false)
 	signed.SetTsig("key.example.", dns.HmacSHA256, 300, 1577836800)
 	notify := new(dns.Msg).SetNotify("example.")
 	var list [][]byte
-	for _, m := range []*dns.Msg{plain, edns, odd, transfer, signed, notify} {
+	for _, m := range []*dns.Msg{plain, edns, odd, transfer, known, signed, notify} {
 		list = append(list, pack(tb, m))
 	}
 	return append(list, ask(0, labels("a"), opt(0, 1, 0)), ask(0, labels("a"), opt(0, 0, 0), opt(0, 0, 0)))

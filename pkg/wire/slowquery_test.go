@@ -17,10 +17,7 @@ func whyNoQuery(pkt []byte, m *dns.Msg) string {
 		return "not one question"
 	case len(pkt) < questionEndOf(pkt):
 		return "question cut or compressed"
-	case counts(6)|counts(8) != 0:
-		if m.Question[0].Qtype == dns.TypeIXFR {
-			return ""
-		}
+	case counts(6)|counts(8) != 0 && !slowVersion(pkt, m):
 		return "records before the additional section"
 	case counts(10) > 2:
 		return "more than two additional records"
@@ -43,6 +40,10 @@ func whyNoQuery(pkt []byte, m *dns.Msg) string {
 // whyNoOPT is the part of whyNoQuery that reads the OPT record's octets.
 func whyNoOPT(pkt []byte, m *dns.Msg) string {
 	off := questionEndOf(pkt)
+	if len(m.Ns) == 1 {
+		off = ownerEndOf(pkt, off)
+		off += 10 + int(m.Ns[0].Header().Rdlength)
+	}
 	for _, rr := range m.Extra {
 		_, end, err := dns.UnpackDomainName(pkt, off)
 		if err != nil {
@@ -70,6 +71,34 @@ func whyNoOPT(pkt []byte, m *dns.Msg) string {
 		off = next
 	}
 	return ""
+}
+
+// slowVersion tells whether the records before the additional section are one SOA
+// record of an IXFR query, whole.
+func slowVersion(pkt []byte, m *dns.Msg) bool {
+	if m.Question[0].Qtype != dns.TypeIXFR || len(m.Answer) != 0 || len(m.Ns) != 1 || binary.BigEndian.Uint16(pkt[8:]) != 1 {
+		return false
+	}
+	if _, ok := m.Ns[0].(*dns.SOA); !ok {
+		return false
+	}
+	data := ownerEndOf(pkt, questionEndOf(pkt)) + 10
+	end := data + int(m.Ns[0].Header().Rdlength)
+	for range 2 {
+		if data = ownerEndOf(pkt[:end], data); data < 0 {
+			return false
+		}
+	}
+	return data+20 == end
+}
+
+// ownerEndOf is the offset after the name at off, negative if there is none.
+func ownerEndOf(pkt []byte, off int) int {
+	_, end, err := dns.UnpackDomainName(pkt, off)
+	if err != nil {
+		return -1 << 20
+	}
+	return end
 }
 
 // slowSubnet tells whether a client-subnet option says as many bits as it has
