@@ -38,18 +38,25 @@ func (r *reply) serviceTree() (*service, Result) {
 	if n == nil || n.svc == nil {
 		return nil, r.nxdomain(onServices)
 	}
+	return r.service(n)
+}
+
+// service answers a name at or below the service of the node, which has one, or
+// gives the service whose alias it is.
+func (r *reply) service(n *node) (*service, Result) {
+	left := r.labels - depthService
 	r.ttl = r.ttlOf(n.svc)
 	switch n.svc.kind {
 	case ExternalName:
-		if first > 0 || n.svc.data == "" {
+		if left > 0 || n.svc.data == "" {
 			return nil, r.nxdomain(onServices)
 		}
 		return n.svc, Result{}
 	case Headless:
-		return nil, r.headless(n, first)
+		return nil, r.headless(n, left)
 	case ClusterIP:
 	}
-	return nil, r.clusterIP(n, first)
+	return nil, r.clusterIP(n, left)
 }
 
 // hidden denies the names of a namespace that is not exposed.

@@ -55,6 +55,18 @@ const (
 	SCTP
 )
 
+// String is the protocol's name as it stands in DNS names, in lower case.
+func (p Protocol) String() string {
+	switch p {
+	case UDP:
+		return "udp"
+	case SCTP:
+		return "sctp"
+	case TCP:
+	}
+	return "tcp"
+}
+
 // A Port is a port of a service or of the endpoints of a slice.
 type Port struct {
 	Name     string // empty: it has no SRV record of its own

@@ -24,6 +24,7 @@ type reply struct {
 	dst  []byte
 
 	start  int // where the message begins in dst
+	room   int // octets the message may have
 	answer int // records by section
 	extra  int
 
@@ -83,7 +84,7 @@ func (r *reply) none(v Verdict, ede int) Result {
 // full tells whether the message cannot take octets more, and marks it as
 // truncated then.
 func (r *reply) full(octets int) bool {
-	if len(r.dst)-r.start+octets <= maxReply {
+	if len(r.dst)-r.start+octets <= r.room {
 		return false
 	}
 	r.dst[r.start+2] |= bitTruncated
@@ -91,7 +92,7 @@ func (r *reply) full(octets int) bool {
 }
 
 // fullExtra is full for what is no part of the answer.
-func (r *reply) fullExtra(octets int) bool { return len(r.dst)-r.start+octets > maxReply }
+func (r *reply) fullExtra(octets int) bool { return len(r.dst)-r.start+octets > r.room }
 
 // appendOwner appends a pointer to the offset in the message.
 func (r *reply) appendOwner(at int) { r.dst = append(r.dst, 0xc0|byte(at>>8), byte(at)) }

@@ -96,7 +96,7 @@ func (z *Zone) reverse(q *wire.Query, turn uint32, now time.Time, dst []byte) ([
 		return dst, foreign
 	}
 	r := reply{
-		z: z, q: q, turn: turn, now: now, dst: dst, start: len(dst), ede: wire.EDENone,
+		z: z, q: q, turn: turn, now: now, dst: dst, start: len(dst), room: maxReply, ede: wire.EDENone,
 		name: q.Name(), at: wire.HeaderLen, apex: wire.HeaderLen + tree, reverse: true, ttl: z.ttl,
 	}
 	r.begin()

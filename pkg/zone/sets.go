@@ -34,7 +34,7 @@ func (r *reply) overflows(n *node, octets int) bool {
 	for _, s := range n.slices {
 		count += s.count()
 	}
-	return count*addressLen(octets) > maxReply/2
+	return count*addressLen(octets) > r.room-r.room/4
 }
 
 // A group is a part of a set by nearness.

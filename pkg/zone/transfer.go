@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// ErrUnready says that the zone is not complete yet, so that it cannot be
+// transferred.
+var ErrUnready = errors.New("zone is not complete yet")
+
+// Transfer gives emit every record of the zone in the order of a transfer
+// (RFC 5936 section 2.2): the SOA record, the others, the SOA record again. It
+// ends at the first error of emit, which it returns. emit may wait; no lock is
+// held.
+//
+// Every service is as it was when the transfer began, and the serial is that of
+// the same moment or a little before, so that a secondary with the serial lacks
+// nothing older. The order is that of the services' names and does not change
+// while they do not. Names that are answered without being listed anywhere are
+// left out: those of pods, zonal ones, ports without underscores.
+func (z *Zone) Transfer(now time.Time, emit func(rr dns.RR) error) error {
+	t := transfer{z: z, now: now, emit: emit}
+	if !t.ready() {
+		return ErrUnready
+	}
+	soa, err := t.records(nil, "", wire.TypeSOA)
+	if err != nil || len(soa) != 1 {
+		return fmt.Errorf("making the SOA record: %w", err)
+	}
+	nodes := t.nodes()
+	if err := emit(soa[0]); err != nil {
+		return err
+	}
+	if err := t.own(); err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if err := t.node(n); err != nil {
+			return err
+		}
+	}
+	return emit(soa[0])
+}
+
+// A transfer is one transfer under way.
+type transfer struct {
+	z    *Zone
+	now  time.Time
+	emit func(rr dns.RR) error
+	q    wire.Query
+	buf  []byte
+}
+
+// ready tells whether all that is listed is known.
+func (t *transfer) ready() bool {
+	r := reply{z: t.z, now: t.now}
+	return r.trust(onServices) >= stale && r.trust(onSlices) != unsynced
+}
+
+// nodes are the services that are shown, by name.
+func (t *transfer) nodes() []*node {
+	var nodes []*node
+	t.z.store.nodes.each(func(_ uint32, n *node) bool {
+		if n.svc != nil && t.z.shown(n) {
+			nodes = append(nodes, n)
+		}
+		return true
+	})
+	slices.SortFunc(nodes, func(a, b *node) int { return strings.Compare(a.key, b.key) })
+	return nodes
+}
+
+// own emits what is there without any service.
+func (t *transfer) own() error {
+	for _, q := range []struct {
+		labels string
+		rrtype uint16
+	}{{"", wire.TypeNS}, {labelsNS, wire.TypeA}, {labelsNS, wire.TypeAAAA}, {labelsVersion, wire.TypeTXT}} {
+		if err := t.answer(nil, q.labels, q.rrtype); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// node emits the records of one service: its name's, its ports', its endpoints'.
+func (t *transfer) node(n *node) error {
+	base := n.key + "\x03svc"
+	if n.svc.kind == ExternalName {
+		return t.answer(n, base, wire.TypeCNAME)
+	}
+	if err := t.name(n, base); err != nil {
+		return err
+	}
+	for _, port := range t.ports(n) {
+		if err := t.answer(n, port+base, wire.TypeSRV); err != nil {
+			return err
+		}
+	}
+	sel := selection{node: n, publish: n.svc.publish, podNames: t.z.podNames}
+	seen := make(map[string]struct{})
+	for c := (cursor{sel: &sel}); c.next(); {
+		label := string(sel.appendName(nil, c.slice, c.entry))
+		if _, ok := seen[label]; ok {
+			continue
+		}
+		seen[label] = struct{}{}
+		if err := t.name(n, label+base); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// name emits the addresses and SRV records of a name.
+func (t *transfer) name(n *node, labels string) error {
+	for _, rrtype := range []uint16{wire.TypeA, wire.TypeAAAA, wire.TypeSRV} {
+		if err := t.answer(n, labels, rrtype); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ports are the labels of the node's ports, as RFC 2782 has them, each once.
+func (t *transfer) ports(n *node) []string {
+	lists := []portList{}
+	if n.svc.kind == ClusterIP {
+		lists = append(lists, n.svc.ports())
+	} else {
+		for _, s := range n.slices {
+			lists = append(lists, s.ports())
+		}
+	}
+	var labels []string
+	for _, l := range lists {
+		for ; l != ""; l = l.rest() {
+			if name := l.name(); name != "" && len(name) < wire.MaxLabel {
+				labels = append(labels, string(appendLabel(appendLabel(nil, "_"+name), "_"+l.protocol().String())))
+			}
+		}
+	}
+	slices.Sort(labels)
+	return slices.Compact(labels)
+}
+
+// answer emits the records that the name, given by its labels left of the
+// domain, has of the type.
+func (t *transfer) answer(n *node, labels string, rrtype uint16) error {
+	records, err := t.records(n, labels, rrtype)
+	if err != nil {
+		return err
+	}
+	for _, record := range records {
+		if err := t.emit(record); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// records asks for a name of the node, or of the zone's own for none, as a client
+// would, but for any number of records.
+func (t *transfer) records(n *node, labels string, rrtype uint16) ([]dns.RR, error) {
+	if len(labels)+len(t.z.domain) > wire.MaxName {
+		return nil, nil // a name that cannot be
+	}
+	t.buf = append(t.buf[:0], 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0)
+	t.buf = append(append(t.buf, labels...), t.z.domain...)
+	t.buf = binary.BigEndian.AppendUint16(t.buf, rrtype)
+	t.buf = binary.BigEndian.AppendUint16(t.buf, wire.ClassIN)
+	t.q.Parse(t.buf)
+	r := reply{z: t.z, q: &t.q, now: t.now, room: math.MaxInt, ede: wire.EDENone}
+	r.locate(t.q.Name(), wire.HeaderLen)
+	r.begin()
+	off := len(r.dst)
+	if n == nil {
+		_, _ = r.lookup()
+	} else if svc, _ := r.service(n); svc != nil {
+		r.appendAlias(svc)
+	}
+	var records []dns.RR
+	for range r.answer {
+		record, next, err := dns.UnpackRR(r.dst, off)
+		if err != nil {
+			return nil, fmt.Errorf("reading back a record: %w", err)
+		}
+		records, off = append(records, record), next
+	}
+	return records, nil
+}

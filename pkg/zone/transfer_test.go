@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// listed are the records of the model that a transfer has, without the SOA.
+func (m *model) listed() []string {
+	m.build()
+	list := m.apex()[dns.TypeNS].answer
+	for name, sets := range m.types {
+		labels := dns.SplitDomainName(strings.TrimSuffix(name, "."+m.cfg.Domain))
+		for rrtype, set := range sets {
+			if n := len(labels); n == 5 && labels[4] == "svc" { // a port
+				if rrtype != dns.TypeSRV || labels[0][0] != '_' || labels[1][0] != '_' || labels[0] == "_" {
+					continue
+				}
+			}
+			list = append(list, set.answer...)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+func TestTransferAgainstModel(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 42, zone.Config{TTL: 5 * time.Second, NodeZone: "east"})
+	for step := range 300 {
+		w.step()
+		if step%10 != 0 {
+			continue
+		}
+		freshen(w.store, w.now)
+		var records []dns.RR
+		if err := w.zone.Transfer(w.now, func(rr dns.RR) error {
+			records = append(records, rr)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		last := len(records) - 1
+		if records[0].String() != records[last].String() || records[0].Header().Rrtype != dns.TypeSOA {
+			t.Fatalf("step %d: from %s to %s, want the SOA record at both ends", step, records[0], records[last])
+		}
+		if diff := cmp.Diff(w.model.listed(), texts(records[1:last])); diff != "" {
+			t.Fatalf("step %d (-want +got):\n%s", step, diff)
+		}
+	}
+}
+
+func TestTransferUnready(t *testing.T) {
+	t.Parallel()
+	s := zone.NewStore()
+	s.Expect(zone.Services, zone.Slices)
+	z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	emit := func(dns.RR) error { return nil }
+	if err := z.Transfer(epoch(), emit); !errors.Is(err, zone.ErrUnready) {
+		t.Errorf("before the first list: %v, want ErrUnready", err)
+	}
+	freshen(s, epoch())
+	if err := z.Transfer(epoch().Add(time.Hour), emit); err != nil {
+		t.Errorf("with a stale view: %v, want a transfer", err)
+	}
+	stop := errors.New("the client left")
+	if err := z.Transfer(epoch(), func(dns.RR) error { return stop }); !errors.Is(err, stop) {
+		t.Errorf("emit failed: %v, want its error", err)
+	}
+}
+
+func TestTransferHuge(t *testing.T) {
+	t.Parallel()
+	z, err := zone.New(zone.Config{Store: clusterOf(0, 1, 50), Domain: "cluster.local", AllSlices: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[uint16]int{}
+	if err := z.Transfer(epoch(), func(rr dns.RR) error {
+		counts[rr.Header().Rrtype]++
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	// The service's addresses and those of every endpoint's name; SRV records of
+	// the service, of its port, and of every endpoint's name.
+	want := map[uint16]int{dns.TypeSOA: 2, dns.TypeNS: 1, dns.TypeTXT: 1, dns.TypeA: 10000, dns.TypeSRV: 15000}
+	if diff := cmp.Diff(want, counts); diff != "" {
+		t.Errorf("records by type (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// small fills a store with one of everything.
+func small(s *zone.Store) {
+	now := epoch()
+	a := netip.MustParseAddr
+	s.PutNamespace("shop", now)
+	s.PutService(zone.Service{Namespace: "shop", Name: "web", Addrs: []netip.Addr{a("10.0.0.1")}, Ports: []zone.Port{{Name: "http", Number: 80}}, TTL: -1}, now)
+	s.PutService(zone.Service{Namespace: "shop", Name: "db", Type: zone.Headless, TTL: -1}, now)
+	s.PutService(zone.Service{Namespace: "shop", Name: "empty", Type: zone.Headless, TTL: -1}, now)
+	s.PutService(zone.Service{Namespace: "shop", Name: "out", Type: zone.ExternalName, ExternalName: "example.com", TTL: -1}, now)
+	s.PutService(zone.Service{Namespace: "shop", Name: "gone", Type: zone.ExternalName, ExternalName: "none.shop.svc.cluster.local", TTL: -1}, now)
+	s.PutSlice(zone.Slice{Namespace: "shop", Name: "db-1", Service: "db", Ports: []zone.Port{{Name: "sql", Number: 5432}}, Endpoints: []zone.Endpoint{
+		{Addrs: []netip.Addr{a("10.1.0.1")}, Hostname: "db-0", Zone: "east", Ready: true},
+		{Addrs: []netip.Addr{a("10.1.0.2")}, Hostname: "db-1", Zone: "west", Ready: false},
+	}}, now)
+	s.PutPod(zone.Pod{Namespace: "shop", Name: "p", Addrs: []netip.Addr{a("10.2.0.1")}}, now)
+}
+
+// A short is what matters of an answer here.
+type short struct {
+	Verdict zone.Verdict
+	Rcode   string
+	EDE     int
+	Records int
+}
+
+func TestWhoMaySayNo(t *testing.T) {
+	t.Parallel()
+	const (
+		none = wire.EDENone
+		ok   = "NOERROR"
+		nx   = "NXDOMAIN"
+	)
+	elsewhere := short{zone.Elsewhere, "", none, 0}
+	unready := short{zone.Unready, "", 14, 0}
+	yes := func(ede, n int) short { return short{zone.Answered, ok, ede, n} }
+	no := func(rcode string, ede int) short { return short{zone.Answered, rcode, ede, 0} }
+	same := func(s short) [2]short { return [2]short{s, s} }
+	or := func(alone short) [2]short { return [2]short{alone, elsewhere} }
+	// By the state of the view; in each, with nobody else to ask and with somebody.
+	tests := []struct {
+		name                   string
+		rrtype                 uint16
+		unsynced, stale, fresh [2]short
+	}{
+		{"web.shop.svc", dns.TypeA, same(yes(none, 1)), same(yes(3, 1)), same(yes(none, 1))},
+		{"web.shop.svc", dns.TypeAAAA, same(no(ok, none)), same(no(ok, none)), same(no(ok, none))},
+		{"none.shop.svc", dns.TypeA, or(unready), or(no(nx, 19)), same(no(nx, none))},
+		{"_none._tcp.web.shop.svc", dns.TypeSRV, or(unready), or(no(nx, 19)), same(no(nx, none))},
+		{"_tcp.web.shop.svc", dns.TypeSRV, same(no(ok, none)), same(no(ok, none)), same(no(ok, none))},
+		{"x.web.shop.svc", dns.TypeA, or(unready), or(no(nx, 19)), same(no(nx, none))},
+		{"db.shop.svc", dns.TypeA, or(unready), same(yes(3, 1)), same(yes(none, 1))},
+		{"db.shop.svc", dns.TypeAAAA, or(unready), or(no(ok, 3)), same(no(ok, none))},
+		{"_sql._tcp.db.shop.svc", dns.TypeSRV, or(unready), same(yes(3, 1)), same(yes(none, 1))},
+		{"db-0.db.shop.svc", dns.TypeA, same(yes(none, 1)), same(yes(3, 1)), same(yes(none, 1))},
+		{"db-1.db.shop.svc", dns.TypeA, or(unready), or(no(nx, 19)), same(no(nx, none))},
+		{"empty.shop.svc", dns.TypeA, or(unready), or(no(nx, 19)), same(no(nx, none))},
+		{"east.pin._zone.db.shop.svc", dns.TypeA, or(unready), same(yes(3, 1)), same(yes(none, 1))},
+		{"west.pin._zone.db.shop.svc", dns.TypeA, or(unready), or(no(ok, 3)), same(no(ok, none))},
+		{"out.shop.svc", dns.TypeCNAME, same(yes(none, 1)), same(yes(3, 1)), same(yes(none, 1))},
+		{"gone.shop.svc", dns.TypeA, or(unready), or(short{zone.Answered, nx, 19, 1}), same(short{zone.Answered, nx, none, 1})},
+		{"shop.svc", dns.TypeA, same(no(ok, none)), same(no(ok, none)), same(no(ok, none))},
+		{"none.svc", dns.TypeA, or(unready), or(no(nx, 19)), same(no(nx, none))},
+		{"10-2-0-1.shop.pod", dns.TypeA, same(yes(none, 1)), same(yes(3, 1)), same(yes(none, 1))},
+		{"10-2-0-2.shop.pod", dns.TypeA, or(unready), or(no(nx, 19)), same(no(nx, none))},
+		{"10-2-0-256.shop.pod", dns.TypeA, same(no(nx, none)), same(no(nx, none)), same(no(nx, none))},
+		{"www.google.com.shop.svc", dns.TypeA, same(no(nx, none)), same(no(nx, none)), same(no(nx, none))},
+		{"web.shop.svc.cluster.local.shop.svc", dns.TypeA, same(no(nx, none)), same(no(nx, none)), same(no(nx, none))},
+		{"x", dns.TypeA, or(no(nx, none)), or(no(nx, none)), or(no(nx, none))},
+		{"dns", dns.TypeA, same(no(ok, none)), same(no(ok, none)), same(no(ok, none))},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name+" "+dns.TypeToString[tt.rrtype], func(t *testing.T) {
+			t.Parallel()
+			for state, want := range map[string][2]short{"unsynced": tt.unsynced, "stale": tt.stale, "fresh": tt.fresh} {
+				for i, others := range []bool{false, true} {
+					s, now := zone.NewStore(), epoch()
+					s.Expect(zone.Services, zone.Slices, zone.Namespaces, zone.Pods)
+					small(s)
+					if state != "unsynced" {
+						freshen(s, now)
+					}
+					if state == "stale" {
+						now = now.Add(91 * time.Second)
+					}
+					have := shortOf(t, zone.Config{
+						Store: s, Pods: zone.PodsVerified, AllSlices: true, Elsewhere: func() bool { return others },
+					}, tt.name+".cluster.local.", tt.rrtype, now)
+					if diff := cmp.Diff(want[i], have); diff != "" {
+						t.Errorf("%s, somebody else to ask: %t (-want +got):\n%s", state, others, diff)
+					}
+				}
+			}
+		})
+	}
+}
+
+func shortOf(t *testing.T, cfg zone.Config, name string, rrtype uint16, now time.Time) short {
+	t.Helper()
+	cfg.Domain = "cluster.local."
+	z, err := zone.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := ask(t, z, name, rrtype, 0, now)
+	return short{g.Verdict, g.Rcode, g.EDE, len(g.Answer)}
+}
+
+func TestKindsNobodyFills(t *testing.T) {
+	t.Parallel()
+	none := wire.EDENone
+	elsewhere := short{zone.Elsewhere, "", none, 0}
+	nx := short{zone.Answered, "NXDOMAIN", none, 0}
+	tests := []struct {
+		name      string
+		expect    []zone.Kind
+		allSlices bool
+		question  string
+		want      [2]short // with nobody else to ask, with somebody
+	}{
+		{"a headless set without slices", []zone.Kind{zone.Services, zone.Namespaces}, false, "empty.shop.svc", [2]short{nx, elsewhere}},
+		{"an endpoint without slices", []zone.Kind{zone.Services, zone.Namespaces}, false, "x.empty.shop.svc", [2]short{nx, elsewhere}},
+		{"a zonal name without slices", []zone.Kind{zone.Services, zone.Namespaces}, false, "a.pin._zone.empty.shop.svc", [2]short{nx, elsewhere}},
+		{"a zonal node without slices", []zone.Kind{zone.Services, zone.Namespaces}, false, "_zone.empty.shop.svc", [2]short{nx, elsewhere}},
+		{"below a ClusterIP service with headless slices only", []zone.Kind{zone.Services, zone.Slices, zone.Namespaces}, false, "x.web.shop.svc", [2]short{nx, elsewhere}},
+		{"below a ClusterIP service with all slices", []zone.Kind{zone.Services, zone.Slices, zone.Namespaces}, true, "x.web.shop.svc", [2]short{nx, nx}},
+		{"a namespace that nobody tells of", []zone.Kind{zone.Services, zone.Slices}, false, "none.svc", [2]short{nx, elsewhere}},
+		{"a namespace with a service", []zone.Kind{zone.Services, zone.Slices}, false, "shop.svc", [2]short{{zone.Answered, "NOERROR", none, 0}, {zone.Answered, "NOERROR", none, 0}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			for i, others := range []bool{false, true} {
+				s := zone.NewStore()
+				small(s)
+				freshen(s, epoch())
+				s.Expect(tt.expect...)
+				have := shortOf(t, zone.Config{Store: s, AllSlices: tt.allSlices, Elsewhere: func() bool { return others }}, tt.question+".cluster.local.", dns.TypeA, epoch())
+				if diff := cmp.Diff(tt.want[i], have); diff != "" {
+					t.Errorf("somebody else to ask: %t (-want +got):\n%s", others, diff)
+				}
+			}
+		})
+	}
+}
+
+func TestAge(t *testing.T) {
+	t.Parallel()
+	s, now := zone.NewStore(), epoch()
+	if age := s.Age(zone.Services, now); age < 100*365*24*time.Hour {
+		t.Errorf("never seen: age %s, want the longest", age)
+	}
+	s.Seen(zone.Services, now)
+	s.Seen(zone.Services, now.Add(-time.Minute))
+	if age := s.Age(zone.Services, now.Add(time.Second)); age != time.Second {
+		t.Errorf("seen a second ago: age %s", age)
+	}
+	s.SeenForever(zone.Services)
+	if age := s.Age(zone.Services, now.Add(time.Hour)); age != 0 {
+		t.Errorf("a local source: age %s, want 0", age)
+	}
+	if s.Synced(zone.Services) {
+		t.Error("synced before SetSynced")
+	}
+	s.SetSynced(zone.Services)
+	if !s.Synced(zone.Services) || s.Synced(zone.Pods) {
+		t.Error("SetSynced of one kind: want that one synced and no other")
+	}
+}
+
+func TestReverseRanges(t *testing.T) {
+	t.Parallel()
+	none := wire.EDENone
+	foreign := short{zone.Foreign, "", none, 0}
+	ptr := short{zone.Answered, "NOERROR", none, 1}
+	nx := short{zone.Answered, "NXDOMAIN", none, 0}
+	elsewhere := short{zone.Elsewhere, "", none, 0}
+	tests := []struct {
+		name      string
+		question  string
+		allSlices bool
+		want      [2]short
+	}{
+		{"a service", "1.0.0.10.in-addr.arpa.", false, [2]short{ptr, ptr}},
+		{"an endpoint", "1.0.1.10.in-addr.arpa.", false, [2]short{ptr, ptr}},
+		{"an endpoint that is not ready", "2.0.1.10.in-addr.arpa.", true, [2]short{nx, nx}},
+		{"unknown, all slices", "9.0.1.10.in-addr.arpa.", true, [2]short{nx, nx}},
+		{"unknown, headless slices", "9.0.1.10.in-addr.arpa.", false, [2]short{nx, elsewhere}},
+		{"out of the ranges", "9.0.1.11.in-addr.arpa.", true, [2]short{foreign, foreign}},
+		{"no whole address", "1.10.in-addr.arpa.", true, [2]short{foreign, foreign}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			for i, others := range []bool{false, true} {
+				s := zone.NewStore()
+				small(s)
+				freshen(s, epoch())
+				have := shortOf(t, zone.Config{
+					Store: s, AllSlices: tt.allSlices, Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Elsewhere: func() bool { return others },
+				}, tt.question, dns.TypePTR, epoch())
+				if diff := cmp.Diff(tt.want[i], have); diff != "" {
+					t.Errorf("somebody else to ask: %t (-want +got):\n%s", others, diff)
+				}
+			}
+		})
+	}
+}
