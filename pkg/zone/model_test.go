@@ -78,16 +78,25 @@ func (m *model) ends(svc zone.Service) []end {
 				if own == "" {
 					own = label(e.Pod)
 				}
-				if same := fmt.Sprint(a, own, e.Zone, e.Ready, label(e.Hostname)); seen[same] {
-					continue
-				} else {
-					seen[same] = true
+				same := fmt.Sprint(a, own, topology(e.Zone), e.Ready, label(e.Hostname))
+				if !seen[same] {
+					list = append(list, end{addr: a, label: m.endLabel(e, a), zone: topology(e.Zone), ports: s.Ports})
 				}
-				list = append(list, end{addr: a, label: m.endLabel(e, a), zone: strings.ToLower(e.Zone), ports: s.Ports})
+				seen[same] = true
 			}
 		}
 	}
 	return list
+}
+
+// topology is the zone's name as it can be asked for, or nothing.
+func topology(s string) string {
+	for _, l := range strings.Split(s, ".") {
+		if label(l) == "" {
+			return ""
+		}
+	}
+	return strings.ToLower(s)
 }
 
 func (m *model) endLabel(e zone.Endpoint, a netip.Addr) string {

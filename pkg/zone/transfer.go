@@ -5,13 +5,10 @@ package zone
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -20,7 +17,22 @@ import (
 // transferred.
 var ErrUnready = errors.New("zone is not complete yet")
 
-// Transfer gives emit every record of the zone in the order of a transfer
+// A Record is a resource record of class IN in wire form. Its slices are valid
+// until the next one is made.
+type Record struct {
+	Owner []byte // canonical
+	Type  uint16
+	TTL   uint32 // seconds
+	Data  []byte // names in it are whole
+}
+
+// Complete tells whether all is known that Records lists.
+func (z *Zone) Complete(now time.Time) bool {
+	r := reply{z: z, now: now}
+	return r.trust(onServices) >= stale && r.trust(onSlices) != unsynced
+}
+
+// Records gives emit every record of the zone in the order of a transfer
 // (RFC 5936 section 2.2): the SOA record, the others, the SOA record again. It
 // ends at the first error of emit, which it returns. emit may wait; no lock is
 // held.
@@ -30,17 +42,14 @@ var ErrUnready = errors.New("zone is not complete yet")
 // nothing older. The order is that of the services' names and does not change
 // while they do not. Names that are answered without being listed anywhere are
 // left out: those of pods, zonal ones, ports without underscores.
-func (z *Zone) Transfer(now time.Time, emit func(rr dns.RR) error) error {
-	t := transfer{z: z, now: now, emit: emit}
-	if !t.ready() {
+func (z *Zone) Records(now time.Time, emit func(Record) error) error {
+	if !z.Complete(now) {
 		return ErrUnready
 	}
-	soa, err := t.records(nil, "", wire.TypeSOA)
-	if err != nil || len(soa) != 1 {
-		return fmt.Errorf("making the SOA record: %w", err)
-	}
+	t := transfer{z: z, now: now, emit: emit}
+	soa := t.soa()
 	nodes := t.nodes()
-	if err := emit(soa[0]); err != nil {
+	if err := emit(soa); err != nil {
 		return err
 	}
 	if err := t.own(); err != nil {
@@ -51,22 +60,25 @@ func (z *Zone) Transfer(now time.Time, emit func(rr dns.RR) error) error {
 			return err
 		}
 	}
-	return emit(soa[0])
+	return emit(soa)
 }
 
 // A transfer is one transfer under way.
 type transfer struct {
 	z    *Zone
 	now  time.Time
-	emit func(rr dns.RR) error
+	emit func(Record) error
 	q    wire.Query
-	buf  []byte
+	ask  []byte // the query
+	dst  []byte // the answer
 }
 
-// ready tells whether all that is listed is known.
-func (t *transfer) ready() bool {
-	r := reply{z: t.z, now: t.now}
-	return r.trust(onServices) >= stale && r.trust(onSlices) != unsynced
+// soa is the zone's SOA record as it is now.
+func (t *transfer) soa() Record {
+	whole := slices.Clone(t.z.soaReverse) // which has no pointers
+	data := whole[fixedLen:]
+	binary.BigEndian.PutUint32(data[len(data)-soaTail:], t.z.store.Serial())
+	return Record{Owner: t.z.domain, Type: wire.TypeSOA, TTL: binary.BigEndian.Uint32(whole[4:]), Data: data}
 }
 
 // nodes are the services that are shown, by name.
@@ -156,33 +168,19 @@ func (t *transfer) ports(n *node) []string {
 	return slices.Compact(labels)
 }
 
-// answer emits the records that the name, given by its labels left of the
-// domain, has of the type.
+// answer emits the records that a name, of the node or of the zone's own for none,
+// has of the type. It is given by its labels left of the domain, and asked for as
+// a client would, but for any number of records.
 func (t *transfer) answer(n *node, labels string, rrtype uint16) error {
-	records, err := t.records(n, labels, rrtype)
-	if err != nil {
-		return err
-	}
-	for _, record := range records {
-		if err := t.emit(record); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// records asks for a name of the node, or of the zone's own for none, as a client
-// would, but for any number of records.
-func (t *transfer) records(n *node, labels string, rrtype uint16) ([]dns.RR, error) {
 	if len(labels)+len(t.z.domain) > wire.MaxName {
-		return nil, nil // a name that cannot be
+		return nil // a name that cannot be
 	}
-	t.buf = append(t.buf[:0], 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0)
-	t.buf = append(append(t.buf, labels...), t.z.domain...)
-	t.buf = binary.BigEndian.AppendUint16(t.buf, rrtype)
-	t.buf = binary.BigEndian.AppendUint16(t.buf, wire.ClassIN)
-	t.q.Parse(t.buf)
-	r := reply{z: t.z, q: &t.q, now: t.now, room: math.MaxInt, ede: wire.EDENone}
+	t.ask = append(t.ask[:0], 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0)
+	t.ask = append(append(t.ask, labels...), t.z.domain...)
+	t.ask = binary.BigEndian.AppendUint16(t.ask, rrtype)
+	t.ask = binary.BigEndian.AppendUint16(t.ask, wire.ClassIN)
+	t.q.Parse(t.ask)
+	r := reply{z: t.z, q: &t.q, now: t.now, room: math.MaxInt, dst: t.dst[:0], ede: wire.EDENone}
 	r.locate(t.q.Name(), wire.HeaderLen)
 	r.begin()
 	off := len(r.dst)
@@ -191,13 +189,22 @@ func (t *transfer) records(n *node, labels string, rrtype uint16) ([]dns.RR, err
 	} else if svc, _ := r.service(n); svc != nil {
 		r.appendAlias(svc)
 	}
-	var records []dns.RR
+	t.dst = r.dst
 	for range r.answer {
-		record, next, err := dns.UnpackRR(r.dst, off)
-		if err != nil {
-			return nil, fmt.Errorf("reading back a record: %w", err)
+		const owner = 2 // a pointer to the question's name
+		fixed := t.dst[off+owner:]
+		size := int(binary.BigEndian.Uint16(fixed[8:]))
+		off += owner + fixedLen + size
+		record := Record{
+			Owner: t.q.Name(), Type: rrtype, TTL: binary.BigEndian.Uint32(fixed[4:]),
+			Data: fixed[fixedLen : fixedLen+size],
 		}
-		records, off = append(records, record), next
+		if rrtype == wire.TypeNS { // the only one that ends with a pointer
+			record.Data = append([]byte(labelsNS), t.z.domain...)
+		}
+		if err := t.emit(record); err != nil {
+			return err
+		}
 	}
-	return records, nil
+	return nil
 }

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// Transfer is Records as the oracle reads them.
+func (z *Zone) Transfer(now time.Time, emit func(rr dns.RR) error) error {
+	var buf []byte
+	return z.Records(now, func(r Record) error {
+		buf = append(buf[:0], r.Owner...)
+		buf = binary.BigEndian.AppendUint16(buf, r.Type)
+		buf = binary.BigEndian.AppendUint16(buf, wire.ClassIN)
+		buf = binary.BigEndian.AppendUint32(buf, r.TTL)
+		buf = binary.BigEndian.AppendUint16(buf, uint16(len(r.Data)))
+		buf = append(buf, r.Data...)
+		rr, _, err := dns.UnpackRR(buf, 0)
+		if err != nil {
+			return err
+		}
+		return emit(rr)
+	})
+}

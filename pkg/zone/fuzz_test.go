@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// fuzzWorld is a world in which much has happened.
+func fuzzWorld(tb testing.TB) *world {
+	tb.Helper()
+	w := newWorld(tb, 1, zone.Config{TTL: 5 * time.Second, Pods: zone.PodsInsecure, PodNames: true, NodeZone: "east"})
+	for range 200 {
+		w.step()
+	}
+	freshen(w.store, w.now)
+	return w
+}
+
+func FuzzAnswer(f *testing.F) {
+	for i, name := range questions() {
+		if i%97 == 0 || strings.Contains(name, "arpa") {
+			buf := make([]byte, 256)
+			n, err := dns.PackDomainName(name, buf, 0, nil, false)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(buf[:n], dns.TypeA)
+			f.Add(buf[:n], dns.TypeSRV)
+			f.Add(buf[:n], dns.TypePTR)
+		}
+	}
+	w := fuzzWorld(f)
+	f.Fuzz(func(t *testing.T, name []byte, rrtype uint16) {
+		pkt := append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, name...)
+		pkt = append(pkt, byte(rrtype>>8), byte(rrtype), 0, 1)
+		var q wire.Query
+		if q.Parse(pkt) != wire.FaultNone || len(q.Name()) != len(name) {
+			return // no name
+		}
+		have := askPacket(t, w.zone, pkt, 3, w.now)
+		text, _, err := dns.UnpackDomainName(q.Name(), 0)
+		if err != nil {
+			t.Fatalf("name %x: %v", name, err)
+		}
+		want := w.model.answer(text, rrtype)
+		if w.model.shared(text) && len(have.Answer) == 1 {
+			want.Answer = have.Answer
+		}
+		if diff := cmp.Diff(normal(want), normal(have)); diff != "" {
+			t.Errorf("%s %d (-want +got):\n%s", text, rrtype, diff)
+		}
+	})
+}
+
+func FuzzStore(f *testing.F) {
+	for seed := range uint64(8) {
+		f.Add(seed, uint8(40))
+	}
+	list := questions()
+	f.Fuzz(func(t *testing.T, seed uint64, steps uint8) {
+		w := newWorld(t, seed, zone.Config{TTL: 5 * time.Second, Pods: zone.PodMode(seed % 3), PodNames: seed%2 == 0})
+		for range steps {
+			w.step()
+		}
+		freshen(w.store, w.now)
+		for range 500 {
+			w.compareOne(int(steps), pick(w, list), pick(w, []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR, dns.TypeCNAME}))
+		}
+	})
+}
