@@ -38,7 +38,23 @@ type bench struct {
 type contender struct {
 	subject
 
-	path string
+	path   string
+	inZone bool // its config is the subject's zone
+}
+
+// starts are the ways in which a round starts the server: without a cluster, and as a server of a cluster's zone.
+func (c contender) starts() []contender {
+	if c.zone == nil {
+		return []contender{c}
+	}
+	zone := c
+	zone.config, zone.inZone = c.zone, true
+	return []contender{c, zone}
+}
+
+// serves tells whether the load is for this start of the server.
+func (c contender) serves(l load) bool {
+	return l.zone == c.inZone && (c.load == "" || c.load == l.name)
 }
 
 // measure runs all rounds and returns what they found.
@@ -153,7 +169,7 @@ func (b *bench) startUpstream(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := awaitAnswer(ctx, p, b.upstreamPort); err != nil {
+	if err := awaitAnswer(ctx, p, b.upstreamPort, upstreamHost); err != nil {
 		p.stop()
 		return fmt.Errorf("waiting for the upstream: %w", err)
 	}

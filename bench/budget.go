@@ -11,7 +11,7 @@ import (
 // the others are absolute and were set on a machine whose floor cost 3.3 to 3.7 µs.
 const (
 	hitRatio     = 1.25
-	nxRatio      = 1.35
+	nxRatio      = 1.35 // also for answers and denials of the cluster zone
 	tcpMicros    = 9
 	missMicros   = 11
 	missQPS      = 79_000
@@ -35,6 +35,8 @@ func judge(rep report) []judgement {
 		judgeRatio(rep, "hit", "hit, UDP: CPU per query", hitRatio),
 		judgePeers(rep),
 		judgeRatio(rep, "nx", "NXDOMAIN hit, UDP: CPU per query", nxRatio),
+		judgeRatio(rep, "cluster", "cluster zone, address of a service: CPU per query", nxRatio),
+		judgeRatio(rep, "absent", "cluster zone, denial: CPU per query", nxRatio),
 		judgeCPU(rep, "tcp", "hit, TCP: CPU per query", tcpMicros),
 		judgeCPU(rep, "miss", "miss, UDP: CPU per query", missMicros),
 		judgeMissRate(rep),

@@ -61,22 +61,22 @@ func loadTables(rep report) string {
 	var parts []string
 	for _, l := range loads() {
 		if slices.Contains(rep.Loads, l.name) {
-			parts = append(parts, "### "+l.title+"\n\n"+loadTable(rep, l.name))
+			parts = append(parts, "### "+l.title+"\n\n"+loadTable(rep, l))
 		}
 	}
 	return strings.Join(parts, "\n")
 }
 
-func loadTable(rep report, load string) string {
+func loadTable(rep report, l load) string {
 	header := []string{"server", "q/s on one core", "core used", "CPU µs/query (rounds)", "mean latency µs", "lost", "wrong", "RSS MiB"}
 	var rows [][]string
 	for _, row := range rep.Results {
-		if row.Name == floorName && load != "hit" {
+		if (row.Name == floorName && l.name != "hit") || (l.zone && row.Name != oursName) {
 			continue // the frame says why
 		}
-		f, ok := row.figure(load)
+		f, ok := row.figure(l.name)
 		if !ok {
-			rows = append(rows, []string{row.Name, notMeasured + ": " + row.reason(load)})
+			rows = append(rows, []string{row.Name, notMeasured + ": " + row.reason(l.name)})
 			continue
 		}
 		rows = append(rows, []string{

@@ -40,6 +40,9 @@ func sampleReport() report {
 					"nx":   flat(sample{QPS: 190_000, CPU: 5.1, Busy: 0.97, Latency: 1950, MiB: 20, Completed: 1000}),
 					"tcp":  flat(sample{QPS: 120_000, CPU: 8, Busy: 0.96, Latency: 3000, MiB: 22, Completed: 1000}),
 					"miss": flat(sample{QPS: 40_000, CPU: 24, Busy: 0.96, Latency: 9000, MiB: 60, Completed: 1000, Lost: 30}),
+
+					"cluster": flat(sample{QPS: 192_000, CPU: 4.5, Busy: 0.86, Latency: 1920, MiB: 21, Completed: 1000}),
+					"absent":  flat(sample{QPS: 188_000, CPU: 4.9, Busy: 0.92, Latency: 1960, MiB: 21, Completed: 1000}),
 				},
 			},
 			{
@@ -86,14 +89,15 @@ func TestRenderNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range rep.Loads {
-		if l == "hit" {
+	for _, l := range loads() {
+		if l.name == "hit" {
 			continue
 		}
 		tableText := loadTable(rep, l)
 		for _, name := range subjectNames()[1:] {
-			if want := "| " + name + " | not measured: not installed |"; !strings.Contains(tableText, want) {
-				t.Errorf("load %s has no row %q", l, want)
+			want, shown := "| "+name+" | not measured: not installed |", !l.zone || name == oursName
+			if strings.Contains(tableText, want) != shown {
+				t.Errorf("load %s: row %q, want it shown: %t", l.name, want, shown)
 			}
 		}
 	}
@@ -130,6 +134,8 @@ func TestJudge(t *testing.T) {
 		ratioHit = iota
 		peers
 		ratioNX
+		ratioCluster
+		ratioAbsent
 		tcp
 		missCPU
 		missRate
@@ -156,6 +162,10 @@ func TestJudge(t *testing.T) {
 		{name: "no peer", change: func(r *report) { r.Results = r.Results[:2] }, budget: peers, want: "not measured"},
 		{name: "NXDOMAIN at 1.46 x floor", budget: ratioNX, want: "**not met**"},
 		{name: "NXDOMAIN at 1.34 x floor", change: func(r *report) { ours(r, "nx").CPU = 4.69 }, budget: ratioNX, want: "met"},
+		{name: "a cluster answer at 1.29 x floor", budget: ratioCluster, want: "met"},
+		{name: "a cluster answer at 1.37 x floor", change: func(r *report) { ours(r, "cluster").CPU = 4.8 }, budget: ratioCluster, want: "**not met**"},
+		{name: "a denial at 1.40 x floor", budget: ratioAbsent, want: "**not met**"},
+		{name: "a denial at 1.34 x floor", change: func(r *report) { ours(r, "absent").CPU = 4.69 }, budget: ratioAbsent, want: "met"},
 		{name: "TCP at 8 us", budget: tcp, want: "met"},
 		{name: "TCP at 9.1 us", change: func(r *report) { ours(r, "tcp").CPU = 9.1 }, budget: tcp, want: "**not met**"},
 		{name: "a miss that loses queries", budget: missCPU, want: "**not judged**: 2.9 % of the queries lost"},

@@ -27,6 +27,7 @@ type site struct {
 	port     int    // to listen on
 	upstream int    // port of the upstream
 	metrics  int    // a second port, for those that have no other way to be idle but to export
+	cluster  string // folder of a cluster's manifests
 }
 
 // A subject is a server that is measured.
@@ -35,8 +36,9 @@ type subject struct {
 	find    func(b builder, ctx context.Context) (path string, err error)
 	version []string              // arguments that make it print its version; none: find's own
 	config  func(s site) string   // its configuration; nil: it takes flags only
+	zone    func(s site) string   // its configuration as a server of a cluster's zone; nil: it is none without an API server
 	args    func(s site) []string // its command line without the program
-	load    string                // the one load that it can serve; empty: all of them
+	load    string                // the one load that it can serve; empty: all of them, those of the zone with zone only
 }
 
 // subjects returns every server, in the order in which they run and are reported.
@@ -48,7 +50,7 @@ func subjects() []subject {
 			load: "hit", // it has one fixed answer, over UDP
 		},
 		{
-			name: oursName, find: builder.given, version: []string{"version"}, config: nodeCacheConfig,
+			name: oursName, find: builder.given, version: []string{"version"}, config: nodeCacheConfig, zone: zoneConfig,
 			args: func(s site) []string { return []string{"agent", "--config", s.conf} },
 		},
 		{

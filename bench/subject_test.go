@@ -40,7 +40,7 @@ func TestParseVersion(t *testing.T) {
 // TestConfigsPoint checks that each server listens where it is asked and forwards to the upstream.
 func TestConfigsPoint(t *testing.T) {
 	t.Parallel()
-	at := site{dir: "/run/x", conf: "/run/x/conf", port: 5999, upstream: 5888, metrics: 5777}
+	at := site{dir: "/run/x", conf: "/run/x/conf", port: 5999, upstream: 5888, metrics: 5777, cluster: "/run/x/manifests"}
 	for _, s := range subjects() {
 		if s.name == floorName {
 			continue
@@ -51,6 +51,11 @@ func TestConfigsPoint(t *testing.T) {
 				t.Errorf("%s is not given its configuration: %s", s.name, text)
 			}
 			text = s.config(at)
+		}
+		if s.zone != nil {
+			if zone := s.zone(at); !strings.HasPrefix(zone, text) || !strings.Contains(zone, at.cluster) {
+				t.Errorf("%s does not read the manifests in %s with its zone:\n%s", s.name, at.cluster, zone)
+			}
 		}
 		for _, port := range []int{at.port, at.upstream} {
 			if strings.Count(text, strconv.Itoa(port)) != 1 {
@@ -80,7 +85,7 @@ func TestFloorAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.stop()
-	if err := awaitAnswer(t.Context(), p, port); err != nil {
+	if err := awaitAnswer(t.Context(), p, port, upstreamHost); err != nil {
 		t.Fatal(err)
 	}
 	query := new(dns.Msg).SetQuestion("Some.Name.example.", dns.TypeA).SetEdns0(1232, true)

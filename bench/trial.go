@@ -17,13 +17,23 @@ import (
 // How long a server may take from its start to its first answer.
 const startTimeout = 30 * time.Second
 
-// trial starts one server, measures it once with every load, and stops it.
+// trial starts one server in each of its ways, measures it once with every load, and stops it.
 // What goes wrong with one server is a note in its row: the others are still measured.
 func (b *bench) trial(ctx context.Context, round int, c contender) {
 	row := b.row(c.name)
-	if err := b.serve(ctx, round, c, row); err != nil {
-		b.note(row, note{Round: round + 1, Why: oneLine(err)})
+	for _, start := range c.starts() {
+		if start.inZone && !slices.ContainsFunc(b.loads(), start.serves) {
+			continue
+		}
+		if err := b.serve(ctx, round, start, row); err != nil {
+			b.note(row, note{Round: round + 1, Why: oneLine(err)})
+		}
 	}
+}
+
+// loads are those of this run.
+func (b *bench) loads() []load {
+	return slices.DeleteFunc(loads(), func(l load) bool { return !slices.Contains(b.opts.loads, l.name) })
 }
 
 // note keeps and shows what went wrong.
@@ -50,19 +60,11 @@ func (b *bench) serve(ctx context.Context, round int, c contender, row *result) 
 		return err
 	}
 	defer p.stop()
-	if err := awaitAnswer(ctx, p, at.port); err != nil {
+	if err := b.settle(ctx, c, row, p, at.port); err != nil {
 		return err
 	}
-	idle, err := residentMiB(p.pid())
-	if err != nil {
-		return err
-	}
-	row.IdleMiB = append(row.IdleMiB, idle)
-	if err := b.warm(ctx, c, at.port); err != nil {
-		return err
-	}
-	for _, l := range loads() {
-		if !slices.Contains(b.opts.loads, l.name) || (c.load != "" && c.load != l.name) {
+	for _, l := range b.loads() {
+		if !c.serves(l) {
 			continue
 		}
 		s, err := b.shoot(ctx, p, l, at.port)
@@ -74,17 +76,36 @@ func (b *bench) serve(ctx context.Context, round int, c contender, row *result) 
 			continue
 		}
 		row.Samples[l.name] = append(row.Samples[l.name], s)
-		say(b.progress, "round %d %-14s %-4s %8.0f q/s  %6.2f us CPU/query  core %3.0f %%  latency %6.0f us  lost %d  wrong %d  %.0f MiB\n",
+		say(b.progress, "round %d %-14s %-7s %8.0f q/s  %6.2f us CPU/query  core %3.0f %%  latency %6.0f us  lost %d  wrong %d  %.0f MiB\n",
 			round+1, c.name, l.name, s.QPS, s.CPU, 100*s.Busy, s.Latency, s.Lost, s.Wrong, s.MiB)
 	}
 	return nil
+}
+
+// settle waits until the server answers, notes its memory at rest, and warms it.
+func (b *bench) settle(ctx context.Context, c contender, row *result, p *process, port int) error {
+	first := upstreamHost
+	if c.inZone {
+		first = zoneHost
+	}
+	if err := awaitAnswer(ctx, p, port, first); err != nil {
+		return err
+	}
+	if !c.inZone { // memory at rest is that without a cluster
+		idle, err := residentMiB(p.pid())
+		if err != nil {
+			return err
+		}
+		row.IdleMiB = append(row.IdleMiB, idle)
+	}
+	return b.warm(ctx, c, port)
 }
 
 // site makes the place for one start. A folder of its own each time: a cache kept on disk would turn a later
 // round's misses into hits.
 func (b *bench) site(ctx context.Context, c contender) (site, error) {
 	b.starts++
-	at := site{dir: filepath.Join(b.dir, fmt.Sprintf("%s-%d", c.name, b.starts)), upstream: b.upstreamPort}
+	at := site{dir: filepath.Join(b.dir, fmt.Sprintf("%s-%d", c.name, b.starts)), upstream: b.upstreamPort, cluster: filepath.Join(b.dir, manifestsDir)}
 	at.conf = filepath.Join(at.dir, "conf")
 	var err error
 	if at.port, err = b.ports.free(ctx); err != nil {
@@ -105,13 +126,18 @@ func (b *bench) site(ctx context.Context, c contender) (site, error) {
 	return at, nil
 }
 
-// warm asks for every name of the hit lists, twice: a name whose first query was lost is there after the second.
+// warm asks for every name of the hit lists, or for the names of the zone, twice: a name whose first query was lost
+// is there after the second.
 func (b *bench) warm(ctx context.Context, c contender, port int) error {
 	if c.name == floorName {
 		return nil
 	}
+	list := "warm"
+	if c.inZone {
+		list = "cluster"
+	}
 	for range 2 {
-		p, err := volley{list: filepath.Join(b.dir, "warm"), port: port}.fire(ctx)
+		p, err := volley{list: filepath.Join(b.dir, list), port: port}.fire(ctx)
 		if err != nil {
 			return fmt.Errorf("warming the cache: %w", err)
 		}
@@ -162,14 +188,14 @@ func (b *bench) clocks(server *process) (clocks, error) {
 	return c, err
 }
 
-// awaitAnswer asks until the server answers with a record.
-func awaitAnswer(ctx context.Context, p *process, port int) error {
+// awaitAnswer asks for a host until the server answers with a record.
+func awaitAnswer(ctx context.Context, p *process, port int, host string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	pause := time.NewTicker(50 * time.Millisecond)
 	defer pause.Stop()
 	client := &dns.Client{Timeout: 200 * time.Millisecond}
-	query := new(dns.Msg).SetQuestion("svc-0.ns-0.bench.test.", dns.TypeA)
+	query := new(dns.Msg).SetQuestion(host+".", dns.TypeA)
 	for {
 		reply, _, err := client.ExchangeContext(ctx, query, fmt.Sprintf("%s:%d", loopback, port))
 		if err == nil && len(reply.Answer) > 0 {

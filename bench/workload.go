@@ -13,10 +13,16 @@ import (
 )
 
 const (
-	hosts      = 1000    // names that exist in the zone
+	hosts      = 1000    // names that exist in the upstream's zone, and services of the cluster
 	externals  = 302     // names that clients of a cluster ask with a search suffix
 	zipfLines  = 20_000  // queries in the lists that dnsperf repeats
 	missPerSec = 250_000 // names made for each second of the miss load: more than one core can ask
+)
+
+// Names that exist, for the question whether a server answers.
+const (
+	upstreamHost = "svc-0.ns-0.bench.test"
+	zoneHost     = "svc-0.ns-0" + clusterSuffix
 )
 
 // A load is one way to query: which list, by which transport, and what every answer has to be.
@@ -27,6 +33,7 @@ type load struct {
 	rcode string // of a right answer
 	tcp   bool
 	once  bool // a query asked twice would spoil the load
+	zone  bool // for servers of a cluster's zone, of names in it
 }
 
 // loads returns every load, in the order in which they run. The misses come last: they fill a cache, and one that
@@ -37,6 +44,8 @@ func loads() []load {
 		{name: "nx", title: "NXDOMAIN hit, UDP", list: "nx", rcode: "NXDOMAIN"},
 		{name: "tcp", title: "Hit, TCP, pipelined", list: "hit", rcode: "NOERROR", tcp: true},
 		{name: "miss", title: "Miss, UDP", list: "miss", rcode: "NOERROR", once: true},
+		{name: "cluster", title: "Cluster zone: address of a service, UDP", list: "cluster", rcode: "NOERROR", zone: true},
+		{name: "absent", title: "Cluster zone: denial, UDP", list: "absent", rcode: "NXDOMAIN", zone: true},
 	}
 }
 
@@ -58,7 +67,7 @@ type workload struct {
 func newWorkload(seed uint64) *workload {
 	w := &workload{rand: rand.New(rand.NewPCG(seed, 0))}
 	for i := range hosts {
-		w.names = append(w.names, fmt.Sprintf("svc-%d.ns-%d.bench.test", i, i%20))
+		w.names = append(w.names, fmt.Sprintf("svc-%d.ns-%d", i, i%namespaces)+upstreamSuffix)
 	}
 	return w
 }
@@ -66,16 +75,23 @@ func newWorkload(seed uint64) *workload {
 // write puts the zone and the lists into dir; the list of misses lasts for the given seconds.
 func (w *workload) write(dir string, seconds int) error {
 	hit, nx := w.hits(), w.denials()
+	cluster := w.services(hit)
 	files := map[string][]string{
 		"zone": w.zone(),
 		"hit":  queries(hit),
 		"nx":   queries(nx),
 		"warm": queries(append(unique(nx), w.names...)),
+
+		"cluster": queries(cluster),
+		"absent":  queries(w.searches()),
 	}
 	for name, lines := range files {
 		if err := writeLines(filepath.Join(dir, name), lines); err != nil {
 			return err
 		}
+	}
+	if err := writeManifests(filepath.Join(dir, manifestsDir)); err != nil {
+		return err
 	}
 	return w.writeMisses(filepath.Join(dir, "miss"), missLines(seconds))
 }
@@ -117,16 +133,15 @@ func (w *workload) hits() []string {
 
 // denials asks for external names with a cluster's search suffix behind them: what ndots:5 makes of every look-up.
 func (w *workload) denials() []string {
-	external := make([]string, externals)
-	for i := range external {
-		external[i] = fmt.Sprintf("h%d.example.net", i)
-	}
 	names := make([]string, zipfLines)
 	for i := range names {
-		names[i] = external[w.rand.IntN(len(external))] + ".default.svc.bench.test"
+		names[i] = w.external() + ".default.svc" + upstreamSuffix
 	}
 	return names
 }
+
+// external is a name that clients of a cluster ask with a search suffix.
+func (w *workload) external() string { return fmt.Sprintf("h%d.example.net", w.rand.IntN(externals)) }
 
 // writeMisses writes n names that no one asked before.
 func (w *workload) writeMisses(path string, n int) error {
