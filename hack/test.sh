@@ -13,7 +13,7 @@ export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
 
 # Program and the Debian package that brings it. The headers stand for the C library's development files.
 needs="gcc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools git:git ip:iproute2 unshare:util-linux
-nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils"
+nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables"
 # In this order, one after the other: each keeps both cores of a small machine busy, and many tests use real sockets.
 suites="lint bench-module unit allocs fuzz bench-once scenarios e2e cluster"
 race=-race # empty where there is no C compiler, which the race detector needs

@@ -187,6 +187,8 @@ func (c *Cluster) Config(name string) *rest.Config {
 		},
 		UserAgent: "kubetest",
 		QPS:       -1,
+		// Tests write objects that break rules, and on purpose.
+		WarningHandler: rest.NoWarnings{},
 	}
 	for _, u := range c.users {
 		if u.name == name {

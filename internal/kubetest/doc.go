@@ -2,8 +2,8 @@
 
 // Package kubetest runs a real Kubernetes control plane for a test or a benchmark.
 //
-// [Build] makes kube-apiserver, kube-controller-manager, etcd and CoreDNS from the modules below test/ and keeps
-// them in the user's cache folder. [Start] runs them for a test, [Launch] for a program:
+// [Build] makes kube-apiserver, kube-controller-manager, kube-proxy, etcd and CoreDNS from the modules below test/
+// and keeps them in the user's cache folder. [Start] runs them for a test, [Launch] for a program:
 //
 //	c := kubetest.Start(t, kubetest.Options{Controllers: true})
 //	kubetest.Apply(t, c, kubetest.Namespace("shop"), service)

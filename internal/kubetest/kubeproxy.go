@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubetest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"golang.org/x/sys/unix"
+)
+
+// kubeProxyNode is the node that kube-proxy says it runs on.
+const kubeProxyNode = "kube-proxy"
+
+// kubeProxyHealth is where kube-proxy says whether it is in step, in its own network namespace.
+const kubeProxyHealth = "127.0.0.1:10256"
+
+// A KubeProxy is a running kube-proxy. It cannot touch the machine's rules: its network namespace is its own and
+// holds nothing but a loopback device and the way to the API server.
+type KubeProxy struct {
+	proxy   *Proxy
+	process *process
+}
+
+// LaunchKubeProxy runs kube-proxy with nftables, its files in dir, and waits until it has its first rules in place.
+// It needs root and the program nft, and makes a node for it in the cluster.
+func (c *Cluster) LaunchKubeProxy(ctx context.Context, dir string) (*KubeProxy, error) {
+	node := Node(kubeProxyNode, "zone-0")
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.2"}}
+	if err := c.Load(ctx, node); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	k := &KubeProxy{}
+	started := make(chan error, 1)
+	go func() { // ends with the process: joined by Close
+		// The thread is not unlocked, so that it ends with this goroutine: nobody else may run in its namespace.
+		// The process lives in the namespace of the thread that starts it, and dies with that thread.
+		runtime.LockOSThread()
+		err := k.launch(ctx, c, dir)
+		started <- err
+		if err == nil {
+			<-k.process.done
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// launch moves the calling thread into a new network namespace and starts everything from there.
+func (k *KubeProxy) launch(ctx context.Context, c *Cluster, dir string) error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("making a network namespace, which only root may: %w", err)
+	}
+	if err := raiseLoopback(); err != nil {
+		return err
+	}
+	var err error
+	if k.proxy, err = NewProxy(ctx, c.Address()); err != nil { // listens here and dials from other threads
+		return err
+	}
+	kubeconfig, err := c.KubeconfigAt(Admin, k.proxy.Addr())
+	if err != nil {
+		k.proxy.Close()
+		return err
+	}
+	if k.process, err = startProcess(ctx, dir, "kube-proxy", []string{"PATH=/usr/sbin:/sbin:/usr/bin:/bin"},
+		c.options.Programs.Kube, "kube-proxy", "--kubeconfig="+kubeconfig, "--proxy-mode=nftables",
+		"--hostname-override="+kubeProxyNode, "--cluster-cidr=10.128.0.0/9", "--healthz-bind-address="+kubeProxyHealth,
+		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
+	); err != nil {
+		k.proxy.Close()
+		return err
+	}
+	if err := k.process.until(ctx, readyPoll, kubeProxyInStep); err != nil {
+		k.Close()
+		return err
+	}
+	return nil
+}
+
+// raiseLoopback sets the loopback device of the calling thread's namespace up.
+func raiseLoopback() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("opening a socket: %w", err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	request, err := unix.NewIfreq("lo")
+	if err != nil {
+		return fmt.Errorf("naming the loopback device: %w", err)
+	}
+	request.SetUint16(unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request); err != nil {
+		return fmt.Errorf("setting the loopback device up: %w", err)
+	}
+	return nil
+}
+
+// kubeProxyInStep asks kube-proxy by hand: an HTTP client would connect from a thread in another namespace.
+func kubeProxyInStep(ctx context.Context) error {
+	d := net.Dialer{Timeout: 5 * time.Second}
+	conn, err := d.DialContext(ctx, "tcp4", kubeProxyHealth)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := io.WriteString(conn, "GET /healthz HTTP/1.0\r\n\r\n"); err != nil {
+		return err
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil {
+		return err
+	}
+	if status, _, _ := strings.Cut(string(answer), "\r\n"); !strings.Contains(status, " 200 ") {
+		return fmt.Errorf("kube-proxy is not in step: %s", status)
+	}
+	return nil
+}
+
+// Traffic returns what kube-proxy and the API server have said to each other.
+func (k *KubeProxy) Traffic() Traffic { return k.proxy.Traffic() }
+
+// PID returns its process number.
+func (k *KubeProxy) PID() int { return k.process.cmd.Process.Pid }
+
+// Close ends it. Its namespace goes with it, and its rules with that.
+func (k *KubeProxy) Close() {
+	k.process.kill()
+	k.proxy.Close()
+}
