@@ -9,12 +9,18 @@ import (
 	"unicode/utf8"
 )
 
-// indent is what each level of nesting adds.
-const indent = "  "
+const (
+	indent = "  " // what each level of nesting adds
+
+	// maxTable is the most columns that a row may take before its last cell, so
+	// that a terminal shows where that begins.
+	maxTable = 120
+)
 
 // renderText turns JSON into text for a human. Members on a line of their own
 // come first and are aligned; objects follow as sections, one level of
-// indentation each; a list of objects becomes a table. Nothing is shown as "-".
+// indentation each; a list of objects becomes a table, or one block after the
+// other where rows would be too long. Nothing is shown as "-".
 func renderText(data []byte) ([]byte, error) {
 	v, err := parseValue(data)
 	if err != nil {
@@ -111,22 +117,42 @@ func (r *textRenderer) table(v value, margin string) {
 		}
 		rows = append(rows, row)
 	}
+	widths := columnWidths(rows)
+	before := len(margin) // the last column
+	for _, width := range widths[:max(len(widths)-1, 0)] {
+		before += width + len(indent)
+	}
+	if before > maxTable {
+		r.blocks(v, margin)
+		return
+	}
 	for _, row := range rows {
-		r.line(margin, alignRow(row, rows))
+		for i, cell := range row {
+			row[i] = pad(cell, widths[i])
+		}
+		r.line(margin, strings.Join(row, indent))
 	}
 }
 
-// alignRow is row with each cell as wide as its column of rows.
-func alignRow(row []string, rows [][]string) string {
-	cells := make([]string, len(row))
-	for i, cell := range row {
-		width := 0
-		for _, other := range rows {
-			width = max(width, columns(other[i]))
+// blocks writes the objects one after the other, parted by blank lines.
+func (r *textRenderer) blocks(v value, margin string) {
+	for i, item := range v.items {
+		if i > 0 {
+			r.line()
 		}
-		cells[i] = pad(cell, width)
+		r.object(item, margin)
 	}
-	return strings.Join(cells, indent)
+}
+
+// columnWidths is what each column of a table takes, which has a row at least.
+func columnWidths(rows [][]string) []int {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], columns(cell))
+		}
+	}
+	return widths
 }
 
 func pad(s string, width int) string { return s + strings.Repeat(" ", width-columns(s)) }

@@ -58,6 +58,7 @@ func TestText(t *testing.T) {
 
 func TestTextOfOtherThanObjects(t *testing.T) {
 	t.Parallel()
+	long := strings.Repeat("long ", 24) + "."
 	for _, tc := range []struct {
 		name, json, want string
 	}{
@@ -66,6 +67,15 @@ func TestTextOfOtherThanObjects(t *testing.T) {
 		{"a list", `["a", true, null]`, "a, true, -\n"},
 		{"an empty object", `{}`, ""},
 		{"objects", `[{"a": 1}, {"b": 2}]`, "a  b\n1  -\n-  2\n"},
+		{"objects without members", `[{}, {}]`, "\n\n\n"},
+		{
+			"objects whose last members are long", `[{"a": 1, "b": "` + long + `"}, {"a": 2}]`,
+			"a  b\n1  " + long + "\n2  -\n",
+		},
+		{
+			"objects whose first members are too long", `[{"a": "` + long + `", "bc": 1}, {"bc": 2}]`,
+			"a   " + long + "\nbc  1\n\nbc  2\n",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
