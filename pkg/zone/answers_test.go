@@ -30,94 +30,94 @@ type got struct {
 func epoch() time.Time { return time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC) }
 
 // packet is a query for the name, in presentation form.
-func packet(t testing.TB, name string, rrtype uint16) []byte {
-	t.Helper()
+func packet(tb testing.TB, name string, rrtype uint16) []byte {
+	tb.Helper()
 	m := new(dns.Msg)
 	m.SetQuestion(name, rrtype)
 	pkt, err := m.Pack()
 	if err != nil {
-		t.Fatalf("packing a query for %q: %v", name, err)
+		tb.Fatalf("packing a query for %q: %v", name, err)
 	}
 	return pkt
 }
 
 // ask asks the zone and checks the form of what it says.
-func ask(t testing.TB, z *zone.Zone, name string, rrtype uint16, turn uint32, now time.Time) got {
-	t.Helper()
-	return askPacket(t, z, packet(t, name, rrtype), turn, now)
+func ask(tb testing.TB, z *zone.Zone, name string, rrtype uint16, turn uint32, now time.Time) got {
+	tb.Helper()
+	return askPacket(tb, z, packet(tb, name, rrtype), turn, now)
 }
 
-func askPacket(t testing.TB, z *zone.Zone, pkt []byte, turn uint32, now time.Time) got {
-	t.Helper()
+func askPacket(tb testing.TB, z *zone.Zone, pkt []byte, turn uint32, now time.Time) got {
+	tb.Helper()
 	var q wire.Query
 	if fault := q.Parse(pkt); fault != wire.FaultNone {
-		t.Fatalf("query %x: fault %d", pkt, fault)
+		tb.Fatalf("query %x: fault %d", pkt, fault)
 	}
 	const before = "before"
 	dst, res := z.Answer(&q, turn, now, []byte(before))
 	if !strings.HasPrefix(string(dst), before) {
-		t.Fatalf("the octets before the answer are %q now", dst[:len(before)])
+		tb.Fatalf("the octets before the answer are %q now", dst[:len(before)])
 	}
 	g := got{Verdict: res.Verdict, EDE: res.EDE}
 	msg := dst[len(before):]
 	if res.Verdict != zone.Answered && res.Verdict != zone.Alias {
 		if len(msg) != 0 {
-			t.Fatalf("verdict %d, and %d octets appended", res.Verdict, len(msg))
+			tb.Fatalf("verdict %d, and %d octets appended", res.Verdict, len(msg))
 		}
 		return g
 	}
 	if res.Verdict == zone.Alias {
 		g.Target, _, _ = dns.UnpackDomainName(res.Target, 0)
 	}
-	m := parse(t, msg)
+	m := parse(tb, msg)
 	g.Rcode = dns.RcodeToString[m.Rcode]
 	g.Answer, g.Ns, g.Extra = texts(m.Answer), texts(m.Ns), texts(m.Extra)
-	checkSealed(t, &q, msg, m)
+	checkSealed(tb, &q, msg, m)
 	return g
 }
 
 // parse reads a message with both readers.
-func parse(t testing.TB, msg []byte) *dns.Msg {
-	t.Helper()
+func parse(tb testing.TB, msg []byte) *dns.Msg {
+	tb.Helper()
 	var walked wire.Message
 	if err := walked.Parse(msg); err != nil {
-		t.Fatalf("wire: %v: %x", err, msg)
+		tb.Fatalf("wire: %v: %x", err, msg)
 	}
 	if len(walked.Raw) != len(msg) {
-		t.Fatalf("%d octets trail the message", len(msg)-len(walked.Raw))
+		tb.Fatalf("%d octets trail the message", len(msg)-len(walked.Raw))
 	}
 	m := new(dns.Msg)
 	if err := m.Unpack(msg); err != nil {
-		t.Fatalf("miekg: %v: %x", err, msg)
+		tb.Fatalf("miekg: %v: %x", err, msg)
 	}
 	if !m.Response || !m.Authoritative {
-		t.Fatalf("header %+v, want QR and AA", m.MsgHdr)
+		tb.Fatalf("header %+v, want QR and AA", m.MsgHdr)
 	}
 	return m
 }
 
 // checkSealed seals the message for its client and checks that only the spelling
 // changed, and that a short one is a whole message.
-func checkSealed(t testing.TB, q *wire.Query, msg []byte, plain *dns.Msg) {
-	t.Helper()
+func checkSealed(tb testing.TB, q *wire.Query, msg []byte, plain *dns.Msg) {
+	tb.Helper()
 	whole := slices.Clone(msg)
 	whole = q.Reply(whole, 0, &wire.Seal{Limit: wire.MaxMessage, UDPSize: wire.SafeUDP, EDE: wire.EDENone})
 	sealed := new(dns.Msg)
 	if err := sealed.Unpack(whole); err != nil {
-		t.Fatalf("sealed: %v", err)
+		tb.Fatalf("sealed: %v", err)
 	}
 	if !slices.Equal(texts(sealed.Answer), texts(plain.Answer)) || !slices.Equal(texts(sealed.Extra), texts(plain.Extra)) {
-		t.Fatalf("sealed:\n%s\nwas:\n%s", sealed, plain)
+		tb.Fatalf("sealed:\n%s\nwas:\n%s", sealed, plain)
 	}
 	name, _, _ := dns.UnpackDomainName(q.Question(), 0)
 	for _, record := range sealed.Answer {
 		if owner := record.Header().Name; strings.EqualFold(owner, name) && owner != name {
-			t.Fatalf("owner %q, want the client's spelling %q", owner, name)
+			tb.Fatalf("owner %q, want the client's spelling %q", owner, name)
 		}
 	}
 	cut := q.Reply(slices.Clone(msg), 0, &wire.Seal{Limit: wire.MinUDP, UDPSize: wire.SafeUDP, EDE: wire.EDENone})
 	if err := new(dns.Msg).Unpack(cut); err != nil || len(cut) > wire.MinUDP && len(msg) > wire.MinUDP {
-		t.Fatalf("cut to %d octets: %v", len(cut), err)
+		tb.Fatalf("cut to %d octets: %v", len(cut), err)
 	}
 }
 
@@ -238,6 +238,7 @@ func (m *model) pod(name, text, ns string) (map[uint16]recordSet, bool) {
 		for id, p := range m.pods {
 			exists = exists || id.namespace == ns && slices.ContainsFunc(p.Addrs, func(o netip.Addr) bool { return o.Unmap() == a })
 		}
+	case zone.PodsDisabled:
 	}
 	if err != nil || !exists || !m.exposed(ns) || strings.ContainsAny(text, ".:\\") {
 		return nil, false

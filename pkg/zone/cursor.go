@@ -25,28 +25,29 @@ type cursor struct {
 func (c *cursor) next() bool {
 	for {
 		for c.pos < c.end {
-			e := c.pos
-			c.pos++
-			if c.byName {
-				if e = c.slice.ordered(e); !c.sel.named(c.slice, e) {
-					continue
-				}
-			} else if c.sel.by == selectedByName && c.sel.named(c.slice, e) {
-				continue
-			}
-			if c.meant(e) {
+			if e, ok := c.candidate(); ok && c.meant(e) {
 				c.entry = e
 				return true
 			}
 		}
-		if c.byName {
+		if c.byName { // those whose address is their name are left
 			c.byName, c.pos, c.end = false, c.addrPos, c.addrEnd
-			continue
-		}
-		if !c.enter() {
+		} else if !c.enter() {
 			return false
 		}
 	}
+}
+
+// candidate takes the next candidate, and tells whether it has the name that is
+// selected, if one is.
+func (c *cursor) candidate() (e int, ok bool) {
+	e = c.pos
+	c.pos++
+	if c.byName {
+		e = c.slice.ordered(e)
+		return e, c.sel.named(c.slice, e)
+	}
+	return e, c.sel.by != selectedByName || !c.sel.named(c.slice, e)
 }
 
 // meant tells whether the candidate is published, of the topology zone and of
@@ -94,9 +95,10 @@ func (c *cursor) candidates() {
 		c.pos, c.end = s.at(c.sel.addr[:c.sel.octets])
 	case selectedAll:
 		c.pos, c.end = 0, s.count()
-		if c.octets == 4 {
+		switch c.octets {
+		case 4:
 			c.end = int(s.n4)
-		} else if c.octets == 16 {
+		case 16:
 			c.pos = int(s.n4)
 		}
 	}

@@ -91,7 +91,7 @@ func (m *model) ends(svc zone.Service) []end {
 
 // topology is the zone's name as it can be asked for, or nothing.
 func topology(s string) string {
-	for _, l := range strings.Split(s, ".") {
+	for l := range strings.SplitSeq(s, ".") {
 		if label(l) == "" {
 			return ""
 		}

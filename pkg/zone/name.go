@@ -148,43 +148,50 @@ func parseDashed4(label []byte, buf *[16]byte) []byte {
 // parseDashed6 reads eight hexadecimal groups, of which one run may be left out.
 func parseDashed6(label []byte, buf *[16]byte) []byte {
 	*buf = [16]byte{}
-	at, gap := 0, -1
-	if len(label) >= 2 && label[0] == '-' {
-		if label[1] != '-' {
+	gap := -1 // where the run that is left out begins
+	if len(label) > 0 && label[0] == '-' {
+		if len(label) == 1 || label[1] != '-' {
 			return nil
 		}
 		gap, label = 0, label[2:]
 	}
-	for len(label) > 0 {
-		n, value := hexGroup(label)
-		if n == 0 || at == 16 {
-			return nil
-		}
-		buf[at], buf[at+1] = byte(value>>8), byte(value)
-		at += 2
-		if label = label[n:]; len(label) == 0 {
-			break
-		}
-		label = label[1:] // a dash, or hexGroup would have gone on
-		if len(label) == 0 {
-			return nil
-		}
-		if label[0] == '-' {
-			if gap >= 0 {
-				return nil
-			}
-			gap, label = at, label[1:]
-		}
+	end, gap := hexGroups(label, gap, buf)
+	if end < 0 || (end == len(buf)) != (gap < 0) {
+		return nil
 	}
-	if gap < 0 || at == 16 {
-		if at != 16 || gap >= 0 {
-			return nil
-		}
-		return buf[:]
+	if gap >= 0 {
+		tail := len(buf) - (end - gap)
+		copy(buf[tail:], buf[gap:end])
+		clear(buf[gap:tail])
 	}
-	copy(buf[16-(at-gap):], buf[gap:at])
-	clear(buf[gap : 16-(at-gap)])
 	return buf[:]
+}
+
+// hexGroups reads groups with a dash between them, or two where a run is left out
+// if none is yet. It gives the octets that were read and where the run stands; -1
+// octets if the text is malformed.
+func hexGroups(text []byte, gap int, buf *[16]byte) (end, where int) {
+	for len(text) > 0 {
+		n, value := hexGroup(text)
+		if n == 0 || end == len(buf) {
+			return -1, gap
+		}
+		buf[end], buf[end+1] = byte(value>>8), byte(value)
+		end += 2
+		switch text = text[n:]; {
+		case len(text) == 0:
+			return end, gap
+		case len(text) == 1: // a dash at the end
+			return -1, gap
+		case text[1] != '-':
+			text = text[1:]
+		case gap >= 0:
+			return -1, gap
+		default:
+			gap, text = end, text[2:]
+		}
+	}
+	return end, gap
 }
 
 // hexGroup reads up to four hexadecimal digits that end the text or stand before

@@ -28,8 +28,8 @@ type world struct {
 	now   time.Time
 }
 
-func newWorld(t testing.TB, seed uint64, cfg zone.Config) *world {
-	t.Helper()
+func newWorld(tb testing.TB, seed uint64, cfg zone.Config) *world {
+	tb.Helper()
 	cfg.Store = zone.NewStore()
 	cfg.Domain = "cluster.local."
 	cfg.AllSlices = true
@@ -37,9 +37,9 @@ func newWorld(t testing.TB, seed uint64, cfg zone.Config) *world {
 	cfg.Ranges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")}
 	z, err := zone.New(cfg)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 7)), store: cfg.Store, zone: z, model: newModel(cfg), now: epoch()}
+	w := &world{t: tb, rnd: rand.New(rand.NewPCG(seed, 7)), store: cfg.Store, zone: z, model: newModel(cfg), now: epoch()}
 	freshen(cfg.Store, w.now)
 	return w
 }

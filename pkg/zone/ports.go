@@ -41,15 +41,6 @@ func (l portList) name() string { return string(l[portFixed+1 : portFixed+1+int(
 // rest is the list without its first port.
 func (l portList) rest() portList { return l[portFixed+1+int(l[portFixed]):] }
 
-// count is how many ports the list has.
-func (l portList) count() int {
-	n := 0
-	for ; l != ""; l = l.rest() {
-		n++
-	}
-	return n
-}
-
 // A portFilter says which ports are meant. The zero value means all.
 type portFilter struct {
 	named    bool // only those with this name and protocol

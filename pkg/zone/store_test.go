@@ -219,6 +219,7 @@ func TestNewRefuses(t *testing.T) {
 		{"a negative limit", zone.Config{Store: s, Domain: "a.", StaleAfter: -1}, "stale after -1ns: negative"},
 		{"ignoring what is not known", zone.Config{Store: s, Domain: "a.", IgnoreEmpty: true}, "ignoring empty services needs all slices"},
 		{"a pod mode", zone.Config{Store: s, Domain: "a.", Pods: 9}, "pod mode 9: unknown"},
+		{"a name apart", zone.Config{Store: s, Domain: "a.", Apart: []string{"a..b"}}, `name apart "a..b": not a domain name`},
 		{"a namespace", zone.Config{Store: s, Domain: "a.", Namespaces: []string{"A.b"}}, `namespace "A.b": not a namespace's name`},
 	}
 	for _, tt := range tests {

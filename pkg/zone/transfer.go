@@ -181,7 +181,9 @@ func (t *transfer) answer(n *node, labels string, rrtype uint16) error {
 	t.ask = binary.BigEndian.AppendUint16(t.ask, wire.ClassIN)
 	t.q.Parse(t.ask)
 	r := reply{z: t.z, q: &t.q, now: t.now, room: math.MaxInt, dst: t.dst[:0], ede: wire.EDENone}
-	r.locate(t.q.Name(), wire.HeaderLen)
+	if !r.locate(t.q.Name(), wire.HeaderLen) {
+		return nil // a name apart
+	}
 	r.begin()
 	off := len(r.dst)
 	if n == nil {

@@ -31,7 +31,7 @@ const (
 // trust gives the worst of the grounds' kinds.
 func (r *reply) trust(g grounds) trust {
 	worst := fresh
-	for k := Services; k < kindCount; k++ {
+	for k := range Kind(kindCount) {
 		if g&(1<<k) != 0 {
 			worst = min(worst, r.trustKind(k))
 		}

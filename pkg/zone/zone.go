@@ -91,8 +91,8 @@ const maxDomain = wire.MaxName - len("\x0ahostmaster")
 
 // New checks the configuration. The store may be filled before or after.
 func New(cfg Config) (*Zone, error) {
-	if cfg.Store == nil {
-		return nil, errors.New("a zone needs a store")
+	if err := cfg.check(); err != nil {
+		return nil, err
 	}
 	domain, err := wireName(cfg.Domain)
 	if err != nil {
@@ -101,28 +101,16 @@ func New(cfg Config) (*Zone, error) {
 	if len(domain) > maxDomain {
 		return nil, fmt.Errorf("cluster domain %q: longer than %d octets", cfg.Domain, maxDomain)
 	}
-	if cfg.TTL < 0 || cfg.TTL > maxTTL {
-		return nil, fmt.Errorf("TTL %s: not within 0 to %s", cfg.TTL, maxTTL)
-	}
-	if cfg.StaleAfter < 0 {
-		return nil, fmt.Errorf("stale after %s: negative", cfg.StaleAfter)
-	}
-	if cfg.StaleAfter == 0 {
-		cfg.StaleAfter = defaultStaleAfter
-	}
-	if cfg.IgnoreEmpty && !cfg.AllSlices {
-		return nil, errors.New("ignoring empty services needs all slices")
-	}
-	if cfg.Pods > PodsVerified {
-		return nil, fmt.Errorf("pod mode %d: unknown", cfg.Pods)
-	}
-	if cfg.Elsewhere == nil {
-		cfg.Elsewhere = func() bool { return false }
-	}
 	z := &Zone{
 		store: cfg.Store, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second),
 		pods: cfg.Pods, podNames: cfg.PodNames, skipEmpty: cfg.IgnoreEmpty, allSlices: cfg.AllSlices, known: cfg.KnownSpaces,
 		staleAfter: cfg.StaleAfter, elsewhere: cfg.Elsewhere,
+	}
+	if z.staleAfter == 0 {
+		z.staleAfter = defaultStaleAfter
+	}
+	if z.elsewhere == nil {
+		z.elsewhere = func() bool { return false }
 	}
 	for _, p := range cfg.Ranges {
 		z.ranges = append(z.ranges, p.Masked())
@@ -134,9 +122,6 @@ func New(cfg Config) (*Zone, error) {
 		z.namespaces = make(map[string]struct{}, len(cfg.Namespaces))
 	}
 	for _, name := range cfg.Namespaces {
-		if !isLabel(name) {
-			return nil, fmt.Errorf("namespace %q: not a namespace's name", name)
-		}
 		z.namespaces[string(appendLabel(nil, name))] = struct{}{}
 	}
 	for _, name := range cfg.Apart {
@@ -150,4 +135,26 @@ func New(cfg Config) (*Zone, error) {
 	z.ns4, z.ns6 = string(v4), string(v6)
 	z.prepareSOA()
 	return z, nil
+}
+
+// check finds what is wrong with a configuration, apart from the domain.
+func (cfg *Config) check() error {
+	switch {
+	case cfg.Store == nil:
+		return errors.New("a zone needs a store")
+	case cfg.TTL < 0 || cfg.TTL > maxTTL:
+		return fmt.Errorf("TTL %s: not within 0 to %s", cfg.TTL, maxTTL)
+	case cfg.StaleAfter < 0:
+		return fmt.Errorf("stale after %s: negative", cfg.StaleAfter)
+	case cfg.IgnoreEmpty && !cfg.AllSlices:
+		return errors.New("ignoring empty services needs all slices")
+	case cfg.Pods > PodsVerified:
+		return fmt.Errorf("pod mode %d: unknown", cfg.Pods)
+	}
+	for _, name := range cfg.Namespaces {
+		if !isLabel(name) {
+			return fmt.Errorf("namespace %q: not a namespace's name", name)
+		}
+	}
+	return nil
 }
