@@ -49,9 +49,9 @@ func series(families []*dto.MetricFamily) map[string]float64 {
 	return found
 }
 
-// arrays adds what the arrays of resolve.Stats become. They are numbered from 1000: two by two by nine queries, seven
-// by eight responses, 17 durations.
-func arrays(want map[string]float64) {
+// arrays adds what the arrays of resolve.Stats become, and says what the fields after them begin with. They are numbered
+// from 1000: two by two by nine queries, seven by eight responses, 17 durations and their sum.
+func arrays(want map[string]float64) (next float64) {
 	n := 1000.0
 	for _, proto := range []string{"udp", "tcp"} {
 		for _, family := range []string{"ipv4", "ipv6"} {
@@ -67,6 +67,7 @@ func arrays(want map[string]float64) {
 			n++
 		}
 	}
+	return n + 18
 }
 
 // upstreams adds what a server's Stats become that are numbered from first.
@@ -89,17 +90,6 @@ func upstreams(want map[string]float64, zone, name string, first float64) {
 func TestValues(t *testing.T) {
 	t.Parallel()
 	want := map[string]float64{
-		"dropped_total":                                     1110,
-		"malformed_total":                                   1111,
-		"joined_total":                                      1112,
-		"prefetches_total":                                  1113,
-		"failures_total":                                    1114,
-		`panics_total{where="resolve"}`:                     1115,
-		`shed_total{reason="inflight"}`:                     1116,
-		`shed_total{reason="waiting"}`:                      1117,
-		`shed_total{reason="refresh"}`:                      1118,
-		"inflight":                                          1119,
-		"waiting":                                           1120,
 		"cache_hits_total":                                  2000,
 		"cache_misses_total":                                2001,
 		"cache_expired_total":                               2002,
@@ -142,7 +132,13 @@ func TestValues(t *testing.T) {
 		"config_last_reload_success_timestamp_seconds":      1700000000.25,
 		fmt.Sprintf(`build_info{commit="0123abc",goversion=%q,version="v1.2.3"}`, runtime.Version()): 1,
 	}
-	arrays(want)
+	n := arrays(want)
+	for i, name := range []string{
+		"dropped_total", "malformed_total", "joined_total", "prefetches_total", "failures_total", `panics_total{where="resolve"}`,
+		`shed_total{reason="inflight"}`, `shed_total{reason="waiting"}`, `shed_total{reason="refresh"}`, "inflight", "waiting",
+	} {
+		want[name] = n + float64(i)
+	}
 	cluster(want)
 	upstreams(want, ".", "udp://192.0.2.1:53", 3100)
 	upstreams(want, ".", "tcp://192.0.2.1:53", 3200)

@@ -37,7 +37,7 @@ func TestHandler(t *testing.T) {
 		t.Errorf("status %d, want 200", w.Code)
 	}
 	for _, want := range []string{
-		"\nnodecache_dropped_total 1110\n",        // ours
+		"\nnodecache_cache_hits_total 2000\n",     // ours
 		"\ngo_goroutines ", "\nprocess_open_fds ", // the runtime's and the process'
 		"\npromhttp_metric_handler_errors_total{cause=\"gathering\"} 0\n",
 	} {
