@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+)
+
+// maxManifestFile is the size of the largest file that is read. A list of 11,000 Services takes 10 MB.
+const maxManifestFile = 32 << 20
+
+// manifestFolder is what a folder of manifests holds, and held: the objects of a file outlive a mistake in it.
+//
+// A document that cannot be served any more takes nothing away. One that still names its object leaves that object as
+// it was; one that does not leaves every object of its file as it was, since any of them may be the one that it
+// names. They go when the file says what to do with them again: with a document that is good, or with none.
+type manifestFolder struct {
+	path  string
+	files []*manifestFile // by name
+	err   error           // why the folder cannot be read
+
+	// defect is told of a panic that a file caused; the file counts as wrong.
+	defect func(file string, panicked any, stack []byte)
+}
+
+// manifestFile is what one file holds.
+type manifestFile struct {
+	name     string
+	sum      [sha256.Size]byte // of its content
+	err      error             // why there is no content
+	objects  []manifest        // good ones, in the order of the file
+	kept     []manifest        // from before a mistake
+	problems []Problem
+}
+
+// look reads the files again and reports whether anything is not as it was.
+func (f *manifestFolder) look() bool {
+	entries, err := os.ReadDir(f.path)
+	if err != nil {
+		// A folder that is gone, or out of reach, says nothing about its objects.
+		changed := f.err == nil || f.err.Error() != err.Error()
+		f.err = err
+		return changed
+	}
+	changed := f.err != nil
+	f.err = nil
+	var files []*manifestFile
+	for _, entry := range entries {
+		name := entry.Name()
+		if !isManifest(name) {
+			continue
+		}
+		data, err := readManifest(filepath.Join(f.path, name))
+		if errors.Is(err, errFolder) {
+			continue
+		}
+		before := f.file(name)
+		if before != nil && before.same(data, err) {
+			files = append(files, before)
+			continue
+		}
+		changed = true
+		files = append(files, f.decode(name, data, err, before))
+	}
+	changed = changed || len(files) != len(f.files)
+	f.files = files
+	return changed
+}
+
+// file gives the file of that name, nil if there was none.
+func (f *manifestFolder) file(name string) *manifestFile {
+	i, found := slices.BinarySearchFunc(f.files, name, func(file *manifestFile, name string) int {
+		return strings.Compare(file.name, name)
+	})
+	if !found {
+		return nil
+	}
+	return f.files[i]
+}
+
+// isManifest tells by its name whether a file is one to read. Hidden files are not, which leaves out the folders
+// behind a ConfigMap's links, and neither is a file of kustomize, which is no object.
+func isManifest(name string) bool {
+	if strings.HasPrefix(name, ".") {
+		return false
+	}
+	stem, ext := strings.TrimSuffix(name, filepath.Ext(name)), filepath.Ext(name)
+	return ext == ".json" || (ext == ".yaml" || ext == ".yml") && stem != "kustomization"
+}
+
+// errFolder is the error of reading a folder.
+var errFolder = errors.New("a folder")
+
+// readManifest reads a file unless it is of a kind whose reading may never end. Its errors do not name the file.
+func readManifest(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, bare(err)
+	case info.IsDir():
+		return nil, errFolder
+	case !info.Mode().IsRegular():
+		return nil, errors.New("not a regular file")
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, bare(err)
+	}
+	defer func() { _ = file.Close() }() // only read from
+	data, err := io.ReadAll(io.LimitReader(file, maxManifestFile+1))
+	switch {
+	case err != nil:
+		return nil, bare(err)
+	case len(data) > maxManifestFile:
+		return nil, fmt.Errorf("more than %d MiB", maxManifestFile>>20)
+	}
+	return data, nil
+}
+
+// bare is an error without the path that it is about.
+func bare(err error) error {
+	if about, ok := errors.AsType[*fs.PathError](err); ok {
+		return about.Err
+	}
+	return err
+}
+
+// same reports whether a file still has the content it had.
+func (f *manifestFile) same(data []byte, err error) bool {
+	if err != nil || f.err != nil {
+		return err != nil && f.err != nil && err.Error() == f.err.Error()
+	}
+	return sha256.Sum256(data) == f.sum
+}
+
+// decode reads a file. What it was before, if anything, gives the objects that its mistakes keep.
+func (f *manifestFolder) decode(name string, data []byte, err error, before *manifestFile) *manifestFile {
+	file := &manifestFile{name: name, err: err}
+	var last []manifest
+	if before != nil {
+		last = slices.Concat(before.objects, before.kept)
+	}
+	if err != nil {
+		file.kept = last
+		file.problems = []Problem{{File: name, What: "reading: " + err.Error()}}
+		return file
+	}
+	file.sum = sha256.Sum256(data)
+	r := manifestReader{file: name}
+	f.guarded(&r, data)
+	file.objects, file.problems = r.objects, r.problems
+	good, broken := map[manifestID]bool{}, map[manifestID]bool{}
+	for i := range file.objects {
+		good[file.objects[i].id] = true
+	}
+	for _, id := range r.broken {
+		broken[id] = true
+	}
+	for i := range last {
+		if id := last[i].id; (r.nameless || broken[id]) && !good[id] {
+			file.kept = append(file.kept, last[i])
+		}
+	}
+	return file
+}
+
+// guarded decodes a file, and takes a panic of the decoders for a mistake in it.
+func (f *manifestFolder) guarded(r *manifestReader, data []byte) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			r.nameless = true
+			r.problems = append(r.problems, Problem{
+				File: r.file, Document: r.doc.number, Line: r.doc.line, What: fmt.Sprintf("a defect of node-cache: %v", panicked),
+			})
+			f.defect(r.file, panicked, debug.Stack())
+		}
+	}()
+	r.readFile(data)
+}
+
+// readFile decodes all documents of a file.
+func (r *manifestReader) readFile(data []byte) {
+	if filepath.Ext(r.file) != ".json" {
+		for _, doc := range splitManifest(data) {
+			r.readDocument(doc)
+		}
+		return
+	}
+	docs, line, err := splitJSON(data)
+	for _, doc := range docs {
+		r.readDocument(doc)
+	}
+	if err != nil {
+		r.nameless = true
+		r.problems = append(r.problems, Problem{
+			File: r.file, Document: len(docs) + 1, Line: line, What: "JSON: " + err.Error(),
+			Hint: "the file holds JSON objects, one after the other",
+		})
+	}
+}
+
+// all gives the objects of the folder, each once, and everything that is wrong. Of objects of the same name the
+// first is taken, by the name of the file and the place in it; one that a mistake kept comes after all others.
+func (f *manifestFolder) all() ([]manifest, []Problem) {
+	var objects []manifest
+	var problems []Problem
+	if f.err != nil {
+		problems = append(problems, Problem{
+			What: "reading the folder: " + bare(f.err).Error(), Hint: "what it gave is served until it can be read again",
+		})
+	}
+	first := map[manifestID]manifest{}
+	for _, file := range f.files {
+		problems = append(problems, file.problems...)
+		for _, o := range file.objects {
+			other, taken := first[o.id]
+			if !taken {
+				first[o.id] = o
+				objects = append(objects, o)
+				continue
+			}
+			problems = append(problems, Problem{
+				File: o.file, Document: o.document, Line: o.line,
+				What: fmt.Sprintf("%s: given before, in %s, document %d, line %d", o.id, other.file, other.document, other.line),
+				Hint: "remove one of the two; the first one is served",
+			})
+		}
+	}
+	for _, file := range f.files {
+		for _, o := range file.kept {
+			if _, taken := first[o.id]; !taken {
+				first[o.id] = o
+				objects = append(objects, o)
+			}
+		}
+	}
+	return objects, boundProblems(problems)
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxProblems bounds what is told of one folder: it may be full of something else.
+const maxProblems = 100
+
+// Problem is one thing that is wrong with a folder of manifests.
+type Problem struct {
+	File     string // its name in the folder; empty: the folder itself
+	Document int    // of the file, from 1, those with nothing but comments not counted; 0: the whole file
+	Line     int    // of the file, from 1; 0: not known
+	What     string // what is wrong; begins with the object and the path of the field, as far as they are known
+	Hint     string // what to write in its place; empty: there is nothing to add
+}
+
+// String returns the problem on one line, without its hint.
+func (p Problem) String() string {
+	var where []string
+	if p.Document > 0 {
+		where = append(where, "document "+strconv.Itoa(p.Document))
+	}
+	if p.Line > 0 {
+		where = append(where, "line "+strconv.Itoa(p.Line))
+	}
+	var b strings.Builder
+	for _, part := range []string{p.File, strings.Join(where, ", ")} {
+		if part != "" {
+			b.WriteString(part + ": ")
+		}
+	}
+	return b.String() + p.What
+}
+
+// boundProblems cuts a list that is too long, and says by how much.
+func boundProblems(list []Problem) []Problem {
+	if more := len(list) - maxProblems; more > 0 {
+		return append(list[:maxProblems:maxProblems], Problem{What: fmt.Sprintf("%d more problems", more)})
+	}
+	return list
+}
+
+// lineFinder finds the lines of a document's fields. It parses the document when it is first asked: most have no problems.
+type lineFinder struct {
+	doc  manifestDocument
+	root *yaml.Node // nil: not parsed
+}
+
+// line gives the line of the file where the field with that path stands, such as "spec.ports[1].name". Of one that is
+// missing it gives the line of what is above it, so the answer is never further off than the document's first line.
+func (f *lineFinder) line(path string) int {
+	if f.root == nil {
+		f.root = &yaml.Node{}
+		if err := yaml.Unmarshal(f.doc.text, f.root); err != nil {
+			f.root = &yaml.Node{} // this reader is more particular than the one that decodes: go without lines
+		}
+	}
+	if len(f.root.Content) == 0 {
+		return f.doc.line
+	}
+	node, found := f.root.Content[0], f.doc.line
+	for _, step := range pathSteps(path) {
+		if node.Kind == yaml.AliasNode {
+			node = node.Alias
+		}
+		key, value := child(node, step)
+		if value == nil {
+			return found
+		}
+		node, found = value, f.doc.first+key.Line-1
+	}
+	return found
+}
+
+// pathSteps splits a path at its dots and before its brackets.
+func pathSteps(path string) []string {
+	return strings.FieldsFunc(strings.ReplaceAll(path, "[", ".["), func(r rune) bool { return r == '.' })
+}
+
+// child gives the value of a key or index below node, and the node whose line is that of the pair.
+func child(node *yaml.Node, step string) (key, value *yaml.Node) {
+	if index, found := strings.CutPrefix(step, "["); found {
+		i, err := strconv.Atoi(strings.TrimSuffix(index, "]"))
+		if err != nil || node.Kind != yaml.SequenceNode || i < 0 || i >= len(node.Content) {
+			return nil, nil
+		}
+		return node.Content[i], node.Content[i]
+	}
+	if node.Kind != yaml.MappingNode {
+		return nil, nil
+	}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		if node.Content[i].Value == step {
+			return node.Content[i], node.Content[i+1]
+		}
+	}
+	return nil, nil
+}
