@@ -77,7 +77,8 @@ func watchFamilies() []family {
 		{
 			"event_to_answer_seconds", histogram, "Time until a change of an object is in the answers: from the event's arrival here, or from the change, " +
 				"where the object carries its time and as far as both clocks agree.",
-			[]label{{"from", []string{"arrival", "change"}}}, readLag,
+			[]label{{"from", []string{"arrival", "change"}}},
+			readLag,
 		},
 	}
 }

@@ -50,7 +50,7 @@ func series(families []*dto.MetricFamily) map[string]float64 {
 }
 
 // arrays adds what the arrays of resolve.Stats become, and says what the fields after them begin with. They are numbered
-// from 1000: two by two by nine queries, seven by eight responses, 17 durations and their sum.
+// from 1000: two by two by nine queries, eight responses for each source, 17 durations and their sum.
 func arrays(want map[string]float64) (next float64) {
 	n := 1000.0
 	for _, proto := range []string{"udp", "tcp"} {
@@ -61,7 +61,7 @@ func arrays(want map[string]float64) (next float64) {
 			}
 		}
 	}
-	for _, source := range []string{"zone", "cache", "upstream", "failure", "local", "refused", "shed"} {
+	for _, source := range resolve.Sources() {
 		for _, rcode := range []string{"NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "BADVERS", "other"} {
 			want[fmt.Sprintf("responses_total{rcode=%q,source=%q}", rcode, source)] = n
 			n++
@@ -133,10 +133,11 @@ func TestValues(t *testing.T) {
 		fmt.Sprintf(`build_info{commit="0123abc",goversion=%q,version="v1.2.3"}`, runtime.Version()): 1,
 	}
 	n := arrays(want)
-	for i, name := range []string{
-		"dropped_total", "malformed_total", "joined_total", "prefetches_total", "failures_total", `panics_total{where="resolve"}`,
-		`shed_total{reason="inflight"}`, `shed_total{reason="waiting"}`, `shed_total{reason="refresh"}`, "inflight", "waiting",
-	} {
+	names := []string{"dropped_total", "malformed_total", "joined_total", "prefetches_total", "failures_total", `panics_total{where="resolve"}`}
+	for _, reason := range resolve.Sheds() {
+		names = append(names, fmt.Sprintf("shed_total{reason=%q}", reason))
+	}
+	for i, name := range append(names, "inflight", "waiting") {
 		want[name] = n + float64(i)
 	}
 	cluster(want)
