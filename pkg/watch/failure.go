@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"errors"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+)
+
+var (
+	errFrozen   = errors.New("the watch is open, but nothing came for too long")
+	errNoAnswer = errors.New("the server does not answer")
+	errCut      = errors.New("the server ended the first list before its end")
+	errNoProof  = errors.New("neither of two watches had a bookmark")
+	errPanic    = errors.New("recovered from a panic")
+)
+
+// Reasons that begin KindStats.LastError.
+const (
+	reasonForbidden    = "forbidden"    // RBAC has no rule for it
+	reasonUnauthorized = "unauthorized" // the credentials are not taken
+	reasonExpired      = "history lost" // 410: the list is read anew
+	reasonBusy         = "busy"         // 429
+	reasonFrozen       = "frozen"
+	reasonUnreachable  = "unreachable"
+	reasonInternal     = "internal"
+	reasonServer       = "server error"
+)
+
+// reasonOf sorts an error. Two errors of one reason are not news: their texts may differ in a port.
+func reasonOf(err error) string {
+	status := apierrors.APIStatus(nil)
+	switch {
+	case apierrors.IsForbidden(err):
+		return reasonForbidden
+	case apierrors.IsUnauthorized(err):
+		return reasonUnauthorized
+	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		return reasonExpired
+	case apierrors.IsTooManyRequests(err):
+		return reasonBusy
+	case errors.Is(err, errFrozen), errors.Is(err, errNoProof):
+		return reasonFrozen
+	case errors.Is(err, errPanic):
+		return reasonInternal
+	case errors.As(err, &status):
+		if r := status.Status().Reason; r != metav1.StatusReasonUnknown {
+			return strings.ToLower(string(r))
+		}
+		return reasonServer
+	default:
+		return reasonUnreachable
+	}
+}
+
+// listMayHelp says whether a plain list can give what a watch with a first list could not, after so many failures in a row. A
+// server that does not know such watches says so with a client error or an internal one, and then a list is the way.
+// One that is away, overloaded or refuses is not helped by a second and more costly request.
+func listMayHelp(err error, failures int) bool {
+	status := apierrors.APIStatus(nil)
+	switch {
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err), utilnet.IsConnectionRefused(err):
+		return false
+	case failures >= 3:
+		return true // whatever it is, some proxies and servers fail at streams only
+	case apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err):
+		return false
+	default:
+		return errors.As(err, &status)
+	}
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+)
+
+// A sink is a feed as the reflector's store. It keeps no object: each goes to the target at once, also those of a first
+// list, of which the reflector keeps only what the sink's transformer leaves, the keys.
+type sink struct {
+	*feed
+}
+
+// An objectKey is what is left of an object of a first list.
+type objectKey struct {
+	namespace, name string
+}
+
+// object is what every API object is.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// Add implements [cache.ReflectorStore].
+func (s sink) Add(obj any) error { return s.event(obj, false) }
+
+// Update implements [cache.ReflectorStore].
+func (s sink) Update(obj any) error { return s.event(obj, false) }
+
+// Delete implements [cache.ReflectorStore].
+func (s sink) Delete(obj any) error { return s.event(obj, true) }
+
+// event applies one event of a watch.
+func (s sink) event(obj any, deleted bool) error {
+	came := s.arrived()
+	o, err := s.take(obj)
+	if err != nil {
+		return err
+	}
+	changed := true
+	if deleted {
+		s.target.remove(o.GetNamespace(), o.GetName(), came.at)
+	} else {
+		changed = s.target.put(o, came.at)
+	}
+	s.view.events.Add(1)
+	applied := s.now()
+	s.view.arrival.observe(applied.Sub(came.at))
+	if at, ok := changedAt(o); ok && changed && !deleted {
+		s.view.change.observe(applied.Sub(at))
+	}
+	if came.proves {
+		s.proven(context.Background(), came.at)
+	}
+	return nil
+}
+
+// Bookmark implements [cache.ReflectorBookmarkStore]. A bookmark says that all before its version was sent. One of an
+// older version than was seen here comes from a server that is behind, and proves nothing.
+func (s sink) Bookmark(resourceVersion string) error {
+	came := s.arrived()
+	if version, ok := s.see(resourceVersion); ok && version < s.highest.Load() {
+		return nil
+	}
+	if came.proves {
+		s.proven(context.Background(), came.at)
+	}
+	return nil
+}
+
+// Transformer implements [cache.TransformingStore]: it is called with each object of a first list.
+func (s sink) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) {
+		o, err := s.take(obj)
+		if err != nil {
+			return nil, err
+		}
+		return s.first(o), nil
+	}
+}
+
+// first applies one object of a first list.
+func (s sink) first(o object) objectKey {
+	s.target.put(o, s.now())
+	s.view.events.Add(1)
+	return objectKey{o.GetNamespace(), o.GetName()}
+}
+
+// Replace implements [cache.ReflectorStore]: it is called at the end of a first list, with the keys of the objects that
+// went through the transformer, or with the objects of a plain list.
+func (s sink) Replace(list []any, resourceVersion string) error {
+	keys := make(map[objectKey]struct{}, len(list))
+	at := s.listAsked
+	if s.stream != nil && s.stream.listedAt.After(at) {
+		at = s.stream.listedAt
+	}
+	for _, item := range list {
+		key, ok := item.(objectKey)
+		if !ok {
+			o, err := s.take(item)
+			if err != nil {
+				return err
+			}
+			key = s.first(o)
+		}
+		keys[key] = struct{}{}
+	}
+	s.target.retain(func(namespace, name string) bool {
+		_, ok := keys[objectKey{namespace, name}]
+		return ok || !s.query.covers(namespace, name)
+	}, s.now())
+	// A list that is older than what was seen is one of a server whose history was set back: from now on that is the truth.
+	if version, ok := s.see(resourceVersion); ok {
+		s.highest.Store(version)
+	}
+	s.listError, s.failures = nil, 0
+	s.proven(context.Background(), at)
+	return nil
+}
+
+// Resync implements [cache.ReflectorStore]. There is nothing to resync.
+func (s sink) Resync() error { return nil }
+
+// take reads what the reflector hands over.
+func (s sink) take(obj any) (object, error) {
+	o, ok := obj.(object)
+	if !ok {
+		return nil, fmt.Errorf("unexpected object %T", obj)
+	}
+	s.see(o.GetResourceVersion())
+	return o, nil
+}
+
+// arrived tells of the event that the reflector hands over now.
+func (s sink) arrived() arrival {
+	select {
+	case a := <-s.stream.arrivals:
+		return a
+	default:
+		return arrival{at: s.now()}
+	}
+}
+
+var (
+	_ cache.TransformingStore      = sink{}
+	_ cache.ReflectorBookmarkStore = sink{}
+)

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// Endpoints says which EndpointSlices a zone gets.
+type Endpoints uint8
+
+// The choices.
+const (
+	EndpointsHeadless Endpoints = iota // of headless services only
+	EndpointsAll
+	EndpointsNone
+)
+
+// Config is what a Watch is made from.
+type Config struct {
+	Kubeconfig string      // a file; empty: the pod's service account
+	Store      *zone.Store // filled; nil: none is, only Follow counts
+	Endpoints  Endpoints
+	Pods       bool     // are Pods wanted?
+	Namespaces []string // only these are watched, each by watches of its own; empty: all
+
+	// ServiceSelector is a label selector for Services, and as in CoreDNS for EndpointSlices and Pods too: the controller
+	// gives a slice the labels of its Service. NamespaceSelector is one for Namespaces: the store gets no others, and it is
+	// for the zone to hide what is in those ([zone.Config] KnownSpaces). Empty: all.
+	ServiceSelector, NamespaceSelector string
+
+	// StaleAfter is how old the zone lets a view become. A watch that has shown nothing for nine tenths of it is
+	// given up and begun anew. At least 5 s; 0: 90 s.
+	StaleAfter time.Duration
+
+	Follow    *Follow // nil: none
+	NodeName  string  // the node that NodeZone asks about
+	UserAgent string  // empty: node-cache
+	Log       *slog.Logger
+	Now       func() time.Time
+
+	dial dialFunc // in tests; nil: the network
+}
+
+// A Watch fills a store from the API server. It keeps no object itself.
+type Watch struct {
+	cfg      Config
+	clients  *clients
+	lines    *lines
+	views    []*view // of the store's kinds, in their order
+	followed []*view // of the service that is followed
+	follower *follower
+	feeds    []*feed
+	panics   atomic.Uint64
+	ready    chan struct{}
+	unready  atomic.Int32 // feeds that are not settled
+	untold   atomic.Int32 // feeds of the follower that are not settled
+}
+
+// New reads the credentials and makes a Watch that is to be Run. It opens no connection.
+func New(cfg Config) (*Watch, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	w := &Watch{cfg: cfg, lines: newLines(cfg.dial, cfg.Now), ready: make(chan struct{})}
+	var err error
+	if w.clients, err = newClients(cfg.Kubeconfig, cfg.UserAgent, w.lines); err != nil {
+		return nil, err
+	}
+	if cfg.Store != nil {
+		w.addKinds()
+	}
+	if cfg.Follow != nil {
+		w.addFollow()
+	}
+	w.shareLimits()
+	w.unready.Store(int32(len(w.feeds)))
+	return w, nil
+}
+
+// check fills what may be left out.
+func (cfg *Config) check() error {
+	if cfg.Store == nil && cfg.Follow == nil {
+		return errors.New("a watch needs a store to fill, or a service to follow")
+	}
+	if cfg.StaleAfter == 0 {
+		cfg.StaleAfter = defaultStaleAfter
+	}
+	if cfg.StaleAfter < minStaleAfter {
+		return fmt.Errorf("stale after %s: shorter than %s, within which the API server need not say anything", cfg.StaleAfter, minStaleAfter)
+	}
+	for _, s := range []string{cfg.ServiceSelector, cfg.NamespaceSelector} {
+		if _, err := labels.Parse(s); err != nil {
+			return fmt.Errorf("reading label selector %q: %w", s, err)
+		}
+	}
+	if cfg.UserAgent == "" {
+		cfg.UserAgent = "node-cache"
+	}
+	return nil
+}
+
+// addKinds makes the feeds of the store.
+func (w *Watch) addKinds() {
+	spaces := w.cfg.Namespaces
+	if len(spaces) == 0 {
+		spaces = []string{""}
+	}
+	for _, kind := range w.kinds() {
+		v := &view{kind: kind, store: w.cfg.Store}
+		w.views = append(w.views, v)
+		for _, space := range spaces {
+			q := w.queryFor(kind)
+			if kind == zone.Namespaces {
+				q.only = space
+			} else {
+				q.namespace = space
+			}
+			w.addFeed(v, q, zoneTarget{w.cfg.Store, kind}, w.settled)
+		}
+	}
+	w.cfg.Store.Expect(w.kinds()...)
+}
+
+// kinds gives the kinds of objects the store gets, in their order.
+func (w *Watch) kinds() []zone.Kind {
+	kinds := []zone.Kind{zone.Services}
+	if w.cfg.Endpoints != EndpointsNone {
+		kinds = append(kinds, zone.Slices)
+	}
+	kinds = append(kinds, zone.Namespaces)
+	if w.cfg.Pods {
+		kinds = append(kinds, zone.Pods)
+	}
+	return kinds
+}
+
+// queryFor gives the query of a kind, for all namespaces.
+func (w *Watch) queryFor(kind zone.Kind) query {
+	q := query{client: w.clients.core, labels: w.cfg.ServiceSelector}
+	switch kind {
+	case zone.Slices:
+		q.client, q.resource, q.example = w.clients.discovery, "endpointslices", &discoveryv1.EndpointSlice{}
+		if w.cfg.Endpoints == EndpointsHeadless {
+			q.labels = strings.TrimPrefix(q.labels+","+corev1.IsHeadlessService, ",")
+		}
+	case zone.Namespaces:
+		q.resource, q.example, q.labels = "namespaces", &corev1.Namespace{}, w.cfg.NamespaceSelector
+	case zone.Pods:
+		q.resource, q.example = "pods", &corev1.Pod{}
+		q.fields = "status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown"
+	default:
+		q.resource, q.example = "services", &corev1.Service{}
+	}
+	return q
+}
+
+// addFollow makes the feeds of the follower: one Service, and its EndpointSlices.
+func (w *Watch) addFollow() {
+	w.follower = newFollower(*w.cfg.Follow)
+	for _, kind := range []zone.Kind{zone.Services, zone.Slices} {
+		q := query{namespace: w.cfg.Follow.Namespace}
+		if kind == zone.Services {
+			q.client, q.resource, q.example = w.clients.core, "services", &corev1.Service{}
+			q.only = w.cfg.Follow.Service
+		} else {
+			q.client, q.resource, q.example = w.clients.discovery, "endpointslices", &discoveryv1.EndpointSlice{}
+			q.labels = discoveryv1.LabelServiceName + "=" + w.cfg.Follow.Service
+		}
+		v := &view{kind: kind}
+		w.followed = append(w.followed, v)
+		w.untold.Add(1)
+		w.addFeed(v, q, followTarget{w.follower, kind}, func() {
+			if w.untold.Add(-1) == 0 {
+				w.follower.settle()
+			}
+			w.settled()
+		})
+	}
+}
+
+// addFeed makes a feed of the view.
+func (w *Watch) addFeed(v *view, q query, t target, settled func()) {
+	w.feeds = append(w.feeds, &feed{
+		query: q, target: t, view: v, part: v.add(), settled: settled,
+		pace: newPace(w.cfg.StaleAfter), lines: w.lines, panics: &w.panics,
+		log: w.cfg.Log, now: w.cfg.Now,
+	})
+}
+
+// settled notes that a feed has its first list, or will have none.
+func (w *Watch) settled() {
+	if w.unready.Add(-1) == 0 {
+		close(w.ready)
+	}
+}
+
+// Run watches until ctx ends, whatever becomes of the API server.
+func (w *Watch) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	if w.follower != nil {
+		wg.Go(func() { w.follower.run(ctx) })
+	}
+	for _, f := range w.feeds {
+		wg.Go(func() { f.run(ctx) })
+	}
+	wg.Wait()
+	w.clients.http.CloseIdleConnections()
+	return nil
+}
+
+// String names the task.
+func (w *Watch) String() string { return "watch of the API server" }
+
+// Ready is closed once every kind that may be read is in sync. A kind that the server forbids is not waited for.
+func (w *Watch) Ready() <-chan struct{} { return w.ready }
+
+// NodeZone asks the API server for the topology zone of the node. It is empty for a node that has none.
+func (w *Watch) NodeZone(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	var node corev1.Node
+	if err := w.clients.core.Get().Resource("nodes").Name(w.cfg.NodeName).Do(ctx).Into(&node); err != nil {
+		return "", fmt.Errorf("reading node %s: %w", w.cfg.NodeName, err)
+	}
+	return node.Labels[corev1.LabelTopologyZone], nil
+}
+
+// Stats reads the counters.
+func (w *Watch) Stats() Stats {
+	now := w.cfg.Now()
+	s := Stats{Requests: w.clients.requests.Load(), Panics: w.panics.Load()}
+	for _, v := range w.views {
+		s.Kinds = append(s.Kinds, v.stats(now))
+	}
+	s.Follow.Synced = len(w.followed) > 0
+	for _, v := range w.followed {
+		k := v.stats(now)
+		s.Follow.Synced = s.Follow.Synced && k.Synced
+		if s.Follow.LastError == "" {
+			s.Follow.LastError = k.LastError
+		}
+	}
+	return s
+}
+
+// shareLimits gives the feeds of one resource one limit.
+func (w *Watch) shareLimits() {
+	limits := make(map[string]*rate.Limiter)
+	for _, f := range w.feeds {
+		l := limits[f.query.resource]
+		if l == nil {
+			l = rate.NewLimiter(requestsPerSecond, requestBurst)
+			limits[f.query.resource] = l
+		}
+		l.SetBurst(l.Burst() + 1)
+		f.limiter = l
+	}
+}
