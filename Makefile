@@ -12,8 +12,14 @@ help: ## list these targets
 build: ## build the static binary bin/node-cache
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/node-cache ./cmd/node-cache
 
-run: build ## build, then answer on 127.0.0.1:1053 in front of /etc/resolv.conf
-	bin/node-cache agent
+run: build ## build, then answer the example cluster's names on 127.0.0.1:1053
+	@echo 'node-cache $(VERSION) answers DNS on 127.0.0.1:1053, UDP and TCP. In another terminal:'
+	@echo '  dig @127.0.0.1 -p 1053 web.shop.svc.cluster.local     a Service of examples/cluster; edit the files there'
+	@echo '  dig @127.0.0.1 -p 1053 _pg._tcp.db.shop.svc.cluster.local SRV'
+	@echo '  dig @127.0.0.1 -p 1053 example.com                    from the nameservers of /etc/resolv.conf'
+	@echo "  curl 'http://127.0.0.1:9253/status?format=text'       how it is doing"
+	@echo 'Ctrl-C stops it.'
+	bin/node-cache agent --config examples/node-cache.yaml
 
 test: ## install what the tests need, then run every suite
 	hack/test.sh

@@ -11,19 +11,24 @@ import (
 )
 
 func checkCommand() *cobra.Command {
-	var show bool
+	var show, central bool
 	cmd := &cobra.Command{
-		Use:   "check [FILE]",
+		Use:   "check [--resolver] [FILE]",
 		Short: "Check a configuration file as the agent would read it",
-		Long: `Check a configuration file with the code the agent reads it with. Every problem
-is reported at once, with its path and a hint. Exit code 0: good; 1: not.`,
+		Long: `Check a configuration file with the code the agent, or with --resolver the central
+resolver, reads it with. Every problem is reported at once, with its path and a
+hint. Exit code 0: good; 1: not.`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, name := config.Default(config.Agent), "built-in defaults"
+			role := config.Agent
+			if central {
+				role = config.Resolver
+			}
+			cfg, name := config.Default(role), "built-in defaults"
 			if len(args) == 1 {
 				var err error
 				name = args[0]
-				if cfg, err = config.Load(name, config.Agent); err != nil {
+				if cfg, err = config.Load(name, role); err != nil {
 					return err
 				}
 			} else if !show {
@@ -42,5 +47,6 @@ is reported at once, with its path and a hint. Exit code 0: good; 1: not.`,
 		},
 	}
 	cmd.Flags().BoolVar(&show, "print", false, "print the whole configuration, defaults filled in, instead of `ok`")
+	cmd.Flags().BoolVar(&central, "resolver", false, "check it as the file of a central resolver, whose defaults are others")
 	return cmd
 }

@@ -21,12 +21,12 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
-	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
 // Options is what an agent is made from.
 type Options struct {
 	File    string         // configuration file, followed while the agent runs; empty: none
+	Role    config.Role    // whose defaults hold: an agent's or a central resolver's
 	Config  *config.Config // the configuration when there is no file; nil: the defaults
 	Version string
 	Log     io.Writer // takes the log
@@ -34,7 +34,7 @@ type Options struct {
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 }
 
-// An Agent is one node's DNS cache.
+// An Agent is one node's DNS cache, or a cluster's central resolver.
 type Agent struct {
 	options  Options
 	sink     *switchable
@@ -86,7 +86,7 @@ func New(o Options) (*Agent, error) {
 // load reads the configuration, makes the log that it asks for, and begins to
 // watch the file before it is read, so that no change falls between the two.
 func (a *Agent) load() (config.Config, error) {
-	cfg := config.Default(config.Agent)
+	cfg := config.Default(a.options.Role)
 	if a.options.Config != nil {
 		cfg = *a.options.Config
 	}
@@ -94,10 +94,11 @@ func (a *Agent) load() (config.Config, error) {
 	if a.options.File != "" {
 		a.watcher, watchErr = config.NewWatcher(config.WatcherConfig{
 			Path:    a.options.File,
+			Role:    a.options.Role,
 			Changed: a.Reload,
 			Log:     slog.New(slog.DiscardHandler),
 		})
-		cfg, err = config.Load(a.options.File, config.Agent)
+		cfg, err = config.Load(a.options.File, a.options.Role)
 	}
 	if err = cmp.Or(err, watchErr); err != nil {
 		return cfg, err
@@ -186,10 +187,13 @@ func (a *Agent) Ready() <-chan struct{} { return a.ready }
 func (a *Agent) notReady() error {
 	select {
 	case <-a.ready:
-		return nil
 	default:
 		return errors.New("starting")
 	}
+	if c := a.running.Load().cluster; !c.inSync() {
+		return fmt.Errorf("the cluster zone is not in sync: %s", c.why())
+	}
+	return nil
 }
 
 // Config is the configuration in use.
@@ -220,8 +224,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBelow()
 	var under errgroup.Group
-	pools := keeper{stop: make(map[*upstream.Pool]context.CancelFunc)}
-	pools.keep(below, a.running.Load(), under.Go)
+	parts := newKeeper(below, under.Go)
+	parts.start(a.running.Load())
 	under.Go(func() error { return a.resolver.Run(below) })
 	if a.admin != nil {
 		under.Go(func() error { return a.admin.Run(below) })
@@ -233,7 +237,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		serving.Go(func() error { return a.tcp[i].Run(ctx) })
 	}
 	serving.Go(func() error {
-		a.takeReloads(ctx, func(r *running) { pools.keep(below, r, under.Go) })
+		a.takeReloads(ctx, parts)
+		return nil
+	})
+	serving.Go(func() error {
+		a.learnNodeZone(ctx)
 		return nil
 	})
 	if a.watcher != nil {

@@ -22,9 +22,10 @@ import (
 
 // A running is one configuration put to work.
 type running struct {
-	config config.Config
-	cache  *cache.Cache
-	routes []route // in the order of the configuration
+	config  config.Config
+	cache   *cache.Cache
+	routes  []route  // in the order of the configuration
+	cluster *cluster // nil: there is none
 }
 
 // A route is a zone and its pool. The pool outlives a reload that leaves the
@@ -50,6 +51,9 @@ func (a *Agent) build(cfg config.Config, old *running) (*running, error) {
 	var err error
 	if r.cache, err = a.cacheFor(cfg.Cache, old); err != nil {
 		return nil, fmt.Errorf("making the cache: %w", err)
+	}
+	if r.cluster, err = a.clusterFor(&r.config, old); err != nil {
+		return nil, err
 	}
 	return r, nil
 }
@@ -118,17 +122,22 @@ func leadsBack(addr netip.AddrPort, listen config.Listen) bool {
 
 // isLocal tells whether an address is this machine's.
 func isLocal(addr netip.Addr) bool {
-	if addr.IsLoopback() {
-		return true
-	}
+	return addr.IsLoopback() || slices.Contains(localAddrs(), addr.WithZone(""))
+}
+
+// localAddrs are this machine's addresses, none if it does not tell.
+func localAddrs() []netip.Addr {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
-		return false
+		return nil
 	}
-	return slices.ContainsFunc(addrs, func(a net.Addr) bool {
-		prefix, err := netip.ParsePrefix(a.String())
-		return err == nil && prefix.Addr() == addr.WithZone("")
-	})
+	local := make([]netip.Addr, 0, len(addrs))
+	for _, a := range addrs {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			local = append(local, prefix.Addr())
+		}
+	}
+	return local
 }
 
 // cacheFor is old's cache if its size stays, else a new one with what fits.
@@ -172,12 +181,23 @@ func (a *Agent) plan(r *running) (*resolve.Plan, error) {
 		}
 		p.Hostname = name
 	}
+	var err error
+	if p.Zone, err = r.cluster.view(cfg); err != nil {
+		return nil, fmt.Errorf("making the cluster zone: %w", err)
+	}
 	for _, route := range r.routes {
 		suffix, err := wireName(route.zone)
 		if err != nil {
 			return nil, err
 		}
 		p.Routes = append(p.Routes, resolve.Route{Suffix: suffix, Upstream: route.pool, Subnet: route.subnet})
+	}
+	for _, name := range r.cluster.centralRoutes(cfg) {
+		suffix, err := wireName(name)
+		if err != nil {
+			return nil, err
+		}
+		p.Routes = append(p.Routes, resolve.Route{Suffix: suffix, Upstream: r.cluster.central, Exact: true})
 	}
 	return p, nil
 }
@@ -209,28 +229,58 @@ func (a *Agent) queryLog(q config.QueryLog) *resolve.QueryLog {
 	return l
 }
 
-// A keeper runs pools and stops those that no configuration uses any more.
-type keeper struct {
-	stop map[*upstream.Pool]context.CancelFunc
+// A task is a part that runs in the background for as long as a configuration has
+// use for it.
+type task interface {
+	Run(ctx context.Context) error
 }
 
-// keep starts the pools of r that do not run yet, through start, and ends the
-// others. A flight that still uses an ended pool is answered all the same.
-func (k *keeper) keep(ctx context.Context, r *running, start func(func() error)) {
-	used := make(map[*upstream.Pool]bool, len(r.routes))
+// tasks are the parts of r that run.
+func (r *running) tasks() []task {
+	var list []task
 	for _, route := range r.routes {
-		used[route.pool] = true
-		if k.stop[route.pool] != nil {
+		list = append(list, route.pool)
+	}
+	if c := r.cluster; c != nil && c.source != nil {
+		list = append(list, c.source)
+	}
+	if c := r.cluster; c != nil && c.central != nil {
+		list = append(list, c.central)
+	}
+	return list
+}
+
+// A keeper runs tasks and stops those that no configuration uses any more.
+type keeper struct {
+	ctx   context.Context //nolint:containedctx // of all tasks: it outlives each call and ends with Run
+	begin func(func() error)
+	stop  map[task]context.CancelFunc
+}
+
+func newKeeper(ctx context.Context, begin func(func() error)) *keeper {
+	return &keeper{ctx: ctx, begin: begin, stop: make(map[task]context.CancelFunc)}
+}
+
+// start runs the tasks of r that do not run yet.
+func (k *keeper) start(r *running) {
+	for _, t := range r.tasks() {
+		if k.stop[t] != nil {
 			continue
 		}
-		ctx, cancel := context.WithCancel(ctx)
-		k.stop[route.pool] = cancel
-		start(func() error { return route.pool.Run(ctx) })
+		ctx, cancel := context.WithCancel(k.ctx)
+		k.stop[t] = cancel
+		k.begin(func() error { return t.Run(ctx) })
 	}
-	for pool, cancel := range k.stop {
-		if !used[pool] {
+}
+
+// only ends every task that r has no use for. A flight that still uses an ended
+// pool is answered all the same.
+func (k *keeper) only(r *running) {
+	used := r.tasks()
+	for t, cancel := range k.stop {
+		if !slices.Contains(used, t) {
 			cancel()
-			delete(k.stop, pool)
+			delete(k.stop, t)
 		}
 	}
 }

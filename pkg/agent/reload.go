@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/resolve"
 )
 
 // reloadState counts configurations put to work and refused.
@@ -34,18 +35,28 @@ func (s *reloadState) failed(err error) {
 	s.lastError.Store(&text)
 }
 
+// syncPatience is how long a reload waits for a new source of the cluster zone. The
+// old one answers meanwhile.
+const syncPatience = 10 * time.Second
+
 // A request is a configuration to put to work, or why there is none.
 type request struct {
-	cfg  config.Config
-	err  error
-	done chan struct{}
+	cfg    config.Config
+	err    error
+	replan bool // only plan anew: what is known outside the configuration has changed
+	done   chan struct{}
 }
 
 // Reload puts cfg to work, or, when err is not nil, says that there is a bad
 // configuration and keeps the running one. It returns when that is done, or the
 // agent is stopping. The agent must run.
 func (a *Agent) Reload(cfg config.Config, err error) {
-	r := request{cfg: cfg, err: err, done: make(chan struct{})}
+	a.request(request{cfg: cfg, err: err})
+}
+
+// request has Run deal with r.
+func (a *Agent) request(r request) {
+	r.done = make(chan struct{})
 	select {
 	case a.requests <- r:
 		<-r.done
@@ -53,16 +64,19 @@ func (a *Agent) Reload(cfg config.Config, err error) {
 	}
 }
 
-// takeReloads applies what Reload asks for until ctx ends; keep runs the pools
-// of a new configuration.
-func (a *Agent) takeReloads(ctx context.Context, keep func(*running)) {
+// takeReloads applies what Reload asks for until ctx ends; keep runs the parts of
+// a new configuration.
+func (a *Agent) takeReloads(ctx context.Context, keep *keeper) {
 	defer close(a.stopped)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case r := <-a.requests:
-			if r.err == nil {
+			switch {
+			case r.replan:
+				r.err = a.replan()
+			case r.err == nil:
 				r.err = a.apply(ctx, keep, r.cfg)
 			}
 			if r.err != nil {
@@ -73,18 +87,20 @@ func (a *Agent) takeReloads(ctx context.Context, keep func(*running)) {
 	}
 }
 
-// apply puts cfg to work: everything is built first, then the resolver's plan is
-// swapped in one step, then what is no longer used ends. A query sees the old
-// plan or the new one, whole.
-func (a *Agent) apply(ctx context.Context, keep func(*running), cfg config.Config) error {
+// apply puts cfg to work: everything is built first, and a new source of cluster
+// names is in sync, then the resolver's plan is swapped in one step, then what is no
+// longer used ends. A query sees the old plan or the new one, whole.
+func (a *Agent) apply(ctx context.Context, keep *keeper, cfg config.Config) error {
 	old := a.running.Load()
 	fixed := restartOnly(&cfg, &old.config)
 	r, err := a.build(cfg, old) //nolint:contextcheck // it only reads files, and nothing in it waits
 	if err != nil {
 		return err
 	}
-	plan, err := a.plan(r)
+	keep.start(r)
+	plan, err := a.prepared(ctx, r, old)
 	if err != nil {
+		keep.only(old)
 		return err
 	}
 	a.sink.use(a.options.Log, cfg.Log)
@@ -94,12 +110,32 @@ func (a *Agent) apply(ctx context.Context, keep func(*running), cfg config.Confi
 	}
 	a.running.Store(r)
 	a.resolver.Swap(plan)
-	keep(r)
+	keep.only(r)
 	a.reloads.succeeded(time.Now())
 	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load())
 	if len(fixed) > 0 {
 		a.log.WarnContext(ctx, "configuration needs a restart to apply whole", "keys", fixed)
 	}
+	return nil
+}
+
+// prepared is the plan of r once r knows what old does.
+func (a *Agent) prepared(ctx context.Context, r, old *running) (*resolve.Plan, error) {
+	if old.cluster.inSync() {
+		if err := r.cluster.synced(ctx, syncPatience); err != nil {
+			return nil, err
+		}
+	}
+	return a.plan(r)
+}
+
+// replan plans anew by the running configuration.
+func (a *Agent) replan() error {
+	plan, err := a.plan(a.running.Load())
+	if err != nil {
+		return err
+	}
+	a.resolver.Swap(plan)
 	return nil
 }
 

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// A source tells what is in the cluster: the API server's watches, or a folder of
+// manifests.
+type source interface {
+	task
+	Ready() <-chan struct{}
+	Stats() watch.Stats
+}
+
+// A cluster is what this process knows of the Kubernetes cluster around it, and
+// whom it asks about the rest. A reload that leaves its settings as they are keeps
+// it, with all it knows.
+type cluster struct {
+	store     *zone.Store         // nil: this process answers no cluster names itself
+	source    source              // nil: nothing of the cluster is followed
+	endpoints *upstream.Endpoints // of the central resolver's service; nil: none is followed
+	central   *upstream.Pool      // nil: there is no central resolver
+	nodeZone  *atomic.Pointer[string]
+}
+
+// clusterFor is what cfg says of the cluster, taking over from old what stays.
+// It is nil if there is no cluster.
+func (a *Agent) clusterFor(cfg *config.Config, old *running) (*cluster, error) {
+	if cfg.Cluster.Resolver == config.ResolverNone {
+		return nil, nil //nolint:nilnil // no cluster is no mistake
+	}
+	c := &cluster{nodeZone: new(atomic.Pointer[string])}
+	kept := old != nil && old.cluster != nil
+	if kept && sameSource(&cfg.Cluster, &old.config.Cluster) {
+		c.store, c.source, c.endpoints, c.nodeZone = old.cluster.store, old.cluster.source, old.cluster.endpoints, old.cluster.nodeZone
+	} else if err := a.makeSource(c, &cfg.Cluster); err != nil {
+		return nil, err
+	}
+	switch {
+	case !cfg.Cluster.Central.IsSet():
+	case kept && c.endpoints == old.cluster.endpoints && sameCentral(&cfg.Cluster.Central, &old.config.Cluster.Central):
+		c.central = old.cluster.central
+	default:
+		if err := a.makeCentral(c, cfg); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// sameSource tells whether two configurations take the same things from the same
+// place.
+func sameSource(a, b *config.Cluster) bool {
+	return a.Resolver == b.Resolver && a.Kubeconfig == b.Kubeconfig && a.Manifests == b.Manifests &&
+		a.Central.Service == b.Central.Service && a.Endpoints == b.Endpoints &&
+		(a.Pods == config.PodsVerified) == (b.Pods == config.PodsVerified) &&
+		slices.Equal(a.Namespaces, b.Namespaces) && a.ServiceSelector == b.ServiceSelector &&
+		a.NamespaceSelector == b.NamespaceSelector && a.StaleAfter == b.StaleAfter
+}
+
+func sameCentral(a, b *config.Central) bool {
+	return a.Service == b.Service && slices.Equal(a.Addresses, b.Addresses) && a.Connections == b.Connections
+}
+
+// makeSource gives c its source and the store that it fills, as far as there is
+// need of them.
+func (a *Agent) makeSource(c *cluster, cfg *config.Cluster) (err error) {
+	local := cfg.Resolver == config.ResolverLocal
+	follow := a.follow(c, cfg.Central.Service)
+	if !local && follow == nil {
+		return nil
+	}
+	endpoints := map[config.EndpointSet]watch.Endpoints{
+		config.EndpointsHeadless: watch.EndpointsHeadless,
+		config.EndpointsAll:      watch.EndpointsAll,
+		config.EndpointsNone:     watch.EndpointsNone,
+	}[cfg.Endpoints]
+	if local {
+		c.store = zone.NewStore()
+	}
+	if cfg.Manifests != "" {
+		c.source, err = watch.NewManifests(watch.ManifestsConfig{
+			Folder: cfg.Manifests, Store: c.store, Follow: follow,
+			Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified,
+			Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
+			Log: a.log, Now: time.Now,
+		})
+		return manifestsProblem(err)
+	}
+	c.source, err = watch.New(watch.Config{
+		Kubeconfig: cfg.Kubeconfig, Store: c.store, Follow: follow,
+		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified,
+		Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
+		StaleAfter: cfg.StaleAfter, NodeName: os.Getenv("NODE_NAME"),
+		UserAgent: "node-cache/" + a.options.Version,
+		Log:       a.log, Now: time.Now,
+	})
+	return sourceProblem(err)
+}
+
+// follow asks for the endpoints of the central resolver's service.
+func (a *Agent) follow(c *cluster, service config.ServiceName) *watch.Follow {
+	if service == (config.ServiceName{}) {
+		return nil
+	}
+	c.endpoints = new(upstream.Endpoints)
+	log := a.log.With("service", service.String())
+	return &watch.Follow{
+		Namespace: service.Namespace,
+		Service:   service.Name,
+		Changed: func(ready, own []netip.AddrPort) {
+			c.endpoints.Set(ready, own)
+			log.Info("central resolver's endpoints", "ready", ready, "service_addresses", own)
+		},
+	}
+}
+
+func (a *Agent) makeCentral(c *cluster, cfg *config.Config) (err error) {
+	var targets []upstream.Target
+	for _, addr := range cfg.Cluster.Central.Addresses {
+		targets = append(targets, upstream.Target{Network: "tcp", Addr: addr})
+	}
+	c.central, err = upstream.New(upstream.Config{
+		Targets: targets, Follow: c.endpoints, Connections: cfg.Cluster.Central.Connections,
+		Dial: a.options.Dial,
+		Log:  a.log.With("zone", cfg.ClusterDomain),
+		Self: func(addr netip.AddrPort) bool { return leadsBack(addr, cfg.Listen) },
+	})
+	if errors.Is(err, upstream.ErrNoUpstream) {
+		return &HintError{
+			Err:  fmt.Errorf("cluster.central.addresses: %w", err),
+			Hint: "every address of the central resolver is one that node-cache itself listens on; name the central resolver's",
+		}
+	}
+	return err
+}
+
+func manifestsProblem(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &HintError{Err: fmt.Errorf("cluster.manifests: %w", err), Hint: "name a folder of YAML objects that this user can read"}
+}
+
+func sourceProblem(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+		return &HintError{Err: fmt.Errorf("cluster: %w", err), Hint: "name a kubeconfig that this user can read, or run as a pod with a service account"}
+	default:
+		return &HintError{Err: fmt.Errorf("cluster: %w", err), Hint: "set cluster.kubeconfig or cluster.manifests, or run as a pod with a service account"}
+	}
+}
+
+// view is the zone as cfg wants it answered; nil if cluster names are answered
+// elsewhere.
+func (c *cluster) view(cfg *config.Config) (*zone.Zone, error) {
+	if c == nil || c.store == nil {
+		return nil, nil //nolint:nilnil // no zone is no mistake
+	}
+	settings := zone.Config{
+		Store: c.store, Domain: cfg.ClusterDomain, TTL: cfg.Cluster.TTL,
+		Pods: map[config.PodMode]zone.PodMode{
+			config.PodsDisabled: zone.PodsDisabled,
+			config.PodsInsecure: zone.PodsInsecure,
+			config.PodsVerified: zone.PodsVerified,
+		}[cfg.Cluster.Pods],
+		PodNames: cfg.Cluster.PodNames, IgnoreEmpty: cfg.Cluster.IgnoreEmptyService,
+		AllSlices: cfg.Cluster.Endpoints == config.EndpointsAll,
+		NodeZone:  c.topologyZone(cfg.Cluster.NodeZone),
+		Ranges:    cfg.Cluster.Ranges, Namespaces: cfg.Cluster.Namespaces,
+		KnownSpaces: cfg.Cluster.NamespaceSelector != "",
+		Apart:       stubs(cfg),
+		StaleAfter:  cfg.Cluster.StaleAfter, Nameservers: nameservers(cfg.Listen.Addresses),
+	}
+	if pool := c.central; pool != nil {
+		settings.Elsewhere = func() bool { return !pool.Empty() }
+	}
+	return zone.New(settings)
+}
+
+// stubs are the zones below the cluster domain that have routes of their own.
+func stubs(cfg *config.Config) []string {
+	var names []string
+	for _, route := range cfg.Forward {
+		if strings.HasSuffix(route.Zone, "."+cfg.ClusterDomain) {
+			names = append(names, route.Zone)
+		}
+	}
+	return names
+}
+
+// topologyZone is the zone of this node as far as it is known.
+func (c *cluster) topologyZone(setting string) string {
+	if setting != "auto" {
+		return setting
+	}
+	if learned := c.nodeZone.Load(); learned != nil {
+		return *learned
+	}
+	return os.Getenv("NODE_ZONE")
+}
+
+// nameservers are the addresses at which the zone is served.
+func nameservers(listen []netip.Addr) []netip.Addr {
+	var own []netip.Addr
+	for _, addr := range listen {
+		if !addr.IsUnspecified() {
+			own = append(own, addr.WithZone(""))
+			continue
+		}
+		for _, local := range localAddrs() {
+			if local.IsGlobalUnicast() && (addr.Is6() || local.Is4()) {
+				own = append(own, local)
+			}
+		}
+	}
+	return own
+}
+
+// centralRoutes are the routes of the names that the central resolver answers,
+// but those that the configuration has routes for.
+func (c *cluster) centralRoutes(cfg *config.Config) []string {
+	if c == nil || c.central == nil {
+		return nil
+	}
+	zones := []string{cfg.ClusterDomain}
+	if len(cfg.Cluster.Ranges) == 0 && c.store == nil {
+		zones = append(zones, "in-addr.arpa.", "ip6.arpa.")
+	}
+	for _, prefix := range cfg.Cluster.Ranges {
+		zones = append(zones, reverseZones(prefix)...)
+	}
+	slices.Sort(zones)
+	return slices.DeleteFunc(slices.Compact(zones), func(z string) bool {
+		return slices.ContainsFunc(cfg.Forward, func(r config.Route) bool { return r.Zone == z })
+	})
+}
+
+// learnNodeZone asks the API server for this node's topology zone until it says,
+// and then has the zone answer by it. It returns at once when there is no need.
+func (a *Agent) learnNodeZone(ctx context.Context) {
+	const again = 30 * time.Second
+	for {
+		r := a.running.Load()
+		if r.cluster != nil && r.config.Cluster.NodeZone == "auto" && os.Getenv("NODE_ZONE") == "" && os.Getenv("NODE_NAME") != "" {
+			if w, ok := r.cluster.source.(*watch.Watch); ok && r.cluster.store != nil && r.cluster.nodeZone.Load() == nil {
+				name, err := w.NodeZone(ctx)
+				if err == nil {
+					r.cluster.nodeZone.Store(&name)
+					a.log.InfoContext(ctx, "topology zone of this node", "zone", cmp.Or(name, "none"))
+					a.request(request{replan: true})
+				} else {
+					a.log.DebugContext(ctx, "asking for this node's topology zone", "err", err)
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(again):
+		}
+	}
+}
+
+// inSync tells whether the source, if there is one, has told all there was once.
+func (c *cluster) inSync() bool {
+	if c == nil || c.source == nil {
+		return true
+	}
+	select {
+	case <-c.source.Ready():
+		return true
+	default:
+		return false
+	}
+}
+
+// synced waits for the source of a new configuration, so that no name known so far
+// is unknown for a while.
+func (c *cluster) synced(ctx context.Context, patience time.Duration) error {
+	if c == nil || c.source == nil {
+		return nil
+	}
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	select {
+	case <-c.source.Ready():
+		return nil
+	case <-limit.C:
+		return &HintError{
+			Err:  fmt.Errorf("cluster: the new source is not in sync after %s: %s", patience, c.why()),
+			Hint: "see that the API server can be reached and allows this to be watched",
+		}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// why says what keeps the source from being in sync.
+func (c *cluster) why() string {
+	for _, kind := range c.source.Stats().Kinds {
+		if !kind.Synced && kind.LastError != "" {
+			return zone.Kinds()[kind.Kind] + ": " + kind.LastError
+		}
+	}
+	return "nothing was heard yet"
+}
