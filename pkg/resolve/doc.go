@@ -4,7 +4,8 @@
 //
 // # A query's journey
 //
-//	packet ─ Lane.Fast ─┬─ odd.go      malformed, other opcodes, CH, ANY, transfers: answered or dropped here
+//	packet ─ Lane.Fast ─┬─ odd.go      malformed, other opcodes, CH, ANY: answered or dropped here
+//	                    ├─ transfer.go the cluster zone as a whole: refused here, or sent by a goroutine of its own
 //	                    ├─ zone        a name of the cluster: answered, denied, or an alias of a name outside
 //	                    ├─ cache       fresh, due or a remembered failure: patched for this client and done
 //	                    └─ Lane.Slow ─── flight.go    identical misses join; one bounded flight for all of them

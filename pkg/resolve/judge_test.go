@@ -112,6 +112,7 @@ func TestRotation(t *testing.T) {
 					m := unpack(t, c.exchange(t, pack(t, question("www.test.", rrtype))))
 					whole := map[string]bool{}
 					for _, rr := range m.Answer {
+						rr.Header().Ttl = 0 // a slow machine sees it count down
 						whole[rr.String()] = true
 					}
 					if len(whole) != n {

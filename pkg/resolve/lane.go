@@ -121,12 +121,15 @@ func (l *Lane) answered(source Source, reply []byte, from *wire.Peer, now time.T
 }
 
 // Slow takes the query over that the last Fast missed: it joins the flight for
-// its key or begins one.
+// its key or begins one, or begins a transfer.
 func (l *Lane) Slow(from *wire.Peer, now time.Time, to wire.Replier) {
-	l.r.join(l.plan, &l.q, waiter{
-		ask: l.q.Clone(), alias: l.alias.clone(), seal: l.ownedSeal(),
-		from: *from, since: now, to: to,
-	})
+	w := waiter{ask: l.q.Clone(), seal: l.ownedSeal(), from: *from, since: now, to: to}
+	if isTransfer(l.q.Type) {
+		l.r.transfer(l.plan, w)
+		return
+	}
+	w.alias = l.alias.clone()
+	l.r.join(l.plan, &l.q, w)
 }
 
 // ownedSeal is the reply's particulars with bytes of their own.

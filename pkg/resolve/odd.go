@@ -24,7 +24,8 @@ import (
 //	id.server                             as configured, else REFUSED  (RFC 4892)
 //	any other class                       REFUSED
 //	type ANY                              HINFO "RFC8482" ""           (RFC 8482 section 4.2)
-//	types 0, 41 and 128 to 254            REFUSED                      (RFC 6895 section 3.1: not data)
+//	types AXFR and IXFR                   see transfer.go
+//	types 0, 41, the rest of 128 to 254   REFUSED                      (RFC 6895 section 3.1: not data)
 //	RD=0 for a name not held              REFUSED
 
 // fault answers a packet that is no query.
@@ -49,11 +50,16 @@ func (l *Lane) fault(fault wire.Fault, pkt []byte, from *wire.Peer, dst []byte) 
 // oddType tells whether a type asks for something other than records.
 func oddType(t uint16) bool { return t >= 128 && t <= 255 || t == wire.TypeOPT || t == 0 }
 
+// isTransfer tells whether a type asks for a zone.
+func isTransfer(t uint16) bool { return t == wire.TypeAXFR || t == wire.TypeIXFR }
+
 // odd answers a well-formed query that is for no record of class IN.
 func (l *Lane) odd(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	q := &l.q
 	start := len(dst)
 	switch {
+	case q.Class == wire.ClassIN && isTransfer(q.Type):
+		return l.transfer(from, now, dst)
 	case q.Class == wire.ClassIN && q.Type == wire.TypeANY:
 		dst = q.AppendRecord(dst, wire.TypeHINFO, 3600, []byte("\x07RFC8482\x00"), &l.seal)
 	case q.Class == wire.ClassCH && q.Type == wire.TypeTXT:

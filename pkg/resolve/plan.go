@@ -4,6 +4,7 @@ package resolve
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
@@ -46,6 +47,8 @@ type Plan struct {
 	Version   string        // CH TXT version.bind; empty: REFUSED
 	Hostname  string        // CH TXT hostname.bind and id.server; empty: REFUSED
 	QueryLog  *QueryLog     // nil: none
+
+	TransferTo []netip.Prefix // clients that may have the zone as a whole
 
 	routes    map[string]*Route
 	anySubnet bool

@@ -22,13 +22,14 @@ type Config struct {
 
 // A Resolver answers queries by its plan. It is safe for use by many goroutines.
 type Resolver struct {
-	plan    atomic.Pointer[Plan]
-	now     func() time.Time
-	log     *slog.Logger
-	cookies cookieJar
-	flights flights
-	flying  sync.WaitGroup
-	counts  counters
+	plan      atomic.Pointer[Plan]
+	now       func() time.Time
+	log       *slog.Logger
+	cookies   cookieJar
+	flights   flights
+	transfers atomic.Int32 // under way
+	flying    sync.WaitGroup
+	counts    counters
 }
 
 // New makes a resolver.
@@ -55,8 +56,9 @@ func (r *Resolver) Swap(plan *Plan) {
 	r.plan.Store(plan)
 }
 
-// Run waits for ctx to end and then for the flights under way, each of which
-// ends with its deadline at the latest.
+// Run waits for ctx to end and then for what is under way: flights, each of which
+// ends with its deadline at the latest, and transfers, which end with their
+// client's session.
 func (r *Resolver) Run(ctx context.Context) error {
 	<-ctx.Done()
 	r.flying.Wait()

@@ -21,6 +21,7 @@ const (
 	SourceLocal                  // made here: identity, ANY
 	SourceRefused                // an odd query, or one for a name not held with RD=0
 	SourceShed                   // a bound was reached
+	SourceTransfer               // the cluster zone as a whole
 	sourceCount
 )
 
@@ -29,20 +30,21 @@ type Shed uint8
 
 // The bounds, in the order of Sheds.
 const (
-	ShedInflight Shed = iota // flights
-	ShedWaiting              // clients waiting
-	ShedRefresh              // background refreshes
+	ShedInflight  Shed = iota // flights
+	ShedWaiting               // clients waiting
+	ShedRefresh               // background refreshes
+	ShedTransfers             // zone transfers
 	shedCount
 )
 
 // Sources names the sources. Like the sets below it is closed: no client's bytes
 // ever become a name.
 func Sources() []string {
-	return []string{"zone", "cache", "upstream", "failure", "local", "refused", "shed"}
+	return []string{"zone", "cache", "upstream", "failure", "local", "refused", "shed", "transfer"}
 }
 
 // Sheds names the bounds.
-func Sheds() []string { return []string{"inflight", "waiting", "refresh"} }
+func Sheds() []string { return []string{"inflight", "waiting", "refresh", "transfers"} }
 
 // TypeClasses names the groups of query types.
 func TypeClasses() []string {
