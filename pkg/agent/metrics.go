@@ -18,6 +18,7 @@ func (a *Agent) metricsHandler() (http.Handler, error) {
 		Resolve:  a.resolver.Stats,
 		Cache:    func() cache.Stats { return a.running.Load().cache.Stats() },
 		Upstream: a.upstreamStats,
+		Cluster:  a.clusterStats,
 		UDP:      a.udpStats,
 		TCP:      a.tcpStats,
 		Admin:    func() admin.Stats { return a.admin.Stats() },
@@ -27,10 +28,32 @@ func (a *Agent) metricsHandler() (http.Handler, error) {
 }
 
 func (a *Agent) upstreamStats() []metrics.Route {
-	routes := a.running.Load().routes
-	stats := make([]metrics.Route, 0, len(routes))
-	for _, r := range routes {
-		stats = append(stats, metrics.Route{Zone: r.zone, Stats: r.pool.Stats()})
+	r := a.running.Load()
+	stats := make([]metrics.Route, 0, len(r.routes)+1)
+	for _, route := range r.routes {
+		stats = append(stats, metrics.Route{Zone: route.zone, Stats: route.pool.Stats()})
+	}
+	if c := r.cluster; c != nil && c.central != nil { // no route has this zone beside it
+		stats = append(stats, metrics.Route{
+			Zone: r.config.ClusterDomain, Service: r.config.Cluster.Central.Service.String(), Stats: c.central.Stats(),
+		})
+	}
+	return stats
+}
+
+func (a *Agent) clusterStats() metrics.Cluster {
+	var stats metrics.Cluster
+	c := a.running.Load().cluster
+	if c == nil {
+		return stats
+	}
+	if c.store != nil {
+		held := c.store.Stats()
+		stats.Zone = &held
+	}
+	if c.source != nil {
+		told := c.source.Stats()
+		stats.Source = &told
 	}
 	return stats
 }

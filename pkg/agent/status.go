@@ -13,13 +13,16 @@ import (
 
 // A Status is the agent at a glance, as /status gives it.
 type Status struct {
+	State     string           `json:"state"` // "ready", or "not ready: " and why
 	Version   string           `json:"version"`
 	Up        string           `json:"up"` // how long
 	Addresses []string         `json:"addresses"`
+	Problems  []Problem        `json:"problems,omitempty"` // what somebody should see to
 	Config    ConfigStatus     `json:"config"`
 	Queries   QueryStatus      `json:"queries"`
 	Cache     CacheStatus      `json:"cache"`
 	Upstreams []UpstreamStatus `json:"upstreams"`
+	Cluster   *ClusterStatus   `json:"cluster,omitempty"` // nil: cluster.resolver is none
 }
 
 // ConfigStatus says which configuration is in use and what became of the last one.
@@ -35,7 +38,7 @@ type ConfigStatus struct {
 // QueryStatus sums up what was asked and answered.
 type QueryStatus struct {
 	Total    uint64            `json:"total"`
-	HitRatio string            `json:"hitRatio"` // answers from the cache among those from cache or upstream
+	HitRatio string            `json:"hitRatio"` // part answered on the node; "unknown" before the first answer
 	BySource map[string]uint64 `json:"bySource"`
 	ByRcode  map[string]uint64 `json:"byRcode"`
 	Inflight int               `json:"inflight"`
@@ -51,9 +54,14 @@ type CacheStatus struct {
 	Evictions uint64 `json:"evictions"`
 }
 
-// UpstreamStatus is one upstream as seen from here.
+// UpstreamStatus is one upstream of a route.
 type UpstreamStatus struct {
-	Zone     string            `json:"zone"`
+	Zone string `json:"zone"`
+	ServerStatus
+}
+
+// ServerStatus is one server as seen from here.
+type ServerStatus struct {
 	Address  string            `json:"address"`
 	Requests uint64            `json:"requests"`
 	Failures map[string]uint64 `json:"failures,omitempty"`
@@ -63,7 +71,10 @@ type UpstreamStatus struct {
 // Status gathers the status.
 func (a *Agent) Status() Status {
 	r := a.running.Load()
-	s := Status{Version: a.options.Version, Up: time.Since(a.started).Round(time.Second).String()}
+	s := Status{State: "ready", Version: a.options.Version, Up: time.Since(a.started).Round(time.Second).String()}
+	if err := a.notReady(); err != nil {
+		s.State = "not ready: " + err.Error()
+	}
 	for _, addr := range a.Addrs() {
 		s.Addresses = append(s.Addresses, addr.String())
 	}
@@ -71,8 +82,13 @@ func (a *Agent) Status() Status {
 	s.Queries = queryStatus(a.resolver.Stats())
 	s.Cache = cacheStatus(r.cache.Stats())
 	for _, route := range r.routes {
-		s.Upstreams = append(s.Upstreams, upstreamStatus(route)...)
+		for _, server := range serverStatus(route.pool) {
+			s.Upstreams = append(s.Upstreams, UpstreamStatus{Zone: route.zone, ServerStatus: server})
+		}
 	}
+	told := r.cluster.told()
+	s.Cluster = clusterStatus(r, &told)
+	s.Problems = problems(r, &told, &s)
 	return s
 }
 
@@ -110,23 +126,38 @@ func queryStatus(st resolve.Stats) QueryStatus {
 	for _, n := range st.Shed {
 		s.Shed += n
 	}
-	s.HitRatio = "no queries yet"
-	hits := s.BySource[resolve.Sources()[resolve.SourceCache]]
-	if all := hits + s.BySource[resolve.Sources()[resolve.SourceUpstream]]; all > 0 {
-		s.HitRatio = fmt.Sprintf("%.1f %%", 100*float64(hits)/float64(all))
-	}
+	s.HitRatio = hitRatio(&st)
 	return s
+}
+
+// hitRatio is the part of the answers that took no question to another server:
+// those from the zone and the cache, among all that had to be found. A SERVFAIL is
+// no answer, wherever it was made.
+func hitRatio(st *resolve.Stats) string {
+	var hits, all uint64
+	for _, source := range []resolve.Source{resolve.SourceZone, resolve.SourceCache, resolve.SourceUpstream, resolve.SourceFailure} {
+		for rcode, n := range st.Responses[source] {
+			all += n
+			if source <= resolve.SourceCache && resolve.Rcodes()[rcode] != "SERVFAIL" {
+				hits += n
+			}
+		}
+	}
+	if all == 0 {
+		return "unknown"
+	}
+	return fmt.Sprintf("%.1f %%", 100*float64(hits)/float64(all))
 }
 
 func cacheStatus(st cache.Stats) CacheStatus {
 	return CacheStatus{Entries: st.Entries, Bytes: st.Bytes + st.Fixed, Capacity: st.Capacity, Evictions: st.Evictions}
 }
 
-func upstreamStatus(r route) []UpstreamStatus {
-	stats := r.pool.Stats()
-	list := make([]UpstreamStatus, 0, len(stats.Servers))
+func serverStatus(pool *upstream.Pool) []ServerStatus {
+	stats := pool.Stats()
+	list := make([]ServerStatus, 0, len(stats.Servers))
 	for _, server := range stats.Servers {
-		s := UpstreamStatus{Zone: r.zone, Address: server.Network + "://" + server.Addr.String(), Requests: server.Requests, Latency: "unknown"}
+		s := ServerStatus{Address: server.Network + "://" + server.Addr.String(), Requests: server.Requests, Latency: "unknown"}
 		if server.SRTT > 0 {
 			s.Latency = server.SRTT.Round(10 * time.Microsecond).String()
 		}

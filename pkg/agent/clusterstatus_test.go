@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// A teller is a source that says what a test has it say.
+type teller struct {
+	ready chan struct{}
+	stats watch.Stats
+}
+
+func (t *teller) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (t *teller) Ready() <-chan struct{} { return t.ready }
+
+func (t *teller) Stats() watch.Stats { return t.stats }
+
+// after is a source that has told all there is, and says this of itself now.
+func after(kinds ...watch.KindStats) *teller {
+	t := &teller{ready: make(chan struct{}), stats: watch.Stats{Kinds: kinds}}
+	close(t.ready)
+	return t
+}
+
+// before is a source that has not told all yet.
+func before(kinds ...watch.KindStats) *teller {
+	return &teller{ready: make(chan struct{}), stats: watch.Stats{Kinds: kinds}}
+}
+
+func TestReadiness(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name     string
+		starting bool
+		cluster  *cluster
+		want     string // empty: ready
+	}{
+		{name: "starting", starting: true, want: "starting"},
+		{name: "starting, in sync already", starting: true, cluster: &cluster{source: after()}, want: "starting"},
+		{name: "no cluster"},
+		{name: "nothing to follow", cluster: &cluster{}},
+		{name: "nothing heard", cluster: &cluster{source: before()}, want: "the cluster zone is not in sync: nothing was heard yet"},
+		{
+			name: "a kind that waits", want: "the cluster zone is not in sync: endpointslice: unreachable: dial tcp",
+			cluster: &cluster{source: before(
+				watch.KindStats{Kind: zone.Services, Synced: true, LastError: "busy: a moment ago"},
+				watch.KindStats{Kind: zone.Slices, LastError: "unreachable: dial tcp"},
+			)},
+		},
+		{name: "in sync", cluster: &cluster{source: after(watch.KindStats{Kind: zone.Services, Synced: true})}},
+		{
+			name: "in sync, and old since", cluster: &cluster{source: after(
+				watch.KindStats{Kind: zone.Services, Synced: true, Age: time.Hour, LastError: "unreachable: dial tcp"},
+			)},
+		},
+		{
+			name: "in sync but for what is forbidden", cluster: &cluster{source: after(
+				watch.KindStats{Kind: zone.Services, Synced: true}, watch.KindStats{Kind: zone.Slices, LastError: "forbidden: not yours"},
+			)},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a := &Agent{ready: make(chan struct{})}
+			if !tt.starting {
+				close(a.ready)
+			}
+			a.running.Store(&running{cluster: tt.cluster})
+			got := ""
+			if err := a.notReady(); err != nil {
+				got = err.Error()
+			}
+			if got != tt.want {
+				t.Errorf("not ready for %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestClusterStatus has a zone that holds two services, a source with a right missing, and a central resolver's service.
+func TestClusterStatus(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1795212600, 0)
+	store := zone.NewStore()
+	for _, name := range []string{"web", "api"} {
+		store.PutService(zone.Service{
+			Namespace: "shop", Name: name, Addrs: []netip.Addr{netip.MustParseAddr("10.96.0.7")}, TTL: -1,
+		}, now)
+	}
+	held := store.Stats()
+	endpoints := new(upstream.Endpoints)
+	pool, err := upstream.New(upstream.Config{Follow: endpoints})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := before(
+		watch.KindStats{Kind: zone.Services, Synced: true, Age: 12*time.Second + 345*time.Millisecond, Events: 2, Restarts: 1},
+		watch.KindStats{Kind: zone.Slices, Failures: 3, LastError: "forbidden: not yours"},
+	)
+	source.stats.Requests = 7
+	r := &running{
+		config: config.Config{ClusterDomain: "cluster.local.", Cluster: config.Cluster{
+			Resolver: config.ResolverLocal, Kubeconfig: "/etc/kubeconfig", NodeZone: "zone-a", StaleAfter: 90 * time.Second,
+			Central: config.Central{Service: config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}},
+		}},
+		cluster: &cluster{store: store, source: source, endpoints: endpoints, central: pool},
+	}
+	status := func() *ClusterStatus {
+		told := r.cluster.told()
+		return clusterStatus(r, &told)
+	}
+	want := &ClusterStatus{
+		Domain: "cluster.local.", Resolver: "local", Source: "API server of /etc/kubeconfig",
+		WaitsFor: "endpointslice: forbidden: not yours", NodeZone: "zone-a",
+		Serial: held.Serial, IndexBytes: held.Index, Requests: 7,
+		Kinds: []KindStatus{
+			{Kind: "service", Synced: true, Age: "12.3s", Objects: 2, Bytes: held.Kinds[zone.Services].Bytes, Events: 2, Restarts: 1},
+			{Kind: "endpointslice", Age: "unknown", Failures: 3, LastError: "forbidden: not yours"},
+		},
+		Central: &CentralStatus{Service: "kube-system/kube-dns"},
+	}
+	if diff := cmp.Diff(want, status(), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("before the endpoints are known (-want +got):\n%s", diff)
+	}
+
+	endpoints.Set([]netip.AddrPort{netip.MustParseAddrPort("10.244.0.2:53")}, []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53")})
+	source.stats.Follow.Synced = true
+	source.stats.Kinds[1] = watch.KindStats{Kind: zone.Slices, Synced: true, Failures: 3}
+	close(source.ready)
+	want.InSync, want.WaitsFor = true, ""
+	want.Kinds[1] = KindStatus{Kind: "endpointslice", Synced: true, Age: "0s", Failures: 3}
+	want.Central.InSync = true
+	want.Central.Endpoints = []ServerStatus{
+		{Address: "tcp://10.244.0.2:53", Latency: "unknown"}, {Address: "tcp://10.96.0.10:53", Latency: "unknown"},
+	}
+	if diff := cmp.Diff(want, status(), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("once all is known (-want +got):\n%s", diff)
+	}
+}
+
+func TestSourceName(t *testing.T) {
+	for _, tt := range []struct {
+		name, host string
+		cluster    cluster
+		cfg        config.Cluster
+		want       string
+	}{
+		{name: "nobody", cfg: config.Cluster{Manifests: "/m"}},
+		{name: "a folder", cluster: cluster{source: after()}, cfg: config.Cluster{Manifests: "/m"}, want: "folder /m"},
+		{name: "a kubeconfig", cluster: cluster{source: after()}, cfg: config.Cluster{Kubeconfig: "/k"}, want: "API server of /k"},
+		{name: "a pod", host: "10.96.0.1", cluster: cluster{source: after()}, want: "API server https://10.96.0.1:443"},
+		{name: "a pod with IPv6", host: "fd00::1", cluster: cluster{source: after()}, want: "API server https://[fd00::1]:443"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("KUBERNETES_SERVICE_HOST", tt.host)
+			t.Setenv("KUBERNETES_SERVICE_PORT", "443")
+			if got := tt.cluster.sourceName(&tt.cfg); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestNoCluster shows that there is nothing to say, rather than something that is wrong.
+func TestNoCluster(t *testing.T) {
+	t.Parallel()
+	r := &running{}
+	told := r.cluster.told()
+	if got := clusterStatus(r, &told); got != nil {
+		t.Errorf("status %+v, want none", got)
+	}
+	if got := problems(r, &told, &Status{Config: ConfigStatus{LastOK: true}}); len(got) > 0 {
+		t.Errorf("problems %+v, want none", got)
+	}
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// page gets a page of an agent's admin server.
+func page(t *testing.T, a *agent.Agent, path string) (code int, body string) {
+	t.Helper()
+	r, err := http.Get("http://" + a.AdminAddr().String() + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, string(text)
+}
+
+// awaitPage gets a page until it is as it should be.
+func awaitPage(t *testing.T, a *agent.Agent, path string, reached func(code int, body string) bool) {
+	t.Helper()
+	var code int
+	var body string
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if code, body = page(t, a, path); reached(code, body) {
+			return
+		}
+	}
+	t.Fatalf("%s is still %d:\n%s", path, code, body)
+}
+
+// manifest writes a file of a Service per name and address into the folder.
+func manifest(t *testing.T, folder, file string, services ...string) {
+	t.Helper()
+	var text strings.Builder
+	for i := 0; i+1 < len(services); i += 2 {
+		_, _ = fmt.Fprintf(&text, "apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: shop}\nspec: {clusterIP: %s, ports: [{port: 80}]}\n---\n",
+			services[i], services[i+1])
+	}
+	writeManifest(t, folder, file, text.String())
+}
+
+func writeManifest(t *testing.T, folder, file, text string) {
+	t.Helper()
+	path := filepath.Join(folder, file)
+	if err := os.WriteFile(path+".tmp", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// localZone is a configuration on loopback that answers cluster names from a folder of manifests.
+func localZone(t *testing.T, folder string) config.Config {
+	t.Helper()
+	cfg := local(t, netip.MustParseAddrPort("127.0.0.1:9"))
+	cfg.Cluster.Resolver, cfg.Cluster.Manifests = config.ResolverLocal, folder
+	return cfg
+}
+
+// TestStatusOfFailures has nothing but failures: they are queries, too.
+func TestStatusOfFailures(t *testing.T) {
+	t.Parallel()
+	cfg := local(t, upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Rcode: dns.RcodeRefused})).Listen(t))
+	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	if got := status(t, a); got.Queries.HitRatio != "unknown" || got.State != "ready" || got.Cluster != nil {
+		t.Errorf("at first: %+v", got)
+	}
+	if r := ask(t, a, "udp", "www.test."); r.Rcode != dns.RcodeServerFailure {
+		t.Fatalf("got\n%s", r)
+	}
+	if got := status(t, a).Queries; got.HitRatio != "0.0 %" || got.Total != 1 || got.BySource["failure"] != 1 {
+		t.Errorf("after a failure: %+v", got)
+	}
+}
+
+// TestStatusOfManifests has a good file and a bad one, and then no folder any more: what is wrong is named, what is good
+// is served, and the agent stays ready.
+func TestStatusOfManifests(t *testing.T) {
+	t.Parallel()
+	folder := filepath.Join(t.TempDir(), "cluster")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	manifest(t, folder, "good.yaml", "web", "10.96.0.7", "api", "10.96.0.8")
+	writeManifest(t, folder, "bad.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: web\n")
+	cfg := localZone(t, folder)
+	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	awaitPage(t, a, "/readyz", func(code int, _ string) bool { return code == http.StatusOK })
+	if r := ask(t, a, "udp", "web.shop.svc.cluster.local."); len(r.Answer) != 1 {
+		t.Errorf("got\n%s", r)
+	}
+
+	s := status(t, a)
+	c := s.Cluster
+	if c == nil {
+		t.Fatalf("no cluster in %+v", s)
+	}
+	if c.Source != "folder "+folder || !c.InSync || c.Domain != "cluster.local." || c.Resolver != "local" || c.Serial == 0 || c.Central != nil {
+		t.Errorf("cluster %+v", c)
+	}
+	if k := c.Kinds[0]; k.Kind != "service" || !k.Synced || k.Age != "0s" || k.Objects != 2 || k.Bytes <= 0 || k.LastError != "" {
+		t.Errorf("services %+v, want two in sync", k)
+	}
+	if len(c.Manifests) != 1 || c.Manifests[0].File != "bad.yaml" || c.Manifests[0].Document != 1 || c.Manifests[0].What == "" {
+		t.Errorf("manifest problems %+v, want one in bad.yaml", c.Manifests)
+	}
+	if len(s.Problems) != 1 || s.Problems[0].Where != "cluster.manifests" || !strings.Contains(s.Problems[0].What, "bad.yaml") {
+		t.Errorf("problems %+v, want the bad file", s.Problems)
+	}
+	if s.Queries.HitRatio != "100.0 %" || s.Queries.BySource["zone"] != 1 {
+		t.Errorf("queries %+v, want one from the zone", s.Queries)
+	}
+	for _, want := range []string{
+		"\nnodecache_zone_objects{kind=\"service\"} 2\n", "\nnodecache_watch_synced{kind=\"service\"} 1\n",
+		"\nnodecache_responses_total{rcode=\"NOERROR\",source=\"zone\"} 1\n",
+	} {
+		if _, body := page(t, a, "/metrics"); !strings.Contains(body, want) {
+			t.Errorf("/metrics has no %q", want)
+		}
+	}
+	if _, body := page(t, a, "/status?format=text"); strings.Index(body, "bad.yaml") > strings.Index(body, "\nqueries\n") {
+		t.Errorf("the bad file does not come first:\n%s", body)
+	}
+
+	if err := os.RemoveAll(folder); err != nil {
+		t.Fatal(err)
+	}
+	awaitPage(t, a, "/status?format=text", func(_ int, body string) bool { return strings.Contains(body, "no such file") })
+	if code, body := page(t, a, "/readyz"); code != http.StatusOK {
+		t.Errorf("/readyz without the folder: %d %s", code, body)
+	}
+	if r := ask(t, a, "udp", "web.shop.svc.cluster.local."); len(r.Answer) != 1 {
+		t.Errorf("without the folder, got\n%s", r)
+	}
+	if p := status(t, a).Problems; len(p) != 1 || p[0].Where != "cluster.manifests" {
+		t.Errorf("problems %+v, want the folder", p)
+	}
+}
+
+// TestNotReady has an API server that is not there: the agent lives and serves, and says what it waits for.
+func TestNotReady(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	server := fmt.Sprintf("https://127.0.0.1:%d", freePort(t))
+	text := `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
+  users: [{name: u, user: {token: t}}], clusters: [{name: c, cluster: {server: "` + server + `"}}]}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := localZone(t, "")
+	cfg.Cluster.Kubeconfig = path
+	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	awaitPage(t, a, "/readyz", func(code int, body string) bool {
+		return code == http.StatusServiceUnavailable && strings.Contains(body, "connection refused")
+	})
+	_, why := page(t, a, "/readyz")
+	if !strings.HasPrefix(why, "the cluster zone is not in sync: ") {
+		t.Errorf("/readyz says %q", why)
+	}
+	if code, body := page(t, a, "/livez"); code != http.StatusOK {
+		t.Errorf("/livez: %d %s, want 200: a restart would mend nothing", code, body)
+	}
+	s := status(t, a)
+	if !strings.HasPrefix(s.State, "not ready: the cluster zone is not in sync: ") || s.Cluster == nil || s.Cluster.InSync ||
+		!strings.Contains(s.Cluster.WaitsFor, "connection refused") || s.Cluster.Source != "API server of "+path {
+		t.Errorf("status %+v, cluster %+v", s, s.Cluster)
+	}
+	if len(s.Problems) == 0 || !strings.Contains(s.Problems[0].What, "connection refused") || s.Problems[0].Hint == "" {
+		t.Errorf("problems %+v", s.Problems)
+	}
+	r := ask(t, a, "udp", "web.shop.svc.cluster.local.")
+	if r.Rcode != dns.RcodeServerFailure {
+		t.Errorf("got\n%s\nwant SERVFAIL, never a denial", r)
+	}
+	if got := status(t, a).Queries.HitRatio; got != "0.0 %" {
+		t.Errorf("hit ratio %s after one SERVFAIL of the zone, want 0.0 %%", got)
+	}
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+func TestKindProblem(t *testing.T) {
+	t.Parallel()
+	const reach = "see that the API server can be reached from here; it is asked again by itself"
+	for _, tt := range []struct {
+		name string
+		told watch.KindStats
+		want Problem // zero: none
+	}{
+		{name: "fresh", told: watch.KindStats{Synced: true, Age: 90 * time.Second}},
+		{
+			name: "nothing heard", told: watch.KindStats{Kind: zone.Services},
+			want: Problem{"service", "not in sync: nothing was heard yet", reach},
+		},
+		{
+			name: "refused", told: watch.KindStats{Kind: zone.Namespaces, LastError: "unreachable: dial tcp 192.0.2.1:443: connection refused"},
+			want: Problem{"namespace", "not in sync: unreachable: dial tcp 192.0.2.1:443: connection refused", reach},
+		},
+		{
+			name: "a right is missing", told: watch.KindStats{Kind: zone.Slices, LastError: "forbidden: not yours"},
+			want: Problem{
+				"endpointslice", "not in sync: forbidden: not yours",
+				"grant list and watch of endpointslices.discovery.k8s.io to this process",
+			},
+		},
+		{
+			name: "credentials refused", told: watch.KindStats{Kind: zone.Pods, LastError: "unauthorized: token expired"},
+			want: Problem{
+				"pod", "not in sync: unauthorized: token expired",
+				"the credentials were refused: see the service account, or the kubeconfig",
+			},
+		},
+		{
+			name: "failed a moment ago", told: watch.KindStats{Kind: zone.Services, Synced: true, Age: time.Second, LastError: "busy: too many requests"},
+			want: Problem{"service", "busy: too many requests", "see how the API server is doing; it is asked again by itself"},
+		},
+		{
+			name: "a panic", told: watch.KindStats{Kind: zone.Services, LastError: "internal: recovered from a panic"},
+			want: Problem{"service", "not in sync: internal: recovered from a panic", "a defect: the log has its stack"},
+		},
+		{
+			name: "silent for long", told: watch.KindStats{Kind: zone.Services, Synced: true, Age: 90*time.Second + time.Millisecond},
+			want: Problem{"service", "not confirmed for 1m30s: nothing was heard", reach},
+		},
+		{
+			name: "away for long", told: watch.KindStats{Kind: zone.Pods, Synced: true, Age: time.Hour, LastError: "forbidden: not any more"},
+			want: Problem{"pod", "not confirmed for 1h0m0s: forbidden: not any more", "grant list and watch of pods to this process"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got, ok := kindProblem(&tt.told, 90*time.Second)
+			if ok != (tt.want != Problem{}) {
+				t.Errorf("found: %t", ok)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("problem (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestCentralProblem(t *testing.T) {
+	t.Parallel()
+	one := []ServerStatus{{Address: "tcp://192.0.2.1:53"}}
+	for _, tt := range []struct {
+		name    string
+		central *CentralStatus
+		follow  watch.FollowStats
+		want    string // what; empty: none
+		hint    string
+	}{
+		{name: "none"},
+		{name: "addresses", central: &CentralStatus{InSync: true, Endpoints: one}},
+		{name: "endpoints", central: &CentralStatus{Service: "a/b", InSync: true, Endpoints: one}, follow: watch.FollowStats{Synced: true}},
+		{
+			name: "not told yet", central: &CentralStatus{Service: "a/b"},
+			want: "the endpoints of a/b are not known: nothing was heard yet", hint: "see that the API server can be reached",
+		},
+		{
+			name: "a right is missing", central: &CentralStatus{Service: "a/b"}, follow: watch.FollowStats{LastError: "forbidden: no"},
+			want: "the endpoints of a/b are not known: forbidden: no", hint: "grant list and watch of services and endpointslices",
+		},
+		{
+			name: "no such service", central: &CentralStatus{Service: "a/b", InSync: true}, follow: watch.FollowStats{Synced: true},
+			want: "a/b has no ready endpoint and no address", hint: "see that the service exists",
+		},
+		{
+			name: "the watch fails", central: &CentralStatus{Service: "a/b", InSync: true, Endpoints: one},
+			follow: watch.FollowStats{Synced: true, LastError: "unauthorized: no"},
+			want:   "unauthorized: no", hint: "the credentials were refused",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got, ok := centralProblem(tt.central, &watch.Stats{Follow: tt.follow})
+			if ok != (tt.want != "") || got.What != tt.want || !strings.HasPrefix(got.Hint, tt.hint) {
+				t.Errorf("got %+v, want %q with hint %q", got, tt.want, tt.hint)
+			}
+		})
+	}
+}
+
+func TestHitRatio(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		count func(count func(source resolve.Source, rcode string, n uint64))
+		want  string
+	}{
+		{"nothing", func(func(resolve.Source, string, uint64)) {}, "unknown"},
+		{"only refused and shed", func(count func(resolve.Source, string, uint64)) {
+			count(resolve.SourceRefused, "REFUSED", 3)
+			count(resolve.SourceShed, "SERVFAIL", 3)
+			count(resolve.SourceLocal, "NOERROR", 3)
+		}, "unknown"},
+		{"only failures", func(count func(resolve.Source, string, uint64)) { count(resolve.SourceFailure, "SERVFAIL", 7) }, "0.0 %"},
+		{"zone and cache are the node's", func(count func(resolve.Source, string, uint64)) {
+			count(resolve.SourceZone, "NOERROR", 20)
+			count(resolve.SourceZone, "NXDOMAIN", 10)
+			count(resolve.SourceCache, "NOERROR", 30)
+			count(resolve.SourceCache, "NXDOMAIN", 15)
+			count(resolve.SourceUpstream, "NOERROR", 20)
+			count(resolve.SourceFailure, "SERVFAIL", 5)
+		}, "75.0 %"},
+		{"a zone that is not ready gives no answer", func(count func(resolve.Source, string, uint64)) {
+			count(resolve.SourceZone, "SERVFAIL", 3)
+			count(resolve.SourceZone, "NOERROR", 1)
+		}, "25.0 %"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var st resolve.Stats
+			tt.count(func(source resolve.Source, rcode string, n uint64) {
+				for i, name := range resolve.Rcodes() {
+					if name == rcode {
+						st.Responses[source][i] = n
+					}
+				}
+			})
+			if got := hitRatio(&st); got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
