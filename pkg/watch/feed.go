@@ -128,7 +128,6 @@ func (f *feed) failed(ctx context.Context, err error) {
 
 // proven notes that the view was right at that time.
 func (f *feed) proven(ctx context.Context, at time.Time) {
-	f.proofless = 0
 	settled, healed := f.view.proven(f.part, at)
 	if settled {
 		f.settled()
