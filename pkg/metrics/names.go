@@ -82,7 +82,7 @@ func missFamilies() []family {
 			nil, level(func(s *sample) int { return s.resolve.Waiting }),
 		},
 		{
-			"shed_total", counter, "What was turned away at a bound: queries at limits.inflight and limits.waiting, background refreshes at their own.",
+			"shed_total", counter, "What was turned away at a bound: queries at limits.inflight and limits.waiting, background refreshes and zone transfers at their own.",
 			[]label{{"reason", resolve.Sheds()}},
 			readShed,
 		},

@@ -82,6 +82,10 @@ func oddPackets(t *testing.T) []odd {
 	withAuthority := question("www.test.", dns.TypeA)
 	withAuthority.Ns = []dns.RR{rr("test. 1 IN NS ns.test.")}
 	ixfr := new(dns.Msg).SetIxfr("test.", 1, "ns.test.", "host.test.")
+	ixfrAnswer, ixfrTwo, ixfrNS := ixfr.Copy(), ixfr.Copy(), ixfr.Copy()
+	ixfrAnswer.Answer, ixfrAnswer.Ns = ixfr.Ns, nil
+	ixfrTwo.Ns = append(ixfrTwo.Ns, ixfr.Ns...)
+	ixfrNS.Ns = []dns.RR{rr("test. 1 IN NS ns.test.")}
 	three := question("www.test.", dns.TypeA)
 	three.Extra = []dns.RR{rr("a.test. 1 IN A 1.1.1.1"), rr("b.test. 1 IN A 1.1.1.1"), rr("c.test. 1 IN A 1.1.1.1")}
 	twoOPTs := edit(t, withOPT(), func(pkt []byte) []byte {
@@ -142,6 +146,7 @@ func oddPackets(t *testing.T) []odd {
 		{"type ANY", [][]byte{classed(t, "www.test.", dns.TypeANY, dns.ClassINET)}, `NOERROR question [HINFO "RFC8482" ""]`},
 		{"type AXFR", [][]byte{classed(t, "test.", dns.TypeAXFR, dns.ClassINET)}, "REFUSED question"},
 		{"type IXFR", [][]byte{pack(t, ixfr), classed(t, "test.", dns.TypeIXFR, dns.ClassINET)}, "REFUSED question"},
+		{"type IXFR with anything but one whole SOA record before the additional section", [][]byte{pack(t, ixfrAnswer), pack(t, ixfrTwo), pack(t, ixfrNS), pack(t, ixfr)[:len(pack(t, ixfr))-1]}, "FORMERR header"},
 		{"types 0, 41, and 128 to 254", reserved, "REFUSED question"},
 		{"unknown data type", [][]byte{classed(t, "www.test.", 65280, dns.ClassINET)}, `NOERROR question [TYPE65280 \# 2 abcd]`},
 		{"RD=0, name not held", [][]byte{pack(t, unasked)}, "REFUSED question"},
