@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// serviceYAML is a Service's manifest.
+func serviceYAML(name, spec string) string {
+	return "apiVersion: v1\nkind: Service\nmetadata: {name: " + name + ", namespace: shop}\nspec: " + spec + "\n"
+}
+
+// folder is a folder of manifests with one Service, web.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	putManifest(t, dir, "web", serviceYAML("web", "{clusterIP: 10.96.0.7, ports: [{port: 80}]}"))
+	return dir
+}
+
+func putManifest(t *testing.T, dir, name, text string) {
+	t.Helper()
+	path := filepath.Join(dir, name+".yaml")
+	if err := os.WriteFile(path+".tmp", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// clusterConfig answers the cluster's names from a folder of manifests.
+func clusterConfig(t *testing.T, dir string, upstream netip.AddrPort) config.Config {
+	t.Helper()
+	cfg := local(t, upstream)
+	cfg.Cluster.Resolver = config.ResolverLocal
+	cfg.Cluster.Manifests = dir
+	return cfg
+}
+
+// addresses are what a reply's answer section ends in, or its rcode.
+func addresses(r *dns.Msg) string {
+	var list []string
+	for _, rr := range r.Answer {
+		if a, ok := rr.(*dns.A); ok {
+			list = append(list, a.A.String())
+		}
+	}
+	if len(list) == 0 {
+		return dns.RcodeToString[r.Rcode]
+	}
+	return strings.Join(list, " ")
+}
+
+func eventually(t *testing.T, what string, reached func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+		if reached() {
+			return
+		}
+	}
+	t.Fatal(what)
+}
+
+// TestLocalZone serves a folder, follows an edited file, and joins an alias to
+// what an upstream says.
+func TestLocalZone(t *testing.T) {
+	t.Parallel()
+	up := upstreamtest.New(upstreamtest.Zone("mail.test. 300 IN A 192.0.2.25"))
+	dir := folder(t)
+	putManifest(t, dir, "mail", serviceYAML("mail", "{type: ExternalName, externalName: mail.test}"))
+	cfg := clusterConfig(t, dir, up.Listen(t))
+	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	for name, want := range map[string]string{
+		"web.shop.svc.cluster.local.":  "10.96.0.7",
+		"none.shop.svc.cluster.local.": "NXDOMAIN",
+		"mail.shop.svc.cluster.local.": "192.0.2.25",
+		"other.cluster.local.":         "NXDOMAIN",
+	} {
+		if diff := cmp.Diff(want, addresses(ask(t, a, "udp", name))); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+	}
+	if n := len(up.Queries()); n != 1 {
+		t.Errorf("upstream was asked %d times, want once", n)
+	}
+	putManifest(t, dir, "web", serviceYAML("web", "{clusterIP: 10.96.0.8, ports: [{port: 80}]}"))
+	eventually(t, "the edited file is not served", func() bool {
+		return addresses(ask(t, a, "udp", "web.shop.svc.cluster.local.")) == "10.96.0.8"
+	})
+}
+
+// TestCentralMode asks the central resolver over TCP and keeps its answer for its
+// own TTL.
+func TestCentralMode(t *testing.T) {
+	t.Parallel()
+	central := upstreamtest.New(upstreamtest.Zone("web.shop.svc.cluster.local. 3 IN A 10.96.0.7", "7.0.96.10.in-addr.arpa. 3 IN A 192.0.2.1"))
+	root := upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1"))
+	cfg := local(t, root.Listen(t))
+	cfg.Cluster.Resolver = config.ResolverCentral
+	cfg.Cluster.Central.Addresses = []netip.AddrPort{central.Listen(t)}
+	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	for range 3 {
+		r := ask(t, a, "udp", "web.shop.svc.cluster.local.")
+		if addresses(r) != "10.96.0.7" || r.Answer[0].Header().Ttl > 3 {
+			t.Errorf("%v", r)
+		}
+	}
+	if got := addresses(ask(t, a, "udp", "7.0.96.10.in-addr.arpa.")); got != "192.0.2.1" {
+		t.Errorf("reverse name: %s, want the central resolver's answer", got)
+	}
+	ask(t, a, "udp", "www.test.")
+	for _, q := range central.Queries() {
+		if q.Network != "tcp" {
+			t.Errorf("the central resolver was asked over %s", q.Network)
+		}
+	}
+	if c, r := len(central.Queries()), len(root.Queries()); c != 2 || r != 1 {
+		t.Errorf("%d queries to the central resolver and %d to the root's, want 2 and 1", c, r)
+	}
+}
+
+// TestZoneReload changes all that is hot while clients ask: nobody ever misses
+// the name that is there throughout.
+func TestZoneReload(t *testing.T) {
+	t.Parallel()
+	up := upstreamtest.New(upstreamtest.Zone())
+	dir, other := folder(t), folder(t)
+	putManifest(t, other, "new", serviceYAML("new", "{clusterIP: 10.96.0.9, ports: [{port: 80}]}"))
+	cfg := clusterConfig(t, dir, up.Listen(t))
+	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var asked, wrong atomic.Int64
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c := &dns.Client{Timeout: 10 * time.Second}
+		for ctx.Err() == nil {
+			r, _, err := c.Exchange(new(dns.Msg).SetQuestion("web.shop.svc.cluster.local.", dns.TypeA), a.Addrs()[0].String())
+			asked.Add(1)
+			if err != nil || addresses(r) != "10.96.0.7" {
+				wrong.Add(1)
+			}
+		}
+	}()
+	const name = "new.shop.svc.cluster.local."
+	steps := []struct {
+		what   string
+		change func(*config.Config)
+		want   string
+		ok     bool
+	}{
+		{"another TTL", func(c *config.Config) { c.Cluster.TTL = 30 * time.Second }, "NXDOMAIN", true},
+		{"another folder", func(c *config.Config) { c.Cluster.Manifests = other }, "10.96.0.9", true},
+		{"a namespace filter that hides all else", func(c *config.Config) { c.Cluster.Namespaces = []string{"shop"} }, "10.96.0.9", true},
+		{"a folder that is not there", func(c *config.Config) { c.Cluster.Manifests = filepath.Join(dir, "none") }, "10.96.0.9", false},
+		{"an API server without credentials", func(c *config.Config) { c.Cluster.Manifests = "" }, "10.96.0.9", false},
+		{"the first folder again", func(c *config.Config) { c.Cluster.Manifests = dir; c.Cluster.Namespaces = nil }, "NXDOMAIN", true},
+		{"pods verified", func(c *config.Config) { c.Cluster.Pods = config.PodsVerified }, "NXDOMAIN", true},
+	}
+	for _, step := range steps {
+		before := asked.Load()
+		changed := cfg
+		step.change(&changed)
+		a.Reload(changed, nil)
+		s := status(t, a).Config
+		if s.LastOK != step.ok {
+			t.Errorf("%s: applied %t, want %t: %s", step.what, s.LastOK, step.ok, s.LastError)
+		}
+		if step.ok {
+			cfg = changed
+		}
+		if diff := cmp.Diff(step.want, addresses(ask(t, a, "udp", name))); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", step.what, diff)
+		}
+		eventually(t, "the client is stuck", func() bool { return asked.Load() > before+20 })
+	}
+	cancel()
+	<-done
+	if n := wrong.Load(); n > 0 {
+		t.Errorf("%d of %d queries during the reloads got no right answer", n, asked.Load())
+	}
+}
+
+// TestUnreadyZone starts without an API server to reach: cluster names are not
+// denied, others are answered, and /readyz says what is missing.
+func TestUnreadyZone(t *testing.T) {
+	t.Parallel()
+	up := upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1"))
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\n" +
+		"users: [{name: u, user: {token: t}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n"
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := local(t, up.Listen(t))
+	cfg.Cluster.Resolver = config.ResolverLocal
+	cfg.Cluster.Kubeconfig = kubeconfig
+	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	for name, want := range map[string]string{
+		"web.shop.svc.cluster.local.":           "SERVFAIL",
+		"a.www.test.shop.svc.cluster.local.":    "NXDOMAIN", // no object can make it
+		"www.test.":                             "192.0.2.1",
+		"dns-version.cluster.local.":            "NOERROR",
+		"7.0.96.10.in-addr.arpa.":               "NXDOMAIN", // as the upstream says
+		"db-0.db.shop.svc.cluster.local.":       "SERVFAIL",
+		"a.b.c.d.e.f.g.shop.svc.cluster.local.": "NXDOMAIN",
+	} {
+		if diff := cmp.Diff(want, addresses(ask(t, a, "udp", name))); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+	}
+	r, err := http.Get("http://" + a.AdminAddr().String() + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	body, err := io.ReadAll(r.Body)
+	if err != nil || r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "not in sync") {
+		t.Errorf("/readyz: %s %q %v", r.Status, body, err)
+	}
+}
