@@ -173,6 +173,8 @@ func (a *Agent) plan(r *running) (*resolve.Plan, error) {
 		Version:   cfg.Identity.Version,
 		Hostname:  cfg.Identity.Hostname,
 		QueryLog:  a.queryLog(cfg.Log.Queries),
+
+		TransferTo: cfg.Cluster.TransferTo,
 	}
 	if p.Hostname == "auto" {
 		name, err := os.Hostname()
