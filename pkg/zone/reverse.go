@@ -199,15 +199,15 @@ func (r *reply) endpointsAt(addr []byte) {
 		if !ok {
 			return
 		}
-		if sl := s.slices.load(id); sl != nil && sl.holds(addr) && !r.sliceAt(sl, addr) {
+		if sl := s.slices.load(id); sl != nil && !r.sliceAt(sl, addr) {
 			return
 		}
 		pos = after
 	}
 }
 
-// sliceAt appends the PTR records for the entries of a slice with the address. It
-// is false when the message is full.
+// sliceAt appends the PTR records for the entries of a slice with the address, if
+// there are any. It is false when the message is full.
 func (r *reply) sliceAt(sl *slice, addr []byte) bool {
 	var buf [2 * (1 + wire.MaxLabel)]byte
 	n, _ := r.z.store.findNode(buf[:copy(buf[:], sl.key)])

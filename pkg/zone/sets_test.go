@@ -365,3 +365,25 @@ func TestNamesApart(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestTargetOfASliceWithoutPort has two slices with the same endpoint, of which
+// the first gives no SRV record.
+func TestTargetOfASliceWithoutPort(t *testing.T) {
+	t.Parallel()
+	s := zone.NewStore()
+	s.PutService(zone.Service{Namespace: "shop", Name: "db", Type: zone.Headless, TTL: -1}, epoch())
+	for i, list := range [][]zone.Port{{{Name: "none"}}, {{Name: "sql", Number: 5432}}} {
+		s.PutSlice(zone.Slice{Namespace: "shop", Name: fmt.Sprint(i), Service: "db", Ports: list, Endpoints: []zone.Endpoint{
+			{Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Hostname: "db-0", Ready: true},
+		}}, epoch())
+	}
+	z := zoneOf(t, s, zone.Config{})
+	if g := ask(t, z, "1.0.0.10.in-addr.arpa.", dns.TypePTR, 0, epoch()); len(g.Answer) != 1 {
+		t.Errorf("pointers %v, want one", g.Answer)
+	}
+	g := ask(t, z, "db.shop.svc.cluster.local.", dns.TypeSRV, 0, epoch())
+	want := []string{"db-0.db.shop.svc.cluster.local. 0 A 10.0.0.1"}
+	if diff := cmp.Diff(want, g.Extra); diff != "" || len(g.Answer) != 1 {
+		t.Errorf("%d SRV records, want 1; their addresses (-want +got):\n%s", len(g.Answer), diff)
+	}
+}
