@@ -10,15 +10,8 @@ import (
 // A Cluster is what this process knows of the Kubernetes cluster around it. A part
 // that is nil is not there, and has no series.
 type Cluster struct {
-	Zone    *zone.Stats  // the names held here
-	Source  *watch.Stats // who tells of changes
-	Central *Central     // the service whose endpoints are asked about the rest
-}
-
-// Central is the endpoints of the central resolver's service.
-type Central struct {
-	Ready      int // asked
-	LastResort int // asked while none of the others is any good: the service's own addresses
+	Zone   *zone.Stats  // the names held here
+	Source *watch.Stats // who tells of changes, and of the central resolver's endpoints
 }
 
 func zoneFamilies() []family {
@@ -88,23 +81,32 @@ func centralFamilies() []family {
 		{
 			"central_synced", gauge, "1 once the endpoints of the central resolver's service were told, else 0. Absent unless a service is followed.",
 			nil, func(s *sample, out *sink) {
-				if w := s.cluster.Source; w != nil && s.cluster.Central != nil {
+				if w := s.cluster.Source; w != nil && s.followed() != nil {
 					out.put(truth(w.Follow.Synced))
 				}
 			},
 		},
 		{
-			"central_endpoints", gauge, "Endpoints of the central resolver's service: those that are ready, and the service's own addresses, " +
+			"central_endpoints", gauge, "Who can be asked for the central resolver's service: its ready endpoints, and its own addresses, " +
 				"which are the last resort. Absent unless a service is followed.",
-			[]label{{"state", []string{"ready", "last_resort"}}},
-			func(s *sample, out *sink) {
-				if c := s.cluster.Central; c != nil {
-					out.put(float64(c.Ready), "ready")
-					out.put(float64(c.LastResort), "last_resort")
+			nil, func(s *sample, out *sink) {
+				if r := s.followed(); r != nil {
+					out.put(float64(len(r.Stats.Servers)))
 				}
 			},
 		},
 	}
+}
+
+// followed is the route whose upstreams are a service's endpoints; nil: there is
+// none.
+func (s *sample) followed() *Route {
+	for i := range s.routes {
+		if s.routes[i].Service != "" {
+			return &s.routes[i]
+		}
+	}
+	return nil
 }
 
 // readKinds reads a family with a series for each kind that the zone holds.

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/nodecache/node-cache/pkg/metrics"
+	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -33,8 +34,7 @@ func cluster(want map[string]float64) {
 	}
 	maps.Copy(want, map[string]float64{
 		"zone_index_bytes": 8008, "zone_serial": 8009,
-		"watch_requests_total": 8301, `panics_total{where="watch"}`: 8302, "central_synced": 1,
-		`central_endpoints{state="ready"}`: 8401, `central_endpoints{state="last_resort"}`: 8402,
+		"watch_requests_total": 8301, `panics_total{where="watch"}`: 8302, "central_synced": 1, "central_endpoints": 2,
 	})
 }
 
@@ -121,6 +121,7 @@ func TestPartsOfTheCluster(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		cluster metrics.Cluster
+		routes  []metrics.Route
 		want    []string // of the cluster's
 	}{
 		{name: "no cluster"},
@@ -134,8 +135,14 @@ func TestPartsOfTheCluster(t *testing.T) {
 			},
 		},
 		{
-			name: "a service followed, which was not told yet", cluster: metrics.Cluster{Source: &watch.Stats{}, Central: &metrics.Central{}},
-			want: []string{`central_endpoints{state="last_resort"}`, `central_endpoints{state="ready"}`, `central_synced`, `watch_requests_total`},
+			name: "a service followed, which was not told yet", cluster: metrics.Cluster{Source: &watch.Stats{}},
+			routes: []metrics.Route{{Zone: ".", Stats: upstream.Stats{}}, {Zone: "cluster.local.", Service: "kube-system/kube-dns"}},
+			want:   []string{`central_endpoints`, `central_synced`, `watch_requests_total`},
+		},
+		{
+			name: "configured addresses", cluster: metrics.Cluster{Source: &watch.Stats{}},
+			routes: []metrics.Route{{Zone: "cluster.local."}},
+			want:   []string{`watch_requests_total`},
 		},
 		{
 			name: "two kinds, one of them not in sync", cluster: metrics.Cluster{Source: &behind},
@@ -151,9 +158,12 @@ func TestPartsOfTheCluster(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			found := series(gather(t, metrics.Config{Cluster: func() metrics.Cluster { return tc.cluster }}))
+			found := series(gather(t, metrics.Config{
+				Cluster:  func() metrics.Cluster { return tc.cluster },
+				Upstream: func() []metrics.Route { return tc.routes },
+			}))
 			got := slices.DeleteFunc(slices.Sorted(maps.Keys(found)), func(name string) bool {
-				return strings.HasPrefix(name, "build_info") || strings.HasPrefix(name, "panics_total")
+				return !strings.HasPrefix(name, "zone_") && !strings.HasPrefix(name, "watch_") && !strings.HasPrefix(name, "central_")
 			})
 			if !slices.Equal(tc.want, got) {
 				t.Errorf("series %q, want %q", got, tc.want)

@@ -258,13 +258,6 @@ func TestEveryFieldIsASeries(t *testing.T) {
 		cfg.Cluster = func() metrics.Cluster { return c }
 		try("zone.Stats."+name, cfg)
 	}
-	for name, change := range changes(*distinct().Cluster().Central) {
-		cfg := distinct()
-		c := cfg.Cluster()
-		c.Central = &change
-		cfg.Cluster = func() metrics.Cluster { return c }
-		try("Central."+name, cfg)
-	}
 	for name, change := range sourceChanges() {
 		cfg := distinct()
 		c := cfg.Cluster()

@@ -93,7 +93,7 @@ func distinct() metrics.Config {
 		},
 		Cluster: func() metrics.Cluster {
 			held, told := numbered[zone.Stats](8000), watched()
-			return metrics.Cluster{Zone: &held, Source: &told, Central: &metrics.Central{Ready: 8401, LastResort: 8402}}
+			return metrics.Cluster{Zone: &held, Source: &told}
 		},
 		UDP:   func() []server.UDPStats { return []server.UDPStats{numbered[server.UDPStats](4000)} },
 		TCP:   func() []server.TCPStats { return []server.TCPStats{numbered[server.TCPStats](5000)} },
