@@ -22,6 +22,7 @@ func leaves() []layer {
 		{folder: "pkg/cache", allow: []string{wire, "golang.org/x/sys"}},
 		{folder: "pkg/server", allow: []string{wire, "golang.org/x/sys", "golang.org/x/sync"}},
 		{folder: "pkg/resolve", allow: []string{wire, modulePath + "/pkg/cache", modulePath + "/pkg/zone", "github.com/dchest/siphash"}},
+		{folder: "pkg/zone", allow: []string{wire}},
 		{folder: "pkg/config", allow: []string{"sigs.k8s.io/yaml", "go.yaml.in/yaml", "github.com/fsnotify/fsnotify", "k8s.io/apimachinery/pkg/labels"}},
 		{folder: "pkg/admin", allow: []string{"golang.org/x/sys"}},
 	}

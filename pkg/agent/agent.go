@@ -225,7 +225,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer stopBelow()
 	var under errgroup.Group
 	parts := newKeeper(below, under.Go)
-	parts.start(a.running.Load())
+	parts.start(a.running.Load()) //nolint:contextcheck // the keeper has the context of its tasks
 	under.Go(func() error { return a.resolver.Run(below) })
 	if a.admin != nil {
 		under.Go(func() error { return a.admin.Run(below) })

@@ -133,7 +133,7 @@ func (a *Agent) follow(c *cluster, service config.ServiceName) *watch.Follow {
 }
 
 func (a *Agent) makeCentral(c *cluster, cfg *config.Config) (err error) {
-	var targets []upstream.Target
+	targets := make([]upstream.Target, 0, len(cfg.Cluster.Central.Addresses))
 	for _, addr := range cfg.Cluster.Central.Addresses {
 		targets = append(targets, upstream.Target{Network: "tcp", Addr: addr})
 	}

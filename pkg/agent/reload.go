@@ -97,7 +97,7 @@ func (a *Agent) apply(ctx context.Context, keep *keeper, cfg config.Config) erro
 	if err != nil {
 		return err
 	}
-	keep.start(r)
+	keep.start(r) //nolint:contextcheck // the keeper has the context of its tasks
 	plan, err := a.prepared(ctx, r, old)
 	if err != nil {
 		keep.only(old)

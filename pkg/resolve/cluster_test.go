@@ -66,11 +66,11 @@ func wireName(tb testing.TB, name string) []byte {
 }
 
 // clusterPlan has the shop's zone, a central resolver, a stub zone and a root route.
-func clusterPlan(tb testing.TB, s *zone.Store, elsewhere bool) (p *resolve.Plan, root, central, stub *upstream) {
+func clusterPlan(tb testing.TB, s *zone.Store, elsewhere bool) (p *resolve.Plan, root *upstream) {
 	tb.Helper()
 	root = newUpstream(tb, "mail.example.com. 300 IN A 192.0.2.25", "mail.example.com. 300 IN A 192.0.2.26", "db.example. 60 IN A 192.0.2.3")
-	central = newUpstream(tb, "new.shop.svc.cluster.local. 3 IN A 10.96.0.8", "x.cluster.local. 3 IN A 10.96.0.9")
-	stub = newUpstream(tb, "a.stub.cluster.local. 300 IN A 192.0.2.77")
+	central := newUpstream(tb, "new.shop.svc.cluster.local. 3 IN A 10.96.0.8", "x.cluster.local. 3 IN A 10.96.0.9")
+	stub := newUpstream(tb, "a.stub.cluster.local. 300 IN A 192.0.2.77")
 	root.mangle = func(m *dns.Msg) {
 		m.Authoritative = true
 		if strings.HasPrefix(m.Question[0].Name, "gone.") {
@@ -84,7 +84,7 @@ func clusterPlan(tb testing.TB, s *zone.Store, elsewhere bool) (p *resolve.Plan,
 	p.Routes = append(p.Routes,
 		resolve.Route{Suffix: wireName(tb, "cluster.local."), Upstream: central, Exact: true},
 		resolve.Route{Suffix: wireName(tb, "stub.cluster.local."), Upstream: stub})
-	return p, root, central, stub
+	return p, root
 }
 
 // say is a reply in one line.
@@ -124,19 +124,27 @@ func TestDecisionOrder(t *testing.T) {
 		{"web.shop.svc.cluster.local.", dns.TypeA, "NOERROR aa | web.shop.svc.cluster.local. 5 10.96.0.7", resolve.SourceZone, resolve.SourceZone},
 		{"WEB.shop.svc.cluster.LOCAL.", dns.TypeA, "NOERROR aa | WEB.shop.svc.cluster.LOCAL. 5 10.96.0.7", resolve.SourceZone, resolve.SourceZone},
 		{"none.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN aa / cluster.local.", resolve.SourceZone, resolve.SourceZone},
-		{"inner.shop.svc.cluster.local.", dns.TypeA,
+		{
+			"inner.shop.svc.cluster.local.", dns.TypeA,
 			"NOERROR aa | inner.shop.svc.cluster.local. 5 web.shop.svc.cluster.local. | web.shop.svc.cluster.local. 5 10.96.0.7",
-			resolve.SourceZone, resolve.SourceZone},
-		{"mail.shop.svc.cluster.local.", dns.TypeA,
+			resolve.SourceZone, resolve.SourceZone,
+		},
+		{
+			"mail.shop.svc.cluster.local.", dns.TypeA,
 			"NOERROR aa | mail.shop.svc.cluster.local. 5 mail.example.com. | mail.example.com. 300 192.0.2.25 | mail.example.com. 300 192.0.2.26",
-			resolve.SourceUpstream, resolve.SourceCache},
-		{"twice.shop.svc.cluster.local.", dns.TypeA,
+			resolve.SourceUpstream, resolve.SourceCache,
+		},
+		{
+			"twice.shop.svc.cluster.local.", dns.TypeA,
 			"NOERROR aa | twice.shop.svc.cluster.local. 5 mail.shop.svc.cluster.local. | mail.shop.svc.cluster.local. 5 mail.example.com. | mail.example.com. 300 192.0.2.25 | mail.example.com. 300 192.0.2.26",
-			resolve.SourceUpstream, resolve.SourceCache},
+			resolve.SourceUpstream, resolve.SourceCache,
+		},
 		{"mail.shop.svc.cluster.local.", dns.TypeCNAME, "NOERROR aa | mail.shop.svc.cluster.local. 5 mail.example.com.", resolve.SourceZone, resolve.SourceZone},
 		{"gone.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN aa | gone.shop.svc.cluster.local. 5 gone.example.com. / example.com.", resolve.SourceUpstream, resolve.SourceCache},
-		{"stub.shop.svc.cluster.local.", dns.TypeA,
-			"NOERROR aa | stub.shop.svc.cluster.local. 5 a.stub.cluster.local. | a.stub.cluster.local. 300 192.0.2.77", resolve.SourceUpstream, resolve.SourceCache},
+		{
+			"stub.shop.svc.cluster.local.", dns.TypeA,
+			"NOERROR aa | stub.shop.svc.cluster.local. 5 a.stub.cluster.local. | a.stub.cluster.local. 300 192.0.2.77", resolve.SourceUpstream, resolve.SourceCache,
+		},
 		{"a.stub.cluster.local.", dns.TypeA, "NOERROR | a.stub.cluster.local. 300 192.0.2.77", resolve.SourceUpstream, resolve.SourceCache},
 		{"x.cluster.local.", dns.TypeA, "NOERROR | x.cluster.local. 3 10.96.0.9", resolve.SourceUpstream, resolve.SourceCache},
 		{"db.example.", dns.TypeA, "NOERROR | db.example. 60 192.0.2.3", resolve.SourceUpstream, resolve.SourceCache},
@@ -146,7 +154,7 @@ func TestDecisionOrder(t *testing.T) {
 			t.Parallel()
 			s := shop(time.Now())
 			inSync(s)
-			p, _, _, _ := clusterPlan(t, s, true)
+			p, _ := clusterPlan(t, s, true)
 			r := newResolver(t, p)
 			c := newClient(r, true)
 			for i, source := range []resolve.Source{tt.first, tt.second} {
@@ -192,7 +200,7 @@ func TestUnsyncedZone(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(fmt.Sprint(tt.name, tt.elsewhere), func(t *testing.T) {
 			t.Parallel()
-			p, _, _, _ := clusterPlan(t, shop(time.Now()), tt.elsewhere)
+			p, _ := clusterPlan(t, shop(time.Now()), tt.elsewhere)
 			q := question(tt.name, dns.TypeA)
 			q.SetEdns0(1232, false)
 			got := unpack(t, newClient(newResolver(t, p), false).exchange(t, pack(t, q)))
@@ -209,7 +217,7 @@ func TestAliasFailures(t *testing.T) {
 	t.Parallel()
 	s := shop(time.Now())
 	inSync(s)
-	p, root, _, _ := clusterPlan(t, s, false)
+	p, root := clusterPlan(t, s, false)
 	root.err = errors.New("refused")
 	c := newClient(newResolver(t, p), false)
 	q := question("dead.shop.svc.cluster.local.", dns.TypeA)
@@ -234,7 +242,7 @@ func TestAliasesShareTheirTarget(t *testing.T) {
 	t.Parallel()
 	s := shop(time.Now())
 	inSync(s)
-	p, root, _, _ := clusterPlan(t, s, false)
+	p, root := clusterPlan(t, s, false)
 	root.gate = make(chan struct{})
 	r := newResolver(t, p)
 	names := []string{"mail.shop.svc.cluster.local.", "OTHER.shop.svc.cluster.local.", "twice.shop.svc.cluster.local.", "mail.example.com.", "Mail.shop.svc.cluster.local."}
@@ -286,7 +294,7 @@ func TestExactTTL(t *testing.T) {
 func TestClusterAllocations(t *testing.T) {
 	s := shop(time.Now())
 	inSync(s)
-	p, _, _, _ := clusterPlan(t, s, false)
+	p, _ := clusterPlan(t, s, false)
 	r := newResolver(t, p)
 	c := newClient(r, false)
 	c.exchange(t, pack(t, question("mail.example.com.", dns.TypeA)))

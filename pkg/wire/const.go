@@ -55,8 +55,10 @@ const (
 const (
 	EDENone                 = -1 // no such option in the reply
 	EDEOther                = 0
+	EDEStaleAnswer          = 3
 	EDECachedError          = 13
 	EDENotReady             = 14
+	EDEStaleNXDomain        = 19
 	EDENoReachableAuthority = 22
 	EDENetworkError         = 23
 	EDEInvalidData          = 24

@@ -53,15 +53,16 @@ func (m *Message) Graft(buf []byte, start, target int) ([]byte, bool) {
 		}
 		return label + by
 	}
-	whole := append(buf, m.Raw[m.qend:]...)
-	msg := whole[start:]
-	if len(msg) > MaxMessage {
+	if len(buf)-start+len(m.Raw)-m.qend > MaxMessage {
 		return buf, false
 	}
+	head := len(buf)
+	buf = append(buf, m.Raw[m.qend:]...)
+	msg := buf[start:]
 	for _, r := range m.Records {
 		r.Owner, r.TTL = uint16(int(r.Owner)+by), uint16(int(r.TTL)+by)
 		if !mendRecord(msg, r, moved) {
-			return buf, false
+			return buf[:head], false
 		}
 	}
 	msg[3] = msg[3]&^rcodeMask | m.Raw[3]&rcodeMask
@@ -69,7 +70,7 @@ func (m *Message) Graft(buf []byte, start, target int) ([]byte, bool) {
 		n := binary.BigEndian.Uint16(msg[count:]) + binary.BigEndian.Uint16(m.Raw[count:])
 		binary.BigEndian.PutUint16(msg[count:], n)
 	}
-	return whole, true
+	return buf, true
 }
 
 // mendRecord corrects the pointers of the record r of msg, whose labels have

@@ -20,14 +20,14 @@ type Seal struct {
 // or shortened; what is before start stays.
 //
 // AA is kept as it is stored: it is the cluster zone's, or was taken off what came
-// from elsewhere. AD is kept for a client that asked for it only (RFC 6840
+// from elsewhere. So is TC: the zone has sets that no message holds. AD is kept for a client that asked for it only (RFC 6840
 // section 5.7).
 func (q *Ask) Reply(buf []byte, start int, s *Seal) []byte {
 	msg := buf[start:]
 	binary.BigEndian.PutUint16(msg, q.ID)
-	authoritative := msg[2] & bitAA
+	kept := msg[2] & (bitAA | bitTC)
 	msg[2], msg[3] = q.flags(msg[3])
-	msg[2] |= authoritative
+	msg[2] |= kept
 	copy(msg[HeaderLen:], q.question)
 	room := s.Limit - q.optLen(s)
 	if len(msg) > room {

@@ -59,7 +59,7 @@ func replyTo(tb testing.TB, q *wire.Query, stored *wire.Message, s *wire.Seal) [
 	set(q.RD, 0x0100)
 	set(q.CD, 0x0010)
 	set(stored.Raw[3]&0x20 != 0 && (q.AD || q.DO), 0x0020)
-	set(truncated, 0x0200)
+	set(truncated || stored.Raw[2]&0x02 != 0, 0x0200)
 	set(stored.Raw[2]&0x04 != 0, 0x0400)
 	additional := counts[2]
 	if q.EDNS {

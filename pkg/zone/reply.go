@@ -52,12 +52,6 @@ const (
 	offsetServers = 8
 )
 
-// Extended DNS Errors that the zone gives (RFC 8914 section 4).
-const (
-	edeStaleAnswer   = 3
-	edeStaleNXDomain = 19
-)
-
 // begin appends header and question.
 func (r *reply) begin() {
 	r.dst = append(r.dst, 0, 0, bitsAnswer, 0, 0, 1, 0, 0, 0, 0, 0, 0)

@@ -56,18 +56,18 @@ func (r *reply) trustKind(k Kind) trust {
 // the grounds are stale, too, and marked then.
 func (r *reply) positive(g grounds) Result {
 	if r.trust(g) == stale {
-		r.ede = edeStaleAnswer
+		r.ede = wire.EDEStaleAnswer
 	}
 	return r.finish(wire.RcodeSuccess, 0)
 }
 
 // nxdomain denies the name.
 func (r *reply) nxdomain(g grounds) Result {
-	return r.deny(g, wire.RcodeNXDomain, edeStaleNXDomain)
+	return r.deny(g, wire.RcodeNXDomain, wire.EDEStaleNXDomain)
 }
 
 // nodata denies the type at a name that exists.
-func (r *reply) nodata(g grounds) Result { return r.deny(g, wire.RcodeSuccess, edeStaleAnswer) }
+func (r *reply) nodata(g grounds) Result { return r.deny(g, wire.RcodeSuccess, wire.EDEStaleAnswer) }
 
 // deny says no, if the grounds carry it: or else whoever knows better is asked.
 // Without such a one a stale or narrow view is the best there is, but what was
