@@ -3,20 +3,18 @@
 package agent_test
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/agent"
-	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -35,47 +33,10 @@ func page(t *testing.T, a *agent.Agent, path string) (code int, body string) {
 	return r.StatusCode, string(text)
 }
 
-// awaitPage gets a page until it is as it should be.
-func awaitPage(t *testing.T, a *agent.Agent, path string, reached func(code int, body string) bool) {
+// nobody is an address where nothing listens.
+func nobody(t *testing.T) netip.AddrPort {
 	t.Helper()
-	var code int
-	var body string
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if code, body = page(t, a, path); reached(code, body) {
-			return
-		}
-	}
-	t.Fatalf("%s is still %d:\n%s", path, code, body)
-}
-
-// manifest writes a file of a Service per name and address into the folder.
-func manifest(t *testing.T, folder, file string, services ...string) {
-	t.Helper()
-	var text strings.Builder
-	for i := 0; i+1 < len(services); i += 2 {
-		_, _ = fmt.Fprintf(&text, "apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: shop}\nspec: {clusterIP: %s, ports: [{port: 80}]}\n---\n",
-			services[i], services[i+1])
-	}
-	writeManifest(t, folder, file, text.String())
-}
-
-func writeManifest(t *testing.T, folder, file, text string) {
-	t.Helper()
-	path := filepath.Join(folder, file)
-	if err := os.WriteFile(path+".tmp", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// localZone is a configuration on loopback that answers cluster names from a folder of manifests.
-func localZone(t *testing.T, folder string) config.Config {
-	t.Helper()
-	cfg := local(t, netip.MustParseAddrPort("127.0.0.1:9"))
-	cfg.Cluster.Resolver, cfg.Cluster.Manifests = config.ResolverLocal, folder
-	return cfg
+	return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), freePort(t))
 }
 
 // TestStatusOfFailures has nothing but failures: they are queries, too.
@@ -98,15 +59,15 @@ func TestStatusOfFailures(t *testing.T) {
 // is served, and the agent stays ready.
 func TestStatusOfManifests(t *testing.T) {
 	t.Parallel()
-	folder := filepath.Join(t.TempDir(), "cluster")
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	manifest(t, folder, "good.yaml", "web", "10.96.0.7", "api", "10.96.0.8")
-	writeManifest(t, folder, "bad.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: web\n")
-	cfg := localZone(t, folder)
+	dir := folder(t)
+	putManifest(t, dir, "api", serviceYAML("api", "{clusterIP: 10.96.0.8, ports: [{port: 80}]}"))
+	putManifest(t, dir, "bad", "apiVersion: v1\nkind: Service\nmetadata: {name: web\n")
+	cfg := clusterConfig(t, dir, nobody(t))
 	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
-	awaitPage(t, a, "/readyz", func(code int, _ string) bool { return code == http.StatusOK })
+	eventually(t, "the agent is not ready", func() bool {
+		code, _ := page(t, a, "/readyz")
+		return code == http.StatusOK
+	})
 	if r := ask(t, a, "udp", "web.shop.svc.cluster.local."); len(r.Answer) != 1 {
 		t.Errorf("got\n%s", r)
 	}
@@ -116,7 +77,7 @@ func TestStatusOfManifests(t *testing.T) {
 	if c == nil {
 		t.Fatalf("no cluster in %+v", s)
 	}
-	if c.Source != "folder "+folder || !c.InSync || c.Domain != "cluster.local." || c.Resolver != "local" || c.Serial == 0 || c.Central != nil {
+	if c.Source != "folder "+dir || !c.InSync || c.Domain != "cluster.local." || c.Resolver != "local" || c.Serial == 0 || c.Central != nil {
 		t.Errorf("cluster %+v", c)
 	}
 	if k := c.Kinds[0]; k.Kind != "service" || !k.Synced || k.Age != "0s" || k.Objects != 2 || k.Bytes <= 0 || k.LastError != "" {
@@ -143,10 +104,13 @@ func TestStatusOfManifests(t *testing.T) {
 		t.Errorf("the bad file does not come first:\n%s", body)
 	}
 
-	if err := os.RemoveAll(folder); err != nil {
+	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	awaitPage(t, a, "/status?format=text", func(_ int, body string) bool { return strings.Contains(body, "no such file") })
+	eventually(t, "/status does not say that the folder is gone", func() bool {
+		_, body := page(t, a, "/status?format=text")
+		return strings.Contains(body, "no such file")
+	})
 	if code, body := page(t, a, "/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz without the folder: %d %s", code, body)
 	}
@@ -162,16 +126,16 @@ func TestStatusOfManifests(t *testing.T) {
 func TestNotReady(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	server := fmt.Sprintf("https://127.0.0.1:%d", freePort(t))
 	text := `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
-  users: [{name: u, user: {token: t}}], clusters: [{name: c, cluster: {server: "` + server + `"}}]}`
+  users: [{name: u, user: {token: t}}], clusters: [{name: c, cluster: {server: "https://` + nobody(t).String() + `"}}]}`
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg := localZone(t, "")
+	cfg := clusterConfig(t, "", nobody(t))
 	cfg.Cluster.Kubeconfig = path
 	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
-	awaitPage(t, a, "/readyz", func(code int, body string) bool {
+	eventually(t, "/readyz does not say what it waits for", func() bool {
+		code, body := page(t, a, "/readyz")
 		return code == http.StatusServiceUnavailable && strings.Contains(body, "connection refused")
 	})
 	_, why := page(t, a, "/readyz")
@@ -186,7 +150,9 @@ func TestNotReady(t *testing.T) {
 		!strings.Contains(s.Cluster.WaitsFor, "connection refused") || s.Cluster.Source != "API server of "+path {
 		t.Errorf("status %+v, cluster %+v", s, s.Cluster)
 	}
-	if len(s.Problems) == 0 || !strings.Contains(s.Problems[0].What, "connection refused") || s.Problems[0].Hint == "" {
+	if !slices.ContainsFunc(s.Problems, func(p agent.Problem) bool {
+		return strings.HasPrefix(p.What, "not in sync: ") && strings.Contains(p.What, "connection refused") && strings.Contains(p.Hint, "API server")
+	}) {
 		t.Errorf("problems %+v", s.Problems)
 	}
 	r := ask(t, a, "udp", "web.shop.svc.cluster.local.")
