@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint fuzz bench clean
+.PHONY: help build run test lint fuzz bench bench-cluster clean
 
 GO       ?= go
 VERSION  ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo dev)
 FUZZTIME ?= 60s
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build the static binary bin/node-cache
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/node-cache ./cmd/node-cache
@@ -33,6 +33,10 @@ fuzz: ## run every fuzz target for FUZZTIME (60s)
 bench: build ## measure against other servers and write docs/performance.md
 	cd bench && $(GO) build -buildvcs=false -o ../bin/bench .
 	bin/bench --node-cache bin/node-cache --src bench --out docs/performance.md
+
+bench-cluster: build ## measure a large cluster's zone and write its part of docs/performance.md
+	$(GO) build -buildvcs=false -o bin/bench-cluster ./internal/kubetest/bench
+	bin/bench-cluster -node-cache bin/node-cache -out docs/performance.md
 
 clean: ## remove what the other targets built
 	rm -rf bin dist

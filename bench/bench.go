@@ -74,7 +74,7 @@ func measure(ctx context.Context, opts options, progress io.Writer) (report, err
 	defer discard(dir)
 	b := &bench{opts: opts, dir: dir, progress: progress, ports: &portFinder{next: firstPort}}
 	b.report = report{Seconds: opts.seconds, Rounds: opts.rounds, Loads: opts.loads, Machine: describeMachine()}
-	if err := newWorkload(1).write(dir, opts.seconds); err != nil {
+	if err := newWorkload().write(dir, opts.seconds); err != nil {
 		return report{}, err
 	}
 	contenders := b.gather(ctx)

@@ -20,7 +20,7 @@ func TestWorkload(t *testing.T) {
 	t.Parallel()
 	dirs := []string{t.TempDir(), t.TempDir()}
 	for _, dir := range dirs {
-		if err := newWorkload(1).write(dir, 1); err != nil {
+		if err := newWorkload().write(dir, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -28,7 +28,7 @@ func TestWorkload(t *testing.T) {
 	for _, name := range []string{"zone", "hit", "nx", "warm", "miss"} {
 		first, second := readLines(t, dirs[0], name), readLines(t, dirs[1], name)
 		if !cmp.Equal(first, second) {
-			t.Errorf("%s differs between two runs of one seed", name)
+			t.Errorf("%s differs between two runs", name)
 		}
 		lists[name] = first
 	}
@@ -67,7 +67,7 @@ func TestWorkload(t *testing.T) {
 func TestClusterLists(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := newWorkload(1).write(dir, 1); err != nil {
+	if err := newWorkload().write(dir, 1); err != nil {
 		t.Fatal(err)
 	}
 	services := make(map[string]bool)
@@ -105,7 +105,7 @@ func TestClusterLists(t *testing.T) {
 func TestHitsFollowZipf(t *testing.T) {
 	t.Parallel()
 	count := make(map[string]int)
-	w := newWorkload(1)
+	w := newWorkload()
 	for _, name := range w.hits() {
 		count[name]++
 	}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	eventNamespace = "bench-events"
+	askEvery       = 10 * time.Millisecond // 100 queries a second for one name
+	eventTimeout   = 30 * time.Second
+	more           = 5 // answers seen before and after each change
+)
+
+// denied stands for NXDOMAIN among answers, which are addresses otherwise.
+const denied = "NXDOMAIN"
+
+// events is what came of services that were created and deleted one after another.
+type events struct {
+	latencies []time.Duration // from the answer of the API server to the first right answer
+	older     int             // answers that were older than one asked for before
+	wrong     int             // answers that were right at no time
+	lost      int             // queries without an answer
+}
+
+// measureEvents asks a server for services that come and go.
+func (b *bench) measureEvents(ctx context.Context, row *result, port int) error {
+	row.events = new(events)
+	for i := range b.opts.events {
+		if err := b.event(ctx, row.events, fmt.Sprintf("event-%d", i), port); err != nil {
+			return fmt.Errorf("event %d: %w", i+1, err)
+		}
+	}
+	e := row.events
+	say(b.progress, "%-26s %d events: p50 %s, p99 %s, max %s; older %d, wrong %d, lost %d\n", row.name, len(e.latencies),
+		e.quantile(0.5), e.quantile(0.99), e.quantile(1), e.older, e.wrong, e.lost)
+	return nil
+}
+
+// event creates a service and deletes it again, while its name is asked for.
+func (b *bench) event(ctx context.Context, e *events, name string, port int) error {
+	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
+	defer cancel()
+	w, err := startWitness(ctx, name+"."+eventNamespace+".svc."+domain+".", port)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
+	if err := w.until(ctx, 0, denied); err != nil {
+		return fmt.Errorf("before its creation: %w", err)
+	}
+	// At any moment between two questions, not right after one.
+	if err := pause(ctx, rand.N(askEvery)); err != nil {
+		return err
+	}
+	services := b.cluster.Client().CoreV1().Services(eventNamespace)
+	made, err := services.Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("creating it: %w", err)
+	}
+	created, mark := time.Now(), w.asked()
+	if err := w.until(ctx, mark, made.Spec.ClusterIP); err != nil {
+		return fmt.Errorf("after its creation: %w", err)
+	}
+	mark = w.asked()
+	if err := services.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return fmt.Errorf("deleting it: %w", err)
+	}
+	if err := w.until(ctx, mark, denied); err != nil {
+		return fmt.Errorf("after its deletion: %w", err)
+	}
+	w.stop()
+	e.add(w.answers, made.Spec.ClusterIP, created)
+	return nil
+}
+
+// add judges the answers of one event: denials, then the address, then denials.
+func (e *events) add(answers []answer, address string, created time.Time) {
+	order := []string{denied, address, denied}
+	phase := 0
+	var first time.Time
+	for _, a := range answers {
+		switch {
+		case a.text == "":
+			e.lost++
+		case a.text == order[phase]:
+		case phase+1 < len(order) && a.text == order[phase+1]:
+			phase++
+			if phase == 1 {
+				first = a.arrived
+			}
+		case slices.Contains(order, a.text):
+			e.older++
+		default:
+			e.wrong++
+		}
+	}
+	e.latencies = append(e.latencies, max(0, first.Sub(created)))
+}
+
+// quantile is the latency that the share q of the events did not exceed.
+func (e *events) quantile(q float64) time.Duration {
+	if len(e.latencies) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(e.latencies))
+	i := int(q*float64(len(sorted))+0.999999) - 1 // the nearest rank, rounded up
+	return sorted[min(max(i, 0), len(sorted)-1)].Round(100 * time.Microsecond)
+}
+
+// An answer is what a query got; an empty text is nothing yet.
+type answer struct {
+	text    string
+	arrived time.Time
+}
+
+// A witness asks for one name again and again and keeps the answers in the order of the questions.
+type witness struct {
+	conn   net.Conn
+	name   string
+	ticker *time.Ticker
+	tasks  sync.WaitGroup
+	end    context.CancelFunc
+
+	mu      sync.Mutex // guards answers until stop
+	answers []answer
+	changed chan struct{} // has an item after an answer
+}
+
+// startWitness begins to ask; stop ends it.
+func startWitness(ctx context.Context, name string, port int) (*witness, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "udp4", loopback+":"+strconv.Itoa(port))
+	if err != nil {
+		return nil, fmt.Errorf("dialing: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	w := &witness{conn: conn, name: name, end: cancel, ticker: time.NewTicker(askEvery), changed: make(chan struct{}, 1)}
+	w.tasks.Go(func() { w.ask(ctx) })
+	w.tasks.Go(w.listen)
+	return w, nil
+}
+
+// stop ends the questions and gives the last answers a moment.
+func (w *witness) stop() {
+	w.end()
+	w.ticker.Stop()
+	_ = w.conn.SetReadDeadline(time.Now().Add(20 * askEvery)) // closed: nothing is read any more
+	w.tasks.Wait()
+	_ = w.conn.Close()
+}
+
+func (w *witness) ask(ctx context.Context) {
+	for {
+		w.mu.Lock()
+		id := len(w.answers)
+		w.answers = append(w.answers, answer{})
+		w.mu.Unlock()
+		m := new(dns.Msg).SetQuestion(w.name, dns.TypeA)
+		m.Id = uint16(id) // 65536 questions take longer than an event may
+		if text, err := m.Pack(); err == nil {
+			_, _ = w.conn.Write(text) // one that is not sent is lost
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.ticker.C:
+		}
+	}
+}
+
+func (w *witness) listen() {
+	buf := make([]byte, 4096)
+	for {
+		n, err := w.conn.Read(buf)
+		if errors.Is(err, net.ErrClosed) || isTimeout(err) {
+			return
+		}
+		now := time.Now()
+		m := new(dns.Msg)
+		if err != nil || m.Unpack(buf[:n]) != nil {
+			continue
+		}
+		w.mu.Lock()
+		if int(m.Id) < len(w.answers) {
+			w.answers[m.Id] = answer{text: textOf(m), arrived: now}
+		}
+		w.mu.Unlock()
+		select {
+		case w.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// textOf is the first address of a reply, or its response code.
+func textOf(m *dns.Msg) string {
+	for _, rr := range m.Answer {
+		if a, ok := rr.(*dns.A); ok {
+			return a.A.String()
+		}
+	}
+	return dns.RcodeToString[m.Rcode]
+}
+
+// asked is how many questions there were.
+func (w *witness) asked() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.answers)
+}
+
+// until waits for some answers with the text among those of questions after the mark.
+func (w *witness) until(ctx context.Context, mark int, text string) error {
+	for {
+		w.mu.Lock()
+		n, last := 0, ""
+		for _, a := range w.answers[mark:] {
+			if a.text == text {
+				n++
+			}
+			if a.text != "" {
+				last = a.text
+			}
+		}
+		w.mu.Unlock()
+		if n >= more {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("asking for %s: no answer %s, the last was %q: %w", w.name, text, last, ctx.Err())
+		case <-w.changed:
+		}
+	}
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/internal/kubetest"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files in testdata")
+
+const ms = time.Millisecond
+
+func TestEventsAreJudged(t *testing.T) {
+	t.Parallel()
+	const address = "10.96.0.7"
+	created := time.Unix(1000, 0)
+	tests := []struct {
+		name  string
+		texts []string
+		want  events
+	}{
+		{name: "as it should be", texts: []string{denied, denied, address, address, denied}, want: events{latencies: []time.Duration{20 * ms}}},
+		{name: "lost", texts: []string{denied, "", address, denied}, want: events{latencies: []time.Duration{20 * ms}, lost: 1}},
+		{
+			name: "a denial after the address, before the deletion", texts: []string{denied, address, denied, address, denied},
+			want: events{latencies: []time.Duration{10 * ms}, older: 1},
+		},
+		{name: "a failure", texts: []string{denied, "SERVFAIL", address, denied}, want: events{latencies: []time.Duration{20 * ms}, wrong: 1}},
+		{name: "somebody else's address", texts: []string{denied, "10.96.0.8", address}, want: events{latencies: []time.Duration{20 * ms}, wrong: 1}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var answers []answer
+			for i, text := range tt.texts {
+				answers = append(answers, answer{text: text, arrived: created.Add(time.Duration(i) * 10 * ms)})
+			}
+			var got events
+			got.add(answers, address, created)
+			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(events{})); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	t.Parallel()
+	e := events{}
+	for i := range 200 {
+		e.latencies = append(e.latencies, time.Duration(200-i)*ms)
+	}
+	for q, want := range map[float64]time.Duration{0.5: 100 * ms, 0.99: 198 * ms, 1: 200 * ms, 0: 1 * ms} {
+		if got := e.quantile(q); got != want {
+			t.Errorf("quantile(%v) = %s, want %s", q, got, want)
+		}
+	}
+}
+
+// sampleReport has a row of every kind: measured, without events, not started.
+func sampleReport() report {
+	shots := func(cpu float64) map[string][]shot {
+		all := map[string][]shot{}
+		for i, l := range loads() {
+			all[l.name] = []shot{{cpu: cpu + float64(i), qps: 100_000, asked: 1000}}
+		}
+		return all
+	}
+	start := launch{first: 30 * ms, last: 600 * ms, ready: 700 * ms, peak: 90, rest: 60, loaded: 62}
+	slower := launch{first: 40 * ms, last: 700 * ms, ready: 900 * ms, peak: 95, rest: 61, loaded: 64}
+	late := events{}
+	for i := range 200 {
+		late.latencies = append(late.latencies, time.Duration(i)*ms/4)
+	}
+	return report{
+		opts:    options{services: 11_000, seconds: 3, rounds: 2, events: 200, churn: time.Minute},
+		machine: "Test CPU, 2 CPUs", generator: "dnsperf 2.10.0",
+		floor: []shot{{cpu: 2, qps: 200_000, asked: 1000}},
+		results: []*result{
+			{name: "agent-headless", ours: true, launches: []launch{start, slower}, shots: shots(2.5), events: &late},
+			{name: "resolver-all", ours: true, launches: []launch{start}, shots: shots(2.6), events: &late},
+			{name: "coredns", launches: []launch{{first: 100 * ms, last: 2500 * ms, ready: 2600 * ms, peak: 300, rest: 225, loaded: 230}}, shots: shots(30)},
+			{name: "nobody", shots: map[string][]shot{}, notes: []string{"round 1: ended: no output"}},
+		},
+		bills: []*bill{
+			{
+				name: "agent-headless", cpu: time.Second, mib: 70,
+				sync: kubetest.Traffic{ToClient: 20 << 20, ToServer: 9000}, churn: kubetest.Traffic{ToClient: 6 << 20, ToServer: 3000},
+				syncTally: []kubetest.Tally{{Verb: "watch", Resource: "services", Count: 1}, {Verb: "get", Count: 2}},
+			},
+			{name: kubeProxyName, skipped: "nft is not installed"},
+		},
+		changes: 6000, churned: time.Minute,
+	}
+}
+
+func TestSection(t *testing.T) {
+	t.Parallel()
+	got := section(sampleReport())
+	golden := filepath.Join("testdata", "cluster.md")
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("section (-want +got), rewrite with -update:\n%s", diff)
+	}
+}
+
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	const (
+		rest = iota
+		peak
+		ready
+		address
+		denial
+		event
+		older
+	)
+	ours := func(r *report) *result { return r.results[1] }
+	tests := []struct {
+		name   string
+		change func(*report)
+		budget int
+		want   string
+	}{
+		{name: "64 MiB", budget: rest, want: met},
+		{name: "76 MiB after the loads", change: func(r *report) { ours(r).launches[0].loaded = 76 }, budget: rest, want: notMet},
+		{name: "a row without a start", change: func(r *report) { ours(r).launches = nil }, budget: rest, want: notMeasured},
+		{name: "a peak of 95 MiB", budget: peak, want: met},
+		{name: "a peak of 151 MiB", change: func(r *report) { ours(r).launches[0].peak = 151 }, budget: peak, want: notMet},
+		{name: "ready after 0.86 s", budget: ready, want: met},
+		{name: "ready after 1.01 s", change: func(r *report) { ours(r).launches[0].ready = 1040 * ms }, budget: ready, want: notMet},
+		{name: "an answer at 1.30 x floor", budget: address, want: met},
+		{name: "an answer at 1.36 x floor", change: func(r *report) { ours(r).shots[addressLoad][0].cpu = 2.72 }, budget: address, want: notMet},
+		{name: "no floor", change: func(r *report) { r.floor = nil }, budget: address, want: notMeasured},
+		{name: "wrong answers", change: func(r *report) { ours(r).shots[addressLoad][0].wrong = 11 }, budget: address, want: notMeasured},
+		{name: "a denial at 1.80 x floor", budget: denial, want: notMet},
+		{name: "49 ms", budget: event, want: met},
+		{name: "101 ms", change: func(r *report) { ours(r).events = lates(200, 101*ms) }, budget: event, want: notMet},
+		{name: "too few events", change: func(r *report) { ours(r).events = lates(199, ms) }, budget: event, want: notMeasured},
+		{name: "nothing older", budget: older, want: met},
+		{
+			name: "something older", change: func(r *report) { ours(r).events = lates(200, ms); ours(r).events.older = 1 },
+			budget: older, want: notMet,
+		},
+		{name: "none of ours", change: func(r *report) { r.results = r.results[2:] }, budget: rest, want: notMeasured},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			rep := sampleReport()
+			if tt.change != nil {
+				tt.change(&rep)
+			}
+			if got := judge(rep)[tt.budget]; got[3] != tt.want {
+				t.Errorf("verdict %q for %q, want %q", got[3], got[2], tt.want)
+			}
+		})
+	}
+}
+
+func lates(n int, each time.Duration) *events {
+	e := new(events)
+	for range n {
+		e.latencies = append(e.latencies, each)
+	}
+	return e
+}
+
+func TestSplice(t *testing.T) {
+	t.Parallel()
+	section := beginMark + "new\n" + endMark
+	tests := []struct {
+		name, old, want string
+		fails           bool
+	}{
+		{name: "no file", want: section},
+		{name: "a file without the section", old: "# Title\n", want: "# Title\n\n" + section},
+		{name: "replaced", old: "a\n" + beginMark + "old\n" + endMark + "b\n", want: "a\n" + section + "b\n"},
+		{name: "no end", old: beginMark + "old\n", fails: true},
+		{name: "no begin", old: "old\n" + endMark, fails: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := splice(tt.old, section)
+			if (err != nil) != tt.fails || got != tt.want {
+				t.Errorf("splice = %q, %v, want %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestThousands(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1_234_567: "1,234,567"} {
+		if got := thousands(n); got != want {
+			t.Errorf("thousands(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
