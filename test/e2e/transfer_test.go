@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+)
+
+// startCluster runs node-cache with a zone made of the manifests in a folder, which 127.0.0.1 may transfer.
+func startCluster(t *testing.T, folder string) *agent {
+	t.Helper()
+	return startAgent(t, settings{to: []string{"127.0.0.1:1"}, more: clusterSection(folder, "127.0.0.1")})
+}
+
+func clusterSection(folder string, transferTo ...string) string {
+	return fmt.Sprintf("cluster: {resolver: local, endpoints: all, manifests: %q, transferTo: [%s]}", folder, strings.Join(transferTo, ", "))
+}
+
+// copyExamples copies the sample cluster to a folder of the test's own.
+func copyExamples(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("../../examples/cluster")); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// bigFolder is a folder with so many services that their zone does not fit into any socket's buffers.
+func bigFolder(t *testing.T) string {
+	t.Helper()
+	var text strings.Builder
+	text.WriteString("apiVersion: v1\nkind: Namespace\nmetadata: {name: big}\n")
+	for i := range 4000 {
+		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Service\nmetadata: {name: service-with-a-long-name-%d, namespace: big}\nspec:\n  clusterIP: 10.96.%d.%d\n  ports:\n", i, i>>8, i&255)
+		for port := range 8 {
+			fmt.Fprintf(&text, "  - {name: port-%d, port: %d}\n", port, 8000+port)
+		}
+	}
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "big.yaml"), text.String())
+	return dir
+}
+
+// pull transfers the cluster zone from a server. The SOA records at both ends are left out but for the serial.
+func pull(addr string) (serial uint32, records []dns.RR, err error) {
+	transfer := dns.Transfer{DialTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second}
+	envelopes, err := transfer.In(new(dns.Msg).SetAxfr("cluster.local."), addr)
+	if err != nil {
+		return 0, nil, err
+	}
+	for e := range envelopes {
+		err = errors.Join(err, e.Error)
+		records = append(records, e.RR...)
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	soa, ok := records[0].(*dns.SOA)
+	if last := records[len(records)-1]; !ok || len(records) < 2 || last.String() != soa.String() {
+		return 0, nil, fmt.Errorf("from %s to %s", records[0], last)
+	}
+	return soa.Serial, records[1 : len(records)-1], nil
+}
+
+// lines are the records as sorted text.
+func lines(records []dns.RR) []string {
+	list := make([]string, 0, len(records))
+	for _, rr := range records {
+		list = append(list, strings.ToLower(rr.String()))
+	}
+	slices.Sort(list)
+	return list
+}
+
+// TestTransferAnswers transfers the sample cluster's zone, and asks for each of its records.
+func TestTransferAnswers(t *testing.T) {
+	t.Parallel()
+	a := startCluster(t, copyExamples(t))
+	_, records, err := pull(a.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transferred, answered := lines(records), []string{}
+	asked := map[dns.Question]bool{}
+	client := dns.Client{Net: "tcp", Timeout: 5 * time.Second}
+	for _, rr := range records {
+		h := rr.Header()
+		q := dns.Question{Name: h.Name, Qtype: h.Rrtype, Qclass: dns.ClassINET}
+		if asked[q] {
+			continue
+		}
+		asked[q] = true
+		m, _, err := client.Exchange(&dns.Msg{MsgHdr: dns.MsgHdr{Id: dns.Id()}, Question: []dns.Question{q}}, a.addr)
+		if err != nil {
+			t.Fatalf("%s: %v", h.Name, err)
+		}
+		answered = append(answered, lines(m.Answer)...)
+	}
+	slices.Sort(answered)
+	if diff := cmp.Diff(answered, transferred); diff != "" {
+		t.Errorf("(-answered +transferred)\n%s", diff)
+	}
+	for _, want := range []string{
+		"web.shop.svc.cluster.local.\t5\tin\ta\t10.96.10.1",
+		"db-0.db.shop.svc.cluster.local.\t5\tin\ta\t10.244.1.10",
+		"_pg._tcp.db.shop.svc.cluster.local.\t5\tin\tsrv\t0 33 5432 db-0.db.shop.svc.cluster.local.",
+		"dns-version.cluster.local.\t28800\tin\ttxt\t\"1.1.0\"",
+	} {
+		if !slices.Contains(transferred, want) {
+			t.Errorf("not transferred: %s\n%s", want, strings.Join(transferred, "\n"))
+		}
+	}
+}
+
+// TestTransferWithDig transfers with dig, whole and what is newer.
+func TestTransferWithDig(t *testing.T) {
+	t.Parallel()
+	a := startCluster(t, copyExamples(t))
+	serial, records, err := pull(a.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		args []string
+		want int // records
+	}{
+		{"AXFR", []string{"AXFR"}, len(records) + 2},
+		{"AXFR without EDNS", []string{"AXFR", "+noedns"}, len(records) + 2},
+		{"IXFR of an old version", []string{fmt.Sprintf("IXFR=%d", serial-1)}, len(records) + 2},
+		{"IXFR of this version", []string{fmt.Sprintf("IXFR=%d", serial)}, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got := dig(t, a.addr, append([]string{"Cluster.LOCAL", "+noall", "+answer"}, tt.args...)...)
+			n := 0
+			for line := range strings.Lines(got.raw) {
+				if f := strings.Fields(line); len(f) > 4 && f[2] == "IN" {
+					n++
+				}
+			}
+			if n != tt.want || strings.Contains(got.raw, "failed") {
+				t.Errorf("%d records, want %d\n%s", n, tt.want, got.raw)
+			}
+		})
+	}
+}
+
+// TestTransferByAddress asks from addresses that may have the zone and that may not, before and after the
+// configuration changes.
+func TestTransferByAddress(t *testing.T) {
+	t.Parallel()
+	folder := copyExamples(t)
+	a := startCluster(t, folder)
+	from := func(source string) string {
+		dialer := net.Dialer{Timeout: 5 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}}
+		client := dns.Client{Net: "tcp", Timeout: 5 * time.Second, Dialer: &dialer}
+		m, _, err := client.Exchange(new(dns.Msg).SetAxfr("cluster.local."), a.addr)
+		if err != nil {
+			return err.Error()
+		}
+		return dns.RcodeToString[m.Rcode]
+	}
+	for source, want := range map[string]string{"127.0.0.1": "NOERROR", "127.0.0.2": "REFUSED"} {
+		if got := from(source); got != want {
+			t.Errorf("from %s: %s, want %s", source, got, want)
+		}
+	}
+	changed := a.settings
+	changed.more = clusterSection(folder, "127.0.0.2", "192.0.2.0/24")
+	writeFile(t, a.config, changed.yaml())
+	eventually(t, 10*time.Second, "127.0.0.2 may transfer", func() bool { return from("127.0.0.2") == "NOERROR" })
+	if got := from("127.0.0.1"); got != "REFUSED" {
+		t.Errorf("from 127.0.0.1, afterwards: %s, want REFUSED", got)
+	}
+}
+
+// startSecondary runs NSD as a secondary that asks every second for what is newer.
+func startSecondary(t *testing.T, primary string) *nameServer {
+	t.Helper()
+	nsd, dir, port := program(t, "nsd", "nsd"), t.TempDir(), freePort(t)
+	conf := writeFile(t, filepath.Join(dir, "nsd.conf"), fmt.Sprintf(`server:
+  ip-address: 127.0.0.1@%d
+  server-count: 1
+  username: ""
+  chroot: ""
+  database: ""
+  zonelistfile: %[2]s/zone.list
+  pidfile: %[2]s/nsd.pid
+  xfrdfile: %[2]s/xfrd.state
+  xfrdir: %[2]s
+  zonesdir: %[2]s
+  xfrd-reload-timeout: 0
+  verbosity: 2
+remote-control:
+  control-enable: no
+zone:
+  name: cluster.local
+  request-xfr: %[3]s NOKEY
+  provide-xfr: 127.0.0.1 NOKEY
+  max-refresh-time: 1
+  max-retry-time: 1
+`, port, dir, strings.Replace(primary, ":", "@", 1)))
+	s := &nameServer{addr: fmt.Sprintf("127.0.0.1:%d", port)}
+	s.process = start(t, "nsd", exec.Command(nsd, "-d", "-c", conf))
+	return s
+}
+
+// TestTransferToNSD has NSD follow the zone: what NSD serves is what node-cache has, before and after a change.
+func TestTransferToNSD(t *testing.T) {
+	t.Parallel()
+	folder := copyExamples(t)
+	a := startCluster(t, folder)
+	nsd := startSecondary(t, a.addr)
+	same := func(when string) {
+		t.Helper()
+		var diff string
+		eventually(t, 20*time.Second, "NSD serves the zone "+when, func() bool {
+			if nsd.ended() {
+				t.Fatalf("nsd ended: %v\n%s", nsd.err, nsd.stderr.tail())
+			}
+			ours, records, err := pull(a.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			theirs, copied, err := pull(nsd.addr)
+			diff = cmp.Diff(lines(records), lines(copied))
+			return err == nil && ours == theirs
+		})
+		if diff != "" {
+			t.Errorf("%s (-node-cache +NSD):\n%s", when, diff)
+		}
+	}
+	same("at first")
+	writeFile(t, filepath.Join(folder, "new.yaml"), "apiVersion: v1\nkind: Service\nmetadata: {name: new, namespace: shop}\nspec: {clusterIP: 10.96.10.99, ports: [{name: http, port: 80}]}\n")
+	eventually(t, 10*time.Second, "NSD knows the new service", func() bool {
+		m, _, err := new(dns.Client).Exchange(new(dns.Msg).SetQuestion("new.shop.svc.cluster.local.", dns.TypeA), nsd.addr)
+		return err == nil && m.Authoritative && len(m.Answer) == 1 && strings.HasSuffix(m.Answer[0].String(), "10.96.10.99")
+	})
+	same("after a change")
+	if err := os.Remove(filepath.Join(folder, "new.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "NSD has forgotten the service", func() bool {
+		m, _, err := new(dns.Client).Exchange(new(dns.Msg).SetQuestion("new.shop.svc.cluster.local.", dns.TypeA), nsd.addr)
+		return err == nil && m.Rcode == dns.RcodeNameError
+	})
+	same("after it went")
+}
+
+// dialTransfer asks for the zone over a connection with a small buffer, and reads nothing of it.
+func dialTransfer(t *testing.T, addr string) *net.TCPConn {
+	t.Helper()
+	dialer := net.Dialer{Timeout: 5 * time.Second, Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		return errors.Join(c.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096) }), err)
+	}}
+	conn, err := dialer.DialContext(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := (&dns.Conn{Conn: conn}).WriteMsg(new(dns.Msg).SetAxfr("cluster.local.")); err != nil {
+		t.Fatal(err)
+	}
+	return conn.(*net.TCPConn)
+}
+
+// TestTransferClients serves a zone of some megabytes to clients that leave, that do not read, and that come
+// two at a time.
+func TestTransferClients(t *testing.T) {
+	t.Parallel()
+	a := startCluster(t, bigFolder(t))
+	_, records, err := pull(a.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(records) < 4000*17 {
+		t.Fatalf("%d records", len(records))
+	}
+	silent := dialTransfer(t, a.addr)
+	for i := range 3 { // they leave at once, and with a reset after a part
+		gone := dialTransfer(t, a.addr)
+		if _, err := io.CopyN(io.Discard, gone, int64(i)*50_000); err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 {
+			_ = gone.SetLinger(0)
+		}
+		_ = gone.Close()
+	}
+	var pulling sync.WaitGroup
+	for range 2 {
+		pulling.Go(func() {
+			_, again, err := pull(a.addr)
+			if err != nil || len(again) != len(records) {
+				t.Errorf("beside clients that do not read: %d records, want %d: %v", len(again), len(records), err)
+			}
+		})
+	}
+	pulling.Wait()
+	eventually(t, 10*time.Second, "the client that does not read is given up", func() bool {
+		return a.scrape(t).value(t, "nodecache_tcp_sessions_closed_total", "reason", "write_timeout") >= 1
+	})
+	if err := silent.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, silent); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("its connection is still open after %d octets", n)
+	}
+	eventually(t, 5*time.Second, "four may transfer again", func() bool {
+		var four sync.WaitGroup
+		errs := make([]error, 4)
+		for i := range errs {
+			four.Go(func() { _, _, errs[i] = pull(a.addr) })
+		}
+		four.Wait()
+		return errors.Join(errs...) == nil
+	})
+}
+
+// TestTransferAtStop stops the agent during two transfers. The client that reads gets all of it; the one that does not
+// does not keep the agent from stopping.
+func TestTransferAtStop(t *testing.T) {
+	t.Parallel()
+	a := startCluster(t, bigFolder(t))
+	_, records, err := pull(a.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dialTransfer(t, a.addr)
+	reader := &dns.Conn{Conn: dialTransfer(t, a.addr)}
+	if err := reader.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	got, soas := 0, 0
+	for soas < 2 {
+		m, err := reader.ReadMsg()
+		if err != nil {
+			t.Fatalf("after %d of %d records: %v", got, len(records), err)
+		}
+		if got == 0 {
+			a.signal(syscall.SIGTERM)
+		}
+		got += len(m.Answer)
+		for _, rr := range m.Answer {
+			if rr.Header().Rrtype == dns.TypeSOA {
+				soas++
+			}
+		}
+	}
+	if got != len(records)+2 {
+		t.Errorf("%d records, want %d", got, len(records)+2)
+	}
+	a.stop(t)
+}
