@@ -4,10 +4,8 @@ package watch
 
 import (
 	"errors"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
@@ -26,10 +24,14 @@ const (
 	reasonExpired      = "history lost" // 410: the list is read anew
 	reasonBusy         = "busy"         // 429
 	reasonFrozen       = "frozen"
+	reasonUnreadable   = "unreadable" // garbage, or a connection that broke
 	reasonUnreachable  = "unreachable"
 	reasonInternal     = "internal"
 	reasonServer       = "server error"
 )
+
+// causeUnreadable is what client-go gives as the cause of an error of its own in reading a watch.
+const causeUnreadable = "ClientWatchDecoding"
 
 // reasonOf sorts an error. Two errors of one reason are not news: their texts may differ in a port.
 func reasonOf(err error) string {
@@ -47,10 +49,9 @@ func reasonOf(err error) string {
 		return reasonFrozen
 	case errors.Is(err, errPanic):
 		return reasonInternal
+	case apierrors.HasStatusCause(err, causeUnreadable):
+		return reasonUnreadable
 	case errors.As(err, &status):
-		if r := status.Status().Reason; r != metav1.StatusReasonUnknown {
-			return strings.ToLower(string(r))
-		}
 		return reasonServer
 	default:
 		return reasonUnreachable

@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
@@ -31,8 +32,8 @@ const (
 	// refusedPause is the pause after the server has said no. It may be granted any time, but rarely is.
 	refusedPause = 30 * time.Second
 
-	// requestsPerSecond of one resource from this process, after a burst of one and one more for each feed of it: an old server is asked twice at the start. The pages
-	// of one list count as one.
+	// requestsPerSecond of one resource from this process, after a burst of one and one more for each feed of it: an old
+	// server is asked twice at the start. The pages of one list count as one.
 	requestsPerSecond = 1
 	requestBurst      = 1
 )
@@ -62,6 +63,7 @@ type feed struct {
 	listError error     // of the last watch with a first list
 	failures  int       // of such watches, in a row
 	proofless int       // watches that ended without proof, in a row
+	garbled   bool      // the last thing in the last watch could not be read
 	notBefore time.Time // the server asked for a pause until then
 }
 
@@ -80,9 +82,10 @@ func (f *feed) run(ctx context.Context) {
 	})
 	pause := backoff.DelayFunc()
 	for {
+		began := f.now()
 		err := f.attempt(ctx, r)
-		if age, ok := f.view.age(f.part, f.now()); ok && age < lastPause {
-			pause = backoff.DelayFunc() // it went well until a moment ago
+		if f.now().Sub(began) > lastPause {
+			pause = backoff.DelayFunc() // that was pause enough
 		}
 		rest := pause()
 		if reason := reasonOf(err); err != nil && (reason == reasonForbidden || reason == reasonUnauthorized) {
@@ -144,6 +147,15 @@ func (f *feed) streamEnded(proved bool) {
 	} else {
 		f.proofless++
 	}
+}
+
+// unreadable says whether err is one of reading a watch, and none came right before it. Such a watch goes on from the last
+// event, in the next one: a connection that broke in the middle of an event has lost nothing. What cannot be read a second time
+// is left to a new list.
+func (f *feed) unreadable(err error) bool {
+	again := f.garbled
+	f.garbled = apierrors.HasStatusCause(err, causeUnreadable)
+	return f.garbled && !again
 }
 
 // hangUp closes the connections that may be to blame for a silent watch.

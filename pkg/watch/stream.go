@@ -85,12 +85,16 @@ func (s *stream) pump(ctx context.Context) {
 				s.feed.listError = err
 			}
 			s.feed.failed(ctx, err)
+			if !listing && s.feed.unreadable(err) {
+				return
+			}
 		case listing && isListEnd(ev):
 			listing, caughtUp, s.listedAt = false, true, at
 			timer.Reset(s.patience.next)
 		case listing:
 			timer.Reset(s.patience.first)
 		default:
+			s.feed.garbled = false
 			if ev.Type == apiwatch.Bookmark {
 				caughtUp = true
 			}

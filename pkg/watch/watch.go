@@ -260,14 +260,15 @@ func (w *Watch) Stats() Stats {
 
 // shareLimits gives the feeds of one resource one limit.
 func (w *Watch) shareLimits() {
-	limits := make(map[string]*rate.Limiter)
+	number := make(map[string]int)
 	for _, f := range w.feeds {
-		l := limits[f.query.resource]
-		if l == nil {
-			l = rate.NewLimiter(requestsPerSecond, requestBurst)
-			limits[f.query.resource] = l
-		}
-		l.SetBurst(l.Burst() + 1)
-		f.limiter = l
+		number[f.query.resource]++
+	}
+	limits := make(map[string]*rate.Limiter)
+	for resource, n := range number {
+		limits[resource] = rate.NewLimiter(requestsPerSecond, requestBurst+n)
+	}
+	for _, f := range w.feeds {
+		f.limiter = limits[f.query.resource]
 	}
 }

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// resumeTime is how long changes may take to flow again after an outage: the longest pause between attempts, and the request.
+const resumeTime = 8 * time.Second
+
+func TestServerAbsentAtStart(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.server.Put(serviceObject("web", "10.0.0.1"))
+		w.server.Kill()
+		w.start()
+		w.want("web.shop.svc", "unready")
+		w.pass(time.Minute)
+		if w.isReady() {
+			t.Fatal("ready without a server")
+		}
+		if k := w.kind(zone.Services); k.Synced || !strings.HasPrefix(k.LastError, "unreachable: ") {
+			t.Errorf("counts %+v", k)
+		}
+		if n := strings.Count(w.log.String(), `level=WARN msg="watch failed"`); n != 3 {
+			t.Errorf("%d warnings in a minute, want one for each kind\n%s", n, w.log.String())
+		}
+		w.server.Revive()
+		w.wantSoon("web.shop.svc", "10.0.0.1", resumeTime)
+		w.pass(resumeTime)
+		w.want("other.shop.svc", "NXDOMAIN")
+		if !w.isReady() {
+			t.Error("not ready")
+		}
+		if n := strings.Count(w.log.String(), `msg="watch works again"`); n != 3 {
+			t.Errorf("%d recoveries logged, want 3\n%s", n, w.log.String())
+		}
+	})
+}
+
+func TestServerAway(t *testing.T) {
+	for _, away := range []time.Duration{time.Second, 10 * time.Second, time.Minute, time.Hour} {
+		for _, lost := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, history lost %t", away, lost), func(t *testing.T) {
+				inWorld(t, func(w *world) {
+					w.server.Put(serviceObject("web", "10.0.0.1"))
+					w.start()
+					w.server.Kill()
+					for range 10 {
+						w.pass(away / 10)
+						if got := strings.TrimSuffix(w.ask("web.shop.svc"), " stale"); got != "10.0.0.1" {
+							t.Fatalf("while the server is away: %q", got)
+						}
+					}
+					w.server.Put(serviceObject("new", "10.0.0.2"))
+					w.server.Delete(serviceObject("web", ""))
+					if lost {
+						w.server.Forget()
+					}
+					w.server.Revive()
+					w.wantSoon("new.shop.svc", "10.0.0.2", resumeTime)
+					w.pass(resumeTime)
+					w.want("web.shop.svc", "NXDOMAIN")
+					if k := w.kind(zone.Services); k.LastError != "" || k.Age > 2*resumeTime {
+						t.Errorf("counts %+v", k)
+					}
+					w.wantCalm(2)
+				})
+			})
+		}
+	}
+}
+
+// TestQuiet shows that a view of a cluster where nothing changes stays provably right, and what that costs.
+func TestQuiet(t *testing.T) {
+	tests := []struct {
+		staleAfter time.Duration
+		requests   int // most within an hour, of one resource
+	}{
+		{staleAfter: 5 * time.Second, requests: 1210},
+		{staleAfter: 7 * time.Second, requests: 1210},
+		{staleAfter: 10 * time.Second, requests: 910},
+		{staleAfter: 20 * time.Second, requests: 400},
+		{staleAfter: 30 * time.Second, requests: 250},
+		{staleAfter: 72 * time.Second, requests: 100},
+		{staleAfter: 90 * time.Second, requests: 14},
+		{staleAfter: time.Hour, requests: 14},
+	}
+	for _, tt := range tests {
+		t.Run(tt.staleAfter.String(), func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.config.StaleAfter = tt.staleAfter
+				w.start()
+				oldest := time.Duration(0)
+				for range 3600 {
+					w.pass(time.Second)
+					oldest = max(oldest, w.kind(zone.Services).Age)
+					w.want("new.shop.svc", "NXDOMAIN")
+				}
+				n := len(w.server.Requests("services"))
+				t.Logf("limit %s: oldest view %s, %d requests an hour", tt.staleAfter, oldest, n)
+				if oldest > tt.staleAfter || n > tt.requests {
+					t.Errorf("oldest view %s, %d requests, want at most %s and %d", oldest, n, tt.staleAfter, tt.requests)
+				}
+				if k := w.kind(zone.Services); k.Failures != 0 {
+					t.Errorf("counts %+v", k)
+				}
+				w.wantCalm(2)
+			})
+		})
+	}
+}
+
+// TestFrozen shows that a new service is not denied for longer than the limit of freshness, whatever goes silent.
+func TestFrozen(t *testing.T) {
+	faults := []struct {
+		name    string
+		breakIt func(w *world)
+	}{
+		{name: "watches", breakIt: func(w *world) { w.server.Freeze() }},
+		{name: "server for a while", breakIt: func(w *world) {
+			w.server.Hang()
+			time.AfterFunc(w.config.StaleAfter/2, w.server.Resume)
+			w.server.Freeze()
+		}},
+	}
+	for _, staleAfter := range []time.Duration{5 * time.Second, 10 * time.Second, 30 * time.Second, 90 * time.Second} {
+		for _, tt := range faults {
+			t.Run(fmt.Sprintf("%s, %s", tt.name, staleAfter), func(t *testing.T) {
+				inWorld(t, func(w *world) {
+					w.config.StaleAfter = staleAfter
+					w.start()
+					w.pass(10 * time.Minute)
+					tt.breakIt(w)
+					w.server.Put(serviceObject("new", "10.0.0.2"))
+					w.pass(settleTime)
+					w.want("new.shop.svc", "NXDOMAIN")
+					took := w.wantSoon("new.shop.svc", "10.0.0.2", staleAfter)
+					t.Logf("healed after %s", took)
+					w.pass(resumeTime)
+					w.want("none.shop.svc", "NXDOMAIN")
+					w.wantCalm(2)
+				})
+			})
+		}
+	}
+}
+
+func TestServerHangs(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.server.Put(serviceObject("web", "10.0.0.1"))
+		w.start()
+		w.server.Hang()
+		w.pass(10 * time.Minute)
+		w.want("web.shop.svc", "10.0.0.1 stale")
+		w.want("none.shop.svc", "NXDOMAIN stale")
+		if k := w.kind(zone.Services); k.Age < 9*time.Minute || !strings.HasPrefix(k.LastError, "unreachable: ") {
+			t.Errorf("counts %+v", k)
+		}
+		w.server.Put(serviceObject("new", "10.0.0.2"))
+		w.server.Resume()
+		w.wantSoon("new.shop.svc", "10.0.0.2", 2*resumeTime)
+		w.pass(2 * resumeTime)
+		w.want("none.shop.svc", "NXDOMAIN")
+		w.wantCalm(2)
+	})
+}
+
+func TestForbidden(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.server.Put(serviceObject("web", "10.0.0.1"))
+		w.server.Put(serviceObject("db", "None"))
+		w.server.Put(sliceObject("db-1", "db", true, "10.1.0.1"))
+		w.server.Refuse("endpointslices", http.StatusForbidden)
+		w.start()
+		if !w.isReady() {
+			t.Error("waits for what is forbidden")
+		}
+		w.want("web.shop.svc", "10.0.0.1")
+		w.want("none.shop.svc", "NXDOMAIN")
+		w.want("db.shop.svc", "unready")
+		w.pass(time.Hour)
+		k := w.kind(zone.Slices)
+		if k.Synced || !strings.HasPrefix(k.LastError, "forbidden: ") {
+			t.Errorf("counts %+v", k)
+		}
+		if n := strings.Count(w.log.String(), "watch failed"); n != 1 {
+			t.Errorf("logged %d times, want once\n%s", n, w.log.String())
+		}
+		if n := len(w.server.Requests("endpointslices")); n < 60 || n > 121 {
+			t.Errorf("%d requests in an hour, want one each 30 to 45 s", n)
+		}
+		w.server.Refuse("endpointslices", 0)
+		w.wantSoon("db.shop.svc", "10.1.0.1", 46*time.Second)
+		if k := w.kind(zone.Slices); !k.Synced || k.LastError != "" {
+			t.Errorf("counts %+v", k)
+		}
+	})
+}
+
+// TestRefused has the server answer with a status for a while, at the start and in the middle.
+func TestRefused(t *testing.T) {
+	tests := []struct {
+		name   string
+		status int
+		reason string
+		heals  time.Duration
+	}{
+		{name: "unauthorized", status: http.StatusUnauthorized, reason: "unauthorized: ", heals: 46 * time.Second},
+		{name: "busy", status: http.StatusTooManyRequests, reason: "busy: ", heals: 2 * resumeTime},
+		{name: "unavailable", status: http.StatusServiceUnavailable, reason: "server error: ", heals: resumeTime},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.server.Refuse("", tt.status)
+				w.start()
+				w.want("web.shop.svc", "unready")
+				w.pass(time.Minute)
+				if k := w.kind(zone.Services); !strings.HasPrefix(k.LastError, tt.reason) {
+					t.Errorf("counts %+v", k)
+				}
+				if w.isReady() {
+					t.Error("ready")
+				}
+				w.server.Refuse("", 0)
+				w.wantSoon("web.shop.svc", "NXDOMAIN", tt.heals)
+
+				w.server.Refuse("", tt.status)
+				w.server.CloseWatches()
+				w.server.Put(serviceObject("web", "10.0.0.1"))
+				w.pass(time.Minute)
+				w.server.Refuse("", 0)
+				w.wantSoon("web.shop.svc", "10.0.0.1", tt.heals)
+				w.wantCalm(2)
+			})
+		})
+	}
+}
+
+// TestBroken breaks the open watches, and expects a change made at that moment soon, with no more than a few requests.
+func TestBroken(t *testing.T) {
+	tests := []struct {
+		name    string
+		breakIt func(w *world)
+	}{
+		{name: "410 Gone", breakIt: func(w *world) { w.server.Forget() }},
+		{name: "garbage", breakIt: func(w *world) { w.server.Garble() }},
+		{name: "closed", breakIt: func(w *world) { w.server.CloseWatches() }},
+		{name: "connection cut", breakIt: func(w *world) { w.server.Kill(); w.server.Revive() }},
+		{name: "error event", breakIt: func(w *world) {
+			w.server.Refuse("", http.StatusInternalServerError)
+			w.server.CloseWatches()
+			w.pass(3 * time.Second)
+			w.server.Refuse("", 0)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.server.Put(serviceObject("web", "10.0.0.1"))
+				w.server.Put(serviceObject("old", "10.0.0.9"))
+				w.start()
+				w.pass(90 * time.Second)
+				before := len(w.server.Requests(""))
+				tt.breakIt(w)
+				w.server.Put(serviceObject("web", "10.0.0.2"))
+				w.server.Delete(serviceObject("old", ""))
+				took := w.wantSoon("web.shop.svc", "10.0.0.2", resumeTime)
+				w.pass(resumeTime)
+				w.want("old.shop.svc", "NXDOMAIN")
+				n := len(w.server.Requests("")) - before
+				t.Logf("healed after %s with %d requests", took, n)
+				if n > 15 {
+					t.Errorf("%d requests", n)
+				}
+				w.wantCalm(2)
+			})
+		})
+	}
+}
+
+func TestServerClosesWatches(t *testing.T) {
+	for _, after := range []time.Duration{time.Millisecond, 500 * time.Millisecond, 2 * time.Second, 7 * time.Second} {
+		t.Run(after.String(), func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.server.CloseAfter(after)
+				w.start()
+				for i := range 100 {
+					name := fmt.Sprintf("s%d", i)
+					w.server.Put(serviceObject(name, "10.0.0.1"))
+					w.wantSoon(name+".shop.svc", "10.0.0.1", resumeTime)
+					w.want("none.shop.svc", "NXDOMAIN")
+					w.pass(10 * time.Second)
+				}
+				w.wantCalm(2)
+			})
+		})
+	}
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// A forward is a name whose answers are to move through addresses in their order, and never back.
+type forward struct {
+	w     *world
+	name  string
+	addrs []string
+	at    int // the last one seen
+}
+
+// pass lets time go by and looks at each answer.
+func (f *forward) pass(d time.Duration) {
+	f.w.t.Helper()
+	for range d / settleTime {
+		f.w.pass(settleTime)
+		got := strings.TrimSuffix(f.w.ask(f.name), " stale")
+		i := slices.Index(f.addrs[f.at:], got)
+		if i < 0 {
+			f.w.t.Fatalf("%s: %q after %q\n%+v", f.name, got, f.addrs[f.at], f.w.server.Requests("services"))
+		}
+		f.at += i
+	}
+}
+
+// TestNeverOlder has a server answer whose cache is behind what was seen already, in each of the ways to come to it.
+func TestNeverOlder(t *testing.T) {
+	tests := []struct {
+		name   string
+		breaks func(w *world)
+	}{
+		{name: "watch goes on there", breaks: func(w *world) { w.server.CloseWatches() }},
+		{name: "relist there", breaks: func(w *world) { w.server.Forget() }},
+		{name: "plain list there", breaks: func(w *world) { w.server.WithoutLists(); w.server.Forget() }},
+		{name: "relist after a list that broke off", breaks: func(w *world) {
+			w.server.CutLists(3)
+			w.server.Forget()
+			w.pass(10 * time.Second)
+			w.server.CutLists(0)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.server.Put(serviceObject("other", "10.0.0.8"))
+				w.server.Put(serviceObject("third", "10.0.0.9"))
+				w.server.Put(serviceObject("web", "10.0.0.1"))
+				behind := w.server.Put(serviceObject("web", "10.0.0.2"))
+				w.server.Put(serviceObject("web", "10.0.0.3"))
+				w.server.Delete(serviceObject("third", ""))
+				w.start()
+				w.want("web.shop.svc", "10.0.0.3")
+				w.server.Lag(behind)
+				tt.breaks(w)
+				web := &forward{w: w, name: "web.shop.svc", addrs: []string{"10.0.0.3", "10.0.0.4"}}
+				web.pass(30 * time.Second)
+				w.want("third.shop.svc", "NXDOMAIN")
+				w.server.Put(serviceObject("web", "10.0.0.4"))
+				web.pass(time.Minute)
+				w.server.Lag(0)
+				web.pass(2 * time.Minute)
+				w.want("web.shop.svc", "10.0.0.4")
+				w.want("third.shop.svc", "NXDOMAIN")
+				w.wantCalm(2)
+			})
+		})
+	}
+}
+
+// TestFirstListBreaksOff breaks the very first list off and goes on with a server that is behind.
+func TestFirstListBreaksOff(t *testing.T) {
+	inWorld(t, func(w *world) {
+		behind := w.server.Put(serviceObject("a", "10.0.0.1"))
+		w.server.Put(serviceObject("a", "10.0.0.2"))
+		w.server.Put(serviceObject("b", "10.0.0.1"))
+		w.server.CutLists(2)
+		w.start()
+		w.want("a.shop.svc", "10.0.0.2")
+		w.want("b.shop.svc", "unready")
+		w.server.Lag(behind)
+		a := &forward{w: w, name: "a.shop.svc", addrs: []string{"10.0.0.2"}}
+		a.pass(20 * time.Second)
+		w.server.CutLists(0)
+		a.pass(20 * time.Second)
+		w.want("b.shop.svc", "10.0.0.1")
+		if !w.isReady() {
+			t.Error("not ready")
+		}
+	})
+}
+
+// TestFirstListPauses shows that a first list that never ends is given up.
+func TestFirstListPauses(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.config.StaleAfter = 5 * time.Second
+		w.server.Put(serviceObject("web", "10.0.0.1"))
+		w.server.PauseLists(true)
+		w.start()
+		w.want("web.shop.svc", "10.0.0.1")
+		w.want("none.shop.svc", "unready")
+		w.pass(20 * time.Second)
+		w.want("none.shop.svc", "unready")
+		w.server.PauseLists(false)
+		w.wantSoon("none.shop.svc", "NXDOMAIN", 20*time.Second)
+		w.wantCalm(2)
+	})
+}
+
+// TestHistorySetBack shows that a server that was restored from a copy is believed.
+func TestHistorySetBack(t *testing.T) {
+	inWorld(t, func(w *world) {
+		copied := w.server.Put(serviceObject("web", "10.0.0.1"))
+		w.server.Put(serviceObject("web", "10.0.0.2"))
+		w.server.Put(serviceObject("new", "10.0.0.3"))
+		w.start()
+		w.want("web.shop.svc", "10.0.0.2")
+		w.server.Rewind(copied)
+		took := w.wantSoon("web.shop.svc", "10.0.0.1", 5*time.Minute)
+		t.Logf("believed after %s", took)
+		w.want("new.shop.svc", "NXDOMAIN")
+		w.server.Put(serviceObject("new", "10.0.0.4"))
+		w.wantSoon("new.shop.svc", "10.0.0.4", resumeTime)
+		w.wantCalm(2)
+	})
+}
+
+// TestOldServer works with one that knows neither watches with a first list nor, in the second case, bookmarks.
+func TestOldServer(t *testing.T) {
+	for _, bookmarks := range []bool{true, false} {
+		t.Run(fmt.Sprintf("bookmarks %t", bookmarks), func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.server.WithoutLists()
+				if !bookmarks {
+					w.server.WithoutBookmarks()
+				}
+				w.server.Put(serviceObject("web", "10.0.0.1"))
+				w.start()
+				w.want("web.shop.svc", "10.0.0.1")
+				w.want("none.shop.svc", "NXDOMAIN")
+				if !w.isReady() {
+					t.Error("not ready")
+				}
+				before := len(w.server.Requests("services"))
+				oldest := time.Duration(0)
+				for i := range 60 {
+					w.pass(time.Minute)
+					name := fmt.Sprintf("s%d", i)
+					w.server.Put(serviceObject(name, "10.0.0.1"))
+					w.wantSoon(name+".shop.svc", "10.0.0.1", resumeTime)
+					oldest = max(oldest, w.kind(zone.Services).Age)
+				}
+				n := len(w.server.Requests("services")) - before
+				t.Logf("%d requests an hour, oldest view %s", n, oldest)
+				if n > 300 || oldest > 100*time.Second {
+					t.Errorf("%d requests an hour, oldest view %s", n, oldest)
+				}
+				w.wantCalm(2)
+			})
+		})
+	}
+}
+
+// TestOddEvents sends what no server should.
+func TestOddEvents(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.start()
+		odd := serviceObject("odd", "10.0.0.1")
+		odd.ResourceVersion = "not a number"
+		w.server.Send("ADDED", odd)
+		w.server.Send("NONSENSE", odd)
+		w.server.Send("DELETED", serviceObject("never seen", ""))
+		nameless := serviceObject("", "10.0.0.1")
+		nameless.Namespace = ""
+		w.server.Send("MODIFIED", nameless)
+		w.pass(settleTime)
+		w.want("odd.shop.svc", "10.0.0.1")
+		w.server.Put(serviceObject("web", "10.0.0.2"))
+		w.wantSoon("web.shop.svc", "10.0.0.2", resumeTime)
+		w.pass(time.Hour)
+		w.server.Put(serviceObject("web", "10.0.0.3"))
+		w.wantSoon("web.shop.svc", "10.0.0.3", resumeTime)
+	})
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watchtest
+
+import (
+	"net/http"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// faults is what is wrong with a server.
+type faults struct {
+	refused     map[string]int // status for each resource; "": for all
+	hung        chan struct{}  // closed when it is over; nil: requests are answered
+	noLists     bool           // no watches with a first list
+	noBookmarks bool
+	cutLists    int // a first list ends before so many objects; 0: it does not
+	pauseLists  bool
+	closeAfter  time.Duration // watches end after that; 0: when they should
+	lag         uint64        // version that the cache has come to; 0: the newest
+}
+
+// Refuse has every request for the resource, or for an empty one every request, answered with the status. 0 ends it.
+func (s *Server) Refuse(resource string, status int) {
+	s.set(func() { s.faults.refused[resource] = status })
+}
+
+// Hang answers no request from now on, and is silent in the watches that are open, which stay so. Nothing is closed.
+func (s *Server) Hang() { s.set(func() { s.faults.hung = make(chan struct{}) }) }
+
+// Resume ends Hang.
+func (s *Server) Resume() {
+	s.set(func() {
+		close(s.faults.hung)
+		s.faults.hung = nil
+	})
+}
+
+// Freeze makes the watches that are open silent for good. New ones are well.
+func (s *Server) Freeze() {
+	s.set(func() {
+		for w := range s.watches {
+			w.frozen = true
+		}
+	})
+}
+
+// WithoutLists has the server not know watches with a first list, as old servers.
+func (s *Server) WithoutLists() { s.set(func() { s.faults.noLists = true }) }
+
+// WithoutBookmarks has the server send no bookmarks but those at the end of a first list.
+func (s *Server) WithoutBookmarks() { s.set(func() { s.faults.noBookmarks = true }) }
+
+// CutLists ends each first list before its n-th object. 0 ends that.
+func (s *Server) CutLists(n int) { s.set(func() { s.faults.cutLists = n }) }
+
+// PauseLists has first lists never come to their end.
+func (s *Server) PauseLists(pause bool) { s.set(func() { s.faults.pauseLists = pause }) }
+
+// CloseAfter ends each watch that begins from now on after d. 0 ends that.
+func (s *Server) CloseAfter(d time.Duration) { s.set(func() { s.faults.closeAfter = d }) }
+
+// Lag has the server answer from a cache that has come to this version only. 0 ends that.
+func (s *Server) Lag(version uint64) { s.set(func() { s.faults.lag = version }) }
+
+// Forget loses the history: a watch from before now is told that it is gone. Those that are open are told so too.
+func (s *Server) Forget() {
+	gone := failure(http.StatusGone, metav1.StatusReasonExpired, "too old resource version")
+	s.set(func() {
+		s.version++ // something else changed in the meantime
+		s.oldest = s.version
+		s.injectLocked(injection{event: "ERROR", object: gone, thenEnd: true})
+	})
+}
+
+// Rewind sets the server back to a version, as from an old copy of its database, and ends the watches.
+func (s *Server) Rewind(version uint64) {
+	s.set(func() {
+		for i, c := range s.history {
+			if c.version > version {
+				s.history = s.history[:i]
+				break
+			}
+		}
+		s.version = version
+		s.injectLocked(injection{thenEnd: true})
+	})
+}
+
+// Garble sends bytes that are no event into the watches that are open.
+func (s *Server) Garble() {
+	s.set(func() { s.injectLocked(injection{raw: []byte("\x00\x00\x00\x05{\"ty\n<html>no event</html>\n")}) })
+}
+
+// Send sends an event with the object, whatever the server holds, into the open watches of the object's kind.
+func (s *Server) Send(event string, o Object) {
+	s.set(func() {
+		for w := range s.watches {
+			if w.sel.resource == resourceOf(o) {
+				w.inject = append(w.inject, injection{event: event, object: o})
+			}
+		}
+	})
+}
+
+// CloseWatches ends the watches that are open.
+func (s *Server) CloseWatches() { s.set(func() { s.injectLocked(injection{thenEnd: true}) }) }
+
+// set changes what is wrong, and has it seen.
+func (s *Server) set(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do()
+	s.tellLocked()
+}
+
+func (s *Server) injectLocked(n injection) {
+	for w := range s.watches {
+		w.inject = append(w.inject, n)
+	}
+}
+
+func (s *Server) refusal(resource string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if code := s.faults.refused[""]; code != 0 {
+		return code
+	}
+	return s.faults.refused[resource]
+}
+
+func (s *Server) withoutLists() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.faults.noLists
+}
+
+// shortened gives how long a watch lasts that was asked for with this length.
+func (s *Server) shortened(length time.Duration) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.faults.closeAfter > 0 {
+		return min(length, s.faults.closeAfter)
+	}
+	return length
+}

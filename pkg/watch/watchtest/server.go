@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watchtest
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// An Object is an object of the API.
+type Object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// A Server holds objects, and lists and watches them as kube-apiserver does: with resource versions, selectors, bookmarks, first
+// lists in a watch, and a history that may be lost. It is an [http.Handler] and speaks JSON and protobuf.
+type Server struct {
+	codec codec
+	now   func() time.Time
+
+	mu       sync.Mutex // guards what follows
+	version  uint64
+	history  []change
+	oldest   uint64 // watches from before this version are told that it is gone
+	changed  chan struct{}
+	watches  map[*stream]struct{}
+	requests []Request
+	faults   faults
+	dials    *dialer
+}
+
+// A change is one step of the history: what an object was and what it became.
+type change struct {
+	version  uint64
+	resource string
+	old, new Object // nil: it was not there, is not there any more
+}
+
+// A Request is one that was received.
+type Request struct {
+	At       time.Time
+	Verb     string // get, list, watch, or watchlist for a watch with a first list
+	Resource string
+	Version  string // asked for
+	Length   string // asked for, in seconds
+	Selector string // labels
+	Fields   string // selector
+	Space    string // namespace
+	Status   int    // of the reply; 0: none yet
+}
+
+// New makes an empty server. Its clock counts the requests only.
+func New(now func() time.Time) *Server {
+	return &Server{
+		codec: newCodec(), now: now, version: 100,
+		changed: make(chan struct{}), watches: make(map[*stream]struct{}),
+		faults: faults{refused: make(map[string]int)},
+	}
+}
+
+// Put creates the object, or changes it to this. It gives the resource version.
+func (s *Server) Put(o Object) uint64 { return s.change(o, true) }
+
+// Delete takes the object out. It gives the resource version.
+func (s *Server) Delete(o Object) uint64 { return s.change(o, false) }
+
+func (s *Server) change(o Object, there bool) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	c := change{version: s.version, resource: resourceOf(o)}
+	next, _ := o.DeepCopyObject().(Object)
+	next.SetResourceVersion(strconv.FormatUint(s.version, 10))
+	c.old = s.stateLocked(c.resource, s.version)[key(o)]
+	if there {
+		c.new = next
+	}
+	s.history = append(s.history, c)
+	s.tellLocked()
+	return s.version
+}
+
+// tellLocked wakes whoever waits for a change.
+func (s *Server) tellLocked() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// stateLocked gives the objects as of a version.
+func (s *Server) stateLocked(resource string, version uint64) map[string]Object {
+	state := make(map[string]Object)
+	for _, c := range s.history {
+		switch {
+		case c.version > version || c.resource != resource:
+		case c.new == nil:
+			delete(state, key(c.old))
+		default:
+			state[key(c.new)] = c.new
+		}
+	}
+	return state
+}
+
+// Requests gives what was received, for one resource or, for an empty one, for all.
+func (s *Server) Requests(resource string) []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(s.requests), func(r Request) bool { return resource != "" && r.Resource != resource })
+}
+
+// Watching gives how many watches of the resource are open.
+func (s *Server) Watching(resource string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for w := range s.watches {
+		if w.sel.resource == resource {
+			n++
+		}
+	}
+	return n
+}
+
+// ServeHTTP implements [http.Handler].
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	sel, err := newSelection(r)
+	if err != nil {
+		s.codec.fail(w, r, http.StatusNotFound, metav1.StatusReasonNotFound, err.Error())
+		return
+	}
+	hung := s.note(sel)
+	if hung != nil {
+		select {
+		case <-hung:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	switch code := s.refusal(sel.resource); {
+	case code == http.StatusForbidden:
+		s.codec.fail(w, r, code, metav1.StatusReasonForbidden, fmt.Sprintf("%s is forbidden: User \"node-cache\" cannot %s it", sel.resource, sel.verb))
+	case code == http.StatusUnauthorized:
+		s.codec.fail(w, r, code, metav1.StatusReasonUnauthorized, "Unauthorized")
+	case code == http.StatusTooManyRequests:
+		w.Header().Set("Retry-After", "1")
+		s.codec.fail(w, r, code, metav1.StatusReasonTooManyRequests, "too many requests")
+	case code != 0:
+		s.codec.fail(w, r, code, metav1.StatusReasonServiceUnavailable, "not now")
+	case sel.verb == "list":
+		s.list(w, r, sel)
+	case sel.verb == "get":
+		s.get(w, r, sel)
+	default:
+		s.watch(w, r, sel)
+	}
+}
+
+// note keeps the request. It gives a channel to wait for if requests are not to be answered now.
+func (s *Server) note(sel *selection) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = append(s.requests, Request{
+		At: s.now(), Verb: sel.verb, Resource: sel.resource, Version: sel.version, Length: sel.query.Get("timeoutSeconds"),
+		Selector: sel.query.Get("labelSelector"), Fields: sel.query.Get("fieldSelector"), Space: sel.namespace,
+	})
+	return s.faults.hung
+}
+
+// list answers a list, whole whatever the limit.
+func (s *Server) list(w http.ResponseWriter, r *http.Request, sel *selection) {
+	s.mu.Lock()
+	at, ok := s.servedLocked(sel.version)
+	state := s.stateLocked(sel.resource, at)
+	s.mu.Unlock()
+	if !ok {
+		s.codec.tooLarge(w, r)
+		return
+	}
+	var objects []Object
+	for _, name := range slices.Sorted(maps.Keys(state)) {
+		if sel.matches(state[name]) {
+			objects = append(objects, state[name])
+		}
+	}
+	s.codec.write(w, r, listOf(sel.resource, objects, at))
+}
+
+// get answers for one object.
+func (s *Server) get(w http.ResponseWriter, r *http.Request, sel *selection) {
+	s.mu.Lock()
+	o := s.stateLocked(sel.resource, s.version)[sel.namespace+"/"+sel.name]
+	s.mu.Unlock()
+	if o == nil {
+		s.codec.fail(w, r, http.StatusNotFound, metav1.StatusReasonNotFound, sel.name+" not found")
+		return
+	}
+	s.codec.write(w, r, o)
+}
+
+// servedLocked gives the version that a list is answered from, and false if the server has not come so far yet. The newest is asked
+// of the database; anything else is answered from a cache that may be behind.
+func (s *Server) servedLocked(asked string) (uint64, bool) {
+	if asked == "" || s.faults.lag == 0 {
+		return s.version, true
+	}
+	n, err := strconv.ParseUint(asked, 10, 64)
+	return s.faults.lag, err == nil && n <= s.faults.lag
+}
+
+// resourceOf gives the plural name of the object's kind.
+func resourceOf(o Object) string {
+	switch o.(type) {
+	case *corev1.Service:
+		return "services"
+	case *corev1.Namespace:
+		return "namespaces"
+	case *corev1.Pod:
+		return "pods"
+	case *corev1.Node:
+		return "nodes"
+	case *discoveryv1.EndpointSlice:
+		return "endpointslices"
+	default:
+		panic(fmt.Sprintf("no resource for %T", o))
+	}
+}
+
+func key(o Object) string { return o.GetNamespace() + "/" + o.GetName() }
+
+// matches says whether the object is one of those asked for.
+func (sel *selection) matches(o Object) bool {
+	if o == nil || sel.namespace != "" && sel.namespace != o.GetNamespace() {
+		return false
+	}
+	set := fields.Set{"metadata.name": o.GetName()}
+	if pod, ok := o.(*corev1.Pod); ok {
+		set["status.phase"] = string(pod.Status.Phase)
+	}
+	return sel.labels.Matches(labels.Set(o.GetLabels())) && sel.fields.Matches(set)
+}

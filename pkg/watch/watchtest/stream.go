@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watchtest
+
+import (
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+const (
+	bookmarkPeriod = time.Minute     // as kube-apiserver
+	beforeTheEnd   = 2 * time.Second // a bookmark comes before a watch ends, as from kube-apiserver
+)
+
+// A stream is one watch that is open.
+type stream struct {
+	sel    *selection
+	events *events
+	raw    io.Writer
+	flush  func()
+	cursor uint64 // version up to which all was sent
+
+	// Guarded by the server's mutex.
+	inject []injection // to be sent next
+	frozen bool        // nothing is sent any more
+}
+
+// An injection is something that is sent out of turn.
+type injection struct {
+	event   string
+	object  runtime.Object
+	raw     []byte // in place of an event
+	thenEnd bool
+}
+
+// watch answers a watch.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, sel *selection) {
+	if sel.verb == "watchlist" && s.withoutLists() {
+		s.codec.fail(w, r, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
+		return
+	}
+	flush := func() {}
+	if f, ok := w.(http.Flusher); ok {
+		flush = f.Flush
+	}
+	st := &stream{sel: sel, events: s.codec.events(w, r), raw: w, flush: flush}
+	s.open(st)
+	defer s.close(st)
+	w.WriteHeader(http.StatusOK)
+	flush()
+	if s.begin(st) {
+		s.follow(st, r)
+	}
+}
+
+func (s *Server) open(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watches[st] = struct{}{}
+}
+
+func (s *Server) close(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.watches, st)
+}
+
+// begin sends what comes first. It gives false if that is the end.
+func (s *Server) begin(st *stream) bool {
+	s.mu.Lock()
+	version, hasCome := s.servedLocked(st.sel.version)
+	state := s.stateLocked(st.sel.resource, version)
+	oldest, cut, pause := s.oldest, s.faults.cutLists, s.faults.pauseLists
+	s.mu.Unlock()
+	asked, _ := strconv.ParseUint(st.sel.version, 10, 64)
+	if st.sel.verb == "watch" {
+		st.cursor = asked
+		if asked < oldest {
+			_ = st.send("ERROR", failure(http.StatusGone, metav1.StatusReasonExpired, "too old resource version"))
+			return false
+		}
+		return true
+	}
+	if !hasCome {
+		_ = st.send("ERROR", notYet())
+		return false
+	}
+	for i, name := range slices.Sorted(maps.Keys(state)) {
+		if i == cut-1 {
+			return false
+		}
+		if st.sel.matches(state[name]) && st.send("ADDED", state[name]) != nil {
+			return false
+		}
+	}
+	st.cursor = version
+	if pause {
+		return true // the end of the list never comes
+	}
+	return st.send("BOOKMARK", bookmark(st.sel.resource, version, true)) == nil
+}
+
+// follow sends changes and bookmarks until the watch ends.
+func (s *Server) follow(st *stream, r *http.Request) {
+	length := 30 * time.Minute
+	if seconds, err := strconv.Atoi(st.sel.query.Get("timeoutSeconds")); err == nil {
+		length = time.Duration(seconds) * time.Second
+	}
+	end := time.NewTimer(s.shortened(length))
+	defer end.Stop()
+	mark := time.NewTimer(min(bookmarkPeriod, max(length-beforeTheEnd, 0)))
+	defer mark.Stop()
+	for {
+		news, changed := s.news(st)
+		for _, n := range news {
+			if !st.deliver(n) {
+				return
+			}
+		}
+		select {
+		case <-changed:
+		case <-mark.C:
+			mark.Reset(bookmarkPeriod)
+			s.mark(st)
+		case <-end.C:
+			if !s.isFrozen(st) {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// news gives what is to be sent now, and what to wait for.
+func (s *Server) news(st *stream) (news []injection, changed <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st.frozen || s.faults.hung != nil {
+		return nil, s.changed
+	}
+	news, st.inject = st.inject, nil
+	for _, c := range s.history {
+		if c.version <= st.cursor || c.resource != st.sel.resource || s.faults.lag > 0 && c.version > s.faults.lag {
+			continue
+		}
+		was, is := st.sel.matches(c.old), st.sel.matches(c.new)
+		switch {
+		case is && was:
+			news = append(news, injection{event: "MODIFIED", object: c.new})
+		case is:
+			news = append(news, injection{event: "ADDED", object: c.new})
+		case was:
+			last, _ := c.old.DeepCopyObject().(Object)
+			last.SetResourceVersion(strconv.FormatUint(c.version, 10))
+			news = append(news, injection{event: "DELETED", object: last})
+		}
+		st.cursor = c.version
+	}
+	return news, s.changed
+}
+
+// mark has a bookmark sent next.
+func (s *Server) mark(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.faults.noBookmarks || st.frozen || s.faults.lag > 0 && s.faults.lag < st.cursor {
+		return
+	}
+	version := s.version
+	if s.faults.lag > 0 {
+		version = s.faults.lag
+	}
+	st.inject = append(st.inject, injection{event: "BOOKMARK", object: bookmark(st.sel.resource, version, false)})
+}
+
+func (s *Server) isFrozen(st *stream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return st.frozen || s.faults.hung != nil
+}
+
+// deliver sends one thing. It gives false if that was the last.
+func (st *stream) deliver(n injection) bool {
+	var err error
+	switch {
+	case n.raw != nil:
+		_, err = st.raw.Write(n.raw)
+		st.flush()
+	case n.event != "":
+		err = st.send(n.event, n.object)
+	}
+	return err == nil && !n.thenEnd
+}
+
+func (st *stream) send(kind string, o runtime.Object) error {
+	err := st.events.write(kind, o)
+	st.flush()
+	return err
+}

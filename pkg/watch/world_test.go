@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/watch/watchtest"
+	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// settleTime is enough for a change to be seen where nothing is wrong, and far less than any pause.
+const settleTime = 100 * time.Millisecond
+
+// A world is a stand-in server, and a watch that fills a store from it, in virtual time.
+type world struct {
+	t      *testing.T
+	server *watchtest.Server
+	store  *zone.Store
+	zone   *zone.Zone
+	watch  *watch.Watch
+	config watch.Config
+	log    syncBuffer
+}
+
+// inWorld runs body with a server that has the namespaces default and shop, and that nothing watches yet.
+func inWorld(t *testing.T, body func(w *world)) {
+	t.Helper()
+	t.Parallel()
+	kubeconfig := watchtest.Kubeconfig(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, server: watchtest.New(time.Now), store: zone.NewStore()}
+		w.server.Start(t)
+		w.server.Put(namespaceObject("default"))
+		w.server.Put(namespaceObject("shop"))
+		w.config = watch.Config{
+			Kubeconfig: kubeconfig, Store: w.store, Endpoints: watch.EndpointsAll,
+			Log: slog.New(slog.NewTextHandler(&w.log, nil)), Now: time.Now,
+		}
+		w.config.SetDial(w.server.Dial)
+		body(w)
+	})
+}
+
+// start makes the watch from the config and runs it until the test ends.
+func (w *world) start() {
+	w.t.Helper()
+	var err error
+	if w.watch, err = watch.New(w.config); err != nil {
+		w.t.Fatal(err)
+	}
+	if w.config.Store != nil {
+		w.zone, err = zone.New(zone.Config{
+			Store: w.store, Domain: "cluster.local.", TTL: 5 * time.Second, AllSlices: w.config.Endpoints == watch.EndpointsAll,
+			StaleAfter: w.config.StaleAfter, KnownSpaces: w.config.NamespaceSelector != "",
+			Pods: map[bool]zone.PodMode{true: zone.PodsVerified}[w.config.Pods],
+		})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ran := make(chan error, 1)
+	go func() { ran <- w.watch.Run(ctx) }()
+	w.t.Cleanup(func() {
+		cancel()
+		began := time.Now()
+		if err := <-ran; err != nil {
+			w.t.Errorf("Run: %v", err)
+		}
+		if took := time.Since(began); took > 0 {
+			w.t.Errorf("Run ended %s after its context", took)
+		}
+	})
+	time.Sleep(settleTime)
+	synctest.Wait()
+}
+
+// ask gives the addresses of a name, below the cluster domain, or why there are none.
+func (w *world) ask(name string) string {
+	w.t.Helper()
+	m := new(dns.Msg)
+	m.SetQuestion(name+".cluster.local.", dns.TypeA)
+	pkt, err := m.Pack()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var q wire.Query
+	if fault := q.Parse(pkt); fault != wire.FaultNone {
+		w.t.Fatalf("query for %s: fault %d", name, fault)
+	}
+	msg, result := w.zone.Answer(&q, 0, time.Now(), nil)
+	switch result.Verdict {
+	case zone.Answered:
+	case zone.Unready:
+		return "unready"
+	default:
+		return fmt.Sprintf("verdict %d", result.Verdict)
+	}
+	if err := m.Unpack(msg); err != nil {
+		w.t.Fatal(err)
+	}
+	var addrs []string
+	for _, rr := range m.Answer {
+		if a, ok := rr.(*dns.A); ok {
+			addrs = append(addrs, a.A.String())
+		}
+	}
+	slices.Sort(addrs)
+	text := strings.Join(addrs, " ")
+	if text == "" {
+		text = dns.RcodeToString[m.Rcode]
+	}
+	// Stale Answer and Stale NXDOMAIN Answer, RFC 8914 sections 4.4 and 4.20.
+	if result.EDE == 3 || result.EDE == 19 {
+		text += " stale"
+	}
+	return text
+}
+
+// want checks what a name is answered with.
+func (w *world) want(name, want string) {
+	w.t.Helper()
+	if got := w.ask(name); got != want {
+		w.t.Errorf("%s: got %q, want %q\n%s", name, got, want, w.log.String())
+	}
+}
+
+// wantSoon waits, not longer than limit, until a name is answered so. It gives how long it took.
+func (w *world) wantSoon(name, want string, limit time.Duration) time.Duration {
+	w.t.Helper()
+	began := time.Now()
+	for {
+		got := w.ask(name)
+		if got == want {
+			return time.Since(began)
+		}
+		if time.Since(began) > limit {
+			w.t.Fatalf("%s: still %q after %s, want %q\n%s\n%+v", name, got, limit, want, w.log.String(), w.server.Requests(""))
+		}
+		time.Sleep(settleTime)
+		synctest.Wait()
+	}
+}
+
+// pass lets time go by.
+func (w *world) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// kind gives the counts of a kind.
+func (w *world) kind(kind zone.Kind) watch.KindStats {
+	w.t.Helper()
+	for _, k := range w.watch.Stats().Kinds {
+		if k.Kind == kind {
+			return k
+		}
+	}
+	w.t.Fatalf("no counts of kind %d", kind)
+	return watch.KindStats{}
+}
+
+// wantCalm checks that no resource was asked for more often than once a second, after the burst.
+func (w *world) wantCalm(burst int) {
+	w.t.Helper()
+	for _, resource := range []string{"services", "endpointslices", "namespaces", "pods"} {
+		requests := w.server.Requests(resource)
+		for i := range requests {
+			for j := i + burst; j < len(requests); j++ {
+				span := requests[j].At.Sub(requests[i].At) + time.Millisecond // the limiter rounds
+				if most := burst + int(span/time.Second); j-i+1 > most {
+					w.t.Fatalf("%s: %d requests within %s\n%+v", resource, j-i+1, span, requests[i:j+1])
+				}
+			}
+		}
+	}
+}
+
+// isReady says whether Ready is closed.
+func (w *world) isReady() bool {
+	select {
+	case <-w.watch.Ready():
+		return true
+	default:
+		return false
+	}
+}
+
+// A syncBuffer is a buffer that goroutines may share.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+func namespaceObject(name string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// serviceObject makes a ClusterIP service; addr "None" makes it headless.
+func serviceObject(name, addr string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: addr, ClusterIPs: []string{addr},
+			Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+		},
+	}
+}
+
+// sliceObject makes a slice of ready endpoints.
+func sliceObject(name, service string, headless bool, addrs ...string) *discoveryv1.EndpointSlice {
+	es := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	if headless {
+		es.Labels[corev1.IsHeadlessService] = ""
+	}
+	for _, addr := range addrs {
+		netip.MustParseAddr(addr)
+		es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{Addresses: []string{addr}})
+	}
+	return es
+}
