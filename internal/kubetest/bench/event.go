@@ -78,7 +78,7 @@ func (b *bench) event(ctx context.Context, e *events, name string, port int) err
 	if err := w.until(ctx, mark, made.Spec.ClusterIP); err != nil {
 		return fmt.Errorf("after its creation: %w", err)
 	}
-	mark = w.asked()
+	deleting, mark := time.Now(), w.asked()
 	if err := services.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return fmt.Errorf("deleting it: %w", err)
 	}
@@ -86,32 +86,44 @@ func (b *bench) event(ctx context.Context, e *events, name string, port int) err
 		return fmt.Errorf("after its deletion: %w", err)
 	}
 	w.stop()
-	e.add(w.answers, made.Spec.ClusterIP, created)
+	e.add(w.answers, made.Spec.ClusterIP, created, deleting)
 	return nil
 }
 
-// add judges the answers of one event: denials, then the address, then denials.
-func (e *events) add(answers []answer, address string, created time.Time) {
-	order := []string{denied, address, denied}
-	phase := 0
-	var first time.Time
+// add judges the answers of one event: denials, then the address, and denials again once the deletion began. Answers
+// to questions that were under way at the same time may come in any order: one is older only if its question was
+// asked after a newer answer had arrived.
+func (e *events) add(answers []answer, address string, created, deleting time.Time) {
+	there := earliest(answers, func(a answer) bool { return a.text == address })
+	gone := earliest(answers, func(a answer) bool { return a.text == denied && a.asked.After(there) && a.arrived.After(deleting) })
 	for _, a := range answers {
-		switch {
-		case a.text == "":
+		switch a.text {
+		case "":
 			e.lost++
-		case a.text == order[phase]:
-		case phase+1 < len(order) && a.text == order[phase+1]:
-			phase++
-			if phase == 1 {
-				first = a.arrived
+		case address:
+			if !gone.IsZero() && a.asked.After(gone) {
+				e.older++
 			}
-		case slices.Contains(order, a.text):
-			e.older++
+		case denied:
+			if a.asked.After(there) && a.arrived.Before(deleting) {
+				e.older++
+			}
 		default:
 			e.wrong++
 		}
 	}
-	e.latencies = append(e.latencies, max(0, first.Sub(created)))
+	e.latencies = append(e.latencies, max(0, there.Sub(created)))
+}
+
+// earliest is when the first of the answers that are so arrived, zero if none is.
+func earliest(answers []answer, is func(answer) bool) time.Time {
+	var first time.Time
+	for _, a := range answers {
+		if is(a) && (first.IsZero() || a.arrived.Before(first)) {
+			first = a.arrived
+		}
+	}
+	return first
 }
 
 // quantile is the latency that the share q of the events did not exceed.
@@ -126,8 +138,8 @@ func (e *events) quantile(q float64) time.Duration {
 
 // An answer is what a query got; an empty text is nothing yet.
 type answer struct {
-	text    string
-	arrived time.Time
+	text           string
+	asked, arrived time.Time
 }
 
 // A witness asks for one name again and again and keeps the answers in the order of the questions.
@@ -170,7 +182,7 @@ func (w *witness) ask(ctx context.Context) {
 	for {
 		w.mu.Lock()
 		id := len(w.answers)
-		w.answers = append(w.answers, answer{})
+		w.answers = append(w.answers, answer{asked: time.Now()})
 		w.mu.Unlock()
 		m := new(dns.Msg).SetQuestion(w.name, dns.TypeA)
 		m.Id = uint16(id) // 65536 questions take longer than an event may
@@ -199,7 +211,7 @@ func (w *witness) listen() {
 		}
 		w.mu.Lock()
 		if int(m.Id) < len(w.answers) {
-			w.answers[m.Id] = answer{text: textOf(m), arrived: now}
+			w.answers[m.Id].text, w.answers[m.Id].arrived = textOf(m), now
 		}
 		w.mu.Unlock()
 		select {

@@ -25,32 +25,46 @@ func TestEventsAreJudged(t *testing.T) {
 	tests := []struct {
 		name  string
 		texts []string
+		slow  int // the answer that takes 25 ms; 0 for a denial that nothing depends on
 		want  events
 	}{
-		{name: "as it should be", texts: []string{denied, denied, address, address, denied}, want: events{latencies: []time.Duration{20 * ms}}},
-		{name: "lost", texts: []string{denied, "", address, denied}, want: events{latencies: []time.Duration{20 * ms}, lost: 1}},
+		{name: "as it should be", texts: []string{denied, denied, address, address, address, denied}, want: once(21 * ms)},
+		{name: "lost", texts: []string{denied, "", address, address, address, denied}, want: events{latencies: []time.Duration{21 * ms}, lost: 1}},
 		{
-			name: "a denial after the address, before the deletion", texts: []string{denied, address, denied, address, denied},
-			want: events{latencies: []time.Duration{10 * ms}, older: 1},
+			name: "a denial after the address, before the deletion", texts: []string{denied, address, denied, address, address, denied},
+			want: events{latencies: []time.Duration{11 * ms}, older: 1},
 		},
-		{name: "a failure", texts: []string{denied, "SERVFAIL", address, denied}, want: events{latencies: []time.Duration{20 * ms}, wrong: 1}},
-		{name: "somebody else's address", texts: []string{denied, "10.96.0.8", address}, want: events{latencies: []time.Duration{20 * ms}, wrong: 1}},
+		{
+			name: "the address after its denial", texts: []string{denied, address, address, address, address, denied, address, denied},
+			want: events{latencies: []time.Duration{11 * ms}, older: 1},
+		},
+		{name: "a slow denial, asked before", texts: []string{denied, denied, address, address}, slow: 1, want: once(21 * ms)},
+		{name: "a slow address, asked before the next", texts: []string{denied, address, denied, address}, slow: 1, want: once(31 * ms)},
+		{name: "a failure", texts: []string{denied, "SERVFAIL", address}, want: events{latencies: []time.Duration{21 * ms}, wrong: 1}},
+		{name: "somebody else's address", texts: []string{denied, "10.96.0.8", address}, want: events{latencies: []time.Duration{21 * ms}, wrong: 1}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var answers []answer
 			for i, text := range tt.texts {
-				answers = append(answers, answer{text: text, arrived: created.Add(time.Duration(i) * 10 * ms)})
+				asked := created.Add(time.Duration(i) * 10 * ms)
+				a := answer{text: text, asked: asked, arrived: asked.Add(ms)}
+				if tt.slow == i {
+					a.arrived = asked.Add(25 * ms)
+				}
+				answers = append(answers, a)
 			}
 			var got events
-			got.add(answers, address, created)
+			got.add(answers, address, created, created.Add(45*ms))
 			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(events{})); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
+
+func once(latency time.Duration) events { return events{latencies: []time.Duration{latency}} }
 
 func TestQuantile(t *testing.T) {
 	t.Parallel()

@@ -80,8 +80,7 @@ const eventText = `
 
 %s services are created one after another, while 100 queries a second ask for the name, and deleted again. The time is from the
 API server's answer to the creation until the first right answer has arrived, so up to 10 ms are spent waiting for the next
-question. *Older* counts answers that were true only before an answer to an earlier question, *wrong* those that were true
-at no time.
+question. *Older* counts answers to questions asked after a newer answer had arrived, *wrong* those that were true at no time.
 `
 
 const costText = `
