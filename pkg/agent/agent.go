@@ -216,6 +216,10 @@ func (a *Agent) AdminAddr() netip.AddrPort {
 	return a.admin.Addr()
 }
 
+// headStart is how long serving waits for the first view of the cluster: enough for
+// a folder or a small cluster, and not so long that a client would ask again.
+const headStart = 200 * time.Millisecond
+
 // Run serves until ctx ends, then stops in order: readers take no more, what was
 // accepted is answered, and the upstream pools and the admin server go last.
 // Listen must have been called.
@@ -225,11 +229,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer stopBelow()
 	var under errgroup.Group
 	parts := newKeeper(below, under.Go)
-	parts.start(a.running.Load()) //nolint:contextcheck // the keeper has the context of its tasks
+	first := a.running.Load()
+	parts.start(first) //nolint:contextcheck // the keeper has the context of its tasks
 	under.Go(func() error { return a.resolver.Run(below) })
 	if a.admin != nil {
 		under.Go(func() error { return a.admin.Run(below) })
 	}
+
+	// Queries wait in the sockets' buffers for so long: better than to be told that
+	// the zone is not ready by one that will be in a moment.
+	_ = first.cluster.synced(ctx, headStart)
 
 	serving, ctx := errgroup.WithContext(ctx)
 	for i := range a.udp {

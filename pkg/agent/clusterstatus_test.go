@@ -148,7 +148,7 @@ func TestClusterStatus(t *testing.T) {
 	want.Kinds[1] = KindStatus{Kind: "endpointslice", Synced: true, Age: "0s", Failures: 3}
 	want.Central.InSync = true
 	want.Central.Endpoints = []ServerStatus{
-		{Address: "tcp://10.244.0.2:53", Latency: "unknown"}, {Address: "tcp://10.96.0.10:53", Latency: "unknown"},
+		{Address: "tcp://10.244.0.2:53", Latency: "unknown"}, {Address: "tcp://10.96.0.10:53", Last: true, Latency: "unknown"},
 	}
 	if diff := cmp.Diff(want, status(), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("once all is known (-want +got):\n%s", diff)

@@ -63,6 +63,7 @@ type UpstreamStatus struct {
 // ServerStatus is one server as seen from here.
 type ServerStatus struct {
 	Address  string            `json:"address"`
+	Last     bool              `json:"lastResort,omitempty"` // asked only while none of the others is any good
 	Requests uint64            `json:"requests"`
 	Failures map[string]uint64 `json:"failures,omitempty"`
 	Latency  string            `json:"latency"` // smoothed; "unknown" before the first answer
@@ -157,7 +158,7 @@ func serverStatus(pool *upstream.Pool) []ServerStatus {
 	stats := pool.Stats()
 	list := make([]ServerStatus, 0, len(stats.Servers))
 	for _, server := range stats.Servers {
-		s := ServerStatus{Address: server.Network + "://" + server.Addr.String(), Requests: server.Requests, Latency: "unknown"}
+		s := ServerStatus{Address: server.Network + "://" + server.Addr.String(), Last: server.LastResort, Requests: server.Requests, Latency: "unknown"}
 		if server.SRTT > 0 {
 			s.Latency = server.SRTT.Round(10 * time.Microsecond).String()
 		}

@@ -90,6 +90,9 @@ func centralProblem(c *CentralStatus, told *watch.Stats) (Problem, bool) {
 	case len(c.Endpoints) == 0:
 		p.What = fmt.Sprintf("%s has no ready endpoint and no address", c.Service)
 		p.Hint = "see that the service exists, has a port 53 for TCP, and that its pods are ready"
+	case c.Service != "" && c.Endpoints[0].Last: // those that are ready come first
+		p.What = fmt.Sprintf("no endpoint of %s is ready: its own address is asked", c.Service)
+		p.Hint = "see that the service's pods are ready"
 	case told.Follow.LastError != "":
 		p.What = told.Follow.LastError
 		p.Hint = apiHint(told.Follow.LastError, "services and endpointslices.discovery.k8s.io")

@@ -101,6 +101,10 @@ func TestCentralProblem(t *testing.T) {
 			want: "a/b has no ready endpoint and no address", hint: "see that the service exists",
 		},
 		{
+			name: "nothing but the address", central: &CentralStatus{Service: "a/b", InSync: true, Endpoints: []ServerStatus{{Last: true}}},
+			follow: watch.FollowStats{Synced: true}, want: "no endpoint of a/b is ready: its own address is asked", hint: "see that the service's pods",
+		},
+		{
 			name: "the watch fails", central: &CentralStatus{Service: "a/b", InSync: true, Endpoints: one},
 			follow: watch.FollowStats{Synced: true, LastError: "unauthorized: no"},
 			want:   "unauthorized: no", hint: "the credentials were refused",

@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -89,13 +90,20 @@ func centralFamilies() []family {
 		{
 			"central_endpoints", gauge, "Who can be asked for the central resolver's service: its ready endpoints, and its own addresses, " +
 				"which are the last resort. Absent unless a service is followed.",
-			nil, func(s *sample, out *sink) {
-				if r := s.followed(); r != nil {
-					out.put(float64(len(r.Stats.Servers)))
-				}
-			},
+			[]label{{"state", []string{"ready", "last_resort"}}},
+			readEndpoints,
 		},
 	}
+}
+
+func readEndpoints(s *sample, out *sink) {
+	r := s.followed()
+	if r == nil {
+		return
+	}
+	last := sum(r.Stats.Servers, func(u *upstream.ServerStats) uint64 { return uint64(truth(u.LastResort)) })
+	out.put(float64(uint64(len(r.Stats.Servers))-last), "ready")
+	out.put(float64(last), "last_resort")
 }
 
 // followed is the route whose upstreams are a service's endpoints; nil: there is

@@ -58,6 +58,12 @@ func upstreamNamed(network, addr string, first int64) upstream.ServerStats {
 	return s
 }
 
+// lastResort is s asked last.
+func lastResort(s upstream.ServerStats) upstream.ServerStats {
+	s.LastResort = true
+	return s
+}
+
 // watched is the Stats of a source of all kinds.
 func watched() watch.Stats {
 	s := watch.Stats{Follow: watch.FollowStats{Synced: true}, Requests: 8301, Panics: 8302}
@@ -87,7 +93,7 @@ func distinct() metrics.Config {
 					upstreamNamed("udp", "[2001:db8::1]:5353", 3300),
 				}}},
 				{Zone: "cluster.local.", Service: "kube-system/kube-dns", Stats: upstream.Stats{Panics: 3003, Servers: []upstream.ServerStats{
-					upstreamNamed("tcp", "10.244.0.2:53", 3400), upstreamNamed("tcp", "10.244.1.2:53", 3500),
+					upstreamNamed("tcp", "10.244.0.2:53", 3400), lastResort(upstreamNamed("tcp", "10.244.1.2:53", 3500)),
 				}}},
 			}
 		},

@@ -16,14 +16,15 @@ type Stats struct {
 
 // ServerStats is what was counted for one upstream.
 type ServerStats struct {
-	Network   string // "udp" or "tcp"
-	Addr      netip.AddrPort
-	Requests  uint64            // tries; TCP after a truncated answer belongs to its try
-	Failures  [NumCauses]uint64 // by Cause; several may fall to one try
-	Truncated uint64            // UDP answers with TC set
-	SRTT      time.Duration     // smoothed round trip, penalties included; 0: not known yet
-	Open      int               // TCP connections now, those being opened included
-	Opened    uint64            // TCP connections ever begun
+	Network    string // "udp" or "tcp"
+	Addr       netip.AddrPort
+	LastResort bool              // asked only while none of the others is any good
+	Requests   uint64            // tries; TCP after a truncated answer belongs to its try
+	Failures   [NumCauses]uint64 // by Cause; several may fall to one try
+	Truncated  uint64            // UDP answers with TC set
+	SRTT       time.Duration     // smoothed round trip, penalties included; 0: not known yet
+	Open       int               // TCP connections now, those being opened included
+	Opened     uint64            // TCP connections ever begun
 }
 
 // counters are an upstream's own.
@@ -35,10 +36,12 @@ type counters struct {
 
 // Stats reads the counters. An upstream that left the list takes its own along.
 func (p *Pool) Stats() Stats {
-	list := p.current().all
-	s := Stats{Servers: make([]ServerStats, 0, len(list)), Panics: p.panics.Load()}
-	for _, e := range list {
-		s.Servers = append(s.Servers, e.stats())
+	list := p.current()
+	s := Stats{Servers: make([]ServerStats, 0, len(list.all)), Panics: p.panics.Load()}
+	for i, e := range list.all {
+		server := e.stats()
+		server.LastResort = i >= len(list.all)-len(list.last)
+		s.Servers = append(s.Servers, server)
 	}
 	return s
 }
