@@ -68,7 +68,8 @@ func listMayHelp(err error, failures int) bool {
 		return false
 	case failures >= 3:
 		return true // whatever it is, some proxies and servers fail at streams only
-	case apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err):
+	case apierrors.HasStatusCause(err, causeUnreadable), apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err),
+		apierrors.IsTimeout(err), apierrors.IsServerTimeout(err):
 		return false
 	default:
 		return errors.As(err, &status)

@@ -150,13 +150,17 @@ func (f *follower) change(do func()) {
 func (f *follower) view() (ready, service []netip.AddrPort, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	port, known := dnsPortOf(f.service.Ports)
-	if known {
+	known := f.service.Name != ""
+	port, serves := dnsPortOf(f.service.Ports)
+	if serves {
 		for _, addr := range f.service.Addrs {
 			service = append(service, netip.AddrPortFrom(addr, port.Number))
 		}
 	}
 	for _, s := range f.slices {
+		if known && !serves {
+			break // its slices have no such port either
+		}
 		target, found := targetPort(s.ports, port.Name, known)
 		if !found {
 			continue

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/nodecache/node-cache/pkg/watch"
+)
+
+// follow has the world follow the service dns, and gives what was told, one line each.
+func (w *world) follow() *syncBuffer {
+	told := new(syncBuffer)
+	w.config.Follow = &watch.Follow{
+		Namespace: "shop", Service: "dns",
+		Changed: func(ready, service []netip.AddrPort) { fmt.Fprintf(told, "%v %v\n", ready, service) },
+	}
+	return told
+}
+
+func (w *world) wantTold(told *syncBuffer, want ...string) {
+	w.t.Helper()
+	if diff := cmp.Diff(want, strings.Split(strings.TrimSuffix(told.String(), "\n"), "\n")); diff != "" {
+		w.t.Errorf("told (-want +got)\n%s", diff)
+	}
+}
+
+// dnsService makes a service with these ports beside one for metrics.
+func dnsService(addr string, ports ...corev1.ServicePort) *corev1.Service {
+	svc := serviceObject("dns", addr)
+	svc.Spec.Ports = append(svc.Spec.Ports, ports...)
+	return svc
+}
+
+// dnsSlice makes a slice of the service with the target port for each name of a port.
+func dnsSlice(name string, ports map[string]int32, addrs ...string) *discoveryv1.EndpointSlice {
+	es := sliceObject(name, "dns", false, addrs...)
+	for port, number := range ports {
+		protocol := corev1.ProtocolTCP
+		if port == "dns" {
+			protocol = corev1.ProtocolUDP
+		}
+		es.Ports = append(es.Ports, discoveryv1.EndpointPort{Name: ptr.To(port), Port: ptr.To(number), Protocol: ptr.To(protocol)})
+	}
+	return es
+}
+
+func TestFollow(t *testing.T) {
+	inWorld(t, func(w *world) {
+		told := w.follow()
+		udp := corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53}
+		tcp := corev1.ServicePort{Name: "dns-over-tcp", Protocol: corev1.ProtocolTCP, Port: 53}
+		ports := map[string]int32{"dns": 5353, "dns-over-tcp": 5354, "http": 8080}
+		w.server.Put(dnsService("10.0.0.10", udp, tcp))
+		w.server.Put(dnsSlice("dns-1", ports, "10.1.0.2", "10.1.0.1"))
+		w.server.Put(sliceObject("web-1", "web", false, "10.1.0.99"))
+		w.start()
+		w.wantTold(told, "[10.1.0.1:5354 10.1.0.2:5354] [10.0.0.10:53]")
+
+		es := dnsSlice("dns-1", ports, "10.1.0.2", "10.1.0.1", "10.1.0.3")
+		es.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: ptr.To(true), Terminating: ptr.To(true)}
+		es.Endpoints[1].Conditions.Ready = ptr.To(false)
+		w.server.Put(es)
+		w.pass(settleTime)
+		es.Labels["changes"] = "nothing"
+		w.server.Put(es)
+		w.pass(settleTime)
+		w.server.Put(dnsSlice("dns-2", ports, "10.1.0.3", "10.1.0.4"))
+		w.pass(settleTime)
+		w.server.Delete(es)
+		w.pass(settleTime)
+		w.server.Delete(dnsService(""))
+		w.pass(settleTime)
+		w.server.Put(dnsService("10.0.0.11", udp, corev1.ServicePort{Name: "dns-over-tcp", Port: 53}))
+		w.pass(settleTime)
+		w.wantTold(told,
+			"[10.1.0.1:5354 10.1.0.2:5354] [10.0.0.10:53]",
+			"[10.1.0.3:5354] [10.0.0.10:53]",
+			"[10.1.0.3:5354 10.1.0.4:5354] [10.0.0.10:53]",
+			"[] []",
+			"[10.1.0.3:5354 10.1.0.4:5354] [10.0.0.11:53]",
+		)
+	})
+}
+
+func TestFollowPort(t *testing.T) {
+	port := func(name string, number int32, protocol corev1.Protocol) corev1.ServicePort {
+		return corev1.ServicePort{Name: name, Port: number, Protocol: protocol}
+	}
+	all := map[string]int32{"http": 1, "dns-tcp": 2, "other": 3}
+	tests := []struct {
+		name    string
+		ports   []corev1.ServicePort
+		targets map[string]int32
+		want    string
+	}{
+		{name: "53/TCP whatever its name", ports: []corev1.ServicePort{port("dns-tcp", 5300, "TCP"), port("other", 53, "TCP")}, targets: all, want: "[10.1.0.1:3] [10.0.0.10:53]"},
+		{name: "by name", ports: []corev1.ServicePort{port("other", 53, "UDP"), port("dns-tcp", 5300, "TCP")}, targets: all, want: "[10.1.0.1:2] [10.0.0.10:5300]"},
+		{name: "none", ports: []corev1.ServicePort{port("dns", 53, "UDP")}, targets: all, want: "[] []"},
+		{name: "not in the slice", ports: []corev1.ServicePort{port("gone", 53, "TCP")}, targets: all, want: "[] [10.0.0.10:53]"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				told := w.follow()
+				w.config.Store = nil
+				w.server.Put(dnsService("10.0.0.10", tt.ports...))
+				w.server.Put(dnsSlice("dns-1", tt.targets, "10.1.0.1"))
+				w.start()
+				w.wantTold(told, tt.want)
+				if !w.isReady() || !w.watch.Stats().Follow.Synced {
+					t.Errorf("not ready: %+v", w.watch.Stats())
+				}
+			})
+		})
+	}
+}
+
+// TestFollowForbidden follows the slices alone when the Service may not be read, and nothing at first while the server is away.
+func TestFollowForbidden(t *testing.T) {
+	inWorld(t, func(w *world) {
+		told := w.follow()
+		w.server.Refuse("services", http.StatusForbidden)
+		w.server.Put(dnsSlice("dns-1", map[string]int32{"dns-tcp": 5354}, "10.1.0.1"))
+		w.server.Kill()
+		w.start()
+		w.pass(time.Minute)
+		if told.String() != "" {
+			t.Errorf("told %q before anything was known", told.String())
+		}
+		w.server.Revive()
+		w.pass(2 * resumeTime)
+		w.wantTold(told, "[10.1.0.1:5354] []")
+		if s := w.watch.Stats().Follow; s.Synced || !strings.HasPrefix(s.LastError, "forbidden: ") {
+			t.Errorf("counts %+v", s)
+		}
+		w.server.Kill()
+		w.pass(time.Hour)
+		w.wantTold(told, "[10.1.0.1:5354] []")
+	})
+}
