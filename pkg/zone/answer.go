@@ -183,14 +183,16 @@ func (r *reply) ownName() Result {
 	case labelsDNS:
 		return r.nodata(onRecord) // there is ns.dns
 	case labelsNS:
-		if octets := octetsOf(r.q.Type); octets != 0 {
+		octets := octetsOf(r.q.Type)
+		before := r.answer // the aliases that led here
+		if octets != 0 {
 			r.appendNameservers(r.at, octets, &r.answer)
-			r.rotate(r.answer, octets)
-			if r.answer > 0 {
-				return r.finish(wire.RcodeSuccess, 0)
-			}
+			r.rotate(r.answer-before, octets)
 		}
-		return r.nodata(onRecord)
+		if r.answer == before {
+			return r.nodata(onRecord)
+		}
+		return r.finish(wire.RcodeSuccess, 0)
 	case labelsVersion:
 		if r.q.Type != wire.TypeTXT {
 			return r.nodata(onRecord)

@@ -99,6 +99,7 @@ func targets() []string {
 		"example.com", "Example.com.", "web.shop.svc.cluster.local", "db.shop.svc.cluster.local.", "a.default.svc.CLUSTER.local",
 		"missing.shop.svc.cluster.local", "10.0.0.1", "::1", "", ".", "a..b", strings.Repeat("l", 64) + ".com",
 		strings.Repeat("long.", 50), strings.Repeat("long.", 51), "cluster.local", "1.0.0.10.in-addr.arpa", "sp ace", "svc.cluster.local", "elsewhere.cluster.local",
+		"ns.dns.cluster.local",
 	}
 }
 

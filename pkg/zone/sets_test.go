@@ -267,7 +267,8 @@ func TestAliases(t *testing.T) {
 	alias("address", "10.0.0.1")
 	alias("bad", "a..b")
 	alias("root", ".")
-	z := zoneOf(t, s, zone.Config{AllSlices: true})
+	alias("server", "ns.dns.cluster.local")
+	z := zoneOf(t, s, zone.Config{AllSlices: true, Nameservers: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.96.0.10")}})
 	type result struct {
 		Verdict zone.Verdict
 		Rcode   string
@@ -285,6 +286,8 @@ func TestAliases(t *testing.T) {
 		{"an alias of itself", "self.chain", dns.TypeA, result{zone.Answered, "NOERROR", "", 0, true}},
 		{"a loop", "ping.chain", dns.TypeAAAA, result{zone.Answered, "NOERROR", "", 0, true}},
 		{"the record of a loop", "ping.chain", dns.TypeCNAME, result{zone.Answered, "NOERROR", "", 1, false}},
+		{"the addresses of the name server", "server.chain", dns.TypeA, result{zone.Answered, "NOERROR", "", 3, false}},
+		{"no address of the name server", "server.chain", dns.TypeAAAA, result{zone.Answered, "NOERROR", "", 1, true}},
 		{"no data at the end", "a0.chain", dns.TypeAAAA, result{zone.Answered, "NOERROR", "", 1, true}},
 		{"no name at the end", "gone.shop", dns.TypeA, result{zone.Answered, "NXDOMAIN", "", 1, true}},
 		{"out of the zone", "out.shop", dns.TypeA, result{zone.Alias, "NOERROR", "example.com.", 1, false}},
@@ -299,7 +302,7 @@ func TestAliases(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			g := ask(t, z, tt.question+".svc.cluster.local.", tt.rrtype, 0, now)
+			g := ask(t, z, tt.question+".svc.cluster.local.", tt.rrtype, 1, now)
 			if diff := cmp.Diff(tt.want, result{g.Verdict, g.Rcode, g.Target, len(g.Answer), len(g.Ns) == 1}); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
