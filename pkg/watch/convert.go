@@ -139,8 +139,7 @@ func appendEndpoint(dst []zone.Endpoint, ep *discoveryv1.Endpoint) []zone.Endpoi
 // A pod that is about to end keeps its address, and so its name, until it is gone. A pod of the node's own network
 // is a pod like the others: its name is asked by that address.
 func podOf(pod *corev1.Pod) (zone.Pod, bool) {
-	switch pod.Status.Phase {
-	case corev1.PodSucceeded, corev1.PodFailed:
+	if p := pod.Status.Phase; p == corev1.PodSucceeded || p == corev1.PodFailed {
 		return zone.Pod{}, false // the address may have gone to another pod
 	}
 	var addrs []netip.Addr

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -130,16 +129,16 @@ func TestSliceOf(t *testing.T) {
 		ObjectMeta:  named("db-1"),
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports: []discoveryv1.EndpointPort{
-			{Name: ptr.To("pg"), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To[int32](5432)},
-			{Name: ptr.To("all ports")},
-			{Port: ptr.To[int32](53), Protocol: ptr.To(corev1.ProtocolUDP)},
+			{Name: new("pg"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(5432))},
+			{Name: new("all ports")},
+			{Port: new(int32(53)), Protocol: new(corev1.ProtocolUDP)},
 		},
 		Endpoints: []discoveryv1.Endpoint{
 			{
-				Addresses: []string{"10.1.0.1"}, Hostname: ptr.To("db-0"), Zone: ptr.To("a"),
-				TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "db-0"}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+				Addresses: []string{"10.1.0.1"}, Hostname: new("db-0"), Zone: new("a"),
+				TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "db-0"}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
 			},
-			{Addresses: []string{"10.1.0.2"}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(false)}},
+			{Addresses: []string{"10.1.0.2"}, Conditions: discoveryv1.EndpointConditions{Ready: new(false)}},
 			{Addresses: []string{"10.1.0.3"}, TargetRef: &corev1.ObjectReference{Name: strings.Repeat("x", 64)}},
 			{Addresses: []string{"nowhere"}},
 			{},

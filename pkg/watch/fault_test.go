@@ -45,6 +45,7 @@ func TestServerAbsentAtStart(t *testing.T) {
 }
 
 func TestServerAway(t *testing.T) {
+	t.Parallel()
 	for _, away := range []time.Duration{time.Second, 10 * time.Second, time.Minute, time.Hour} {
 		for _, lost := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, history lost %t", away, lost), func(t *testing.T) {
@@ -79,6 +80,7 @@ func TestServerAway(t *testing.T) {
 
 // TestQuiet shows that a view of a cluster where nothing changes stays provably right, and what that costs.
 func TestQuiet(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		staleAfter time.Duration
 		requests   int // most within an hour, of one resource
@@ -119,6 +121,7 @@ func TestQuiet(t *testing.T) {
 
 // TestFrozen shows that a new service is not denied for longer than the limit of freshness, whatever goes silent.
 func TestFrozen(t *testing.T) {
+	t.Parallel()
 	faults := []struct {
 		name    string
 		breakIt func(w *world)
@@ -206,6 +209,7 @@ func TestForbidden(t *testing.T) {
 
 // TestRefused has the server answer with a status for a while, at the start and in the middle.
 func TestRefused(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name   string
 		status int
@@ -246,6 +250,7 @@ func TestRefused(t *testing.T) {
 
 // TestBroken breaks the open watches, and expects a change made at that moment soon, with no more than a few requests.
 func TestBroken(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name    string
 		breakIt func(w *world)
@@ -287,6 +292,7 @@ func TestBroken(t *testing.T) {
 }
 
 func TestServerClosesWatches(t *testing.T) {
+	t.Parallel()
 	for _, after := range []time.Duration{time.Millisecond, 500 * time.Millisecond, 2 * time.Second, 7 * time.Second} {
 		t.Run(after.String(), func(t *testing.T) {
 			inWorld(t, func(w *world) {

@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/nodecache/node-cache/pkg/watch"
 )
@@ -23,7 +22,7 @@ func (w *world) follow() *syncBuffer {
 	told := new(syncBuffer)
 	w.config.Follow = &watch.Follow{
 		Namespace: "shop", Service: "dns",
-		Changed: func(ready, service []netip.AddrPort) { fmt.Fprintf(told, "%v %v\n", ready, service) },
+		Changed: func(ready, service []netip.AddrPort) { _, _ = fmt.Fprintf(told, "%v %v\n", ready, service) },
 	}
 	return told
 }
@@ -50,7 +49,7 @@ func dnsSlice(name string, ports map[string]int32, addrs ...string) *discoveryv1
 		if port == "dns" {
 			protocol = corev1.ProtocolUDP
 		}
-		es.Ports = append(es.Ports, discoveryv1.EndpointPort{Name: ptr.To(port), Port: ptr.To(number), Protocol: ptr.To(protocol)})
+		es.Ports = append(es.Ports, discoveryv1.EndpointPort{Name: new(port), Port: new(number), Protocol: new(protocol)})
 	}
 	return es
 }
@@ -68,8 +67,8 @@ func TestFollow(t *testing.T) {
 		w.wantTold(told, "[10.1.0.1:5354 10.1.0.2:5354] [10.0.0.10:53]")
 
 		es := dnsSlice("dns-1", ports, "10.1.0.2", "10.1.0.1", "10.1.0.3")
-		es.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: ptr.To(true), Terminating: ptr.To(true)}
-		es.Endpoints[1].Conditions.Ready = ptr.To(false)
+		es.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(true), Terminating: new(true)}
+		es.Endpoints[1].Conditions.Ready = new(false)
 		w.server.Put(es)
 		w.pass(settleTime)
 		es.Labels["changes"] = "nothing"
@@ -94,6 +93,7 @@ func TestFollow(t *testing.T) {
 }
 
 func TestFollowPort(t *testing.T) {
+	t.Parallel()
 	port := func(name string, number int32, protocol corev1.Protocol) corev1.ServicePort {
 		return corev1.ServicePort{Name: name, Port: number, Protocol: protocol}
 	}

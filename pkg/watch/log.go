@@ -20,7 +20,7 @@ func (h demoted) Enabled(ctx context.Context, level slog.Level) bool {
 }
 
 // Handle implements [slog.Handler].
-func (h demoted) Handle(ctx context.Context, r slog.Record) error { //nolint:gocritic // the interface wants a value
+func (h demoted) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = slog.LevelDebug
 	return h.to.Handle(ctx, r)
 }

@@ -24,6 +24,7 @@ import (
 
 // TestWatches shows what the server is asked for.
 func TestWatches(t *testing.T) {
+	t.Parallel()
 	const live = "status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown"
 	tests := []struct {
 		name   string

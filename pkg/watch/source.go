@@ -39,7 +39,7 @@ func (q *query) covers(namespace, name string) bool {
 }
 
 // request makes the request with opts and the query's selectors.
-func (q *query) request(opts metav1.ListOptions) *rest.Request { //nolint:gocritic // ListOptions goes by value in all of client-go
+func (q *query) request(opts metav1.ListOptions) *rest.Request {
 	opts.LabelSelector, opts.FieldSelector = q.labels, q.fields
 	if q.only != "" {
 		opts.FieldSelector = "metadata.name=" + q.only
@@ -52,7 +52,7 @@ func (q *query) request(opts metav1.ListOptions) *rest.Request { //nolint:gocrit
 }
 
 // open begins a watch for the reflector: one with a first list, or one that goes on.
-func (f *feed) open(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, error) { //nolint:gocritic // the reflector's signature
+func (f *feed) open(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, error) {
 	first := opts.SendInitialEvents != nil && *opts.SendInitialEvents
 	if err := f.admit(ctx); err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (f *feed) open(ctx context.Context, opts metav1.ListOptions) (apiwatch.Inte
 
 // dial sends the request and waits for the answer's head, not longer than openTimeout. The caller calls cancel
 // when it is done with the watch.
-func (f *feed) dial(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, context.CancelFunc, error) { //nolint:gocritic // as open
+func (f *feed) dial(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, context.CancelFunc, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
 	w, err := f.query.request(opts).Watch(ctx)
@@ -125,7 +125,7 @@ func (f *feed) noteFirst(err error) {
 
 // list asks for a plain list. The reflector does so whenever a watch with a first list fails, whatever the reason; it is
 // spared where it cannot help.
-func (f *feed) list(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { //nolint:gocritic // the reflector's signature
+func (f *feed) list(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 	if opts.Continue == "" {
 		if f.listError != nil && !listMayHelp(f.listError, f.failures) {
 			return nil, f.listError

@@ -27,6 +27,10 @@ type stream struct {
 	stop     func() // closes quit, once
 	done     chan struct{}
 
+	// These belong to pump.
+	listing  bool // the first list goes on
+	caughtUp bool // after a first list or a bookmark: what comes now is news, not arrears
+
 	arrivals chan arrival // of the events handed to the reflector, in their order
 	listedAt time.Time    // when the end of the first list came; may be read once that was received
 }
@@ -40,7 +44,7 @@ type arrival struct {
 // newStream hands on the events of inner until it is stopped or given up. cancel ends inner's request.
 func newStream(ctx context.Context, f *feed, inner apiwatch.Interface, cancel context.CancelFunc, first bool, p patience) *stream {
 	s := &stream{
-		feed: f, inner: inner, cancel: cancel, first: first, patience: p,
+		feed: f, inner: inner, cancel: cancel, first: first, listing: first, patience: p,
 		out:  make(chan apiwatch.Event),
 		quit: make(chan struct{}),
 		done: make(chan struct{}),
@@ -67,46 +71,13 @@ func (s *stream) pump(ctx context.Context) {
 	defer close(s.out)
 	defer s.cancel()
 	defer s.inner.Stop()
+	defer func() { s.feed.streamEnded(s.caughtUp) }()
 	timer := time.NewTimer(s.patience.first)
 	defer timer.Stop()
-	listing := s.first
-	caughtUp := false // after a first list or a bookmark: what comes now is news, not arrears
-	defer func() { s.feed.streamEnded(caughtUp) }()
 	for {
-		ev, ok := s.next(ctx, timer, listing, caughtUp)
-		if !ok {
+		ev, ok := s.next(ctx, timer)
+		if !ok || !s.note(ctx, ev, timer) {
 			return
-		}
-		at := s.feed.now()
-		switch {
-		case ev.Type == apiwatch.Error:
-			err := apierrors.FromObject(ev.Object)
-			if listing {
-				s.feed.listError = err
-			}
-			s.feed.failed(ctx, err)
-			if !listing && s.feed.unreadable(err) {
-				return
-			}
-		case listing && isListEnd(ev):
-			listing, caughtUp, s.listedAt = false, true, at
-			timer.Reset(s.patience.next)
-		case listing:
-			timer.Reset(s.patience.first)
-		default:
-			s.feed.garbled = false
-			if ev.Type == apiwatch.Bookmark {
-				caughtUp = true
-			}
-			if caughtUp {
-				timer.Reset(s.patience.next)
-			}
-			if s.feed.knows(ev.Object) { // else the reflector drops it
-				select {
-				case s.arrivals <- arrival{at: at, proves: caughtUp}:
-				default: // of an event of no known type the reflector takes none
-				}
-			}
 		}
 		select {
 		case s.out <- ev:
@@ -117,10 +88,10 @@ func (s *stream) pump(ctx context.Context) {
 }
 
 // next waits for an event. It gives false if there will be none.
-func (s *stream) next(ctx context.Context, timer *time.Timer, listing, caughtUp bool) (ev apiwatch.Event, ok bool) {
+func (s *stream) next(ctx context.Context, timer *time.Timer) (ev apiwatch.Event, ok bool) {
 	select {
 	case ev, ok = <-s.inner.ResultChan():
-		if !ok && listing {
+		if !ok && s.listing {
 			s.feed.failed(ctx, errCut)
 		}
 		return ev, ok
@@ -133,11 +104,11 @@ func (s *stream) next(ctx context.Context, timer *time.Timer, listing, caughtUp 
 		return ev, ok
 	default:
 	}
-	if s.first && caughtUp && s.patience.next < s.feed.pace.limit {
+	if s.first && s.caughtUp && s.patience.next < s.feed.pace.limit {
 		return ev, false // not frozen: a watch with a bookmark in time takes over
 	}
 	s.feed.hangUp()
-	if !listing {
+	if !s.listing {
 		s.feed.failed(ctx, errFrozen)
 		return ev, false // the reflector goes on from where it is
 	}
@@ -147,6 +118,46 @@ func (s *stream) next(ctx context.Context, timer *time.Timer, listing, caughtUp 
 		Message: fmt.Sprintf("the first list paused for %s", s.patience.first),
 	}
 	return apiwatch.Event{Type: apiwatch.Error, Object: &status}, true
+}
+
+// note takes account of an event before it is handed on. It gives false for one that ends the stream in its place.
+func (s *stream) note(ctx context.Context, ev apiwatch.Event, timer *time.Timer) bool {
+	at := s.feed.now()
+	switch {
+	case ev.Type == apiwatch.Error:
+		err := apierrors.FromObject(ev.Object)
+		s.feed.failed(ctx, err)
+		if !s.listing {
+			return !s.feed.unreadable(err)
+		}
+		s.feed.listError = err
+	case s.listing && isListEnd(ev):
+		s.listing, s.caughtUp, s.listedAt = false, true, at
+		timer.Reset(s.patience.next)
+	case s.listing:
+		timer.Reset(s.patience.first)
+	default:
+		s.noteNews(ev, at, timer)
+	}
+	return true
+}
+
+// noteNews takes account of an event after the first list.
+func (s *stream) noteNews(ev apiwatch.Event, at time.Time, timer *time.Timer) {
+	s.feed.garbled = false
+	if ev.Type == apiwatch.Bookmark {
+		s.caughtUp = true
+	}
+	if s.caughtUp {
+		timer.Reset(s.patience.next)
+	}
+	if !s.feed.knows(ev.Object) {
+		return // the reflector drops it
+	}
+	select {
+	case s.arrivals <- arrival{at: at, proves: s.caughtUp}:
+	default: // of an event of no known type the reflector takes none
+	}
 }
 
 // isListEnd says whether ev is the bookmark after a first list.

@@ -36,6 +36,7 @@ func (f *forward) pass(d time.Duration) {
 
 // TestNeverOlder has a server answer whose cache is behind what was seen already, in each of the ways to come to it.
 func TestNeverOlder(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name   string
 		breaks func(w *world)
@@ -136,6 +137,7 @@ func TestHistorySetBack(t *testing.T) {
 
 // TestOldServer works with one that knows neither watches with a first list nor, in the second case, bookmarks.
 func TestOldServer(t *testing.T) {
+	t.Parallel()
 	for _, bookmarks := range []bool{true, false} {
 		t.Run(fmt.Sprintf("bookmarks %t", bookmarks), func(t *testing.T) {
 			inWorld(t, func(w *world) {

@@ -107,7 +107,7 @@ func (c codec) events(w http.ResponseWriter, r *http.Request) *events {
 	}
 	w.Header().Set("Content-Type", media)
 	return &events{
-		codec: c, info: info, to: info.StreamSerializer.Framer.NewFrameWriter(w),
+		codec: c, info: info, to: info.StreamSerializer.NewFrameWriter(w),
 		enc: c.factory.EncoderForVersion(info.StreamSerializer.Serializer, corev1.SchemeGroupVersion),
 	}
 }

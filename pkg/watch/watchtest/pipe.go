@@ -63,7 +63,7 @@ func (s *Server) Start(tb testing.TB) {
 }
 
 // Dial connects to the server, whatever the address.
-func (s *Server) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+func (s *Server) Dial(ctx context.Context, network, _ string) (net.Conn, error) {
 	d := s.dials
 	near, far := net.Pipe()
 	d.mu.Lock()
