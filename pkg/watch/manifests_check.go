@@ -45,14 +45,14 @@ func (c *manifestCheck) names(id manifestID) {
 	if id.kind == "Service" || id.kind == "Namespace" {
 		c.label("metadata.name", id.name)
 	} else if len(validation.IsDNS1123Subdomain(id.name)) > 0 {
-		c.refuse("metadata.name", strconv.Quote(id.name)+": not a name", nameHint)
+		c.refuse("metadata.name", quoted(id.name)+": not a name", nameHint)
 	}
 }
 
 // label refuses a text that is no label in the API server's eyes. Empty is for the caller to judge.
 func (c *manifestCheck) label(field, text string) {
 	if text != "" && len(validation.IsDNS1123Label(text)) > 0 {
-		c.refuse(field, strconv.Quote(text)+": not a DNS label", labelHint)
+		c.refuse(field, quoted(text)+": not a DNS label", labelHint)
 	}
 }
 
@@ -67,7 +67,7 @@ func (c *manifestCheck) service(svc *corev1.Service) {
 	case corev1.ServiceTypeExternalName:
 		c.externalName(spec)
 	default:
-		c.refuse("spec.type", strconv.Quote(string(spec.Type))+": not a type of Service",
+		c.refuse("spec.type", quoted(string(spec.Type))+": not a type of Service",
 			"one of ClusterIP, NodePort, LoadBalancer, ExternalName")
 	}
 	if _, err := ttlOf(svc.Annotations); err != nil {
@@ -93,7 +93,7 @@ func (c *manifestCheck) clusterIPs(spec *corev1.ServiceSpec) {
 			"write an address, or None for the addresses of its EndpointSlices")
 		return
 	case spec.ClusterIP != "" && spec.ClusterIP != spec.ClusterIPs[0]:
-		c.refuse("spec.clusterIPs[0]", strconv.Quote(spec.ClusterIPs[0])+": not what spec.clusterIP says", "write the same in both")
+		c.refuse("spec.clusterIPs[0]", quoted(spec.ClusterIPs[0])+": not what spec.clusterIP says", "write the same in both")
 		return
 	case len(spec.ClusterIPs) > 2:
 		c.refuse("spec.clusterIPs", "more than two", "one for each address family")
@@ -112,7 +112,7 @@ func (c *manifestCheck) clusterIPs(spec *corev1.ServiceSpec) {
 		}
 		addr, ok := c.address(field(i), text)
 		if ok && slices.Contains(families, addr.Is4()) {
-			c.refuse(field(i), strconv.Quote(text)+": a second address of its family", "one for each address family")
+			c.refuse(field(i), quoted(text)+": a second address of its family", "one for each address family")
 		}
 		families = append(families, addr.Is4())
 	}
@@ -126,9 +126,9 @@ func (c *manifestCheck) externalName(spec *corev1.ServiceSpec) {
 	case name == "":
 		c.refuse(field, "missing", "the name that this one stands for")
 	case len(validation.IsDNS1123Subdomain(strings.ToLower(name))) > 0 && err != nil:
-		c.refuse(field, strconv.Quote(spec.ExternalName)+": not a DNS name", nameHint)
+		c.refuse(field, quoted(spec.ExternalName)+": not a DNS name", nameHint)
 	case err == nil:
-		c.warn(field, strconv.Quote(spec.ExternalName)+": an address cannot be what a name stands for",
+		c.warn(field, quoted(spec.ExternalName)+": an address cannot be what a name stands for",
 			"a headless Service with an EndpointSlice answers with an address")
 	}
 }
@@ -142,23 +142,11 @@ func (c *manifestCheck) slice(slice *discoveryv1.EndpointSlice) {
 	case discoveryv1.AddressTypeFQDN:
 		return // it makes no names
 	default:
-		c.refuse("addressType", strconv.Quote(string(slice.AddressType))+": not a type of address", "IPv4 or IPv6")
+		c.refuse("addressType", quoted(string(slice.AddressType))+": not a type of address", "IPv4 or IPv6")
 		return
 	}
 	for i := range slice.Endpoints {
-		e := &slice.Endpoints[i]
-		field := fmt.Sprintf("endpoints[%d]", i)
-		if len(e.Addresses) == 0 {
-			c.refuse(field+".addresses", "missing", "")
-		}
-		for j, text := range e.Addresses {
-			at := fmt.Sprintf("%s.addresses[%d]", field, j)
-			addr, ok := c.address(at, text)
-			if ok && addr.Is4() != (slice.AddressType == discoveryv1.AddressTypeIPv4) {
-				c.refuse(at, strconv.Quote(text)+": not of addressType "+string(slice.AddressType), "one EndpointSlice for each address family")
-			}
-		}
-		c.label(field+".hostname", orZero(e.Hostname))
+		c.endpoint(fmt.Sprintf("endpoints[%d]", i), &slice.Endpoints[i], slice.AddressType)
 	}
 	ports := portCheck{check: c, seen: map[string]bool{}}
 	for i := range slice.Ports {
@@ -172,6 +160,20 @@ func (c *manifestCheck) slice(slice *discoveryv1.EndpointSlice) {
 			c.portNumber(field, *p.Port)
 		}
 	}
+}
+
+func (c *manifestCheck) endpoint(field string, e *discoveryv1.Endpoint, kind discoveryv1.AddressType) {
+	if len(e.Addresses) == 0 {
+		c.refuse(field+".addresses", "missing", "")
+	}
+	for j, text := range e.Addresses {
+		at := fmt.Sprintf("%s.addresses[%d]", field, j)
+		addr, ok := c.address(at, text)
+		if ok && addr.Is4() != (kind == discoveryv1.AddressTypeIPv4) {
+			c.refuse(at, quoted(text)+": not of addressType "+string(kind), "one EndpointSlice for each address family")
+		}
+	}
+	c.label(field+".hostname", orZero(e.Hostname))
 }
 
 //nolint:staticcheck // deprecated in the API, and still what many folders hold
@@ -214,7 +216,7 @@ func (c *manifestCheck) pod(pod *corev1.Pod) {
 func (c *manifestCheck) address(field, text string) (netip.Addr, bool) {
 	addrs := appendAddr(nil, text)
 	if len(addrs) == 0 {
-		c.refuse(field, strconv.Quote(text)+": not an IP address", "")
+		c.refuse(field, quoted(text)+": not an IP address", "")
 		return netip.Addr{}, false
 	}
 	return addrs[0], true
@@ -239,14 +241,14 @@ func (p *portCheck) add(field, name string, protocol *corev1.Protocol) {
 		*protocol = corev1.ProtocolTCP
 	case corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP:
 	default:
-		p.check.refuse(field+".protocol", strconv.Quote(string(*protocol))+": not a protocol", "TCP, UDP or SCTP")
+		p.check.refuse(field+".protocol", quoted(string(*protocol))+": not a protocol", "TCP, UDP or SCTP")
 	}
 	p.check.label(field+".name", name)
 	if name == "" && p.several {
 		p.check.refuse(field+".name", "missing", "where there are several, each needs one")
 	}
 	if p.seen[name] {
-		p.check.refuse(field+".name", strconv.Quote(name)+": the name of another port", "")
+		p.check.refuse(field+".name", quoted(name)+": the name of another port", "")
 	}
 	p.seen[name] = name != ""
 }

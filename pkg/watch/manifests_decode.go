@@ -6,12 +6,12 @@ import (
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/json"
 )
 
@@ -21,15 +21,21 @@ const defaultNamespace = metav1.NamespaceDefault
 // manifestID is what makes two objects the same one.
 type manifestID struct{ kind, namespace, name string }
 
-// String gives the object as people write it: "Service shop/web".
+// String gives the object as people write it: "Service shop/web". A name that cannot be one stands in quotes.
 func (id manifestID) String() string {
+	shown := func(name string) string {
+		if len(validation.IsDNS1123Subdomain(strings.ToLower(name))) > 0 {
+			return quoted(name)
+		}
+		return name
+	}
 	switch {
 	case id.name == "":
 		return id.kind
 	case id.namespace == "":
-		return id.kind + " " + id.name
+		return id.kind + " " + shown(id.name)
 	}
-	return id.kind + " " + id.namespace + "/" + id.name
+	return id.kind + " " + shown(id.namespace) + "/" + shown(id.name)
 }
 
 // manifest is one object of a file that can be served. Of service, slices, namespace and pod the one of its kind is set.
@@ -151,7 +157,7 @@ func recogniseKind(apiVersion, kind string) (ours, wrong, hint string) {
 			return "", "", "" // another group's kind of the same name
 		}
 		if single != known {
-			return "", "kind: " + strconv.Quote(kind) + ": not a kind", "did you mean " + strconv.Quote(known) + "?"
+			return "", "kind: " + quoted(kind) + ": not a kind", "did you mean " + quoted(known) + "?"
 		}
 	}
 	switch {
@@ -160,7 +166,7 @@ func recogniseKind(apiVersion, kind string) (ours, wrong, hint string) {
 	case apiVersion == "":
 		return "", "apiVersion: missing", "write apiVersion: " + want
 	case apiVersion != want:
-		return "", "apiVersion: " + strconv.Quote(apiVersion) + ": not that of kind " + kind, "write apiVersion: " + want
+		return "", "apiVersion: " + quoted(apiVersion) + ": not that of kind " + kind, "write apiVersion: " + want
 	case kind != single:
 		return "List", "", ""
 	}
@@ -291,19 +297,22 @@ func decodingMistake(err error) (what, field string) {
 	if !ok {
 		return strings.TrimPrefix(err.Error(), "json: "), ""
 	}
-	return "a " + mistake.Value + " where a " + wantedType(mistake) + " is wanted", mistake.Field
+	return "a " + typeName(mistake.Value) + " where a " + typeName(mistake.Type.Kind().String()) + " is wanted", mistake.Field
 }
 
-func wantedType(mistake *stdjson.UnmarshalTypeError) string {
-	switch kind := mistake.Type.Kind().String(); {
-	case strings.Contains(kind, "int"):
+// typeName names a type of JSON or Go as people who write YAML do.
+func typeName(text string) string {
+	switch {
+	case strings.HasPrefix(text, "number"), strings.HasPrefix(text, "int"), strings.HasPrefix(text, "uint"):
 		return "number"
-	case kind == "struct", kind == "map":
+	case text == "object", text == "struct", text == "map":
 		return "mapping"
-	case kind == "slice":
+	case text == "array", text == "slice":
 		return "list"
+	case text == "bool":
+		return "boolean"
 	default:
-		return kind
+		return text
 	}
 }
 

@@ -156,7 +156,7 @@ func (f *manifestFolder) decode(name string, data []byte, err error, before *man
 	}
 	file.sum = sha256.Sum256(data)
 	r := manifestReader{file: name}
-	f.guarded(&r, data)
+	f.guarded(&r, func() { r.readFile(data) })
 	file.objects, file.problems = r.objects, r.problems
 	good, broken := map[manifestID]bool{}, map[manifestID]bool{}
 	for i := range file.objects {
@@ -173,8 +173,8 @@ func (f *manifestFolder) decode(name string, data []byte, err error, before *man
 	return file
 }
 
-// guarded decodes a file, and takes a panic of the decoders for a mistake in it.
-func (f *manifestFolder) guarded(r *manifestReader, data []byte) {
+// guarded reads a file, and takes a panic of the decoders for a mistake in it.
+func (f *manifestFolder) guarded(r *manifestReader, read func()) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			r.nameless = true
@@ -184,7 +184,7 @@ func (f *manifestFolder) guarded(r *manifestReader, data []byte) {
 			f.defect(r.file, panicked, debug.Stack())
 		}
 	}()
-	r.readFile(data)
+	read()
 }
 
 // readFile decodes all documents of a file.

@@ -48,6 +48,15 @@ func boundProblems(list []Problem) []Problem {
 	return list
 }
 
+// quoted puts a value of a file in quotes. It may be anything, so only its beginning is shown.
+func quoted(text string) string {
+	const most = 80
+	if len(text) > most {
+		return strconv.Quote(text[:most]) + "…"
+	}
+	return strconv.Quote(text)
+}
+
 // lineFinder finds the lines of a document's fields. It parses the document when it is first asked: most have no problems.
 type lineFinder struct {
 	doc  manifestDocument

@@ -173,8 +173,8 @@ func (m *Manifests) watched() (folders []string, relevant map[string]bool) {
 	seen := map[string]bool{}
 	add := func(path string) string {
 		folder := filepath.Dir(path)
-		if real, err := filepath.EvalSymlinks(folder); err == nil {
-			folder = real
+		if resolved, err := filepath.EvalSymlinks(folder); err == nil {
+			folder = resolved
 		}
 		if !seen[folder] {
 			seen[folder] = true

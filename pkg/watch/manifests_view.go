@@ -51,22 +51,35 @@ func (v *manifestView) records(objects []manifest) zoneRecords {
 		if !exposed[o.id.namespace] {
 			continue
 		}
-		for _, slice := range o.slices {
-			service := manifestID{"Service", slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}
-			if !v.wants(slice, services[service]) {
-				continue
-			}
-			if record, ok := sliceOf(slice); ok {
-				r.slices = append(r.slices, record)
-			}
-		}
-		if o.pod != nil && v.pods {
-			if record, ok := podOf(o.pod); ok {
-				r.pods = append(r.pods, record)
-			}
-		}
+		r.slices = v.appendSlices(r.slices, o, services)
+		r.pods = v.appendPod(r.pods, o)
 	}
 	return r
+}
+
+// appendPod appends the pod that an object is, if the zone sees pods.
+func (v *manifestView) appendPod(dst []zone.Pod, o *manifest) []zone.Pod {
+	if o.pod == nil || !v.pods {
+		return dst
+	}
+	if record, ok := podOf(o.pod); ok {
+		dst = append(dst, record)
+	}
+	return dst
+}
+
+// appendSlices appends the slices of an object that the zone sees.
+func (v *manifestView) appendSlices(dst []zone.Slice, o *manifest, services map[manifestID]*corev1.Service) []zone.Slice {
+	for _, slice := range o.slices {
+		service := manifestID{"Service", slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}
+		if !v.wants(slice, services[service]) {
+			continue
+		}
+		if record, ok := sliceOf(slice); ok {
+			dst = append(dst, record)
+		}
+	}
+	return dst
 }
 
 // exposed gives the namespaces that the zone sees.

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// swapLink makes link point to target in one step, as the kubelet does.
+func swapLink(t *testing.T, target, link string) {
+	t.Helper()
+	require(t, os.Symlink(target, link+"_tmp"))
+	require(t, os.Rename(link+"_tmp", link))
+}
+
+func TestManifestsEdit(t *testing.T) {
+	t.Parallel()
+	w := newFolderWorld(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1")})
+	w.start(zone.Config{})
+	w.expect("web.shop.svc", "10.96.0.1")
+	w.write("web.yaml", serviceYAML("web", "10.96.0.2")) // in place
+	w.expect("web.shop.svc", "10.96.0.2")
+	w.write(".web.yaml.new", serviceYAML("web", "10.96.0.3"))
+	require(t, os.Rename(w.path(".web.yaml.new"), w.path("web.yaml"))) // by a new file
+	w.expect("web.shop.svc", "10.96.0.3")
+	require(t, os.Rename(w.path("web.yaml"), w.path("web.yaml~"))) // with a copy, as some editors do
+	w.write("web.yaml", serviceYAML("web", "10.96.0.4"))
+	w.expect("web.shop.svc", "10.96.0.4")
+	w.write("app.yml", serviceYAML("app", "10.96.0.5"))
+	w.expect("app.shop.svc", "10.96.0.5")
+	require(t, os.Remove(w.path("web.yaml")))
+	w.expect("web.shop.svc", "NXDOMAIN")
+	w.expect("app.shop.svc", "10.96.0.5")
+	require(t, os.Remove(w.path("app.yml")))
+	w.expect("shop.svc", "NXDOMAIN") // the namespace goes with the last that is in it
+}
+
+// TestManifestsKinds turns a service from one type into another.
+func TestManifestsKinds(t *testing.T) {
+	t.Parallel()
+	ends := sliceYAML("web-1", "web", "10.244.0.1")
+	w := newFolderWorld(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1"), "ends.yaml": ends})
+	w.start(zone.Config{Ranges: manifestRanges()})
+	w.expect("10-244-0-1.web.shop.svc", "NXDOMAIN")
+	w.write("web.yaml", serviceYAML("web", "None"))
+	w.expect("web.shop.svc", "10.244.0.1")
+	w.expect("10-244-0-1.web.shop.svc", "10.244.0.1")
+	w.write("web.yaml", strings.Replace(serviceYAML("web", ""), "clusterIP:", "type: ExternalName, externalName: example.com", 1))
+	w.expect("web.shop.svc", "example.com.")
+	w.write("web.yaml", serviceYAML("web", "10.96.0.2"))
+	w.expect("web.shop.svc", "10.96.0.2")
+	w.expect("1.0.244.10.in-addr.arpa. PTR", "NXDOMAIN")
+}
+
+// TestManifestsConfigMap follows a folder of links as the kubelet makes and swaps it.
+func TestManifestsConfigMap(t *testing.T) {
+	t.Parallel()
+	w := newFolderWorld(t, nil)
+	version := func(n int) string {
+		name := fmt.Sprintf("..2026_%d", n)
+		require(t, os.Mkdir(w.path(name), 0o700))
+		w.write(name+"/web.yaml", serviceYAML("web", fmt.Sprintf("10.96.0.%d", n)))
+		return name
+	}
+	old := version(1)
+	require(t, os.Symlink(old, w.path("..data")))
+	require(t, os.Symlink("..data/web.yaml", w.path("web.yaml")))
+	w.start(zone.Config{})
+	w.expect("web.shop.svc", "10.96.0.1")
+	for n := 2; n < 5; n++ {
+		next := version(n)
+		swapLink(t, next, w.path("..data"))
+		require(t, os.RemoveAll(w.path(old)))
+		w.expect("web.shop.svc", fmt.Sprintf("10.96.0.%d", n))
+		old = next
+	}
+	w.write(old+"/web.yaml", serviceYAML("web", "10.96.0.9")) // nobody does, and it is seen
+	w.expect("web.shop.svc", "10.96.0.9")
+	w.expectProblems()
+}
+
+func TestManifestsLinkToElsewhere(t *testing.T) {
+	t.Parallel()
+	there := filepath.Join(t.TempDir(), "real.yaml")
+	require(t, os.WriteFile(there, []byte(serviceYAML("web", "10.96.0.1")), 0o600))
+	w := newFolderWorld(t, nil)
+	require(t, os.Symlink(there, w.path("web.yaml")))
+	w.start(zone.Config{})
+	w.expect("web.shop.svc", "10.96.0.1")
+	require(t, os.WriteFile(there, []byte(serviceYAML("web", "10.96.0.2")), 0o600))
+	w.expect("web.shop.svc", "10.96.0.2")
+	w.write("own", serviceYAML("web", "10.96.0.3"))
+	swapLink(t, "own", w.path("web.yaml"))
+	w.expect("web.shop.svc", "10.96.0.3")
+}
+
+// TestManifestsFolderLink follows a folder that is a link, through a swap to another folder.
+func TestManifestsFolderLink(t *testing.T) {
+	t.Parallel()
+	w := newFolderWorld(t, nil)
+	for i, name := range []string{"v1", "v2"} {
+		require(t, os.Mkdir(w.path(name), 0o700))
+		w.write(name+"/web.yaml", serviceYAML("web", fmt.Sprintf("10.96.0.%d", i+1)))
+	}
+	w.cfg.Folder = w.path("current")
+	require(t, os.Symlink("v1", w.cfg.Folder))
+	w.start(zone.Config{})
+	w.expect("web.shop.svc", "10.96.0.1")
+	swapLink(t, "v2", w.cfg.Folder)
+	w.expect("web.shop.svc", "10.96.0.2")
+	w.write("v2/web.yaml", serviceYAML("web", "10.96.0.3"))
+	w.expect("web.shop.svc", "10.96.0.3")
+}
+
+// TestManifestsFolderGone takes the folder away: what it gave stays, and it is followed again when it is back.
+func TestManifestsFolderGone(t *testing.T) {
+	t.Parallel()
+	w := newFolderWorld(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1")})
+	w.start(zone.Config{})
+	require(t, os.Rename(w.dir, w.dir+".old"))
+	w.expectProblems("reading the folder: no such file or directory")
+	w.expect("web.shop.svc", "10.96.0.1")
+	if got := w.manifests.Stats().Kinds[0].LastError; got != "folder: no such file or directory" {
+		t.Errorf("last error %q", got)
+	}
+	require(t, os.Mkdir(w.dir, 0o700))
+	w.write("web.yaml", serviceYAML("web", "10.96.0.2"))
+	w.expect("web.shop.svc", "10.96.0.2")
+	w.expectProblems()
+	w.write("web.yaml", serviceYAML("web", "10.96.0.3"))
+	w.expect("web.shop.svc", "10.96.0.3")
+}
+
+// TestManifestsMistakes breaks documents and mends them: their objects stay.
+func TestManifestsMistakes(t *testing.T) {
+	t.Parallel()
+	web, app := serviceYAML("web", "10.96.0.1"), serviceYAML("app", "10.96.0.2")
+	const noYAML, noAddress = "---\napiVersion: [\n", "---\napiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {clusterIP: x}\n"
+	address := `all.yaml: document 1, line 5: Service shop/web: spec.clusterIP: "x": not an IP address`
+	w := newFolderWorld(t, map[string]string{"all.yaml": web + app})
+	w.start(zone.Config{})
+
+	w.write("all.yaml", web+noYAML) // nobody can tell that it is app
+	w.expectProblems("all.yaml: document 2, line 7: YAML: did not find expected node content")
+	w.expect("app.shop.svc", "10.96.0.2")
+	w.write("all.yaml", serviceYAML("new", "10.96.0.3")+noYAML) // what is good is served, and nothing is taken away
+	w.expect("new.shop.svc", "10.96.0.3")
+	w.expect("web.shop.svc", "10.96.0.1")
+	w.expect("app.shop.svc", "10.96.0.2")
+	w.write("all.yaml", web+serviceYAML("app", "10.96.0.4")) // mended: new is gone for good
+	w.expect("app.shop.svc", "10.96.0.4")
+	w.expect("new.shop.svc", "NXDOMAIN")
+
+	w.write("all.yaml", noAddress) // it names web, so app is gone and web stays
+	w.expectProblems(address)
+	w.expect("app.shop.svc", "NXDOMAIN")
+	w.expect("web.shop.svc", "10.96.0.1")
+	w.write("other.yaml", serviceYAML("web", "10.96.0.5")) // one that is good comes before one that is kept
+	w.expect("web.shop.svc", "10.96.0.5")
+	require(t, os.Remove(w.path("other.yaml")))
+	w.expect("web.shop.svc", "10.96.0.1")
+	require(t, os.Remove(w.path("all.yaml")))
+	w.expect("web.shop.svc", "NXDOMAIN")
+	w.expectProblems()
+}
+
+// TestManifestsNoBlink rewrites a file, and moves an object to another file and back, while its name is asked for.
+func TestManifestsNoBlink(t *testing.T) {
+	t.Parallel()
+	web := serviceYAML("web", "10.96.0.1")
+	w := newFolderWorld(t, map[string]string{"a.yaml": web, "mark.yaml": serviceYAML("mark", "10.96.1.0")})
+	w.start(zone.Config{})
+	var asking sync.WaitGroup
+	stop := make(chan struct{})
+	asking.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if diff := cmp.Diff([]string{"10.96.0.1"}, w.ask("web.shop.svc")); diff != "" {
+				t.Errorf("web (-want +got):\n%s", diff)
+				return
+			}
+		}
+	})
+	for n := range 4 {
+		from, to := w.path("a.yaml"), w.path("b.yaml")
+		if n%2 == 1 {
+			from, to = to, from
+		}
+		require(t, os.Truncate(from, 0))
+		require(t, os.WriteFile(to, []byte(web), 0o600))
+		marker := fmt.Sprintf("10.96.1.%d", n+1)
+		w.write("mark.yaml", serviceYAML("mark", marker)) // what follows was seen when this is
+		w.expect("mark.shop.svc", marker)
+	}
+	close(stop)
+	asking.Wait()
+}
+
+// TestManifestsFollow tells the endpoints of a service whatever the zone gets to see.
+func TestManifestsFollow(t *testing.T) {
+	t.Parallel()
+	type told struct{ Ready, Service string }
+	words := func(list []netip.AddrPort) string {
+		var texts []string
+		for _, a := range list {
+			texts = append(texts, a.String())
+		}
+		return strings.Join(texts, " ")
+	}
+	dns := func(addr string) string {
+		return "---\napiVersion: v1\nkind: Service\nmetadata: {name: kube-dns, namespace: kube-system}\n" +
+			"spec: {clusterIP: " + addr + ", ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53}]}\n"
+	}
+	ends := func(conditions string) string {
+		return "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n" +
+			"metadata: {name: kube-dns-1, namespace: kube-system, labels: {kubernetes.io/service-name: kube-dns}}\naddressType: IPv4\n" +
+			"ports: [{name: dns-tcp, port: 5353}]\nendpoints: [{addresses: [10.244.0.1]}, {addresses: [10.244.0.2], conditions: {" + conditions + "}}]\n"
+	}
+	calls := make(chan told, 16)
+	w := newFolderWorld(t, map[string]string{"dns.yaml": dns("10.96.0.10") + ends("ready: true"), "web.yaml": serviceYAML("web", "10.96.0.1")})
+	w.cfg.Store, w.cfg.Namespaces, w.cfg.Endpoints = nil, []string{"shop"}, watch.EndpointsNone
+	w.cfg.Follow = &watch.Follow{
+		Namespace: "kube-system", Service: "kube-dns",
+		Changed: func(ready, service []netip.AddrPort) { calls <- told{words(ready), words(service)} },
+	}
+	w.start(zone.Config{})
+	for _, step := range []struct {
+		name   string
+		change func()
+		want   told
+	}{
+		{name: "first", change: func() {}, want: told{"10.244.0.1:5353 10.244.0.2:5353", "10.96.0.10:53"}},
+		{
+			name: "terminating", change: func() { w.write("dns.yaml", dns("10.96.0.10")+ends("ready: true, terminating: true")) },
+			want: told{"10.244.0.1:5353", "10.96.0.10:53"},
+		},
+		{
+			name: "another address", change: func() { w.write("dns.yaml", dns("10.96.0.11")+ends("")) },
+			want: told{"10.244.0.1:5353 10.244.0.2:5353", "10.96.0.11:53"},
+		},
+		{name: "slice gone", change: func() { w.write("dns.yaml", dns("10.96.0.11")) }, want: told{"", "10.96.0.11:53"}},
+		{name: "service gone", change: func() { require(t, os.Remove(w.path("dns.yaml"))) }, want: told{}},
+	} {
+		step.change()
+		if diff := cmp.Diff(step.want, <-calls); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.name, diff)
+		}
+	}
+	if !w.manifests.Stats().Follow.Synced {
+		t.Error("not synced")
+	}
+}

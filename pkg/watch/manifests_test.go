@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch_test
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// updateGoldens rewrites what the tests compare with.
+var updateGoldens = flag.Bool("update", false, "rewrite testdata")
+
+// TestManifestsExamples asks what examples/README.md asks, and compares with what it says.
+func TestManifestsExamples(t *testing.T) {
+	t.Parallel()
+	w := newFolderWorld(t, nil)
+	w.cfg.Folder = filepath.Join("..", "..", "examples", "cluster")
+	w.start(zone.Config{Ranges: manifestRanges()})
+	if diff := cmp.Diff([]string(nil), w.problems()); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+	readme, err := os.ReadFile(filepath.Join("..", "..", "examples", "README.md"))
+	require(t, err)
+	const prompt = "$ dig @127.0.0.1 -p 1053 +short "
+	asked := 0
+	sessions := strings.Split(string(readme), prompt)[1:]
+	for _, session := range sessions {
+		session, _, _ = strings.Cut(session, "```")
+		lines := strings.Split(strings.TrimRight(session, "\n"), "\n")
+		asked++
+		t.Run(lines[0], func(t *testing.T) {
+			t.Parallel()
+			got := askZone(t, w.zone, digQuestion(t, lines[0]))
+			want := lines[1:]
+			if len(want) == 0 {
+				want = []string{"NXDOMAIN"} // of which +short prints nothing
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("answer (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if asked < 15 {
+		t.Errorf("%d questions in the README, want all of them", asked)
+	}
+}
+
+// digQuestion turns the arguments of dig into a name and a type.
+func digQuestion(t *testing.T, arguments string) string {
+	t.Helper()
+	if addr, found := strings.CutPrefix(arguments, "-x "); found {
+		name, err := dns.ReverseAddr(addr)
+		require(t, err)
+		return name + " PTR"
+	}
+	name, kind, _ := strings.Cut(arguments, " ")
+	return name + ". " + kind
+}
+
+// TestManifestsProblems decodes each folder of testdata/manifests and compares what is wrong with it, and who is served.
+func TestManifestsProblems(t *testing.T) {
+	t.Parallel()
+	folders, err := filepath.Glob(filepath.Join("testdata", "manifests", "*", ""))
+	require(t, err)
+	if len(folders) < 10 {
+		t.Fatalf("%d folders of manifests, want all of them", len(folders))
+	}
+	for _, folder := range folders {
+		t.Run(filepath.Base(folder), func(t *testing.T) {
+			t.Parallel()
+			w := newFolderWorld(t, nil)
+			w.cfg.Folder, w.cfg.Endpoints, w.cfg.Pods = folder, watch.EndpointsAll, true
+			w.start(zone.Config{AllSlices: true, Ranges: manifestRanges()})
+			var b strings.Builder
+			for _, p := range w.manifests.Problems() {
+				b.WriteString(p.String() + "\n")
+				if p.Hint != "" {
+					b.WriteString("  hint: " + p.Hint + "\n")
+				}
+			}
+			b.WriteString("served:\n" + served(t, w.zone))
+			golden := filepath.Join(folder, "want.txt")
+			if *updateGoldens {
+				require(t, os.WriteFile(golden, []byte(b.String()), 0o600))
+			}
+			want, err := os.ReadFile(golden)
+			require(t, err)
+			if diff := cmp.Diff(string(want), b.String()); diff != "" {
+				t.Errorf("problems and names (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// served lists the names of the zone but its own, with what they give.
+func served(t *testing.T, z *zone.Zone) string {
+	t.Helper()
+	var b strings.Builder
+	require(t, z.Records(time.Now(), func(r zone.Record) error {
+		owner, _, err := dns.UnpackDomainName(r.Owner, 0)
+		if err != nil || r.Type == dns.TypeSOA || r.Type == dns.TypeNS || !strings.Contains(owner, ".svc.") {
+			return err
+		}
+		header := dns.RR_Header{Name: owner, Rrtype: r.Type, Class: dns.ClassINET, Rdlength: uint16(len(r.Data))}
+		record, _, err := dns.UnpackRRWithHeader(header, r.Data, 0)
+		if err != nil {
+			return err
+		}
+		value := strings.TrimPrefix(record.String(), record.Header().String())
+		b.WriteString("  " + strings.ReplaceAll(owner+" "+dns.TypeToString[r.Type]+" "+value, ".cluster.local.", "") + "\n")
+		return nil
+	}))
+	return b.String()
+}
+
+func TestNewManifests(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	require(t, os.WriteFile(file, nil, 0o600))
+	for _, tt := range []struct {
+		name string
+		cfg  watch.ManifestsConfig
+		want string
+	}{
+		{name: "no folder", cfg: watch.ManifestsConfig{Now: time.Now}, want: "manifests need a folder"},
+		{name: "no clock", cfg: watch.ManifestsConfig{Folder: dir}, want: "manifests need a clock"},
+		{
+			name: "missing folder", cfg: watch.ManifestsConfig{Folder: filepath.Join(dir, "none"), Now: time.Now},
+			want: "reading manifests: open " + filepath.Join(dir, "none") + ": no such file or directory",
+		},
+		{
+			name: "a file", cfg: watch.ManifestsConfig{Folder: file, Now: time.Now},
+			want: "reading manifests: open " + file + ": not a directory",
+		},
+		{
+			name: "selector of services", cfg: watch.ManifestsConfig{Folder: dir, Now: time.Now, ServiceSelector: "a in"},
+			want: "parsing the selector of services: ",
+		},
+		{
+			name: "selector of namespaces", cfg: watch.ManifestsConfig{Folder: dir, Now: time.Now, NamespaceSelector: "!"},
+			want: "parsing the selector of namespaces: ",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := watch.NewManifests(tt.cfg)
+			if err == nil || !strings.HasPrefix(err.Error(), tt.want) {
+				t.Errorf("error %v, want %s", err, tt.want)
+			}
+		})
+	}
+}
+
+// TestManifestsSelection shows which objects of a folder the zone gets.
+func TestManifestsSelection(t *testing.T) {
+	t.Parallel()
+	const head = "---\napiVersion: v1\nkind: "
+	objects := head + "Service\nmetadata: {name: web, namespace: shop, labels: {tier: front}}\nspec: {clusterIP: 10.96.0.1}\n" +
+		head + "Service\nmetadata: {name: db, namespace: shop}\nspec: {clusterIP: None}\n" +
+		head + "Service\nmetadata: {name: web}\nspec: {clusterIP: 10.96.0.2}\n" +
+		head + "Namespace\nmetadata: {name: shop, labels: {team: a}}\n" +
+		head + "Pod\nmetadata: {name: p, namespace: shop}\nstatus: {podIP: 10.244.0.9, podIPs: [{ip: 10.244.0.9}]}\n" +
+		sliceYAML("db-1", "db", "10.244.0.1") + sliceYAML("web-1", "web", "10.244.0.2") + sliceYAML("none-1", "none", "10.244.0.3")
+	type answers map[string]string
+	for _, tt := range []struct {
+		name   string
+		change func(*watch.ManifestsConfig)
+		want   answers
+	}{
+		{
+			name: "headless slices only",
+			want: answers{
+				"web.shop.svc": "10.96.0.1", "web.default.svc": "10.96.0.2", "db.shop.svc": "10.244.0.1", "default.svc": "NODATA",
+				"1.0.244.10.in-addr.arpa. PTR": "10-244-0-1.db.shop.svc.cluster.local.", "2.0.244.10.in-addr.arpa. PTR": "NXDOMAIN",
+			},
+		},
+		{
+			name: "all slices", change: func(c *watch.ManifestsConfig) { c.Endpoints = watch.EndpointsAll },
+			want: answers{
+				"db.shop.svc": "10.244.0.1", "10-244-0-2.web.shop.svc": "10.244.0.2",
+				"2.0.244.10.in-addr.arpa. PTR": "10-244-0-2.web.shop.svc.cluster.local.",
+			},
+		},
+		{
+			name: "no slices", change: func(c *watch.ManifestsConfig) { c.Endpoints = watch.EndpointsNone },
+			want: answers{"web.shop.svc": "10.96.0.1", "db.shop.svc": "NXDOMAIN", "1.0.244.10.in-addr.arpa. PTR": "NXDOMAIN"},
+		},
+		{
+			name: "pods", change: func(c *watch.ManifestsConfig) { c.Pods = true },
+			want: answers{"10-244-0-9.shop.pod": "10.244.0.9", "10-244-0-8.shop.pod": "NXDOMAIN"},
+		},
+		{
+			name: "namespaces", change: func(c *watch.ManifestsConfig) { c.Namespaces = []string{"default"} },
+			want: answers{"web.shop.svc": "NXDOMAIN", "shop.svc": "NXDOMAIN", "web.default.svc": "10.96.0.2", "db.shop.svc": "NXDOMAIN"},
+		},
+		{
+			name: "selector of namespaces", change: func(c *watch.ManifestsConfig) { c.NamespaceSelector = "team=a" },
+			want: answers{"web.shop.svc": "10.96.0.1", "db.shop.svc": "10.244.0.1", "web.default.svc": "NXDOMAIN", "default.svc": "NXDOMAIN"},
+		},
+		{
+			name:   "namespace without a document by its name",
+			change: func(c *watch.ManifestsConfig) { c.NamespaceSelector = "kubernetes.io/metadata.name=default" },
+			want:   answers{"web.shop.svc": "NXDOMAIN", "web.default.svc": "10.96.0.2"},
+		},
+		{
+			name: "selector of services", change: func(c *watch.ManifestsConfig) { c.ServiceSelector = "tier=front" },
+			want: answers{"web.shop.svc": "10.96.0.1", "web.default.svc": "NXDOMAIN", "db.shop.svc": "NXDOMAIN", "default.svc": "NODATA"},
+		},
+		{
+			name:   "slices go with their services",
+			change: func(c *watch.ManifestsConfig) { c.Endpoints, c.ServiceSelector = watch.EndpointsAll, "tier=front" },
+			want: answers{
+				"10-244-0-2.web.shop.svc": "10.244.0.2", "1.0.244.10.in-addr.arpa. PTR": "NXDOMAIN", "3.0.244.10.in-addr.arpa. PTR": "NXDOMAIN",
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newFolderWorld(t, map[string]string{"all.yaml": objects})
+			if tt.change != nil {
+				tt.change(&w.cfg)
+			}
+			mode := zone.PodsInsecure
+			if w.cfg.Pods {
+				mode = zone.PodsVerified
+			}
+			w.start(zone.Config{AllSlices: w.cfg.Endpoints == watch.EndpointsAll, Pods: mode, Ranges: manifestRanges()})
+			got := answers{}
+			for question := range tt.want {
+				got[question] = strings.Join(w.ask(question), " ")
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("answers (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestManifestsStats(t *testing.T) {
+	t.Parallel()
+	w := newFolderWorld(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1") + serviceYAML("app", "10.96.0.2")})
+	w.cfg.Pods = true
+	m, err := watch.NewManifests(w.cfg)
+	require(t, err)
+	if got := m.Stats().Kinds[0].Synced; got {
+		t.Error("synced before Run")
+	}
+	w.start(zone.Config{})
+	type row struct {
+		Kind   zone.Kind
+		Synced bool
+		Events uint64
+		Error  string
+	}
+	rows := func() []row {
+		var list []row
+		for _, k := range w.manifests.Stats().Kinds {
+			list = append(list, row{k.Kind, k.Synced, k.Events, k.LastError})
+		}
+		return list
+	}
+	want := []row{{zone.Services, true, 2, ""}, {zone.Slices, true, 0, ""}, {zone.Namespaces, true, 1, ""}, {zone.Pods, true, 0, ""}}
+	if diff := cmp.Diff(want, rows()); diff != "" {
+		t.Errorf("stats (-want +got):\n%s", diff)
+	}
+	w.write("web.yaml", serviceYAML("web", "10.96.0.3"))
+	w.expect("app.shop.svc", "NXDOMAIN")
+	want[0].Events = 4 // one put, one deleted
+	if diff := cmp.Diff(want, rows()); diff != "" {
+		t.Errorf("stats after a change (-want +got):\n%s", diff)
+	}
+	arrived := uint64(0)
+	for _, n := range w.manifests.Stats().Kinds[0].Arrival.Counts {
+		arrived += n
+	}
+	if arrived != 1 {
+		t.Errorf("%d times of arrival, want 1: that of the change", arrived)
+	}
+}
+
+func TestManifestsLog(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	w := newFolderWorld(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0")})
+	w.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	m, err := watch.NewManifests(w.cfg)
+	require(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	<-m.Ready()
+	cancel()
+	require(t, <-ended)
+	const want = `level=WARN msg="manifest problem" folder=`
+	if got := log.String(); strings.Count(got, want) != 1 || !strings.Contains(got, `file=web.yaml document=1 line=5`) {
+		t.Errorf("log:\n%s\nwant one line with %s", got, want)
+	}
+}
+
+// TestManifestsUnreadable is about files that cannot be read, or whose reading would never end.
+func TestManifestsUnreadable(t *testing.T) {
+	t.Parallel()
+	w := newFolderWorld(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1"), "notes.txt": "no manifest", ".hidden.yaml": "no: [manifest"})
+	require(t, os.Symlink("nowhere", w.path("dangling.yaml")))
+	require(t, os.Mkdir(w.path("folder.yaml"), 0o700))
+	w.write("folder.yaml/inner.yaml", serviceYAML("inner", "10.96.0.9"))
+	w.write("kustomization.yaml", "resources: [web.yaml]\n")
+	require(t, syscall.Mkfifo(w.path("pipe.yaml"), 0o600))
+	w.write("huge.yaml", "")
+	require(t, os.Truncate(w.path("huge.yaml"), 33<<20))
+	w.start(zone.Config{})
+	want := []string{
+		"dangling.yaml: reading: no such file or directory",
+		"huge.yaml: reading: more than 32 MiB",
+		"pipe.yaml: reading: not a regular file",
+	}
+	if diff := cmp.Diff(want, w.problems()); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"10.96.0.1"}, w.ask("web.shop.svc")); diff != "" {
+		t.Errorf("web (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"NXDOMAIN"}, w.ask("inner.shop.svc")); diff != "" {
+		t.Errorf("a file in a subfolder (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch_test
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// folderWorld is a folder of manifests, and a zone over the store that they fill.
+type folderWorld struct {
+	t         *testing.T
+	dir       string
+	cfg       watch.ManifestsConfig
+	manifests *watch.Manifests
+	zone      *zone.Zone
+}
+
+// newFolderWorld makes a folder with these files, by their names.
+func newFolderWorld(t *testing.T, files map[string]string) *folderWorld {
+	t.Helper()
+	w := &folderWorld{t: t, dir: filepath.Join(t.TempDir(), "manifests")}
+	require(t, os.Mkdir(w.dir, 0o700))
+	w.cfg = watch.ManifestsConfig{Folder: w.dir, Store: zone.NewStore(), Endpoints: watch.EndpointsHeadless, Now: time.Now}
+	for name, text := range files {
+		w.write(name, text)
+	}
+	return w
+}
+
+// start follows the folder until the test ends. Everything in it is served when start returns.
+func (w *folderWorld) start(zoned zone.Config) {
+	w.t.Helper()
+	m, err := watch.NewManifests(w.cfg)
+	require(w.t, err)
+	w.manifests = m
+	if w.cfg.Store != nil {
+		zoned.Store, zoned.Domain, zoned.TTL = w.cfg.Store, "cluster.local.", 5*time.Second
+		zoned.StaleAfter = time.Minute
+		w.zone, err = zone.New(zoned)
+		require(w.t, err)
+	}
+	ctx, cancel := context.WithCancel(w.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	w.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Errorf("Run: %v", err)
+		}
+	})
+	<-m.Ready()
+}
+
+func (w *folderWorld) path(name string) string { return filepath.Join(w.dir, name) }
+
+func (w *folderWorld) write(name, text string) {
+	w.t.Helper()
+	require(w.t, os.WriteFile(w.path(name), []byte(text), 0o600))
+}
+
+// ask gives the answer to a question such as "web.shop.svc AAAA" below the cluster's domain, sorted; a name with a last
+// dot is whole. An answer without records is NODATA or the name of an rcode.
+func (w *folderWorld) ask(question string) []string {
+	w.t.Helper()
+	return askZone(w.t, w.zone, question)
+}
+
+func askZone(t *testing.T, z *zone.Zone, question string) []string {
+	t.Helper()
+	name, kind, _ := strings.Cut(question, " ")
+	if kind == "" {
+		kind = "A"
+	}
+	if !strings.HasSuffix(name, ".") {
+		name += ".cluster.local."
+	}
+	request := new(dns.Msg)
+	request.SetQuestion(name, dns.StringToType[kind])
+	packet, err := request.Pack()
+	require(t, err)
+	var q wire.Query
+	if fault := q.Parse(packet); fault != wire.FaultNone {
+		t.Fatalf("%s: fault %d in the query", question, fault)
+	}
+	answer, result := z.Answer(&q, 0, time.Now(), nil)
+	if result.Verdict != zone.Answered && result.Verdict != zone.Alias {
+		return []string{map[zone.Verdict]string{zone.Foreign: "foreign", zone.Elsewhere: "elsewhere", zone.Unready: "unready"}[result.Verdict]}
+	}
+	reply := new(dns.Msg)
+	require(t, reply.Unpack(answer))
+	var list []string
+	for _, record := range reply.Answer {
+		list = append(list, strings.TrimPrefix(record.String(), record.Header().String()))
+	}
+	switch {
+	case reply.Rcode != dns.RcodeSuccess:
+		return []string{dns.RcodeToString[reply.Rcode]}
+	case len(list) == 0:
+		return []string{"NODATA"}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// expect waits for an answer. The wait is long, because only a broken follower takes it.
+func (w *folderWorld) expect(question string, want ...string) {
+	w.t.Helper()
+	w.eventually(question, want, func() []string { return w.ask(question) })
+}
+
+// expectProblems waits for a list of problems.
+func (w *folderWorld) expectProblems(want ...string) {
+	w.t.Helper()
+	w.eventually("problems", want, w.problems)
+}
+
+func (w *folderWorld) problems() []string {
+	var list []string
+	for _, p := range w.manifests.Problems() {
+		list = append(list, p.String())
+	}
+	return list
+}
+
+func (w *folderWorld) eventually(what string, want []string, get func() []string) {
+	w.t.Helper()
+	limit := time.NewTimer(30 * time.Second)
+	defer limit.Stop()
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		got := get()
+		diff := cmp.Diff(want, got)
+		if diff == "" {
+			return
+		}
+		select {
+		case <-limit.C:
+			w.t.Fatalf("%s (-want +got):\n%s", what, diff)
+		case <-poll.C:
+		}
+	}
+}
+
+func require(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// serviceYAML is a Service with an address in the namespace shop.
+func serviceYAML(name, addr string) string {
+	return "---\napiVersion: v1\nkind: Service\nmetadata: {name: " + name + ", namespace: shop}\nspec: {clusterIP: " + addr + "}\n"
+}
+
+// sliceYAML is an EndpointSlice of that name with one endpoint of a Service in the namespace shop.
+func sliceYAML(name, service, addr string) string {
+	return "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n" +
+		"metadata: {name: " + name + ", namespace: shop, labels: {kubernetes.io/service-name: " + service + "}}\n" +
+		"addressType: IPv4\nendpoints: [{addresses: [" + addr + "]}]\n"
+}
+
+// manifestRanges are those of the tests' addresses.
+func manifestRanges() []netip.Prefix {
+	return []netip.Prefix{
+		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00:10:96::/112"), netip.MustParsePrefix("fd00:10:244::/56"),
+	}
+}
