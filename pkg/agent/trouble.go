@@ -51,7 +51,7 @@ func problems(r *running, told *watch.Stats, s *Status) []Problem {
 	}
 	if bad := s.Cluster.Manifests; len(bad) > 0 {
 		list = append(list, Problem{
-			Where: "cluster.manifests", What: fmt.Sprintf("%d problems, the first in %s: %s", len(bad), cmp.Or(bad[0].File, "the folder itself"), bad[0].What),
+			Where: "cluster.manifests", What: fmt.Sprintf("%s, the first in %s: %s", count(len(bad), "problem"), cmp.Or(bad[0].File, "the folder itself"), bad[0].What),
 			Hint: "mend the files; cluster.manifestProblems has them all. The rest is served",
 		})
 	}
@@ -131,4 +131,12 @@ func apiHint(err, resources string) string {
 	default:
 		return "see how the API server is doing; it is asked again by itself"
 	}
+}
+
+// count is a number of things in words.
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }
