@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nodecache/node-cache/internal/kubetest"
+)
+
+// A variant is one configuration of both servers.
+type variant struct {
+	name     string
+	coredns  []string // options of the plugin kubernetes
+	settings []string // of our cluster section
+	full     bool     // every type is asked for; else those that the options can change
+}
+
+// ranges make the reverse names of our objects ours, as the zones in-addr.arpa and ip6.arpa are CoreDNS's.
+const ranges = "ranges: [0.0.0.0/0, \"::/0\"]"
+
+func variants() []variant {
+	return []variant{
+		{name: "defaults", coredns: []string{"pods insecure", "zonal"}, settings: []string{ranges}, full: true},
+		{
+			name: "pods verified, named by pod", coredns: []string{"pods verified", "zonal", "endpoint_pod_names"},
+			settings: []string{"pods: verified", "endpointNames: pod", ranges},
+		},
+		{
+			name: "pods disabled, no empty services, 30 s", coredns: []string{"zonal", "ignore empty_service", "ttl 30"},
+			settings: []string{"pods: disabled", "ignoreEmptyService: true", "ttl: 30s", ranges},
+		},
+		{
+			name: "namespaces, no TTL", coredns: []string{"pods insecure", "zonal", "namespaces chosen 0-9 dns nowhere", "ttl 0"},
+			settings: []string{"namespaces: [chosen, 0-9, dns, nowhere]", "ttl: 0s", ranges},
+		},
+		{
+			name: "chosen namespaces", coredns: []string{"pods insecure", "zonal", "namespace_labels picked=yes"},
+			settings: []string{"namespaceSelector: picked=yes", ranges},
+		},
+		{
+			name: "chosen services", coredns: []string{"pods insecure", "zonal", "labels picked=yes"},
+			settings: []string{"serviceSelector: picked=yes", ranges},
+		},
+		{
+			name: "no endpoints, an hour", coredns: []string{"pods insecure", "noendpoints", "ttl 3600"},
+			settings: []string{"endpoints: none", "ttl: 1h", ranges},
+		},
+		{name: "other reverse names elsewhere", coredns: []string{"pods insecure", "zonal", "fallthrough in-addr.arpa ip6.arpa"}},
+	}
+}
+
+// allTypes are asked for where every type is, the first of them always.
+func allTypes() (few, all []uint16) {
+	few = []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR, dns.TypeTXT, dns.TypeCNAME}
+	return few, append(slices.Clip(few), dns.TypeNS, dns.TypeSOA, dns.TypeMX, dns.TypeHTTPS, dns.TypeANY,
+		dns.TypeSVCB, dns.TypeDS, dns.TypeNAPTR, dns.TypeAXFR, dns.TypeIXFR, 65400)
+}
+
+// TestDifferential takes all the processors there are, and its variants come one after the other: it is not parallel.
+func TestDifferential(t *testing.T) {
+	c := kubetest.Start(t, kubetest.Options{Programs: programs, Controllers: true})
+	objects := worldObjects()
+	kubetest.Apply(t, c, objects...)
+	waitForSlices(t, c, objects)
+	d := differential{
+		cluster: c, binary: buildNodeCache(t), upstream: startUpstream(t),
+		total: tally{reasons: map[string]int{}},
+	}
+	list := subjects(append(objects, kubernetesService()))
+	for i, v := range variants() {
+		t.Run(v.name, func(t *testing.T) {
+			p := d.start(t, &v)
+			d.variants++
+			d.compare(t, p, list, v.full)
+			if i > 0 {
+				return
+			}
+			// The first servers see the cluster change, the others find it changed.
+			after := change(t, c, objects)
+			kubetest.Apply(t, c, sentinels()...)
+			p.waitForSentinels(t)
+			list = subjects(slices.Concat(after, sentinels(), objects, []runtime.Object{kubernetesService()}))
+			d.compare(t, p, list, false)
+		})
+	}
+	t.Logf("in all: %s", &d.total)
+	for _, listed := range differences() {
+		if d.variants == len(variants()) && d.total.reasons[listed.name] == 0 {
+			t.Errorf("the difference %q is listed and does not occur", listed.name)
+		}
+	}
+}
+
+// A differential is a run of the test.
+type differential struct {
+	cluster  *kubetest.Cluster
+	binary   string // node-cache
+	upstream netip.AddrPort
+	total    tally
+	variants int // that ran
+}
+
+// start runs both servers in the variant until the test ends.
+func (d *differential) start(t *testing.T, v *variant) pair {
+	t.Helper()
+	return pair{
+		them: startCoreDNS(t, d.cluster, v.coredns, d.upstream),
+		us:   startResolver(t, d.cluster, d.binary, v.settings, d.upstream),
+	}
+}
+
+// compare asks both servers for all names, of every type or of few.
+func (d *differential) compare(t *testing.T, p pair, list []subject, everyType bool) {
+	t.Helper()
+	results, err := p.compareAll(questions(list, everyType))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := judge(t, results)
+	t.Logf("%d names: %s", len(list), &got)
+	d.total.add(&got)
+}
+
+// kubernetesService is the service that the API server makes for itself.
+func kubernetesService() runtime.Object {
+	return newService("default", "kubernetes", at("10.96.0.1", "fd00:10:96::1"), ports("https:443"))
+}
+
+// questions are what is asked for the subjects: every type over the first transport and over one of the others.
+func questions(list []subject, everyType bool) []question {
+	ways := transports()
+	few, types := allTypes()
+	if !everyType {
+		types = few
+	}
+	var all []question
+	for i, s := range list {
+		for j, qtype := range types {
+			all = append(all, question{s, qtype, ways[0]})
+			if (i+j)%3 == 0 {
+				all = append(all, question{s, qtype, ways[1+(i+j)/3%(len(ways)-1)]})
+			}
+		}
+	}
+	return all
+}
+
+// A tally counts comparisons and differences.
+type tally struct {
+	comparisons int
+	differing   int
+	reasons     map[string]int
+}
+
+func (t *tally) add(o *tally) {
+	t.comparisons += o.comparisons
+	t.differing += o.differing
+	for name, n := range o.reasons {
+		t.reasons[name] += n
+	}
+}
+
+func (t *tally) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d comparisons, %d with differences", t.comparisons, t.differing)
+	for _, name := range slices.Sorted(maps.Keys(t.reasons)) {
+		fmt.Fprintf(&b, "\n  %6d %s", t.reasons[name], name)
+	}
+	return b.String()
+}
+
+// judge counts the differences by their listed reasons, and fails the test for those that have none.
+func judge(t *testing.T, results []comparison) tally {
+	t.Helper()
+	const shown = 30
+	list := differences()
+	got := tally{comparisons: len(results), reasons: map[string]int{}}
+	unexplained := map[string][]*comparison{}
+	for i := range results {
+		c := &results[i]
+		if c.diff == facetNone {
+			continue
+		}
+		got.differing++
+		left := c.diff
+		for _, d := range list {
+			if f := d.explains(c) & left; f != 0 {
+				left &^= f
+				got.reasons[d.name]++
+			}
+		}
+		if left != 0 {
+			key := fmt.Sprintf("%s: %s (%s and %s)", c.shape, left, dns.RcodeToString[c.them.msg.Rcode], dns.RcodeToString[c.us.msg.Rcode])
+			unexplained[key] = append(unexplained[key], c)
+		}
+	}
+	for i, key := range slices.Sorted(maps.Keys(unexplained)) {
+		all := unexplained[key]
+		if i < shown {
+			t.Errorf("%d times no reason is listed: %s, for %s\n%s", len(all), key, typesOf(all), all[0])
+		} else {
+			t.Errorf("%d times no reason is listed: %s, for %s", len(all), key, typesOf(all))
+		}
+	}
+	return got
+}
+
+func typesOf(all []*comparison) string {
+	types := map[string]bool{}
+	for _, c := range all {
+		types[dns.Type(c.qtype).String()] = true
+	}
+	return strings.Join(slices.Sorted(maps.Keys(types)), " ")
+}
