@@ -138,10 +138,14 @@ func admins(users []string) *rbacv1.ClusterRoleBinding {
 
 // serve measures the floor and then every server of the zone, in rounds.
 func (b *bench) serve(ctx context.Context) error {
-	if err := b.measureFloor(ctx); err != nil {
+	floor, err := b.buildFloor(ctx)
+	if err != nil {
 		return err
 	}
 	for round := range b.opts.rounds {
+		if err := b.measureFloor(ctx, floor); err != nil { // without it there are no ratios
+			say(b.progress, "round %d %v\n", round+1, err)
+		}
 		for _, c := range b.chosen() {
 			if c.apart == costOnly {
 				continue

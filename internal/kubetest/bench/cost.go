@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -233,9 +232,10 @@ func (c *client) made(r kubetest.Request) bool {
 func (b *bench) change(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(churnWorkers)
-	var made, late atomic.Int64
+	made, late := 0, 0
 	random := rand.New(rand.NewPCG(2, 0))
 	services, slices := append(b.services(false), b.services(true)...), b.slices()
+	turns := make([]int, len(slices)) // how often each was changed
 	ticker := time.NewTicker(time.Second / time.Duration(b.opts.rate))
 	defer ticker.Stop()
 	total := int(b.opts.churn.Seconds() * float64(b.opts.rate))
@@ -245,22 +245,25 @@ func (b *bench) change(ctx context.Context) error {
 			return group.Wait()
 		case <-ticker.C:
 		}
-		service, slice := services[random.IntN(len(services))], slices[random.IntN(len(slices))]
-		one := func() error {
-			defer made.Add(1)
-			if i%2 == 0 {
-				return b.changeService(ctx, service, i)
-			}
-			return b.changeSlice(ctx, slice, i)
+		var one func() error
+		if i%2 == 0 {
+			service := services[random.IntN(len(services))]
+			one = func() error { return b.changeService(ctx, service, i) }
+		} else {
+			n := random.IntN(len(slices))
+			turn := turns[n]
+			turns[n]++
+			one = func() error { return b.changeSlice(ctx, slices[n], turn) }
 		}
+		made++
 		if !group.TryGo(one) {
-			late.Add(1)
+			late++
 			group.Go(one)
 		}
 	}
 	err := group.Wait()
-	b.report.changes = int(made.Load())
-	say(b.progress, "%d changes, %d of them late\n", made.Load(), late.Load())
+	b.report.changes = made
+	say(b.progress, "%d changes, %d of them late\n", made, late)
 	return err
 }
 
@@ -275,9 +278,9 @@ func (b *bench) changeService(ctx context.Context, s *corev1.Service, i int) err
 	return nil
 }
 
-// changeSlice turns the readiness of an endpoint.
-func (b *bench) changeSlice(ctx context.Context, s *discoveryv1.EndpointSlice, i int) error {
-	patch := fmt.Sprintf(`[{"op":"replace","path":"/endpoints/%d/conditions/ready","value":%t}]`, i/2%len(s.Endpoints), i/2%4 != 1)
+// changeSlice makes an endpoint unready, or at the next turn ready again: a patch that changes nothing is no event.
+func (b *bench) changeSlice(ctx context.Context, s *discoveryv1.EndpointSlice, turn int) error {
+	patch := fmt.Sprintf(`[{"op":"replace","path":"/endpoints/%d/conditions/ready","value":%t}]`, turn/2%len(s.Endpoints), turn%2 == 1)
 	_, err := b.cluster.Client().DiscoveryV1().EndpointSlices(s.Namespace).
 		Patch(ctx, s.Name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
 	if err != nil {

@@ -20,7 +20,8 @@ type perf struct {
 	completed int64  // queries that got an answer
 	lost      int64  // queries without an answer within the time-out
 	qps       float64
-	right     int64 // answers with the response code asked for
+	right     int64         // answers with the response code asked for
+	cpu       time.Duration // of dnsperf itself
 }
 
 // A volley is one run of dnsperf.
@@ -60,7 +61,9 @@ func (v volley) fire(ctx context.Context) (perf, error) {
 	if err := cmd.Wait(); err != nil {
 		return perf{}, fmt.Errorf("running dnsperf: %w: %s", err, lastLine(stderr.String()))
 	}
-	return parsePerf(stdout.String(), v.rcode)
+	p, err := parsePerf(stdout.String(), v.rcode)
+	p.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	return p, err
 }
 
 // parsePerf reads dnsperf's report. Every figure that perf holds has to be there: a changed format is an error, not

@@ -175,12 +175,13 @@ func endpointAddr(number int) netip.Addr {
 
 // A shot is one load of one round.
 type shot struct {
-	cpu   float64 // of the server per answer, µs
-	qps   float64
-	busy  float64 // share of its core that the server used
-	lost  int64
-	wrong int64
-	asked int64
+	cpu    float64 // of the server per answer, µs
+	qps    float64
+	busy   float64 // share of its core that the server used
+	others float64 // share of all CPUs that went neither to the server nor to dnsperf
+	lost   int64
+	wrong  int64
+	asked  int64
 }
 
 // The least CPU time that makes a shot: the kernel counts in ticks of 10 ms.
@@ -188,7 +189,7 @@ const leastCPU = 10 * tick
 
 // shoot runs one load against a server.
 func (b *bench) shoot(ctx context.Context, p *process, l load, port int) (shot, error) {
-	before, err := cpuTime(p.pid())
+	before, err := readClocks(p)
 	if err != nil {
 		return shot{}, err
 	}
@@ -196,12 +197,42 @@ func (b *bench) shoot(ctx context.Context, p *process, l load, port int) (shot, 
 	if err != nil {
 		return shot{}, err
 	}
-	after, err := cpuTime(p.pid())
+	after, err := readClocks(p)
 	if err != nil {
 		return shot{}, err
 	}
 	b.report.generator = "dnsperf " + got.version
-	return newShot(got, after-before, time.Duration(b.opts.seconds)*time.Second)
+	s, err := newShot(got, after.server-before.server, time.Duration(b.opts.seconds)*time.Second)
+	s.others = after.othersSince(before, got.cpu)
+	return s, err
+}
+
+// clocks is the CPU time that was used up to one moment.
+type clocks struct {
+	server    time.Duration
+	busy, all time.Duration // of the machine
+}
+
+func readClocks(p *process) (clocks, error) {
+	var (
+		c   clocks
+		err error
+	)
+	if c.server, err = cpuTime(p.pid()); err != nil {
+		return clocks{}, err
+	}
+	c.busy, c.all, err = machineTime()
+	return c, err
+}
+
+// othersSince is what neither the server nor the generator used. The kernel books the machine's time and a process's by
+// different means: the difference is good to a few percent.
+func (c clocks) othersSince(before clocks, generator time.Duration) float64 {
+	all := c.all - before.all
+	if all <= 0 {
+		return 0
+	}
+	return max(0, float64(c.busy-before.busy-(c.server-before.server)-generator)/float64(all))
 }
 
 func newShot(p perf, cpu, length time.Duration) (shot, error) {

@@ -165,6 +165,17 @@ func TestUsage(t *testing.T) {
 	if _, err := parseStat("7 (name) S 1"); err == nil {
 		t.Error("parseStat accepted a short line")
 	}
+	busy, all, err := parseMachineTime("cpu  1 2 3 40 5 6 7 8 9 10\ncpu0 1\n")
+	if busy != 27*tick || all != 72*tick || err != nil {
+		t.Errorf("parseMachineTime = %s, %s, %v, want 270ms and 720ms", busy, all, err)
+	}
+	if _, _, err := parseMachineTime("cpu 1 2"); err == nil {
+		t.Error("parseMachineTime accepted a short line")
+	}
+	before, after := clocks{server: 1, busy: 10, all: 100}, clocks{server: 11, busy: 40, all: 200}
+	if got := after.othersSince(before, 5); got != 0.15 {
+		t.Errorf("othersSince = %v, want 0.15", got)
+	}
 	m, err := parseStatus("Name:\tx\nVmHWM:\t  2048 kB\nVmRSS:\t  1536 kB\n")
 	if want := (memory{now: 1.5, peak: 2}); m != want || err != nil {
 		t.Errorf("parseStatus = %+v, %v, want %+v", m, err, want)

@@ -118,6 +118,23 @@ func medianOf[T any](items []T, of func(T) float64) float64 {
 	return (values[(n-1)/2] + values[n/2]) / 2
 }
 
+// others is the share of all CPUs that went to strangers during the loads: the median and the worst.
+func (r *report) others() (mid, worst float64) {
+	all := slices.Clone(r.floor)
+	for _, row := range r.results {
+		for _, shots := range row.shots {
+			all = append(all, shots...)
+		}
+	}
+	if len(all) == 0 {
+		return 0, 0
+	}
+	for _, s := range all {
+		worst = max(worst, s.others)
+	}
+	return medianOf(all, func(s shot) float64 { return s.others }), worst
+}
+
 // describeMachine is one line; a fact that the system does not tell is "unknown".
 func describeMachine() string {
 	cpu := "unknown"

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -131,6 +132,18 @@ func TestSection(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("section (-want +got), rewrite with -update:\n%s", diff)
+	}
+}
+
+func TestSectionWarnsOfNoise(t *testing.T) {
+	t.Parallel()
+	for share, want := range map[float64]bool{0.05: false, 0.2: true} {
+		rep := sampleReport()
+		rep.results = nil
+		rep.floor = []shot{{cpu: 2, others: share}}
+		if got := strings.Contains(section(rep), "The machine was not quiet"); got != want {
+			t.Errorf("with %v for others: warned %t, want %t", share, got, want)
+		}
 	}
 }
 

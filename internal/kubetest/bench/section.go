@@ -26,7 +26,11 @@ func section(rep report) string {
 	var b strings.Builder
 	b.WriteString(beginMark)
 	headless := rep.opts.services / headlessShare
-	fmt.Fprintf(&b, introduction, thousands(rep.opts.services), thousands(headless), thousands(headless*endpointsPer), rep.machine, rep.generator)
+	others, worst := rep.others()
+	fmt.Fprintf(&b, introduction, thousands(rep.opts.services), thousands(headless), thousands(headless*endpointsPer), rep.machine, rep.generator, 100*others, 100*worst)
+	if others > mostNoise {
+		b.WriteString(noiseText)
+	}
 	b.WriteString("\n" + table([]string{"what", "budget", "this run", "verdict"}, judge(rep)))
 	fmt.Fprintf(&b, startText, rep.opts.rounds)
 	b.WriteString("\n" + startTable(rep))
@@ -54,7 +58,14 @@ and as ` + "`node-cache resolver`" + `, with the slices of headless services or 
 the plugins that only observe (health, prometheus, loop, reload) and without loadbalance: in a cluster it costs more. That
 Corefile keeps the names of the cluster out of CoreDNS's cache, but not the reverse names, so its PTR answers come from the cache.
 
-%s, %s.
+%s, %s. Other programs, the idle API server among them, took %.0f %% of both CPUs during the loads, at worst %.0f %%.
+`
+
+// The share of both CPUs used by others above which the report warns.
+const mostNoise = 0.05
+
+const noiseText = `
+**The machine was not quiet: other programs took CPU from the API server and the load generator. Times and rates are too bad.**
 `
 
 const startText = `

@@ -239,13 +239,18 @@ func (t *trace) stop() (first, last time.Duration) {
 	return time.Duration(t.first.Load()), time.Duration(t.last.Load())
 }
 
-// measureFloor compiles the floor and shoots it once a round with the first load.
-func (b *bench) measureFloor(ctx context.Context) error {
+// buildFloor compiles the floor.
+func (b *bench) buildFloor(ctx context.Context) (string, error) {
 	path := filepath.Join(b.dir, "floor")
 	build := command(ctx, []string{"cc", "-O2", "-o", path, b.opts.floor})
 	if text, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("building the floor: %w: %s", err, lastLine(string(text)))
+		return "", fmt.Errorf("building the floor: %w: %s", err, lastLine(string(text)))
 	}
+	return path, nil
+}
+
+// measureFloor shoots the floor with the first load.
+func (b *bench) measureFloor(ctx context.Context, path string) error {
 	port, err := b.freePort(ctx)
 	if err != nil {
 		return err
@@ -255,16 +260,14 @@ func (b *bench) measureFloor(ctx context.Context) error {
 		return err
 	}
 	defer p.stop()
-	if err := pause(ctx, 200*time.Millisecond); err != nil {
+	if err := pause(ctx, 200*time.Millisecond); err != nil { // until it listens
 		return err
 	}
-	for range b.opts.rounds {
-		s, err := b.shoot(ctx, p, loads()[0], port)
-		if err := errors.Join(err, ctx.Err(), p.ended()); err != nil {
-			return fmt.Errorf("measuring the floor: %w", err)
-		}
-		b.report.floor = append(b.report.floor, s)
-		say(b.progress, "floor %.0f q/s %.2f us CPU/query\n", s.qps, s.cpu)
+	s, err := b.shoot(ctx, p, loads()[0], port)
+	if err := errors.Join(err, ctx.Err(), p.ended()); err != nil {
+		return fmt.Errorf("measuring the floor: %w", err)
 	}
+	b.report.floor = append(b.report.floor, s)
+	say(b.progress, "floor %.0f q/s %.2f us CPU/query\n", s.qps, s.cpu)
 	return nil
 }

@@ -40,6 +40,36 @@ func parseStat(stat string) (time.Duration, error) {
 	return sum, nil
 }
 
+// machineTime reads how much CPU time has passed so far on all CPUs, and how much of it anyone used.
+func machineTime() (busy, all time.Duration, err error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, 0, fmt.Errorf("reading CPU time: %w", err)
+	}
+	return parseMachineTime(string(text))
+}
+
+// parseMachineTime adds the columns of the line "cpu" (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal.
+// The two guest columns behind are part of the first two.
+func parseMachineTime(stat string) (busy, all time.Duration, err error) {
+	line, _, _ := strings.Cut(stat, "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return 0, 0, fmt.Errorf("reading CPU time: line %q", line)
+	}
+	for i, field := range fields[1:9] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, 0, fmt.Errorf("reading CPU time: %w", err)
+		}
+		all += time.Duration(n) * tick
+		if idle := i == 3 || i == 4; !idle {
+			busy += time.Duration(n) * tick
+		}
+	}
+	return busy, all, nil
+}
+
 // memory is what a process has resident, in MiB.
 type memory struct {
 	now, peak float64
