@@ -4,4 +4,13 @@
 //
 // The programs come from internal/kubetest: kube-apiserver, kube-controller-manager, etcd and CoreDNS, built from
 // their modules. They are built once and kept in the user's cache folder; the first time takes several minutes.
+//
+// One half compares the answers with CoreDNS's. The other holds docs/cluster.md true: the modes and the roll-out of
+// the central resolvers, an API server that is absent, killed, frozen or set back, missing rights, changes and reloads
+// under load, and the example folder.
+//
+// The environment may set:
+//
+//	E2E_BINARY  a node-cache to test in place of one built from this tree
+//	E2E_RACE    not empty: build node-cache with the race detector
 package cluster

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/nodecache/node-cache/internal/kubetest"
+)
+
+// A gateway stands before the API server as a load balancer does: it ends TLS, speaks HTTP/2 to clients, and says 502 while
+// there is no server. It keeps account of requests and fails in the ways of such a machine.
+type gateway struct {
+	kubeconfig string // leads through it, as Admin
+
+	mu       sync.Mutex // guards what follows
+	target   *url.URL
+	server   http.RoundTripper // to target, with Admin's token
+	requests []request
+	refusing bool
+	cut      context.CancelFunc // ends the requests that are under way
+	epoch    context.Context    //nolint:containedctx // of the requests that begin now; ends with cut
+	held     *bool              // shared by the requests that are under way: they are silent from now on
+}
+
+// A request is one that the gateway saw.
+type request struct {
+	at       time.Time
+	resource string
+	first    bool // a watch with a first list, or a plain list
+}
+
+// startGateway runs a gateway until the test ends.
+func startGateway(t *testing.T, c *kubetest.Cluster) *gateway {
+	t.Helper()
+	g := &gateway{held: new(bool), kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	g.epoch, g.cut = context.WithCancel(context.Background())
+	g.lead(t, c)
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.Header.Del("Authorization")
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			r.SetURL(g.target)
+		},
+		Transport: g, FlushInterval: -1,
+		ModifyResponse: func(r *http.Response) error {
+			held, _ := r.Request.Context().Value(heldKey{}).(*bool)
+			r.Body = &holdable{ReadCloser: r.Body, gateway: g, held: held, ctx: r.Request.Context()}
+			return nil
+		},
+		ErrorLog: log.New(io.Discard, "", 0),
+	}
+	server := httptest.NewUnstartedServer(g.handler(proxy))
+	server.EnableHTTP2 = true
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(func() {
+		g.refuse()
+		server.CloseClientConnections()
+		server.Close()
+	})
+	writeFile(t, g.kubeconfig, fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: gateway, cluster: {server: %q, insecure-skip-tls-verify: true}}]
+users: [{name: admin, user: {token: anything}}]
+contexts: [{name: gateway, context: {cluster: gateway, user: admin}}]
+current-context: gateway
+`, server.URL))
+	return g
+}
+
+// lead has the requests from now on go to the API server of a cluster.
+func (g *gateway) lead(t *testing.T, c *kubetest.Cluster) {
+	t.Helper()
+	target, err := url.Parse(c.Server())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := rest.TransportFor(c.Config(kubetest.Admin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.target, g.server = target, server
+}
+
+// RoundTrip implements [http.RoundTripper] for the requests that pass.
+func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
+	g.mu.Lock()
+	server := g.server
+	g.mu.Unlock()
+	return server.RoundTrip(r)
+}
+
+// heldKey finds in a request's context whether it is held.
+type heldKey struct{}
+
+// handler counts a request and lets it pass, or not.
+func (g *gateway) handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		g.mu.Lock()
+		g.requests = append(g.requests, request{
+			at: time.Now(), resource: path.Base(r.URL.Path), first: query.Get("watch") == "" || query.Get("sendInitialEvents") == "true",
+		})
+		refusing, epoch, held := g.refusing, g.epoch, g.held
+		g.mu.Unlock()
+		if refusing {
+			http.Error(w, "no server is up", http.StatusServiceUnavailable)
+			return
+		}
+		ctx, cancel := context.WithCancel(context.WithValue(r.Context(), heldKey{}, held))
+		defer cancel()
+		defer context.AfterFunc(epoch, cancel)()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// refuse ends the requests that are under way, and has all others refused until accept.
+func (g *gateway) refuse() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.refusing = true
+	g.cut()
+}
+
+func (g *gateway) accept() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.refusing = false
+	g.epoch, g.cut = context.WithCancel(context.Background())
+}
+
+// hold has the requests that are under way stay open, and bring nothing more. Those that begin later are not touched.
+func (g *gateway) hold() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	*g.held = true
+	g.held = new(bool)
+}
+
+// since are the requests from that time on.
+func (g *gateway) since(from time.Time) []request {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i := slices.IndexFunc(g.requests, func(r request) bool { return !r.at.Before(from) })
+	if i < 0 {
+		return nil
+	}
+	return slices.Clone(g.requests[i:])
+}
+
+// A holdable is an answer that may fall silent.
+type holdable struct {
+	io.ReadCloser
+	gateway *gateway
+	held    *bool
+	ctx     context.Context //nolint:containedctx // of the request, which a silent answer waits for
+}
+
+func (h *holdable) Read(b []byte) (int, error) {
+	n, err := h.ReadCloser.Read(b)
+	h.gateway.mu.Lock()
+	held := *h.held
+	h.gateway.mu.Unlock()
+	if held {
+		<-h.ctx.Done()
+		return 0, h.ctx.Err()
+	}
+	return n, err
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// settings are the parts of a configuration that tests choose.
+type settings struct {
+	command string         // agent when empty
+	addr    netip.AddrPort // where it listens; a spare loopback address when it is zero
+	root    netip.AddrPort // upstream of "."; one that nobody listens at when it is zero
+	forward []string       // more routes, in flow style
+	cluster []string       // lines of the section
+	env     []string       // added to the environment
+
+	admin netip.AddrPort
+}
+
+// yaml renders the configuration file.
+func (s *settings) yaml() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "listen: {addresses: [%q], port: %d}\nadmin: {address: %q}\nlog: {format: text}\n", s.addr.Addr(), s.addr.Port(), s.admin)
+	fmt.Fprintf(&b, "forward:\n- {zone: \".\", to: [%q]}\n", s.root)
+	for _, route := range s.forward {
+		fmt.Fprintf(&b, "- %s\n", route)
+	}
+	b.WriteString("cluster:\n")
+	for _, line := range s.cluster {
+		fmt.Fprintf(&b, "  %s\n", line)
+	}
+	return b.String()
+}
+
+// kubeconfig is the line of the cluster section.
+func kubeconfig(path string) string { return fmt.Sprintf("kubeconfig: %q", path) }
+
+// local are the lines of the cluster section with a resolver in the process itself.
+func local(lines ...string) []string { return append([]string{"resolver: local"}, lines...) }
+
+// central is the line of the cluster section with the address of a central resolver.
+func central(addr netip.AddrPort) string { return fmt.Sprintf("central: {addresses: [%q]}", addr) }
+
+// node is a running node-cache, an agent or a resolver.
+type node struct {
+	*process
+	settings settings
+	config   string // path of its configuration file
+	killed   bool   // by the test
+}
+
+// startNode runs node-cache until the test ends, when it must still run and then end cleanly. It returns once the
+// admin server answers, in sync or not.
+func startNode(t *testing.T, s settings) *node {
+	t.Helper()
+	if s.command == "" {
+		s.command = "agent"
+	}
+	if !s.addr.IsValid() {
+		s.addr = spareAddr(t)
+	}
+	if !s.root.IsValid() {
+		s.root = spareAddr(t)
+	}
+	s.admin = spareAddr(t)
+	n := &node{settings: s, config: filepath.Join(t.TempDir(), "config.yaml")}
+	n.write(t)
+	n.process = startProcess(t, "node-cache "+s.command, s.env, nodeCache, s.command, "--config", n.config)
+	t.Cleanup(func() { n.stop(t) })
+	await(t, "the admin server answers", func() bool {
+		if n.ended() {
+			t.Fatalf("node-cache ended: %v", n.err)
+		}
+		code, _, err := n.get("/livez")
+		return err == nil && code == http.StatusOK
+	})
+	return n
+}
+
+// startReady is startNode with a wait for the cluster zone.
+func startReady(t *testing.T, s settings) *node {
+	t.Helper()
+	n := startNode(t, s)
+	n.awaitReady(t)
+	return n
+}
+
+func (n *node) awaitReady(t *testing.T) {
+	t.Helper()
+	await(t, "node-cache is ready", n.ready)
+}
+
+func (n *node) ready() bool {
+	code, _, err := n.get("/readyz")
+	return err == nil && code == http.StatusOK
+}
+
+// write puts the settings into the configuration file, as an editor that renames does.
+func (n *node) write(t *testing.T) {
+	t.Helper()
+	writeFile(t, n.config, n.settings.yaml())
+}
+
+// writeFile replaces a file in one step.
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stop asks node-cache to end and expects a clean exit. Stopping twice is harmless.
+func (n *node) stop(t *testing.T) {
+	t.Helper()
+	if !n.ended() {
+		n.signal(syscall.SIGTERM)
+	}
+	if err := n.wait(t, 20*time.Second); err != nil && !n.killed {
+		t.Errorf("%s ended with %v, want a clean exit", n.name, err)
+	}
+	for _, bad := range []string{"DATA RACE", "panic", "goroutine 1 ["} {
+		if strings.Contains(n.output.String(), bad) {
+			t.Errorf("%s wrote %q", n.name, bad)
+		}
+	}
+}
+
+// get fetches a page of the admin server.
+func (n *node) get(path string) (code int, body string, err error) {
+	web := http.Client{Timeout: 5 * time.Second}
+	reply, err := web.Get("http://" + n.settings.admin.String() + path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = reply.Body.Close() }()
+	text, err := io.ReadAll(reply.Body)
+	return reply.StatusCode, string(text), err
+}
+
+// status is what tests read of /status.
+type status struct {
+	State    string
+	Problems []struct{ Where, What, Hint string }
+	Config   struct {
+		Generation, Refused int
+		LastOk              bool
+		LastError           string
+	}
+	Queries struct {
+		Total             int
+		BySource, ByRcode map[string]int
+	}
+	Cluster struct {
+		InSync           bool
+		WaitsFor         string
+		Requests         int
+		Kinds            []kindStatus
+		ManifestProblems []struct {
+			File           string
+			Document, Line int
+			What, Hint     string
+		}
+		Central struct {
+			InSync    bool
+			Endpoints []struct {
+				Address  string
+				Requests int
+			}
+		}
+	}
+}
+
+type kindStatus struct {
+	Kind      string
+	Synced    bool
+	LastError string
+}
+
+// status reads the page.
+func (n *node) status(t *testing.T) (s status) {
+	t.Helper()
+	code, body, err := n.get("/status")
+	if err != nil || code != http.StatusOK {
+		t.Fatalf("GET /status: %d %v", code, err)
+	}
+	if err := json.Unmarshal([]byte(body), &s); err != nil {
+		t.Fatalf("decoding /status: %v\n%s", err, body)
+	}
+	return s
+}
+
+// kind is what /status says of a kind of objects.
+func (s status) kind(t *testing.T, kind string) kindStatus {
+	t.Helper()
+	i := slices.IndexFunc(s.Cluster.Kinds, func(k kindStatus) bool { return k.Kind == kind })
+	if i < 0 {
+		t.Fatalf("/status has no kind %q", kind)
+	}
+	return s.Cluster.Kinds[i]
+}
+
+// tries counts those at each endpoint of the central resolver.
+func (s status) tries() map[string]int {
+	tries := map[string]int{}
+	for _, e := range s.Cluster.Central.Endpoints {
+		tries[strings.TrimPrefix(e.Address, "tcp://")] = e.Requests
+	}
+	return tries
+}
+
+// says asks over UDP and puts the answer in words: see [inWords].
+func (n *node) says(name string, qtype uint16) string { return says(n.settings.addr, name, qtype) }
+
+// awaitSays asks for the IPv4 addresses again and again until the answer is as wanted.
+func (n *node) awaitSays(t *testing.T, name, want string) {
+	t.Helper()
+	var got string
+	await(t, fmt.Sprintf("%s is %q", name, want), func() bool {
+		got = n.says(name, dns.TypeA)
+		return got == want
+	}, func() string { return "the answer is " + got })
+}
+
+// A saying is a question and its answer in words.
+type saying struct {
+	name  string
+	qtype uint16
+	want  string
+}
+
+// expect asks each question once.
+func (n *node) expect(t *testing.T, list ...saying) {
+	t.Helper()
+	for _, s := range list {
+		if got := n.says(s.name, s.qtype); got != s.want {
+			t.Errorf("%s %s: %q, want %q", s.name, dns.TypeToString[s.qtype], got, s.want)
+		}
+	}
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodecache/node-cache/internal/kubetest"
+)
+
+// The names that the tests of faults ask for.
+const (
+	webName    = "web.shop.svc.cluster.local."
+	setName    = "db.shop.svc.cluster.local."
+	absentName = "absent.shop.svc.cluster.local."
+	webReverse = "1.1.96.10.in-addr.arpa."
+)
+
+// shopService has an address.
+func shopService(name, ip string) *corev1.Service {
+	return newService("shop", name, at(ip), ports("http:80"))
+}
+
+// shopSet is a slice of the headless service db, with the label that the controller would give it.
+func shopSet(name string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+	s := newSlice("db", name, slicePorts("sql:5432"), endpoints...)
+	s.Labels[corev1.IsHeadlessService] = ""
+	return s
+}
+
+// openShop makes the objects that the tests of faults begin with.
+func openShop(t *testing.T, c *kubetest.Cluster) {
+	t.Helper()
+	kubetest.Apply(t, c, kubetest.Namespace("shop"))
+	kubetest.Apply(t, c, shopService("web", "10.96.1.1"), shopService("old", "10.96.1.9"),
+		newService("shop", "db", headless(corev1.IPv4Protocol), ports("sql:5432")),
+		shopSet("db-1", endpoint("10.1.2.1"), endpoint("10.1.2.2")))
+}
+
+// deleteService deletes a service of namespace shop.
+func deleteService(t *testing.T, c *kubetest.Cluster, name string) {
+	t.Helper()
+	if err := c.Client().CoreV1().Services("shop").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// steady are right answers whatever becomes of the API server, as long as the view is not stale.
+func steady() []inquiry {
+	return []inquiry{
+		{webName, dns.TypeA, []string{"NOERROR 10.96.1.1"}},
+		{setName, dns.TypeA, []string{"NOERROR 10.1.2.1 10.1.2.2"}},
+		{absentName, dns.TypeA, []string{"NXDOMAIN"}},
+		{webReverse, dns.TypePTR, []string{"NOERROR " + webName}},
+		{"_http._tcp." + webName, dns.TypeSRV, []string{"NOERROR 0 100 80 " + webName}},
+	}
+}
+
+// startCentral stands for a central resolver that gives every name the same address, so that its answers are known.
+func startCentral(t *testing.T) netip.AddrPort {
+	t.Helper()
+	addr := spareAddr(t)
+	serve(t, addr, func(q *dns.Msg) *dns.Msg {
+		m := new(dns.Msg).SetReply(q)
+		if q.Question[0].Qtype == dns.TypeA {
+			rr, err := dns.NewRR(q.Question[0].Name + " 1 IN A 192.0.2.7")
+			if err != nil {
+				panic(err) // the name was parsed already
+			}
+			m.Answer = []dns.RR{rr}
+		}
+		return m
+	})
+	return addr
+}
+
+// fromCentral is what startCentral's resolver says.
+const fromCentral = "NOERROR 192.0.2.7"
+
+// serve answers over UDP and TCP until the test ends.
+func serve(t *testing.T, addr netip.AddrPort, answer func(q *dns.Msg) *dns.Msg) {
+	t.Helper()
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) { _ = w.WriteMsg(answer(q)) }) // a client may be gone
+	for _, network := range []string{"udp", "tcp"} {
+		listening, ended := make(chan struct{}), make(chan error, 1)
+		s := &dns.Server{Addr: addr.String(), Net: network, Handler: handler, NotifyStartedFunc: func() { close(listening) }}
+		go func() { ended <- s.ListenAndServe() }()
+		select {
+		case <-listening:
+		case err := <-ended:
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = s.Shutdown() // it listens
+			if err := <-ended; err != nil {
+				t.Errorf("serving at %s: %v", addr, err)
+			}
+		})
+	}
+}
+
+// TestServerFaults takes the API server away in every way that a machine can.
+func TestServerFaults(t *testing.T) { //nolint:tparallel // the one server has its faults one after the other
+	t.Parallel()
+	f := &serverFaults{cluster: kubetest.Start(t, kubetest.Options{Programs: programs})}
+	openShop(t, f.cluster)
+	f.gateway = startGateway(t, f.cluster)
+	f.absentAtStart(t)
+	if t.Failed() {
+		return
+	}
+	t.Run("killed under load", f.killed)
+	t.Run("history lost", f.historyLost)
+	t.Run("paused", f.paused)
+}
+
+// serverFaults is a cluster whose API server fails, and who depends on it.
+type serverFaults struct {
+	cluster *kubetest.Cluster
+	gateway *gateway
+	alone   *node // knows nobody else
+	backed  *node // has a central resolver
+	behind  *node // reaches the API server through the gateway
+}
+
+// restart starts the API server again.
+func (f *serverFaults) restart(t *testing.T) {
+	t.Helper()
+	if err := f.cluster.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// absentAtStart starts agents while there is no API server.
+func (f *serverFaults) absentAtStart(t *testing.T) {
+	t.Helper()
+	f.cluster.KillAPIServer()
+	direct := kubeconfig(f.cluster.Kubeconfig(kubetest.Admin))
+	outside := startUpstream(t)
+	f.alone = startNode(t, settings{root: outside, cluster: local(direct)})
+	f.backed = startNode(t, settings{root: outside, cluster: local(direct, central(startCentral(t)))})
+	f.behind = startNode(t, settings{root: outside, cluster: local(kubeconfig(f.gateway.kubeconfig))})
+	resolver := startNode(t, settings{command: "resolver", root: outside, cluster: []string{direct}})
+	for _, n := range []*node{f.alone, f.behind, resolver} {
+		n.expect(t,
+			saying{webName, dns.TypeA, "SERVFAIL ede=14"},
+			saying{absentName, dns.TypeA, "SERVFAIL ede=14"},
+			saying{setName, dns.TypeSRV, "SERVFAIL ede=14"},
+			saying{"nobody.svc.cluster.local.", dns.TypeA, "SERVFAIL ede=14"},
+			saying{"www.example.com.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN"},
+			saying{"dns-version.cluster.local.", dns.TypeTXT, `NOERROR "1.1.0"`},
+			saying{"large.example.test.", dns.TypeMX, "NOERROR"},
+		)
+	}
+	f.backed.expect(t, saying{webName, dns.TypeA, fromCentral}, saying{absentName, dns.TypeA, fromCentral}, saying{setName, dns.TypeA, fromCentral})
+	all := []*node{f.alone, f.backed, f.behind, resolver}
+	for _, n := range all {
+		code, body, err := n.get("/readyz")
+		if err != nil || code != 503 || !strings.Contains(body, "not in sync") {
+			t.Errorf("/readyz without an API server: %d %q %v, want 503 and why", code, body, err)
+		}
+		if s := n.status(t); s.Cluster.InSync || len(s.Problems) == 0 {
+			t.Errorf("/status without an API server shows no problem: %+v", s)
+		}
+	}
+	f.restart(t)
+	began := time.Now()
+	for _, n := range all {
+		n.awaitReady(t)
+		n.expectSteady(t)
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("in sync %s after the API server was ready, want within 20 s", took)
+	}
+}
+
+// expectSteady asks each of [steady] once.
+func (n *node) expectSteady(t *testing.T) {
+	t.Helper()
+	for _, q := range steady() {
+		n.expect(t, saying{q.name, q.qtype, q.right[0]})
+	}
+}
+
+// outage is how long the API server stays away.
+const outage = 12 * time.Second
+
+// killed has the API server end and come again while names are asked for.
+func (f *serverFaults) killed(t *testing.T) {
+	nodes := []*node{f.alone, f.backed, f.behind}
+	var loads []*load
+	for _, n := range nodes {
+		loads = append(loads, startLoad(t, n.settings.addr, inTurn(steady()...)))
+	}
+	before := f.alone.status(t).Cluster.Requests
+	killed := time.Now()
+	f.cluster.KillAPIServer()
+	time.Sleep(outage)
+	// Three kinds: services, slices and namespaces. An attempt that finds nobody counts too.
+	if got, most := f.alone.status(t).Cluster.Requests-before, 3*(int(outage.Seconds())+2); got > most {
+		t.Errorf("%d requests in an outage of %s, want at most %d", got, outage, most)
+	}
+	f.restart(t)
+	kubetest.Apply(t, f.cluster, shopService("new", "10.96.1.2"))
+	for _, n := range nodes {
+		n.awaitSays(t, "new.shop.svc.cluster.local.", "NOERROR 10.96.1.2")
+	}
+	length := time.Since(killed)
+	for _, l := range loads {
+		l.end(t)
+	}
+	tries := map[string]int{}
+	for _, r := range f.gateway.since(killed) {
+		tries[r.resource]++
+	}
+	for _, resource := range []string{"services", "endpointslices", "namespaces"} {
+		if most := int(length.Seconds()) + 2; tries[resource] < 1 || tries[resource] > most {
+			t.Errorf("%d requests for %s within %s, want 1 to %d", tries[resource], resource, length, most)
+		}
+	}
+	t.Logf("requests within %.0f s: %v", length.Seconds(), tries)
+}
+
+// historyLost has the API server forget what happened since the agent last heard: it says 410 Gone.
+func (f *serverFaults) historyLost(t *testing.T) {
+	f.gateway.refuse()
+	deleteService(t, f.cluster, "old")
+	kubetest.Apply(t, f.cluster, shopService("fresh", "10.96.1.3"), shopSet("db-1", endpoint("10.1.2.2"), endpoint("10.1.2.3")))
+	f.cluster.KillAPIServer()
+	f.restart(t)
+	f.behind.expect(t, saying{"old.shop.svc.cluster.local.", dns.TypeA, "NOERROR 10.96.1.9"})
+	accepted := time.Now()
+	f.gateway.accept()
+	f.behind.awaitSays(t, "old.shop.svc.cluster.local.", "NXDOMAIN")
+	f.behind.awaitSays(t, "fresh.shop.svc.cluster.local.", "NOERROR 10.96.1.3")
+	f.behind.awaitSays(t, setName, "NOERROR 10.1.2.2 10.1.2.3")
+	f.behind.expect(t, saying{"9.1.96.10.in-addr.arpa.", dns.TypePTR, "NXDOMAIN"}, saying{webName, dns.TypeA, "NOERROR 10.96.1.1"})
+	lists := map[string]int{}
+	for _, r := range f.gateway.since(accepted) {
+		if r.first {
+			lists[r.resource]++
+		}
+	}
+	for _, resource := range []string{"services", "endpointslices"} {
+		if lists[resource] < 1 || lists[resource] > 2 {
+			t.Errorf("%s were listed %d times, want once, or twice at the most: was the history lost?", resource, lists[resource])
+		}
+	}
+}
+
+// paused has the API server stop with its connections open.
+func (f *serverFaults) paused(t *testing.T) {
+	direct := kubeconfig(f.cluster.Kubeconfig(kubetest.Admin))
+	alone := startReady(t, settings{cluster: local("staleAfter: 10s", direct)})
+	backed := startReady(t, settings{cluster: local("staleAfter: 10s", direct, central(startCentral(t)))})
+	for _, n := range []*node{alone, backed} {
+		n.expect(t, saying{absentName, dns.TypeA, "NXDOMAIN"})
+	}
+	held := inTurn(inquiry{webName, dns.TypeA, []string{"NOERROR 10.96.1.1", "NOERROR 10.96.1.1 ede=3"}})
+	loads := []*load{startLoad(t, alone.settings.addr, held), startLoad(t, backed.settings.addr, held)}
+	f.cluster.PauseAPIServer()
+	began := time.Now()
+	alone.awaitSays(t, absentName, "NXDOMAIN ede=19")
+	backed.awaitSays(t, absentName, fromCentral)
+	if took := time.Since(began); took > staleAfter+slack {
+		t.Errorf("noticed after %s, want soon after %s", took, staleAfter)
+	}
+	alone.expect(t, saying{webName, dns.TypeA, "NOERROR 10.96.1.1 ede=3"}, saying{setName, dns.TypeA, "NOERROR 10.1.2.2 10.1.2.3 ede=3"})
+	f.cluster.ResumeAPIServer()
+	resumed := time.Now()
+	kubetest.Apply(t, f.cluster, shopService("born", "10.96.1.4"))
+	for _, n := range []*node{alone, backed} {
+		n.awaitSays(t, "born.shop.svc.cluster.local.", "NOERROR 10.96.1.4")
+		n.awaitSays(t, absentName, "NXDOMAIN")
+	}
+	if took := time.Since(resumed); took > 2*staleAfter {
+		t.Errorf("healed after %s, want within %s", took, 2*staleAfter)
+	}
+	for _, l := range loads {
+		l.end(t)
+	}
+}

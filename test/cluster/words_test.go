@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// clientPatience is how long a client waits before it counts a query as lost.
+const clientPatience = 5 * time.Second
+
+// exchange asks over UDP, once.
+func exchange(addr netip.AddrPort, name string, qtype uint16) (*dns.Msg, error) {
+	q := new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype)
+	q.SetEdns0(1232, false)
+	m, _, err := (&dns.Client{Timeout: clientPatience}).Exchange(q, addr.String())
+	return m, err
+}
+
+// says asks over UDP and puts the answer in words.
+func says(addr netip.AddrPort, name string, qtype uint16) string {
+	m, err := exchange(addr, name, qtype)
+	if err != nil {
+		return "lost: " + err.Error()
+	}
+	return inWords(m)
+}
+
+// inWords gives the response code, the sorted data of the answer section, and the Extended DNS Error: for example
+// "NOERROR 10.0.0.1 10.0.0.2 ede=3".
+func inWords(m *dns.Msg) string {
+	words := []string{dns.RcodeToString[m.Rcode]}
+	var data []string
+	for _, rr := range m.Answer {
+		data = append(data, strings.TrimPrefix(rr.String(), rr.Header().String()))
+	}
+	slices.Sort(data)
+	words = append(words, data...)
+	if opt := m.IsEdns0(); opt != nil {
+		for _, o := range opt.Option {
+			if e, ok := o.(*dns.EDNS0_EDE); ok {
+				words = append(words, fmt.Sprintf("ede=%d", e.InfoCode))
+			}
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// dialerFrom connects from this address over TCP.
+func dialerFrom(client string) *net.Dialer {
+	return &net.Dialer{Timeout: clientPatience, LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}
+}
