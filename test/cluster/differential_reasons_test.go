@@ -42,7 +42,7 @@ func generalDifferences() []difference {
 		},
 		{
 			name: "transfers of zones elsewhere",
-			why:  "RFC 5936 section 2.2: they are between servers of the zone. CoreDNS forwards the query as any other.",
+			why:  "RFC 6895 section 3.1: that is a question for a server of the zone, not a type of data to be fetched. CoreDNS forwards it.",
 			explains: func(c *comparison) facets {
 				transfer := c.shape == shapeElse && (c.qtype == dns.TypeAXFR || c.qtype == dns.TypeIXFR)
 				return when(transfer && c.us.msg.Rcode == dns.RcodeRefused, facetRcode|facetsSections)
@@ -95,7 +95,7 @@ func aliasDifferences() []difference {
 		},
 		{
 			name: "more than 8 aliases in a row",
-			why:  "No part of a chain that is not followed to its end is given. CoreDNS goes on to 10, and gives those outside the zone without a limit.",
+			why:  "No part of a chain that is not followed to its end is given. CoreDNS goes on to 11.",
 			explains: func(c *comparison) facets {
 				return when(c.target != "" && c.usDeny(dns.RcodeSuccess) && c.them.msg.Rcode == dns.RcodeSuccess && len(c.them.answer) > 8, facetsSections)
 			},
@@ -109,8 +109,8 @@ func aliasDifferences() []difference {
 		},
 		{
 			name: "endpoints that are host names",
-			why: "KEP-752: the type FQDN of an EndpointSlice has no meaning, and it is deprecated. CoreDNS makes an alias of it, beside other " +
-				"records of the name (RFC 1034 section 3.6.2).",
+			why: "The API: no semantics are defined for the address type FQDN, and it is deprecated. CoreDNS makes an alias of it, beside " +
+				"other records of the name (RFC 1034 section 3.6.2).",
 			explains: func(c *comparison) facets {
 				hosts := strings.HasSuffix(strings.ToLower(c.name), "hosts.shop.svc."+domain)
 				return when(hosts && c.them.msg.Rcode == dns.RcodeSuccess && len(c.us.answer) == 0, facetRcode|facetsSections)
@@ -275,7 +275,8 @@ func reverseDifferences() []difference {
 			name: "reverse names of no address",
 			why:  "They are nobody's in the cluster, and go to the routes as others do. CoreDNS serves in-addr.arpa and ip6.arpa whole.",
 			explains: func(c *comparison) facets {
-				return when(isReverse(c) && c.shape != shapeReverse && c.shape != shapeUnknown && !c.us.msg.Authoritative, facetRcode|facetAA|facetsSections)
+				forwarded := !c.us.msg.Authoritative && c.us.msg.Rcode == dns.RcodeNameError
+				return when(isReverse(c) && c.shape != shapeReverse && c.shape != shapeUnknown && forwarded, facetRcode|facetAA|facetsSections)
 			},
 		},
 		{
