@@ -16,7 +16,7 @@ type Seal struct {
 
 // Reply turns the stored answer buf[start:], which has q's question and no OPT
 // record, into the reply to q, in place: q's ID, spelling and flags, cut to the
-// limit at whole RRsets, and an OPT record if q had one. It returns buf grown
+// limit at whole RRsets or answered addresses, and an OPT record if q had one. It returns buf grown
 // or shortened; what is before start stays.
 //
 // AA is kept as it is stored: it is the cluster zone's, or was taken off what came

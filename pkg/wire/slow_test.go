@@ -268,7 +268,8 @@ func questionEnd(msg []byte) int {
 }
 
 // slowCut is how many records of each section of the walked message fit room
-// octets at whole RRsets, how many octets that is, and whether TC is due.
+// octets at whole RRsets, or at whole addresses of the answer, how many octets that
+// is, and whether TC is due.
 func slowCut(tb testing.TB, m *wire.Message, room int) (counts [3]int, size int, truncated bool) {
 	tb.Helper()
 	set := func(r wire.Record) string {
@@ -281,7 +282,8 @@ func slowCut(tb testing.TB, m *wire.Message, room int) (counts [3]int, size int,
 	size = questionEnd(m.Raw)
 	for i := 0; i < len(m.Records); {
 		end, section := i+1, m.Records[i].Section
-		for end < len(m.Records) && set(m.Records[end]) == set(m.Records[i]) {
+		alone := section == wire.Answer && (m.Records[i].Type == wire.TypeA || m.Records[i].Type == wire.TypeAAAA)
+		for end < len(m.Records) && !alone && set(m.Records[end]) == set(m.Records[i]) {
 			end++
 		}
 		last := m.Records[end-1]

@@ -82,6 +82,7 @@ func TestQueryReplyTruncatesExactly(t *testing.T) {
 	t.Parallel()
 	self := pointer(12)
 	text := func(owner []byte, size int) []byte { return record(owner, wire.TypeTXT, make([]byte, size)) } // 12 octets and size
+	addr := func(owner []byte) []byte { return record(owner, wire.TypeA, make([]byte, 4)) } // 16 octets behind a pointer
 	set := func(owner []byte) []byte { return cat(text(owner, 100), text(owner, 100)) }
 	other, upper := labels("other"), labels("OTHER")
 	type result struct {
@@ -105,6 +106,8 @@ func TestQueryReplyTruncatesExactly(t *testing.T) {
 		{"some additional stays", reply(1, 0, 3, text(self, 200), text(other, 10), set(labels("x"))), 300, result{false, 1, 0, 1, 264}},
 		{"same set in two sections is two", reply(1, 0, 1, text(self, 400), text(self, 200)), 512, result{false, 1, 0, 0, 437}},
 		{"same set in answer and authority", reply(1, 1, 0, text(self, 400), text(self, 200)), 512, result{true, 1, 0, 0, 437}},
+		{"addresses of the answer that fit stay", reply(3, 1, 0, addr(self), addr(self), addr(self), text(self, 0)), 60, result{true, 2, 0, 0, 57}},
+		{"addresses elsewhere go whole", reply(1, 0, 2, addr(self), addr(other), addr(other)), 64, result{false, 1, 0, 0, 41}},
 		{"answer cut, nothing of the rest stays", reply(2, 1, 1, set(self), text(self, 0), text(self, 0)), 200, result{true, 0, 0, 0, 25}},
 	}
 	for _, tt := range tests {
