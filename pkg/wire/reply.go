@@ -16,12 +16,12 @@ type Seal struct {
 
 // Reply turns the stored answer buf[start:], which has q's question and no OPT
 // record, into the reply to q, in place: q's ID, spelling and flags, cut to the
-// limit at whole RRsets or answered addresses, and an OPT record if q had one. It returns buf grown
-// or shortened; what is before start stays.
+// limit at whole RRsets, or whole addresses of the answer, and an OPT record if q
+// had one. It returns buf grown or shortened; what is before start stays.
 //
 // AA is kept as it is stored: it is the cluster zone's, or was taken off what came
-// from elsewhere. So is TC: the zone has sets that no message holds. AD is kept for a client that asked for it only (RFC 6840
-// section 5.7).
+// from elsewhere. So is TC: the zone has sets that no message holds. AD is kept for
+// a client that asked for it only (RFC 6840 section 5.7).
 func (q *Ask) Reply(buf []byte, start int, s *Seal) []byte {
 	msg := buf[start:]
 	binary.BigEndian.PutUint16(msg, q.ID)
