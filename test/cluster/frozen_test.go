@@ -26,8 +26,8 @@ func testFrozenWatch(t *testing.T, c *kubetest.Cluster) {
 	t.Helper()
 	g := startGateway(t, c)
 	n := startReady(t, settings{cluster: local("staleAfter: 10s", kubeconfig(g.kubeconfig))})
-	// A first list and the watch after it may share a request. What goes on from there is a request of its own.
-	time.Sleep(staleAfter)
+	// The first list and the watch after it share a request, which is ended soon. What goes on from there is another.
+	time.Sleep(staleAfter / 2)
 	n.expect(t, saying{"silent.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN"})
 	held := startLoad(t, n.settings.addr, inTurn(inquiry{webName, dns.TypeA, []string{"NOERROR 10.96.1.1", "NOERROR 10.96.1.1 ede=3"}}))
 	g.hold()
