@@ -13,7 +13,7 @@ var (
 	errFrozen   = errors.New("the watch is open, but nothing came for too long")
 	errNoAnswer = errors.New("the server does not answer")
 	errCut      = errors.New("the server ended the first list before its end")
-	errNoProof  = errors.New("neither of two watches had a bookmark")
+	errNoProof  = errors.New("the server sends no bookmark, or its history was set back")
 	errPanic    = errors.New("recovered from a panic")
 )
 

@@ -56,13 +56,18 @@ type feed struct {
 	// when another server, whose cache is behind, answers next.
 	highest atomic.Uint64
 
-	// The rest belongs to the reflector's goroutine, and to its streams while it waits for them.
+	// upTo is the resource version up to which all is known.
+	upTo atomic.Uint64
+
+	// The rest belongs to the reflector's goroutine, and to its stream while there is one.
 	stream    *stream
 	watched   bool      // a watch was begun before
 	listAsked time.Time // when the last plain list was asked for
 	listError error     // of the last watch with a first list
 	failures  int       // of such watches, in a row
-	proofless int       // watches that ended without proof, in a row
+	proofless int       // short watches that ended without proof, in a row
+	behind    bool      // the server is known to have a newer version
+	setBack   bool      // the server has come to an older version than was heard from it
 	garbled   bool      // the last thing in the last watch could not be read
 	notBefore time.Time // the server asked for a pause until then
 }
@@ -141,10 +146,11 @@ func (f *feed) proven(ctx context.Context, at time.Time) {
 }
 
 // streamEnded notes how a watch ended.
-func (f *feed) streamEnded(proved bool) {
-	if proved {
+func (f *feed) streamEnded(short, proved bool) {
+	switch {
+	case proved:
 		f.proofless = 0
-	} else {
+	case short:
 		f.proofless++
 	}
 }
@@ -160,7 +166,7 @@ func (f *feed) unreadable(err error) bool {
 
 // hangUp closes the connections that may be to blame for a silent watch.
 func (f *feed) hangUp() {
-	f.lines.closeSilent(f.now().Add(-f.pace.limit / 2))
+	f.lines.closeSilent(f.now().Add(-f.pace.answer))
 }
 
 // see keeps the highest resource version.

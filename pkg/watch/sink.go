@@ -50,6 +50,7 @@ func (s sink) event(obj any, deleted bool) error {
 	} else {
 		changed = s.target.put(o, came.at)
 	}
+	s.hasCome(o.GetResourceVersion())
 	s.view.events.Add(1)
 	applied := s.now()
 	s.view.arrival.observe(applied.Sub(came.at))
@@ -69,6 +70,7 @@ func (s sink) Bookmark(resourceVersion string) error {
 	if version, ok := s.see(resourceVersion); ok && version < s.highest.Load() {
 		return nil
 	}
+	s.hasCome(resourceVersion)
 	if came.proves {
 		s.proven(context.Background(), came.at)
 	}
@@ -119,6 +121,7 @@ func (s sink) Replace(list []any, resourceVersion string) error {
 	// A list that is older than what was seen is one of a server whose history was set back: from now on that is the truth.
 	if version, ok := s.see(resourceVersion); ok {
 		s.highest.Store(version)
+		s.upTo.Store(version)
 	}
 	s.listError, s.failures = nil, 0
 	s.proven(context.Background(), at)
@@ -136,6 +139,13 @@ func (s sink) take(obj any) (object, error) {
 	}
 	s.see(o.GetResourceVersion())
 	return o, nil
+}
+
+// hasCome notes that all is known up to a version.
+func (s sink) hasCome(resourceVersion string) {
+	if version, ok := s.see(resourceVersion); ok {
+		s.upTo.Store(version)
+	}
 }
 
 // arrived tells of the event that the reflector hands over now.

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"syscall"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
@@ -20,6 +22,9 @@ const (
 	openTimeout = 10 * time.Second // for a watch to be answered; the server itself waits up to 3 s for its cache
 	listTimeout = 60 * time.Second // for all of one page
 	maxDelay    = 30 * time.Second // that a server may ask for
+
+	// shortest is how long a watch should last: one that ends empty within a second has the reflector read everything anew.
+	shortest = 1500 * time.Millisecond
 )
 
 // A query says which objects a feed wants.
@@ -38,6 +43,15 @@ func (q *query) covers(namespace, name string) bool {
 	return (q.namespace == "" || q.namespace == namespace) && (q.only == "" || q.only == name)
 }
 
+// any asks for one object, of the newest state. It does so without the labels: where the server has to search for them, none may
+// match.
+func (q *query) any(ctx context.Context) (runtime.Object, error) {
+	opts := metav1.ListOptions{Limit: 1}
+	all := *q
+	all.labels, all.fields = "", ""
+	return all.request(opts).Do(ctx).Get()
+}
+
 // request makes the request with opts and the query's selectors.
 func (q *query) request(opts metav1.ListOptions) *rest.Request {
 	opts.LabelSelector, opts.FieldSelector = q.labels, q.fields
@@ -53,64 +67,139 @@ func (q *query) request(opts metav1.ListOptions) *rest.Request {
 
 // open begins a watch for the reflector: one with a first list, or one that goes on.
 func (f *feed) open(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, error) {
-	first := opts.SendInitialEvents != nil && *opts.SendInitialEvents
-	if err := f.admit(ctx); err != nil {
-		return nil, err
-	}
-	age, _ := f.view.age(f.part, f.now())
-	if !first && f.proofless >= 2 && age > f.pace.limit {
-		// Something between here and there passes watches without bookmarks. A list proves as much.
-		f.proofless = 0
-		err := apierrors.NewResourceExpired(errNoProof.Error())
-		f.failed(ctx, errNoProof)
-		return nil, err
-	}
-	p := f.pace.forFirst()
-	if !first {
-		length := f.pace.length(age)
-		p = f.pace.forNext(age, length)
-		if length > 0 {
-			seconds := int64(length / time.Second)
-			opts.TimeoutSeconds = &seconds
+	st := &stream{feed: f}
+	patience := stall
+	if opts.SendInitialEvents != nil && *opts.SendInitialEvents {
+		st.listing = true
+	} else {
+		var err error
+		if st.short, patience, err = f.plan(ctx); err != nil {
+			return nil, away(err)
 		}
+	}
+	if st.short {
+		seconds := int64(shortWatch / time.Second)
+		opts.TimeoutSeconds = &seconds
 	}
 	opts.Watch = true
 	opts.ResourceVersion = f.notOlder(opts.ResourceVersion)
-	w, cancel, err := f.dial(ctx, opts)
-	if first {
+	if err := f.admit(ctx); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	w, err := f.dial(ctx, cancel, opts)
+	if st.listing {
 		f.noteFirst(err)
 	}
 	if err != nil {
-		f.failed(ctx, err)
-		f.obey(err)
+		cancel()
+		if !st.listing {
+			err = away(err)
+		}
 		return nil, err
 	}
 	if f.watched {
 		f.view.restarts.Add(1)
 	}
-	f.watched = true
-	f.stream = newStream(ctx, f, w, cancel, first, p)
-	return f.stream, nil
+	f.watched, f.stream = true, st
+	st.start(ctx, w, cancel, patience)
+	return st, nil
 }
 
-// dial sends the request and waits for the answer's head, not longer than openTimeout. The caller calls cancel
-// when it is done with the watch.
-func (f *feed) dial(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, context.CancelFunc, error) {
-	ctx, cancel := context.WithCancel(ctx)
+// plan decides on a watch that goes on: whether it is to be short, and how long it is waited for. The view may be found
+// right on the way, or beyond repair.
+func (f *feed) plan(ctx context.Context) (short bool, patience time.Duration, err error) {
+	age, _ := f.view.age(f.part, f.now())
+	if left := f.pace.ask - age; left > shortest {
+		return false, left, nil
+	}
+	if !f.behind {
+		proven, err := f.prove(ctx)
+		switch {
+		case err != nil:
+			return false, 0, err
+		case proven:
+			return false, f.pace.ask, nil
+		}
+	}
+	f.behind = false
+	if f.setBack || f.proofless >= 2 {
+		// Either the watch goes on in a history that is no more, or something between here and there passes no bookmarks.
+		// A new list proves as much.
+		f.setBack, f.proofless = false, 0
+		f.failed(ctx, errNoProof)
+		return false, 0, apierrors.NewResourceExpired(errNoProof.Error())
+	}
+	return true, shortWatch + overtime, nil
+}
+
+// dial sends the request and waits for the answer's head, not longer than openTimeout.
+func (f *feed) dial(ctx context.Context, cancel context.CancelFunc, opts metav1.ListOptions) (apiwatch.Interface, error) {
 	late := time.AfterFunc(openTimeout, cancel)
 	w, err := f.query.request(opts).Watch(ctx)
 	if !late.Stop() {
 		if err == nil {
 			w.Stop()
 		}
-		f.lines.closeSilent(f.now().Add(-openTimeout / 2))
 		err = errNoAnswer
 	}
 	if err != nil {
-		cancel()
-		return nil, nil, err
+		return nil, f.refusal(ctx, err)
 	}
-	return w, cancel, nil
+	return w, nil
+}
+
+// prove asks for the newest version of all objects, and tells whether the view has come to it.
+func (f *feed) prove(ctx context.Context) (proven bool, err error) {
+	if err := f.admit(ctx); err != nil {
+		return false, err
+	}
+	limited, cancel := context.WithTimeout(ctx, f.pace.answer)
+	defer cancel()
+	at, before := f.now(), f.upTo.Load()
+	obj, err := f.query.any(limited)
+	if err != nil {
+		return false, f.refusal(ctx, err)
+	}
+	list, err := meta.ListAccessor(obj)
+	if err != nil {
+		return false, f.refusal(ctx, err)
+	}
+	version, err := strconv.ParseUint(list.GetResourceVersion(), 10, 64)
+	switch {
+	case err != nil || version < before:
+		f.behind, f.setBack = true, true
+	case version <= f.upTo.Load(): // it may have come in the meantime
+		f.proven(ctx, at)
+		return true, nil
+	default:
+		f.behind = true
+	}
+	return false, nil
+}
+
+// refusal takes account of a request that failed, and gives the error for the reflector.
+func (f *feed) refusal(ctx context.Context, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = errNoAnswer
+	}
+	if errors.Is(err, errNoAnswer) {
+		f.hangUp()
+	}
+	f.failed(ctx, err)
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
+		f.notBefore = f.now().Add(min(time.Duration(seconds)*time.Second, maxDelay))
+	}
+	return err
+}
+
+// away gives the error for a reflector that is to try again and go on from where it was. It does so only for a connection
+// that is refused; any other error of the network has it read everything anew, and there is no reason for that.
+func away(err error) error {
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("%w (as %w)", err, syscall.ECONNREFUSED)
 }
 
 // noteFirst keeps how a watch with a first list began. If it began well it is a failure nevertheless until its list
@@ -140,13 +229,7 @@ func (f *feed) list(ctx context.Context, opts metav1.ListOptions) (runtime.Objec
 	defer cancel()
 	obj, err := f.query.request(opts).Do(limited).Get()
 	if err != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
-			f.hangUp()
-			err = errNoAnswer
-		}
-		f.failed(ctx, err)
-		f.obey(err)
-		return nil, err
+		return nil, f.refusal(ctx, err)
 	}
 	return obj, nil
 }
@@ -173,11 +256,4 @@ func (f *feed) admit(ctx context.Context) error {
 		return ctx.Err()
 	}
 	return nil
-}
-
-// obey keeps the pause that the server asked for.
-func (f *feed) obey(err error) {
-	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-		f.notBefore = f.now().Add(min(time.Duration(seconds)*time.Second, maxDelay))
-	}
 }

@@ -17,19 +17,20 @@ import (
 
 // A stream is a watch that is not waited for without end, and that knows when each event came.
 type stream struct {
-	feed     *feed
-	inner    apiwatch.Interface
-	cancel   context.CancelFunc
-	first    bool // it begins with a first list
-	patience patience
-	out      chan apiwatch.Event
-	quit     chan struct{}
-	stop     func() // closes quit, once
-	done     chan struct{}
+	feed   *feed
+	inner  apiwatch.Interface
+	cancel context.CancelFunc
+	short  bool // it was asked for with a short end
+	out    chan apiwatch.Event
+	quit   chan struct{}
+	stop   func() // closes quit, once
+	done   chan struct{}
 
 	// These belong to pump.
 	listing  bool // the first list goes on
 	caughtUp bool // after a first list or a bookmark: what comes now is news, not arrears
+	timer    *time.Timer
+	asked    chan bool // tells whether the view was proven; nil: nobody asks
 
 	arrivals chan arrival // of the events handed to the reflector, in their order
 	listedAt time.Time    // when the end of the first list came; may be read once that was received
@@ -41,19 +42,17 @@ type arrival struct {
 	proves bool
 }
 
-// newStream hands on the events of inner until it is stopped or given up. cancel ends inner's request.
-func newStream(ctx context.Context, f *feed, inner apiwatch.Interface, cancel context.CancelFunc, first bool, p patience) *stream {
-	s := &stream{
-		feed: f, inner: inner, cancel: cancel, first: first, listing: first, patience: p,
-		out:  make(chan apiwatch.Event),
-		quit: make(chan struct{}),
-		done: make(chan struct{}),
-		// One that the reflector has at hand, and one that pump holds out to it.
-		arrivals: make(chan arrival, 2),
-	}
+// start hands on the events of inner until the stream is stopped or given up. cancel ends inner's request; patience is with the
+// first event.
+func (s *stream) start(ctx context.Context, inner apiwatch.Interface, cancel context.CancelFunc, patience time.Duration) {
+	s.inner, s.cancel = inner, cancel
+	s.out = make(chan apiwatch.Event)
+	s.quit = make(chan struct{})
 	s.stop = sync.OnceFunc(func() { close(s.quit) })
+	s.done = make(chan struct{})
+	s.arrivals = make(chan arrival, 2) // one that the reflector has at hand, and one that pump holds out to it
+	s.timer = time.NewTimer(patience)
 	go s.pump(ctx)
-	return s
 }
 
 // ResultChan implements [apiwatch.Interface].
@@ -69,14 +68,10 @@ func (s *stream) Stop() {
 func (s *stream) pump(ctx context.Context) {
 	defer close(s.done)
 	defer close(s.out)
-	defer s.cancel()
-	defer s.inner.Stop()
-	defer func() { s.feed.streamEnded(s.caughtUp) }()
-	timer := time.NewTimer(s.patience.first)
-	defer timer.Stop()
+	defer s.end()
 	for {
-		ev, ok := s.next(ctx, timer)
-		if !ok || !s.note(ctx, ev, timer) {
+		ev, ok := s.next(ctx)
+		if !ok || !s.note(ctx, ev) {
 			return
 		}
 		select {
@@ -87,41 +82,77 @@ func (s *stream) pump(ctx context.Context) {
 	}
 }
 
-// next waits for an event. It gives false if there will be none.
-func (s *stream) next(ctx context.Context, timer *time.Timer) (ev apiwatch.Event, ok bool) {
-	select {
-	case ev, ok = <-s.inner.ResultChan():
-		if !ok && s.listing {
-			s.feed.failed(ctx, errCut)
-		}
-		return ev, ok
-	case <-s.quit:
-		return ev, false
-	case <-timer.C:
+// end ends the request and waits for what depends on it.
+func (s *stream) end() {
+	s.timer.Stop()
+	s.inner.Stop()
+	s.cancel()
+	if s.asked != nil {
+		<-s.asked
 	}
+	s.feed.streamEnded(s.short, s.caughtUp)
+}
+
+// next waits for an event. It gives false if there will be none.
+func (s *stream) next(ctx context.Context) (ev apiwatch.Event, ok bool) {
+	for {
+		select {
+		case ev, ok = <-s.inner.ResultChan():
+			if !ok && s.listing {
+				s.feed.failed(ctx, errCut)
+			}
+			return ev, ok
+		case <-s.quit:
+			return ev, false
+		case proven := <-s.asked:
+			s.asked = nil
+			if !proven {
+				return ev, false // the reflector goes on from where it is, with a watch that proves it
+			}
+			s.timer.Reset(s.feed.pace.ask)
+		case <-s.timer.C:
+			switch {
+			case s.listing:
+				return s.stalled()
+			case s.short:
+				s.feed.hangUp()
+				s.feed.failed(ctx, errFrozen)
+				return ev, false
+			case s.asked == nil:
+				s.ask(ctx)
+			}
+		}
+	}
+}
+
+// ask has the view proven beside the watch.
+func (s *stream) ask(ctx context.Context) {
+	asked := make(chan bool, 1)
+	s.asked = asked
+	go func() {
+		proven, err := s.feed.prove(ctx)
+		asked <- proven && err == nil
+	}()
+}
+
+// stalled gives the event after a first list that paused for too long.
+func (s *stream) stalled() (ev apiwatch.Event, ok bool) {
 	select {
 	case ev, ok = <-s.inner.ResultChan(): // it was there all the time, only this side was slow
 		return ev, ok
 	default:
 	}
-	if s.first && s.caughtUp && s.patience.next < s.feed.pace.limit {
-		return ev, false // not frozen: a watch with a bookmark in time takes over
-	}
 	s.feed.hangUp()
-	if !s.listing {
-		s.feed.failed(ctx, errFrozen)
-		return ev, false // the reflector goes on from where it is
-	}
 	// The end of the stream would have the reflector ask for the same again at once. An error has it wait.
 	status := metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout,
-		Message: fmt.Sprintf("the first list paused for %s", s.patience.first),
+		Message: fmt.Sprintf("the first list paused for %s", stall),
 	}
 	return apiwatch.Event{Type: apiwatch.Error, Object: &status}, true
 }
 
 // note takes account of an event before it is handed on. It gives false for one that ends the stream in its place.
-func (s *stream) note(ctx context.Context, ev apiwatch.Event, timer *time.Timer) bool {
+func (s *stream) note(ctx context.Context, ev apiwatch.Event) bool {
 	at := s.feed.now()
 	switch {
 	case ev.Type == apiwatch.Error:
@@ -133,23 +164,23 @@ func (s *stream) note(ctx context.Context, ev apiwatch.Event, timer *time.Timer)
 		s.feed.listError = err
 	case s.listing && isListEnd(ev):
 		s.listing, s.caughtUp, s.listedAt = false, true, at
-		timer.Reset(s.patience.next)
+		s.timer.Reset(s.feed.pace.ask)
 	case s.listing:
-		timer.Reset(s.patience.first)
+		s.timer.Reset(stall)
 	default:
-		s.noteNews(ev, at, timer)
+		s.noteNews(ev, at)
 	}
 	return true
 }
 
 // noteNews takes account of an event after the first list.
-func (s *stream) noteNews(ev apiwatch.Event, at time.Time, timer *time.Timer) {
+func (s *stream) noteNews(ev apiwatch.Event, at time.Time) {
 	s.feed.garbled = false
 	if ev.Type == apiwatch.Bookmark {
 		s.caughtUp = true
 	}
-	if s.caughtUp {
-		timer.Reset(s.patience.next)
+	if s.caughtUp && !s.short {
+		s.timer.Reset(s.feed.pace.ask)
 	}
 	if !s.feed.knows(ev.Object) {
 		return // the reflector drops it

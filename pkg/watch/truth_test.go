@@ -125,6 +125,7 @@ func TestHistorySetBack(t *testing.T) {
 		w.server.Put(serviceObject("new", "10.0.0.3"))
 		w.start()
 		w.want("web.shop.svc", "10.0.0.2")
+		w.pass(10 * time.Second)
 		w.server.Rewind(copied)
 		took := w.wantSoon("web.shop.svc", "10.0.0.1", 5*time.Minute)
 		t.Logf("believed after %s", took)

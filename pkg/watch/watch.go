@@ -43,8 +43,9 @@ type Config struct {
 	// for the zone to hide what is in those ([zone.Config] KnownSpaces). Empty: all.
 	ServiceSelector, NamespaceSelector string
 
-	// StaleAfter is how old the zone lets a view become. A watch that has shown nothing for nine tenths of it is
-	// given up and begun anew. At least 5 s; 0: 90 s.
+	// StaleAfter is how old the zone lets a view become. A view that was quiet for most of it is proven before, with a new watch
+	// if need be. At least 5 s; 0: 90 s. Below 75 s the minute between bookmarks is too long, and each kind costs a
+	// request or more in that time.
 	StaleAfter time.Duration
 
 	Follow    *Follow // nil: none

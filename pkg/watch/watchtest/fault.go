@@ -13,6 +13,7 @@ import (
 type faults struct {
 	refused     map[string]int // status for each resource; "": for all
 	hung        chan struct{}  // closed when it is over; nil: requests are answered
+	busy        bool           // other objects change all the time
 	noLists     bool           // no watches with a first list
 	noBookmarks bool
 	cutLists    int // a first list ends before so many objects; 0: it does not
@@ -46,6 +47,9 @@ func (s *Server) Freeze() {
 	})
 }
 
+// Busy has objects change that nobody here watches.
+func (s *Server) Busy() { s.set(func() { s.faults.busy = true }) }
+
 // WithoutLists has the server not know watches with a first list, as old servers.
 func (s *Server) WithoutLists() { s.set(func() { s.faults.noLists = true }) }
 
@@ -70,6 +74,9 @@ func (s *Server) Forget() {
 	s.set(func() {
 		s.version++ // something else changed in the meantime
 		s.oldest = s.version
+		for resource := range s.progress {
+			s.progress[resource] = s.version
+		}
 		s.injectLocked(injection{event: "ERROR", object: gone, thenEnd: true})
 	})
 }
@@ -84,6 +91,9 @@ func (s *Server) Rewind(version uint64) {
 			}
 		}
 		s.version = version
+		for resource := range s.progress {
+			s.progress[resource] = version
+		}
 		s.injectLocked(injection{thenEnd: true})
 	})
 }

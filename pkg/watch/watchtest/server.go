@@ -31,8 +31,9 @@ type Server struct {
 	codec codec
 	now   func() time.Time
 
-	mu       sync.Mutex // guards what follows
-	version  uint64
+	mu       sync.Mutex        // guards what follows
+	version  uint64            // of the database
+	progress map[string]uint64 // that the cache of a resource knows to have come to
 	history  []change
 	oldest   uint64 // watches from before this version are told that it is gone
 	changed  chan struct{}
@@ -65,7 +66,7 @@ type Request struct {
 // New makes an empty server. Its clock counts the requests only.
 func New(now func() time.Time) *Server {
 	return &Server{
-		codec: newCodec(), now: now, version: 100,
+		codec: newCodec(), now: now, version: 100, progress: make(map[string]uint64),
 		changed: make(chan struct{}), watches: make(map[*stream]struct{}),
 		faults: faults{refused: make(map[string]int)},
 	}
@@ -89,6 +90,7 @@ func (s *Server) change(o Object, there bool) uint64 {
 		c.new = next
 	}
 	s.history = append(s.history, c)
+	s.progress[c.resource] = s.version
 	s.tellLocked()
 	return s.version
 }
@@ -182,7 +184,7 @@ func (s *Server) note(sel *selection) <-chan struct{} {
 // list answers a list, whole whatever the limit.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, sel *selection) {
 	s.mu.Lock()
-	at, ok := s.servedLocked(sel.version)
+	at, ok := s.servedLocked(sel)
 	state := s.stateLocked(sel.resource, at)
 	s.mu.Unlock()
 	if !ok {
@@ -210,14 +212,29 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, sel *selection) {
 	s.codec.write(w, r, o)
 }
 
-// servedLocked gives the version that a list is answered from, and false if the server has not come so far yet. The newest is asked
-// of the database; anything else is answered from a cache that may be behind.
-func (s *Server) servedLocked(asked string) (uint64, bool) {
-	if asked == "" || s.faults.lag == 0 {
+// servedLocked gives the version that a list is answered from, and false if the server has not come so far yet. For the newest state
+// the cache first comes up to the database; anything else is answered from the cache as it is.
+func (s *Server) servedLocked(sel *selection) (uint64, bool) {
+	if sel.version == "" {
+		if s.faults.busy {
+			s.version++
+		}
+		if s.faults.lag == 0 {
+			s.progress[sel.resource] = s.version
+		}
 		return s.version, true
 	}
-	n, err := strconv.ParseUint(asked, 10, 64)
-	return s.faults.lag, err == nil && n <= s.faults.lag
+	at := s.cameToLocked(sel.resource)
+	n, err := strconv.ParseUint(sel.version, 10, 64)
+	return at, err == nil && n <= at
+}
+
+// cameToLocked gives the version that the cache of the resource has come to.
+func (s *Server) cameToLocked(resource string) uint64 {
+	if s.faults.lag > 0 {
+		return min(s.faults.lag, s.progress[resource])
+	}
+	return s.progress[resource]
 }
 
 // resourceOf gives the plural name of the object's kind.

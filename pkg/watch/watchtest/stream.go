@@ -27,6 +27,8 @@ type stream struct {
 	flush  func()
 	cursor uint64 // version up to which all was sent
 
+	markDue bool // a bookmark is to be sent
+
 	// Guarded by the server's mutex.
 	inject []injection // to be sent next
 	frozen bool        // nothing is sent any more
@@ -75,11 +77,14 @@ func (s *Server) close(st *stream) {
 // begin sends what comes first. It gives false if that is the end.
 func (s *Server) begin(st *stream) bool {
 	s.mu.Lock()
-	version, hasCome := s.servedLocked(st.sel.version)
+	asked, _ := strconv.ParseUint(st.sel.version, 10, 64)
+	version, hasCome := uint64(0), true
+	if st.sel.verb == "watchlist" {
+		version, hasCome = s.servedLocked(st.sel)
+	}
 	state := s.stateLocked(st.sel.resource, version)
 	oldest, cut, pause := s.oldest, s.faults.cutLists, s.faults.pauseLists
 	s.mu.Unlock()
-	asked, _ := strconv.ParseUint(st.sel.version, 10, 64)
 	if st.sel.verb == "watch" {
 		st.cursor = asked
 		if asked < oldest {
@@ -128,7 +133,7 @@ func (s *Server) follow(st *stream, r *http.Request) {
 		case <-changed:
 		case <-mark.C:
 			mark.Reset(bookmarkPeriod)
-			s.mark(st)
+			st.markDue = true
 		case <-end.C:
 			if !s.isFrozen(st) {
 				return
@@ -164,21 +169,13 @@ func (s *Server) news(st *stream) (news []injection, changed <-chan struct{}) {
 		}
 		st.cursor = c.version
 	}
+	// As kube-apiserver, it sends no bookmark of a version that the watch has seen.
+	if version := s.cameToLocked(st.sel.resource); st.markDue && !s.faults.noBookmarks && version > st.cursor {
+		news = append(news, injection{event: "BOOKMARK", object: bookmark(st.sel.resource, version, false)})
+		st.cursor = version
+	}
+	st.markDue = false
 	return news, s.changed
-}
-
-// mark has a bookmark sent next.
-func (s *Server) mark(st *stream) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.faults.noBookmarks || st.frozen || s.faults.lag > 0 && s.faults.lag < st.cursor {
-		return
-	}
-	version := s.version
-	if s.faults.lag > 0 {
-		version = s.faults.lag
-	}
-	st.inject = append(st.inject, injection{event: "BOOKMARK", object: bookmark(st.sel.resource, version, false)})
 }
 
 func (s *Server) isFrozen(st *stream) bool {
