@@ -13,40 +13,47 @@ import "encoding/binary"
 // allows with TC: clients that never ask again over TCP (musl before 1.2.4) have
 // some addresses of a large service then, and not none.
 func truncate(msg []byte, limit int) int {
-	off := plainNameEnd(msg, HeaderLen) + 4
-	var counts, kept [3]uint16
-	end, cut := off, off
-	lost := Additional + 1 // first section with a record lost
-walk:
+	question := plainNameEnd(msg, HeaderLen) + 4
+	c := cutter{end: question, cut: question}
 	for section := range Additional + 1 {
-		previous := -1
-		for range binary.BigEndian.Uint16(msg[6+2*section:]) {
-			if previous < 0 || !sameSet(msg, previous, end) {
-				cut, kept = end, counts
-			}
-			previous = end
-			fixed := anyNameEnd(msg, end)
-			if section == Answer && isAddress(msg, fixed) {
-				cut, kept = end, counts
-			}
-			end = fixed + 10 + int(binary.BigEndian.Uint16(msg[fixed+8:]))
-			counts[section]++
-			if end > limit {
-				lost = section
-				break walk
-			}
+		if c.section(msg, section, limit) {
+			continue
+		}
+		for i, n := range c.kept {
+			binary.BigEndian.PutUint16(msg[6+2*i:], n)
+		}
+		if section < Additional {
+			msg[2] |= bitTC
+		}
+		return c.cut
+	}
+	return c.end
+}
+
+// A cutter walks the records of a message and knows where it may be cut.
+type cutter struct {
+	end    int       // of the records walked
+	counts [3]uint16 // of those, by section
+	cut    int       // the last place to cut at or before end
+	kept   [3]uint16 // counts up to there
+}
+
+// section walks a section. It is false as soon as a record ends beyond limit.
+func (c *cutter) section(msg []byte, section uint8, limit int) bool {
+	previous := -1
+	for range binary.BigEndian.Uint16(msg[6+2*section:]) {
+		fixed := anyNameEnd(msg, c.end)
+		if previous < 0 || section == Answer && isAddress(msg, fixed) || !sameSet(msg, previous, c.end) {
+			c.cut, c.kept = c.end, c.counts
+		}
+		previous = c.end
+		c.end = fixed + 10 + int(binary.BigEndian.Uint16(msg[fixed+8:]))
+		c.counts[section]++
+		if c.end > limit {
+			return false
 		}
 	}
-	if lost > Additional {
-		return end
-	}
-	for section, n := range kept {
-		binary.BigEndian.PutUint16(msg[6+2*section:], n)
-	}
-	if lost < Additional {
-		msg[2] |= bitTC
-	}
-	return cut
+	return true
 }
 
 // isAddress tells whether the record whose owner ends at off is an address.

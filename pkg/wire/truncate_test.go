@@ -82,7 +82,7 @@ func TestQueryReplyTruncatesExactly(t *testing.T) {
 	t.Parallel()
 	self := pointer(12)
 	text := func(owner []byte, size int) []byte { return record(owner, wire.TypeTXT, make([]byte, size)) } // 12 octets and size
-	addr := func(owner []byte) []byte { return record(owner, wire.TypeA, make([]byte, 4)) } // 16 octets behind a pointer
+	addr := func(owner []byte) []byte { return record(owner, wire.TypeA, make([]byte, 4)) }                // 16 octets behind a pointer
 	set := func(owner []byte) []byte { return cat(text(owner, 100), text(owner, 100)) }
 	other, upper := labels("other"), labels("OTHER")
 	type result struct {
