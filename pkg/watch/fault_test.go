@@ -86,13 +86,13 @@ func TestQuiet(t *testing.T) {
 		staleAfter time.Duration
 		rest, busy int // most requests within an hour, of one resource
 	}{
-		{staleAfter: 5 * time.Second, rest: 1700, busy: 2500},
-		{staleAfter: 7 * time.Second, rest: 1200, busy: 2500},
-		{staleAfter: 10 * time.Second, rest: 810, busy: 2000},
-		{staleAfter: 20 * time.Second, rest: 450, busy: 1100},
-		{staleAfter: 30 * time.Second, rest: 220, busy: 620},
-		{staleAfter: 90 * time.Second, rest: 60, busy: 160},
-		{staleAfter: time.Hour, rest: 14, busy: 14},
+		{staleAfter: 5 * time.Second, rest: 1800, busy: 2600},
+		{staleAfter: 7 * time.Second, rest: 1260, busy: 2600},
+		{staleAfter: 10 * time.Second, rest: 850, busy: 2100},
+		{staleAfter: 20 * time.Second, rest: 470, busy: 1150},
+		{staleAfter: 30 * time.Second, rest: 240, busy: 650},
+		{staleAfter: 90 * time.Second, rest: 65, busy: 170},
+		{staleAfter: time.Hour, rest: 16, busy: 16},
 	}
 	for _, tt := range tests {
 		for _, busy := range []bool{false, true} {
