@@ -115,8 +115,7 @@ func (r *reply) appendAlias(svc *service) {
 // endless answers for a chain of aliases that has no end: there is no data. A
 // part of the chain would only have the client go round in it.
 func (r *reply) endless() Result {
-	r.dst = r.dst[:r.start+wire.HeaderLen+len(r.q.Question())]
-	r.answer = 0
+	r.clear()
 	r.locate(r.q.Name(), wire.HeaderLen)
 	return r.nodata(onRecord)
 }

@@ -120,9 +120,10 @@ func (z *Zone) reverse(q *wire.Query, turn uint32, now time.Time, dst []byte) ([
 	return r.dst, r.nxdomain(onEndpoints)
 }
 
-// clear takes the records back.
+// clear takes the records back, and with them that there were more.
 func (r *reply) clear() {
 	r.dst = r.dst[:r.start+wire.HeaderLen+len(r.q.Question())]
+	r.dst[r.start+2] &^= bitTruncated
 	r.answer = 0
 }
 

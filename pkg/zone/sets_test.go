@@ -390,3 +390,31 @@ func TestTargetOfASliceWithoutPort(t *testing.T) {
 		t.Errorf("%d SRV records, want 1; their addresses (-want +got):\n%s", len(g.Answer), diff)
 	}
 }
+
+// TestDenialIsNotTruncated asks an address for other types than its pointers, which are more than a message holds.
+func TestDenialIsNotTruncated(t *testing.T) {
+	t.Parallel()
+	s := zone.NewStore()
+	s.PutService(zone.Service{Namespace: "shop", Name: "db", Type: zone.Headless, TTL: -1}, epoch())
+	sl := zone.Slice{Namespace: "shop", Name: "db-0", Service: "db"}
+	for i := range 1000 {
+		sl.Endpoints = append(sl.Endpoints, zone.Endpoint{
+			Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Hostname: fmt.Sprintf("%060d", i), Ready: true,
+		})
+	}
+	s.PutSlice(sl, epoch())
+	z := zoneOf(t, s, zone.Config{})
+	for _, tt := range []struct {
+		rrtype uint16
+		want   bool
+	}{
+		{dns.TypePTR, true},
+		{dns.TypeTXT, false},
+		{dns.TypeA, false},
+	} {
+		_, m := order(t, z, "1.0.0.10.in-addr.arpa.", tt.rrtype, 0)
+		if m.Truncated != tt.want || (len(m.Answer) > 0) != tt.want {
+			t.Errorf("%s: %d records, TC %t; want records and TC %t", dns.TypeToString[tt.rrtype], len(m.Answer), m.Truncated, tt.want)
+		}
+	}
+}

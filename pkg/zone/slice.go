@@ -229,11 +229,13 @@ func (s *slice) at(addr []byte) (first, end int) {
 		first, end = end, s.count()
 	}
 	first += sort.Search(end-first, func(i int) bool { return s.addr(first+i) >= string(addr) })
-	last := first
-	for last < end && s.addr(last) == string(addr) {
-		last++
+	if first == end || s.addr(first) != string(addr) {
+		return first, first
 	}
-	return first, last
+	if first+1 == end || s.addr(first+1) != string(addr) {
+		return first, first + 1 // as nearly always
+	}
+	return first, first + sort.Search(end-first, func(i int) bool { return s.addr(first+i) > string(addr) })
 }
 
 // called gives the entries with the own name, as a range of the order by name.
