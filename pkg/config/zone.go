@@ -13,6 +13,9 @@ const (
 	maxName  = 255 // with the length byte of each label and the root's
 )
 
+// maxClusterDomain leaves room for the names that the zone has of its own, of which hostmaster is the longest.
+const maxClusterDomain = maxName - len("hostmaster") - 1
+
 // zone reads a domain name.
 func zone(dst *string) func(node) {
 	return func(n node) {
@@ -37,6 +40,9 @@ func clusterDomain(dst *string) func(node) {
 		name, f := parseZone(text)
 		if text == "" || name == "." {
 			f = flaw{what: "not the name of a domain", hint: "write the domain of the cluster, like cluster.local"}
+		}
+		if len(name)+1 > maxClusterDomain {
+			f = flaw{what: fmt.Sprintf("longer than %d bytes, which leaves no room for names in it", maxClusterDomain)}
 		}
 		if n.rejectFlaw(f) {
 			*dst = name
