@@ -112,7 +112,7 @@ func (a *Agent) makeSource(c *cluster, cfg *config.Cluster) (err error) {
 		UserAgent: "node-cache/" + a.options.Version,
 		Log:       a.log, Now: time.Now,
 	})
-	return sourceProblem(err)
+	return sourceProblem(err, cfg.Kubeconfig)
 }
 
 // follow asks for the endpoints of the central resolver's service.
@@ -159,15 +159,18 @@ func manifestsProblem(err error) error {
 	return &HintError{Err: fmt.Errorf("cluster.manifests: %w", err), Hint: "name a folder of YAML objects that this user can read"}
 }
 
-func sourceProblem(err error) error {
-	switch {
-	case err == nil:
+func sourceProblem(err error, kubeconfig string) error {
+	if err == nil {
 		return nil
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-		return &HintError{Err: fmt.Errorf("cluster: %w", err), Hint: "name a kubeconfig that this user can read, or run as a pod with a service account"}
-	default:
-		return &HintError{Err: fmt.Errorf("cluster: %w", err), Hint: "set cluster.kubeconfig or cluster.manifests, or run as a pod with a service account"}
 	}
+	hint := "set cluster.kubeconfig or cluster.manifests, or run as a pod with a service account"
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+		hint = "name a kubeconfig that this user can read, or run as a pod with a service account"
+	case kubeconfig != "":
+		hint = "mend the kubeconfig; `kubectl --kubeconfig FILE get services` tries it"
+	}
+	return &HintError{Err: fmt.Errorf("cluster: %w", err), Hint: hint}
 }
 
 // view is the zone as cfg wants it answered; nil if cluster names are answered

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -76,12 +77,32 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 		}
 		return cfg, nil
 	}
+	if err := checkKubeconfig(kubeconfig); err != nil {
+		return nil, fmt.Errorf("reading kubeconfig %s: %w", kubeconfig, err)
+	}
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("reading kubeconfig %s: %w", kubeconfig, err)
 	}
 	return cfg, nil
+}
+
+// maxKubeconfig is the size of the largest kubeconfig that is read.
+const maxKubeconfig = 1 << 20
+
+// checkKubeconfig refuses a file whose reading may never end: it is read while reloads wait.
+func checkKubeconfig(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return bare(err)
+	case !info.Mode().IsRegular():
+		return errors.New("not a regular file")
+	case info.Size() > maxKubeconfig:
+		return fmt.Errorf("more than %d MiB", maxKubeconfig>>20)
+	}
+	return nil
 }
 
 // newScheme knows what is watched, and what the server says besides.

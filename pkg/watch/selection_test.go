@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -248,6 +249,14 @@ func TestNew(t *testing.T) {
 		t.Fatal(err)
 	}
 	absent := filepath.Join(t.TempDir(), "absent")
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	large := filepath.Join(t.TempDir(), "large")
+	if err := os.WriteFile(large, make([]byte, 1<<20+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	tests := []struct {
 		name   string
 		change func(cfg *watch.Config)
@@ -259,6 +268,9 @@ func TestNew(t *testing.T) {
 		{name: "selector", change: func(cfg *watch.Config) { cfg.ServiceSelector = "a in" }, want: `reading label selector "a in": `},
 		{name: "absent kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = absent }, want: "reading kubeconfig " + absent + ": ", is: fs.ErrNotExist},
 		{name: "garbage for kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = garbage }, want: "reading kubeconfig " + garbage + ": "},
+		{name: "pipe for kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = pipe }, want: "reading kubeconfig " + pipe + ": not a regular file"},
+		{name: "folder for kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = "/" }, want: "reading kubeconfig /: not a regular file"},
+		{name: "large kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = large }, want: "reading kubeconfig " + large + ": more than 1 MiB"},
 		{name: "no pod", change: func(cfg *watch.Config) { cfg.Kubeconfig = "" }, want: "no kubeconfig is named, and this is no pod: "},
 	}
 	for _, tt := range tests {

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// TestSourceProblems has sources that no agent can start with. Each says what is wrong and what to do about it.
+func TestSourceProblems(t *testing.T) {
+	t.Parallel()
+	garbage := filepath.Join(t.TempDir(), "garbage")
+	if err := os.WriteFile(garbage, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name       string
+		change     func(c *config.Cluster)
+		want, hint string // beginnings
+	}{
+		{
+			name: "a file for a folder", change: func(c *config.Cluster) { c.Manifests = garbage },
+			want: "cluster.manifests: reading manifests: ", hint: "name a folder",
+		},
+		{
+			name: "garbage for a kubeconfig", change: func(c *config.Cluster) { c.Kubeconfig = garbage },
+			want: "cluster: reading kubeconfig " + garbage + ": ", hint: "mend the kubeconfig",
+		},
+		{
+			name: "no kubeconfig there", change: func(c *config.Cluster) { c.Kubeconfig = garbage + ".absent" },
+			want: "cluster: reading kubeconfig " + garbage + ".absent: no such file", hint: "name a kubeconfig",
+		},
+		{
+			name: "neither", change: func(*config.Cluster) {},
+			want: "cluster: no kubeconfig is named", hint: "set cluster.kubeconfig",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := local(t, netip.MustParseAddrPort("127.0.0.1:1"))
+			cfg.Cluster.Resolver = config.ResolverLocal
+			tt.change(&cfg.Cluster)
+			_, err := agent.New(agent.Options{Config: &cfg, Log: &journal{}})
+			var problem *agent.HintError
+			if !errors.As(err, &problem) {
+				t.Fatalf("New: %v, want an error with a hint", err)
+			}
+			if !strings.HasPrefix(err.Error(), tt.want) || !strings.HasPrefix(problem.Hint, tt.hint) {
+				t.Errorf("%q, hint %q; want %q, hint %q", err, problem.Hint, tt.want, tt.hint)
+			}
+		})
+	}
+}
