@@ -7,12 +7,16 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nodecache/node-cache/pkg/zone"
 )
+
+// gatherTime is how long a change waits for others: that of a service and its slices comes in pieces.
+const gatherTime = 10 * time.Millisecond
 
 // dnsPort is the number a Service gives its DNS port, RFC 1035 section 4.2.
 const dnsPort = 53
@@ -50,7 +54,7 @@ func newFollower(f Follow) *follower {
 	return &follower{follow: f, wake: make(chan struct{}, 1), slices: make(map[string]followedSlice)}
 }
 
-// run tells each change until ctx ends. Changes that follow quickly may be told as one.
+// run tells each change until ctx ends. Changes within gatherTime are told as one.
 func (f *follower) run(ctx context.Context) {
 	var ready, service []netip.AddrPort
 	for told := false; ; {
@@ -58,6 +62,9 @@ func (f *follower) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-f.wake:
+		}
+		if !sleep(ctx, gatherTime) {
+			return
 		}
 		r, s, ok := f.view()
 		if !ok || told && slices.Equal(r, ready) && slices.Equal(s, service) {
