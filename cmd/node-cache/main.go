@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
 
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
@@ -30,7 +32,11 @@ const (
 	exitNothing = 3 // query: the name or the type does not exist
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	// The few lines that client-go writes without a logger of ours are to look like the others.
+	klog.SetSlogLogger(slog.New(slog.NewJSONHandler(os.Stderr, nil)))
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
 
 // run is the whole program but the exit.
 func run(args []string, stdout, stderr io.Writer) int {
