@@ -187,6 +187,9 @@ func (a *Agent) plan(r *running) (*resolve.Plan, error) {
 	if p.Zone, err = r.cluster.view(cfg); err != nil {
 		return nil, fmt.Errorf("making the cluster zone: %w", err)
 	}
+	if r.cluster != nil && r.cluster.central != nil {
+		p.Unreachable = r.cluster.central.Hopeless
+	}
 	for _, route := range r.routes {
 		suffix, err := wireName(route.zone)
 		if err != nil {

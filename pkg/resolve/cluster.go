@@ -33,9 +33,39 @@ func (l *Lane) fromZone(from *wire.Peer, now time.Time, dst []byte) ([]byte, boo
 		l.alias.target = len(l.alias.head) - len(result.Target)
 		l.q.Follow(result.Target)
 		return dst[:start], false
-	case zone.Foreign, zone.Elsewhere:
+	case zone.Elsewhere:
+		if l.plan.Unreachable != nil && l.plan.Unreachable() {
+			return l.lastWord(from, now, dst)
+		}
+	case zone.Foreign:
 	}
 	return dst, false
+}
+
+// lastWord answers from the zone what nobody else can answer, if the zone has
+// anything to say.
+func (l *Lane) lastWord(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
+	start := len(dst)
+	dst, result := l.plan.Zone.LastWord(&l.q, l.turn, now, dst)
+	if result.Verdict != zone.Answered {
+		return dst[:start], false
+	}
+	l.seal.EDE = result.EDE
+	dst = l.q.Reply(dst, start, &l.seal)
+	l.answered(SourceZone, dst[start:], from, now)
+	return dst, true
+}
+
+// lastWord makes what the zone has to say the outcome of a flight that failed.
+func (f *flight) lastWord(now time.Time, result *outcome) {
+	if f.plan.Zone == nil {
+		return
+	}
+	var q wire.Query
+	q.Parse(f.query)
+	if msg, said := f.plan.Zone.LastWord(&q, 0, now, nil); said.Verdict == zone.Answered {
+		result.msg, result.source, result.ede = msg, SourceZone, said.EDE
+	}
 }
 
 // An alias is the first part of an answer: a message that ends with the CNAME

@@ -177,7 +177,7 @@ func (r *Resolver) keep(f *flight, answer []byte, result *outcome) error {
 	return nil
 }
 
-// fail remembers that there was no answer.
+// fail remembers that there was no answer. The zone has the last word.
 func (r *Resolver) fail(f *flight, err error, result *outcome) {
 	result.source = SourceFailure
 	result.ede = wire.EDENoReachableAuthority
@@ -186,7 +186,9 @@ func (r *Resolver) fail(f *flight, err error, result *outcome) {
 		result.ede = coded.EDE()
 	}
 	r.counts.failures.Add(1)
-	f.plan.Cache.PutFailure([]byte(f.key), f.failure(), time.Second, f.plan.FailureTTL, r.now())
+	now := r.now()
+	f.plan.Cache.PutFailure([]byte(f.key), f.failure(), time.Second, f.plan.FailureTTL, now)
+	f.lastWord(now, result)
 }
 
 // land ends the flight and replies to its waiters.
@@ -225,6 +227,9 @@ func (r *Resolver) answer(ctx context.Context, plan *Plan, w *waiter, result *ou
 		buf, whole = w.alias.appendWhole(buf[:0], result.msg)
 	}
 	if whole {
+		if source == SourceZone {
+			w.seal.EDE = result.ede
+		}
 		buf = w.ask.Reply(buf, 0, &w.seal)
 	} else {
 		source = SourceFailure

@@ -66,6 +66,11 @@ func (l *Lane) fromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, wi
 	case cache.Due:
 		l.r.refresh(l.plan, &l.q, now)
 	case cache.Failed:
+		if l.plan.Zone != nil && len(l.alias.head) == 0 {
+			if said, ok := l.lastWord(from, now, dst); ok {
+				return append(dst[:start], said[len(dst):]...), wire.Answered
+			}
+		}
 		source, l.seal.EDE = SourceFailure, wire.EDECachedError
 	case cache.Fresh:
 	}

@@ -50,6 +50,10 @@ type Plan struct {
 
 	TransferTo []netip.Prefix // clients that may have the zone as a whole
 
+	// Unreachable tells whether those who know of the cluster what Zone does not would
+	// hardly answer now: Zone has its last word at once then. Nil: they would.
+	Unreachable func() bool
+
 	routes    map[string]*Route
 	anySubnet bool
 	longest   int // octets of the longest suffix

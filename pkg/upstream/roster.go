@@ -27,6 +27,13 @@ type listing struct {
 // variable, but for the first call after the list has changed.
 func (p *Pool) Empty() bool { return len(p.current().all) == 0 }
 
+// Hopeless tells whether asking now would most likely be in vain: each upstream
+// failed when it was last asked, and none is due to be tried again.
+func (p *Pool) Hopeless() bool {
+	now := p.now()
+	return !slices.ContainsFunc(p.current().all, func(e *endpoint) bool { return e.hopeful() || e.standing(now).due })
+}
+
 // current is the roster of now.
 func (p *Pool) current() *roster {
 	list := p.list.Load()

@@ -20,11 +20,22 @@ const maxAliases = 8
 // turn rotates sets of addresses: with each next number the next one comes first.
 // Of a set that is more than a message holds a part is given, with TC set.
 func (z *Zone) Answer(q *wire.Query, turn uint32, now time.Time, dst []byte) ([]byte, Result) {
+	return z.answer(q, turn, now, dst, false)
+}
+
+// LastWord is Answer for a query that somebody else could not answer: a stale view
+// denies, as if there were nobody else to ask. What this zone never knew is
+// Elsewhere still.
+func (z *Zone) LastWord(q *wire.Query, turn uint32, now time.Time, dst []byte) ([]byte, Result) {
+	return z.answer(q, turn, now, dst, true)
+}
+
+func (z *Zone) answer(q *wire.Query, turn uint32, now time.Time, dst []byte, last bool) ([]byte, Result) {
 	name := q.Name()
 	if !bytes.HasSuffix(name, z.domain) {
-		return z.reverse(q, turn, now, dst)
+		return z.reverse(q, turn, now, dst, last)
 	}
-	r := reply{z: z, q: q, turn: turn, now: now, dst: dst, start: len(dst), room: maxReply, ede: wire.EDENone}
+	r := reply{z: z, q: q, turn: turn, now: now, last: last, dst: dst, start: len(dst), room: maxReply, ede: wire.EDENone}
 	if !r.locate(name, wire.HeaderLen) {
 		return dst, Result{Verdict: Foreign, EDE: wire.EDENone}
 	}

@@ -72,6 +72,9 @@
 //	no such type at endpoints       services and slices                   as above, EDE 3  as above
 //	no such name, by its shape      nothing                               given            given
 //
+// If elsewhere has no answer, [Zone.LastWord] says what a stale view would without
+// elsewhere.
+//
 // By its shape means that no objects could make the name: three or more labels
 // left of a service's that are not zonal, two of which the second is no protocol,
 // an impossible address. A search path that is walked with a name of the world

@@ -21,6 +21,7 @@ type reply struct {
 	q    *wire.Query
 	turn uint32
 	now  time.Time
+	last bool // nobody else has an answer: a stale view denies
 	dst  []byte
 
 	start  int // where the message begins in dst

@@ -88,7 +88,7 @@ func parseReverse6(labels []byte, buf *[16]byte) []byte {
 
 // reverse answers a name outside of the domain: that of an address the store
 // knows or, if it knows none, that is in a cluster range.
-func (z *Zone) reverse(q *wire.Query, turn uint32, now time.Time, dst []byte) ([]byte, Result) {
+func (z *Zone) reverse(q *wire.Query, turn uint32, now time.Time, dst []byte, last bool) ([]byte, Result) {
 	foreign := Result{Verdict: Foreign, EDE: wire.EDENone}
 	var buf [16]byte
 	addr, tree := parseReverse(q.Name(), &buf)
@@ -96,7 +96,7 @@ func (z *Zone) reverse(q *wire.Query, turn uint32, now time.Time, dst []byte) ([
 		return dst, foreign
 	}
 	r := reply{
-		z: z, q: q, turn: turn, now: now, dst: dst, start: len(dst), room: maxReply, ede: wire.EDENone,
+		z: z, q: q, turn: turn, now: now, last: last, dst: dst, start: len(dst), room: maxReply, ede: wire.EDENone,
 		name: q.Name(), at: wire.HeaderLen, apex: wire.HeaderLen + tree, reverse: true, ttl: z.ttl,
 	}
 	r.begin()
@@ -106,18 +106,21 @@ func (z *Zone) reverse(q *wire.Query, turn uint32, now time.Time, dst []byte) ([
 	} else if r.endpointsAt(addr); r.answer > 0 {
 		on = onEndpoints
 	}
+	var res Result
 	switch {
 	case r.answer > 0 && q.Type == wire.TypePTR:
-		return r.dst, r.positive(on)
+		res = r.positive(on)
 	case r.answer > 0:
 		r.clear()
-		return r.dst, r.nodata(onRecord)
+		res = r.nodata(onRecord)
 	case !z.inRanges(addr):
 		return dst, foreign
 	case !z.allSlices:
-		return r.dst, r.outside(onEndpoints)
+		res = r.outside(onEndpoints)
+	default:
+		res = r.nxdomain(onEndpoints)
 	}
-	return r.dst, r.nxdomain(onEndpoints)
+	return r.dst, res
 }
 
 // clear takes the records back, and with them that there were more.

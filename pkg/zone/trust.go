@@ -75,7 +75,7 @@ func (r *reply) nodata(g grounds) Result { return r.deny(g, wire.RcodeSuccess, w
 func (r *reply) deny(g grounds, rcode byte, staleCode int) Result {
 	if t := r.trust(g); t != fresh {
 		switch {
-		case r.z.elsewhere():
+		case r.z.elsewhere() && (t != stale || !r.last):
 			return r.none(Elsewhere, wire.EDENone)
 		case t == unsynced:
 			return r.none(Unready, wire.EDENotReady)

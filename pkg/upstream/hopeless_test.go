@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A pool is without hope while each of its upstreams fails and none is due to be
+// tried again.
+func TestHopeless(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		lab := newLab()
+		p := lab.pool(t, endpoints(list(addrA), list(addrL)))
+		var got []bool
+		note := func() { got = append(got, p.Hopeless()) }
+		note() // nobody was asked yet
+		ask(t, p)
+		note()
+		lab.end(addrA)
+		ask(t, p)
+		note() // the last resort answers
+		lab.end(addrL)
+		ask(t, p)
+		note()
+		time.Sleep(6 * time.Second)
+		note() // due
+		ask(t, p)
+		note()
+		lab.set(addrA, healthy("192.0.2.10"), nil)
+		time.Sleep(6 * time.Second)
+		ask(t, p)
+		note()
+		if diff := cmp.Diff([]bool{false, false, false, true, false, true, false}, got); diff != "" {
+			t.Errorf("hopeless (-want +got):\n%s", diff)
+		}
+	})
+}
