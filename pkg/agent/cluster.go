@@ -127,10 +127,14 @@ func (a *Agent) follow(c *cluster, service config.ServiceName) *watch.Follow {
 		Service:   service.Name,
 		Changed: func(ready, own []netip.AddrPort) {
 			c.endpoints.Set(ready, own)
-			log.Info("central resolver's endpoints", "ready", ready, "service_addresses", own)
+			log.Info("central resolver's endpoints", "count", len(ready), "ready", ready[:min(len(ready), maxLogged)], "service_addresses", own)
 		},
 	}
 }
+
+// maxLogged is how many endpoints one line of the log has: a large service may
+// change often.
+const maxLogged = 16
 
 func (a *Agent) makeCentral(c *cluster, cfg *config.Config) (err error) {
 	targets := make([]upstream.Target, 0, len(cfg.Cluster.Central.Addresses))

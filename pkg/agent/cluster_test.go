@@ -4,6 +4,7 @@ package agent_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
@@ -236,5 +237,29 @@ func TestUnreadyZone(t *testing.T) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil || r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "not in sync") {
 		t.Errorf("/readyz: %s %q %v", r.Status, body, err)
+	}
+}
+
+// TestLoggedEndpoints follows a service with more endpoints than a line of the log is for.
+func TestLoggedEndpoints(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	putManifest(t, dir, "dns", serviceYAML("dns", "{clusterIP: 10.96.0.10, ports: [{port: 53, protocol: TCP}]}"))
+	var slice strings.Builder
+	slice.WriteString("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n" +
+		"metadata: {name: dns-1, namespace: shop, labels: {kubernetes.io/service-name: dns}}\n" +
+		"addressType: IPv4\nports: [{port: 53, protocol: TCP}]\nendpoints:\n")
+	for i := range 40 {
+		fmt.Fprintf(&slice, "- {addresses: [10.244.0.%d]}\n", i+1)
+	}
+	putManifest(t, dir, "slice", slice.String())
+	cfg := clusterConfig(t, dir, netip.MustParseAddrPort("127.0.0.1:1"))
+	cfg.Cluster.Resolver = config.ResolverCentral
+	cfg.Cluster.Central.Service = config.ServiceName{Namespace: "shop", Name: "dns"}
+	var log journal
+	start(t, agent.Options{Config: &cfg, Log: &log})
+	eventually(t, "the endpoints are not logged", func() bool { return strings.Contains(log.String(), `"count":40`) })
+	if n := strings.Count(log.String(), "10.244.0."); n != 16 {
+		t.Errorf("%d endpoints in the log, want 16:\n%s", n, log.String())
 	}
 }
