@@ -38,7 +38,7 @@ type follower struct {
 	wake   chan struct{} // holds one: there is something to tell
 
 	mu      sync.Mutex // guards the following fields
-	settled bool       // the first view is complete
+	settled func()     // called once the first view is told; nil: it is not complete yet
 	service zone.Service
 	slices  map[string]followedSlice // by name
 }
@@ -54,7 +54,8 @@ func newFollower(f Follow) *follower {
 	return &follower{follow: f, wake: make(chan struct{}, 1), slices: make(map[string]followedSlice)}
 }
 
-// run tells each change until ctx ends. Changes within gatherTime are told as one.
+// run tells each change until ctx ends. Changes within gatherTime are told as one, but nothing is gained by waiting with
+// the first view, which is whole.
 func (f *follower) run(ctx context.Context) {
 	var ready, service []netip.AddrPort
 	for told := false; ; {
@@ -63,21 +64,25 @@ func (f *follower) run(ctx context.Context) {
 			return
 		case <-f.wake:
 		}
-		if !sleep(ctx, gatherTime) {
+		if told && !sleep(ctx, gatherTime) {
 			return
 		}
-		r, s, ok := f.view()
-		if !ok || told && slices.Equal(r, ready) && slices.Equal(s, service) {
+		r, s, settled := f.view()
+		if settled == nil || told && slices.Equal(r, ready) && slices.Equal(s, service) {
 			continue
 		}
-		told, ready, service = true, r, s
 		f.follow.Changed(slices.Clone(r), slices.Clone(s))
+		if !told {
+			settled()
+		}
+		told, ready, service = true, r, s
 	}
 }
 
-// settle says that the first view is complete: from now on there is something to tell.
-func (f *follower) settle() {
-	f.change(func() { f.settled = true })
+// settle says that the first view is complete: from now on there is something to tell. told is called when that was
+// told for the first time.
+func (f *follower) settle(told func()) {
+	f.change(func() { f.settled = told })
 }
 
 // putService takes the Service if it is the one followed.
@@ -153,8 +158,8 @@ func (f *follower) change(do func()) {
 	}
 }
 
-// view gives what there is to tell, and whether the first view is complete.
-func (f *follower) view() (ready, service []netip.AddrPort, ok bool) {
+// view gives what there is to tell, and what to call once it is told; nil while the first view is not complete.
+func (f *follower) view() (ready, service []netip.AddrPort, settled func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	known := f.service.Name != ""

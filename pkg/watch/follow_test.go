@@ -22,7 +22,12 @@ func (w *world) follow() *syncBuffer {
 	told := new(syncBuffer)
 	w.config.Follow = &watch.Follow{
 		Namespace: "shop", Service: "dns",
-		Changed: func(ready, service []netip.AddrPort) { _, _ = fmt.Fprintf(told, "%v %v\n", ready, service) },
+		Changed: func(ready, service []netip.AddrPort) {
+			if told.String() == "" && w.isReady() {
+				w.t.Error("ready before the endpoints were told")
+			}
+			_, _ = fmt.Fprintf(told, "%v %v\n", ready, service)
+		},
 	}
 	return told
 }

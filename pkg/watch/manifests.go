@@ -139,7 +139,7 @@ func (m *Manifests) filled() []zone.Kind {
 // String names the task in logs.
 func (m *Manifests) String() string { return "manifests" }
 
-// Ready is closed when everything that the folder held at first is in the store.
+// Ready is closed when everything that the folder held at first is in the store, and told to who follows a service.
 func (m *Manifests) Ready() <-chan struct{} { return m.ready }
 
 // Problems gives what is wrong with the folder now, by file and document. It may be called at any time.

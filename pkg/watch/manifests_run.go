@@ -139,10 +139,11 @@ func (m *Manifests) begin(ctx context.Context) {
 	if m.store.store != nil {
 		m.store.begin(m.cfg.Now(), m.kinds)
 	}
-	if m.follow != nil {
-		m.follow.settle()
+	if m.follow == nil {
+		close(m.ready)
+		return
 	}
-	close(m.ready)
+	m.follow.settle(func() { close(m.ready) })
 }
 
 // look applies what has changed in the folder. Objects that are gone are left, until the timer of doubt ran out without

@@ -186,10 +186,11 @@ func (w *Watch) addFollow() {
 		w.followed = append(w.followed, v)
 		w.untold.Add(1)
 		w.addFeed(v, q, followTarget{w.follower, kind}, func() {
-			if w.untold.Add(-1) == 0 {
-				w.follower.settle()
+			if w.untold.Add(-1) > 0 {
+				w.settled()
+				return
 			}
-			w.settled()
+			w.follower.settle(w.settled) // ready is who has told of the endpoints, not who knows of them
 		})
 	}
 }
@@ -227,7 +228,7 @@ func (w *Watch) Run(ctx context.Context) error {
 // String names the task.
 func (w *Watch) String() string { return "watch of the API server" }
 
-// Ready is closed once every kind that may be read is in sync. A kind that the server forbids is not waited for.
+// Ready is closed once every kind that may be read is in sync, and the endpoints followed were told. A kind that the server forbids is not waited for.
 func (w *Watch) Ready() <-chan struct{} { return w.ready }
 
 // NodeZone asks the API server for the topology zone of the node. It is empty for a node that has none.
