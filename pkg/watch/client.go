@@ -43,6 +43,7 @@ func newClients(kubeconfig, userAgent string, l *lines) (*clients, error) {
 	if c.http, err = rest.HTTPClientFor(cfg); err != nil {
 		return nil, fmt.Errorf("making a client of the API server: %w", err)
 	}
+	c.http.Transport = impatientTripper{c.http.Transport, new(atomic.Int64)}
 	codecs := serializer.NewCodecFactory(newScheme()).WithoutConversion()
 	if c.core, err = newClient(cfg, c.http, codecs, "/api", corev1.SchemeGroupVersion); err != nil {
 		return nil, err
@@ -130,3 +131,6 @@ func (t countedTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	t.count.Add(1)
 	return t.next.RoundTrip(req)
 }
+
+// WrappedRoundTripper is how client-go finds what is below.
+func (t countedTripper) WrappedRoundTripper() http.RoundTripper { return t.next }

@@ -106,13 +106,18 @@ func (f *feed) run(ctx context.Context) {
 func (f *feed) attempt(ctx context.Context, r *cache.Reflector) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			f.panics.Add(1)
-			f.log.ErrorContext(ctx, "panic in a watch", "resource", f.query.resource, "panic", p, "stack", string(debug.Stack()))
-			err = errPanic
-			f.failed(ctx, err)
+			err = f.panicked(ctx, p)
 		}
 	}()
 	return r.ListAndWatchWithContext(ctx)
+}
+
+// panicked notes a panic that was recovered.
+func (f *feed) panicked(ctx context.Context, p any) error {
+	f.panics.Add(1)
+	f.log.ErrorContext(ctx, "panic in a watch", "resource", f.query.resource, "panic", p, "stack", string(debug.Stack()))
+	f.failed(ctx, errPanic)
+	return errPanic
 }
 
 // failed notes an error, and logs it if it is news.

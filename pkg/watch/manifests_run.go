@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -128,7 +129,7 @@ func (m *Manifests) followFolder(ctx context.Context, source manifestEvents) {
 			believe = true
 		}
 		watch() // before the look, so that no change falls between the two
-		m.look(ctx, timers, believe)
+		m.lookSafely(ctx, timers, believe)
 	}
 }
 
@@ -144,6 +145,16 @@ func (m *Manifests) begin(ctx context.Context) {
 		return
 	}
 	m.follow.settle(func() { close(m.ready) })
+}
+
+// lookSafely is look, but a defect that some file shows costs that look alone.
+func (m *Manifests) lookSafely(ctx context.Context, timers *manifestTimers, believe bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			m.defect("", p, debug.Stack())
+		}
+	}()
+	m.look(ctx, timers, believe)
 }
 
 // look applies what has changed in the folder. Objects that are gone are left, until the timer of doubt ran out without

@@ -69,6 +69,11 @@ func (s *stream) pump(ctx context.Context) {
 	defer close(s.done)
 	defer close(s.out)
 	defer s.end()
+	defer func() {
+		if p := recover(); p != nil {
+			_ = s.feed.panicked(ctx, p) // the end of the stream has the reflector begin another
+		}
+	}()
 	for {
 		ev, ok := s.next(ctx)
 		if !ok || !s.note(ctx, ev) {

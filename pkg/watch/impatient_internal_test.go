@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+)
+
+// tripper is a function as a round tripper.
+type tripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements [http.RoundTripper].
+func (t tripper) RoundTrip(req *http.Request) (*http.Response, error) { return t(req) }
+
+// A body that tells whether it was closed.
+type body struct {
+	io.Reader
+	closed *atomic.Int64
+}
+
+// Close implements [io.Closer].
+func (b body) Close() error {
+	b.closed.Add(1)
+	return nil
+}
+
+// TestImpatient has requests hang below, as with a credential plugin that never
+// ends: each ends with its context, and there is a bound to what hangs on.
+func TestImpatient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var begun, closed atomic.Int64
+		plugin := make(chan struct{})
+		below := tripper(func(*http.Request) (*http.Response, error) {
+			begun.Add(1)
+			<-plugin
+			return &http.Response{StatusCode: http.StatusOK, Body: body{strings.NewReader("late"), &closed}}, nil
+		})
+		rt := impatientTripper{below, new(atomic.Int64)}
+		trip := func(ctx context.Context) (string, error) {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api.test/", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := rt.RoundTrip(req)
+			if err != nil {
+				return "", err
+			}
+			defer func() { _ = resp.Body.Close() }()
+			text, err := io.ReadAll(resp.Body)
+			return string(text), err
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		for i := range maxAbandoned + 3 {
+			want := context.Canceled
+			if i >= maxAbandoned {
+				want = errHanging
+			}
+			if _, err := trip(gone); !errors.Is(err, want) {
+				t.Errorf("request %d: %v, want %v", i, err, want)
+			}
+		}
+		synctest.Wait()
+		if n := begun.Load(); n != maxAbandoned {
+			t.Errorf("%d requests were begun, want %d", n, maxAbandoned)
+		}
+		close(plugin)
+		synctest.Wait()
+		if n := closed.Load(); n != maxAbandoned {
+			t.Errorf("%d late answers were closed, want %d", n, maxAbandoned)
+		}
+		if text, err := trip(t.Context()); text != "late" || err != nil {
+			t.Errorf("after the plugin has ended: %q, %v", text, err)
+		}
+	})
+}
