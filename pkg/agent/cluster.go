@@ -324,10 +324,14 @@ func (c *cluster) synced(ctx context.Context, patience time.Duration) error {
 
 // why says what keeps the source from being in sync.
 func (c *cluster) why() string {
-	for _, kind := range c.source.Stats().Kinds {
+	told := c.source.Stats()
+	for _, kind := range told.Kinds {
 		if !kind.Synced && kind.LastError != "" {
 			return zone.Kinds()[kind.Kind] + ": " + kind.LastError
 		}
+	}
+	if !told.Follow.Synced && told.Follow.LastError != "" {
+		return "central.service: " + told.Follow.LastError
 	}
 	return "nothing was heard yet"
 }
