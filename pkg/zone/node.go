@@ -51,8 +51,12 @@ func (n *node) findTwins(before bool, changed *slice) {
 }
 
 // hasTwins tells whether an address or own name of s occurs again in s or in
-// another slice of the node.
+// another slice of the node. An own name that spells an address counts as one that
+// does: the endpoint with that address may have no other name.
 func (n *node) hasTwins(s *slice) bool {
+	if s.spells() {
+		return true
+	}
 	for e := range s.count() {
 		if e > 0 && s.addr(e) == s.addr(e-1) {
 			return true
@@ -64,6 +68,18 @@ func (n *node) hasTwins(s *slice) bool {
 		}
 	}
 	return slices.ContainsFunc(n.slices, func(o *slice) bool { return o != s && s.meets(o) })
+}
+
+// spells tells whether an own name is the name of an address.
+func (s *slice) spells() bool {
+	var label [64]byte
+	var addr [16]byte
+	for k := range int(s.named) {
+		if spelledAddr(label[:copy(label[:], s.label(s.ordered(k)))], &addr) != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // meets tells whether two slices have an address or an own name in common.

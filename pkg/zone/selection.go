@@ -30,13 +30,22 @@ const (
 func (sel selection) ofLabel(label []byte) selection {
 	sel.by, sel.label, sel.octets = selectedByName, label, 0
 	var buf [16]byte
-	if addr := parseDashed(label, &buf); addr != nil {
-		var text [maxDashed + 1]byte
-		if string(appendDashed(text[:0], addr)) == string(label) { // a name has one spelling
-			sel.octets = copy(sel.addr[:], addr)
-		}
-	}
+	sel.octets = copy(sel.addr[:], spelledAddr(label, &buf))
 	return sel
+}
+
+// spelledAddr is the address whose name label is, in buf; nil: none. An address has
+// one name, though other labels could be read as it.
+func spelledAddr(label []byte, buf *[16]byte) []byte {
+	addr := parseDashed(label, buf)
+	if addr == nil {
+		return nil
+	}
+	var text [maxDashed + 1]byte
+	if string(appendDashed(text[:0], addr)) != string(label) {
+		return nil
+	}
+	return addr
 }
 
 // ofAddr is the selection narrowed to the entries with the address.
