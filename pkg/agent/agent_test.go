@@ -113,6 +113,17 @@ func status(t *testing.T, a *agent.Agent) agent.Status {
 	return s
 }
 
+// counted is the status once so many queries are counted: a batch is, after its
+// replies were sent.
+func counted(t *testing.T, a *agent.Agent, queries uint64) (s agent.Status) {
+	t.Helper()
+	eventually(t, "not all queries are counted", func() bool {
+		s = status(t, a)
+		return s.Queries.Total >= queries
+	})
+	return s
+}
+
 func TestServes(t *testing.T) {
 	t.Parallel()
 	up := upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1"))
@@ -123,7 +134,7 @@ func TestServes(t *testing.T) {
 			t.Errorf("over %s:\n%s", network, r)
 		}
 	}
-	s := status(t, a)
+	s := counted(t, a, 3)
 	if s.Queries.Total != 3 || s.Queries.BySource["cache"] != 2 || s.Queries.BySource["upstream"] != 1 ||
 		s.Version != "v1" || s.Cache.Entries != 1 || len(s.Upstreams) != 1 || s.Upstreams[0].Requests != 1 || s.Upstreams[0].Latency == "unknown" {
 		t.Errorf("status %+v", s)

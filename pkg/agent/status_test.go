@@ -50,7 +50,7 @@ func TestStatusOfFailures(t *testing.T) {
 	if r := ask(t, a, "udp", "www.test."); r.Rcode != dns.RcodeServerFailure {
 		t.Fatalf("got\n%s", r)
 	}
-	if got := status(t, a).Queries; got.HitRatio != "0.0 %" || got.Total != 1 || got.BySource["failure"] != 1 {
+	if got := counted(t, a, 1).Queries; got.HitRatio != "0.0 %" || got.Total != 1 || got.BySource["failure"] != 1 {
 		t.Errorf("after a failure: %+v", got)
 	}
 }
@@ -72,7 +72,7 @@ func TestStatusOfManifests(t *testing.T) {
 		t.Errorf("got\n%s", r)
 	}
 
-	s := status(t, a)
+	s := counted(t, a, 1)
 	c := s.Cluster
 	if c == nil {
 		t.Fatalf("no cluster in %+v", s)
@@ -159,7 +159,7 @@ func TestNotReady(t *testing.T) {
 	if r.Rcode != dns.RcodeServerFailure {
 		t.Errorf("got\n%s\nwant SERVFAIL, never a denial", r)
 	}
-	if got := status(t, a).Queries.HitRatio; got != "0.0 %" {
+	if got := counted(t, a, 1).Queries.HitRatio; got != "0.0 %" {
 		t.Errorf("hit ratio %s after one SERVFAIL of the zone, want 0.0 %%", got)
 	}
 }
