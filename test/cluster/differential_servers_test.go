@@ -3,7 +3,6 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -12,13 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // startCoreDNS runs CoreDNS with options of its plugin kubernetes, and with forwarding to the upstream.
@@ -42,9 +41,9 @@ func startCoreDNS(t *testing.T, c *kubetest.Cluster, options []string, upstream 
 
 // startResolver runs `node-cache resolver` with settings of its cluster zone, and with forwarding to the upstream. It
 // returns once the cluster zone is in sync.
-func startResolver(t *testing.T, c *kubetest.Cluster, binary string, settings []string, upstream netip.AddrPort) netip.AddrPort {
+func startResolver(t *testing.T, c *kubetest.Cluster, settings []string, upstream netip.AddrPort) netip.AddrPort {
 	t.Helper()
-	addr, admin := spareAddr(t), spareAddr(t)
+	addr, admin := proctest.FreeAddr(t), proctest.FreeAddr(t)
 	var lines strings.Builder
 	for _, s := range append([]string{fmt.Sprintf("kubeconfig: %q", c.Kubeconfig(kubetest.Admin))}, settings...) {
 		fmt.Fprintf(&lines, "  %s\n", s)
@@ -59,20 +58,9 @@ cluster:
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	runProgram(t, binary, "resolver", "--config", file)
+	proctest.Start(t, "node-cache resolver", exec.Command(nodeCache, "resolver", "--config", file))
 	await(t, "node-cache is ready", func() bool { return isReady(t, admin) })
 	return addr
-}
-
-// buildNodeCache builds the program for a test.
-func buildNodeCache(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "node-cache")
-	args := []string{"build", "-buildvcs=false", "-trimpath", "-o", path, "../../cmd/node-cache"}
-	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		t.Fatalf("building node-cache: %v\n%s", err, out)
-	}
-	return path
 }
 
 // isReady asks the admin server.
@@ -92,30 +80,10 @@ func isReady(t *testing.T, admin netip.AddrPort) bool {
 	return answer.StatusCode == http.StatusOK
 }
 
-// runProgram runs a program until the test ends, and shows what it wrote if the test failed.
-func runProgram(t *testing.T, path string, args ...string) {
-	t.Helper()
-	var out bytes.Buffer // read once the program has ended
-	cmd := exec.Command(path, args...)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if t.Failed() {
-			text := out.String()
-			t.Logf("%s wrote:\n%s", filepath.Base(path), text[max(0, len(text)-8<<10):])
-		}
-	})
-}
-
 // startUpstream serves the names that are no cluster's. It knows example.test and denies everything else.
 func startUpstream(t *testing.T) netip.AddrPort {
 	t.Helper()
-	addr := spareAddr(t)
+	addr := proctest.FreeAddr(t)
 	records := make(map[string][]dns.RR)
 	for zp := dns.NewZoneParser(strings.NewReader(outsideRecords()), "example.test.", ""); ; {
 		rr, ok := zp.Next()

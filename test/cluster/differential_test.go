@@ -72,7 +72,7 @@ func TestDifferential(t *testing.T) {
 	kubetest.Apply(t, c, objects...)
 	waitForSlices(t, c, objects)
 	d := differential{
-		cluster: c, binary: buildNodeCache(t), upstream: startUpstream(t),
+		cluster: c, upstream: startUpstream(t),
 		total: tally{reasons: map[string]int{}},
 	}
 	list := subjects(append(objects, kubernetesService()))
@@ -103,7 +103,6 @@ func TestDifferential(t *testing.T) {
 // A differential is a run of the test.
 type differential struct {
 	cluster  *kubetest.Cluster
-	binary   string // node-cache
 	upstream netip.AddrPort
 	total    tally
 	variants int // that ran
@@ -114,7 +113,7 @@ func (d *differential) start(t *testing.T, v *variant) pair {
 	t.Helper()
 	return pair{
 		them: startCoreDNS(t, d.cluster, v.coredns, d.upstream),
-		us:   startResolver(t, d.cluster, d.binary, v.settings, d.upstream),
+		us:   startResolver(t, d.cluster, v.settings, d.upstream),
 	}
 }
 

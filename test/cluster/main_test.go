@@ -6,11 +6,11 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 var (
@@ -39,12 +39,8 @@ func run(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	nodeCache = filepath.Join(dir, "node-cache")
-	args := []string{"build", "-buildvcs=false", "-trimpath", "-o", nodeCache}
-	if os.Getenv("E2E_RACE") != "" {
-		args = append(args, "-race")
-	}
-	if out, err := exec.Command("go", append(args, "../../cmd/node-cache")...).CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "building node-cache: %v\n%s", err, out)
+	if err := proctest.Build(nodeCache); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()

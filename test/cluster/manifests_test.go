@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // examples is the folder that `make run` runs with.
@@ -27,7 +29,7 @@ func startExamples(t *testing.T) (n *node, folder string) {
 	if err := os.CopyFS(dir, os.DirFS(examples)); err != nil {
 		t.Fatal(err)
 	}
-	n = &node{settings: settings{addr: spareAddr(t), admin: spareAddr(t)}, config: filepath.Join(dir, "node-cache.yaml")}
+	n = &node{settings: settings{addr: proctest.FreeAddr(t), admin: proctest.FreeAddr(t)}, config: filepath.Join(dir, "node-cache.yaml")}
 	text := readFile(t, n.config)
 	for old, now := range map[string]string{
 		"port: 1053":       fmt.Sprintf("port: %d", n.settings.addr.Port()),
@@ -39,7 +41,7 @@ func startExamples(t *testing.T) (n *node, folder string) {
 		text = strings.Replace(text, old, now, 1)
 	}
 	writeFile(t, n.config, text+fmt.Sprintf("admin: {address: %q}\n", n.settings.admin))
-	n.process = startProcess(t, "node-cache agent", nil, nodeCache, "agent", "--config", n.config)
+	n.Process = proctest.Start(t, "node-cache agent", exec.Command(nodeCache, "agent", "--config", n.config))
 	t.Cleanup(func() { n.stop(t) })
 	n.awaitReady(t)
 	return n, filepath.Join(dir, "cluster")
@@ -180,7 +182,7 @@ spec: {clusterIP: 10.96.20.2}
 		t.Errorf("/status names the problems %+v, want that there are some with the manifests", s.Problems)
 	}
 	for file := range files {
-		if !strings.Contains(n.output.String(), file) {
+		if !strings.Contains(n.Stderr.String(), file) {
 			t.Errorf("the log does not name %s", file)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // Where the central resolvers are, in the namespace of the test. The last is behind the address of their service, as
@@ -37,7 +38,7 @@ func TestModes(t *testing.T) { //nolint:tparallel // they count the queries of t
 	kubetest.Apply(t, m.cluster,
 		inNamespace("kube-system", newSlice("kube-dns", "kube-dns-old", nil)), // one without a port says nothing
 		newSlice("web", "web-1", slicePorts("http:8080"), endpoint("10.1.3.1")))
-	m.corp = spareAddr(t)
+	m.corp = proctest.FreeAddr(t)
 	serve(t, m.corp, corpAnswer)
 	m.api = kubeconfig(m.cluster.Kubeconfig(kubetest.Admin))
 	m.resolvers = map[string]*node{}
@@ -86,7 +87,7 @@ func (m *modes) asked(t *testing.T) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
 	for pod, n := range m.resolvers {
-		if !n.ended() {
+		if !n.Ended() {
 			counts[pod] = n.status(t).Queries.Total
 		}
 	}
@@ -228,13 +229,13 @@ func (m *modes) localByService(t *testing.T) {
 			asked: []string{firstPod}, also: []string{secondPod}, // which is not trusted for a while since it hung
 			then: func() {
 				m.resolvers[firstPod].killed = true
-				m.resolvers[firstPod].kill()
+				m.resolvers[firstPod].Kill()
 				time.Sleep(2 * time.Second)
 			},
 		},
 		{name: "all that are ready are dead", endpoints: []discoveryv1.Endpoint{endpoint(firstPod)}, asked: []string{lastPod}},
 	} {
-		if m.resolvers[firstPod].ended() && strings.HasPrefix(step.name, "the first comes") {
+		if m.resolvers[firstPod].Ended() && strings.HasPrefix(step.name, "the first comes") {
 			m.resolvers[firstPod] = m.startResolver(t, firstPod)
 		}
 		since := m.asked(t)
@@ -251,9 +252,9 @@ func (m *modes) localByService(t *testing.T) {
 
 // hang has node-cache do nothing for a while.
 func (n *node) hang() {
-	n.signal(syscall.SIGSTOP)
+	n.Signal(syscall.SIGSTOP)
 	time.Sleep(3 * time.Second)
-	n.signal(syscall.SIGCONT)
+	n.Signal(syscall.SIGCONT)
 }
 
 // onlyAsked waits until each of the wanted resolvers has been asked since the counts were taken, and for a second none but
@@ -275,6 +276,6 @@ func (m *modes) onlyAsked(t *testing.T, n *node, since map[string]int, want []st
 		}
 		return len(strays)+len(missing) == 0
 	}, func() string {
-		return fmt.Sprintf("%q are asked, %q are not; %s knows of %v", strays, missing, n.name, n.status(t).tries())
+		return fmt.Sprintf("%q are asked, %q are not; %s knows of %v", strays, missing, n.Name, n.status(t).tries())
 	})
 }

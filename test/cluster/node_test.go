@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +18,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // settings are the parts of a configuration that tests choose.
@@ -57,7 +60,7 @@ func central(addr netip.AddrPort) string { return fmt.Sprintf("central: {address
 
 // node is a running node-cache, an agent or a resolver.
 type node struct {
-	*process
+	*proctest.Process
 	settings settings
 	config   string // path of its configuration file
 	killed   bool   // by the test
@@ -71,19 +74,21 @@ func startNode(t *testing.T, s settings) *node {
 		s.command = "agent"
 	}
 	if !s.addr.IsValid() {
-		s.addr = spareAddr(t)
+		s.addr = proctest.FreeAddr(t)
 	}
 	if !s.root.IsValid() {
-		s.root = spareAddr(t)
+		s.root = proctest.FreeAddr(t)
 	}
-	s.admin = spareAddr(t)
+	s.admin = proctest.FreeAddr(t)
 	n := &node{settings: s, config: filepath.Join(t.TempDir(), "config.yaml")}
 	n.write(t)
-	n.process = startProcess(t, "node-cache "+s.command, s.env, nodeCache, s.command, "--config", n.config)
+	cmd := exec.Command(nodeCache, s.command, "--config", n.config)
+	cmd.Env = append(os.Environ(), s.env...)
+	n.Process = proctest.Start(t, "node-cache "+s.command, cmd)
 	t.Cleanup(func() { n.stop(t) })
 	await(t, "the admin server answers", func() bool {
-		if n.ended() {
-			t.Fatalf("node-cache ended: %v", n.err)
+		if n.Ended() {
+			t.Fatalf("node-cache ended: %v", n.Err())
 		}
 		code, _, err := n.get("/livez")
 		return err == nil && code == http.StatusOK
@@ -129,15 +134,15 @@ func writeFile(t *testing.T, path, text string) {
 // stop asks node-cache to end and expects a clean exit. Stopping twice is harmless.
 func (n *node) stop(t *testing.T) {
 	t.Helper()
-	if !n.ended() {
-		n.signal(syscall.SIGTERM)
+	if !n.Ended() {
+		n.Signal(syscall.SIGTERM)
 	}
-	if err := n.wait(t, 20*time.Second); err != nil && !n.killed {
-		t.Errorf("%s ended with %v, want a clean exit", n.name, err)
+	if err := n.Wait(t, 20*time.Second); err != nil && !n.killed {
+		t.Errorf("%s ended with %v, want a clean exit", n.Name, err)
 	}
 	for _, bad := range []string{"DATA RACE", "panic", "goroutine 1 ["} {
-		if strings.Contains(n.output.String(), bad) {
-			t.Errorf("%s wrote %q", n.name, bad)
+		if strings.Contains(n.Stderr.String(), bad) {
+			t.Errorf("%s wrote %q", n.Name, bad)
 		}
 	}
 }

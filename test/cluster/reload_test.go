@@ -9,6 +9,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // testReload changes the cluster section of a running agent, while names are asked for that no change may touch.
@@ -101,7 +102,7 @@ func (n *node) reloadAway(t *testing.T, c *kubetest.Cluster) {
 // unreachable is a kubeconfig that leads to a port where nobody listens.
 func unreachable(t *testing.T, c *kubetest.Cluster) string {
 	t.Helper()
-	path, err := c.KubeconfigAt(kubetest.Admin, spareAddr(t))
+	path, err := c.KubeconfigAt(kubetest.Admin, proctest.FreeAddr(t))
 	if err != nil {
 		t.Fatal(err)
 	}

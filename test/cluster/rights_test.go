@@ -51,7 +51,7 @@ func testRights(t *testing.T, c *kubetest.Cluster) {
 		if !namesProblem(s, kind, resource) {
 			t.Errorf("/status names no problem with %s: %+v", kind, s.Problems)
 		}
-		if log := n.output.String(); !strings.Contains(log, "reason=forbidden") || !strings.Contains(log, "resource="+resource) {
+		if log := n.Stderr.String(); !strings.Contains(log, "reason=forbidden") || !strings.Contains(log, "resource="+resource) {
 			t.Errorf("the log does not say that %s are forbidden", resource)
 		}
 	}

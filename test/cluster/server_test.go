@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // The names that the tests of faults ask for.
@@ -67,7 +68,7 @@ func steady() []inquiry {
 // startCentral stands for a central resolver that gives every name the same address, so that its answers are known.
 func startCentral(t *testing.T) netip.AddrPort {
 	t.Helper()
-	addr := spareAddr(t)
+	addr := proctest.FreeAddr(t)
 	serve(t, addr, func(q *dns.Msg) *dns.Msg {
 		m := new(dns.Msg).SetReply(q)
 		if q.Question[0].Qtype == dns.TypeA {

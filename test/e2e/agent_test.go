@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // settings are the parts of a configuration that tests choose.
@@ -34,7 +36,7 @@ func (s settings) yaml() string {
 
 // agent is a running node-cache.
 type agent struct {
-	*process
+	*proctest.Process
 	settings settings
 	config   string // path of its configuration file
 	addr     string // where it answers queries
@@ -72,11 +74,11 @@ func launch(t *testing.T, s settings, cmd *exec.Cmd, config string) *agent {
 		addr:     fmt.Sprintf("%s:%d", s.address, s.port),
 		admin:    fmt.Sprintf("http://127.0.0.1:%d", s.admin),
 	}
-	a.process = start(t, "node-cache", cmd)
+	a.Process = proctest.Start(t, "node-cache", cmd)
 	t.Cleanup(func() { a.stop(t) })
 	eventually(t, 10*time.Second, "node-cache is ready", func() bool {
-		if a.ended() {
-			t.Fatalf("node-cache ended: %v", a.err)
+		if a.Ended() {
+			t.Fatalf("node-cache ended: %v", a.Err())
 		}
 		status, _, err := a.get("/readyz")
 		return err == nil && status == http.StatusOK
@@ -87,14 +89,14 @@ func launch(t *testing.T, s settings, cmd *exec.Cmd, config string) *agent {
 // stop asks the agent to end and expects a clean exit. Stopping twice is harmless.
 func (a *agent) stop(t *testing.T) {
 	t.Helper()
-	if !a.ended() {
-		a.signal(syscall.SIGTERM)
+	if !a.Ended() {
+		a.Signal(syscall.SIGTERM)
 	}
-	if err := a.wait(t, 15*time.Second); err != nil {
+	if err := a.Wait(t, 15*time.Second); err != nil {
 		t.Errorf("node-cache ended with %v, want a clean exit", err)
 	}
 	for _, bad := range []string{"DATA RACE", "panic: ", "panicked", "goroutine 1 ["} {
-		if strings.Contains(a.stderr.String(), bad) {
+		if strings.Contains(a.Stderr.String(), bad) {
 			t.Errorf("node-cache wrote %q to stderr", bad)
 		}
 	}
@@ -137,7 +139,7 @@ func (a *agent) statusNumber(t *testing.T, part, key string) int {
 // rss is the agent's resident memory in bytes.
 func (a *agent) rss(t *testing.T) int64 {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))
 	if err != nil {
 		t.Fatal(err)
 	}

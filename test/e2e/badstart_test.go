@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // oneProblem is what a start that cannot be says on stderr, and all that it says.
@@ -22,12 +24,12 @@ var oneProblem = regexp.MustCompile(`^node-cache: [^\n]+: [^\n]+\nhint: [^\n]+\n
 // failToStart runs a command that must soon end with exit code 1, and returns its stderr.
 func failToStart(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
-	p := start(t, "node-cache", cmd)
+	p := proctest.Start(t, "node-cache", cmd)
 	var exit *exec.ExitError
-	if err := p.wait(t, 10*time.Second); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+	if err := p.Wait(t, 10*time.Second); !errors.As(err, &exit) || exit.ExitCode() != 1 {
 		t.Errorf("ended with %v, want exit code 1", err)
 	}
-	return p.stderr.String()
+	return p.Stderr.String()
 }
 
 // agentCommand is the agent with a configuration file.
@@ -165,7 +167,7 @@ func TestCommands(t *testing.T) {
 		args []string
 		want []string // parts of stdout
 	}{
-		{name: "version", args: []string{"version"}, want: []string{"e2e"}},
+		{name: "version", args: []string{"version"}, want: []string{"test"}},
 		{name: "check", args: []string{"check", a.config}, want: []string{a.config}},
 		{name: "query", args: []string{"query", "--server", a.addr, "host.e2e.test"}, want: []string{"192.0.2.10"}},
 		{name: "query over TCP", args: []string{"query", "--server", a.addr, "--tcp", "mail.e2e.test", "MX"}, want: []string{"mx1.e2e.test.", "mx2.e2e.test."}},

@@ -77,7 +77,7 @@ func TestFailover(t *testing.T) {
 					t.Fatalf("with both upstreams: %s", dns.RcodeToString[r.Rcode])
 				}
 			}
-			unbound.signal(tt.signal)
+			unbound.Signal(tt.signal)
 			for i := range 20 {
 				r, took := ask(t, a.addr, fmt.Sprintf("after%d.wild.e2e.test.", i))
 				if r.Rcode != dns.RcodeSuccess || len(r.Answer) != 1 || took > 2*time.Second {
@@ -109,18 +109,18 @@ func TestAllUpstreamsDead(t *testing.T) {
 		}
 	}
 	for _, s := range []*nameServer{first, second} {
-		s.signal(syscall.SIGSTOP)
+		s.Signal(syscall.SIGSTOP)
 	}
 	failing("silent.wild.e2e.test.")
 	for _, s := range []*nameServer{first, second} {
-		s.signal(syscall.SIGCONT)
+		s.Signal(syscall.SIGCONT)
 	}
 	eventually(t, 10*time.Second, "names resolve again", func() bool {
 		r, _ := ask(t, a.addr, fmt.Sprintf("back%d.wild.e2e.test.", time.Now().UnixNano()))
 		return r.Rcode == dns.RcodeSuccess
 	})
 	for _, s := range []*nameServer{first, second} {
-		s.kill()
+		s.Kill()
 	}
 	failing("killed.wild.e2e.test.")
 	host, port := splitPort(t, first.addr)

@@ -52,8 +52,8 @@ func TestHostilePackets(t *testing.T) {
 	if most > hostileRSS {
 		t.Errorf("%d bytes resident, want at most %d", most, hostileRSS)
 	}
-	if asked == 0 || a.ended() {
-		t.Errorf("asked %d times, ended: %t", asked, a.ended())
+	if asked == 0 || a.Ended() {
+		t.Errorf("asked %d times, ended: %t", asked, a.Ended())
 	}
 }
 

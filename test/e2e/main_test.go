@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // nodeCache is the path of the binary under test, set by TestMain.
@@ -40,13 +42,8 @@ func run(m *testing.M) int {
 
 // build compiles node-cache into dir, which every user may then enter: one test starts the binary as nobody.
 func build(dir string) error {
-	args := []string{"build", "-buildvcs=false", "-trimpath", "-ldflags", "-X main.version=e2e", "-o", nodeCache}
-	if os.Getenv("E2E_RACE") != "" {
-		args = append(args, "-race")
-	}
-	out, err := exec.Command("go", append(args, "../../cmd/node-cache")...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("building node-cache: %w\n%s", err, out)
+	if err := proctest.Build(nodeCache); err != nil {
+		return err
 	}
 	return os.Chmod(dir, 0o755)
 }

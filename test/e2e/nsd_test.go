@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // nameServer is a running NSD or unbound.
 type nameServer struct {
-	*process
+	*proctest.Process
 	addr string // IP:port, for UDP and TCP
 }
 
@@ -59,7 +61,7 @@ remote-control:
 	}
 	file := writeFile(t, filepath.Join(dir, "nsd.conf"), conf.String())
 	s := &nameServer{addr: fmt.Sprintf("%s:%d", address, port)}
-	s.process = start(t, "nsd", exec.Command(nsd, "-d", "-c", file))
+	s.Process = proctest.Start(t, "nsd", exec.Command(nsd, "-d", "-c", file))
 	s.waitReady(t)
 	return s
 }
@@ -88,7 +90,7 @@ remote-control:
   control-enable: no
 `, port, strings.Replace(forwardTo, ":", "@", 1)))
 	s := &nameServer{addr: fmt.Sprintf("127.0.0.1:%d", port)}
-	s.process = start(t, "unbound", exec.Command(unbound, "-d", "-c", file))
+	s.Process = proctest.Start(t, "unbound", exec.Command(unbound, "-d", "-c", file))
 	s.waitReady(t)
 	return s
 }
@@ -97,9 +99,9 @@ remote-control:
 func (s *nameServer) waitReady(t *testing.T) {
 	t.Helper()
 	client := dns.Client{Timeout: 500 * time.Millisecond}
-	eventually(t, 10*time.Second, s.name+" answers", func() bool {
-		if s.ended() {
-			t.Fatalf("%s ended: %v", s.name, s.err)
+	eventually(t, 10*time.Second, s.Name+" answers", func() bool {
+		if s.Ended() {
+			t.Fatalf("%s ended: %v", s.Name, s.Err())
 		}
 		q := new(dns.Msg).SetQuestion("e2e.test.", dns.TypeSOA)
 		r, _, err := client.Exchange(q, s.addr)

@@ -173,7 +173,7 @@ func TestReload(t *testing.T) {
 	if got := freshTag(t, a); got != "192.0.2.2" {
 		t.Errorf("with a broken file: %s, want the answer of the running plan", got)
 	}
-	if log := a.stderr.String(); !strings.Contains(log, "cache.sise") {
+	if log := a.Stderr.String(); !strings.Contains(log, "cache.sise") {
 		t.Error("the log does not say what is wrong with the file")
 	}
 	if _, page, _ := a.get("/status"); !strings.Contains(page, "cache.sise") {

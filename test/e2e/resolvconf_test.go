@@ -76,7 +76,7 @@ func TestOwnAddressLeftOut(t *testing.T) {
 			t.Fatalf("answer %s, want 192.0.2.2 from the server that is left", got)
 		}
 	}
-	if log := a.stderr.String(); !strings.Contains(log, "127.0.0.1") || !strings.Contains(strings.ToLower(log), "warn") {
+	if log := a.Stderr.String(); !strings.Contains(log, "127.0.0.1") || !strings.Contains(strings.ToLower(log), "warn") {
 		t.Error("no warning about the agent's own address")
 	}
 	// With nothing but the agent itself in the list queries fail at once, and the process lives until there is more.
@@ -107,7 +107,7 @@ func TestWithoutConfiguration(t *testing.T) {
 			t.Errorf("dig %s (-want +got):\n%s", transport, diff)
 		}
 	}
-	if out := a.stdout.String(); !strings.Contains(out, "dig @127.0.0.1 -p 1053") {
+	if out := a.Stdout.String(); !strings.Contains(out, "dig @127.0.0.1 -p 1053") {
 		t.Errorf("stdout does not tell what to type:\n%s", out)
 	}
 }

@@ -45,7 +45,7 @@ func TestStopAnswersWhatIsInFlight(t *testing.T) {
 		}
 		return len(names) == queries
 	})
-	a.signal(syscall.SIGTERM)
+	a.Signal(syscall.SIGTERM)
 	time.Sleep(200 * time.Millisecond) // the agent is stopping, and the answers come only now
 	close(release)
 	wg.Wait()

@@ -19,6 +19,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // startCluster runs node-cache with a zone made of the manifests in a folder, which 127.0.0.1 may transfer.
@@ -218,7 +220,7 @@ zone:
   max-retry-time: 1
 `, port, dir, strings.Replace(primary, ":", "@", 1)))
 	s := &nameServer{addr: fmt.Sprintf("127.0.0.1:%d", port)}
-	s.process = start(t, "nsd", exec.Command(nsd, "-d", "-c", conf))
+	s.Process = proctest.Start(t, "nsd", exec.Command(nsd, "-d", "-c", conf))
 	return s
 }
 
@@ -232,8 +234,8 @@ func TestTransferToNSD(t *testing.T) {
 		t.Helper()
 		var diff string
 		eventually(t, 20*time.Second, "NSD serves the zone "+when, func() bool {
-			if nsd.ended() {
-				t.Fatalf("nsd ended: %v\n%s", nsd.err, nsd.stderr.tail())
+			if nsd.Ended() {
+				t.Fatalf("nsd ended: %v\n%s", nsd.Err(), nsd.Stderr.String())
 			}
 			ours, records, err := pull(a.addr)
 			if err != nil {
@@ -356,7 +358,7 @@ func TestTransferAtStop(t *testing.T) {
 			t.Fatalf("after %d of %d records: %v", got, len(records), err)
 		}
 		if got == 0 {
-			a.signal(syscall.SIGTERM)
+			a.Signal(syscall.SIGTERM)
 		}
 		got += len(m.Answer)
 		for _, rr := range m.Answer {

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proctest
+
+import (
+	"bytes"
+	"sync"
+)
+
+// Output collects what a program writes while a test reads it. The zero value is
+// ready.
+type Output struct {
+	mu  sync.Mutex // guards buf
+	buf bytes.Buffer
+}
+
+// Write implements [io.Writer].
+func (o *Output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(b)
+}
+
+// String is all that was written so far.
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// tail is the end of the output, which is where a failure stands.
+func (o *Output) tail() string {
+	const most = 16 << 10
+	text := o.String()
+	if len(text) > most {
+		return "…" + text[len(text)-most:]
+	}
+	return text
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proctest
+
+import (
+	"context"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A Process is a started program in a process group of its own, whose members die
+// with the test.
+type Process struct {
+	Name   string
+	Stdout Output
+	Stderr Output
+
+	cmd  *exec.Cmd
+	done chan struct{} // closed once the program has ended
+	err  error         // how it ended; to be read once done is closed
+}
+
+// Start starts cmd and calls it name. Its output is shown if the test fails.
+func Start(t *testing.T, name string, cmd *exec.Cmd) *Process {
+	t.Helper()
+	p := &Process{Name: name, cmd: cmd, done: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = &p.Stdout, &p.Stderr
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("starting %s: %v", name, err)
+	}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s wrote to stdout:\n%s\nand to stderr:\n%s", name, p.Stdout.tail(), p.Stderr.tail())
+		}
+		p.Kill()
+	})
+	return p
+}
+
+// PID is the program's process ID.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Signal sends a signal to the whole group, because servers fork. A group that has
+// ended needs none.
+func (p *Process) Signal(s syscall.Signal) { _ = syscall.Kill(-p.PID(), s) }
+
+// Kill ends the group at once, stopped or not, and waits for it.
+func (p *Process) Kill() {
+	p.Signal(syscall.SIGKILL)
+	<-p.done
+}
+
+// Ended reports whether the program has ended.
+func (p *Process) Ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Err is how a program ended that has; nil while it runs.
+func (p *Process) Err() error {
+	if !p.Ended() {
+		return nil
+	}
+	return p.err
+}
+
+// Wait waits for the program to end by itself and returns how it did. After limit
+// the test has failed.
+func (p *Process) Wait(t *testing.T, limit time.Duration) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), limit) // also in a clean-up
+	defer cancel()
+	select {
+	case <-p.done:
+		return p.err
+	case <-ctx.Done():
+		t.Fatalf("%s still runs after %s", p.Name, limit)
+		return nil
+	}
+}
