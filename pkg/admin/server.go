@@ -35,12 +35,15 @@ const (
 
 // Config is what a server is made from.
 type Config struct {
-	Addr    netip.AddrPort // port 0: the kernel chooses
-	Metrics http.Handler   // serves /metrics
-	Ready   func() error   // nil error: ready to serve; else its text is the body of a 503
-	Live    func() error   // as Ready, for "need not be restarted"; nil func: always alive
-	Status  func() any     // rendered as JSON or as text; see [Server.Handler]
-	Log     *slog.Logger   // nil: silent
+	Addr netip.AddrPort // port 0: the kernel chooses
+	// FreeBind lets Listen bind an address that no link of the machine has yet, and
+	// that may go and come back while the server runs. Of Linux only.
+	FreeBind bool
+	Metrics  http.Handler // serves /metrics
+	Ready    func() error // nil error: ready to serve; else its text is the body of a 503
+	Live     func() error // as Ready, for "need not be restarted"; nil func: always alive
+	Status   func() any   // rendered as JSON or as text; see [Server.Handler]
+	Log      *slog.Logger // nil: silent
 }
 
 // Stats counts since the start.
@@ -106,9 +109,7 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 func (s *Server) Listen(ctx context.Context) error {
 	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error
-		if e := raw.Control(func(fd uintptr) {
-			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
-		}); e != nil {
+		if e := raw.Control(func(fd uintptr) { err = s.setOptions(int(fd)) }); e != nil {
 			return e
 		}
 		return err
@@ -119,6 +120,15 @@ func (s *Server) Listen(ctx context.Context) error {
 	}
 	s.listener = listener
 	return nil
+}
+
+func (s *Server) setOptions(fd int) error {
+	if s.cfg.FreeBind {
+		if err := bindFreely(fd, s.cfg.Addr.Addr()); err != nil {
+			return err
+		}
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 }
 
 // network names the family, so that 0.0.0.0 is not taken for both.

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +19,7 @@ import (
 // TCPConfig is what a TCP server is made from. A zero value takes the default.
 type TCPConfig struct {
 	Addr     netip.AddrPort // what Listen binds
+	FreeBind bool           // Listen binds Addr though no link of the machine has it yet, and it may go and come back; of Linux only
 	Listener net.Listener   // given: used as it is in place of Addr, and closed by Run
 	Handler  Handler        // required
 
@@ -132,7 +132,7 @@ func (t *TCP) Listen(ctx context.Context) error {
 		return nil
 	}
 	lc := net.ListenConfig{
-		Control:   shareTCPPort,
+		Control:   controlled(t.setOptions),
 		KeepAlive: -1, // sessions end by their own time-outs long before a probe would tell
 	}
 	ln, err := lc.Listen(ctx, network("tcp", t.cfg.Addr), t.cfg.Addr.String())
@@ -143,15 +143,15 @@ func (t *TCP) Listen(ctx context.Context) error {
 	return nil
 }
 
-// shareTCPPort lets the next agent bind the port while this one still serves.
-func shareTCPPort(_, _ string, raw syscall.RawConn) error {
-	var err error
-	if e := raw.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
-	}); e != nil {
-		return e
+// setOptions prepares the listening socket. It lets the next agent bind the port
+// while this one still serves.
+func (t *TCP) setOptions(fd int) error {
+	if t.cfg.FreeBind {
+		if err := bindFreely(fd, t.cfg.Addr.Addr()); err != nil {
+			return err
+		}
 	}
-	return err
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 }
 
 // Addr is the address that is served, with the port the kernel chose if port 0

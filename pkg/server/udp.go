@@ -37,6 +37,9 @@ type UDPConfig struct {
 	Handler Handler
 	Readers int           // sockets, each with a reader; 0: one per CPU Go may use
 	Drain   time.Duration // longest wait at the end for replies that are due; 0: 5 s
+	// FreeBind lets Listen bind an address that no link of the machine has yet, and
+	// that may go and come back while the server runs. Of Linux only.
+	FreeBind bool
 	// Portable takes the reader that needs no recvmmsg, which is otherwise for
 	// systems without it.
 	Portable bool
@@ -46,7 +49,8 @@ type UDPConfig struct {
 // UDP serves one UDP address through several sockets that share its port.
 type UDP struct {
 	cfg     UDPConfig
-	sockets []*udpSocket
+	born    time.Time    // what clock counts from
+	sockets []*udpSocket // not changed after Listen
 	stats   udpCounters
 	due     atomic.Int64 // replies that Slow still owes
 }
@@ -58,6 +62,7 @@ type udpSocket struct {
 	wildcard bool // replies must name the address they leave from
 	v6       bool
 	lane     Lane
+	busy     busySince
 	peer     wire.Peer // of the query in hand
 	handing  *udpReply // while Slow runs: what it was given
 }
@@ -76,7 +81,7 @@ func NewUDP(cfg UDPConfig) (*UDP, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &UDP{cfg: cfg}, nil
+	return &UDP{cfg: cfg, born: time.Now()}, nil
 }
 
 // Listen opens the sockets. If one cannot be opened none stays.
@@ -101,12 +106,28 @@ func (u *UDP) Listen(ctx context.Context) error {
 // follow share their port with each other, so they would with another agent's
 // too, and each would get half of the queries: a mistake that must not pass.
 func (u *UDP) probe(ctx context.Context) error {
-	var lc net.ListenConfig
+	lc := net.ListenConfig{Control: controlled(func(fd int) error {
+		if u.cfg.FreeBind {
+			return bindFreely(fd, u.cfg.Addr.Addr())
+		}
+		return nil
+	})}
 	conn, err := lc.ListenPacket(ctx, network("udp", u.cfg.Addr), u.cfg.Addr.String())
 	if err != nil {
 		return plain(err)
 	}
 	return conn.Close()
+}
+
+// controlled makes a net.ListenConfig's Control of what sets options of a socket.
+func controlled(set func(fd int) error) func(_, _ string, raw syscall.RawConn) error {
+	return func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		if e := raw.Control(func(fd uintptr) { err = set(int(fd)) }); e != nil {
+			return e
+		}
+		return err
+	}
 }
 
 // plain takes off what the net package adds to an error, the address once more.
@@ -119,14 +140,7 @@ func plain(err error) error {
 
 func (u *UDP) open(ctx context.Context, addr netip.AddrPort) (*udpSocket, error) {
 	s := &udpSocket{server: u, wildcard: addr.Addr().IsUnspecified(), v6: addr.Addr().Is6()}
-	control := func(_, _ string, raw syscall.RawConn) error {
-		var err error
-		if e := raw.Control(func(fd uintptr) { err = s.setOptions(int(fd)) }); e != nil {
-			return e
-		}
-		return err
-	}
-	lc := net.ListenConfig{Control: control}
+	lc := net.ListenConfig{Control: controlled(s.setOptions)}
 	conn, err := lc.ListenPacket(ctx, network("udp", addr), addr.String())
 	if err != nil {
 		return nil, plain(err)
@@ -151,6 +165,11 @@ func network(base string, addr netip.AddrPort) string {
 func (s *udpSocket) setOptions(fd int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
 		return err
+	}
+	if s.server.cfg.FreeBind {
+		if err := bindFreely(fd, s.server.cfg.Addr.Addr()); err != nil {
+			return err
+		}
 	}
 	growBuffer(fd)
 	if !s.wildcard {

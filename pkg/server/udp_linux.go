@@ -96,6 +96,7 @@ func (s *udpSocket) drain(raw syscall.RawConn, read func(uintptr) bool) error {
 // answer takes a batch through the lane and sends what was answered.
 func (s *udpSocket) answer(ctx context.Context, b *batch, fd uintptr) {
 	now := time.Now()
+	s.busy.begin(s.server.clock(now))
 	for i := 0; i < b.received; {
 		i = s.answerFrom(ctx, b, i, now)
 	}
@@ -109,6 +110,7 @@ func (s *udpSocket) answer(ctx context.Context, b *batch, fd uintptr) {
 		}
 	}
 	s.lane.Flush(time.Now())
+	s.busy.end()
 }
 
 // answerFrom answers the batch's datagrams from the i-th on and returns the one

@@ -46,6 +46,8 @@ func (s *udpSocket) answerOne(ctx context.Context, pkt, oob []byte, from netip.A
 		return
 	}
 	now := time.Now()
+	s.busy.begin(s.server.clock(now))
+	defer s.busy.end()
 	s.peer.Addr = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 	reply, verdict := s.lane.Fast(pkt, &s.peer, now, out[:0])
 	switch verdict {

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin_test
+
+import (
+	"bufio"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+)
+
+// TestFreeBind binds an address before it is there, in a network of its own.
+func TestFreeBind(t *testing.T) {
+	t.Parallel()
+	for _, ip := range []string{"169.254.20.10", "fd00::53"} {
+		t.Run(ip, func(t *testing.T) {
+			t.Parallel()
+			lo := enterNamespace(t)
+			addr := netip.AddrPortFrom(netip.MustParseAddr(ip), 9253)
+			strict := server(t, func(c *admin.Config) { c.Addr = addr })
+			if err := strict.Listen(t.Context()); !errors.Is(err, unix.EADDRNOTAVAIL) {
+				t.Errorf("Listen without FreeBind: %v, want %v", err, unix.EADDRNOTAVAIL)
+			}
+			s := server(t, func(c *admin.Config) { c.Addr, c.FreeBind = addr, true })
+			if err := s.Listen(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			stop := run(t, s)
+			bits := addr.Addr().BitLen()
+			held := &netlink.Addr{IPNet: &net.IPNet{IP: addr.Addr().AsSlice(), Mask: net.CIDRMask(bits, bits)}, Flags: unix.IFA_F_NODAD}
+			for range 2 {
+				if err := netlink.AddrAdd(lo, held); err != nil {
+					t.Fatal(err)
+				}
+				if got := getReady(t, addr); got != http.StatusOK {
+					t.Errorf("/readyz: %d, want 200", got)
+				}
+				if err := netlink.AddrDel(lo, held); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := stop(); err != nil {
+				t.Errorf("Run ended with %v, want nil", err)
+			}
+		})
+	}
+}
+
+// enterNamespace takes the test into a network of its own, with a loopback link.
+// Its thread ends with it.
+func enterNamespace(t *testing.T) netlink.Link {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a network of its own needs root")
+	}
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		t.Fatal(err)
+	}
+	return lo
+}
+
+// getReady asks on this thread: a client of net/http dials on others, which are
+// in another network.
+func getReady(t *testing.T, addr netip.AddrPort) int {
+	t.Helper()
+	var c net.Conn
+	var err error
+	// In the first moments of an IPv6 address its local route is not there yet.
+	for limit := time.Now().Add(10 * time.Second); time.Now().Before(limit); {
+		if c, err = net.DialTimeout("tcp", addr.String(), 100*time.Millisecond); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := c.Write([]byte("GET /readyz HTTP/1.0\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Body.Close()
+	return r.StatusCode
+}

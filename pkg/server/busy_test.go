@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/server/servertest"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A stuckHandler's lanes hold every query of Fast until something can be had from let.
+type stuckHandler struct {
+	*servertest.Handler
+	entered chan time.Time
+	let     chan struct{}
+}
+
+func (h *stuckHandler) NewLane() server.Lane { return &stuckLane{h.Handler.NewLane(), h} }
+
+type stuckLane struct {
+	server.Lane
+	h *stuckHandler
+}
+
+func (l *stuckLane) Fast(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+	l.h.entered <- now
+	<-l.h.let
+	return l.Lane.Fast(pkt, from, now, dst)
+}
+
+func TestUDPBusy(t *testing.T) {
+	t.Parallel()
+	for _, reader := range readers {
+		t.Run(reader.name, func(t *testing.T) {
+			t.Parallel()
+			h := &stuckHandler{servertest.New(map[string]servertest.Rule{"odd.test": {Action: servertest.Panic}}), make(chan time.Time, 1), make(chan struct{})}
+			u, _ := serveUDP(t, h, "127.0.0.1:0", reader.portable)
+			awaitIdle(t, u)
+			c := dialUDP(t, u.Addr())
+			for id, name := range []string{"fine.test", "odd.test", "fine.test"} {
+				write(t, c, servertest.Query(uint16(id), name))
+				began := <-h.entered
+				if got, want := u.Busy(began.Add(time.Hour)), time.Hour; got != want {
+					t.Errorf("busy %s an hour into a batch, want %s", got, want)
+				}
+				h.let <- struct{}{}
+				if name == "fine.test" {
+					read(t, c)
+				}
+				awaitIdle(t, u)
+			}
+		})
+	}
+}
+
+// awaitIdle waits until every reader waits.
+func awaitIdle(t *testing.T, u *server.UDP) {
+	t.Helper()
+	limit := time.Now().Add(patience)
+	for u.Busy(time.Now().Add(time.Hour)) != 0 {
+		if time.Now().After(limit) {
+			t.Fatal("a reader without a packet is busy")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

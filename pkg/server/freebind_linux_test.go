@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/server/servertest"
+)
+
+// enterNamespace takes the test into a network of its own, with a loopback link.
+// Its thread ends with it.
+func enterNamespace(t *testing.T) netlink.Link {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a network of its own needs root")
+	}
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		t.Fatal(err)
+	}
+	return lo
+}
+
+// TestFreeBind binds an address before it is there, and takes it away and brings
+// it back under the running servers.
+func TestFreeBind(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, ip string }{{"IPv4", "169.254.20.10"}, {"IPv6", "fd00::53"}} {
+		for _, reader := range readers {
+			t.Run(tt.name+", "+reader.name, func(t *testing.T) {
+				t.Parallel()
+				lo := enterNamespace(t)
+				ip := netip.MustParseAddr(tt.ip)
+				held := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(ip.BitLen(), ip.BitLen())}, Flags: unix.IFA_F_NODAD}
+				addr := netip.AddrPortFrom(ip, 53)
+				refuseWithout(t, addr)
+				serveFreely(t, addr, reader.portable)
+				for range 3 {
+					if err := netlink.AddrAdd(lo, held); err != nil {
+						t.Fatal(err)
+					}
+					askAt(t, addr)
+					if err := netlink.AddrDel(lo, held); err != nil {
+						t.Fatal(err)
+					}
+					if c, err := net.Dial("tcp", addr.String()); err == nil {
+						_ = c.Close()
+						t.Error("connected to an address that is gone")
+					}
+				}
+			})
+		}
+	}
+}
+
+// refuseWithout has servers without FreeBind refuse the address.
+func refuseWithout(t *testing.T, addr netip.AddrPort) {
+	t.Helper()
+	u, err := server.NewUDP(server.UDPConfig{Addr: addr, Handler: servertest.New(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := server.NewTCP(server.TCPConfig{Addr: addr, Handler: servertest.New(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{"udp": u.Listen(t.Context()), "tcp": w.Listen(t.Context())} {
+		if !errors.Is(err, unix.EADDRNOTAVAIL) {
+			t.Errorf("Listen of %s without FreeBind: %v, want %v", name, err, unix.EADDRNOTAVAIL)
+		}
+	}
+}
+
+// serveFreely runs both servers until the test ends.
+func serveFreely(t *testing.T, addr netip.AddrPort, portable bool) {
+	t.Helper()
+	u, err := server.NewUDP(server.UDPConfig{Addr: addr, FreeBind: true, Handler: servertest.New(nil), Readers: 2, Portable: portable})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := server.NewTCP(server.TCPConfig{Addr: addr, FreeBind: true, Handler: servertest.New(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 2)
+	for _, s := range []interface {
+		Listen(context.Context) error
+		Run(context.Context) error
+	}{u, w} {
+		if err := s.Listen(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		go func() { ended <- s.Run(ctx) }()
+	}
+	t.Cleanup(func() {
+		cancel()
+		for range cap(ended) {
+			if err := <-ended; err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		}
+	})
+}
+
+// askAt asks both servers, over UDP from enough ports that both readers are met.
+func askAt(t *testing.T, addr netip.AddrPort) {
+	t.Helper()
+	for id := range uint16(8) {
+		if got := servertest.ID(askUDP(t, addr, servertest.Query(id, "up.test"))); got != id {
+			t.Errorf("asked with id %d over UDP, got %d", id, got)
+		}
+	}
+	c, err := net.Dial("tcp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	q := servertest.Query(9, "up.test")
+	write(t, c, append([]byte{0, byte(len(q))}, q...))
+	reply := make([]byte, 4)
+	if _, err := io.ReadFull(c, reply); err != nil {
+		t.Fatal(err)
+	}
+	if got := servertest.ID(reply[2:]); got != 9 {
+		t.Errorf("asked with id 9 over TCP, got %d", got)
+	}
+}
+
+// askUDP asks with one socket after the other until a reply comes. In the first
+// moments of an IPv6 address its local route is not there yet, and a socket that
+// connects then keeps sending to where nobody is.
+func askUDP(t *testing.T, addr netip.AddrPort, q []byte) []byte {
+	t.Helper()
+	buf := make([]byte, 512)
+	for limit := time.Now().Add(patience); time.Now().Before(limit); {
+		c := dialUDP(t, addr)
+		write(t, c, q)
+		_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		if n, err := c.Read(buf); err == nil {
+			return buf[:n]
+		}
+	}
+	t.Fatal("no answer over UDP")
+	return nil
+}
