@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -14,7 +15,7 @@ import (
 // by default the kernel would go on for a quarter of an hour.
 const userTimeout = 3000
 
-func limitSilence(_, _ string, raw syscall.RawConn) error {
+func limitSilence(raw syscall.RawConn) error {
 	var failed error
 	err := raw.Control(func(fd uintptr) {
 		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, userTimeout)
@@ -24,6 +25,23 @@ func limitSilence(_, _ string, raw syscall.RawConn) error {
 	}
 	if err != nil {
 		return fmt.Errorf("setting TCP_USER_TIMEOUT: %w", err)
+	}
+	return nil
+}
+
+// markSocket has the packets of a socket carry a mark.
+func markSocket(raw syscall.RawConn, mark uint32) error {
+	var failed error
+	err := raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(mark))
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("setting SO_MARK: %w", err)
+	case errors.Is(failed, unix.EPERM):
+		return fmt.Errorf("setting SO_MARK without the capability NET_ADMIN: %w", failed)
+	case failed != nil:
+		return fmt.Errorf("setting SO_MARK: %w", failed)
 	}
 	return nil
 }

@@ -4,7 +4,13 @@
 
 package upstream
 
-import "syscall"
+import (
+	"errors"
+	"syscall"
+)
 
 // limitSilence leaves the kernel's own limits where there is no option for it.
-func limitSilence(_, _ string, _ syscall.RawConn) error { return nil }
+func limitSilence(syscall.RawConn) error { return nil }
+
+// markSocket fails: marks are Linux's.
+func markSocket(syscall.RawConn, uint32) error { return errors.ErrUnsupported }

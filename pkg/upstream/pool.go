@@ -32,6 +32,10 @@ type Config struct {
 	// Dial opens a connected socket; network is "udp" or "tcp". It must heed
 	// ctx. Nil: a net.Dialer.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
+	// Mark is the mark of the packets to the upstreams (SO_MARK), where Dial is nil.
+	// Without the right to it, which is NET_ADMIN, the sockets stay as they are and
+	// Log takes one error. 0: none.
+	Mark uint32
 	// Rand gives message IDs. It is read from many goroutines at once. Nil:
 	// crypto/rand.
 	Rand io.Reader
@@ -144,17 +148,17 @@ func (p *Pool) readTargets(cfg Config) error {
 }
 
 func withDefaults(cfg Config) Config {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
 	if cfg.Dial == nil {
-		cfg.Dial = dial
+		cfg.Dial = (&dialer{mark: cfg.Mark, log: cfg.Log}).dial
 	}
 	if cfg.Rand == nil {
 		cfg.Rand = rand.Reader
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now //nolint:forbidigo // the default of an injected clock
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Self == nil {
 		cfg.Self = func(netip.AddrPort) bool { return false }
