@@ -36,6 +36,9 @@ func (l *Lane) Fast(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]b
 	if fault := l.q.Parse(pkt); fault != wire.FaultNone {
 		return l.fault(fault, pkt, from, dst)
 	}
+	if l.asksSelf() {
+		return l.self(from, now, dst), wire.Answered
+	}
 	l.tally.query(from, l.q.Type)
 	l.prepare(from, now)
 	if l.q.Class != wire.ClassIN || oddType(l.q.Type) {

@@ -40,7 +40,7 @@ func warm(tb testing.TB) (*resolve.Lane, map[string][]byte) {
 	}
 	p := plan(tb, u)
 	p.FailureTTL = time.Minute
-	p.Version = "v"
+	p.Version, p.Self = "v", "a1b2c3"
 	r := newResolver(tb, p)
 	edns := func(m *dns.Msg, options ...dns.EDNS0) *dns.Msg {
 		m.SetEdns0(1232, false)
@@ -63,6 +63,7 @@ func warm(tb testing.TB) (*resolve.Lane, map[string][]byte) {
 		c.exchange(tb, q)
 	}
 	queries["ANY"] = pack(tb, question("one.test.", dns.TypeANY))
+	queries["self"] = classed(tb, resolve.SelfName, dns.TypeTXT, dns.ClassCHAOS)
 	queries["REFUSED"] = classed(tb, "one.test.", dns.TypeA, 77)
 	queries["FORMERR"] = counted(tb, 4, 2)
 	queries["dropped"] = []byte("short")
@@ -91,7 +92,7 @@ func TestAllocations(t *testing.T) {
 }
 
 func BenchmarkFast(b *testing.B) {
-	for _, name := range []string{"hit", "hit, rotated", "hit, EDNS", "hit, cookie", "negative hit"} {
+	for _, name := range []string{"hit", "hit, rotated", "hit, EDNS", "hit, cookie", "negative hit", "self"} {
 		b.Run(name, func(b *testing.B) {
 			lane, queries := warm(b)
 			q, ok := queries[name]

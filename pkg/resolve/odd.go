@@ -22,6 +22,7 @@ import (
 //	class CH, TXT of version.bind,
 //	version.server, hostname.bind,
 //	id.server                             as configured, else REFUSED  (RFC 4892)
+//	class CH, TXT of self.node-cache      see self.go
 //	any other class                       REFUSED
 //	type ANY                              HINFO "RFC8482" ""           (RFC 8482 section 4.2)
 //	types AXFR and IXFR                   see transfer.go

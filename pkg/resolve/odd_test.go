@@ -141,7 +141,8 @@ func oddPackets(t *testing.T) []odd {
 		{"EDNS version above 0", [][]byte{pack(t, version1)}, "BADVERS question OPT(version=0)"},
 		{"class CH, version.bind and version.server", [][]byte{classed(t, "VERSION.bind.", dns.TypeTXT, dns.ClassCHAOS), classed(t, "version.server.", dns.TypeTXT, dns.ClassCHAOS)}, `NOERROR question [TXT "v9"]`},
 		{"class CH, hostname.bind and id.server", [][]byte{classed(t, "hostname.bind.", dns.TypeTXT, dns.ClassCHAOS), classed(t, "id.SERVER.", dns.TypeTXT, dns.ClassCHAOS)}, `NOERROR question [TXT "node-7"]`},
-		{"class CH, any other", [][]byte{classed(t, "www.test.", dns.TypeTXT, dns.ClassCHAOS), classed(t, "version.bind.", dns.TypeA, dns.ClassCHAOS)}, "REFUSED question"},
+		{"class CH, self.node-cache", [][]byte{classed(t, "self.node-cache.", dns.TypeTXT, dns.ClassCHAOS), classed(t, "SELF.Node-Cache.", dns.TypeTXT, dns.ClassCHAOS)}, `NOERROR question [TXT "a1b2c3"]`},
+		{"class CH, any other", [][]byte{classed(t, "www.test.", dns.TypeTXT, dns.ClassCHAOS), classed(t, "version.bind.", dns.TypeA, dns.ClassCHAOS), classed(t, "self.node-cache.", dns.TypeANY, dns.ClassCHAOS), classed(t, "a.self.node-cache.", dns.TypeTXT, dns.ClassCHAOS)}, "REFUSED question"},
 		{"class HS, NONE, ANY or unknown", [][]byte{classed(t, "www.test.", dns.TypeA, dns.ClassHESIOD), classed(t, "www.test.", dns.TypeA, dns.ClassNONE), classed(t, "www.test.", dns.TypeA, dns.ClassANY), classed(t, "www.test.", dns.TypeA, 0), classed(t, "www.test.", dns.TypeA, 77)}, "REFUSED question"},
 		{"type ANY", [][]byte{classed(t, "www.test.", dns.TypeANY, dns.ClassINET)}, `NOERROR question [HINFO "RFC8482" ""]`},
 		{"type AXFR", [][]byte{classed(t, "test.", dns.TypeAXFR, dns.ClassINET)}, "REFUSED question"},
@@ -163,7 +164,7 @@ func TestOddPackets(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, "www.test. 300 IN A 192.0.2.1", `www.test. 300 IN TYPE65280 \# 2 abcd`)
 	p := plan(t, u)
-	p.Version, p.Hostname = "v9", "node-7"
+	p.Version, p.Hostname, p.Self = "v9", "node-7", "a1b2c3"
 	r := newResolver(t, p)
 	for _, tt := range oddPackets(t) {
 		for _, stream := range []bool{false, true} {

@@ -46,6 +46,7 @@ type Plan struct {
 	Keepalive time.Duration // TCP idle time-out that clients are told (RFC 7828)
 	Version   string        // CH TXT version.bind; empty: REFUSED
 	Hostname  string        // CH TXT hostname.bind and id.server; empty: REFUSED
+	Self      string        // CH TXT of SelfName, up to 255 octets, the rest is cut; empty: REFUSED
 	QueryLog  *QueryLog     // nil: none
 
 	TransferTo []netip.Prefix // clients that may have the zone as a whole
@@ -54,13 +55,18 @@ type Plan struct {
 	// hardly answer now: Zone has its last word at once then. Nil: they would.
 	Unreachable func() bool
 
+	self      []byte // Self as the data of a TXT record; empty if Self is
 	routes    map[string]*Route
 	anySubnet bool
 	longest   int // octets of the longest suffix
 }
 
-// compile prepares the look-up of routes.
+// compile prepares the look-up of routes, and what is answered to the agent itself.
 func (p *Plan) compile() {
+	if p.self = nil; p.Self != "" {
+		text := p.Self[:min(len(p.Self), 255)]
+		p.self = append([]byte{byte(len(text))}, text...)
+	}
 	p.routes = make(map[string]*Route, len(p.Routes))
 	for i := range p.Routes {
 		r := &p.Routes[i]

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve_test
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/resolve"
+)
+
+// TestSelf has the agent ask itself, which leaves no trace in counts, cache and log.
+func TestSelf(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, self, want string }{
+		{"a token", "a1b2c3", "a1b2c3"},
+		{"the longest", strings.Repeat("x", 255), strings.Repeat("x", 255)},
+		{"longer than a string of a TXT record", strings.Repeat("x", 300), strings.Repeat("x", 255)},
+	} {
+		for _, stream := range []bool{false, true} {
+			t.Run(tt.name+map[bool]string{false: ", UDP", true: ", TCP"}[stream], func(t *testing.T) {
+				t.Parallel()
+				var log bytes.Buffer
+				p := plan(t, newUpstream(t))
+				p.Self = tt.self
+				p.QueryLog = &resolve.QueryLog{Log: slog.New(slog.NewTextHandler(&log, nil)), All: true}
+				r := newResolver(t, p)
+				c := newClient(r, stream)
+				pkt := classed(t, resolve.SelfName, dns.TypeTXT, dns.ClassCHAOS)
+				for range 3 {
+					m := unpack(t, c.exchange(t, pkt))
+					if m.Rcode != dns.RcodeSuccess || len(m.Answer) != 1 || m.Answer[0].Header().Ttl != 0 {
+						t.Fatalf("answered\n%s", m)
+					}
+					if diff := cmp.Diff([]string{tt.want}, m.Answer[0].(*dns.TXT).Txt); diff != "" {
+						t.Errorf("text (-want +got):\n%s", diff)
+					}
+				}
+				if diff := cmp.Diff(resolve.Stats{}, r.Stats()); diff != "" {
+					t.Errorf("counted (-want +got):\n%s", diff)
+				}
+				if got := p.Cache.Stats().Entries; got != 0 {
+					t.Errorf("%d cache entries, want 0", got)
+				}
+				if log.Len() > 0 {
+					t.Errorf("logged %s", &log)
+				}
+			})
+		}
+	}
+}
+
+// TestNoSelf is an agent that never asks itself: the name is one of many.
+func TestNoSelf(t *testing.T) {
+	t.Parallel()
+	r := newResolver(t, plan(t, newUpstream(t)))
+	c := newClient(r, false)
+	if m := unpack(t, c.exchange(t, classed(t, resolve.SelfName, dns.TypeTXT, dns.ClassCHAOS))); m.Rcode != dns.RcodeRefused {
+		t.Errorf("answered\n%s", m)
+	}
+	if got := r.Stats().Responses[resolve.SourceRefused]; got[5] != 1 {
+		t.Errorf("refused %v, want one REFUSED", got)
+	}
+	p := plan(t, newUpstream(t))
+	p.Self = "new"
+	r.Swap(p)
+	if m := unpack(t, c.exchange(t, classed(t, resolve.SelfName, dns.TypeTXT, dns.ClassCHAOS))); m.Rcode != dns.RcodeSuccess {
+		t.Errorf("after a swap, answered\n%s", m)
+	}
+}
