@@ -14,6 +14,8 @@ type Config struct {
 	Forward       []Route // in the order of the file, zones unique; the root zone is always there
 	ClusterDomain string  // lower-case and absolute, not the root; default "cluster.local."
 	Cluster       Cluster
+	Interface     Interface
+	Intercept     Intercept
 	Cache         Cache
 	Limits        Limits
 	Identity      Identity

@@ -31,6 +31,8 @@ func Default(role Role) Config {
 			StaleAfter: 90 * time.Second,
 			NodeZone:   "auto",
 		},
+		Interface: Interface{Name: "nodelocaldns"},
+		Intercept: Intercept{Lease: 3 * time.Second, Fallback: Fallback{Central: true}},
 		Cache: Cache{
 			Size:        64 << 20,
 			MinTTL:      5 * time.Second,

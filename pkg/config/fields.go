@@ -21,6 +21,8 @@ func configFields(c *Config) []field {
 		{"forward", routes(&c.Forward)},
 		{"clusterDomain", clusterDomain(&c.ClusterDomain)},
 		{"cluster", section(clusterFields(&c.Cluster))},
+		{"interface", section(interfaceFields(&c.Interface))},
+		{"intercept", section(interceptFields(&c.Intercept))},
 		{"cache", section(cacheFields(&c.Cache))},
 		{"limits", section(limitsFields(&c.Limits))},
 		{"identity", section(identityFields(&c.Identity))},
@@ -72,6 +74,26 @@ func clusterFields(c *Cluster) []field {
 		{"ranges", set(&c.Ranges, node.prefix)},
 		{"nodeZone", topologyZone(&c.NodeZone)},
 		{"transferTo", set(&c.TransferTo, node.client)},
+	}
+}
+
+func interfaceFields(i *Interface) []field {
+	return []field{
+		{"manage", boolean(&i.Manage)},
+		{"name", linkName(&i.Name)},
+		{"kind", oneOf(&i.Kind)},
+	}
+}
+
+func interceptFields(i *Intercept) []field {
+	return []field{
+		{"manage", boolean(&i.Manage)},
+		{"mode", oneOf(&i.Mode)},
+		{"backend", oneOf(&i.Backend)},
+		{"lease", duration(&i.Lease, time.Second, time.Minute)},
+		{"fallback", fallback(&i.Fallback)},
+		{"onExit", oneOf(&i.OnExit)},
+		{"services", services(&i.Services)},
 	}
 }
 

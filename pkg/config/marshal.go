@@ -51,6 +51,7 @@ func render(c Config) string {
 	}
 	line(0, "clusterDomain", text(c.ClusterDomain))
 	renderCluster(&b, c.Cluster)
+	renderNode(&b, &c)
 	head("cache")
 	line(2, "size", formatSize(c.Cache.Size))
 	line(2, "minTTL", formatDuration(c.Cache.MinTTL))
@@ -105,6 +106,22 @@ func renderCluster(b *writer, c Cluster) {
 	line(2, "ranges", flowList(c.Ranges))
 	line(2, "nodeZone", text(c.NodeZone))
 	line(2, "transferTo", flowList(c.TransferTo))
+}
+
+func renderNode(b *writer, c *Config) {
+	line, head := b.line, b.head
+	head("interface")
+	line(2, "manage", strconv.FormatBool(c.Interface.Manage))
+	line(2, "name", text(c.Interface.Name))
+	line(2, "kind", c.Interface.Kind.String())
+	head("intercept")
+	line(2, "manage", strconv.FormatBool(c.Intercept.Manage))
+	line(2, "mode", c.Intercept.Mode.String())
+	line(2, "backend", c.Intercept.Backend.String())
+	line(2, "lease", formatDuration(c.Intercept.Lease))
+	line(2, "fallback", c.Intercept.Fallback.String())
+	line(2, "onExit", c.Intercept.OnExit.String())
+	line(2, "services", flowList(c.Intercept.Services))
 }
 
 // text quotes a string. The escapes of Go are escapes of YAML as well.

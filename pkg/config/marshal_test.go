@@ -31,6 +31,9 @@ func TestMarshal(t *testing.T) {
 			Ranges:     []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")},
 			TransferTo: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")},
 		}
+		c.Interface.Kind = config.LinkBridge
+		c.Intercept.Mode, c.Intercept.OnExit, c.Intercept.Lease = config.ModeLinkLocal, config.ExitRemove, 2500*time.Millisecond
+		c.Intercept.Fallback = config.Fallback{Addresses: []netip.AddrPort{netip.MustParseAddrPort("[2001:db8::1]:53")}}
 		c.Identity.Version = "a \"b\" \u00e9\u2028\U0001f600"
 		c.Admin.Address = netip.AddrPort{}
 		c.Log.Queries = config.QueryLog{Mode: config.QueriesSample, Sample: 7}
@@ -79,6 +82,12 @@ func TestMarshalRefusesWhatParseCannotReturn(t *testing.T) {
 		},
 		{
 			name: "an empty list that is not nil", change: func(c *config.Config) { c.Cluster.Namespaces = []string{} },
+			want: "writing the configuration: it holds values that no file can give",
+		},
+		{
+			name: "a fallback of two kinds", change: func(c *config.Config) {
+				c.Intercept.Fallback.Addresses = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53")}
+			},
 			want: "writing the configuration: it holds values that no file can give",
 		},
 		{

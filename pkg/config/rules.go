@@ -16,8 +16,10 @@ func checkRules(c *Config, role Role, r *report) {
 	checkCluster(&c.Cluster, r)
 	if role == Resolver {
 		checkResolver(&c.Cluster, r)
+		checkNoNode(c, r)
 	} else {
 		checkCentral(&c.Cluster, r)
+		checkNode(c, r)
 	}
 	checkClusterRoute(c, role, r)
 }
