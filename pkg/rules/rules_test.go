@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rules_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+func addrs(list ...string) []netip.Addr {
+	var parsed []netip.Addr
+	for _, s := range list {
+		parsed = append(parsed, netip.MustParseAddr(s))
+	}
+	return parsed
+}
+
+func servers(list ...string) []netip.AddrPort {
+	var parsed []netip.AddrPort
+	for _, s := range list {
+		parsed = append(parsed, netip.MustParseAddrPort(s))
+	}
+	return parsed
+}
+
+// linkLocal is a good set of rules with both families.
+func linkLocal() rules.Rules {
+	return rules.Rules{
+		Owner: "a1", Addresses: addrs("169.254.20.10", "fd00::10"), Port: 53,
+		Fallback: servers("10.0.0.1:53", "10.0.0.2:5353", "[fd01::1]:53"),
+	}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		change func(*rules.Rules)
+		want   []string // parts of the error, one for each mistake
+	}{
+		{name: "both families", change: func(*rules.Rules) {}},
+		{name: "no owner", change: func(r *rules.Rules) { r.Owner = "" }, want: []string{`owner ""`}},
+		{name: "an owner that no chain could be named by", change: func(r *rules.Rules) { r.Owner = "A-b" }, want: []string{`owner "A-b"`}},
+		{name: "an owner that is too long", change: func(r *rules.Rules) { r.Owner = strings.Repeat("a", 17) }, want: []string{"owner"}},
+		{name: "no address", change: func(r *rules.Rules) { r.Addresses = nil }, want: []string{"need an address"}},
+		{name: "no port", change: func(r *rules.Rules) { r.Port = 0 }, want: []string{"a port"}},
+		{
+			name:   "addresses that nobody holds",
+			change: func(r *rules.Rules) { r.Addresses = addrs("0.0.0.0", "fe80::1%eth0", "::ffff:10.0.0.1") },
+			want:   []string{"0.0.0.0", "fe80::1%eth0", "::ffff:10.0.0.1"},
+		},
+		{name: "an address twice", change: func(r *rules.Rules) { r.Addresses = addrs("10.0.0.1", "10.0.0.1") }, want: []string{"address 10.0.0.1"}},
+		{
+			name:   "a service of a family without an address",
+			change: func(r *rules.Rules) { r.Addresses, r.Services = addrs("169.254.20.10"), addrs("fd00::a") },
+			want:   []string{"service address fd00::a"},
+		},
+		{
+			name:   "two services of a family",
+			change: func(r *rules.Rules) { r.Services = addrs("10.96.0.10", "10.96.0.11") },
+			want:   []string{"10.96.0.11 is the second"},
+		},
+		{
+			name: "fallbacks that lead nowhere or back",
+			change: func(r *rules.Rules) {
+				r.Fallback = servers("10.0.0.1:0", "169.254.20.10:53", "10.0.0.2:53", "10.0.0.2:53")
+			},
+			want: []string{"10.0.0.1:0", "169.254.20.10:53 is the agent itself", "10.0.0.2:53"},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			r := linkLocal()
+			test.change(&r)
+			err := r.Check()
+			if (err == nil) != (len(test.want) == 0) {
+				t.Fatalf("Check() = %v, want mistakes %q", err, test.want)
+			}
+			for _, part := range test.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("Check() = %v, want it to name %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+func TestLeases(t *testing.T) {
+	t.Parallel()
+	r := linkLocal()
+	same := cmpopts.EquateComparable(netip.Addr{})
+	want := []rules.Lease{
+		{Key: netip.MustParseAddr("169.254.20.10"), Probe: netip.MustParseAddr("169.254.20.10")},
+		{Key: netip.MustParseAddr("fd00::10"), Probe: netip.MustParseAddr("fd00::10")},
+	}
+	if diff := cmp.Diff(want, r.Leases(), same); diff != "" {
+		t.Errorf("link-local (-want +got):\n%s", diff)
+	}
+	r.Mode, r.Services = rules.Transparent, addrs("fd00:96::a", "10.96.0.10")
+	want = []rules.Lease{
+		{Key: netip.MustParseAddr("fd00:96::a"), Probe: netip.MustParseAddr("fd00::10")},
+		{Key: netip.MustParseAddr("10.96.0.10"), Probe: netip.MustParseAddr("169.254.20.10")},
+	}
+	if diff := cmp.Diff(want, r.Leases(), same); diff != "" {
+		t.Errorf("transparent (-want +got):\n%s", diff)
+	}
+}
+
+func TestOfOneFamily(t *testing.T) {
+	t.Parallel()
+	r := linkLocal()
+	r.Services = addrs("10.96.0.10")
+	same := cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{})
+	four, six := r.Of(false), r.Of(true)
+	want4, want6 := r, r
+	want4.Addresses, want4.Fallback = addrs("169.254.20.10"), servers("10.0.0.1:53", "10.0.0.2:5353")
+	want6.Addresses, want6.Services, want6.Fallback = addrs("fd00::10"), nil, servers("[fd01::1]:53")
+	if diff := cmp.Diff(want4, four, same, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("IPv4 (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want6, six, same, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("IPv6 (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(linkLocal().Addresses, r.Addresses, same); diff != "" {
+		t.Errorf("the whole was changed (-want +got):\n%s", diff)
+	}
+}
