@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rights_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/rights"
+)
+
+// keepKey names the rights that a process of the test keeps; it is not set in the
+// process of the test itself.
+const keepKey = "RIGHTS_TEST_KEEP"
+
+func TestMain(m *testing.M) {
+	if keep, ok := os.LookupEnv(keepKey); ok {
+		if err := json.NewEncoder(os.Stdout).Encode(child(strings.Fields(keep))); err != nil {
+			panic(err)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// A report is what a process of the test says about itself.
+type report struct {
+	Before  []string // what it misses of all three rights, before it gives any up
+	Threads []status // that differ, of all threads
+	Count   int      // of threads
+	Missing []string // of all three rights, as rights.Missing sees it from another thread
+	Program status   // of a program that it runs
+	Err     string
+	Again   string // the error of a second time
+}
+
+// A status is what /proc/PID/status says of capabilities.
+type status struct{ Inh, Prm, Eff, Bnd, Amb, NoNewPrivs string }
+
+func readStatus(text string) (s status) {
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		for name, field := range map[string]*string{
+			"CapInh": &s.Inh, "CapPrm": &s.Prm, "CapEff": &s.Eff, "CapBnd": &s.Bnd, "CapAmb": &s.Amb, "NoNewPrivs": &s.NoNewPrivs,
+		} {
+			if key == name {
+				*field = value
+			}
+		}
+	}
+	return s
+}
+
+// child gives up rights in a process that has threads of every kind: idle, in a
+// system call, locked to a goroutine, and one that comes later.
+func child(keep []string) (r report) {
+	needs := []rights.Right{rights.NetAdmin, rights.NetBindService, rights.NetRaw}
+	r.Before = rights.Missing(needs...)
+	list := make([]rights.Right, len(keep))
+	for i, k := range keep {
+		list[i] = rights.Right(k)
+	}
+	stop := make(chan struct{})
+	var locked, ready sync.WaitGroup
+	defer locked.Wait()
+	defer close(stop)
+	hold := func(wait func()) {
+		ready.Add(1)
+		locked.Go(func() {
+			runtime.LockOSThread()
+			ready.Done()
+			wait()
+		})
+	}
+	pipe := make([]int, 2)
+	if err := syscall.Pipe(pipe); err != nil {
+		panic(err)
+	}
+	defer func() { _ = syscall.Close(pipe[1]) }() // ends the read
+	hold(func() { <-stop })
+	hold(func() { _, _ = syscall.Read(pipe[0], make([]byte, 1)) })
+	ready.Wait()
+	if err := rights.Drop(list...); err != nil {
+		r.Err = err.Error()
+	}
+	for range 3 {
+		hold(func() { <-stop })
+	}
+	ready.Wait()
+	files, _ := filepath.Glob("/proc/self/task/*/status")
+	seen := map[status]bool{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if s := readStatus(string(text)); err == nil && !seen[s] {
+			seen[s] = true
+			r.Threads = append(r.Threads, s)
+		}
+		r.Count++
+	}
+	r.Missing = rights.Missing(needs...)
+	text, err := exec.Command("cat", "/proc/self/status").Output()
+	if err != nil {
+		r.Err += err.Error()
+	}
+	r.Program = readStatus(string(text))
+	if err := rights.Drop(list...); err != nil {
+		r.Again = err.Error()
+	}
+	return r
+}
+
+// spell is a set of capabilities as the kernel writes it.
+func spell(list ...uintptr) string {
+	var bits uint64
+	for _, v := range list {
+		bits |= 1 << v
+	}
+	return fmt.Sprintf("%016x", bits)
+}
+
+func TestDrop(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root has rights to give up")
+	}
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := readStatus(string(text))
+	if full := needed(own.Eff); !full {
+		t.Skipf("this root has not all that the test needs: %s", own.Eff)
+	}
+	admin, bind := spell(unix.CAP_NET_ADMIN), spell(unix.CAP_NET_BIND_SERVICE)
+	both, none := spell(unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE), spell()
+	nobody := func(ambient ...uintptr) *syscall.SysProcAttr {
+		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, AmbientCaps: ambient}
+	}
+	for _, tt := range []struct {
+		name          string
+		keep          string
+		attr          *syscall.SysProcAttr
+		before, after []string
+		want          status // of every thread
+		program       status
+	}{
+		{
+			name: "root, all", after: []string{"NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW"},
+			want: status{none, none, none, none, none, "1"}, program: status{none, none, none, none, none, "1"},
+		},
+		{
+			name: "root, all but one", keep: "NET_ADMIN", after: []string{"NET_BIND_SERVICE", "NET_RAW"},
+			want: status{none, admin, admin, admin, none, "1"}, program: status{none, admin, admin, admin, none, "1"},
+		},
+		{
+			name: "root, all but two", keep: "NET_BIND_SERVICE NET_ADMIN", after: []string{"NET_RAW"},
+			want: status{none, both, both, both, none, "1"}, program: status{none, both, both, both, none, "1"},
+		},
+		{
+			name: "another user, without the right to cut the bounding set", keep: "NET_ADMIN",
+			attr:   nobody(unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE),
+			before: []string{"NET_RAW"}, after: []string{"NET_BIND_SERVICE", "NET_RAW"},
+			want: status{admin, admin, admin, own.Bnd, admin, "1"}, program: status{admin, admin, admin, own.Bnd, admin, "1"},
+		},
+		{
+			name: "another user, with the right to cut the bounding set", keep: "NET_BIND_SERVICE",
+			attr:   nobody(unix.CAP_NET_BIND_SERVICE, unix.CAP_SETPCAP),
+			before: []string{"NET_ADMIN", "NET_RAW"}, after: []string{"NET_ADMIN", "NET_RAW"},
+			want: status{bind, bind, bind, bind, bind, "1"}, program: status{bind, bind, bind, bind, bind, "1"},
+		},
+		{
+			name: "another user, what it never had", keep: "NET_RAW", attr: nobody(),
+			before: []string{"NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW"}, after: []string{"NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW"},
+			want: status{none, none, none, own.Bnd, none, "1"}, program: status{none, none, none, own.Bnd, none, "1"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got := runChild(t, tt.keep, tt.attr)
+			if got.Count < 5 {
+				t.Errorf("%d threads, want at least those that are locked", got.Count)
+			}
+			got.Count = 0
+			want := report{Before: tt.before, Threads: []status{tt.want}, Missing: tt.after, Program: tt.program}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("process (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// needed reports whether an effective set has all that the cases start from.
+func needed(effective string) bool {
+	bits, err := strconv.ParseUint(effective, 16, 64)
+	for _, v := range []int{unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE, unix.CAP_NET_RAW, unix.CAP_SETPCAP, unix.CAP_SETUID, unix.CAP_SETGID} {
+		if bits&(1<<v) == 0 {
+			return false
+		}
+	}
+	return err == nil
+}
+
+// runChild runs child in a process of its own.
+func runChild(t *testing.T, keep string, attr *syscall.SysProcAttr) (r report) {
+	t.Helper()
+	program, err := os.Open("/proc/self/exe") // another user may not come to where the file is
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = program.Close() }()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/fd/3")
+	cmd.ExtraFiles = []*os.File{program}
+	cmd.Env = append(os.Environ(), keepKey+"="+keep)
+	cmd.Dir, cmd.SysProcAttr = "/", attr
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatalf("%q: %v", out, err)
+	}
+	return r
+}
+
+func TestMissingUnknown(t *testing.T) {
+	t.Parallel()
+	if diff := cmp.Diff([]string{"NET_NOTHING"}, rights.Missing("NET_NOTHING")); diff != "" {
+		t.Errorf("missing (-want +got):\n%s", diff)
+	}
+	if err := rights.Drop("NET_NOTHING"); err == nil {
+		t.Error("kept a right that there is not")
+	}
+}
