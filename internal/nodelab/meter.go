@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodelab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sort"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// A Load is one client of a [Meter].
+type Load struct {
+	Network string // "udp" or "tcp"
+	// Fresh has each query come from a new port. Otherwise all UDP queries come from one, and TCP queries go one after
+	// the other over one session, which is opened anew when it breaks.
+	Fresh bool
+	Rate  int // queries a second
+}
+
+// MeterConfig says what a meter asks.
+type MeterConfig struct {
+	Host    *Host
+	Target  netip.AddrPort
+	Loads   []Load
+	Timeout time.Duration // after which a query is lost; 0: 1 s
+	Names   int           // how many names are asked for; 0: 1
+}
+
+// A Result is what became of a query.
+type Result uint8
+
+// The results.
+const (
+	Lost     Result = iota // nobody answered in time
+	Answered               // with a server's name
+	Refused                // by a host: nobody listens there
+	Reset                  // the TCP session ended
+	Failed                 // answered with an error or without data, or could not be sent
+)
+
+// String names the result.
+func (r Result) String() string {
+	return [...]string{"lost", "answered", "refused", "reset", "failed"}[r]
+}
+
+// An Outcome is what became of one query.
+type Outcome struct {
+	Load   int           // index of the client
+	Sent   time.Time     // when
+	Took   time.Duration // until the answer or the error
+	Result Result
+	Who    string // name of the server that answered; if Failed: why
+}
+
+// A Meter asks a server who it is, at a steady rate and without asking again, and notes every outcome.
+type Meter struct {
+	config MeterConfig
+	stop   chan struct{}
+	group  sync.WaitGroup
+
+	mu       sync.Mutex // guards outcomes
+	outcomes []Outcome  // in the order of sending
+}
+
+// StartMeter begins to ask. The caller stops it.
+func StartMeter(c MeterConfig) (*Meter, error) {
+	if c.Timeout == 0 {
+		c.Timeout = time.Second
+	}
+	c.Names = max(c.Names, 1)
+	m := &Meter{config: c, stop: make(chan struct{})}
+	for i, l := range c.Loads {
+		var run func()
+		var err error
+		switch {
+		case l.Rate < 1 || l.Rate > 50_000:
+			err = fmt.Errorf("a load of %d queries a second", l.Rate)
+		case l.Network == "udp" && l.Fresh:
+			run = func() { m.freshUDP(i, l.Rate) }
+		case l.Network == "udp":
+			run, err = m.oneUDP(i, l.Rate)
+		case l.Network == "tcp" && l.Fresh:
+			run = func() { m.freshTCP(i, l.Rate) }
+		case l.Network == "tcp":
+			run = func() { m.oneTCP(i, l.Rate) }
+		default:
+			err = fmt.Errorf("a load over %q", l.Network)
+		}
+		if err != nil {
+			m.Stop()
+			return nil, err
+		}
+		m.group.Go(run)
+	}
+	return m, nil
+}
+
+// Stop asks no more, waits for the last answers and reports.
+func (m *Meter) Stop() Report {
+	select {
+	case <-m.stop:
+	default:
+		close(m.stop)
+	}
+	m.group.Wait()
+	return m.Report()
+}
+
+// Report tells what came out so far. Queries on their way count as lost.
+func (m *Meter) Report() Report {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return Report{Outcomes: append([]Outcome(nil), m.outcomes...)}
+}
+
+// FirstBy is when the first answer of the server called who came to a query that one client sent at or after a time.
+func (m *Meter) FirstBy(load int, who string, after time.Time) (at time.Time, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	start := sort.Search(len(m.outcomes), func(i int) bool { return !m.outcomes[i].Sent.Before(after) })
+	for _, o := range m.outcomes[start:] {
+		if ok && o.Sent.After(at) {
+			break // and so are its answer, and all that follow
+		}
+		if o.Load != load || o.Result != Answered || o.Who != who {
+			continue
+		}
+		if came := o.Sent.Add(o.Took); !ok || came.Before(at) {
+			at, ok = came, true
+		}
+	}
+	return at, ok
+}
+
+// Await waits until the server called who has answered a query that was sent at or after a time, and tells when the
+// first of these answers came. It reports false if there is none within the limit.
+func (m *Meter) Await(who string, after time.Time, limit time.Duration) (time.Time, bool) {
+	for deadline := now().Add(limit); ; {
+		if at, ok := m.Report().FirstBy(who, after); ok {
+			return at, true
+		}
+		if now().After(deadline) {
+			return time.Time{}, false
+		}
+		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // answers are noted, not announced
+	}
+}
+
+// now is the clock of everything that is measured.
+func now() time.Time {
+	return time.Now() //nolint:forbidigo // measures real servers
+}
+
+// pace calls send with how many queries are due, until the meter is stopped. A client that cannot keep up skips what
+// it should have sent a second ago.
+func (m *Meter) pace(rate int, send func(n int)) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	began, sent := now(), 0
+	for {
+		select {
+		case <-m.stop:
+			return
+		case <-tick.C:
+		}
+		due := int(now().Sub(began)*time.Duration(rate)/time.Second) - sent
+		if due > rate {
+			sent += due - 1
+			due = 1
+		}
+		if due > 0 {
+			send(due)
+			sent += due
+		}
+	}
+}
+
+// begin notes a query that is sent now and returns its index.
+func (m *Meter) begin(load int) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.outcomes = append(m.outcomes, Outcome{Load: load, Sent: now()})
+	return len(m.outcomes) - 1
+}
+
+// end notes what became of query i. Only the first end counts, and none that comes too late.
+func (m *Meter) end(i int, r Result, who string) {
+	at := now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o := &m.outcomes[i]
+	if took := at.Sub(o.Sent); o.Result == Lost && took <= m.config.Timeout {
+		o.Took, o.Result, o.Who = took, r, who
+	}
+}
+
+// answer notes the answer to query i.
+func (m *Meter) answer(i int, msg []byte) {
+	if name, err := who(msg); err != nil {
+		m.end(i, Failed, err.Error())
+	} else {
+		m.end(i, Answered, name)
+	}
+}
+
+// fail notes that query i met an error.
+func (m *Meter) fail(i int, err error) {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded): // lost
+	case errors.Is(err, syscall.ECONNREFUSED):
+		m.end(i, Refused, "")
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), isEOF(err):
+		m.end(i, Reset, "")
+	default:
+		m.end(i, Failed, err.Error())
+	}
+}
+
+// name is the name that the query with index i asks for.
+func (m *Meter) name(i int) string {
+	if n := i % m.config.Names; n > 0 {
+		return fmt.Sprintf("who%d.nodelab.test", n)
+	}
+	return askName
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodelab
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// oneTCP is a client that asks one query after the other over one session.
+func (m *Meter) oneTCP(load, rate int) {
+	var conn net.Conn
+	m.pace(rate, func(int) { // who waited for an answer has nothing to catch up
+		i := m.begin(load)
+		var err error
+		if conn != nil && ended(conn) {
+			_ = conn.Close()
+			conn = nil
+		}
+		if conn == nil {
+			conn, err = m.dialTCP()
+		}
+		if err == nil {
+			err = m.askTCP(conn, i)
+		}
+		if err != nil {
+			m.fail(i, err)
+			if conn != nil {
+				_ = conn.Close()
+				conn = nil
+			}
+		}
+	})
+	if conn != nil {
+		_ = conn.Close()
+	}
+}
+
+// freshTCP is a client that opens a session for each query.
+func (m *Meter) freshTCP(load, rate int) {
+	var queries sync.WaitGroup
+	defer queries.Wait()
+	m.pace(rate, func(n int) {
+		for range n {
+			i := m.begin(load)
+			queries.Go(func() {
+				conn, err := m.dialTCP()
+				if err == nil {
+					err = m.askTCP(conn, i)
+					_ = conn.Close()
+				}
+				if err != nil {
+					m.fail(i, err)
+				}
+			})
+		}
+	})
+}
+
+func (m *Meter) dialTCP() (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), m.config.Timeout)
+	defer cancel()
+	return m.config.Host.Dial(ctx, "tcp", m.config.Target.String())
+}
+
+// askTCP asks query i over a session on which no other query waits.
+func (m *Meter) askTCP(conn net.Conn, i int) error {
+	if err := conn.SetDeadline(now().Add(m.config.Timeout)); err != nil {
+		return err
+	}
+	query := appendQuery([]byte{0, 0}, uint16(i), m.name(i))
+	binary.BigEndian.PutUint16(query, uint16(len(query)-2))
+	if _, err := conn.Write(query); err != nil {
+		return err
+	}
+	msg := make([]byte, 65536)
+	n, err := readMessage(conn, msg)
+	if err != nil {
+		return err
+	}
+	if n < headerLen || binary.BigEndian.Uint16(msg) != uint16(i) {
+		return errMessage
+	}
+	m.answer(i, msg[:n])
+	return nil
+}
+
+// ended tells whether the server has ended a session on which nothing waits, which it may do at any time.
+func ended(conn net.Conn) bool {
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return true
+	}
+	is := false
+	err = raw.Read(func(fd uintptr) bool {
+		n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		is = n == 0 && err == nil || err != nil && !errors.Is(err, unix.EAGAIN)
+		return true
+	})
+	return is || err != nil
+}
+
+func isEOF(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }

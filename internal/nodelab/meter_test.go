@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodelab_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+)
+
+func TestMeter(t *testing.T) {
+	t.Parallel()
+	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	addr := netip.AddrPortFrom(lab.Upstream.IPv6, 53)
+	first := serve(t, lab.Upstream, addr, "first")
+	m, err := nodelab.StartMeter(nodelab.MeterConfig{
+		Host: lab.Pods[0], Target: addr, Names: 3, Timeout: 300 * time.Millisecond,
+		Loads: []nodelab.Load{
+			{Network: "udp", Rate: 1000},
+			{Network: "udp", Rate: 200, Fresh: true},
+			{Network: "tcp", Rate: 50},
+			{Network: "tcp", Rate: 50, Fresh: true},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if _, ok := m.Await("first", began, 5*time.Second); !ok {
+		t.Fatal("the first server answers nobody")
+	}
+	time.Sleep(200 * time.Millisecond)
+	paused := time.Now()
+	first.Pause(true)
+	time.Sleep(400 * time.Millisecond)
+	closed := time.Now()
+	first.Close()
+	time.Sleep(100 * time.Millisecond)
+	second := time.Now()
+	serve(t, lab.Upstream, addr, "second")
+	if at, ok := m.Await("second", second, 5*time.Second); !ok || at.Before(second) {
+		t.Fatalf("the second server answers first at %s, %t", at, ok)
+	}
+	time.Sleep(400 * time.Millisecond)
+	r := m.Stop()
+	t.Log(r)
+	for load := range 4 {
+		part := r.Of(load)
+		t.Logf("load %d: %s", load, part)
+		if by := part.By(); by["first"] == 0 || by["second"] == 0 || len(by) != 2 {
+			t.Errorf("load %d: answered by %v; want both servers", load, by)
+		}
+		at, ok := m.FirstBy(load, "second", second)
+		if want, wantOK := part.FirstBy("second", second); at != want || ok != wantOK {
+			t.Errorf("load %d: first answered by the second server at %s, %t; the report says %s, %t", load, at, ok, want, wantOK)
+		}
+		if part.Between(began, paused.Add(-50*time.Millisecond)).Lost() != 0 {
+			t.Errorf("load %d: lost while a server was there: %s", load, part.Between(began, paused))
+		}
+		if part.Between(paused, closed).Lost() == 0 {
+			t.Errorf("load %d: a paused server answered all", load)
+		}
+		// Of what is refused over UDP, hosts say little: the kernel limits it.
+		if load >= 2 && part.Between(paused, second).Count(nodelab.Refused) == 0 {
+			t.Errorf("load %d: nothing was refused: %s", load, part.Between(paused, second))
+		}
+	}
+	if n := r.Of(2).Count(nodelab.Lost); n < 1 || n > 2 {
+		t.Errorf("%d queries lost over one session; want the one that waited when the server was paused", n)
+	}
+	gap := r.LongestGap()
+	if gap < second.Sub(paused)-50*time.Millisecond || gap > second.Sub(paused)+time.Second {
+		t.Errorf("longest gap %s; the server was away for %s", gap, second.Sub(paused))
+	}
+	if at, ok := r.LastLost(); !ok || at.Before(closed) || at.After(second.Add(500*time.Millisecond)) {
+		t.Errorf("last lost %s after the second server came, %t", at.Sub(second), ok)
+	}
+}
+
+func TestMeterRefusesBadLoads(t *testing.T) {
+	t.Parallel()
+	for _, l := range []nodelab.Load{{Network: "udp"}, {Network: "ip", Rate: 1}} {
+		if m, err := nodelab.StartMeter(nodelab.MeterConfig{Loads: []nodelab.Load{l}}); err == nil {
+			m.Stop()
+			t.Errorf("%+v is taken", l)
+		}
+	}
+}

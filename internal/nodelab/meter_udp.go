@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodelab
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"sync"
+	"syscall"
+)
+
+// pending are the queries that one socket has sent, by ID.
+type pending struct {
+	mu     sync.Mutex // guards all below
+	byID   map[uint16]int
+	order  []int // indexes of queries; those before oldest are of no interest
+	oldest int
+}
+
+func (p *pending) add(id uint16, query int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.byID[id] = query
+	p.order = append(p.order, query)
+}
+
+func (p *pending) take(id uint16) (query int, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	query, ok = p.byID[id]
+	delete(p.byID, id)
+	return query, ok
+}
+
+// oneUDP prepares a client with one port.
+func (m *Meter) oneUDP(load, rate int) (run func(), err error) {
+	dialed, err := m.config.Host.Dial(context.Background(), "udp", m.config.Target.String())
+	if err != nil {
+		return nil, err
+	}
+	setBuffer(dialed)
+	conn, p := dialed.(*net.UDPConn), &pending{byID: map[uint16]int{}}
+	return func() {
+		received := make(chan struct{})
+		go func() { // joined below
+			defer close(received)
+			m.receive(conn, p)
+		}()
+		m.pace(rate, func(n int) {
+			for range n {
+				m.sendUDP(conn, load, p)
+			}
+		})
+		_ = conn.SetReadDeadline(now().Add(m.config.Timeout))
+		<-received
+		_ = conn.Close()
+	}, nil
+}
+
+// sendUDP sends one query.
+func (m *Meter) sendUDP(conn *net.UDPConn, load int, p *pending) {
+	i := m.begin(load)
+	id := uint16(i)
+	p.add(id, i)
+	query := appendQuery(make([]byte, 0, 64), id, m.name(i))
+	_, err := conn.Write(query)
+	if errors.Is(err, syscall.ECONNREFUSED) { // of an earlier query; nothing was sent
+		m.refuse(p)
+		_, err = conn.Write(query)
+	}
+	if err != nil {
+		m.fail(i, err)
+	}
+}
+
+// receive notes answers until the socket's deadline.
+func (m *Meter) receive(conn *net.UDPConn, p *pending) {
+	msg := make([]byte, 4096)
+	for {
+		n, err := conn.Read(msg)
+		switch {
+		case errors.Is(err, syscall.ECONNREFUSED):
+			m.refuse(p)
+		case err != nil:
+			return
+		case n >= headerLen:
+			if i, ok := p.take(binary.BigEndian.Uint16(msg)); ok {
+				m.answer(i, msg[:n])
+			}
+		}
+	}
+}
+
+// refuse notes that a host refused a query. The socket does not say which; it is taken to be the oldest that may
+// still be answered.
+func (m *Meter) refuse(p *pending) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for ; p.oldest < len(p.order); p.oldest++ {
+		i := p.order[p.oldest]
+		m.mu.Lock()
+		o := m.outcomes[i]
+		m.mu.Unlock()
+		if o.Result == Lost && now().Sub(o.Sent) < m.config.Timeout {
+			m.end(i, Refused, "")
+			return
+		}
+	}
+}
+
+// freshUDP is a client with a new port for each query.
+func (m *Meter) freshUDP(load, rate int) {
+	var queries sync.WaitGroup
+	defer queries.Wait()
+	m.pace(rate, func(n int) {
+		err := m.config.Host.Do(func() error {
+			for range n {
+				i := m.begin(load)
+				conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(m.config.Target))
+				if err != nil {
+					m.fail(i, err)
+					continue
+				}
+				queries.Go(func() { m.askUDP(conn, i) })
+			}
+			return nil
+		})
+		if err != nil {
+			m.fail(m.begin(load), err)
+		}
+	})
+}
+
+// askUDP asks query i over a socket of its own.
+func (m *Meter) askUDP(conn *net.UDPConn, i int) {
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(now().Add(m.config.Timeout))
+	id := uint16(i)
+	msg := make([]byte, 1024)
+	if _, err := conn.Write(appendQuery(msg[:0], id, m.name(i))); err != nil {
+		m.fail(i, err)
+		return
+	}
+	for {
+		n, err := conn.Read(msg)
+		if err != nil {
+			m.fail(i, err)
+			return
+		}
+		if n >= headerLen && binary.BigEndian.Uint16(msg) == id {
+			m.answer(i, msg[:n])
+			return
+		}
+	}
+}

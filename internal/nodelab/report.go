@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodelab
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Report is what a [Meter] has seen.
+type Report struct {
+	Outcomes []Outcome // in the order of sending
+}
+
+// Between is the part of the queries that were sent at or after one time and before another.
+func (r Report) Between(from, to time.Time) Report {
+	var part Report
+	for _, o := range r.Outcomes {
+		if !o.Sent.Before(from) && o.Sent.Before(to) {
+			part.Outcomes = append(part.Outcomes, o)
+		}
+	}
+	return part
+}
+
+// Of is the part of the queries that one client has sent.
+func (r Report) Of(load int) Report {
+	var part Report
+	for _, o := range r.Outcomes {
+		if o.Load == load {
+			part.Outcomes = append(part.Outcomes, o)
+		}
+	}
+	return part
+}
+
+// Sent is how many queries were sent.
+func (r Report) Sent() int { return len(r.Outcomes) }
+
+// Lost is how many queries were not answered, whatever became of them.
+func (r Report) Lost() int { return r.Sent() - r.Count(Answered) }
+
+// Count is how many queries came to a result.
+func (r Report) Count(result Result) int {
+	n := 0
+	for _, o := range r.Outcomes {
+		if o.Result == result {
+			n++
+		}
+	}
+	return n
+}
+
+// By is how many queries each server has answered.
+func (r Report) By() map[string]int {
+	by := map[string]int{}
+	for _, o := range r.Outcomes {
+		if o.Result == Answered {
+			by[o.Who]++
+		}
+	}
+	return by
+}
+
+// FirstBy is when the first answer of a server came to a query that was sent at or after a time.
+func (r Report) FirstBy(who string, after time.Time) (at time.Time, ok bool) {
+	for _, o := range r.Outcomes {
+		if o.Result == Answered && o.Who == who && !o.Sent.Before(after) {
+			if came := o.Sent.Add(o.Took); !ok || came.Before(at) {
+				at, ok = came, true
+			}
+		}
+	}
+	return at, ok
+}
+
+// FirstLost is when the first query was sent that was not answered.
+func (r Report) FirstLost() (at time.Time, ok bool) {
+	for _, o := range r.Outcomes {
+		if o.Result != Answered {
+			return o.Sent, true
+		}
+	}
+	return at, false
+}
+
+// LastLost is when the last query was sent that was not answered.
+func (r Report) LastLost() (at time.Time, ok bool) {
+	for _, o := range slices.Backward(r.Outcomes) {
+		if o.Result != Answered {
+			return o.Sent, true
+		}
+	}
+	return at, false
+}
+
+// LongestGap is the longest time in which queries were sent and none of them was answered: from the first of these
+// to the next that was answered, or to the last query of all.
+func (r Report) LongestGap() time.Duration {
+	var longest time.Duration
+	var began time.Time
+	for _, o := range r.Outcomes {
+		if o.Result != Answered && began.IsZero() {
+			began = o.Sent
+		}
+		if !began.IsZero() {
+			longest = max(longest, o.Sent.Sub(began))
+		}
+		if o.Result == Answered {
+			began = time.Time{}
+		}
+	}
+	return longest
+}
+
+// String is the report in a few words: "12 of 25,000 lost: 10 refused, 2 lost; answered by agent 20,000, central 4,988".
+func (r Report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s of %s lost", thousands(r.Lost()), thousands(r.Sent()))
+	separator := ": "
+	for _, result := range []Result{Lost, Refused, Reset, Failed} {
+		if n := r.Count(result); n > 0 {
+			fmt.Fprintf(&b, "%s%s %s", separator, thousands(n), result)
+			separator = ", "
+		}
+	}
+	by := r.By()
+	separator = "; answered by "
+	for _, who := range slices.Sorted(maps.Keys(by)) {
+		fmt.Fprintf(&b, "%s%s %s", separator, who, thousands(by[who]))
+		separator = ", "
+	}
+	return b.String()
+}
+
+// thousands writes a number with commas.
+func thousands(n int) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
