@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netif
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+func TestRealEventsThatWereLostAreSaid(t *testing.T) {
+	t.Parallel()
+	g := onKernel(t, Bridge)
+	told, err := g.events(linkName, addrs)
+	must(t, err)
+	defer told.close()
+	e := told.(*linkEvents)
+	raw, err := e.file.SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) }))
+	must(t, err)
+	other := netip.MustParsePrefix("10.1.2.3/32")
+	for range 50 { // none of these concerns the agent, and the last that does has no room
+		must(t, g.addPrefix(loIndex, other, markOf("x"), false))
+		must(t, g.drop(loIndex, other))
+	}
+	must(t, g.createOther(linkName, "bridge"))
+	heard := make(chan error, 1)
+	go func() { heard <- told.next() }()
+	select {
+	case err := <-heard:
+		must(t, err)
+	case <-time.After(far):
+		t.Fatal("nothing was heard")
+	}
+}
+
+func TestRealEventsOfOthersWakeNobody(t *testing.T) {
+	t.Parallel()
+	g := onKernel(t, Bridge)
+	must(t, g.createOther(linkName, "bridge"))
+	told, err := g.events(linkName, addrs)
+	must(t, err)
+	heard := make(chan error, 16)
+	go func() {
+		for {
+			err := told.next()
+			heard <- err
+			if err != nil {
+				return
+			}
+		}
+	}()
+	quiet := func(what string) {
+		t.Helper()
+		select {
+		case err := <-heard:
+			t.Errorf("%s: was heard (%v)", what, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	loud := func(what string) {
+		t.Helper()
+		select {
+		case err := <-heard:
+			must(t, err)
+		case <-time.After(far):
+			t.Errorf("%s: was not heard", what)
+		}
+		for len(heard) > 0 {
+			must(t, <-heard)
+		}
+	}
+	must(t, g.createOther("cali1", "bridge"))
+	must(t, g.setUp(g.device(t, "cali1").index))
+	must(t, g.addPrefix(g.device(t, "cali1").index, netip.MustParsePrefix("10.1.2.3/32"), 0, false))
+	quiet("another link")
+	must(t, g.addPrefix(g.device(t, "cali1").index, host(ip6), 0, false))
+	loud("the address on another link")
+	must(t, g.destroy(g.device(t, linkName).index))
+	loud("the link removed")
+	told.close()
+	select {
+	case err := <-heard:
+		if err == nil {
+			err = <-heard
+		}
+		if err == nil {
+			t.Error("next after close: no error")
+		}
+	case <-time.After(far):
+		t.Error("next does not end with close")
+	}
+}
+
+// Somebody who takes the address away as soon as it comes, for real.
+func TestRealFightIsBounded(t *testing.T) {
+	t.Parallel()
+	g := onKernel(t, Bridge)
+	l := g.setup(t, g.config("one"))
+	dev := g.device(t, linkName)
+	told, err := g.events("none", addrs[:1])
+	must(t, err)
+	taken := make(chan int)
+	go func() {
+		g.enter()
+		n := 0
+		for told.next() == nil {
+			if g.drop(dev.index, host(ip4)) == nil {
+				n++
+			}
+		}
+		taken <- n
+	}()
+	g.run(t, l)
+	must(t, g.drop(dev.index, host(ip4)))
+	within(t, 2*far, "fight named", func() bool { return l.Stats().Contested })
+	before := l.Stats().Repairs
+	time.Sleep(2 * time.Second)
+	after := l.Stats().Repairs
+	told.close()
+	t.Logf("repairs: %d, then %d in 2 s; %d times taken away", before, after-before, <-taken)
+	if after-before > 8 {
+		t.Errorf("%d repairs in 2 s", after-before)
+	}
+	within(t, 2*far, "held", func() bool { return g.whole(t, linkName) })
+}
+
+func TestRealKernelNamesAMissingRight(t *testing.T) {
+	t.Parallel()
+	g := onKernel(t, Bridge)
+	must(t, g.createOther("eth0", "bridge"))
+	before := g.snapshot(t)
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	must(t, unix.Capget(&header, &caps[0]))
+	caps[unix.CAP_NET_ADMIN/32].Effective &^= 1 << (unix.CAP_NET_ADMIN % 32)
+	must(t, unix.Capset(&header, &caps[0])) // of this thread, which ends with the test
+	for _, kind := range []Kind{Auto, Bridge, Loopback} {
+		config := g.config("one")
+		config.Kind = kind
+		err := g.link(t, config).Setup(t.Context())
+		if !errors.Is(err, ErrNotPermitted) || !strings.Contains(err.Error(), "NET_ADMIN") {
+			t.Errorf("setup of %s: %v", kind, err)
+		}
+	}
+	g.unchanged(t, "setups", before)
+}
+
+func TestRealAutoSaysWhatItTook(t *testing.T) {
+	t.Parallel()
+	g := onKernel(t, Bridge)
+	config := g.config("one")
+	config.Kind = Auto
+	s := g.setup(t, config).Stats()
+	t.Logf("took %s; %s", s.Kind, s.Why)
+	if dev := g.device(t, linkName); dev.kind != s.Kind || (s.Kind == "dummy") != (s.Why == "") {
+		t.Errorf("stats %+v, link %+v", s, dev)
+	}
+}
+
+// What the agent's link does not get: a link-local address, routes but the local ones.
+func TestRealLinkBringsNothingElse(t *testing.T) {
+	t.Parallel()
+	g := onKernel(t, Bridge)
+	g.setup(t, g.config("one"))
+	dump := g.snapshot(t)
+	if strings.Contains(dump, "fe80::") || strings.Contains(dump, "Dst: fd00:53::a/128 Src: <nil> Gw: <nil> Flags: [] Table: 254") {
+		t.Errorf("after setup:\n%s", dump)
+	}
+}
+
+func TestRealAlternativeNameIsForeign(t *testing.T) {
+	t.Parallel()
+	g := onKernel(t, Bridge)
+	must(t, g.createOther("eth0", "bridge"))
+	links := g.node.(*realNode).links
+	eth0, err := links.LinkByName("eth0")
+	must(t, err)
+	must(t, links.LinkAddAltName(eth0, linkName))
+	before := g.snapshot(t)
+	err = g.link(t, g.config("one")).Setup(t.Context())
+	if want := "that is another name of link eth0"; !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), want) {
+		t.Errorf("setup: %v, want %q", err, want)
+	}
+	g.unchanged(t, "setup", before)
+}
+
+func TestCleanupOfThisNamespace(t *testing.T) {
+	t.Parallel()
+	g := onKernel(t, Bridge)
+	before := g.snapshot(t)
+	g.setup(t, g.config("dead"))
+	removed, err := Cleanup(t.Context(), linkName, addrs)
+	if want := "[link nodelocaldns]"; err != nil || fmt.Sprint(removed) != want {
+		t.Errorf("removed %s, %v; want %s", removed, err, want)
+	}
+	g.unchanged(t, "cleanup", before)
+}
+
+func FuzzParseAddress(f *testing.F) {
+	f.Add([]byte{}, uint32(7), uint32(0), uint8(32), []byte{10, 0, 0, 1})
+	f.Add([]byte{1, 2, 3}, uint32(1), markOf("a"), uint8(128), ip6.AsSlice())
+	f.Fuzz(func(t *testing.T, junk []byte, index, mark uint32, bits uint8, ip []byte) {
+		_, _ = parseAddress(junk) // must not panic
+
+		msg := nl.NewIfAddrmsg(unix.AF_UNSPEC)
+		msg.Index, msg.Prefixlen = index, bits
+		var b bytes.Buffer
+		b.Write(msg.Serialize())
+		b.Write(nl.NewRtAttr(unix.IFA_ADDRESS, ip).Serialize())
+		b.Write(attribute(unix.IFA_RT_PRIORITY, mark).Serialize())
+		got, err := parseAddress(b.Bytes())
+		want := address{index: int(index), mark: mark}
+		if a, ok := netip.AddrFromSlice(ip); ok && int(bits) <= a.BitLen() {
+			want.prefix = netip.PrefixFrom(a, int(bits))
+		}
+		if d := diff(fmt.Sprint(want), fmt.Sprint(got)); err != nil || d != "" {
+			t.Errorf("%v (-want +got):\n%s", err, d)
+		}
+	})
+}

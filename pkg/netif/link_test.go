@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netif
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// far is the limit of what takes milliseconds. What it took is logged.
+const far = 5 * time.Second
+
+func TestSetupMakesAndRemoveLeavesNothing(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(g *ground) {
+		t := g.t
+		before, printed := g.snapshot(t), g.printed()
+		for range 100 {
+			l := g.setup(t, g.config("one"))
+			if !g.whole(t, linkName) {
+				t.Fatalf("after setup:\n%s", g.snapshot(t))
+			}
+			dev := g.device(t, linkName)
+			if want := "node-cache one"; dev.alias != want || dev.kind != g.kind.String() {
+				t.Fatalf("link is a %s with alias %q, want a %s with %q", dev.kind, dev.alias, g.kind, want)
+			}
+			want := Stats{Kind: g.kind.String(), Held: addrs, Elsewhere: map[netip.Addr]string{}}
+			if d := diff(want, l.Stats()); d != "" {
+				t.Fatalf("stats (-want +got):\n%s", d)
+			}
+			must(t, l.Remove(t.Context()))
+			g.unchanged(t, "removal", before)
+		}
+		if d := diff(printed, g.printed()); d != "" {
+			t.Errorf("printed by ip (-before +after):\n%s", d)
+		}
+	})
+}
+
+func TestLoopbackHoldsAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(g *ground) {
+		t := g.t
+		config := g.config("one")
+		config.Kind = Loopback
+		before, printed := g.snapshot(t), g.printed()
+		for range 100 {
+			l := g.setup(t, config)
+			if !g.whole(t, "lo") || l.Stats().Kind != "lo" {
+				t.Fatalf("after setup: %+v\n%s", l.Stats(), g.snapshot(t))
+			}
+			must(t, l.Remove(t.Context()))
+			g.unchanged(t, "removal", before)
+		}
+		if d := diff(printed, g.printed()); d != "" {
+			t.Errorf("printed by ip (-before +after):\n%s", d)
+		}
+	})
+}
+
+func TestRunHeals(t *testing.T) {
+	t.Parallel()
+	harms := []struct {
+		name string
+		do   func(g *ground, dev device) error
+	}{
+		{name: "link removed", do: func(g *ground, dev device) error { return g.destroy(dev.index) }},
+		{name: "link set down", do: func(g *ground, dev device) error { return g.setDown(dev.index) }},
+		{name: "IPv4 address removed", do: func(g *ground, dev device) error { return g.drop(dev.index, host(ip4)) }},
+		{name: "IPv6 address removed", do: func(g *ground, dev device) error { return g.drop(dev.index, host(ip6)) }},
+		{name: "alias cleared", do: func(g *ground, dev device) error { return g.setAlias(dev.index, "") }},
+		{name: "removed and made by another", do: func(g *ground, dev device) error {
+			err := errors.Join(g.destroy(dev.index), g.createOther(linkName, g.kind.String()))
+			if errors.Is(err, errExists) || errors.Is(err, fs.ErrExist) {
+				return nil // the agent was quicker
+			}
+			return err
+		}},
+	}
+	everywhere(t, func(g *ground) {
+		t := g.t
+		l := g.setup(t, g.config("one"))
+		g.run(t, l)
+		var worst time.Duration
+		for round := range 3 * len(harms) {
+			harm := harms[round%len(harms)]
+			dev := g.device(t, linkName)
+			time.Sleep(300 * time.Millisecond) // else they are taken for a fight
+			start := time.Now()
+			must(t, harm.do(g, dev))
+			within(t, far, harm.name, func() bool {
+				d, err := g.node.link(linkName)
+				return err == nil && d.alias == "node-cache one" && g.whole(t, linkName)
+			})
+			took := time.Since(start) // the kernel tells of a removal before it is done with it
+			worst = max(worst, took)
+			t.Logf("%s: back after %s", harm.name, took)
+		}
+		t.Logf("worst: %s", worst)
+		within(t, far, "repairs counted", func() bool { return l.Stats().Repairs >= uint64(3*len(harms)) })
+		if s := l.Stats(); s.Contested || s.LastError != "" {
+			t.Errorf("stats after all: %+v", s)
+		}
+	})
+}
+
+func TestRunHealsLoopback(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(g *ground) {
+		t := g.t
+		config := g.config("one")
+		config.Kind = Loopback
+		l := g.setup(t, config)
+		g.run(t, l)
+		for _, a := range addrs {
+			must(t, g.drop(loIndex, host(a)))
+			t.Logf("%s: back after %s", a, within(t, far, "address", func() bool { return g.has(t, "lo", host(a)) }))
+		}
+		must(t, g.setDown(loIndex))
+		within(t, far, "lo named", func() bool { return strings.Contains(l.Stats().LastError, "lo: the link is down") })
+		must(t, g.setUp(loIndex))
+		within(t, far, "addresses", func() bool { return g.whole(t, "lo") })
+	})
+}
+
+func TestAdoptsWhatItFinds(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(g *ground) {
+		t := g.t
+		before := g.snapshot(t)
+		must(t, g.createOther(linkName, g.kind.String()))
+		dev := g.device(t, linkName)
+		must(t, g.setUp(dev.index))
+		must(t, g.addPrefix(dev.index, host(ip4), 0, false))
+		other := netip.MustParsePrefix("10.96.0.10/32")
+		must(t, g.addPrefix(dev.index, other, 0, false))
+		config := g.config("one")
+		config.Kind = Auto
+		l := g.setup(t, config)
+		if now := g.device(t, linkName); now.index != dev.index || now.alias != "node-cache one" || !g.whole(t, linkName) || !g.has(t, linkName, other) {
+			t.Errorf("adopted: %+v, was %+v\n%s", now, dev, g.snapshot(t))
+		}
+		must(t, l.Remove(t.Context()))
+		g.unchanged(t, "removal", before)
+	})
+}
+
+func TestLongerPrefixOfAnotherIsHeldAndStays(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(g *ground) {
+		t := g.t
+		wide4, wide6 := netip.PrefixFrom(ip4, 24), netip.PrefixFrom(ip6, 64)
+		config := g.config("one")
+		config.Kind = Loopback
+		must(t, g.addPrefix(loIndex, wide4, 0, false))
+		must(t, g.addPrefix(loIndex, wide6, 0, false))
+		before := g.snapshot(t)
+		l := g.setup(t, config)
+		g.unchanged(t, "setup", before)
+		if d := diff(addrs, l.Stats().Held); d != "" {
+			t.Errorf("held (-want +got):\n%s", d)
+		}
+		must(t, l.Remove(t.Context()))
+		g.unchanged(t, "removal", before)
+	})
+}
+
+func TestForeignLinksAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	cases := []struct {
+		name string
+		make func(g *ground) error
+		want string
+	}{
+		{
+			name: "veth", want: "it is a link of kind veth",
+			make: func(g *ground) error { return g.createOther(linkName, "veth") },
+		},
+		{
+			name: "alias", want: `its alias is "uplink of bob"`,
+			make: func(g *ground) error {
+				t := g.t
+				must(t, g.createOther(linkName, g.kind.String()))
+				return g.setAlias(g.device(t, linkName).index, "uplink of bob")
+			},
+		},
+		{
+			name: "bridge with ports", want: "it is a bridge with 1 ports",
+			make: func(g *ground) error {
+				t := g.t
+				must(t, g.createOther(linkName, "bridge"))
+				must(t, g.createOther("port", "veth"))
+				return g.enslave(g.device(t, "port").index, g.device(t, linkName).index)
+			},
+		},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			everywhere(t, func(g *ground) {
+				t := g.t
+				if err := c.make(g); errors.Is(err, ErrUnsupported) || errors.Is(err, errors.ErrUnsupported) {
+					t.Skipf("this kernel has no such link: %v", err)
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				before := g.snapshot(t)
+				l := g.link(t, g.config("one"))
+				err := l.Setup(t.Context())
+				if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("setup: %v, want %q", err, c.want)
+				}
+				if s := l.Stats(); s.LastError != err.Error() || len(s.Missing) != len(addrs) {
+					t.Errorf("stats: %+v", s)
+				}
+				must(t, l.Remove(t.Context()))
+				removed, err := cleanup(g.node, linkName, addrs)
+				if err != nil || len(removed) != 0 {
+					t.Errorf("cleanup: removed %q, %v", removed, err)
+				}
+				g.unchanged(t, "all of it", before)
+			})
+		})
+	}
+}
+
+func TestNewerOwnerWins(t *testing.T) {
+	t.Parallel()
+	for _, onLo := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lo %t", onLo), func(t *testing.T) {
+			t.Parallel()
+			everywhere(t, func(g *ground) { newerOwnerWins(g, onLo) })
+		})
+	}
+}
+
+func newerOwnerWins(g *ground, onLo bool) {
+	t := g.t
+	t.Helper()
+	before := g.snapshot(t)
+	first, second, name := g.config("first"), g.config("second"), linkName
+	if onLo {
+		first.Kind, second.Kind, name = Loopback, Loopback, "lo"
+	}
+	older := g.setup(t, first)
+	stopOlder := g.run(t, older)
+	within(t, far, "first look", func() bool { return len(older.Stats().Held) == len(addrs) })
+	newer := g.setup(t, second)
+	stopNewer := g.run(t, newer)
+	within(t, far, "older stands down", func() bool { return older.Stats().StoodDown })
+
+	held := g.snapshot(t)
+	stopOlder()
+	if err := older.Remove(t.Context()); !errors.Is(err, ErrOwned) {
+		t.Errorf("older's removal: %v, want ErrOwned", err)
+	}
+	g.unchanged(t, "the older's removal", held)
+	must(t, g.drop(g.device(t, name).index, host(ip4)))
+	within(t, far, "the newer heals", func() bool { return g.whole(t, name) })
+	stopNewer()
+	must(t, newer.Remove(t.Context()))
+	g.unchanged(t, "the newer's removal", before)
+}
+
+func TestRunAfterRemoveMakesNothing(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(g *ground) {
+		t := g.t
+		before := g.snapshot(t)
+		l := g.setup(t, g.config("one"))
+		g.run(t, l)
+		must(t, l.Remove(t.Context()))
+		time.Sleep(300 * time.Millisecond)
+		g.unchanged(t, "all of it", before)
+	})
+}
+
+func TestCleanupAfterADeadAgent(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(g *ground) {
+		t := g.t
+		theirs := netip.MustParsePrefix("10.1.2.3/32")
+		must(t, g.addPrefix(loIndex, theirs, 0, false))
+		before := g.snapshot(t)
+		g.setup(t, g.config("dead")) // and never seen again
+		onLo := g.config("dead")
+		onLo.Kind = Loopback
+		onLo.Addresses = []netip.Addr{netip.MustParseAddr("169.254.20.11"), theirs.Addr()}
+		onLo.Name = "other"
+		g.setup(t, onLo)
+		removed, err := cleanup(g.node, linkName, append(addrs, onLo.Addresses...))
+		want := []string{"link nodelocaldns", "address 169.254.20.11/32 of lo"}
+		if d := diff(want, removed); d != "" || err != nil {
+			t.Errorf("cleanup: %v, removed (-want +got):\n%s", err, d)
+		}
+		g.unchanged(t, "all of it", before)
+		if removed, err := cleanup(g.node, linkName, nil); err != nil || len(removed) != 0 {
+			t.Errorf("second cleanup: %v, %q", err, removed)
+		}
+	})
+}
+
+func TestNextAgentWithAnotherConfigurationLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(g *ground) {
+		t := g.t
+		before := g.snapshot(t)
+		g.setup(t, g.config("a"))
+		fewer := g.config("b")
+		fewer.Addresses = addrs[:1]
+		g.setup(t, fewer)
+		if g.has(t, linkName, host(ip6)) || !g.has(t, linkName, host(ip4)) {
+			t.Errorf("after setup with fewer addresses:\n%s", g.snapshot(t))
+		}
+		onLo := g.config("c")
+		onLo.Kind = Loopback
+		g.setup(t, onLo)
+		if _, err := g.node.link(linkName); !errors.Is(err, errNone) || !g.whole(t, "lo") {
+			t.Errorf("after setup on lo:\n%s", g.snapshot(t))
+		}
+		last := g.setup(t, g.config("d"))
+		if g.has(t, "lo", host(ip4)) || g.has(t, "lo", host(ip6)) || !g.whole(t, linkName) {
+			t.Errorf("after setup on a link:\n%s", g.snapshot(t))
+		}
+		must(t, last.Remove(t.Context()))
+		g.unchanged(t, "all of it", before)
+	})
+}
+
+func TestFamiliesAreIndependent(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(g *ground) {
+		t := g.t
+		must(t, g.setIPv6(false))
+		config := g.config("one")
+		config.Poll = 500 * time.Millisecond // a sysctl makes no event
+		l := g.link(t, config)
+		err := l.Setup(t.Context())
+		var missing *MissingError
+		if !errors.As(err, &missing) || !errors.Is(err, ErrDisabled) || missing.Held != 1 ||
+			len(missing.Missing) != 1 || missing.Missing[0].Addr != ip6 {
+			t.Fatalf("setup: %v", err)
+		}
+		if want := "IPv6 address fd00:53::a is missing"; !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q does not say %q", err, want)
+		}
+		s := l.Stats()
+		if !slices.Equal(s.Held, addrs[:1]) || s.LastError != err.Error() || !strings.Contains(s.Missing[ip6], "disable_ipv6") {
+			t.Errorf("stats: %+v", s)
+		}
+		if !g.has(t, linkName, host(ip4)) {
+			t.Errorf("no IPv4:\n%s", g.snapshot(t))
+		}
+		g.run(t, l)
+		must(t, g.setIPv6(true))
+		t.Logf("IPv6 there after %s", within(t, far, "IPv6", func() bool { return g.whole(t, linkName) && l.Stats().LastError == "" }))
+	})
+}
+
+func TestSaysWhoElseHasTheAddress(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(g *ground) {
+		t := g.t
+		must(t, g.createOther("kube-ipvs0", g.kind.String()))
+		must(t, g.addPrefix(g.device(t, "kube-ipvs0").index, host(ip4), 0, false))
+		must(t, g.addPrefix(loIndex, netip.PrefixFrom(ip6, 64), 0, false))
+		l := g.setup(t, g.config("one"))
+		want := map[netip.Addr]string{ip4: "kube-ipvs0", ip6: "lo"}
+		if d := diff(want, l.Stats().Elsewhere); d != "" {
+			t.Errorf("elsewhere (-want +got):\n%s", d)
+		}
+		if n := g.logs.count("another link has the address as well"); n != 2 || !g.whole(t, linkName) {
+			t.Errorf("logged %d times\n%s", n, g.snapshot(t))
+		}
+	})
+}

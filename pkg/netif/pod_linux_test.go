@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netif
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// A pod behind a veth asks in the moment in which Setup returns, and again after the
+// link was down. The agent's sockets were there before the addresses.
+func TestPodsAreAnsweredAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []Kind{Dummy, Bridge, Loopback} {
+		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
+			carrier := kind
+			if kind == Loopback {
+				carrier = Bridge // the ground asks for a kind that is not always there
+			}
+			g := onKernel(t, carrier)
+			ask := withPod(t, g)
+			for _, a := range addrs {
+				echo(t, a)
+			}
+			config := g.config("one")
+			config.Kind = kind
+			l := g.setup(t, config)
+			for _, a := range addrs {
+				t.Logf("%s answered %s after setup", a, within(t, far, a.String(), func() bool { return ask(a) == nil }))
+			}
+			if kind == Loopback {
+				return
+			}
+			g.run(t, l)
+			time.Sleep(50 * time.Millisecond)
+			must(t, g.setDown(g.device(t, linkName).index))
+			for _, a := range addrs {
+				t.Logf("%s answered %s after the link was set down", a, within(t, far, a.String(), func() bool { return ask(a) == nil }))
+			}
+		})
+	}
+}
+
+// A bridge that had a port once has no carrier from then on. Its addresses answer.
+func TestBridgeWithoutCarrierAnswers(t *testing.T) {
+	t.Parallel()
+	g := onKernel(t, Bridge)
+	ask := withPod(t, g)
+	must(t, g.createOther(linkName, "bridge"))
+	bridge := g.device(t, linkName)
+	must(t, g.createOther("port", "veth"))
+	must(t, g.enslave(g.device(t, "port").index, bridge.index))
+	must(t, g.setUp(bridge.index))
+	must(t, g.destroy(g.device(t, "port").index))
+	for _, a := range addrs {
+		echo(t, a)
+	}
+	g.setup(t, g.config("one"))
+	for _, a := range addrs {
+		within(t, far, a.String(), func() bool { return ask(a) == nil })
+	}
+}
+
+// withPod puts a pod behind a veth of the node that g is. ask sends it a datagram
+// from the pod and waits for the same one.
+func withPod(t *testing.T, g *ground) (ask func(netip.Addr) error) {
+	t.Helper()
+	if err := g.createOther("pod", "veth"); errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip("this kernel has no links of kind veth")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	jobs, results := make(chan func() error), make(chan error)
+	ready := make(chan netns.NsHandle)
+	go func() { // its thread, and the pod with it, ends with the test
+		space, err := newNamespace()
+		if err != nil {
+			t.Errorf("making the pod: %v", err)
+		}
+		ready <- space
+		for job := range jobs {
+			results <- job()
+		}
+	}()
+	t.Cleanup(func() { close(jobs) })
+	in := func(job func() error) error {
+		jobs <- job
+		return <-results
+	}
+	pod := <-ready
+	t.Cleanup(func() { _ = pod.Close() })
+	links := g.node.(*realNode).links
+	peer, err := links.LinkByName("pod-p")
+	must(t, err)
+	must(t, links.LinkSetNsFd(peer, int(pod)))
+	must(t, addressVeth(links, "pod", "10.9.0.1/24", "fd09::1/64"))
+	must(t, in(func() error {
+		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		return errors.Join(addressVeth(h, "pod-p", "10.9.0.2/24", "fd09::2/64"), route(h, "10.9.0.1"), route(h, "fd09::1"))
+	}))
+	ask = func(a netip.Addr) error { return in(func() error { return roundTrip(a) }) }
+	for _, gateway := range []string{"10.9.0.1", "fd09::1"} { // a new veth takes its time
+		a := netip.MustParseAddr(gateway)
+		echo(t, a)
+		within(t, far, "answer of the pod's gateway", func() bool { return ask(a) == nil })
+	}
+	return ask
+}
+
+func addressVeth(h *netlink.Handle, name string, prefixes ...string) error {
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	for _, p := range prefixes {
+		addr, err := netlink.ParseAddr(p)
+		if err != nil {
+			return err
+		}
+		if addr.IP.To4() == nil {
+			addr.Flags = unix.IFA_F_NODAD
+		}
+		if err := h.AddrAdd(link, addr); err != nil {
+			return err
+		}
+	}
+	return h.LinkSetUp(link)
+}
+
+func route(h *netlink.Handle, gateway string) error {
+	dst := &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
+	gw := net.ParseIP(gateway)
+	if gw.To4() == nil {
+		dst = &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
+	}
+	return h.RouteAdd(&netlink.Route{Dst: dst, Gw: gw})
+}
+
+func roundTrip(a netip.Addr) error {
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 5353)))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+		return err
+	}
+	if _, err := conn.Write([]byte("hello")); err != nil {
+		return err
+	}
+	_, err = conn.Read(make([]byte, 16))
+	return err
+}
+
+// echo answers datagrams to a, which need not be there yet.
+func echo(t *testing.T, a netip.Addr) {
+	t.Helper()
+	free := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		_ = c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1) })
+		return err
+	}}
+	conn, err := free.ListenPacket(context.Background(), "udp", netip.AddrPortFrom(a, 5353).String())
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	go func() { // ends with conn
+		buf := make([]byte, 16)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			_, _ = conn.WriteTo(buf[:n], from)
+		}
+	}()
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netif
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// onKernel makes a network namespace of its own, in which the calling test goroutine
+// stays, and skips the test where it cannot.
+func onKernel(t *testing.T, kind Kind) *ground {
+	t.Helper()
+	space := inNamespace(t)
+	k, err := openKernel()
+	must(t, err)
+	t.Cleanup(k.close)
+	lo, err := k.link("lo")
+	must(t, err)
+	must(t, k.setUp(lo.index))
+	if err := k.create("probe", kind); errors.Is(err, ErrUnsupported) {
+		t.Skipf("this kernel has no links of kind %s", kind)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	probe, err := k.link("probe")
+	must(t, err)
+	must(t, k.destroy(probe.index))
+	return &ground{
+		t: t, node: &realNode{netlinkKernel: k.(*netlinkKernel)}, opener: openKernel, enter: func() { enter(t, space) },
+		kind: kind, logs: &logBuffer{},
+	}
+}
+
+// inNamespace moves the test to a new namespace. Its thread is never given back, and
+// ends with the test; so does the namespace.
+func inNamespace(t *testing.T) netns.NsHandle {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("making network namespaces needs root")
+	}
+	space, err := newNamespace()
+	must(t, err)
+	t.Cleanup(func() { _ = space.Close() })
+	return space
+}
+
+// newNamespace moves the calling goroutine's thread, for good.
+func newNamespace() (netns.NsHandle, error) {
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return netns.None(), err
+	}
+	return netns.Get()
+}
+
+func enter(t *testing.T, space netns.NsHandle) {
+	t.Helper()
+	runtime.LockOSThread()
+	if err := netns.Set(space); err != nil {
+		t.Errorf("entering the namespace of the test: %v", err)
+	}
+}
+
+// A realNode is a namespace of the kernel, with what others can do there.
+type realNode struct{ *netlinkKernel }
+
+func (n *realNode) createOther(name, kind string) error {
+	attrs := netlink.LinkAttrs{Name: name}
+	switch kind {
+	case "veth":
+		return n.links.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name + "-p"})
+	case "bridge":
+		return n.links.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
+	case "dummy":
+		return n.links.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
+	default:
+		return fmt.Errorf("link kind %s: unknown to the test", kind)
+	}
+}
+
+func (n *realNode) addPrefix(index int, p netip.Prefix, mark uint32, replace bool) error {
+	if p.IsSingleIP() && mark != 0 {
+		return n.put(index, p.Addr(), mark, replace)
+	}
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+	if p.Addr().Is6() {
+		addr.Flags = unix.IFA_F_NODAD
+	}
+	return n.links.AddrAdd(byIndex(index), addr)
+}
+
+func (n *realNode) setDown(index int) error { return n.links.LinkSetDown(byIndex(index)) }
+
+func (n *realNode) enslave(port, master int) error {
+	return n.links.LinkSetMasterByIndex(byIndex(port), master)
+}
+
+func (n *realNode) setIPv6(on bool) error {
+	value := "1"
+	if on {
+		value = "0"
+	}
+	for _, conf := range []string{"default", "all"} {
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+conf+"/disable_ipv6", []byte(value), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dump writes what `ip addr`, `ip link` and `ip route show table all` do.
+func (n *realNode) dump() (string, error) {
+	links, err := n.links.LinkList()
+	if err != nil {
+		return "", err
+	}
+	var lines []string
+	present := map[string]bool{}
+	for _, link := range links {
+		a := link.Attrs()
+		lines = append(lines, fmt.Sprintf("link %s %s %s %s %q mtu %d master %d", a.Name, link.Type(), a.Flags, a.OperState, a.Alias, a.MTU, a.MasterIndex))
+		list, err := n.links.AddrList(link, netlink.FAMILY_ALL)
+		if err != nil {
+			return "", err
+		}
+		for _, addr := range list {
+			present[addr.IP.String()] = true
+			lines = append(lines, fmt.Sprintf("addr %s on %s scope %d flags %x label %q %d %d", addr.IPNet, a.Name, addr.Scope, addr.Flags, addr.Label, addr.ValidLft, addr.PreferedLft))
+		}
+	}
+	routes, err := n.links.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return "", err
+	}
+	for _, r := range routes {
+		// The route to a new IPv6 address comes when the kernel finds the time.
+		if r.Table == unix.RT_TABLE_LOCAL && r.Dst != nil && r.Dst.IP.To4() == nil && present[r.Dst.IP.String()] {
+			continue
+		}
+		lines = append(lines, "route "+r.String())
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n"), nil
+}
+
+// printed is what those programs write, where they are. To start them a hundred times
+// takes an emulated machine minutes.
+func (n *realNode) printed() string {
+	if _, err := exec.LookPath("ip"); err != nil {
+		return ""
+	}
+	var b strings.Builder
+	for _, args := range []string{"addr", "link", "-4 route show table all", "-6 route show table all"} {
+		out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
+		fmt.Fprintf(&b, "ip %s: %v\n%s", args, err, out) // that of busybox cannot do all
+	}
+	return b.String()
+}
