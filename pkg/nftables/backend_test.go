@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package nftables
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+var _ intercept.Backend = (*Backend)(nil)
+
+// applies is how often the same rules are put in place.
+const applies = 10_000
+
+func TestApplyAgain(t *testing.T) {
+	t.Parallel()
+	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	b := in(t, lab.Node)
+	r := linkLocalRules(central4())
+	apply(t, b, r)
+	plain, before := ruleset(t, lab.Node), ruleset(t, lab.Node, "-a") // with handles
+	begin := time.Now()
+	for range applies {
+		if apply(t, b, r) {
+			t.Fatal("an Apply of what is there changed something")
+		}
+	}
+	t.Logf("%d of them took %v", applies, time.Since(begin))
+	if diff := cmp.Diff(before, ruleset(t, lab.Node, "-a")); diff != "" {
+		t.Errorf("the rules changed (-before +after):\n%s", diff)
+	}
+
+	other := linkLocalRules(netip.MustParseAddrPort("10.201.0.3:53"))
+	for i := range 100 {
+		if !apply(t, b, []rules.Rules{other, r}[i%2]) {
+			t.Fatal("an Apply of other rules changed nothing")
+		}
+	}
+	if diff := cmp.Diff(plain, ruleset(t, lab.Node)); diff != "" {
+		t.Errorf("the rules grew (-before +after):\n%s", diff)
+	}
+}
+
+// TestApplyKeepsLeases changes the rules under a lease, which stays.
+func TestApplyKeepsLeases(t *testing.T) {
+	t.Parallel()
+	r := linkLocalRules(central4())
+	s := play(t, r)
+	apply(t, s.backend, r)
+	renew(t, s.backend, r, longLease)
+	r.Fallback, r.Admin = nil, 0
+	apply(t, s.backend, r)
+	s.answers(t, r, agentName)
+}
+
+func TestRenewNeedsRules(t *testing.T) {
+	t.Parallel()
+	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	if err := in(t, lab.Node).Renew(t.Context(), []netip.Addr{agent4()}, time.Second); err == nil {
+		t.Error("a lease was renewed before there were rules")
+	}
+}
+
+// TestWatch heals what others take away.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	r := linkLocalRules(central4(), netip.MustParseAddrPort("[fd00:201::2]:53"))
+	s := play(t, r)
+	r.Fallback = s.central()
+	apply(t, s.backend, r)
+	renew(t, s.backend, r, longLease)
+
+	var calls atomic.Int64
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	heal := make(chan struct{}, 1)
+	done := make(chan error, 1)
+	go func() {
+		done <- s.backend.Watch(ctx, func() {
+			calls.Add(1)
+			select {
+			case heal <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	<-heal // the call at the start
+	for range 50 {
+		renew(t, s.backend, r, longLease)
+		apply(t, s.backend, r)
+	}
+
+	for _, harm := range [][]string{
+		{"flush", "ruleset"}, {"delete", "table", "inet", fallbackTable}, {"flush", "chain", "inet", fallbackTable, chainDivert},
+	} {
+		begin := time.Now()
+		if out, err := s.Node.Output(t.Context(), "nft", harm...); err != nil {
+			t.Fatalf("nft %v: %v\n%s", harm, err, out)
+		}
+		s.answers(t, r, agentName) // the lease is out of reach
+		select {
+		case <-heal:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("nft %v was not noticed", harm)
+		}
+		if !apply(t, s.backend, r) {
+			t.Errorf("nft %v: nothing to heal", harm)
+		}
+		t.Logf("nft %v: healed after %v", harm, time.Since(begin))
+	}
+	if err := s.backend.Release(t.Context(), keys(r), 0); err != nil {
+		t.Fatal(err)
+	}
+	s.answers(t, r, centralName)
+	if n := calls.Load(); n > 10 { // 1, and some for each harm, but none for our own doing
+		t.Errorf("changed was called %d times", n)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Watch: %v", err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	again := 0
+	if err := s.backend.Watch(ctx, func() { again++ }); err != nil || again != 1 {
+		t.Errorf("Watch again: %v, %d calls", err, again)
+	}
+}
+
+// TestRemove leaves the node as it was found, again and again.
+func TestRemove(t *testing.T) {
+	t.Parallel()
+	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	if out, err := lab.Node.Output(t.Context(), "nft", "table inet firewall { chain c { type filter hook input priority 0; ct state new counter accept; }; }"); err != nil {
+		t.Fatalf("nft: %v\n%s", err, out)
+	}
+	before := ruleset(t, lab.Node, "-a")
+	for i := range 100 {
+		r := linkLocalRules(central4())
+		if i%2 == 1 {
+			r = transparentRules()
+		}
+		b := in(t, lab.Node)
+		apply(t, b, r)
+		renew(t, b, r, longLease)
+		name := ""
+		if i%4 < 2 {
+			name = r.Owner
+		}
+		if i%4 == 2 { // as when the agent was killed
+			if err := b.Close(); err != nil {
+				t.Fatal(err)
+			}
+			b = in(t, lab.Node)
+		}
+		if err := b.Remove(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, ruleset(t, lab.Node, "-a")); diff != "" {
+			t.Fatalf("round %d left (-before +after):\n%s", i, diff)
+		}
+		if s, err := b.State(t.Context()); err != nil || s.Present || s.Count != 0 {
+			t.Fatalf("State: %+v, %v", s, err)
+		}
+		if err := errors.Join(b.Remove(t.Context(), name), b.Close()); err != nil {
+			t.Fatalf("removing nothing: %v", err)
+		}
+	}
+}
+
+// TestTwoAgents has an agent stop after its successor has started.
+func TestTwoAgents(t *testing.T) {
+	t.Parallel()
+	r := linkLocalRules(central4(), netip.MustParseAddrPort("[fd00:201::2]:53"))
+	s := play(t, r)
+	r.Fallback = s.central()
+	apply(t, s.backend, r)
+	renew(t, s.backend, r, longLease)
+
+	newer, r2 := in(t, s.Node), r
+	r2.Owner = "b2"
+	apply(t, newer, r2)
+	s.answers(t, r, agentName) // the older agent still holds its lease
+	renew(t, newer, r2, longLease)
+	state, err := newer.State(t.Context())
+	if err != nil || state.Owner != r2.Owner || len(state.Leases) != 2 {
+		t.Errorf("State: %+v, %v", state, err)
+	}
+	if err := newer.Remove(t.Context(), ""); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "still runs") {
+		t.Errorf("Remove of what belongs to a running agent: %v", err)
+	}
+	if err := s.backend.Remove(t.Context(), r.Owner); !errors.Is(err, rules.ErrOwned) {
+		t.Errorf("Remove by the older agent: %v, want ErrOwned", err)
+	}
+	s.answers(t, r, agentName)
+	if err := newer.Release(t.Context(), keys(r), 0); err != nil {
+		t.Fatal(err)
+	}
+	s.answers(t, r, centralName)
+	if state, err = newer.State(t.Context()); err != nil || state.Owner != r2.Owner || len(state.Fallback) != 2 {
+		t.Errorf("State: %+v, %v", state, err)
+	}
+	same := in(t, s.Node)
+	if _, err := same.Apply(t.Context(), r2); err == nil || !strings.Contains(err.Error(), "belongs to another process") {
+		t.Errorf("Apply under the name of an agent that runs: %v", err)
+	}
+}
+
+// TestPlainTables does without tables that are owned, as older kernels must.
+func TestPlainTables(t *testing.T) {
+	t.Parallel()
+	r := linkLocalRules(central4(), netip.MustParseAddrPort("[fd00:201::2]:53"))
+	s := play(t, r)
+	r.Fallback = s.central()
+	s.backend.plain = true
+	apply(t, s.backend, r)
+	renew(t, s.backend, r, longLease)
+	s.answers(t, r, agentName)
+
+	newer, r2 := in(t, s.Node), r
+	newer.plain, r2.Owner = true, "b2"
+	apply(t, newer, r2)
+	s.answers(t, r, agentName) // by the older one's lease
+	if err := s.backend.Release(t.Context(), keys(r), 0); err != nil {
+		t.Fatal(err)
+	}
+	if !apply(t, newer, r2) {
+		t.Error("the older agent's table was not taken away")
+	}
+	if all, err := newer.tables(); err != nil || len(all) != 2 {
+		t.Errorf("tables: %v, %v", all, err)
+	}
+	s.answers(t, r, centralName)
+}
+
+// TestRights does all there is to do with no right but one, and with none.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	tests := []struct {
+		name   string
+		rights uint32
+		want   error
+	}{
+		{name: "NET_ADMIN", rights: 1 << unix.CAP_NET_ADMIN},
+		{name: "none", want: unix.EPERM},
+	}
+	for _, tt := range tests {
+		got := make(chan error)
+		go func() {
+			// The thread that has lost its rights cannot go back to its namespace either. It
+			// ends with this goroutine.
+			runtime.LockOSThread()
+			var failed error
+			_ = lab.Node.Do(func() error {
+				rights := [2]unix.CapUserData{{Effective: tt.rights, Permitted: tt.rights}}
+				if failed = unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &rights[0]); failed == nil {
+					failed = everything(t.Context())
+				}
+				return nil
+			})
+			got <- failed
+		}()
+		err := <-got
+		if !errors.Is(err, tt.want) || err != nil && !strings.Contains(err.Error(), tt.name) && !strings.Contains(err.Error(), "NET_ADMIN") {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
+		}
+	}
+}
+
+// everything is the life of a Backend, on the calling thread.
+func everything(ctx context.Context) (err error) {
+	b, err := New(Config{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	r := linkLocalRules(central4())
+	if _, err := b.Apply(ctx, r); err != nil {
+		return err
+	}
+	watched, cancel := context.WithCancel(ctx)
+	if err := b.Watch(watched, cancel); err != nil {
+		return err
+	}
+	_, err = Trace(ctx, agent4(), func(context.Context) error { return nil })
+	r.Fallback[0] = netip.MustParseAddrPort("10.201.0.3:53")
+	_, again := b.Apply(ctx, r)
+	_, state := b.State(ctx)
+	return errors.Join(err, again, state, b.Renew(ctx, keys(r), longLease), b.Release(ctx, keys(r), longLease), b.Remove(ctx, r.Owner))
+}
+
+// TestClosed ends what waits, and does no more.
+func TestClosed(t *testing.T) {
+	t.Parallel()
+	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	b := in(t, lab.Node)
+	r := linkLocalRules(central4())
+	apply(t, b, r)
+	err := b.Watch(t.Context(), func() { _ = b.Close() })
+	if err == nil {
+		t.Error("Watch of what is closed went well")
+	}
+	if err := b.Renew(t.Context(), keys(r), longLease); err == nil {
+		t.Error("Renew of what is closed went well")
+	}
+	if left, err := in(t, lab.Node).tables(); err != nil || len(left) != 1 || left[0].name != fallbackTable {
+		t.Errorf("left: %v, %v, want the fallback", left, err)
+	}
+}
+
+// TestRenewDoesNotWait renews while an Apply is held up.
+func TestRenewDoesNotWait(t *testing.T) {
+	t.Parallel()
+	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	b := in(t, lab.Node)
+	r := linkLocalRules(central4())
+	apply(t, b, r)
+	b.applying.Lock()
+	defer b.applying.Unlock()
+	b.reader.mu.Lock()
+	defer b.reader.mu.Unlock()
+	renew(t, b, r, longLease) // would wait for ever
+}
+
+func BenchmarkRenew(b *testing.B) {
+	bench(b, func(backend *Backend, r rules.Rules) error { return backend.Renew(b.Context(), keys(r), longLease) })
+}
+
+func BenchmarkApplyUnchanged(b *testing.B) {
+	bench(b, func(backend *Backend, r rules.Rules) error {
+		_, err := backend.Apply(b.Context(), r)
+		return err
+	})
+}
+
+func BenchmarkApplyChanged(b *testing.B) {
+	n := uint16(0)
+	bench(b, func(backend *Backend, r rules.Rules) error {
+		n++
+		r.Admin = 9000 + n%2
+		_, err := backend.Apply(b.Context(), r)
+		return err
+	})
+}
+
+func bench(b *testing.B, do func(*Backend, rules.Rules) error) {
+	b.Helper()
+	lab := nodelab.ForTest(b, nodelab.Options{Pods: 1})
+	var backend *Backend
+	err := lab.Node.Do(func() (err error) {
+		backend, err = New(Config{})
+		return err
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = backend.Close() }()
+	r := linkLocalRules(central4())
+	if _, err := backend.Apply(b.Context(), r); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := do(backend, r); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

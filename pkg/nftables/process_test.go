@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package nftables
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+// agentProcess makes this test binary an agent, whose rules fall back to its value.
+const agentProcess = "NODE_CACHE_TEST_AGENT"
+
+func TestMain(m *testing.M) {
+	if fallback := os.Getenv(agentProcess); fallback != "" {
+		if err := beAgent(fallback); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	code := m.Run()
+	if left := leaks(); left != "" {
+		fmt.Fprintln(os.Stderr, "goroutines of this package are left:", left)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// leaks returns the stacks of goroutines in which a Backend still does something.
+func leaks() string {
+	stacks := ""
+	for range 100 { // one that was told to end may need a moment
+		buf := make([]byte, 1<<20)
+		stacks = string(buf[:runtime.Stack(buf, true)])
+		if !strings.Contains(stacks, "nftables.(*Backend)") && !strings.Contains(stacks, "nftables.(*socket)") {
+			return ""
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return stacks
+}
+
+// beAgent answers at the agent's addresses, and holds the leases on them, until it is
+// killed.
+func beAgent(fallback string) error {
+	r := linkLocalRules()
+	r.Owner = "child"
+	for target := range strings.SplitSeq(fallback, ",") {
+		r.Fallback = append(r.Fallback, netip.MustParseAddrPort(target))
+	}
+	for _, a := range r.Addresses {
+		conn, err := net.ListenPacket("udp", netip.AddrPortFrom(a, r.Port).String())
+		if err != nil {
+			return err
+		}
+		server := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+			a := new(dns.Msg).SetReply(q)
+			a.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{agentName}}}
+			_ = w.WriteMsg(a)
+		})}
+		go func() { _ = server.ActivateAndServe() }()
+	}
+	b, err := New(Config{})
+	if err != nil {
+		return err
+	}
+	if _, err := b.Apply(context.Background(), r); err != nil {
+		return err
+	}
+	for first := true; ; first = false {
+		if err := b.Renew(context.Background(), keys(r), time.Hour); err != nil {
+			return err
+		}
+		if first {
+			fmt.Println("leased")
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// startAgent runs an agent on the node of a scene, and returns when it has its leases.
+func (s *scene) startAgent(t *testing.T, fallback []netip.AddrPort) *exec.Cmd {
+	t.Helper()
+	targets := make([]string, len(fallback))
+	for i, f := range fallback {
+		targets[i] = f.String()
+	}
+	cmd := s.Node.Command(context.Background(), os.Args[0])
+	cmd.Env = append(cmd.Env, agentProcess+"="+strings.Join(targets, ","))
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = nil // not to end with the thread that starts it, as TestRights ends some
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "leased\n" {
+		t.Fatalf("the agent says %q, %v", line, err)
+	}
+	return cmd
+}
+
+// A query is one that was asked, and what came of it.
+type query struct {
+	begin time.Time
+	who   string
+	err   error
+}
+
+// queriesPerSecond is what the pods ask an agent that is killed.
+const queriesPerSecond = 2000
+
+// TestKilled kills an agent that holds a lease of an hour, under load. All its queries
+// are the fallback's from the moment on in which the kernel has ended the process.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	s := play(t, rules.Rules{})
+	for _, a := range []netip.Addr{agent4(), agent6()} {
+		if err := s.Node.AddAddress(a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	agent := s.startAgent(t, s.central())
+
+	var (
+		mu   sync.Mutex
+		seen []query
+		wg   sync.WaitGroup
+	)
+	ask := func(i int) {
+		begin := time.Now()
+		who, err := nodelab.Ask(s.Pods[i/2%2], netip.AddrPortFrom([]netip.Addr{agent4(), agent6()}[i%2], dnsPort), "udp")
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, query{begin: begin, who: who, err: err})
+	}
+	var killed time.Time
+	ticks := time.NewTicker(time.Second / queriesPerSecond)
+	defer ticks.Stop()
+	for i := range 2 * queriesPerSecond { // whether or not the last one was answered
+		if i == queriesPerSecond {
+			killed = time.Now()
+			if err := agent.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-ticks.C
+		wg.Go(func() { ask(i) })
+	}
+	wg.Wait()
+
+	var first, lastBad time.Duration
+	counts := map[string]int{}
+	for _, o := range seen {
+		when := "before"
+		if o.begin.After(killed) {
+			when = "after"
+			if o.who == centralName && (first == 0 || o.begin.Sub(killed) < first) {
+				first = o.begin.Sub(killed)
+			}
+			if o.who != centralName {
+				lastBad = max(lastBad, o.begin.Sub(killed))
+			}
+		}
+		if o.err != nil {
+			counts[when+" lost"]++
+		} else {
+			counts[when+" "+o.who]++
+		}
+	}
+	t.Logf("%v; after the kill, the first query that the fallback answered began at %v, the last that it did not at %v", counts, first, lastBad)
+	if counts["before central"] > 0 || counts["before agent"] == 0 || first == 0 {
+		t.Error("the lease did not hold before, or the fallback did not answer after")
+	}
+	if lastBad > time.Second {
+		t.Error("a lease of an hour outlived its process")
+	}
+	state, err := s.backend.State(t.Context())
+	if err != nil || len(state.Leases) > 0 || state.Owner != "child" || len(state.Fallback) != 2 {
+		t.Errorf("State: %+v, %v", state, err)
+	}
+}

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package nftables
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+const centralName = "central"
+
+func central4() netip.AddrPort { return netip.MustParseAddrPort("10.201.0.2:53") }
+
+// A scene is a node with an agent, and a central resolver beyond it.
+type scene struct {
+	*nodelab.Lab
+	backend *Backend
+	agent   []*nodelab.Server
+}
+
+// play builds a scene. Conntrack is at work on its node, as on every node.
+func play(t *testing.T, r rules.Rules) *scene {
+	t.Helper()
+	s := &scene{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 2})}
+	track := "table inet others { chain c { type filter hook prerouting priority 0; ct state new counter; }; }"
+	if out, err := s.Node.Output(t.Context(), "nft", track); err != nil {
+		t.Fatalf("nft: %v\n%s", err, out)
+	}
+	for _, a := range r.Addresses {
+		if err := s.Node.AddAddress(a); err != nil {
+			t.Fatal(err)
+		}
+		s.agent = append(s.agent, serve(t, s.Node, netip.AddrPortFrom(a, r.Port), agentName))
+	}
+	for _, a := range []netip.Addr{s.Upstream.IPv4, s.Upstream.IPv6, nodelab.ServiceIPv4(), nodelab.ServiceIPv6()} {
+		serve(t, s.Upstream, netip.AddrPortFrom(a, dnsPort), centralName)
+	}
+	s.backend = in(t, s.Node)
+	return s
+}
+
+func serve(t *testing.T, h *nodelab.Host, addr netip.AddrPort, name string) *nodelab.Server {
+	t.Helper()
+	s, err := nodelab.Serve(h, addr, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// central is the fallback of both families.
+func (s *scene) central() []netip.AddrPort {
+	return []netip.AddrPort{netip.AddrPortFrom(s.Upstream.IPv4, dnsPort), netip.AddrPortFrom(s.Upstream.IPv6, dnsPort)}
+}
+
+// answers asks each of the addresses that r's clients ask, over both protocols, as a
+// pod and as a process of the node, and expects all answers to come from want.
+func (s *scene) answers(t *testing.T, r rules.Rules, want string) {
+	t.Helper()
+	for _, h := range []*nodelab.Host{s.Pods[0], s.Node} {
+		for _, l := range r.Leases() {
+			for _, network := range []string{"udp", "tcp"} {
+				got, err := nodelab.Ask(h, netip.AddrPortFrom(l.Key, r.Port), network)
+				if err != nil || got != want {
+					t.Errorf("%s, %s over %s: %q, %v, want %q", h.Name, l.Key, network, got, err, want)
+				}
+			}
+		}
+	}
+}
+
+// flows counts what the node's conntrack knows of r's clients' queries.
+func (s *scene) flows(t *testing.T, r rules.Rules) []nodelab.Flow {
+	t.Helper()
+	var all []nodelab.Flow
+	for _, l := range r.Leases() {
+		for _, a := range []netip.Addr{l.Key, l.Probe} {
+			flows, err := nodelab.ConntrackOf(s.Node, netip.AddrPortFrom(a, r.Port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, flows...)
+			if l.Key == l.Probe {
+				break
+			}
+		}
+	}
+	return all
+}
+
+// forget empties the node's conntrack.
+func (s *scene) forget(t *testing.T) {
+	t.Helper()
+	if out, err := s.Node.Output(t.Context(), "conntrack", "-F"); err != nil {
+		t.Fatalf("conntrack: %v\n%s", err, out)
+	}
+}
+
+// await calls ready until it says yes, and returns how long that took.
+func await(t *testing.T, what string, ready func() bool) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	for !ready() {
+		if time.Since(begin) > 10*time.Second {
+			t.Fatalf("waited in vain for %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return time.Since(begin)
+}
+
+// TestLease follows the packets of all kinds of clients through the life of a lease.
+func TestLease(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		rules rules.Rules
+	}{
+		{name: "link-local", rules: linkLocalRules(central4(), netip.MustParseAddrPort("[fd00:201::2]:53"))},
+		{name: "transparent", rules: transparentRules()},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s, r := play(t, tt.rules), tt.rules
+			for _, h := range s.Hosts() {
+				checksums(t, h)
+			}
+			if r.Mode == rules.LinkLocal {
+				r.Fallback = s.central()
+			}
+			apply(t, s.backend, r)
+
+			s.answers(t, r, centralName)
+			if len(s.flows(t, r)) == 0 {
+				t.Error("not leased: conntrack knows of nothing, so it cannot be seen to")
+			}
+
+			s.forget(t)
+			renew(t, s.backend, r, longLease)
+			s.answers(t, r, agentName)
+			if flows := s.flows(t, r); len(flows) > 0 {
+				t.Errorf("leased: conntrack knows %v", flows)
+			}
+			state, err := s.backend.State(t.Context())
+			if err != nil || len(state.Leases) != 2 {
+				t.Errorf("State: %+v, %v, want both leases", state, err)
+			}
+
+			renew(t, s.backend, r, 300*time.Millisecond) // shorter than what is left
+			took := await(t, "the lease to lapse", func() bool {
+				state, err := s.backend.State(t.Context())
+				return err == nil && len(state.Leases) == 0
+			})
+			t.Logf("a lease of 300 ms lapsed within %v", took)
+			s.answers(t, r, centralName)
+
+			renew(t, s.backend, r, longLease)
+			s.answers(t, r, agentName)
+			if err := s.backend.Release(t.Context(), keys(r), 0); err != nil {
+				t.Fatal(err)
+			}
+			s.answers(t, r, centralName)
+			if err := s.backend.Release(t.Context(), keys(r), 0); err != nil {
+				t.Errorf("releasing what is not leased: %v", err)
+			}
+		})
+	}
+}
+
+// TestDrain releases a lease under an open session: it goes on, and new ones are
+// elsewhere. When the drain has ended, so has the session, at once and not by a
+// time-out of the client's.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	for _, r := range []rules.Rules{linkLocalRules(central4(), netip.MustParseAddrPort("[fd00:201::2]:53")), transparentRules()} {
+		t.Run(r.Mode.String(), func(t *testing.T) {
+			t.Parallel()
+			s := play(t, r)
+			if r.Mode == rules.LinkLocal {
+				r.Fallback = s.central()
+			}
+			apply(t, s.backend, r)
+			renew(t, s.backend, r, longLease)
+			var open []*session
+			for _, h := range []*nodelab.Host{s.Pods[0], s.Node} {
+				for _, key := range keys(r) {
+					open = append(open, dialSession(t, h, netip.AddrPortFrom(key, r.Port)))
+				}
+			}
+			if err := s.backend.Release(t.Context(), keys(r), longLease); err != nil {
+				t.Fatal(err)
+			}
+			s.answers(t, r, centralName)
+			for _, c := range open {
+				if got, err := c.ask(); err != nil || got != agentName {
+					t.Errorf("draining, %s: %q, %v, want the agent", c.name, got, err)
+				}
+			}
+			if err := s.backend.Release(t.Context(), keys(r), time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+			if r.Mode == rules.Transparent {
+				return // kube-proxy's then, that knows nothing of the session
+			}
+			await(t, "the drain to end", func() bool { used, err := s.backend.used(leaseTable(owner)); return err == nil && !used })
+			for _, c := range open {
+				got, err := c.ask()
+				if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("drained, %s: %q, %v, want a reset", c.name, got, err)
+				}
+			}
+		})
+	}
+}
+
+// TestOwnPackets has the agent ask itself: no fallback may answer that, and no
+// conntrack may see it, lease or not.
+func TestOwnPackets(t *testing.T) {
+	t.Parallel()
+	for _, r := range []rules.Rules{linkLocalRules(central4(), netip.MustParseAddrPort("[fd00:201::2]:53")), transparentRules()} {
+		t.Run(r.Mode.String(), func(t *testing.T) {
+			t.Parallel()
+			s := play(t, r)
+			apply(t, s.backend, r)
+			for _, leased := range []bool{false, true} {
+				if leased {
+					renew(t, s.backend, r, longLease)
+				}
+				s.forget(t)
+				for _, l := range r.Leases() {
+					for _, network := range []string{"udp", "tcp"} {
+						got, err := askMarked(s.Node, l.Probe, netip.AddrPortFrom(l.Probe, r.Port), network)
+						if err != nil || got != agentName {
+							t.Errorf("leased %t, %s over %s: %q, %v, want the agent", leased, l.Probe, network, got, err)
+						}
+						if l.Key == l.Probe {
+							continue
+						}
+						got, err = askMarked(s.Node, netip.Addr{}, netip.AddrPortFrom(l.Key, r.Port), network)
+						if err != nil || got != centralName {
+							t.Errorf("leased %t, %s over %s: %q, %v, want the service", leased, l.Key, network, got, err)
+						}
+					}
+					flows, err := nodelab.ConntrackOf(s.Node, netip.AddrPortFrom(l.Probe, r.Port))
+					if err != nil || len(flows) > 0 {
+						t.Errorf("leased %t: conntrack knows %v, %v", leased, flows, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestSpread counts who of several targets is asked.
+func TestSpread(t *testing.T) {
+	t.Parallel()
+	const queries = 600
+	r := linkLocalRules()
+	s := play(t, r)
+	var servers []*nodelab.Server
+	for _, a := range []string{"10.201.0.2:5301", "10.201.0.2:5302", "10.201.0.2:5303"} {
+		addr := netip.MustParseAddrPort(a)
+		r.Fallback = append(r.Fallback, addr)
+		servers = append(servers, serve(t, s.Upstream, addr, a))
+	}
+	apply(t, s.backend, r)
+	for i := range queries {
+		network := []string{"udp", "tcp"}[i%2]
+		if _, err := nodelab.Ask(s.Pods[0], netip.AddrPortFrom(agent4(), dnsPort), network); err != nil {
+			t.Fatal(err)
+		}
+	}
+	chi, expected := 0.0, float64(queries)/3
+	for i, srv := range servers {
+		udp, tcp := srv.Queries()
+		d := float64(udp+tcp) - expected
+		chi += d * d / expected
+		t.Logf("%s: %d over UDP, %d over TCP", r.Fallback[i], udp, tcp)
+	}
+	if chi > 27.6 { // two degrees of freedom: once in a million
+		t.Errorf("chi square %.1f: not spread evenly", chi)
+	}
+}
+
+// TestFallbackChanges changes the targets again and again under queries, none of
+// which may get lost: each meets the old rules, or the new ones.
+func TestFallbackChanges(t *testing.T) {
+	t.Parallel()
+	r := linkLocalRules()
+	s := play(t, r)
+	targets := []netip.AddrPort{netip.MustParseAddrPort("10.201.0.2:5301"), netip.MustParseAddrPort("10.201.0.2:5302")}
+	for _, a := range targets {
+		serve(t, s.Upstream, a, a.String())
+	}
+	r.Fallback = targets[:1]
+	apply(t, s.backend, r)
+	ctx, cancel := context.WithCancel(t.Context())
+	changes := make(chan int)
+	go func() {
+		n := 0
+		for ; ctx.Err() == nil; n++ {
+			r.Fallback = [][]netip.AddrPort{targets[:1], targets[1:], targets}[n%3]
+			if _, err := s.backend.Apply(ctx, r); err != nil && ctx.Err() == nil {
+				t.Errorf("Apply: %v", err)
+			}
+		}
+		changes <- n
+	}()
+	const queries = 400
+	for i := range queries {
+		got, err := nodelab.Ask(s.Pods[i%2], netip.AddrPortFrom(agent4(), dnsPort), []string{"udp", "tcp"}[i%4/2])
+		if err != nil || got == agentName {
+			t.Errorf("query %d: %q, %v", i, got, err)
+		}
+	}
+	cancel()
+	t.Logf("%d queries during %d changes", queries, <-changes)
+}
+
+// TestFallbackLeaves has clients that keep their port follow the targets.
+func TestFallbackLeaves(t *testing.T) {
+	t.Parallel()
+	r := linkLocalRules()
+	s := play(t, r)
+	targets := []string{"10.201.0.2:5301", "10.201.0.2:5302", "[fd00:201::2]:5301", "[fd00:201::2]:5302"}
+	var clients []net.Conn
+	for i, a := range targets {
+		serve(t, s.Upstream, netip.MustParseAddrPort(a), a)
+		c, err := s.Pods[0].Dial(t.Context(), "udp", netip.AddrPortFrom(r.Addresses[i/2], dnsPort).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		clients = append(clients, c)
+	}
+	for _, now := range [][]string{{targets[0], targets[2]}, {targets[1], targets[3]}} {
+		r.Fallback = []netip.AddrPort{netip.MustParseAddrPort(now[0]), netip.MustParseAddrPort(now[1])}
+		apply(t, s.backend, r)
+		for i, c := range clients {
+			if got, err := exchange(c, false); err != nil || got != now[i/2] {
+				t.Errorf("client %d: %q, %v, want %q", i, got, err, now[i/2])
+			}
+		}
+		if flows, err := s.backend.flowsTo(agent4(), dnsPort); err != nil || len(flows) != 2 {
+			t.Errorf("flows: %v, %v", flows, err)
+		}
+	}
+}
+
+// TestRenewals renews leases that are short again and again, under queries: the
+// fallback gets none of them.
+func TestRenewals(t *testing.T) {
+	t.Parallel()
+	const lease, every = 2 * time.Second, 2 * time.Millisecond
+	for _, r := range []rules.Rules{linkLocalRules(central4()), transparentRules()} {
+		t.Run(r.Mode.String(), func(t *testing.T) {
+			t.Parallel()
+			s := play(t, r)
+			apply(t, s.backend, r)
+			renew(t, s.backend, r, lease)
+			ctx, cancel := context.WithCancel(t.Context())
+			renewals := make(chan int)
+			go func() {
+				n := 0
+				for ; ctx.Err() == nil; n++ {
+					if err := s.backend.Renew(ctx, keys(r), lease); err != nil && ctx.Err() == nil {
+						t.Errorf("Renew: %v", err)
+					}
+					time.Sleep(every)
+				}
+				renewals <- n
+			}()
+			queries := 0
+			for ; queries < 1000; queries++ {
+				got, err := nodelab.Ask(s.Pods[0], netip.AddrPortFrom(keys(r)[0], dnsPort), []string{"udp", "tcp"}[queries%2])
+				if err != nil || got != agentName {
+					t.Errorf("query %d: %q, %v", queries, got, err)
+				}
+			}
+			cancel()
+			t.Logf("%d queries during %d renewals", queries, <-renewals)
+		})
+	}
+}
+
+// TestServiceOnLink has the service's addresses on a link of the node, as IPVS does.
+func TestServiceOnLink(t *testing.T) {
+	t.Parallel()
+	r := transparentRules()
+	s := play(t, r)
+	for _, a := range r.Services {
+		if err := s.Node.AddAddress(a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(t, s.backend, r)
+	renew(t, s.backend, r, longLease)
+	s.answers(t, r, agentName)
+	if flows := s.flows(t, r); len(flows) > 0 {
+		t.Errorf("conntrack knows %v", flows)
+	}
+}
