@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// choose opens the stack of the wanted variant, or of the node's, and the other one to
+// clean up in.
+func (b *Backend) choose(wanted Variant, wait time.Duration) error {
+	if wanted != "" && wanted != Nft && wanted != Legacy {
+		return fmt.Errorf("variant %q is neither %s nor %s", wanted, Nft, Legacy)
+	}
+	var errs []error
+	var stacks []*stack
+	for _, v := range []Variant{Nft, Legacy} {
+		s, err := openStack(v, wait, b.space)
+		if err != nil {
+			if wanted == v {
+				return err
+			}
+			errs = append(errs, err)
+			continue
+		}
+		stacks = append(stacks, s)
+	}
+	if len(stacks) == 0 {
+		return errors.Join(errs...)
+	}
+	b.own = stacks[0]
+	b.reason = fmt.Sprintf("there is no other variant than iptables-%s", b.own.variant)
+	if len(stacks) == 2 {
+		b.other = stacks[1]
+		v, why := wanted, "it is what was asked for"
+		if wanted == "" {
+			v, why = b.variantOfNode(stacks)
+		}
+		if v == Legacy {
+			b.own, b.other = b.other, b.own
+		}
+		b.reason = why
+	}
+	return nil
+}
+
+// A sign is a chain by which one knows the variant that a node uses.
+type sign struct{ table, chain string }
+
+// signs are the chains of kube-proxy and of the kubelet. The first found decides.
+func signs() []sign {
+	return []sign{{"nat", "KUBE-SERVICES"}, {"mangle", "KUBE-IPTABLES-HINT"}, {"mangle", "KUBE-KUBELET-CANARY"}}
+}
+
+func (b *Backend) variantOfNode(stacks []*stack) (Variant, string) {
+	for _, sign := range signs() {
+		for _, s := range stacks {
+			if s.bears(sign) {
+				return s.variant, fmt.Sprintf("%s is in iptables-%s", sign.chain, s.variant)
+			}
+		}
+	}
+	if path, err := locate("iptables"); err == nil {
+		if v, err := modeOf(path); err == nil {
+			return v, fmt.Sprintf("%s is iptables-%s", path, v)
+		}
+	}
+	return stacks[0].variant, "nothing says which variant this node uses"
+}
+
+// bears says whether a chain is there. What cannot be read is not.
+func (s *stack) bears(sign sign) bool {
+	for _, v6 := range []bool{false, true} {
+		p := s.program(v6)
+		if there, err := s.kernel.there(v6, sign.table, sign.chain); err != nil || !there || p == nil {
+			continue
+		}
+		if s.variant == Nft {
+			return true
+		}
+		lines, err := p.save(context.Background(), sign.table, false)
+		if err == nil && slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, ":"+sign.chain+" ") }) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package iptables
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+)
+
+// Without ip6tables the rules of IPv4 are there, and the error says what is not.
+func TestOneFamilyFails(t *testing.T) {
+	t.Parallel()
+	for _, v := range variants() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			lab, b := openLab(t, v)
+			b.own.programs[1] = nil
+			changed, err := b.Apply(t.Context(), linkLocal())
+			if !changed || err == nil || !strings.Contains(err.Error(), "no ip6tables") {
+				t.Errorf("changed %t, error %v; want the missing program named", changed, err)
+			}
+			if out := run(t, lab, "iptables-"+string(v)+"-save"); strings.Count(out, "-j NODE-CACHE-") != 7 {
+				t.Errorf("the rules of IPv4 are not there:\n%s", out)
+			}
+			only4 := linkLocal()
+			only4.Addresses, only4.Fallback = only4.Addresses[:1], only4.Fallback[:3]
+			if changed, err := b.Apply(t.Context(), only4); changed || err != nil {
+				t.Errorf("rules of IPv4 only: changed %t, error %v; want neither", changed, err)
+			}
+		})
+	}
+}
+
+// On a read-only root the lock cannot be made where it usually is.
+func TestLockFileCannotBeMade(t *testing.T) {
+	t.Parallel()
+	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	b := open(t, lab, Config{Variant: Legacy, Now: time.Now})
+	for _, p := range b.own.programs {
+		p.env = []string{"XTABLES_LOCKFILE=/proc/no/xtables.lock"}
+	}
+	_, err := b.Apply(t.Context(), linkLocal())
+	if err == nil || !strings.Contains(err.Error(), "XTABLES_LOCKFILE") {
+		t.Errorf("error %v, want it to say where else the lock may be", err)
+	}
+	if err := b.Renew(t.Context(), linkLocal().Addresses, time.Minute); err != nil {
+		t.Errorf("renewing: %v", err)
+	}
+}
+
+// What a former agent left in the other variant's tables goes when the rules of this one
+// are there, not before.
+func TestOtherVariantStaysUntilThen(t *testing.T) {
+	t.Parallel()
+	lab, former := openLab(t, Nft)
+	apply(t, former, linkLocal())
+	b := open(t, lab, Config{Variant: Legacy, Now: time.Now, LockWait: time.Second})
+	release := lock(t, lab)
+	if _, err := b.Apply(t.Context(), linkLocal()); !errors.Is(err, ErrLocked) {
+		t.Errorf("error %v, want ErrLocked", err)
+	}
+	if out := run(t, lab, "iptables-nft-save"); strings.Count(out, "-j NODE-CACHE-") != 7 {
+		t.Errorf("the former rules are gone, and no others there:\n%s", out)
+	}
+	release()
+	apply(t, b, linkLocal())
+	if out := run(t, lab, "iptables-nft-save"); strings.Contains(out, "NODE-CACHE") {
+		t.Errorf("the former rules are still there:\n%s", out)
+	}
+}
+
+// A set of that name which is another's is left alone and named.
+func TestForeignSet(t *testing.T) {
+	t.Parallel()
+	lab, b := openLab(t, Nft)
+	run(t, lab, "ipset create node-cache-lease4 hash:net")
+	_, err := b.Apply(t.Context(), linkLocal())
+	if err == nil || !strings.Contains(err.Error(), "`ipset destroy node-cache-lease4` removes it") {
+		t.Errorf("error %v, want the set named", err)
+	}
+	if out := run(t, lab, "ip6tables-nft-save"); !strings.Contains(out, "NODE-CACHE") {
+		t.Errorf("the rules of IPv6 are not there:\n%s", out)
+	}
+}
+
+func TestNewRefusesAnOddVariant(t *testing.T) {
+	t.Parallel()
+	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	err := lab.Node.Do(func() error {
+		_, err := New(Config{Variant: "odd"})
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), `variant "odd"`) {
+		t.Errorf("error %v, want the variant named", err)
+	}
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package iptables
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+// nftKernel reads the tables of iptables-nft by netlink.
+type nftKernel struct {
+	conn *netlink.Conn
+	last struct { // guarded by stack.looking
+		generation uint32
+		marks      [2]string
+	}
+}
+
+func openNft() (*nftKernel, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	k := &nftKernel{conn: conn}
+	if _, err := k.generation(); err != nil {
+		_ = conn.Close()
+		if errors.Is(err, syscall.EPERM) {
+			return nil, fmt.Errorf("reading nftables: %w: it takes the capability NET_ADMIN", err)
+		}
+		return nil, fmt.Errorf("reading nftables: %w: the kernel may lack the modules nf_tables and nft_compat", err)
+	}
+	return k, nil
+}
+
+func (k *nftKernel) close() error { return k.conn.Close() }
+
+// message is one to nftables about a family, with attributes that are texts.
+func message(kind uint16, flags netlink.HeaderFlags, v6 bool, texts map[uint16]string) (netlink.Message, error) {
+	family := byte(unix.AF_INET)
+	if v6 {
+		family = unix.AF_INET6
+	}
+	encoder := netlink.NewAttributeEncoder()
+	for id, text := range texts {
+		encoder.String(id, text)
+	}
+	attributes, err := encoder.Encode()
+	if err != nil {
+		return netlink.Message{}, err
+	}
+	return netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
+		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attributes...),
+	}, nil
+}
+
+// ask sends a question about one thing and returns the attributes of the answer, nil
+// when the thing is not there.
+func (k *nftKernel) ask(kind uint16, v6 bool, texts map[uint16]string) (*netlink.AttributeDecoder, error) {
+	m, err := message(kind, 0, v6, texts)
+	if err != nil {
+		return nil, err
+	}
+	answers, err := k.conn.Execute(m)
+	if errors.Is(err, syscall.ENOENT) {
+		return nil, nil //nolint:nilnil // it is not there
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(answers) != 1 || len(answers[0].Data) < 4 {
+		return nil, errors.New("the kernel's answer has no message")
+	}
+	decoder, err := netlink.NewAttributeDecoder(answers[0].Data[4:])
+	if err == nil {
+		decoder.ByteOrder = binary.BigEndian
+	}
+	return decoder, err
+}
+
+// accept is a built-in chain's policy: NF_ACCEPT.
+const accept = 1
+
+// generation counts the changes of all that is in nftables.
+func (k *nftKernel) generation() (n uint32, err error) {
+	d, err := k.ask(unix.NFT_MSG_GETGEN, false, nil)
+	if err != nil || d == nil {
+		return 0, err
+	}
+	for d.Next() {
+		if d.Type() == unix.NFTA_GEN_ID {
+			n = d.Uint32()
+		}
+	}
+	return n, d.Err()
+}
+
+func (k *nftKernel) table(v6 bool, table string) (bool, error) {
+	d, err := k.ask(unix.NFT_MSG_GETTABLE, v6, map[uint16]string{unix.NFTA_TABLE_NAME: table})
+	return d != nil, err
+}
+
+func (k *nftKernel) there(v6 bool, table, name string) (bool, error) {
+	c, err := k.chain(v6, table, name)
+	return c != nftChain{}, err
+}
+
+// An nftChain is what tells a chain from another, or from itself with other rules.
+type nftChain struct {
+	handle uint64 // never 0
+	policy uint32 // of a built-in chain
+	use    uint32 // its rules, and the jumps to it
+}
+
+// chain is the zero value if it is not there.
+func (k *nftKernel) chain(v6 bool, table, name string) (c nftChain, err error) {
+	d, err := k.ask(unix.NFT_MSG_GETCHAIN, v6, map[uint16]string{unix.NFTA_CHAIN_TABLE: table, unix.NFTA_CHAIN_NAME: name})
+	if err != nil || d == nil {
+		return c, err
+	}
+	for d.Next() {
+		switch d.Type() {
+		case unix.NFTA_CHAIN_HANDLE:
+			c.handle = d.Uint64()
+		case unix.NFTA_CHAIN_POLICY:
+			c.policy = d.Uint32()
+		case unix.NFTA_CHAIN_USE:
+			c.use = d.Uint32()
+		}
+	}
+	return c, d.Err()
+}
+
+func (k *nftKernel) fingerprint() (marks [2]string, err error) {
+	generation, err := k.generation()
+	if err != nil {
+		return marks, err
+	}
+	if k.last.marks[0] != "" && generation == k.last.generation {
+		return k.last.marks, nil
+	}
+	for i, v6 := range []bool{false, true} {
+		for _, c := range plan(&rules.Rules{}, v6, false) {
+			for _, name := range append([]string{c.name}, c.hooks...) {
+				now, err := k.chain(v6, c.table, name)
+				if err != nil {
+					return marks, err
+				}
+				marks[i] += fmt.Sprintln(c.table, name, now)
+			}
+		}
+	}
+	k.last.generation, k.last.marks = generation, marks
+	return marks, nil
+}
+
+// forget removes a built-in chain, or with no name a table, if it is empty and does nothing.
+func (k *nftKernel) forget(v6 bool, table, name string) error {
+	if name != "" {
+		if c, err := k.chain(v6, table, name); err != nil || c.policy != accept {
+			return err
+		}
+	}
+	kind, texts := uint16(unix.NFT_MSG_DELCHAIN), map[uint16]string{unix.NFTA_CHAIN_TABLE: table, unix.NFTA_CHAIN_NAME: name}
+	if name == "" {
+		kind, texts = unix.NFT_MSG_DELTABLE, map[uint16]string{unix.NFTA_TABLE_NAME: table}
+	}
+	const nonrec = 0x100 // NLM_F_NONREC: not with what is in it
+	m, err := message(kind, netlink.Acknowledge|nonrec, v6, texts)
+	if err != nil {
+		return err
+	}
+	edge := func(kind netlink.HeaderType) netlink.Message {
+		return netlink.Message{
+			Header: netlink.Header{Type: kind, Flags: netlink.Request},
+			Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES},
+		}
+	}
+	if _, err = k.conn.SendMessages([]netlink.Message{edge(unix.NFNL_MSG_BATCH_BEGIN), m, edge(unix.NFNL_MSG_BATCH_END)}); err != nil {
+		return err
+	}
+	_, err = k.conn.Receive()
+	if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.ENOENT) {
+		return nil // somebody uses it now, or has removed it
+	}
+	return err
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package iptables
+
+import (
+	"context"
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+var _ intercept.Backend = (*Backend)(nil)
+
+func variants() []Variant { return []Variant{Nft, Legacy} }
+
+// openLab makes a node with one pod, and a backend in the node.
+func openLab(tb testing.TB, v Variant) (*nodelab.Lab, *Backend) {
+	tb.Helper()
+	lab := nodelab.ForTest(tb, nodelab.Options{Pods: 1})
+	return lab, open(tb, lab, Config{Variant: v, Now: time.Now, LockWait: time.Second})
+}
+
+// open makes one more backend in the node, one with the node's own lock.
+func open(tb testing.TB, lab *nodelab.Lab, cfg Config) *Backend {
+	tb.Helper()
+	var b *Backend
+	err := lab.Node.Do(func() (err error) {
+		b, err = New(cfg)
+		return err
+	})
+	if err != nil {
+		tb.Fatalf("opening the backend: %v", err)
+	}
+	for _, s := range []*stack{b.own, b.other} {
+		if s == nil {
+			continue
+		}
+		for _, p := range s.programs {
+			p.env = []string{"XTABLES_LOCKFILE=" + lab.Node.XtablesLock()}
+		}
+	}
+	tb.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			tb.Errorf("closing the backend: %v", err)
+		}
+	})
+	return b
+}
+
+func apply(tb testing.TB, b *Backend, r rules.Rules) bool {
+	tb.Helper()
+	changed, err := b.Apply(tb.Context(), r)
+	if err != nil {
+		tb.Fatalf("applying: %v", err)
+	}
+	return changed
+}
+
+func renew(t *testing.T, b *Backend, d time.Duration) {
+	t.Helper()
+	r := b.applied.Load()
+	for _, l := range r.Leases() {
+		if err := b.Renew(t.Context(), []netip.Addr{l.Key}, d); err != nil {
+			t.Fatalf("renewing: %v", err)
+		}
+	}
+}
+
+// runs is how many programs b has run.
+func (b *Backend) runs() (n int64) {
+	for _, s := range []*stack{b.own, b.other} {
+		for _, p := range s.programs {
+			n += p.runs.Load()
+		}
+	}
+	return n
+}
+
+// run runs a program in the node.
+func run(t *testing.T, lab *nodelab.Lab, command string) string {
+	t.Helper()
+	f := strings.Fields(command)
+	out, err := lab.Node.Output(context.Background(), f[0], f[1:]...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// servers has the agent answer at its addresses, and each fallback as "fallback".
+func servers(t *testing.T, lab *nodelab.Lab, r rules.Rules) {
+	t.Helper()
+	serve := func(h *nodelab.Host, a netip.AddrPort, name string) {
+		s, err := nodelab.Serve(h, a, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+	}
+	for _, a := range r.Addresses {
+		if err := lab.Node.AddAddress(a); err != nil {
+			t.Fatal(err)
+		}
+		serve(lab.Node, netip.AddrPortFrom(a, r.Port), "agent")
+	}
+	for _, f := range r.Fallback {
+		serve(lab.Upstream, f, "fallback")
+	}
+}
+
+// counters are those in brackets, which traffic changes.
+var counters = regexp.MustCompile(`\[\d+:\d+\]`)
+
+// tablesOf prints everything that is in a node's tables and sets, but for dates and counters.
+func tablesOf(t *testing.T, lab *nodelab.Lab) string {
+	t.Helper()
+	var b strings.Builder
+	for _, command := range []string{
+		"nft -s list ruleset", "iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save", "ipset list",
+	} {
+		b.WriteString("$ " + command + "\n")
+		for line := range strings.Lines(run(t, lab, command)) {
+			if !strings.HasPrefix(line, "#") {
+				b.WriteString(counters.ReplaceAllString(line, "[]"))
+			}
+		}
+	}
+	return b.String()
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	begin := time.Now()
+	for !condition() {
+		if time.Since(begin) > limit {
+			t.Fatalf("after %s: not %s", limit, what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}

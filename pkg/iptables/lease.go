@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package iptables
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+// errNoRules says that there is nothing yet that could look at a lease.
+var errNoRules = errors.New("renewing a lease before any rules were applied")
+
+// Renew has the leases on keys end d from now, rounded up to seconds. It waits for no
+// lock. It needs an Apply before, which need not have gone well.
+func (b *Backend) Renew(_ context.Context, keys []netip.Addr, d time.Duration) error {
+	r := b.applied.Load()
+	if r == nil {
+		return errNoRules
+	}
+	var errs []error
+	for _, key := range keys {
+		// First what lets sessions be, so that none is ended that just began.
+		if target := sessions(r, key); target != key {
+			errs = append(errs, b.sets.put("drain", target, d))
+		}
+		errs = append(errs, b.sets.put("lease", key, d))
+	}
+	return errors.Join(errs...)
+}
+
+// sessions is the address that packets of sessions have when a rule looks whether to
+// end them: in transparent mode they are the agent's by then.
+func sessions(r *rules.Rules, key netip.Addr) netip.Addr {
+	if r.Mode == rules.Transparent {
+		if target := r.Target(key); target.IsValid() {
+			return target
+		}
+	}
+	return key
+}
+
+// Release ends the leases on keys at once. Packets of TCP sessions still reach the
+// agent for the time drain, rounded up to seconds. Leases under the rules of another
+// agent are that agent's: they stay. It waits for no lock.
+func (b *Backend) Release(_ context.Context, keys []netip.Addr, drain time.Duration) error {
+	r := b.applied.Load()
+	if r == nil {
+		r = &rules.Rules{}
+	}
+	notes, err := b.sets.notes()
+	if err != nil {
+		return err
+	}
+	if now := notes[noteOwner]; r.Owner != "" && now != "" && now != r.Owner {
+		return nil
+	}
+	var errs []error
+	for _, key := range keys {
+		// First what lets sessions be, so that there is no moment without.
+		if drain > 0 {
+			err = b.sets.put("drain", sessions(r, key), drain)
+		} else {
+			err = b.sets.drop("drain", sessions(r, key))
+		}
+		if !missing(err) {
+			errs = append(errs, err)
+		}
+		errs = append(errs, b.sets.drop("lease", key))
+	}
+	return errors.Join(errs...)
+}

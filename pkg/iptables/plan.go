@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package iptables
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+// A chain is one of ours, with where it is called from.
+type chain struct {
+	table, name string
+	hooks       []string // the built-in chains that jump to it
+	rules       []string // as iptables prints them, less "-A NAME "; none: the chain is not wanted
+}
+
+// tables are those that we use, in the order in which they are written.
+func tables() []string { return []string{"nat", "raw", "filter"} }
+
+// plan is what the kernel should hold for the part of r of one family, each chain of
+// ours, those without rules too. randomly says that MASQUERADE can choose ports at random.
+func plan(r *rules.Rules, v6, randomly bool) []chain {
+	p := planner{Rules: r.Of(v6), v6: v6, randomly: randomly}
+	chains := []chain{
+		{table: "nat", name: "NODE-CACHE-DNAT", hooks: []string{"PREROUTING", "OUTPUT"}},
+		{table: "nat", name: "NODE-CACHE-SNAT", hooks: []string{"POSTROUTING"}},
+		{table: "raw", name: "NODE-CACHE-PRE", hooks: []string{"PREROUTING"}},
+		{table: "raw", name: "NODE-CACHE-OUT", hooks: []string{"OUTPUT"}},
+		{table: "filter", name: "NODE-CACHE-IN", hooks: []string{"INPUT"}},
+		{table: "filter", name: "NODE-CACHE-REPLY", hooks: []string{"OUTPUT"}},
+	}
+	if len(p.Addresses) == 0 {
+		return chains
+	}
+	claim := p.claim()
+	chains[2].rules = claim
+	chains[3].rules = append(p.answers(), claim...)
+	chains[4].rules = p.input()
+	chains[5].rules = p.output()
+	if r.Mode == rules.Transparent {
+		chains[0].rules = p.toAgent()
+	} else if len(p.Fallback) > 0 {
+		chains[0].rules = p.toFallback()
+		chains[1].rules = p.fromNode()
+	}
+	return chains
+}
+
+// A planner renders the rules of one family.
+type planner struct {
+	rules.Rules
+
+	v6, randomly bool
+}
+
+const (
+	notrack = "-j CT --notrack"
+	syn     = " --tcp-flags FIN,SYN,RST,ACK SYN" // as iptables prints --syn
+)
+
+// mark matches the agent's own packets, and others with "! ".
+func mark(not string) string {
+	return fmt.Sprintf("-m mark %s--mark %#x/%#x", not, rules.Mark, rules.Mark)
+}
+
+// to matches packets of one protocol to a port, from those that come out of it.
+func to(proto string, port uint16) string {
+	return fmt.Sprintf("-p %s -m %s --dport %d", proto, proto, port)
+}
+
+func from(proto string, port uint16) string {
+	return fmt.Sprintf("-p %s -m %s --sport %d", proto, proto, port)
+}
+
+// inSet matches packets to an address that is in a set of ours.
+func (p *planner) inSet(name string) string {
+	return "-m set --match-set " + setName(name, p.v6) + " dst"
+}
+
+// host is an address as iptables prints it.
+func (p *planner) host(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
+
+// ports calls rule for each port of the agent's.
+func (p *planner) ports(rule func(proto string, port uint16) string) []string {
+	list := []string{rule("udp", p.Port), rule("tcp", p.Port)}
+	if p.Admin != 0 {
+		list = append(list, rule("tcp", p.Admin))
+	}
+	return list
+}
+
+// claim decides in raw, on the way in and for clients on the node, which packets are
+// the agent's. A target of CT only applies to packets that no rule before it did
+// anything to.
+func (p *planner) claim() []string {
+	var list []string
+	if p.Mode == rules.Transparent {
+		list = p.claimServices()
+	} else {
+		list = p.claimAddresses()
+	}
+	for _, a := range p.Addresses {
+		if p.Admin != 0 {
+			list = append(list, fmt.Sprintf("-d %s %s %s", p.host(a), to("tcp", p.Admin), notrack))
+		}
+	}
+	if p.Mode == rules.Transparent || len(p.Fallback) == 0 {
+		return list
+	}
+	for _, a := range p.Addresses {
+		// Only UDP: a TCP session stays where its SYN went.
+		list = append(list, fmt.Sprintf("-d %s %s %s -j CT --zone-orig %d", p.host(a), to("udp", p.Port), mark("! "), zone(p.Fallback)))
+	}
+	return list
+}
+
+func (p *planner) claimAddresses() []string {
+	var list []string
+	for _, a := range p.Addresses {
+		for _, proto := range []string{"udp", "tcp"} {
+			list = append(list, fmt.Sprintf("-d %s %s %s %s", p.host(a), to(proto, p.Port), mark(""), notrack))
+		}
+	}
+	return append(
+		list,
+		fmt.Sprintf("%s %s %s", to("udp", p.Port), p.inSet("lease"), notrack),
+		fmt.Sprintf("%s %s %s", to("tcp", p.Port), p.inSet("lease"), notrack),
+	)
+}
+
+// claimServices gives UDP a zone. A TCP session needs none: it stays where its SYN went.
+func (p *planner) claimServices() []string {
+	list := make([]string, len(p.Services))
+	for i, s := range p.Services {
+		list[i] = fmt.Sprintf("-d %s %s %s %s -j CT --zone-orig %d",
+			p.host(s), to("udp", p.Port), mark("! "), p.inSet("lease"), rules.Zone)
+	}
+	return list
+}
+
+// answers are the rules in raw for what the agent sends.
+func (p *planner) answers() []string {
+	var list []string
+	for _, a := range p.Addresses {
+		s := "-s " + p.host(a)
+		if p.Mode == rules.LinkLocal {
+			list = append(list, p.ports(func(proto string, port uint16) string {
+				return fmt.Sprintf("%s %s %s", s, from(proto, port), notrack)
+			})...)
+			continue
+		}
+		// Answers to rewritten queries are tracked, or they would not be written back.
+		// The query that the agent sends itself goes from the address to the address.
+		for _, proto := range []string{"udp", "tcp"} {
+			self := fmt.Sprintf("%s -d %s", s, p.host(a))
+			list = append(
+				list,
+				fmt.Sprintf("%s %s %s", self, to(proto, p.Port), notrack),
+				fmt.Sprintf("%s %s %s", self, from(proto, p.Port), notrack),
+			)
+		}
+		if p.Admin != 0 {
+			list = append(list, fmt.Sprintf("%s %s %s", s, from("tcp", p.Admin), notrack))
+		}
+	}
+	return list
+}
+
+// input accepts what is for the agent and its clients on the node. Before that it
+// ends TCP sessions that nobody may answer any more: their clients would wait for long.
+func (p *planner) input() []string {
+	list := p.ends()
+	for _, a := range p.Addresses {
+		list = append(list, p.ports(func(proto string, port uint16) string {
+			return fmt.Sprintf("-d %s %s -j ACCEPT", p.host(a), to(proto, port))
+		})...)
+		// Only by lo: from elsewhere, anybody could write this address and port as his own.
+		list = append(list, p.ports(func(proto string, port uint16) string {
+			return fmt.Sprintf("-s %s -i lo %s -j ACCEPT", p.host(a), from(proto, port))
+		})...)
+	}
+	return list
+}
+
+// ends are the rules that end TCP sessions with the agent that are neither leased nor
+// draining. In link-local mode these are known by being tracked and not sent to the
+// fallback: their packets were not tracked before, and so they are taken up in the
+// middle. That is why raw does nothing for a session that drains: it would do it to
+// those with the fallback too.
+func (p *planner) ends() []string {
+	var list []string
+	reset := "-j REJECT --reject-with tcp-reset"
+	if p.Mode == rules.Transparent {
+		for _, s := range p.Services {
+			list = append(list, fmt.Sprintf("-d %s %s -m conntrack --ctstate DNAT --ctorigdst %s %s %s",
+				p.host(p.Target(s)), to("tcp", p.Port), s, negate(p.inSet("drain")), reset))
+		}
+		return list
+	}
+	if len(p.Fallback) == 0 {
+		return nil
+	}
+	for _, a := range p.Addresses {
+		list = append(list, fmt.Sprintf("-d %s %s %s -m conntrack ! --ctstate UNTRACKED %s %s %s",
+			p.host(a), to("tcp", p.Port), mark("! "), negate(p.inSet("lease")), negate(p.inSet("drain")), reset))
+	}
+	return list
+}
+
+func negate(match string) string { return strings.Replace(match, "--match-set", "! --match-set", 1) }
+
+// output accepts what the agent and its clients on the node send.
+func (p *planner) output() []string {
+	var list []string
+	for _, a := range p.Addresses {
+		list = append(list, p.ports(func(proto string, port uint16) string {
+			return fmt.Sprintf("-s %s %s -j ACCEPT", p.host(a), from(proto, port))
+		})...)
+		list = append(list, p.ports(func(proto string, port uint16) string {
+			return fmt.Sprintf("-d %s %s -j ACCEPT", p.host(a), to(proto, port))
+		})...)
+	}
+	return list
+}
+
+// toAgent rewrites the service's address into the agent's.
+func (p *planner) toAgent() []string {
+	list := make([]string, 0, 2*len(p.Services))
+	for _, s := range p.Services {
+		target := "-j DNAT --to-destination " + netip.AddrPortFrom(p.Target(s), p.Port).String()
+		for _, opening := range []string{to("udp", p.Port), to("tcp", p.Port) + syn} {
+			list = append(list, fmt.Sprintf("-d %s %s %s %s %s", p.host(s), opening, mark("! "), p.inSet("lease"), target))
+		}
+	}
+	return list
+}
+
+// toFallback spreads new connections over the fallback's targets. What the agent
+// holds is not tracked and never comes here.
+func (p *planner) toFallback() []string {
+	list := make([]string, 0, 2*len(p.Addresses)*len(p.Fallback))
+	for _, a := range p.Addresses {
+		for _, opening := range []string{to("udp", p.Port), to("tcp", p.Port) + syn} {
+			for i, f := range p.Fallback {
+				share := ""
+				if left := len(p.Fallback) - i; left > 1 {
+					share = fmt.Sprintf(" -m statistic --mode random --probability %.11f", fraction(left))
+				}
+				list = append(list, fmt.Sprintf("-d %s %s %s%s -j DNAT --to-destination %s", p.host(a), opening, mark("! "), share, f))
+			}
+		}
+	}
+	return list
+}
+
+// fraction is 1/n in the kernel's accuracy, of 31 bits.
+func fraction(n int) float64 { return math.Round((1<<31)/float64(n)) / (1 << 31) }
+
+// fromNode gives what goes to the fallback the node's address: a client on the node has
+// the agent's as its own, and a pod's answers need to come back by here.
+func (p *planner) fromNode() []string {
+	list := make([]string, len(p.Addresses))
+	for i, a := range p.Addresses {
+		list[i] = fmt.Sprintf("-m conntrack --ctstate DNAT --ctorigdst %s --ctorigdstport %d -j MASQUERADE", a, p.Port)
+		if p.randomly {
+			list[i] += " --random-fully" // two pods that ask from one port at one time would be given the same
+		}
+	}
+	return list
+}
+
+// zone is a zone for a fallback list, so that another list has another one.
+func zone(fallback []netip.AddrPort) uint16 {
+	sorted := slices.SortedFunc(slices.Values(fallback), netip.AddrPort.Compare)
+	h := fnv.New32a()
+	for _, f := range sorted {
+		_, _ = fmt.Fprintln(h, f) // never fails
+	}
+	z := uint16(h.Sum32()>>16) ^ uint16(h.Sum32()) //nolint:gosec // folded
+	for z == 0 || z == rules.Zone {
+		z++
+	}
+	return z
+}

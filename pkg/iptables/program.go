@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package iptables
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	goiptables "github.com/coreos/go-iptables/iptables"
+)
+
+// A program is the iptables of one family and variant, with those that belong to it.
+type program struct {
+	variant  Variant
+	v6       bool
+	path     string // of iptables itself; -save and -restore lie beside it
+	randomly bool   // it knows --random-fully
+	lister   *goiptables.IPTables
+	wait     string       // seconds
+	space    *space       // where it runs
+	env      []string     // besides the agent's own; tests only
+	runs     atomic.Int64 // of programs
+}
+
+// find looks for the program of a variant and a family by its own name, or by the
+// common one if that is it.
+func find(variant Variant, v6 bool, wait time.Duration, in *space) (*program, error) {
+	common, proto := "iptables", goiptables.ProtocolIPv4
+	if v6 {
+		common, proto = "ip6tables", goiptables.ProtocolIPv6
+	}
+	seconds := int((max(wait, 1) + time.Second - 1) / time.Second)
+	errs := make([]error, 0, 2)
+	for _, name := range []string{common + "-" + string(variant), common} {
+		path, err := locate(name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		lister, err := goiptables.New(goiptables.IPFamily(proto), goiptables.Path(path), goiptables.Timeout(seconds))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		p := &program{
+			variant: variant, v6: v6, path: path, lister: lister, randomly: lister.HasRandomFully(),
+			wait: fmt.Sprint(seconds), space: in,
+		}
+		mode, err := modeOf(path)
+		if err == nil && mode == variant {
+			return p, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("finding %s of the variant %s: %w", common, variant, errors.Join(append(errs, errNone)...))
+}
+
+var errNone = errors.New("no such program: the image or the node needs the package iptables")
+
+// locate finds a program in the path, or where root has its own.
+func locate(name string) (string, error) {
+	for _, dir := range []string{"", "/usr/sbin", "/sbin"} {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not there", name)
+}
+
+// modeOf says which variant a program is.
+func modeOf(path string) (Variant, error) {
+	out, err := exec.CommandContext(context.Background(), path, "--version").Output()
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("running %s --version: %w", path, err)
+	case bytes.Contains(out, []byte("nf_tables")):
+		return Nft, nil
+	}
+	return Legacy, nil
+}
+
+// list prints the rules of one chain that is there. It may wait for the lock.
+func (p *program) list(table, name string) (lines []string, err error) {
+	err = p.space.do(func() error {
+		p.runs.Add(1)
+		lines, err = p.lister.List(table, name)
+		return err
+	})
+	if err != nil {
+		return nil, problem(err)
+	}
+	return lines, nil
+}
+
+// save prints a table, with the number of packets before each rule if counted is set.
+// It waits for no lock.
+func (p *program) save(ctx context.Context, table string, counted bool) ([]string, error) {
+	args := []string{"-t", table}
+	if counted {
+		args = append(args, "-c")
+	}
+	out, err := p.run(ctx, "-save", "", args...)
+	return strings.Split(out, "\n"), err
+}
+
+// restore has the kernel take over changes to tables.
+func (p *program) restore(ctx context.Context, changes string) error {
+	_, err := p.run(ctx, "-restore", changes, "--noflush", "--wait", p.wait)
+	return err
+}
+
+func (p *program) run(ctx context.Context, suffix, input string, args ...string) (string, error) {
+	var out, complaint bytes.Buffer
+	err := p.space.do(func() error {
+		p.runs.Add(1)
+		cmd := exec.CommandContext(ctx, p.path+suffix, args...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &complaint
+		cmd.WaitDelay = time.Second
+		if p.env != nil {
+			cmd.Env = append(os.Environ(), p.env...)
+		}
+		return cmd.Run()
+	})
+	if err == nil {
+		return out.String(), nil
+	}
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	text := strings.Join(strings.Fields(complaint.String()), " ")
+	return "", problem(fmt.Errorf("running %s%s %s: %w: %s", filepath.Base(p.path), suffix, strings.Join(args, " "), err, text))
+}
+
+// ErrLocked says that another program held the lock of iptables all the time that
+// Config.LockWait allows for. What was to be done has not been begun, or goes on the
+// next time.
+var ErrLocked = errors.New("another program holds the lock of iptables")
+
+// problem adds to what a program said what it means, or what a person can do.
+func problem(err error) error {
+	text := err.Error()
+	says := func(parts ...string) bool {
+		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
+	}
+	switch {
+	case says("holding the xtables lock", "Can't lock "):
+		return fmt.Errorf("%w: %w", ErrLocked, err)
+	case says("can't open lock file"):
+		return fmt.Errorf("%w: mount the node's /run/xtables.lock, or name a file that all users of iptables on the node share in XTABLES_LOCKFILE", err)
+	case says("Can't open socket to ipset", "you must be root", "Operation not permitted"):
+		return fmt.Errorf("%w: it takes the capabilities NET_ADMIN and NET_RAW", err)
+	case says("Table does not exist", "do you need to insmod"):
+		return fmt.Errorf("%w: the kernel lacks the module iptable_raw, iptable_nat or iptable_filter, or with IPv6 those of ip6table_", err)
+	case says("missing kernel module", "failed (No such file or directory)", "No chain/target/match by that name", "Couldn't load match", "Couldn't load target", "Extension "):
+		return fmt.Errorf("%w: the kernel may lack one of the modules xt_set, xt_CT, xt_mark, xt_conntrack, xt_statistic, xt_nat, xt_MASQUERADE and ipt_REJECT", err)
+	}
+	return err
+}

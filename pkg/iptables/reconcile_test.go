@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package iptables
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+func TestManyReconciles(t *testing.T) {
+	t.Parallel()
+	for _, v := range variants() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			lab, b := openLab(t, v)
+			r := linkLocal()
+			if !apply(t, b, r) {
+				t.Error("the first Apply changed nothing")
+			}
+			want := tablesOf(t, lab)
+
+			before, begin := b.runs(), time.Now()
+			const many = 10_000
+			for range many {
+				if apply(t, b, r) {
+					t.Fatal("the same rules again were a change")
+				}
+			}
+			took, ran := time.Since(begin), b.runs()-before
+			t.Logf("%d reconciles: %s each, %d programs in all", many, took/many, ran)
+			// One full look each half minute, of 26 programs at most.
+			if most := 26 * int64(took/fullLook+1); ran > most {
+				t.Errorf("%d programs were run, want at most %d", ran, most)
+			}
+
+			b.now = nil // each look is a full one
+			before, begin = b.runs(), time.Now()
+			const full = 20
+			for range full {
+				if apply(t, b, r) {
+					t.Fatal("the same rules again were a change")
+				}
+			}
+			t.Logf("%d full looks: %s and %d programs each", full, time.Since(begin)/full, (b.runs()-before)/full)
+			if diff := cmp.Diff(want, tablesOf(t, lab)); diff != "" {
+				t.Errorf("tables (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A node with rules of others: in all tables, of all hooks, with chains, policies and
+// jumps where we hang ours.
+const foreign = `*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-POSTROUTING - [0:0]
+-A PREROUTING -j KUBE-SERVICES
+-A OUTPUT -j KUBE-SERVICES
+-A POSTROUTING -j KUBE-POSTROUTING
+-A KUBE-POSTROUTING -j RETURN
+COMMIT
+*raw
+-A PREROUTING -p tcp -m tcp --dport 9 -j DROP
+-A OUTPUT -p udp -m udp --dport 9 -j CT --notrack
+COMMIT
+*filter
+:FIREWALL - [0:0]
+-A INPUT -j FIREWALL
+-A OUTPUT -j FIREWALL
+-A FIREWALL -p tcp -m tcp --dport 9 -j DROP
+-P FORWARD ACCEPT
+COMMIT
+*mangle
+-A FORWARD -p tcp -m tcp --dport 9 -j DROP
+COMMIT
+`
+
+// restore writes rules into both variants' tables of a node, or into one's.
+func restore(tb testing.TB, lab *nodelab.Lab, text string, programs ...string) {
+	tb.Helper()
+	for _, p := range programs {
+		cmd := lab.Node.Command(tb.Context(), p, "--noflush")
+		cmd.Stdin = strings.NewReader(text)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			tb.Fatalf("%s: %v\n%s", p, err, out)
+		}
+	}
+}
+
+func restorers(v Variant) []string {
+	return []string{"iptables-" + string(v) + "-restore", "ip6tables-" + string(v) + "-restore"}
+}
+
+// Rules come and go many times, by agents that remove them and by agents that are
+// killed: the node is as it was.
+func TestRemoveRestoresTheNode(t *testing.T) {
+	t.Parallel()
+	times := 100
+	if testing.Short() {
+		times = 4
+	}
+	for _, v := range variants() {
+		for name, prepare := range map[string]string{"of others' rules": foreign, "bare": ""} {
+			t.Run(string(v)+" "+name, func(t *testing.T) {
+				t.Parallel()
+				lab, b := openLab(t, v)
+				restore(t, lab, prepare, restorers(v)...)
+				if v == Legacy && prepare == "" {
+					// The kernel makes an old table when it is first named, and
+					// never takes it away: they are there from the beginning.
+					restore(t, lab, "*raw\nCOMMIT\n*nat\nCOMMIT\n*filter\nCOMMIT\n", restorers(v)...)
+				}
+				want := tablesOf(t, lab)
+				for i := range times {
+					r := linkLocal()
+					if i%2 == 1 {
+						r = transparent()
+					}
+					apply(t, b, r)
+					renew(t, b, time.Minute)
+					owner := r.Owner
+					if i%4 > 1 { // another program cleans up after one that was killed
+						b, owner = open(t, lab, Config{Variant: v, Now: time.Now, LockWait: time.Second}), ""
+					}
+					if err := b.Remove(t.Context(), owner); err != nil {
+						t.Fatalf("removing, time %d: %v", i, err)
+					}
+					if i > 2 && i < times-3 {
+						continue // looking takes longer than all else
+					}
+					if diff := cmp.Diff(want, tablesOf(t, lab)); diff != "" {
+						t.Fatalf("tables after time %d (-before +after):\n%s", i, diff)
+					}
+				}
+			})
+		}
+	}
+}
+
+// What others have stays as it is, also while our rules are there.
+func TestForeignRulesStay(t *testing.T) {
+	t.Parallel()
+	for _, v := range variants() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			lab, b := openLab(t, v)
+			restore(t, lab, foreign, restorers(v)...)
+			save := func() string { return run(t, lab, "iptables-"+string(v)+"-save") }
+			others := func(text string) (list []string) {
+				for line := range strings.Lines(text) {
+					if !strings.HasPrefix(line, "#") && !strings.Contains(line, "NODE-CACHE") {
+						list = append(list, counters.ReplaceAllString(line, "[]"))
+					}
+				}
+				return list
+			}
+			want := others(save())
+			apply(t, b, linkLocal())
+			got := save()
+			if diff := cmp.Diff(want, others(got)); diff != "" {
+				t.Errorf("others' rules (-before +after):\n%s", diff)
+			}
+			if n := strings.Count(got, "-j NODE-CACHE-"); n != 7 {
+				t.Errorf("%d jumps to our chains, want 7:\n%s", n, got)
+			}
+		})
+	}
+}
+
+// kube-proxy may put its jump in front of ours: then ours goes back. A jump that is
+// there twice is one too many.
+func TestJumpsAreRepaired(t *testing.T) {
+	t.Parallel()
+	for _, v := range variants() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			lab, b := openLab(t, v)
+			apply(t, b, transparent())
+			restore(t, lab, "*nat\n:KUBE-SERVICES - [0:0]\n-I PREROUTING 1 -j KUBE-SERVICES\n-A OUTPUT -j NODE-CACHE-DNAT\n-A OUTPUT -j NODE-CACHE-DNAT\nCOMMIT\n"+
+				"*raw\n-I PREROUTING 1 -p tcp -m tcp --dport 9 -j DROP\nCOMMIT\n", restorers(v)...)
+			if !apply(t, b, transparent()) {
+				t.Error("nothing had to change")
+			}
+			want := map[place][]string{
+				{"nat", "PREROUTING"}: {"-j NODE-CACHE-DNAT", "-j KUBE-SERVICES"},
+				{"nat", "OUTPUT"}:     {"-j NODE-CACHE-DNAT"},
+				{"raw", "PREROUTING"}: {"-p tcp -m tcp --dport 9 -j DROP", "-j NODE-CACHE-PRE"}, // not fought for
+			}
+			for at, rules := range want {
+				for i := range b.own.last {
+					if diff := cmp.Diff(rules, b.own.last[i].Load().found[at]); diff != "" {
+						t.Errorf("family %d: %v (-want +got):\n%s", i, at, diff)
+					}
+				}
+			}
+			if apply(t, b, transparent()) {
+				t.Error("it does not come to rest")
+			}
+		})
+	}
+}
+
+// An agent that begins with the other variant leaves nothing of its former self.
+func TestOtherVariantIsCleared(t *testing.T) {
+	t.Parallel()
+	for _, v := range variants() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			lab, b := openLab(t, v)
+			apply(t, b, linkLocal())
+			other := Legacy
+			if v == Legacy {
+				other = Nft
+			}
+			next := open(t, lab, Config{Variant: other, Now: time.Now})
+			if s, err := next.State(t.Context()); err != nil || s.Count == 0 || len(s.Fallback) != 4 {
+				t.Errorf("the next agent reads %+v, %v; want the rules of the other variant", s, err)
+			}
+			apply(t, next, linkLocal())
+			for _, program := range []string{"iptables-", "ip6tables-"} {
+				if out := run(t, lab, program+string(v)+"-save"); strings.Contains(out, "NODE-CACHE") {
+					t.Errorf("left behind:\n%s", out)
+				}
+				if out := run(t, lab, program+string(other)+"-save"); !strings.Contains(out, "NODE-CACHE") {
+					t.Errorf("%s%s has no rules", program, other)
+				}
+			}
+		})
+	}
+}
+
+func TestVariantOfNode(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name       string
+		nft, old   string // what is there
+		want       Variant
+		wantReason string
+	}{
+		{"bare", "", "", Nft, "/iptables is iptables-nft"}, // Debian's
+		{"kube-proxy in legacy", "", "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n", Legacy, "KUBE-SERVICES is in iptables-legacy"},
+		{"kube-proxy in nft", "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n", "", Nft, "KUBE-SERVICES is in iptables-nft"},
+		{"kubelet in legacy", "", "*mangle\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n", Legacy, "KUBE-KUBELET-CANARY is in iptables-legacy"},
+		{"hint in nft", "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n", "", Nft, "KUBE-IPTABLES-HINT is in iptables-nft"},
+		{"kube-proxy weighs more than a hint", "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n", "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n", Legacy, "KUBE-SERVICES is in iptables-legacy"},
+		{"others' rules say nothing", "", "*nat\n:DOCKER - [0:0]\nCOMMIT\n", Nft, "/iptables is iptables-nft"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+			restore(t, lab, tc.nft, restorers(Nft)[0])
+			restore(t, lab, tc.old, restorers(Legacy)[0])
+			b := open(t, lab, Config{})
+			if b.String() != "iptables-"+string(tc.want) || !strings.HasSuffix(b.Reason(), tc.wantReason) {
+				t.Errorf("%s because %q, want %s because %q", b, b.Reason(), tc.want, tc.wantReason)
+			}
+		})
+	}
+}
+
+// The stop of an old agent takes nothing from the newer one.
+func TestReleaseLeavesTheNewerAgentsLease(t *testing.T) {
+	t.Parallel()
+	lab, old := openLab(t, Nft)
+	newer := open(t, lab, Config{Variant: Nft})
+	r := linkLocal()
+	apply(t, old, r)
+	renew(t, old, time.Minute)
+	r.Owner = "second"
+	apply(t, newer, r)
+	if err := old.Release(t.Context(), r.Addresses, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := newer.State(t.Context()); err != nil || len(s.Leases) != 2 || s.Owner != "second" {
+		t.Errorf("state %+v, %v; want both leases held", s, err)
+	}
+	if err := old.Remove(t.Context(), "first"); !errors.Is(err, rules.ErrOwned) {
+		t.Errorf("Remove by the old agent: %v, want ErrOwned", err)
+	}
+	if err := newer.Release(t.Context(), r.Addresses, 0); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := newer.State(t.Context()); err != nil || len(s.Leases) != 0 {
+		t.Errorf("state %+v, %v; want no lease held", s, err)
+	}
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package iptables
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// threadSpace is the network namespace of the calling thread.
+const threadSpace = "/proc/thread-self/ns/net"
+
+// A space is a network namespace. The agent has one only; a test has several.
+type space struct {
+	file *os.File
+	id   unix.Stat_t
+}
+
+// currentSpace is that of the calling thread.
+func currentSpace() (*space, error) {
+	file, err := os.Open(threadSpace)
+	if err != nil {
+		return nil, fmt.Errorf("opening the network namespace: %w", err)
+	}
+	s := &space{file: file}
+	if err := unix.Fstat(int(file.Fd()), &s.id); err != nil { //nolint:gosec // a descriptor
+		_ = file.Close()
+		return nil, fmt.Errorf("reading the network namespace: %w", err)
+	}
+	return s, nil
+}
+
+// do calls fn on a thread that is in s. Programs that fn runs are in it too.
+func (s *space) do(fn func() error) error {
+	var now unix.Stat_t
+	if err := unix.Stat(threadSpace, &now); err != nil {
+		return fmt.Errorf("reading the network namespace: %w", err)
+	}
+	if now.Ino == s.id.Ino && now.Dev == s.id.Dev {
+		return fn()
+	}
+	return s.enter(fn)
+}
+
+// enter calls fn on the calling goroutine's thread, which goes to s and back. A thread
+// that cannot go back ends with its goroutine.
+func (s *space) enter(fn func() error) error {
+	runtime.LockOSThread()
+	before, err := currentSpace()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer func() {
+		if before.set() == nil {
+			runtime.UnlockOSThread()
+		}
+		_ = before.close()
+	}()
+	if err := s.set(); err != nil {
+		return err
+	}
+	return fn()
+}
+
+func (s *space) set() error {
+	if err := unix.Setns(int(s.file.Fd()), unix.CLONE_NEWNET); err != nil { //nolint:gosec // a descriptor
+		return fmt.Errorf("entering the network namespace: %w", err)
+	}
+	return nil
+}
+
+func (s *space) close() error { return s.file.Close() }
