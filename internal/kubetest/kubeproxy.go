@@ -3,6 +3,7 @@
 package kubetest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -22,8 +23,15 @@ const kubeProxyNode = "kube-proxy"
 // kubeProxyHealth is where kube-proxy says whether it is in step, in its own network namespace.
 const kubeProxyHealth = "127.0.0.1:10256"
 
-// A KubeProxy is a running kube-proxy. It cannot touch the machine's rules: its network namespace is its own and
-// holds nothing but a loopback device and the way to the API server.
+// KubeProxyOptions say how kube-proxy runs, and where. The zero value: with nftables, in a network namespace of its own
+// that holds nothing but a loopback device and the way to the API server.
+type KubeProxyOptions struct {
+	Mode     string       // "nftables" or "iptables"; empty: nftables
+	Programs string       // a folder whose programs it takes before those of the system; empty: none
+	Enter    func() error // takes the calling thread into a network namespace, for good; nil: into a new one
+}
+
+// A KubeProxy is a running kube-proxy. It cannot touch the machine's rules: its network namespace is another.
 type KubeProxy struct {
 	proxy   *Proxy
 	process *process
@@ -32,6 +40,16 @@ type KubeProxy struct {
 // LaunchKubeProxy runs kube-proxy with nftables, its files in dir, and waits until it has its first rules in place.
 // It needs root and the program nft, and makes a node for it in the cluster.
 func (c *Cluster) LaunchKubeProxy(ctx context.Context, dir string) (*KubeProxy, error) {
+	return c.LaunchKubeProxyWith(ctx, dir, KubeProxyOptions{})
+}
+
+// LaunchKubeProxyWith is [Cluster.LaunchKubeProxy] with options. For the mode iptables it needs the programs of
+// iptables.
+func (c *Cluster) LaunchKubeProxyWith(ctx context.Context, dir string, o KubeProxyOptions) (*KubeProxy, error) {
+	o.Mode = cmp.Or(o.Mode, "nftables")
+	if o.Enter == nil {
+		o.Enter = newNamespace
+	}
 	node := Node(kubeProxyNode, "zone-0")
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.2"}}
 	if err := c.Load(ctx, node); err != nil {
@@ -45,7 +63,7 @@ func (c *Cluster) LaunchKubeProxy(ctx context.Context, dir string) (*KubeProxy, 
 		// The thread is not unlocked, so that it ends with this goroutine: nobody else may run in its namespace.
 		// The process lives in the namespace of the thread that starts it, and dies with that thread.
 		runtime.LockOSThread()
-		err := k.launch(ctx, c, dir)
+		err := k.launch(ctx, c, dir, &o)
 		started <- err
 		if err == nil {
 			<-k.process.done
@@ -57,12 +75,17 @@ func (c *Cluster) LaunchKubeProxy(ctx context.Context, dir string) (*KubeProxy, 
 	return k, nil
 }
 
-// launch moves the calling thread into a new network namespace and starts everything from there.
-func (k *KubeProxy) launch(ctx context.Context, c *Cluster, dir string) error {
+// newNamespace moves the calling thread into a new network namespace.
+func newNamespace() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("making a network namespace, which only root may: %w", err)
 	}
-	if err := raiseLoopback(); err != nil {
+	return raiseLoopback()
+}
+
+// launch moves the calling thread into the network namespace and starts everything from there.
+func (k *KubeProxy) launch(ctx context.Context, c *Cluster, dir string, o *KubeProxyOptions) error {
+	if err := o.Enter(); err != nil {
 		return err
 	}
 	var err error
@@ -74,8 +97,8 @@ func (k *KubeProxy) launch(ctx context.Context, c *Cluster, dir string) error {
 		k.proxy.Close()
 		return err
 	}
-	if k.process, err = startProcess(ctx, dir, "kube-proxy", []string{"PATH=/usr/sbin:/sbin:/usr/bin:/bin"},
-		c.options.Programs.Kube, "kube-proxy", "--kubeconfig="+kubeconfig, "--proxy-mode=nftables",
+	if k.process, err = startProcess(ctx, dir, "kube-proxy", []string{"PATH=" + strings.TrimPrefix(o.Programs+":/usr/sbin:/sbin:/usr/bin:/bin", ":")},
+		c.options.Programs.Kube, "kube-proxy", "--kubeconfig="+kubeconfig, "--proxy-mode="+o.Mode,
 		"--hostname-override="+kubeProxyNode, "--cluster-cidr=10.128.0.0/9", "--healthz-bind-address="+kubeProxyHealth,
 		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
 	); err != nil {

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/dataplane"
+)
+
+func services(v6 bool) dataplane.Chain {
+	return dataplane.Chain{V6: v6, Table: "nat", Name: "KUBE-SERVICES"}
+}
+
+func hint() dataplane.Chain { return dataplane.Chain{Table: "mangle", Name: "KUBE-IPTABLES-HINT"} }
+
+const (
+	takes   = " packets to a Service's address before netfilter sees them: transparent interception cannot work here, link-local can, as far as network policies let pods reach the node."
+	perhaps = "Programs see what the sockets here connect to: should they rewrite a Service's address, transparent interception never sees it."
+)
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	denied := errors.New("operation not permitted")
+	for _, tt := range []struct {
+		name   string
+		traces dataplane.Traces
+		usable func(string) error
+		want   dataplane.Found
+	}{
+		{
+			name: "nothing",
+			want: dataplane.Found{Backend: "nftables", Why: "there is no kube-proxy to follow, and it needs no program"},
+		},
+		{
+			name: "kube-proxy says iptables, with rules in iptables-nft",
+			traces: dataplane.Traces{
+				ProxyMode: "iptables", NFT: []dataplane.Chain{services(false), services(true), hint()}, Links: []string{"eth0", "lo"}, IPVS: -1,
+			},
+			want: dataplane.Found{
+				Proxy: dataplane.IPTables, Backend: "iptables-nft", Why: "kube-proxy uses iptables-nft",
+				Evidence: []string{"kube-proxy says that its mode is iptables", "chain KUBE-SERVICES of iptables-nft for IPv4 and IPv6"},
+			},
+		},
+		{
+			name:   "silent kube-proxy in iptables-legacy",
+			traces: dataplane.Traces{Legacy: []dataplane.Chain{services(false)}, LegacyTables: []string{"filter", "nat"}},
+			want: dataplane.Found{
+				Proxy: dataplane.IPTables, Backend: "iptables-legacy", Why: "kube-proxy uses iptables-legacy",
+				Evidence: []string{"chain KUBE-SERVICES of iptables-legacy for IPv4"},
+			},
+		},
+		{
+			name:   "kube-proxy before its first rules, where the kubelet shows which iptables",
+			traces: dataplane.Traces{ProxyMode: "iptables", Legacy: []dataplane.Chain{hint()}, LegacyTables: []string{"mangle"}},
+			want: dataplane.Found{
+				Proxy: dataplane.IPTables, Backend: "iptables-legacy", Why: "kube-proxy uses iptables-legacy",
+				Evidence: []string{"kube-proxy says that its mode is iptables", "a chain of the kubelet's in iptables-legacy for IPv4"},
+			},
+		},
+		{
+			name:   "kube-proxy before its first rules, where only tables tell",
+			traces: dataplane.Traces{ProxyMode: "iptables", LegacyTables: []string{"nat"}},
+			want: dataplane.Found{
+				Proxy: dataplane.IPTables, Backend: "iptables-legacy",
+				Why:      "kube-proxy uses iptables, here iptables-legacy by its tables",
+				Evidence: []string{"kube-proxy says that its mode is iptables"},
+			},
+		},
+		{
+			name:   "kube-proxy before its first rules, where nothing tells",
+			traces: dataplane.Traces{ProxyMode: "iptables"},
+			want: dataplane.Found{
+				Proxy: dataplane.IPTables, Backend: "iptables-nft",
+				Why:      "kube-proxy uses iptables, and nothing shows that it is the legacy one",
+				Evidence: []string{"kube-proxy says that its mode is iptables"},
+			},
+		},
+		{
+			name:   "rules of a former kube-proxy do not outweigh what the present one says",
+			traces: dataplane.Traces{ProxyMode: "nftables", Legacy: []dataplane.Chain{services(false)}, NFT: []dataplane.Chain{{Table: "kube-proxy"}, {V6: true, Table: "kube-proxy"}}},
+			want: dataplane.Found{
+				Proxy: dataplane.NFTables, Backend: "nftables", Why: "kube-proxy uses it",
+				Evidence: []string{
+					"kube-proxy says that its mode is nftables", "table kube-proxy of nftables for IPv4 and IPv6",
+					"chain KUBE-SERVICES of iptables-legacy for IPv4",
+				},
+			},
+		},
+		{
+			name:   "what answers there is no kube-proxy",
+			traces: dataplane.Traces{ProxyMode: "<html>", NFT: []dataplane.Chain{{V6: true, Table: "kube-proxy"}}},
+			want: dataplane.Found{
+				Proxy: dataplane.NFTables, Backend: "nftables", Why: "kube-proxy uses it",
+				Evidence: []string{"table kube-proxy of nftables for IPv6"},
+			},
+		},
+		{
+			name:   "IPVS",
+			traces: dataplane.Traces{Links: []string{"eth0", "kube-ipvs0"}, IPVS: 12, NFT: []dataplane.Chain{services(false)}},
+			want: dataplane.Found{
+				Proxy: dataplane.IPVS, Backend: "iptables-nft", Why: "IPVS comes with rules in iptables-nft",
+				Evidence: []string{"link kube-ipvs0", "12 virtual services of IPVS", "chain KUBE-SERVICES of iptables-nft for IPv4"},
+			},
+		},
+		{
+			name:   "IPVS without services is nobody's",
+			traces: dataplane.Traces{IPVS: 0},
+			want:   dataplane.Found{Backend: "nftables", Why: "there is no kube-proxy to follow, and it needs no program"},
+		},
+		{
+			name: "Cilium beside kube-proxy",
+			traces: dataplane.Traces{
+				ProxyMode: "iptables", NFT: []dataplane.Chain{services(false)},
+				Links: []string{"cilium_host", "cilium_net", "eth0"}, Sockets: []string{"cil_sock4_connec", "77"},
+				Pins: []string{"/sys/fs/bpf/tc/globals/cilium_lb4_services_v2"},
+			},
+			want: dataplane.Found{
+				Proxy: dataplane.Cilium, Early: true, Note: "Cilium takes" + takes,
+				Backend: "nftables", Why: "there are no rules of kube-proxy's to follow, and it needs no program",
+				Evidence: []string{
+					"link cilium_host", "link cilium_net", "program cil_sock4_connec on the sockets of this node",
+					"map /sys/fs/bpf/tc/globals/cilium_lb4_services_v2",
+					"kube-proxy says that its mode is iptables", "chain KUBE-SERVICES of iptables-nft for IPv4",
+				},
+			},
+		},
+		{
+			name:   "what a former Cilium left",
+			traces: dataplane.Traces{Pins: []string{"/sys/fs/bpf/tc/globals/cilium_lb4_services_v2"}, NFT: []dataplane.Chain{{Table: "kube-proxy"}}},
+			want: dataplane.Found{
+				Proxy: dataplane.NFTables, Backend: "nftables", Why: "kube-proxy uses it",
+				Evidence: []string{
+					"map /sys/fs/bpf/tc/globals/cilium_lb4_services_v2, but no link of Cilium's", "table kube-proxy of nftables for IPv4",
+				},
+			},
+		},
+		{
+			name:   "Calico by its links",
+			traces: dataplane.Traces{Links: []string{"bpfin.cali", "bpfout.cali", "cali1234"}},
+			want: dataplane.Found{
+				Proxy: dataplane.Calico, Early: true, Note: "Calico's eBPF data plane takes" + takes,
+				Backend: "nftables", Why: "there are no rules of kube-proxy's to follow, and it needs no program",
+				Evidence: []string{"link bpfin.cali", "link bpfout.cali"},
+			},
+		},
+		{
+			name:   "Calico by its maps and programs",
+			traces: dataplane.Traces{Pins: []string{"/sys/fs/bpf/tc/globals/cali_v4_nat_fe3"}, Sockets: []string{"calico_connect_"}},
+			want: dataplane.Found{
+				Proxy: dataplane.Calico, Early: true, Note: "Calico's eBPF data plane takes" + takes,
+				Backend: "nftables", Why: "there are no rules of kube-proxy's to follow, and it needs no program",
+				Evidence: []string{"program calico_connect_ on the sockets of this node", "map /sys/fs/bpf/tc/globals/cali_v4_nat_fe3"},
+			},
+		},
+		{
+			name:   "Calico with kube-proxy",
+			traces: dataplane.Traces{Links: []string{"cali1234", "vxlan.calico"}, NFT: []dataplane.Chain{services(false)}},
+			want: dataplane.Found{
+				Proxy: dataplane.IPTables, Backend: "iptables-nft", Why: "kube-proxy uses iptables-nft",
+				Evidence: []string{"chain KUBE-SERVICES of iptables-nft for IPv4"},
+			},
+		},
+		{
+			name:   "Open vSwitch",
+			traces: dataplane.Traces{Links: []string{"antrea-gw0"}},
+			want: dataplane.Found{
+				Proxy: dataplane.OVS, Early: true, Note: "Open vSwitch takes" + takes,
+				Backend: "nftables", Why: "there are no rules of kube-proxy's to follow, and it needs no program",
+				Evidence: []string{"link antrea-gw0"},
+			},
+		},
+		{
+			name:   "a program that nobody knows, and nothing else",
+			traces: dataplane.Traces{Sockets: []string{"77"}},
+			want: dataplane.Found{
+				Proxy: dataplane.EBPF, Early: true, Note: "A program on the sockets of this node takes" + takes,
+				Backend: "nftables", Why: "there are no rules of kube-proxy's to follow, and it needs no program",
+				Evidence: []string{"program 77 on the sockets of this node"},
+			},
+		},
+		{
+			name:   "a program that nobody knows beside kube-proxy",
+			traces: dataplane.Traces{Sockets: []string{"observe"}, NFT: []dataplane.Chain{services(true)}},
+			want: dataplane.Found{
+				Proxy: dataplane.IPTables, Note: perhaps, Backend: "iptables-nft", Why: "kube-proxy uses iptables-nft",
+				Evidence: []string{"program observe on the sockets of this node", "chain KUBE-SERVICES of iptables-nft for IPv6"},
+			},
+		},
+		{
+			name:   "nothing may be looked at",
+			traces: dataplane.Traces{NoNFT: denied, NoLegacy: denied, NoSockets: denied},
+			want: dataplane.Found{
+				Backend: "iptables-legacy", Why: "nftables is not to be had: operation not permitted",
+				Evidence: []string{
+					"not looked at nftables: operation not permitted", "not looked at iptables-legacy: operation not permitted",
+					"not looked at the programs on sockets: operation not permitted",
+				},
+			},
+		},
+		{
+			name:   "a backend without its program is passed over",
+			traces: dataplane.Traces{NFT: []dataplane.Chain{services(false)}},
+			usable: func(b string) error {
+				if b == "iptables-nft" {
+					return errors.New("no program iptables")
+				}
+				return nil
+			},
+			want: dataplane.Found{
+				Proxy: dataplane.IPTables, Backend: "nftables",
+				Why:      "iptables-nft would be taken, as kube-proxy uses iptables-nft, but cannot be used here: no program iptables",
+				Evidence: []string{"chain KUBE-SERVICES of iptables-nft for IPv4"},
+			},
+		},
+		{
+			name:   "no backend can be used",
+			usable: func(string) error { return denied },
+			want: dataplane.Found{
+				Backend: "nftables",
+				Why:     "there is no kube-proxy to follow, and it needs no program, and no backend can be used here: operation not permitted",
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c := dataplane.Config{Usable: tt.usable, Look: func(context.Context) dataplane.Traces { return tt.traces }}
+			got, err := dataplane.Find(t.Context(), c)
+			if err != nil {
+				t.Fatalf("Find: %v", err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("Find (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFindEndsWithContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := dataplane.Find(ctx, dataplane.Config{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Find with a context that has ended: %v, want %v", err, context.Canceled)
+	}
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// inNamespace runs body on a thread in a network namespace of its own, which ends with it.
+func inNamespace(t *testing.T, body func() error) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root may make a network namespace")
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with this goroutine
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			err = body()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run runs a program in the namespace of the calling thread.
+func run(args ...string) error {
+	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+func needs(t *testing.T, programs ...string) {
+	t.Helper()
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err != nil {
+			t.Skipf("needs the program %s", p)
+		}
+	}
+}
+
+func addLink(name string) error {
+	return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}})
+}
+
+func TestLookAtKernel(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name     string
+		programs []string
+		set      [][]string
+		link     string
+		want     Found
+	}{
+		{name: "a bare namespace", want: Found{Proxy: None, Backend: BackendNFTables}},
+		{
+			name: "iptables-nft", programs: []string{"iptables-nft", "ip6tables-nft"},
+			set:  [][]string{{"iptables-nft", "-t", "nat", "-N", "KUBE-SERVICES"}, {"ip6tables-nft", "-t", "nat", "-N", "KUBE-SERVICES"}},
+			want: Found{Proxy: IPTables, Backend: BackendIPTablesNFT, Evidence: []string{"chain KUBE-SERVICES of iptables-nft for IPv4 and IPv6"}},
+		},
+		{
+			name: "iptables-legacy", programs: []string{"iptables-legacy"},
+			set: [][]string{
+				{"iptables-legacy", "-t", "nat", "-N", "KUBE-SERVICES"},
+				{"iptables-legacy", "-t", "nat", "-A", "PREROUTING", "-j", "KUBE-SERVICES"},
+			},
+			want: Found{Proxy: IPTables, Backend: BackendIPTablesLegacy, Evidence: []string{"chain KUBE-SERVICES of iptables-legacy for IPv4"}},
+		},
+		{
+			name: "ip6tables-legacy", programs: []string{"ip6tables-legacy"},
+			set:  [][]string{{"ip6tables-legacy", "-t", "nat", "-N", "KUBE-SERVICES"}},
+			want: Found{Proxy: IPTables, Backend: BackendIPTablesLegacy, Evidence: []string{"chain KUBE-SERVICES of iptables-legacy for IPv6"}},
+		},
+		{
+			name: "only the kubelet's chain", programs: []string{"iptables-legacy"},
+			set:  [][]string{{"iptables-legacy", "-t", "mangle", "-N", "KUBE-KUBELET-CANARY"}},
+			want: Found{Proxy: None, Backend: BackendNFTables, Evidence: []string{"a chain of the kubelet's in iptables-legacy for IPv4"}},
+		},
+		{
+			name: "nftables", programs: []string{"nft"},
+			set:  [][]string{{"nft", "add table ip kube-proxy; add table inet kube-proxy"}},
+			want: Found{Proxy: NFTables, Backend: BackendNFTables, Evidence: []string{"table kube-proxy of nftables for IPv4"}},
+		},
+		{name: "IPVS", link: "kube-ipvs0", want: Found{Proxy: IPVS, Backend: BackendIPTablesNFT, Evidence: []string{"link kube-ipvs0"}}},
+		{name: "Cilium", link: "cilium_host", want: Found{Proxy: Cilium, Early: true, Backend: BackendNFTables, Evidence: []string{"link cilium_host"}}},
+		{name: "Calico", link: "bpfin.cali", want: Found{Proxy: Calico, Early: true, Backend: BackendNFTables, Evidence: []string{"link bpfin.cali"}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			needs(t, tt.programs...)
+			inNamespace(t, func() error {
+				for _, line := range tt.set {
+					if err := run(line...); err != nil {
+						return err
+					}
+				}
+				if tt.link != "" {
+					if err := addLink(tt.link); err != nil {
+						return err
+					}
+				}
+				before := legacyTables()
+				got, err := Find(context.Background(), Config{})
+				if err != nil {
+					return err
+				}
+				if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Found{}, "Why", "Note")); diff != "" {
+					t.Errorf("Find (-want +got):\n%s", diff)
+				}
+				if diff := cmp.Diff(before, legacyTables()); diff != "" {
+					t.Errorf("tables of iptables-legacy, before and after (-want +got):\n%s", diff)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+func legacyTables() string {
+	v4, _ := os.ReadFile(proc + "/net/ip_tables_names")
+	v6, _ := os.ReadFile(proc + "/net/ip6_tables_names")
+	return string(v4) + "," + string(v6)
+}
+
+// TestAskKubeProxy has a stand-in for kube-proxy listen where the real one does.
+func TestAskKubeProxy(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, answer, want string }{
+		{name: "its mode", answer: "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\niptables", want: "iptables"},
+		{name: "another server", answer: "HTTP/1.1 404 Not Found\r\n\r\nnftables"},
+		{name: "no HTTP", answer: "220 hello\r\n\r\n 200 nftables"},
+		{name: "half an answer", answer: "HTTP/1.0 200 OK\r\n"},
+		{name: "none", answer: ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			inNamespace(t, func() error {
+				if err := run("ip", "link", "set", "lo", "up"); err != nil {
+					return err
+				}
+				l, err := net.Listen("tcp4", proxyModeAt)
+				if err != nil {
+					return err
+				}
+				asked := make(chan string, 1)
+				go func() {
+					conn, err := l.Accept()
+					if err != nil {
+						asked <- err.Error()
+						return
+					}
+					line, _ := bufio.NewReader(conn).ReadString('\n')
+					_, _ = io.WriteString(conn, tt.answer)
+					_ = conn.Close()
+					asked <- line
+				}()
+				got := node{}.proxyMode(context.Background())
+				_ = l.Close()
+				if line := <-asked; line != "GET /proxyMode HTTP/1.0\r\n" {
+					t.Errorf("kube-proxy was asked %q", line)
+				}
+				if got != tt.want {
+					t.Errorf("proxyMode() = %q, want %q", got, tt.want)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestSocketPrograms puts a program that lets everything pass on a cgroup of its own.
+func TestSocketPrograms(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root may load programs")
+	}
+	root, err := cgroup("/proc/self")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if root == "" {
+		t.Skip("no cgroup of version 2 is mounted")
+	}
+	parent, child := filepath.Join(root, fmt.Sprintf("dataplane-%d", os.Getpid())), "child"
+	if err := os.MkdirAll(filepath.Join(parent, child), 0o700); err != nil {
+		t.Skipf("no cgroup can be made: %v", err)
+	}
+	defer func() { _ = os.Remove(filepath.Join(parent, child)); _ = os.Remove(parent) }()
+	above, below := open(t, parent), open(t, filepath.Join(parent, child))
+	before, err := programsOf(below)
+	if err != nil {
+		t.Fatal(err)
+	}
+	attachPassing(t, above, "cil_sock4_connect")
+	after, err := programsOf(below)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := append(slices.Clone(before), "cil_sock4_connec"[:15]); !cmp.Equal(want, after) {
+		t.Errorf("programs of the cgroup below: %q, want %q", after, want)
+	}
+}
+
+func open(t *testing.T, dir string) *os.File {
+	t.Helper()
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// attachPassing loads `return 1` and attaches it to what sockets of the cgroup connect to.
+func attachPassing(t *testing.T, group *os.File, name string) {
+	t.Helper()
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	code := []uint64{0x00000001_000000b7, 0x95} // r0 = 1; exit
+	license := []byte("Apache-2.0\x00")
+	pin.Pin(&code[0])
+	pin.Pin(&license[0])
+	load := struct {
+		kind, count                     uint32
+		code, license                   uint64
+		logLevel, logSize               uint32
+		log                             uint64
+		kernel, flags                   uint32
+		name                            [16]byte
+		ifindex, expected, btf, infoLen uint32
+	}{
+		kind: unix.BPF_PROG_TYPE_CGROUP_SOCK_ADDR, count: 2, expected: unix.BPF_CGROUP_INET4_CONNECT,
+		code: uint64(uintptr(unsafe.Pointer(&code[0]))), license: uint64(uintptr(unsafe.Pointer(&license[0]))),
+	}
+	copy(load.name[:15], name)
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&load)), unsafe.Sizeof(load))
+	if errno != 0 {
+		t.Skipf("no program can be loaded: %v", errno)
+	}
+	t.Cleanup(func() { _ = unix.Close(int(fd)) })
+	attach := struct{ target, program, kind, flags uint32 }{uint32(group.Fd()), uint32(fd), unix.BPF_CGROUP_INET4_CONNECT, 0}
+	if err := bpf(unix.BPF_PROG_ATTACH, unsafe.Pointer(&attach), unsafe.Sizeof(attach)); err != nil {
+		t.Fatalf("attaching the program: %v", err)
+	}
+}
+
+func TestCgroupPath(t *testing.T) {
+	t.Parallel()
+	const unified = "22 1 0:5 / /proc rw - proc proc rw\n31 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"
+	for _, tt := range []struct{ name, own, mounts, want string }{
+		{name: "a node", own: "0::/system.slice/x.service\n", mounts: unified, want: "/sys/fs/cgroup/system.slice/x.service"},
+		{name: "a container", own: "0::/\n", mounts: unified, want: "/sys/fs/cgroup"},
+		{name: "a container of the host's view", own: "0::/kubepods/a/b\n", mounts: "31 23 0:26 /kubepods/a /sys/fs/cgroup ro - cgroup2 cgroup rw\n", want: "/sys/fs/cgroup/b"},
+		{name: "outside of the mount", own: "0::/../x\n", mounts: "31 23 0:26 /kubepods/a /sys/fs/cgroup ro - cgroup2 cgroup rw\n", want: "/sys/fs/cgroup"},
+		{name: "version 1 beside it", own: "4:cpu:/a\n0::/b\n", mounts: "30 23 0:25 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n" + "31 23 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n", want: "/sys/fs/cgroup/unified/b"},
+		{name: "version 1", own: "4:cpu:/a\n", mounts: unified},
+		{name: "not mounted", own: "0::/\n", mounts: "22 1 0:5 / /proc rw - proc proc rw\n"},
+		{name: "nonsense", own: "0::/\n", mounts: "- cgroup2 \n x - cgroup2 y z\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := cgroupPath([]byte(tt.own), []byte(tt.mounts)); got != tt.want {
+				t.Errorf("cgroupPath() = %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestIPVS(t *testing.T) {
+	t.Parallel()
+	list := filepath.Join(t.TempDir(), "ip_vs")
+	if got := ipvs(list); got != -1 {
+		t.Errorf("ipvs() without a list = %d, want -1", got)
+	}
+	text := "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n" +
+		"TCP  0A600001:01BB rr \n  -> 0A000001:192B      Masq    1      0          0         \nUDP  0A60000A:0035 rr \nTCP  [fd00:0000:0000:0000:0000:0000:0000:000a]:0035 rr \n"
+	if err := os.WriteFile(list, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := ipvs(list); got != 3 {
+		t.Errorf("ipvs() = %d, want 3", got)
+	}
+}
+
+func TestPins(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for _, name := range []string{"tc/globals/cilium_lb4_services_v2", "tc/globals/cali_v4_nat_fe3", "tc/globals/cali_v4_routes", "xdp/other"} {
+		if err := errors.Join(os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o700), os.WriteFile(filepath.Join(root, name), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{filepath.Join(root, "tc/globals/cilium_lb4_services_v2"), filepath.Join(root, "tc/globals/cali_v4_nat_fe3")}
+	if diff := cmp.Diff(want, pins(root)); diff != "" {
+		t.Errorf("pins (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// queryMax is how many programs of one kind are listed.
+const queryMax = 16
+
+// progQuery is the part of union bpf_attr that BPF_PROG_QUERY reads and writes.
+type progQuery struct {
+	targetFD, attachType, queryFlags, attachFlags uint32
+	progIDs                                       uint64
+	count                                         uint32
+	_                                             uint32
+}
+
+// objInfo is the part of union bpf_attr that BPF_OBJ_GET_INFO_BY_FD reads and writes.
+type objInfo struct {
+	fd, size uint32
+	info     uint64
+}
+
+// progByID is the part of union bpf_attr that BPF_PROG_GET_FD_BY_ID reads.
+type progByID struct{ id, next, flags uint32 }
+
+// socketPrograms lists the programs that see, and may rewrite, the addresses that
+// sockets of this process's cgroup connect or send to: those of the cgroups above it
+// included, which is how one program serves a whole node. Pods may have others.
+func socketPrograms(self string) ([]string, error) {
+	dir, err := cgroup(self)
+	if err != nil {
+		return nil, err
+	}
+	if dir == "" {
+		return nil, nil // no cgroup that could have programs
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return programsOf(f)
+}
+
+func programsOf(dir *os.File) ([]string, error) {
+	var pin runtime.Pinner // the kernel is given addresses as numbers
+	defer pin.Unpin()
+	var names []string
+	for _, kind := range []uint32{
+		unix.BPF_CGROUP_INET4_CONNECT, unix.BPF_CGROUP_INET6_CONNECT, unix.BPF_CGROUP_UDP4_SENDMSG, unix.BPF_CGROUP_UDP6_SENDMSG,
+	} {
+		ids := make([]uint32, queryMax)
+		pin.Pin(&ids[0])
+		q := progQuery{
+			targetFD: uint32(dir.Fd()), attachType: kind, queryFlags: unix.BPF_F_QUERY_EFFECTIVE,
+			progIDs: uint64(uintptr(unsafe.Pointer(&ids[0]))), count: queryMax,
+		}
+		err := bpf(unix.BPF_PROG_QUERY, unsafe.Pointer(&q), unsafe.Sizeof(q))
+		switch {
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+			return names, nil // a kernel without such programs
+		case err != nil && !errors.Is(err, unix.ENOSPC): // there are more than were asked for
+			return names, fmt.Errorf("asking for them: %w", err)
+		}
+		for _, id := range ids[:min(q.count, queryMax)] {
+			if name := programName(id); !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names, nil
+}
+
+// programName is the name of a program, which only CAP_SYS_ADMIN may read, else its number.
+func programName(id uint32) string {
+	by := progByID{id: id}
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_GET_FD_BY_ID, uintptr(unsafe.Pointer(&by)), unsafe.Sizeof(by))
+	if errno != 0 {
+		return fmt.Sprintf("%d", id)
+	}
+	defer func() { _ = unix.Close(int(fd)) }()
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	info := make([]byte, 80) // struct bpf_prog_info up to its name, the last 16 bytes
+	pin.Pin(&info[0])
+	o := objInfo{fd: uint32(fd), size: uint32(len(info)), info: uint64(uintptr(unsafe.Pointer(&info[0])))}
+	err := bpf(unix.BPF_OBJ_GET_INFO_BY_FD, unsafe.Pointer(&o), unsafe.Sizeof(o))
+	if name := cstring(info[64:]); err == nil && name != "" {
+		return name
+	}
+	return fmt.Sprintf("%d", id)
+}
+
+func bpf(cmd uintptr, attr unsafe.Pointer, size uintptr) error {
+	if _, _, errno := unix.Syscall(unix.SYS_BPF, cmd, uintptr(attr), size); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// cgroup is the folder of this process's cgroup of version 2; "" if there is none, or
+// none that is mounted.
+func cgroup(self string) (string, error) {
+	own, err := os.ReadFile(filepath.Join(self, "cgroup"))
+	if err != nil {
+		return "", err
+	}
+	mounts, err := os.ReadFile(filepath.Join(self, "mountinfo"))
+	if err != nil {
+		return "", err
+	}
+	return cgroupPath(own, mounts), nil
+}
+
+func cgroupPath(own, mounts []byte) string {
+	path, found := "", false
+	for s := bufio.NewScanner(bytes.NewReader(own)); s.Scan() && !found; {
+		path, found = strings.CutPrefix(s.Text(), "0::")
+	}
+	if !found {
+		return ""
+	}
+	for s := bufio.NewScanner(bytes.NewReader(mounts)); s.Scan(); {
+		// 31 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw
+		left, right, ok := strings.Cut(s.Text(), " - ")
+		fields := strings.Fields(left)
+		if !ok || !strings.HasPrefix(right, "cgroup2 ") || len(fields) < 5 {
+			continue
+		}
+		// A container sees its own cgroup as the root of the mount, whatever the path says.
+		below, err := filepath.Rel(fields[3], path)
+		if err != nil || strings.HasPrefix(below, "..") {
+			below = "."
+		}
+		return filepath.Join(fields[4], below)
+	}
+	return ""
+}

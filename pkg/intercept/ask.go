@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intercept
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/miekg/dns"
+)
+
+// SelfName is what a probe asks for, in class CH and of type TXT. The agent answers
+// with one string, its token, and a TTL of 0.
+const SelfName = "self.node-cache."
+
+// errWrong says that an answer came, but not the agent's to this query.
+var errWrong = errors.New("not this agent's answer")
+
+// maxAnswer is more than the right answer is ever long.
+const maxAnswer = 512
+
+// ask sends the self-query over conn and reads until the agent's answer. Over UDP
+// what does not belong to the query is passed over.
+func ask(conn net.Conn, network, token string) error {
+	q := new(dns.Msg)
+	q.SetQuestion(SelfName, dns.TypeTXT)
+	q.Question[0].Qclass = dns.ClassCHAOS
+	q.RecursionDesired = false
+	packed, err := q.Pack()
+	if err != nil {
+		return fmt.Errorf("packing the query: %w", err)
+	}
+	if network == "tcp" {
+		return askStream(conn, q, packed, token)
+	}
+	if _, err := conn.Write(packed); err != nil {
+		return fmt.Errorf("sending the query: %w", err)
+	}
+	buf := make([]byte, maxAnswer)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return fmt.Errorf("waiting for the answer: %w", err)
+		}
+		a := new(dns.Msg)
+		if a.Unpack(buf[:n]) != nil || a.Id != q.Id || !a.Response {
+			continue
+		}
+		return checkAnswer(q, a, token)
+	}
+}
+
+func askStream(conn net.Conn, q *dns.Msg, packed []byte, token string) error {
+	framed := binary.BigEndian.AppendUint16(nil, uint16(len(packed)))
+	_, err := conn.Write(append(framed, packed...))
+	if closedByPeer(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("sending the query: %w", err)
+	}
+	var head [2]byte
+	if n, err := io.ReadFull(conn, head[:]); err != nil {
+		if n == 0 && closedByPeer(err) {
+			return nil // accepted and closed
+		}
+		return fmt.Errorf("waiting for the answer: %w", err)
+	}
+	size := int(binary.BigEndian.Uint16(head[:]))
+	if size > maxAnswer {
+		return fmt.Errorf("%d octets: %w", size, errWrong)
+	}
+	buf := make([]byte, size)
+	if _, err := io.ReadFull(conn, buf); err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	a := new(dns.Msg)
+	if err := a.Unpack(buf); err != nil {
+		return fmt.Errorf("reading the answer: %w", errors.Join(err, errWrong))
+	}
+	return checkAnswer(q, a, token)
+}
+
+// closedByPeer says whether the other end closed the connection: orderly, or with a
+// reset because it had not read what was sent.
+func closedByPeer(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// checkAnswer says what makes a another answer than that to q by the agent with this token.
+func checkAnswer(q, a *dns.Msg, token string) error {
+	switch {
+	case a.Id != q.Id || !a.Response || len(a.Question) != 1 ||
+		a.Question[0].Qtype != q.Question[0].Qtype || a.Question[0].Qclass != q.Question[0].Qclass ||
+		!strings.EqualFold(a.Question[0].Name, q.Question[0].Name):
+		return fmt.Errorf("another question: %w", errWrong)
+	case a.Rcode != dns.RcodeSuccess:
+		return fmt.Errorf("rcode %s: %w", dns.RcodeToString[a.Rcode], errWrong)
+	case len(a.Answer) != 1:
+		return fmt.Errorf("%d records: %w", len(a.Answer), errWrong)
+	}
+	txt, ok := a.Answer[0].(*dns.TXT)
+	if !ok || len(txt.Txt) != 1 || txt.Txt[0] != token {
+		return fmt.Errorf("another token: %w", errWrong)
+	}
+	return nil
+}

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package intercept
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+)
+
+// dialMarked is for Linux: elsewhere there is nothing to intercept.
+func dialMarked(context.Context, string, netip.AddrPort) (net.Conn, error) {
+	return nil, errors.ErrUnsupported
+}

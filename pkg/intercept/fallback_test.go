@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intercept_test
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+// endpoints are so many of a family, in order.
+func endpoints(v6 bool, n int) []netip.AddrPort {
+	list := make([]netip.AddrPort, n)
+	for i := range list {
+		a := netip.AddrFrom4([4]byte{10, 244, 1, byte(i)})
+		if v6 {
+			a = netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i)})
+		}
+		list[i] = netip.AddrPortFrom(a, 53)
+	}
+	return list
+}
+
+func TestSetFallback(t *testing.T) {
+	t.Parallel()
+	start := []netip.AddrPort{fallback4, fallback6}
+	at := netip.MustParseAddrPort
+	tests := []struct {
+		name    string
+		set     []netip.AddrPort
+		want    []netip.AddrPort
+		omitted int
+	}{
+		{name: "nothing known changes nothing", set: nil, want: start},
+		{name: "nothing of use changes nothing", set: []netip.AddrPort{{}, at("0.0.0.0:53"), at("10.0.0.1:0")}, want: start},
+		{name: "one", set: []netip.AddrPort{at("10.1.1.1:53")}, want: []netip.AddrPort{at("10.1.1.1:53")}},
+		{name: "another order is no change", set: []netip.AddrPort{fallback6, fallback4}, want: start},
+		{
+			name: "each once, in order", want: []netip.AddrPort{at("10.1.1.1:53"), at("10.1.1.2:53"), at("10.1.1.2:5353")},
+			set: []netip.AddrPort{at("10.1.1.2:5353"), at("10.1.1.2:53"), at("10.1.1.1:53"), at("[::ffff:10.1.1.1]:53")},
+		},
+		{
+			name: "never the agent itself", want: []netip.AddrPort{at("10.1.1.1:53")}, omitted: 2,
+			set: []netip.AddrPort{netip.AddrPortFrom(addr4, 53), netip.AddrPortFrom(addr6, 5353), at("10.1.1.1:53")},
+		},
+		{
+			name: "not too many of a family", omitted: 2 * (100 - 32),
+			set:  append(endpoints(true, 100), endpoints(false, 100)...),
+			want: append(endpoints(false, 32), endpoints(true, 32)...),
+		},
+		{
+			name: "no odd ones", omitted: 4, want: []netip.AddrPort{at("10.1.1.1:53")},
+			set: []netip.AddrPort{{}, at("224.0.0.1:53"), at("[fe80::1%eth0]:53"), at("10.0.0.1:0"), at("10.1.1.1:53")},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			play(t, nil, func(s *scene) {
+				t := s.t
+				s.untilHeld()
+				time.Sleep(time.Second)
+				given := slices.Clone(tt.set)
+				s.SetFallback(given)
+				clear(given) // it is the caller's
+				time.Sleep(200 * time.Millisecond)
+				synctest.Wait()
+				byText := cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
+				if diff := cmp.Diff(tt.want, s.kernel.Rules().Fallback, byText); diff != "" {
+					t.Errorf("in the kernel (-want +got):\n%s", diff)
+				}
+				st := s.Stats()
+				if diff := cmp.Diff(tt.want, st.Fallback, byText); diff != "" {
+					t.Errorf("in the stats (-want +got):\n%s", diff)
+				}
+				if st.FallbackOmitted != tt.omitted {
+					t.Errorf("%d are omitted, want %d", st.FallbackOmitted, tt.omitted)
+				}
+				if all, _ := s.held(); !all {
+					t.Error("the lease was lost meanwhile")
+				}
+				s.kernel.Flush() // it is not only the kernel that knows
+				time.Sleep(200 * time.Millisecond)
+				if diff := cmp.Diff(tt.want, s.kernel.Rules().Fallback, byText); diff != "" {
+					t.Errorf("after a flush (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// TestEmptyFallbackAtAFlush comes when not even the kernel knows any more.
+func TestEmptyFallbackAtAFlush(t *testing.T) {
+	t.Parallel()
+	play(t, nil, func(s *scene) {
+		t := s.t
+		s.untilHeld()
+		time.Sleep(time.Second)
+		s.SetFallback([]netip.AddrPort{})
+		s.kernel.Flush()
+		s.untilHeld()
+		if got := s.kernel.Rules().Fallback; len(got) != 2 {
+			t.Errorf("fallback is %v, want what was known", got)
+		}
+	})
+}
+
+// TestFallbackStorm changes the list from several goroutines, a thousand times a second.
+func TestFallbackStorm(t *testing.T) {
+	t.Parallel()
+	play(t, nil, func(s *scene) {
+		t := s.t
+		s.untilHeld()
+		before := s.kernel.Calls().Begun[intercept.CallApply]
+		var group sync.WaitGroup
+		for range 4 {
+			group.Go(func() {
+				for range 2500 {
+					s.SetFallback(endpoints(rand.N(2) == 0, rand.N(20)))
+					time.Sleep(4 * time.Millisecond)
+				}
+			})
+		}
+		s.staysHeld(10 * time.Second)
+		group.Wait()
+		if n := s.kernel.Calls().Begun[intercept.CallApply] - before; n > 110 {
+			t.Errorf("rules were written %d times in 10 s, want ten times a second at most", n)
+		}
+		last := endpoints(false, 3)
+		s.SetFallback(last)
+		took := s.until("the last list in the kernel", func() bool { return slices.Equal(s.kernel.Rules().Fallback, last) })
+		within(t, "writing the last list", took, 250*time.Millisecond)
+	})
+}
+
+// TestFallbackOfAFormerAgent is good until a newer one is known.
+func TestFallbackOfAFormerAgent(t *testing.T) {
+	t.Parallel()
+	prepare := func(cfg *intercept.Config, s *scene) {
+		r := nodeRules("former")
+		r.Fallback = endpoints(false, 2)
+		s.kernel.Seize(r)
+		cfg.Rules.Fallback = nil
+	}
+	play(t, prepare, func(s *scene) {
+		t := s.t
+		s.SetFallback(nil)
+		s.untilHeld()
+		if got := s.kernel.Rules().Fallback; !slices.Equal(got, endpoints(false, 2)) {
+			t.Errorf("fallback is %v, want the former agent's", got)
+		}
+		s.kernel.Flush() // it is remembered
+		s.until("healed", func() bool { return s.kernel.Rules() != nil })
+		if got := s.kernel.Rules().Fallback; !slices.Equal(got, endpoints(false, 2)) {
+			t.Errorf("fallback is %v after a flush, want the former agent's", got)
+		}
+		s.SetFallback(endpoints(true, 1))
+		s.until("changed", func() bool { return slices.Equal(s.kernel.Rules().Fallback, endpoints(true, 1)) })
+	})
+}
+
+func TestTransparentHasNoFallback(t *testing.T) {
+	t.Parallel()
+	service := netip.MustParseAddr("10.96.0.10")
+	prepare := func(cfg *intercept.Config, s *scene) {
+		s.kernel.Seize(nodeRules("former"))
+		cfg.Rules.Mode, cfg.Rules.Services = rules.Transparent, []netip.Addr{service}
+	}
+	play(t, prepare, func(s *scene) {
+		t := s.t
+		s.until("leased", func() bool { return s.way(service) == intercept.ToAgent })
+		s.SetFallback(endpoints(false, 1))
+		s.stays("leased", 5*time.Second, func() bool { return s.way(service) == intercept.ToAgent })
+		if got := s.kernel.Rules(); len(got.Fallback) != 0 || len(s.Stats().Fallback) != 0 {
+			t.Errorf("fallback is %v, want none", got.Fallback)
+		}
+		if err := s.Release(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if way := s.way(service); way != intercept.Direct {
+			t.Errorf("a packet goes way %d, want to the service", way)
+		}
+	})
+}

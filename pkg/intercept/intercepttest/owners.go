@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intercepttest
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+func newerOwner(n node) {
+	l := n.Layout()
+	n.takeOver(n.linkLocal, l.Addresses)
+	n.expect("removed", n.queries(l.Addresses), Agent)
+}
+
+func newerOwnerTransparent(n node) {
+	n.takeOver(n.transparent, n.Layout().Services)
+}
+
+// takeOver has a newer agent take the rules over from an older one, which does not
+// know of it and stops as ever. Then the newer one goes too.
+func (n node) takeOver(of func(owner string) rules.Rules, keys []netip.Addr) {
+	n.t.Helper()
+	old, newer := n.Open(n.t), n.agent()
+	n.apply(old, of("old"))
+	n.renew(old, keys, time.Minute)
+	n.apply(newer, of("newer"))
+	n.expect("taken over", n.queries(keys), Agent)
+	owner := n.state(old).Owner
+	// Where nothing lasts beyond its agent, each may have rules of its own side by side.
+	apart := owner == "" && len(of("newer").Fallback) == 0
+	if owner != "newer" && !apart {
+		n.t.Errorf("owner is %q, want newer", owner)
+	}
+	n.renew(newer, keys, time.Minute)
+	if err := old.Remove(n.t.Context(), "old"); !errors.Is(err, rules.ErrOwned) && (err != nil || !apart) {
+		n.t.Errorf("the old agent's Remove: %v, want ErrOwned", err)
+	}
+	n.expect("after the old agent's Remove", n.queries(keys), Agent)
+	n.close(old)
+	n.expect("the old agent gone", n.queries(keys), Agent)
+	n.release(newer, keys, 0)
+	if want := of("newer").Fallback; len(want) > 0 {
+		n.expectFallback("released", n.queries(keys), want)
+	} else {
+		n.expect("released", n.queries(keys), Service)
+	}
+	if err := newer.Remove(n.t.Context(), "newer"); err != nil {
+		n.t.Errorf("the newer agent's Remove: %v", err)
+	}
+}
+
+// crossed has the old agent write once more after the newer one, and the newer one
+// put that right.
+func crossed(n node) {
+	l := n.Layout()
+	old, newer := n.Open(n.t), n.agent()
+	n.apply(old, n.linkLocal("old"))
+	n.apply(newer, n.linkLocal("newer"))
+	n.renew(newer, l.Addresses, time.Minute)
+	n.apply(old, n.linkLocal("old"))
+	if got := n.state(newer).Owner; got != "old" {
+		n.t.Errorf("owner is %q, want old", got)
+	}
+	n.expect("written by the old agent", n.queries(l.Addresses), Agent)
+	if !n.apply(newer, n.linkLocal("newer")) {
+		n.t.Error("the newer agent found its rules in place")
+	}
+	if got := n.state(old).Owner; got != "newer" {
+		n.t.Errorf("owner is %q, want newer", got)
+	}
+	n.renew(newer, l.Addresses, time.Minute)
+	n.expect("written by the newer agent", n.queries(l.Addresses), Agent)
+	n.close(old)
+	n.expect("the old agent gone", n.queries(l.Addresses), Agent)
+	n.release(newer, l.Addresses, 0)
+	n.expectFallback("released", n.queries(l.Addresses), l.Fallbacks)
+}
+
+// agentGone is what a SIGKILL leaves: nothing runs any more that could take away anything.
+func agentGone(n node) {
+	l := n.Layout()
+	b := n.Open(n.t)
+	n.apply(b, n.linkLocal("gone"))
+	n.renew(b, l.Addresses, l.Lease)
+	n.close(b)
+	n.await("without a lease", func() bool { return n.ask(n.queries(l.Addresses)[0]) != Agent })
+	next := n.agent()
+	n.await("without any lease", func() bool { return len(n.state(next).Leases) == 0 })
+	n.expectFallback("gone", n.queries(l.Addresses), l.Fallbacks)
+	if s := n.state(next); s.Owner != "gone" || len(s.Fallback) != len(l.Fallbacks) {
+		n.t.Errorf("the next agent reads %+v, want the rules of the one that is gone", s)
+	}
+	n.apply(next, n.linkLocal("next"))
+	n.renew(next, l.Addresses, time.Minute)
+	n.expect("adopted", n.queries(l.Addresses), Agent)
+	if got := n.state(next).Owner; got != "next" {
+		n.t.Errorf("owner is %q, want next", got)
+	}
+}
+
+func removed(n node) {
+	for _, r := range []rules.Rules{n.linkLocal("first"), n.transparent("first")} {
+		b := n.Open(n.t)
+		n.apply(b, r)
+		n.remove(b, "first")
+		n.close(b)
+	}
+	// The agent is gone, and somebody cleans up.
+	for _, r := range []rules.Rules{n.linkLocal("gone"), n.transparent("gone")} {
+		b := n.Open(n.t)
+		n.apply(b, r)
+		n.close(b)
+		b = n.Open(n.t)
+		n.remove(b, "")
+		n.close(b)
+	}
+}
+
+// remove takes the rules away, twice, and checks that nothing is left of them.
+func (n node) remove(b intercept.Backend, owner string) {
+	n.t.Helper()
+	l := n.Layout()
+	for range 2 { // the second finds nothing
+		if err := b.Remove(n.t.Context(), owner); err != nil {
+			n.t.Errorf("removing the rules of %q: %v", owner, err)
+		}
+	}
+	if s := n.state(b); s.Present || s.Owner != "" || s.Count != 0 {
+		n.t.Errorf("after removing the rules of %q the state is %+v, want nothing", owner, s)
+	}
+	n.expect("removed", n.queries(l.Addresses), Agent)
+	n.expect("removed", n.queries(l.Services), Service)
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intercepttest
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// sessions are TCP sessions of all clients to the addresses, each of which has had an answer.
+func (n node) sessions(addrs []netip.Addr) map[Query]Conn {
+	n.t.Helper()
+	all := map[Query]Conn{}
+	for _, q := range n.queries(addrs) {
+		if q.Network != "tcp" {
+			continue
+		}
+		all[q] = n.dial(q)
+		n.meets("leased", q, all[q], Agent)
+	}
+	return all
+}
+
+func drained(n node) {
+	l := n.Layout()
+	b := n.agent()
+	n.apply(b, n.linkLocal("first"))
+	n.renew(b, l.Addresses, time.Minute)
+	open := n.sessions(l.Addresses)
+	n.release(b, l.Addresses, l.Lease)
+	for q, c := range open {
+		n.meets("draining", q, c, Agent)
+	}
+	n.expectFallback("draining", n.queries(l.Addresses), l.Fallbacks)
+	for q, c := range open {
+		n.await("drained: "+q.String(), func() bool { return c.Ask() == Nobody })
+	}
+	n.expectFallback("drained", n.queries(l.Addresses), l.Fallbacks)
+}
+
+func transparentDrained(n node) {
+	l := n.Layout()
+	b := n.agent()
+	n.apply(b, n.transparent("first"))
+	n.renew(b, l.Services, time.Minute)
+	open := n.sessions(l.Services)
+	n.release(b, l.Services, time.Minute)
+	for q, c := range open {
+		n.meets("draining", q, c, Agent)
+	}
+	n.expect("draining", n.queries(l.Services), Service)
+}
+
+// oneSocket asks through UDP sockets that live on while leases come and go: what the
+// kernel remembers of a flow must not outlive what the rules decide.
+func oneSocket(n node) {
+	for _, mode := range []string{"link-local", "transparent"} {
+		n.throughFlips(mode)
+	}
+}
+
+func (n node) throughFlips(mode string) {
+	n.t.Helper()
+	l := n.Layout()
+	b := n.Open(n.t)
+	defer n.close(b)
+	r, keys := n.linkLocal("first"), l.Addresses
+	want := func(q Query) []string { return n.fallbacks(q, r.Fallback) }
+	if mode == "transparent" {
+		r, keys = n.transparent("second"), l.Services
+		want = func(Query) []string { return []string{Service} }
+	}
+	n.apply(b, r)
+	open := map[Query]Conn{}
+	for _, q := range n.queries(keys) {
+		if q.Network == "udp" {
+			open[q] = n.dial(q)
+		}
+	}
+	for range 3 {
+		for q, c := range open {
+			n.meets(mode+", not leased", q, c, want(q)...)
+		}
+		n.renew(b, keys, time.Minute)
+		for q, c := range open {
+			n.meets(mode+", leased", q, c, Agent)
+		}
+		n.release(b, keys, 0)
+	}
+}
+
+// meets asks over an open connection: one of those must answer.
+func (n node) meets(when string, q Query, c Conn, want ...string) {
+	n.t.Helper()
+	if got := c.Ask(); !slices.Contains(want, got) {
+		n.t.Errorf("%s: %s: %s answered, want %s", when, q, got, strings.Join(want, " or "))
+	}
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intercepttest
+
+import (
+	"context"
+	"net/netip"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+func fallbackChanged(n node) {
+	l := n.Layout()
+	b := n.agent()
+	r := n.linkLocal("first")
+	n.apply(b, r)
+	last := r.Fallback[len(r.Fallback)-1]
+	r.Fallback = slices.DeleteFunc(slices.Clone(r.Fallback), func(f netip.AddrPort) bool { return f == last })
+	if !n.apply(b, r) {
+		n.t.Error("another fallback changed nothing")
+	}
+	n.expectFallback("one less", n.queries(l.Addresses), r.Fallback)
+	n.renew(b, l.Addresses, time.Minute)
+	r.Fallback = l.Fallbacks
+	n.apply(b, r)
+	n.expect("changed while leased", n.queries(l.Addresses), Agent)
+	n.release(b, l.Addresses, 0)
+	n.expectFallback("all again", n.queries(l.Addresses), l.Fallbacks)
+}
+
+func fallbackOfOneFamily(n node) {
+	l := n.Layout()
+	b := n.agent()
+	for _, v6 := range []bool{false, true} {
+		r := n.linkLocal("first")
+		r.Fallback = only(l.Fallbacks, v6)
+		n.apply(b, r)
+		n.expectFallback("its family", n.queries(family(l.Addresses, v6)), r.Fallback)
+		n.expect("the other family", n.queries(family(l.Addresses, !v6)), Agent)
+		n.renew(b, l.Addresses, time.Minute)
+		n.expect("leased", n.queries(l.Addresses), Agent)
+		n.release(b, l.Addresses, 0)
+	}
+}
+
+func noFallback(n node) {
+	l := n.Layout()
+	b := n.agent()
+	r := n.linkLocal("first")
+	r.Fallback = nil
+	n.apply(b, r)
+	n.expect("not leased", n.queries(l.Addresses), Agent)
+	n.renew(b, l.Addresses, time.Minute)
+	n.expect("leased", n.queries(l.Addresses), Agent)
+	n.release(b, l.Addresses, 0)
+	n.expect("released", n.queries(l.Addresses), Agent)
+}
+
+// noGap asks while rules are replaced: every query must meet either the old or the new ones.
+func noGap(n node) {
+	l := n.Layout()
+	b := n.agent()
+	r := n.linkLocal("first")
+	n.apply(b, r)
+	first, second := l.Fallbacks[:0:0], l.Fallbacks[:0:0] // one of each family, the others
+	for i, f := range only(l.Fallbacks, false) {
+		six := only(l.Fallbacks, true)[i]
+		if i == 0 {
+			first = append(first, f, six)
+		} else {
+			second = append(second, f, six)
+		}
+	}
+	stop := n.askAlways(n.queries(l.Addresses))
+	defer stop()
+	for range 15 {
+		r.Fallback = first
+		n.apply(b, r)
+		r.Fallback = second
+		n.apply(b, r)
+	}
+	n.t.Logf("%d queries while rules changed 30 times", stop())
+}
+
+// askAlways asks the queries over and over until stop is called, which says how many
+// there were. One that no fallback answers is an error.
+func (n node) askAlways(queries []Query) (stop func() int) {
+	var count int
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			for _, q := range queries {
+				select {
+				case <-end:
+					return
+				default:
+				}
+				count++
+				if got, want := n.ask(q), n.fallbacks(q, n.Layout().Fallbacks); !slices.Contains(want, got) {
+					n.t.Errorf("query %d, while rules change: %s: %s answered, want one of %v", count, q, got, want)
+					return
+				}
+			}
+		}
+	}()
+	return sync.OnceValue(func() int {
+		close(end)
+		<-ended
+		return count
+	})
+}
+
+func appliedAgain(n node) {
+	b := n.agent()
+	for _, r := range []rules.Rules{n.linkLocal("first"), n.transparent("first")} {
+		if !n.apply(b, r) {
+			n.t.Errorf("%s: the first Apply changed nothing", r.Mode)
+		}
+		want := n.state(b).Count
+		if want == 0 {
+			n.t.Errorf("%s: no rules are counted", r.Mode)
+		}
+		for range 20 {
+			if n.apply(b, r) {
+				n.t.Errorf("%s: the same rules again were a change", r.Mode)
+				break
+			}
+		}
+		if got := n.state(b).Count; got != want {
+			n.t.Errorf("%s: %d rules after many times the same, want %d", r.Mode, got, want)
+		}
+	}
+}
+
+func stateRead(n node) {
+	l := n.Layout()
+	b, other := n.agent(), n.agent()
+	if s := n.state(b); s.Present || s.Owner != "" || len(s.Leases) != 0 || len(s.Fallback) != 0 || s.Count != 0 {
+		n.t.Errorf("without rules: state is %+v, want nothing", s)
+	}
+	n.apply(b, n.linkLocal("first"))
+	n.renew(b, l.Addresses, time.Minute)
+	s := n.state(b)
+	if !s.Present || s.Owner != "first" {
+		n.t.Errorf("owner is %q (present %t), want first", s.Owner, s.Present)
+	}
+	got, want := slices.SortedFunc(slices.Values(s.Fallback), netip.AddrPort.Compare), slices.SortedFunc(slices.Values(l.Fallbacks), netip.AddrPort.Compare)
+	if !slices.Equal(got, want) {
+		n.t.Errorf("fallback is %v, want %v", got, want)
+	}
+	for _, a := range l.Addresses {
+		if left := s.Leases[a]; left <= 50*time.Second || left > time.Minute {
+			n.t.Errorf("lease on %s has %s left, want nearly a minute", a, left)
+		}
+	}
+	if seen := n.state(other); seen.Owner != "first" || !slices.Equal(seen.Fallback, s.Fallback) || len(seen.Leases) != len(s.Leases) {
+		n.t.Errorf("another agent reads %+v, want what the owner reads: %+v", seen, s)
+	}
+}
+
+func withoutRules(n node) {
+	b := n.agent()
+	if err := b.Renew(n.t.Context(), n.Layout().Addresses, time.Second); err == nil {
+		n.t.Error("a lease was renewed without rules")
+	}
+	n.release(b, n.Layout().Addresses, time.Second) // there is none to end
+	n.remove(b, "first")
+	n.Flush(n.t)
+	n.remove(b, "")
+}
+
+// flushed has another program take everything away: the watch must say so, and the
+// next Apply must put all back.
+func flushed(n node) {
+	l := n.Layout()
+	b := n.agent()
+	var told atomic.Int64
+	ctx, cancel := context.WithCancel(n.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Watch(ctx, func() { told.Add(1) }) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			n.t.Errorf("watching: %v", err)
+		}
+	}()
+	n.await("told at the start", func() bool {
+		runtime.Gosched() // the clock may not be the machine's
+		return told.Load() > 0
+	})
+	n.apply(b, n.linkLocal("first"))
+	n.Elapse(time.Second) // what the watch says of our own changes has come
+	for range 2 {
+		was := told.Load()
+		n.Flush(n.t)
+		n.await("told of the flush", func() bool { return told.Load() > was })
+		if !n.apply(b, n.linkLocal("first")) {
+			n.t.Error("nothing had to change after a flush")
+		}
+		n.renew(b, l.Addresses, time.Minute)
+		n.expect("back after a flush", n.queries(l.Addresses), Agent)
+		n.release(b, l.Addresses, 0)
+		n.expectFallback("back after a flush, released", n.queries(l.Addresses), l.Fallbacks)
+		n.Elapse(time.Second) // as above
+	}
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intercept_test
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
+	"github.com/nodecache/node-cache/pkg/iptables"
+	"github.com/nodecache/node-cache/pkg/nftables"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+// TestKeeperInAKernel has a Keeper with a real Prober keep the rules of a real node.
+func TestKeeperInAKernel(t *testing.T) {
+	t.Parallel()
+	for _, k := range []struct {
+		name  string
+		open  func() (intercept.Backend, error)
+		flush [][]string
+	}{
+		{"nftables", func() (intercept.Backend, error) { return nftables.New(nftables.Config{Now: time.Now}) }, [][]string{{"nft", "flush", "ruleset"}}},
+		{"iptables-nft", openIptables(iptables.Nft), flushIptables("-nft")},
+		{"iptables-legacy", openIptables(iptables.Legacy), flushIptables("-legacy")},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			w := newLabWorld(t, k.open, k.flush)
+			w.wait = 100 * time.Millisecond // a query to a silent agent is not waited for
+			keeperInAKernel(t, w)
+		})
+	}
+}
+
+func keeperInAKernel(t *testing.T, w *labWorld) {
+	t.Helper()
+	l := w.Layout()
+	b := w.Open(t)
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	prober := intercept.NewProber(intercept.ProberConfig{
+		Port: l.Port, Token: intercepttest.Agent, // the lab's servers answer with their name
+		Dial: func(ctx context.Context, network string, addr netip.AddrPort) (conn net.Conn, err error) {
+			err = w.lab.Node.Do(func() error {
+				conn, err = intercept.DialMarked(ctx, network, addr)
+				return err
+			})
+			return conn, err
+		},
+	})
+	lines := &logLines{}
+	k, err := intercept.New(intercept.Config{
+		Backend: b, Probe: prober.Probe, Now: time.Now, Lease: 3 * time.Second, Log: lines.logger(),
+		Rules: rules.Rules{Owner: "ours", Addresses: l.Addresses, Port: l.Port, Admin: l.Admin, Fallback: l.Fallbacks},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- k.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("stats: %+v\nlog: %s", k.Stats(), lines)
+		}
+	}()
+	here := []string{intercepttest.Agent}
+	w.until(t, "without a lease", []string{intercepttest.Fallback(0), intercepttest.Fallback(1)})
+	k.Start()
+	w.until(t, "started", here)
+	w.pause(true)
+	w.until(t, "wedged", []string{intercepttest.Fallback(0), intercepttest.Fallback(1)})
+	w.pause(false)
+	w.until(t, "recovered", here)
+	before := k.Stats().Changes
+	w.Flush(t)
+	flushed := time.Now()
+	for k.Stats().Changes == before {
+		if time.Since(flushed) > 30*time.Second {
+			t.Fatal("flushed rules were not put back within 30 s")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Logf("flushed: rules put back after %s", time.Since(flushed).Round(time.Millisecond))
+	w.until(t, "flushed", here)
+	k.SetFallback(l.Fallbacks[:1])
+	if err := k.Release(t.Context(), 0); err != nil {
+		t.Error(err)
+	}
+	w.until(t, "released, with another fallback", []string{intercepttest.Fallback(0)})
+	if err := k.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	w.until(t, "removed", here)
+	state, err := b.State(t.Context())
+	if err != nil || state.Present {
+		t.Errorf("the state after Remove is %+v (%v), want nothing", state, err)
+	}
+}
+
+func (w *labWorld) pause(on bool) {
+	for _, a := range w.agents {
+		a.Pause(on)
+	}
+}
+
+// until asks from a pod over UDP until those answer ten times in a row, and logs how
+// long that took from the first time on.
+func (w *labWorld) until(t *testing.T, when string, want []string) {
+	t.Helper()
+	q := intercepttest.Query{From: intercepttest.Pod, Network: "udp", To: netip.AddrPortFrom(w.layout.Addresses[0], w.layout.Port)}
+	begun := time.Now()
+	since := begun
+	for row := 0; row < 10; {
+		c := w.Dial(t, q)
+		who := c.Ask()
+		c.Close()
+		if slices.Contains(want, who) {
+			if row++; row == 1 {
+				since = time.Now()
+			}
+			continue
+		}
+		row = 0
+		if time.Since(begun) > 30*time.Second {
+			t.Fatalf("%s: %s answers after 30 s, want one of %v", when, who, want)
+		}
+	}
+	t.Logf("%s: %v answered after %s", when, want, since.Sub(begun).Round(time.Millisecond))
+}

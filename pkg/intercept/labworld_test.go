@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intercept_test
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
+	"github.com/nodecache/node-cache/pkg/iptables"
+	"github.com/nodecache/node-cache/pkg/nftables"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+func TestNftables(t *testing.T) {
+	testKernel(t, func() (intercept.Backend, error) { return nftables.New(nftables.Config{Now: time.Now}) },
+		[][]string{{"nft", "flush", "ruleset"}})
+}
+
+func TestIptablesNft(t *testing.T) { testKernel(t, openIptables(iptables.Nft), flushIptables("-nft")) }
+
+func TestIptablesLegacy(t *testing.T) {
+	testKernel(t, openIptables(iptables.Legacy), flushIptables("-legacy"))
+}
+
+// testKernel runs the shared tests in a real kernel.
+func testKernel(t *testing.T, open func() (intercept.Backend, error), flush [][]string) {
+	t.Helper()
+	intercepttest.Test(t, func(t *testing.T) intercepttest.World {
+		t.Helper()
+		return newLabWorld(t, open, flush)
+	})
+}
+
+func openIptables(v iptables.Variant) func() (intercept.Backend, error) {
+	return func() (intercept.Backend, error) { return iptables.New(iptables.Config{Variant: v, Now: time.Now}) }
+}
+
+func flushIptables(variant string) [][]string {
+	var all [][]string
+	for _, program := range []string{"iptables", "ip6tables"} {
+		for _, table := range []string{"raw", "nat", "filter"} {
+			for _, what := range []string{"-F", "-X"} {
+				all = append(all, []string{program + variant, "-w", "-t", table, what})
+			}
+		}
+	}
+	return all
+}
+
+// A labWorld is a node in a real kernel, with the servers of a World.
+type labWorld struct {
+	lab    *nodelab.Lab
+	layout intercepttest.Layout
+	open   func() (intercept.Backend, error)
+	flush  [][]string
+	agents []*nodelab.Server // at the Addresses
+	wait   time.Duration     // of a client for its answer
+}
+
+func newLabWorld(t *testing.T, open func() (intercept.Backend, error), flush [][]string) *labWorld {
+	t.Helper()
+	w := &labWorld{lab: nodelab.ForTest(t, nodelab.Options{Pods: 1}), open: open, flush: flush, wait: patience}
+	up4, up6 := w.lab.Upstream.IPv4, w.lab.Upstream.IPv6
+	w.layout = intercepttest.Layout{
+		Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
+		Services:  []netip.Addr{nodelab.ServiceIPv4(), nodelab.ServiceIPv6()},
+		Fallbacks: []netip.AddrPort{
+			netip.AddrPortFrom(up4, 5301), netip.AddrPortFrom(up4, 5302),
+			netip.AddrPortFrom(up6, 5301), netip.AddrPortFrom(up6, 5302),
+		},
+		Port: 53, Admin: 9253, Lease: 2 * time.Second, // an ipset counts whole seconds
+	}
+	for _, a := range w.layout.Addresses {
+		if err := w.lab.Node.AddAddress(a); err != nil {
+			t.Fatalf("giving the node the address %s: %v", a, err)
+		}
+		w.agents = append(w.agents, serve(t, w.lab.Node, netip.AddrPortFrom(a, w.layout.Port), intercepttest.Agent))
+		serve(t, w.lab.Node, netip.AddrPortFrom(a, w.layout.Admin), intercepttest.Admin)
+	}
+	for _, s := range w.layout.Services {
+		serve(t, w.lab.Upstream, netip.AddrPortFrom(s, w.layout.Port), intercepttest.Service)
+	}
+	for i, f := range w.layout.Fallbacks {
+		serve(t, w.lab.Upstream, f, intercepttest.Fallback(i))
+	}
+	return w
+}
+
+func serve(t *testing.T, h *nodelab.Host, addr netip.AddrPort, name string) *nodelab.Server {
+	t.Helper()
+	s, err := nodelab.Serve(h, addr, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (w *labWorld) Layout() intercepttest.Layout { return w.layout }
+func (w *labWorld) Elapse(d time.Duration)       { time.Sleep(d) }
+
+func (w *labWorld) Open(tb testing.TB) intercept.Backend {
+	tb.Helper()
+	var b intercept.Backend
+	err := w.lab.Node.Do(func() (err error) {
+		b, err = w.open()
+		return err
+	})
+	if err != nil {
+		tb.Fatalf("opening a backend: %v", err)
+	}
+	return b
+}
+
+func (w *labWorld) Flush(tb testing.TB) {
+	tb.Helper()
+	for _, command := range w.flush {
+		if out, err := w.lab.Node.Output(tb.Context(), command[0], command[1:]...); err != nil {
+			tb.Fatalf("flushing: %v\n%s", err, out)
+		}
+	}
+}
+
+func (w *labWorld) Tracked(tb testing.TB, to netip.AddrPort) int {
+	tb.Helper()
+	flows, err := nodelab.ConntrackOf(w.lab.Node, to)
+	if err != nil {
+		tb.Fatalf("reading conntrack: %v", err)
+	}
+	return len(flows)
+}
+
+// patience is how long a client waits: an age between namespaces, even on a busy machine.
+const patience = 5 * time.Second
+
+func (w *labWorld) Dial(tb testing.TB, q intercepttest.Query) intercepttest.Conn {
+	tb.Helper()
+	from := w.lab.Node
+	if q.From == intercepttest.Pod {
+		from = w.lab.Pods[0]
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), w.wait)
+	defer cancel()
+	c := &labConn{wait: w.wait}
+	// An error is nobody's answer.
+	_ = from.Do(func() error {
+		var d net.Dialer
+		if q.Marked {
+			d.Control = func(_, _ string, raw syscall.RawConn) error {
+				var failed error
+				err := raw.Control(func(fd uintptr) {
+					failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, rules.Mark)
+				})
+				if err != nil || failed != nil {
+					tb.Errorf("marking a socket: %v, %v", err, failed)
+				}
+				return nil
+			}
+		}
+		conn, err := d.DialContext(ctx, q.Network, q.To.String())
+		if err == nil {
+			c.conn = &dns.Conn{Conn: conn}
+		}
+		return err
+	})
+	return c
+}
+
+type labConn struct {
+	conn *dns.Conn // nil: there is none, or it ended
+	wait time.Duration
+}
+
+func (c *labConn) Ask() string {
+	if c.conn == nil {
+		return intercepttest.Nobody
+	}
+	q := new(dns.Msg)
+	q.SetQuestion("who.nodelab.test.", dns.TypeTXT)
+	_ = c.conn.SetDeadline(time.Now().Add(c.wait)) // fails only where writing does
+	err := c.conn.WriteMsg(q)
+	var a *dns.Msg
+	for err == nil {
+		if a, err = c.conn.ReadMsg(); err == nil && a.Id == q.Id { // else one that came too late
+			break
+		}
+	}
+	if err != nil {
+		if _, stream := c.conn.Conn.(*net.TCPConn); stream {
+			c.Close()
+		}
+		return intercepttest.Nobody
+	}
+	if len(a.Answer) == 1 {
+		if txt, ok := a.Answer[0].(*dns.TXT); ok && len(txt.Txt) == 1 {
+			return txt.Txt[0]
+		}
+	}
+	return "an answer of another kind"
+}
+
+func (c *labConn) Close() {
+	if c.conn != nil {
+		_ = c.conn.Close()
+	}
+	c.conn = nil
+}

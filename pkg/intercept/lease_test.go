@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intercept_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/intercept"
+)
+
+func TestLeaseIsTakenAfterStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, intercept.NewFake(time.Now), "ours", nil)
+		s.until("rules written", func() bool { return s.kernel.Rules() != nil })
+		s.staysLapsed(10 * time.Second)
+		if way := s.way(addr4); way != intercept.ToFallback {
+			t.Errorf("before Start a packet goes way %d, want to the fallback", way)
+		}
+		if got := s.Stats(); got.Renewals != 0 || got.SinceHeld < 10*time.Second {
+			t.Errorf("before Start: %d renewals, not held for %s", got.Renewals, got.SinceHeld)
+		}
+		s.Start()
+		s.Start() // once more is no harm
+		within(t, "taking the lease", s.untilHeld(), 50*time.Millisecond)
+		s.staysHeld(time.Minute)
+		st := s.Stats()
+		if !st.Held[addr4] || !st.Held[addr6] || st.SinceHeld != 0 || len(st.Problems) != 0 || st.Released || st.Backend != "fake" {
+			t.Errorf("stats: %+v, want both leases held", st)
+		}
+		if st.Renewals < 230 || st.Renewals > 250 {
+			t.Errorf("%d renewals of two leases in a minute, want two of each in a second", st.Renewals)
+		}
+	})
+}
+
+// TestFullLoad loses half of all tries, as a machine does that has more to do than it can.
+func TestFullLoad(t *testing.T) {
+	t.Parallel()
+	play(t, nil, func(s *scene) {
+		t := s.t
+		s.agent.set(func(a *simAgent) {
+			a.lost = func(string) bool { return rand.N(2) == 0 }
+			a.delay = func() time.Duration { return rand.N(40 * time.Millisecond) }
+		})
+		s.untilHeld()
+		s.staysHeld(time.Hour)
+		st := s.Stats()
+		t.Logf("%d renewals, failed rounds %v", st.Renewals, st.RenewalFailures)
+		if st.Renewals < 10000 {
+			t.Errorf("%d renewals in an hour, want most of 14400", st.Renewals)
+		}
+	})
+}
+
+func TestWedgedAndRecovered(t *testing.T) {
+	t.Parallel()
+	faults := []struct {
+		name  string
+		begin func(*simAgent)
+		end   func(*simAgent)
+		cause intercept.Cause
+	}{
+		{
+			name: "silent", cause: intercept.Silent,
+			begin: func(a *simAgent) { a.mute(addr4, addr6) }, end: func(a *simAgent) { a.mute() },
+		},
+		{
+			name: "gone", cause: intercept.Refused,
+			begin: func(a *simAgent) { a.set(func(a *simAgent) { a.down = true }) },
+			end:   func(a *simAgent) { a.set(func(a *simAgent) { a.down = false }) },
+		},
+		{
+			name: "one reader hangs", cause: intercept.Wedged,
+			begin: func(a *simAgent) { a.stuck.Store(int64(2*renew + 1)) }, end: func(a *simAgent) { a.stuck.Store(0) },
+		},
+		{
+			name: "TCP only", cause: intercept.Silent,
+			begin: func(a *simAgent) { a.set(func(a *simAgent) { a.lost = func(n string) bool { return n == "tcp" } }) },
+			end:   func(a *simAgent) { a.set(func(a *simAgent) { a.lost = nil }) },
+		},
+		{
+			name: "another agent answers", cause: intercept.Wrong,
+			begin: func(a *simAgent) { a.set(func(a *simAgent) { a.other = func(string) string { return "theirs" } }) },
+			end:   func(a *simAgent) { a.set(func(a *simAgent) { a.other = nil }) },
+		},
+	}
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			play(t, nil, func(s *scene) {
+				t := s.t
+				s.untilHeld()
+				for range 3 {
+					time.Sleep(time.Duration(rand.Int64N(int64(time.Second))))
+					f.begin(s.agent)
+					within(t, "standing aside", s.untilLapsed(), lease+10*time.Millisecond)
+					s.staysLapsed(time.Minute)
+					if s.Stats().SinceHeld < time.Minute {
+						t.Errorf("not held for %s, want a minute", s.Stats().SinceHeld)
+					}
+					f.end(s.agent)
+					within(t, "coming back", s.untilHeld(), time.Second)
+					s.staysHeld(time.Minute)
+				}
+				st := s.Stats()
+				if st.RenewalFailures[f.cause] == 0 {
+					t.Errorf("failures by cause: %v, want some of %s", st.RenewalFailures, f.cause)
+				}
+				if n := s.log.count("lease lapsed"); n != 6 {
+					t.Errorf("%d lines say that a lease lapsed, want one for each of two leases, three times", n)
+				}
+				if n := s.log.count("\n"); n > 30 {
+					t.Errorf("%d lines were logged, want few:\n%s", n, s.log)
+				}
+			})
+		})
+	}
+}
+
+func TestSharedPort(t *testing.T) {
+	t.Parallel()
+	// While an old agent still runs, the kernel deals each try to one of the two.
+	play(t, nil, func(s *scene) {
+		t := s.t
+		s.agent.set(func(a *simAgent) {
+			a.other = func(string) string { return []string{"", "theirs"}[rand.N(2)] }
+		})
+		within(t, "taking the lease", s.untilHeld(), time.Second)
+		s.staysHeld(10 * time.Minute)
+	})
+}
+
+func TestLeasesAreIndependent(t *testing.T) {
+	t.Parallel()
+	play(t, nil, func(s *scene) {
+		t := s.t
+		s.untilHeld()
+		s.agent.mute(addr6)
+		s.until("lapsed for IPv6", func() bool { return s.way(addr6) == intercept.ToFallback })
+		s.stays("held for IPv4 only", time.Minute, func() bool {
+			return s.way(addr4) == intercept.ToAgent && s.way(addr6) == intercept.ToFallback
+		})
+		st := s.Stats()
+		if !st.Held[addr4] || st.Held[addr6] || st.Problems[addr6] == "" || st.Problems[addr4] != "" || st.SinceHeld == 0 {
+			t.Errorf("stats: %+v, want the lease on %s only", st, addr4)
+		}
+	})
+}
+
+// TestLeaseRunsFromTheProof has probes that take long: what they took is not given twice.
+func TestLeaseRunsFromTheProof(t *testing.T) {
+	t.Parallel()
+	var slow atomic.Int64
+	probe := func(cfg *intercept.Config, _ *scene) {
+		cfg.Probe = func(ctx context.Context, _ netip.Addr) error {
+			select {
+			case <-time.After(time.Duration(slow.Load())):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	play(t, probe, func(s *scene) {
+		t := s.t
+		slow.Store(int64(1200 * time.Millisecond))
+		s.untilHeld()
+		state, err := s.kernel.Open().State(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := state.Leases[addr4]; left > lease-1190*time.Millisecond {
+			t.Errorf("a lease has %s left after a proof that took 1.2 s, want %s", left, lease-1200*time.Millisecond)
+		}
+		s.staysHeld(time.Minute)
+		slow.Store(int64(lease/2 + time.Millisecond))
+		s.untilLapsed()
+		s.staysLapsed(time.Minute)
+		if got := s.Stats().RenewalFailures[intercept.Silent]; got == 0 {
+			t.Error("no round failed, want all: their proofs were too old")
+		}
+	})
+}
+
+// TestLateProof has a probe that heeds no context.
+func TestLateProof(t *testing.T) {
+	t.Parallel()
+	prepare := func(cfg *intercept.Config, _ *scene) {
+		cfg.Probe = func(context.Context, netip.Addr) error {
+			time.Sleep(lease/2 + time.Millisecond)
+			return nil
+		}
+	}
+	play(t, prepare, func(s *scene) {
+		t := s.t
+		s.staysLapsed(time.Minute)
+		if got := s.Stats(); got.Renewals != 0 || got.RenewalFailures[intercept.Late] < 70 {
+			t.Errorf("%d renewals, failures %v, want all late", got.Renewals, got.RenewalFailures)
+		}
+	})
+}
+
+func TestRenewalsFail(t *testing.T) {
+	t.Parallel()
+	play(t, nil, func(s *scene) {
+		t := s.t
+		s.untilHeld()
+		s.kernel.Fail(intercept.CallRenew, 4, errors.New("no buffer space")) // two rounds of each, or so
+		s.staysHeld(time.Minute)
+		if got := s.Stats().RenewalFailures[intercept.Kernel]; got != 4 {
+			t.Errorf("%d renewals failed in the kernel, want 4", got)
+		}
+		s.kernel.Panic(intercept.CallRenew, 2)
+		s.staysHeld(time.Minute)
+		if got := s.Stats().Panics; got != 2 {
+			t.Errorf("%d panics, want 2", got)
+		}
+	})
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intercept_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+const token = "0123abcd"
+
+// self is the right answer, after a delay.
+func self(after time.Duration) upstreamtest.Action {
+	return upstreamtest.Action{Delay: after, Records: []string{intercept.SelfName + ` 0 CH TXT "` + token + `"`}}
+}
+
+func silent() upstreamtest.Action { return upstreamtest.Action{Drop: true} }
+
+// probe asks a server in memory once, and says how that went and how long it took.
+func probe(t *testing.T, s *upstreamtest.Server) (took time.Duration, err error) {
+	t.Helper()
+	at := netip.AddrPortFrom(addr4, 53)
+	p := intercept.NewProber(intercept.ProberConfig{Port: 53, Token: token, Dial: upstreamtest.Network{at: s}.Dial})
+	begun := time.Now()
+	err = p.Probe(t.Context(), addr4)
+	return time.Since(begun), err
+}
+
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	always, sequence, by := upstreamtest.Always, upstreamtest.Sequence, upstreamtest.By
+	records := func(texts ...string) upstreamtest.Script { return always(upstreamtest.Action{Records: texts}) }
+	right := always(self(0))
+	raw := func(r upstreamtest.Raw) upstreamtest.Script {
+		return always(upstreamtest.Action{Raw: []upstreamtest.Raw{r}})
+	}
+	changed := func(fault func(*dns.Msg)) upstreamtest.Script {
+		return raw(func(q []byte) []byte {
+			m := new(dns.Msg)
+			if err := m.Unpack(q); err != nil {
+				panic(err)
+			}
+			a := new(dns.Msg).SetReply(m)
+			rr, err := dns.NewRR(self(0).Records[0])
+			if err != nil {
+				panic(err)
+			}
+			a.Answer = []dns.RR{rr}
+			fault(a)
+			packed, err := a.Pack()
+			if err != nil {
+				panic(err)
+			}
+			return packed
+		})
+	}
+	tests := []struct {
+		name   string
+		script upstreamtest.Script
+		want   string        // of the error; empty: the probe succeeds
+		took   time.Duration // at most
+	}{
+		{name: "right over both", script: right, took: 0},
+		{name: "slow", script: always(self(700 * ms)), took: 700 * ms},
+		{name: "too slow", script: always(self(1001 * ms)), want: "udp: silent", took: time.Second},
+		{name: "UDP lost three times", script: by(sequence(silent(), silent(), silent(), self(0)), right), took: 180 * ms},
+		{name: "TCP lost three times", script: by(right, sequence(silent(), silent(), silent(), self(0))), took: 240 * ms},
+		{name: "UDP silent", script: by(always(silent()), right), want: "udp: silent", took: time.Second},
+		{name: "TCP silent", script: by(right, always(silent())), want: "tcp: silent", took: time.Second},
+		{name: "TCP accepted and closed", script: by(right, always(upstreamtest.Action{Close: true})), took: 0},
+		{name: "another token", script: records(intercept.SelfName + ` 0 CH TXT "0123abce"`), want: "udp: wrong", took: time.Second},
+		{name: "a longer token", script: records(intercept.SelfName + ` 0 CH TXT "` + token + `0"`), want: "udp: wrong", took: time.Second},
+		{name: "two strings", script: records(intercept.SelfName + ` 0 CH TXT "0123" "abcd"`), want: "udp: wrong", took: time.Second},
+		{name: "two records", script: records(self(0).Records[0], self(0).Records[0]), want: "udp: wrong", took: time.Second},
+		{name: "no records", script: records(), want: "udp: wrong", took: time.Second},
+		{name: "an address", script: records("self.node-cache. 0 IN A 192.0.2.1"), want: "udp: wrong", took: time.Second},
+		{name: "SERVFAIL with the record", script: always(upstreamtest.Action{Rcode: dns.RcodeServerFailure, Records: self(0).Records}), want: "udp: wrong", took: time.Second},
+		{name: "NXDOMAIN", script: always(upstreamtest.Action{Rcode: dns.RcodeNameError}), want: "udp: wrong", took: time.Second},
+		{
+			name: "another agent now and then", took: 0,
+			script: sequence(upstreamtest.Action{Rcode: dns.RcodeRefused}, upstreamtest.Action{Rcode: dns.RcodeRefused}, self(0)),
+		},
+		{name: "another name", script: changed(func(m *dns.Msg) { m.Question[0].Name = "self.node-cashe." }), want: "udp: wrong", took: time.Second},
+		{name: "another class", script: changed(func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassINET }), want: "udp: wrong", took: time.Second},
+		{name: "another ID", script: changed(func(m *dns.Msg) { m.Id++ }), want: "udp: silent", took: time.Second},
+		{name: "no response", script: changed(func(m *dns.Msg) { m.Response = false }), want: "udp: silent", took: time.Second},
+		{name: "another ID over TCP", script: by(right, changed(func(m *dns.Msg) { m.Id++ })), want: "tcp: wrong", took: time.Second},
+		{name: "the name in capitals", script: changed(func(m *dns.Msg) { m.Question[0].Name = "SELF.node-CACHE." }), took: 0},
+		{name: "garbage", script: raw(func([]byte) []byte { return []byte("garbage") }), want: "udp: silent", took: time.Second},
+		{name: "garbage over TCP", script: by(right, raw(func([]byte) []byte { return []byte("garbage") })), want: "tcp: wrong", took: time.Second},
+		{name: "an endless answer over TCP", script: by(right, raw(func([]byte) []byte { return make([]byte, 60000) })), want: "tcp: wrong", took: time.Second},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				took, err := probe(t, upstreamtest.New(tt.script))
+				switch {
+				case tt.want == "" && err != nil:
+					t.Errorf("probe: %v", err)
+				case tt.want != "" && (err == nil || !strings.HasPrefix(err.Error(), tt.want)):
+					t.Errorf("probe: %v, want %s", err, tt.want)
+				}
+				if took > tt.took {
+					t.Errorf("it took %s, want %s at most", took, tt.took)
+				}
+			})
+		})
+	}
+}
+
+func TestProbeQuery(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(upstreamtest.Always(self(0)))
+		if _, err := probe(t, s); err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]int{}
+		for _, q := range s.Queries() {
+			m := new(dns.Msg)
+			if err := m.Unpack(q.Raw); err != nil {
+				t.Fatal(err)
+			}
+			seen[fmt.Sprintf("%s %s %s %t", q.Network, m.Question[0].String(), dns.OpcodeToString[m.Opcode], m.RecursionDesired)]++
+		}
+		for _, network := range []string{"udp", "tcp"} {
+			want := network + " ;self.node-cache.\tCH\t TXT QUERY false"
+			if seen[want] != 1 {
+				t.Errorf("asked %v, want once %q", seen, want)
+			}
+		}
+	})
+}
+
+func TestProbeIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Rcode: dns.RcodeRefused}))
+		if _, err := probe(t, s); err == nil {
+			t.Error("a refusal proved something")
+		}
+		if n := len(s.Queries()); n > 24 {
+			t.Errorf("%d tries in one probe, want 12 over each transport at most", n)
+		}
+	})
+}
+
+func TestProbeEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var open atomic.Int64
+		p := intercept.NewProber(intercept.ProberConfig{Port: 53, Dial: func(ctx context.Context, _ string, _ netip.AddrPort) (net.Conn, error) {
+			open.Add(1)
+			defer open.Add(-1)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}})
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		begun := time.Now()
+		err := p.Probe(ctx, addr4)
+		var failed *intercept.ProbeError
+		if !errors.As(err, &failed) || failed.Cause != intercept.Silent || time.Since(begun) != 100*time.Millisecond {
+			t.Errorf("probe: %v after %s, want silent after 100 ms", err, time.Since(begun))
+		}
+		if n := open.Load(); n != 0 {
+			t.Errorf("%d tries go on after the probe", n)
+		}
+	})
+}
+
+func TestProbeCauses(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		err  error
+		want intercept.Cause
+	}{
+		{syscall.ECONNREFUSED, intercept.Refused},
+		{os.NewSyscallError("bind", syscall.EADDRNOTAVAIL), intercept.Unsent},
+		{os.NewSyscallError("setsockopt", syscall.EPERM), intercept.Unsent},
+		{syscall.ENETUNREACH, intercept.Unsent},
+		{syscall.ETIMEDOUT, intercept.Silent},
+		{os.ErrDeadlineExceeded, intercept.Silent},
+		{errors.New("something else"), intercept.NoProof},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := intercept.NewProber(intercept.ProberConfig{Port: 53, Dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+				return nil, &net.OpError{Op: "dial", Err: tt.err}
+			}})
+			var failed *intercept.ProbeError
+			if err := p.Probe(t.Context(), addr4); !errors.As(err, &failed) || failed.Cause != tt.want {
+				t.Errorf("%v: probe says %v, want cause %s", tt.err, err, tt.want)
+			}
+		})
+	}
+}
+
+// TestProbeOnTheWire looks at what a probe's packets are like: they carry the mark
+// and come from the address that they go to, or there are none.
+func TestProbeOnTheWire(t *testing.T) {
+	t.Parallel()
+	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	node := lab.Node
+	count := fmt.Sprintf(`table inet seen {
+		counter marked {}
+		counter other {}
+		chain in {
+			type filter hook prerouting priority raw
+			meta l4proto { udp, tcp } th dport 53 meta mark and %[1]d == %[1]d ip saddr 169.254.20.10 ip daddr 169.254.20.10 counter name marked return
+			meta l4proto { udp, tcp } th dport 53 meta mark and %[1]d == %[1]d ip6 saddr fd00:20::10 ip6 daddr fd00:20::10 counter name marked return
+			meta l4proto { udp, tcp } th dport 53 counter name other
+		}
+	}`, rules.Mark)
+	if out, err := node.Output(t.Context(), "nft", count); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	p := intercept.NewProber(intercept.ProberConfig{
+		Port: 53, Token: token,
+		Dial: func(ctx context.Context, network string, addr netip.AddrPort) (conn net.Conn, err error) {
+			err = node.Do(func() error { // on the one thread that is in the node
+				conn, err = intercept.DialMarked(ctx, network, addr)
+				return err
+			})
+			return conn, err
+		},
+	})
+	for _, addr := range []netip.Addr{addr4, addr6} {
+		err := p.Probe(t.Context(), addr)
+		var failed *intercept.ProbeError
+		if !errors.As(err, &failed) || failed.Cause != intercept.Unsent {
+			t.Errorf("without the address: %v, want unsent", err)
+		}
+		if err := node.AddAddress(addr); err != nil {
+			t.Fatal(err)
+		}
+		err = p.Probe(t.Context(), addr)
+		if !errors.As(err, &failed) || failed.Cause != intercept.Refused {
+			t.Errorf("without a server: %v, want refused", err)
+		}
+		serve(t, node, netip.AddrPortFrom(addr, 53), token) // answers TXT queries with its name
+		if err := p.Probe(t.Context(), addr); err != nil {
+			t.Errorf("probe: %v", err)
+		}
+	}
+	out, err := node.Output(t.Context(), "nft", "list", "counters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	marked, other := between(out, "marked {\n\t\tpackets ", " "), between(out, "other {\n\t\tpackets ", " ")
+	if marked == "" || marked == "0" || other != "0" {
+		t.Errorf("%q packets as they should be, %q others:\n%s", marked, other, out)
+	}
+}
+
+// between is the text between two others.
+func between(text, before, after string) string {
+	_, text, _ = strings.Cut(text, before)
+	text, _, _ = strings.Cut(text, after)
+	return text
+}

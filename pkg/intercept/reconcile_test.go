@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intercept_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/intercept"
+)
+
+func TestRulesAreHealed(t *testing.T) {
+	t.Parallel()
+	play(t, nil, func(s *scene) {
+		t := s.t
+		s.untilHeld()
+		for range 5 {
+			s.kernel.Flush()
+			within(t, "healing", s.untilHeld(), 200*time.Millisecond)
+			time.Sleep(time.Second)
+		}
+		if got := s.kernel.Calls().Changed; got != 6 {
+			t.Errorf("rules changed %d times, want at the start and after each of five flushes", got)
+		}
+	})
+}
+
+// TestFlushThatNobodyTells is found by the look of each minute.
+func TestFlushThatNobodyTells(t *testing.T) {
+	t.Parallel()
+	prepare := func(_ *intercept.Config, s *scene) {
+		s.kernel.Fail(intercept.CallWatch, 1<<30, errors.New("no such group"))
+	}
+	play(t, prepare, func(s *scene) {
+		t := s.t
+		s.untilHeld()
+		s.kernel.Flush()
+		within(t, "healing", s.untilHeld(), 61*time.Second)
+		if s.Stats().WatchFailures == 0 {
+			t.Error("no watch failed, want all")
+		}
+		begun := s.kernel.Calls().Begun
+		time.Sleep(10 * time.Minute)
+		if n := s.kernel.Calls().Begun[intercept.CallWatch] - begun[intercept.CallWatch]; n > 300 {
+			t.Errorf("a watch that always fails was begun %d times in ten minutes", n)
+		}
+	})
+}
+
+func TestQuietNode(t *testing.T) {
+	t.Parallel()
+	play(t, nil, func(s *scene) {
+		t := s.t
+		s.untilHeld()
+		before := s.kernel.Calls()
+		time.Sleep(time.Hour)
+		after := s.kernel.Calls()
+		if n := after.Begun[intercept.CallApply] - before.Begun[intercept.CallApply]; n < 59 || n > 62 {
+			t.Errorf("rules were looked at %d times in an hour, want each minute", n)
+		}
+		if after.Changed != before.Changed {
+			t.Errorf("rules changed %d times in a quiet hour", after.Changed-before.Changed)
+		}
+	})
+}
+
+// TestLockHeldAtStart has another program hold the xtables lock for a minute: the
+// former agent's rules stay in force, and nothing of ours ends.
+func TestLockHeldAtStart(t *testing.T) {
+	t.Parallel()
+	prepare := func(_ *intercept.Config, s *scene) {
+		s.kernel.Seize(nodeRules("former"))
+		s.kernel.Fail(intercept.CallApply, 1<<30, errLocked)
+	}
+	play(t, prepare, func(s *scene) {
+		t := s.t
+		s.stays("with the fallback", time.Minute, func() bool { return s.way(addr4) == intercept.ToFallback })
+		st := s.Stats()
+		if st.ApplyFailures < 10 || st.ApplyFailures > 40 {
+			t.Errorf("%d attempts in a minute, want them 5 s apart at last", st.ApplyFailures)
+		}
+		if st.LastError == "" || s.log.count("rules not in place") != 1 {
+			t.Errorf("last error %q, log:\n%s\nwant one line of it", st.LastError, s.log)
+		}
+		s.kernel.Fail(intercept.CallApply, 0, nil)
+		within(t, "taking the lease", s.untilHeld(), 5*time.Second+renew)
+		if st := s.Stats(); st.LastError != "" || s.kernel.Rules().Owner != "ours" {
+			t.Errorf("last error %q, want none", st.LastError)
+		}
+	})
+}
+
+// TestBlockedApply must not keep renewals waiting, however long it hangs.
+func TestBlockedApply(t *testing.T) {
+	t.Parallel()
+	play(t, nil, func(s *scene) {
+		t := s.t
+		s.untilHeld()
+		unblock := s.kernel.Block(intercept.CallApply)
+		s.kernel.Stir()
+		s.staysHeld(10 * time.Minute)
+		before := s.kernel.Calls().Begun[intercept.CallApply]
+		unblock()
+		s.kernel.Flush()
+		within(t, "healing", s.untilHeld(), 6*time.Second)
+		if before > 5 {
+			t.Errorf("%d Applies were begun while one hung", before)
+		}
+	})
+}
+
+func TestApplyPanics(t *testing.T) {
+	t.Parallel()
+	play(t, nil, func(s *scene) {
+		t := s.t
+		s.untilHeld()
+		for _, call := range []intercept.Call{intercept.CallApply, intercept.CallState, intercept.CallWatch} {
+			s.kernel.Panic(call, 3)
+			s.kernel.Stir()
+			s.staysHeld(time.Minute)
+		}
+		if got := s.Stats(); got.Panics != 6 || got.LastError != "" { // the watch was not begun again
+			t.Errorf("%d panics, last error %q, want 6 and none", got.Panics, got.LastError)
+		}
+		if n := s.log.count("recovered from a panic"); n == 0 {
+			t.Error("no panic was logged")
+		}
+	})
+}
+
+func TestRunLeavesEverything(t *testing.T) {
+	t.Parallel()
+	play(t, nil, func(s *scene) {
+		t := s.t
+		s.untilHeld()
+		s.stop()
+		if s.kernel.Rules() == nil {
+			t.Error("the end of Run took the rules away")
+		}
+		if all, _ := s.held(); !all {
+			t.Error("the end of Run took the leases away")
+		}
+		within(t, "lapsing", s.untilLapsed(), lease)
+		s.staysLapsed(time.Minute)
+		if err := s.Run(t.Context()); err == nil {
+			t.Error("Run ran twice")
+		}
+	})
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		good := func() intercept.Config {
+			return intercept.Config{
+				Backend: intercept.NewFake(time.Now).Open(), Rules: nodeRules("ours"), Now: time.Now,
+				Probe: intercept.NewProber(intercept.ProberConfig{Port: 53}).Probe,
+			}
+		}
+		if _, err := intercept.New(good()); err != nil {
+			t.Fatal(err)
+		}
+		for name, spoil := range map[string]func(*intercept.Config){
+			"no backend":     func(c *intercept.Config) { c.Backend = nil },
+			"no probe":       func(c *intercept.Config) { c.Probe = nil },
+			"no clock":       func(c *intercept.Config) { c.Now = nil },
+			"short lease":    func(c *intercept.Config) { c.Lease, c.Renew = 900*time.Millisecond, 100*time.Millisecond },
+			"seldom renewed": func(c *intercept.Config) { c.Renew = 1100 * time.Millisecond },
+			"no address":     func(c *intercept.Config) { c.Rules.Addresses = nil },
+			"bad owner":      func(c *intercept.Config) { c.Rules.Owner = "Ours!" },
+		} {
+			cfg := good()
+			spoil(&cfg)
+			if _, err := intercept.New(cfg); err == nil {
+				t.Errorf("%s: no error", name)
+			}
+		}
+		// What the cluster says of endpoints is no reason to refuse.
+		odd := good()
+		odd.Rules.Fallback = append(odd.Rules.Fallback, fallback4)
+		if _, err := intercept.New(odd); err != nil {
+			t.Errorf("an endpoint that is there twice: %v", err)
+		}
+	})
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/pkg/dataplane"
+)
+
+// TestKubeProxyIsFound has a look at nodes with kube-proxy, while it runs and after it was killed.
+func TestKubeProxyIsFound(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("making network namespaces needs root")
+	}
+	c := kubetest.Start(t, kubetest.Options{Programs: programs})
+	kubetest.Apply(t, c, kubetest.Namespace("kube-system"))
+	const says, hints = "kube-proxy says that its mode is ", " for IPv4 and IPv6"
+	for _, tt := range []struct {
+		name, mode, tools string
+		want              dataplane.Found
+	}{
+		{
+			name: "nftables", mode: "nftables",
+			want: dataplane.Found{
+				Proxy: dataplane.NFTables, Backend: "nftables", Why: "kube-proxy uses it",
+				Evidence: []string{says + "nftables", "table kube-proxy of nftables" + hints},
+			},
+		},
+		{
+			name: "iptables-nft", mode: "iptables", tools: "nft",
+			want: dataplane.Found{
+				Proxy: dataplane.IPTables, Backend: "iptables-nft", Why: "kube-proxy uses iptables-nft",
+				Evidence: []string{says + "iptables", "chain KUBE-SERVICES of iptables-nft" + hints},
+			},
+		},
+		{
+			name: "iptables-legacy", mode: "iptables", tools: "legacy",
+			want: dataplane.Found{
+				Proxy: dataplane.IPTables, Backend: "iptables-legacy", Why: "kube-proxy uses iptables-legacy",
+				Evidence: []string{says + "iptables", "chain KUBE-SERVICES of iptables-legacy" + hints},
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+			k, err := c.LaunchKubeProxyWith(t.Context(), t.TempDir(), kubetest.KubeProxyOptions{
+				Mode: tt.mode, Programs: xtables(t, tt.tools), Enter: lab.Node.Enter,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(k.Close)
+			expectFound(t, lab.Node, tt.want)
+			k.Close()
+			tt.want.Evidence = tt.want.Evidence[1:] // only its rules tell now
+			expectFound(t, lab.Node, tt.want)
+		})
+	}
+}
+
+func expectFound(t *testing.T, h *nodelab.Host, want dataplane.Found) {
+	t.Helper()
+	err := h.Do(func() error {
+		got, err := dataplane.Find(t.Context(), dataplane.Config{})
+		if diff := cmp.Diff(want, got); err == nil && diff != "" {
+			t.Errorf("found (-want +got):\n%s", diff)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// xtables is a folder with the programs of one variant of iptables by their usual names; "" for no variant.
+func xtables(t *testing.T, variant string) string {
+	t.Helper()
+	if variant == "" {
+		return ""
+	}
+	tool, err := exec.LookPath("/usr/sbin/xtables-" + variant + "-multi")
+	if err != nil {
+		t.Skip("no iptables: apt-get install iptables")
+	}
+	dir := t.TempDir()
+	for name := range strings.FieldsSeq("iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore") {
+		if err := os.Symlink(tool, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}

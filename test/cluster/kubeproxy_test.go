@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// The DNS service of these tests, and the port of its endpoints, which are on the lab's upstream host.
+var (
+	dnsIPv4 = netip.MustParseAddr("10.96.0.10")
+	dnsIPv6 = netip.MustParseAddr("fd00:10:96::a")
+)
+
+const endpointPort = 5353
+
+// TestKubeProxy has pods ask the address of the DNS service on a node with kube-proxy, with and without an agent in
+// transparent mode.
+func TestKubeProxy(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("making network namespaces needs root")
+	}
+	c := kubetest.Start(t, kubetest.Options{Programs: programs})
+	first := nodelab.ForTest(t, nodelab.Options{}) // whose addresses are every lab's
+	kubetest.Apply(t, c, append(dnsService(first.Upstream), kubetest.Namespace("kube-system"))...)
+	for _, tt := range []struct{ name, mode, backend string }{
+		{"nftables", "nftables", "nftables"},
+		{"iptables-nft", "iptables", "iptables-nft"},
+		{"iptables-legacy", "iptables", "iptables-legacy"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newProxied(t)
+			programs := t.TempDir()
+			for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+				tool, err := exec.LookPath("/usr/sbin/xtables-" + strings.TrimPrefix(tt.backend, "iptables-") + "-multi")
+				if tt.mode != "iptables" {
+					break
+				}
+				if err != nil {
+					t.Skip("no iptables: apt-get install iptables")
+				}
+				if err := os.Symlink(tool, filepath.Join(programs, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			k, err := c.LaunchKubeProxyWith(t.Context(), t.TempDir(), kubetest.KubeProxyOptions{
+				Mode: tt.mode, Programs: programs, Enter: p.lab.Node.Enter,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(k.Close)
+			p.test(t, tt.backend)
+		})
+	}
+}
+
+// dnsService are the service and its endpoints at the upstream host.
+func dnsService(upstream *nodelab.Host) []runtime.Object {
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "kube-system", Name: name} }
+	both := corev1.IPFamilyPolicyRequireDualStack
+	objects := []runtime.Object{&corev1.Service{ObjectMeta: meta("kube-dns"), Spec: corev1.ServiceSpec{
+		ClusterIP: dnsIPv4.String(), ClusterIPs: []string{dnsIPv4.String(), dnsIPv6.String()}, IPFamilyPolicy: &both,
+		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+		Ports: []corev1.ServicePort{
+			{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, TargetPort: intstr.FromInt32(endpointPort)},
+			{Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53, TargetPort: intstr.FromInt32(endpointPort)},
+		},
+	}}}
+	ready, port, udp, tcp, dns, dnsTCP := true, int32(endpointPort), corev1.ProtocolUDP, corev1.ProtocolTCP, "dns", "dns-tcp"
+	for family, a := range map[discoveryv1.AddressType]netip.Addr{discoveryv1.AddressTypeIPv4: upstream.IPv4, discoveryv1.AddressTypeIPv6: upstream.IPv6} {
+		slice := &discoveryv1.EndpointSlice{ObjectMeta: meta("kube-dns-" + strings.ToLower(string(family))), AddressType: family}
+		slice.Labels = map[string]string{discoveryv1.LabelServiceName: "kube-dns"}
+		slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{a.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}}
+		slice.Ports = []discoveryv1.EndpointPort{{Name: &dns, Protocol: &udp, Port: &port}, {Name: &dnsTCP, Protocol: &tcp, Port: &port}}
+		objects = append(objects, slice)
+	}
+	return objects
+}
+
+// proxied is a node with kube-proxy.
+type proxied struct {
+	lab    *nodelab.Lab
+	config string
+}
+
+func newProxied(t *testing.T) *proxied {
+	t.Helper()
+	p := &proxied{lab: nodelab.ForTest(t, nodelab.Options{}), config: filepath.Join(t.TempDir(), "node-cache.yaml")}
+	up := p.lab.Upstream
+	for addr, name := range map[netip.AddrPort]string{
+		netip.AddrPortFrom(up.IPv4, endpointPort): "central", netip.AddrPortFrom(up.IPv6, endpointPort): "central",
+		netip.AddrPortFrom(up.IPv4, 5300): "agent",
+	} {
+		s, err := nodelab.Serve(up, addr, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+	}
+	writeFile(t, p.config, fmt.Sprintf(`
+listen: {addresses: [169.254.20.10, "fd00:20::10"], port: 53}
+interface: {manage: true}
+intercept: {manage: true, mode: transparent, services: [%q, %q]}
+forward: [{zone: ., to: ["%s:5300"]}]
+admin: {address: "169.254.20.10:9253"}
+`, dnsIPv4, dnsIPv6, up.IPv4))
+	return p
+}
+
+// test has the agent come, go and die.
+func (p *proxied) test(t *testing.T, backend string) {
+	t.Helper()
+	p.await(t, "central", 15*time.Second)
+	for _, kill := range []bool{false, true} {
+		a := proctest.Start(t, "node-cache agent", p.lab.Node.Command(t.Context(), nodeCache, "agent", "--config", p.config))
+		p.await(t, "agent", 15*time.Second)
+		if log := a.Stderr.String(); !strings.Contains(log, backend) {
+			t.Errorf("the agent does not say that it uses %s", backend)
+		}
+		p.all(t, "agent")
+		if kill {
+			a.Kill()
+		} else {
+			p.interrupt(t, a)
+		}
+		gone := time.Now()
+		p.await(t, "central", 5*time.Second)
+		took := time.Since(gone).Round(time.Millisecond)
+		if took > 3500*time.Millisecond {
+			t.Errorf("kube-proxy has the queries %s after the agent's end", took)
+		}
+		p.all(t, "central")
+		t.Logf("figure: kube-proxy, %s, transparent: killed %t, asked kube-proxy's endpoints after %s", backend, kill, took)
+	}
+}
+
+func (p *proxied) interrupt(t *testing.T, a *proctest.Process) {
+	t.Helper()
+	a.Signal(syscall.SIGTERM)
+	if err := a.Wait(t, 10*time.Second); err != nil {
+		t.Errorf("the agent ended with %v", err)
+	}
+}
+
+// await waits until who answers in both families.
+func (p *proxied) await(t *testing.T, who string, limit time.Duration) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for _, a := range []netip.Addr{dnsIPv4, dnsIPv6} {
+		for {
+			got, err := nodelab.Ask(p.lab.Pods[0], netip.AddrPortFrom(a, 53), "udp")
+			if got == who {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s is answered by %q, %v after %s; want %s", a, got, err, limit, who)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}
+
+// all asks from every pod and the node.
+func (p *proxied) all(t *testing.T, who string) {
+	t.Helper()
+	for _, from := range append([]*nodelab.Host{p.lab.Node}, p.lab.Pods...) {
+		for _, a := range []netip.Addr{dnsIPv4, dnsIPv6} {
+			for _, network := range []string{"udp", "tcp"} {
+				if got, err := nodelab.Ask(from, netip.AddrPortFrom(a, 53), network); got != who || err != nil {
+					t.Errorf("%s asks %s over %s: answered by %q, %v; want %s", from.Name, a, network, got, err, who)
+				}
+			}
+		}
+	}
+}
