@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/rights"
 )
 
 func agentCommand() *cobra.Command {
@@ -26,7 +27,7 @@ Logs go to standard error.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
-			a, err := agent.New(agent.Options{File: file, Version: version, Log: cmd.ErrOrStderr()})
+			a, err := agent.New(agent.Options{File: file, Version: version, Log: cmd.ErrOrStderr(), Settled: giveUp})
 			if err != nil {
 				return err
 			}
@@ -42,6 +43,9 @@ Logs go to standard error.`,
 	cmd.Flags().StringVar(&file, "config", "", "configuration file; `FILE` is followed while the agent runs")
 	return cmd
 }
+
+// giveUp keeps no right of this process but those to keep.
+func giveUp(keep []rights.Right) error { return rights.Drop(keep...) }
 
 // greet tells a newcomer, who runs without a file, what to type next.
 func greet(out io.Writer, a *agent.Agent) {

@@ -6,8 +6,10 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"log/slog"
 	"net"
@@ -20,6 +22,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/rights"
 	"github.com/nodecache/node-cache/pkg/server"
 )
 
@@ -32,6 +35,12 @@ type Options struct {
 	Log     io.Writer // takes the log
 	// Dial opens the sockets to upstreams; nil: as the net package does.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
+	// Settled, if not nil, is called once sockets and link are there, with the rights
+	// that the agent goes on to need: the others can be given up. Its error is logged.
+	Settled func(keep []rights.Right) error
+	// Wrap, if not nil, gives what the servers hand queries to in place of the agent,
+	// which it is given: a test makes an agent stall with it.
+	Wrap func(server.Handler) server.Handler
 }
 
 // An Agent is one node's DNS cache, or a cluster's central resolver.
@@ -40,6 +49,10 @@ type Agent struct {
 	sink     *switchable
 	log      *slog.Logger
 	started  time.Time
+	token    string // names this agent to itself, and what it puts into the kernel
+	seed     maphash.Seed
+	machine  machine
+	node     *node // nil: the node is left as it is
 	resolver *resolve.Resolver
 	udp      []*server.UDP
 	tcp      []*server.TCP
@@ -54,13 +67,18 @@ type Agent struct {
 
 // New reads the configuration and builds the agent. It opens no socket and
 // starts no goroutine.
-func New(o Options) (*Agent, error) {
+func New(o Options) (*Agent, error) { return newOn(thisMachine{}, o) }
+
+func newOn(m machine, o Options) (*Agent, error) {
 	a := &Agent{
-		options: o, started: time.Now(),
+		options: o, started: time.Now(), token: newToken(), seed: maphash.MakeSeed(), machine: m,
 		ready: make(chan struct{}), requests: make(chan request), stopped: make(chan struct{}),
 	}
 	cfg, err := a.load()
 	if err != nil {
+		return nil, err
+	}
+	if a.node, err = a.newNode(cfg); err != nil {
 		return nil, err
 	}
 	r, err := a.build(cfg, nil)
@@ -108,18 +126,32 @@ func (a *Agent) load() (config.Config, error) {
 	return cfg, nil
 }
 
+// newToken is 32 random bits in hexadecimal.
+func newToken() string {
+	b := make([]byte, 4)
+	_, _ = rand.Read(b) // it never fails
+	return hex.EncodeToString(b)
+}
+
 // NewLane implements [server.Handler].
 func (a *Agent) NewLane() server.Lane { return a.resolver.NewLane() }
 
 func (a *Agent) makeServers(cfg config.Config) error {
+	var handler server.Handler = a
+	if a.options.Wrap != nil {
+		handler = a.options.Wrap(a)
+	}
+	ahead := cfg.Interface.Manage // the address comes once somebody listens on it
 	for _, ip := range cfg.Listen.Addresses {
 		addr := netip.AddrPortFrom(ip, cfg.Listen.Port)
-		udp, err := server.NewUDP(server.UDPConfig{Addr: addr, Handler: a, Drain: cfg.Limits.Deadline + time.Second, Log: a.log})
+		udp, err := server.NewUDP(server.UDPConfig{
+			Addr: addr, FreeBind: ahead, Handler: handler, Drain: cfg.Limits.Deadline + time.Second, Log: a.log,
+		})
 		if err != nil {
 			return err
 		}
 		tcp, err := server.NewTCP(server.TCPConfig{
-			Addr: addr, Handler: a, Log: a.log,
+			Addr: addr, FreeBind: ahead, Handler: handler, Log: a.log,
 			MaxSessions: cfg.Limits.TCPSessions, MaxPerClient: cfg.Limits.TCPPerClient,
 			Idle: cfg.Limits.TCPIdle, DrainTimeout: cfg.Limits.Deadline + time.Second,
 		})
@@ -136,11 +168,12 @@ func (a *Agent) makeServers(cfg config.Config) error {
 		return err
 	}
 	a.admin, err = admin.New(admin.Config{
-		Addr:    cfg.Admin.Address,
-		Metrics: series,
-		Ready:   a.notReady,
-		Status:  func() any { return a.Status() },
-		Log:     a.log,
+		Addr:     cfg.Admin.Address,
+		FreeBind: ahead,
+		Metrics:  series,
+		Ready:    a.notReady,
+		Status:   func() any { return a.Status() },
+		Log:      a.log,
 	})
 	return err
 }
@@ -153,6 +186,9 @@ func (a *Agent) Listen(ctx context.Context) (err error) {
 			a.close()
 		}
 	}()
+	if err := a.node.open(ctx); err != nil {
+		return err
+	}
 	for i := range a.udp {
 		if err := a.udp[i].Listen(ctx); err != nil {
 			return listenProblem(err, port)
@@ -179,6 +215,7 @@ func (a *Agent) close() {
 	if a.admin != nil {
 		a.admin.Close()
 	}
+	a.node.close()
 }
 
 // Ready is closed once the agent serves.
@@ -193,7 +230,16 @@ func (a *Agent) notReady() error {
 	if c := a.running.Load().cluster; !c.inSync() {
 		return fmt.Errorf("the cluster zone is not in sync: %s", c.why())
 	}
-	return nil
+	return a.node.notReady()
+}
+
+// busy is the longest time that a reader has been at one batch of queries.
+func (a *Agent) busy() time.Duration {
+	now, longest := time.Now(), time.Duration(0)
+	for _, u := range a.udp {
+		longest = max(longest, u.Busy(now))
+	}
+	return longest
 }
 
 // Config is the configuration in use.
@@ -220,9 +266,10 @@ func (a *Agent) AdminAddr() netip.AddrPort {
 // a folder or a small cluster, and not so long that a client would ask again.
 const headStart = 200 * time.Millisecond
 
-// Run serves until ctx ends, then stops in order: readers take no more, what was
-// accepted is answered, and the upstream pools and the admin server go last.
-// Listen must have been called.
+// Run serves until ctx ends, then stops in order: the node's queries are led
+// elsewhere, readers take no more, what was accepted is answered, and the upstream
+// pools, the admin server, and what is to go of link and rules go last. Listen must
+// have been called.
 func (a *Agent) Run(ctx context.Context) error {
 	// What the servers still need while they drain outlives ctx.
 	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
@@ -239,8 +286,30 @@ func (a *Agent) Run(ctx context.Context) error {
 	// Queries wait in the sockets' buffers for so long: better than to be told that
 	// the zone is not ready by one that will be in a moment.
 	_ = first.cluster.synced(ctx, headStart)
+	err := a.node.setup(ctx)
+	if err == nil {
+		under.Go(func() error { return a.node.run(below) })
+		err = a.serve(ctx, parts)
+	} else {
+		a.close()
+	}
+	stopBelow()
+	err = errors.Join(err, under.Wait())
+	a.node.end(ctx)
+	return err
+}
 
-	serving, ctx := errgroup.WithContext(ctx)
+// serve answers queries until ctx ends or a part fails, and then what was accepted.
+func (a *Agent) serve(ctx context.Context, parts *keeper) error {
+	// The servers stop once the queries go elsewhere.
+	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	drain := a.Config().Limits.Deadline + time.Second
+	defer context.AfterFunc(ctx, func() {
+		a.node.leave(ctx, drain)
+		stop()
+	})()
+	serving, ctx := errgroup.WithContext(answering)
 	for i := range a.udp {
 		serving.Go(func() error { return a.udp[i].Run(ctx) })
 		serving.Go(func() error { return a.tcp[i].Run(ctx) })
@@ -253,13 +322,42 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.learnNodeZone(ctx)
 		return nil
 	})
+	serving.Go(func() error {
+		a.takeLease(ctx)
+		return nil
+	})
 	if a.watcher != nil {
 		serving.Go(func() error { return a.watcher.Run(ctx) })
 	}
 	a.log.InfoContext(ctx, "serving", "addresses", a.Addrs(), "version", a.options.Version)
+	a.settled(ctx)
 	close(a.ready)
 	err := serving.Wait()
+	a.node.leave(ctx, 0) // for when a part has failed
 	a.log.InfoContext(ctx, "stopped serving")
-	stopBelow()
-	return errors.Join(err, under.Wait())
+	return err
+}
+
+// settled has the rights given up that are not needed any more.
+func (a *Agent) settled(ctx context.Context) {
+	if a.options.Settled == nil {
+		return
+	}
+	keep := a.node.needs()
+	if err := a.options.Settled(keep); err != nil {
+		a.log.WarnContext(ctx, "rights that are not needed are kept", "err", err)
+		return
+	}
+	a.log.DebugContext(ctx, "rights given up", "kept", keep)
+}
+
+// takeLease lets the node's queries come: at once when nobody else would answer them,
+// otherwise when the zone is known, or after a while on purpose without it.
+func (a *Agent) takeLease(ctx context.Context) {
+	if a.node != nil && len(a.wants().fallback) > 0 {
+		_ = a.running.Load().cluster.synced(ctx, zonePatience)
+	}
+	if ctx.Err() == nil {
+		a.node.serve()
+	}
 }

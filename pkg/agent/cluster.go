@@ -36,25 +36,27 @@ type cluster struct {
 	store     *zone.Store         // nil: this process answers no cluster names itself
 	source    source              // nil: nothing of the cluster is followed
 	endpoints *upstream.Endpoints // of the central resolver's service; nil: none is followed
-	central   *upstream.Pool      // nil: there is no central resolver
+	followed  *atomic.Pointer[followed]
+	central   *upstream.Pool // nil: there is no central resolver
 	nodeZone  *atomic.Pointer[string]
 }
 
 // clusterFor is what cfg says of the cluster, taking over from old what stays.
 // It is nil if there is no cluster.
 func (a *Agent) clusterFor(cfg *config.Config, old *running) (*cluster, error) {
-	if cfg.Cluster.Resolver == config.ResolverNone {
+	if cfg.Cluster.Resolver == config.ResolverNone && !followsForNode(cfg) {
 		return nil, nil //nolint:nilnil // no cluster is no mistake
 	}
-	c := &cluster{nodeZone: new(atomic.Pointer[string])}
+	c := &cluster{nodeZone: new(atomic.Pointer[string]), followed: new(atomic.Pointer[followed])}
 	kept := old != nil && old.cluster != nil
 	if kept && sameSource(&cfg.Cluster, &old.config.Cluster) {
-		c.store, c.source, c.endpoints, c.nodeZone = old.cluster.store, old.cluster.source, old.cluster.endpoints, old.cluster.nodeZone
+		c.store, c.source, c.nodeZone = old.cluster.store, old.cluster.source, old.cluster.nodeZone
+		c.endpoints, c.followed = old.cluster.endpoints, old.cluster.followed
 	} else if err := a.makeSource(c, &cfg.Cluster); err != nil {
 		return nil, err
 	}
 	switch {
-	case !cfg.Cluster.Central.IsSet():
+	case !cfg.Cluster.Central.IsSet(), cfg.Cluster.Resolver == config.ResolverNone:
 	case kept && c.endpoints == old.cluster.endpoints && sameCentral(&cfg.Cluster.Central, &old.config.Cluster.Central):
 		c.central = old.cluster.central
 	default:
@@ -127,9 +129,25 @@ func (a *Agent) follow(c *cluster, service config.ServiceName) *watch.Follow {
 		Service:   service.Name,
 		Changed: func(ready, own []netip.AddrPort) {
 			c.endpoints.Set(ready, own)
+			c.followed.Store(&followed{ready: slices.Clone(ready), own: slices.Clone(own)})
+			a.node.refresh()
 			log.Info("central resolver's endpoints", "count", len(ready), "ready", ready[:min(len(ready), maxLogged)], "service_addresses", own)
 		},
 	}
+}
+
+// followed is what the source told last of the central resolver's service.
+type followed struct {
+	ready []netip.AddrPort // endpoints
+	own   []netip.AddrPort // the service's own addresses
+}
+
+// followsForNode tells whether the interception needs the central resolver's service,
+// though nobody here asks it.
+func followsForNode(cfg *config.Config) bool {
+	i := &cfg.Intercept
+	return i.Manage && cfg.Cluster.Central.Service != config.ServiceName{} &&
+		(i.Mode == config.ModeLinkLocal && i.Fallback.Central || i.Mode == config.ModeTransparent && len(i.Services) == 0)
 }
 
 // maxLogged is how many endpoints one line of the log has: a large service may
@@ -143,7 +161,7 @@ func (a *Agent) makeCentral(c *cluster, cfg *config.Config) (err error) {
 	}
 	c.central, err = upstream.New(upstream.Config{
 		Targets: targets, Follow: c.endpoints, Connections: cfg.Cluster.Central.Connections,
-		Dial: a.options.Dial,
+		Dial: a.options.Dial, Mark: mark(cfg),
 		Log:  a.log.With("zone", cfg.ClusterDomain),
 		Self: func(addr netip.AddrPort) bool { return leadsBack(addr, cfg.Listen) },
 	})

@@ -19,6 +19,7 @@ func (a *Agent) metricsHandler() (http.Handler, error) {
 		Cache:    func() cache.Stats { return a.running.Load().cache.Stats() },
 		Upstream: a.upstreamStats,
 		Cluster:  a.clusterStats,
+		Node:     a.nodeStats,
 		UDP:      a.udpStats,
 		TCP:      a.tcpStats,
 		Admin:    func() admin.Stats { return a.admin.Stats() },
@@ -56,6 +57,10 @@ func (a *Agent) clusterStats() metrics.Cluster {
 		stats.Source = &told
 	}
 	return stats
+}
+
+func (a *Agent) nodeStats() metrics.Node {
+	return metrics.Node{Link: a.node.linkStats(), Intercept: a.node.keeperStats(), Mode: a.Config().Intercept.Mode.String()}
 }
 
 func (a *Agent) udpStats() []server.UDPStats {

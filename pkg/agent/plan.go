@@ -17,6 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/rules"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
@@ -84,9 +85,19 @@ func (a *Agent) poolFor(cfg config.Config, forward config.Route, old *running) (
 	return upstream.New(upstream.Config{
 		Targets: targets,
 		Dial:    a.options.Dial,
+		Mark:    mark(&cfg),
 		Log:     a.log.With("zone", forward.Zone),
 		Self:    func(addr netip.AddrPort) bool { return leadsBack(addr, cfg.Listen) },
 	})
+}
+
+// mark is what the sockets to upstreams carry, so that a rule of ours that leads to
+// the agent leaves their packets alone.
+func mark(cfg *config.Config) uint32 {
+	if cfg.Intercept.Manage {
+		return rules.Mark
+	}
+	return 0
 }
 
 func target(to config.Target) upstream.Target {
@@ -175,6 +186,7 @@ func (a *Agent) plan(r *running) (*resolve.Plan, error) {
 		QueryLog:  a.queryLog(cfg.Log.Queries),
 
 		TransferTo: cfg.Cluster.TransferTo,
+		Self:       a.token,
 	}
 	if p.Hostname == "auto" {
 		name, err := os.Hostname()

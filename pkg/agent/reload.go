@@ -111,6 +111,7 @@ func (a *Agent) apply(ctx context.Context, keep *keeper, cfg config.Config) erro
 	a.running.Store(r)
 	a.resolver.Swap(plan)
 	keep.only(r)
+	a.node.refresh()
 	a.reloads.succeeded(time.Now())
 	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load())
 	if len(fixed) > 0 {
@@ -150,8 +151,24 @@ func restartOnly(cfg, old *config.Config) (keys []string) {
 	if cfg.Admin.Address != old.Admin.Address {
 		keys = append(keys, "admin.address")
 	}
+	if cfg.Interface != old.Interface {
+		keys = append(keys, "interface")
+	}
+	if !sameIntercept(&cfg.Intercept, &old.Intercept) {
+		keys = append(keys, "intercept")
+	}
 	cfg.Listen.Addresses, cfg.Listen.Port, cfg.Admin = old.Listen.Addresses, old.Listen.Port, old.Admin
+	cfg.Interface = old.Interface
+	fallback := cfg.Intercept.Fallback
+	cfg.Intercept = old.Intercept
+	cfg.Intercept.Fallback = fallback
 	return keys
+}
+
+// sameIntercept compares all but the fallback, which is followed.
+func sameIntercept(a, b *config.Intercept) bool {
+	return a.Manage == b.Manage && a.Mode == b.Mode && a.Backend == b.Backend && a.Lease == b.Lease &&
+		a.OnExit == b.OnExit && slices.Equal(a.Services, b.Services)
 }
 
 // refuse keeps the running configuration and says why, a line for each problem.

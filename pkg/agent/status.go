@@ -22,6 +22,7 @@ type Status struct {
 	Queries   QueryStatus      `json:"queries"`
 	Cache     CacheStatus      `json:"cache"`
 	Upstreams []UpstreamStatus `json:"upstreams"`
+	Node      *NodeStatus      `json:"node,omitempty"`    // nil: neither link nor interception is managed
 	Cluster   *ClusterStatus   `json:"cluster,omitempty"` // nil: cluster.resolver is none
 }
 
@@ -89,6 +90,7 @@ func (a *Agent) Status() Status {
 	}
 	told := r.cluster.told()
 	s.Cluster = clusterStatus(r, &told)
+	s.Node = a.node.status()
 	s.Problems = problems(r, &told, &s)
 	return s
 }

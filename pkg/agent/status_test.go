@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"reflect"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -162,4 +163,45 @@ func TestNotReady(t *testing.T) {
 	if got := counted(t, a, 1).Queries.HitRatio; got != "0.0 %" {
 		t.Errorf("hit ratio %s after one SERVFAIL of the zone, want 0.0 %%", got)
 	}
+}
+
+// TestStatusFieldsDocumented looks for each field in the table of docs/status.md.
+func TestStatusFieldsDocumented(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/status.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range fieldPaths(reflect.TypeFor[agent.Status](), "") {
+		list, _, _ := strings.Cut(path, "[]") // a row may explain all of a list
+		if !strings.Contains(string(page), "\n| `"+path+"` |") && !strings.Contains(string(page), "\n| `"+list+"` |") {
+			t.Errorf("docs/status.md does not explain %s", path)
+		}
+	}
+}
+
+// fieldPaths are the paths of what a type has when it is JSON, but of structs that
+// have fields of their own.
+func fieldPaths(of reflect.Type, path string) (paths []string) {
+	for of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	switch of.Kind() {
+	case reflect.Slice:
+		if of.Elem().Kind() == reflect.Struct {
+			return fieldPaths(of.Elem(), path+"[]")
+		}
+	case reflect.Struct:
+		for i := range of.NumField() {
+			field := of.Field(i)
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			below := strings.TrimPrefix(path+"."+name, ".")
+			if field.Anonymous {
+				below = path
+			}
+			paths = append(paths, fieldPaths(field.Type, below)...)
+		}
+		return paths
+	}
+	return []string{path}
 }

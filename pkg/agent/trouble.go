@@ -38,6 +38,7 @@ func problems(r *running, told *watch.Stats, s *Status) []Problem {
 			})
 		}
 	}
+	list = append(list, nodeProblems(s.Node)...)
 	if s.Cluster == nil {
 		return list
 	}

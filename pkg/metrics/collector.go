@@ -23,6 +23,7 @@ type Config struct {
 	Cache    func() cache.Stats
 	Upstream func() []Route // zones are distinct
 	Cluster  func() Cluster
+	Node     func() Node
 	UDP      func() []server.UDPStats
 	TCP      func() []server.TCPStats
 	Admin    func() admin.Stats
@@ -106,6 +107,7 @@ type sample struct {
 	admin   admin.Stats
 	config  ConfigState
 	cluster Cluster
+	node    Node
 	version string
 	commit  string
 
@@ -122,6 +124,7 @@ func (c *Collector) sample() *sample {
 		admin:   call(cfg.Admin),
 		config:  call(cfg.Config),
 		cluster: call(cfg.Cluster),
+		node:    call(cfg.Node),
 		version: cfg.Version,
 		commit:  cfg.Commit,
 	}

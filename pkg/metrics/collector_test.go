@@ -141,6 +141,7 @@ func TestValues(t *testing.T) {
 		want[name] = n + float64(i)
 	}
 	cluster(want)
+	node(want)
 	upstreams(want, ".", "udp://192.0.2.1:53", 3100)
 	upstreams(want, ".", "tcp://192.0.2.1:53", 3200)
 	upstreams(want, "example.com.", "udp://[2001:db8::1]:5353", 3300)
@@ -268,6 +269,11 @@ func TestEveryFieldIsASeries(t *testing.T) {
 		cfg.Cluster = func() metrics.Cluster { return c }
 		try("watch."+name, cfg)
 	}
+	for name, change := range nodeChanges() {
+		cfg := distinct()
+		cfg.Node = func() metrics.Node { return change }
+		try("Node."+name, cfg)
+	}
 	for name, change := range changes(distinct().Config()) {
 		cfg := distinct()
 		cfg.Config = func() metrics.ConfigState { return change }
@@ -288,6 +294,8 @@ func changes[T any](v T) map[string]T {
 			field.SetBool(!field.Bool())
 		case time.Time:
 			field.Set(reflect.ValueOf(time.Unix(1, 0)))
+		case []netip.Addr, []netip.AddrPort, map[netip.Addr]string, map[netip.Addr]bool:
+			field.SetZero()
 		case netip.AddrPort:
 			field.Set(reflect.ValueOf(netip.MustParseAddrPort("192.0.2.99:53")))
 		default:

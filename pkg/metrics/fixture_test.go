@@ -101,6 +101,10 @@ func distinct() metrics.Config {
 			held, told := numbered[zone.Stats](8000), watched()
 			return metrics.Cluster{Zone: &held, Source: &told}
 		},
+		Node: func() metrics.Node {
+			link, rules := linked(), intercepted()
+			return metrics.Node{Link: &link, Intercept: &rules, Mode: "link-local"}
+		},
 		UDP:   func() []server.UDPStats { return []server.UDPStats{numbered[server.UDPStats](4000)} },
 		TCP:   func() []server.TCPStats { return []server.TCPStats{numbered[server.TCPStats](5000)} },
 		Admin: func() admin.Stats { return numbered[admin.Stats](6000) },

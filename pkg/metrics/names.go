@@ -20,6 +20,9 @@ func sections() []section {
 		{"Cluster zone", func(c *Config) bool { return c.Cluster != nil }, zoneFamilies()},
 		{"Cluster source", func(c *Config) bool { return c.Cluster != nil }, watchFamilies()},
 		{"Central resolver", func(c *Config) bool { return c.Cluster != nil }, centralFamilies()},
+		{"Interface", func(c *Config) bool { return c.Node != nil }, linkFamilies()},
+		{"Lease", func(c *Config) bool { return c.Node != nil }, leaseFamilies()},
+		{"Rules", func(c *Config) bool { return c.Node != nil }, ruleFamilies()},
 		{"UDP", func(c *Config) bool { return c.UDP != nil }, udpFamilies()},
 		{"TCP", func(c *Config) bool { return c.TCP != nil }, tcpFamilies()},
 		{"Configuration", func(c *Config) bool { return c.Config != nil }, configFamilies()},
@@ -250,7 +253,7 @@ func processFamilies() []family {
 	return []family{
 		{
 			"panics_total", counter, "Defects that cut short the handling of one query, session, exchange, object or request. The log has a stack for each.",
-			[]label{{"where", []string{"resolve", "udp", "tcp", "upstream", "watch", "admin"}}},
+			[]label{{"where", []string{"resolve", "udp", "tcp", "upstream", "watch", "intercept", "admin"}}},
 			readPanics,
 		},
 		{

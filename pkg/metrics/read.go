@@ -68,6 +68,11 @@ func readPanics(s *sample, out *sink) {
 	} else {
 		out.count(0, "watch")
 	}
+	if i := s.node.Intercept; i != nil {
+		out.count(i.Panics, "intercept")
+	} else {
+		out.count(0, "intercept")
+	}
 	out.count(s.admin.Panics, "admin")
 }
 

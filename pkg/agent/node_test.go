@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/dataplane"
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+// A fakeMachine is a node in memory whose journal tells what was done to it, in order.
+type fakeMachine struct {
+	kernel   *intercept.Fake
+	found    dataplane.Found
+	lacks    []string
+	setupErr error
+	linkErr  error // of Remove
+
+	mu      sync.Mutex // guards what follows
+	journal []string
+	held    []netip.Addr
+	do      map[string]func() // when a line is written, once
+}
+
+func newFakeMachine() *fakeMachine {
+	return &fakeMachine{
+		kernel: intercept.NewFake(time.Now), do: map[string]func(){},
+		found: dataplane.Found{Proxy: dataplane.NFTables, Backend: dataplane.BackendNFTables, Why: "the test says so"},
+	}
+}
+
+func (m *fakeMachine) note(line string) {
+	m.mu.Lock()
+	if !slices.Contains(m.journal, line) { // renewals and looks repeat
+		m.journal = append(m.journal, line)
+	}
+	do := m.do[line]
+	delete(m.do, line)
+	m.mu.Unlock()
+	if do != nil {
+		do()
+	}
+}
+
+func (m *fakeMachine) lines() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.journal)
+}
+
+func (m *fakeMachine) missing() []string { return m.lacks }
+
+func (m *fakeMachine) find(context.Context) (dataplane.Found, error) { return m.found, nil }
+
+func (m *fakeMachine) backend(string, *slog.Logger) (intercept.Backend, error) {
+	return &notedBackend{m.kernel.Open(), m}, nil
+}
+
+func (m *fakeMachine) link(c netif.Config) (link, error) { return &fakeLink{m, c}, nil }
+
+func (m *fakeMachine) dialer() func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+	return func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, addr.String())
+	}
+}
+
+// A notedBackend is a backend whose calls are in the journal.
+type notedBackend struct {
+	intercept.Backend
+	m *fakeMachine
+}
+
+func (b *notedBackend) Apply(ctx context.Context, r rules.Rules) (bool, error) {
+	b.m.note("rules")
+	return b.Backend.Apply(ctx, r)
+}
+
+func (b *notedBackend) Renew(ctx context.Context, keys []netip.Addr, d time.Duration) error {
+	err := b.Backend.Renew(ctx, keys, d)
+	if err == nil {
+		b.m.note("lease")
+	}
+	return err
+}
+
+func (b *notedBackend) Release(ctx context.Context, keys []netip.Addr, drain time.Duration) error {
+	err := b.Backend.Release(ctx, keys, drain)
+	b.m.note("released")
+	return err
+}
+
+func (b *notedBackend) Remove(ctx context.Context, owner string) error {
+	b.m.note("rules removed")
+	return b.Backend.Remove(ctx, owner)
+}
+
+// A fakeLink keeps the addresses in the machine.
+type fakeLink struct {
+	m *fakeMachine
+	c netif.Config
+}
+
+func (l *fakeLink) Setup(context.Context) error {
+	l.m.note("link")
+	if l.m.setupErr == nil {
+		l.m.mu.Lock()
+		defer l.m.mu.Unlock()
+		l.m.held = l.c.Addresses
+	}
+	return l.m.setupErr
+}
+
+func (l *fakeLink) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (l *fakeLink) Remove(context.Context) error {
+	l.m.note("link removed")
+	return l.m.linkErr
+}
+
+func (l *fakeLink) Stats() netif.Stats {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	return netif.Stats{Kind: "dummy", Held: l.m.held}
+}
+
+// nodeConfig manages all of a node, at a port of 127.0.0.1.
+func nodeConfig(t *testing.T) config.Config {
+	t.Helper()
+	cfg := config.Default(config.Agent)
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Listen.Port = l.Addr().(*net.TCPAddr).AddrPort().Port()
+	_ = l.Close()
+	cfg.Forward = []config.Route{{Zone: ".", To: []config.Target{{Addr: netip.MustParseAddrPort("192.0.2.1:53")}}}}
+	cfg.Admin = config.Admin{}
+	cfg.Identity.Version = "under test"
+	cfg.Interface.Manage, cfg.Intercept.Manage = true, true
+	cfg.Intercept.Fallback = config.Fallback{Addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:53")}}
+	return cfg
+}
+
+// onMachine makes an agent of cfg on m. Its Run has not begun.
+func onMachine(t *testing.T, m *fakeMachine, cfg config.Config) *Agent {
+	t.Helper()
+	a, err := newOn(m, Options{Config: &cfg, Log: t.Output()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// runNode runs the agent. Stop ends it and returns what Run did.
+func runNode(t *testing.T, a *Agent) (stop func() error) {
+	t.Helper()
+	if err := a.Listen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		return <-done
+	})
+	t.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+// until waits for a condition.
+func until(t *testing.T, what string, reached func() bool) {
+	t.Helper()
+	for start := time.Now(); !reached(); time.Sleep(5 * time.Millisecond) {
+		if time.Since(start) > 15*time.Second {
+			t.Fatalf("not within 15 s: %s", what)
+		}
+	}
+}
+
+// answers asks the agent over UDP.
+func answers(t *testing.T, a *Agent) bool {
+	t.Helper()
+	q := new(dns.Msg)
+	q.SetQuestion("version.bind.", dns.TypeTXT)
+	q.Question[0].Qclass = dns.ClassCHAOS
+	r, _, err := (&dns.Client{Timeout: time.Second}).Exchange(q, a.Addrs()[0].String())
+	return err == nil && r.Rcode == dns.RcodeSuccess
+}
+
+func TestNodeOrder(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		onExit config.OnExit
+		want   []string
+		rules  bool // that stay
+	}{
+		{
+			name: "the fallback stays", onExit: config.ExitAuto, rules: true,
+			want: []string{"link", "rules", "lease", "released"},
+		},
+		{
+			name: "all goes", onExit: config.ExitRemove,
+			want: []string{"link", "rules", "lease", "released", "rules removed", "link removed"},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			m, cfg := newFakeMachine(), nodeConfig(t)
+			cfg.Intercept.OnExit = test.onExit
+			a := onMachine(t, m, cfg)
+			answered := map[string]bool{}
+			m.do["link"] = func() {
+				conn, err := net.Dial("tcp4", a.Addrs()[0].String()) // the kernel takes it for one that listens
+				answered["the sockets are open before the address is there"] = err == nil
+				if err == nil {
+					_ = conn.Close()
+				}
+			}
+			m.do["lease"] = func() { answered["queries are answered before the lease is taken"] = answers(t, a) }
+			m.do["released"] = func() { answered["queries are answered after the lease was given back"] = answers(t, a) }
+			stop := runNode(t, a)
+			until(t, "the agent is ready", func() bool { return a.notReady() == nil })
+			if err := stop(); err != nil {
+				t.Errorf("Run returned %v", err)
+			}
+			if diff := cmp.Diff(test.want, m.lines()); diff != "" {
+				t.Errorf("what was done to the node (-want +got):\n%s", diff)
+			}
+			for what, ok := range answered {
+				if !ok {
+					t.Errorf("not so: %s", what)
+				}
+			}
+			if len(answered) != 3 {
+				t.Errorf("looked only at %v", answered)
+			}
+			if got := m.kernel.Rules() != nil; got != test.rules {
+				t.Errorf("rules are there at the end: %t, want %t", got, test.rules)
+			}
+		})
+	}
+}
+
+func TestNodeNotReadyBeforeTheLease(t *testing.T) {
+	t.Parallel()
+	m := newFakeMachine()
+	m.kernel.Fail(intercept.CallRenew, 1_000_000, errors.New("the kernel has no such set"))
+	a := onMachine(t, m, nodeConfig(t))
+	runNode(t, a)
+	<-a.Ready()
+	until(t, "the status names the lease", func() bool {
+		return slices.ContainsFunc(a.Status().Problems, func(p Problem) bool {
+			return p.Where == "intercept" && strings.Contains(p.What, "no such set")
+		})
+	})
+	if err := a.notReady(); err == nil || !strings.Contains(err.Error(), "no lease is held") {
+		t.Errorf("notReady() = %v, want that no lease is held", err)
+	}
+	if !answers(t, a) {
+		t.Error("an agent without a lease does not answer")
+	}
+	m.kernel.Fail(intercept.CallRenew, 0, nil)
+	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
+}
+
+func TestNodeRulesFailing(t *testing.T) {
+	t.Parallel()
+	m := newFakeMachine()
+	unblock := m.kernel.Block(intercept.CallApply) // somebody holds a lock
+	a := onMachine(t, m, nodeConfig(t))
+	runNode(t, a)
+	<-a.Ready()
+	if !answers(t, a) {
+		t.Error("an agent that waits for a lock does not answer")
+	}
+	unblock()
+	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
+}
+
+func TestNodeOfANewerAgent(t *testing.T) {
+	t.Parallel()
+	m, cfg := newFakeMachine(), nodeConfig(t)
+	cfg.Intercept.OnExit = config.ExitRemove
+	a := onMachine(t, m, cfg)
+	stop := runNode(t, a)
+	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
+	newer := *m.kernel.Rules()
+	newer.Owner = "newer1"
+	m.kernel.Seize(newer)
+	until(t, "the agent stands down", func() bool { return a.Status().Node.Intercept.StoodDown })
+	if err := a.notReady(); err == nil || !strings.Contains(err.Error(), "newer1") {
+		t.Errorf("notReady() = %v, want the newer agent named", err)
+	}
+	if err := stop(); err != nil {
+		t.Errorf("Run returned %v", err)
+	}
+	if r := m.kernel.Rules(); r == nil || r.Owner != "newer1" {
+		t.Errorf("the newer agent's rules are %v", r)
+	}
+	if slices.Contains(m.lines(), "link removed") {
+		t.Error("the newer agent's link was removed")
+	}
+}
+
+func TestNodeStartFails(t *testing.T) {
+	t.Parallel()
+	t.Run("without the right", func(t *testing.T) {
+		t.Parallel()
+		m := newFakeMachine()
+		m.lacks = []string{"NET_ADMIN"}
+		a := onMachine(t, m, nodeConfig(t))
+		err := a.Listen(t.Context())
+		var hint *HintError
+		if !errors.As(err, &hint) || !strings.Contains(err.Error(), "NET_ADMIN") || !strings.Contains(hint.Hint, "capabilities") {
+			t.Errorf("Listen() = %v, want the missing right and a hint", err)
+		}
+		if got := m.lines(); len(got) > 0 {
+			t.Errorf("the node was touched: %v", got)
+		}
+	})
+	t.Run("no link can be made", func(t *testing.T) {
+		t.Parallel()
+		m := newFakeMachine()
+		m.setupErr = errors.New("no kind of link can be had")
+		a := onMachine(t, m, nodeConfig(t))
+		if err := a.Listen(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		addr := a.Addrs()[0]
+		err := a.Run(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "interface: no kind of link") {
+			t.Errorf("Run() = %v, want what Setup said", err)
+		}
+		if conn, err := net.Dial("tcp4", addr.String()); err == nil {
+			_ = conn.Close()
+			t.Error("the sockets are still open")
+		}
+	})
+}
+
+func TestNodeTransparent(t *testing.T) {
+	t.Parallel()
+	transparent := func(t *testing.T) config.Config {
+		t.Helper()
+		cfg := nodeConfig(t)
+		cfg.Intercept.Mode, cfg.Intercept.Fallback = config.ModeTransparent, config.Fallback{Central: true}
+		return cfg
+	}
+	t.Run("with a given address", func(t *testing.T) {
+		t.Parallel()
+		m, cfg := newFakeMachine(), transparent(t)
+		cfg.Intercept.Services = []netip.Addr{netip.MustParseAddr("10.96.0.10")}
+		a := onMachine(t, m, cfg)
+		stop := runNode(t, a)
+		until(t, "the agent is ready", func() bool { return a.notReady() == nil })
+		r := m.kernel.Rules()
+		if r.Mode != rules.Transparent || !slices.Equal(r.Services, cfg.Intercept.Services) || len(r.Fallback) > 0 {
+			t.Errorf("the rules are %+v", r)
+		}
+		if err := stop(); err != nil || m.kernel.Rules() != nil {
+			t.Errorf("after the end, %v: rules %v, want none", err, m.kernel.Rules())
+		}
+	})
+	t.Run("until the service is known", func(t *testing.T) {
+		t.Parallel()
+		m := newFakeMachine()
+		a := onMachine(t, m, transparent(t))
+		runNode(t, a)
+		<-a.Ready()
+		if err := a.notReady(); err == nil || !strings.Contains(err.Error(), "the address of the service") {
+			t.Errorf("notReady() = %v, want what it waits for", err)
+		}
+		if slices.Contains(m.lines(), "rules") {
+			t.Error("there are rules for an unknown address")
+		}
+	})
+	t.Run("where the data plane is earlier", func(t *testing.T) {
+		t.Parallel()
+		m, cfg := newFakeMachine(), transparent(t)
+		cfg.Intercept.Services = []netip.Addr{netip.MustParseAddr("10.96.0.10")}
+		m.found = dataplane.Found{Proxy: dataplane.Cilium, Backend: dataplane.BackendNFTables, Early: true, Note: "Cilium rewrites packets before netfilter"}
+		a := onMachine(t, m, cfg)
+		runNode(t, a)
+		<-a.Ready()
+		if err := a.notReady(); err == nil || !strings.Contains(err.Error(), "data plane") {
+			t.Errorf("notReady() = %v, want the data plane named", err)
+		}
+		if !slices.ContainsFunc(a.Status().Problems, func(p Problem) bool { return strings.Contains(p.What, "Cilium") }) {
+			t.Errorf("no problem names Cilium: %v", a.Status().Problems)
+		}
+		if slices.Contains(m.lines(), "rules") {
+			t.Error("there are rules, though none could see a packet")
+		}
+	})
+}
+
+func TestNodeFollowsTheFallback(t *testing.T) {
+	t.Parallel()
+	m, cfg := newFakeMachine(), nodeConfig(t)
+	a := onMachine(t, m, cfg)
+	runNode(t, a)
+	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
+	cfg.Intercept.Fallback.Addresses = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.9:5353")}
+	cfg.Intercept.Lease = time.Minute
+	a.Reload(cfg, nil)
+	until(t, "the rules have the new fallback", func() bool {
+		r := m.kernel.Rules()
+		return r != nil && slices.Equal(r.Fallback, cfg.Intercept.Fallback.Addresses)
+	})
+	if got := a.Config().Intercept.Lease; got != 3*time.Second {
+		t.Errorf("a reload made the lease %s, want it to take a restart", got)
+	}
+}
+
+func TestFallbackChoice(t *testing.T) {
+	t.Parallel()
+	var many []netip.AddrPort
+	for i := range 40 {
+		many = append(many, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 53))
+	}
+	chosen := map[string]bool{}
+	for range 10 {
+		a := onMachine(t, newFakeMachine(), nodeConfig(t))
+		some := a.some(slices.Clone(many))
+		slices.Reverse(many)
+		if again := a.some(slices.Clone(many)); !slices.Equal(some, again) || len(some) != maxFallback || !slices.IsSortedFunc(some, netip.AddrPort.Compare) {
+			t.Fatalf("chose %v and then %v, want the same %d in order", some, again, maxFallback)
+		}
+		for _, e := range some {
+			chosen[e.String()] = true
+		}
+	}
+	if len(chosen) <= maxFallback {
+		t.Errorf("ten agents chose the same %d endpoints", len(chosen))
+	}
+}
