@@ -60,7 +60,7 @@ func rootCommand() *cobra.Command {
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
-	root.AddCommand(agentCommand(), resolverCommand(), checkCommand(), queryCommand(), versionCommand())
+	root.AddCommand(agentCommand(), resolverCommand(), checkCommand(), queryCommand(), cleanupCommand(), doctorCommand(), inPodCommand(), versionCommand())
 	return root
 }
 

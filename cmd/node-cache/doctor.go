@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/doctor"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+// inPod is the hidden command that a doctor starts as a pod of the node.
+const inPod = "doctor-in-pod"
+
+// examination is what the command line of doctor asks for.
+type examination struct {
+	file    string
+	output  string
+	name    string
+	service []string
+	timeout time.Duration
+	noPod   bool
+}
+
+func doctorCommand() *cobra.Command {
+	x := examination{}
+	cmd := &cobra.Command{
+		Use:   "doctor [--config FILE] [--output text|json]",
+		Short: "Examine how this node's DNS queries get to its agent",
+		Long: `Examine how this node's DNS queries get to its agent: from the node, and from a
+network namespace that is made for it, behind a veth, as a pod would. Each line says
+what was looked at, and what to do if it is not as it should be. Nothing on the node
+is changed.
+
+Run it on the node or in the agent's container, with the agent's file. It needs the
+right NET_ADMIN, and SYS_ADMIN or user namespaces for the part of a pod; processes of
+the node are seen with hostPID only. What it cannot look at it says.
+
+Exit code 0: nothing failed; 1: something did; 2: the command line is bad.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return x.run(cmd) },
+	}
+	cmd.Flags().StringVar(&x.file, "config", "", "the agent's configuration `FILE`; without it the built-in defaults hold")
+	cmd.Flags().StringVar(&x.output, "output", "text", "`FORMAT` of the report: text or json")
+	cmd.Flags().StringVar(&x.name, "name", "", "a `NAME` of the cluster that is asked for; default: kubernetes.default.svc of its domain, \"-\": none")
+	cmd.Flags().StringSliceVar(&x.service, "service", nil, "`ADDRESS` of the DNS service, for mode transparent, if it is not in the file")
+	cmd.Flags().DurationVar(&x.timeout, "timeout", time.Second, "how long to wait for each answer")
+	cmd.Flags().BoolVar(&x.noPod, "no-pod", false, "make no network namespace")
+	return cmd
+}
+
+// run examines the node and prints the report.
+func (x *examination) run(cmd *cobra.Command) error {
+	if x.output != "text" && x.output != "json" {
+		return &usageError{fmt.Errorf("--output %q: not text or json", x.output)}
+	}
+	if x.timeout <= 0 {
+		return &usageError{fmt.Errorf("--timeout %s: not more than nothing", x.timeout)}
+	}
+	cfg := config.Default(config.Agent)
+	if x.file != "" {
+		var err error
+		if cfg, err = config.Load(x.file, config.Agent); err != nil {
+			return err
+		}
+	}
+	c, err := x.config(&cfg)
+	if err != nil {
+		return &usageError{err}
+	}
+	d, err := doctor.New(c)
+	if err != nil {
+		return err
+	}
+	report, err := d.Run(cmd.Context())
+	if err != nil {
+		return err
+	}
+	out := cmd.OutOrStdout()
+	if x.output == "json" {
+		err = report.JSON(out)
+	} else {
+		f, isFile := out.(*os.File)
+		err = report.Text(out, isFile && isTerminal(f))
+	}
+	if err == nil && report.Failed() {
+		return exitError(exitFailed)
+	}
+	return err
+}
+
+// config is what the doctor is to know of the agent's configuration.
+func (x *examination) config(cfg *config.Config) (doctor.Config, error) {
+	c := doctor.Config{
+		Intercept: cfg.Intercept.Manage,
+		Rules: rules.Rules{
+			Addresses: cfg.Listen.Addresses, Port: cfg.Listen.Port, Services: cfg.Intercept.Services,
+		},
+		Backend: cfg.Intercept.Backend.String(),
+		Link:    cfg.Interface.Name,
+		Admin:   cfg.Admin.Address,
+		Timeout: x.timeout,
+		Now:     time.Now,
+	}
+	if cfg.Intercept.Mode == config.ModeTransparent {
+		c.Rules.Mode = rules.Transparent
+	}
+	for _, text := range x.service {
+		a, err := netip.ParseAddr(text)
+		if err != nil || c.Rules.Mode != rules.Transparent {
+			return c, fmt.Errorf("--service %q: not an IP address, or the mode is not transparent", text)
+		}
+		c.Rules.Services = append(c.Rules.Services, a)
+	}
+	switch {
+	case x.name == "-":
+	case x.name != "":
+		c.Name = dns.Fqdn(x.name)
+		if _, ok := dns.IsDomainName(c.Name); !ok {
+			return c, fmt.Errorf("--name %q: not a domain name", x.name)
+		}
+	case cfg.Cluster.Resolver != config.ResolverNone || cfg.Intercept.Manage:
+		c.Name = "kubernetes.default.svc." + cfg.ClusterDomain
+	}
+	if !x.noPod {
+		program, err := os.Executable()
+		if err != nil {
+			return c, errors.New("finding the own program, which is run as a pod: " + err.Error())
+		}
+		c.PodCommand = []string{program, inPod}
+	}
+	return c, nil
+}
+
+// isTerminal says whether somebody may be looking.
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+// inPodCommand is a pod for a doctor: it is run by one, in a network namespace.
+func inPodCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    inPod,
+		Short:  "Ask as a pod, for the command doctor, which starts this",
+		Hidden: true,
+		Args:   usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return doctor.InPod(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), time.Now)
+		},
+	}
+}

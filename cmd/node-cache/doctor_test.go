@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/doctor"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+func TestDoctorUsage(t *testing.T) {
+	t.Parallel()
+	const hint = "hint: `node-cache --help` lists commands and flags\n"
+	transparent := file(t, "listen: {addresses: [169.254.20.10]}\ninterface: {manage: true}\nintercept: {manage: true, mode: transparent, services: [10.96.0.10]}\n")
+	for _, tt := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"an output that is none", []string{"--output", "xml"}, `node-cache: --output "xml": not text or json`},
+		{"a file without its flag", []string{"file.yaml"}, `node-cache: unknown command "file.yaml" for "node-cache doctor"`},
+		{"no time", []string{"--timeout", "0s"}, "node-cache: --timeout 0s: not more than nothing"},
+		{"a name that is none", []string{"--name", "a..b"}, `node-cache: --name "a..b": not a domain name`},
+		{"a Service that is none", []string{"--config", transparent, "--service", "kube-dns"}, `node-cache: --service "kube-dns": not an IP address, or the mode is not transparent`},
+		{"a Service for another mode", []string{"--service", "10.96.0.10"}, `node-cache: --service "10.96.0.10": not an IP address, or the mode is not transparent`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got := command(append([]string{"doctor"}, tt.args...)...)
+			if diff := cmp.Diff(result{exitUsage, "", tt.want + "\n" + hint}, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDoctorConfig(t *testing.T) {
+	t.Parallel()
+	addrs := []netip.Addr{netip.MustParseAddr("169.254.20.10")}
+	service := netip.MustParseAddr("10.96.0.10")
+	for _, tt := range []struct {
+		name, text string
+		x          examination
+		want       doctor.Config
+	}{
+		{
+			name: "defaults", x: examination{timeout: time.Second, noPod: true},
+			want: doctor.Config{
+				Rules:   rules.Rules{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 1053},
+				Backend: "auto", Link: "nodelocaldns", Admin: netip.MustParseAddrPort("127.0.0.1:9253"), Timeout: time.Second,
+			},
+		},
+		{
+			name: "link-local", x: examination{noPod: true},
+			text: "listen: {addresses: [169.254.20.10], port: 53}\nclusterDomain: k8s.example\nintercept: {manage: true, backend: nftables, fallback: none}\ninterface: {manage: true, name: dns0}\nadmin: {address: ''}",
+			want: doctor.Config{
+				Intercept: true, Rules: rules.Rules{Addresses: addrs, Port: 53}, Backend: "nftables", Link: "dns0",
+				Name: "kubernetes.default.svc.k8s.example.",
+			},
+		},
+		{
+			name: "transparent", x: examination{noPod: true, name: "-", service: []string{"10.96.0.10"}},
+			text: "listen: {addresses: [169.254.20.10], port: 53}\nintercept: {manage: true, mode: transparent}\ncluster: {resolver: central, manifests: ., central: {service: a/b}}",
+			want: doctor.Config{
+				Intercept: true, Rules: rules.Rules{Mode: rules.Transparent, Addresses: addrs, Port: 53, Services: []netip.Addr{service}},
+				Backend: "auto", Link: "nodelocaldns", Admin: netip.MustParseAddrPort("127.0.0.1:9253"),
+			},
+		},
+		{
+			name: "another name", x: examination{noPod: true, name: "www.example.org"},
+			want: doctor.Config{
+				Rules:   rules.Rules{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 1053},
+				Backend: "auto", Link: "nodelocaldns", Admin: netip.MustParseAddrPort("127.0.0.1:9253"), Name: "www.example.org.",
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			cfg, err := config.Parse([]byte(tt.text), config.Agent)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := tt.x.config(&cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			diff := cmp.Diff(tt.want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}), cmpopts.IgnoreFields(doctor.Config{}, "Now"), cmpopts.EquateEmpty())
+			if diff != "" {
+				t.Errorf("config (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestDoctorSeesNoAgent has a doctor look where nobody listens.
+func TestDoctorSeesNoAgent(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // and gives it back: nobody else is given it for a while
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	name := file(t, "listen: {port: "+port+"}\nadmin: {address: ''}\n")
+
+	got := command("doctor", "--config", name, "--no-pod", "--output", "json")
+	var report struct {
+		Title string
+		Lines []struct{ Check, Verdict string }
+	}
+	if err := json.Unmarshal([]byte(got.Stdout), &report); err != nil {
+		t.Fatalf("report: %v: %q, %q", err, got.Stdout, got.Stderr)
+	}
+	verdicts := map[string]string{}
+	for _, l := range report.Lines {
+		verdicts[l.Check] = l.Verdict
+	}
+	if got.Code != exitFailed || got.Stderr != "" || verdicts["listener 127.0.0.1"] != "fail" || verdicts["127.0.0.1"] != "fail" {
+		t.Errorf("exit code %d, standard error %q, checks %v", got.Code, got.Stderr, verdicts)
+	}
+
+	got = command("doctor", "--config", name, "--no-pod")
+	if got.Code != exitFailed || !strings.HasPrefix(got.Stdout, report.Title+"\n\nThis node\n") {
+		t.Errorf("exit code %d, report %q", got.Code, got.Stdout)
+	}
+	if got := command("doctor", "--config", name+".gone"); got.Code != exitFailed || !strings.Contains(got.Stderr, "no such file") {
+		t.Errorf("without its file: exit code %d, standard error %q", got.Code, got.Stderr)
+	}
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+// An asker sends probes from the network namespace of the process.
+type asker struct {
+	timeout time.Duration // of one probe
+	now     func() time.Time
+}
+
+// askAll sends all probes at once.
+func (a asker) askAll(ctx context.Context, probes []Probe) []Outcome {
+	outcomes := make([]Outcome, len(probes))
+	var group sync.WaitGroup
+	for i, p := range probes {
+		group.Go(func() { outcomes[i] = a.ask(ctx, p) })
+	}
+	group.Wait()
+	return outcomes
+}
+
+// ask sends one probe and waits for what becomes of it.
+func (a asker) ask(ctx context.Context, p Probe) Outcome {
+	o := Outcome{Probe: p}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	began := a.now()
+	answer, err := a.exchange(ctx, &o)
+	o.Took = a.now().Sub(began)
+	if err != nil {
+		o.Error, o.Refused = reason(err, a.timeout), errors.Is(err, syscall.ECONNREFUSED)
+		return o
+	}
+	o.Answer, o.Records = dns.RcodeToString[answer.Rcode], len(answer.Answer)
+	if p.Name == "" && o.Records == 1 {
+		if txt, ok := answer.Answer[0].(*dns.TXT); ok && len(txt.Txt) == 1 {
+			o.Token = txt.Txt[0]
+		}
+	}
+	return o
+}
+
+func (a asker) exchange(ctx context.Context, o *Outcome) (*dns.Msg, error) {
+	d := net.Dialer{}
+	if o.Own {
+		d.Control = mark
+		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(o.To.Addr(), 0))
+		if o.TCP {
+			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(o.To.Addr(), 0))
+		}
+	}
+	conn, err := d.DialContext(ctx, network(o.TCP), o.To.String())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	if from, err := netip.ParseAddrPort(conn.LocalAddr().String()); err == nil {
+		o.From = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+	}
+	q := question(o.Name)
+	c := &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}
+	// Lost packets are not what is looked for: a query over UDP is repeated once.
+	for try := range 2 {
+		if err := c.WriteMsg(q); err != nil {
+			return nil, err
+		}
+		if try == 0 && !o.TCP {
+			_ = conn.SetReadDeadline(a.now().Add(a.timeout / 2))
+		}
+		answer, err := read(c, q)
+		if err == nil || o.TCP || try == 1 || !errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil {
+			return answer, err
+		}
+		_ = conn.SetReadDeadline(a.now().Add(a.timeout / 2))
+	}
+	panic("unreachable")
+}
+
+// read waits for the answer to q and passes over what else comes.
+func read(c *dns.Conn, q *dns.Msg) (*dns.Msg, error) {
+	for {
+		answer, err := c.ReadMsg()
+		switch {
+		case answer == nil || err != nil && answer.Id != q.Id:
+			return nil, err
+		case answer.Id == q.Id && answer.Response:
+			return answer, err
+		}
+	}
+}
+
+// question asks for name, or for the agent itself.
+func question(name string) *dns.Msg {
+	if name != "" {
+		return new(dns.Msg).SetQuestion(name, dns.TypeA)
+	}
+	q := new(dns.Msg).SetQuestion(intercept.SelfName, dns.TypeTXT)
+	q.Question[0].Qclass = dns.ClassCHAOS
+	return q
+}
+
+// mark gives a socket's packets the agent's mark.
+func mark(_, _ string, raw syscall.RawConn) error {
+	var failed error
+	err := raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, rules.Mark)
+	})
+	return errors.Join(err, failed)
+}
+
+// reason is err as short as it tells something.
+func reason(err error, timeout time.Duration) string {
+	var slow net.Error
+	var errno syscall.Errno
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.As(err, &slow) && slow.Timeout():
+		return fmt.Sprintf("no answer in %s", timeout)
+	case errors.Is(err, io.EOF):
+		return "the connection was closed without an answer"
+	case errors.As(err, &errno):
+		return errno.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/intercept"
+)
+
+// serveOn answers on a port of the loopback address, over one transport.
+func serveOn(t *testing.T, tcp bool, handler dns.HandlerFunc) netip.AddrPort {
+	t.Helper()
+	s := &dns.Server{Handler: handler, MsgAcceptFunc: func(dns.Header) dns.MsgAcceptAction { return dns.MsgAccept }}
+	var at net.Addr
+	var err error
+	if tcp {
+		s.Listener, err = net.Listen("tcp", "127.0.0.1:0")
+	} else {
+		s.PacketConn, err = net.ListenPacket("udp", "127.0.0.1:0")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tcp {
+		at = s.Listener.Addr()
+	} else {
+		at = s.PacketConn.LocalAddr()
+	}
+	ready := make(chan struct{})
+	s.NotifyStartedFunc = func() { close(ready) }
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.ActivateAndServe() // until Shutdown
+	}()
+	<-ready
+	t.Cleanup(func() {
+		_ = s.Shutdown()
+		<-done
+	})
+	return netip.MustParseAddrPort(at.String())
+}
+
+func TestAsk(t *testing.T) {
+	t.Parallel()
+	header := func(q *dns.Msg) dns.RR_Header {
+		return dns.RR_Header{Name: q.Question[0].Name, Rrtype: q.Question[0].Qtype, Class: q.Question[0].Qclass}
+	}
+	agent := func(w dns.ResponseWriter, q *dns.Msg) {
+		a := new(dns.Msg).SetReply(q)
+		if h := header(q); h.Class == dns.ClassCHAOS && h.Name == intercept.SelfName && h.Rrtype == dns.TypeTXT {
+			a.Answer = []dns.RR{&dns.TXT{Hdr: h, Txt: []string{"a1"}}}
+		} else {
+			a.Answer = []dns.RR{&dns.A{Hdr: h, A: net.IPv4(192, 0, 2, 1)}, &dns.A{Hdr: h, A: net.IPv4(192, 0, 2, 2)}}
+		}
+		_ = w.WriteMsg(a)
+	}
+	tried := make(chan bool, 1)
+	for _, tt := range []struct {
+		name    string
+		tcp     bool
+		handler dns.HandlerFunc
+		ask     string
+		want    Outcome
+		error   string
+	}{
+		{name: "an agent", handler: agent, want: Outcome{Answer: "NOERROR", Records: 1, Token: "a1"}},
+		{name: "an agent over TCP", tcp: true, handler: agent, want: Outcome{Answer: "NOERROR", Records: 1, Token: "a1"}},
+		{name: "a name", handler: agent, ask: "a.example.", want: Outcome{Answer: "NOERROR", Records: 2}},
+		{
+			name:    "another server",
+			handler: func(w dns.ResponseWriter, q *dns.Msg) { _ = w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeRefused)) },
+			want:    Outcome{Answer: "REFUSED"},
+		},
+		{name: "silence", handler: func(dns.ResponseWriter, *dns.Msg) {}, error: "no answer in 600ms"},
+		{
+			name: "one lost packet", want: Outcome{Answer: "NOERROR", Records: 1, Token: "a1"},
+			handler: func(w dns.ResponseWriter, q *dns.Msg) {
+				select {
+				case tried <- true:
+				default:
+					agent(w, q)
+				}
+			},
+		},
+		{
+			name: "answers to others first", want: Outcome{Answer: "NOERROR", Records: 1, Token: "a1"},
+			handler: func(w dns.ResponseWriter, q *dns.Msg) {
+				other := new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
+				other.Id++
+				_ = w.WriteMsg(other)
+				_ = w.WriteMsg(q) // a question is no answer
+				agent(w, q)
+			},
+		},
+		{
+			name: "a session that is closed", tcp: true, error: "the connection was closed without an answer",
+			handler: func(w dns.ResponseWriter, _ *dns.Msg) { _ = w.Close() },
+		},
+		{name: "silence over TCP", tcp: true, handler: func(dns.ResponseWriter, *dns.Msg) {}, error: "no answer in 600ms"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p := Probe{To: serveOn(t, tt.tcp, tt.handler), TCP: tt.tcp, Name: tt.ask}
+			got := asker{timeout: 600 * time.Millisecond, now: time.Now}.askAll(t.Context(), []Probe{p})[0]
+			if got.From.Addr() != p.To.Addr() || got.From.Port() == 0 || got.Took <= 0 {
+				t.Errorf("asked from %s, in %s", got.From, got.Took)
+			}
+			tt.want.Probe, tt.want.Error = p, tt.error
+			if diff := cmp.Diff(tt.want, got, plain(), cmpopts.IgnoreFields(Outcome{}, "From", "Took")); diff != "" {
+				t.Errorf("ask (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAskNobody(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := netip.MustParseAddrPort(l.Addr().String())
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	got := asker{timeout: time.Minute, now: time.Now}.ask(t.Context(), Probe{To: to, TCP: true})
+	if !got.Refused || got.Error != "connection refused" || got.Answer != "" {
+		t.Errorf("asked nobody: %+v", got)
+	}
+}
+
+func TestInPodEnds(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, in, out, problem string }{
+		{name: "nothing to do", in: ""},
+		{name: "nobody to ask", in: "{}\n{}\n", out: "{\"outcomes\":[],\"error\":\"\"}\n{\"outcomes\":[],\"error\":\"\"}\n"},
+		{name: "nonsense", in: "{}x", out: "{\"outcomes\":[],\"error\":\"\"}\n", problem: "reading what to do"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var out strings.Builder
+			err := InPod(t.Context(), strings.NewReader(tt.in), &out, time.Now)
+			if out.String() != tt.out {
+				t.Errorf("out %q, want %q", out.String(), tt.out)
+			}
+			if (err == nil) != (tt.problem == "") || err != nil && !strings.Contains(err.Error(), tt.problem) {
+				t.Errorf("error %v, want %q", err, tt.problem)
+			}
+		})
+	}
+}

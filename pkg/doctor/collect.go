@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/dataplane"
+	"github.com/nodecache/node-cache/pkg/iptables"
+	"github.com/nodecache/node-cache/pkg/nftables"
+	"github.com/nodecache/node-cache/pkg/rights"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+// Where the kernel shows processes, this one among them, and connections.
+const (
+	procDir   = "/proc"
+	selfDir   = "/proc/self"
+	filterDir = "/proc/sys/net/netfilter"
+)
+
+// sysAdmin is the right that makes namespaces.
+const sysAdmin rights.Right = "SYS_ADMIN"
+
+// collect looks at everything. It adds to c what only the kernel knows.
+func collect(ctx context.Context, c *Config) Facts {
+	var f Facts
+	f.Rights.Missing = rights.Missing(rights.NetAdmin)
+	f.Addresses, f.NoAddress = addresses(c.Rules.Addresses)
+	f.Sockets, f.NoSockets = sockets(procDir, selfDir, c.Rules.Port)
+	f.agent(c)
+	f.Conntrack = conntrackFill(filterDir)
+	f.DataPlane, f.NoDataPlane = dataplane.Find(ctx, dataplane.Config{Usable: usable})
+	f.Held, f.NoHeld = held(ctx, c.Backend)
+	learn(&c.Rules, f.Held)
+	if c.Admin.IsValid() {
+		f.Status, f.NoStatus = status(ctx, c)
+	}
+	f.Kubelet = findKubelet(procDir)
+	f.Pods, f.NoPods = podResolvers(procDir, selfDir)
+	f.ask(ctx, c)
+	return f
+}
+
+// usable says whether a backend could be used: only the programs may be missing.
+func usable(backend string) error {
+	variant, ok := map[string]iptables.Variant{
+		dataplane.BackendIPTablesNFT: iptables.Nft, dataplane.BackendIPTablesLegacy: iptables.Legacy,
+	}[backend]
+	if !ok {
+		return nil
+	}
+	b, err := iptables.New(iptables.Config{Variant: variant})
+	if err != nil {
+		return err
+	}
+	return b.Close()
+}
+
+// learn takes the addresses of the Service from the leases, if the agent found them
+// out itself.
+func learn(r *rules.Rules, all []Held) {
+	if r.Mode != rules.Transparent || len(r.Services) > 0 {
+		return
+	}
+	for _, h := range all {
+		for key := range h.State.Leases {
+			if !slices.Contains(r.Services, key) && r.Target(key).IsValid() {
+				r.Services = append(r.Services, key)
+			}
+		}
+	}
+	slices.SortFunc(r.Services, netip.Addr.Compare)
+}
+
+// addresses finds the links that have the wanted addresses.
+func addresses(wanted []netip.Addr) ([]Address, error) {
+	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("listing addresses: %w", err)
+	}
+	var list []Address
+	for _, has := range all {
+		a, ok := netip.AddrFromSlice(has.IP)
+		if a = a.Unmap(); !ok || !slices.Contains(wanted, a) {
+			continue
+		}
+		link, err := netlink.LinkByIndex(has.LinkIndex)
+		if err != nil {
+			continue // gone meanwhile
+		}
+		list = append(list, Address{Addr: a, Link: link.Attrs().Name, Kind: link.Type(), Alias: link.Attrs().Alias})
+	}
+	return list, nil
+}
+
+// agent finds the process that listens, and what it may do.
+func (f *Facts) agent(c *Config) {
+	for _, a := range c.listening() {
+		for _, s := range f.Sockets {
+			if s.PID == 0 || !s.takes(a) {
+				continue
+			}
+			agent := process{dir: fmt.Sprintf("%s/%d", procDir, s.PID), pid: s.PID}
+			if lacks, err := agent.lacks(unix.CAP_NET_ADMIN); err == nil {
+				f.Rights.Agent = s.PID
+				if lacks {
+					f.Rights.Lacks = []string{string(rights.NetAdmin)}
+				}
+				return
+			}
+		}
+	}
+}
+
+// A stateReader is what of a backend is needed.
+type stateReader interface {
+	fmt.Stringer
+	State(ctx context.Context) (rules.State, error)
+	Close() error
+}
+
+// held asks each backend what it holds. Of those that cannot be asked only the one
+// that the agent is to use is told.
+func held(ctx context.Context, backend string) (all []Held, errs []error) {
+	for _, open := range []struct {
+		name string
+		new  func() (stateReader, error)
+	}{
+		{dataplane.BackendNFTables, func() (stateReader, error) { return nftables.New(nftables.Config{}) }},
+		{dataplane.BackendIPTablesNFT, func() (stateReader, error) { return iptables.New(iptables.Config{Variant: iptables.Nft}) }},
+		{dataplane.BackendIPTablesLegacy, func() (stateReader, error) { return iptables.New(iptables.Config{Variant: iptables.Legacy}) }},
+	} {
+		if open.name == dataplane.BackendIPTablesLegacy && !legacyInUse(selfDir) {
+			continue
+		}
+		h, err := holds(ctx, open.new)
+		wanted := backend == open.name || open.name == dataplane.BackendNFTables && backend == "auto"
+		switch {
+		case err != nil && wanted:
+			errs = append(errs, err)
+		case err == nil && h.State.Present:
+			all = append(all, h)
+		}
+	}
+	return all, errs
+}
+
+func holds(ctx context.Context, open func() (stateReader, error)) (Held, error) {
+	b, err := open()
+	if err != nil {
+		return Held{}, err
+	}
+	defer func() { _ = b.Close() }()
+	state, err := b.State(ctx)
+	return Held{Backend: b.String(), State: state}, err
+}
+
+// legacyInUse says whether there is any table of iptables-legacy. To look into one
+// makes it, so nobody is to look where there is none.
+func legacyInUse(self string) bool {
+	for _, file := range []string{"ip_tables_names", "ip6_tables_names"} {
+		names, err := os.ReadFile(filepath.Join(self, "net", file))
+		if err == nil && len(names) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// status asks the agent how it is.
+func status(ctx context.Context, c *Config) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	at := c.Admin
+	switch {
+	case at.Addr().IsUnspecified() && at.Addr().Is4():
+		at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
+	case at.Addr().IsUnspecified():
+		at = netip.AddrPortFrom(netip.IPv6Loopback(), at.Port())
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/status?format=json", http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // and no proxy
+	response, err := client.Do(request)
+	if err != nil {
+		return "", errors.New(reason(err, c.Timeout))
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return "", errors.New(response.Status)
+	}
+	var page struct {
+		State string `json:"state"`
+	}
+	if err := json.NewDecoder(io.LimitReader(response.Body, 16<<20)).Decode(&page); err != nil {
+		return "", fmt.Errorf("reading the page: %w", err)
+	}
+	return page.State, nil
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// findKubelet reads from the kubelet's command line and file which nameservers it
+// gives to pods.
+func findKubelet(proc string) Kubelet {
+	for _, p := range processes(proc) {
+		if p.name() != "kubelet" {
+			continue
+		}
+		line, err := os.ReadFile(filepath.Join(p.dir, "cmdline"))
+		if err != nil {
+			return Kubelet{Err: fmt.Errorf("reading the kubelet's command line: %w", err)}
+		}
+		return p.kubelet(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
+	}
+	return Kubelet{}
+}
+
+// kubelet reads the settings of a kubelet that was started with args. A flag outweighs
+// the file.
+func (p process) kubelet(args []string) Kubelet {
+	if list := flag(args, "cluster-dns"); list != "" {
+		return Kubelet{DNS: strings.Split(list, ","), From: "its flag --cluster-dns"}
+	}
+	file := flag(args, "config")
+	if file == "" {
+		return Kubelet{From: "its flags"}
+	}
+	if !filepath.IsAbs(file) {
+		file = filepath.Join("cwd", file)
+	} else {
+		file = filepath.Join("root", file)
+	}
+	text, err := os.ReadFile(filepath.Join(p.dir, file))
+	if err != nil {
+		return Kubelet{Err: fmt.Errorf("reading the kubelet's file: %w", err)}
+	}
+	var settings struct {
+		ClusterDNS []string `json:"clusterDNS"`
+	}
+	if err := yaml.Unmarshal(text, &settings); err != nil {
+		return Kubelet{Err: fmt.Errorf("reading the kubelet's file: %w", err)}
+	}
+	return Kubelet{DNS: settings.ClusterDNS, From: "clusterDNS in " + strings.TrimPrefix(strings.TrimPrefix(file, "root"), "cwd/")}
+}
+
+// flag is the last value of a flag in args: --name=value or --name value.
+func flag(args []string, name string) string {
+	value := ""
+	for i, arg := range args {
+		arg = strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-")
+		if v, ok := strings.CutPrefix(arg, name+"="); ok {
+			value = v
+		} else if arg == name && i+1 < len(args) {
+			value = args[i+1]
+		}
+	}
+	return value
+}
+
+// podResolvers counts the nameservers in /etc/resolv.conf of processes in network
+// namespaces other than this one, one process of each. A process that only has its
+// own namespace, and the node's file, is no pod.
+func podResolvers(proc, self string) (map[string]int, error) {
+	own, err := os.Readlink(filepath.Join(self, "ns/net"))
+	if err != nil {
+		return nil, fmt.Errorf("finding the own network namespace: %w", err)
+	}
+	node, err := os.Stat(filepath.Join(proc, "1/root/etc/resolv.conf"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) {
+		return nil, fmt.Errorf("finding the node's resolv.conf: %w", err)
+	}
+	seen := map[string]bool{own: true, "": true}
+	counts := map[string]int{}
+	for _, p := range processes(proc) {
+		namespace := p.netns()
+		if seen[namespace] {
+			continue
+		}
+		file := filepath.Join(p.dir, "root/etc/resolv.conf")
+		if info, err := os.Stat(file); err != nil || node != nil && os.SameFile(info, node) {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // the sandbox of a pod may have no such file, its containers do
+		}
+		for _, server := range nameservers(string(text)) {
+			seen[namespace] = true
+			counts[server]++
+		}
+	}
+	return counts, nil
+}
+
+// nameservers are the addresses in a resolv.conf, each once.
+func nameservers(text string) []string {
+	var list []string
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) >= 2 && fields[0] == "nameserver" && !slices.Contains(list, fields[1]) {
+			list = append(list, fields[1])
+		}
+	}
+	return list
+}

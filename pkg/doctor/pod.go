@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A pod is a process in a network namespace of its own, with a veth to the node.
+//
+// It ends when its input does, so it ends with this process however that ends; its
+// namespace goes with it, and the veth with that.
+type pod struct {
+	process *os.Process
+	in      *os.File
+	out     *os.File
+	answers *json.Decoder
+	link    netlink.Link // the node's end
+	net     podNet
+}
+
+// podNet is where a pod is.
+type podNet struct {
+	Own     []netip.Prefix `json:"own"`
+	Gateway []netip.Addr   `json:"gateway"` // the node's end, one for each of Own
+	Node    []byte         `json:"node"`    // hardware address of the node's end
+}
+
+// podLink is the name of the veth in the pod.
+const podLink = "eth0"
+
+// newPodNet takes addresses that no network has: of 198.18.0.0/15, which RFC 2544 keeps
+// for measurements, and unique local ones of IPv6. Random bits keep two pods apart.
+func newPodNet(random [5]byte, v6 bool) podNet {
+	third, fourth := random[1], random[2]&^3
+	v4 := func(host byte) netip.Addr {
+		return netip.AddrFrom4([4]byte{198, 18 + random[0]&1, third, fourth | host})
+	}
+	n := podNet{Own: []netip.Prefix{netip.PrefixFrom(v4(2), 30)}, Gateway: []netip.Addr{v4(1)}, Node: hardware(random, 1)}
+	if v6 {
+		at := func(host byte) netip.Addr {
+			return netip.AddrFrom16([16]byte{0: 0xfd, 1: random[0], 2: random[1], 3: random[2], 4: random[3], 5: random[4], 15: host})
+		}
+		n.Own = append(n.Own, netip.PrefixFrom(at(2), 64))
+		n.Gateway = append(n.Gateway, at(1))
+	}
+	return n
+}
+
+// openPod starts command, which is to call [InPod], as a pod of this node. Without
+// the right SYS_ADMIN the pod gets a user namespace too, in which it has every right.
+func openPod(ctx context.Context, command []string, admin, v6 bool) (*pod, error) {
+	var random [5]byte
+	_, _ = rand.Read(random[:]) // it never fails
+	p := &pod{net: newPodNet(random, v6)}
+	if err := p.start(command, admin); err != nil {
+		return nil, fmt.Errorf("making a network namespace: %w", err)
+	}
+	if err := p.connect(random); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	_, err := p.do(ctx, order{Net: &p.net})
+	if err == nil {
+		err = awaitUp(ctx, p.link.Attrs().Name, p.net.Gateway)
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+// start runs command in new namespaces.
+func (p *pod) start(command []string, admin bool) error {
+	theirs, ours, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = theirs.Close() }()
+	out, their, err := os.Pipe()
+	if err != nil {
+		_ = ours.Close()
+		return err
+	}
+	defer func() { _ = their.Close() }()
+	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+	if !admin {
+		attr.Cloneflags |= unix.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	}
+	p.process, err = os.StartProcess(command[0], command, &os.ProcAttr{
+		Env: os.Environ(), Files: []*os.File{theirs, their, os.Stderr}, Sys: attr,
+	})
+	if err != nil {
+		_, _ = ours.Close(), out.Close()
+		return err
+	}
+	p.in, p.out, p.answers = ours, out, json.NewDecoder(out)
+	return nil
+}
+
+// hardware is a hardware address that nobody was given by its maker.
+func hardware(random [5]byte, host byte) net.HardwareAddr {
+	return net.HardwareAddr{2, host, random[0], random[1], random[2], random[3]}
+}
+
+// connect makes the veth, its one end in the pod. Both ends know each other's hardware
+// address: to find out is work that the kernel may put off.
+func (p *pod) connect(random [5]byte) error {
+	veth := netlink.NewVeth(netlink.LinkAttrs{
+		Name: "ncdr" + hex.EncodeToString(random[:]), Alias: "node-cache doctor", TxQLen: -1, HardwareAddr: p.net.Node,
+	})
+	own := hardware(random, 2)
+	veth.PeerName, veth.PeerNamespace, veth.PeerHardwareAddr = podLink, netlink.NsPid(p.process.Pid), own
+	if err := netlink.LinkAdd(veth); err != nil {
+		return fmt.Errorf("making a veth: %w", err)
+	}
+	p.link = veth
+	if err := netlink.LinkSetUp(veth); err != nil {
+		return fmt.Errorf("setting link %s up: %w", veth.Name, err)
+	}
+	for i, gateway := range p.net.Gateway {
+		pod := p.net.Own[i]
+		if err := addAddress(veth, netip.PrefixFrom(gateway, pod.Bits())); err != nil {
+			return err
+		}
+		if err := addNeighbour(veth, pod.Addr(), own); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addNeighbour tells the kernel who has an address at the other end of link.
+func addNeighbour(link netlink.Link, a netip.Addr, has net.HardwareAddr) error {
+	n := &netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: has}
+	if err := netlink.NeighSet(n); err != nil {
+		return fmt.Errorf("adding neighbour %s to link %s: %w", a, link.Attrs().Name, err)
+	}
+	return nil
+}
+
+// addAddress gives link an address that can be used at once: nobody else can have it.
+func addAddress(link netlink.Link, a netip.Prefix) error {
+	parsed, err := netlink.ParseAddr(a.String())
+	if err != nil {
+		return err
+	}
+	if a.Addr().Is6() {
+		parsed.Flags = unix.IFA_F_NODAD
+	}
+	if err := netlink.AddrAdd(link, parsed); err != nil {
+		return fmt.Errorf("adding address %s to link %s: %w", a, link.Attrs().Name, err)
+	}
+	return nil
+}
+
+// awaitUp waits until packets from and to addresses get through a link of this
+// namespace. The kernel lets a new link drop them for up to a second after both ends
+// were set up, and takes its time with the routes of addresses of IPv6.
+func awaitUp(ctx context.Context, name string, own []netip.Addr) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for {
+		up, err := isUp(name, own)
+		if err != nil || up {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for link %s to be up: %w", name, ctx.Err())
+		}
+	}
+}
+
+func isUp(name string, own []netip.Addr) (bool, error) {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return false, fmt.Errorf("looking at link %s: %w", name, err)
+	}
+	if link.Attrs().OperState != netlink.OperUp {
+		return false, nil
+	}
+	for _, a := range own {
+		routes, err := netlink.RouteGet(a.AsSlice())
+		if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL {
+			return false, nil //nolint:nilerr // not yet, that is
+		}
+	}
+	return true, nil
+}
+
+// ask sends probes from the pod.
+func (p *pod) ask(ctx context.Context, probes []Probe, timeout time.Duration) ([]Outcome, error) {
+	r, err := p.do(ctx, order{Probes: probes, Timeout: timeout})
+	if err != nil {
+		return nil, err
+	}
+	return r.Outcomes, nil
+}
+
+// do has the pod carry out an order. When ctx ends first, the pod is of no use any more.
+func (p *pod) do(ctx context.Context, o order) (result, error) {
+	defer context.AfterFunc(ctx, func() { _ = p.process.Kill() })()
+	var r result
+	err := json.NewEncoder(p.in).Encode(o)
+	if err == nil {
+		err = p.answers.Decode(&r)
+	}
+	if err != nil {
+		return result{}, errors.Join(ctx.Err(), fmt.Errorf("talking to the pod: %w", err))
+	}
+	if r.Error != "" {
+		return result{}, errors.New("in the pod: " + r.Error)
+	}
+	return r, nil
+}
+
+// close ends the pod and waits until its veth is gone.
+func (p *pod) close() error {
+	_ = p.in.Close()
+	_ = p.process.Kill() // it has nothing to finish
+	_, err := p.process.Wait()
+	_ = p.out.Close()
+	if p.link != nil {
+		// The kernel takes it away with the pod's namespace, but some time later.
+		if gone := netlink.LinkDel(p.link); gone != nil && !errors.Is(gone, unix.ENODEV) {
+			err = errors.Join(err, fmt.Errorf("removing link %s: %w", p.link.Attrs().Name, gone))
+		}
+	}
+	return err
+}

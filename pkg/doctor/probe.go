@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nodecache/node-cache/pkg/iptables"
+	"github.com/nodecache/node-cache/pkg/nftables"
+	"github.com/nodecache/node-cache/pkg/rights"
+)
+
+// ask sends what is to be asked from the node, from a pod, and of the fallback.
+func (f *Facts) ask(ctx context.Context, c *Config) {
+	from := asker{timeout: c.Timeout, now: c.Now}
+	t, err := newTracker()
+	if err == nil {
+		defer t.close()
+	}
+	note := func(all []Outcome) []Outcome {
+		for i := range all {
+			if err != nil {
+				all[i].Unknown = err.Error()
+			} else if all[i].Token != "" {
+				t.note(&all[i])
+			}
+		}
+		return all
+	}
+	f.Node = note(from.askAll(ctx, append(c.ownProbes(), c.probes()...)))
+	f.askFromPod(ctx, c, note)
+	f.Fallback = from.askAll(ctx, c.fallbackProbes(f.Held))
+}
+
+// ownProbes go to the agent's sockets themselves, past all rules.
+func (c *Config) ownProbes() []Probe {
+	addrs := c.listening()
+	list := make([]Probe, 0, 2*len(addrs))
+	for _, a := range addrs {
+		to := netip.AddrPortFrom(a, c.Rules.Port)
+		list = append(list, Probe{To: to, Own: true}, Probe{To: to, TCP: true, Own: true})
+	}
+	return list
+}
+
+// probes are what clients would ask.
+func (c *Config) probes() []Probe {
+	var list []Probe
+	for _, k := range c.keys() {
+		to := netip.AddrPortFrom(k.Key, c.Rules.Port)
+		list = append(list, Probe{To: to}, Probe{To: to, TCP: true})
+		if c.Name != "" {
+			list = append(list, Probe{To: to, Name: c.Name})
+		}
+	}
+	return list
+}
+
+func (c *Config) fallbackProbes(all []Held) []Probe {
+	var list []Probe
+	for _, h := range all {
+		for _, to := range h.State.Fallback {
+			if p := (Probe{To: to, Name: c.Name}); !slices.Contains(list, p) {
+				list = append(list, p, Probe{To: to, Name: c.Name, TCP: true})
+			}
+		}
+	}
+	return list
+}
+
+// askFromPod asks as a pod would, and looks for what dropped the queries that only a
+// pod gets no answer to.
+func (f *Facts) askFromPod(ctx context.Context, c *Config, note func([]Outcome) []Outcome) {
+	if len(c.keys()) == 0 {
+		f.NoPod = errors.New("there is no address to ask")
+		return
+	}
+	v6 := false
+	for _, k := range c.keys() {
+		if k.Key.IsLoopback() {
+			f.NoPod = fmt.Errorf("%s is for the node alone: no pod can ask there", k.Key)
+			return
+		}
+		v6 = v6 || k.Key.Is6()
+	}
+	missing := strings.Join(f.Rights.Missing, ", ")
+	switch {
+	case len(c.PodCommand) == 0:
+		f.NoPod = errors.New("not asked for")
+		return
+	case missing != "":
+		f.NoPod = errors.New("needs the right " + missing)
+		return
+	}
+	admin := len(rights.Missing(sysAdmin)) == 0
+	p, err := openPod(ctx, c.PodCommand, admin, v6)
+	if err != nil {
+		if !admin {
+			err = fmt.Errorf("%w (without the right SYS_ADMIN it takes a kernel and a seccomp profile that allow user namespaces)", err)
+		}
+		f.NoPod = err
+		return
+	}
+	all, err := p.ask(ctx, c.probes(), c.Timeout)
+	f.Pod = note(all)
+	if lost := f.lost(); err == nil && len(lost) > 0 {
+		f.Drops, f.NoDrop = p.drops(ctx, lost, c)
+	}
+	f.NoPod = errors.Join(err, p.close())
+}
+
+// lost are the probes of the pod that nobody answered, though the agent does when the
+// node asks.
+func (f *Facts) lost() []Probe {
+	var list []Probe
+	for _, o := range f.Pod {
+		if o.Answer != "" || o.Name != "" {
+			continue
+		}
+		if slices.ContainsFunc(f.Node, func(n Outcome) bool { return n.Probe == o.Probe && n.Token != "" }) {
+			list = append(list, o.Probe)
+		}
+	}
+	return list
+}
+
+// drops sends the lost probes again and finds the rules that drop them. The trace of
+// nftables sees what iptables-nft wrote, too, but cannot spell it as iptables does.
+func (p *pod) drops(ctx context.Context, lost []Probe, c *Config) ([]Drop, error) {
+	var drops []Drop
+	var errs []error
+	counters := newCounters(ctx)
+	for _, own := range p.net.Own {
+		mine := slices.DeleteFunc(slices.Clone(lost), func(l Probe) bool { return l.To.Addr().Is4() != own.Addr().Is4() })
+		if len(mine) == 0 {
+			continue
+		}
+		send := func(ctx context.Context) error {
+			_, err := p.ask(ctx, mine, c.Timeout)
+			return err
+		}
+		found, err := nftables.Trace(ctx, own.Addr(), send)
+		if err != nil {
+			errs = append(errs, err, send(ctx)) // for the counters
+		}
+		for _, d := range found {
+			drop := Drop{Where: strings.Join([]string{d.Family, d.Table, d.Chain}, " "), Rule: d.Rule, Policy: d.Policy}
+			if !slices.Contains(drops, drop) { // by both families
+				drops = append(drops, drop)
+			}
+		}
+	}
+	if counted := counters.risen(ctx); len(counted) > 0 {
+		drops = append(slices.DeleteFunc(drops, Drop.ofIPTables), counted...)
+	}
+	if len(drops) > 0 {
+		return drops, nil
+	}
+	return nil, errors.Join(errs...)
+}
+
+// ofIPTables says whether d is in a table that iptables-nft makes.
+func (d Drop) ofIPTables() bool {
+	where := strings.Fields(d.Where)
+	return len(where) == 3 && (where[0] == "ip" || where[0] == "ip6") &&
+		slices.Contains([]string{"raw", "mangle", "nat", "filter", "security"}, where[1])
+}
+
+// counters are those of the rules of iptables that drop packets, of both variants.
+type counters struct {
+	backends []*iptables.Backend
+	before   []map[string]uint64
+}
+
+func newCounters(ctx context.Context) counters {
+	var c counters
+	for _, v := range []iptables.Variant{iptables.Nft, iptables.Legacy} {
+		if v == iptables.Legacy && !legacyInUse(selfDir) {
+			continue
+		}
+		b, err := iptables.New(iptables.Config{Variant: v}) //nolint:contextcheck // it takes none
+		if err != nil {
+			continue
+		}
+		before, err := b.Drops(ctx)
+		if err != nil {
+			_ = b.Close()
+			continue
+		}
+		c.backends, c.before = append(c.backends, b), append(c.before, before)
+	}
+	return c
+}
+
+// risen are the rules that dropped something meanwhile. It ends c.
+func (c counters) risen(ctx context.Context) []Drop {
+	var drops []Drop
+	for i, b := range c.backends {
+		after, err := b.Drops(ctx)
+		_ = b.Close()
+		if err != nil {
+			continue
+		}
+		for rule, n := range after {
+			if n > c.before[i][rule] {
+				drops = append(drops, Drop{Where: b.String(), Rule: rule, Policy: strings.Contains(rule, " -P ")})
+			}
+		}
+	}
+	slices.SortFunc(drops, func(a, b Drop) int { return strings.Compare(a.Where+a.Rule, b.Where+b.Rule) })
+	return drops
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
+)
+
+// plain compares addresses by what they are.
+func plain() cmp.Options {
+	return cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}), cmpopts.EquateErrors()}
+}
+
+// tree makes files, and links from names that end with @, below a new folder.
+func tree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range files {
+		path, isLink := strings.CutSuffix(filepath.Join(root, name), "@")
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		if isLink {
+			err = errors.Join(err, os.Symlink(text, path))
+		} else {
+			err = errors.Join(err, os.WriteFile(path, []byte(text), 0o600))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+const heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n"
+
+func TestSockets(t *testing.T) {
+	t.Parallel()
+	// As a little-endian machine shows 169.254.20.10:53, 0.0.0.0:53, fd00::a and ::.
+	proc := tree(t, map[string]string{
+		"self/net/udp": heading +
+			"  1: 0A14FEA9:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 100 2 0000000000000000 0\n" +
+			"  2: 0A14FEA9:0035 0100007F:9999 01 00000000:00000000 00:00000000 00000000     0        0 101 2 0000000000000000 0\n" +
+			"  3: 0A14FEA9:0036 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 102 2 0000000000000000 0\n",
+		"self/net/tcp": heading +
+			"  1: 00000000:0035 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 103 1 0000000000000000 100 0 0 10 0\n" +
+			"  2: 00000000:0035 0100007F:9999 01 00000000:00000000 00:00000000 00000000  1000        0 104 1 0000000000000000 100 0 0 10 0\n",
+		"self/net/tcp6": heading +
+			"  1: 000000FD00000000000000000A000000:0035 00000000000000000000000000000000:0000 0A 0:0 00:0 0  1000 0 105 1 0 100 0 0 10 0\n" +
+			"  2: 0000\n  3: XX:0035 x 0A 0:0 00:0 0 1000 0 106 1 0\n",
+		"17/fd/3@": "socket:[100]", "17/fd/4@": "/dev/null", "17/fd/5@": "socket:[105]", "17/comm": "node-cache\n",
+		"18/comm": "other\n", "18/fd/3@": "socket:[104]", "notes/fd/3@": "socket:[103]",
+	})
+	got, err := sockets(proc, filepath.Join(proc, "self"), 53)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Socket{
+		{Local: netip.MustParseAddrPort("169.254.20.10:53"), PID: 17, Program: "node-cache"},
+		{TCP: true, Local: netip.MustParseAddrPort("0.0.0.0:53"), UID: 1000},
+		{TCP: true, Local: netip.MustParseAddrPort("[fd00::a]:53"), UID: 1000, PID: 17, Program: "node-cache"},
+	}
+	if isLittle() {
+		if diff := cmp.Diff(want, got, plain()); diff != "" {
+			t.Errorf("sockets (-want +got):\n%s", diff)
+		}
+	}
+	if _, err := sockets(proc, filepath.Join(proc, "gone"), 53); err != nil {
+		t.Errorf("sockets without a file of any family: %v", err)
+	}
+}
+
+func isLittle() bool {
+	a, ok := parseHex("0100007F:0035")
+	return ok && a.Addr().IsLoopback()
+}
+
+func TestSocketTakes(t *testing.T) {
+	t.Parallel()
+	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	for _, tt := range []struct {
+		local  string
+		v4, v6 bool
+	}{
+		{local: "192.0.2.1:53", v4: true},
+		{local: "0.0.0.0:53", v4: true},
+		{local: "[2001:db8::1]:53", v6: true},
+		{local: "[::]:53", v4: true, v6: true},
+		{local: "192.0.2.2:53"},
+	} {
+		s := Socket{Local: netip.MustParseAddrPort(tt.local)}
+		if s.takes(v4) != tt.v4 || s.takes(v6) != tt.v6 {
+			t.Errorf("%s takes %t, %t, want %t, %t", tt.local, s.takes(v4), s.takes(v6), tt.v4, tt.v6)
+		}
+	}
+}
+
+func TestLacks(t *testing.T) {
+	t.Parallel()
+	proc := tree(t, map[string]string{"1/status": "Name:\tx\nCapPrm:\t0\nCapEff:\t0000000000001400\n", "2/status": "CapEff:\t0000000000000400\n", "3/status": "Name:\tx\n"})
+	for _, tt := range []struct {
+		pid  string
+		want bool
+		bad  bool
+	}{{pid: "1"}, {pid: "2", want: true}, {pid: "3", bad: true}, {pid: "4", bad: true}} {
+		got, err := process{dir: filepath.Join(proc, tt.pid)}.lacks(unix.CAP_NET_ADMIN)
+		if got != tt.want || (err != nil) != tt.bad {
+			t.Errorf("process %s lacks NET_ADMIN: %t, %v; want %t, an error: %t", tt.pid, got, err, tt.want, tt.bad)
+		}
+	}
+}
+
+func TestFindKubelet(t *testing.T) {
+	t.Parallel()
+	const config = "kind: KubeletConfiguration\nclusterDNS: [169.254.20.10, 'fd00::a']\n"
+	for _, tt := range []struct {
+		name  string
+		files map[string]string
+		want  Kubelet
+		bad   bool
+	}{
+		{name: "none", files: map[string]string{"7/comm": "kube-proxy\n", "7/cmdline": "kube-proxy\x00--cluster-dns=10.96.0.10\x00"}},
+		{
+			name:  "a flag",
+			files: map[string]string{"7/comm": "kubelet\n", "7/cmdline": "/usr/bin/kubelet\x00--config=/etc/k.yaml\x00--cluster-dns=10.96.0.10,fd00::1\x00", "7/root/etc/k.yaml": config},
+			want:  Kubelet{DNS: []string{"10.96.0.10", "fd00::1"}, From: "its flag --cluster-dns"},
+		},
+		{
+			name:  "its file",
+			files: map[string]string{"7/comm": "kubelet\n", "7/cmdline": "kubelet\x00--config\x00/etc/k.yaml\x00--v=2\x00", "7/root/etc/k.yaml": config},
+			want:  Kubelet{DNS: []string{"169.254.20.10", "fd00::a"}, From: "clusterDNS in /etc/k.yaml"},
+		},
+		{
+			name:  "a file beside it",
+			files: map[string]string{"7/comm": "kubelet\n", "7/cmdline": "kubelet\x00-config=k.yaml\x00", "7/cwd/k.yaml": "kind: KubeletConfiguration\n"},
+			want:  Kubelet{From: "clusterDNS in k.yaml"},
+		},
+		{name: "flags only", files: map[string]string{"7/comm": "kubelet\n", "7/cmdline": "kubelet\x00--config\x00"}, want: Kubelet{From: "its flags"}},
+		{name: "a file that is not there", files: map[string]string{"7/comm": "kubelet\n", "7/cmdline": "kubelet\x00--config=/x\x00"}, bad: true},
+		{name: "a file that is none", files: map[string]string{"7/comm": "kubelet\n", "7/cmdline": "kubelet\x00--config=/x\x00", "7/root/x": "{"}, bad: true},
+		{name: "one that has ended", files: map[string]string{"7/comm": "kubelet\n"}, bad: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got := findKubelet(tree(t, tt.files))
+			if (got.Err != nil) != tt.bad {
+				t.Errorf("error %v, want one: %t", got.Err, tt.bad)
+			}
+			got.Err = nil
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("findKubelet (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPodResolvers(t *testing.T) {
+	t.Parallel()
+	const pod = "search default.svc.cluster.local\nnameserver 169.254.20.10\nnameserver 169.254.20.10\n nameserver\tfd00::a # second\noptions ndots:5\n"
+	proc := tree(t, map[string]string{
+		"self/ns/net@": "net:[1]", "1/ns/net@": "net:[1]", "1/root/etc/resolv.conf": "nameserver 192.0.2.53\n",
+		"10/ns/net@": "net:[1]", "10/root/etc/resolv.conf": pod, // of the node's namespace
+		"20/ns/net@": "net:[2]", // a sandbox without the file
+		"21/ns/net@": "net:[2]", "21/root/etc/resolv.conf": pod,
+		"22/ns/net@": "net:[2]", "22/root/etc/resolv.conf": pod, // of the same pod
+		"30/ns/net@": "net:[3]", "30/root/etc/resolv.conf": "#nameserver 1.1.1.1\nnameserver 10.96.0.10\n",
+		"40/comm": "has no namespace that may be seen",
+	})
+	for name, target := range map[string]string{"50/ns/net": "net:[5]", "50/root": filepath.Join(proc, "1/root")} {
+		path := filepath.Join(proc, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(target, path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := podResolvers(proc, filepath.Join(proc, "self"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]int{"169.254.20.10": 1, "fd00::a": 1, "10.96.0.10": 1}, got); diff != "" {
+		t.Errorf("podResolvers (-want +got):\n%s", diff)
+	}
+	if _, err := podResolvers(proc, filepath.Join(proc, "gone")); err == nil {
+		t.Error("podResolvers of nobody: no error")
+	}
+}
+
+func TestConntrackFill(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		files map[string]string
+		want  Conntrack
+		bad   bool
+	}{
+		{name: "some", files: map[string]string{"nf_conntrack_count": "17\n", "nf_conntrack_max": "262144\n"}, want: Conntrack{Count: 17, Max: 262144}},
+		{name: "none", bad: true},
+		{name: "nonsense", files: map[string]string{"nf_conntrack_count": "x\n"}, bad: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got := conntrackFill(tree(t, tt.files))
+			if (got.Err != nil) != tt.bad {
+				t.Errorf("error %v, want one: %t", got.Err, tt.bad)
+			}
+			got.Err = nil
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("conntrackFill (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNewPodNet(t *testing.T) {
+	t.Parallel()
+	got := newPodNet([5]byte{0xFF, 0x12, 0xFF, 0x34, 0x56}, true)
+	want := podNet{
+		Own:     []netip.Prefix{netip.MustParsePrefix("198.19.18.254/30"), netip.MustParsePrefix("fdff:12ff:3456::2/64")},
+		Gateway: []netip.Addr{netip.MustParseAddr("198.19.18.253"), netip.MustParseAddr("fdff:12ff:3456::1")},
+		Node:    []byte{2, 1, 0xFF, 0x12, 0xFF, 0x34},
+	}
+	if diff := cmp.Diff(want, got, plain()); diff != "" {
+		t.Errorf("newPodNet (-want +got):\n%s", diff)
+	}
+	if v4 := newPodNet([5]byte{}, false); len(v4.Own) != 1 || len(v4.Gateway) != 1 {
+		t.Errorf("without IPv6: %v by %v", v4.Own, v4.Gateway)
+	}
+}
+
+func TestUntracked(t *testing.T) {
+	t.Parallel()
+	for rule, want := range map[string]bool{
+		"ct state invalid drop":                                                  true,
+		"iifname eth0 ct state { invalid, untracked } drop":                      true,
+		"iptables -t filter -A INPUT -m conntrack --ctstate UNTRACKED -j DROP":   true,
+		"iptables -t filter -A INPUT -m state --state INVALID -j DROP":           true,
+		"iptables -A INPUT -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP": true,
+		"ct state new drop":  false,
+		"udp dport 53 drop":  false,
+		"iifname != lo drop": false,
+		"":                   false,
+	} {
+		if got := (Drop{Rule: rule}).untracked(); got != want {
+			t.Errorf("%q untracked: %t, want %t", rule, got, want)
+		}
+	}
+	if !(Drop{Policy: true}).untracked() {
+		t.Error("a policy drops what rules for connections pass over")
+	}
+}
+
+func TestOfIPTables(t *testing.T) {
+	t.Parallel()
+	for where, want := range map[string]bool{
+		"ip filter INPUT": true, "ip6 raw PREROUTING": true, "inet filter input": false, "ip mine in": false, "iptables-nft": false,
+	} {
+		if got := (Drop{Where: where}).ofIPTables(); got != want {
+			t.Errorf("%q is of iptables: %t, want %t", where, got, want)
+		}
+	}
+}
