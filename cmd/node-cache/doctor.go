@@ -105,11 +105,12 @@ func (x *examination) config(cfg *config.Config) (doctor.Config, error) {
 		Rules: rules.Rules{
 			Addresses: cfg.Listen.Addresses, Port: cfg.Listen.Port, Services: cfg.Intercept.Services,
 		},
-		Backend: cfg.Intercept.Backend.String(),
-		Link:    cfg.Interface.Name,
-		Admin:   cfg.Admin.Address,
-		Timeout: x.timeout,
-		Now:     time.Now,
+		Backend:    cfg.Intercept.Backend.String(),
+		ManageLink: cfg.Interface.Manage,
+		Link:       cfg.Interface.Name,
+		Admin:      cfg.Admin.Address,
+		Timeout:    x.timeout,
+		Now:        time.Now,
 	}
 	if cfg.Intercept.Mode == config.ModeTransparent {
 		c.Rules.Mode = rules.Transparent

@@ -64,7 +64,7 @@ func TestDoctorConfig(t *testing.T) {
 			name: "link-local", x: examination{noPod: true},
 			text: "listen: {addresses: [169.254.20.10], port: 53}\nclusterDomain: k8s.example\nintercept: {manage: true, backend: nftables, fallback: none}\ninterface: {manage: true, name: dns0}\nadmin: {address: ''}",
 			want: doctor.Config{
-				Intercept: true, Rules: rules.Rules{Addresses: addrs, Port: 53}, Backend: "nftables", Link: "dns0",
+				Intercept: true, Rules: rules.Rules{Addresses: addrs, Port: 53}, Backend: "nftables", ManageLink: true, Link: "dns0",
 				Name: "kubernetes.default.svc.k8s.example.",
 			},
 		},

@@ -45,6 +45,19 @@ func (e *examiner) central() []Line {
 			lines[i].Verdict = Fail
 		}
 	}
+	return append(lines, e.unserved()...)
+}
+
+// unserved are the addresses whose family has no fallback: no rule leads from one
+// family to the other.
+func (e *examiner) unserved() []Line {
+	var lines []Line
+	for _, a := range e.asked() {
+		if !slices.ContainsFunc(e.Fallback, func(o Outcome) bool { return o.To.Addr().Is4() == a.Is4() }) {
+			lines = append(lines, one("fallback", Warn, fmt.Sprintf("none of %s's family: while the agent does not answer there, nobody does", a),
+				"name a server of that family in intercept.fallback, or have the central DNS serve both")...)
+		}
+	}
 	return lines
 }
 

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -132,8 +133,8 @@ type stateReader interface {
 	Close() error
 }
 
-// held asks each backend what it holds. Of those that cannot be asked only the one
-// that the agent is to use is told.
+// held asks each backend what it holds. Of those that cannot be asked only what the
+// agent is to use is told; with "auto" that is nftables, which sees most.
 func held(ctx context.Context, backend string) (all []Held, errs []error) {
 	for _, open := range []struct {
 		name string
@@ -147,7 +148,8 @@ func held(ctx context.Context, backend string) (all []Held, errs []error) {
 			continue
 		}
 		h, err := holds(ctx, open.new)
-		wanted := backend == open.name || open.name == dataplane.BackendNFTables && backend == "auto"
+		byIPTables := strings.HasPrefix(open.name, "iptables")
+		wanted := byIPTables && backend == "iptables" || !byIPTables && backend != "iptables"
 		switch {
 		case err != nil && wanted:
 			errs = append(errs, err)

@@ -18,9 +18,12 @@ type Config struct {
 	// finds them out itself. Without it Rules say only where the agent listens.
 	Intercept bool
 	Rules     rules.Rules
-	Backend   string // "auto", or the one that is configured
+	Backend   string // as it is configured: "auto", "nftables" or "iptables"
 
-	Link  string         // on which the addresses should be
+	// ManageLink says that the agent is to put its addresses on Link, which it makes.
+	ManageLink bool
+	Link       string
+
 	Admin netip.AddrPort // of the agent's status page; the zero value: there is none
 	Name  string         // of the cluster, absolute, that the agent must know; empty: none
 

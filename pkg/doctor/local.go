@@ -69,7 +69,7 @@ func (e *examiner) dataPlane() []Line {
 
 // links says for each address on which link it is, and whose that is.
 func (e *examiner) links() []Line {
-	if !e.Intercept {
+	if !e.Intercept && !e.ManageLink {
 		return nil
 	}
 	if e.NoAddress != nil {
@@ -84,7 +84,10 @@ func (e *examiner) links() []Line {
 
 func (e *examiner) link(a netip.Addr) []Line {
 	there := slices.DeleteFunc(slices.Clone(e.Addresses), func(has Address) bool { return has.Addr != a })
-	if len(there) == 0 {
+	switch {
+	case len(there) == 0 && !e.ManageLink:
+		return one(a.String(), Fail, "on no link of this node", "put it on one, or set interface.manage: true")
+	case len(there) == 0:
 		return one(a.String(), Fail, "on no link of this node", "start the agent, which makes the link "+e.Link+" with it; if it runs, its log says what is in the way")
 	}
 	h := there[0]
@@ -96,7 +99,7 @@ func (e *examiner) link(a netip.Addr) []Line {
 	switch {
 	case len(there) > 1:
 		return one(a.String(), Warn, what+", and on link "+there[1].Link, "take it from the link that is not the agent's: `ip addr del "+a.String()+" dev LINK`")
-	case h.Link == "lo", ours:
+	case h.Link == "lo", ours, !e.ManageLink:
 		return one(a.String(), OK, what, "")
 	}
 	return one(a.String(), Warn, what+": not made by an agent", "if a node-local DNS of another kind runs here, stop it; the agent then takes the link over")

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/rules"
 )
 
 // A finding is what one outcome means.
@@ -106,6 +108,12 @@ func (e *examiner) path(o Outcome, all []Outcome, from string) finding {
 			"pods have DNS, but not the agent's: see `lease` and the agent's log",
 		}
 	}
+	if e.Rules.Mode == rules.Transparent && !leased && slices.ContainsFunc(e.Node, func(n Outcome) bool { return n.Probe == o.Probe && n.Answer != "" }) {
+		return finding{
+			Warn, "nobody answers, though the node is answered: " + o.Error,
+			"nothing, if real pods are answered: who serves the Service may not know the address of this one",
+		}
+	}
 	return finding{Fail, "nobody answers: " + o.Error, e.unanswered(o, leased, from)}
 }
 
@@ -164,10 +172,10 @@ func (e *examiner) tracked(all []Outcome) []Line {
 	case tracked == 0:
 		return one(check, OK, fmt.Sprintf("0 entries for %s to the agent", queries(asked)), "")
 	case e.transparentTracked():
-		return one(check, Warn, fmt.Sprintf("%d entries for %d queries to the agent: iptables cannot rewrite without tracking", tracked, asked),
+		return one(check, Warn, fmt.Sprintf("%s for %s to the agent: iptables cannot rewrite without tracking", entries(tracked), queries(asked)),
 			"use intercept.backend: nftables, or mode: link-local, if queries are many")
 	}
-	return one(check, Fail, fmt.Sprintf("%d entries for %d queries to the agent", tracked, asked),
+	return one(check, Fail, fmt.Sprintf("%s for %s to the agent", entries(tracked), queries(asked)),
 		"a rule before the agent's tracks them, or the agent's rules are incomplete: see its log")
 }
 

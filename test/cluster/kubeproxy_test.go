@@ -48,23 +48,13 @@ func TestKubeProxy(t *testing.T) {
 		{"iptables-legacy", "iptables", "iptables-legacy"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			p := newProxied(t)
-			programs := t.TempDir()
-			for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
-				tool, err := exec.LookPath("/usr/sbin/xtables-" + strings.TrimPrefix(tt.backend, "iptables-") + "-multi")
-				if tt.mode != "iptables" {
-					break
-				}
-				if err != nil {
-					t.Skip("no iptables: apt-get install iptables")
-				}
-				if err := os.Symlink(tool, filepath.Join(programs, name)); err != nil {
-					t.Fatal(err)
-				}
+			o := kubetest.KubeProxyOptions{Mode: tt.mode, Enter: p.lab.Node.Enter}
+			if tt.mode == "iptables" {
+				o.Programs = iptablesPrograms(t, tt.backend)
 			}
-			k, err := c.LaunchKubeProxyWith(t.Context(), t.TempDir(), kubetest.KubeProxyOptions{
-				Mode: tt.mode, Programs: programs, Enter: p.lab.Node.Enter,
-			})
+			k, err := c.LaunchKubeProxyWith(t.Context(), t.TempDir(), o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,6 +62,24 @@ func TestKubeProxy(t *testing.T) {
 			p.test(t, tt.backend)
 		})
 	}
+}
+
+// iptablesPrograms is a folder in which iptables is the given variant.
+func iptablesPrograms(t *testing.T, backend string) string {
+	t.Helper()
+	tool, err := exec.LookPath("/usr/sbin/xtables-" + strings.TrimPrefix(backend, "iptables-") + "-multi")
+	if err != nil {
+		t.Skip("no iptables: apt-get install iptables")
+	}
+	dir := t.TempDir()
+	for _, family := range []string{"iptables", "ip6tables"} {
+		for _, name := range []string{family, family + "-save", family + "-restore"} {
+			if err := os.Symlink(tool, filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dir
 }
 
 // dnsService are the service and its endpoints at the upstream host.
