@@ -97,7 +97,7 @@ func (k *KubeProxy) launch(ctx context.Context, c *Cluster, dir string, o *KubeP
 		k.proxy.Close()
 		return err
 	}
-	if k.process, err = startProcess(ctx, dir, "kube-proxy", []string{"PATH=" + strings.TrimPrefix(o.Programs+":/usr/sbin:/sbin:/usr/bin:/bin", ":")},
+	if k.process, err = startHere(ctx, dir, "kube-proxy", []string{"PATH=" + strings.TrimPrefix(o.Programs+":/usr/sbin:/sbin:/usr/bin:/bin", ":")},
 		c.options.Programs.Kube, "kube-proxy", "--kubeconfig="+kubeconfig, "--proxy-mode="+o.Mode,
 		"--hostname-override="+kubeProxyNode, "--cluster-cidr=10.128.0.0/9", "--healthz-bind-address="+kubeProxyHealth,
 		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -26,6 +27,29 @@ type process struct {
 // startProcess runs argv in dir with variables added to the environment. ctx lends its values only: the program
 // runs until it is stopped, or until this process ends.
 func startProcess(ctx context.Context, dir, name string, env []string, argv ...string) (*process, error) {
+	var p *process
+	started := make(chan error)
+	go func() { // joined by stop and kill
+		// The kernel kills the program when the thread that started it ends, so that thread is kept for it: others
+		// may end with a goroutine that took them into a network namespace.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		var err error
+		p, err = startHere(ctx, dir, name, env, argv...)
+		started <- err
+		if err == nil {
+			<-p.done
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// startHere is startProcess on the calling thread, in whose network namespace the program then is. It ends with that
+// thread.
+func startHere(ctx context.Context, dir, name string, env []string, argv ...string) (*process, error) {
 	p := &process{name: name, log: filepath.Join(dir, name+".log"), done: make(chan struct{})}
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {

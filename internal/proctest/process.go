@@ -5,6 +5,7 @@ package proctest
 import (
 	"context"
 	"os/exec"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -32,13 +33,22 @@ func Start(t *testing.T, name string, cmd *exec.Cmd) *Process {
 	}
 	cmd.SysProcAttr.Setpgid = true
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	if err := cmd.Start(); err != nil {
+	started := make(chan error)
+	go func() { // joined by Kill
+		// The kernel kills the program when the thread that started it ends, so that thread is kept for it: others
+		// may end with a goroutine that took them into a network namespace.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = cmd.Wait()
+			close(p.done)
+		}
+	}()
+	if err := <-started; err != nil {
 		t.Fatalf("starting %s: %v", name, err)
 	}
-	go func() {
-		p.err = cmd.Wait()
-		close(p.done)
-	}()
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("%s wrote to stdout:\n%s\nand to stderr:\n%s", name, p.Stdout.tail(), p.Stderr.tail())
