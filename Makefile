@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint fuzz bench bench-cluster clean
+.PHONY: help build run play test test-kernel lint fuzz bench bench-cluster clean
 
 GO       ?= go
 VERSION  ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -21,8 +21,15 @@ run: build ## build, then answer the example cluster's names on 127.0.0.1:1053
 	@echo 'Ctrl-C stops it.'
 	bin/node-cache agent --config examples/node-cache.yaml
 
+play: build ## root, no Kubernetes: a node with two pods, and a shell in one of them
+	$(GO) build -buildvcs=false -o bin/play ./internal/play
+	bin/play -node-cache bin/node-cache
+
 test: ## install what the tests need, then run every suite
 	hack/test.sh
+
+test-kernel: ## run the kernel's tests in Debian's kernel, which an emulated machine boots
+	hack/test.sh kernel
 
 lint: ## run the linters of .golangci.yml
 	hack/lint.sh

@@ -13,9 +13,10 @@ export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
 
 # Program and the Debian package that brings it. The headers stand for the C library's development files.
 needs="gcc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools git:git ip:iproute2 unshare:util-linux
-nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables"
+nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables:iptables ipset:ipset
+conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio"
 # In this order, one after the other: each keeps both cores of a small machine busy, and many tests use real sockets.
-suites="lint bench-module unit allocs fuzz bench-once scenarios e2e cluster"
+suites="lint bench-module unit allocs fuzz bench-once scenarios e2e node kernel cluster"
 race=-race # empty where there is no C compiler, which the race detector needs
 
 # ---- set-up --------------------------------------------------------------------------------------------------
@@ -61,7 +62,7 @@ set_up() {
 # ---- suites: each prints go test -json events -----------------------------------------------------------------
 
 packages() { # every package but the suites that run by themselves
-  go list ./... | grep -vE '/(test/(e2e|scenario|cluster)|internal/kubetest)(/|$)'
+  go list ./... | grep -vE '/(test/(e2e|scenario|cluster|node|kernel)|internal/(kubetest|nodelab|play))(/|$)'
 }
 
 # check runs one command that is no Go test and reports it as one.
@@ -72,6 +73,13 @@ check() { # check NAME COMMAND...
   printf '{"Action":"run","Package":"check","Test":"%s"}\n' "$name"
   [[ $action == pass ]] || printf '%s\n' "$out"
   printf '{"Action":"%s","Package":"check","Test":"%s"}\n' "$action" "$name"
+}
+
+# cannot says why a suite does not run on this machine, and ends it without a verdict.
+cannot() { # cannot SUITE REASON
+  local test="\"Package\":\"suite\",\"Test\":\"$1\""
+  printf '{"Action":"run",%s}\n{"Action":"output",%s,"Output":"%s\\n"}\n{"Action":"skip",%s}\n' "$test" "$test" "$2" "$test"
+  return 77
 }
 
 suite_lint() {
@@ -106,6 +114,15 @@ suite_scenarios() { go test -json -count=1 -timeout=10m $race ./test/scenario/..
 
 suite_e2e() { go test -json -count=1 -timeout=20m ./test/e2e/...; }
 
+# The node in network namespaces: pods, a real agent and its faults, make play.
+suite_node() {
+  [[ $(id -u) == 0 ]] || { cannot node "network namespaces need root"; return; }
+  go test -json -count=1 -timeout=20m ./test/node/... ./internal/nodelab/... ./internal/play/...
+}
+
+# What talks to the kernel, in Debian's, which an emulated machine boots.
+suite_kernel() { hack/test-kernel.sh; }
+
 # A cold build takes longer than a test should, so it is done ahead and said on the terminal.
 suite_cluster() {
   echo "building kube-apiserver, etcd and CoreDNS: minutes the first time, seconds later" >&3
@@ -123,8 +140,12 @@ run() { # run SUITE
   "suite_$name" 2>"$work/$name.err" | "$work/suite" "$work/$name.tally"
   status=("${PIPESTATUS[@]}")
   read -r passed failed skipped <"$work/$name.tally" || failed=1
-  # A command may fail without a failed test, and a suite that ran nothing has shown nothing.
-  if ((status[0] != 0 && failed == 0)) || ((passed + failed == 0)); then failed=1; fi
+  # A command may fail without a failed test, and a suite that ran nothing has shown nothing, unless it says so: 77.
+  if ((status[0] == 77 && passed + failed == 0)); then
+    verdict='cannot run here'
+  elif ((status[0] != 0 && failed == 0)) || ((passed + failed == 0)); then
+    failed=1
+  fi
   if ((failed > 0)); then
     verdict=FAILED
     cat "$work/$name.err"

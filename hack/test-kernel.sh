@@ -1,0 +1,197 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Boots Debian's kernel, which has what other kernels may lack (dummy links first of all), in an emulated machine and runs
+# the tests there that talk to a kernel, and one scenario with node-cache itself. Prints go test -json events; hack/test.sh
+# makes them a report. No rights are needed, nothing is installed: the kernel is a package that is fetched and unpacked.
+# Exit status: 0 passed, 1 failed, 77 cannot run here (a skip event says why).
+# usage: hack/test-kernel.sh [PACKAGE]...       without one: those listed below
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin LC_ALL=C
+export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
+{ : >&3; } 2>/dev/null || exec 3>&2 # lines that are shown at once
+
+image=linux-image-cloud-amd64 # depends on the package of the newest kernel
+limit=150                     # seconds for the whole machine
+memory=1536                   # MiB; its files live in memory too
+
+# Package, for how many seconds its tests may run, and flags. Everything is ten times slower in there: what shows that the
+# kernel does as it is told runs, what counts or measures does not.
+tests='
+test/kernel  60
+pkg/netif    90 -test.parallel=8
+pkg/nftables 60 -test.run=^(TestGolden|TestLease|TestDrain|TestOwnPackets|TestTwoAgents|TestPlainTables|TestRights)$
+pkg/iptables 90 -test.run=^(TestPlanIsWhatTheKernelPrints|TestSessionsEnd|TestForeignSet|TestMissingRights)$
+'
+if (($# > 0)); then tests=$(printf '%s 120\n' "$@"); fi
+
+# Modules that the kernel may load, each with what it needs; a folder stands for all in it.
+modules='kernel/drivers/net/dummy kernel/drivers/net/veth kernel/net/'
+
+# Programs that tests run, with the libraries they load; those that this machine lacks are left out.
+programs='ip nsenter setpriv nft ipset conntrack xtables-nft-multi xtables-legacy-multi'
+
+skip() { # skip REASON: the one event of a suite that cannot run here
+  local test='"Package":"kernel","Test":"Boot"'
+  printf '{"Action":"run",%s}\n{"Action":"output",%s,"Output":"%s\\n"}\n{"Action":"skip",%s}\n' "$test" "$test" "$1" "$test"
+  exit 77
+}
+
+fail() { # fail TEXT
+  printf '%s\n{"Action":"fail","Package":"kernel"}\n' "$1"
+  exit 1
+}
+
+# fetch prints the path of the kernel's package, which it keeps in the user's cache folder.
+fetch() {
+  local folder=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/node-cache/kernel name version file try
+  mkdir -p "$folder" || return 1
+  for try in lists update; do
+    if [[ $try == update ]]; then # the lists may be old, or this machine may never have had any
+      [[ $(id -u) == 0 ]] && apt-get -q update >"$work/apt.log" 2>&1 || continue
+    fi
+    name=$(apt-cache depends --important "$image" 2>/dev/null | awk '$1 == "Depends:" { print $2; exit }')
+    version=$(apt-cache show --no-all-versions "${name:-none}" 2>/dev/null | awk '$1 == "Version:" { print $2; exit }')
+    [[ -n $version ]] || continue
+    file=$folder/${name}_${version//:/%3a}_amd64.deb
+    [[ -e $file ]] && { echo "$file"; return; }
+    (mkdir -p "$work/deb" && cd "$work/deb" && apt-get -q download "$name") >"$work/apt.log" 2>&1 || continue
+    # Complete files only get the name, also when two of us fetch at the same time.
+    mv "$work"/deb/*.deb "$file" && find "$folder" -name '*.deb' ! -path "$file" -delete && echo "$file" && return
+  done
+  file=$(find "$folder" -name '*.deb' | sort -V | tail -n 1) # what was fetched once will do
+  [[ -n $file ]] && echo "$file"
+}
+
+# choose lists the modules of a folder that are wanted, with all they need, from its modules.dep.
+choose() { # choose FOLDER
+  awk -v wanted="$modules" '
+    { path = $1; sub(/:$/, "", path); $1 = ""; needs[path] = $0 }
+    function take(path,  list, n, i) {
+      if (taken[path]++) return
+      print path
+      n = split(needs[path], list, " ")
+      for (i = 1; i <= n; i++) take(list[i])
+    }
+    END {
+      n = split(wanted, want, /[ \n]+/)
+      for (path in needs) for (i = 1; i <= n; i++) {
+        file = path; sub(/\.ko.*/, "", file)
+        if (file == want[i] || want[i] ~ /\/$/ && index(path, want[i]) == 1) take(path)
+      }
+    }' "$1/modules.dep"
+}
+
+# install_modules puts the chosen modules of the unpacked package into the machine's files.
+install_modules() {
+  local release folder path
+  release=$(basename "$work"/package/lib/modules/* "$work"/package/usr/lib/modules/* | grep '^[0-9]') || return 1
+  folder=$(echo "$work"/package/{,usr/}lib/modules/"$release" | tr ' ' '\n' | while read -r path; do [[ -d $path ]] && echo "$path"; done)
+  find "$folder" -name '*.ko.xz' -print0 | xargs -0 -r -n 50 -P "$(nproc)" xz -d || return 1
+  find "$folder" -name '*.ko.zst' -print0 | xargs -0 -r -n 50 -P "$(nproc)" zstd -q -d --rm || return 1
+  busybox depmod -b "${folder%/lib/modules/*}" "$release" || return 1
+  while read -r path; do
+    mkdir -p "$root/lib/modules/$release/$(dirname "$path")" && cp "$folder/$path" "$root/lib/modules/$release/$path" || return 1
+  done < <(choose "$folder")
+  cp "$folder"/modules.builtin* "$root/lib/modules/$release/"
+  busybox depmod -b "$root" "$release"
+}
+
+# install_libraries copies what programs and libraries load.
+install_libraries() { # install_libraries FILE...
+  local library
+  while read -r library; do
+    mkdir -p "$root$(dirname "$library")" && cp -L "$library" "$root$library"
+  done < <(ldd "$@" 2>/dev/null | grep -o '/[^ ]*[^ :]' | sort -u)
+}
+
+install_program() { # install_program NAME FOLDER
+  local path
+  path=$(command -v "$1") || return
+  cp "$path" "$root/$2/" && install_libraries "$path"
+}
+
+# install_programs copies the programs, and gives those of iptables their names.
+install_programs() {
+  local name path variant plugins=/usr/lib/x86_64-linux-gnu/xtables
+  install_program busybox bin
+  for name in $programs; do install_program "$name" usr/sbin; done
+  [[ ! -d $plugins ]] || install_libraries "$plugins"/*.so
+  for path in $plugins /etc/protocols /etc/services; do
+    if [[ -e $path ]]; then mkdir -p "$root$(dirname "$path")" && cp -r "$path" "$root$path"; fi
+  done
+  for variant in nft legacy; do
+    [[ -e $root/usr/sbin/xtables-$variant-multi ]] || continue
+    for name in ip{,6}tables{,-save,-restore}; do
+      ln -s "xtables-$variant-multi" "$root/usr/sbin/${name/tables/tables-$variant}"
+      ln -sf "xtables-$variant-multi" "$root/usr/sbin/$name" # legacy is the last
+    done
+  done
+  if [[ -e $root/usr/sbin/xtables-nft-multi ]]; then # and nft the usual
+    for name in ip{,6}tables{,-save,-restore}; do ln -sf xtables-nft-multi "$root/usr/sbin/$name"; done
+  fi
+}
+
+# install_tests builds the test binaries, all linked statically, and their list.
+install_tests() {
+  local package seconds flags binary
+  go build -trimpath -ldflags '-s -w' -o "$root/usr/sbin/node-cache" ./cmd/node-cache || return 1
+  while read -r package seconds flags; do
+    [[ -n $package ]] && compgen -G "$package/*_test.go" >/dev/null || continue
+    binary=$(basename "$package").test # as go test names it: a program's name can be seen in the kernel
+    go test -c -trimpath -ldflags '-s -w' -o "$root/tests/$package/$binary" "./$package" || return 1
+    mkdir -p "$root/src/$package"
+    if [[ -d $package/testdata ]]; then cp -r "$package/testdata" "$root/src/$package/"; fi
+    echo "$package $binary $seconds $flags" >>"$root/tests/list"
+  done <<<"$tests"
+  go tool test2json </dev/null >"$work/test2json.out" # built now, not while the machine waits for its reader
+}
+
+# events turns what the machine says into events, and says a line for each test binary.
+events() {
+  awk -v module="$(go list -m)" -v list="$root/tests/list" '
+    function say(text) { print text | "cat >&3" }
+    function give(action, package) { printf "{\"Action\":\"%s\",\"Package\":\"%s/%s\"}\n", action, module, package; fflush() }
+    $1 == "@@kernel" { sub(/^@@/, ""); say(name = $0) }
+    $1 == "@@begin" { fflush(); began[$2] = 1; command = "go tool test2json -t -p " module "/" $2; next }
+    $1 == "@@end" {
+      close(command); command = ""
+      if ($3 != 0) give("fail", $2)
+      say(sprintf("  %-20s %s, %d s", $2, $3 == 0 ? "ok" : "FAILED, exit status " $3, $4))
+      next
+    }
+    command != "" { print | command }
+    END {
+      if (command != "") close(command) # the machine died: this ends the package as failed
+      while ((getline line < list) > 0) { split(line, f, " "); if (!(f[1] in began)) give("fail", f[1]) }
+      close("cat >&3")
+    }'
+}
+
+[[ $(uname -sm) == "Linux x86_64" ]] || skip "the kernel of the package is for x86_64, this is $(uname -sm)"
+for need in qemu-system-x86_64 busybox cpio apt-get apt-cache dpkg-deb go; do
+  command -v $need >/dev/null || skip "no $need"
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+mkdir -p "$root"/{bin,sbin,usr/sbin,usr/bin,lib,proc,sys,dev,tmp,run,etc,root,tests,src}
+package=$(fetch) || skip "apt cannot get $image$(grep -m 1 '^E:' "$work/apt.log" 2>/dev/null | tr -d '"\\' | sed 's/^E/: E/')"
+dpkg-deb -x "$package" "$work/package" || fail "cannot unpack $package"
+install_modules || fail "cannot choose modules of $package"
+install_programs
+cp hack/kernel-init.sh "$root/init" && chmod +x "$root/init"
+CGO_ENABLED=0 install_tests || fail "building what runs in the machine"
+(cd "$root" && find . | cpio --quiet -o -H newc -R 0:0) >"$work/initramfs" || fail "packing the machine's files"
+
+timeout --kill-after=5 "$limit" qemu-system-x86_64 -accel tcg -cpu max -smp 2 -m "$memory" -nodefaults -no-user-config \
+  -display none -no-reboot -kernel "$work"/package/boot/vmlinuz-* -initrd "$work/initramfs" \
+  -append "console=ttyS0 quiet panic=-1 random.trust_cpu=on" \
+  -serial "file:$work/console" -serial stdio </dev/null | tee "$work/said" | events >"$work/events"
+status=("${PIPESTATUS[@]}")
+cat "$work/events"
+if ! grep -q '^@@done' "$work/said"; then
+  tail -n 40 "$work/console"
+  fail "the machine did not come to its end: status ${status[0]} (124 is its limit of $limit s)"
+fi
+! grep -q '"Action":"fail"' "$work/events"

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+)
+
+const (
+	dnsPort     = 53
+	externalTTL = 30 // seconds
+)
+
+// external stands for all DNS beyond the cluster: every name has addresses, but for those below "nothing.", which do not
+// exist. It logs each query, so that one sees what leaves the node.
+type external struct {
+	servers []*dns.Server
+	log     *os.File
+	group   sync.WaitGroup
+}
+
+// serveExternal starts the server on a host.
+func serveExternal(ctx context.Context, h *nodelab.Host, logFile string) (*external, error) {
+	log, err := os.Create(logFile)
+	if err != nil {
+		return nil, fmt.Errorf("making a log: %w", err)
+	}
+	e := &external{log: log}
+	handler := logged(slog.New(slog.NewTextHandler(log, nil)))
+	addr := netip.AddrPortFrom(h.IPv4, dnsPort).String()
+	err = h.Do(func() error {
+		lc := new(net.ListenConfig)
+		udp, err := lc.ListenPacket(ctx, "udp", addr)
+		if err != nil {
+			return err
+		}
+		e.servers = append(e.servers, &dns.Server{PacketConn: udp, Handler: handler})
+		tcp, err := lc.Listen(ctx, "tcp", addr)
+		if err != nil {
+			return errors.Join(err, udp.Close())
+		}
+		e.servers = append(e.servers, &dns.Server{Listener: tcp, Handler: handler})
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("serving the external DNS: %w", err), log.Close())
+	}
+	for _, s := range e.servers {
+		started := make(chan struct{})
+		s.NotifyStartedFunc = func() { close(started) }
+		e.group.Go(func() { _ = s.ActivateAndServe() }) // it ends when it is shut down
+		<-started
+	}
+	return e, nil
+}
+
+// close ends the server.
+func (e *external) close() error {
+	var errs []error
+	for _, s := range e.servers {
+		errs = append(errs, s.Shutdown())
+	}
+	e.group.Wait()
+	return errors.Join(append(errs, e.log.Close())...)
+}
+
+// logged answers queries and logs them.
+func logged(log *slog.Logger) dns.Handler {
+	return dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		if len(q.Question) == 1 {
+			log.Info("query", "name", q.Question[0].Name, "type", dns.TypeToString[q.Question[0].Qtype],
+				"from", w.RemoteAddr().String(), "network", w.RemoteAddr().Network())
+		}
+		_ = w.WriteMsg(answer(q)) // who has gone meanwhile needs no answer
+	})
+}
+
+// answer is what the external DNS says to a query.
+func answer(q *dns.Msg) *dns.Msg {
+	m := new(dns.Msg).SetReply(q)
+	m.Authoritative, m.RecursionAvailable = true, true
+	if len(q.Question) != 1 {
+		return m.SetRcode(q, dns.RcodeFormatError)
+	}
+	asked := q.Question[0]
+	header := dns.RR_Header{Name: asked.Name, Rrtype: asked.Qtype, Class: dns.ClassINET, Ttl: externalTTL}
+	nothing := strings.HasSuffix("."+strings.ToLower(asked.Name), ".nothing.")
+	switch {
+	case nothing:
+		m.SetRcode(q, dns.RcodeNameError)
+	case asked.Qtype == dns.TypeA:
+		m.Answer = []dns.RR{&dns.A{Hdr: header, A: net.IPv4(192, 0, 2, sum(asked.Name))}}
+	case asked.Qtype == dns.TypeAAAA:
+		ip := net.ParseIP("2001:db8::")
+		ip[15] = sum(asked.Name)
+		m.Answer = []dns.RR{&dns.AAAA{Hdr: header, AAAA: ip}}
+	case asked.Qtype == dns.TypeTXT:
+		m.Answer = []dns.RR{&dns.TXT{Hdr: header, Txt: []string{"from the external DNS"}}}
+	}
+	if len(m.Answer) == 0 {
+		m.Ns = []dns.RR{&dns.SOA{
+			Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: externalTTL},
+			Ns:  "external.", Mbox: "nobody.external.", Serial: 1, Refresh: 3600, Retry: 600, Expire: 86400, Minttl: externalTTL,
+		}}
+	}
+	return m
+}
+
+// sum makes a number of a name, the same for each spelling.
+func sum(name string) byte {
+	s := byte(0)
+	for _, c := range []byte(strings.ToLower(name)) {
+		s = s*31 + c
+	}
+	return s
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+const (
+	limit    = 30 * time.Second // for anything: an emulated machine is slow
+	linkName = "nodelocaldns"
+	byAgent  = "agent"   // who answers when the agent has asked its upstream
+	byOthers = "central" // who answers when the rules have sent the query elsewhere
+)
+
+func addresses() []netip.Addr {
+	return []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 20, 10}), netip.MustParseAddr("fd00:169:254::10")}
+}
+
+// node is a lab with a server that the agent asks and one that is its fallback.
+type node struct {
+	*nodelab.Lab
+	program, config string
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{Lab: nodelab.ForTest(t, nodelab.Options{})}
+	var err error
+	if n.program, err = exec.LookPath("node-cache"); err != nil {
+		t.Skip("no node-cache in the path: hack/test-kernel.sh brings one")
+	}
+	err = n.Upstream.Do(func() error {
+		probe := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "probe"}}
+		return errors.Join(netlink.LinkAdd(probe), netlink.LinkDel(probe))
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip("this kernel has no dummy links")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.serve(t, n.Upstream.IPv4, byAgent)
+	n.serve(t, nodelab.ServiceIPv4(), byOthers)
+	n.serve(t, nodelab.ServiceIPv6(), byOthers)
+	n.config = filepath.Join(t.TempDir(), "node-cache.yaml")
+	text := fmt.Appendf(nil, `
+listen: {addresses: [%q, %q], port: 53}
+interface: {manage: true, kind: auto}
+intercept: {manage: true, fallback: [%q, %q]}
+cluster: {resolver: none}
+forward: [{zone: ".", to: [%q]}]
+admin: {address: "127.0.0.1:9253"}
+`, addresses()[0], addresses()[1], nodelab.ServiceIPv4(), nodelab.ServiceIPv6(), n.Upstream.IPv4)
+	if err := os.WriteFile(n.config, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (n *node) serve(t *testing.T, at netip.Addr, name string) {
+	t.Helper()
+	s, err := nodelab.Serve(n.Upstream, netip.AddrPortFrom(at, 53), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+}
+
+// start starts the agent and waits until it holds both leases.
+func (n *node) start(t *testing.T) *proctest.Process {
+	t.Helper()
+	agent := proctest.Start(t, "agent", n.Node.Command(context.Background(), n.program, "agent", "--config", n.config))
+	took := poll(t, "the leases are held", func() error { return n.leased(t) })
+	t.Attr("start-to-lease", took.Round(time.Millisecond).String())
+	n.await(t, byAgent)
+	return agent
+}
+
+// leased asks the agent whether it holds both leases: at its own address it answers without them too.
+func (n *node) leased(t *testing.T) error {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DialContext: n.Node.Dial, DisableKeepAlives: true}, Timeout: time.Second}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1:9253/status", http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	var status struct {
+		Node struct {
+			Intercept struct{ Leases []struct{ Held bool } }
+		}
+	}
+	if err := json.NewDecoder(response.Body).Decode(&status); err != nil {
+		return err
+	}
+	for _, l := range status.Node.Intercept.Leases {
+		if !l.Held {
+			return errors.New("a lease is not held")
+		}
+	}
+	if len(status.Node.Intercept.Leases) != 2 {
+		return errors.New("there are not two leases")
+	}
+	return nil
+}
+
+// await waits until who answers a pod and the node itself everywhere, and says how long that took.
+func (n *node) await(t *testing.T, who string) time.Duration {
+	t.Helper()
+	return poll(t, who+" answers", func() error {
+		for _, from := range []*nodelab.Host{n.Pods[0], n.Node} {
+			for _, addr := range addresses() {
+				for _, network := range []string{"udp", "tcp"} {
+					got, err := nodelab.Ask(from, netip.AddrPortFrom(addr, 53), network)
+					if err != nil || got != who {
+						return fmt.Errorf("%s asked %s over %s, answered by %q: %w", from.Name, addr, network, got, err)
+					}
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// poll waits until good returns no error, and says how long that took.
+func poll(t *testing.T, what string, good func() error) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for {
+		err := good()
+		took := time.Since(start)
+		if err == nil {
+			return took
+		}
+		if took > limit {
+			t.Fatalf("after %s not: %s: %v", took.Round(time.Millisecond), what, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// link looks at the agent's link and its addresses.
+func (n *node) link() (kind string, held []netip.Addr, err error) {
+	err = n.Node.Do(func() error {
+		link, err := netlink.LinkByName(linkName)
+		if err != nil {
+			return err
+		}
+		kind = link.Type()
+		list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		for _, a := range list {
+			addr, _ := netip.AddrFromSlice(a.IP)
+			if addr = addr.Unmap(); slices.Contains(addresses(), addr) {
+				held = append(held, addr)
+			}
+		}
+		return err
+	})
+	return kind, held, err
+}
+
+// healed waits until the link is there with both addresses.
+func (n *node) healed(t *testing.T) time.Duration {
+	t.Helper()
+	return poll(t, "the link holds both addresses", func() error {
+		_, held, err := n.link()
+		if err == nil && len(held) != len(addresses()) {
+			err = fmt.Errorf("it holds %v", held)
+		}
+		return err
+	})
+}
+
+// remove takes something of the agent's away, and wants it back.
+func (n *node) remove(t *testing.T, what string, do func(netlink.Link) error) {
+	t.Helper()
+	err := n.Node.Do(func() error {
+		link, err := netlink.LinkByName(linkName)
+		if err != nil {
+			return err
+		}
+		return do(link)
+	})
+	if err != nil {
+		t.Fatalf("removing the %s: %v", what, err)
+	}
+	took := n.healed(t)
+	t.Attr("removed-"+what+"-back-after", took.Round(100*time.Microsecond).String())
+	// 200 ms are promised, and an emulated machine may take its time. But the agent looks by itself every 10 s only:
+	// sooner means that it was told.
+	if took > 2*time.Second {
+		t.Errorf("the %s was back after %s", what, took)
+	}
+}
+
+// picture is all that a node shows of its links, addresses and rules.
+func (n *node) picture(t *testing.T) string {
+	t.Helper()
+	text := ""
+	for _, command := range [][]string{{"ip", "addr"}, {"ip", "rule"}, {"ip", "route", "show", "table", "all"}, {"nft", "list", "ruleset"}} {
+		out, err := n.Node.Output(t.Context(), command[0], command[1:]...)
+		if errors.Is(err, exec.ErrNotFound) {
+			t.Skipf("no program %s", command[0])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += out
+	}
+	return text
+}
+
+// TestDummy is a day of an agent: it takes a dummy link, loses what it put there and puts it back, is killed, and is
+// cleaned up after.
+func TestDummy(t *testing.T) {
+	n := newNode(t)
+	before := n.picture(t)
+	agent := n.start(t)
+
+	kind, held, err := n.link()
+	if err != nil || kind != "dummy" || len(held) != 2 {
+		t.Fatalf("the link is a %q with %v, %v; want a dummy with both addresses", kind, held, err)
+	}
+	for _, addr := range addresses() {
+		if flows, err := nodelab.ConntrackOf(n.Node, netip.AddrPortFrom(addr, 53)); err != nil || len(flows) > 0 {
+			t.Errorf("connections to %s are tracked: %v, %v", addr, flows, err)
+		}
+	}
+
+	n.remove(t, "address", func(link netlink.Link) error {
+		return netlink.AddrDel(link, &netlink.Addr{IPNet: netlink.NewIPNet(addresses()[0].AsSlice())})
+	})
+	n.remove(t, "link", netlink.LinkDel)
+	n.await(t, byAgent)
+
+	agent.Kill()
+	t.Attr("killed-fallback-answers-after", n.await(t, byOthers).Round(time.Millisecond).String())
+
+	if out, err := n.Node.Output(t.Context(), n.program, "cleanup", "--config", n.config); err != nil {
+		t.Fatal(err)
+	} else {
+		t.Logf("cleanup: %s", out)
+	}
+	if diff := cmp.Diff(before, n.picture(t)); diff != "" {
+		t.Errorf("cleanup left a difference (-before +after):\n%s", diff)
+	}
+}
