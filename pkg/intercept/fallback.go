@@ -3,6 +3,8 @@
 package intercept
 
 import (
+	"cmp"
+	"hash/maphash"
 	"net/netip"
 	"slices"
 	"sync"
@@ -11,14 +13,18 @@ import (
 )
 
 // fallbackMax is how many endpoints of a family are used. Queries are spread over
-// them, and with iptables each is a rule that packets may have to pass.
-const fallbackMax = 32
+// them, and with iptables each is a rule that packets may have to pass. Which of more
+// they are is each Keeper's own choice, so that all are some node's.
+const fallbackMax = 16
 
 // A fallback is the list of endpoints that queries go to while a lease is not held.
 type fallback struct {
-	mu      sync.Mutex // guards list, omitted
+	seed maphash.Seed // of the choice
+
+	mu      sync.Mutex // guards what follows
 	list    []netip.AddrPort
 	omitted int
+	nowhere bool // there is to be none: what the kernel has is not wanted either
 }
 
 // SetFallback tells where queries go while a lease is not held. An empty list, or one
@@ -32,15 +38,35 @@ func (k *Keeper) SetFallback(endpoints []netip.AddrPort) {
 	}
 }
 
+// ClearFallback tells that queries are to go nowhere while a lease is not held. What an
+// earlier agent left in the kernel goes, too. SetFallback ends that. It does not wait
+// for the kernel.
+func (k *Keeper) ClearFallback() {
+	if k.fallback.clear() {
+		k.wantLook()
+	}
+}
+
+// clear says whether anything changed.
+func (f *fallback) clear() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.nowhere {
+		return false
+	}
+	f.list, f.omitted, f.nowhere = nil, 0, true
+	return true
+}
+
 // set says whether anything changed.
 func (f *fallback) set(endpoints []netip.AddrPort, own []netip.Addr) bool {
-	list, omitted := clean(endpoints, own)
+	list, omitted := clean(endpoints, own, f.seed)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(list) == 0 {
 		return false
 	}
-	f.omitted = omitted
+	f.omitted, f.nowhere = omitted, false
 	if slices.Equal(list, f.list) {
 		return false
 	}
@@ -56,8 +82,8 @@ func (f *fallback) adopt(state rules.State, r *rules.Rules) []netip.AddrPort {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.list) == 0 {
-		f.list, f.omitted = clean(state.Fallback, r.Addresses)
+	if len(f.list) == 0 && !f.nowhere {
+		f.list, f.omitted = clean(state.Fallback, r.Addresses, f.seed)
 	}
 	return slices.Clone(f.list)
 }
@@ -69,12 +95,14 @@ func (f *fallback) look() (list []netip.AddrPort, omitted int) {
 }
 
 // clean returns the endpoints that rules can have: sorted, so that another order is
-// no change, each once, none the agent itself, and not too many of a family.
-func clean(endpoints []netip.AddrPort, own []netip.Addr) (list []netip.AddrPort, omitted int) {
+// no change, each once, none the agent itself, and not too many of a family: the same
+// ones for the same seed.
+func clean(endpoints []netip.AddrPort, own []netip.Addr, seed maphash.Seed) (list []netip.AddrPort, omitted int) {
 	for _, e := range endpoints {
 		list = append(list, netip.AddrPortFrom(e.Addr().Unmap(), e.Port()))
 	}
-	slices.SortFunc(list, netip.AddrPort.Compare)
+	rank := func(e netip.AddrPort) uint64 { return maphash.Comparable(seed, e) }
+	slices.SortFunc(list, func(a, b netip.AddrPort) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), a.Compare(b)) })
 	list = slices.Compact(list)
 	before, of4, of6 := len(list), 0, 0
 	list = slices.DeleteFunc(list, func(e netip.AddrPort) bool {
@@ -89,5 +117,6 @@ func clean(endpoints []netip.AddrPort, own []netip.Addr) (list []netip.AddrPort,
 		of6++
 		return of6 > fallbackMax
 	})
+	slices.SortFunc(list, netip.AddrPort.Compare)
 	return list, before - len(list)
 }

@@ -53,11 +53,6 @@ func TestSetFallback(t *testing.T) {
 			set: []netip.AddrPort{netip.AddrPortFrom(addr4, 53), netip.AddrPortFrom(addr6, 5353), at("10.1.1.1:53")},
 		},
 		{
-			name: "not too many of a family", omitted: 2 * (100 - 32),
-			set:  append(endpoints(true, 100), endpoints(false, 100)...),
-			want: append(endpoints(false, 32), endpoints(true, 32)...),
-		},
-		{
 			name: "no odd ones", omitted: 4, want: []netip.AddrPort{at("10.1.1.1:53")},
 			set: []netip.AddrPort{{}, at("224.0.0.1:53"), at("[fe80::1%eth0]:53"), at("10.0.0.1:0"), at("10.1.1.1:53")},
 		},
@@ -95,6 +90,38 @@ func TestSetFallback(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestTooManyEndpoints has each agent choose some, and stay with them.
+func TestTooManyEndpoints(t *testing.T) {
+	t.Parallel()
+	const most, all = 16, 100
+	chosen := map[netip.AddrPort]bool{}
+	for range 10 {
+		play(t, nil, func(s *scene) {
+			t := s.t
+			s.untilHeld()
+			many := append(endpoints(true, all), endpoints(false, all)...)
+			s.SetFallback(many)
+			s.until("chosen", func() bool { return len(s.kernel.Rules().Fallback) == 2*most })
+			first := s.kernel.Rules().Fallback
+			if !slices.IsSortedFunc(first, netip.AddrPort.Compare) || !first[most-1].Addr().Is4() || !first[most].Addr().Is6() {
+				t.Errorf("the choice is %v, want %d of each family in order", first, most)
+			}
+			slices.Reverse(many)
+			s.SetFallback(many)
+			s.stays("as it was", time.Second, func() bool { return slices.Equal(s.kernel.Rules().Fallback, first) })
+			if n := s.Stats().FallbackOmitted; n != 2*(all-most) {
+				t.Errorf("%d are omitted, want %d", n, 2*(all-most))
+			}
+			for _, e := range first {
+				chosen[e] = true
+			}
+		})
+	}
+	if len(chosen) <= 2*most {
+		t.Errorf("ten agents chose the same %d endpoints", len(chosen))
 	}
 }
 
@@ -165,6 +192,24 @@ func TestFallbackOfAFormerAgent(t *testing.T) {
 		}
 		s.SetFallback(endpoints(true, 1))
 		s.until("changed", func() bool { return slices.Equal(s.kernel.Rules().Fallback, endpoints(true, 1)) })
+	})
+}
+
+// TestClearFallback leads queries nowhere, whatever a former agent did.
+func TestClearFallback(t *testing.T) {
+	t.Parallel()
+	prepare := func(cfg *intercept.Config, s *scene) {
+		s.kernel.Seize(nodeRules("former"))
+		cfg.Rules.Fallback = nil
+	}
+	play(t, prepare, func(s *scene) {
+		s.ClearFallback()
+		s.untilHeld()
+		s.stays("without a fallback", 5*time.Second, func() bool { return len(s.kernel.Rules().Fallback) == 0 })
+		s.SetFallback(endpoints(true, 1))
+		s.until("changed", func() bool { return slices.Equal(s.kernel.Rules().Fallback, endpoints(true, 1)) })
+		s.ClearFallback()
+		s.until("cleared", func() bool { return len(s.kernel.Rules().Fallback) == 0 })
 	})
 }
 

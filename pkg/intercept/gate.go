@@ -48,20 +48,17 @@ func (g *gate) isClosed() bool {
 	}
 }
 
-// empty waits until nobody is inside the closed gate, and says whether it had to.
-func (g *gate) empty(ctx context.Context) (waited bool, err error) {
+// occupied says whether somebody is inside the closed gate still.
+func (g *gate) occupied() bool { return len(g.inside) > 0 }
+
+// empty waits until nobody is inside the closed gate.
+func (g *gate) empty(ctx context.Context) error {
 	select {
 	case g.inside <- struct{}{}:
 		g.leave()
-		return false, nil
-	default:
-	}
-	select {
-	case g.inside <- struct{}{}:
-		g.leave()
-		return true, nil
+		return nil
 	case <-ctx.Done():
-		return true, ctx.Err()
+		return ctx.Err()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -35,7 +36,7 @@ type Config struct {
 	Probe func(ctx context.Context, addr netip.Addr) error
 
 	// Busy is the longest time that a reader of the agent's has been at one batch of
-	// queries by now. Above twice Renew the lease is not renewed, whatever a probe
+	// queries by now. Above half of Renew the lease is not renewed, whatever a probe
 	// said: other readers may have answered it. Nil: not asked.
 	Busy func() time.Duration
 
@@ -91,12 +92,16 @@ type Keeper struct {
 	owned    bool     // an Apply went well; the rules loop's own
 	fallback fallback
 	note     note
+
+	written     int       // times that rules were, since writtenFrom; the rules loop's own
+	writtenFrom time.Time // and so is this
 }
 
 // New checks cfg. It starts nothing and touches no kernel.
 func New(cfg Config) (*Keeper, error) {
 	cfg.fill()
-	known, omitted := clean(cfg.Rules.Fallback, cfg.Rules.Addresses) // may come from the cluster: no reason to fail
+	seed := maphash.MakeSeed()
+	known, omitted := clean(cfg.Rules.Fallback, cfg.Rules.Addresses, seed) // may come from the cluster: no reason to fail
 	cfg.Rules.Fallback = known
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -109,6 +114,7 @@ func New(cfg Config) (*Keeper, error) {
 		look:    make(chan struct{}, 1),
 		started: make(chan struct{}),
 	}
+	k.fallback.seed = seed
 	if cfg.Rules.Mode == rules.LinkLocal {
 		k.fallback.list, k.fallback.omitted = known, omitted
 	}
@@ -150,21 +156,20 @@ func (k *Keeper) Start() { k.start.Do(func() { close(k.started) }) }
 // needs Run nor waits for an Apply. A Keeper that stood down has nothing to release.
 func (k *Keeper) Release(ctx context.Context, drain time.Duration) error {
 	keys := make([]netip.Addr, len(k.leases))
+	again := false // a renewal is in the kernel while its lease ends, and may come last
 	for i, l := range k.leases {
 		l.end(k.cfg.Now())
+		again = again || l.gate.occupied()
 		keys[i] = l.Key
 	}
 	if k.note.stoodDown() {
 		return nil
 	}
 	first := k.release(ctx, keys, drain)
-	again := false // a renewal was in the kernel when its lease ended, and may have come last
 	for _, l := range k.leases {
-		waited, err := l.gate.empty(ctx)
-		if err != nil {
+		if err := l.gate.empty(ctx); err != nil {
 			return fmt.Errorf("waiting for a renewal of %s that is under way: %w", l.Key, err)
 		}
-		again = again || waited
 	}
 	if again {
 		return k.release(ctx, keys, drain)
@@ -188,11 +193,11 @@ func (k *Keeper) Remove(ctx context.Context) error {
 	for _, l := range k.leases {
 		l.end(k.cfg.Now())
 	}
-	if _, err := k.rules.empty(ctx); err != nil {
+	if err := k.rules.empty(ctx); err != nil {
 		return fmt.Errorf("waiting for the rules that are being written: %w", err)
 	}
 	for _, l := range k.leases {
-		if _, err := l.gate.empty(ctx); err != nil {
+		if err := l.gate.empty(ctx); err != nil {
 			return fmt.Errorf("waiting for a renewal of %s that is under way: %w", l.Key, err)
 		}
 	}

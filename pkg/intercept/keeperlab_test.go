@@ -25,7 +25,7 @@ func TestKeeperInAKernel(t *testing.T) {
 		open  func() (intercept.Backend, error)
 		flush [][]string
 	}{
-		{"nftables", func() (intercept.Backend, error) { return nftables.New(nftables.Config{Now: time.Now}) }, [][]string{{"nft", "flush", "ruleset"}}},
+		{"nftables", func() (intercept.Backend, error) { return nftables.New(nftables.Config{}) }, [][]string{{"nft", "flush", "ruleset"}}},
 		{"iptables-nft", openIptables(iptables.Nft), flushIptables("-nft")},
 		{"iptables-legacy", openIptables(iptables.Legacy), flushIptables("-legacy")},
 	} {

@@ -22,7 +22,7 @@ import (
 )
 
 func TestNftables(t *testing.T) {
-	testKernel(t, func() (intercept.Backend, error) { return nftables.New(nftables.Config{Now: time.Now}) },
+	testKernel(t, func() (intercept.Backend, error) { return nftables.New(nftables.Config{}) },
 		[][]string{{"nft", "flush", "ruleset"}})
 }
 

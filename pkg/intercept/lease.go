@@ -83,7 +83,7 @@ func (k *Keeper) round(ctx context.Context, l *lease) (Cause, error) {
 		return NoProof, context.Canceled
 	}
 	defer l.gate.leave()
-	if busy := k.cfg.Busy(); busy > 2*k.cfg.Renew {
+	if busy := k.cfg.Busy(); busy > k.cfg.Renew/2 {
 		return Wedged, fmt.Errorf("a reader has been at one batch of queries for %s", busy)
 	}
 	// The lease runs from when the proof was asked for. What the way to here took is
@@ -121,14 +121,17 @@ func (k *Keeper) noteRound(ctx context.Context, l *lease, cause Cause, err error
 	} else {
 		k.count.renewalFailures[cause].Add(1)
 	}
+	if cause == Kernel && err != nil && k.count.applies.Load() == 0 && !l.wasHeld() {
+		return // there are no rules yet: if that is a problem the rules loop tells it
+	}
 	taken, lapsed, news := l.note(k.cfg.Now(), cause, err)
 	switch {
 	case taken:
 		k.log.InfoContext(ctx, "lease taken", "address", l.Key, "backend", k.cfg.Backend.String())
 	case lapsed:
-		k.log.WarnContext(ctx, "lease lapsed", "address", l.Key, "cause", cause, "error", err)
+		k.log.WarnContext(ctx, "lease lapsed", "address", l.Key, "cause", cause.String(), "error", err)
 	case news:
-		k.log.WarnContext(ctx, "lease not taken", "address", l.Key, "cause", cause, "error", err)
+		k.log.WarnContext(ctx, "lease not taken", "address", l.Key, "cause", cause.String(), "error", err)
 	}
 }
 
@@ -150,6 +153,13 @@ func (l *lease) note(now time.Time, cause Cause, err error) (taken, lapsed, news
 		news = true
 	}
 	return taken, lapsed, news
+}
+
+// wasHeld tells whether the lease is held by what was told last.
+func (l *lease) wasHeld() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held
 }
 
 // look returns the state of the lease: held or not, for how long not, and why.

@@ -41,6 +41,20 @@ func TestLeaseIsTakenAfterStart(t *testing.T) {
 	})
 }
 
+// TestNoWarningBeforeTheFirstRules: a backend takes no lease before its first Apply.
+func TestNoWarningBeforeTheFirstRules(t *testing.T) {
+	t.Parallel()
+	prepare := func(_ *intercept.Config, s *scene) {
+		s.kernel.Fail(intercept.CallApply, 1, errLocked)
+	}
+	play(t, prepare, func(s *scene) {
+		s.untilHeld()
+		if n := s.log.count("lease not taken"); n != 0 {
+			s.t.Errorf("warned %d times of a lease at a start that went well:\n%s", n, s.log)
+		}
+	})
+}
+
 // TestFullLoad loses half of all tries, as a machine does that has more to do than it can.
 func TestFullLoad(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -18,6 +19,7 @@ const (
 	pauseFirst = 100 * time.Millisecond // after a failure; doubled with each
 	pauseLast  = 5 * time.Second
 	passLimit  = time.Minute // of State and Apply together; a backend's own limits are far shorter
+	writesTold = 20          // of one minute; more are not logged
 	maxFormers = 8           // more agents than that were not here within one start
 )
 
@@ -54,12 +56,16 @@ func (k *Keeper) reconcile(ctx context.Context) {
 func (k *Keeper) watch(ctx context.Context) {
 	var p pause
 	for ctx.Err() == nil {
+		begun := k.cfg.Now()
 		err := k.guard(ctx, "watching the rules", func() error { return k.cfg.Backend.Watch(ctx, k.wantLook) })
 		if ctx.Err() != nil {
 			return
 		}
 		k.count.watchFailures.Add(1)
 		k.log.DebugContext(ctx, "watching of the rules ended", "error", err)
+		if k.cfg.Now().Sub(begun) > pauseLast { // it went well for a while
+			p = pause{}
+		}
 		sleep(ctx, p.next())
 		k.wantLook() // for what happened meanwhile
 	}
@@ -106,12 +112,29 @@ func (k *Keeper) pass(ctx context.Context) error {
 	k.count.applies.Add(1)
 	if changed {
 		k.count.changes.Add(1)
-		k.log.InfoContext(ctx, "interception rules written", "backend", k.cfg.Backend.String(), "fallback", want.Fallback)
+		k.tellWritten(ctx, want.Fallback)
 		for _, l := range k.leases { // what holds them may be new, and empty
 			l.wantRound()
 		}
 	}
 	return nil
+}
+
+// tellWritten logs that rules were written. Who undoes them all the time has them written
+// ten times a second: that is told, and then no more for the rest of a minute.
+func (k *Keeper) tellWritten(ctx context.Context, fallback []netip.AddrPort) {
+	now := k.cfg.Now()
+	if k.written == 0 || now.Sub(k.writtenFrom) >= lookEvery {
+		k.written, k.writtenFrom = 0, now
+	}
+	k.written++
+	switch {
+	case k.written < writesTold:
+		k.log.InfoContext(ctx, "interception rules written", "backend", k.cfg.Backend.String(), "fallback", fallback)
+	case k.written == writesTold:
+		k.log.WarnContext(ctx, "interception rules written again and again, something on the node may undo them",
+			"backend", k.cfg.Backend.String(), "changes", k.count.changes.Load())
+	}
 }
 
 // lost says whether the rules are those of an agent that came later. Who was here

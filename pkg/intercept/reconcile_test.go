@@ -49,6 +49,33 @@ func TestFlushThatNobodyTells(t *testing.T) {
 	})
 }
 
+// TestFightOverTheRulesIsNoFloodOfLines has them flushed all the time.
+func TestFightOverTheRulesIsNoFloodOfLines(t *testing.T) {
+	t.Parallel()
+	play(t, nil, func(s *scene) {
+		t := s.t
+		s.untilHeld()
+		time.Sleep(2 * time.Minute)
+		for range 600 {
+			s.kernel.Flush()
+			time.Sleep(50 * time.Millisecond)
+		}
+		if n := s.log.count("rules written"); n < 20 || n > 41 {
+			t.Errorf("%d lines about rules in half a minute of flushes, want 20 in a minute at most", n)
+		}
+		if n := s.log.count("again and again"); n < 1 || n > 2 {
+			t.Errorf("told %d times that somebody undoes the rules, want once in a minute", n)
+		}
+		time.Sleep(time.Minute)
+		before := s.log.count("msg=\"interception rules written\"")
+		s.kernel.Flush()
+		s.untilHeld()
+		if n := s.log.count("msg=\"interception rules written\"") - before; n != 1 {
+			t.Errorf("%d lines about one flush a minute later, want one", n)
+		}
+	})
+}
+
 func TestQuietNode(t *testing.T) {
 	t.Parallel()
 	play(t, nil, func(s *scene) {

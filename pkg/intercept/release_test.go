@@ -126,6 +126,46 @@ func TestReleaseWithRenewalsInFlight(t *testing.T) {
 	})
 }
 
+// A lateRenewal lets the renewals that hang be carried out when a release has just
+// been, before its caller hears of it.
+type lateRenewal struct {
+	intercept.Backend
+	then func()
+}
+
+func (b *lateRenewal) Release(ctx context.Context, keys []netip.Addr, drain time.Duration) error {
+	err := b.Backend.Release(ctx, keys, drain)
+	if then := b.then; then != nil {
+		b.then = nil
+		then()
+		synctest.Wait()
+	}
+	return err
+}
+
+// TestReleaseOvertaken has renewals come last in the kernel, and end before Release
+// could see that they were under way.
+func TestReleaseOvertaken(t *testing.T) {
+	t.Parallel()
+	backend := &lateRenewal{}
+	prepare := func(cfg *intercept.Config, _ *scene) {
+		backend.Backend = cfg.Backend
+		cfg.Backend = backend
+	}
+	play(t, prepare, func(s *scene) {
+		s.untilHeld()
+		backend.then = s.kernel.Block(intercept.CallRenew)
+		time.Sleep(2 * renew)
+		if err := s.Release(s.t.Context(), 0); err != nil {
+			s.t.Fatal(err)
+		}
+		if _, none := s.held(); !none {
+			s.t.Error("Release returned while a lease was held")
+		}
+		released(s.t, s)
+	})
+}
+
 // TestReleaseThatMayNotWait gives up on what hangs, and the lease ends by itself.
 func TestReleaseThatMayNotWait(t *testing.T) {
 	t.Parallel()
