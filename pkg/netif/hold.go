@@ -33,10 +33,11 @@ func (p *pass) hold() error {
 			p.held = append(p.held, a)
 		}
 	}
-	if len(missing) > 0 {
+	err = p.prune(have)
+	if len(missing) > 0 { // which says more
 		return &MissingError{Missing: missing, Held: len(p.held)}
 	}
-	return p.prune(have)
+	return err
 }
 
 func (p *pass) add(a netip.Addr) error {
@@ -97,7 +98,7 @@ func (p *pass) prune(have []address) error {
 }
 
 // sweep takes away what agents left where the addresses are not any more: of another
-// kind, the former one.
+// kind or name, the former one.
 func (p *pass) sweep() error {
 	all := func(string) bool { return true }
 	none := func(address) bool { return false }
@@ -107,6 +108,11 @@ func (p *pass) sweep() error {
 		removed, err = clean(p.k, p.config.Name, all, none)
 	} else {
 		removed, err = clean(p.k, "", nil, func(address) bool { return true })
+	}
+	if err == nil {
+		var renamed []string
+		renamed, err = cleanRenamed(p.k, p.config.Name, p.config.Addresses)
+		removed = append(removed, renamed...)
 	}
 	for _, r := range removed {
 		p.did("took %s away", r)
@@ -146,6 +152,40 @@ func clean(k kernel, name string, ours func(owner string) bool, drop func(addres
 	return removed, nil
 }
 
+// cleanRenamed removes the links of agents that have one of addrs (nil: any address that
+// an agent put there) and are not called name: the configuration was another one then.
+func cleanRenamed(k kernel, name string, addrs []netip.Addr) (removed []string, err error) {
+	list, err := k.addresses(0)
+	if err != nil {
+		return nil, fmt.Errorf("reading the addresses of all links: %w", err)
+	}
+	for _, a := range list {
+		if a.index == loIndex || !marked(a.mark) || addrs != nil && !slices.Contains(addrs, a.prefix.Addr()) {
+			continue
+		}
+		was, at, err := cleanUnless(k, a.index, name)
+		if err != nil {
+			return removed, fmt.Errorf("looking at who has %s: %w", a.prefix, err)
+		}
+		if was {
+			removed = append(removed, "link "+at)
+		}
+	}
+	return removed, nil
+}
+
+// cleanUnless removes the link with that index if it is an agent's and not called keep.
+func cleanUnless(k kernel, index int, keep string) (removed bool, name string, err error) {
+	name, err = k.name(index)
+	if errors.Is(err, errVanished) || err == nil && name == keep { // it went with another address of it
+		return false, name, nil
+	}
+	if err == nil {
+		removed, err = cleanLink(k, name, func(string) bool { return true })
+	}
+	return removed, name, err
+}
+
 func cleanLink(k kernel, name string, ours func(owner string) bool) (removed bool, err error) {
 	dev, err := k.link(name)
 	if errors.Is(err, errNone) {
@@ -168,8 +208,9 @@ func cleanLink(k kernel, name string, ours func(owner string) bool) (removed boo
 }
 
 // Cleanup removes what any agent left, dead or alive: the link called name if an agent
-// made or adopted it, and of addrs those that an agent put on lo (nil: all that one
-// did). What others made stays, and that is no error. It says what it removed.
+// made or adopted it, links of other names that agents put addresses on, and of addrs
+// those that an agent put on lo (nil: all that one did). What others made stays, and
+// that is no error. It says what it removed.
 func Cleanup(_ context.Context, name string, addrs []netip.Addr) (removed []string, err error) {
 	k, err := openKernel()
 	if err != nil {
@@ -180,6 +221,11 @@ func Cleanup(_ context.Context, name string, addrs []netip.Addr) (removed []stri
 }
 
 func cleanup(k kernel, name string, addrs []netip.Addr) (removed []string, err error) {
-	return clean(k, name, func(string) bool { return true },
+	removed, err = clean(k, name, func(string) bool { return true },
 		func(a address) bool { return addrs == nil || slices.Contains(addrs, a.prefix.Addr()) })
+	if err != nil {
+		return removed, err
+	}
+	renamed, err := cleanRenamed(k, name, nil)
+	return append(removed, renamed...), err
 }

@@ -13,7 +13,7 @@ type kernel interface {
 	// link returns the link of that name or alternative name, errNone if there is none.
 	link(name string) (device, error)
 
-	// name returns the name of the link with that index.
+	// name returns the name of the link with that index, errVanished if there is none.
 	name(index int) (string, error)
 
 	// ports says how many links are ports of the one with that index.

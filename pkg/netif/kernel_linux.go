@@ -71,6 +71,9 @@ func (k *netlinkKernel) link(name string) (device, error) {
 
 func (k *netlinkKernel) name(index int) (string, error) {
 	link, err := k.links.LinkByIndex(index)
+	if _, none := errors.AsType[netlink.LinkNotFoundError](err); none {
+		return "", errVanished
+	}
 	if err != nil {
 		return "", translate(err)
 	}

@@ -191,6 +191,14 @@ func TestForeignLinksAreLeftAlone(t *testing.T) {
 			},
 		},
 		{
+			name: "somebody's address", want: "it has the address 10.9.9.1/24",
+			make: func(g *ground) error {
+				t := g.t
+				must(t, g.createOther(linkName, g.kind.String()))
+				return g.addPrefix(g.device(t, linkName).index, netip.MustParsePrefix("10.9.9.1/24"), 0, false)
+			},
+		},
+		{
 			name: "bridge with ports", want: "it is a bridge with 1 ports",
 			make: func(g *ground) error {
 				t := g.t
@@ -306,6 +314,20 @@ func TestCleanupAfterADeadAgent(t *testing.T) {
 	})
 }
 
+func TestCleanupByAnotherName(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(g *ground) {
+		t := g.t
+		before := g.snapshot(t)
+		g.setup(t, g.config("dead"))
+		removed, err := cleanup(g.node, "other", nil)
+		if d := diff([]string{"link nodelocaldns"}, removed); d != "" || err != nil {
+			t.Errorf("cleanup: %v, removed (-want +got):\n%s", err, d)
+		}
+		g.unchanged(t, "all of it", before)
+	})
+}
+
 func TestNextAgentWithAnotherConfigurationLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(g *ground) {
@@ -324,7 +346,20 @@ func TestNextAgentWithAnotherConfigurationLeavesNothingBehind(t *testing.T) {
 		if _, err := g.node.link(linkName); !errors.Is(err, errNone) || !g.whole(t, "lo") {
 			t.Errorf("after setup on lo:\n%s", g.snapshot(t))
 		}
-		last := g.setup(t, g.config("d"))
+		renamed := g.config("d")
+		renamed.Name = "former"
+		g.setup(t, renamed)
+		elsewhere := g.config("e")
+		elsewhere.Name, elsewhere.Addresses = "elsewhere", []netip.Addr{netip.MustParseAddr("169.254.20.12")}
+		other := g.setup(t, elsewhere)
+		last := g.setup(t, g.config("f"))
+		if _, err := g.node.link("former"); !errors.Is(err, errNone) {
+			t.Errorf("a link of another name has the addresses still:\n%s", g.snapshot(t))
+		}
+		if !g.has(t, "elsewhere", host(elsewhere.Addresses[0])) {
+			t.Errorf("what has other addresses is gone:\n%s", g.snapshot(t))
+		}
+		must(t, other.Remove(t.Context()))
 		if g.has(t, "lo", host(ip4)) || g.has(t, "lo", host(ip6)) || !g.whole(t, linkName) {
 			t.Errorf("after setup on a link:\n%s", g.snapshot(t))
 		}
@@ -337,6 +372,9 @@ func TestFamiliesAreIndependent(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(g *ground) {
 		t := g.t
+		former := g.config("zero")
+		former.Addresses = []netip.Addr{netip.MustParseAddr("169.254.20.11")}
+		g.setup(t, former)
 		must(t, g.setIPv6(false))
 		config := g.config("one")
 		config.Poll = 500 * time.Millisecond // a sysctl makes no event
@@ -349,6 +387,9 @@ func TestFamiliesAreIndependent(t *testing.T) {
 		}
 		if want := "IPv6 address fd00:53::a is missing"; !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not say %q", err, want)
+		}
+		if g.has(t, linkName, host(former.Addresses[0])) {
+			t.Errorf("a former agent's address is still there:\n%s", g.snapshot(t))
 		}
 		s := l.Stats()
 		if !slices.Equal(s.Held, addrs[:1]) || s.LastError != err.Error() || !strings.Contains(s.Missing[ip6], "disable_ipv6") {

@@ -27,8 +27,10 @@ func (l *Link) look(ctx context.Context, k kernel, take bool) (changes []string,
 	if err == nil {
 		err = p.hold()
 	}
-	if err == nil && take {
-		err = p.sweep()
+	if take && len(p.held) > 0 {
+		if swept := p.sweep(); err == nil { // a missing address says more
+			err = swept
+		}
 	}
 	l.tell(p, err)
 	return p.changes, err
@@ -217,14 +219,38 @@ func (p *pass) fit(dev device) error {
 	if dev.master != 0 {
 		return fmt.Errorf("it is a port of another link: %w", ErrForeign)
 	}
-	if kindOf(dev.kind) == Dummy {
+	if kindOf(dev.kind) == Bridge {
+		if n, err := p.k.ports(dev.index); err != nil {
+			return err
+		} else if n > 0 {
+			return fmt.Errorf("it is a bridge with %d ports: %w", n, ErrForeign)
+		}
+	}
+	return p.idle(dev)
+}
+
+// idle says whether nobody else uses dev, which has no alias: a bridge with an address
+// may wait for its first port, a dummy hold the addresses of services. One that holds an
+// address of the agent's besides is another node cache's.
+func (p *pass) idle(dev device) error {
+	have, err := p.k.addresses(dev.index)
+	if err != nil {
+		return fmt.Errorf("reading its addresses: %w", err)
+	}
+	var other netip.Prefix
+	wanted := false
+	for _, h := range have {
+		switch a := h.prefix.Addr(); {
+		case slices.Contains(p.config.Addresses, a):
+			wanted = true
+		case !a.Is6() || !a.IsLinkLocalUnicast(): // the kernel gives that to each link
+			other = h.prefix
+		}
+	}
+	if !other.IsValid() || wanted {
 		return nil
 	}
-	n, err := p.k.ports(dev.index)
-	if err == nil && n > 0 {
-		err = fmt.Errorf("it is a bridge with %d ports: %w", n, ErrForeign)
-	}
-	return err
+	return fmt.Errorf("it has the address %s: %w", other, ErrForeign)
 }
 
 func kindOf(kind string) Kind {

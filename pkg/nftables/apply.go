@@ -25,6 +25,7 @@ type written struct {
 	rules    rules.Rules
 	leases   string // the content of the table of leases
 	fallback string // and that of the other
+	count    int    // the rules in both
 	stale    int    // tables of other agents that are no longer alive, or were not then
 }
 
@@ -72,12 +73,14 @@ func (b *Backend) intact(r *rules.Rules) (bool, error) {
 func (b *Backend) look(r *rules.Rules) (*written, error) {
 	w := &written{rules: clone(r)}
 	var err error
-	if w.leases, err = b.content(leaseTable(r.Owner)); err != nil {
+	var more int
+	if w.leases, w.count, err = b.content(leaseTable(r.Owner)); err != nil {
 		return nil, err
 	}
-	if w.fallback, err = b.content(fallbackTable); err != nil {
+	if w.fallback, more, err = b.content(fallbackTable); err != nil {
 		return nil, err
 	}
+	w.count += more
 	all, err := b.tables()
 	if err != nil {
 		return nil, err
@@ -159,7 +162,6 @@ func (b *Backend) write(r *rules.Rules) error {
 	if err != nil {
 		return err
 	}
-
 	var tx batch
 	for _, name := range stale {
 		tx.dropTable(name)
@@ -170,13 +172,14 @@ func (b *Backend) write(r *rules.Rules) error {
 		tx.dropChain(leases.name, name)
 	}
 	leases.fill(&tx)
-	there := slices.ContainsFunc(all, func(t seen) bool { return t.name == fallbackTable })
-	if there {
+	if slices.ContainsFunc(all, func(t seen) bool { return t.name == fallbackTable }) {
 		tx.dropTable(fallbackTable)
 	}
+	want := len(leases.rules)
 	if fallback != nil {
 		tx.table(fallback.name, 0)
 		fallback.fill(&tx)
+		want += len(fallback.rules)
 	}
 	b.written = nil
 	if err := b.writer.do(&tx); err != nil {
@@ -188,7 +191,10 @@ func (b *Backend) write(r *rules.Rules) error {
 			b.log.Warn("connections to a former fallback stay", "err", err)
 		}
 	}
-	b.written, err = b.look(r)
+	now, err := b.look(r)
+	if err == nil && now.count == want { // else others took something away already: the next Apply sees to it
+		b.written = now
+	}
 	return err
 }
 

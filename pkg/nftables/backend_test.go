@@ -9,7 +9,9 @@ import (
 	"errors"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -143,6 +145,39 @@ func TestWatch(t *testing.T) {
 }
 
 // TestRemove leaves the node as it was found, again and again.
+// TestFallbackRemovedMeanwhile has somebody remove the table of the fallback all the
+// time, also in the moment in which Apply reads what it has written.
+func TestFallbackRemovedMeanwhile(t *testing.T) {
+	t.Parallel()
+	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	b, other := in(t, lab.Node), in(t, lab.Node)
+	r := linkLocalRules(central4())
+	for round := range 5 {
+		var over atomic.Bool
+		var group sync.WaitGroup
+		group.Go(func() {
+			for !over.Load() {
+				var tx batch
+				tx.dropTable(fallbackTable)
+				_ = other.writer.do(&tx) // it may not be there
+			}
+		})
+		for range 5 {
+			_, _ = b.Apply(t.Context(), r) // it may not be left the time
+		}
+		over.Store(true)
+		group.Wait()
+		apply(t, b, r)
+		state, err := b.State(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(state.Fallback, r.Fallback) {
+			t.Fatalf("round %d: the fallback is %v after an Apply, want %v", round, state.Fallback, r.Fallback)
+		}
+	}
+}
+
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})

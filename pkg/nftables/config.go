@@ -2,15 +2,11 @@
 
 package nftables
 
-import (
-	"log/slog"
-	"time"
-)
+import "log/slog"
 
 // A Config says how to make a Backend.
 type Config struct {
-	Log *slog.Logger     // nil: nothing is logged
-	Now func() time.Time // not needed: the kernel keeps the time of leases
+	Log *slog.Logger // nil: nothing is logged
 }
 
 // A Drop is a place in a node's rules that dropped a packet.

@@ -58,7 +58,7 @@ func (b *Backend) forget(a netip.Addr, port uint16, stay []netip.AddrPort) error
 		return fmt.Errorf("listing connections: %w", err)
 	}
 	for _, f := range flows {
-		if f.proto != unix.IPPROTO_UDP || f.to != netip.AddrPortFrom(a, port) || slices.Contains(stay, f.answers) {
+		if slices.Contains(stay, f.answers) {
 			continue
 		}
 		_, err := b.reader.conn.Execute(flowMessage(flowDelete, netlink.Acknowledge, a, f.name...))
@@ -77,8 +77,8 @@ type flow struct {
 	name    []netlink.Attribute // what tells it from all others
 }
 
-// flowsTo lists the UDP flows to a and port. Kernels older than 5.8 list all there are:
-// these are read one by one, as they may be many.
+// flowsTo lists the UDP flows to a and port. Kernels older than 5.8 tell of all there
+// are: these are read one by one, as they may be many.
 func (b *Backend) flowsTo(a netip.Addr, port uint16) ([]flow, error) {
 	dest, by := uint16(2), uint32(filterByPort|filterByIP) // CTA_IP_V4_DST
 	if a.Is6() {

@@ -22,6 +22,9 @@ func (b *Backend) Renew(ctx context.Context, keys []netip.Addr, d time.Duration)
 // Release ends the leases on keys, in one transaction. For the time drain packets to
 // them that begin no TCP session are still the agent's.
 func (b *Backend) Release(ctx context.Context, keys []netip.Addr, drain time.Duration) error {
+	if b.table.Load() == nil {
+		return ctx.Err() // nothing was applied yet, so none is held
+	}
 	return b.change(ctx, "releasing leases", func(tx *batch, table string, f family, key []byte) {
 		// The set keeps what is put there for a moment: the transaction ends before.
 		tx.take(table, leaseSet+f.suffix(), element{key: key, timeout: time.Hour})

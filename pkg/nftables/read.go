@@ -197,19 +197,19 @@ func (e *element) read(ad *netlink.AttributeDecoder) error {
 
 // content is all of a table that only a change of its rules changes: its chains, its
 // rules with their handles, the names of its sets, and what is in its maps. It is
-// empty if there is no such table.
-func (b *Backend) content(table string) (string, error) {
+// without rules if there is no such table.
+func (b *Backend) content(table string) (text string, rules int, err error) {
 	_, chains, err := b.chains(table)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
-	_, list, err := b.rules(table)
+	rules, list, err := b.rules(table)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	sets, err := b.sets(table)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	var s strings.Builder
 	fmt.Fprintf(&s, "%s%s%q", chains, list, sets)
@@ -219,12 +219,12 @@ func (b *Backend) content(table string) (string, error) {
 		}
 		elements, err := b.elements(table, name)
 		if err != nil {
-			return "", err
+			return "", 0, err
 		}
 		slices.SortFunc(elements, func(a, b element) int { return strings.Compare(string(a.key), string(b.key)) })
 		for _, e := range elements {
 			fmt.Fprintf(&s, "%x:%x ", e.key, e.data)
 		}
 	}
-	return s.String(), nil
+	return s.String(), rules, nil
 }

@@ -10,7 +10,7 @@ type Right string
 const (
 	NetAdmin       Right = "NET_ADMIN"        // links, rules, marks
 	NetBindService Right = "NET_BIND_SERVICE" // ports below 1024
-	NetRaw         Right = "NET_RAW"          // raw sockets, which iptables-legacy opens
+	NetRaw         Right = "NET_RAW"          // raw sockets, which the iptables programs open
 )
 
 // Missing names those of needs that this process may not use now, in their order.
