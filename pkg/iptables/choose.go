@@ -17,21 +17,9 @@ func (b *Backend) choose(wanted Variant, wait time.Duration) error {
 	if wanted != "" && wanted != Nft && wanted != Legacy {
 		return fmt.Errorf("variant %q is neither %s nor %s", wanted, Nft, Legacy)
 	}
-	var errs []error
-	var stacks []*stack
-	for _, v := range []Variant{Nft, Legacy} {
-		s, err := openStack(v, wait, b.space)
-		if err != nil {
-			if wanted == v {
-				return err
-			}
-			errs = append(errs, err)
-			continue
-		}
-		stacks = append(stacks, s)
-	}
-	if len(stacks) == 0 {
-		return errors.Join(errs...)
+	stacks, err := openStacks(wanted, wait, b.space)
+	if err != nil {
+		return err
 	}
 	b.own = stacks[0]
 	b.reason = fmt.Sprintf("there is no other variant than iptables-%s", b.own.variant)
@@ -47,6 +35,30 @@ func (b *Backend) choose(wanted Variant, wait time.Duration) error {
 		b.reason = why
 	}
 	return nil
+}
+
+// openStacks opens what there is of the two variants, at least one, and the wanted one.
+// With an error none stays open.
+func openStacks(wanted Variant, wait time.Duration, in *space) (stacks []*stack, err error) {
+	var errs []error
+	for _, v := range []Variant{Nft, Legacy} {
+		s, err := openStack(v, wait, in)
+		switch {
+		case err == nil:
+			stacks = append(stacks, s)
+		case wanted == v:
+			for _, s := range stacks {
+				err = errors.Join(err, s.kernel.close())
+			}
+			return nil, err
+		default:
+			errs = append(errs, err)
+		}
+	}
+	if len(stacks) == 0 {
+		return nil, errors.Join(errs...)
+	}
+	return stacks, nil
 }
 
 // A sign is a chain by which one knows the variant that a node uses.

@@ -3,8 +3,8 @@
 // Package iptables keeps a node's interception in the tables of iptables, with the
 // lease in ipsets.
 //
-// A [Backend] adds up to seven chains of its own for each IP family, and one jump to
-// each of them from the front of a built-in chain:
+// A [Backend] adds up to six chains of its own for each IP family, and jumps to them
+// from the front of built-in chains:
 //
 //	raw     PREROUTING              NODE-CACHE-PRE     what is not tracked, or has a zone
 //	raw     OUTPUT                  NODE-CACHE-OUT     the same, and the agent's answers

@@ -41,11 +41,19 @@ func (n note) ip() net.IP { return net.IPv4(0, 0, 0, byte(n)).To4() }
 // sets are the ipsets of a network namespace.
 type sets struct{ handle *netlink.Handle }
 
+// patience bounds the wait for an answer of the kernel, which is there at once or, when
+// the socket had no room for it, never.
+const patience = time.Second
+
 // openSets opens a socket in the namespace of the calling thread.
 func openSets() (*sets, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	if err := h.SetSocketTimeout(patience); err != nil {
+		h.Close()
+		return nil, fmt.Errorf("setting up a netlink socket: %w", err)
 	}
 	_, _, err = h.IpsetProtocol()
 	switch {

@@ -26,6 +26,10 @@ type stack struct {
 	accepted map[string]string // how the kernel prints a chain that we wrote, if not as we did
 }
 
+// acceptedMax is of how many chains the stack knows other words: those of both families,
+// with the former ones of some lists of the fallback.
+const acceptedMax = 64
+
 // A turn is one goroutine's at a time.
 type turn chan struct{}
 
@@ -149,9 +153,14 @@ func (s *stack) accept(have content, chains []chain) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range chains {
-		if there := have[place{c.table, c.name}]; len(c.rules) > 0 && len(there) == len(c.rules) {
-			s.accepted[strings.Join(c.rules, "\n")] = strings.Join(there, "\n")
+		there := have[place{c.table, c.name}]
+		if len(c.rules) == 0 || len(there) != len(c.rules) || slices.Equal(there, c.rules) {
+			continue
 		}
+		if len(s.accepted) >= acceptedMax {
+			clear(s.accepted) // a chain that is still in use is written once more
+		}
+		s.accepted[strings.Join(c.rules, "\n")] = strings.Join(there, "\n")
 	}
 }
 

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package iptables
+
+import (
+	"testing"
+)
+
+// Left tells without a program, before the first Apply and after a Remove.
+func TestLeft(t *testing.T) {
+	t.Parallel()
+	for _, v := range variants() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			lab, b := openLab(t, v)
+			left := func() (there bool) {
+				t.Helper()
+				if err := lab.Node.Do(func() (err error) {
+					there, err = Left()
+					return err
+				}); err != nil {
+					t.Fatal(err)
+				}
+				return there
+			}
+			if left() {
+				t.Error("there are rules on a new node")
+			}
+			apply(t, b, linkLocal())
+			if !left() {
+				t.Error("the rules that were applied are not seen")
+			}
+			if err := b.Remove(t.Context(), ""); err != nil {
+				t.Fatal(err)
+			}
+			if left() {
+				t.Error("there are rules after their removal")
+			}
+		})
+	}
+}
