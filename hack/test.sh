@@ -117,7 +117,7 @@ suite_e2e() { go test -json -count=1 -timeout=20m ./test/e2e/...; }
 # The node in network namespaces: pods, a real agent and its faults, make play.
 suite_node() {
   [[ $(id -u) == 0 ]] || { cannot node "network namespaces need root"; return; }
-  go test -json -count=1 -timeout=20m ./test/node/... ./internal/nodelab/... ./internal/play/...
+  go test -json -count=1 -p=1 -timeout=20m ./test/node/... ./internal/nodelab/... ./internal/play/... # times are taken: one after the other
 }
 
 # What talks to the kernel, in Debian's, which an emulated machine boots.

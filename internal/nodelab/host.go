@@ -113,7 +113,8 @@ func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.C
 	return cmd
 }
 
-// XtablesLock is the file that iptables-legacy of this host locks, when it is run by Command.
+// XtablesLock is the file that iptables-legacy of this host locks when it is run by Command. The one that it would lock
+// otherwise is the machine's.
 func (h *Host) XtablesLock() string { return h.lock }
 
 // find looks for a program also where Debian keeps those of root.
@@ -163,26 +164,36 @@ func writeSysctl(key, value string) error {
 
 // close takes the host's links away, whoever still holds the namespace, and gives it up.
 func (h *Host) close() error {
-	var errs []error
-	err := h.Do(func() error {
-		links, err := netlink.LinkList()
-		if err != nil {
-			return err
-		}
-		for _, link := range links {
-			if link.Type() == "veth" {
-				// Its peer goes with it, so that the next host may find its own gone already.
-				if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
-					errs = append(errs, fmt.Errorf("removing link %s of host %s: %w", link.Attrs().Name, h.Name, err))
-				}
-			}
-		}
-		return nil
-	})
+	err := h.Do(removeLinks)
 	if errors.Is(err, errClosed) {
 		return nil
 	}
+	if err != nil {
+		err = fmt.Errorf("removing the links of host %s: %w", h.Name, err)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return errors.Join(append(errs, err, h.ns.Close())...)
+	return errors.Join(err, h.ns.Close())
+}
+
+// removeLinks removes the cables of the calling thread's namespace.
+func removeLinks() error {
+	links, err := netlink.LinkList()
+	for range 100 {
+		if !errors.Is(err, netlink.ErrDumpInterrupted) { // by a link that comes or goes
+			break
+		}
+		links, err = netlink.LinkList()
+	}
+	errs := []error{err}
+	for _, link := range links {
+		if link.Type() != "veth" {
+			continue
+		}
+		// Its peer goes with it, so that the next host may find its own gone already.
+		if err := netlink.LinkDel(link); !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }

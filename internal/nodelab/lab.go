@@ -23,7 +23,7 @@ type Lab struct {
 	Upstream *Host
 	Pods     []*Host
 
-	dir string // for the lock of iptables-legacy, which would be the whole machine's
+	dir string // for the lock of iptables-legacy, which has to be a file that programs without rights can open
 }
 
 // ServiceIPv4 is the address of the DNS service, which the node routes to the upstream host.
@@ -105,7 +105,8 @@ func (l *Lab) Hosts() []*Host {
 // Close ends every process that still runs in the lab and takes the lab away. It may be called more than once.
 func (l *Lab) Close() error {
 	hosts := l.Hosts()
-	errs := []error{killAll(hosts)}
+	errs := make([]error, 0, 2+len(hosts))
+	errs = append(errs, killAll(hosts))
 	for _, h := range hosts {
 		errs = append(errs, h.close())
 	}

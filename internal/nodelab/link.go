@@ -152,6 +152,9 @@ func (h *Host) awaitLink(name string) error {
 			return false, err
 		}
 		addrs, err := netlink.AddrList(link, netlink.FAMILY_V6)
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
+			return false, nil // an address came while they were listed
+		}
 		local, tentative := false, false
 		for _, a := range addrs {
 			local = local || a.Scope == unix.RT_SCOPE_LINK

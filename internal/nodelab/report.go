@@ -119,25 +119,25 @@ func (r Report) LongestGap() time.Duration {
 // String is the report in a few words: "12 of 25,000 lost: 10 refused, 2 lost; answered by agent 20,000, central 4,988".
 func (r Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s of %s lost", thousands(r.Lost()), thousands(r.Sent()))
+	fmt.Fprintf(&b, "%s of %s lost", Thousands(r.Lost()), Thousands(r.Sent()))
 	separator := ": "
 	for _, result := range []Result{Lost, Refused, Reset, Failed} {
 		if n := r.Count(result); n > 0 {
-			fmt.Fprintf(&b, "%s%s %s", separator, thousands(n), result)
+			fmt.Fprintf(&b, "%s%s %s", separator, Thousands(n), result)
 			separator = ", "
 		}
 	}
 	by := r.By()
 	separator = "; answered by "
 	for _, who := range slices.Sorted(maps.Keys(by)) {
-		fmt.Fprintf(&b, "%s%s %s", separator, who, thousands(by[who]))
+		fmt.Fprintf(&b, "%s%s %s", separator, who, Thousands(by[who]))
 		separator = ", "
 	}
 	return b.String()
 }
 
-// thousands writes a number with commas.
-func thousands(n int) string {
+// Thousands writes a number with commas.
+func Thousands(n int) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0; i -= 3 {
 		text = text[:i] + "," + text[i:]

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// The backends.
+const (
+	nftables       = "nftables"
+	iptablesNFT    = "iptables-nft"
+	iptablesLegacy = "iptables-legacy"
+)
+
+// Who answers: what comes through the agent is the answer of the server that it forwards to.
+const (
+	byAgent   = "agent"
+	byCentral = "central"
+)
+
+// lease is what the agents here are configured with, which is the default.
+const lease = 3 * time.Second
+
+// within is what the fallback may take to answer: the lease and half a second.
+const within = lease + 500*time.Millisecond
+
+var (
+	agentIPv4 = netip.MustParseAddr("169.254.20.10")
+	agentIPv6 = netip.MustParseAddr("fd00:20::10")
+)
+
+// options say what a bed is like. The zero value is the default configuration with nftables.
+type options struct {
+	backend     string
+	transparent bool
+	onExit      string
+	lease       time.Duration
+	extra       string // more of the configuration
+	noCentral   bool   // no server of the test's own stands for the central DNS
+	pods        int
+}
+
+// A bed is a node that an agent runs on.
+type bed struct {
+	*nodelab.Lab
+	options
+	ask     []netip.AddrPort // what pods ask, IPv4 and IPv6
+	forward *nodelab.Server  // that the agent asks
+	central []*nodelab.Server
+	config  string
+}
+
+func newBed(t *testing.T, o options) *bed {
+	t.Helper()
+	if o.backend == "" {
+		o.backend = nftables
+	}
+	if o.lease == 0 {
+		o.lease = lease
+	}
+	b := &bed{Lab: nodelab.ForTest(t, nodelab.Options{Pods: o.pods}), options: o}
+	b.ask = []netip.AddrPort{netip.AddrPortFrom(agentIPv4, 53), netip.AddrPortFrom(agentIPv6, 53)}
+	if o.transparent {
+		b.ask = []netip.AddrPort{netip.AddrPortFrom(nodelab.ServiceIPv4(), 53), netip.AddrPortFrom(nodelab.ServiceIPv6(), 53)}
+	}
+	b.forward = b.serve(t, b.Upstream, netip.AddrPortFrom(b.Upstream.IPv4, 5300), byAgent)
+	if !o.noCentral {
+		central := []netip.AddrPort{netip.AddrPortFrom(b.Upstream.IPv4, 53), netip.AddrPortFrom(b.Upstream.IPv6, 53)}
+		if o.transparent {
+			central = b.ask
+		}
+		for _, addr := range central {
+			b.central = append(b.central, b.serve(t, b.Upstream, addr, byCentral))
+		}
+	}
+	b.followKubeProxy(t)
+	b.config = filepath.Join(t.TempDir(), "node-cache.yaml")
+	b.write(t, b.text())
+	return b
+}
+
+func (b *bed) serve(t *testing.T, h *nodelab.Host, addr netip.AddrPort, name string) *nodelab.Server {
+	t.Helper()
+	s, err := nodelab.Serve(h, addr, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// followKubeProxy leaves what kube-proxy leaves on a node, so that the agent knows which iptables is in use.
+func (b *bed) followKubeProxy(t *testing.T) {
+	t.Helper()
+	if b.backend == nftables {
+		return
+	}
+	for _, program := range b.programs() {
+		if b.backend == iptablesLegacy {
+			b.run(t, program, "-t", "raw", "-L") // whoever reads a table of the old kind makes it, for as long as the machine is up
+		}
+		b.run(t, program, "-t", "nat", "-N", "KUBE-SERVICES")
+		b.run(t, program, "-t", "nat", "-A", "PREROUTING", "-j", "KUBE-SERVICES")
+		b.run(t, program, "-t", "filter", "-N", "KUBE-FIREWALL")
+		b.run(t, program, "-t", "filter", "-A", "INPUT", "-j", "KUBE-FIREWALL")
+	}
+}
+
+// programs are iptables and ip6tables of the backend.
+func (b *bed) programs() []string {
+	return []string{b.backend, strings.Replace(b.backend, "iptables", "ip6tables", 1)}
+}
+
+// run runs a program on the node.
+func (b *bed) run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := b.Node.Output(t.Context(), name, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// text is the agent's configuration.
+func (b *bed) text() string {
+	var s strings.Builder
+	family := func(v4, v6 netip.Addr) string { return fmt.Sprintf("[%s, %q]", v4, v6) }
+	fmt.Fprintf(&s, "listen: {addresses: %s, port: 53}\n", family(agentIPv4, agentIPv6))
+	fmt.Fprintf(&s, "interface: {manage: true}\n")
+	configured, _, _ := strings.Cut(b.backend, "-")
+	fmt.Fprintf(&s, "intercept:\n  manage: true\n  backend: %s\n  lease: %s\n", configured, b.lease)
+	if b.transparent {
+		fmt.Fprintf(&s, "  mode: transparent\n  services: %s\n", family(nodelab.ServiceIPv4(), nodelab.ServiceIPv6()))
+	} else {
+		fmt.Fprintf(&s, "  fallback: %s\n", family(b.Upstream.IPv4, b.Upstream.IPv6))
+	}
+	if b.onExit != "" {
+		fmt.Fprintf(&s, "  onExit: %s\n", b.onExit)
+	}
+	fmt.Fprintf(&s, "forward: [{zone: ., to: [%q]}]\n", netip.AddrPortFrom(b.Upstream.IPv4, 5300))
+	fmt.Fprintf(&s, "admin: {address: \"%s:9253\"}\n%s", agentIPv4, b.extra)
+	return s.String()
+}
+
+func (b *bed) write(t *testing.T, text string) {
+	t.Helper()
+	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A daemon is an agent that runs on the node of a bed.
+type daemon struct {
+	*proctest.Process
+	started time.Time
+}
+
+// launch starts the agent and does not wait for anything.
+func (b *bed) launch(t *testing.T) daemon {
+	t.Helper()
+	return b.launchProgram(t, nodeCache, "agent", "--config", b.config)
+}
+
+func (b *bed) launchProgram(t *testing.T, name string, args ...string) daemon {
+	t.Helper()
+	now := time.Now()
+	return daemon{proctest.Start(t, "the agent", b.Node.Command(t.Context(), name, args...)), now}
+}
+
+// start starts the agent and waits until it answers pods and node in both families.
+func (b *bed) start(t *testing.T) daemon {
+	t.Helper()
+	a := b.launch(t)
+	b.awaitAgent(t, a)
+	return a
+}
+
+func (b *bed) awaitAgent(t *testing.T, a daemon) {
+	t.Helper()
+	for _, from := range []*nodelab.Host{b.Pods[0], b.Node} {
+		for _, addr := range b.ask {
+			eventually(t, 15*time.Second, fmt.Sprintf("the agent answers %s at %s", from.Name, addr), func() bool {
+				if a.Ended() {
+					t.Fatalf("the agent has ended: %v", a.Err())
+				}
+				who, _ := nodelab.Ask(from, addr, "udp")
+				return who == byAgent
+			})
+		}
+	}
+}
+
+// fallbackQueries is how many queries the central DNS has had.
+func (b *bed) fallbackQueries() uint64 {
+	var sum uint64
+	for _, s := range b.central {
+		udp, tcp := s.Queries()
+		sum += udp + tcp
+	}
+	return sum
+}
+
+// backends are all backends, for a test of each.
+func backends() []string { return []string{nftables, iptablesNFT, iptablesLegacy} }

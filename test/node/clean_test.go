@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestLeftAsFound starts and stops the agent again and again, and compares the node with what it was.
+func TestLeftAsFound(t *testing.T) {
+	t.Parallel()
+	for _, transparent := range []bool{false, true} {
+		for _, backend := range backends() {
+			t.Run(backend, func(t *testing.T) {
+				t.Parallel()
+				b := newBed(t, options{backend: backend, transparent: transparent, onExit: "remove", lease: time.Second})
+				before := b.everything(t)
+				times := takes(9, 100)
+				for i := range times {
+					if a := b.start(t); i%2 == 0 {
+						a.Signal(syscall.SIGTERM)
+						if err := a.Wait(t, 10*time.Second); err != nil {
+							t.Fatalf("the agent ended with %v", err)
+						}
+					} else {
+						a.Kill()
+						b.run(t, nodeCache, "cleanup", "--config", b.config)
+					}
+					if diff := cmp.Diff(before, b.everything(t)); diff != "" {
+						t.Fatalf("after %d times the node is not as it was (-before +after):\n%s", i+1, diff)
+					}
+				}
+				figure(t, "stopped, or killed and cleaned up, %s, transparent %t: the node is as before %d of %d times", backend, transparent, times, times)
+			})
+		}
+	}
+}
+
+// everything is what of the node an agent could have changed.
+func (b *bed) everything(t *testing.T) map[string]string {
+	t.Helper()
+	state := map[string]string{}
+	for _, command := range []string{
+		"nft list ruleset", "iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save",
+		"ip addr", "ip route show table all", "ip -6 route show table all", "ip rule", "ipset list",
+	} {
+		words := strings.Fields(command)
+		// Times and the counters of built-in chains tell of traffic, not of rules.
+		text := regexp.MustCompile(`(?m)^#.*\n| \[\d+:\d+\]$|packets \d+ bytes \d+`).ReplaceAllString(b.run(t, words[0], words[1:]...), "")
+		state[command] = fmt.Sprint(text)
+	}
+	return state
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"os"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestKilled kills the agent and does not start it again, until it does.
+func TestKilled(t *testing.T) {
+	for _, backend := range backends() {
+		t.Run(backend, func(t *testing.T) {
+			b := newBed(t, options{backend: backend})
+			a := b.start(t)
+			b.outage(t, "kill -9", within, a.Kill, func() time.Time { return b.launch(t).started })
+		})
+	}
+}
+
+// TestKilledTransparent kills an agent that has the queries to the service's address.
+func TestKilledTransparent(t *testing.T) {
+	for _, backend := range []string{nftables, iptablesNFT} {
+		t.Run(backend, func(t *testing.T) {
+			b := newBed(t, options{backend: backend, transparent: true})
+			a := b.start(t)
+			b.outage(t, "transparent, kill -9", within, a.Kill, func() time.Time { return b.launch(t).started })
+		})
+	}
+}
+
+// TestStopped stops the process, which the kernel goes on to take packets for.
+func TestStopped(t *testing.T) {
+	for _, backend := range backends() {
+		t.Run(backend, func(t *testing.T) {
+			b := newBed(t, options{backend: backend})
+			a := b.start(t)
+			b.outage(t, "kill -STOP", within, func() { a.Signal(syscall.SIGSTOP) }, func() time.Time {
+				a.Signal(syscall.SIGCONT)
+				return time.Now()
+			})
+		})
+	}
+}
+
+// TestStalled has the readers of a living process do nothing.
+func TestStalled(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The agent sees by the time that a reader takes for a batch that one of several hangs, not by its own queries: the
+	// other readers answer these.
+	for _, which := range []string{everyReader, oneReader} {
+		t.Run(which, func(t *testing.T) {
+			b := newBed(t, options{})
+			a := b.launchProgram(t, self, stallingAgent, which, b.config)
+			b.awaitAgent(t, a)
+			b.outage(t, "stalled: "+which, within, func() { a.Signal(syscall.SIGUSR1) }, func() time.Time {
+				a.Signal(syscall.SIGUSR2)
+				return time.Now()
+			})
+		})
+	}
+}
+
+// outage takes the agent away under load, looks at who answers meanwhile, and brings it back. The fallback is to answer
+// within the limit.
+func (b *bed) outage(t *testing.T, what string, limit time.Duration, away func(), back func() time.Time) {
+	t.Helper()
+	l := b.load(t)
+	l.first(t, byAgent, l.began, 5*time.Second)
+	time.Sleep(500 * time.Millisecond)
+	gone := time.Now()
+	away()
+	fallback := l.first(t, byCentral, gone, 2*limit)
+	if took := fallback.last().Sub(gone); took > limit {
+		t.Errorf("the last client was answered by the fallback after %s, want %s", ms(took), limit)
+	}
+	// From here on everything is answered, also after the time that the issue grants.
+	time.Sleep(time.Until(gone.Add(limit + 500*time.Millisecond)))
+	b.askAll(t, byCentral)
+	// With a tracked way to the agent, what is tracked already goes on as it is.
+	l.stay = b.transparent && b.backend != nftables
+	returned := back()
+	again := l.first(t, byAgent, returned, 10*time.Second)
+	if took := again.last().Sub(returned); took > time.Second {
+		t.Errorf("the last client was answered by the agent %s after its return, want 1 s", ms(took))
+	}
+	time.Sleep(500 * time.Millisecond)
+	ended := time.Now().Add(-200 * time.Millisecond)
+	reports := l.stop()
+	l.noneLost(t, reports, l.began, gone.Add(-100*time.Millisecond), "before")
+	l.noneLost(t, reports, gone.Add(limit), returned, "while the agent is away")
+	l.noneLost(t, reports, again.last().Add(200*time.Millisecond), ended, "after the return")
+	figure(t, "%s, %s: fallback after %s, %s; back after %s, %s", what, b.backend, fallback.since(gone),
+		l.all(reports).Between(gone.Add(-100*time.Millisecond), returned), again.since(returned),
+		l.all(reports).Between(returned, again.last().Add(200*time.Millisecond)))
+}
+
+// rules are what is on the node, for a person who looks for a mistake.
+func (b *bed) rules(t *testing.T) string {
+	t.Helper()
+	if b.backend == nftables {
+		return b.run(t, "nft", "list", "ruleset")
+	}
+	text := ""
+	for _, program := range b.programs() {
+		text += b.run(t, program+"-save")
+	}
+	return text + b.run(t, "ipset", "list")
+}

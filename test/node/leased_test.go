@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+)
+
+// TestLeased asks while the lease is held: the agent answers everybody, and nothing is tracked.
+func TestLeased(t *testing.T) {
+	t.Parallel()
+	for _, transparent := range []bool{false, true} {
+		for _, backend := range backends() {
+			t.Run(backend, func(t *testing.T) {
+				t.Parallel()
+				b := newBed(t, options{backend: backend, transparent: transparent})
+				b.start(t)
+				before := b.fallbackQueries()
+				// Connections are tracked here as soon as a rule asks for it, and kube-proxy's do.
+				b.run(t, "nft", "add table inet test; add chain inet test c { type filter hook forward priority 0; }; add rule inet test c ct state new counter")
+				// What was asked before the lease was held may still be known.
+				b.run(t, "conntrack", "-F")
+				asked := b.askAll(t, byAgent)
+				if n := b.fallbackQueries() - before; n > 0 {
+					t.Errorf("%d of %d queries went to the central DNS", n, asked)
+				}
+				control := netip.AddrPortFrom(b.Upstream.IPv4, 5300)
+				if _, err := nodelab.Ask(b.Pods[0], control, "udp"); err != nil {
+					t.Fatal(err)
+				}
+				if flows, err := nodelab.ConntrackOf(b.Node, control); err != nil || len(flows) == 0 {
+					t.Errorf("a connection through the node is not tracked, %v, so that the others say nothing", err)
+				}
+				tracked := b.tracked(t)
+				// Without a stateless rewrite the way back must be remembered.
+				if len(tracked) > 0 && (!transparent || backend == nftables) {
+					t.Errorf("%d connections are tracked: %v", len(tracked), tracked)
+				}
+				mode := map[bool]string{false: "link-local", true: "transparent"}[transparent]
+				figure(t, "leased, %s, %s: %d of %d answered by the agent, %d connections tracked", mode, backend, asked, asked, len(tracked))
+			})
+		}
+	}
+}
+
+// askAll asks from pods and node, over UDP and TCP, in both families, and wants who to answer.
+func (b *bed) askAll(t *testing.T, who string) (asked int) {
+	t.Helper()
+	for _, from := range append([]*nodelab.Host{b.Node}, b.Pods...) {
+		for _, addr := range b.ask {
+			for _, network := range []string{"udp", "tcp"} {
+				for range 5 {
+					asked++
+					if got, err := nodelab.Ask(from, addr, network); got != who || err != nil {
+						if !t.Failed() {
+							t.Logf("at %s the rules are:\n%s", time.Now().UTC().Format(time.RFC3339Nano), b.rules(t))
+						}
+						t.Errorf("%s asks %s over %s: answered by %q, %v; want %s", from.Name, addr, network, got, err, who)
+					}
+				}
+			}
+		}
+	}
+	return asked
+}
+
+// tracked lists the connections of clients that the node tracks.
+func (b *bed) tracked(t *testing.T) []nodelab.Flow {
+	t.Helper()
+	var tracked []nodelab.Flow
+	for _, addr := range b.ask {
+		flows, err := nodelab.ConntrackOf(b.Node, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tracked = append(tracked, flows...)
+	}
+	return tracked
+}

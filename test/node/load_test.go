@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+)
+
+// A load is pods and the node asking 5,000 queries a second: over UDP and TCP, IPv4 and IPv6, from ports that stay and
+// from new ones.
+type load struct {
+	began  time.Time
+	meters []*nodelab.Meter
+	astray bool // one client may have gone astray, see isAstray
+	stay   bool // a TCP session stays with the server that it was opened to
+}
+
+func (b *bed) load(t *testing.T) *load {
+	t.Helper()
+	l := &load{began: time.Now()}
+	udp := func(rate int) nodelab.Load { return nodelab.Load{Network: "udp", Rate: rate} }
+	freshUDP := func(rate int) nodelab.Load { return nodelab.Load{Network: "udp", Rate: rate, Fresh: true} }
+	tcp, freshTCP := nodelab.Load{Network: "tcp", Rate: 25}, nodelab.Load{Network: "tcp", Rate: 25, Fresh: true}
+	for _, c := range []nodelab.MeterConfig{
+		{Host: b.Pods[0], Target: b.ask[0], Loads: []nodelab.Load{udp(1500), freshUDP(300), tcp, freshTCP}},
+		{Host: b.Pods[1], Target: b.ask[1], Loads: []nodelab.Load{udp(1500), freshUDP(300), tcp, freshTCP}},
+		{Host: b.Node, Target: b.ask[0], Loads: []nodelab.Load{udp(500), freshUDP(100), tcp, freshTCP}},
+		{Host: b.Node, Target: b.ask[1], Loads: []nodelab.Load{udp(500), freshUDP(100), tcp, freshTCP}},
+	} {
+		m, err := nodelab.StartMeter(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Stop() })
+		l.meters = append(l.meters, m)
+	}
+	return l
+}
+
+// isAstray tells whether it is the node's client that keeps its port, over IPv6. When the agent's address goes and
+// comes back, the kernel may go on to use the way for that socket which it had taken in between, the default route: the
+// socket caches it, and no change in the table of local addresses tells it otherwise.
+func (l *load) isAstray(client, kind int) bool {
+	return l.astray && clients()[client] == "node IPv6" && kind == 0
+}
+
+// clients are the names of the meters.
+func clients() []string { return []string{"pod IPv4", "pod IPv6", "node IPv4", "node IPv6"} }
+
+// kinds are the names of the loads of each.
+func kinds() []string { return []string{"UDP", "UDP from new ports", "TCP", "TCP by new sessions"} }
+
+// overOneSession is the kind whose session stays open.
+const overOneSession = 2
+
+// The kinds by protocol.
+var (
+	overUDP = []int{0, 1}
+	overTCP = []int{2, 3}
+)
+
+// stop ends the load.
+func (l *load) stop() []nodelab.Report {
+	reports := make([]nodelab.Report, len(l.meters))
+	var stopped sync.WaitGroup
+	for i, m := range l.meters {
+		stopped.Go(func() { reports[i] = m.Stop() }) // each waits for its last answers
+	}
+	stopped.Wait()
+	return reports
+}
+
+// A first is when the last of all clients had its first answer.
+type first struct{ udp, tcp time.Time }
+
+// since tells how long after a time that was.
+func (f first) since(at time.Time) string {
+	return fmt.Sprintf("%s (TCP %s)", ms(f.udp.Sub(at)), ms(f.tcp.Sub(at)))
+}
+
+func (f first) last() time.Time {
+	if f.tcp.After(f.udp) {
+		return f.tcp
+	}
+	return f.udp
+}
+
+// first waits until each client was answered by who over UDP and over TCP, of what it asked since a time.
+func (l *load) first(t *testing.T, who string, since time.Time, limit time.Duration) (f first) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			l.explain(t, who, since)
+		}
+	}()
+	eventually(t, limit, who+" answers every client", func() bool {
+		udp, ok := l.firstOf(overUDP, who, since)
+		if !ok {
+			return false
+		}
+		tcp, ok := l.firstOf(overTCP, who, since)
+		f = first{udp, tcp}
+		return ok
+	})
+	return f
+}
+
+// explain tells which clients were not answered, and what their last queries came to.
+func (l *load) explain(t *testing.T, who string, since time.Time) {
+	t.Helper()
+	for i, m := range l.meters {
+		for kind := range kinds() {
+			if _, ok := m.FirstBy(kind, who, since); ok {
+				continue
+			}
+			part := m.Report().Of(kind).Between(since, time.Now())
+			t.Logf("%s, %s: %s", clients()[i], kinds()[kind], part)
+			for _, o := range part.Outcomes[max(0, len(part.Outcomes)-3):] {
+				t.Logf("%s after it, %s: %s %s", ms(o.Sent.Sub(since)), ms(o.Took), o.Result, o.Who)
+			}
+		}
+	}
+}
+
+func (l *load) firstOf(kinds []int, who string, since time.Time) (last time.Time, ok bool) {
+	for i, m := range l.meters {
+		for _, kind := range kinds {
+			if l.isAstray(i, kind) || l.stay && kind == overOneSession {
+				continue
+			}
+			at, ok := m.FirstBy(kind, who, since)
+			if !ok {
+				return last, false
+			}
+			if at.After(last) {
+				last = at
+			}
+		}
+	}
+	return last, true
+}
+
+// all is one report of all clients, not in order.
+func (l *load) all(reports []nodelab.Report) nodelab.Report {
+	var sum nodelab.Report
+	for i, r := range reports {
+		for kind := range kinds() {
+			if !l.isAstray(i, kind) {
+				sum.Outcomes = append(sum.Outcomes, r.Of(kind).Outcomes...)
+			}
+		}
+	}
+	return sum
+}
+
+// noneLost fails the test if a client lost a query that it sent between two times.
+func (l *load) noneLost(t *testing.T, reports []nodelab.Report, from, to time.Time, what string) {
+	t.Helper()
+	l.noneLostBut(t, reports, from, to, what, 0)
+}
+
+// noneLostBut is noneLost for when others take over: a TCP session that stays open, and is then another server's who
+// does not know it, is reset each time.
+func (l *load) noneLostBut(t *testing.T, reports []nodelab.Report, from, to time.Time, what string, takeovers int) {
+	t.Helper()
+	for i, r := range reports {
+		for kind := range kinds() {
+			part := r.Of(kind).Between(from, to)
+			if part.Lost() == 0 || l.isAstray(i, kind) || kind == overOneSession && part.Lost() <= takeovers && part.Lost() == part.Count(nodelab.Reset) {
+				continue
+			}
+			first, _ := part.FirstLost()
+			last, _ := part.LastLost()
+			t.Errorf("%s, %s, %s: %s; from %s to %s of %s", what, clients()[i], kinds()[kind], part,
+				ms(first.Sub(from)), ms(last.Sub(from)), ms(to.Sub(from)))
+		}
+	}
+}
+
+// longestGap is the longest time for which any client had no answer.
+func (l *load) longestGap(reports []nodelab.Report) time.Duration {
+	var longest time.Duration
+	for i, r := range reports {
+		for kind := range kinds() {
+			if l.isAstray(i, kind) {
+				continue
+			}
+			longest = max(longest, r.Of(kind).LongestGap())
+		}
+	}
+	return longest
+}
+
+// ms rounds for reading.
+func ms(d time.Duration) string {
+	if d < time.Second {
+		return fmt.Sprintf("%d ms", d.Round(time.Millisecond).Milliseconds())
+	}
+	return fmt.Sprintf("%.2f s", d.Seconds())
+}

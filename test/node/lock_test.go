@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+)
+
+// TestLockHeld has another program hold the lock of iptables when the agent starts, and go on.
+func TestLockHeld(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, options{backend: iptablesLegacy})
+	lock, err := os.OpenFile(b.Node.XtablesLock(), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Close() }()
+	hold := func() {
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release := func() { _ = unix.Flock(int(lock.Fd()), unix.LOCK_UN) }
+	length := takes(10*time.Second, time.Minute)
+
+	hold()
+	// Before the address is there, a client that keeps its port may be led astray for good: these do not.
+	var starts []*nodelab.Meter
+	for _, addr := range b.ask {
+		m, err := nodelab.StartMeter(nodelab.MeterConfig{Host: b.Pods[0], Target: addr, Loads: []nodelab.Load{{Network: "udp", Rate: 100, Fresh: true}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		starts = append(starts, m)
+	}
+	a := b.launch(t)
+	answered := time.Duration(0)
+	for _, m := range starts {
+		at, ok := m.Await(byAgent, a.started, 10*time.Second)
+		if !ok {
+			t.Fatalf("the agent does not answer though only its rules are kept from it: %v", a.Err())
+		}
+		answered = max(answered, at.Sub(a.started))
+	}
+	if answered > 2*time.Second {
+		t.Errorf("the agent answers after %s", ms(answered))
+	}
+	l := b.load(t)
+	time.Sleep(length / 2)
+	if rules := b.shape(t); rules != "" {
+		t.Errorf("the lock keeps nobody from writing rules:\n%s", rules)
+	}
+	released := time.Now()
+	release()
+	eventually(t, 15*time.Second, "the rules are there", func() bool { return len(b.shape(t)) > 0 })
+	written := time.Since(released)
+	// With its rules in place the agent is to renew its lease whoever holds the lock.
+	time.Sleep(lease)
+	before := b.fallbackQueries()
+	held := time.Now()
+	hold()
+	time.Sleep(max(length/2, lease+time.Second))
+	if n := b.fallbackQueries() - before; n > 0 {
+		t.Errorf("%d queries went to the central DNS while the lock was held", n)
+	}
+	end := time.Now()
+	release()
+	for _, m := range starts {
+		m.Stop()
+	}
+	reports := l.stop()
+	l.noneLost(t, reports, l.began, released.Add(-100*time.Millisecond), "the lock is held at the start")
+	l.noneLost(t, reports, held, end.Add(-200*time.Millisecond), "the lock is held later")
+	figure(t, "xtables lock held for %d s: answers %s after the start, rules %s after the lock was given back, %s", int(length.Seconds()),
+		ms(answered), ms(written), l.all(reports))
+}

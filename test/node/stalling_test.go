@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// stallingAgent as the first argument has the test binary be an agent, the second says which of its readers stall, and
+// the third is the configuration. SIGUSR1 has them stall, SIGUSR2 go on.
+const stallingAgent = "stalling-agent"
+
+// What stalls.
+const (
+	everyReader = "every-reader"
+	oneReader   = "one-reader"
+)
+
+// runStalling is an agent that a signal makes stall.
+func runStalling(ctx context.Context, which, file string) error {
+	s := &stall{only: which == oneReader}
+	a, err := agent.New(agent.Options{
+		File: file, Version: "stalling", Log: os.Stderr,
+		Wrap: func(h server.Handler) server.Handler {
+			s.Handler = h
+			return s
+		},
+	})
+	if err != nil {
+		return err
+	}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2)
+	go func() { // ends with the process
+		for on := range signals {
+			if on == syscall.SIGUSR1 {
+				s.gate.Lock()
+			} else {
+				s.gate.Unlock()
+			}
+		}
+	}()
+	if err := a.Listen(ctx); err != nil {
+		return err
+	}
+	return a.Run(ctx)
+}
+
+// stall is a handler whose lanes wait while its gate is closed.
+type stall struct {
+	server.Handler
+	gate  sync.RWMutex
+	only  bool // the first lane alone waits
+	lanes atomic.Int32
+}
+
+// NewLane implements [server.Handler].
+func (s *stall) NewLane() server.Lane {
+	l := &stallLane{Lane: s.Handler.NewLane(), gate: &s.gate}
+	if s.lanes.Add(1) > 1 && s.only {
+		l.gate = new(sync.RWMutex) // which nobody closes
+	}
+	return l
+}
+
+type stallLane struct {
+	server.Lane
+	gate *sync.RWMutex
+}
+
+// Fast implements [server.Lane].
+func (l *stallLane) Fast(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+	l.gate.RLock()
+	defer l.gate.RUnlock()
+	return l.Lane.Fast(pkt, from, now, dst)
+}
