@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
 	"log/slog"
 	"net"
@@ -50,7 +49,6 @@ type Agent struct {
 	log      *slog.Logger
 	started  time.Time
 	token    string // names this agent to itself, and what it puts into the kernel
-	seed     maphash.Seed
 	machine  machine
 	node     *node // nil: the node is left as it is
 	resolver *resolve.Resolver
@@ -71,7 +69,7 @@ func New(o Options) (*Agent, error) { return newOn(thisMachine{}, o) }
 
 func newOn(m machine, o Options) (*Agent, error) {
 	a := &Agent{
-		options: o, started: time.Now(), token: newToken(), seed: maphash.MakeSeed(), machine: m,
+		options: o, started: time.Now(), token: newToken(), machine: m,
 		ready: make(chan struct{}), requests: make(chan request), stopped: make(chan struct{}),
 	}
 	cfg, err := a.load()
@@ -184,6 +182,7 @@ func (a *Agent) Listen(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
 			a.close()
+			a.node.close()
 		}
 	}()
 	if err := a.node.open(ctx); err != nil {
@@ -215,7 +214,6 @@ func (a *Agent) close() {
 	if a.admin != nil {
 		a.admin.Close()
 	}
-	a.node.close()
 }
 
 // Ready is closed once the agent serves.
@@ -271,13 +269,15 @@ const headStart = 200 * time.Millisecond
 // pools, the admin server, and what is to go of link and rules go last. Listen must
 // have been called.
 func (a *Agent) Run(ctx context.Context) error {
+	ctx, fail := context.WithCancel(ctx)
+	defer fail()
 	// What the servers still need while they drain outlives ctx.
 	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBelow()
 	var under errgroup.Group
-	parts := newKeeper(below, under.Go)
+	parts := newTaskSet(below, under.Go)
 	first := a.running.Load()
-	parts.start(first) //nolint:contextcheck // the keeper has the context of its tasks
+	parts.start(first) //nolint:contextcheck // the set has the context of its tasks
 	under.Go(func() error { return a.resolver.Run(below) })
 	if a.admin != nil {
 		under.Go(func() error { return a.admin.Run(below) })
@@ -288,19 +288,24 @@ func (a *Agent) Run(ctx context.Context) error {
 	_ = first.cluster.synced(ctx, headStart)
 	err := a.node.setup(ctx)
 	if err == nil {
-		under.Go(func() error { return a.node.run(below) })
+		under.Go(func() error {
+			err := a.node.run(below)
+			if err != nil {
+				fail() // in order: what keeps link and rules is gone
+			}
+			return err
+		})
 		err = a.serve(ctx, parts)
-	} else {
-		a.close()
 	}
 	stopBelow()
 	err = errors.Join(err, under.Wait())
 	a.node.end(ctx)
+	a.close() // what has not run
 	return err
 }
 
 // serve answers queries until ctx ends or a part fails, and then what was accepted.
-func (a *Agent) serve(ctx context.Context, parts *keeper) error {
+func (a *Agent) serve(ctx context.Context, parts *taskSet) error {
 	// The servers stop once the queries go elsewhere.
 	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -351,10 +356,11 @@ func (a *Agent) settled(ctx context.Context) {
 	a.log.DebugContext(ctx, "rights given up", "kept", keep)
 }
 
-// takeLease lets the node's queries come: at once when nobody else would answer them,
-// otherwise when the zone is known, or after a while on purpose without it.
+// takeLease lets the node's queries come when the zone is known, or after a while on
+// purpose without it. Until then whoever else is there answers them; where nobody is,
+// they come here, lease or not.
 func (a *Agent) takeLease(ctx context.Context) {
-	if a.node != nil && len(a.wants().fallback) > 0 {
+	if a.node != nil {
 		_ = a.running.Load().cluster.synced(ctx, zonePatience)
 	}
 	if ctx.Err() == nil {

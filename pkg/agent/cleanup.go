@@ -26,7 +26,7 @@ const look = 100 * time.Millisecond
 // backend, and says what that was. The link's name and, where they are on the
 // loopback link, the addresses are those of cfg. A lease that is held is given the
 // time to lapse; if it is renewed an agent lives, and without force nothing is
-// touched.
+// touched. Without force the link stays, too, when rules could not be removed.
 func Cleanup(ctx context.Context, cfg *config.Config, force bool) (removed []string, err error) {
 	if missing := rights.Missing(rights.NetAdmin); len(missing) > 0 {
 		return nil, &HintError{Err: fmt.Errorf("cleanup: missing right: %s", strings.Join(missing, ", ")), Hint: "run it as root"}
@@ -45,6 +45,9 @@ func Cleanup(ctx context.Context, cfg *config.Config, force bool) (removed []str
 		}
 	}
 	removed, err = removeRules(ctx, backends)
+	if err != nil && !force {
+		return removed, err // an agent that lives without a lease, say: its link is not to go from under it
+	}
 	addrs := slices.DeleteFunc(slices.Clone(cfg.Listen.Addresses), func(a netip.Addr) bool { return a.IsLoopback() || a.IsUnspecified() })
 	links, linkErr := netif.Cleanup(ctx, cfg.Interface.Name, addrs)
 	if linkErr != nil {

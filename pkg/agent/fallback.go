@@ -3,18 +3,11 @@
 package agent
 
 import (
-	"cmp"
-	"hash/maphash"
 	"net/netip"
 	"slices"
 
 	"github.com/nodecache/node-cache/pkg/config"
 )
-
-// maxFallback is over how many endpoints a node spreads its queries while nobody
-// answers them here. Each is a rule with iptables. Which of more they are is each
-// node's own choice, so that all are somebody's.
-const maxFallback = 16
 
 // wants is what of the interception may change, by the running configuration and what
 // is known of the cluster.
@@ -35,7 +28,7 @@ func (a *Agent) wants() wants {
 		return w // kube-proxy is the fallback
 	}
 	to := r.config.Intercept.Fallback
-	w.from = to.String()
+	w.from, w.nowhere = to.String(), !to.Central && len(to.Addresses) == 0
 	switch {
 	case !to.Central:
 		w.fallback = to.Addresses
@@ -44,21 +37,7 @@ func (a *Agent) wants() wants {
 	default:
 		w.fallback = r.config.Cluster.Central.Addresses
 	}
-	w.fallback = a.some(slices.DeleteFunc(slices.Clone(w.fallback), func(to netip.AddrPort) bool {
-		return slices.Contains(r.config.Listen.Addresses, to.Addr())
-	}))
 	return w
-}
-
-// some are at most maxFallback of the endpoints, always the same for this agent.
-func (a *Agent) some(endpoints []netip.AddrPort) []netip.AddrPort {
-	if len(endpoints) > maxFallback {
-		rank := func(e netip.AddrPort) uint64 { return maphash.Comparable(a.seed, e) }
-		slices.SortFunc(endpoints, func(x, y netip.AddrPort) int { return cmp.Compare(rank(x), rank(y)) })
-		endpoints = endpoints[:maxFallback]
-	}
-	slices.SortFunc(endpoints, netip.AddrPort.Compare)
-	return slices.Compact(endpoints)
 }
 
 // serviceAddresses are the first of own of each family that the agent listens on.

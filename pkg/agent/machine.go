@@ -24,6 +24,7 @@ type machine interface {
 	missing() []string // rights
 	find(ctx context.Context) (dataplane.Found, error)
 	backend(name string, log *slog.Logger) (intercept.Backend, error)
+	left(name string) bool // there may be rules of that backend's
 	link(c netif.Config) (link, error)
 	dialer() func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) // of the self-query; nil: marked
 }
@@ -58,11 +59,19 @@ func (thisMachine) backend(name string, log *slog.Logger) (intercept.Backend, er
 	return openBackend(name, log)
 }
 
+func (thisMachine) left(name string) bool {
+	if name == dataplane.BackendNFTables {
+		return true // looking costs no more than asking
+	}
+	left, err := iptables.Left()
+	return err == nil && left // a kernel without ipsets has no leases
+}
+
 // openBackend opens the backend that calls itself name; "iptables" or nothing stands
 // for the variant that this machine uses.
 func openBackend(name string, log *slog.Logger) (intercept.Backend, error) {
 	if name == dataplane.BackendNFTables {
-		b, err := nftables.New(nftables.Config{Log: log, Now: time.Now})
+		b, err := nftables.New(nftables.Config{Log: log})
 		if err != nil {
 			return nil, fmt.Errorf("nftables: %w", err)
 		}

@@ -34,14 +34,6 @@ const (
 	renewals = 6 // at least, within one lease
 )
 
-// settle is how long the servers go on as usual after the lease was given back:
-// packets that were let through a moment before are on their way to the sockets.
-const settle = 20 * time.Millisecond
-
-// leaving bounds what is done to the kernel while stopping. A lock that somebody
-// holds must not keep a pod from ending.
-const leaving = 5 * time.Second
-
 // A node is what the agent does to the machine it runs on: the link that has its
 // addresses, and the interception that leads queries to them.
 //
@@ -57,10 +49,15 @@ type node struct {
 	busy    func() time.Duration // longest time that a reader is at one batch
 	wants   func() wants         // what the running configuration and the cluster ask for now
 
-	link    link              // nil: not managed
-	backend intercept.Backend // nil: not managed
-	found   dataplane.Found   // once open
-	changed chan struct{}     // wants gives something else
+	link      link              // nil: not managed
+	backend   intercept.Backend // nil: not managed
+	found     dataplane.Found   // once open
+	former    []string          // other backends by which an earlier agent left rules; once set up
+	inherited []netip.AddrPort  // the fallback of these; once set up
+	changed   chan struct{}     // wants gives something else
+	closing   sync.Once         // of backend
+
+	leaves sync.Once // of leave: who calls it again waits for the first
 
 	mu      sync.Mutex // guards what follows
 	serving bool
@@ -72,6 +69,7 @@ type node struct {
 type wants struct {
 	fallback []netip.AddrPort
 	from     string       // intercept.fallback, as it is written
+	nowhere  bool         // that is none: what an earlier agent left is not to stay either
 	services []netip.Addr // the DNS service's addresses; empty: not known yet
 }
 
@@ -127,7 +125,7 @@ func (n *node) open(ctx context.Context) error {
 		name, why = dataplane.BackendNFTables, "intercept.backend says so"
 	case config.BackendIptables:
 		if name == dataplane.BackendNFTables {
-			name = ""
+			name = "" // the backend finds out which variant
 		}
 		why = "intercept.backend says so"
 	default:
@@ -138,7 +136,10 @@ func (n *node) open(ctx context.Context) error {
 			Hint: "intercept.backend chooses nftables or iptables; `node-cache doctor` tells what this node has",
 		}
 	}
-	n.log.InfoContext(ctx, "interception", "mode", n.config.Intercept.Mode, "backend", n.backend, "why", why,
+	if chosen, ok := n.backend.(interface{ Reason() string }); ok && name == "" {
+		why += ", and " + chosen.Reason()
+	}
+	n.log.InfoContext(ctx, "interception", "mode", n.config.Intercept.Mode.String(), "backend", n.backend.String(), "why", why,
 		"data_plane", n.found.Proxy, "evidence", n.found.Evidence)
 	if n.early() {
 		n.log.ErrorContext(ctx, "queries to the service's address cannot be intercepted on this node", "why", n.found.Note)
@@ -151,7 +152,7 @@ func (n *node) needs() []rights.Right {
 	switch {
 	case n == nil:
 		return nil
-	case n.backend != nil && n.backend.String() != dataplane.BackendNFTables:
+	case n.backend != nil && n.backend.String() != dataplane.BackendNFTables, slices.Contains(n.former, backendIPTables):
 		return []rights.Right{rights.NetAdmin, rights.NetRaw} // both variants open a raw socket, one of them for ipsets
 	default:
 		return []rights.Right{rights.NetAdmin}
@@ -167,10 +168,17 @@ func (n *node) early() bool {
 // setup puts the addresses on the link. The sockets must be open: an address that
 // nobody listens on costs less than one that is not there, but more than a fallback.
 func (n *node) setup(ctx context.Context) error {
-	if n == nil || n.link == nil {
+	if n == nil {
+		return nil
+	}
+	n.findFormer(ctx)
+	if n.link == nil {
 		return nil
 	}
 	err := n.link.Setup(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil //nolint:nilerr // the agent ends before it began: that is no failure
+	}
 	var partly *netif.MissingError
 	if errors.As(err, &partly) && partly.Held > 0 { // a node without IPv6, say: Run goes on trying
 		n.log.WarnContext(ctx, "not every address could be put on the link", "err", err)
@@ -211,10 +219,11 @@ func (n *node) intercept(ctx context.Context, g *errgroup.Group) error {
 			if keeper, err = n.newKeeper(now); err != nil {
 				return fmt.Errorf("intercept: %w", err)
 			}
+			tellFallback(keeper, &now)
 			g.Go(func() error { return keeper.Run(ctx) })
 		}
 		if keeper != nil {
-			keeper.SetFallback(now.fallback)
+			tellFallback(keeper, &now)
 		}
 		select {
 		case <-ctx.Done():
@@ -224,7 +233,19 @@ func (n *node) intercept(ctx context.Context, g *errgroup.Group) error {
 	}
 }
 
+// tellFallback tells the keeper where queries go that the agent does not take.
+func tellFallback(keeper *intercept.Keeper, now *wants) {
+	if now.nowhere {
+		keeper.ClearFallback()
+	} else {
+		keeper.SetFallback(now.fallback)
+	}
+}
+
 func (n *node) newKeeper(now wants) (*intercept.Keeper, error) {
+	if len(now.fallback) == 0 && !now.nowhere {
+		now.fallback = n.inherited
+	}
 	r := rules.Rules{
 		Owner: n.owner, Addresses: n.config.Listen.Addresses, Port: n.config.Listen.Port, Fallback: now.fallback,
 	}
@@ -236,7 +257,7 @@ func (n *node) newKeeper(now wants) (*intercept.Keeper, error) {
 	}
 	prober := intercept.NewProber(intercept.ProberConfig{Port: r.Port, Token: n.owner, Dial: n.machine.dialer()})
 	keeper, err := intercept.New(intercept.Config{
-		Backend: n.backend, Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewal, n.config.Intercept.Lease/renewals),
+		Backend: n.replacing(), Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewal, n.config.Intercept.Lease/renewals),
 		Probe: prober.Probe, Busy: n.busy, Log: n.log, Now: time.Now,
 	})
 	if err != nil {
@@ -272,81 +293,6 @@ func (n *node) serve() {
 	n.serving = true
 	if n.keeper != nil && !n.left {
 		n.keeper.Start()
-	}
-}
-
-// leave gives the lease back and returns when no more queries come, or after a time
-// that a stop can spare. Sessions stay with the agent for the time drain.
-func (n *node) leave(ctx context.Context, drain time.Duration) {
-	if n == nil {
-		return
-	}
-	n.mu.Lock()
-	already := n.left
-	n.left = true
-	n.mu.Unlock()
-	if already {
-		return
-	}
-	keeper := n.current()
-	if keeper == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaving)
-	defer cancel()
-	if err := keeper.Release(ctx, drain); err != nil {
-		n.log.WarnContext(ctx, "the lease could not be given back, it ends by itself", "err", err, "within", n.config.Intercept.Lease)
-	}
-	wait := time.NewTimer(settle)
-	defer wait.Stop()
-	<-wait.C
-}
-
-// end leaves the node as intercept.onExit wants it. Nothing of the node may run.
-func (n *node) end(ctx context.Context) {
-	if n == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaving)
-	defer cancel()
-	if !n.config.Intercept.Manage || n.config.Intercept.Exit() == config.ExitRemove {
-		n.remove(ctx)
-	}
-	if n.backend != nil {
-		if err := n.backend.Close(); err != nil {
-			n.log.WarnContext(ctx, "closing the way to the rules", "err", err)
-		}
-	}
-}
-
-// remove takes rules and link away, in this order: an address that is gone while
-// queries are still led to it would cost each its whole time-out.
-func (n *node) remove(ctx context.Context) {
-	if n.backend != nil {
-		err := n.backend.Remove(ctx, n.owner)
-		switch {
-		case errors.Is(err, rules.ErrOwned):
-			n.log.InfoContext(ctx, "rules left to a newer agent")
-			return // and so the link
-		case err != nil:
-			n.log.ErrorContext(ctx, "rules stay behind", "err", err, "hint", "`node-cache cleanup` takes them away")
-		}
-	}
-	if n.link == nil {
-		return
-	}
-	switch err := n.link.Remove(ctx); {
-	case errors.Is(err, netif.ErrOwned):
-		n.log.InfoContext(ctx, "link left to a newer agent")
-	case err != nil:
-		n.log.ErrorContext(ctx, "the link stays behind", "err", err, "hint", "`node-cache cleanup` takes it away")
-	}
-}
-
-// close gives up what open has opened.
-func (n *node) close() {
-	if n != nil && n.backend != nil {
-		_ = n.backend.Close() // nothing was put there yet
 	}
 }
 

@@ -267,37 +267,37 @@ func (r *running) tasks() []task {
 	return list
 }
 
-// A keeper runs tasks and stops those that no configuration uses any more.
-type keeper struct {
+// A taskSet runs tasks and stops those that no configuration uses any more.
+type taskSet struct {
 	ctx   context.Context //nolint:containedctx // of all tasks: it outlives each call and ends with Run
 	begin func(func() error)
 	stop  map[task]context.CancelFunc
 }
 
-func newKeeper(ctx context.Context, begin func(func() error)) *keeper {
-	return &keeper{ctx: ctx, begin: begin, stop: make(map[task]context.CancelFunc)}
+func newTaskSet(ctx context.Context, begin func(func() error)) *taskSet {
+	return &taskSet{ctx: ctx, begin: begin, stop: make(map[task]context.CancelFunc)}
 }
 
 // start runs the tasks of r that do not run yet.
-func (k *keeper) start(r *running) {
+func (s *taskSet) start(r *running) {
 	for _, t := range r.tasks() {
-		if k.stop[t] != nil {
+		if s.stop[t] != nil {
 			continue
 		}
-		ctx, cancel := context.WithCancel(k.ctx)
-		k.stop[t] = cancel
-		k.begin(func() error { return t.Run(ctx) })
+		ctx, cancel := context.WithCancel(s.ctx)
+		s.stop[t] = cancel
+		s.begin(func() error { return t.Run(ctx) })
 	}
 }
 
 // only ends every task that r has no use for. A flight that still uses an ended
 // pool is answered all the same.
-func (k *keeper) only(r *running) {
+func (s *taskSet) only(r *running) {
 	used := r.tasks()
-	for t, cancel := range k.stop {
+	for t, cancel := range s.stop {
 		if !slices.Contains(used, t) {
 			cancel()
-			delete(k.stop, t)
+			delete(s.stop, t)
 		}
 	}
 }

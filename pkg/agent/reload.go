@@ -64,9 +64,9 @@ func (a *Agent) request(r request) {
 	}
 }
 
-// takeReloads applies what Reload asks for until ctx ends; keep runs the parts of
-// a new configuration.
-func (a *Agent) takeReloads(ctx context.Context, keep *keeper) {
+// takeReloads applies what Reload asks for until ctx ends, and has parts run the tasks
+// of each new configuration.
+func (a *Agent) takeReloads(ctx context.Context, parts *taskSet) {
 	defer close(a.stopped)
 	for {
 		select {
@@ -77,7 +77,7 @@ func (a *Agent) takeReloads(ctx context.Context, keep *keeper) {
 			case r.replan:
 				r.err = a.replan()
 			case r.err == nil:
-				r.err = a.apply(ctx, keep, r.cfg)
+				r.err = a.apply(ctx, parts, r.cfg)
 			}
 			if r.err != nil {
 				a.refuse(ctx, r.err)
@@ -90,17 +90,17 @@ func (a *Agent) takeReloads(ctx context.Context, keep *keeper) {
 // apply puts cfg to work: everything is built first, and a new source of cluster
 // names is in sync, then the resolver's plan is swapped in one step, then what is no
 // longer used ends. A query sees the old plan or the new one, whole.
-func (a *Agent) apply(ctx context.Context, keep *keeper, cfg config.Config) error {
+func (a *Agent) apply(ctx context.Context, parts *taskSet, cfg config.Config) error {
 	old := a.running.Load()
 	fixed := restartOnly(&cfg, &old.config)
 	r, err := a.build(cfg, old) //nolint:contextcheck // it only reads files, and nothing in it waits
 	if err != nil {
 		return err
 	}
-	keep.start(r) //nolint:contextcheck // the keeper has the context of its tasks
+	parts.start(r) //nolint:contextcheck // the set has the context of its tasks
 	plan, err := a.prepared(ctx, r, old)
 	if err != nil {
-		keep.only(old)
+		parts.only(old)
 		return err
 	}
 	a.sink.use(a.options.Log, cfg.Log)
@@ -110,7 +110,7 @@ func (a *Agent) apply(ctx context.Context, keep *keeper, cfg config.Config) erro
 	}
 	a.running.Store(r)
 	a.resolver.Swap(plan)
-	keep.only(r)
+	parts.only(r)
 	a.node.refresh()
 	a.reloads.succeeded(time.Now())
 	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load())

@@ -7,8 +7,8 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"reflect"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -186,14 +186,11 @@ func fieldPaths(of reflect.Type, path string) (paths []string) {
 	for of.Kind() == reflect.Pointer {
 		of = of.Elem()
 	}
-	switch of.Kind() {
-	case reflect.Slice:
-		if of.Elem().Kind() == reflect.Struct {
-			return fieldPaths(of.Elem(), path+"[]")
-		}
-	case reflect.Struct:
-		for i := range of.NumField() {
-			field := of.Field(i)
+	if of.Kind() == reflect.Slice && of.Elem().Kind() == reflect.Struct {
+		return fieldPaths(of.Elem(), path+"[]")
+	}
+	if of.Kind() == reflect.Struct {
+		for field := range of.Fields() {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			below := strings.TrimPrefix(path+"."+name, ".")
 			if field.Anonymous {

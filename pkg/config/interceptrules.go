@@ -89,7 +89,8 @@ func checkTransparent(c *Config, r *report) {
 	}
 }
 
-// checkFallback reports a fallback that is not there, or is the agent itself.
+// checkFallback reports a fallback that is not there, or is the agent itself, or nobody
+// that a pod's packet gets to.
 func checkFallback(c *Config, r *report) {
 	if c.Intercept.Fallback.Central && !c.Cluster.Central.IsSet() && r.clean("cluster.central") {
 		r.add(Problem{
@@ -98,6 +99,12 @@ func checkFallback(c *Config, r *report) {
 		})
 	}
 	for i, a := range c.Intercept.Fallback.Addresses {
+		if a.Addr().IsLoopback() {
+			r.add(Problem{
+				Path: fmt.Sprintf("intercept.fallback[%d]", i), What: quote(a.String()) + ": a loopback address, which no packet from elsewhere gets to",
+				Hint: "name a server by an address that pods could ask it at",
+			})
+		}
 		if slices.Contains(c.Listen.Addresses, a.Addr()) {
 			r.add(Problem{
 				Path: fmt.Sprintf("intercept.fallback[%d]", i), What: quote(a.String()) + ": a listen address",
