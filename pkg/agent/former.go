@@ -78,9 +78,9 @@ func (n *node) withFormer(ctx context.Context, name string, do func(context.Cont
 // clearFormer removes what an earlier agent left by the backends of these names. The
 // sockets of this agent's addresses are its own by now, so that no other serves there.
 func (n *node) clearFormer(ctx context.Context, names []string) error {
-	var errs []error
-	for _, name := range names {
-		errs = append(errs, n.withFormer(ctx, name, func(ctx context.Context, b intercept.Backend) error {
+	errs := make([]error, len(names))
+	for i, name := range names {
+		errs[i] = n.withFormer(ctx, name, func(ctx context.Context, b intercept.Backend) error {
 			state, err := b.State(ctx)
 			if err != nil || !state.Present {
 				return err
@@ -95,7 +95,7 @@ func (n *node) clearFormer(ctx context.Context, names []string) error {
 			}
 			n.log.InfoContext(ctx, "rules of an earlier agent removed", "backend", b.String(), "owner", state.Owner)
 			return nil
-		}))
+		})
 	}
 	return errors.Join(errs...)
 }

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/intercept"
@@ -234,7 +235,21 @@ func interceptProblems(i *InterceptStatus) []Problem {
 			Hint: "see that cluster.central.service has ready endpoints, or give intercept.fallback addresses",
 		})
 	}
+	for _, lease := range i.Leases {
+		if i.From != "" && len(i.Fallback) > 0 && !slices.ContainsFunc(i.Fallback, sameFamily(lease.Address)) {
+			list = append(list, Problem{
+				Where: "intercept", What: "there is no fallback of the family of " + lease.Address,
+				Hint: "without this agent that address answers nobody: give a fallback of its family, or do not listen there",
+			})
+		}
+	}
 	return list
+}
+
+// sameFamily tells of an address with a port whether it is of the family of addr.
+func sameFamily(addr string) func(string) bool {
+	v6 := strings.Contains(addr, ":")
+	return func(to string) bool { return strings.HasPrefix(to, "[") == v6 }
 }
 
 // linkStats are for the metrics; nil: there is no link.

@@ -25,7 +25,7 @@ func FuzzParse(f *testing.F) {
 		"endpoints: all, namespaces: [a], serviceSelector: 'a in (b,c),!d', ranges: [10.0.0.0/8], transferTo: [192.0.2.1, '::/0']}"))
 	f.Add([]byte("listen: {addresses: [169.254.20.10, 'fd00::53']}\ninterface: {manage: true, name: dns0, kind: lo}\n" +
 		"intercept: {manage: true, lease: 1500ms, fallback: ['[::1]:54', 10.0.0.1], onExit: fallback}"))
-	f.Add([]byte("listen: {addresses: [169.254.20.10]}\nintercept: {manage: true, mode: transparent, backend: iptables, fallback: none, services: [10.96.0.10]}"))
+	f.Add([]byte("listen: {addresses: [169.254.20.10], port: 53}\nintercept: {manage: true, mode: transparent, backend: iptables, fallback: none, services: [10.96.0.10]}"))
 	files, err := filepath.Glob("testdata/bad-*.yaml")
 	if err != nil || len(files) == 0 {
 		f.Fatalf("no seeds: %v", err)

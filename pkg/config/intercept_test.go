@@ -15,7 +15,10 @@ import (
 func TestParseNode(t *testing.T) {
 	t.Parallel()
 	own := []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::53")}
-	const listen = "listen: {addresses: [169.254.20.10, 'fd00::53']}\n"
+	const (
+		listen   = "listen: {addresses: [169.254.20.10, 'fd00::53']}\n"
+		onPort53 = "listen: {addresses: [169.254.20.10, 'fd00::53'], port: 53}\n"
+	)
 	for _, tt := range []struct {
 		name string
 		role config.Role
@@ -39,10 +42,10 @@ func TestParseNode(t *testing.T) {
 			},
 		},
 		{
-			name: "every key, transparent", text: listen + "interface: {manage: true, name: abcdefghijklmno, kind: dummy}\n" +
+			name: "every key, transparent", text: onPort53 + "interface: {manage: true, name: abcdefghijklmno, kind: dummy}\n" +
 				"intercept: {manage: true, mode: transparent, backend: iptables, lease: 1m, fallback: none, onExit: remove, services: ['fd00:96::a', 10.96.0.10]}",
 			want: func(c *config.Config) {
-				c.Listen.Addresses = own
+				c.Listen.Addresses, c.Listen.Port = own, 53
 				c.Interface = config.Interface{Manage: true, Name: "abcdefghijklmno", Kind: config.LinkDummy}
 				c.Intercept = config.Intercept{
 					Manage: true, Mode: config.ModeTransparent, Backend: config.BackendIptables, Lease: time.Minute, OnExit: config.ExitRemove,
@@ -52,9 +55,9 @@ func TestParseNode(t *testing.T) {
 		},
 		{
 			name: "transparent, the service of the central resolver",
-			text: listen + "intercept: {manage: true, mode: transparent, lease: 1s}\ncluster: {central: {service: kube-system/kube-dns}}",
+			text: onPort53 + "intercept: {manage: true, mode: transparent, lease: 1s}\ncluster: {central: {service: kube-system/kube-dns}}",
 			want: func(c *config.Config) {
-				c.Listen.Addresses = own
+				c.Listen.Addresses, c.Listen.Port = own, 53
 				c.Cluster.Central.Service = config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}
 				c.Intercept.Manage, c.Intercept.Mode, c.Intercept.Lease = true, config.ModeTransparent, time.Second
 			},

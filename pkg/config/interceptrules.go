@@ -69,6 +69,12 @@ func checkMode(i *Intercept, r *report) {
 
 // checkTransparent reports service addresses that are missing, or that no listen address can stand in for.
 func checkTransparent(c *Config, r *report) {
+	if c.Listen.Port != 53 && r.clean("listen.port") {
+		r.add(Problem{
+			Path: "intercept.mode", What: fmt.Sprintf(`"transparent": needs listen.port 53, which is %d`, c.Listen.Port),
+			Hint: "pods ask the service at port 53, and the rules leave the port as it is",
+		})
+	}
 	if len(c.Intercept.Services) == 0 && c.Cluster.Central.Service == (ServiceName{}) && r.clean("cluster.central") {
 		r.add(Problem{
 			Path: "intercept.mode", What: `"transparent": needs intercept.services or cluster.central.service`,

@@ -176,6 +176,19 @@ func (f family) divert(targets *set) match {
 	}
 }
 
+// divertTo sends the connection to one target.
+func (f family) divertTo(target netip.AddrPort) match {
+	proto, port := uint32(unix.NFPROTO_IPV4), uint32(behindIPv4)
+	if f.v6 {
+		proto, port = unix.NFPROTO_IPV6, behindIPv6
+	}
+	return match{
+		&expr.Immediate{Register: register, Data: target.Addr().AsSlice()},
+		&expr.Immediate{Register: port, Data: binary.BigEndian.AppendUint16(nil, target.Port())},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: proto, RegAddrMin: register, RegProtoMin: port, Specified: true},
+	}
+}
+
 func equal(data []byte) *expr.Cmp {
 	return &expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: data}
 }

@@ -15,7 +15,7 @@ func TestKilled(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			b := newBed(t, options{backend: backend})
 			a := b.start(t)
-			b.outage(t, "kill -9", within, a.Kill, func() time.Time { return b.launch(t).started })
+			b.outage(t, "kill -9", a.Kill, func() time.Time { return b.launch(t).started })
 		})
 	}
 }
@@ -26,7 +26,7 @@ func TestKilledTransparent(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			b := newBed(t, options{backend: backend, transparent: true})
 			a := b.start(t)
-			b.outage(t, "transparent, kill -9", within, a.Kill, func() time.Time { return b.launch(t).started })
+			b.outage(t, "transparent, kill -9", a.Kill, func() time.Time { return b.launch(t).started })
 		})
 	}
 }
@@ -37,7 +37,7 @@ func TestStopped(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			b := newBed(t, options{backend: backend})
 			a := b.start(t)
-			b.outage(t, "kill -STOP", within, func() { a.Signal(syscall.SIGSTOP) }, func() time.Time {
+			b.outage(t, "kill -STOP", func() { a.Signal(syscall.SIGSTOP) }, func() time.Time {
 				a.Signal(syscall.SIGCONT)
 				return time.Now()
 			})
@@ -58,7 +58,7 @@ func TestStalled(t *testing.T) {
 			b := newBed(t, options{})
 			a := b.launchProgram(t, self, stallingAgent, which, b.config)
 			b.awaitAgent(t, a)
-			b.outage(t, "stalled: "+which, within, func() { a.Signal(syscall.SIGUSR1) }, func() time.Time {
+			b.outage(t, "stalled: "+which, func() { a.Signal(syscall.SIGUSR1) }, func() time.Time {
 				a.Signal(syscall.SIGUSR2)
 				return time.Now()
 			})
@@ -67,20 +67,20 @@ func TestStalled(t *testing.T) {
 }
 
 // outage takes the agent away under load, looks at who answers meanwhile, and brings it back. The fallback is to answer
-// within the limit.
-func (b *bed) outage(t *testing.T, what string, limit time.Duration, away func(), back func() time.Time) {
+// in time.
+func (b *bed) outage(t *testing.T, what string, away func(), back func() time.Time) {
 	t.Helper()
 	l := b.load(t)
 	l.first(t, byAgent, l.began, 5*time.Second)
 	time.Sleep(500 * time.Millisecond)
 	gone := time.Now()
 	away()
-	fallback := l.first(t, byCentral, gone, 2*limit)
-	if took := fallback.last().Sub(gone); took > limit {
-		t.Errorf("the last client was answered by the fallback after %s, want %s", ms(took), limit)
+	fallback := l.first(t, byCentral, gone, 2*within)
+	if took := fallback.last().Sub(gone); took > within {
+		t.Errorf("the last client was answered by the fallback after %s, want %s", ms(took), within)
 	}
 	// From here on everything is answered, also after the time that the issue grants.
-	time.Sleep(time.Until(gone.Add(limit + 500*time.Millisecond)))
+	time.Sleep(time.Until(gone.Add(within + 500*time.Millisecond)))
 	b.askAll(t, byCentral)
 	// With a tracked way to the agent, what is tracked already goes on as it is.
 	l.stay = b.transparent && b.backend != nftables
@@ -93,7 +93,7 @@ func (b *bed) outage(t *testing.T, what string, limit time.Duration, away func()
 	ended := time.Now().Add(-200 * time.Millisecond)
 	reports := l.stop()
 	l.noneLost(t, reports, l.began, gone.Add(-100*time.Millisecond), "before")
-	l.noneLost(t, reports, gone.Add(limit), returned, "while the agent is away")
+	l.noneLost(t, reports, gone.Add(within), returned, "while the agent is away")
 	l.noneLost(t, reports, again.last().Add(200*time.Millisecond), ended, "after the return")
 	figure(t, "%s, %s: fallback after %s, %s; back after %s, %s", what, b.backend, fallback.since(gone),
 		l.all(reports).Between(gone.Add(-100*time.Millisecond), returned), again.since(returned),
