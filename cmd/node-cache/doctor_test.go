@@ -21,7 +21,7 @@ import (
 func TestDoctorUsage(t *testing.T) {
 	t.Parallel()
 	const hint = "hint: `node-cache --help` lists commands and flags\n"
-	transparent := file(t, "listen: {addresses: [169.254.20.10]}\ninterface: {manage: true}\nintercept: {manage: true, mode: transparent, services: [10.96.0.10]}\n")
+	transparent := file(t, "listen: {addresses: [169.254.20.10], port: 53}\ninterface: {manage: true}\nintercept: {manage: true, mode: transparent, services: [10.96.0.10]}\n")
 	for _, tt := range []struct {
 		name string
 		args []string

@@ -79,6 +79,16 @@ func TestRun(t *testing.T) {
 			want: false, wantTally: "0 1 0\n", wantOut: []string{"--- failed: p.TestA\npanic: test timed out\n"},
 		},
 		{
+			name: "a process that dies in the output of a test that was over",
+			events: `{"Action":"run","Package":"m/p","Test":"TestA"}
+{"Action":"pass","Package":"m/p","Test":"TestA","Elapsed":0.1}
+{"Action":"run","Package":"m/p","Test":"TestB"}
+{"Action":"output","Package":"m/p","Test":"TestA","Output":"panic: too late\n"}
+{"Action":"output","Package":"m/p","Output":"FAIL\n"}
+{"Action":"fail","Package":"m/p"}`,
+			want: false, wantTally: "1 1 0\n", wantOut: []string{"--- failed: p.TestB\nFAIL\npanic: too late\n"},
+		},
+		{
 			name: "a benchmark ends without an event",
 			events: `{"Action":"run","Package":"m/p","Test":"BenchmarkA"}
 {"Action":"output","Package":"m/p","Test":"BenchmarkA","Output":"BenchmarkA 1 2 ns/op\n"}

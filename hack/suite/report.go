@@ -55,9 +55,25 @@ func (r *results) failure(k key) string {
 		text = r.all[key{k.Package, name}].output.String() + text
 	}
 	if k.Test != "" && r.all[k].state == "run" { // cut off: the reason stands in the package's output
-		text += r.all[key{k.Package, ""}].output.String()
+		text += r.all[key{k.Package, ""}].output.String() + r.lastWords(k.Package)
 	}
 	return text
+}
+
+// lastWords is why the process of a package died, where the go command gives those words to a test that was over.
+func (r *results) lastWords(pkg string) string {
+	for _, k := range r.order {
+		if k.Package != pkg || r.all[k].state == "run" {
+			continue
+		}
+		text := r.all[k].output.String()
+		for _, sign := range []string{"panic: ", "fatal error: ", "signal: "} {
+			if at := strings.Index(text, sign); at >= 0 && k.Test != "" {
+				return text[at:]
+			}
+		}
+	}
+	return ""
 }
 
 // reason is the message given to t.Skip: the last line of the output that is no frame of the test log.

@@ -43,6 +43,8 @@ func Start(t *testing.T, name string, cmd *exec.Cmd) *Process {
 		started <- err
 		if err == nil {
 			p.err = cmd.Wait()
+			// Those it has forked end with it: later its number may be another's.
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 			close(p.done)
 		}
 	}()
@@ -63,7 +65,11 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Signal sends a signal to the whole group, because servers fork. A group that has
 // ended needs none.
-func (p *Process) Signal(s syscall.Signal) { _ = syscall.Kill(-p.PID(), s) }
+func (p *Process) Signal(s syscall.Signal) {
+	if !p.Ended() {
+		_ = syscall.Kill(-p.PID(), s)
+	}
+}
 
 // Kill ends the group at once, stopped or not, and waits for it.
 func (p *Process) Kill() {
