@@ -77,5 +77,5 @@ func eventually(t *testing.T, limit time.Duration, what string, condition func()
 // figure prints what docs/reliability.md may quote.
 func figure(t *testing.T, format string, args ...any) {
 	t.Helper()
-	t.Logf("figure: "+format, args...)
+	t.Attr("seen", fmt.Sprintf(format, args...))
 }
