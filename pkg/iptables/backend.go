@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -49,6 +50,7 @@ type Backend struct {
 	applied    atomic.Pointer[rules.Rules] // by the last Apply, whether it went well or not; nil: none
 	cleared    bool                        // other has no rules of ours; guarded by writing
 	warned     atomic.Bool                 // that there is no IPv6
+	closing    sync.Once                   // of descriptors whose numbers are somebody else's afterwards
 }
 
 // New finds the programs and opens sockets in the network namespace of the calling
@@ -203,7 +205,12 @@ func (b *Backend) clearOther(ctx context.Context) (changed bool, err error) {
 }
 
 // Close gives up the sockets. Rules and leases stay.
-func (b *Backend) Close() error {
+func (b *Backend) Close() (err error) {
+	b.closing.Do(func() { err = b.close() })
+	return err
+}
+
+func (b *Backend) close() error {
 	var errs []error
 	for _, s := range []*stack{b.own, b.other} {
 		if s != nil {
