@@ -288,6 +288,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	_ = first.cluster.synced(ctx, headStart)
 	err := a.node.setup(ctx)
 	if err == nil {
+		a.settled(ctx)
 		under.Go(func() error {
 			err := a.node.run(below)
 			if err != nil {
@@ -335,7 +336,6 @@ func (a *Agent) serve(ctx context.Context, parts *taskSet) error {
 		serving.Go(func() error { return a.watcher.Run(ctx) })
 	}
 	a.log.InfoContext(ctx, "serving", "addresses", a.Addrs(), "version", a.options.Version)
-	a.settled(ctx)
 	close(a.ready)
 	err := serving.Wait()
 	a.node.leave(ctx, 0) // for when a part has failed

@@ -164,10 +164,10 @@ func (f *serverFaults) absentAtStart(t *testing.T) {
 	f.backed.expect(t, saying{webName, dns.TypeA, fromCentral}, saying{absentName, dns.TypeA, fromCentral}, saying{setName, dns.TypeA, fromCentral})
 	all := []*node{f.alone, f.backed, f.behind, resolver}
 	for _, n := range all {
-		code, body, err := n.get("/readyz")
-		if err != nil || code != 503 || !strings.Contains(body, "not in sync") {
-			t.Errorf("/readyz without an API server: %d %q %v, want 503 and why", code, body, err)
-		}
+		await(t, "/readyz says 503 and why", func() bool { // it says that it starts at first
+			code, body, err := n.get("/readyz")
+			return err == nil && code == 503 && strings.Contains(body, "not in sync")
+		})
 		if s := n.status(t); s.Cluster.InSync || len(s.Problems) == 0 {
 			t.Errorf("/status without an API server shows no problem: %+v", s)
 		}
