@@ -4,6 +4,7 @@ package node
 
 import (
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -198,6 +199,25 @@ func (b *bed) awaitAgent(t *testing.T, a daemon) {
 			})
 		}
 	}
+	// Before there are rules it answers without a lease; between rules and lease the fallback does.
+	eventually(t, 15*time.Second, "the leases are held", func() bool { return b.ready(t) })
+}
+
+// ready asks the agent's admin server.
+func (b *bed) ready(t *testing.T) bool {
+	t.Helper()
+	conn, err := b.Node.Dial(t.Context(), "tcp", agentIPv4.String()+":9253")
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	if _, err := io.WriteString(conn, "GET /metrics HTTP/1.0\r\n\r\n"); err != nil {
+		return false
+	}
+	page, _ := io.ReadAll(conn)
+	return strings.Contains(string(page), `lease_held{family="ipv4"} 1`) &&
+		strings.Contains(string(page), `lease_held{family="ipv6"} 1`)
 }
 
 // fallbackQueries is how many queries the central DNS has had.
