@@ -47,6 +47,7 @@ type options struct {
 	onExit      string
 	lease       time.Duration
 	extra       string // more of the configuration
+	unmanaged   bool   // the agent writes no rules
 	noCentral   bool   // no server of the test's own stands for the central DNS
 	pods        int
 }
@@ -139,7 +140,7 @@ func (b *bed) text() string {
 	fmt.Fprintf(&s, "listen: {addresses: %s, port: 53}\n", family(agentIPv4, agentIPv6))
 	fmt.Fprintf(&s, "interface: {manage: true}\n")
 	configured, _, _ := strings.Cut(b.backend, "-")
-	fmt.Fprintf(&s, "intercept:\n  manage: true\n  backend: %s\n  lease: %s\n", configured, b.lease)
+	fmt.Fprintf(&s, "intercept:\n  manage: %t\n  backend: %s\n  lease: %s\n", !b.unmanaged, configured, b.lease)
 	if b.transparent {
 		fmt.Fprintf(&s, "  mode: transparent\n  services: %s\n", family(nodelab.ServiceIPv4(), nodelab.ServiceIPv6()))
 	} else {
@@ -198,6 +199,9 @@ func (b *bed) awaitAgent(t *testing.T, a daemon) {
 				return who == byAgent
 			})
 		}
+	}
+	if b.unmanaged {
+		return
 	}
 	// Before there are rules it answers without a lease; between rules and lease the fallback does.
 	eventually(t, 15*time.Second, "the leases are held", func() bool { return b.ready(t) })
