@@ -123,6 +123,14 @@ func (n *realNode) setIPv6(on bool) error {
 
 // dump writes what `ip addr`, `ip link` and `ip route show table all` do.
 func (n *realNode) dump() (string, error) {
+	text, err := n.dumpOnce()
+	for try := 1; errors.Is(err, netlink.ErrDumpInterrupted) && try < 100; try++ { // by what comes or goes meanwhile
+		text, err = n.dumpOnce()
+	}
+	return text, err
+}
+
+func (n *realNode) dumpOnce() (string, error) {
 	links, err := n.links.LinkList()
 	if err != nil {
 		return "", err
