@@ -23,6 +23,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/rights"
 	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
 // Options is what an agent is made from.
@@ -50,7 +51,8 @@ type Agent struct {
 	started  time.Time
 	token    string // names this agent to itself, and what it puts into the kernel
 	machine  machine
-	node     *node // nil: the node is left as it is
+	loops    *upstream.Loops // of all pools
+	node     *node           // nil: the node is left as it is
 	resolver *resolve.Resolver
 	udp      []*server.UDP
 	tcp      []*server.TCP
@@ -70,6 +72,7 @@ func New(o Options) (*Agent, error) { return newOn(thisMachine{}, o) }
 func newOn(m machine, o Options) (*Agent, error) {
 	a := &Agent{
 		options: o, started: time.Now(), token: newToken(), machine: m,
+		loops: upstream.NewLoops(nil, time.Now),
 		ready: make(chan struct{}), requests: make(chan request), stopped: make(chan struct{}),
 	}
 	cfg, err := a.load()

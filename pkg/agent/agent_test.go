@@ -85,7 +85,7 @@ func local(t *testing.T, upstream netip.AddrPort) config.Config {
 	cfg := config.Default(config.Agent)
 	cfg.Listen.Port = freePort(t)
 	cfg.Admin.Address = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), freePort(t))
-	cfg.Forward = []config.Route{{Zone: ".", To: []config.Target{{Kind: config.Plain, Addr: upstream}}}}
+	cfg.Forward = []config.Route{config.DefaultRoute(".", config.Target{Kind: config.Plain, Addr: upstream})}
 	return cfg
 }
 

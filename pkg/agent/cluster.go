@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +35,7 @@ type cluster struct {
 	store     *zone.Store         // nil: this process answers no cluster names itself
 	source    source              // nil: nothing of the cluster is followed
 	endpoints *upstream.Endpoints // of the central resolver's service; nil: none is followed
+	near      *neighbours         // tells endpoints; nil with it
 	followed  *atomic.Pointer[followed]
 	central   *upstream.Pool // nil: there is no central resolver
 	nodeZone  *atomic.Pointer[string]
@@ -51,7 +51,7 @@ func (a *Agent) clusterFor(cfg *config.Config, old *running) (*cluster, error) {
 	kept := old != nil && old.cluster != nil
 	if kept && sameSource(&cfg.Cluster, &old.config.Cluster) {
 		c.store, c.source, c.nodeZone = old.cluster.store, old.cluster.source, old.cluster.nodeZone
-		c.endpoints, c.followed = old.cluster.endpoints, old.cluster.followed
+		c.endpoints, c.near, c.followed = old.cluster.endpoints, old.cluster.near, old.cluster.followed
 	} else if err := a.makeSource(c, &cfg.Cluster); err != nil {
 		return nil, err
 	}
@@ -123,13 +123,15 @@ func (a *Agent) follow(c *cluster, service config.ServiceName) *watch.Follow {
 		return nil
 	}
 	c.endpoints = new(upstream.Endpoints)
+	c.near = &neighbours{endpoints: c.endpoints}
 	log := a.log.With("service", service.String())
 	return &watch.Follow{
 		Namespace: service.Namespace,
 		Service:   service.Name,
-		Changed: func(ready, own []netip.AddrPort) {
-			c.endpoints.Set(ready, own)
-			c.followed.Store(&followed{ready: slices.Clone(ready), own: slices.Clone(own)})
+		Changed: func(servers []watch.Server, own []netip.AddrPort) {
+			c.near.tell(servers, own)
+			ready := addresses(servers)
+			c.followed.Store(&followed{ready: ready, own: slices.Clone(own)})
 			a.node.refresh()
 			log.Info("central resolver's endpoints", "count", len(ready), "ready", ready[:min(len(ready), maxLogged)], "service_addresses", own)
 		},
@@ -159,7 +161,12 @@ func (a *Agent) makeCentral(c *cluster, cfg *config.Config) (err error) {
 	for _, addr := range cfg.Cluster.Central.Addresses {
 		targets = append(targets, upstream.Target{Network: "tcp", Addr: addr})
 	}
+	domain, err := wireName(cfg.ClusterDomain)
+	if err != nil {
+		return err
+	}
 	c.central, err = upstream.New(upstream.Config{
+		Loops: a.loops, Zone: domain,
 		Targets: targets, Follow: c.endpoints, Connections: cfg.Cluster.Central.Connections,
 		Dial: a.options.Dial, Mark: mark(cfg),
 		Log:  a.log.With("zone", cfg.ClusterDomain),
@@ -233,17 +240,6 @@ func stubs(cfg *config.Config) []string {
 	return names
 }
 
-// topologyZone is the zone of this node as far as it is known.
-func (c *cluster) topologyZone(setting string) string {
-	if setting != "auto" {
-		return setting
-	}
-	if learned := c.nodeZone.Load(); learned != nil {
-		return *learned
-	}
-	return os.Getenv("NODE_ZONE")
-}
-
 // nameservers are the addresses at which the zone is served.
 func nameservers(listen []netip.Addr) []netip.Addr {
 	var own []netip.Addr
@@ -278,32 +274,6 @@ func (c *cluster) centralRoutes(cfg *config.Config) []string {
 	return slices.DeleteFunc(slices.Compact(zones), func(z string) bool {
 		return slices.ContainsFunc(cfg.Forward, func(r config.Route) bool { return r.Zone == z })
 	})
-}
-
-// learnNodeZone asks the API server for this node's topology zone until it says,
-// and then has the zone answer by it. It returns at once when there is no need.
-func (a *Agent) learnNodeZone(ctx context.Context) {
-	const again = 30 * time.Second
-	for {
-		r := a.running.Load()
-		if r.cluster != nil && r.config.Cluster.NodeZone == "auto" && os.Getenv("NODE_ZONE") == "" && os.Getenv("NODE_NAME") != "" {
-			if w, ok := r.cluster.source.(*watch.Watch); ok && r.cluster.store != nil && r.cluster.nodeZone.Load() == nil {
-				name, err := w.NodeZone(ctx)
-				if err == nil {
-					r.cluster.nodeZone.Store(&name)
-					a.log.InfoContext(ctx, "topology zone of this node", "zone", cmp.Or(name, "none"))
-					a.request(request{replan: true})
-				} else {
-					a.log.DebugContext(ctx, "asking for this node's topology zone", "err", err)
-				}
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(again):
-		}
-	}
 }
 
 // inSync tells whether the source, if there is one, has told all there was once.

@@ -140,7 +140,7 @@ func TestClusterStatus(t *testing.T) {
 		t.Errorf("before the endpoints are known (-want +got):\n%s", diff)
 	}
 
-	endpoints.Set([]netip.AddrPort{netip.MustParseAddrPort("10.244.0.2:53")}, []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53")})
+	endpoints.Set([]upstream.Server{{Addr: netip.MustParseAddrPort("10.244.0.2:53")}}, []upstream.Server{{Addr: netip.MustParseAddrPort("10.96.0.10:53")}})
 	source.stats.Follow.Synced = true
 	source.stats.Kinds[1] = watch.KindStats{Kind: zone.Slices, Synced: true, Failures: 3}
 	close(source.ready)
@@ -148,7 +148,8 @@ func TestClusterStatus(t *testing.T) {
 	want.Kinds[1] = KindStatus{Kind: "endpointslice", Synced: true, Age: "0s", Failures: 3}
 	want.Central.InSync = true
 	want.Central.Endpoints = []ServerStatus{
-		{Address: "tcp://10.244.0.2:53", Latency: "unknown"}, {Address: "tcp://10.96.0.10:53", Last: true, Latency: "unknown"},
+		{Address: "tcp://10.244.0.2:53", State: "good", Latency: "unknown"},
+		{Address: "tcp://10.96.0.10:53", State: "good", Last: true, Latency: "unknown"},
 	}
 	if diff := cmp.Diff(want, status(), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("once all is known (-want +got):\n%s", diff)

@@ -32,7 +32,7 @@ func (a *Agent) upstreamStats() []metrics.Route {
 	r := a.running.Load()
 	stats := make([]metrics.Route, 0, len(r.routes)+1)
 	for _, route := range r.routes {
-		stats = append(stats, metrics.Route{Zone: route.zone, Stats: route.pool.Stats()})
+		stats = append(stats, metrics.Route{Zone: route.Zone, Stats: route.pool.Stats()})
 	}
 	if c := r.cluster; c != nil && c.central != nil { // no route has this zone beside it
 		stats = append(stats, metrics.Route{

@@ -168,7 +168,7 @@ func nodeConfig(t *testing.T) config.Config {
 	}
 	cfg.Listen.Port = l.Addr().(*net.TCPAddr).AddrPort().Port()
 	_ = l.Close()
-	cfg.Forward = []config.Route{{Zone: ".", To: []config.Target{{Addr: netip.MustParseAddrPort("192.0.2.1:53")}}}}
+	cfg.Forward = []config.Route{config.DefaultRoute(".", config.Target{Addr: netip.MustParseAddrPort("192.0.2.1:53")})}
 	cfg.Admin = config.Admin{}
 	cfg.Identity.Version = "under test"
 	cfg.Interface.Manage, cfg.Intercept.Manage = true, true

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"time"
 
@@ -29,13 +31,17 @@ type running struct {
 	cluster *cluster // nil: there is none
 }
 
-// A route is a zone and its pool. The pool outlives a reload that leaves the
-// zone's upstreams as they are, with what it knows of them.
+// A route is a part of the configuration and its pool. The pool outlives a reload
+// that leaves the zone's upstreams as they are, with what it knows of them.
 type route struct {
-	zone   string
-	to     []config.Target
-	subnet bool
-	pool   *upstream.Pool
+	config.Route
+	pool *upstream.Pool
+}
+
+// samePool tells whether the pool of one route can serve another.
+func samePool(a, b config.Route) bool {
+	a.ClientSubnet = b.ClientSubnet
+	return reflect.DeepEqual(a, b)
 }
 
 // build makes what cfg asks for, taking over from old what stays. It opens
@@ -47,7 +53,7 @@ func (a *Agent) build(cfg config.Config, old *running) (*running, error) {
 		if err != nil {
 			return nil, poolProblem(fmt.Errorf("forward[%d]: zone %q to %s: %w", i, forward.Zone, forward.To, err))
 		}
-		r.routes = append(r.routes, route{zone: forward.Zone, to: forward.To, subnet: forward.ClientSubnet, pool: pool})
+		r.routes = append(r.routes, route{Route: forward, pool: pool})
 	}
 	var err error
 	if r.cache, err = a.cacheFor(cfg.Cache, old); err != nil {
@@ -73,22 +79,39 @@ func poolProblem(err error) error {
 func (a *Agent) poolFor(cfg config.Config, forward config.Route, old *running) (*upstream.Pool, error) {
 	if old != nil {
 		for _, r := range old.routes {
-			if r.zone == forward.Zone && slices.Equal(r.to, forward.To) {
+			if samePool(r.Route, forward) {
 				return r.pool, nil
 			}
 		}
 	}
-	targets := make([]upstream.Target, 0, len(forward.To))
-	for _, to := range forward.To {
-		targets = append(targets, target(to))
+	upstreams := forward.Upstreams()
+	targets := make([]upstream.Target, 0, len(upstreams))
+	for _, to := range upstreams {
+		targets = append(targets, target(to, forward))
+	}
+	suffix, err := wireName(forward.Zone)
+	if err != nil {
+		return nil, err
 	}
 	return upstream.New(upstream.Config{
-		Targets: targets,
-		Dial:    a.options.Dial,
-		Mark:    mark(&cfg),
-		Log:     a.log.With("zone", forward.Zone),
-		Self:    func(addr netip.AddrPort) bool { return leadsBack(addr, cfg.Listen) },
+		Targets:     targets,
+		Policy:      policies()[forward.Policy],
+		Connections: forward.Connections,
+		Rate:        float64(forward.Rate),
+		PlainCase:   forward.KeepCase,
+		Loops:       a.loops,
+		Zone:        suffix,
+		Dial:        a.options.Dial,
+		Mark:        mark(&cfg),
+		Log:         a.log.With("zone", forward.Zone),
+		Self:        func(addr netip.AddrPort) bool { return leadsBack(addr, cfg.Listen) },
 	})
+}
+
+func policies() map[config.Policy]upstream.Policy {
+	return map[config.Policy]upstream.Policy{
+		config.PolicyFastest: upstream.Fastest, config.PolicySequential: upstream.Sequential, config.PolicyRandom: upstream.Random,
+	}
 }
 
 // mark is what the sockets to upstreams carry, so that a rule of ours that leads to
@@ -100,15 +123,20 @@ func mark(cfg *config.Config) uint32 {
 	return 0
 }
 
-func target(to config.Target) upstream.Target {
+func target(to config.Target, route config.Route) upstream.Target {
 	switch to.Kind {
 	case config.TCP:
 		return upstream.Target{Network: "tcp", Addr: to.Addr}
+	case config.TLS:
+		return upstream.Target{Network: "tls", Addr: to.Addr, Name: to.Name, CAFile: route.CA}
+	case config.HTTPS:
+		method := map[config.HTTPMethod]string{config.MethodPost: http.MethodPost, config.MethodGet: http.MethodGet}[route.Method]
+		return upstream.Target{Network: "https", Addr: to.Addr, Name: to.Name, CAFile: route.CA, Path: to.Path, Method: method}
 	case config.ResolvConf:
 		return upstream.Target{ResolvConf: to.Path}
-	default:
-		return upstream.Target{Network: "udp", Addr: to.Addr}
+	case config.Plain:
 	}
+	return upstream.Target{Network: "udp", Addr: to.Addr}
 }
 
 // leadsBack tells whether a query sent to addr would reach a listener of ours.
@@ -187,6 +215,7 @@ func (a *Agent) plan(r *running) (*resolve.Plan, error) {
 
 		TransferTo: cfg.Cluster.TransferTo,
 		Self:       a.token,
+		Loop:       a.loops.Came,
 	}
 	if p.Hostname == "auto" {
 		name, err := os.Hostname()
@@ -201,13 +230,14 @@ func (a *Agent) plan(r *running) (*resolve.Plan, error) {
 	}
 	if r.cluster != nil && r.cluster.central != nil {
 		p.Unreachable = r.cluster.central.Hopeless
+		r.cluster.near.move(r.cluster.topologyZone(cfg.Cluster.NodeZone))
 	}
 	for _, route := range r.routes {
-		suffix, err := wireName(route.zone)
+		suffix, err := wireName(route.Zone)
 		if err != nil {
 			return nil, err
 		}
-		p.Routes = append(p.Routes, resolve.Route{Suffix: suffix, Upstream: route.pool, Subnet: route.subnet})
+		p.Routes = append(p.Routes, resolve.Route{Suffix: suffix, Upstream: route.pool, Subnet: route.ClientSubnet})
 	}
 	for _, name := range r.cluster.centralRoutes(cfg) {
 		suffix, err := wireName(name)

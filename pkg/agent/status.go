@@ -8,7 +8,6 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/resolve"
-	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
 // A Status is the agent at a glance, as /status gives it.
@@ -61,15 +60,6 @@ type UpstreamStatus struct {
 	ServerStatus
 }
 
-// ServerStatus is one server as seen from here.
-type ServerStatus struct {
-	Address  string            `json:"address"`
-	Last     bool              `json:"lastResort,omitempty"` // asked only while none of the others is any good
-	Requests uint64            `json:"requests"`
-	Failures map[string]uint64 `json:"failures,omitempty"`
-	Latency  string            `json:"latency"` // smoothed; "unknown" before the first answer
-}
-
 // Status gathers the status.
 func (a *Agent) Status() Status {
 	r := a.running.Load()
@@ -84,8 +74,8 @@ func (a *Agent) Status() Status {
 	s.Queries = queryStatus(a.resolver.Stats())
 	s.Cache = cacheStatus(r.cache.Stats())
 	for _, route := range r.routes {
-		for _, server := range serverStatus(route.pool) {
-			s.Upstreams = append(s.Upstreams, UpstreamStatus{Zone: route.zone, ServerStatus: server})
+		for _, server := range serverStatuses(route.pool) {
+			s.Upstreams = append(s.Upstreams, UpstreamStatus{Zone: route.Zone, ServerStatus: server})
 		}
 	}
 	told := r.cluster.told()
@@ -154,26 +144,4 @@ func hitRatio(st *resolve.Stats) string {
 
 func cacheStatus(st cache.Stats) CacheStatus {
 	return CacheStatus{Entries: st.Entries, Bytes: st.Bytes + st.Fixed, Capacity: st.Capacity, Evictions: st.Evictions}
-}
-
-func serverStatus(pool *upstream.Pool) []ServerStatus {
-	stats := pool.Stats()
-	list := make([]ServerStatus, 0, len(stats.Servers))
-	for _, server := range stats.Servers {
-		s := ServerStatus{Address: server.Network + "://" + server.Addr.String(), Last: server.LastResort, Requests: server.Requests, Latency: "unknown"}
-		if server.SRTT > 0 {
-			s.Latency = server.SRTT.Round(10 * time.Microsecond).String()
-		}
-		for cause, n := range server.Failures {
-			if n == 0 {
-				continue
-			}
-			if s.Failures == nil {
-				s.Failures = map[string]uint64{}
-			}
-			s.Failures[upstream.Cause(cause).String()] = n
-		}
-		list = append(list, s)
-	}
-	return list
 }

@@ -33,10 +33,14 @@ func problems(r *running, told *watch.Stats, s *Status) []Problem {
 	for _, route := range r.routes {
 		if route.pool.Empty() {
 			list = append(list, Problem{
-				Where: "forward " + route.zone, What: "there is no upstream to ask",
+				Where: "forward " + route.Zone, What: "there is no upstream to ask",
 				Hint: "name a server in the resolv.conf, or in the configuration",
 			})
 		}
+	}
+	for i := range s.Upstreams {
+		u := &s.Upstreams[i]
+		list = append(list, serverProblems("forward "+u.Zone, []ServerStatus{u.ServerStatus})...)
 	}
 	list = append(list, nodeProblems(s.Node)...)
 	if s.Cluster == nil {
@@ -58,6 +62,9 @@ func problems(r *running, told *watch.Stats, s *Status) []Problem {
 	}
 	if p, ok := centralProblem(s.Cluster.Central, told); ok {
 		list = append(list, p)
+	}
+	if c := s.Cluster.Central; c != nil {
+		list = append(list, serverProblems("cluster.central", c.Endpoints)...)
 	}
 	return list
 }

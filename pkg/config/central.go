@@ -32,7 +32,7 @@ func (n node) server() (netip.AddrPort, bool) {
 	if !ok {
 		return netip.AddrPort{}, false
 	}
-	a, err := parseEndpoint(text)
+	a, err := parseEndpoint(text, dnsPort)
 	if err != nil {
 		f := notATarget(text, false)
 		f.what = "not an IP address with or without a port"

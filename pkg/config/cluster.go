@@ -40,9 +40,9 @@ type Cluster struct {
 	// reverse name without a route of its own.
 	Ranges []netip.Prefix
 
-	// NodeZone is the topology zone whose endpoints come first in headless answers;
-	// empty: none do. The default "auto": environment NODE_ZONE, else the zone of the
-	// Node object that environment NODE_NAME names.
+	// NodeZone is the topology zone whose endpoints come first in headless answers and
+	// among those of Central; empty: none do. The default "auto": environment NODE_ZONE,
+	// else the zone of the Node object that environment NODE_NAME names.
 	NodeZone string
 
 	// TransferTo are the clients that may transfer the zone (RFC 5936), unique; one

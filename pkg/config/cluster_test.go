@@ -99,7 +99,7 @@ cluster:
 			name: "a route for the domain that is forwarded", text: "forward: [{zone: cluster.local, to: [192.0.2.1]}, {zone: ., to: [192.0.2.1]}]",
 			want: func(c *config.Config) {
 				to := []config.Target{{Addr: netip.MustParseAddrPort("192.0.2.1:53")}}
-				c.Forward = []config.Route{{Zone: "cluster.local.", To: to}, {Zone: ".", To: to}}
+				c.Forward = []config.Route{config.DefaultRoute("cluster.local.", to...), config.DefaultRoute(".", to...)}
 			},
 		},
 		{
@@ -107,7 +107,7 @@ cluster:
 			text: "forward: [{zone: stub.cluster.local, to: [192.0.2.1]}, {zone: local, to: [192.0.2.1]}, {zone: ., to: [192.0.2.1]}]\ncluster: {resolver: local}",
 			want: func(c *config.Config) {
 				to := []config.Target{{Addr: netip.MustParseAddrPort("192.0.2.1:53")}}
-				c.Forward = []config.Route{{Zone: "stub.cluster.local.", To: to}, {Zone: "local.", To: to}, {Zone: ".", To: to}}
+				c.Forward = []config.Route{config.DefaultRoute("stub.cluster.local.", to...), config.DefaultRoute("local.", to...), config.DefaultRoute(".", to...)}
 				c.Cluster.Resolver = config.ResolverLocal
 			},
 		},

@@ -33,11 +33,22 @@ type Listen struct {
 	UDPSize   int    // bytes of the largest answer over UDP, 512..4096; default 1232 (DNS Flag Day 2020)
 }
 
-// Route says which upstreams know the names at and below a zone.
+// Route says which upstreams know the names at and below a zone. [DefaultRoute] has the value of every absent key.
 type Route struct {
-	Zone         string   // lower-case and absolute: "." or "example.com."
-	To           []Target // unique and never empty
-	ClientSubnet bool     // pass the client's EDNS client-subnet option (RFC 7871); default false: remove it
+	Zone string   // lower-case and absolute: "." or "example.com."
+	To   []Target // unique and never empty; no address twice over the same transport
+
+	// Bootstrap are the addresses of the one HTTPS target that has a host name in place of an address, unique; empty
+	// if there is none.
+	Bootstrap []netip.Addr
+
+	Policy       Policy     // default PolicyFastest
+	Connections  int        // to each upstream over TCP and over TLS, 1..16; default 2
+	Rate         int        // queries a second to each upstream, 1..1000000; 0, the default: no bound
+	KeepCase     bool       // send names in the letters they were asked in; default false: in random case, which must come back
+	CA           string     // file of the certificates (PEM) that those of TLS and HTTPS must lead to, absolute unless Parse read a relative path; default empty: the system's
+	Method       HTTPMethod // of HTTPS; default MethodPost
+	ClientSubnet bool       // pass the client's EDNS client-subnet option (RFC 7871); default false: remove it
 }
 
 // Cache bounds the cache, in bytes and in time. All times but MinTTL are at least a second, all are whole seconds.

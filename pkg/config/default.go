@@ -19,10 +19,7 @@ func Default(role Role) Config {
 			Port:      1053,
 			UDPSize:   1232,
 		},
-		Forward: []Route{{
-			Zone: ".",
-			To:   []Target{{Kind: ResolvConf, Path: "/etc/resolv.conf"}},
-		}},
+		Forward:       []Route{DefaultRoute(".", Target{Kind: ResolvConf, Path: "/etc/resolv.conf"})},
 		ClusterDomain: "cluster.local.",
 		Cluster: Cluster{
 			Central:    Central{Connections: 2},
@@ -60,4 +57,9 @@ func Default(role Role) Config {
 		c.Cluster.Endpoints = EndpointsAll
 	}
 	return c
+}
+
+// DefaultRoute returns the route of a zone, which must be lower-case and absolute, with every other key at its default.
+func DefaultRoute(zone string, to ...Target) Route {
+	return Route{Zone: zone, To: to, Connections: 2}
 }

@@ -48,6 +48,13 @@ func routeFields(r *Route) []field {
 	return []field{
 		{"zone", zone(&r.Zone)},
 		{"to", targets(&r.To)},
+		{"bootstrap", set(&r.Bootstrap, node.bootstrap)},
+		{"policy", oneOf(&r.Policy)},
+		{"connections", whole(&r.Connections, 1, 16)},
+		{"rate", whole(&r.Rate, 0, 1_000_000)},
+		{"case", letterCase(&r.KeepCase)},
+		{"tls", section([]field{{"ca", location(&r.CA)}})},
+		{"https", section([]field{{"method", oneOf(&r.Method)}})},
 		{"clientSubnet", clientSubnet(&r.ClientSubnet)},
 	}
 }

@@ -26,6 +26,8 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("listen: {addresses: [169.254.20.10, 'fd00::53']}\ninterface: {manage: true, name: dns0, kind: lo}\n" +
 		"intercept: {manage: true, lease: 1500ms, fallback: ['[::1]:54', 10.0.0.1], onExit: fallback}"))
 	f.Add([]byte("listen: {addresses: [169.254.20.10], port: 53}\nintercept: {manage: true, mode: transparent, backend: iptables, fallback: none, services: [10.96.0.10]}"))
+	f.Add([]byte("forward: [{zone: ., to: ['tls://[::1]:54#A.b.', 'https://192.0.2.1/%20#a', 'https://a.B:1/'], bootstrap: ['::1'], " +
+		"policy: random, connections: 16, rate: 1, case: off, tls: {ca: ./a/../b}, https: {method: get}}]"))
 	files, err := filepath.Glob("testdata/bad-*.yaml")
 	if err != nil || len(files) == 0 {
 		f.Fatalf("no seeds: %v", err)

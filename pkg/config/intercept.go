@@ -178,7 +178,7 @@ func fallback(dst *Fallback) func(node) {
 }
 
 func fallbackHint(text string) string {
-	if _, err := parseEndpoint(text); err == nil {
+	if _, err := parseEndpoint(text, dnsPort); err == nil {
 		return "write [" + quote(text) + "]"
 	}
 	return didYouMean(text, []string{"central", "none"})

@@ -44,11 +44,7 @@ func render(c Config) string {
 	line(2, "port", strconv.Itoa(int(c.Listen.Port)))
 	line(2, "udpSize", strconv.Itoa(c.Listen.UDPSize))
 	head("forward")
-	for _, r := range c.Forward {
-		line(0, "- zone", text(r.Zone))
-		line(2, "to", flowList(r.To))
-		line(2, "clientSubnet", map[bool]string{false: "remove", true: "pass"}[r.ClientSubnet])
-	}
+	renderForward(&b, c.Forward)
 	line(0, "clusterDomain", text(c.ClusterDomain))
 	renderCluster(&b, c.Cluster)
 	renderNode(&b, &c)
@@ -82,6 +78,24 @@ func render(c Config) string {
 	line(2, "format", text(c.Log.Format))
 	line(2, "queries", text(c.Log.Queries.String()))
 	return b.String()
+}
+
+func renderForward(b *writer, routes []Route) {
+	line, head := b.line, b.head
+	for _, r := range routes {
+		line(0, "- zone", text(r.Zone))
+		line(2, "to", flowList(r.To))
+		line(2, "bootstrap", flowList(r.Bootstrap))
+		line(2, "policy", r.Policy.String())
+		line(2, "connections", strconv.Itoa(r.Connections))
+		line(2, "rate", strconv.Itoa(r.Rate))
+		line(2, "case", text(map[bool]string{false: "on", true: "off"}[r.KeepCase]))
+		head("  tls")
+		line(4, "ca", text(r.CA))
+		head("  https")
+		line(4, "method", r.Method.String())
+		line(2, "clientSubnet", map[bool]string{false: "remove", true: "pass"}[r.ClientSubnet])
+	}
 }
 
 func renderCluster(b *writer, c Cluster) {

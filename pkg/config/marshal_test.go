@@ -19,7 +19,13 @@ func TestMarshal(t *testing.T) {
 		c.Listen.Addresses = append(c.Listen.Addresses, netip.IPv6Loopback())
 		c.Forward = append(c.Forward, config.Route{
 			Zone: "example.com.", ClientSubnet: true,
-			To: []config.Target{{Kind: config.TCP, Addr: netip.MustParseAddrPort("192.0.2.1:54")}},
+			To: []config.Target{
+				{Kind: config.TCP, Addr: netip.MustParseAddrPort("192.0.2.1:54")},
+				{Kind: config.TLS, Addr: netip.MustParseAddrPort("[2001:db8::1]:853"), Name: "dns.example"},
+				{Kind: config.HTTPS, Addr: netip.AddrPortFrom(netip.Addr{}, 443), Name: "dns.example", Path: "/dns-query"},
+			},
+			Bootstrap: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
+			Policy:    config.PolicyRandom, Connections: 16, Rate: 500, KeepCase: true, CA: "ca.pem", Method: config.MethodGet,
 		})
 		c.ClusterDomain = "k8s.example."
 		c.Cluster = config.Cluster{
@@ -68,7 +74,7 @@ func TestMarshalRefusesWhatParseCannotReturn(t *testing.T) {
 		},
 		{
 			name: "a zone that is not lower-case", change: func(c *config.Config) {
-				c.Forward = append(c.Forward, config.Route{Zone: "Example.com.", To: c.Forward[0].To})
+				c.Forward = append(c.Forward, config.DefaultRoute("Example.com.", c.Forward[0].To...))
 			},
 			want: "writing the configuration: it holds values that no file can give",
 		},
@@ -87,6 +93,12 @@ func TestMarshalRefusesWhatParseCannotReturn(t *testing.T) {
 		{
 			name: "a fallback of two kinds", change: func(c *config.Config) {
 				c.Intercept.Fallback.Addresses = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53")}
+			},
+			want: "writing the configuration: it holds values that no file can give",
+		},
+		{
+			name: "an address at a host name of its own", change: func(c *config.Config) {
+				c.Forward[0].To = []config.Target{{Kind: config.TLS, Addr: netip.MustParseAddrPort("192.0.2.1:853"), Name: "DNS.example"}}
 			},
 			want: "writing the configuration: it holds values that no file can give",
 		},

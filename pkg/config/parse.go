@@ -19,8 +19,8 @@ func Parse(data []byte, role Role) (Config, error) {
 }
 
 // Load reads the configuration in a file. Relative paths in it begin at its
-// folder. The error is an [*Error], or wraps the one of the operating system when
-// the file cannot be read.
+// folder, and files of certificates must be there. The error is an [*Error], or
+// wraps the one of the operating system when the file cannot be read.
 func Load(path string, role Role) (Config, error) {
 	data, err := readFile(path)
 	if err != nil {
@@ -36,14 +36,15 @@ func parseFile(path string, data []byte, role Role) (Config, error) {
 	if root, ok := readDocument(data, r); ok {
 		root.fields(configFields(&c))
 		checkRules(&c, role, r)
+		if path != "" {
+			if err := resolveLocations(&c, path); err != nil {
+				return Config{}, err
+			}
+			checkFiles(&c, r)
+		}
 	}
 	if err := r.err(path); err != nil {
 		return Config{}, err
-	}
-	if path != "" {
-		if err := resolveLocations(&c, path); err != nil {
-			return Config{}, err
-		}
 	}
 	return c, nil
 }

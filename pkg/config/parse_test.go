@@ -104,22 +104,23 @@ func TestParse(t *testing.T) {
 				"- {zone: ., to: [192.0.2.2], clientSubnet: remove}\n- {zone: 0/25.2.0.192.in-addr.arpa., to: [192.0.2.3]}\n" +
 				"- {zone: _tcp.my-zone, to: [192.0.2.3]}\n",
 			want: with(func(c *config.Config) {
-				to := func(a string) []config.Target {
-					return []config.Target{{Addr: netip.AddrPortFrom(netip.MustParseAddr(a), 53)}}
+				to := func(a string) config.Target {
+					return config.Target{Addr: netip.AddrPortFrom(netip.MustParseAddr(a), 53)}
 				}
 				c.Forward = []config.Route{
-					{Zone: "example.com.", To: to("192.0.2.1"), ClientSubnet: true},
-					{Zone: ".", To: to("192.0.2.2")},
-					{Zone: "0/25.2.0.192.in-addr.arpa.", To: to("192.0.2.3")},
-					{Zone: "_tcp.my-zone.", To: to("192.0.2.3")},
+					config.DefaultRoute("example.com.", to("192.0.2.1")),
+					config.DefaultRoute(".", to("192.0.2.2")),
+					config.DefaultRoute("0/25.2.0.192.in-addr.arpa.", to("192.0.2.3")),
+					config.DefaultRoute("_tcp.my-zone.", to("192.0.2.3")),
 				}
+				c.Forward[0].ClientSubnet = true
 			}),
 		},
 		{
 			name: "the longest name", text: "forward: [{zone: ., to: ['::1']}, {zone: " + strings.Repeat("a.", 126) + "b, to: ['::1']}]",
 			want: with(func(c *config.Config) {
 				to := []config.Target{{Addr: netip.MustParseAddrPort("[::1]:53")}}
-				c.Forward = []config.Route{{Zone: ".", To: to}, {Zone: strings.Repeat("a.", 126) + "b.", To: to}}
+				c.Forward = []config.Route{config.DefaultRoute(".", to...), config.DefaultRoute(strings.Repeat("a.", 126)+"b.", to...)}
 			}),
 		},
 		{name: "bytes", text: "cache: {size: 1048577}", want: with(func(c *config.Config) { c.Cache.Size = 1<<20 + 1 })},

@@ -26,7 +26,12 @@ func location(dst *string) func(node) {
 
 // resolveLocations makes the relative paths in c absolute: they begin at the folder of the configuration file.
 func resolveLocations(c *Config, file string) error {
-	for _, p := range []*string{&c.Cluster.Kubeconfig, &c.Cluster.Manifests} {
+	paths := make([]*string, 0, 2+len(c.Forward))
+	paths = append(paths, &c.Cluster.Kubeconfig, &c.Cluster.Manifests)
+	for i := range c.Forward {
+		paths = append(paths, &c.Forward[i].CA)
+	}
+	for _, p := range paths {
 		if *p == "" || filepath.IsAbs(*p) {
 			continue
 		}

@@ -2,6 +2,59 @@
 
 package config
 
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Policy says in which order the upstreams of a route are asked.
+type Policy uint8
+
+// The policies. With each, others are asked when one is late or fails.
+const (
+	PolicyFastest    Policy = iota // the quickest first
+	PolicySequential               // in the order of the list: the first that is not down
+	PolicyRandom                   // any, each as often as the others
+)
+
+func (Policy) words() []string { return []string{"fastest", "sequential", "random"} }
+
+// String returns the spelling of p in a configuration.
+func (p Policy) String() string { return spell(p) }
+
+// HTTPMethod says how a query travels over HTTPS (RFC 8484 section 4.1).
+type HTTPMethod uint8
+
+// The methods.
+const (
+	MethodPost HTTPMethod = iota // in the body
+	MethodGet                    // in the URL
+)
+
+func (HTTPMethod) words() []string { return []string{"post", "get"} }
+
+// String returns the spelling of m in a configuration.
+func (m HTTPMethod) String() string { return spell(m) }
+
+// Upstreams are the targets of r with addresses of their own: in place of an HTTPS target that has none stands one
+// for each address of Bootstrap.
+func (r Route) Upstreams() []Target {
+	var list []Target
+	for _, t := range r.To {
+		if t.Kind != HTTPS || t.Addr.Addr().IsValid() {
+			list = append(list, t)
+			continue
+		}
+		for _, a := range r.Bootstrap {
+			named := t
+			named.Addr = netip.AddrPortFrom(a, t.Addr.Port())
+			list = append(list, named)
+		}
+	}
+	return list
+}
+
 // routes reads the list of routes.
 func routes(dst *[]Route) func(node) {
 	return func(n node) {
@@ -33,7 +86,7 @@ func routes(dst *[]Route) func(node) {
 
 // route returns the value of n as far as it is right, and reports what is not.
 func (n node) route() Route {
-	var r Route
+	r := DefaultRoute("")
 	if !n.fields(routeFields(&r)) {
 		return r
 	}
@@ -43,5 +96,112 @@ func (n node) route() Route {
 	if len(r.To) == 0 && n.report.clean(n.child("to")) {
 		n.report.add(Problem{Path: n.child("to"), What: "missing", Hint: "name at least one upstream"})
 	}
+	if n.report.clean(n.child("to"), n.child("bootstrap"), n.child("tls")) {
+		n.checkNamed(&r)
+		n.checkCertificates(&r)
+		n.checkTwice(&r)
+	}
 	return r
+}
+
+// checkNamed reports a host name without addresses, addresses without a host name, and two names for one list of
+// addresses.
+func (n node) checkNamed(r *Route) {
+	first := -1
+	for i, t := range r.To {
+		switch {
+		case t.Kind != HTTPS || t.Addr.Addr().IsValid():
+		case first >= 0:
+			n.report.add(Problem{
+				Path: n.upstream(i), What: quote(t.String()) + ": the second with a host name, after " + n.upstream(first),
+				Hint: "bootstrap has the addresses of one host: write https:// and an address with #name behind it",
+			})
+		default:
+			first = i
+		}
+	}
+	switch {
+	case first >= 0 && len(r.Bootstrap) == 0:
+		n.report.add(Problem{
+			Path: n.upstream(first), What: quote(r.To[first].String()) + ": needs " + n.child("bootstrap"),
+			Hint: "list the addresses of the host there: nobody could be asked for them",
+		})
+	case first < 0 && len(r.Bootstrap) > 0:
+		n.report.add(Problem{
+			Path: n.child("bootstrap"), What: "a list: no upstream has a host name in its URL",
+			Hint: "leave it out",
+		})
+	}
+}
+
+// checkCertificates reports a file of certificates that nobody shows any for.
+func (n node) checkCertificates(r *Route) {
+	shown := slices.ContainsFunc(r.To, func(t Target) bool { return t.Kind == TLS || t.Kind == HTTPS })
+	if r.CA != "" && !shown {
+		n.report.add(Problem{
+			Path: n.child("tls") + ".ca", What: quote(r.CA) + ": no upstream is asked over TLS or HTTPS",
+			Hint: "leave it out, or write tls:// or https:// in " + n.child("to"),
+		})
+	}
+}
+
+// checkTwice reports an address that is asked twice over the same transport.
+func (n node) checkTwice(r *Route) {
+	type place struct {
+		kind TargetKind
+		addr netip.AddrPort
+	}
+	seen := map[place]string{}
+	for i, t := range r.To {
+		if t.Kind == ResolvConf {
+			continue
+		}
+		one := Route{To: []Target{t}, Bootstrap: r.Bootstrap}
+		for _, u := range one.Upstreams() {
+			at := place{u.Kind, u.Addr}
+			if first, again := seen[at]; again {
+				n.report.add(Problem{Path: n.upstream(i), What: fmt.Sprintf("%s: %s is already asked at %s", quote(t.String()), u.Addr, first)})
+				break
+			}
+			seen[at] = n.upstream(i)
+		}
+	}
+}
+
+// upstream is the path of an upstream of the route n.
+func (n node) upstream(i int) string { return fmt.Sprintf("%s[%d]", n.child("to"), i) }
+
+// bootstrap returns the value of n when it is the address of a host, and reports anything else.
+func (n node) bootstrap() (netip.Addr, bool) {
+	text, ok := n.stringOnly()
+	if !ok {
+		return netip.Addr{}, false
+	}
+	a, err := netip.ParseAddr(text)
+	switch {
+	case err != nil:
+		hint := ""
+		if _, err := netip.ParseAddrPort(text); err == nil {
+			hint = "the port is that of the URL"
+		}
+		n.reject("not an IP address", hint)
+		return netip.Addr{}, false
+	case a.IsUnspecified():
+		return a, n.rejectFlaw(flaw{what: "not the address of one host"})
+	}
+	return a, n.rejectFlaw(addressFlaw(a))
+}
+
+// letterCase reads on, for random letters, or off, for those that were asked. YAML 1.1 reads both as booleans.
+func letterCase(keep *bool) func(node) {
+	return func(n node) {
+		switch string(n.text) {
+		case "true", `"on"`:
+			*keep = false
+		case "false", `"off"`:
+			*keep = true
+		default:
+			n.reject("not on or off", "")
+		}
+	}
 }

@@ -5,6 +5,7 @@ package config
 import (
 	"net/netip"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -16,33 +17,88 @@ const (
 	Plain      TargetKind = iota // over UDP, and over TCP when the answer is cut
 	TCP                          // over TCP only
 	ResolvConf                   // the nameservers of a resolv.conf, each as Plain
+	TLS                          // over TLS (RFC 7858)
+	HTTPS                        // over HTTP/2 and TLS (RFC 8484)
 )
 
 // Target is an upstream of a route. Targets that are the same compare equal.
 type Target struct {
 	Kind TargetKind
-	Addr netip.AddrPort // of Plain and TCP; the port is never 0
-	Path string         // of ResolvConf: absolute and clean
+
+	// Addr is of all kinds but ResolvConf; the port is never 0. Its address is invalid
+	// only for HTTPS, where the addresses are those of the route's Bootstrap.
+	Addr netip.AddrPort
+
+	// Name is what the certificate must be for with TLS and HTTPS: a host name in lower
+	// case, without a dot at its end. Empty: it must be for the address.
+	Name string
+
+	Path string // of ResolvConf: absolute and clean; of HTTPS: what is asked for, from its first slash on
 }
 
-// dnsPort is the port of a target that names none.
-const dnsPort = 53
+// The ports of targets that name none.
+const (
+	dnsPort   = 53
+	tlsPort   = 853 // RFC 7858 section 3.1
+	httpsPort = 443
+)
+
+// dnsQuery is the path of a target over HTTPS that names none, as most servers have it.
+const dnsQuery = "/dns-query"
 
 const portHint = "a port is a number from 1 to 65535"
 
-// String returns the shortest spelling that a configuration can give t: 192.0.2.1, tcp://[2001:db8::1]:5353, /etc/resolv.conf.
+// scheme is how a target over a kind of transport begins.
+type scheme struct {
+	name string
+	kind TargetKind
+	port uint16 // of a target that names none
+}
+
+// schemes are all there are. The first is that of a target that names none.
+func schemes() []scheme {
+	return []scheme{{"udp", Plain, dnsPort}, {"tcp", TCP, dnsPort}, {"tls", TLS, tlsPort}, {"https", HTTPS, httpsPort}}
+}
+
+// String returns the shortest spelling that a configuration can give t: 192.0.2.1,
+// tcp://[2001:db8::1]:5353, tls://192.0.2.1#dns.example, https://dns.example, /etc/resolv.conf.
 func (t Target) String() string {
 	if t.Kind == ResolvConf {
 		return t.Path
 	}
-	text := t.Addr.String()
-	if t.Addr.Port() == dnsPort {
-		text = t.Addr.Addr().String()
+	var s scheme
+	for _, s = range schemes() {
+		if s.kind == t.Kind {
+			break
+		}
 	}
-	if t.Kind == TCP {
-		return "tcp://" + text
+	text := t.authority(s.port)
+	if t.Kind != Plain {
+		text = s.name + "://" + text
+	}
+	if t.Kind == HTTPS && t.Path != dnsQuery {
+		text += t.Path
+	}
+	if t.Name != "" && t.Addr.Addr().IsValid() {
+		text += "#" + t.Name
 	}
 	return text
+}
+
+// authority is the host of t, with its port unless that is the usual one.
+func (t Target) authority(usual uint16) string {
+	addr := t.Addr.Addr()
+	switch {
+	case !addr.IsValid() && t.Addr.Port() == usual:
+		return t.Name
+	case !addr.IsValid():
+		return t.Name + ":" + strconv.Itoa(int(t.Addr.Port()))
+	case t.Addr.Port() != usual:
+		return t.Addr.String()
+	case addr.Is6() && t.Kind == HTTPS: // as other programs write it
+		return "[" + addr.String() + "]"
+	}
+	return addr.String()
 }
 
 // targets reads the list of upstreams of a route.
@@ -70,27 +126,21 @@ func (n node) target() (Target, bool) {
 	return t, n.rejectFlaw(f)
 }
 
-// parseTarget reads IP, IP:port, either with udp:// or tcp:// before it, or an absolute path.
+// parseTarget reads IP or IP:port, with one of the schemes before it or none, or an absolute path.
 func parseTarget(text string) (Target, flaw) {
 	if strings.HasPrefix(text, "/") {
 		return parsePath(text)
 	}
-	scheme, rest, isURL := strings.Cut(text, "://")
-	t := Target{Kind: Plain}
-	switch {
-	case !isURL:
-		rest = text
-	case scheme == "tcp":
-		t.Kind = TCP
-	case scheme != "udp":
-		return Target{}, flaw{what: "not a scheme that is known", hint: "write udp:// or tcp://"}
+	name, rest, isURL := strings.Cut(text, "://")
+	if !isURL {
+		return parseURL(schemes()[0], text, false)
 	}
-	var err error
-	t.Addr, err = parseEndpoint(rest)
-	if err != nil {
-		return Target{}, notATarget(rest, isURL)
+	for _, s := range schemes() {
+		if s.name == name {
+			return parseURL(s, rest, true)
+		}
 	}
-	return t, serverFlaw(t.Addr)
+	return Target{}, flaw{what: "not a scheme that is known", hint: "write udp://, tcp://, tls:// or https://"}
 }
 
 // parsePath reads the path of a resolv.conf.
@@ -103,15 +153,17 @@ func parsePath(text string) (Target, flaw) {
 }
 
 // parseEndpoint reads an address with or without a port, in brackets or not.
-func parseEndpoint(text string) (netip.AddrPort, error) {
-	if end, found := strings.CutPrefix(text, "["); found && strings.HasSuffix(end, "]") {
-		text += ":53"
+func parseEndpoint(text string, port uint16) (netip.AddrPort, error) {
+	if inner, found := strings.CutPrefix(text, "["); found && strings.HasSuffix(inner, "]") {
+		if a, err := netip.ParseAddr(inner[:len(inner)-1]); err == nil && a.Is6() {
+			return netip.AddrPortFrom(a, port), nil
+		}
 	}
 	if a, err := netip.ParseAddrPort(text); err == nil {
 		return a, nil
 	}
 	a, err := netip.ParseAddr(text)
-	return netip.AddrPortFrom(a, dnsPort), err
+	return netip.AddrPortFrom(a, port), err
 }
 
 func isAddress(text string) bool {
@@ -129,7 +181,7 @@ func notATarget(text string, isURL bool) flaw {
 	last := host[strings.LastIndexByte(host, '.')+1:]
 	switch {
 	case strings.HasSuffix(text, "/") && text != "/":
-		if _, err := parseEndpoint(strings.TrimSuffix(text, "/")); err == nil {
+		if _, err := parseEndpoint(strings.TrimSuffix(text, "/"), dnsPort); err == nil {
 			f.hint = "leave out the slash at the end"
 		}
 	case strings.HasPrefix(text, "./"), strings.HasPrefix(text, "../"), strings.HasSuffix(text, ".conf"):

@@ -88,9 +88,9 @@ func centralFamilies() []family {
 			},
 		},
 		{
-			"central_endpoints", gauge, "Who can be asked for the central resolver's service: its ready endpoints, and its own addresses, " +
-				"which are the last resort. Absent unless a service is followed.",
-			[]label{{"state", []string{"ready", "last_resort"}}},
+			"central_endpoints", gauge, "Who can be asked for the central resolver's service: its ready endpoints, of which those in another topology zone " +
+				"are counted as far too, and its own addresses, which are the last resort. Absent unless a service is followed.",
+			[]label{{"state", []string{"ready", "far", "last_resort"}}},
 			readEndpoints,
 		},
 	}
@@ -103,6 +103,7 @@ func readEndpoints(s *sample, out *sink) {
 	}
 	last := sum(r.Stats.Servers, func(u *upstream.ServerStats) uint64 { return uint64(truth(u.LastResort)) })
 	out.put(float64(uint64(len(r.Stats.Servers))-last), "ready")
+	out.count(sum(r.Stats.Servers, func(u *upstream.ServerStats) uint64 { return uint64(truth(u.Far && !u.LastResort)) }), "far")
 	out.put(float64(last), "last_resort")
 }
 

@@ -34,7 +34,7 @@ func cluster(want map[string]float64) {
 	}
 	maps.Copy(want, map[string]float64{
 		"zone_index_bytes": 8008, "zone_serial": 8009,
-		"watch_requests_total": 8301, `panics_total{where="watch"}`: 8302, "central_synced": 1, `central_endpoints{state="ready"}`: 1, `central_endpoints{state="last_resort"}`: 1,
+		"watch_requests_total": 8301, `panics_total{where="watch"}`: 8302, "central_synced": 1, `central_endpoints{state="ready"}`: 1, `central_endpoints{state="far"}`: 0, `central_endpoints{state="last_resort"}`: 1,
 	})
 }
 
@@ -137,7 +137,7 @@ func TestPartsOfTheCluster(t *testing.T) {
 		{
 			name: "a service followed, which was not told yet", cluster: metrics.Cluster{Source: &watch.Stats{}},
 			routes: []metrics.Route{{Zone: ".", Stats: upstream.Stats{}}, {Zone: "cluster.local.", Service: "kube-system/kube-dns"}},
-			want:   []string{`central_endpoints{state="last_resort"}`, `central_endpoints{state="ready"}`, `central_synced`, `watch_requests_total`},
+			want:   []string{`central_endpoints{state="far"}`, `central_endpoints{state="last_resort"}`, `central_endpoints{state="ready"}`, `central_synced`, `watch_requests_total`},
 		},
 		{
 			name: "configured addresses", cluster: metrics.Cluster{Source: &watch.Stats{}},

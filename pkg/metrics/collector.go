@@ -150,9 +150,7 @@ type sink struct {
 // put adds the series with these label values, in the order of the family's
 // labels.
 func (s *sink) put(value float64, labels ...string) {
-	for i, l := range labels {
-		labels[i] = strings.ToValidUTF8(l, "\ufffd") // an upstream's IPv6 zone may be any bytes
-	}
+	mend(labels)
 	as := prometheus.GaugeValue
 	if s.kind == counter {
 		as = prometheus.CounterValue
@@ -166,6 +164,7 @@ func (s *sink) count(value uint64, labels ...string) { s.put(float64(value), lab
 // durations adds a histogram from the counts between the bounds, the last of
 // which is of what was longer than all of them. labels is as for put.
 func (s *sink) durations(counts []uint64, bounds []time.Duration, total time.Duration, labels ...string) {
+	mend(labels)
 	var sum uint64
 	buckets := make(map[float64]uint64, len(bounds))
 	for i, n := range counts {
@@ -175,4 +174,11 @@ func (s *sink) durations(counts []uint64, bounds []time.Duration, total time.Dur
 		}
 	}
 	s.ch <- prometheus.MustNewConstHistogram(s.desc, sum, total.Seconds(), buckets, labels...)
+}
+
+// mend makes text of labels: an upstream's IPv6 zone may be any bytes.
+func mend(labels []string) {
+	for i, l := range labels {
+		labels[i] = strings.ToValidUTF8(l, "\ufffd")
+	}
 }

@@ -4,7 +4,9 @@ package metrics
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
@@ -13,6 +15,33 @@ import (
 type named struct {
 	zone, name string
 	stats      upstream.ServerStats
+	servers    [numStates]int // by state: one, or the endpoints of a service
+}
+
+// A state is how a server is doing.
+type state int
+
+// The states. A server is in the last one that fits.
+const (
+	good    state = iota
+	failing       // its latest answers did not come
+	down          // for so long that it is only probed
+	looped        // what is sent to it comes back here
+	numStates
+)
+
+func states() []string { return []string{"good", "failing", "down", "looped"} }
+
+func stateOf(s *upstream.ServerStats) state {
+	switch {
+	case s.Looped:
+		return looped
+	case s.Down:
+		return down
+	case s.Failing:
+		return failing
+	}
+	return good
 }
 
 // A roll turns the Stats of routes into those of upstreams with names that stay.
@@ -43,7 +72,9 @@ func (r *roll) read(of func() []Route) (routes []Route, list []named) {
 		route := &routes[i]
 		if route.Service == "" {
 			for _, s := range route.Stats.Servers {
-				list = append(list, named{route.Zone, s.Network + "://" + s.Addr.String(), s})
+				u := named{zone: route.Zone, name: s.Network + "://" + s.Addr.String(), stats: s}
+				u.servers[stateOf(&s)]++
+				list = append(list, u)
 			}
 			continue
 		}
@@ -53,7 +84,11 @@ func (r *roll) read(of func() []Route) (routes []Route, list []named) {
 			p = new(past)
 		}
 		kept[key] = p
-		list = append(list, named{route.Zone, route.Service, p.sum(route.Stats.Servers)})
+		u := named{zone: route.Zone, name: route.Service, stats: p.sum(route.Stats.Servers)}
+		for i := range route.Stats.Servers {
+			u.servers[stateOf(&route.Stats.Servers[i])]++
+		}
+		list = append(list, u)
 	}
 	r.past = kept
 	return routes, list
@@ -76,11 +111,20 @@ func (p *past) sum(servers []upstream.ServerStats) upstream.ServerStats {
 		s := &servers[i]
 		add(&total, s)
 		total.Open += s.Open
-		if s.SRTT > 0 && (total.SRTT == 0 || s.SRTT < total.SRTT) {
-			total.SRTT = s.SRTT
-		}
+		total.Sockets += s.Sockets
+		total.Outstanding += s.Outstanding
+		total.SRTT = quicker(total.SRTT, s.SRTT)
+		total.P95 = quicker(total.P95, s.P95)
 	}
 	return total
+}
+
+// quicker is the smaller of two durations, of which 0 is not known.
+func quicker(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // add adds what only grows.
@@ -90,43 +134,63 @@ func add(to, from *upstream.ServerStats) {
 		to.Failures[cause] += n
 	}
 	to.Truncated += from.Truncated
+	for bucket, n := range from.Took {
+		to.Took[bucket] += n
+	}
+	to.TookSum += from.TookSum
+	to.Hedged += from.Hedged
+	to.Won += from.Won
+	to.Probes += from.Probes
 	to.Opened += from.Opened
+	to.Resumed += from.Resumed
 }
 
 func upstreamFamilies() []family {
-	zone, upstream := label{name: "zone"}, label{name: "upstream"}
+	each := []label{{name: "zone"}, {name: "upstream"}}
+	with := func(name string, values []string) []label { return append(slices.Clone(each), label{name, values}) }
+	total := func(name, help string, of func(*upstream.ServerStats) uint64) family {
+		return family{name, counter, help, each, readUpstreams(func(u *upstream.ServerStats) (float64, bool) { return float64(of(u)), true })}
+	}
+	level := func(name, help string, of func(*upstream.ServerStats) int) family {
+		return family{name, gauge, help, each, readUpstreams(func(u *upstream.ServerStats) (float64, bool) { return float64(of(u)), true })}
+	}
+	known := func(name, help string, of func(*upstream.ServerStats) time.Duration) family {
+		return family{name, gauge, help, each, readUpstreams(func(u *upstream.ServerStats) (float64, bool) { return of(u).Seconds(), of(u) > 0 })}
+	}
 	return []family{
-		{
-			"upstream_requests_total", counter, "Tries. The repetition of one over TCP because its answer was cut belongs to it.",
-			[]label{zone, upstream},
-			readRequests,
-		},
+		total("upstream_requests_total", "Tries. The repetition of one over TCP because its answer was cut belongs to it.",
+			func(u *upstream.ServerStats) uint64 { return u.Requests }),
 		{
 			"upstream_failures_total", counter, "What went wrong with tries, by reason. Several may fall to one try, and a try may succeed all the same.",
-			[]label{zone, upstream, {"reason", causes()}},
-			readFailures,
+			with("reason", causes()), readFailures,
 		},
+		{"upstream_request_duration_seconds", histogram, "Time of good answers, from the try's beginning.", each, readTook},
+		total("upstream_truncated_total", "UDP answers that were cut and asked for again over TCP.",
+			func(u *upstream.ServerStats) uint64 { return u.Truncated }),
+		total("upstream_hedges_total", "Tries that were late, so that another upstream was asked beside them.",
+			func(u *upstream.ServerStats) uint64 { return u.Hedged }),
+		total("upstream_hedges_won_total", "Good answers to tries that were begun because an earlier one was late or had failed.",
+			func(u *upstream.ServerStats) uint64 { return u.Won }),
+		known("upstream_latency_seconds", "Smoothed time of an answer, penalties for failures included; of a service that of its quickest endpoint. "+
+			"Absent until the first answer or failure.",
+			func(u *upstream.ServerStats) time.Duration { return u.SRTT }),
+		known("upstream_late_seconds", "Time that nearly all recent answers took less than (95 in 100); a try that takes longer counts as late. "+
+			"Of a service that of its quickest endpoint. Absent until it is known.",
+			func(u *upstream.ServerStats) time.Duration { return u.P95 }),
+		level("upstream_outstanding", "Tries under way.", func(u *upstream.ServerStats) int { return u.Outstanding }),
 		{
-			"upstream_truncated_total", counter, "UDP answers that were cut and asked for again over TCP.",
-			[]label{zone, upstream},
-			readTruncated,
+			"upstream_servers", gauge, "Servers behind an upstream, one or a service's endpoints, by how they are doing. Each is in the last state that fits: " +
+				"its latest tries failed, it gets probes only, or what is sent to it comes back here.",
+			with("state", states()), readStates,
 		},
-		{
-			"upstream_latency_seconds", gauge, "Smoothed time of an answer, penalties for failures included; of a service that of its quickest endpoint. " +
-				"Absent until the first answer or failure.",
-			[]label{zone, upstream},
-			readLatency,
-		},
-		{
-			"upstream_connections", gauge, "TCP connections, those being opened included.",
-			[]label{zone, upstream},
-			readConnections,
-		},
-		{
-			"upstream_connections_opened_total", counter, "TCP connections begun.",
-			[]label{zone, upstream},
-			readOpened,
-		},
+		total("upstream_probes_total", "Queries sent only to see whether a failing upstream is back.",
+			func(u *upstream.ServerStats) uint64 { return u.Probes }),
+		level("upstream_udp_sockets", "UDP sockets open.", func(u *upstream.ServerStats) int { return u.Sockets }),
+		level("upstream_connections", "Connections over TCP, TLS and HTTPS, those being opened included.",
+			func(u *upstream.ServerStats) int { return u.Open }),
+		total("upstream_connections_opened_total", "Connections begun.", func(u *upstream.ServerStats) uint64 { return u.Opened }),
+		total("upstream_tls_resumptions_total", "Those of the connections that took up an earlier session of TLS.",
+			func(u *upstream.ServerStats) uint64 { return u.Resumed }),
 	}
 }
 
@@ -139,43 +203,41 @@ func causes() []string {
 	return list
 }
 
-// each calls f for every upstream of every route, with its labels.
-func (s *sample) each(f func(zone, name string, u *upstream.ServerStats)) {
-	for i := range s.upstreams {
-		u := &s.upstreams[i]
-		f(u.zone, u.name, &u.stats)
+// readUpstreams reads a family with one series for each upstream that has a value.
+func readUpstreams(of func(*upstream.ServerStats) (value float64, ok bool)) func(*sample, *sink) {
+	return func(s *sample, out *sink) {
+		for i := range s.upstreams {
+			u := &s.upstreams[i]
+			if value, ok := of(&u.stats); ok {
+				out.put(value, u.zone, u.name)
+			}
+		}
 	}
-}
-
-func readRequests(s *sample, out *sink) {
-	s.each(func(zone, name string, u *upstream.ServerStats) { out.count(u.Requests, zone, name) })
 }
 
 func readFailures(s *sample, out *sink) {
 	reasons := causes()
-	s.each(func(zone, name string, u *upstream.ServerStats) {
-		for i, n := range u.Failures {
-			out.count(n, zone, name, reasons[i])
+	for i := range s.upstreams {
+		u := &s.upstreams[i]
+		for cause, n := range u.stats.Failures {
+			out.count(n, u.zone, u.name, reasons[cause])
 		}
-	})
+	}
 }
 
-func readTruncated(s *sample, out *sink) {
-	s.each(func(zone, name string, u *upstream.ServerStats) { out.count(u.Truncated, zone, name) })
+func readTook(s *sample, out *sink) {
+	bounds := upstream.TookBounds()
+	for i := range s.upstreams {
+		u := &s.upstreams[i]
+		out.durations(u.stats.Took[:], bounds, u.stats.TookSum, u.zone, u.name)
+	}
 }
 
-func readLatency(s *sample, out *sink) {
-	s.each(func(zone, name string, u *upstream.ServerStats) {
-		if u.SRTT > 0 {
-			out.put(u.SRTT.Seconds(), zone, name)
+func readStates(s *sample, out *sink) {
+	for i := range s.upstreams {
+		u := &s.upstreams[i]
+		for state, name := range states() {
+			out.put(float64(u.servers[state]), u.zone, u.name, name)
 		}
-	})
-}
-
-func readConnections(s *sample, out *sink) {
-	s.each(func(zone, name string, u *upstream.ServerStats) { out.put(float64(u.Open), zone, name) })
-}
-
-func readOpened(s *sample, out *sink) {
-	s.each(func(zone, name string, u *upstream.ServerStats) { out.count(u.Opened, zone, name) })
+	}
 }

@@ -3,17 +3,22 @@
 package metrics_test
 
 import (
+	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/watch"
 )
 
-// endpoints adds what the Stats of a service's two servers become: sums, and the latency of the quicker.
+// endpoints adds what the Stats of a service's two servers become: sums, and the times of the quicker.
 func endpoints(want map[string]float64, zone, service string, one, two float64) {
 	var parts [2]map[string]float64
 	for i, first := range []float64{one, two} {
@@ -21,7 +26,7 @@ func endpoints(want map[string]float64, zone, service string, one, two float64) 
 		upstreams(parts[i], zone, service, first)
 	}
 	for name, value := range parts[0] {
-		if !strings.HasPrefix(name, "upstream_latency") {
+		if !strings.HasPrefix(name, "upstream_lat") {
 			value += parts[1][name]
 		}
 		want[name] = value
@@ -118,5 +123,91 @@ func TestScrapesAtOnce(t *testing.T) {
 	const name = `upstream_requests_total{upstream="kube-system/kube-dns",zone="cluster.local."}`
 	if got := series(families)[name]; got != 201 {
 		t.Errorf("%v requests after 201 scrapes of a counter that each moves by one, want 201", got)
+	}
+}
+
+// TestUpstreamDurations has a server of its own and a service of two endpoints, whose answers are one histogram.
+func TestUpstreamDurations(t *testing.T) {
+	t.Parallel()
+	server := func(network, addr string, times int) upstream.ServerStats {
+		s := upstream.ServerStats{Network: network, Addr: netip.MustParseAddrPort(addr), TookSum: time.Duration(times) * time.Second}
+		for i := range s.Took {
+			s.Took[i] = uint64(times * (i + 1))
+		}
+		return s
+	}
+	cfg := metrics.Config{Upstream: func() []metrics.Route {
+		return []metrics.Route{
+			{Zone: ".", Stats: upstream.Stats{Servers: []upstream.ServerStats{server("udp", "[fe80::1%\xff]:53", 1)}}},
+			{Zone: "cluster.local.", Service: "kube-system/kube-dns", Stats: upstream.Stats{Servers: []upstream.ServerStats{
+				server("tcp", "10.244.0.2:53", 1), server("tcp", "10.244.0.3:53", 2),
+			}}},
+		}
+	}}
+	var want strings.Builder
+	want.WriteString("# HELP nodecache_upstream_request_duration_seconds Time of good answers, from the try's beginning.\n" +
+		"# TYPE nodecache_upstream_request_duration_seconds histogram\n")
+	for labels, times := range map[string]int{
+		"upstream=\"udp://[fe80::1%\ufffd]:53\",zone=\".\"":     1,
+		`upstream="kube-system/kube-dns",zone="cluster.local."`: 3,
+	} {
+		sum := 0
+		for i, le := range []string{"0.00025", "0.0005", "0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "+Inf"} {
+			sum += times * (i + 1)
+			_, _ = fmt.Fprintf(&want, "nodecache_upstream_request_duration_seconds_bucket{%s,le=%q} %d\n", labels, le, sum)
+		}
+		_, _ = fmt.Fprintf(&want, "nodecache_upstream_request_duration_seconds_sum{%[1]s} %[2]d\nnodecache_upstream_request_duration_seconds_count{%[1]s} %[3]d\n", labels, times, sum)
+	}
+	err := testutil.CollectAndCompare(metrics.New(cfg), strings.NewReader(want.String()), "nodecache_upstream_request_duration_seconds")
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUpstreamStates has a server in each state, and a service whose endpoints are in different ones.
+func TestUpstreamStates(t *testing.T) {
+	t.Parallel()
+	server := func(addr string, change func(*upstream.ServerStats)) upstream.ServerStats {
+		s := upstreamNamed("tcp", addr, 1)
+		change(&s)
+		return s
+	}
+	servers := []upstream.ServerStats{
+		server("10.244.0.1:53", func(*upstream.ServerStats) {}),
+		server("10.244.0.2:53", func(s *upstream.ServerStats) { s.Failing = true }),
+		server("10.244.0.3:53", func(s *upstream.ServerStats) { s.Failing, s.Down = true, true }),
+		server("10.244.0.4:53", func(s *upstream.ServerStats) { s.Failing, s.Down, s.Looped = true, true, true }),
+		server("10.244.0.5:53", func(s *upstream.ServerStats) { s.Looped, s.Far = true, true }),
+		server("10.244.0.6:53", func(s *upstream.ServerStats) { s.Far, s.LastResort = true, true }),
+	}
+	got := series(gather(t, metrics.Config{
+		Upstream: func() []metrics.Route {
+			return []metrics.Route{
+				{Zone: ".", Stats: upstream.Stats{Servers: servers[:4]}},
+				{Zone: "cluster.local.", Service: "kube-system/kube-dns", Stats: upstream.Stats{Servers: servers}},
+			}
+		},
+		Cluster: func() metrics.Cluster { return metrics.Cluster{Source: &watch.Stats{}} },
+	}))
+	want := map[string]float64{
+		`central_endpoints{state="ready"}`: 5, `central_endpoints{state="far"}`: 1, `central_endpoints{state="last_resort"}`: 1,
+	}
+	for state, name := range []string{"good", "failing", "down", "looped"} {
+		for i := range 4 {
+			one := 0.0
+			if i == state {
+				one = 1
+			}
+			want[fmt.Sprintf(`upstream_servers{state=%q,upstream="tcp://10.244.0.%d:53",zone="."}`, name, i+1)] = one
+		}
+		want[fmt.Sprintf(`upstream_servers{state=%q,upstream="kube-system/kube-dns",zone="cluster.local."}`, name)] = []float64{2, 1, 1, 2}[state]
+	}
+	for name := range got {
+		if !strings.HasPrefix(name, "upstream_servers") && !strings.HasPrefix(name, "central_endpoints") {
+			delete(got, name)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("series (-want +got):\n%s", diff)
 	}
 }

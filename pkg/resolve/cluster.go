@@ -56,15 +56,13 @@ func (l *Lane) lastWord(from *wire.Peer, now time.Time, dst []byte) ([]byte, boo
 	return dst, true
 }
 
-// lastWord makes what the zone has to say the outcome of a flight that failed.
-func (f *flight) lastWord(now time.Time, result *outcome) {
-	if f.plan.Zone == nil {
+// lastWord makes what the zone has to say to d.q the outcome of a flight that failed.
+func (d *desk) lastWord(z *zone.Zone, now time.Time) {
+	if z == nil {
 		return
 	}
-	var q wire.Query
-	q.Parse(f.query)
-	if msg, said := f.plan.Zone.LastWord(&q, 0, now, nil); said.Verdict == zone.Answered {
-		result.msg, result.source, result.ede = msg, SourceZone, said.EDE
+	if msg, said := z.LastWord(&d.q, 0, now, d.buf[:0]); said.Verdict == zone.Answered {
+		d.buf, d.result = msg, outcome{msg: msg, source: SourceZone, ede: said.EDE}
 	}
 }
 
@@ -98,10 +96,10 @@ func (a *alias) appendWhole(dst, msg []byte) ([]byte, bool) {
 	return a.tail.Graft(append(dst, a.head...), start, a.target)
 }
 
-// clone is an alias that owns its head.
-func (a *alias) clone() alias {
+// clone is an alias that owns its head, or nil if there is none.
+func (a *alias) clone() *alias {
 	if len(a.head) == 0 {
-		return alias{}
+		return nil
 	}
-	return alias{head: slices.Clone(a.head), target: a.target}
+	return &alias{head: slices.Clone(a.head), target: a.target}
 }

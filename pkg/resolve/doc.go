@@ -8,18 +8,23 @@
 //	                    ├─ transfer.go the cluster zone as a whole: refused here, or sent by a goroutine of its own
 //	                    ├─ zone        a name of the cluster: answered, denied, or an alias of a name outside
 //	                    ├─ cache       fresh, due or a remembered failure: patched for this client and done
-//	                    └─ Lane.Slow ─── flight.go    identical misses join; one bounded flight for all of them
+//	                    └─ Lane.Slow ─── flights.go   identical misses join; one bounded flight for all of them
 //	                                       ├─ route    longest suffix of the name
-//	                                       ├─ upstream one Exchange, within the deadline
-//	                                       ├─ judge.go what may be kept, and for how long
-//	                                       └─ cache.Put, then every waiter's reply
+//	                                       └─ Asker.Ask, with a deadline; the query leaves with Lane.Flush
 //
-// The order is code, in [Lane.Fast] and (*Resolver).fly, and nowhere else.
+//	answer ─ flight.Answered ─┬─ judge.go  what may be kept, and for how long
+//	                          ├─ cache.Put
+//	                          └─ waiter.go every waiter's reply
+//
+// The order is code, in [Lane.Fast], [Lane.Slow] and (*flight).Answered, and
+// nowhere else.
 //
 // Fast runs on the goroutine that read the packet, takes no lock but a cache
-// shard's and allocates nothing. A flight is a goroutine that ends with its
-// deadline at the latest; however many clients wait for it, they cost their
-// spelling of the question and an address each, not a goroutine.
+// shard's and allocates nothing. A flight is not a goroutine but one piece of
+// memory, which whoever reads from upstreams brings to its end, by the deadline at
+// the latest. However many clients wait for it, they cost their spelling of the
+// question and an address each. Queries upstream and replies are gathered in a
+// [wire.Later] and leave with the batch that brought them about.
 //
 // An answer that is due is given out at once and flown again in the background,
 // as a flight without waiters. If that fails the answer lives as long as it would

@@ -3,149 +3,84 @@
 package resolve
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// maxRefreshes bounds the flights that nobody waits for. Refreshes give way to
-// clients: a popular answer that is not refreshed is merely asked for once more.
-const maxRefreshes = 256
+// flightRoom is for the bytes of one flight: the key, the query and the first
+// client's question, of names of some forty octets, and a cookie. Longer ones find
+// room elsewhere. With it a flight has 512 octets: for more the allocator takes a
+// fifth of a miss longer.
+const flightRoom = 184
 
-// A flight is one question on its way upstream, for all who asked it.
+// A flight is one question on its way upstream, for all who asked it. It is one
+// piece of memory: nothing of a common miss is anywhere else.
 type flight struct {
-	key     string
-	plan    *Plan
-	route   *Route
-	query   []byte // as sent upstream
-	refresh bool   // begun for no client
-	waiters []waiter
+	r        *Resolver
+	plan     *Plan
+	route    *Route // nil: there is none for the name
+	key      []byte
+	query    []byte // as sent upstream
+	hash     uint64 // of key
+	next     *flight
+	refresh  bool        // begun for no client
+	answered atomic.Bool // what came of it is known
+	first    waiter      // who began it, unless it is a refresh
+	rest     []waiter    // who joined it
+	room     [flightRoom]byte
 }
 
-// A waiter is a client that waits for a flight.
-type waiter struct {
-	ask   wire.Ask
-	alias alias // that led to the flight's question; empty if it is the client's own
-	seal  wire.Seal
-	from  wire.Peer
-	since time.Time
-	to    wire.Replier
-	done  bool // to was called
-}
+// errNoRoute is what comes of a question that no route takes.
+var errNoRoute = errors.New("no route for the name")
 
-// flights are the questions under way.
-type flights struct {
-	mu        sync.Mutex // guards all below
-	byKey     map[string]*flight
-	waiting   int
-	refreshes int
-}
-
-// join adds w to the flight for q's key, beginning one if there is none. When a
-// bound is reached the client is told so at once.
-func (r *Resolver) join(plan *Plan, q *wire.Query, w waiter) {
-	fs := &r.flights
-	fs.mu.Lock()
-	if fs.waiting >= plan.Waiting {
-		fs.mu.Unlock()
-		r.shed(ShedWaiting, &w, plan)
-		return
-	}
-	if f := fs.byKey[string(q.Key())]; f != nil {
-		f.waiters = append(f.waiters, w)
-		fs.waiting++
-		fs.mu.Unlock()
-		r.counts.joined.Add(1)
-		return
-	}
-	if len(fs.byKey)-fs.refreshes >= plan.Inflight {
-		fs.mu.Unlock()
-		r.shed(ShedInflight, &w, plan)
-		return
-	}
-	f := newFlight(plan, q)
-	f.waiters = append(f.waiters, w)
-	fs.byKey[f.key] = f
-	fs.waiting++
-	r.launch(f, w.since)
-	fs.mu.Unlock()
-}
-
-// refresh begins a flight for an answer that is due, unless one is under way.
-func (r *Resolver) refresh(plan *Plan, q *wire.Query, now time.Time) {
-	fs := &r.flights
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	if fs.byKey[string(q.Key())] != nil {
-		return
-	}
-	if fs.refreshes >= maxRefreshes {
-		r.counts.shed[ShedRefresh].Add(1)
-		return
-	}
-	f := newFlight(plan, q)
-	f.refresh = true
-	fs.byKey[f.key] = f
-	fs.refreshes++
-	r.counts.prefetches.Add(1)
-	r.launch(f, now)
-}
-
-// launch gives the flight its goroutine and its deadline. It is not the
-// client's context nor the server's: a flight serves whoever joins it, and what
-// was accepted is answered even while the agent stops.
-func (r *Resolver) launch(f *flight, now time.Time) {
-	left := f.plan.Deadline - r.now().Sub(now)
-	r.flying.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), left)
-		defer cancel()
-		r.fly(ctx, f)
-	})
-}
-
-func newFlight(plan *Plan, q *wire.Query) *flight {
-	f := &flight{key: string(q.Key()), plan: plan, route: plan.route(q.Name())}
-	f.query = q.AppendUpstream(make([]byte, 0, 128), f.route != nil && f.route.Subnet)
-	return f
-}
-
-// failure is the plainest SERVFAIL to the flight's question: no client's flags,
-// no OPT record.
-func (f *flight) failure() []byte {
-	var q wire.Query
-	q.Parse(f.query)
-	q.EDNS = false
-	return q.AppendEmpty(nil, wire.RcodeServFail, &wire.Seal{EDE: wire.EDENone})
-}
-
-// fly asks upstream, keeps what may be kept, and answers everybody who waits.
-func (r *Resolver) fly(ctx context.Context, f *flight) {
-	result := outcome{source: SourceUpstream, ede: wire.EDEOther}
+// depart asks upstream. The deadline is not the client's nor the server's: a
+// flight serves whoever joins it, and what was accepted is answered even while the
+// agent stops.
+func (f *flight) depart(now time.Time, later *wire.Later) {
+	f.r.flying.Add(1)
 	defer func() {
 		if defect := recover(); defect != nil {
-			r.panicked(ctx, "flight", defect)
-			result = outcome{source: SourceFailure, ede: wire.EDEOther}
+			f.r.panicked("flight", defect)
+			if !f.answered.Swap(true) {
+				f.land(&outcome{ede: wire.EDEOther}, f.r.now(), later)
+			}
 		}
-		r.land(ctx, f, &result)
 	}()
 	if f.route == nil {
-		result.ede = wire.EDENoReachableAuthority
+		f.Answered(nil, errNoRoute, later)
 		return
 	}
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
-	answer, err := f.route.Upstream.Exchange(ctx, f.query, (*buf)[:0])
-	if err == nil {
-		*buf = answer
-		err = r.keep(f, answer, &result)
+	f.route.Upstream.Ask(f.query, now.Add(f.plan.Deadline), f, later)
+}
+
+// Answered implements [wire.Asked]: it keeps what may be kept, and answers
+// everybody who waits. Only the first call counts.
+func (f *flight) Answered(answer []byte, err error, later *wire.Later) {
+	if f.answered.Swap(true) {
+		return
 	}
-	if err != nil {
-		r.fail(f, err, &result)
+	d := desks.Get().(*desk)
+	now := f.r.now()
+	d.decide(f, answer, err, now)
+	f.land(&d.result, now, later)
+	desks.Put(d)
+}
+
+// land ends the flight and replies to its waiters. By now the cache has what was to
+// be kept, so that whoever asks from here on finds it there.
+func (f *flight) land(result *outcome, now time.Time, later *wire.Later) {
+	defer f.r.flying.Done()
+	joined := f.r.flights.take(f)
+	h := hand{r: f.r, plan: f.plan, result: result, now: now, later: later}
+	if !f.refresh {
+		h.give(&f.first)
+	}
+	for i := range joined {
+		h.give(&joined[i])
 	}
 }
 
@@ -156,111 +91,68 @@ type outcome struct {
 	ede    int
 }
 
-// buffers hold answers while their flights land.
-var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 1232); return &b }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
+// A desk is where an answer is dealt with. It is reused.
+type desk struct {
+	judge
+
+	q      wire.Query
+	buf    []byte // of result.msg
+	result outcome
+}
+
+var desks = sync.Pool{New: func() any { return new(desk) }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
+
+// decide makes d.result of what came for the flight.
+func (d *desk) decide(f *flight, answer []byte, err error, now time.Time) {
+	d.result = outcome{source: SourceUpstream, ede: wire.EDEOther}
+	defer func() {
+		if defect := recover(); defect != nil {
+			f.r.panicked("flight", defect)
+			d.result = outcome{ede: wire.EDEOther}
+		}
+	}()
+	if err == nil {
+		err = d.keep(f, answer, now)
+	}
+	if err != nil {
+		d.fail(f, err, now)
+	}
+}
 
 // keep judges the answer and stores it as long as it may be.
-func (r *Resolver) keep(f *flight, answer []byte, result *outcome) error {
-	j := judges.Get().(*judge)
-	defer judges.Put(j)
-	msg, life, err := j.judge(f.plan, f.route.Exact, answer)
+func (d *desk) keep(f *flight, answer []byte, now time.Time) error {
+	d.buf = append(d.buf[:0], answer...) // the judge writes to it
+	msg, life, err := d.judge.judge(f.plan, f.route.Exact, d.buf)
 	if err != nil {
 		return err
 	}
-	// The waiters' replies are patched copies; this one is theirs to copy from.
-	result.msg = append([]byte(nil), msg...)
+	d.result.msg = msg
 	if life > 0 {
-		j.answer.Msg = msg
-		j.answer.Life = life
-		f.plan.Cache.Put([]byte(f.key), &j.answer, r.now())
+		d.answer.Msg = msg
+		d.answer.Life = life
+		f.plan.Cache.Put(f.key, &d.answer, now)
 	}
 	return nil
 }
 
 // fail remembers that there was no answer. The zone has the last word.
-func (r *Resolver) fail(f *flight, err error, result *outcome) {
-	result.source = SourceFailure
-	result.ede = wire.EDENoReachableAuthority
-	var coded interface{ EDE() int }
-	if errors.As(err, &coded) {
-		result.ede = coded.EDE()
+func (d *desk) fail(f *flight, err error, now time.Time) {
+	d.result.ede = wire.EDENoReachableAuthority
+	if f.route == nil {
+		return // nobody was asked: there is nothing to remember
 	}
-	r.counts.failures.Add(1)
-	now := r.now()
-	f.plan.Cache.PutFailure([]byte(f.key), f.failure(), time.Second, f.plan.FailureTTL, now)
-	f.lastWord(now, result)
-}
-
-// land ends the flight and replies to its waiters.
-func (r *Resolver) land(ctx context.Context, f *flight, result *outcome) {
-	fs := &r.flights
-	fs.mu.Lock()
-	delete(fs.byKey, f.key)
-	waiters := f.waiters
-	f.waiters = nil
-	fs.waiting -= len(waiters)
-	if f.refresh {
-		fs.refreshes--
+	if coded, ok := errors.AsType[interface {
+		error
+		EDE() int
+	}](err); ok {
+		d.result.ede = coded.EDE()
 	}
-	fs.mu.Unlock()
-	var buf []byte
-	now := r.now()
-	for i := range waiters {
-		buf = r.answer(ctx, f.plan, &waiters[i], result, buf, now)
-	}
-}
-
-// answer replies to one waiter, from room in buf, which it returns for the next.
-// What goes wrong with one reply, that one client's bytes may have caused, costs
-// the others nothing.
-func (r *Resolver) answer(ctx context.Context, plan *Plan, w *waiter, result *outcome, buf []byte, now time.Time) []byte {
-	defer func() {
-		if defect := recover(); defect != nil {
-			r.panicked(ctx, "reply", defect)
-			if !w.done {
-				w.to.Reply(nil)
-			}
-		}
-	}()
-	source, whole := result.source, false
-	if result.msg != nil {
-		buf, whole = w.alias.appendWhole(buf[:0], result.msg)
-	}
-	if whole {
-		if source == SourceZone {
-			w.seal.EDE = result.ede
-		}
-		buf = w.ask.Reply(buf, 0, &w.seal)
-	} else {
-		source = SourceFailure
-		w.seal.EDE = result.ede
-		buf = w.ask.AppendEmpty(buf[:0], wire.RcodeServFail, &w.seal)
-	}
-	r.reply(ctx, plan, w, source, buf, now)
-	return buf
-}
-
-// panicked counts and logs a recovered panic.
-func (r *Resolver) panicked(ctx context.Context, where string, defect any) {
-	r.counts.panics.Add(1)
-	r.log.ErrorContext(ctx, "recovered from a panic", "where", where, "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
-}
-
-// shed answers a client for whom there is no room.
-func (r *Resolver) shed(reason Shed, w *waiter, plan *Plan) {
-	r.counts.shed[reason].Add(1)
-	w.seal.EDE = wire.EDEOther
-	r.reply(context.Background(), plan, w, SourceShed, w.ask.AppendEmpty(nil, wire.RcodeServFail, &w.seal), w.since)
-}
-
-// reply sends, counts and logs a reply of the slow path.
-func (r *Resolver) reply(ctx context.Context, plan *Plan, w *waiter, source Source, msg []byte, now time.Time) {
-	rcode := int(msg[3] & 0x0f)
-	took := now.Sub(w.since)
-	r.counts.response(source, rcode, took)
-	if plan.QueryLog != nil {
-		plan.QueryLog.record(ctx, &w.ask, &w.from, source, rcode, took)
-	}
-	w.done = true
-	w.to.Reply(msg)
+	f.r.counts.failures.Add(1)
+	d.q.Parse(f.query)
+	edns := d.q.EDNS
+	d.q.EDNS = false // no client's flags, no OPT record
+	d.buf = d.q.AppendEmpty(d.buf[:0], wire.RcodeServFail, &wire.Seal{EDE: wire.EDENone})
+	f.plan.Cache.PutFailure(f.key, d.buf, time.Second, f.plan.FailureTTL, now)
+	d.q.EDNS = edns
+	d.lastWord(f.plan.Zone, now)
 }

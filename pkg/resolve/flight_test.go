@@ -232,7 +232,7 @@ func TestFailures(t *testing.T) {
 // A breaker is a client whose reply cannot be sent.
 type breaker struct{}
 
-func (breaker) Reply([]byte) { panic("asked to") }
+func (breaker) Reply([]byte, *wire.Later) { panic("asked to") }
 
 // TestPanicWhileReplying lets the first of two clients of one flight break: the
 // second is answered, and nothing is left under way.
@@ -265,6 +265,8 @@ func TestPanicWhileReplying(t *testing.T) {
 func TestNobodyIsForgotten(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, "www.test. 300 IN A 192.0.2.1")
+	u.gate = make(chan struct{})
+	close(u.gate) // answers come from goroutines
 	p := plan(t, u)
 	p.Inflight = 8
 	r := newResolver(t, p)

@@ -4,8 +4,8 @@ package resolve_test
 
 import (
 	"bytes"
-	"context"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -21,15 +21,16 @@ type parrot struct {
 	sent   []byte // the last answer
 }
 
-// Exchange implements resolve.Exchanger.
-func (p *parrot) Exchange(_ context.Context, q, dst []byte) ([]byte, error) {
+// Ask implements resolve.Asker.
+func (p *parrot) Ask(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
+	var dst []byte
 	end := 12 + bytes.IndexByte(q[12:], 0) + 5
 	dst = append(dst, 0, 0, 0x80|p.flags[0]&0x07, p.flags[1], 0, 1)
 	dst = append(dst, p.counts[:]...)
 	dst = append(dst, q[12:end]...)
 	dst = append(dst, p.rest...)
 	p.sent = bytes.Clone(dst)
-	return dst, nil
+	to.Answered(dst, nil, later)
 }
 
 // FuzzAnswer gives any octets as an upstream's answer, and asks twice, small and

@@ -4,35 +4,38 @@ package resolve
 
 import (
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// errNonsense is an answer that is well-formed and cannot be true.
-var errNonsense = errors.New("answer that contradicts itself")
+var errRcode = errors.New("response code that is no answer")
 
 // A judge decides what an upstream's answer is worth. It is reused.
 type judge struct {
-	m      wire.Message
-	answer cache.Answer
+	m         wire.Message
+	bailiwick bailiwick
+	answer    cache.Answer
 }
 
-var judges = sync.Pool{New: func() any { return new(judge) }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
-
-// judge makes the answer what it may be stored as, in place: no OPT record, the
-// question in canonical spelling, no AA flag, TTLs within the plan's bounds, of
-// which exact takes the lower one away. life is how long it may be kept, 0 for not
-// at all. The offsets of the TTLs and the address set that rotates are left in
-// j.answer.
+// judge makes the answer what it may be stored as, in place: no OPT record and
+// none that does not belong there, the question in canonical spelling, no AA flag,
+// TTLs within the plan's bounds, of which exact takes the lower one away. life is
+// how long it may be kept, 0 for not at all. The offsets of the TTLs and the
+// address set that rotates are left in j.answer.
 func (j *judge) judge(plan *Plan, exact bool, answer []byte) (msg []byte, life time.Duration, err error) {
 	m := &j.m
 	if err := m.Parse(answer); err != nil {
 		return nil, 0, err
 	}
 	if err := m.StripOPT(); err != nil {
+		return nil, 0, err
+	}
+	if m.Rcode() != wire.RcodeSuccess && m.Rcode() != wire.RcodeNXDomain {
+		return nil, 0, errRcode
+	}
+	if err := j.bailiwick.clean(m); err != nil {
 		return nil, 0, err
 	}
 	m.StoredQuestion()
@@ -66,7 +69,7 @@ type kind uint8
 const (
 	positive kind = iota // it has the type that was asked for
 	denial               // NXDOMAIN or NODATA, with the SOA that says for how long (RFC 2308)
-	passing              // a denial without SOA, a referral: for those who asked, not to keep (RFC 2308 section 5)
+	passing              // a denial without SOA, a chain without end: for those who asked, not to keep (RFC 2308 section 5)
 	nonsense
 )
 
@@ -74,26 +77,18 @@ const (
 func (j *judge) kind() kind {
 	m := &j.m
 	want := m.QuestionType()
-	var found, other, soa bool
+	var found, soa bool
 	for _, r := range m.Records {
 		switch r.Section {
-		case wire.Answer:
-			switch r.Type {
-			case want:
-				found = true
-			case wire.TypeCNAME, wire.TypeDNAME, wire.TypeRRSIG:
-			default:
-				other = true
-			}
+		case wire.Answer: // what is left of it is aliases and data that were asked for
+			found = found || r.Type == want
 		case wire.Authority:
 			soa = soa || r.Type == wire.TypeSOA
 		}
 	}
 	nxdomain := m.Rcode() == wire.RcodeNXDomain
 	switch {
-	case m.Rcode() != wire.RcodeSuccess && !nxdomain:
-		return nonsense
-	case nxdomain && (other || found && want != wire.TypeCNAME && want != wire.TypeDNAME):
+	case nxdomain && found && want != wire.TypeCNAME && want != wire.TypeDNAME:
 		return nonsense // a name that does not exist has no data
 	case found && !nxdomain:
 		return positive

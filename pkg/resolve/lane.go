@@ -22,6 +22,8 @@ type Lane struct {
 	alias  alias  // that the zone found in place of the name that was asked
 	turn   uint32 // counts the zone's answers, to rotate their addresses
 	tally  tally
+	later  wire.Later // what Slow and refreshes put off to the end of the batch
+	blank  *flight    // the next one that this lane begins; nil: none is made yet
 }
 
 // NewLane makes a lane.
@@ -62,12 +64,12 @@ func (l *Lane) fromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, wi
 	source := SourceCache
 	switch found {
 	case cache.Absent:
-		if !l.q.RD { // asked for what is held, and it is not
+		if !l.q.RD || l.isReturned() { // asked for what is held, and it is not; or by ourselves
 			return l.empty(SourceRefused, wire.RcodeRefused, from, now, dst)
 		}
 		return dst, wire.Missed
 	case cache.Due:
-		l.r.refresh(l.plan, &l.q, now)
+		l.refresh(now)
 	case cache.Failed:
 		if l.plan.Zone != nil && len(l.alias.head) == 0 {
 			if said, ok := l.lastWord(from, now, dst); ok {
@@ -131,24 +133,36 @@ func (l *Lane) answered(source Source, reply []byte, from *wire.Peer, now time.T
 // Slow takes the query over that the last Fast missed: it joins the flight for
 // its key or begins one, or begins a transfer.
 func (l *Lane) Slow(from *wire.Peer, now time.Time, to wire.Replier) {
-	w := waiter{ask: l.q.Clone(), seal: l.ownedSeal(), from: *from, since: now, to: to}
 	if isTransfer(l.q.Type) {
-		l.r.transfer(l.plan, w)
+		l.r.transfer(l.plan, l.waiter(nil, from, now, to), from.Addr.Addr(), &l.later)
 		return
 	}
-	w.alias = l.alias.clone()
-	l.r.join(l.plan, &l.q, w)
+	l.join(from, now, to)
 }
 
-// ownedSeal is the reply's particulars with bytes of their own.
-func (l *Lane) ownedSeal() wire.Seal {
-	s := l.seal
-	if s.Cookie != nil {
-		s.Cookie = append([]byte(nil), s.Cookie...)
+// waiter is the client of the query, to wait for what comes of it. It has copies
+// of what it needs of the packet, appended to room as far as there is some.
+func (l *Lane) waiter(room []byte, from *wire.Peer, now time.Time, to wire.Replier) waiter {
+	w := waiter{seal: l.seal, since: now, to: to}
+	if l.plan.QueryLog != nil {
+		peer := *from
+		w.from = &peer
 	}
-	return s
+	ask := l.q.Ask
+	ask.Cookie, ask.Subnet = nil, nil // did their part: the seal has what is said of them
+	w.ask, room = ask.CloneTo(room)
+	if l.seal.Cookie != nil {
+		start := len(room)
+		room = append(room, l.seal.Cookie...)
+		w.seal.Cookie = room[start:]
+	}
+	w.alias = l.alias.clone()
+	return w
 }
 
-// Flush adds what was counted since the last Flush to the resolver's counts.
-// The batch is done at now.
-func (l *Lane) Flush(now time.Time) { l.tally.flush(&l.r.counts, now) }
+// Flush ends the batch, which is done at now: it lets go what was put off, such as
+// the queries upstream, and adds what was counted to the resolver's counts.
+func (l *Lane) Flush(now time.Time) {
+	l.later.Flush()
+	l.tally.flush(&l.r.counts, now)
+}

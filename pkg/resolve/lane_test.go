@@ -120,12 +120,14 @@ func TestPrefetch(t *testing.T) {
 	c := newClient(r, false)
 	q := pack(t, question("www.test.", dns.TypeA))
 	c.exchange(t, q)
+	u.gate = make(chan struct{}) // what is not there yet cannot be due again
 	at := time.Now().Add(95 * time.Second)
 	for range 10 {
 		if _, verdict := c.lane.Fast(q, &c.from, at, nil); verdict != wire.Answered {
 			t.Fatalf("verdict %d, want answered", verdict)
 		}
 	}
+	close(u.gate)
 	deadline := time.Now().Add(10 * time.Second)
 	for u.count() < 2 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)

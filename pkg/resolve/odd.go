@@ -28,6 +28,7 @@ import (
 //	types AXFR and IXFR                   see transfer.go
 //	types 0, 41, the rest of 128 to 254   REFUSED                      (RFC 6895 section 3.1: not data)
 //	RD=0 for a name not held              REFUSED
+//	a name of our own loop probes         REFUSED, see probe.go
 
 // fault answers a packet that is no query.
 func (l *Lane) fault(fault wire.Fault, pkt []byte, from *wire.Peer, dst []byte) ([]byte, wire.Verdict) {

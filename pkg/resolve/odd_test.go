@@ -151,6 +151,7 @@ func oddPackets(t *testing.T) []odd {
 		{"types 0, 41, and 128 to 254", reserved, "REFUSED question"},
 		{"unknown data type", [][]byte{classed(t, "www.test.", 65280, dns.ClassINET)}, `NOERROR question [TYPE65280 \# 2 abcd]`},
 		{"RD=0, name not held", [][]byte{pack(t, unasked)}, "REFUSED question"},
+		{"name of a query of our own that came back", [][]byte{classed(t, "000102030405060708090a0b0c0d0e0f.loop.node-cache.", dns.TypeA, dns.ClassINET)}, "REFUSED question"},
 		{"unknown EDNS option", [][]byte{pack(t, withOPT(&dns.EDNS0_LOCAL{Code: 65001, Data: []byte{1, 2}}, &dns.EDNS0_NSID{Code: dns.EDNS0NSID}))}, "NOERROR question [A 192.0.2.1] OPT(version=0)"},
 		{"unknown EDNS flag, Z bit", [][]byte{pack(t, flags)}, "NOERROR question [A 192.0.2.1] OPT(version=0)"},
 		{"EDNS size under 512", [][]byte{pack(t, small)}, "NOERROR question [A 192.0.2.1] OPT(version=0)"},
@@ -165,6 +166,7 @@ func TestOddPackets(t *testing.T) {
 	u := newUpstream(t, "www.test. 300 IN A 192.0.2.1", `www.test. 300 IN TYPE65280 \# 2 abcd`)
 	p := plan(t, u)
 	p.Version, p.Hostname, p.Self = "v9", "node-7", "a1b2c3"
+	p.Loop = func([]byte) bool { return true }
 	r := newResolver(t, p)
 	for _, tt := range oddPackets(t) {
 		for _, stream := range []bool{false, true} {

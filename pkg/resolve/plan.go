@@ -3,27 +3,28 @@
 package resolve
 
 import (
-	"context"
 	"net/netip"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// An Exchanger asks upstream.
-type Exchanger interface {
-	// Exchange sends q, a whole query whose ID is of no meaning, and appends
-	// the answer to dst: one whose question is q's, with rcode NOERROR or
-	// NXDOMAIN. It keeps neither. ctx has the deadline. An error may have a
-	// method EDE() int that gives its Extended DNS Error (RFC 8914).
-	Exchange(ctx context.Context, q, dst []byte) ([]byte, error)
+// An Asker asks upstream.
+type Asker interface {
+	// Ask sends q, a whole query whose ID is of no meaning, and tells to what came
+	// of it, until then at the latest. q must stay as it is until then. An answer
+	// has q's question and ID, and rcode NOERROR or NXDOMAIN. An error may have a
+	// method EDE() int that gives its Extended DNS Error (RFC 8914). What is sent
+	// goes out when later is flushed at the latest.
+	Ask(q []byte, until time.Time, to wire.Asked, later *wire.Later)
 }
 
 // A Route sends the names at and below one name to one set of upstreams.
 type Route struct {
 	Suffix   []byte // canonical wire form; a single zero octet is the root
-	Upstream Exchanger
+	Upstream Asker
 	Exact    bool // take TTLs below the plan's MinTTL as they are: the zone's owner means them
 	Subnet   bool // pass the client's subnet option on, and keep answers apart by it
 }
@@ -54,6 +55,10 @@ type Plan struct {
 	// Unreachable tells whether those who know of the cluster what Zone does not would
 	// hardly answer now: Zone has its last word at once then. Nil: they would.
 	Unreachable func() bool
+
+	// Loop tells whether a query of this process's own, for a name of [wire.AppendLoopName], has come back: such a
+	// query is answered REFUSED. Nil: never.
+	Loop func(name []byte) bool
 
 	self      []byte // Self as the data of a TXT record; empty if Self is
 	routes    map[string]*Route

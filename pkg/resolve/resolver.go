@@ -44,7 +44,7 @@ func New(cfg Config) (*Resolver, error) {
 	if err := r.cookies.init(cfg.Rand); err != nil {
 		return nil, err
 	}
-	r.flights.byKey = make(map[string]*flight)
+	r.flights.init()
 	r.Swap(cfg.Plan)
 	return r, nil
 }

@@ -257,7 +257,7 @@ func (r *Resolver) Stats() Stats {
 	loadAll(s.Durations[:], c.durations[:])
 	loadAll(s.Shed[:], c.shed[:])
 	r.flights.mu.Lock()
-	s.Inflight, s.Waiting = len(r.flights.byKey), r.flights.waiting
+	s.Inflight, s.Waiting = r.flights.count, r.flights.waiting
 	r.flights.mu.Unlock()
 	return s
 }

@@ -4,7 +4,6 @@ package resolve
 
 import (
 	"cmp"
-	"context"
 	"encoding/binary"
 	"errors"
 	"net/netip"
@@ -101,21 +100,22 @@ func (p *Plan) mayTransfer(client netip.Addr) bool {
 }
 
 // transfer begins a transfer to a client, if there is room for one more.
-func (r *Resolver) transfer(plan *Plan, w waiter) {
+func (r *Resolver) transfer(plan *Plan, w waiter, client netip.Addr, later *wire.Later) {
 	to, ok := w.to.(wire.Stream)
 	if !ok { // a transport that has no streams after all
-		r.reply(context.Background(), plan, &w, SourceRefused, w.ask.AppendEmpty(nil, wire.RcodeRefused, &w.seal), w.since)
+		r.reply(plan, &w, SourceRefused, w.ask.AppendEmpty(nil, wire.RcodeRefused, &w.seal), w.since, later)
 		return
 	}
 	if r.transfers.Add(1) > maxTransfers {
 		r.transfers.Add(-1)
-		r.shed(ShedTransfers, &w, plan)
+		r.counts.shed[ShedTransfers].Add(1)
+		r.shed(&w, plan, later)
 		return
 	}
 	r.flying.Go(func() {
 		defer r.transfers.Add(-1)
-		t := transfer{r: r, plan: plan, waiter: w, stream: to}
-		t.run(context.Background())
+		t := transfer{r: r, plan: plan, waiter: w, client: client, stream: to}
+		t.run()
 	})
 }
 
@@ -124,8 +124,10 @@ type transfer struct {
 	waiter
 	r      *Resolver
 	plan   *Plan
+	client netip.Addr
 	stream wire.Stream
 	parcel parcel
+	later  wire.Later // flushed when it is over
 
 	begun   time.Time // when the first message was ready: how long that took is what is counted
 	serial  uint32
@@ -134,29 +136,29 @@ type transfer struct {
 }
 
 // run sends the zone, and whatever happens one end of it.
-func (t *transfer) run(ctx context.Context) {
+func (t *transfer) run() {
+	defer t.later.Flush()
 	defer func() {
 		if defect := recover(); defect != nil {
-			t.r.panicked(ctx, "transfer", defect)
-			t.fail(ctx, wire.EDEOther)
+			t.r.panicked("transfer", defect)
+			t.fail(wire.EDEOther)
 		}
 	}()
 	t.parcel.begin(t.ask.Question())
 	err := t.plan.Zone.Records(t.r.now(), t.put)
 	switch {
 	case err == nil:
-		t.finish(ctx)
+		t.finish()
 		return
 	case errors.Is(err, errClientGone):
-		t.done = true
-		t.to.Reply(nil)
+		t.end(nil, &t.later)
 	case errors.Is(err, zone.ErrUnready):
-		t.fail(ctx, wire.EDENotReady)
+		t.fail(wire.EDENotReady)
 	default:
-		t.fail(ctx, wire.EDEOther)
+		t.fail(wire.EDEOther)
 	}
-	t.r.log.WarnContext(ctx, "zone transfer failed",
-		"client", t.from.Addr.Addr(), "records", t.records, "took", t.r.now().Sub(t.since), "err", err)
+	t.r.log.Warn("zone transfer failed",
+		"client", t.client, "records", t.records, "took", t.r.now().Sub(t.since), "err", err)
 }
 
 // put adds a record, after sending what has no room for it.
@@ -198,19 +200,19 @@ func (t *transfer) sealed() []byte {
 }
 
 // finish sends the last message.
-func (t *transfer) finish(ctx context.Context) {
+func (t *transfer) finish() {
 	msg := t.sealed()
-	t.r.reply(ctx, t.plan, &t.waiter, SourceTransfer, msg, t.begun)
-	t.r.log.InfoContext(ctx, "zone transferred",
-		"client", t.from.Addr.Addr(), "serial", t.serial, "records", t.records, "octets", t.octets, "took", t.r.now().Sub(t.since))
+	t.r.reply(t.plan, &t.waiter, SourceTransfer, msg, t.begun, &t.later)
+	t.r.log.Info("zone transferred",
+		"client", t.client, "serial", t.serial, "records", t.records, "octets", t.octets, "took", t.r.now().Sub(t.since))
 }
 
 // fail ends the transfer with an error, unless it has ended.
-func (t *transfer) fail(ctx context.Context, ede int) {
-	if t.done {
+func (t *transfer) fail(ede int) {
+	if t.to == nil {
 		return
 	}
 	t.seal.EDE = ede
 	msg := t.ask.AppendEmpty(nil, wire.RcodeServFail, &t.seal)
-	t.r.reply(ctx, t.plan, &t.waiter, SourceTransfer, msg, cmp.Or(t.begun, t.r.now()))
+	t.r.reply(t.plan, &t.waiter, SourceTransfer, msg, cmp.Or(t.begun, t.r.now()), &t.later)
 }

@@ -54,7 +54,7 @@ func (f *far) More(msg []byte) bool {
 }
 
 // Reply implements wire.Replier.
-func (f *far) Reply(msg []byte) {
+func (f *far) Reply(msg []byte, _ *wire.Later) {
 	f.keep(msg)
 	close(f.done)
 }

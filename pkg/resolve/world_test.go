@@ -17,7 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// An upstream is a stateful fake of resolve.Exchanger: it answers from records
+// An upstream is a stateful fake of resolve.Asker: it answers from records
 // by name and type, counts, and can be made to wait or to fail.
 type upstream struct {
 	mu      sync.Mutex // guards all below
@@ -43,15 +43,40 @@ func newUpstream(tb testing.TB, records ...string) *upstream {
 	return u
 }
 
-// Exchange implements resolve.Exchanger.
-func (u *upstream) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) {
+// Ask implements resolve.Asker. It answers at once or, with a gate, on a goroutine
+// when the gate is open.
+func (u *upstream) Ask(q []byte, until time.Time, to wire.Asked, later *wire.Later) {
+	answer, err := u.answer(q)
+	u.mu.Lock()
+	gate := u.gate
+	u.mu.Unlock()
+	if gate == nil {
+		to.Answered(answer, err, later)
+		return
+	}
+	go func() {
+		var later wire.Later
+		defer later.Flush()
+		deadline := time.NewTimer(time.Until(until))
+		defer deadline.Stop()
+		select {
+		case <-gate:
+			to.Answered(answer, err, &later)
+		case <-deadline.C:
+			to.Answered(nil, context.DeadlineExceeded, &later)
+		}
+	}()
+}
+
+// answer gives the answer to q.
+func (u *upstream) answer(q []byte) ([]byte, error) {
 	m := new(dns.Msg)
 	if err := m.Unpack(q); err != nil {
-		return dst, err
+		return nil, err
 	}
 	u.mu.Lock()
 	u.asked = append(u.asked, m)
-	gate, err, mangle := u.gate, u.err, u.mangle
+	err, mangle := u.err, u.mangle
 	r := new(dns.Msg).SetReply(m)
 	r.RecursionAvailable = true
 	r.Compress = true
@@ -60,18 +85,10 @@ func (u *upstream) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) 
 	if mangle != nil {
 		mangle(r)
 	}
-	if gate != nil {
-		select {
-		case <-gate:
-		case <-ctx.Done():
-			return dst, ctx.Err()
-		}
-	}
 	if err != nil {
-		return dst, err
+		return nil, err
 	}
-	out, packErr := r.Pack()
-	return append(dst, out...), packErr
+	return r.Pack()
 }
 
 func (u *upstream) count() int {
@@ -81,7 +98,7 @@ func (u *upstream) count() int {
 }
 
 // plan is a plan with one route, the root, and bounds a test may change.
-func plan(tb testing.TB, u resolve.Exchanger) *resolve.Plan {
+func plan(tb testing.TB, u resolve.Asker) *resolve.Plan {
 	tb.Helper()
 	c, err := cache.New(cache.Config{Size: 8 << 20}, time.Now())
 	if err != nil {
@@ -122,7 +139,7 @@ func newClient(r *resolve.Resolver, stream bool) *client {
 }
 
 // Reply implements wire.Replier.
-func (c *client) Reply(msg []byte) { c.got <- append([]byte(nil), msg...) }
+func (c *client) Reply(msg []byte, _ *wire.Later) { c.got <- append([]byte(nil), msg...) }
 
 // send gives pkt to the lane. The reply, or nil, is in c.got when it came.
 func (c *client) send(pkt []byte) {
@@ -130,11 +147,11 @@ func (c *client) send(pkt []byte) {
 	reply, verdict := c.lane.Fast(pkt, &c.from, now, nil)
 	switch verdict {
 	case wire.Answered:
-		c.Reply(reply)
+		c.Reply(reply, nil)
 	case wire.Missed:
 		c.lane.Slow(&c.from, now, c)
 	case wire.Dropped:
-		c.Reply(nil)
+		c.Reply(nil, nil)
 	}
 	c.lane.Flush(time.Now())
 }

@@ -6,6 +6,7 @@ package server
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"syscall"
 	"unsafe"
@@ -164,18 +165,27 @@ func (b *batch) queue(i int, reply []byte) {
 	b.pending++
 }
 
+// reply is what the i-th datagram's reply is given to if it comes later, when the
+// batch is another's.
+func (b *batch) reply(i int, s *udpSocket) *batchReply {
+	return &batchReply{socket: s, to: b.from[i], source: slices.Clone(b.source(i))}
+}
+
 // flush sends the queued replies and returns how many the kernel did not take.
-// One that cannot be sent (its client's route is gone, say) does not hold back
-// those behind it.
-func (b *batch) flush(fd uintptr) (unsent int) {
-	for sent := 0; sent < b.pending; {
-		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&b.out[sent])), uintptr(b.pending-sent), unix.MSG_DONTWAIT, 0, 0)
+func (b *batch) flush(fd uintptr) (unsent int) { return sendAll(fd, b.out[:b.pending]) }
+
+// sendAll sends messages and returns how many the kernel did not take. One that
+// cannot be sent (its client's route is gone, say) does not hold back those behind
+// it.
+func sendAll(fd uintptr, out []message) (unsent int) {
+	for len(out) > 0 {
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&out[0])), uintptr(len(out)), unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
 		case 0:
-			sent += int(n)
+			out = out[n:]
 		case unix.EINTR:
 		default:
-			sent++
+			out = out[1:]
 			unsent++
 		}
 	}

@@ -7,7 +7,15 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"time"
 )
+
+// flushBroken lets go what a lane put off before it panicked: others' queries may be
+// among it. What panics there once more is known already.
+func flushBroken(lane Lane) {
+	defer func() { _ = recover() }()
+	lane.Flush(time.Now())
+}
 
 // logPanic records a recovered panic: a defect of ours that one packet showed.
 func logPanic(ctx context.Context, log *slog.Logger, where string, defect any) {

@@ -19,8 +19,10 @@ type Lane interface {
 	// the answer, which to gets later, or at once when the query is refused. Of a
 	// query that came over TCP to is a wire.Stream.
 	Slow(from *wire.Peer, now time.Time, to wire.Replier)
-	// Flush makes known what was counted since the last Flush. Readers call it
-	// after each batch, with the time the batch was done.
+	// Flush lets go what Slow put off to the end of the batch, as queries upstream
+	// are, and makes known what was counted since the last Flush. Readers call it
+	// after each batch, with the time the batch was done, and after a panic, before
+	// they give the lane up.
 	Flush(now time.Time)
 }
 

@@ -196,6 +196,12 @@ func (s *session) answer() ending {
 func (s *session) batch() (more bool, end ending) {
 	now := time.Now()
 	k := s.server.kits.take()
+	whole := false
+	defer func() {
+		if !whole { // one of them panicked
+			flushBroken(k.lane)
+		}
+	}()
 	before := s.taken
 	for {
 		pkt, err := s.in.next()
@@ -214,6 +220,7 @@ func (s *session) batch() (more bool, end ending) {
 	}
 	s.server.count.queries.Add(uint64(s.taken - before))
 	k.lane.Flush(time.Now())
+	whole = true
 	if len(k.out) > 0 && !s.out.send(k.out) {
 		end = endBroken
 	}

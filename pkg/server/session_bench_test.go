@@ -32,7 +32,7 @@ func (constantLane) Fast(pkt []byte, _ *wire.Peer, _ time.Time, dst []byte) ([]b
 	return append(dst, reply[:]...), wire.Answered
 }
 
-func (constantLane) Slow(_ *wire.Peer, _ time.Time, to wire.Replier) { to.Reply(nil) }
+func (constantLane) Slow(_ *wire.Peer, _ time.Time, to wire.Replier) { to.Reply(nil, new(wire.Later)) }
 
 func (constantLane) Flush(time.Time) {}
 

@@ -65,7 +65,7 @@ func (o *outbox) expect() bool {
 }
 
 // Reply implements [wire.Replier] for every miss of the session.
-func (o *outbox) Reply(msg []byte) {
+func (o *outbox) Reply(msg []byte, _ *wire.Later) {
 	now := time.Now()
 	o.mu.Lock()
 	o.misses--

@@ -59,12 +59,14 @@ type UDP struct {
 type udpSocket struct {
 	server   *UDP
 	conn     *net.UDPConn
-	wildcard bool // replies must name the address they leave from
+	raw      syscall.RawConn // of conn
+	wildcard bool            // replies must name the address they leave from
 	v6       bool
 	lane     Lane
 	busy     busySince
-	peer     wire.Peer // of the query in hand
-	handing  *udpReply // while Slow runs: what it was given
+	peer     wire.Peer    // of the query in hand
+	handing  wire.Replier // while Slow runs: what it was given
+	out      outgoing     // replies of the slow path, gathered
 }
 
 // NewUDP checks cfg. It opens nothing.
@@ -146,6 +148,10 @@ func (u *UDP) open(ctx context.Context, addr netip.AddrPort) (*udpSocket, error)
 		return nil, plain(err)
 	}
 	s.conn = conn.(*net.UDPConn)
+	if s.raw, err = s.conn.SyscallConn(); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
 	s.lane = u.cfg.Handler.NewLane()
 	return s, nil
 }
@@ -261,45 +267,25 @@ func (s *udpSocket) recovered(ctx context.Context) {
 	s.server.stats.panics.Add(1)
 	logPanic(ctx, s.server.cfg.Log, "udp", defect)
 	if s.handing != nil {
-		s.handing.finish()
+		s.handing.Reply(nil, new(wire.Later)) // of no effect if it was replied to
 		s.handing = nil
 	}
+	broken := s.lane
 	s.lane = s.server.cfg.Handler.NewLane()
+	flushBroken(broken)
 }
 
-// slow hands the query the lane just missed over. A reply to it leaves through
-// this socket, with the control message oob, which is not copied.
-func (s *udpSocket) slow(peer *wire.Peer, to netip.AddrPort, oob []byte, now time.Time) {
+// flushLane ends a batch.
+func (s *udpSocket) flushLane(ctx context.Context) {
+	defer s.recovered(ctx)
+	s.lane.Flush(time.Now())
+}
+
+// slow hands the query the lane just missed over, and what its reply is to be
+// given to.
+func (s *udpSocket) slow(peer *wire.Peer, to wire.Replier, now time.Time) {
 	s.server.due.Add(1)
-	s.handing = &udpReply{socket: s, to: to, oob: oob}
-	s.lane.Slow(peer, now, s.handing)
+	s.handing = to
+	s.lane.Slow(peer, now, to)
 	s.handing = nil
-}
-
-// A udpReply answers one query that left the reader.
-type udpReply struct {
-	socket   *udpSocket
-	to       netip.AddrPort
-	oob      []byte // source address, for a wildcard socket
-	finished atomic.Bool
-}
-
-// Reply implements [wire.Replier].
-func (r *udpReply) Reply(msg []byte) {
-	stats := &r.socket.server.stats
-	if msg != nil {
-		if _, _, err := r.socket.conn.WriteMsgUDPAddrPort(msg, r.oob, r.to); err != nil {
-			stats.unsent.Add(1)
-		} else {
-			stats.sent.Add(1)
-		}
-	}
-	r.finish()
-}
-
-// finish says that the reply is no longer due.
-func (r *udpReply) finish() {
-	if !r.finished.Swap(true) {
-		r.socket.server.due.Add(-1)
-	}
 }

@@ -8,8 +8,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"slices"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,10 +34,6 @@ func growBuffer(fd int) {
 // readBatches answers batch after batch: one system call takes what has
 // arrived, one sends what could be answered from memory.
 func (s *udpSocket) readBatches(ctx context.Context) error {
-	raw, err := s.conn.SyscallConn()
-	if err != nil {
-		return err
-	}
 	b := newBatch(s.wildcard)
 	left := drainBatches
 	var failed error
@@ -48,12 +42,12 @@ func (s *udpSocket) readBatches(ctx context.Context) error {
 		return done
 	}
 	for {
-		err := raw.Read(read)
+		err := s.raw.Read(read)
 		switch {
 		case failed != nil && ctx.Err() == nil:
 			failed = s.pause(ctx, failed)
 		case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
-			return s.drain(raw, read)
+			return s.drain(read)
 		default:
 			return err
 		}
@@ -79,18 +73,25 @@ func (s *udpSocket) takeBatches(ctx context.Context, b *batch, fd uintptr, left 
 		}
 		if ctx.Err() != nil {
 			*left--
-		} else if b.received < busyBatch {
-			// The socket was empty when the call returned; what came since
-			// wakes the poller. Asking again would cost a call to hear so.
+		} else if s.rests(b) {
 			return false, nil
 		}
 	}
 	return true, nil
 }
 
+// rests tells whether to wait for the poller after a batch. It may only where the
+// batch was not full: the socket was empty then, so what came since wakes the
+// poller. After a few datagrams, asking again would cost a call to hear that there
+// are no more. And while replies are due, what upstreams say is read by others who
+// wait for the poller, which a reader that never waits keeps from them.
+func (s *udpSocket) rests(b *batch) bool {
+	return b.received < busyBatch || b.received < batchSize && s.server.due.Load() > 0
+}
+
 // drain answers what the socket still holds after the last wake-up.
-func (s *udpSocket) drain(raw syscall.RawConn, read func(uintptr) bool) error {
-	return raw.Control(func(fd uintptr) { read(fd) })
+func (s *udpSocket) drain(read func(uintptr) bool) error {
+	return s.raw.Control(func(fd uintptr) { read(fd) })
 }
 
 // answer takes a batch through the lane and sends what was answered.
@@ -109,7 +110,7 @@ func (s *udpSocket) answer(ctx context.Context, b *batch, fd uintptr) {
 			stats.unsent.Add(uint64(unsent))
 		}
 	}
-	s.lane.Flush(time.Now())
+	s.flushLane(ctx)
 	s.busy.end()
 }
 
@@ -131,7 +132,7 @@ func (s *udpSocket) answerFrom(ctx context.Context, b *batch, i int, now time.Ti
 		case wire.Answered:
 			b.queue(i, reply)
 		case wire.Missed:
-			s.slow(peer, peer.Addr, slices.Clone(b.source(i)), now)
+			s.slow(peer, b.reply(i, s), now)
 		case wire.Dropped:
 		}
 	}

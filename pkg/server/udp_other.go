@@ -15,5 +15,8 @@ func growBuffer(fd int) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 }
 
+// outgoing is of batches only.
+type outgoing struct{}
+
 // readBatches is the portable reader where there is no recvmmsg.
 func (s *udpSocket) readBatches(ctx context.Context) error { return s.readEach(ctx) }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -52,7 +53,7 @@ func (s *udpSocket) answerOne(ctx context.Context, pkt, oob []byte, from netip.A
 	reply, verdict := s.lane.Fast(pkt, &s.peer, now, out[:0])
 	switch verdict {
 	case wire.Missed:
-		s.slow(&s.peer, from, sourceControl(oob), now)
+		s.slow(&s.peer, &udpReply{socket: s, to: from, oob: sourceControl(oob)}, now)
 	case wire.Answered:
 		if _, _, err := s.conn.WriteMsgUDPAddrPort(reply, sourceControl(oob), from); err != nil {
 			stats.unsent.Add(1)
@@ -61,7 +62,7 @@ func (s *udpSocket) answerOne(ctx context.Context, pkt, oob []byte, from netip.A
 		}
 	case wire.Dropped:
 	}
-	s.lane.Flush(time.Now())
+	s.flushLane(ctx)
 }
 
 // pause waits a moment after an error of the socket that is not its end, such
@@ -78,4 +79,28 @@ func (s *udpSocket) pause(ctx context.Context, err error) error {
 	case <-timer.C:
 	}
 	return nil
+}
+
+// A udpReply answers one query that left the portable reader.
+type udpReply struct {
+	socket   *udpSocket
+	to       netip.AddrPort
+	oob      []byte // source address, for a wildcard socket
+	finished atomic.Bool
+}
+
+// Reply implements [wire.Replier].
+func (r *udpReply) Reply(msg []byte, _ *wire.Later) {
+	if r.finished.Swap(true) {
+		return
+	}
+	stats := &r.socket.server.stats
+	if len(msg) > 0 {
+		if _, _, err := r.socket.conn.WriteMsgUDPAddrPort(msg, r.oob, r.to); err != nil {
+			stats.unsent.Add(1)
+		} else {
+			stats.sent.Add(1)
+		}
+	}
+	r.socket.server.due.Add(-1)
 }

@@ -120,13 +120,16 @@ func TestTCPPeerThatDoesNotRead(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if got := p.Stats().Servers[0].Open; got != 0 {
-			t.Errorf("%d open after the write time-out, want none", got)
+		if got := p.Stats().Servers[0].Open; got > 1 {
+			t.Errorf("%d open after the write time-out, want that of the probes at most", got)
 		}
-		for _, peer := range theirs {
+		for _, peer := range theirs[:len(theirs)-1] {
 			if _, err := io.Copy(io.Discard, peer); err != nil {
 				t.Errorf("reading to the end: %v", err)
 			}
+		}
+		if len(theirs) < 2 {
+			t.Errorf("%d connections, want another one after the first", len(theirs))
 		}
 	})
 }
@@ -226,7 +229,7 @@ func TestTCPSilentConnectionsMakeWay(t *testing.T) {
 		want  string        // what comes of the clients, in order
 	}{
 		{name: "one after the other", every: 5 * time.Second, want: "timeout 192.0.2.10 192.0.2.10"},
-		{name: "without a pause", every: 2 * time.Second, want: "192.0.2.10 192.0.2.10 192.0.2.10"},
+		{name: "without a pause", every: 2 * time.Second, want: "timeout timeout 192.0.2.10"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -3,201 +3,316 @@
 package upstream
 
 import (
-	"context"
-	"errors"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// How latency becomes order and patience.
-const (
-	halving       = 5 * time.Second        // not asked for so long: counts as twice as fast
-	minPenalty    = 100 * time.Millisecond // what a failure costs at least
-	maxPenalty    = time.Second            // and at most
-	unknownSRTT   = 100 * time.Millisecond // asked, but has not answered yet
-	minPatience   = 150 * time.Millisecond
-	maxPatience   = 800 * time.Millisecond
-	patienceSRTTs = 4
-)
-
-// An endpoint is one upstream: an address, what is known about it, and its
-// connections.
+// An endpoint is one upstream: an address, what is known about it, and the ways to it.
 type endpoint struct {
 	*common
-	network string
-	addr    netip.AddrPort
-	count   counters
-	streams streams
-	failing atomic.Bool // the latest tries failed
+	listing
+	count       counters
+	first       carrier       // takes queries
+	second      carrier       // takes what first cannot bring whole; nil: none
+	bucket      *rate.Limiter // nil: no bound
+	outstanding atomic.Int32  // tries under way
+	failing     atomic.Bool   // the latest tries failed
+	fault       atomic.Uint32 // the Reason of the latest failure
+	down        atomic.Bool   // it has been failing for so long that it is not asked
+	guard       *loopGuard    // nil: it is not looked whether what is sent to it comes back
 
-	mu     sync.Mutex    // guards the fields below
-	srtt   time.Duration // 0: not known yet
-	asked  time.Time     // when last
-	slowed time.Time     // when a failure last counted
-	good   time.Time     // when an answer last came
+	mu      sync.Mutex // guards the fields below
+	latency latency
+	asked   time.Time // when last
+	slowed  time.Time // when a failure last counted
+	good    time.Time // when an answer last came
+	faults  faults
+	manners manners
+	prober  prober
 }
 
-func newEndpoint(c *common, network string, addr netip.AddrPort) *endpoint {
-	e := &endpoint{common: c, network: network, addr: addr}
-	e.streams.common, e.streams.addr, e.streams.count = c, addr, &e.count
+func newEndpoint(c *common, l listing) *endpoint {
+	e := &endpoint{common: c, listing: l}
+	switch l.network {
+	case "udp":
+		e.first, e.second = newSockets(c, l.addr, &e.count), newLines(c, l.target("udp"), &e.count)
+	case "https":
+		e.first = newHTTPS(c, l.target(l.network), &e.count)
+	default:
+		e.first = newLines(c, l.target(l.network), &e.count)
+	}
+	if c.loops != nil {
+		e.guard = &loopGuard{
+			common: c, loops: c.loops, zone: c.zone, network: l.network, addr: l.addr,
+			send: e.sendAlone,
+		}
+	}
+	if c.rate > 0 {
+		e.bucket = rate.NewLimiter(rate.Limit(c.rate), max(int(c.rate/10), 1))
+	}
 	return e
 }
 
-// An answer is a checked message: it answers the query and is well formed.
-type answer struct {
-	msg   []byte // owned by the receiver
-	rcode uint16
-	edns  bool // has an OPT record
-}
-
-// An outcome is what became of a try. Exactly one of answer and err is not nil.
-type outcome struct {
-	answer []byte
-	cause  Cause // with err
-	rcode  uint16
-	edns   bool
-	err    error
-}
-
-func (o *outcome) reason() Reason {
-	switch {
-	case errors.Is(o.err, errRcode):
-		return Rcode
-	case errors.Is(o.err, errMalformed):
-		return Malformed
-	case o.cause == CauseTimeout:
-		return Timeout
+// carriers are the ways to the upstream.
+func (e *endpoint) carriers() []carrier {
+	if e.second == nil {
+		return []carrier{e.first}
 	}
-	return Network
+	return []carrier{e.first, e.second}
 }
 
-// A standing is what an upstream's past makes of it.
-type standing struct {
-	score    time.Duration // its place in the order, lower is better
-	patience time.Duration // how long a try may be silent before the next one starts
-	due      bool          // not asked for so long that the score may be wrong
+// leave lets no query go there any more.
+func (e *endpoint) leave() {
+	e.endProbes()
+	for _, c := range e.carriers() {
+		c.leave()
+	}
 }
 
-// standing says how good the upstream is. One that nobody has asked yet comes
-// first, so that each is measured; from then on the one query that finds it due
-// again also makes it wait for its next turn.
-func (e *endpoint) standing(now time.Time) standing {
+// retire keeps nothing open without a query.
+func (e *endpoint) retire() {
+	e.endProbes()
+	for _, c := range e.carriers() {
+		c.retire()
+	}
+}
+
+// wait returns when, after leave or retire, nothing is open.
+func (e *endpoint) wait() {
+	for _, c := range e.carriers() {
+		c.wait()
+	}
+}
+
+// open counts what is open.
+func (e *endpoint) open() int {
+	n := 0
+	for _, c := range e.carriers() {
+		now, _ := c.open()
+		n += now
+	}
+	return n
+}
+
+func (e *endpoint) endProbes() {
+	e.guard.stop()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.asked.IsZero() {
-		return standing{patience: unknownSRTT * patienceSRTTs}
-	}
-	srtt := e.srtt
-	if srtt == 0 {
-		srtt = unknownSRTT
-	}
-	halvings := e.halvingsLocked(now)
-	return standing{
-		score:    srtt >> halvings,
-		patience: min(max(patienceSRTTs*srtt, minPatience), maxPatience),
-		due:      halvings > 0,
-	}
+	e.prober.stopLocked()
+	e.prober.gone = true
 }
 
 // hopeful tells whether a query may be expected to be answered.
-func (e *endpoint) hopeful() bool { return !e.failing.Load() }
+func (e *endpoint) hopeful() bool { return !e.failing.Load() && !e.guard.looped() }
 
-func (e *endpoint) halvingsLocked(now time.Time) int {
-	return int(min(max(now.Sub(e.asked), 0)/halving, 40)) // 40: hardly any duration is left
-}
-
-// try asks once and books how it went.
-func (e *endpoint) try(ctx context.Context, q []byte, patience time.Duration, conns *atomic.Int32) outcome {
+// begin sends a try on its way. An error says that nothing will come of it.
+func (e *endpoint) begin(t *try, later *wire.Later) error {
+	if e.bucket != nil && !e.bucket.AllowN(t.began, 1) {
+		return errRate
+	}
 	e.count.requests.Add(1)
-	start := e.now()
-	stale := e.begin(start)
-	a, rtt, err := e.ask(ctx, q, conns)
-	switch {
-	case err == nil && (a.rcode == wire.RcodeSuccess || a.rcode == wire.RcodeNXDomain):
-		e.measured(start.Add(rtt), rtt, stale)
-		return outcome{answer: a.msg}
-	case err == nil: // no measure of speed: a server that refuses all is quick at it
-		e.failing.Store(false)
-		cause := rcodeCause(a.rcode)
-		e.count.failures[cause].Add(1)
-		return outcome{cause: cause, rcode: a.rcode, edns: a.edns, err: errRcode}
-	case ctx.Err() != nil:
-		if e.now().Sub(start) >= patience {
-			e.count.failures[CauseTimeout].Add(1)
-			e.failed(start)
+	e.guard.use(t.began)
+	e.mu.Lock()
+	t.stale = halvings(t.began, e.asked) > 0
+	if t.began.After(e.asked) {
+		e.asked = t.began
+	}
+	e.manners.apply(t, e.network == "udp", e.mixCase)
+	e.mu.Unlock()
+	t.over = e.first
+	if err := t.over.carry(t, later); err != nil {
+		return err
+	}
+	e.outstanding.Add(1)
+	return nil
+}
+
+// heard takes what came for a try. settled is false when that is not the end of it: an answer that UDP did not bring
+// whole, or that somebody on the way has changed, is fetched over TCP.
+func (e *endpoint) heard(t *try, in received, now time.Time, later *wire.Later) (out outcome, settled bool) {
+	if in.truncated || in.recased {
+		if out = e.fetch(t, &in, now, later); out.err == nil {
+			return outcome{}, false
 		}
-		return outcome{cause: CauseTimeout, err: err}
+		e.outstanding.Add(-1)
+		return out, true
 	}
+	e.outstanding.Add(-1)
+	if in.err != nil {
+		return e.failed(t, in.err, now), true
+	}
+	return e.answered(t, in.m, now), true
+}
+
+// fetch sends a try over TCP after what came over UDP. The time that it took is that of UDP.
+func (e *endpoint) fetch(t *try, in *received, now time.Time, later *wire.Later) outcome {
+	t.rtt = max(now.Sub(t.began), 1) // 0: it has not been heard
+	t.recased = in.recased
+	if in.truncated {
+		e.count.truncated.Add(1)
+	} else {
+		e.count.failures[CauseMismatch].Add(1)
+	}
+	e.mu.Lock()
+	hopeless := e.manners.noTCP.holds(now)
+	e.mu.Unlock()
+	if hopeless {
+		return e.failed(t, errNoTCP, now)
+	}
+	t.mixed = false // nobody forges an answer on a connection by guessing
+	t.over = e.second
+	if err := t.over.carry(t, later); err != nil {
+		return e.failed(t, err, now)
+	}
+	return outcome{}
+}
+
+// answered books an answer.
+func (e *endpoint) answered(t *try, m *wire.Message, now time.Time) outcome {
+	rcode := m.Rcode()
+	if rcode != wire.RcodeSuccess && rcode != wire.RcodeNXDomain {
+		// No measure of speed: a server that refuses all is quick at it.
+		cause := rcodeCause(rcode)
+		e.count.failures[cause].Add(1)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.aliveLocked()
+		e.manners.refused(now, wire.QueryType(t.query), cause)
+		return outcome{cause: cause, rcode: rcode, edns: m.HasOPT(), err: errRcode}
+	}
+	rtt := t.rtt
+	if rtt == 0 {
+		rtt = now.Sub(t.began)
+	}
+	e.count.took(rtt)
+	if t.number > 0 {
+		e.count.won.Add(1)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.aliveLocked()
+	e.good = t.began.Add(rtt)
+	e.latency.measured(rtt, t.stale)
+	e.manners.answered(t, now)
+	return outcome{}
+}
+
+// failed books that a try ended with an error.
+func (e *endpoint) failed(t *try, err error, now time.Time) outcome {
 	cause := errorCause(err)
-	if cause != CauseMalformed { // that one is counted where it is seen
+	if cause != CauseMalformed && (cause != CauseTimeout || !t.blamed) { // those are counted already
 		e.count.failures[cause].Add(1)
 	}
-	if cause != CauseLimit {
-		e.failed(start)
+	out := outcome{cause: cause, err: err}
+	if cause == CauseLimit {
+		return out
 	}
-	return outcome{cause: cause, err: err}
-}
-
-// ask gets one checked answer and says how long it took. What comes truncated
-// over UDP is asked for again over TCP; the time is then that of UDP.
-func (e *endpoint) ask(ctx context.Context, q []byte, conns *atomic.Int32) (answer, time.Duration, error) {
-	start := e.now()
-	if e.network == "tcp" {
-		a, err := e.streams.ask(ctx, q, conns)
-		return a, e.now().Sub(start), err
-	}
-	a, truncated, err := e.askUDP(ctx, q)
-	rtt := e.now().Sub(start)
-	if truncated {
-		e.count.truncated.Add(1)
-		a, err = e.streams.ask(ctx, q, conns)
-	}
-	return a, rtt, err
-}
-
-// begin notes that the upstream is asked now. stale tells that it was not for
-// long, so that the next measurement replaces what was known before.
-func (e *endpoint) begin(now time.Time) (stale bool) {
+	e.fault.Store(uint32(out.reason()))
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	stale = e.halvingsLocked(now) > 0
-	if now.After(e.asked) {
-		e.asked = now
-	}
-	return stale
+	e.fellShortLocked(t, now)
+	return out
 }
 
-// measured takes a round trip, ended now, into the smoothed one (RFC 6298
-// section 2.3).
-func (e *endpoint) measured(now time.Time, rtt time.Duration, stale bool) {
-	rtt = max(rtt, 1) // 0 means unknown
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.failing.Store(false)
-	e.good = now
-	if e.srtt == 0 || stale {
-		e.srtt = rtt
+// fellShortLocked takes note that a try ended in silence or an error of the network. An upstream that has answered over
+// UDP is well, whatever became of its connections.
+func (e *endpoint) fellShortLocked(t *try, now time.Time) {
+	if t.rtt > 0 {
+		e.manners.noTCP.shown(now, 2) // the third try then fares better
 		return
 	}
-	e.srtt = max(e.srtt+(rtt-e.srtt)/8, 1)
+	e.slowLocked(t.began, now)
 }
 
-// failed makes the upstream slower after a try, begun at start, that ended in
-// silence or a network error. Tries that ran side by side tell of the same
-// fault and count once.
-func (e *endpoint) failed(start time.Time) {
+// lostPatience books that a try was silent for longer than it should. It may still be answered.
+func (e *endpoint) lostPatience(t *try, now time.Time) {
+	if t.blamed {
+		return
+	}
+	t.blamed = true
+	e.count.failures[CauseTimeout].Add(1)
+	e.fault.Store(uint32(Timeout))
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.fellShortLocked(t, now)
+}
+
+// gaveUp books that nobody waits for the try any more, because another one was better or time is up. It returns what
+// was wrong with a malformed answer that came for it, nil if none did.
+func (e *endpoint) gaveUp(t *try, now time.Time) (malformed error) {
+	malformed = t.over.drop(t)
+	e.outstanding.Add(-1)
+	if now.Sub(t.began) >= t.patience {
+		e.lostPatience(t, now)
+	}
+	return malformed
+}
+
+// heardOrphan books what came for a try whose race has ended.
+func (e *endpoint) heardOrphan(t *try, in received, now time.Time) {
+	e.outstanding.Add(-1)
+	switch {
+	case in.err != nil:
+		e.failed(t, in.err, now)
+	case in.m != nil:
+		e.answered(t, in.m, now)
+	default:
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.aliveLocked()
+	}
+}
+
+// aliveLocked notes that the upstream says something.
+func (e *endpoint) aliveLocked() {
+	e.failing.Store(false)
+	if e.down.Swap(false) {
+		e.guard.again() // it may be another one that is back
+	}
+	e.faults = faults{}
+	e.prober.stopLocked()
+}
+
+// slowLocked makes the upstream slower after a try, begun at start, that ended in silence or a network error. Tries that
+// ran side by side tell of the same fault and count once.
+func (e *endpoint) slowLocked(start, now time.Time) {
 	if start.Before(e.slowed) {
 		return
 	}
-	if !start.Before(e.good) { // else it was only this query that failed
-		e.failing.Store(true)
+	e.latency.punished()
+	e.slowed = now
+	if start.Before(e.good) {
+		return // it was only this query that failed
 	}
-	e.srtt = max(e.srtt, min(max(2*e.srtt, minPenalty), maxPenalty))
-	e.slowed = e.now()
+	e.failing.Store(true)
+	if e.faults.count(now) {
+		e.down.Store(true)
+	}
+	e.prober.startLocked(e)
+}
+
+// faults are those in a row.
+type faults struct {
+	n     int
+	since time.Time
+}
+
+// Upstreams that fail so often, over so long, are down: they are not asked but by a probe.
+const (
+	downFaults = 3
+	downTime   = 300 * time.Millisecond
+)
+
+// count adds a fault, and tells whether they are too many now.
+func (f *faults) count(now time.Time) (down bool) {
+	if f.n == 0 {
+		f.since = now
+	}
+	f.n++
+	return f.n >= downFaults && now.Sub(f.since) >= downTime
 }

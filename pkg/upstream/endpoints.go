@@ -19,14 +19,20 @@ type Endpoints struct {
 	members atomic.Pointer[membership] // nil before the first use
 }
 
+// A Server is one of several that are asked alike.
+type Server struct {
+	Addr netip.AddrPort
+	Far  bool // in another zone than this machine: asked when those nearer are much busier, or fail
+}
+
 // A membership is what one call of Set gave. It never changes.
 type membership struct {
-	ready, last []netip.AddrPort
+	ready, last []Server
 	replaced    chan struct{} // closed when there is a newer one
 }
 
 // Set says which servers there are from now on. Those of ready share the
-// queries; those of lastResort are asked only while ready is empty or each of
+// queries, the nearer ones first; those of lastResort are asked only while ready is empty or each of
 // ready fails. A query that begins after Set has returned is sent to none that
 // is in neither list; one that was sent to such a server before may still get
 // its answer from there, and is asked elsewhere, in the time it has left, when
@@ -35,7 +41,7 @@ type membership struct {
 //
 // Addresses that are not valid or lack a port are left out, and so are those
 // beyond 256. Both lists are copied.
-func (e *Endpoints) Set(ready, lastResort []netip.AddrPort) {
+func (e *Endpoints) Set(ready, lastResort []Server) {
 	next := &membership{ready: usable(ready), last: usable(lastResort), replaced: make(chan struct{})}
 	for {
 		old := e.load()
@@ -50,12 +56,12 @@ func (e *Endpoints) Set(ready, lastResort []netip.AddrPort) {
 }
 
 // usable is a copy of a list, cleaned.
-func usable(addrs []netip.AddrPort) []netip.AddrPort {
-	list := make([]netip.AddrPort, 0, min(len(addrs), maxEndpoints))
-	for _, addr := range addrs {
-		addr = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
-		if addr.IsValid() && addr.Port() != 0 && len(list) < maxEndpoints {
-			list = append(list, addr)
+func usable(servers []Server) []Server {
+	list := make([]Server, 0, min(len(servers), maxEndpoints))
+	for _, s := range servers {
+		s.Addr = netip.AddrPortFrom(s.Addr.Addr().Unmap(), s.Addr.Port())
+		if s.Addr.IsValid() && s.Addr.Port() != 0 && len(list) < maxEndpoints {
+			list = append(list, s)
 		}
 	}
 	return list
@@ -80,17 +86,17 @@ func (p *Pool) refresh() *roster {
 		return old
 	}
 	next := &roster{from: m}
-	others := func(addrs []netip.AddrPort) []listing {
-		list := make([]listing, 0, len(addrs))
-		for _, addr := range addrs {
+	others := func(servers []Server) []listing {
+		list := make([]listing, 0, len(servers))
+		for _, s := range servers {
 			switch {
-			case !p.self(addr):
-				list = append(list, listing{"tcp", addr})
+			case !p.self(s.Addr):
+				list = append(list, listing{network: "tcp", addr: s.Addr, near: !s.Far})
 				continue
-			case !slices.Contains(old.self, addr):
-				p.log.Warn("upstream left out: it leads back here", "upstream", addr)
+			case !slices.Contains(old.self, s.Addr):
+				p.log.Warn("upstream left out: it leads back here", "upstream", s.Addr)
 			}
-			next.self = append(next.self, addr)
+			next.self = append(next.self, s.Addr)
 		}
 		return list
 	}

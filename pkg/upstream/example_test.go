@@ -57,7 +57,7 @@ func ExampleEndpoints() {
 		return
 	}
 	fmt.Println("empty:", pool.Empty())
-	endpoints.Set([]netip.AddrPort{first, second}, []netip.AddrPort{service})
+	endpoints.Set([]upstream.Server{{Addr: first}, {Addr: second}}, []upstream.Server{{Addr: service}})
 	for _, server := range pool.Stats().Servers {
 		fmt.Println(server.Network, server.Addr)
 	}

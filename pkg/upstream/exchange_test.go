@@ -32,6 +32,9 @@ type diary struct {
 func (d *diary) server(name string, script upstreamtest.Script) *upstreamtest.Server {
 	d.start = time.Now()
 	return upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+		if q.Probe {
+			return script(q)
+		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		edns := ""
@@ -157,11 +160,19 @@ func TestExchangeTries(t *testing.T) {
 			a:    []upstreamtest.Action{after(4499*ms, good), silent},
 			want: "192.0.2.10", asked: "A@0s A@400ms A@800ms", took: 4499 * ms,
 		},
+		{
+			name: "an answer long after",
+			a:    []upstreamtest.Action{after(2900*ms, good), silent},
+			want: "192.0.2.10", asked: "A@0s A@400ms A@800ms", took: 2900 * ms,
+		},
 	}
 	for _, tt := range tests {
 		for _, network := range []string{"udp", "tcp"} {
 			if network == "tcp" && strings.HasPrefix(tt.name, "garbage") {
 				continue // over TCP it ends a try at once: TestTCPMalformed
+			}
+			if network == "tcp" && strings.HasSuffix(tt.name, "last moment") {
+				continue // a connection that is silent for three seconds is given up
 			}
 			t.Run(tt.name+" "+network, func(t *testing.T) {
 				t.Parallel()
@@ -273,11 +284,11 @@ func TestOrder(t *testing.T) {
 			want: "AB B B B B B",
 		},
 		{
-			name: "and is back with the first answer", // a penalty of 100 ms is worth less than 5 ms after 25 s
+			name: "and is back with the first probe that is answered",
 			a:    upstreamtest.Action{Drop: true}, b: after(5*ms, one("192.0.2.20")),
 			later: map[int]upstreamtest.Action{20: after(ms, one("192.0.2.10"))},
 			every: time.Second, n: 31,
-			want: "AB" + strings.Repeat(" B", 24) + strings.Repeat(" A", 6),
+			want: "AB" + strings.Repeat(" B", 20) + strings.Repeat(" A", 10),
 		},
 	}
 	for _, tt := range tests {
@@ -336,13 +347,13 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// Penalties: 100 ms at least, then twice as much, up to a second; tries side by
-// side count once.
+// Penalties: 100 ms at least, then twice as much; tries side by side count once, so that a second has two. Then it is
+// down.
 func TestPenalty(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := memory(t, "udp", upstreamtest.Network{addrA: nil}, addrA)
-		want := []time.Duration{100e6, 200e6, 400e6, 800e6, 1000e6}
+		want := []time.Duration{200e6, 400e6, 400e6, 400e6}
 		got := make([]time.Duration, 0, len(want))
 		for range want {
 			var clients sync.WaitGroup
@@ -362,31 +373,39 @@ func TestPenalty(t *testing.T) {
 	})
 }
 
-// A probe of one that is thought slow costs the client no more patience than
-// the other one would.
-func TestProbePatience(t *testing.T) {
+// Whether one that was silent is back is found out by probes. No other client waits for it.
+func TestProbes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		a := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Drop: true}))
 		b := upstreamtest.New(upstreamtest.Always(after(5*time.Millisecond, one("192.0.2.20"))))
-		p := memory(t, "udp", upstreamtest.Network{addrA: nil, addrB: b}, addrA, addrB)
+		p := memory(t, "udp", upstreamtest.Network{addrA: a, addrB: b}, addrA, addrB)
 		ask(t, p)
 		for second := range 60 {
-			before := p.Stats().Servers[0].Requests
 			start := time.Now()
 			if got := ask(t, p); got != "192.0.2.20" {
 				t.Errorf("answer %q, want 192.0.2.20", got)
 			}
-			want := 5 * time.Millisecond
-			if p.Stats().Servers[0].Requests > before {
-				want = 155 * time.Millisecond // 4 × its srtt would be 400 ms and more
-			}
-			if got := time.Since(start); got != want {
+			if got, want := time.Since(start), 5*time.Millisecond; got != want {
 				t.Errorf("after %d s it took %v, want %v", second, got, want)
 			}
 			time.Sleep(time.Second)
 		}
-		if got, want := p.Stats().Servers[0].Requests, uint64(3); got != want {
-			t.Errorf("%d requests to the silent one, want %d", got, want)
+		if got := len(a.Queries()); got != 1 {
+			t.Errorf("%d queries to the silent one, want one", got)
+		}
+		if got := a.Probes(); got < 110 || got > 125 {
+			t.Errorf("%d probes in a minute, want two a second", got)
+		}
+		a.SetScript(upstreamtest.Always(rcode(dns.RcodeRefused))) // it says something
+		time.Sleep(time.Second)
+		before := a.Probes()
+		if p.Stats().Servers[0].Failing {
+			t.Error("it is thought to fail still")
+		}
+		time.Sleep(time.Minute)
+		if got := a.Probes(); got != before {
+			t.Errorf("%d probes after its return, want none", got-before)
 		}
 	})
 }
@@ -439,7 +458,7 @@ func TestNewRejects(t *testing.T) {
 		},
 		{name: "no target", want: "no usable upstream"},
 		{name: "only ourselves", targets: []upstream.Target{target("udp", addrA)}, want: "no usable upstream"},
-		{name: "network", targets: []upstream.Target{target("tls", addrB)}, want: `reading target 0: network "tls": unsupported operation`},
+		{name: "network", targets: []upstream.Target{target("quic", addrB)}, want: `reading target 0: network "quic": unsupported operation`},
 		{
 			name:    "address",
 			targets: []upstream.Target{target("udp", addrB), target("udp", netip.AddrPort{})},

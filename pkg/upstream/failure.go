@@ -15,6 +15,10 @@ var ErrNoUpstream = errors.New("no usable upstream")
 
 var (
 	errNoEndpoint = fmt.Errorf("no endpoint: %w", ErrNoUpstream)
+	errAllDown    = errors.New("every upstream is down")
+	errRate       = fmt.Errorf("queries a second: %w", errLimit)
+	errLooped     = errors.New("queries to it come back here")
+	errNoTCP      = errors.New("cut, and it takes no connections")
 	errShortQuery = errors.New("query shorter than a header")
 	errMalformed  = errors.New("malformed answer")
 	errRcode      = errors.New("unhelpful response code")
@@ -88,6 +92,7 @@ const (
 	CauseFormErr                  // FORMERR
 	CauseNotImp                   // NOTIMP
 	CauseRcode                    // any other bad response code
+	CauseTLS                      // a certificate, or the way the upstream speaks TLS
 	NumCauses                     // how many there are
 )
 
@@ -106,6 +111,8 @@ func (c Cause) String() string {
 		return "malformed"
 	case CauseMismatch:
 		return "mismatch"
+	case CauseTLS:
+		return "tls"
 	case CauseServFail:
 		return "servfail"
 	case CauseRefused:
@@ -124,6 +131,10 @@ func (c Cause) String() string {
 // errorCause sorts the errors of a try that was not cut short.
 func errorCause(err error) Cause {
 	switch {
+	case errors.Is(err, errTLS):
+		return CauseTLS
+	case errors.Is(err, errSilent):
+		return CauseTimeout
 	case errors.Is(err, errLimit), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return CauseLimit
 	case errors.Is(err, errMalformed):

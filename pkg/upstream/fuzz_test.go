@@ -101,6 +101,7 @@ func FuzzStream(f *testing.F) {
 				return ours, nil
 			},
 		})
+		run(t, p) // whose end closes the connection that was opened in place of this one
 		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 		defer cancel()
 		r, err := p.Exchange(ctx, q, nil)

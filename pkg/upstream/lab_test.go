@@ -86,9 +86,15 @@ func (l *lab) pool(t *testing.T, e *upstream.Endpoints) *upstream.Pool {
 	return p
 }
 
-func list(addrs ...netip.AddrPort) []netip.AddrPort { return addrs }
+func list(addrs ...netip.AddrPort) []upstream.Server {
+	servers := make([]upstream.Server, 0, len(addrs))
+	for _, addr := range addrs {
+		servers = append(servers, upstream.Server{Addr: addr})
+	}
+	return servers
+}
 
-func endpoints(ready, last []netip.AddrPort) *upstream.Endpoints {
+func endpoints(ready, last []upstream.Server) *upstream.Endpoints {
 	e := new(upstream.Endpoints)
 	e.Set(ready, last)
 	return e

@@ -109,11 +109,11 @@ func TestFollowBlackHole(t *testing.T) {
 				tt.dead(lab)
 				got := during(t, p, 12*time.Second)
 				got.only(t, "dead", "192.0.2.20")
-				if want := 153 * time.Millisecond; got.longest != want || got.late > 31 {
-					t.Errorf("%d late, the longest %v, want no more than come in 155 ms, %v", got.late, got.longest, want)
+				if got.longest > 153*time.Millisecond || got.late > 31 {
+					t.Errorf("%d late, the longest %v, want no more than come in 155 ms, 153ms", got.late, got.longest)
 				}
-				if got := p.Stats().Servers[0].Open; got != 0 {
-					t.Errorf("%d connections to A, want none", got)
+				if got := p.Stats().Servers[0].Open; got > 1 {
+					t.Errorf("%d connections to A, want one for the probes at most", got)
 				}
 			})
 		})

@@ -25,7 +25,7 @@ func TestFollowInFlight(t *testing.T) {
 	tests := []struct {
 		name   string
 		a      upstreamtest.Action
-		ready  []netip.AddrPort // after A has left
+		ready  []upstream.Server // after A has left
 		want   string
 		took   time.Duration
 		closed time.Duration // when the connection to A is
@@ -135,14 +135,14 @@ func TestFollowStays(t *testing.T) {
 		lab := newLab()
 		e := endpoints(list(addrA, addrB), nil)
 		p := lab.pool(t, e)
-		for range 2 {
+		for range 20 { // one of them goes to B, but for a chance of one in a million
 			ask(t, p)
 		}
 		known := p.Stats().Servers[1]
-		if known.Requests != 1 || known.Open != 1 {
-			t.Fatalf("%d requests to B, %d open, want one each", known.Requests, known.Open)
+		if known.Requests == 0 || known.Open != 1 {
+			t.Fatalf("%d requests to B, %d open, want some and one", known.Requests, known.Open)
 		}
-		for _, set := range []struct{ ready, last []netip.AddrPort }{
+		for _, set := range []struct{ ready, last []upstream.Server }{
 			{ready: list(addrC, addrB), last: list(addrL)},
 			{ready: list(addrC), last: list(addrB)},
 			{last: list(addrB, addrL)},

@@ -22,6 +22,8 @@ import (
 type Config struct {
 	// Targets is a route's list, in the order of the configuration.
 	Targets []Target
+	// Policy is the order in which they are asked.
+	Policy Policy
 	// Follow is servers that come and go, asked over TCP. It stands in place of
 	// Targets.
 	Follow *Endpoints
@@ -29,6 +31,17 @@ type Config struct {
 	// while there is more than one query at a time, 1 to 16. There is one more
 	// at most, for as long as some of them are full or silent. 0: 1.
 	Connections int
+	// Rate is the most queries a second that each upstream gets, with a tenth of them at once; what is more goes to
+	// another. 0: no bound.
+	Rate float64
+	// PlainCase leaves the letters of names as they are. They are otherwise sent over UDP in random case, to be held
+	// against the answer's, unless an upstream has shown that it does not keep them.
+	PlainCase bool
+	// Loops finds the upstreams that lead back to this process. Nil: they are not looked for.
+	Loops *Loops
+	// Zone is the name at or below which the pool is asked, canonical and in wire form: what Loops asks for is below it.
+	// It is of use with Loops only.
+	Zone []byte
 	// Dial opens a connected socket; network is "udp" or "tcp". It must heed
 	// ctx. Nil: a net.Dialer.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
@@ -52,16 +65,22 @@ type Config struct {
 
 // A Target is one entry of a route's list: an address, or a file of addresses.
 type Target struct {
-	Network    string // "udp" or "tcp"; unused with ResolvConf
+	Network    string // "udp", "tcp", "tls" or "https"; unused with ResolvConf
 	Addr       netip.AddrPort
+	Name       string // TLS and HTTPS: the host that the certificate must be for; empty: the address
+	CAFile     string // TLS and HTTPS: path of the authorities in PEM, read again when it changes; empty: the system's
+	Path       string // HTTPS: of the URL; empty: /dns-query
+	Method     string // HTTPS: "GET" or "POST"; empty: POST
 	ResolvConf string // path of a resolv.conf, which stands for its nameservers
 }
 
 // A Pool asks a route's upstreams. Its methods may be called from any goroutine.
 type Pool struct {
 	*common
-	sources  []source                  // one per target, in order; after New only Run touches them
-	follow   *Endpoints                // nil: sources
+	sources  []source   // one per target, in order; after New only Run touches them
+	follow   *Endpoints // nil: sources
+	policy   Policy     // of sources
+	hedges   hedges
 	self     func(netip.AddrPort) bool // Config's
 	maxSides int                       // upstreams asked for one Exchange
 	list     atomic.Pointer[roster]    // of one moment; current has that of now
@@ -77,16 +96,18 @@ type common struct {
 	rand        io.Reader
 	now         func() time.Time
 	log         *slog.Logger
-	connections int       // per upstream
-	scratch     sync.Pool // of *scratch
+	connections int     // per upstream
+	rate        float64 // queries a second to each; 0: no bound
+	mixCase     bool
+	loops       *Loops // nil: none are looked for
+	zone        []byte // the names that are asked for
 	panics      atomic.Uint64
 }
 
 // A source gives a part of the list: one fixed address, or a followed file.
 type source struct {
-	network string
-	addr    netip.AddrPort
-	file    *resolvConf // nil: the address
+	target Target
+	file   *resolvConf // nil: the target's address
 }
 
 // New makes a pool. It reads the resolv.conf files, opens no socket and starts
@@ -101,10 +122,10 @@ func New(cfg Config) (*Pool, error) {
 	if cfg.Follow != nil && len(cfg.Targets) > 0 {
 		return nil, fmt.Errorf("following endpoints beside targets: %w", errors.ErrUnsupported)
 	}
-	p := &Pool{follow: cfg.Follow, self: cfg.Self, maxSides: targetSides, common: &common{
+	p := &Pool{follow: cfg.Follow, policy: cfg.Policy, self: cfg.Self, maxSides: targetSides, common: &common{
 		dial: cfg.Dial, rand: cfg.Rand, now: cfg.Now, log: cfg.Log, connections: cfg.Connections,
+		rate: cfg.Rate, mixCase: !cfg.PlainCase, loops: cfg.Loops, zone: cfg.Zone,
 	}}
-	p.scratch.New = func() any { return new(scratch) }
 	p.list.Store(&roster{})
 	if p.follow != nil {
 		p.maxSides = followSides
@@ -177,13 +198,10 @@ func newSource(cfg Config, t Target) (source, error) {
 		f := &resolvConf{path: t.ResolvConf, systemd: cfg.SystemdResolvConf, self: cfg.Self, log: cfg.Log}
 		return source{file: f}, f.first()
 	}
-	if t.Network != "udp" && t.Network != "tcp" {
-		return source{}, fmt.Errorf("network %q: %w", t.Network, errors.ErrUnsupported)
+	if err := t.check(); err != nil {
+		return source{}, err
 	}
-	if !t.Addr.IsValid() || t.Addr.Port() == 0 {
-		return source{}, fmt.Errorf("address %q: %w", t.Addr, ErrNoUpstream)
-	}
-	return source{network: t.Network, addr: t.Addr}, nil
+	return source{target: t}, nil
 }
 
 // Run follows the resolv.conf files or endpoints until ctx ends. Then it closes
@@ -202,10 +220,10 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.leaving = nil
 	p.mu.Unlock()
 	for _, e := range leaving {
-		e.streams.retire()
+		e.retire()
 	}
 	for _, e := range leaving {
-		e.streams.wait()
+		e.wait()
 	}
 	return nil
 }

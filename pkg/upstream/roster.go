@@ -5,7 +5,6 @@ package upstream
 import (
 	"net/netip"
 	"slices"
-	"time"
 )
 
 // A roster is the upstreams of a pool at one moment. A published one never
@@ -17,21 +16,43 @@ type roster struct {
 	self []netip.AddrPort // of from, but left out: they lead back here
 }
 
-// A listing is an upstream's entry in the list that a roster is made from.
+// A listing is what makes an upstream what it is: two that are equal are one.
 type listing struct {
 	network string
 	addr    netip.AddrPort
+	name    string // of the server's certificate
+	ca      string // path of a PEM file; empty: the system's
+	path    string // of HTTPS
+	method  string // of HTTPS
+	near    bool   // in this machine's zone, or zones are not told apart
+}
+
+func (t *Target) listing() listing {
+	return listing{network: t.Network, addr: t.Addr, name: t.Name, ca: t.CAFile, path: t.Path, method: t.Method, near: true}
+}
+
+// target is what the carriers want to know.
+func (l *listing) target(network string) Target {
+	return Target{Network: network, Addr: l.addr, Name: l.name, CAFile: l.ca, Path: l.path, Method: l.method}
 }
 
 // Empty tells whether there is nobody to ask now. It is as cheap as reading a
 // variable, but for the first call after the list has changed.
 func (p *Pool) Empty() bool { return len(p.current().all) == 0 }
 
-// Hopeless tells whether asking now would most likely be in vain: each upstream
-// failed when it was last asked, and none is due to be tried again.
+// Hopeless tells whether asking now would most likely be in vain: each upstream failed when it was last asked, and no
+// probe has come back since.
 func (p *Pool) Hopeless() bool {
-	now := p.now()
-	return !slices.ContainsFunc(p.current().all, func(e *endpoint) bool { return e.hopeful() || e.standing(now).due })
+	return !slices.ContainsFunc(p.current().all, (*endpoint).hopeful)
+}
+
+// why is what tells most of why all upstreams are down.
+func (r *roster) why() Reason {
+	why := Network
+	for _, e := range r.all {
+		why = max(why, Reason(e.fault.Load()))
+	}
+	return why
 }
 
 // current is the roster of now.
@@ -48,11 +69,11 @@ func (p *Pool) rebuild() {
 	var entries []listing
 	for _, src := range p.sources {
 		if src.file == nil {
-			entries = append(entries, listing{src.network, src.addr})
+			entries = append(entries, src.target.listing())
 			continue
 		}
 		for _, addr := range src.file.servers {
-			entries = append(entries, listing{"udp", addr})
+			entries = append(entries, listing{network: "udp", addr: addr, near: true})
 		}
 	}
 	p.mu.Lock()
@@ -66,22 +87,15 @@ func (p *Pool) rebuild() {
 func (p *Pool) publishLocked(next *roster, entries, last []listing) {
 	known := map[listing]*endpoint{}
 	for _, e := range p.list.Load().all {
-		known[listing{e.network, e.addr}] = e
+		known[e.listing] = e
 	}
 	seen := map[listing]bool{}
 	add := func(entries []listing) {
 		for _, l := range entries {
-			if seen[l] {
-				continue
+			if !seen[l] {
+				seen[l] = true
+				next.all = append(next.all, p.takeLocked(known, l))
 			}
-			seen[l] = true
-			e := known[l]
-			if e == nil {
-				e = newEndpoint(p.common, l.network, l.addr)
-				e.streams.retired = p.ended
-			}
-			delete(known, l)
-			next.all = append(next.all, e)
 		}
 	}
 	add(entries)
@@ -90,11 +104,25 @@ func (p *Pool) publishLocked(next *roster, entries, last []listing) {
 	next.last = next.all[firsts:]
 	p.list.Store(next)
 	for _, e := range known {
-		e.streams.leave()
+		e.leave()
 		if !p.ended {
 			p.leaving = append(p.leaving, e)
 		}
 	}
+}
+
+// takeLocked takes an upstream over from those that are known, or makes it.
+func (p *Pool) takeLocked(known map[listing]*endpoint, l listing) *endpoint {
+	if e := known[l]; e != nil {
+		delete(known, l)
+		e.guard.again() // what is behind it may have changed as well
+		return e
+	}
+	e := newEndpoint(p.common, l)
+	if p.ended {
+		e.retire()
+	}
+	return e
 }
 
 // sweep forgets the upstreams that have left and have no connection any more.
@@ -102,65 +130,14 @@ func (p *Pool) sweep() {
 	p.mu.Lock()
 	var closed []*endpoint
 	p.leaving = slices.DeleteFunc(p.leaving, func(e *endpoint) bool {
-		open, _ := e.streams.stats()
-		if open == 0 {
-			closed = append(closed, e)
+		if e.open() > 0 {
+			return false
 		}
-		return open == 0
+		closed = append(closed, e)
+		return true
 	})
 	p.mu.Unlock()
 	for _, e := range closed {
-		e.streams.wait() // its goroutines are about to end
+		e.wait() // its goroutines are about to end
 	}
-}
-
-// choose picks the upstreams of one exchange from the roster, the best first.
-//
-// Last resorts come after all others, and only if these are few. Once each of
-// the others has failed, and has not answered since, they take part like any;
-// then one of the failed is asked first whenever it is due, to see it come back.
-func (p *Pool) choose(list *roster) []side {
-	now := p.now()
-	firsts := list.all[:len(list.all)-len(list.last)]
-	given := len(list.last) > 0 && !slices.ContainsFunc(firsts, (*endpoint).hopeful)
-	o := order{sides: make([]side, 0, p.maxSides+1), limit: p.maxSides}
-	probed := false
-	for _, e := range firsts {
-		s := e.standing(now)
-		if given && s.due && !probed {
-			s.score, probed = 0, true
-		}
-		o.add(e, s)
-	}
-	if !given {
-		o.settled = len(o.sides)
-	}
-	for _, e := range list.last {
-		o.add(e, e.standing(now))
-	}
-	if sides := o.sides; len(sides) > 1 {
-		// The first may be one that fared badly and is due to be tried again.
-		// The client need not wait for it longer than for the other.
-		sides[0].patience = min(sides[0].patience, sides[1].patience)
-	}
-	return o.sides
-}
-
-// An order is the best upstreams so far.
-type order struct {
-	sides   []side // sorted from settled on; has room for one more than limit
-	scores  [maxSides + 1]time.Duration
-	limit   int
-	settled int // the first so many keep their places
-}
-
-// add sorts an upstream in. The one that is then too many falls out.
-func (o *order) add(e *endpoint, s standing) {
-	at := len(o.sides)
-	o.sides = append(o.sides, side{})
-	for ; at > o.settled && o.scores[at-1] > s.score; at-- {
-		o.sides[at], o.scores[at] = o.sides[at-1], o.scores[at-1]
-	}
-	o.sides[at], o.scores[at] = side{ep: e, patience: s.patience}, s.score
-	o.sides = o.sides[:min(len(o.sides), o.limit)]
 }

@@ -16,15 +16,31 @@ type Stats struct {
 
 // ServerStats is what was counted for one upstream.
 type ServerStats struct {
-	Network    string // "udp" or "tcp"
-	Addr       netip.AddrPort
-	LastResort bool              // asked only while none of the others is any good
-	Requests   uint64            // tries; TCP after a truncated answer belongs to its try
-	Failures   [NumCauses]uint64 // by Cause; several may fall to one try
-	Truncated  uint64            // UDP answers with TC set
-	SRTT       time.Duration     // smoothed round trip, penalties included; 0: not known yet
-	Open       int               // TCP connections now, those being opened included
-	Opened     uint64            // TCP connections ever begun
+	Network     string // "udp", "tcp", "tls" or "https"
+	Name        string // of the server's certificate, where one is configured
+	Addr        netip.AddrPort
+	Far         bool                        // in another zone
+	LastResort  bool                        // asked only while none of the others is any good
+	Requests    uint64                      // tries; TCP after a truncated answer belongs to its try
+	Failures    [NumCauses]uint64           // by Cause; several may fall to one try
+	Truncated   uint64                      // UDP answers with TC set
+	SRTT        time.Duration               // smoothed round trip, penalties included; 0: not known yet
+	P95         time.Duration               // of the recent round trips, nearly; 0: not known yet
+	Took        [len(tookBounds) + 1]uint64 // good answers by round trip, TookBounds; the last is longer
+	TookSum     time.Duration               // of them
+	Hedged      uint64                      // tries that got another one beside them since they were late
+	Won         uint64                      // good answers to such and to later tries
+	Outstanding int                         // tries under way
+	Failing     bool                        // the latest tries failed; it is probed
+	Down        bool                        // for so long that it gets no query
+	Looped      bool                        // queries to it come back here; it gets none
+	Probes      uint64                      // sent while it failed
+	Manners     []string                    // what it cannot do, as far as it has shown
+	Sockets     int                         // of UDP, now
+	Open        int                         // connections now, those being opened included
+	Opened      uint64                      // connections ever begun
+	Resumed     uint64                      // of them, TLS sessions resumed
+	LastError   string                      // of the last connection that could not be opened; empty: none
 }
 
 // counters are an upstream's own.
@@ -32,6 +48,32 @@ type counters struct {
 	requests  atomic.Uint64
 	failures  [NumCauses]atomic.Uint64
 	truncated atomic.Uint64
+	resumed   atomic.Uint64 // sessions of TLS
+	hedged    atomic.Uint64
+	won       atomic.Uint64
+	probes    atomic.Uint64
+	rtts      [len(tookBounds) + 1]atomic.Uint64
+	rttSum    atomic.Int64 // ns
+}
+
+// tookBounds are the upper bounds of the histogram of round trips.
+var tookBounds = [...]time.Duration{ //nolint:gochecknoglobals // a constant in all but name
+	250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond,
+	10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond,
+	500 * time.Millisecond, time.Second, 2500 * time.Millisecond,
+}
+
+// TookBounds are the upper bounds of [ServerStats].Took.
+func TookBounds() []time.Duration { return tookBounds[:] }
+
+// took counts a good answer.
+func (c *counters) took(rtt time.Duration) {
+	i := 0
+	for i < len(tookBounds) && rtt > tookBounds[i] {
+		i++
+	}
+	c.rtts[i].Add(1)
+	c.rttSum.Add(int64(rtt))
 }
 
 // Stats reads the counters. An upstream that left the list takes its own along.
@@ -48,16 +90,32 @@ func (p *Pool) Stats() Stats {
 
 func (e *endpoint) stats() ServerStats {
 	s := ServerStats{
-		Network: e.network, Addr: e.addr,
-		Requests:  e.count.requests.Load(),
-		Truncated: e.count.truncated.Load(),
+		Network: e.network, Name: e.name, Addr: e.addr, Far: !e.near,
+		Requests: e.count.requests.Load(), Truncated: e.count.truncated.Load(),
+		Hedged: e.count.hedged.Load(), Won: e.count.won.Load(), Probes: e.count.probes.Load(),
+		TookSum: time.Duration(e.count.rttSum.Load()), Outstanding: int(e.outstanding.Load()),
+		Failing: e.failing.Load(), Down: e.down.Load(), Looped: e.guard.looped(),
+	}
+	for i := range s.Took {
+		s.Took[i] = e.count.rtts[i].Load()
 	}
 	for cause := range s.Failures {
 		s.Failures[cause] = e.count.failures[cause].Load()
 	}
-	s.Open, s.Opened = e.streams.stats()
+	streams := e.first
+	if e.second != nil {
+		s.Sockets, _ = e.first.open()
+		streams = e.second
+	}
+	s.Open, s.Opened = streams.open()
+	s.Resumed = e.count.resumed.Load()
+	if tls, ok := streams.(interface{ lastError() string }); ok {
+		s.LastError = tls.lastError()
+	}
+	now := e.now()
 	e.mu.Lock()
-	s.SRTT = e.srtt
+	s.SRTT, s.P95 = e.latency.srtt, e.latency.p95
+	s.Manners = e.manners.known(now)
 	e.mu.Unlock()
 	return s
 }

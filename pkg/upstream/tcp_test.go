@@ -81,7 +81,7 @@ func TestTCPPipelinesOverSockets(t *testing.T) {
 }
 
 // Queries at one time are spread over the connections there may be, evenly. One
-// query at a time needs one.
+// query at a time needs one, and the others are open before they are needed.
 func TestTCPConnections(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -125,9 +125,10 @@ func TestTCPConnections(t *testing.T) {
 					for _, n := range on {
 						most = max(most, n)
 					}
-					if len(on) != tt.want || most != tt.most || s.Connections() != tt.want {
-						t.Errorf("round %d: %d connections used, at most %d queries on one, %d opened, want %d, %d",
-							round, len(on), most, s.Connections(), tt.want, tt.most)
+					synctest.Wait()
+					if len(on) != tt.want || most != tt.most || s.Connections() != max(tt.connections, 1) {
+						t.Errorf("round %d: %d connections used, at most %d queries on one, %d opened, want %d, %d and %d",
+							round, len(on), most, s.Connections(), tt.want, tt.most, max(tt.connections, 1))
 					}
 				}
 			})

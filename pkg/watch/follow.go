@@ -3,6 +3,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -25,11 +26,18 @@ const dnsPort = 53
 type Follow struct {
 	Namespace, Service string
 
-	// Changed is told the endpoints that are ready and not about to end, each with the target port of the service's
-	// port 53/TCP, else of its TCP port named dns-tcp or dns, and the service's own addresses with that port's number.
-	// Both are sorted, without repetition and the callee's to keep; either may be empty. It is called once when the first view is
-	// complete, then on each change, never by two goroutines at a time.
-	Changed func(ready, service []netip.AddrPort)
+	// Changed is told the endpoints that are ready and not about to end, or while there is none, those that are about
+	// to end and still serve, as kube-proxy does: each with the target port of the service's port 53/TCP, else of its
+	// TCP port named dns-tcp or dns. Beside them it is told the service's own addresses with that port's number. Both
+	// are sorted by address, without repetition and the callee's to keep; either may be empty. It is called once when the first
+	// view is complete, then on each change, never by two goroutines at a time.
+	Changed func(ready []Server, service []netip.AddrPort)
+}
+
+// A Server is one endpoint of the service that is followed.
+type Server struct {
+	Addr netip.AddrPort
+	Zone string // topology zone of its node; empty: not known
 }
 
 // A follower keeps what a Follow asks for, and tells it. Its methods may be called by several goroutines.
@@ -45,8 +53,15 @@ type follower struct {
 
 // A followedSlice is what counts of one EndpointSlice.
 type followedSlice struct {
-	ports []zone.Port
-	addrs []netip.Addr // ready and not terminating
+	ports   []zone.Port
+	ready   []placed // and not about to end
+	leaving []placed // about to end, and still serving
+}
+
+// A placed is an address and the topology zone that it is in.
+type placed struct {
+	addr netip.Addr
+	zone string
 }
 
 // newFollower makes a follower that knows nothing yet.
@@ -57,7 +72,8 @@ func newFollower(f Follow) *follower {
 // run tells each change until ctx ends. Changes within gatherTime are told as one, but nothing is gained by waiting with
 // the first view, which is whole.
 func (f *follower) run(ctx context.Context) {
-	var ready, service []netip.AddrPort
+	var ready []Server
+	var service []netip.AddrPort
 	for told := false; ; {
 		select {
 		case <-ctx.Done():
@@ -109,12 +125,29 @@ func (f *follower) putSlice(es *discoveryv1.EndpointSlice) {
 	}
 	s := followedSlice{ports: record.Ports}
 	for i := range es.Endpoints {
-		ep := &es.Endpoints[i]
-		if (ep.Conditions.Ready == nil || *ep.Conditions.Ready) && !orZero(ep.Conditions.Terminating) {
-			s.addrs = append(s.addrs, addrsOf(ep.Addresses)...)
-		}
+		s.add(&es.Endpoints[i])
 	}
 	f.change(func() { f.slices[es.Name] = s })
+}
+
+// add takes an endpoint that is or may be asked. Unknown counts as ready, and where nothing is said of serving, ready
+// says it: the API asks its readers to take it so.
+func (s *followedSlice) add(ep *discoveryv1.Endpoint) {
+	ready := ep.Conditions.Ready == nil || *ep.Conditions.Ready
+	serving := ready
+	if ep.Conditions.Serving != nil {
+		serving = *ep.Conditions.Serving
+	}
+	to := &s.ready
+	switch ending := orZero(ep.Conditions.Terminating); {
+	case ending && serving:
+		to = &s.leaving
+	case ending, !ready:
+		return
+	}
+	for _, addr := range addrsOf(ep.Addresses) {
+		*to = append(*to, placed{addr, orZero(ep.Zone)})
+	}
 }
 
 // deleteSlice forgets an EndpointSlice.
@@ -159,7 +192,7 @@ func (f *follower) change(do func()) {
 }
 
 // view gives what there is to tell, and what to call once it is told; nil while the first view is not complete.
-func (f *follower) view() (ready, service []netip.AddrPort, settled func()) {
+func (f *follower) view() (ready []Server, service []netip.AddrPort, settled func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	known := f.service.Name != ""
@@ -169,19 +202,28 @@ func (f *follower) view() (ready, service []netip.AddrPort, settled func()) {
 			service = append(service, netip.AddrPortFrom(addr, port.Number))
 		}
 	}
+	var leaving []Server
 	for _, s := range f.slices {
 		if known && !serves {
 			break // its slices have no such port either
 		}
-		target, found := targetPort(s.ports, port.Name, known)
-		if !found {
-			continue
-		}
-		for _, addr := range s.addrs {
-			ready = append(ready, netip.AddrPortFrom(addr, target))
+		if target, found := targetPort(s.ports, port.Name, known); found {
+			ready, leaving = appendServers(ready, s.ready, target), appendServers(leaving, s.leaving, target)
 		}
 	}
-	return sortedSet(ready), sortedSet(service), f.settled
+	if len(ready) == 0 {
+		ready = leaving
+	}
+	slices.SortFunc(service, netip.AddrPort.Compare)
+	return serverSet(ready), slices.Compact(service), f.settled
+}
+
+// appendServers appends the endpoints of a slice with their port.
+func appendServers(dst []Server, endpoints []placed, port uint16) []Server {
+	for _, ep := range endpoints {
+		dst = append(dst, Server{netip.AddrPortFrom(ep.addr, port), ep.zone})
+	}
+	return dst
 }
 
 // dnsPortOf gives the port that serves DNS over TCP.
@@ -216,8 +258,11 @@ func targetPort(ports []zone.Port, name string, known bool) (uint16, bool) {
 	return 0, false
 }
 
-// sortedSet sorts addrs in place and drops repetitions: while a slice is split, two may hold the same endpoint.
-func sortedSet(addrs []netip.AddrPort) []netip.AddrPort {
-	slices.SortFunc(addrs, netip.AddrPort.Compare)
-	return slices.Compact(addrs)
+// serverSet sorts list in place and drops repetitions: while a slice is split, two may hold the same endpoint. The one
+// that tells its zone stays.
+func serverSet(list []Server) []Server {
+	slices.SortFunc(list, func(a, b Server) int {
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(b.Zone, a.Zone))
+	})
+	return slices.CompactFunc(list, func(a, b Server) bool { return a.Addr == b.Addr })
 }

@@ -22,14 +22,27 @@ func (w *world) follow() *syncBuffer {
 	told := new(syncBuffer)
 	w.config.Follow = &watch.Follow{
 		Namespace: "shop", Service: "dns",
-		Changed: func(ready, service []netip.AddrPort) {
+		Changed: func(ready []watch.Server, service []netip.AddrPort) {
 			if told.String() == "" && w.isReady() {
 				w.t.Error("ready before the endpoints were told")
 			}
-			_, _ = fmt.Fprintf(told, "%v %v\n", ready, service)
+			_, _ = fmt.Fprintf(told, "[%s] %v\n", servers(ready), service)
 		},
 	}
 	return told
+}
+
+// servers lists addresses, each with its zone if it is known.
+func servers(list []watch.Server) string {
+	texts := make([]string, 0, len(list))
+	for _, s := range list {
+		text := s.Addr.String()
+		if s.Zone != "" {
+			text += "@" + s.Zone
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, " ")
 }
 
 func (w *world) wantTold(told *syncBuffer, want ...string) {
@@ -93,6 +106,73 @@ func TestFollow(t *testing.T) {
 			"[10.1.0.3:5354 10.1.0.4:5354] [10.0.0.10:53]",
 			"[] []",
 			"[10.1.0.3:5354 10.1.0.4:5354] [10.0.0.11:53]",
+		)
+	})
+}
+
+// TestFollowConditions has every word that a slice says of an endpoint. One that is about to end is asked no more,
+// unless no other is left: then as long as it serves, before the service's own address.
+func TestFollowConditions(t *testing.T) {
+	t.Parallel()
+	type is = discoveryv1.EndpointConditions
+	yes, no := new(true), new(false)
+	for _, tt := range []struct {
+		name string
+		ends []is // of 10.1.0.1 and so on
+		want string
+	}{
+		{name: "nothing said", ends: []is{{}, {}}, want: "10.1.0.1:5354 10.1.0.2:5354"},
+		{name: "ready or not", ends: []is{{Ready: yes}, {Ready: no}}, want: "10.1.0.1:5354"},
+		{name: "ready without serving", ends: []is{{Ready: yes, Serving: no}}, want: "10.1.0.1:5354"},
+		{name: "serving, and neither ready nor ending", ends: []is{{Ready: no, Serving: yes, Terminating: no}}, want: ""},
+		{name: "one ends", ends: []is{{Ready: no, Serving: yes, Terminating: yes}, {Ready: yes, Serving: yes, Terminating: no}}, want: "10.1.0.2:5354"},
+		{name: "one ends, and is published all the same", ends: []is{{Ready: yes, Serving: yes, Terminating: yes}, {Ready: yes}}, want: "10.1.0.2:5354"},
+		{name: "all end", ends: []is{{Ready: no, Serving: yes, Terminating: yes}, {Ready: no, Serving: no, Terminating: yes}}, want: "10.1.0.1:5354"},
+		{name: "all end, and nothing is said of serving", ends: []is{{Ready: no, Terminating: yes}, {Ready: yes, Terminating: yes}}, want: "10.1.0.2:5354"},
+		{name: "one ends, the other is not ready", ends: []is{{Ready: no, Serving: yes, Terminating: yes}, {Ready: no}}, want: "10.1.0.1:5354"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				told := w.follow()
+				w.config.Store = nil
+				es := dnsSlice("dns-1", map[string]int32{"dns-tcp": 5354})
+				for i, conditions := range tt.ends {
+					es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{
+						Addresses: []string{fmt.Sprintf("10.1.0.%d", i+1)}, Conditions: conditions,
+					})
+				}
+				w.server.Put(dnsService("10.0.0.10", corev1.ServicePort{Name: "dns-tcp", Port: 53}))
+				w.server.Put(es)
+				w.start()
+				w.wantTold(told, "["+tt.want+"] [10.0.0.10:53]")
+			})
+		})
+	}
+}
+
+// TestFollowZones tells an endpoint's topology zone, and a change of it.
+func TestFollowZones(t *testing.T) {
+	inWorld(t, func(w *world) {
+		told := w.follow()
+		w.config.Store = nil
+		slice := func(name string, ends ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+			es := dnsSlice(name, map[string]int32{"dns-tcp": 5354})
+			es.Endpoints = ends
+			return es
+		}
+		in := func(addr string, zone *string) discoveryv1.Endpoint {
+			return discoveryv1.Endpoint{Addresses: []string{addr}, Zone: zone}
+		}
+		w.server.Put(slice("dns-1", in("10.1.0.1", new("b")), in("10.1.0.2", nil), in("10.1.0.3", new(""))))
+		w.start()
+		w.server.Put(slice("dns-2", in("10.1.0.2", new("a")), in("10.1.0.1", nil))) // two slices have it while they are split
+		w.pass(settleTime)
+		w.server.Put(slice("dns-2", in("10.1.0.2", new("c"))))
+		w.pass(settleTime)
+		w.wantTold(told,
+			"[10.1.0.1:5354@b 10.1.0.2:5354 10.1.0.3:5354] []",
+			"[10.1.0.1:5354@b 10.1.0.2:5354@a 10.1.0.3:5354] []",
+			"[10.1.0.1:5354@b 10.1.0.2:5354@c 10.1.0.3:5354] []",
 		)
 	})
 }

@@ -236,7 +236,7 @@ func TestManifestsFollow(t *testing.T) {
 	w.cfg.Store, w.cfg.Namespaces, w.cfg.Endpoints = nil, []string{"shop"}, watch.EndpointsNone
 	w.cfg.Follow = &watch.Follow{
 		Namespace: "kube-system", Service: "kube-dns",
-		Changed: func(ready, service []netip.AddrPort) { calls <- told{words(ready), words(service)} },
+		Changed: func(ready []watch.Server, service []netip.AddrPort) { calls <- told{servers(ready), words(service)} },
 	}
 	w.start(zone.Config{})
 	for _, step := range []struct {

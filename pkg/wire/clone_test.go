@@ -68,3 +68,27 @@ func TestAskCloneWithoutQuestion(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
+
+// TestAskCloneTo copies into room that is too small, just right and too large:
+// what was there stays, and the copy does not change with what comes behind it.
+func TestAskCloneTo(t *testing.T) {
+	t.Parallel()
+	pkt := ask(flagsQuery, labels("a"), opt(1232, 0, 0, option(8, 0, 1, 8, 0, 10), option(10, 1, 2, 3, 4, 5, 6, 7, 8)))
+	q := parseQuery(t, pkt)
+	const before = "before"
+	size := len(before) + len(q.Question()) + len(q.Cookie) + len(q.Subnet)
+	for room := len(before); room < size+8; room++ {
+		clone, grown := q.CloneTo(append(make([]byte, 0, room), before...))
+		want := append([]byte(before), q.Question()...)
+		want = append(append(want, q.Cookie...), q.Subnet...)
+		if diff := cmp.Diff(want, grown); diff != "" {
+			t.Fatalf("room for %d: grown (-want +got):\n%s", room, diff)
+		}
+		_ = append(grown, "behind"...)
+		_ = append(clone.Question(), "behind"...)
+		_ = append(clone.Cookie, "behind"...)
+		if diff := cmp.Diff(askedBy(q), askedBy(&wire.Query{Ask: clone}), cmp.FilterPath(isName, cmp.Ignore())); diff != "" {
+			t.Errorf("room for %d (-want +got)\n%s", room, diff)
+		}
+	}
+}

@@ -24,9 +24,14 @@ const (
 	TypeTXT   uint16 = 16
 	TypeAAAA  uint16 = 28
 	TypeSRV   uint16 = 33
+	TypeNAPTR uint16 = 35
 	TypeDNAME uint16 = 39
 	TypeOPT   uint16 = 41
+	TypeDS    uint16 = 43
 	TypeRRSIG uint16 = 46
+	TypeNSEC  uint16 = 47
+	TypeNSEC3 uint16 = 50
+	TypeSVCB  uint16 = 64
 	TypeHTTPS uint16 = 65
 	TypeIXFR  uint16 = 251
 	TypeAXFR  uint16 = 252

@@ -8,5 +8,9 @@ var (
 	EqualFold = equalFold
 )
 
-// MaxPointers is the bound on the pointers of one name.
-const MaxPointers = maxPointers
+// MaxPointers is the bound on the pointers of one name, MaxSteps that on what is
+// behind those of all names.
+const (
+	MaxPointers = maxPointers
+	MaxSteps    = maxSteps
+)

@@ -69,8 +69,12 @@ func (m *Message) nameEnd(msg []byte, off int) int {
 		return -1
 	}
 	for range maxPointers { // what to leads to was checked with its own name
-		stop = labelRun(msg, to)
-		if size += stop - to; size > MaxName {
+		stop = to
+		for ; msg[stop] != 0 && msg[stop] <= MaxLabel; stop += int(msg[stop]) + 1 {
+			m.steps++
+		}
+		m.steps++
+		if size += stop - to; size > MaxName || m.steps > maxSteps {
 			return -1
 		}
 		if msg[stop] == 0 {

@@ -40,6 +40,7 @@ type Message struct {
 	qend   int // offset after the question
 	opt    int // offset of the OPT record, 0: none
 	optEnd int
+	steps  int // labels and pointers passed so far behind pointers
 	rcode  uint16
 	labels labelSet // where a compression pointer may lead
 }
@@ -51,7 +52,7 @@ type Message struct {
 // and then m holds nothing.
 func (m *Message) Parse(msg []byte) error {
 	m.Raw, m.Records = nil, m.Records[:0]
-	m.opt, m.optEnd = 0, 0
+	m.opt, m.optEnd, m.steps = 0, 0, 0
 	if len(msg) < HeaderLen || len(msg) > MaxMessage || binary.BigEndian.Uint16(msg[4:]) != 1 {
 		return ErrMalformed
 	}
@@ -218,19 +219,3 @@ func ID(msg []byte) uint16 { return binary.BigEndian.Uint16(msg) }
 
 // SetID writes the message's ID.
 func SetID(msg []byte, id uint16) { binary.BigEndian.PutUint16(msg, id) }
-
-// Answers tells whether r can be the answer to the query q: a response to
-// opcode QUERY with q's ID and q's one question (RFC 5452 section 9.1). Any
-// octets will do for r; q must be a query.
-func Answers(q, r []byte) bool {
-	if len(r) < HeaderLen || r[2]&bitQR == 0 || r[2]&opcodeMask != 0 ||
-		ID(q) != ID(r) || binary.BigEndian.Uint16(r[4:]) != 1 {
-		return false
-	}
-	end := plainNameEnd(q, HeaderLen) + 4
-	if end < HeaderLen+4 || end > len(q) || end > len(r) {
-		return false
-	}
-	name := end - 4
-	return equalFold(q[HeaderLen:name], r[HeaderLen:name]) && string(q[name:end]) == string(r[name:end])
-}

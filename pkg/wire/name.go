@@ -9,6 +9,12 @@ import "encoding/binary"
 // the bound a 64 KiB message of pointers costs quadratic time (CVE-2024-8508).
 const maxPointers = 126
 
+// maxSteps is the most labels and pointers that are passed in all the names of a
+// message behind their first pointers. 4,096 addresses of a name below ip6.arpa
+// take 151,552. Whoever walks all names of a message that was parsed knows from it
+// what he is in for.
+const maxSteps = 1 << 18
+
 // plainNameEnd is the offset after the uncompressed name at off, or -1.
 func plainNameEnd(msg []byte, off int) int {
 	start := off

@@ -24,8 +24,17 @@ const (
 type Replier interface {
 	// Reply sends msg, which is valid only during the call. It is called
 	// exactly once, from any goroutine, and does not wait for the client. A nil
-	// msg means that no reply is due.
-	Reply(msg []byte)
+	// msg means that no reply is due. The reply may be held back until later,
+	// which is never nil, is flushed.
+	Reply(msg []byte, later *Later)
+}
+
+// An Asked waits for what upstreams say to one query.
+type Asked interface {
+	// Answered is called exactly once, from any goroutine, maybe before the call
+	// that asked returns. answer is valid during the call; it is nil if and only if
+	// err is not. later is never nil, and flushed by the caller afterwards.
+	Answered(answer []byte, err error, later *Later)
 }
 
 // A Stream is a Replier that takes more than one message for its query, as a zone

@@ -294,16 +294,25 @@ func (q *Ask) Limit(stream bool, udpMax int) int {
 
 // Clone makes an Ask that owns its bytes.
 func (q *Ask) Clone() Ask {
-	a := *q
-	buf := make([]byte, 0, len(q.question)+len(q.Cookie)+len(q.Subnet))
-	keep := func(part []byte) []byte {
-		if part == nil {
-			return nil
-		}
-		start := len(buf)
-		buf = append(buf, part...)
-		return buf[start:]
-	}
-	a.question, a.Cookie, a.Subnet = keep(q.question), keep(q.Cookie), keep(q.Subnet)
+	a, _ := q.CloneTo(make([]byte, 0, len(q.question)+len(q.Cookie)+len(q.Subnet)))
 	return a
+}
+
+// CloneTo makes an Ask whose bytes are appended to room, which it returns grown.
+func (q *Ask) CloneTo(room []byte) (Ask, []byte) {
+	a := *q
+	a.question, room = keep(room, q.question)
+	a.Cookie, room = keep(room, q.Cookie)
+	a.Subnet, room = keep(room, q.Subnet)
+	return a, room
+}
+
+// keep appends part to room and returns it as it is there, which is nil if it was.
+func keep(room, part []byte) (kept, grown []byte) {
+	if part == nil {
+		return nil, room
+	}
+	start := len(room)
+	room = append(room, part...)
+	return room[start:len(room):len(room)], room
 }

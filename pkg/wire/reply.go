@@ -168,10 +168,3 @@ func (q *Query) AppendUpstream(dst []byte, subnet bool) []byte {
 	dst = append(dst, 0, byte(4+n), 0, optionSubnet, 0, byte(n))
 	return append(dst, q.Subnet...)
 }
-
-// StoredQuestion rewrites the question of a stored answer, or of one about to
-// be stored, to its canonical spelling.
-func (m *Message) StoredQuestion() {
-	name := m.Raw[HeaderLen : m.qend-4]
-	lower(name, name)
-}

@@ -30,12 +30,13 @@ const (
 	badShort    = "RDATA that ends between two fields"
 	badOPT      = "OPT out of place"
 	badOptions  = "options do not fill the OPT"
+	badSteps    = "too much behind pointers"
 )
 
 // oracleTakes tells whether the oracle reads what is refused for this reason.
 func oracleTakes(reason string) bool {
 	switch reason {
-	case badSize, badCount, badQuestion, badMissing, badPointer, badEmpty, badShort, badOPT, badOptions:
+	case badSize, badCount, badQuestion, badMissing, badPointer, badEmpty, badShort, badOPT, badOptions, badSteps:
 		return true
 	}
 	return false
@@ -47,6 +48,7 @@ type slow struct {
 	labels map[int]bool // where a label of a name begins
 	opaque [][2]int     // RDATA that is not looked into
 	opt    bool
+	steps  int // labels and pointers passed behind pointers
 }
 
 // explain says why msg is refused, or nothing.
@@ -129,7 +131,8 @@ func (s *slow) data(rrtype uint16, names [3]int, off, end int) (reason string) {
 	case rrtype == dns.TypeA, rrtype == dns.TypeAAAA:
 		return badAddress
 	}
-	part := &slow{msg: s.msg[:end], labels: s.labels, opaque: s.opaque}
+	part := &slow{msg: s.msg[:end], labels: s.labels, opaque: s.opaque, steps: s.steps}
+	defer func() { s.steps = part.steps }()
 	off += names[0]
 	for range names[1] {
 		if off >= end {
@@ -158,6 +161,8 @@ func (s *slow) name(off int) (end int, reason string) {
 		}
 		if pointers == 0 {
 			own = append(own, off)
+		} else if s.steps++; s.steps > wire.MaxSteps {
+			return 0, badSteps
 		}
 		c := s.msg[off]
 		switch c >> 6 {

@@ -157,6 +157,7 @@ func (s *stage) upstream(args []string) error {
 		return err
 	}
 	var script upstreamtest.Script
+	synctest.Wait() // nobody dials while the network changes
 	switch args[1] {
 	case "refused":
 		delete(s.network, addr)
@@ -240,7 +241,7 @@ type client struct {
 }
 
 // Reply implements [wire.Replier].
-func (c *client) Reply(msg []byte) {
+func (c *client) Reply(msg []byte, _ *wire.Later) {
 	r := reply{took: time.Since(c.sent)}
 	if msg != nil {
 		r.msg = new(dns.Msg)
@@ -267,11 +268,11 @@ func (s *stage) ask(args []string) chan reply {
 	out, verdict := lane.Fast(pkt, &from, c.sent, nil)
 	switch verdict {
 	case wire.Answered:
-		c.Reply(out)
+		c.Reply(out, nil)
 	case wire.Missed:
 		lane.Slow(&from, c.sent, c)
 	case wire.Dropped:
-		c.Reply(nil)
+		c.Reply(nil, nil)
 	}
 	lane.Flush(time.Now())
 	return c.got

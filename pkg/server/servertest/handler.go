@@ -80,8 +80,10 @@ func (h *Handler) Release(name string) int {
 	queries := h.held[name]
 	delete(h.held, name)
 	h.mu.Unlock()
+	var later wire.Later
+	defer later.Flush()
 	for _, q := range queries {
-		q.to.Reply(q.reply)
+		q.to.Reply(q.reply, &later)
 	}
 	return len(queries)
 }
@@ -180,16 +182,18 @@ func (h *Handler) hold(name string, q heldQuery) {
 // stream sends reply count times, as far as it is taken, the last time to end the
 // query. The fourth octet counts them.
 func (h *Handler) stream(name string, reply []byte, count int, to wire.Replier) {
+	var later wire.Later
+	defer later.Flush()
 	s, ok := to.(wire.Stream)
 	if !ok {
 		h.breach("Slow %s: the replier is no stream", name)
-		to.Reply(nil)
+		to.Reply(nil, &later)
 		return
 	}
 	for i := range count - 1 {
 		reply[3] = byte(i)
 		if !s.More(reply) {
-			s.Reply(nil)
+			s.Reply(nil, &later)
 			return
 		}
 		h.mu.Lock()
@@ -197,7 +201,7 @@ func (h *Handler) stream(name string, reply []byte, count int, to wire.Replier) 
 		h.mu.Unlock()
 	}
 	reply[3] = byte(count - 1)
-	s.Reply(reply)
+	s.Reply(reply, &later)
 }
 
 // A lane checks, beside answering, that it is used as it may be.
@@ -207,6 +211,7 @@ type lane struct {
 	missed  []byte     // the query Slow is owed for, as the server holds it
 	copied  []byte     // the same query as it was in Fast
 	rule    Rule
+	later   wire.Later // of what Slow answered
 }
 
 func (l *lane) enter(call string) {
@@ -244,7 +249,7 @@ func (l *lane) Slow(_ *wire.Peer, _ time.Time, to wire.Replier) {
 	defer l.busy.Unlock()
 	if l.missed == nil {
 		l.handler.breach("Slow: no query was missed")
-		to.Reply(nil)
+		to.Reply(nil, &l.later)
 		return
 	}
 	if !bytes.Equal(l.missed, l.copied) {
@@ -258,19 +263,21 @@ func (l *lane) Slow(_ *wire.Peer, _ time.Time, to wire.Replier) {
 		l.handler.running.Add(1)
 		time.AfterFunc(l.rule.After, func() {
 			defer l.handler.running.Done()
-			to.Reply(reply)
+			var later wire.Later
+			to.Reply(reply, &later)
+			later.Flush()
 		})
 	case Hold:
 		l.handler.hold(Name(query), heldQuery{reply: reply, to: to})
 	case Inline:
-		to.Reply(reply)
+		to.Reply(reply, &l.later)
 	case Stream:
 		count := l.rule.Count // the lane is another query's soon
 		l.handler.running.Go(func() { l.handler.stream(Name(query), reply, count, to) })
 	case PanicSlow:
 		panic("servertest: asked to in Slow")
 	default:
-		to.Reply(nil)
+		to.Reply(nil, &l.later)
 	}
 }
 
@@ -281,6 +288,7 @@ func (l *lane) Flush(time.Time) {
 	if l.missed != nil {
 		l.handler.breach("Flush: Slow is owed for %s", Name(l.copied))
 	}
+	l.later.Flush()
 	l.handler.mu.Lock()
 	defer l.handler.mu.Unlock()
 	l.handler.flushes++

@@ -17,7 +17,7 @@ import (
 // replies collects what a handler answers.
 type replies struct{ got [][]byte }
 
-func (r *replies) Reply(msg []byte) { r.got = append(r.got, bytes.Clone(msg)) }
+func (r *replies) Reply(msg []byte, _ *wire.Later) { r.got = append(r.got, bytes.Clone(msg)) }
 
 func TestHandlerAnswers(t *testing.T) {
 	t.Parallel()

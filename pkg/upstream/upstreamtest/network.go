@@ -30,7 +30,10 @@ func (n Network) Dial(ctx context.Context, network string, addr netip.AddrPort) 
 	}
 	ours, theirs := net.Pipe()
 	if network == "tcp" {
-		go s.serveTCP(ours, nil) // ends when theirs is closed
+		if s.secures() {
+			ours = newRoomy(ours)
+		}
+		go s.serveTCP(ours, nil) //nolint:contextcheck // it outlives the dial, and ends when theirs is closed
 	} else {
 		go s.servePackets(ours)
 	}

@@ -3,6 +3,7 @@
 package upstreamtest
 
 import (
+	"net/http"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -17,10 +18,12 @@ type Query struct {
 	Type    uint16
 	ID      uint16
 	EDNS    bool           // has an OPT record
-	Network string         // "udp" or "tcp"
+	Network string         // "udp", "tcp", "tls" or "https"
 	From    netip.AddrPort // the client's socket; not valid in memory
-	Conn    int            // number of the TCP connection, from 1; 0 over UDP
+	Conn    int            // number of the TCP connection, from 1, whatever it carries; 0 over UDP
 	Raw     []byte         // the message as it came; not to be changed
+	Probe   bool           // no client's: it shows whether the server is back, or leads back
+	HTTP    *http.Request  // over HTTPS; nil: over something else
 }
 
 // An Action is how the server treats a query. The zero value answers NOERROR
@@ -28,7 +31,7 @@ type Query struct {
 type Action struct {
 	Delay    time.Duration // before anything else
 	Drop     bool          // say nothing
-	Close    bool          // TCP: hang up, after the messages if there are any in Raw
+	Close    bool          // TCP: hang up, after the messages if there are any in Raw. HTTPS: answer, and take no more requests
 	Reset    bool          // TCP: hang up with a RST
 	Rcode    int
 	Records  []string // answer section, in the notation of zone files
@@ -36,6 +39,10 @@ type Action struct {
 	NoEDNS   bool     // no OPT record in the answer, as from a server that knows none
 	Raw      []Raw    // messages to send in place of the answer
 	Split    int      // TCP: octets in one write; 0: the whole frame
+
+	Status      int    // HTTPS: of the response; 0: 200
+	ContentType string // HTTPS: of the response; empty: what it should be
+	Age         int    // HTTPS: of the response, in seconds; 0: none
 }
 
 // Raw is a message made from the query, to be sent as it is.
@@ -50,15 +57,19 @@ func Always(a Action) Script { return func(Query) Action { return a } }
 // Sequence takes the actions one after the other. The last one stays.
 func Sequence(actions ...Action) Script {
 	var asked atomic.Int64
-	return func(Query) Action {
-		return actions[min(int(asked.Add(1)), len(actions))-1]
+	return func(q Query) Action {
+		n := asked.Load()
+		if !q.Probe { // which is treated like the query before it
+			n = asked.Add(1)
+		}
+		return actions[min(max(int(n), 1), len(actions))-1]
 	}
 }
 
-// By gives UDP and TCP a script each.
+// By gives UDP, and TCP with what runs over it, a script each.
 func By(udp, tcp Script) Script {
 	return func(q Query) Action {
-		if q.Network == "tcp" {
+		if q.Network != "udp" {
 			return tcp(q)
 		}
 		return udp(q)
@@ -135,6 +146,7 @@ func parse(raw []byte) Query {
 		q.Type = m.Question[0].Qtype
 		q.ID = m.Id
 		q.EDNS = m.IsEdns0() != nil
+		q.Probe = q.Name == "." && q.Type == dns.TypeNS || strings.Contains(q.Name, ".loop.node-cache.")
 	}
 	return q
 }

@@ -3,6 +3,7 @@
 package upstreamtest
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"io"
 	"net"
@@ -17,7 +18,10 @@ type Server struct {
 	mu      sync.Mutex // guards the fields below
 	script  Script
 	queries []Query
+	probes  int
 	streams int
+	secure  *tls.Config // nil: plain
+	resumed int
 }
 
 // New makes a server. It opens nothing.
@@ -35,6 +39,13 @@ func (s *Server) Queries() []Query {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Query(nil), s.queries...)
+}
+
+// Probes is how many probes came. They are none of Queries.
+func (s *Server) Probes() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.probes
 }
 
 // Connections is the number of TCP connections so far.
@@ -109,15 +120,15 @@ func (s *Server) serveUDP(pc *net.UDPConn, done <-chan struct{}) {
 	}
 }
 
-// serveTCP answers on one connection, real or in memory, until either side
-// closes it or done is closed.
-func (s *Server) serveTCP(conn net.Conn, done <-chan struct{}) {
+// serveTCP answers on one connection, real or in memory, plain or not, until
+// either side closes it or done is closed.
+func (s *Server) serveTCP(bare net.Conn, done <-chan struct{}) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	closed := make(chan struct{})
 	hangUp := sync.OnceFunc(func() {
 		close(closed)
-		_ = conn.Close()
+		_ = bare.Close()
 	})
 	defer hangUp()
 	running.Go(func() {
@@ -128,32 +139,61 @@ func (s *Server) serveTCP(conn net.Conn, done <-chan struct{}) {
 		}
 	})
 	number := s.connected()
-	var writing sync.Mutex // one frame at a time
-	for {
-		raw, err := readFrame(conn)
-		if err != nil {
+	conn := s.secured(bare)
+	if conn == nil {
+		return
+	}
+	network := "tcp"
+	if secured, ok := conn.(*tls.Conn); ok {
+		network = "tls"
+		if secured.ConnectionState().NegotiatedProtocol == "h2" {
+			s.serveHTTP(secured, number)
 			return
 		}
-		q := parse(raw)
-		q.Network, q.Conn = "tcp", number
-		if from, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-			q.From = from.AddrPort()
-		}
-		act := s.take(q)
-		running.Go(func() {
-			act.perform(q, closed, func(msg []byte) {
-				writing.Lock()
-				defer writing.Unlock()
-				writeFrame(conn, msg, act.Split)
-			})
-			if tcp, ok := conn.(*net.TCPConn); ok && act.Reset {
-				_ = tcp.SetLinger(0)
-			}
-			if act.Close || act.Reset {
-				hangUp()
-			}
-		})
 	}
+	st := &stream{Conn: conn, server: s, bare: bare, hangUp: hangUp, closed: closed, network: network, number: number}
+	for st.serveOne(&running) {
+	}
+}
+
+// A stream is a connection that carries frames.
+type stream struct {
+	net.Conn
+	server  *Server
+	bare    net.Conn // without TLS
+	hangUp  func()
+	closed  <-chan struct{}
+	network string
+	number  int
+	writing sync.Mutex // one frame at a time
+}
+
+// serveOne reads a query and has it answered. It reports false at the end.
+func (st *stream) serveOne(running *sync.WaitGroup) bool {
+	raw, err := readFrame(st)
+	if err != nil {
+		return false
+	}
+	q := parse(raw)
+	q.Network, q.Conn = st.network, st.number
+	if from, ok := st.bare.RemoteAddr().(*net.TCPAddr); ok {
+		q.From = from.AddrPort()
+	}
+	act := st.server.take(q)
+	running.Go(func() {
+		act.perform(q, st.closed, func(msg []byte) {
+			st.writing.Lock()
+			defer st.writing.Unlock()
+			writeFrame(st, msg, act.Split)
+		})
+		if tcp, ok := st.bare.(*net.TCPConn); ok && act.Reset {
+			_ = tcp.SetLinger(0)
+		}
+		if act.Close || act.Reset {
+			st.hangUp()
+		}
+	})
+	return true
 }
 
 func (s *Server) connected() int {
@@ -166,8 +206,12 @@ func (s *Server) connected() int {
 // take books a query and asks the script about it.
 func (s *Server) take(q Query) Action {
 	s.mu.Lock()
-	s.queries = append(s.queries, q)
 	script := s.script
+	if q.Probe {
+		s.probes++
+	} else {
+		s.queries = append(s.queries, q)
+	}
 	s.mu.Unlock()
 	return script(q)
 }
@@ -190,7 +234,7 @@ func (a *Action) perform(q Query, done <-chan struct{}, send func([]byte)) {
 		for _, raw := range a.Raw {
 			send(raw(q.Raw))
 		}
-	case a.Reset, a.Close:
+	case a.Reset, a.Close && q.HTTP == nil:
 	default:
 		if msg := a.answer(q); msg != nil {
 			send(msg)

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// TestCheckForward has what is wrong with upstreams said before any is asked, files that are named included.
+func TestCheckForward(t *testing.T) {
+	t.Parallel()
+	path := file(t, "forward:\n"+
+		"- {zone: ., to: ['tls://dns.example'], policy: fatest, tls: {ca: nowhere.pem}}\n"+
+		"- {zone: a, to: ['https://dns.example']}\n- {zone: b, to: ['tls://192.0.2.1'], tls: {ca: nowhere.pem}}\n")
+	want := strings.NewReplacer("FILE", path).Replace(
+		`node-cache: FILE: forward[0].to[0]: "tls://dns.example": not a URL of an IP address
+hint: write its address with the name behind it, like tls://192.0.2.1#dns.example
+node-cache: FILE: forward[0].policy: "fatest": not fastest, sequential or random
+hint: did you mean "fastest"?
+node-cache: FILE: forward[1].to[0]: "https://dns.example": needs forward[1].bootstrap
+hint: list the addresses of the host there: nobody could be asked for them
+node-cache: FILE: forward[0].tls.ca: CA: no such file or directory
+hint: name a file that this user can read
+node-cache: FILE: forward[2].tls.ca: CA: no such file or directory
+hint: name a file that this user can read
+`)
+	got := command("check", path)
+	var lines []string
+	for line := range strings.Lines(got.Stderr) { // how much of a long path is shown is not of interest here
+		if head, _, found := strings.Cut(line, `.tls.ca: "`); found {
+			line = head + ".tls.ca: CA: no such file or directory\n"
+		}
+		lines = append(lines, line)
+	}
+	if diff := cmp.Diff(want, strings.Join(lines, "")); diff != "" || got.Code != exitFailed || got.Stdout != "" {
+		t.Errorf("code %d, standard output %q, standard error (-want +got):\n%s", got.Code, got.Stdout, diff)
+	}
+}
+
+// TestCheckForwardPrint prints a route with every key.
+func TestCheckForwardPrint(t *testing.T) {
+	t.Parallel()
+	path := file(t, "forward: [{zone: ., to: ['https://dns.example/q', 'tls://192.0.2.1#Dns.Example', 192.0.2.2], bootstrap: [192.0.2.1], policy: random, "+
+		"connections: 4, rate: 100, case: off, https: {method: get}}]\n")
+	printed := command("check", "--print", path)
+	got, err := config.Parse([]byte(printed.Stdout), config.Agent)
+	if printed.Code != exitOK || err != nil {
+		t.Fatalf("%+v, error %v", printed, err)
+	}
+	want, err := config.Load(path, config.Agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want.Forward, got.Forward, cmpopts.EquateComparable(netip.Addr{}, config.Target{})); diff != "" {
+		t.Errorf("routes (-want +got):\n%s", diff)
+	}
+}

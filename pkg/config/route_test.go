@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+func TestParseRoute(t *testing.T) {
+	t.Parallel()
+	tls := func(addr, name string) config.Target {
+		return config.Target{Kind: config.TLS, Addr: netip.MustParseAddrPort(addr), Name: name}
+	}
+	https := func(addr, name, path string) config.Target {
+		return config.Target{Kind: config.HTTPS, Addr: netip.MustParseAddrPort(addr), Name: name, Path: path}
+	}
+	for _, tt := range []struct {
+		name string
+		text string // of the route of the root, without its zone
+		want config.Route
+	}{
+		{name: "nothing but a target", text: "to: [192.0.2.1]", want: config.DefaultRoute(".", config.Target{Addr: netip.MustParseAddrPort("192.0.2.1:53")})},
+		{
+			name: "every spelling of TLS",
+			text: "to: ['tls://192.0.2.1', 'tls://192.0.2.2:53', 'tls://192.0.2.3#DNS.Example.', 'tls://2001:db8::1#a', 'tls://[2001:db8::2]', " +
+				"'tls://[2001:db8::3]:54#my_dns-1.example']",
+			want: config.DefaultRoute(
+				".", tls("192.0.2.1:853", ""), tls("192.0.2.2:53", ""), tls("192.0.2.3:853", "dns.example"), tls("[2001:db8::1]:853", "a"),
+				tls("[2001:db8::2]:853", ""), tls("[2001:db8::3]:54", "my_dns-1.example"),
+			),
+		},
+		{
+			name: "every spelling of HTTPS by address",
+			text: "to: ['https://192.0.2.1', 'https://192.0.2.2/', 'https://192.0.2.3:8443/q/x#DNS.Example', 'https://[2001:db8::1]#a', 'https://2001:db8::2/dns-query']",
+			want: config.DefaultRoute(
+				".", https("192.0.2.1:443", "", "/dns-query"), https("192.0.2.2:443", "", "/"), https("192.0.2.3:8443", "dns.example", "/q/x"),
+				https("[2001:db8::1]:443", "a", "/dns-query"), https("[2001:db8::2]:443", "", "/dns-query"),
+			),
+		},
+		{
+			name: "HTTPS by name",
+			text: "to: ['https://DNS.example.:8443/q', 'https://192.0.2.9'], bootstrap: [192.0.2.1, '2001:db8::1']",
+			want: func() config.Route {
+				r := config.DefaultRoute(
+					".", config.Target{Kind: config.HTTPS, Addr: netip.AddrPortFrom(netip.Addr{}, 8443), Name: "dns.example", Path: "/q"},
+					https("192.0.2.9:443", "", "/dns-query"),
+				)
+				r.Bootstrap = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+				return r
+			}(),
+		},
+		{
+			name: "every other key",
+			text: "to: ['tls://192.0.2.1'], policy: sequential, connections: 16, rate: 1000000, case: off, tls: {ca: a/../ca.pem}, https: {method: get}, clientSubnet: pass",
+			want: config.Route{
+				Zone: ".", To: []config.Target{tls("192.0.2.1:853", "")}, Policy: config.PolicySequential, Connections: 16, Rate: 1_000_000,
+				KeepCase: true, CA: "ca.pem", Method: config.MethodGet, ClientSubnet: true,
+			},
+		},
+		{
+			name: "letters on as YAML reads it", text: "to: ['tls://192.0.2.1'], case: on",
+			want: config.DefaultRoute(".", tls("192.0.2.1:853", "")),
+		},
+		{
+			name: "letters in quotes", text: "to: ['tls://192.0.2.1'], case: 'on'",
+			want: config.DefaultRoute(".", tls("192.0.2.1:853", "")),
+		},
+		{
+			name: "one address over each transport", text: "to: [192.0.2.1, 'tcp://192.0.2.1', 'tls://192.0.2.1', 'https://192.0.2.1', 'tls://192.0.2.1:443']",
+			want: config.DefaultRoute(
+				".", config.Target{Addr: netip.MustParseAddrPort("192.0.2.1:53")}, config.Target{Kind: config.TCP, Addr: netip.MustParseAddrPort("192.0.2.1:53")},
+				tls("192.0.2.1:853", ""), https("192.0.2.1:443", "", "/dns-query"), tls("192.0.2.1:443", ""),
+			),
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := config.Parse([]byte("forward: [{zone: ., "+tt.text+"}]"), config.Agent)
+			if err != nil {
+				t.Fatalf("Parse: %v", err)
+			}
+			if diff := cmp.Diff([]config.Route{tt.want}, got.Forward, plain()); diff != "" {
+				t.Errorf("routes (-want +got):\n%s", diff)
+			}
+			roundTrip(t, got, config.Agent)
+		})
+	}
+}
+
+func TestRouteUpstreams(t *testing.T) {
+	t.Parallel()
+	const text = "forward: [{zone: ., to: [192.0.2.1, 'https://dns.example:8443/q', 'tls://192.0.2.2#a', /etc/resolv.conf], bootstrap: [192.0.2.3, '2001:db8::1']}]"
+	c, err := config.Parse([]byte(text), config.Agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"192.0.2.1", "https://192.0.2.3:8443/q#dns.example", "https://[2001:db8::1]:8443/q#dns.example", "tls://192.0.2.2#a", "/etc/resolv.conf"}
+	var got []string
+	for _, u := range c.Forward[0].Upstreams() {
+		got = append(got, u.String())
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("upstreams (-want +got):\n%s", diff)
+	}
+}

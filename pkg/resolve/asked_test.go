@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// An asker is whatever its function makes of a query.
+type asker func(q []byte, until time.Time, to wire.Asked, later *wire.Later)
+
+// Ask implements resolve.Asker.
+func (a asker) Ask(q []byte, until time.Time, to wire.Asked, later *wire.Later) {
+	a(q, until, to, later)
+}
+
+// addressed answers the query q with one address.
+func addressed(tb testing.TB, q []byte, address string) []byte {
+	tb.Helper()
+	m := unpack(tb, q)
+	r := new(dns.Msg).SetReply(m)
+	rr, err := dns.NewRR(m.Question[0].Name + " 300 IN A " + address)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r.Answer = []dns.RR{rr}
+	return pack(tb, r)
+}
+
+// TestAnsweredTwice breaks the contract in every way there is: each client has one
+// reply, of what came first, and nothing stays under way.
+func TestAnsweredTwice(t *testing.T) {
+	t.Parallel()
+	good := func(q []byte, to wire.Asked, later *wire.Later) {
+		to.Answered(addressed(t, q, "192.0.2.1"), nil, later)
+	}
+	bad := func(q []byte, to wire.Asked, later *wire.Later) {
+		to.Answered(addressed(t, q, "203.0.113.66"), nil, later)
+	}
+	for _, tt := range []struct {
+		name   string
+		ask    asker
+		want   string
+		panics uint64
+	}{
+		{"within Ask", func(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
+			good(q, to, later)
+			bad(q, to, later)
+		}, "192.0.2.1", 0},
+		{"within Ask and from a goroutine", func(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
+			good(q, to, later)
+			go bad(q, to, new(wire.Later))
+		}, "192.0.2.1", 0},
+		{"a failure, then an answer", func(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
+			to.Answered(nil, coded(23), later)
+			bad(q, to, later)
+		}, "EDE: 23", 0},
+		{"an answer, then a panic", func(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
+			good(q, to, later)
+			panic("asked to")
+		}, "192.0.2.1", 1},
+		{"a panic, then an answer", func(q []byte, _ time.Time, to wire.Asked, _ *wire.Later) {
+			time.AfterFunc(time.Millisecond, func() { bad(q, to, new(wire.Later)) })
+			panic("asked to")
+		}, "EDE: 0", 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r := newResolver(t, plan(t, tt.ask))
+				m := question("www.test.", dns.TypeA)
+				m.SetEdns0(1232, false)
+				c := newClient(r, false)
+				got := unpack(t, c.exchange(t, pack(t, m))).String()
+				if !strings.Contains(got, tt.want) || strings.Contains(got, "203.0.113.66") {
+					t.Errorf("got, want %s:\n%s", tt.want, got)
+				}
+				time.Sleep(time.Second)
+				synctest.Wait()
+				select {
+				case again := <-c.got:
+					t.Errorf("a second reply:\n%s", unpack(t, again))
+				default:
+				}
+				if s := r.Stats(); s.Panics != tt.panics || s.Inflight != 0 || s.Waiting != 0 {
+					t.Errorf("panics %d, in flight %d, waiting %d, want %d, 0, 0", s.Panics, s.Inflight, s.Waiting, tt.panics)
+				}
+			})
+		})
+	}
+}
+
+// A recorder notes in its log when it is flushed.
+type recorder struct {
+	name string
+	log  *[]string
+}
+
+// Flush implements wire.Flusher.
+func (r recorder) Flush() { *r.log = append(*r.log, "flush "+r.name) }
+
+// A ledger is a replier that notes its replies and holds them back.
+type ledger struct{ log *[]string }
+
+// Reply implements wire.Replier.
+func (l ledger) Reply(_ []byte, later *wire.Later) {
+	*l.log = append(*l.log, "reply")
+	later.Add(recorder{"replies", l.log})
+}
+
+// TestFlushOrder follows a batch: what is asked upstream leaves at its end and not
+// before, in the order it was put off, and what that brings leaves with it.
+func TestFlushOrder(t *testing.T) {
+	t.Parallel()
+	var log []string
+	r := newResolver(t, plan(t, asker(func(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
+		name := unpack(t, q).Question[0].Name
+		log = append(log, "ask "+name)
+		if name == "held.test." {
+			to.Answered(addressed(t, q, "192.0.2.1"), nil, later)
+			return
+		}
+		later.Add(recorder{name, &log})
+	})))
+	lane, from := r.NewLane(), newClient(r, false).from
+	now := time.Now()
+	for _, name := range []string{"a.test.", "held.test.", "b.test.", "a.test."} {
+		if _, verdict := lane.Fast(pack(t, question(name, dns.TypeA)), &from, now, nil); verdict != wire.Missed {
+			t.Fatalf("%s: verdict %d, want missed", name, verdict)
+		}
+		lane.Slow(&from, now, ledger{&log})
+	}
+	log = append(log, "end of the batch")
+	lane.Flush(now)
+	lane.Flush(now)
+	want := []string{
+		"ask a.test.", "ask held.test.", "reply", "ask b.test.",
+		"end of the batch", "flush a.test.", "flush replies", "flush b.test.",
+	}
+	if diff := cmp.Diff(want, log); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestRefreshIsPutOff has an answer refreshed, whose query leaves with the batch.
+func TestRefreshIsPutOff(t *testing.T) {
+	t.Parallel()
+	var log []string
+	refreshing := false
+	p := plan(t, asker(func(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
+		if !refreshing {
+			to.Answered(addressed(t, q, "192.0.2.1"), nil, later)
+			return
+		}
+		later.Add(recorder{"refresh", &log})
+		to.Answered(nil, coded(22), later)
+	}))
+	p.Cache.SetPrefetch(cache.Prefetch{Hits: 1, Remaining: 0.5})
+	r := newResolver(t, p)
+	c := newClient(r, false)
+	pkt := pack(t, question("www.test.", dns.TypeA))
+	c.exchange(t, pkt)
+	refreshing = true
+	if _, verdict := c.lane.Fast(pkt, &c.from, time.Now().Add(200*time.Second), nil); verdict != wire.Answered {
+		t.Errorf("verdict %d, want answered", verdict)
+	}
+	if len(log) > 0 {
+		t.Errorf("%q before the end of the batch", log)
+	}
+	c.lane.Flush(time.Now())
+	if diff := cmp.Diff([]string{"flush refresh"}, log); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestUntil tells what deadline an upstream is given: the plan's, from the query's
+// arrival on.
+func TestUntil(t *testing.T) {
+	t.Parallel()
+	var got time.Time
+	p := plan(t, asker(func(_ []byte, until time.Time, to wire.Asked, later *wire.Later) {
+		got = until
+		to.Answered(nil, coded(22), later)
+	}))
+	c := newClient(newResolver(t, p), false)
+	arrival := time.Now().Add(-time.Second)
+	c.lane.Fast(pack(t, question("www.test.", dns.TypeA)), &c.from, arrival, nil)
+	c.lane.Slow(&c.from, arrival, c)
+	if want := arrival.Add(p.Deadline); !got.Equal(want) {
+		t.Errorf("until %s, want %s", got, want)
+	}
+}
+
+// TestRunWaits stops a resolver with a flight under way: Run returns when it has
+// landed.
+func TestRunWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpstream(t, "www.test. 300 IN A 192.0.2.1")
+		u.gate = make(chan struct{})
+		r := newResolver(t, plan(t, u))
+		c := newClient(r, false)
+		c.send(pack(t, question("www.test.", dns.TypeA)))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		cancel()
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			t.Fatalf("Run ended with a client waiting: %v", err)
+		default:
+		}
+		close(u.gate)
+		<-c.got
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestNoRoute asks for a name that nobody is to be asked for.
+func TestNoRoute(t *testing.T) {
+	t.Parallel()
+	p := plan(t, newUpstream(t))
+	p.Routes = []resolve.Route{{Suffix: []byte("\x04test\x00"), Upstream: newUpstream(t)}}
+	r := newResolver(t, p)
+	m := question("www.example.", dns.TypeA)
+	m.SetEdns0(1232, false)
+	for range 2 {
+		got := unpack(t, newClient(r, false).exchange(t, pack(t, m)))
+		if got.Rcode != dns.RcodeServerFailure || !strings.Contains(got.String(), "EDE: 22") {
+			t.Errorf("got, want SERVFAIL and EDE: 22:\n%s", got)
+		}
+	}
+	if s := r.Stats(); s.Failures != 0 || s.Panics != 0 || s.Inflight != 0 {
+		t.Errorf("failures %d, panics %d, in flight %d, want none", s.Failures, s.Panics, s.Inflight)
+	}
+}

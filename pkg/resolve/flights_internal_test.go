@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+// TestFlightsOfOneHash adds, finds and takes flights whose keys share a few hashes,
+// in any order, and compares with a plain map by key.
+func TestFlightsOfOneHash(t *testing.T) {
+	t.Parallel()
+	var fs flights
+	fs.init()
+	model := map[string]*flight{}
+	random := rand.New(rand.NewPCG(5, 6))
+	for range 20_000 {
+		n := random.IntN(40)
+		key := fmt.Sprint("key", n)
+		hash := uint64(n % 7)
+		got := fs.findLocked(hash, []byte(key))
+		if got != model[key] {
+			t.Fatalf("found %p under %s, want %p", got, key, model[key])
+		}
+		if got != nil {
+			if random.IntN(2) == 0 {
+				got.rest = append(got.rest, waiter{})
+				fs.waiting++
+				continue
+			}
+			delete(model, key)
+			if joined := len(got.rest); len(fs.take(got)) != joined {
+				t.Fatalf("%s: not all %d who joined were given", key, joined)
+			}
+		} else {
+			f := &flight{key: []byte(key), hash: hash, refresh: random.IntN(4) == 0}
+			model[key] = f
+			fs.addLocked(f)
+		}
+		waiting, refreshes := 0, 0
+		for _, f := range model {
+			waiting += len(f.rest)
+			if f.refresh {
+				refreshes++
+			} else {
+				waiting++
+			}
+		}
+		if fs.count != len(model) || fs.waiting != waiting || fs.refreshes != refreshes {
+			t.Fatalf("%d flights, %d waiting, %d refreshes, want %d, %d, %d", fs.count, fs.waiting, fs.refreshes, len(model), waiting, refreshes)
+		}
+	}
+	for _, f := range model {
+		fs.take(f)
+	}
+	if len(fs.byHash) != 0 || fs.count != 0 || fs.waiting != 0 {
+		t.Errorf("%d hashes, %d flights, %d waiting are left", len(fs.byHash), fs.count, fs.waiting)
+	}
+}

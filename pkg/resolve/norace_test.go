@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !race
+
+package resolve_test
+
+// raceEnabled tells that the race detector is built in.
+const raceEnabled = false

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A waiter is a client that waits for a flight.
+type waiter struct {
+	ask   wire.Ask
+	alias *alias // that led to the flight's question; nil if it is the client's own
+	seal  wire.Seal
+	from  *wire.Peer // for the query log; nil if there is none
+	since time.Time
+	to    wire.Replier // nil once it was called
+}
+
+// A hand gives the outcome of a flight to those who wait for it.
+type hand struct {
+	r      *Resolver
+	plan   *Plan
+	result *outcome
+	now    time.Time
+	later  *wire.Later
+}
+
+// rooms are for one reply each, while it is made.
+var rooms = sync.Pool{New: func() any { b := make([]byte, 0, 1232); return &b }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
+
+// give replies to one waiter. What goes wrong with one reply, that one client's
+// bytes may have caused, costs the others nothing.
+func (h *hand) give(w *waiter) {
+	defer func() {
+		if defect := recover(); defect != nil {
+			h.r.panicked("reply", defect)
+			if w.to != nil {
+				w.end(nil, h.later)
+			}
+		}
+	}()
+	room := rooms.Get().(*[]byte)
+	defer rooms.Put(room)
+	source := h.result.source
+	msg, whole := h.whole((*room)[:0], w)
+	if whole {
+		if source == SourceZone {
+			w.seal.EDE = h.result.ede
+		}
+		msg = w.ask.Reply(msg, 0, &w.seal)
+	} else {
+		source = SourceFailure
+		w.seal.EDE = h.result.ede
+		msg = w.ask.AppendEmpty(msg[:0], wire.RcodeServFail, &w.seal)
+	}
+	*room = msg
+	h.r.reply(h.plan, w, source, msg, h.now, h.later)
+}
+
+// whole appends the answer for the waiter, if there is one.
+func (h *hand) whole(dst []byte, w *waiter) ([]byte, bool) {
+	switch {
+	case h.result.msg == nil:
+		return dst, false
+	case w.alias == nil:
+		return append(dst, h.result.msg...), true
+	default:
+		return w.alias.appendWhole(dst, h.result.msg)
+	}
+}
+
+// panicked counts and logs a recovered panic.
+func (r *Resolver) panicked(where string, defect any) {
+	r.counts.panics.Add(1)
+	r.log.Error("recovered from a panic", "where", where, "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
+}
+
+// shed answers a client for whom there is no room.
+func (r *Resolver) shed(w *waiter, plan *Plan, later *wire.Later) {
+	w.seal.EDE = wire.EDEOther
+	r.reply(plan, w, SourceShed, w.ask.AppendEmpty(nil, wire.RcodeServFail, &w.seal), w.since, later)
+}
+
+// reply sends, counts and logs a reply of the slow path.
+func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now time.Time, later *wire.Later) {
+	rcode := int(msg[3] & 0x0f)
+	took := now.Sub(w.since)
+	r.counts.response(source, rcode, took)
+	if plan.QueryLog != nil {
+		plan.QueryLog.record(context.Background(), &w.ask, w.from, source, rcode, took)
+	}
+	w.end(msg, later)
+}
+
+// end gives the waiter its one reply.
+func (w *waiter) end(msg []byte, later *wire.Later) {
+	to := w.to
+	w.to = nil
+	to.Reply(msg, later)
+}

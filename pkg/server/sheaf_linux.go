@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && (amd64 || arm64)
+
+package server
+
+import (
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// sheafRoom is the octets of a sheaf's replies: half a kilobyte for each, which
+// most do not have. A sheaf with longer ones is full earlier.
+const sheafRoom = batchSize * 512
+
+// A sheaf is replies of the slow path that leave a socket in one system call.
+type sheaf struct {
+	out    [batchSize]message
+	vec    [batchSize]unix.Iovec
+	room   [sheafRoom]byte
+	count  int
+	used   int              // octets of room taken
+	unsent int              // replies that the kernel did not take
+	send   func(fd uintptr) // made once, as a function made at each call costs an allocation
+}
+
+// sheaves are the empty ones: there are as many as are being filled or sent, not
+// as sockets.
+var sheaves = sync.Pool{New: func() any { return newSheaf() }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
+
+func newSheaf() *sheaf {
+	s := new(sheaf)
+	for i := range s.out {
+		s.out[i].header.Iov = &s.vec[i]
+		s.out[i].header.SetIovlen(1)
+	}
+	s.send = func(fd uintptr) { s.unsent = sendAll(fd, s.out[:s.count]) }
+	return s
+}
+
+// fits tells whether there is room for msg. In an empty sheaf there is.
+func (s *sheaf) fits(msg []byte) bool {
+	return s.count == 0 || s.count < batchSize && s.used+len(msg) <= sheafRoom
+}
+
+// add copies msg, which must fit and not be empty. Of r it keeps the addresses.
+func (s *sheaf) add(r *batchReply, msg []byte) {
+	kept := append(s.room[s.used:s.used:sheafRoom], msg...)
+	s.used = min(s.used+len(msg), sheafRoom)
+	s.vec[s.count].Base = &kept[0]
+	s.vec[s.count].SetLen(len(kept))
+	h := &s.out[s.count].header
+	h.Name, h.Namelen = (*byte)(unsafe.Pointer(&r.to)), unix.SizeofSockaddrInet6
+	if r.to.Family == unix.AF_INET {
+		h.Namelen = unix.SizeofSockaddrInet4
+	}
+	if len(r.source) > 0 {
+		h.Control = &r.source[0]
+		h.SetControllen(len(r.source))
+	}
+	s.count++
+}
+
+// reset makes the sheaf empty, so that it holds nobody's memory.
+func (s *sheaf) reset() {
+	for i := range s.count {
+		h := &s.out[i].header
+		h.Name, h.Namelen, h.Control = nil, 0, nil
+		h.SetControllen(0)
+		s.vec[i].Base = nil
+	}
+	s.count, s.used, s.unsent = 0, 0, 0
+}
+
+// An outgoing gathers the replies of the slow path that leave one socket. While
+// it holds some, a flush of the socket is still to come.
+type outgoing struct {
+	mu    sync.Mutex // guards sheaf
+	sheaf *sheaf     // nil: empty
+}
+
+// put adds a reply. It reports whether it is the first, and hands out what had to
+// make room for it.
+func (o *outgoing) put(r *batchReply, msg []byte) (first bool, full *sheaf) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	first = o.sheaf == nil
+	if !first && !o.sheaf.fits(msg) {
+		full, o.sheaf = o.sheaf, nil
+	}
+	if o.sheaf == nil {
+		o.sheaf = sheaves.Get().(*sheaf)
+	}
+	o.sheaf.add(r, msg)
+	return first, full
+}
+
+// take hands out what was gathered, nil if that is nothing.
+func (o *outgoing) take() *sheaf {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := o.sheaf
+	o.sheaf = nil
+	return s
+}
+
+// Flush implements [wire.Flusher]: it sends the replies that were gathered.
+func (s *udpSocket) Flush() {
+	if full := s.out.take(); full != nil {
+		s.send(full)
+	}
+}
+
+// send sends the replies of a sheaf, which is no longer the caller's.
+func (s *udpSocket) send(full *sheaf) {
+	n := full.count
+	if s.raw.Control(full.send) != nil { // the socket is closed
+		full.unsent = n
+	}
+	stats := &s.server.stats
+	stats.sent.Add(uint64(n - full.unsent))
+	if full.unsent > 0 {
+		stats.unsent.Add(uint64(full.unsent))
+	}
+	full.reset()
+	sheaves.Put(full)
+	s.server.due.Add(int64(-n))
+}
+
+// A batchReply answers one query that left a reader of batches. It has 64 octets.
+type batchReply struct {
+	socket   *udpSocket
+	source   []byte // control message that names the source address, for a wildcard socket
+	to       unix.RawSockaddrInet6
+	finished atomic.Bool
+}
+
+// Reply implements [wire.Replier].
+func (r *batchReply) Reply(msg []byte, later *wire.Later) {
+	s := r.socket
+	if r.finished.Swap(true) {
+		return
+	}
+	if len(msg) == 0 {
+		s.server.due.Add(-1)
+		return
+	}
+	first, full := s.out.put(r, msg)
+	if first {
+		later.Add(s)
+	}
+	if full != nil {
+		s.send(full)
+	}
+}

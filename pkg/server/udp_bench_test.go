@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/server/servertest"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A slowHandler misses every query, and replies to a batch at its end.
+type slowHandler struct{}
+
+func (slowHandler) NewLane() server.Lane { return new(slowLane) }
+
+type slowLane struct {
+	later wire.Later
+	reply [constantSize]byte
+	ids   [][2]byte
+	to    []wire.Replier
+}
+
+func (l *slowLane) Fast(pkt []byte, _ *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
+	l.ids = append(l.ids, [2]byte(pkt))
+	return dst, wire.Missed
+}
+
+func (l *slowLane) Slow(_ *wire.Peer, _ time.Time, to wire.Replier) { l.to = append(l.to, to) }
+
+func (l *slowLane) Flush(time.Time) {
+	for i, to := range l.to {
+		copy(l.reply[:], l.ids[i][:])
+		to.Reply(l.reply[:], &l.later)
+	}
+	clear(l.to)
+	l.ids, l.to = l.ids[:0], l.to[:0]
+	l.later.Flush()
+}
+
+// BenchmarkUDPMisses is queries and their replies over loopback by the slow path,
+// so many at a time, client included: his share is two system calls a query.
+func BenchmarkUDPMisses(b *testing.B) {
+	for _, reader := range readers {
+		for _, burst := range []int{1, 8, 64} {
+			b.Run(fmt.Sprintf("%s/%d", reader.name, burst), func(b *testing.B) {
+				benchmarkMisses(b, reader.portable, burst)
+			})
+		}
+	}
+}
+
+func benchmarkMisses(b *testing.B, portable bool, burst int) {
+	b.Helper()
+	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: slowHandler{}, Portable: portable, Readers: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := u.Listen(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- u.Run(ctx) }()
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(u.Addr()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	_ = c.SetDeadline(time.Now().Add(5 * time.Minute))
+	q, buf := servertest.Query(1, "miss.test"), make([]byte, 512)
+	b.ReportAllocs()
+	before := cpuTime(b)
+	b.ResetTimer()
+	for done := 0; done < b.N; done += burst {
+		for range burst {
+			if _, err := c.Write(q); err != nil {
+				b.Fatal(err)
+			}
+		}
+		for range burst {
+			if _, err := c.Read(buf); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
+	_ = c.Close()
+	cancel()
+	if err := <-ended; err != nil {
+		b.Fatal(err)
+	}
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"context"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// Ask asks q, a whole query whose ID does not matter and whose EDNS size is not above 4096. It calls to.Answered once, at
+// the deadline until at the latest and maybe before it returns: with the whole answer, which has q's ID and the response
+// code NOERROR or NXDOMAIN, or with a [*Failure]. Until then q must stay as it is. Queries leave when later is flushed at
+// the latest.
+func (p *Pool) Ask(q []byte, until time.Time, to wire.Asked, later *wire.Later) {
+	if _, failure := p.begin(q, until, to, later); failure != nil {
+		to.Answered(nil, failure, later)
+	}
+}
+
+// begin begins a race, unless it is lost from the start.
+func (p *Pool) begin(q []byte, until time.Time, to wire.Asked, later *wire.Later) (*race, *Failure) {
+	if len(q) < wire.HeaderLen {
+		return nil, &Failure{Reason: Malformed, Err: errShortQuery}
+	}
+	list := p.current()
+	if len(list.all) == 0 {
+		return nil, p.nobody()
+	}
+	r := &race{pool: p, query: q, until: until, to: to, list: list, sides: p.choose(list, q)}
+	if r.sides.count == 0 {
+		return nil, &Failure{Reason: list.why(), Err: errAllDown}
+	}
+	p.hedges.earn()
+	if r.run(later) {
+		return nil, &r.failure
+	}
+	return r, nil
+}
+
+// nobody is the failure of a query when there is no upstream.
+func (p *Pool) nobody() *Failure {
+	if p.follow != nil {
+		return &Failure{Reason: NoUpstream, Err: errNoEndpoint}
+	}
+	return &Failure{Reason: NoUpstream, Err: ErrNoUpstream}
+}
+
+// Exchange is Ask for those who wait. It appends the answer to dst, and ends with ctx, which should carry a deadline. Its
+// error is a [*Failure], and dst then as it was. q is not changed and, like dst, not kept.
+func (p *Pool) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) {
+	until, limited := ctx.Deadline()
+	if !limited {
+		until = p.now().Add(time.Hour)
+	}
+	var later wire.Later
+	e := exchange{answer: dst, done: make(chan struct{})}
+	r, failure := p.begin(append([]byte(nil), q...), until, &e, &later) //nolint:contextcheck // ctx is looked at below
+	later.Flush()
+	if failure != nil {
+		return dst, failure
+	}
+	select {
+	case <-e.done:
+	case <-ctx.Done():
+		if r.abandon(ctx.Err()) {
+			return dst, &r.failure
+		}
+		<-e.done
+	}
+	return e.answer, e.err
+}
+
+// An exchange waits for its answer.
+type exchange struct {
+	answer []byte // what it begins with is the caller's
+	err    error
+	done   chan struct{} // closed when the fields above are final
+}
+
+// Answered implements [wire.Asked].
+func (e *exchange) Answered(answer []byte, err error, _ *wire.Later) {
+	e.answer, e.err = append(e.answer, answer...), err
+	close(e.done)
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// A query that is later than nearly all before it is asked elsewhere too, long before anybody loses patience.
+func TestHedge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const ms = time.Millisecond
+		tr := newTrio(t, upstream.Sequential, after(20*ms, one("192.0.2.10")), after(3*ms, one("192.0.2.20")))
+		tr.asked(t, 100, ms)
+		if n := len(tr.servers[1].Queries()); n > 0 {
+			t.Fatalf("%d queries to the second, want none while the first is as always", n)
+		}
+		tr.servers[0].SetScript(upstreamtest.Sequence(upstreamtest.Action{Drop: true}, after(20*ms, one("192.0.2.10"))))
+		start := time.Now()
+		if got := ask(t, tr.pool); got != "192.0.2.20" {
+			t.Errorf("answer %q, want that of the second", got)
+		}
+		if took := time.Since(start); took < 20*ms || took > 30*ms {
+			t.Errorf("it took %v, want 3 ms more than what is usual with the first", took)
+		}
+		s := tr.pool.Stats().Servers
+		if s[0].Hedged != 1 || s[1].Won != 1 || s[0].Failing {
+			t.Errorf("hedged %d, won %d, failing %v, want one each and no blame", s[0].Hedged, s[1].Won, s[0].Failing)
+		}
+		if got, want := tr.asked(t, 3, ms), "A A A"; got != want {
+			t.Errorf("asked %q afterwards, want %q", got, want)
+		}
+	})
+}
+
+// An upstream that becomes slow for all does not get its load sent to the other one too, but for a few in a hundred.
+func TestHedgesAreFew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const ms = time.Millisecond
+		tr := newTrio(t, upstream.Sequential, after(6*ms, one("192.0.2.10")), after(3*ms, one("192.0.2.20")))
+		tr.asked(t, 2000, ms) // more than enough to save up all that may be
+		const saved, n = 32, 1000
+		tr.servers[0].SetScript(upstreamtest.Always(after(100*ms, one("192.0.2.10"))))
+		tr.asked(t, n, ms)
+		if got := len(tr.servers[1].Queries()); got > saved+hedged(n) || got < saved {
+			t.Errorf("%d of %d queries were asked twice, want between %d and %d", got, n, saved, saved+hedged(n))
+		}
+	})
+}

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// doh makes a carrier for a server in memory, by the name dns.example.
+func doh(t *testing.T, s *upstreamtest.Server, connections int, change func(*Target)) *lab {
+	t.Helper()
+	target := Target{Network: "https", Addr: peer, Name: "dns.example", CAFile: secure(t, s, "dns.example")}
+	if change != nil {
+		change(&target)
+	}
+	return labOf(t, target, connections, upstreamtest.Network{peer: s}.Dial)
+}
+
+// What a request looks like (RFC 8484 section 4.1).
+func TestHTTPSRequest(t *testing.T) {
+	t.Parallel()
+	type seen struct{ Method, Proto, Host, Path, Accept, Type, Agent string }
+	tests := []struct {
+		name   string
+		change func(*Target)
+		want   seen
+	}{
+		{
+			name: "POST", want: seen{"POST", "HTTP/2.0", "dns.example:853", "/dns-query", dnsMessage, dnsMessage, ""},
+		},
+		{
+			name: "GET", change: func(t *Target) { t.Method = "GET" },
+			want: seen{"GET", "HTTP/2.0", "dns.example:853", "/dns-query", dnsMessage, "", ""},
+		},
+		{
+			name: "another path", change: func(t *Target) { t.Path = "/a/b" },
+			want: seen{"POST", "HTTP/2.0", "dns.example:853", "/a/b", dnsMessage, dnsMessage, ""},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := upstreamtest.New(known)
+				l := doh(t, s, 1, tt.change)
+				for range 3 {
+					if got := l.ask(t, "www.example."); got != "192.0.2.10" {
+						t.Fatalf("told %q, want 192.0.2.10", got)
+					}
+				}
+				for _, q := range s.Queries() {
+					r := q.HTTP
+					got := seen{
+						r.Method, r.Proto, r.Host, r.URL.Path, r.Header.Get("Accept"), r.Header.Get("Content-Type"), r.Header.Get("User-Agent"),
+					}
+					if diff := cmp.Diff(tt.want, got); diff != "" {
+						t.Errorf("request (-want +got):\n%s", diff)
+					}
+					if q.ID != 0 || len(q.Raw)%padBlock != 0 || q.Conn != 1 {
+						t.Errorf("ID %d, %d octets, connection %d, want 0, a multiple of 128, 1", q.ID, len(q.Raw), q.Conn)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Whatever a server answers, it is an answer or it is told what was wrong.
+func TestHTTPSResponses(t *testing.T) {
+	t.Parallel()
+	raw := func(f func(q []byte) []byte) upstreamtest.Action {
+		return upstreamtest.Action{Raw: []upstreamtest.Raw{f}}
+	}
+	tests := []struct {
+		name  string
+		a     upstreamtest.Action
+		want  string
+		cause Cause // counted where it is seen; CauseTimeout: none
+	}{
+		{name: "an answer", a: raw(upstreamtest.Forged), want: "192.0.2.66"},
+		{name: "NXDOMAIN", a: upstreamtest.Action{Rcode: dns.RcodeNameError}, want: "NXDOMAIN"},
+		{name: "status 503", a: upstreamtest.Action{Status: http.StatusServiceUnavailable}, want: "network"},
+		{name: "status 302", a: upstreamtest.Action{Status: http.StatusFound}, want: "network"},
+		{name: "a page", a: upstreamtest.Action{ContentType: "text/html; charset=utf-8"}, want: "network"},
+		{name: "no kind", a: upstreamtest.Action{ContentType: "/;"}, want: "network"},
+		{name: "too long", a: raw(func([]byte) []byte { return make([]byte, wire.MaxMessage+1) }), want: "malformed", cause: CauseMalformed},
+		{name: "nothing", a: raw(func([]byte) []byte { return nil }), want: "malformed", cause: CauseMismatch},
+		{name: "another ID", a: raw(upstreamtest.WithID(upstreamtest.Forged, 1)), want: "malformed", cause: CauseMismatch},
+		{name: "truncated", a: raw(func(q []byte) []byte {
+			r := upstreamtest.Forged(q)
+			r[2] |= 2
+			return r
+		}), want: "malformed", cause: CauseMalformed},
+		{name: "reset", a: upstreamtest.Action{Reset: true}, want: "network"},
+	}
+	for _, shape := range upstreamtest.BadShapes() {
+		cause := CauseMismatch
+		if shape.Reads {
+			cause = CauseMalformed
+		}
+		test := tests[0]
+		test.name, test.a, test.want, test.cause = shape.Name, raw(shape.Make), "malformed", cause
+		tests = append(tests, test)
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := upstreamtest.New(upstreamtest.Always(tt.a))
+				l := doh(t, s, 1, nil)
+				if got := l.ask(t, "www.example."); got != tt.want {
+					t.Errorf("told %q, want %q", got, tt.want)
+				}
+				for cause := range NumCauses {
+					want := uint64(0)
+					if cause == tt.cause && cause != CauseTimeout {
+						want = 1
+					}
+					if got := l.count.failures[cause].Load(); got != want {
+						t.Errorf("%s counted %d times, want %d", cause, got, want)
+					}
+				}
+				if len(s.Queries()) != 1 {
+					t.Errorf("asked %d times, want once", len(s.Queries()))
+				}
+			})
+		})
+	}
+}
+
+// The time that an answer was in a cache of HTTP has passed for its TTLs too.
+func TestHTTPSAge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		age := 0
+		s := upstreamtest.New(func(upstreamtest.Query) upstreamtest.Action {
+			return upstreamtest.Action{Age: age, Records: []string{"www.example. 60 IN A 192.0.2.1", "www.example. 5 IN A 192.0.2.2"}}
+		})
+		l := doh(t, s, 1, nil)
+		for _, tt := range []struct {
+			age  int
+			want string
+		}{{0, "[60 5]"}, {5, "[55 0]"}, {59, "[1 0]"}, {60, "[0 0]"}, {4294967295, "[0 0]"}} {
+			age = tt.age
+			got := make(chan string, 1)
+			l.send(t, "www.example.", func(t *try) {
+				t.report = func(r received, _ *wire.Later) {
+					var ttls []uint32
+					for _, record := range r.m.Records {
+						ttls = append(ttls, r.m.RecordTTL(record))
+					}
+					got <- fmt.Sprint(ttls)
+				}
+			})
+			if got := <-got; got != tt.want {
+				t.Errorf("after %d s: %s, want %s", tt.age, got, tt.want)
+			}
+		}
+	})
+}
+
+// A server that wants no more requests on a session (GOAWAY), or cuts it, loses none.
+func TestHTTPSSessionsEnd(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]upstreamtest.Action{"GOAWAY": {Close: true}, "cut": {Reset: true}} {
+		for _, connections := range []int{1, 3} {
+			t.Run(fmt.Sprintf("%s of %d", name, connections), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					ended := map[int]bool{}
+					asked := 0
+					var mu sync.Mutex // guards ended and asked
+					s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+						mu.Lock()
+						defer mu.Unlock()
+						if asked++; asked%40 == 0 && !ended[q.Conn] {
+							ended[q.Conn] = true
+							a := end
+							a.Records = []string{"www.example. 60 IN A 192.0.2.10"}
+							return a
+						}
+						a := known(q)
+						a.Delay = 5 * time.Millisecond
+						return a
+					})
+					l := doh(t, s, connections, nil)
+					l.ask(t, "www.example.")
+					synctest.Wait()
+					for range 50 {
+						var all []*ticket
+						for range 10 {
+							all = append(all, l.send(t, "www.example."))
+						}
+						for _, k := range all {
+							if got := k.wait(time.Second); got != "192.0.2.10" {
+								t.Errorf("told %q, want 192.0.2.10", got)
+							}
+						}
+						time.Sleep(100 * time.Millisecond)
+					}
+					if got := s.Connections(); got < 10 {
+						t.Errorf("%d sessions, want many", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Requests are bounded, and those that nobody waits for any more end on both sides.
+func TestHTTPSDrop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(known)
+		l := doh(t, s, 4, nil)
+		l.ask(t, "www.example.")
+		s.SetScript(upstreamtest.Always(upstreamtest.Action{Drop: true}))
+		var all []*ticket
+		for range maxInflight {
+			all = append(all, l.send(t, "www.example."))
+		}
+		if got := l.ask(t, "www.example."); got != "refused: limit" {
+			t.Errorf("one too many: %q, want it refused for a limit", got)
+		}
+		synctest.Wait()
+		for _, k := range all {
+			if got := k.wait(1); got != "timeout" {
+				t.Errorf("told %q, want nothing", got)
+			}
+		}
+		synctest.Wait()
+		h := l.carrier.(*sessions)
+		h.mu.Lock()
+		flying := h.flying
+		h.mu.Unlock()
+		if flying != 0 {
+			t.Errorf("%d requests are under way, want none", flying)
+		}
+		s.SetScript(known)
+		if got := l.ask(t, "www.example."); got != "192.0.2.10" {
+			t.Errorf("afterwards: %q, want 192.0.2.10", got)
+		}
+	})
+}
+
+// Sessions are open before they are needed, are replaced at their age without anybody waiting, and go without queries.
+func TestHTTPSAges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(known)
+		target := Target{Network: "https", Addr: peer, CAFile: secure(t, s, peer.Addr().String())}
+		l := labOf(t, target, 2, slowDial(upstreamtest.Network{peer: s}, time.Second))
+		l.ask(t, "www.example.")
+		time.Sleep(2 * time.Second)
+		if now, _ := l.open(); now != 2 {
+			t.Errorf("%d open after a query, want 2", now)
+		}
+		for range 5 * 60 {
+			start := time.Now()
+			if got := l.ask(t, "www.example."); got != "192.0.2.10" || time.Since(start) != 0 {
+				t.Errorf("told %q after %v, want an answer at once", got, time.Since(start))
+			}
+			time.Sleep(time.Second)
+		}
+		if _, ever := l.open(); ever < 6 || ever > 12 {
+			t.Errorf("%d sessions in five minutes, want 6 to 12", ever)
+		}
+		time.Sleep(idleTimeout)
+		synctest.Wait()
+		if now, _ := l.open(); now != 0 {
+			t.Errorf("%d open without a query for long, want none", now)
+		}
+	})
+}
+
+// A session on which nothing comes back makes way for another.
+func TestHTTPSSilence(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+			if q.Conn == 1 {
+				return upstreamtest.Action{Drop: true}
+			}
+			return known(q)
+		})
+		l := doh(t, s, 1, nil)
+		first := l.send(t, "www.example.")
+		time.Sleep(stallTime)
+		if got := l.ask(t, "www.example."); got != "192.0.2.10" {
+			t.Errorf("told %q, want 192.0.2.10 by another session", got)
+		}
+		if got := first.wait(time.Second); got != "timeout" {
+			t.Errorf("the first was told %q, want nothing", got)
+		}
+	})
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A hop is the upstream of one resolver: another resolver, or, when there is none, one that knows every name.
+type hop struct {
+	guard *loopGuard
+
+	mu      sync.Mutex // guards the fields below
+	next    *resolve.Resolver
+	asked   int // queries that went this way, probes included
+	waiting map[*hopReply]bool
+}
+
+// A hopReply takes the reply of the next resolver.
+type hopReply struct {
+	hop  *hop
+	to   wire.Asked  // nil: nobody
+	done atomic.Bool // no sync.Once: the flight that it ends may have it among its own clients
+}
+
+// Reply implements wire.Replier.
+func (r *hopReply) Reply(msg []byte, later *wire.Later) {
+	r.hop.mu.Lock()
+	delete(r.hop.waiting, r)
+	r.hop.mu.Unlock()
+	switch rcode := msg[3] & 0x0f; {
+	case r.to == nil, r.done.Swap(true):
+	case rcode != 0 && rcode != 3:
+		r.to.Answered(nil, errRcode, later)
+	default:
+		r.to.Answered(msg, nil, later)
+	}
+}
+
+// fail ends the query without an answer.
+func (r *hopReply) fail(err error) {
+	if r.done.Swap(true) {
+		return
+	}
+	var later wire.Later
+	r.to.Answered(nil, err, &later)
+	later.Flush()
+}
+
+// Ask implements resolve.Asker.
+func (h *hop) Ask(q []byte, until time.Time, to wire.Asked, _ *wire.Later) {
+	h.guard.use(time.Now())
+	r := &hopReply{hop: h, to: to}
+	if h.guard.looped() {
+		go r.fail(errors.New("the upstream leads back"))
+		return
+	}
+	h.mu.Lock()
+	h.waiting[r] = true
+	h.mu.Unlock()
+	time.AfterFunc(time.Until(until), func() { r.fail(errors.New("silent")) })
+	go h.carry(q, r)
+}
+
+// sum is how many queries went this way.
+func (h *hop) sum() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.asked
+}
+
+// lost ends all that is under way.
+func (h *hop) lost() {
+	h.mu.Lock()
+	list := h.waiting
+	h.waiting = map[*hopReply]bool{}
+	h.mu.Unlock()
+	for r := range list {
+		r.fail(errors.New("the upstream leads back"))
+	}
+}
+
+// carry brings a query to the next resolver.
+func (h *hop) carry(q []byte, to wire.Replier) {
+	time.Sleep(time.Millisecond)
+	h.mu.Lock()
+	next := h.next
+	h.asked++
+	h.mu.Unlock()
+	if next == nil {
+		m := new(dns.Msg)
+		if err := m.Unpack(q); err != nil {
+			panic(err)
+		}
+		rr := &dns.A{Hdr: dns.RR_Header{Name: m.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 1}, A: []byte{192, 0, 2, 1}}
+		m.SetReply(m).Answer = []dns.RR{rr}
+		msg, err := m.Pack()
+		if err != nil {
+			panic(err)
+		}
+		var later wire.Later
+		to.Reply(msg, &later)
+		later.Flush()
+		return
+	}
+	lane, now := next.NewLane(), time.Now()
+	from := wire.Peer{Addr: netip.MustParseAddrPort("192.0.2.9:4567")}
+	reply, verdict := lane.Fast(q, &from, now, nil)
+	switch verdict {
+	case wire.Answered:
+		var later wire.Later
+		to.Reply(reply, &later)
+		later.Flush()
+	case wire.Missed:
+		lane.Slow(&from, now, to)
+	case wire.Dropped:
+	}
+	lane.Flush(time.Now())
+}
+
+// newHop makes an upstream that leads nowhere yet, and the resolver that has it.
+func newHop(t *testing.T) (*hop, *resolve.Resolver) {
+	t.Helper()
+	h := &hop{waiting: map[*hopReply]bool{}}
+	loops := NewLoops(nil, time.Now)
+	h.guard = &loopGuard{
+		common: &common{now: time.Now, log: slog.New(slog.DiscardHandler)}, loops: loops, zone: []byte(rootZone),
+		network: "udp", addr: netip.MustParseAddrPort("192.0.2.1:53"), found: h.lost,
+		send: func(q []byte) { go h.carry(q, &hopReply{hop: h}) },
+	}
+	c, err := cache.New(cache.Config{Size: 8 << 20}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := resolve.New(resolve.Config{Rand: rand.Reader, Now: time.Now, Plan: &resolve.Plan{
+		Cache: c, Routes: []resolve.Route{{Suffix: []byte(rootZone), Upstream: h}}, UDPSize: wire.SafeUDP,
+		Deadline: 4 * time.Second, Inflight: 4096, Waiting: 65536,
+		MaxTTL: time.Hour, NegativeTTL: 30 * time.Second, FailureTTL: time.Second, Loop: loops.Came,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, r
+}
+
+// client asks a resolver for a name and gives the rcode and how long it took.
+func client(t *testing.T, r *resolve.Resolver, name string) (rcode int, took time.Duration) {
+	t.Helper()
+	q, err := new(dns.Msg).SetQuestion(name, dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	door, start := &hop{next: r}, time.Now()
+	got := make(chan int, 1)
+	door.carry(q, replyFunc(func(msg []byte) { got <- int(msg[3] & 0x0f) }))
+	return <-got, time.Since(start)
+}
+
+// A replyFunc is a wire.Replier.
+type replyFunc func(msg []byte)
+
+// Reply implements wire.Replier.
+func (f replyFunc) Reply(msg []byte, _ *wire.Later) { f(msg) }
+
+// TestLoopThroughTwoResolvers has two resolvers forward to each other: each query fails at once, none goes round more
+// than a few times, and both work again when one has another upstream.
+func TestLoopThroughTwoResolvers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, first := newHop(t)
+		b, second := newHop(t)
+		a.next, b.next = second, first
+		defer a.guard.stop()
+		defer b.guard.stop()
+		const queries = 600 // one a second
+		slow := 0
+		for i := range queries {
+			name := string([]byte{'a' + byte(i%26), 'a' + byte(i/26)}) + ".example."
+			rcode, took := client(t, first, name)
+			if rcode != dns.RcodeServerFailure {
+				t.Fatalf("query %d: rcode %d, want SERVFAIL", i, rcode)
+			}
+			if took > 100*time.Millisecond {
+				slow++
+			}
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		if slow > 0 {
+			t.Errorf("%d of %d queries took longer than 100 ms", slow, queries)
+		}
+		if !a.guard.looped() && !b.guard.looped() {
+			t.Error("nobody knows of the loop")
+		}
+		if sum := a.sum() + b.sum(); sum > 2*queries {
+			t.Errorf("%d queries between the two for %d of a client", sum, queries)
+		} else {
+			t.Logf("%d queries between the two for %d of a client", sum, queries)
+		}
+
+		b.mu.Lock()
+		b.next = nil // it has another upstream now
+		b.mu.Unlock()
+		b.guard.again()
+		time.Sleep(time.Minute + 2*loopPatience)
+		if rcode, _ := client(t, first, "mended.example."); rcode != dns.RcodeSuccess {
+			t.Errorf("rcode %d a minute after the loop was cut, want NOERROR", rcode)
+		}
+		if a.guard.looped() || b.guard.looped() {
+			t.Error("an upstream is still left out after the loop was cut")
+		}
+	})
+}
+
+// TestLoopToItself has a resolver whose upstream is itself.
+func TestLoopToItself(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, r := newHop(t)
+		h.next = r
+		defer h.guard.stop()
+		for i := range 60 {
+			rcode, took := client(t, r, string([]byte{'a' + byte(i%26), 'a' + byte(i/26)})+".example.")
+			if rcode != dns.RcodeServerFailure || took > 100*time.Millisecond {
+				t.Errorf("query %d: rcode %d after %s, want SERVFAIL at once", i, rcode, took)
+			}
+			time.Sleep(time.Second)
+		}
+		if !h.guard.looped() || h.sum() > 10 {
+			t.Errorf("looped %v after %d queries", h.guard.looped(), h.sum())
+		}
+	})
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// What an upstream cannot do is found out once, and then not asked of it.
+func TestManners(t *testing.T) {
+	t.Parallel()
+	good := one("192.0.2.10")
+	size := func(q upstreamtest.Query) uint16 {
+		var m dns.Msg
+		if m.Unpack(q.Raw) != nil || m.IsEdns0() == nil {
+			return 0
+		}
+		return m.IsEdns0().UDPSize()
+	}
+	tests := []struct {
+		name   string
+		script upstreamtest.Script
+		first  int    // queries that it takes to find out
+		asked  string // the queries of one exchange then
+		knows  string
+	}{
+		{
+			name: "no EDNS",
+			script: func(q upstreamtest.Query) upstreamtest.Action {
+				if q.EDNS {
+					return upstreamtest.Action{Rcode: dns.RcodeFormatError, NoEDNS: true}
+				}
+				return good
+			},
+			first: 1, asked: "udp 0", knows: "no-edns",
+		},
+		{
+			name: "letters changed",
+			script: upstreamtest.By(func(upstreamtest.Query) upstreamtest.Action {
+				return upstreamtest.Action{Raw: []upstreamtest.Raw{lowerCase}}
+			}, upstreamtest.Always(good)),
+			first: 1, asked: "udp 1232", knows: "no-case",
+		},
+		{
+			name: "silent to all but the smallest",
+			script: func(q upstreamtest.Query) upstreamtest.Action {
+				if size(q) > 512 {
+					return upstreamtest.Action{Drop: true}
+				}
+				return good
+			},
+			first: 4, asked: "udp 512", knows: "small-udp",
+		},
+		{
+			name: "cuts answers, takes no connections",
+			script: upstreamtest.By(func(q upstreamtest.Query) upstreamtest.Action {
+				if size(q) < 4096 {
+					return upstreamtest.Action{Truncate: true}
+				}
+				return good
+			}, upstreamtest.Always(upstreamtest.Action{Close: true})),
+			first: 1, asked: "udp 4096", knows: "no-tcp",
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := upstreamtest.New(tt.script)
+				p := memory(t, "udp", upstreamtest.Network{addrA: s}, addrA)
+				for range tt.first {
+					ask(t, p)
+				}
+				if got := strings.Join(p.Stats().Servers[0].Manners, " "); got != tt.knows {
+					t.Errorf("known %q, want %q", got, tt.knows)
+				}
+				exchange := func() string {
+					before := len(s.Queries())
+					if got := ask(t, p); !strings.HasPrefix(got, "192.0.2.") {
+						t.Errorf("answer %q, want an address", got)
+					}
+					var asked []string
+					for _, q := range s.Queries()[before:] {
+						asked = append(asked, q.Network+" "+sizeText(size(q)))
+					}
+					return strings.Join(asked, ", ")
+				}
+				if got := exchange(); got != tt.asked {
+					t.Errorf("asked %q, want %q", got, tt.asked)
+				}
+				time.Sleep(11 * time.Minute)
+				if known := p.Stats().Servers[0].Manners; len(known) > 0 {
+					t.Errorf("after a while %q is known, want nothing", known)
+				}
+				if got := exchange(); got == tt.asked {
+					t.Errorf("asked %q after a while, want it found out anew", got)
+				}
+			})
+		})
+	}
+}
+
+func sizeText(size uint16) string {
+	switch size {
+	case 0:
+		return "0"
+	case 512:
+		return "512"
+	case 1232:
+		return "1232"
+	}
+	return "4096"
+}
+
+// lowerCase is an answer of which somebody has made the letters small.
+func lowerCase(q []byte) []byte {
+	var m dns.Msg
+	if err := m.Unpack(q); err != nil {
+		panic(err)
+	}
+	m.Question[0].Name = strings.ToLower(m.Question[0].Name)
+	rr, err := dns.NewRR("www.example. 60 IN A 192.0.2.66")
+	if err != nil {
+		panic(err)
+	}
+	r := new(dns.Msg).SetReply(&m)
+	r.Answer = []dns.RR{rr}
+	out, err := r.Pack()
+	if err != nil {
+		panic(err)
+	}
+	return out
+}
+
+// Who refuses a type is asked last for that, and first for all others.
+func TestRefusedType(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+			if q.Type == dns.TypeHTTPS {
+				return rcode(dns.RcodeNotImplemented)
+			}
+			return one("192.0.2.10")
+		})
+		b := upstreamtest.New(upstreamtest.Always(one("192.0.2.20")))
+		p := newPool(t, upstream.Config{
+			Policy: upstream.Sequential, Dial: upstreamtest.Network{addrA: a, addrB: b}.Dial,
+			Targets: []upstream.Target{target("udp", addrA), target("udp", addrB)},
+		})
+		run(t, p)
+		asked := func(kind uint16) []int {
+			before := []int{len(a.Queries()), len(b.Queries())}
+			m := new(dns.Msg).SetQuestion("www.example.", kind).SetEdns0(1232, false)
+			q, err := m.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.Exchange(t.Context(), q, nil); err != nil {
+				t.Errorf("type %d: %v", kind, err)
+			}
+			return []int{len(a.Queries()) - before[0], len(b.Queries()) - before[1]}
+		}
+		for range 3 {
+			if diff := cmp.Diff([]int{1, 1}, asked(dns.TypeHTTPS)); diff != "" {
+				t.Errorf("while it is found out (-want +got):\n%s", diff)
+			}
+		}
+		if diff := cmp.Diff([]int{0, 1}, asked(dns.TypeHTTPS)); diff != "" {
+			t.Errorf("HTTPS (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]int{1, 0}, asked(dns.TypeA)); diff != "" {
+			t.Errorf("A (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{"refuses-type-65"}, p.Stats().Servers[0].Manners); diff != "" {
+			t.Errorf("manners (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// No upstream gets more queries a second than it may; the others take them.
+func TestRate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := upstreamtest.New(healthy("192.0.2.10"))
+		b := upstreamtest.New(healthy("192.0.2.20"))
+		p := newPool(t, upstream.Config{
+			Policy: upstream.Sequential, Rate: 20, Dial: upstreamtest.Network{addrA: a, addrB: b}.Dial,
+			Targets: []upstream.Target{target("udp", addrA), target("udp", addrB)},
+		})
+		run(t, p)
+		failed := 0
+		for range 500 { // 50 a second
+			if got := ask(t, p); got == "network" {
+				failed++
+			}
+			time.Sleep(19 * time.Millisecond)
+		}
+		if got := []int{len(a.Queries()), len(b.Queries())}; got[0] < 190 || got[0] > 202 || got[1] < 190 || got[1] > 202 {
+			t.Errorf("%d queries, want 20 a second to each for ten seconds", got)
+		}
+		if failed < 90 || failed > 120 {
+			t.Errorf("%d of 500 failed, want those that are too many", failed)
+		}
+		if s := p.Stats().Servers[0]; s.Failures[upstream.CauseLimit] == 0 || s.Failing {
+			t.Errorf("limit %d, failing %v, want it counted and not held against it", s.Failures[upstream.CauseLimit], s.Failing)
+		}
+	})
+}

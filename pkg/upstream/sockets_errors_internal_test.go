@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// nobody is an address where nobody listens.
+func nobody(t *testing.T) netip.AddrPort {
+	t.Helper()
+	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pc.Close() }()
+	return pc.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// Where nobody listens, all that were sent hear of it, and what comes next finds another socket.
+func TestSocketsRefused(t *testing.T) {
+	t.Parallel()
+	b := benchOf(t, nobody(t), nil)
+	for range 3 {
+		b.ask(t, 50, questionFor(t, "www.example."), false)
+		b.came.Wait()
+	}
+	b.booking.Lock()
+	defer b.booking.Unlock()
+	sum := 0
+	for what, n := range b.what {
+		if !strings.Contains(what, "refused") {
+			t.Errorf("%q %d times, want refusals only", what, n)
+		}
+		sum += n
+	}
+	if _, ever := b.open(); sum != 150 || ever != 3 {
+		t.Errorf("%d tries heard of %d sockets, want 150 of 3", sum, ever)
+	}
+}
+
+// A query that the kernel does not take says so; those around it are sent.
+func TestSocketsTooLong(t *testing.T) {
+	t.Parallel()
+	b := benchOf(t, responder(t), nil)
+	q := questionFor(t, "www.example.")
+	var later wire.Later
+	for _, q := range [][]byte{q, append(slices.Clip(q), make([]byte, 65_500)...), q} {
+		if err := b.carry(b.try(q, false), &later); err != nil {
+			t.Fatal(err)
+		}
+	}
+	later.Flush()
+	b.came.Wait()
+	b.want(t, map[string]int{"forged": 2, "sending: message too long": 1})
+	if _, ever := b.open(); ever != 1 {
+		t.Errorf("%d sockets, want one", ever)
+	}
+}
+
+// An error of sending concerns one query or the socket.
+func TestSocketsSendErrors(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		errno  syscall.Errno
+		socket bool
+		limit  bool
+	}{
+		{errno: syscall.EAGAIN, limit: true},
+		{errno: syscall.ENOBUFS, limit: true},
+		{errno: syscall.ENOMEM, limit: true},
+		{errno: syscall.EMSGSIZE},
+		{errno: syscall.EPERM},
+		{errno: syscall.EACCES},
+		{errno: syscall.ECONNREFUSED, socket: true},
+		{errno: syscall.ENETUNREACH, socket: true},
+		{errno: syscall.EHOSTUNREACH, socket: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.errno.Error(), func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox()
+			o.add(questionFor(t, "www.example."), 1)
+			o.add(questionFor(t, "www.example."), 2)
+			err := o.refused(1, os.NewSyscallError("write", tt.errno))
+			if tt.socket {
+				if !errors.Is(err, tt.errno) || len(o.failed) != 0 {
+					t.Errorf("error %v and failed %v, want the error only", err, o.failed)
+				}
+				return
+			}
+			if err != nil || len(o.failed) != 1 || o.failed[0].id != 2 || !errors.Is(o.failed[0].err, tt.errno) {
+				t.Fatalf("error %v and failed %v, want the second query failed", err, o.failed)
+			}
+			if got := errors.Is(o.failed[0].err, errLimit); got != tt.limit {
+				t.Errorf("a limit: %v, want %v", got, tt.limit)
+			}
+		})
+	}
+}
+
+// Without descriptors the sockets that are open serve on.
+func TestSocketsWithoutDescriptors(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{upstreamtest.Forged}}))
+		dials, room := 0, 0
+		b := benchOf(t, inMemory, func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+			if dials++; dials > room {
+				return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("socket", syscall.EMFILE)}
+			}
+			return upstreamtest.Network{inMemory: s}.Dial(ctx, network, addr)
+		})
+		err := b.carry(b.try(questionFor(t, "www.example."), false), new(wire.Later))
+		b.came.Done()
+		if !errors.Is(err, errLimit) || !errors.Is(err, syscall.EMFILE) {
+			t.Errorf("error %v, want EMFILE and the limit", err)
+		}
+		dials, room = 0, 2
+		for range 100 {
+			b.ask(t, 1, questionFor(t, "www.example."), false)
+			b.came.Wait()
+		}
+		b.want(t, map[string]int{"forged": 100})
+		if now, _ := b.open(); now != 2 {
+			t.Errorf("%d sockets, want 2", now)
+		}
+	})
+}
+
+// Errors of opening, and of the source of randomness, are the query's; a panic is contained, and nothing is held by it.
+func TestSocketsCannotOpen(t *testing.T) {
+	t.Parallel()
+	var dial socketDial
+	b := benchOf(t, inMemory, func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+		return dial(ctx, network, addr)
+	})
+	tests := []struct {
+		name string
+		dial socketDial
+		rand io.Reader
+		want error
+	}{
+		{name: "no route", dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+			return nil, syscall.ENETUNREACH
+		}, want: syscall.ENETUNREACH},
+		{name: "panic", dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) { panic("a bug") }, want: errPanic},
+		{name: "no randomness", rand: strings.NewReader(""), want: io.EOF},
+	}
+	for _, tt := range tests { // one after the other, on the same carrier
+		dial = tt.dial
+		b.mu.Lock()
+		if b.rand = rand.Reader; tt.rand != nil {
+			b.rand, b.drawn = tt.rand, len(b.random)
+		}
+		b.mu.Unlock()
+		var later wire.Later
+		if err := b.carry(&try{query: questionFor(t, "www.example.")}, &later); !errors.Is(err, tt.want) {
+			t.Errorf("%s: error %v, want %v", tt.name, err, tt.want)
+		}
+		later.Flush()
+	}
+	if got := b.panics.Load(); got != 1 {
+		t.Errorf("%d panics counted, want 1", got)
+	}
+}
+
+// A panic of who takes an answer, or the news that there is none, costs nobody else theirs.
+func TestSocketsContainPanics(t *testing.T) {
+	t.Parallel()
+	for name, addr := range map[string]netip.AddrPort{"answer": responder(t), "error": nobody(t)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := benchOf(t, addr, nil)
+			q := questionFor(t, "www.example.")
+			var later wire.Later
+			for i := range 30 {
+				tr := b.try(q, false)
+				if i%3 == 0 {
+					report := tr.report
+					tr.report = func(r received, later *wire.Later) {
+						report(r, later)
+						panic("a bug")
+					}
+				}
+				if err := b.carry(tr, &later); err != nil {
+					t.Fatal(err)
+				}
+			}
+			later.Flush()
+			b.came.Wait()
+			b.retire()
+			b.wait()
+			if got := b.panics.Load(); got != 10 {
+				t.Errorf("%d panics counted, want 10", got)
+			}
+		})
+	}
+}

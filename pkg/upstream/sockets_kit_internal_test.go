@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A socketDial stands in for the system's way to open a socket.
+type socketDial = func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
+
+// A socketBench is a carrier, its counters, and what came for its tries.
+type socketBench struct {
+	*sockets
+	count counters
+
+	booking sync.Mutex // guards what
+	what    map[string]int
+	came    sync.WaitGroup // one for each try on its way
+}
+
+// benchOf makes a carrier of queries to addr, which is closed with the test. Nil dials for real.
+func benchOf(tb testing.TB, addr netip.AddrPort, dial socketDial) *socketBench {
+	tb.Helper()
+	if dial == nil {
+		dial = (&dialer{}).dial
+	}
+	b := &socketBench{what: map[string]int{}}
+	b.sockets = newSockets(&common{
+		dial: dial, rand: rand.Reader, now: time.Now, log: slog.New(slog.DiscardHandler), connections: 1,
+	}, addr, &b.count)
+	var c carrier = b.sockets
+	tb.Cleanup(func() {
+		c.leave()
+		c.wait()
+		if now, _ := b.open(); now != 0 || b.slots != [socketSlots]*socket{} {
+			tb.Errorf("%d sockets are open at the end, want none", now)
+		}
+	})
+	return b
+}
+
+// questionFor is a query as the resolver sends it.
+func questionFor(tb testing.TB, name string) []byte {
+	tb.Helper()
+	q, err := new(dns.Msg).SetQuestion(name, dns.TypeA).SetEdns0(1232, false).Pack()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return q
+}
+
+// try makes a try whose outcome is booked in what.
+func (b *socketBench) try(q []byte, mixed bool) *try {
+	b.came.Add(1)
+	t := &try{query: q, mixed: mixed}
+	t.report = func(r received, _ *wire.Later) {
+		defer b.came.Done()
+		b.booking.Lock()
+		defer b.booking.Unlock()
+		b.what[describe(q, r)]++
+	}
+	return t
+}
+
+// describe says in a word or two what came for a query.
+func describe(q []byte, r received) string {
+	switch {
+	case r.err != nil:
+		return r.err.Error()
+	case r.truncated:
+		return "truncated"
+	case r.recased:
+		return "recased"
+	case string(r.m.Raw[len(r.m.Raw)-4:]) == "\xc0\x00\x02\x42":
+		return "forged"
+	}
+	var m, asked dns.Msg
+	if m.Unpack(r.m.Raw) != nil || asked.Unpack(q) != nil || len(m.Answer) != 1 {
+		return "unreadable"
+	}
+	if got, want := dns.CanonicalName(m.Question[0].Name), dns.CanonicalName(asked.Question[0].Name); got != want {
+		return got + " for " + want
+	}
+	return m.Answer[0].(*dns.A).A.String()
+}
+
+// ask sends n queries in one batch.
+func (b *socketBench) ask(tb testing.TB, n int, q []byte, mixed bool) (tries []*try) {
+	tb.Helper()
+	var later wire.Later
+	for range n {
+		t := b.try(q, mixed)
+		if err := b.carry(t, &later); err != nil {
+			t.carried(received{err: err}, &later)
+		}
+		tries = append(tries, t)
+	}
+	later.Flush()
+	return tries
+}
+
+// want compares what came for the tries until now.
+func (b *socketBench) want(tb testing.TB, want map[string]int) {
+	tb.Helper()
+	b.booking.Lock()
+	defer b.booking.Unlock()
+	if diff := cmp.Diff(want, b.what); diff != "" {
+		tb.Errorf("outcomes (-want +got):\n%s", diff)
+	}
+}
+
+// fixedRandom always gives the same.
+type fixedRandom struct{}
+
+func (fixedRandom) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// swallow dials sockets from which nothing ever comes back, and counts them.
+func swallow(dials *atomic.Int32) socketDial {
+	return func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+		dials.Add(1)
+		ours, theirs := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, theirs) }() // ends when ours is closed
+		return ours, nil
+	}
+}
+
+var inMemory = netip.MustParseAddrPort("192.0.2.1:53")
+
+// responder answers every query at once with the address 192.0.2.66.
+func responder(tb testing.TB) netip.AddrPort {
+	tb.Helper()
+	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	_ = pc.SetReadBuffer(1 << 20)
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		buf := make([]byte, 1024)
+		for {
+			_, from, err := pc.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			end := 12
+			for buf[end] != 0 {
+				end += int(buf[end]) + 1
+			}
+			end += 5
+			end += copy(buf[end:], []byte{0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 66})
+			copy(buf[2:12], []byte{0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0})
+			_, _ = pc.WriteToUDPAddrPort(buf[:end], from)
+		}
+	})
+	tb.Cleanup(func() {
+		_ = pc.Close()
+		ended.Wait()
+	})
+	return pc.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// BenchmarkSockets asks for so many names at a time. The time is that of a query, its answer and the responder's part.
+func BenchmarkSockets(b *testing.B) {
+	for _, depth := range []int{1, 8, 64} {
+		for _, mixed := range []bool{false, true} {
+			b.Run(fmt.Sprintf("depth=%d/mixed=%v", depth, mixed), func(b *testing.B) {
+				s := benchOf(b, responder(b), nil)
+				var (
+					q     = questionFor(b, "www.service.namespace.svc.cluster.local.")
+					left  atomic.Int64
+					woken = make(chan struct{}, 1)
+					later wire.Later
+					tries = make([]try, depth)
+				)
+				for i := range tries {
+					tries[i] = try{query: q, mixed: mixed, report: func(r received, _ *wire.Later) {
+						if r.m == nil {
+							b.Errorf("received %+v", r)
+						}
+						if left.Add(-1) == 0 {
+							woken <- struct{}{}
+						}
+					}}
+				}
+				b.ReportAllocs()
+				for n := 0; n < b.N; n += depth {
+					left.Store(int64(depth))
+					for i := range tries {
+						if err := s.carry(&tries[i], &later); err != nil {
+							b.Fatal(err)
+						}
+					}
+					later.Flush()
+					<-woken
+				}
+			})
+		}
+	}
+}

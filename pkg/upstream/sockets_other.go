@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux || !(amd64 || arm64)
+
+package upstream
+
+import (
+	"errors"
+	"net"
+	"syscall"
+)
+
+// rawOf says that no socket can be used in batches here.
+func rawOf(net.Conn) syscall.RawConn { return nil }
+
+// An inbox is of use with batches.
+type inbox struct{}
+
+func newInbox() *inbox { return &inbox{} }
+
+func (s *socket) readBatches() error { return errors.ErrUnsupported }
+
+// An outbatch is of use with batches.
+type outbatch struct{}
+
+func (outbatch) init(*outbox) {}
+
+func (o *outbox) sendBatch(syscall.RawConn) error { return errors.ErrUnsupported }

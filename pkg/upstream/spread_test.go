@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// A fleet is followed endpoints, each a server in memory.
+type fleet struct {
+	pool      *upstream.Pool
+	endpoints *upstream.Endpoints
+	servers   []*upstreamtest.Server
+	members   []upstream.Server
+	memory    *lab
+}
+
+func newFleet(t *testing.T) *fleet {
+	t.Helper()
+	l := newLab()
+	clear(l.servers)
+	f := &fleet{endpoints: new(upstream.Endpoints), memory: l}
+	f.pool = newPool(t, upstream.Config{Follow: f.endpoints, Dial: l.Dial})
+	run(t, f.pool)
+	return f
+}
+
+// add adds a server that takes so long, and makes it known.
+func (f *fleet) add(took time.Duration, far bool) {
+	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(len(f.servers) + 1)}), 53)
+	s := upstreamtest.New(upstreamtest.Always(after(took, one(addr.Addr().String()))))
+	f.memory.mu.Lock()
+	f.memory.servers[addr] = s
+	f.memory.mu.Unlock()
+	f.servers, f.members = append(f.servers, s), append(f.members, upstream.Server{Addr: addr, Far: far})
+	f.endpoints.Set(f.members, nil)
+}
+
+// shares puts a load on the pool and tells how many of a hundred queries each server got.
+func (f *fleet) shares(t *testing.T, long, every time.Duration) []int {
+	t.Helper()
+	before := make([]int, len(f.servers))
+	for i, s := range f.servers {
+		before[i] = len(s.Queries())
+	}
+	var clients sync.WaitGroup
+	n := int(long / every)
+	for range n {
+		clients.Go(func() { ask(t, f.pool) })
+		time.Sleep(every)
+	}
+	clients.Wait()
+	shares := make([]int, len(f.servers))
+	for i, s := range f.servers {
+		shares[i] = (len(s.Queries()) - before[i]) * 100 / n
+	}
+	return shares
+}
+
+func TestSpread(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	tests := []struct {
+		name  string
+		took  []time.Duration
+		far   []bool
+		every time.Duration
+		least []int
+		most  []int
+	}{
+		{
+			name: "alike, little load", took: []time.Duration{ms, ms, ms}, far: []bool{false, false, false},
+			every: 5 * ms, least: []int{25, 25, 25}, most: []int{42, 42, 42},
+		},
+		{
+			name: "alike, much load", took: []time.Duration{ms, ms, ms}, far: []bool{false, false, false},
+			every: ms / 20, least: []int{28, 28, 28}, most: []int{39, 39, 39},
+		},
+		{
+			name: "quicker than a millisecond is no better", took: []time.Duration{ms / 10, ms / 2, ms}, far: []bool{false, false, false},
+			every: 5 * ms, least: []int{25, 25, 25}, most: []int{42, 42, 42},
+		},
+		{
+			name: "a slow one gets little", took: []time.Duration{ms, ms, 50 * ms}, far: []bool{false, false, false},
+			every: ms / 10, least: []int{40, 40, 0}, most: []int{58, 58, 10},
+		},
+		{
+			name: "the near one alone, while it can", took: []time.Duration{ms, ms, ms}, far: []bool{true, false, true},
+			every: 2 * ms, least: []int{0, 97, 0}, most: []int{2, 100, 2},
+		},
+		{
+			name: "spill-over", took: []time.Duration{ms, 20 * ms, ms}, far: []bool{true, false, true},
+			every: ms, least: []int{25, 0, 25}, most: []int{70, 40, 70},
+		},
+		{
+			name: "all far", took: []time.Duration{ms, ms}, far: []bool{true, true},
+			every: 5 * ms, least: []int{38, 38}, most: []int{62, 62},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t)
+				for i, took := range tt.took {
+					f.add(took, tt.far[i])
+				}
+				f.shares(t, 200*ms, 5*ms)
+				for i, got := range f.shares(t, 1000*tt.every, tt.every) {
+					if got < tt.least[i] || got > tt.most[i] {
+						t.Errorf("server %d got %d %%, want between %d and %d", i, got, tt.least[i], tt.most[i])
+					}
+				}
+			})
+		})
+	}
+}
+
+// A newcomer has its share at once.
+func TestSpreadToANewcomer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		for range 3 {
+			f.add(time.Millisecond, false)
+		}
+		f.shares(t, 10*time.Second, 10*time.Millisecond)
+		f.add(time.Millisecond, false)
+		if got := f.shares(t, 2*time.Second, 2*time.Millisecond); got[3] < 15 {
+			t.Errorf("shares %d %%, want 15 for the fourth at least", got)
+		}
+	})
+}
+
+// One of many is near: it is found, whoever is drawn.
+func TestSpreadOverMany(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		for i := range 40 {
+			f.add(time.Millisecond, i != 17)
+		}
+		if got := f.shares(t, time.Second, 2*time.Millisecond)[17]; got < 97 {
+			t.Errorf("the near one got %d %%, want nearly all", got)
+		}
+		f.members[17].Far = true
+		f.endpoints.Set(f.members, nil)
+		for i, got := range f.shares(t, 4*time.Second, time.Millisecond) {
+			if got > 8 {
+				t.Errorf("server %d of 40 alike got %d %%", i, got)
+			}
+		}
+	})
+}
+
+// One that hangs holds up only those that were on their way to it.
+func TestSpreadAroundABlackHole(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const ms = time.Millisecond
+		f := newFleet(t)
+		for range 3 {
+			f.add(ms, false)
+		}
+		f.shares(t, time.Second, ms)
+		f.servers[1].SetScript(upstreamtest.Always(upstreamtest.Action{Drop: true}))
+		var (
+			late    int
+			mu      sync.Mutex // guards late
+			clients sync.WaitGroup
+		)
+		const n = 4000
+		for range n {
+			clients.Go(func() {
+				start := time.Now()
+				if got := ask(t, f.pool); got != "10.244.0.1" && got != "10.244.0.3" {
+					t.Errorf("answer %q", got)
+				}
+				if time.Since(start) > 50*ms {
+					mu.Lock()
+					defer mu.Unlock()
+					late++
+				}
+			})
+			time.Sleep(ms / 4)
+		}
+		clients.Wait()
+		if late > n/200 {
+			t.Errorf("%d of %d queries took longer than 50 ms, want one in 200 at most", late, n)
+		}
+		f.servers[1].SetScript(upstreamtest.Always(after(ms, one("10.244.0.2"))))
+		time.Sleep(time.Second)
+		if got := f.shares(t, time.Second, ms)[1]; got < 25 {
+			t.Errorf("it got %d %% a second after its return, want a third", got)
+		}
+	})
+}

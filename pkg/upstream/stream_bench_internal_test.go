@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// BenchmarkLines asks a responder on loopback, so many queries at a time in batches of up to 32, as a reader of clients'
+// queries has them. The responder's part is in the figures: it reads and writes in batches too.
+func BenchmarkLines(b *testing.B) {
+	for _, network := range []string{"tcp", "tls"} {
+		for _, depth := range []int{1, 100, 1000} {
+			b.Run(fmt.Sprintf("%s/depth=%d", network, depth), func(b *testing.B) { benchmarkLines(b, network, depth) })
+		}
+	}
+}
+
+func benchmarkLines(b *testing.B, network string, depth int) {
+	b.Helper()
+	target := frameResponder(b, network)
+	l := labOf(b, target, 1, nil)
+	if got := l.ask(b, "www.example."); got != "192.0.2.66" {
+		b.Fatalf("answer %q", got)
+	}
+	q := askFor(b, "www.example.")
+	free := make(chan *try, depth)
+	var bad atomic.Int64
+	var running sync.WaitGroup
+	for range depth {
+		t := &try{query: q}
+		t.report = func(r received, _ *wire.Later) {
+			if r.err != nil {
+				bad.Add(1)
+			}
+			running.Done()
+			free <- t
+		}
+		free <- t
+	}
+	var later wire.Later
+	b.ReportAllocs()
+	b.ResetTimer()
+	for left := b.N; left > 0; {
+		batch := 0
+		for t := range free {
+			running.Add(1)
+			if err := l.carry(t, &later); err != nil {
+				b.Fatal(err)
+			}
+			if batch, left = batch+1, left-1; batch == 32 || left == 0 || len(free) == 0 {
+				break
+			}
+		}
+		later.Flush()
+	}
+	running.Wait()
+	b.StopTimer()
+	if bad.Load() > 0 {
+		b.Errorf("%d queries failed", bad.Load())
+	}
+}
+
+// frameResponder listens on loopback and answers all that comes until the benchmark ends.
+func frameResponder(b *testing.B, network string) Target {
+	b.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	target := Target{Network: network, Addr: ln.Addr().(*net.TCPAddr).AddrPort()}
+	if network == "tls" {
+		authority := upstreamtest.NewAuthority(b, time.Now())
+		target.CAFile = filepath.Join(b.TempDir(), "ca.pem")
+		authority.Trust(b, target.CAFile)
+		ln = tls.NewListener(ln, &tls.Config{
+			Certificates: []tls.Certificate{authority.Issue(b, time.Now().Add(time.Hour), "127.0.0.1")}, MinVersion: tls.VersionTLS12,
+		})
+	}
+	b.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go echo(conn)
+		}
+	}()
+	return target
+}

@@ -1,0 +1,571 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+var peer = netip.MustParseAddrPort("192.0.2.1:853")
+
+// Queries of a batch ride on one connection and get their own answers, although these come in another order.
+func TestLinesOutOfOrder(t *testing.T) {
+	t.Parallel()
+	for _, split := range []int{0, 1, 7} {
+		t.Run(fmt.Sprintf("in pieces of %d", split), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+					a := number(q)
+					a.Split = split
+					return a
+				})
+				l := labOf(t, Target{Network: "tcp", Addr: peer}, 1, upstreamtest.Network{peer: s}.Dial)
+				for range 2 {
+					var later wire.Later
+					var all []*ticket
+					for n := range 50 {
+						all = append(all, l.sendLater(t, fmt.Sprintf("n%d.example.", n), &later))
+					}
+					later.Flush()
+					for n, k := range all {
+						if got, want := k.wait(5e9), fmt.Sprintf("192.0.2.%d", n); got != want {
+							t.Errorf("answer %q, want %q", got, want)
+						}
+					}
+				}
+				if s.Connections() != 1 {
+					t.Errorf("%d connections, want 1", s.Connections())
+				}
+			})
+		})
+	}
+}
+
+// The same over real sockets, plain, by TLS and by HTTPS.
+func TestCarriersOverSockets(t *testing.T) {
+	t.Parallel()
+	for _, network := range []string{"tcp", "tls", "https"} {
+		t.Run(network, func(t *testing.T) {
+			t.Parallel()
+			s := upstreamtest.New(number)
+			target := Target{Network: network, Addr: s.Listen(t)}
+			if network != "tcp" {
+				target.CAFile = secure(t, s, "127.0.0.1")
+			}
+			l := labOf(t, target, 2, nil)
+			var all []*ticket
+			for n := range 50 {
+				all = append(all, l.send(t, fmt.Sprintf("n%d.example.", n)))
+			}
+			for n, k := range all {
+				if got, want := k.wait(10e9), fmt.Sprintf("192.0.2.%d", n); got != want {
+					t.Errorf("answer %q, want %q", got, want)
+				}
+			}
+		})
+	}
+}
+
+// hold answers for www.example. only once it is told to, the last first.
+type hold struct {
+	mu    sync.Mutex // guards waits
+	waits []chan struct{}
+}
+
+func (h *hold) script(upstreamtest.Query) upstreamtest.Action {
+	return upstreamtest.Action{Raw: []upstreamtest.Raw{func(raw []byte) []byte {
+		wait := make(chan struct{})
+		h.mu.Lock()
+		h.waits = append(h.waits, wait)
+		h.mu.Unlock()
+		<-wait
+		return upstreamtest.Forged(raw)
+	}}}
+}
+
+func (h *hold) release() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, wait := range slices.Backward(h.waits) {
+		close(wait)
+	}
+	n := len(h.waits)
+	h.waits = nil
+	return n
+}
+
+// Ten thousand queries are outstanding at once, and each gets its answer. What is above the bound is refused at once.
+func TestLinesTenThousandOutstanding(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var h hold
+		s := upstreamtest.New(known)
+		l := labOf(t, Target{Network: "tcp", Addr: peer}, 10, upstreamtest.Network{peer: s}.Dial)
+		l.ask(t, "www.example.")
+		synctest.Wait()
+		s.SetScript(h.script)
+		var later wire.Later
+		var all []*ticket
+		for range 11 * maxInflight {
+			all = append(all, l.sendLater(t, "www.example.", &later))
+			if len(all)%64 == 0 {
+				later.Flush()
+			}
+		}
+		refused := l.send(t, "www.example.").wait(1)
+		synctest.Wait()
+		if got := h.release(); got != 11*maxInflight {
+			t.Errorf("%d queries arrived, want %d", got, 11*maxInflight)
+		}
+		for _, k := range all {
+			if got := k.wait(1e9); got != "192.0.2.66" {
+				t.Fatalf("answer %q, want 192.0.2.66", got)
+			}
+		}
+		if refused != "refused: limit" {
+			t.Errorf("one too many: %q, want it refused for a limit", refused)
+		}
+	})
+}
+
+// The queries of a connection that the peer closes are asked again on another, at once and without a word, whichever way
+// it closes.
+func TestLinesQueriesMove(t *testing.T) {
+	t.Parallel()
+	for _, network := range []string{"tcp", "tls"} {
+		t.Run(network, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := upstreamtest.New(known)
+				target := Target{Network: network, Addr: peer}
+				if network == "tls" {
+					target.CAFile = secure(t, s, peer.Addr().String())
+				}
+				l := labOf(t, target, 2, upstreamtest.Network{peer: s}.Dial)
+				l.ask(t, "www.example.")
+				synctest.Wait()
+				s.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
+					if q.Conn <= 2 {
+						return upstreamtest.Action{Close: true, Delay: 100 * time.Millisecond}
+					}
+					return known(q)
+				})
+				start := time.Now()
+				var all []*ticket
+				for range 200 {
+					all = append(all, l.send(t, "www.example."))
+				}
+				for _, k := range all {
+					if got := k.wait(1e9); got != "192.0.2.10" {
+						t.Errorf("answer %q, want 192.0.2.10", got)
+					}
+				}
+				if took := time.Since(start); took != 100*time.Millisecond {
+					t.Errorf("it took %v, want no longer than until the connections were closed, 100ms", took)
+				}
+			})
+		})
+	}
+}
+
+// A reset moves them too, which takes real sockets.
+func TestLinesReset(t *testing.T) {
+	t.Parallel()
+	s := upstreamtest.New(known)
+	l := labOf(t, Target{Network: "tcp", Addr: s.Listen(t)}, 1, nil)
+	l.ask(t, "www.example.")
+	s.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
+		if q.Conn == 1 {
+			return upstreamtest.Action{Reset: true, Delay: 20 * time.Millisecond}
+		}
+		return known(q)
+	})
+	var all []*ticket
+	for range 100 {
+		all = append(all, l.send(t, "www.example."))
+	}
+	for _, k := range all {
+		if got := k.wait(10e9); got != "192.0.2.10" {
+			t.Errorf("answer %q, want 192.0.2.10", got)
+		}
+	}
+}
+
+// slowDial is a network whose handshakes take long.
+func slowDial(servers upstreamtest.Network, long time.Duration) dialFunc {
+	return func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+		time.Sleep(long)
+		return servers.Dial(ctx, network, addr)
+	}
+}
+
+// Connections that come to their age are replaced before anybody has to wait, and lose nothing.
+func TestLinesAge(t *testing.T) {
+	t.Parallel()
+	for _, connections := range []int{1, 3} {
+		t.Run(fmt.Sprint(connections), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+					a := known(q)
+					a.Delay = 150 * time.Millisecond // some are under way at any time
+					return a
+				})
+				l := labOf(t, Target{Network: "tcp", Addr: peer}, connections, slowDial(upstreamtest.Network{peer: s}, time.Second))
+				l.ask(t, "www.example.")
+				time.Sleep(2 * time.Second)
+				const minutes = 10
+				var group sync.WaitGroup
+				most := 0
+				for range minutes * 60 * 20 {
+					k := l.send(t, "www.example.")
+					group.Go(func() {
+						if got := k.wait(200 * time.Millisecond); got != "192.0.2.10" {
+							t.Errorf("answer %q, want 192.0.2.10", got)
+						}
+					})
+					open, _ := l.open()
+					most = max(most, open)
+					time.Sleep(50 * time.Millisecond)
+				}
+				group.Wait()
+				_, opened := l.open()
+				if low, high := minutes*60/90*connections, minutes*connections+connections; int(opened) < low || int(opened) > high {
+					t.Errorf("%d connections in %d minutes, want %d to %d", opened, minutes, low, high)
+				}
+				if most > 2*connections {
+					t.Errorf("%d connections at once, want at most two for each of %d", most, connections)
+				}
+			})
+		})
+	}
+}
+
+// After the first answer all connections are open, whoever closes them, for as long as there are queries. For what comes
+// truncated over UDP there is no more than is needed.
+func TestLinesOpenAhead(t *testing.T) {
+	t.Parallel()
+	for network, want := range map[string]int{"tcp": 4, "udp": 1} {
+		t.Run(network, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := upstreamtest.New(known)
+				var mu sync.Mutex // guards theirs
+				var theirs []net.Conn
+				l := labOf(t, Target{Network: network, Addr: peer}, 4, func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+					conn, err := upstreamtest.Network{peer: s}.Dial(ctx, network, addr)
+					mu.Lock()
+					defer mu.Unlock()
+					theirs = append(theirs, conn)
+					return conn, err
+				})
+				open := func(when string, want int) {
+					t.Helper()
+					synctest.Wait()
+					if now, _ := l.open(); now != want {
+						t.Errorf("%s %d are open, want %d", when, now, want)
+					}
+				}
+				open("before the first query", 0)
+				for range 5 {
+					l.ask(t, "www.example.")
+					open("after a query", want)
+					time.Sleep(9 * time.Second)
+				}
+				l.ask(t, "www.example.")
+				mu.Lock()
+				all := slices.Clone(theirs)
+				mu.Unlock()
+				for _, conn := range all {
+					_ = conn.Close() // as if the peer did
+				}
+				if network == "udp" {
+					want = 0
+				}
+				open("after they were closed", want)
+				time.Sleep(idleTimeout)
+				open("without a query for long", 0)
+			})
+		})
+	}
+}
+
+// An upstream that hangs up on all that is asked cannot make the connections many.
+func TestLinesStorm(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Close: true}))
+		l := labOf(t, Target{Network: "tcp", Addr: peer}, 4, upstreamtest.Network{peer: s}.Dial)
+		told := map[string]int{}
+		const seconds = 10
+		for range seconds * 100 {
+			told[l.ask(t, "www.example.")]++
+			told[l.ask(t, "www.example.")]++
+			time.Sleep(10 * time.Millisecond)
+		}
+		if got, most := s.Connections(), paceBurst+seconds*int(time.Second/paceInterval)+1; got < paceBurst || got > most {
+			t.Errorf("%d connections, want %d to %d", got, paceBurst, most)
+		}
+		if told["network"]+told["refused: network"] != 2*seconds*100 {
+			t.Errorf("told %v, want that the upstream is at fault", told)
+		}
+		if l.carrier.(*lines).lastError() == "" {
+			t.Error("no last error, want what ended the connections")
+		}
+		s.SetScript(known)
+		time.Sleep(paceInterval)
+		if got := l.ask(t, "www.example."); got != "192.0.2.10" || l.carrier.(*lines).lastError() != "" {
+			t.Errorf("afterwards %q, last error %q, want an answer and none", got, l.carrier.(*lines).lastError())
+		}
+	})
+}
+
+// What the kernel does not take at once goes later, in order and whole. Real sockets with little room.
+func TestLinesPeerThatReadsLate(t *testing.T) {
+	t.Parallel()
+	ln := listenSmall(t)
+	start := make(chan struct{})
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		conn, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		<-start
+		echo(conn)
+	}()
+	l := labOf(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1,
+		func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+			conn, err := withDefaults(Config{}).Dial(ctx, network, addr)
+			if err == nil {
+				err = conn.(*net.TCPConn).SetWriteBuffer(16 << 10)
+			}
+			return conn, err
+		})
+	name := strings.Repeat("a123456789b123456789c123456789d123456789e12345678.", 4) + "example."
+	var all []*ticket
+	for len(all) < maxInflight {
+		var later wire.Later
+		for range 32 {
+			all = append(all, l.sendLater(t, name, &later))
+		}
+		later.Flush()
+	}
+	keeps := func() bool {
+		s := l.carrier.(*lines)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.lines[0].open && s.lines[0].writing
+	}
+	for deadline := time.Now().Add(10 * time.Second); !keeps(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the kernel took all of it, want some left for the writer")
+		}
+	}
+	close(start)
+	for _, k := range all {
+		if got := k.wait(20e9); got != "192.0.2.66" {
+			t.Fatalf("answer %q, want 192.0.2.66", got)
+		}
+	}
+	l.retire()
+	<-served
+}
+
+// listenSmall listens for connections that hold little.
+func listenSmall(t *testing.T) net.Listener {
+	t.Helper()
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 16<<10) })
+	}}
+	ln, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	return ln
+}
+
+// echo answers each frame until the connection ends.
+func echo(conn net.Conn) {
+	in := bufio.NewReaderSize(conn, 64<<10)
+	out := bufio.NewWriterSize(conn, 64<<10)
+	for {
+		if in.Buffered() == 0 && out.Flush() != nil {
+			return
+		}
+		var length [2]byte
+		if _, err := io.ReadFull(in, length[:]); err != nil {
+			return
+		}
+		q := make([]byte, binary.BigEndian.Uint16(length[:]))
+		if _, err := io.ReadFull(in, q); err != nil {
+			return
+		}
+		r := upstreamtest.Forged(q)
+		_, _ = out.Write(binary.BigEndian.AppendUint16(nil, uint16(len(r))))
+		_, _ = out.Write(r)
+	}
+}
+
+// A peer that never reads is given up after the write time-out, also where the kernel holds what is sent.
+func TestLinesPeerThatNeverReads(t *testing.T) {
+	t.Parallel()
+	ln := listenSmall(t)
+	l := labOf(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1,
+		func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr.String())
+			if err == nil {
+				err = conn.(*net.TCPConn).SetWriteBuffer(16 << 10)
+			}
+			return conn, err
+		})
+	name := strings.Repeat("a123456789b123456789c123456789d123456789e12345678.", 4) + "example."
+	var all []*ticket
+	for range maxInflight {
+		all = append(all, l.send(t, name))
+	}
+	start := time.Now()
+	for _, k := range all {
+		if got := k.wait(30e9); got != "network" {
+			t.Fatalf("told %q, want that the upstream is at fault", got)
+		}
+	}
+	took := time.Since(start)
+	t.Logf("given up after %v", took)
+	if took < writeTimeout-time.Second {
+		t.Errorf("given up after %v, want %v for a write", took, writeTimeout)
+	}
+}
+
+// The letters of a name come back as they were sent, or it is told that they did not.
+func TestLinesMixedCase(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const name = "www.a-rather-long-name-to-have-letters-enough.example."
+		lower := false
+		s := upstreamtest.New(func(upstreamtest.Query) upstreamtest.Action {
+			return upstreamtest.Action{Raw: []upstreamtest.Raw{func(raw []byte) []byte {
+				if lower {
+					raw = bytes.Clone(raw)
+					wire.Canonical(raw[wire.HeaderLen:][:len(name)+1], raw[wire.HeaderLen:][:len(name)+1])
+				}
+				return upstreamtest.Forged(raw)
+			}}}
+		})
+		l := labOf(t, Target{Network: "tcp", Addr: peer}, 1, upstreamtest.Network{peer: s}.Dial)
+		mixed := func(t *try) { t.mixed = true }
+		if got := l.send(t, name, mixed).wait(1e9); got != "192.0.2.66" {
+			t.Errorf("as sent: %q, want the answer", got)
+		}
+		raw := s.Queries()[0].Raw
+		if sent := raw[wire.HeaderLen:][:len(name)+1]; bytes.Equal(sent, bytes.ToLower(sent)) {
+			t.Errorf("sent %q, want letters of both cases", sent)
+		}
+		lower = true
+		if got := l.send(t, name, mixed).wait(1e9); got != "recased" {
+			t.Errorf("in lower case: %q, want that to be told", got)
+		}
+		if got := l.send(t, name).wait(1e9); got != "192.0.2.66" {
+			t.Errorf("where case does not matter: %q, want the answer", got)
+		}
+	})
+}
+
+// Frames come out as they went in, wherever the reads cut them.
+func TestFrames(t *testing.T) {
+	t.Parallel()
+	var stream []byte
+	var want [][]byte
+	for i, n := range []int{0, 1, 12, 500, 65535, 3, 16384, 16382, 0, 0, 65535, 65534, 40} {
+		frame := bytes.Repeat([]byte{byte(i + 1)}, n)
+		want = append(want, frame)
+		stream = append(binary.BigEndian.AppendUint16(stream, uint16(n)), frame...)
+	}
+	for _, piece := range []int{1, 2, 3, 511, 16384, 1 << 20} {
+		in := newFrames()
+		var got [][]byte
+		for rest := stream; len(rest) > 0; {
+			n := copy(in.space(), rest[:min(piece, len(rest))])
+			in.filled(n)
+			rest = rest[n:]
+			for frame := in.next(); frame != nil; frame = in.next() {
+				got = append(got, bytes.Clone(frame))
+			}
+		}
+		if !slices.EqualFunc(got, want, bytes.Equal) {
+			t.Errorf("in pieces of %d: %d frames, want %d as they were", piece, len(got), len(want))
+		}
+		if in.space(); cap(in.buf) != readRoom {
+			t.Errorf("in pieces of %d: %d octets are kept, want %d", piece, cap(in.buf), readRoom)
+		}
+	}
+}
+
+// The IDs of a connection are random, never given twice at a time, and found again.
+func TestCalls(t *testing.T) {
+	t.Parallel()
+	for name, source := range map[string]io.Reader{"random": rand.Reader, "always the same": zeros{}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var c calls
+			ids := draws{from: source}
+			in := map[uint16]*try{}
+			for round := range 5000 {
+				if len(in) < maxInflight && round%5 != 4 {
+					added := new(try)
+					if err := c.put(added, &ids); err != nil {
+						t.Fatal(err)
+					}
+					if in[added.ride.id] != nil {
+						t.Fatalf("ID %d is given twice", added.ride.id)
+					}
+					in[added.ride.id] = added
+					continue
+				}
+				for id, gone := range in {
+					c.remove(gone)
+					delete(in, id)
+					break
+				}
+			}
+			for id := range 1 << 16 {
+				if got := c.at(uint16(id)); got != in[uint16(id)] {
+					t.Fatalf("ID %d finds %p, want %p", id, got, in[uint16(id)])
+				}
+			}
+			if c.n != len(in) || len(c.slots) > 4*maxInflight {
+				t.Errorf("%d in %d slots, want %d", c.n, len(c.slots), len(in))
+			}
+		})
+	}
+}
+
+// zeros is a source of nothing else.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// secure gives the server a certificate for the hosts and returns the file of the authority that signed it.
+func secure(tb testing.TB, s *upstreamtest.Server, hosts ...string) string {
+	tb.Helper()
+	authority := upstreamtest.NewAuthority(tb, time.Now())
+	s.Secure(authority.Issue(tb, time.Now().Add(24*time.Hour), hosts...))
+	path := filepath.Join(tb.TempDir(), "ca.pem")
+	authority.Trust(tb, path)
+	return path
+}
+
+// Whom nothing vouches for is asked nothing, over TLS and over HTTPS, and the status can say what was wrong.
+func TestTrust(t *testing.T) {
+	t.Parallel()
+	const name = "dns.example"
+	tests := []struct {
+		name  string
+		asked string        // name of the target
+		hosts []string      // of the certificate
+		ends  time.Duration // of the certificate, from now
+		other bool          // the file has another authority
+		plain bool          // the server speaks no TLS
+		want  string        // in the last error; empty: all is well
+	}{
+		{name: "the right name", asked: name, hosts: []string{name}, ends: time.Hour},
+		{name: "the right address", hosts: []string{peer.Addr().String()}, ends: time.Hour},
+		{name: "another name", asked: name, hosts: []string{"dns.other.example"}, ends: time.Hour, want: "not dns.example"},
+		{name: "an address for a name", asked: name, hosts: []string{peer.Addr().String()}, ends: time.Hour, want: "dns.example"},
+		{name: "another address", hosts: []string{"192.0.2.99"}, ends: time.Hour, want: "192.0.2.1"},
+		{name: "a name for an address", hosts: []string{name}, ends: time.Hour, want: "192.0.2.1"},
+		{name: "expired", asked: name, hosts: []string{name}, ends: -time.Second, want: "expired"},
+		{name: "another authority", asked: name, hosts: []string{name}, ends: time.Hour, other: true, want: "authority"},
+		{name: "no TLS", asked: name, plain: true, want: "TLS"},
+	}
+	for _, tt := range tests {
+		for _, network := range []string{"tls", "https"} {
+			t.Run(tt.name+" "+network, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					authority, trusted := upstreamtest.NewAuthority(t, time.Now()), filepath.Join(t.TempDir(), "ca.pem")
+					authority.Trust(t, trusted)
+					if tt.other {
+						upstreamtest.NewAuthority(t, time.Now()).Trust(t, trusted)
+					}
+					s := upstreamtest.New(known)
+					dial := upstreamtest.Network{peer: s}.Dial
+					if tt.plain {
+						dial = chatter
+					} else {
+						s.Secure(authority.Issue(t, time.Now().Add(tt.ends), tt.hosts...))
+					}
+					l := labOf(t, Target{Network: network, Addr: peer, Name: tt.asked, CAFile: trusted}, 1, dial)
+					want, asked := "192.0.2.10", 1
+					if tt.want != "" {
+						want, asked = "tls", 0
+					}
+					if got := l.ask(t, "www.example."); got != want {
+						t.Errorf("told %q, want %q", got, want)
+					}
+					if got := len(s.Queries()); got != asked {
+						t.Errorf("the server was asked %d times, want %d", got, asked)
+					}
+					last := l.carrier.(interface{ lastError() string }).lastError()
+					if tt.want == "" && last != "" || !strings.Contains(last, tt.want) {
+						t.Errorf("last error %q, want %q in it", last, tt.want)
+					}
+				})
+			})
+		}
+	}
+}
+
+// chatter connects to a peer that speaks some other protocol.
+func chatter(context.Context, string, netip.AddrPort) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	go func() {
+		defer func() { _ = theirs.Close() }()
+		_, _ = theirs.Read(make([]byte, 4096))
+		_, _ = theirs.Write([]byte("220 mail.example ESMTP\r\n"))
+	}()
+	return ours, nil
+}
+
+// An authority that is replaced while the process runs is believed from the next handshake on, and the old one no more,
+// nor a session from its time. A file that is spoilt leaves things as they were.
+func TestTrustRolls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+			a := known(q)
+			a.Raw = []upstreamtest.Raw{upstreamtest.Forged}
+			a.Close = true // each query needs a handshake
+			return a
+		})
+		l := labOf(t, Target{Network: "tls", Addr: peer, CAFile: secure(t, s, peer.Addr().String())}, 1, upstreamtest.Network{peer: s}.Dial)
+		path := l.carrier.(*lines).trust.file
+		step := func(what, want string, resumed int) {
+			t.Helper()
+			// What was opened ahead may have been under the old rules.
+			l.carrier.(*lines).mu.Lock()
+			for _, c := range append([]*line(nil), l.carrier.(*lines).lines...) {
+				c.failLocked(errAged)
+			}
+			l.carrier.(*lines).mu.Unlock()
+			synctest.Wait()
+			before := int(l.count.resumed.Load())
+			if got := l.ask(t, "www.example."); got != want {
+				t.Errorf("%s: told %q, want %q", what, got, want)
+			}
+			synctest.Wait()
+			if got := int(l.count.resumed.Load()); got-before < resumed || resumed == 0 && got != before && want != "192.0.2.66" {
+				t.Errorf("%s: %d sessions resumed, want %d", what, got-before, resumed)
+			}
+		}
+		step("at first", "192.0.2.66", 0)
+		step("again", "192.0.2.66", 1)
+		next := upstreamtest.NewAuthority(t, time.Now())
+		s.Secure(next.Issue(t, time.Now().Add(time.Hour), peer.Addr().String()))
+		step("the server is ahead", "tls", 0)
+		next.Trust(t, path)
+		step("the file has followed", "192.0.2.66", 0)
+		step("again", "192.0.2.66", 1)
+		if err := os.WriteFile(path, []byte("no certificate"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		step("the file is spoilt", "192.0.2.66", 1)
+		if got := s.Resumed(); got != int(l.count.resumed.Load()) {
+			t.Errorf("the server counts %d sessions resumed, we %d", got, l.count.resumed.Load())
+		}
+	})
+}
+
+// Queries over TLS have a size that is a multiple of 128 octets, and are otherwise as they were.
+func TestPadding(t *testing.T) {
+	t.Parallel()
+	for labels := range 60 {
+		name := strings.Repeat("abc.", labels) + strings.Repeat("x", labels%5+1) + "."
+		q := new(dns.Msg).SetQuestion(name, dns.TypeAAAA)
+		q.SetEdns0(1232, labels%2 == 0)
+		if labels%3 == 0 {
+			q.IsEdns0().Option = append(q.IsEdns0().Option, &dns.EDNS0_SUBNET{
+				Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: netip.MustParseAddr("192.0.2.0").AsSlice(),
+			})
+		}
+		checkPadding(t, q, true)
+		q.Extra = nil
+		checkPadding(t, q, false)
+		q.SetEdns0(1232, false)
+		q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, 3)}}
+		checkPadding(t, q, false)
+	}
+}
+
+func checkPadding(t *testing.T, m *dns.Msg, padded bool) {
+	t.Helper()
+	q, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := appendPadded([]byte("before"), q)[len("before"):]
+	if !padded {
+		if string(got) != string(q) {
+			t.Errorf("%s: changed, want it left as it is", m.Question[0].Name)
+		}
+		return
+	}
+	var back dns.Msg
+	if err := back.Unpack(got); err != nil {
+		t.Fatalf("reading the padded query: %v", err)
+	}
+	options := &back.IsEdns0().Option
+	last := len(*options) - 1
+	if _, ok := (*options)[last].(*dns.EDNS0_PADDING); !ok || len(got)%128 != 0 || len(got)-len(q) >= 128+4 {
+		t.Errorf("%d octets became %d, with the option last %t, want the next multiple of 128", len(q), len(got), ok)
+	}
+	*options = (*options)[:last]
+	if back.String() != m.String() {
+		t.Errorf("without the padding it is\n%s\nwant\n%s", &back, m)
+	}
+}
+
+// FuzzPadding pads anything: what comes is read as the query was, or is as it was.
+func FuzzPadding(f *testing.F) {
+	f.Add(askFor(f, "www.example."))
+	f.Add([]byte{0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 41})
+	f.Fuzz(func(t *testing.T, q []byte) {
+		got := appendPadded(nil, q)
+		if string(got) == string(q) {
+			return
+		}
+		var before, after dns.Msg
+		if before.Unpack(q) != nil || before.IsEdns0() == nil {
+			return // it has the shape of a query all the same, and stays of no use
+		}
+		if err := after.Unpack(got); err != nil || len(got)%128 != 0 {
+			t.Fatalf("%d octets, %v", len(got), err)
+		}
+		options := &after.IsEdns0().Option
+		*options = (*options)[:len(*options)-1]
+		if before.String() != after.String() {
+			t.Errorf("%s\nbecame\n%s", &before, &after)
+		}
+	})
+}
+
+// Of a TLS upstream the queries are padded on the way.
+func TestTLSPads(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := upstreamtest.New(known)
+		l := labOf(t, Target{Network: "tls", Addr: peer, CAFile: secure(t, s, peer.Addr().String())}, 1, upstreamtest.Network{peer: s}.Dial)
+		for _, name := range []string{"a.", "www.example.", strings.Repeat("abcdefg.", 12)} {
+			if got := l.ask(t, name); got != "192.0.2.10" {
+				t.Errorf("%s: told %q, want 192.0.2.10", name, got)
+			}
+		}
+		for _, q := range s.Queries() {
+			if len(q.Raw)%padBlock != 0 || q.Network != "tls" {
+				t.Errorf("%s: %d octets over %s, want a multiple of 128 over tls", q.Name, len(q.Raw), q.Network)
+			}
+		}
+	})
+}

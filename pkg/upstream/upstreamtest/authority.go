@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstreamtest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"testing"
+	"time"
+)
+
+// An Authority signs certificates for servers. All of them are good from half a year before the moment it was made, its
+// own until half a year after it.
+type Authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// NewAuthority makes an authority that nobody trusts yet.
+func NewAuthority(tb testing.TB, now time.Time) *Authority {
+	tb.Helper()
+	key := newKey(tb)
+	template := &x509.Certificate{
+		SerialNumber: newSerial(tb), Subject: pkix.Name{CommonName: "test authority"},
+		NotBefore: now.AddDate(0, -6, 0), NotAfter: now.AddDate(0, 6, 0),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		tb.Fatalf("making an authority: %v", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		tb.Fatalf("reading an authority: %v", err)
+	}
+	return &Authority{cert: cert, key: key}
+}
+
+// Trust writes the authority's certificate to the file, in place of what is there.
+func (a *Authority) Trust(tb testing.TB, path string) {
+	tb.Helper()
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		tb.Fatalf("writing an authority: %v", err)
+	}
+}
+
+// Issue makes a certificate for hosts, which may be addresses, that ends then.
+func (a *Authority) Issue(tb testing.TB, ends time.Time, hosts ...string) tls.Certificate {
+	tb.Helper()
+	key := newKey(tb)
+	template := &x509.Certificate{
+		SerialNumber: newSerial(tb), Subject: pkix.Name{CommonName: "test server"},
+		NotBefore: a.cert.NotBefore, NotAfter: ends,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		tb.Fatalf("making a certificate: %v", err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func newKey(tb testing.TB) *ecdsa.PrivateKey {
+	tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		tb.Fatalf("making a key: %v", err)
+	}
+	return key
+}
+
+func newSerial(tb testing.TB) *big.Int {
+	tb.Helper()
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		tb.Fatalf("drawing a serial number: %v", err)
+	}
+	return serial
+}

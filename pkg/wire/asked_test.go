@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire_test
+
+import (
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+func TestWithUDPSize(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		edns bool
+		want uint16 // 0: no OPT record
+	}{
+		{name: "with EDNS", edns: true, want: 512},
+		{name: "without"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			m := new(dns.Msg).SetQuestion("www.example.", dns.TypeSRV)
+			if tt.edns {
+				m.SetEdns0(1232, true)
+			}
+			q, err := m.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := wire.QueryType(q); got != dns.TypeSRV {
+				t.Errorf("type %d, want SRV", got)
+			}
+			before := string(q)
+			var sized dns.Msg
+			if err := sized.Unpack(wire.WithUDPSize(q, 512)); err != nil {
+				t.Fatal(err)
+			}
+			if string(q) != before {
+				t.Error("the query itself was changed")
+			}
+			switch opt := sized.IsEdns0(); {
+			case opt == nil && tt.want != 0:
+				t.Error("the OPT record is gone")
+			case opt != nil && (opt.UDPSize() != tt.want || !opt.Do()):
+				t.Errorf("OPT record %v, want %d octets and DO", opt, tt.want)
+			}
+		})
+	}
+}
+
+// Any octets will do.
+func TestQueryTypeOfGarbage(t *testing.T) {
+	t.Parallel()
+	for _, q := range []string{"", "0123456789ab", "0123456789ab\x03www", "0123456789ab\x03www\x00\x00"} {
+		if got := wire.QueryType([]byte(q)); got != 0 {
+			t.Errorf("type %d of %q, want 0", got, q)
+		}
+		if got := wire.WithUDPSize([]byte(q), 512); string(got) != q {
+			t.Errorf("%q became %q", q, got)
+		}
+	}
+}

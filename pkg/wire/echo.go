@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import "encoding/binary"
+
+// MixCase changes the letter case of the name in q, a query, as the bits say: the name's octet i by bit i modulo 64. Who
+// answers without having seen the query must guess them too, if the answer is held to the spelling it was asked with
+// (draft-vixie-dnsext-dns0x20). Bits must be as hard to guess as an ID. 64 are enough: more letters add more of a
+// secret than the ID and the port hold together.
+func MixCase(q []byte, bits uint64) {
+	end := plainNameEnd(q, HeaderLen)
+	if end < 0 {
+		return
+	}
+	name := q[HeaderLen:end]
+	for ; len(name) >= 8; name = name[8:] {
+		x := binary.LittleEndian.Uint64(name)
+		binary.LittleEndian.PutUint64(name, x^lettersOf(x)&spread(byte(bits))>>2)
+		bits = bits>>8 | bits<<56
+	}
+	for i, c := range name {
+		if 'a' <= c|0x20 && c|0x20 <= 'z' && bits>>i&1 != 0 {
+			name[i] = c ^ 0x20
+		}
+	}
+}
+
+// Masks of eight octets side by side.
+const (
+	everyOne  = 0x0101010101010101 // the lowest bit of each
+	everyHigh = 0x80 * everyOne    // the highest
+)
+
+// lettersOf is the highest bit of each of the eight octets that is an ASCII letter. Length octets are none.
+func lettersOf(x uint64) uint64 {
+	const (
+		belowA = (0x80 - 'a') * everyOne
+		aboveZ = (0x7f - 'z') * everyOne
+	)
+	folded := x&^everyHigh | 0x20*everyOne
+	return ^x & everyHigh & ((folded + belowA) ^ (folded + aboveZ))
+}
+
+// spread is the highest bit of each of eight octets whose bit is set: the first octet's is the lowest.
+func spread(bits byte) uint64 {
+	const diagonal = 0x8040201008040201 // bit i of octet i
+	return (uint64(bits)*everyOne&diagonal + 0x7f*everyOne) & everyHigh
+}
+
+// A Likeness tells how the question of an answer resembles that of the query.
+type Likeness uint8
+
+// The degrees of likeness.
+const (
+	Unlike  Likeness = iota // another question, or no answer at all
+	Recased                 // the same question in other letters: to be believed only where case says nothing
+	Exact                   // the same octets
+)
+
+// Match tells whether r can be the answer to the query q: a response to opcode QUERY with q's ID and q's one question
+// (RFC 5452 section 9.1), and whether that is spelled as in q. Any octets will do for r; q must be a query.
+func Match(q, r []byte) Likeness {
+	if len(r) < HeaderLen || r[2]&bitQR == 0 || r[2]&opcodeMask != 0 ||
+		ID(q) != ID(r) || binary.BigEndian.Uint16(r[4:]) != 1 {
+		return Unlike
+	}
+	end := plainNameEnd(q, HeaderLen) + 4
+	if end < HeaderLen+4 || end > len(q) || end > len(r) {
+		return Unlike
+	}
+	if string(q[HeaderLen:end]) == string(r[HeaderLen:end]) {
+		return Exact
+	}
+	name := end - 4
+	if equalFold(q[HeaderLen:name], r[HeaderLen:name]) && string(q[name:end]) == string(r[name:end]) {
+		return Recased
+	}
+	return Unlike
+}
+
+// Answers tells whether r can be the answer to the query q, in whatever letters it spells the question; see [Match].
+func Answers(q, r []byte) bool { return Match(q, r) != Unlike }
+
+// StoredQuestion brings the question of an answer that is about to be stored to its canonical spelling. Where it was
+// asked in mixed letters, the copies that the server made of it are spelled anew too: owner names that stand
+// uncompressed, and the targets of CNAME records that were made up for a DNAME.
+func (m *Message) StoredQuestion() {
+	name := m.Raw[HeaderLen : m.qend-4]
+	if !hasCapital(name) {
+		return
+	}
+	lower(name, name)
+	renamed := false
+	for _, r := range m.Records {
+		if n := m.Raw[r.Owner]; n != 0 && n < 0xc0 && m.Within(QuestionName, int(r.Owner)) {
+			run := m.Raw[r.Owner:labelRun(m.Raw, int(r.Owner))]
+			lower(run, run)
+		}
+		renamed = renamed || r.Type == TypeDNAME
+		if renamed && r.Type == TypeCNAME {
+			m.lowerAlike(int(r.Owner), r.Data())
+		}
+	}
+}
+
+// lowerAlike lowers the letters of the labels that the name at target, as far as it stands uncompressed, begins with
+// and that the name at owner begins with too.
+func (m *Message) lowerAlike(owner, target int) {
+	msg := m.Raw
+	for {
+		owner = follow(msg, owner)
+		n := int(msg[target])
+		if n == 0 || n > MaxLabel || n != int(msg[owner]) {
+			return
+		}
+		label := msg[target+1 : target+1+n]
+		if !equalFold(label, msg[owner+1:owner+1+n]) {
+			return
+		}
+		lower(label, label)
+		owner, target = owner+1+n, target+1+n
+	}
+}
+
+// hasCapital tells whether an upper-case letter is in the name.
+func hasCapital(name []byte) bool {
+	for ; len(name) >= 8; name = name[8:] {
+		x := binary.LittleEndian.Uint64(name)
+		if lettersOf(x)>>2&^x != 0 {
+			return true
+		}
+	}
+	for _, c := range name {
+		if 'A' <= c && c <= 'Z' {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A flushed notes when it is flushed, and then does what it is told to.
+type flushed struct {
+	name string
+	log  *[]string
+	then func()
+}
+
+// Flush implements wire.Flusher.
+func (f *flushed) Flush() {
+	*f.log = append(*f.log, f.name)
+	if f.then != nil {
+		f.then()
+	}
+}
+
+func TestLater(t *testing.T) {
+	t.Parallel()
+	var log []string
+	var later wire.Later
+	add := func(name string, then func()) { later.Add(&flushed{name, &log, then}) }
+	for _, tt := range []struct {
+		name string
+		add  func()
+		want []string
+	}{
+		{"nothing", func() {}, nil},
+		{"one", func() { add("a", nil) }, []string{"a"}},
+		{"in order", func() { add("a", nil); add("b", nil); add("c", nil) }, []string{"a", "b", "c"}},
+		{"added meanwhile, again and again", func() {
+			add("a", func() { add("c", func() { add("d", nil) }) })
+			add("b", nil)
+		}, []string{"a", "b", "c", "d"}},
+		{"nothing of the batches before", func() {}, nil},
+	} {
+		log = nil
+		tt.add()
+		if len(log) > 0 {
+			t.Errorf("%s: %q flushed before the end", tt.name, log)
+		}
+		later.Flush()
+		if diff := cmp.Diff(tt.want, log); diff != "" {
+			t.Errorf("%s: flushed (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// TestLaterPanic has a flusher break: those behind it are flushed by the next call,
+// those before it not again.
+func TestLaterPanic(t *testing.T) {
+	t.Parallel()
+	var log []string
+	var later wire.Later
+	later.Add(&flushed{"before", &log, nil})
+	later.Add(&flushed{"broken", &log, func() { panic("asked to") }})
+	later.Add(&flushed{"behind", &log, nil})
+	func() {
+		defer func() { _ = recover() }()
+		later.Flush()
+		t.Error("the panic was kept from the caller")
+	}()
+	later.Flush()
+	if diff := cmp.Diff([]string{"before", "broken", "behind"}, log); diff != "" {
+		t.Errorf("flushed (-want +got):\n%s", diff)
+	}
+}
+
+// TestLaterAllocations: a batch costs nothing once a larger one was there.
+func TestLaterAllocations(t *testing.T) {
+	var log []string
+	var later wire.Later
+	f := &flushed{"f", &log, nil}
+	if got := testing.AllocsPerRun(1000, func() {
+		log = log[:0]
+		for range 8 {
+			later.Add(f)
+		}
+		later.Flush()
+	}); got != 0 {
+		t.Errorf("%v allocations, want 0", got)
+	}
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import "encoding/binary"
+
+// A Sifter writes messages anew with some of their records only. The zero value is ready for use, again and again.
+type Sifter struct {
+	msg   []byte // the message as it was
+	out   []byte // and as it will be
+	moved []uint16
+}
+
+// Sift leaves of m the question and the records that order lists by their indices in m.Records, in that order, which
+// keeps the sections apart. An OPT record goes too. Names stay what they are, whatever of them stood
+// in records that are gone. m.Raw is written over, or is a new slice in the rare case that this does not suffice. The
+// error is [ErrMalformed], and m spoilt, if the names do not fit any more: spelled out they may take more than
+// [MaxMessage] octets.
+func (s *Sifter) Sift(m *Message, order []uint16) error {
+	s.begin(m)
+	var counts [Additional + 1]uint16
+	for _, i := range order {
+		r := m.Records[i]
+		s.record(r)
+		if len(s.out) > MaxMessage {
+			return ErrMalformed
+		}
+		counts[r.Section]++
+	}
+	for section, n := range counts {
+		binary.BigEndian.PutUint16(s.out[6+2*section:], n)
+	}
+	m.Raw = append(m.Raw[:0:len(m.Raw)], s.out...)
+	return m.Parse(m.Raw)
+}
+
+// begin copies what stays as it is: header and question.
+func (s *Sifter) begin(m *Message) {
+	s.msg = m.Raw
+	s.out = append(s.out[:0], m.Raw[:m.qend]...)
+	if s.moved == nil {
+		s.moved = make([]uint16, pointerReach)
+	}
+	clear(s.moved[:min(len(m.Raw), pointerReach)])
+	for off := HeaderLen; off < m.qend-5; off += int(m.Raw[off]) + 1 {
+		s.moved[off] = uint16(off)
+	}
+}
+
+// record appends the record r.
+func (s *Sifter) record(r Record) {
+	s.name(int(r.Owner))
+	s.out = append(s.out, s.msg[r.TTL-4:r.Data()]...)
+	data := len(s.out)
+	off, end := r.Data(), r.Data()+int(r.Size)
+	if l, ok := nameLayout(r.Type); ok {
+		s.out = append(s.out, s.msg[off:off+l.before]...)
+		off += l.before
+		for range l.names {
+			off = s.name(off)
+		}
+	}
+	s.out = append(s.out, s.msg[off:end]...)
+	binary.BigEndian.PutUint16(s.out[data-2:], uint16(len(s.out)-data))
+}
+
+// name appends the name at off: its labels up to one that was written before, and then a pointer to that. It returns the
+// offset after the name as it was.
+func (s *Sifter) name(off int) (end int) {
+	end = anyNameEnd(s.msg, off)
+	for {
+		off = follow(s.msg, off)
+		if s.msg[off] == 0 {
+			s.out = append(s.out, 0)
+			return end
+		}
+		if off < pointerReach {
+			if to := s.moved[off]; to != 0 {
+				s.out = binary.BigEndian.AppendUint16(s.out, 0xc000|to)
+				return end
+			}
+			if len(s.out) < pointerReach {
+				s.moved[off] = uint16(len(s.out))
+			}
+		}
+		next := off + int(s.msg[off]) + 1
+		s.out = append(s.out, s.msg[off:next]...)
+		off = next
+	}
+}
