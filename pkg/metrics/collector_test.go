@@ -75,7 +75,7 @@ func upstreams(want map[string]float64, zone, name string, first float64) {
 	labels := fmt.Sprintf("upstream=%q,zone=%q", name, zone)
 	s := upstreamNamed("udp", "192.0.2.1:53", int64(first))
 	for cause, reason := range []string{
-		"timeout", "conn_refused", "network", "limit", "malformed", "mismatch", "servfail", "refused", "formerr", "notimp", "rcode", "tls",
+		"timeout", "conn_refused", "network", "limit", "malformed", "mismatch", "servfail", "refused", "formerr", "notimp", "rcode", "tls", "lame",
 	} {
 		want[fmt.Sprintf("upstream_failures_total{reason=%q,%s}", reason, labels)] = float64(s.Failures[cause])
 	}

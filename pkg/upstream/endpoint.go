@@ -175,15 +175,11 @@ func (e *endpoint) fetch(t *try, in *received, now time.Time, later *wire.Later)
 // answered books an answer.
 func (e *endpoint) answered(t *try, m *wire.Message, now time.Time) outcome {
 	rcode := m.Rcode()
-	if rcode != wire.RcodeSuccess && rcode != wire.RcodeNXDomain {
-		// No measure of speed: a server that refuses all is quick at it.
-		cause := rcodeCause(rcode)
-		e.count.failures[cause].Add(1)
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.aliveLocked()
-		e.manners.refused(now, wire.QueryType(t.query), cause)
-		return outcome{cause: cause, rcode: rcode, edns: m.HasOPT(), err: errRcode}
+	switch {
+	case rcode != wire.RcodeSuccess && rcode != wire.RcodeNXDomain:
+		return e.refused(t, now, outcome{cause: rcodeCause(rcode), rcode: rcode, edns: m.HasOPT(), err: errRcode})
+	case m.Lame():
+		return e.refused(t, now, outcome{cause: CauseLame, rcode: wire.RcodeServFail, edns: true, err: errLame})
 	}
 	rtt := t.rtt
 	if rtt == 0 {
@@ -200,6 +196,16 @@ func (e *endpoint) answered(t *try, m *wire.Message, now time.Time) outcome {
 	e.latency.measured(rtt, t.stale)
 	e.manners.answered(t, now)
 	return outcome{}
+}
+
+// refused books an answer that helps nobody. It is no measure of speed: a server that refuses all is quick at it.
+func (e *endpoint) refused(t *try, now time.Time, out outcome) outcome {
+	e.count.failures[out.cause].Add(1)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.aliveLocked()
+	e.manners.refused(now, wire.QueryType(t.query), out.cause)
+	return out
 }
 
 // failed books that a try ended with an error.

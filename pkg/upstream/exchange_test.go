@@ -141,6 +141,11 @@ func TestExchangeTries(t *testing.T) {
 			want: "rcode FORMERR", asked: "A@0s",
 		},
 		{
+			name: "a referral hands on",
+			a:    []upstreamtest.Action{{Raw: []upstreamtest.Raw{referral}}}, b: []upstreamtest.Action{other},
+			want: "192.0.2.20", asked: "A@0s B@0s",
+		},
+		{
 			name: "an extended response code", // 16 has two names
 			a:    []upstreamtest.Action{rcode(dns.RcodeBadVers)},
 			want: "rcode BADSIG", asked: "A@0s",
@@ -205,6 +210,25 @@ func TestExchangeTries(t *testing.T) {
 			})
 		}
 	}
+}
+
+// referral is an answer that names other servers, as from one that does not recurse.
+func referral(q []byte) []byte {
+	var m dns.Msg
+	if err := m.Unpack(q); err != nil {
+		panic(err)
+	}
+	ns, err := dns.NewRR("example. 60 IN NS ns.example.")
+	if err != nil {
+		panic(err)
+	}
+	r := new(dns.Msg).SetReply(&m)
+	r.Ns = []dns.RR{ns}
+	out, err := r.Pack()
+	if err != nil {
+		panic(err)
+	}
+	return out
 }
 
 // Nobody listening is known at once, not at the deadline. Real sockets.

@@ -22,6 +22,7 @@ var (
 	errShortQuery = errors.New("query shorter than a header")
 	errMalformed  = errors.New("malformed answer")
 	errRcode      = errors.New("unhelpful response code")
+	errLame       = fmt.Errorf("%w: a referral to others", errRcode)
 	errLimit      = errors.New("limit reached") // one of ours, not the upstream's fault
 	errPanic      = errors.New("recovered from a panic")
 )
@@ -93,6 +94,7 @@ const (
 	CauseNotImp                   // NOTIMP
 	CauseRcode                    // any other bad response code
 	CauseTLS                      // a certificate, or the way the upstream speaks TLS
+	CauseLame                     // a referral to others in place of an answer
 	NumCauses                     // how many there are
 )
 
@@ -113,6 +115,8 @@ func (c Cause) String() string {
 		return "mismatch"
 	case CauseTLS:
 		return "tls"
+	case CauseLame:
+		return "lame"
 	case CauseServFail:
 		return "servfail"
 	case CauseRefused:

@@ -46,7 +46,7 @@ func TestCauseLabels(t *testing.T) {
 	}
 	want := []string{
 		"timeout", "conn_refused", "network", "limit", "malformed", "mismatch",
-		"servfail", "refused", "formerr", "notimp", "rcode", "tls",
+		"servfail", "refused", "formerr", "notimp", "rcode", "tls", "lame",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
