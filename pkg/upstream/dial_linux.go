@@ -29,6 +29,27 @@ func limitSilence(raw syscall.RawConn) error {
 	return nil
 }
 
+// An acknowledger has the kernel acknowledge what came at once. By default it waits for up to 40 ms for something to send
+// along, and a peer that does not set TCP_NODELAY holds its next answers back until then.
+type acknowledger struct {
+	raw syscall.RawConn
+	set func(fd uintptr) // made once, so that it needs no memory
+}
+
+func newAcknowledger(raw syscall.RawConn) *acknowledger {
+	return &acknowledger{raw: raw, set: func(fd uintptr) {
+		// It does not last, and where it fails there is only a delay.
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
+	}}
+}
+
+// hurry acknowledges what has been read. a may be nil.
+func (a *acknowledger) hurry() {
+	if a != nil {
+		_ = a.raw.Control(a.set)
+	}
+}
+
 // markSocket has the packets of a socket carry a mark.
 func markSocket(raw syscall.RawConn, mark uint32) error {
 	var failed error

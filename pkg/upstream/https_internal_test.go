@@ -151,7 +151,7 @@ func TestHTTPSAge(t *testing.T) {
 		for _, tt := range []struct {
 			age  int
 			want string
-		}{{0, "[60 5]"}, {5, "[55 0]"}, {59, "[1 0]"}, {60, "[0 0]"}, {4294967295, "[0 0]"}} {
+		}{{0, "[60 5]"}, {5, "[55 0]"}, {59, "[1 0]"}, {60, "[0 0]"}, {1<<31 - 1, "[0 0]"}} {
 			age = tt.age
 			got := make(chan string, 1)
 			l.send(t, "www.example.", func(t *try) {

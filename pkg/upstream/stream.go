@@ -116,12 +116,13 @@ func (s *lines) placeLocked(now time.Time, t *try, after uint64, later *wire.Lat
 }
 
 // roomLocked is how many connections there may be with another one for a query that could go on l, if there is such an
-// l. One that does nothing is not left aside. Where none is of use, there may be one more than are meant to be.
+// l. One that does nothing is not left aside, nor one that is aged, whose successor is on the way. Where none is of use,
+// there may be one more than are meant to be.
 func (s *lines) roomLocked(now time.Time, l *line) int {
 	switch {
 	case l == nil || l.stalledLocked(now):
 		return s.connections + 1
-	case l.calls.n > 0:
+	case l.calls.n > 0 && !l.aged:
 		return s.connections
 	}
 	return 0

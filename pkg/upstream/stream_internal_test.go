@@ -3,19 +3,13 @@
 package upstream
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -187,29 +181,6 @@ func TestLinesQueriesMove(t *testing.T) {
 	}
 }
 
-// A reset moves them too, which takes real sockets.
-func TestLinesReset(t *testing.T) {
-	t.Parallel()
-	s := upstreamtest.New(known)
-	l := labOf(t, Target{Network: "tcp", Addr: s.Listen(t)}, 1, nil)
-	l.ask(t, "www.example.")
-	s.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
-		if q.Conn == 1 {
-			return upstreamtest.Action{Reset: true, Delay: 20 * time.Millisecond}
-		}
-		return known(q)
-	})
-	var all []*ticket
-	for range 100 {
-		all = append(all, l.send(t, "www.example."))
-	}
-	for _, k := range all {
-		if got := k.wait(10e9); got != "192.0.2.10" {
-			t.Errorf("answer %q, want 192.0.2.10", got)
-		}
-	}
-}
-
 // slowDial is a network whose handshakes take long.
 func slowDial(servers upstreamtest.Network, long time.Duration) dialFunc {
 	return func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
@@ -339,126 +310,6 @@ func TestLinesStorm(t *testing.T) {
 	})
 }
 
-// What the kernel does not take at once goes later, in order and whole. Real sockets with little room.
-func TestLinesPeerThatReadsLate(t *testing.T) {
-	t.Parallel()
-	ln := listenSmall(t)
-	start := make(chan struct{})
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		conn, err := ln.Accept()
-		if err != nil {
-			return
-		}
-		defer func() { _ = conn.Close() }()
-		<-start
-		echo(conn)
-	}()
-	l := labOf(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1,
-		func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
-			conn, err := withDefaults(Config{}).Dial(ctx, network, addr)
-			if err == nil {
-				err = conn.(*net.TCPConn).SetWriteBuffer(16 << 10)
-			}
-			return conn, err
-		})
-	name := strings.Repeat("a123456789b123456789c123456789d123456789e12345678.", 4) + "example."
-	var all []*ticket
-	for len(all) < maxInflight {
-		var later wire.Later
-		for range 32 {
-			all = append(all, l.sendLater(t, name, &later))
-		}
-		later.Flush()
-	}
-	keeps := func() bool {
-		s := l.carrier.(*lines)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.lines[0].open && s.lines[0].writing
-	}
-	for deadline := time.Now().Add(10 * time.Second); !keeps(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the kernel took all of it, want some left for the writer")
-		}
-	}
-	close(start)
-	for _, k := range all {
-		if got := k.wait(20e9); got != "192.0.2.66" {
-			t.Fatalf("answer %q, want 192.0.2.66", got)
-		}
-	}
-	l.retire()
-	<-served
-}
-
-// listenSmall listens for connections that hold little.
-func listenSmall(t *testing.T) net.Listener {
-	t.Helper()
-	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		return raw.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 16<<10) })
-	}}
-	ln, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = ln.Close() })
-	return ln
-}
-
-// echo answers each frame until the connection ends.
-func echo(conn net.Conn) {
-	in := bufio.NewReaderSize(conn, 64<<10)
-	out := bufio.NewWriterSize(conn, 64<<10)
-	for {
-		if in.Buffered() == 0 && out.Flush() != nil {
-			return
-		}
-		var length [2]byte
-		if _, err := io.ReadFull(in, length[:]); err != nil {
-			return
-		}
-		q := make([]byte, binary.BigEndian.Uint16(length[:]))
-		if _, err := io.ReadFull(in, q); err != nil {
-			return
-		}
-		r := upstreamtest.Forged(q)
-		_, _ = out.Write(binary.BigEndian.AppendUint16(nil, uint16(len(r))))
-		_, _ = out.Write(r)
-	}
-}
-
-// A peer that never reads is given up after the write time-out, also where the kernel holds what is sent.
-func TestLinesPeerThatNeverReads(t *testing.T) {
-	t.Parallel()
-	ln := listenSmall(t)
-	l := labOf(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1,
-		func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, addr.String())
-			if err == nil {
-				err = conn.(*net.TCPConn).SetWriteBuffer(16 << 10)
-			}
-			return conn, err
-		})
-	name := strings.Repeat("a123456789b123456789c123456789d123456789e12345678.", 4) + "example."
-	var all []*ticket
-	for range maxInflight {
-		all = append(all, l.send(t, name))
-	}
-	start := time.Now()
-	for _, k := range all {
-		if got := k.wait(30e9); got != "network" {
-			t.Fatalf("told %q, want that the upstream is at fault", got)
-		}
-	}
-	took := time.Since(start)
-	t.Logf("given up after %v", took)
-	if took < writeTimeout-time.Second {
-		t.Errorf("given up after %v, want %v for a write", took, writeTimeout)
-	}
-}
-
 // The letters of a name come back as they were sent, or it is told that they did not.
 func TestLinesMixedCase(t *testing.T) {
 	t.Parallel()
@@ -491,81 +342,4 @@ func TestLinesMixedCase(t *testing.T) {
 			t.Errorf("where case does not matter: %q, want the answer", got)
 		}
 	})
-}
-
-// Frames come out as they went in, wherever the reads cut them.
-func TestFrames(t *testing.T) {
-	t.Parallel()
-	var stream []byte
-	var want [][]byte
-	for i, n := range []int{0, 1, 12, 500, 65535, 3, 16384, 16382, 0, 0, 65535, 65534, 40} {
-		frame := bytes.Repeat([]byte{byte(i + 1)}, n)
-		want = append(want, frame)
-		stream = append(binary.BigEndian.AppendUint16(stream, uint16(n)), frame...)
-	}
-	for _, piece := range []int{1, 2, 3, 511, 16384, 1 << 20} {
-		in := newFrames()
-		var got [][]byte
-		for rest := stream; len(rest) > 0; {
-			n := copy(in.space(), rest[:min(piece, len(rest))])
-			in.filled(n)
-			rest = rest[n:]
-			for frame := in.next(); frame != nil; frame = in.next() {
-				got = append(got, bytes.Clone(frame))
-			}
-		}
-		if !slices.EqualFunc(got, want, bytes.Equal) {
-			t.Errorf("in pieces of %d: %d frames, want %d as they were", piece, len(got), len(want))
-		}
-		if in.space(); cap(in.buf) != readRoom {
-			t.Errorf("in pieces of %d: %d octets are kept, want %d", piece, cap(in.buf), readRoom)
-		}
-	}
-}
-
-// The IDs of a connection are random, never given twice at a time, and found again.
-func TestCalls(t *testing.T) {
-	t.Parallel()
-	for name, source := range map[string]io.Reader{"random": rand.Reader, "always the same": zeros{}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var c calls
-			ids := draws{from: source}
-			in := map[uint16]*try{}
-			for round := range 5000 {
-				if len(in) < maxInflight && round%5 != 4 {
-					added := new(try)
-					if err := c.put(added, &ids); err != nil {
-						t.Fatal(err)
-					}
-					if in[added.ride.id] != nil {
-						t.Fatalf("ID %d is given twice", added.ride.id)
-					}
-					in[added.ride.id] = added
-					continue
-				}
-				for id, gone := range in {
-					c.remove(gone)
-					delete(in, id)
-					break
-				}
-			}
-			for id := range 1 << 16 {
-				if got := c.at(uint16(id)); got != in[uint16(id)] {
-					t.Fatalf("ID %d finds %p, want %p", id, got, in[uint16(id)])
-				}
-			}
-			if c.n != len(in) || len(c.slots) > 4*maxInflight {
-				t.Errorf("%d in %d slots, want %d", c.n, len(c.slots), len(in))
-			}
-		})
-	}
-}
-
-// zeros is a source of nothing else.
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) {
-	clear(p)
-	return len(p), nil
 }

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build linux
+
 package upstream
 
 import (
 	"context"
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // TestCustomDial limits the kernel's silence also on sockets that are not of our own dialer.
@@ -43,5 +48,54 @@ func TestCustomDial(t *testing.T) {
 				return err
 			})
 		})
+	}
+}
+
+// A peer that leaves Nagle's algorithm on (RFC 896) sends an answer only when the one before it is acknowledged. It must
+// not have to wait for the kernel's delayed acknowledgement, 40 ms each time.
+func TestLinesAcknowledgeSoon(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	go func() {
+		conn, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_ = conn.(*net.TCPConn).SetNoDelay(false)
+		for {
+			q, err := readFrameOf(conn)
+			if err != nil {
+				return
+			}
+			r := upstreamtest.Forged(q)
+			_, _ = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(r))), r...))
+		}
+	}()
+	l := labOf(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1, nil)
+	l.ask(t, "www.example.")
+	const rounds = 50
+	start := time.Now()
+	for range rounds {
+		var all []*ticket
+		var later wire.Later
+		for range 10 {
+			all = append(all, l.sendLater(t, "www.example.", &later))
+		}
+		later.Flush()
+		for _, k := range all {
+			if got := k.wait(10e9); got != "192.0.2.66" {
+				t.Fatalf("told %q, want 192.0.2.66", got)
+			}
+		}
+	}
+	took := time.Since(start)
+	t.Logf("%d rounds took %v", rounds, took)
+	if took > rounds*20*time.Millisecond {
+		t.Errorf("a round took %v, want much less than a delayed acknowledgement, 40ms", took/rounds)
 	}
 }

@@ -19,6 +19,7 @@ type line struct {
 	number uint64        // counted from 1 over all of the upstream's connections
 	wake   chan struct{} // tells the writer to look at outbox; has room for one
 	direct *direct       // writes without waiting; nil: all is left to the writer. Set before open
+	acks   *acknowledger // nil: not a socket. Set before open
 	bare   net.Conn      // what TLS runs over; nil without TLS. Set before open
 
 	// Guarded by lines.mu:
@@ -200,7 +201,10 @@ func (l *line) read(nc net.Conn) (err error) {
 		n, err := nc.Read(in.space())
 		in.filled(n)
 		if n > 0 {
-			came = l.match(in, came[:0])
+			var more bool
+			if came, more = l.match(in, came[:0]); more {
+				l.acks.hurry() // the peer may wait for it with the others
+			}
 			for _, a := range came {
 				s.deliver(a, &msg, &later)
 			}
@@ -214,11 +218,11 @@ func (l *line) read(nc net.Conn) (err error) {
 }
 
 // match takes the whole frames that are there and the queries that they answer off the connection. A frame that answers
-// none is counted and ignored.
-func (l *line) match(in *frames, came []arrival) []arrival {
+// none is counted and ignored. It tells whether more answers are to come.
+func (l *line) match(in *frames, came []arrival) (_ []arrival, more bool) {
 	frame := in.next()
 	if frame == nil {
-		return came
+		return came, true
 	}
 	s := l.lines
 	now := s.now()
@@ -247,7 +251,7 @@ func (l *line) match(in *frames, came []arrival) []arrival {
 		s.openAheadIfEagerLocked(now)
 	}
 	l.restLocked(now)
-	return came
+	return came, l.calls.n > 0
 }
 
 // deliver reads a frame and hands it to its query.

@@ -166,14 +166,15 @@ func (l *line) connect(ctx context.Context) (net.Conn, error) {
 	return nc, nil
 }
 
-// prepare sets the limit of silence, also where it was not our own dialer that made the socket, and has plain frames
-// written to the socket by whoever flushes.
+// prepare sets the limit of silence, also where it was not our own dialer that made the socket, has answers acknowledged
+// soon, and plain frames written to the socket by whoever flushes.
 func (l *line) prepare(tcp *net.TCPConn) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {
 		return // it is closed, which the reader will find
 	}
 	_ = limitSilence(raw) // without it there are still stallTime and silenceTime
+	l.acks = newAcknowledger(raw)
 	if l.lines.trust == nil {
 		l.direct = newDirect(raw)
 	}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"io"
+	"slices"
+	"testing"
+)
+
+// Frames come out as they went in, wherever the reads cut them.
+func TestFrames(t *testing.T) {
+	t.Parallel()
+	var stream []byte
+	var want [][]byte
+	for i, n := range []int{0, 1, 12, 500, 65535, 3, 16384, 16382, 0, 0, 65535, 65534, 40} {
+		frame := bytes.Repeat([]byte{byte(i + 1)}, n)
+		want = append(want, frame)
+		stream = append(binary.BigEndian.AppendUint16(stream, uint16(n)), frame...)
+	}
+	for _, piece := range []int{1, 2, 3, 511, 16384, 1 << 20} {
+		in := newFrames()
+		var got [][]byte
+		for rest := stream; len(rest) > 0; {
+			n := copy(in.space(), rest[:min(piece, len(rest))])
+			in.filled(n)
+			rest = rest[n:]
+			for frame := in.next(); frame != nil; frame = in.next() {
+				got = append(got, bytes.Clone(frame))
+			}
+		}
+		if !slices.EqualFunc(got, want, bytes.Equal) {
+			t.Errorf("in pieces of %d: %d frames, want %d as they were", piece, len(got), len(want))
+		}
+		if in.space(); cap(in.buf) != readRoom {
+			t.Errorf("in pieces of %d: %d octets are kept, want %d", piece, cap(in.buf), readRoom)
+		}
+	}
+}
+
+// The IDs of a connection are random, never given twice at a time, and found again.
+func TestCalls(t *testing.T) {
+	t.Parallel()
+	for name, source := range map[string]io.Reader{"random": rand.Reader, "always the same": zeros{}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var c calls
+			ids := draws{from: source}
+			in := map[uint16]*try{}
+			for round := range 5000 {
+				if len(in) < maxInflight && round%5 != 4 {
+					added := new(try)
+					if err := c.put(added, &ids); err != nil {
+						t.Fatal(err)
+					}
+					if in[added.ride.id] != nil {
+						t.Fatalf("ID %d is given twice", added.ride.id)
+					}
+					in[added.ride.id] = added
+					continue
+				}
+				for id, gone := range in {
+					c.remove(gone)
+					delete(in, id)
+					break
+				}
+			}
+			for id := range 1 << 16 {
+				if got := c.at(uint16(id)); got != in[uint16(id)] {
+					t.Fatalf("ID %d finds %p, want %p", id, got, in[uint16(id)])
+				}
+			}
+			if c.n != len(in) || len(c.slots) > 4*maxInflight {
+				t.Errorf("%d in %d slots, want %d", c.n, len(c.slots), len(in))
+			}
+		})
+	}
+}
+
+// zeros is a source of nothing else.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}

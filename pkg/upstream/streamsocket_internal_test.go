@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A reset moves them too, which takes real sockets.
+func TestLinesReset(t *testing.T) {
+	t.Parallel()
+	s := upstreamtest.New(known)
+	l := labOf(t, Target{Network: "tcp", Addr: s.Listen(t)}, 1, nil)
+	l.ask(t, "www.example.")
+	s.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
+		if q.Conn == 1 {
+			return upstreamtest.Action{Reset: true, Delay: 20 * time.Millisecond}
+		}
+		return known(q)
+	})
+	var all []*ticket
+	for range 100 {
+		all = append(all, l.send(t, "www.example."))
+	}
+	for _, k := range all {
+		if got := k.wait(10e9); got != "192.0.2.10" {
+			t.Errorf("answer %q, want 192.0.2.10", got)
+		}
+	}
+}
+
+// What the kernel does not take at once goes later, in order and whole. Real sockets with little room.
+func TestLinesPeerThatReadsLate(t *testing.T) {
+	t.Parallel()
+	ln := listenSmall(t)
+	start := make(chan struct{})
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		conn, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		<-start
+		echo(conn)
+	}()
+	l := labOf(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1,
+		func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+			conn, err := withDefaults(Config{}).Dial(ctx, network, addr)
+			if err == nil {
+				err = conn.(*net.TCPConn).SetWriteBuffer(16 << 10)
+			}
+			return conn, err
+		})
+	name := strings.Repeat("a123456789b123456789c123456789d123456789e12345678.", 4) + "example."
+	var all []*ticket
+	for len(all) < maxInflight {
+		var later wire.Later
+		for range 32 {
+			all = append(all, l.sendLater(t, name, &later))
+		}
+		later.Flush()
+	}
+	keeps := func() bool {
+		s := l.carrier.(*lines)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.lines[0].open && s.lines[0].writing
+	}
+	for deadline := time.Now().Add(10 * time.Second); !keeps(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the kernel took all of it, want some left for the writer")
+		}
+	}
+	close(start)
+	for _, k := range all {
+		if got := k.wait(20e9); got != "192.0.2.66" {
+			t.Fatalf("answer %q, want 192.0.2.66", got)
+		}
+	}
+	l.retire()
+	<-served
+}
+
+// listenSmall listens for connections that hold little.
+func listenSmall(t *testing.T) net.Listener {
+	t.Helper()
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 16<<10) })
+	}}
+	ln, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	return ln
+}
+
+// echo answers each frame until the connection ends.
+func echo(conn net.Conn) {
+	in := bufio.NewReaderSize(conn, 64<<10)
+	out := bufio.NewWriterSize(conn, 64<<10)
+	for {
+		if in.Buffered() == 0 && out.Flush() != nil {
+			return
+		}
+		q, err := readFrameOf(in)
+		if err != nil {
+			return
+		}
+		r := upstreamtest.Forged(q)
+		_, _ = out.Write(binary.BigEndian.AppendUint16(nil, uint16(len(r))))
+		_, _ = out.Write(r)
+	}
+}
+
+// A peer that never reads is given up after the write time-out, also where the kernel holds what is sent.
+func TestLinesPeerThatNeverReads(t *testing.T) {
+	t.Parallel()
+	ln := listenSmall(t)
+	l := labOf(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1,
+		func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr.String())
+			if err == nil {
+				err = conn.(*net.TCPConn).SetWriteBuffer(16 << 10)
+			}
+			return conn, err
+		})
+	name := strings.Repeat("a123456789b123456789c123456789d123456789e12345678.", 4) + "example."
+	var all []*ticket
+	for range maxInflight {
+		all = append(all, l.send(t, name))
+	}
+	start := time.Now()
+	for _, k := range all {
+		if got := k.wait(30e9); got != "network" {
+			t.Fatalf("told %q, want that the upstream is at fault", got)
+		}
+	}
+	took := time.Since(start)
+	t.Logf("given up after %v", took)
+	if took < writeTimeout-time.Second {
+		t.Errorf("given up after %v, want %v for a write", took, writeTimeout)
+	}
+}
+
+func readFrameOf(r io.Reader) ([]byte, error) {
+	var length [2]byte
+	if _, err := io.ReadFull(r, length[:]); err != nil {
+		return nil, err
+	}
+	frame := make([]byte, binary.BigEndian.Uint16(length[:]))
+	_, err := io.ReadFull(r, frame)
+	return frame, err
+}
