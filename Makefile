@@ -39,7 +39,7 @@ fuzz: ## run every fuzz target for FUZZTIME (60s)
 
 bench: build ## measure against other servers and write docs/performance.md
 	cd bench && $(GO) build -buildvcs=false -o ../bin/bench .
-	bin/bench --node-cache bin/node-cache --src bench --out docs/performance.md
+	bin/bench --node-cache bin/node-cache --src bench --out docs/performance.md $(ARGS)
 
 bench-cluster: build ## measure a large cluster's zone and write its part of docs/performance.md
 	$(GO) build -buildvcs=false -o bin/bench-cluster ./internal/kubetest/bench

@@ -34,27 +34,46 @@ type bench struct {
 	upstreamPort int
 }
 
+// A way is how a server is started for some of the loads.
+type way uint8
+
+// The ways.
+const (
+	plain   way = iota // as a cache whose upstream is asked over UDP
+	inZone             // as a server of a cluster's zone too
+	overTCP            // as a cache whose upstream is asked over TCP
+)
+
 // A contender is a subject with its program found.
 type contender struct {
 	subject
 
-	path   string
-	inZone bool // its config is the subject's zone
+	path string
+	way  way // of which its config is
 }
 
-// starts are the ways in which a round starts the server: without a cluster, and as a server of a cluster's zone.
+// starts are the ways in which a round starts the server, as far as it knows them.
 func (c contender) starts() []contender {
-	if c.zone == nil {
-		return []contender{c}
+	starts := []contender{c}
+	for way, config := range map[way]func(site) string{inZone: c.zone, overTCP: c.overTCP} {
+		if config != nil {
+			other := c
+			other.config, other.way = config, way
+			starts = append(starts, other)
+		}
 	}
-	zone := c
-	zone.config, zone.inZone = c.zone, true
-	return []contender{c, zone}
+	slices.SortFunc(starts, func(a, b contender) int { return int(a.way) - int(b.way) })
+	return starts
 }
 
 // serves tells whether the load is for this start of the server.
 func (c contender) serves(l load) bool {
-	return l.zone == c.inZone && (c.load == "" || c.load == l.name)
+	return l.way == c.way && (c.load == "" || c.load == l.name)
+}
+
+// knows tells whether the load is for any start of the server.
+func (s subject) knows(l load) bool {
+	return slices.ContainsFunc(contender{subject: s}.starts(), func(c contender) bool { return c.serves(l) })
 }
 
 // measure runs all rounds and returns what they found.

@@ -14,6 +14,7 @@ const (
 	nxRatio      = 1.35 // also for answers and denials of the cluster zone
 	tcpMicros    = 9
 	missMicros   = 11
+	missTCP      = 13 // µs, with the upstream over pipelined TCP
 	missQPS      = 79_000
 	idleMiB      = 40
 	binaryBytes  = 45_000_000
@@ -40,6 +41,7 @@ func judge(rep report) []judgement {
 		judgeCPU(rep, "tcp", "hit, TCP: CPU per query", tcpMicros),
 		judgeCPU(rep, "miss", "miss, UDP: CPU per query", missMicros),
 		judgeMissRate(rep),
+		judgeCPU(rep, "misstcp", "miss, UDP, the upstream over TCP: CPU per query", missTCP),
 		judgeIdle(rep),
 		judgeBinary(rep),
 	}

@@ -13,15 +13,20 @@ const loopback = "127.0.0.1"
 // The configurations: one thread, a cache that holds every name of the hit lists, one upstream, no validation,
 // no query log, and where a server has a bound on misses in flight, one above the load's 400.
 
-func nodeCacheConfig(s site) string {
+func nodeCacheConfig(s site) string { return nodeCacheWith(s, "") }
+
+// nodeCacheOverTCP asks as the cluster's central resolver is asked.
+func nodeCacheOverTCP(s site) string { return nodeCacheWith(s, "tcp://") }
+
+func nodeCacheWith(s site, scheme string) string {
 	return fmt.Sprintf(`apiVersion: node-cache.io/v1alpha1
 kind: Config
 listen: {addresses: [%[1]s], port: %[2]d}
 forward:
-- {zone: ".", to: ["%[1]s:%[3]d"]}
+- {zone: ".", to: ["%[4]s%[1]s:%[3]d"]}
 admin: {address: ""}
 log: {level: error}
-`, loopback, s.port, s.upstream)
+`, loopback, s.port, s.upstream, scheme)
 }
 
 // zoneConfig is nodeCacheConfig with a cluster zone out of manifests.
@@ -30,7 +35,14 @@ func zoneConfig(s site) string {
 }
 
 // corefile is NodeLocal DNSCache's own block for names outside the cluster, without its cluster zones.
-func corefile(s site) string {
+func corefile(s site) string { return corefileWith(s, "") }
+
+// corefileOverTCP is NodeLocal DNSCache's way to the cluster's DNS.
+func corefileOverTCP(s site) string {
+	return corefileWith(s, " {\n        force_tcp\n    }")
+}
+
+func corefileWith(s site, options string) string {
 	return fmt.Sprintf(`.:%[2]d {
     errors
     bind %[1]s
@@ -39,13 +51,19 @@ func corefile(s site) string {
         denial 99840 30
     }
     loop
-    forward . %[1]s:%[3]d
+    forward . %[1]s:%[3]d%[5]s
     prometheus %[1]s:%[4]d
 }
-`, loopback, s.port, s.upstream, s.metrics)
+`, loopback, s.port, s.upstream, s.metrics, options)
 }
 
-func unboundConfig(s site) string {
+func unboundConfig(s site) string { return unboundWith(s, "") }
+
+func unboundOverTCP(s site) string {
+	return unboundWith(s, "  tcp-upstream: yes\n  outgoing-num-tcp: 100\n")
+}
+
+func unboundWith(s site, options string) string {
 	return fmt.Sprintf(`server:
   interface: %[1]s@%[2]d
   do-daemonize: no
@@ -64,19 +82,23 @@ func unboundConfig(s site) string {
   outgoing-range: 8192
   num-queries-per-thread: 4096
   local-zone: "test." nodefault
-forward-zone:
+%[5]sforward-zone:
   name: "."
   forward-addr: %[1]s@%[3]d
-`, loopback, s.port, s.upstream, s.dir)
+`, loopback, s.port, s.upstream, s.dir, options)
 }
 
-func dnsdistConfig(s site) string {
+func dnsdistConfig(s site) string { return dnsdistWith(s, "") }
+
+func dnsdistOverTCP(s site) string { return dnsdistWith(s, ", tcpOnly=true") }
+
+func dnsdistWith(s site, options string) string {
 	return fmt.Sprintf(`setLocal('%[1]s:%[2]d')
-newServer({address='%[1]s:%[3]d', healthCheckMode='up'})
+newServer({address='%[1]s:%[3]d', healthCheckMode='up'%[4]s})
 pc = newPacketCache(100000)
 getPool(''):setCache(pc)
 setSecurityPollSuffix('')
-`, loopback, s.port, s.upstream)
+`, loopback, s.port, s.upstream, options)
 }
 
 func kresdConfig(s site) string {
@@ -115,6 +137,7 @@ func upstreamConfig(dir string, port int) string {
 	return fmt.Sprintf(`server:
   ip-address: %[1]s@%[2]d
   server-count: 1
+  tcp-count: 1000
   username: ""
   chroot: ""
   database: ""

@@ -15,7 +15,7 @@ import (
 func TestParseOptions(t *testing.T) {
 	t.Parallel()
 	defaults := func(change func(*options)) options {
-		opts := options{seconds: 5, rounds: 3, loads: []string{"hit", "nx", "tcp", "miss", "cluster", "absent"}, source: "bench"}
+		opts := options{seconds: 5, rounds: 3, loads: []string{"hit", "nx", "tcp", "miss", "misstcp", "cluster", "absent"}, source: "bench"}
 		change(&opts)
 		return opts
 	}

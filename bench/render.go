@@ -71,7 +71,7 @@ func loadTable(rep report, l load) string {
 	header := []string{"server", "q/s on one core", "core used", "CPU µs/query (rounds)", "mean latency µs", "lost", "wrong", "RSS MiB"}
 	var rows [][]string
 	for _, row := range rep.Results {
-		if (row.Name == floorName && l.name != "hit") || (l.zone && row.Name != oursName) {
+		if !known(row.Name, l) {
 			continue // the frame says why
 		}
 		f, ok := row.figure(l.name)
@@ -86,6 +86,11 @@ func loadTable(rep report, l load) string {
 		})
 	}
 	return table(header, rows)
+}
+
+// known tells whether the load is for the server called name.
+func known(name string, l load) bool {
+	return slices.ContainsFunc(subjects(), func(s subject) bool { return s.name == name && s.knows(l) })
 }
 
 // reason tells why a row has no figure for a load; the load "" stands for the start.

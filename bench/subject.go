@@ -37,8 +37,9 @@ type subject struct {
 	version []string              // arguments that make it print its version; none: find's own
 	config  func(s site) string   // its configuration; nil: it takes flags only
 	zone    func(s site) string   // its configuration as a server of a cluster's zone; nil: it is none without an API server
+	overTCP func(s site) string   // its configuration with the upstream asked over TCP; nil: it keeps no connections for many queries
 	args    func(s site) []string // its command line without the program
-	load    string                // the one load that it can serve; empty: all of them, those of the zone with zone only
+	load    string                // the one load that it can serve; empty: all of them, as far as it can be started for them
 }
 
 // subjects returns every server, in the order in which they run and are reported.
@@ -50,19 +51,19 @@ func subjects() []subject {
 			load: "hit", // it has one fixed answer, over UDP
 		},
 		{
-			name: oursName, find: builder.given, version: []string{"version"}, config: nodeCacheConfig, zone: zoneConfig,
+			name: oursName, find: builder.given, version: []string{"version"}, config: nodeCacheConfig, zone: zoneConfig, overTCP: nodeCacheOverTCP,
 			args: func(s site) []string { return []string{"agent", "--config", s.conf} },
 		},
 		{
-			name: "coredns", find: builder.coredns, version: []string{"-version"}, config: corefile,
+			name: "coredns", find: builder.coredns, version: []string{"-version"}, config: corefile, overTCP: corefileOverTCP,
 			args: func(s site) []string { return []string{"-quiet", "-conf", s.conf} },
 		},
 		{
-			name: "unbound", find: installed("unbound"), version: []string{"-V"}, config: unboundConfig,
+			name: "unbound", find: installed("unbound"), version: []string{"-V"}, config: unboundConfig, overTCP: unboundOverTCP,
 			args: func(s site) []string { return []string{"-d", "-c", s.conf} },
 		},
 		{
-			name: "dnsdist", find: installed("dnsdist"), version: []string{"--version"}, config: dnsdistConfig,
+			name: "dnsdist", find: installed("dnsdist"), version: []string{"--version"}, config: dnsdistConfig, overTCP: dnsdistOverTCP,
 			args: func(s site) []string { return []string{"--supervised", "--disable-syslog", "-C", s.conf} },
 		},
 		{

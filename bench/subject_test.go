@@ -57,9 +57,17 @@ func TestConfigsPoint(t *testing.T) {
 				t.Errorf("%s does not read the manifests in %s with its zone:\n%s", s.name, at.cluster, zone)
 			}
 		}
-		for _, port := range []int{at.port, at.upstream} {
-			if strings.Count(text, strconv.Itoa(port)) != 1 {
-				t.Errorf("%s does not name port %d once:\n%s", s.name, port, text)
+		texts := []string{text}
+		if s.overTCP != nil {
+			if texts = append(texts, s.overTCP(at)); !strings.Contains(strings.ToLower(texts[1]), "tcp") {
+				t.Errorf("%s says nothing of TCP:\n%s", s.name, texts[1])
+			}
+		}
+		for _, text := range texts {
+			for _, port := range []int{at.port, at.upstream} {
+				if strings.Count(text, strconv.Itoa(port)) != 1 {
+					t.Errorf("%s does not name port %d once:\n%s", s.name, port, text)
+				}
 			}
 		}
 	}

@@ -22,7 +22,7 @@ const startTimeout = 30 * time.Second
 func (b *bench) trial(ctx context.Context, round int, c contender) {
 	row := b.row(c.name)
 	for _, start := range c.starts() {
-		if start.inZone && !slices.ContainsFunc(b.loads(), start.serves) {
+		if start.way != plain && !slices.ContainsFunc(b.loads(), start.serves) {
 			continue
 		}
 		if err := b.serve(ctx, round, start, row); err != nil {
@@ -76,7 +76,7 @@ func (b *bench) serve(ctx context.Context, round int, c contender, row *result) 
 			continue
 		}
 		row.Samples[l.name] = append(row.Samples[l.name], s)
-		say(b.progress, "round %d %-14s %-7s %8.0f q/s  %6.2f us CPU/query  core %3.0f %%  latency %6.0f us  lost %d  wrong %d  %.0f MiB\n",
+		say(b.progress, "round %d %-14s %-8s %8.0f q/s  %6.2f us CPU/query  core %3.0f %%  latency %6.0f us  lost %d  wrong %d  %.0f MiB\n",
 			round+1, c.name, l.name, s.QPS, s.CPU, 100*s.Busy, s.Latency, s.Lost, s.Wrong, s.MiB)
 	}
 	return nil
@@ -85,13 +85,13 @@ func (b *bench) serve(ctx context.Context, round int, c contender, row *result) 
 // settle waits until the server answers, notes its memory at rest, and warms it.
 func (b *bench) settle(ctx context.Context, c contender, row *result, p *process, port int) error {
 	first := upstreamHost
-	if c.inZone {
+	if c.way == inZone {
 		first = zoneHost
 	}
 	if err := awaitAnswer(ctx, p, port, first); err != nil {
 		return err
 	}
-	if !c.inZone { // memory at rest is that without a cluster
+	if c.way == plain { // memory at rest is that without a cluster
 		idle, err := residentMiB(p.pid())
 		if err != nil {
 			return err
@@ -133,7 +133,7 @@ func (b *bench) warm(ctx context.Context, c contender, port int) error {
 		return nil
 	}
 	list := "warm"
-	if c.inZone {
+	if c.way == inZone {
 		list = "cluster"
 	}
 	for range 2 {

@@ -33,19 +33,21 @@ type load struct {
 	rcode string // of a right answer
 	tcp   bool
 	once  bool // a query asked twice would spoil the load
-	zone  bool // for servers of a cluster's zone, of names in it
+	way   way  // of the servers' start; with inZone the names are the cluster's
 }
 
 // loads returns every load, in the order in which they run. The misses come last: they fill a cache, and one that
 // takes nothing new while it is full (dnsdist's, which keeps answers for TCP apart) would forward the hits of the next load.
+// Each way of starting the servers begins with an empty cache.
 func loads() []load {
 	return []load{
 		{name: "hit", title: "Hit, UDP", list: "hit", rcode: "NOERROR"},
 		{name: "nx", title: "NXDOMAIN hit, UDP", list: "nx", rcode: "NXDOMAIN"},
 		{name: "tcp", title: "Hit, TCP, pipelined", list: "hit", rcode: "NOERROR", tcp: true},
 		{name: "miss", title: "Miss, UDP", list: "miss", rcode: "NOERROR", once: true},
-		{name: "cluster", title: "Cluster zone: address of a service, UDP", list: "cluster", rcode: "NOERROR", zone: true},
-		{name: "absent", title: "Cluster zone: denial, UDP", list: "absent", rcode: "NXDOMAIN", zone: true},
+		{name: "misstcp", title: "Miss, UDP, the upstream over TCP", list: "miss", rcode: "NOERROR", once: true, way: overTCP},
+		{name: "cluster", title: "Cluster zone: address of a service, UDP", list: "cluster", rcode: "NOERROR", way: inZone},
+		{name: "absent", title: "Cluster zone: denial, UDP", list: "absent", rcode: "NXDOMAIN", way: inZone},
 	}
 }
 

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+)
+
+// TestDeadUpstream floods an agent with misses while its only upstream is silent. Names in the cache are answered as
+// ever, memory is bounded, and misses are answered soon after the upstream is back.
+func TestDeadUpstream(t *testing.T) {
+	program(t, "nft", "nftables")
+	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1, NoIPv6: true})
+	server := netip.AddrPortFrom(lab.Upstream.IPv4, 53)
+	startNSD(t, lab.Upstream, server, "test", "miss", tag(0))
+	a := start(t, settings{
+		host: lab.Node, listen: netip.MustParseAddrPort("127.0.0.1:53"), admin: netip.MustParseAddrPort("127.0.0.1:9253"),
+		rest: forwardTo(server.String()) + "cache: {size: 16Mi}\n",
+	})
+	const names, hitRate = 100, 1000
+	for i := range names {
+		if r, _ := a.ask(t, nameOf(i, "miss.test")); r.Rcode != dns.RcodeSuccess {
+			t.Fatalf("before: %s", dns.RcodeToString[r.Rcode])
+		}
+	}
+	rate, span := takes(10_000, 50_000), takes(5*time.Second, time.Minute)
+	hits := loadOptions{addr: a.settings.listen, dial: a.settings.dial, rate: hitRate, length: span + 20*time.Second, suffix: "miss.test", names: names}
+	misses := loadOptions{addr: a.settings.listen, dial: a.settings.dial, rate: rate, length: span + 20*time.Second, suffix: "miss.test", first: 10_000}
+
+	h := startLoad(t, hits)
+	calm := time.Now()
+	time.Sleep(takes(time.Second, 5*time.Second))
+	before, _ := a.rss(t)
+	dropAll(t, lab.Upstream)
+	flood := time.Now()
+	m := startLoad(t, misses)
+	time.Sleep(span)
+	back := time.Now()
+	if _, err := lab.Upstream.Output(t.Context(), "nft", "flush ruleset"); err != nil {
+		t.Fatal(err)
+	}
+	limit := takes(3*time.Second, time.Second)
+	recovered := m.firstGood(t, back, 10*time.Second)
+	time.Sleep(limit + 2*time.Second)
+	m.end()
+	h.end()
+	now, peak := a.rss(t)
+	silent, after := m.between(flood, back), m.between(back.Add(limit), time.Now())
+	quiet, loud := h.between(calm, flood), h.between(flood, back)
+	figure(t, "%d misses a second: memory %d MiB before, at most %d MiB, %d MiB after", rate, before, peak, now)
+	figure(t, "hits without the flood: %s", quiet)
+	figure(t, "hits in the flood: %s", loud)
+	figure(t, "misses in the flood: %s", silent)
+	figure(t, "first answer %s after the return; from %s on: %s", ms(recovered), limit, after)
+	if most := before + 64; peak > most {
+		t.Errorf("memory grew to %d MiB, want at most %d", peak, most)
+	}
+	if loud.bad() > loud.asked/1000 { // under so many queries a buffer may overflow
+		t.Errorf("names in the cache: %s, want NOERROR for all", loud)
+	}
+	if most := takes(20*time.Millisecond, time.Millisecond); loud.at(990) > most {
+		t.Errorf("names in the cache: p99 %s, want %s", ms(loud.at(990)), most)
+	}
+	if recovered > limit {
+		t.Errorf("the first answer came %s after the upstream, want %s", ms(recovered), limit)
+	}
+	if after.bad() > after.asked/takes(4, 100) {
+		t.Errorf("%s after the return: %s, want NOERROR for nearly all", limit, after)
+	}
+}
+
+// firstGood waits until an answer came since a time, and tells how long after it that was.
+func (l *load) firstGood(t *testing.T, since time.Time, limit time.Duration) (took time.Duration) {
+	t.Helper()
+	eventually(t, limit, "a good answer", func() bool {
+		for i := range int(l.asked.Load()) {
+			o := &l.outcomes[i]
+			at := o.sent.Load() + o.took.Load()
+			if o.took.Load() > 0 && o.code.Load() == dns.RcodeSuccess && at >= since.UnixNano() {
+				took = time.Duration(at - since.UnixNano())
+				return true
+			}
+		}
+		return false
+	})
+	return took
+}

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// serverName is in the certificates.
+const serverName = "dns.upstream.test"
+
+// An encrypted is an unbound that answers over TLS and HTTPS, and in plain text for those who do not care.
+type encrypted struct {
+	*proctest.Process
+	host   *nodelab.Host
+	folder string
+}
+
+// startEncrypted runs unbound in a host, with a certificate. It closes a connection that was idle for 300 ms.
+func startEncrypted(t *testing.T, h *nodelab.Host, ca *authority) *encrypted {
+	t.Helper()
+	e := &encrypted{host: h, folder: t.TempDir()}
+	writeFile(t, filepath.Join(e.folder, "unbound.conf"), fmt.Sprintf(`server:
+  interface: %[1]s@53
+  interface: %[1]s@853
+  interface: %[1]s@443
+  tls-service-key: %[2]s/key.pem
+  tls-service-pem: %[2]s/cert.pem
+  tls-port: 853
+  https-port: 443
+  http-endpoint: "/dns-query"
+  access-control: 0.0.0.0/0 allow
+  do-daemonize: no
+  username: ""
+  chroot: ""
+  directory: %[2]s
+  pidfile: ""
+  use-syslog: no
+  num-threads: 1
+  incoming-num-tcp: 100
+  tcp-idle-timeout: 300
+  extended-statistics: yes
+  module-config: "iterator"
+  local-zone: "upstream.test." redirect
+  local-data: "upstream.test. 300 IN A %[3]s"
+remote-control:
+  control-enable: yes
+  control-interface: %[2]s/control
+  control-use-cert: no
+`, h.IPv4, e.folder, tag(0)))
+	e.roll(t, ca)
+	return e
+}
+
+// roll starts unbound, or starts it again, with a new certificate.
+func (e *encrypted) roll(t *testing.T, ca *authority) {
+	t.Helper()
+	unbound := program(t, "unbound", "unbound")
+	ca.issue(t, e.folder, serverName)
+	if e.Process != nil {
+		e.Signal(syscall.SIGTERM)
+		if err := e.Wait(t, 10*time.Second); err != nil {
+			t.Fatalf("unbound ended with %v", err)
+		}
+	}
+	e.Process = proctest.Start(t, "unbound", command(e.host, unbound, "-d", "-c", filepath.Join(e.folder, "unbound.conf")))
+	awaitServer(t, e.host, e.Process, netip.AddrPortFrom(e.host.IPv4, 53), "upstream.test")
+	e.counts(t) // begin at 0
+}
+
+// counts are the numbers that unbound has counted since the last call.
+func (e *encrypted) counts(t *testing.T) map[string]int {
+	t.Helper()
+	out, err := exec.Command(program(t, "unbound-control", "unbound"), "-c", filepath.Join(e.folder, "unbound.conf"), "stats").CombinedOutput()
+	if err != nil {
+		t.Fatalf("asking unbound: %v: %s", err, out)
+	}
+	counts := map[string]int{}
+	for line := range strings.Lines(string(out)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if n, err := strconv.Atoi(value); err == nil {
+			counts[key] = n
+		}
+	}
+	return counts
+}
+
+// encryptedBed is a node with two servers that speak TLS and HTTPS.
+type encryptedBed struct {
+	*nodelab.Lab
+	ca      *authority
+	file    string // of certificates that the agent trusts
+	servers [2]*encrypted
+}
+
+func newEncryptedBed(t *testing.T) *encryptedBed {
+	t.Helper()
+	program(t, "unbound", "unbound")
+	b := &encryptedBed{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 1, NoIPv6: true}), ca: newAuthority(t, "first")}
+	b.file = writeFile(t, filepath.Join(t.TempDir(), "ca.pem"), b.ca.pem)
+	for i, h := range []*nodelab.Host{b.Upstream, b.Pods[0]} {
+		b.servers[i] = startEncrypted(t, h, b.ca)
+	}
+	return b
+}
+
+// start runs an agent whose route has further settings.
+func (b *encryptedBed) start(t *testing.T, route string) *agent {
+	t.Helper()
+	return start(t, settings{
+		host: b.Node, listen: netip.MustParseAddrPort("127.0.0.1:53"), admin: netip.MustParseAddrPort("127.0.0.1:9253"),
+		rest: fmt.Sprintf("forward: [{zone: ., tls: {ca: %q}, %s}]\n", b.file, route),
+	})
+}
+
+// both is the list of both servers over a transport.
+func (b *encryptedBed) both(scheme string) string {
+	return fmt.Sprintf("to: [%q, %q]", scheme+b.servers[0].host.IPv4.String()+"#"+serverName, scheme+b.servers[1].host.IPv4.String()+"#"+serverName)
+}
+
+// expectOnly expects that a server was asked in one way only. The queries that awaited its start are not counted.
+func (e *encrypted) expectOnly(t *testing.T, key string) (n int) {
+	t.Helper()
+	counts := e.counts(t)
+	if n = counts[key]; counts["total.num.queries"] != n {
+		t.Errorf("unbound had %d queries, of which %d count as %s, want all", counts["total.num.queries"], n, key)
+	}
+	return n
+}
+
+// misses asks for new names for a time and expects an address for each.
+func (a *agent) misses(t *testing.T, what string, first int, during func()) report {
+	t.Helper()
+	l := startLoad(t, loadOptions{
+		addr: a.settings.listen, dial: a.settings.dial, rate: takes(500, 2000), length: time.Minute, suffix: "upstream.test", first: first,
+	})
+	during()
+	l.end()
+	r := l.all()
+	if r.bad() > 0 || r.by[tag(0)] != r.asked {
+		page, _ := a.get("/status?format=text")
+		t.Errorf("%s: %s, want the address for each\n%s", what, r, page)
+	}
+	return r
+}
+
+// TestTLS has an agent ask over TLS while certificates and those who sign them change.
+func TestTLS(t *testing.T) {
+	b := newEncryptedBed(t)
+	a := b.start(t, b.both("tls://"))
+	span := takes(time.Second, 5*time.Second)
+	r := a.misses(t, "at rest", 0, func() { time.Sleep(span) })
+	asked := b.servers[0].expectOnly(t, "num.query.tls") + b.servers[1].expectOnly(t, "num.query.tls")
+	figure(t, "over TLS: %s; %d queries at the servers, all over TLS", r, asked)
+
+	r = a.misses(t, "with new certificates", 1e6, func() {
+		for _, s := range b.servers {
+			time.Sleep(span)
+			s.roll(t, b.ca)
+		}
+		time.Sleep(span)
+	})
+	figure(t, "both servers stopped and started with new certificates, one after the other: %s", r)
+
+	second := newAuthority(t, "second")
+	r = a.misses(t, "with a new authority", 2e6, func() {
+		writeFile(t, b.file, b.ca.pem+second.pem)
+		for _, s := range b.servers {
+			time.Sleep(span)
+			s.roll(t, second)
+		}
+		writeFile(t, b.file, second.pem)
+		time.Sleep(span)
+	})
+	figure(t, "the authority replaced, the servers' certificates with it: %s", r)
+
+	third := newAuthority(t, "third")
+	for _, s := range b.servers { // in the wrong order
+		s.roll(t, third)
+	}
+	if r, took := a.ask(t, nameOf(4e6, "upstream.test")); r.Rcode != dns.RcodeServerFailure {
+		t.Errorf("servers of an authority that is not trusted yet: %s after %s, want SERVFAIL", dns.RcodeToString[r.Rcode], ms(took))
+	}
+	b.mend(t, a, third)
+	b.resume(t, a)
+}
+
+// resume has the servers close idle connections, and expects later ones to resume their sessions.
+func (b *encryptedBed) resume(t *testing.T, a *agent) {
+	t.Helper()
+	for i := range takes(4, 20) {
+		time.Sleep(700 * time.Millisecond)
+		for j := range 4 {
+			if r, took := a.ask(t, nameOf(3e6+10*i+j, "upstream.test")); addressOf(r) != tag(0).String() {
+				t.Errorf("after an idle time: %s after %s", dns.RcodeToString[r.Rcode], ms(took))
+			}
+		}
+	}
+	resumed, seen := 0, 0
+	for _, u := range a.status(t).Upstreams {
+		resumed += u.Open.Resumed
+	}
+	for _, s := range b.servers {
+		counts := s.counts(t)
+		seen += counts["num.query.tls.resume"]
+		if counts["num.query.tls"] != counts["total.num.queries"] {
+			t.Errorf("%d queries came over TLS, %d in all", counts["num.query.tls"], counts["total.num.queries"])
+		}
+	}
+	figure(t, "sessions resumed: %d; queries in resumed sessions, by unbound's count: %d", resumed, seen)
+	if resumed == 0 || seen == 0 {
+		t.Errorf("%d sessions were resumed, and %d queries came in such, want some", resumed, seen)
+	}
+}
+
+// TestTLSRefused has servers that are not who they should be. Nothing is asked of them, in plain text neither.
+func TestTLSRefused(t *testing.T) {
+	b := newEncryptedBed(t)
+	address := b.servers[0].host.IPv4.String()
+	for _, tt := range []struct {
+		name, to string
+		ca       *authority
+		want     string // in /status
+	}{
+		{name: "another name", to: "tls://" + address + "#other.upstream.test", ca: b.ca, want: "other.upstream.test"},
+		{name: "no name, and the address is not in the certificate", to: "tls://" + address, ca: b.ca, want: address},
+		{name: "another authority", to: "tls://" + address + "#" + serverName, ca: newAuthority(t, "other"), want: "authority"},
+		{name: "another name over HTTPS", to: "https://" + address + "/dns-query#other.upstream.test", ca: b.ca, want: "other.upstream.test"},
+		{name: "no TLS at that port", to: "tls://" + address + ":53#" + serverName, ca: b.ca, want: ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			writeFile(t, b.file, tt.ca.pem)
+			a := b.start(t, fmt.Sprintf("to: [%q]", tt.to))
+			r, took := a.ask(t, "refused.upstream.test")
+			if r.Rcode != dns.RcodeServerFailure || took > 4500*time.Millisecond {
+				t.Errorf("%s %q after %s, want SERVFAIL", dns.RcodeToString[r.Rcode], addressOf(r), ms(took))
+			}
+			u := a.upstream(t, address)
+			figure(t, "SERVFAIL with extended error %d after %s; /status: %s", extendedError(r), ms(took), u.LastError)
+			if u.LastError == "" || !strings.Contains(u.LastError, tt.want) {
+				t.Errorf("/status says %q of the upstream, want it to name %q", u.LastError, tt.want)
+			}
+			if n := b.servers[0].counts(t)["total.num.queries"]; n != 0 {
+				t.Errorf("the server was asked %d times, want never", n)
+			}
+			if tt.ca != b.ca {
+				b.mend(t, a, b.ca)
+			}
+			a.stop(t)
+		})
+	}
+}
+
+// mend puts the right authority into the file. The agent is to find out by itself.
+func (b *encryptedBed) mend(t *testing.T, a *agent, right *authority) {
+	t.Helper()
+	writeFile(t, b.file, right.pem)
+	n := 0
+	took := eventually(t, 10*time.Second, "the server is trusted", func() bool {
+		n++
+		r, _ := a.ask(t, nameOf(5e6+n, "upstream.test"))
+		return addressOf(r) == tag(0).String()
+	})
+	b.servers[0].counts(t)
+	figure(t, "trusted %s after the file had the right authority", ms(took))
+}
+
+// TestHTTPS has an agent ask over HTTPS, in each way a query can travel.
+func TestHTTPS(t *testing.T) {
+	b := newEncryptedBed(t)
+	address := b.servers[0].host.IPv4
+	for _, tt := range []struct{ name, route string }{
+		{name: "POST", route: b.both("https://")},
+		{name: "GET", route: b.both("https://") + ", https: {method: get}"},
+		{name: "by name", route: fmt.Sprintf("to: [\"https://%s/dns-query\"], bootstrap: [%s]", serverName, address)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := b.start(t, tt.route)
+			r := a.misses(t, tt.name, 0, func() { time.Sleep(takes(time.Second, 5*time.Second)) })
+			asked := b.servers[0].expectOnly(t, "num.query.https") + b.servers[1].expectOnly(t, "num.query.https")
+			figure(t, "%s; %d queries at the servers, all over HTTPS", r, asked)
+			if asked < r.asked*9/10 {
+				t.Errorf("%d queries came over HTTPS, want about %d", asked, r.asked)
+			}
+			a.stop(t)
+		})
+	}
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+)
+
+// forged is the address in everything that an attacker sends.
+func forged() netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, 66}) }
+
+// bank is a name that the attacker wants to have.
+const bank = "www.bank.test."
+
+// An attacker sends forged answers to the sockets of an agent. It is better off than a real one: it sees the queries.
+type attacker struct {
+	other *net.UDPConn // another port of the upstream's address
+	far   *net.UDPConn // the upstream's port at another address
+	sent  [kinds]atomic.Int64
+}
+
+// The kinds of forgeries. Those before fromElsewhere come from where the query went.
+const (
+	otherID       = iota
+	otherName     // of the same length
+	otherType     // AAAA
+	otherClass    // CH
+	noResponse    // QR=0
+	otherOpcode   // an answer to an update
+	noQuestion    // nothing but records
+	cut           // in the middle of the record
+	fromElsewhere // from another port
+	fromAfar      // from another address
+	otherLetters  // upper case for lower case and the reverse; for every tenth query only
+	kinds
+)
+
+// forge makes a forgery of one kind for a query.
+func forge(kind int, q []byte) []byte {
+	r := answerWith(q, forged())
+	end := endOfQuestion(r)
+	switch kind {
+	case otherID:
+		r[1] ^= byte(1 + rand.IntN(255))
+		r[0] = byte(rand.IntN(256))
+	case otherName:
+		r[headerLen+1]++
+	case otherType:
+		r[end-3] = byte(dns.TypeAAAA)
+	case otherClass:
+		r[end-1] = dns.ClassCHAOS
+	case otherLetters:
+		for i := headerLen; i < end-5; i++ {
+			if c := r[i] | 0x20; c >= 'a' && c <= 'z' {
+				r[i] ^= 0x20
+			}
+		}
+	case noResponse:
+		r[2] &^= 0x80
+	case otherOpcode:
+		r[2] |= dns.OpcodeUpdate << 3
+	case noQuestion:
+		r[5] = 0
+		r = append(r[:headerLen], r[end:]...)
+	case cut:
+		r = r[:len(r)-2]
+	}
+	return r
+}
+
+// attack sends n forgeries for a query, of each kind in turn.
+func (a *attacker) attack(f *fake, n int, q []byte, from netip.AddrPort) {
+	for i := range n {
+		kind := i % otherLetters
+		if i == 0 && f.queries.Load()%10 == 0 {
+			kind = otherLetters
+		}
+		msg := forge(kind, q)
+		a.sent[kind].Add(1)
+		switch kind {
+		case fromElsewhere:
+			_, _ = a.other.WriteToUDPAddrPort(msg, from)
+		case fromAfar:
+			_, _ = a.far.WriteToUDPAddrPort(msg, from)
+		default:
+			f.send(msg, from)
+		}
+	}
+}
+
+// poisoned is the true answer to a query, with records beside it that are not the server's to give.
+func poisoned(q []byte) []byte {
+	var m dns.Msg
+	if m.Unpack(q) != nil || len(m.Question) != 1 {
+		return nil
+	}
+	name := m.Question[0].Name
+	a, ok := spelled(name)
+	if !ok { // the bank's own server
+		a = netip.AddrFrom4([4]byte{192, 0, 2, 7})
+	}
+	r := new(dns.Msg).SetReply(&m)
+	record := func(text string) dns.RR {
+		rr, err := dns.NewRR(text)
+		if err != nil {
+			panic(err) // the name was parsed already
+		}
+		return rr
+	}
+	r.Answer = []dns.RR{record(name + " 300 IN A " + a.String()), record(bank + " 300 IN A " + forged().String())}
+	r.Ns = []dns.RR{record("bank.test. 300 IN NS " + bank), record(". 300 IN NS " + bank)}
+	r.Extra = []dns.RR{record(bank + " 300 IN A " + forged().String())}
+	out, _ := r.Pack()
+	return out
+}
+
+// TestForgedReplies surrounds the true answers with forged ones. No client may see one of these, now or later.
+func TestForgedReplies(t *testing.T) {
+	t.Parallel()
+	const each = 100 // half before the true answer, half behind it
+	var evil attacker
+	listen := func(addr string) *net.UDPConn {
+		conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	evil.other = listen("127.0.0.1:0")
+	server := startFake(t, func(f *fake, q []byte, from netip.AddrPort) {
+		if endOfQuestion(q) == 0 {
+			t.Errorf("a query that cannot be read: %x", q)
+			return
+		}
+		evil.attack(f, each/2, q, from)
+		f.send(poisoned(q), from)
+		evil.attack(f, each/2, q, from)
+	})
+	server.serveTCP(t, poisoned)
+	evil.far = listen(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.66"), server.addr.Port()).String())
+	a := start(t, settings{rest: forwardTo(server.addr.String())})
+
+	rate, queries := takes(200, 500), takes(1000, 10_000)
+	l := startLoad(t, loadOptions{
+		addr: a.settings.listen, dial: a.settings.dial, rate: rate, suffix: "real.test",
+		length: time.Duration(queries) * time.Second / time.Duration(rate),
+	})
+	l.finish()
+	r := l.all()
+	if r.by[itself()] != r.asked {
+		t.Errorf("%s; addresses %v, want the true one for each; /status: %+v", r, r.by, a.upstream(t, server.addr.String()))
+	}
+	if n := l.strange.Load(); n > 0 {
+		t.Errorf("%d answers that belong to no query", n)
+	}
+	// What came beside the answers was not kept, and comes from its own server. Its answer is forged at too.
+	for range 2 {
+		if reply, _ := a.ask(t, bank); addressOf(reply) != "192.0.2.7" {
+			t.Errorf("%s has the address %q, want the true one", bank, addressOf(reply))
+		}
+	}
+	all, near := int64(0), int64(0)
+	for kind := range evil.sent {
+		all += evil.sent[kind].Load()
+		if kind < fromElsewhere {
+			near += evil.sent[kind].Load()
+		}
+	}
+	counted := int64(a.metric(t, "nodecache_upstream_failures_total", "reason", "mismatch") + a.metric(t, "nodecache_upstream_failures_total", "reason", "malformed"))
+	tries := int64(a.tries(t))
+	figure(t, "%s forged replies of %d kinds to %s queries: %d accepted, %s counted; %s", nodelab.Thousands(int(all)), int(kinds),
+		nodelab.Thousands(int(tries)), r.by[forged()], nodelab.Thousands(int(counted)), r)
+	// Half of them come behind the answer, where a socket may be closed already.
+	if counted < near/4 {
+		t.Errorf("%d forged replies were counted, want most of %d", counted, near)
+	}
+	if tries > int64(queries)*2 {
+		t.Errorf("%d tries for %d queries, want about one for each", tries, queries)
+	}
+	if strings.Contains(a.Stderr.String(), "level=ERROR") {
+		t.Error("the agent logged errors")
+	}
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// program finds a program, also where Debian keeps servers, and skips the test where it is not installed.
+func program(t *testing.T, name, debianPackage string) string {
+	t.Helper()
+	for _, candidate := range []string{name, "/usr/sbin/" + name, "/sbin/" + name} {
+		if found, err := exec.LookPath(candidate); err == nil {
+			return found
+		}
+	}
+	t.Skipf("no %s: apt-get install %s", name, debianPackage)
+	return ""
+}
+
+// command is a program that runs in a host, or on this machine if that is nil. It ends with the test.
+func command(h *nodelab.Host, name string, args ...string) *exec.Cmd {
+	if h == nil {
+		return exec.Command(name, args...)
+	}
+	return h.Command(context.Background(), name, args...)
+}
+
+// startNSD serves a zone at an address of a host. Each name below a label of the zone has the address that is given as tag.
+func startNSD(t *testing.T, h *nodelab.Host, addr netip.AddrPort, zone, wild string, tag netip.Addr) *proctest.Process {
+	t.Helper()
+	nsd := program(t, "nsd", "nsd")
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "zone"), fmt.Sprintf("$TTL 300\n@ SOA ns h 1 3600 600 86400 300\n@ NS ns\nns A 127.0.0.1\n*.%s A %s\n", wild, tag))
+	conf := writeFile(t, filepath.Join(dir, "nsd.conf"), fmt.Sprintf(`server:
+  ip-address: %[1]s@%[2]d
+  server-count: 1
+  tcp-count: 1000
+  username: ""
+  chroot: ""
+  database: ""
+  zonelistfile: %[3]s/zone.list
+  pidfile: %[3]s/nsd.pid
+  xfrdfile: %[3]s/xfrd.state
+  xfrdir: %[3]s
+  zonesdir: %[3]s
+  rrl-ratelimit: 0
+remote-control:
+  control-enable: no
+zone:
+  name: %[4]s
+  zonefile: zone
+`, addr.Addr(), addr.Port(), dir, zone))
+	p := proctest.Start(t, "nsd", command(h, nsd, "-d", "-c", conf))
+	awaitServer(t, h, p, addr, zone)
+	return p
+}
+
+// awaitServer waits until a server answers for the apex of a zone.
+func awaitServer(t *testing.T, h *nodelab.Host, p *proctest.Process, addr netip.AddrPort, zone string) {
+	t.Helper()
+	eventually(t, 10*time.Second, p.Name+" answers", func() bool {
+		if p.Ended() {
+			t.Fatalf("%s ended: %v", p.Name, p.Err())
+		}
+		r, err := askOnce(h, addr, "udp", new(dns.Msg).SetQuestion(dns.Fqdn(zone), dns.TypeSOA), 500*time.Millisecond)
+		return err == nil && r.Rcode == dns.RcodeSuccess
+	})
+}
+
+// askOnce sends one query from a host, or from this machine if that is nil.
+func askOnce(h *nodelab.Host, addr netip.AddrPort, network string, q *dns.Msg, limit time.Duration) (*dns.Msg, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	s := settings{host: h}
+	conn, err := s.dial(ctx, network, addr.String())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	client := dns.Client{Net: network, Timeout: limit}
+	r, _, err := client.ExchangeWithConnContext(ctx, q, &dns.Conn{Conn: conn})
+	return r, err
+}
+
+// ask asks the agent for an address, with EDNS. No reply in time fails the test.
+func (a *agent) ask(t *testing.T, name string) (r *dns.Msg, took time.Duration) {
+	t.Helper()
+	q := new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA)
+	q.SetEdns0(1232, false)
+	began := time.Now()
+	r, err := askOnce(a.settings.host, a.settings.listen, "udp", q, patience)
+	if err != nil {
+		t.Fatalf("asking %s for %s: %v", a.Name, name, err)
+	}
+	return r, time.Since(began)
+}
+
+// addressOf is the first address in an answer, as text; empty if there is none.
+func addressOf(r *dns.Msg) string {
+	for _, rr := range r.Answer {
+		if a, ok := rr.(*dns.A); ok {
+			return a.A.String()
+		}
+	}
+	return ""
+}
+
+// extendedError is the code of the reply's Extended DNS Error (RFC 8914), -1 without one.
+func extendedError(r *dns.Msg) int {
+	if opt := r.IsEdns0(); opt != nil {
+		for _, option := range opt.Option {
+			if ede, ok := option.(*dns.EDNS0_EDE); ok {
+				return int(ede.InfoCode)
+			}
+		}
+	}
+	return -1
+}
