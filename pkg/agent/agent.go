@@ -318,31 +318,31 @@ func (a *Agent) serve(ctx context.Context, parts *taskSet) error {
 		a.node.leave(ctx, drain)
 		stop()
 	})()
-	serving, ctx := errgroup.WithContext(answering)
+	serving, running := errgroup.WithContext(answering)
 	for i := range a.udp {
-		serving.Go(func() error { return a.udp[i].Run(ctx) })
-		serving.Go(func() error { return a.tcp[i].Run(ctx) })
+		serving.Go(func() error { return a.udp[i].Run(running) })
+		serving.Go(func() error { return a.tcp[i].Run(running) })
 	}
 	serving.Go(func() error {
-		a.takeReloads(ctx, parts)
+		a.takeReloads(running, parts)
 		return nil
 	})
 	serving.Go(func() error {
-		a.learnNodeZone(ctx)
+		a.learnNodeZone(running)
 		return nil
 	})
 	serving.Go(func() error {
-		a.takeLease(ctx)
+		a.takeLease(running)
 		return nil
 	})
 	if a.watcher != nil {
-		serving.Go(func() error { return a.watcher.Run(ctx) })
+		serving.Go(func() error { return a.watcher.Run(running) })
 	}
-	a.log.InfoContext(ctx, "serving", "addresses", a.Addrs(), "version", a.options.Version)
+	a.log.InfoContext(running, "serving", "addresses", a.Addrs(), "version", a.options.Version)
 	close(a.ready)
 	err := serving.Wait()
-	a.node.leave(ctx, 0) // for when a part has failed
-	a.log.InfoContext(ctx, "stopped serving")
+	a.node.leave(running, 0) // for when a part has failed
+	a.log.InfoContext(running, "stopped serving")
 	return err
 }
 

@@ -98,7 +98,7 @@ func (a *Agent) poolFor(cfg config.Config, forward config.Route, old *running) (
 		Policy:      policies()[forward.Policy],
 		Connections: forward.Connections,
 		Rate:        float64(forward.Rate),
-		PlainCase:   forward.KeepCase,
+		PlainCase:   forward.PlainCase,
 		Loops:       a.loops,
 		Zone:        suffix,
 		Dial:        a.options.Dial,

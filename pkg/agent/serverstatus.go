@@ -13,7 +13,7 @@ import (
 type ServerStatus struct {
 	Address     string            `json:"address"`
 	Name        string            `json:"name,omitempty"`       // that its certificate must be for; empty: its address
-	State       string            `json:"state"`                // "good", "failing", "down" or "looped"
+	State       string            `json:"state"`                // an upstream.State in its word
 	Last        bool              `json:"lastResort,omitempty"` // asked only while none of the others is any good
 	Far         bool              `json:"far,omitempty"`        // in another topology zone
 	Requests    uint64            `json:"requests"`
@@ -24,7 +24,7 @@ type ServerStatus struct {
 	Probes      uint64            `json:"probes,omitempty"`
 	Open        *OpenStatus       `json:"open,omitempty"`      // nil: nothing ever was
 	Manners     []string          `json:"manners,omitempty"`   // what it cannot do, as far as it has shown
-	LastError   string            `json:"lastError,omitempty"` // of the last connection that could not be opened
+	LastError   string            `json:"lastError,omitempty"` // why the latest connection ended before an answer came on it
 }
 
 // LateStatus is what was done when a server was late.
@@ -53,7 +53,7 @@ func serverStatuses(pool *upstream.Pool) []ServerStatus {
 
 func serverStatus(server *upstream.ServerStats) ServerStatus {
 	s := ServerStatus{
-		Address: server.Network + "://" + server.Addr.String(), Name: server.Name, State: serverState(server),
+		Address: server.Network + "://" + server.Addr.String(), Name: server.Name, State: server.State().String(),
 		Last: server.LastResort, Far: server.Far,
 		Requests: server.Requests, Outstanding: server.Outstanding, Latency: roundTrip(server.SRTT),
 		Probes: server.Probes, Manners: server.Manners, LastError: server.LastError,
@@ -74,19 +74,6 @@ func serverStatus(server *upstream.ServerStats) ServerStatus {
 		s.Failures[upstream.Cause(cause).String()] = n
 	}
 	return s
-}
-
-// serverState is how a server is doing, in a word that the metrics have too.
-func serverState(s *upstream.ServerStats) string {
-	switch {
-	case s.Looped:
-		return "looped"
-	case s.Down:
-		return "down"
-	case s.Failing:
-		return "failing"
-	}
-	return "good"
 }
 
 // roundTrip spells a time of answers, 0 for one that is not known.

@@ -43,9 +43,9 @@ type Route struct {
 	Bootstrap []netip.Addr
 
 	Policy       Policy     // default PolicyFastest
-	Connections  int        // to each upstream over TCP and over TLS, 1..16; default 2
+	Connections  int        // to each upstream over TCP, TLS and HTTPS, 1..16; default 2
 	Rate         int        // queries a second to each upstream, 1..1000000; 0, the default: no bound
-	KeepCase     bool       // send names in the letters they were asked in; default false: in random case, which must come back
+	PlainCase    bool       // send names in lower case; default false: over UDP in random case, which must come back
 	CA           string     // file of the certificates (PEM) that those of TLS and HTTPS must lead to, absolute unless Parse read a relative path; default empty: the system's
 	Method       HTTPMethod // of HTTPS; default MethodPost
 	ClientSubnet bool       // pass the client's EDNS client-subnet option (RFC 7871); default false: remove it

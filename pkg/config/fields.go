@@ -52,7 +52,7 @@ func routeFields(r *Route) []field {
 		{"policy", oneOf(&r.Policy)},
 		{"connections", whole(&r.Connections, 1, 16)},
 		{"rate", whole(&r.Rate, 0, 1_000_000)},
-		{"case", letterCase(&r.KeepCase)},
+		{"case", letterCase(&r.PlainCase)},
 		{"tls", section([]field{{"ca", location(&r.CA)}})},
 		{"https", section([]field{{"method", oneOf(&r.Method)}})},
 		{"clientSubnet", clientSubnet(&r.ClientSubnet)},

@@ -89,7 +89,7 @@ func renderForward(b *writer, routes []Route) {
 		line(2, "policy", r.Policy.String())
 		line(2, "connections", strconv.Itoa(r.Connections))
 		line(2, "rate", strconv.Itoa(r.Rate))
-		line(2, "case", text(map[bool]string{false: "on", true: "off"}[r.KeepCase]))
+		line(2, "case", text(map[bool]string{false: "on", true: "off"}[r.PlainCase]))
 		head("  tls")
 		line(4, "ca", text(r.CA))
 		head("  https")

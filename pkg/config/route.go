@@ -14,7 +14,7 @@ type Policy uint8
 // The policies. With each, others are asked when one is late or fails.
 const (
 	PolicyFastest    Policy = iota // the quickest first
-	PolicySequential               // in the order of the list: the first that is not down
+	PolicySequential               // in the order of the list: the first that does not fail
 	PolicyRandom                   // any, each as often as the others
 )
 
@@ -192,14 +192,14 @@ func (n node) bootstrap() (netip.Addr, bool) {
 	return a, n.rejectFlaw(addressFlaw(a))
 }
 
-// letterCase reads on, for random letters, or off, for those that were asked. YAML 1.1 reads both as booleans.
-func letterCase(keep *bool) func(node) {
+// letterCase reads on, for random letters, or off, for small ones. YAML 1.1 reads both as booleans.
+func letterCase(plain *bool) func(node) {
 	return func(n node) {
 		switch string(n.text) {
 		case "true", `"on"`:
-			*keep = false
+			*plain = false
 		case "false", `"off"`:
-			*keep = true
+			*plain = true
 		default:
 			n.reject("not on or off", "")
 		}

@@ -59,7 +59,7 @@ func TestParseRoute(t *testing.T) {
 			text: "to: ['tls://192.0.2.1'], policy: sequential, connections: 16, rate: 1000000, case: off, tls: {ca: a/../ca.pem}, https: {method: get}, clientSubnet: pass",
 			want: config.Route{
 				Zone: ".", To: []config.Target{tls("192.0.2.1:853", "")}, Policy: config.PolicySequential, Connections: 16, Rate: 1_000_000,
-				KeepCase: true, CA: "ca.pem", Method: config.MethodGet, ClientSubnet: true,
+				PlainCase: true, CA: "ca.pem", Method: config.MethodGet, ClientSubnet: true,
 			},
 		},
 		{

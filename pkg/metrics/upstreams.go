@@ -15,33 +15,7 @@ import (
 type named struct {
 	zone, name string
 	stats      upstream.ServerStats
-	servers    [numStates]int // by state: one, or the endpoints of a service
-}
-
-// A state is how a server is doing.
-type state int
-
-// The states. A server is in the last one that fits.
-const (
-	good    state = iota
-	failing       // its latest answers did not come
-	down          // for so long that it is only probed
-	looped        // what is sent to it comes back here
-	numStates
-)
-
-func states() []string { return []string{"good", "failing", "down", "looped"} }
-
-func stateOf(s *upstream.ServerStats) state {
-	switch {
-	case s.Looped:
-		return looped
-	case s.Down:
-		return down
-	case s.Failing:
-		return failing
-	}
-	return good
+	servers    [upstream.NumStates]int // by state: one, or the endpoints of a service
 }
 
 // A roll turns the Stats of routes into those of upstreams with names that stay.
@@ -73,7 +47,7 @@ func (r *roll) read(of func() []Route) (routes []Route, list []named) {
 		if route.Service == "" {
 			for _, s := range route.Stats.Servers {
 				u := named{zone: route.Zone, name: s.Network + "://" + s.Addr.String(), stats: s}
-				u.servers[stateOf(&s)]++
+				u.servers[s.State()]++
 				list = append(list, u)
 			}
 			continue
@@ -86,7 +60,7 @@ func (r *roll) read(of func() []Route) (routes []Route, list []named) {
 		kept[key] = p
 		u := named{zone: route.Zone, name: route.Service, stats: p.sum(route.Stats.Servers)}
 		for i := range route.Stats.Servers {
-			u.servers[stateOf(&route.Stats.Servers[i])]++
+			u.servers[route.Stats.Servers[i].State()]++
 		}
 		list = append(list, u)
 	}
@@ -174,7 +148,7 @@ func upstreamFamilies() []family {
 		known("upstream_latency_seconds", "Smoothed time of an answer, penalties for failures included; of a service that of its quickest endpoint. "+
 			"Absent until the first answer or failure.",
 			func(u *upstream.ServerStats) time.Duration { return u.SRTT }),
-		known("upstream_late_seconds", "Time that nearly all recent answers took less than (95 in 100); a try that takes longer counts as late. "+
+		known("upstream_late_seconds", "Time that nearly all recent answers took less than (95 in 100); a try that takes a quarter longer, and 5 ms at least, counts as late. "+
 			"Of a service that of its quickest endpoint. Absent until it is known.",
 			func(u *upstream.ServerStats) time.Duration { return u.P95 }),
 		level("upstream_outstanding", "Tries under way.", func(u *upstream.ServerStats) int { return u.Outstanding }),
@@ -192,6 +166,15 @@ func upstreamFamilies() []family {
 		total("upstream_tls_resumptions_total", "Those of the connections that took up an earlier session of TLS.",
 			func(u *upstream.ServerStats) uint64 { return u.Resumed }),
 	}
+}
+
+// states names how a server can be doing.
+func states() []string {
+	list := make([]string, upstream.NumStates)
+	for i := range list {
+		list[i] = upstream.State(i).String()
+	}
+	return list
 }
 
 // causes names what can go wrong with a try.

@@ -21,9 +21,9 @@ type flights struct {
 
 	mu        sync.Mutex         // guards all below, and each flight's rest
 	byHash    map[uint64]*flight // of its key; those that share one are linked
-	count     int
-	waiting   int
-	refreshes int
+	count     int                // flights, refreshes included
+	waiting   int                // clients, over all flights
+	refreshes int                // flights that began for no client
 }
 
 func (fs *flights) init() {

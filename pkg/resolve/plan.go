@@ -14,10 +14,10 @@ import (
 // An Asker asks upstream.
 type Asker interface {
 	// Ask sends q, a whole query whose ID is of no meaning, and tells to what came
-	// of it, until then at the latest. q must stay as it is until then. An answer
-	// has q's question and ID, and rcode NOERROR or NXDOMAIN. An error may have a
-	// method EDE() int that gives its Extended DNS Error (RFC 8914). What is sent
-	// goes out when later is flushed at the latest.
+	// of it, at the time until at the latest. It may keep q, which does not change any
+	// more. An answer has q's question and ID, and rcode NOERROR or NXDOMAIN. An error
+	// may have a method EDE() int that gives its Extended DNS Error (RFC 8914). What is
+	// sent goes out when later is flushed at the latest.
 	Ask(q []byte, until time.Time, to wire.Asked, later *wire.Later)
 }
 

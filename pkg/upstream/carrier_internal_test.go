@@ -19,6 +19,7 @@ import (
 )
 
 var (
+	_ carrier = (*sockets)(nil)
 	_ carrier = (*lines)(nil)
 	_ carrier = (*sessions)(nil)
 )
@@ -30,7 +31,7 @@ type lab struct {
 	count counters
 }
 
-// carry makes a carrier for the target. It is retired when the test ends, and then nothing may be left of it.
+// labOf makes a carrier for the target. It is retired when the test ends, and then nothing may be left of it.
 func labOf(tb testing.TB, target Target, connections int, dial func(context.Context, string, netip.AddrPort) (net.Conn, error)) *lab {
 	tb.Helper()
 	if err := target.check(); err != nil {

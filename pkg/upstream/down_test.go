@@ -5,10 +5,14 @@ package upstream_test
 import (
 	"context"
 	"errors"
+	"net"
+	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
@@ -57,6 +61,57 @@ func TestAllDown(t *testing.T) {
 				time.Sleep(time.Second)
 				if got := ask(t, p); got != "192.0.2.20" {
 					t.Errorf("answer %q a second after its return, want 192.0.2.20", got)
+				}
+			})
+		})
+	}
+}
+
+// One that is back is found even if it is slower now than a quick probe waits, or has a filter against what that asks.
+func TestBackOtherwise(t *testing.T) {
+	t.Parallel()
+	silent, back := upstreamtest.Action{Drop: true}, one("192.0.2.10")
+	tests := []struct {
+		name    string
+		network string
+		script  upstreamtest.Script
+		dial    time.Duration // that opening takes
+	}{
+		{name: "slow over UDP", network: "udp", script: upstreamtest.Always(after(1500*time.Millisecond, back))},
+		{name: "slow over TCP", network: "tcp", script: upstreamtest.Always(after(1500*time.Millisecond, back))},
+		{name: "slow to shake hands", network: "tcp", script: upstreamtest.Always(back), dial: time.Second},
+		{
+			name: "filter", network: "udp",
+			script: func(q upstreamtest.Query) upstreamtest.Action {
+				if q.Name == "." && q.Type == dns.TypeNS {
+					return silent
+				}
+				return back
+			},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a := upstreamtest.New(upstreamtest.Always(silent))
+				p := newPool(t, upstream.Config{
+					Targets: []upstream.Target{target(tt.network, addrA)},
+					Dial: func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+						time.Sleep(tt.dial)
+						return upstreamtest.Network{addrA: a}.Dial(ctx, network, addr)
+					},
+				})
+				run(t, p)
+				ask(t, p)
+				ask(t, p)
+				if !p.Stats().Servers[0].Down {
+					t.Fatal("it is not down, so that nothing can be shown")
+				}
+				a.SetScript(tt.script)
+				time.Sleep(8 * time.Second)
+				if got := ask(t, p); got != "192.0.2.10" {
+					t.Errorf("answer %q long after its return, want 192.0.2.10", got)
 				}
 			})
 		})

@@ -32,12 +32,13 @@ type membership struct {
 }
 
 // Set says which servers there are from now on. Those of ready share the
-// queries, the nearer ones first; those of lastResort are asked only while ready is empty or each of
-// ready fails. A query that begins after Set has returned is sent to none that
-// is in neither list; one that was sent to such a server before may still get
-// its answer from there, and is asked elsewhere, in the time it has left, when
-// that fails or is late. A server that stays keeps its connections and
-// counters.
+// queries, the nearer ones first; those of lastResort are asked only while ready
+// is empty, each of ready fails, or all that a query asked there were silent for
+// longer than they should. A query that begins after Set has returned is sent to
+// none that is in neither list; one that was sent to such a server before may still
+// get its answer from there, and is asked elsewhere, in the time it has left, when
+// that fails or is late. A server that stays, and is as far as before, keeps its
+// connections and counters.
 //
 // Addresses that are not valid or lack a port are left out, and so are those
 // beyond 256. Both lists are copied.

@@ -27,7 +27,7 @@ var (
 	errPanic      = errors.New("recovered from a panic")
 )
 
-// A Reason says why an Exchange ended without a good answer.
+// A Reason says why a query found no good answer.
 type Reason uint8
 
 // The reasons, the least telling first: where tries ended differently, the
@@ -57,7 +57,7 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
-// A Failure is the error of every Exchange that found no good answer.
+// A Failure is the error of every query that found no good answer.
 //
 //nolint:errname // it is the outcome of an exchange more than an error: callers turn it into a reply
 type Failure struct {
@@ -85,9 +85,9 @@ const (
 	CauseTimeout     Cause = iota // silent for longer than its patience
 	CauseConnRefused              // nobody listens there
 	CauseNetwork                  // any other network error
-	CauseLimit                    // queries in flight or connections per query: a bound of ours, file descriptors among them
+	CauseLimit                    // a bound of ours: queries under way, their rate, connections, file descriptors
 	CauseMalformed                // a message with the right ID and question that cannot be read
-	CauseMismatch                 // a message that is not the answer; those too late on TCP included
+	CauseMismatch                 // a message that is not the answer, or not in the letters that were asked; late ones included
 	CauseServFail                 // SERVFAIL
 	CauseRefused                  // REFUSED
 	CauseFormErr                  // FORMERR
@@ -113,10 +113,6 @@ func (c Cause) String() string {
 		return "malformed"
 	case CauseMismatch:
 		return "mismatch"
-	case CauseTLS:
-		return "tls"
-	case CauseLame:
-		return "lame"
 	case CauseServFail:
 		return "servfail"
 	case CauseRefused:
@@ -127,6 +123,10 @@ func (c Cause) String() string {
 		return "notimp"
 	case CauseRcode:
 		return "rcode"
+	case CauseTLS:
+		return "tls"
+	case CauseLame:
+		return "lame"
 	default:
 		return "unknown"
 	}

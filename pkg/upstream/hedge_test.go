@@ -54,3 +54,34 @@ func TestHedgesAreFew(t *testing.T) {
 		}
 	})
 }
+
+// Nobody is asked early who is not better than the one that is late: not the last resort, and not the same one again.
+func TestHedgeSparesOthers(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	t.Run("the last resort", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			lab := newLab()
+			p := lab.pool(t, endpoints(list(addrA), list(addrL)))
+			during(t, p, time.Second)
+			lab.a.SetScript(upstreamtest.Always(after(100*ms, one("192.0.2.10"))))
+			if got := ask(t, p); got != "192.0.2.10" || len(lab.l.Queries()) > 0 {
+				t.Errorf("answer %q, %d queries to the last resort, want none while there is patience", got, len(lab.l.Queries()))
+			}
+		})
+	})
+	t.Run("who was asked already", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			tr := newTrio(t, upstream.Random, after(6*ms, one("192.0.2.10")), after(6*ms, one("192.0.2.20")))
+			tr.asked(t, 100, ms)
+			for _, s := range tr.servers {
+				s.SetScript(upstreamtest.Always(after(100*ms, one("192.0.2.30"))))
+			}
+			if got := tr.asked(t, 1, ms); got != "AB" {
+				t.Errorf("asked %q, want each once", got)
+			}
+		})
+	})
+}

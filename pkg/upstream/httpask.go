@@ -34,13 +34,9 @@ func (s *sessions) ask(r *request) (got received) {
 	if err != nil {
 		return received{err: err}
 	}
-	like := wire.Match(r.sent, msg.body)
-	if like == wire.Unlike {
+	if !wire.Answers(r.sent, msg.body) {
 		s.count.failures[CauseMismatch].Add(1)
 		return received{err: fmt.Errorf("%w: another question or ID", errMalformed)}
-	}
-	if r.t.mixed && like == wire.Recased {
-		return received{recased: true}
 	}
 	m := new(wire.Message)
 	err = m.Parse(msg.body)

@@ -44,15 +44,15 @@ func (s *sessions) openAheadLocked(now time.Time) {
 
 func (s *sessions) openLocked(now time.Time) *session {
 	s.opened++
-	x := &session{sessions: s, number: s.opened, ready: make(chan struct{}), heard: now, rested: s.asked}
+	x := &session{sessions: s, number: s.opened, ready: make(chan struct{}), life: life{heard: now, rested: s.asked}}
 	s.list = append(s.list, x)
 	s.alive++
-	go x.begin() // joined by wait
+	go x.run() // joined by wait
 	return x
 }
 
-// begin opens the session.
-func (x *session) begin() {
+// run opens the session.
+func (x *session) run() {
 	s := x.sessions
 	conn, err := x.connect()
 	if err != nil {
@@ -63,12 +63,8 @@ func (x *session) begin() {
 	}
 	now := s.now()
 	s.mu.Lock()
-	x.conn, x.open = conn, true
-	if x.err != nil { // nobody waited for it
-		x.closeLocked()
-	} else {
-		x.begunLocked(now)
-	}
+	x.conn = conn
+	x.openedLocked(now)
 	close(x.ready)
 	s.mu.Unlock()
 	conn.SetStateHook(func(conn *http.ClientConn) { x.lost(conn) })
@@ -103,18 +99,18 @@ func (x *session) connect() (conn *http.ClientConn, err error) {
 	return transport.NewClientConn(ctx, "https", s.target.Addr.String())
 }
 
-// begunLocked notes that the session is open.
-func (x *session) begunLocked(now time.Time) {
+// openedLocked notes that the session is open.
+func (x *session) openedLocked(now time.Time) {
 	s := x.sessions
-	age := lineAge
-	if bits, err := s.ids.next(); err == nil {
-		age += time.Duration(bits) * (lineAge / 2) / (1 << 16)
+	if x.err != nil { // nobody waited for it
+		x.open = true
+		x.closeLocked()
+		return
 	}
-	x.ages = now.Add(age)
-	x.alarm.set(now, x.ages, x.expire)
 	if x.users == 0 {
 		x.heard = now
 	}
+	x.begin(now, &s.ids, x.expire)
 	x.restLocked(now)
 	for _, old := range slices.Clone(s.list) {
 		if old.aged {

@@ -45,7 +45,7 @@ type request struct {
 	ctx    context.Context //nolint:containedctx // it is the request's own, from carry to its goroutine
 	cancel context.CancelFunc
 	t      *try
-	sent   []byte // with ID 0 (RFC 8484 section 4.1) and the letters as drawn
+	sent   []byte // with ID 0 (RFC 8484 section 4.1)
 }
 
 // newHTTPS makes the carrier for HTTPS. It opens nothing yet.
@@ -72,13 +72,6 @@ func (s *sessions) carry(t *try, later *wire.Later) error {
 	}
 	r := &request{t: t, sent: slices.Clone(t.query)}
 	wire.SetID(r.sent, 0)
-	if t.mixed {
-		bits, err := s.ids.wide()
-		if err != nil {
-			return err
-		}
-		wire.MixCase(r.sent, bits)
-	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	t.ride.request = r
 	s.asked = now

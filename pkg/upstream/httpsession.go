@@ -21,19 +21,9 @@ type session struct {
 	bare     net.Conn         // what TLS runs over; set before conn
 
 	// Guarded by sessions.mu:
+	life
 	cancel context.CancelFunc // ends the opening; nil: it has not begun
-	open   bool
-	ahead  bool // opened before a query had to wait for it
-	aged   bool
-	proved bool // an answer has come on it
-	users  int  // requests on it
-	turn   uint64
-	heard  time.Time // last answer, or since when one is owed
-	owes   bool      // somebody gave up on it since the last answer
-	rested time.Time // since when it has no request, where it has none
-	ages   time.Time
-	alarm  alarm // calls expire
-	err    error // why it ended; nil: it has not
+	users  int                // requests on it
 }
 
 // A seat is a request's place on a session.
@@ -111,15 +101,8 @@ func (s *sessions) pickLocked(now time.Time, after uint64) (best *session) {
 // rankLocked is the session's rank among the others. One that is full, or that the peer is about to end, is as good as
 // one that is silent: a request on it would wait.
 func (x *session) rankLocked(now time.Time) int {
-	switch {
-	case x.users > 0 && now.Sub(x.heard) >= stallTime, x.open && x.conn.Available() == 0, !x.open && x.users >= maxInflight:
-		return rankStalled
-	case x.ahead && !x.open:
-		return rankAhead
-	case x.aged:
-		return rankAged
-	}
-	return rankGood
+	silent := x.users > 0 && now.Sub(x.heard) >= stallTime
+	return x.rank(silent || x.open && x.conn.Available() == 0 || !x.open && x.users >= maxInflight)
 }
 
 // part takes a request off its session. heard tells that something came back.
@@ -153,31 +136,25 @@ func (x *session) answered() {
 
 // restLocked decides what becomes of a session without requests.
 func (x *session) restLocked(now time.Time) {
-	s := x.sessions
-	switch {
-	case x.err != nil || x.users > 0:
-	case s.retired:
-		x.endLocked(errRetired)
-	case !x.open && !x.ahead:
-		x.endLocked(errAbandoned)
-	case !x.open:
-	case x.owes && now.Sub(x.heard) >= stallTime:
-		x.endLocked(errSilent)
-	case x.owes:
-		x.alarm.set(now, x.heard.Add(stallTime), x.expire)
-	case x.aged && slices.ContainsFunc(s.list, func(o *session) bool { return o.open && o.rankLocked(now) == rankGood }):
-		x.endLocked(errAged)
-	default:
-		quiet := x.rested
-		if s.asked.After(quiet) {
-			quiet = s.asked
-		}
-		if now.Sub(quiet) >= idleTimeout {
-			x.endLocked(errIdle)
-			return
-		}
-		x.alarm.set(now, quiet.Add(idleTimeout), x.expire)
+	if x.users > 0 {
+		return
 	}
+	s, quiet := x.sessions, x.rested
+	if s.asked.After(quiet) {
+		quiet = s.asked
+	}
+	end, look := x.fate(now, quiet, s.retired, x.aged && s.freshLocked(now))
+	switch {
+	case end != nil:
+		x.endLocked(end)
+	case !look.IsZero():
+		x.alarm.set(now, look, x.expire)
+	}
+}
+
+// freshLocked tells whether there is a session, other than those that came to their age, that is open and answers.
+func (s *sessions) freshLocked(now time.Time) bool {
+	return slices.ContainsFunc(s.list, func(x *session) bool { return x.open && x.rankLocked(now) == rankGood })
 }
 
 // expire does what is due, and sets the alarm to what is due next.
@@ -226,7 +203,7 @@ func (x *session) endLocked(err error) {
 			s.fault = err
 		}
 	}
-	if x.open { // else begin sees to it
+	if x.open { // else run sees to it
 		x.closeLocked()
 	}
 }

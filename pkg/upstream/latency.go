@@ -2,10 +2,7 @@
 
 package upstream
 
-import (
-	"sync/atomic"
-	"time"
-)
+import "time"
 
 // How latency becomes order and patience.
 const (
@@ -79,30 +76,4 @@ func (l *latency) hedge() time.Duration {
 // halvings is how often what was known of an upstream that was last asked then has lost half its worth.
 func halvings(now, asked time.Time) int {
 	return int(min(max(now.Sub(asked), 0)/halving, 40)) // 40: hardly any duration is left
-}
-
-// Hedges are extra queries: few in a hundred, so that an upstream that is slow for all of them does not get twice as many
-// to be slow for.
-const (
-	hedgeShare = 3    // of a hundred queries
-	maxHedges  = 3200 // hundredths that may be saved up
-)
-
-// hedges is how many hundredths of a hedge may be spent.
-type hedges struct{ saved atomic.Int64 }
-
-// earn is called for each query.
-func (h *hedges) earn() {
-	if h.saved.Load() < maxHedges {
-		h.saved.Add(hedgeShare)
-	}
-}
-
-// spend takes one hedge, if there is one.
-func (h *hedges) spend() bool {
-	if h.saved.Add(-100) >= 0 {
-		return true
-	}
-	h.saved.Add(100)
-	return false
 }

@@ -13,8 +13,8 @@ import (
 
 // How long a query of ours may be on its way back.
 const (
-	loopMemory = 30 * time.Second // from sending one; what comes back later is taken for anybody's
-	maxProbes  = 4096             // remembered at once; the oldest are forgotten beyond
+	loopMemory    = 30 * time.Second // from sending one; what comes back later is taken for anybody's
+	maxLoopProbes = 4096             // remembered at once; the oldest are forgotten beyond
 )
 
 // Loops finds upstreams that lead back to this process, however many resolvers are on the way: it has each asked now
@@ -26,12 +26,12 @@ type Loops struct {
 	now  func() time.Time
 
 	mu    sync.Mutex // guards the fields below
-	sent  map[string]probe
+	sent  map[string]loopProbe
 	order []string // the names of sent, the oldest first
 }
 
-// A probe is one query that may come back.
-type probe struct {
+// A loopProbe is one query that may come back.
+type loopProbe struct {
 	at   time.Time // when it was sent
 	back func()    // told that it came back
 }
@@ -44,7 +44,7 @@ func NewLoops(random io.Reader, now func() time.Time) *Loops {
 	if now == nil {
 		now = time.Now //nolint:forbidigo // the default of an injected clock
 	}
-	return &Loops{rand: random, now: now, sent: make(map[string]probe)}
+	return &Loops{rand: random, now: now, sent: make(map[string]loopProbe)}
 }
 
 // Came tells whether a name, canonical and in wire form, is that of a query sent from here within half a minute. The
@@ -78,7 +78,7 @@ func (l *Loops) probe(zone []byte, back func()) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forgetLocked(now)
-	l.sent[name] = probe{now, back}
+	l.sent[name] = loopProbe{now, back}
 	l.order = append(l.order, name)
 	return append(query, 0, byte(wire.TypeA), 0, byte(wire.ClassIN))
 }
@@ -86,7 +86,7 @@ func (l *Loops) probe(zone []byte, back func()) []byte {
 // forgetLocked makes room for one more probe.
 func (l *Loops) forgetLocked(now time.Time) {
 	old := 0
-	for old < len(l.order) && (len(l.order)-old >= maxProbes || now.Sub(l.sent[l.order[old]].at) > loopMemory) {
+	for old < len(l.order) && (len(l.order)-old >= maxLoopProbes || now.Sub(l.sent[l.order[old]].at) > loopMemory) {
 		delete(l.sent, l.order[old])
 		old++
 	}

@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"errors"
 	"io"
@@ -76,7 +77,7 @@ func TestLoopsIsBounded(t *testing.T) {
 	now := time.Unix(1795212600, 0)
 	l := NewLoops(nil, func() time.Time { return now })
 	var names [][]byte
-	for range maxProbes + 10 {
+	for range maxLoopProbes + 10 {
 		names = append(names, probeName(t, l.probe([]byte(rootZone), func() {})))
 	}
 	known := 0
@@ -85,8 +86,8 @@ func TestLoopsIsBounded(t *testing.T) {
 			known++
 		}
 	}
-	if known != maxProbes || l.Came(names[0]) || len(l.sent) != maxProbes || len(l.order) != maxProbes {
-		t.Errorf("%d known of %d and %d, want the latest %d", known, len(l.sent), len(l.order), maxProbes)
+	if known != maxLoopProbes || l.Came(names[0]) || len(l.sent) != maxLoopProbes || len(l.order) != maxLoopProbes {
+		t.Errorf("%d known of %d and %d, want the latest %d", known, len(l.sent), len(l.order), maxLoopProbes)
 	}
 	now = now.Add(loopMemory + 1)
 	l.probe([]byte(rootZone), func() {})
@@ -148,16 +149,30 @@ func (m *mirror) sent() (probes, found int) {
 
 // guarded makes a guard of the mirror.
 func guarded(m *mirror) *loopGuard {
-	c := &common{rand: rand.Reader, now: time.Now, log: slog.New(slog.DiscardHandler)}
+	c := &common{rand: rand.Reader, now: time.Now, log: slog.New(warnings{slog.DiscardHandler, m})}
 	m.loops = NewLoops(nil, time.Now)
 	return &loopGuard{
 		common: c, loops: m.loops, zone: []byte(rootZone), network: "udp", addr: netip.MustParseAddrPort("192.0.2.1:53"),
-		send: m.send, found: func() {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.found++
-		},
+		send: m.send,
 	}
+}
+
+// warnings is a log that counts as found what it is warned of.
+type warnings struct {
+	slog.Handler
+
+	of *mirror
+}
+
+// Enabled implements slog.Handler.
+func (warnings) Enabled(_ context.Context, level slog.Level) bool { return level == slog.LevelWarn }
+
+// Handle implements slog.Handler.
+func (w warnings) Handle(context.Context, slog.Record) error {
+	w.of.mu.Lock()
+	defer w.of.mu.Unlock()
+	w.of.found++
+	return nil
 }
 
 // useFor has the upstream used ten times a second.

@@ -29,7 +29,6 @@ type loopGuard struct {
 	network string // of the upstream, for the log
 	addr    netip.AddrPort
 	send    func(query []byte) // sends a probe to the upstream, whatever is thought of it, and cares for no answer
-	found   func()             // told when the upstream is found to lead back: its answers will not come
 
 	next atomic.Int64 // when use is to have a probe sent, in Unix ns
 	back atomic.Bool  // it leads back
@@ -119,12 +118,8 @@ func (g *loopGuard) cameBack(number uint64) {
 	found := !g.back.Swap(true)
 	g.afterLocked(around(loopAgain, 3), g.probe)
 	g.mu.Unlock()
-	if !found {
-		return
-	}
-	g.log.Warn("upstream left out: a query to it came back here", "upstream", g.network+"://"+g.addr.String())
-	if g.found != nil {
-		g.found()
+	if found {
+		g.log.Warn("upstream left out: a query to it came back here", "upstream", g.network+"://"+g.addr.String())
 	}
 }
 

@@ -20,28 +20,26 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
+// firstPatience is how long a query waits for an upstream of which nothing is known.
+const firstPatience = patienceSRTTs * unknownSRTT
+
 // A hop is the upstream of one resolver: another resolver, or, when there is none, one that knows every name.
 type hop struct {
 	guard *loopGuard
 
-	mu      sync.Mutex // guards the fields below
-	next    *resolve.Resolver
-	asked   int // queries that went this way, probes included
-	waiting map[*hopReply]bool
+	mu    sync.Mutex // guards the fields below
+	next  *resolve.Resolver
+	asked int // queries that went this way, probes included
 }
 
 // A hopReply takes the reply of the next resolver.
 type hopReply struct {
-	hop  *hop
 	to   wire.Asked  // nil: nobody
 	done atomic.Bool // no sync.Once: the flight that it ends may have it among its own clients
 }
 
 // Reply implements wire.Replier.
 func (r *hopReply) Reply(msg []byte, later *wire.Later) {
-	r.hop.mu.Lock()
-	delete(r.hop.waiting, r)
-	r.hop.mu.Unlock()
 	switch rcode := msg[3] & 0x0f; {
 	case r.to == nil, r.done.Swap(true):
 	case rcode != 0 && rcode != 3:
@@ -64,14 +62,16 @@ func (r *hopReply) fail(err error) {
 // Ask implements resolve.Asker.
 func (h *hop) Ask(q []byte, until time.Time, to wire.Asked, _ *wire.Later) {
 	h.guard.use(time.Now())
-	r := &hopReply{hop: h, to: to}
+	r := &hopReply{to: to}
 	if h.guard.looped() {
-		go r.fail(errors.New("the upstream leads back"))
+		go r.fail(errLooped)
 		return
 	}
-	h.mu.Lock()
-	h.waiting[r] = true
-	h.mu.Unlock()
+	time.AfterFunc(firstPatience, func() { // when a race looks whether its upstreams lead back
+		if h.guard.looped() {
+			r.fail(errLooped)
+		}
+	})
 	time.AfterFunc(time.Until(until), func() { r.fail(errors.New("silent")) })
 	go h.carry(q, r)
 }
@@ -81,17 +81,6 @@ func (h *hop) sum() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.asked
-}
-
-// lost ends all that is under way.
-func (h *hop) lost() {
-	h.mu.Lock()
-	list := h.waiting
-	h.waiting = map[*hopReply]bool{}
-	h.mu.Unlock()
-	for r := range list {
-		r.fail(errors.New("the upstream leads back"))
-	}
 }
 
 // carry brings a query to the next resolver.
@@ -135,12 +124,12 @@ func (h *hop) carry(q []byte, to wire.Replier) {
 // newHop makes an upstream that leads nowhere yet, and the resolver that has it.
 func newHop(t *testing.T) (*hop, *resolve.Resolver) {
 	t.Helper()
-	h := &hop{waiting: map[*hopReply]bool{}}
+	h := &hop{}
 	loops := NewLoops(nil, time.Now)
 	h.guard = &loopGuard{
 		common: &common{now: time.Now, log: slog.New(slog.DiscardHandler)}, loops: loops, zone: []byte(rootZone),
-		network: "udp", addr: netip.MustParseAddrPort("192.0.2.1:53"), found: h.lost,
-		send: func(q []byte) { go h.carry(q, &hopReply{hop: h}) },
+		network: "udp", addr: netip.MustParseAddrPort("192.0.2.1:53"),
+		send: func(q []byte) { go h.carry(q, new(hopReply)) },
 	}
 	c, err := cache.New(cache.Config{Size: 8 << 20}, time.Now())
 	if err != nil {
@@ -176,8 +165,8 @@ type replyFunc func(msg []byte)
 // Reply implements wire.Replier.
 func (f replyFunc) Reply(msg []byte, _ *wire.Later) { f(msg) }
 
-// TestLoopThroughTwoResolvers has two resolvers forward to each other: each query fails at once, none goes round more
-// than a few times, and both work again when one has another upstream.
+// TestLoopThroughTwoResolvers has two resolvers forward to each other: the first query fails when its patience ends and
+// the others at once, none goes round more than a few times, and both work again when one has another upstream.
 func TestLoopThroughTwoResolvers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -194,14 +183,17 @@ func TestLoopThroughTwoResolvers(t *testing.T) {
 			if rcode != dns.RcodeServerFailure {
 				t.Fatalf("query %d: rcode %d, want SERVFAIL", i, rcode)
 			}
+			if took > firstPatience+10*time.Millisecond {
+				t.Errorf("query %d took %s, want its patience at the most", i, took)
+			}
 			if took > 100*time.Millisecond {
 				slow++
 			}
 			time.Sleep(time.Second)
 		}
 		synctest.Wait()
-		if slow > 0 {
-			t.Errorf("%d of %d queries took longer than 100 ms", slow, queries)
+		if slow > 2 { // one for each to find it out
+			t.Errorf("%d of %d queries took longer than 100 ms, want two at the most", slow, queries)
 		}
 		if !a.guard.looped() && !b.guard.looped() {
 			t.Error("nobody knows of the loop")
@@ -235,8 +227,8 @@ func TestLoopToItself(t *testing.T) {
 		defer h.guard.stop()
 		for i := range 60 {
 			rcode, took := client(t, r, string([]byte{'a' + byte(i%26), 'a' + byte(i/26)})+".example.")
-			if rcode != dns.RcodeServerFailure || took > 100*time.Millisecond {
-				t.Errorf("query %d: rcode %d after %s, want SERVFAIL at once", i, rcode, took)
+			if rcode != dns.RcodeServerFailure || took > firstPatience+10*time.Millisecond || i > 0 && took > 100*time.Millisecond {
+				t.Errorf("query %d: rcode %d after %s, want SERVFAIL, and at once but for the first", i, rcode, took)
 			}
 			time.Sleep(time.Second)
 		}

@@ -13,6 +13,10 @@ import (
 // What is learned about an upstream's manners is believed for so long, and then learned anew.
 const mannersTime = 10 * time.Minute
 
+// tcpRetry is how often it is tried all the same whether an upstream that takes no connections takes them again: without
+// one there is nothing to be had of an answer that stays cut.
+const tcpRetry = 5 * time.Second
+
 // mannersProofs is how often something that may be chance must be seen in a row.
 const mannersProofs = 3
 
@@ -32,6 +36,7 @@ type manners struct {
 	noTCP   habit // it cuts answers and does not take connections: let it cut less
 	small   habit // it is silent but to queries with the smallest EDNS size
 	refuses []refusal
+	retry   time.Time // when a connection is to be tried next, although noTCP holds
 }
 
 // A habit is believed until some time once there are proofs enough.
@@ -64,7 +69,7 @@ func (m *manners) apply(t *try, udp, mixCase bool) {
 		t.small = false
 	case m.noEDNS.holds(t.began):
 		if q := t.race.withoutOPT(); q != nil {
-			t.query, t.plain = q, true
+			t.query, t.plain, t.small = q, true, false
 		}
 	case t.small:
 		t.query = wire.WithUDPSize(t.query, smallSize)
@@ -73,14 +78,37 @@ func (m *manners) apply(t *try, udp, mixCase bool) {
 	}
 }
 
+// takesNoTCP tells whether to give up an answer that was cut. Now and then it does not although noTCP holds.
+func (m *manners) takesNoTCP(now time.Time) bool {
+	if !m.noTCP.holds(now) {
+		return false
+	}
+	if now.Before(m.retry) {
+		return true
+	}
+	m.retry = now.Add(tcpRetry)
+	return false
+}
+
+// fetchFailed learns from an answer that was cut, or came in other letters, and could not be had over TCP.
+func (m *manners) fetchFailed(t *try, now time.Time) {
+	if t.recased {
+		m.noCase.shown(now, mannersProofs)
+		return
+	}
+	m.noTCP.shown(now, 2) // the third try then fares better
+	m.retry = now.Add(tcpRetry)
+}
+
 // answered learns from a good answer.
 func (m *manners) answered(t *try, now time.Time) {
 	if t.plain && !m.noEDNS.holds(now) && t.race.failure.Reason == Rcode {
 		m.noEDNS.shown(now, 1)
 	}
-	if t.recased {
-		m.noCase.shown(now, 1)
-	} else if t.mixed {
+	switch {
+	case t.recased: // one alone may be a forger's, who is to gain nothing by it
+		m.noCase.shown(now, mannersProofs)
+	case t.mixed:
 		m.noCase.proofs = 0
 	}
 	if t.rtt > 0 {

@@ -4,6 +4,8 @@ package upstream_test
 
 import (
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,7 +50,7 @@ func TestManners(t *testing.T) {
 			script: upstreamtest.By(func(upstreamtest.Query) upstreamtest.Action {
 				return upstreamtest.Action{Raw: []upstreamtest.Raw{lowerCase}}
 			}, upstreamtest.Always(good)),
-			first: 1, asked: "udp 1232", knows: "no-case",
+			first: 3, asked: "udp 1232", knows: "no-case",
 		},
 		{
 			name: "silent to all but the smallest",
@@ -107,6 +109,33 @@ func TestManners(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Queries without an OPT record prove nothing of what large EDNS sizes come to.
+func TestMannersSmallWithoutEDNS(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var plain atomic.Int64
+		s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+			switch {
+			case q.EDNS:
+				return upstreamtest.Action{Rcode: dns.RcodeFormatError, NoEDNS: true}
+			case q.Probe:
+				return upstreamtest.Action{Drop: true}
+			}
+			if plain.Add(1)%2 == 0 { // lost by chance
+				return upstreamtest.Action{Drop: true}
+			}
+			return one("192.0.2.10")
+		})
+		p := memory(t, "udp", upstreamtest.Network{addrA: s}, addrA)
+		for range 6 {
+			ask(t, p)
+		}
+		if diff := cmp.Diff([]string{"no-edns"}, p.Stats().Servers[0].Manners); diff != "" || plain.Load() < 10 {
+			t.Errorf("after %d queries without OPT manners (-want +got):\n%s", plain.Load(), diff)
+		}
+	})
 }
 
 func sizeText(size uint16) string {
@@ -212,6 +241,37 @@ func TestRate(t *testing.T) {
 		}
 		if s := p.Stats().Servers[0]; s.Failures[upstream.CauseLimit] == 0 || s.Failing {
 			t.Errorf("limit %d, failing %v, want it counted and not held against it", s.Failures[upstream.CauseLimit], s.Failing)
+		}
+	})
+}
+
+// An upstream whose connections failed for a while gives whole answers again soon after they no longer do, however many
+// clients ask meanwhile.
+func TestMannersTCPIsBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cut, good := upstreamtest.Always(upstreamtest.Action{Truncate: true}), upstreamtest.Always(one("192.0.2.10"))
+		s := upstreamtest.New(upstreamtest.By(cut, upstreamtest.Always(upstreamtest.Action{Drop: true})))
+		p := memory(t, "udp", upstreamtest.Network{addrA: s}, addrA)
+		var clients sync.WaitGroup
+		during := func(d time.Duration) {
+			for range d / (100 * time.Millisecond) {
+				clients.Go(func() { ask(t, p) })
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		during(20 * time.Second)
+		if got := strings.Join(p.Stats().Servers[0].Manners, " "); got != "no-tcp" {
+			t.Fatalf("known %q, want no-tcp", got)
+		}
+		s.SetScript(upstreamtest.By(cut, good))
+		during(10 * time.Second)
+		clients.Wait()
+		if got := ask(t, p); got != "192.0.2.10" {
+			t.Errorf("answer %q, want 192.0.2.10", got)
+		}
+		if known := p.Stats().Servers[0].Manners; len(known) > 0 {
+			t.Errorf("%q is known, want nothing", known)
 		}
 	})
 }

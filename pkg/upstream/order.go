@@ -38,6 +38,8 @@ type side struct {
 	ep       *endpoint
 	patience time.Duration
 	hedge    time.Duration // after which a try is late; 0: nobody can say
+	relief   bool          // who is asked next is able: worth a hedge
+	spare    bool          // a last resort, while others are able
 	tries    int
 	plain    bool // it does not know EDNS: ask without the OPT record
 	silent   bool // it may be so because what it says is too large for the way
@@ -130,6 +132,9 @@ func (p *Pool) choose(list *roster, q []byte) sides {
 	if o.count == 1 || o.standings[1].class == unable {
 		o.list[0].hedge = 0 // there is nobody better
 	}
+	for i := range max(o.count-1, 0) {
+		o.list[i].relief = o.standings[i+1].class == able
+	}
 	return o.sides
 }
 
@@ -155,7 +160,7 @@ func (o *order) add(e *endpoint, s standing) {
 	o.count = min(o.count+1, o.limit)
 	copy(o.list[at+1:o.count], o.list[at:])
 	copy(o.standings[at+1:o.count], o.standings[at:])
-	o.list[at], o.standings[at] = side{ep: e, patience: s.patience, hedge: s.hedge}, s
+	o.list[at], o.standings[at] = side{ep: e, patience: s.patience, hedge: s.hedge, spare: s.class == spare}, s
 }
 
 // What a followed endpoint's load is worth.

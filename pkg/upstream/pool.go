@@ -27,9 +27,8 @@ type Config struct {
 	// Follow is servers that come and go, asked over TCP. It stands in place of
 	// Targets.
 	Follow *Endpoints
-	// Connections is how many TCP connections the queries to one upstream share
-	// while there is more than one query at a time, 1 to 16. There is one more
-	// at most, for as long as some of them are full or silent. 0: 1.
+	// Connections is how many connections of TCP or TLS, or sessions of HTTPS, the queries to one upstream share, 1 to
+	// 16. There are up to twice as many and two more while some are full or silent, or give way to new ones. 0: 1.
 	Connections int
 	// Rate is the most queries a second that each upstream gets, with a tenth of them at once; what is more goes to
 	// another. 0: no bound.
@@ -49,10 +48,10 @@ type Config struct {
 	// Without the right to it, which is NET_ADMIN, the sockets stay as they are and
 	// Log takes one error. 0: none.
 	Mark uint32
-	// Rand gives message IDs. It is read from many goroutines at once. Nil:
+	// Rand gives IDs, the case of letters and the draw of sockets. It is read from many goroutines at once. Nil:
 	// crypto/rand.
 	Rand io.Reader
-	// Now measures latency and nothing else. Nil: time.Now.
+	// Now is the clock, which must go as fast as timers do. Nil: time.Now.
 	Now func() time.Time
 	// Log takes warnings about upstreams that are left out. Nil: none.
 	Log *slog.Logger
@@ -82,7 +81,7 @@ type Pool struct {
 	policy   Policy     // of sources
 	hedges   hedges
 	self     func(netip.AddrPort) bool // Config's
-	maxSides int                       // upstreams asked for one Exchange
+	maxSides int                       // upstreams asked for one query
 	list     atomic.Pointer[roster]    // of one moment; current has that of now
 
 	mu      sync.Mutex  // guards replacing list, and the fields below
@@ -205,9 +204,9 @@ func newSource(cfg Config, t Target) (source, error) {
 }
 
 // Run follows the resolv.conf files or endpoints until ctx ends. Then it closes
-// the TCP connections, each after its last query, and returns nil when all are
-// closed. Exchange works before, during and after; afterwards it keeps no
-// connection.
+// sockets and connections, each after its last query, and returns nil when all are
+// closed. Ask and Exchange work before, during and after; afterwards they keep
+// nothing open.
 func (p *Pool) Run(ctx context.Context) error {
 	if p.follow != nil {
 		p.followEndpoints(ctx)

@@ -12,19 +12,32 @@ import (
 // An upstream that fails is asked by a probe now and then, so that no client waits to find out that it is back.
 const (
 	firstProbe = 200 * time.Millisecond // after the failure
-	probeEvery = 500 * time.Millisecond // and after a probe, which has so long to be answered
+	probeEvery = 500 * time.Millisecond // and after a probe
+	slowEvery  = 10                     // probes, of which one is slow
 )
 
-// probeQuery asks for the root's name servers, which every server has something to say about; what it says is of no
-// matter.
-const probeQuery = "\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x01"
+// The probes. Quick ones find an upstream soon after its return, and have until the next one to be answered: what they
+// waited on is left with them, and the next is on a fresh socket or connection. That is too short for an upstream that is
+// back on a longer way, or has handshakes to make on a long one. A slow probe has until the next slow one, and asks
+// something else, as there are filters that drop the quick one's question.
+const (
+	// quickProbe asks for the root's name servers, which every server has something to say about; what it says is of no
+	// matter.
+	quickProbe = "\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01\x00\x00\x02\x00\x01" + probeOPT
+	// probeOPT is the OPT record that queries of clients have too: who does not answer those is not to be taken for well.
+	probeOPT = "\x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x00"
+	// slowProbe asks for the root's SOA record.
+	slowProbe = "\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01\x00\x00\x06\x00\x01" + probeOPT
+)
 
 // A prober sends probes while its upstream fails. It is guarded by endpoint.mu.
 type prober struct {
 	timer   *time.Timer // nil until first needed
 	running bool
 	gone    bool // the upstream has left
-	try     *try // under way; nil: none
+	sent    int  // probes, since they began
+	quick   *try // under way; nil: none
+	slow    *try // likewise
 }
 
 // startLocked begins to probe, unless that goes on already.
@@ -32,7 +45,7 @@ func (p *prober) startLocked(e *endpoint) {
 	if p.running || p.gone {
 		return
 	}
-	p.running = true
+	p.running, p.sent = true, 0
 	if p.timer == nil {
 		p.timer = time.AfterFunc(firstProbe, e.probe)
 		return
@@ -46,33 +59,41 @@ func (p *prober) stopLocked() {
 		p.running = false
 		p.timer.Stop()
 	}
-	p.giveUpLocked()
+	giveUpProbe(&p.quick)
+	giveUpProbe(&p.slow)
 }
 
-func (p *prober) giveUpLocked() {
-	if p.try != nil {
-		_ = p.try.over.drop(p.try)
-		p.try = nil
+// giveUpProbe ends a probe, if there is one.
+func giveUpProbe(probe **try) {
+	if t := *probe; t != nil {
+		_ = t.over.drop(t)
+		*probe = nil
 	}
 }
 
-// probe gives up the last probe and sends the next one.
+// probe sends the next probe, in place of the last one of its kind.
 func (e *endpoint) probe() {
 	defer e.recovered(context.Background(), func() {})
 	var later wire.Later
 	defer later.Flush()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.prober.running {
+	p := &e.prober
+	if !p.running {
 		return
 	}
-	e.prober.timer.Reset(probeEvery)
-	e.prober.giveUpLocked()
-	t := &try{query: []byte(probeQuery), over: e.first, began: e.now(), ep: e}
+	p.timer.Reset(probeEvery)
+	kind, query := &p.quick, quickProbe
+	if p.sent%slowEvery == 0 {
+		kind, query = &p.slow, slowProbe
+	}
+	p.sent++
+	giveUpProbe(kind)
+	t := &try{query: []byte(query), over: e.first, began: e.now(), ep: e}
 	t.report = func(r received, _ *wire.Later) { e.probed(t, r) }
 	e.count.probes.Add(1)
 	if t.over.carry(t, &later) == nil { // else the next one may fare better
-		e.prober.try = t
+		*kind = t
 	}
 }
 
@@ -81,10 +102,14 @@ func (e *endpoint) probed(t *try, r received) {
 	now := e.now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.prober.try != t {
+	switch t {
+	case e.prober.quick:
+		e.prober.quick = nil
+	case e.prober.slow:
+		e.prober.slow = nil
+	default:
 		return
 	}
-	e.prober.try = nil
 	if r.err != nil {
 		return
 	}

@@ -3,8 +3,6 @@
 package upstream
 
 import (
-	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +19,10 @@ const (
 	sideTries   = 3 // and with one of them
 	maxConns    = 3 // connections opened
 )
+
+// betterTime is how long a query with a bad answer in hand still waits for a good one from an upstream that is silent: as
+// long as a name may take that nobody has asked for in a while, and less than a client's patience.
+const betterTime = 2500 * time.Millisecond
 
 // A race is one query of a client: tries that are started one after the other and then run side by side until one of them
 // wins. It has no goroutine. What happens to it comes from the carriers and from its timer.
@@ -43,6 +45,7 @@ type race struct {
 	plain   []byte // query without its OPT record, made when first needed
 	waits   waits
 	timer   *time.Timer // nil until first needed
+	due     time.Time   // when it is to run out; zero: it is stopped
 	failure Failure     // the gravest so far; Err is nil while there is none
 }
 
@@ -64,7 +67,7 @@ func (r *race) run(later *wire.Later) (over bool) {
 }
 
 // advance starts the next try, and that after it if it fails at once. It tells whether the race is over: all tries
-// failed, or all had their patience and at least one upstream gave a bad answer.
+// failed, or all had their patience, at least one upstream gave a bad answer and no better one is to be expected.
 func (r *race) advance(now time.Time, later *wire.Later) (over bool) {
 	if list := r.pool.current(); list != r.list {
 		r.rechoose(list)
@@ -83,7 +86,7 @@ func (r *race) advance(now time.Time, later *wire.Later) (over bool) {
 		}
 		r.note(t, t.ep.failed(t, err, now))
 	}
-	if r.running == 0 || r.over && r.failure.Reason == Rcode {
+	if r.running == 0 || r.over && r.failure.Reason == Rcode && !r.mayImprove(now) {
 		return true
 	}
 	r.await(now)
@@ -105,17 +108,44 @@ func (r *race) breakLoops(now time.Time) {
 	}
 }
 
-// turn is the side that had the fewest tries and may be asked again, nil if there is none.
-func (r *race) turn() *side {
-	if r.started == maxTries {
-		return nil
+// mayImprove tells whether one of the upstreams that have not said anything yet may still have a good answer.
+func (r *race) mayImprove(now time.Time) bool {
+	if now.Sub(r.first.began) >= betterTime {
+		return false
 	}
-	var turn *side
+	for _, t := range r.tries[:r.started] {
+		if !t.ended && !t.ep.down.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// turn is the side that had the fewest tries and may be asked again, nil if there is none. A last resort has no turn
+// while another one may be asked that is expected to answer.
+func (r *race) turn() *side {
+	var turn, resort *side
+	hopeful := false
 	for i := range r.sides.list[:r.sides.count] {
 		s := &r.sides.list[i]
-		if !s.done && s.tries < min(sideTries, maxTries/r.sides.count) && (turn == nil || s.tries < turn.tries) {
-			turn = s
+		if s.done || s.tries >= min(sideTries, maxTries/r.sides.count) {
+			continue
 		}
+		best := &turn
+		if s.spare {
+			best = &resort
+		} else {
+			hopeful = hopeful || s.ep.hopeful()
+		}
+		if *best == nil || s.tries < (*best).tries {
+			*best = s
+		}
+	}
+	switch {
+	case r.started == maxTries:
+		return nil
+	case resort != nil && !hopeful && (turn == nil || resort.tries < turn.tries):
+		return resort
 	}
 	return turn
 }
@@ -128,7 +158,7 @@ func (r *race) start(s *side, now time.Time) *try {
 		t = new(try)
 	}
 	t.race, t.ep, t.number, t.query, t.plain = r, s.ep, r.started, r.query, s.plain
-	t.began, t.patience, t.hedge = now, s.patience, s.hedge
+	t.began, t.patience, t.hedge, t.relief = now, s.patience, s.hedge, s.relief
 	t.small = s.silent // RFC 6891 section 6.2.5: what it said may have been too large for the way
 	t.conns = &r.conns
 	if s.plain {
@@ -147,17 +177,21 @@ func (r *race) await(now time.Time) {
 	switch {
 	case r.over:
 		r.waits = forDeadline
-	case latest.hedge > 0 && latest.hedge < latest.patience:
+		if r.failure.Reason == Rcode {
+			wait = min(wait, r.first.began.Add(betterTime).Sub(now))
+		}
+	case latest.relief && latest.hedge > 0 && latest.hedge < latest.patience:
 		r.waits = forHedge
 		wait = min(wait, latest.hedge)
 	default:
 		r.waits = forPatience
 		wait = min(wait, latest.patience)
 	}
-	r.setTimer(wait)
+	r.setTimer(now, wait)
 }
 
-func (r *race) setTimer(d time.Duration) {
+func (r *race) setTimer(now time.Time, d time.Duration) {
+	r.due = now.Add(d)
 	if r.timer == nil {
 		r.timer = time.AfterFunc(d, r.tick)
 		return
@@ -189,33 +223,7 @@ func (r *race) side(ep *endpoint) *side {
 
 // carried takes what came for one of the tries.
 func (r *race) carried(t *try, in received, later *wire.Later) {
-	now := r.pool.now()
-	r.mu.Lock()
-	if r.ended || t.ended {
-		if t.orphan {
-			t.orphan = false
-			t.ep.heardOrphan(t, in, now)
-		}
-		r.mu.Unlock()
-		return
-	}
-	out, settled := t.ep.heard(t, in, now, later)
-	if !settled { // it goes on by another way
-		r.mu.Unlock()
-		return
-	}
-	won := out.err == nil
-	over := won
-	if won {
-		t.ended = true
-		r.running--
-	} else {
-		r.note(t, out)
-		// The failure of an earlier one leaves the latest its patience.
-		over = (t.number == r.started-1 || r.over) && r.advance(now, later)
-	}
-	over = over && r.finish(now)
-	r.mu.Unlock()
+	won, over := r.take(t, in, later)
 	switch {
 	case won:
 		wire.SetID(in.m.Raw, wire.ID(r.query))
@@ -226,128 +234,31 @@ func (r *race) carried(t *try, in received, later *wire.Later) {
 	}
 }
 
-// tick is the timer's.
-func (r *race) tick() {
-	defer r.pool.recovered(context.Background(), func() {}) // the race is lost, and whoever waits for it has a deadline
-	var later wire.Later
-	if r.expire(&later) {
-		r.to.Answered(nil, &r.failure, &later)
-	}
-	later.Flush()
-}
-
-// expire tells whether the race is over now that its timer has run out.
-func (r *race) expire(later *wire.Later) (over bool) {
+// take tells whether what came has won the race, and whether it is over.
+func (r *race) take(t *try, in received, later *wire.Later) (won, over bool) {
 	now := r.pool.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	latest := r.tries[r.started-1]
-	switch {
-	case r.ended:
-		r.bury(now)
-		return false
-	case !now.Before(r.until):
-		r.silence(context.DeadlineExceeded)
-		over = true
-	case r.waits == forDeadline: // the timer ran out just when it was to be set anew
-		r.setTimer(r.until.Sub(now))
-	case r.waits == forPatience:
-		latest.ep.lostPatience(latest, now)
-		if s := r.side(latest.ep); s != nil {
-			s.silent = true
-		}
-		over = r.advance(now, later)
-	case r.pool.hedges.spend():
-		latest.ep.count.hedged.Add(1)
-		over = r.advance(now, later)
-	default:
-		r.waits = forPatience
-		r.setTimer(min(latest.began.Add(latest.patience).Sub(now), r.until.Sub(now)))
-	}
-	return over && r.finish(now)
-}
-
-// abandon ends a race that nobody waits for any more, unless it has ended. Answered is then not called.
-func (r *race) abandon(err error) (ended bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.ended {
-		return false
-	}
-	r.silence(err)
-	return r.finish(r.pool.now())
-}
-
-// silence notes that the tries that run have got no answer.
-func (r *race) silence(err error) {
-	if r.running > 0 {
-		r.failed(Failure{Reason: Timeout, Err: fmt.Errorf("waiting for an answer: %w", err)})
-	}
-}
-
-// finish ends the race: nothing that comes later is its answer. It returns true.
-//
-// A try that was late, and has lost to another for that, goes on as an orphan until its patience ends: whoever is silent
-// would otherwise never be found out.
-func (r *race) finish(now time.Time) bool {
-	r.ended = true
-	if r.timer != nil {
-		r.timer.Stop()
-	}
-	for _, t := range r.tries[:r.started] {
-		if t.ended {
-			continue
-		}
-		t.ended = true
-		r.running--
-		waited := now.Sub(t.began)
-		if t.hedge > 0 && t.hedge <= waited && waited < t.patience && !t.blamed {
-			t.orphan = true
-			r.setTimer(t.patience - waited)
-			continue
-		}
-		if malformed := t.ep.gaveUp(t, now); malformed != nil {
-			r.failed(Failure{Reason: Malformed, Err: malformed})
-		}
-	}
-	return true
-}
-
-// bury ends the orphans.
-func (r *race) bury(now time.Time) {
-	for _, t := range r.tries[:r.started] {
+	if r.ended || t.ended {
 		if t.orphan {
 			t.orphan = false
-			_ = t.ep.gaveUp(t, now)
+			t.ep.heardOrphan(t, in, now)
 		}
+		return false, false
 	}
-}
-
-// note remembers that a try failed and what follows from it for its side.
-func (r *race) note(t *try, out outcome) {
-	t.ended = true
-	r.running--
-	reason := out.reason()
-	r.failed(Failure{Reason: reason, Rcode: out.rcode, Err: out.err})
-	side := r.side(t.ep)
-	if reason != Rcode || side == nil {
-		return
-	}
-	old := !out.edns && (out.cause == CauseFormErr || out.cause == CauseNotImp)
+	out, settled := t.ep.heard(t, in, now, later)
 	switch {
-	case !old || t.plain:
-		side.done = true
-	case !side.plain: // RFC 6891 section 7: it may only be too old for EDNS
-		side.plain = r.withoutOPT() != nil
-		side.done = !side.plain
+	case !settled: // it goes on by another way
+		return false, false
+	case out.err == nil:
+		t.ended = true
+		r.running--
+		return true, r.finish(now)
 	}
-}
-
-// failed keeps the failure that tells most.
-func (r *race) failed(f Failure) {
-	if r.failure.Err == nil || f.Reason >= r.failure.Reason {
-		r.failure = f
-	}
+	r.note(t, out)
+	// The failure of an earlier one leaves the latest its patience.
+	over = (t.number == r.started-1 || r.over) && r.advance(now, later)
+	return false, over && r.finish(now)
 }
 
 // withoutOPT is the query without its OPT record, or nil when there is none.

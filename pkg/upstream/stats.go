@@ -40,7 +40,48 @@ type ServerStats struct {
 	Open        int                         // connections now, those being opened included
 	Opened      uint64                      // connections ever begun
 	Resumed     uint64                      // of them, TLS sessions resumed
-	LastError   string                      // of the last connection that could not be opened; empty: none
+	LastError   string                      // why the latest connection ended before an answer came on it; empty once one has come
+}
+
+// A State is how an upstream is doing.
+type State uint8
+
+// The states, a closed set. An upstream is in the last one that fits.
+const (
+	StateGood    State = iota
+	StateFailing       // its latest tries failed: it is asked after all others, and by probes
+	StateDown          // for so long that it gets probes only
+	StateLooped        // what is sent to it comes back here: it gets probes only
+	NumStates          // how many there are
+)
+
+// String is the state in one lower-case word, as a metric label.
+func (s State) String() string {
+	switch s {
+	case StateGood:
+		return "good"
+	case StateFailing:
+		return "failing"
+	case StateDown:
+		return "down"
+	case StateLooped:
+		return "looped"
+	default:
+		return "unknown"
+	}
+}
+
+// State is how the upstream is doing.
+func (s *ServerStats) State() State {
+	switch {
+	case s.Looped:
+		return StateLooped
+	case s.Down:
+		return StateDown
+	case s.Failing:
+		return StateFailing
+	}
+	return StateGood
 }
 
 // counters are an upstream's own.
@@ -109,8 +150,8 @@ func (e *endpoint) stats() ServerStats {
 	}
 	s.Open, s.Opened = streams.open()
 	s.Resumed = e.count.resumed.Load()
-	if tls, ok := streams.(interface{ lastError() string }); ok {
-		s.LastError = tls.lastError()
+	if told, ok := streams.(interface{ lastError() string }); ok {
+		s.LastError = told.lastError()
 	}
 	now := e.now()
 	e.mu.Lock()

@@ -16,15 +16,13 @@ import (
 
 // Bounds of the connections to one upstream.
 const (
-	maxConnections = 16                     // that may be asked for
-	maxInflight    = 1024                   // queries on one connection
-	maxOutbox      = 1 << 18                // octets waiting to be written on one connection
-	maxGathered    = 16                     // queries of a batch that go on one connection before the next is looked for
-	dialTimeout    = 3 * time.Second        // for the handshake, that of TLS included
-	writeTimeout   = 3 * time.Second        // for one write; a peer that does not read is gone
-	idleTimeout    = 10 * time.Second       // without a query in flight
-	stallTime      = 800 * time.Millisecond // owes an answer and is silent: not for new queries
-	silenceTime    = 3 * time.Second        // owes an answer and is silent: makes way for another
+	maxConnections = 16              // that may be asked for
+	maxInflight    = 1024            // queries on one connection
+	maxOutbox      = 1 << 18         // octets waiting to be written on one connection
+	maxGathered    = 16              // queries of a batch that go on one connection before the next is looked for
+	dialTimeout    = 3 * time.Second // for the handshake, that of TLS included
+	writeTimeout   = 3 * time.Second // for one write; a peer that does not read is gone
+	silenceTime    = 3 * time.Second // owes an answer and is silent: makes way for another
 )
 
 var (
@@ -160,26 +158,7 @@ func (s *lines) pickLocked(now time.Time, after uint64, octets int, later *wire.
 	return best
 }
 
-// The ranks of connections, the best first.
-const (
-	rankGood    = iota
-	rankAged    // had better end, once another is open
-	rankAhead   // opening, and no query has waited for it yet
-	rankStalled // if there is no other
-	rankNone
-)
-
-func (l *line) rankLocked(now time.Time) int {
-	switch {
-	case l.stalledLocked(now):
-		return rankStalled
-	case l.ahead && !l.open:
-		return rankAhead
-	case l.aged:
-		return rankAged
-	}
-	return rankGood
-}
+func (l *line) rankLocked(now time.Time) int { return l.rank(l.stalledLocked(now)) }
 
 // beforeLocked tells which of two connections of one rank takes the query.
 func (l *line) beforeLocked(other *line) bool {

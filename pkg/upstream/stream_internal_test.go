@@ -3,7 +3,6 @@
 package upstream
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -306,40 +305,6 @@ func TestLinesStorm(t *testing.T) {
 		time.Sleep(paceInterval)
 		if got := l.ask(t, "www.example."); got != "192.0.2.10" || l.carrier.(*lines).lastError() != "" {
 			t.Errorf("afterwards %q, last error %q, want an answer and none", got, l.carrier.(*lines).lastError())
-		}
-	})
-}
-
-// The letters of a name come back as they were sent, or it is told that they did not.
-func TestLinesMixedCase(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const name = "www.a-rather-long-name-to-have-letters-enough.example."
-		lower := false
-		s := upstreamtest.New(func(upstreamtest.Query) upstreamtest.Action {
-			return upstreamtest.Action{Raw: []upstreamtest.Raw{func(raw []byte) []byte {
-				if lower {
-					raw = bytes.Clone(raw)
-					wire.Canonical(raw[wire.HeaderLen:][:len(name)+1], raw[wire.HeaderLen:][:len(name)+1])
-				}
-				return upstreamtest.Forged(raw)
-			}}}
-		})
-		l := labOf(t, Target{Network: "tcp", Addr: peer}, 1, upstreamtest.Network{peer: s}.Dial)
-		mixed := func(t *try) { t.mixed = true }
-		if got := l.send(t, name, mixed).wait(1e9); got != "192.0.2.66" {
-			t.Errorf("as sent: %q, want the answer", got)
-		}
-		raw := s.Queries()[0].Raw
-		if sent := raw[wire.HeaderLen:][:len(name)+1]; bytes.Equal(sent, bytes.ToLower(sent)) {
-			t.Errorf("sent %q, want letters of both cases", sent)
-		}
-		lower = true
-		if got := l.send(t, name, mixed).wait(1e9); got != "recased" {
-			t.Errorf("in lower case: %q, want that to be told", got)
-		}
-		if got := l.send(t, name).wait(1e9); got != "192.0.2.66" {
-			t.Errorf("where case does not matter: %q, want the answer", got)
 		}
 	})
 }

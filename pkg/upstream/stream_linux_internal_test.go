@@ -79,8 +79,9 @@ func TestLinesAcknowledgeSoon(t *testing.T) {
 	l := labOf(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1, nil)
 	l.ask(t, "www.example.")
 	const rounds = 50
-	start := time.Now()
+	slow := 0 // a machine that is busy has such rounds too
 	for range rounds {
+		start := time.Now()
 		var all []*ticket
 		var later wire.Later
 		for range 10 {
@@ -92,10 +93,12 @@ func TestLinesAcknowledgeSoon(t *testing.T) {
 				t.Fatalf("told %q, want 192.0.2.66", got)
 			}
 		}
+		if time.Since(start) > 35*time.Millisecond {
+			slow++
+		}
 	}
-	took := time.Since(start)
-	t.Logf("%d rounds took %v", rounds, took)
-	if took > rounds*20*time.Millisecond {
-		t.Errorf("a round took %v, want much less than a delayed acknowledgement, 40ms", took/rounds)
+	t.Logf("%d of %d rounds took as long as a delayed acknowledgement", slow, rounds)
+	if slow > rounds/2 {
+		t.Errorf("%d of %d rounds took as long as a delayed acknowledgement, 40ms, want few", slow, rounds)
 	}
 }

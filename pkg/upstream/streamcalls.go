@@ -11,7 +11,7 @@ import (
 // calls are the queries on one connection by their ID. A query stands in the slot that the low bits of its ID name, and
 // an ID whose slot is taken is not given out; at least half of the slots are free, so there is always one to be found.
 type calls struct {
-	slots []*try // a power of two of them, as many IDs as there are at most
+	slots []*try // a power of two of them, at least twice n
 	n     int
 }
 
@@ -87,17 +87,5 @@ func (d *draws) next() (uint16, error) {
 	}
 	bits := binary.BigEndian.Uint16(d.left)
 	d.left = d.left[2:]
-	return bits, nil
-}
-
-// wide is 64 random bits.
-func (d *draws) wide() (bits uint64, err error) {
-	for range 4 {
-		more, err := d.next()
-		if err != nil {
-			return 0, err
-		}
-		bits = bits<<16 | uint64(more)
-	}
 	return bits, nil
 }

@@ -23,26 +23,16 @@ type line struct {
 	bare   net.Conn      // what TLS runs over; nil without TLS. Set before open
 
 	// Guarded by lines.mu:
+	life
 	cancel   context.CancelFunc // ends run, wherever it is; nil: run has not begun
-	open     bool               // the handshake is over
-	ahead    bool               // opened before a query had to wait for it
-	aged     bool               // to be replaced: takes a query only where there is no better connection
-	proved   bool               // an answer has come on it
 	writing  bool               // what is to be sent has been taken out, and not all is sent yet
 	again    bool               // there was a flush meanwhile
 	calls    calls
-	turn     uint64      // the latest query's
 	outbox   []byte      // frames to be written
 	spare    []byte      // an outbox that has been sent, for its memory; nil: none
 	rest     []byte      // what a direct write left over, for the writer
 	gatherer *wire.Later // whose queries keep together on it, until the next flush
 	gathered int         // so many there are
-	heard    time.Time   // last frame, or since when one is owed
-	owes     bool        // somebody gave up on it since the last frame
-	rested   time.Time   // since when it has no query, where it has none
-	ages     time.Time   // when it has had its time; zero: not open yet
-	alarm    alarm       // calls expire
-	err      error       // why it failed; nil: it has not
 }
 
 // addLocked puts a query on the connection.
@@ -57,14 +47,6 @@ func (l *line) addLocked(now time.Time, t *try, later *wire.Later) error {
 	r.line, r.reused, r.newest = l, l.open, s.opened
 	r.sent = append(r.sent[:0], t.query...)
 	wire.SetID(r.sent, r.id)
-	if t.mixed {
-		bits, err := s.ids.wide()
-		if err != nil {
-			l.removeLocked(now, t)
-			return err
-		}
-		wire.MixCase(r.sent, bits)
-	}
 	s.turns++
 	l.turn = s.turns
 	if l.gatherer != later {
@@ -94,34 +76,21 @@ func (l *line) removeLocked(now time.Time, t *try) {
 	}
 }
 
-// restLocked decides what becomes of a connection without queries. One that is silent although its callers gave up is
-// soon not kept: its path may be cut, or the rest of a frame, or an answer that takes for ever, stand before all that
-// would come after.
+// restLocked decides what becomes of a connection without queries.
 func (l *line) restLocked(now time.Time) {
-	s := l.lines
+	if l.calls.n > 0 {
+		return
+	}
+	s, quiet := l.lines, l.rested
+	if s.eager && s.asked.After(quiet) {
+		quiet = s.asked
+	}
+	end, look := l.fate(now, quiet, s.retired, l.aged && s.freshLocked(now))
 	switch {
-	case l.err != nil || l.calls.n > 0:
-	case s.retired:
-		l.failLocked(errRetired)
-	case !l.open && !l.ahead:
-		l.failLocked(errAbandoned)
-	case !l.open:
-	case l.owes && now.Sub(l.heard) >= stallTime:
-		l.failLocked(errSilent)
-	case l.owes:
-		l.alarm.set(now, l.heard.Add(stallTime), l.expire)
-	case l.aged && s.freshLocked(now):
-		l.failLocked(errAged)
-	default:
-		quiet := l.rested
-		if s.eager && s.asked.After(quiet) {
-			quiet = s.asked
-		}
-		if now.Sub(quiet) >= idleTimeout {
-			l.failLocked(errIdle)
-			return
-		}
-		l.alarm.set(now, quiet.Add(idleTimeout), l.expire)
+	case end != nil:
+		l.failLocked(end)
+	case !look.IsZero():
+		l.alarm.set(now, look, l.expire)
 	}
 }
 
@@ -182,9 +151,8 @@ func wanted(end error) bool {
 
 // An arrival is a frame for the query that it answers.
 type arrival struct {
-	t       *try
-	frame   []byte
-	recased bool
+	t     *try
+	frame []byte
 }
 
 // read takes frames until the connection ends.
@@ -234,16 +202,12 @@ func (l *line) match(in *frames, came []arrival) (_ []arrival, more bool) {
 		if len(frame) >= wire.HeaderLen {
 			t = l.calls.at(wire.ID(frame))
 		}
-		like := wire.Unlike
-		if t != nil {
-			like = wire.Match(t.ride.sent, frame)
-		}
-		if like == wire.Unlike {
+		if t == nil || !wire.Answers(t.ride.sent, frame) {
 			s.count.failures[CauseMismatch].Add(1)
 			continue
 		}
 		l.removeLocked(now, t)
-		came = append(came, arrival{t: t, frame: frame, recased: t.mixed && like == wire.Recased})
+		came = append(came, arrival{t: t, frame: frame})
 	}
 	if len(came) > 0 {
 		l.proved = true
@@ -258,8 +222,6 @@ func (l *line) match(in *frames, came []arrival) (_ []arrival, more bool) {
 func (s *lines) deliver(a arrival, msg *wire.Message, later *wire.Later) {
 	var r received
 	switch err := msg.Parse(a.frame); {
-	case a.recased:
-		r.recased = true
 	case err != nil:
 		r.err = fmt.Errorf("%w: %w", errMalformed, err)
 	case msg.Truncated():

@@ -11,13 +11,11 @@ import (
 	"time"
 )
 
-// When connections are opened, and when they have had their time.
+// When connections are opened.
 const (
-	lineAge      = 60 * time.Second      // after this and up to half as long again no query comes on it
 	paceInterval = 50 * time.Millisecond // between two connections, in the long run,
 	paceBurst    = 3 * maxConnections    // and so many at once
 	paceAhead    = paceBurst / 2         // of which so many are kept for queries that wait
-	ageRetry     = 5 * time.Second       // until one is tried again that is to follow an aged one
 )
 
 // A pace bounds how often something is done: so many times at once, and once an interval in the long run. Nothing that
@@ -78,7 +76,7 @@ func (s *lines) openAheadIfEagerLocked(now time.Time) {
 // idle, or when retired.
 func (s *lines) openLocked(now time.Time) *line {
 	s.opened++
-	l := &line{lines: s, number: s.opened, wake: make(chan struct{}, 1), heard: now, rested: s.asked}
+	l := &line{lines: s, number: s.opened, wake: make(chan struct{}, 1), life: life{heard: now, rested: s.asked}}
 	s.lines = append(s.lines, l)
 	s.alive++
 	go l.run() // joined by wait
@@ -183,16 +181,10 @@ func (l *line) prepare(tcp *net.TCPConn) {
 // openedLocked notes that the handshake is over.
 func (l *line) openedLocked(now time.Time) {
 	s := l.lines
-	l.open = true
 	if l.calls.n == 0 {
 		l.heard = now
 	}
-	age := lineAge
-	if bits, err := s.ids.next(); err == nil {
-		age += time.Duration(bits) * (lineAge / 2) / (1 << 16)
-	}
-	l.ages = now.Add(age)
-	l.alarm.set(now, l.ages, l.expire)
+	l.begin(now, &s.ids, l.expire)
 	l.restLocked(now)
 	for _, old := range slices.Clone(s.lines) {
 		if old.aged {

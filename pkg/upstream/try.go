@@ -12,8 +12,10 @@ import (
 
 // A try is one query to one upstream.
 type try struct {
-	query []byte        // a whole message that other tries share; its ID and the case of its letters are for the carrier to draw
-	mixed bool          // the letters of the name are to be sent in random case, and to come back so
+	query []byte // a whole message that other tries share; its ID and the case of its letters are for the carrier to draw
+	// mixed says that the letters of the name leave in random case, and are to come back so. It is heeded over UDP:
+	// nobody forges an answer on a connection by guessing.
+	mixed bool
 	conns *atomic.Int32 // connections opened for the same query of a client, by all its tries; maxConns at most. Nil: not counted
 	ride  ride          // what the carrier notes, guarded by its lock
 
@@ -28,6 +30,7 @@ type try struct {
 	began    time.Time // when it was sent
 	patience time.Duration
 	hedge    time.Duration // after which it is late; 0: nobody can say
+	relief   bool          // somebody able may be asked beside it then
 	ended    bool          // guarded by race.mu, as all below
 	blamed   bool          // for its silence
 	orphan   bool          // its race has ended, and it goes on for what can be learned from it

@@ -6,16 +6,16 @@ import "encoding/binary"
 
 // A Sifter writes messages anew with some of their records only. The zero value is ready for use, again and again.
 type Sifter struct {
-	msg   []byte // the message as it was
-	out   []byte // and as it will be
-	moved []uint16
+	msg   []byte   // the message as it was
+	out   []byte   // and as it will be
+	moved []uint16 // where the label that stood at an offset stands now; 0: nowhere yet
 }
 
 // Sift leaves of m the question and the records that order lists by their indices in m.Records, in that order, which
-// keeps the sections apart. An OPT record goes too. Names stay what they are, whatever of them stood
-// in records that are gone. m.Raw is written over, or is a new slice in the rare case that this does not suffice. The
-// error is [ErrMalformed], and m spoilt, if the names do not fit any more: spelled out they may take more than
-// [MaxMessage] octets.
+// keeps the sections apart. An OPT record goes too. Names stay what they are, whatever of them stood in records that are
+// gone. m.Raw is written over, or is a new slice in the rare case that this does not suffice. The error is
+// [ErrMalformed], and m spoilt, if the names do not fit any more: spelled out they may take more than [MaxMessage]
+// octets.
 func (s *Sifter) Sift(m *Message, order []uint16) error {
 	s.begin(m)
 	var counts [Additional + 1]uint16

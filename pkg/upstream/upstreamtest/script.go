@@ -146,7 +146,7 @@ func parse(raw []byte) Query {
 		q.Type = m.Question[0].Qtype
 		q.ID = m.Id
 		q.EDNS = m.IsEdns0() != nil
-		q.Probe = q.Name == "." && q.Type == dns.TypeNS || strings.Contains(q.Name, ".loop.node-cache.")
+		q.Probe = q.Name == "." || strings.Contains(q.Name, ".loop.node-cache.")
 	}
 	return q
 }

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import "time"
+
+// When a connection has had its time.
+const (
+	lineAge     = 60 * time.Second       // after this and up to half as long again no query comes on it
+	ageRetry    = 5 * time.Second        // until one is tried again that is to follow an aged one
+	idleTimeout = 10 * time.Second       // without a query in flight
+	stallTime   = 800 * time.Millisecond // owes an answer and is silent: not for new queries
+)
+
+// A life is what connections of TCP and TLS and sessions of HTTPS have in common: how good one is beside others, and
+// when it ends. The lock of its carrier guards it.
+type life struct {
+	open   bool      // the handshake is over
+	ahead  bool      // opened before a query had to wait for it
+	aged   bool      // to be replaced: takes a query only where there is no better one
+	proved bool      // an answer has come on it
+	owes   bool      // somebody gave up on it since the last answer
+	turn   uint64    // the latest query's
+	heard  time.Time // when something last came, or since when something is owed
+	rested time.Time // since when it has no query, where it has none
+	ages   time.Time // when it has had its time; zero: not open yet
+	alarm  alarm
+	err    error // why it ended; nil: it has not
+}
+
+// The ranks, the best first.
+const (
+	rankGood    = iota
+	rankAged    // had better end, once another is open
+	rankAhead   // opening, and no query has waited for it yet
+	rankStalled // if there is no other
+	rankNone
+)
+
+// rank is its place among others. stalled says that a query on it would wait.
+func (l *life) rank(stalled bool) int {
+	switch {
+	case stalled:
+		return rankStalled
+	case l.ahead && !l.open:
+		return rankAhead
+	case l.aged:
+		return rankAged
+	}
+	return rankGood
+}
+
+// begin notes that the handshake is over. expire is called when it has had its time.
+func (l *life) begin(now time.Time, ids *draws, expire func()) {
+	age := lineAge
+	if bits, err := ids.next(); err == nil {
+		age += time.Duration(bits) * (lineAge / 2) / (1 << 16)
+	}
+	l.open, l.ages = true, now.Add(age)
+	l.alarm.set(now, l.ages, expire)
+}
+
+// fate is what becomes of one without queries: it ends with the error, or is looked at again at that time, or stays
+// as it is if both are zero. quiet is since when there were no queries; replaced says that another one does what it did.
+//
+// One that is silent although its callers gave up is soon not kept: its path may be cut, or the rest of a frame, or an
+// answer that takes for ever, stand before all that would come after.
+func (l *life) fate(now, quiet time.Time, retired, replaced bool) (end error, look time.Time) {
+	switch {
+	case l.err != nil:
+	case retired:
+		return errRetired, look
+	case !l.open && !l.ahead:
+		return errAbandoned, look
+	case !l.open:
+	case l.owes && now.Sub(l.heard) >= stallTime:
+		return errSilent, look
+	case l.owes:
+		return nil, l.heard.Add(stallTime)
+	case l.aged && replaced:
+		return errAged, look
+	case now.Sub(quiet) >= idleTimeout:
+		return errIdle, look
+	default:
+		return nil, quiet.Add(idleTimeout)
+	}
+	return nil, look
+}
