@@ -71,6 +71,15 @@ func generalDifferences() []difference {
 			},
 		},
 		{
+			name: "the SOA record of a zone that the name is not in",
+			why:  "RFC 2308 section 5: a denial is kept for as long as the zone of the name says, and no other may. The server outside gives the same record for every name.",
+			explains: func(c *comparison) facets {
+				strange := !dns.IsSubDomain("example.test.", dns.CanonicalName(c.name)) && len(c.us.authority) == 0 &&
+					len(c.them.authority) == 1 && strings.HasPrefix(c.them.authority[0], "example.test.")
+				return when(strange && c.rcodes(dns.RcodeNameError, dns.RcodeNameError), facetAuthority)
+			},
+		},
+		{
 			name: "TTL by annotation",
 			why:  "node-cache.io/ttl on a Service gives the TTL of its names. CoreDNS has one TTL for all.",
 			explains: func(c *comparison) facets {
