@@ -136,14 +136,14 @@ func (x *session) answered() {
 
 // restLocked decides what becomes of a session without requests.
 func (x *session) restLocked(now time.Time) {
-	if x.users > 0 {
+	if x.err != nil || x.users > 0 {
 		return
 	}
 	s, quiet := x.sessions, x.rested
 	if s.asked.After(quiet) {
 		quiet = s.asked
 	}
-	end, look := x.fate(now, quiet, s.retired, x.aged && s.freshLocked(now))
+	look, end := x.fate(now, quiet, s.retired, x.aged && s.freshLocked(now))
 	switch {
 	case end != nil:
 		x.endLocked(end)

@@ -60,29 +60,28 @@ func (l *life) begin(now time.Time, ids *draws, expire func()) {
 	l.alarm.set(now, l.ages, expire)
 }
 
-// fate is what becomes of one without queries: it ends with the error, or is looked at again at that time, or stays
-// as it is if both are zero. quiet is since when there were no queries; replaced says that another one does what it did.
+// fate is what becomes of one that is there and has no queries: it ends with the error, or is looked at again at that
+// time, or stays as it is if both are zero. quiet is since when there were no queries; replaced says that another one does
+// what it did.
 //
 // One that is silent although its callers gave up is soon not kept: its path may be cut, or the rest of a frame, or an
 // answer that takes for ever, stand before all that would come after.
-func (l *life) fate(now, quiet time.Time, retired, replaced bool) (end error, look time.Time) {
+func (l *life) fate(now, quiet time.Time, retired, replaced bool) (look time.Time, end error) {
 	switch {
-	case l.err != nil:
 	case retired:
-		return errRetired, look
+		return look, errRetired
 	case !l.open && !l.ahead:
-		return errAbandoned, look
+		return look, errAbandoned
 	case !l.open:
+		return look, nil
 	case l.owes && now.Sub(l.heard) >= stallTime:
-		return errSilent, look
+		return look, errSilent
 	case l.owes:
-		return nil, l.heard.Add(stallTime)
+		return l.heard.Add(stallTime), nil
 	case l.aged && replaced:
-		return errAged, look
+		return look, errAged
 	case now.Sub(quiet) >= idleTimeout:
-		return errIdle, look
-	default:
-		return nil, quiet.Add(idleTimeout)
+		return look, errIdle
 	}
-	return nil, look
+	return quiet.Add(idleTimeout), nil
 }

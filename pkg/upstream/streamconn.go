@@ -78,14 +78,14 @@ func (l *line) removeLocked(now time.Time, t *try) {
 
 // restLocked decides what becomes of a connection without queries.
 func (l *line) restLocked(now time.Time) {
-	if l.calls.n > 0 {
+	if l.err != nil || l.calls.n > 0 {
 		return
 	}
 	s, quiet := l.lines, l.rested
 	if s.eager && s.asked.After(quiet) {
 		quiet = s.asked
 	}
-	end, look := l.fate(now, quiet, s.retired, l.aged && s.freshLocked(now))
+	look, end := l.fate(now, quiet, s.retired, l.aged && s.freshLocked(now))
 	switch {
 	case end != nil:
 		l.failLocked(end)

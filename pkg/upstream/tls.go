@@ -32,6 +32,7 @@ type trust struct {
 	mu     sync.Mutex  // guards the fields below
 	config *tls.Config // is not changed any more; nil: not made yet
 	stamp  stamp       // of the file that config was made from
+	flawed *stamp      // of the file that was found to be of no use since; nil: none
 }
 
 // A stamp tells versions of a file apart.
@@ -91,7 +92,7 @@ func (t *trust) current(ctx context.Context) (*tls.Config, error) {
 		return config, nil
 	}
 	if err != nil && config != nil {
-		t.log.WarnContext(ctx, "certificate authorities not read again", "file", t.file, "error", err)
+		t.complain(ctx, seen, err)
 		return config, nil
 	}
 	if err != nil {
@@ -99,7 +100,7 @@ func (t *trust) current(ctx context.Context) (*tls.Config, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.stamp = seen
+	t.stamp, t.flawed = seen, nil
 	t.config = &tls.Config{
 		ServerName:         t.name, // an address is not sent, but the certificate is held to it
 		RootCAs:            roots,
@@ -109,6 +110,17 @@ func (t *trust) current(ctx context.Context) (*tls.Config, error) {
 		Time:               t.now,
 	}
 	return t.config, nil
+}
+
+// complain says once of each version of the file that it is of no use, however many connections are opened.
+func (t *trust) complain(ctx context.Context, seen stamp, err error) {
+	t.mu.Lock()
+	told := t.flawed != nil && *t.flawed == seen
+	t.flawed = &seen
+	t.mu.Unlock()
+	if !told {
+		t.log.WarnContext(ctx, "certificate authorities not read again", "file", t.file, "error", err)
+	}
 }
 
 // authorities reads the file. If it is the one that is known, only the stamp comes back.

@@ -149,6 +149,31 @@ func TestTrustRolls(t *testing.T) {
 	})
 }
 
+// A file that is spoilt is told of once, and again when it is spoilt in another way, not with each connection.
+func TestTrustComplainsOnce(t *testing.T) {
+	t.Parallel()
+	var lines bytes.Buffer
+	path := filepath.Join(t.TempDir(), "ca.pem")
+	upstreamtest.NewAuthority(t, time.Now()).Trust(t, path)
+	c := &common{now: time.Now, log: slog.New(slog.NewTextHandler(&lines, nil))}
+	trust := newTrust(c, Target{Network: "tls", Addr: peer, CAFile: path}, &counters{}, "dot")
+	for i, text := range []string{"", "not a certificate", "nor is this one"} {
+		if text != "" {
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 3 {
+			if _, err := trust.current(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := strings.Count(lines.String(), "not read again"); got != i {
+			t.Errorf("%d complaints after %q, want %d", got, text, i)
+		}
+	}
+}
+
 // Queries over TLS have a size that is a multiple of 128 octets, and are otherwise as they were.
 func TestPadding(t *testing.T) {
 	t.Parallel()
