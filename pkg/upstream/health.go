@@ -149,7 +149,7 @@ type faults struct {
 // Upstreams that fail so often, over so long, are down: they are not asked but by a probe.
 const (
 	downFaults = 3
-	downTime   = 300 * time.Millisecond
+	downTime   = 800 * time.Millisecond // more than what a way that has become longer takes to show that it still is one
 )
 
 // count adds a fault, and tells whether they are too many now.

@@ -12,8 +12,11 @@ import (
 
 // tick is the timer's.
 func (r *race) tick() {
-	defer r.pool.recovered(context.Background(), func() {}) // the race is lost, and whoever waits for it has a deadline
 	var later wire.Later
+	defer r.pool.recovered(context.Background(), func() { // nobody else has a timer for those who wait
+		r.to.Answered(nil, &Failure{Reason: Network, Err: errPanic}, &later)
+		later.Flush()
+	})
 	if r.expire(&later) {
 		r.to.Answered(nil, &r.failure, &later)
 	}

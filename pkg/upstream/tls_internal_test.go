@@ -3,7 +3,9 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"

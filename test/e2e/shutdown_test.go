@@ -18,6 +18,16 @@ import (
 // UDP and half over TCP. Every one is answered.
 func TestStopAnswersWhatIsInFlight(t *testing.T) {
 	t.Parallel()
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP} {
+		t.Run(signal.String(), func(t *testing.T) {
+			t.Parallel()
+			stopInFlight(t, signal)
+		})
+	}
+}
+
+func stopInFlight(t *testing.T, signal syscall.Signal) {
+	t.Helper()
 	const queries = 200
 	gate := make(chan struct{})
 	release := sync.OnceFunc(func() { close(gate) })
@@ -47,7 +57,7 @@ func TestStopAnswersWhatIsInFlight(t *testing.T) {
 		}
 		return len(names) == queries
 	})
-	a.Signal(syscall.SIGTERM)
+	a.Signal(signal)
 	time.Sleep(200 * time.Millisecond) // the agent is stopping, and the answers come only now
 	release()
 	wg.Wait()
