@@ -22,15 +22,8 @@ type scripted struct {
 // startScripted answers UDP and TCP on one free port with what the handler writes.
 func startScripted(t *testing.T, handle dns.HandlerFunc) *scripted {
 	t.Helper()
-	udp, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	udp, tcp := listenBoth(t)
 	s := &scripted{addr: udp.LocalAddr().String()}
-	tcp, err := net.Listen("tcp4", s.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		s.mu.Lock()
 		s.queries = append(s.queries, q.Copy())
@@ -51,6 +44,24 @@ func startScripted(t *testing.T, handle dns.HandlerFunc) *scripted {
 		})
 	}
 	return s
+}
+
+// listenBoth opens a port that is free for UDP and for TCP. The kernel draws one that is free for UDP; connections that
+// other tests have open may have it.
+func listenBoth(t *testing.T) (net.PacketConn, net.Listener) {
+	t.Helper()
+	for range 20 {
+		udp, err := net.ListenPacket("udp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tcp, err := net.Listen("tcp4", udp.LocalAddr().String()); err == nil {
+			return udp, tcp
+		}
+		_ = udp.Close()
+	}
+	t.Fatal("no port is free for both UDP and TCP")
+	return nil, nil
 }
 
 // seen is a copy of the list of queries, without those that the agent sends of its own accord.
