@@ -14,6 +14,8 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/proctest"
+
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -28,7 +30,7 @@ type fake struct {
 // startFake calls answer for each query, one after the other.
 func startFake(t *testing.T, answer func(f *fake, q []byte, from netip.AddrPort)) *fake {
 	t.Helper()
-	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(proctest.FreeAddr(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
