@@ -4,9 +4,12 @@ package proctest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"testing"
 )
 
 // Build compiles node-cache to path, as version "test". With E2E_RACE in the
@@ -21,4 +24,38 @@ func Build(path string) error {
 		return fmt.Errorf("building node-cache: %w\n%s", err, out)
 	}
 	return nil
+}
+
+// BinaryEnv names a binary that is there already, in the environment.
+const BinaryEnv = "E2E_BINARY"
+
+// Main runs the tests of a package against the binary at *path, and returns their exit status: the one that E2E_BINARY
+// names, or one that is built for them and removed after them. Every user may start it.
+func Main(m *testing.M, path *string) int {
+	if *path = os.Getenv(BinaryEnv); *path != "" {
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "node-cache-test-")
+	if err == nil {
+		defer func() { _ = os.RemoveAll(dir) }()
+		*path = filepath.Join(dir, "node-cache")
+		err = errors.Join(os.Chmod(dir, 0o755), Build(*path)) //nolint:gosec // one test starts it as nobody
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// Program finds a program, also where Debian keeps servers, and skips the test where it is not installed.
+func Program(t *testing.T, name, debianPackage string) string {
+	t.Helper()
+	for _, candidate := range []string{name, "/usr/sbin/" + name, "/sbin/" + name} {
+		if found, err := exec.LookPath(candidate); err == nil {
+			return found
+		}
+	}
+	t.Skipf("no %s: apt-get install %s", name, debianPackage)
+	return ""
 }

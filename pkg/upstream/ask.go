@@ -28,12 +28,13 @@ func (p *Pool) begin(q []byte, until time.Time, to wire.Asked, later *wire.Later
 	if len(list.all) == 0 {
 		return nil, p.nobody()
 	}
-	r := &race{pool: p, query: q, until: until, to: to, list: list, sides: p.choose(list, q)}
+	now := p.now()
+	r := &race{pool: p, query: q, until: until, to: to, list: list, sides: p.choose(list, q, now)}
 	if r.sides.count == 0 {
 		return nil, &Failure{Reason: list.why(), Err: errAllDown}
 	}
 	p.hedges.earn()
-	if r.run(later) {
+	if r.run(now, later) {
 		return nil, &r.failure
 	}
 	return r, nil

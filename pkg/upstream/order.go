@@ -96,8 +96,8 @@ func (e *endpoint) standing(now time.Time, rrtype uint16) standing {
 //
 // Last resorts come after all others while one of these is able, and only if those are few. Once each of the others
 // fails they take part like any.
-func (p *Pool) choose(list *roster, q []byte) sides {
-	now, rrtype := p.now(), wire.QueryType(q)
+func (p *Pool) choose(list *roster, q []byte, now time.Time) sides {
+	rrtype := wire.QueryType(q)
 	o := order{limit: p.maxSides}
 	firsts := list.all[:len(list.all)-len(list.last)]
 	if p.follow != nil {

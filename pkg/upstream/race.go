@@ -59,8 +59,7 @@ const (
 )
 
 // run starts the first try. It tells whether the race is over already, all tries having failed at once.
-func (r *race) run(later *wire.Later) (over bool) {
-	now := r.pool.now()
+func (r *race) run(now time.Time, later *wire.Later) (over bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.advance(now, later) && r.finish(now)
@@ -70,7 +69,7 @@ func (r *race) run(later *wire.Later) (over bool) {
 // failed, or all had their patience, at least one upstream gave a bad answer and no better one is to be expected.
 func (r *race) advance(now time.Time, later *wire.Later) (over bool) {
 	if list := r.pool.current(); list != r.list {
-		r.rechoose(list)
+		r.rechoose(now, list)
 	}
 	r.breakLoops(now)
 	for {
@@ -200,9 +199,9 @@ func (r *race) setTimer(now time.Time, d time.Duration) {
 }
 
 // rechoose takes the sides from a newer list. Tries that run on upstreams that have left go on.
-func (r *race) rechoose(list *roster) {
+func (r *race) rechoose(now time.Time, list *roster) {
 	before := r.sides
-	r.list, r.sides = list, r.pool.choose(list, r.query)
+	r.list, r.sides = list, r.pool.choose(list, r.query, now)
 	for i := range before.list[:before.count] {
 		old := &before.list[i]
 		if s := r.side(old.ep); s != nil {

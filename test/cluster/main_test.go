@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
@@ -29,19 +28,5 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	if nodeCache = os.Getenv(binaryEnv); nodeCache != "" {
-		return m.Run()
-	}
-	dir, err := os.MkdirTemp("", "node-cache-cluster-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	nodeCache = filepath.Join(dir, "node-cache")
-	if err := proctest.Build(nodeCache); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
+	return proctest.Main(m, &nodeCache)
 }

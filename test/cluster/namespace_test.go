@@ -8,12 +8,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // The environment of a test that runs in a namespace.
 const (
 	namespaceEnv = "CLUSTER_NAMESPACE" // its name
-	binaryEnv    = "E2E_BINARY"        // a node-cache to test in place of one built from this tree
 )
 
 // isolated runs the calling test once more, in a network namespace of its own whose loopback device has these addresses
@@ -52,7 +53,7 @@ func isolated(t *testing.T, addresses ...string) bool {
 		args = append(args, "-test.v")
 	}
 	cmd := exec.CommandContext(t.Context(), "unshare", args...)
-	cmd.Env = append(os.Environ(), namespaceEnv+"="+t.Name(), binaryEnv+"="+nodeCache)
+	cmd.Env = append(os.Environ(), namespaceEnv+"="+t.Name(), proctest.BinaryEnv+"="+nodeCache)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	// The marks of a test log would be taken for this test's own.

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 func TestGoResolver(t *testing.T) {
@@ -55,8 +57,8 @@ func TestGoResolver(t *testing.T) {
 // Most lookups walk the list through names that do not exist, with A and AAAA asked at once from one socket.
 func TestLibcResolvers(t *testing.T) {
 	t.Parallel()
-	gcc, musl := program(t, "gcc", "gcc"), program(t, "musl-gcc", "musl-tools")
-	program(t, "nsd", "nsd")
+	gcc, musl := proctest.Program(t, "gcc", "gcc"), proctest.Program(t, "musl-gcc", "musl-tools")
+	proctest.Program(t, "nsd", "nsd")
 	if !inNamespace(t) {
 		return
 	}

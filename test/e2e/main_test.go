@@ -3,10 +3,7 @@
 package e2e
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -18,46 +15,7 @@ import (
 var nodeCache string
 
 func TestMain(m *testing.M) {
-	os.Exit(run(m))
-}
-
-// run builds the binary once and runs the tests against it.
-func run(m *testing.M) int {
-	if nodeCache = os.Getenv("E2E_BINARY"); nodeCache != "" {
-		return m.Run()
-	}
-	dir, err := os.MkdirTemp("", "node-cache-e2e-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	nodeCache = filepath.Join(dir, "node-cache")
-	if err := build(dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
-}
-
-// build compiles node-cache into dir, which every user may then enter: one test starts the binary as nobody.
-func build(dir string) error {
-	if err := proctest.Build(nodeCache); err != nil {
-		return err
-	}
-	return os.Chmod(dir, 0o755)
-}
-
-// program finds a program, also where Debian keeps servers, and skips the test where it is not installed.
-func program(t *testing.T, name, debianPackage string) string {
-	t.Helper()
-	for _, candidate := range []string{name, "/usr/sbin/" + name, "/sbin/" + name} {
-		if found, err := exec.LookPath(candidate); err == nil {
-			return found
-		}
-	}
-	t.Skipf("no %s: apt-get install %s", name, debianPackage)
-	return ""
+	os.Exit(proctest.Main(m, &nodeCache))
 }
 
 // seconds reads the length of a load from the environment.

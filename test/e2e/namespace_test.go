@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // namespaceEnv names, inside a namespace, the test that runs there.
@@ -25,8 +27,8 @@ func inNamespace(t *testing.T) bool {
 		}
 		return true
 	}
-	program(t, "ip", "iproute2")
-	unshare := program(t, "unshare", "util-linux")
+	proctest.Program(t, "ip", "iproute2")
+	unshare := proctest.Program(t, "unshare", "util-linux")
 	flags := "-nm"
 	if os.Geteuid() != 0 {
 		flags = "-rnm" // root of a user namespace is enough

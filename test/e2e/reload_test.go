@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // variants are the configurations that the reload test swaps in: good ones that change what a reload can change,
@@ -93,7 +95,7 @@ func watchAnswers(a *agent, stop <-chan struct{}) (asked int, problems []string)
 // swapped every second between good and broken files. The reloads lose no query.
 func TestReloadUnderLoad(t *testing.T) {
 	length := seconds(t, "E2E_RELOAD_SECS", 60)
-	program(t, "dnsperf", "dnsperf")
+	proctest.Program(t, "dnsperf", "dnsperf")
 	nsd, other := startNSD(t), startNSD(t)
 	a := startAgent(t, settings{to: []string{nsd.addr}})
 	names := mixedNames(t)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // freshTag asks for a name that was never asked before, so that the answer tells which server is used now.
@@ -28,8 +30,8 @@ func freshTag(t *testing.T, a *agent) string {
 // TestResolvConfFollowed edits the resolv.conf under a running agent, in place and by renaming.
 func TestResolvConfFollowed(t *testing.T) {
 	t.Parallel()
-	program(t, "nsd", "nsd")
-	program(t, "dig", "bind9-dnsutils")
+	proctest.Program(t, "nsd", "nsd")
+	proctest.Program(t, "dig", "bind9-dnsutils")
 	if !inNamespace(t) {
 		return
 	}
@@ -63,8 +65,8 @@ func TestResolvConfFollowed(t *testing.T) {
 // TestOwnAddressLeftOut gives the agent a resolv.conf that names the agent itself: it says so and asks the others.
 func TestOwnAddressLeftOut(t *testing.T) {
 	t.Parallel()
-	program(t, "nsd", "nsd")
-	program(t, "dig", "bind9-dnsutils")
+	proctest.Program(t, "nsd", "nsd")
+	proctest.Program(t, "dig", "bind9-dnsutils")
 	if !inNamespace(t) {
 		return
 	}
@@ -93,8 +95,8 @@ func TestOwnAddressLeftOut(t *testing.T) {
 // own resolv.conf, and a query to the address it prints.
 func TestWithoutConfiguration(t *testing.T) {
 	t.Parallel()
-	program(t, "nsd", "nsd")
-	program(t, "dig", "bind9-dnsutils")
+	proctest.Program(t, "nsd", "nsd")
+	proctest.Program(t, "dig", "bind9-dnsutils")
 	if !inNamespace(t) {
 		return
 	}

@@ -196,7 +196,7 @@ func TestTransferByAddress(t *testing.T) {
 // startSecondary runs NSD as a secondary that asks every second for what is newer.
 func startSecondary(t *testing.T, primary string) *nameServer {
 	t.Helper()
-	nsd, dir, port := program(t, "nsd", "nsd"), t.TempDir(), freePort(t)
+	nsd, dir, port := proctest.Program(t, "nsd", "nsd"), t.TempDir(), freePort(t)
 	conf := writeFile(t, filepath.Join(dir, "nsd.conf"), fmt.Sprintf(`server:
   ip-address: 127.0.0.1@%d
   server-count: 1

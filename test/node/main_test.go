@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -37,21 +36,7 @@ func run(m *testing.M) int {
 		}
 		return 0
 	}
-	if nodeCache = os.Getenv("E2E_BINARY"); nodeCache != "" {
-		return m.Run()
-	}
-	dir, err := os.MkdirTemp("", "node-cache-node-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	nodeCache = filepath.Join(dir, "node-cache")
-	if err := proctest.Build(nodeCache); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
+	return proctest.Main(m, &nodeCache)
 }
 
 // takes is how long, or how often, a test goes on: the shorter in an ordinary run.

@@ -156,7 +156,7 @@ type phase struct {
 // TestCentralEndpoints takes endpoints of the central resolver away in each way they can go, and adds one, under misses
 // that each need an endpoint. Who gave most answers is always the next to go.
 func TestCentralEndpoints(t *testing.T) {
-	program(t, "nft", "nftables")
+	proctest.Program(t, "nft", "nftables")
 	const next, added = 3, 4
 	c := newCentral(t, endpoint{0, ready}, endpoint{1, ready}, endpoint{2, ready})
 	first, second, third := c.startNSD(t, 0), c.startNSD(t, 1), c.startResolver(t, 2)

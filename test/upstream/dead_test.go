@@ -10,12 +10,13 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // TestDeadUpstream floods an agent with misses while its only upstream is silent. Names in the cache are answered as
 // ever, memory is bounded, and misses are answered soon after the upstream is back.
 func TestDeadUpstream(t *testing.T) {
-	program(t, "nft", "nftables")
+	proctest.Program(t, "nft", "nftables")
 	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1, NoIPv6: true})
 	server := netip.AddrPortFrom(lab.Upstream.IPv4, 53)
 	startNSD(t, lab.Upstream, server, "test", "miss", tag(0))

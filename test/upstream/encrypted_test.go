@@ -68,7 +68,7 @@ remote-control:
 // roll starts unbound, or starts it again, with a new certificate.
 func (e *encrypted) roll(t *testing.T, ca *authority) {
 	t.Helper()
-	unbound := program(t, "unbound", "unbound")
+	unbound := proctest.Program(t, "unbound", "unbound")
 	ca.issue(t, e.folder, serverName)
 	if e.Process != nil {
 		e.Signal(syscall.SIGTERM)
@@ -84,7 +84,7 @@ func (e *encrypted) roll(t *testing.T, ca *authority) {
 // counts are the numbers that unbound has counted since the last call.
 func (e *encrypted) counts(t *testing.T) map[string]int {
 	t.Helper()
-	out, err := exec.Command(program(t, "unbound-control", "unbound"), "-c", filepath.Join(e.folder, "unbound.conf"), "stats").CombinedOutput()
+	out, err := exec.Command(proctest.Program(t, "unbound-control", "unbound"), "-c", filepath.Join(e.folder, "unbound.conf"), "stats").CombinedOutput()
 	if err != nil {
 		t.Fatalf("asking unbound: %v: %s", err, out)
 	}
@@ -108,7 +108,7 @@ type encryptedBed struct {
 
 func newEncryptedBed(t *testing.T) *encryptedBed {
 	t.Helper()
-	program(t, "unbound", "unbound")
+	proctest.Program(t, "unbound", "unbound")
 	b := &encryptedBed{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 1, NoIPv6: true}), ca: newAuthority(t, "first")}
 	b.file = writeFile(t, filepath.Join(t.TempDir(), "ca.pem"), b.ca.pem)
 	for i, h := range []*nodelab.Host{b.Upstream, b.Pods[0]} {

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -20,26 +19,7 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(run(m))
-}
-
-// run builds the binary once and runs the tests against it.
-func run(m *testing.M) int {
-	if nodeCache = os.Getenv("E2E_BINARY"); nodeCache != "" {
-		return m.Run()
-	}
-	dir, err := os.MkdirTemp("", "node-cache-upstream-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	nodeCache = filepath.Join(dir, "node-cache")
-	if err := proctest.Build(nodeCache); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
+	os.Exit(proctest.Main(m, &nodeCache))
 }
 
 // takes is how long, how often or how fast: the less in an ordinary run.

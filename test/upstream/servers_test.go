@@ -17,18 +17,6 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// program finds a program, also where Debian keeps servers, and skips the test where it is not installed.
-func program(t *testing.T, name, debianPackage string) string {
-	t.Helper()
-	for _, candidate := range []string{name, "/usr/sbin/" + name, "/sbin/" + name} {
-		if found, err := exec.LookPath(candidate); err == nil {
-			return found
-		}
-	}
-	t.Skipf("no %s: apt-get install %s", name, debianPackage)
-	return ""
-}
-
 // command is a program that runs in a host, or on this machine if that is nil. It ends with the test.
 func command(h *nodelab.Host, name string, args ...string) *exec.Cmd {
 	if h == nil {
@@ -40,7 +28,7 @@ func command(h *nodelab.Host, name string, args ...string) *exec.Cmd {
 // startNSD serves a zone at an address of a host. Each name below a label of the zone has the address that is given as tag.
 func startNSD(t *testing.T, h *nodelab.Host, addr netip.AddrPort, zone, wild string, tag netip.Addr) *proctest.Process {
 	t.Helper()
-	nsd := program(t, "nsd", "nsd")
+	nsd := proctest.Program(t, "nsd", "nsd")
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "zone"), fmt.Sprintf("$TTL 300\n@ SOA ns h 1 3600 600 86400 300\n@ NS ns\nns A 127.0.0.1\n*.%s A %s\n", wild, tag))
 	conf := writeFile(t, filepath.Join(dir, "nsd.conf"), fmt.Sprintf(`server:
