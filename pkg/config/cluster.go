@@ -20,6 +20,10 @@ type Cluster struct {
 
 	Central Central
 
+	// Invalidate: the Services of the API are watched, and what is held of one that changes is
+	// dropped; only with ResolverCentral, from the source above; default false.
+	Invalidate bool
+
 	Endpoints EndpointSet // default EndpointsHeadless; for a resolver EndpointsAll
 	PodNames  bool        // an endpoint without a hostname is named by its pod; default false: by its address
 	Pods      PodMode     // default PodsInsecure

@@ -118,6 +118,21 @@ cluster:
 			want: func(*config.Config) {},
 		},
 		{
+			name: "a watch beside a central resolver", text: "cluster: {resolver: central, central: {addresses: [192.0.2.1]}, invalidate: true}",
+			want: func(c *config.Config) {
+				c.Cluster.Resolver, c.Cluster.Invalidate = config.ResolverCentral, true
+				c.Cluster.Central.Addresses = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53")}
+			},
+		},
+		{
+			name: "a resolver's clients have what is under way", role: config.Resolver, text: "limits: {inflight: 5000}",
+			want: func(c *config.Config) { c.Limits.Inflight, c.Limits.PerClient = 5000, 5000 },
+		},
+		{
+			name: "a resolver's clients have their own bound", role: config.Resolver, text: "limits: {perClient: 9}",
+			want: func(c *config.Config) { c.Limits.PerClient = 9 },
+		},
+		{
 			name: "a resolver with all that it may have", role: config.Resolver,
 			text: "listen: {addresses: [0.0.0.0]}\ncluster: {endpoints: headless, pods: disabled, kubeconfig: /k, transferTo: [192.0.2.1]}\nadmin: {address: ''}",
 			want: func(c *config.Config) {
@@ -150,6 +165,7 @@ func TestDefaultOfRoles(t *testing.T) {
 	want.Listen.Addresses = []netip.Addr{netip.MustParseAddr("::")}
 	want.Cluster.Resolver, want.Cluster.Endpoints = config.ResolverLocal, config.EndpointsAll
 	want.Admin.Address = netip.MustParseAddrPort("[::]:9253")
+	want.Limits.PerClient = want.Limits.Inflight
 	if diff := cmp.Diff(want, config.Default(config.Resolver), plain()); diff != "" {
 		t.Errorf("the resolver's defaults (-want +got):\n%s", diff)
 	}
@@ -161,9 +177,11 @@ func TestLoadResolvesPaths(t *testing.T) {
 	for _, tt := range []struct {
 		name, text           string
 		kubeconfig, manifest string
+		snapshot             string
 	}{
 		{name: "manifests", text: "cluster: {manifests: ../objects}", manifest: filepath.Join(filepath.Dir(folder), "objects")},
 		{name: "kubeconfig", text: "cluster: {kubeconfig: admin.conf}", kubeconfig: filepath.Join(folder, "admin.conf")},
+		{name: "snapshot", text: "snapshot: {folder: ../kept}", snapshot: filepath.Join(filepath.Dir(folder), "kept")},
 		{name: "absolute", text: "cluster: {manifests: /objects}", manifest: "/objects"},
 		{name: "the folder itself", text: "cluster: {manifests: .}", manifest: folder},
 		{name: "none", text: "cluster: {}"},
@@ -174,7 +192,9 @@ func TestLoadResolvesPaths(t *testing.T) {
 			if err := os.WriteFile(file, []byte(tt.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			want := with(func(c *config.Config) { c.Cluster.Kubeconfig, c.Cluster.Manifests = tt.kubeconfig, tt.manifest })
+			want := with(func(c *config.Config) {
+				c.Cluster.Kubeconfig, c.Cluster.Manifests, c.Snapshot.Folder = tt.kubeconfig, tt.manifest, tt.snapshot
+			})
 			got, err := config.Load(file, config.Agent)
 			if err != nil {
 				t.Fatal(err)

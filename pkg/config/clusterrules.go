@@ -14,12 +14,27 @@ func checkCluster(c *Cluster, r *report) {
 		"objects come from an API server or from a folder")
 	checkOneOf(r, "cluster.namespaces", "cluster.namespaceSelector", len(c.Namespaces) > 0, c.NamespaceSelector != "",
 		"list the namespaces or select them")
+	checkInvalidate(c, r)
 	if c.IgnoreEmptyService && c.Endpoints != EndpointsAll && r.clean("cluster.ignoreEmptyService", "cluster.endpoints") {
 		r.add(Problem{
 			Path: "cluster.ignoreEmptyService", What: "true: needs cluster.endpoints: all, which is " + c.Endpoints.String(),
 			Hint: "only when every endpoint is known can a service be known to have none",
 		})
 	}
+}
+
+// checkInvalidate reports a watch for a cache whose process has a view of the API anyhow, or no central resolver.
+func checkInvalidate(c *Cluster, r *report) {
+	if !c.Invalidate || c.Resolver == ResolverCentral || !r.clean("cluster.invalidate", "cluster.resolver") {
+		return
+	}
+	hint := "leave it out: what changes in the view that answers here is dropped anyhow"
+	if c.Resolver == ResolverNone {
+		hint = "set cluster.resolver: central, and name the central resolver in cluster.central"
+	}
+	r.add(Problem{
+		Path: "cluster.invalidate", What: "true: needs cluster.resolver: central, which is " + c.Resolver.String(), Hint: hint,
+	})
 }
 
 // checkOneOf reports two keys that must not both be set.

@@ -17,6 +17,7 @@ type Config struct {
 	Interface     Interface
 	Intercept     Intercept
 	Cache         Cache
+	Snapshot      Snapshot
 	Limits        Limits
 	Identity      Identity
 	Admin         Admin
@@ -49,9 +50,14 @@ type Route struct {
 	CA           string     // file of the certificates (PEM) that those of TLS and HTTPS must lead to, absolute unless Parse read a relative path; default empty: the system's
 	Method       HTTPMethod // of HTTPS; default MethodPost
 	ClientSubnet bool       // pass the client's EDNS client-subnet option (RFC 7871); default false: remove it
+
+	MinTTL      time.Duration // as in Cache, for the names of this route; default: that of Cache
+	MaxTTL      time.Duration // likewise
+	NegativeTTL time.Duration // likewise
+	NoCache     bool          // keep nothing but failures of this route; default false
 }
 
-// Cache bounds the cache, in bytes and in time. All times but MinTTL are at least a second, all are whole seconds.
+// Cache bounds the cache, in bytes and in time. All its TTLs but MinTTL are at least a second, all are whole seconds.
 type Cache struct {
 	Size        int64         // bytes, 1 MiB..1 TiB; default 64 MiB
 	MinTTL      time.Duration // shorter TTLs are raised to it, 0..1h and at most MaxTTL; default 5s
@@ -59,6 +65,10 @@ type Cache struct {
 	NegativeTTL time.Duration // longest life of a denial (RFC 2308), up to a day; default 30s
 	FailureTTL  time.Duration // life of a failure (RFC 9520), up to 5m; default 5s
 	Prefetch    Prefetch
+	ServeStale  ServeStale
+
+	// NXDomainCut: the denial of a name stands for every name below it (RFC 8020); default true.
+	NXDomainCut bool
 }
 
 // Prefetch says which answers are asked for again before they expire.
@@ -67,10 +77,26 @@ type Prefetch struct {
 	Remaining float64 // part of the TTL that is left when it is due, 0.01..0.9, in steps of 0.0001; default 0.1
 }
 
+// ServeStale says when an answer past its time is given (RFC 8767).
+type ServeStale struct {
+	For   time.Duration // how long past its time, whole seconds, 0..72h; 0: never; default 1h
+	TTL   time.Duration // that of all its records, whole seconds, 1s..5m; default 30s
+	After time.Duration // time that upstreams have to answer first, 10ms..30s and below Limits.Deadline unless For is 0; default 200ms
+}
+
+// Snapshot says how what is known outlives a restart.
+type Snapshot struct {
+	Folder string        // absolute unless Parse read a relative path; default empty: there is no snapshot
+	Period time.Duration // from one to the next, 10s..1h and at most MaxAge; default 1m
+	Size   int64         // bytes at most, 1 MiB..1 GiB; default 16 MiB
+	MaxAge time.Duration // an older one is not loaded, 1m..168h; default 24h
+}
+
 // Limits bounds what is done at one time.
 type Limits struct {
 	Inflight     int           // upstream exchanges, 1..1048576; default 4096
-	Waiting      int           // client queries that wait for them, Inflight..16777216; default 65536
+	Waiting      int           // client queries that wait for them, Inflight..16777216; default 16384
+	PerClient    int           // of these those of one address, 1..16777216; default 256, for a resolver Inflight
 	Deadline     time.Duration // longest time for one client query, 100ms..1m; default 4s
 	TCPSessions  int           // open TCP sessions, 1..1048576; default 1024
 	TCPPerClient int           // open TCP sessions of one address, 1..TCPSessions; default 128
@@ -83,9 +109,10 @@ type Identity struct {
 	Hostname string // TXT of hostname.bind and id.server, up to 255 bytes; "auto": the machine's; default empty
 }
 
-// Admin says where /metrics, /livez, /readyz and /status are served.
+// Admin says where /metrics, /livez, /readyz, /status and the view of the cache are served.
 type Admin struct {
 	Address netip.AddrPort // the zero value: nowhere; default 127.0.0.1:9253, for a resolver [::]:9253
+	Socket  string         // path of a unix socket, absolute, at most 107 bytes; default empty: none
 }
 
 // Log says what is logged.

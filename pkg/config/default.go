@@ -11,6 +11,13 @@ import (
 // The port of the admin server.
 const adminPort = 9253
 
+// The bounds on TTLs, of the cache and so of each route.
+const (
+	defaultMinTTL      = 5 * time.Second
+	defaultMaxTTL      = time.Hour
+	defaultNegativeTTL = 30 * time.Second
+)
+
 // Default returns the plan of an empty file in a role. It shares nothing with other calls.
 func Default(role Role) Config {
 	c := Config{
@@ -32,15 +39,19 @@ func Default(role Role) Config {
 		Intercept: Intercept{Lease: 3 * time.Second, Fallback: Fallback{Central: true}},
 		Cache: Cache{
 			Size:        64 << 20,
-			MinTTL:      5 * time.Second,
-			MaxTTL:      time.Hour,
-			NegativeTTL: 30 * time.Second,
+			MinTTL:      defaultMinTTL,
+			MaxTTL:      defaultMaxTTL,
+			NegativeTTL: defaultNegativeTTL,
 			FailureTTL:  5 * time.Second,
 			Prefetch:    Prefetch{Hits: 2, Remaining: 0.1},
+			ServeStale:  ServeStale{For: time.Hour, TTL: 30 * time.Second, After: 200 * time.Millisecond},
+			NXDomainCut: true,
 		},
+		Snapshot: Snapshot{Period: time.Minute, Size: 16 << 20, MaxAge: 24 * time.Hour},
 		Limits: Limits{
 			Inflight:     4096,
-			Waiting:      65536,
+			Waiting:      16384,
+			PerClient:    256,
 			Deadline:     4 * time.Second,
 			TCPSessions:  1024,
 			TCPPerClient: 128,
@@ -55,11 +66,17 @@ func Default(role Role) Config {
 		c.Admin.Address = netip.AddrPortFrom(netip.IPv6Unspecified(), adminPort)
 		c.Cluster.Resolver = ResolverLocal
 		c.Cluster.Endpoints = EndpointsAll
+		// Its clients are whole nodes.
+		c.Limits.PerClient = c.Limits.Inflight
 	}
 	return c
 }
 
-// DefaultRoute returns the route of a zone, which must be lower-case and absolute, with every other key at its default.
+// DefaultRoute returns the route of a zone, which must be lower-case and absolute, with every other key at its default,
+// the bounds on its TTLs at those of a cache at its defaults.
 func DefaultRoute(zone string, to ...Target) Route {
-	return Route{Zone: zone, To: to, Connections: 2}
+	return Route{
+		Zone: zone, To: to, Connections: 2,
+		MinTTL: defaultMinTTL, MaxTTL: defaultMaxTTL, NegativeTTL: defaultNegativeTTL,
+	}
 }

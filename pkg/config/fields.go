@@ -24,9 +24,10 @@ func configFields(c *Config) []field {
 		{"interface", section(interfaceFields(&c.Interface))},
 		{"intercept", section(interceptFields(&c.Intercept))},
 		{"cache", section(cacheFields(&c.Cache))},
+		{"snapshot", section(snapshotFields(&c.Snapshot))},
 		{"limits", section(limitsFields(&c.Limits))},
 		{"identity", section(identityFields(&c.Identity))},
-		{"admin", section([]field{{"address", optionalEndpoint(&c.Admin.Address)}})},
+		{"admin", section([]field{{"address", optionalEndpoint(&c.Admin.Address)}, {"socket", socketPath(&c.Admin.Socket)}})},
 		{"log", section(logFields(&c.Log))},
 	}
 }
@@ -52,10 +53,14 @@ func routeFields(r *Route) []field {
 		{"policy", oneOf(&r.Policy)},
 		{"connections", whole(&r.Connections, 1, 16)},
 		{"rate", whole(&r.Rate, 0, 1_000_000)},
-		{"case", letterCase(&r.PlainCase)},
+		{"case", onOff(&r.PlainCase, false)},
 		{"tls", section([]field{{"ca", location(&r.CA)}})},
 		{"https", section([]field{{"method", oneOf(&r.Method)}})},
 		{"clientSubnet", clientSubnet(&r.ClientSubnet)},
+		{"minTTL", ttl(&r.MinTTL, 0, time.Hour)},
+		{"maxTTL", ttl(&r.MaxTTL, time.Second, 7*day)},
+		{"negativeTTL", ttl(&r.NegativeTTL, time.Second, day)},
+		{"cache", onOff(&r.NoCache, false)},
 	}
 }
 
@@ -69,6 +74,7 @@ func clusterFields(c *Cluster) []field {
 			{"addresses", set(&c.Central.Addresses, node.server)},
 			{"connections", whole(&c.Central.Connections, 1, 16)},
 		})},
+		{"invalidate", boolean(&c.Invalidate)},
 		{"endpoints", oneOf(&c.Endpoints)},
 		{"endpointNames", endpointNames(&c.PodNames)},
 		{"pods", oneOf(&c.Pods)},
@@ -115,6 +121,21 @@ func cacheFields(c *Cache) []field {
 			{"hits", whole(&c.Prefetch.Hits, 0, 1_000_000)},
 			{"remaining", percent(&c.Prefetch.Remaining, 1, 90)},
 		})},
+		{"serveStale", section([]field{
+			{"for", ttl(&c.ServeStale.For, 0, 3*day)},
+			{"ttl", ttl(&c.ServeStale.TTL, time.Second, 5*time.Minute)},
+			{"after", duration(&c.ServeStale.After, 10*time.Millisecond, 30*time.Second)},
+		})},
+		{"nxdomainCut", onOff(&c.NXDomainCut, true)},
+	}
+}
+
+func snapshotFields(s *Snapshot) []field {
+	return []field{
+		{"folder", location(&s.Folder)},
+		{"period", duration(&s.Period, 10*time.Second, time.Hour)},
+		{"size", size(&s.Size, 1<<20, 1<<30)},
+		{"maxAge", duration(&s.MaxAge, time.Minute, 7*day)},
 	}
 }
 
@@ -122,6 +143,7 @@ func limitsFields(l *Limits) []field {
 	return []field{
 		{"inflight", whole(&l.Inflight, 1, 1<<20)},
 		{"waiting", whole(&l.Waiting, 1, 1<<24)},
+		{"perClient", whole(&l.PerClient, 1, 1<<24)},
 		{"deadline", duration(&l.Deadline, 100*time.Millisecond, time.Minute)},
 		{"tcpSessions", whole(&l.TCPSessions, 1, 1<<20)},
 		{"tcpPerClient", whole(&l.TCPPerClient, 1, 1<<20)},

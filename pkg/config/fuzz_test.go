@@ -28,6 +28,9 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("listen: {addresses: [169.254.20.10], port: 53}\nintercept: {manage: true, mode: transparent, backend: iptables, fallback: none, services: [10.96.0.10]}"))
 	f.Add([]byte("forward: [{zone: ., to: ['tls://[::1]:54#A.b.', 'https://192.0.2.1/%20#a', 'https://a.B:1/'], bootstrap: ['::1'], " +
 		"policy: random, connections: 16, rate: 1, case: off, tls: {ca: ./a/../b}, https: {method: get}}]"))
+	f.Add([]byte("forward: [{zone: ., to: ['::1'], minTTL: 0s, maxTTL: 1s, negativeTTL: 1s, cache: off}]\ncluster: {resolver: central, invalidate: true, " +
+		"central: {service: a/b}}\ncache: {serveStale: {for: 0s, ttl: 1s, after: 10ms}, nxdomainCut: 'off'}\nlimits: {perClient: 1}\n" +
+		"snapshot: {folder: ./a, period: 10s, size: 1Mi, maxAge: 1m}\nadmin: {socket: /a/../b}"))
 	files, err := filepath.Glob("testdata/bad-*.yaml")
 	if err != nil || len(files) == 0 {
 		f.Fatalf("no seeds: %v", err)

@@ -57,9 +57,20 @@ func render(c Config) string {
 	head("  prefetch")
 	line(4, "hits", strconv.Itoa(c.Cache.Prefetch.Hits))
 	line(4, "remaining", formatPercent(c.Cache.Prefetch.Remaining))
+	head("  serveStale")
+	line(4, "for", formatDuration(c.Cache.ServeStale.For))
+	line(4, "ttl", formatDuration(c.Cache.ServeStale.TTL))
+	line(4, "after", formatDuration(c.Cache.ServeStale.After))
+	line(2, "nxdomainCut", onOffText(c.Cache.NXDomainCut))
+	head("snapshot")
+	line(2, "folder", text(c.Snapshot.Folder))
+	line(2, "period", formatDuration(c.Snapshot.Period))
+	line(2, "size", formatSize(c.Snapshot.Size))
+	line(2, "maxAge", formatDuration(c.Snapshot.MaxAge))
 	head("limits")
 	line(2, "inflight", strconv.Itoa(c.Limits.Inflight))
 	line(2, "waiting", strconv.Itoa(c.Limits.Waiting))
+	line(2, "perClient", strconv.Itoa(c.Limits.PerClient))
 	line(2, "deadline", formatDuration(c.Limits.Deadline))
 	line(2, "tcpSessions", strconv.Itoa(c.Limits.TCPSessions))
 	line(2, "tcpPerClient", strconv.Itoa(c.Limits.TCPPerClient))
@@ -73,6 +84,7 @@ func render(c Config) string {
 		address = c.Admin.Address.String()
 	}
 	line(2, "address", text(address))
+	line(2, "socket", text(c.Admin.Socket))
 	head("log")
 	line(2, "level", text(strings.ToLower(c.Log.Level.String())))
 	line(2, "format", text(c.Log.Format))
@@ -89,12 +101,16 @@ func renderForward(b *writer, routes []Route) {
 		line(2, "policy", r.Policy.String())
 		line(2, "connections", strconv.Itoa(r.Connections))
 		line(2, "rate", strconv.Itoa(r.Rate))
-		line(2, "case", text(map[bool]string{false: "on", true: "off"}[r.PlainCase]))
+		line(2, "case", onOffText(!r.PlainCase))
 		head("  tls")
 		line(4, "ca", text(r.CA))
 		head("  https")
 		line(4, "method", r.Method.String())
 		line(2, "clientSubnet", map[bool]string{false: "remove", true: "pass"}[r.ClientSubnet])
+		line(2, "minTTL", formatDuration(r.MinTTL))
+		line(2, "maxTTL", formatDuration(r.MaxTTL))
+		line(2, "negativeTTL", formatDuration(r.NegativeTTL))
+		line(2, "cache", onOffText(!r.NoCache))
 	}
 }
 
@@ -108,6 +124,7 @@ func renderCluster(b *writer, c Cluster) {
 	line(4, "service", text(c.Central.Service.String()))
 	line(4, "addresses", flowList(c.Central.Addresses))
 	line(4, "connections", strconv.Itoa(c.Central.Connections))
+	line(2, "invalidate", strconv.FormatBool(c.Invalidate))
 	line(2, "endpoints", c.Endpoints.String())
 	line(2, "endpointNames", map[bool]string{false: "address", true: "pod"}[c.PodNames])
 	line(2, "pods", c.Pods.String())
@@ -140,6 +157,9 @@ func renderNode(b *writer, c *Config) {
 
 // text quotes a string. The escapes of Go are escapes of YAML as well.
 func text(s string) string { return strconv.QuoteToASCII(s) }
+
+// onOffText quotes the word, which YAML 1.1 would read as a boolean.
+func onOffText(on bool) string { return text(map[bool]string{false: "off", true: "on"}[on]) }
 
 func flowList[T fmt.Stringer](values []T) string {
 	list := make([]string, len(values))

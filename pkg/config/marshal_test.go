@@ -26,6 +26,7 @@ func TestMarshal(t *testing.T) {
 			},
 			Bootstrap: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 			Policy:    config.PolicyRandom, Connections: 16, Rate: 500, PlainCase: true, CA: "ca.pem", Method: config.MethodGet,
+			MinTTL: 0, MaxTTL: 90 * time.Second, NegativeTTL: time.Second, NoCache: true,
 		})
 		c.ClusterDomain = "k8s.example."
 		c.Cluster = config.Cluster{
@@ -42,6 +43,9 @@ func TestMarshal(t *testing.T) {
 		c.Intercept.Fallback = config.Fallback{Addresses: []netip.AddrPort{netip.MustParseAddrPort("[2001:db8::1]:53")}}
 		c.Identity.Version = "a \"b\" \u00e9\u2028\U0001f600"
 		c.Admin.Address = netip.AddrPort{}
+		c.Cache.ServeStale, c.Cache.NXDomainCut = config.ServeStale{For: 90 * time.Minute, TTL: time.Second, After: 1500 * time.Millisecond}, false
+		c.Snapshot = config.Snapshot{Folder: "kept", Period: 90 * time.Second, Size: 3 << 20, MaxAge: 36 * time.Hour}
+		c.Limits.PerClient, c.Admin.Socket = 7, "/run/a b.sock"
 		c.Log.Queries = config.QueryLog{Mode: config.QueriesSample, Sample: 7}
 	}))
 	if err != nil {
@@ -85,6 +89,14 @@ func TestMarshalRefusesWhatParseCannotReturn(t *testing.T) {
 		{
 			name: "part of a second", change: func(c *config.Config) { c.Cache.MinTTL = time.Millisecond },
 			want: "writing the configuration: cache.minTTL: \"1ms\": not whole seconds",
+		},
+		{
+			name: "a route without bounds", change: func(c *config.Config) { c.Forward[0] = config.Route{Zone: ".", To: c.Forward[0].To, Connections: 2} },
+			want: "writing the configuration: forward[0].maxTTL: \"0s\": not between 1s and 168h\nforward[0].negativeTTL: \"0s\": not between 1s and 24h",
+		},
+		{
+			name: "a socket that is not clean", change: func(c *config.Config) { c.Admin.Socket = "/run//a.sock" },
+			want: "writing the configuration: it holds values that no file can give",
 		},
 		{
 			name: "an empty list that is not nil", change: func(c *config.Config) { c.Cluster.Namespaces = []string{} },

@@ -33,8 +33,10 @@ func Load(path string, role Role) (Config, error) {
 func parseFile(path string, data []byte, role Role) (Config, error) {
 	r := &report{}
 	c := Default(role)
+	c.inherit(role)
 	if root, ok := readDocument(data, r); ok {
 		root.fields(configFields(&c))
+		c.settle(r)
 		checkRules(&c, role, r)
 		if path != "" {
 			if err := resolveLocations(&c, path); err != nil {

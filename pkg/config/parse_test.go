@@ -35,6 +35,14 @@ func with(change func(*config.Config)) config.Config {
 	return c
 }
 
+// bounded is the default plan with other bounds on TTLs, which its route inherits.
+func bounded(least, most, negative time.Duration) config.Config {
+	return with(func(c *config.Config) {
+		c.Cache.MinTTL, c.Cache.MaxTTL, c.Cache.NegativeTTL = least, most, negative
+		c.Forward[0].MinTTL, c.Forward[0].MaxTTL, c.Forward[0].NegativeTTL = least, most, negative
+	})
+}
+
 func TestParse(t *testing.T) {
 	t.Parallel()
 	local := netip.MustParseAddr("127.0.0.1")
@@ -54,7 +62,11 @@ func TestParse(t *testing.T) {
 		{name: "JSON", text: `{"kind": "Config", "listen": {"port": 53}}`, want: with(func(c *config.Config) { c.Listen.Port = 53 })},
 		{
 			name: "anchors", text: "cache: {minTTL: &t 7s, failureTTL: *t}",
-			want: with(func(c *config.Config) { c.Cache.MinTTL, c.Cache.FailureTTL = 7*time.Second, 7*time.Second }),
+			want: func() config.Config {
+				c := bounded(7*time.Second, time.Hour, 30*time.Second)
+				c.Cache.FailureTTL = 7 * time.Second
+				return c
+			}(),
 		},
 		{
 			name: "addresses of both families", text: "listen: {addresses: [127.0.0.1, '::1', 'fe80::1%eth0', 0:0::2]}",
@@ -133,15 +145,51 @@ func TestParse(t *testing.T) {
 		{name: "gigabytes", text: "cache: {size: 1G}", want: with(func(c *config.Config) { c.Cache.Size = 1_000_000_000 })},
 		{
 			name: "durations", text: "cache: {minTTL: 0s, maxTTL: 168h, negativeTTL: 1m30s}\nlimits: {deadline: 2.5s, tcpIdle: 1h0m}",
-			want: with(func(c *config.Config) {
-				c.Cache.MinTTL, c.Cache.MaxTTL, c.Cache.NegativeTTL = 0, 168*time.Hour, 90*time.Second
+			want: func() config.Config {
+				c := bounded(0, 168*time.Hour, 90*time.Second)
 				c.Limits.Deadline, c.Limits.TCPIdle = 2500*time.Millisecond, time.Hour
-			}),
+				return c
+			}(),
 		},
 		{
 			name: "percentage with decimals", text: "cache: {prefetch: {hits: 0, remaining: 12.25%}}",
 			want: with(func(c *config.Config) { c.Cache.Prefetch = config.Prefetch{Hits: 0, Remaining: 0.1225} }),
 		},
+		{
+			name: "stale answers, longest", text: "cache: {serveStale: {for: 72h, ttl: 5m, after: 29999ms}, nxdomainCut: off}\nlimits: {deadline: 30s}",
+			want: with(func(c *config.Config) {
+				c.Cache.ServeStale = config.ServeStale{For: 72 * time.Hour, TTL: 5 * time.Minute, After: 29999 * time.Millisecond}
+				c.Cache.NXDomainCut, c.Limits.Deadline = false, 30*time.Second
+			}),
+		},
+		{
+			name: "no stale answers, later than the deadline", text: "cache: {serveStale: {for: 0s, ttl: 1s, after: 30s}, nxdomainCut: 'on'}",
+			want: with(func(c *config.Config) {
+				c.Cache.ServeStale = config.ServeStale{For: 0, TTL: time.Second, After: 30 * time.Second}
+			}),
+		},
+		{
+			name: "snapshot, least", text: "snapshot: {folder: state/../kept/, period: 10s, size: 1Mi, maxAge: 1m}",
+			want: with(func(c *config.Config) {
+				c.Snapshot = config.Snapshot{Folder: "kept", Period: 10 * time.Second, Size: 1 << 20, MaxAge: time.Minute}
+			}),
+		},
+		{
+			name: "snapshot, most", text: "snapshot: {folder: /run/node-cache, period: 1h, size: 1Gi, maxAge: 168h}",
+			want: with(func(c *config.Config) {
+				c.Snapshot = config.Snapshot{Folder: "/run/node-cache", Period: time.Hour, Size: 1 << 30, MaxAge: 168 * time.Hour}
+			}),
+		},
+		{name: "one query of a client", text: "limits: {perClient: 1}", want: with(func(c *config.Config) { c.Limits.PerClient = 1 })},
+		{
+			name: "more queries of a client than wait", text: "limits: {perClient: 16777216}",
+			want: with(func(c *config.Config) { c.Limits.PerClient = 1 << 24 }),
+		},
+		{
+			name: "the longest socket", text: "admin: {socket: /" + strings.Repeat("s", 104) + "/../" + strings.Repeat("s", 106) + "}",
+			want: with(func(c *config.Config) { c.Admin.Socket = "/" + strings.Repeat("s", 106) }),
+		},
+		{name: "no socket", text: "admin: {socket: ''}", want: config.Default(config.Agent)},
 		{
 			name: "identity", text: "identity: {version: 'node-cache \"1\"', hostname: auto}",
 			want: with(func(c *config.Config) { c.Identity = config.Identity{Version: `node-cache "1"`, Hostname: "auto"} }),

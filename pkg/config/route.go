@@ -87,6 +87,7 @@ func routes(dst *[]Route) func(node) {
 // route returns the value of n as far as it is right, and reports what is not.
 func (n node) route() Route {
 	r := DefaultRoute("")
+	r.inherit()
 	if !n.fields(routeFields(&r)) {
 		return r
 	}
@@ -190,18 +191,4 @@ func (n node) bootstrap() (netip.Addr, bool) {
 		return a, n.rejectFlaw(flaw{what: "not the address of one host"})
 	}
 	return a, n.rejectFlaw(addressFlaw(a))
-}
-
-// letterCase reads on, for random letters, or off, for small ones. YAML 1.1 reads both as booleans.
-func letterCase(plain *bool) func(node) {
-	return func(n node) {
-		switch string(n.text) {
-		case "true", `"on"`:
-			*plain = false
-		case "false", `"off"`:
-			*plain = true
-		default:
-			n.reject("not on or off", "")
-		}
-	}
 }

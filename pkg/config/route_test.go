@@ -5,6 +5,7 @@ package config_test
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -56,10 +57,11 @@ func TestParseRoute(t *testing.T) {
 		},
 		{
 			name: "every other key",
-			text: "to: ['tls://192.0.2.1'], policy: sequential, connections: 16, rate: 1000000, case: off, tls: {ca: a/../ca.pem}, https: {method: get}, clientSubnet: pass",
+			text: "to: ['tls://192.0.2.1'], policy: sequential, connections: 16, rate: 1000000, case: off, tls: {ca: a/../ca.pem}, https: {method: get}, clientSubnet: pass, minTTL: 0s, maxTTL: 168h, negativeTTL: 24h, cache: off",
 			want: config.Route{
 				Zone: ".", To: []config.Target{tls("192.0.2.1:853", "")}, Policy: config.PolicySequential, Connections: 16, Rate: 1_000_000,
 				PlainCase: true, CA: "ca.pem", Method: config.MethodGet, ClientSubnet: true,
+				MinTTL: 0, MaxTTL: 168 * time.Hour, NegativeTTL: 24 * time.Hour, NoCache: true,
 			},
 		},
 		{
@@ -89,6 +91,54 @@ func TestParseRoute(t *testing.T) {
 			}
 			roundTrip(t, got, config.Agent)
 		})
+	}
+}
+
+func TestRouteHasTheBoundsOfTheCache(t *testing.T) {
+	t.Parallel()
+	const text = `
+forward:
+- {zone: a, to: [192.0.2.1]}
+- {zone: b, to: [192.0.2.1], minTTL: 0s}
+- {zone: c, to: [192.0.2.1], maxTTL: 10s, cache: on}
+- {zone: ., to: [192.0.2.1], negativeTTL: 1s, cache: 'off'}
+cache: {minTTL: 7s, maxTTL: 70s, negativeTTL: 700s}
+`
+	c, err := config.Parse([]byte(text), config.Agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type bounds struct {
+		Zone               string
+		Min, Max, Negative time.Duration
+		NoCache            bool
+	}
+	want := []bounds{
+		{"a.", 7 * time.Second, 70 * time.Second, 700 * time.Second, false},
+		{"b.", 0, 70 * time.Second, 700 * time.Second, false},
+		{"c.", 7 * time.Second, 10 * time.Second, 700 * time.Second, false},
+		{".", 7 * time.Second, 70 * time.Second, time.Second, true},
+	}
+	var got []bounds
+	for _, r := range c.Forward {
+		got = append(got, bounds{r.Zone, r.MinTTL, r.MaxTTL, r.NegativeTTL, r.NoCache})
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("bounds (-want +got):\n%s", diff)
+	}
+	roundTrip(t, c, config.Agent)
+}
+
+// TestDefaultRoute holds the defaults of a route to those of the cache.
+func TestDefaultRoute(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse([]byte("forward: [{zone: ., to: [192.0.2.1]}]"), config.Agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config.DefaultRoute(".", config.Target{Addr: netip.MustParseAddrPort("192.0.2.1:53")})
+	if diff := cmp.Diff([]config.Route{want}, c.Forward, plain()); diff != "" {
+		t.Errorf("a route of nothing but its zone and target (-DefaultRoute +Parse):\n%s", diff)
 	}
 }
 

@@ -12,6 +12,8 @@ func checkRules(c *Config, role Role, r *report) {
 	checkOrder(r, "cache.minTTL", "cache.maxTTL", c.Cache.MinTTL, c.Cache.MaxTTL, formatDuration)
 	checkOrder(r, "limits.inflight", "limits.waiting", c.Limits.Inflight, c.Limits.Waiting, strconv.Itoa)
 	checkOrder(r, "limits.tcpPerClient", "limits.tcpSessions", c.Limits.TCPPerClient, c.Limits.TCPSessions, strconv.Itoa)
+	checkOrder(r, "snapshot.period", "snapshot.maxAge", c.Snapshot.Period, c.Snapshot.MaxAge, formatDuration)
+	checkServeStale(c, r)
 	checkAdmin(c, r)
 	checkCluster(&c.Cluster, r)
 	if role == Resolver {
@@ -32,6 +34,19 @@ func checkOrder[T int | ~int64](r *report, small, large string, a, b T, spell fu
 			Hint: "set both, one of them may be at its default",
 		})
 	}
+}
+
+// checkServeStale reports a stale answer that would come after the query has been given up.
+func checkServeStale(c *Config, r *report) {
+	s := c.Cache.ServeStale
+	if s.For == 0 || s.After < c.Limits.Deadline || !r.clean("cache.serveStale.for", "cache.serveStale.after", "limits.deadline") {
+		return
+	}
+	r.add(Problem{
+		Path: "cache.serveStale.after",
+		What: fmt.Sprintf("%s: not below limits.deadline, which is %s", formatDuration(s.After), formatDuration(c.Limits.Deadline)),
+		Hint: "set both, one of them may be at its default, or write for: 0s to give no stale answers",
+	})
 }
 
 // checkAdmin reports an admin address that the DNS sockets take.

@@ -96,6 +96,20 @@ func boolean(dst *bool) func(node) {
 	}
 }
 
+// onOff reads on, for which it stores the given value, or off, for the opposite. YAML 1.1 reads both as booleans.
+func onOff(dst *bool, on bool) func(node) {
+	return func(n node) {
+		switch string(n.text) {
+		case "true", `"on"`:
+			*dst = on
+		case "false", `"off"`:
+			*dst = !on
+		default:
+			n.reject("not on or off", "")
+		}
+	}
+}
+
 func clientSubnet(dst *bool) func(node) {
 	return func(n node) {
 		word := ""
