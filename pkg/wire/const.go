@@ -69,12 +69,17 @@ const (
 	EDEInvalidData          = 24
 )
 
+// OptionExplain is the EDNS option, of the codes for local use (RFC 6891 section 9), by which a client asks how its
+// reply came about, and by which the reply tells it as text.
+const OptionExplain = 65305
+
 // EDNS option codes.
 const (
 	optionSubnet    = 8  // RFC 7871
 	optionCookie    = 10 // RFC 7873
 	optionKeepalive = 11 // RFC 7828
 	optionEDE       = 15 // RFC 8914
+	optionExplain   = OptionExplain
 )
 
 // Bits of the header's third and fourth octet.

@@ -86,13 +86,15 @@ func compareQuery(tb testing.TB, pkt []byte, q *wire.Query, m *dns.Msg, err erro
 				want.Cookie = string(cookie)
 			case *dns.EDNS0_TCP_KEEPALIVE:
 				want.Keepalive = true
+			case *dns.EDNS0_LOCAL:
+				want.Explain = want.Explain || option.Code == wire.OptionExplain && len(option.Data) == 0
 			}
 		}
 	}
 	got.Name = ""
 	if err != nil {
 		got.Serial, got.HasSerial = 0, false
-		got.EDNS, got.DO, got.UDPSize, got.Cookie, got.Keepalive = false, false, 512, "", false
+		got.EDNS, got.DO, got.UDPSize, got.Cookie, got.Keepalive, got.Explain = false, false, 512, "", false, false
 	}
 	if !bytes.Contains(pkt, q.Subnet) {
 		tb.Errorf("subnet %x is not of the packet", q.Subnet)

@@ -41,9 +41,8 @@ type Ask struct {
 	EDNS      bool   // an OPT record was there
 	DO        bool   // DNSSEC OK
 	Keepalive bool   // RFC 7828 option was there
+	Explain   bool   // an empty OptionExplain was there
 	UDPSize   uint16 // octets the client takes over UDP, at least 512
-	Cookie    []byte // RFC 7873 option data, 8 or 16 to 40 octets; nil: none
-	Subnet    []byte // RFC 7871 option data; nil: none
 
 	question []byte // name as the client spelled it, type, class
 	nameLen  int
@@ -54,6 +53,8 @@ type Ask struct {
 type Query struct {
 	Ask
 
+	Cookie    []byte // RFC 7873 option data, 8 or 16 to 40 octets; nil: none
+	Subnet    []byte // RFC 7871 option data; nil: none
 	Serial    uint32 // of the zone's version that an IXFR query's client has
 	HasSerial bool   // Serial was given
 
@@ -129,6 +130,7 @@ func (q *Query) parseVersion(pkt []byte, off int) int {
 
 func (q *Query) reset() {
 	q.Ask = Ask{UDPSize: MinUDP}
+	q.Cookie, q.Subnet = nil, nil
 	q.Serial, q.HasSerial = 0, false
 	q.sought, q.keyLen = 0, 0
 }
@@ -229,6 +231,8 @@ func (q *Query) option(code uint16, data []byte) bool {
 		}
 	case optionKeepalive:
 		q.Keepalive = true
+	case optionExplain:
+		q.Explain = q.Explain || len(data) == 0
 	}
 	return true
 }
@@ -294,25 +298,17 @@ func (q *Ask) Limit(stream bool, udpMax int) int {
 
 // Clone makes an Ask that owns its bytes.
 func (q *Ask) Clone() Ask {
-	a, _ := q.CloneTo(make([]byte, 0, len(q.question)+len(q.Cookie)+len(q.Subnet)))
+	a, _ := q.CloneTo(make([]byte, 0, len(q.question)))
 	return a
 }
 
 // CloneTo makes an Ask whose bytes are appended to room, which it returns grown.
 func (q *Ask) CloneTo(room []byte) (Ask, []byte) {
 	a := *q
-	a.question, room = keep(room, q.question)
-	a.Cookie, room = keep(room, q.Cookie)
-	a.Subnet, room = keep(room, q.Subnet)
-	return a, room
-}
-
-// keep appends part to room and returns it as it is there, which is nil if it was.
-func keep(room, part []byte) (kept, grown []byte) {
-	if part == nil {
-		return nil, room
+	if q.question != nil { // else there is none in the copy either
+		start := len(room)
+		room = append(room, q.question...)
+		a.question = room[start:len(room):len(room)]
 	}
-	start := len(room)
-	room = append(room, part...)
-	return room[start:len(room):len(room)], room
+	return a, room
 }

@@ -16,7 +16,7 @@ import (
 type asked struct {
 	ID, Type, Class, UDPSize uint16
 	RD, AD, CD, EDNS, DO     bool
-	Keepalive                bool
+	Keepalive, Explain       bool
 	Serial                   uint32
 	HasSerial                bool
 	Name, Cookie, Subnet     string
@@ -25,7 +25,7 @@ type asked struct {
 func askedBy(q *wire.Query) asked {
 	return asked{
 		ID: q.ID, Type: q.Type, Class: q.Class, UDPSize: q.UDPSize,
-		RD: q.RD, AD: q.AD, CD: q.CD, EDNS: q.EDNS, DO: q.DO, Keepalive: q.Keepalive,
+		RD: q.RD, AD: q.AD, CD: q.CD, EDNS: q.EDNS, DO: q.DO, Keepalive: q.Keepalive, Explain: q.Explain,
 		Serial: q.Serial, HasSerial: q.HasSerial,
 		Name: string(q.Name()), Cookie: string(q.Cookie), Subnet: string(q.Subnet),
 	}
@@ -116,6 +116,9 @@ func TestQueryParse(t *testing.T) {
 		})},
 		{"keepalive", ask(flagsQuery, a, opt(1232, 0, 0, option(11))), edns(1232, func(a *asked) { a.Keepalive = true })},
 		{"keepalive with a time", ask(flagsQuery, a, opt(1232, 0, 0, option(11, 0, 9))), edns(1232, func(a *asked) { a.Keepalive = true })},
+		{"a wish to be told", ask(flagsQuery, a, opt(1232, 0, 0, option(65305))), edns(1232, func(a *asked) { a.Explain = true })},
+		{"a wish told twice", ask(flagsQuery, a, opt(1232, 0, 0, option(65305), option(65305, 1))), edns(1232, func(a *asked) { a.Explain = true })},
+		{"another's use of that option", ask(flagsQuery, a, opt(1232, 0, 0, option(65305, 1))), edns(1232, none)},
 		{"TSIG behind OPT", ask(flagsQuery, a, opt(1232, 0, 0), record(labels("key"), 250, make([]byte, 30))), edns(1232, none)},
 		{"TSIG before OPT", ask(flagsQuery, a, record(pointer(12), 250, nil), opt(1232, 0, 0)), edns(1232, none)},
 		{"TSIG alone", ask(flagsQuery, a, record(labels("key"), 250, make([]byte, 30))), plain},
