@@ -3,6 +3,8 @@
 package cache_test
 
 import (
+	"bytes"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,14 +14,22 @@ import (
 
 // TestAllocs is not parallel: it counts the allocations of the whole process.
 func TestAllocs(t *testing.T) {
-	c := newCache(t, cache.Prefetch{Hits: 1, Remaining: 0.5})
+	c := newStale(t, hourly)
+	c.SetPrefetch(cache.Prefetch{Hits: 1, Remaining: 0.5})
 	key, failed, absent, due := nth("a", 1), nth("a", 2), nth("a", 3), nth("a", 4)
 	a := answerTo(key, time.Hour, set(28, 4, 16)...)
 	a.RotateCount = 4
 	c.Put(key, a, epoch)
 	failure := answerTo(failed, 0).Msg
 	c.PutFailure(failed, failure, 10*time.Second, 10*time.Second, epoch)
-	late := plain(due, time.Hour, 100)
+	soon := plain(due, time.Hour, 100)
+	late, denied, below, svc := nth("a", 5), keyOf("denied.", 1, 0), keyOf("d.c.b.a.denied.", 28, 0), []byte("svc")
+	c.Put(late, plain(late, time.Second, 100), epoch)
+	denial := plain(denied, time.Hour, 100)
+	denial.NXDomain, denial.Owner, denial.Asked = true, svc, epoch
+	c.Put(denied, denial, epoch)
+	subnet := append(bytes.Clone(key), 0, 1, 8, 0, 10)
+	c.Put(subnet, a, epoch)
 	dst := make([]byte, 0, 4096)
 	find := func(key []byte, at time.Duration, want cache.Freshness) func() {
 		now := after(at)
@@ -38,9 +48,28 @@ func TestAllocs(t *testing.T) {
 		{name: "failed", run: find(failed, time.Second, cache.Failed)},
 		{name: "absent", run: find(absent, time.Second, cache.Absent)},
 		{name: "past its time", run: find(failed, time.Hour, cache.Absent)},
-		{name: "put again, due again", run: func() { c.Put(due, late, epoch); findDue() }},
+		{name: "put again, due again", run: func() { c.Put(due, soon, epoch); findDue() }},
 		{name: "failure again", run: func() { c.PutFailure(failed, failure, time.Second, 10*time.Second, epoch) }},
 		{name: "failure behind an answer", run: func() { c.PutFailure(key, failure, time.Second, time.Second, epoch) }},
+		{name: "late", run: find(late, time.Minute, cache.Late)},
+		{name: "late, given", run: func() {
+			if _, ok := c.LookupStale(late, after(time.Minute), dst); !ok {
+				t.Error("nothing late is given")
+			}
+		}},
+		{name: "put to rest", run: func() { c.Rest(late, after(time.Hour), after(time.Minute)) }},
+		{name: "rests", run: find(late, 2*time.Minute, cache.Resting)},
+		{name: "failure behind a late answer", run: func() { c.PutFailure(late, failure, time.Second, time.Second, after(time.Hour)) }},
+		{name: "denied", run: find(keyOf("denied.", 15, 0), time.Second, cache.Fresh)},
+		{name: "denied below", run: func() {
+			if _, ok := c.LookupCut(below[:len(below)-3], 1, 0, epoch, dst); !ok {
+				t.Error("no denial of an ancestor")
+			}
+		}},
+		{name: "denied again", run: func() { c.Put(denied, denial, epoch) }},
+		{name: "with a subnet", run: find(subnet, time.Second, cache.Fresh)},
+		{name: "event", run: func() { c.Changed([]byte("other"), epoch); c.Outdated(svc, epoch) }},
+		{name: "removed", run: func() { c.Put(due, soon, epoch); c.Remove(due) }},
 		{name: "stats", run: func() { _ = c.Stats() }},
 	}
 	for _, tt := range tests {
@@ -111,6 +140,47 @@ func BenchmarkLookup(b *testing.B) {
 			})
 		})
 	}
+}
+
+// BenchmarkDenial looks up types of names that do not exist, and, once they are found
+// to be absent, names four labels below ones that are not known either.
+func BenchmarkDenial(b *testing.B) {
+	c, _ := benchmarkCache(b)
+	var asked, below [][]byte
+	for i := range benchmarkNames {
+		a, key := nth("denied", i), keyOf(fmt.Sprintf("denied%07d.example.", i), 28, 0)
+		denial := plain(a, time.Hour, 60)
+		denial.NXDomain = true
+		c.Put(a, denial, epoch)
+		asked = append(asked, key)
+		below = append(below, keyOf(fmt.Sprintf("d.c.b.a.gone%07d.example.", i), 1, 0))
+	}
+	now := after(time.Minute)
+	dst := make([]byte, 0, 512)
+	b.Run("hit", func(b *testing.B) {
+		b.ReportAllocs()
+		i := 0
+		for b.Loop() {
+			if _, got := c.Lookup(asked[i%benchmarkNames], now, dst); got != cache.Fresh {
+				b.Fatalf("%d, want fresh", got)
+			}
+			i++
+		}
+	})
+	b.Run("miss", func(b *testing.B) {
+		b.ReportAllocs()
+		i := 0
+		for b.Loop() {
+			key := below[i%benchmarkNames]
+			if _, got := c.Lookup(key, now, dst); got != cache.Absent {
+				b.Fatalf("%d, want absent", got)
+			}
+			if _, ok := c.LookupCut(key[:len(key)-3], 9, 0, now, dst); ok {
+				b.Fatal("denied")
+			}
+			i++
+		}
+	})
 }
 
 func BenchmarkPut(b *testing.B) {

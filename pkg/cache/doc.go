@@ -8,4 +8,9 @@
 // head and freed at its tail, so there is no fragmentation, nothing for the
 // garbage collector to walk, and the budget is exact: index, ghosts, headers and
 // answers are all inside it. docs/adr/0002-eviction-policy.md has the figures.
+//
+// All that is known of a name is in one shard, so that one lock is enough to choose
+// between the answer to a question, the denial of its name, what is past its time but
+// better than nothing, and a remembered failure. docs/adr/0008-what-a-cache-may-say.md
+// says why in that order.
 package cache

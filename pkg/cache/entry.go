@@ -4,6 +4,7 @@ package cache
 
 import (
 	"encoding/binary"
+	"math"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -30,7 +31,14 @@ const (
 	offFreq        = 37 // uint8, of the eviction policy
 	offFlags       = 38 // uint8
 	offName        = 39 // uint8, octets of the question's name less one
-	headerLen      = 40
+
+	// The rest is for answers that are given past their time, and for those that
+	// change with an owner.
+	offRest     = 40 // uint32, in restUnit after the entry's end; 0: it does not rest
+	offOwner    = 44 // uint16, tag; 0: none
+	offAsked    = 46 // uint8, in askedUnit: how long before it was stored upstream was asked
+	offFailures = 47 // uint8, refreshes that failed since it was stored
+	headerLen   = 48
 )
 
 // Flags of an entry.
@@ -38,13 +46,12 @@ const (
 	flagDead    = 1 << iota // replaced or removed; its bytes wait for the tail
 	flagFailure             // remembers a failure
 	flagDue                 // its refresh was asked for
+	flagDenied              // denies its name, whatever the type
+	flagAsked               // was asked for past its time
 )
 
 // maxFreq caps an entry's count, as S3-FIFO does: two bits tell hot from warm.
 const maxFreq = 3
-
-// minShared is the octets of the root's name and a type: the shortest key.
-const minShared = 3
 
 // maxTail is the most octets a key may have behind name and type.
 const maxTail = 1<<8 - 1
@@ -53,21 +60,11 @@ func entrySize(tail, ttls, msg int) int {
 	return (headerLen + tail + 2*ttls + msg + 7) &^ 7
 }
 
-// sharedLen is the octets that the key has in common with the question of the
-// answer msg: name and type.
-func sharedLen(msg []byte) int {
-	off := wire.HeaderLen
-	for msg[off] != 0 {
-		off += int(msg[off]) + 1
-	}
-	return off + minShared - wire.HeaderLen
-}
-
-// fill writes the whole entry. The key's first shared octets are those of a's question.
-func (e entry) fill(hash uint64, key []byte, shared int, a *Answer, flags byte, at int64) {
-	tail := key[shared:]
+// fill writes the whole entry, as one that is stored at the moment at under k with rrtype
+// in place of its own type.
+func (e entry) fill(k *key, rrtype uint16, a *Answer, flags byte, b birth, at int64) {
 	clear(e[:headerLen])
-	binary.LittleEndian.PutUint64(e[offHash:], hash)
+	binary.LittleEndian.PutUint64(e[offHash:], k.hash(rrtype))
 	binary.LittleEndian.PutUint64(e[offStored:], uint64(at))
 	binary.LittleEndian.PutUint32(e[offLife:], uint32(a.Life/time.Second))
 	binary.LittleEndian.PutUint32(e[offSize:], uint32(len(e)))
@@ -75,15 +72,18 @@ func (e entry) fill(hash uint64, key []byte, shared int, a *Answer, flags byte, 
 	binary.LittleEndian.PutUint16(e[offTTLs:], uint16(len(a.TTLs)))
 	binary.LittleEndian.PutUint16(e[offRotateFirst:], uint16(a.RotateFirst))
 	binary.LittleEndian.PutUint16(e[offRotateCount:], uint16(a.RotateCount))
-	e[offTail] = byte(len(tail))
+	binary.LittleEndian.PutUint16(e[offOwner:], b.tag)
+	e[offAsked] = b.tenth
+	e[offTail] = byte(len(k.tail()))
 	e[offFlags] = flags
-	e[offName] = byte(shared - minShared)
-	off := headerLen + copy(e[headerLen:], tail)
+	e[offName] = byte(k.n - 1)
+	off := headerLen + copy(e[headerLen:], k.tail())
 	for _, ttl := range a.TTLs {
 		binary.LittleEndian.PutUint16(e[off:], ttl)
 		off += 2
 	}
 	copy(e[off:], a.Msg)
+	binary.BigEndian.PutUint16(e[off+wire.HeaderLen+k.n:], rrtype)
 }
 
 func (e entry) hash() uint64 { return binary.LittleEndian.Uint64(e[offHash:]) }
@@ -103,6 +103,33 @@ func (e entry) stored() int64 { return int64(binary.LittleEndian.Uint64(e[offSto
 // end is the moment from which the entry may not be used, in ns since the epoch.
 func (e entry) end() int64 { return e.stored() + e.life() }
 
+// rest is the moment until which the entry rests, in ns since the epoch.
+func (e entry) rest() int64 {
+	return e.end() + int64(binary.LittleEndian.Uint32(e[offRest:]))*int64(restUnit)
+}
+
+// restUntil makes the entry rest until a moment, if that is past its end.
+func (e entry) restUntil(at int64) {
+	units := (at - e.end() + int64(restUnit) - 1) / int64(restUnit)
+	binary.LittleEndian.PutUint32(e[offRest:], uint32(min(math.MaxUint32, max(0, units))))
+}
+
+// owner is the tag of what the entry changes with, 0 for none.
+func (e entry) owner() uint16 { return binary.LittleEndian.Uint16(e[offOwner:]) }
+
+// asked is when upstream was asked for the entry, in ns since the epoch.
+func (e entry) asked() int64 { return e.stored() - int64(e[offAsked])*int64(askedUnit) }
+
+// name and rrtype are those of the question that the entry answers, or denies.
+func (e entry) name() []byte { return e.msg()[wire.HeaderLen:][:int(e[offName])+1] }
+
+func (e entry) rrtype() uint16 {
+	return binary.BigEndian.Uint16(e.msg()[wire.HeaderLen+int(e[offName])+1:])
+}
+
+// tail is the part of the key behind name and type.
+func (e entry) tail() []byte { return e[headerLen : headerLen+int(e[offTail])] }
+
 // ttls and msg are the entry's two variable parts.
 func (e entry) ttls() []byte {
 	off := headerLen + int(e[offTail])
@@ -114,17 +141,17 @@ func (e entry) msg() []byte {
 	return e[off : off+int(binary.LittleEndian.Uint16(e[offMsgLen:]))]
 }
 
-// holds tells whether the entry is stored under key. The lengths must agree:
-// class and records behind the question are no part of a key, though a key's
-// tail may spell them.
-func (e entry) holds(key []byte) bool {
-	shared, tail := int(e[offName])+minShared, int(e[offTail])
-	if len(key) != shared+tail {
+// holds tells whether the entry is stored under k with rrtype in place of its own
+// type. The lengths must agree: class and records behind the question are no part of a
+// key, though a key's tail may spell them.
+func (e entry) holds(k *key, rrtype uint16) bool {
+	n, tail := int(e[offName])+1, int(e[offTail])
+	if k.n != n || len(k.raw) != n+2+tail {
 		return false
 	}
 	question := e.msg()[wire.HeaderLen:]
-	return string(key[:shared]) == string(question[:shared]) &&
-		string(key[shared:]) == string(e[headerLen:headerLen+tail])
+	return binary.BigEndian.Uint16(question[n:]) == rrtype && string(k.raw[:n]) == string(question[:n]) &&
+		string(k.raw[n+2:]) == string(e[headerLen:headerLen+tail])
 }
 
 // appendAnswer appends the answer as it is at the moment at. A clock that was read
@@ -144,6 +171,26 @@ func (e entry) appendAnswer(dst []byte, at int64) []byte {
 		e.rotate(msg, n)
 	}
 	return dst
+}
+
+// appendStale appends the answer as one past its time, with ttl seconds for all its
+// records (RFC 8767 section 4).
+func (e entry) appendStale(dst []byte, ttl uint32) []byte {
+	start := len(dst)
+	dst = e.appendAnswer(dst, e.stored())
+	msg := dst[start:]
+	for ttls := e.ttls(); len(ttls) >= 2; ttls = ttls[2:] {
+		binary.BigEndian.PutUint32(msg[binary.LittleEndian.Uint16(ttls):], ttl)
+	}
+	return dst
+}
+
+// answer makes msg, the entry's answer, one to the question of k: what denies a name is
+// stored for every type.
+func (e entry) answer(msg []byte, k *key) {
+	if e[offFlags]&flagDenied != 0 {
+		binary.BigEndian.PutUint16(msg[wire.HeaderLen+k.n:], k.rrtype)
+	}
 }
 
 // rotate writes the RDATA of the address set in msg one place further on than

@@ -3,83 +3,81 @@
 package cache
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"time"
-
-	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // NewTiny makes a cache of n shards of size bytes, less than New allows, so that
 // a test wraps its logs after a few answers. n is a power of two.
 func NewTiny(size, n int, epoch time.Time) (*Cache, error) {
-	return tiny(size, n, maphash.MakeSeed(), epoch)
+	return newShared(epoch).build(n, size)
 }
 
 // ResizedTiny is Resized with the shards of NewTiny.
 func (c *Cache) ResizedTiny(size, n int, now time.Time) (*Cache, error) {
-	d, err := tiny(size, n, c.seed, c.epoch)
-	if err != nil {
-		return nil, err
-	}
-	c.copyTo(d, now)
-	return d, nil
+	return c.resized(n, size, now)
 }
 
-func tiny(size, n int, seed maphash.Seed, epoch time.Time) (*Cache, error) {
-	c := &Cache{seed: seed, epoch: epoch}
-	for range n {
-		s, err := newShard(size)
-		if err != nil {
-			return nil, err
-		}
-		c.shards = append(c.shards, s)
-	}
-	return c, nil
-}
-
-// Holds tells whether something is stored under key, whatever its age, without
+// Holds tells whether something is stored under key itself, whatever its age, without
 // counting it as asked for.
 func (c *Cache) Holds(key []byte) bool {
-	hash := maphash.Bytes(c.seed, key)
-	s := c.shard(hash)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, _, ok := s.find(hash, key)
+	_, ok := c.held(key)
 	return ok
 }
 
 // InMain tells whether what is stored under key is in a main log.
 func (c *Cache) InMain(key []byte) bool {
-	hash := maphash.Bytes(c.seed, key)
-	s := c.shard(hash)
-	s.mu.Lock()
+	main, ok := c.held(key)
+	return ok && main
+}
+
+func (c *Cache) held(key []byte) (main, ok bool) {
+	k := c.key(key)
+	s := c.lock(k.low)
 	defer s.mu.Unlock()
-	_, off, ok := s.find(hash, key)
-	return ok && off >= s.main.base
+	_, off, ok := s.find(&k, k.rrtype)
+	return off >= s.main.base, ok
+}
+
+// Tag is the place of an owner, which it may share.
+func (c *Cache) Tag(owner []byte) uint16 { return c.tag(owner) }
+
+// Shards counts the shards.
+func (c *Cache) Shards() int { return len(c.shards) }
+
+// Emptied counts the shards whose memory was given back.
+func (c *Cache) Emptied() (n int) {
+	for _, s := range c.shards {
+		s.mu.Lock()
+		if s.next != nil && s.arena == nil {
+			n++
+		}
+		s.mu.Unlock()
+	}
+	return n
 }
 
 // Takes tells whether a fits into a shard.
 func (c *Cache) Takes(key []byte, a *Answer) bool {
-	tail := len(key) - sharedLen(a.Msg)
-	return entrySize(tail, len(a.TTLs), len(a.Msg)) <= c.shards[0].main.size/4
+	k := c.key(key)
+	s := c.lock(k.low)
+	defer s.mu.Unlock()
+	return entrySize(len(k.tail()), len(a.TTLs), len(a.Msg)) <= s.main.size/4
 }
 
 // Check says which promise between logs, index and sums is broken.
 func (c *Cache) Check() error {
-	for i, s := range c.shards {
-		s.mu.Lock()
-		err := s.check()
-		s.mu.Unlock()
-		if err != nil {
-			return fmt.Errorf("shard %d: %w", i, err)
-		}
-	}
-	return nil
+	var errs []error
+	c.visit(func(s *shard) { errs = append(errs, s.check()) })
+	return errors.Join(errs...)
 }
 
-func (s *shard) check() error {
+func (s *shard) check() error { return s.checkBy(s.key) }
+
+// checkBy is check where keys have other hashes than they would have.
+func (s *shard) checkBy(keyOf func(raw []byte) key) error {
 	seen := map[string]bool{}
 	count, live := 0, 0
 	visit := func(off int) error {
@@ -92,7 +90,7 @@ func (s *shard) check() error {
 		}
 		count++
 		live += e.size()
-		return s.checkEntry(off, e, seen)
+		return s.checkEntry(off, e, seen, keyOf)
 	}
 	if err := errors.Join(s.small.check(s, visit), s.main.check(s, visit)); err != nil {
 		return err
@@ -117,17 +115,21 @@ func (s *shard) check() error {
 }
 
 // checkEntry checks that the index finds the live entry at off, once.
-func (s *shard) checkEntry(off int, e entry, seen map[string]bool) error {
+func (s *shard) checkEntry(off int, e entry, seen map[string]bool, keyOf func(raw []byte) key) error {
 	if n := s.index.slotsOf(off); n != 1 {
 		return fmt.Errorf("live entry at %d is found in %d slots", off, n)
 	}
-	key := e.key()
-	if seen[string(key)] {
-		return fmt.Errorf("two live entries under %x", key)
+	raw := e.key()
+	if seen[string(raw)] {
+		return fmt.Errorf("two live entries under %x", raw)
 	}
-	seen[string(key)] = true
-	if _, at, ok := s.find(e.hash(), key); !ok || at != off {
+	seen[string(raw)] = true
+	k := keyOf(raw)
+	if _, at, ok := s.find(&k, k.rrtype); !ok || at != off {
 		return fmt.Errorf("entry at %d is found at %d (%t) under its own key", off, at, ok)
+	}
+	if denial := e[offFlags]&flagDenied != 0; denial != (k.rrtype == denied) {
+		return fmt.Errorf("entry at %d denies its name (%t) and has the type %d", off, denial, k.rrtype)
 	}
 	if e[offFreq] > maxFreq {
 		return fmt.Errorf("entry at %d has the count %d", off, e[offFreq])
@@ -137,9 +139,9 @@ func (s *shard) checkEntry(off int, e entry, seen map[string]bool) error {
 
 // key is what the entry is stored under.
 func (e entry) key() []byte {
-	msg := e.msg()
-	key := append([]byte(nil), msg[wire.HeaderLen:wire.HeaderLen+sharedLen(msg)]...)
-	return append(key, e[headerLen:headerLen+int(e[offTail])]...)
+	key := append([]byte(nil), e.name()...)
+	key = binary.BigEndian.AppendUint16(key, e.rrtype())
+	return append(key, e.tail()...)
 }
 
 // slotsOf counts the slots that stand for off.

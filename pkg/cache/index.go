@@ -11,9 +11,7 @@ type index struct {
 	most  int // entries it takes: seven eighths, so that probes stay short
 }
 
-func newIndex(slots int) index {
-	return index{slots: make([]uint64, slots), most: slots / 8 * 7}
-}
+func newIndex(slots []uint64) index { return index{slots: slots, most: len(slots) / 8 * 7} }
 
 // home is where the search for hash begins: its upper half, scaled to the table,
 // which may so have any length and fit the budget.

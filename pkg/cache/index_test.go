@@ -29,7 +29,7 @@ func TestIndex(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(1, uint64(tt.slots)))
-			x := newIndex(tt.slots)
+			x := newIndex(make([]uint64, tt.slots))
 			if want := tt.slots / 8 * 7; x.most != want {
 				t.Fatalf("takes %d of %d, want %d", x.most, tt.slots, want)
 			}

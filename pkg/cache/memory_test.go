@@ -22,8 +22,8 @@ import (
 const fillVariable = "CACHE_TEST_FILL"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(fillVariable) != "" {
-		if err := fillAndReport(); err != nil {
+	if what := os.Getenv(fillVariable); what != "" {
+		if err := fillAndReport(what == "resize"); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -36,6 +36,14 @@ func TestMain(m *testing.M) {
 type footprint struct {
 	Before, After int64 // resident, before the cache was made and when it was full
 	Stats         cache.Stats
+	Resized       []resized
+}
+
+// A resized is what one more resizing took.
+type resized struct {
+	From, To    int64 // the sizes
+	Peak, After int64 // resident, at most meanwhile and when it was done
+	Entries     int64
 }
 
 const (
@@ -43,8 +51,9 @@ const (
 	fillNames = 2_000_000
 )
 
-// fillAndReport puts random names, asks for most of them once, and prints a footprint.
-func fillAndReport() error {
+// fillAndReport puts random names, asks for most of them once, resizes the cache some
+// times if that is wanted, and prints a footprint.
+func fillAndReport(resize bool) error {
 	var f footprint
 	var err error
 	if f.Before, err = resident(); err != nil {
@@ -56,7 +65,11 @@ func fillAndReport() error {
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	rdata := make([]byte, 512)
-	for i := range fillNames {
+	names := fillNames
+	if resize {
+		names /= 4 // enough to fill it
+	}
+	for i := range names {
 		// As in DNS traffic: most answers are of 120 to 400 octets, a few are larger.
 		name := fmt.Sprintf("%0*x.%x.example.", 8+r.IntN(24), r.Uint32(), i)
 		key := keyOf(name, 1, 0)
@@ -75,8 +88,42 @@ func fillAndReport() error {
 		return err
 	}
 	f.Stats = c.Stats()
+	if resize {
+		if f.Resized, err = resizeOften(c); err != nil {
+			return err
+		}
+	}
 	runtime.KeepAlive(c)
 	return json.NewEncoder(os.Stdout).Encode(&f)
+}
+
+// resizeOften resizes c and those it becomes, and measures each time.
+func resizeOften(c *cache.Cache) (all []resized, err error) {
+	from := int64(fillSize)
+	for _, to := range []int64{48 << 20, 72 << 20, 8 << 20, 64 << 20, 64 << 20, 16 << 20} {
+		if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
+			return nil, err // 5 begins the peak anew
+		}
+		if c, err = c.Resized(cache.Config{Size: to}, after(time.Minute)); err != nil {
+			return nil, err
+		}
+		r := resized{From: from, To: to, Entries: c.Stats().Entries}
+		status, err := os.ReadFile("/proc/self/status")
+		if err != nil {
+			return nil, err
+		}
+		_, peak, _ := strings.Cut(string(status), "VmHWM:")
+		if _, err := fmt.Sscanf(peak, "%d kB", &r.Peak); err != nil {
+			return nil, err
+		}
+		r.Peak <<= 10
+		debug.FreeOSMemory()
+		if r.After, err = resident(); err != nil {
+			return nil, err
+		}
+		all, from = append(all, r), to
+	}
+	return all, nil
 }
 
 // resident is the bytes of the process that are in memory.
@@ -93,10 +140,9 @@ func resident() (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// TestResidentMemory fills a cache of the default size with two million names in
-// a process of its own, and asks the kernel what that takes.
-func TestResidentMemory(t *testing.T) {
-	t.Parallel()
+// footprintOf has the test binary fill a cache in a process of its own.
+func footprintOf(t *testing.T, what string) (f footprint) {
+	t.Helper()
 	if runtime.GOOS != "linux" {
 		t.Skip("needs /proc/self/statm, which only Linux has")
 	}
@@ -104,16 +150,23 @@ func TestResidentMemory(t *testing.T) {
 		t.Skip("the race detector's own memory would be counted")
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), fillVariable+"=1")
+	cmd.Env = append(os.Environ(), fillVariable+"="+what)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var f footprint
 	if err := json.Unmarshal(out, &f); err != nil {
 		t.Fatalf("%q: %v", out, err)
 	}
+	return f
+}
+
+// TestResidentMemory fills a cache of the default size with two million names in
+// a process of its own, and asks the kernel what that takes.
+func TestResidentMemory(t *testing.T) {
+	t.Parallel()
+	f := footprintOf(t, "fill")
 	s := f.Stats
 	t.Logf("%d KiB resident more, %d entries, %+v", (f.After-f.Before)>>10, s.Entries, s)
 	if s.Insertions != fillNames || s.Evictions == 0 || s.Capacity > fillSize || s.Bytes+s.Fixed > s.Capacity {
@@ -121,5 +174,26 @@ func TestResidentMemory(t *testing.T) {
 	}
 	if grown := f.After - f.Before; grown > fillSize/10*11 || grown < fillSize/10*9 {
 		t.Errorf("grew by %d bytes, want %d within a tenth", grown, fillSize)
+	}
+}
+
+// TestResizedMemory resizes a full cache in a process of its own, and asks the kernel
+// what is resident at most. Each time that is the larger of the two sizes and a little,
+// and when it is done the former cache takes nothing.
+func TestResizedMemory(t *testing.T) {
+	t.Parallel()
+	f := footprintOf(t, "resize")
+	for _, r := range f.Resized {
+		peak, left, most := r.Peak-f.Before, r.After-f.Before, max(r.From, r.To)
+		t.Logf("%d to %d MiB: %d KiB at most, %d KiB left, %d entries", r.From>>20, r.To>>20, peak>>10, left>>10, r.Entries)
+		if peak > most+most/5+8<<20 {
+			t.Errorf("%d to %d MiB: %d KiB resident at most", r.From>>20, r.To>>20, peak>>10)
+		}
+		if left > r.To+r.To/10+8<<20 {
+			t.Errorf("%d to %d MiB: %d KiB left resident", r.From>>20, r.To>>20, left>>10)
+		}
+	}
+	if len(f.Resized) == 0 {
+		t.Error("never resized")
 	}
 }

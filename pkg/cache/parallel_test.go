@@ -19,7 +19,7 @@ func TestParallel(t *testing.T) {
 	t.Parallel()
 	const workers, rounds, names = 8, 3000, 24
 	var current atomic.Pointer[cache.Cache]
-	current.Store(newCache(t, cache.Prefetch{Hits: 2, Remaining: 0.5}))
+	current.Store(newStale(t, hourly))
 	var group sync.WaitGroup
 	for w := range workers {
 		group.Go(func() {
@@ -27,12 +27,41 @@ func TestParallel(t *testing.T) {
 			for i := range rounds {
 				key := nth("n", (i*7+w)%names)
 				now := after(time.Duration(i) * 10 * time.Millisecond)
-				switch i % 8 {
-				case 0:
+				switch i % 16 {
+				case 3:
+					if i%160 == 3 {
+						current.Load().Changed(key, now)
+					}
+				case 4:
+					denial := answerTo(key, 5*time.Second, rr{rrtype: 6, ttl: 5, rdata: key})
+					denial.NXDomain, denial.Owner, denial.Asked = true, key, now
+					current.Load().Put(key, denial, now)
+				case 5:
+					current.Load().Rest(key, now.Add(time.Second), now)
+				case 6:
+					var found bool
+					if dst, found = current.Load().LookupStale(key, now, dst[:0]); found && !isAnswerTo(key, dst, cache.Late) {
+						t.Errorf("%q: %q", key, dst)
+						return
+					}
+				case 7:
+					if dst, found := current.Load().LookupCut(append([]byte("\x01x"), key[:len(key)-3]...), 1, 0, now, dst[:0]); found &&
+						!isAnswerTo(noneOf(key), dst, cache.Failed) {
+						t.Errorf("below %q: %q", key, dst)
+						return
+					}
+				case 10:
+					current.Load().Remove(key)
+				case 11:
+					if i%512 == 11 {
+						current.Load().Flush(key[:len(key)-3])
+						current.Load().FlushName(key[:len(key)-3])
+					}
+				case 0, 8:
 					a := answerTo(key, 5*time.Second, append(set(1, 2+i%3, 4), rr{rrtype: 16, ttl: 5, rdata: key})...)
 					a.RotateCount = 2 + i%3
 					current.Load().Put(key, a, now)
-				case 1:
+				case 1, 9:
 					current.Load().PutFailure(key, answerTo(key, 0).Msg, time.Second, 5*time.Second, now)
 				default:
 					var found cache.Freshness
@@ -48,7 +77,7 @@ func TestParallel(t *testing.T) {
 	group.Go(func() {
 		for i := range 40 {
 			c := current.Load()
-			d, err := c.Resized(cache.Config{Size: cache.MinSize << (i % 3), Prefetch: cache.Prefetch{Hits: 1 + i%3, Remaining: 0.5}}, epoch)
+			d, err := c.Resized(cache.Config{Size: cache.MinSize << (i % 3), Prefetch: cache.Prefetch{Hits: 1 + i%3, Remaining: 0.5}, Stale: hourly}, epoch)
 			if err != nil {
 				t.Error(err)
 				return
@@ -61,7 +90,7 @@ func TestParallel(t *testing.T) {
 		for i := range 1000 {
 			c := current.Load()
 			c.SetPrefetch(cache.Prefetch{Hits: i % 4, Remaining: 0.25})
-			if s := c.Stats(); s.Bytes+s.Fixed > s.Capacity || s.Entries > names {
+			if s := c.Stats(); s.Bytes+s.Fixed > s.Capacity || s.Entries > 2*names {
 				t.Errorf("%+v", s)
 				return
 			}
@@ -73,7 +102,7 @@ func TestParallel(t *testing.T) {
 
 // isAnswerTo tells whether msg is what TestParallel puts under key.
 func isAnswerTo(key, msg []byte, found cache.Freshness) bool {
-	if found == cache.Absent {
+	if found == cache.Absent || found == cache.Late && len(msg) == 0 {
 		return len(msg) == 0
 	}
 	n := questionLen(key)

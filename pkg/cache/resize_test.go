@@ -5,6 +5,8 @@ package cache_test
 import (
 	"bytes"
 	"math"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -156,7 +158,11 @@ func TestResizedSizes(t *testing.T) {
 				c.Put(key, plain(key, time.Hour, 100), epoch)
 				c.Lookup(key, epoch, nil)
 			}
-			hot := held(c, "hot", n/2)
+			hot, before := held(c, "hot", n/2), c.Stats()
+			proven := map[int]bool{}
+			for i := range n / 2 {
+				proven[i] = c.InMain(nth("hot", i))
+			}
 			d, err := c.Resized(cache.Config{Size: tt.size}, epoch)
 			if err != nil {
 				t.Fatal(err)
@@ -166,11 +172,11 @@ func TestResizedSizes(t *testing.T) {
 				t.Errorf("%d of %d answers that were asked for are left, want %v of them", got, hot, tt.atLeast)
 			}
 			for i := range n / 2 {
-				if key := nth("hot", i); tt.complete && c.InMain(key) && !d.InMain(key) {
+				if key := nth("hot", i); tt.complete && proven[i] && !d.InMain(key) {
 					t.Fatalf("%q was in the main log", key)
 				}
 			}
-			if before, after := c.Stats(), d.Stats(); tt.complete && before.Entries != after.Entries {
+			if after := d.Stats(); tt.complete && before.Entries != after.Entries {
 				t.Errorf("%d of %d answers are left", after.Entries, before.Entries)
 			}
 			if s := d.Stats(); s.Capacity > tt.size || !tt.complete && s.Bytes < tt.size*8/10 {
@@ -205,13 +211,14 @@ func TestResizedFullIndex(t *testing.T) {
 		key := keyOf(string(rune('a'+i))+".", 1)
 		c.Put(key, answerTo(key, time.Minute), epoch)
 	}
+	before := c.Stats().Entries
 	d, err := c.ResizedTiny(1<<12, 1, epoch)
 	if err != nil {
 		t.Fatal(err)
 	}
 	check(t, d)
-	if s := d.Stats(); s.Evictions == 0 || s.Entries == 0 || s.Entries+int64(s.Evictions) != c.Stats().Entries {
-		t.Errorf("from %d entries: %+v", c.Stats().Entries, s)
+	if s := d.Stats(); s.Evictions == 0 || s.Entries == 0 || s.Entries+int64(s.Evictions) != before {
+		t.Errorf("from %d entries: %+v", before, s)
 	}
 }
 
@@ -241,4 +248,146 @@ func TestStoredAgain(t *testing.T) {
 		}
 		check(t, c)
 	}
+}
+
+// TestResizedKeepsHot shrinks a full cache to a size that has room for nearly all that
+// is asked for. Of that next to nothing is lost, though there is more of the rest, and
+// though shards become one.
+func TestResizedKeepsHot(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		size int64
+		hot  int // answers that are asked for
+	}{
+		{name: "half, of which they need 80 %", size: 4 << 20, hot: 15_000},
+		{name: "half, with odd shards", size: 4<<20 + 300_000, hot: 15_000},
+		{name: "an eighth", size: 1 << 20, hot: 3500},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c, err := cache.New(cache.Config{Size: 8 << 20}, epoch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fill(c, "cold", 40_000, epoch)
+			for i := range tt.hot {
+				key := nth("hot", i)
+				c.Put(key, plain(key, time.Hour, 100), epoch)
+				for range 1 + i%4 {
+					c.Lookup(key, epoch, nil)
+				}
+			}
+			fill(c, "new", 10_000, epoch) // so that the logs turn
+			before := held(c, "hot", tt.hot)
+			d, err := c.Resized(cache.Config{Size: tt.size}, epoch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(t, d)
+			after := held(d, "hot", tt.hot)
+			t.Logf("%d of %d answers that are asked for were held, %d are left: %+v", before, tt.hot, after, d.Stats())
+			if after < before*98/100 || before < tt.hot*98/100 {
+				t.Errorf("%d of %d answers that are asked for were held, %d are left", before, tt.hot, after)
+			}
+		})
+	}
+}
+
+// TestResizedAgain resizes a cache many times. Each gives its memory back at once, and
+// the first leads to the last.
+func TestResizedAgain(t *testing.T) {
+	t.Parallel()
+	first, err := cache.New(cache.Config{Size: 8 << 20}, epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(first, "n", 1000, epoch)
+	svc := []byte("svc")
+	c := first
+	for _, size := range []int64{2 << 20, 16 << 20, 1 << 20, 8 << 20, 8 << 20, 3 << 20} {
+		d, err := c.Resized(cache.Config{Size: size}, epoch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want, got := c.Shards(), c.Emptied(); got != want {
+			t.Errorf("%d of %d shards gave their memory back", got, want)
+		}
+		c = d
+	}
+	if got := held(first, "n", 1000); got != 1000 {
+		t.Errorf("%d of 1000 answers are left", got)
+	}
+	key := keyOf("a.", 1, 0)
+	a := plain(key, time.Hour, 4)
+	a.Owner, a.Asked = svc, epoch
+	first.Put(key, a, epoch)
+	if got := freshness(c, key, epoch); got != cache.Fresh {
+		t.Errorf("put into the first: %d, want fresh", got)
+	}
+	first.SetStale(hourly)
+	if got := freshness(c, key, after(time.Hour)); got != cache.Late {
+		t.Errorf("settings of the first: %d, want late", got)
+	}
+	first.Changed(svc, epoch)
+	if got := freshness(c, key, epoch); got != cache.Absent {
+		t.Errorf("events of the first: %d, want absent", got)
+	}
+	d, err := first.Resized(cache.Config{Size: 4 << 20}, epoch) // what is nothing any more
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Emptied() != c.Shards() || d.Emptied() != 0 {
+		t.Errorf("the first was resized, not the last")
+	}
+	if diff := cmp.Diff(d.Stats(), first.Stats()); diff != "" {
+		t.Errorf("stats (-want +got)\n%s", diff)
+	}
+	if got := first.Flush([]byte{0}); got != 1000 { // what is outdated did not move
+		t.Errorf("%d of 1000 answers are flushed", got)
+	}
+	check(t, first)
+}
+
+// TestResizedInParallel has readers and writers stay at the first cache while it is
+// resized again and again. Nothing that was put is missing, before or after.
+func TestResizedInParallel(t *testing.T) {
+	t.Parallel()
+	const workers, names = 4, 400
+	first := newCache(t, cache.Prefetch{})
+	var done atomic.Bool
+	var group sync.WaitGroup
+	for w := range workers {
+		group.Go(func() {
+			dst := make([]byte, 0, 512)
+			prefix := string(rune('a' + w))
+			for round := 0; !done.Load() || round < 2; round++ {
+				for i := range names {
+					key := nth(prefix, i)
+					if round%2 == 0 {
+						first.Put(key, plain(key, time.Hour, 40), epoch)
+					}
+					if _, got := first.Lookup(key, epoch, dst); got != cache.Fresh {
+						t.Errorf("round %d: %q: %d, want fresh", round, key, got)
+						return
+					}
+				}
+			}
+		})
+	}
+	c := first
+	for i := range 30 {
+		d, err := c.Resized(cache.Config{Size: cache.MinSize << (i * 7 % 5)}, epoch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c = d
+	}
+	done.Store(true)
+	group.Wait()
+	if got := c.Stats().Entries; got != workers*names {
+		t.Errorf("%d answers are left, want %d", got, workers*names)
+	}
+	check(t, c)
 }

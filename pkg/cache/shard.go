@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,12 +19,16 @@ const (
 
 // A shard is a part of the cache with its own lock.
 type shard struct {
-	mu sync.Mutex // guards all below
+	*shared
 
-	arena []byte // both logs
-	small ring
-	main  ring
-	index index
+	mu   sync.Mutex // guards all below
+	next *Cache     // where the entries are that were here; nil: they are here
+
+	mapped []byte // all memory of the shard: arena, index and ghosts
+	arena  []byte // both logs
+	small  ring
+	main   ring
+	index  index
 	// ghosts remembers what left the small log unasked for, by hash: an answer
 	// that comes back while it is remembered goes straight to the main log. New
 	// ghosts overwrite old ones.
@@ -32,20 +37,27 @@ type shard struct {
 	live   int   // bytes of entries that can be found
 	spare  entry // copy of an entry on its way from the small log to the main one
 	stats  Stats
+
+	unmap runtime.Cleanup // gives the arena back
 }
 
-func newShard(size int) (*shard, error) {
-	slots := size / bytesPerSlot
-	s := &shard{index: newIndex(slots), ghosts: make([]uint32, slots)}
-	logs := (size - s.fixed()) &^ 7
-	arena, err := unix.Mmap(-1, 0, logs, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+func newShard(sh *shared, size int) (*shard, error) {
+	mapped, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return nil, err
 	}
-	// A reader may still be in a shard whose cache was replaced; the memory goes
-	// when nobody can reach the shard any more.
-	runtime.AddCleanup(s, func(m []byte) { _ = unix.Munmap(m) }, arena)
-	s.arena = arena
+	smallPages(mapped)
+	s := &shard{shared: sh, mapped: mapped}
+	// At the latest the memory goes when nobody can reach the shard any more.
+	s.unmap = runtime.AddCleanup(s, func(m []byte) { _ = unix.Munmap(m) }, mapped)
+	// On the heap, index and ghosts would count twice: the collector lets that grow
+	// to double of what is in use.
+	slots := size / bytesPerSlot
+	s.index = newIndex(unsafe.Slice((*uint64)(unsafe.Pointer(&mapped[0])), slots))
+	s.ghosts = unsafe.Slice((*uint32)(unsafe.Pointer(&mapped[8*slots])), slots)
+	s.arena = mapped[(s.fixed()+7)&^7:]
+	s.arena = s.arena[:len(s.arena)&^7]
+	logs := len(s.arena)
 	small := logs / smallPart &^ 7
 	s.small = newRing(0, small)
 	s.main = newRing(small, logs-small)
@@ -60,71 +72,55 @@ func (s *shard) at(off int) entry {
 	return e[:e.size()]
 }
 
-// find gives the entry stored under key and its offset.
-func (s *shard) find(hash uint64, key []byte) (entry, int, bool) {
+// find gives the entry stored under k, with rrtype in place of its own type, and its
+// offset.
+func (s *shard) find(k *key, rrtype uint16) (entry, int, bool) {
+	hash := k.hash(rrtype)
 	for pos := s.index.home(hash); ; {
 		var off int
 		if off, pos = s.index.next(hash, pos); off < 0 {
 			return nil, 0, false
 		}
-		if e := s.at(off); e.holds(key) {
+		if e := s.at(off); e.holds(k, rrtype) {
 			return e, off, true
 		}
 	}
 }
 
-// store puts an answer in place of what is there under key.
-func (s *shard) store(hash uint64, key []byte, a *Answer, flags byte, at int64) {
-	s.now = at
-	shared := sharedLen(a.Msg)
-	tail := len(key) - shared
-	size := entrySize(tail, len(a.TTLs), len(a.Msg))
-	if size > s.main.size/4 || tail > maxTail || a.Life < time.Second {
+// store puts an answer in place of what is there under k, with rrtype in place of its
+// own type. What cannot be stored takes the older answer out nevertheless.
+func (s *shard) store(k *key, rrtype uint16, a *Answer, flags byte, b birth) {
+	size := entrySize(len(k.tail()), len(a.TTLs), len(a.Msg))
+	if size > s.main.size/4 || len(k.tail()) > maxTail || a.Life < time.Second {
 		s.stats.Rejected++
+		s.remove(k, rrtype)
 		return
 	}
 	s.stats.Insertions++
 	freq := byte(0)
-	if old, off, ok := s.find(hash, key); ok {
+	if old, off, ok := s.find(k, rrtype); ok {
+		freq = old[offFreq]
 		if old.size() >= size && old.size() <= 2*size {
 			// In its place, even where that leaves some bytes unused: at the
 			// log's head it would push another answer out.
-			freq = old[offFreq]
-			old.fill(hash, key, shared, a, flags, at)
+			old.fill(k, rrtype, a, flags, b, s.now)
 			old[offFreq] = freq
 			return
 		}
-		freq = old[offFreq]
-		old[offFlags] |= flagDead
-		s.index.remove(hash, off)
-		s.live -= old.size()
+		s.drop(off, old)
 	}
 	for s.index.count >= s.index.most {
 		s.evict()
 	}
+	hash := k.hash(rrtype)
 	off, log := s.place(hash, size, freq > 0)
 	e := entry(s.arena[off : off+size])
-	e.fill(hash, key, shared, a, flags, at)
+	e.fill(k, rrtype, a, flags, b, s.now)
 	if log == &s.main && freq > 0 {
 		e[offFreq] = freq - 1
 	}
 	s.index.add(hash, off)
 	s.live += size
-}
-
-// add puts a copy of an entry of another cache in. The caller adds none twice. A
-// proven one was in the main log there and goes to the main log here.
-func (s *shard) add(e entry, proven bool) {
-	if e.size() > s.main.size/4 {
-		return
-	}
-	for s.index.count >= s.index.most {
-		s.evict()
-	}
-	off, _ := s.place(e.hash(), e.size(), proven || e[offFreq] > 0)
-	copy(s.arena[off:], e)
-	s.index.add(e.hash(), off)
-	s.live += e.size()
 }
 
 // place frees and reserves size bytes: in the main log for an answer that has
@@ -161,23 +157,26 @@ func (s *shard) evict() {
 }
 
 // evictSmall frees the small log's tail: what was asked for goes on to the main
-// log, and so does all the rest while that has never been full; then what nobody
-// asked for is remembered as a ghost.
+// log, and so does all the rest that may still be given while that has never been full;
+// then what nobody asked for is remembered as a ghost.
 func (s *shard) evictSmall() {
 	off := s.small.tail
 	e := s.at(off)
+	if e.dead() {
+		s.small.free(e.size())
+		return
+	}
+	state, spent := s.state(e, s.now), s.spent(e)
 	switch {
-	case e.dead():
-		s.small.free(e.size())
-	case s.now >= e.end():
-		s.forget(off, e)
-		s.small.free(e.size())
-	case e[offFreq] > 0:
+	case !spent && e[offFreq] > 0:
 		s.spare = append(s.spare[:0], e...)
 		s.small.free(e.size())
 		to, _ := s.place(e.hash(), len(s.spare), true)
 		s.moveTo(off, to)
-	case !s.main.filled && s.settle(off, e):
+	case state != Absent && !s.main.filled && s.settle(off, e):
+	case spent:
+		s.forget(off, e)
+		s.small.free(e.size())
 	default:
 		s.ghosts[s.index.home(e.hash())] = uint32(e.hash()) | 1
 		s.forget(off, e)
@@ -216,7 +215,7 @@ func (s *shard) evictMain() {
 			s.main.free(e.size())
 			return
 		}
-		if chances == 0 || e[offFreq] == 0 || s.now >= e.end() {
+		if chances == 0 || e[offFreq] == 0 || s.spent(e) {
 			s.forget(off, e)
 			s.main.free(e.size())
 			return
@@ -237,14 +236,14 @@ func (s *shard) secondChance(off int, e entry) {
 	s.index.move(e.hash(), off, to)
 }
 
-// each calls f for every entry that can be found: those of the small log, then
-// those of the main log, which are proven, each from tail to head.
-func (s *shard) each(f func(e entry, proven bool)) {
+// each calls f for every entry that can be found, with its offset: those of the small
+// log, then those of the main log, which are proven, each from tail to head.
+func (s *shard) each(f func(off int, e entry, proven bool)) {
 	for _, log := range []*ring{&s.small, &s.main} {
 		for off, wrapped := log.tail, log.wrapped; wrapped || off < log.head; {
 			e := s.at(off)
 			if !e.dead() {
-				f(e, log == &s.main)
+				f(off, e, log == &s.main)
 			}
 			if off += e.size(); wrapped && off == log.gap {
 				off, wrapped = log.base, false
@@ -253,9 +252,22 @@ func (s *shard) each(f func(e entry, proven bool)) {
 	}
 }
 
+// spent tells whether e is of no use for an answer any more, or of so little that it
+// goes before all others: it is past its time and nobody asked for it since.
+func (s *shard) spent(e entry) bool {
+	switch s.state(e, s.now) {
+	case Absent:
+		return true
+	case Late, Resting:
+		return e[offFlags]&flagAsked == 0
+	default:
+		return false
+	}
+}
+
 // forget takes the entry at off out of the index and counts why it went.
 func (s *shard) forget(off int, e entry) {
-	if s.now < e.end() {
+	if s.now < e.end() && !s.outdated(e) {
 		s.stats.Evictions++
 	} else {
 		s.stats.Expirations++

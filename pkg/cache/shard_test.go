@@ -21,18 +21,31 @@ func bare(question []byte, extra ...byte) *Answer {
 
 func testShard(t *testing.T, size int) *shard {
 	t.Helper()
-	s, err := newShard(size)
+	s, err := newShard(newShared(time.Time{}), size)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
+// hashed gives keys a hash that depends on nothing but what is given, the same for all
+// types.
+func hashed(s *shard, hash func(raw []byte) uint64) func(raw []byte) key {
+	return func(raw []byte) key {
+		if raw == nil {
+			return key{rest: hash(raw)}
+		}
+		k := s.key(raw)
+		k.low, k.rest = 0, hash(raw)^uint64(k.rrtype)
+		return k
+	}
+}
+
 // TestSameHash stores keys that all have one hash, among them keys whose bytes
 // are those of another's answer or of another's name and tail.
 func TestSameHash(t *testing.T) {
 	t.Parallel()
-	const hash = 0x0123456789abcdef
+	hash := func([]byte) uint64 { return 0x0123456789abcdef }
 	tests := []struct {
 		name       string
 		key, other []byte
@@ -84,14 +97,16 @@ func TestSameHash(t *testing.T) {
 			if a == nil {
 				a = bare(tt.key[:bytes.Index(tt.key, []byte{0, 0})+3])
 			}
-			s.store(hash, tt.key, a, 0, 0)
-			if _, _, ok := s.find(hash, tt.key); !ok {
+			keyOf := hashed(s, hash)
+			k, other := keyOf(tt.key), keyOf(tt.other)
+			s.store(&k, k.rrtype, a, 0, birth{})
+			if _, _, ok := s.find(&k, k.rrtype); !ok {
 				t.Errorf("%q is not found", tt.key)
 			}
-			if e, _, ok := s.find(hash, tt.other); ok {
+			if e, _, ok := s.find(&other, other.rrtype); ok {
 				t.Errorf("%q finds %q, which is under %q", tt.other, e.msg(), tt.key)
 			}
-			if err := s.check(); err != nil {
+			if err := s.checkBy(keyOf); err != nil {
 				t.Error(err)
 			}
 		})
@@ -103,24 +118,26 @@ func TestFewHashes(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
 	s := testShard(t, 4096)
+	keyOf := hashed(s, func(raw []byte) uint64 { return uint64(raw[1]%4)<<32 | 7 })
 	told := map[string]byte{} // the mark last stored under each key
 	for i := range 20_000 {
 		question := []byte{1, byte('a' + r.IntN(26)), 0, 0, byte(1 + r.IntN(2))}
 		key := append(bytes.Clone(question), make([]byte, r.IntN(3))...)
-		hash := uint64(key[1]%4)<<32 | 7
+		k := keyOf(key)
 		if r.IntN(2) == 0 {
 			a := bare(question, make([]byte, 1+r.IntN(100))...)
 			a.Msg[0] = byte(i)
-			s.store(hash, key, a, 0, int64(i)*int64(time.Millisecond))
+			s.now = int64(i) * int64(time.Millisecond)
+			s.store(&k, k.rrtype, a, 0, birth{})
 			told[string(key)] = byte(i)
 		}
-		if e, _, ok := s.find(hash, key); ok {
+		if e, _, ok := s.find(&k, k.rrtype); ok {
 			e[offFreq] = min(maxFreq, e[offFreq]+1)
 			if want, got := told[string(key)], e.msg()[0]; got != want || !bytes.Equal(e.key(), key) {
 				t.Fatalf("%q finds answer %d to %q, want %d", key, got, e.key(), want)
 			}
 		}
-		if err := s.check(); err != nil {
+		if err := s.checkBy(keyOf); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -136,16 +153,16 @@ func TestMaxChances(t *testing.T) {
 	s := testShard(t, 1<<15)
 	for i := range 1000 {
 		question := []byte{2, byte('a' + i%26), byte(i), 0, 0, 1}
-		hash := uint64(i) << 32
-		s.store(hash, question, bare(question, make([]byte, 60)...), 0, 0)
-		e, _, ok := s.find(hash, question)
+		k := s.key(question)
+		s.store(&k, k.rrtype, bare(question, make([]byte, 60)...), 0, birth{})
+		e, _, ok := s.find(&k, k.rrtype)
 		if !ok {
 			t.Fatalf("answer %d is not found", i)
 		}
 		e[offFreq] = 1
 	}
 	count := 0
-	s.each(func(e entry, proven bool) {
+	s.each(func(_ int, e entry, proven bool) {
 		e[offFreq] = maxFreq
 		if proven {
 			count++
@@ -154,7 +171,7 @@ func TestMaxChances(t *testing.T) {
 	before := s.stats.Evictions
 	s.evictMain()
 	spared, left := 0, 0
-	s.each(func(e entry, proven bool) {
+	s.each(func(_ int, e entry, proven bool) {
 		if e[offFreq] == maxFreq-1 {
 			spared++
 		}
@@ -175,6 +192,53 @@ func TestMaxChances(t *testing.T) {
 	}
 	if err := s.check(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNoChances has the owner of what is in the main log change, or the owner's answers
+// go past their time. They are freed at their turn, whatever was asked for.
+func TestNoChances(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		change func(s *shard)
+		spared bool
+	}{
+		{name: "nothing changes", change: func(*shard) {}, spared: true},
+		{name: "outdated", change: func(s *shard) { s.owners[s.tag([]byte("svc"))-1].Store(1) }},
+		{name: "late", change: func(s *shard) { s.now = int64(time.Hour) }},
+		{name: "late and asked for since", change: func(s *shard) {
+			s.now = int64(time.Hour)
+			s.each(func(_ int, e entry, _ bool) { e[offFlags] |= flagAsked })
+		}, spared: true},
+		{name: "too late, and asked for since", change: func(s *shard) {
+			s.now = int64(3 * time.Hour)
+			s.each(func(_ int, e entry, _ bool) { e[offFlags] |= flagAsked })
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := testShard(t, 1<<15)
+			s.staleFor.Store(int64(2 * time.Hour))
+			for i := range 300 {
+				question := []byte{2, byte('a' + i%26), byte(i), 0, 0, 1}
+				k := s.key(question)
+				s.store(&k, k.rrtype, bare(question, make([]byte, 60)...), 0, birth{tag: s.tag([]byte("svc"))})
+			}
+			s.each(func(_ int, e entry, _ bool) { e[offFreq] = maxFreq })
+			tail := s.at(s.main.tail).hash()
+			tt.change(s)
+			s.evictMain()
+			spared := false
+			s.each(func(_ int, e entry, _ bool) { spared = spared || e.hash() == tail })
+			if spared != tt.spared {
+				t.Errorf("the tail is spared: %t, want %t", spared, tt.spared)
+			}
+			if err := s.check(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -234,7 +234,7 @@ func TestRunWaits(t *testing.T) {
 func TestNoRoute(t *testing.T) {
 	t.Parallel()
 	p := plan(t, newUpstream(t))
-	p.Routes = []resolve.Route{{Suffix: []byte("\x04test\x00"), Upstream: newUpstream(t)}}
+	p.Routes = []resolve.Route{{Suffix: []byte("\x04test\x00"), Upstream: newUpstream(t), TTL: bounds()}}
 	r := newResolver(t, p)
 	m := question("www.example.", dns.TypeA)
 	m.SetEdns0(1232, false)

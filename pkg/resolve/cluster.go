@@ -21,8 +21,7 @@ func (l *Lane) fromZone(from *wire.Peer, now time.Time, dst []byte) ([]byte, boo
 	case zone.Answered:
 		l.seal.EDE = result.EDE
 		dst = l.q.Reply(dst, start, &l.seal)
-		l.answered(SourceZone, dst[start:], from, now)
-		return dst, true
+		return l.answered(SourceZone, dst, start, from, now), true
 	case zone.Unready:
 		l.seal.EDE = result.EDE
 		dst, _ = l.empty(SourceZone, wire.RcodeServFail, from, now, dst)
@@ -52,18 +51,21 @@ func (l *Lane) lastWord(from *wire.Peer, now time.Time, dst []byte) ([]byte, boo
 	}
 	l.seal.EDE = result.EDE
 	dst = l.q.Reply(dst, start, &l.seal)
-	l.answered(SourceZone, dst[start:], from, now)
-	return dst, true
+	return l.answered(SourceZone, dst, start, from, now), true
 }
 
-// lastWord makes what the zone has to say to d.q the outcome of a flight that failed.
-func (d *desk) lastWord(z *zone.Zone, now time.Time) {
+// lastWord makes what the zone has to say to d.q the outcome of a flight that failed,
+// if it has.
+func (d *desk) lastWord(z *zone.Zone, now time.Time) bool {
 	if z == nil {
-		return
+		return false
 	}
-	if msg, said := z.LastWord(&d.q, 0, now, d.buf[:0]); said.Verdict == zone.Answered {
-		d.buf, d.result = msg, outcome{msg: msg, source: SourceZone, ede: said.EDE}
+	msg, said := z.LastWord(&d.q, 0, now, d.buf[:0])
+	if said.Verdict != zone.Answered {
+		return false
 	}
+	d.buf, d.result = msg, outcome{msg: msg, source: SourceZone, ede: said.EDE}
+	return true
 }
 
 // An alias is the first part of an answer: a message that ends with the CNAME

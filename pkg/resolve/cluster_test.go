@@ -82,8 +82,8 @@ func clusterPlan(tb testing.TB, s *zone.Store, elsewhere bool) (p *resolve.Plan,
 	p = plan(tb, root)
 	p.Zone = view(tb, s, elsewhere)
 	p.Routes = append(p.Routes,
-		resolve.Route{Suffix: wireName(tb, "cluster.local."), Upstream: central, Exact: true},
-		resolve.Route{Suffix: wireName(tb, "stub.cluster.local."), Upstream: stub})
+		resolve.Route{Suffix: wireName(tb, "cluster.local."), Upstream: central, TTL: bounds(), Exact: true},
+		resolve.Route{Suffix: wireName(tb, "stub.cluster.local."), Upstream: stub, TTL: bounds()})
 	return p, root
 }
 
@@ -279,7 +279,7 @@ func TestExactTTL(t *testing.T) {
 	root := newUpstream(t, "a.example. 1 IN A 192.0.2.1")
 	central := newUpstream(t, "a.cluster.local. 1 IN A 192.0.2.2")
 	p := plan(t, root)
-	p.Routes = append(p.Routes, resolve.Route{Suffix: wireName(t, "cluster.local."), Upstream: central, Exact: true})
+	p.Routes = append(p.Routes, resolve.Route{Suffix: wireName(t, "cluster.local."), Upstream: central, TTL: bounds(), Exact: true})
 	c := newClient(newResolver(t, p), false)
 	for name, want := range map[string]uint32{"a.example.": 5, "a.cluster.local.": 1} {
 		got := unpack(t, c.exchange(t, pack(t, question(name, dns.TypeA))))

@@ -7,14 +7,17 @@
 //	packet ─ Lane.Fast ─┬─ odd.go      malformed, other opcodes, CH, ANY: answered or dropped here
 //	                    ├─ transfer.go the cluster zone as a whole: refused here, or sent by a goroutine of its own
 //	                    ├─ zone        a name of the cluster: answered, denied, or an alias of a name outside
-//	                    ├─ cache       fresh, due or a remembered failure: patched for this client and done
+//	                    ├─ cache       fresh, due, at rest or a remembered failure: patched for this client and done
+//	                    ├─ cut.go      the denial of a name above: made into one of this name
 //	                    └─ Lane.Slow ─── flights.go   identical misses join; one bounded flight for all of them
+//	                                       ├─ clients.go who has too many already is turned away
 //	                                       ├─ route    longest suffix of the name
 //	                                       └─ Asker.Ask, with a deadline; the query leaves with Lane.Flush
 //
 //	answer ─ flight.Answered ─┬─ judge.go  what may be kept, and for how long
-//	                          ├─ cache.Put
+//	                          ├─ keep.go   cache.Put, or what is held goes
 //	                          └─ waiter.go every waiter's reply
+//	none by StaleAfter, or a failure ─ late.go ─ an answer past its time, if one is held
 //
 // The order is code, in [Lane.Fast], [Lane.Slow] and (*flight).Answered, and
 // nowhere else.

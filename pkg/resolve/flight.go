@@ -27,11 +27,21 @@ type flight struct {
 	query    []byte // as sent upstream
 	hash     uint64 // of key
 	next     *flight
-	refresh  bool        // begun for no client
-	answered atomic.Bool // what came of it is known
-	first    waiter      // who began it, unless it is a refresh
-	rest     []waiter    // who joined it
-	room     [flightRoom]byte
+	client   *client       // whose place it takes; nil: it is a refresh
+	began    time.Duration // since the resolver was made
+	refresh  bool          // begun for no client
+	seated   bool          // all of it is written, and may be read by others
+	landed   bool          // nobody joins any more
+	late     bool          // a late answer was held for somebody who waited
+	overdue  bool          // and they have waited for long enough
+	listed   bool          // in lates
+	answered atomic.Bool   // what came of it is known
+
+	ahead, behind *flight // in lates
+
+	first waiter   // who began it, unless it is a refresh
+	rest  []waiter // who joined it
+	room  [flightRoom]byte
 }
 
 // errNoRoute is what comes of a question that no route takes.
@@ -75,13 +85,15 @@ func (f *flight) Answered(answer []byte, err error, later *wire.Later) {
 func (f *flight) land(result *outcome, now time.Time, later *wire.Later) {
 	defer f.r.flying.Done()
 	joined := f.r.flights.take(f)
+	if result.msg == nil && f.late {
+		d := desks.Get().(*desk)
+		defer desks.Put(d)
+		d.result = *result
+		d.instead(f, now)
+		result = &d.result
+	}
 	h := hand{r: f.r, plan: f.plan, result: result, now: now, later: later}
-	if !f.refresh {
-		h.give(&f.first)
-	}
-	for i := range joined {
-		h.give(&joined[i])
-	}
+	h.giveAll(&f.first, joined)
 }
 
 // An outcome is what a flight came back with: msg, or a failure if it is nil.
@@ -122,16 +134,12 @@ func (d *desk) decide(f *flight, answer []byte, err error, now time.Time) {
 // keep judges the answer and stores it as long as it may be.
 func (d *desk) keep(f *flight, answer []byte, now time.Time) error {
 	d.buf = append(d.buf[:0], answer...) // the judge writes to it
-	msg, life, err := d.judge.judge(f.plan, f.route.Exact, d.buf)
+	msg, life, err := d.judge.judge(f.route, d.buf)
 	if err != nil {
 		return err
 	}
 	d.result.msg = msg
-	if life > 0 {
-		d.answer.Msg = msg
-		d.answer.Life = life
-		f.plan.Cache.Put(f.key, &d.answer, now)
-	}
+	d.store(f, life, now)
 	return nil
 }
 

@@ -5,6 +5,7 @@ package resolve_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -160,8 +161,9 @@ func TestBounds(t *testing.T) {
 				tt.bound(p)
 				r := newResolver(t, p)
 				var clients []*client
-				for _, name := range tt.names {
+				for i, name := range tt.names {
 					c := newClient(r, false)
+					c.from.Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 53)
 					m := question(name, dns.TypeA)
 					m.SetEdns0(1232, false)
 					c.send(pack(t, m))
@@ -286,7 +288,7 @@ func TestNobodyIsForgotten(t *testing.T) {
 		r.Swap(next)
 	}
 	clients.Wait()
-	if s := r.Stats(); s.Inflight != 0 || s.Waiting != 0 {
-		t.Errorf("in flight %d, waiting %d after everybody was answered", s.Inflight, s.Waiting)
+	if s := r.Stats(); s.Inflight != 0 || s.Waiting != 0 || s.Clients != 0 {
+		t.Errorf("in flight %d, waiting %d, clients %d after everybody was answered", s.Inflight, s.Waiting, s.Clients)
 	}
 }

@@ -5,30 +5,36 @@ package resolve
 import (
 	"bytes"
 	"hash/maphash"
+	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// maxRefreshes bounds the flights that nobody waits for. Refreshes give way to
-// clients: a popular answer that is not refreshed is merely asked for once more.
+// maxRefreshes bounds the flights that began for nobody. Refreshes give way to
+// clients: a popular answer that is not refreshed is merely asked for once more. They
+// begin only while less than half of what may be under way is, and take no client's
+// place.
 const maxRefreshes = 256
 
 // flights are the questions under way.
 type flights struct {
 	seed maphash.Seed
 
-	mu        sync.Mutex         // guards all below, and each flight's rest
+	mu        sync.Mutex         // guards all below, and of each flight what others change
 	byHash    map[uint64]*flight // of its key; those that share one are linked
 	count     int                // flights, refreshes included
 	waiting   int                // clients, over all flights
 	refreshes int                // flights that began for no client
+	clients   clients            // who waits
+	lates     lates              // those whose clients wait for a late answer
 }
 
 func (fs *flights) init() {
 	fs.seed = maphash.MakeSeed()
 	fs.byHash = make(map[uint64]*flight)
+	fs.clients.byAddr = make(map[netip.Addr]*client)
 }
 
 func (fs *flights) hash(key []byte) uint64 { return maphash.Bytes(fs.seed, key) }
@@ -42,15 +48,13 @@ func (fs *flights) findLocked(hash uint64, key []byte) *flight {
 	return f
 }
 
-// addLocked adds a flight whose key none has.
+// addLocked adds a flight. It is found before others with its key, see joinableLocked.
 func (fs *flights) addLocked(f *flight) {
 	f.next = fs.byHash[f.hash]
 	fs.byHash[f.hash] = f
 	fs.count++
 	if f.refresh {
 		fs.refreshes++
-	} else {
-		fs.waiting++
 	}
 }
 
@@ -58,6 +62,8 @@ func (fs *flights) addLocked(f *flight) {
 func (fs *flights) take(f *flight) (joined []waiter) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
+	f.landed = true
+	fs.lates.unlist(f)
 	if at := fs.byHash[f.hash]; at != f {
 		for at.next != f {
 			at = at.next
@@ -69,13 +75,19 @@ func (fs *flights) take(f *flight) (joined []waiter) {
 		delete(fs.byHash, f.hash)
 	}
 	fs.count--
-	fs.waiting -= len(f.rest)
 	if f.refresh {
 		fs.refreshes--
-	} else {
-		fs.waiting--
+	}
+	if f.client != nil {
+		fs.landLocked(f.client)
+	}
+	if f.first.client != nil {
+		fs.leaveLocked(f.first.client)
 	}
 	joined, f.rest = f.rest, nil
+	for i := range joined {
+		fs.leaveLocked(joined[i].client)
+	}
 	return joined
 }
 
@@ -84,42 +96,65 @@ func (fs *flights) take(f *flight) (joined []waiter) {
 // once.
 func (l *Lane) join(from *wire.Peer, now time.Time, to wire.Replier) {
 	fs, key := &l.r.flights, l.q.Key()
-	f := l.nextFlight(key)
+	f := l.nextFlight(key, now)
 	fs.mu.Lock()
-	if fs.waiting >= l.plan.Waiting {
+	under := l.joinableLocked(f.hash, key)
+	c, why := fs.admitLocked(from.Addr.Addr(), under == nil, l.plan)
+	switch {
+	case c == nil:
+		silent, news := false, false
+		if !from.Stream && !l.late {
+			silent, news = fs.floodsLocked(from.Addr.Addr(), now)
+		}
 		fs.mu.Unlock()
-		l.shed(ShedWaiting, from, now, to)
+		if news {
+			l.r.log.Warn("a client floods and gets no replies", "client", from.Addr.Addr())
+		}
+		switch {
+		case l.late && l.makeDo(why, from, now, to):
+		case silent:
+			l.ignore(to)
+		default:
+			l.shed(why, from, now, to)
+		}
 		return
-	}
-	if under := fs.findLocked(f.hash, key); under != nil {
-		under.rest = append(under.rest, l.waiter(nil, from, now, to))
-		fs.waiting++
+	case under != nil:
+		w := l.waiter(nil, from, now, to)
+		w.client = c
+		under.rest = append(under.rest, w)
+		if l.late {
+			l.r.watchLocked(under, now)
+		}
+		overdue := under.overdue
 		fs.mu.Unlock()
 		l.r.counts.joined.Add(1)
+		if overdue {
+			l.r.relieve(under, now, &l.later)
+		}
 		return
 	}
-	if fs.count-fs.refreshes >= l.plan.Inflight {
-		fs.mu.Unlock()
-		l.shed(ShedInflight, from, now, to)
-		return
-	}
+	f.client = c
 	fs.addLocked(f)
 	fs.mu.Unlock()
 	l.prepareFlight(f)
 	f.first = l.waiter(f.query, from, now, to)
+	f.first.client = c
+	if l.late {
+		l.r.seat(f, true, now)
+	}
 	f.depart(now, &l.later)
 }
 
 // refresh begins a flight for an answer that is due, unless one is under way.
 func (l *Lane) refresh(now time.Time) {
 	fs, key := &l.r.flights, l.q.Key()
-	f := l.nextFlight(key)
+	f := l.nextFlight(key, now)
 	fs.mu.Lock()
-	if fs.findLocked(f.hash, key) != nil {
+	if l.joinableLocked(f.hash, key) != nil {
 		fs.mu.Unlock()
 		return
 	}
-	if fs.refreshes >= maxRefreshes {
+	if fs.refreshes >= maxRefreshes || 2*fs.count >= l.plan.Inflight {
 		fs.mu.Unlock()
 		l.r.counts.shed[ShedRefresh].Add(1)
 		return
@@ -129,18 +164,20 @@ func (l *Lane) refresh(now time.Time) {
 	fs.mu.Unlock()
 	l.r.counts.prefetches.Add(1)
 	l.prepareFlight(f)
+	l.r.seat(f, false, now)
 	f.depart(now, &l.later)
 }
 
 // nextFlight is a flight that the lane may begin for key. It is made before the
 // lock is taken, and left for the next time if it is not needed.
-func (l *Lane) nextFlight(key []byte) *flight {
+func (l *Lane) nextFlight(key []byte, now time.Time) *flight {
 	if l.blank == nil {
 		l.blank = &flight{r: l.r}
 	}
 	f := l.blank
 	f.key = append(f.room[:0], key...)
 	f.hash = l.r.flights.hash(key)
+	f.plan, f.began = l.plan, l.r.age(now)
 	return f
 }
 
@@ -148,16 +185,22 @@ func (l *Lane) nextFlight(key []byte) *flight {
 // meanwhile; the rest of it is still this lane's own.
 func (l *Lane) prepareFlight(f *flight) {
 	l.blank = nil
-	f.plan = l.plan
 	f.route = l.plan.route(l.q.Name())
 	start := len(f.key)
 	query := l.q.AppendUpstream(f.key, f.route != nil && f.route.Subnet)
 	f.query = query[start:]
 }
 
+// ignore gives no reply to a client that was turned away too often.
+func (l *Lane) ignore(to wire.Replier) {
+	l.r.counts.shed[ShedFlood].Add(1)
+	l.tally.dropped++
+	to.Reply(nil, &l.later)
+}
+
 // shed answers a client for whom there is no room.
 func (l *Lane) shed(reason Shed, from *wire.Peer, now time.Time, to wire.Replier) {
 	l.r.counts.shed[reason].Add(1)
 	w := waiter{ask: l.q.Ask, seal: l.seal, from: from, since: now, to: to}
-	l.r.shed(&w, l.plan, &l.later)
+	l.r.shed(reason, &w, l.plan, &l.later)
 }

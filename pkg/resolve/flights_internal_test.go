@@ -5,6 +5,7 @@ package resolve
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 )
 
@@ -14,6 +15,7 @@ func TestFlightsOfOneHash(t *testing.T) {
 	t.Parallel()
 	var fs flights
 	fs.init()
+	addr, plan := netip.MustParseAddr("192.0.2.1"), &Plan{Inflight: 1 << 20, Waiting: 1 << 20}
 	model := map[string]*flight{}
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 20_000 {
@@ -26,8 +28,8 @@ func TestFlightsOfOneHash(t *testing.T) {
 		}
 		if got != nil {
 			if random.IntN(2) == 0 {
-				got.rest = append(got.rest, waiter{})
-				fs.waiting++
+				c, _ := fs.admitLocked(addr, false, plan)
+				got.rest = append(got.rest, waiter{client: c})
 				continue
 			}
 			delete(model, key)
@@ -36,6 +38,10 @@ func TestFlightsOfOneHash(t *testing.T) {
 			}
 		} else {
 			f := &flight{key: []byte(key), hash: hash, refresh: random.IntN(4) == 0}
+			if !f.refresh {
+				f.client, _ = fs.admitLocked(addr, true, plan)
+				f.first.client = f.client
+			}
 			model[key] = f
 			fs.addLocked(f)
 		}

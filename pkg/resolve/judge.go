@@ -21,10 +21,10 @@ type judge struct {
 
 // judge makes the answer what it may be stored as, in place: no OPT record and
 // none that does not belong there, the question in canonical spelling, no AA flag,
-// TTLs within the plan's bounds, of which exact takes the lower one away. life is
+// TTLs within the route's bounds. life is
 // how long it may be kept, 0 for not at all. The offsets of the TTLs and the
 // address set that rotates are left in j.answer.
-func (j *judge) judge(plan *Plan, exact bool, answer []byte) (msg []byte, life time.Duration, err error) {
+func (j *judge) judge(route *Route, answer []byte) (msg []byte, life time.Duration, err error) {
 	m := &j.m
 	if err := m.Parse(answer); err != nil {
 		return nil, 0, err
@@ -44,10 +44,7 @@ func (j *judge) judge(plan *Plan, exact bool, answer []byte) (msg []byte, life t
 	if kind == nonsense {
 		return nil, 0, errNonsense
 	}
-	lowest, highest := plan.seconds(kind)
-	if exact {
-		lowest = 0
-	}
+	lowest, highest := route.seconds(kind)
 	if kind == denial {
 		highest = min(highest, j.denialTTL())
 	}
@@ -57,6 +54,7 @@ func (j *judge) judge(plan *Plan, exact bool, answer []byte) (msg []byte, life t
 		j.answer.TTLs = append(j.answer.TTLs, r.TTL)
 	}
 	j.findRotation()
+	j.answer.NXDomain = m.Rcode() == wire.RcodeNXDomain && (len(m.Records) == 0 || m.Records[0].Section != wire.Answer)
 	if kind == passing {
 		shortest = 0
 	}
@@ -99,12 +97,15 @@ func (j *judge) kind() kind {
 	}
 }
 
-// seconds are the bounds the plan sets to TTLs of a kind.
-func (p *Plan) seconds(k kind) (lowest, highest uint32) {
-	if k == positive {
-		return uint32(p.MinTTL / time.Second), uint32(p.MaxTTL / time.Second)
+// seconds are the bounds the route sets to TTLs of a kind.
+func (r *Route) seconds(k kind) (lowest, highest uint32) {
+	if k != positive {
+		return 0, uint32(r.TTL.Negative / time.Second)
 	}
-	return 0, uint32(p.NegativeTTL / time.Second)
+	if !r.Exact {
+		lowest = uint32(r.TTL.Min / time.Second)
+	}
+	return lowest, uint32(r.TTL.Max / time.Second)
 }
 
 // denialTTL is how long a denial holds: the SOA record's TTL or its MINIMUM,

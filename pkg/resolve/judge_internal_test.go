@@ -65,18 +65,18 @@ func wired(tb testing.TB, m *dns.Msg) []byte {
 	return msg
 }
 
-func testPlan() *Plan {
-	return &Plan{MinTTL: 5 * time.Second, MaxTTL: time.Hour, NegativeTTL: 30 * time.Second}
+func testRoute() *Route {
+	return &Route{TTL: TTLs{Min: 5 * time.Second, Max: time.Hour, Negative: 30 * time.Second}}
 }
 
 // TestJudgeAllocations cannot run beside other tests: the count is the process's.
 func TestJudgeAllocations(t *testing.T) {
 	for name, msg := range honest(t) {
-		p, j := testPlan(), new(judge)
+		p, j := testRoute(), new(judge)
 		buf := make([]byte, len(msg))
 		got := testing.AllocsPerRun(100, func() {
 			copy(buf, msg)
-			if left, _, err := j.judge(p, false, buf); err != nil || len(left) != len(msg) {
+			if left, _, err := j.judge(p, buf); err != nil || len(left) != len(msg) {
 				t.Errorf("%s: %d octets of %d are left, error %v", name, len(left), len(msg), err)
 			}
 		})
@@ -108,12 +108,12 @@ func BenchmarkClean(b *testing.B) {
 func BenchmarkJudge(b *testing.B) {
 	for name, msg := range honest(b) {
 		b.Run(name, func(b *testing.B) {
-			p, j := testPlan(), new(judge)
+			p, j := testRoute(), new(judge)
 			buf := make([]byte, len(msg))
 			b.ReportAllocs()
 			for b.Loop() {
 				copy(buf, msg)
-				if _, _, err := j.judge(p, false, buf); err != nil {
+				if _, _, err := j.judge(p, buf); err != nil {
 					b.Fatal(err)
 				}
 			}

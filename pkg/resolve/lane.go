@@ -24,6 +24,7 @@ type Lane struct {
 	tally  tally
 	later  wire.Later // what Slow and refreshes put off to the end of the batch
 	blank  *flight    // the next one that this lane begins; nil: none is made yet
+	late   bool       // what Fast missed is held, past its time
 }
 
 // NewLane makes a lane.
@@ -63,20 +64,23 @@ func (l *Lane) fromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, wi
 	dst, found := l.plan.Cache.Lookup(l.q.Key(), now, dst)
 	source := SourceCache
 	switch found {
-	case cache.Absent:
-		if !l.q.RD || l.isReturned() { // asked for what is held, and it is not; or by ourselves
-			return l.empty(SourceRefused, wire.RcodeRefused, from, now, dst)
+	case cache.Absent, cache.Late:
+		var verdict wire.Verdict
+		var denied bool
+		if dst, verdict, denied = l.miss(found, from, now, dst); !denied {
+			return dst, verdict
 		}
-		return dst, wire.Missed
 	case cache.Due:
 		l.refresh(now)
-	case cache.Failed:
+	case cache.Failed, cache.Resting:
 		if l.plan.Zone != nil && len(l.alias.head) == 0 {
 			if said, ok := l.lastWord(from, now, dst); ok {
 				return append(dst[:start], said[len(dst):]...), wire.Answered
 			}
 		}
-		source, l.seal.EDE = SourceFailure, wire.EDECachedError
+		if source, l.seal.EDE = SourceFailure, wire.EDECachedError; found == cache.Resting {
+			source, l.seal.EDE = SourceStale, staleEDE(dst[start:])
+		}
 	case cache.Fresh:
 	}
 	if len(l.alias.head) > 0 {
@@ -86,8 +90,7 @@ func (l *Lane) fromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, wi
 		}
 	}
 	dst = l.q.Reply(dst, start, &l.seal)
-	l.answered(source, dst[start:], from, now)
-	return dst, wire.Answered
+	return l.answered(source, dst, start, from, now), wire.Answered
 }
 
 // prepare sets what the reply will carry of its own.
@@ -96,6 +99,9 @@ func (l *Lane) prepare(from *wire.Peer, now time.Time) {
 	l.seal = wire.Seal{Limit: q.Limit(from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
 	if !q.EDNS {
 		return
+	}
+	if q.Explain {
+		l.admitExplain(from)
 	}
 	if q.Cookie != nil {
 		l.seal.Cookie = l.r.cookies.bake(&l.cookie, q.Cookie, from.Addr.Addr(), now)
@@ -121,13 +127,18 @@ func keepaliveUnits(d time.Duration) uint16 {
 	return uint16(min(d/(100*time.Millisecond), 1<<16-1))
 }
 
-// answered counts and logs a reply that Fast gives.
-func (l *Lane) answered(source Source, reply []byte, from *wire.Peer, now time.Time) {
-	rcode := int(reply[3] & 0x0f)
+// answered counts and logs the reply dst[start:] that Fast gives, and explains it to
+// who asked for that.
+func (l *Lane) answered(source Source, dst []byte, start int, from *wire.Peer, now time.Time) []byte {
+	rcode := int(dst[start+3] & 0x0f)
 	l.tally.response(source, rcode)
 	if l.plan.QueryLog != nil {
 		l.plan.QueryLog.record(context.Background(), &l.q.Ask, from, source, rcode, l.r.now().Sub(now))
 	}
+	if l.q.Explain {
+		dst = l.explain(source, dst, now)
+	}
+	return dst
 }
 
 // Slow takes the query over that the last Fast missed: it joins the flight for
@@ -148,9 +159,10 @@ func (l *Lane) waiter(room []byte, from *wire.Peer, now time.Time, to wire.Repli
 		peer := *from
 		w.from = &peer
 	}
-	ask := l.q.Ask
-	ask.Cookie, ask.Subnet = nil, nil // did their part: the seal has what is said of them
-	w.ask, room = ask.CloneTo(room)
+	if room == nil {
+		room = make([]byte, 0, len(l.q.Question())+len(l.seal.Cookie))
+	}
+	w.ask, room = l.q.CloneTo(room)
 	if l.seal.Cookie != nil {
 		start := len(room)
 		room = append(room, l.seal.Cookie...)

@@ -46,7 +46,7 @@ func TestLastWord(t *testing.T) {
 			p, _ := clusterPlan(t, s, true)
 			central := newUpstream(t)
 			central.err = errors.New("refused")
-			p.Routes[1] = resolve.Route{Suffix: wireName(t, "cluster.local."), Upstream: central, Exact: true}
+			p.Routes[1] = resolve.Route{Suffix: wireName(t, "cluster.local."), Upstream: central, TTL: bounds(), Exact: true}
 			p.Unreachable = func() bool { return tt.unreachable }
 			c := newClient(newResolver(t, p), false)
 			q := question(tt.name, dns.TypeA)

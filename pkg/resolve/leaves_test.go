@@ -97,7 +97,7 @@ func FuzzLeaves(f *testing.F) {
 			s.client = m
 		}
 		p := plan(t, s)
-		p.Routes = []resolve.Route{{Suffix: []byte{0}, Upstream: s, Subnet: subnet}}
+		p.Routes = []resolve.Route{{Suffix: []byte{0}, Upstream: s, Subnet: subnet, TTL: bounds()}}
 		r := newResolver(t, p)
 		before := bytes.Clone(pkt)
 		newClient(r, true).exchange(t, pkt)

@@ -20,12 +20,12 @@ type canned struct {
 	err   error  // not nil: comes in place of an answer
 }
 
-// newCanned makes an upstream for names as long as the given one.
-func newCanned(tb testing.TB, name string) *canned {
+// newCanned makes an upstream for names as long as missName.
+func newCanned(tb testing.TB) *canned {
 	tb.Helper()
-	m := question(name, dns.TypeA)
+	m := question(missName, dns.TypeA)
 	m.Response, m.RecursionAvailable, m.Compress = true, true, true
-	rr, err := dns.NewRR(name + " 300 IN A 192.0.2.1")
+	rr, err := dns.NewRR(missName + " 300 IN A 192.0.2.1")
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -71,12 +71,17 @@ const missName = "xxxxxxxx.shop.svc.example.com."
 
 func newMisser(tb testing.TB, u resolve.Asker, edns bool) *misser {
 	tb.Helper()
+	return missing(tb, plan(tb, u), edns)
+}
+
+func missing(tb testing.TB, p *resolve.Plan, edns bool) *misser {
+	tb.Helper()
 	m := question(missName, dns.TypeA)
 	if edns {
 		m.SetEdns0(1232, false)
 		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}}
 	}
-	r := newResolver(tb, plan(tb, u))
+	r := newResolver(tb, p)
 	return &misser{lane: r.NewLane(), from: newClient(r, false).from, pkt: pack(tb, m), out: make([]byte, 0, 4096)}
 }
 
@@ -99,7 +104,7 @@ func BenchmarkMiss(b *testing.B) {
 		err  error
 	}{{"plain", false, nil}, {"EDNS and cookie", true, nil}, {"failure", false, coded(22)}} {
 		b.Run(tt.name, func(b *testing.B) {
-			u := newCanned(b, missName)
+			u := newCanned(b)
 			u.err = tt.err
 			m := newMisser(b, u, tt.edns)
 			now := time.Now()
@@ -127,7 +132,7 @@ func TestMissAllocations(t *testing.T) {
 		err  error
 	}{{"plain", false, nil}, {"EDNS and cookie", true, nil}, {"failure", false, coded(22)}} {
 		t.Run(tt.name, func(t *testing.T) {
-			u := newCanned(t, missName)
+			u := newCanned(t)
 			u.err = tt.err
 			m := newMisser(t, u, tt.edns)
 			now := time.Now()

@@ -74,8 +74,7 @@ func (l *Lane) odd(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Ver
 	default:
 		return l.empty(SourceRefused, wire.RcodeRefused, from, now, dst)
 	}
-	l.answered(SourceLocal, dst[start:], from, now)
-	return dst, wire.Answered
+	return l.answered(SourceLocal, dst, start, from, now), wire.Answered
 }
 
 // identity is the text for the CH name that was asked, empty for none.
@@ -93,6 +92,5 @@ func (l *Lane) identity() string {
 func (l *Lane) empty(source Source, rcode int, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	start := len(dst)
 	dst = l.q.AppendEmpty(dst, rcode, &l.seal)
-	l.answered(source, dst[start:], from, now)
-	return dst, wire.Answered
+	return l.answered(source, dst, start, from, now), wire.Answered
 }

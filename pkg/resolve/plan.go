@@ -25,24 +25,37 @@ type Asker interface {
 type Route struct {
 	Suffix   []byte // canonical wire form; a single zero octet is the root
 	Upstream Asker
-	Exact    bool // take TTLs below the plan's MinTTL as they are: the zone's owner means them
+	TTL      TTLs
+	Exact    bool // names of the cluster: TTLs below TTL.Min are meant, and a denial is of one name only
 	Subnet   bool // pass the client's subnet option on, and keep answers apart by it
+	NoStore  bool // keep no answers, only failures (RFC 9520)
+}
+
+// TTLs are the bounds of how long answers are kept, in whole seconds.
+type TTLs struct {
+	Min, Max time.Duration // of positive answers
+	Negative time.Duration // longest of denials
 }
 
 // A Plan is everything a configuration says about answers. It is built whole and
 // swapped whole; a query sees one plan from end to end.
 type Plan struct {
-	Zone     *zone.Zone // of the cluster; nil: none is held here
-	Cache    *cache.Cache
-	Routes   []Route
-	UDPSize  int           // octets of the largest UDP reply, 512 to 4096
-	Deadline time.Duration // of one query, from its arrival
-	Inflight int           // flights at once
-	Waiting  int           // clients waiting at once, over all flights
+	Zone      *zone.Zone // of the cluster; nil: none is held here
+	Cache     *cache.Cache
+	Routes    []Route
+	UDPSize   int           // octets of the largest UDP reply, 512 to 4096
+	Deadline  time.Duration // of one query, from its arrival
+	Inflight  int           // flights at once
+	Waiting   int           // clients waiting at once, over all flights
+	PerClient int           // of these, for one source address; 0: no bound of its own
 
-	MinTTL, MaxTTL time.Duration // of positive answers
-	NegativeTTL    time.Duration // longest of denials
-	FailureTTL     time.Duration // longest of remembered failures; the first lasts one second
+	FailureTTL time.Duration // longest of remembered failures; the first lasts one second
+	StaleAfter time.Duration // what upstreams have until clients get an answer past its time, if one is held
+	Cut        bool          // the denial of a name is one of all names below it (RFC 8020), but for Exact and Subnet routes
+
+	// Owner gives the part of a name, a suffix of it or all, that the cluster's objects decide about: of events there
+	// the cache is told (cache.Cache.Changed). Nil: none. A nil Owner: none for any name.
+	Owner func(name []byte) []byte
 
 	Keepalive time.Duration // TCP idle time-out that clients are told (RFC 7828)
 	Version   string        // CH TXT version.bind; empty: REFUSED
@@ -59,6 +72,9 @@ type Plan struct {
 	// Loop tells whether a query of this process's own, for a name of [wire.AppendLoopName], has come back: such a
 	// query is answered REFUSED. Nil: never.
 	Loop func(name []byte) bool
+
+	// Local tells whether an address is this machine's: such a client may ask how its reply came about. Nil: none is.
+	Local func(netip.Addr) bool
 
 	self      []byte // Self as the data of a TXT record; empty if Self is
 	routes    map[string]*Route

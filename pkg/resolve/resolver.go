@@ -24,9 +24,11 @@ type Config struct {
 type Resolver struct {
 	plan      atomic.Pointer[Plan]
 	now       func() time.Time
+	epoch     time.Time // when it was made
 	log       *slog.Logger
 	cookies   cookieJar
 	flights   flights
+	cuts      cuts
 	transfers atomic.Int32 // under way
 	flying    sync.WaitGroup
 	counts    counters
@@ -40,14 +42,18 @@ func New(cfg Config) (*Resolver, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Resolver{now: cfg.Now, log: cfg.Log}
+	r := &Resolver{now: cfg.Now, epoch: cfg.Now(), log: cfg.Log}
 	if err := r.cookies.init(cfg.Rand); err != nil {
 		return nil, err
 	}
 	r.flights.init()
+	r.cuts.init()
 	r.Swap(cfg.Plan)
 	return r, nil
 }
+
+// age is a moment as the time since the resolver was made: a third of the room.
+func (r *Resolver) age(now time.Time) time.Duration { return now.Sub(r.epoch) }
 
 // Swap makes plan the one that queries see from now on. Flights under way end
 // by the plan they began with. The resolver owns plan from here.

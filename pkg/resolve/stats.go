@@ -16,6 +16,7 @@ type Source uint8
 const (
 	SourceZone     Source = iota // the cluster zone
 	SourceCache                  // an answer held
+	SourceStale                  // an answer held past its time: nothing better was to be had soon enough (RFC 8767)
 	SourceUpstream               // an answer just fetched
 	SourceFailure                // no answer was to be had, now or a moment ago
 	SourceLocal                  // made here: identity, ANY
@@ -34,17 +35,21 @@ const (
 	ShedWaiting               // clients waiting
 	ShedRefresh               // background refreshes
 	ShedTransfers             // zone transfers
+	ShedClient                // what one client may have
+	ShedFlood                 // sheds that one client is told of
 	shedCount
 )
 
 // Sources names the sources. Like the sets below it is closed: no client's bytes
 // ever become a name.
 func Sources() []string {
-	return []string{"zone", "cache", "upstream", "failure", "local", "refused", "shed", "transfer"}
+	return []string{"zone", "cache", "stale", "upstream", "failure", "local", "refused", "shed", "transfer"}
 }
 
 // Sheds names the bounds.
-func Sheds() []string { return []string{"inflight", "waiting", "refresh", "transfers"} }
+func Sheds() []string {
+	return []string{"inflight", "waiting", "refresh", "transfers", "client", "flood"}
+}
 
 // TypeClasses names the groups of query types.
 func TypeClasses() []string {
@@ -87,7 +92,8 @@ type Stats struct {
 	Panics     uint64                          // flights cut short by a defect
 	Shed       [shedCount]uint64               // Sheds
 	Inflight   int                             // flights under way, refreshes included
-	Waiting    int                             // clients that wait for them
+	Waiting    int                             // queries that wait for them
+	Clients    int                             // source addresses that wait, or whose flights are under way
 }
 
 // counters are the resolver's, added to by flights one by one and by lanes once
@@ -257,7 +263,7 @@ func (r *Resolver) Stats() Stats {
 	loadAll(s.Durations[:], c.durations[:])
 	loadAll(s.Shed[:], c.shed[:])
 	r.flights.mu.Lock()
-	s.Inflight, s.Waiting = r.flights.count, r.flights.waiting
+	s.Inflight, s.Waiting, s.Clients = r.flights.count, r.flights.waiting, len(r.flights.clients.byAddr)
 	r.flights.mu.Unlock()
 	return s
 }

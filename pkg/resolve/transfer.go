@@ -61,8 +61,7 @@ func (l *Lane) transfer(from *wire.Peer, now time.Time, dst []byte) ([]byte, wir
 	}
 	if q.Type == wire.TypeIXFR && (!from.Stream || q.HasSerial && !newer(serial, q.Serial)) {
 		dst = q.Reply(dst, start, &l.seal)
-		l.answered(SourceZone, dst[start:], from, now)
-		return dst, wire.Answered
+		return l.answered(SourceZone, dst, start, from, now), wire.Answered
 	}
 	return dst[:start], wire.Missed
 }
@@ -109,7 +108,7 @@ func (r *Resolver) transfer(plan *Plan, w waiter, client netip.Addr, later *wire
 	if r.transfers.Add(1) > maxTransfers {
 		r.transfers.Add(-1)
 		r.counts.shed[ShedTransfers].Add(1)
-		r.shed(&w, plan, later)
+		r.shed(ShedTransfers, &w, plan, later)
 		return
 	}
 	r.flying.Go(func() {

@@ -14,12 +14,13 @@ import (
 
 // A waiter is a client that waits for a flight.
 type waiter struct {
-	ask   wire.Ask
-	alias *alias // that led to the flight's question; nil if it is the client's own
-	seal  wire.Seal
-	from  *wire.Peer // for the query log; nil if there is none
-	since time.Time
-	to    wire.Replier // nil once it was called
+	ask    wire.Ask
+	alias  *alias // that led to the flight's question; nil if it is the client's own
+	seal   wire.Seal
+	from   *wire.Peer // for the query log; nil if there is none
+	since  time.Time
+	to     wire.Replier // nil once it was called
+	client *client      // as which it is counted; nil once it is not, see leaveLocked
 }
 
 // A hand gives the outcome of a flight to those who wait for it.
@@ -50,7 +51,7 @@ func (h *hand) give(w *waiter) {
 	source := h.result.source
 	msg, whole := h.whole((*room)[:0], w)
 	if whole {
-		if source == SourceZone {
+		if source == SourceZone || source == SourceStale {
 			w.seal.EDE = h.result.ede
 		}
 		msg = w.ask.Reply(msg, 0, &w.seal)
@@ -82,9 +83,14 @@ func (r *Resolver) panicked(where string, defect any) {
 }
 
 // shed answers a client for whom there is no room.
-func (r *Resolver) shed(w *waiter, plan *Plan, later *wire.Later) {
+func (r *Resolver) shed(reason Shed, w *waiter, plan *Plan, later *wire.Later) {
 	w.seal.EDE = wire.EDEOther
-	r.reply(plan, w, SourceShed, w.ask.AppendEmpty(nil, wire.RcodeServFail, &w.seal), w.since, later)
+	msg := w.ask.AppendEmpty(nil, wire.RcodeServFail, &w.seal)
+	if w.ask.Explain {
+		msg = w.explainShed(reason, msg)
+		w.ask.Explain = false // it is done
+	}
+	r.reply(plan, w, SourceShed, msg, w.since, later)
 }
 
 // reply sends, counts and logs a reply of the slow path.
@@ -94,6 +100,9 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 	r.counts.response(source, rcode, took)
 	if plan.QueryLog != nil {
 		plan.QueryLog.record(context.Background(), &w.ask, w.from, source, rcode, took)
+	}
+	if w.ask.Explain {
+		msg = w.explain(plan, source, msg, now)
 	}
 	w.end(msg, later)
 }

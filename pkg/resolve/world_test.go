@@ -97,6 +97,11 @@ func (u *upstream) count() int {
 	return len(u.asked)
 }
 
+// bounds are those of every test's routes.
+func bounds() resolve.TTLs {
+	return resolve.TTLs{Min: 5 * time.Second, Max: time.Hour, Negative: 30 * time.Second}
+}
+
 // plan is a plan with one route, the root, and bounds a test may change.
 func plan(tb testing.TB, u resolve.Asker) *resolve.Plan {
 	tb.Helper()
@@ -106,10 +111,10 @@ func plan(tb testing.TB, u resolve.Asker) *resolve.Plan {
 	}
 	return &resolve.Plan{
 		Cache:    c,
-		Routes:   []resolve.Route{{Suffix: []byte{0}, Upstream: u}},
+		Routes:   []resolve.Route{{Suffix: []byte{0}, Upstream: u, TTL: bounds()}},
 		UDPSize:  wire.SafeUDP,
 		Deadline: 4 * time.Second, Inflight: 4096, Waiting: 65536,
-		MinTTL: 5 * time.Second, MaxTTL: time.Hour, NegativeTTL: 30 * time.Second, FailureTTL: 5 * time.Second,
+		FailureTTL: 5 * time.Second, StaleAfter: 200 * time.Millisecond, Cut: true,
 		Keepalive: 10 * time.Second,
 	}
 }

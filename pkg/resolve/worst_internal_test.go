@@ -146,7 +146,7 @@ func TestWorst(t *testing.T) {
 				t.Fatalf("%d records, error %v", len(j.m.Records), err)
 			}
 			began := time.Now()
-			left, _, err := j.judge(testPlan(), false, slices.Clone(msg))
+			left, _, err := j.judge(testRoute(), slices.Clone(msg))
 			took := time.Since(began)
 			t.Logf("%d octets, of which %d are left, in %s, error %v", len(msg), len(left), took, err)
 			if took > time.Second {
@@ -159,12 +159,12 @@ func TestWorst(t *testing.T) {
 func BenchmarkWorst(b *testing.B) {
 	for name, msg := range worst() {
 		b.Run(name, func(b *testing.B) {
-			p, j := testPlan(), new(judge)
+			p, j := testRoute(), new(judge)
 			buf := make([]byte, len(msg))
 			b.ReportAllocs()
 			for b.Loop() {
 				copy(buf, msg)
-				_, _, _ = j.judge(p, false, buf) // some are refused
+				_, _, _ = j.judge(p, buf) // some are refused
 			}
 		})
 	}

@@ -136,9 +136,9 @@ func newHop(t *testing.T) (*hop, *resolve.Resolver) {
 		t.Fatal(err)
 	}
 	r, err := resolve.New(resolve.Config{Rand: rand.Reader, Now: time.Now, Plan: &resolve.Plan{
-		Cache: c, Routes: []resolve.Route{{Suffix: []byte(rootZone), Upstream: h}}, UDPSize: wire.SafeUDP,
+		Cache: c, Routes: []resolve.Route{{Suffix: []byte(rootZone), Upstream: h, TTL: resolve.TTLs{Max: time.Hour, Negative: 30 * time.Second}}}, UDPSize: wire.SafeUDP,
 		Deadline: 4 * time.Second, Inflight: 4096, Waiting: 65536,
-		MaxTTL: time.Hour, NegativeTTL: 30 * time.Second, FailureTTL: time.Second, Loop: loops.Came,
+		FailureTTL: time.Second, Loop: loops.Came,
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cache_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// dump is what the cache gives, a copy of each record.
+func dump(tb testing.TB, c *cache.Cache, most int64, now time.Time) [][]byte {
+	tb.Helper()
+	var records [][]byte
+	octets := int64(0)
+	n, err := c.Dump(most, now, func(record []byte) error {
+		records = append(records, bytes.Clone(record))
+		octets += int64(len(binary.AppendUvarint(nil, uint64(len(record)))) + len(record))
+		return nil
+	})
+	if err != nil || n != len(records) {
+		tb.Fatalf("%d records, said to be %d: %v", len(records), n, err)
+	}
+	if octets > most {
+		tb.Fatalf("%d octets, and only %d were asked for", octets, most)
+	}
+	return records
+}
+
+// everything is more than a cache of these tests holds.
+const everything = 1 << 40
+
+// restart is the cache of the next process, which starts after the time away with its own clock's now.
+func restart(tb testing.TB, records [][]byte, away time.Duration, now time.Time, owner func([]byte) []byte) *cache.Cache {
+	tb.Helper()
+	c, err := cache.New(cache.Config{Size: 4 * cache.MinSize, Stale: cache.Stale{For: time.Hour, TTL: 30 * time.Second}}, now)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := c.Restore(slices.Values(records), away, now, owner); err != nil {
+		tb.Fatal(err)
+	}
+	check(tb, c)
+	return c
+}
+
+// staleCache is one that gives answers past their time for an hour.
+func staleCache(tb testing.TB) *cache.Cache {
+	tb.Helper()
+	c, err := cache.New(cache.Config{Size: 4 * cache.MinSize, Stale: cache.Stale{For: time.Hour, TTL: 30 * time.Second}}, epoch)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+// soaDenial makes the denial of key's name.
+func soaDenial(key []byte, life time.Duration) *cache.Answer {
+	a := answerTo(key, life, rr{rrtype: wire.TypeSOA, ttl: uint32(life / time.Second), rdata: append([]byte{0, 0}, make([]byte, 20)...)})
+	binary.BigEndian.PutUint16(a.Msg[6:], 0)
+	binary.BigEndian.PutUint16(a.Msg[8:], 1)
+	a.Msg[3] |= wire.RcodeNXDomain
+	a.NXDomain = true
+	return a
+}
+
+// TestDumpPrefers keeps what is asked for when not all fits.
+func TestDumpPrefers(t *testing.T) {
+	t.Parallel()
+	for _, most := range []int64{0, 1, 1000, 40_000, 200_000} {
+		c := staleCache(t)
+		const entries = 4000
+		for i := range entries {
+			key := nth("n", i)
+			c.Put(key, plain(key, time.Hour, 100), epoch)
+			if i%10 == 0 {
+				for range 1 + i%50 {
+					freshness(c, key, epoch)
+				}
+			}
+		}
+		records := dump(t, c, most, epoch)
+		d := restart(t, records, 0, epoch, nil)
+		asked, other := 0, 0
+		for i := range entries {
+			if freshness(d, nth("n", i), epoch) == cache.Fresh {
+				if i%10 == 0 {
+					asked++
+				} else {
+					other++
+				}
+			}
+		}
+		t.Logf("%d octets: %d that were asked for, %d others", most, asked, other)
+		switch {
+		case most <= 1000 && asked+other > 8, most > 1000 && asked+other < int64Count(most, 220):
+			t.Errorf("%d octets: %d entries", most, asked+other)
+		case most == 40_000 && other > asked/10, most == 200_000 && asked < entries/10-8:
+			t.Errorf("%d octets: %d asked for and %d others", most, asked, other)
+		}
+	}
+}
+
+func int64Count(octets, each int64) int { return int(octets / each) }
+
+// TestDumpEnds ends with the first error.
+func TestDumpEnds(t *testing.T) {
+	t.Parallel()
+	c := staleCache(t)
+	for i := range 100 {
+		key := nth("n", i)
+		c.Put(key, plain(key, time.Minute, 10), epoch)
+	}
+	full := errors.New("full")
+	for most := range 100 {
+		calls := 0
+		n, err := c.Dump(everything, epoch, func([]byte) error {
+			if calls == most {
+				return full
+			}
+			calls++
+			return nil
+		})
+		if !errors.Is(err, full) || n != most || calls != most {
+			t.Errorf("full after %d: %d, %d calls, error %v", most, n, calls, err)
+		}
+	}
+}
+
+// TestDumpOfResized follows a cache to what it has become.
+func TestDumpOfResized(t *testing.T) {
+	t.Parallel()
+	c := staleCache(t)
+	key := nth("n", 1)
+	c.Put(key, plain(key, time.Minute, 10), epoch)
+	if _, err := c.Resized(cache.Config{Size: cache.MinSize}, epoch); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(dump(t, c, everything, epoch)); got != 1 {
+		t.Errorf("%d records, want 1", got)
+	}
+}
+
+// TestDumpInParallel dumps while answers come and go. What comes out can always be restored, and holds what it should.
+func TestDumpInParallel(t *testing.T) {
+	t.Parallel()
+	c, err := cache.NewTiny(16<<10, 4, epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SetStale(cache.Stale{For: time.Hour, TTL: 30 * time.Second})
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	for w := range 3 {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(w), 1))
+			var dst []byte
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				key := nth("n", rnd.IntN(400))
+				if rnd.IntN(3) == 0 {
+					c.Put(key, plain(key, time.Minute, rnd.IntN(200)), epoch)
+				} else {
+					dst, _ = c.Lookup(key, epoch, dst[:0])
+				}
+			}
+		})
+	}
+	most := 0
+	for range 100 {
+		records := dump(t, c, 20<<10, epoch)
+		most = max(most, len(records))
+		d := restart(t, records, 0, epoch, nil)
+		if got := d.Stats().Entries; got > int64(len(records)) {
+			t.Fatalf("%d entries of %d records", got, len(records))
+		}
+	}
+	close(done)
+	wg.Wait()
+	if most < 50 {
+		t.Errorf("%d records at most", most)
+	}
+}
+
+// fullCache is one with as many answers as fit, some asked for.
+func fullCache(tb testing.TB, size int64) *cache.Cache {
+	tb.Helper()
+	c, err := cache.New(cache.Config{Size: size, Stale: cache.Stale{For: time.Hour, TTL: 30 * time.Second}}, epoch)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for i := range int(size / 250) {
+		key := nth("n", i)
+		a := answerTo(key, time.Hour, rr{rrtype: wire.TypeA, ttl: 3600, rdata: []byte{1, 2, 3, 4}}, rr{rrtype: wire.TypeA, ttl: 3600, rdata: []byte{1, 2, 3, 5}})
+		a.RotateCount = 2
+		c.Put(key, a, epoch)
+		for range i & (i >> 3) & 7 {
+			freshness(c, key, epoch)
+		}
+	}
+	return c
+}
+
+// TestDumpOfLargeCache measures: how long a dump and a restore of 16 MiB take, and how long a lookup waits meanwhile.
+func TestDumpOfLargeCache(t *testing.T) {
+	const size = 64 << 20
+	c := fullCache(t, size)
+	watch := func(until <-chan struct{}) string {
+		var took []time.Duration
+		dst := make([]byte, 0, 4096)
+		for i := 0; ; i++ {
+			select {
+			case <-until:
+				slices.Sort(took)
+				at := func(part float64) time.Duration { return took[int(part*float64(len(took)-1))] }
+				return fmt.Sprintf("%d lookups: %s (50 %%), %s (99 %%), %s (99.9 %%), %s (longest)", len(took), at(0.5), at(0.99), at(0.999), at(1))
+			default:
+			}
+			key := nth("n", i*7919%int(size/250))
+			began := time.Now()
+			dst, _ = c.Lookup(key, epoch, dst[:0])
+			took = append(took, time.Since(began))
+		}
+	}
+	quiet := make(chan struct{})
+	time.AfterFunc(300*time.Millisecond, func() { close(quiet) })
+	t.Logf("before: %s", watch(quiet))
+	done := make(chan struct{})
+	var records [][]byte
+	var took time.Duration
+	go func() {
+		defer close(done)
+		octets := make([]byte, 0, 16<<20)
+		began := time.Now()
+		_, err := c.Dump(16<<20, epoch, func(record []byte) error {
+			octets = append(octets, record...)
+			records = append(records, octets[len(octets)-len(record):])
+			return nil
+		})
+		took = time.Since(began)
+		if err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Logf("during: %s", watch(done))
+	began := time.Now()
+	d, err := cache.New(cache.Config{Size: size}, epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := d.Restore(slices.Values(records), 0, epoch, nil)
+	t.Logf("cache of %d MiB: %d of %d entries dumped in %s; %d restored in %s", size>>20, len(records), c.Stats().Entries, took, n, time.Since(began))
+	if err != nil || n < len(records)*9/10 {
+		t.Errorf("%d of %d restored: %v", n, len(records), err)
+	}
+}
+
+func BenchmarkDump(b *testing.B) {
+	c := fullCache(b, 64<<20)
+	b.Run("dump", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := c.Dump(16<<20, epoch, func([]byte) error { return nil }); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	var records [][]byte
+	if _, err := c.Dump(16<<20, epoch, func(record []byte) error {
+		records = append(records, bytes.Clone(record))
+		return nil
+	}); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("restore", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			d, err := cache.New(cache.Config{Size: 64 << 20}, epoch)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if _, err := d.Restore(slices.Values(records), 0, epoch, nil); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cache_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// know forgets of key what the cache forgot, and tells whether it is stored.
+func (m *model) know(key []byte) (*stored, bool) {
+	m.tb.Helper()
+	held, e := m.c.Holds(key), m.entries[string(key)]
+	if held && e == nil {
+		m.tb.Fatalf("%x is held and was never stored", key)
+	}
+	if !held {
+		delete(m.entries, string(key))
+	}
+	return m.entries[string(key)], held
+}
+
+// drop forgets what is stored under key, and tells whether there was something.
+func (m *model) drop(key []byte) bool {
+	m.tb.Helper()
+	_, held := m.know(key)
+	delete(m.entries, string(key))
+	return held
+}
+
+// state is what e is good for at a moment, other than due.
+func (m *model) state(e *stored, now time.Time) cache.Freshness {
+	if e == nil {
+		return cache.Absent
+	}
+	late := now.Sub(e.at.Add(e.life))
+	switch {
+	case m.outdated(e.answer.Owner, e.asked):
+		return cache.Absent
+	case late < 0 && e.failure:
+		return cache.Failed
+	case late < 0:
+		return cache.Fresh
+	case e.failure || late >= m.stale.For:
+		return cache.Absent
+	case now.Before(e.rest):
+		return cache.Resting
+	default:
+		return cache.Late
+	}
+}
+
+// outdated tells whether an answer that was asked for at a moment is not to be trusted.
+func (m *model) outdated(owner []byte, asked time.Time) bool {
+	if owner == nil {
+		return false
+	}
+	event, ok := m.events[m.c.Tag(owner)]
+	return ok && asked.Before(event.Add(time.Second))
+}
+
+func (m *model) changed(key []byte, ago int) {
+	m.tb.Helper()
+	owner := ownerOf(nameOf(key))
+	if owner == nil {
+		return
+	}
+	at, tag := m.now.Add(-time.Duration(ago)*100*time.Millisecond), m.c.Tag(owner)
+	m.c.Changed(owner, at)
+	if event, ok := m.events[tag]; !ok || event.Before(at) {
+		m.events[tag] = at
+	}
+	for _, since := range []time.Time{m.now, at, at.Add(-1), epoch} {
+		if want, got := m.events[tag].After(since), m.c.Outdated(owner, since); got != want {
+			m.tb.Fatalf("outdated since %v: %t, want %t", since, got, want)
+		}
+	}
+}
+
+func (m *model) put(key []byte, shape, life, more int) {
+	m.tb.Helper()
+	lives := []int{1, 2, 5, 7, 30, 100, 300, 0}
+	a := m.answer(key, shape, time.Duration(lives[life%len(lives)])*time.Second)
+	a.Owner, a.Asked = ownerOf(nameOf(key)), m.now.Add(-time.Duration(more)*200*time.Millisecond/3)
+	if more%7 == 0 {
+		a.Asked = time.Time{} // just now
+	}
+	target := key
+	if more%3 == 0 {
+		a.NXDomain = true
+		a.Msg[3] |= wire.RcodeNXDomain
+		copy(a.Msg[8:10], a.Msg[6:8]) // the records are authority
+		a.Msg[6], a.Msg[7] = 0, 0
+		if !m.contradicted(key) {
+			target = noneOf(key)
+		}
+	}
+	e := &stored{answer: a, at: m.now, asked: m.now, life: a.Life}
+	if !a.Asked.IsZero() {
+		e.asked = m.now.Add(-(m.now.Sub(a.Asked) + 100*time.Millisecond - 1).Truncate(100 * time.Millisecond))
+	}
+	had := map[string]bool{}
+	for _, key := range [][]byte{key, noneOf(key)} {
+		_, had[string(key)] = m.know(key)
+	}
+	m.c.Put(key, a, m.now)
+	switch {
+	case a.Owner != nil && (m.now.Sub(e.asked) > 25500*time.Millisecond || m.outdated(a.Owner, e.asked)):
+		m.want.Outdated++
+		return
+	case typeOf(target) == 0 && !a.NXDomain:
+		m.want.Rejected++
+		return
+	}
+	for _, other := range [][]byte{key, noneOf(key)} {
+		if !bytes.Equal(other, target) && (typeOf(other) == 0 || typeOf(target) == 0) && had[string(other)] {
+			m.replaced++
+			delete(m.entries, string(other))
+		}
+	}
+	m.stored(target, e, had[string(target)])
+}
+
+// contradicted tells whether a denial for key comes while the name has a fresh address.
+func (m *model) contradicted(key []byte) bool {
+	m.tb.Helper()
+	for _, rrtype := range []uint16{1, 28} {
+		address := bytes.Clone(key)
+		binary.BigEndian.PutUint16(address[len(nameOf(key)):], rrtype)
+		if typeOf(key) == 0 || rrtype == typeOf(key) || !slices.ContainsFunc(m.all, func(k []byte) bool { return bytes.Equal(k, address) }) {
+			continue
+		}
+		if e, _ := m.know(address); m.state(e, m.now) == cache.Fresh && e.answer.Msg[3]&15 == 0 && e.answer.Msg[7] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// stored notes that e was given to the cache under key.
+func (m *model) stored(key []byte, e *stored, held bool) {
+	m.tb.Helper()
+	if !m.c.Takes(key, e.answer) || e.life < time.Second {
+		m.want.Rejected++
+		if held {
+			m.replaced++
+			delete(m.entries, string(key))
+		}
+		return
+	}
+	m.want.Insertions++
+	if !held {
+		m.added++
+	}
+	m.entries[string(key)] = e
+	if !m.c.Holds(key) {
+		m.tb.Fatalf("%x was stored and is not held", key)
+	}
+}
+
+// answer makes one of many shapes, no two alike.
+func (m *model) answer(key []byte, shape int, life time.Duration) *cache.Answer {
+	mark := binary.BigEndian.AppendUint64(nil, m.want.Insertions)
+	var records []rr
+	if shape%3 == 0 {
+		records = append(records, rr{rrtype: 5, ttl: uint32(shape), rdata: mark})
+	}
+	first, count := len(records), shape%7
+	size := 4
+	if shape%2 == 0 {
+		size = 16
+	}
+	for i := range count {
+		records = append(records, rr{rrtype: 1, ttl: 60, rdata: fmt.Appendf(nil, "%-*d", size, i)[:size]})
+	}
+	records = append(records, rr{rrtype: 16, ttl: uint32(life / time.Second), rdata: append(mark, make([]byte, shape/16*70)...)})
+	a := answerTo(key, life, records...)
+	if count > 0 {
+		a.RotateFirst, a.RotateCount = first, count
+	}
+	return a
+}
+
+func (m *model) putFailure(key []byte, choice int) {
+	m.tb.Helper()
+	first, limit := time.Second, time.Duration(1+choice%6)*time.Second
+	a := answerTo(key, first)
+	e, held := m.know(key)
+	denial, _ := m.know(noneOf(key))
+	usable := m.tire(e, first)
+	if denial != e {
+		usable = m.tire(denial, first) || usable
+	}
+	m.c.PutFailure(key, a.Msg, first, limit, m.now)
+	if usable || typeOf(key) == 0 {
+		return
+	}
+	if e != nil && e.failure && m.now.Sub(e.at) < 2*e.life {
+		a.Life = min(2*e.life, limit)
+	}
+	m.stored(key, &stored{answer: a, at: m.now, life: a.Life, failure: true}, held)
+}
+
+// tire puts e to rest after a failure, if it may still be given.
+func (m *model) tire(e *stored, first time.Duration) bool {
+	switch m.state(e, m.now) {
+	case cache.Fresh, cache.Late, cache.Resting:
+		rest := first
+		for range e.failures {
+			rest = min(2*rest, m.stale.TTL)
+		}
+		e.rest = m.now.Add(min(rest, m.stale.TTL))
+		e.failures++
+		return true
+	default:
+		return false
+	}
+}
+
+func (m *model) rest(key []byte, choice int) {
+	m.tb.Helper()
+	until := m.now.Add(time.Duration(choice-10) * 100 * time.Millisecond)
+	e, _ := m.know(key)
+	denial, _ := m.know(noneOf(key))
+	m.c.Rest(key, until, m.now)
+	for _, e := range []*stored{e, denial} {
+		if state := m.state(e, m.now); (state == cache.Late || state == cache.Resting) && e.rest.Before(until) {
+			e.rest = until
+		}
+	}
+}
+
+// find is what the question of key gets, by the order of the contract, and what is of no
+// use if there is nothing else.
+func (m *model) find(key []byte, now time.Time) (e *stored, found cache.Freshness) {
+	m.tb.Helper()
+	exact, _ := m.know(key)
+	denial, _ := m.know(noneOf(key))
+	order := []struct {
+		e      *stored
+		states []cache.Freshness
+	}{
+		{exact, []cache.Freshness{cache.Fresh}},
+		{denial, []cache.Freshness{cache.Fresh}},
+		{exact, []cache.Freshness{cache.Late, cache.Resting}},
+		{denial, []cache.Freshness{cache.Late, cache.Resting}},
+		{exact, []cache.Freshness{cache.Failed}},
+	}
+	for _, o := range order {
+		if state := m.state(o.e, now); slices.Contains(o.states, state) {
+			return o.e, state
+		}
+	}
+	if exact != nil {
+		return exact, cache.Absent
+	}
+	return denial, cache.Absent
+}
+
+// lookup asks for key as one whose clock is late would.
+func (m *model) lookup(key []byte, late time.Duration) {
+	m.tb.Helper()
+	now := m.now.Add(-late)
+	e, want := m.find(key, now)
+	prefix := []byte("before")
+	got, found := m.c.Lookup(key, now, prefix)
+	if diff := cmp.Diff("before", string(got[:len(prefix)])); diff != "" {
+		m.tb.Fatalf("bytes in front changed (-want +got)\n%s", diff)
+	}
+	got = got[len(prefix):]
+	switch want {
+	case cache.Absent, cache.Late:
+		m.want.Misses++
+		switch {
+		case e == nil:
+		case m.outdated(e.answer.Owner, e.asked):
+			m.want.Invalidated++
+		default:
+			m.want.Expired++
+		}
+		if found != want || len(got) > 0 {
+			m.tb.Fatalf("%x: found %d %x, want %d and nothing", key, found, got, want)
+		}
+		if want == cache.Late {
+			e.hits++
+		}
+		return
+	case cache.Resting:
+		m.want.Stale++
+		e.hits++
+	default:
+		m.want.Hits++
+		want = m.freshness(e, now)
+	}
+	if found != want {
+		m.tb.Fatalf("%x: freshness %d, want %d of %+v", key, found, want, e)
+	}
+	m.compare(e, key, want == cache.Resting, now, got)
+}
+
+// compare says what is wrong with got, given of e to the question of key.
+func (m *model) compare(e *stored, key []byte, stale bool, now time.Time, got []byte) {
+	m.tb.Helper()
+	want := e.asOf(now)
+	if stale {
+		for _, off := range e.answer.TTLs {
+			binary.BigEndian.PutUint32(want[off:], uint32(m.stale.TTL/time.Second))
+		}
+	}
+	binary.BigEndian.PutUint16(want[wire.HeaderLen+len(nameOf(key)):], typeOf(key))
+	if diff := cmp.Diff(want, got); diff != "" {
+		m.tb.Fatalf("%x (-want +got)\n%s", key, diff)
+	}
+	e.turn++
+}
+
+func (m *model) lookupStale(key []byte) {
+	m.tb.Helper()
+	e, state := m.find(key, m.now)
+	got, found := m.c.LookupStale(key, m.now, nil)
+	stale := state == cache.Late || state == cache.Resting
+	if want := stale || state == cache.Fresh; found != want {
+		m.tb.Fatalf("%x: found %t, want %t of %+v", key, found, want, e)
+	}
+	if stale {
+		m.want.Stale++
+	}
+	if found {
+		m.compare(e, key, stale, m.now, got)
+	}
+}
+
+// cut looks for the denial of an ancestor of name.
+func (m *model) cut(name []byte, floor int, flags byte) {
+	m.tb.Helper()
+	floor %= 20
+	var e *stored
+	var denial []byte
+	for parent := name; e == nil && parent[0] != 0; {
+		parent = parent[1+parent[0]:]
+		denial = append(bytes.Clone(parent), 0, 0, flags)
+		if parent[0] == 0 || len(parent) < floor || !slices.ContainsFunc(m.all, func(k []byte) bool { return bytes.Equal(k, denial) }) {
+			continue
+		}
+		if e, _ = m.know(denial); m.state(e, m.now) != cache.Fresh {
+			e = nil
+		}
+	}
+	got, found := m.c.LookupCut(name, floor, flags, m.now, nil)
+	if found != (e != nil) {
+		m.tb.Fatalf("%x from %d: found %t %x, want %+v", name, floor, found, got, e)
+	}
+	if found {
+		m.want.Cut++
+		e.hits++
+		m.compare(e, denial, false, m.now, got)
+	}
+}
+
+func (m *model) remove(key []byte) {
+	m.tb.Helper()
+	if m.drop(key) {
+		m.want.Removed++
+	}
+	if typeOf(key) != 0 && m.drop(noneOf(key)) {
+		m.want.Removed++
+	}
+	m.c.Remove(key)
+}
+
+func (m *model) flush(name []byte, tree bool) {
+	m.tb.Helper()
+	want := 0
+	for _, key := range m.all {
+		if (bytes.Equal(nameOf(key), name) || tree && below(nameOf(key), name)) && m.drop(key) {
+			want++
+		}
+	}
+	m.want.Removed += uint64(want)
+	got := 0
+	if tree {
+		got = m.c.Flush(name)
+	} else {
+		got = m.c.FlushName(name)
+	}
+	if got != want {
+		m.tb.Fatalf("flushed %d of %x (and below: %t), want %d", got, name, tree, want)
+	}
+}
+
+// freshness counts a lookup of e and says what it should find.
+func (m *model) freshness(e *stored, now time.Time) cache.Freshness {
+	e.hits++
+	if e.failure {
+		return cache.Failed
+	}
+	left := e.life - now.Sub(e.at)
+	if m.prefetch.Hits == 0 || e.hits < m.prefetch.Hits || e.due || float64(left) >= float64(e.life)*m.prefetch.Remaining {
+		return cache.Fresh
+	}
+	e.due = true
+	return cache.Due
+}
+
+// asOf is the answer that is given now.
+func (e *stored) asOf(now time.Time) []byte {
+	msg := append([]byte(nil), e.answer.Msg...)
+	age := uint32(max(0, now.Sub(e.at)) / time.Second)
+	for _, off := range e.answer.TTLs {
+		ttl := binary.BigEndian.Uint32(msg[off:])
+		binary.BigEndian.PutUint32(msg[off:], ttl-min(ttl, age))
+	}
+	rdata := rdataOf(e.answer, e.answer.Msg)
+	first, count := e.answer.RotateFirst, e.answer.RotateCount
+	for i := range count {
+		copy(msg[e.answer.TTLs[first+i]+6:], rdata[first+(i+e.turn)%count])
+	}
+	return msg
+}
+
+func (m *model) setStale(choice int) {
+	m.stale = cache.Stale{
+		For: []time.Duration{0, 2 * time.Second, 10 * time.Second, time.Hour}[choice%4],
+		TTL: []time.Duration{time.Second, 3 * time.Second, 30 * time.Second}[choice/4%3],
+	}
+	m.c.SetStale(m.stale)
+}
+
+func (m *model) setPrefetch(choice int) {
+	m.prefetch = cache.Prefetch{Hits: choice % 4, Remaining: []float64{0.1, 0.5, 1, 0}[choice/4%4]}
+	m.c.SetPrefetch(m.prefetch)
+}
+
+func (m *model) resize(choice int) {
+	m.tb.Helper()
+	for _, key := range m.all {
+		m.know(key)
+	}
+	old := m.c
+	var err error
+	switch choice % 8 {
+	case 0:
+		m.c, err = old.Resized(cache.Config{Size: cache.MinSize, Prefetch: m.prefetch, Stale: m.stale}, m.now)
+	default:
+		m.c, err = old.ResizedTiny(1<<(10+choice%8), 1<<(choice/8%3), m.now)
+	}
+	if err != nil {
+		m.tb.Fatal(err)
+	}
+	if choice%8 == 0 {
+		for _, key := range m.all {
+			before := m.entries[string(key)]
+			if _, held := m.know(key); before != nil && m.state(before, m.now) != cache.Absent && !held {
+				m.tb.Fatalf("%x was usable and is not in the larger cache", key)
+			}
+		}
+	}
+	if choice%3 == 0 {
+		m.c = old // leads on
+	}
+	s := m.c.Stats()
+	m.want = cache.Stats{}
+	m.replaced = 0
+	m.added = uint64(s.Entries) + s.Evictions + s.Expirations
+}

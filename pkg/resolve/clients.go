@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"hash/maphash"
+	"net/netip"
+	"time"
+)
+
+// Who may wait, so that one client that asks for cold names without end does not
+// take what the others need. A client is a source address, with all that is behind it.
+//
+//	waits for PerClient answers already     client
+//	nobody may wait any more                waiting
+//	no flight may begin any more            inflight
+//	has as many places as are free, or more client
+//	else                                    admitted
+//
+// The fourth row is what keeps places free: a client that takes all it can get ends
+// with half of them, k such clients with k/(k+1) in all, and one that has none finds
+// one. It is about flights for a query that begins one, and about waiting queries for
+// each. A flight counts as its client's until it lands, even if nobody waits for it.
+
+const (
+	// floodSheds is how many queries of one UDP client are turned away within a
+	// second before it is no longer told. Telling costs more than turning away, and
+	// one who was told a thousand times does not listen.
+	floodSheds = 1000
+	// floodSlots is for how many flooding clients at once that is noticed. Who finds
+	// its slot taken is merely told for longer.
+	floodSlots = 256
+	// floodPause is at least how many seconds lie between two log lines that name a
+	// client that floods.
+	floodPause = 60
+)
+
+// A client is an address that waits, or whose flights are under way.
+type client struct {
+	addr    netip.Addr
+	waiting int     // its queries that wait
+	flights int     // that it began and that have not landed
+	next    *client // in the free list
+}
+
+// clients are those who wait. They are guarded by the lock of the flights.
+type clients struct {
+	byAddr map[netip.Addr]*client
+	free   *client // records for reuse: as many as ever were of use at once
+	floods [floodSlots]flood
+	named  int64 // Unix time of the last log line about one
+}
+
+// A flood counts what one client was denied within one second.
+type flood struct {
+	addr   netip.Addr
+	second int64 // Unix time
+	sheds  int
+}
+
+// admitLocked counts a query that comes to wait as its client's, and its flight too
+// if it begins one. Whoever leaves has to be taken out by leaveLocked, and the flight
+// by landLocked. It returns nil, and why, if there is no room.
+func (fs *flights) admitLocked(addr netip.Addr, begins bool, plan *Plan) (c *client, why Shed) {
+	c = fs.clients.byAddr[addr]
+	waiting, flights := 0, 0
+	if c != nil {
+		waiting, flights = c.waiting, c.flights
+	}
+	freeWaiting, freeFlights := plan.Waiting-fs.waiting, plan.Inflight-(fs.count-fs.refreshes)
+	switch {
+	case plan.PerClient > 0 && waiting >= plan.PerClient:
+		return nil, ShedClient
+	case freeWaiting <= 0:
+		return nil, ShedWaiting
+	case begins && freeFlights <= 0:
+		return nil, ShedInflight
+	case waiting >= freeWaiting, begins && flights >= freeFlights:
+		return nil, ShedClient
+	}
+	if c == nil {
+		c = fs.clients.add(addr)
+	}
+	c.waiting++
+	fs.waiting++
+	if begins {
+		c.flights++
+	}
+	return c, 0
+}
+
+// leaveLocked takes out a waiter of a client, of which there must be one: it got its
+// reply, or is about to. The caller holds fs.mu and sees to it that nobody takes the
+// same waiter out again, as take does with all whose client is not nil. A flight that
+// goes on without its waiters stays the client's until it lands.
+func (fs *flights) leaveLocked(c *client) {
+	c.waiting--
+	fs.waiting--
+	fs.clients.release(c)
+}
+
+// landLocked takes out a flight that the client began.
+func (fs *flights) landLocked(c *client) {
+	c.flights--
+	fs.clients.release(c)
+}
+
+// add makes a record for a client that has none.
+func (cs *clients) add(addr netip.Addr) *client {
+	c := cs.free
+	if c == nil {
+		c = new(client)
+	}
+	cs.free, c.next = c.next, nil
+	c.addr = addr
+	cs.byAddr[addr] = c
+	return c
+}
+
+// release gives up the record of a client that waits for nothing.
+func (cs *clients) release(c *client) {
+	if c.waiting > 0 || c.flights > 0 {
+		return
+	}
+	delete(cs.byAddr, c.addr)
+	c.next, cs.free = cs.free, c
+}
+
+// floodsLocked counts a query over UDP that is turned away at now, and tells whether
+// its client was told often enough within this second, and whether to log that.
+func (fs *flights) floodsLocked(addr netip.Addr, now time.Time) (silent, news bool) {
+	octets := addr.As16()
+	f := &fs.clients.floods[maphash.Bytes(fs.seed, octets[:])%floodSlots]
+	second := now.Unix()
+	if f.second != second {
+		*f = flood{addr: addr, second: second}
+	}
+	if f.addr != addr {
+		return false, false
+	}
+	f.sheds++
+	if f.sheds == floodSheds+1 && second-fs.clients.named >= floodPause {
+		fs.clients.named, news = second, true
+	}
+	return f.sheds > floodSheds, news
+}

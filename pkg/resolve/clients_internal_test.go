@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	crand "crypto/rand"
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// address is the address of client number n.
+func address(n int) netip.Addr {
+	b := [4]byte{10}
+	binary.BigEndian.PutUint16(b[2:], uint16(n))
+	return netip.AddrFrom4(b)
+}
+
+// admitted is what a Shed is called here if there is none.
+const admitted = shedCount
+
+// TestAdmit has a client ask while it and others wait already.
+func TestAdmit(t *testing.T) {
+	t.Parallel()
+	type held struct{ begun, joined int } // by one client
+	for _, tt := range []struct {
+		name    string
+		bounds  Plan
+		held    []held // by the clients; the first is the one who asks
+		refresh int
+		joins   bool // what he asks is under way
+		want    Shed
+	}{
+		{"nobody waits", Plan{Inflight: 1, Waiting: 1}, nil, 0, false, admitted},
+		{"no place at all", Plan{}, nil, 0, false, ShedWaiting},
+		{"below its own bound", Plan{Inflight: 100, Waiting: 100, PerClient: 4}, []held{{3, 0}}, 0, false, admitted},
+		{"at its own bound", Plan{Inflight: 100, Waiting: 100, PerClient: 4}, []held{{4, 0}}, 0, false, ShedClient},
+		{"at its own bound by having joined", Plan{Inflight: 100, Waiting: 100, PerClient: 4}, []held{{1, 3}}, 0, false, ShedClient},
+		{"at its own bound, joining", Plan{Inflight: 100, Waiting: 100, PerClient: 4}, []held{{0, 4}}, 0, true, ShedClient},
+		{"others at theirs", Plan{Inflight: 100, Waiting: 100, PerClient: 4}, []held{{3, 0}, {4, 0}, {0, 4}}, 0, false, admitted},
+		{"less than half of the flights", Plan{Inflight: 8, Waiting: 100}, []held{{3, 0}}, 0, false, admitted},
+		{"half of the flights", Plan{Inflight: 8, Waiting: 100}, []held{{4, 0}}, 0, false, ShedClient},
+		{"half of the flights, joining", Plan{Inflight: 8, Waiting: 100}, []held{{4, 0}}, 0, true, admitted},
+		{"half of the places by having joined", Plan{Inflight: 8, Waiting: 100}, []held{{1, 20}}, 0, false, admitted},
+		{"one of two greedy ones below a third", Plan{Inflight: 9, Waiting: 100}, []held{{2, 0}, {3, 0}}, 0, false, admitted},
+		{"one of two greedy ones with a third", Plan{Inflight: 9, Waiting: 100}, []held{{3, 0}, {3, 0}}, 0, false, ShedClient},
+		{"a newcomer beside two greedy ones", Plan{Inflight: 9, Waiting: 100}, []held{{0, 0}, {4, 0}, {4, 0}}, 0, false, admitted},
+		{"a newcomer when all is full", Plan{Inflight: 9, Waiting: 100}, []held{{0, 0}, {5, 0}, {4, 0}}, 0, false, ShedInflight},
+		{"a newcomer who joins when all is full", Plan{Inflight: 9, Waiting: 100}, []held{{0, 0}, {5, 0}, {4, 0}}, 0, true, admitted},
+		{"refreshes take nobody's place", Plan{Inflight: 9, Waiting: 100}, []held{{0, 0}, {4, 0}, {4, 0}}, 9, false, admitted},
+		{"less than half of those who may wait", Plan{Inflight: 8, Waiting: 8}, []held{{0, 3}}, 0, true, admitted},
+		{"half of those who may wait", Plan{Inflight: 8, Waiting: 8}, []held{{0, 4}}, 0, true, ShedClient},
+		{"half of those who may wait, beginning", Plan{Inflight: 8, Waiting: 8}, []held{{0, 4}}, 0, false, ShedClient},
+		{"a newcomer when nobody may wait", Plan{Inflight: 8, Waiting: 8}, []held{{0, 0}, {2, 6}}, 0, true, ShedWaiting},
+		{"flights of whom nobody waits for", Plan{Inflight: 8, Waiting: 100, PerClient: 4}, []held{{4, -4}}, 0, false, ShedClient},
+		{"bounds that were lowered", Plan{Inflight: 2, Waiting: 2}, []held{{0, 0}, {8, 8}}, 0, false, ShedWaiting},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var fs flights
+			fs.init()
+			fs.count, fs.refreshes = tt.refresh, tt.refresh
+			for i, h := range tt.held {
+				if h == (held{}) {
+					continue
+				}
+				c := fs.clients.add(address(i))
+				c.flights, c.waiting = h.begun, h.begun+h.joined
+				fs.count += c.flights
+				fs.waiting += c.waiting
+			}
+			waiting := fs.waiting
+			c, why := fs.admitLocked(address(0), !tt.joins, &tt.bounds)
+			if c != nil {
+				why = admitted
+			}
+			if why != tt.want {
+				t.Errorf("got %s, want %s", shedName(why), shedName(tt.want))
+			}
+			if counted := fs.waiting == waiting+1; counted != (tt.want == admitted) {
+				t.Errorf("%d wait, before it was %d", fs.waiting, waiting)
+			}
+		})
+	}
+}
+
+func shedName(s Shed) string { return append(Sheds(), "admitted")[s] }
+
+// A ledger is flights as they are meant to be, beside those that are.
+type ledger struct {
+	t      *testing.T
+	fs     flights
+	plan   Plan
+	random *rand.Rand
+	under  []*flight
+	begun  map[netip.Addr]int
+	waits  map[netip.Addr]int
+	shed   [shedCount]int
+}
+
+// ask has a client ask for a name: it joins a flight, begins one or is turned away.
+func (l *ledger) ask(who netip.Addr, name int, now time.Time) {
+	key := []byte(strconv.Itoa(name))
+	hash := uint64(name & 1023)
+	f := l.fs.findLocked(hash, key)
+	free := l.plan.Inflight - (l.fs.count - l.fs.refreshes)
+	c, why := l.fs.admitLocked(who, f == nil, &l.plan)
+	switch {
+	case c == nil:
+		l.shed[why]++
+		_, _ = l.fs.floodsLocked(who, now)
+		return
+	case f != nil:
+		f.rest = append(f.rest, waiter{client: c})
+	default:
+		if l.begun[who] >= free {
+			l.t.Fatalf("%s has begun %d flights and may begin one more of %d places", who, l.begun[who], free)
+		}
+		f = &flight{key: key, hash: hash, client: c, first: waiter{client: c}}
+		l.fs.addLocked(f)
+		l.under = append(l.under, f)
+		l.begun[who]++
+	}
+	l.waits[who]++
+}
+
+// leave replies to all who wait for a flight, which goes on.
+func (l *ledger) leave(f *flight) {
+	if c := f.first.client; c != nil {
+		l.waits[c.addr]--
+		f.first.client = nil
+		l.fs.leaveLocked(c)
+	}
+	for _, w := range f.rest {
+		l.waits[w.client.addr]--
+		l.fs.leaveLocked(w.client)
+	}
+	f.rest = nil
+}
+
+// land ends a flight.
+func (l *ledger) land(i int) {
+	f := l.under[i]
+	l.under = slices.Delete(l.under, i, i+1)
+	if f.client != nil {
+		l.begun[f.client.addr]--
+	}
+	if c := f.first.client; c != nil {
+		l.waits[c.addr]--
+	}
+	for _, w := range f.rest {
+		l.waits[w.client.addr]--
+	}
+	l.fs.take(f)
+}
+
+// check compares the counts with the model's, and with the bounds.
+func (l *ledger) check() {
+	l.t.Helper()
+	waiting, records := 0, 0
+	for who, n := range l.waits {
+		waiting += n
+		c := l.fs.clients.byAddr[who]
+		if n == 0 && l.begun[who] == 0 {
+			if c != nil {
+				l.t.Fatalf("%s has a record and waits for nothing", who)
+			}
+			continue
+		}
+		records++
+		if c == nil || c.addr != who || c.waiting != n || c.flights != l.begun[who] {
+			l.t.Fatalf("%s: got %+v, want %d waiting, %d flights", who, c, n, l.begun[who])
+		}
+		if n > l.plan.PerClient {
+			l.t.Fatalf("%d wait of %s", n, who)
+		}
+	}
+	if l.fs.waiting != waiting || l.fs.count != len(l.under) || len(l.fs.clients.byAddr) != records {
+		l.t.Fatalf("%d waiting, %d flights, %d clients, want %d, %d, %d",
+			l.fs.waiting, l.fs.count, len(l.fs.clients.byAddr), waiting, len(l.under), records)
+	}
+	if waiting > l.plan.Waiting || l.fs.count-l.fs.refreshes > l.plan.Inflight {
+		l.t.Fatalf("%d waiting, %d flights: more than the bounds", waiting, l.fs.count)
+	}
+}
+
+// TestAccount lets clients come, be turned away and leave in any order, early or with
+// their flight. The counts are right all the time, within the bounds, and zero at the
+// end; and all records are there to be used again.
+func TestAccount(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(7, 8))
+	var shed [shedCount]int
+	for round := range 200 {
+		l := ledger{t: t, random: random, begun: map[netip.Addr]int{}, waits: map[netip.Addr]int{}}
+		l.fs.init()
+		l.plan = Plan{Inflight: 1 + random.IntN(40), PerClient: 1 + random.IntN(30)}
+		l.plan.Waiting = l.plan.Inflight + random.IntN(60)
+		names, clients := 1+random.IntN(100), 1+random.IntN(60)
+		for range 500 {
+			switch op := random.IntN(10); {
+			case op < 6:
+				l.ask(address(random.IntN(clients)), random.IntN(names), time.Unix(int64(round), 0))
+			case len(l.under) == 0:
+			case op < 7:
+				l.leave(l.under[random.IntN(len(l.under))])
+			default:
+				l.land(random.IntN(len(l.under)))
+			}
+			l.check()
+		}
+		for len(l.under) > 0 {
+			l.land(0)
+		}
+		l.check()
+		free := 0
+		for c := l.fs.clients.free; c != nil; c = c.next {
+			free++
+		}
+		if l.fs.waiting != 0 || l.fs.count != 0 || len(l.fs.clients.byAddr) != 0 || free > min(clients, l.plan.Waiting+l.plan.Inflight) {
+			t.Fatalf("at the end %d waiting, %d flights, %d clients, %d records", l.fs.waiting, l.fs.count, len(l.fs.clients.byAddr), free)
+		}
+		for i, n := range l.shed {
+			shed[i] += n
+		}
+	}
+	for _, why := range []Shed{ShedClient, ShedWaiting, ShedInflight} {
+		if shed[why] == 0 {
+			t.Errorf("nobody was turned away for %q: this test shows less than it should", shedName(why))
+		}
+	}
+}
+
+// TestGreedy lets clients ask for as many names as they can get: one ends with half of
+// the places, k with k/(k+1) of them in equal shares, and one who comes then is let in.
+func TestGreedy(t *testing.T) {
+	t.Parallel()
+	const places = 4096
+	for _, k := range []int{1, 2, 3, 9, 31, 100, 1000} {
+		l := ledger{t: t, begun: map[netip.Addr]int{}, waits: map[netip.Addr]int{}}
+		l.fs.init()
+		l.plan = Plan{Inflight: places, Waiting: 4 * places}
+		name := 0
+		for range 2*places/k + 2 {
+			for i := range k {
+				name++
+				l.ask(address(i), name, time.Unix(1, 0))
+			}
+		}
+		fair := places / (k + 1)
+		for i := range k {
+			if got := l.begun[address(i)]; got < fair || got > fair+1 {
+				t.Errorf("%d greedy clients: one of them has %d places, want %d or one more", k, got, fair)
+			}
+		}
+		if c, why := l.fs.admitLocked(address(k), true, &l.plan); c == nil {
+			t.Errorf("%d greedy clients: a newcomer is turned away: %s", k, shedName(why))
+		}
+	}
+}
+
+// TestFloods counts sheds of many clients over seconds.
+func TestFloods(t *testing.T) {
+	t.Parallel()
+	var fs flights
+	fs.init()
+	const first = 1_800_000_000
+	for _, second := range []int64{first, first + 1, first + floodPause - 1, first + floodPause, first + floodPause + 1} {
+		for range 10 {
+			for n := range floodSheds / 10 {
+				if silent, _ := fs.floodsLocked(address(1), time.Unix(second, int64(n))); silent {
+					t.Fatalf("second %d: it floods within the first %d", second, floodSheds)
+				}
+			}
+		}
+		silent, news := fs.floodsLocked(address(1), time.Unix(second, 1e9-1))
+		if !silent || news != (second == first || second == first+floodPause) {
+			t.Errorf("second %d: after %d it floods: %t, and is logged: %t", second, floodSheds, silent, news)
+		}
+		for n := 2; n < 3000; n++ { // the slots are few, but nobody is taken for another
+			if silent, _ := fs.floodsLocked(address(n), time.Unix(second, 1e9-1)); silent {
+				t.Fatalf("second %d: client %d floods with one query", second, n)
+			}
+		}
+	}
+}
+
+// TestHitIsNoneOfIt has a query for what is held be answered while somebody else has
+// the account of clients: no hit waits for it.
+func TestHitIsNoneOfIt(t *testing.T) {
+	t.Parallel()
+	c, err := cache.New(cache.Config{Size: 1 << 20}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(Config{Plan: &Plan{Cache: c, UDPSize: wire.SafeUDP}, Now: time.Now, Rand: crand.Reader})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := new(dns.Msg).SetQuestion("www.test.", dns.TypeA)
+	pkt, err := q.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := new(dns.Msg).SetReply(q)
+	msg, err := held.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lane, from := r.NewLane(), wire.Peer{Addr: netip.AddrPortFrom(address(1), 53)}
+	if _, verdict := lane.Fast(pkt, &from, time.Now(), nil); verdict != wire.Missed {
+		t.Fatalf("verdict %v, want a miss", verdict)
+	}
+	c.Put(lane.q.Key(), &cache.Answer{Msg: msg, Life: time.Minute}, time.Now())
+	r.flights.mu.Lock()
+	defer r.flights.mu.Unlock()
+	done := make(chan wire.Verdict, 1)
+	go func() {
+		_, verdict := lane.Fast(pkt, &from, time.Now(), nil)
+		lane.Flush(time.Now())
+		done <- verdict
+	}()
+	select {
+	case verdict := <-done:
+		if verdict != wire.Answered {
+			t.Errorf("verdict %v, want an answer", verdict)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a hit waits for the account of clients")
+	}
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A client on this machine may ask how its reply came about, by an EDNS option: it is
+// who would look for a fault here. It is told words of closed sets, numbers, and names
+// that the configuration or its own question has, as `name=value` parted by blanks:
+//
+//	source   where the reply came from, one of Sources
+//	state    of what the cache holds, or the zone: a cache.State, or unready
+//	age      of it, whole seconds
+//	left     of its time, whole seconds; negative: since it was over
+//	took     from the query's arrival to its reply, in milliseconds, of a flight
+//	kept     no: the answer may not be kept
+//	below    the name whose denial answers for all below it
+//	reason   of a shed, one of Sheds
+//	route    the zone of the route; none: no route takes the name
+//
+// To everybody else the option is an unknown one: ignored and not echoed. What costs
+// time is done after the reply was made, so that who does not ask pays one test.
+
+// An account is the text of an explanation as it is written.
+type account struct {
+	buf [wire.MaxExplanation]byte
+	n   int
+}
+
+// add adds a member, if there is room for all of it.
+func (a *account) add(name string, value []byte) {
+	size := len(name) + 1 + len(value)
+	if a.n > 0 {
+		size++
+	}
+	if a.n+size > len(a.buf) {
+		return
+	}
+	to := a.buf[:a.n]
+	if a.n > 0 {
+		to = append(to, ' ')
+	}
+	to = append(append(append(to, name...), '='), value...)
+	a.n = len(to)
+}
+
+func (a *account) word(name, value string) { a.add(name, []byte(value)) }
+
+// seconds adds a time in whole seconds.
+func (a *account) seconds(name string, d time.Duration) {
+	a.add(name, append(strconv.AppendInt(nil, int64(d/time.Second), 10), 's'))
+}
+
+// left adds what is left of a time, a part of a second as a whole one: of a minute that
+// has just begun that is the minute.
+func (a *account) left(d time.Duration) {
+	if d > 0 {
+		d += time.Second - 1
+	}
+	a.seconds("left", d)
+}
+
+// took adds how long a flight took.
+func (a *account) took(d time.Duration) {
+	a.add("took", append(strconv.AppendFloat(nil, float64(d)/float64(time.Millisecond), 'f', 2, 64), "ms"...))
+}
+
+func (a *account) text() []byte { return a.buf[:a.n] }
+
+// admitExplain forgets that a client asked how its reply comes about if it may not
+// know, and else keeps room for that in the reply.
+func (l *Lane) admitExplain(from *wire.Peer) {
+	if l.plan.Local == nil || !l.plan.Local(from.Addr.Addr()) {
+		l.q.Explain = false
+		return
+	}
+	l.seal.Limit -= wire.ExplanationRoom
+}
+
+// explain appends to a reply of Fast how it came about.
+func (l *Lane) explain(source Source, dst []byte, now time.Time) []byte {
+	a := account{}
+	a.word("source", Sources()[source])
+	switch source {
+	case SourceZone:
+		a.zoneState(l.seal.EDE)
+	case SourceCache, SourceStale, SourceFailure:
+		a.held(l.plan, l.q.Key(), l.q.Name(), now)
+		a.route(l.plan, l.q.Name())
+	default: // made here, of nothing that is held
+	}
+	return l.q.AppendExplanation(dst, &l.seal, a.text())
+}
+
+// explain appends to a reply of the slow path how it came about.
+func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) []byte {
+	var name [wire.MaxName]byte
+	sought := w.sought(name[:0])
+	a := account{}
+	a.word("source", Sources()[source])
+	switch source {
+	case SourceZone:
+		a.zoneState(w.seal.EDE)
+	case SourceStale, SourceFailure, SourceUpstream:
+		key := w.ask.AppendKey(nil, sought)
+		if e, ok := plan.Cache.Peek(key, now); ok && source == SourceUpstream && e.State <= cache.StateDue {
+			a.left(e.Left)
+		} else if source == SourceUpstream {
+			a.word("kept", "no")
+		} else {
+			a.held(plan, key, sought, now)
+		}
+	default: // made here, of nothing that is held
+		return w.ask.AppendExplanation(msg, &w.seal, a.text())
+	}
+	a.took(now.Sub(w.since))
+	a.route(plan, sought)
+	return w.ask.AppendExplanation(msg, &w.seal, a.text())
+}
+
+// explainShed appends to the reply of a client for whom there was no room which
+// bound was reached.
+func (w *waiter) explainShed(reason Shed, msg []byte) []byte {
+	a := account{}
+	a.word("source", Sources()[SourceShed])
+	a.word("reason", Sheds()[reason])
+	return w.ask.AppendExplanation(msg, &w.seal, a.text())
+}
+
+// sought appends the canonical name that the waiter's flight was for: its own
+// question's, or the target of the alias that the zone gave for it.
+func (w *waiter) sought(dst []byte) []byte {
+	if w.alias != nil && len(w.alias.head) > 0 {
+		return append(dst, w.alias.head[w.alias.target:]...)
+	}
+	question := w.ask.Question()
+	dst = append(dst, question[:len(question)-4]...)
+	wire.Canonical(dst, dst)
+	return dst
+}
+
+// zoneState adds how sure of itself the zone was.
+func (a *account) zoneState(ede int) {
+	switch ede {
+	case wire.EDENotReady:
+		a.word("state", "unready")
+	case wire.EDEStaleAnswer, wire.EDEStaleNXDomain:
+		a.word("state", cache.StateStale.String())
+	default:
+		a.word("state", cache.StateFresh.String())
+	}
+}
+
+// held adds what the cache holds under key, or what denies a name above.
+func (a *account) held(p *Plan, key, name []byte, now time.Time) {
+	e, ok := p.Cache.Peek(key, now)
+	var above []byte
+	if !ok || !e.State.Usable() {
+		e, above, ok = p.denial(key, name, now)
+	}
+	if !ok {
+		return
+	}
+	a.word("state", e.State.String())
+	a.seconds("age", e.Age)
+	a.left(e.Left)
+	if above != nil {
+		a.add("below", wire.AppendText(nil, above))
+	}
+}
+
+// denial is the fresh denial of a name above, by which everything below it is denied,
+// and that name.
+func (p *Plan) denial(key, name []byte, now time.Time) (e cache.Entry, above []byte, ok bool) {
+	flags := key[len(name)+2]
+	for above = name; len(above) > 1; {
+		above = above[1+above[0]:]
+		e, ok = p.Cache.Peek(append(append([]byte(nil), above...), 0, 0, flags), now)
+		if ok && e.State <= cache.StateDue {
+			return e, above, true
+		}
+	}
+	return e, nil, false
+}
+
+// route adds the zone of the name's route.
+func (a *account) route(p *Plan, name []byte) {
+	r := p.route(name)
+	if r == nil {
+		a.word("route", "none")
+		return
+	}
+	a.add("route", wire.AppendText(nil, r.Suffix))
+}

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// near and far are a client on this machine and another.
+const near, stranger = "169.254.20.10:4567", "10.1.2.3:4567"
+
+// wish is a question that asks to be told how its reply comes about.
+func wish(name string, rrtype uint16) *dns.Msg {
+	m := query(name, rrtype)
+	m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionExplain}}
+	return m
+}
+
+// local has a plan explain to the client near.
+func local(p *resolve.Plan) {
+	p.Local = func(a netip.Addr) bool { return a == netip.MustParseAddrPort(near).Addr() }
+}
+
+// explanations sends q as a client and gives what the reply explains.
+func explanations(t *testing.T, r *resolve.Resolver, from string, q *dns.Msg) (list []string) {
+	t.Helper()
+	c := newClient(r, false)
+	c.from.Addr = netip.MustParseAddrPort(from)
+	m := unpack(t, c.exchange(t, pack(t, q)))
+	if opt := m.IsEdns0(); opt != nil {
+		for _, o := range opt.Option {
+			if told, ok := o.(*dns.EDNS0_LOCAL); ok {
+				if told.Code != wire.OptionExplain {
+					t.Errorf("option %d", told.Code)
+				}
+				list = append(list, string(told.Data))
+			}
+		}
+	}
+	return list
+}
+
+// TestExplain brings a resolver into a state and asks how the reply came about: as a stranger, who is told nothing, in
+// one, and as a client on this machine in another.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	www := func() *dns.Msg { return wish("www.test.", dns.TypeA) }
+	for _, tt := range []struct {
+		name    string
+		prepare func(t *testing.T, y *play) // nil: nothing is to be done
+		q       *dns.Msg                    // nil: www
+		want    string
+	}{
+		{name: "upstream", want: "source=upstream left=100s took=0.00ms route=."},
+		{
+			name: "upstream, slowly", prepare: func(_ *testing.T, y *play) { y.u.be("slow") },
+			want: "source=upstream left=100s took=300.00ms route=.",
+		},
+		{
+			name: "an answer that may not be kept", prepare: func(_ *testing.T, y *play) { y.u.be("zero") },
+			want: "source=upstream kept=no took=0.00ms route=.",
+		},
+		{
+			name: "upstream denies", prepare: func(_ *testing.T, y *play) { y.u.be("NXDOMAIN") },
+			want: "source=upstream left=20s took=0.00ms route=.",
+		},
+		{
+			name: "fresh", prepare: func(t *testing.T, y *play) { t.Helper(); y.prepare(t, "fresh") },
+			want: "source=cache state=fresh age=10s left=90s route=.",
+		},
+		{
+			name: "due", prepare: func(t *testing.T, y *play) { t.Helper(); y.prepare(t, "due"); y.u.be("silent") },
+			want: "source=cache state=due age=95s left=5s route=.",
+		},
+		{
+			name: "late, and upstream is silent", prepare: func(t *testing.T, y *play) { t.Helper(); y.prepare(t, "late"); y.u.be("silent") },
+			want: "source=stale state=resting age=110s left=-10s took=200.00ms route=.",
+		},
+		{
+			name: "late, and upstream fails", prepare: func(t *testing.T, y *play) { t.Helper(); y.prepare(t, "late"); y.u.be("failing") },
+			want: "source=stale state=resting age=110s left=-10s took=0.00ms route=.",
+		},
+		{
+			name: "resting", prepare: func(t *testing.T, y *play) { t.Helper(); y.prepare(t, "resting") },
+			want: "source=stale state=resting age=110s left=-10s route=.",
+		},
+		{
+			name: "a failure", prepare: func(_ *testing.T, y *play) { y.u.be("failing") },
+			want: "source=failure state=failed age=0s left=1s took=0.00ms route=.",
+		},
+		{
+			name: "a remembered failure",
+			prepare: func(t *testing.T, y *play) {
+				t.Helper()
+				y.u.be("failing")
+				y.ask(t, query("www.test.", dns.TypeA))
+			},
+			want: "source=failure state=failed age=0s left=1s route=.",
+		},
+		{
+			name: "a name below one that does not exist",
+			prepare: func(t *testing.T, y *play) {
+				t.Helper()
+				y.u.be("NXDOMAIN")
+				y.ask(t, query("www.test.", dns.TypeA))
+				time.Sleep(5 * time.Second)
+			},
+			q:    wish("a.b.www.test.", dns.TypeTXT),
+			want: "source=cache state=fresh age=5s left=15s below=www.test. route=.",
+		},
+		{
+			name: "no route", prepare: func(_ *testing.T, y *play) {
+				y.p.Routes = []resolve.Route{{Suffix: []byte("\x07example\x00"), Upstream: y.u, TTL: bounds()}}
+				y.r.Swap(y.p)
+			},
+			want: "source=failure took=0.00ms route=none",
+		},
+		{
+			name: "a route of its own", prepare: func(_ *testing.T, y *play) {
+				y.p.Routes = append(y.p.Routes, resolve.Route{Suffix: []byte("\x04test\x00"), Upstream: y.u, TTL: bounds()})
+				y.r.Swap(y.p)
+			},
+			want: "source=upstream left=100s took=0.00ms route=test.",
+		},
+		{
+			name: "not held, and no recursion", q: func() *dns.Msg { m := www(); m.RecursionDesired = false; return m }(),
+			want: "source=refused",
+		},
+		{name: "a type that is none", q: wish("www.test.", 200), want: "source=refused"},
+		{name: "any type", q: wish("www.test.", dns.TypeANY), want: "source=local"},
+		{
+			name: "no room to wait", prepare: func(_ *testing.T, y *play) { y.p.Waiting = 0; y.r.Swap(y.p) },
+			want: "source=shed reason=waiting",
+		},
+		{
+			name: "no room to ask", prepare: func(_ *testing.T, y *play) { y.p.Inflight = 0; y.r.Swap(y.p) },
+			want: "source=shed reason=inflight",
+		},
+		{
+			name: "no room to ask, and a late answer", prepare: func(t *testing.T, y *play) {
+				t.Helper()
+				y.prepare(t, "late")
+				y.p.Inflight = 0
+				y.r.Swap(y.p)
+			},
+			want: "source=stale state=resting age=110s left=-10s took=0.00ms route=.",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			for from, want := range map[string][]string{near: {tt.want}, stranger: nil} {
+				synctest.Test(t, func(t *testing.T) {
+					y := newPlay(t)
+					local(y.p)
+					if tt.prepare != nil {
+						tt.prepare(t, y)
+					}
+					q := tt.q
+					if q == nil {
+						q = www()
+					}
+					if diff := cmp.Diff(want, explanations(t, y.r, from, q)); diff != "" {
+						t.Errorf("to %s (-want +got):\n%s", from, diff)
+					}
+					y.settle()
+				})
+			}
+		})
+	}
+}
+
+// TestExplainZone asks for names of the cluster.
+func TestExplainZone(t *testing.T) {
+	t.Parallel()
+	s := shop(time.Now())
+	p, _ := clusterPlan(t, s, false)
+	local(p)
+	r := newResolver(t, p)
+	for _, tt := range []struct {
+		name, ask string
+		want      []string // with every time left out
+	}{
+		{"before the first view", "none.shop.svc.cluster.local.", []string{"source=zone state=unready"}},
+		{"an address", "web.shop.svc.cluster.local.", []string{"source=zone state=fresh"}},
+		{"a denial", "none.shop.svc.cluster.local.", []string{"source=zone state=fresh"}},
+		{"a name beside", "a.stub.cluster.local.", []string{"source=upstream left= took= route=stub.cluster.local."}},
+		{"the target of an alias, asked for", "mail.shop.svc.cluster.local.", []string{"source=upstream left= took= route=."}},
+		{"the target of an alias, held", "mail.shop.svc.cluster.local.", []string{"source=cache state=fresh age= left= route=."}},
+	} {
+		if tt.name == "an address" {
+			inSync(s)
+		}
+		got := explanations(t, r, near, wish(tt.ask, dns.TypeA))
+		for i := range got {
+			words := strings.Fields(got[i])
+			for j, w := range words {
+				if name, _, _ := strings.Cut(w, "="); name == "age" || name == "left" || name == "took" {
+					words[j] = name + "="
+				}
+			}
+			got[i] = strings.Join(words, " ")
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+		if told := explanations(t, r, stranger, wish(tt.ask, dns.TypeA)); told != nil {
+			t.Errorf("%s: a stranger is told %q", tt.name, told)
+		}
+	}
+}
+
+// TestExplainNobody shows that without a way to know who is near nobody is.
+func TestExplainNobody(t *testing.T) {
+	t.Parallel()
+	r := newResolver(t, plan(t, newUpstream(t, "www.test. 60 IN A 192.0.2.1")))
+	if told := explanations(t, r, "127.0.0.1:1", wish("www.test.", dns.TypeA)); told != nil {
+		t.Errorf("told %q", told)
+	}
+}
+
+// TestExplainFits explains answers that fill the client's room: records give way.
+func TestExplainFits(t *testing.T) {
+	t.Parallel()
+	var records []string
+	for i := range 60 {
+		records = append(records, fmt.Sprintf("many.test. 60 IN A 192.0.2.%d", i))
+	}
+	p := plan(t, newUpstream(t, records...))
+	long := strings.Repeat("a", 60) + "." + strings.Repeat("b", 60) + "." + strings.Repeat("c", 60) + ".test."
+	p.Routes = append(p.Routes, resolve.Route{Suffix: wireName(t, long), Upstream: newUpstream(t, long+" 60 IN A 192.0.2.1"), TTL: bounds()})
+	local(p)
+	r := newResolver(t, p)
+	for range 2 { // from upstream, and from the cache
+		for _, size := range []uint16{512, 600, 1232} {
+			m := wish("many.test.", dns.TypeA)
+			m.IsEdns0().SetUDPSize(size)
+			c := newClient(r, false)
+			c.from.Addr = netip.MustParseAddrPort(near)
+			reply := c.exchange(t, pack(t, m))
+			if len(reply) > int(size) || len(unpack(t, reply).Answer) == 0 {
+				t.Errorf("%d octets of %d, %d records", len(reply), size, len(unpack(t, reply).Answer))
+			}
+			if told := explanations(t, r, near, m); len(told) != 1 || !strings.HasPrefix(told[0], "source=") {
+				t.Errorf("told %q", told)
+			}
+		}
+		told := explanations(t, r, near, wish(long, dns.TypeA))
+		if len(told) != 1 || strings.Contains(told[0], "route=") || len(told[0]) == 0 {
+			t.Errorf("told %q, want all but the route, for which there is no room", told)
+		}
+	}
+}
+
+// TestExplainCosts shows that a stranger's wish costs nothing.
+func TestExplainCosts(t *testing.T) {
+	p := plan(t, newUpstream(t, "www.test. 300 IN A 192.0.2.1"))
+	local(p)
+	r := newResolver(t, p)
+	c := newClient(r, false)
+	q := pack(t, wish("www.test.", dns.TypeA))
+	c.exchange(t, q)
+	dst, now := make([]byte, 0, 4096), time.Now()
+	if got := testing.AllocsPerRun(1000, func() {
+		c.lane.Fast(q, &c.from, now, dst)
+		c.lane.Flush(now)
+	}); got != 0 {
+		t.Errorf("%v allocations, want 0", got)
+	}
+}

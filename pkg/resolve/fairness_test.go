@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// A slowpoke is an upstream that answers every query with one address, when it may.
+type slowpoke struct {
+	delay   time.Duration // of each answer; 0: none comes
+	each    time.Duration // what it works on one: others wait in a queue
+	mu      sync.Mutex    // guards all below
+	engaged time.Time     // with what is in the queue, until then
+}
+
+// Ask implements resolve.Asker.
+func (s *slowpoke) Ask(q []byte, until time.Time, to wire.Asked, _ *wire.Later) {
+	now := time.Now()
+	s.mu.Lock()
+	if s.engaged.Before(now) {
+		s.engaged = now
+	}
+	s.engaged = s.engaged.Add(s.each)
+	at := s.engaged.Add(s.delay)
+	s.mu.Unlock()
+	var later wire.Later
+	if s.delay == 0 || at.After(until) {
+		time.AfterFunc(until.Sub(now), func() { to.Answered(nil, context.DeadlineExceeded, &later) })
+		return
+	}
+	time.AfterFunc(at.Sub(now), func() { to.Answered(addressFor(q), nil, &later) })
+}
+
+// addressFor answers q with an address.
+func addressFor(q []byte) []byte {
+	end := 12
+	for q[end] != 0 {
+		end += 1 + int(q[end])
+	}
+	r := append([]byte(nil), q[:end+5]...)
+	r[2], r[3] = 0x81, 0x80
+	copy(r[4:12], []byte{0, 1, 0, 1, 0, 0, 0, 0})
+	return append(r, 0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 192, 0, 2, 1)
+}
+
+// A pod asks for names that nobody has asked for, and keeps account.
+type pod struct {
+	lane *resolve.Lane
+	from wire.Peer
+	pkt  []byte // of which the eight octets from the 13th on number the name
+	next uint32
+
+	good, failed, shed, ignored atomic.Int64
+}
+
+func newPod(tb testing.TB, r *resolve.Resolver, n int) *pod {
+	tb.Helper()
+	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 53)
+	return &pod{
+		lane: r.NewLane(), from: wire.Peer{Addr: addr},
+		pkt: pack(tb, question(fmt.Sprintf("xxxxxxxx.pod-%d.test.", n), dns.TypeA)),
+	}
+}
+
+// A podQuery takes the reply to one query of a pod.
+type podQuery struct {
+	*pod
+	at time.Time
+}
+
+// Reply implements wire.Replier. Who is turned away hears so at once.
+func (q podQuery) Reply(msg []byte, _ *wire.Later) {
+	switch {
+	case msg == nil:
+		q.ignored.Add(1)
+	case msg[3]&15 == dns.RcodeSuccess:
+		q.good.Add(1)
+	case time.Since(q.at) == 0:
+		q.shed.Add(1)
+	default:
+		q.failed.Add(1)
+	}
+}
+
+// ask asks for so many names.
+func (p *pod) ask(n int) {
+	now := time.Now()
+	for range n {
+		p.next++
+		for i := range 8 {
+			p.pkt[13+i] = 'a' + byte(p.next>>(4*i)&15)
+		}
+		if _, verdict := p.lane.Fast(p.pkt, &p.from, now, nil); verdict == wire.Missed {
+			p.lane.Slow(&p.from, now, podQuery{p, now})
+		}
+	}
+	p.lane.Flush(now)
+}
+
+func (p *pod) replies() int64 {
+	return p.good.Load() + p.failed.Load() + p.shed.Load() + p.ignored.Load()
+}
+
+func (p *pod) String() string {
+	return fmt.Sprintf("%d asked: %d answered, %d failed, %d turned away, %d ignored",
+		p.next, p.good.Load(), p.failed.Load(), p.shed.Load(), p.ignored.Load())
+}
+
+// TestFairness has clients flood names at 100,000 a second while nine others ask for
+// 50 each: none of the nine is turned away, and what the upstream can answer they get.
+func TestFairness(t *testing.T) {
+	t.Parallel()
+	const others, rate, flood = 9, 50, 100_000
+	for _, tt := range []struct {
+		name     string
+		upstream *slowpoke
+		greedy   int // clients that flood
+		client   int // what one client may have
+		answered bool
+	}{
+		{"silent", &slowpoke{}, 1, 256, false},
+		{"slow", &slowpoke{delay: 50 * time.Millisecond}, 1, 256, true},
+		{"overloaded", &slowpoke{delay: time.Millisecond, each: time.Millisecond}, 1, 256, true},
+		{"silent, no bound per client", &slowpoke{}, 1, 0, false},
+		{"slow, no bound per client", &slowpoke{delay: 50 * time.Millisecond}, 1, 0, true},
+		{"overloaded, no bound per client", &slowpoke{delay: time.Millisecond, each: time.Millisecond}, 1, 0, true},
+		{"slow, seven greedy clients", &slowpoke{delay: 50 * time.Millisecond}, 7, 256, true},
+		{"slow, a hundred greedy clients", &slowpoke{delay: 50 * time.Millisecond}, 100, 256, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := plan(t, tt.upstream)
+				p.Waiting, p.PerClient = 16384, tt.client
+				if !tt.answered {
+					p.Deadline = 800 * time.Millisecond // so that as many end as begin
+				}
+				r := newResolver(t, p)
+				pods := make([]*pod, tt.greedy+others)
+				for i := range pods {
+					pods[i] = newPod(t, r, i)
+				}
+				const step = time.Millisecond
+				seconds := 2
+				if raceEnabled {
+					seconds = 1
+				}
+				for tick := range seconds * int(time.Second/step) {
+					for _, p := range pods[:tt.greedy] {
+						p.ask(flood / tt.greedy / int(time.Second/step))
+					}
+					for i, p := range pods[tt.greedy:] {
+						if (tick+2*i)%(int(time.Second/step)/rate) == 0 {
+							p.ask(1)
+						}
+					}
+					time.Sleep(step)
+				}
+				time.Sleep(p.Deadline)
+				synctest.Wait()
+				t.Logf("greedy: %s", pods[0])
+				for _, p := range pods {
+					if p.replies() != int64(p.next) {
+						t.Errorf("%s, want a call for each", p)
+					}
+				}
+				for _, p := range pods[tt.greedy:] {
+					if want := int64(seconds * rate); p.shed.Load() > 0 || p.ignored.Load() > 0 || p.replies() != want || tt.answered && p.good.Load() != want {
+						t.Errorf("one of the others: %s", p)
+					}
+				}
+				s := r.Stats()
+				if s.Inflight != 0 || s.Waiting != 0 || s.Clients != 0 {
+					t.Errorf("in the end %d in flight, %d waiting, %d clients", s.Inflight, s.Waiting, s.Clients)
+				}
+				if s.Shed[resolve.ShedClient] == 0 || s.Shed[resolve.ShedInflight]+s.Shed[resolve.ShedWaiting] != 0 {
+					t.Errorf("sheds %v, want some of greedy clients only", s.Shed)
+				}
+			})
+		})
+	}
+}
+
+// TestFlood has a client go on when it was turned away: a thousand times a second it
+// is told, and then no more, but over TCP. What is held it gets all the time.
+func TestFlood(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		u := &slowpoke{delay: 2 * time.Second}
+		pl := plan(t, u)
+		pl.PerClient, pl.Deadline = 10, 4*time.Second
+		var log bytes.Buffer
+		r, err := resolve.New(resolve.Config{Plan: pl, Now: time.Now, Rand: rand.Reader, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := newClient(r, false)
+		warm := pack(t, question("www.test.", dns.TypeA))
+		held.exchange(t, warm)
+		time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // a whole second is to come
+		over := newPod(t, r, 0)
+		over.ask(10 + 1000)
+		if over.shed.Load() != 1000 || over.ignored.Load() != 0 {
+			t.Errorf("%s, want 1000 turned away", over)
+		}
+		over.ask(500)
+		if over.shed.Load() != 1000 || over.ignored.Load() != 500 {
+			t.Errorf("%s, want 500 ignored", over)
+		}
+		if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "client=10.0.0.0\n") {
+			t.Errorf("logged, want one line that names the client:\n%s", got)
+		}
+		held.from = over.from
+		if m := unpack(t, held.exchange(t, warm)); m.Rcode != dns.RcodeSuccess || len(m.Answer) != 1 {
+			t.Errorf("what is held is answered to one who floods with\n%s", m)
+		}
+		stream := newClient(r, true)
+		stream.from.Addr = over.from.Addr
+		q := question("cold.test.", dns.TypeA)
+		q.SetEdns0(1232, false)
+		if m := unpack(t, stream.exchange(t, pack(t, q))); m.Rcode != dns.RcodeServerFailure || !strings.Contains(m.String(), "EDE: 0") {
+			t.Errorf("over TCP one who floods is told, want SERVFAIL with EDE 0\n%s", m)
+		}
+		s := r.Stats()
+		if s.Shed[resolve.ShedClient] != 1001 || s.Shed[resolve.ShedFlood] != 500 || s.Dropped != 500 {
+			t.Errorf("%v and %d without a reply are counted, want 1001 of the client's, 500 in a flood, and 500", s.Shed, s.Dropped)
+		}
+		time.Sleep(time.Second)
+		over.ask(1)
+		if over.shed.Load() != 1001 {
+			t.Errorf("%s, want it to be told in the next second", over)
+		}
+		time.Sleep(10 * time.Second)
+		over.ask(1)
+		time.Sleep(10 * time.Second)
+		if over.good.Load() != 11 {
+			t.Errorf("%s, want an answer after it has ended", over)
+		}
+	})
+}
+
+// TestNewcomer fills all places: as soon as one is free it is a newcomer's, not of
+// those who have many.
+func TestNewcomer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const places = 32
+		p := plan(t, &slowpoke{delay: time.Second})
+		p.Inflight = places
+		r := newResolver(t, p)
+		greedy := newPod(t, r, 0)
+		greedy.ask(places)
+		if greedy.shed.Load() != places/2 {
+			t.Errorf("%s, want half of %d places", greedy, places)
+		}
+		time.Sleep(500 * time.Millisecond)
+		for n := range places / 2 {
+			other := newPod(t, r, 1+n)
+			other.ask(1)
+			if other.shed.Load() > 0 {
+				t.Fatalf("newcomer %d: %s", n, other)
+			}
+		}
+		late := newPod(t, r, 1000)
+		late.ask(1)
+		if s := r.Stats(); late.shed.Load() != 1 || s.Shed[resolve.ShedInflight] != 1 || s.Inflight != places {
+			t.Errorf("with all of %d places taken: %s; %v", s.Inflight, late, s.Shed)
+		}
+		time.Sleep(501 * time.Millisecond) // the greedy one's answers are here, and it takes what it can
+		greedy.ask(places)
+		late.ask(1)
+		if late.shed.Load() != 1 {
+			t.Errorf("after places became free: %s; the greedy one: %s", late, greedy)
+		}
+		time.Sleep(5 * time.Second)
+		if s := r.Stats(); s.Inflight != 0 || s.Clients != 0 {
+			t.Errorf("in the end %d in flight, %d clients", s.Inflight, s.Clients)
+		}
+	})
+}
+
+// TestRefreshesGiveWay has answers that are due be asked for while clients have half
+// of the places: they are given as they are, and not refreshed.
+func TestRefreshesGiveWay(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		taken, refreshes int
+	}{{0, 1}, {3, 1}, {4, 0}, {8, 0}} {
+		t.Run(fmt.Sprintf("%d of 8 places", tt.taken), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := plan(t, &slowpoke{delay: time.Second})
+				p.Inflight = 8
+				p.Cache.SetPrefetch(cache.Prefetch{Hits: 2, Remaining: 0.1})
+				r := newResolver(t, p)
+				warm := pack(t, question("www.test.", dns.TypeA))
+				c := newClient(r, false)
+				for range 20 { // popular
+					c.exchange(t, warm)
+				}
+				time.Sleep(295 * time.Second) // of 300
+				for n := range tt.taken {
+					newPod(t, r, n).ask(1)
+				}
+				if m := unpack(t, c.exchange(t, warm)); m.Rcode != dns.RcodeSuccess || len(m.Answer) != 1 {
+					t.Errorf("what is due is answered with\n%s", m)
+				}
+				if s := r.Stats(); int(s.Prefetches) != tt.refreshes || int(s.Shed[resolve.ShedRefresh]) != 1-tt.refreshes {
+					t.Errorf("%d refreshes, %d turned away, want %d, %d", s.Prefetches, s.Shed[resolve.ShedRefresh], tt.refreshes, 1-tt.refreshes)
+				}
+				time.Sleep(5 * time.Second)
+			})
+		})
+	}
+}

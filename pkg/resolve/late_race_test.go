@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// TestLateIsSealed holds late answers to what every reply is held to: the client's
+// size, cookie and transport.
+func TestLateIsSealed(t *testing.T) {
+	t.Parallel()
+	var records []string
+	for i := range 60 {
+		records = append(records, fmt.Sprintf("big.test. 100 IN A 10.0.0.%d", i))
+	}
+	for _, rests := range []bool{false, true} {
+		t.Run(fmt.Sprintf("rests %t", rests), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				u := newUpstream(t, records...)
+				p := plan(t, u)
+				p.Cache.SetStale(cache.Stale{For: time.Hour, TTL: 30 * time.Second})
+				r := newResolver(t, p)
+				newClient(r, true).exchange(t, pack(t, question("big.test.", dns.TypeA)))
+				time.Sleep(110 * time.Second)
+				u.err = errors.New("refused")
+				for _, tt := range []struct {
+					size      uint16
+					stream    bool
+					limit     int
+					truncated bool
+				}{{0, false, 512, true}, {700, false, 700, true}, {1232, false, 1232, false}, {0, true, wire.MaxMessage, false}} {
+					if !rests {
+						time.Sleep(time.Minute)
+					}
+					m := question("BIG.test.", dns.TypeA)
+					if tt.size > 0 {
+						m.SetEdns0(tt.size, false)
+						m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}}
+					}
+					reply := newClient(r, tt.stream).exchange(t, pack(t, m))
+					got := unpack(t, reply)
+					if len(reply) > tt.limit || got.Truncated != tt.truncated || got.Id != m.Id || got.Question[0].Name != "BIG.test." || len(got.Answer) < 28 {
+						t.Errorf("limit %d: %d octets, TC=%t, %d records, question %v", tt.limit, len(reply), got.Truncated, len(got.Answer), got.Question)
+					}
+					for _, rr := range got.Answer {
+						if rr.Header().Ttl != 30 {
+							t.Fatalf("TTL %d, want 30 for all", rr.Header().Ttl)
+						}
+					}
+					if text := got.String(); tt.size > 0 && (!strings.Contains(text, "COOKIE: 0123456789abcdef") || !strings.Contains(text, "EDE: 3")) {
+						t.Errorf("limit %d: options of\n%s", tt.limit, got.IsEdns0())
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestLateAllocations is the budget of what rests: that of every hit.
+func TestLateAllocations(t *testing.T) {
+	u := newUpstream(t, "www.test. 100 IN A 192.0.2.1")
+	p := plan(t, u)
+	p.Cache.SetStale(cache.Stale{For: time.Hour, TTL: 30 * time.Second})
+	r := newResolver(t, p)
+	c := newClient(r, false)
+	pkt := pack(t, query("www.test.", dns.TypeA))
+	c.exchange(t, pkt)
+	now := time.Now().Add(110 * time.Second)
+	var q wire.Query
+	q.Parse(pkt)
+	p.Cache.Rest(q.Key(), now.Add(time.Minute), now)
+	dst := make([]byte, 0, 4096)
+	if got := testing.AllocsPerRun(1000, func() {
+		if _, verdict := c.lane.Fast(pkt, &c.from, now, dst); verdict != wire.Answered {
+			t.Fatalf("verdict %v", verdict)
+		}
+		c.lane.Flush(now)
+	}); got != 0 {
+		t.Errorf("%v allocations, want 0", got)
+	}
+	if got := r.Stats().Responses[resolve.SourceStale]; sum(got[:]) < 1000 {
+		t.Errorf("%v replies were late answers", got)
+	}
+}
+
+// A once counts the replies to one query.
+type once struct{ n atomic.Int32 }
+
+// Reply implements wire.Replier.
+func (o *once) Reply([]byte, *wire.Later) { o.n.Add(1) }
+
+// TestLateRaces has answers, failures, the moment of being overdue, events and flushes
+// race for many clients of a few names: each gets one reply.
+func TestLateRaces(t *testing.T) {
+	t.Parallel()
+	var turn atomic.Int64
+	u := asker(func(q []byte, _ time.Time, to wire.Asked, _ *wire.Later) {
+		n := turn.Add(1)
+		time.AfterFunc(time.Duration(n%7)*400*time.Microsecond, func() {
+			var later wire.Later
+			defer later.Flush()
+			switch n % 5 {
+			case 0:
+				to.Answered(nil, errors.New("refused"), &later)
+			default:
+				to.Answered(addressed(t, q, "192.0.2.9"), nil, &later)
+			}
+		})
+	})
+	start := time.Now()
+	now := func() time.Time { return start.Add(100_000 * time.Since(start)) } // 300 s are 3 ms; but not to timers
+	p := plan(t, u)
+	p.StaleAfter = time.Millisecond
+	p.Owner = func(name []byte) []byte { return name }
+	p.Cache.SetStale(cache.Stale{For: cache.MaxStale, TTL: time.Second})
+	r, err := resolve.New(resolve.Config{Plan: p, Now: now, Rand: rand.Reader})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var clients sync.WaitGroup
+	var all [4][]*once
+	var stop atomic.Bool
+	for i := range all {
+		clients.Go(func() {
+			lane, pkt := r.NewLane(), pack(t, query("a.test.", dns.TypeA))
+			from := wire.Peer{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 53)}
+			for n := range 4000 {
+				pkt[13] = 'a' + byte(n%3)
+				now := now()
+				if _, verdict := lane.Fast(pkt, &from, now, nil); verdict == wire.Missed {
+					o := new(once)
+					all[i] = append(all[i], o)
+					lane.Slow(&from, now, o)
+				}
+				lane.Flush(now)
+				if n%16 == 0 {
+					time.Sleep(50 * time.Microsecond)
+				}
+			}
+		})
+	}
+	var meddler sync.WaitGroup
+	meddler.Go(func() {
+		for n := 0; !stop.Load(); n++ {
+			if n%50 == 0 {
+				p.Cache.Changed([]byte("\x01a\x04test\x00"), now())
+			}
+			next := *p
+			r.Swap(&next)
+			time.Sleep(time.Millisecond)
+		}
+	})
+	clients.Wait()
+	stop.Store(true)
+	meddler.Wait()
+	for deadline := time.Now().Add(10 * time.Second); r.Stats().Inflight > 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(20 * time.Millisecond) // a second reply would be on its way now
+	queries := 0
+	for i := range all {
+		queries += len(all[i])
+		for n, o := range all[i] {
+			if got := o.n.Load(); got != 1 {
+				t.Fatalf("query %d of client %d got %d replies", n, i, got)
+			}
+		}
+	}
+	s := r.Stats()
+	if s.Inflight != 0 || s.Waiting != 0 || s.Panics != 0 {
+		t.Errorf("afterwards in flight %d, waiting %d, panics %d", s.Inflight, s.Waiting, s.Panics)
+	}
+	stale := sum(s.Responses[resolve.SourceStale][:])
+	if stale == 0 {
+		t.Error("no reply was a late answer")
+	}
+	t.Logf("%d queries waited, %d replies were late answers, in %s", queries, stale, time.Since(start))
+}
+
+// TestOverdueInOrder has flights of two plans be overdue, of which the later one has
+// less patience: each at its own moment, and many of one moment at once.
+func TestOverdueInOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		y := newPlay(t)
+		name := func(n int) []byte { return pack(t, query(fmt.Sprintf("n%d.test.", n), dns.TypeA)) }
+		const n = 200
+		for i := range n {
+			newClient(y.r, false).exchange(t, name(i))
+		}
+		time.Sleep(110 * time.Second)
+		y.u.be("silent")
+		clients := make([]*client, n)
+		start := time.Now()
+		begin := func(i int, after time.Duration) {
+			next := *y.p
+			next.StaleAfter = after
+			y.r.Swap(&next)
+			clients[i] = newClient(y.r, false)
+			clients[i].send(name(i))
+		}
+		begin(0, 500*time.Millisecond)
+		begin(1, 900*time.Millisecond)
+		time.Sleep(10 * time.Millisecond)
+		begin(2, 100*time.Millisecond)
+		begin(3, 700*time.Millisecond)
+		for i := 4; i < n; i++ {
+			begin(i, 300*time.Millisecond)
+		}
+		for i, want := range map[int]int64{0: 500, 1: 900, 2: 110, 3: 710, 4: 310, n - 1: 310} {
+			go func() {
+				<-clients[i].got
+				if got := time.Since(start).Milliseconds(); got != want {
+					t.Errorf("client %d had its answer after %d ms, want %d", i, got, want)
+				}
+			}()
+		}
+		y.settle()
+		for i := 5; i < n-1; i++ {
+			if len(clients[i].got) != 1 {
+				t.Fatalf("client %d had no answer", i)
+			}
+		}
+		if s := y.r.Stats(); s.Waiting != 0 || sum(s.Responses[resolve.SourceStale][:]) != n {
+			t.Errorf("%d wait, %v were answered late", s.Waiting, s.Responses[resolve.SourceStale])
+		}
+	})
+}
