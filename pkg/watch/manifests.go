@@ -28,9 +28,10 @@ type ManifestsConfig struct {
 	// the labels of its document, if there is one, and kubernetes.io/metadata.name.
 	ServiceSelector, NamespaceSelector string
 
-	Endpoints Endpoints
-	Pods      bool    // take pods too
-	Follow    *Follow // nil: none; Namespaces and the selectors do not concern it
+	Endpoints    Endpoints
+	Pods         bool    // take pods too
+	ServicesOnly bool    // fill the store with services alone, whatever Endpoints and Pods say
+	Follow       *Follow // nil: none; Namespaces and the selectors do not concern it
 
 	Log *slog.Logger // nil: silent
 	Now func() time.Time
@@ -104,6 +105,9 @@ func NewManifests(cfg ManifestsConfig) (*Manifests, error) {
 	if m.view.named, err = labels.Parse(cfg.NamespaceSelector); err != nil {
 		return nil, fmt.Errorf("parsing the selector of namespaces: %w", err)
 	}
+	if cfg.ServicesOnly {
+		m.view.endpoints, m.view.pods = EndpointsNone, false
+	}
 	m.folder.defect = m.defect
 	m.folder.look()
 	if m.folder.err != nil {
@@ -126,6 +130,9 @@ func NewManifests(cfg ManifestsConfig) (*Manifests, error) {
 // filled gives the kinds that the folder fills.
 func (m *Manifests) filled() []zone.Kind {
 	kinds := []zone.Kind{zone.Services}
+	if m.cfg.ServicesOnly {
+		return kinds
+	}
 	if m.cfg.Endpoints != EndpointsNone {
 		kinds = append(kinds, zone.Slices)
 	}
@@ -182,6 +189,9 @@ func (m *Manifests) apply(ctx context.Context, event time.Time, remove bool) (le
 		return left
 	}
 	records := m.view.records(objects)
+	if m.cfg.ServicesOnly {
+		records.namespaces = nil
+	}
 	changed := m.store.put(records, m.cfg.Now())
 	gone := m.store.gone(records)
 	if remove {

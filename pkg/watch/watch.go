@@ -35,7 +35,12 @@ type Config struct {
 	Kubeconfig string      // a file; empty: the pod's service account
 	Store      *zone.Store // filled; nil: none is, only Follow counts
 	Endpoints  Endpoints
-	Pods       bool     // are Pods wanted?
+	Pods       bool // are Pods wanted?
+
+	// ServicesOnly is for who wants to be told of changes, not to answer: the store gets Services alone, whatever Endpoints
+	// and Pods say, and Ready does not wait for them.
+	ServicesOnly bool
+
 	Namespaces []string // only these are watched, each by watches of its own; empty: all
 
 	// ServiceSelector is a label selector for Services, and as in CoreDNS for EndpointSlices and Pods too: the controller
@@ -66,6 +71,7 @@ type Watch struct {
 	followed []*view // of the service that is followed
 	follower *follower
 	feeds    []*feed
+	idle     int // feeds that nobody waits for
 	panics   atomic.Uint64
 	ready    chan struct{}
 	unready  atomic.Int32 // feeds that are not settled
@@ -89,7 +95,10 @@ func New(cfg Config) (*Watch, error) {
 		w.addFollow()
 	}
 	w.shareLimits()
-	w.unready.Store(int32(len(w.feeds)))
+	w.unready.Store(int32(len(w.feeds) - w.idle))
+	if w.unready.Load() == 0 {
+		close(w.ready)
+	}
 	return w, nil
 }
 
@@ -121,6 +130,11 @@ func (w *Watch) addKinds() {
 	if len(spaces) == 0 {
 		spaces = []string{""}
 	}
+	settled := w.settled
+	if w.cfg.ServicesOnly {
+		settled = func() {}
+		w.idle = len(spaces)
+	}
 	for _, kind := range w.kinds() {
 		v := &view{kind: kind, store: w.cfg.Store}
 		w.views = append(w.views, v)
@@ -131,7 +145,7 @@ func (w *Watch) addKinds() {
 			} else {
 				q.namespace = space
 			}
-			w.addFeed(v, q, zoneTarget{w.cfg.Store, kind}, w.settled)
+			w.addFeed(v, q, zoneTarget{w.cfg.Store, kind}, settled)
 		}
 	}
 	w.cfg.Store.Expect(w.kinds()...)
@@ -140,6 +154,9 @@ func (w *Watch) addKinds() {
 // kinds gives the kinds of objects the store gets, in their order.
 func (w *Watch) kinds() []zone.Kind {
 	kinds := []zone.Kind{zone.Services}
+	if w.cfg.ServicesOnly {
+		return kinds
+	}
 	if w.cfg.Endpoints != EndpointsNone {
 		kinds = append(kinds, zone.Slices)
 	}
@@ -228,7 +245,8 @@ func (w *Watch) Run(ctx context.Context) error {
 // String names the task.
 func (w *Watch) String() string { return "watch of the API server" }
 
-// Ready is closed once every kind that may be read is in sync, and the endpoints followed were told. A kind that the server forbids is not waited for.
+// Ready is closed once every kind that may be read is in sync, and the endpoints followed were told. A kind that the server forbids is
+// not waited for, and with ServicesOnly none is.
 func (w *Watch) Ready() <-chan struct{} { return w.ready }
 
 // NodeZone asks the API server for the topology zone of the node. It is empty for a node that has none.

@@ -59,7 +59,9 @@
 //
 // A view is one kind of object as the store has it. It is unsynced until its
 // first list is complete, stale when nothing has proven it right for StaleAfter,
-// and blind if nobody ever fills it.
+// and blind if nobody ever fills it. One that was restored from a dump was complete
+// once, in another process: until its first list is complete here it is as stale,
+// however young, and not as unsynced.
 //
 //	statement                       needs                                 if stale         if unsynced
 //	record of a service             that record                           EDE 3            given
@@ -127,4 +129,6 @@
 // node, which is published with one store, so an answer is made from one state and
 // a reader that saw a new one never sees an older one of that name again. Indexes
 // are tables of numbers, which hold no keys; a reader compares the record.
+// Whoever keeps answers of others about the cluster is told which a change outdates
+// ([Store.Observe], [Owner]), after readers can see it.
 package zone

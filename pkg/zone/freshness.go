@@ -12,6 +12,7 @@ import (
 type view struct {
 	expected atomic.Bool
 	synced   atomic.Bool
+	restored atomic.Bool               // came from a dump: complete once, and stale until it is synced
 	seen     atomic.Pointer[time.Time] // last proven right; nil: never
 	forever  atomic.Bool
 }
@@ -32,6 +33,11 @@ func (s *Store) SetSynced(kind Kind) { s.views[kind].synced.Store(true) }
 
 // Synced tells whether the first list of the kind is complete.
 func (s *Store) Synced(kind Kind) bool { return s.views[kind].synced.Load() }
+
+// Restored tells whether the picture of the kind is that of a dump, and no list has been complete since.
+func (s *Store) Restored(kind Kind) bool {
+	return s.views[kind].restored.Load() && !s.Synced(kind)
+}
 
 // Seen says that the picture of the kind was right at the time: an event or a
 // bookmark came. An earlier time than the last one changes nothing.

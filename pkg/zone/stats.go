@@ -7,12 +7,15 @@ type Stats struct {
 	Kinds  [kindCount]KindStats // by Kind
 	Index  int64                // bytes of the indexes
 	Serial uint32
+	Told   uint64 // owners that the observer was told of
 }
 
 // KindStats says what a store holds of one kind.
 type KindStats struct {
 	Objects int64
 	Bytes   int64 // of the packed records, without indexes
+
+	Restored bool // they came from a dump, and no list has been complete since
 }
 
 // Stats counts what the store holds.
@@ -26,7 +29,11 @@ func (s *Store) Stats() Stats {
 		index += x.size()
 	}
 	index += 8 * (len(*s.nodes.records.Load()) + len(*s.slices.records.Load()) + len(*s.pods.records.Load()) + len(*s.spaces.records.Load()))
-	return Stats{Kinds: s.counts, Index: int64(index), Serial: s.Serial()}
+	counts := s.counts
+	for k := range counts {
+		counts[k].Restored = s.Restored(Kind(k))
+	}
+	return Stats{Kinds: counts, Index: int64(index), Serial: s.Serial(), Told: s.observer.told}
 }
 
 // count adds size to what the kind takes and, if there is an object at all, the

@@ -31,6 +31,7 @@ type Store struct {
 	podsByName   refs
 	counts       [kindCount]KindStats
 	scratch      []byte
+	observer     observer
 }
 
 // NewStore makes an empty store.

@@ -24,7 +24,7 @@ type trust uint8
 const (
 	unsynced trust = iota // the first list is not complete
 	blind                 // nobody ever tells us of a kind
-	stale                 // complete once, and not proven right for a while
+	stale                 // complete once, and not proven right for a while, or never by this process
 	fresh
 )
 
@@ -44,9 +44,13 @@ func (r *reply) trustKind(k Kind) trust {
 	switch {
 	case k != Services && !s.views[k].expected.Load():
 		return blind
-	case !s.views[k].synced.Load():
+	case s.views[k].synced.Load():
+	case s.views[k].restored.Load():
+		return stale
+	default:
 		return unsynced
-	case s.Age(k, r.now) > r.z.staleAfter:
+	}
+	if s.Age(k, r.now) > r.z.staleAfter {
 		return stale
 	}
 	return fresh

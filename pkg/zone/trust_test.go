@@ -87,13 +87,16 @@ func TestWhoMaySayNo(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name+" "+dns.TypeToString[tt.rrtype], func(t *testing.T) {
 			t.Parallel()
-			for state, want := range map[string][2]short{"unsynced": tt.unsynced, "stale": tt.stale, "fresh": tt.fresh} {
+			for state, want := range map[string][2]short{"unsynced": tt.unsynced, "restored": tt.stale, "stale": tt.stale, "fresh": tt.fresh} {
 				for i, others := range []bool{false, true} {
 					s, now := zone.NewStore(), epoch()
 					s.Expect(zone.Services, zone.Slices, zone.Namespaces, zone.Pods)
 					small(s)
 					if state != "unsynced" {
 						freshen(s, now)
+					}
+					if state == "restored" {
+						s = restored(t, dump(t, s, now), now)
 					}
 					if state == "stale" {
 						now = now.Add(91 * time.Second)

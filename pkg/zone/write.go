@@ -32,10 +32,13 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 	if old != nil && old.kind == ClusterIP {
 		s.removeAddrs(&s.nodesByAddr, id, old.addrs(4), old.addrs(16))
 	}
-	if (old == nil) != (svc == nil) {
-		s.countServices(keyNamespace(n.key), svc != nil)
-	}
+	space := keyNamespace(n.key)
+	spaceMoved := (old == nil) != (svc == nil) && s.countServices(space, svc != nil)
 	s.moved(now)
+	s.observer.service(n, old, svc)
+	if spaceMoved {
+		s.observer.namespace(space)
+	}
 	return true
 }
 
@@ -74,6 +77,7 @@ func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool 
 		s.removeAddrs(&s.slicesByAddr, id, old.distinct(4), old.distinct(16))
 	}
 	s.moved(now)
+	s.observer.slice(old, sl)
 	return true
 }
 
@@ -155,21 +159,25 @@ func (s *Store) setNamespace(name string, there bool, now time.Time) bool {
 	s.count(Namespaces, true, size)
 	s.dropNamespace(n, id)
 	s.moved(now)
+	s.observer.namespace(n.label)
 	return true
 }
 
-// countServices counts a service into or out of its namespace.
-func (s *Store) countServices(label string, in bool) {
+// countServices counts a service into or out of its namespace, and tells whether
+// that made or unmade the namespace.
+func (s *Store) countServices(label string, in bool) (moved bool) {
 	n, id := s.findNamespace([]byte(label))
 	if n == nil {
 		n, id = s.addNamespace([]byte(label))
 	}
+	existed := n.exists()
 	if in {
 		n.services.Add(1)
-		return
+		return !existed
 	}
 	n.services.Add(-1)
 	s.dropNamespace(n, id)
+	return !n.exists()
 }
 
 func (s *Store) addNamespace(label []byte) (*namespace, uint32) {

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// heard gives what a store tells from now on: the labels of each owner, spelled with dots, below the domain of one x.
+func heard(store *zone.Store) *syncBuffer {
+	told := new(syncBuffer)
+	store.Observe([]byte("\x01x\x00"), func(owner []byte) {
+		var text []byte
+		for ; owner[0] != 0; owner = owner[1+owner[0]:] {
+			text = append(append(text, owner[1:1+owner[0]]...), '.')
+		}
+		_, _ = told.Write(append(text, '\n'))
+	})
+	return told
+}
+
+// TestServicesOnly wants changes of services and nothing else, and waits for no server.
+func TestServicesOnly(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.config.ServicesOnly, w.config.Pods = true, true
+		told := heard(w.store)
+		w.server.Put(serviceObject("web", "10.0.0.1"))
+		w.server.Kill()
+		w.start()
+		if !w.isReady() {
+			t.Error("not ready without a server, which nobody waits for")
+		}
+		if k := w.kind(zone.Services); k.Synced || told.String() != "" {
+			t.Errorf("without a server: %+v, told %q", k, told)
+		}
+		w.server.Revive()
+		w.wantSoon("web.shop.svc", "10.0.0.1", 20*time.Second)
+		w.server.Put(sliceObject("web-1", "web", false, "10.1.0.1"))
+		w.server.Put(serviceObject("web", "10.0.0.2"))
+		w.server.Delete(serviceObject("web", ""))
+		w.pass(settleTime)
+		const want = "web.shop.svc.x.\n1.0.0.10.in-addr.arpa.\nshop.svc.x.\nshop.pod.x.\n" +
+			"web.shop.svc.x.\n1.0.0.10.in-addr.arpa.\n2.0.0.10.in-addr.arpa.\n" +
+			"web.shop.svc.x.\n2.0.0.10.in-addr.arpa.\nshop.svc.x.\nshop.pod.x.\n"
+		if diff := cmp.Diff(want, told.String()); diff != "" {
+			t.Errorf("told (-want +got)\n%s", diff)
+		}
+		for _, r := range w.server.Requests("") {
+			if r.Resource != "services" {
+				t.Errorf("a request for %s", r.Resource)
+			}
+		}
+		if n := len(w.watch.Stats().Kinds); n != 1 {
+			t.Errorf("%d kinds, want one", n)
+		}
+	})
+}
+
+// TestServicesOnlyAndFollow is ready when the endpoints that it follows were told.
+func TestServicesOnlyAndFollow(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.config.ServicesOnly, w.config.Namespaces = true, []string{"default", "shop"}
+		told := w.follow()
+		w.server.Kill()
+		w.start()
+		if w.isReady() {
+			t.Error("ready, and no endpoints were told")
+		}
+		w.server.Revive()
+		w.pass(20 * time.Second)
+		if told.String() == "" || !w.isReady() {
+			t.Errorf("ready: %t, told %q, want both", w.isReady(), told)
+		}
+	})
+}
+
+// TestManifestsServicesOnly has events of the services in a folder.
+func TestManifestsServicesOnly(t *testing.T) {
+	t.Parallel()
+	w := newFolderWorld(t, map[string]string{
+		"web.yaml": serviceYAML("web", "10.96.0.1"), "web-1.yaml": sliceYAML("web-1", "web", "10.1.0.1"),
+		"shop.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n",
+	})
+	w.cfg.ServicesOnly, w.cfg.Endpoints, w.cfg.Pods = true, watch.EndpointsAll, true
+	told := heard(w.cfg.Store)
+	w.start(zone.Config{})
+	w.write("web.yaml", serviceYAML("web", "10.96.0.2"))
+	const want = "web.shop.svc.x.\n1.0.96.10.in-addr.arpa.\nshop.svc.x.\nshop.pod.x.\n" +
+		"web.shop.svc.x.\n1.0.96.10.in-addr.arpa.\n2.0.96.10.in-addr.arpa.\n"
+	w.eventually("told", []string{want}, func() []string { return []string{told.String()} })
+	held := w.cfg.Store.Stats().Kinds
+	if held[zone.Services].Objects != 1 || slices.ContainsFunc(held[1:], func(k zone.KindStats) bool { return k.Objects != 0 }) {
+		t.Errorf("the store holds %+v, want one service", held)
+	}
+}

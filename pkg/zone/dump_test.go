@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// dump is what the store gives, a copy of each record.
+func dump(tb testing.TB, s *zone.Store, now time.Time) [][]byte {
+	tb.Helper()
+	var records [][]byte
+	err := s.Dump(now, func(record []byte) error {
+		records = append(records, bytes.Clone(record))
+		return nil
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return records
+}
+
+// restored is a store that got the records back a second later.
+func restored(tb testing.TB, records [][]byte, now time.Time) *zone.Store {
+	tb.Helper()
+	s := zone.NewStore()
+	s.Expect(zone.Services, zone.Slices, zone.Namespaces, zone.Pods)
+	if _, err := s.Restore(slices.Values(records), time.Second, time.Hour, now); err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+// sorted are the records, of which only the order is another after a restore.
+func sorted(records [][]byte) []string {
+	list := make([]string, 0, len(records))
+	for _, r := range records {
+		if r[0] != 1 { // views have another age
+			list = append(list, string(r))
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// TestRestoredWorld dumps random worlds and restores them: every object is back, and when the API server tells of all of
+// them again that is no news.
+func TestRestoredWorld(t *testing.T) {
+	t.Parallel()
+	list := questions()
+	for seed := range uint64(6) {
+		w := newWorld(t, seed, zone.Config{TTL: 5 * time.Second, Pods: zone.PodMode(seed % 3), PodNames: seed%2 == 0, NodeZone: "east"})
+		for range 150 {
+			w.step()
+		}
+		freshen(w.store, w.now)
+		records := dump(t, w.store, w.now)
+		s := restored(t, records, w.now)
+		if diff := cmp.Diff(sorted(records), sorted(dump(t, s, w.now))); diff != "" {
+			t.Fatalf("seed %d: dumped again (-want +got):\n%s", seed, diff)
+		}
+		now := w.now.Add(time.Minute)
+		s.Observe([]byte("\x05local\x00"), func(owner []byte) { t.Errorf("seed %d: told of %q", seed, owner) })
+		serial := s.Serial()
+		w.putAll(s, now)
+		if s.Serial() != serial {
+			t.Errorf("seed %d: what was restored counts as changed", seed)
+		}
+		// The answers are those of the store that was dumped, once the view is in sync.
+		freshen(s, now)
+		cfg := w.model.cfg
+		cfg.Store = s
+		var err error
+		if w.zone, err = zone.New(cfg); err != nil {
+			t.Fatal(err)
+		}
+		for range 2000 {
+			w.compareOne(int(seed), pick(w, list), pick(w, []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR, dns.TypeCNAME}))
+		}
+	}
+}
+
+// putAll puts what the model has into a store.
+func (w *world) putAll(s *zone.Store, now time.Time) {
+	for _, svc := range w.model.services {
+		s.PutService(svc, now)
+	}
+	for _, sl := range w.model.slices {
+		s.PutSlice(sl, now)
+	}
+	for _, p := range w.model.pods {
+		s.PutPod(p, now)
+	}
+	for name := range w.model.namespaces {
+		s.PutNamespace(name, now)
+	}
+}
+
+// TestRestoredTellsNobody is for the order of a start: who observes the store does so before it is filled.
+func TestRestoredTellsNobody(t *testing.T) {
+	t.Parallel()
+	s, now := zone.NewStore(), epoch()
+	small(s)
+	freshen(s, now)
+	other, told := zone.NewStore(), 0
+	other.Observe([]byte("\x05local\x00"), func([]byte) { told++ })
+	if _, err := other.Restore(slices.Values(dump(t, s, now)), 0, time.Hour, now); err != nil {
+		t.Fatal(err)
+	}
+	if told != 0 {
+		t.Errorf("told %d times", told)
+	}
+	other.Delete(zone.Services, "shop", "web", now)
+	if told == 0 {
+		t.Error("not told of what came then")
+	}
+}
+
+// TestFirstSync has the first list after a restore complete: what it has no more is gone, and denied without a mark.
+func TestFirstSync(t *testing.T) {
+	t.Parallel()
+	s, now := zone.NewStore(), epoch()
+	small(s)
+	freshen(s, now)
+	s = restored(t, dump(t, s, now), now)
+	ask := func() short {
+		return shortOf(t, zone.Config{Store: s, AllSlices: true}, "web.shop.svc.cluster.local.", dns.TypeA, now)
+	}
+	if got, want := ask(), (short{zone.Answered, "NOERROR", wire.EDEStaleAnswer, 1}); got != want {
+		t.Errorf("restored: %v, want %v", got, want)
+	}
+	for _, kind := range s.Stats().Kinds {
+		if !kind.Restored {
+			t.Error("a kind is not said to be restored")
+		}
+	}
+	s.Retain(zone.Services, func(_, name string) bool { return name != "web" }, now)
+	if got, want := ask(), (short{zone.Answered, "NXDOMAIN", wire.EDEStaleNXDomain, 0}); got != want {
+		t.Errorf("gone, not in sync: %v, want %v", got, want)
+	}
+	freshen(s, now)
+	if got, want := ask(), (short{zone.Answered, "NXDOMAIN", wire.EDENone, 0}); got != want {
+		t.Errorf("in sync: %v, want %v", got, want)
+	}
+	if s.Restored(zone.Services) || s.Stats().Kinds[zone.Services].Restored {
+		t.Error("still said to be restored")
+	}
+}
+
+// TestDumpedKinds dumps what was complete, and nothing else.
+func TestDumpedKinds(t *testing.T) {
+	t.Parallel()
+	now := epoch()
+	kinds := func(s *zone.Store) (list []byte) {
+		for _, r := range dump(t, s, now) {
+			if r[0] == 1 {
+				list = append(list, r[1])
+			}
+		}
+		slices.Sort(list)
+		return list
+	}
+	s := zone.NewStore()
+	small(s)
+	if got := dump(t, s, now); len(got) != 0 {
+		t.Errorf("before the first list: %d records", len(got))
+	}
+	s.SetSynced(zone.Slices)
+	if got := dump(t, s, now); len(got) != 0 {
+		t.Errorf("complete, and nobody said that it is right: %d records", len(got))
+	}
+	s.Seen(zone.Slices, now)
+	s.SetSynced(zone.Namespaces)
+	s.SeenForever(zone.Namespaces)
+	want := []byte{byte(zone.Slices), byte(zone.Namespaces)}
+	if got := kinds(s); !bytes.Equal(got, want) {
+		t.Errorf("kinds %v, want %v", got, want)
+	}
+	if got := kinds(restored(t, dump(t, s, now), now)); !bytes.Equal(got, want) {
+		t.Errorf("restored, and dumped again: kinds %v, want %v", got, want)
+	}
+}
+
+// TestRestoredAge has ages go on, from one restart to the next.
+func TestRestoredAge(t *testing.T) {
+	t.Parallel()
+	s, now := zone.NewStore(), epoch()
+	small(s)
+	freshen(s, now)
+	now = now.Add(time.Minute)
+	s.Seen(zone.Services, now)
+	want := map[zone.Kind]time.Duration{zone.Services: 0, zone.Slices: time.Minute, zone.Namespaces: time.Minute, zone.Pods: time.Minute}
+	for round := range 3 {
+		records := dump(t, s, now)
+		s = zone.NewStore()
+		for _, most := range []time.Duration{0, time.Minute + time.Duration(round+1)*time.Hour - 1} {
+			if _, err := s.Restore(slices.Values(records), time.Hour, most, now); err == nil || s.Stats().Kinds[zone.Services].Objects != 0 {
+				t.Errorf("round %d: restored though it is older than %s: %v", round, most, err)
+			}
+		}
+		got, err := s.Restore(slices.Values(records), time.Hour, time.Minute+time.Duration(round+1)*time.Hour, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := (zone.Restored{Objects: 8, Age: time.Minute + time.Duration(round+1)*time.Hour}); got != want {
+			t.Errorf("round %d: %+v, want %+v", round, got, want)
+		}
+		for kind, age := range want {
+			age += time.Hour
+			want[kind] = age
+			if got := s.Age(kind, now); got != age {
+				t.Errorf("round %d: kind %d is %s old, want %s", round, kind, got, age)
+			}
+		}
+	}
+}
+
+// TestRestoreRefuses damages every octet of every record: either it still is a record, or nothing at all is restored.
+func TestRestoreRefuses(t *testing.T) {
+	t.Parallel()
+	s, now := zone.NewStore(), epoch()
+	small(s)
+	freshen(s, now)
+	records := dump(t, s, now)
+	refused, cut := 0, 0
+	try := func(i int, bad []byte) bool {
+		t.Helper()
+		damaged := slices.Clone(records)
+		damaged[i] = bad
+		s := zone.NewStore()
+		if _, err := s.Restore(slices.Values(damaged), 0, time.Hour, now); err == nil {
+			return false
+		}
+		for kind, k := range s.Stats().Kinds {
+			if k.Objects != 0 || k.Restored {
+				t.Fatalf("record %d as %x is refused, and %d objects of kind %d are there", i, bad, k.Objects, kind)
+			}
+		}
+		return true
+	}
+	for i, record := range records {
+		for at := range record {
+			if !try(i, record[:at]) {
+				t.Errorf("record %d, cut to %x, is believed", i, record[:at])
+			}
+			cut++
+			for _, b := range []byte{0, 1, 0x7f, 0x80, 0xff, record[at] + 1} {
+				bad := bytes.Clone(record)
+				bad[at] = b
+				if try(i, bad) {
+					refused++
+				}
+			}
+		}
+		if !try(i, append(bytes.Clone(record), 0)) {
+			t.Errorf("record %d with something behind it is believed", i)
+		}
+	}
+	if refused < cut/2 || !try(0, []byte{9}) {
+		t.Errorf("%d refused", refused)
+	}
+	// Objects of a kind whose view is not there would count as complete.
+	if _, err := zone.NewStore().Restore(slices.Values(records[1:]), 0, time.Hour, now); err == nil {
+		t.Error("objects without their view are believed")
+	}
+}
+
+// TestDumpEnds ends with the first error.
+func TestDumpEnds(t *testing.T) {
+	t.Parallel()
+	s, now := zone.NewStore(), epoch()
+	small(s)
+	freshen(s, now)
+	whole := len(dump(t, s, now))
+	full := errors.New("full")
+	for most := range whole {
+		n := 0
+		err := s.Dump(now, func([]byte) error {
+			if n++; n > most {
+				return full
+			}
+			return nil
+		})
+		if !errors.Is(err, full) || n != most+1 {
+			t.Errorf("full after %d: %d records, error %v", most, n, err)
+		}
+	}
+}
+
+// TestDumpWhileWritten dumps while everything changes: what comes out can always be restored.
+func TestDumpWhileWritten(t *testing.T) {
+	t.Parallel()
+	s, now := zone.NewStore(), epoch()
+	freshen(s, now)
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	wg.Go(func() {
+		w := newWorld(t, 3, zone.Config{})
+		w.store = s
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				w.step()
+			}
+		}
+	})
+	for range 200 {
+		restored(t, dump(t, s, now), now)
+	}
+	close(done)
+	wg.Wait()
+}
+
+// FuzzRestore restores any records. What is believed is what a dump of it gives.
+func FuzzRestore(f *testing.F) {
+	for seed := range uint64(4) {
+		w := newWorld(f, seed, zone.Config{})
+		for range 30 * seed {
+			w.step()
+		}
+		freshen(w.store, w.now)
+		var all []byte
+		for _, r := range dump(f, w.store, w.now) {
+			all = append(append(all, byte(len(r))), r...)
+		}
+		f.Add(all)
+	}
+	f.Fuzz(func(t *testing.T, all []byte) {
+		var records [][]byte
+		for len(all) > 0 {
+			n := min(int(all[0]), len(all)-1)
+			records = append(records, all[1:1+n])
+			all = all[1+n:]
+		}
+		s, now := zone.NewStore(), epoch()
+		if _, err := s.Restore(slices.Values(records), 0, time.Hour, now); err != nil {
+			return
+		}
+		again := dump(t, s, now)
+		if diff := cmp.Diff(sorted(again), sorted(dump(t, restored(t, again, now), now))); diff != "" {
+			t.Fatalf("dumped again (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestDumpOfLargeCluster measures. The bounds are for a machine that has much else to do.
+func TestDumpOfLargeCluster(t *testing.T) {
+	if raced {
+		t.Skip("the race detector takes most of the time")
+	}
+	s, now := clusterOf(11000, 100, 10), epoch()
+	began, octets := time.Now(), 0
+	records := dump(t, s, now)
+	took := time.Since(began)
+	for _, r := range records {
+		octets += len(r)
+	}
+	began = time.Now()
+	back := restored(t, records, now)
+	tookBack := time.Since(began)
+	t.Logf("11,000 services and 100,000 endpoints: %d records, %d bytes, dumped in %s, restored in %s", len(records), octets, took, tookBack)
+	if took > 2*time.Second || tookBack > 5*time.Second || octets > 4<<20 {
+		t.Error("too slow or too large")
+	}
+	if diff := cmp.Diff(s.Stats().Kinds[zone.Slices].Objects, back.Stats().Kinds[zone.Slices].Objects); diff != "" {
+		t.Errorf("slices (-want +got):\n%s", diff)
+	}
+}
+
+func BenchmarkDump(b *testing.B) {
+	s, now := clusterOf(11000, 100, 10), epoch()
+	b.Run("dump", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := s.Dump(now, func([]byte) error { return nil }); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	records := dump(b, s, now)
+	b.Run("restore", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			restored(b, records, now)
+		}
+	})
+}
+
+// TestRestoredNames keeps what no label can hold out, though a record may have it.
+func TestRestoredNames(t *testing.T) {
+	t.Parallel()
+	s, now := zone.NewStore(), epoch()
+	a := []netip.Addr{netip.MustParseAddr("10.0.0.1")}
+	s.PutSlice(zone.Slice{Namespace: "shop", Name: strings.Repeat("n", 250), Service: "web", Endpoints: []zone.Endpoint{{Addrs: a, Zone: "..", Ready: true}}}, now)
+	s.PutPod(zone.Pod{Namespace: "shop", Name: "not a label", Addrs: a}, now)
+	freshen(s, now)
+	records := dump(t, s, now)
+	got := fmt.Sprintf("%q", dump(t, restored(t, records, now.Add(-time.Second)), now))
+	for _, name := range []string{strings.Repeat("n", 250), "not a label"} {
+		if !strings.Contains(got, name) {
+			t.Errorf("%s is missing in %s", name, got)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone
+
+// An observer is told whose names have changed. What follows is done by the
+// writer, with mu held and after the change was published: who is told and then
+// looks sees the new state.
+type observer struct {
+	domain []byte             // canonical wire form
+	tell   func(owner []byte) // nil: nobody is told
+	told   uint64
+	buf    []byte
+}
+
+// Observe has tell called with the owner of every name that a change may have
+// given another answer, in place of whoever was told so far; nil: nobody is. See
+// [Owner] for owners. The domain is in canonical wire form. Where nothing changed
+// nothing is told; of the endpoints of a slice, those whose reverse names changed.
+//
+// A reader who asks once tell was called sees the change, or a later one. Changes
+// wait for tell: it must be quick, must not change the store, and must not keep
+// owner.
+func (s *Store) Observe(domain []byte, tell func(owner []byte)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.observer.domain, s.observer.tell = append([]byte(nil), domain...), tell
+}
+
+// say tells of the owner in buf.
+func (o *observer) say(owner []byte) {
+	o.buf = owner
+	o.told++
+	o.tell(owner)
+}
+
+// name tells of a name in the tree below the domain.
+func (o *observer) name(labels, tree string) {
+	o.say(append(append(append(o.buf[:0], labels...), tree...), o.domain...))
+}
+
+// namespace tells of the names that stand for a namespace, whose label is in wire
+// form.
+func (o *observer) namespace(label string) {
+	if o.tell == nil {
+		return
+	}
+	o.name(label, treeService)
+	o.name(label, treePod)
+}
+
+// addr tells of the reverse name of a packed address.
+func (o *observer) addr(addr string) { o.say(appendReverse(o.buf[:0], addr)) }
+
+// service tells of the service of the node n, which was old before. The slices of
+// the node are told of if their reverse names lead to the service or did.
+func (o *observer) service(n *node, old, svc *service) {
+	if o.tell == nil {
+		return
+	}
+	o.name(n.key, treeService)
+	for _, octets := range []int{4, 16} {
+		o.addrs(clusterIPs(old, octets), clusterIPs(svc, octets), octets)
+	}
+	if owns, owned := ownsEndpoints(svc), ownsEndpoints(old); owns != owned || owns && svc.publish != old.publish {
+		for _, sl := range n.slices {
+			o.entries(sl, nil)
+		}
+	}
+}
+
+// clusterIPs are the packed cluster addresses of octets each.
+func clusterIPs(s *service, octets int) string {
+	if s == nil || s.kind != ClusterIP {
+		return ""
+	}
+	return s.addrs(octets)
+}
+
+// ownsEndpoints tells whether reverse names of endpoints lead to the service.
+func ownsEndpoints(s *service) bool { return s != nil && s.kind != ExternalName }
+
+// addrs tells of the addresses that one list has and the other has not. Both are
+// sorted and have each address once.
+func (o *observer) addrs(a, b string, octets int) {
+	for a != "" || b != "" {
+		switch {
+		case b == "" || a != "" && a[:octets] < b[:octets]:
+			o.addr(a[:octets])
+			a = a[octets:]
+		case a == "" || b[:octets] < a[:octets]:
+			o.addr(b[:octets])
+			b = b[octets:]
+		default:
+			a, b = a[octets:], b[octets:]
+		}
+	}
+}
+
+// slice tells of a slice that was old before; either may be nil.
+func (o *observer) slice(old, sl *slice) {
+	switch {
+	case o.tell == nil:
+	case old == nil || sl == nil || old.key == sl.key:
+		o.owner(old, sl)
+		o.entries(old, sl)
+	default:
+		o.owner(old, nil)
+		o.entries(old, nil)
+		o.owner(sl, nil)
+		o.entries(sl, nil)
+	}
+}
+
+// owner tells of the service of a slice; either may be nil.
+func (o *observer) owner(a, b *slice) {
+	if a == nil {
+		a = b
+	}
+	o.name(a.key, treeService)
+}
+
+// entries tells of the addresses whose reverse names two versions of a slice
+// answer in different ways; either may be nil.
+func (o *observer) entries(a, b *slice) {
+	for i, j := 0, 0; ; {
+		addr := earlier(a.addrAt(i), b.addrAt(j))
+		if addr == "" {
+			return
+		}
+		endA, endB := a.endOf(addr, i), b.endOf(addr, j)
+		if endA-i != endB-j || !samePointers(a, i, endA, b, j) {
+			o.addr(addr)
+		}
+		i, j = endA, endB
+	}
+}
+
+// earlier gives the address that comes first in a slice: IPv4 comes before IPv6.
+// One that is empty comes last.
+func earlier(a, b string) string {
+	if b == "" || a != "" && (len(a) < len(b) || len(a) == len(b) && a < b) {
+		return a
+	}
+	return b
+}
+
+// addrAt is the address of entry e, or empty if there is none.
+func (s *slice) addrAt(e int) string {
+	if s == nil || e >= s.count() {
+		return ""
+	}
+	return s.addr(e)
+}
+
+// endOf gives where the run of entries from e on that have the address ends.
+func (s *slice) endOf(addr string, e int) int {
+	for s.addrAt(e) == addr {
+		e++
+	}
+	return e
+}
+
+// samePointers tells whether the entries of a from i to end are, for reverse
+// names, those of b from j on.
+func samePointers(a *slice, i, end int, b *slice, j int) bool {
+	for ; i < end; i, j = i+1, j+1 {
+		markA, markB := a.mark(i)&^markZone, b.mark(j)&^markZone
+		if markA != markB || markA&(markHost|markPod) != 0 && a.label(i) != b.label(j) {
+			return false
+		}
+	}
+	return true
+}
+
+// appendReverse appends the reverse name of a packed address (RFC 1035 section
+// 3.5, RFC 3596 section 2.5).
+func appendReverse(dst []byte, addr string) []byte {
+	if len(addr) == 16 {
+		const digits = "0123456789abcdef"
+		for i := len(addr) - 1; i >= 0; i-- {
+			dst = append(dst, 1, digits[addr[i]&0x0f], 1, digits[addr[i]>>4])
+		}
+		return append(dst, tree6...)
+	}
+	for i := len(addr) - 1; i >= 0; i-- {
+		dst = appendOctet(dst, addr[i])
+	}
+	return append(dst, tree4...)
+}
+
+// appendOctet appends a label with the decimal number.
+func appendOctet(dst []byte, n byte) []byte {
+	switch {
+	case n >= 100:
+		return append(dst, 3, '0'+n/100, '0'+n/10%10, '0'+n%10)
+	case n >= 10:
+		return append(dst, 2, '0'+n/10, '0'+n%10)
+	}
+	return append(dst, 1, '0'+n)
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// A listener keeps what a store tells.
+type listener struct {
+	tb    testing.TB
+	told  []string
+	total uint64
+}
+
+// listen observes the store below cluster.local.
+func listen(tb testing.TB, s *zone.Store) *listener {
+	tb.Helper()
+	l := &listener{tb: tb}
+	s.Observe(canonical(tb, "cluster.local."), func(owner []byte) {
+		l.told = append(l.told, presented(tb, owner))
+		l.total++
+	})
+	return l
+}
+
+// take gives what was told since the last time, sorted and without the domain.
+func (l *listener) take() []string {
+	var list []string
+	for _, owner := range l.told {
+		list = append(list, strings.TrimSuffix(owner, ".cluster.local."))
+	}
+	l.told = nil
+	slices.Sort(list)
+	return list
+}
+
+func TestObserve(t *testing.T) {
+	t.Parallel()
+	s, now := zone.NewStore(), epoch()
+	l := listen(t, s)
+	web := zone.Service{Namespace: "shop", Name: "web", Addrs: addrs("10.96.0.1", "::1"), Ports: []zone.Port{{Name: "http", Number: 80}}, TTL: -1}
+	db := zone.Service{Namespace: "shop", Name: "db", Type: zone.Headless, TTL: -1}
+	const web6 = "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.ip6.arpa."
+	const web4, other4 = "1.0.96.10.in-addr.arpa.", "234.56.96.10.in-addr.arpa."
+	one, two, three := ready("10.0.0.1"), ready("10.0.0.2"), ready("10.0.0.3", "::1")
+	one.Hostname = "db-0"
+	slice := func(service string, endpoints ...zone.Endpoint) func() {
+		return func() {
+			s.PutSlice(zone.Slice{Namespace: "shop", Name: "db-1", Service: service, Endpoints: endpoints}, now)
+		}
+	}
+	put := func(svc *zone.Service, change func()) func() {
+		return func() {
+			if change != nil {
+				change()
+			}
+			s.PutService(*svc, now)
+		}
+	}
+	tests := []struct {
+		name string
+		do   func()
+		want []string
+	}{
+		{"the first service of a namespace", put(&web, nil), []string{web6, web4, "shop.pod", "shop.svc", "web.shop.svc"}},
+		{"the same", put(&web, nil), nil},
+		{"its Namespace", func() { s.PutNamespace("shop", now) }, []string{"shop.pod", "shop.svc"}},
+		{"the same Namespace", func() { s.PutNamespace("shop", now) }, nil},
+		{"another port", put(&web, func() { web.Ports[0].Number = 81 }), []string{"web.shop.svc"}},
+		{"another IPv4 address", put(&web, func() { web.Addrs[0] = netip.MustParseAddr("10.96.56.234") }), []string{web4, other4, "web.shop.svc"}},
+		{"a second service", put(&db, nil), []string{"db.shop.svc"}},
+		{"a slice", slice("db", one, two), []string{"1.0.0.10.in-addr.arpa.", "2.0.0.10.in-addr.arpa.", "db.shop.svc"}},
+		{"the same slice", slice("db", two, one), nil},
+		{"one goes, one comes", slice("db", one, three), []string{web6, "2.0.0.10.in-addr.arpa.", "3.0.0.10.in-addr.arpa.", "db.shop.svc"}},
+		{"one of its two addresses goes", slice("db", one, ready("::1")), []string{"3.0.0.10.in-addr.arpa.", "db.shop.svc"}},
+		{"and comes again", slice("db", one, three), []string{"3.0.0.10.in-addr.arpa.", "db.shop.svc"}},
+		{"one is not ready", func() {
+			one.Ready = false
+			slice("db", one, three)()
+		}, []string{"1.0.0.10.in-addr.arpa.", "db.shop.svc"}},
+		{"one has another name", func() {
+			one.Hostname = "db-1"
+			slice("db", one, three)()
+		}, []string{"1.0.0.10.in-addr.arpa.", "db.shop.svc"}},
+		{"one is in another topology zone", func() {
+			three.Zone = "east"
+			slice("db", one, three)()
+		}, []string{"db.shop.svc"}},
+		{"not ready is published", put(&db, func() { db.PublishNotReady = true }), []string{web6, "1.0.0.10.in-addr.arpa.", "3.0.0.10.in-addr.arpa.", "db.shop.svc"}},
+		{"another TTL", put(&db, func() { db.TTL = time.Minute }), []string{"db.shop.svc"}},
+		{"an alias", put(&db, func() { db.Type, db.ExternalName = zone.ExternalName, "example.com" }), []string{web6, "1.0.0.10.in-addr.arpa.", "3.0.0.10.in-addr.arpa.", "db.shop.svc"}},
+		{"another alias", put(&db, func() { db.ExternalName = "example.net" }), []string{"db.shop.svc"}},
+		{"the slice is of another service", slice("web", one, three), []string{
+			web6, web6, "1.0.0.10.in-addr.arpa.", "1.0.0.10.in-addr.arpa.", "3.0.0.10.in-addr.arpa.", "3.0.0.10.in-addr.arpa.", "db.shop.svc", "web.shop.svc",
+		}},
+		{"the slice goes", func() { s.Delete(zone.Slices, "shop", "db-1", now) }, []string{web6, "1.0.0.10.in-addr.arpa.", "3.0.0.10.in-addr.arpa.", "web.shop.svc"}},
+		{"again", func() { s.Delete(zone.Slices, "shop", "db-1", now) }, nil},
+		{"a pod", func() { s.PutPod(zone.Pod{Namespace: "shop", Name: "p", Addrs: addrs("10.0.0.9")}, now) }, nil},
+		{"one service goes", func() { s.Delete(zone.Services, "shop", "db", now) }, []string{"db.shop.svc"}},
+		{"the Namespace goes", func() { s.Delete(zone.Namespaces, "", "shop", now) }, []string{"shop.pod", "shop.svc"}},
+		{"the other service goes", func() { s.Retain(zone.Services, func(string, string) bool { return false }, now) }, []string{web6, other4, "shop.pod", "shop.svc", "web.shop.svc"}},
+	}
+	for _, tt := range tests {
+		tt.do()
+		if diff := cmp.Diff(tt.want, l.take()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+	if told := s.Stats().Told; told != l.total || told == 0 {
+		t.Errorf("%d owners told by the count, %d by the listener", told, l.total)
+	}
+	s.Observe(canonical(t, "other.test."), func(owner []byte) { l.told = append(l.told, presented(t, owner)) })
+	s.PutService(db, now)
+	if diff := cmp.Diff([]string{"db.shop.svc.other.test.", "shop.pod.other.test.", "shop.svc.other.test."}, l.take()); diff != "" {
+		t.Errorf("of another domain (-want +got):\n%s", diff)
+	}
+	s.Observe(nil, nil)
+	s.Delete(zone.Services, "shop", "db", now)
+	if diff := cmp.Diff([]string(nil), l.take()); diff != "" {
+		t.Errorf("when nobody is told (-want +got):\n%s", diff)
+	}
+}
+
+func addrs(list ...string) []netip.Addr {
+	var parsed []netip.Addr
+	for _, s := range list {
+		parsed = append(parsed, netip.MustParseAddr(s))
+	}
+	return parsed
+}
+
+func ready(list ...string) zone.Endpoint { return zone.Endpoint{Addrs: addrs(list...), Ready: true} }
+
+// A fact is what the zone says to a question, as far as its owner answers for it.
+type fact struct {
+	Rcode  string
+	Answer []string
+}
+
+// factOf asks for what the owner of the name answers for, which is not what an
+// alias leads to.
+func (w *world) factOf(name string, rrtype uint16) fact {
+	said := ask(w.t, w.zone, name, rrtype, 0, w.now)
+	f := fact{Rcode: said.Rcode, Answer: said.Answer}
+	for _, record := range said.Answer {
+		if strings.Contains(record, " CNAME ") && strings.HasPrefix(record, strings.ToLower(name)+" ") {
+			return fact{Rcode: "alias", Answer: []string{record}}
+		}
+	}
+	return f
+}
+
+// contested tells whether several services have the address of the reverse name:
+// any of them is the answer.
+func (w *world) contested(name string) bool {
+	a, _ := reverseAddr(name)
+	holders := 0
+	for _, svc := range w.model.services {
+		if svc.Type == zone.ClusterIP && slices.ContainsFunc(svc.Addrs, func(o netip.Addr) bool { return o.IsValid() && o.Unmap() == a }) {
+			holders++
+		}
+	}
+	return holders > 1
+}
+
+// TestObserverIsToldOfEveryChange has random changes, and looks at each name whose
+// answer is another one after: its owner was told, and who looked when told saw
+// what is true now.
+func TestObserverIsToldOfEveryChange(t *testing.T) {
+	t.Parallel()
+	configs := []zone.Config{
+		{TTL: 5 * time.Second, Pods: zone.PodsInsecure},
+		{TTL: 5 * time.Second, Pods: zone.PodsInsecure, PodNames: true, IgnoreEmpty: true, NodeZone: "east"},
+	}
+	steps := 100
+	if testing.Short() {
+		steps = 30
+	}
+	for i, cfg := range configs {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, uint64(40+i), cfg)
+			w.observeSteps(steps)
+		})
+	}
+}
+
+// observeSteps makes that many changes and compares all answers after each.
+func (w *world) observeSteps(steps int) {
+	w.t.Helper()
+	domain := canonical(w.t, "cluster.local.")
+	seen := map[string]fact{} // by owner: what one who was told found
+	w.store.Observe(domain, func(owner []byte) {
+		name := presented(w.t, owner)
+		seen[name] = w.factOf(name, kindOf(name))
+	})
+	list := observedNames()
+	before, contested, changes := map[string]fact{}, map[string]bool{}, 0
+	for step := range steps {
+		clear(seen)
+		w.step()
+		freshen(w.store, w.now)
+		for _, name := range list {
+			now, owner := w.factOf(name, kindOf(name)), presented(w.t, zone.Owner(canonical(w.t, name), domain))
+			diff := cmp.Diff(before[name], now)
+			_, told := seen[owner]
+			skip := contested[name]
+			contested[name] = w.contested(name)
+			if skip = skip || contested[name]; step > 0 && diff != "" && !told && !skip {
+				w.t.Fatalf("step %d: %s changed, of which its owner %q was not told: %v\n%s", step, name, owner, seen, diff)
+			}
+			if diff != "" {
+				changes++
+			}
+			before[name] = now
+		}
+		for owner, said := range seen {
+			if diff := cmp.Diff(w.factOf(owner, kindOf(owner)), said); diff != "" && !contested[owner] {
+				w.t.Fatalf("step %d: who was told of %s found something else (-now +then):\n%s", step, owner, diff)
+			}
+		}
+	}
+	if changes < 4*steps {
+		w.t.Errorf("%d answers changed in %d steps: too few to show anything", changes, steps)
+	}
+}
+
+// kindOf is the type of the question that tells most of a name.
+func kindOf(name string) uint16 {
+	switch {
+	case strings.HasSuffix(name, ".arpa."):
+		return dns.TypePTR
+	case strings.HasPrefix(name, "_"):
+		return dns.TypeSRV
+	}
+	return dns.TypeA
+}
+
+// observedNames are the questions that objects decide.
+func observedNames() []string {
+	var list []string
+	for _, name := range questions() {
+		if strings.HasSuffix(name, ".svc.cluster.local.") || strings.HasSuffix(name, ".pod.cluster.local.") || strings.HasSuffix(name, ".arpa.") {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// BenchmarkObserve is the first list of a large cluster, and changes after it.
+func BenchmarkObserve(b *testing.B) {
+	domain, now := canonical(b, "cluster.local."), epoch()
+	service := func(i int) zone.Service {
+		return zone.Service{
+			Namespace: fmt.Sprint("team-", i%50), Name: fmt.Sprint("service-", i), TTL: -1,
+			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})},
+			Ports: []zone.Port{{Name: "http", Number: 80}, {Name: "metrics", Number: 9090}},
+		}
+	}
+	for _, observed := range []bool{false, true} {
+		told := 0
+		listen := func(s *zone.Store) {
+			if observed {
+				s.Observe(domain, func([]byte) { told++ })
+			}
+		}
+		b.Run(fmt.Sprintf("11000 services/observed=%t", observed), func(b *testing.B) {
+			for b.Loop() {
+				s := zone.NewStore()
+				listen(s)
+				for i := range 11000 {
+					s.PutService(service(i), now)
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("slice of 100/observed=%t", observed), func(b *testing.B) {
+			s := clusterOf(0, 1, 1)
+			listen(s)
+			sl := zone.Slice{Namespace: "team-0", Name: "headless-0-0", Service: "headless-0"}
+			for i := range 100 {
+				sl.Endpoints = append(sl.Endpoints, zone.Endpoint{Addrs: []netip.Addr{netip.AddrFrom4([4]byte{11, 0, 0, byte(i)})}, Ready: true})
+			}
+			for i := 0; b.Loop(); i++ {
+				sl.Endpoints[i%100].Ready = !sl.Endpoints[i%100].Ready
+				s.PutSlice(sl, now)
+			}
+		})
+	}
+}
