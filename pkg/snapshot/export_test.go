@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot
+
+import "encoding/binary"
+
+// Mend makes the checksums, and the length, of octets right as far as the layout can be read from them.
+func Mend(octets []byte) {
+	if len(octets) < headLen+tailLen {
+		return
+	}
+	copy(octets, magic)
+	binary.LittleEndian.PutUint32(octets[len(magic):], version)
+	body, tail := octets[:len(octets)-tailLen], octets[len(octets)-tailLen:]
+	n := int64(binary.LittleEndian.Uint32(tail))
+	if rest := body[headLen:]; n*entryLen <= int64(len(rest)) {
+		table := rest[int64(len(rest))-n*entryLen:]
+		rest = rest[:len(rest)-len(table)]
+		for ; len(table) > 0; table = table[entryLen:] {
+			length := binary.LittleEndian.Uint64(table[8:])
+			if length > uint64(len(rest)) {
+				break
+			}
+			binary.LittleEndian.PutUint32(table[4:], checksum(rest[:length]))
+			rest = rest[length:]
+		}
+	}
+	copy(tail, appendTail(nil, int(n), checksum(body), int64(len(body))))
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot_test
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/snapshot"
+)
+
+// FuzzLoad reads any octets, with their checksums as they are and made right. Whatever is loaded is what the file
+// would be if it was saved again.
+func FuzzLoad(f *testing.F) {
+	for _, c := range []content{{}, before(), after()} {
+		disk := snapshot.NewDisk()
+		if _, err := snapshot.Save(f.Context(), c.job(disk)); err != nil {
+			f.Fatal(err)
+		}
+		good := disk.Octets(snapshot.Name)
+		f.Add(good, false)
+		f.Add(good, true)
+		f.Add(good[:len(good)-1], false)
+		for _, i := range []int{16, 48, 49, len(good) - 28, len(good) - 44, len(good) - 30} {
+			bad := bytes.Clone(good)
+			bad[i] = 0xff
+			f.Add(bad, true)
+		}
+	}
+	f.Fuzz(func(t *testing.T, octets []byte, mend bool) {
+		if mend {
+			octets = bytes.Clone(octets)
+			snapshot.Mend(octets)
+		}
+		disk := snapshot.NewDisk()
+		disk.Put(snapshot.Name, octets)
+		s, err := snapshot.Load(disk)
+		if err != nil {
+			if _, ok := errors.AsType[*snapshot.Error](err); !ok {
+				t.Fatalf("error %#v", err)
+			}
+			return
+		}
+		_, _ = s.Age(at(time.Hour), time.Hour)
+		_ = s.Version(snapshot.Cache, 1)
+		again := snapshot.NewDisk()
+		job := read(s).job(again)
+		job.Most = 1 << 40
+		if _, err := snapshot.Save(t.Context(), job); err != nil {
+			t.Fatal(err)
+		}
+		got, err := load(again)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(read(s), got); diff != "" {
+			t.Fatalf("saved again (-want +got):\n%s", diff)
+		}
+	})
+}
