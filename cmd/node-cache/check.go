@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
@@ -17,7 +18,8 @@ func checkCommand() *cobra.Command {
 		Short: "Check a configuration file as the agent would read it",
 		Long: `Check a configuration file with the code the agent, or with --resolver the central
 resolver, reads it with. Every problem is reported at once, with its path and a
-hint. Exit code 0: good; 1: not.`,
+hint. Exit code 0: good; 1: not. Where this container has too little memory for it, that is
+said too.`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			role := config.Agent
@@ -33,6 +35,9 @@ hint. Exit code 0: good; 1: not.`,
 				}
 			} else if !show {
 				return &usageError{fmt.Errorf("check: a file to check, or --print for the defaults, is missing")}
+			}
+			if p := agent.MemoryProblem(&cfg); p != nil { // of this container: the file is good elsewhere
+				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "node-cache: %s: %s\nhint: %s\n", name, p.What, p.Hint)
 			}
 			if !show {
 				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: ok\n", name)

@@ -29,7 +29,7 @@ const (
 	exitOK      = 0
 	exitFailed  = 1 // the agent could not start or stopped with an error, a file is bad, a query got no answer
 	exitUsage   = 2 // the command line itself
-	exitNothing = 3 // query: the name or the type does not exist
+	exitNothing = 3 // query: the name or the type does not exist; cache get, cache top: nothing is held
 )
 
 func main() {
@@ -64,7 +64,7 @@ func rootCommand() *cobra.Command {
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
-	root.AddCommand(agentCommand(), resolverCommand(), checkCommand(), queryCommand(), cleanupCommand(), doctorCommand(), inPodCommand(), versionCommand())
+	root.AddCommand(agentCommand(), resolverCommand(), checkCommand(), queryCommand(), cacheCommand(), cleanupCommand(), doctorCommand(), inPodCommand(), versionCommand())
 	return root
 }
 

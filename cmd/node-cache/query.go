@@ -16,12 +16,14 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // A question is what the command line of query asks for.
 type question struct {
 	server  netip.AddrPort
 	tcp     bool
+	explain bool
 	timeout time.Duration
 	name    string
 	rrtype  uint16
@@ -32,9 +34,11 @@ func queryCommand() *cobra.Command {
 	var server string
 	listen := config.Default(config.Agent).Listen
 	cmd := &cobra.Command{
-		Use:   "query [--server IP:PORT] [--tcp] NAME [TYPE]",
+		Use:   "query [--server IP:PORT] [--tcp] [--explain] NAME [TYPE]",
 		Short: "Ask an agent for a name",
 		Long: `Ask an agent for a name and print what it says. TYPE is A if it is left out.
+With --explain an agent on this machine also says where its reply came from, and of
+one from its cache how good and how old it is and what is left of its time.
 
 Exit code 0: there are records; 3: the name or the type does not exist; 1: no
 answer, or a failure.`,
@@ -48,6 +52,7 @@ answer, or a failure.`,
 	}
 	cmd.Flags().StringVar(&server, "server", netip.AddrPortFrom(listen.Addresses[0], listen.Port).String(), "the agent's `IP[:PORT]`")
 	cmd.Flags().BoolVar(&q.tcp, "tcp", false, "ask over TCP")
+	cmd.Flags().BoolVar(&q.explain, "explain", false, "ask an agent on this machine how its reply came about")
 	cmd.Flags().DurationVar(&q.timeout, "timeout", 5*time.Second, "how long to wait")
 	return cmd
 }
@@ -62,18 +67,14 @@ func (q *question) read(server string, args []string) error {
 		}
 		q.server = netip.AddrPortFrom(ip, 53)
 	}
-	q.name = dns.Fqdn(args[0])
-	if _, ok := dns.IsDomainName(q.name); !ok {
-		return fmt.Errorf("%q: not a domain name", args[0])
+	if q.name, err = domainName(args[0]); err != nil {
+		return err
 	}
 	q.rrtype = dns.TypeA
 	if len(args) == 2 {
-		known := false
-		if q.rrtype, known = dns.StringToType[strings.ToUpper(args[1])]; !known {
-			return fmt.Errorf("%q: not a record type", args[1])
-		}
+		q.rrtype, err = agent.RecordType(args[1])
 	}
-	return nil
+	return err
 }
 
 // ask sends the question and prints the answer.
@@ -97,6 +98,9 @@ func (q *question) ask(cmd *cobra.Command) error {
 	for _, line := range extendedErrors(reply) {
 		_, _ = fmt.Fprintln(out, line)
 	}
+	if q.explain {
+		_, _ = fmt.Fprintln(out, explanation(reply))
+	}
 	_, _ = fmt.Fprintf(out, "; %s, %d records, %s over %s in %s\n",
 		dns.RcodeToString[reply.Rcode], len(reply.Answer), q.server, network, took.Round(10*time.Microsecond))
 	switch {
@@ -111,6 +115,10 @@ func (q *question) ask(cmd *cobra.Command) error {
 func (q *question) exchange(ctx context.Context, network string) (*dns.Msg, time.Duration, error) {
 	m := new(dns.Msg).SetQuestion(q.name, q.rrtype)
 	m.SetEdns0(1232, false)
+	if q.explain {
+		opt := m.IsEdns0()
+		opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: wire.OptionExplain})
+	}
 	c := &dns.Client{Net: network, Timeout: q.timeout}
 	return c.ExchangeContext(ctx, m, q.server.String())
 }
@@ -141,4 +149,26 @@ func extendedErrors(reply *dns.Msg) []string {
 		}
 	}
 	return lines
+}
+
+// explanation is how a reply came about, as a comment.
+func explanation(reply *dns.Msg) string {
+	if opt := reply.IsEdns0(); opt != nil {
+		for _, o := range opt.Option {
+			if local, ok := o.(*dns.EDNS0_LOCAL); ok && local.Code == wire.OptionExplain {
+				return "; explained: " + plain(local.Data)
+			}
+		}
+	}
+	return "; not explained: only an agent does that, and only to clients on its own machine"
+}
+
+// plain is text from the network as far as it can steer no terminal.
+func plain(text []byte) string {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return '?'
+		}
+		return c
+	}, string(text))
 }

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/pprof"
-	"net/netip"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -27,13 +25,20 @@ type page struct {
 
 // pages lists what the server has besides the index, in the index's order.
 func (s *Server) pages() []page {
-	return []page{
+	list := []page{
 		{"/status", "what runs and how it is doing, as JSON; /status?format=text for a human", s.status},
 		{"/metrics", "counters and gauges, for Prometheus", s.cfg.Metrics.ServeHTTP},
 		{"/readyz", "200 while queries are answered, else 503 with the reason", check(s.cfg.Ready)},
 		{"/livez", "200 unless a restart is needed, else 503 with the reason", check(s.cfg.Live)},
 		{"/debug/pprof/", "profiles, for go tool pprof on this machine; others get 403", here(pprof.Index)},
 	}
+	if s.cfg.Cache != nil {
+		list = append(list, page{
+			"/cache/top", "what the cache holds, most asked for first; also /cache/get?name=NAME and POST /cache/flush; to clients on this machine, others get 403",
+			s.cachePage(s.cacheTop, "n", "by"),
+		})
+	}
+	return list
 }
 
 // Handler serves every page without the connection limits.
@@ -47,6 +52,10 @@ func (s *Server) Handler() http.Handler {
 		mux.HandleFunc("GET "+p.path, p.handler)
 	}
 	mux.HandleFunc("GET /{$}", index(pages))
+	if s.cfg.Cache != nil {
+		mux.HandleFunc("GET /cache/get", s.cachePage(s.cacheGet, "name", "type"))
+		mux.HandleFunc("POST /cache/flush", s.cachePage(s.cacheFlush, "name", "zone", "all"))
+	}
 	mux.HandleFunc("GET /debug/pprof/cmdline", here(pprof.Cmdline))
 	mux.HandleFunc("GET /debug/pprof/profile", here(pprof.Profile))
 	mux.HandleFunc("GET /debug/pprof/symbol", here(pprof.Symbol))
@@ -85,31 +94,6 @@ func tooLong(r *http.Request) bool {
 	}
 	seconds, err := strconv.ParseFloat(r.URL.Query().Get("seconds"), 64)
 	return errors.Is(err, strconv.ErrRange) || err == nil && !(seconds <= maxProfile) // NaN is no time either
-}
-
-// here serves a page to clients on this machine only.
-func here(page http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if !isLocal(r) {
-			http.Error(w, "profiles are for clients on this machine\nhint: ask from the node itself, or through `kubectl port-forward`",
-				http.StatusForbidden)
-			return
-		}
-		page(w, r)
-	}
-}
-
-// isLocal tells whether a request came from a loopback address, or from the very
-// address of this machine that it was sent to. No other machine can do that: the
-// second packet of the handshake would not leave this one.
-func isLocal(r *http.Request) bool {
-	client, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return false
-	}
-	from := client.Addr().Unmap()
-	server, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-	return from.IsLoopback() || ok && from == server.AddrPort().Addr().Unmap()
 }
 
 // recovered counts and logs a panic. The client gets a 500, or a broken

@@ -63,7 +63,7 @@ func ask(h http.Handler, r *http.Request) reply {
 // get is a request from this machine, with the names and values of a header.
 func get(path string, header ...string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, path, nil)
-	r.RemoteAddr = "127.0.0.1:40000"
+	r.RemoteAddr, r.Host = "127.0.0.1:40000", "127.0.0.1:9253"
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Add(header[i], header[i+1])
 	}
@@ -77,7 +77,8 @@ func TestNewRejects(t *testing.T) {
 		change func(*admin.Config)
 		want   string
 	}{
-		{"no address", func(c *admin.Config) { c.Addr = netip.AddrPort{} }, "an admin server needs an address"},
+		{"no address", func(c *admin.Config) { c.Addr = netip.AddrPort{} }, "an admin server needs an address or a socket"},
+		{"half a cache", func(c *admin.Config) { c.Cache = &admin.Cache{} }, "the pages of the cache need to get, to list and to flush"},
 		{"no metrics", func(c *admin.Config) { c.Metrics = nil }, "an admin server needs the metrics, the readiness and the status"},
 		{"no readiness", func(c *admin.Config) { c.Ready = nil }, "an admin server needs the metrics, the readiness and the status"},
 		{"no status", func(c *admin.Config) { c.Status = nil }, "an admin server needs the metrics, the readiness and the status"},
@@ -126,7 +127,7 @@ func TestPages(t *testing.T) {
 		{"status in an unknown format", nil, get("/status?format=xml"), reply{400, text, "format \"xml\": text and json are known\n"}},
 		{
 			"status that cannot be encoded", func(c *admin.Config) { c.Status = func() any { return func() {} } }, get("/status"),
-			reply{500, text, "encoding the status: json: unsupported type: func()\n"},
+			reply{500, text, "encoding the page: json: unsupported type: func()\n"},
 		},
 		{"no such page", nil, get("/nowhere"), reply{404, text, "404 page not found\n"}},
 		{"below a page", nil, get("/status/x"), reply{404, text, "404 page not found\n"}},

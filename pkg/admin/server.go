@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -35,14 +36,16 @@ const (
 
 // Config is what a server is made from.
 type Config struct {
-	Addr netip.AddrPort // port 0: the kernel chooses
+	Addr netip.AddrPort // port 0: the kernel chooses; the zero value: none, and Socket is given
 	// FreeBind lets Listen bind an address that no link of the machine has yet, and
 	// that may go and come back while the server runs. Of Linux only.
 	FreeBind bool
+	Socket   string       // path of a unix socket that serves the pages too, in a folder that exists; empty: none
 	Metrics  http.Handler // serves /metrics
 	Ready    func() error // nil error: ready to serve; else its text is the body of a 503
 	Live     func() error // as Ready, for "need not be restarted"; nil func: always alive
 	Status   func() any   // rendered as JSON or as text; see [Server.Handler]
+	Cache    *Cache       // the pages of the cache; nil: there are none
 	Log      *slog.Logger // nil: silent
 }
 
@@ -52,11 +55,13 @@ type Stats struct {
 	Panics  uint64 // requests cut short by a defect in a handler
 }
 
-// A Server serves the pages on one TCP address.
+// A Server serves the pages on one TCP address, one unix socket, or both.
 type Server struct {
 	cfg      Config
 	http     *http.Server
-	listener net.Listener // nil before Listen
+	listener net.Listener // of TCP; nil before Listen, and without an address
+	socket   net.Listener // nil before Listen, and without a path
+	walks    sync.Mutex   // held while a page of the cache is made
 	conns    atomic.Int64
 	refused  atomic.Uint64
 	panics   atomic.Uint64
@@ -64,11 +69,14 @@ type Server struct {
 
 // New checks cfg. It opens nothing.
 func New(cfg Config) (*Server, error) {
-	if !cfg.Addr.IsValid() {
-		return nil, errors.New("an admin server needs an address")
+	if !cfg.Addr.IsValid() && cfg.Socket == "" {
+		return nil, errors.New("an admin server needs an address or a socket")
 	}
 	if cfg.Metrics == nil || cfg.Ready == nil || cfg.Status == nil {
 		return nil, errors.New("an admin server needs the metrics, the readiness and the status")
+	}
+	if cfg.Cache != nil && cfg.Cache.missing() {
+		return nil, errors.New("the pages of the cache need to get, to list and to flush")
 	}
 	if cfg.Live == nil {
 		cfg.Live = func() error { return nil }
@@ -104,9 +112,28 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// Listen binds the address. With SO_REUSEPORT, so that a successor can listen
-// before this server stops. It starts no goroutine.
+// Listen binds the address and the socket. The address with SO_REUSEPORT, so that a
+// successor can listen before this server stops; the socket only if nobody listens
+// there. After an error nothing stays open. It starts no goroutine.
 func (s *Server) Listen(ctx context.Context) error {
+	if s.cfg.Addr.IsValid() {
+		if err := s.listenTCP(ctx); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Socket == "" {
+		return nil
+	}
+	socket, err := listenSocket(ctx, s.cfg.Socket)
+	if err != nil {
+		s.Close()
+		return fmt.Errorf("listening on unix socket %s: %w", s.cfg.Socket, err)
+	}
+	s.socket = socket
+	return nil
+}
+
+func (s *Server) listenTCP(ctx context.Context) error {
 	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error
 		if e := raw.Control(func(fd uintptr) { err = s.setOptions(int(fd)) }); e != nil {
@@ -144,8 +171,11 @@ func network(addr netip.AddrPort) string {
 }
 
 // Addr is the address that is served, with the port the kernel chose if the
-// configured one is 0. Listen must have been called.
+// configured one is 0; invalid if there is none. Listen must have been called.
 func (s *Server) Addr() netip.AddrPort {
+	if s.listener == nil {
+		return netip.AddrPort{}
+	}
 	return s.listener.Addr().(*net.TCPAddr).AddrPort()
 }
 
@@ -155,29 +185,60 @@ func (s *Server) Addr() netip.AddrPort {
 // called.
 func (s *Server) Run(ctx context.Context) error {
 	s.http.BaseContext = func(net.Listener) context.Context { return ctx }
-	ended := make(chan error, 1)
-	go func() { ended <- s.http.Serve(s.listener) }()
-	select {
-	case err := <-ended:
-		_ = s.http.Close()
-		return fmt.Errorf("serving http on %s: %w", s.cfg.Addr, err)
-	case <-ctx.Done():
+	serving, end := context.WithCancel(ctx)
+	defer end()
+	listeners := s.listeners()
+	ended := make(chan error, len(listeners))
+	for _, l := range listeners {
+		go func() {
+			defer end()
+			ended <- s.serve(l)
+		}()
+	}
+	<-serving.Done()
+	if ctx.Err() == nil {
+		_ = s.http.Close() // one has ended by itself: no more of the other
+		return s.join(ended)
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 	if err := s.http.Shutdown(drain); err != nil {
 		_ = s.http.Close()
 	}
-	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving http on %s: %w", s.cfg.Addr, err)
+	return s.join(ended)
+}
+
+// listeners are those that Listen has made.
+func (s *Server) listeners() (list []net.Listener) {
+	for _, l := range []net.Listener{s.listener, s.socket} {
+		if l != nil {
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+// serve serves what comes on one listener until the server stops.
+func (s *Server) serve(l net.Listener) error {
+	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving http on %s: %w", l.Addr(), err)
 	}
 	return nil
 }
 
-// Close gives up the socket of a server that does not run.
+// join waits for every listener to end and gives their errors.
+func (s *Server) join(ended <-chan error) error {
+	var err error
+	for range cap(ended) {
+		err = errors.Join(err, <-ended)
+	}
+	return err
+}
+
+// Close gives up the listeners of a server that does not run.
 func (s *Server) Close() {
-	if s.listener != nil {
-		_ = s.listener.Close()
+	for _, l := range s.listeners() {
+		_ = l.Close()
 	}
 }
 

@@ -60,7 +60,7 @@ func (nearby) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0
 // request writes a request and leaves the reply to be read.
 func request(t *testing.T, c net.Conn, path string) {
 	t.Helper()
-	if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -93,7 +93,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	}{
 		{"nothing sent", "", admin.HeaderTimeout},
 		{"a header unfinished", "GET / HTTP/1.1\r\nHost:", admin.HeaderTimeout},
-		{"nothing after a reply", "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", admin.IdleTimeout},
+		{"nothing after a reply", "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", admin.IdleTimeout},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -126,7 +126,7 @@ func TestLongHeader(t *testing.T) {
 		sent := make(chan struct{})
 		go func() {
 			defer close(sent)
-			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 2*admin.MaxHeader)+"\r\n\r\n")
+			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\nX: "+strings.Repeat("x", 2*admin.MaxHeader)+"\r\n\r\n")
 		}()
 		if code, _, err := response(c); err != nil || code != http.StatusRequestHeaderFieldsTooLarge {
 			t.Errorf("got %d, %v, want 431", code, err)

@@ -11,21 +11,24 @@ import (
 	"strings"
 )
 
-// status serves the status in the form that was asked for.
-func (s *Server) status(w http.ResponseWriter, r *http.Request) {
+// status serves the status.
+func (s *Server) status(w http.ResponseWriter, r *http.Request) { s.render(w, r, s.cfg.Status()) }
+
+// render serves what a page shows in the form that was asked for.
+func (s *Server) render(w http.ResponseWriter, r *http.Request, view any) {
 	text, err := wantsText(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	body, err := encode(s.cfg.Status())
+	body, err := encode(view)
 	kind := "application/json"
 	if err == nil && text {
 		body, err = renderText(body)
 		kind = "text/plain; charset=utf-8"
 	}
 	if err != nil {
-		s.cfg.Log.ErrorContext(r.Context(), "status page not rendered", "err", err)
+		s.cfg.Log.ErrorContext(r.Context(), "page not rendered", "path", r.URL.Path, "err", err)
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -67,7 +70,7 @@ func encode(v any) ([]byte, error) {
 	e.SetEscapeHTML(false) // the page is no HTML, and is read by humans too
 	e.SetIndent("", "  ")
 	if err := e.Encode(v); err != nil {
-		return nil, fmt.Errorf("encoding the status: %w", err)
+		return nil, fmt.Errorf("encoding the page: %w", err)
 	}
 	return b.Bytes(), nil
 }

@@ -27,13 +27,13 @@ const (
 )
 
 // parseValue reads one JSON value. It goes as deep as the text does, which is for
-// the status' own author to bound.
+// the page's own author to bound.
 func parseValue(data []byte) (value, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
 	v, err := readValue(d)
 	if err != nil {
-		return value{}, fmt.Errorf("reading the status: %w", err)
+		return value{}, fmt.Errorf("reading the page: %w", err)
 	}
 	return v, nil
 }

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/agent"
+)
+
+// held is what the fake agent's cache holds.
+func held() []agent.CacheEntry {
+	return []agent.CacheEntry{
+		{
+			Name: "www.example.com.", Type: "A", State: "fresh", Rcode: "NOERROR", Age: 12, Left: 48, Hits: 1, Bytes: 144,
+			Records: []string{"www.example.com. 48 IN CNAME web.example.net.", "web.example.net. 48 IN A 192.0.2.1"},
+		},
+		{
+			Name: "www.example.com.", Type: "TXT", Flags: []string{"DO", "CD"}, Subnet: "192.0.2.0/24", State: "stale", Rcode: "NOERROR",
+			Age: 3690, Left: -90, Hits: 65535, Bytes: 160, Records: []string{`www.example.com. 0 IN TXT "two words"`},
+		},
+		{Name: "gone.example.com.", Type: "*", State: "fresh", Rcode: "NXDOMAIN", Age: 1, Left: 29, Hits: 0, Bytes: 152},
+	}
+}
+
+// fakeAgent is an admin server that shows what is held of the names of held, and says in asked what it was asked.
+func fakeAgent(t *testing.T) (addr string, asked *[]string) {
+	t.Helper()
+	asked = new([]string)
+	note := func(words ...string) { *asked = append(*asked, strings.Join(words, " ")) }
+	pick := func(fits func(e *agent.CacheEntry) bool) (view agent.CacheView) {
+		for _, e := range held() {
+			if fits(&e) {
+				view.Entries = append(view.Entries, e)
+			}
+		}
+		return view
+	}
+	pages := &admin.Cache{
+		Get: func(name, rrtype string) (any, error) {
+			note("get", name, rrtype)
+			if name == "refused." {
+				return nil, errors.New("not today")
+			}
+			return pick(func(e *agent.CacheEntry) bool { return e.Name == name && (rrtype == "" || e.Type == rrtype) }), nil
+		},
+		Top: func(n int, by string) (any, error) {
+			note("top", by)
+			return pick(func(e *agent.CacheEntry) bool { return n > 1 || e.Type == "A" }), nil
+		},
+		Flush: func(f admin.Flush) (any, error) {
+			text, _ := json.Marshal(f)
+			note("flush", string(text))
+			return agent.CacheFlushed{Flushed: len(f.Name) % 2}, nil
+		},
+	}
+	s, err := admin.New(admin.Config{
+		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil }, Status: func() any { return nil }, Cache: pages,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(s.Handler())
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://"), asked
+}
+
+func TestCacheCommands(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		args  []string
+		asked string
+		want  result
+	}{
+		{"a name", []string{"get", "www.example.com"}, "get www.example.com. ", result{exitOK, `www.example.com. A
+  fresh, NOERROR, age 12s, left 48s, 1 hit, 144 bytes
+  www.example.com.  48  IN  CNAME  web.example.net.
+  web.example.net.  48  IN  A      192.0.2.1
+
+www.example.com. TXT DO CD subnet 192.0.2.0/24
+  stale, NOERROR, age 1h1m30s, over since 1m30s, 65535 hits or more, 160 bytes
+  www.example.com.  0  IN  TXT  "two words"
+`, ""}},
+		{"a name and a type", []string{"get", "www.example.com.", "a"}, "get www.example.com. A", result{exitOK, `www.example.com. A
+  fresh, NOERROR, age 12s, left 48s, 1 hit, 144 bytes
+  www.example.com.  48  IN  CNAME  web.example.net.
+  web.example.net.  48  IN  A      192.0.2.1
+`, ""}},
+		{"a name that does not exist", []string{"get", "gone.example.com"}, "get gone.example.com. ", result{exitOK, `gone.example.com. *
+  fresh, NXDOMAIN, age 1s, left 29s, 0 hits, 152 bytes
+`, ""}},
+		{"a name that is not held", []string{"get", "other.example.com"}, "get other.example.com. ", result{exitNothing, "nothing is held of it\n", ""}},
+		{"a type by number", []string{"get", "other.example.com", "type65"}, "get other.example.com. TYPE65", result{exitNothing, "nothing is held of it\n", ""}},
+		{"nothing held, for a program", []string{"get", "--output", "json", "other.example.com"}, "get other.example.com. ", result{exitNothing, "{\n  \"entries\": null\n}\n", ""}},
+		{"what is asked for most", []string{"top"}, "top hits", result{exitOK, `HITS   BYTES  STATE  RCODE     AGE      LEFT    NAME               TYPE
+1      144    fresh  NOERROR   12s      48s     www.example.com.   A
+65535  160    stale  NOERROR   1h1m30s  -1m30s  www.example.com.   TXT DO CD subnet 192.0.2.0/24
+0      152    fresh  NXDOMAIN  1s       29s     gone.example.com.  *
+`, ""}},
+		{"what is largest, for a program", []string{"top", "-n", "1", "--by", "size", "--output", "json"}, "top size", result{exitOK, `{
+  "entries": [
+    {
+      "name": "www.example.com.",
+      "type": "A",
+      "state": "fresh",
+      "rcode": "NOERROR",
+      "ageSeconds": 12,
+      "leftSeconds": 48,
+      "hits": 1,
+      "bytes": 144,
+      "records": [
+        "www.example.com. 48 IN CNAME web.example.net.",
+        "web.example.net. 48 IN A 192.0.2.1"
+      ]
+    }
+  ]
+}
+`, ""}},
+		{"forget a name", []string{"flush", "a"}, `flush {"Name":"a.","Zone":"","All":false}`, result{exitOK, "forgotten: 0 entries\n", ""}},
+		{"forget another name", []string{"flush", "aa"}, `flush {"Name":"aa.","Zone":"","All":false}`, result{exitOK, "forgotten: 1 entry\n", ""}},
+		{"forget a zone", []string{"flush", "--zone", "b.example"}, `flush {"Name":"","Zone":"b.example.","All":false}`, result{exitOK, "forgotten: 0 entries\n", ""}},
+		{"forget the root", []string{"flush", "--zone", "."}, `flush {"Name":"","Zone":".","All":false}`, result{exitOK, "forgotten: 0 entries\n", ""}},
+		{"forget all, for a program", []string{"flush", "--all", "--output", "json"}, `flush {"Name":"","Zone":"","All":true}`, result{exitOK, "{\n  \"flushed\": 0\n}\n", ""}},
+		{"the agent refuses", []string{"get", "refused"}, "get refused. ", result{exitFailed, "", "node-cache: asking the agent at ADDR for /cache/get: not today\n"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			addr, asked := fakeAgent(t)
+			got := command(append([]string{"cache", "--admin", addr}, tt.args...)...)
+			got.Stderr = strings.ReplaceAll(got.Stderr, addr, "ADDR")
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff([]string{tt.asked}, *asked); diff != "" {
+				t.Errorf("asked (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestCacheUsage shows that a command line that cannot be followed asks nobody.
+func TestCacheUsage(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"no command", nil, "cache: one of get, top and flush is missing"},
+		{"another command", []string{"drop"}, `unknown command "drop" for "node-cache cache"`},
+		{"get nothing", []string{"get"}, "accepts between 1 and 2 arg(s), received 0"},
+		{"get what is no name", []string{"get", "a..b"}, `"a..b": not a domain name`},
+		{"get an empty name", []string{"get", ""}, `"": not a domain name`},
+		{"get what is no type", []string{"get", "a", "BOGUS"}, `"BOGUS": not a record type`},
+		{"get type 0", []string{"get", "a", "TYPE0"}, `"TYPE0": not a record type`},
+		{"top of none", []string{"top", "-n", "0"}, "-n 0: not from 1 to 1000"},
+		{"top of too many", []string{"top", "-n", "1001"}, "-n 1001: not from 1 to 1000"},
+		{"top by age", []string{"top", "--by", "age"}, `--by "age": not hits or size`},
+		{"flush nothing", []string{"flush"}, "cache flush: one of NAME, --zone and --all is needed, and only one"},
+		{"flush a name and all", []string{"flush", "a", "--all"}, "cache flush: one of NAME, --zone and --all is needed, and only one"},
+		{"flush a zone and all", []string{"flush", "--zone", "a", "--all"}, "cache flush: one of NAME, --zone and --all is needed, and only one"},
+		{"flush an empty zone", []string{"flush", "--zone", ""}, `"": not a domain name`},
+		{"flush what is no zone", []string{"flush", "--zone", ".a"}, `".a": not a domain name`},
+		{"another format", []string{"top", "--output", "yaml"}, `--output "yaml": not text or json`},
+		{"an agent by name", []string{"top", "--admin", "localhost:9253"}, `--admin "localhost:9253": not IP:PORT, nor unix: and a path`},
+		{"an agent without a port", []string{"top", "--admin", "127.0.0.1"}, `--admin "127.0.0.1": not IP:PORT, nor unix: and a path`},
+		{"a socket beside", []string{"top", "--admin", "unix:run/x"}, `--admin "unix:run/x": the path of the socket must begin with /`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			want := result{exitUsage, "", "node-cache: " + tt.want + "\nhint: `node-cache --help` lists commands and flags\n"}
+			if diff := cmp.Diff(want, command(append([]string{"cache"}, tt.args...)...)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestCacheNobodyThere holds the form of what a person sees when no agent answers.
+func TestCacheNobodyThere(t *testing.T) {
+	t.Parallel()
+	const noAgent = "hint: no agent serves that; --admin names its admin.address, or unix: and its admin.socket\n"
+	folder := t.TempDir()
+	stale := filepath.Join(folder, "stale")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	_ = l.Close()
+	other := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(other.Close)
+	text := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
+	t.Cleanup(text.Close)
+	for _, tt := range []struct{ name, admin, want string }{
+		{"nobody listens", "127.0.0.1:1", `^node-cache: asking the agent at 127\.0\.0\.1:1: .*connection refused\n` + noAgent},
+		{"no socket", "unix:" + folder + "/none", `^node-cache: asking the agent at unix:.*/none: .*no such file or directory\n` + noAgent},
+		{"a socket of nobody", "unix:" + stale, `^node-cache: asking the agent at unix:.*/stale: .*connection refused\n` + noAgent},
+		{"another server", other.Listener.Addr().String(), `^node-cache: asking the agent at \S+ for /cache/top: no such page\nhint: it is not an agent's admin server, `},
+		{"a server of pages", text.Listener.Addr().String(), `^node-cache: reading /cache/top of the agent at \S+: invalid character '<'`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got := command("cache", "top", "--admin", tt.admin)
+			if got.Code != exitFailed || got.Stdout != "" || !regexp.MustCompile(tt.want).MatchString(got.Stderr) {
+				t.Errorf("got %+v, want %s", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// TestQueryExplain asks servers that explain, do not, and try to write to the terminal.
+func TestQueryExplain(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		explain bool
+		told    []byte // nil: nothing
+		want    string // the lines between the records and the last
+	}{
+		{"an agent here", true, []byte("source=cache state=fresh age=12s left=48s route=."), "; explained: source=cache state=fresh age=12s left=48s route=.\n"},
+		{"another server", true, nil, "; not explained: only an agent does that, and only to clients on its own machine\n"},
+		{"a server with a sense of humour", true, []byte("\x1b[2Jhi\n\xff"), "; explained: ?[2Jhi??\n"},
+		{"not asked", false, []byte("source=cache"), ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+				var asked bool
+				for _, o := range q.IsEdns0().Option {
+					local, ok := o.(*dns.EDNS0_LOCAL)
+					asked = asked || ok && local.Code == wire.OptionExplain && len(local.Data) == 0
+				}
+				if asked != tt.explain {
+					t.Errorf("asked to explain: %t, want %t", asked, tt.explain)
+				}
+				r := new(dns.Msg).SetReply(q).SetEdns0(1232, false)
+				if asked && tt.told != nil {
+					r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionExplain, Data: tt.told}}
+				}
+				_ = w.WriteMsg(r)
+			})}
+			go func() { _ = server.ActivateAndServe() }()
+			t.Cleanup(func() { _ = conn.Close() })
+			args := []string{"query", "--server", conn.LocalAddr().String(), "www.test"}
+			if tt.explain {
+				args = append(args, "--explain")
+			}
+			got := command(args...)
+			lines, _, _ := strings.Cut(got.Stdout, "; NOERROR")
+			if diff := cmp.Diff(tt.want, lines); diff != "" || got.Code != exitNothing {
+				t.Errorf("code %d (-want +got):\n%s", got.Code, diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+)
+
+const (
+	defaultTop = 20
+	maxTop     = 1000 // entries that one page lists
+)
+
+// A Cache is what the pages of the cache show and do. Every function is needed. What
+// they give is rendered as the status is; an error is the request's fault, and its
+// text is told.
+type Cache struct {
+	Get   func(name, rrtype string) (any, error) // what is held of a name; of every type if rrtype is empty
+	Top   func(n int, by string) (any, error)    // the n entries with the most "hits" or the largest "size"
+	Flush func(what Flush) (any, error)          // forgets
+}
+
+// A Flush is what to forget: one of the three.
+type Flush struct {
+	Name string // every type of one name
+	Zone string // that name and every one below it
+	All  bool
+}
+
+// missing tells whether a page could not be served.
+func (c *Cache) missing() bool { return c.Get == nil || c.Top == nil || c.Flush == nil }
+
+// cachePage serves what f makes of a request's parameters, of which it takes those
+// named. Pages are made one at a time: each may walk the whole cache.
+func (s *Server) cachePage(f func(url.Values) (any, error), names ...string) http.HandlerFunc {
+	return here(func(w http.ResponseWriter, r *http.Request) {
+		given, err := parameters(r, append(names, "format"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if _, err := wantsText(r); err != nil { // before anything is done
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		s.walks.Lock()
+		defer s.walks.Unlock()
+		view, err := f(given)
+		if err != nil {
+			http.Error(w, printable(err.Error()), http.StatusBadRequest)
+			return
+		}
+		s.render(w, r, view)
+	})
+}
+
+// parameters are those of a request, each known and given once at most.
+func parameters(r *http.Request, known []string) (url.Values, error) {
+	given, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, errors.New("parameters: " + printable(err.Error()))
+	}
+	for name, values := range given {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("parameter %q: not known here", printable(name))
+		}
+		if len(values) > 1 {
+			return nil, fmt.Errorf("parameter %q: given more than once", name)
+		}
+	}
+	return given, nil
+}
+
+// cacheGet serves what is held of a name.
+func (s *Server) cacheGet(given url.Values) (any, error) {
+	name := given.Get("name")
+	if name == "" {
+		return nil, errors.New("name: missing")
+	}
+	return s.cfg.Cache.Get(name, given.Get("type"))
+}
+
+// cacheTop serves the entries that rank highest.
+func (s *Server) cacheTop(given url.Values) (any, error) {
+	n, by := defaultTop, "hits"
+	if given.Has("n") {
+		var err error
+		if n, err = strconv.Atoi(given.Get("n")); err != nil || n < 1 || n > maxTop {
+			return nil, fmt.Errorf("n %q: not a number from 1 to %d", given.Get("n"), maxTop)
+		}
+	}
+	if given.Has("by") {
+		if by = given.Get("by"); by != "hits" && by != "size" {
+			return nil, fmt.Errorf("by %q: hits and size are known", by)
+		}
+	}
+	return s.cfg.Cache.Top(n, by)
+}
+
+// cacheFlush has the cache forget.
+func (s *Server) cacheFlush(given url.Values) (any, error) {
+	what := Flush{Name: given.Get("name"), Zone: given.Get("zone")}
+	switch all := given.Get("all"); {
+	case all == "1":
+		what.All = true
+	case given.Has("all"):
+		return nil, fmt.Errorf("all %q: 1 is known", all)
+	}
+	chosen := 0
+	for _, one := range []bool{what.Name != "", what.Zone != "", what.All} {
+		if one {
+			chosen++
+		}
+	}
+	if chosen != 1 {
+		return nil, errors.New("one of name, zone and all=1 says what to flush")
+	}
+	return s.cfg.Cache.Flush(what)
+}

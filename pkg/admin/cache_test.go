@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+)
+
+// An echo is a cache whose pages say what they were asked.
+type echo struct {
+	Asked string `json:"asked"`
+}
+
+// echoing is a cache for the pages to show. It knows the names that do not begin with "bad".
+func echoing(c *admin.Config) {
+	say := func(name, format string, args ...any) (any, error) {
+		if strings.HasPrefix(name, "bad") {
+			return nil, errors.New(name + ": not a domain name\x1b[2J")
+		}
+		return echo{fmt.Sprintf(format, args...)}, nil
+	}
+	c.Cache = &admin.Cache{
+		Get:   func(name, rrtype string) (any, error) { return say(name, "get %s %s", name, rrtype) },
+		Top:   func(n int, by string) (any, error) { return say("", "top %d %s", n, by) },
+		Flush: func(f admin.Flush) (any, error) { return say(f.Name, "flush %+v", f) },
+	}
+}
+
+// post is get with another method.
+func post(path string, header ...string) *http.Request {
+	r := get(path, header...)
+	r.Method = http.MethodPost
+	return r
+}
+
+func TestCachePages(t *testing.T) {
+	t.Parallel()
+	const text, js = "text/plain; charset=utf-8", "application/json"
+	said := func(what string) reply { return reply{200, js, "{\n  \"asked\": \"" + what + "\"\n}\n"} }
+	wrong := func(what string) reply { return reply{400, text, what + "\n"} }
+	for _, tc := range []struct {
+		name    string
+		request *http.Request
+		want    reply
+	}{
+		{"get", get("/cache/get?name=a.example."), said("get a.example. ")},
+		{"get a type", get("/cache/get?name=a.example.&type=AAAA"), said("get a.example. AAAA")},
+		{"get as text", get("/cache/get?name=a.example.&format=text"), reply{200, text, "asked  get a.example.\n"}},
+		{"get accepting text", get("/cache/get?name=a", "Accept", "text/plain"), reply{200, text, "asked  get a\n"}},
+		{"get nothing", get("/cache/get"), wrong("name: missing")},
+		{"get a bad name", get("/cache/get?name=bad"), wrong("bad: not a domain name\ufffd[2J")},
+		{"get two names", get("/cache/get?name=a&name=b"), wrong(`parameter "name": given more than once`)},
+		{"get by an unknown word", get("/cache/get?names=a"), wrong(`parameter "names": not known here`)},
+		{"get by a bad escape", get("/cache/get?name=%zz"), wrong(`parameters: invalid URL escape "%zz"`)},
+		{"get in an unknown format", get("/cache/get?name=a&format=xml"), wrong(`format "xml": text and json are known`)},
+		{"get by POST", post("/cache/get?name=a"), reply{405, text, "Method Not Allowed\n"}},
+
+		{"top", get("/cache/top"), said("top 20 hits")},
+		{"top by size", get("/cache/top?by=size&n=3"), said("top 3 size")},
+		{"top of most", get("/cache/top?n=1000"), said("top 1000 hits")},
+		{"top of too many", get("/cache/top?n=1001"), wrong(`n "1001": not a number from 1 to 1000`)},
+		{"top of none", get("/cache/top?n=0"), wrong(`n "0": not a number from 1 to 1000`)},
+		{"top of what is no number", get("/cache/top?n=many"), wrong(`n "many": not a number from 1 to 1000`)},
+		{"top by age", get("/cache/top?by=age"), wrong(`by "age": hits and size are known`)},
+		{"top by nothing", get("/cache/top?by="), wrong(`by "": hits and size are known`)},
+
+		{"flush a name", post("/cache/flush?name=a."), said("flush {Name:a. Zone: All:false}")},
+		{"flush a zone", post("/cache/flush?zone=b."), said("flush {Name: Zone:b. All:false}")},
+		{"flush all", post("/cache/flush?all=1"), said("flush {Name: Zone: All:true}")},
+		{"flush a bad name", post("/cache/flush?name=bad"), wrong("bad: not a domain name\ufffd[2J")},
+		{"flush nothing", post("/cache/flush"), wrong("one of name, zone and all=1 says what to flush")},
+		{"flush a name and a zone", post("/cache/flush?name=a&zone=b"), wrong("one of name, zone and all=1 says what to flush")},
+		{"flush a name and all", post("/cache/flush?name=a&all=1"), wrong("one of name, zone and all=1 says what to flush")},
+		{"flush not all", post("/cache/flush?all=0"), wrong(`all "0": 1 is known`)},
+		{"flush by GET", get("/cache/flush?all=1"), reply{405, text, "Method Not Allowed\n"}},
+		{"flush for a script", post("/cache/flush?all=1&format=yaml"), wrong(`format "yaml": text and json are known`)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tc.want, ask(server(t, echoing).Handler(), tc.request)); diff != "" {
+				t.Errorf("reply (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestFlushTakesNoBody shows that a form cannot flush, and that nothing is flushed by a request that is refused.
+func TestFlushTakesNoBody(t *testing.T) {
+	t.Parallel()
+	var flushed atomic.Int32
+	h := server(t, func(c *admin.Config) {
+		echoing(c)
+		c.Cache.Flush = func(admin.Flush) (any, error) {
+			flushed.Add(1)
+			return echo{}, nil
+		}
+	}).Handler()
+	r := httptest.NewRequest(http.MethodPost, "/cache/flush?all=1", strings.NewReader("all=1"))
+	r.RemoteAddr, r.Host = "127.0.0.1:40000", "localhost"
+	if got := ask(h, r); got.Code != http.StatusRequestEntityTooLarge {
+		t.Errorf("with a body: %d, want 413", got.Code)
+	}
+	for name, r := range map[string]*http.Request{
+		"GET": get("/cache/flush?all=1"), "unknown format": post("/cache/flush?all=1&format=xml"),
+		"an origin": post("/cache/flush?all=1", "Origin", "null"),
+	} {
+		if got := ask(h, r); got.Code < 400 {
+			t.Errorf("%s: %d, want that it is refused", name, got.Code)
+		}
+	}
+	if n := flushed.Load(); n != 0 {
+		t.Errorf("flushed %d times by requests that were refused", n)
+	}
+	if ask(h, post("/cache/flush?all=1")); flushed.Load() != 1 {
+		t.Errorf("flushed %d times by one good request", flushed.Load())
+	}
+}
+
+// TestWithoutCache shows that there are no such pages where there is no cache to show.
+func TestWithoutCache(t *testing.T) {
+	t.Parallel()
+	h := server(t, nil).Handler()
+	for _, r := range []*http.Request{get("/cache/get?name=a"), get("/cache/top"), post("/cache/flush?all=1")} {
+		if got := ask(h, r); got.Code != http.StatusNotFound {
+			t.Errorf("%s: %d, want 404", r.URL, got.Code)
+		}
+	}
+}
+
+// TestWhoMaySeeTheCache asks as clients near and far, and as browsers do that a site leads here.
+func TestWhoMaySeeTheCache(t *testing.T) {
+	t.Parallel()
+	type client struct {
+		name   string
+		from   string
+		to     net.Addr // that the connection came to
+		host   string
+		header []string
+		get    int
+		post   int
+	}
+	tcp := func(addr string) net.Addr { a, _ := net.ResolveTCPAddr("tcp", addr); return a }
+	for _, tc := range []client{
+		{name: "loopback", from: "127.0.0.1:4", host: "127.0.0.1:9253", get: 200, post: 200},
+		{name: "IPv6 loopback", from: "[::1]:4", host: "[::1]:9253", get: 200, post: 200},
+		{name: "IPv6 without a port", from: "[::1]:4", host: "[::1]", get: 200, post: 200},
+		{name: "localhost", from: "127.0.0.1:4", host: "LocalHost:9253", get: 200, post: 200},
+		{name: "no host, HTTP/1.0", from: "127.0.0.1:4", get: 200, post: 200},
+		{name: "the node to its own address", from: "169.254.20.10:4", to: tcp("169.254.20.10:9253"), host: "169.254.20.10:9253", get: 200, post: 200},
+		{name: "a pod", from: "10.244.1.7:4", to: tcp("169.254.20.10:9253"), host: "169.254.20.10:9253", get: 403, post: 403},
+		{name: "a pod that says it is not", from: "10.244.1.7:4", to: tcp("10.0.0.1:9253"), host: "localhost", header: []string{"X-Forwarded-For", "127.0.0.1"}, get: 403, post: 403},
+		{name: "over the socket", from: "@", to: &net.UnixAddr{Name: "/run/x", Net: "unix"}, host: "any.name", get: 200, post: 200},
+		{name: "a name that was pointed here", from: "127.0.0.1:4", host: "evil.example:9253", get: 403, post: 403},
+		{name: "a name like an address", from: "127.0.0.1:4", host: "127.0.0.1.evil.example:9253", get: 403, post: 403},
+		{name: "a name like localhost", from: "127.0.0.1:4", host: "localhost.evil.example", get: 403, post: 403},
+		{name: "a site's form", from: "127.0.0.1:4", host: "127.0.0.1:9253", header: []string{"Origin", "https://evil.example"}, get: 200, post: 403},
+		{name: "a site that hides", from: "127.0.0.1:4", host: "127.0.0.1:9253", header: []string{"Origin", "null"}, get: 200, post: 403},
+		{name: "a site's script", from: "127.0.0.1:4", host: "127.0.0.1:9253", header: []string{"Sec-Fetch-Site", "cross-site"}, get: 200, post: 403},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			h := server(t, echoing).Handler()
+			for method, want := range map[string]int{http.MethodGet: tc.get, http.MethodPost: tc.post} {
+				path := "/cache/top"
+				if method == http.MethodPost {
+					path = "/cache/flush?all=1"
+				}
+				r := get(path, tc.header...)
+				r.Method, r.RemoteAddr, r.Host = method, tc.from, tc.host
+				if tc.to != nil {
+					r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, tc.to))
+				}
+				got := ask(h, r)
+				if got.Code != want {
+					t.Errorf("%s: %d, want %d", method, got.Code, want)
+				}
+				if want == http.StatusForbidden && !strings.Contains(got.Body, "\nhint: ") {
+					t.Errorf("%s: %q, want a hint", method, got.Body)
+				}
+			}
+		})
+	}
+}
+
+// FuzzCacheParameters asks with any parameters. Whatever they are, a function of the cache is called with what the
+// parameters say, or the request is refused with a text.
+func FuzzCacheParameters(f *testing.F) {
+	for _, query := range []string{"name=a.example.&type=A", "n=5&by=size", "all=1", "zone=.", "name=%00&all=1", "n=-1", "a=b;c=d", "format=text&name=%ff"} {
+		f.Add(query)
+	}
+	s, err := admin.New(func() admin.Config {
+		c := complete()
+		echoing(&c)
+		return c
+	}())
+	if err != nil {
+		f.Fatal(err)
+	}
+	h := s.Handler()
+	f.Fuzz(func(t *testing.T, query string) {
+		given, parseErr := url.ParseQuery(query)
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			for _, path := range []string{"/cache/get", "/cache/top", "/cache/flush"} {
+				r := get(path)
+				r.Method, r.URL.RawQuery = method, query
+				got := ask(h, r)
+				switch got.Code {
+				case 200:
+					if parseErr != nil || method == http.MethodPost && path == "/cache/flush" && len(given) == 0 {
+						t.Fatalf("%s %s?%s: 200", method, path, query)
+					}
+					if name := given.Get("name"); path == "/cache/flush" && name != "" && (given.Has("zone") && given.Get("zone") != "" || given.Has("all")) {
+						t.Fatalf("%s %s?%s: flushed, though more than one thing was named", method, path, query)
+					}
+				case 400, 405:
+					if strings.TrimSpace(got.Body) == "" || strings.ContainsRune(got.Body, '\x1b') {
+						t.Fatalf("%s %s?%s: %d with %q", method, path, query, got.Code, got.Body)
+					}
+				default:
+					t.Fatalf("%s %s?%s: %d", method, path, query, got.Code)
+				}
+			}
+		}
+	})
+}

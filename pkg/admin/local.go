@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// here serves a page to clients on this machine only.
+//
+// A browser on this machine, or at the end of a `kubectl port-forward`, is such a
+// client too, and any site that it shows can make it ask. So what a browser says of
+// itself counts: a name in the Host header that is not ours may be a site's that was
+// pointed at this address to get past the browser's own rules, and a browser changes
+// nothing.
+func here(page http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := checkHere(r); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
+		page(w, r)
+	}
+}
+
+// checkHere says why a request may not have a page for clients on this machine, and
+// what to do about it.
+func checkHere(r *http.Request) error {
+	if isSocket(r) {
+		return nil // no browser opens one, and its mode says who may
+	}
+	if !isLocal(r) {
+		return errors.New("this page is for clients on this machine\nhint: ask from the node itself, or through `kubectl port-forward`")
+	}
+	if !isPlainHost(r.Host) {
+		return errors.New("this page is not served under a name\nhint: ask by IP address, or as localhost")
+	}
+	if r.Method == http.MethodPost && (r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "") {
+		return errors.New("browsers may change nothing here\nhint: `node-cache cache flush`, or curl, does")
+	}
+	return nil
+}
+
+// isSocket tells whether a request came over the unix socket.
+func isSocket(r *http.Request) bool {
+	_, ok := r.Context().Value(http.LocalAddrContextKey).(*net.UnixAddr)
+	return ok
+}
+
+// isLocal tells whether a request came from a loopback address, or from the very
+// address of this machine that it was sent to. No other machine can do that: the
+// second packet of the handshake would not leave this one.
+func isLocal(r *http.Request) bool {
+	client, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return false
+	}
+	from := client.Addr().Unmap()
+	server, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	return from.IsLoopback() || ok && from == server.AddrPort().Addr().Unmap()
+}
+
+// isPlainHost tells whether a Host header is an address or localhost, with or without
+// a port, or empty: what no name server can point elsewhere.
+func isPlainHost(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if host == "" || strings.EqualFold(host, "localhost") {
+		return true
+	}
+	_, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"))
+	return err == nil
+}
