@@ -45,24 +45,26 @@ type Options struct {
 
 // An Agent is one node's DNS cache, or a cluster's central resolver.
 type Agent struct {
-	options  Options
-	sink     *switchable
-	log      *slog.Logger
-	started  time.Time
-	token    string // names this agent to itself, and what it puts into the kernel
-	machine  machine
-	loops    *upstream.Loops // of all pools
-	node     *node           // nil: the node is left as it is
-	resolver *resolve.Resolver
-	udp      []*server.UDP
-	tcp      []*server.TCP
-	admin    *admin.Server // nil: none is configured
-	ready    chan struct{}
-	watcher  *config.Watcher // nil: no file
-	running  atomic.Pointer[running]
-	requests chan request // reloads, taken by Run one at a time
-	stopped  chan struct{}
-	reloads  reloadState
+	options   Options
+	sink      *switchable
+	log       *slog.Logger
+	started   time.Time
+	token     string // names this agent to itself, and what it puts into the kernel
+	machine   machine
+	memory    *memory
+	loops     *upstream.Loops // of all pools
+	node      *node           // nil: the node is left as it is
+	snapshots *snapshots
+	resolver  *resolve.Resolver
+	udp       []*server.UDP
+	tcp       []*server.TCP
+	admin     *admin.Server // nil: none is configured
+	ready     chan struct{}
+	watcher   *config.Watcher // nil: no file
+	running   atomic.Pointer[running]
+	requests  chan request // reloads, taken by Run one at a time
+	stopped   chan struct{}
+	reloads   reloadState
 }
 
 // New reads the configuration and builds the agent. It opens no socket and
@@ -79,6 +81,8 @@ func newOn(m machine, o Options) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.memory = newMemory(a.log)
+	a.memory.use(context.Background(), &cfg)
 	if a.node, err = a.newNode(cfg); err != nil {
 		return nil, err
 	}
@@ -86,6 +90,8 @@ func newOn(m machine, o Options) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.snapshots = newSnapshots(a.token, a.log)
+	a.snapshots.load(r)
 	plan, err := a.plan(r)
 	if err != nil {
 		return nil, err
@@ -143,17 +149,20 @@ func (a *Agent) makeServers(cfg config.Config) error {
 		handler = a.options.Wrap(a)
 	}
 	ahead := cfg.Interface.Manage // the address comes once somebody listens on it
+	share := a.memory.known.Load()
+	sessions, perClient := share.sessions(&cfg.Limits)
 	for _, ip := range cfg.Listen.Addresses {
 		addr := netip.AddrPortFrom(ip, cfg.Listen.Port)
 		udp, err := server.NewUDP(server.UDPConfig{
 			Addr: addr, FreeBind: ahead, Handler: handler, Drain: cfg.Limits.Deadline + time.Second, Log: a.log,
+			Readers: share.readers, ReceiveBuffer: share.buffer(),
 		})
 		if err != nil {
 			return err
 		}
 		tcp, err := server.NewTCP(server.TCPConfig{
 			Addr: addr, FreeBind: ahead, Handler: handler, Log: a.log,
-			MaxSessions: cfg.Limits.TCPSessions, MaxPerClient: cfg.Limits.TCPPerClient,
+			MaxSessions: sessions, MaxPerClient: perClient,
 			Idle: cfg.Limits.TCPIdle, DrainTimeout: cfg.Limits.Deadline + time.Second,
 		})
 		if err != nil {
@@ -161,7 +170,7 @@ func (a *Agent) makeServers(cfg config.Config) error {
 		}
 		a.udp, a.tcp = append(a.udp, udp), append(a.tcp, tcp)
 	}
-	if !cfg.Admin.Address.IsValid() {
+	if !cfg.Admin.Address.IsValid() && cfg.Admin.Socket == "" {
 		return nil
 	}
 	series, err := a.metricsHandler()
@@ -171,9 +180,11 @@ func (a *Agent) makeServers(cfg config.Config) error {
 	a.admin, err = admin.New(admin.Config{
 		Addr:     cfg.Admin.Address,
 		FreeBind: ahead,
+		Socket:   cfg.Admin.Socket,
 		Metrics:  series,
 		Ready:    a.notReady,
 		Status:   func() any { return a.Status() },
+		Cache:    a.cachePages(),
 		Log:      a.log,
 	})
 	return err
@@ -203,7 +214,7 @@ func (a *Agent) Listen(ctx context.Context) (err error) {
 		return nil
 	}
 	if err := a.admin.Listen(ctx); err != nil {
-		return listenProblem(fmt.Errorf("admin server: %w", err), a.Config().Admin.Address.Port())
+		return adminProblem(fmt.Errorf("admin server: %w", err), a.Config().Admin)
 	}
 	return nil
 }
@@ -229,7 +240,7 @@ func (a *Agent) notReady() error {
 		return errors.New("starting")
 	}
 	if c := a.running.Load().cluster; !c.inSync() {
-		return fmt.Errorf("the cluster zone is not in sync: %s", c.why())
+		return fmt.Errorf("the cluster zone is not in sync: %s%s", c.why(), c.meanwhile(time.Now()))
 	}
 	return a.node.notReady()
 }
@@ -282,6 +293,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	first := a.running.Load()
 	parts.start(first) //nolint:contextcheck // the set has the context of its tasks
 	under.Go(func() error { return a.resolver.Run(below) })
+	under.Go(func() error {
+		a.keepSnapshots(below)
+		return nil
+	})
 	if a.admin != nil {
 		under.Go(func() error { return a.admin.Run(below) })
 	}
@@ -303,6 +318,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	stopBelow()
 	err = errors.Join(err, under.Wait())
+	a.saveLast(ctx)
 	a.node.end(ctx)
 	a.close() // what has not run
 	return err
@@ -335,6 +351,10 @@ func (a *Agent) serve(ctx context.Context, parts *taskSet) error {
 		a.takeLease(running)
 		return nil
 	})
+	serving.Go(func() error {
+		a.followMemory(running)
+		return nil
+	})
 	if a.watcher != nil {
 		serving.Go(func() error { return a.watcher.Run(running) })
 	}
@@ -359,12 +379,12 @@ func (a *Agent) settled(ctx context.Context) {
 	a.log.DebugContext(ctx, "rights given up", "kept", keep)
 }
 
-// takeLease lets the node's queries come when the zone is known, or after a while on
-// purpose without it. Until then whoever else is there answers them; where nobody is,
+// takeLease lets the node's queries come when the zone is known, if only from a
+// snapshot, or after a while on purpose without it. Until then whoever else is there answers them; where nobody is,
 // they come here, lease or not.
 func (a *Agent) takeLease(ctx context.Context) {
-	if a.node != nil {
-		_ = a.running.Load().cluster.synced(ctx, zonePatience)
+	if c := a.running.Load().cluster; a.node != nil && !c.restored() {
+		_ = c.synced(ctx, zonePatience)
 	}
 	if ctx.Err() == nil {
 		a.node.serve()

@@ -32,7 +32,9 @@ type source interface {
 // whom it asks about the rest. A reload that leaves its settings as they are keeps
 // it, with all it knows.
 type cluster struct {
+	domain    []byte              // canonical wire form
 	store     *zone.Store         // nil: this process answers no cluster names itself
+	events    *zone.Store         // whose changes drop answers: store, or one of services alone; nil: none does
 	source    source              // nil: nothing of the cluster is followed
 	endpoints *upstream.Endpoints // of the central resolver's service; nil: none is followed
 	near      *neighbours         // tells endpoints; nil with it
@@ -48,9 +50,14 @@ func (a *Agent) clusterFor(cfg *config.Config, old *running) (*cluster, error) {
 		return nil, nil //nolint:nilnil // no cluster is no mistake
 	}
 	c := &cluster{nodeZone: new(atomic.Pointer[string]), followed: new(atomic.Pointer[followed])}
+	var err error
+	if c.domain, err = wireName(cfg.ClusterDomain); err != nil {
+		return nil, err
+	}
 	kept := old != nil && old.cluster != nil
 	if kept && sameSource(&cfg.Cluster, &old.config.Cluster) {
 		c.store, c.source, c.nodeZone = old.cluster.store, old.cluster.source, old.cluster.nodeZone
+		c.events = old.cluster.events
 		c.endpoints, c.near, c.followed = old.cluster.endpoints, old.cluster.near, old.cluster.followed
 	} else if err := a.makeSource(c, &cfg.Cluster); err != nil {
 		return nil, err
@@ -73,6 +80,7 @@ func sameSource(a, b *config.Cluster) bool {
 	return a.Resolver == b.Resolver && a.Kubeconfig == b.Kubeconfig && a.Manifests == b.Manifests &&
 		a.Central.Service == b.Central.Service && a.Endpoints == b.Endpoints &&
 		(a.Pods == config.PodsVerified) == (b.Pods == config.PodsVerified) &&
+		a.Invalidate == b.Invalidate &&
 		slices.Equal(a.Namespaces, b.Namespaces) && a.ServiceSelector == b.ServiceSelector &&
 		a.NamespaceSelector == b.NamespaceSelector && a.StaleAfter == b.StaleAfter
 }
@@ -84,31 +92,29 @@ func sameCentral(a, b *config.Central) bool {
 // makeSource gives c its source and the store that it fills, as far as there is
 // need of them.
 func (a *Agent) makeSource(c *cluster, cfg *config.Cluster) (err error) {
-	local := cfg.Resolver == config.ResolverLocal
 	follow := a.follow(c, cfg.Central.Service)
-	if !local && follow == nil {
+	a.makeStore(c, cfg)
+	if c.events == nil && follow == nil {
 		return nil
 	}
+	slim := c.store == nil
 	endpoints := map[config.EndpointSet]watch.Endpoints{
 		config.EndpointsHeadless: watch.EndpointsHeadless,
 		config.EndpointsAll:      watch.EndpointsAll,
 		config.EndpointsNone:     watch.EndpointsNone,
 	}[cfg.Endpoints]
-	if local {
-		c.store = zone.NewStore()
-	}
 	if cfg.Manifests != "" {
 		c.source, err = watch.NewManifests(watch.ManifestsConfig{
-			Folder: cfg.Manifests, Store: c.store, Follow: follow,
-			Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified,
+			Folder: cfg.Manifests, Store: c.events, Follow: follow,
+			Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, ServicesOnly: slim,
 			Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
 			Log: a.log, Now: time.Now,
 		})
 		return manifestsProblem(err)
 	}
 	c.source, err = watch.New(watch.Config{
-		Kubeconfig: cfg.Kubeconfig, Store: c.store, Follow: follow,
-		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified,
+		Kubeconfig: cfg.Kubeconfig, Store: c.events, Follow: follow,
+		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, ServicesOnly: slim,
 		Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
 		StaleAfter: cfg.StaleAfter, NodeName: os.Getenv("NODE_NAME"),
 		UserAgent: "node-cache/" + a.options.Version,
@@ -161,12 +167,8 @@ func (a *Agent) makeCentral(c *cluster, cfg *config.Config) (err error) {
 	for _, addr := range cfg.Cluster.Central.Addresses {
 		targets = append(targets, upstream.Target{Network: "tcp", Addr: addr})
 	}
-	domain, err := wireName(cfg.ClusterDomain)
-	if err != nil {
-		return err
-	}
 	c.central, err = upstream.New(upstream.Config{
-		Loops: a.loops, Zone: domain,
+		Loops: a.loops, Zone: c.domain,
 		Targets: targets, Follow: c.endpoints, Connections: cfg.Cluster.Central.Connections,
 		Dial: a.options.Dial, Mark: mark(cfg),
 		Log:  a.log.With("zone", cfg.ClusterDomain),
@@ -287,6 +289,19 @@ func (c *cluster) inSync() bool {
 	default:
 		return false
 	}
+}
+
+// restored tells whether cluster names are answered from a snapshot until the source has told all.
+func (c *cluster) restored() bool {
+	return c != nil && c.store != nil && c.store.Restored(zone.Services)
+}
+
+// meanwhile says what is given until the source is in sync, if there is something.
+func (c *cluster) meanwhile(now time.Time) string {
+	if !c.restored() {
+		return ""
+	}
+	return fmt.Sprintf("; until then names are answered as they were %s ago, from a snapshot", c.store.Age(zone.Services, now).Round(time.Second))
 }
 
 // synced waits for the source of a new configuration, so that no name known so far

@@ -39,6 +39,7 @@ type KindStatus struct {
 	Restarts  uint64 `json:"restarts"`
 	Failures  uint64 `json:"failures"`
 	LastError string `json:"lastError,omitempty"` // until the view is proven right again
+	Restored  bool   `json:"restored,omitempty"`  // by a snapshot, and not synced yet: Age is since it was proven right then
 }
 
 // A ManifestProblem is one thing that is wrong with the folder of manifests.
@@ -79,13 +80,16 @@ func clusterStatus(r *running, told *watch.Stats) *ClusterStatus {
 		s.WaitsFor = c.why()
 	}
 	var held zone.Stats
-	if c.store != nil {
-		held = c.store.Stats()
+	if c.events != nil {
+		held = c.events.Stats()
 		s.Serial, s.IndexBytes = held.Serial, held.Index
 	}
 	for i := range told.Kinds {
 		k := &told.Kinds[i]
 		s.Kinds = append(s.Kinds, kindStatus(k, held.Kinds[k.Kind]))
+		if held.Kinds[k.Kind].Restored {
+			s.Kinds[i].Age = c.events.Age(k.Kind, time.Now()).Round(100 * time.Millisecond).String()
+		}
 	}
 	if m, ok := c.source.(*watch.Manifests); ok {
 		for _, p := range m.Problems() {
@@ -103,7 +107,7 @@ func clusterStatus(r *running, told *watch.Stats) *ClusterStatus {
 
 func kindStatus(told *watch.KindStats, held zone.KindStats) KindStatus {
 	s := KindStatus{
-		Kind: zone.Kinds()[told.Kind], Synced: told.Synced, Age: "unknown",
+		Kind: zone.Kinds()[told.Kind], Synced: told.Synced, Age: "unknown", Restored: held.Restored,
 		Objects: held.Objects, Bytes: held.Bytes,
 		Events: told.Events, Restarts: told.Restarts, Failures: told.Failures, LastError: told.LastError,
 	}

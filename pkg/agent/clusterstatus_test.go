@@ -120,7 +120,7 @@ func TestClusterStatus(t *testing.T) {
 			Resolver: config.ResolverLocal, Kubeconfig: "/etc/kubeconfig", NodeZone: "zone-a", StaleAfter: 90 * time.Second,
 			Central: config.Central{Service: config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}},
 		}},
-		cluster: &cluster{store: store, source: source, endpoints: endpoints, central: pool},
+		cluster: &cluster{store: store, events: store, source: source, endpoints: endpoints, central: pool},
 	}
 	status := func() *ClusterStatus {
 		told := r.cluster.told()

@@ -10,6 +10,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/snapshot"
 )
 
 // metricsHandler serves the agent's series.
@@ -17,6 +18,8 @@ func (a *Agent) metricsHandler() (http.Handler, error) {
 	return metrics.Handler(metrics.New(metrics.Config{
 		Resolve:  a.resolver.Stats,
 		Cache:    func() cache.Stats { return a.running.Load().cache.Stats() },
+		Snapshot: a.snapshotStats,
+		Memory:   a.memoryStats,
 		Upstream: a.upstreamStats,
 		Cluster:  a.clusterStats,
 		Node:     a.nodeStats,
@@ -48,8 +51,8 @@ func (a *Agent) clusterStats() metrics.Cluster {
 	if c == nil {
 		return stats
 	}
-	if c.store != nil {
-		held := c.store.Stats()
+	if c.events != nil {
+		held := c.events.Stats()
 		stats.Zone = &held
 	}
 	if c.source != nil {
@@ -57,6 +60,20 @@ func (a *Agent) clusterStats() metrics.Cluster {
 		stats.Source = &told
 	}
 	return stats
+}
+
+// snapshotStats is nil if there are no snapshots.
+func (a *Agent) snapshotStats() *snapshot.Stats {
+	if a.Config().Snapshot.Folder == "" {
+		return nil
+	}
+	stats := a.snapshots.read()
+	return &stats
+}
+
+func (a *Agent) memoryStats() metrics.Memory {
+	m := a.memoryStatus()
+	return metrics.Memory{Container: m.Cgroup, GoLimit: m.GoLimit, GoUsed: m.GoUsed, Snapshot: m.Snapshot, Inflight: m.Inflight, Waiting: m.Waiting}
 }
 
 func (a *Agent) nodeStats() metrics.Node {

@@ -5,6 +5,7 @@ package agent
 import (
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -19,6 +20,7 @@ type neighbours struct {
 	known bool       // the endpoints were told
 	ready []watch.Server
 	own   []netip.AddrPort // the service's addresses
+	since time.Time        // when they were right, if it is a snapshot that has them; zero: they were told
 	zone  string           // of this node; empty: it has none, or it is not known
 }
 
@@ -26,7 +28,7 @@ type neighbours struct {
 func (n *neighbours) tell(ready []watch.Server, own []netip.AddrPort) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.known, n.ready, n.own = true, ready, own
+	n.known, n.ready, n.own, n.since = true, ready, own, time.Time{}
 	n.setLocked()
 }
 

@@ -41,6 +41,7 @@ type route struct {
 // samePool tells whether the pool of one route can serve another.
 func samePool(a, b config.Route) bool {
 	a.ClientSubnet = b.ClientSubnet
+	a.MinTTL, a.MaxTTL, a.NegativeTTL, a.NoCache = b.MinTTL, b.MaxTTL, b.NegativeTTL, b.NoCache
 	return reflect.DeepEqual(a, b)
 }
 
@@ -164,6 +165,22 @@ func isLocal(addr netip.Addr) bool {
 	return addr.IsLoopback() || slices.Contains(localAddrs(), addr.WithZone(""))
 }
 
+// localTo tells the clients on this machine from others, as far as the answers that
+// they get tell who they are: they ask from a loopback address, or, as the kernel has
+// it, from the very address that they ask. On a socket of all addresses that may be
+// any that the machine has now.
+func localTo(listen []netip.Addr) func(netip.Addr) bool {
+	own := slices.Clone(listen)
+	if slices.ContainsFunc(listen, netip.Addr.IsUnspecified) {
+		own = append(own, localAddrs()...)
+	}
+	own = slices.DeleteFunc(own, netip.Addr.IsUnspecified)
+	return func(client netip.Addr) bool {
+		client = client.Unmap().WithZone("")
+		return client.IsLoopback() || slices.Contains(own, client)
+	}
+}
+
 // localAddrs are this machine's addresses, none if it does not tell.
 func localAddrs() []netip.Addr {
 	addrs, err := net.InterfaceAddrs()
@@ -179,34 +196,52 @@ func localAddrs() []netip.Addr {
 	return local
 }
 
-// cacheFor is old's cache if its size stays, else a new one with what fits.
+// cacheFor is old's cache, whatever its size is to be, else a new one: resize makes old's
+// as large as it is to be once nothing can go wrong any more.
 func (a *Agent) cacheFor(cfg config.Cache, old *running) (*cache.Cache, error) {
-	made := cache.Config{
+	if old != nil {
+		return old.cache, nil
+	}
+	return cache.New(cacheConfig(cfg), time.Now())
+}
+
+// resize makes the cache of r, which is old's, as large as it is to be. After that old's
+// is empty and leads on to it.
+func (r *running) resize(old *running) error {
+	if old.config.Cache.Size == r.config.Cache.Size {
+		return nil
+	}
+	resized, err := old.cache.Resized(cacheConfig(r.config.Cache), time.Now())
+	if err != nil {
+		return fmt.Errorf("resizing the cache: %w", err)
+	}
+	r.cache = resized
+	return nil
+}
+
+func cacheConfig(cfg config.Cache) cache.Config {
+	return cache.Config{
 		Size:     cfg.Size,
 		Prefetch: cache.Prefetch{Hits: cfg.Prefetch.Hits, Remaining: cfg.Prefetch.Remaining},
-	}
-	switch {
-	case old == nil:
-		return cache.New(made, time.Now())
-	case old.config.Cache.Size == cfg.Size:
-		return old.cache, nil
-	default:
-		return old.cache.Resized(made, time.Now())
+		Stale:    cache.Stale{For: cfg.ServeStale.For, TTL: cfg.ServeStale.TTL},
 	}
 }
 
 // plan is what the resolver gets to see of r.
 func (a *Agent) plan(r *running) (*resolve.Plan, error) {
 	cfg := &r.config
+	inflight, waiting := a.memory.known.Load().fit()
 	p := &resolve.Plan{
-		Cache:    r.cache,
-		UDPSize:  cfg.Listen.UDPSize,
-		Deadline: cfg.Limits.Deadline,
-		Inflight: cfg.Limits.Inflight,
-		Waiting:  cfg.Limits.Waiting,
+		Cache:     r.cache,
+		UDPSize:   cfg.Listen.UDPSize,
+		Deadline:  cfg.Limits.Deadline,
+		Inflight:  inflight,
+		Waiting:   waiting,
+		PerClient: cfg.Limits.PerClient,
 
-		MinTTL: cfg.Cache.MinTTL, MaxTTL: cfg.Cache.MaxTTL,
-		NegativeTTL: cfg.Cache.NegativeTTL, FailureTTL: cfg.Cache.FailureTTL,
+		FailureTTL: cfg.Cache.FailureTTL,
+		StaleAfter: cfg.Cache.ServeStale.After,
+		Cut:        cfg.Cache.NXDomainCut,
 
 		Keepalive: cfg.Limits.TCPIdle,
 		Version:   cfg.Identity.Version,
@@ -216,6 +251,7 @@ func (a *Agent) plan(r *running) (*resolve.Plan, error) {
 		TransferTo: cfg.Cluster.TransferTo,
 		Self:       a.token,
 		Loop:       a.loops.Came,
+		Local:      localTo(cfg.Listen.Addresses),
 	}
 	if p.Hostname == "auto" {
 		name, err := os.Hostname()
@@ -228,6 +264,7 @@ func (a *Agent) plan(r *running) (*resolve.Plan, error) {
 	if p.Zone, err = r.cluster.view(cfg); err != nil {
 		return nil, fmt.Errorf("making the cluster zone: %w", err)
 	}
+	p.Owner = r.cluster.owner()
 	if r.cluster != nil && r.cluster.central != nil {
 		p.Unreachable = r.cluster.central.Hopeless
 		r.cluster.near.move(r.cluster.topologyZone(cfg.Cluster.NodeZone))
@@ -237,14 +274,20 @@ func (a *Agent) plan(r *running) (*resolve.Plan, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.Routes = append(p.Routes, resolve.Route{Suffix: suffix, Upstream: route.pool, Subnet: route.ClientSubnet})
+		p.Routes = append(p.Routes, resolve.Route{
+			Suffix: suffix, Upstream: route.pool, Subnet: route.ClientSubnet, NoStore: route.NoCache,
+			TTL: resolve.TTLs{Min: route.MinTTL, Max: route.MaxTTL, Negative: route.NegativeTTL},
+		})
 	}
 	for _, name := range r.cluster.centralRoutes(cfg) {
 		suffix, err := wireName(name)
 		if err != nil {
 			return nil, err
 		}
-		p.Routes = append(p.Routes, resolve.Route{Suffix: suffix, Upstream: r.cluster.central, Exact: true})
+		p.Routes = append(p.Routes, resolve.Route{
+			Suffix: suffix, Upstream: r.cluster.central, Exact: true,
+			TTL: resolve.TTLs{Max: cfg.Cache.MaxTTL, Negative: cfg.Cache.NegativeTTL},
+		})
 	}
 	return p, nil
 }

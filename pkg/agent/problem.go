@@ -4,7 +4,11 @@ package agent
 
 import (
 	"errors"
+	"io/fs"
 	"syscall"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/config"
 )
 
 // A HintError is an error with what a person can do about it.
@@ -39,4 +43,18 @@ func listenProblem(err error, port uint16) error {
 		return err
 	}
 	return &HintError{Err: err, Hint: hint}
+}
+
+// adminProblem adds what a person can do about an admin server that cannot listen.
+func adminProblem(err error, cfg config.Admin) error {
+	switch {
+	case cfg.Socket == "":
+	case errors.Is(err, admin.ErrSocketTaken):
+		return &HintError{Err: err, Hint: "each agent needs a path of its own: another one has this admin.socket"}
+	case errors.Is(err, fs.ErrNotExist):
+		return &HintError{Err: err, Hint: "admin.socket is a file in a folder that exists: make the folder, or choose another path"}
+	case errors.Is(err, admin.ErrNoSocket):
+		return &HintError{Err: err, Hint: "admin.socket is the path of a file that the agent makes: choose another one, or take that file away"}
+	}
+	return listenProblem(err, cfg.Address.Port())
 }

@@ -98,20 +98,31 @@ func (a *Agent) apply(ctx context.Context, parts *taskSet, cfg config.Config) er
 		return err
 	}
 	parts.start(r) //nolint:contextcheck // the set has the context of its tasks
+	a.memory.use(ctx, &cfg)
 	plan, err := a.prepared(ctx, r, old)
+	if err == nil {
+		err = r.resize(old) // last of all that can fail: the old cache is empty then
+	}
 	if err != nil {
 		parts.only(old)
+		a.memory.use(ctx, &old.config)
 		return err
 	}
+	plan.Cache = r.cache
 	a.sink.use(a.options.Log, cfg.Log)
 	r.cache.SetPrefetch(cache.Prefetch{Hits: cfg.Cache.Prefetch.Hits, Remaining: cfg.Cache.Prefetch.Remaining})
+	r.cache.SetStale(cache.Stale{For: cfg.Cache.ServeStale.For, TTL: cfg.Cache.ServeStale.TTL})
+	sessions, perClient := a.memory.known.Load().sessions(&cfg.Limits)
 	for _, t := range a.tcp {
-		t.SetLimits(cfg.Limits.TCPSessions, cfg.Limits.TCPPerClient, cfg.Limits.TCPIdle)
+		t.SetLimits(sessions, perClient, cfg.Limits.TCPIdle)
 	}
 	a.running.Store(r)
+	a.heed(r.cluster)
 	a.resolver.Swap(plan)
+	dropUnkept(r, old)
 	parts.only(r)
 	a.node.refresh()
+	a.snapshots.refresh()
 	a.reloads.succeeded(time.Now())
 	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load())
 	if len(fixed) > 0 {
@@ -150,6 +161,9 @@ func restartOnly(cfg, old *config.Config) (keys []string) {
 	}
 	if cfg.Admin.Address != old.Admin.Address {
 		keys = append(keys, "admin.address")
+	}
+	if cfg.Admin.Socket != old.Admin.Socket {
+		keys = append(keys, "admin.socket")
 	}
 	if cfg.Interface != old.Interface {
 		keys = append(keys, "interface")

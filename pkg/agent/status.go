@@ -20,6 +20,8 @@ type Status struct {
 	Config    ConfigStatus     `json:"config"`
 	Queries   QueryStatus      `json:"queries"`
 	Cache     CacheStatus      `json:"cache"`
+	Snapshot  *SnapshotStatus  `json:"snapshot,omitempty"` // nil: there is no snapshot.folder
+	Memory    MemoryStatus     `json:"memory"`
 	Upstreams []UpstreamStatus `json:"upstreams"`
 	Node      *NodeStatus      `json:"node,omitempty"`    // nil: neither link nor interception is managed
 	Cluster   *ClusterStatus   `json:"cluster,omitempty"` // nil: cluster.resolver is none
@@ -44,6 +46,7 @@ type QueryStatus struct {
 	Inflight int               `json:"inflight"`
 	Waiting  int               `json:"waiting"`
 	Shed     uint64            `json:"shed"`
+	ShedBy   map[string]uint64 `json:"shedBy,omitempty"` // reason
 }
 
 // CacheStatus is how full the cache is.
@@ -73,6 +76,8 @@ func (a *Agent) Status() Status {
 	s.Config = a.configStatus()
 	s.Queries = queryStatus(a.resolver.Stats())
 	s.Cache = cacheStatus(r.cache.Stats())
+	s.Snapshot = snapshotStatus(a.snapshotStats(), time.Now())
+	s.Memory = a.memoryStatus()
 	for _, route := range r.routes {
 		for _, server := range serverStatuses(route.pool) {
 			s.Upstreams = append(s.Upstreams, UpstreamStatus{Zone: route.Zone, ServerStatus: server})
@@ -81,7 +86,7 @@ func (a *Agent) Status() Status {
 	told := r.cluster.told()
 	s.Cluster = clusterStatus(r, &told)
 	s.Node = a.node.status()
-	s.Problems = problems(r, &told, &s)
+	s.Problems = append(problems(r, &told, &s), a.memoryProblems()...)
 	return s
 }
 
@@ -116,19 +121,31 @@ func queryStatus(st resolve.Stats) QueryStatus {
 			}
 		}
 	}
-	for _, n := range st.Shed {
-		s.Shed += n
+	for reason, n := range st.Shed {
+		s.shed(resolve.Sheds()[reason], n)
 	}
 	s.HitRatio = hitRatio(&st)
 	return s
 }
 
+// shed adds what was turned away for a reason.
+func (s *QueryStatus) shed(reason string, n uint64) {
+	if n == 0 {
+		return
+	}
+	if s.ShedBy == nil {
+		s.ShedBy = map[string]uint64{}
+	}
+	s.Shed += n
+	s.ShedBy[reason] = n
+}
+
 // hitRatio is the part of the answers that took no question to another server:
-// those from the zone and the cache, among all that had to be found. A SERVFAIL is
-// no answer, wherever it was made.
+// those from the zone and the cache, among all that had to be found. An answer past its
+// time is no hit: it took a question, in vain. Nor is a SERVFAIL, wherever it was made.
 func hitRatio(st *resolve.Stats) string {
 	var hits, all uint64
-	for _, source := range []resolve.Source{resolve.SourceZone, resolve.SourceCache, resolve.SourceUpstream, resolve.SourceFailure} {
+	for _, source := range []resolve.Source{resolve.SourceZone, resolve.SourceCache, resolve.SourceStale, resolve.SourceUpstream, resolve.SourceFailure} {
 		for rcode, n := range st.Responses[source] {
 			all += n
 			if source <= resolve.SourceCache && resolve.Rcodes()[rcode] != "SERVFAIL" {

@@ -42,6 +42,7 @@ func problems(r *running, told *watch.Stats, s *Status) []Problem {
 		u := &s.Upstreams[i]
 		list = append(list, serverProblems("forward "+u.Zone, []ServerStatus{u.ServerStatus})...)
 	}
+	list = append(list, snapshotProblems(s.Snapshot)...)
 	list = append(list, nodeProblems(s.Node)...)
 	if s.Cluster == nil {
 		return list

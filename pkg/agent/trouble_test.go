@@ -142,6 +142,10 @@ func TestHitRatio(t *testing.T) {
 			count(resolve.SourceUpstream, "NOERROR", 20)
 			count(resolve.SourceFailure, "SERVFAIL", 5)
 		}, "75.0 %"},
+		{"an answer past its time is no hit", func(count func(resolve.Source, string, uint64)) {
+			count(resolve.SourceStale, "NOERROR", 3)
+			count(resolve.SourceCache, "NOERROR", 1)
+		}, "25.0 %"},
 		{"a zone that is not ready gives no answer", func(count func(resolve.Source, string, uint64)) {
 			count(resolve.SourceZone, "SERVFAIL", 3)
 			count(resolve.SourceZone, "NOERROR", 1)

@@ -34,6 +34,14 @@ func zoneFamilies() []family {
 			"zone_serial", gauge, "Serial of the zone's SOA record. Each change of an object moves it.",
 			nil, readZone(func(z *zone.Stats) float64 { return float64(z.Serial) }),
 		},
+		{
+			"zone_changes_told_total", counter, "Changes of services and namespaces that the cache was told of, so that nothing older is given.",
+			nil, readZone(func(z *zone.Stats) float64 { return float64(z.Told) }),
+		},
+		{
+			"zone_restored", gauge, "1 while the objects of the kind are those of a snapshot and nobody has told all of them since, else 0.",
+			kinds, readKinds(func(k *zone.KindStats) int64 { return int64(truth(k.Restored)) }),
+		},
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
@@ -21,6 +22,8 @@ import (
 type Config struct {
 	Resolve  func() resolve.Stats
 	Cache    func() cache.Stats
+	Snapshot func() *snapshot.Stats // nil: there are no snapshots
+	Memory   func() Memory
 	Upstream func() []Route // zones are distinct
 	Cluster  func() Cluster
 	Node     func() Node
@@ -106,6 +109,8 @@ type sample struct {
 	tcp     []server.TCPStats
 	admin   admin.Stats
 	config  ConfigState
+	kept    *snapshot.Stats
+	memory  Memory
 	cluster Cluster
 	node    Node
 	version string
@@ -123,6 +128,8 @@ func (c *Collector) sample() *sample {
 		tcp:     call(cfg.TCP),
 		admin:   call(cfg.Admin),
 		config:  call(cfg.Config),
+		kept:    call(cfg.Snapshot),
+		memory:  call(cfg.Memory),
 		cluster: call(cfg.Cluster),
 		node:    call(cfg.Node),
 		version: cfg.Version,

@@ -16,6 +16,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -84,6 +85,13 @@ func distinct() metrics.Config {
 			return s
 		},
 		Cache: func() cache.Stats { return numbered[cache.Stats](2000) },
+		Snapshot: func() *snapshot.Stats {
+			return &snapshot.Stats{
+				Saved: 2101, Failed: 2102, LastSaved: time.Unix(1600000000, 500e6), Bytes: 2103, Took: 2104,
+				Loaded: snapshot.Loaded{Outcome: snapshot.OutcomeLoaded, Entries: 2105, Objects: 2106, Age: 2107},
+			}
+		},
+		Memory: func() metrics.Memory { return numbered[metrics.Memory](2200) },
 		Upstream: func() []metrics.Route {
 			return []metrics.Route{
 				{Zone: ".", Stats: upstream.Stats{Panics: 3001, Servers: []upstream.ServerStats{

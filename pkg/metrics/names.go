@@ -16,6 +16,8 @@ func sections() []section {
 		{"Queries", func(c *Config) bool { return c.Resolve != nil }, queryFamilies()},
 		{"Misses", func(c *Config) bool { return c.Resolve != nil }, missFamilies()},
 		{"Cache", func(c *Config) bool { return c.Cache != nil }, cacheFamilies()},
+		{"Snapshot", func(c *Config) bool { return c.Snapshot != nil }, snapshotFamilies()},
+		{"Memory", func(c *Config) bool { return c.Memory != nil }, memoryFamilies()},
 		{"Upstreams", func(c *Config) bool { return c.Upstream != nil }, upstreamFamilies()},
 		{"Cluster zone", func(c *Config) bool { return c.Cluster != nil }, zoneFamilies()},
 		{"Cluster source", func(c *Config) bool { return c.Cluster != nil }, watchFamilies()},
@@ -81,11 +83,16 @@ func missFamilies() []family {
 			nil, level(func(s *sample) int { return s.resolve.Inflight }),
 		},
 		{
-			"waiting", gauge, "Clients that wait for those questions.",
+			"waiting", gauge, "Queries that wait for those questions.",
 			nil, level(func(s *sample) int { return s.resolve.Waiting }),
 		},
 		{
-			"shed_total", counter, "What was turned away at a bound: queries at limits.inflight and limits.waiting, background refreshes and zone transfers at their own.",
+			"clients", gauge, "Addresses whose queries wait, or whose questions are under way. None has more than limits.perClient of the waiting.",
+			nil, level(func(s *sample) int { return s.resolve.Clients }),
+		},
+		{
+			"shed_total", counter, "What was turned away at a bound: queries at limits.inflight, at limits.waiting and at what their client may have (limits.perClient), " +
+				"queries of a client that floods, which got no reply, background refreshes and zone transfers at their own.",
 			[]label{{"reason", resolve.Sheds()}},
 			readShed,
 		},
@@ -95,7 +102,7 @@ func missFamilies() []family {
 func cacheFamilies() []family {
 	return []family{
 		{
-			"cache_hits_total", counter, "Lookups that found an answer or a remembered failure.",
+			"cache_hits_total", counter, "Lookups that found a fresh answer or a remembered failure.",
 			nil, count(func(s *sample) uint64 { return s.cache.Hits }),
 		},
 		{
@@ -105,6 +112,27 @@ func cacheFamilies() []family {
 		{
 			"cache_expired_total", counter, "Those of the misses that found an entry past its time.",
 			nil, count(func(s *sample) uint64 { return s.cache.Expired }),
+		},
+		{
+			"cache_stale_total", counter, "Answers given past their time, because nothing better was to be had soon enough (RFC 8767).",
+			nil, count(func(s *sample) uint64 { return s.cache.Stale }),
+		},
+		{
+			"cache_cuts_total", counter, "Denials given because a name above is known not to exist (RFC 8020).",
+			nil, count(func(s *sample) uint64 { return s.cache.Cut }),
+		},
+		{
+			"cache_invalidated_total", counter, "Lookups that found an answer older than the last change of the service or namespace it is about.",
+			nil, count(func(s *sample) uint64 { return s.cache.Invalidated }),
+		},
+		{
+			"cache_outdated_total", counter, "Answers not stored because what they are about changed while upstreams were asked.",
+			nil, count(func(s *sample) uint64 { return s.cache.Outdated }),
+		},
+		{
+			"cache_removed_total", counter, "Answers taken out: by node-cache cache flush, by a reload that keeps nothing of a route, " +
+				"or by a newer answer that may not be kept.",
+			nil, count(func(s *sample) uint64 { return s.cache.Removed }),
 		},
 		{
 			"cache_insertions_total", counter, "Answers and failures stored.",

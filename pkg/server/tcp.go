@@ -143,9 +143,10 @@ func (t *TCP) Listen(ctx context.Context) error {
 	return nil
 }
 
-// setOptions prepares the listening socket. It lets the next agent bind the port
-// while this one still serves.
+// setOptions prepares the listening socket, and the sessions that inherit from it. It
+// lets the next agent bind the port while this one still serves.
 func (t *TCP) setOptions(fd int) error {
+	boundSession(fd)
 	if t.cfg.FreeBind {
 		if err := bindFreely(fd, t.cfg.Addr.Addr()); err != nil {
 			return err

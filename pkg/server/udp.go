@@ -26,8 +26,9 @@ const (
 	maxQuery = 2048
 	// maxUDPReply is the largest reply that leaves over UDP, whatever is configured.
 	maxUDPReply = 4096
-	// receiveBuffer is asked of the kernel for each socket: some 10 ms of
-	// queries at a million a second; the kernel may give less.
+	// receiveBuffer is asked of the kernel for each socket, unless UDPConfig says
+	// otherwise: some 10 ms of queries at a million a second; the kernel may give
+	// less.
 	receiveBuffer = 4 << 20
 )
 
@@ -37,6 +38,10 @@ type UDPConfig struct {
 	Handler Handler
 	Readers int           // sockets, each with a reader; 0: one per CPU Go may use
 	Drain   time.Duration // longest wait at the end for replies that are due; 0: 5 s
+	// ReceiveBuffer is how many bytes of queries each socket may hold before they are
+	// read, at most 4 MiB, which is what 0 stands for. The kernel's own of them count
+	// too, and it takes twice that: all of it is memory of this process's container.
+	ReceiveBuffer int
 	// FreeBind lets Listen bind an address that no link of the machine has yet, and
 	// that may go and come back while the server runs. Of Linux only.
 	FreeBind bool
@@ -79,6 +84,9 @@ func NewUDP(cfg UDPConfig) (*UDP, error) {
 	}
 	if cfg.Drain <= 0 {
 		cfg.Drain = 5 * time.Second
+	}
+	if cfg.ReceiveBuffer <= 0 || cfg.ReceiveBuffer > receiveBuffer {
+		cfg.ReceiveBuffer = receiveBuffer
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -177,7 +185,7 @@ func (s *udpSocket) setOptions(fd int) error {
 			return err
 		}
 	}
-	growBuffer(fd)
+	growBuffer(fd, s.server.cfg.ReceiveBuffer)
 	if !s.wildcard {
 		return nil
 	}

@@ -23,11 +23,11 @@ const drainBatches = 256
 // so many were answered, more have come, and asking costs a tenth of waiting.
 const busyBatch = 4
 
-// growBuffer asks for receiveBuffer. More than the system's limit needs a right
+// growBuffer asks for a receive buffer. More than the system's limit needs a right
 // that we may not have; the limit is what we get then.
-func growBuffer(fd int) {
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+func growBuffer(fd, size int) {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, size) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, size)
 	}
 }
 

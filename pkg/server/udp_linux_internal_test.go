@@ -4,7 +4,12 @@
 
 package server
 
-import "testing"
+import (
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
 
 // TestRests tells when a reader waits for the poller. After a full batch it must
 // not: there may be more, of which the poller would not tell again.
@@ -56,3 +61,31 @@ func TestSheafKeepsNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestReceiveBuffer reads what the kernel gives each socket, which is twice what was
+// asked for. The least that any system's limit allows is asked for here.
+func TestReceiveBuffer(t *testing.T) {
+	t.Parallel()
+	const asked = 96 << 10
+	u, err := NewUDP(UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: noLanes{}, Readers: 3, ReceiveBuffer: asked})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Listen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	for i, s := range u.sockets {
+		var got int
+		var failed error
+		err := s.raw.Control(func(fd uintptr) { got, failed = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF) })
+		if err != nil || failed != nil || got != 2*asked {
+			t.Errorf("socket %d may hold %d bytes (%v, %v), want %d", i, got, err, failed, 2*asked)
+		}
+	}
+}
+
+// noLanes is a handler of nothing.
+type noLanes struct{}
+
+func (noLanes) NewLane() Lane { return nil }

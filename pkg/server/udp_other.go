@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// growBuffer asks for receiveBuffer, as far as the system's limit goes.
-func growBuffer(fd int) {
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+// growBuffer asks for a receive buffer, as far as the system's limit goes.
+func growBuffer(fd, size int) {
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, size)
 }
 
 // outgoing is of batches only.

@@ -80,6 +80,7 @@ type Pool struct {
 	follow   *Endpoints // nil: sources
 	policy   Policy     // of sources
 	hedges   hedges
+	times    timetable
 	self     func(netip.AddrPort) bool // Config's
 	maxSides int                       // upstreams asked for one query
 	list     atomic.Pointer[roster]    // of one moment; current has that of now
@@ -125,6 +126,7 @@ func New(cfg Config) (*Pool, error) {
 		dial: cfg.Dial, rand: cfg.Rand, now: cfg.Now, log: cfg.Log, connections: cfg.Connections,
 		rate: cfg.Rate, mixCase: !cfg.PlainCase, loops: cfg.Loops, zone: cfg.Zone,
 	}}
+	p.times.common = p.common
 	p.list.Store(&roster{})
 	if p.follow != nil {
 		p.maxSides = followSides

@@ -44,9 +44,10 @@ type race struct {
 	ended   bool   // nothing is heard any more
 	plain   []byte // query without its OPT record, made when first needed
 	waits   waits
-	timer   *time.Timer // nil until first needed
-	due     time.Time   // when it is to run out; zero: it is stopped
-	failure Failure     // the gravest so far; Err is nil while there is none
+	due     time.Time // when its time runs out; zero: it is not waiting for that
+	failure Failure   // the gravest so far; Err is nil while there is none
+
+	place int // in the timetable, from 1, and guarded by it; 0: it has none
 }
 
 // waits is what the timer of a race is set for.
@@ -191,11 +192,7 @@ func (r *race) await(now time.Time) {
 
 func (r *race) setTimer(now time.Time, d time.Duration) {
 	r.due = now.Add(d)
-	if r.timer == nil {
-		r.timer = time.AfterFunc(d, r.tick)
-		return
-	}
-	r.timer.Reset(d)
+	r.pool.times.set(r, now, r.due)
 }
 
 // rechoose takes the sides from a newer list. Tries that run on upstreams that have left go on.

@@ -31,9 +31,10 @@ func TestRaceTickThatIsNotDue(t *testing.T) {
 			t.Fatal(failure)
 		}
 		later.Flush()
-		r.tick()
+		r.tick(&later)
 		<-e.done
-		r.tick()
+		r.tick(&later)
+		later.Flush()
 		if e.err != nil || len(s.Queries()) != 1 {
 			t.Errorf("error %v after %d queries, want an answer to the first", e.err, len(s.Queries()))
 		}

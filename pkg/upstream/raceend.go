@@ -10,17 +10,14 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// tick is the timer's.
-func (r *race) tick() {
-	var later wire.Later
-	defer r.pool.recovered(context.Background(), func() { // nobody else has a timer for those who wait
-		r.to.Answered(nil, &Failure{Reason: Network, Err: errPanic}, &later)
-		later.Flush()
+// tick is the timetable's.
+func (r *race) tick(later *wire.Later) {
+	defer r.pool.recovered(context.Background(), func() { // nobody else sees to those who wait
+		r.to.Answered(nil, &Failure{Reason: Network, Err: errPanic}, later)
 	})
-	if r.expire(&later) {
-		r.to.Answered(nil, &r.failure, &later)
+	if r.expire(later) {
+		r.to.Answered(nil, &r.failure, later)
 	}
-	later.Flush()
 }
 
 // expire tells whether the race is over now that its timer has run out.
@@ -83,10 +80,7 @@ func (r *race) silence(err error) {
 // would otherwise never be found out.
 func (r *race) finish(now time.Time) bool {
 	r.ended = true
-	if r.timer != nil {
-		r.timer.Stop()
-		r.due = time.Time{}
-	}
+	r.due = time.Time{}
 	linger := time.Duration(0)
 	for _, t := range r.tries[:r.started] {
 		if t.ended {
@@ -106,6 +100,8 @@ func (r *race) finish(now time.Time) bool {
 	}
 	if linger > 0 {
 		r.setTimer(now, linger)
+	} else {
+		r.pool.times.remove(r)
 	}
 	return true
 }

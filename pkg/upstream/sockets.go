@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"runtime"
 	"sync"
 	"time"
 
@@ -41,8 +42,9 @@ type sockets struct {
 	*common
 	addr     netip.AddrPort
 	count    *counters
-	inboxes  sync.Pool // of *inbox: a socket holds one only while it reads
-	outboxes sync.Pool // of *outbox
+	inboxes  sync.Pool     // of *inbox: a socket holds one only while it reads
+	readers  chan struct{} // one for each inbox in use: an inbox is large, and the sockets are many
+	outboxes sync.Pool     // of *outbox
 
 	mu      sync.Mutex // guards the fields below, and those of socket and packet where they say so
 	gone    *sync.Cond // tells that a socket was closed
@@ -67,6 +69,7 @@ type packet struct {
 
 func newSockets(c *common, addr netip.AddrPort, count *counters) *sockets {
 	u := &sockets{common: c, addr: addr, count: count}
+	u.readers = make(chan struct{}, 2*runtime.GOMAXPROCS(0)) // while one waits for a lock, another may go on
 	u.gone = sync.NewCond(&u.mu)
 	u.inboxes.New = func() any { return newInbox() }
 	u.outboxes.New = func() any { return newOutbox() }

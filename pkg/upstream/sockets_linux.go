@@ -86,6 +86,8 @@ func (s *socket) readBatches() error {
 
 // takeBatches takes what the socket holds. Nil says that it is to be waited for more.
 func (s *socket) takeBatches(fd uintptr) error {
+	s.of.readers <- struct{}{}
+	defer func() { <-s.of.readers }()
 	b := s.of.inboxes.Get().(*inbox)
 	err := s.takeInto(b, fd)
 	s.of.inboxes.Put(b) // unless it panicked

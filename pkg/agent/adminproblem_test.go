@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// TestAdminProblem shows what a person is told about a socket that cannot be had.
+func TestAdminProblem(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	file := filepath.Join(folder, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ name, socket, what, hint string }{
+		{"no folder", filepath.Join(folder, "none", "s"), "admin server: listening on unix socket SOCKET: ", "admin.socket is a file in a folder that exists: "},
+		{"a file", file, "admin server: listening on unix socket SOCKET: a file that is no socket is there", "admin.socket is the path of a file that the agent makes: "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config.Default(config.Agent)
+			cfg.Listen.Port = 0
+			cfg.Admin = config.Admin{Address: netip.MustParseAddrPort("127.0.0.1:0"), Socket: tt.socket}
+			a, err := New(Options{Config: &cfg, Log: &strings.Builder{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = a.Listen(t.Context())
+			var problem *HintError
+			if !errors.As(err, &problem) || !strings.HasPrefix(err.Error(), strings.ReplaceAll(tt.what, "SOCKET", tt.socket)) || !strings.HasPrefix(problem.Hint, tt.hint) {
+				t.Errorf("got %v, %+v", err, problem)
+			}
+		})
+	}
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// TestEventsInLocalMode has a zone that was never in sync, so that the central resolver is asked for what the zone does
+// not hold. What it said of a service is dropped when the zone hears of that service, and of no other.
+func TestEventsInLocalMode(t *testing.T) {
+	t.Parallel()
+	say := func(addr string) upstreamtest.Script {
+		return upstreamtest.Zone("late.shop.svc.cluster.local. 300 IN A "+addr, "other.shop.svc.cluster.local. 300 IN A "+addr)
+	}
+	central := upstreamtest.New(say("192.0.2.1"))
+	cfg := nodeConfig(t)
+	cfg.Interface.Manage, cfg.Intercept.Manage = false, false
+	cfg.Cluster.Resolver, cfg.Cluster.Kubeconfig = config.ResolverLocal, awayKubeconfig(t)
+	cfg.Cluster.Central.Addresses = []netip.AddrPort{central.Listen(t)}
+	a := onMachine(t, newFakeMachine(), cfg)
+	runNode(t, a)
+	<-a.Ready()
+	ask := func(name string) string {
+		r, _, err := (&dns.Client{Timeout: 10 * time.Second}).Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), a.Addrs()[0].String())
+		if err != nil || len(r.Answer) != 1 {
+			t.Fatalf("%s: %v %v", name, err, r)
+		}
+		return r.Answer[0].(*dns.A).A.String()
+	}
+	const late, other = "late.shop.svc.cluster.local.", "other.shop.svc.cluster.local."
+	store := a.running.Load().cluster.store
+	for _, step := range []struct {
+		name        string
+		do          func()
+		late, other string
+	}{
+		{"at first", func() {}, "192.0.2.1", "192.0.2.1"},
+		{"the central resolver says something else", func() { central.SetScript(say("192.0.2.2")) }, "192.0.2.1", "192.0.2.1"},
+		{"the service comes and goes", func() {
+			now := time.Now()
+			store.PutService(zone.Service{Namespace: "shop", Name: "late", TTL: -1}, now)
+			store.Delete(zone.Services, "shop", "late", now)
+		}, "192.0.2.2", "192.0.2.1"},
+		{"again", func() {
+			central.SetScript(say("192.0.2.3"))
+			now := time.Now()
+			store.PutSlice(zone.Slice{Namespace: "shop", Name: "late-1", Service: "late"}, now)
+		}, "192.0.2.3", "192.0.2.1"},
+	} {
+		step.do()
+		if late, other := ask(late), ask(other); late != step.late || other != step.other {
+			t.Errorf("%s: late is %s, want %s; other is %s, want %s", step.name, late, step.late, other, step.other)
+		}
+	}
+}
+
+// BenchmarkFirstList is what the events of the first list of a large cluster cost: three for each service.
+func BenchmarkFirstList(b *testing.B) {
+	kept, err := cache.New(cache.Config{Size: 16 << 20}, time.Now())
+	if err != nil {
+		b.Fatal(err)
+	}
+	a := new(Agent)
+	a.running.Store(&running{cache: kept})
+	const services = 11000
+	for _, heeded := range []bool{false, true} {
+		b.Run(fmt.Sprintf("%d services/events=%t", services, heeded), func(b *testing.B) {
+			for b.Loop() {
+				c := &cluster{domain: []byte("\x07cluster\x05local\x00"), events: zone.NewStore()}
+				if heeded {
+					a.heed(c)
+				}
+				for i := range services {
+					c.events.PutService(zone.Service{
+						Namespace: fmt.Sprint("team-", i%50), Name: fmt.Sprint("service-", i), TTL: -1,
+						Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})},
+						Ports: []zone.Port{{Name: "http", Number: 80}, {Name: "metrics", Number: 9090}},
+					}, time.Now())
+				}
+			}
+		})
+	}
+}

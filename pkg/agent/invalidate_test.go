@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// centralConfig asks a central resolver, and has what changes in a folder of manifests drop its answers.
+func centralConfig(t *testing.T, dir string, central netip.AddrPort) config.Config {
+	t.Helper()
+	cfg := local(t, central)
+	cfg.Cluster.Resolver = config.ResolverCentral
+	cfg.Cluster.Manifests = dir
+	cfg.Cluster.Invalidate = true
+	cfg.Cluster.Central.Addresses = []netip.AddrPort{central}
+	return cfg
+}
+
+// webAt is what a central resolver says of the service web while it has the address. Nobody asks again for a while.
+func webAt(addr string) upstreamtest.Script {
+	return upstreamtest.Zone("web.shop.svc.cluster.local. 300 IN A "+addr, "other.shop.svc.cluster.local. 300 IN A "+addr)
+}
+
+const web = "web.shop.svc.cluster.local."
+
+// awaitWeb waits until the agent gives web this address.
+func awaitWeb(t *testing.T, a *agent.Agent, want string) {
+	t.Helper()
+	var got string
+	eventually(t, "web is not "+want, func() bool {
+		got = addresses(ask(t, a, "udp", web))
+		return got == want
+	})
+}
+
+// putWeb changes the service in the folder.
+func putWeb(t *testing.T, dir, addr string) {
+	t.Helper()
+	putManifest(t, dir, "web", serviceYAML("web", "{clusterIP: "+addr+", ports: [{port: 80}]}"))
+}
+
+// TestInvalidate changes a service whose answers are held for minutes: they are dropped, those of others are not.
+func TestInvalidate(t *testing.T) {
+	t.Parallel()
+	central := upstreamtest.New(webAt("10.96.0.7"))
+	dir := folder(t)
+	cfg := centralConfig(t, dir, central.Listen(t))
+	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	eventually(t, "the folder is not read", func() bool { return heard(t, a) > 0 })
+	awaitKept(t, a, central, web)
+	ask(t, a, "udp", "other.shop.svc.cluster.local.")
+	central.SetScript(webAt("10.96.0.8"))
+	if got := addresses(ask(t, a, "udp", web)); got != "10.96.0.7" {
+		t.Errorf("before the event: %s, want what is held", got)
+	}
+	putWeb(t, dir, "10.96.0.8")
+	awaitWeb(t, a, "10.96.0.8")
+	if got := addresses(ask(t, a, "udp", "other.shop.svc.cluster.local.")); got != "10.96.0.7" {
+		t.Errorf("a service that did not change: %s, want what is held", got)
+	}
+	s := status(t, a).Cluster
+	if len(s.Kinds) != 1 || s.Kinds[0].Kind != "service" || s.Kinds[0].Objects != 1 || s.Source == "" {
+		t.Errorf("/status: source %q, kinds %+v, want one service", s.Source, s.Kinds)
+	}
+}
+
+// heard is how many changes /status shows.
+func heard(t *testing.T, a *agent.Agent) (events uint64) {
+	t.Helper()
+	for _, k := range status(t, a).Cluster.Kinds {
+		events += k.Events
+	}
+	return events
+}
+
+// awaitKept asks for the name until its answer comes from the cache: soon after an event nothing is kept.
+func awaitKept(t *testing.T, a *agent.Agent, central *upstreamtest.Server, name string) {
+	t.Helper()
+	eventually(t, "the answer is not kept", func() bool {
+		before := len(central.Queries())
+		ask(t, a, "udp", name)
+		return len(central.Queries()) == before
+	})
+}
+
+// TestInvalidateReloaded turns the events off and on, and changes size and domain beside.
+func TestInvalidateReloaded(t *testing.T) {
+	t.Parallel()
+	central := upstreamtest.New(webAt("10.96.0.7"))
+	dir, other := folder(t), folder(t)
+	cfg := centralConfig(t, dir, central.Listen(t))
+	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	steps := []struct {
+		what   string
+		change func(*config.Config)
+		dir    string // empty: nothing is heard
+	}{
+		{"as it starts", nil, dir},
+		{"a cache of another size", func(c *config.Config) { c.Cache.Size *= 2 }, dir},
+		{"off", func(c *config.Config) { c.Cluster.Invalidate = false }, ""},
+		{"on, another folder", func(c *config.Config) { c.Cluster.Invalidate, c.Cluster.Manifests = true, other }, other},
+		{"other TTLs", func(c *config.Config) { c.Cache.MaxTTL = time.Hour }, other},
+	}
+	address := 7
+	for _, step := range steps {
+		if step.change != nil {
+			step.change(&cfg)
+			a.Reload(cfg, nil)
+			if s := status(t, a).Config; !s.LastOK {
+				t.Fatalf("%s: %s", step.what, s.LastError)
+			}
+		}
+		if got, want := status(t, a).Cluster.Source, step.dir; (got != "") != (want != "") {
+			t.Errorf("%s: source %q, want %q", step.what, got, want)
+		}
+		if step.dir == "" {
+			continue // what is kept now would stay
+		}
+		awaitKept(t, a, central, web)
+		address++
+		next := netip.AddrFrom4([4]byte{10, 96, 0, byte(address)}).String()
+		central.SetScript(webAt(next))
+		putWeb(t, step.dir, next)
+		awaitWeb(t, a, next)
+	}
+}
+
+// TestInvalidateWithoutServer has no API server to hear from: names are answered, and the agent is ready.
+func TestInvalidateWithoutServer(t *testing.T) {
+	t.Parallel()
+	central := upstreamtest.New(webAt("10.96.0.7"))
+	cfg := centralConfig(t, "", central.Listen(t))
+	cfg.Cluster.Kubeconfig = nowhere(t)
+	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	for range 3 {
+		if got := addresses(ask(t, a, "udp", web)); got != "10.96.0.7" {
+			t.Errorf("web is %s, want 10.96.0.7", got)
+		}
+	}
+	if n := len(central.Queries()); n != 1 {
+		t.Errorf("the central resolver was asked %d times, want once", n)
+	}
+	s := status(t, a)
+	if !s.Cluster.InSync || len(s.Problems) == 0 || s.Problems[0].Where != "service" {
+		t.Errorf("in sync: %t, problems %+v; want it to be, and a problem with services", s.Cluster.InSync, s.Problems)
+	}
+}
+
+// nowhere is a kubeconfig that leads to an API server that is not there.
+func nowhere(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
+  users: [{name: u, user: {token: t}}], clusters: [{name: c, cluster: {server: "https://` + nobody(t).String() + `"}}]}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestInvalidateAfterRestart changes one of two services while the agent is away: what a snapshot brought back of it is
+// dropped, and the other's answer is kept.
+func TestInvalidateAfterRestart(t *testing.T) {
+	t.Parallel()
+	central := upstreamtest.New(webAt("10.96.0.7"))
+	dir := folder(t)
+	putManifest(t, dir, "other", serviceYAML("other", "{clusterIP: 10.96.0.100, ports: [{port: 80}]}"))
+	cfg := centralConfig(t, dir, central.Listen(t))
+	cfg.Snapshot.Folder = t.TempDir()
+	a, stop := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	eventually(t, "the folder is not read", func() bool { return heard(t, a) > 1 })
+	const other = "other.shop.svc.cluster.local."
+	awaitKept(t, a, central, other)
+	awaitKept(t, a, central, web)
+	stop()
+	central.SetScript(webAt("10.96.0.8"))
+	putWeb(t, dir, "10.96.0.8")
+	asked := len(central.Queries())
+	var log journal
+	a, _ = start(t, agent.Options{Config: &cfg, Log: &log})
+	awaitWeb(t, a, "10.96.0.8")
+	if got := addresses(ask(t, a, "udp", other)); got != "10.96.0.7" {
+		t.Errorf("the service that did not change: %s, want what was kept\n%s", got, log.String())
+	}
+	if n := len(central.Queries()); n == asked {
+		t.Error("the central resolver was not asked")
+	}
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+const mib = 1 << 20
+
+func TestShareOut(t *testing.T) {
+	t.Parallel()
+	type want struct {
+		Go, Snapshot      int64
+		Inflight, Waiting int
+		Readers, Buffer   int
+		What, Hint        string
+	}
+	tests := []struct {
+		name   string
+		limit  int64
+		procs  int // 0: two
+		change func(*config.Config)
+		want   want
+	}{
+		{name: "no limit", limit: 0, want: want{Inflight: 4096, Waiting: 16384, Readers: 2}},
+		{name: "many cores, no limit", procs: 64, want: want{Inflight: 4096, Waiting: 16384, Readers: 64}},
+		{
+			name: "many cores", procs: 64, limit: 96 * mib, change: func(c *config.Config) {
+				c.Cache.Size = 32 * mib
+				c.Listen.Addresses = []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.96.0.10")}
+			},
+			want: want{Go: 54 * mib, Inflight: 4096, Waiting: 16384, Readers: 6, Buffer: mib / 6},
+		},
+		{name: "room for everything", limit: 256 * mib, want: want{Go: 256*mib - 256*mib/10 - 64*mib, Inflight: 4096, Waiting: 16384, Readers: 2, Buffer: 256 * mib / 96}},
+		{name: "lower bounds", limit: 96 * mib, want: want{Go: 22 * mib, Inflight: 2168, Waiting: 8673, Readers: 2, Buffer: mib}},
+		{
+			name: "half of both", limit: 64 * mib, change: func(c *config.Config) { c.Cache.Size = 32 * mib },
+			want: want{Go: 22 * mib, Inflight: 2168, Waiting: 8673, Readers: 2, Buffer: 64 * mib / 96},
+		},
+		{
+			name: "snapshots on a tmpfs", limit: 128 * mib,
+			change: func(c *config.Config) { c.Snapshot.Folder, c.Snapshot.Size = "/dev/shm", 16*mib },
+			want:   want{Go: 128*mib - 128*mib/10 - 96*mib, Snapshot: 32 * mib, Inflight: 1718, Waiting: 6874, Readers: 2, Buffer: 128 * mib / 96},
+		},
+		{
+			name: "the cache is too large", limit: 80 * mib,
+			want: want{
+				Go: 12 * mib, Inflight: 562, Waiting: 2248, Readers: 2, Buffer: 80 * mib / 96,
+				What: "the container's limit of 80 MiB leaves 6 MiB beside cache.size 64 MiB, and 14.9 MiB are needed: the kernel may end the process",
+				Hint: "raise the limit to 89 MiB, or set cache.size to 55Mi",
+			},
+		},
+		{
+			name: "no cache is small enough", limit: 20 * mib,
+			want: want{
+				Go: 12 * mib, Inflight: 562, Waiting: 2248, Readers: 2, Buffer: 20 * mib / 96,
+				What: "the container's limit of 20 MiB leaves 0 MiB beside cache.size 64 MiB, and 14.9 MiB are needed: the kernel may end the process",
+				Hint: "raise the limit to 89 MiB",
+			},
+		},
+		{
+			name: "snapshots beside too large a cache", limit: 96 * mib,
+			change: func(c *config.Config) { c.Snapshot.Folder, c.Snapshot.Size = "/dev/shm", 16*mib },
+			want: want{
+				Go: 12 * mib, Snapshot: 32 * mib, Inflight: 562, Waiting: 2248, Readers: 2, Buffer: mib,
+				What: "the container's limit of 96 MiB leaves 0 MiB beside cache.size 64 MiB and snapshots of 32 MiB, and 14.9 MiB are needed: the kernel may end the process",
+				Hint: "raise the limit to 124 MiB, or set cache.size to 39Mi",
+			},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config.Default(config.Agent)
+			cfg.Cache.Size = 64 * mib
+			cfg.Limits.Inflight, cfg.Limits.Waiting = 4096, 16384
+			if tt.change != nil {
+				tt.change(&cfg)
+			}
+			s := shareOut(tt.limit, max(2, tt.procs), &cfg)
+			got := want{Go: s.golang, Snapshot: s.snapshot}
+			got.Inflight, got.Waiting = s.fit()
+			got.Readers, got.Buffer = s.readers, s.buffer()
+			p, _ := s.problem()
+			got.What, got.Hint = p.What, p.Hint
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestMemorySessions(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		limit          int64
+		all, perClient int
+	}{
+		{limit: 0, all: 1024, perClient: 128},
+		{limit: 8 * mib, all: 192, perClient: 48},
+		{limit: 96 * mib, all: 352, perClient: 88},
+		{limit: 512 * mib, all: 1024, perClient: 128},
+	} {
+		cfg := config.Default(config.Agent)
+		cfg.Limits.TCPSessions, cfg.Limits.TCPPerClient = 1024, 128
+		cfg.Cache.Size = 64 * mib
+		s := shareOut(tt.limit, 2, &cfg)
+		if all, perClient := s.sessions(&cfg.Limits); all != tt.all || perClient != tt.perClient {
+			t.Errorf("limit %d: %d sessions, %d of a client, want %d and %d", tt.limit, all, perClient, tt.all, tt.perClient)
+		}
+	}
+}
+
+// A heap that fills what there is for it is a problem, too: the cluster's names, say.
+func TestCrowded(t *testing.T) {
+	t.Parallel()
+	cfg := config.Default(config.Agent)
+	cfg.Cache.Size = 64 * mib
+	for _, tt := range []struct {
+		limit, live int64
+		want        string
+	}{
+		{limit: 0, live: 500 * mib},
+		{limit: 96 * mib, live: 13 * mib},
+		{
+			limit: 96 * mib, live: 14 * mib,
+			want: "14 MiB of the heap are in use, and 13.5 MiB are left for it beside cache.size 64 MiB: the collector is at work all the time",
+		},
+	} {
+		s := shareOut(tt.limit, 2, &cfg)
+		if p, _ := s.crowded(tt.live); p.What != tt.want {
+			t.Errorf("limit %d, %d live: %q, want %q", tt.limit, tt.live, p.What, tt.want)
+		}
+	}
+}
+
+// What a hint says makes the problem go away.
+func TestMemoryHints(t *testing.T) {
+	t.Parallel()
+	cfg := config.Default(config.Agent)
+	for limit := int64(16 * mib); limit < 600*mib; limit += 7 * mib {
+		for size := int64(mib); size < 512*mib; size = size*2 + mib {
+			cfg.Cache.Size = size
+			s := shareOut(limit, 4, &cfg)
+			p, bad := s.problem()
+			if !bad {
+				continue
+			}
+			raise, rest, _ := strings.Cut(strings.TrimPrefix(p.Hint, "raise the limit to "), " MiB")
+			other := shareOut(whole(t, raise)*mib, 4, &cfg)
+			if p, bad := other.problem(); bad {
+				t.Errorf("limit %d, cache %d: raised to %s MiB there is still: %s", limit, size, raise, p.What)
+			}
+			smaller, ok := strings.CutPrefix(rest, ", or set cache.size to ")
+			if !ok {
+				continue
+			}
+			less := cfg
+			less.Cache.Size = whole(t, strings.TrimSuffix(smaller, "Mi")) * mib
+			other = shareOut(limit, 4, &less)
+			if p, bad := other.problem(); bad {
+				t.Errorf("limit %d, cache %d: with a cache of %s there is still: %s", limit, size, smaller, p.What)
+			}
+		}
+	}
+}
+
+func whole(t *testing.T, text string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// The container's limit may change, vanish or be hidden while the agent runs, and GOMEMLIMIT wins.
+func TestMemoryUse(t *testing.T) {
+	t.Parallel()
+	type step struct {
+		limit uint64
+		err   error
+		set   int64 // the Go runtime's limit after it; 0: it was left as it is
+		same  bool  // nothing has changed
+		log   string
+	}
+	hidden := errors.New("hidden")
+	tests := []struct {
+		name  string
+		env   string
+		steps []step
+	}{
+		{name: "a limit that changes", steps: []step{
+			{limit: 96 * mib, set: 22 * mib, log: "memory shared out"},
+			{limit: 96 * mib, same: true},
+			{limit: 128 * mib, set: 128*mib - 128*mib/10 - 64*mib, log: "memory shared out"},
+			{limit: 80 * mib, set: 12 * mib, log: "too little memory"},
+			{err: memlimit.ErrNoLimit, set: math.MaxInt64},
+			{err: memlimit.ErrNoLimit, same: true},
+		}},
+		{name: "no limit", steps: []step{{err: memlimit.ErrNoCgroup}, {err: memlimit.ErrNoCgroup, same: true}}},
+		{name: "not known at first", steps: []step{{err: hidden, log: "is not known"}, {limit: 96 * mib, set: 22 * mib}}},
+		{name: "not known later", steps: []step{{limit: 96 * mib, set: 22 * mib}, {err: hidden, set: 22 * mib, log: "is not known"}, {err: hidden, same: true}}},
+		{name: "the environment wins", env: "30MiB", steps: []step{{limit: 96 * mib, log: "environment=30MiB"}, {limit: 80 * mib, log: "too little memory"}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config.Default(config.Agent)
+			cfg.Cache.Size = 64 * mib
+			var log bytes.Buffer
+			var now step
+			set := int64(0)
+			m := &memory{
+				limit: func() (uint64, error) { return now.limit, now.err },
+				set:   func(limit int64) int64 { set = limit; return 0 },
+				env:   tt.env, log: slog.New(slog.NewTextHandler(&log, nil)),
+				advise: func() error { return nil },
+			}
+			for i, s := range tt.steps {
+				now, set = s, 0
+				log.Reset()
+				changed := m.use(t.Context(), &cfg)
+				if changed == (s.same || i == 0) || set != s.set {
+					t.Errorf("step %d: changed %t, the runtime's limit set to %d, want %d", i, changed, set, s.set)
+				}
+				if got := log.String(); !strings.Contains(got, s.log) || s.same && got != "" {
+					t.Errorf("step %d: the log has %q, want %q in it", i, got, s.log)
+				}
+			}
+		})
+	}
+}

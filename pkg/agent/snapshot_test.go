@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// A troubled folder is one that has, at times, no room.
+type troubled struct {
+	*snapshot.Disk
+
+	mu      sync.Mutex // guards what follows
+	trouble error      // of making files; nil: none
+	hangs   chan struct{}
+}
+
+// Create implements [snapshot.Folder].
+func (d *troubled) Create(name string) (snapshot.File, error) {
+	d.mu.Lock()
+	trouble, hangs := d.trouble, d.hangs
+	d.mu.Unlock()
+	if hangs != nil {
+		<-hangs
+	}
+	if trouble != nil {
+		return nil, trouble
+	}
+	return d.Disk.Create(name)
+}
+
+func (d *troubled) set(trouble error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.trouble = trouble
+}
+
+// notes is a log that can be read while it is written.
+type notes struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (n *notes) Write(p []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.Write(p)
+}
+
+// take is what was logged since the last call.
+func (n *notes) take() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	text := strings.TrimSpace(n.text.String())
+	n.text.Reset()
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, "\n")
+}
+
+// keeping makes the snapshots of an agent whose log leaves out the time.
+func keeping(f snapshot.Folder, log *notes) *snapshots {
+	s := newSnapshots("writer", slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey || a.Key == "took" {
+				return slog.Attr{}
+			}
+			return a
+		},
+	})))
+	s.folder = func(string) snapshot.Folder { return f }
+	return s
+}
+
+// knowing is a configuration at work with an empty cache and an empty store.
+func knowing(t *testing.T) *running {
+	t.Helper()
+	cfg := config.Default(config.Agent)
+	cfg.Snapshot.Folder = "/disk"
+	cfg.Cluster.Resolver = config.ResolverLocal
+	r := &running{config: cfg}
+	var err error
+	r.cache, err = cache.New(cache.Config{Size: cache.MinSize, Stale: cache.Stale{For: time.Hour, TTL: 30 * time.Second}}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.cluster = &cluster{store: zone.NewStore(), domain: []byte("\x07cluster\x05local\x00"), source: before(), nodeZone: new(atomic.Pointer[string])}
+	r.cluster.events = r.cluster.store
+	r.cluster.store.Expect(zone.Services)
+	return r
+}
+
+// learn has r know an answer and a service.
+func learn(t *testing.T, r *running) {
+	t.Helper()
+	now := time.Now()
+	q := new(dns.Msg).SetQuestion("www.test.", dns.TypeA)
+	q.Response = true
+	rr, err := dns.NewRR("www.test. 60 IN A 192.0.2.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Answer = append(q.Answer, rr)
+	q.Compress = true
+	msg, err := q.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.cache.Put(wwwKey(), &cache.Answer{Msg: msg, TTLs: []uint16{uint16(len(msg)) - 10}, Life: time.Minute}, now)
+	s := r.cluster.store
+	s.PutService(zone.Service{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.96.0.7")}, TTL: -1}, now)
+	s.Seen(zone.Services, now)
+	s.SetSynced(zone.Services)
+}
+
+func wwwKey() []byte { return []byte("\x03www\x04test\x00\x00\x01\x00") }
+
+// knows tells whether r has what learn gave.
+func knows(r *running) (answer, object bool) {
+	_, found := r.cache.Lookup(wwwKey(), time.Now(), nil)
+	return found == cache.Fresh, r.cluster.store.Stats().Kinds[zone.Services].Objects == 1
+}
+
+// TestSnapshotRoundTrip has the next agent know what this one did.
+func TestSnapshotRoundTrip(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		disk, log := snapshot.NewDisk(), new(notes)
+		r, s := knowing(t), keeping(disk, log)
+		s.load(r)
+		learn(t, r)
+		s.attempt(t.Context(), time.Second, r)
+		saved := s.read()
+		if saved.Saved != 1 || saved.Failed != 0 || saved.Bytes != int64(len(disk.Octets(snapshot.Name))) || saved.LastSaved.IsZero() {
+			t.Errorf("saved: %+v", saved)
+		}
+		time.Sleep(20 * time.Second)
+		next, s := knowing(t), keeping(disk, log)
+		s.moment = func() snapshot.Moment { return snapshot.Moment{Wall: time.Now().Add(10 * time.Second)} }
+		s.load(next)
+		want := snapshot.Loaded{Outcome: snapshot.OutcomeLoaded, Entries: 1, Objects: 1, Age: 30 * time.Second}
+		got := s.read().Loaded
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("loaded (-want +got):\n%s", diff)
+		}
+		if answer, object := knows(next); !answer || !object {
+			t.Errorf("the next one knows the answer: %t, the service: %t", answer, object)
+		}
+		if !next.cluster.restored() || !strings.Contains(next.cluster.meanwhile(time.Now()), "from a snapshot") {
+			t.Errorf("the zone is not said to be restored: %q", next.cluster.meanwhile(time.Now()))
+		}
+		next.cluster.store.SetSynced(zone.Services)
+		if next.cluster.restored() || next.cluster.meanwhile(time.Now()) != "" {
+			t.Error("the zone is said to be restored once it is in sync")
+		}
+	})
+}
+
+// TestSnapshotRefused starts cold, says why, and replaces what it refused.
+func TestSnapshotRefused(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	good := snapshot.NewDisk()
+	r, s := knowing(t), keeping(good, new(notes))
+	s.moment = func() snapshot.Moment { return snapshot.Moment{Wall: now} }
+	learn(t, r)
+	s.attempt(t.Context(), time.Second, r)
+	octets := good.Octets(snapshot.Name)
+	newer := bytes.Clone(octets)
+	newer[8] = 2
+	damaged := bytes.Clone(octets)
+	damaged[len(damaged)/2] ^= 1
+	tests := []struct {
+		name   string
+		octets []byte
+		later  time.Duration
+		want   string
+	}{
+		{"damaged", damaged, 0, "it is damaged: a checksum is wrong"},
+		{"cut", octets[:len(octets)-1], 0, "it is cut short"},
+		{"foreign", []byte("hello"), 0, "it is no snapshot of node-cache"},
+		{"newer", newer, 0, "it has version 2, of a newer node-cache: this one reads version 1"},
+		{"future", octets, -time.Second, "it is from the future"},
+		{"old", octets, 25 * time.Hour, "it is 25h0m0s old, which is more than snapshot.maxAge, 24h0m0s"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			disk, log := snapshot.NewDisk(), new(notes)
+			disk.Put(snapshot.Name, tt.octets)
+			r, s := knowing(t), keeping(disk, log)
+			s.moment = func() snapshot.Moment { return snapshot.Moment{Wall: now.Add(tt.later)} }
+			s.load(r)
+			loaded := s.read().Loaded
+			if loaded.Outcome != snapshot.OutcomeRefused || !strings.Contains(loaded.Why, "snapshot /disk/node-cache.snapshot: ") || !strings.Contains(loaded.Why, tt.want) {
+				t.Errorf("%+v, want %q", loaded, tt.want)
+			}
+			if answer, object := knows(r); answer || object || r.cluster.restored() {
+				t.Errorf("it knows the answer: %t, the service: %t", answer, object)
+			}
+			if lines := log.take(); len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "hint=\"nothing has to be done") {
+				t.Errorf("log %q", lines)
+			}
+			s.attempt(t.Context(), time.Second, r)
+			again := keeping(disk, log)
+			again.moment = s.moment
+			again.load(knowing(t))
+			if got := again.read().Loaded.Outcome; got != snapshot.OutcomeLoaded {
+				t.Errorf("the next snapshot: %s", got)
+			}
+		})
+	}
+}
+
+// TestSnapshotOddRecord has a file with checksums that are right and a record that is not: nothing of it is taken.
+func TestSnapshotOddRecord(t *testing.T) {
+	t.Parallel()
+	whole := func(t *testing.T, r *running, edit func(kind snapshot.Kind, record []byte) []byte) snapshot.Folder {
+		t.Helper()
+		disk := snapshot.NewDisk()
+		_, err := snapshot.Save(t.Context(), snapshot.Job{
+			Folder: disk, Writer: "w", At: thisMoment(), Most: 1 << 20,
+			Fill: func(w *snapshot.Writer) error {
+				w.Section(snapshot.Zone, zone.DumpVersion)
+				err := eachOfZone(r, time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Zone, record)) })
+				w.Section(snapshot.Cache, cache.DumpVersion)
+				_, err2 := r.cache.Dump(1<<20, time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Cache, record)) })
+				return errors.Join(err, err2)
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return disk
+	}
+	for _, kind := range []snapshot.Kind{0, snapshot.Cache, snapshot.Zone} {
+		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
+			r := knowing(t)
+			learn(t, r)
+			disk := whole(t, r, func(k snapshot.Kind, record []byte) []byte {
+				if k == kind && !bytes.HasPrefix(record, []byte("source")) {
+					return append(bytes.Clone(record), 0)
+				}
+				return record
+			})
+			next, s := knowing(t), keeping(disk, new(notes))
+			s.load(next)
+			answer, object := knows(next)
+			if want := kind == 0; answer != want || object != want {
+				t.Errorf("it knows the answer: %t, the service: %t; want %t: %+v", answer, object, want, s.read().Loaded)
+			}
+			if want := fmt.Sprintf("section %q: a record is not as this program writes them", kind); kind != 0 && !strings.Contains(s.read().Loaded.Why, want) {
+				t.Errorf("why %q, want %q", s.read().Loaded.Why, want)
+			}
+		})
+	}
+}
+
+// TestSnapshotScope leaves the view of the cluster out when other objects are asked for now, and takes the answers.
+func TestSnapshotScope(t *testing.T) {
+	t.Parallel()
+	disk, log := snapshot.NewDisk(), new(notes)
+	r, s := knowing(t), keeping(disk, log)
+	learn(t, r)
+	s.attempt(t.Context(), time.Second, r)
+	for name, edit := range map[string]func(c *config.Cluster){
+		"namespaces": func(c *config.Cluster) { c.Namespaces = []string{"shop"} },
+		"endpoints":  func(c *config.Cluster) { c.Endpoints = config.EndpointsAll },
+		"selector":   func(c *config.Cluster) { c.ServiceSelector = "a=b" },
+		"source":     func(c *config.Cluster) { c.Kubeconfig = "/other" },
+		"pods":       func(c *config.Cluster) { c.Pods = config.PodsVerified },
+	} {
+		next := knowing(t)
+		edit(&next.config.Cluster)
+		s := keeping(disk, log)
+		s.load(next)
+		if answer, object := knows(next); !answer || object || next.cluster.restored() || s.read().Loaded.Outcome != snapshot.OutcomeLoaded {
+			t.Errorf("%s: it knows the answer: %t, the service: %t: %+v", name, answer, object, s.read().Loaded)
+		}
+	}
+}
+
+// TestSnapshotBeforeSync takes the node's queries at once with a zone from a snapshot, though the source is silent.
+func TestSnapshotBeforeSync(t *testing.T) {
+	t.Parallel()
+	for _, known := range []bool{true, false} {
+		t.Run(fmt.Sprint("known ", known), func(t *testing.T) {
+			t.Parallel()
+			disk := snapshot.NewDisk()
+			before := knowing(t)
+			if known {
+				learn(t, before)
+			}
+			keeping(disk, new(notes)).attempt(t.Context(), time.Second, before)
+			r := knowing(t)
+			keeping(disk, new(notes)).load(r)
+			n := new(node)
+			a := &Agent{node: n, ready: make(chan struct{})}
+			close(a.ready)
+			a.running.Store(r)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			began := time.Now()
+			if known {
+				a.takeLease(ctx)
+				if took := time.Since(began); took > 4*time.Second || !n.serving {
+					t.Errorf("serving: %t, after %s", n.serving, took)
+				}
+			}
+			err := a.notReady()
+			if err == nil || strings.Contains(err.Error(), "from a snapshot") != known {
+				t.Errorf("not ready: %v", err)
+			}
+			told := watch.Stats{Kinds: []watch.KindStats{{Kind: zone.Services}}}
+			s := clusterStatus(r, &told)
+			if s.Kinds[0].Restored != known || (s.Kinds[0].Age == "unknown") == known {
+				t.Errorf("%+v", s.Kinds[0])
+			}
+		})
+	}
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// TestSnapshotCentral asks the central resolver where it was, until the source tells, if that is not too long ago.
+func TestSnapshotCentral(t *testing.T) {
+	t.Parallel()
+	knowingCentral := func() *running {
+		r := knowing(t)
+		r.config.Cluster.Central.Service = config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}
+		endpoints := new(upstream.Endpoints)
+		r.cluster.endpoints, r.cluster.near = endpoints, &neighbours{endpoints: endpoints}
+		var err error
+		r.cluster.central, err = upstream.New(upstream.Config{
+			Loops: upstream.NewLoops(nil, time.Now), Zone: r.cluster.domain, Follow: endpoints, Connections: 1, Log: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	ready := []watch.Server{{Addr: netip.MustParseAddrPort("10.1.0.1:53"), Zone: "a b"}, {Addr: netip.MustParseAddrPort("[fd00::1]:5353")}}
+	own := []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53")}
+	before := knowingCentral()
+	before.cluster.near.tell(ready, own)
+	now := time.Now()
+	var disk *snapshot.Disk
+	next := func(from *running, later time.Duration) *running {
+		disk = snapshot.NewDisk()
+		s := keeping(disk, new(notes))
+		s.moment = func() snapshot.Moment { return snapshot.Moment{Wall: now} }
+		s.attempt(t.Context(), time.Second, from)
+		r := knowingCentral()
+		s.moment = func() snapshot.Moment { return snapshot.Moment{Wall: now.Add(later)} }
+		s.load(r)
+		if got := s.read().Loaded.Outcome; got != snapshot.OutcomeLoaded {
+			t.Fatalf("%s", got)
+		}
+		return r
+	}
+	r := next(before, 10*time.Hour)
+	gotReady, gotOwn, age, known := r.cluster.near.told(time.Now())
+	if diff := cmp.Diff(ready, gotReady, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" || !slices.Equal(own, gotOwn) || !known {
+		t.Errorf("(-want +got):\n%s%v", diff, gotOwn)
+	}
+	if age < 10*time.Hour || age > 10*time.Hour+time.Minute || r.cluster.central.Empty() {
+		t.Errorf("age %s, nobody to ask: %t", age, r.cluster.central.Empty())
+	}
+	if r := next(r, 13*time.Hour); r.cluster.central.Empty() {
+		t.Error("after 23 hours in all there is nobody to ask")
+	}
+	if r := next(r, 15*time.Hour); !r.cluster.central.Empty() {
+		t.Error("after 25 hours in all, of two agents, there is somebody to ask")
+	}
+	r.cluster.near.tell(ready[:1], own)
+	if r = next(r, 15*time.Hour); r.cluster.central.Empty() {
+		t.Error("told anew, there is nobody to ask")
+	}
+	r.cluster.near.restore(nil, nil, now)
+	if r.cluster.central.Empty() {
+		t.Error("what was told is replaced")
+	}
+}
+
+// TestSnapshotTrouble counts what goes wrong, says it once, and serves on.
+func TestSnapshotTrouble(t *testing.T) {
+	t.Parallel()
+	disk, log := &troubled{Disk: snapshot.NewDisk()}, new(notes)
+	r, s := knowing(t), keeping(disk, log)
+	attempt := func(trouble error) []string {
+		disk.set(trouble)
+		s.attempt(t.Context(), time.Second, r)
+		return log.take()
+	}
+	steps := []struct {
+		trouble error
+		want    string // of the log
+		hint    string
+	}{
+		{nil, "", ""},
+		{syscall.ENOSPC, "no space left on device", "twice snapshot.size"},
+		{syscall.ENOSPC, "", ""},
+		{syscall.EROFS, "read-only file system", "without readOnly"},
+		{syscall.EROFS, "", ""},
+		{syscall.EACCES, "permission denied", "let the user"},
+		{nil, "snapshot saved", ""},
+		{nil, "", ""},
+		{syscall.EROFS, "read-only file system", "without readOnly"},
+	}
+	for i, step := range steps {
+		lines := strings.Join(attempt(step.trouble), "\n")
+		if (lines == "") != (step.want == "") || !strings.Contains(lines, step.want) || !strings.Contains(lines, step.hint) {
+			t.Errorf("step %d: log %q, want %q with %q", i, lines, step.want, step.hint)
+		}
+		if got := s.read().LastError; (got == "") != (step.trouble == nil) {
+			t.Errorf("step %d: last error %q", i, got)
+		}
+	}
+	if got := s.read(); got.Saved != 3 || got.Failed != 6 {
+		t.Errorf("%d saved, %d failed, want 3 and 6", got.Saved, got.Failed)
+	}
+}
+
+// TestSnapshotHangs ends though the file system does not answer, and goes on when it does.
+func TestSnapshotHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		disk, log := &troubled{Disk: snapshot.NewDisk(), hangs: make(chan struct{})}, new(notes)
+		r, s := knowing(t), keeping(disk, log)
+		for i := range 3 {
+			began := time.Now()
+			s.attempt(t.Context(), lastSave, r)
+			if took := time.Since(began); took > lastSave+lateSave {
+				t.Errorf("attempt %d took %s", i, took)
+			}
+		}
+		if got := s.read(); got.Failed != 3 || got.LastError != "the file system does not answer" {
+			t.Errorf("%+v", got)
+		}
+		close(disk.hangs)
+		synctest.Wait()
+		s.attempt(t.Context(), lastSave, r)
+		if got := s.read(); got.Saved != 1 || got.LastError != "" {
+			t.Errorf("when it answers: %+v", got)
+		}
+	})
+}
+
+// TestSnapshotTooLarge leaves a view of the cluster out that does not fit whole, and says so once.
+func TestSnapshotTooLarge(t *testing.T) {
+	t.Parallel()
+	disk, log := snapshot.NewDisk(), new(notes)
+	r, s := knowing(t), keeping(disk, log)
+	learn(t, r)
+	for i := range 3000 {
+		r.cluster.store.PutService(zone.Service{Namespace: "shop", Name: fmt.Sprint("web-", i), TTL: -1}, time.Now())
+	}
+	r.config.Snapshot.Size = 40 << 10
+	for range 2 {
+		s.attempt(t.Context(), time.Second, r)
+	}
+	if lines := log.take(); len(lines) != 1 || !strings.Contains(lines[0], "too large for the snapshot") {
+		t.Errorf("log %q", lines)
+	}
+	if got := len(disk.Octets(snapshot.Name)); got > 40<<10 {
+		t.Errorf("%d octets", got)
+	}
+	next := knowing(t)
+	keeping(disk, log).load(next)
+	if answer, _ := knows(next); !answer || next.cluster.restored() {
+		t.Errorf("the next one knows the answer: %t, the cluster: %t", answer, next.cluster.restored())
+	}
+}
+
+// TestSnapshotPeriod saves once a period, by the configuration of the moment, and at the end.
+func TestSnapshotPeriod(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		disk := snapshot.NewDisk()
+		a := &Agent{snapshots: keeping(disk, new(notes)), ready: make(chan struct{})}
+		use := func(folder string, period time.Duration) {
+			r := knowing(t)
+			r.config.Snapshot.Folder, r.config.Snapshot.Period = folder, period
+			a.running.Store(r)
+			a.snapshots.refresh()
+		}
+		expect := func(saved uint64, what string) {
+			t.Helper()
+			synctest.Wait()
+			if got := a.snapshots.read(); got.Saved != saved || got.Failed != 0 {
+				t.Errorf("%s: %d saved, %d failed, want %d", what, got.Saved, got.Failed, saved)
+			}
+		}
+		use("", time.Minute)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { a.keepSnapshots(ctx) })
+		time.Sleep(time.Hour)
+		expect(0, "off")
+		use("/disk", time.Minute)
+		time.Sleep(10*time.Minute + time.Second)
+		expect(10, "each minute")
+		use("/disk", time.Hour)
+		time.Sleep(10*time.Hour + time.Second)
+		expect(20, "each hour")
+		use("", time.Minute)
+		time.Sleep(time.Hour)
+		expect(20, "off again")
+		use("/disk", time.Hour)
+		cancel()
+		wg.Wait()
+		a.saveLast(ctx)
+		expect(20, "never served")
+		close(a.ready)
+		a.saveLast(ctx)
+		expect(21, "at the end")
+	})
+}
+
+func TestMoment(t *testing.T) {
+	t.Parallel()
+	a := thisMoment()
+	time.Sleep(time.Millisecond)
+	b := thisMoment()
+	if a.Boot == [16]byte{} || a.Boot != b.Boot || b.Up <= a.Up || !b.Wall.After(a.Wall) {
+		t.Errorf("%+v, then %+v", a, b)
+	}
+}

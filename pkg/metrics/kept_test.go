@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/metrics"
+	"github.com/nodecache/node-cache/pkg/snapshot"
+)
+
+// TestKeptAndMemory has no snapshot, then none that was loaded or written, and a process without a limit.
+func TestKeptAndMemory(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		kept   *snapshot.Stats
+		memory metrics.Memory
+		want   []string // series whose names begin with snapshot_ or memory_
+	}{
+		{name: "no folder, no limit", want: []string{"memory_go_bytes 0", "memory_snapshot_bytes 0"}},
+		{
+			name: "the first start, two limits", kept: &snapshot.Stats{}, memory: metrics.Memory{Container: 2, GoLimit: 1},
+			want: []string{
+				"memory_container_limit_bytes 2", "memory_go_bytes 0", "memory_go_limit_bytes 1", "memory_snapshot_bytes 0",
+				"snapshot_bytes 0", "snapshot_last_save_duration_seconds 0",
+				`snapshot_load{outcome="loaded"} 0`, `snapshot_load{outcome="none"} 1`, `snapshot_load{outcome="refused"} 0`,
+				"snapshot_restored_age_seconds 0", `snapshot_restored{kind="answers"} 0`, `snapshot_restored{kind="objects"} 0`,
+				`snapshot_saves_total{result="failure"} 0`, `snapshot_saves_total{result="success"} 0`,
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := distinct()
+			cfg.Snapshot, cfg.Memory = func() *snapshot.Stats { return tt.kept }, func() metrics.Memory { return tt.memory }
+			var got []string
+			for name, value := range series(gather(t, cfg)) {
+				if strings.HasPrefix(name, "snapshot_") || strings.HasPrefix(name, "memory_") {
+					got = append(got, fmt.Sprint(name, " ", value))
+				}
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("series (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

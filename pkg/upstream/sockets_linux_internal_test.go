@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && (amd64 || arm64)
+
+package upstream
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// Only so many sockets have an inbox at a time, however many have answers to be read: an inbox is large.
+func TestSocketsInboxes(t *testing.T) {
+	t.Parallel()
+	b := benchOf(t, responder(t), nil)
+	q := questionFor(t, "www.example.")
+	most := int32(cap(b.readers))
+	var reading, ever atomic.Int32
+	var counting sync.Mutex
+	release := make(chan struct{})
+	for range 4 * most { // each from a socket of its own, as most slots are empty
+		tr := b.try(q, false)
+		book := tr.report
+		tr.report = func(r received, later *wire.Later) {
+			counting.Lock()
+			ever.Store(max(ever.Load(), reading.Add(1)))
+			counting.Unlock()
+			<-release
+			reading.Add(-1)
+			book(r, later)
+		}
+		var later wire.Later
+		if err := b.carry(tr, &later); err != nil {
+			t.Fatal(err)
+		}
+		later.Flush()
+	}
+	for reading.Load() < most {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(20 * time.Millisecond) // for those that should not come
+	close(release)
+	b.came.Wait()
+	if got := ever.Load(); got != most {
+		t.Errorf("%d sockets were read at one time, want %d", got, most)
+	}
+	b.want(t, map[string]int{"forged": int(4 * most)})
+}
