@@ -11,7 +11,7 @@ import (
 const loopback = "127.0.0.1"
 
 // The configurations: one thread, a cache that holds every name of the hit lists, one upstream, no validation,
-// no query log, and where a server has a bound on misses in flight, one above the load's 400.
+// no query log, and where a server has a bound on misses in flight or on those of a client, one above the load's 400.
 
 func nodeCacheConfig(s site) string { return nodeCacheWith(s, "") }
 
@@ -24,6 +24,7 @@ kind: Config
 listen: {addresses: [%[1]s], port: %[2]d}
 forward:
 - {zone: ".", to: ["%[4]s%[1]s:%[3]d"]}
+limits: {perClient: 4096}
 admin: {address: ""}
 log: {level: error}
 `, loopback, s.port, s.upstream, scheme)

@@ -6,25 +6,31 @@ import "math"
 
 // A contender is a row of a table: a policy with its parameters.
 type contender struct {
-	name  string
-	build func(ids, capacity int) policy
+	name   string
+	build  func(ids, capacity int) policy
+	byName bool // it keeps NXDOMAIN once for all types of a name
 }
+
+// unbounded is the row of a cache that never has to evict.
+const unbounded = "*nothing evicted*"
 
 // chosen are the parameters that the decision record settles on.
 func chosen() logConfig {
 	return logConfig{small: smallPart, promote: 1, ghosts: 4, room: unwritten}
 }
 
-// policies are the policies to choose from, and two bounds: what no policy can beat, and what no size can.
+// policies are the policies to choose from, what the cache makes of the chosen one, and who shows how much is left: one
+// that knows the future, and one without a bound.
 func policies() []contender {
 	return []contender{
-		{"LRU", func(ids, capacity int) policy { return newLRU(ids, capacity) }},
-		{"random replacement", func(ids, capacity int) policy { return newRandom(ids, capacity) }},
-		{"SIEVE", func(ids, capacity int) policy { return newSieve(ids, capacity) }},
-		{"S3-FIFO", func(ids, capacity int) policy { return newS3FIFO(ids, capacity) }},
-		{"S3-FIFO on a log", logs(chosen())},
-		{"*MIN, which knows the future*", func(ids, capacity int) policy { return newOracle(ids, capacity) }},
-		{"*nothing evicted*", func(ids, _ int) policy { return newRandom(ids, math.MaxInt) }},
+		{name: "LRU", build: func(ids, capacity int) policy { return newLRU(ids, capacity) }},
+		{name: "random replacement", build: func(ids, capacity int) policy { return newRandom(ids, capacity) }},
+		{name: "SIEVE", build: func(ids, capacity int) policy { return newSieve(ids, capacity) }},
+		{name: "S3-FIFO", build: func(ids, capacity int) policy { return newS3FIFO(ids, capacity) }},
+		{name: "S3-FIFO on a log", build: logs(chosen())},
+		{name: "S3-FIFO on a log, denials by name", build: logs(chosen()), byName: true},
+		{name: "*MIN, which knows the future*", build: func(ids, capacity int) policy { return newOracle(ids, capacity) }},
+		{name: unbounded, build: func(ids, _ int) policy { return newRandom(ids, math.MaxInt) }},
 	}
 }
 
@@ -33,7 +39,7 @@ func variants() []contender {
 	change := func(name string, edit func(*logConfig)) contender {
 		cfg := chosen()
 		edit(&cfg)
-		return contender{name, logs(cfg)}
+		return contender{name: name, build: logs(cfg)}
 	}
 	return []contender{
 		change("chosen", func(*logConfig) {}),
@@ -46,7 +52,7 @@ func variants() []contender {
 		change("stored again at a head", func(c *logConfig) { c.anew = true }),
 		change("main takes no unused entry", func(c *logConfig) { c.room = noRoom }),
 		change("main always takes them where it costs nothing fresh", func(c *logConfig) { c.room = expired }),
-		{"chosen, in 64 shards", func(ids, capacity int) policy { return newSharded(64, ids, capacity, logs(chosen())) }},
+		{name: "chosen, in 64 shards", build: func(ids, capacity int) policy { return newSharded(64, ids, capacity, logs(chosen())) }},
 	}
 }
 

@@ -40,7 +40,7 @@ func (g *ghostQueue) take(id uint32) bool {
 // A ghostTable remembers ids by fingerprint, one for each slot; a newer one overwrites an older one.
 type ghostTable []uint32
 
-// newGhostTable makes a table of slots, which is a power of two, or 0 for a table that remembers nothing.
+// newGhostTable makes a table of slots; with 0 it remembers nothing.
 func newGhostTable(slots int) ghostTable { return make(ghostTable, slots) }
 
 func (g ghostTable) put(id uint32) {
@@ -66,7 +66,7 @@ func (g ghostTable) take(id uint32) bool {
 // find gives the slot of id and its fingerprint, which is never 0.
 func (g ghostTable) find(id uint32) (slot, mark uint32) {
 	h := hash(id)
-	return uint32(h>>32) & uint32(len(g)-1), uint32(h) | 1
+	return uint32(h >> 32 * uint64(len(g)) >> 32), uint32(h) | 1
 }
 
 // hash is the finalizer of SplitMix64: every bit of id changes every bit of the hash with probability one half.

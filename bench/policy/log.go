@@ -2,10 +2,9 @@
 
 package main
 
-import "math/bits"
-
-// slotBytes is the budget that one slot of the index stands for; there is a ghost for each slot.
-const slotBytes = 128
+// slotBytes is what the logs have for each slot of the index, for which there is a ghost: of every 112 bytes of cache.size
+// index and ghosts take 12.
+const slotBytes = 100
 
 // maxChances bounds how many entries one eviction from the main log may spare, and so its time under a lock.
 const maxChances = 64
@@ -41,16 +40,12 @@ type twoLogs struct {
 
 func newTwoLogs(cfg logConfig, ids, capacity int) *twoLogs {
 	small := capacity * cfg.small / 100
-	slots := 0
-	if n := capacity / slotBytes; n > 0 {
-		slots = 1 << (bits.Len(uint(n)) - 1)
-	}
 	return &twoLogs{
 		book:   newBook(ids, capacity),
 		cfg:    cfg,
 		small:  ring{size: small},
 		main:   ring{size: capacity - small},
-		ghosts: newGhostTable(slots * cfg.ghosts / 4),
+		ghosts: newGhostTable(capacity / slotBytes * cfg.ghosts / 4),
 		stamps: make([]uint32, ids),
 	}
 }

@@ -7,7 +7,7 @@ import "testing"
 // Four entries fit: two in the small log, two in the main one.
 func TestTwoLogs(t *testing.T) {
 	t.Parallel()
-	const manyGhosts = 128 // 64 of them, so that no two letters meet
+	const manyGhosts = 256 // of them, so that no two letters meet
 	tests := []struct {
 		name        string
 		cfg         logConfig

@@ -24,7 +24,11 @@ func measure(t *trace, rows []contender, sizes []int) grid {
 			tasks.Go(func() {
 				slots <- struct{}{}
 				defer func() { <-slots }()
-				g[r][s] = replay(t, row.build(len(t.sizes), size))
+				p := row.build(len(t.sizes), size)
+				if row.byName {
+					p = denials{policy: p, names: t.names}
+				}
+				g[r][s] = replay(t, p)
 			})
 		}
 	}
@@ -43,8 +47,8 @@ func describe(t *trace) string {
 		float64(f.bytes)/mebibyte, float64(f.peak)/mebibyte)
 }
 
-// policyTable has hits and evictions of one trace.
-func policyTable(t *trace, rows []contender, sizes []int, g grid) string {
+// policyTable has hits and evictions of one trace, and the most hits that there can be.
+func policyTable(t *trace, rows []contender, sizes []int, g grid, most []cell) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| %s |", t.name)
 	for _, size := range sizes {
@@ -58,6 +62,11 @@ func policyTable(t *trace, rows []contender, sizes []int, g grid) string {
 		}
 		b.WriteByte('\n')
 	}
+	b.WriteString("| *more than any policy can have* |")
+	for _, c := range most {
+		fmt.Fprintf(&b, " %s | %s | |", t.percent(c.early), t.percent(c.late))
+	}
+	b.WriteByte('\n')
 	return b.String()
 }
 

@@ -79,6 +79,11 @@ func (s *search) lookUp(k kind, name uint64, ttl uint16) {
 			s.ids[key] = id
 			s.t.ttls = append(s.t.ttls, ttl)
 			s.t.sizes = append(s.t.sizes, s.size(k))
+			if k >= suffixed {
+				s.t.names = append(s.t.names, s.ids[key&^1])
+			} else {
+				s.t.names = append(s.t.names, id)
+			}
 		}
 		s.t.ids = append(s.t.ids, id)
 		if k >= suffixed {
@@ -90,7 +95,7 @@ func (s *search) lookUp(k kind, name uint64, ttl uint16) {
 // size draws the entry's bytes: denials of one zone carry the same SOA record, so they differ by the name alone.
 func (s *search) size(k kind) uint16 {
 	if k >= suffixed {
-		return uint16(160 + s.rng.IntN(61))
+		return uint16(168 + s.rng.IntN(61))
 	}
 	return drawSize(s.rng)
 }

@@ -16,6 +16,7 @@ type trace struct {
 	ids    []uint32
 	sizes  []uint16 // bytes of the entry, by id
 	ttls   []uint16 // seconds, by id
+	names  []uint32 // by id: the one that NXDOMAIN is kept under for all types of its name; nil: each under its own
 	nexts  []int32  // moment the same id is asked again, by position
 	denied int      // questions whose answer is NXDOMAIN
 }
@@ -57,14 +58,21 @@ func (t *trace) shuffle(rng *rand.Rand) {
 	for i, id := range t.ids {
 		t.ids[i] = uint32(renamed[id])
 	}
+	if t.names != nil {
+		names := make([]uint32, len(t.names))
+		for id, name := range t.names {
+			names[renamed[id]] = uint32(renamed[name])
+		}
+		t.names = names
+	}
 	t.sizes, t.ttls = sizes, ttls
 }
 
 // Entry sizes in bytes: header, key and message. Most answers are one or two addresses; a few have long CNAME chains.
 const (
-	leastSize    = 120
-	mostSize     = 400
-	sizeOverMean = 72 // mean of the exponential part; with the cut at mostSize the mean entry has 190 bytes
+	leastSize    = 128
+	mostSize     = 408
+	sizeOverMean = 72 // mean of the exponential part; with the cut at mostSize the mean entry has 198 bytes
 )
 
 func drawSize(rng *rand.Rand) uint16 {

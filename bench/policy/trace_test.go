@@ -42,7 +42,7 @@ func TestZipfTrace(t *testing.T) {
 		}
 	}
 	within(t, "part of the first rank", float64(most)/queries, 1/7.485, 0.01) // the 1000th harmonic number
-	within(t, "mean size", float64(sum)/names, 190, 7)
+	within(t, "mean size", float64(sum)/names, 198, 7)
 }
 
 func TestSearchTrace(t *testing.T) {
@@ -54,7 +54,7 @@ func TestSearchTrace(t *testing.T) {
 	}
 	denied, short := 0, 0
 	for _, id := range tr.ids {
-		if tr.ttls[id] == denialTTL && tr.sizes[id] >= 160 && tr.sizes[id] <= 220 {
+		if tr.ttls[id] == denialTTL && tr.sizes[id] >= 168 && tr.sizes[id] <= 228 {
 			denied++
 		}
 		if tr.ttls[id] < denialTTL {
