@@ -16,7 +16,7 @@ needs="gcc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools git:git ip:ipr
 nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables:iptables ipset:ipset
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio"
 # In this order, one after the other: each keeps both cores of a small machine busy, and many tests use real sockets.
-suites="lint bench-module unit allocs fuzz bench-once scenarios e2e upstream node kernel cluster"
+suites="lint bench-module unit allocs fuzz bench-once scenarios e2e upstream pressure node kernel cluster"
 race=-race # empty where there is no C compiler, which the race detector needs
 
 # ---- set-up --------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ set_up() {
 # ---- suites: each prints go test -json events -----------------------------------------------------------------
 
 packages() { # every package but the suites that run by themselves
-  go list ./... | grep -vE '/(test/(e2e|scenario|cluster|node|upstream|kernel)|internal/(kubetest|nodelab|play))(/|$)'
+  go list ./... | grep -vE '/(test/(e2e|scenario|cluster|node|upstream|pressure|kernel)|internal/(kubetest|nodelab|play))(/|$)'
 }
 
 # check runs one command that is no Go test and reports it as one.
@@ -116,6 +116,9 @@ suite_e2e() { go test -json -count=1 -timeout=20m ./test/e2e/...; }
 
 # Upstreams that fail, in network namespaces where they have to: times are taken here too, so nothing runs beside it.
 suite_upstream() { go test -json -count=1 -timeout=10m ./test/upstream; }
+
+# Floods and little memory, in memory cgroups. Neighbours must lose nothing, so nothing runs beside it.
+suite_pressure() { go test -json -count=1 -timeout=10m ./test/pressure; }
 
 # The node in network namespaces: pods, a real agent and its faults, make play.
 suite_node() {

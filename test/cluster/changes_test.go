@@ -51,14 +51,19 @@ type witness struct {
 	asked int      // as above
 }
 
-// watchName asks for the name until end.
+// watchName asks for the name's IPv4 addresses until end.
 func watchName(addr netip.AddrPort, name string, l *life) *witness {
+	return watchAnswers(name, l, func() string { return says(addr, name, dns.TypeA) })
+}
+
+// watchAnswers asks for a name until end.
+func watchAnswers(name string, l *life, ask func() string) *witness {
 	w := &witness{quit: make(chan struct{}), seen: make(chan int, 1)}
 	w.tasks.Go(func() {
 		ticker := time.NewTicker(time.Second / perSecond)
 		defer ticker.Stop()
 		for state := 0; ; {
-			said := says(addr, name, dns.TypeA)
+			said := ask()
 			w.asked++
 			if next := l.next(state, said); next >= 0 {
 				state = next
@@ -83,6 +88,15 @@ func watchName(addr netip.AddrPort, name string, l *life) *witness {
 // sees waits until the witness has seen the state, and returns how long that took.
 func (w *witness) sees(t *testing.T, state int) time.Duration {
 	t.Helper()
+	took, ok := w.until(state)
+	if !ok {
+		t.Fatalf("state %d was not seen", state)
+	}
+	return took
+}
+
+// until waits until the witness has seen the state, and returns how long that took; false if it did not in time.
+func (w *witness) until(state int) (time.Duration, bool) {
 	began := time.Now()
 	limit := time.NewTimer(30 * time.Second)
 	defer limit.Stop()
@@ -90,10 +104,10 @@ func (w *witness) sees(t *testing.T, state int) time.Duration {
 		select {
 		case got := <-w.seen:
 			if got >= state {
-				return time.Since(began)
+				return time.Since(began), true
 			}
 		case <-limit.C:
-			t.Fatalf("state %d was not seen", state)
+			return 0, false
 		}
 	}
 }

@@ -7,7 +7,7 @@
 //
 // One half compares the answers with CoreDNS's. The other holds docs/cluster.md true: the modes and the roll-out of
 // the central resolvers, an API server that is absent, killed, frozen or set back, missing rights, changes and reloads
-// under load, and the example folder.
+// under load, events that drop answers, and the example folder.
 //
 // The environment may set:
 //

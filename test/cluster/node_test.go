@@ -29,6 +29,7 @@ type settings struct {
 	root    netip.AddrPort // upstream of "."; one that nobody listens at when it is zero
 	forward []string       // more routes, in flow style
 	cluster []string       // lines of the section
+	more    string         // another section, in flow style
 	env     []string       // added to the environment
 
 	admin netip.AddrPort
@@ -42,7 +43,7 @@ func (s *settings) yaml() string {
 	for _, route := range s.forward {
 		fmt.Fprintf(&b, "- %s\n", route)
 	}
-	b.WriteString("cluster:\n")
+	b.WriteString(s.more + "\ncluster:\n")
 	for _, line := range s.cluster {
 		fmt.Fprintf(&b, "  %s\n", line)
 	}
@@ -195,6 +196,8 @@ type status struct {
 type kindStatus struct {
 	Kind      string
 	Synced    bool
+	Restored  bool
+	Events    int
 	LastError string
 }
 

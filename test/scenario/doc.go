@@ -6,7 +6,7 @@
 // file a zone or another configuration. Its comment is the script, a command a
 // line, '#' begins a remark:
 //
-//	upstream ADDR zone FILE [DELAY]   the upstream answers from the zone, after DELAY
+//	upstream ADDR zone FILE [DELAY]   the upstream answers from the zone, aliases followed, after DELAY
 //	upstream ADDR rcode NAME          it answers every query with this rcode
 //	upstream ADDR refused|silent      nobody listens there; it never answers
 //	upstream ADDR garbage             it answers octets that are no message
@@ -16,6 +16,7 @@
 //	expect RCODE [ttl=N] [ede=N] [RDATA...]   the last reply: rcode, TTL of its first record, answers' RDATA in any order
 //	within DURATION                   the last reply took no longer
 //	asked ADDR N                      the upstream got N queries since it was last looked at
+//	given SOURCE N                    N replies were made from the source since it was last looked at
 //	elapse DURATION                   time passes
 //	reload FILE                       the configuration becomes FILE
 //	refused FILE                      FILE is offered as configuration, and refused

@@ -49,6 +49,7 @@ type stage struct {
 	files   map[string]string
 	network upstreamtest.Network
 	seen    map[netip.AddrPort]int
+	given   map[string]uint64 // replies by source, when last looked at
 	agent   *agent.Agent
 	last    reply
 	waiting []chan reply
@@ -62,7 +63,7 @@ type reply struct {
 
 func play(t *testing.T, archive *txtar.Archive) {
 	t.Helper()
-	s := &stage{t: t, files: map[string]string{}, network: upstreamtest.Network{}, seen: map[netip.AddrPort]int{}}
+	s := &stage{t: t, files: map[string]string{}, network: upstreamtest.Network{}, seen: map[netip.AddrPort]int{}, given: map[string]uint64{}}
 	for _, f := range archive.Files {
 		s.files[f.Name] = string(f.Data)
 	}
@@ -129,6 +130,13 @@ func (s *stage) command(words []string) error {
 		return err
 	case "asked":
 		return s.asked(args)
+	case "given":
+		total := s.agent.Status().Queries.BySource[args[0]]
+		got := total - s.given[args[0]]
+		s.given[args[0]] = total
+		if fmt.Sprint(got) != args[1] {
+			return fmt.Errorf("there were %d", got)
+		}
 	case "elapse":
 		d, err := time.ParseDuration(args[0])
 		time.Sleep(d)
@@ -205,17 +213,8 @@ func zone(text string, delay time.Duration) (upstreamtest.Script, error) {
 		}
 		r.SetReply(&m)
 		r.RecursionAvailable = true
-		exists := false
-		for _, rr := range records {
-			if !strings.EqualFold(rr.Header().Name, m.Question[0].Name) {
-				continue
-			}
-			exists = true
-			if rr.Header().Rrtype == m.Question[0].Qtype {
-				r.Answer = append(r.Answer, rr)
-			}
-		}
-		if len(r.Answer) == 0 {
+		exists, found := follow(records, m.Question[0].Name, m.Question[0].Qtype, &r)
+		if !found {
 			if !exists {
 				r.Rcode = dns.RcodeNameError
 			}
@@ -232,6 +231,30 @@ func zone(text string, delay time.Duration) (upstreamtest.Script, error) {
 		return out
 	}
 	return upstreamtest.Always(upstreamtest.Action{Delay: delay, Raw: []upstreamtest.Raw{answer}}), parser.Err()
+}
+
+// follow adds the records of a name and type to the answer, with the aliases on the way, and tells whether the last name
+// has records at all, and of the type.
+func follow(records []dns.RR, name string, qtype uint16, r *dns.Msg) (exists, found bool) {
+	alias := ""
+	for _, rr := range records {
+		if !strings.EqualFold(rr.Header().Name, name) {
+			continue
+		}
+		exists = true
+		c, isAlias := rr.(*dns.CNAME)
+		if rr.Header().Rrtype == qtype || isAlias {
+			r.Answer = append(r.Answer, rr)
+		}
+		found = found || rr.Header().Rrtype == qtype
+		if isAlias {
+			alias = c.Target
+		}
+	}
+	if alias != "" && !found {
+		return follow(records, alias, qtype, r)
+	}
+	return exists, found
 }
 
 // A client waits for one reply.

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// The names that change while nobody runs.
+const (
+	oldName   = "old.shop.svc.cluster.local."
+	freshName = "fresh.shop.svc.cluster.local."
+)
+
+// A door is one address that leads to another over TCP, while it is open.
+type door struct {
+	addr netip.AddrPort
+
+	listener net.Listener
+	tasks    sync.WaitGroup
+}
+
+// open lets connections through to an address.
+func (d *door) open(t *testing.T, to netip.AddrPort) {
+	t.Helper()
+	var err error
+	if d.listener, err = net.Listen("tcp", d.addr.String()); err != nil {
+		t.Fatal(err)
+	}
+	d.tasks.Go(func() {
+		for {
+			in, err := d.listener.Accept()
+			if err != nil {
+				return // it is closed
+			}
+			d.tasks.Go(func() { pass(in, to) })
+		}
+	})
+}
+
+// pass copies both ways until either end has had enough.
+func pass(in net.Conn, to netip.AddrPort) {
+	defer func() { _ = in.Close() }()
+	out, err := net.Dial("tcp", to.String())
+	if err != nil {
+		return
+	}
+	var back sync.WaitGroup
+	back.Go(func() {
+		_, _ = io.Copy(in, out)
+		_ = in.Close()
+	})
+	_, _ = io.Copy(out, in)
+	_ = out.Close()
+	back.Wait()
+}
+
+// close lets no connection through. Those that are open end with the server behind.
+func (d *door) close() {
+	if d.listener != nil {
+		_ = d.listener.Close()
+	}
+}
+
+// restarted is a cluster whose agents are ended, and that loses its API server and its central resolver before they
+// start again.
+type restarted struct {
+	cluster *kubetest.Cluster
+	coredns *kubetest.CoreDNS
+	door    door // to CoreDNS
+
+	alone   *node // has the zone and knows nobody else
+	backed  *node // has the zone and asks CoreDNS about what it cannot know
+	central *node // asks CoreDNS
+	events  *node // asks CoreDNS and watches services
+}
+
+// TestWarmRestart has agents answer what they knew before, marked as old, and the truth when it can be had again.
+func TestWarmRestart(t *testing.T) {
+	t.Parallel()
+	r := &restarted{cluster: kubetest.Start(t, kubetest.Options{Programs: programs})}
+	openShop(t, r.cluster)
+	r.door.addr = proctest.FreeAddr(t)
+	r.startCoreDNS(t)
+	direct, resolver := kubeconfig(r.cluster.Kubeconfig(kubetest.Admin)), central(r.door.addr)
+	asking := []string{"resolver: central", resolver, "ranges: [10.96.0.0/12]"}
+	r.alone = startReady(t, keeping(t, local("ranges: [10.96.0.0/12]", direct)))
+	r.backed = startReady(t, keeping(t, local(direct, resolver)))
+	r.central = startReady(t, keeping(t, asking))
+	r.events = startReady(t, keeping(t, append(asking, "invalidate: true", direct)))
+	await(t, "services are in sync", func() bool { return r.events.status(t).kind(t, "service").Synced })
+	time.Sleep(settled) // the events of the first list
+	r.knowAll(t)
+
+	for _, n := range r.all() {
+		n.stop(t)
+	}
+	deleteService(t, r.cluster, "old")
+	kubetest.Apply(t, r.cluster, shopService("fresh", "10.96.1.3"))
+	r.cluster.KillAPIServer()
+	r.door.close()
+	r.coredns.Close()
+	for _, n := range []**node{&r.alone, &r.backed, &r.central, &r.events} {
+		*n = startNode(t, (*n).settings)
+	}
+	r.restoredZone(t)
+	r.asked(t)
+	if t.Failed() {
+		return
+	}
+	r.back(t)
+}
+
+// keeping are the settings of an agent that keeps a snapshot.
+func keeping(t *testing.T, cluster []string) settings {
+	t.Helper()
+	return settings{
+		cluster: cluster,
+		more:    fmt.Sprintf("snapshot: {folder: %q, period: 10s}", filepath.Join(t.TempDir(), "kept")),
+	}
+}
+
+func (r *restarted) all() []*node { return []*node{r.alone, r.backed, r.central, r.events} }
+
+func (r *restarted) startCoreDNS(t *testing.T) {
+	t.Helper()
+	var err error
+	r.coredns, err = r.cluster.LaunchCoreDNS(t.Context(), t.TempDir(), `. {
+	bind 127.0.0.1
+	ready {$READY}
+	kubernetes cluster.local in-addr.arpa ip6.arpa {
+		kubeconfig {$KUBECONFIG}
+	}
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.door.open(t, r.coredns.Addr())
+	t.Cleanup(func() {
+		r.door.close()
+		r.coredns.Close()
+		r.door.tasks.Wait()
+	})
+}
+
+// knowAll asks every agent for all that it is to know.
+func (r *restarted) knowAll(t *testing.T) {
+	t.Helper()
+	for _, n := range r.all() {
+		n.expect(t,
+			saying{webName, dns.TypeA, "NOERROR 10.96.1.1"},
+			saying{oldName, dns.TypeA, "NOERROR 10.96.1.9"},
+			saying{setName, dns.TypeA, "NOERROR 10.1.2.1 10.1.2.2"},
+			saying{webReverse, dns.TypePTR, "NOERROR " + webName},
+			saying{freshName, dns.TypeA, "NXDOMAIN"},
+		)
+	}
+}
+
+// restoredZone looks at the agents that have the zone, of which nobody can tell whether it is right still.
+func (r *restarted) restoredZone(t *testing.T) {
+	t.Helper()
+	for _, n := range []*node{r.alone, r.backed} {
+		n.expect(t,
+			saying{webName, dns.TypeA, "NOERROR 10.96.1.1 ede=3"},
+			saying{oldName, dns.TypeA, "NOERROR 10.96.1.9 ede=3"},
+			saying{setName, dns.TypeA, "NOERROR 10.1.2.1 10.1.2.2 ede=3"},
+			saying{webReverse, dns.TypePTR, "NOERROR " + webName + " ede=3"},
+			saying{"_http._tcp." + webName, dns.TypeSRV, "NOERROR 0 100 80 " + webName + " ede=3"},
+			saying{freshName, dns.TypeA, "NXDOMAIN ede=19"},
+			saying{"nobody.svc.cluster.local.", dns.TypeA, "NXDOMAIN ede=19"},
+			saying{"www.example.com.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN"}, // no object can make it
+		)
+		code, body, err := n.get("/readyz")
+		if err != nil || code != http.StatusServiceUnavailable || !strings.Contains(body, "from a snapshot") {
+			t.Errorf("/readyz: %d %q %v", code, body, err)
+		}
+		s := n.status(t)
+		for _, k := range s.Cluster.Kinds {
+			if k.Synced || !k.Restored {
+				t.Errorf("/status of kind %s: %+v", k.Kind, k)
+			}
+		}
+	}
+}
+
+// asked looks at the agents that know what they asked for.
+func (r *restarted) asked(t *testing.T) {
+	t.Helper()
+	for _, n := range []*node{r.central, r.events} {
+		n.awaitSays(t, webName, "NOERROR 10.96.1.1 ede=3") // CoreDNS gives it 5 s
+		n.awaitSays(t, setName, "NOERROR 10.1.2.1 10.1.2.2 ede=3")
+		n.awaitSays(t, freshName, "NXDOMAIN ede=19")
+		if said := n.says("never.shop.svc.cluster.local.", dns.TypeA); !strings.HasPrefix(said, "SERVFAIL") {
+			t.Errorf("what nobody asked for before: %s", said)
+		}
+	}
+}
+
+// back has both come back, and then what is true is said, without a mark.
+func (r *restarted) back(t *testing.T) {
+	t.Helper()
+	denied := startLoad(t, r.alone.settings.addr, inTurn(
+		inquiry{freshName, dns.TypeA, []string{"NXDOMAIN ede=19", "NOERROR 10.96.1.3 ede=3", "NOERROR 10.96.1.3"}},
+		inquiry{webName, dns.TypeA, []string{"NOERROR 10.96.1.1 ede=3", "NOERROR 10.96.1.1"}},
+	))
+	if err := r.cluster.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.startCoreDNS(t)
+	began := time.Now()
+	for _, n := range r.all() {
+		n.awaitReady(t)
+		n.awaitSays(t, freshName, "NOERROR 10.96.1.3")
+		n.awaitSays(t, oldName, "NXDOMAIN")
+		n.awaitSays(t, webName, "NOERROR 10.96.1.1")
+		n.awaitSays(t, setName, "NOERROR 10.1.2.1 10.1.2.2")
+	}
+	figure(t, "API server and CoreDNS back: all agents say what is true %s later", time.Since(began).Round(100*time.Millisecond))
+	denied.end(t)
+	for _, k := range r.alone.status(t).Cluster.Kinds {
+		if !k.Synced || k.Restored {
+			t.Errorf("/status of kind %s: %+v", k.Kind, k)
+		}
+	}
+}

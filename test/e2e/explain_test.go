@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// explained gives what an agent explains of its reply, with every time left out.
+func explained(t *testing.T, command ...string) string {
+	t.Helper()
+	got := runCommand(t, command...)
+	for line := range strings.Lines(got.Stdout) {
+		if strings.HasPrefix(line, "; explained: ") || strings.HasPrefix(line, "; not explained: ") {
+			line = strings.TrimSpace(strings.TrimPrefix(line, "; explained: "))
+			return regexp.MustCompile(`\b(age|left|took)=\S+`).ReplaceAllString(line, "$1")
+		}
+	}
+	t.Errorf("%v explains nothing: %+v", command, got)
+	return ""
+}
+
+// TestQueryExplain asks for names whose answers come from everywhere.
+func TestQueryExplain(t *testing.T) {
+	t.Parallel()
+	var mute atomic.Bool
+	up := startScripted(t, func(w dns.ResponseWriter, q *dns.Msg) {
+		name := strings.ToLower(q.Question[0].Name)
+		r := new(dns.Msg).SetReply(q)
+		switch {
+		case mute.Load():
+			return
+		case strings.HasPrefix(name, "broken."):
+			r.Rcode = dns.RcodeServerFailure
+			_ = w.WriteMsg(r)
+		case strings.HasSuffix(name, "gone.test."):
+			r.Rcode = dns.RcodeNameError
+			soa, _ := dns.NewRR("gone.test. 60 IN SOA ns.gone.test. host.gone.test. 1 2 3 4 60")
+			r.Ns = []dns.RR{soa}
+			_ = w.WriteMsg(r)
+		default:
+			answerA(w, q)
+		}
+	})
+	more := clusterSection(copyExamples(t)) + "\ncache: {minTTL: 0s, maxTTL: 1s, failureTTL: 5s}\nlimits: {deadline: 1s}"
+	a := startAgent(t, settings{to: []string{up.addr}, more: more})
+	query := func(args ...string) string {
+		t.Helper()
+		return explained(t, append([]string{nodeCache, "query", "--explain", "--server", a.addr}, args...)...)
+	}
+	for _, tt := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"the zone", []string{"kubernetes.default.svc.cluster.local"}, "source=zone state=fresh"},
+		{"upstream", []string{"www.test"}, "source=upstream left took route=."},
+		{"the cache, over TCP", []string{"--tcp", "www.test"}, "source=cache state=fresh age left route=."},
+		{"a denial", []string{"gone.test"}, "source=upstream left took route=."},
+		{"a denial of what is above", []string{"a.b.gone.test"}, "source=cache state=fresh age left below=gone.test. route=."},
+		{"a failure", []string{"broken.test"}, "source=failure state=failed age left took route=."},
+		{"made here", []string{"www.test", "ANY"}, "source=local"},
+		{"refused", []string{"www.test", "AXFR"}, "source=refused"},
+	} {
+		if tt.name == "the cache, over TCP" {
+			// On a slow machine what was asked for a moment ago may be over.
+			eventually(t, 20*time.Second, "it is from the cache", func() bool { return query(tt.args...) == tt.want })
+			continue
+		}
+		if got := query(tt.args...); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+	query("late.test")
+	mute.Store(true)
+	for _, want := range []string{"source=stale state=resting age left took route=.", "source=stale state=resting age left route=."} {
+		eventually(t, 20*time.Second, "upstream is silent, and the reply explained as "+want, func() bool { return query("late.test") == want })
+	}
+}
+
+// TestCacheFromPod asks as a pod does, from another network namespace: it sees nothing of the cache, changes nothing, and
+// is told nothing of how its replies come about.
+func TestCacheFromPod(t *testing.T) {
+	nsenter := proctest.Program(t, "nsenter", "util-linux")
+	if !inNamespace(t) {
+		return
+	}
+	pod := proctest.Start(t, "pod", exec.Command("unshare", "-n", "sleep", "300"))
+	inPod := []string{nsenter, "-t", fmt.Sprint(pod.PID()), "-n"}
+	outside, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "the pod has a network of its own", func() bool {
+		inside, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pod.PID()))
+		return err == nil && inside != outside
+	})
+	for _, command := range [][]string{
+		{"ip", "link", "add", "node0", "type", "veth", "peer", "name", "pod0", "netns", fmt.Sprint(pod.PID())},
+		{"ip", "address", "add", "10.77.0.1/24", "dev", "node0"},
+		{"ip", "link", "set", "node0", "up"},
+		append(inPod, "ip", "address", "add", "10.77.0.2/24", "dev", "pod0"),
+		append(inPod, "ip", "link", "set", "pod0", "up"),
+	} {
+		if got := runCommand(t, command...); got.Code != 0 {
+			t.Fatalf("%v: %+v", command, got)
+		}
+	}
+	up := startScripted(t, answerA)
+	s := settings{address: "10.77.0.1", port: 53, admin: 9253, to: []string{up.addr}}
+	text := strings.Replace(s.yaml(), "127.0.0.1:9253", "'[::]:9253'", 1)
+	a := launchFile(t, s, writeFile(t, filepath.Join(t.TempDir(), "config.yaml"), text))
+	asPod := func(args ...string) []string { return append(append([]string{}, inPod...), args...) }
+	ask := []string{nodeCache, "query", "--explain", "--server", "10.77.0.1", "www.test"}
+	query := func(command []string) string {
+		t.Helper()
+		return explained(t, command...)
+	}
+	const notTold = "; not explained: only an agent does that, and only to clients on its own machine"
+	for _, tt := range []struct {
+		name    string
+		command []string
+		want    string
+	}{
+		{"the pod, first", asPod(ask...), notTold},
+		{"the node", ask, "source=cache state=fresh age left route=."},
+		{"the pod, of what is held", asPod(ask...), notTold},
+	} {
+		if got := query(tt.command); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+	const refused = "node-cache: asking the agent at 10.77.0.1:9253 for /cache/%s: this page is for clients on this machine\nhint: ask from the node itself, or through `kubectl port-forward`\n"
+	for _, args := range [][]string{{"get", "www.test"}, {"top"}, {"flush", "--all"}} {
+		command := append([]string{nodeCache, "cache", "--admin", "10.77.0.1:9253"}, args...)
+		if diff := cmp.Diff(output{1, "", fmt.Sprintf(refused, args[0])}, runCommand(t, asPod(command...)...)); diff != "" {
+			t.Errorf("as a pod, %v (-want +got):\n%s", args, diff)
+		}
+		if got := runCommand(t, command...); got.Code != 0 {
+			t.Errorf("on the node, %v: %+v", args, got)
+		}
+	}
+	if status, _, err := a.get("/readyz"); status != http.StatusOK {
+		t.Errorf("/readyz: %d, %v", status, err)
+	}
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// restartZone has a name whose answer outlives a restart, and one whose does not.
+const restartZone = `$ORIGIN e2e.test.
+$TTL 300
+@ IN SOA ns hostmaster 1 3600 600 86400 300
+@ IN NS ns
+ns IN A 192.0.2.53
+long IN A 192.0.2.1
+short 1 IN A 192.0.2.2
+`
+
+// snapshotSettings are of an agent that keeps a snapshot in the folder.
+func snapshotSettings(to, folder string) settings {
+	return settings{
+		to:   []string{to},
+		more: fmt.Sprintf("cache: {minTTL: 0s}\nsnapshot: {folder: %s, period: 10s}\n", folder),
+	}
+}
+
+// askEDE asks for an address, with EDNS, and gives the reply's Extended DNS Error, -1 for none.
+func askEDE(t *testing.T, addr, name string) (r *dns.Msg, ede int) {
+	t.Helper()
+	q := new(dns.Msg).SetQuestion(name, dns.TypeA)
+	q.SetEdns0(1232, false)
+	r, _, err := (&dns.Client{Timeout: 10 * time.Second}).Exchange(q, addr)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	ede = -1
+	for _, option := range r.IsEdns0().Option {
+		if e, ok := option.(*dns.EDNS0_EDE); ok {
+			ede = int(e.InfoCode)
+		}
+	}
+	return r, ede
+}
+
+// loaded is the part of /status on the snapshot that was found at start.
+type loaded struct {
+	Loaded  string `json:"loaded"`
+	Refused string `json:"refused"`
+	Answers int    `json:"answers"`
+}
+
+func (a *agent) snapshot(t *testing.T) loaded {
+	t.Helper()
+	status, body, err := a.get("/status")
+	if err != nil || status != http.StatusOK {
+		t.Fatalf("GET /status: %d, %v", status, err)
+	}
+	var page struct {
+		Snapshot loaded `json:"snapshot"`
+	}
+	if err := json.Unmarshal([]byte(body), &page); err != nil {
+		t.Fatal(err)
+	}
+	return page.Snapshot
+}
+
+// TestWarmRestart ends an agent in order, and without warning, and its upstream with it. The next agent knows what the one
+// before did: what is fresh is as old as it is, what has expired is marked so, and what is not known is no answer.
+func TestWarmRestart(t *testing.T) {
+	t.Parallel()
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		t.Run(signal.String(), func(t *testing.T) {
+			t.Parallel()
+			upstream := startNSDWith(t, "127.0.0.1", freePort(t), restartZone)
+			folder := filepath.Join(t.TempDir(), "snapshots")
+			asked := warmUp(t, upstream.addr, folder, signal)
+			upstream.Kill()
+			eventually(t, 10*time.Second, "the short answer has expired", func() bool { return time.Since(asked) > 2*time.Second })
+
+			a := startAgent(t, snapshotSettings(upstream.addr, folder))
+			if got := a.snapshot(t); got.Loaded != "loaded" || got.Answers < 2 {
+				t.Errorf("/status: %+v", got)
+			}
+			r, ede := askEDE(t, a.addr, "long.e2e.test.")
+			age := uint32(time.Since(asked) / time.Second)
+			switch {
+			case len(r.Answer) != 1 || ede != -1:
+				t.Errorf("the fresh answer: EDE %d\n%s", ede, r)
+			case r.Answer[0].Header().Ttl > 300-age+1 || r.Answer[0].Header().Ttl < 300-age-3:
+				t.Errorf("the fresh answer has TTL %d after %d s", r.Answer[0].Header().Ttl, age)
+			}
+			r, ede = askEDE(t, a.addr, "short.e2e.test.")
+			if len(r.Answer) != 1 || ede != int(dns.ExtendedErrorCodeStaleAnswer) || r.Answer[0].Header().Ttl != 30 {
+				t.Errorf("the expired answer: EDE %d\n%s", ede, r)
+			}
+			if r, _ = askEDE(t, a.addr, "unknown.e2e.test."); r.Rcode != dns.RcodeServerFailure {
+				t.Errorf("what is not known:\n%s", r)
+			}
+		})
+	}
+}
+
+// warmUp has an agent learn two answers and ends it once they are in the snapshot, which is when it ends in order, or a
+// period later. It gives the time by which they were known.
+func warmUp(t *testing.T, upstream, folder string, signal syscall.Signal) (asked time.Time) {
+	t.Helper()
+	s := snapshotSettings(upstream, folder)
+	s.address, s.port, s.admin = "127.0.0.1", freePort(t), freePort(t)
+	config := writeFile(t, filepath.Join(t.TempDir(), "config.yaml"), s.yaml())
+	p := proctest.Start(t, "node-cache to be ended", exec.Command(nodeCache, "agent", "--config", config))
+	addr := fmt.Sprintf("%s:%d", s.address, s.port)
+	eventually(t, 10*time.Second, "the agent answers", func() bool {
+		r, _, err := (&dns.Client{Timeout: time.Second}).Exchange(new(dns.Msg).SetQuestion("long.e2e.test.", dns.TypeA), addr)
+		return err == nil && len(r.Answer) == 1
+	})
+	if r, ede := askEDE(t, addr, "short.e2e.test."); len(r.Answer) != 1 || ede != -1 {
+		t.Fatalf("the first answer: EDE %d\n%s", ede, r)
+	}
+	asked = time.Now()
+	if signal == syscall.SIGKILL {
+		eventually(t, 30*time.Second, "there is a snapshot", func() bool {
+			_, err := os.Stat(filepath.Join(folder, "node-cache.snapshot"))
+			return err == nil
+		})
+		p.Kill()
+		return asked
+	}
+	p.Signal(signal)
+	if err := p.Wait(t, 15*time.Second); err != nil {
+		t.Fatalf("the agent ended with %v", err)
+	}
+	return asked
+}
+
+// TestDamagedSnapshot starts cold, by name, and has a good one again when it ends.
+func TestDamagedSnapshot(t *testing.T) {
+	t.Parallel()
+	upstream := startNSDWith(t, "127.0.0.1", freePort(t), restartZone)
+	folder := t.TempDir()
+	warmUp(t, upstream.addr, folder, syscall.SIGTERM)
+	path := filepath.Join(folder, "node-cache.snapshot")
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	upstream.Kill()
+	tests := []struct {
+		name string
+		edit func(octets []byte) []byte
+		want string
+	}{
+		{"damaged", func(o []byte) []byte { o[len(o)/2] ^= 4; return o }, "it is damaged: a checksum is wrong"},
+		{"cut", func(o []byte) []byte { return o[:len(o)/2] }, "it is cut short"},
+		{"empty", func([]byte) []byte { return nil }, "it is cut short"},
+		{"newer", func(o []byte) []byte { o[8]++; return o }, "of a newer node-cache"},
+		{"foreign", func([]byte) []byte { return []byte("not a snapshot, but somebody's notes") }, "it is no snapshot of node-cache"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			folder := t.TempDir()
+			path := filepath.Join(folder, "node-cache.snapshot")
+			if err := os.WriteFile(path, tt.edit(bytes.Clone(good)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			a := startAgent(t, snapshotSettings(upstream.addr, folder))
+			if got := a.snapshot(t); got.Loaded != "refused" || !strings.Contains(got.Refused, tt.want) {
+				t.Errorf("/status: %+v, want %q", got, tt.want)
+			}
+			if log := a.Stderr.String(); !strings.Contains(log, "snapshot refused, starting cold") || !strings.Contains(log, path) || !strings.Contains(log, tt.want) {
+				t.Errorf("the log does not say so:\n%s", log)
+			}
+			if r, _ := askEDE(t, a.addr, "long.e2e.test."); r.Rcode != dns.RcodeServerFailure {
+				t.Errorf("an answer from a file that is refused:\n%s", r)
+			}
+			a.stop(t)
+			again := startAgent(t, snapshotSettings(upstream.addr, folder))
+			if got := again.snapshot(t); got.Loaded != "loaded" {
+				t.Errorf("the next one: %+v", got)
+			}
+			again.stop(t)
+		})
+	}
+}
+
+// TestSnapshotFolderAway serves as ever while there is no room for snapshots, says so once, and makes one when there is.
+func TestSnapshotFolderAway(t *testing.T) {
+	t.Parallel()
+	upstream := startNSDWith(t, "127.0.0.1", freePort(t), restartZone)
+	above := filepath.Join(t.TempDir(), "above")
+	a := startAgent(t, snapshotSettings(upstream.addr, filepath.Join(above, "snapshots")))
+	if got := a.snapshot(t); got.Loaded != "none" {
+		t.Errorf("/status: %+v", got)
+	}
+	eventually(t, 30*time.Second, "a snapshot has failed", func() bool { return strings.Contains(a.Stderr.String(), "snapshot not saved") })
+	if r, ede := askEDE(t, a.addr, "long.e2e.test."); len(r.Answer) != 1 || ede != -1 {
+		t.Errorf("EDE %d\n%s", ede, r)
+	}
+	if got := a.statusNumber(t, "snapshot", "failed"); got == 0 {
+		t.Error("/status does not count it")
+	}
+	if err := os.Mkdir(above, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	a.stop(t)
+	if _, err := os.Stat(filepath.Join(above, "snapshots", "node-cache.snapshot")); err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(a.Stderr.String(), "snapshot not saved"); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+}

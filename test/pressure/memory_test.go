@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pressure
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+var (
+	plotFile = flag.String("plot", "", "draw the memory of TestMemoryHolds into this SVG file, from the repository's folder on")
+	halfTime = flag.Duration("half", 5*time.Minute, "with -long: how long the upstream is silent in TestMemoryHolds, and then back")
+)
+
+const mib = 1 << 20
+
+// Of the names below miss.test the first are hot, and floods ask for the others.
+const (
+	hotNames   = 100
+	hotRate    = 1000 // queries a second
+	floodNames = 1_000_000
+)
+
+// holding is an agent in a cgroup, its upstream, and who asks it.
+type holding struct {
+	agent      *agent
+	memory     *cgroup
+	limit      int64
+	nsd        *proctest.Process
+	hits       *clients
+	flood      *clients
+	began      time.Time
+	faults     int64 // of pages that had to be read, until it began
+	samples    []sample
+	dead, back time.Duration // when the upstream fell silent, and when it was back
+}
+
+// A sample is the memory at one moment, in octets.
+type sample struct {
+	at         time.Duration
+	rss, usage int64
+}
+
+// TestMemoryHolds has an agent with little memory flooded with random names, at first while its upstream is silent. The
+// kernel does not end it, and what it has in its cache is answered as ever.
+func TestMemoryHolds(t *testing.T) {
+	tests := []struct {
+		limit, cache int64 // MiB
+		half         time.Duration
+		plot         string
+	}{
+		{96, 64, takes(4*time.Second, *halfTime), *plotFile},
+		{64, 32, takes(3*time.Second, *halfTime/5), ""},
+	}
+	for _, tt := range tests {
+		t.Run(fmt.Sprintf("limit %d MiB, cache %d MiB", tt.limit, tt.cache), func(t *testing.T) {
+			h := startHolding(t, tt.limit*mib, tt.cache*mib)
+			h.follow(t, takes(time.Second, 5*time.Second))
+			h.nsd.Signal(syscall.SIGSTOP)
+			h.dead = time.Since(h.began)
+			h.flood = startClients(t, clientsOptions{
+				to: h.agent.listen, rate: takes(20_000, 50_000), suffix: takes("large.test", "miss.test"), ports: 4, from: someClients(64),
+				name: func(int) int { return hotNames + rand.IntN(floodNames) },
+			}, false)
+			h.follow(t, tt.half)
+			h.nsd.Signal(syscall.SIGCONT)
+			h.back = time.Since(h.began)
+			h.follow(t, tt.half+takes(2*time.Second, 0)) // so that the large answers fill the cache
+			end := time.Now()
+			h.flood.end()
+			h.hits.end()
+			h.judge(t, end)
+			if tt.plot != "" {
+				if !filepath.IsAbs(tt.plot) {
+					tt.plot = filepath.Join("..", "..", tt.plot)
+				}
+				writeFile(t, tt.plot, h.plot())
+			}
+		})
+	}
+}
+
+// startHolding starts the agent and asks for the hot names.
+func startHolding(t *testing.T, limit, size int64) *holding {
+	t.Helper()
+	h := &holding{memory: newCgroup(t, limit), limit: limit}
+	nsd, upstream := startNSD(t)
+	h.nsd = nsd
+	h.agent = start(t, settings{memory: h.memory, rest: fmt.Sprintf("forward: [{zone: ., to: [%q]}]\ncache: {size: %d}\n", upstream, size)})
+	for i := range hotNames {
+		r, err := dns.Exchange(new(dns.Msg).SetQuestion(nameOf(i, "miss.test"), dns.TypeA), h.agent.listen.String())
+		if err != nil || r.Rcode != dns.RcodeSuccess || len(r.Answer) == 0 {
+			t.Fatalf("before: %v, %v", r, err)
+		}
+	}
+	h.began, h.faults = time.Now(), h.memory.field(t, "memory.stat", "pgmajfault")
+	h.hits = startClients(t, clientsOptions{
+		to: h.agent.listen, rate: hotRate, suffix: "miss.test", name: func(i int) int { return i % hotNames },
+	}, true)
+	return h
+}
+
+// follow takes a sample each second for so long.
+func (h *holding) follow(t *testing.T, long time.Duration) {
+	t.Helper()
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for until := time.Now().Add(long); time.Now().Before(until); <-ticker.C {
+		if h.agent.Ended() {
+			t.Fatalf("after %s it ended: %v; the kernel has killed %d times for want of memory", time.Since(h.began), h.agent.Err(), h.memory.kills(t))
+		}
+		h.samples = append(h.samples, sample{at: time.Since(h.began), rss: h.agent.rss(t), usage: h.memory.usage(t)})
+	}
+}
+
+// judge says what has become of memory and queries.
+func (h *holding) judge(t *testing.T, end time.Time) {
+	t.Helper()
+	var rss, usage int64
+	for _, s := range h.samples {
+		rss, usage = max(rss, s.rss), max(usage, s.usage)
+	}
+	figure(t, "resident %.1f MiB at most, %.1f MiB at the end; the cgroup %.1f of %d MiB at most", inMiB(rss), inMiB(h.agent.rss(t)), inMiB(usage), h.limit/mib)
+	figure(t, "pages of the program that were read again: %d", h.memory.field(t, "memory.stat", "pgmajfault")-h.faults)
+	figure(t, "the flood: %s", h.flood)
+	figure(t, "hits: %s", h.hits)
+	at := []time.Time{h.began, h.began.Add(h.dead), h.began.Add(h.back), end}
+	for i, phase := range []string{"before", "upstream silent", "upstream back"} {
+		took := h.hits.took(at[i], at[i+1])
+		figure(t, "hits, %s: %d answered, median %s, p99 %s, p99.9 %s, longest %s", phase, len(took),
+			ms(quantile(took, 500)), ms(quantile(took, 990)), ms(quantile(took, 999)), ms(quantile(took, 1000)))
+		if *long && quantile(took, 990) > time.Millisecond {
+			t.Errorf("hits, %s: p99 %s, want 1 ms", phase, ms(quantile(took, 990)))
+		}
+	}
+	if kills := h.memory.kills(t); kills > 0 {
+		t.Errorf("the kernel has killed %d times for want of memory", kills)
+	}
+	asked, rcodes := int(h.hits.asked.Load()), h.hits.rcodes()
+	if answered := h.hits.answered(); rcodes[dns.RcodeSuccess] != answered || answered < asked/2 {
+		t.Errorf("hits: %s, want NOERROR for all that are answered", h.hits)
+	}
+	if h.flood.rcodes()[dns.RcodeSuccess] == 0 {
+		t.Errorf("the flood: %s, want answers once the upstream is back", h.flood)
+	}
+	for _, p := range h.agent.status(t).Problems {
+		if p.Where == "memory" {
+			t.Errorf("a problem: %s", p.What)
+		}
+	}
+}
+
+// TestMemoryTooLittle lowers the limit of a running agent until it is too little, and then does as the hint says.
+func TestMemoryTooLittle(t *testing.T) {
+	h := startHolding(t, 128*mib, 64*mib)
+	problem := func() (p problem) {
+		for _, p := range h.agent.status(t).Problems {
+			if p.Where == "memory" {
+				return p
+			}
+		}
+		return p
+	}
+	if p := problem(); p.What != "" {
+		t.Fatalf("a problem from the start: %s", p.What)
+	}
+	if err := h.memory.setLimit(72 * mib); err != nil {
+		t.Fatal(err)
+	}
+	took := eventually(t, 30*time.Second, "/status names the problem", func() bool { return problem().What != "" })
+	figure(t, "%s: seen after %s", problem().What, took.Round(time.Second))
+	if !strings.Contains(h.agent.Stderr.String(), "too little memory") {
+		t.Errorf("the log does not tell:\n%s", h.agent.Stderr.String())
+	}
+	_, size, found := strings.Cut(problem().Hint, "set cache.size to ")
+	if !found {
+		t.Fatalf("the hint has no size that fits: %s", problem().Hint)
+	}
+	text, err := os.ReadFile(h.agent.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, h.agent.config, strings.Replace(string(text), fmt.Sprintf("size: %d", 64*mib), "size: "+size, 1))
+	eventually(t, 30*time.Second, "the problem is gone", func() bool { return problem().What == "" })
+	h.hits.end()
+	if rcodes := h.hits.rcodes(); rcodes[dns.RcodeSuccess] != h.hits.answered() {
+		t.Errorf("hits: %s, want NOERROR for all", h.hits)
+	}
+}
+
+// rss is the agent's resident memory in octets.
+func (a *agent) rss(t *testing.T) int64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "VmRSS:")
+	kib, err := strconv.ParseInt(strings.Fields(rest + " none")[0], 10, 64)
+	if err != nil {
+		t.Fatalf("reading VmRSS: %v", err)
+	}
+	return kib << 10
+}
+
+func inMiB(n int64) float64 { return float64(n) / mib }
+
+// ms writes a time in ms.
+func ms(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d)/1e6) }

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pressure
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// startNSD serves the zone "test" on loopback: every name below miss.test has one address, and every name below
+// large.test has forty. SIGSTOP makes it silent, SIGCONT brings it back.
+func startNSD(t *testing.T) (*proctest.Process, netip.AddrPort) {
+	t.Helper()
+	nsd := proctest.Program(t, "nsd", "nsd")
+	addr, dir := proctest.FreeAddr(t), t.TempDir()
+	zone := "$TTL 3600\n@ SOA ns h 1 3600 600 86400 300\n@ NS ns\nns A 127.0.0.1\n*.miss A 192.0.2.1\n"
+	for i := range 40 {
+		zone += fmt.Sprintf("*.large A 192.0.2.%d\n", 1+i)
+	}
+	writeFile(t, filepath.Join(dir, "zone"), zone)
+	conf := writeFile(t, filepath.Join(dir, "nsd.conf"), fmt.Sprintf(`server:
+  ip-address: %[1]s@%[2]d
+  server-count: 1
+  username: ""
+  chroot: ""
+  database: ""
+  zonelistfile: %[3]s/zone.list
+  pidfile: %[3]s/nsd.pid
+  xfrdfile: %[3]s/xfrd.state
+  xfrdir: %[3]s
+  zonesdir: %[3]s
+  rrl-ratelimit: 0
+  minimal-responses: yes
+remote-control:
+  control-enable: no
+zone:
+  name: test
+  zonefile: zone
+`, addr.Addr(), addr.Port(), dir))
+	p := proctest.Start(t, "nsd", exec.Command(nsd, "-d", "-c", conf))
+	t.Cleanup(func() { p.Signal(syscall.SIGCONT) }) // or it would not end in order
+	eventually(t, 10*time.Second, "nsd answers", func() bool {
+		r, err := dns.Exchange(new(dns.Msg).SetQuestion("test.", dns.TypeSOA), addr.String())
+		return err == nil && r.Rcode == dns.RcodeSuccess
+	})
+	return p, addr
+}
+
+// someClients are n client addresses.
+func someClients(n int) (list []netip.Addr) {
+	for i := range n {
+		list = append(list, netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}))
+	}
+	return list
+}
