@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -27,6 +29,7 @@ Logs go to standard error.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
+			outliveReader()
 			a, err := agent.New(agent.Options{File: file, Version: version, Log: cmd.ErrOrStderr(), Settled: giveUp})
 			if err != nil {
 				return err
@@ -43,6 +46,10 @@ Logs go to standard error.`,
 	cmd.Flags().StringVar(&file, "config", "", "configuration file; `FILE` is followed while the agent runs")
 	return cmd
 }
+
+// outliveReader has this process go on when nobody reads its log any more. It would end
+// with the next line else.
+func outliveReader() { signal.Ignore(syscall.SIGPIPE) }
 
 // giveUp keeps no right of this process but those to keep.
 func giveUp(keep []rights.Right) error { return rights.Drop(keep...) }

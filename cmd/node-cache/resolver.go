@@ -23,6 +23,7 @@ Logs go to standard error.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
+			outliveReader()
 			a, err := agent.New(agent.Options{Role: config.Resolver, File: file, Version: version, Log: cmd.ErrOrStderr(), Settled: giveUp})
 			if err != nil {
 				return err

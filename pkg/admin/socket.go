@@ -12,12 +12,17 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // socketMode lets the user that the agent runs as, and root, ask over the socket.
 const socketMode = 0o600
+
+// lockPatience is how long a start waits for others that make a socket in the same
+// folder, which takes them no time.
+const lockPatience = 3 * time.Second
 
 // What Listen finds at the socket's path.
 var (
@@ -37,12 +42,12 @@ type socketListener struct {
 // any more. Whoever does so holds the folder's lock meanwhile, so that of two who
 // find the same remains neither takes away what the other has just made.
 func listenSocket(ctx context.Context, path string) (*socketListener, error) {
-	folder, err := os.Open(filepath.Dir(path))
+	folder, err := os.OpenFile(filepath.Dir(path), os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = folder.Close() }()
-	if err := unix.Flock(int(folder.Fd()), unix.LOCK_EX); err != nil {
+	if err := lock(ctx, folder); err != nil {
 		return nil, fmt.Errorf("locking %s: %w", folder.Name(), err)
 	}
 	if err := removeRemains(ctx, path); err != nil {
@@ -67,6 +72,26 @@ func listenSocket(ctx context.Context, path string) (*socketListener, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// lock locks a folder until it is closed. Whoever may read the folder can hold its lock
+// for ever, and is not to keep an agent from starting so: after a while it goes without.
+func lock(ctx context.Context, folder *os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	again := time.NewTicker(lockPatience / 300)
+	defer again.Stop()
+	for {
+		err := unix.Flock(int(folder.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // removeRemains removes a socket that nobody listens on. Anything else stays.

@@ -273,6 +273,31 @@ func TestSocketRace(t *testing.T) {
 	}
 }
 
+// TestSocketLocked has somebody hold the folder's lock, as whoever may read it can: the server listens all the same.
+func TestSocketLocked(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = folder.Close() }()
+	if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	s := server(t, onSocket(path))
+	if err := s.Listen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stop := run(t, s)
+	if code, _, err := over(t, path, "GET", "/readyz"); code != 200 {
+		t.Errorf("/readyz: %d, %v", code, err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestSocketKeepsNoAddress shows that nothing stays open after an error.
 func TestSocketKeepsNoAddress(t *testing.T) {
 	t.Parallel()

@@ -380,8 +380,8 @@ func (a *Agent) settled(ctx context.Context) {
 }
 
 // takeLease lets the node's queries come when the zone is known, if only from a
-// snapshot, or after a while on purpose without it. Until then whoever else is there answers them; where nobody is,
-// they come here, lease or not.
+// snapshot, or after a while on purpose without it. Until then whoever else is there
+// answers them; where nobody is, they come here, lease or not.
 func (a *Agent) takeLease(ctx context.Context) {
 	if c := a.running.Load().cluster; a.node != nil && !c.restored() {
 		_ = c.synced(ctx, zonePatience)

@@ -269,27 +269,36 @@ func (a *Agent) plan(r *running) (*resolve.Plan, error) {
 		p.Unreachable = r.cluster.central.Hopeless
 		r.cluster.near.move(r.cluster.topologyZone(cfg.Cluster.NodeZone))
 	}
+	if p.Routes, err = r.planRoutes(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// planRoutes are the routes of r as the resolver gets to see them, those to the central
+// resolver behind those of the configuration.
+func (r *running) planRoutes() (list []resolve.Route, err error) {
 	for _, route := range r.routes {
 		suffix, err := wireName(route.Zone)
 		if err != nil {
 			return nil, err
 		}
-		p.Routes = append(p.Routes, resolve.Route{
+		list = append(list, resolve.Route{
 			Suffix: suffix, Upstream: route.pool, Subnet: route.ClientSubnet, NoStore: route.NoCache,
 			TTL: resolve.TTLs{Min: route.MinTTL, Max: route.MaxTTL, Negative: route.NegativeTTL},
 		})
 	}
-	for _, name := range r.cluster.centralRoutes(cfg) {
+	for _, name := range r.cluster.centralRoutes(&r.config) {
 		suffix, err := wireName(name)
 		if err != nil {
 			return nil, err
 		}
-		p.Routes = append(p.Routes, resolve.Route{
+		list = append(list, resolve.Route{
 			Suffix: suffix, Upstream: r.cluster.central, Exact: true,
-			TTL: resolve.TTLs{Max: cfg.Cache.MaxTTL, Negative: cfg.Cache.NegativeTTL},
+			TTL: resolve.TTLs{Max: r.config.Cache.MaxTTL, Negative: r.config.Cache.NegativeTTL},
 		})
 	}
-	return p, nil
+	return list, nil
 }
 
 // wireName is the canonical wire form of an absolute name.

@@ -112,10 +112,7 @@ func (a *Agent) apply(ctx context.Context, parts *taskSet, cfg config.Config) er
 	a.sink.use(a.options.Log, cfg.Log)
 	r.cache.SetPrefetch(cache.Prefetch{Hits: cfg.Cache.Prefetch.Hits, Remaining: cfg.Cache.Prefetch.Remaining})
 	r.cache.SetStale(cache.Stale{For: cfg.Cache.ServeStale.For, TTL: cfg.Cache.ServeStale.TTL})
-	sessions, perClient := a.memory.known.Load().sessions(&cfg.Limits)
-	for _, t := range a.tcp {
-		t.SetLimits(sessions, perClient, cfg.Limits.TCPIdle)
-	}
+	a.limitSessions(&cfg.Limits)
 	a.running.Store(r)
 	a.heed(r.cluster)
 	a.resolver.Swap(plan)
@@ -143,12 +140,22 @@ func (a *Agent) prepared(ctx context.Context, r, old *running) (*resolve.Plan, e
 
 // replan plans anew by the running configuration.
 func (a *Agent) replan() error {
-	plan, err := a.plan(a.running.Load())
+	r := a.running.Load()
+	plan, err := a.plan(r)
 	if err != nil {
 		return err
 	}
+	a.limitSessions(&r.config.Limits)
 	a.resolver.Swap(plan)
 	return nil
+}
+
+// limitSessions bounds the TCP sessions by the limits, and by the memory there is.
+func (a *Agent) limitSessions(limits *config.Limits) {
+	sessions, perClient := a.memory.known.Load().sessions(limits)
+	for _, t := range a.tcp {
+		t.SetLimits(sessions, perClient, limits.TCPIdle)
+	}
 }
 
 // restartOnly puts back what only a restart changes, and names it.

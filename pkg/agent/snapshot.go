@@ -95,7 +95,7 @@ func (s *snapshots) restore(r *running) (loaded snapshot.Loaded, err error) {
 		}
 	}()
 	cfg := &r.config.Snapshot
-	snap, err := snapshot.Load(s.folder(cfg.Folder))
+	snap, err := snapshot.Load(s.folder(cfg.Folder), cfg.Size)
 	if err != nil {
 		return loaded, err
 	}

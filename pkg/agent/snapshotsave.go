@@ -21,7 +21,7 @@ const (
 	lateSave    = 300 * time.Millisecond // that a save is given up is noticed between two writes
 )
 
-// keep saves snapshots until ctx ends.
+// keepSnapshots saves snapshots, one a period, until ctx ends.
 func (a *Agent) keepSnapshots(ctx context.Context) {
 	s := a.snapshots
 	for {
@@ -129,26 +129,8 @@ func (s *snapshots) save(ctx context.Context, r *running) (err error) {
 // fill writes what there is to be kept: of the cluster all or nothing, because a part of it would deny the rest, and of the
 // cache as much as there is room for.
 func (s *snapshots) fill(ctx context.Context, w *snapshot.Writer, r *running, now time.Time) error {
-	if c := r.cluster; c != nil && c.events != nil {
-		size, err := int64(0), error(nil)
-		count := func(record []byte) error {
-			size += snapshot.Framed(len(record))
-			return nil
-		}
-		err = eachOfZone(r, now, count)
-		switch fits := size <= w.Left()/10*9; {
-		case err != nil:
-			return err
-		case size == 0:
-		case fits:
-			w.Section(snapshot.Zone, zone.DumpVersion)
-			err = eachOfZone(r, now, w.Record)
-		default:
-			s.tooLarge(ctx, size, &r.config.Snapshot)
-		}
-		if err != nil {
-			return err
-		}
+	if err := s.fillZone(ctx, w, r, now); err != nil {
+		return err
 	}
 	w.Section(snapshot.Central, centralVersion)
 	if err := dumpCentral(r, now, w.Record); err != nil {
@@ -157,6 +139,27 @@ func (s *snapshots) fill(ctx context.Context, w *snapshot.Writer, r *running, no
 	w.Section(snapshot.Cache, cache.DumpVersion)
 	_, err := r.cache.Dump(w.Left(), now, w.Record)
 	return err
+}
+
+// fillZone writes what is known of the cluster, if it fits.
+func (s *snapshots) fillZone(ctx context.Context, w *snapshot.Writer, r *running, now time.Time) error {
+	if r.cluster == nil || r.cluster.events == nil {
+		return nil
+	}
+	size := int64(0)
+	err := eachOfZone(r, now, func(record []byte) error {
+		size += snapshot.Framed(len(record))
+		return nil
+	})
+	switch most := w.Left() / 10 * 9; { // it may have grown when it is written
+	case err != nil, size == 0:
+		return err
+	case size > most:
+		s.tooLarge(ctx, size, &r.config.Snapshot)
+		return nil
+	}
+	w.Section(snapshot.Zone, zone.DumpVersion)
+	return eachOfZone(r, now, w.Record)
 }
 
 // eachOfZone gives the records of what is known of the cluster, none if nothing is. The first tells for what

@@ -95,7 +95,7 @@ func TestDenials(t *testing.T) {
 		{name: "data before NXDOMAIN", said: []said{{0, "data", keyMX}, {0, "nxdomain", keyA}}, asked: keyMX, want: found{"data", cache.Fresh}},
 		{name: "NXDOMAIN in place of data", said: []said{{0, "data", keyMX}, {0, "nxdomain", keyMX}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},
 		{name: "late data behind fresh NXDOMAIN", said: []said{{0, "data", keyMX}, {5 * s, "nxdomain", keyA}}, asked: keyMX, at: 11 * s, want: found{"nxdomain", cache.Fresh}},
-		{name: "late data before late NXDOMAIN", said: []said{{0, "data", keyMX}, {5 * s, "nxdomain", keyA}}, asked: keyMX, at: 20 * s, want: found{"data", cache.Late}},
+		{name: "late data behind later NXDOMAIN", said: []said{{0, "data", keyMX}, {5 * s, "nxdomain", keyA}}, asked: keyMX, at: 20 * s, want: found{"nxdomain", cache.Late}},
 		{name: "late NXDOMAIN alone", said: []said{{0, "nxdomain", keyA}}, asked: keyMX, at: 20 * s, want: found{"nxdomain", cache.Late}},
 		{name: "data take NXDOMAIN away", said: []said{{0, "nxdomain", keyA}, {0, "data", keyA}}, asked: keyMX, want: absent},
 		{name: "data of another type too", said: []said{{0, "nxdomain", keyA}, {0, "data", keyMX}}, asked: keyA, want: absent},

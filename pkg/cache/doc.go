@@ -13,4 +13,7 @@
 // between the answer to a question, the denial of its name, what is past its time but
 // better than nothing, and a remembered failure. docs/adr/0008-what-a-cache-may-say.md
 // says why in that order.
+//
+// An answer may have an owner, whose changes are events that the cache is told of: what
+// was asked for before an event is not there any more, see owners.go.
 package cache

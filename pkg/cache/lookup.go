@@ -27,7 +27,7 @@ const (
 // flags and the question's spelling are the stored ones. It keeps no reference to dst.
 //
 // In this order it is: the fresh answer to the question, the fresh denial of its name,
-// the answer past its time, the denial past its time, the remembered failure.
+// the later of the two past their time, the remembered failure.
 func (c *Cache) Lookup(key []byte, now time.Time, dst []byte) ([]byte, Freshness) {
 	k, at := c.key(key), c.at(now)
 	s := c.lock(k.low)
@@ -99,7 +99,7 @@ func (s *shard) chooseDenial(k *key, e entry, state Freshness, at int64) (entry,
 		return e, state
 	}
 	switch found := s.state(denial, at); {
-	case found == Fresh, found != Absent && (state == Absent || state == Failed), e == nil:
+	case found == Fresh, e == nil, found != Absent && (state == Absent || state == Failed || e.stored() <= denial.stored()):
 		return denial, found
 	default:
 		return e, state

@@ -238,20 +238,24 @@ func (m *model) rest(key []byte, choice int) {
 	}
 }
 
-// find is what the question of key gets, by the order of the contract, and what is of no
+// find is what the question of key gets, in the order that Lookup promises, and what is of no
 // use if there is nothing else.
 func (m *model) find(key []byte, now time.Time) (e *stored, found cache.Freshness) {
 	m.tb.Helper()
 	exact, _ := m.know(key)
 	denial, _ := m.know(noneOf(key))
+	newer, older := exact, denial
+	if exact == nil || denial != nil && !denial.at.Before(exact.at) {
+		newer, older = denial, exact
+	}
 	order := []struct {
 		e      *stored
 		states []cache.Freshness
 	}{
 		{exact, []cache.Freshness{cache.Fresh}},
 		{denial, []cache.Freshness{cache.Fresh}},
-		{exact, []cache.Freshness{cache.Late, cache.Resting}},
-		{denial, []cache.Freshness{cache.Late, cache.Resting}},
+		{newer, []cache.Freshness{cache.Late, cache.Resting}},
+		{older, []cache.Freshness{cache.Late, cache.Resting}},
 		{exact, []cache.Freshness{cache.Failed}},
 	}
 	for _, o := range order {

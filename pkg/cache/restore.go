@@ -111,7 +111,7 @@ func (r *restorer) judge(msg []byte) error {
 		r.answer.Life < time.Second, r.answer.Life > time.Duration(shortest)*time.Second:
 		return errRecord
 	}
-	r.findRotation()
+	r.answer.RotateFirst, r.answer.RotateCount = r.m.AddressRun()
 	return nil
 }
 
@@ -136,31 +136,6 @@ func nameOf(msg []byte) []byte {
 		end += int(msg[end]) + 1
 	}
 	return msg[wire.HeaderLen : end+1]
-}
-
-// findRotation finds the address set in the answer that is to be rotated: the first run of two or more A or AAAA records
-// of one owner and TTL.
-func (r *restorer) findRotation() {
-	r.answer.RotateFirst, r.answer.RotateCount = 0, 0
-	records := r.m.Records
-	for first := 0; first < len(records) && records[first].Section == wire.Answer; {
-		n := 1
-		if a := records[first]; a.Type == wire.TypeA || a.Type == wire.TypeAAAA {
-			for first+n < len(records) && r.sameSet(a, records[first+n]) {
-				n++
-			}
-		}
-		if n > 1 {
-			r.answer.RotateFirst, r.answer.RotateCount = first, n
-			return
-		}
-		first++
-	}
-}
-
-func (r *restorer) sameSet(a, b wire.Record) bool {
-	return b.Section == a.Section && b.Type == a.Type && b.Class == a.Class && b.Size == a.Size &&
-		r.m.RecordTTL(a) == r.m.RecordTTL(b) && r.m.SameOwner(a, b)
 }
 
 // put puts r.answer into the cache as one that was stored at a moment, if it may still be given and fits.

@@ -51,15 +51,15 @@ func (c *Cache) Rest(key []byte, until, now time.Time) {
 	k, at := c.key(key), c.at(now)
 	s := c.lock(k.low)
 	defer s.mu.Unlock()
-	s.each2(&k, func(e entry) {
+	s.ofQuestion(&k, func(e entry) {
 		if state := s.state(e, at); state == Late || state == Resting {
 			e.restUntil(max(e.rest(), c.at(until)))
 		}
 	})
 }
 
-// each2 calls f with what is stored under k and with the denial of its name.
-func (s *shard) each2(k *key, f func(entry)) {
+// ofQuestion calls f with what is stored under k and with the denial of its name.
+func (s *shard) ofQuestion(k *key, f func(entry)) {
 	if e, _, ok := s.find(k, k.rrtype); ok {
 		f(e)
 	}
@@ -75,7 +75,7 @@ func (s *shard) each2(k *key, f func(entry)) {
 // question of k, and puts it to rest: for first, and twice as long each time. It tells
 // whether there is something that may be given.
 func (s *shard) tire(k *key, first time.Duration, at int64) (usable bool) {
-	s.each2(k, func(e entry) {
+	s.ofQuestion(k, func(e entry) {
 		switch s.state(e, at) {
 		case Fresh, Late, Resting:
 			usable = true

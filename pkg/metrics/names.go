@@ -92,14 +92,17 @@ func missFamilies() []family {
 		},
 		{
 			"shed_total", counter, "What was turned away at a bound: queries at limits.inflight, at limits.waiting and at what their client may have (limits.perClient), " +
-				"queries of a client that floods, which got no reply, background refreshes and zone transfers at their own.",
+				"queries of a client that floods, which got no reply, background refreshes and zone transfers at their own. A query that got an answer past its time instead is counted too.",
 			[]label{{"reason", resolve.Sheds()}},
 			readShed,
 		},
 	}
 }
 
-func cacheFamilies() []family {
+func cacheFamilies() []family { return append(lookupFamilies(), storeFamilies()...) }
+
+// lookupFamilies are what the cache gives.
+func lookupFamilies() []family {
 	return []family{
 		{
 			"cache_hits_total", counter, "Lookups that found a fresh answer or a remembered failure.",
@@ -125,6 +128,12 @@ func cacheFamilies() []family {
 			"cache_invalidated_total", counter, "Lookups that found an answer older than the last change of the service or namespace it is about.",
 			nil, count(func(s *sample) uint64 { return s.cache.Invalidated }),
 		},
+	}
+}
+
+// storeFamilies are what the cache takes in, lets go and holds.
+func storeFamilies() []family {
+	return []family{
 		{
 			"cache_outdated_total", counter, "Answers not stored because what they are about changed while upstreams were asked.",
 			nil, count(func(s *sample) uint64 { return s.cache.Outdated }),

@@ -6,6 +6,8 @@ import (
 	"hash/maphash"
 	"net/netip"
 	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // Who may wait, so that one client that asks for cold names without end does not
@@ -79,7 +81,7 @@ func (fs *flights) admitLocked(addr netip.Addr, begins bool, plan *Plan) (c *cli
 		return nil, ShedClient
 	}
 	if c == nil {
-		c = fs.clients.add(addr)
+		c = fs.clients.addLocked(addr)
 	}
 	c.waiting++
 	fs.waiting++
@@ -96,17 +98,17 @@ func (fs *flights) admitLocked(addr netip.Addr, begins bool, plan *Plan) (c *cli
 func (fs *flights) leaveLocked(c *client) {
 	c.waiting--
 	fs.waiting--
-	fs.clients.release(c)
+	fs.clients.releaseLocked(c)
 }
 
 // landLocked takes out a flight that the client began.
 func (fs *flights) landLocked(c *client) {
 	c.flights--
-	fs.clients.release(c)
+	fs.clients.releaseLocked(c)
 }
 
-// add makes a record for a client that has none.
-func (cs *clients) add(addr netip.Addr) *client {
+// addLocked makes a record for a client that has none.
+func (cs *clients) addLocked(addr netip.Addr) *client {
 	c := cs.free
 	if c == nil {
 		c = new(client)
@@ -117,13 +119,24 @@ func (cs *clients) add(addr netip.Addr) *client {
 	return c
 }
 
-// release gives up the record of a client that waits for nothing.
-func (cs *clients) release(c *client) {
+// releaseLocked gives up the record of a client that waits for nothing.
+func (cs *clients) releaseLocked(c *client) {
 	if c.waiting > 0 || c.flights > 0 {
 		return
 	}
 	delete(cs.byAddr, c.addr)
 	c.next, cs.free = cs.free, c
+}
+
+// floodsLocked counts the query in hand as one that is turned away, and tells whether
+// its client was told often enough, and whether to log that. Over TCP nobody floods: who
+// does not read is not read from. Who can get a late answer gets that, for no more than a
+// hit costs.
+func (l *Lane) floodsLocked(from *wire.Peer, now time.Time) (silent, news bool) {
+	if from.Stream || l.late {
+		return false, false
+	}
+	return l.r.flights.floodsLocked(from.Addr.Addr(), now)
 }
 
 // floodsLocked counts a query over UDP that is turned away at now, and tells whether

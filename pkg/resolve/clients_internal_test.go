@@ -73,7 +73,7 @@ func TestAdmit(t *testing.T) {
 				if h == (held{}) {
 					continue
 				}
-				c := fs.clients.add(address(i))
+				c := fs.clients.addLocked(address(i))
 				c.flights, c.waiting = h.begun, h.begun+h.joined
 				fs.count += c.flights
 				fs.waiting += c.waiting

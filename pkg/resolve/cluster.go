@@ -54,13 +54,13 @@ func (l *Lane) lastWord(from *wire.Peer, now time.Time, dst []byte) ([]byte, boo
 	return l.answered(SourceZone, dst, start, from, now), true
 }
 
-// lastWord makes what the zone has to say to d.q the outcome of a flight that failed,
-// if it has.
-func (d *desk) lastWord(z *zone.Zone, now time.Time) bool {
+// lastWord makes what the zone has to say to q the outcome, where there is no answer
+// to it, and tells whether that is anything.
+func (d *desk) lastWord(z *zone.Zone, q *wire.Query, now time.Time) bool {
 	if z == nil {
 		return false
 	}
-	msg, said := z.LastWord(&d.q, 0, now, d.buf[:0])
+	msg, said := z.LastWord(q, 0, now, d.buf[:0])
 	if said.Verdict != zone.Answered {
 		return false
 	}

@@ -162,5 +162,5 @@ func (d *desk) fail(f *flight, err error, now time.Time) {
 	d.buf = d.q.AppendEmpty(d.buf[:0], wire.RcodeServFail, &wire.Seal{EDE: wire.EDENone})
 	f.plan.Cache.PutFailure(f.key, d.buf, time.Second, f.plan.FailureTTL, now)
 	d.q.EDNS = edns
-	d.lastWord(f.plan.Zone, now)
+	d.lastWord(f.plan.Zone, &d.q, now)
 }

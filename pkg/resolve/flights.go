@@ -63,7 +63,7 @@ func (fs *flights) take(f *flight) (joined []waiter) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f.landed = true
-	fs.lates.unlist(f)
+	fs.lates.unlistLocked(f)
 	if at := fs.byHash[f.hash]; at != f {
 		for at.next != f {
 			at = at.next
@@ -95,54 +95,67 @@ func (fs *flights) take(f *flight) (joined []waiter) {
 // beginning one if there is none. When a bound is reached the client is told so at
 // once.
 func (l *Lane) join(from *wire.Peer, now time.Time, to wire.Replier) {
-	fs, key := &l.r.flights, l.q.Key()
-	f := l.nextFlight(key, now)
+	fs := &l.r.flights
+	f := l.nextFlight(l.q.Key(), now)
 	fs.mu.Lock()
-	under := l.joinableLocked(f.hash, key)
+	under := l.joinableLocked(f.hash, f.key)
 	c, why := fs.admitLocked(from.Addr.Addr(), under == nil, l.plan)
 	switch {
 	case c == nil:
-		silent, news := false, false
-		if !from.Stream && !l.late {
-			silent, news = fs.floodsLocked(from.Addr.Addr(), now)
-		}
+		silent, news := l.floodsLocked(from, now)
 		fs.mu.Unlock()
 		if news {
 			l.r.log.Warn("a client floods and gets no replies", "client", from.Addr.Addr())
 		}
-		switch {
-		case l.late && l.makeDo(why, from, now, to):
-		case silent:
-			l.ignore(to)
-		default:
-			l.shed(why, from, now, to)
-		}
-		return
+		l.turnAway(why, silent, from, now, to)
 	case under != nil:
-		w := l.waiter(nil, from, now, to)
-		w.client = c
-		under.rest = append(under.rest, w)
-		if l.late {
-			l.r.watchLocked(under, now)
-		}
+		l.boardLocked(under, c, from, now, to)
 		overdue := under.overdue
 		fs.mu.Unlock()
 		l.r.counts.joined.Add(1)
 		if overdue {
 			l.r.relieve(under, now, &l.later)
 		}
-		return
+	default:
+		f.client = c
+		fs.addLocked(f)
+		fs.mu.Unlock()
+		l.begin(f, from, now, to)
 	}
-	f.client = c
-	fs.addLocked(f)
-	fs.mu.Unlock()
+}
+
+// boardLocked has the client c of the query in hand wait for a flight under way.
+func (l *Lane) boardLocked(under *flight, c *client, from *wire.Peer, now time.Time, to wire.Replier) {
+	w := l.waiter(nil, from, now, to)
+	w.client = c
+	under.rest = append(under.rest, w)
+	if l.late {
+		l.r.watchLocked(under, now)
+	}
+}
+
+// begin lets a flight that was added depart, for the client of the query in hand.
+func (l *Lane) begin(f *flight, from *wire.Peer, now time.Time, to wire.Replier) {
 	l.prepareFlight(f)
 	f.first = l.waiter(f.query, from, now, to)
-	f.first.client = c
+	f.first.client = f.client
 	if l.late {
 		l.r.seat(f, true, now)
 	}
 	f.depart(now, &l.later)
+}
+
+// turnAway answers a client for whom there is no room: with the late answer that Fast
+// found, or the reason, or, if it was told often enough, not at all.
+func (l *Lane) turnAway(why Shed, silent bool, from *wire.Peer, now time.Time, to wire.Replier) {
+	switch {
+	case l.late && l.makeDo(why, from, now, to):
+		l.r.counts.shed[why].Add(1)
+	case silent:
+		l.ignore(to)
+	default:
+		l.shed(why, from, now, to)
+	}
 }
 
 // refresh begins a flight for an answer that is due, unless one is under way.

@@ -53,7 +53,7 @@ func (j *judge) judge(route *Route, answer []byte) (msg []byte, life time.Durati
 	for _, r := range m.Records {
 		j.answer.TTLs = append(j.answer.TTLs, r.TTL)
 	}
-	j.findRotation()
+	j.answer.RotateFirst, j.answer.RotateCount = j.m.AddressRun()
 	j.answer.NXDomain = m.Rcode() == wire.RcodeNXDomain && (len(m.Records) == 0 || m.Records[0].Section != wire.Answer)
 	if kind == passing {
 		shortest = 0
@@ -132,32 +132,4 @@ func (j *judge) clampTTLs(lowest, highest uint32) uint32 {
 		shortest = min(shortest, ttl)
 	}
 	return shortest
-}
-
-// findRotation finds the address set in the answer section that is to be
-// rotated: the first run of two or more A or AAAA records of one owner and TTL.
-func (j *judge) findRotation() {
-	j.answer.RotateFirst, j.answer.RotateCount = 0, 0
-	records := j.m.Records
-	for first := 0; first < len(records); {
-		a, n := records[first], 1
-		if a.Section != wire.Answer {
-			return
-		}
-		if a.Type == wire.TypeA || a.Type == wire.TypeAAAA {
-			for first+n < len(records) && j.sameSet(a, records[first+n]) {
-				n++
-			}
-		}
-		if n > 1 {
-			j.answer.RotateFirst, j.answer.RotateCount = first, n
-			return
-		}
-		first++
-	}
-}
-
-func (j *judge) sameSet(a, b wire.Record) bool {
-	return b.Section == a.Section && b.Type == a.Type && b.Class == a.Class && b.Size == a.Size &&
-		j.m.RecordTTL(a) == j.m.RecordTTL(b) && j.m.SameOwner(a, b)
 }

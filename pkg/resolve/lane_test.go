@@ -169,6 +169,39 @@ func TestCounts(t *testing.T) {
 	}
 }
 
+// TestQueryLogTurnedOff has a reload turn the log off, or on, while a query waits that another joins then: both get the
+// answer, and at most who came while there was a log is in it.
+func TestQueryLogTurnedOff(t *testing.T) {
+	t.Parallel()
+	for _, on := range []bool{true, false} {
+		var log bytes.Buffer
+		u := &pending{}
+		with, without := plan(t, u), plan(t, u)
+		with.QueryLog = &resolve.QueryLog{All: true, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		first, then := with, without
+		if !on {
+			first, then = without, with
+		}
+		r := newResolver(t, first)
+		one, two := newClient(r, false), newClient(r, false)
+		pkt := pack(t, question("www.test.", dns.TypeA))
+		one.send(pkt)
+		r.Swap(then)
+		two.send(pkt)
+		u.answer(t, 0, 30, "192.0.2.1")
+		if got := one.first(t) + ", " + two.first(t); got != "192.0.2.1, 192.0.2.1" {
+			t.Errorf("on at first %t: answers %s", on, got)
+		}
+		want := 0
+		if on {
+			want = 1
+		}
+		if got := strings.Count(log.String(), "\n"); got != want || r.Stats().Panics != 0 {
+			t.Errorf("on at first %t: %d panics, logged, want %d lines:\n%s", on, r.Stats().Panics, want, log.String())
+		}
+	}
+}
+
 func TestQueryLog(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -88,8 +88,8 @@ func (r *Resolver) alarmLocked(at time.Duration, now time.Time) {
 	}
 }
 
-// unlist takes f out if it is in the list.
-func (ls *lates) unlist(f *flight) {
+// unlistLocked takes f out if it is in the list.
+func (ls *lates) unlistLocked(f *flight) {
 	if !f.listed {
 		return
 	}
@@ -141,7 +141,7 @@ func (r *Resolver) nextOverdue(now time.Time) *flight {
 		r.alarmLocked(f.overdueAt(), now)
 		f = nil
 	default:
-		fs.lates.unlist(f)
+		fs.lates.unlistLocked(f)
 		f.overdue = true
 	}
 	return f
@@ -218,7 +218,7 @@ func (d *desk) instead(f *flight, now time.Time) (found bool) {
 		return false
 	}
 	if f.plan.Zone != nil && d.q.Parse(f.query) == wire.FaultNone {
-		if d.lastWord(f.plan.Zone, now) {
+		if d.lastWord(f.plan.Zone, &d.q, now) {
 			return true
 		}
 	}
@@ -243,16 +243,18 @@ func staleEDE(msg []byte) int {
 	return wire.EDEStaleAnswer
 }
 
-// makeDo gives the client of the query in hand, for whom there is no room, the late
-// answer that Fast found. It is false if that is gone meanwhile.
+// makeDo gives the client of the query in hand, for whom there is no room, the zone's
+// last word or the late answer that Fast found. It is false if that is gone meanwhile.
 func (l *Lane) makeDo(why Shed, from *wire.Peer, now time.Time, to wire.Replier) bool {
 	d := desks.Get().(*desk)
 	defer desks.Put(d)
-	msg, ok := l.plan.Cache.LookupStale(l.q.Key(), now, d.buf[:0])
-	if !ok {
-		return false
+	if led := len(l.alias.head) > 0; led || !d.lastWord(l.plan.Zone, &l.q, now) { // the zone that led here has had its word
+		msg, ok := l.plan.Cache.LookupStale(l.q.Key(), now, d.buf[:0])
+		if !ok {
+			return false
+		}
+		d.buf, d.result = msg, stale(msg)
 	}
-	d.buf, d.result = msg, stale(msg)
 	if why != ShedClient { // there is room for others: one who wants too much is not to keep the answer old for them
 		l.plan.Cache.Rest(l.q.Key(), now.Add(makeDoRest), now)
 	}

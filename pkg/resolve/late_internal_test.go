@@ -42,7 +42,7 @@ func TestLates(t *testing.T) {
 			default:
 				r.flights.mu.Lock()
 				if f := r.flights.lates.first; f != nil {
-					r.flights.lates.unlist(f)
+					r.flights.lates.unlistLocked(f)
 					if f != model[0] {
 						t.Errorf("the first is due at %s, want %s", f.overdueAt(), model[0].overdueAt())
 					}

@@ -98,7 +98,7 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 	rcode := int(msg[3] & 0x0f)
 	took := now.Sub(w.since)
 	r.counts.response(source, rcode, took)
-	if plan.QueryLog != nil {
+	if plan.QueryLog != nil && w.from != nil { // nil: there was no log yet, or no more, when it came
 		plan.QueryLog.record(context.Background(), &w.ask, w.from, source, rcode, took)
 	}
 	if w.ask.Explain {

@@ -130,7 +130,7 @@ func TestDirDistrust(t *testing.T) {
 func TestDirNotExist(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{t.TempDir(), filepath.Join(t.TempDir(), "none")} {
-		_, err := snapshot.Load(snapshot.Dir(path))
+		_, err := snapshot.Load(snapshot.Dir(path), plenty)
 		if !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -143,5 +143,23 @@ func TestDirNotExist(t *testing.T) {
 	var told *snapshot.Error
 	if !errors.As(err, &told) || !errors.Is(err, syscall.ENOTDIR) || told.Hint == "" {
 		t.Errorf("a file for a folder: %v", err)
+	}
+	_, err = snapshot.Load(snapshot.Dir(file), plenty)
+	if !errors.As(err, &told) || !errors.Is(err, syscall.ENOTDIR) || !strings.Contains(told.Hint, "name a folder") {
+		t.Errorf("reading, a file for a folder: %v, hint %q", err, told.Hint)
+	}
+}
+
+// TestDirFolderInTheWay says what to do about a folder that has the file's name, which no file can replace.
+func TestDirFolderInTheWay(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, snapshot.Name), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, err := snapshot.Save(t.Context(), before().job(snapshot.Dir(dir)))
+	var told *snapshot.Error
+	if !errors.As(err, &told) || !strings.Contains(told.Hint, "take away what is there") {
+		t.Errorf("got %v, want a hint to take the folder away", err)
 	}
 }

@@ -22,7 +22,10 @@ func (e *Error) Error() string { return "snapshot " + e.File + ": " + e.Err.Erro
 // Unwrap gives what is wrong.
 func (e *Error) Unwrap() error { return e.Err }
 
-const hintReplaced = "nothing has to be done: the next snapshot takes its place"
+const (
+	hintReplaced = "nothing has to be done: the next snapshot takes its place"
+	hintNoFolder = "snapshot.folder is to name a folder"
+)
 
 // saving names the file of an error that Save met.
 func saving(f Folder, err error) error {
@@ -39,7 +42,9 @@ func saving(f Folder, err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		hint = "the file system is slow: put snapshot.folder on a tmpfs"
 	case errors.Is(err, syscall.ENOTDIR):
-		hint = "snapshot.folder is to name a folder"
+		hint = hintNoFolder
+	case errors.Is(err, fs.ErrExist): // what is no folder would have been replaced
+		hint = "take away what is there: it is a folder, and the snapshot a file"
 	}
 	return &Error{File: file(f), Err: err, Hint: hint}
 }
@@ -50,6 +55,8 @@ func refusing(f Folder, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		hint = ""
+	case errors.Is(err, syscall.ENOTDIR):
+		hint = hintNoFolder
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, errOwner):
 		hint = "the file is to belong to the user that node-cache runs as, or to root, and nobody else may write to it"
 	}

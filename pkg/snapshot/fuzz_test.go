@@ -38,7 +38,7 @@ func FuzzLoad(f *testing.F) {
 		}
 		disk := snapshot.NewDisk()
 		disk.Put(snapshot.Name, octets)
-		s, err := snapshot.Load(disk)
+		s, err := snapshot.Load(disk, plenty)
 		if err != nil {
 			if _, ok := errors.AsType[*snapshot.Error](err); !ok {
 				t.Fatalf("error %#v", err)
@@ -49,7 +49,7 @@ func FuzzLoad(f *testing.F) {
 		_ = s.Version(snapshot.Cache, 1)
 		again := snapshot.NewDisk()
 		job := read(s).job(again)
-		job.Most = 1 << 40
+		job.Most = plenty
 		if _, err := snapshot.Save(t.Context(), job); err != nil {
 			t.Fatal(err)
 		}

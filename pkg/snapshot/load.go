@@ -11,9 +11,6 @@ import (
 	"time"
 )
 
-// maxFile is the largest file that is read, in octets: the largest there can be has a fourth of them.
-const maxFile = 4 << 30
-
 var (
 	errForeign = errors.New("it is no snapshot of node-cache")
 	errCut     = errors.New("it is cut short")
@@ -33,10 +30,11 @@ type section struct {
 	octets []byte
 }
 
-// Load reads the snapshot. The error is an [*Error], and errors.Is(err, fs.ErrNotExist) if there is none. Nothing in the
-// file can make it panic.
-func Load(f Folder) (*Snapshot, error) {
-	octets, err := read(f)
+// Load reads the snapshot, which stands in memory then. One of more than most octets is refused: it may be of a time when
+// there was more memory, and a process that ends in reading it would do so at each start. The error is an [*Error], and
+// errors.Is(err, fs.ErrNotExist) if there is none. Nothing in the file can make it panic.
+func Load(f Folder, most int64) (*Snapshot, error) {
+	octets, err := read(f, most)
 	if err != nil {
 		return nil, refusing(f, err)
 	}
@@ -47,8 +45,8 @@ func Load(f Folder) (*Snapshot, error) {
 	return s, nil
 }
 
-// read gives the whole file. What cannot be a snapshot is not read to its end.
-func read(f Folder) (octets []byte, err error) {
+// read gives the whole file. What cannot be a snapshot, or is too large, is not read to its end.
+func read(f Folder, most int64) (octets []byte, err error) {
 	r, size, err := f.Open(Name)
 	if err != nil {
 		return nil, err
@@ -61,8 +59,8 @@ func read(f Folder) (octets []byte, err error) {
 	if err := checkHead(head); err != nil {
 		return nil, err
 	}
-	if size > maxFile {
-		return nil, errOdd
+	if size > most {
+		return nil, fmt.Errorf("it has %d octets, which is more than snapshot.size, %d", size, most)
 	}
 	octets = make([]byte, size)
 	copy(octets, head)
@@ -195,7 +193,7 @@ func (s *Snapshot) Has(k Kind) bool {
 	return false
 }
 
-// Version gives an error, an [*Error], for a section that is newer than the version that the caller reads.
+// Version gives an error, an [*Error], for a section of the kind whose version is not the one that the caller reads.
 func (s *Snapshot) Version(k Kind, reads uint16) error {
 	for i := range s.sections {
 		if sec := &s.sections[i]; sec.kind == k && sec.version != reads {

@@ -20,6 +20,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/snapshot"
 )
 
+// plenty is how many octets a file may have where its size is not what a test is about.
+const plenty = 1 << 40
+
 func noon() time.Time { return time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC) }
 
 // at is the moment so long after noon, of a machine that was booted at midnight.
@@ -70,7 +73,7 @@ func read(s *snapshot.Snapshot) content {
 
 // load is what the folder's snapshot holds, nil if there is none.
 func load(f snapshot.Folder) (content, error) {
-	s, err := snapshot.Load(f)
+	s, err := snapshot.Load(f, plenty)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -99,7 +102,7 @@ func TestSavedIsLoaded(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s, err := snapshot.Load(f)
+				s, err := snapshot.Load(f, plenty)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -298,13 +301,14 @@ func TestRefusals(t *testing.T) {
 		{"head", with(20, 7), "it is damaged: a checksum is wrong"},
 		{"zone", with(50, 7), `section "zone": it is damaged: a checksum is wrong`},
 		{"cache", with(60, 7), `section "cache": it is damaged: a checksum is wrong`},
+		{"large", append(bytes.Clone(good), 0), fmt.Sprintf("it has %d octets, which is more than snapshot.size, %d", len(good)+1, len(good))},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			d := snapshot.NewDisk()
 			d.Put(snapshot.Name, tt.octets)
-			_, err := snapshot.Load(d)
+			_, err := snapshot.Load(d, int64(len(good)))
 			if want := "snapshot /disk/node-cache.snapshot: " + tt.want; err == nil || err.Error() != want {
 				t.Errorf("error %v, want %s", err, want)
 			}
@@ -339,7 +343,7 @@ func TestAge(t *testing.T) {
 			t.Parallel()
 			disk := snapshot.NewDisk()
 			save(t, disk, before())
-			s, err := snapshot.Load(disk)
+			s, err := snapshot.Load(disk, plenty)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -455,7 +459,7 @@ func TestVersion(t *testing.T) {
 	t.Parallel()
 	disk := snapshot.NewDisk()
 	save(t, disk, before())
-	s, err := snapshot.Load(disk)
+	s, err := snapshot.Load(disk, plenty)
 	if err != nil {
 		t.Fatal(err)
 	}

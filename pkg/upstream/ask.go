@@ -11,8 +11,10 @@ import (
 
 // Ask asks q, a whole query whose ID does not matter and whose EDNS size is not above 4096. It calls to.Answered once, at
 // the deadline until at the latest and maybe before it returns: with the whole answer, which has q's ID and the response
-// code NOERROR or NXDOMAIN, or with a [*Failure]. q is kept and must not change any more, not even then: a try that lost
-// to another may still be on its way. Queries leave when later is flushed at the latest.
+// code NOERROR or NXDOMAIN, or with a [*Failure]. The answer's question has the letters that it was asked with, which may
+// be mixed: they tell what else the server has copied them to, see [wire.Message.StoredQuestion]. q is kept and must not
+// change any more, not even then: a try that lost to another may still be on its way. Queries leave when later is flushed
+// at the latest.
 func (p *Pool) Ask(q []byte, until time.Time, to wire.Asked, later *wire.Later) {
 	if _, failure := p.begin(q, until, to, later); failure != nil {
 		to.Answered(nil, failure, later)
@@ -48,8 +50,8 @@ func (p *Pool) nobody() *Failure {
 	return &Failure{Reason: NoUpstream, Err: ErrNoUpstream}
 }
 
-// Exchange is Ask for those who wait. It appends the answer to dst, and ends with ctx, which should carry a deadline. Its
-// error is a [*Failure], and dst then as it was. q is not changed and, like dst, not kept.
+// Exchange is Ask for those who wait. It appends the answer to dst, its question in the letters of q, and ends with ctx,
+// which should carry a deadline. Its error is a [*Failure], and dst then as it was. q is not changed and, like dst, not kept.
 func (p *Pool) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) {
 	until, limited := ctx.Deadline()
 	if !limited {
@@ -69,6 +71,9 @@ func (p *Pool) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) {
 			return dst, &r.failure
 		}
 		<-e.done
+	}
+	if e.err == nil {
+		wire.CopyQuestion(e.answer[len(dst):], q)
 	}
 	return e.answer, e.err
 }

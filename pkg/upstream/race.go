@@ -223,7 +223,6 @@ func (r *race) carried(t *try, in received, later *wire.Later) {
 	switch {
 	case won:
 		wire.SetID(in.m.Raw, wire.ID(r.query))
-		wire.CopyQuestion(in.m.Raw, r.query) // its letters may have been mixed
 		r.to.Answered(in.m.Raw, nil, later)
 	case over:
 		r.to.Answered(nil, &r.failure, later)

@@ -5,7 +5,6 @@ package zone
 import (
 	"encoding/binary"
 	"math"
-	"slices"
 	"strings"
 	"time"
 )
@@ -195,13 +194,4 @@ func dotted(name string) string {
 		name = name[n:]
 	}
 	return text.String()
-}
-
-// zoneFirst are endpoints without addresses that give topology zones their numbers.
-func zoneFirst(zones []string) []Endpoint {
-	list := make([]Endpoint, 0, len(zones))
-	for _, name := range zones {
-		list = append(list, Endpoint{Zone: name})
-	}
-	return slices.Clip(list)
 }

@@ -216,8 +216,8 @@ func (r *reader) slice() Slice {
 	var zones []string
 	for n := r.length(); n > 0 && !r.bad; n-- {
 		zones = append(zones, r.text())
+		sl.Endpoints = append(sl.Endpoints, Endpoint{Zone: zones[len(zones)-1]}) // without an address: it gives the zone its number
 	}
-	sl.Endpoints = zoneFirst(zones)
 	for n := r.length(); n > 0 && !r.bad; n-- {
 		sl.Endpoints = append(sl.Endpoints, r.endpoint(zones))
 	}

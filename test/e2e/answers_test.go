@@ -135,3 +135,16 @@ func TestDigQuestionCase(t *testing.T) {
 		}
 	}
 }
+
+// TestDigCopiedNames asks a server that copies the name it is asked for into its records: the letters that it was asked
+// with over UDP, which are mixed, are nobody's business.
+func TestDigCopiedNames(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, settings{to: []string{startScripted(t, answerA).addr}})
+	const name = "a-name-with-many-letters.in-a-zone-with-more.example."
+	for _, from := range []string{"upstream", "the cache"} {
+		if diff := cmp.Diff([]string{name + " IN A 192.0.2.7"}, dig(t, a.addr, name, "A").answer); diff != "" {
+			t.Errorf("answer from %s (-want +got):\n%s", from, diff)
+		}
+	}
+}

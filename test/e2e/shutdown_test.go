@@ -5,6 +5,8 @@ package e2e
 import (
 	"fmt"
 	"net"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"syscall"
@@ -86,4 +88,19 @@ func splitPort(t *testing.T, addr string) (host string, port int) {
 		t.Fatal(err)
 	}
 	return host, port
+}
+
+// TestLogReaderEnds has whoever reads the log end: the agent serves on.
+func TestLogReaderEnds(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	s := settings{address: "127.0.0.1", port: freePort(t), admin: freePort(t), to: []string{startScripted(t, answerA).addr}, more: "log: {queries: all}"}
+	config := writeFile(t, filepath.Join(folder, "config.yaml"), s.yaml())
+	const script = `mkfifo "$2" && { true <"$2" & } && exec "$0" agent --config "$1" 2>"$2"`
+	a := launch(t, s, exec.Command("sh", "-c", script, nodeCache, config, filepath.Join(folder, "log")), config)
+	for range 3 {
+		if got := dig(t, a.addr, "www.example.", "A"); len(got.answer) != 1 {
+			t.Errorf("answer %q, want one record", got.answer)
+		}
+	}
 }

@@ -21,6 +21,7 @@ import (
 
 var (
 	plotFile = flag.String("plot", "", "draw the memory of TestMemoryHolds into this SVG file, from the repository's folder on")
+	rate     = flag.Int("rate", 50_000, "with -long: what the flood of TestMemoryHolds asks in a second")
 	halfTime = flag.Duration("half", 5*time.Minute, "with -long: how long the upstream is silent in TestMemoryHolds, and then back")
 )
 
@@ -71,7 +72,7 @@ func TestMemoryHolds(t *testing.T) {
 			h.nsd.Signal(syscall.SIGSTOP)
 			h.dead = time.Since(h.began)
 			h.flood = startClients(t, clientsOptions{
-				to: h.agent.listen, rate: takes(20_000, 50_000), suffix: takes("large.test", "miss.test"), ports: 4, from: someClients(64),
+				to: h.agent.listen, rate: takes(20_000, *rate), suffix: takes("large.test", "miss.test"), ports: 4, from: someClients(64),
 				name: func(int) int { return hotNames + rand.IntN(floodNames) },
 			}, false)
 			h.follow(t, tt.half)
