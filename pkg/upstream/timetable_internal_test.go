@@ -18,34 +18,36 @@ import (
 // earliest first.
 func TestTimetableOrder(t *testing.T) {
 	t.Parallel()
-	random := rand.New(rand.NewPCG(1, 2))
-	now := time.Unix(1e9, 0)
-	table := timetable{common: &common{now: func() time.Time { return now }}, calling: true} // no bell: the test takes
-	races := make([]race, 300)
-	want := map[*race]time.Time{}
-	for range 20_000 {
-		r := &races[random.IntN(len(races))]
-		switch random.IntN(10) {
-		case 0, 1, 2, 3, 4, 5:
-			at := now.Add(time.Duration(random.IntN(1000)) * time.Millisecond)
-			table.set(r, now, at)
-			want[r] = at
-		case 6, 7, 8:
-			table.remove(r)
-			delete(want, r)
-		case 9:
-			now = now.Add(time.Duration(random.IntN(200)) * time.Millisecond)
-			takeDue(t, &table, now, want)
+	synctest.Test(t, func(t *testing.T) { // where no time passes, and the bell does not ring
+		random := rand.New(rand.NewPCG(1, 2))
+		now := time.Unix(1e9, 0)
+		table := timetable{common: &common{now: func() time.Time { return now }}, calling: true} // no bell while the test takes
+		races := make([]race, 300)
+		want := map[*race]time.Time{}
+		for range 20_000 {
+			r := &races[random.IntN(len(races))]
+			switch random.IntN(10) {
+			case 0, 1, 2, 3, 4, 5:
+				at := now.Add(time.Duration(random.IntN(1000)) * time.Millisecond)
+				table.set(r, now, at)
+				want[r] = at
+			case 6, 7, 8:
+				table.remove(r)
+				delete(want, r)
+			case 9:
+				now = now.Add(time.Duration(random.IntN(200)) * time.Millisecond)
+				takeDue(t, &table, now, want)
+			}
+			if len(table.heap) != len(want) {
+				t.Fatalf("%d races are in the table, want %d", len(table.heap), len(want))
+			}
 		}
-		if len(table.heap) != len(want) {
-			t.Fatalf("%d races are in the table, want %d", len(table.heap), len(want))
+		now = now.Add(time.Hour)
+		takeDue(t, &table, now, want)
+		if len(want) != 0 {
+			t.Errorf("%d races were never called", len(want))
 		}
-	}
-	now = now.Add(time.Hour)
-	takeDue(t, &table, now, want)
-	if len(want) != 0 {
-		t.Errorf("%d races were never called", len(want))
-	}
+	})
 }
 
 // takeDue takes what is due, and compares it with what is to be.
