@@ -103,7 +103,8 @@ func FuzzAppendBelow(f *testing.F) {
 		if len(label) == 0 || len(label) > wire.MaxLabel || 1+len(label)+len(denied) > wire.MaxName {
 			return
 		}
-		name := cat([]byte{byte(len(label))}, bytes.ToLower(label), denied)
+		name := cat([]byte{byte(len(label))}, label, denied)
+		wire.Canonical(name, name)
 		buf, ok := m.AppendBelow(nil, name, wire.TypeTXT)
 		if !ok {
 			return
