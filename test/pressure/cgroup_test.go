@@ -108,15 +108,15 @@ func (c *cgroup) write(file string, value int64) error {
 }
 
 // command is a program that is in the cgroup from its first moment, and of which nothing is in memory yet, so that its
-// pages count as the cgroup's as they do in a container. It goes before others on the CPU: those that ask it and those
-// that it asks are other machines otherwise.
+// pages count as the cgroup's as they do in a container. It has the CPU that apart leaves to it, and goes before others there.
 func (c *cgroup) command(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	fresh := filepath.Join(t.TempDir(), filepath.Base(name))
 	if err := copyUncached(fresh, name); err != nil {
 		t.Fatal(err)
 	}
-	enter := append([]string{"-c", `echo $$ >"$0" && exec nice -n -10 "$@"`, filepath.Join(c.dir, "cgroup.procs"), fresh}, args...)
+	const script = `echo $$ >"$0" && exec nice -n -10 "$@"`
+	enter := append([]string{"-c", script, filepath.Join(c.dir, "cgroup.procs"), "taskset", "-c", strconv.Itoa(agentCPU), fresh}, args...)
 	return exec.Command("/bin/sh", enter...)
 }
 

@@ -96,6 +96,7 @@ func TestMemoryHolds(t *testing.T) {
 // startHolding starts the agent and asks for the hot names.
 func startHolding(t *testing.T, limit, size int64) *holding {
 	t.Helper()
+	apart(t)
 	h := &holding{memory: newCgroup(t, limit), limit: limit}
 	nsd, upstream := startNSD(t)
 	h.nsd = nsd
