@@ -46,7 +46,7 @@ func start(t *testing.T, s settings) *agent {
 	cmd.Env = append(cmd.Environ(), s.env...)
 	a.Process = proctest.Start(t, "node-cache agent", cmd)
 	t.Cleanup(func() { a.stop(t) })
-	eventually(t, 20*time.Second, "node-cache is ready", func() bool {
+	proctest.Eventually(t, 20*time.Second, "node-cache is ready", func() bool {
 		if a.Ended() {
 			t.Fatalf("node-cache ended: %v", a.Err())
 		}
@@ -59,7 +59,7 @@ func start(t *testing.T, s settings) *agent {
 // configure writes the configuration file, which a running agent follows.
 func (a *agent) configure(t *testing.T, rest string) {
 	t.Helper()
-	writeFile(t, a.config, fmt.Sprintf("listen: {addresses: [%q], port: %d}\nadmin: {address: %q}\nlog: {format: text}\n%s",
+	proctest.WriteFile(t, a.config, fmt.Sprintf("listen: {addresses: [%q], port: %d}\nadmin: {address: %q}\nlog: {format: text}\n%s",
 		a.listen.Addr(), a.listen.Port(), a.admin, rest))
 }
 

@@ -18,6 +18,8 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 const (
@@ -197,26 +199,10 @@ func (c *clients) receive(p *port) {
 		p.mu.Lock()
 		p.rcodes[msg[3]&15]++
 		if p.keep {
-			p.answers = append(p.answers, answer{time.Duration(sent - c.began.UnixNano()), time.Duration(max(1, arrival(oob[:oobn])-sent))})
+			p.answers = append(p.answers, answer{time.Duration(sent - c.began.UnixNano()), time.Duration(max(1, proctest.Arrival(oob[:oobn])-sent))})
 		}
 		p.mu.Unlock()
 	}
-}
-
-// arrival is when the kernel got a datagram, in Unix time in ns.
-func arrival(oob []byte) int64 {
-	for len(oob) >= unix.SizeofCmsghdr {
-		h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[0]))
-		if h.Level == unix.SOL_SOCKET && h.Type == unix.SO_TIMESTAMPNS && len(oob) >= unix.CmsgLen(int(unsafe.Sizeof(unix.Timespec{}))) {
-			return (*unix.Timespec)(unsafe.Pointer(&oob[unix.CmsgLen(0)])).Nano()
-		}
-		next := unix.CmsgSpace(int(h.Len) - unix.CmsgLen(0))
-		if next <= 0 || next > len(oob) {
-			break
-		}
-		oob = oob[next:]
-	}
-	return time.Now().UnixNano()
 }
 
 // end asks no more, waits for the last answers and closes the ports. It may be called twice.

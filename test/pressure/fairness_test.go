@@ -49,11 +49,11 @@ func TestFairness(t *testing.T) {
 		n.end()
 	}
 	dropped := drops(t, a.listen.Port())
-	figure(t, "the flood: %s in %s, for which the agent took %s of processor time", f, over.Sub(flood).Round(time.Millisecond), busy)
-	figure(t, "turned away: %.0f told, %.0f not; %d packets found a full buffer", a.shed(t, "client"), a.shed(t, "flood"), dropped)
+	proctest.Figure(t, "the flood: %s in %s, for which the agent took %s of processor time", f, over.Sub(flood).Round(time.Millisecond), busy)
+	proctest.Figure(t, "turned away: %.0f told, %.0f not; %d packets found a full buffer", a.shed(t, "client"), a.shed(t, "flood"), dropped)
 	for _, kind := range []string{"cold", "hot"} {
-		figure(t, "%s names before: %s", kind, sumUp(all, kind == "hot", time.Time{}, flood))
-		figure(t, "%s names in the flood: %s", kind, sumUp(all, kind == "hot", flood, over))
+		proctest.Figure(t, "%s names before: %s", kind, sumUp(all, kind == "hot", time.Time{}, flood))
+		proctest.Figure(t, "%s names in the flood: %s", kind, sumUp(all, kind == "hot", flood, over))
 	}
 	for _, n := range all {
 		for _, hot := range []bool{false, true} {

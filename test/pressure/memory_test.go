@@ -87,7 +87,7 @@ func TestMemoryHolds(t *testing.T) {
 				if !filepath.IsAbs(tt.plot) {
 					tt.plot = filepath.Join("..", "..", tt.plot)
 				}
-				writeFile(t, tt.plot, h.plot())
+				proctest.WriteFile(t, tt.plot, h.plot())
 			}
 		})
 	}
@@ -134,14 +134,14 @@ func (h *holding) judge(t *testing.T, end time.Time) {
 	for _, s := range h.samples {
 		rss, usage = max(rss, s.rss), max(usage, s.usage)
 	}
-	figure(t, "resident %.1f MiB at most, %.1f MiB at the end; the cgroup %.1f of %d MiB at most", inMiB(rss), inMiB(h.agent.rss(t)), inMiB(usage), h.limit/mib)
-	figure(t, "pages of the program that were read again: %d", h.memory.field(t, "memory.stat", "pgmajfault")-h.faults)
-	figure(t, "the flood: %s", h.flood)
-	figure(t, "hits: %s", h.hits)
+	proctest.Figure(t, "resident %.1f MiB at most, %.1f MiB at the end; the cgroup %.1f of %d MiB at most", inMiB(rss), inMiB(h.agent.rss(t)), inMiB(usage), h.limit/mib)
+	proctest.Figure(t, "pages of the program that were read again: %d", h.memory.field(t, "memory.stat", "pgmajfault")-h.faults)
+	proctest.Figure(t, "the flood: %s", h.flood)
+	proctest.Figure(t, "hits: %s", h.hits)
 	at := []time.Time{h.began, h.began.Add(h.dead), h.began.Add(h.back), end}
 	for i, phase := range []string{"before", "upstream silent", "upstream back"} {
 		took := h.hits.took(at[i], at[i+1])
-		figure(t, "hits, %s: %d answered, median %s, p99 %s, p99.9 %s, longest %s", phase, len(took),
+		proctest.Figure(t, "hits, %s: %d answered, median %s, p99 %s, p99.9 %s, longest %s", phase, len(took),
 			ms(quantile(took, 500)), ms(quantile(took, 990)), ms(quantile(took, 999)), ms(quantile(took, 1000)))
 		if *long && quantile(took, 990) > time.Millisecond {
 			t.Errorf("hits, %s: p99 %s, want 1 ms", phase, ms(quantile(took, 990)))
@@ -181,8 +181,8 @@ func TestMemoryTooLittle(t *testing.T) {
 	if err := h.memory.setLimit(72 * mib); err != nil {
 		t.Fatal(err)
 	}
-	took := eventually(t, 30*time.Second, "/status names the problem", func() bool { return problem().What != "" })
-	figure(t, "%s: seen after %s", problem().What, took.Round(time.Second))
+	took := proctest.Eventually(t, 30*time.Second, "/status names the problem", func() bool { return problem().What != "" })
+	proctest.Figure(t, "%s: seen after %s", problem().What, took.Round(time.Second))
 	if !strings.Contains(h.agent.Stderr.String(), "too little memory") {
 		t.Errorf("the log does not tell:\n%s", h.agent.Stderr.String())
 	}
@@ -194,8 +194,8 @@ func TestMemoryTooLittle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, h.agent.config, strings.Replace(string(text), fmt.Sprintf("size: %d", 64*mib), "size: "+size, 1))
-	eventually(t, 30*time.Second, "the problem is gone", func() bool { return problem().What == "" })
+	proctest.WriteFile(t, h.agent.config, strings.Replace(string(text), fmt.Sprintf("size: %d", 64*mib), "size: "+size, 1))
+	proctest.Eventually(t, 30*time.Second, "the problem is gone", func() bool { return problem().What == "" })
 	h.hits.end()
 	if rcodes := h.hits.rcodes(); rcodes[dns.RcodeSuccess] != h.hits.answered() {
 		t.Errorf("hits: %s, want NOERROR for all", h.hits)

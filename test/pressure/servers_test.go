@@ -26,8 +26,8 @@ func startNSD(t *testing.T) (*proctest.Process, netip.AddrPort) {
 	for i := range 40 {
 		zone += fmt.Sprintf("*.large A 192.0.2.%d\n", 1+i)
 	}
-	writeFile(t, filepath.Join(dir, "zone"), zone)
-	conf := writeFile(t, filepath.Join(dir, "nsd.conf"), fmt.Sprintf(`server:
+	proctest.WriteFile(t, filepath.Join(dir, "zone"), zone)
+	conf := proctest.WriteFile(t, filepath.Join(dir, "nsd.conf"), fmt.Sprintf(`server:
   ip-address: %[1]s@%[2]d
   server-count: 1
   username: ""
@@ -48,7 +48,7 @@ zone:
 `, addr.Addr(), addr.Port(), dir))
 	p := proctest.Start(t, "nsd", exec.Command(nsd, "-d", "-c", conf))
 	t.Cleanup(func() { p.Signal(syscall.SIGCONT) }) // or it would not end in order
-	eventually(t, 10*time.Second, "nsd answers", func() bool {
+	proctest.Eventually(t, 10*time.Second, "nsd answers", func() bool {
 		r, err := dns.Exchange(new(dns.Msg).SetQuestion("test.", dns.TypeSOA), addr.String())
 		return err == nil && r.Rcode == dns.RcodeSuccess
 	})

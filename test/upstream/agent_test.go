@@ -69,7 +69,7 @@ func start(t *testing.T, s settings) *agent {
 	}
 	a := &agent{settings: s, config: filepath.Join(t.TempDir(), "config.yaml")}
 	a.web = http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: s.dial}}
-	writeFile(t, a.config, s.yaml())
+	proctest.WriteFile(t, a.config, s.yaml())
 	args := []string{s.command, "--config", a.config}
 	cmd := exec.Command(nodeCache, args...)
 	if s.host != nil {
@@ -78,7 +78,7 @@ func start(t *testing.T, s settings) *agent {
 	cmd.Env = append(cmd.Environ(), s.env...)
 	a.Process = proctest.Start(t, "node-cache "+s.command, cmd)
 	t.Cleanup(func() { a.stop(t) })
-	eventually(t, 20*time.Second, "node-cache is ready", func() bool {
+	proctest.Eventually(t, 20*time.Second, "node-cache is ready", func() bool {
 		if a.Ended() {
 			t.Fatalf("node-cache ended: %v", a.Err())
 		}

@@ -78,7 +78,7 @@ endpoints:
 	for _, e := range endpoints {
 		fmt.Fprintf(&b, "- {addresses: [%s], conditions: %s}\n", c.Pods[e.pod].IPv4, e.state)
 	}
-	writeFile(t, filepath.Join(c.folder, "kube-dns.yaml"), b.String())
+	proctest.WriteFile(t, filepath.Join(c.folder, "kube-dns.yaml"), b.String())
 }
 
 // addr is where a pod answers.
@@ -97,7 +97,7 @@ func (c *central) startNSD(t *testing.T, pod int) *proctest.Process {
 func (c *central) startResolver(t *testing.T, pod int) *agent {
 	t.Helper()
 	folder := t.TempDir()
-	writeFile(t, filepath.Join(folder, "shop.yaml"), "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n")
+	proctest.WriteFile(t, filepath.Join(folder, "shop.yaml"), "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n")
 	return start(t, settings{
 		command: "resolver", host: c.Pods[pod], listen: c.addr(pod), admin: netip.AddrPortFrom(c.Pods[pod].IPv4, 9253),
 		rest: forwardTo("127.0.0.1:5399") + fmt.Sprintf("cluster: {manifests: %q, pods: insecure}\n", folder),
@@ -193,7 +193,7 @@ func TestCentralEndpoints(t *testing.T) {
 	began = time.Now()
 	last := listed(running, ready)[0]
 	c.publish(t, last, endpoint{next, ready})
-	eventually(t, 5*time.Second, "the new endpoint is known", func() bool {
+	proctest.Eventually(t, 5*time.Second, "the new endpoint is known", func() bool {
 		return slices.ContainsFunc(c.agent.status(t).Cluster.Central.Endpoints, func(s server) bool {
 			return strings.HasSuffix(s.Address, "/"+c.addr(next).String())
 		})
@@ -215,7 +215,7 @@ func TestCentralEndpoints(t *testing.T) {
 	pass("a fourth is added", began)
 	l.end()
 	c.judge(t, l, phases)
-	figure(t, "the fourth had %d %% of half a second's queries %s after it was listed, and %d %% of all from then on", percent, ms(took),
+	proctest.Figure(t, "the fourth had %d %% of half a second's queries %s after it was listed, and %d %% of all from then on", percent, ms(took),
 		lastShare(before, queries(t, four)))
 	if percent < 15 {
 		t.Errorf("the fourth endpoint has %d %% of the queries, want 15 %% within 10 s", percent)
@@ -255,7 +255,7 @@ func (c *central) judge(t *testing.T, l *load, phases []phase) {
 	for _, p := range phases {
 		r := l.between(p.from, p.to)
 		above := r.at(990) - normal.at(990)
-		figure(t, "%s: %s, %s above normal; %s", p.name, r, ms(above), r.shares())
+		proctest.Figure(t, "%s: %s, %s above normal; %s", p.name, r, ms(above), r.shares())
 		if r.bad() > 0 {
 			t.Errorf("%s: %d lost, %v by rcode, want NOERROR for all", p.name, r.lost, r.rcodes)
 		}

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // An authority signs certificates.
@@ -73,6 +75,6 @@ func (a *authority) issue(t *testing.T, folder, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, filepath.Join(folder, "cert.pem"), text)
-	writeFile(t, filepath.Join(folder, "key.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
+	proctest.WriteFile(t, filepath.Join(folder, "cert.pem"), text)
+	proctest.WriteFile(t, filepath.Join(folder, "key.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
 }

@@ -54,11 +54,11 @@ func TestDeadUpstream(t *testing.T) {
 	now, peak := a.rss(t)
 	silent, after := m.between(flood, back), m.between(back.Add(limit), time.Now())
 	quiet, loud := h.between(calm, flood), h.between(flood, back)
-	figure(t, "%d misses a second: memory %d MiB before, at most %d MiB, %d MiB after", rate, before, peak, now)
-	figure(t, "hits without the flood: %s", quiet)
-	figure(t, "hits in the flood: %s", loud)
-	figure(t, "misses in the flood: %s", silent)
-	figure(t, "first answer %s after the return; from %s on: %s", ms(recovered), limit, after)
+	proctest.Figure(t, "%d misses a second: memory %d MiB before, at most %d MiB, %d MiB after", rate, before, peak, now)
+	proctest.Figure(t, "hits without the flood: %s", quiet)
+	proctest.Figure(t, "hits in the flood: %s", loud)
+	proctest.Figure(t, "misses in the flood: %s", silent)
+	proctest.Figure(t, "first answer %s after the return; from %s on: %s", ms(recovered), limit, after)
 	if most := before + 64; peak > most {
 		t.Errorf("memory grew to %d MiB, want at most %d", peak, most)
 	}
@@ -79,7 +79,7 @@ func TestDeadUpstream(t *testing.T) {
 // firstGood waits until an answer came since a time, and tells how long after it that was.
 func (l *load) firstGood(t *testing.T, since time.Time, limit time.Duration) (took time.Duration) {
 	t.Helper()
-	eventually(t, limit, "a good answer", func() bool {
+	proctest.Eventually(t, limit, "a good answer", func() bool {
 		for i := range int(l.asked.Load()) {
 			o := &l.outcomes[i]
 			at := o.sent.Load() + o.took.Load()

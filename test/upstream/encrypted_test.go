@@ -33,7 +33,7 @@ type encrypted struct {
 func startEncrypted(t *testing.T, h *nodelab.Host, ca *authority) *encrypted {
 	t.Helper()
 	e := &encrypted{host: h, folder: t.TempDir()}
-	writeFile(t, filepath.Join(e.folder, "unbound.conf"), fmt.Sprintf(`server:
+	proctest.WriteFile(t, filepath.Join(e.folder, "unbound.conf"), fmt.Sprintf(`server:
   interface: %[1]s@53
   interface: %[1]s@853
   interface: %[1]s@443
@@ -110,7 +110,7 @@ func newEncryptedBed(t *testing.T) *encryptedBed {
 	t.Helper()
 	proctest.Program(t, "unbound", "unbound")
 	b := &encryptedBed{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 1, NoIPv6: true}), ca: newAuthority(t, "first")}
-	b.file = writeFile(t, filepath.Join(t.TempDir(), "ca.pem"), b.ca.pem)
+	b.file = proctest.WriteFile(t, filepath.Join(t.TempDir(), "ca.pem"), b.ca.pem)
 	for i, h := range []*nodelab.Host{b.Upstream, b.Pods[0]} {
 		b.servers[i] = startEncrypted(t, h, b.ca)
 	}
@@ -164,7 +164,7 @@ func TestTLS(t *testing.T) {
 	span := takes(time.Second, 5*time.Second)
 	r := a.misses(t, "at rest", 0, func() { time.Sleep(span) })
 	asked := b.servers[0].expectOnly(t, "num.query.tls") + b.servers[1].expectOnly(t, "num.query.tls")
-	figure(t, "over TLS: %s; %d queries at the servers, all over TLS", r, asked)
+	proctest.Figure(t, "over TLS: %s; %d queries at the servers, all over TLS", r, asked)
 
 	r = a.misses(t, "with new certificates", 1e6, func() {
 		for _, s := range b.servers {
@@ -173,19 +173,19 @@ func TestTLS(t *testing.T) {
 		}
 		time.Sleep(span)
 	})
-	figure(t, "both servers stopped and started with new certificates, one after the other: %s", r)
+	proctest.Figure(t, "both servers stopped and started with new certificates, one after the other: %s", r)
 
 	second := newAuthority(t, "second")
 	r = a.misses(t, "with a new authority", 2e6, func() {
-		writeFile(t, b.file, b.ca.pem+second.pem)
+		proctest.WriteFile(t, b.file, b.ca.pem+second.pem)
 		for _, s := range b.servers {
 			time.Sleep(span)
 			s.roll(t, second)
 		}
-		writeFile(t, b.file, second.pem)
+		proctest.WriteFile(t, b.file, second.pem)
 		time.Sleep(span)
 	})
-	figure(t, "the authority replaced, the servers' certificates with it: %s", r)
+	proctest.Figure(t, "the authority replaced, the servers' certificates with it: %s", r)
 
 	third := newAuthority(t, "third")
 	for _, s := range b.servers { // in the wrong order
@@ -220,7 +220,7 @@ func (b *encryptedBed) resume(t *testing.T, a *agent) {
 			t.Errorf("%d queries came over TLS, %d in all", counts["num.query.tls"], counts["total.num.queries"])
 		}
 	}
-	figure(t, "sessions resumed: %d; queries in resumed sessions, by unbound's count: %d", resumed, seen)
+	proctest.Figure(t, "sessions resumed: %d; queries in resumed sessions, by unbound's count: %d", resumed, seen)
 	if resumed == 0 || seen == 0 {
 		t.Errorf("%d sessions were resumed, and %d queries came in such, want some", resumed, seen)
 	}
@@ -242,14 +242,14 @@ func TestTLSRefused(t *testing.T) {
 		{name: "no TLS at that port", to: "tls://" + address + ":53#" + serverName, ca: b.ca, want: ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			writeFile(t, b.file, tt.ca.pem)
+			proctest.WriteFile(t, b.file, tt.ca.pem)
 			a := b.start(t, fmt.Sprintf("to: [%q]", tt.to))
 			r, took := a.ask(t, "refused.upstream.test")
 			if r.Rcode != dns.RcodeServerFailure || took > 4500*time.Millisecond {
 				t.Errorf("%s %q after %s, want SERVFAIL", dns.RcodeToString[r.Rcode], addressOf(r), ms(took))
 			}
 			u := a.upstream(t, address)
-			figure(t, "SERVFAIL with extended error %d after %s; /status: %s", extendedError(r), ms(took), u.LastError)
+			proctest.Figure(t, "SERVFAIL with extended error %d after %s; /status: %s", extendedError(r), ms(took), u.LastError)
 			if u.LastError == "" || !strings.Contains(u.LastError, tt.want) {
 				t.Errorf("/status says %q of the upstream, want it to name %q", u.LastError, tt.want)
 			}
@@ -267,15 +267,15 @@ func TestTLSRefused(t *testing.T) {
 // mend puts the right authority into the file. The agent is to find out by itself.
 func (b *encryptedBed) mend(t *testing.T, a *agent, right *authority) {
 	t.Helper()
-	writeFile(t, b.file, right.pem)
+	proctest.WriteFile(t, b.file, right.pem)
 	n := 0
-	took := eventually(t, 10*time.Second, "the server is trusted", func() bool {
+	took := proctest.Eventually(t, 10*time.Second, "the server is trusted", func() bool {
 		n++
 		r, _ := a.ask(t, nameOf(5e6+n, "upstream.test"))
 		return addressOf(r) == tag(0).String()
 	})
 	b.servers[0].counts(t)
-	figure(t, "trusted %s after the file had the right authority", ms(took))
+	proctest.Figure(t, "trusted %s after the file had the right authority", ms(took))
 }
 
 // TestHTTPS has an agent ask over HTTPS, in each way a query can travel.
@@ -291,7 +291,7 @@ func TestHTTPS(t *testing.T) {
 			a := b.start(t, tt.route)
 			r := a.misses(t, tt.name, 0, func() { time.Sleep(takes(time.Second, 5*time.Second)) })
 			asked := b.servers[0].expectOnly(t, "num.query.https") + b.servers[1].expectOnly(t, "num.query.https")
-			figure(t, "%s; %d queries at the servers, all over HTTPS", r, asked)
+			proctest.Figure(t, "%s; %d queries at the servers, all over HTTPS", r, asked)
 			if asked < r.asked*9/10 {
 				t.Errorf("%d queries came over HTTPS, want about %d", asked, r.asked)
 			}

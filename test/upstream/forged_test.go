@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // forged is the address in everything that an attacker sends.
@@ -179,7 +180,7 @@ func TestForgedReplies(t *testing.T) {
 	}
 	counted := int64(a.metric(t, "nodecache_upstream_failures_total", "reason", "mismatch") + a.metric(t, "nodecache_upstream_failures_total", "reason", "malformed"))
 	tries := int64(a.tries(t))
-	figure(t, "%s forged replies of %d kinds to %s queries: %d accepted, %s counted; %s", nodelab.Thousands(int(all)), int(kinds),
+	proctest.Figure(t, "%s forged replies of %d kinds to %s queries: %d accepted, %s counted; %s", nodelab.Thousands(int(all)), int(kinds),
 		nodelab.Thousands(int(tries)), r.by[forged()], nodelab.Thousands(int(counted)), r)
 	// Half of them come behind the answer, where a socket may be closed already.
 	if counted < near/4 {

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // TestJoinedClients has 10,000 clients ask for one name while the upstream takes its time to answer. Those that come later
@@ -57,7 +59,7 @@ func TestJoinedClients(t *testing.T) {
 	}
 	took := time.Since(began)
 	clients.Wait()
-	figure(t, "%d clients that asked within %s: %d answered, %d queries upstream", sockets*each, ms(took), right.Load(), asked.Load())
+	proctest.Figure(t, "%d clients that asked within %s: %d answered, %d queries upstream", sockets*each, ms(took), right.Load(), asked.Load())
 	if right.Load() != sockets*each {
 		t.Errorf("%d clients have the right answer, want %d", right.Load(), sockets*each)
 	}

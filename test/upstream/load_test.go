@@ -13,9 +13,10 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // What the load knows of DNS.
@@ -211,7 +212,7 @@ func (l *load) receive(p *loadPort) {
 		case err != nil && ended(err):
 			return
 		case err == nil && n >= headerLen:
-			l.book(p, msg[:n], arrival(oob[:oobn]))
+			l.book(p, msg[:n], proctest.Arrival(oob[:oobn]))
 		}
 	}
 }
@@ -220,22 +221,6 @@ func (l *load) receive(p *loadPort) {
 func ended(err error) bool {
 	netErr, ok := err.(net.Error) //nolint:errorlint // as the package net documents it
 	return !ok || netErr.Timeout() || strings.Contains(err.Error(), "closed")
-}
-
-// arrival is when the kernel got a datagram, in Unix time in ns.
-func arrival(oob []byte) int64 {
-	for len(oob) >= unix.SizeofCmsghdr {
-		h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[0]))
-		if h.Level == unix.SOL_SOCKET && h.Type == unix.SO_TIMESTAMPNS && len(oob) >= unix.CmsgLen(int(unsafe.Sizeof(unix.Timespec{}))) {
-			return (*unix.Timespec)(unsafe.Pointer(&oob[unix.CmsgLen(0)])).Nano()
-		}
-		next := unix.CmsgSpace(int(h.Len) - unix.CmsgLen(0))
-		if next <= 0 || next > len(oob) {
-			break
-		}
-		oob = oob[next:]
-	}
-	return time.Now().UnixNano()
 }
 
 // book notes an answer.

@@ -45,7 +45,7 @@ func TestLoop(t *testing.T) {
 			}
 			// The first of a ring that finds out cuts it, and what the others ask does not come back any more.
 			var finder *agent
-			named := eventually(t, 5*time.Second, "/status names the loop", func() bool {
+			named := proctest.Eventually(t, 5*time.Second, "/status names the loop", func() bool {
 				i := slices.IndexFunc(agents, func(a *agent) bool { return a.upstream(t, "127.0.0.1:").State == "looped" })
 				if i >= 0 {
 					finder = agents[i]
@@ -59,7 +59,7 @@ func TestLoop(t *testing.T) {
 			for _, a := range agents {
 				sent += a.tries(t)
 			}
-			figure(t, "%d names: SERVFAIL, the slowest after %s; %d queries sent in all; named %s later", names, ms(slowest), sent, ms(named))
+			proctest.Figure(t, "%d names: SERVFAIL, the slowest after %s; %d queries sent in all; named %s later", names, ms(slowest), sent, ms(named))
 			if sent > 10*names { // each may go round until the loop is known
 				t.Errorf("%d queries left the agents for %d names", sent, names)
 			}
@@ -71,7 +71,7 @@ func TestLoop(t *testing.T) {
 					break
 				}
 			}
-			figure(t, "%d names of which another upstream knows: answered within %s", names, ms(time.Since(began)))
+			proctest.Figure(t, "%d names of which another upstream knows: answered within %s", names, ms(time.Since(began)))
 			if n := agents[0].tries(t) - before; n > 3*names {
 				t.Errorf("%d queries left the agent for %d names that another upstream knows", n, names)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -204,7 +205,7 @@ func TestOddUpstream(t *testing.T) {
 func judgeOdd(t *testing.T, order string, l *load, lag time.Duration) {
 	t.Helper()
 	all, then := l.all(), l.between(l.began.Add(l.length/2), time.Now())
-	figure(t, "%s: %s; of the second half: p99 %s", order, all, ms(then.at(990)))
+	proctest.Figure(t, "%s: %s; of the second half: p99 %s", order, all, ms(then.at(990)))
 	if all.by[itself()] != all.asked {
 		t.Errorf("%s: %s, addresses %v, want the right one for each", order, all, all.by)
 	}
@@ -230,5 +231,5 @@ func (a *agent) askAlone(t *testing.T) {
 			return
 		}
 	}
-	figure(t, "alone: %d of %d names lost", failed, asked)
+	proctest.Figure(t, "alone: %d of %d names lost", failed, asked)
 }

@@ -30,8 +30,8 @@ func startNSD(t *testing.T, h *nodelab.Host, addr netip.AddrPort, zone, wild str
 	t.Helper()
 	nsd := proctest.Program(t, "nsd", "nsd")
 	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "zone"), fmt.Sprintf("$TTL 300\n@ SOA ns h 1 3600 600 86400 300\n@ NS ns\nns A 127.0.0.1\n*.%s A %s\n", wild, tag))
-	conf := writeFile(t, filepath.Join(dir, "nsd.conf"), fmt.Sprintf(`server:
+	proctest.WriteFile(t, filepath.Join(dir, "zone"), fmt.Sprintf("$TTL 300\n@ SOA ns h 1 3600 600 86400 300\n@ NS ns\nns A 127.0.0.1\n*.%s A %s\n", wild, tag))
+	conf := proctest.WriteFile(t, filepath.Join(dir, "nsd.conf"), fmt.Sprintf(`server:
   ip-address: %[1]s@%[2]d
   server-count: 1
   tcp-count: 1000
@@ -58,7 +58,7 @@ zone:
 // awaitServer waits until a server answers for the apex of a zone.
 func awaitServer(t *testing.T, h *nodelab.Host, p *proctest.Process, addr netip.AddrPort, zone string) {
 	t.Helper()
-	eventually(t, 10*time.Second, p.Name+" answers", func() bool {
+	proctest.Eventually(t, 10*time.Second, p.Name+" answers", func() bool {
 		if p.Ended() {
 			t.Fatalf("%s ended: %v", p.Name, p.Err())
 		}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proctest
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+)
+
+// Eventually asks again and again until the condition holds, and tells how long that took. It fails the test when it is
+// not within the limit.
+func Eventually(t *testing.T, limit time.Duration, what string, condition func() bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for !condition() {
+		if time.Since(began) > limit {
+			t.Fatalf("not within %s: %s", limit, what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// Figure prints what docs/reliability.md may quote.
+func Figure(t *testing.T, format string, args ...any) {
+	t.Helper()
+	t.Attr("seen", fmt.Sprintf(format, args...))
+}
+
+// WriteFile replaces a file in one step and returns its path.
+func WriteFile(t *testing.T, path, text string) string {
+	t.Helper()
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
