@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -27,13 +28,31 @@ const (
 	accountPubFile = "sa.pub" // verifies them
 )
 
+// Keys are the paths of the files that a control plane needs.
+type Keys struct {
+	CA                     string // the certificate that clients trust
+	ServerCert, ServerKey  string // of the API server
+	AccountKey, AccountPub string // sign and verify tokens of service accounts
+}
+
+// WriteKeys makes keys in a folder for an API server at addresses of its own and at its Service's.
+func WriteKeys(dir string, now time.Time, addresses ...netip.Addr) (Keys, error) {
+	if err := writeKeys(dir, now, addresses...); err != nil {
+		return Keys{}, err
+	}
+	return Keys{
+		CA: filepath.Join(dir, caFile), ServerCert: filepath.Join(dir, serverCertFile), ServerKey: filepath.Join(dir, serverKeyFile),
+		AccountKey: filepath.Join(dir, accountKeyFile), AccountPub: filepath.Join(dir, accountPubFile),
+	}, nil
+}
+
 // writeKeys makes a certificate authority, the API server's certificate and the keys of service account tokens.
-func writeKeys(dir string, now time.Time) error {
+func writeKeys(dir string, now time.Time, addresses ...netip.Addr) error {
 	ca, caKey, err := newCertificate("kubetest", now, nil, nil)
 	if err != nil {
 		return err
 	}
-	server, serverKey, err := newCertificate("kube-apiserver", now, ca, caKey)
+	server, serverKey, err := newCertificate("kube-apiserver", now, ca, caKey, addresses...)
 	if err != nil {
 		return err
 	}
@@ -64,8 +83,10 @@ func writeKeys(dir string, now time.Time) error {
 }
 
 // newCertificate makes a key and a certificate for it: an authority's when there is no parent, else a server's for
-// every name an API server goes by on a loopback address.
-func newCertificate(name string, now time.Time, parent *x509.Certificate, signer crypto.Signer) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+// every name an API server goes by on a loopback address, and for addresses.
+func newCertificate(
+	name string, now time.Time, parent *x509.Certificate, signer crypto.Signer, addresses ...netip.Addr,
+) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("making a key: %w", err)
@@ -89,6 +110,9 @@ func newCertificate(name string, now time.Time, parent *x509.Certificate, signer
 		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 		template.DNSNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
 		template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.ParseIP(serviceIP)}
+		for _, a := range addresses {
+			template.IPAddresses = append(template.IPAddresses, a.AsSlice())
+		}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
 	if err != nil {

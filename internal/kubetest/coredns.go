@@ -40,8 +40,8 @@ func StartCoreDNS(tb testing.TB, c *Cluster, corefile string) netip.AddrPort {
 }
 
 // LaunchCoreDNS runs CoreDNS with its output in dir and waits until every plugin is ready, which for the plugin
-// kubernetes means that it has the cluster's objects. Its plugins are bind, cache, errors, forward, kubernetes,
-// ready and transfer. A zone without a port is served on a free one. The Corefile must say
+// kubernetes means that it has the cluster's objects. Its plugins are bind, cache, dns64, errors, forward, hosts, kubernetes,
+// ready, rewrite, template and transfer. A zone without a port is served on a free one. The Corefile must say
 //
 //	bind 127.0.0.1
 //	ready {$READY}

@@ -9,43 +9,55 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
 
 // Programs are the paths of the built programs.
 type Programs struct {
-	Kube    string // kube-apiserver, kube-controller-manager and kube-proxy: the first argument chooses
+	Kube    string // the programs of Kubernetes, kubectl too: the first argument chooses
 	Etcd    string
 	CoreDNS string
 }
 
-// Build makes the programs from the modules test/kube, test/etcd and test/coredns of the repository that holds the
-// working directory. It keeps them in the user's cache folder under a name made of everything they depend on, so
-// that a second call finds them there. With an empty Go build cache it takes several minutes and fetches modules.
-// Processes that build at the same time wait for each other.
+// Build makes the programs of a control plane: [Program] of each.
 func Build(ctx context.Context) (Programs, error) {
-	root, err := repositoryRoot()
-	if err != nil {
-		return Programs{}, err
-	}
-	b := builder{root: root}
-	if b.dir, err = cacheFolder("programs"); err != nil {
-		return Programs{}, err
-	}
-	if b.toolchain, err = output(ctx, root, "go", "env", "GOVERSION", "GOOS", "GOARCH"); err != nil {
-		return Programs{}, fmt.Errorf("asking the go command for its version: %w", err)
-	}
 	var p Programs
 	for _, program := range []struct {
 		name string
 		path *string
 	}{{"etcd", &p.Etcd}, {"coredns", &p.CoreDNS}, {"kube", &p.Kube}} {
-		if *program.path, err = b.program(ctx, program.name); err != nil {
-			return Programs{}, fmt.Errorf("building %s: %w", program.name, err)
+		var err error
+		if *program.path, err = Program(ctx, program.name); err != nil {
+			return Programs{}, err
 		}
 	}
 	return p, nil
+}
+
+// Program makes one program from the module of that name in folder test of the repository that holds the working
+// directory, and returns its path: kube, etcd, coredns, containerd, helm, or with the name of a package in the module
+// containerd/shim. It keeps it in the user's cache folder under a name made of everything it depends on, so that a
+// second call finds it there. With an empty Go build cache that takes minutes and fetches modules. Processes that build
+// at the same time wait for each other.
+func Program(ctx context.Context, name string) (string, error) {
+	root, err := repositoryRoot()
+	if err != nil {
+		return "", err
+	}
+	b := builder{root: root}
+	if b.dir, err = cacheFolder("programs"); err != nil {
+		return "", err
+	}
+	if b.toolchain, err = output(ctx, root, "go", "env", "GOVERSION", "GOOS", "GOARCH"); err != nil {
+		return "", fmt.Errorf("asking the go command for its version: %w", err)
+	}
+	path, err := b.program(ctx, name)
+	if err != nil {
+		return "", fmt.Errorf("building %s: %w", name, err)
+	}
+	return path, nil
 }
 
 // A builder makes programs out of the modules in one repository.
@@ -55,26 +67,33 @@ type builder struct {
 	toolchain string // what else decides how a program turns out
 }
 
-// program returns the path of the program made from the module test/name, built if it is not there.
+// program returns the path of the program made from test/name, built if it is not there.
 func (b builder) program(ctx context.Context, name string) (string, error) {
-	module := filepath.Join(b.root, "test", name)
-	sum, err := b.fingerprint(module)
+	module, _, _ := strings.Cut(name, "/")
+	folder, module := filepath.Join(b.root, "test", name), filepath.Join(b.root, "test", module)
+	sum, err := b.fingerprint(module, folder)
 	if err != nil {
 		return "", err
 	}
-	return once(ctx, b.dir, name, sum, func(path string) error { return compile(ctx, module, path) })
+	return once(ctx, b.dir, strings.ReplaceAll(name, "/", "_"), sum, func(path string) error {
+		return compile(ctx, module, folder, path)
+	})
 }
 
-// fingerprint sums up the module's files and the toolchain: go.sum stands for every dependency.
-func (b builder) fingerprint(module string) (string, error) {
-	files, err := filepath.Glob(filepath.Join(module, "*.go"))
+// fingerprint sums up the files of a module's package and the toolchain: go.sum stands for every dependency.
+func (b builder) fingerprint(module, folder string) (string, error) {
+	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
 	if err != nil {
 		return "", fmt.Errorf("listing a module: %w", err)
 	}
 	if len(files) == 0 {
-		return "", fmt.Errorf("listing a module: no Go files in %s", module)
+		return "", fmt.Errorf("listing a module: no Go files in %s", folder)
 	}
-	all := fmt.Appendf(nil, "%s\n%q\n", b.toolchain, buildArgs(""))
+	args, err := buildArgs(module, "")
+	if err != nil {
+		return "", err
+	}
+	all := fmt.Appendf(nil, "%s\n%q\n", b.toolchain, args)
 	for _, file := range append(files, filepath.Join(module, "go.mod"), filepath.Join(module, "go.sum")) {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -85,16 +104,33 @@ func (b builder) fingerprint(module string) (string, error) {
 	return fmt.Sprintf("%x", sha256.Sum256(all))[:16], nil
 }
 
-// compile builds the module into a file.
-func compile(ctx context.Context, module, path string) error {
-	if _, err := output(ctx, module, "go", buildArgs(path)...); err != nil {
+// compile builds the package of a module's folder into a file.
+func compile(ctx context.Context, module, folder, path string) error {
+	args, err := buildArgs(module, path)
+	if err != nil {
+		return err
+	}
+	if _, err := output(ctx, folder, "go", args...); err != nil {
 		return fmt.Errorf("running the go command: %w", err)
 	}
 	return nil
 }
 
-func buildArgs(out string) []string {
-	return []string{"build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", out, "."}
+// buildArgs has the tags that leave out what containerd needs kernel modules or a C library for, and tells the programs
+// of Kubernetes their version, as its own builds do: clients and charts ask for it.
+func buildArgs(module, out string) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(module, "go.mod"))
+	if err != nil {
+		return nil, fmt.Errorf("reading a module: %w", err)
+	}
+	flags := "-s -w"
+	if found := regexp.MustCompile(`\sk8s\.io/kubernetes (v(\d+)\.(\d+)\.\S+)`).FindSubmatch(text); found != nil {
+		const version = " -X k8s.io/component-base/version.git"
+		flags += fmt.Sprintf("%[1]sVersion=%[2]s%[1]sMajor=%[3]s%[1]sMinor=%[4]s", version, found[1], found[2], found[3])
+	}
+	return []string{
+		"build", "-buildvcs=false", "-trimpath", "-tags", "no_btrfs,no_zfs,no_devmapper", "-ldflags", flags, "-o", out, ".",
+	}, nil
 }
 
 // output runs a command in dir and returns its standard output. The error holds the end of what it wrote to

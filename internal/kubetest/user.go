@@ -55,6 +55,11 @@ func writeTokens(path string, users []user) error {
 	return nil
 }
 
+// WriteKubeconfig writes a file with which somebody who has a token reaches the API server at a URL.
+func WriteKubeconfig(path, ca, server, name, token string) error {
+	return writeKubeconfig(path, ca, server, user{name: name, token: token})
+}
+
 // writeKubeconfig writes a file with which a user reaches the API server at a URL.
 func writeKubeconfig(path, ca, server string, u user) error {
 	text := fmt.Sprintf(`apiVersion: v1

@@ -4,14 +4,19 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/cli"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+	"k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 func main() {
@@ -24,8 +29,16 @@ func main() {
 		command = apiserver.NewAPIServerCommand()
 	case "kube-controller-manager":
 		command = controllers.NewControllerManagerCommand()
+	case "kube-scheduler":
+		command = scheduler.NewSchedulerCommand()
 	case "kube-proxy":
 		command = proxy.NewProxyCommand()
+	case "kubelet":
+		command = kubelet.NewKubeletCommand(context.Background())
+	case "kubectl":
+		os.Args = os.Args[1:] // it reads them itself too
+		util.CheckErr(cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()))
+		return
 	default:
 		usage()
 	}
@@ -34,6 +47,6 @@ func main() {
 }
 
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: kube kube-apiserver|kube-controller-manager|kube-proxy [FLAG]...")
+	fmt.Fprintln(os.Stderr, "usage: kube kube-apiserver|kube-controller-manager|kube-scheduler|kube-proxy|kubelet|kubectl [ARGUMENT]...")
 	os.Exit(2)
 }
