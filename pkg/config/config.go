@@ -14,13 +14,19 @@ type Config struct {
 	Forward       []Route // in the order of the file, zones unique; the root zone is always there
 	ClusterDomain string  // lower-case and absolute, not the root; default "cluster.local."
 	Cluster       Cluster
+	Hosts         Hosts
+	Rewrite       []Rewrite  // the first that fits a name is taken; default empty
+	Templates     []Template // the first that fits a question is taken; default empty
+	DNS64         DNS64
 	Interface     Interface
 	Intercept     Intercept
 	Cache         Cache
 	Snapshot      Snapshot
+	Handover      Handover
 	Limits        Limits
 	Identity      Identity
 	Admin         Admin
+	Probes        []Probe // at most 32, their labels unique; default empty
 	Log           Log
 }
 

@@ -35,6 +35,7 @@ func Default(role Role) Config {
 			StaleAfter: 90 * time.Second,
 			NodeZone:   "auto",
 		},
+		Hosts:     Hosts{TTL: 30 * time.Second},
 		Interface: Interface{Name: "nodelocaldns"},
 		Intercept: Intercept{Lease: 3 * time.Second, Fallback: Fallback{Central: true}},
 		Cache: Cache{

@@ -21,13 +21,19 @@ func configFields(c *Config) []field {
 		{"forward", routes(&c.Forward)},
 		{"clusterDomain", clusterDomain(&c.ClusterDomain)},
 		{"cluster", section(clusterFields(&c.Cluster))},
+		{"hosts", section(hostsFields(&c.Hosts))},
+		{"rewrite", rewrites(&c.Rewrite)},
+		{"templates", templates(&c.Templates)},
+		{"dns64", section(dns64Fields(&c.DNS64))},
 		{"interface", section(interfaceFields(&c.Interface))},
 		{"intercept", section(interceptFields(&c.Intercept))},
 		{"cache", section(cacheFields(&c.Cache))},
 		{"snapshot", section(snapshotFields(&c.Snapshot))},
+		{"handover", section([]field{{"socket", socketPath(&c.Handover.Socket, "/run/node-cache/handover.sock")}})},
 		{"limits", section(limitsFields(&c.Limits))},
 		{"identity", section(identityFields(&c.Identity))},
-		{"admin", section([]field{{"address", optionalEndpoint(&c.Admin.Address)}, {"socket", socketPath(&c.Admin.Socket)}})},
+		{"admin", section([]field{{"address", optionalEndpoint(&c.Admin.Address)}, {"socket", socketPath(&c.Admin.Socket, "/run/node-cache/admin.sock")}})},
+		{"probes", probes(&c.Probes)},
 		{"log", section(logFields(&c.Log))},
 	}
 }
@@ -87,6 +93,46 @@ func clusterFields(c *Cluster) []field {
 		{"ranges", set(&c.Ranges, node.prefix)},
 		{"nodeZone", topologyZone(&c.NodeZone)},
 		{"transferTo", set(&c.TransferTo, node.client)},
+	}
+}
+
+func hostsFields(h *Hosts) []field {
+	return []field{
+		{"files", set(&h.Files, node.filePath)},
+		{"names", hostNames(&h.Names)},
+		{"ttl", ttl(&h.TTL, 0, time.Hour)},
+		{"reverse", onOff(&h.NoReverse, false)},
+	}
+}
+
+func templateFields(t *Template) []field {
+	return []field{
+		{"zone", zone(&t.Zone)},
+		{"types", set(&t.Types, node.questionType)},
+		{"match", set(&t.Match, node.expression)},
+		{"rcode", rcode(&t.Rcode)},
+		{"answer", list(&t.Answer, node.record)},
+		{"authority", list(&t.Authority, node.record)},
+		{"additional", list(&t.Additional, node.record)},
+	}
+}
+
+func dns64Fields(d *DNS64) []field {
+	return []field{
+		{"prefix", dns64Prefix(&d.Prefix)},
+		{"translateAll", boolean(&d.TranslateAll)},
+		{"clients", oneOf(&d.Clients)},
+	}
+}
+
+func probeFields(p *Probe) []field {
+	return []field{
+		{"label", probeLabel(&p.Label)},
+		{"server", probeServer(&p.Server)},
+		{"name", probeName(&p.Name)},
+		{"type", questionType(&p.Type)},
+		{"interval", duration(&p.Interval, time.Second, time.Hour)},
+		{"timeout", duration(&p.Timeout, 10*time.Millisecond, time.Minute)},
 	}
 }
 

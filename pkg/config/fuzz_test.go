@@ -31,6 +31,10 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("forward: [{zone: ., to: ['::1'], minTTL: 0s, maxTTL: 1s, negativeTTL: 1s, cache: off}]\ncluster: {resolver: central, invalidate: true, " +
 		"central: {service: a/b}}\ncache: {serveStale: {for: 0s, ttl: 1s, after: 10ms}, nxdomainCut: 'off'}\nlimits: {perClient: 1}\n" +
 		"snapshot: {folder: ./a, period: 10s, size: 1Mi, maxAge: 1m}\nadmin: {socket: /a/../b}"))
+	f.Add([]byte("hosts: {files: [./a/../b], names: {B.a.: ['::1', 0.0.0.0]}, ttl: 0s, reverse: off}\nrewrite: [{exact: a, to: b.}, {prefix: p-, to: ''}, {suffix: .a, to: b}]\n" +
+		"templates: [{zone: a, types: [A, TYPE9], match: ['^(?P<h>[a-z]{2,3}|x)[.]a'], rcode: REFUSED, answer: ['{{ .Group.h }} A 192.0.2.1'], additional: ['{{ if .Type }}x TXT y{{ end }}']}]"))
+	f.Add([]byte("dns64: {prefix: '64:ff9b::/96', translateAll: true, clients: all}\nhandover: {socket: /a/../b}\n" +
+		"probes: [{label: a-b, server: 'tcp://[::1]:54', name: ., type: SRV, interval: 1s, timeout: 10ms}]"))
 	files, err := filepath.Glob("testdata/bad-*.yaml")
 	if err != nil || len(files) == 0 {
 		f.Fatalf("no seeds: %v", err)

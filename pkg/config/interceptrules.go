@@ -120,14 +120,16 @@ func checkFallback(c *Config, r *report) {
 	}
 }
 
-// checkNoNode reports link and rules in the plan of a central resolver.
+// checkNoNode reports link, rules and hand-over in the plan of a central resolver.
 func checkNoNode(c *Config, r *report) {
 	standard := Default(Resolver)
-	reject := func(key string, same bool) {
+	reject := func(key, hint string, same bool) {
 		if !same && r.clean(key) {
-			r.add(Problem{Path: key, What: "not for node-cache resolver", Hint: "leave it out: the agent of each node has a link and rules"})
+			r.add(Problem{Path: key, What: "not for node-cache resolver", Hint: hint})
 		}
 	}
-	reject("interface", c.Interface == standard.Interface)
-	reject("intercept", reflect.DeepEqual(c.Intercept, standard.Intercept))
+	const hint = "leave it out: the agent of each node has a link and rules"
+	reject("interface", hint, c.Interface == standard.Interface)
+	reject("handover", "leave it out: a resolver has an address of its own, and others beside it", c.Handover == standard.Handover)
+	reject("intercept", hint, reflect.DeepEqual(c.Intercept, standard.Intercept))
 }

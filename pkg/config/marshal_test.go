@@ -46,6 +46,18 @@ func TestMarshal(t *testing.T) {
 		c.Cache.ServeStale, c.Cache.NXDomainCut = config.ServeStale{For: 90 * time.Minute, TTL: time.Second, After: 1500 * time.Millisecond}, false
 		c.Snapshot = config.Snapshot{Folder: "kept", Period: 90 * time.Second, Size: 3 << 20, MaxAge: 36 * time.Hour}
 		c.Limits.PerClient, c.Admin.Socket = 7, "/run/a b.sock"
+		c.Hosts = config.Hosts{
+			Files: []string{"/etc/hosts"}, NoReverse: true,
+			Names: []config.Host{{Name: "a.example.", Addresses: []netip.Addr{netip.IPv6Loopback(), netip.MustParseAddr("192.0.2.1")}}},
+		}
+		c.Rewrite = []config.Rewrite{{From: "a.example", To: "b.example"}, {Kind: config.RewritePrefix, From: "p-"}, {Kind: config.RewriteSuffix, From: ".a", To: ".b"}}
+		c.Templates = []config.Template{{
+			Zone: ".", Types: []uint16{28, 65000}, Match: []string{`^(?P<host>\w+)[.]`}, Rcode: 3, Answer: []string{`{{ .Name }} TXT "a\b"`},
+			Authority: []string{"a. NS b."}, Additional: []string{"b. A 192.0.2.1"},
+		}}
+		c.DNS64 = config.DNS64{Prefix: netip.MustParsePrefix("64:ff9b::/96"), TranslateAll: true, Clients: config.DNS64All}
+		c.Handover.Socket = "/run/h.sock"
+		c.Probes = []config.Probe{{Label: "a", Server: "tcp://[::1]:53", Name: ".", Type: 2, Interval: time.Minute, Timeout: 1500 * time.Millisecond}}
 		c.Log.Queries = config.QueryLog{Mode: config.QueriesSample, Sample: 7}
 	}))
 	if err != nil {
@@ -121,6 +133,17 @@ func TestMarshalRefusesWhatParseCannotReturn(t *testing.T) {
 		{
 			name: "a level of its own", change: func(c *config.Config) { c.Log.Level = slog.LevelInfo + 1 },
 			want: "writing the configuration: log.level: \"info+1\": not debug, info, warn or error\n  hint: did you mean \"info\"?",
+		},
+		{
+			name: "a code that no template has", change: func(c *config.Config) { c.Templates = []config.Template{{Zone: ".", Rcode: 6}} },
+			want: "writing the configuration: templates[0].rcode: \"code 6\": not NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP or REFUSED",
+		},
+		{
+			name: "hosts out of order", change: func(c *config.Config) {
+				one := []netip.Addr{netip.IPv6Loopback()}
+				c.Hosts.Names = []config.Host{{Name: "b.", Addresses: one}, {Name: "a.", Addresses: one}}
+			},
+			want: "writing the configuration: it holds values that no file can give",
 		},
 		{
 			name: "an unknown query log", change: func(c *config.Config) { c.Log.Queries.Mode = 99 },

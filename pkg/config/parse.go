@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 )
 
 // maxBytes bounds a file. A ConfigMap holds no more.
@@ -27,6 +28,15 @@ func Load(path string, role Role) (Config, error) {
 		return Config{}, err
 	}
 	return parseFile(path, data, role)
+}
+
+// ParseAs is Load for a text that is in no file: name stands for the path in errors, and relative paths begin at folder.
+func ParseAs(name, folder string, data []byte, role Role) (Config, error) {
+	c, err := parseFile(filepath.Join(folder, "-"), data, role)
+	if bad := (*Error)(nil); errors.As(err, &bad) {
+		bad.Path = name
+	}
+	return c, err
 }
 
 // parseFile is Parse, with the path of the file for the error.

@@ -242,6 +242,9 @@ func roundTrip(t *testing.T, c config.Config, role config.Role) {
 	if diff := cmp.Diff(c, again, plain()); diff != "" {
 		t.Errorf("after Marshal (-want +got):\n%s", diff)
 	}
+	if _, err := config.MarshalChanges(c, role, nil); err != nil { // which reads it again itself
+		t.Errorf("MarshalChanges: %v", err)
+	}
 }
 
 func TestParseBad(t *testing.T) {

@@ -29,8 +29,8 @@ const maxSocketPath = 107
 
 // socketPath reads the path of a unix socket. It is not taken as relative to the
 // configuration file: other programs must know it as it is written. The empty string is none.
-func socketPath(dst *string) func(node) {
-	const hint = "write it like /run/node-cache/admin.sock"
+func socketPath(dst *string, example string) func(node) {
+	hint := "write it like " + example
 	return func(n node) {
 		text, ok := n.stringOnly()
 		switch {
@@ -51,8 +51,11 @@ func socketPath(dst *string) func(node) {
 
 // resolveLocations makes the relative paths in c absolute: they begin at the folder of the configuration file.
 func resolveLocations(c *Config, file string) error {
-	paths := make([]*string, 0, 3+len(c.Forward))
+	paths := make([]*string, 0, 3+len(c.Forward)+len(c.Hosts.Files))
 	paths = append(paths, &c.Cluster.Kubeconfig, &c.Cluster.Manifests, &c.Snapshot.Folder)
+	for i := range c.Hosts.Files {
+		paths = append(paths, &c.Hosts.Files[i])
+	}
 	for i := range c.Forward {
 		paths = append(paths, &c.Forward[i].CA)
 	}
@@ -66,5 +69,6 @@ func resolveLocations(c *Config, file string) error {
 		}
 		*p = abs
 	}
+	c.Hosts.Files = distinct(c.Hosts.Files) // one may have been written in two ways
 	return nil
 }

@@ -3,6 +3,8 @@
 package config_test
 
 import (
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"text/template"
@@ -39,16 +41,53 @@ func TestReferenceHasEveryKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	want, got := keyPaths(string(all)), keyPaths(string(config.Reference()))
+	got = slices.DeleteFunc(got, func(path string) bool { return strings.Contains(path, "[].") && !strings.HasPrefix(path, "forward[].") })
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("keys of the reference (-Marshal +reference):\n%s", diff)
 	}
 }
 
+// TestReferenceOfItems puts the items that stand there as comments into the lists, which are empty by default.
+func TestReferenceOfItems(t *testing.T) {
+	t.Parallel()
+	text := uncomment(string(config.Reference()))
+	c, err := config.Parse([]byte(text), config.Agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Rewrite) != 3 || len(c.Templates) != 1 || len(c.Probes) != 1 {
+		t.Errorf("%d rules, %d templates and %d probes, want 3, 1 and 1", len(c.Rewrite), len(c.Templates), len(c.Probes))
+	}
+	all, err := config.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(keyPaths(string(all)), keyPaths(text)); diff != "" {
+		t.Errorf("keys of the reference with all items (-Marshal +reference):\n%s", diff)
+	}
+}
+
+// uncomment makes keys of the lines that begin with a # and no single space: the items of lists that are empty.
+func uncomment(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if rest, found := strings.CutPrefix(line, "#"); found && !isComment(line) {
+			line = rest
+		}
+		b.WriteString(line)
+	}
+	return regexp.MustCompile(`(?m)^(\w+): \[\]\n  #`).ReplaceAllString(b.String(), "$1:\n  #")
+}
+
+// isComment tells a comment at the beginning of a line from a key that is commented out.
+func isComment(line string) bool {
+	return strings.HasPrefix(line, "# ") && !strings.HasPrefix(line, "#  ")
+}
+
 func keyPaths(text string) []string {
-	keys := referenceKeys(text)
-	paths := make([]string, len(keys))
-	for i, k := range keys {
-		paths[i] = k.Path
+	var paths []string
+	for _, k := range referenceKeys(text) {
+		paths = append(paths, k.Path)
 	}
 	return paths
 }
@@ -60,9 +99,11 @@ type key struct {
 }
 
 // referenceKeys reads the keys of block-style YAML with two spaces a level, each with the comment above it.
+// A key of the items of a list is taken once.
 func referenceKeys(text string) []key {
 	var keys []key
 	var parents, comment []string
+	items, seen := map[string]bool{}, map[string]bool{}
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
 		body := strings.TrimLeft(line, " ")
@@ -78,10 +119,18 @@ func referenceKeys(text string) []key {
 		if item, found := strings.CutPrefix(body, "- "); found {
 			body = item
 			depth++
+			items[parents[0]] = true
 		}
 		name, value, _ := strings.Cut(body, ":")
 		parents = append(parents[:depth], name)
-		path := strings.Replace(strings.Join(parents, "."), "forward.", "forward[].", 1)
+		path := strings.Join(parents, ".")
+		if items[parents[0]] {
+			path = strings.Replace(path, ".", "[].", 1)
+		}
+		if seen[path] {
+			continue
+		}
+		seen[path] = true
 		keys = append(keys, key{
 			Path: path, Default: strings.TrimSpace(value), Meaning: strings.Join(comment, " "), depth: depth,
 		})
@@ -121,12 +170,37 @@ func defaultKeys(t *testing.T, role config.Role) []key {
 	return referenceKeys(string(text))
 }
 
+// itemDefaults are the values of the keys of items that may be left out. In the reference stand examples.
+func itemDefaults(t *testing.T) map[string]string {
+	t.Helper()
+	c, err := config.Parse([]byte("templates: [{zone: a}]\nprobes: [{label: a, name: a}]"), config.Agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := config.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defaults := map[string]string{}
+	for _, k := range referenceKeys(string(text)) {
+		defaults[k.Path] = k.Default
+	}
+	for _, required := range []string{"templates[].zone", "probes[].label", "probes[].name"} {
+		delete(defaults, required)
+	}
+	return defaults
+}
+
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
+	items := itemDefaults(t)
 	var sections []section
-	for _, k := range referenceKeys(string(config.Reference())) {
+	for _, k := range referenceKeys(uncomment(string(config.Reference()))) {
 		if k.Meaning == "" {
 			t.Errorf("%s has no comment in the reference", k.Path)
+		}
+		if strings.Contains(k.Path, "[].") && !strings.HasPrefix(k.Path, "forward[].") {
+			k.Default = items[k.Path]
 		}
 		if k.depth == 0 {
 			sections = append(sections, section{Name: k.Path, Default: k.Default, Meaning: k.Meaning})

@@ -15,6 +15,7 @@ func checkRules(c *Config, role Role, r *report) {
 	checkOrder(r, "snapshot.period", "snapshot.maxAge", c.Snapshot.Period, c.Snapshot.MaxAge, formatDuration)
 	checkServeStale(c, r)
 	checkAdmin(c, r)
+	checkSockets(c, r)
 	checkCluster(&c.Cluster, r)
 	if role == Resolver {
 		checkResolver(&c.Cluster, r)
@@ -63,5 +64,12 @@ func checkAdmin(c *Config, r *report) {
 			})
 			return
 		}
+	}
+}
+
+// checkSockets reports one path for two sockets.
+func checkSockets(c *Config, r *report) {
+	if c.Handover.Socket != "" && c.Handover.Socket == c.Admin.Socket && r.clean("handover.socket", "admin.socket") {
+		r.add(Problem{Path: "handover.socket", What: quote(c.Handover.Socket) + ": the path of admin.socket", Hint: "choose another path"})
 	}
 }

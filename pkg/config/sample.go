@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// samples makes up questions that a template answers, as far as that is possible.
+func samples(t *Template) []TemplateData {
+	types := t.Types
+	if len(types) == 0 {
+		types = []uint16{dns.TypeA, dns.TypeAAAA}
+	}
+	var list []TemplateData
+	for _, typ := range types[:min(len(types), 4)] {
+		if len(t.Match) == 0 {
+			name := underZone("sample", t.Zone)
+			list = append(list, TemplateData{
+				Name: name, Zone: t.Zone, Type: spellType(typ), Class: "IN",
+				Match: []string{name}, Group: map[string]string{"0": name},
+			})
+		}
+		for _, text := range t.Match[:min(len(t.Match), 4)] {
+			list = append(list, matching(t.Zone, text, typ)...)
+		}
+	}
+	return list
+}
+
+// matching makes up questions with names that an expression matches.
+func matching(zone, text string, typ uint16) []TemplateData {
+	tree, err := syntax.Parse(text, syntax.Perl)
+	if err != nil {
+		return nil
+	}
+	e, err := regexp.Compile(text)
+	if err != nil {
+		return nil
+	}
+	var list []TemplateData
+	for _, wanted := range []rune{'1', 'a'} {
+		m := maker{wanted: wanted}
+		m.write(tree, 0)
+		name := underZone(strings.ToLower(m.b.String()), zone)
+		groups := e.FindStringSubmatch(name)
+		if _, f := parseZone(name); f.what != "" || groups == nil {
+			continue
+		}
+		q := TemplateData{Name: name, Zone: zone, Type: spellType(typ), Class: "IN", Match: groups, Group: map[string]string{}}
+		for i, group := range groups {
+			q.Group[strconv.Itoa(i)] = group
+		}
+		for i, word := range e.SubexpNames() {
+			if word != "" {
+				q.Group[word] = groups[i]
+			}
+		}
+		list = append(list, q)
+	}
+	return list
+}
+
+// underZone is the name below a zone, unless it ends in it already. A zone with no room for it stands alone.
+func underZone(name, zone string) string {
+	suffix := "." + strings.TrimPrefix(zone, ".")
+	switch {
+	case strings.HasSuffix("."+name, suffix):
+		return name
+	case len(name)+len(suffix)+1 > maxName:
+		return zone
+	}
+	return strings.TrimSuffix(name, ".") + suffix
+}
+
+// maker writes a short text that an expression matches.
+type maker struct {
+	b      strings.Builder
+	wanted rune // taken wherever the expression leaves a choice
+}
+
+// Bounds of what is made up, and on how deep the expression may be.
+const maxSampleName, maxSampleDepth = maxName, 100
+
+func (m *maker) write(e *syntax.Regexp, depth int) {
+	if m.b.Len() > maxSampleName || depth > maxSampleDepth {
+		return
+	}
+	again := 1
+	switch e.Op {
+	case syntax.OpLiteral:
+		m.b.WriteString(string(e.Rune))
+		return
+	case syntax.OpCharClass:
+		m.b.WriteRune(m.oneOf(e.Rune))
+		return
+	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
+		m.b.WriteRune(m.wanted)
+		return
+	case syntax.OpAlternate:
+		m.write(e.Sub[0], depth+1)
+		return
+	case syntax.OpRepeat:
+		again = max(1, e.Min)
+	default: // once what it is made of, which may be nothing
+	}
+	for range again {
+		for _, part := range e.Sub {
+			m.write(part, depth+1)
+		}
+	}
+}
+
+// oneOf takes a rune of a class, which is a list of ranges: the one that is wanted, or one that names are made of.
+func (m *maker) oneOf(class []rune) rune {
+	isIn := func(c rune) bool {
+		for i := 0; i+1 < len(class); i += 2 {
+			if class[i] <= c && c <= class[i+1] {
+				return true
+			}
+		}
+		return false
+	}
+	for _, c := range append([]rune{m.wanted}, []rune("1a2b-._")...) {
+		if isIn(c) {
+			return c
+		}
+	}
+	i := slices.IndexFunc([]rune("abcdefghijklmnopqrstuvwxyz0123456789"), isIn)
+	if i < 0 {
+		return m.wanted
+	}
+	return []rune("abcdefghijklmnopqrstuvwxyz0123456789")[i]
+}
