@@ -21,16 +21,21 @@ func leaves() []layer {
 		{folder: "pkg/wire"},
 		{folder: "pkg/cache", allow: []string{wire, "golang.org/x/sys"}},
 		{folder: "pkg/server", allow: []string{wire, "golang.org/x/sys", "golang.org/x/sync"}},
-		{folder: "pkg/resolve", allow: []string{wire, modulePath + "/pkg/cache", modulePath + "/pkg/zone", "github.com/dchest/siphash"}},
+		{folder: "pkg/resolve", allow: []string{wire, modulePath + "/pkg/cache", modulePath + "/pkg/zone", modulePath + "/pkg/static", "github.com/dchest/siphash"}},
+		{folder: "pkg/static", allow: []string{wire, "github.com/fsnotify/fsnotify", "github.com/miekg/dns"}},
 		{folder: "pkg/zone", allow: []string{wire}},
-		{folder: "pkg/config", allow: []string{"sigs.k8s.io/yaml", "go.yaml.in/yaml", "github.com/fsnotify/fsnotify", "k8s.io/apimachinery/pkg/labels"}},
+		{folder: "pkg/config", allow: []string{"sigs.k8s.io/yaml", "go.yaml.in/yaml", "github.com/miekg/dns", "github.com/fsnotify/fsnotify", "k8s.io/apimachinery/pkg/labels"}},
+		{folder: "pkg/convert", allow: []string{modulePath + "/pkg/config", "github.com/coredns/caddy/caddyfile", "github.com/miekg/dns", "go.yaml.in/yaml"}},
 		{folder: "pkg/admin", allow: []string{"golang.org/x/sys"}},
+		{folder: "pkg/handover", allow: []string{"golang.org/x/sys"}},
+		{folder: "pkg/probe", allow: []string{"github.com/miekg/dns", "golang.org/x/sys"}},
 		{folder: "pkg/rules"},
 		{folder: "pkg/netif", allow: []string{"github.com/vishvananda/netlink", "golang.org/x/sys"}},
 		{folder: "pkg/nftables", allow: []string{rules, "github.com/google/nftables", "github.com/mdlayher/netlink", "golang.org/x/sys"}},
 		{folder: "pkg/iptables", allow: []string{rules, "github.com/coreos/go-iptables", "github.com/mdlayher/netlink", "github.com/vishvananda/netlink", "golang.org/x/sys"}},
 		{folder: "pkg/intercept", allow: []string{rules, "github.com/miekg/dns", "golang.org/x/sys"}},
 		{folder: "pkg/dataplane", allow: []string{"github.com/google/nftables", "github.com/vishvananda/netlink", "golang.org/x/sys"}},
+		{folder: "pkg/source", allow: []string{modulePath + "/pkg/config", modulePath + "/pkg/convert", modulePath + "/pkg/watch", "github.com/fsnotify/fsnotify", "golang.org/x/time/rate"}},
 		{folder: "pkg/rights", allow: []string{"kernel.org/pub/linux/libs/security/libcap/cap", "golang.org/x/sys"}},
 	}
 }
@@ -49,11 +54,11 @@ func secrets() []secret {
 			why: "packages count in a Stats struct, pkg/metrics names the series",
 		},
 		{
-			imported: "k8s.io/client-go", owners: []string{"pkg/watch", "pkg/agent", "internal/kubetest"},
+			imported: "k8s.io/client-go", owners: []string{"pkg/watch", "pkg/agent", "internal/kubetest", "internal/kubenode"},
 			why: "one package talks to Kubernetes",
 		},
 		{
-			imported: "os/exec", owners: []string{"pkg/iptables", "bench", "internal/kubetest", "internal/proctest", "internal/nodelab", "internal/play"},
+			imported: "os/exec", owners: []string{"pkg/iptables", "bench", "internal/kubetest", "internal/kubenode", "internal/proctest", "internal/nodelab", "internal/play", "hack/image"},
 			why: "the agent runs no programs but iptables",
 		},
 		{

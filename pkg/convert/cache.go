@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// The longest TTLs that the cache takes.
+const (
+	day         = 24 * time.Hour
+	maxTTL      = 7 * day
+	maxNegative = day
+)
+
+// defaultCapacity is what a cache of CoreDNS holds when nothing is written, in answers.
+const defaultCapacity = 9984
+
+// answerSize is what an answer takes in the cache, in bytes, with room to spare.
+const answerSize = 512
+
+// cache takes the bounds on TTLs for the zones of a server, and what is set for the whole cache.
+func (c *corefile) cache(s *server, st *statement) {
+	var bounds ttls
+	zones := c.cachedZones(s, st, &bounds)
+	for _, option := range st.body {
+		args := option.args()
+		switch option.words[0] {
+		case "success":
+			c.capacity(&option)
+			bounds.most = c.cacheTTL(&option, 1, maxTTL, bounds.most)
+			bounds.least = c.cacheTTL(&option, 2, time.Hour, bounds.least)
+		case "denial":
+			c.capacity(&option)
+			bounds.negative = c.cacheTTL(&option, 1, maxNegative, bounds.negative)
+			if len(args) > 2 {
+				c.option(st, &option, "answers and denials have one shortest TTL", "see cache.minTTL")
+			}
+		case "prefetch":
+			c.prefetch(&option)
+		case "serve_stale":
+			c.serveStale(&option)
+		case "servfail":
+			if d, ok := c.span(&option, strings.Join(args, " "), time.Second, 5*time.Minute); ok && c.set("cache.failureTTL", &option, d.String()) {
+				c.cfg.Cache.FailureTTL = d
+			}
+		case "disable":
+			c.disable(s, &option)
+		case "keepttl":
+			c.option(st, &option, "TTLs count down while an answer is kept", "")
+		case "serve_stale_policy":
+			c.option(st, &option, "the latest answer that is known is given, also when it is a denial", "")
+		default:
+			c.unknown(st, &option)
+		}
+	}
+	c.limit(zones, st, bounds)
+}
+
+// ttls are bounds on TTLs; a nil one was not written.
+type ttls struct{ least, most, negative *time.Duration }
+
+// cachedZones reads what stands behind cache: a TTL for all, and zones in place of those of the server.
+func (c *corefile) cachedZones(s *server, st *statement, bounds *ttls) []string {
+	args := st.args()
+	if len(args) > 0 {
+		if n, err := strconv.Atoi(args[0]); err == nil {
+			if d, ok := c.span(st, strconv.Itoa(n), time.Second, maxTTL); ok {
+				bounds.most = &d
+				negative := min(d, maxNegative)
+				bounds.negative = &negative
+			}
+			args = args[1:]
+		}
+	}
+	if len(args) == 0 {
+		return s.zones
+	}
+	var list []string
+	for _, host := range args {
+		named, err := zones(pillars(host))
+		if err != nil {
+			c.lost(st.at, st.text(), oneLine(err), "")
+			continue
+		}
+		list = append(list, named...)
+	}
+	return overlap(s.zones, list)
+}
+
+// cacheTTL reads the argument at a place behind the capacity. Without one the bound stays.
+func (c *corefile) cacheTTL(option *statement, i int, most time.Duration, before *time.Duration) *time.Duration {
+	if len(option.args()) <= i {
+		return before
+	}
+	least := time.Second
+	if i == 2 {
+		least = 0
+	}
+	d, ok := c.span(option, option.args()[i], least, most)
+	if !ok {
+		return before
+	}
+	return &d
+}
+
+// capacity makes the cache larger when more answers are to be held than the default has room for.
+func (c *corefile) capacity(option *statement) {
+	if len(option.args()) == 0 {
+		return
+	}
+	n, err := strconv.ParseInt(option.args()[0], 10, 32)
+	if err != nil || n <= defaultCapacity {
+		return
+	}
+	size := min(n*answerSize, 1<<40)
+	size = (size + 1<<20 - 1) &^ (1<<20 - 1) // whole MiB
+	if size > c.cfg.Cache.Size {
+		c.cfg.Cache.Size = size
+		c.sources["cache.size"] = option.at.String() + ": " + option.text()
+		c.keys["cache.size"] = keySet{at: option.at}
+	}
+	c.differs(option.at, "cache: "+option.text(), "the cache is one for all zones and bounded in bytes", "docs/memory.md says what to choose for cache.size")
+}
+
+func (c *corefile) prefetch(option *statement) {
+	args := option.args()
+	if len(args) == 0 {
+		c.lost(option.at, "cache: prefetch", "it has no number", "")
+		return
+	}
+	hits, err := strconv.Atoi(args[0])
+	if err != nil || hits < 0 || hits > 1_000_000 {
+		c.lost(option.at, "cache: "+option.text(), "not a number of lookups between 0 and 1000000", "")
+		return
+	}
+	if c.set("cache.prefetch.hits", option, args[0]) {
+		c.cfg.Cache.Prefetch.Hits = hits
+	}
+	if len(args) > 1 {
+		c.differs(option.at, "cache: "+option.text(), "lookups count while the answer is held, with gaps or without", "")
+	}
+	if len(args) > 2 {
+		percent, err := strconv.Atoi(strings.TrimSuffix(args[2], "%"))
+		if err == nil && percent >= 1 && percent <= 90 && c.set("cache.prefetch.remaining", option, args[2]) {
+			c.cfg.Cache.Prefetch.Remaining = float64(percent) / 100
+		}
+	}
+}
+
+// serveStale takes how long answers are given past their time. They are always verified first, for a moment.
+func (c *corefile) serveStale(option *statement) {
+	args := option.args()
+	stale := &c.cfg.Cache.ServeStale
+	take := func(i int, path string, least, most time.Duration, dst *time.Duration) {
+		if len(args) <= i {
+			return
+		}
+		if d, ok := c.span(option, args[i], least, most); ok && c.set(path, option, d.String()) {
+			*dst = d
+		}
+	}
+	take(0, "cache.serveStale.for", 0, 3*day, &stale.For)
+	ttl := 2
+	if len(args) > 1 && args[1] == "verify" {
+		ttl = 3
+		if len(args) > 2 && args[2] != "0" {
+			take(2, "cache.serveStale.after", 10*time.Millisecond, 3*time.Second, &stale.After)
+		}
+	} else {
+		c.differs(option.at, "cache: "+option.text(), "upstreams have a moment to answer before an answer past its time is given", "cache.serveStale.after is that time")
+	}
+	take(ttl, "cache.serveStale.ttl", time.Second, 5*time.Minute, &stale.TTL)
+	stale.For, stale.TTL = stale.For.Truncate(time.Second), stale.TTL.Truncate(time.Second)
+}
+
+// disable keeps the answers of zones out of the cache. Only answers and denials together can be.
+func (c *corefile) disable(s *server, option *statement) {
+	args := option.args()
+	if len(args) == 0 {
+		c.lost(option.at, "cache: disable", "it says neither success nor denial", "")
+		return
+	}
+	key := strings.Join(append([]string{s.zones[0]}, args[1:]...), " ")
+	if c.disabled == nil {
+		c.disabled = map[string]string{}
+	}
+	before := c.disabled[key]
+	c.disabled[key] = args[0]
+	if before == "" || before == args[0] {
+		c.halves = append(c.halves, sourced[string]{key, option.at, "cache: " + option.text()})
+		return
+	}
+	c.halves = slices.DeleteFunc(c.halves, func(h sourced[string]) bool { return h.value == key })
+	hosts := args[1:]
+	if len(hosts) == 0 {
+		hosts = s.zones
+	}
+	for _, host := range hosts {
+		list, err := zones(pillars(host))
+		if err != nil {
+			c.lost(option.at, "cache: "+option.text(), oneLine(err), "")
+			continue
+		}
+		for _, zone := range list {
+			c.change(zone, option, func(r *route) { r.NoCache = true })
+		}
+	}
+}
+
+// halved notes where only answers or only denials were kept out of the cache.
+func (c *corefile) halved() {
+	for _, h := range c.halves {
+		c.lost(h.at, h.text, "answers and denials of a zone are kept, or neither", "cache: off in the route of the zone keeps neither; negativeTTL bounds denials")
+	}
+}
+
+// limit sets the bounds on TTLs: for the zone of all names in the cache itself, for others in their routes.
+func (c *corefile) limit(zones []string, st *statement, b ttls) {
+	if b == (ttls{}) {
+		return
+	}
+	for _, zone := range zones {
+		if zone == "." {
+			c.limitAll(st, b)
+			continue
+		}
+		isCluster := c.cluster.domain == zone || c.cluster.central && isReverse(zone)
+		if isCluster {
+			if c.first("cluster's bounds") {
+				c.clusterBounds(st)
+			}
+			continue
+		}
+		c.change(zone, st, func(r *route) { r.ttls = b })
+	}
+}
+
+// clusterBounds says how long the names of the cluster are kept.
+func (c *corefile) clusterBounds(st *statement) {
+	if c.cluster.local {
+		c.differs(st.at, st.text(), "the names of the cluster come from a view of the API, which nothing is kept beside", "cluster.ttl is what clients are told")
+		return
+	}
+	c.differs(st.at, st.text(), "the names of the cluster are kept by the bounds of the whole cache", "cluster.invalidate drops those that change in the cluster before their time")
+}
+
+// limitAll sets the bounds of the cache, which routes that set none have as well.
+func (c *corefile) limitAll(st *statement, b ttls) {
+	cache := &c.cfg.Cache
+	for _, key := range []struct {
+		path       string
+		dst, value *time.Duration
+	}{
+		{"cache.minTTL", &cache.MinTTL, b.least}, {"cache.maxTTL", &cache.MaxTTL, b.most}, {"cache.negativeTTL", &cache.NegativeTTL, b.negative},
+	} {
+		if key.value != nil && c.set(key.path, st, key.value.String()) {
+			*key.dst = *key.value
+		}
+	}
+	cache.MinTTL = min(cache.MinTTL, cache.MaxTTL)
+}
+
+// fill gives a route the bounds that it has not of its own.
+func (t *ttls) fill(r *config.Route, cache *config.Cache) {
+	r.MinTTL, r.MaxTTL, r.NegativeTTL = cache.MinTTL, cache.MaxTTL, cache.NegativeTTL
+	for _, b := range []struct{ dst, value *time.Duration }{{&r.MinTTL, t.least}, {&r.MaxTTL, t.most}, {&r.NegativeTTL, t.negative}} {
+		if b.value != nil {
+			*b.dst = *b.value
+		}
+	}
+	r.MinTTL = min(r.MinTTL, r.MaxTTL)
+}
+
+// change changes the route of a zone. A zone without a route of its own gets one like that which its names have.
+func (c *corefile) change(zone string, st *statement, how func(*route)) {
+	if c.cluster.domain != "" && below(zone, c.cluster.domain) {
+		if !c.cluster.local { // else nothing of it is kept
+			c.lost(st.at, st.text(), "the names of the cluster are kept like all others", "cluster.invalidate drops those that change in the cluster")
+		}
+		return
+	}
+	best := -1
+	for i, r := range c.routes {
+		if below(zone, r.Zone) && (best < 0 || len(r.Zone) > len(c.routes[best].Zone)) {
+			best = i
+		}
+	}
+	if best < 0 {
+		c.lost(st.at, st.text(), "there is no route for "+zone, "")
+		return
+	}
+	if c.routes[best].Zone != zone {
+		r := c.routes[best]
+		r.Zone, r.at, r.text, r.early = zone, st.at, st.text(), false
+		r.To = slices.Clone(r.To)
+		c.routes = append(c.routes, r)
+		best = len(c.routes) - 1
+	}
+	how(&c.routes[best])
+}

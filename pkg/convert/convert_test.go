@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/convert"
+)
+
+// update rewrites what the tests compare with.
+var update = flag.Bool("update", false, "rewrite testdata")
+
+// TestFiles converts configurations as distributions ship them, and compares with what was read through once.
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		inputs []string
+		lost   bool
+	}{
+		{name: "nodelocaldns", inputs: []string{"nodelocaldns.yaml"}},
+		{name: "nodelocaldns-kube-dns", inputs: []string{"nodelocaldns.yaml", "kube-dns.yaml"}},
+		{name: "nodelocaldns-stub", inputs: []string{"nodelocaldns-stub.yaml"}},
+		{name: "kube-dns", inputs: []string{"kube-dns.yaml"}},
+		{name: "kubeadm", inputs: []string{"kubeadm.corefile"}},
+		{name: "eks", inputs: []string{"eks.corefile"}},
+		{name: "aks", inputs: []string{"aks.corefile", "aks-custom.yaml"}},
+		{name: "aks-alone", inputs: []string{"aks.corefile"}, lost: true},
+		{name: "gke", inputs: []string{"gke.yaml"}, lost: true},
+		{name: "kops", inputs: []string{"kops.yaml"}},
+		{name: "stub-zones", inputs: []string{"stub-zones.corefile"}, lost: true},
+		{name: "everything", inputs: []string{"everything.corefile"}, lost: true},
+		{name: "odd", inputs: []string{"odd.corefile"}, lost: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var inputs []convert.Input
+			for _, file := range tt.inputs {
+				inputs = append(inputs, convert.Input{Name: file, Text: read(t, filepath.Join("testdata", file))})
+			}
+			r, err := convert.Files(inputs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := r.Lost(); got != tt.lost {
+				t.Errorf("something is lost: %t, want %t", got, tt.lost)
+			}
+			golden(t, filepath.Join("testdata", tt.name+".golden"), render(t, r))
+		})
+	}
+}
+
+// TestOnNode fits what was converted to the DaemonSet.
+func TestOnNode(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, input string }{
+		{"nodelocaldns-on-node", "nodelocaldns.yaml"},
+		{"kubeadm-on-node", "kubeadm.corefile"},
+		{"kops-on-node", "kops.yaml"},
+		{"kube-dns-on-node", "kube-dns.yaml"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r, err := convert.Files([]convert.Input{{Name: tt.input, Text: read(t, filepath.Join("testdata", tt.input))}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.OnNode(); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, filepath.Join("testdata", tt.name+".golden"), render(t, r))
+		})
+	}
+}
+
+// TestOnNodeRefuses holds a configuration back that the agents of the DaemonSet could not have.
+func TestOnNodeRefuses(t *testing.T) {
+	t.Parallel()
+	r, err := convert.Corefile("Corefile", []byte(".:9253 {\n bind 169.254.20.10\n forward . 192.0.2.1\n}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.OnNode(); err == nil || !strings.Contains(err.Error(), "taken by listen") {
+		t.Errorf("OnNode: error %v, want one about the port", err)
+	}
+}
+
+// render is a result as the command shows it, its notes first.
+func render(t *testing.T, r *convert.Result) string {
+	t.Helper()
+	var b strings.Builder
+	for _, n := range r.Notes {
+		kind := "-"
+		if n.Kept {
+			kind = "~"
+		}
+		fmt.Fprintf(&b, "%s %s\n", kind, n)
+		if n.Hint != "" {
+			fmt.Fprintf(&b, "    %s\n", n.Hint)
+		}
+	}
+	text := yamlOf(t, r)
+	return b.String() + "\n" + string(text)
+}
+
+// yamlOf is the file of a result, which must be read as the result's configuration.
+func yamlOf(t *testing.T, r *convert.Result) []byte {
+	t.Helper()
+	text, err := r.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Parse(text, config.Agent)
+	if err != nil {
+		t.Fatalf("the converted file is bad: %v\n%s", err, text)
+	}
+	if diff := cmp.Diff(r.Config, c, plain()); diff != "" {
+		t.Errorf("the converted file (-result +file):\n%s", diff)
+	}
+	return text
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// golden compares got with a file, or writes the file under -update.
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(string(read(t, file)), got); diff != "" {
+		t.Errorf("%s, rewritten with -update (-want +got):\n%s", file, diff)
+	}
+}
+
+func TestFilesErrors(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		in   []string
+		want string
+	}{
+		{name: "nothing", want: "there is nothing to convert: neither a Corefile nor the ConfigMap of one, or of kube-dns"},
+		{name: "empty", in: []string{" \n"}, want: "reading file0: it is empty"},
+		{name: "another object", in: []string{"kind: Service\nmetadata: {name: a}\n"}, want: "reading file0: no ConfigMap in it has a Corefile or the keys of kube-dns"},
+		{name: "only parts", in: []string{"kind: ConfigMap\ndata: {a.server: 'a { whoami }'}\n"}, want: "there is nothing to convert: neither a Corefile nor the ConfigMap of one, or of kube-dns"},
+		{name: "a brace too few", in: []string{".:53 {\n  errors\n"}, want: "reading the Corefile: file0:2 - Syntax error: Unexpected token 'errors', expecting '}'"},
+		{name: "too large", in: []string{strings.Repeat("a", 1<<20+1)}, want: "reading file0: larger than 1 MiB"},
+		{name: "snippets that double", in: []string{doubling(20)}, want: "reading the Corefile: file0:62: more than 200000 words with what is imported"},
+		{name: "import beside others", in: []string{". { import a\n}\n"}, want: "reading the Corefile: file0:1: import shares its line: write it on a line of its own"},
+		{name: "import of nothing", in: []string{". {\nimport\n}\n"}, want: "reading the Corefile: file0:2: import of nothing"},
+		{name: "bad kube-dns", in: []string{"kind: ConfigMap\ndata: {stubDomains: '['}\n"}, want: "reading stubDomains: not a JSON object of lists, like {\"example.com\": [\"192.0.2.1\"]}: unexpected end of JSON input"},
+		{name: "files that import each other", in: []string{"import a.server\n", "kind: ConfigMap\ndata: {a.server: \"import a.server\\n\"}\n"}, want: "reading the Corefile: files that import each other"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			inputs := make([]convert.Input, len(tt.in))
+			for i, text := range tt.in {
+				inputs[i] = convert.Input{Name: fmt.Sprintf("file%d", i), Text: []byte(text)}
+			}
+			_, err := convert.Files(inputs)
+			if err == nil {
+				t.Fatal("Files: no error")
+			}
+			if diff := cmp.Diff(tt.want, err.Error()); diff != "" {
+				t.Errorf("error (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// doubling is a Corefile of snippets each of which imports the one before it twice.
+func doubling(n int) string {
+	var b strings.Builder
+	b.WriteString("(s0) {\n log\n}\n")
+	for i := 1; i < n; i++ {
+		fmt.Fprintf(&b, "(s%d) {\n import s%d\n import s%d\n}\n", i, i-1, i-1)
+	}
+	fmt.Fprintf(&b, ". {\n import s%d\n}\n", n-1)
+	return b.String()
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// Result is a configuration, with what of the other one it does not hold.
+type Result struct {
+	Config config.Config // of an agent; passes every check
+	Notes  []Note        // in the order of the files and their lines
+
+	sources map[string]string // by path of a key: the line that it is from
+}
+
+// YAML returns the configuration as a file: what differs from the defaults, with the line it is from as a comment. The
+// error is that of [config.MarshalChanges].
+func (r *Result) YAML() ([]byte, error) {
+	text, err := config.MarshalChanges(r.Config, config.Agent, func(path string) string { return r.sources[path] })
+	if err != nil {
+		return nil, fmt.Errorf("writing what was converted: %w", err)
+	}
+	return text, nil
+}
+
+// Lost reports whether something has no counterpart.
+func (r *Result) Lost() bool {
+	return slices.ContainsFunc(r.Notes, func(n Note) bool { return !n.Kept })
+}
+
+// Corefile converts the text of a Corefile. The file is its name in notes, comments and errors. An error says that the
+// text is no Corefile; whatever is in one becomes configuration or a note.
+func Corefile(file string, text []byte) (*Result, error) {
+	return convert([]document{{name: file, first: 1, text: string(text)}}, nil, nil)
+}
+
+// corefile is a conversion that is under way.
+type corefile struct {
+	cfg     config.Config
+	notes   []Note
+	sources map[string]string // by path of a key
+
+	routes    []route
+	templates []sourced[config.Template]
+	rewrites  []sourced[config.Rewrite]
+
+	excepted []sourced[string] // zones that nobody is asked for
+
+	wild     []sourced[string] // names below which hosts answers all others
+	denied   []sourced[string] // zones whose other names do not exist
+	disabled map[string]string // what is kept out of the cache, by server and zones: success or denial
+	halves   []sourced[string] // those that are one of the two
+
+	servers   []*server
+	upstreams []config.Target  // of __PILLAR__UPSTREAM__SERVERS__
+	held      map[string]place // the listen addresses, and where each is from
+	unbound   bool             // a server takes queries at every address
+	cluster   clusterState
+	keys      map[string]keySet // by path: where it was set first, and its value
+	whole     place             // the first file
+	said      map[string]bool   // notes that need not come again
+}
+
+// sourced is an item of a list, with the line that it is from.
+type sourced[T any] struct {
+	value T
+	at    place
+	text  string // of the line
+}
+
+// route is a route with the lines that it is from.
+type route struct {
+	config.Route
+	ttls // those that it has not from the cache
+
+	at    place
+	text  string
+	early bool // of the ConfigMap of kube-dns, and not in a Corefile so far
+}
+
+// keySet is a value that a key has already.
+type keySet struct {
+	at    place
+	value string
+}
+
+// server is a server block whose zones are known.
+type server struct {
+	*block
+
+	zones []string
+	own   []string // zones at or below them that somebody here answers or forwards
+}
+
+// convert makes one configuration of Corefiles and of a ConfigMap of kube-dns.
+func convert(docs []document, shared map[string]document, kubeDNS map[string]string) (*Result, error) {
+	c := &corefile{
+		cfg: config.Default(config.Agent), sources: map[string]string{}, held: map[string]place{}, keys: map[string]keySet{}, said: map[string]bool{},
+	}
+	if len(docs) > 0 {
+		c.whole.file = docs[0].name
+	}
+	if err := c.read(docs, shared); err != nil {
+		return nil, err
+	}
+	if err := c.kubeDNS(kubeDNS); err != nil {
+		return nil, err
+	}
+	if len(docs) > 0 {
+		c.listen()
+		c.clusterDomain()
+		for _, s := range c.servers {
+			c.server(s)
+		}
+		c.between()
+		c.denialTemplates()
+		c.exceptions()
+		c.halved()
+	}
+	return c.result()
+}
+
+// read parses the Corefiles, and takes those of their server blocks that can be served.
+func (c *corefile) read(docs []document, shared map[string]document) error {
+	used := map[string]bool{}
+	for _, d := range docs {
+		e := expander{shared: shared, used: used, snippets: map[string]int{}}
+		if err := e.expand(d, 0); err != nil {
+			return err
+		}
+		blocks, err := parse(d.name, strings.Join(e.lines, "\n"), e.places)
+		c.notes = append(c.notes, e.notes...)
+		if err != nil {
+			return err
+		}
+		for i := range blocks {
+			c.take(&blocks[i])
+		}
+	}
+	for _, name := range names(shared) {
+		if !used[name] && len(docs) > 0 {
+			c.notes = append(c.notes, Note{File: shared[name].name, What: name, Why: "no Corefile imports it", Hint: "give the Corefile that does, or leave this out"})
+		}
+	}
+	return nil
+}
+
+// take keeps a server block, unless it is for a port or a transport that there is not.
+func (c *corefile) take(b *block) {
+	s := &server{block: b}
+	for _, key := range b.keys {
+		a := parseAddress(pillars(key))
+		what := "server " + key
+		switch {
+		case a.transport != "dns":
+			c.lost(b.at, what, "queries are taken over UDP and TCP alone", "leave it to a server beside this one, such as the central resolver")
+			continue
+		case !c.port(b.at, a, what):
+			continue
+		}
+		list, err := zones(a.host)
+		if err != nil {
+			c.lost(b.at, what, oneLine(err), "")
+			continue
+		}
+		for _, zone := range list {
+			if c.serverOf(zone) != nil {
+				c.lost(b.at, what, "the zone "+zone+" has a server already", "leave one of them out")
+				continue
+			}
+			s.zones = append(s.zones, zone)
+		}
+	}
+	if len(s.zones) > 0 {
+		c.servers = append(c.servers, s)
+	}
+}
+
+// port takes the port of the first server block for all.
+func (c *corefile) port(at place, a address, what string) bool {
+	port := cmp.Or(a.port, "53")
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		c.lost(at, what, "no number of a port", "")
+		return false
+	}
+	if before, set := c.keys["listen.port"]; set && before.value != port {
+		c.lost(at, what, "all queries are taken at one port, which is "+before.value, "put the zone under that port, or run another agent for it")
+		return false
+	}
+	if _, set := c.keys["listen.port"]; !set {
+		c.keys["listen.port"] = keySet{at, port}
+		c.cfg.Listen.Port = uint16(n)
+	}
+	return true
+}
+
+// serverOf is the server block that has a zone itself, nil for none.
+func (c *corefile) serverOf(zone string) *server {
+	for _, s := range c.servers {
+		if slices.Contains(s.zones, zone) {
+			return s
+		}
+	}
+	return nil
+}
+
+// heard is the server block whose zones a name is in, nil for none.
+func (c *corefile) heard(name string) *server {
+	var best *server
+	longest := -1
+	for _, s := range c.servers {
+		for _, zone := range s.zones {
+			if below(name, zone) && len(zone) > longest {
+				best, longest = s, len(zone)
+			}
+		}
+	}
+	return best
+}
+
+// lost notes what has no counterpart.
+func (c *corefile) lost(at place, what, why, hint string) {
+	c.notes = append(c.notes, Note{File: at.file, Line: at.line, What: what, Why: why, Hint: hint})
+}
+
+// differs notes what has a counterpart that is not quite the same.
+func (c *corefile) differs(at place, what, why, hint string) {
+	c.notes = append(c.notes, Note{File: at.file, Line: at.line, What: what, Why: why, Hint: hint, Kept: true})
+}
+
+// first reports whether something is said for the first time, which is enough.
+func (c *corefile) first(what string) bool {
+	again := c.said[what]
+	c.said[what] = true
+	return !again
+}
+
+// set tells where the value of a key is from, and reports whether the key has it: the first server block to set a key
+// of the whole program has the say, and another value is noted.
+func (c *corefile) set(path string, s *statement, value string) bool {
+	before, again := c.keys[path]
+	if again && before.value != value {
+		c.lost(s.at, s.text(), fmt.Sprintf("%s is one for all zones, and already %s by %s", path, before.value, before.at), "")
+	}
+	if again {
+		return false
+	}
+	c.keys[path] = keySet{s.at, value}
+	c.sources[path] = s.at.String() + ": " + s.text()
+	return true
+}
+
+// result puts the lists together and holds them to the checks.
+func (c *corefile) result() (*Result, error) {
+	c.finishRoutes()
+	c.listSources()
+	for range maxRemoved {
+		normal, err := config.Normalize(c.cfg, config.Agent)
+		if err == nil {
+			c.cfg = normal
+			return &Result{Config: c.cfg, Notes: inOrder(c.notes), sources: c.sources}, nil
+		}
+		var bad *config.Error
+		if !errors.As(err, &bad) {
+			return nil, fmt.Errorf("checking what was converted: %w", err)
+		}
+		c.remove(bad.Problems)
+	}
+	return nil, errors.New("checking what was converted: too much of it is wrong")
+}

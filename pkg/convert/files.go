@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	yaml "go.yaml.in/yaml/v3"
+)
+
+// Input is one file to convert.
+type Input struct {
+	Name string // as notes name it
+	Text []byte
+}
+
+// maxInput bounds one file. A ConfigMap holds no more.
+const maxInput = 1 << 20
+
+// Files converts all inputs to one configuration. What each is shows in its text: a Corefile, or YAML with ConfigMaps
+// in it, alone, in a List, or among other objects. Of a ConfigMap are taken: a Corefile, the keys of kube-dns, and keys
+// that end in .override or .server, which a Corefile may import. An error says that an input is none of these.
+func Files(inputs []Input) (*Result, error) {
+	var f found
+	for _, in := range inputs {
+		if len(in.Text) > maxInput {
+			return nil, fmt.Errorf("reading %s: larger than 1 MiB", in.Name)
+		}
+		if err := f.add(in); err != nil {
+			return nil, err
+		}
+	}
+	if len(f.corefiles) == 0 && f.kubeDNS == nil {
+		return nil, errors.New("there is nothing to convert: neither a Corefile nor the ConfigMap of one, or of kube-dns")
+	}
+	r, err := convert(f.corefiles, f.shared, f.kubeDNS)
+	if err != nil {
+		return nil, err
+	}
+	r.Notes = inOrder(append(r.Notes, f.notes...))
+	return r, nil
+}
+
+// found is what the inputs hold.
+type found struct {
+	corefiles []document
+	shared    map[string]document // what Corefiles may import, by name
+	kubeDNS   map[string]string
+	notes     []Note
+}
+
+// add takes one input.
+func (f *found) add(in Input) error {
+	if strings.TrimSpace(string(in.Text)) == "" {
+		return fmt.Errorf("reading %s: it is empty", in.Name)
+	}
+	objects, ok := objects(in.Text)
+	if !ok {
+		f.corefiles = append(f.corefiles, document{name: in.Name, first: 1, text: string(in.Text)})
+		return nil
+	}
+	found := false
+	for _, o := range objects {
+		if value(o, "kind") == nil || value(o, "kind").Value != "ConfigMap" {
+			continue
+		}
+		took, err := f.configMap(in.Name, value(o, "data"))
+		if err != nil {
+			return err
+		}
+		found = found || took
+	}
+	if !found {
+		return fmt.Errorf("reading %s: no ConfigMap in it has a Corefile or the keys of kube-dns", in.Name)
+	}
+	return nil
+}
+
+// objects are the mappings in a text of YAML, those of a List one by one. Text without any is no YAML of objects.
+func objects(text []byte) ([]*yaml.Node, bool) {
+	var list []*yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	for {
+		var doc yaml.Node
+		err := decoder.Decode(&doc)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, false
+		}
+		if len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
+			continue
+		}
+		root := doc.Content[0]
+		if value(root, "kind") == nil {
+			continue
+		}
+		if items := value(root, "items"); items != nil && items.Kind == yaml.SequenceNode {
+			list = append(list, items.Content...)
+			continue
+		}
+		list = append(list, root)
+	}
+	return list, len(list) > 0
+}
+
+// value is that of a key of a mapping, nil without one.
+func value(mapping *yaml.Node, key string) *yaml.Node {
+	if mapping == nil || mapping.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(mapping.Content); i += 2 {
+		if mapping.Content[i].Value == key {
+			return mapping.Content[i+1]
+		}
+	}
+	return nil
+}
+
+// configMap takes the keys of a ConfigMap, and reports whether there was one to take.
+func (f *found) configMap(file string, data *yaml.Node) (bool, error) {
+	if data == nil || data.Kind != yaml.MappingNode {
+		return false, nil
+	}
+	took := false
+	for i := 0; i+1 < len(data.Content); i += 2 {
+		key, text := data.Content[i].Value, data.Content[i+1]
+		switch {
+		case key == "Corefile":
+			took = true
+			f.corefiles = append(f.corefiles, inside(file, key, text))
+		case strings.HasSuffix(key, ".override"), strings.HasSuffix(key, ".server"):
+			took = true
+			if err := once(&f.shared, file, key, inside(file, key, text)); err != nil {
+				return false, err
+			}
+		case key == stubDomains, key == upstreamNameservers, key == federations:
+			took = true
+			if err := once(&f.kubeDNS, file, key, text.Value); err != nil {
+				return false, err
+			}
+		default:
+			f.notes = append(f.notes, Note{File: file, Line: data.Content[i].Line, What: "key " + key, Why: "no Corefile imports it, and it is no key of kube-dns"})
+		}
+	}
+	return took, nil
+}
+
+// once sets a key that only one ConfigMap may have.
+func once[T any](all *map[string]T, file, key string, v T) error {
+	if *all == nil {
+		*all = map[string]T{}
+	}
+	if _, again := (*all)[key]; again {
+		return fmt.Errorf("reading %s: the key %s is in two ConfigMaps", file, key)
+	}
+	(*all)[key] = v
+	return nil
+}
+
+// inside is a text inside of YAML. In a literal block its lines are lines of the file; in quotes they are not.
+func inside(file, key string, text *yaml.Node) document {
+	if text.Style&yaml.LiteralStyle != 0 {
+		return document{name: file, first: text.Line + 1, text: text.Value}
+	}
+	return document{name: file + " " + key, first: 1, text: text.Value}
+}
+
+// names are the keys of what may be imported, sorted.
+func names(shared map[string]document) []string { return slices.Sorted(maps.Keys(shared)) }

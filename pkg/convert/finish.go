@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// maxRemoved bounds how often the checks are asked.
+const maxRemoved = 1000
+
+// finishRoutes puts the routes into the configuration, as they were found.
+func (c *corefile) finishRoutes() {
+	if !slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == "." }) {
+		c.routes = append(c.routes, route{Route: config.Default(config.Agent).Forward[0]})
+	}
+	c.cfg.Forward = nil
+	for _, r := range c.routes {
+		r.fill(&r.Route, &c.cfg.Cache)
+		c.cfg.Forward = append(c.cfg.Forward, r.Route)
+	}
+}
+
+// listSources makes the comments for the items of lists, and puts these into the configuration.
+func (c *corefile) listSources() {
+	for path := range c.sources {
+		if strings.Contains(path, "[") {
+			delete(c.sources, path)
+		}
+	}
+	c.cfg.Rewrite, c.cfg.Templates = nil, nil
+	for i, r := range c.routes {
+		if r.text != "" {
+			c.sources[fmt.Sprintf("forward[%d]", i)] = r.at.String() + ": " + r.text
+		}
+	}
+	for i, r := range c.rewrites {
+		c.cfg.Rewrite = append(c.cfg.Rewrite, r.value)
+		c.sources[fmt.Sprintf("rewrite[%d]", i)] = r.at.String() + ": " + r.text
+	}
+	for i, t := range c.templates {
+		c.cfg.Templates = append(c.cfg.Templates, t.value)
+		c.sources[fmt.Sprintf("templates[%d]", i)] = t.at.String() + ": " + t.text
+	}
+}
+
+// remove takes what the checks refuse out of the configuration, and notes each. Of a list the last items go first, so
+// that the numbers of the others stay right.
+func (c *corefile) remove(problems []config.Problem) {
+	type item struct {
+		list string
+		i    int
+	}
+	gone := map[item]config.Problem{}
+	for _, p := range problems {
+		list, i, isItem := cutItem(p.Path)
+		switch {
+		case isItem && (list == "forward" || list == "rewrite" || list == "templates"):
+			if _, again := gone[item{list, i}]; !again {
+				gone[item{list, i}] = p
+			}
+		default:
+			c.reset(p)
+		}
+	}
+	for at, p := range gone {
+		c.refuse(at.list, at.i, p)
+	}
+	drop := func(list string, i int) bool { _, found := gone[item{list, i}]; return found }
+	c.routes = without(c.routes, func(i int) bool { return drop("forward", i) })
+	c.rewrites = without(c.rewrites, func(i int) bool { return drop("rewrite", i) })
+	c.templates = without(c.templates, func(i int) bool { return drop("templates", i) })
+	c.finishRoutes()
+	c.listSources()
+}
+
+// refuse notes an item that is taken out.
+func (c *corefile) refuse(list string, i int, p config.Problem) {
+	var at place
+	text := p.Path
+	switch {
+	case list == "forward" && i < len(c.routes):
+		at, text = c.routes[i].at, c.routes[i].text
+	case list == "rewrite" && i < len(c.rewrites):
+		at, text = c.rewrites[i].at, c.rewrites[i].text
+	case list == "templates" && i < len(c.templates):
+		at, text = c.templates[i].at, c.templates[i].text
+	}
+	c.lost(at, text, p.What, p.Hint)
+}
+
+// reset puts a section back to its default, and notes why.
+func (c *corefile) reset(p config.Problem) {
+	head, _, _ := strings.Cut(p.Path, ".")
+	head, _, _ = strings.Cut(head, "[")
+	at := c.whole
+	for _, path := range slices.Sorted(maps.Keys(c.keys)) {
+		if strings.HasPrefix(p.Path, path) || strings.HasPrefix(path, p.Path) {
+			at = c.keys[path].at
+		}
+	}
+	c.lost(at, p.Path, p.What+"; the section "+head+" stays at its defaults", p.Hint)
+	standard := config.Default(config.Agent)
+	switch head {
+	case "listen":
+		c.cfg.Listen = standard.Listen
+	case "interface":
+		c.cfg.Interface = standard.Interface
+	case "intercept":
+		c.cfg.Intercept = standard.Intercept
+	case "cluster", "clusterDomain":
+		c.cfg.Cluster, c.cfg.ClusterDomain = standard.Cluster, standard.ClusterDomain
+	case "cache":
+		c.cfg.Cache = standard.Cache
+	case "hosts":
+		c.cfg.Hosts = standard.Hosts
+	case "dns64":
+		c.cfg.DNS64 = standard.DNS64
+	case "admin":
+		c.cfg.Admin = standard.Admin
+	case "limits":
+		c.cfg.Limits = standard.Limits
+	case "identity":
+		c.cfg.Identity = standard.Identity
+	case "log":
+		c.cfg.Log = standard.Log
+	default:
+		c.cfg = standard
+		c.routes, c.rewrites, c.templates = nil, nil, nil
+	}
+	for path := range c.sources {
+		if strings.HasPrefix(path, head) {
+			delete(c.sources, path)
+		}
+	}
+}
+
+// without returns list without the items that are to go.
+func without[T any](list []T, gone func(int) bool) []T {
+	var kept []T
+	for i, v := range list {
+		if !gone(i) {
+			kept = append(kept, v)
+		}
+	}
+	return kept
+}
+
+// cutItem cuts the name of a list and the number of its item from a path such as forward[1].to[0].
+func cutItem(path string) (list string, i int, found bool) {
+	list, rest, found := strings.Cut(path, "[")
+	number, _, closed := strings.Cut(rest, "]")
+	i, err := strconv.Atoi(number)
+	return list, i, found && closed && err == nil && !strings.Contains(list, ".")
+}

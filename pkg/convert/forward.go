@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// forward takes a route.
+func (c *corefile) forward(s *server, st *statement) {
+	if len(st.args()) < 2 {
+		c.lost(st.at, st.text(), "it names no zone or no upstream", "")
+		return
+	}
+	from, err := zones(pillars(st.args()[0]))
+	if err != nil {
+		c.lost(st.at, st.text(), oneLine(err), "")
+		return
+	}
+	routed := overlap(s.zones, from)
+	if len(routed) == 0 {
+		c.lost(st.at, st.text(), "it is for no name that this server is asked for", "")
+		return
+	}
+	options := c.forwardOptions(st)
+	to, made := []config.Target(nil), false
+	for _, zone := range routed {
+		s.own = append(s.own, zone)
+		if c.isCentral(zone, st.args()[1:]) {
+			continue
+		}
+		if !made {
+			to, made = c.targets(st, options), true
+		}
+		if len(to) == 0 {
+			c.lost(st.at, st.text(), "no upstream is left, so there is no route for "+zone, "")
+			continue
+		}
+		r := config.DefaultRoute(zone, to...)
+		r.Policy, r.Method, r.CA = options.policy, options.method, options.ca
+		c.route(r, st)
+	}
+	c.except(st, options.except)
+}
+
+// overlap are the zones of a server as far as they are in those that a plugin names, and the other way round.
+func overlap(served, from []string) []string {
+	var list []string
+	add := func(zone string) {
+		if !slices.Contains(list, zone) {
+			list = append(list, zone)
+		}
+	}
+	for _, zone := range served {
+		for _, f := range from {
+			switch {
+			case below(zone, f):
+				add(zone)
+			case below(f, zone):
+				add(f)
+			}
+		}
+	}
+	return list
+}
+
+// route adds a route unless its zone has one.
+func (c *corefile) route(r config.Route, st *statement) {
+	if c.cluster.domain == r.Zone {
+		c.lost(st.at, st.text(), "the domain of the cluster is answered as a whole", "names below it may have a route of their own")
+		return
+	}
+	i := slices.IndexFunc(c.routes, func(other route) bool { return other.Zone == r.Zone })
+	switch {
+	case i < 0:
+		c.routes = append(c.routes, route{Route: r, at: st.at, text: st.text()})
+	case c.routes[i].early && (r.Zone != "." || slices.Contains(st.args(), upstreams)):
+		// NodeLocal DNSCache takes these servers in place of what the Corefile has as well.
+		r.To = c.routes[i].To
+		c.routes[i].Route, c.routes[i].early = r, false
+	case c.routes[i].early:
+		c.routes[i] = route{Route: r, at: st.at, text: st.text()}
+		c.lost(place{file: upstreamNameservers}, "the list", fmt.Sprintf("%s has other upstreams for all names", st.at), "")
+	default:
+		c.lost(st.at, st.text(), fmt.Sprintf("%s has a route already, by %s", r.Zone, c.routes[i].at),
+			"a zone has one route: list all upstreams in it, in order and with policy sequential")
+	}
+}
+
+// forwardOptions are the lines in the block of a forward.
+type forwardOptions struct {
+	except     []string
+	tcp        bool
+	ca         string
+	serverName string
+	policy     config.Policy
+	method     config.HTTPMethod
+}
+
+func (c *corefile) forwardOptions(st *statement) forwardOptions {
+	var o forwardOptions
+	for _, option := range st.body {
+		args := option.args()
+		switch option.words[0] {
+		case "except":
+			o.except = append(o.except, args...)
+		case "force_tcp":
+			o.tcp = true
+		case "prefer_udp", "failover": // so it is in any case
+		case "tls_servername":
+			o.serverName = strings.Join(args, " ")
+		case "doh_method":
+			if strings.EqualFold(strings.Join(args, " "), "get") {
+				o.method = config.MethodGet
+			}
+		case "policy":
+			o.policy = c.policy(st, &option)
+		case "tls":
+			o.ca = c.certificates(st, &option)
+		case "max_concurrent":
+			c.maxConcurrent(&option)
+		default:
+			c.forwardNone(st, &option)
+		}
+	}
+	return o
+}
+
+func (c *corefile) policy(st, option *statement) config.Policy {
+	switch strings.Join(option.args(), " ") {
+	case "sequential":
+		return config.PolicySequential
+	case "random":
+		return config.PolicyRandom
+	case "round_robin":
+		c.differs(option.at, st.words[0]+": "+option.text(), "upstreams are drawn, each as often as the others, and do not take turns", "")
+		return config.PolicyRandom
+	}
+	c.unknown(st, option)
+	return config.PolicyFastest
+}
+
+// certificates reads the files of tls: none, those to trust, the client's own, or all.
+func (c *corefile) certificates(st, option *statement) string {
+	args := option.args()
+	if len(args) >= 2 {
+		c.option(st, option, "upstreams are shown no certificate", "let them know this client by its address")
+	}
+	if len(args) == 1 || len(args) == 3 {
+		return args[len(args)-1]
+	}
+	return ""
+}
+
+// maxConcurrent bounds what is under way, with all upstreams together.
+func (c *corefile) maxConcurrent(option *statement) {
+	n, err := strconv.Atoi(strings.Join(option.args(), ""))
+	if err != nil || n < 0 {
+		c.lost(option.at, "forward: "+option.text(), "no number", "")
+		return
+	}
+	if n == 0 { // no bound
+		return
+	}
+	n = min(n, 1<<20)
+	if c.set("limits.inflight", option, strconv.Itoa(n)) {
+		c.cfg.Limits.Inflight = n
+		c.cfg.Limits.Waiting = max(c.cfg.Limits.Waiting, n)
+		c.differs(option.at, "forward: "+option.text(), "the bound is on all upstreams together, and identical queries count once", "see limits.inflight")
+	}
+}
+
+// forwardNone notes a line that has no counterpart.
+func (c *corefile) forwardNone(st, option *statement) {
+	const (
+		judged      = "upstreams are judged by their answers, and probed when they fail, at times of node-cache's own"
+		connections = "connections are kept and renewed at times of node-cache's own"
+	)
+	switch option.words[0] {
+	case "max_fails", "health_check", "failfast_all_unhealthy_upstreams":
+		c.option(st, option, judged, "docs/upstreams.md has the times")
+	case "expire", "max_idle_conns":
+		c.option(st, option, connections, "forward[].connections says how many there are")
+	case "max_connect_attempts", "read_timeout":
+		c.option(st, option, "how long an upstream may take goes by what it usually takes", "limits.deadline bounds the whole of a query")
+	case "next", "next_on_nodata":
+		c.option(st, option, "an answer is not asked for elsewhere because of what it says", "SERVFAIL and REFUSED have the next upstream of the list asked")
+	case "source_address":
+		c.option(st, option, "the kernel chooses the address that upstreams see", "set a route with a source address: ip route add … src …")
+	case "resolver":
+		c.option(st, option, "upstreams have addresses", "")
+	default:
+		c.unknown(st, option)
+	}
+}
+
+// targets are the upstreams that have an address, each once.
+func (c *corefile) targets(st *statement, o forwardOptions) []config.Target {
+	var to []config.Target
+	for _, word := range st.args()[1:] {
+		for _, t := range c.wordTargets(st, word, o.serverName) {
+			if o.tcp && t.Kind == config.Plain {
+				t.Kind = config.TCP
+			}
+			if !slices.Contains(to, t) {
+				to = append(to, t)
+			}
+		}
+	}
+	if o.tcp && slices.ContainsFunc(to, func(t config.Target) bool { return t.Kind == config.ResolvConf }) {
+		c.lost(st.at, "forward: force_tcp", "the servers of a resolv.conf are asked over UDP first", "write them as tcp:// and their addresses")
+	}
+	return to
+}
+
+// wordTargets are the upstreams that one word of a forward stands for.
+func (c *corefile) wordTargets(st *statement, word, serverName string) []config.Target {
+	switch {
+	case word == upstreams && len(c.upstreams) == 0:
+		return []config.Target{{Kind: config.ResolvConf, Path: "/etc/resolv.conf"}}
+	case word == upstreams:
+		return c.upstreams
+	case word == centralServers:
+		c.lost(st.at, word, "the endpoints of the DNS service are asked for names of the cluster alone", "write the addresses of a server that knows the zone")
+		return nil
+	}
+	t, err := target(word, serverName)
+	if err != nil {
+		c.lost(st.at, "forward: "+word, oneLine(err), "")
+		return nil
+	}
+	return []config.Target{t}
+}
+
+// target reads an upstream, with the name that its certificate must be for.
+func target(word, serverName string) (config.Target, error) {
+	scheme, rest, isURL := strings.Cut(word, "://")
+	if !isURL {
+		return config.ParseTarget(word)
+	}
+	switch scheme {
+	case "dns":
+		return config.ParseTarget(rest)
+	case "tls", "https":
+	default:
+		return config.ParseTarget(word)
+	}
+	path := ""
+	if i := strings.IndexByte(rest, '/'); i >= 0 && scheme == "https" {
+		rest, path = rest[:i], rest[i:]
+	}
+	if host, name, found := strings.Cut(rest, "%"); found && !strings.HasPrefix(rest, "[fe80") {
+		name, port, hasPort := strings.Cut(name, ":")
+		rest, serverName = host, name
+		if hasPort {
+			rest += ":" + port
+		}
+	}
+	if serverName != "" {
+		path += "#" + serverName
+	}
+	return config.ParseTarget(scheme + "://" + rest + path)
+}
+
+// except keeps names from being forwarded: they get SERVFAIL, as from a server that has nobody to ask.
+func (c *corefile) except(st *statement, hosts []string) {
+	for _, host := range hosts {
+		list, err := zones(pillars(host))
+		if err != nil {
+			c.lost(st.at, "forward: except "+host, oneLine(err), "")
+			continue
+		}
+		for _, zone := range list {
+			c.excepted = append(c.excepted, sourced[string]{zone, st.at, "except " + host})
+		}
+	}
+}
+
+// exceptions makes templates of the zones that are not forwarded, unless somebody has them all the same.
+func (c *corefile) exceptions() {
+	for _, e := range c.excepted {
+		switch {
+		case c.isServed(e.value), c.isAnswered(e.value):
+			continue
+		case c.isServedBelow(e.value):
+			c.differs(e.at, e.text, "there is a route in "+e.value+", so its other names go to the route above it", "write a route for the zone, or templates that deny these names")
+			continue
+		}
+		c.templates = append(c.templates, sourced[config.Template]{config.Template{Zone: e.value, Rcode: rcodeServFail}, e.at, e.text})
+	}
+}
+
+// isAnswered reports whether a template answers all questions for the zone.
+func (c *corefile) isAnswered(zone string) bool {
+	return slices.ContainsFunc(c.templates, func(t sourced[config.Template]) bool {
+		return t.value.Zone == zone && len(t.value.Types) == 0 && len(t.value.Match) == 0
+	})
+}
+
+// isServed reports whether a zone itself is routed, or the cluster's.
+func (c *corefile) isServed(zone string) bool {
+	return c.cluster.domain == zone || slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == zone })
+}
+
+// isServedBelow reports whether a route or the cluster has the zone, or one in it.
+func (c *corefile) isServedBelow(zone string) bool {
+	if c.cluster.domain != "" && below(c.cluster.domain, zone) {
+		return true
+	}
+	return slices.ContainsFunc(c.routes, func(r route) bool { return below(r.Zone, zone) })
+}
+
+// unserved has SERVFAIL for the names of a server that asks nobody for them, so that they do not leave for another.
+func (c *corefile) unserved(s *server) {
+	for _, zone := range s.zones {
+		isServed := slices.ContainsFunc(s.own, func(own string) bool { return below(zone, own) })
+		if zone == "." || isServed {
+			continue
+		}
+		c.excepted = append(c.excepted, sourced[string]{zone, s.at, "nobody is asked for the other names of " + zone})
+	}
+}

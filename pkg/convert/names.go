@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// The codes that templates here give.
+const (
+	rcodeServFail = dns.RcodeServerFailure
+	rcodeNXDomain = dns.RcodeNameError
+)
+
+// hosts takes names with addresses: those of a file, and those that are written in the block.
+func (c *corefile) hosts(s *server, st *statement) {
+	file, served := "", s.zones
+	if args := st.args(); len(args) > 0 {
+		file = args[0]
+		if len(args) > 1 {
+			served = overlap(s.zones, c.namedZones(st, args[1:]))
+		}
+	}
+	ttl := statement{words: []string{"ttl"}}
+	for _, option := range st.body {
+		if option.words[0] == "ttl" {
+			ttl = option
+		}
+	}
+	c.hostsTTL(&ttl)
+	var inline, onward bool
+	for _, option := range st.body {
+		args := option.args()
+		switch option.words[0] {
+		case "fallthrough":
+			onward = true
+			if len(args) > 0 {
+				c.differs(option.at, "hosts: "+option.text(), "names that are not there are looked up as ever, in all zones", "")
+			}
+		case "ttl": // read first: wildcards have it in their text
+		case "no_reverse":
+			c.cfg.Hosts.NoReverse = true
+		case "reload", "fallthrough_unsupported": // files are followed
+		default:
+			inline = true
+			c.hostsLine(s, st, &option, served)
+		}
+	}
+	c.hostsFile(s, st, file, inline)
+	if !onward {
+		c.denyOthers(st, served)
+	}
+}
+
+func (c *corefile) hostsTTL(option *statement) {
+	if len(option.args()) == 0 {
+		return
+	}
+	if d, ok := c.span(option, option.args()[0], 0, time.Hour); ok && c.set("hosts.ttl", option, d.String()) {
+		c.cfg.Hosts.TTL = d.Truncate(time.Second)
+	}
+}
+
+// namedZones are the zones behind the name of a plugin.
+func (c *corefile) namedZones(st *statement, hosts []string) []string {
+	var list []string
+	for _, host := range hosts {
+		named, err := zones(pillars(host))
+		if err != nil {
+			c.lost(st.at, st.text(), oneLine(err), "")
+			continue
+		}
+		list = append(list, named...)
+	}
+	return list
+}
+
+// hostsLine takes an address and its names, as hosts(5) has them.
+func (c *corefile) hostsLine(s *server, st, line *statement, served []string) {
+	address, err := netip.ParseAddr(line.words[0])
+	if err != nil {
+		c.unknown(st, line)
+		return
+	}
+	address = address.Unmap().WithZone("")
+	for _, name := range line.args() {
+		lower := strings.ToLower(strings.TrimSuffix(name, ".")) + "."
+		if !slices.ContainsFunc(served, func(zone string) bool { return below(lower, zone) }) {
+			c.lost(line.at, "hosts: "+line.text(), name+" is in no zone of the server, so it is not answered there either", "")
+			continue
+		}
+		if parent, found := strings.CutPrefix(lower, "*."); found {
+			c.wildcard(line, parent, address)
+			continue
+		}
+		if _, err := config.ParseZone(name); err != nil || lower == "." {
+			c.lost(line.at, "hosts: "+line.text(), "not a name that can be asked for: "+name, "")
+			continue
+		}
+		if c.heard(lower) != s {
+			c.differs(line.at, "hosts: "+line.text(), "another server is asked for "+name+" there, and it is answered here", "leave it out")
+		}
+		c.host(lower, address)
+		if _, set := c.sources["hosts.names"]; !set {
+			c.sources["hosts.names"] = line.at.String() + ": " + st.text()
+		}
+	}
+}
+
+// host adds an address to a name, once.
+func (c *corefile) host(name string, address netip.Addr) {
+	names := &c.cfg.Hosts.Names
+	i := slices.IndexFunc(*names, func(h config.Host) bool { return h.Name == name })
+	if i < 0 {
+		i = len(*names)
+		*names = append(*names, config.Host{Name: name})
+	}
+	if have := &(*names)[i].Addresses; !slices.Contains(*have, address) {
+		*have = append(*have, address)
+	}
+}
+
+// wildcard answers all names one label below a name, by a template for each family.
+func (c *corefile) wildcard(line *statement, parent string, address netip.Addr) {
+	t := config.Template{Zone: parent, Types: []uint16{dns.TypeA}, Match: []string{oneBelow(parent)}}
+	record := "A"
+	if address.Is6() {
+		t.Types, record = []uint16{dns.TypeAAAA}, "AAAA"
+	}
+	text := fmt.Sprintf("{{ .Name }} %d IN ", int(c.cfg.Hosts.TTL.Seconds())) + record + " " + address.String()
+	for i := range c.templates {
+		if have := &c.templates[i].value; have.Zone == t.Zone && slices.Equal(have.Types, t.Types) && slices.Equal(have.Match, t.Match) {
+			have.Answer = append(have.Answer, text)
+			return
+		}
+	}
+	t.Answer = []string{text}
+	if last := len(c.wild) - 1; last < 0 || c.wild[last].value != parent {
+		c.wild = append(c.wild, sourced[string]{parent, line.at, "hosts: " + line.text() + ", other types"})
+	}
+	c.templates = append(c.templates, sourced[config.Template]{t, line.at, "hosts: " + line.text()})
+	c.differs(line.at, "hosts: "+line.text(), "a template answers the names, and those that are written down come first", "")
+}
+
+// oneBelow is an expression for the names one label below another.
+func oneBelow(parent string) string { return `^[^.]+\.` + regexp.QuoteMeta(parent) + `$` }
+
+// hostsFile takes the file, which is /etc/hosts where none is named.
+func (c *corefile) hostsFile(s *server, st *statement, file string, inline bool) {
+	switch {
+	case file == "" && inline:
+		c.differs(st.at, st.text(), "the names of /etc/hosts are not read beside those that are written down", "write files: [/etc/hosts] into hosts if they are meant")
+		return
+	case file == "":
+		file = "/etc/hosts"
+	}
+	if roots := s.all("root"); !filepath.IsAbs(file) && len(roots) > 0 && len(roots[0].args()) == 1 {
+		file = filepath.Join(roots[0].args()[0], file)
+	}
+	if slices.Contains(c.cfg.Hosts.Files, filepath.Clean(file)) {
+		return
+	}
+	c.cfg.Hosts.Files = append(c.cfg.Hosts.Files, filepath.Clean(file))
+	c.sources["hosts.files"] = st.at.String() + ": " + st.text()
+	c.keys["hosts"] = keySet{at: st.at}
+	if len(c.servers) > 1 || !slices.Equal(s.zones, []string{"."}) {
+		c.differs(st.at, st.text(), "the names of a file are answered whatever zone they are in", "")
+	}
+}
+
+// denyOthers answers names of zones that hosts has for itself alone. Those of the root have other answers elsewhere.
+func (c *corefile) denyOthers(st *statement, served []string) {
+	for _, zone := range served {
+		if zone == "." {
+			c.lost(st.at, st.text(), "names that are not there are looked up, not denied: fallthrough, which is not written, is how it always is", "")
+			continue
+		}
+		c.denied = append(c.denied, sourced[string]{zone, st.at, st.text() + ", without fallthrough"})
+	}
+}
+
+// denialTemplates makes templates that deny the zones which hosts has for itself, and the types that names of
+// wildcards have not.
+func (c *corefile) denialTemplates() {
+	for _, w := range c.wild {
+		c.templates = append(c.templates, sourced[config.Template]{config.Template{Zone: w.value, Match: []string{oneBelow(w.value)}}, w.at, w.text})
+	}
+	for _, d := range c.denied {
+		if c.isServedBelow(d.value) {
+			c.lost(d.at, d.text, "names that are not there are looked up, not denied, as there is a route in "+d.value, "")
+			continue
+		}
+		c.templates = append(c.templates, sourced[config.Template]{config.Template{Zone: d.value, Rcode: rcodeNXDomain}, d.at, d.text})
+	}
+}
+
+// template takes answers by pattern.
+func (c *corefile) template(s *server, st *statement) {
+	args := st.args()
+	if len(args) < 2 {
+		c.lost(st.at, st.text(), "it names no class and no type", "")
+		return
+	}
+	if class := strings.ToUpper(args[0]); class != "IN" && class != "ANY" {
+		c.lost(st.at, st.text(), "only questions of class IN are answered", "")
+		return
+	}
+	var t config.Template
+	if typ := strings.ToUpper(args[1]); typ != "ANY" {
+		value, known := dns.StringToType[typ]
+		if !known {
+			c.lost(st.at, st.text(), args[1]+" is no type", "")
+			return
+		}
+		t.Types = []uint16{value}
+	}
+	zones := s.zones
+	if len(args) > 2 {
+		zones = overlap(s.zones, c.namedZones(st, args[2:]))
+	}
+	onward := c.templateBody(st, &t)
+	for _, zone := range zones {
+		one := t
+		one.Zone = zone
+		c.templates = append(c.templates, sourced[config.Template]{one, st.at, st.text()})
+		c.templateReach(s, st, zone)
+		if len(t.Match) > 0 && !onward {
+			c.templates = append(c.templates, sourced[config.Template]{
+				config.Template{Zone: zone, Types: t.Types, Rcode: rcodeServFail}, st.at, st.text() + ", without fallthrough",
+			})
+		}
+	}
+}
+
+// templateBody reads the block, and reports whether names that do not match are handed on.
+func (c *corefile) templateBody(st *statement, t *config.Template) (onward bool) {
+	for _, option := range st.body {
+		args := option.args()
+		switch option.words[0] {
+		case "match":
+			t.Match = append(t.Match, slices.DeleteFunc(slices.Clone(args), func(m string) bool { return slices.Contains(t.Match, m) })...)
+		case "answer":
+			t.Answer = append(t.Answer, args...)
+		case "authority":
+			t.Authority = append(t.Authority, args...)
+		case "additional":
+			t.Additional = append(t.Additional, args...)
+		case "rcode":
+			code, known := dns.StringToRcode[strings.ToUpper(strings.Join(args, " "))]
+			if !known || code > dns.RcodeRefused {
+				c.option(st, &option, "an answer has one of the first six codes", "")
+				continue
+			}
+			t.Rcode = code
+		case "fallthrough":
+			onward = true
+			if len(args) > 0 {
+				c.differs(option.at, "template: "+option.text(), "names that do not match are looked up as ever, in all zones", "")
+			}
+		case "ederror":
+			c.option(st, &option, "templates give no Extended DNS Error", "")
+		case "upstream": // CoreDNS passes over it as well
+		default:
+			c.unknown(st, &option)
+		}
+	}
+	return onward
+}
+
+// templateReach notes a template that takes names which another server would have had.
+func (c *corefile) templateReach(s *server, st *statement, zone string) {
+	for _, other := range c.servers {
+		if other != s && slices.ContainsFunc(other.zones, func(z string) bool { return z != zone && below(z, zone) }) {
+			c.differs(st.at, st.text(), "templates are for all names of their zone, also for those that another server has there", "see that the expressions leave these alone")
+			return
+		}
+	}
+}
+
+// dns64 takes the prefix of a NAT64.
+func (c *corefile) dns64(_ *server, st *statement) {
+	prefix := "64:ff9b::/96"
+	if len(st.args()) > 0 {
+		prefix = st.args()[0]
+	}
+	all, v4 := false, false
+	for _, option := range st.body {
+		switch option.words[0] {
+		case "prefix":
+			prefix = strings.Join(option.args(), " ")
+		case "translate_all":
+			all = true
+		case "allow_ipv4":
+			v4 = true
+		default:
+			c.unknown(st, &option)
+		}
+	}
+	p, err := netip.ParsePrefix(prefix)
+	if err != nil {
+		c.lost(st.at, st.text(), "not a prefix: "+prefix, "")
+		return
+	}
+	if !c.set("dns64.prefix", st, p.Masked().String()) {
+		return
+	}
+	c.cfg.DNS64 = config.DNS64{Prefix: p.Masked(), TranslateAll: all}
+	if v4 {
+		c.cfg.DNS64.Clients = config.DNS64All
+	}
+	if len(c.servers) > 1 {
+		c.differs(st.at, st.text(), "it is for the names of all servers", "")
+	}
+}
+
+// local takes the names of the machine itself.
+func (c *corefile) local(_ *server, st *statement) {
+	const name = "localhost."
+	if !slices.ContainsFunc(c.cfg.Hosts.Names, func(h config.Host) bool { return h.Name == name }) {
+		c.cfg.Hosts.Names = append(c.cfg.Hosts.Names, config.Host{
+			Name: name, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()},
+		})
+		c.sources["hosts.names"] = st.at.String() + ": " + st.text()
+	}
+	c.differs(st.at, st.text(), "localhost is answered, and not the names below a search domain that begin with it", "")
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+// none says why a plugin has no counterpart, and what to do instead.
+func none(plugin string) (why, hint string) {
+	const (
+		zoneWhy  = "node-cache holds no zones of its own"
+		zoneHint = "leave the zone to a name server, and write a route for it: {zone: …, to: […]}"
+		listen   = "clients are served over UDP and TCP alone"
+	)
+	switch plugin {
+	case "acl":
+		return "clients are not told apart by address", "let a NetworkPolicy or the node's firewall say who may ask"
+	case "autopath":
+		return "the search list of a pod is not walked for it", "denials are kept and quick, also below a denied name; a dot at the end of a name, or a lower ndots, saves the walk"
+	case "file", "auto", "secondary", "sign", "dnssec":
+		return zoneWhy, zoneHint
+	case "etcd", "route53", "azure", "clouddns", "nomad", "k8s_external":
+		return zoneWhy + ", and does not read those of this service", "leave the zone to the server that has it, and write a route for it"
+	case "multicluster":
+		return "names of a cluster set are not made up", "leave the zone to the central resolver, and write a route for it"
+	case "federation":
+		return "names of federated services are not made up", "Kubernetes has dropped them"
+	case "tls", "https", "https3", "quic", "grpc_server":
+		return listen, "upstreams may be asked over TLS and HTTPS: see forward[].to"
+	case "grpc":
+		return "upstreams are not asked over gRPC", "ask the same server over tcp:// or tls://"
+	case "proxy":
+		return "CoreDNS has dropped proxy for forward", "write forward in its place, and convert again"
+	case "nsid":
+		return "the option NSID is not answered", "identity.hostname is told to those who ask for hostname.bind in class CH"
+	case "minimal":
+		return "authority and additional records are given as the upstream gives them", "they cost no lookup; cached answers hold them once"
+	case "header":
+		return "the flags of an answer are what the protocol asks for", ""
+	case "view":
+		return "clients are not told apart", "run another agent for those that are to get other answers"
+	case "geoip":
+		return "clients are not told apart by where they are", ""
+	case "erratic", "whoami":
+		return "a plugin for tests", "templates make answers by pattern"
+	case "trace":
+		return "queries are not traced", "metrics have the time by source; node-cache query --explain tells what is done with one name"
+	case "dnstap":
+		return "there is no dnstap", "log.queries logs them: all, a sample, the slow or those that fail"
+	case "pprof":
+		return "there is no profile to be had over HTTP", "/status has counts and sizes of all parts"
+	case "shed", "proxyproto", "multisocket":
+		return "how sockets are read is not to be set", "what goes beyond the limits is shed, and counted: see limits"
+	case "tsig":
+		return "queries and transfers are not signed", ""
+	case "on":
+		return "no programs are run", ""
+	}
+	return "no plugin that is known here", "see whether docs/configuration.md has a key for what it does"
+}

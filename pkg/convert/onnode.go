@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// What the DaemonSet in daemonset/base counts on.
+const (
+	adminSocket    = "/run/pod/admin.sock"
+	handoverSocket = "/run/node-cache/handover.sock"
+	snapshotFolder = "/run/node-cache"
+	adminPort      = 9253
+)
+
+// OnNode gives the configuration what the agents of daemonset/base need beside it: an address of their own on the node,
+// with its queries led there, the sockets and folders of the pod, and the address of the probes. What was converted and
+// is different stays where it can. An error says that both together are no configuration.
+func (r *Result) OnNode() error {
+	c, own := r.Config, netip.AddrFrom4([4]byte{169, 254, 20, 10})
+	const why = "as daemonset/base has it"
+	set := func(path string) { r.sources[path] = why }
+	if !slices.ContainsFunc(c.Listen.Addresses, netip.Addr.IsLinkLocalUnicast) {
+		c.Listen.Addresses, c.Listen.Port = []netip.Addr{own}, 53
+		set("listen.addresses")
+	}
+	c.Interface.Manage, c.Intercept.Manage = true, true
+	if c.Cluster.Resolver == config.ResolverNone {
+		c.Cluster.Resolver = config.ResolverLocal
+		set("cluster.resolver")
+	}
+	if !c.Cluster.Central.IsSet() {
+		c.Cluster.Central.Service = config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}
+		set("cluster.central.service")
+	}
+	c.Snapshot.Folder, c.Handover.Socket, c.Admin.Socket = snapshotFolder, handoverSocket, adminSocket
+	set("snapshot.folder")
+	set("handover.socket")
+	set("admin.socket")
+	if at := c.Admin.Address; at.Port() != adminPort || !at.Addr().IsUnspecified() {
+		c.Admin.Address = netip.AddrPortFrom(c.Listen.Addresses[0], adminPort)
+		set("admin.address")
+	}
+	c, err := config.Normalize(c, config.Agent)
+	if err != nil {
+		return fmt.Errorf("fitting the configuration to the DaemonSet: %w", err)
+	}
+	r.Config = c
+	r.Notes = slices.DeleteFunc(r.Notes, func(n Note) bool { return n.What == noBind })
+	return nil
+}

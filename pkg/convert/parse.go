@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/coredns/caddy/caddyfile"
+)
+
+// place is a line of a file that was given.
+type place struct {
+	file string
+	line int // from 1; 0: the whole file
+}
+
+func (p place) String() string {
+	if p.line == 0 {
+		return p.file
+	}
+	return fmt.Sprintf("%s:%d", p.file, p.line)
+}
+
+// statement is a line of a Corefile with the block in braces behind it.
+type statement struct {
+	at    place
+	words []string // never empty
+	body  []statement
+}
+
+// args are the words behind the first.
+func (s *statement) args() []string { return s.words[1:] }
+
+// maxQuoted bounds what of a Corefile is repeated in a note, in bytes.
+const maxQuoted = 80
+
+// text is the line as it was written, without the block and without what no terminal should get.
+func (s *statement) text() string {
+	text := strings.Map(func(c rune) rune {
+		if c < ' ' || c == 0x7f {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(strings.Join(s.words, " "), "?"))
+	if runes := []rune(text); len(runes) > maxQuoted {
+		return string(runes[:maxQuoted]) + "..."
+	}
+	return text
+}
+
+// block is a server block: its keys, and its plugins by name, those of one name in the order of the file.
+type block struct {
+	at      place
+	keys    []string
+	plugins []statement
+}
+
+// all are the statements of a plugin, in the order of the file.
+func (b *block) all(name string) []statement {
+	var list []statement
+	for _, s := range b.plugins {
+		if s.words[0] == name {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// parse reads the server blocks of a Corefile whose imports are expanded.
+func parse(name, text string, places []place) ([]block, error) {
+	parsed, err := caddyfile.Parse(name, strings.NewReader(text), nil)
+	if err != nil {
+		return nil, fmt.Errorf("reading the Corefile: %w", err)
+	}
+	locate := func(line int) place {
+		if line < 1 || line > len(places) {
+			return place{file: name}
+		}
+		return places[line-1]
+	}
+	var blocks []block
+	for _, p := range parsed {
+		b := block{keys: p.Keys, at: place{file: name}}
+		for _, plugin := range slices.Sorted(maps.Keys(p.Tokens)) {
+			b.plugins = append(b.plugins, statements(&cursor{tokens: p.Tokens[plugin]}, locate)...)
+		}
+		for _, s := range b.plugins { // the keys come without their line
+			if b.at.line == 0 || s.at.file == b.at.file && s.at.line < b.at.line {
+				b.at = s.at
+			}
+		}
+		blocks = append(blocks, b)
+	}
+	return blocks, nil
+}
+
+// cursor walks along tokens.
+type cursor struct {
+	tokens []caddyfile.Token
+	i      int
+}
+
+// statements reads lines until the brace that closes the block, or the end.
+func statements(c *cursor, locate func(int) place) []statement {
+	var list []statement
+	for c.i < len(c.tokens) {
+		if c.tokens[c.i].Text == "}" {
+			c.i++
+			return list
+		}
+		s := statement{at: locate(c.tokens[c.i].Line), words: []string{c.tokens[c.i].Text}}
+		for c.i++; c.i < len(c.tokens) && !c.newLine(); c.i++ {
+			if text := c.tokens[c.i].Text; text == "{" || text == "}" {
+				break
+			}
+			s.words = append(s.words, c.tokens[c.i].Text)
+		}
+		if c.i < len(c.tokens) && c.tokens[c.i].Text == "{" {
+			c.i++
+			s.body = statements(c, locate)
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// newLine reports whether the token begins a line. A token in quotes may have more than one.
+func (c *cursor) newLine() bool {
+	before, now := c.tokens[c.i-1], c.tokens[c.i]
+	return before.File != now.File || before.Line+strings.Count(before.Text, "\n") != now.Line
+}

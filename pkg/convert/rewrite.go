@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"regexp/syntax"
+	"slices"
+	"strings"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// rewrite takes a rule for names.
+func (c *corefile) rewrite(s *server, st *statement) {
+	words := st.args()
+	goesOn := len(words) > 0 && words[0] == "continue"
+	if len(words) > 0 && (words[0] == "continue" || words[0] == "stop") {
+		words = words[1:]
+	}
+	var answers []statement
+	if len(words) == 0 && len(st.body) > 0 {
+		words = st.body[0].words
+		answers = st.body[1:]
+	}
+	if len(words) == 0 {
+		c.lost(st.at, st.text(), "it says nothing", "")
+		return
+	}
+	line := statement{at: st.at, words: append([]string{"rewrite"}, words...)}
+	if words[0] != "name" {
+		why, hint := rewriteNone(words[0])
+		c.lost(st.at, line.text(), why, hint)
+		return
+	}
+	rule, rest, ok := c.rule(&line, words[1:])
+	if !ok {
+		return
+	}
+	c.answers(&line, rest, answers)
+	if goesOn {
+		c.differs(st.at, line.text(), "a name is rewritten once, and no other rule is tried on what comes of it", "write what all rules together make of the name")
+	}
+	c.rewrites = append(c.rewrites, sourced[config.Rewrite]{rule, st.at, line.text()})
+	c.rewriteReach(s, &line, rule)
+}
+
+// rewriteNone says why a field is not rewritten.
+func rewriteNone(field string) (why, hint string) {
+	switch field {
+	case "type":
+		return "the type of a question is not changed", "ANY is answered with HINFO as it is; templates can answer a type"
+	case "class":
+		return "the class of a question is not changed", ""
+	case "ttl":
+		return "TTLs are not changed by name", "minTTL and maxTTL of a route bound those of a zone"
+	case "edns0":
+		return "no options are added to queries", "clientSubnet: pass in a route hands on that of the client"
+	case "cname":
+		return "the targets of aliases are not changed", "a rule for the name that is asked, or hosts, leads elsewhere from the start"
+	case "rcode":
+		return "the code of an answer is not changed", ""
+	}
+	return "the field is not known", "see rewrite in docs/configuration.md"
+}
+
+// rule reads how a name is rewritten, and returns what stands behind it.
+func (c *corefile) rule(st *statement, words []string) (rule config.Rewrite, rest []string, ok bool) {
+	kind := "exact"
+	switch {
+	case len(words) > 2:
+		kind, words = strings.ToLower(words[0]), words[1:]
+	case len(words) < 2:
+		c.lost(st.at, st.text(), "it names no two names", "")
+		return rule, nil, false
+	}
+	from, to := words[0], words[1]
+	// CoreDNS ends all but expressions with a dot.
+	dotted := func(text string) string { return strings.ToLower(strings.TrimSuffix(text, ".")) }
+	rule = config.Rewrite{From: dotted(from), To: dotted(to)}
+	switch kind {
+	case "exact":
+		rule.Kind = config.RewriteExact
+	case "suffix":
+		rule.Kind = config.RewriteSuffix
+	case "prefix":
+		rule = config.Rewrite{Kind: config.RewritePrefix, From: dotted(from) + ".", To: dotted(to) + "."}
+	case "substring":
+		rule.Kind = config.RewriteSuffix
+		c.differs(st.at, st.text(), "only names that end in it are rewritten, not those that have it elsewhere", "write a rule with prefix for those that begin with it")
+	case "regex":
+		suffix, found := suffixOf(from)
+		tail, plain := strings.CutPrefix(to, "{1}")
+		if !found || !plain || strings.Contains(tail, "{") {
+			c.lost(st.at, st.text(), "names are not rewritten by expression", "write a rule with exact, prefix or suffix for each group of names that is meant")
+			return rule, nil, false
+		}
+		rule = config.Rewrite{Kind: config.RewriteSuffix, From: dotted(suffix), To: dotted(tail)}
+	default:
+		c.lost(st.at, st.text(), "names are matched by exact, prefix and suffix", "")
+		return rule, nil, false
+	}
+	return rule, words[2:], true
+}
+
+// answers notes what of the answer is rewritten in other ways than back.
+func (c *corefile) answers(st *statement, rest []string, lines []statement) {
+	words := slices.Clone(rest)
+	for _, line := range lines {
+		words = append(words, line.words...)
+	}
+	for _, word := range words {
+		switch word {
+		case "name":
+			c.differs(st.at, st.text(), "the rewritten name is always turned back in the answer, whatever is written for it", "")
+			return
+		case "value":
+			c.differs(st.at, st.text(), "targets in the answer are turned back where they are, or end in, what was put in place", "")
+			return
+		}
+	}
+}
+
+// rewriteReach notes a rule that takes names which another server would have had.
+func (c *corefile) rewriteReach(s *server, st *statement, rule config.Rewrite) {
+	if rule.Kind == config.RewriteExact {
+		if heard := c.heard(rule.From + "."); heard != s {
+			c.differs(st.at, st.text(), "the name is not asked of this server there, and is rewritten here", "leave the rule out")
+		}
+		return
+	}
+	if len(c.servers) > 1 {
+		c.differs(st.at, st.text(), "rules are for the names of all servers", "")
+	}
+}
+
+// suffixOf is what an expression for a name and a suffix ends in: (.*)\.old\.example has .old.example.
+func suffixOf(text string) (string, bool) {
+	tree, err := syntax.Parse(text, syntax.Perl)
+	if err != nil || tree.Op != syntax.OpConcat {
+		return "", false
+	}
+	parts := tree.Sub
+	if parts[0].Op == syntax.OpBeginText {
+		parts = parts[1:]
+	}
+	if last := len(parts) - 1; last >= 0 && parts[last].Op == syntax.OpEndText {
+		parts = parts[:last]
+	}
+	if len(parts) < 2 || !isAnything(parts[0]) {
+		return "", false
+	}
+	var suffix strings.Builder
+	for _, part := range parts[1:] {
+		switch {
+		case part.Op == syntax.OpLiteral && part.Flags&syntax.FoldCase == 0:
+			suffix.WriteString(string(part.Rune))
+		case part.Op == syntax.OpAnyCharNotNL: // a dot that nobody has escaped
+			suffix.WriteByte('.')
+		case part.Op == syntax.OpQuest && part.Sub[0].Op == syntax.OpLiteral && string(part.Sub[0].Rune) == ".": // the last one
+		default:
+			return "", false
+		}
+	}
+	return suffix.String(), true
+}
+
+// isAnything reports whether an expression is the group (.*) or (.+).
+func isAnything(e *syntax.Regexp) bool {
+	if e.Op != syntax.OpCapture {
+		return false
+	}
+	inner := e.Sub[0]
+	return (inner.Op == syntax.OpStar || inner.Op == syntax.OpPlus) && inner.Sub[0].Op == syntax.OpAnyCharNotNL
+}
