@@ -66,11 +66,11 @@ func (l *Lane) cutBy(parent, child []byte, now time.Time, dst []byte) ([]byte, b
 	if !ok {
 		return dst, false
 	}
-	l.alias.held = append(l.alias.held[:0], held[start:]...)
-	if l.alias.tail.Parse(l.alias.held) != nil {
+	l.way.held = append(l.way.held[:0], held[start:]...)
+	if l.way.tail.Parse(l.way.held) != nil {
 		return dst, false
 	}
-	return l.alias.tail.AppendBelow(held[:start], name, l.q.Type)
+	return l.way.tail.AppendBelow(held[:start], name, l.q.Type)
 }
 
 // cutPlaces is how many moments cuts has. While fewer names than these are denied at

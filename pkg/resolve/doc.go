@@ -6,6 +6,10 @@
 //
 //	packet ─ Lane.Fast ─┬─ odd.go      malformed, other opcodes, CH, ANY: answered or dropped here
 //	                    ├─ transfer.go the cluster zone as a whole: refused here, or sent by a goroutine of its own
+//	                    ├─ detour.go   where the configuration has one of these, and else nothing:
+//	                    │   ├─ rewrite.go another name is looked for
+//	                    │   ├─ static     hosts and templates: answered, or an alias of another name
+//	                    │   └─ dns64.go   an address of the NAT64: the alias of its IPv4 address
 //	                    ├─ zone        a name of the cluster: answered, denied, or an alias of a name outside
 //	                    ├─ cache       fresh, due, at rest or a remembered failure: patched for this client and done
 //	                    ├─ cut.go      the denial of a name above: made into one of this name
@@ -17,6 +21,8 @@
 //	answer ─ flight.Answered ─┬─ judge.go  what may be kept, and for how long
 //	                          ├─ keep.go   cache.Put, or what is held goes
 //	                          └─ waiter.go every waiter's reply
+//	                              ├─ detour.go   names are led back to the client's
+//	                              └─ comeback.go no IPv6 address: the question for IPv4 addresses, in what is left of the time
 //	none by StaleAfter, or a failure ─ late.go ─ an answer past its time, if one is held
 //
 // The order is code, in [Lane.Fast], [Lane.Slow] and (*flight).Answered, and

@@ -15,6 +15,8 @@ import (
 // that the configuration or its own question has, as `name=value` parted by blanks:
 //
 //	source   where the reply came from, one of Sources
+//	rewritten the name that was looked up in place of the one that was asked
+//	made     dns64: addresses were made, or looked for to be made
 //	state    of what the cache holds, or the zone: a cache.State, or unready
 //	age      of it, whole seconds
 //	left     of its time, whole seconds; negative: since it was over
@@ -87,6 +89,9 @@ func (l *Lane) admitExplain(from *wire.Peer) {
 func (l *Lane) explain(source Source, dst []byte, now time.Time) []byte {
 	a := account{}
 	a.word("source", Sources()[source])
+	if l.detour.taken {
+		a.detour(&l.detour, &l.q.Ask)
+	}
 	switch source {
 	case SourceZone:
 		a.zoneState(l.seal.EDE)
@@ -104,6 +109,9 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) [
 	sought := w.sought(name[:0])
 	a := account{}
 	a.word("source", Sources()[source])
+	if w.detour != nil {
+		a.detour(w.detour, &w.ask)
+	}
 	switch source {
 	case SourceZone:
 		a.zoneState(w.seal.EDE)
@@ -136,13 +144,31 @@ func (w *waiter) explainShed(reason Shed, msg []byte) []byte {
 // sought appends the canonical name that the waiter's flight was for: its own
 // question's, or the target of the alias that the zone gave for it.
 func (w *waiter) sought(dst []byte) []byte {
-	if w.alias != nil && len(w.alias.head) > 0 {
-		return append(dst, w.alias.head[w.alias.target:]...)
+	var room [wire.MaxName]byte
+	asked := canonical(&room, &w.ask)
+	if w.detour == nil {
+		return append(dst, asked...)
 	}
-	question := w.ask.Question()
-	dst = append(dst, question[:len(question)-4]...)
-	wire.Canonical(dst, dst)
-	return dst
+	return w.detour.sought(dst, asked)
+}
+
+// detour adds which way led to what was looked for.
+func (a *account) detour(d *detour, ask *wire.Ask) {
+	if d.rule != nil {
+		var room, to [wire.MaxName]byte
+		a.add("rewritten", wire.AppendText(nil, d.rule.of(to[:0], canonical(&room, ask))))
+	}
+	if d.second {
+		a.word("made", "dns64")
+	}
+}
+
+// canonical is the canonical name that is asked for.
+func canonical(room *[wire.MaxName]byte, ask *wire.Ask) []byte {
+	question := ask.Question()
+	name := room[:len(question)-4]
+	wire.Canonical(name, question[:len(name)])
+	return name
 }
 
 // zoneState adds how sure of itself the zone was.

@@ -97,6 +97,7 @@ func (fs *flights) take(f *flight) (joined []waiter) {
 func (l *Lane) join(from *wire.Peer, now time.Time, to wire.Replier) {
 	fs := &l.r.flights
 	f := l.nextFlight(l.q.Key(), now)
+	f.began -= l.ago
 	fs.mu.Lock()
 	under := l.joinableLocked(f.hash, f.key)
 	c, why := fs.admitLocked(from.Addr.Addr(), under == nil, l.plan)
@@ -142,7 +143,7 @@ func (l *Lane) begin(f *flight, from *wire.Peer, now time.Time, to wire.Replier)
 	if l.late {
 		l.r.seat(f, true, now)
 	}
-	f.depart(now, &l.later)
+	f.depart(now.Add(-l.ago), &l.later)
 }
 
 // turnAway answers a client for whom there is no room: with the late answer that Fast
@@ -214,6 +215,16 @@ func (l *Lane) ignore(to wire.Replier) {
 // shed answers a client for whom there is no room.
 func (l *Lane) shed(reason Shed, from *wire.Peer, now time.Time, to wire.Replier) {
 	l.r.counts.shed[reason].Add(1)
-	w := waiter{ask: l.q.Ask, seal: l.seal, from: from, since: now, to: to}
+	w := l.turned(from, now, to)
 	l.r.shed(reason, &w, l.plan, &l.later)
+}
+
+// turned is the client of the query in hand, who gets its reply before this returns.
+func (l *Lane) turned(from *wire.Peer, now time.Time, to wire.Replier) waiter {
+	w := waiter{ask: l.q.Ask, seal: l.seal, from: from, since: now.Add(-l.ago), to: to}
+	if l.detour.taken {
+		w.detour = &l.detour
+		w.ask.Type = w.ask.Asked()
+	}
+	return w
 }

@@ -19,12 +19,14 @@ type Lane struct {
 	q      wire.Query
 	seal   wire.Seal
 	cookie [cookieLen]byte
-	alias  alias  // that the zone found in place of the name that was asked
+	detour detour // from the name that was asked to the one that is looked for
+	way    way
 	turn   uint32 // counts the zone's answers, to rotate their addresses
 	tally  tally
-	later  wire.Later // what Slow and refreshes put off to the end of the batch
-	blank  *flight    // the next one that this lane begins; nil: none is made yet
-	late   bool       // what Fast missed is held, past its time
+	later  wire.Later    // what Slow and refreshes put off to the end of the batch
+	blank  *flight       // the next one that this lane begins; nil: none is made yet
+	late   bool          // what Fast missed is held, past its time
+	ago    time.Duration // since the query came: 0 but for one that comes back, see comeback.go
 }
 
 // NewLane makes a lane.
@@ -47,7 +49,10 @@ func (l *Lane) Fast(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]b
 	if l.q.Class != wire.ClassIN || oddType(l.q.Type) {
 		return l.odd(from, now, dst)
 	}
-	l.alias.head = l.alias.head[:0]
+	l.detour.taken = false
+	if l.plan.extras != nil {
+		return l.aside(from, now, dst)
+	}
 	if l.plan.Zone != nil {
 		var done bool
 		if dst, done = l.fromZone(from, now, dst); done {
@@ -73,7 +78,7 @@ func (l *Lane) fromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, wi
 	case cache.Due:
 		l.refresh(now)
 	case cache.Failed, cache.Resting:
-		if l.plan.Zone != nil && len(l.alias.head) == 0 {
+		if l.plan.Zone != nil && !l.detour.led() {
 			if said, ok := l.lastWord(from, now, dst); ok {
 				return append(dst[:start], said[len(dst):]...), wire.Answered
 			}
@@ -83,11 +88,12 @@ func (l *Lane) fromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, wi
 		}
 	case cache.Fresh:
 	}
-	if len(l.alias.head) > 0 {
-		var whole bool
-		if dst, whole = l.alias.completeHeld(dst, start); !whole || found == cache.Failed {
-			return l.empty(SourceFailure, wire.RcodeServFail, from, now, dst[:start])
+	if l.detour.taken {
+		var done bool
+		if dst, done = l.deliver(source, from, now, dst, start); !done {
+			return l.fromCache(from, now, dst)
 		}
+		return dst, wire.Answered
 	}
 	dst = l.q.Reply(dst, start, &l.seal)
 	return l.answered(source, dst, start, from, now), wire.Answered
@@ -133,7 +139,7 @@ func (l *Lane) answered(source Source, dst []byte, start int, from *wire.Peer, n
 	rcode := int(dst[start+3] & 0x0f)
 	l.tally.response(source, rcode)
 	if l.plan.QueryLog != nil {
-		l.plan.QueryLog.record(context.Background(), &l.q.Ask, from, source, rcode, l.r.now().Sub(now))
+		l.plan.QueryLog.record(context.Background(), &l.q.Ask, from, source, rcode, l.r.now().Sub(now)+l.ago)
 	}
 	if l.q.Explain {
 		dst = l.explain(source, dst, now)
@@ -154,7 +160,7 @@ func (l *Lane) Slow(from *wire.Peer, now time.Time, to wire.Replier) {
 // waiter is the client of the query, to wait for what comes of it. It has copies
 // of what it needs of the packet, appended to room as far as there is some.
 func (l *Lane) waiter(room []byte, from *wire.Peer, now time.Time, to wire.Replier) waiter {
-	w := waiter{seal: l.seal, since: now, to: to}
+	w := waiter{seal: l.seal, since: now.Add(-l.ago), to: to}
 	if l.plan.QueryLog != nil {
 		peer := *from
 		w.from = &peer
@@ -168,7 +174,10 @@ func (l *Lane) waiter(room []byte, from *wire.Peer, now time.Time, to wire.Repli
 		room = append(room, l.seal.Cookie...)
 		w.seal.Cookie = room[start:]
 	}
-	w.alias = l.alias.clone()
+	if l.detour.taken {
+		w.detour = l.detour.clone()
+		w.ask.Type = w.ask.Asked()
+	}
 	return w
 }
 

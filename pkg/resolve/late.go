@@ -248,7 +248,7 @@ func staleEDE(msg []byte) int {
 func (l *Lane) makeDo(why Shed, from *wire.Peer, now time.Time, to wire.Replier) bool {
 	d := desks.Get().(*desk)
 	defer desks.Put(d)
-	if led := len(l.alias.head) > 0; led || !d.lastWord(l.plan.Zone, &l.q, now) { // the zone that led here has had its word
+	if led := l.detour.led(); led || !d.lastWord(l.plan.Zone, &l.q, now) { // the zone that led here has had its word
 		msg, ok := l.plan.Cache.LookupStale(l.q.Key(), now, d.buf[:0])
 		if !ok {
 			return false
@@ -259,7 +259,7 @@ func (l *Lane) makeDo(why Shed, from *wire.Peer, now time.Time, to wire.Replier)
 		l.plan.Cache.Rest(l.q.Key(), now.Add(makeDoRest), now)
 	}
 	h := hand{r: l.r, plan: l.plan, result: &d.result, now: now, later: &l.later}
-	w := waiter{ask: l.q.Ask, alias: &l.alias, seal: l.seal, from: from, since: now, to: to}
+	w := l.turned(from, now, to)
 	h.give(&w)
 	return true
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/wire"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -35,6 +36,14 @@ type Route struct {
 type TTLs struct {
 	Min, Max time.Duration // of positive answers
 	Negative time.Duration // longest of denials
+}
+
+// extras are the parts of a plan that few have. Most plans have none of them, so that
+// their queries pay for one look at a pointer.
+type extras struct {
+	rewrites *Rewrites
+	static   *static.Static
+	six      *DNS64
 }
 
 // A Plan is everything a configuration says about answers. It is built whole and
@@ -76,7 +85,13 @@ type Plan struct {
 	// Local tells whether an address is this machine's: such a client may ask how its reply came about. Nil: none is.
 	Local func(netip.Addr) bool
 
-	self      []byte // Self as the data of a TXT record; empty if Self is
+	// Few configurations have any of these. They are asked in this order, before Zone.
+	Rewrites *Rewrites      // nil: none
+	Static   *static.Static // nil: none
+	DNS64    *DNS64         // nil: off
+
+	extras    *extras // nil if a query goes straight to Zone and Cache
+	self      []byte  // Self as the data of a TXT record; empty if Self is
 	routes    map[string]*Route
 	anySubnet bool
 	longest   int // octets of the longest suffix
@@ -87,6 +102,10 @@ func (p *Plan) compile() {
 	if p.self = nil; p.Self != "" {
 		text := p.Self[:min(len(p.Self), 255)]
 		p.self = append([]byte{byte(len(text))}, text...)
+	}
+	p.extras = nil
+	if p.Rewrites != nil || p.Static != nil || p.DNS64 != nil {
+		p.extras = &extras{rewrites: p.Rewrites, static: p.Static, six: p.DNS64}
 	}
 	p.routes = make(map[string]*Route, len(p.Routes))
 	for i := range p.Routes {

@@ -31,6 +31,7 @@ type Resolver struct {
 	cuts      cuts
 	transfers atomic.Int32 // under way
 	flying    sync.WaitGroup
+	spare     sync.Pool // of *Lane, see comeBack
 	counts    counters
 }
 

@@ -23,6 +23,7 @@ const (
 	SourceRefused                // an odd query, or one for a name not held with RD=0
 	SourceShed                   // a bound was reached
 	SourceTransfer               // the cluster zone as a whole
+	SourceStatic                 // hosts and templates of the configuration
 	sourceCount
 )
 
@@ -43,7 +44,7 @@ const (
 // Sources names the sources. Like the sets below it is closed: no client's bytes
 // ever become a name.
 func Sources() []string {
-	return []string{"zone", "cache", "stale", "upstream", "failure", "local", "refused", "shed", "transfer"}
+	return []string{"zone", "cache", "stale", "upstream", "failure", "local", "refused", "shed", "transfer", "static"}
 }
 
 // Sheds names the bounds.
@@ -86,6 +87,8 @@ type Stats struct {
 	Total      time.Duration                   // sum of the durations
 	Dropped    uint64                          // packets that got no reply
 	Malformed  uint64                          // packets answered FORMERR
+	Rewritten  uint64                          // queries for whose name a rule had another one looked up
+	Made       uint64                          // replies with IPv6 addresses that were made of IPv4 addresses
 	Joined     uint64                          // queries that found their question under way
 	Prefetches uint64                          // refreshes begun
 	Failures   uint64                          // flights that came back without an answer
@@ -104,7 +107,7 @@ type counters struct {
 	durations [bucketCount]atomic.Uint64
 	total     atomic.Int64 // ns
 
-	dropped, malformed, joined, prefetches, failures, panics atomic.Uint64
+	dropped, malformed, rewritten, made, joined, prefetches, failures, panics atomic.Uint64
 
 	shed [shedCount]atomic.Uint64
 }
@@ -124,6 +127,8 @@ type tally struct {
 	responses [sourceCount][rcodeCount]uint32
 	dropped   uint32
 	malformed uint32
+	rewritten uint32
+	made      uint32
 	touched   bool
 }
 
@@ -179,6 +184,12 @@ func (t *tally) flush(c *counters, now time.Time) {
 	}
 	if t.malformed > 0 {
 		c.malformed.Add(uint64(t.malformed))
+	}
+	if t.rewritten > 0 {
+		c.rewritten.Add(uint64(t.rewritten))
+	}
+	if t.made > 0 {
+		c.made.Add(uint64(t.made))
 	}
 	if t.replies > 0 {
 		took := now.Sub(t.start)
@@ -247,6 +258,8 @@ func (r *Resolver) Stats() Stats {
 		Total:      time.Duration(c.total.Load()),
 		Dropped:    c.dropped.Load(),
 		Malformed:  c.malformed.Load(),
+		Rewritten:  c.rewritten.Load(),
+		Made:       c.made.Load(),
 		Joined:     c.joined.Load(),
 		Prefetches: c.prefetches.Load(),
 		Failures:   c.failures.Load(),

@@ -15,7 +15,7 @@ import (
 // A waiter is a client that waits for a flight.
 type waiter struct {
 	ask    wire.Ask
-	alias  *alias // that led to the flight's question; nil if it is the client's own
+	detour *detour // to the flight's question; nil if that is the client's own
 	seal   wire.Seal
 	from   *wire.Peer // for the query log; nil if there is none
 	since  time.Time
@@ -49,8 +49,11 @@ func (h *hand) give(w *waiter) {
 	room := rooms.Get().(*[]byte)
 	defer rooms.Put(room)
 	source := h.result.source
-	msg, whole := h.whole((*room)[:0], w)
-	if whole {
+	msg, came := h.whole((*room)[:0], w)
+	if came == again && h.comeBack(w) {
+		return
+	}
+	if came == arrived {
 		if source == SourceZone || source == SourceStale {
 			w.seal.EDE = h.result.ede
 		}
@@ -65,15 +68,22 @@ func (h *hand) give(w *waiter) {
 }
 
 // whole appends the answer for the waiter, if there is one.
-func (h *hand) whole(dst []byte, w *waiter) ([]byte, bool) {
+func (h *hand) whole(dst []byte, w *waiter) ([]byte, step) {
+	failed := h.result.msg == nil
+	dst = append(dst, h.result.msg...)
 	switch {
-	case h.result.msg == nil:
-		return dst, false
-	case w.alias == nil:
-		return append(dst, h.result.msg...), true
-	default:
-		return w.alias.appendWhole(dst, h.result.msg)
+	case w.detour != nil:
+		back := ways.Get().(*way)
+		defer ways.Put(back)
+		dst, came := back.lead(w.detour, &w.ask, failed, dst, 0)
+		if came == arrived && w.detour.made {
+			h.r.counts.made.Add(1)
+		}
+		return dst, came
+	case failed:
+		return dst, lost
 	}
+	return dst, arrived
 }
 
 // panicked counts and logs a recovered panic.

@@ -93,3 +93,28 @@ func TestAskCloneTo(t *testing.T) {
 		}
 	}
 }
+
+// TestResume takes up queries again by what was kept of them, after another name and type were looked for.
+func TestResume(t *testing.T) {
+	t.Parallel()
+	for i, pkt := range seedQueries(t) {
+		var q, again wire.Query
+		if q.Parse(pkt) != wire.FaultNone {
+			continue
+		}
+		key, asked := string(q.Key()), q.Type
+		q.Follow([]byte("\x05other\x04test\x00"))
+		q.Seek(wire.TypeA)
+		want := "\x05other\x04test\x00\x00\x01\x00" + string(byte(q.Class))
+		if got := string(q.AppendQuestion(nil)); q.Class < 0x80 && got != want {
+			t.Errorf("query %d: looks for %x, want %x", i, got, want)
+		}
+		kept := q.Clone()
+		if kept.Asked() != asked {
+			t.Errorf("query %d: type %d, want %d", i, kept.Asked(), asked)
+		}
+		if again.Resume(&kept); string(again.Key()) != key || again.Type != asked || again.DO != q.DO || again.ID != q.ID {
+			t.Errorf("query %d: key %x, want %x", i, again.Key(), key)
+		}
+	}
+}

@@ -271,6 +271,33 @@ func (q *Query) Follow(target []byte) {
 	q.sealKey()
 }
 
+// Seek makes rrtype what is looked for. [Ask.Asked] is still the type that was asked.
+func (q *Query) Seek(rrtype uint16) {
+	q.Type = rrtype
+	q.sealKey()
+}
+
+// AppendQuestion appends the question for what is looked for: canonical name, type, class.
+func (q *Query) AppendQuestion(dst []byte) []byte {
+	dst = append(dst, q.Name()...)
+	dst = binary.BigEndian.AppendUint16(dst, q.Type)
+	return binary.BigEndian.AppendUint16(dst, q.Class)
+}
+
+// Resume makes q the query again that a is the Ask of, but for its cookie and its client's subnet. What is looked for is
+// what was asked.
+func (q *Query) Resume(a *Ask) {
+	q.reset()
+	q.Ask = *a
+	q.Type = a.Asked()
+	q.sought = q.nameLen
+	lower(q.key[:q.nameLen], q.question[:q.nameLen])
+	q.sealKey()
+}
+
+// Asked is the type that was asked for, of a query with a question.
+func (q *Ask) Asked() uint16 { return binary.BigEndian.Uint16(q.question[q.nameLen:]) }
+
 // Question is the question as asked: name in the client's spelling, type, class.
 // It points into the packet.
 func (q *Ask) Question() []byte { return q.question }

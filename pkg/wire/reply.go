@@ -154,8 +154,7 @@ func (q *Query) AppendUpstream(dst []byte, subnet bool) []byte {
 		fourth |= bitCD
 	}
 	dst = append(dst, 0, 0, bitRD, fourth, 0, 1, 0, 0, 0, 0, 0, 1)
-	dst = append(dst, q.Name()...)
-	dst = append(dst, q.question[q.nameLen:]...)
+	dst = q.AppendQuestion(dst)
 	do := byte(0)
 	if q.DO {
 		do = 0x80

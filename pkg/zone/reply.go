@@ -56,9 +56,11 @@ const (
 // begin appends header and question.
 func (r *reply) begin() {
 	r.dst = append(r.dst, 0, 0, bitsAnswer, 0, 0, 1, 0, 0, 0, 0, 0, 0)
-	r.dst = append(r.dst, r.q.Name()...)
-	r.dst = append(r.dst, r.q.Question()[len(r.q.Name()):]...)
+	r.dst = r.q.AppendQuestion(r.dst)
 }
+
+// questionEnd is the offset in the answer to q after its question.
+func questionEnd(q *wire.Query) int { return wire.HeaderLen + len(q.Name()) + 4 }
 
 // finish writes what only the end knows.
 func (r *reply) finish(rcode byte, servers int) Result {

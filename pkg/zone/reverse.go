@@ -125,7 +125,7 @@ func (z *Zone) reverse(q *wire.Query, turn uint32, now time.Time, dst []byte, la
 
 // clear takes the records back, and with them that there were more.
 func (r *reply) clear() {
-	r.dst = r.dst[:r.start+wire.HeaderLen+len(r.q.Question())]
+	r.dst = r.dst[:r.start+questionEnd(r.q)]
 	r.dst[r.start+2] &^= bitTruncated
 	r.answer = 0
 }
@@ -238,7 +238,7 @@ func (r *reply) sliceAt(sl *slice, addr []byte) bool {
 
 // pointsTo tells whether there is a PTR record to the name already.
 func (r *reply) pointsTo(label []byte, key string) bool {
-	records := r.dst[r.start+wire.HeaderLen+len(r.q.Question()):]
+	records := r.dst[r.start+questionEnd(r.q):]
 	for len(records) > 0 {
 		data := records[2+fixedLen:]
 		size := int(records[fixedLen])<<8 | int(records[fixedLen+1])

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"text/template"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/static"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// fixed is a Static of hosts and templates, each template like "zone types: record".
+func fixed(tb testing.TB, hosts map[string]string, templates ...string) *static.Static {
+	tb.Helper()
+	cfg := static.Config{TTL: 30 * time.Second}
+	for name, addr := range hosts {
+		cfg.Names = append(cfg.Names, static.Host{Name: name, Addresses: []netip.Addr{netip.MustParseAddr(addr)}})
+	}
+	for _, text := range templates {
+		head, record, _ := strings.Cut(text, ": ")
+		words := strings.Fields(head)
+		t := static.Template{Zone: words[0]}
+		for _, word := range words[1:] {
+			t.Types = append(t.Types, dns.StringToType[word])
+		}
+		parsed, err := template.New("").Parse(record)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		t.Answer = []*template.Template{parsed}
+		cfg.Templates = append(cfg.Templates, t)
+	}
+	s, err := static.New(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+// detouring is a plan with all that leads a query aside, none of which names below test are about.
+func detouring(tb testing.TB, p *resolve.Plan) {
+	tb.Helper()
+	rewriting(tb, p, "exact one.example one.test", "prefix old- new-", "suffix .old.example .test")
+	p.Static = fixed(tb, map[string]string{"one.hosts": "192.0.2.77"},
+		"made. A: {{ .Name }} 60 IN A 192.0.2.9", "alias.: {{ .Name }} 60 IN CNAME one.test.", "inner.: {{ .Name }} 60 IN CNAME mail.shop.svc.cluster.local.",
+		"web.: {{ .Name }} 60 IN CNAME web.shop.svc.cluster.local.", "bad.: {{ .Name }} nonsense")
+	making(tb, p, nil)
+}
+
+// TestStatic asks for what the configuration has, from every transport and to every end.
+func TestStatic(t *testing.T) {
+	t.Parallel()
+	s := shop(time.Now())
+	inSync(s)
+	p, root := clusterPlan(t, s, true)
+	root.records[dns.Question{Name: "one.test.", Qtype: dns.TypeA, Qclass: 1}] = []dns.RR{&dns.A{
+		Hdr: dns.RR_Header{Name: "one.test.", Rrtype: dns.TypeA, Class: 1, Ttl: 300}, A: []byte{192, 0, 2, 1},
+	}}
+	detouring(t, p)
+	r := newResolver(t, p)
+	for _, tt := range []struct {
+		ask    string
+		rrtype uint16
+		want   string
+	}{
+		{"One.hosts.", dns.TypeA, "NOERROR aa | One.hosts. 30 192.0.2.77"},
+		{"one.hosts.", dns.TypeTXT, "NOERROR aa"},
+		{"77.2.0.192.in-addr.arpa.", dns.TypePTR, "NOERROR aa | 77.2.0.192.in-addr.arpa. 30 one.hosts."},
+		{"x.Made.", dns.TypeA, "NOERROR aa | x.Made. 60 192.0.2.9"},
+		{"x.alias.", dns.TypeA, "NOERROR aa | x.alias. 60 one.test. | one.test. 300 192.0.2.1"},
+		{"x.alias.", dns.TypeCNAME, "NOERROR aa | x.alias. 60 one.test."},
+		{"x.web.", dns.TypeA, "NOERROR aa | x.web. 60 web.shop.svc.cluster.local. | web.shop.svc.cluster.local. 5 10.96.0.7"},
+		{"x.inner.", dns.TypeA, "NOERROR aa | x.inner. 60 mail.shop.svc.cluster.local. | mail.shop.svc.cluster.local. 5 mail.example.com. | mail.example.com. 300 192.0.2.25 | mail.example.com. 300 192.0.2.26"},
+		{"x.bad.", dns.TypeA, "SERVFAIL ede=0"},
+		{"one.test.", dns.TypeA, "NOERROR | one.test. 300 192.0.2.1"},
+		{"x.alias.", dns.TypeAAAA, "NOERROR aa | x.alias. 60 one.test. | one.test. 300 64:ff9b::c000:201"},
+		{"x.web.", dns.TypeAAAA, "NOERROR aa | x.web. 60 web.shop.svc.cluster.local. | web.shop.svc.cluster.local. 5 64:ff9b::a60:7"},
+	} {
+		for range 3 {
+			got := unpack(t, newClient6(r).exchange(t, pack(t, query(tt.ask, tt.rrtype))))
+			if diff := cmp.Diff(sortedSay(tt.want), sortedSay(say(got))); diff != "" {
+				t.Errorf("%s %s (-want +got):\n%s", tt.ask, dns.TypeToString[tt.rrtype], diff)
+			}
+			if got.Question[0].Name != tt.ask {
+				t.Errorf("question %s, want %s", got.Question[0].Name, tt.ask)
+			}
+		}
+	}
+	st := r.Stats()
+	if ok, bad := st.Responses[resolve.SourceStatic][0], st.Responses[resolve.SourceStatic][2]; ok != 15 || bad != 3 {
+		t.Errorf("%d and %d counted as static, want 15 and 3", ok, bad)
+	}
+}
+
+// TestDetourUnready asks by another name for one of a cluster of which nothing is known yet.
+func TestDetourUnready(t *testing.T) {
+	t.Parallel()
+	p, _ := clusterPlan(t, shop(time.Now()), false)
+	detouring(t, p)
+	rewriting(t, p, "exact other.example none.shop.svc.cluster.local")
+	r := newResolver(t, p)
+	for _, ask := range []string{"other.example.", "none.shop.svc.cluster.local."} {
+		got := unpack(t, newClient6(r).exchange(t, pack(t, query(ask, dns.TypeAAAA))))
+		if say(got) != "SERVFAIL ede=14" || got.Question[0].Name != ask {
+			t.Errorf("%s: %s %s", ask, got.Question[0].Name, say(got))
+		}
+	}
+}
+
+// TestDetourExplain asks how replies came about that a detour led to.
+func TestDetourExplain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := plan(t, newUpstream(t, "one.test. 300 IN A 192.0.2.1"))
+		detouring(t, p)
+		making(t, p, func(c *resolve.DNS64Config) { c.IPv4 = true })
+		local(p)
+		r := newResolver(t, p)
+		for _, tt := range []struct {
+			ask    string
+			rrtype uint16
+			want   string
+		}{
+			{"one.example.", dns.TypeA, "source=upstream rewritten=one.test. left=300s took=0.00ms route=."},
+			{"one.example.", dns.TypeA, "source=cache rewritten=one.test. state=fresh age=0s left=300s route=."},
+			{"one.test.", dns.TypeAAAA, "source=cache made=dns64 state=fresh age=0s left=300s route=."},
+			{"one.hosts.", dns.TypeA, "source=static"},
+			{"x.made.", dns.TypeA, "source=static"},
+			{"x.alias.", dns.TypeA, "source=cache state=fresh age=0s left=300s route=."},
+		} {
+			if diff := cmp.Diff([]string{tt.want}, explanations(t, r, near, wish(tt.ask, tt.rrtype))); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tt.ask, diff)
+			}
+			if told := explanations(t, r, stranger, wish(tt.ask, tt.rrtype)); told != nil {
+				t.Errorf("%s: a stranger is told %q", tt.ask, told)
+			}
+		}
+	})
+}
+
+// TestDetourLog has the log say what clients asked, and from where it was answered.
+func TestDetourLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		u := newUpstream(t, "one.test. 300 IN A 192.0.2.1")
+		p := plan(t, u)
+		detouring(t, p)
+		p.QueryLog = &resolve.QueryLog{All: true, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{
+			ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+				if a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey {
+					return slog.Attr{}
+				}
+				return a
+			},
+		}))}
+		r := newResolver(t, p)
+		for range 2 {
+			for _, name := range []string{"one.example.", "one.hosts."} {
+				newClient6(r).exchange(t, pack(t, question(name, dns.TypeAAAA)))
+			}
+		}
+		want := strings.Join([]string{
+			"name=one.example. type=28 client=fd00::7 tcp=false rcode=NOERROR source=upstream took=0s",
+			"name=one.hosts. type=28 client=fd00::7 tcp=false rcode=NOERROR source=static took=0s",
+			"name=one.example. type=28 client=fd00::7 tcp=false rcode=NOERROR source=cache took=0s",
+			"name=one.hosts. type=28 client=fd00::7 tcp=false rcode=NOERROR source=static took=0s",
+		}, "\n") + "\n"
+		if diff := cmp.Diff(want, log.String()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestDetourReload has a query take a detour, and the plan that knows of it go: the next one takes none.
+func TestDetourReload(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, "one.test. 300 IN A 192.0.2.1", "one.example. 300 IN A 192.0.2.2")
+	with, without := plan(t, u), plan(t, u)
+	detouring(t, with)
+	r := newResolver(t, with)
+	c := newClient6(r)
+	ask := func() string {
+		return gist(unpack(t, c.exchange(t, pack(t, question("one.example.", dns.TypeA)))))
+	}
+	for _, tt := range []struct {
+		plan *resolve.Plan
+		want string
+	}{
+		{with, "one.example. A 192.0.2.1"}, {without, "one.example. A 192.0.2.2"}, {with, "one.example. A 192.0.2.1"},
+	} {
+		r.Swap(tt.plan)
+		for range 2 {
+			if got := ask(); got != "NOERROR one.example.; "+tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		}
+	}
+}
+
+// detours are queries that a plan of detouring answers from memory, by what they go through.
+func detours(tb testing.TB) (*resolve.Lane, wire.Peer, map[string][]byte) {
+	tb.Helper()
+	soa, _ := dns.NewRR("test. 600 IN SOA ns.test. host.test. 1 3600 600 86400 30")
+	u := newUpstream(tb, "one.test. 300 IN A 192.0.2.1", "six.test. 300 IN AAAA fd00::6")
+	u.mangle = func(m *dns.Msg) {
+		if len(m.Answer) == 0 {
+			m.Ns = []dns.RR{soa}
+		}
+	}
+	p := plan(tb, u)
+	detouring(tb, p)
+	c := newClient6(newResolver(tb, p))
+	queries := map[string][]byte{
+		"none":         pack(tb, question("one.test.", dns.TypeA)),
+		"none, AAAA":   pack(tb, question("six.test.", dns.TypeAAAA)),
+		"rewritten":    pack(tb, question("one.example.", dns.TypeA)),
+		"suffix":       pack(tb, question("one.old.example.", dns.TypeA)),
+		"host":         pack(tb, question("one.hosts.", dns.TypeA)),
+		"host denied":  pack(tb, question("one.hosts.", dns.TypeMX)),
+		"host PTR":     pack(tb, question("77.2.0.192.in-addr.arpa.", dns.TypePTR)),
+		"template":     pack(tb, question("x.made.", dns.TypeA)),
+		"dns64":        pack(tb, question("one.test.", dns.TypeAAAA)),
+		"dns64 prefix": pack(tb, question("ipv4only.arpa.", dns.TypeAAAA)),
+	}
+	for _, q := range queries {
+		c.exchange(tb, q)
+		c.exchange(tb, q)
+	}
+	return c.lane, c.from, queries
+}
+
+// TestDetourAllocations is the budget of what is answered from memory on a detour: none.
+func TestDetourAllocations(t *testing.T) {
+	lane, from, queries := detours(t)
+	dst := make([]byte, 0, 4096)
+	for name, q := range queries {
+		t.Run(name, func(t *testing.T) {
+			now := time.Now()
+			if _, verdict := lane.Fast(q, &from, now, dst); verdict != wire.Answered {
+				t.Fatal("not held")
+			}
+			if got := testing.AllocsPerRun(1000, func() {
+				lane.Fast(q, &from, now, dst)
+				lane.Flush(now)
+			}); got != 0 {
+				t.Errorf("%v allocations, want 0", got)
+			}
+		})
+	}
+}
+
+func BenchmarkDetour(b *testing.B) {
+	lane, from, queries := detours(b)
+	for _, name := range []string{"none", "none, AAAA", "host", "host denied", "host PTR", "template", "rewritten", "suffix", "dns64", "dns64 prefix"} {
+		b.Run(name, func(b *testing.B) {
+			q := queries[name]
+			dst, now := make([]byte, 0, 4096), time.Now()
+			b.ReportAllocs()
+			for b.Loop() {
+				lane.Fast(q, &from, now, dst)
+			}
+		})
+	}
+}
+
+// TestDetourRace has clients ask for everything at once while plans change.
+func TestDetourRace(t *testing.T) {
+	t.Parallel()
+	s := shop(time.Now())
+	inSync(s)
+	u := newUpstream(t, "one.test. 1 IN A 192.0.2.1", "new-x.test. 0 IN A 192.0.2.2")
+	plans := make([]*resolve.Plan, 2)
+	for i := range plans {
+		plans[i], _ = clusterPlan(t, s, true)
+		plans[i].Routes[0].Upstream = asker(func(q []byte, _ time.Time, to wire.Asked, _ *wire.Later) {
+			answer, err := u.answer(q)
+			go func() {
+				var later wire.Later
+				to.Answered(answer, err, &later)
+				later.Flush()
+			}()
+		})
+		if i == 0 {
+			detouring(t, plans[i])
+		}
+	}
+	r := newResolver(t, plans[0])
+	names := []string{"one.test.", "one.example.", "old-x.test.", "one.old.example.", "x.made.", "x.alias.", "x.inner.", "one.hosts.", "web.shop.svc.cluster.local."}
+	var clients sync.WaitGroup
+	for n := range 4 {
+		clients.Go(func() {
+			c := newClient6(r)
+			for i := range 200 {
+				name := names[(i+n)%len(names)]
+				m := unpack(t, c.exchange(t, pack(t, question(name, []uint16{dns.TypeA, dns.TypeAAAA, dns.TypePTR}[i%3]))))
+				if m.Question[0].Name != name {
+					t.Errorf("asked for %s: %s", name, gist(m))
+				}
+				if n == 0 && i%10 == 0 {
+					next := *plans[i/10%2] // a plan is given to a resolver once
+					r.Swap(&next)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if st := r.Stats(); st.Panics != 0 || st.Waiting != 0 || st.Clients != 0 {
+		t.Errorf("%d panics, %d waiting, %d clients", st.Panics, st.Waiting, st.Clients)
+	}
+}
+
+// FuzzDetour gives any octets to a lane whose plan has everything: what comes back must be a reply to them, and fit.
+func FuzzDetour(f *testing.F) {
+	u := newUpstream(f, "one.test. 300 IN A 192.0.2.1")
+	s := shop(time.Now())
+	inSync(s)
+	p, _ := clusterPlan(f, s, true)
+	p.Routes[0].Upstream = u
+	detouring(f, p)
+	r := newResolver(f, p)
+	for _, name := range []string{"one.example.", "x.old.example.", "old-.test.", "one.hosts.", "x.made.", "x.alias.", "x.inner.", "ipv4only.arpa."} {
+		for _, rrtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypePTR} {
+			m := question(name, rrtype)
+			f.Add(pack(f, m), false)
+			m.SetEdns0(600, true)
+			f.Add(pack(f, m), true)
+		}
+	}
+	f.Fuzz(func(t *testing.T, pkt []byte, stream bool) {
+		c := newClient6(r)
+		c.from.Stream = stream
+		reply := c.exchange(t, bytes.Clone(pkt))
+		if reply == nil {
+			if len(pkt) >= 12 && pkt[2]&0x80 == 0 {
+				t.Error("a query got no reply")
+			}
+			return
+		}
+		var q wire.Query
+		if q.Parse(pkt) != wire.FaultNone {
+			return
+		}
+		if !stream && len(reply) > min(wire.SafeUDP, int(q.UDPSize)) {
+			t.Errorf("%d octets over UDP", len(reply))
+		}
+		m := new(dns.Msg)
+		if err := m.Unpack(reply); err != nil {
+			t.Fatalf("reply cannot be read: %v: %x", err, reply)
+		}
+		if string(reply[12:12+len(q.Question())]) != string(q.Question()) {
+			t.Errorf("question %x, want %x", reply[12:], q.Question())
+		}
+		if r.Stats().Panics != 0 {
+			t.Error(fmt.Sprint("panic for ", m.Question))
+		}
+	})
+}

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/static"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// making gives a plan a DNS64 for clients over IPv6.
+func making(tb testing.TB, p *resolve.Plan, change func(*resolve.DNS64Config)) {
+	tb.Helper()
+	cfg := resolve.DNS64Config{Prefix: netip.MustParsePrefix("64:ff9b::/96")}
+	if change != nil {
+		change(&cfg)
+	}
+	var err error
+	if p.DNS64, err = resolve.NewDNS64(cfg); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// newClient6 is a client that asks over IPv6.
+func newClient6(r *resolve.Resolver) *client {
+	c := newClient(r, false)
+	c.from.Addr = netip.MustParseAddrPort("[fd00::7]:4567")
+	return c
+}
+
+// TestDNS64Prefixes embeds an address into the prefixes of RFC 6052 section 2.4, and leads back from it.
+func TestDNS64Prefixes(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ prefix, want string }{
+		{"2001:db8::/32", "2001:db8:c000:221::"},
+		{"2001:db8:100::/40", "2001:db8:1c0:2:21::"},
+		{"2001:db8:122::/48", "2001:db8:122:c000:2:2100::"},
+		{"2001:db8:122:300::/56", "2001:db8:122:3c0:0:221::"},
+		{"2001:db8:122:344::/64", "2001:db8:122:344:c0:2:2100:0"},
+		{"2001:db8:122:344::/96", "2001:db8:122:344::c000:221"},
+		{"64:ff9b::/96", "64:ff9b::c000:221"},
+	} {
+		t.Run(tt.prefix, func(t *testing.T) {
+			t.Parallel()
+			p := plan(t, newUpstream(t, "four.test. 60 IN A 192.0.2.33", "33.2.0.192.in-addr.arpa. 60 IN PTR four.test."))
+			making(t, p, func(c *resolve.DNS64Config) { c.Prefix = netip.MustParsePrefix(tt.prefix) })
+			r := newResolver(t, p)
+			for range 2 {
+				got := unpack(t, newClient6(r).exchange(t, pack(t, question("four.test.", dns.TypeAAAA))))
+				if got := gist(got); got != "NOERROR four.test.; four.test. AAAA "+tt.want {
+					t.Errorf("got %s, want %s", got, tt.want)
+				}
+				name, err := dns.ReverseAddr(tt.want)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got = unpack(t, newClient6(r).exchange(t, pack(t, question(name, dns.TypePTR))))
+				want := fmt.Sprintf("NOERROR %s; %s CNAME 33.2.0.192.in-addr.arpa.; 33.2.0.192.in-addr.arpa. PTR four.test.", name, name)
+				if diff := cmp.Diff(want, gist(got)); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
+	for _, prefix := range []string{"192.0.2.0/24", "fd00::/33", "2001:db8:0:0:ff00::/96"} {
+		if _, err := resolve.NewDNS64(resolve.DNS64Config{Prefix: netip.MustParsePrefix(prefix)}); err == nil {
+			t.Errorf("%s is taken", prefix)
+		}
+	}
+}
+
+// sixWorld is a plan with a DNS64, and names with all there can be to make addresses of.
+func sixWorld(t *testing.T, change func(*resolve.DNS64Config)) (*resolve.Plan, *upstream) {
+	t.Helper()
+	s := shop(time.Now())
+	putDB(s, "10.1.0.1", "10.1.0.2")
+	inSync(s)
+	p, _ := clusterPlan(t, s, true)
+	u := newUpstream(t,
+		"four.test. 300 IN A 192.0.2.1", "both.test. 300 IN A 192.0.2.2", "both.test. 300 IN AAAA 2001:db8::2",
+		"mapped.test. 300 IN A 192.0.2.3", "mapped.test. 300 IN AAAA ::ffff:192.0.2.3",
+		"nosix.test. 300 IN A 192.0.2.4", "long.test. 900 IN A 192.0.2.5", "mail.example.com. 300 IN A 192.0.2.25",
+		"short.test. 20 IN A 192.0.2.6", "six.test. 300 IN AAAA 2001:db8::6", "nofour.test. 300 IN AAAA ::ffff:192.0.2.3",
+	)
+	soa, _ := dns.NewRR("test. 200 IN SOA ns.test. host.test. 1 2 3 4 100")
+	u.mangle = func(m *dns.Msg) {
+		q := m.Question[0]
+		m.AuthenticatedData = true
+		switch {
+		case q.Name == "nosix.test." && q.Qtype == dns.TypeAAAA, q.Name == "nofour.test." && q.Qtype == dns.TypeA, q.Name == "dead.test.":
+			m.Rcode = dns.RcodeServerFailure
+		case q.Name == "none.test.":
+			m.Rcode, m.Ns = dns.RcodeNameError, []dns.RR{soa}
+		case q.Name == "alias.test.":
+			cname, _ := dns.NewRR("alias.test. 250 IN CNAME four.test.")
+			m.Answer = []dns.RR{cname}
+			if q.Qtype == dns.TypeA {
+				a, _ := dns.NewRR("four.test. 300 IN A 192.0.2.1")
+				m.Answer = append(m.Answer, a)
+			} else {
+				m.Ns = []dns.RR{soa}
+			}
+		case q.Name == "long.test." && q.Qtype == dns.TypeAAAA: // nobody says for how long there is none
+		case len(m.Answer) == 0:
+			m.Ns = []dns.RR{soa}
+		}
+	}
+	p.Routes[0].Upstream = u
+	making(t, p, change)
+	rewriting(t, p, "exact other.example four.test", "exact db.example db.shop.svc.cluster.local")
+	var err error
+	p.Static, err = static.New(static.Config{TTL: 30 * time.Second, Names: []static.Host{
+		{Name: "four.hosts", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.77")}},
+		{Name: "six.hosts", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.78"), netip.MustParseAddr("fd00::78")}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, u
+}
+
+// TestDNS64 asks for addresses, from every place an answer comes from.
+func TestDNS64(t *testing.T) {
+	t.Parallel()
+	all := func(c *resolve.DNS64Config) { c.All = true }
+	validating := func(m *dns.Msg) { m.SetEdns0(1232, true); m.CheckingDisabled = true }
+	const own = "shop.svc.cluster.local."
+	for _, tt := range []struct {
+		name   string
+		ask    string
+		change func(*resolve.DNS64Config)
+		query  func(*dns.Msg)
+		from4  bool
+		want   string // with TTLs
+	}{
+		{name: "made", ask: "four.test.", want: "NOERROR | four.test. 30 64:ff9b::c000:201"},
+		{name: "TTL of the address", ask: "short.test.", want: "NOERROR | short.test. 20 64:ff9b::c000:206"},
+		{name: "nobody says how long there is none", ask: "long.test.", want: "NOERROR | long.test. 600 64:ff9b::c000:205"},
+		{name: "there is one", ask: "both.test.", want: "NOERROR | both.test. 300 2001:db8::2"},
+		{name: "there is one, made all the same", ask: "both.test.", change: all, want: "NOERROR | both.test. 300 64:ff9b::c000:202"},
+		{name: "there is one, none to be made of", ask: "six.test.", change: all, want: "NOERROR | six.test. 300 2001:db8::6"},
+		{name: "one in the form of IPv4", ask: "mapped.test.", want: "NOERROR | mapped.test. 300 64:ff9b::c000:203"},
+		{name: "an alias", ask: "alias.test.", want: "NOERROR | alias.test. 250 four.test. | four.test. 30 64:ff9b::c000:201"},
+		{name: "no name", ask: "none.test.", want: "NXDOMAIN / test."},
+		{name: "no address at all", ask: "empty.test.", want: "NOERROR / test."},
+		{name: "no answer for IPv6", ask: "nosix.test.", want: "NOERROR | nosix.test. 300 64:ff9b::c000:204"},
+		{name: "no answer for IPv4", ask: "nofour.test.", want: "SERVFAIL"},
+		{name: "no answer at all", ask: "dead.test.", want: "SERVFAIL"},
+		{name: "a client over IPv4", ask: "four.test.", from4: true, want: "NOERROR / test."},
+		{name: "a client over IPv4, for all", ask: "four.test.", from4: true, change: func(c *resolve.DNS64Config) { c.IPv4 = true }, want: "NOERROR | four.test. 30 64:ff9b::c000:201"},
+		{name: "a client that validates", ask: "four.test.", query: validating, want: "NOERROR / test."},
+		{name: "a client that knows of DNSSEC", ask: "four.test.", query: func(m *dns.Msg) { m.SetEdns0(1232, true) }, want: "NOERROR | four.test. 30 64:ff9b::c000:201"},
+		{name: "rewritten", ask: "Other.example.", want: "NOERROR | Other.example. 30 64:ff9b::c000:201"},
+		{name: "of the cluster", ask: "web." + own, want: "NOERROR aa | web." + own + " 5 64:ff9b::a60:7"},
+		{name: "of the cluster, denied", ask: "none." + own, want: "NXDOMAIN aa / cluster.local."},
+		{name: "of the cluster, rewritten", ask: "db.example.", want: "NOERROR aa | db.example. 5 64:ff9b::a01:1 | db.example. 5 64:ff9b::a01:2"},
+		{name: "an alias of the cluster's", ask: "mail." + own, want: "NOERROR aa | mail." + own + " 5 mail.example.com. | mail.example.com. 300 64:ff9b::c000:219"},
+		{name: "of the configuration", ask: "four.hosts.", want: "NOERROR aa | four.hosts. 30 64:ff9b::c000:24d"},
+		{name: "of the configuration, with one", ask: "six.hosts.", want: "NOERROR aa | six.hosts. 30 fd00::78"},
+		{name: "the name that tells the prefix", ask: "ipv4only.arpa.", want: "NOERROR aa | ipv4only.arpa. 3600 64:ff9b::c000:aa | ipv4only.arpa. 3600 64:ff9b::c000:ab"},
+		{name: "the name that tells the prefix, made all the same", ask: "ipv4only.arpa.", change: all, want: "NOERROR aa | ipv4only.arpa. 600 64:ff9b::c000:aa | ipv4only.arpa. 600 64:ff9b::c000:ab"},
+		{name: "the name that tells the prefix, over IPv4", ask: "ipv4only.arpa.", from4: true, want: "NOERROR aa"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p, _ := sixWorld(t, tt.change)
+				r := newResolver(t, p)
+				for range 3 { // asked for, and held
+					m := question(tt.ask, dns.TypeAAAA)
+					m.AuthenticatedData = true
+					if tt.query != nil {
+						tt.query(m)
+					}
+					c := newClient6(r)
+					if tt.from4 {
+						c = newClient(r, false)
+					}
+					got := unpack(t, c.exchange(t, pack(t, m)))
+					if diff := cmp.Diff(sortedSay(tt.want), sortedSay(say(got))); diff != "" {
+						t.Errorf("(-want +got):\n%s", diff)
+					}
+					if got.Question[0] != m.Question[0] || strings.Contains(tt.want, "64:") && got.AuthenticatedData {
+						t.Errorf("question %v, AD %t", got.Question[0], got.AuthenticatedData)
+					}
+				}
+			})
+		})
+	}
+}
+
+// sortedSay is what say gives with its records in order.
+func sortedSay(text string) []string {
+	return sortedGist(strings.ReplaceAll(text, " | ", "; "))
+}
+
+// TestDNS64Reverse asks for what leads back from addresses.
+func TestDNS64Reverse(t *testing.T) {
+	t.Parallel()
+	p, u := sixWorld(t, nil)
+	r := newResolver(t, p)
+	reverse := func(addr string) string {
+		name, _ := dns.ReverseAddr(addr)
+		return name
+	}
+	host, cluster, known := reverse("64:ff9b::c000:24d"), reverse("64:ff9b::a60:7"), reverse("64:ff9b::c000:aa")
+	for _, tt := range []struct {
+		ask    string
+		rrtype uint16
+		want   string
+	}{
+		{host, dns.TypePTR, "NOERROR aa | " + host + " 600 77.2.0.192.in-addr.arpa. | 77.2.0.192.in-addr.arpa. 30 four.hosts."},
+		{known, dns.TypePTR, "NOERROR aa | " + known + " 600 170.0.0.192.in-addr.arpa."},
+		{"170.0.0.192.in-addr.arpa.", dns.TypePTR, "NOERROR aa | 170.0.0.192.in-addr.arpa. 3600 ipv4only.arpa."},
+		{"170.0.0.192.in-addr.arpa.", dns.TypeTXT, "NOERROR aa"},
+		{"ipv4only.arpa.", dns.TypeA, "NOERROR aa | ipv4only.arpa. 3600 192.0.0.170 | ipv4only.arpa. 3600 192.0.0.171"},
+		{"ipv4only.arpa.", dns.TypeNS, "NOERROR aa"},
+		{reverse("64:ff9b:1::1"), dns.TypePTR, "NOERROR"},
+		{host, dns.TypeTXT, "NOERROR"},
+		{strings.Replace(host, "d", "g", 1), dns.TypePTR, "NOERROR"},
+	} {
+		got := unpack(t, newClient6(r).exchange(t, pack(t, question(tt.ask, tt.rrtype))))
+		if diff := cmp.Diff(tt.want, say(got)); diff != "" {
+			t.Errorf("%s %s (-want +got):\n%s", tt.ask, dns.TypeToString[tt.rrtype], diff)
+		}
+	}
+	got := gist(unpack(t, newClient6(r).exchange(t, pack(t, question(cluster, dns.TypePTR)))))
+	if want := "7.0.96.10.in-addr.arpa. PTR web.shop.svc.cluster.local."; !strings.Contains(got, want) {
+		t.Errorf("an address of the cluster: %s, want %s", got, want)
+	}
+	for _, asked := range u.asked {
+		if name := asked.Question[0].Name; strings.Contains(name, "ipv4only") || strings.HasSuffix(name, ".192.in-addr.arpa.") && !strings.HasPrefix(name, "170.") {
+			t.Errorf("asked for %s", name)
+		}
+	}
+}
+
+// TestDNS64Shares has clients wait for both questions: each is asked once, for all of them, and each client has one
+// place at a time.
+func TestDNS64Shares(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpstream(t, "four.test. 300 IN A 192.0.2.1")
+		six, four := make(chan struct{}), make(chan struct{})
+		u.gate = six
+		p := plan(t, u)
+		p.PerClient = 3
+		making(t, p, nil)
+		r := newResolver(t, p)
+		clients := make([]*client, 3)
+		for i, rrtype := range []uint16{dns.TypeAAAA, dns.TypeAAAA, dns.TypeA} {
+			clients[i] = newClient6(r)
+			if rrtype == dns.TypeA {
+				u.mu.Lock()
+				u.gate = four
+				u.mu.Unlock()
+			}
+			clients[i].send(pack(t, question("four.test.", rrtype)))
+		}
+		synctest.Wait()
+		close(six)
+		synctest.Wait()
+		if s := r.Stats(); s.Waiting != 3 || s.Inflight != 1 || s.Clients != 1 {
+			t.Errorf("with the second question: %d waiting, %d flights, %d clients; want 3, 1, 1", s.Waiting, s.Inflight, s.Clients)
+		}
+		late := newClient6(r)
+		late.send(pack(t, question("four.test.", dns.TypeAAAA)))
+		if got := unpack(t, <-late.got); got.Rcode != dns.RcodeServerFailure || got.Question[0].Qtype != dns.TypeAAAA {
+			t.Errorf("a fourth of one client: %s", gist(got))
+		}
+		close(four)
+		for i, want := range []string{"AAAA 64:ff9b::c000:201", "AAAA 64:ff9b::c000:201", "A 192.0.2.1"} {
+			if got := gist(unpack(t, <-clients[i].got)); got != "NOERROR four.test.; four.test. "+want {
+				t.Errorf("client %d: %s", i, got)
+			}
+		}
+		s := r.Stats()
+		if u.count() != 2 || s.Waiting != 0 || s.Inflight != 0 || s.Clients != 0 || s.Panics != 0 || s.Made != 2 {
+			t.Errorf("%d asked, %+v", u.count(), s)
+		}
+		if got := s.Responses[resolve.SourceUpstream][0]; got != 3 {
+			t.Errorf("%d counted as from upstream, want 3", got)
+		}
+	})
+}
+
+// TestDNS64Deadline has the second question take what the first has left of the client's time.
+func TestDNS64Deadline(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name      string
+		six, four time.Duration // what upstream takes
+		fails     bool          // it has no answer to the first
+		want      string
+		after     time.Duration
+	}{
+		{name: "in time", six: time.Second, four: 2 * time.Second, want: "NOERROR | four.test. 30 64:ff9b::c000:201", after: 3 * time.Second},
+		{name: "the second too late", six: 3 * time.Second, four: 2 * time.Second, want: "SERVFAIL", after: 4 * time.Second},
+		{name: "the first too late", six: 5 * time.Second, want: "SERVFAIL", after: 4 * time.Second},
+		{name: "the first fails in time", six: time.Second, four: time.Second, fails: true, want: "NOERROR | four.test. 300 64:ff9b::c000:201", after: 2 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var untils []time.Time
+				p := plan(t, asker(func(q []byte, until time.Time, to wire.Asked, _ *wire.Later) {
+					untils = append(untils, until)
+					took := tt.six
+					if unpack(t, q).Question[0].Qtype == dns.TypeA {
+						took = tt.four
+					}
+					q = append([]byte(nil), q...)
+					go func() {
+						var later wire.Later
+						defer later.Flush()
+						left := time.Until(until)
+						time.Sleep(min(took, left))
+						switch {
+						case took > left, tt.fails && took == tt.six && len(untils) == 1:
+							to.Answered(nil, errors.New("silence"), &later)
+						default:
+							answer := new(dns.Msg).SetReply(unpack(t, q))
+							if answer.Question[0].Qtype == dns.TypeA {
+								rr, _ := dns.NewRR("four.test. 300 IN A 192.0.2.1")
+								answer.Answer = []dns.RR{rr}
+							} else {
+								soa, _ := dns.NewRR("test. 600 IN SOA ns.test. host.test. 1 2 3 4 600")
+								answer.Ns = []dns.RR{soa}
+							}
+							to.Answered(pack(t, answer), nil, &later)
+						}
+					}()
+				}))
+				making(t, p, nil)
+				r := newResolver(t, p)
+				begun := time.Now()
+				c := newClient6(r)
+				c.send(pack(t, question("four.test.", dns.TypeAAAA)))
+				got := say(unpack(t, <-c.got))
+				if took := time.Since(begun); got != tt.want || took != tt.after {
+					t.Errorf("%s after %s, want %s after %s", got, took, tt.want, tt.after)
+				}
+				for _, until := range untils {
+					if want := begun.Add(p.Deadline); !until.Equal(want) {
+						t.Errorf("a question until %s, want %s", until, want)
+					}
+				}
+				synctest.Wait()
+				if s := r.Stats(); s.Waiting != 0 || s.Inflight != 0 || s.Panics != 0 || s.Total != tt.after {
+					t.Errorf("%+v", s)
+				}
+			})
+		})
+	}
+}
+
+// TestDNS64Stale has answers past their time made into others, and the client told.
+func TestDNS64Stale(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		y := newPlay(t)
+		making(t, y.p, nil)
+		y.r.Swap(y.p)
+		ask := func() string {
+			c := newClient6(y.r)
+			return say(unpack(t, c.exchange(t, pack(t, query("www.test.", dns.TypeAAAA)))))
+		}
+		first := ask()
+		if !strings.Contains(first, "64:ff9b::") {
+			t.Fatalf("at first: %s", first)
+		}
+		y.u.be("failing")
+		time.Sleep(110 * time.Second)
+		if got := ask(); !strings.Contains(got, "64:ff9b::") || !strings.Contains(got, "ede=3") {
+			t.Errorf("past its time: %s", got)
+		}
+		if got := ask(); !strings.Contains(got, "64:ff9b::") || !strings.Contains(got, "ede=3") {
+			t.Errorf("at rest: %s", got)
+		}
+		y.settle()
+	})
+}

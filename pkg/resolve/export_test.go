@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+// Find is the canonical name that is looked up in place of name.
+func (rs *Rewrites) Find(name []byte) []byte {
+	to, rule := rs.find(nil, name)
+	if rule == nil {
+		return name
+	}
+	return to
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package static
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+)
+
+// maxFile is the octets that are read of a file: more than the longest lists there are.
+const maxFile = 32 << 20
+
+var (
+	errTooLong = fmt.Errorf("longer than %d MiB", maxFile>>20)
+	errNoFile  = errors.New("no regular file")
+)
+
+// A file is one in the format of hosts(5), and what was read of it last.
+type file struct {
+	path string
+	info os.FileInfo // of the content that was read; nil: none was
+	text []byte      // the content; nil: none was read
+	err  error       // why the last look was in vain
+	void bool        // the last look found nothing in it, where there had been something
+
+	names, skipped int // of the content
+	reads          uint64
+}
+
+// look reads the file if it seems to have changed, or in any case, and tells whether
+// there is a new content in f.text. One that is gone, or cannot be read, leaves what was
+// read before; so does one that is suddenly empty, until it is found so twice: most
+// writers empty a file first.
+func (f *file) look(anyway bool) bool {
+	info, err := os.Stat(f.path)
+	if f.err = err; err != nil {
+		return false
+	}
+	if !anyway && !f.void && f.info != nil && os.SameFile(info, f.info) && info.ModTime().Equal(f.info.ModTime()) && info.Size() == f.info.Size() {
+		return false
+	}
+	text, err := readFile(f.path, info)
+	if f.err = err; err != nil {
+		return false
+	}
+	if len(text) == 0 && len(f.text) > 0 && !f.void {
+		f.void = true
+		return false
+	}
+	f.void, f.info = false, info
+	if f.text != nil && bytes.Equal(text, f.text) {
+		return false
+	}
+	f.text = text
+	return true
+}
+
+// readFile reads a file of a kind whose reading ends. The text is not nil without an
+// error.
+func readFile(path string, info os.FileInfo) ([]byte, error) {
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("reading %s: %w", path, errNoFile)
+	}
+	in, err := os.Open(path)
+	if err != nil {
+		return nil, err // it names the path
+	}
+	defer func() { _ = in.Close() }()
+	text, err := io.ReadAll(io.LimitReader(in, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	if len(text) > maxFile {
+		return nil, fmt.Errorf("reading %s: %w", path, errTooLong)
+	}
+	return text, nil
+}
+
+// parse adds the names of a text in the format of hosts(5). It returns how many there
+// were, and how many lines could not be used.
+func (b *builder) parse(text []byte) (names, skipped int) {
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, maxFile+1)
+	for lines.Scan() {
+		line, _, _ := bytes.Cut(lines.Bytes(), []byte{'#'})
+		fields := bytes.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		addr, err := netip.ParseAddr(string(fields[0]))
+		good := err == nil && len(fields) > 1
+		for _, name := range fields[1:] {
+			if err == nil && b.add(string(name), addr) {
+				names++
+			} else {
+				good = false
+			}
+		}
+		if !good {
+			skipped++
+		}
+	}
+	return names, skipped
+}

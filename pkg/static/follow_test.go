@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package static_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/static"
+)
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func run(t *testing.T, s *static.Static) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestFollow changes a file in every way that files are changed.
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	path := filepath.Join(folder, "hosts")
+	s := newStatic(t, static.Config{Files: []string{path}, Names: []static.Host{{Name: "own.test", Addresses: addrs("192.0.2.99")}}})
+	run(t, s)
+	is := func(addr string) func() bool {
+		return func() bool { return ask(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A "+addr }
+	}
+	write(t, path, "192.0.2.1 a.test\n")
+	eventually(t, "created", is("192.0.2.1"))
+	write(t, path, "192.0.2.2 a.test\n")
+	eventually(t, "written in place", is("192.0.2.2"))
+	write(t, path+".new", "192.0.2.3 a.test\n")
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "replaced", is("192.0.2.3"))
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "told that it is gone", func() bool { return s.Stats().Files[0].Err != nil })
+	if !is("192.0.2.3")() {
+		t.Error("what was read is gone with the file")
+	}
+	write(t, path, "192.0.2.4 a.test\n")
+	eventually(t, "back", is("192.0.2.4"))
+	eventually(t, "no error any more", func() bool { return s.Stats().Files[0].Err == nil })
+	write(t, path, "")
+	eventually(t, "empty", func() bool { return ask(t, s, "a.test.", dns.TypeA) == "none" })
+	if got := ask(t, s, "own.test.", dns.TypeA); got != "NOERROR| own.test. 30 A 192.0.2.99" {
+		t.Error(got)
+	}
+	if got := s.Stats().Files[0].Reads; got < 5 || got > 6 {
+		t.Errorf("%d contents put to work, want 5 or 6", got)
+	}
+}
+
+// TestFollowLinks changes a file the way the kubelet changes those of a ConfigMap.
+func TestFollowLinks(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	version := func(name, text string) {
+		if err := os.Mkdir(filepath.Join(folder, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(folder, name, "hosts"), text)
+		if err := os.Symlink(name, filepath.Join(folder, "..data_tmp")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(folder, "..data_tmp"), filepath.Join(folder, "..data")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	version("..1", "192.0.2.1 a.test\n")
+	if err := os.Symlink("..data/hosts", filepath.Join(folder, "hosts")); err != nil {
+		t.Fatal(err)
+	}
+	s := newStatic(t, static.Config{Files: []string{filepath.Join(folder, "hosts")}})
+	if got := ask(t, s, "a.test.", dns.TypeA); got != "NOERROR| a.test. 30 A 192.0.2.1" {
+		t.Error(got)
+	}
+	run(t, s)
+	version("..2", "192.0.2.2 a.test\n")
+	eventually(t, "the new version", func() bool { return ask(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A 192.0.2.2" })
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// A Renamer knows other names for some.
+type Renamer interface {
+	// Rename appends the other name for name, both canonical and in wire form. It returns dst as it was, and false, if
+	// there is none.
+	Rename(dst, name []byte) ([]byte, bool)
+}
+
+// A Recaster writes answers anew, with other names or addresses. The zero value is ready for use, again and again.
+//
+// Names are written label by label up to one that is in the new message already, so that it does not matter how, or
+// against what, they were compressed. A name that gets another one is compressed against the new question alone and
+// against itself where it comes again.
+type Recaster struct {
+	m        *Message // as it was
+	msg      []byte   // the message as it was
+	out      []byte   // what it is appended to
+	start    int      // where the message begins in out
+	question []byte   // the new question's name
+
+	names   Renamer
+	renamed []uint16 // where the name that begins at an offset, and got another one, stands now; 0: nowhere yet; hasNone
+	moved   []uint16 // where the label that stood at an offset stands now, in a name that stayed what it is
+
+	name, other []byte // reused
+	addr        [16]byte
+}
+
+// Rename appends m, which has no OPT record, as the answer to question, a canonical name in wire form: names have what
+// names calls them in owners, and in the data of the types that lead to names. Type and class of the question stay, AD
+// goes: nobody has signed this. It returns dst as it was and false if that makes more than a message holds.
+func (c *Recaster) Rename(dst []byte, m *Message, question []byte, names Renamer) ([]byte, bool) {
+	c.begin(dst, m, question, names)
+	for _, r := range m.Records {
+		c.owner(r)
+		c.out = append(c.out, c.msg[r.TTL-4:r.Data()]...)
+		c.data(m, r)
+		if len(c.out)-c.start > MaxMessage {
+			return dst, false
+		}
+	}
+	return c.finish(), true
+}
+
+// An Embedder makes an IPv6 address of an IPv4 address.
+type Embedder func(to *[16]byte, from *[4]byte)
+
+// Embed appends m, the answer to a question for addresses of IPv4 without OPT record, as that to the question for
+// addresses of IPv6: each address of its answer section is made into one by embed, with a TTL of longest seconds at
+// most (RFC 6147 section 5.1.7). Signatures of what was changed go, and AD. It returns dst as it was and false if that makes more than a message holds.
+func (c *Recaster) Embed(dst []byte, m *Message, embed Embedder, longest uint32) ([]byte, bool) {
+	c.begin(dst, m, m.Raw[HeaderLen:m.qend-4], nil)
+	binary.BigEndian.PutUint16(c.out[len(c.out)-4:], TypeAAAA)
+	answers := 0
+	for _, r := range m.Records {
+		if r.Section == Answer {
+			if r.Type == TypeRRSIG && m.Covered(r) == TypeA {
+				continue
+			}
+			answers++
+		}
+		c.owner(r)
+		if r.Section == Answer && r.Type == TypeA && r.Class == ClassIN {
+			c.embed(m, r, embed, longest)
+		} else {
+			c.out = append(c.out, c.msg[r.TTL-4:r.Data()]...)
+			c.data(m, r)
+		}
+		if len(c.out)-c.start > MaxMessage {
+			return dst, false
+		}
+	}
+	binary.BigEndian.PutUint16(c.out[c.start+6:], uint16(answers))
+	return c.finish(), true
+}
+
+// begin writes the header and the question.
+func (c *Recaster) begin(dst []byte, m *Message, question []byte, names Renamer) {
+	c.m, c.msg, c.names, c.start = m, m.Raw, names, len(dst)
+	if c.moved == nil {
+		c.moved, c.renamed = make([]uint16, pointerReach), make([]uint16, pointerReach)
+	}
+	reach := min(len(m.Raw), pointerReach)
+	clear(c.moved[:reach])
+	clear(c.renamed[:reach])
+	c.out = dst
+	c.out = append(c.out, m.Raw[:HeaderLen]...)
+	c.out = append(c.out, question...)
+	c.out = append(c.out, m.Raw[m.qend-4:m.qend]...)
+	c.out[c.start+3] &^= bitAD
+	c.question = c.out[c.start+HeaderLen:][:len(question):len(question)]
+	if names == nil { // the question stands where it stood
+		for off := HeaderLen; off < m.qend-5; off += int(m.Raw[off]) + 1 {
+			c.moved[off] = uint16(off)
+		}
+		return
+	}
+	c.renamed[HeaderLen] = HeaderLen
+}
+
+// finish gives the message away.
+func (c *Recaster) finish() []byte {
+	out := c.out
+	c.m, c.msg, c.out, c.question, c.names = nil, nil, nil, nil, nil
+	return out
+}
+
+// embed appends what follows the owner of r, an address.
+func (c *Recaster) embed(m *Message, r Record, embed Embedder, longest uint32) {
+	embed(&c.addr, (*[4]byte)(c.msg[r.Data():]))
+	c.out = binary.BigEndian.AppendUint16(c.out, TypeAAAA)
+	c.out = binary.BigEndian.AppendUint16(c.out, r.Class)
+	c.out = binary.BigEndian.AppendUint32(c.out, min(m.RecordTTL(r), longest))
+	c.out = binary.BigEndian.AppendUint16(c.out, uint16(len(c.addr)))
+	c.out = append(c.out, c.addr[:]...)
+}
+
+func (c *Recaster) owner(r Record) { c.pass(int(r.Owner)) }
+
+// data appends the RDATA of r and corrects its length, which was appended before.
+func (c *Recaster) data(m *Message, r Record) {
+	size := len(c.out)
+	off, end := r.Data(), r.Data()+int(r.Size)
+	if l, ok := nameLayout(r.Type); ok {
+		c.out = append(c.out, c.msg[off:off+l.before]...)
+		off += l.before
+		for range l.names {
+			off = c.pass(off)
+		}
+	} else if c.names != nil && leads(r.Type) {
+		off = c.target(m, r)
+	}
+	c.out = append(c.out, c.msg[off:end]...)
+	binary.BigEndian.PutUint16(c.out[size-2:], uint16(len(c.out)-size))
+}
+
+// leads tells of types with a target that may not be compressed.
+func leads(rrtype uint16) bool {
+	return rrtype == TypeSVCB || rrtype == TypeHTTPS || rrtype == TypeNAPTR
+}
+
+// target appends the RDATA of r up to its target and the target's other name, if it has one. It returns how far it
+// came.
+func (c *Recaster) target(m *Message, r Record) int {
+	off, target := r.Data(), m.Target(r)
+	if target < off { // there is none, or it is the owner
+		return off
+	}
+	c.name = m.AppendName(c.name[:0], target)
+	other, ok := c.names.Rename(c.other[:0], c.name)
+	if c.other = other; !ok {
+		return off
+	}
+	c.out = append(c.out, c.msg[off:target]...)
+	c.out = append(c.out, c.other...)
+	return plainNameEnd(c.msg, target)
+}
+
+// pass appends the name at off, or its other name. It returns the offset after the name as it was.
+func (c *Recaster) pass(off int) (end int) {
+	end = anyNameEnd(c.msg, off)
+	off = follow(c.msg, off)
+	if c.names != nil && c.rename(off) {
+		return end
+	}
+	c.keep(off)
+	return end
+}
+
+// hasNone stands in Recaster.renamed for a name that has no other name.
+const hasNone = pointerReach
+
+// rename appends the other name of the name at off, if it has one.
+func (c *Recaster) rename(off int) bool {
+	if off < pointerReach {
+		switch to := c.renamed[off]; to {
+		case 0:
+		case hasNone:
+			return false
+		default:
+			c.out = binary.BigEndian.AppendUint16(c.out, 0xc000|to)
+			return true
+		}
+	}
+	c.name = c.m.AppendName(c.name[:0], off)
+	other, ok := c.names.Rename(c.other[:0], c.name)
+	if c.other = other; !ok {
+		if off < pointerReach {
+			c.renamed[off] = hasNone
+		}
+		return false
+	}
+	if at := len(c.out) - c.start; off < pointerReach && at < pointerReach {
+		c.renamed[off] = uint16(at)
+	}
+	c.append(other)
+	return true
+}
+
+// append appends a name, with a pointer to as much of the question as it ends with.
+func (c *Recaster) append(name []byte) {
+	for off := 0; name[off] != 0; off += int(name[off]) + 1 {
+		if at := len(c.question) - (len(name) - off); at >= 0 && c.endsAt(at) && bytes.Equal(c.question[at:], name[off:]) {
+			c.out = append(c.out, name[:off]...)
+			c.out = binary.BigEndian.AppendUint16(c.out, 0xc000|uint16(HeaderLen+at))
+			return
+		}
+	}
+	c.out = append(c.out, name...)
+}
+
+// endsAt tells whether a label of the question begins at an offset in it.
+func (c *Recaster) endsAt(at int) bool {
+	off := 0
+	for off < at {
+		off += int(c.question[off]) + 1
+	}
+	return off == at
+}
+
+// keep appends the name at off as it is: its labels up to one that was written before, and then a pointer to that.
+func (c *Recaster) keep(off int) {
+	for {
+		off = follow(c.msg, off)
+		if c.msg[off] == 0 {
+			c.out = append(c.out, 0)
+			return
+		}
+		if off < pointerReach {
+			if to := c.moved[off]; to != 0 {
+				c.out = binary.BigEndian.AppendUint16(c.out, 0xc000|to)
+				return
+			}
+			if at := len(c.out) - c.start; at < pointerReach {
+				c.moved[off] = uint16(at)
+			}
+		}
+		next := off + int(c.msg[off]) + 1
+		c.out = append(c.out, c.msg[off:next]...)
+		off = next
+	}
+}
