@@ -3,6 +3,8 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,12 +14,14 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/config"
 )
 
 // maxPage bounds what is read of a page, in bytes: a thousand entries of the longest
@@ -26,6 +30,18 @@ const maxPage = 16 << 20
 
 // pageTimeout is how long a page may take. The agent gives itself 30 seconds.
 const pageTimeout = 40 * time.Second
+
+// adminVariable is the environment variable that names the admin server where no flag
+// does.
+const adminVariable = "NODE_CACHE_ADMIN"
+
+// adminUsage explains the flag --admin.
+const adminUsage = "the agent's admin server, `IP:PORT` or unix:/path; " + adminVariable + " changes the default"
+
+// defaultAdmin is the admin server without the flag --admin.
+func defaultAdmin() string {
+	return cmp.Or(os.Getenv(adminVariable), config.Default(config.Agent).Admin.Address.String())
+}
 
 // An adminClient asks an agent's admin server for pages.
 type adminClient struct {
@@ -84,6 +100,30 @@ func (c *adminClient) do(ctx context.Context, method, path string, parameters ur
 	return body, nil
 }
 
+// unready is why the agent is not ready, empty if it is. An error is that nobody said
+// so.
+func (c *adminClient) unready(ctx context.Context) (why string, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/readyz", nil)
+	if err != nil {
+		return "", err
+	}
+	reply, err := c.http.Do(r)
+	if err != nil {
+		return "", c.unanswered(err)
+	}
+	defer func() { _ = reply.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(reply.Body, maxPage))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("reading /readyz of the agent at %s: %w", c.where, err)
+	case reply.StatusCode == http.StatusOK:
+		return "", nil
+	case reply.StatusCode != http.StatusServiceUnavailable:
+		return "", c.refused("/readyz", reply, string(body))
+	}
+	return cmp.Or(plain(bytes.TrimSpace(body)), "no reason given"), nil
+}
+
 // refused says why the server gave no page.
 func (c *adminClient) refused(path string, reply *http.Response, text string) error {
 	why, hint, _ := strings.Cut(strings.TrimSpace(text), "\nhint: ")
@@ -102,7 +142,7 @@ func (c *adminClient) unanswered(err error) error {
 	var timeout interface{ Timeout() bool }
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
-		hint = "no agent serves that; --admin names its admin.address, or unix: and its admin.socket"
+		hint = "no agent serves that; --admin or " + adminVariable + " names its admin.address, or unix: and its admin.socket"
 	case errors.Is(err, fs.ErrPermission):
 		hint = "the socket is for the user that the agent runs as"
 	case errors.As(err, &timeout) && timeout.Timeout():

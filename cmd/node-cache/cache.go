@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodecache/node-cache/pkg/agent"
-	"github.com/nodecache/node-cache/pkg/config"
 )
 
 // A cacheLook is what the flags of the cache's commands say.
@@ -35,8 +34,7 @@ admin server, which shows its cache to clients on the same machine only.`,
 			return &usageError{fmt.Errorf("cache: one of get, top and flush is missing")}
 		},
 	}
-	where := config.Default(config.Agent).Admin.Address.String()
-	cmd.PersistentFlags().StringVar(&look.admin, "admin", where, "the agent's admin server, `IP:PORT` or unix:/path")
+	cmd.PersistentFlags().StringVar(&look.admin, "admin", defaultAdmin(), adminUsage)
 	cmd.PersistentFlags().StringVar(&look.output, "output", "text", "`FORMAT` of the output: text or json")
 	cmd.AddCommand(cacheGetCommand(look), cacheTopCommand(look), cacheFlushCommand(look))
 	return cmd
@@ -211,6 +209,9 @@ func (l *cacheLook) flush(cmd *cobra.Command, parameters url.Values) error {
 	out := string(page)
 	if l.output == "text" {
 		out = fmt.Sprintf("forgotten: %s\n", entries(done.Flushed))
+		if done.Flushed == 0 {
+			out = "nothing was held: there was nothing to forget\n"
+		}
 	}
 	_, err = fmt.Fprint(cmd.OutOrStdout(), out)
 	return err

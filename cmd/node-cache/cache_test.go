@@ -128,10 +128,10 @@ www.example.com. TXT DO CD subnet 192.0.2.0/24
   ]
 }
 `, ""}},
-		{"forget a name", []string{"flush", "a"}, `flush {"Name":"a.","Zone":"","All":false}`, result{exitOK, "forgotten: 0 entries\n", ""}},
+		{"forget a name", []string{"flush", "a"}, `flush {"Name":"a.","Zone":"","All":false}`, result{exitOK, "nothing was held: there was nothing to forget\n", ""}},
 		{"forget another name", []string{"flush", "aa"}, `flush {"Name":"aa.","Zone":"","All":false}`, result{exitOK, "forgotten: 1 entry\n", ""}},
-		{"forget a zone", []string{"flush", "--zone", "b.example"}, `flush {"Name":"","Zone":"b.example.","All":false}`, result{exitOK, "forgotten: 0 entries\n", ""}},
-		{"forget the root", []string{"flush", "--zone", "."}, `flush {"Name":"","Zone":".","All":false}`, result{exitOK, "forgotten: 0 entries\n", ""}},
+		{"forget a zone", []string{"flush", "--zone", "b.example"}, `flush {"Name":"","Zone":"b.example.","All":false}`, result{exitOK, "nothing was held: there was nothing to forget\n", ""}},
+		{"forget the root", []string{"flush", "--zone", "."}, `flush {"Name":"","Zone":".","All":false}`, result{exitOK, "nothing was held: there was nothing to forget\n", ""}},
 		{"forget all, for a program", []string{"flush", "--all", "--output", "json"}, `flush {"Name":"","Zone":"","All":true}`, result{exitOK, "{\n  \"flushed\": 0\n}\n", ""}},
 		{"the agent refuses", []string{"get", "refused"}, "get refused. ", result{exitFailed, "", "node-cache: asking the agent at ADDR for /cache/get: not today\n"}},
 	} {
@@ -191,7 +191,7 @@ func TestCacheUsage(t *testing.T) {
 // TestCacheNobodyThere holds the form of what a person sees when no agent answers.
 func TestCacheNobodyThere(t *testing.T) {
 	t.Parallel()
-	const noAgent = "hint: no agent serves that; --admin names its admin.address, or unix: and its admin.socket\n"
+	const noAgent = "hint: no agent serves that; --admin or NODE_CACHE_ADMIN names its admin.address, or unix: and its admin.socket\n"
 	folder := t.TempDir()
 	stale := filepath.Join(folder, "stale")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"sync"
 )
 
 const (
@@ -48,14 +49,23 @@ func (s *Server) cachePage(f func(url.Values) (any, error), names ...string) htt
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		s.walks.Lock()
-		defer s.walks.Unlock()
-		view, err := f(given)
-		if err != nil {
-			http.Error(w, printable(err.Error()), http.StatusBadRequest)
+		select {
+		case s.walks <- struct{}{}:
+		case <-r.Context().Done(): // the client has gone, or the agent stops
+			busy(w)
 			return
 		}
-		s.render(w, r, view)
+		done := sync.OnceFunc(func() { <-s.walks })
+		defer done()
+		s.made(func(w http.ResponseWriter, r *http.Request) {
+			view, err := f(given)
+			done()
+			if err != nil {
+				http.Error(w, printable(err.Error()), http.StatusBadRequest)
+				return
+			}
+			s.render(w, r, view)
+		})(w, r)
 	})
 }
 

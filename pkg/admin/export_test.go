@@ -2,12 +2,17 @@
 
 package admin
 
-import "net"
+import (
+	"net"
+	"net/http"
+)
 
 // Limits that the tests reach.
 const (
 	MaxHeader     = maxHeader
 	MaxConns      = maxConns
+	MaxPages      = maxPages
+	MaxProfiles   = maxProfiles
 	HeaderTimeout = headerTimeout
 	WriteTimeout  = writeTimeout
 	IdleTimeout   = idleTimeout
@@ -15,7 +20,13 @@ const (
 )
 
 // Use gives the server a listener in place of Listen.
-func (s *Server) Use(l net.Listener) { s.listener = l }
+func (s *Server) Use(l net.Listener) {
+	s.listener = newGate(l)
+	s.listener.open()
+}
+
+// Guard is what every request goes through.
+func (s *Server) Guard(next http.Handler) http.Handler { return s.guard(next) }
 
 // RenderText is renderText.
 func RenderText(data []byte) ([]byte, error) { return renderText(data) }

@@ -26,11 +26,16 @@ type page struct {
 // pages lists what the server has besides the index, in the index's order.
 func (s *Server) pages() []page {
 	list := []page{
-		{"/status", "what runs and how it is doing, as JSON; /status?format=text for a human", s.status},
-		{"/metrics", "counters and gauges, for Prometheus", s.cfg.Metrics.ServeHTTP},
-		{"/readyz", "200 while queries are answered, else 503 with the reason", check(s.cfg.Ready)},
-		{"/livez", "200 unless a restart is needed, else 503 with the reason", check(s.cfg.Live)},
-		{"/debug/pprof/", "profiles, for go tool pprof on this machine; others get 403", here(pprof.Index)},
+		{"/status", "what runs and how it is doing, as JSON; /status?format=text for a human", s.made(s.status)},
+		{"/metrics", "counters and gauges, for Prometheus", s.made(s.cfg.Metrics.ServeHTTP)},
+		{"/readyz", "200 while queries are answered, else 503 with the reason", outcome(s.cfg.Ready)},
+		{"/livez", "200 unless a restart is needed, else 503 with the reason", outcome(s.cfg.Live)},
+		{"/debug/pprof/", "profiles, for go tool pprof on this machine; others get 403", s.profile(pprof.Index)},
+	}
+	if s.cfg.Checks != nil {
+		list = append(list, page{
+			"/healthcheck/", "how the configured probes go; /healthcheck/LABEL: 200 while one has good answers, else 503 with the reason", s.checks,
+		})
 	}
 	if s.cfg.Cache != nil {
 		list = append(list, page{
@@ -49,18 +54,29 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	pages := s.pages()
 	for _, p := range pages {
-		mux.HandleFunc("GET "+p.path, p.handler)
+		mux.HandleFunc("GET "+exact(p.path), p.handler)
+	}
+	if s.cfg.Checks != nil {
+		mux.HandleFunc("GET /healthcheck/{label}", s.check)
 	}
 	mux.HandleFunc("GET /{$}", index(pages))
 	if s.cfg.Cache != nil {
 		mux.HandleFunc("GET /cache/get", s.cachePage(s.cacheGet, "name", "type"))
 		mux.HandleFunc("POST /cache/flush", s.cachePage(s.cacheFlush, "name", "zone", "all"))
 	}
-	mux.HandleFunc("GET /debug/pprof/cmdline", here(pprof.Cmdline))
-	mux.HandleFunc("GET /debug/pprof/profile", here(pprof.Profile))
-	mux.HandleFunc("GET /debug/pprof/symbol", here(pprof.Symbol))
-	mux.HandleFunc("GET /debug/pprof/trace", here(pprof.Trace))
+	mux.HandleFunc("GET /debug/pprof/cmdline", s.profile(pprof.Cmdline))
+	mux.HandleFunc("GET /debug/pprof/profile", s.profile(pprof.Profile))
+	mux.HandleFunc("GET /debug/pprof/symbol", s.profile(pprof.Symbol))
+	mux.HandleFunc("GET /debug/pprof/trace", s.profile(pprof.Trace))
 	return s.guard(mux)
+}
+
+// exact is the pattern of a page. What is below /debug/pprof/ is one, too.
+func exact(path string) string {
+	if path == "/healthcheck/" {
+		return path + "{$}"
+	}
+	return path
 }
 
 // guard rejects what no page takes, and ends a panic at the request it struck.
@@ -132,19 +148,6 @@ func (w *watchedWriter) Write(p []byte) (int, error) {
 
 // Unwrap lets [http.ResponseController] move the write deadline, as profiles need.
 func (w *watchedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// check serves the outcome of f.
-func check(f func() error) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		if err := f(); err != nil {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = io.WriteString(w, printable(err.Error())+"\n")
-			return
-		}
-		_, _ = io.WriteString(w, "ok\n")
-	}
-}
 
 // index serves the list of pages.
 func index(pages []page) http.HandlerFunc {

@@ -285,12 +285,11 @@ func TestPanicWithinReply(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			s := server(t, func(c *admin.Config) {
-				c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-					_, _ = io.WriteString(w, "a_total ")
-					panic(tc.defect)
-				})
-			})
+			s := server(t, nil)
+			h := s.Guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, "a part of a profile")
+				panic(tc.defect)
+			}))
 			defer func() {
 				if got := recover(); got != http.ErrAbortHandler { //nolint:errorlint // net/http compares it like this
 					t.Errorf("net/http is left with %v, want ErrAbortHandler, which breaks the connection", got)
@@ -299,7 +298,21 @@ func TestPanicWithinReply(t *testing.T) {
 					t.Errorf("%d panics counted, want %d", got, tc.want)
 				}
 			}()
-			ask(s.Handler(), get("/metrics"))
+			ask(h, get("/debug/pprof/heap"))
 		})
+	}
+}
+
+// TestPanicWithinPage shows that no part of a page leaves before it is whole.
+func TestPanicWithinPage(t *testing.T) {
+	t.Parallel()
+	s := server(t, func(c *admin.Config) {
+		c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "a_total ")
+			panic("lost")
+		})
+	})
+	if got, want := ask(s.Handler(), get("/metrics")), (reply{500, "text/plain; charset=utf-8", "internal error, see the log\n"}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -24,6 +23,10 @@ const (
 	maxHeader = 8 << 10
 	// maxConns bounds the connections. A probe and two scrapers keep three open.
 	maxConns = 128
+	// maxPages bounds the pages that are made or written at once, each of which takes
+	// memory, and maxProfiles the profiles.
+	maxPages    = 16
+	maxProfiles = 4
 
 	headerTimeout = 5 * time.Second
 	readTimeout   = 10 * time.Second
@@ -46,12 +49,16 @@ type Config struct {
 	Live     func() error // as Ready, for "need not be restarted"; nil func: always alive
 	Status   func() any   // rendered as JSON or as text; see [Server.Handler]
 	Cache    *Cache       // the pages of the cache; nil: there are none
-	Log      *slog.Logger // nil: silent
+	// Checks gives what /healthcheck/ lists; nil: there is no such page. It must not
+	// wait.
+	Checks func() []Check
+	Log    *slog.Logger // nil: silent
 }
 
 // Stats counts since the start.
 type Stats struct {
-	Refused uint64 // connections closed at once: too many were open
+	Refused uint64 // connections closed because too many were open
+	Busy    uint64 // requests that found too many pages on their way: refused, or a slower one was
 	Panics  uint64 // requests cut short by a defect in a handler
 }
 
@@ -59,11 +66,11 @@ type Stats struct {
 type Server struct {
 	cfg      Config
 	http     *http.Server
-	listener net.Listener // of TCP; nil before Listen, and without an address
+	listener *gate        // of TCP; nil before Listen, and without an address
 	socket   net.Listener // nil before Listen, and without a path
-	walks    sync.Mutex   // held while a page of the cache is made
-	conns    atomic.Int64
-	refused  atomic.Uint64
+	visits   *visits
+	walks    chan struct{} // holds one value while a page of the cache is made
+	profiles chan struct{} // holds one for each profile under way
 	panics   atomic.Uint64
 }
 
@@ -84,7 +91,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg}
+	s := &Server{cfg: cfg, visits: newVisits(), walks: make(chan struct{}, 1), profiles: make(chan struct{}, maxProfiles)}
 	s.http = &http.Server{
 		Handler:           s.Handler(),
 		MaxHeaderBytes:    maxHeader,
@@ -92,31 +99,29 @@ func New(cfg Config) (*Server, error) {
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
+		ConnContext:       s.visits.come,
 		ConnState:         s.connState,
 		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelWarn),
 	}
 	return s, nil
 }
 
-// connState closes connections above the bound before they are read.
+// connState follows what becomes of connections.
 func (s *Server) connState(conn net.Conn, state http.ConnState) {
 	switch state {
-	case http.StateNew:
-		if s.conns.Add(1) > maxConns {
-			s.refused.Add(1)
-			_ = conn.Close() // net/http then reports it as closed
-		}
-	case http.StateClosed, http.StateHijacked:
-		s.conns.Add(-1)
 	case http.StateActive, http.StateIdle:
+		s.visits.seen(conn)
+	case http.StateClosed, http.StateHijacked:
+		s.visits.leave(conn)
+	case http.StateNew:
 	}
 }
 
-// Listen binds the address and the socket. The address with SO_REUSEPORT, so that a
+// Listen binds the address, unless a socket was adopted, and the unix socket. The address with SO_REUSEPORT, so that a
 // successor can listen before this server stops; the socket only if nobody listens
 // there. After an error nothing stays open. It starts no goroutine.
 func (s *Server) Listen(ctx context.Context) error {
-	if s.cfg.Addr.IsValid() {
+	if s.cfg.Addr.IsValid() && s.listener == nil {
 		if err := s.listenTCP(ctx); err != nil {
 			return err
 		}
@@ -145,7 +150,8 @@ func (s *Server) listenTCP(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listening on tcp %s: %w", s.cfg.Addr, err)
 	}
-	s.listener = listener
+	s.listener = newGate(listener)
+	s.listener.open()
 	return nil
 }
 
@@ -210,10 +216,11 @@ func (s *Server) Run(ctx context.Context) error {
 
 // listeners are those that Listen has made.
 func (s *Server) listeners() (list []net.Listener) {
-	for _, l := range []net.Listener{s.listener, s.socket} {
-		if l != nil {
-			list = append(list, l)
-		}
+	if s.listener != nil {
+		list = append(list, s.listener)
+	}
+	if s.socket != nil {
+		list = append(list, s.socket)
 	}
 	return list
 }
@@ -244,5 +251,6 @@ func (s *Server) Close() {
 
 // Stats may be called at any time.
 func (s *Server) Stats() Stats {
-	return Stats{Refused: s.refused.Load(), Panics: s.panics.Load()}
+	refused, busy := s.visits.stats()
+	return Stats{Refused: refused, Busy: busy, Panics: s.panics.Load()}
 }

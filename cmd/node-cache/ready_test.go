@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+)
+
+// readiness serves /readyz with what is said of it, nil: ready.
+func readiness(t *testing.T, said error) (addr string) {
+	t.Helper()
+	s, err := admin.New(admin.Config{
+		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return said }, Status: func() any { return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(s.Handler())
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+func TestReady(t *testing.T) {
+	t.Parallel()
+	other := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(other.Close)
+	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(time.Second) }))
+	t.Cleanup(silent.Close)
+	for _, tt := range []struct {
+		name, admin string
+		code        int
+		want        string // of both outputs
+	}{
+		{"ready", readiness(t, nil), exitOK, "^ready\n$"},
+		{"not ready", readiness(t, errors.New("the cluster zone is not in sync")), exitFailed, "^node-cache: not ready: the cluster zone is not in sync\n$"},
+		{"nobody there", "unix:" + filepath.Join(t.TempDir(), "none"), exitFailed, "^node-cache: asking the agent at unix:.*no such file or directory\nhint: no agent serves that; "},
+		{"another server", other.Listener.Addr().String(), exitFailed, "^node-cache: asking the agent at .* for /readyz: no such page\nhint: "},
+		{"a silent one", silent.Listener.Addr().String(), exitFailed, "^node-cache: asking the agent at .*Timeout exceeded"},
+		{"nothing to ask", "localhost", exitUsage, "^node-cache: --admin \"localhost\": not IP:PORT, nor unix: and a path\nhint: "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got := command("ready", "--timeout", "200ms", "--admin", tt.admin)
+			if got.Code != tt.code || !regexp.MustCompile(tt.want).MatchString(got.Stdout+got.Stderr) || got.Stdout != "" && got.Stderr != "" {
+				t.Errorf("got %+v, want %d and %s", got, tt.code, tt.want)
+			}
+		})
+	}
+}
+
+// TestAdminOfEnvironment has the environment name the agent, which a flag overrules.
+func TestAdminOfEnvironment(t *testing.T) {
+	addr, asked := fakeAgent(t)
+	t.Setenv("NODE_CACHE_ADMIN", addr)
+	if diff := cmp.Diff(result{exitOK, "ready\n", ""}, command("ready")); diff != "" {
+		t.Errorf("ready (-want +got):\n%s", diff)
+	}
+	if got := command("cache", "top"); got.Code != exitOK || len(*asked) != 1 {
+		t.Errorf("cache top: %+v", got)
+	}
+	if got := command("ready", "--admin", "127.0.0.1:1"); got.Code != exitFailed {
+		t.Errorf("with the flag: %+v", got)
+	}
+	t.Setenv("NODE_CACHE_ADMIN", "")
+	if got := command("cache", "--help"); !strings.Contains(got.Stdout, "127.0.0.1:9253") {
+		t.Errorf("without it the default is not told:\n%s", got.Stdout)
+	}
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+)
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	type view struct {
+		State string `json:"state"`
+	}
+	s, err := admin.New(admin.Config{
+		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil },
+		Status: func() any { return view{"ready\x1b[31m"} }, // what no terminal should get
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(s.Handler())
+	t.Cleanup(server.Close)
+	at := server.Listener.Addr().String()
+	for _, tt := range []struct {
+		name string
+		args []string
+		want result
+	}{
+		{"text", []string{"status", "--admin", at}, result{exitOK, "state  ready?[31m\n", ""}},
+		{"json", []string{"status", "--admin", at, "--output", "json"}, result{exitOK, "{\n  \"state\": \"ready\\u001b[31m\"\n}\n", ""}},
+		{"another format", []string{"status", "--admin", at, "--output", "yaml"}, result{exitUsage, "", "node-cache: --output \"yaml\": not text or json\nhint: `node-cache --help` lists commands and flags\n"}},
+		{"nobody there", []string{"status", "--admin", "127.0.0.1:1"}, result{exitFailed, "", "node-cache: asking the agent at 127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused\nhint: no agent serves that; --admin or NODE_CACHE_ADMIN names its admin.address, or unix: and its admin.socket\n"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tt.want, command(tt.args...)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

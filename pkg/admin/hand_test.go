@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+)
+
+// descriptor is another one of the TCP socket of s, as another process would get it.
+func descriptor(t *testing.T, s *admin.Server) (f *os.File) {
+	t.Helper()
+	if err := s.Raw().Control(func(fd uintptr) {
+		n, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Error(err)
+		}
+		f = os.NewFile(uintptr(n), "socket")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// says makes a server that is not ready for a reason, which tells it from others.
+func says(t *testing.T, addr netip.AddrPort, socket string, who error) *admin.Server {
+	t.Helper()
+	return server(t, func(c *admin.Config) {
+		c.Addr, c.Socket = addr, socket
+		c.Ready = func() error { return who }
+	})
+}
+
+type name string
+
+func (n name) Error() string { return string(n) }
+
+// TestHandOver has one server serve on the socket of another, which goes on to serve on its own unix socket.
+func TestHandOver(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "admin") //nolint:usetesting // t.TempDir is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	first := says(t, netip.MustParseAddrPort("127.0.0.1:0"), filepath.Join(dir, "1"), name("first"))
+	if err := first.Listen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stopFirst := run(t, first)
+	second := says(t, first.Addr(), filepath.Join(dir, "2"), name("second"))
+	if err := second.Adopt(descriptor(t, first)); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Listen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stopSecond := run(t, second)
+
+	expect := func(get func() string, want, when string) {
+		t.Helper()
+		for range 5 {
+			if got := get(); got != want+"\n" {
+				t.Errorf("%s: %q answers, want %q", when, got, want)
+			}
+		}
+	}
+	overTCP := func() string {
+		_, body := fetch(t, second, "/readyz")
+		return body
+	}
+	kept := &http.Client{Transport: new(http.Transport)} // one that keeps its connection
+	overKept := func() string {
+		r, err := kept.Get("http://" + first.Addr().String() + "/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = r.Body.Close() }()
+		body, _ := io.ReadAll(r.Body)
+		return string(body)
+	}
+	expect(overTCP, "first", "before")
+	expect(overKept, "first", "before")
+	expect(overUnix(t, filepath.Join(dir, "2")), "second", "before")
+	second.Open()
+	first.Give()
+	expect(overTCP, "second", "after")
+	_ = overKept() // may be the last on the old connection
+	expect(overKept, "second", "after, over a connection that was kept")
+	expect(overUnix(t, filepath.Join(dir, "1")), "first", "after")
+	if err := stopFirst(); err != nil {
+		t.Errorf("the first ended with %v", err)
+	}
+	expect(overTCP, "second", "when the first has ended")
+	if err := stopSecond(); err != nil {
+		t.Errorf("the second ended with %v", err)
+	}
+}
+
+func overUnix(t *testing.T, path string) func() string {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", path)
+		},
+	}}
+	return func() string {
+		r, err := client.Get("http://node-cache/readyz")
+		if err != nil {
+			t.Error(err)
+			return ""
+		}
+		defer func() { _ = r.Body.Close() }()
+		body, _ := io.ReadAll(r.Body)
+		return string(body)
+	}
+}
+
+// TestAdoptUnopened ends a server that has adopted a socket and never accepted from it.
+func TestAdoptUnopened(t *testing.T) {
+	t.Parallel()
+	first := says(t, netip.MustParseAddrPort("127.0.0.1:0"), "", name("first"))
+	if err := first.Listen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stopFirst := run(t, first)
+	second := says(t, first.Addr(), "", name("second"))
+	if err := second.Adopt(descriptor(t, first)); err != nil {
+		t.Fatal(err)
+	}
+	stopSecond := run(t, second)
+	time.Sleep(10 * time.Millisecond)
+	if err := stopSecond(); err != nil {
+		t.Errorf("the second ended with %v", err)
+	}
+	if _, body := fetch(t, first, "/readyz"); body != "first\n" {
+		t.Errorf("%q answers, want the first", body)
+	}
+	if err := stopFirst(); err != nil {
+		t.Errorf("the first ended with %v", err)
+	}
+	pipe, _, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Adopt(pipe); err == nil {
+		t.Error("a pipe was adopted")
+	}
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/admin"
+)
+
+// ended tells whether the far side has closed a connection, once everything has come to rest.
+func ended(c net.Conn) bool {
+	synctest.Wait()
+	_ = c.SetReadDeadline(time.Now())
+	_, err := c.Read(make([]byte, 1))
+	_ = c.SetReadDeadline(time.Time{})
+	return err == io.EOF //nolint:errorlint // a pipe's own
+}
+
+// served asks for a page over a connection and gives the code, 0 if there is no reply.
+func served(t *testing.T, c net.Conn, path string) int {
+	t.Helper()
+	request(t, c, path)
+	code, _, _ := response(c)
+	return code
+}
+
+// TestConnectionLimit fills the server with idle connections. Whoever comes next is served all the same: one goes for it.
+func TestConnectionLimit(t *testing.T) {
+	t.Parallel()
+	const pod, other, node, loopback = "10.244.0.7", "10.244.0.8", "10.0.0.1", "127.0.0.1"
+	for _, tc := range []struct {
+		name string
+		from func(i int) string // of those that idle
+		used []int              // of them those that were used once all were there
+		who  string             // comes then
+		want int                // the one that goes
+	}{
+		{"all from one pod: the oldest goes", func(int) string { return pod }, nil, pod, 0},
+		{"one that was used is newer", func(int) string { return pod }, []int{0, 1}, node, 2},
+		{"who has more goes before who is older", func(i int) string { return []string{other, pod}[min(i, 1)] }, nil, node, 1},
+		{"who is here goes after who is not", func(i int) string { return []string{node, pod}[i/100] }, nil, other, 100},
+		{"loopback is here", func(i int) string { return []string{loopback, pod}[i/127] }, nil, other, 127},
+		{"all are here", func(int) string { return node }, nil, pod, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, l := server(t, nil), newPipes()
+				s.Use(l)
+				stop := run(t, s)
+				var held []net.Conn
+				for i := range admin.MaxConns {
+					held = append(held, l.dialFrom(t, tc.from(i)))
+				}
+				for _, i := range tc.used {
+					if code := served(t, held[i], "/livez"); code != 200 {
+						t.Fatalf("connection %d: %d", i, code)
+					}
+				}
+				if code := served(t, l.dialFrom(t, tc.who), "/readyz"); code != 200 {
+					t.Errorf("who came last: %d, want 200", code)
+				}
+				for i, c := range held {
+					if ended(c) != (i == tc.want) {
+						t.Errorf("connection %d of %d: closed is %t", i, len(held), ended(c))
+					}
+				}
+				if got := s.Stats().Refused; got != 1 {
+					t.Errorf("%d connections refused, want 1", got)
+				}
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestConnectionBeingServed has the server full of requests for pages under way, none of which is closed for another.
+func TestConnectionBeingServed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		leave := make(chan struct{})
+		s := server(t, func(c *admin.Config) { c.Status = func() any { <-leave; return "done" } })
+		l := newPipes()
+		s.Use(l)
+		stop := run(t, s)
+		var working, idle []net.Conn
+		for range admin.MaxPages {
+			c := l.dialFrom(t, "10.244.0.7")
+			request(t, c, "/status")
+			working = append(working, c)
+		}
+		for range admin.MaxConns - admin.MaxPages {
+			idle = append(idle, l.dialFrom(t, "10.244.0.8"))
+		}
+		synctest.Wait()
+		for range 2 * admin.MaxConns {
+			if code := served(t, l.dialFrom(t, "10.244.0.9"), "/readyz"); code != 200 {
+				t.Fatalf("a probe: %d, want 200", code)
+			}
+		}
+		if !ended(idle[0]) {
+			t.Error("an idle connection has outlived so many new ones")
+		}
+		more := l.dial(t)
+		if code := served(t, more, "/status"); code != http.StatusServiceUnavailable {
+			t.Errorf("one page more: %d, want 503: none of them is written yet", code)
+		}
+		close(leave)
+		for i, c := range working {
+			if code, _, err := response(c); code != 200 {
+				t.Errorf("page %d: %d %v", i, code, err)
+			}
+		}
+		if code := served(t, more, "/status"); code != 200 {
+			t.Errorf("afterwards: %d, want 200", code)
+		}
+		if got := s.Stats().Busy; got != 1 {
+			t.Errorf("%d requests found too many pages, want 1", got)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSlowTakers has clients that ask for pages and do not take them: others get theirs.
+func TestSlowTakers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := server(t, func(c *admin.Config) {
+			c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, strings.Repeat("a_total 1\n", 10_000))
+			})
+		})
+		l := newPipes()
+		s.Use(l)
+		stop := run(t, s)
+		var slow []net.Conn
+		for range admin.MaxPages {
+			c := l.dialFrom(t, "10.244.0.7")
+			request(t, c, "/metrics")
+			synctest.Wait()
+			slow = append(slow, c)
+		}
+		for i, path := range []string{"/metrics", "/readyz", "/status"} {
+			if code := served(t, l.dialFrom(t, "10.244.0.8"), path); code != 200 {
+				t.Errorf("request %d: %s: %d, want 200", i, path, code)
+			}
+			synctest.Wait()
+		}
+		for i, c := range slow {
+			if code, _, err := response(c); (err != nil || code != 200) != (i == 0) {
+				t.Errorf("page %d of %d: %d %v, want the first cut, and no other", i, len(slow), code, err)
+			}
+		}
+		if got := s.Stats().Busy; got != 1 {
+			t.Errorf("%d requests found too many pages, want 1", got)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestProfilesAtOnce asks for more profiles than there may be, and then for a probe's page.
+func TestProfilesAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, l := server(t, nil), newPipes()
+		s.Use(l)
+		stop := run(t, s)
+		for range admin.MaxProfiles {
+			request(t, l.dial(t), "/debug/pprof/goroutine?seconds=60")
+		}
+		synctest.Wait()
+		if code := served(t, l.dial(t), "/debug/pprof/heap"); code != http.StatusServiceUnavailable {
+			t.Errorf("one more: %d, want 503", code)
+		}
+		if code := served(t, l.dial(t), "/livez"); code != 200 {
+			t.Errorf("/livez: %d, want 200", code)
+		}
+		time.Sleep(61 * time.Second)
+		if code := served(t, l.dial(t), "/debug/pprof/cmdline"); code != 200 {
+			t.Errorf("once they are done: %d, want 200", code)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestWalksWaitInTurn has somebody wait for a walk through the cache and go: the walk is not made for nobody.
+func TestWalksWaitInTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		leave, walks := make(chan struct{}), 0
+		s := server(t, func(c *admin.Config) {
+			echoing(c)
+			c.Cache.Top = func(int, string) (any, error) { walks++; <-leave; return echo{}, nil }
+		})
+		l := newPipes()
+		s.Use(l)
+		stop := run(t, s)
+		first, second := l.dial(t), l.dial(t)
+		request(t, first, "/cache/top")
+		synctest.Wait()
+		request(t, second, "/cache/top")
+		synctest.Wait()
+		_ = second.Close()
+		synctest.Wait()
+		for _, path := range []string{"/readyz", "/livez", "/status", "/metrics"} {
+			if code := served(t, l.dial(t), path); code != 200 {
+				t.Errorf("%s meanwhile: %d, want 200", path, code)
+			}
+		}
+		close(leave)
+		if code, _, err := response(first); code != 200 {
+			t.Errorf("the first walk: %d %v", code, err)
+		}
+		synctest.Wait()
+		if walks != 1 {
+			t.Errorf("%d walks, want 1", walks)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestChecks(t *testing.T) {
+	t.Parallel()
+	down := func() []admin.Check {
+		return []admin.Check{{Label: "cluster"}, {Label: "outside", Err: errors.New("SERVFAIL\nfrom\x1b nobody")}}
+	}
+	up := func() []admin.Check { return down()[:1] }
+	none := func() []admin.Check { return nil }
+	const text = "text/plain; charset=utf-8"
+	for _, tc := range []struct {
+		name   string
+		checks func() []admin.Check
+		path   string
+		want   reply
+	}{
+		{"one that is well", down, "/healthcheck/cluster", reply{200, text, "ok\n"}},
+		{"one that is not", down, "/healthcheck/outside", reply{503, text, "SERVFAIL\nfrom\ufffd nobody\n"}},
+		{"one that is not known", down, "/healthcheck/other", reply{404, text, "no probe has this label; /healthcheck/ lists them\n"}},
+		{"all", down, "/healthcheck/", reply{503, text, "cluster: ok\noutside: SERVFAIL from\ufffd nobody\n"}},
+		{"all well", up, "/healthcheck/", reply{200, text, "cluster: ok\n"}},
+		{"none configured", none, "/healthcheck/", reply{200, text, ""}},
+		{"below one", down, "/healthcheck/cluster/x", reply{404, text, "404 page not found\n"}},
+		{"no such pages", nil, "/healthcheck/", reply{404, text, "404 page not found\n"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			h := server(t, func(c *admin.Config) { c.Checks = tc.checks }).Handler()
+			if got := ask(h, httptest.NewRequest(http.MethodGet, tc.path, nil)); got != tc.want {
+				t.Errorf("got %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}

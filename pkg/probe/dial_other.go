@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package probe
+
+import "syscall"
+
+// markSocket does nothing: there are no marks.
+func markSocket(syscall.RawConn, uint32) error { return nil }

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/probe"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// TestInterval asks at once and then every interval, however long the answers take.
+func TestInterval(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: records, takes: 400 * time.Millisecond}
+		begun := time.Now()
+		p, stop := start(t, config(s))
+		if err := p.Result(); !errors.Is(err, probe.ErrNotYet) {
+			t.Errorf("at first: %v", err)
+		}
+		time.Sleep(11 * time.Second)
+		stop()
+		if diff := cmp.Diff([]time.Duration{0, 5 * time.Second, 10 * time.Second}, s.since(begun)); diff != "" {
+			t.Errorf("asked at (-want +got):\n%s", diff)
+		}
+		got, want := p.Stats(), probe.Stats{Known: true, Up: true, Last: 400 * time.Millisecond, TookSum: 1200 * time.Millisecond}
+		want.Took[10] = 3 // above 250ms, up to 1s
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("stats (-want +got):\n%s", diff)
+		}
+		if err := p.Result(); err != nil {
+			t.Errorf("Result: %v", err)
+		}
+	})
+}
+
+// TestFailures has the server fail in every way.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	other := func(_ string, q *dns.Msg) *dns.Msg {
+		r := records("", q)
+		r.Question[0].Name = "other.example."
+		return r
+	}
+	prohibited := func(_ string, q *dns.Msg) *dns.Msg {
+		r := new(dns.Msg).SetRcode(q, dns.RcodeRefused)
+		r.SetEdns0(1232, false)
+		r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeProhibited, ExtraText: "\x1b[2J"}}
+		return r
+	}
+	for _, tc := range []struct {
+		name   string
+		answer func(string, *dns.Msg) *dns.Msg
+		takes  time.Duration
+		refuse error
+		reason probe.Reason
+		want   string
+	}{
+		{name: "silence", answer: records, takes: 2 * time.Second, reason: probe.Timeout, want: "no answer within 1s"},
+		{name: "no way", refuse: &net.OpError{Op: "dial", Net: "udp", Err: errors.New("no route to host")}, reason: probe.Unreachable, want: "no route to host"},
+		{name: "a connection that ends", answer: func(string, *dns.Msg) *dns.Msg { return nil }, reason: probe.Unreachable, want: "the connection ended without an answer"},
+		{name: "no message", reason: probe.Malformed, want: "what came could not be read: dns: short read"},
+		{name: "another question", answer: other, reason: probe.Malformed, want: "what came is no answer to the question"},
+		{name: "a query", answer: func(_ string, q *dns.Msg) *dns.Msg { return q }, reason: probe.Malformed, want: "what came is no answer to the question"},
+		{name: "SERVFAIL", answer: with(dns.RcodeServerFailure), reason: probe.ServFail, want: "SERVFAIL"},
+		{name: "NXDOMAIN", answer: with(dns.RcodeNameError), reason: probe.NXDomain, want: "NXDOMAIN: the name does not exist"},
+		{name: "no record", answer: with(dns.RcodeSuccess), reason: probe.NoData, want: "no record of that type"},
+		{name: "REFUSED", answer: prohibited, reason: probe.OtherRcode, want: "REFUSED: Prohibited"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var log bytes.Buffer
+				s := &server{answer: tc.answer, takes: tc.takes, refuse: tc.refuse}
+				cfg := config(s)
+				cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+				p, stop := start(t, cfg)
+				time.Sleep(6 * time.Second)
+				synctest.Wait()
+				want := probe.Stats{Known: true, Row: 2, LastError: tc.want}
+				want.Failures[tc.reason] = 2
+				if diff := cmp.Diff(want, p.Stats()); diff != "" {
+					t.Errorf("stats (-want +got):\n%s", diff)
+				}
+				if err := p.Result(); err == nil || err.Error() != tc.want+" for www.example. A from udp://192.0.2.53:53, 2 times in a row" {
+					t.Errorf("Result: %v", err)
+				}
+				s.become(records, 0, nil)
+				time.Sleep(5 * time.Second)
+				synctest.Wait()
+				if st := p.Stats(); !st.Up || st.Row != 0 || st.LastError != "" || p.Result() != nil {
+					t.Errorf("once it answers: %+v, %v", st, p.Result())
+				}
+				stop()
+				for line, n := range map[string]int{"probe without a good answer": 1, "reason=" + tc.reason.String(): 1, "has a good answer again": 1} {
+					if got := strings.Count(log.String(), line); got != n {
+						t.Errorf("the log says %q %d times, want %d:\n%s", line, got, n, log.String())
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestCutAnswer asks again over TCP, as a client would.
+func TestCutAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: func(network string, q *dns.Msg) *dns.Msg {
+			if network == "tcp" {
+				return records(network, q)
+			}
+			r := new(dns.Msg).SetReply(q)
+			r.Truncated = true
+			return r
+		}}
+		p, stop := start(t, config(s))
+		synctest.Wait()
+		stop()
+		if diff := cmp.Diff([]string{"udp", "tcp"}, s.over); diff != "" || p.Result() != nil {
+			t.Errorf("%v; asked over (-want +got):\n%s", p.Result(), diff)
+		}
+	})
+}
+
+// TestStop ends a prober that waits for an answer: it ends at once, and books nothing.
+func TestStop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: records, takes: 900 * time.Millisecond}
+		p, stop := start(t, config(s))
+		time.Sleep(100 * time.Millisecond)
+		begun := time.Now()
+		stop()
+		if took := time.Since(begun); took > 0 {
+			t.Errorf("it took %s", took)
+		}
+		s.serving.Wait()
+		if diff := cmp.Diff(probe.Stats{}, p.Stats()); diff != "" {
+			t.Errorf("stats (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestDefect has what reads the answer panic.
+func TestDefect(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(&server{})
+		cfg.Dial = func(context.Context, string, netip.AddrPort) (net.Conn, error) { panic("lost") }
+		p, stop := start(t, cfg)
+		time.Sleep(6 * time.Second)
+		stop()
+		if st := p.Stats(); st.Panics != 2 || st.Failures[probe.Malformed] != 2 || st.Up {
+			t.Errorf("%+v, want two panics", st)
+		}
+	})
+}
+
+// TestRealSockets asks servers on loopback over UDP and TCP, with a mark and without, and one that is not there.
+func TestRealSockets(t *testing.T) {
+	t.Parallel()
+	up := upstreamtest.New(upstreamtest.Zone("www.example. 300 IN A 192.0.2.1")).Listen(t)
+	nobody, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = nobody.Close()
+	for _, tc := range []struct {
+		name    string
+		network string
+		server  netip.AddrPort
+		mark    uint32
+		want    probe.Reason // NumReasons: it is well
+	}{
+		{"udp", "udp", up, 0, probe.Reason(probe.NumReasons)},
+		{"tcp", "tcp", up, 0, probe.Reason(probe.NumReasons)},
+		{"marked", "udp", up, 0x1000, probe.Reason(probe.NumReasons)},
+		{"marked tcp", "tcp", up, 0x1000, probe.Reason(probe.NumReasons)},
+		{"nobody", "udp", nobody.LocalAddr().(*net.UDPAddr).AddrPort(), 0, probe.Unreachable},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config(nil)
+			cfg.Dial, cfg.Network, cfg.Server, cfg.Mark, cfg.Timeout = nil, tc.network, tc.server, tc.mark, 5*time.Second
+			p, stop := start(t, cfg)
+			for deadline := time.Now().Add(10 * time.Second); !p.Stats().Known && time.Now().Before(deadline); {
+				time.Sleep(time.Millisecond)
+			}
+			stop()
+			st := p.Stats()
+			if tc.want == probe.Reason(probe.NumReasons) {
+				if !st.Up {
+					t.Errorf("%v, want a good answer", p.Result())
+				}
+				return
+			}
+			if st.Failures[tc.want] == 0 || !strings.HasSuffix(st.LastError, "connection refused") {
+				t.Errorf("%+v, want %s", st, tc.want)
+			}
+		})
+	}
+}
+
+func TestNewRejects(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		change func(*probe.Config)
+		want   string
+	}{
+		{"another network", func(c *probe.Config) { c.Network = "tls" }, `probe "web": network "tls" is not udp or tcp`},
+		{"no server", func(c *probe.Config) { c.Server = netip.AddrPort{} }, `probe "web": invalid AddrPort is nobody to ask`},
+		{"no port", func(c *probe.Config) { c.Server = netip.MustParseAddrPort("192.0.2.1:0") }, `probe "web": 192.0.2.1:0 is nobody to ask`},
+		{"no name", func(c *probe.Config) { c.Name = "a..b." }, `probe "web": a..b. A is no question`},
+		{"a relative name", func(c *probe.Config) { c.Name = "a" }, `probe "web": a A is no question`},
+		{"no type", func(c *probe.Config) { c.Type = 0 }, `probe "web": www.example. None is no question`},
+		{"no timeout", func(c *probe.Config) { c.Timeout = 0 }, `probe "web": a timeout of 0s within an interval of 5s`},
+		{"a timeout too long", func(c *probe.Config) { c.Timeout = 6 * time.Second }, `probe "web": a timeout of 6s within an interval of 5s`},
+		{"no clock", func(c *probe.Config) { c.Now = nil }, `probe "web": needs a clock`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config(&server{})
+			tc.change(&cfg)
+			if _, err := probe.New(cfg); err == nil || err.Error() != tc.want {
+				t.Errorf("got %v, want %s", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestReasons holds the words, which are labels of metrics.
+func TestReasons(t *testing.T) {
+	t.Parallel()
+	want := []string{"timeout", "unreachable", "malformed", "servfail", "nxdomain", "nodata", "other_rcode"}
+	if diff := cmp.Diff(want, probe.Reasons()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := probe.Reason(probe.NumReasons).String(); got != "unknown" {
+		t.Errorf("beyond them: %s", got)
+	}
+}
