@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/source"
+)
+
+// TestSourceFlags has command lines that cannot be followed.
+func TestSourceFlags(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		args string
+		want string
+	}{
+		{"two places", "--config FILE --config-map kube-system/node-cache", "--config and --config-map exclude each other"},
+		{"no namespace", "--config-map node-cache", `--config-map: "node-cache": not NAMESPACE/NAME`},
+		{"too many parts", "--config-map a/b/c", `--config-map: "a/b/c": not NAMESPACE/NAME`},
+		{"credentials for nobody", "--config FILE --kubeconfig FILE", "--kubeconfig is for --config-map, which is missing"},
+		{"nothing to lay it over", "--kube-dns FOLDER", "--kube-dns is laid over a configuration"},
+		{"nothing that goes bad", "--last-good FOLDER", "--last-good is for a configuration that may go bad"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			for _, program := range []string{"agent", "resolver"} {
+				got := command(append([]string{program}, strings.Fields(tt.args)...)...)
+				if got.Code != exitUsage || !strings.HasPrefix(got.Stderr, "node-cache: "+tt.want) || !strings.Contains(got.Stderr, "\nhint: ") {
+					t.Errorf("%s: %+v, want exit code %d and %q", program, got, exitUsage, tt.want)
+				}
+			}
+		})
+	}
+}
+
+// TestSourceCredentials has a kubeconfig that is not there, and none at all where there is no pod.
+func TestSourceCredentials(t *testing.T) {
+	t.Parallel()
+	missing := filepath.Join(t.TempDir(), "none")
+	got := command("agent", "--config-map", "kube-system/node-cache", "--kubeconfig", missing)
+	want := "node-cache: reading ConfigMap kube-system/node-cache: reading kubeconfig " + missing + ": no such file or directory\nhint: "
+	if got.Code != exitFailed || !strings.HasPrefix(got.Stderr, want) {
+		t.Errorf("%+v, want %q", got, want)
+	}
+}
+
+// TestSourceOptions reads flags and the environment of a pod.
+func TestSourceOptions(t *testing.T) {
+	for name, value := range map[string]string{"POD_NAMESPACE": "kube-system", "POD_NAME": "node-cache-x1", "POD_UID": "0ca1", "NODE_NAME": "node-1"} {
+		t.Setenv(name, value)
+	}
+	f := sourceFlags{configMap: "kube-system/node-cache", kubeconfig: "k", kubeDNS: "d", lastGood: "l"}
+	var got agent.Options
+	if err := f.options(&got); err != nil {
+		t.Fatal(err)
+	}
+	want := agent.Source{
+		ConfigMap:  source.Object{Namespace: "kube-system", Name: "node-cache"},
+		Kubeconfig: "k", KubeDNS: "d", LastGood: "l",
+		Pod: source.Pod{Namespace: "kube-system", Name: "node-cache-x1", UID: "0ca1", Node: "node-1"},
+	}
+	if diff := cmp.Diff(want, got.Source); diff != "" {
+		t.Errorf("options (-want +got):\n%s", diff)
+	}
+}

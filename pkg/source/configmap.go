@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// Key is the key of a ConfigMap that holds the configuration.
+const Key = "node-cache.yaml"
+
+const (
+	// The time that Load waits for the API server: with something else to begin with, and without.
+	patience    = 5 * time.Second
+	onlyChance  = 30 * time.Second
+	answerLimit = 10 * time.Second // for a list, and for a watch to begin
+
+	// A watch lasts four to five minutes, then the next goes on. One that is silent and dead is noticed by then at the latest;
+	// a connection that is dead, within 45 s.
+	watchLeast  = 240
+	watchSpread = 60 // seconds
+	overtime    = 10 * time.Second
+
+	shortest = time.Second // from one watch to the next, if they end at once
+
+	// maxAnswer bounds a list and each event of a watch: a ConfigMap of 1 MiB may take six times that in JSON, and some for
+	// its managed fields.
+	maxAnswer = 16 << 20
+)
+
+// A configMap is a source in the API. It has one request under way at most.
+type configMap struct {
+	source   *Source
+	api      *api
+	object   Object
+	requests atomic.Uint64
+
+	// These belong to load, and then to run.
+	version string // watched from; empty: to be listed
+	there   bool
+	text    string // of the key; what has none is kept by its error
+	pause   pause
+}
+
+// The objects of the API, as far as they count.
+type (
+	meta struct {
+		Name            string `json:"name"`
+		ResourceVersion string `json:"resourceVersion"`
+	}
+	item struct {
+		Metadata   meta              `json:"metadata"`
+		Data       map[string]string `json:"data"`
+		BinaryData map[string]string `json:"binaryData"`
+	}
+	list struct {
+		Metadata meta   `json:"metadata"`
+		Items    []item `json:"items"`
+	}
+	event struct {
+		Type   string          `json:"type"`
+		Object json.RawMessage `json:"object"`
+	}
+)
+
+func newConfigMap(s *Source, a *api) *configMap {
+	return &configMap{source: s, api: a, object: s.cfg.ConfigMap}
+}
+
+// load implements [follower]. An object that is not there is waited for as a server that is away is.
+func (m *configMap) load(ctx context.Context) (content, error) {
+	limit := onlyChance
+	if m.source.kept != nil && m.source.kept.exists() {
+		limit = patience
+	}
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		c, err := m.list(limited)
+		if err == nil && !c.doubtful {
+			return c, nil
+		}
+		if limited.Err() == nil && sleep(limited, m.pause.after(err)) {
+			continue
+		}
+		m.pause.reset()
+		return c, err
+	}
+}
+
+// run implements [follower].
+func (m *configMap) run(ctx context.Context) error {
+	defer m.api.close()
+	for ctx.Err() == nil {
+		began := m.source.cfg.Now()
+		err := m.follow(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if err != nil {
+			sleep(ctx, m.pause.after(err))
+			continue
+		}
+		if m.source.cfg.Now().Sub(began) < shortest {
+			sleep(ctx, shortest)
+		}
+	}
+	return nil
+}
+
+// follow lists, if need be, and watches until the watch ends. After an error it goes on from where it was if it can.
+func (m *configMap) follow(ctx context.Context) error {
+	if m.version == "" {
+		before, text := m.there, m.text
+		c, err := m.list(ctx)
+		if err != nil {
+			return err
+		}
+		if m.there != before || m.text != text || c.err != nil {
+			m.source.found(&m.source.base, c)
+		}
+	}
+	err := m.watch(ctx)
+	if ctx.Err() != nil || err == nil {
+		return err
+	}
+	if asRefusal(err) != nil || errors.Is(err, errUnreadable) {
+		m.version = "" // what is wrong with the watch may be where it begins
+	}
+	if wordFor(err) == wrongHistory {
+		return err // it is what happens when a server starts anew
+	}
+	m.failed(ctx, err)
+	return err
+}
+
+// failed says that the object cannot be read.
+func (m *configMap) failed(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		m.source.reachable(ctx, problemOf(err, m.object))
+	}
+}
+
+// worked says that it can.
+func (m *configMap) worked(ctx context.Context) {
+	m.pause.reset()
+	m.source.reachable(ctx, nil)
+}
+
+// request asks for the object.
+func (m *configMap) request(ctx context.Context, query url.Values) (*http.Response, error) {
+	m.requests.Add(1)
+	query.Set("fieldSelector", "metadata.name="+m.object.Name)
+	return m.api.do(ctx, call{
+		method: http.MethodGet, path: []string{"namespaces", m.object.Namespace, "configmaps"}, query: query,
+	})
+}
+
+// list reads the newest state.
+func (m *configMap) list(ctx context.Context) (content, error) {
+	limited, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	var all list
+	resp, err := m.request(limited, url.Values{})
+	if err == nil {
+		err = decode(json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)), &all)
+		_ = resp.Body.Close()
+		if err == nil && all.Metadata.ResourceVersion == "" {
+			err = fmt.Errorf("%w: a list without a version", errUnreadable)
+		}
+	}
+	if err != nil {
+		if limited.Err() != nil {
+			err = errNoAnswer
+			m.api.close()
+		}
+		m.failed(ctx, err)
+		return content{}, problemOf(err, m.object)
+	}
+	m.worked(ctx)
+	m.version = all.Metadata.ResourceVersion
+	i := slices.IndexFunc(all.Items, func(o item) bool { return o.Metadata.Name == m.object.Name })
+	if i < 0 {
+		return m.gone(), nil
+	}
+	return m.content(&all.Items[i]), nil
+}
+
+// watch takes the changes since the version, until the server ends it.
+func (m *configMap) watch(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	seconds := watchLeast + rand.IntN(watchSpread)
+	late := time.AfterFunc(answerLimit, cancel)
+	defer late.Stop()
+	resp, err := m.request(ctx, url.Values{
+		"watch": {"true"}, "allowWatchBookmarks": {"true"},
+		"resourceVersion": {m.version}, "timeoutSeconds": {strconv.Itoa(seconds)},
+	})
+	if err != nil {
+		return m.late(ctx, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	late.Reset(time.Duration(seconds)*time.Second + overtime)
+	m.worked(ctx)
+	return m.late(ctx, m.take(resp.Body))
+}
+
+// late is err, unless the server was not waited for any longer.
+func (m *configMap) late(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		m.api.close()
+		return errNoAnswer
+	}
+	return err
+}
+
+// take takes the events of a watch.
+func (m *configMap) take(body io.Reader) error {
+	bounded := &io.LimitedReader{R: body}
+	events := json.NewDecoder(bounded)
+	for {
+		bounded.N = maxAnswer
+		var e event
+		err := decode(events, &e)
+		switch {
+		case err != nil && bounded.N == 0:
+			return fmt.Errorf("%w: an event of more than %d MiB", errUnreadable, maxAnswer>>20)
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		if err := m.apply(&e); err != nil {
+			return err
+		}
+	}
+}
+
+// apply takes one event.
+func (m *configMap) apply(e *event) error {
+	if e.Type == "ERROR" {
+		no := &refusal{}
+		if err := json.Unmarshal(e.Object, no); err != nil {
+			return fmt.Errorf("%w: %w", errUnreadable, err)
+		}
+		return no
+	}
+	var o item
+	if err := json.Unmarshal(e.Object, &o); err != nil || o.Metadata.ResourceVersion == "" {
+		return fmt.Errorf("%w: an event without an object of a version", errUnreadable)
+	}
+	m.version = o.Metadata.ResourceVersion
+	there, text := m.there, m.text
+	var c content
+	switch {
+	case e.Type == "BOOKMARK", o.Metadata.Name != m.object.Name:
+		return nil
+	case e.Type == "DELETED":
+		c = m.gone()
+	default:
+		c = m.content(&o)
+	}
+	if c.err != nil || m.there != there || m.text != text {
+		m.source.found(&m.source.base, c)
+	}
+	return nil
+}
+
+// gone is the content where there is no object. It may be about to be made anew.
+func (m *configMap) gone() content {
+	m.there, m.text = false, ""
+	return content{doubtful: true, err: &Error{
+		Err:  fmt.Errorf("ConfigMap %s does not exist", m.object),
+		Hint: "make it, with the configuration as the key " + Key,
+	}}
+}
+
+// content is what an object holds. One without a text is a mistake, not a configuration of defaults.
+func (m *configMap) content(o *item) content {
+	text, ok := o.Data[Key]
+	m.there, m.text = true, text
+	switch _, binary := o.BinaryData[Key]; {
+	case binary:
+		return m.bad("the key "+Key+" is no text", "make it from a file of UTF-8 text")
+	case !ok:
+		keys := slices.Sorted(maps.Keys(o.Data))
+		return m.bad("there is no key "+Key, fmt.Sprintf("the configuration belongs there; the keys are [%s]", strings.Join(keys, ", ")))
+	case strings.TrimSpace(text) == "":
+		return m.bad("the key "+Key+" is empty", "write `kind: Config` for the built-in defaults")
+	}
+	c, err := config.ParseAs(m.source.Name(), ".", []byte(text), m.source.cfg.Role)
+	return content{config: c, err: err}
+}
+
+// bad is the content of an object without a configuration.
+func (m *configMap) bad(what, hint string) content {
+	return content{err: &Error{Err: fmt.Errorf("ConfigMap %s: %s", m.object, what), Hint: hint}}
+}
+
+// asRefusal is the API server's no that err is, nil if it is none.
+func asRefusal(err error) *refusal {
+	no := (*refusal)(nil)
+	errors.As(err, &no)
+	return no
+}

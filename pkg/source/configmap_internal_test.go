@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// TestConfigMapFollowed has a ConfigMap edited, one time after the other.
+func TestConfigMapFollowed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{})
+		w.api.putText(size(3))
+		defer w.begin(t)()
+		w.expect(t, "at the start", "loaded 3")
+		synctest.Wait()
+		edited := time.Now()
+		w.api.putText(size(4))
+		synctest.Wait()
+		if took := time.Since(edited); took > 0 {
+			t.Errorf("an edit took %s, want no waiting at all", took)
+		}
+		w.expect(t, "after an edit", "applied 4")
+		w.api.putText("cache: {sise: 1Mi}\n")
+		synctest.Wait()
+		w.expect(t, "after a mistake", `refused configmap kube-system/node-cache: cache.sise: unknown key`+"\n"+`  hint: did you mean "size"?`)
+		w.api.putText(size(4))
+		synctest.Wait()
+		w.expect(t, "after it was taken back", "applied 4")
+		w.api.put(map[string]string{Key: size(4), "other": "text"})
+		w.api.bookmark()
+		synctest.Wait()
+		w.expect(t, "after an edit of another key", "")
+		if got := w.api.called(); !slices.Equal(got, []string{"list", "watch 11"}) {
+			t.Errorf("requests: %q, want one list and one watch", got)
+		}
+	})
+}
+
+// TestConfigMapLastWins has ten edits come while the agent is busy with the first.
+func TestConfigMapLastWins(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{})
+		w.api.putText(size(3))
+		w.busy = 10 * time.Second
+		defer w.begin(t)()
+		w.tales()
+		for n := range 10 {
+			w.api.putText(size(10 + n))
+			synctest.Wait()
+		}
+		time.Sleep(time.Minute)
+		w.expect(t, "after ten edits in a row", "applied 10; applied 19")
+	})
+}
+
+// TestTellsOfWhatItRead has an edit come between two steps of telling: it is told next.
+func TestTellsOfWhatItRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{})
+	w.set(&w.base, content{})
+	first := w.combined()
+	w.set(&w.base, content{})
+	if !w.Source.tell(first.telling) || !w.Source.tell(w.combined().telling) || w.Source.tell(w.combined().telling) {
+		t.Error("want each content told, once")
+	}
+}
+
+// TestConfigMapGone deletes the object, for a moment and for longer.
+func TestConfigMapGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{})
+		w.api.putText(size(3))
+		defer w.begin(t)()
+		w.tales()
+		w.api.remove()
+		time.Sleep(time.Second)
+		w.api.putText(size(4))
+		time.Sleep(time.Minute)
+		w.expect(t, "replaced", "applied 4")
+		w.api.remove()
+		time.Sleep(time.Minute)
+		w.expect(t, "deleted", "refused ConfigMap kube-system/node-cache does not exist")
+		w.api.putText(size(4))
+		synctest.Wait()
+		w.expect(t, "made anew", "applied 4")
+	})
+}
+
+// TestConfigMapEmpty has objects without a configuration, which are none of built-in defaults.
+func TestConfigMapEmpty(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		data map[string]string
+		want string
+	}{
+		{"no data", nil, "there is no key node-cache.yaml"},
+		{"another key", map[string]string{"config.yaml": size(4)}, "there is no key node-cache.yaml"},
+		{"an empty text", map[string]string{Key: ""}, "the key node-cache.yaml is empty"},
+		{"spaces", map[string]string{Key: " \n\n"}, "the key node-cache.yaml is empty"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, Config{})
+				w.api.putText(size(3))
+				defer w.begin(t)()
+				w.tales()
+				w.api.put(tt.data)
+				synctest.Wait()
+				w.expect(t, tt.name, "refused ConfigMap kube-system/node-cache: "+tt.want)
+
+				again := newWorld(t, Config{})
+				again.api.put(tt.data)
+				_, _, err := again.Load(t.Context())
+				if wrong := (*Error)(nil); !errors.As(err, &wrong) || !strings.HasSuffix(err.Error(), tt.want) || wrong.Hint == "" {
+					t.Errorf("at the start: %v, want an error with a hint", err)
+				}
+			})
+		})
+	}
+}
+
+// TestConfigMapPaths has a path that is relative: there is no folder of a file that it could begin at.
+func TestConfigMapPaths(t *testing.T) {
+	t.Parallel()
+	here, err := filepath.Abs("kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, Config{})
+	w.api.putText("snapshot: {folder: kept}\n")
+	cfg, _, err := w.Load(t.Context())
+	if err != nil || cfg.Snapshot.Folder != here {
+		t.Errorf("snapshot.folder is %q, %v, want %q", cfg.Snapshot.Folder, err, here)
+	}
+}
+
+// TestConfigMapResumed breaks and ends watches.
+func TestConfigMapResumed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{})
+		w.api.putText(size(3))
+		defer w.begin(t)()
+		w.tales()
+		synctest.Wait()
+		w.api.cut(io.ErrUnexpectedEOF)
+		w.api.putText(size(4)) // while nobody watches
+		time.Sleep(10 * time.Second)
+		w.expect(t, "after a connection that broke", "applied 4")
+		w.api.cut(nil)
+		time.Sleep(10 * time.Second)
+		w.api.cut(io.ErrUnexpectedEOF)
+		w.api.putText(size(5))
+		w.api.forget()
+		time.Sleep(10 * time.Second)
+		w.expect(t, "after a history that is lost", "applied 5")
+		w.api.set(func() {
+			for p := range w.api.watches {
+				_, _ = io.WriteString(p, "<html>this is a proxy</html>\n")
+			}
+		})
+		time.Sleep(10 * time.Second)
+		w.api.putText(size(6))
+		synctest.Wait()
+		w.expect(t, "after garbage", "applied 6")
+		want := []string{"list", "watch 11", "watch 11", "watch 12", "watch 12", "list", "watch 13", "list", "watch 13"}
+		if got := w.api.called(); !slices.Equal(got, want) {
+			t.Errorf("requests: %q, want %q", got, want)
+		}
+		if st := w.Stats(); !st.Reachable || w.api.most > 1 {
+			t.Errorf("stats %+v, %d requests at one time, want one at most", st, w.api.most)
+		}
+		if strings.Contains(w.logged(), "history lost") {
+			t.Errorf("a lost history is no news:\n%s", w.logged())
+		}
+	})
+}
+
+// TestConfigMapPatience asks a server that is away: at the start, and then for an hour.
+func TestConfigMapPatience(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, hangs := range []bool{false, true} {
+			w := newWorld(t, Config{})
+			w.api.away, w.api.hangs = !hangs, hangs
+			began := time.Now()
+			_, _, err := w.Load(t.Context())
+			if took := time.Since(began); err == nil || took < onlyChance || took > onlyChance+time.Second {
+				t.Errorf("alone, hangs %v: %v after %s, want an error after %s", hangs, err, took, onlyChance)
+			}
+			if wrong := (*Error)(nil); !errors.As(err, &wrong) || !strings.HasPrefix(err.Error(), "reading ConfigMap kube-system/node-cache: unreachable: ") || wrong.Hint == "" {
+				t.Errorf("alone: %v, want an error that says it is unreachable, with a hint", err)
+			}
+		}
+		w := newWorld(t, Config{LastGood: keepGood(t)})
+		w.api.away = true
+		began := time.Now()
+		defer w.begin(t)()
+		if took := time.Since(began); took > patience+time.Second {
+			t.Errorf("with something to begin with: %s, want %s", took, patience)
+		}
+		w.expect(t, "at the start", "last good 7")
+		before := w.Stats().Requests
+		time.Sleep(time.Hour)
+		tries := w.Stats().Requests - before
+		if least, most := uint64(time.Hour/(lastPause+lastPause/2)), uint64(time.Hour/lastPause); tries < least || tries > most+10 {
+			t.Errorf("%d tries in an hour, want %d to %d", tries, least, most)
+		}
+		st := w.Status()
+		if !st.InUse || st.Problem == nil || !strings.Contains(st.Problem.Error(), "unreachable") {
+			t.Errorf("status %+v, want the last good one in use and the server unreachable", st)
+		}
+		if n := strings.Count(w.logged(), "the configuration cannot be read"); n != 1 {
+			t.Errorf("said %d times that it is unreachable, want once:\n%s", n, w.logged())
+		}
+		w.api.putText(size(8))
+		w.api.set(func() { w.api.away = false })
+		time.Sleep(lastPause + lastPause/2)
+		w.expect(t, "once it is back", "applied 8")
+		if st := w.Status(); st.InUse || st.Problem != nil {
+			t.Errorf("status %+v, want no trouble", st)
+		}
+		if !strings.Contains(w.logged(), "the configuration can be read again") {
+			t.Error("the log does not say that it is back")
+		}
+	})
+}
+
+// TestConfigMapCredentials has none: with something to begin with they may come later.
+func TestConfigMapCredentials(t *testing.T) {
+	t.Parallel()
+	api := newFakeAPI()
+	api.putText(size(4))
+	none := func(string, string) (*http.Client, *url.URL, error) { return nil, nil, errors.New("no token") }
+	cfg := Config{ConfigMap: Object{"kube-system", "node-cache"}, Changed: func(config.Config, error) {}, Now: time.Now}
+	_, err := newSource(cfg, none)
+	if wrong := (*Error)(nil); !errors.As(err, &wrong) || err.Error() != "reading ConfigMap kube-system/node-cache: no token" || wrong.Hint == "" {
+		t.Errorf("alone: %v, want why, with a hint", err)
+	}
+	folder := keepGood(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{LastGood: folder})
+		w.api.putText(size(4))
+		reader := w.main.(*configMap).api
+		reader.client, reader.dial = nil, none
+		defer w.begin(t)()
+		w.expect(t, "without a token", "last good 7")
+		reader.mu.Lock()
+		reader.dial = w.api.dial
+		reader.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		w.expect(t, "with a token", "applied 4")
+	})
+}
+
+// TestConfigMapLate has the object made after the start.
+func TestConfigMapLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{})
+		time.AfterFunc(10*time.Second, func() { w.api.putText(size(3)) })
+		defer w.begin(t)()
+		w.expect(t, "made after ten seconds", "loaded 3")
+
+		behind := newWorld(t, Config{LastGood: keepGood(t)})
+		defer behind.begin(t)()
+		behind.expect(t, "not made", "last good 7")
+		time.Sleep(time.Minute)
+		behind.expect(t, "not made, a minute later", "")
+		behind.api.putText(size(4))
+		synctest.Wait()
+		behind.expect(t, "made", "applied 4")
+	})
+}
+
+// TestConfigMapDenied has the server say no.
+func TestConfigMapDenied(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		code int
+		want string
+		hint string
+		most time.Duration // until the change is seen
+	}{
+		{"forbidden", http.StatusForbidden, "reading ConfigMap kube-system/node-cache: forbidden: sorry", "grant list and watch of configmaps in namespace kube-system, with resourceNames [node-cache]", 30 * time.Second},
+		{"unauthorized", http.StatusUnauthorized, "reading ConfigMap kube-system/node-cache: unauthorized: sorry", "the credentials were refused", 30 * time.Second},
+		{"busy", http.StatusTooManyRequests, "reading ConfigMap kube-system/node-cache: busy: sorry", "see how the API server is doing", 8 * time.Second},
+		{"broken", http.StatusInternalServerError, "reading ConfigMap kube-system/node-cache: server error: sorry", "see how the API server is doing", 8 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, Config{})
+				w.api.putText(size(3))
+				defer w.begin(t)()
+				w.tales()
+				w.api.set(func() { w.api.deny, w.api.denyWith = tt.code, "sorry" })
+				w.api.cut(nil)
+				time.Sleep(10 * time.Minute)
+				p := w.Status().Problem
+				if p == nil || p.Error() != tt.want || !strings.HasPrefix(p.Hint, tt.hint) {
+					t.Fatalf("problem %+v, want %q", p, tt.want)
+				}
+				if log := w.logged(); strings.Count(log, "sorry") != 1 {
+					t.Errorf("the log does not say so once:\n%s", log)
+				}
+				w.expect(t, "while it says no", "")
+				w.api.putText(size(4))
+				w.api.set(func() { w.api.deny = 0 })
+				time.Sleep(tt.most)
+				w.expect(t, "once it says yes", "applied 4")
+			})
+		})
+	}
+}
+
+// TestConfigMapQuiet counts the requests of an hour without changes, and of one in which the server's watches hang.
+func TestConfigMapQuiet(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{})
+		w.api.putText(size(3))
+		defer w.begin(t)()
+		time.Sleep(time.Hour)
+		if n := w.Stats().Requests; n < 12 || n > 17 {
+			t.Errorf("%d requests in an hour, want one each four to five minutes", n)
+		}
+		w.api.set(func() { w.api.hangs = true })
+		time.Sleep(10 * time.Minute)
+		if p := w.Status().Problem; p == nil || !strings.Contains(p.Error(), errNoAnswer.Error()) {
+			t.Errorf("problem %v, want that it does not answer", p)
+		}
+		w.api.set(func() { w.api.hangs = false })
+		w.api.putText(size(4))
+		time.Sleep(30 * time.Second)
+		if got := w.tales(); !strings.HasSuffix(got, "applied 4") {
+			t.Errorf("told %q, want the change", got)
+		}
+		if w.api.most > 1 {
+			t.Errorf("%d requests at one time, want one", w.api.most)
+		}
+	})
+}

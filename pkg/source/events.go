@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// The reasons of events.
+const (
+	ReasonRefused = "ConfigRefused"
+	ReasonApplied = "ConfigApplied" // only after one that was refused
+)
+
+const (
+	// After a burst an agent writes an event every half minute: an edit that breaks 5,000 of them is not to break the API server
+	// as well.
+	eventBurst = 4
+	eventEvery = 30 * time.Second
+
+	eventTries = 4
+	eventLimit = 5 * time.Second // for one try
+
+	// An event that says what the one before said is that one, once more, for as long as the API server has it: an hour.
+	eventLife = 50 * time.Minute
+
+	maxMessage = 1000 // bytes; the API takes 1024
+)
+
+// A Pod is whom events are about.
+type Pod struct {
+	Namespace, Name, UID string
+	Node                 string // that it runs on; may be empty
+}
+
+// events writes Events, one at a time, the newest.
+type events struct {
+	source *Source
+	api    *api
+	kick   chan struct{}
+	limit  *rate.Limiter
+
+	written, failed, dropped atomic.Uint64
+
+	mu      sync.Mutex // guards what follows
+	pending *notice
+	bad     bool // the last configuration was refused
+
+	// These belong to run.
+	last  notice
+	name  string // of the object of last
+	count int    // its times
+	begun time.Time
+	news  bool // the last failure was not said
+}
+
+// A notice is what an Event says.
+type notice struct {
+	kind, reason, message string
+	at                    time.Time
+}
+
+func newEvents(s *Source, a *api) *events {
+	return &events{
+		source: s, api: a, kick: make(chan struct{}, 1), news: true,
+		limit: rate.NewLimiter(rate.Every(eventEvery), eventBurst),
+	}
+}
+
+// refused has an event written about a configuration.
+func (e *events) refused(err error) {
+	e.mu.Lock()
+	e.bad = true
+	e.mu.Unlock()
+	e.post(notice{kind: "Warning", reason: ReasonRefused, message: "the running configuration stays: " + inShort(err)})
+}
+
+// applied has one written if the configuration before was refused.
+func (e *events) applied(generation uint64) {
+	e.mu.Lock()
+	bad := e.bad
+	e.bad = false
+	e.mu.Unlock()
+	if bad {
+		e.post(notice{kind: "Normal", reason: ReasonApplied, message: fmt.Sprintf("configuration applied, generation %d", generation)})
+	}
+}
+
+// post has a notice written in place of the one that waits.
+func (e *events) post(n notice) {
+	n.at = e.source.cfg.Now()
+	e.mu.Lock()
+	if e.pending != nil {
+		e.dropped.Add(1)
+	}
+	e.pending = &n
+	e.mu.Unlock()
+	select {
+	case e.kick <- struct{}{}:
+	default:
+	}
+}
+
+// inShort is the first thing that is wrong, and how many more there are.
+func inShort(err error) string {
+	text := err.Error()
+	if bad := (*config.Error)(nil); errors.As(err, &bad) {
+		text = bad.Problems[0].String()
+		if bad.Path != "" {
+			text = bad.Path + ": " + text
+		}
+		if hint := bad.Problems[0].Hint; hint != "" {
+			text += " (hint: " + hint + ")"
+		}
+		if more := len(bad.Problems) - 1; more > 0 {
+			text += fmt.Sprintf(" (and %d more)", more)
+		}
+	}
+	if len(text) > maxMessage {
+		text = text[:maxMessage]
+	}
+	return strings.ToValidUTF8(text, "")
+}
+
+// run writes notices until ctx ends.
+func (e *events) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.kick:
+		}
+		if !e.waits() {
+			continue
+		}
+		now := e.source.cfg.Now()
+		if wait := e.limit.ReserveN(now, 1).DelayFrom(now); !sleep(ctx, wait) {
+			return
+		}
+		e.mu.Lock()
+		n := e.pending
+		e.pending = nil
+		e.mu.Unlock()
+		if n != nil {
+			e.deliver(ctx, n)
+		}
+	}
+}
+
+// waits says whether there is something to write.
+func (e *events) waits() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.pending != nil
+}
+
+// deliver writes one notice, and tries again for a while if that fails.
+func (e *events) deliver(ctx context.Context, n *notice) {
+	var p pause
+	for try := 1; ; try++ {
+		err := e.write(ctx, n)
+		switch {
+		case err == nil:
+			e.written.Add(1)
+			e.news = true
+			return
+		case ctx.Err() != nil:
+			return
+		case try == eventTries || denied(err):
+			e.failed.Add(1)
+			if e.news {
+				hint := "see that the API server can be reached from here"
+				if asRefusal(err) != nil {
+					hint = "grant create and patch of events in namespace " + e.source.cfg.Pod.Namespace + " to this process"
+				}
+				e.source.cfg.Log.WarnContext(ctx, "an event could not be written", "reason", n.reason, "err", err, "hint", hint)
+			}
+			e.news = false
+			return
+		}
+		if !sleep(ctx, p.after(err)) {
+			return
+		}
+	}
+}
+
+// denied says whether another try is in vain.
+func denied(err error) bool {
+	no := asRefusal(err)
+	return no != nil && no.Code/100 == 4 && no.Code != http.StatusTooManyRequests
+}
+
+// write writes a notice as an event of its own, or as another time of the last one.
+func (e *events) write(ctx context.Context, n *notice) error {
+	if n.reason == e.last.reason && n.message == e.last.message && n.at.Sub(e.begun) < eventLife {
+		err := e.send(ctx, call{
+			method: http.MethodPatch, path: []string{"namespaces", e.source.cfg.Pod.Namespace, "events", e.name},
+			kind: "application/merge-patch+json",
+			body: map[string]any{"count": e.count + 1, "lastTimestamp": stamp(n.at)},
+		})
+		if err == nil {
+			e.count++
+			return nil
+		}
+		if no := asRefusal(err); no == nil || no.Code != http.StatusNotFound {
+			return err
+		}
+	}
+	pod := &e.source.cfg.Pod
+	name := fmt.Sprintf("%s.%x", pod.Name, n.at.UnixNano())
+	err := e.send(ctx, call{
+		method: http.MethodPost, path: []string{"namespaces", pod.Namespace, "events"},
+		kind: "application/json", body: eventBody(pod, n, name),
+	})
+	if no := asRefusal(err); err != nil && (no == nil || no.Code != http.StatusConflict) { // a conflict: it was written, and the answer lost
+		return err
+	}
+	e.last, e.name, e.count, e.begun = *n, name, 1, n.at
+	return nil
+}
+
+// send makes a request whose answer does not matter.
+func (e *events) send(ctx context.Context, c call) error {
+	ctx, cancel := context.WithTimeout(ctx, eventLimit)
+	defer cancel()
+	resp, err := e.api.do(ctx, c)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// eventBody is an Event of the core group, which `kubectl describe pod` shows.
+func eventBody(pod *Pod, n *notice, name string) map[string]any {
+	about := map[string]any{"apiVersion": "v1", "kind": "Pod", "namespace": pod.Namespace, "name": pod.Name}
+	if pod.UID != "" {
+		about["uid"] = pod.UID
+	}
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Event",
+		"metadata":       map[string]any{"namespace": pod.Namespace, "name": name},
+		"involvedObject": about,
+		"type":           n.kind, "reason": n.reason, "message": n.message,
+		"firstTimestamp": stamp(n.at), "lastTimestamp": stamp(n.at), "count": 1,
+		"source": map[string]any{"component": "node-cache", "host": pod.Node},
+	}
+}
+
+// stamp is a time as the API writes it.
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

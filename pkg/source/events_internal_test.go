@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// pod is whom the tests' events are about.
+func pod() Pod {
+	return Pod{Namespace: "kube-system", Name: "node-cache-x1", UID: "0ca1", Node: "node-1"}
+}
+
+// told puts events into words.
+func told(events []map[string]any) (words []string) {
+	for _, e := range events {
+		words = append(words, fmt.Sprintf("%s %s ×%v: %s", e["type"], e["reason"], e["count"], e["message"]))
+	}
+	return words
+}
+
+// TestEvents has configurations refused and applied.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{Pod: pod()})
+		w.api.putText(size(3))
+		defer w.begin(t)()
+		w.api.putText(size(4))
+		synctest.Wait()
+		if n := len(w.api.written()); n > 0 {
+			t.Errorf("%d events about good configurations, want none", n)
+		}
+		w.api.putText("cache: {sise: 1Mi, minTTL: 5}\n")
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		w.api.putText(size(5))
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		w.api.putText(size(6))
+		synctest.Wait()
+		want := []string{
+			"Warning ConfigRefused ×1: the running configuration stays: configmap kube-system/node-cache: cache.minTTL: 5: not a duration (hint: write it with a unit: 5s) (and 1 more)",
+			"Normal ConfigApplied ×1: configuration applied, generation 3",
+		}
+		if diff := cmp.Diff(want, told(w.api.written())); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+		about := map[string]any{"apiVersion": "v1", "kind": "Pod", "namespace": "kube-system", "name": "node-cache-x1", "uid": "0ca1"}
+		if diff := cmp.Diff(about, w.api.written()[0]["involvedObject"]); diff != "" {
+			t.Errorf("about (-want +got):\n%s", diff)
+		}
+		if st := w.Stats(); st.EventsWritten != 2 || st.EventsFailed != 0 || st.EventsDropped != 0 {
+			t.Errorf("stats %+v", st)
+		}
+	})
+}
+
+// TestEventsAgain has the same refused again and again: it is one event with a count, for as long as the server has it.
+func TestEventsAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{Pod: pod()})
+		w.api.putText(size(3))
+		defer w.begin(t)()
+		for range 3 {
+			w.Refused(errors.New("bad"))
+			time.Sleep(time.Minute)
+		}
+		want := "Warning ConfigRefused ×3: the running configuration stays: bad"
+		if got := strings.Join(told(w.api.written()), "; "); got != want {
+			t.Errorf("events %q, want %q", got, want)
+		}
+		w.api.set(func() { w.api.events = nil }) // its hour is over, say
+		w.Refused(errors.New("bad"))
+		time.Sleep(time.Minute)
+		if got := strings.Join(told(w.api.written()), "; "); got != strings.Replace(want, "×3", "×1", 1) {
+			t.Errorf("events %q, want one, anew", got)
+		}
+		time.Sleep(time.Hour)
+		w.Refused(errors.New("bad"))
+		synctest.Wait()
+		if n := len(w.api.written()); n != 2 {
+			t.Errorf("%d events, want a second after an hour", n)
+		}
+	})
+}
+
+// TestEventsLimit has a thousand different refusals within ten minutes. None waits for an event.
+func TestEventsLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{Pod: pod()})
+		w.api.putText(size(3))
+		defer w.begin(t)()
+		for n := range 1000 {
+			before := time.Now()
+			w.Refused(fmt.Errorf("bad %d", n))
+			if took := time.Since(before); took > 0 {
+				t.Fatalf("waited %s", took)
+			}
+			time.Sleep(600 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		all := told(w.api.written())
+		if n := len(all); n < 20 || n > 26 || !strings.HasSuffix(all[n-1], "bad 999") {
+			t.Errorf("%d events, want one each half minute, the last of them the last: %q", n, all)
+		}
+		if st := w.Stats(); st.EventsWritten+st.EventsDropped != 1000 {
+			t.Errorf("%d written, %d dropped, want 1000 in all", st.EventsWritten, st.EventsDropped)
+		}
+	})
+}
+
+// TestEventsFail has the API server away, and then without the right.
+func TestEventsFail(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{Pod: pod()})
+		w.api.putText(size(3))
+		defer w.begin(t)()
+		w.api.set(func() { w.api.noEvents = http.StatusForbidden })
+		w.Refused(errors.New("bad"))
+		synctest.Wait()
+		if st := w.Stats(); st.EventsFailed != 1 || !strings.Contains(w.logged(), "grant create and patch of events in namespace kube-system") {
+			t.Errorf("stats %+v, want one failure at once and a hint:\n%s", st, w.logged())
+		}
+		w.api.set(func() { w.api.noEvents = http.StatusInternalServerError })
+		w.Refused(errors.New("worse"))
+		time.Sleep(time.Second)
+		w.api.set(func() { w.api.noEvents = 0 })
+		time.Sleep(time.Minute)
+		if st := w.Stats(); st.EventsFailed != 1 || st.EventsWritten != 1 {
+			t.Errorf("stats %+v, want the second written after a while", st)
+		}
+		w.api.set(func() { w.api.away = true })
+		w.Refused(errors.New("worst"))
+		time.Sleep(time.Minute)
+		if st := w.Stats(); st.EventsFailed != 2 {
+			t.Errorf("stats %+v, want a second failure", st)
+		}
+	})
+}
+
+// TestInShort cuts messages to what the API takes.
+func TestInShort(t *testing.T) {
+	t.Parallel()
+	long := &config.Error{Path: "file", Problems: []config.Problem{{Path: "key", What: strings.Repeat("ä", 600)}}}
+	if got := inShort(long); len(got) > maxMessage || len(got) < maxMessage-2 || !strings.HasSuffix(got, "ä") {
+		t.Errorf("%d bytes, ending in %q", len(got), got[len(got)-4:])
+	}
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/convert"
+)
+
+const (
+	quiet   = 100 * time.Millisecond // after the last event: a writer has more to come
+	longest = time.Second            // after the first event, however many follow
+	restat  = 10 * time.Second       // between looks without an event: some file systems tell nothing
+
+	maxFile = 1 << 20 // bytes; a ConfigMap holds no more
+)
+
+// dataLink is what the kubelet swaps to change all files of a folder at once.
+const dataLink = "..data"
+
+// kubeDNSFiles are the keys of a kube-dns ConfigMap.
+func kubeDNSFiles() []string { return []string{"stubDomains", "upstreamNameservers", "federations"} }
+
+// A kubeDNS is the folder of a mounted kube-dns ConfigMap. A folder without the files is one without stub domains: such a
+// ConfigMap is mounted if it exists.
+type kubeDNS struct {
+	source *Source
+	folder string
+	seen   map[string]string // by file, what look read last; nil: the last look failed
+	failed string            // why
+}
+
+// look reads the folder, unless it is as before; then the number of the content is 0.
+func (k *kubeDNS) look() (c content, changed bool) {
+	data, err := readFolder(k.folder)
+	switch {
+	case err != nil && err.Error() == k.failed, err == nil && k.seen != nil && maps.Equal(data, k.seen):
+		return content{}, false
+	case err != nil:
+		k.seen, k.failed = nil, err.Error()
+		return content{doubtful: true, err: &Error{Err: err, Hint: "see that the kube-dns ConfigMap is mounted at the folder of --kube-dns"}}, true
+	}
+	k.seen, k.failed = data, ""
+	routes, notes, err := convert.KubeDNS(data)
+	if err != nil {
+		return content{err: k.bad(err)}, true
+	}
+	for _, n := range notes {
+		k.source.cfg.Log.Warn("part of the kube-dns folder has no counterpart", "file", n.File, "what", n.What, "why", n.Why, "hint", n.Hint)
+	}
+	return content{routes: routes}, true
+}
+
+// bad is the error of one of the files, or of several.
+func (k *kubeDNS) bad(err error) error {
+	all := []error{err}
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		all = several.Unwrap()
+	}
+	told := &config.Error{Path: "kube-dns folder " + k.folder}
+	for _, err := range all {
+		told.Problems = append(told.Problems, config.Problem{What: err.Error(), Hint: "the configuration before stays in use until it is mended"})
+	}
+	return told
+}
+
+// readFolder reads the files of one moment: those behind the link of the kubelet, if there is one.
+func readFolder(folder string) (map[string]string, error) {
+	const attempts = 3 // the link may be swapped while the files behind it are read
+	for n := 1; ; n++ {
+		from := folder
+		if target, err := os.Readlink(filepath.Join(folder, dataLink)); err == nil {
+			from = filepath.Join(folder, target)
+			if filepath.IsAbs(target) {
+				from = target
+			}
+		}
+		data, err := readFiles(from)
+		if err == nil || n == attempts || !errors.Is(err, fs.ErrNotExist) {
+			return data, err
+		}
+	}
+}
+
+// readFiles reads the files of a folder, those that are there.
+func readFiles(folder string) (map[string]string, error) {
+	data := map[string]string{}
+	for _, name := range kubeDNSFiles() {
+		text, err := readSmall(filepath.Join(folder, name))
+		switch {
+		case err == nil:
+			data[name] = text
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, fmt.Errorf("reading the kube-dns folder: %w", err)
+		}
+	}
+	if _, err := os.Stat(folder); err != nil {
+		return nil, fmt.Errorf("reading the kube-dns folder: %w", err)
+	}
+	return data, nil
+}
+
+// readSmall reads a file unless it is of a kind whose reading may never end.
+func readSmall(path string) (text string, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", fmt.Errorf("%s is no regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("%s is larger than 1 MiB", path)
+	}
+	return string(data), err
+}
+
+// run looks whenever something happens in the folder, and from time to time, until ctx ends.
+func (k *kubeDNS) run(ctx context.Context) error {
+	watch, end := func() {}, func() error { return nil }
+	w := waiter{log: k.source.cfg.Log}
+	if notify, err := fsnotify.NewWatcher(); err != nil {
+		k.source.cfg.Log.WarnContext(ctx, "no file events, polling the kube-dns folder", "folder", k.folder, "err", err)
+	} else {
+		w.events, w.failures, end = notify.Events, notify.Errors, notify.Close
+		// Again for a folder that has a watch: no harm. One that was removed and made anew has lost it.
+		watch = func() { _ = notify.Add(k.folder) }
+	}
+	for {
+		watch()
+		if c, changed := k.look(); changed {
+			k.source.found(&k.source.over, c)
+		}
+		if !w.wait(ctx) {
+			return end()
+		}
+	}
+}
+
+// A waiter waits until it is time to look again.
+type waiter struct {
+	events   <-chan fsnotify.Event
+	failures <-chan error
+	log      *slog.Logger
+}
+
+// wait returns when events have come and a writer is done, or after a time without any. It is false when ctx has ended.
+func (w *waiter) wait(ctx context.Context) bool {
+	every, settle, latest := time.NewTimer(restat), stoppedTimer(), stoppedTimer()
+	defer every.Stop()
+	defer settle.Stop()
+	defer latest.Stop()
+	pending := false
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-w.events:
+		case err := <-w.failures: // most often a full queue, that is, events that are lost
+			w.log.DebugContext(ctx, "lost file events", "err", err)
+		case <-settle.C:
+			return true
+		case <-latest.C:
+			return true
+		case <-every.C:
+			return true
+		}
+		settle.Reset(quiet)
+		if !pending {
+			latest.Reset(longest)
+		}
+		pending = true
+	}
+}
+
+// merged lays routes over the configuration: the upstreams of a zone are those of its route, and what else is said of the
+// zone stays. The result is one that could have been written as it is.
+func merged(cfg config.Config, routes []config.Route, folder string) (config.Config, error) {
+	if len(routes) == 0 {
+		return cfg, nil
+	}
+	forward := make([]config.Route, len(cfg.Forward), len(cfg.Forward)+len(routes))
+	copy(forward, cfg.Forward)
+	for _, r := range routes {
+		forward = overlay(forward, r, &cfg.Cache)
+	}
+	cfg.Forward = forward
+	if _, err := config.Marshal(cfg); err != nil {
+		if bad := (*config.Error)(nil); errors.As(err, &bad) {
+			return config.Config{}, &config.Error{Path: "with the kube-dns folder " + folder, Problems: bad.Problems}
+		}
+		return config.Config{}, fmt.Errorf("laying the kube-dns folder %s over the configuration: %w", folder, err)
+	}
+	return cfg, nil
+}
+
+// overlay lays one route over a list of them.
+func overlay(forward []config.Route, r config.Route, cache *config.Cache) []config.Route {
+	for i := range forward {
+		if forward[i].Zone == r.Zone {
+			forward[i].To, forward[i].Bootstrap, forward[i].CA = r.To, nil, ""
+			return forward
+		}
+	}
+	r.MinTTL, r.MaxTTL, r.NegativeTTL = cache.MinTTL, cache.MaxTTL, cache.NegativeTTL
+	return append(forward, r)
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+const (
+	lastGoodName = "last-good.yaml"
+	temporary    = ".last-good-" // begins the names of files that are being written
+	leftOver     = time.Minute   // the age at which such a file is one that a killed writer has left behind
+
+	// lastSave is how long the end waits for the last one: a disk that hangs must not keep a pod from ending.
+	lastSave = 2 * time.Second
+)
+
+// A keeper keeps the last good configuration.
+type keeper struct {
+	source   *Source
+	folder   string
+	kick     chan struct{}
+	saves    atomic.Uint64
+	failures atomic.Uint64
+
+	mu      sync.Mutex // guards what follows
+	pending *keepsake
+	saved   time.Time
+	why     string
+}
+
+// A keepsake is a configuration to be kept.
+type keepsake struct {
+	config     config.Config
+	generation uint64
+	at         time.Time
+}
+
+func newKeeper(s *Source) *keeper {
+	return &keeper{source: s, folder: s.cfg.LastGood, kick: make(chan struct{}, 1)}
+}
+
+func (k *keeper) path() string { return filepath.Join(k.folder, lastGoodName) }
+
+// exists says whether there is something to begin with.
+func (k *keeper) exists() bool {
+	_, err := os.Stat(k.path())
+	return err == nil
+}
+
+// read gives what was kept, and when.
+func (k *keeper) read() (cfg config.Config, at time.Time, err error) {
+	text, err := readSmall(k.path())
+	if err != nil {
+		return cfg, at, fmt.Errorf("reading the last good configuration: %w", err)
+	}
+	if info, err := os.Stat(k.path()); err == nil {
+		at = info.ModTime()
+	}
+	// Every key is in it, so the role makes no difference to its values, but what a role forbids has to be found.
+	cfg, err = config.ParseAs(k.path(), k.folder, []byte(text), k.source.cfg.Role)
+	return cfg, at, err
+}
+
+// keep has a configuration kept, soon.
+func (k *keeper) keep(cfg config.Config, generation uint64) {
+	k.mu.Lock()
+	k.pending = &keepsake{config: cfg, generation: generation, at: k.source.cfg.Now()}
+	k.mu.Unlock()
+	select {
+	case k.kick <- struct{}{}:
+	default:
+	}
+}
+
+// run writes what is to be kept until ctx ends, and then what is left to do.
+func (k *keeper) run(ctx context.Context) {
+	done := make(chan struct{})
+	go func() { // joined below, unless the file system hangs
+		defer close(done)
+		for ctx.Err() == nil {
+			k.flush()
+			select {
+			case <-ctx.Done():
+			case <-k.kick:
+			}
+		}
+		k.flush()
+	}()
+	<-ctx.Done()
+	late := time.NewTimer(lastSave)
+	defer late.Stop()
+	select {
+	case <-done:
+	case <-late.C:
+		k.source.cfg.Log.ErrorContext(ctx, "the last good configuration is not kept", "err", "the file system does not answer", "folder", k.folder)
+	}
+}
+
+// flush writes what is to be kept, if something is.
+func (k *keeper) flush() {
+	k.mu.Lock()
+	p := k.pending
+	k.pending = nil
+	k.mu.Unlock()
+	if p == nil {
+		return
+	}
+	err := k.write(p)
+	k.mu.Lock()
+	before := k.why
+	if k.why = ""; err != nil {
+		k.why = err.Error()
+	} else {
+		k.saved = p.at
+	}
+	k.mu.Unlock()
+	log := k.source.cfg.Log
+	if err == nil {
+		k.saves.Add(1)
+		log.Debug("last good configuration kept", "file", k.path(), "generation", p.generation)
+		return
+	}
+	k.failures.Add(1)
+	if before != err.Error() {
+		log.Error("the last good configuration is not kept, the one before stays", "err", err, "hint", "see that the folder of --last-good can be written to and has room")
+	}
+}
+
+// write writes the file, whole or not at all.
+func (k *keeper) write(p *keepsake) (err error) {
+	text, err := config.Marshal(p.config)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(k.folder, 0o700); err != nil {
+		return fmt.Errorf("making the folder of the last good configuration: %w", err)
+	}
+	k.sweep(p.at)
+	f, err := os.CreateTemp(k.folder, temporary) // for nobody else to read
+	if err != nil {
+		return fmt.Errorf("writing the last good configuration: %w", err)
+	}
+	_, err = f.WriteString(k.head(p) + string(text))
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), k.path())
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // if it fails too, the next one sweeps
+		return fmt.Errorf("writing the last good configuration: %w", err)
+	}
+	return syncFolder(k.folder)
+}
+
+// head tells a person what the file is.
+func (k *keeper) head(p *keepsake) string {
+	return fmt.Sprintf("# The configuration that node-cache put to work at %s as generation %d,\n# from %s, with every key.\n"+
+		"# It is used at a start when there is none, or only a bad one. Changes made here are lost.\n",
+		p.at.UTC().Format(time.RFC3339), p.generation, strings.ReplaceAll(k.source.Name(), "\n", " "))
+}
+
+// sweep removes what killed writers have left behind.
+func (k *keeper) sweep(now time.Time) {
+	entries, err := os.ReadDir(k.folder)
+	if err != nil {
+		return // whatever is wrong, writing will tell
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err == nil && strings.HasPrefix(e.Name(), temporary) && info.Mode().IsRegular() && now.Sub(info.ModTime()) > leftOver {
+			_ = os.Remove(filepath.Join(k.folder, e.Name()))
+		}
+	}
+}
+
+// syncFolder sees the new name on the disk.
+func syncFolder(folder string) error {
+	f, err := os.Open(folder)
+	if err != nil {
+		return fmt.Errorf("syncing the folder of the last good configuration: %w", err)
+	}
+	err = f.Sync()
+	if errors.Is(err, fs.ErrInvalid) {
+		err = nil // not every file system can
+	}
+	return errors.Join(err, f.Close())
+}
+
+// last tells when it was kept last, and why the last attempt failed.
+func (k *keeper) last() (at time.Time, why string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.saved, k.why
+}

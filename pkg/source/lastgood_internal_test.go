@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// TestLastGood keeps what was put to work, and begins with it.
+func TestLastGood(t *testing.T) {
+	t.Parallel()
+	folder := filepath.Join(t.TempDir(), "deep", "down")
+	path := filepath.Join(folder, lastGoodName)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{LastGood: folder})
+		w.api.putText(size(3) + "forward: [{zone: \".\", to: [192.0.2.1]}, {zone: example.com, to: [\"tls://192.0.2.2#dns.example\"], minTTL: 7s}]\n")
+		stop := w.begin(t)
+		w.api.putText(size(2)) // refused by the agent
+		synctest.Wait()
+		stop()
+		w.expect(t, "first", "loaded 3; refused a cache of 2 MiB")
+		if st := w.Stats(); st.Saves != 1 || st.SaveFailures != 0 {
+			t.Errorf("stats %+v, want one save", st)
+		}
+	})
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The bubble's clock begins with the year 2000.
+	const head = "# The configuration that node-cache put to work at 2000-01-01T00:00:00Z as generation 1,\n# from configmap kube-system/node-cache, with every key.\n"
+	if !strings.HasPrefix(string(text), head) {
+		t.Errorf("begins with %.200q", text)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode %v, %v, want 0600", info.Mode(), err)
+	}
+	want, err := config.Parse([]byte(size(3)+"forward: [{zone: \".\", to: [192.0.2.1]}, {zone: example.com, to: [\"tls://192.0.2.2#dns.example\"], minTTL: 7s}]\n"), config.Agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := config.Load(path, config.Agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(fmt.Sprint(want), fmt.Sprint(got)); diff != "" {
+		t.Errorf("kept (-want +got):\n%s", diff)
+	}
+	if names, err := os.ReadDir(folder); err != nil || len(names) != 1 {
+		t.Errorf("the folder has %v, %v", names, err)
+	}
+
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{LastGood: folder})
+		w.api.putText("cache: {sise: 1Mi}\n")
+		defer w.begin(t)()
+		w.expect(t, "with a bad one", "last good 3")
+		if st := w.Status(); !st.InUse || !st.Saved.IsZero() {
+			t.Errorf("status %+v, want the last good one in use, and not written again", st)
+		}
+		if !strings.Contains(w.logged(), "running on the last good configuration") {
+			t.Errorf("the log does not say so:\n%s", w.logged())
+		}
+		time.Sleep(10 * time.Minute)
+		w.expect(t, "later", "")
+		w.api.putText(size(4))
+		synctest.Wait()
+		w.expect(t, "mended", "applied 4")
+	})
+}
+
+// TestLastGoodUnusable has a configuration that can be read, and cannot be used at the start: it is tried again.
+func TestLastGoodUnusable(t *testing.T) {
+	t.Parallel()
+	folder := keepGood(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{LastGood: folder})
+		w.api.putText(size(4))
+		if _, why, err := w.Load(t.Context()); why != nil || err != nil {
+			t.Fatal(why, err)
+		}
+		cfg, err := w.Fallback(t.Context(), errors.New("no memory for it"))
+		if err != nil || cfg.Cache.Size != 7<<20 {
+			t.Fatalf("got a cache of %d bytes, %v", cfg.Cache.Size, err)
+		}
+		defer w.follow(t)()
+		time.Sleep(again - time.Second)
+		w.expect(t, "for a while", "")
+		time.Sleep(2 * time.Second)
+		w.expect(t, "after a while", "applied 4")
+		time.Sleep(time.Hour)
+		w.expect(t, "from then on", "")
+	})
+}
+
+// TestLastGoodMissing has neither.
+func TestLastGoodMissing(t *testing.T) {
+	t.Parallel()
+	bad := filepath.Join(t.TempDir(), lastGoodName)
+	if err := os.WriteFile(bad, []byte("cache: {size: 1}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range []string{t.TempDir(), filepath.Join(t.TempDir(), "none"), filepath.Dir(bad)} {
+		missing := filepath.Join(t.TempDir(), "none.yaml")
+		w := newWorld(t, Config{File: missing, LastGood: folder})
+		_, _, err := w.Load(t.Context())
+		if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), missing) {
+			t.Errorf("%s: %v, want the error of the file", folder, err)
+		}
+		if !strings.Contains(w.logged(), "there is no last good configuration either") {
+			t.Errorf("%s: the log does not say that there is no last good one:\n%s", folder, w.logged())
+		}
+	}
+}
+
+// TestLastGoodUnwritable has a file where the folder is to be.
+func TestLastGoodUnwritable(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{LastGood: file})
+		w.api.putText(size(3))
+		stop := w.begin(t)
+		for n := range 3 {
+			w.api.putText(size(4 + n))
+			synctest.Wait()
+		}
+		stop()
+		if st := w.Stats(); st.Saves != 0 || st.SaveFailures == 0 {
+			t.Errorf("stats %+v, want failures", st)
+		}
+		if st := w.Status(); st.SaveError == "" {
+			t.Error("the status does not say so")
+		}
+		if n := strings.Count(w.logged(), "the last good configuration is not kept"); n != 1 {
+			t.Errorf("said %d times, want once:\n%s", n, w.logged())
+		}
+	})
+}
+
+// TestLastGoodSwept finds what a killed writer left behind.
+func TestLastGoodSwept(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	for name, age := range map[string]time.Duration{temporary + "old": time.Hour, temporary + "new": 0, "other": time.Hour} {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, time.Time{}, time.Now().Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := newWorld(t, Config{LastGood: folder})
+	w.kept.sweep(time.Now())
+	names, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, e := range names {
+		left = append(left, e.Name())
+	}
+	if diff := cmp.Diff([]string{temporary + "new", "other"}, left); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/watch"
+)
+
+// Config is what a Source is made from. One of File and ConfigMap is required, not both.
+type Config struct {
+	File       string // its path
+	ConfigMap  Object // its key node-cache.yaml is the configuration
+	Kubeconfig string // a file, for the ConfigMap and for events; empty: the pod's service account
+	KubeDNS    string // folder of a mounted kube-dns ConfigMap, laid over it; empty: none
+	LastGood   string // folder for the last good configuration, made if it is missing; empty: none is kept
+	Role       config.Role
+	Pod        Pod    // whom events are about; zero: none are written
+	UserAgent  string // empty: node-cache
+
+	// Changed gets a configuration to put to work, or why there is none: the one before is to stay. It is called by Run, one
+	// at a time; what comes meanwhile is told when it returns, the last of it. Its outcome is to be reported to Applied or
+	// Refused. Required.
+	Changed func(config.Config, error)
+
+	Log *slog.Logger     // nil: silent
+	Now func() time.Time // required
+}
+
+// An Object is the name of an object in a namespace.
+type Object struct {
+	Namespace, Name string
+}
+
+// String is the object as NAMESPACE/NAME.
+func (o Object) String() string { return o.Namespace + "/" + o.Name }
+
+// ParseObject reads NAMESPACE/NAME.
+func ParseObject(text string) (Object, error) {
+	namespace, name, _ := strings.Cut(text, "/")
+	if namespace == "" || name == "" || strings.Contains(name, "/") || strings.ContainsAny(text, " ,=%?#\t\n") {
+		return Object{}, fmt.Errorf("%q: not NAMESPACE/NAME", text)
+	}
+	return Object{Namespace: namespace, Name: name}, nil
+}
+
+// A Source brings the configuration.
+type Source struct {
+	cfg    Config
+	main   follower
+	dns    *kubeDNS // nil: none
+	kept   *keeper  // nil: no last good configuration is kept
+	events *events  // nil: none are written
+	news   chan struct{}
+	inUse  atomic.Bool // the last good configuration
+
+	mu    sync.Mutex // guards what follows
+	base  content    // of the file or the ConfigMap
+	over  content    // of the kube-dns folder
+	told  telling
+	wrong *Error // why the main source cannot be read
+}
+
+// A follower is where the configuration is kept.
+type follower interface {
+	// load gives what there is now. It takes as long as it may, until ctx ends, for a source that may become readable.
+	load(ctx context.Context) (content, error)
+	// run reports whatever comes to Source.found, and to Source.reachable whether it can be read, until ctx ends.
+	run(ctx context.Context) error
+}
+
+// content is what was found in a part of the source.
+type content struct {
+	config   config.Config  // of the main part
+	routes   []config.Route // of the kube-dns folder
+	err      error          // why there is neither
+	doubtful bool           // it looks as it does between two steps of a writer
+	number   uint64         // differs from that of the content before
+}
+
+// dialFunc makes a client of the API server, and gives its URL.
+type dialFunc func(kubeconfig, userAgent string) (*http.Client, *url.URL, error)
+
+// New checks what it is given. It reads nothing but credentials, and starts nothing.
+func New(cfg Config) (*Source, error) { return newSource(cfg, watch.HTTP) }
+
+func newSource(cfg Config, dial dialFunc) (*Source, error) {
+	switch {
+	case (cfg.File == "") == (cfg.ConfigMap == Object{}):
+		return nil, errors.New("a source needs either a file or a ConfigMap")
+	case cfg.Changed == nil:
+		return nil, errors.New("a source needs a function to call")
+	case cfg.Now == nil:
+		return nil, errors.New("a source needs a clock")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	cfg.UserAgent = cmp.Or(cfg.UserAgent, "node-cache")
+	s := &Source{cfg: cfg, news: make(chan struct{}, 1)}
+	api := &api{dial: dial, kubeconfig: cfg.Kubeconfig, userAgent: cfg.UserAgent}
+	if cfg.LastGood != "" {
+		s.kept = newKeeper(s)
+	}
+	if cfg.File != "" {
+		s.main = &file{source: s}
+	} else {
+		// With something to begin with it is tried again, as a server that is away is.
+		if err := api.open(); err != nil && (s.kept == nil || !s.kept.exists()) {
+			return nil, &Error{Err: fmt.Errorf("reading ConfigMap %s: %w", cfg.ConfigMap, err), Hint: credentialsHint}
+		}
+		s.main = newConfigMap(s, api)
+	}
+	if cfg.KubeDNS != "" {
+		s.dns = &kubeDNS{source: s, folder: cfg.KubeDNS}
+	}
+	if cfg.Pod.Name != "" && cfg.Pod.Namespace != "" {
+		s.events = newEvents(s, api)
+	}
+	return s, nil
+}
+
+// credentialsHint is for who cannot be a client of the API server.
+const credentialsHint = "name a file with --kubeconfig, or run in a pod with a service account"
+
+// String names the task in logs.
+func (s *Source) String() string { return "configuration source" }
+
+// Name says where the configuration is kept, for people.
+func (s *Source) Name() string {
+	if s.cfg.File != "" {
+		return s.cfg.File
+	}
+	return "configmap " + s.cfg.ConfigMap.String()
+}
+
+// Load gives the configuration to begin with, and why it is only the last good one; nil when it is not. It waits some seconds
+// for an API server that is away, and longer where there is no last good one.
+func (s *Source) Load(ctx context.Context) (cfg config.Config, why, err error) {
+	cfg, err = s.first(ctx)
+	if err == nil || ctx.Err() != nil {
+		return cfg, nil, err
+	}
+	why = err
+	cfg, err = s.Fallback(ctx, why)
+	return cfg, why, err
+}
+
+// first reads every part.
+func (s *Source) first(ctx context.Context) (config.Config, error) {
+	base, err := s.main.load(ctx)
+	if ctx.Err() != nil {
+		return config.Config{}, ctx.Err()
+	}
+	if err != nil {
+		base = content{err: err}
+	}
+	s.set(&s.base, base)
+	if s.dns != nil {
+		over, _ := s.dns.look()
+		s.set(&s.over, over)
+	}
+	v := s.combined()
+	s.tell(v.telling)
+	return v.config, v.err
+}
+
+// Fallback gives the last good configuration in place of one that cannot be used. Without one the error is why, with what is
+// missing in the log.
+func (s *Source) Fallback(ctx context.Context, why error) (config.Config, error) {
+	if s.kept == nil {
+		return config.Config{}, why
+	}
+	cfg, at, err := s.kept.read()
+	if err != nil {
+		s.cfg.Log.ErrorContext(ctx, "there is no last good configuration either", "err", err)
+		return config.Config{}, why
+	}
+	s.inUse.Store(true)
+	s.cfg.Log.ErrorContext(ctx, "running on the last good configuration", "file", s.kept.path(), "kept", at.UTC().Format(time.RFC3339), "source", s.Name())
+	return cfg, nil
+}
+
+// reachable notes why the main source cannot be read, nil if it can, and says so if that is news.
+func (s *Source) reachable(ctx context.Context, wrong *Error) {
+	s.mu.Lock()
+	before := s.wrong
+	s.wrong = wrong
+	s.mu.Unlock()
+	switch {
+	case wrong == nil && before != nil:
+		s.cfg.Log.InfoContext(ctx, "the configuration can be read again", "source", s.Name())
+	case wrong != nil && (before == nil || before.word != wrong.word):
+		s.cfg.Log.ErrorContext(ctx, "the configuration cannot be read", "source", s.Name(), "err", wrong.Err, "hint", wrong.Hint)
+	}
+}
+
+// Applied says that a configuration of the source was put to work. It is kept as the last good one, soon.
+func (s *Source) Applied(cfg config.Config, generation uint64) {
+	s.inUse.Store(false)
+	if s.kept != nil {
+		s.kept.keep(cfg, generation)
+	}
+	if s.events != nil {
+		s.events.applied(generation)
+	}
+}
+
+// Refused says that there is something wrong with a configuration, which was not put to work.
+func (s *Source) Refused(err error) {
+	if s.events != nil {
+		s.events.refused(err)
+	}
+}
+
+// Status says how the source is doing.
+func (s *Source) Status() Status {
+	st := Status{Kind: s.kind(), Name: s.cfg.File, KubeDNS: s.cfg.KubeDNS, LastGood: s.cfg.LastGood, InUse: s.inUse.Load()}
+	if s.cfg.File == "" {
+		st.Name = s.cfg.ConfigMap.String()
+	}
+	if s.kept != nil {
+		st.Saved, st.SaveError = s.kept.last()
+	}
+	s.mu.Lock()
+	st.Problem = s.wrong
+	s.mu.Unlock()
+	return st
+}
+
+func (s *Source) kind() string {
+	if s.cfg.File != "" {
+		return KindFile
+	}
+	return KindConfigMap
+}
+
+// Stats reads the counters.
+func (s *Source) Stats() Stats {
+	st := Stats{Kind: s.kind(), KubeDNS: s.dns != nil, LastGood: s.inUse.Load()}
+	s.mu.Lock()
+	st.Reachable = s.wrong == nil
+	s.mu.Unlock()
+	if m, ok := s.main.(*configMap); ok {
+		st.Requests = m.requests.Load()
+	}
+	if s.kept != nil {
+		st.Saves, st.SaveFailures = s.kept.saves.Load(), s.kept.failures.Load()
+	}
+	if s.events != nil {
+		st.EventsWritten, st.EventsFailed, st.EventsDropped = s.events.written.Load(), s.events.failed.Load(), s.events.dropped.Load()
+	}
+	return st
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// A world is a source and an agent that puts to work what it gets, unless its size of the cache is 2 MiB: that one it refuses.
+type world struct {
+	*Source
+	api *fakeAPI
+	log *bytes.Buffer
+
+	busy time.Duration // that the agent takes for each configuration
+
+	mu         sync.Mutex // guards what follows
+	told       []string   // "applied SIZE", "refused WHY", in order
+	at         []time.Time
+	generation uint64
+}
+
+// size is a configuration that is told by the size of its cache, in MiB.
+func size(mib int) string { return fmt.Sprintf("cache: {size: %dMi}\n", mib) }
+
+// newWorld is one with a ConfigMap, unless cfg has a file.
+func newWorld(t *testing.T, cfg Config) *world {
+	t.Helper()
+	w := &world{api: newFakeAPI(), log: &bytes.Buffer{}}
+	if cfg.File == "" {
+		cfg.ConfigMap = Object{"kube-system", "node-cache"}
+	}
+	cfg.Now, cfg.Changed = time.Now, w.changed
+	cfg.Log = slog.New(slog.NewTextHandler(&lockedWriter{w: w}, nil))
+	var err error
+	if w.Source, err = newSource(cfg, w.api.dial); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// A lockedWriter writes the log of a world.
+type lockedWriter struct{ w *world }
+
+// Write implements [io.Writer].
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	return l.w.log.Write(p)
+}
+
+func (w *world) logged() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.String()
+}
+
+// changed is what the agent does.
+func (w *world) changed(cfg config.Config, err error) {
+	if w.busy > 0 {
+		time.Sleep(w.busy)
+	}
+	mib := cfg.Cache.Size >> 20
+	if err == nil && mib == 2 {
+		err = fmt.Errorf("a cache of 2 MiB")
+	}
+	w.mu.Lock()
+	w.at = append(w.at, time.Now())
+	if err == nil {
+		w.generation++
+	}
+	generation := w.generation
+	w.mu.Unlock()
+	if err != nil {
+		w.tell("refused " + err.Error())
+		w.Refused(err)
+		return
+	}
+	w.tell(fmt.Sprintf("applied %d", mib))
+	w.Applied(cfg, generation)
+}
+
+func (w *world) tell(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = append(w.told, what)
+}
+
+// tales is what was told so far, and forgets it.
+func (w *world) tales() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := strings.Join(w.told, "; ")
+	w.told, w.at = nil, nil
+	return all
+}
+
+// begin loads the configuration and runs the source until the test ends, or stop is called.
+func (w *world) begin(t *testing.T) (stop func()) {
+	t.Helper()
+	cfg, why, err := w.Load(t.Context())
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case why != nil:
+		w.tell("last good " + fmt.Sprint(cfg.Cache.Size>>20))
+		w.Refused(why)
+	default:
+		w.generation = 1
+		w.tell(fmt.Sprintf("loaded %d", cfg.Cache.Size>>20))
+		w.Applied(cfg, 1)
+	}
+	return w.follow(t)
+}
+
+// follow runs the source.
+func (w *world) follow(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// expect compares what was told since the last time.
+func (w *world) expect(t *testing.T, when, want string) {
+	t.Helper()
+	if got := w.tales(); got != want {
+		t.Errorf("%s: told %q, want %q", when, got, want)
+	}
+}
+
+// keepGood writes a last good configuration, of 7 MiB, into a folder of the test's own.
+func keepGood(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, lastGoodName), []byte(size(7)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
