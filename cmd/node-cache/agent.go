@@ -16,34 +16,40 @@ import (
 )
 
 func agentCommand() *cobra.Command {
-	var file string
+	var from sourceFlags
 	cmd := &cobra.Command{
-		Use:   "agent [--config FILE]",
+		Use:   "agent [--config FILE | --config-map NAMESPACE/NAME]",
 		Short: "Serve DNS on this node",
 		Long: `Serve DNS on this node until SIGTERM or SIGINT.
 
 Without a file the built-in defaults hold, which need no rights: port 1053 of
 127.0.0.1, upstreams from /etc/resolv.conf. A file is followed: what changes in it
-applies at once, and a bad one is refused while the running configuration stays.
+applies at once, and a bad one is refused while the running configuration stays. So
+is a ConfigMap, through the API or mounted as a folder. In a pod that says who it is
+(POD_NAME, POD_NAMESPACE, POD_UID) a refusal is an Event as well.
 Logs go to standard error.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
 			outliveReader()
-			a, err := agent.New(agent.Options{File: file, Version: version, Log: cmd.ErrOrStderr(), Settled: giveUp})
-			if err != nil {
+			options := agent.Options{Version: version, Log: cmd.ErrOrStderr(), Settled: giveUp}
+			if err := from.options(&options); err != nil {
 				return err
+			}
+			a, err := agent.NewContext(ctx, options)
+			if err != nil {
+				return unlessEnded(err)
 			}
 			if err := a.Listen(ctx); err != nil {
 				return err
 			}
-			if file == "" {
+			if !from.given() {
 				greet(cmd.OutOrStdout(), a)
 			}
 			return a.Run(ctx)
 		},
 	}
-	cmd.Flags().StringVar(&file, "config", "", "configuration file; `FILE` is followed while the agent runs")
+	from.add(cmd)
 	return cmd
 }
 

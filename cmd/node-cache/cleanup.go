@@ -3,7 +3,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,15 +19,18 @@ import (
 
 func cleanupCommand() *cobra.Command {
 	var file string
-	var force bool
+	var folders []string
+	var force, stay bool
 	cmd := &cobra.Command{
-		Use:   "cleanup [--config FILE] [--force]",
+		Use:   "cleanup [--config FILE] [--folder FOLDER]... [--force] [--stay]",
 		Short: "Take away what agents left on this node",
 		Long: `Take away the rules and the link that agents left on this node: for the node of an
 agent that was killed and will not come back, or that was uninstalled. Rules are
 found whichever backend made them. Without a file the default name of the link
 holds; with interface.kind lo the file is needed, because it names the addresses.
 While an agent renews its lease nothing is touched, unless --force is given.
+Snapshots, sockets and kept configurations in the folders given go too, if that
+went well.
 Exit code 0: nothing of an agent's is there any more; 1: something is.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -33,16 +42,56 @@ Exit code 0: nothing of an agent's is there any more; 1: something is.`,
 				}
 			}
 			removed, err := agent.Cleanup(cmd.Context(), &cfg, force)
+			if err == nil {
+				var files []string
+				files, err = removeFiles(folders)
+				removed = append(removed, files...)
+			}
 			for _, what := range removed {
 				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "removed: %s\n", what)
 			}
 			if err == nil && len(removed) == 0 {
 				_, _ = fmt.Fprintln(cmd.OutOrStdout(), "nothing of an agent's is here")
 			}
+			if err == nil && stay {
+				<-cmd.Context().Done()
+			}
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "the agent's configuration `FILE`")
+	cmd.Flags().StringArrayVar(&folders, "folder", nil, "a `FOLDER` that agents kept files in; may be given again")
+	cmd.Flags().BoolVar(&stay, "stay", false, "when all is clean, wait for SIGTERM: for a DaemonSet, whose containers may not end")
 	cmd.Flags().BoolVar(&force, "force", false, "also while an agent runs, which puts its rules back if it can")
 	return cmd
+}
+
+// leftFiles are what the names of files begin with that agents leave in their folders: a snapshot and one that was being
+// written, the configuration that worked last and one that was being written, the socket of the hand-over.
+func leftFiles() []string {
+	return []string{"node-cache.snapshot", "last-good.yaml", ".last-good-", "handover.sock"}
+}
+
+// removeFiles removes the files of agents from folders, and tells which. What else is there stays, and so do the folders.
+// A folder that is not there holds nothing.
+func removeFiles(folders []string) (removed []string, err error) {
+	for _, folder := range folders {
+		entries, readErr := os.ReadDir(folder)
+		if readErr != nil && !errors.Is(readErr, fs.ErrNotExist) {
+			err = errors.Join(err, fmt.Errorf("cleanup: %w", readErr))
+		}
+		for _, e := range entries {
+			ours := slices.ContainsFunc(leftFiles(), func(begin string) bool { return strings.HasPrefix(e.Name(), begin) })
+			if !ours || e.IsDir() {
+				continue
+			}
+			path := filepath.Join(folder, e.Name())
+			if removeErr := os.Remove(path); removeErr != nil {
+				err = errors.Join(err, fmt.Errorf("cleanup: %w", removeErr))
+				continue
+			}
+			removed = append(removed, "file "+path)
+		}
+	}
+	return removed, err
 }

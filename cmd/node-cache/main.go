@@ -64,7 +64,7 @@ func rootCommand() *cobra.Command {
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
-	root.AddCommand(agentCommand(), resolverCommand(), checkCommand(), queryCommand(), cacheCommand(), cleanupCommand(), doctorCommand(), inPodCommand(), versionCommand())
+	root.AddCommand(agentCommand(), resolverCommand(), checkCommand(), convertCommand(), queryCommand(), cacheCommand(), readyCommand(), statusCommand(), cleanupCommand(), doctorCommand(), inPodCommand(), versionCommand())
 	return root
 }
 

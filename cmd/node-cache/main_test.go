@@ -129,7 +129,7 @@ func TestCheckPrint(t *testing.T) {
 		if printed.Code != exitOK || err != nil {
 			t.Fatalf("%s: %+v: %v", name, printed, err)
 		}
-		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}

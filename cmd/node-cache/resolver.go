@@ -10,9 +10,9 @@ import (
 )
 
 func resolverCommand() *cobra.Command {
-	var file string
+	var from sourceFlags
 	cmd := &cobra.Command{
-		Use:   "resolver [--config FILE]",
+		Use:   "resolver [--config FILE | --config-map NAMESPACE/NAME]",
 		Short: "Serve DNS for the whole cluster",
 		Long: `Serve DNS for the whole cluster until SIGTERM or SIGINT: the names of the cluster
 from the API server, all others through the routes of the configuration. It is
@@ -24,9 +24,13 @@ Logs go to standard error.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
 			outliveReader()
-			a, err := agent.New(agent.Options{Role: config.Resolver, File: file, Version: version, Log: cmd.ErrOrStderr(), Settled: giveUp})
-			if err != nil {
+			options := agent.Options{Role: config.Resolver, Version: version, Log: cmd.ErrOrStderr(), Settled: giveUp}
+			if err := from.options(&options); err != nil {
 				return err
+			}
+			a, err := agent.NewContext(ctx, options)
+			if err != nil {
+				return unlessEnded(err)
 			}
 			if err := a.Listen(ctx); err != nil {
 				return err
@@ -34,6 +38,6 @@ Logs go to standard error.`,
 			return a.Run(ctx)
 		},
 	}
-	cmd.Flags().StringVar(&file, "config", "", "configuration file; `FILE` is followed while the resolver runs")
+	from.add(cmd)
 	return cmd
 }

@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -13,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,14 +23,16 @@ import (
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/rights"
 	"github.com/nodecache/node-cache/pkg/server"
+	origin "github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
 // Options is what an agent is made from.
 type Options struct {
 	File    string         // configuration file, followed while the agent runs; empty: none
+	Source  Source         // other places that the configuration comes from
 	Role    config.Role    // whose defaults hold: an agent's or a central resolver's
-	Config  *config.Config // the configuration when there is no file; nil: the defaults
+	Config  *config.Config // the configuration when there is no source; nil: the defaults
 	Version string
 	Log     io.Writer // takes the log
 	// Dial opens the sockets to upstreams; nil: as the net package does.
@@ -55,82 +57,89 @@ type Agent struct {
 	loops     *upstream.Loops // of all pools
 	node      *node           // nil: the node is left as it is
 	snapshots *snapshots
+	hand      *hand // nil: sockets are neither taken over nor handed over
 	resolver  *resolve.Resolver
 	udp       []*server.UDP
 	tcp       []*server.TCP
 	admin     *admin.Server // nil: none is configured
 	ready     chan struct{}
-	watcher   *config.Watcher // nil: no file
+	source    *origin.Source // of the configuration; nil: it is built in
+	badStart  error          // why the source's configuration is not in use at the start; nil: it is
 	running   atomic.Pointer[running]
 	requests  chan request // reloads, taken by Run one at a time
 	stopped   chan struct{}
 	reloads   reloadState
 }
 
-// New reads the configuration and builds the agent. It opens no socket and
-// starts no goroutine.
-func New(o Options) (*Agent, error) { return newOn(thisMachine{}, o) }
+// New reads the configuration and builds the agent. It opens no socket but one to an agent
+// that it is to take over from, and starts no goroutine.
+func New(o Options) (*Agent, error) { return NewContext(context.Background(), o) }
 
-func newOn(m machine, o Options) (*Agent, error) {
+// NewContext is New for a configuration in the API, which may take half a minute to read, or until ctx ends.
+func NewContext(ctx context.Context, o Options) (*Agent, error) {
+	return newWithin(ctx, thisMachine{}, o)
+}
+
+func newOn(m machine, o Options) (*Agent, error) { return newWithin(context.Background(), m, o) }
+
+func newWithin(ctx context.Context, m machine, o Options) (*Agent, error) {
 	a := &Agent{
 		options: o, started: time.Now(), token: newToken(), machine: m,
 		loops: upstream.NewLoops(nil, time.Now),
 		ready: make(chan struct{}), requests: make(chan request), stopped: make(chan struct{}),
 	}
-	cfg, err := a.load()
+	cfg, err := a.load(ctx)
 	if err != nil {
 		return nil, err
 	}
-	a.memory = newMemory(a.log)
-	a.memory.use(context.Background(), &cfg)
-	if a.node, err = a.newNode(cfg); err != nil {
-		return nil, err
+	r, plan, err := a.first(ctx, cfg)
+	if err != nil && a.source != nil && a.badStart == nil {
+		if cfg, err = a.fallBack(ctx, err); err == nil {
+			r, plan, err = a.first(ctx, cfg)
+		}
 	}
-	r, err := a.build(cfg, nil)
-	if err != nil {
-		return nil, err
-	}
-	a.snapshots = newSnapshots(a.token, a.log)
-	a.snapshots.load(r)
-	plan, err := a.plan(r)
 	if err != nil {
 		return nil, err
 	}
 	a.resolver, err = resolve.New(resolve.Config{Plan: plan, Now: time.Now, Rand: rand.Reader, Log: a.log})
 	if err != nil {
+		a.hand.close()
 		return nil, err
 	}
 	a.running.Store(r)
 	a.reloads.succeeded(a.started)
+	if a.badStart != nil {
+		a.refuse(ctx, a.badStart)
+	}
 	if err := a.makeServers(cfg); err != nil {
+		a.hand.close()
 		return nil, err
 	}
 	return a, nil
 }
 
-// load reads the configuration, makes the log that it asks for, and begins to
-// watch the file before it is read, so that no change falls between the two.
-func (a *Agent) load() (config.Config, error) {
-	cfg := config.Default(a.options.Role)
-	if a.options.Config != nil {
-		cfg = *a.options.Config
+// first builds what the first configuration asks for, and what is known from before.
+func (a *Agent) first(ctx context.Context, cfg config.Config) (r *running, plan *resolve.Plan, err error) {
+	a.memory = newMemory(a.log)
+	a.memory.use(ctx, &cfg)
+	if a.node, err = a.newNode(cfg); err != nil {
+		return nil, nil, err
 	}
-	var err, watchErr error
-	if a.options.File != "" {
-		a.watcher, watchErr = config.NewWatcher(config.WatcherConfig{
-			Path:    a.options.File,
-			Role:    a.options.Role,
-			Changed: a.Reload,
-			Log:     slog.New(slog.DiscardHandler),
-		})
-		cfg, err = config.Load(a.options.File, a.options.Role)
+	if r, err = a.build(cfg, nil); err != nil { //nolint:contextcheck // it only reads files, and nothing in it waits
+		return nil, nil, err
 	}
-	if err = cmp.Or(err, watchErr); err != nil {
-		return cfg, err
+	a.hand.close() // of another configuration
+	if a.hand, err = a.newHand(&cfg); err != nil {
+		return nil, nil, err
 	}
-	a.sink = newSwitchable(a.options.Log, cfg.Log)
-	a.log = slog.New(a.sink)
-	return cfg, nil
+	a.hand.meet(ctx)
+	a.hand.askSnapshot(ctx, cfg.Snapshot.Folder)
+	a.snapshots = newSnapshots(a.token, a.log)
+	a.snapshots.load(r)
+	if plan, err = a.plan(r); err != nil {
+		a.hand.close()
+	}
+	return r, plan, err
 }
 
 // newToken is 32 random bits in hexadecimal.
@@ -183,18 +192,22 @@ func (a *Agent) makeServers(cfg config.Config) error {
 		Socket:   cfg.Admin.Socket,
 		Metrics:  series,
 		Ready:    a.notReady,
+		Live:     a.notAlive,
 		Status:   func() any { return a.Status() },
 		Cache:    a.cachePages(),
+		Checks:   a.checks,
 		Log:      a.log,
 	})
 	return err
 }
 
-// Listen opens every socket. After an error none stays open.
+// Listen opens every socket, or takes those of an agent that hands them over; where one
+// does not, it waits for them. After an error none stays open.
 func (a *Agent) Listen(ctx context.Context) (err error) {
-	port := a.Config().Listen.Port
+	cfg := a.Config()
 	defer func() {
 		if err != nil {
+			a.hand.close()
 			a.close()
 			a.node.close()
 		}
@@ -202,29 +215,26 @@ func (a *Agent) Listen(ctx context.Context) (err error) {
 	if err := a.node.open(ctx); err != nil {
 		return err
 	}
-	for i := range a.udp {
-		if err := a.udp[i].Listen(ctx); err != nil {
-			return listenProblem(err, port)
-		}
-		if err := a.tcp[i].Listen(ctx); err != nil {
-			return listenProblem(err, port)
-		}
+	err = a.listen(ctx, &cfg)
+	for err != nil && a.hand.retries(ctx, err) {
+		err = a.listen(ctx, &cfg)
+	}
+	if err != nil {
+		return listenProblem(err, cfg.Listen.Port)
 	}
 	if a.admin == nil {
 		return nil
 	}
-	if err := a.admin.Listen(ctx); err != nil {
-		return adminProblem(fmt.Errorf("admin server: %w", err), a.Config().Admin)
+	if err := a.openAdmin(ctx, cfg.Admin.Address); err != nil {
+		return adminProblem(fmt.Errorf("admin server: %w", err), cfg.Admin)
 	}
+	a.hand.dismiss()
 	return nil
 }
 
 // close gives up the sockets of an agent that does not run.
 func (a *Agent) close() {
-	for i := range a.udp {
-		a.udp[i].Close()
-		a.tcp[i].Close()
-	}
+	a.closeDNS()
 	if a.admin != nil {
 		a.admin.Close()
 	}
@@ -232,18 +242,6 @@ func (a *Agent) close() {
 
 // Ready is closed once the agent serves.
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
-
-func (a *Agent) notReady() error {
-	select {
-	case <-a.ready:
-	default:
-		return errors.New("starting")
-	}
-	if c := a.running.Load().cluster; !c.inSync() {
-		return fmt.Errorf("the cluster zone is not in sync: %s%s", c.why(), c.meanwhile(time.Now()))
-	}
-	return a.node.notReady()
-}
 
 // busy is the longest time that a reader has been at one batch of queries.
 func (a *Agent) busy() time.Duration {
@@ -280,8 +278,9 @@ const headStart = 200 * time.Millisecond
 
 // Run serves until ctx ends, then stops in order: the node's queries are led
 // elsewhere, readers take no more, what was accepted is answered, and the upstream
-// pools, the admin server, and what is to go of link and rules go last. Listen must
-// have been called.
+// pools, the admin server, and what is to go of link and rules go last. An agent that has
+// handed over leaves link and rules, ends all but the admin server, and waits for the end
+// of ctx. Listen must have been called.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, fail := context.WithCancel(ctx)
 	defer fail()
@@ -297,18 +296,30 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.keepSnapshots(below)
 		return nil
 	})
-	if a.admin != nil {
-		under.Go(func() error { return a.admin.Run(below) })
-	}
+	pages := a.servePages(ctx)
 
-	// Queries wait in the sockets' buffers for so long: better than to be told that
-	// the zone is not ready by one that will be in a moment.
-	_ = first.cluster.synced(ctx, headStart)
-	err := a.node.setup(ctx)
-	if err == nil {
+	if a.hand.takes() {
+		a.hand.await(ctx, first.cluster)
+	} else {
+		// Queries wait in the sockets' buffers for so long: better than to be told that
+		// the zone is not ready by one that will be in a moment.
+		_ = first.cluster.synced(ctx, headStart)
+	}
+	var err error
+	begins := !a.hand.takes() || ctx.Err() == nil // else another agent goes on
+	if begins {
+		err = a.node.setup(ctx)
+	}
+	if begins && err == nil {
 		a.settled(ctx)
+		keeping, stopKeeping := context.WithCancel(below)
+		defer stopKeeping()
+		a.hand.keeps(stopKeeping)
 		under.Go(func() error {
-			err := a.node.run(below)
+			if !a.hand.clear(keeping) {
+				return nil
+			}
+			err := a.node.run(keeping)
 			if err != nil {
 				fail() // in order: what keeps link and rules is gone
 			}
@@ -316,10 +327,18 @@ func (a *Agent) Run(ctx context.Context) error {
 		})
 		err = a.serve(ctx, parts)
 	}
+	a.hand.close() // what was not taken
 	stopBelow()
+	idle := err == nil && a.hand.gave()
+	if !idle {
+		err = errors.Join(err, pages())
+	}
 	err = errors.Join(err, under.Wait())
 	a.saveLast(ctx)
 	a.node.end(ctx)
+	if idle {
+		err = errors.Join(err, a.idle(ctx), pages())
+	}
 	a.close() // what has not run
 	return err
 }
@@ -331,16 +350,42 @@ func (a *Agent) serve(ctx context.Context, parts *taskSet) error {
 	defer stop()
 	drain := a.Config().Limits.Deadline + time.Second
 	defer context.AfterFunc(ctx, func() {
+		a.hand.leave(ctx)
 		a.node.leave(ctx, drain)
 		stop()
 	})()
 	serving, running := errgroup.WithContext(answering)
+	following, unfollow := context.WithCancel(running)
+	defer unfollow()
+	var servers sync.WaitGroup
 	for i := range a.udp {
-		serving.Go(func() error { return a.udp[i].Run(running) })
-		serving.Go(func() error { return a.tcp[i].Run(running) })
+		servers.Add(2)
+		serving.Go(func() error {
+			defer servers.Done()
+			return a.udp[i].Run(running)
+		})
+		serving.Go(func() error {
+			defer servers.Done()
+			return a.tcp[i].Run(running)
+		})
 	}
+	a.hand.take(running)
+	if a.admin != nil {
+		a.admin.Open()
+	}
+	serving.Go(func() error { return a.hand.run(running) })
 	serving.Go(func() error {
-		a.takeReloads(running, parts)
+		select {
+		case <-a.hand.given():
+			unfollow()
+			servers.Wait() // sessions go on for a while
+			stop()
+		case <-running.Done():
+		}
+		return nil
+	})
+	serving.Go(func() error {
+		a.takeReloads(following, parts)
 		return nil
 	})
 	serving.Go(func() error {
@@ -355,8 +400,8 @@ func (a *Agent) serve(ctx context.Context, parts *taskSet) error {
 		a.followMemory(running)
 		return nil
 	})
-	if a.watcher != nil {
-		serving.Go(func() error { return a.watcher.Run(running) })
+	if a.source != nil {
+		serving.Go(func() error { return a.followSource(following) })
 	}
 	a.log.InfoContext(running, "serving", "addresses", a.Addrs(), "version", a.options.Version)
 	close(a.ready)
@@ -371,7 +416,7 @@ func (a *Agent) settled(ctx context.Context) {
 	if a.options.Settled == nil {
 		return
 	}
-	keep := a.node.needs()
+	keep := append(a.node.needs(), a.hand.needs()...)
 	if err := a.options.Settled(keep); err != nil {
 		a.log.WarnContext(ctx, "rights that are not needed are kept", "err", err)
 		return

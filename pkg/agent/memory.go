@@ -125,7 +125,7 @@ type MemoryStatus struct {
 	Cache    int64 `json:"cache"`              // cache.size
 	Snapshot int64 `json:"snapshot,omitempty"` // what a snapshot takes where its folder is in memory
 	// By says who has chosen GoLimit: "cgroup", or "GOMEMLIMIT" for the environment;
-	// "none" without a limit.
+	// "no limit" without one.
 	By string `json:"by"`
 	// Inflight and Waiting are the bounds in use, which are the configured ones where
 	// there is room for them.
@@ -133,10 +133,13 @@ type MemoryStatus struct {
 	Waiting  int `json:"waiting"`
 }
 
+// noLimit stands for who has chosen the limit where there is none.
+const noLimit = "no limit"
+
 // memoryStatus is what /status and the metrics are to tell. It is cheap.
 func (a *Agent) memoryStatus() MemoryStatus {
 	s := a.memory.known.Load()
-	status := MemoryStatus{Cgroup: s.limit, Cache: s.cache, Snapshot: s.snapshot, GoUsed: goUsed(), By: "none"}
+	status := MemoryStatus{Cgroup: s.limit, Cache: s.cache, Snapshot: s.snapshot, GoUsed: goUsed(), By: noLimit}
 	status.Inflight, status.Waiting = s.fit()
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
 		status.GoLimit, status.By = limit, "cgroup"

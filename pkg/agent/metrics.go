@@ -11,6 +11,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
+	origin "github.com/nodecache/node-cache/pkg/source"
+	"github.com/nodecache/node-cache/pkg/static"
 )
 
 // metricsHandler serves the agent's series.
@@ -23,10 +25,14 @@ func (a *Agent) metricsHandler() (http.Handler, error) {
 		Upstream: a.upstreamStats,
 		Cluster:  a.clusterStats,
 		Node:     a.nodeStats,
+		Static:   func() *static.Stats { return a.running.Load().staticStats() },
+		Probes:   a.probeStats,
 		UDP:      a.udpStats,
 		TCP:      a.tcpStats,
 		Admin:    func() admin.Stats { return a.admin.Stats() },
 		Config:   a.configState,
+		Source:   a.originStats,
+		Handover: a.handoverStats,
 		Version:  a.options.Version,
 	}), a.log)
 }
@@ -94,6 +100,14 @@ func (a *Agent) tcpStats() []server.TCPStats {
 		stats = append(stats, t.Stats())
 	}
 	return stats
+}
+
+// originStats are of the configuration's source, which is none if it is built in.
+func (a *Agent) originStats() origin.Stats {
+	if a.source == nil {
+		return origin.Stats{Kind: origin.KindNone, Reachable: true}
+	}
+	return a.source.Stats()
 }
 
 func (a *Agent) configState() metrics.ConfigState {

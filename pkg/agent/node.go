@@ -63,6 +63,10 @@ type node struct {
 	serving bool
 	left    bool
 	keeper  *intercept.Keeper // nil: not yet, or not managed
+
+	handed       bool      // another agent has the node
+	lapse        time.Time // the leases of one that has handed over are at an end by then
+	foreignRules bool      // the other agent has rules of another backend
 }
 
 // wants is what of the interception may change while the agent runs.

@@ -53,6 +53,10 @@ func (n *node) end(ctx context.Context) {
 	if n == nil {
 		return
 	}
+	if n.isHanded() {
+		n.endHanded(ctx)
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaving)
 	defer cancel()
 	if !n.config.Intercept.Manage || n.config.Intercept.Exit() == config.ExitRemove {

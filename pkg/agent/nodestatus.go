@@ -4,7 +4,6 @@ package agent
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -106,10 +105,7 @@ func (n *node) interceptStatus() *InterceptStatus {
 	}
 	keeper := n.current()
 	if keeper == nil {
-		s.Waiting = "the address of the service that cluster.central.service names"
-		if n.early() {
-			s.Waiting = "a data plane that lets netfilter see the packets"
-		}
+		s.Waiting = n.waitsFor()
 		return s
 	}
 	stats := keeper.Stats()
@@ -124,35 +120,17 @@ func (n *node) interceptStatus() *InterceptStatus {
 	return s
 }
 
+// waitsFor is what must be known before there is a keeper.
+func (n *node) waitsFor() string {
+	if n.early() {
+		return "a data plane that lets netfilter see the packets"
+	}
+	return "the address of the service that cluster.central.service names"
+}
+
 // repairs are the changes after the first, which put the rules there.
 func repairs(stats *intercept.Stats) uint64 {
 	return max(stats.Changes, 1) - 1
-}
-
-// notReady says what keeps the node's queries from coming here.
-func (n *node) notReady() error {
-	s := n.status()
-	if s == nil {
-		return nil
-	}
-	if s.Link != nil && len(s.Link.Held) == 0 {
-		return fmt.Errorf("no listen address is on a link: %s", cmp.Or(s.Link.LastError, "starting"))
-	}
-	i := s.Intercept
-	switch {
-	case i == nil:
-		return nil
-	case i.Waiting != "":
-		return fmt.Errorf("interception waits for %s", i.Waiting)
-	case i.StoodDown:
-		return fmt.Errorf("the newer agent %s has the node's queries", i.NewOwner)
-	}
-	for _, lease := range i.Leases {
-		if lease.Held {
-			return nil
-		}
-	}
-	return errors.New("no lease is held")
 }
 
 // nodeProblems says what is wrong with link and interception.

@@ -29,6 +29,8 @@ type running struct {
 	cache   *cache.Cache
 	routes  []route  // in the order of the configuration
 	cluster *cluster // nil: there is none
+	probes  []*probing
+	fixture *fixture // nil: there are no hosts and no templates
 }
 
 // A route is a part of the configuration and its pool. The pool outlives a reload
@@ -61,6 +63,12 @@ func (a *Agent) build(cfg config.Config, old *running) (*running, error) {
 		return nil, fmt.Errorf("making the cache: %w", err)
 	}
 	if r.cluster, err = a.clusterFor(&r.config, old); err != nil {
+		return nil, err
+	}
+	if r.fixture, err = a.fixtureFor(&r.config, old); err != nil {
+		return nil, err
+	}
+	if r.probes, err = a.probesFor(&r.config, old); err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -272,6 +280,9 @@ func (a *Agent) plan(r *running) (*resolve.Plan, error) {
 	if p.Routes, err = r.planRoutes(); err != nil {
 		return nil, err
 	}
+	if err := r.planDetours(p); err != nil {
+		return nil, err
+	}
 	return p, nil
 }
 
@@ -345,6 +356,12 @@ func (r *running) tasks() []task {
 	}
 	if c := r.cluster; c != nil && c.central != nil {
 		list = append(list, c.central)
+	}
+	if r.fixture != nil {
+		list = append(list, r.fixture)
+	}
+	for _, p := range r.probes {
+		list = append(list, p)
 	}
 	return list
 }

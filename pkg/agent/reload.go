@@ -122,6 +122,7 @@ func (a *Agent) apply(ctx context.Context, parts *taskSet, cfg config.Config) er
 	a.snapshots.refresh()
 	a.reloads.succeeded(time.Now())
 	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load())
+	a.sourceApplied(&r.config)
 	if len(fixed) > 0 {
 		a.log.WarnContext(ctx, "configuration needs a restart to apply whole", "keys", fixed)
 	}
@@ -178,6 +179,10 @@ func restartOnly(cfg, old *config.Config) (keys []string) {
 	if !sameIntercept(&cfg.Intercept, &old.Intercept) {
 		keys = append(keys, "intercept")
 	}
+	if cfg.Handover != old.Handover {
+		keys = append(keys, "handover")
+	}
+	cfg.Handover = old.Handover
 	cfg.Listen.Addresses, cfg.Listen.Port, cfg.Admin = old.Listen.Addresses, old.Listen.Port, old.Admin
 	cfg.Interface = old.Interface
 	fallback := cfg.Intercept.Fallback
@@ -195,12 +200,14 @@ func sameIntercept(a, b *config.Intercept) bool {
 // refuse keeps the running configuration and says why, a line for each problem.
 func (a *Agent) refuse(ctx context.Context, err error) {
 	a.reloads.failed(err)
+	a.sourceRefused(err)
+	file := a.sourceName()
 	var bad *config.Error
 	if !errors.As(err, &bad) {
-		a.log.ErrorContext(ctx, "configuration refused, the running one stays", "file", a.options.File, "err", err)
+		a.log.ErrorContext(ctx, "configuration refused, the running one stays", "file", file, "err", err, "hint", hintFor(err))
 		return
 	}
 	for _, p := range bad.Problems {
-		a.log.ErrorContext(ctx, "configuration refused, the running one stays", "file", a.options.File, "key", p.Path, "err", p.What, "hint", p.Hint)
+		a.log.ErrorContext(ctx, "configuration refused, the running one stays", "file", file, "key", p.Path, "err", p.What, "hint", p.Hint)
 	}
 }

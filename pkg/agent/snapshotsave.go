@@ -36,6 +36,9 @@ func (a *Agent) keepSnapshots(ctx context.Context) {
 			return
 		case <-s.changed:
 		case <-period.C:
+			if a.hand.gave() { // the successor writes there now
+				continue
+			}
 			s.attempt(ctx, longestSave, a.running.Load())
 		}
 		period.Stop()
@@ -58,7 +61,7 @@ func (a *Agent) saveLast(ctx context.Context) {
 	default:
 		return
 	}
-	if r.config.Snapshot.Folder == "" {
+	if r.config.Snapshot.Folder == "" || a.hand.gave() { // the successor knows more
 		return
 	}
 	a.snapshots.attempt(context.WithoutCancel(ctx), lastSave, r)

@@ -20,16 +20,19 @@ type Status struct {
 	Config    ConfigStatus     `json:"config"`
 	Queries   QueryStatus      `json:"queries"`
 	Cache     CacheStatus      `json:"cache"`
+	Static    *StaticStatus    `json:"static,omitempty"`   // nil: there are neither hosts nor templates
 	Snapshot  *SnapshotStatus  `json:"snapshot,omitempty"` // nil: there is no snapshot.folder
 	Memory    MemoryStatus     `json:"memory"`
 	Upstreams []UpstreamStatus `json:"upstreams"`
-	Node      *NodeStatus      `json:"node,omitempty"`    // nil: neither link nor interception is managed
-	Cluster   *ClusterStatus   `json:"cluster,omitempty"` // nil: cluster.resolver is none
+	Probes    []ProbeStatus    `json:"probes,omitempty"`
+	Handover  *HandoverStatus  `json:"handover,omitempty"` // nil: there is no handover.socket
+	Node      *NodeStatus      `json:"node,omitempty"`     // nil: neither link nor interception is managed
+	Cluster   *ClusterStatus   `json:"cluster,omitempty"`  // nil: cluster.resolver is none
 }
 
 // ConfigStatus says which configuration is in use and what became of the last one.
 type ConfigStatus struct {
-	File       string `json:"file"` // empty: built-in defaults
+	SourceStatus
 	Generation uint64 `json:"generation"`
 	Applied    string `json:"applied"` // RFC 3339
 	LastOK     bool   `json:"lastOk"`
@@ -76,6 +79,7 @@ func (a *Agent) Status() Status {
 	s.Config = a.configStatus()
 	s.Queries = queryStatus(a.resolver.Stats())
 	s.Cache = cacheStatus(r.cache.Stats())
+	s.Static = staticStatus(r.staticStats())
 	s.Snapshot = snapshotStatus(a.snapshotStats(), time.Now())
 	s.Memory = a.memoryStatus()
 	for _, route := range r.routes {
@@ -86,13 +90,21 @@ func (a *Agent) Status() Status {
 	told := r.cluster.told()
 	s.Cluster = clusterStatus(r, &told)
 	s.Node = a.node.status()
+	s.Probes = probeStatuses(r.probes)
+	s.Handover = a.hand.status(time.Now())
+	if a.hand.gave() {
+		return s // nothing is wrong with what another agent does now
+	}
 	s.Problems = append(problems(r, &told, &s), a.memoryProblems()...)
+	s.Problems = append(s.Problems, probeProblems(s.Probes)...)
+	s.Problems = append(s.Problems, handoverProblems(s.Handover)...)
 	return s
 }
 
 func (a *Agent) configStatus() ConfigStatus {
 	s := ConfigStatus{
-		File:       a.options.File,
+		SourceStatus: a.sourceStatus(),
+
 		Generation: a.reloads.generation.Load(),
 		Applied:    time.Unix(0, a.reloads.lastSuccess.Load()).UTC().Format(time.RFC3339),
 		Refused:    a.reloads.bad.Load(),
@@ -141,14 +153,17 @@ func (s *QueryStatus) shed(reason string, n uint64) {
 }
 
 // hitRatio is the part of the answers that took no question to another server:
-// those from the zone and the cache, among all that had to be found. An answer past its
+// those from the zone, the cache and the configuration, among all that had to be found. An answer past its
 // time is no hit: it took a question, in vain. Nor is a SERVFAIL, wherever it was made.
 func hitRatio(st *resolve.Stats) string {
 	var hits, all uint64
-	for _, source := range []resolve.Source{resolve.SourceZone, resolve.SourceCache, resolve.SourceStale, resolve.SourceUpstream, resolve.SourceFailure} {
+	for _, source := range []resolve.Source{
+		resolve.SourceZone, resolve.SourceCache, resolve.SourceStatic, resolve.SourceStale, resolve.SourceUpstream, resolve.SourceFailure,
+	} {
+		here := source <= resolve.SourceCache || source == resolve.SourceStatic
 		for rcode, n := range st.Responses[source] {
 			all += n
-			if source <= resolve.SourceCache && resolve.Rcodes()[rcode] != "SERVFAIL" {
+			if here && resolve.Rcodes()[rcode] != "SERVFAIL" {
 				hits += n
 			}
 		}

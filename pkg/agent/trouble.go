@@ -23,13 +23,7 @@ type Problem struct {
 // follow from it.
 func problems(r *running, told *watch.Stats, s *Status) []Problem {
 	var list []Problem
-	if !s.Config.LastOK {
-		first, _, _ := strings.Cut(s.Config.LastError, "\n")
-		list = append(list, Problem{
-			Where: "config", What: "the last file was refused: " + first,
-			Hint: "mend the file; config.lastError has it all. The configuration before it stays in use",
-		})
-	}
+	list = append(list, sourceProblems(&s.Config)...)
 	for _, route := range r.routes {
 		if route.pool.Empty() {
 			list = append(list, Problem{
@@ -42,6 +36,7 @@ func problems(r *running, told *watch.Stats, s *Status) []Problem {
 		u := &s.Upstreams[i]
 		list = append(list, serverProblems("forward "+u.Zone, []ServerStatus{u.ServerStatus})...)
 	}
+	list = append(list, staticProblems(s.Static)...)
 	list = append(list, snapshotProblems(s.Snapshot)...)
 	list = append(list, nodeProblems(s.Node)...)
 	if s.Cluster == nil {

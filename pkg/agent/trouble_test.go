@@ -146,6 +146,11 @@ func TestHitRatio(t *testing.T) {
 			count(resolve.SourceStale, "NOERROR", 3)
 			count(resolve.SourceCache, "NOERROR", 1)
 		}, "25.0 %"},
+		{"the configuration is the node's", func(count func(resolve.Source, string, uint64)) {
+			count(resolve.SourceStatic, "NOERROR", 1)
+			count(resolve.SourceStatic, "NXDOMAIN", 1)
+			count(resolve.SourceUpstream, "NOERROR", 2)
+		}, "50.0 %"},
 		{"a zone that is not ready gives no answer", func(count func(resolve.Source, string, uint64)) {
 			count(resolve.SourceZone, "SERVFAIL", 3)
 			count(resolve.SourceZone, "NOERROR", 1)

@@ -24,8 +24,8 @@ func TestLeaseIsTakenAfterStart(t *testing.T) {
 		if way := s.way(addr4); way != intercept.ToFallback {
 			t.Errorf("before Start a packet goes way %d, want to the fallback", way)
 		}
-		if got := s.Stats(); got.Renewals != 0 || got.SinceHeld < 10*time.Second {
-			t.Errorf("before Start: %d renewals, not held for %s", got.Renewals, got.SinceHeld)
+		if got := s.Stats(); got.Renewals != 0 || got.SinceHeld < 10*time.Second || got.SinceAny < 10*time.Second {
+			t.Errorf("before Start: %d renewals, not held for %s, none for %s", got.Renewals, got.SinceHeld, got.SinceAny)
 		}
 		s.Start()
 		s.Start() // once more is no harm
@@ -117,8 +117,8 @@ func TestWedgedAndRecovered(t *testing.T) {
 					f.begin(s.agent)
 					within(t, "standing aside", s.untilLapsed(), lease+10*time.Millisecond)
 					s.staysLapsed(time.Minute)
-					if s.Stats().SinceHeld < time.Minute {
-						t.Errorf("not held for %s, want a minute", s.Stats().SinceHeld)
+					if st := s.Stats(); st.SinceHeld < time.Minute || st.SinceAny < time.Minute {
+						t.Errorf("not held for %s, none for %s, want a minute", st.SinceHeld, st.SinceAny)
 					}
 					f.end(s.agent)
 					within(t, "coming back", s.untilHeld(), time.Second)
@@ -163,7 +163,7 @@ func TestLeasesAreIndependent(t *testing.T) {
 			return s.way(addr4) == intercept.ToAgent && s.way(addr6) == intercept.ToFallback
 		})
 		st := s.Stats()
-		if !st.Held[addr4] || st.Held[addr6] || st.Problems[addr6] == "" || st.Problems[addr4] != "" || st.SinceHeld == 0 {
+		if !st.Held[addr4] || st.Held[addr6] || st.Problems[addr6] == "" || st.Problems[addr4] != "" || st.SinceHeld == 0 || st.SinceAny != 0 {
 			t.Errorf("stats: %+v, want the lease on %s only", st, addr4)
 		}
 	})

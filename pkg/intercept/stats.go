@@ -57,6 +57,9 @@ type Stats struct {
 	Released  bool   // the leases are given up for good
 	StoodDown bool   // a newer agent has the rules, see NewOwner
 	NewOwner  string // empty unless StoodDown
+
+	// SinceAny is the time since any lease was held, or since New; 0 while one is.
+	SinceAny time.Duration
 }
 
 type counters struct {
@@ -87,10 +90,13 @@ func (k *Keeper) Stats() Stats {
 		s.RenewalFailures[cause] = k.count.renewalFailures[cause].Load()
 	}
 	now := k.cfg.Now()
-	for _, l := range k.leases {
+	for i, l := range k.leases {
 		held, since, problem := l.look(now)
 		s.Held[l.Key] = held
 		s.SinceHeld = max(s.SinceHeld, since)
+		if i == 0 || since < s.SinceAny {
+			s.SinceAny = since
+		}
 		s.Released = s.Released && l.gate.isClosed()
 		if problem != "" {
 			s.Problems[l.Key] = problem

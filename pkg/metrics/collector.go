@@ -10,9 +10,12 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/source"
+	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
@@ -27,10 +30,14 @@ type Config struct {
 	Upstream func() []Route // zones are distinct
 	Cluster  func() Cluster
 	Node     func() Node
+	Static   func() *static.Stats // nil: nothing is answered from the configuration
+	Probes   func() []Probe       // labels are distinct
 	UDP      func() []server.UDPStats
 	TCP      func() []server.TCPStats
 	Admin    func() admin.Stats
 	Config   func() ConfigState
+	Source   func() source.Stats    // of the configuration
+	Handover func() *handover.Stats // nil: there is none
 
 	Version string
 	Commit  string // empty: not known
@@ -102,19 +109,23 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 
 // A sample is all Stats at one scrape.
 type sample struct {
-	resolve resolve.Stats
-	cache   cache.Stats
-	routes  []Route
-	udp     []server.UDPStats
-	tcp     []server.TCPStats
-	admin   admin.Stats
-	config  ConfigState
-	kept    *snapshot.Stats
-	memory  Memory
-	cluster Cluster
-	node    Node
-	version string
-	commit  string
+	resolve  resolve.Stats
+	cache    cache.Stats
+	routes   []Route
+	udp      []server.UDPStats
+	tcp      []server.TCPStats
+	admin    admin.Stats
+	config   ConfigState
+	source   source.Stats
+	static   *static.Stats
+	handover *handover.Stats
+	kept     *snapshot.Stats
+	memory   Memory
+	cluster  Cluster
+	node     Node
+	probes   []Probe
+	version  string
+	commit   string
 
 	upstreams []named // of routes
 }
@@ -122,18 +133,22 @@ type sample struct {
 func (c *Collector) sample() *sample {
 	cfg := &c.cfg
 	s := &sample{
-		resolve: call(cfg.Resolve),
-		cache:   call(cfg.Cache),
-		udp:     call(cfg.UDP),
-		tcp:     call(cfg.TCP),
-		admin:   call(cfg.Admin),
-		config:  call(cfg.Config),
-		kept:    call(cfg.Snapshot),
-		memory:  call(cfg.Memory),
-		cluster: call(cfg.Cluster),
-		node:    call(cfg.Node),
-		version: cfg.Version,
-		commit:  cfg.Commit,
+		resolve:  call(cfg.Resolve),
+		cache:    call(cfg.Cache),
+		udp:      call(cfg.UDP),
+		tcp:      call(cfg.TCP),
+		admin:    call(cfg.Admin),
+		config:   call(cfg.Config),
+		source:   call(cfg.Source),
+		static:   call(cfg.Static),
+		handover: call(cfg.Handover),
+		kept:     call(cfg.Snapshot),
+		memory:   call(cfg.Memory),
+		cluster:  call(cfg.Cluster),
+		node:     call(cfg.Node),
+		probes:   call(cfg.Probes),
+		version:  cfg.Version,
+		commit:   cfg.Commit,
 	}
 	s.routes, s.upstreams = c.roll.read(cfg.Upstream)
 	return s

@@ -149,7 +149,8 @@ func TestValues(t *testing.T) {
 		`tcp_sessions_closed_total{reason="drain"}`:         5014,
 		`panics_total{where="tcp"}`:                         5015,
 		"admin_connections_refused_total":                   6000,
-		`panics_total{where="admin"}`:                       6001,
+		"admin_requests_refused_total":                      6001,
+		`panics_total{where="admin"}`:                       6002,
 		"config_generation":                                 7001,
 		"config_last_reload_successful":                     1,
 		`config_reloads_total{result="success"}`:            7002,
@@ -158,7 +159,7 @@ func TestValues(t *testing.T) {
 		fmt.Sprintf(`build_info{commit="0123abc",goversion=%q,version="v1.2.3"}`, runtime.Version()): 1,
 	}
 	n := arrays(want)
-	names := []string{"dropped_total", "malformed_total", "joined_total", "prefetches_total", "failures_total", `panics_total{where="resolve"}`}
+	names := []string{"dropped_total", "malformed_total", "rewritten_total", "dns64_made_total", "joined_total", "prefetches_total", "failures_total", `panics_total{where="resolve"}`}
 	for _, reason := range resolve.Sheds() {
 		names = append(names, fmt.Sprintf("shed_total{reason=%q}", reason))
 	}
@@ -167,6 +168,8 @@ func TestValues(t *testing.T) {
 	}
 	cluster(want)
 	node(want)
+	probes(want)
+	sources(want)
 	upstreams(want, ".", "udp://192.0.2.1:53", 3100)
 	upstreams(want, ".", "tcp://192.0.2.1:53", 3200)
 	upstreams(want, "example.com.", "udp://[2001:db8::1]:5353", 3300)

@@ -3,6 +3,7 @@
 package metrics_test
 
 import (
+	"errors"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -12,10 +13,13 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/metrics"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/source"
+	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/zone"
 )
@@ -116,6 +120,39 @@ func TestEveryFieldIsASeries(t *testing.T) {
 		cfg := distinct()
 		cfg.Node = func() metrics.Node { return change }
 		try("Node."+name, cfg)
+	}
+	for name, change := range changes(distinct().Probes()[0].Stats) {
+		if name == "Last" || name == "Row" || name == "LastError" { // for /status
+			continue
+		}
+		cfg := distinct()
+		cfg.Probes = func() []metrics.Probe { return []metrics.Probe{{Label: "cluster", Stats: change}, {Label: "outside"}} }
+		try("probe.Stats."+name, cfg)
+	}
+	for name, change := range changes(distinct().Source()) {
+		cfg := distinct()
+		cfg.Source = func() source.Stats { return change }
+		try("source.Stats."+name, cfg)
+	}
+	for name, change := range changesBut(*distinct().Static(), "Files") { // below
+		cfg := distinct()
+		cfg.Static = func() *static.Stats { return &change }
+		try("static.Stats."+name, cfg)
+	}
+	for name, change := range changes(distinct().Static().Files[0]) {
+		cfg := distinct()
+		held := *cfg.Static()
+		held.Files[0] = change
+		cfg.Static = func() *static.Stats { return &held }
+		if name == "Err" { // of another kind than the rest
+			held.Files[0].Err = errors.New("lost")
+		}
+		try("static.FileStats."+name, cfg)
+	}
+	for name, change := range changesBut(*distinct().Handover(), "From", "Why", "To", "GivenAt", "LastError") { // for /status
+		cfg := distinct()
+		cfg.Handover = func() *handover.Stats { return &change }
+		try("handover.Stats."+name, cfg)
 	}
 	for name, change := range changes(distinct().Config()) {
 		cfg := distinct()

@@ -3,6 +3,7 @@
 package metrics_test
 
 import (
+	"errors"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -13,10 +14,14 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/metrics"
+	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/source"
+	"github.com/nodecache/node-cache/pkg/static"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -113,6 +118,11 @@ func distinct() metrics.Config {
 			link, rules := linked(), intercepted()
 			return metrics.Node{Link: &link, Intercept: &rules, Mode: "link-local"}
 		},
+		Probes: func() []metrics.Probe {
+			up := numbered[probe.Stats](8600)
+			up.Known, up.Up = true, true
+			return []metrics.Probe{{Label: "cluster", Stats: up}, {Label: "outside"}}
+		},
 		UDP:   func() []server.UDPStats { return []server.UDPStats{numbered[server.UDPStats](4000)} },
 		TCP:   func() []server.TCPStats { return []server.TCPStats{numbered[server.TCPStats](5000)} },
 		Admin: func() admin.Stats { return numbered[admin.Stats](6000) },
@@ -120,6 +130,26 @@ func distinct() metrics.Config {
 			return metrics.ConfigState{
 				Generation: 7001, LastOK: true, Succeeded: 7002, Failed: 7003, LastSuccess: time.Unix(1700000000, 250e6),
 			}
+		},
+		Static: func() *static.Stats {
+			s := numbered[static.Stats](7300)
+			for i, path := range []string{"/etc/hosts", "/etc/more"} {
+				f := numbered[static.FileStats](7310 + 10*int64(i))
+				f.Path = path
+				s.Files = append(s.Files, f)
+			}
+			s.Files[1].Err = errors.New("no such file")
+			return &s
+		},
+		Source: func() source.Stats {
+			s := numbered[source.Stats](7100)
+			s.Kind, s.KubeDNS, s.LastGood, s.Reachable = source.KindConfigMap, true, true, true
+			return s
+		},
+		Handover: func() *handover.Stats {
+			s := numbered[handover.Stats](7200)
+			s.Taken, s.Listening, s.Given = handover.OutcomeTaken, true, true
+			return &s
 		},
 		Version: "v1.2.3", Commit: "0123abc",
 	}

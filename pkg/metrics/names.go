@@ -16,6 +16,7 @@ func sections() []section {
 		{"Queries", func(c *Config) bool { return c.Resolve != nil }, queryFamilies()},
 		{"Misses", func(c *Config) bool { return c.Resolve != nil }, missFamilies()},
 		{"Cache", func(c *Config) bool { return c.Cache != nil }, cacheFamilies()},
+		{"Answers from the configuration", func(c *Config) bool { return c.Static != nil }, staticFamilies()},
 		{"Snapshot", func(c *Config) bool { return c.Snapshot != nil }, snapshotFamilies()},
 		{"Memory", func(c *Config) bool { return c.Memory != nil }, memoryFamilies()},
 		{"Upstreams", func(c *Config) bool { return c.Upstream != nil }, upstreamFamilies()},
@@ -25,9 +26,12 @@ func sections() []section {
 		{"Interface", func(c *Config) bool { return c.Node != nil }, linkFamilies()},
 		{"Lease", func(c *Config) bool { return c.Node != nil }, leaseFamilies()},
 		{"Rules", func(c *Config) bool { return c.Node != nil }, ruleFamilies()},
+		{"Probes", func(c *Config) bool { return c.Probes != nil }, probeFamilies()},
 		{"UDP", func(c *Config) bool { return c.UDP != nil }, udpFamilies()},
 		{"TCP", func(c *Config) bool { return c.TCP != nil }, tcpFamilies()},
 		{"Configuration", func(c *Config) bool { return c.Config != nil }, configFamilies()},
+		{"Configuration source", func(c *Config) bool { return c.Source != nil }, sourceFamilies()},
+		{"Hand-over", func(c *Config) bool { return c.Handover != nil }, handoverFamilies()},
 		{"Admin server", func(c *Config) bool { return c.Admin != nil }, adminFamilies()},
 		{"Process", func(*Config) bool { return true }, processFamilies()},
 	}
@@ -60,6 +64,14 @@ func queryFamilies() []family {
 		{
 			"malformed_total", counter, "Packets answered FORMERR.",
 			nil, count(func(s *sample) uint64 { return s.resolve.Malformed }),
+		},
+		{
+			"rewritten_total", counter, "Queries for whose name a rule of rewrite had another one looked up.",
+			nil, count(func(s *sample) uint64 { return s.resolve.Rewritten }),
+		},
+		{
+			"dns64_made_total", counter, "Replies with IPv6 addresses that were made of IPv4 addresses.",
+			nil, count(func(s *sample) uint64 { return s.resolve.Made }),
 		},
 	}
 }
@@ -280,8 +292,12 @@ func configFamilies() []family {
 func adminFamilies() []family {
 	return []family{
 		{
-			"admin_connections_refused_total", counter, "HTTP connections closed at once because too many were open.",
+			"admin_connections_refused_total", counter, "HTTP connections closed because too many were open: as a rule not the new one, but one that nothing is being done for.",
 			nil, count(func(s *sample) uint64 { return s.admin.Refused }),
+		},
+		{
+			"admin_requests_refused_total", counter, "HTTP requests that found too many pages on their way: one that was taken slowly was cut short for them, or they were answered 503.",
+			nil, count(func(s *sample) uint64 { return s.admin.Busy }),
 		},
 	}
 }
@@ -290,7 +306,7 @@ func processFamilies() []family {
 	return []family{
 		{
 			"panics_total", counter, "Defects that cut short the handling of one query, session, exchange, object or request. The log has a stack for each.",
-			[]label{{"where", []string{"resolve", "udp", "tcp", "upstream", "watch", "intercept", "admin"}}},
+			[]label{{"where", []string{"resolve", "udp", "tcp", "upstream", "watch", "intercept", "probe", "admin"}}},
 			readPanics,
 		},
 		{

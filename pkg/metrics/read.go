@@ -73,6 +73,7 @@ func readPanics(s *sample, out *sink) {
 	} else {
 		out.count(0, "intercept")
 	}
+	out.count(sum(s.probes, func(p *Probe) uint64 { return p.Stats.Panics }), "probe")
 	out.count(s.admin.Panics, "admin")
 }
 

@@ -20,7 +20,7 @@ func (b *busySince) end() { b.at.Store(0) }
 // what the lane calls holds it up: a reader that is held up answers nobody.
 func (u *UDP) Busy(now time.Time) time.Duration {
 	var longest int64
-	for _, s := range u.sockets {
+	for _, s := range u.sockets.all() {
 		if since := s.busy.at.Load(); since > 0 {
 			longest = max(longest, u.clock(now)-since)
 		}

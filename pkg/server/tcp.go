@@ -50,6 +50,7 @@ type TCP struct {
 	count    tcpCounters
 	idleTime atomic.Int64   // ns
 	tasks    sync.WaitGroup // the goroutines of the sessions, joined by Run
+	given    handing
 }
 
 // NewTCP checks cfg. It opens nothing.
@@ -90,7 +91,7 @@ func NewTCP(cfg TCPConfig) (*TCP, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	t := &TCP{cfg: cfg, born: time.Now(), listener: cfg.Listener}
+	t := &TCP{cfg: cfg, born: time.Now(), listener: cfg.Listener, given: newHanding()}
 	t.table = newSessionTable(cfg.MaxSessions, cfg.MaxPerClient)
 	t.kits.handler = cfg.Handler
 	t.idleTime.Store(int64(cfg.Idle))
@@ -112,6 +113,7 @@ func (t *TCP) idle() time.Duration { return time.Duration(t.idleTime.Load()) }
 func (t *TCP) Close() {
 	if t.listener != nil {
 		_ = t.listener.Close()
+		t.listener = t.cfg.Listener
 	}
 }
 
@@ -175,16 +177,24 @@ func (t *TCP) Run(ctx context.Context) error {
 	}
 	accepting, stop := context.WithCancel(ctx)
 	defer stop()
+	defer close(t.given.done)
 	var closer sync.WaitGroup
 	closer.Go(func() {
-		<-accepting.Done()
+		select {
+		case <-accepting.Done():
+		case <-t.given.asked:
+		}
 		_ = t.listener.Close()
 	})
 	err := t.accept(ctx)
 	stop()
 	closer.Wait()
+	if t.given.is() {
+		close(t.given.quiet)
+		t.await(ctx, t.given.stay)
+	}
 	t.drain()
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !t.given.is() {
 		return fmt.Errorf("serving tcp %s: %w", t.Addr(), err)
 	}
 	return nil

@@ -54,10 +54,12 @@ type UDPConfig struct {
 // UDP serves one UDP address through several sockets that share its port.
 type UDP struct {
 	cfg     UDPConfig
-	born    time.Time    // what clock counts from
-	sockets []*udpSocket // not changed after Listen
+	born    time.Time // what clock counts from
+	sockets socketList
+	more    chan *udpSocket // of Widen, for Run
 	stats   udpCounters
 	due     atomic.Int64 // replies that Slow still owes
+	given   handing
 }
 
 // A udpSocket is one of the sockets, with what its reader keeps between batches.
@@ -91,12 +93,13 @@ func NewUDP(cfg UDPConfig) (*UDP, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &UDP{cfg: cfg, born: time.Now()}, nil
+	return &UDP{cfg: cfg, born: time.Now(), more: make(chan *udpSocket), given: newHanding()}, nil
 }
 
 // Listen opens the sockets. If one cannot be opened none stays.
 func (u *UDP) Listen(ctx context.Context) error {
 	addr := u.cfg.Addr
+	u.sockets.clear() // of another try
 	if err := u.probe(ctx); err != nil {
 		return fmt.Errorf("listening on udp %s: %w", addr, err)
 	}
@@ -106,7 +109,7 @@ func (u *UDP) Listen(ctx context.Context) error {
 			u.Close()
 			return fmt.Errorf("listening on udp %s: %w", addr, err)
 		}
-		u.sockets = append(u.sockets, s)
+		u.sockets.add(s)
 		addr = s.conn.LocalAddr().(*net.UDPAddr).AddrPort() // the port the kernel chose, if it was asked to
 	}
 	return nil
@@ -149,19 +152,28 @@ func plain(err error) error {
 }
 
 func (u *UDP) open(ctx context.Context, addr netip.AddrPort) (*udpSocket, error) {
-	s := &udpSocket{server: u, wildcard: addr.Addr().IsUnspecified(), v6: addr.Addr().Is6()}
+	s := u.newSocket(addr)
 	lc := net.ListenConfig{Control: controlled(s.setOptions)}
 	conn, err := lc.ListenPacket(ctx, network("udp", addr), addr.String())
 	if err != nil {
 		return nil, plain(err)
 	}
-	s.conn = conn.(*net.UDPConn)
+	return s, s.use(conn.(*net.UDPConn))
+}
+
+func (u *UDP) newSocket(addr netip.AddrPort) *udpSocket {
+	return &udpSocket{server: u, wildcard: addr.Addr().IsUnspecified(), v6: addr.Addr().Is6()}
+}
+
+// use has s read from conn, which is closed after an error.
+func (s *udpSocket) use(conn *net.UDPConn) (err error) {
+	s.conn = conn
 	if s.raw, err = s.conn.SyscallConn(); err != nil {
 		_ = conn.Close()
-		return nil, err
+		return err
 	}
-	s.lane = u.cfg.Handler.NewLane()
-	return s, nil
+	s.lane = s.server.cfg.Handler.NewLane()
+	return nil
 }
 
 // network names the family, so that 0.0.0.0 is not taken for both.
@@ -198,7 +210,7 @@ func (s *udpSocket) setOptions(fd int) error {
 // Addr is the address that is served, with the port the kernel chose if Listen
 // was given port 0.
 func (u *UDP) Addr() netip.AddrPort {
-	return u.sockets[0].conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	return u.sockets.all()[0].conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
 // Run serves until ctx ends, and on until no reply is due any more: while one is,
@@ -209,22 +221,37 @@ func (u *UDP) Run(ctx context.Context) error {
 	defer u.Close()
 	base, stopReading := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopReading()
+	defer close(u.given.done)
 	g, reading := errgroup.WithContext(base) // one reader's failure ends the others
 	defer context.AfterFunc(reading, u.wake)()
-	for _, s := range u.sockets {
+	for _, s := range u.sockets.all() {
 		g.Go(func() error { return s.run(reading) })
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- g.Wait() }()
 	var err error
-	select {
-	case <-ctx.Done():
-		limit := time.Now().Add(u.cfg.Drain)
-		u.awaitReplies(limit)
-		stopReading()
-		err = <-failed
-		u.awaitReplies(limit)
-	case err = <-failed:
+	for serving := true; serving; {
+		select {
+		case s := <-u.more:
+			g.Go(func() error { return s.run(reading) })
+			if reading.Err() != nil { // the others were told to stop before this one was among them
+				u.wake()
+			}
+			continue
+		case <-ctx.Done():
+			limit := time.Now().Add(u.cfg.Drain)
+			u.awaitReplies(limit)
+			stopReading()
+			err = <-failed
+			u.awaitReplies(limit)
+		case <-u.given.asked:
+			stopReading()
+			err = <-failed
+			close(u.given.quiet)
+			u.awaitReplies(time.Now().Add(u.cfg.Drain))
+		case err = <-failed:
+		}
+		serving = false
 	}
 	if err != nil {
 		return fmt.Errorf("serving udp %s: %w", u.cfg.Addr, err)
@@ -234,7 +261,7 @@ func (u *UDP) Run(ctx context.Context) error {
 
 // wake makes the readers look whether they are to stop.
 func (u *UDP) wake() {
-	for _, s := range u.sockets {
+	for _, s := range u.sockets.all() {
 		_ = s.conn.SetReadDeadline(time.Unix(1, 0))
 	}
 }
@@ -251,7 +278,7 @@ func (u *UDP) awaitReplies(limit time.Time) {
 
 // Close gives up the sockets of a server that does not run.
 func (u *UDP) Close() {
-	for _, s := range u.sockets {
+	for _, s := range u.sockets.all() {
 		_ = s.conn.Close()
 	}
 }

@@ -72,6 +72,9 @@ func (s *udpSocket) takeBatches(ctx context.Context, b *batch, fd uintptr, left 
 			return true, errno
 		}
 		if ctx.Err() != nil {
+			if s.server.given.is() {
+				return true, nil
+			}
 			*left--
 		} else if s.rests(b) {
 			return false, nil
@@ -89,8 +92,11 @@ func (s *udpSocket) rests(b *batch) bool {
 	return b.received < busyBatch || b.received < batchSize && s.server.due.Load() > 0
 }
 
-// drain answers what the socket still holds after the last wake-up.
+// drain answers what the socket still holds after the last wake-up, if nobody else does.
 func (s *udpSocket) drain(read func(uintptr) bool) error {
+	if s.server.given.is() {
+		return nil
+	}
 	return s.raw.Control(func(fd uintptr) { read(fd) })
 }
 

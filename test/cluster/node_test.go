@@ -83,9 +83,16 @@ func startNode(t *testing.T, s settings) *node {
 	s.admin = proctest.FreeAddr(t)
 	n := &node{settings: s, config: filepath.Join(t.TempDir(), "config.yaml")}
 	n.write(t)
-	cmd := exec.Command(nodeCache, s.command, "--config", n.config)
-	cmd.Env = append(os.Environ(), s.env...)
-	n.Process = proctest.Start(t, "node-cache "+s.command, cmd)
+	n.launch(t, "--config", n.config)
+	return n
+}
+
+// launch runs node-cache with its flags.
+func (n *node) launch(t *testing.T, flags ...string) {
+	t.Helper()
+	cmd := exec.Command(nodeCache, append([]string{n.settings.command}, flags...)...)
+	cmd.Env = append(os.Environ(), n.settings.env...)
+	n.Process = proctest.Start(t, "node-cache "+n.settings.command, cmd)
 	t.Cleanup(func() { n.stop(t) })
 	await(t, "the admin server answers", func() bool {
 		if n.Ended() {
@@ -94,7 +101,6 @@ func startNode(t *testing.T, s settings) *node {
 		code, _, err := n.get("/livez")
 		return err == nil && code == http.StatusOK
 	})
-	return n
 }
 
 // startReady is startNode with a wait for the cluster zone.

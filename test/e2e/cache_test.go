@@ -148,11 +148,11 @@ func TestCacheCommands(t *testing.T) {
 		want string
 		left []string
 	}{
-		{[]string{"flush", "none.seen.test"}, "forgotten: 0 entries\n", top},
+		{[]string{"flush", "none.seen.test"}, "nothing was held: there was nothing to forget\n", top},
 		{[]string{"flush", "www.seen.test"}, "forgotten: 1 entry\n", top[1:]},
 		{[]string{"flush", "--zone", "deep.seen.test"}, "forgotten: 2 entries\n", []string{top[2], top[4]}},
 		{[]string{"flush", "--all"}, "forgotten: 2 entries\n", nil},
-		{[]string{"flush", "--all"}, "forgotten: 0 entries\n", nil},
+		{[]string{"flush", "--all"}, "nothing was held: there was nothing to forget\n", nil},
 	} {
 		if diff := cmp.Diff(output{0, step.want, ""}, cacheCommand(t, tcp, step.args...)); diff != "" {
 			t.Errorf("%v (-want +got):\n%s", step.args, diff)

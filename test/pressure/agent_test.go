@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,6 +24,7 @@ type settings struct {
 	rest   string   // the sections but listen, admin and log
 	env    []string // added to the environment
 	memory *cgroup  // that the agent is in from its first moment; nil: that of the test
+	alone  bool     // the agent has one CPU, and no other, and goes before others there as far as this user may say so
 }
 
 // agent is a running node-cache on loopback.
@@ -40,6 +42,9 @@ func start(t *testing.T, s settings) *agent {
 	a.web = http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	a.configure(t, s.rest)
 	cmd := exec.Command(nodeCache, "agent", "--config", a.config)
+	if s.alone {
+		cmd = exec.Command("nice", "-n", "-10", "taskset", "-c", strconv.Itoa(agentCPU), nodeCache, "agent", "--config", a.config)
+	}
 	if s.memory != nil {
 		cmd = s.memory.command(t, nodeCache, "agent", "--config", a.config)
 	}

@@ -41,6 +41,7 @@ type holding struct {
 	limit      int64
 	nsd        *proctest.Process
 	hits       *clients
+	kubelet    *kubelet
 	flood      *clients
 	began      time.Time
 	faults     int64 // of pages that had to be read, until it began
@@ -107,6 +108,7 @@ func startHolding(t *testing.T, limit, size int64) *holding {
 			t.Fatalf("before: %v, %v", r, err)
 		}
 	}
+	h.kubelet = startKubelet(t, h.agent)
 	h.began, h.faults = time.Now(), h.memory.field(t, "memory.stat", "pgmajfault")
 	h.hits = startClients(t, clientsOptions{
 		to: h.agent.listen, rate: hotRate, suffix: "miss.test", name: func(i int) int { return i % hotNames },
@@ -138,6 +140,7 @@ func (h *holding) judge(t *testing.T, end time.Time) {
 	proctest.Figure(t, "pages of the program that were read again: %d", h.memory.field(t, "memory.stat", "pgmajfault")-h.faults)
 	proctest.Figure(t, "the flood: %s", h.flood)
 	proctest.Figure(t, "hits: %s", h.hits)
+	h.kubelet.judge(t)
 	at := []time.Time{h.began, h.began.Add(h.dead), h.began.Add(h.back), end}
 	for i, phase := range []string{"before", "upstream silent", "upstream back"} {
 		took := h.hits.took(at[i], at[i+1])

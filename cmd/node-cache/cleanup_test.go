@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestRemoveFiles(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	ours := []string{".last-good-123", "handover.sock", "last-good.yaml", "node-cache.snapshot", "node-cache.snapshot.tmp-1"}
+	for _, name := range append([]string{"other"}, ours...) {
+		if err := os.WriteFile(filepath.Join(folder, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(folder, "node-cache.snapshots"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, name := range ours {
+		want = append(want, "file "+filepath.Join(folder, name))
+	}
+	got, err := removeFiles([]string{filepath.Join(folder, "missing"), folder})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("removed (-want +got):\n%s", diff)
+	}
+	left, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != 2 || left[0].Name() != "node-cache.snapshots" || left[1].Name() != "other" {
+		t.Errorf("left: %v, want what is not an agent's: a folder and another file", left)
+	}
+	if _, err := removeFiles([]string{filepath.Join(folder, "other")}); err == nil {
+		t.Error("a file in place of a folder: no error")
+	}
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestConvert(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	corefile := func(name, text string) string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	whole := corefile("whole", ".:53 {\n  bind 127.0.0.1\n  forward . 192.0.2.1\n}\n")
+	lossy := corefile("lossy", ".:53 {\n  bind 127.0.0.1\n  forward . 192.0.2.1\n  acl\n  health :8080\n}\n")
+	bad := corefile("bad", ".:53 {\n")
+	const head = "apiVersion: node-cache.io/v1alpha1\nkind: Config\nlisten:\n  port: 53\nforward:\n"
+	for _, tt := range []struct {
+		name string
+		args []string
+		want result
+	}{
+		{"nothing is lost", []string{"convert", "--strict", whole}, result{
+			0, head + "# " + whole + ":3: forward . 192.0.2.1\n- zone: \".\"\n  to: [\"192.0.2.1\"]\n", "",
+		}},
+		{"something is lost", []string{"convert", "--strict", lossy}, result{
+			1, head + "# " + lossy + ":3: forward . 192.0.2.1\n- zone: \".\"\n  to: [\"192.0.2.1\"]\nadmin:\n  # " + lossy + ":5: health :8080\n  address: \"[::]:8080\"\n",
+			lossy + ":4: acl: clients are not told apart by address (no counterpart)\n  hint: let a NetworkPolicy or the node's firewall say who may ask\n" +
+				lossy + ":5: health :8080: the page is /livez at admin.address, where metrics are too (differs)\n  hint: point the probe there\n",
+		}},
+		{"a block without an end", []string{"convert", bad}, result{
+			1, "", "node-cache: converting: reading the Corefile: " + bad + ":1 - Syntax error: Unexpected token '{', expecting '}'\n",
+		}},
+		{"no file", []string{"convert", filepath.Join(folder, "none")}, result{
+			1, "", "node-cache: reading what is to be converted: open " + filepath.Join(folder, "none") + ": no such file or directory\n" +
+				"hint: give the path of a file that exists; `node-cache check --print` writes one to begin with\n",
+		}},
+		{"nothing to convert", []string{"convert"}, result{
+			2, "", "node-cache: requires at least 1 arg(s), only received 0\nhint: `node-cache --help` lists commands and flags\n",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tt.want, command(tt.args...)); diff != "" {
+				t.Errorf("convert (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if got := command("convert", "--strict", "--daemonset", whole); got.Code != 0 {
+		t.Errorf("convert --daemonset: %+v", got)
+	}
+	if got := command("convert", lossy); got.Code != 0 {
+		t.Errorf("convert of what is lossy, not strict: code %d, want 0", got.Code)
+	}
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"net/http"
+	"net/netip"
+	"testing"
+
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// TestHandOverWithAnotherAdminAddress has the next agent's admin server listen everywhere, on the same port: who still asks
+// at the first one's address, as the kubelet's probes do, must not get that one's word.
+func TestHandOverWithAnotherAdminAddress(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	cfg.Admin.Address = proctest.FreeAddr(t)
+	m1, m2 := newFakeMachine(), newFakeMachine()
+	m2.kernel = m1.kernel
+	startHanding(t, m1, cfg)
+	asked := "http://" + cfg.Admin.Address.String() + "/readyz"
+	cfg.Admin.Address = netip.AddrPortFrom(netip.IPv4Unspecified(), cfg.Admin.Address.Port())
+	startHanding(t, m2, cfg)
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, asked, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	reply, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = reply.Body.Close()
+	if reply.StatusCode != http.StatusOK {
+		t.Errorf("%s: %s, want the next agent's 200", asked, reply.Status)
+	}
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/handover"
+)
+
+// handingConfig is nodeConfig with a socket for hand-overs.
+func handingConfig(t *testing.T) config.Config {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "handover") //nolint:usetesting // t.TempDir is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	cfg := nodeConfig(t)
+	cfg.Handover.Socket = filepath.Join(dir, "h.sock")
+	cfg.Intercept.OnExit = config.ExitRemove
+	return cfg
+}
+
+// startHanding runs an agent that a successor can take over from.
+func startHanding(t *testing.T, m *fakeMachine, cfg config.Config) (a *Agent, stop func() error) {
+	t.Helper()
+	a = onMachine(t, m, cfg)
+	stop = runNode(t, a)
+	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
+	until(t, "a successor can ask", func() bool { return a.hand.status(time.Now()).Listening })
+	return a, stop
+}
+
+// notAnswered tells why an agent does not serve any more, or not yet.
+func notAnswered(a *Agent) string {
+	if err := a.notReady(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func TestHandOver(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	cfg.Snapshot.Folder = t.TempDir()
+	m1, m2 := newFakeMachine(), newFakeMachine()
+	m2.kernel = m1.kernel // both are on one node
+	first, stopFirst := startHanding(t, m1, cfg)
+	held := func() bool {
+		return len(m1.kernel.Rules().Addresses) > 0 && first.node.current().Stats().SinceHeld == 0
+	}
+	if !held() {
+		t.Error("the first one does not hold the lease")
+	}
+	m2.do["rules"] = func() {
+		if got := notAnswered(first); got != "handed over to agent "+first.hand.tally.Read().To {
+			t.Errorf("the next one writes rules while the first one says %q", got)
+		}
+	}
+	second, stopSecond := startHanding(t, m2, cfg)
+	if second.snapshots.read().Loaded.Outcome != "loaded" {
+		t.Errorf("no snapshot: %+v", second.snapshots.read().Loaded)
+	}
+	if !answers(t, second) {
+		t.Error("nobody answers")
+	}
+	if got := notAnswered(first); got != "handed over to agent "+second.token {
+		t.Errorf("the first one says %q", got)
+	}
+	st := first.Status()
+	if st.Handover.To != second.token || st.Handover.Given == "" || st.Handover.Listening || len(st.Problems) > 0 {
+		t.Errorf("status of the first: %+v, %v", st.Handover, st.Problems)
+	}
+	if st := second.Status().Handover; st.Taken != handover.OutcomeTaken || st.From != first.token || !st.Listening {
+		t.Errorf("status of the second: %+v", st)
+	}
+	if err := stopFirst(); err != nil {
+		t.Errorf("the first one ended with %v", err)
+	}
+	if diff := cmp.Diff([]string{"link", "rules", "lease"}, m1.lines()); diff != "" {
+		t.Errorf("what the first one did to the node (-want +got):\n%s", diff)
+	}
+	if m1.closed != 1 {
+		t.Errorf("the way to the rules was closed %d times", m1.closed)
+	}
+	if !answers(t, second) || second.notReady() != nil {
+		t.Errorf("when the first one has ended: %q", notAnswered(second))
+	}
+	if err := stopSecond(); err != nil {
+		t.Errorf("the second one ended with %v", err)
+	}
+	want := []string{"link", "rules", "lease", "released", "rules removed", "link removed"}
+	if diff := cmp.Diff(want, m2.lines()); diff != "" {
+		t.Errorf("what the second one did to the node (-want +got):\n%s", diff)
+	}
+}
+
+// TestHandOverToOneThatFails has the next agent fail at the link: the first one takes that back and goes on.
+func TestHandOverToOneThatFails(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	m1, m2 := newFakeMachine(), newFakeMachine()
+	m2.setupErr = errors.New("no link today")
+	first, _ := startHanding(t, m1, cfg)
+	retaken := make(chan struct{})
+	m1.mu.Lock()
+	m1.do["link"] = func() { close(retaken) }
+	m1.mu.Unlock()
+	second := onMachine(t, m2, cfg)
+	stop := runNode(t, second)
+	<-retaken
+	if err := stop(); err == nil || !strings.Contains(err.Error(), "no link today") {
+		t.Errorf("the second one ended with %v", err)
+	}
+	if st := first.hand.status(time.Now()); first.notReady() != nil || !answers(t, first) || st.Abandoned != 1 || st.Given != "" {
+		t.Errorf("the first one: %q, %+v", notAnswered(first), st)
+	}
+}
+
+// TestHandOverToWhoDoesNotRun has agents end before they ran: at each point the next one can take over.
+func TestHandOverToWhoDoesNotRun(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	first, _ := startHanding(t, newFakeMachine(), cfg)
+
+	met := onMachine(t, newFakeMachine(), cfg) // never listens
+	other := onMachine(t, newFakeMachine(), cfg)
+	if got := other.hand.status(time.Now()); got.Taken != handover.OutcomeRefused || !strings.Contains(got.Why, handover.ReasonBusy) {
+		t.Errorf("while another one is about to take over: %+v", got)
+	}
+	listening := make(chan error, 1)
+	go func() { listening <- other.Listen(t.Context()) }()
+	until(t, "it waits", func() bool { return other.hand.waiting() != "" })
+	met.hand.close()
+	if err := <-listening; err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // told to end before it serves
+	if err := other.Run(ctx); err != nil {
+		t.Errorf("one that was told to end before it served ended with %v", err)
+	}
+	if st := first.hand.status(time.Now()); first.notReady() != nil || st.Given != "" {
+		t.Errorf("the first one: %q, %+v", notAnswered(first), st)
+	}
+	last, _ := startHanding(t, newFakeMachine(), cfg)
+	if !answers(t, last) {
+		t.Error("nobody answers")
+	}
+}
+
+// TestHandOverWaitEnds ends a start that waits for addresses which nobody hands over.
+func TestHandOverWaitEnds(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	startHanding(t, newFakeMachine(), cfg)
+	met := onMachine(t, newFakeMachine(), cfg)
+	defer met.hand.close()
+	other := onMachine(t, newFakeMachine(), cfg)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := other.Listen(ctx); err == nil || !strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("Listen: %v", err)
+	}
+}
+
+// TestHandOverElsewhere starts an agent at another port with the same socket: it is no successor.
+func TestHandOverElsewhere(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	first, _ := startHanding(t, newFakeMachine(), cfg)
+	other := cfg
+	other.Listen.Port = nodeConfig(t).Listen.Port
+	second := onMachine(t, newFakeMachine(), other)
+	runNode(t, second)
+	until(t, "the second agent is ready", func() bool { return second.notReady() == nil })
+	if !answers(t, first) || !answers(t, second) || first.notReady() != nil {
+		t.Errorf("both should answer: %q", notAnswered(first))
+	}
+	until(t, "it says that nobody can take over from it", func() bool {
+		return len(handoverProblems(second.Status().Handover)) == 1
+	})
+	if st := first.hand.status(time.Now()); !st.Listening || st.Given != "" {
+		t.Errorf("the first one: %+v", st)
+	}
+}
+
+// TestHandOverWithoutRules takes over for a configuration that leaves the node alone: the first agent's rules go, its
+// link stays.
+func TestHandOverWithoutRules(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	m1 := newFakeMachine()
+	_, stopFirst := startHanding(t, m1, cfg)
+	bare := cfg
+	bare.Interface.Manage, bare.Intercept.Manage = false, false
+	second := onMachine(t, newFakeMachine(), bare)
+	runNode(t, second)
+	<-second.Ready()
+	if err := stopFirst(); err != nil {
+		t.Errorf("the first one ended with %v", err)
+	}
+	if diff := cmp.Diff([]string{"link", "rules", "lease", "rules removed"}, m1.lines()); diff != "" {
+		t.Errorf("what the first one did to the node (-want +got):\n%s", diff)
+	}
+	if !answers(t, second) {
+		t.Error("nobody answers")
+	}
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"net/netip"
+	"os"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/server"
+)
+
+// listen opens the sockets of DNS, or takes over what there is to be taken. After an error
+// none stays open.
+func (a *Agent) listen(ctx context.Context, cfg *config.Config) (err error) {
+	defer func() {
+		if err != nil {
+			a.closeDNS()
+		}
+	}()
+	addrs := make([]netip.AddrPort, len(a.udp))
+	for i, ip := range cfg.Listen.Addresses {
+		addrs[i] = netip.AddrPortFrom(ip, cfg.Listen.Port)
+	}
+	a.hand.receive(ctx, addrs)
+	for i, addr := range addrs {
+		if err := a.openUDP(ctx, a.udp[i], addr); err != nil {
+			return err
+		}
+		if err := a.openTCP(ctx, a.tcp[i], addr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openUDP has u read the sockets that came from another agent, or its own.
+func (a *Agent) openUDP(ctx context.Context, u *server.UDP, addr netip.AddrPort) error {
+	if files := a.hand.adopt(handover.KindUDP, addr); len(files) > 0 {
+		return u.Adopt(files)
+	}
+	return u.Listen(ctx)
+}
+
+// openTCP has t accept from the socket that came from another agent, or from its own.
+func (a *Agent) openTCP(ctx context.Context, t *server.TCP, addr netip.AddrPort) error {
+	files := a.hand.adopt(handover.KindTCP, addr)
+	if len(files) == 1 {
+		return t.Adopt(files[0])
+	}
+	closeFiles(files)
+	return t.Listen(ctx)
+}
+
+// openAdmin has the admin server accept from the socket that came from another agent, or
+// from its own, and from its unix socket.
+func (a *Agent) openAdmin(ctx context.Context, addr netip.AddrPort) error {
+	files := a.hand.adopt(handover.KindAdmin, addr)
+	if len(files) == 1 {
+		if err := a.admin.Adopt(files[0]); err != nil {
+			return err
+		}
+	} else {
+		closeFiles(files)
+	}
+	return a.admin.Listen(ctx)
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
+}
+
+func (a *Agent) closeDNS() {
+	for i := range a.udp {
+		a.udp[i].Close()
+		a.tcp[i].Close()
+	}
+}
+
+// servePages runs the admin server, if there is one, until stop is called.
+func (a *Agent) servePages(ctx context.Context) (stop func() error) {
+	if a.admin == nil {
+		return func() error { return nil }
+	}
+	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- a.admin.Run(ctx) }() // joined by stop
+	return func() error {
+		end()
+		return <-ended
+	}
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// probed asks a server, or the agent itself, for www.test..
+func probed(label, server string) config.Probe {
+	p := config.DefaultProbe(label, "www.test.")
+	p.Server, p.Interval, p.Timeout = server, 50*time.Millisecond, 50*time.Millisecond
+	return p
+}
+
+// TestProbes has an agent ask itself and its upstream, one of which fails, and changes one of the probes.
+func TestProbes(t *testing.T) {
+	t.Parallel()
+	up := upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1")).Listen(t)
+	bad := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Rcode: dns.RcodeServerFailure})).Listen(t)
+	cfg := local(t, up)
+	cfg.Probes = []config.Probe{
+		probed("self", ""), probed("up", up.String()), probed("stream", "tcp://"+up.String()), probed("bad", bad.String()),
+	}
+	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	check := func(label string, code int, text string) {
+		t.Helper()
+		var got string
+		eventually(t, "/healthcheck/"+label+" does not say "+text, func() bool {
+			is, body := page(t, a, "/healthcheck/"+label)
+			got = body
+			return is == code && strings.Contains(got, text)
+		})
+	}
+	for _, label := range []string{"self", "up", "stream"} {
+		check(label, http.StatusOK, "ok\n")
+	}
+	check("bad", http.StatusServiceUnavailable, "SERVFAIL for www.test. A from udp://"+bad.String()+", 2 times in a row\n")
+	check("", http.StatusServiceUnavailable, "self: ok\nup: ok\nstream: ok\nbad: SERVFAIL")
+	check("none", http.StatusNotFound, "no probe")
+
+	s := status(t, a)
+	if len(s.Probes) != 4 || s.Probes[0].Server != "udp://"+a.Addrs()[0].String() || s.Probes[0].State != "good" || s.Probes[0].Latency == "unknown" ||
+		s.Probes[3].State != "bad" || s.Probes[3].Failures["servfail"] < 2 || s.Probes[3].LastError != "SERVFAIL" || s.Probes[3].Latency != "unknown" {
+		t.Errorf("probes %+v", s.Probes)
+	}
+	if len(s.Problems) != 1 || s.Problems[0].Where != "probe bad" || !strings.HasPrefix(s.Problems[0].What, "SERVFAIL for www.test. A from ") {
+		t.Errorf("problems %+v, want the bad probe", s.Problems)
+	}
+	if s.State != "ready" {
+		t.Errorf("state %s: probes are none of it", s.State)
+	}
+	_, series := page(t, a, "/metrics")
+	for _, want := range []string{"\nnodecache_probe_up{probe=\"self\"} 1\n", "\nnodecache_probe_up{probe=\"bad\"} 0\n", "\nnodecache_probe_duration_seconds_count{probe=\"up\"} "} {
+		if !strings.Contains(series, want) {
+			t.Errorf("/metrics has no %q", want)
+		}
+	}
+
+	failed := s.Probes[3].Failures["servfail"]
+	cfg.Probes = []config.Probe{probed("bad", bad.String()), probed("up", bad.String())}
+	a.Reload(cfg, nil)
+	check("up", http.StatusServiceUnavailable, "SERVFAIL")
+	check("self", http.StatusNotFound, "no probe")
+	if got := status(t, a).Probes; len(got) != 2 || got[0].Failures["servfail"] < failed {
+		t.Errorf("after a reload: %+v, want that the one that stays has its counts of before, %d or more", got, failed)
+	}
+	cfg.Probes = nil
+	a.Reload(cfg, nil)
+	if code, body := page(t, a, "/healthcheck/"); code != http.StatusOK || body != "" {
+		t.Errorf("without probes: %d %q", code, body)
+	}
+}
+
+// TestProbesOfEveryAddress has an agent that listens on every address ask itself.
+func TestProbesOfEveryAddress(t *testing.T) {
+	t.Parallel()
+	cfg := local(t, upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1")).Listen(t))
+	cfg.Listen.Addresses[0] = netip.IPv4Unspecified()
+	cfg.Probes = []config.Probe{probed("self", "")}
+	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	eventually(t, "the probe is not well", func() bool {
+		code, _ := page(t, a, "/healthcheck/self")
+		return code == http.StatusOK
+	})
+}

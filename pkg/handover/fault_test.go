@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package handover
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestAbandoned has the agent that was to take over end at each point before it did.
+func TestAbandoned(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		do   func(t *testing.T, n *Taker)
+		lost int
+	}{
+		{name: "after the greeting", do: func(*testing.T, *Taker) {}},
+		{name: "after the snapshot", do: func(t *testing.T, n *Taker) {
+			t.Helper()
+			if err := n.Snapshot(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}},
+		{name: "with the sockets", lost: 1, do: func(t *testing.T, n *Taker) {
+			t.Helper()
+			mustSockets(t, n)
+		}},
+		{name: "after nonsense", lost: 1, do: func(t *testing.T, n *Taker) {
+			t.Helper()
+			mustSockets(t, n)
+			if err := n.conn.say(&message{Type: "nonsense"}); err != nil {
+				t.Error(err)
+			}
+			eventually(t, "it is told off", func() bool { return closed(n.Hurry()) })
+		}},
+		{name: "after a take without a claim", lost: 1, do: func(t *testing.T, n *Taker) {
+			t.Helper()
+			mustSockets(t, n)
+			if err := n.conn.say(&message{Type: typeTake}); err != nil {
+				t.Error(err)
+			}
+			eventually(t, "it is told off", func() bool { return closed(n.Hurry()) })
+		}},
+		{name: "after a take without the sockets", do: func(t *testing.T, n *Taker) {
+			t.Helper()
+			if err := n.conn.say(&message{Type: typeTake, Claim: &Claim{Agent: "new"}}); err != nil {
+				t.Error(err)
+			}
+			if _, _, err := n.conn.hear(saying); err == nil {
+				t.Error("it was given them")
+			}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			path := socketPath(t)
+			o := newOld(t, path, "old", 2)
+			send(t, o.addr(), 0, 50)
+			n := mustMeet(t, path, "new")
+			tt.do(t, n)
+			n.Close()
+			eventually(t, "the place is free again", func() bool {
+				next, err := meet(t, path, "next")
+				if err == nil {
+					next.Close()
+				}
+				return err == nil
+			})
+			claims, lost, _ := o.seen()
+			if len(claims) != 0 || lost != tt.lost || closed(o.Given()) {
+				t.Errorf("%d claims, lost %d times, want %d", len(claims), lost, tt.lost)
+			}
+			if st := o.tally.Read(); st.Abandoned != uint64(tt.lost) || !st.Listening || st.Given {
+				t.Errorf("stats %+v", st)
+			}
+			conns := []net.PacketConn{o.udp[0], o.udp[1]}
+			if got := drain(t, conns); len(got) != 50 {
+				t.Errorf("the old one reads %d of 50", len(got))
+			}
+		})
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// TestOldEnds has the agent that hands over end at each point.
+func TestOldEnds(t *testing.T) {
+	t.Parallel()
+	t.Run("before the sockets", func(t *testing.T) {
+		t.Parallel()
+		path := socketPath(t)
+		o := newOld(t, path, "old", 1)
+		n := mustMeet(t, path, "new")
+		o.stop()
+		<-o.ended
+		if _, err := n.Sockets(t.Context()); err == nil {
+			t.Error("sockets came")
+		}
+		if _, err := meet(t, path, "new"); !errors.Is(err, ErrNobody) {
+			t.Errorf("meeting: %v, want nobody", err)
+		}
+	})
+	t.Run("after the sockets", func(t *testing.T) {
+		t.Parallel()
+		path := socketPath(t)
+		o := newOld(t, path, "old", 2)
+		send(t, o.addr(), 0, 50)
+		n := mustMeet(t, path, "new")
+		sockets := mustSockets(t, n)
+		conns := packetConns(t, sockets)
+		o.stop()
+		<-o.ended
+		for _, u := range o.udp {
+			_ = u.Close()
+		}
+		eventually(t, "the new one is hurried", func() bool { return closed(n.Hurry()) })
+		if err := n.Take(t.Context(), Claim{Agent: "new"}); !Gone(err) {
+			t.Errorf("taking: %v, want that it is gone", err)
+		}
+		if got := drain(t, conns); len(got) != 50 {
+			t.Errorf("%d of 50 datagrams", len(got))
+		}
+	})
+}
+
+// TestOneAtATime refuses a second agent while there is one, and all after it has taken over.
+func TestOneAtATime(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	o := newOld(t, path, "old", 1)
+	n := mustMeet(t, path, "new")
+	_, err := meet(t, path, "other")
+	if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Reason != ReasonBusy || refused.Agent != "old" {
+		t.Errorf("meeting a second time: %v", err)
+	}
+	mustSockets(t, n)
+	if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := meet(t, path, "other"); !errors.Is(err, ErrNobody) {
+		t.Errorf("meeting one that has handed over: %v", err)
+	}
+	next := newOld(t, path, "new", 1) // which listens in its place
+	<-o.ended
+	if !Alive(t.Context(), path) {
+		t.Error("the old one took the path away")
+	}
+	if st := o.tally.Read(); st.Asked != 2 || st.Busy != 1 {
+		t.Errorf("stats %+v", st)
+	}
+	mustMeet(t, next.path, "third")
+}
+
+// TestRace has several agents ask at once.
+func TestRace(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	o := newOld(t, path, "old", 1)
+	var won, busy int
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for i := range 6 {
+		group.Go(func() {
+			n, err := Meet(t.Context(), MeetConfig{Path: path, Agent: fmt.Sprint("n", i), Now: time.Now})
+			mu.Lock()
+			defer mu.Unlock()
+			refused, ok := errors.AsType[*RefusedError](err)
+			switch {
+			case err == nil:
+				won++
+				t.Cleanup(n.Close)
+			case ok && refused.Reason == ReasonBusy:
+				busy++
+			default:
+				t.Errorf("meeting: %v", err)
+			}
+		})
+	}
+	group.Wait()
+	if won != 1 || busy != 5 {
+		t.Errorf("%d won, %d were told to wait", won, busy)
+	}
+	if st := o.tally.Read(); st.Asked != 6 || st.Busy != 5 {
+		t.Errorf("stats %+v", st)
+	}
+}
+
+// TestOtherProtocol refuses an agent of another protocol, and tells it which is spoken.
+func TestOtherProtocol(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	o := newOld(t, path, "old", 1)
+	raw, err := dial(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := newConn(raw, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if err := c.say(&message{Type: typeHello, Protocol: Protocol + 1, Agent: "new"}); err != nil {
+		t.Fatal(err)
+	}
+	m, _, err := c.hear(asking)
+	if err != nil || m.Type != typeRefused || m.Reason != ReasonProtocol || m.Protocol != Protocol {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if st := o.tally.Read(); st.Mismatch != 1 {
+		t.Errorf("stats %+v", st)
+	}
+	mustMeet(t, path, "another")
+}
+
+// TestLeave has the old agent be told to end while another one has its sockets.
+func TestLeave(t *testing.T) {
+	t.Parallel()
+	t.Run("nobody", func(t *testing.T) {
+		t.Parallel()
+		path := socketPath(t)
+		o := newOld(t, path, "old", 1)
+		if o.Leave(t.Context(), time.Minute) {
+			t.Error("handed over to nobody")
+		}
+		_, err := meet(t, path, "new")
+		if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Reason != ReasonLeaving {
+			t.Errorf("meeting: %v", err)
+		}
+	})
+	t.Run("taken", func(t *testing.T) {
+		t.Parallel()
+		path := socketPath(t)
+		o := newOld(t, path, "old", 1)
+		n := mustMeet(t, path, "new")
+		mustSockets(t, n)
+		left := make(chan bool, 1)
+		go func() { left <- o.Leave(t.Context(), time.Minute) }()
+		<-n.Hurry()
+		if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil {
+			t.Error(err)
+		}
+		if !<-left {
+			t.Error("not handed over")
+		}
+	})
+	t.Run("asked for the sockets later", func(t *testing.T) {
+		t.Parallel()
+		path := socketPath(t)
+		o := newOld(t, path, "old", 1)
+		n := mustMeet(t, path, "new")
+		left := make(chan bool, 1)
+		go func() { left <- o.Leave(t.Context(), time.Minute) }()
+		eventually(t, "it leaves", func() bool {
+			o.Giver.mu.Lock()
+			defer o.Giver.mu.Unlock()
+			return o.leaving
+		})
+		if err := n.Snapshot(t.Context()); err != nil {
+			t.Error(err)
+		}
+		mustSockets(t, n)
+		<-n.Hurry()
+		if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil {
+			t.Error(err)
+		}
+		if !<-left {
+			t.Error("not handed over")
+		}
+	})
+	t.Run("ended", func(t *testing.T) {
+		t.Parallel()
+		path := socketPath(t)
+		o := newOld(t, path, "old", 1)
+		n := mustMeet(t, path, "new")
+		mustSockets(t, n)
+		left := make(chan bool, 1)
+		go func() { left <- o.Leave(t.Context(), time.Minute) }()
+		<-n.Hurry()
+		n.Close()
+		if <-left {
+			t.Error("handed over to one that has ended")
+		}
+	})
+	t.Run("slow", func(t *testing.T) {
+		t.Parallel()
+		path := socketPath(t)
+		o := newOld(t, path, "old", 1)
+		n := mustMeet(t, path, "new")
+		mustSockets(t, n)
+		if o.Leave(t.Context(), time.Millisecond) {
+			t.Error("handed over to one that did not take")
+		}
+	})
+}
+
+// TestSnapshotFails tells why there is no snapshot, and goes on.
+func TestSnapshotFails(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	o := newOld(t, path, "old", 1)
+	o.mu.Lock()
+	o.snapErr = errors.New("the disk is full")
+	o.mu.Unlock()
+	n := mustMeet(t, path, "new")
+	if err := n.Snapshot(t.Context()); err == nil || err.Error() != "the disk is full" {
+		t.Errorf("snapshot: %v", err)
+	}
+	mustSockets(t, n)
+}
+
+// TestElsewhere refuses the sockets of an agent in another network namespace.
+func TestElsewhere(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	o := newOld(t, path, "old", 1)
+	var there *net.UDPConn
+	opened := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			there, err = net.ListenUDP("udp4", nil)
+		}
+		opened <- err
+	}()
+	if err := <-opened; errors.Is(err, unix.EPERM) {
+		t.Skip("needs the right to make network namespaces")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = there.Close() }()
+	o.offers(func() ([]Offer, error) { return []Offer{{Listen{KindUDP, o.addr()}, raw(t, there)}}, nil })
+	if _, err := mustMeet(t, path, "new").Sockets(t.Context()); err == nil {
+		t.Error("sockets of another namespace were taken")
+	}
+}
+
+// TestOffersFail ends the conversation when there are no sockets to be had.
+func TestOffersFail(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	o := newOld(t, path, "old", 1)
+	o.offers(func() ([]Offer, error) { return nil, errors.New("not now") })
+	n := mustMeet(t, path, "new")
+	if _, err := n.Sockets(t.Context()); err == nil {
+		t.Error("sockets came")
+	}
+	eventually(t, "it is told", func() bool { return o.tally.Read().LastError == "not now" })
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package handover
+
+import (
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// TestTake hands over sockets that hold datagrams and a session, and counts what comes out.
+func TestTake(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	o := newOld(t, path, "old", 3)
+	send(t, o.addr(), 0, 100)
+	session, err := net.Dial("tcp4", o.tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = session.Close() }()
+
+	n := mustMeet(t, path, "new")
+	if n.From != "old" || n.FromVersion != "v1" {
+		t.Errorf("met %q %q", n.From, n.FromVersion)
+	}
+	if err := n.Snapshot(t.Context()); err != nil {
+		t.Error(err)
+	}
+	sockets := mustSockets(t, n)
+	if len(sockets) != 4 {
+		t.Fatalf("%d sockets, want 4", len(sockets))
+	}
+	send(t, o.addr(), 100, 200)
+	want := Claim{Agent: "new", Version: "v2", Serves: []Listen{sockets[0].Listen, sockets[3].Listen}, Link: true, Rules: "nftables"}
+	conns := packetConns(t, sockets)
+	if err := n.Take(t.Context(), want); err != nil {
+		t.Error(err)
+	}
+	<-o.Given()
+	<-o.ended
+	claims, lost, snapshots := o.seen()
+	if diff := cmp.Diff([]Claim{want}, claims, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		t.Errorf("claims (-want +got):\n%s", diff)
+	}
+	if lost != 0 || snapshots != 1 {
+		t.Errorf("lost %d times, %d snapshots", lost, snapshots)
+	}
+	for _, u := range o.udp { // the old one ends
+		_ = u.Close()
+	}
+	_ = o.tcp.Close()
+	send(t, o.addr2(conns), 200, 300)
+	if got := drain(t, conns); len(got) != 300 {
+		t.Errorf("%d of 300 datagrams came out", len(got))
+	}
+	l, err := net.FileListener(sockets[3].File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	accepted, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = accepted.Close()
+	if st := o.tally.Read(); !st.Given || st.To != "new" || st.Asked != 1 || st.Listening || st.Abandoned != 0 {
+		t.Errorf("stats %+v", st)
+	}
+}
+
+// addr2 is the address of sockets that another process has closed.
+func (o *old) addr2(conns []net.PacketConn) netip.AddrPort {
+	return conns[0].LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// TestStillNonblocking shows that sending and receiving a socket leaves it as it is for the agent that reads it: a
+// reader that waits in the kernel could not be stopped.
+func TestStillNonblocking(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	o := newOld(t, path, "old", 1)
+	n := mustMeet(t, path, "new")
+	conns := packetConns(t, mustSockets(t, n))
+	_ = conns
+	for _, c := range []syscall.Conn{o.udp[0], o.tcp} {
+		if err := raw(t, c).Control(func(fd uintptr) {
+			flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0)
+			if err != nil || flags&unix.O_NONBLOCK == 0 {
+				t.Errorf("flags %#x, %v: the socket blocks", flags, err)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestManySockets hands over more than one message can carry.
+func TestManySockets(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	const sockets = maxFiles + 17
+	o := newOld(t, path, "old", sockets)
+	send(t, o.addr(), 0, 500)
+	got := mustSockets(t, mustMeet(t, path, "new"))
+	if len(got) != sockets+1 {
+		t.Fatalf("%d sockets, want %d", len(got), sockets+1)
+	}
+	if got := drain(t, packetConns(t, got)); len(got) != 500 {
+		t.Errorf("%d of 500 datagrams", len(got))
+	}
+}

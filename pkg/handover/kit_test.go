@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package handover
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An old is an agent that hands over.
+type old struct {
+	*Giver
+
+	path  string
+	tally Tally
+	udp   []*net.UDPConn
+	tcp   *net.TCPListener
+	stop  context.CancelFunc
+	ended chan struct{}
+
+	mu        sync.Mutex // guards what follows
+	offer     func() ([]Offer, error)
+	claims    []Claim
+	lost      int
+	snapshots int
+	snapErr   error
+}
+
+func newOld(t *testing.T, path, name string, sockets int) *old {
+	t.Helper()
+	o := &old{path: path, ended: make(chan struct{})}
+	o.open(t, sockets)
+	var err error
+	o.Giver, err = NewGiver(Config{
+		Path: path, Agent: name, Version: "v1", Now: time.Now, Tally: &o.tally,
+		Snapshot: func(context.Context) error {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.snapshots++
+			return o.snapErr
+		},
+		Offers: func() ([]Offer, error) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			return o.offer()
+		},
+		Yield: func(_ context.Context, c Claim) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.claims = append(o.claims, c)
+		},
+		Lost: func(context.Context) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.lost++
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	o.stop = cancel
+	go func() {
+		defer close(o.ended)
+		_ = o.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-o.ended
+	})
+	eventually(t, "it listens", func() bool { return o.tally.Read().Listening })
+	return o
+}
+
+// open opens UDP sockets that share a port, and a TCP listener.
+func (o *old) open(t *testing.T, sockets int) {
+	t.Helper()
+	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		if e := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }); e != nil {
+			return e
+		}
+		return err
+	}}
+	addr := "127.0.0.1:0"
+	for range sockets {
+		conn, err := lc.ListenPacket(t.Context(), "udp4", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		addr = conn.LocalAddr().String()
+		o.udp = append(o.udp, conn.(*net.UDPConn))
+	}
+	listener, err := lc.Listen(t.Context(), "tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	o.tcp = listener.(*net.TCPListener)
+	o.offer = func() ([]Offer, error) {
+		var list []Offer
+		for _, u := range o.udp {
+			list = append(list, Offer{Listen{KindUDP, o.addr()}, raw(t, u)})
+		}
+		return append(list, Offer{Listen{KindTCP, o.tcp.Addr().(*net.TCPAddr).AddrPort()}, raw(t, o.tcp)}), nil
+	}
+}
+
+// offers changes what o offers.
+func (o *old) offers(offer func() ([]Offer, error)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.offer = offer
+}
+
+func (o *old) addr() netip.AddrPort { return o.udp[0].LocalAddr().(*net.UDPAddr).AddrPort() }
+
+func (o *old) seen() (claims []Claim, lost, snapshots int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return append(claims, o.claims...), o.lost, o.snapshots
+}
+
+func raw(t *testing.T, c syscall.Conn) syscall.RawConn {
+	t.Helper()
+	r, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func meet(t *testing.T, path, name string) (*Taker, error) {
+	t.Helper()
+	taker, err := Meet(t.Context(), MeetConfig{Path: path, Agent: name, Version: "v2", Now: time.Now})
+	if err == nil {
+		t.Cleanup(taker.Close)
+	}
+	return taker, err
+}
+
+func mustMeet(t *testing.T, path, name string) *Taker {
+	t.Helper()
+	taker, err := meet(t, path, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return taker
+}
+
+func mustSockets(t *testing.T, n *Taker) []Socket {
+	t.Helper()
+	sockets, err := n.Sockets(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { Discard(sockets) })
+	return sockets
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+func socketPath(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "handover") //nolint:usetesting // t.TempDir is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "h.sock")
+}
+
+// send sends numbered datagrams.
+func send(t *testing.T, to netip.AddrPort, from, until int) {
+	t.Helper()
+	for i := from; i < until; i++ {
+		conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(to)) // another socket of the group each
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprint(conn, i); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Close()
+	}
+}
+
+// drain reads what the sockets hold.
+func drain(t *testing.T, conns []net.PacketConn) map[string]int {
+	t.Helper()
+	got := map[string]int{}
+	buf := make([]byte, 64)
+	for _, c := range conns {
+		for {
+			_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+			n, _, err := c.ReadFrom(buf)
+			if err != nil {
+				break
+			}
+			got[string(buf[:n])]++
+		}
+	}
+	return got
+}
+
+func packetConns(t *testing.T, sockets []Socket) (conns []net.PacketConn) {
+	t.Helper()
+	for _, s := range sockets {
+		if s.Kind != KindUDP {
+			continue
+		}
+		c, err := net.FilePacketConn(s.File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		conns = append(conns, c)
+	}
+	return conns
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+)
+
+// A Socket is a listening socket that came from another agent. Its file is the
+// receiver's to close.
+type Socket struct {
+	Listen
+
+	File *os.File
+}
+
+// MeetConfig says whom to meet.
+type MeetConfig struct {
+	Path    string
+	Agent   string // this agent's name
+	Version string
+	Now     func() time.Time
+}
+
+// A Taker is an agent that takes over from another. Its methods are called one after the
+// other; Hurry may be listened to meanwhile.
+type Taker struct {
+	// From names the other agent, FromVersion its version.
+	From, FromVersion string
+
+	conn  *conn
+	hurry chan struct{}
+	given chan struct{}
+	ended sync.WaitGroup
+}
+
+// Meet connects to the agent that listens at the path. If there is none the error is
+// [ErrNobody]; if it does not hand over, a [*RefusedError].
+func Meet(ctx context.Context, cfg MeetConfig) (*Taker, error) {
+	raw, err := dial(ctx, cfg.Path)
+	if err != nil {
+		return nil, err
+	}
+	c, err := newConn(raw, cfg.Now)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer stop()
+	t, err := greet(c, &cfg)
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+func greet(c *conn, cfg *MeetConfig) (*Taker, error) {
+	err := c.say(&message{Type: typeHello, Protocol: Protocol, Agent: cfg.Agent, Version: cfg.Version})
+	if err != nil {
+		return nil, err
+	}
+	m, files, err := c.hear(asking)
+	if err != nil {
+		return nil, fmt.Errorf("greeting an agent: %w", err)
+	}
+	closeAll(files)
+	switch m.Type {
+	case typeRefused:
+		return nil, &RefusedError{Reason: m.Reason, Agent: m.Agent, Version: m.Version, Protocol: m.Protocol}
+	case typeWelcome:
+		return &Taker{From: m.Agent, FromVersion: m.Version, conn: c, hurry: make(chan struct{}), given: make(chan struct{})}, nil
+	default:
+		return nil, fmt.Errorf("%q in place of %q: %w", m.Type, typeWelcome, errOutside)
+	}
+}
+
+// Snapshot has the other agent write what it knows. It returns the reason if that was not
+// possible.
+func (t *Taker) Snapshot(ctx context.Context) error {
+	defer context.AfterFunc(ctx, func() { _ = t.conn.Close() })()
+	if err := t.conn.say(&message{Type: typeSnapshot}); err != nil {
+		return err
+	}
+	m, files, err := t.conn.hear(saving + saying)
+	closeAll(files)
+	switch {
+	case err != nil:
+		return fmt.Errorf("waiting for a snapshot: %w", err)
+	case m.Type != typeSnapshot:
+		return fmt.Errorf("%q in place of %q: %w", m.Type, typeSnapshot, errOutside)
+	case m.Problem != "":
+		return errors.New(m.Problem)
+	}
+	return nil
+}
+
+// Sockets gets the sockets, from which the other agent goes on to read until Take. It is
+// called once; Hurry is closed from then on when there is no more time.
+func (t *Taker) Sockets(ctx context.Context) (sockets []Socket, err error) {
+	defer context.AfterFunc(ctx, func() { _ = t.conn.Close() })()
+	defer func() {
+		if err != nil {
+			Discard(sockets)
+			sockets = nil
+		}
+	}()
+	if err := t.conn.say(&message{Type: typeSockets}); err != nil {
+		return nil, err
+	}
+	for more := true; more; {
+		m, files, err := t.conn.hear(asking)
+		if err != nil {
+			return sockets, fmt.Errorf("waiting for the sockets: %w", err)
+		}
+		if m.Type != typeSockets || len(files) != len(m.Listens) || len(sockets)+len(files) > maxSockets {
+			closeAll(files)
+			return sockets, fmt.Errorf("%q with %d sockets of %d: %w", m.Type, len(files), len(m.Listens), errOutside)
+		}
+		for i, f := range files {
+			sockets = append(sockets, Socket{Listen: m.Listens[i], File: f})
+		}
+		more = m.More
+	}
+	if len(sockets) > 0 {
+		if err := isHere(sockets[0].File); err != nil {
+			return sockets, err
+		}
+	}
+	t.ended.Go(t.follow)
+	return sockets, nil
+}
+
+// Discard closes the files of sockets that are not wanted. Those that the other agent has
+// stay open.
+func Discard(sockets []Socket) {
+	for _, s := range sockets {
+		_ = s.File.Close()
+	}
+}
+
+// follow hears what the other agent says while this one makes itself ready and takes over.
+func (t *Taker) follow() {
+	hurried := false
+	hurry := func() {
+		if !hurried {
+			close(t.hurry)
+		}
+		hurried = true
+	}
+	defer hurry() // the other one has ended
+	for {
+		m, files, err := t.conn.hear(0)
+		if err != nil {
+			return
+		}
+		closeAll(files)
+		switch m.Type {
+		case typeLeaving:
+			hurry()
+		case typeGiven:
+			close(t.given)
+			return
+		default: // of a later version: it cannot matter, or the protocol were another
+		}
+	}
+}
+
+// Hurry is closed when the other agent is about to end, or has ended: what the sockets
+// hold waits for this one then.
+func (t *Taker) Hurry() <-chan struct{} { return t.hurry }
+
+// errGone says that the other agent had ended before it was told.
+var errGone = errors.New("the agent that is taken over from has ended")
+
+// Take tells the other agent that this one serves. It returns when that one has stopped
+// reading, has ended, or is silent for too long; the error says which of the latter it
+// was. Either way the sockets are this agent's. The conversation is over then.
+func (t *Taker) Take(ctx context.Context, claim Claim) error {
+	defer t.Close()
+	if err := t.conn.say(&message{Type: typeTake, Claim: &claim}); err != nil {
+		return errors.Join(errGone, err)
+	}
+	heard := make(chan struct{})
+	go func() { // ends with Close at the latest
+		t.ended.Wait()
+		close(heard)
+	}()
+	limit := time.NewTimer(yielding + saying)
+	defer limit.Stop()
+	select {
+	case <-heard:
+	case <-limit.C:
+		return fmt.Errorf("waiting for agent %s to stop: %w", t.From, context.DeadlineExceeded)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-t.given:
+		return nil
+	default:
+		return errGone
+	}
+}
+
+// Gone tells whether an error of Take says that the other agent had ended.
+func Gone(err error) bool { return errors.Is(err, errGone) || errors.Is(err, io.EOF) }
+
+// Close ends the conversation. Before Take it means that this agent does not take over.
+func (t *Taker) Close() {
+	_ = t.conn.Close()
+	t.ended.Wait()
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/server/servertest"
+)
+
+// files are other descriptors of sockets, as another process would get them.
+func files(t *testing.T, raws ...syscall.RawConn) (list []*os.File) {
+	t.Helper()
+	for _, raw := range raws {
+		err := raw.Control(func(fd uintptr) {
+			n, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				t.Error(err)
+			}
+			list = append(list, os.NewFile(uintptr(n), "socket"))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return list
+}
+
+// TestUDPHandsOver has one server take the sockets of another again and again, under load, and counts the replies.
+func TestUDPHandsOver(t *testing.T) {
+	t.Parallel()
+	for _, r := range readers {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			h := servertest.New(map[string]servertest.Rule{"later": {Action: servertest.Later, After: 30 * time.Millisecond}})
+			u, stop := serveUDP(t, h, "127.0.0.1:0", r.portable)
+			addr := u.Addr()
+			flood := startUDPFlood(t, addr)
+			for range 10 {
+				time.Sleep(30 * time.Millisecond)
+				next, err := server.NewUDP(server.UDPConfig{Addr: addr, Handler: h, Readers: 1, Portable: r.portable})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := next.Adopt(files(t, u.Raw()...)); err != nil {
+					t.Fatal(err)
+				}
+				if got := len(next.Raw()); got != 2 {
+					t.Fatalf("%d sockets, want both", got)
+				}
+				ctx, cancel := context.WithCancel(context.Background())
+				ended := make(chan error, 1)
+				go func() { ended <- next.Run(ctx) }()
+				u.Give(t.Context())
+				before := u.Stats().Received
+				time.Sleep(10 * time.Millisecond)
+				if after := u.Stats().Received; after != before {
+					t.Errorf("%d queries were read after the sockets were given", after-before)
+				}
+				if err := stop(); err != nil {
+					t.Errorf("Run: %v", err)
+				}
+				u, stop = next, sync.OnceValue(func() error {
+					cancel()
+					return <-ended
+				})
+				t.Cleanup(func() { _ = stop() })
+			}
+			sent, answered := flood()
+			if sent != answered {
+				t.Errorf("%d of %d queries were answered", answered, sent)
+			}
+			if err := stop(); err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		})
+	}
+}
+
+// startUDPFlood asks from several ports until it is told to stop, and counts.
+func startUDPFlood(t *testing.T, addr netip.AddrPort) (stop func() (sent, answered int)) {
+	t.Helper()
+	const clients = 8
+	end := make(chan struct{})
+	var group sync.WaitGroup
+	var sent, answered [clients]int
+	for i := range clients {
+		c := dialUDP(t, addr)
+		name := "now"
+		if i%4 == 0 {
+			name = "later"
+		}
+		asked := make(chan struct{}, 64) // of which as many are under way
+		group.Go(func() {
+			defer close(asked)
+			for id := uint16(0); ; id++ {
+				select {
+				case <-end:
+					return
+				case asked <- struct{}{}:
+				}
+				q := servertest.Query(id, name)
+				if _, err := c.Write(q); err != nil {
+					t.Error(err)
+					return
+				}
+				sent[i]++
+			}
+		})
+		group.Go(func() {
+			buf := make([]byte, 512)
+			for range asked {
+				if _, err := c.Read(buf); err != nil {
+					t.Error(err)
+					return
+				}
+				answered[i]++
+			}
+		})
+	}
+	return func() (all, good int) {
+		close(end)
+		group.Wait()
+		for i := range clients {
+			all, good = all+sent[i], good+answered[i]
+		}
+		return all, good
+	}
+}
+
+// TestUDPGivesWhatIsQueued leaves what the sockets hold to the next server.
+func TestUDPGivesWhatIsQueued(t *testing.T) {
+	t.Parallel()
+	h := servertest.New(nil)
+	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: h, Readers: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Listen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	next, err := server.NewUDP(server.UDPConfig{Addr: u.Addr(), Handler: h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Adopt(files(t, u.Raw()...)); err != nil {
+		t.Fatal(err)
+	}
+	clients := make([]*net.UDPConn, 50)
+	for i := range clients {
+		clients[i] = dialUDP(t, u.Addr())
+		write(t, clients[i], servertest.Query(uint16(i), "queued"))
+	}
+	given, cancel := context.WithCancel(t.Context())
+	cancel()
+	u.Give(given) // before it has read anything
+	if err := u.Run(t.Context()); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- next.Run(ctx) }()
+	for i, c := range clients {
+		buf := make([]byte, 512)
+		if _, err := c.Read(buf); err != nil || binary.BigEndian.Uint16(buf) != uint16(i) {
+			t.Fatalf("client %d: %v", i, err)
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+// TestUDPWidens opens the sockets that are missing once the server reads, under load.
+func TestUDPWidens(t *testing.T) {
+	t.Parallel()
+	h := servertest.New(nil)
+	u, stop := serveUDP(t, h, "127.0.0.1:0", false)
+	next, err := server.NewUDP(server.UDPConfig{Addr: u.Addr(), Handler: h, Readers: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Adopt(files(t, u.Raw()...)); err != nil {
+		t.Fatal(err)
+	}
+	flood := startUDPFlood(t, u.Addr())
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- next.Run(ctx) }()
+	u.Give(t.Context())
+	if err := stop(); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	for range 2 { // the second has nothing to add
+		if err := next.Widen(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(50 * time.Millisecond)
+	if got := len(next.Raw()); got != 5 {
+		t.Errorf("%d sockets, want 5", got)
+	}
+	if sent, answered := flood(); sent != answered {
+		t.Errorf("%d of %d queries were answered", answered, sent)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if err := next.Widen(t.Context()); err == nil {
+		if got := len(next.Raw()); got != 5 {
+			t.Errorf("%d sockets after the end", got)
+		}
+	}
+}
+
+func TestAdoptOther(t *testing.T) {
+	t.Parallel()
+	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = udp.Close() }()
+	tcp, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tcp.Close() }()
+	udpRaw, _ := udp.SyscallConn()
+	tcpRaw, _ := tcp.SyscallConn()
+	elsewhere := netip.MustParseAddrPort("127.0.0.1:1")
+	u, err := server.NewUDP(server.UDPConfig{Addr: elsewhere, Handler: servertest.New(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, raws := range map[string][]syscall.RawConn{"nothing": nil, "another port": {udpRaw}, "another kind": {tcpRaw}} {
+		if err := u.Adopt(files(t, raws...)); err == nil {
+			t.Errorf("%s was adopted", name)
+		}
+	}
+	s, err := server.NewTCP(server.TCPConfig{Addr: elsewhere, Handler: servertest.New(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Adopt(files(t, udpRaw)[0]); err == nil {
+		t.Error("a UDP socket was adopted for TCP")
+	}
+}
+
+// TestTCPHandsOver has a second server accept from the first one's socket, while the sessions of the first go on.
+func TestTCPHandsOver(t *testing.T) {
+	t.Parallel()
+	w := serveTCP(t, server.TCPConfig{}, nil)
+	addr := w.Addr()
+	first := dialTCP(t, addr)
+	exchange(t, first, 1)
+
+	next, err := server.NewTCP(server.TCPConfig{Addr: addr, Handler: servertest.New(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Adopt(files(t, w.Raw())[0]); err != nil {
+		t.Fatal(err)
+	}
+	if next.Addr() != addr {
+		t.Errorf("adopted %s, want %s", next.Addr(), addr)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- next.Run(ctx) }()
+	w.Give(t.Context(), patience)
+	for i := range 5 {
+		c := dialTCP(t, addr)
+		exchange(t, c, uint16(i))
+	}
+	if got := next.Stats().Accepted; got != 5 {
+		t.Errorf("the next server has accepted %d sessions of 5", got)
+	}
+	exchange(t, first, 7)
+	if got := w.Stats().Open; got != 1 {
+		t.Errorf("%d sessions are open at the first server, want 1", got)
+	}
+	_ = first.Close()
+	w.stop()
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+// TestTCPGivenStays ends the sessions of a server that has given its socket when their time is over, or when it is to end.
+func TestTCPGivenStays(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		stay time.Duration
+		stop bool
+	}{{"over", 50 * time.Millisecond, false}, {"told to end", time.Hour, true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := serveTCP(t, server.TCPConfig{}, nil)
+			c := dialTCP(t, w.Addr())
+			exchange(t, c, 1)
+			w.Give(t.Context(), tt.stay)
+			if tt.stop {
+				go w.stop()
+			}
+			if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
+				t.Errorf("%d octets, %v: want the end of the session", n, err)
+			}
+			if _, err := net.DialTimeout("tcp", w.Addr().String(), time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("a new session: %v, want that it is refused", err)
+			}
+		})
+	}
+}
+
+func dialTCP(t *testing.T, addr netip.AddrPort) net.Conn {
+	t.Helper()
+	c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return c
+}
+
+// exchange asks once over a session.
+func exchange(t *testing.T, c net.Conn, id uint16) {
+	t.Helper()
+	q := servertest.Query(id, "www")
+	write(t, c, append(binary.BigEndian.AppendUint16(nil, uint16(len(q))), q...))
+	buf := make([]byte, 512)
+	n, err := c.Read(buf)
+	if err != nil || n < 4 || binary.BigEndian.Uint16(buf[2:]) != id {
+		t.Fatalf("%d octets, %v", n, err)
+	}
+}

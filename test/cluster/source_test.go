@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// The objects that an agent with its configuration in the API needs, all in one namespace.
+const (
+	systemSpace = "kube-system"
+	agentName   = "node-cache"
+	agentPod    = "node-cache-x1"
+)
+
+// configured is an agent whose configuration is a ConfigMap.
+type configured struct {
+	*node
+	cluster *kubetest.Cluster
+	kept    string // folder of the last good configuration
+	pod     *corev1.Pod
+}
+
+// TestConfigMap edits the ConfigMap of a running agent, breaks it, takes it away, and takes the API server away.
+func TestConfigMap(t *testing.T) {
+	t.Parallel()
+	cluster := kubetest.Start(t, kubetest.Options{Programs: programs, Users: []string{account}})
+	a := newConfigured(t, cluster)
+	a.grant(t, true)
+	a.edit(t, "start")
+	a.start(t)
+	a.awaitVersion(t, "start")
+	if s := a.source(t); s.Source != "configmap" || s.Object != systemSpace+"/"+agentName {
+		t.Errorf("/status of the source: %+v", s)
+	}
+	steps := []struct {
+		name string
+		step func(*testing.T)
+	}{
+		{"edits", a.edits},
+		{"ten in a row", a.row},
+		{"refused", a.refused},
+		{"deleted", a.deleted},
+		{"API server killed", a.killed},
+		{"API server away at the start", a.awayAtStart},
+		{"no right at the start", a.withoutRight},
+	}
+	for _, s := range steps {
+		if !t.Run(s.name, s.step) {
+			return // the next ones begin where this one was to end
+		}
+	}
+}
+
+func newConfigured(t *testing.T, c *kubetest.Cluster) *configured {
+	t.Helper()
+	a := &configured{cluster: c, kept: filepath.Join(t.TempDir(), "kept"), node: &node{}}
+	kubetest.Apply(t, c, kubetest.Pod{Namespace: systemSpace, Name: agentPod, Node: "node-1"}.Object())
+	var err error
+	if a.pod, err = c.Client().CoreV1().Pods(systemSpace).Get(t.Context(), agentPod, metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	a.settings = settings{
+		command: "agent", addr: proctest.FreeAddr(t), root: proctest.FreeAddr(t), admin: proctest.FreeAddr(t),
+		cluster: []string{"resolver: none"},
+		env: []string{
+			"POD_NAMESPACE=" + systemSpace, "POD_NAME=" + agentPod, "POD_UID=" + string(a.pod.UID), "NODE_NAME=node-1",
+		},
+	}
+	return a
+}
+
+// grant gives the account what the daemonset's does: to list and watch the one ConfigMap, and to write events.
+func (a *configured) grant(t *testing.T, configMap bool) {
+	t.Helper()
+	rules := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}}}
+	if configMap {
+		rules = append(rules, rbacv1.PolicyRule{
+			APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{agentName}, Verbs: []string{"list", "watch"},
+		})
+	}
+	name := metav1.ObjectMeta{Namespace: systemSpace, Name: agentName}
+	kubetest.Apply(t, a.cluster,
+		&rbacv1.Role{ObjectMeta: name, Rules: rules},
+		&rbacv1.RoleBinding{
+			ObjectMeta: name,
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: agentName},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: account}},
+		})
+}
+
+// edit writes a configuration with this version into the ConfigMap.
+func (a *configured) edit(t *testing.T, version string) {
+	t.Helper()
+	a.settings.more = fmt.Sprintf("identity: {version: %q}", version)
+	a.put(t, a.settings.yaml())
+}
+
+// put writes a text into it.
+func (a *configured) put(t *testing.T, text string) {
+	t.Helper()
+	kubetest.Apply(t, a.cluster, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: systemSpace, Name: agentName}, Data: map[string]string{"node-cache.yaml": text},
+	})
+}
+
+func (a *configured) start(t *testing.T) {
+	t.Helper()
+	a.launch(t, "--config-map", systemSpace+"/"+agentName, "--kubeconfig", a.cluster.Kubeconfig(account), "--last-good", a.kept)
+}
+
+// version is what the agent says it is, which is in the configuration.
+func (a *configured) version() string {
+	q := new(dns.Msg).SetQuestion("version.bind.", dns.TypeTXT)
+	q.Question[0].Qclass = dns.ClassCHAOS
+	m, _, err := (&dns.Client{Timeout: clientPatience}).Exchange(q, a.settings.addr.String())
+	if err != nil || len(m.Answer) != 1 {
+		return ""
+	}
+	return strings.Join(m.Answer[0].(*dns.TXT).Txt, "")
+}
+
+// awaitVersion waits for a configuration and gives how long that took.
+func (a *configured) awaitVersion(t *testing.T, want string) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for a.version() != want {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("the agent does not take configuration %q; /status: %+v", want, a.source(t))
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// sourceStatus is what /status says of the source.
+type sourceStatus struct {
+	Source, Object string
+	Generation     int
+	LastOk         bool
+	LastError      string
+	Unread         *struct{ What, Hint string }
+	LastGood       struct {
+		InUse bool
+		Kept  string
+	}
+}
+
+func (a *configured) source(t *testing.T) sourceStatus {
+	t.Helper()
+	_, body, err := a.get("/status")
+	var page struct{ Config sourceStatus }
+	if err == nil {
+		err = json.Unmarshal([]byte(body), &page)
+	}
+	if err != nil {
+		t.Fatalf("reading /status: %v", err)
+	}
+	return page.Config
+}
+
+// edits measures how long an edit takes to be in use.
+func (a *configured) edits(t *testing.T) {
+	t.Helper()
+	var took []time.Duration
+	for n := range 20 {
+		version := fmt.Sprintf("edit %d", n)
+		a.edit(t, version) // returns when the API server has it
+		took = append(took, a.awaitVersion(t, version))
+	}
+	slices.Sort(took)
+	figure(t, "20 edits of a ConfigMap: in use %s later at the median, %s at most", took[10].Round(time.Millisecond), took[19].Round(time.Millisecond))
+	if took[19] > 5*time.Second {
+		t.Errorf("an edit took %s to be in use", took[19])
+	}
+}
+
+// row makes edits faster than they can be put to work.
+func (a *configured) row(t *testing.T) {
+	t.Helper()
+	before := a.source(t).Generation
+	for n := range 10 {
+		a.edit(t, fmt.Sprintf("row %d", n))
+	}
+	took := a.awaitVersion(t, "row 9")
+	s := a.source(t)
+	figure(t, "ten edits in a row: the last is in use %s after it was made, as generation %d of %d", took.Round(time.Millisecond), s.Generation-before, 10)
+	if s.Generation > before+10 || !s.LastOk {
+		t.Errorf("/status: %+v after generation %d", s, before)
+	}
+	time.Sleep(settled)
+	if got := a.version(); got != "row 9" {
+		t.Errorf("a moment later: %q", got)
+	}
+}
+
+// refused writes a mistake, and mends it. The pod tells of both.
+func (a *configured) refused(t *testing.T) {
+	t.Helper()
+	a.put(t, a.settings.yaml()+"cache: {sise: 1Mi}\n")
+	await(t, "the mistake is refused", func() bool { return !a.source(t).LastOk })
+	event := a.awaitEvent(t, "ConfigRefused")
+	if event.Type != corev1.EventTypeWarning || !strings.Contains(event.Message, `cache.sise: unknown key (hint: did you mean "size"?)`) {
+		t.Errorf("event: %s %s", event.Type, event.Message)
+	}
+	if about := event.InvolvedObject; about.Kind != "Pod" || about.Name != agentPod || about.UID != a.pod.UID || event.Source.Host != "node-1" {
+		t.Errorf("event about %+v from %+v", event.InvolvedObject, event.Source)
+	}
+	if got := a.version(); got != "row 9" {
+		t.Errorf("the agent runs %q", got)
+	}
+	if s := a.status(t); len(s.Problems) == 0 || s.Problems[0].Where != "config" || !strings.Contains(s.Problems[0].Hint, "ConfigMap kube-system/node-cache") {
+		t.Errorf("/status: %+v", s.Problems)
+	}
+	a.edit(t, "mended")
+	a.awaitVersion(t, "mended")
+	if event := a.awaitEvent(t, "ConfigApplied"); event.Type != corev1.EventTypeNormal {
+		t.Errorf("event: %s %s", event.Type, event.Message)
+	}
+	if s := a.status(t); len(s.Problems) > 0 {
+		t.Errorf("/status: %+v, want no problems", s.Problems)
+	}
+}
+
+// awaitEvent waits for an event about the pod.
+func (a *configured) awaitEvent(t *testing.T, reason string) corev1.Event {
+	t.Helper()
+	var found corev1.Event
+	await(t, "an event "+reason, func() bool {
+		list, err := a.cluster.Client().CoreV1().Events(systemSpace).List(t.Context(), metav1.ListOptions{
+			FieldSelector: "involvedObject.name=" + agentPod + ",reason=" + reason,
+		})
+		if err != nil || len(list.Items) == 0 {
+			return false
+		}
+		found = list.Items[len(list.Items)-1]
+		return true
+	}, func() string { return a.Stderr.String() })
+	return found
+}
+
+// deleted takes the ConfigMap away, and makes it anew.
+func (a *configured) deleted(t *testing.T) {
+	t.Helper()
+	if err := a.cluster.Client().CoreV1().ConfigMaps(systemSpace).Delete(t.Context(), agentName, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "that it is gone is told", func() bool { return strings.Contains(a.source(t).LastError, "does not exist") })
+	if got := a.version(); got != "mended" {
+		t.Errorf("without a ConfigMap the agent runs %q", got)
+	}
+	kubetest.Apply(t, a.cluster, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: systemSpace, Name: agentName}})
+	await(t, "that it is empty is told", func() bool { return strings.Contains(a.source(t).LastError, "there is no key node-cache.yaml") })
+	if got := a.version(); got != "mended" {
+		t.Errorf("with an empty ConfigMap the agent runs %q", got)
+	}
+	a.edit(t, "anew")
+	took := a.awaitVersion(t, "anew")
+	figure(t, "a ConfigMap made anew is in use %s later", took.Round(time.Millisecond))
+	if s := a.source(t); !s.LastOk {
+		t.Errorf("/status: %+v", s)
+	}
+}
+
+// killed kills the API server, and starts it again.
+func (a *configured) killed(t *testing.T) {
+	t.Helper()
+	a.cluster.KillAPIServer()
+	await(t, "that it is away is told", func() bool { return a.source(t).Unread != nil })
+	s := a.source(t)
+	if !strings.Contains(s.Unread.What, "unreachable") || s.Unread.Hint == "" || !s.LastOk {
+		t.Errorf("/status: %+v, %+v", s, s.Unread)
+	}
+	if got := a.version(); got != "anew" {
+		t.Errorf("without the API server the agent runs %q", got)
+	}
+	a.restart(t)
+	a.edit(t, "after")
+	took := a.awaitVersion(t, "after")
+	figure(t, "an edit as soon as the API server is back is in use %s later", took.Round(time.Millisecond))
+	await(t, "that it is back is told", func() bool { return a.source(t).Unread == nil })
+}
+
+func (a *configured) restart(t *testing.T) {
+	t.Helper()
+	if err := a.cluster.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awayAtStart starts the agent while there is no API server.
+func (a *configured) awayAtStart(t *testing.T) {
+	t.Helper()
+	a.stop(t)
+	a.cluster.KillAPIServer()
+	began := time.Now()
+	a.start(t)
+	if got := a.version(); got != "after" {
+		t.Errorf("the agent begins with %q", got)
+	}
+	figure(t, "without the API server an agent begins with its last good configuration after %s", time.Since(began).Round(100*time.Millisecond))
+	s := a.source(t)
+	if !s.LastGood.InUse || s.LastOk || s.Unread == nil || s.LastGood.Kept != "not yet" {
+		t.Errorf("/status: %+v", s)
+	}
+	a.awaitReady(t)
+	a.restart(t)
+	await(t, "the ConfigMap is in use", func() bool { s := a.source(t); return !s.LastGood.InUse && s.LastOk && s.Unread == nil })
+	a.edit(t, "later")
+	a.awaitVersion(t, "later")
+}
+
+// withoutRight starts the agent when it may not read the ConfigMap, and then lets it.
+func (a *configured) withoutRight(t *testing.T) {
+	t.Helper()
+	a.stop(t)
+	a.grant(t, false)
+	a.start(t)
+	if got := a.version(); got != "later" {
+		t.Errorf("the agent begins with %q", got)
+	}
+	s := a.status(t)
+	const hint = "grant list and watch of configmaps in namespace kube-system, with resourceNames [node-cache]"
+	if len(s.Problems) == 0 || !strings.Contains(s.Problems[0].What, "forbidden") || !strings.HasPrefix(s.Problems[0].Hint, hint) {
+		t.Errorf("/status: %+v", s.Problems)
+	}
+	if log := a.Stderr.String(); !strings.Contains(log, "the configuration cannot be read") || !strings.Contains(log, hint) {
+		t.Errorf("the log does not say so:\n%s", log)
+	}
+	a.edit(t, "granted")
+	a.grant(t, true)
+	took := a.awaitVersion(t, "granted")
+	figure(t, "a right that is granted shows %s later", took.Round(time.Second))
+	await(t, "it is kept", func() bool {
+		text, err := os.ReadFile(filepath.Join(a.kept, "last-good.yaml"))
+		return err == nil && strings.Contains(string(text), `version: "granted"`)
+	})
+}

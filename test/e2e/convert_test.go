@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// corefile has what the answers of a CoreDNS are made with, and counterparts for all of it.
+const corefile = `
+(common) {
+    errors
+    cache 30
+}
+
+.:%[1]d {
+    import common
+    bind 127.0.0.1
+    ready 127.0.0.1:%[2]d
+    rewrite name exact shop.example.org a.example.org
+    rewrite name suffix .old.example.org .new.example.org answer auto
+    rewrite stop {
+        name regex (.*)\.in\.example\.org {1}.new.example.org answer auto
+    }
+    rewrite name prefix test prod answer auto
+    rewrite name exact alias.example.org cname.example.org
+    rewrite name exact hosted.example.org db.example.org
+    hosts {
+        192.0.2.1 db.example.org DB2.example.org
+        192.0.2.2 db.example.org
+        2001:db8::1 db.example.org
+        192.0.2.3 v4.example.org
+        192.0.2.9 *.wild.example.org
+        ttl 25
+        fallthrough
+    }
+    template IN A ip.example.org {
+        match ^ip-(?P<a>[0-9]*)-(?P<b>[0-9]*)\.ip\.example\.org\.$
+        answer "{{ .Name }} 25 IN A 10.0.{{ .Group.a }}.{{ .Group.b }}"
+        answer "{{ .Name }} 25 IN A 10.1.{{ index .Match 1 }}.{{ parseInt .Group.b 16 8 }}"
+    }
+    template ANY ANY blocked.example.org {
+        rcode NXDOMAIN
+        authority "blocked.example.org 25 IN SOA ns.blocked.example.org hm.blocked.example.org 1 60 60 60 60"
+    }
+    template IN MX example.org {
+        match ^mail\.
+        answer "{{ .Name }} 25 IN MX 10 mx.{{ .Zone }}"
+        additional "mx.{{ .Zone }} 25 IN A 192.0.2.25"
+        fallthrough
+    }
+    template IN TXT text.example.org {
+        answer "{{ .Name }} 25 IN TXT \"{{ .Class }} {{ .Type }} {{ .Zone }}\""
+    }
+    dns64 {
+        allow_ipv4
+    }
+    forward . %[3]s {
+        except refused.example.org
+    }
+}
+
+other.example:%[1]d {
+    import common
+    bind 127.0.0.1
+    forward . %[4]s
+}
+`
+
+// upstreamRecords are what the upstream of the test knows.
+const upstreamRecords = `
+a.example.org.         20 IN A 192.0.2.10
+a.example.org.         20 IN AAAA 2001:db8::10
+a.example.org.         20 IN TXT "upstream"
+cname.example.org.     20 IN CNAME a.example.org.
+only4.example.org.     20 IN A 192.0.2.40
+only4.example.org.     20 IN A 192.0.2.41
+x.new.example.org.     20 IN A 192.0.2.50
+x.new.example.org.     20 IN AAAA 2001:db8::50
+_s._tcp.new.example.org. 20 IN SRV 1 2 3 x.new.example.org.
+prod.example.org.      20 IN A 192.0.2.60
+prod.example.org.      20 IN AAAA 2001:db8::60
+test-1.example.org.    20 IN A 192.0.2.61
+a.refused.example.org. 20 IN A 192.0.2.70
+`
+
+// zoneHandler answers from records of which none is in a zone of its own.
+func zoneHandler(t *testing.T, text string) dns.HandlerFunc {
+	t.Helper()
+	var all []dns.RR
+	parser := dns.NewZoneParser(strings.NewReader(text), ".", "")
+	for rr, ok := parser.Next(); ok; rr, ok = parser.Next() {
+		all = append(all, rr)
+	}
+	if err := parser.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return func(w dns.ResponseWriter, q *dns.Msg) {
+		r := new(dns.Msg).SetReply(q)
+		r.RecursionAvailable = true
+		r.Rcode = dns.RcodeNameError
+		name, typ := strings.ToLower(q.Question[0].Name), q.Question[0].Qtype
+		for range 2 { // an alias, then what it leads to
+			for _, rr := range all {
+				if rr.Header().Name != name {
+					continue
+				}
+				r.Rcode = dns.RcodeSuccess
+				if alias, ok := rr.(*dns.CNAME); ok && typ != dns.TypeCNAME {
+					r.Answer = append(r.Answer, dns.Copy(rr))
+					name = alias.Target
+					break
+				}
+				if rr.Header().Rrtype == typ {
+					r.Answer = append(r.Answer, dns.Copy(rr))
+				}
+			}
+			if len(r.Answer) == 0 || r.Answer[0].Header().Rrtype != dns.TypeCNAME {
+				break
+			}
+		}
+		if len(r.Answer) > 0 && strings.EqualFold(r.Answer[0].Header().Name, q.Question[0].Name) {
+			r.Answer[0].Header().Name = q.Question[0].Name // in the letters of the question
+		}
+		for _, rr := range r.Answer {
+			if strings.EqualFold(rr.Header().Name, q.Question[0].Name) {
+				rr.Header().Name = q.Question[0].Name
+			}
+		}
+		if len(r.Answer) == 0 {
+			soa, err := dns.NewRR("example.org. 20 IN SOA ns.example.org. hm.example.org. 1 60 60 60 20")
+			if err == nil {
+				r.Ns = append(r.Ns, soa)
+			}
+		}
+		_ = w.WriteMsg(r)
+	}
+}
+
+// TestConvertedAnswersAsBefore asks a real CoreDNS with a Corefile and node-cache with what is converted of it the same
+// questions.
+func TestConvertedAnswersAsBefore(t *testing.T) {
+	t.Parallel()
+	program, err := kubetest.Program(t.Context(), "coredns")
+	if err != nil {
+		t.Skipf("no CoreDNS to compare with: %v", err)
+	}
+	upstream, other := startScripted(t, zoneHandler(t, upstreamRecords)), startScripted(t, zoneHandler(t, "b.other.example. 20 IN A 192.0.2.80\n"))
+	text := func(port, ready int) string { return fmt.Sprintf(corefile, port, ready, upstream.addr, other.addr) }
+	theirs := startCoreDNS(t, program, text)
+	ours := startConverted(t, text)
+
+	for _, tt := range []struct{ name, types string }{
+		{"a.example.org.", "A AAAA TXT MX"},
+		{"only4.example.org.", "A AAAA"},
+		{"cname.example.org.", "A AAAA CNAME"},
+		{"shop.example.org.", "A AAAA TXT MX"},
+		{"SHOP.Example.org.", "A"},
+		{"x.old.example.org.", "A AAAA TXT"},
+		{"_s._tcp.old.example.org.", "SRV"},
+		{"nothing.old.example.org.", "A"},
+		{"old.example.org.", "A"},
+		{"x.in.example.org.", "A AAAA"},
+		{"test.example.org.", "A AAAA"},
+		{"test-1.example.org.", "A"},
+		{"alias.example.org.", "A"},
+		{"hosted.example.org.", "A AAAA TXT"},
+		{"db.example.org.", "A AAAA TXT"},
+		{"db2.example.org.", "A AAAA"},
+		{"v4.example.org.", "A AAAA"},
+		{"1.2.0.192.in-addr.arpa.", "PTR"},
+		{"3.2.0.192.in-addr.arpa.", "PTR"},
+		{"4.2.0.192.in-addr.arpa.", "PTR"},
+		{"one.wild.example.org.", "A AAAA TXT"},
+		{"a.one.wild.example.org.", "A"},
+		{"ip-3-16.ip.example.org.", "A TXT"},
+		{"ip-3.ip.example.org.", "A"},
+		{"blocked.example.org.", "A TXT MX"},
+		{"a.blocked.example.org.", "A"},
+		{"mail.example.org.", "MX"},
+		{"text.example.org.", "TXT A"},
+		{"a.refused.example.org.", "A"},
+		{"nothing.example.org.", "A AAAA"},
+		{"b.other.example.", "A TXT"},
+		{"c.other.example.", "A"},
+	} {
+		for typ := range strings.FieldsSeq(tt.types) {
+			for _, again := range []string{"", " again"} { // from the cache, then
+				t.Run(tt.name+" "+typ+again, func(t *testing.T) {
+					want, got := answerOf(t, theirs, tt.name, typ), answerOf(t, ours, tt.name, typ)
+					if diff := cmp.Diff(want, got); diff != "" {
+						t.Errorf("answers (-CoreDNS +node-cache):\n%s", diff)
+					}
+				})
+			}
+		}
+	}
+}
+
+// startCoreDNS runs CoreDNS with a Corefile, and returns where it answers.
+func startCoreDNS(t *testing.T, program string, text func(port, ready int) string) string {
+	t.Helper()
+	port, ready := freePort(t), freePort(t)
+	file := writeFile(t, filepath.Join(t.TempDir(), "Corefile"), text(port, ready))
+	p := proctest.Start(t, "coredns", exec.Command(program, "-conf", file))
+	eventually(t, 20*time.Second, "CoreDNS is ready", func() bool {
+		if p.Ended() {
+			t.Fatalf("CoreDNS ended: %v\n%s", p.Err(), p.Stderr.String())
+		}
+		reply, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/ready", ready))
+		if err != nil {
+			return false
+		}
+		_ = reply.Body.Close()
+		return reply.StatusCode == http.StatusOK
+	})
+	return fmt.Sprintf("127.0.0.1:%d", port)
+}
+
+// startConverted runs node-cache with what its own command converts of the same Corefile, of which nothing is lost.
+func startConverted(t *testing.T, text func(port, ready int) string) string {
+	t.Helper()
+	port, ready := freePort(t), freePort(t)
+	file := writeFile(t, filepath.Join(t.TempDir(), "Corefile"), text(port, ready))
+	converted, err := exec.Command(nodeCache, "convert", "--strict", file).Output()
+	if err != nil {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			t.Fatalf("convert: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatalf("convert: %v", err)
+	}
+	config := writeFile(t, filepath.Join(t.TempDir(), "node-cache.yaml"), string(converted))
+	if text, err := exec.Command(nodeCache, "check", config).CombinedOutput(); err != nil {
+		t.Fatalf("check: %v\n%s\n%s", err, text, converted)
+	}
+	return launchFile(t, settings{address: "127.0.0.1", port: port, admin: ready}, config).addr
+}
+
+// answerOf is what a client sees of an answer: its code, its records in order of their text, and what comes beside them.
+func answerOf(t *testing.T, server, name, typ string) []string {
+	t.Helper()
+	q := new(dns.Msg).SetQuestion(name, dns.StringToType[typ])
+	var r *dns.Msg
+	var err error
+	for range 3 { // a packet may be lost on a loaded machine
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		r, _, err = (&dns.Client{Timeout: 5 * time.Second}).ExchangeContext(ctx, q, server)
+		cancel()
+		if err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatalf("asking %s: %v", server, err)
+	}
+	lines := []string{dns.RcodeToString[r.Rcode], r.Question[0].Name}
+	for _, section := range [][]dns.RR{r.Answer, r.Extra} {
+		var texts []string
+		for _, rr := range section {
+			if rr.Header().Rrtype == dns.TypeOPT {
+				continue
+			}
+			rr.Header().Name = strings.ToLower(rr.Header().Name)
+			rr.Header().Ttl = (rr.Header().Ttl + 4) / 5 * 5 // seconds may have passed
+			texts = append(texts, rr.String())
+		}
+		slices.Sort(texts)
+		lines = append(lines, texts...)
+	}
+	return lines
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// A mount is a folder with the files of a ConfigMap, as the kubelet keeps it.
+type mount struct {
+	dir     string
+	version int
+}
+
+func newMount(t *testing.T) *mount {
+	t.Helper()
+	return &mount{dir: t.TempDir()}
+}
+
+func (m *mount) file(name string) string { return filepath.Join(m.dir, name) }
+
+// publish swaps the files of the folder in one step: the link ..data moves to a new folder, and the old one goes.
+func (m *mount) publish(files map[string]string) error {
+	m.version++
+	folder := fmt.Sprintf("..%d", m.version)
+	errs := []error{os.Mkdir(m.file(folder), 0o755)}
+	for name, text := range files {
+		errs = append(errs, os.WriteFile(filepath.Join(m.dir, folder, name), []byte(text), 0o644))
+		if _, err := os.Lstat(m.file(name)); errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, os.Symlink(filepath.Join("..data", name), m.file(name)))
+		}
+	}
+	errs = append(errs, os.Symlink(folder, m.file("..data_tmp")), os.Rename(m.file("..data_tmp"), m.file("..data")))
+	if m.version > 1 {
+		errs = append(errs, os.RemoveAll(m.file(fmt.Sprintf("..%d", m.version-1))))
+	}
+	return errors.Join(errs...)
+}
+
+// must publishes.
+func (m *mount) must(t *testing.T, files map[string]string) {
+	t.Helper()
+	if err := m.publish(files); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// launchFrom runs node-cache with the settings in a mounted folder, and with further flags.
+func launchFrom(t *testing.T, s settings, m *mount, flags ...string) *agent {
+	t.Helper()
+	config := m.file("node-cache.yaml")
+	cmd := exec.Command(nodeCache, append([]string{"agent", "--config", config}, flags...)...)
+	return launch(t, s, cmd, config)
+}
+
+// localSettings are those of an agent on this machine.
+func localSettings(t *testing.T, to ...string) settings {
+	t.Helper()
+	return settings{address: "127.0.0.1", port: freePort(t), admin: freePort(t), to: to}
+}
+
+// TestLastGoodAtStart has agents start with configurations that cannot be used.
+func TestLastGoodAtStart(t *testing.T) {
+	t.Parallel()
+	first, second := startTagged(t, "192.0.2.2"), startTagged(t, "192.0.2.3")
+	kept := filepath.Join(t.TempDir(), "kept")
+	s := localSettings(t, first.addr)
+	m := newMount(t)
+	m.must(t, map[string]string{"node-cache.yaml": s.yaml()})
+	a := launchFrom(t, s, m, "--last-good", kept)
+	var info os.FileInfo
+	eventually(t, 10*time.Second, "the configuration is kept", func() (ok bool) {
+		var err error
+		info, err = os.Stat(filepath.Join(kept, "last-good.yaml"))
+		return err == nil
+	})
+	if info.Mode() != 0o600 {
+		t.Errorf("kept with mode %v, want 0600", info.Mode())
+	}
+	a.stop(t)
+
+	missing := s
+	missing.to = []string{"/nonexistent/resolv.conf"}
+	for name, text := range map[string]string{
+		"a mistake":                 "cache: {sise: 1Mi}\n",
+		"no YAML":                   "\x00\x01",
+		"nothing to ask":            missing.yaml(),
+		"another file in its place": "",
+	} {
+		files := map[string]string{"node-cache.yaml": text}
+		if text == "" {
+			files = map[string]string{"other.yaml": s.yaml()}
+		}
+		m.must(t, files)
+		a := launchFrom(t, s, m, "--last-good", kept)
+		if got := freshTag(t, a); got != "192.0.2.2" {
+			t.Errorf("%s: %s, want the answers of the last good configuration", name, got)
+		}
+		_, page, _ := a.get("/status?format=text")
+		if !strings.Contains(page, "is in use, from "+kept) || !strings.Contains(page, "the last file was refused: ") {
+			t.Errorf("%s: /status does not say so:\n%s", name, page)
+		}
+		if _, series, _ := a.get("/metrics"); !strings.Contains(series, "\nnodecache_config_last_reload_successful 0\n") {
+			t.Errorf("%s: the metrics do not say so", name)
+		}
+		if log := a.Stderr.String(); !strings.Contains(log, "running on the last good configuration") || !strings.Contains(log, "configuration refused") {
+			t.Errorf("%s: the log does not say so:\n%s", name, log)
+		}
+		if name == "a mistake" {
+			mended := s
+			mended.to = []string{second.addr}
+			m.must(t, map[string]string{"node-cache.yaml": mended.yaml()})
+			eventually(t, 10*time.Second, "the mended one is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
+			if _, page, _ := a.get("/status?format=text"); strings.Contains(page, "in use, from") {
+				t.Errorf("mended: /status still speaks of the last good one:\n%s", page)
+			}
+			m.must(t, map[string]string{"node-cache.yaml": s.yaml()})
+			eventually(t, 10*time.Second, "the first one is used", func() bool { return freshTag(t, a) == "192.0.2.2" })
+		}
+		a.stop(t)
+	}
+}
+
+// TestNothingGoodAtStart has nothing to begin with: one problem is told, that of the file.
+func TestNothingGoodAtStart(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "config.yaml"), "cache: {sise: 1Mi}\n")
+	stderr := failToStart(t, exec.Command(nodeCache, "agent", "--config", file, "--last-good", t.TempDir()))
+	if !strings.Contains(stderr, "node-cache: "+file+": cache.sise: unknown key\nhint: did you mean") || !strings.Contains(stderr, "no last good configuration") {
+		t.Errorf("stderr:\n%s", stderr)
+	}
+}
+
+// TestEndWhileWaiting tells an agent to end that waits for an API server.
+func TestEndWhileWaiting(t *testing.T) {
+	t.Parallel()
+	kubeconfig := writeFile(t, filepath.Join(t.TempDir(), "kubeconfig"), fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: none, cluster: {server: "https://127.0.0.1:%d"}}]
+contexts: [{name: none, context: {cluster: none, user: none}}]
+users: [{name: none, user: {}}]
+current-context: none
+`, freePort(t)))
+	p := proctest.Start(t, "node-cache", exec.Command(nodeCache, "agent", "--config-map", "kube-system/node-cache", "--kubeconfig", kubeconfig))
+	eventually(t, 10*time.Second, "it says what it waits for", func() bool {
+		return strings.Contains(p.Stderr.String(), "the configuration cannot be read")
+	})
+	p.Signal(syscall.SIGTERM)
+	if err := p.Wait(t, 5*time.Second); err != nil {
+		t.Errorf("ended with %v, want a clean exit", err)
+	}
+	if log := p.Stderr.String(); !strings.Contains(log, "connection refused") || strings.Count(log, "\n") != 1 {
+		t.Errorf("stderr:\n%s", log)
+	}
+}
+
+// TestKubeDNSFolder follows the stub domains of a kube-dns ConfigMap.
+func TestKubeDNSFolder(t *testing.T) {
+	t.Parallel()
+	first, second := startTagged(t, "192.0.2.2"), startTagged(t, "192.0.2.3")
+	s := localSettings(t, first.addr)
+	m, dns := newMount(t), newMount(t)
+	m.must(t, map[string]string{"node-cache.yaml": s.yaml()})
+	dns.must(t, nil)
+	a := launchFrom(t, s, m, "--kube-dns", dns.dir)
+	if got := freshTag(t, a); got != "192.0.2.2" {
+		t.Errorf("without stub domains: %s", got)
+	}
+	stub := fmt.Sprintf(`{"e2e.test": [%q]}`, second.addr)
+	dns.must(t, map[string]string{"stubDomains": stub})
+	eventually(t, 10*time.Second, "the stub domain is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
+	before := a.reloads(t)
+	dns.must(t, map[string]string{"stubDomains": "e2e.test=" + second.addr})
+	eventually(t, 10*time.Second, "the mistake is told", func() bool { return a.reloads(t).refused > before.refused })
+	if got := freshTag(t, a); got != "192.0.2.3" {
+		t.Errorf("after a mistake: %s, want the answers of before", got)
+	}
+	if _, page, _ := a.get("/status?format=text"); !strings.Contains(page, "kube-dns folder "+dns.dir) {
+		t.Errorf("/status does not say what is wrong:\n%s", page)
+	}
+	dns.must(t, nil)
+	if err := os.Remove(dns.file("stubDomains")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "the stub domain is gone", func() bool { return freshTag(t, a) == "192.0.2.2" })
+}
+
+// TestMountsUnderLoad runs dnsperf at full load while both folders are swapped as the kubelet does, by turns between good
+// and broken files, and with the last good configuration written each time. No query is lost.
+func TestMountsUnderLoad(t *testing.T) {
+	length := seconds(t, "E2E_MOUNTS_SECS", 15)
+	proctest.Program(t, "dnsperf", "dnsperf")
+	nsd, other := startNSD(t), startNSD(t)
+	s := localSettings(t, nsd.addr)
+	m, dns := newMount(t), newMount(t)
+	m.must(t, map[string]string{"node-cache.yaml": s.yaml()})
+	dns.must(t, nil)
+	a := launchFrom(t, s, m, "--kube-dns", dns.dir, "--last-good", t.TempDir())
+	texts := variants(s, nsd.addr, other.addr)
+	stubs := []string{fmt.Sprintf(`{"wild.e2e.test": [%q]}`, other.addr), fmt.Sprintf(`{"wild.e2e.test": [%q]}`, nsd.addr)}
+
+	stop, swapped := make(chan struct{}), make(chan struct{})
+	var took []time.Duration
+	var problems []string
+	go func() {
+		defer close(swapped)
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+			swap := func() error { return m.publish(map[string]string{"node-cache.yaml": texts[n/2%len(texts)]}) }
+			if n%2 == 1 {
+				swap = func() error { return dns.publish(map[string]string{"stubDomains": stubs[n/2%len(stubs)]}) }
+			}
+			late, err := a.noticed(swap)
+			if err != nil {
+				problems = append(problems, fmt.Sprintf("swap %d: %v", n, err))
+			}
+			if late > 0 {
+				took = append(took, late)
+			}
+		}
+	}()
+	l := dnsperf(t, a.addr, mixedNames(t), length)
+	close(stop)
+	<-swapped
+	if len(took) == 0 || len(problems) > 0 {
+		t.Fatalf("%d swaps, problems: %q", len(took), problems)
+	}
+	slices.Sort(took)
+	t.Attr("mounts", fmt.Sprintf("%s, with %d swaps, each noticed after %s at the median and %s at most", l, len(took), took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond)))
+	if l.lost > 0 || l.completed == 0 || !strings.HasSuffix(l.codes, "(100.00%)") || !strings.HasPrefix(l.codes, "NOERROR ") {
+		t.Errorf("%s, %s, want none lost and NOERROR only", l, l.codes)
+	}
+}
+
+// noticed makes a change and gives the time until the agent has applied or refused what there is then; 0 while the file is
+// bad and a change of the other folder makes no difference.
+func (a *agent) noticed(change func() error) (time.Duration, error) {
+	before, err := a.configNow()
+	if err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if err := change(); err != nil {
+		return 0, err
+	}
+	for {
+		now, err := a.configNow()
+		took := time.Since(began)
+		switch {
+		case err != nil:
+			return 0, err
+		case now != before:
+			return took, nil
+		case before.LastError != "" && took > time.Second:
+			return 0, nil
+		case took > 10*time.Second:
+			return 0, fmt.Errorf("not noticed after %s", took)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// configNow is what tells one configuration from the next.
+type configNow struct {
+	Generation, Refused int
+	LastError           string
+}
+
+func (a *agent) configNow() (configNow, error) {
+	var page struct{ Config configNow }
+	code, body, err := a.get("/status")
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("status %d", code)
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(body), &page)
+	}
+	return page.Config, err
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+)
+
+var upgrades = flag.Int("upgrades", 0, "hand over so often under load; 0: a few times, or 50 with -long")
+
+// handover is what the configuration of an agent needs that hands over.
+func handoverConfig(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "handover") //nolint:usetesting // t.TempDir is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return fmt.Sprintf("handover: {socket: %s}\nsnapshot: {folder: %s}\n", filepath.Join(dir, "handover.sock"), dir)
+}
+
+// awaitTaken waits until an agent has taken over, and holds its leases.
+func (b *bed) awaitTaken(t *testing.T, a daemon) {
+	t.Helper()
+	eventually(t, 20*time.Second, "the next agent has taken over and holds the leases", func() bool {
+		if a.Ended() {
+			t.Fatalf("the agent has ended: %v", a.Err())
+		}
+		log := a.Stderr.String()
+		return strings.Contains(log, `"taken over"`) && strings.Contains(log, "a successor can take over") &&
+			(b.unmanaged || strings.Count(log, "lease taken") >= len(b.ask))
+	})
+}
+
+// TestHandOver starts one agent after the other while the one before serves, under 20,000 queries a second, and counts
+// every query.
+func TestHandOver(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		bed   options
+		times int // in an ordinary run
+	}{
+		{name: nftables, bed: options{backend: nftables}, times: 10},
+		{name: iptablesNFT, bed: options{backend: iptablesNFT}, times: 5},
+		{name: iptablesLegacy, bed: options{backend: iptablesLegacy}, times: 2},
+		{name: "transparent, " + nftables, bed: options{backend: nftables, transparent: true}, times: 2},
+		{name: "transparent, " + iptablesNFT, bed: options{backend: iptablesNFT, transparent: true}, times: 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b, last := handing(t, tt.bed)
+			before := b.fallbackQueries()
+			dropped := b.drops(t)
+			l := b.flood(t)
+			sessions := []*pipeline{
+				startPipeline(t, b.Pods[0], b.ask[0], 20), startPipeline(t, b.Pods[1], b.ask[1], 20),
+				startPipeline(t, b.Node, b.ask[0], 3),
+			}
+			time.Sleep(500 * time.Millisecond)
+			times := *upgrades
+			if times == 0 {
+				times = takes(tt.times, 50)
+			}
+			var old []daemon
+			var slowest time.Duration
+			for range times {
+				next := b.launch(t)
+				b.awaitTaken(t, next)
+				slowest = max(slowest, time.Since(next.started))
+				time.Sleep(500 * time.Millisecond)
+				last.Signal(syscall.SIGTERM) // as the kubelet does, when the next pod is ready
+				old = append(old, last)
+				last = next
+			}
+			for _, a := range old {
+				if err := a.Wait(t, 20*time.Second); err != nil {
+					t.Errorf("an agent that handed over ended with %v", err)
+				}
+			}
+			time.Sleep(500 * time.Millisecond)
+			lasted := time.Since(l.began)
+			reports := l.stop()
+			sum := nodelab.Report{}
+			for _, r := range reports {
+				sum.Outcomes = append(sum.Outcomes, r.Outcomes...)
+			}
+			// A machine that has no time for the packets between its namespaces drops them before an agent has them.
+			if overflow, told := b.drops(t).since(dropped); sum.Lost() > 0 {
+				at, _ := sum.FirstLost()
+				last, _ := sum.LastLost()
+				t.Logf("%s; from %s to %s; %s", sum, clock(at), clock(last), told)
+				// A session that the old agent has accepted and, on a busy machine, not read before it was told to end is
+				// closed. Its client asks again.
+				cut := sum.Count(nodelab.Reset)
+				if sum.Count(nodelab.Lost) > overflow || sum.Count(nodelab.Failed)+sum.Count(nodelab.Refused) > 0 || cut > 3*times {
+					t.Errorf("%d of %d queries were lost, and the kernel has dropped %d", sum.Lost(), sum.Sent(), overflow)
+				}
+			}
+			if leaked := b.fallbackQueries() - before; leaked > 0 || sum.By()[byCentral] > 0 {
+				t.Errorf("%d queries went to the fallback: %s", leaked, sum)
+			}
+			answered, again, opened := 0, 0, 0
+			for _, p := range sessions {
+				p.end(t)
+				answered, again, opened = answered+p.answered, again+p.again, opened+p.opened
+			}
+			rate := float64(sum.Sent()) / lasted.Seconds()
+			figure(t, "handed over %d times, %s: %s at %.0f a second; %s over %d persistent sessions, opened %d times, %d asked again; slowest %s",
+				times, tt.name, sum, rate, nodelab.Thousands(answered), len(sessions), opened, again, ms(slowest))
+		})
+	}
+}
+
+// flood is pods and the node asking 20,000 queries a second, some of them for new names.
+func (b *bed) flood(t *testing.T) *load {
+	t.Helper()
+	l := &load{began: time.Now()}
+	udp := func(rate int) nodelab.Load { return nodelab.Load{Network: "udp", Rate: rate} }
+	freshUDP := func(rate int) nodelab.Load { return nodelab.Load{Network: "udp", Rate: rate, Fresh: true} }
+	freshTCP := nodelab.Load{Network: "tcp", Rate: 25, Fresh: true}
+	const patient = 4 * time.Second // what is late is not lost
+	for _, c := range []nodelab.MeterConfig{
+		{Host: b.Pods[0], Target: b.ask[0], Loads: []nodelab.Load{udp(4000), udp(4000), freshUDP(300), freshTCP}},
+		{Host: b.Pods[1], Target: b.ask[1], Loads: []nodelab.Load{udp(4000), udp(4000), freshUDP(300), freshTCP}},
+		{Host: b.Node, Target: b.ask[0], Loads: []nodelab.Load{udp(3000), freshUDP(100), freshTCP}},
+		{Host: b.Node, Target: b.ask[1], Loads: []nodelab.Load{udp(1000), freshUDP(100), freshTCP}},
+		{Host: b.Pods[0], Target: b.ask[0], Loads: []nodelab.Load{udp(50)}, Names: 1 << 20},
+	} {
+		c.Timeout = patient
+		m, err := nodelab.StartMeter(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Stop() })
+		l.meters = append(l.meters, m)
+	}
+	return l
+}

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+)
+
+// handing is a bed with an agent that can hand over.
+func handing(t *testing.T, o options) (*bed, daemon) {
+	t.Helper()
+	b := newBed(t, o)
+	b.extra += handoverConfig(t)
+	b.write(t, b.text())
+	return b, b.start(t)
+}
+
+// launchWaiting starts an agent that gets the sockets and then waits for the cluster, which nobody tells it about.
+func (b *bed) launchWaiting(t *testing.T) daemon {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "next.yaml") // the old agent follows its own
+	if err := os.WriteFile(config, []byte(b.text()+"cluster: {resolver: local, kubeconfig: kubeconfig}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	writeKubeconfig(t, config, "https://10.201.0.2:6443")
+	next := b.launchProgram(t, nodeCache, "agent", "--config", config)
+	eventually(t, 15*time.Second, "the next agent waits", func() bool {
+		if next.Ended() {
+			t.Fatalf("the agent has ended: %v", next.Err())
+		}
+		return strings.Contains(next.Stderr.String(), "waiting for the cluster zone")
+	})
+	return next
+}
+
+// says waits until an agent has logged something.
+func says(t *testing.T, a daemon, what string) {
+	t.Helper()
+	eventually(t, 20*time.Second, "the log says: "+what, func() bool { return strings.Contains(a.Stderr.String(), what) })
+}
+
+// allAnswered stops the load: nothing was lost, and nobody but the agents has answered.
+func (b *bed) allAnswered(t *testing.T, l *load, what string, sessionsCut int, fallbackBefore uint64) {
+	t.Helper()
+	time.Sleep(500 * time.Millisecond)
+	end := time.Now().Add(-200 * time.Millisecond)
+	reports := l.stop()
+	l.noneLostBut(t, reports, l.began, end, what, sessionsCut)
+	if leaked := b.fallbackQueries() - fallbackBefore; leaked > 0 {
+		t.Errorf("%s: %d queries went to the fallback", what, leaked)
+		leaks(t, reports)
+	}
+	figure(t, "hand-over, %s, %s: %s", what, b.backend, l.all(reports).Between(l.began, end))
+}
+
+// TestHandOverNewDies kills an agent that has the sockets and does not serve yet, several times, and then has one take over.
+func TestHandOverNewDies(t *testing.T) {
+	for _, backend := range []string{nftables, iptablesNFT} {
+		t.Run(backend, func(t *testing.T) {
+			b, old := handing(t, options{backend: backend})
+			before := b.fallbackQueries()
+			l := b.load(t)
+			for range 3 {
+				next := b.launchWaiting(t)
+				time.Sleep(100 * time.Millisecond)
+				next.Kill()
+				says(t, old, "an agent that was to take over has ended")
+			}
+			next := b.launchWaiting(t)
+			next.Signal(syscall.SIGTERM) // in order
+			if err := next.Wait(t, 10*time.Second); err != nil {
+				t.Errorf("an agent that did not come to serve ended with %v", err)
+			}
+			last := b.launch(t)
+			b.awaitTaken(t, last)
+			old.Signal(syscall.SIGTERM)
+			if err := old.Wait(t, 20*time.Second); err != nil {
+				t.Errorf("the old agent ended with %v", err)
+			}
+			b.allAnswered(t, l, "the next agent dies before it serves", 1, before)
+			b.askAll(t, byAgent)
+		})
+	}
+}
+
+// TestHandOverOldLeaves has the old agent told to end while the next one still waits for the cluster.
+func TestHandOverOldLeaves(t *testing.T) {
+	for _, backend := range []string{nftables, iptablesNFT} {
+		t.Run(backend, func(t *testing.T) {
+			b, old := handing(t, options{backend: backend, onExit: "remove"})
+			l := b.load(t)
+			next := b.launchWaiting(t)
+			old.Signal(syscall.SIGTERM)
+			says(t, next, `"taken over"`)
+			if err := old.Wait(t, 20*time.Second); err != nil {
+				t.Errorf("the old agent ended with %v", err)
+			}
+			time.Sleep(500 * time.Millisecond)
+			end := time.Now().Add(-200 * time.Millisecond)
+			// Without a view of the cluster the lease comes after ten seconds: the fallback answers until then, and sessions
+			// that are open when the old one's lease ends are reset.
+			sum := l.all(l.stop()).Between(l.began, end)
+			if sum.Lost() > sum.Count(nodelab.Reset) || sum.Lost() > 20 {
+				t.Errorf("the old agent ends: %s", sum)
+			}
+			figure(t, "hand-over, the old agent is told to end first, %s: %s", b.backend, sum)
+			next.Signal(syscall.SIGTERM)
+			if err := next.Wait(t, 20*time.Second); err != nil {
+				t.Errorf("the next agent ended with %v", err)
+			}
+		})
+	}
+}
+
+// TestHandOverOldDies kills the old agent while the next one has its sockets and waits.
+func TestHandOverOldDies(t *testing.T) {
+	for _, backend := range []string{nftables, iptablesNFT} {
+		t.Run(backend, func(t *testing.T) {
+			b, old := handing(t, options{backend: backend})
+			l := b.load(t)
+			next := b.launchWaiting(t)
+			time.Sleep(100 * time.Millisecond)
+			old.Kill()
+			says(t, next, `"taken over"`)
+			time.Sleep(time.Second)
+			end := time.Now().Add(-200 * time.Millisecond)
+			sum := l.all(l.stop()).Between(l.began, end)
+			// What a reader had in hand dies with it, and its sessions do.
+			if lost := sum.Lost(); lost > 100 {
+				t.Errorf("%s", sum)
+			}
+			figure(t, "hand-over, the old agent is killed while the next one waits, %s: %s", b.backend, sum)
+		})
+	}
+}
+
+// TestHandOverTogether starts several agents at once.
+func TestHandOverTogether(t *testing.T) {
+	b, old := handing(t, options{})
+	before := b.fallbackQueries()
+	l := b.load(t)
+	const together = 3
+	all := []daemon{old}
+	for range together {
+		all = append(all, b.launch(t))
+	}
+	var last daemon
+	eventually(t, 30*time.Second, "all but one have handed over", func() bool {
+		idle := 0
+		for _, a := range all {
+			if a.Ended() {
+				t.Fatalf("an agent has ended: %v", a.Err())
+			}
+			if strings.Contains(a.Stderr.String(), `"handed over"`) {
+				idle++
+			} else {
+				last = a
+			}
+		}
+		return idle == together
+	})
+	b.awaitTaken(t, last)
+	for _, a := range all {
+		if a != last {
+			a.Signal(syscall.SIGTERM)
+			if err := a.Wait(t, 20*time.Second); err != nil {
+				t.Errorf("an idle agent ended with %v", err)
+			}
+		}
+	}
+	b.allAnswered(t, l, fmt.Sprintf("%d agents at once", together), together, before)
+}
+
+// TestHandOverHung has the old agent hang when the next one comes, which waits until it does not.
+func TestHandOverHung(t *testing.T) {
+	b, old := handing(t, options{})
+	old.Signal(syscall.SIGSTOP)
+	next := b.launch(t)
+	says(t, next, "waiting for the addresses")
+	old.Signal(syscall.SIGCONT)
+	b.awaitTaken(t, next)
+	b.askAll(t, byAgent)
+}
+
+// TestHandOverNewDiesLater kills the agent that has taken over: the fallback answers, and the old one ends when nobody
+// comes, for whoever started it to start it again.
+func TestHandOverNewDiesLater(t *testing.T) {
+	b, old := handing(t, options{})
+	next := b.launch(t)
+	b.awaitTaken(t, next)
+	says(t, old, "handed over and idle")
+	next.Kill()
+	b.askAll(t, byCentral)
+	if err := old.Wait(t, 30*time.Second); err == nil || !strings.Contains(old.Stderr.String(), "has ended without a successor") {
+		t.Errorf("the old agent ended with %v", err)
+	}
+	again := b.start(t)
+	b.askAll(t, byAgent)
+	_ = again
+}
+
+// TestHandOverOtherConfig hands over between agents that are configured otherwise.
+func TestHandOverOtherConfig(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		first, second options
+		env           [2]string // of each
+		lapses        bool      // for a moment there are rules that know of no lease: those of iptables come before those of nftables
+	}{
+		{name: "rules by another backend", first: options{backend: nftables}, second: options{backend: iptablesNFT}, lapses: true},
+		{name: "and back", first: options{backend: iptablesNFT}, second: options{backend: nftables}},
+		{name: "no rules any more, nftables", first: options{backend: nftables}, second: options{backend: nftables, unmanaged: true}},
+		{name: "no rules any more, iptables", first: options{backend: iptablesNFT}, second: options{backend: iptablesNFT, unmanaged: true}},
+		{name: "rules from now on", first: options{unmanaged: true}, second: options{}, lapses: true},
+		{name: "one more reader", env: [2]string{"GOMAXPROCS=1", "GOMAXPROCS=3"}},
+		{name: "fewer readers", env: [2]string{"GOMAXPROCS=4", "GOMAXPROCS=1"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t, tt.first)
+			config := handoverConfig(t)
+			b.extra = config
+			b.write(t, b.text())
+			old := b.startWith(t, tt.env[0])
+			before := b.fallbackQueries()
+			l := b.load(t)
+			l.first(t, byAgent, l.began, 5*time.Second)
+
+			second := *b
+			second.options = tt.second
+			second.extra = config
+			if second.backend == "" {
+				second.backend = nftables
+			}
+			second.lease = lease
+			second.config = filepath.Join(t.TempDir(), "second.yaml") // the first agent follows its own
+			second.write(t, second.text())
+			if second.backend != b.backend {
+				second.followKubeProxy(t)
+			}
+			next := second.launchWith(t, tt.env[1])
+			second.awaitTaken(t, next)
+			time.Sleep(lease + time.Second) // what the old one had would have lapsed
+			old.Signal(syscall.SIGTERM)
+			if err := old.Wait(t, 20*time.Second); err != nil {
+				t.Errorf("the old agent ended with %v", err)
+			}
+			time.Sleep(500 * time.Millisecond)
+			if tt.lapses {
+				before = b.fallbackQueries()
+			}
+			second.allAnswered(t, l, tt.name, 1, before)
+			if second.unmanaged {
+				if rules := b.rules(t); strings.Contains(rules, "node-cache") || strings.Contains(rules, "NODE-CACHE") {
+					t.Errorf("rules stay:\n%s", rules)
+				}
+			}
+		})
+	}
+}
+
+func (b *bed) launchWith(t *testing.T, env string) daemon {
+	t.Helper()
+	if env == "" {
+		return b.launch(t)
+	}
+	return b.launchProgram(t, "env", env, nodeCache, "agent", "--config", b.config)
+}
+
+func (b *bed) startWith(t *testing.T, env string) daemon {
+	t.Helper()
+	a := b.launchWith(t, env)
+	b.awaitAgent(t, a)
+	return a
+}
+
+// TestSecondWithout starts a second agent without a hand-over: it ends with an error, as the addresses are taken.
+func TestSecondWithout(t *testing.T) {
+	b, _ := handing(t, options{})
+	other := strings.ReplaceAll(b.text(), "handover:", "#")
+	path := b.config + ".other"
+	if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	second := b.launchProgram(t, nodeCache, "agent", "--config", path)
+	if err := second.Wait(t, 20*time.Second); err == nil || !strings.Contains(second.Stderr.String(), "address already in use") {
+		t.Errorf("the second agent ended with %v", err)
+	}
+	b.askAll(t, byAgent)
+	if who, err := nodelab.Ask(b.Pods[0], b.ask[0], "tcp"); who != byAgent {
+		t.Errorf("%q answers, %v", who, err)
+	}
+}
+
+// leaks tells when the fallback has answered.
+func leaks(t *testing.T, reports []nodelab.Report) {
+	t.Helper()
+	for i, r := range reports {
+		for kind := range kinds() {
+			var first, last time.Time
+			n := 0
+			for _, o := range r.Of(kind).Outcomes {
+				if o.Who != byCentral {
+					continue
+				}
+				if n++; first.IsZero() {
+					first = o.Sent
+				}
+				last = o.Sent
+			}
+			if n > 0 {
+				t.Logf("%s, %s: %d by the fallback, from %s to %s", clients()[i], kinds()[kind], n, clock(first), clock(last))
+			}
+		}
+	}
+}
+
+// clock is a time as the agents' logs have it.
+func clock(at time.Time) string { return at.UTC().Format("15:04:05.000") }
