@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build run play test test-kernel lint fuzz bench bench-cluster clean
+.PHONY: help build run play image test e2e test-kernel lint fuzz bench bench-cluster clean
 
 GO       ?= go
 VERSION  ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo dev)
+REVISION ?= $(shell git -c safe.directory='*' rev-parse HEAD 2>/dev/null)
+CREATED  ?= $(shell git -c safe.directory='*' log -1 --format=%ct 2>/dev/null || echo 0)
 FUZZTIME ?= 60s
 
 help: ## list these targets
@@ -25,8 +27,14 @@ play: build ## root, no Kubernetes: a node with two pods, and a shell in one of 
 	$(GO) build -buildvcs=false -o bin/play ./internal/play
 	bin/play -node-cache bin/node-cache
 
+image: ## build the image dist/node-cache-VERSION.oci.tar, without a container engine
+	cd hack/image && $(GO) run -buildvcs=false . -root ../.. -out ../../dist -version '$(VERSION)' -revision '$(REVISION)' -created '$(CREATED)' $(ARGS)
+
 test: ## install what the tests need, then run every suite
 	hack/test.sh
+
+e2e: ## root: install it on a real cluster of two nodes, as the README says
+	hack/test.sh install
 
 test-kernel: ## run the kernel's tests in Debian's kernel, which an emulated machine boots
 	hack/test.sh kernel

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Lints the main module and the benchmark module with the golangci-lint that tools/go.mod pins.
+# Lints the main module, the benchmarks' and the image's with the golangci-lint that tools/go.mod pins.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,6 +10,6 @@ tools=$PWD/tools/go.mod
 
 go tool -modfile="$tools" golangci-lint config verify
 go tool -modfile="$tools" golangci-lint run ./...
-if [[ -f bench/go.mod ]]; then
-  (cd bench && go tool -modfile="$tools" golangci-lint run ./...)
-fi
+for module in bench hack/image; do
+  (cd "$module" && go tool -modfile="$tools" golangci-lint run ./...)
+done

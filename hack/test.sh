@@ -14,9 +14,10 @@ export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
 # Program and the Debian package that brings it. The headers stand for the C library's development files.
 needs="gcc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools git:git ip:iproute2 unshare:util-linux
 nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables:iptables ipset:ipset
-conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio"
+conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
+runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus"
 # In this order, one after the other: each keeps both cores of a small machine busy, and many tests use real sockets.
-suites="lint bench-module unit allocs fuzz bench-once scenarios e2e upstream pressure node kernel cluster"
+suites="lint bench-module image-module unit allocs fuzz bench-once scenarios e2e upstream pressure node kernel cluster manifests install"
 race=-race # empty where there is no C compiler, which the race detector needs
 
 # ---- set-up --------------------------------------------------------------------------------------------------
@@ -62,7 +63,7 @@ set_up() {
 # ---- suites: each prints go test -json events -----------------------------------------------------------------
 
 packages() { # every package but the suites that run by themselves
-  go list ./... | grep -vE '/(test/(e2e|scenario|cluster|node|upstream|pressure|kernel)|internal/(kubetest|nodelab|play))(/|$)'
+  go list ./... | grep -vE '/(test/(e2e|scenario|cluster|node|upstream|pressure|kernel|manifests|install)|internal/(kubetest|kubenode|nodelab|play|promtest))(/|$)'
 }
 
 # check runs one command that is no Go test and reports it as one.
@@ -135,6 +136,19 @@ suite_cluster() {
   go test -json -count=1 -timeout=40m -run '^$' ./internal/kubetest >"$work/programs" || { cat "$work/programs"; return 1; }
   go test -json -count=1 -timeout=20m $race ./test/cluster/... ./internal/kubetest/...
 }
+
+# What is installed: every kustomization and the chart, rendered, compared, and shown to a real API server; alerts and
+# dashboard, shown to a real Prometheus.
+suite_manifests() { go test -json -count=1 -timeout=15m ./test/manifests/... ./internal/promtest/...; }
+
+# A real cluster of two nodes, and the README's installation in it.
+suite_install() {
+  [[ $(id -u) == 0 ]] || { cannot install "network namespaces need root"; return; }
+  echo "building kubelet, containerd and helm: minutes the first time, seconds later" >&3
+  go test -json -count=1 -timeout=25m ./test/install/... ./internal/kubenode/...
+}
+
+suite_image-module() { (cd hack/image && check vet go vet ./... && go test -json -count=1 ./...); }
 
 suite_bench-module() { (cd bench && check vet go vet ./... && go test -json -count=1 ./...); }
 

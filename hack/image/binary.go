@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"debug/buildinfo"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+)
+
+// binary is the program for one architecture.
+type binary struct {
+	arch    string
+	data    []byte
+	info    *buildinfo.BuildInfo
+	goroot  string
+	folders map[string]string // where the sources of a module are, by its path
+	roots   debug.Module      // the certificates
+}
+
+// compile builds the program as `make build` does.
+func compile(ctx context.Context, o *options, arch string) (*binary, error) {
+	folder, err := os.MkdirTemp("", "node-cache-image-")
+	if err != nil {
+		return nil, fmt.Errorf("making a folder: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(folder) }()
+	file := filepath.Join(folder, "node-cache")
+	ldflags := "-s -w -X main.version=" + o.version
+	if _, err := goCommand(ctx, o.root, arch, "build", "-buildvcs=false", "-trimpath", "-ldflags", ldflags, "-o", file, "./cmd/node-cache"); err != nil {
+		return nil, err
+	}
+	b := &binary{arch: arch, folders: map[string]string{}}
+	if b.data, err = os.ReadFile(file); err != nil {
+		return nil, fmt.Errorf("reading the binary: %w", err)
+	}
+	if b.info, err = buildinfo.Read(bytes.NewReader(b.data)); err != nil {
+		return nil, fmt.Errorf("reading what the binary is built from: %w", err)
+	}
+	return b, b.locate(ctx, o)
+}
+
+// locate finds the folders that hold the licences.
+func (b *binary) locate(ctx context.Context, o *options) error {
+	root, err := goCommand(ctx, o.root, b.arch, "env", "GOROOT")
+	if err != nil {
+		return err
+	}
+	b.goroot = strings.TrimSpace(string(root))
+	modules, err := goCommand(ctx, o.root, b.arch, "list", "-buildvcs=false", "-deps", "-f", "{{with .Module}}{{.Path}}\t{{.Dir}}{{end}}", "./cmd/node-cache")
+	if err != nil {
+		return err
+	}
+	own, err := goCommand(ctx, filepath.Join(o.root, "hack", "image"), b.arch, "list", "-m", "-f", "{{.Version}}\t{{.Dir}}", rootsModule)
+	if err != nil {
+		return err
+	}
+	version, folder, _ := strings.Cut(strings.TrimSpace(string(own)), "\t")
+	b.roots, b.folders[rootsModule] = debug.Module{Path: rootsModule, Version: version}, folder
+	for line := range strings.Lines(string(modules)) {
+		if module, folder, found := strings.Cut(strings.TrimSpace(line), "\t"); found {
+			b.folders[module] = folder
+		}
+	}
+	return nil
+}
+
+// goCommand runs the go command in a folder for an architecture and returns what it prints.
+func goCommand(ctx context.Context, folder, arch string, args ...string) ([]byte, error) {
+	command := exec.CommandContext(ctx, "go", args...)
+	command.Dir = folder
+	// Levels of the instruction set and experiments would make another binary of the same sources.
+	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off")
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	out, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("running go %s for %s: %w\n%s", args[0], arch, err, stderr.String())
+	}
+	return out, nil
+}

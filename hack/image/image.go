@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// architectures lists what the image is built for.
+func architectures() []string { return []string{"amd64", "arm64"} }
+
+// variant is the image of one architecture, and its bill of materials.
+type variant struct {
+	arch  string
+	image v1.Image
+	bill  []byte
+}
+
+// build writes the archive and the bills of materials, and returns the image's reference by digest.
+func build(ctx context.Context, o *options) (string, error) {
+	var variants []variant
+	for _, arch := range architectures() {
+		v, err := buildVariant(ctx, o, arch)
+		if err != nil {
+			return "", fmt.Errorf("building for %s: %w", arch, err)
+		}
+		variants = append(variants, *v)
+	}
+	index, err := makeIndex(o, variants)
+	if err != nil {
+		return "", err
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return "", fmt.Errorf("computing the digest: %w", err)
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return "", fmt.Errorf("making the folder: %w", err)
+	}
+	base := filepath.Join(o.out, "node-cache-"+o.tag())
+	for _, v := range variants {
+		if err := os.WriteFile(base+"-linux-"+v.arch+".cdx.json", v.bill, 0o644); err != nil {
+			return "", fmt.Errorf("writing the bill of materials: %w", err)
+		}
+	}
+	if err := writeArchive(base+".oci.tar", o, index, variants); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s:%s@%s", o.name, o.tag(), digest), nil
+}
+
+// buildVariant makes the image of one architecture.
+func buildVariant(ctx context.Context, o *options, arch string) (*variant, error) {
+	b, err := compile(ctx, o, arch)
+	if err != nil {
+		return nil, err
+	}
+	parts, err := b.parts()
+	if err != nil {
+		return nil, err
+	}
+	below, packages, err := lower(ctx, o, arch, parts)
+	if err != nil {
+		return nil, err
+	}
+	bill, err := b.bill(o, parts, packages)
+	if err != nil {
+		return nil, err
+	}
+	image := mutate.MediaType(mutate.ConfigMediaType(empty.Image, types.OCIConfigJSON), types.OCIManifestSchema1)
+	// The binary is in the layer that changes with every release, what it stands on in others.
+	for _, t := range append(below, tree{"node-cache": {data: b.data, mode: 0o755}}) {
+		layer, err := t.layer(o.created)
+		if err != nil {
+			return nil, err
+		}
+		if image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: o.created}, CreatedBy: "hack/image"}}); err != nil {
+			return nil, fmt.Errorf("adding a layer: %w", err)
+		}
+	}
+	if image, err = configure(o, arch, image); err != nil {
+		return nil, err
+	}
+	return &variant{arch: arch, image: image, bill: bill}, nil
+}
+
+// lower returns the layers below the binary's.
+func lower(ctx context.Context, o *options, arch string, parts []part) ([]tree, []debianPackage, error) {
+	own, err := readLicence(o.root)
+	if err != nil {
+		return nil, nil, err
+	}
+	var roots bytes.Buffer
+	if err := writeRoots(&roots); err != nil {
+		return nil, nil, err
+	}
+	base := tree{rootsFile: {data: roots.Bytes(), mode: 0o644}}
+	for name, data := range licenceFiles(own, parts) {
+		base[name] = node{data: data, mode: 0o644}
+	}
+	if !o.iptables {
+		return []tree{base}, nil, nil
+	}
+	debian, packages, err := debianTree(ctx, arch)
+	if err != nil {
+		return nil, nil, err
+	}
+	return []tree{debian, base}, packages, nil
+}
+
+// configure says how the image is run. It names no user: without ambient capabilities only root keeps NET_ADMIN through
+// the start of the program, and the manifests take every other right from it.
+func configure(o *options, arch string, image v1.Image) (v1.Image, error) {
+	old, err := image.ConfigFile()
+	if err != nil {
+		return nil, fmt.Errorf("reading the image's configuration: %w", err)
+	}
+	config := old.DeepCopy()
+	config.Architecture, config.OS, config.Created = arch, "linux", v1.Time{Time: o.created}
+	config.Config = v1.Config{
+		Entrypoint: []string{"/node-cache"},
+		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+		WorkingDir: "/",
+		Labels:     labels(o),
+	}
+	out, err := mutate.ConfigFile(image, config)
+	if err != nil {
+		return nil, fmt.Errorf("writing the image's configuration: %w", err)
+	}
+	return mutate.Annotations(out, labels(o)).(v1.Image), nil
+}
+
+// labels describe the image, in its configuration and as annotations of its manifests.
+func labels(o *options) map[string]string {
+	const source = "https://github.com/nodecache/node-cache"
+	all := map[string]string{
+		"org.opencontainers.image.title":         "node-cache",
+		"org.opencontainers.image.description":   "DNS cache for the pods of a Kubernetes node",
+		"org.opencontainers.image.version":       o.tag(),
+		"org.opencontainers.image.created":       o.created.Format(time.RFC3339),
+		"org.opencontainers.image.licenses":      "Apache-2.0",
+		"org.opencontainers.image.source":        source,
+		"org.opencontainers.image.url":           source,
+		"org.opencontainers.image.documentation": source + "/tree/main/docs",
+		"org.opencontainers.image.vendor":        "node-cache",
+	}
+	if o.revision != "" {
+		all["org.opencontainers.image.revision"] = o.revision
+	}
+	return all
+}
+
+// makeIndex makes the list of architectures that the image's name stands for.
+func makeIndex(o *options, variants []variant) (v1.ImageIndex, error) {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, v := range variants {
+		descriptor, err := partial.Descriptor(v.image)
+		if err != nil {
+			return nil, fmt.Errorf("describing the image: %w", err)
+		}
+		platform := &v1.Platform{OS: "linux", Architecture: v.arch}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: v.image, Descriptor: v1.Descriptor{
+			MediaType: descriptor.MediaType, Digest: descriptor.Digest, Size: descriptor.Size, Platform: platform,
+		}})
+	}
+	notes := labels(o)
+	if own, ok := debug.ReadBuildInfo(); ok {
+		notes["io.github.nodecache.image.builder"] = own.GoVersion
+	}
+	return mutate.Annotations(index, maps.Clone(notes)).(v1.ImageIndex), nil
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command image builds the container images without a container engine.
+//
+// It compiles cmd/node-cache for every architecture, puts each binary with the certificates and licences it needs into an
+// image, and writes them all as one archive in the OCI image layout, with a bill of materials for each. What it writes
+// depends only on its flags, the sources, the versions in both go.mod files and the Go release: no time, no path and no file
+// of the machine gets into it. Only the Debian packages of the iptables variant come from elsewhere.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintf(os.Stderr, "image: %v\n", err)
+		os.Exit(1) //nolint:forbidigo // this is main
+	}
+}
+
+// options are what the command line asks for.
+type options struct {
+	root     string // the repository
+	out      string // the folder that gets the archive and the bills of materials
+	name     string // the image's name without a tag
+	version  string // the tag, and what the binary says of itself
+	revision string // the commit, empty if unknown
+	created  time.Time
+	iptables bool // with the iptables programs
+}
+
+// tag is the image's tag.
+func (o *options) tag() string {
+	if o.iptables {
+		return o.version + "-iptables"
+	}
+	return o.version
+}
+
+// run builds what args ask for and prints the image's reference by digest.
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	if len(args) == 1 && args[0] == "roots" { // for the Dockerfile, whose image gets the same certificates
+		return writeRoots(stdout)
+	}
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	reference, err := build(ctx, o)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(stdout, reference)
+	return err
+}
+
+// parse reads the command line.
+func parse(args []string) (*options, error) {
+	o := &options{}
+	created := "0"
+	flags := flag.NewFlagSet("image", flag.ContinueOnError)
+	flags.StringVar(&o.root, "root", "../..", "the repository")
+	flags.StringVar(&o.out, "out", "../../dist", "the folder for the archive")
+	flags.StringVar(&o.name, "name", "ghcr.io/nodecache/node-cache", "the image's name without a tag")
+	flags.StringVar(&o.version, "version", "dev", "the image's tag and the binary's version")
+	flags.StringVar(&o.revision, "revision", "", "the commit that is built")
+	flags.StringVar(&created, "created", created, "the commit's time, in seconds since 1970")
+	flags.BoolVar(&o.iptables, "iptables", false, "add the iptables programs, for intercept.backend: iptables")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("argument %q: only flags are known, and roots alone", flags.Arg(0))
+	}
+	seconds, err := strconv.ParseInt(created, 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("reading -created: %w", err)
+	}
+	o.created = time.Unix(seconds, 0).UTC()
+	return o, nil
+}
