@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package promtest
+
+import (
+	"os"
+	"testing"
+
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// nodeCache is the path of the program, set by TestMain.
+var nodeCache string
+
+func TestMain(m *testing.M) {
+	os.Exit(proctest.Main(m, &nodeCache))
+}

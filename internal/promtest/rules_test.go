@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package promtest
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// root is the top of the repository, seen from this package.
+const root = "../.."
+
+func TestAlertsSayWhatTheyMust(t *testing.T) {
+	t.Parallel()
+	for _, a := range mustAlerts(t) {
+		if !slices.Contains([]string{"critical", "warning", "info"}, a.Labels["severity"]) {
+			t.Errorf("%s: severity %q", a.Name, a.Labels["severity"])
+		}
+		page := "https://github.com/nodecache/node-cache/blob/main/docs/runbooks/" + a.Name + ".md"
+		if a.Annotations["runbook_url"] != page {
+			t.Errorf("%s: runbook_url %q, want %q", a.Name, a.Annotations["runbook_url"], page)
+		}
+		for _, key := range []string{"summary", "description"} {
+			if !strings.HasSuffix(a.Annotations[key], ".") {
+				t.Errorf("%s: %s is %q, want a sentence", a.Name, key, a.Annotations[key])
+			}
+		}
+		if !clusterWide(a.Name) && !regexp.MustCompile(`\$labels\.(node|instance)|label "node"`).MatchString(a.Annotations["description"]) {
+			t.Errorf("%s: the description does not name the node", a.Name)
+		}
+	}
+}
+
+// clusterWide reports alerts that are about no node.
+func clusterWide(alert string) bool { return alert == "NodeCacheAbsent" }
+
+// TestRunbooks asks for a page for each alert, with its parts, and for no other pages.
+func TestRunbooks(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "runbooks", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{}
+	index := mustRead(t, filepath.Join(root, "docs", "runbooks", "README.md"))
+	for _, page := range pages {
+		named[strings.TrimSuffix(filepath.Base(page), ".md")] = true
+	}
+	delete(named, "README")
+	for _, a := range mustAlerts(t) {
+		if !named[a.Name] {
+			t.Errorf("%s has no page", a.Name)
+			continue
+		}
+		delete(named, a.Name)
+		if !strings.Contains(index, "("+a.Name+".md)") {
+			t.Errorf("docs/runbooks/README.md does not list %s", a.Name)
+		}
+		text := mustRead(t, filepath.Join(root, "docs", "runbooks", a.Name+".md"))
+		if !strings.HasPrefix(text, "# "+a.Name+"\n") {
+			t.Errorf("%s.md: want the alert's name as its title", a.Name)
+		}
+		for _, heading := range []string{"What clients see", "How to look", "What to do", "When it is false"} {
+			if !strings.Contains(text, "\n## "+heading+"\n") {
+				t.Errorf("%s.md has no part %q", a.Name, heading)
+			}
+		}
+	}
+	for name := range named {
+		t.Errorf("docs/runbooks/%s.md is about no alert", name)
+	}
+}
+
+// TestRunbookNames looks for metrics and configuration keys that a page names and that do not exist.
+func TestRunbookNames(t *testing.T) {
+	t.Parallel()
+	known := mustFamilies(t)
+	configuration := mustRead(t, filepath.Join(root, "docs", "configuration.md"))
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "runbooks", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := 0
+	for _, page := range pages {
+		text := mustRead(t, page)
+		for _, m := range regexp.MustCompile("`([^`\n]*nodecache_[^`\n]*)`").FindAllStringSubmatch(text, -1) {
+			for _, p := range problems(m[1], known) {
+				t.Errorf("%s: %s: %s", filepath.Base(page), p, m[1])
+			}
+		}
+		for _, m := range regexp.MustCompile("`((?:listen|cluster|hosts|interface|intercept|cache|snapshot|handover|limits|admin)\\.[a-zA-Z.]+)`").FindAllStringSubmatch(text, -1) {
+			keys++
+			if !strings.Contains(configuration, "| `"+m[1]+"` |") && m[1] != "snapshot.lastError" { // of /status
+				t.Errorf("%s: %s is no key of the configuration", filepath.Base(page), m[1])
+			}
+		}
+	}
+	if keys == 0 {
+		t.Error("the pages name no key: they are not found any more")
+	}
+}
+
+// TestNames compares the names in every query with the list of the agent's metrics.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	known := mustFamilies(t)
+	queries, err := Queries(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range queries {
+		for _, p := range problems(q.Expr, known) {
+			t.Errorf("%s: %s: %s", q.Where, p, q.Expr)
+		}
+	}
+}
+
+// TestProblems shows that the comparison finds what is wrong.
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	known := map[string]family{
+		"up":                 {},
+		"nodecache_a":        {labels: map[string][]string{"state": {"good", "bad"}, "zone": nil}},
+		"nodecache_b_bucket": {labels: map[string][]string{"le": nil}},
+	}
+	tests := []struct {
+		name string
+		expr string
+		want []string
+	}{
+		{name: "all there", expr: `sum by (node, zone) (rate(nodecache_a{state=~"good|bad",zone="x"}[5m])) / 2 > bool 0.5 and on (node) up == 1`},
+		{name: "a histogram", expr: `histogram_quantile(0.9, sum by (le) (rate(nodecache_b_bucket[1m])))`},
+		{name: "no such metric", expr: `rate(nodecache_c[5m]) > 1`, want: []string{"no such metric: nodecache_c"}},
+		{name: "without braces behind an operator", expr: `up / nodecache_c`, want: []string{"no such metric: nodecache_c"}},
+		{name: "no such label", expr: `nodecache_a{kind="x"}`, want: []string{"nodecache_a has no label kind"}},
+		{name: "no such value", expr: `nodecache_a{state="ugly"}`, want: []string{`state is never "ugly" in nodecache_a`}},
+		{name: "one value of several", expr: `nodecache_a{state=~"good|ugly"}`, want: []string{`state is never "ugly" in nodecache_a`}},
+		{name: "no such label to group by", expr: `sum by (kind) (nodecache_a)`, want: []string{"no metric of it has the label kind"}},
+		{name: "no metric", expr: `vector(1)`, want: []string{"names no metric"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if got := problems(test.expr, known); !slices.Equal(got, test.want) {
+				t.Errorf("%s: problems %q, want %q", test.expr, got, test.want)
+			}
+		})
+	}
+}
+
+// scenario is what testdata/alerts.yaml has of an alert.
+type scenario struct {
+	Fires map[string]string `json:"fires"`
+	Want  map[string]string `json:"want"`
+	Quiet map[string]string `json:"quiet"`
+}
+
+// TestAlertsFire has promtool evaluate each alert over series that make it fire and over such that do not.
+func TestAlertsFire(t *testing.T) {
+	t.Parallel()
+	promtool := proctest.Program(t, "promtool", "prometheus")
+	var scenarios map[string]scenario
+	if err := yaml.UnmarshalStrict([]byte(mustRead(t, "testdata/alerts.yaml")), &scenarios); err != nil {
+		t.Fatal(err)
+	}
+	folder, args := t.TempDir(), []string{"test", "rules"}
+	for _, a := range mustAlerts(t) {
+		s, ok := scenarios[a.Name]
+		if !ok || len(s.Fires) == 0 || len(s.Quiet) == 0 {
+			t.Errorf("testdata/alerts.yaml: %s has no series that make it fire, or none that do not", a.Name)
+			continue
+		}
+		delete(scenarios, a.Name)
+		// A file for each: promtool evaluates every rule of a file for every test of it.
+		proctest.WriteFile(t, filepath.Join(folder, a.Name+"-rule.yaml"), asJSON(t, bare(&a)))
+		args = append(args, a.Name+".yaml")
+		proctest.WriteFile(t, filepath.Join(folder, a.Name+".yaml"), asJSON(t, map[string]any{
+			"rule_files": []string{a.Name + "-rule.yaml"}, "evaluation_interval": "1m", "tests": s.tests(&a),
+		}))
+	}
+	for name := range scenarios {
+		t.Errorf("testdata/alerts.yaml: there is no alert %s", name)
+	}
+	command := exec.CommandContext(t.Context(), promtool, args...)
+	command.Dir = folder
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Errorf("promtool test rules: %v\n%s", err, out)
+	}
+}
+
+// bare is a file of one alert without its texts, which promtool would want to be told.
+func bare(a *Alert) groups {
+	return groups{Groups: []group{{Name: "one", Rules: []rule{{Alert: a.Name, Expr: a.Expr, For: a.For.String(), Labels: a.Labels}}}}}
+}
+
+// tests are promtool's for the scenario.
+func (s *scenario) tests(a *Alert) []any {
+	labels := maps.Clone(a.Labels)
+	maps.Copy(labels, s.Want)
+	late := minutes(a.For + 40*time.Minute)
+	fires := []expectation{{EvalTime: late, Alert: a.Name, Expect: []expected{{Labels: labels}}}}
+	if a.For > 0 {
+		fires = append(fires, expectation{EvalTime: "0m", Alert: a.Name})
+	}
+	quiet := []expectation{{EvalTime: late, Alert: a.Name}}
+	return []any{unitTest(a.Name+" fires", s.Fires, fires), unitTest(a.Name+" does not fire", s.Quiet, quiet)}
+}
+
+func asJSON(t *testing.T, v any) string {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// expectation and expected are promtool's.
+type expectation struct {
+	EvalTime string     `json:"eval_time"`
+	Alert    string     `json:"alertname"`
+	Expect   []expected `json:"exp_alerts"`
+}
+
+type expected struct {
+	Labels map[string]string `json:"exp_labels"`
+}
+
+func minutes(d time.Duration) string { return strings.TrimSuffix(d.String(), "0s") }
+
+func unitTest(name string, series map[string]string, expect []expectation) any {
+	var input []map[string]string
+	for _, key := range slices.Sorted(maps.Keys(series)) {
+		input = append(input, map[string]string{"series": key, "values": series[key]})
+	}
+	return map[string]any{"name": name, "interval": "1m", "input_series": input, "alert_rule_test": expect}
+}
+
+// TestPromtoolCheck has promtool read the alerts with their texts.
+func TestPromtoolCheck(t *testing.T) {
+	t.Parallel()
+	promtool := proctest.Program(t, "promtool", "prometheus")
+	rules, err := RuleFile(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := proctest.WriteFile(t, filepath.Join(t.TempDir(), "rules.yaml"), string(rules))
+	if out, err := exec.CommandContext(t.Context(), promtool, "check", "rules", "--lint=all", "--lint-fatal", file).CombinedOutput(); err != nil {
+		t.Errorf("promtool check rules: %v\n%s", err, out)
+	}
+}
+
+func mustAlerts(t *testing.T) []Alert {
+	t.Helper()
+	alerts, err := Alerts(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(alerts) == 0 {
+		t.Fatal("there are no alerts")
+	}
+	return alerts
+}
+
+func mustFamilies(t *testing.T) map[string]family {
+	t.Helper()
+	known, err := families(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(known) < 100 {
+		t.Fatalf("docs/metrics.md has %d series names: its table is not understood", len(known))
+	}
+	return known
+}
+
+func mustRead(t *testing.T, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}

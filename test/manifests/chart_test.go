@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifests
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestLint has helm look at the chart, with the values of each rendering. A warning is an error.
+func TestLint(t *testing.T) {
+	t.Parallel()
+	for _, r := range renderings() {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"lint", "--strict", filepath.Join(folder, "chart")}, r.values...)
+			if _, err := run(t.Context(), nil, program(t, "helm"), args...); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestNotes reads what helm says after an installation: how to see that it works, for what was installed.
+func TestNotes(t *testing.T) {
+	t.Parallel()
+	const kubelet = "Set clusterDNS of each node's kubelet to 169.254.20.10"
+	for _, tt := range []struct {
+		name      string
+		values    []string
+		want, not []string
+	}{
+		{
+			name: "base", values: nil,
+			want: []string{"rollout status daemonset/node-cache", "helm test node-cache -n kube-system", kubelet, "central, which is kube-system/kube-dns", "within a minute"},
+			not:  []string{"deployment/node-cache-resolver", "Nothing has to be changed"},
+		},
+		{
+			name: "transparent", values: []string{"-f", filepath.Join(folder, "chart/presets/transparent.yaml")},
+			want: []string{"Nothing has to be changed for pods: what they send to kube-system/kube-dns"}, not: []string{kubelet},
+		},
+		{
+			name: "central", values: []string{"-f", filepath.Join(folder, "chart/presets/central.yaml")},
+			want: []string{kubelet, "central, which is kube-system/node-cache-resolver", "rollout status deployment/node-cache-resolver"},
+		},
+		{
+			name: "without a fallback", values: []string{"--set", "config.agent.intercept.fallback=none,config.watch=api,monitoring.enabled=true"},
+			want: []string{"the fallback does: none.", "within a second"}, not: []string{"Prometheus:"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"install", "node-cache", filepath.Join(folder, "chart"), "-n", namespace, "--dry-run=client", "-o", "json"}, tt.values...)
+			out, err := run(t.Context(), nil, program(t, "helm"), args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var release struct{ Info struct{ Notes string } }
+			if err := json.Unmarshal(out, &release); err != nil {
+				t.Fatal(err)
+			}
+			notes := release.Info.Notes
+			for _, want := range tt.want {
+				if !strings.Contains(notes, want) {
+					t.Errorf("the notes do not say %q:\n%s", want, notes)
+				}
+			}
+			for _, not := range tt.not {
+				if strings.Contains(notes, not) {
+					t.Errorf("the notes say %q:\n%s", not, notes)
+				}
+			}
+		})
+	}
+}
+
+// TestMetricsComponent lays the component over every overlay: the one double-quoted text of each is the address that it
+// replaces.
+func TestMetricsComponent(t *testing.T) {
+	t.Parallel()
+	overlays, err := os.ReadDir(filepath.Join(folder, "overlays"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := []string{"base"}
+	for _, o := range overlays {
+		targets = append(targets, filepath.Join("overlays", o.Name()))
+	}
+	for _, overlay := range targets {
+		t.Run(overlay, func(t *testing.T) {
+			t.Parallel()
+			before := configurations(t, objects(t, rendering{overlay: overlay}.byKustomize(t)))["node-cache"]
+			list := objects(t, rendering{overlay: overlay, components: []string{"metrics"}}.byKustomize(t))
+			after := configurations(t, list)["node-cache"]
+			if got := after.Admin.Address.String(); got != "0.0.0.0:9253" {
+				t.Errorf("admin.address is %s, want 0.0.0.0:9253", got)
+			}
+			if after.Admin.Address = before.Admin.Address; whole(t, before) != whole(t, after) {
+				t.Error("the component changes more than admin.address")
+			}
+			for _, o := range list {
+				if strings.HasSuffix(o.GetName(), "-metrics") {
+					t.Errorf("%s would be applied", id(o))
+				}
+			}
+		})
+	}
+}
+
+// TestOtherAddresses moves what pods, probes and Services have to agree about, all by the configuration alone.
+func TestOtherAddresses(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, set string }{
+		{"only IPv6", "config.agent.listen.addresses={fd00::10},config.agent.admin.address=[fd00::10]:9253"},
+		{"other ports", "resolver.enabled=true,config.agent.admin.address=169.254.20.10:9300,config.resolver.admin.address=[::]:9301"},
+		{"metrics over IPv6", "monitoring.enabled=true,monitoring.address=[::]:9400"},
+		{"a larger cache", "resolver.enabled=true,config.agent.cache.size=1Gi,config.resolver.cache.size=256Mi,config.agent.snapshot.size=64Mi"},
+		{"no snapshot", "config.agent.snapshot.folder=,config.agent.cache.size=32M"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			list := objects(t, chart(t, "--set", tt.set))
+			configs := configurations(t, list)
+			for _, w := range workloads(t, list) {
+				if cfg, has := configs[w.name]; has {
+					checkAgreement(t, &w.spec, &cfg)
+				}
+			}
+		})
+	}
+	list := objects(t, chart(t, "--set", "resolver.enabled=true,config.resolver.listen.port=5300"))
+	for _, s := range all[corev1.Service](t, list, "Service") {
+		for _, p := range s.Spec.Ports {
+			if p.Port != 53 || p.TargetPort.IntValue() != 5300 {
+				t.Errorf("%s leads to port %s, and the resolver listens on 5300", s.Name, p.TargetPort.String())
+			}
+		}
+	}
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifests
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// A workload is a pod that some object makes.
+type workload struct {
+	name string // of the object
+	spec corev1.PodSpec
+}
+
+// workloads are the pods that a rendering makes.
+func workloads(t *testing.T, list []*unstructured.Unstructured) []workload {
+	t.Helper()
+	var found []workload
+	for _, o := range all[appsv1.DaemonSet](t, list, "DaemonSet") {
+		found = append(found, workload{o.Name, o.Spec.Template.Spec})
+	}
+	for _, o := range all[appsv1.Deployment](t, list, "Deployment") {
+		found = append(found, workload{o.Name, o.Spec.Template.Spec})
+	}
+	for _, o := range all[corev1.Pod](t, list, "Pod") {
+		found = append(found, workload{o.Name, o.Spec})
+	}
+	return found
+}
+
+// containers are those of a pod, the ones that run first among them.
+func containers(spec *corev1.PodSpec) []corev1.Container {
+	return append(append([]corev1.Container{}, spec.InitContainers...), spec.Containers...)
+}
+
+// A privilege is all that the kernel and the node grant a pod. Whoever grants more has to say so here.
+type privilege struct {
+	HostNetwork bool
+	User        int64
+	Add         []corev1.Capability // beside ALL dropped
+	HostPaths   []string
+	Sysctls     []string
+	Token       bool // for the API server
+}
+
+// wantPrivilege is what each pod may have.
+func wantPrivilege(pod string, iptables bool) privilege {
+	switch pod {
+	case "node-cache":
+		p := privilege{
+			HostNetwork: true, Add: []corev1.Capability{"NET_ADMIN", "NET_BIND_SERVICE"},
+			HostPaths: []string{"/run/node-cache", "/var/lib/node-cache"}, Token: true,
+		}
+		if iptables {
+			p.Add, p.HostPaths = append(p.Add, "NET_RAW"), append([]string{"/run/xtables.lock"}, p.HostPaths...)
+		}
+		return p
+	case "node-cache-resolver":
+		return privilege{User: 65532, Sysctls: []string{"net.ipv4.ip_unprivileged_port_start=0"}, Token: true}
+	case "node-cache-cleanup":
+		return privilege{
+			HostNetwork: true, Add: []corev1.Capability{"NET_ADMIN"}, HostPaths: []string{"/run/node-cache", "/var/lib/node-cache"},
+		}
+	default:
+		return privilege{User: 65532}
+	}
+}
+
+// TestPrivileges compares the privileges of each pod with those that it may have, and holds each container to what all
+// must do.
+func TestPrivileges(t *testing.T) {
+	t.Parallel()
+	for _, s := range sources(t) {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			for _, w := range workloads(t, objects(t, s.text)) {
+				for _, c := range containers(&w.spec) {
+					iptables := strings.HasSuffix(c.Image, "-iptables")
+					if diff := cmp.Diff(wantPrivilege(w.name, iptables), privilegeOf(&w.spec, &c)); diff != "" {
+						t.Errorf("%s, container %s (-want +got):\n%s", w.name, c.Name, diff)
+					}
+					checkHardened(t, w.name, &w.spec, &c)
+				}
+			}
+		})
+	}
+}
+
+func privilegeOf(spec *corev1.PodSpec, c *corev1.Container) privilege {
+	p := privilege{HostNetwork: spec.HostNetwork, Token: spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken}
+	p.User = -1 // not said: whatever the image says
+	for _, user := range []*int64{userOf(spec.SecurityContext), userOfContainer(c.SecurityContext)} {
+		if user != nil {
+			p.User = *user
+		}
+	}
+	if c.SecurityContext != nil && c.SecurityContext.Capabilities != nil {
+		p.Add = c.SecurityContext.Capabilities.Add
+	}
+	for _, v := range spec.Volumes {
+		if v.HostPath != nil {
+			p.HostPaths = append(p.HostPaths, v.HostPath.Path)
+		}
+	}
+	if spec.SecurityContext != nil {
+		for _, s := range spec.SecurityContext.Sysctls {
+			p.Sysctls = append(p.Sysctls, s.Name+"="+s.Value)
+		}
+	}
+	return p
+}
+
+func userOf(c *corev1.PodSecurityContext) *int64 {
+	if c == nil {
+		return nil
+	}
+	return c.RunAsUser
+}
+
+func userOfContainer(c *corev1.SecurityContext) *int64 {
+	if c == nil {
+		return nil
+	}
+	return c.RunAsUser
+}
+
+// checkHardened holds a container to what is the same for all.
+func checkHardened(t *testing.T, name string, spec *corev1.PodSpec, c *corev1.Container) {
+	t.Helper()
+	want := func(ok bool, what string) {
+		t.Helper()
+		if !ok {
+			t.Errorf("%s, container %s: %s", name, c.Name, what)
+		}
+	}
+	s := c.SecurityContext
+	if s == nil || s.Capabilities == nil || spec.SecurityContext == nil {
+		t.Fatalf("%s, container %s: no security context", name, c.Name)
+	}
+	profile := spec.SecurityContext.SeccompProfile
+	want(profile != nil && profile.Type == corev1.SeccompProfileTypeRuntimeDefault && s.SeccompProfile == nil, "seccomp is not RuntimeDefault")
+	want(cmp.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}), "not every capability is dropped")
+	want(s.Privileged == nil || !*s.Privileged, "privileged")
+	want(s.AllowPrivilegeEscalation != nil && !*s.AllowPrivilegeEscalation, "may escalate")
+	want(s.ReadOnlyRootFilesystem != nil && *s.ReadOnlyRootFilesystem, "its root filesystem can be written")
+	want(!spec.HostPID && !spec.HostIPC && spec.ShareProcessNamespace == nil, "shares processes or memory with the node or other containers")
+	want(s.ProcMount == nil && s.SELinuxOptions == nil && s.AppArmorProfile == nil, "a confinement is lifted")
+
+	want(c.Resources.Limits.Memory().Sign() > 0, "no limit of memory")
+	want(c.Resources.Limits.Cpu().IsZero(), "a limit of CPU, which would throttle it")
+	want(c.Resources.Requests.Memory().Sign() > 0 && c.Resources.Requests.Cpu().Sign() > 0, "it requests nothing")
+	for _, p := range c.Ports {
+		want(p.HostPort == 0 && !spec.HostNetwork, "a port of the host, which keeps a second pod from the node")
+	}
+}

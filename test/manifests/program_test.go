@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifests
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// nodeCache is the path of the program under test.
+var nodeCache string
+
+func TestMain(m *testing.M) { os.Exit(proctest.Main(m, &nodeCache)) }
+
+// TestProgramKnowsArguments has the program read the command line of each container and of each probe, up to a last one
+// that asks for help in place of doing it.
+func TestProgramKnowsArguments(t *testing.T) {
+	t.Parallel()
+	commands := map[string][]string{}
+	add := func(args []string) { commands[strings.Join(args, " ")] = args }
+	for _, s := range sources(t) {
+		for _, w := range workloads(t, objects(t, s.text)) {
+			for _, c := range containers(&w.spec) {
+				if c.Command != nil {
+					t.Errorf("%s, container %s: a command in place of the image's entrypoint", w.name, c.Name)
+				}
+				add(c.Args)
+				if p := c.StartupProbe; p != nil && p.Exec != nil {
+					if p.Exec.Command[0] != "/node-cache" {
+						t.Errorf("%s: nothing but /node-cache is in the image, and the probe runs %s", w.name, p.Exec.Command[0])
+					}
+					add(p.Exec.Command[1:])
+				}
+			}
+		}
+	}
+	for line, args := range commands {
+		if _, err := run(t.Context(), nil, nodeCache, append(slices.Clone(args), "--help")...); err != nil {
+			t.Errorf("node-cache %s: %v", line, err)
+		}
+	}
+	if _, err := run(t.Context(), nil, nodeCache, "agent", "--no-such-flag", "--help"); err == nil {
+		t.Error("a flag that is not known is taken, so this test shows nothing")
+	}
+}

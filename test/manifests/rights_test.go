@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifests
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+// What a service account may do, one line for each verb on a resource in a place.
+const (
+	localRights = `
+everywhere: list services
+everywhere: watch services
+everywhere: list namespaces
+everywhere: watch namespaces
+everywhere: list endpointslices.discovery.k8s.io
+everywhere: watch endpointslices.discovery.k8s.io`
+	nodeRight = `
+everywhere: get nodes`
+	eventRights = `
+kube-system: create events
+kube-system: patch events`
+	centralRights = `
+kube-system: list services node-cache-resolver
+kube-system: watch services node-cache-resolver
+kube-system: list endpointslices.discovery.k8s.io
+kube-system: watch endpointslices.discovery.k8s.io`
+	configMapRights = `
+kube-system: list configmaps node-cache
+kube-system: watch configmaps node-cache`
+)
+
+// TestRights lists the rights of each service account, by kustomize and by the chart. That they are enough is shown where
+// agents run with them: test/install.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	agent := localRights + nodeRight + eventRights
+	for _, tt := range []struct {
+		rendering string
+		want      map[string]string
+	}{
+		{"base", map[string]string{"node-cache": agent}},
+		{"transparent", map[string]string{"node-cache": agent}},
+		{"dual-stack", map[string]string{"node-cache": agent}},
+		{"large-cluster", map[string]string{"node-cache": agent}},
+		{"iptables", map[string]string{"node-cache": agent}},
+		{"kube-dns", map[string]string{"node-cache": agent}},
+		{"monitoring", map[string]string{"node-cache": agent}},
+		{"config-map", map[string]string{"node-cache": agent + configMapRights}},
+		{"central", map[string]string{
+			"node-cache": nodeRight + centralRights + eventRights, "node-cache-resolver": localRights + eventRights,
+		}},
+		{"everything", map[string]string{
+			"node-cache": nodeRight + centralRights + eventRights + configMapRights, "node-cache-resolver": localRights + eventRights,
+		}},
+	} {
+		t.Run(tt.rendering, func(t *testing.T) {
+			t.Parallel()
+			want := map[string][]string{}
+			for account, lines := range tt.want {
+				want[account] = sorted(strings.Split(strings.TrimSpace(lines), "\n"))
+			}
+			for _, text := range [][]byte{rendered(t, tt.rendering+byKustomize), rendered(t, tt.rendering+byHelm)} {
+				if diff := cmp.Diff(want, rights(t, text)); diff != "" {
+					t.Errorf("rights of service accounts (-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
+// TestRightsOfTheChart has what only the chart can be told.
+func TestRightsOfTheChart(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, set, want string
+	}{
+		{"pods: verified", "config.agent.cluster.pods=verified", localRights + nodeRight + eventRights + "\neverywhere: list pods\neverywhere: watch pods"},
+		{"no zone", "config.agent.cluster.nodeZone=", localRights + eventRights},
+		{
+			"events of Services", "config.agent.cluster.resolver=central,config.agent.cluster.invalidate=true,config.agent.cluster.central.service=kube-system/node-cache-resolver",
+			nodeRight + eventRights + centralRights + "\neverywhere: list services\neverywhere: watch services",
+		},
+		{
+			"a resolver elsewhere", "config.agent.cluster.resolver=central,config.agent.cluster.central.service=dns/node-cache-resolver",
+			nodeRight + eventRights + strings.ReplaceAll(centralRights, "kube-system", "dns"),
+		},
+		{"no cluster", "config.agent.cluster=null,config.agent.intercept=null", eventRights + nodeRight},
+		{"another API server", "config.agent.cluster.kubeconfig=/etc/kubeconfig", eventRights},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			want := map[string][]string{"node-cache": sorted(strings.Split(strings.TrimSpace(tt.want), "\n"))}
+			if diff := cmp.Diff(want, rights(t, chart(t, "--set", tt.set))); diff != "" {
+				t.Errorf("--set %s: rights of service accounts (-want +got):\n%s", tt.set, diff)
+			}
+		})
+	}
+}
+
+// rights follows the bindings of a rendering to what they grant.
+func rights(t *testing.T, text []byte) map[string][]string {
+	t.Helper()
+	list := objects(t, text)
+	granted := map[string][]string{}
+	rules := map[string][]rbacv1.PolicyRule{}
+	for _, r := range all[rbacv1.ClusterRole](t, list, "ClusterRole") {
+		if r.AggregationRule != nil {
+			t.Errorf("ClusterRole %s takes rules of others", r.Name)
+		}
+		rules["ClusterRole "+r.Name] = r.Rules
+	}
+	for _, r := range all[rbacv1.Role](t, list, "Role") {
+		rules["Role "+r.Namespace+"/"+r.Name] = r.Rules
+	}
+	grant := func(place, role string, subjects []rbacv1.Subject) {
+		if rules[role] == nil {
+			t.Errorf("a binding to %s, which is not here", role)
+		}
+		for _, s := range subjects {
+			if s.Kind != rbacv1.ServiceAccountKind || s.Namespace != namespace {
+				t.Errorf("%s is granted to %s %s/%s", role, s.Kind, s.Namespace, s.Name)
+			}
+			granted[s.Name] = append(granted[s.Name], lines(place, rules[role])...)
+		}
+		delete(rules, role)
+	}
+	for _, b := range all[rbacv1.ClusterRoleBinding](t, list, "ClusterRoleBinding") {
+		grant("everywhere", b.RoleRef.Kind+" "+b.RoleRef.Name, b.Subjects)
+	}
+	for _, b := range all[rbacv1.RoleBinding](t, list, "RoleBinding") {
+		grant(b.Namespace, b.RoleRef.Kind+" "+b.Namespace+"/"+b.RoleRef.Name, b.Subjects)
+	}
+	for role := range rules {
+		t.Errorf("%s is granted to nobody", role)
+	}
+	for account := range granted {
+		granted[account] = sorted(granted[account])
+	}
+	return granted
+}
+
+// lines writes rules out, with what stands for all as it is: no line of a table has a star.
+func lines(place string, rules []rbacv1.PolicyRule) []string {
+	var out []string
+	for _, r := range rules {
+		for _, group := range r.APIGroups {
+			for _, resource := range r.Resources {
+				if group != "" {
+					resource += "." + group
+				}
+				for _, verb := range r.Verbs {
+					line := fmt.Sprintf("%s: %s %s %s", place, verb, resource, strings.Join(r.ResourceNames, ","))
+					out = append(out, strings.TrimSpace(line))
+				}
+			}
+		}
+		for _, url := range r.NonResourceURLs {
+			out = append(out, place+": "+url)
+		}
+	}
+	return out
+}
+
+func sorted(lines []string) []string {
+	slices.Sort(lines)
+	return lines
+}

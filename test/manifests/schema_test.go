@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifests
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+var update = flag.Bool("update", false, "write what is made from other files")
+
+// TestValuesSchema checks that the schema's definition of a configuration is what the reference of the configuration says.
+func TestValuesSchema(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(folder, "chart/values.schema.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema map[string]any
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	schema["$defs"] = map[string]any{"config": definition(t)}
+	var want bytes.Buffer
+	encoder := json.NewEncoder(&want)
+	encoder.SetIndent("", " ")
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(schema); err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(path, want.Bytes(), 0o644); err != nil { //nolint:gosec // it is source
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(want.String(), string(text)); diff != "" {
+		t.Errorf("values.schema.json is not up to date: go test ./test/manifests -run TestValuesSchema -update\n(-want +got):\n%s", diff)
+	}
+}
+
+// definition makes a schema of the reference: the keys there are, and of which kind their values are.
+func definition(t *testing.T) map[string]any {
+	t.Helper()
+	var document yaml.Node
+	if err := yaml.Unmarshal(withItems(config.Reference()), &document); err != nil {
+		t.Fatalf("reading the reference: %v", err)
+	}
+	return schemaOf(document.Content[0])
+}
+
+// withItems puts the items that stand as comments below an empty list of the reference into that list.
+func withItems(reference []byte) []byte {
+	empty := regexp.MustCompile(`(?m)^(\w+): \[\]\n((?:#(?:-|  ).*\n)+)`)
+	return empty.ReplaceAllFunc(reference, func(found []byte) []byte {
+		part := empty.FindSubmatch(found)
+		items := regexp.MustCompile(`(?m)^#`).ReplaceAll(part[2], nil)
+		return fmt.Appendf(nil, "%s:\n%s", part[1], items)
+	})
+}
+
+// schemaOf gives the schema of values like this one. Whatever the kind, nothing is said of which values are good: the
+// program's own check does that.
+func schemaOf(node *yaml.Node) map[string]any {
+	switch node.Kind {
+	case yaml.MappingNode:
+		if len(node.Content) == 0 {
+			return map[string]any{"type": "object"} // its keys are the user's
+		}
+		properties := map[string]any{}
+		addProperties(properties, node)
+		return map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
+	case yaml.SequenceNode:
+		return map[string]any{"type": "array", "items": itemsOf(node)}
+	default:
+		return map[string]any{"type": scalarTypes(node)}
+	}
+}
+
+func addProperties(properties map[string]any, node *yaml.Node) {
+	for i := 0; i < len(node.Content); i += 2 {
+		key, value := node.Content[i].Value, node.Content[i+1]
+		if value.Tag == "!!null" || key == "fallback" { // of the kind of another key; a word or a list
+			properties[key] = map[string]any{}
+			continue
+		}
+		properties[key] = schemaOf(value)
+	}
+}
+
+// itemsOf gives the schema of a list's items: those that are mappings have each key that one of them has.
+func itemsOf(node *yaml.Node) map[string]any {
+	properties := map[string]any{}
+	for _, item := range node.Content {
+		if item.Kind == yaml.MappingNode {
+			addProperties(properties, item)
+		}
+	}
+	if len(properties) == 0 {
+		return map[string]any{"type": "string"}
+	}
+	return map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
+}
+
+// scalarTypes tells how such a value may be written.
+func scalarTypes(node *yaml.Node) any {
+	size := regexp.MustCompile(`^[0-9]+([KMGT]i?|k)$`)
+	switch {
+	case node.Tag == "!!int":
+		return "integer"
+	case node.Tag == "!!bool":
+		return "boolean"
+	case node.Value == "on" || node.Value == "off": // which Helm takes for a boolean
+		return []string{"string", "boolean"}
+	case size.MatchString(node.Value): // without a unit it is a number
+		return []string{"string", "integer"}
+	default:
+		return "string"
+	}
+}
+
+// TestValuesRefused plants mistakes of the kind that people make.
+func TestValuesRefused(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		set  string
+		want []string // in what helm says
+	}{
+		{"a value that is not known", "imagee.tag=v1", []string{"additional properties 'imagee' not allowed"}},
+		{"a value at the wrong depth", "cache.size=128Mi", []string{"additional properties 'cache' not allowed"}},
+		{"a key of the configuration that is not known", "config.agent.cache.sise=1Mi", []string{"'/config/agent/cache'", "'sise' not allowed"}},
+		{"a key of the resolver's that is not known", "config.resolver.cash.size=1Mi", []string{"'/config/resolver'", "'cash' not allowed"}},
+		{"a key in a list of the configuration", "config.agent.forward[0].zoen=.", []string{"'/config/agent/forward/0'", "'zoen' not allowed"}},
+		{"a word for a number", "config.agent.listen.port=dns", []string{"'/config/agent/listen/port'", "got string, want integer"}},
+		{"a word for a list", "config.agent.listen.addresses=169.254.20.10", []string{"'/config/agent/listen/addresses'", "got string, want array"}},
+		{"a word for a switch", "monitoring.enabled=yes please", []string{"'/monitoring/enabled'", "got string, want boolean"}},
+		{"a word that is none of two", "config.watch=API", []string{"'/config/watch'", "'file', 'api'"}},
+		{"a variant that there is not", "image.variant=alpine", []string{"'/image/variant'", "'', 'iptables'"}},
+		{"a digest that is none", "image.digest=v0.7.0", []string{"'/image/digest'", "does not match pattern"}},
+		{"a limit that is none", "resources.limits.memory=lots", []string{"'/resources/limits/memory'", "does not match pattern"}},
+		{"a limit for CPU", "resources.limits.cpu=100m", []string{"'/resources/limits'", "'cpu' not allowed"}},
+		{"no time to stop in order", "terminationGracePeriodSeconds=5", []string{"'/terminationGracePeriodSeconds'", "minimum"}},
+		{"too little memory", "config.agent.cache.size=256Mi,resources.limits.memory=144Mi", []string{"resources.limits.memory: 144Mi is too little", "320Mi"}},
+		{"too little memory for the resolver", "resolver.enabled=true,resolver.resources.limits.memory=64Mi", []string{"resolver.resources.limits.memory: 64Mi is too little", "96Mi"}},
+		{"a size with a unit that there is not", "config.agent.cache.size=64MB", []string{`config.agent.cache.size: "64MB": not a size`}},
+		{"a surge without a hand-over", "config.agent.handover.socket=", []string{"updateStrategy.maxSurge: 1: without config.agent.handover.socket"}},
+		{"no admin server", "config.agent.admin.address=", []string{"config.agent.admin.address: empty"}},
+		{"no admin server of the resolver", "resolver.enabled=true,config.resolver.admin.address=", []string{"config.resolver.admin.address: empty"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := template(t, "--set", tt.set)
+			if err == nil {
+				t.Fatalf("helm template --set %s: no error", tt.set)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("helm template --set %s does not say %q:\n%v", tt.set, want, err)
+				}
+			}
+		})
+	}
+}
+
+// TestValuesAccepted is the other side: what is unusual and right.
+func TestValuesAccepted(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		set  string
+		want func(c *config.Config) any
+		got  any
+	}{
+		{"a switch without quotes", "config.agent.cache.nxdomainCut=false", func(c *config.Config) any { return c.Cache.NXDomainCut }, false},
+		{"a size in bytes", "config.agent.cache.size=67108864", func(c *config.Config) any { return c.Cache.Size }, int64(64 << 20)},
+		{"a large number", "config.agent.limits.waiting=3000000", func(c *config.Config) any { return c.Limits.Waiting }, 3_000_000},
+		{"a list of fallbacks", "config.agent.intercept.fallback={192.0.2.1}", func(c *config.Config) any { return len(c.Intercept.Fallback.Addresses) }, 1},
+		{"a default by null", "config.agent.snapshot=null,config.agent.cache.size=1Mi", func(c *config.Config) any { return c.Snapshot.Folder }, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			for _, o := range objects(t, chart(t, "--set", tt.set)) {
+				if text, is := configText(o); is {
+					cfg := parsed(t, o, text)
+					if diff := cmp.Diff(tt.got, tt.want(&cfg)); diff != "" {
+						t.Errorf("--set %s (-want +got):\n%s", tt.set, diff)
+					}
+				}
+			}
+		})
+	}
+}
