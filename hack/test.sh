@@ -145,7 +145,7 @@ suite_manifests() { go test -json -count=1 -timeout=15m ./test/manifests/... ./i
 suite_install() {
   [[ $(id -u) == 0 ]] || { cannot install "network namespaces need root"; return; }
   echo "building kubelet, containerd and helm: minutes the first time, seconds later" >&3
-  go test -json -count=1 -timeout=25m ./test/install/... ./internal/kubenode/...
+  go test -json -count=1 -p=1 -timeout=25m ./test/install/... ./internal/kubenode/... # two cores are one cluster's
 }
 
 suite_image-module() { (cd hack/image && check vet go vet ./... && go test -json -count=1 ./...); }

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubenode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/nodecache/node-cache/internal/kubetest"
+)
+
+// startLimit bounds each wait while a cluster starts. A machine that runs other tests beside this one is slow.
+const startLimit = 2 * time.Minute
+
+// Options say what a cluster is like. The zero value has one node with kube-proxy in its iptables mode.
+type Options struct {
+	Nodes     int      // 0: 1; at most 9
+	ProxyMode string   // of kube-proxy: iptables, nftables or none; empty: iptables
+	Images    []string // archives that every node is to have, besides those of this package
+	NoCoreDNS bool     // no CoreDNS behind [DNSService]
+}
+
+// A Cluster is a running one.
+type Cluster struct {
+	Control  *Machine
+	Nodes    []*Node
+	Internet *Internet
+
+	options  Options
+	dir      string // keys, kubeconfig, images and logs
+	cgroup   string
+	programs programs
+	config   *rest.Config
+	client   *kubernetes.Clientset
+}
+
+// programs are paths of what the machines run.
+type programs struct{ kube, etcd, coredns, containerd, shim, pod string }
+
+// Start runs a cluster for a test and ends it with the test. When the test has failed, the log has the end of what each
+// program wrote. It skips the test without root, or without a program of Debian.
+func Start(tb testing.TB, o Options) *Cluster {
+	tb.Helper()
+	if why := Missing(); why != "" {
+		tb.Skip(why)
+	}
+	c, err := Launch(tb.Context(), tb.TempDir(), o)
+	if err != nil {
+		tb.Fatalf("starting a cluster: %v", err)
+	}
+	tb.Cleanup(func() {
+		if tb.Failed() {
+			tb.Logf("the cluster's programs:\n%s", c.LastWords())
+		}
+		if err := c.Close(); err != nil {
+			tb.Errorf("ending the cluster: %v", err)
+		}
+	})
+	return c
+}
+
+// Missing says why no cluster can run here; it is empty when one can.
+func Missing() string {
+	if os.Geteuid() != 0 {
+		return "a cluster needs root"
+	}
+	for path, debian := range map[string]string{
+		"/usr/sbin/runc": "runc", "/usr/lib/cni/ptp": "containernetworking-plugins", "/bin/busybox": "busybox-static",
+		"/usr/sbin/iptables": "iptables", "/usr/sbin/nft": "nftables",
+	} {
+		if _, err := os.Stat(path); err != nil {
+			return fmt.Sprintf("no %s: apt-get install %s", path, debian)
+		}
+	}
+	return ""
+}
+
+// Launch runs a cluster for a program, which closes it. Folder dir is for its state.
+func Launch(ctx context.Context, dir string, o Options) (*Cluster, error) {
+	if o.Nodes == 0 {
+		o.Nodes = 1
+	}
+	if o.Nodes < 0 || o.Nodes > 9 {
+		return nil, fmt.Errorf("a cluster of %d nodes", o.Nodes)
+	}
+	if o.ProxyMode == "" {
+		o.ProxyMode = "iptables"
+	}
+	c := &Cluster{options: o, dir: dir, cgroup: fmt.Sprintf("%s%d-%d", cgroupPrefix, os.Getpid(), clusters.Add(1))}
+	if err := c.build(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.launch(ctx); err != nil {
+		return nil, errors.Join(err, errors.New(c.LastWords()), c.Close())
+	}
+	return c, nil
+}
+
+// clusters counts those of this process, for the names of their control groups.
+var clusters atomic.Int64 //nolint:gochecknoglobals // a counter of the process
+
+// build makes the programs.
+func (c *Cluster) build(ctx context.Context) error {
+	for name, path := range map[string]*string{
+		"kube": &c.programs.kube, "etcd": &c.programs.etcd, "coredns": &c.programs.coredns,
+		"containerd": &c.programs.containerd, "containerd/shim": &c.programs.shim,
+	} {
+		var err error
+		if *path, err = kubetest.Program(ctx, name); err != nil {
+			return err
+		}
+	}
+	c.programs.pod = filepath.Join(c.dir, "pod")
+	return GoBuild(ctx, c.programs.pod, "github.com/nodecache/node-cache/internal/kubenode/pod")
+}
+
+func (c *Cluster) launch(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*startLimit)
+	defer cancel()
+	if err := sweepCgroups(); err != nil {
+		return err
+	}
+	if err := c.launchMachines(ctx); err != nil {
+		return err
+	}
+	archives, err := c.writeImages()
+	if err != nil {
+		return err
+	}
+	group, early := errgroup.WithContext(ctx) // ends with the first error
+	group.Go(func() error { return c.startControl(early) })
+	for _, n := range c.Nodes {
+		group.Go(func() error {
+			if err := n.startContainerd(early); err != nil {
+				return err
+			}
+			for _, archive := range archives {
+				if err := n.LoadImage(early, archive); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return c.launchKubelets(ctx)
+}
+
+func (c *Cluster) launchMachines(ctx context.Context) (err error) {
+	if c.Control, err = newMachine(ctx, "control", c.dir); err != nil {
+		return err
+	}
+	if err := buildLAN(c.Control); err != nil {
+		return err
+	}
+	machines := []*Machine{c.Control}
+	for i := 1; i <= c.options.Nodes; i++ {
+		name := fmt.Sprintf("node%d", i)
+		m, err := newMachine(ctx, name, c.dir)
+		if err != nil {
+			return err
+		}
+		c.Nodes = append(c.Nodes, &Node{Machine: m, cluster: c, number: i, cgroup: c.cgroup + "/" + name})
+		machines = append(machines, m)
+		if err := plugIn(c.Control, m, i); err != nil {
+			return err
+		}
+	}
+	for _, m := range machines {
+		if err := c.linkPrograms(m); err != nil {
+			return err
+		}
+	}
+	if err := routePods(c.Control, machines[1:]); err != nil {
+		return err
+	}
+	c.Internet, err = serveInternet(ctx, c.Control)
+	return err
+}
+
+// connect makes the client.
+func (c *Cluster) connect() (err error) {
+	if c.config, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig()); err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	c.config.Dial = c.Control.Dial
+	c.config.QPS, c.config.Burst = 200, 400
+	if c.client, err = kubernetes.NewForConfig(c.config); err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	return nil
+}
+
+func (c *Cluster) launchKubelets(ctx context.Context) error {
+	for _, n := range c.Nodes {
+		if err := n.startKubelet(ctx); err != nil {
+			return err
+		}
+	}
+	for _, n := range c.Nodes {
+		if err := n.awaitReady(ctx); err != nil {
+			return err
+		}
+	}
+	if c.options.NoCoreDNS {
+		return nil
+	}
+	return c.deployCoreDNS(ctx)
+}
+
+// Close ends everything of the cluster.
+func (c *Cluster) Close() error {
+	if c.Internet != nil {
+		c.Internet.Close()
+	}
+	for _, m := range c.machines() {
+		m.Close()
+	}
+	return removeCgroup(c.cgroup)
+}
+
+// Kubeconfig is the path of a file with which kubectl on the control machine may do everything.
+func (c *Cluster) Kubeconfig() string { return filepath.Join(c.dir, "kubeconfig") }
+
+// Client speaks with the API server as one who may do everything.
+func (c *Cluster) Client() *kubernetes.Clientset { return c.client }
+
+// LastWords are the ends of what the programs wrote.
+func (c *Cluster) LastWords() string {
+	var b strings.Builder
+	for _, m := range c.machines() {
+		for _, s := range m.services {
+			fmt.Fprintf(&b, "--- %s of %s ---\n%s\n", s, m.Name, m.tail(s))
+		}
+	}
+	return b.String()
+}
+
+// machines are the control machine and the nodes, as far as they have been started.
+func (c *Cluster) machines() []*Machine {
+	all := make([]*Machine, 0, 1+len(c.Nodes))
+	if c.Control != nil {
+		all = append(all, c.Control)
+	}
+	for _, n := range c.Nodes {
+		all = append(all, n.Machine)
+	}
+	return all
+}
+
+// until asks again and again until something is so, and tells why it is not when ctx or the limit ends first.
+func (c *Cluster) until(ctx context.Context, what string, condition func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		why := condition(ctx)
+		if why == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting until %s: %w", what, why)
+		case <-ticker.C:
+		}
+	}
+}

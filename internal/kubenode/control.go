@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubenode
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nodecache/node-cache/internal/kubetest"
+)
+
+// Paths of the control plane, on its machine but for the folder of keys, which is the test's.
+const (
+	storeSocket = "unix://store:1" // in the machine's state folder, where its services run
+	peerSocket  = "unix://peer:1"
+	storeFolder = "/var/lib/etcd"
+)
+
+// apiServer is its URL.
+const apiServer = "https://" + controlAddr + ":6443"
+
+// startControl starts the control plane up to its API server, which serves when startControl returns.
+func (c *Cluster) startControl(ctx context.Context) error {
+	keys, err := kubetest.WriteKeys(c.dir, time.Now(), netip.MustParseAddr(controlAddr)) //nolint:forbidigo // nobody passes a clock to real programs
+	if err != nil {
+		return err
+	}
+	token := rand.Text()
+	tokens := filepath.Join(c.dir, "tokens.csv")
+	if err := os.WriteFile(tokens, []byte(token+",admin,1,system:masters\n"), 0o600); err != nil {
+		return fmt.Errorf("writing a token: %w", err)
+	}
+	if err := kubetest.WriteKubeconfig(c.Kubeconfig(), keys.CA, apiServer, "admin", token); err != nil {
+		return err
+	}
+	if err := c.connect(); err != nil {
+		return err
+	}
+	err = c.Control.Start(ctx, "etcd", c.programs.etcd, "--data-dir="+storeFolder, "--name=store",
+		"--listen-client-urls="+storeSocket, "--advertise-client-urls="+storeSocket,
+		"--listen-peer-urls="+peerSocket, "--initial-advertise-peer-urls="+peerSocket, "--initial-cluster=store="+peerSocket,
+		"--unsafe-no-fsync", "--log-level=warn")
+	if err != nil {
+		return err
+	}
+	err = c.Control.Start(ctx, "kube-apiserver", c.programs.kube, "kube-apiserver",
+		"--etcd-servers="+storeSocket, "--bind-address="+controlAddr, "--secure-port=6443", "--advertise-address="+controlAddr,
+		"--tls-cert-file="+keys.ServerCert, "--tls-private-key-file="+keys.ServerKey, "--token-auth-file="+tokens,
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+keys.AccountPub,
+		"--service-account-signing-key-file="+keys.AccountKey, "--service-cluster-ip-range="+serviceNet,
+		"--authorization-mode=RBAC", "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
+		"--shutdown-watch-termination-grace-period=2s", "--profiling=false")
+	if err != nil {
+		return err
+	}
+	if err := c.until(ctx, "the API server is ready", func(ctx context.Context) error {
+		_, err := c.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+		return err
+	}); err != nil {
+		return err
+	}
+	return c.startControllers(ctx, keys)
+}
+
+func (c *Cluster) startControllers(ctx context.Context, keys kubetest.Keys) error {
+	err := c.Control.Start(ctx, "kube-controller-manager", c.programs.kube, "kube-controller-manager",
+		"--kubeconfig="+c.Kubeconfig(), "--service-account-private-key-file="+keys.AccountKey, "--root-ca-file="+keys.CA,
+		"--use-service-account-credentials=false", "--leader-elect=false", "--secure-port=0",
+		"--kube-api-qps=200", "--kube-api-burst=400")
+	if err != nil {
+		return err
+	}
+	return c.Control.Start(ctx, "kube-scheduler", c.programs.kube, "kube-scheduler",
+		"--kubeconfig="+c.Kubeconfig(), "--leader-elect=false", "--secure-port=0")
+}
+
+// linkPrograms puts the programs that are run by name on a machine's PATH.
+func (c *Cluster) linkPrograms(m *Machine) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program: %w", err)
+	}
+	for name, target := range map[string]string{"systemctl": self, "containerd-shim-runc-v2": c.programs.shim} {
+		if err := os.Symlink(target, m.Path(filepath.Join(binFolder, name))); err != nil {
+			return fmt.Errorf("%s: linking %s: %w", m.Name, name, err)
+		}
+	}
+	for name, call := range map[string][]string{
+		"kubectl": {c.programs.kube, "kubectl"},
+		"ctr":     {c.programs.containerd, "ctr", "--address", containerdSocket, "--namespace", "k8s.io"},
+	} {
+		script := "#!/bin/sh\nexec " + strings.Join(call, " ") + " \"$@\"\n"
+		if err := m.Write(filepath.Join(binFolder, name), script); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubenode
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// The images of this package.
+const (
+	// BusyboxImage has Debian's static busybox, as sh, nslookup, wget and so on, and /bin/pod, which asks continuously.
+	BusyboxImage = "docker.io/library/busybox:1.37"
+	pauseImage   = "registry.k8s.io/pause:3.10"
+	corednsImage = "registry.k8s.io/coredns/coredns:v1"
+)
+
+// writeImages makes the images that every node gets, and returns their archives and the caller's.
+func (c *Cluster) writeImages() ([]string, error) {
+	busybox := map[string]string{"bin/busybox": "/bin/busybox", "bin/pod": c.programs.pod}
+	for _, applet := range []string{"sh", "sleep", "nslookup", "wget", "cat", "ip", "nc", "true", "echo"} {
+		busybox["bin/"+applet] = "-> busybox"
+	}
+	images := []Image{
+		{Name: pauseImage, Files: map[string]string{"pod": c.programs.pod}, Entrypoint: []string{"/pod", "pause"}},
+		{Name: BusyboxImage, Files: busybox},
+	}
+	if !c.options.NoCoreDNS {
+		images = append(images, Image{
+			Name: corednsImage, Files: map[string]string{"coredns": c.programs.coredns}, Entrypoint: []string{"/coredns"},
+		})
+	}
+	var archives []string
+	for i, image := range images {
+		path := filepath.Join(c.dir, fmt.Sprintf("image%d.tar", i))
+		if err := image.Archive(path); err != nil {
+			return nil, err
+		}
+		archives = append(archives, path)
+	}
+	return append(archives, c.options.Images...), nil
+}
+
+// GoBuild compiles a package of this module into a static program at a path.
+func GoBuild(ctx context.Context, to, pkg string, flags ...string) error {
+	args := append([]string{"build", "-buildvcs=false", "-trimpath", "-o", to}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", pkg, err, out)
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubenode
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// initName is what the first process of a machine is called, and how the test binary knows that it is one.
+const initName = "kubenode-init"
+
+// On every machine, in a file system of its own.
+const (
+	stateFolder   = "/run/kubenode"
+	binFolder     = stateFolder + "/bin" // first in PATH
+	requestSocket = stateFolder + "/init.sock"
+)
+
+// nodePath is where the programs of a machine look for others.
+const nodePath = binFolder + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// Main is the machine's part of this program. TestMain calls it before anything else, and ends with the status when it
+// was for this.
+func Main() (status int, mine bool) {
+	var err error
+	switch filepath.Base(os.Args[0]) {
+	case initName:
+		err = runInit()
+	case "systemctl":
+		err = systemctl(os.Args[1:])
+	default:
+		return 0, false
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
+		return 1, true
+	}
+	return 0, true
+}
+
+// runInit is the first process of a machine. It says that it is ready by a line in file 3, then starts and ends services
+// for who asks, and never returns but with an error.
+func runInit() error {
+	if os.Getpid() != 1 {
+		return errors.New("this is no process to be started by hand")
+	}
+	ready := os.NewFile(3, "ready")
+	if err := enterMachine(os.Args[1]); err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(background(), "unix", requestSocket)
+	if err != nil {
+		return fmt.Errorf("listening for requests: %w", err)
+	}
+	if _, err := fmt.Fprintln(ready, "ready"); err != nil {
+		return fmt.Errorf("telling the test: %w", err)
+	}
+	if err := ready.Close(); err != nil {
+		return err
+	}
+	s := newServices()
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return fmt.Errorf("accepting a request: %w", err)
+		}
+		go s.serve(conn) // ends with the machine
+	}
+}
+
+// enterMachine makes this process's namespaces a machine of that name.
+func enterMachine(name string) error {
+	if err := unix.Sethostname([]byte(name)); err != nil {
+		return fmt.Errorf("setting the host's name: %w", err)
+	}
+	if err := mountAll(); err != nil {
+		return err
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("finding the loopback device: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("setting the loopback device up: %w", err)
+	}
+	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+		if err := os.WriteFile("/proc/sys/"+key, []byte("1"), 0o644); err != nil {
+			return fmt.Errorf("setting %s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// mountAll gives the machine its own processes in /proc and its own files where programs keep state.
+func mountAll() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("parting from the machine's mounts: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mounting /proc: %w", err)
+	}
+	for _, folder := range []string{"/run", "/var/lib", "/var/log"} {
+		if err := unix.Mount("kubenode", folder, "tmpfs", unix.MS_NODEV, "mode=0755"); err != nil {
+			return fmt.Errorf("mounting %s: %w", folder, err)
+		}
+	}
+	// Whoever wants something of another machine there finds it made.
+	folders := []string{
+		binFolder, stateFolder + "/etc", stateFolder + "/work", stateFolder + "/sysctl", "/run/lock", "/var/lib/kubelet",
+	}
+	for _, folder := range folders {
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			return fmt.Errorf("making a folder: %w", err)
+		}
+	}
+	layers := fmt.Sprintf("lowerdir=/etc,upperdir=%[1]s/etc,workdir=%[1]s/work", stateFolder)
+	if err := unix.Mount("kubenode", "/etc", "overlay", 0, layers); err != nil {
+		return fmt.Errorf("mounting /etc: %w", err)
+	}
+	if err := os.Remove("/etc/resolv.conf"); err != nil && !errors.Is(err, os.ErrNotExist) { // it may be a link
+		return fmt.Errorf("removing resolv.conf: %w", err)
+	}
+	if err := os.WriteFile("/etc/resolv.conf", []byte("nameserver "+InternetDNS+"\n"), 0o644); err != nil {
+		return fmt.Errorf("writing resolv.conf: %w", err)
+	}
+	return pretendSettings()
+}
+
+// pretendSettings shows the kubelet the settings of the kernel that it wants, so that it leaves those of the machine that
+// runs the test alone.
+func pretendSettings() error {
+	for key, value := range map[string]string{
+		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
+		"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
+	} {
+		shown := filepath.Join(stateFolder, "sysctl", strings.ReplaceAll(key, "/", "."))
+		if err := os.WriteFile(shown, []byte(value+"\n"), 0o644); err != nil {
+			return fmt.Errorf("writing a setting: %w", err)
+		}
+		if err := unix.Mount(shown, "/proc/sys/"+key, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("showing setting %s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// systemctl stands for the program of that name on a node: it restarts, starts and stops services.
+func systemctl(args []string) error {
+	if len(args) != 2 {
+		return errors.New("usage: systemctl restart|start|stop SERVICE")
+	}
+	return ask(background(), requestSocket, request{Do: args[0], Name: strings.TrimSuffix(args[1], ".service")})
+}
+
+// ask sends a request to the first process of a machine and waits for its answer.
+func ask(ctx context.Context, socket string, r request) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return fmt.Errorf("asking the machine: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := json.NewEncoder(conn).Encode(r); err != nil {
+		return fmt.Errorf("asking the machine: %w", err)
+	}
+	var a answer
+	if err := json.NewDecoder(conn).Decode(&a); err != nil {
+		return fmt.Errorf("hearing from the machine: %w", err)
+	}
+	if a.Error != "" {
+		return fmt.Errorf("%s %s: %s", r.Do, r.Name, a.Error)
+	}
+	return nil
+}

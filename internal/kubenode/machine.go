@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubenode
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// A Machine has namespaces of its own for network, mounts and processes.
+type Machine struct {
+	Name string
+	Addr netip.Addr // its own in the cluster's network
+
+	logs     string // folder of its services' output
+	cmd      *exec.Cmd
+	done     chan struct{} // closed when it is gone
+	network  netns.NsHandle
+	services []string
+}
+
+// newMachine starts a machine without links.
+func newMachine(ctx context.Context, name, logs string) (*Machine, error) {
+	m := &Machine{Name: name, logs: logs, done: make(chan struct{}), network: netns.None()}
+	ready, told, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("making a pipe: %w", err)
+	}
+	defer func() { _ = ready.Close() }()
+	out, err := os.Create(m.log(initName))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("creating a log: %w", err), told.Close())
+	}
+	m.cmd = exec.CommandContext(context.WithoutCancel(ctx), "/proc/self/exe")
+	m.cmd.Args = []string{initName, name}
+	m.cmd.Stdout, m.cmd.Stderr, m.cmd.ExtraFiles = out, out, []*os.File{told}
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
+		Pdeathsig:  syscall.SIGKILL, Setpgid: true,
+	}
+	err = m.launch()
+	err = errors.Join(err, told.Close(), out.Close())
+	if err != nil {
+		return nil, fmt.Errorf("starting machine %s: %w", name, err)
+	}
+	if line, err := bufio.NewReader(ready).ReadString('\n'); err != nil || line != "ready\n" {
+		m.Close()
+		return nil, fmt.Errorf("starting machine %s: %w: %s", name, err, m.tail(initName))
+	}
+	if m.network, err = netns.GetFromPid(m.cmd.Process.Pid); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("opening the network of machine %s: %w", name, err)
+	}
+	return m, nil
+}
+
+// launch starts the machine's first process from a thread that lives as long as it does: the kernel kills it when the
+// thread ends.
+func (m *Machine) launch() error {
+	started := make(chan error)
+	go func() { // joined by Close
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := m.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = m.cmd.Wait() // it is always killed
+			close(m.done)
+		}
+	}()
+	return <-started
+}
+
+// Close ends all processes of the machine and takes its mounts and links away.
+func (m *Machine) Close() {
+	_ = m.cmd.Process.Kill() // it may have ended
+	<-m.done
+	if m.network.IsOpen() {
+		_ = m.network.Close()
+	}
+}
+
+// Path is where the test finds a file of the machine.
+func (m *Machine) Path(path string) string {
+	return fmt.Sprintf("/proc/%d/root%s", m.cmd.Process.Pid, path)
+}
+
+// Write writes a file of the machine and makes its folder.
+func (m *Machine) Write(path, text string) error {
+	if err := os.MkdirAll(filepath.Dir(m.Path(path)), 0o755); err != nil {
+		return fmt.Errorf("%s: making a folder: %w", m.Name, err)
+	}
+	if err := os.WriteFile(m.Path(path), []byte(text), 0o755); err != nil {
+		return fmt.Errorf("%s: writing %s: %w", m.Name, path, err)
+	}
+	return nil
+}
+
+// Start runs a program as a service of the machine, until it is stopped or the machine ends.
+func (m *Machine) Start(ctx context.Context, service string, argv ...string) error {
+	m.services = append(m.services, service)
+	return m.ask(ctx, request{Do: "start", Name: service, Argv: argv, Log: m.log(service)})
+}
+
+// Stop asks a service to end and waits until it has.
+func (m *Machine) Stop(ctx context.Context, service string) error {
+	return m.ask(ctx, request{Do: "stop", Name: service})
+}
+
+// Kill ends a service at once.
+func (m *Machine) Kill(ctx context.Context, service string) error {
+	return m.ask(ctx, request{Do: "kill", Name: service})
+}
+
+// Restart stops a service and starts it as before.
+func (m *Machine) Restart(ctx context.Context, service string) error {
+	return m.ask(ctx, request{Do: "restart", Name: service})
+}
+
+func (m *Machine) ask(ctx context.Context, r request) error {
+	if err := ask(ctx, m.Path(requestSocket), r); err != nil {
+		return fmt.Errorf("%s: %w", m.Name, err)
+	}
+	return nil
+}
+
+// Command is a program in the machine's namespaces, with PATH as its services have it and the given variables. It
+// ends with the machine at the latest.
+func (m *Machine) Command(ctx context.Context, env []string, argv ...string) *exec.Cmd {
+	args := slices.Concat([]string{
+		fmt.Sprintf("--target=%d", m.cmd.Process.Pid), "--net", "--mount", "--pid", "--uts", "--ipc",
+		"--", "/usr/bin/env", "--chdir=" + workingDirectory(), "PATH=" + nodePath,
+	}, argv)
+	cmd := exec.CommandContext(ctx, "nsenter", args...)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "PATH=") }), "PATH="+nodePath)
+	cmd.Env = append(cmd.Env, env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = time.Second // the program is a child of the one that is killed, and ends with the machine at the latest
+	return cmd
+}
+
+func workingDirectory() string {
+	if dir, err := os.Getwd(); err == nil {
+		return dir
+	}
+	return "/"
+}
+
+// Output runs a program on the machine and returns what it wrote, standard error included.
+func (m *Machine) Output(ctx context.Context, argv ...string) (string, error) {
+	out, err := m.Command(ctx, nil, argv...).CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s: running %s: %w: %s", m.Name, strings.Join(argv, " "), err, out)
+	}
+	return string(out), nil
+}
+
+// Do calls fn in the machine's network, on the calling goroutine, which keeps its thread meanwhile. Sockets that fn opens
+// belong to the machine for good. Goroutines that fn starts do not run there.
+func (m *Machine) Do(fn func() error) error {
+	runtime.LockOSThread()
+	was, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("opening the thread's network namespace: %w", err)
+	}
+	defer func() {
+		// A thread that cannot go back is not given to others: it ends with this goroutine.
+		if netns.Set(was) == nil {
+			runtime.UnlockOSThread()
+		}
+		_ = was.Close()
+	}()
+	if err := netns.Set(m.network); err != nil {
+		return fmt.Errorf("entering machine %s: %w", m.Name, err)
+	}
+	return fn()
+}
+
+// Dial connects from the machine. The address is a literal one: IP:port.
+func (m *Machine) Dial(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+	if _, err := netip.ParseAddrPort(addr); err != nil {
+		return nil, err // a name would be looked up, and dialled, on other threads
+	}
+	err = m.Do(func() error {
+		var d net.Dialer
+		conn, err = d.DialContext(ctx, network, addr)
+		return err
+	})
+	return conn, err
+}
+
+func (m *Machine) log(service string) string {
+	return filepath.Join(m.logs, m.Name+"-"+service+".log")
+}
+
+// tail is the end of what a service wrote.
+func (m *Machine) tail(service string) string {
+	const most = 6 << 10
+	f, err := os.Open(m.log(service))
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err == nil && info.Size() > most {
+		if _, err := f.Seek(-most, io.SeekEnd); err != nil {
+			return err.Error()
+		}
+	}
+	text, err := io.ReadAll(f)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// An asker asks one server.
+type asker struct {
+	server  string // IP:port
+	names   []string
+	every   time.Duration // between two queries of a transport
+	flood   int           // clients that ask without a pause besides
+	timeout time.Duration
+
+	mu  sync.Mutex // guards now, and the beginning of a query in it
+	now *epoch
+}
+
+// ask runs a client until ctx ends: a query to each transport from time to time, each from a port of its own, and counts
+// at http://:8080/counts.
+func ask(ctx context.Context, args []string) error {
+	a := asker{now: &epoch{}}
+	flags := flag.NewFlagSet("ask", flag.ContinueOnError)
+	flags.StringVar(&a.server, "server", "", "`address` of the server; empty: the first of /etc/resolv.conf")
+	names := flags.String("names", "kubernetes.default.svc.cluster.local", "`names` to ask for the addresses of, by commas")
+	flags.DurationVar(&a.every, "every", 10*time.Millisecond, "`time` between two queries")
+	flags.IntVar(&a.flood, "flood", 0, "`clients` that ask without a pause")
+	flags.DurationVar(&a.timeout, "timeout", 5*time.Second, "`time` after which a query is lost")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unknown argument %q", flags.Arg(0))
+	}
+	a.names = strings.Split(*names, ",")
+	if a.server == "" {
+		var err error
+		if a.server, err = nameserver("/etc/resolv.conf"); err != nil {
+			return err
+		}
+	}
+	a.server = net.JoinHostPort(a.server, "53")
+	return a.run(ctx)
+}
+
+func (a *asker) run(ctx context.Context) error {
+	var group sync.WaitGroup
+	group.Go(func() { a.steadily(ctx, "udp", func(e *epoch) *counts { return &e.udp }) })
+	group.Go(func() { a.steadily(ctx, "tcp", func(e *epoch) *counts { return &e.tcp }) })
+	for i := range a.flood {
+		group.Go(func() { a.pour(ctx, i) })
+	}
+	server := &http.Server{Addr: ":8080", Handler: a, ReadHeaderTimeout: time.Second}
+	group.Go(func() {
+		<-ctx.Done()
+		_ = server.Close()
+	})
+	err := server.ListenAndServe()
+	group.Wait()
+	if !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving counts: %w", err)
+	}
+	return nil
+}
+
+// steadily asks every so often, whether the queries before are answered or not.
+func (a *asker) steadily(ctx context.Context, network string, counts func(*epoch) *counts) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	ticker := time.NewTicker(a.every)
+	defer ticker.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		name := a.names[i%len(a.names)]
+		e := a.begin()
+		group.Go(func() {
+			defer e.under.Done()
+			counts(e).count(a.once(network, name))
+		})
+	}
+}
+
+// once asks one query on a socket of its own.
+func (a *asker) once(network, name string) (took time.Duration, err error) {
+	client := dns.Client{Net: network, Timeout: a.timeout}
+	answer, took, err := client.Exchange(new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA), a.server)
+	if err != nil {
+		return took, fmt.Errorf("%s: %w", name, err)
+	}
+	return took, check(answer)
+}
+
+func check(answer *dns.Msg) error {
+	if answer.Rcode != dns.RcodeSuccess || len(answer.Answer) == 0 {
+		return fmt.Errorf("%w: %s: %s with %d records", errWrong, answer.Question[0].Name, dns.RcodeToString[answer.Rcode], len(answer.Answer))
+	}
+	return nil
+}
+
+// errWrong is an answer without an address.
+var errWrong = errors.New("no address")
+
+// pour asks without a pause on one socket.
+func (a *asker) pour(ctx context.Context, i int) {
+	client := dns.Client{Timeout: a.timeout}
+	for ctx.Err() == nil {
+		conn, err := client.DialContext(ctx, a.server)
+		if err != nil {
+			return
+		}
+		for range 10_000 {
+			if ctx.Err() != nil {
+				break
+			}
+			e, name := a.begin(), a.names[i%len(a.names)]
+			answer, took, err := client.ExchangeWithConnContext(ctx, new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA), conn)
+			if err == nil {
+				err = check(answer)
+			}
+			e.flooded.count(took, err)
+			e.under.Done()
+		}
+		_ = conn.Close()
+	}
+}
+
+// begin begins a query, whose end is to be told to the epoch.
+func (a *asker) begin() *epoch {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.now.under.Add(1)
+	return a.now
+}
+
+// ServeHTTP gives the counts as JSON. A POST begins a new epoch and gives the counts of the one before, when all of its
+// queries are answered or lost.
+func (a *asker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	e := a.now
+	if r.Method == http.MethodPost {
+		a.now = &epoch{}
+	}
+	a.mu.Unlock()
+	if r.Method == http.MethodPost {
+		e.under.Wait()
+	}
+	_ = json.NewEncoder(w).Encode(e.tallies()) // who asked may have gone
+}
+
+// nameserver is the first of a resolv.conf.
+func nameserver(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("finding the server: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if fields := strings.Fields(lines.Text()); len(fields) > 1 && fields[0] == "nameserver" {
+			return fields[1], nil
+		}
+	}
+	return "", fmt.Errorf("finding the server: none in %s", path)
+}

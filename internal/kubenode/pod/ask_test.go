@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/miekg/dns"
+)
+
+// serveDNS answers over UDP: names that begin with lost not at all, with wrong by a denial.
+func serveDNS(t *testing.T) (addr string) {
+	t.Helper()
+	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		m := new(dns.Msg).SetReply(q)
+		switch name := q.Question[0].Name; {
+		case strings.HasPrefix(name, "lost"):
+			return
+		case strings.HasPrefix(name, "wrong"):
+			m.Rcode = dns.RcodeNameError
+		default:
+			m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(192, 0, 2, 1)}}
+		}
+		_ = w.WriteMsg(m)
+	})}
+	go func() { _ = server.ActivateAndServe() }() // until it is shut down
+	t.Cleanup(func() { _ = server.Shutdown() })
+	return conn.LocalAddr().String()
+}
+
+func TestCountsWaitForQueriesUnderWay(t *testing.T) {
+	t.Parallel()
+	a := &asker{
+		server: serveDNS(t), names: []string{"good.test", "lost.test", "wrong.test", "good.test"},
+		every: time.Hour, timeout: 300 * time.Millisecond, now: &epoch{},
+	}
+	// Four queries are sent, and their epoch ends before the lost one is known to be lost.
+	for _, name := range a.names {
+		e := a.begin()
+		go func() {
+			defer e.under.Done()
+			e.udp.count(a.once("udp", name))
+		}()
+	}
+	got := counted(t, a, http.MethodPost)["udp"]
+	want := tally{Answered: 2, Lost: 1, Wrong: 1}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(tally{}, "Slowest", "Failures")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if len(got.Failures) != 2 {
+		t.Errorf("failures: got %q, want two", got.Failures)
+	}
+	if after := counted(t, a, http.MethodGet)["udp"]; after.Answered+after.Lost+after.Wrong > 0 {
+		t.Errorf("the next epoch begins with %+v", after)
+	}
+}
+
+func TestFloodAndSteadyClients(t *testing.T) {
+	t.Parallel()
+	a := &asker{server: serveDNS(t), names: []string{"good.test"}, every: time.Millisecond, timeout: 5 * time.Second, now: &epoch{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.pour(ctx, 0)
+	}()
+	go a.steadily(ctx, "udp", func(e *epoch) *counts { return &e.udp })
+	for {
+		got := counted(t, a, http.MethodGet)
+		if got["flood"].Answered > 100 && got["udp"].Answered > 10 {
+			break
+		}
+		if got["flood"].Lost+got["udp"].Lost > 0 {
+			t.Fatalf("lost: %+v", got)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	<-done
+}
+
+func counted(t *testing.T, a *asker, method string) map[string]tally {
+	t.Helper()
+	w := httptest.NewRecorder()
+	a.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, "/counts", http.NoBody))
+	var got map[string]tally
+	if err := json.NewDecoder(w.Body).Decode(&got); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodecache/node-cache/internal/kubenode"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// repository is the project's folder, where a user runs what the README says.
+const repository = "../.."
+
+// limit is how long most things may take at most, on a machine that is busy.
+const limit = 90 * time.Second
+
+// A bed is a cluster of two nodes that know the agent's image.
+type bed struct {
+	*kubenode.Cluster
+	http *http.Client // from the control machine
+}
+
+func newBed(t *testing.T, o kubenode.Options) *bed {
+	t.Helper()
+	if why := kubenode.Missing(); why != "" {
+		t.Skip(why)
+	}
+	archive, err := image()
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	o.Nodes, o.Images = 2, []string{archive}
+	b := &bed{Cluster: kubenode.Start(t, o)}
+	transport := &http.Transport{DialContext: b.Control.Dial, DisableKeepAlives: true}
+	b.http = &http.Client{Transport: transport, Timeout: 10 * time.Second}
+	proctest.Figure(t, "two nodes with CoreDNS after %s, kube-proxy in mode %s", since(began), o.ProxyMode)
+	return b
+}
+
+// shell runs a command as a user would, in the repository.
+func (b *bed) shell(t *testing.T, command string, env ...string) {
+	t.Helper()
+	dir, err := filepath.Abs(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := b.Shell(t.Context(), dir, command, env...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s\n%s", command, err, out, b.state(t))
+	}
+	t.Logf("$ %s\n%s", command, out)
+}
+
+// kubectl runs kubectl and returns what it wrote.
+func (b *bed) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	return b.apply(t, "", args...)
+}
+
+// apply runs kubectl with stdin.
+func (b *bed) apply(t *testing.T, stdin string, args ...string) string {
+	t.Helper()
+	out, err := b.Kubectl(t.Context(), stdin, args...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, b.state(t))
+	}
+	return out
+}
+
+// kustomization makes one of a user's own, a folder of the repository with a component, and returns its folder.
+func kustomization(t *testing.T, resource, component string) string {
+	t.Helper()
+	dir := t.TempDir()
+	root, err := filepath.Abs(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	relative, err := filepath.Rel(dir, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const text = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [%s]\ncomponents: [%s]\n"
+	proctest.WriteFile(t, filepath.Join(dir, "kustomization.yaml"), fmt.Sprintf(text, filepath.Join(relative, resource), filepath.Join(relative, component)))
+	return dir
+}
+
+// state is what the cluster says of its pods, for a test that has failed.
+func (b *bed) state(t *testing.T) string {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	var text strings.Builder
+	for _, command := range []string{
+		"get pods -A -o wide", "get events -A --sort-by=.lastTimestamp",
+		"-n kube-system logs -l app.kubernetes.io/name=node-cache --tail=40 --prefix",
+		"-n kube-system logs -l app.kubernetes.io/name=node-cache-resolver --tail=40 --prefix",
+		"-n kube-system logs -l app.kubernetes.io/name=node-cache-cleanup --tail=40 --prefix --all-containers",
+	} {
+		out, err := b.Kubectl(ctx, "", strings.Fields(command)...)
+		text.WriteString("--- kubectl " + command + " ---\n" + out)
+		if err != nil {
+			text.WriteString(err.Error() + "\n")
+		}
+	}
+	return text.String()
+}
+
+// eventually is proctest's, and shows the cluster's state when it fails.
+func (b *bed) eventually(t *testing.T, what string, condition func() bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for !condition() {
+		if time.Since(began) > limit {
+			t.Fatalf("not within %s: %s\n%s", limit, what, b.state(t))
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// agents are the pods of the DaemonSet, by node.
+func (b *bed) agents(t *testing.T) []corev1.Pod {
+	t.Helper()
+	return b.pods(t, "kube-system", "app.kubernetes.io/name=node-cache")
+}
+
+func (b *bed) pods(t *testing.T, namespace, selector string) []corev1.Pod {
+	t.Helper()
+	list, err := b.Client().CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(list.Items, func(x, y corev1.Pod) int { return strings.Compare(x.Spec.NodeName, y.Spec.NodeName) })
+	return list.Items
+}
+
+// agentsReady fails the test unless there is a ready agent on each node that was never restarted.
+func (b *bed) agentsReady(t *testing.T) {
+	t.Helper()
+	var on []string
+	for _, pod := range b.agents(t) {
+		status := pod.Status.ContainerStatuses
+		if len(status) == 1 && status[0].Ready && status[0].RestartCount == 0 && pod.DeletionTimestamp == nil {
+			on = append(on, pod.Spec.NodeName)
+		}
+	}
+	if !slices.Equal(on, []string{"node1", "node2"}) {
+		t.Fatalf("ready agents without a restart: on %v, want one on each node\n%s", on, b.state(t))
+	}
+}
+
+// status is a part of an agent's /status, which its own client shows.
+func (b *bed) status(t *testing.T, pod corev1.Pod, to any) {
+	t.Helper()
+	text := b.kubectl(t, "-n", "kube-system", "exec", pod.Name, "--", "/node-cache", "status", "--output=json")
+	if err := json.Unmarshal([]byte(text), to); err != nil {
+		t.Fatalf("the status of %s: %v\n%s", pod.Name, err, text)
+	}
+}
+
+// do asks a server of the cluster by HTTP, from the control machine.
+func (b *bed) do(t *testing.T, method, url string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := b.http.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(text)
+}
+
+func since(began time.Time) time.Duration { return time.Since(began).Round(10 * time.Millisecond) }

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodecache/node-cache/internal/kubenode"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// A machine's state is what an agent changes on a node, by what shows it.
+type state map[string]string
+
+// noise is what says nothing in it: comments, counters, kube-proxy's table and its chains of Services, the cables of pods,
+// and lifetimes.
+func noise() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^#.*\n|^.*KUBE-S(EP|VC|ERVICES).*\n|^table \S+ kube-proxy\n|^.*veth.*\n| ?\[\d+:\d+\]|_lft \S+`)
+}
+
+// node returns a node's state.
+func node(t *testing.T, n *kubenode.Node) state {
+	t.Helper()
+	s := state{}
+	for _, command := range []string{
+		"ip -o link show", "ip -o addr show", "nft list tables", "iptables-save", "ip6tables-save", "iptables-legacy-save", "ipset list -n",
+	} {
+		out, err := n.Output(t.Context(), "sh", "-c", command)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := slices.Sorted(strings.Lines(noise().ReplaceAllString(out, "")))
+		s[n.Name+"# "+command] = strings.Join(lines, "")
+	}
+	return s
+}
+
+// nodes returns the state of both nodes.
+func (b *bed) nodes(t *testing.T) state {
+	t.Helper()
+	all := state{}
+	for _, n := range b.Nodes {
+		maps.Copy(all, node(t, n))
+	}
+	return all
+}
+
+// clean waits until the nodes are as they were: kube-proxy takes a moment for what has changed meanwhile.
+func (b *bed) clean(t *testing.T, before state) {
+	t.Helper()
+	var diff string
+	began := time.Now()
+	for {
+		if diff = cmp.Diff(before, b.nodes(t)); diff == "" {
+			break
+		}
+		if time.Since(began) > limit {
+			t.Fatalf("the nodes are not as they were (-before +after):\n%s", diff)
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	proctest.Figure(t, "links, addresses, nftables, iptables and ipset as before on both nodes")
+}
+
+// noFiles fails the test when an agent's file is left on a node.
+func (b *bed) noFiles(t *testing.T) {
+	t.Helper()
+	for _, n := range b.Nodes {
+		out, err := n.Output(t.Context(), "find", "/run/node-cache", "/var/lib/node-cache", "!", "-type", "d")
+		if err != nil || out != "" {
+			t.Errorf("files of agents: %v\n%s", err, out)
+		}
+	}
+	proctest.Figure(t, "no file of an agent on both nodes")
+}

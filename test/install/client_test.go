@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodecache/node-cache/internal/kubenode"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// names are what clients ask for by turns: one of the cluster and one of the Internet.
+const names = "kubernetes.default.svc.cluster.local,www.example.com"
+
+// A client is a pod that asks all the time, over UDP and TCP.
+type client struct {
+	bed  *bed
+	pod  corev1.Pod
+	name string
+}
+
+// A tally is what has become of a client's queries over one transport.
+type tally struct {
+	Answered, Lost, Wrong int
+	Slowest               float64 // seconds
+	Failures              []string
+}
+
+// counts are a client's.
+type counts struct{ UDP, TCP, Flood tally }
+
+func (c counts) String() string {
+	text := func(name string, t tally) string {
+		return fmt.Sprintf("%s %d answered, %d lost, %d wrong, slowest %.0f ms", name, t.Answered, t.Lost, t.Wrong, 1000*t.Slowest)
+	}
+	all := text("UDP", c.UDP) + "; " + text("TCP", c.TCP)
+	if c.Flood.Answered+c.Flood.Lost > 0 {
+		all += "; " + text("flood", c.Flood)
+	}
+	return all
+}
+
+func (t *tally) add(o tally) {
+	t.Answered, t.Lost, t.Wrong = t.Answered+o.Answered, t.Lost+o.Lost, t.Wrong+o.Wrong
+	t.Slowest = max(t.Slowest, o.Slowest)
+	t.Failures = append(t.Failures, o.Failures...)
+}
+
+// clientPod wants name, node, and the program's arguments. Its DNS is what the kubelet gives it.
+const clientPod = `apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s, labels: {app: client}}
+spec:
+  nodeName: %[2]s
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: client, image: "` + kubenode.BusyboxImage + `", command: [%[3]s],
+     readinessProbe: {httpGet: {port: 8080, path: /counts}, periodSeconds: 1}}
+---
+`
+
+// clients starts a client on each node, with more arguments for it, and ends them with the test.
+func (b *bed) clients(t *testing.T, name string, args ...string) []client {
+	t.Helper()
+	var quoted []string
+	for _, arg := range append([]string{"/bin/pod", "ask", "-names=" + names}, args...) {
+		quoted = append(quoted, strconv.Quote(arg))
+	}
+	var manifest strings.Builder
+	for _, n := range b.Nodes {
+		fmt.Fprintf(&manifest, clientPod, name+"-"+n.Name, n.Name, strings.Join(quoted, ", "))
+	}
+	b.apply(t, manifest.String(), "apply", "-f", "-")
+	t.Cleanup(func() {
+		for _, n := range b.Nodes {
+			_, _ = b.Kubectl(context.WithoutCancel(t.Context()), "", "delete", "pod", name+"-"+n.Name, "--ignore-not-found", "--wait=false")
+		}
+	})
+	var all []client
+	for _, n := range b.Nodes {
+		b.kubectl(t, "wait", "--for=condition=Ready", "--timeout=90s", "pod/"+name+"-"+n.Name)
+		for _, pod := range b.pods(t, "default", "app=client") {
+			if pod.Name == name+"-"+n.Name {
+				all = append(all, client{bed: b, pod: pod, name: pod.Name})
+			}
+		}
+	}
+	begin(t, all)
+	return all
+}
+
+// begin has clients count from nought.
+func begin(t *testing.T, clients []client) {
+	t.Helper()
+	take(t, clients)
+}
+
+// take sums up what clients have counted, and has them begin anew.
+func take(t *testing.T, clients []client) counts {
+	t.Helper()
+	var sum counts
+	for _, c := range clients {
+		status, text := c.bed.do(t, http.MethodPost, "http://"+c.pod.Status.PodIP+":8080/counts")
+		var one counts
+		if err := json.Unmarshal([]byte(text), &one); err != nil || status != http.StatusOK {
+			t.Fatalf("the counts of %s: %d, %v: %s", c.name, status, err, text)
+		}
+		sum.UDP.add(one.UDP)
+		sum.TCP.add(one.TCP)
+		sum.Flood.add(one.Flood)
+	}
+	return sum
+}
+
+// watch lets clients ask for some time and tells what became of the queries.
+func watch(t *testing.T, clients []client, during time.Duration, what string) counts {
+	t.Helper()
+	begin(t, clients)
+	time.Sleep(during)
+	got := take(t, clients)
+	proctest.Figure(t, "%s: %s", what, got)
+	return got
+}
+
+// wantNoLoss fails the test when a query of a transport was not answered well.
+func wantNoLoss(t *testing.T, transports map[string]tally) {
+	t.Helper()
+	for name, got := range transports {
+		if got.Lost > 0 || got.Wrong > 0 || got.Answered == 0 {
+			t.Errorf("%s: %d answered, %d lost, %d wrong\n%s", name, got.Answered, got.Lost, got.Wrong, strings.Join(got.Failures, "\n"))
+		}
+	}
+}
+
+// exec runs a program in the client's pod.
+func (c client) exec(t *testing.T, argv ...string) string {
+	t.Helper()
+	return c.bed.kubectl(t, append([]string{"exec", c.name, "--"}, argv...)...)
+}

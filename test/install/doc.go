@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package install installs node-cache on a real cluster of two nodes as a user would, and looks at what its pods see:
+// the README's five minutes word for word, names and their changes, tuning, probes under load, rolling updates, the
+// fallback, monitoring, and what is left when it is gone. Then other ways of it: the transparent and central overlays,
+// with kube-proxy in both modes.
+//
+// What was seen is in the test's attributes: go test -v, lines with "seen".
+package install

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/handover"
+)
+
+// floods has a pod on each node ask without a pause, for longer than the kubelet takes to give up on an agent whose probes
+// fail (60 s with the liveness probe, which two of its periods stand for here).
+func (b *bed) floods(t *testing.T) {
+	t.Helper()
+	began := time.Now()
+	clients := b.clients(t, "floods", "-flood=16")
+	watch(t, clients, 25*time.Second, "two flooders and two clients")
+	if unhealthy := b.events(t, "Unhealthy", began); len(unhealthy) > 0 {
+		t.Errorf("probes failed:\n%s", strings.Join(unhealthy, "\n"))
+	}
+	b.agentsReady(t)
+	proctest.Figure(t, "0 restarts, 0 failed probes")
+}
+
+// rolls replaces the agents while pods on both nodes ask them.
+func (b *bed) rolls(t *testing.T) {
+	t.Helper()
+	clients := b.clients(t, "rolls", "-every=5ms", "-flood=2")
+	began := time.Now()
+	b.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/node-cache")
+	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=3m")
+	b.eventually(t, "the old agents are gone", func() bool { return len(b.agents(t)) == 2 })
+	took := since(began)
+	got := take(t, clients)
+	b.agentsReady(t)
+	proctest.Figure(t, "2 agents replaced in %s: %s", took, got)
+	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP, "flood": got.Flood})
+	for _, pod := range b.agents(t) {
+		var s struct{ Handover struct{ Taken, Why string } }
+		b.status(t, pod, &s)
+		if s.Handover.Taken != handover.OutcomeTaken {
+			t.Errorf("%s has not got the sockets from the agent before it: %+v", pod.Name, s.Handover)
+		}
+	}
+}
+
+// deletes takes the DaemonSet away from under the pods that ask its agents, whose fallback is kube-dns, and brings it
+// back.
+func (b *bed) deletes(t *testing.T) {
+	t.Helper()
+	clients := b.clients(t, "deletes")
+	b.kubectl(t, "-n", "kube-system", "delete", "daemonset", "node-cache")
+	b.gone(t)
+	got := take(t, clients)
+	proctest.Figure(t, "while the agents end: %s", got)
+	wantNoLoss(t, map[string]tally{"UDP": got.UDP})
+	got = watch(t, clients, 3*time.Second, "answered by the fallback")
+	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	b.shell(t, "kubectl apply -k daemonset/base")
+	b.shell(t, "kubectl -n kube-system rollout status daemonset/node-cache --timeout=3m")
+	b.agentsReady(t)
+	got = take(t, clients)
+	proctest.Figure(t, "while agents come again: %s", got)
+	wantNoLoss(t, map[string]tally{"UDP": got.UDP})
+}

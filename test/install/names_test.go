@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodecache/node-cache/internal/kubenode"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// setName is the name of the headless Service.
+const setName = "web.default.svc.cluster.local"
+
+const set = `apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {clusterIP: None, selector: {app: web}, ports: [{port: 80}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers: [{name: web, image: "` + kubenode.BusyboxImage + `", command: [sleep, "3600"]}]
+`
+
+// scales shows that pods on both nodes see the addresses of a Deployment's pods as it grows and shrinks.
+func (b *bed) scales(t *testing.T) {
+	t.Helper()
+	clients := b.clients(t, "scales", "-every=1s")
+	b.apply(t, set, "apply", "-f", "-")
+	var seen []string
+	for _, replicas := range []int{2, 6, 1, 0, 3} {
+		b.kubectl(t, "scale", "deployment/web", fmt.Sprintf("--replicas=%d", replicas))
+		var want []string
+		b.eventually(t, fmt.Sprintf("%d pods run", replicas), func() bool {
+			want = b.endpoints(t, "web")
+			return len(want) == replicas
+		})
+		took := b.eventually(t, fmt.Sprintf("%s has %v on both nodes", setName, want), func() bool {
+			for _, c := range clients {
+				if !slices.Equal(c.addressesOf(t, setName), want) {
+					return false
+				}
+			}
+			return true
+		})
+		seen = append(seen, fmt.Sprintf("%d pods %.1f s", replicas, took.Seconds()))
+	}
+	b.kubectl(t, "delete", "deployment/web", "service/web")
+	proctest.Figure(t, "both nodes have the addresses of %s after their EndpointSlice", strings.Join(seen, ", "))
+}
+
+// endpoints are the ready addresses in the EndpointSlices of a service.
+func (b *bed) endpoints(t *testing.T, service string) []string {
+	t.Helper()
+	list, err := b.Client().DiscoveryV1().EndpointSlices("default").List(t.Context(),
+		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var addrs []string
+	for _, s := range list.Items {
+		for _, e := range s.Endpoints {
+			if *e.Conditions.Ready {
+				addrs = append(addrs, e.Addresses...)
+			}
+		}
+	}
+	slices.Sort(addrs)
+	return addrs
+}
+
+// addressesOf are the IPv4 addresses of a name, as the client's pod sees it; none when the name is not there.
+func (c client) addressesOf(t *testing.T, name string) []string {
+	t.Helper()
+	out, _ := c.bed.Kubectl(t.Context(), "", "exec", c.name, "--", "nslookup", name) // it fails for one that is denied
+	_, answer, _ := strings.Cut(out, "\n\n")                                         // after the server's own
+	var found []string
+	for _, match := range regexp.MustCompile(`Address: ([\d.]+)\n`).FindAllStringSubmatch(answer, -1) {
+		found = append(found, match[1])
+	}
+	slices.Sort(found)
+	return found
+}
+
+// transparent shows that pods that ask the Service's address are answered on their node, with nothing changed in them and
+// in the kubelets. Other than with kube-dns away that cannot be told from outside.
+func (b *bed) transparent(t *testing.T) {
+	t.Helper()
+	clients := b.clients(t, "transparent")
+	if conf := clients[0].exec(t, "cat", "/etc/resolv.conf"); !strings.Contains(conf, "nameserver "+kubenode.DNSService+"\n") {
+		t.Fatalf("resolv.conf:\n%s", conf)
+	}
+	begin(t, clients)
+	b.kubectl(t, "apply", "-k", repository+"/daemonset/overlays/transparent")
+	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
+	b.agentsReady(t)
+	got := take(t, clients)
+	proctest.Figure(t, "while the agents start: %s", got)
+	wantNoLoss(t, map[string]tally{"UDP": got.UDP}) // TCP sessions with kube-dns are reset then: docs/node.md
+
+	b.kubectl(t, "-n", "kube-system", "scale", "deployment/coredns", "--replicas=0")
+	b.eventually(t, "CoreDNS is away", func() bool { return len(b.pods(t, "kube-system", "k8s-app=kube-dns")) == 0 })
+	got = watch(t, clients, 3*time.Second, "without CoreDNS")
+	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	b.kubectl(t, "-n", "kube-system", "scale", "deployment/coredns", "--replicas=2")
+	if err := b.AwaitDNS(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	begin(t, clients)
+	b.kubectl(t, "delete", "-k", repository+"/daemonset/overlays/transparent")
+	b.gone(t)
+	got = take(t, clients)
+	proctest.Figure(t, "while the agents end: %s", got)
+	wantNoLoss(t, map[string]tally{"UDP": got.UDP})
+	got = watch(t, clients, 2*time.Second, "without agents")
+	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+}
+
+// gone waits until there are no agents.
+func (b *bed) gone(t *testing.T) {
+	t.Helper()
+	b.eventually(t, "the agents are gone", func() bool { return len(b.agents(t)) == 0 })
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The README's steps, which the test takes in their order.
+const (
+	stepAgents = iota
+	stepTry
+	stepKubelet
+	stepTune
+	stepKubeletBack
+	stepRemove
+	steps
+)
+
+// readme returns the commands of the README's section about installing, one list for each of its blocks.
+func readme(t *testing.T) [][]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(repository, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "\n## Install\n")
+	if !found {
+		t.Fatal("the README has no section about installing")
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	var blocks [][]string
+	inside := false
+	for line := range strings.Lines(section) {
+		line = strings.TrimSuffix(line, "\n")
+		switch {
+		case line == "```console":
+			blocks, inside = append(blocks, nil), true
+		case line == "```":
+			inside = false
+		case inside && (strings.HasPrefix(line, "$ ") || strings.HasPrefix(line, "node# ")):
+			blocks[len(blocks)-1] = append(blocks[len(blocks)-1], line)
+		}
+	}
+	if len(blocks) != steps {
+		t.Fatalf("the README's section about installing has %d blocks of commands, and this test knows %d", len(blocks), steps)
+	}
+	return blocks
+}
+
+// follow runs the commands of a block as they stand: those of a node on both. Variables are added to their environment.
+func (b *bed) follow(t *testing.T, block []string, env ...string) {
+	t.Helper()
+	for _, line := range block {
+		if command, ok := strings.CutPrefix(line, "$ "); ok {
+			b.shell(t, command, env...)
+			continue
+		}
+		command := strings.TrimPrefix(line, "node# ")
+		for _, n := range b.Nodes {
+			if out, err := n.Output(t.Context(), "sh", "-c", command); err != nil {
+				t.Fatalf("%s# %s: %v\n%s", n.Name, command, err, out)
+			}
+		}
+		t.Logf("on both nodes: %s", command)
+	}
+}
