@@ -26,9 +26,10 @@ standard input. Several files make one configuration: give the ConfigMaps node-l
 and kube-dns together, or a Corefile with those that it imports.
 
 The configuration goes to standard output, with the line that each key is from as a
-comment; it always passes node-cache check. What has no counterpart, or a different one,
-goes to standard error, line by line, with what to do instead. Exit code 0; with --strict
-1 if something has no counterpart. Nothing is written when a file cannot be read.`,
+comment; it passes node-cache check where the certificates are that it names. What has no
+counterpart, or a different one, goes to standard error, line by line, with what to do
+instead. Exit code 0; with --strict 1 if something has no counterpart. Nothing is written
+when a file cannot be read.`,
 		Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			inputs := make([]convert.Input, 0, len(args))

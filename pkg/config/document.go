@@ -78,6 +78,8 @@ func syntaxProblem(err error, lines int) Problem {
 		p.Hint = "quote a value that holds a colon and a space, and check the indentation"
 	case strings.HasPrefix(what, "found unexpected end of stream"):
 		p.Hint = "close the quotes"
+	case strings.HasPrefix(what, "did not find expected node content"):
+		p.Hint = "check the indentation and the brackets, and quote an IPv6 address"
 	case fromParser(what):
 		p.Hint = "check the indentation and the brackets"
 	}

@@ -309,7 +309,7 @@ func TestParseBadText(t *testing.T) {
 		{name: "separator of YAML 1.1", text: "a: 1\u2028---\u2028b: 1\n", want: "line 3: a second document\n  hint: one file holds one configuration"},
 		{name: "second document after an end", text: "kind: Config\n...\nb: 1\n", want: "line 3: a second document\n  hint: one file holds one configuration"},
 		{name: "second document on its marker", text: "--- {}\n--- {}\n", want: "line 2: a second document\n  hint: one file holds one configuration"},
-		{name: "a mistake in the first line", text: "listen: }", want: "line 1: YAML: did not find expected node content\n  hint: check the indentation and the brackets"},
+		{name: "a mistake in the first line", text: "listen: }", want: "line 1: YAML: did not find expected node content\n  hint: check the indentation and the brackets, and quote an IPv6 address"},
 		{name: "a longer name than fits", text: "forward: [{zone: " + strings.Repeat("a.", 126) + "bb, to: [192.0.2.1]}, {zone: ., to: [192.0.2.1]}]", want: `forward[0].zone: "` + strings.Repeat("a.", 32) + `"...: not a zone: longer than 255 bytes`},
 		{name: "a long key", text: strings.Repeat("k", 100) + ": 1", want: `["` + strings.Repeat("k", 64) + `"...]: unknown key`},
 		{

@@ -38,7 +38,7 @@ func hostNames(dst *[]Host) func(node) {
 		seen := map[string]string{}
 		for _, key := range slices.Sorted(maps.Keys(values)) {
 			child := node{path: n.child(key), text: values[key], report: n.report}
-			name, f := parseName(key)
+			name, f := hostKey(key)
 			if f.what != "" {
 				n.report.add(Problem{Path: child.path, What: quote(key) + ": " + f.what, Hint: f.hint})
 				continue
@@ -55,6 +55,16 @@ func hostNames(dst *[]Host) func(node) {
 		slices.SortFunc(list, func(a, b Host) int { return strings.Compare(a.Name, b.Name) })
 		*dst = list
 	}
+}
+
+// hostKey returns the name of a host. A key may have been another word: the reader of YAML knows y, on, no and more as
+// true and false, and writes numbers anew.
+func hostKey(key string) (string, flaw) {
+	isNumber := json.Valid([]byte(key)) && key[0] <= '9' && key[0] != '"'
+	if key == "true" || key == "false" || isNumber {
+		return "", flaw{what: "not known to be a name: y, no, 010 and their like are values in YAML", hint: "write the name with a dot at its end"}
+	}
+	return parseName(key)
 }
 
 // hostAddresses returns the value of n when it is a list of addresses that a name can have, and reports anything else.

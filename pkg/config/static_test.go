@@ -158,6 +158,44 @@ func TestParseRecordIsBounded(t *testing.T) {
 	}
 }
 
+// TestRecordTextIsBounded has the actions of a record make longer and longer texts.
+func TestRecordTextIsBounded(t *testing.T) {
+	t.Parallel()
+	const long = `{{ $a := printf "%999s" "x" }}{{ $a = print $a $a $a $a $a $a $a $a }}`
+	for _, tt := range []struct{ name, text, want string }{
+		{name: "printf", text: long + `{{ $a = printf "%s%s" $a $a }}`, want: "longer than 8 KiB"},
+		{name: "the same argument again", text: long + `{{ $a = printf "%[1]s%[1]s" $a }}`, want: "longer than 8 KiB"},
+		{name: "print", text: long + `{{ $a = print $a $a }}`, want: "longer than 8 KiB"},
+		{name: "println", text: long + `{{ $a = println $a $a }}`, want: "longer than 8 KiB"},
+		{name: "html", text: `{{ $a := printf "%999s" "" | printf "<%[1]s%[1]s" }}{{ html (js $a $a "<<<") $a $a (js $a) }}`, want: "longer than 8 KiB"},
+		{name: "escapes", text: `{{ urlquery "` + strings.Repeat("<", 3000) + `" }}`, want: "longer than 8 KiB"},
+		{name: "a width", text: `{{ printf "%1000s" "x" }}`, want: "3 digits"},
+		{name: "a precision", text: `{{ printf "%-.1000f" 1.0 }}`, want: "3 digits"},
+		{name: "a width of an argument", text: `{{ printf "%*s" 999999 "x" }}`, want: "3 digits"},
+		{name: "a width behind percent", text: `{{ printf "%%%[1]1000s" "x" }}`, want: "3 digits"},
+		{name: "what is usual", text: `{{ .Name }} 60 IN TXT "{{ printf "%s-%03d-%.2f-%[1]q %% 1000000" .Zone 7 1.5 }}{{ print 1 .Type }}{{ html .Match }}"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			record, err := config.ParseRecord(tt.text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var b strings.Builder
+			err = record.Execute(&b, config.TemplateData{Name: "a.example.", Zone: "example.", Type: "TXT", Match: []string{"a"}})
+			switch {
+			case tt.want == "" && err != nil:
+				t.Error(err)
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
+				t.Errorf("%d bytes, error %v, want one with %q", b.Len(), err, tt.want)
+			}
+		})
+	}
+	if _, err := config.ParseRecord(strings.Repeat("{{ .Name }}", 257)); err == nil {
+		t.Error("257 actions: no error")
+	}
+}
+
 func TestMarshalChanges(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -41,9 +41,12 @@ type TemplateData struct {
 }
 
 // ParseRecord reads a record of a [Template], as text that is executed with [TemplateData]. Actions that could run for
-// long are errors. It has the function parseInt: strconv.ParseUint.
+// long or make long texts are errors, some of them when they are executed. It has the function parseInt: strconv.ParseUint.
 func ParseRecord(text string) (*template.Template, error) {
-	t, err := template.New("record").Funcs(template.FuncMap{"parseInt": strconv.ParseUint}).Option("missingkey=error").Parse(text)
+	if strings.Count(text, "{{") > maxActions {
+		return nil, fmt.Errorf("reading the template of a record: more than %d actions", maxActions)
+	}
+	t, err := template.New("record").Funcs(recordFuncs()).Option("missingkey=error").Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("reading the template of a record: %w", err)
 	}

@@ -40,6 +40,8 @@ func TestFiles(t *testing.T) {
 		{name: "stub-zones", inputs: []string{"stub-zones.corefile"}, lost: true},
 		{name: "everything", inputs: []string{"everything.corefile"}, lost: true},
 		{name: "odd", inputs: []string{"odd.corefile"}, lost: true},
+		{name: "k3s", inputs: []string{"k3s.yaml"}},
+		{name: "unrouted", inputs: []string{"unrouted.corefile"}, lost: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -66,6 +68,7 @@ func TestOnNode(t *testing.T) {
 		{"nodelocaldns-on-node", "nodelocaldns.yaml"},
 		{"kubeadm-on-node", "kubeadm.corefile"},
 		{"kops-on-node", "kops.yaml"},
+		{"kubespray-on-node", "kubespray.corefile"},
 		{"kube-dns-on-node", "kube-dns.yaml"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -78,6 +81,37 @@ func TestOnNode(t *testing.T) {
 				t.Fatal(err)
 			}
 			golden(t, filepath.Join("testdata", tt.name+".golden"), render(t, r))
+		})
+	}
+}
+
+// TestOnNodeTellsOfPod says of a configuration that the DaemonSet has to be changed for it.
+func TestOnNodeTellsOfPod(t *testing.T) {
+	t.Parallel()
+	const rights, memory = "no right to list pods", "its memory limit is 144Mi, and 162Mi are needed"
+	for _, tt := range []struct {
+		name, block, want string // want: empty for neither
+	}{
+		{"pods by their names", "kubernetes cluster.local {\n pods insecure\n}", ""},
+		{"pods by their addresses", "kubernetes cluster.local {\n pods verified\n}", rights},
+		{"a cache that fits", "cache {\n success 163840\n}", ""},
+		{"a cache that does not fit", "cache {\n success 200000\n}", memory},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r, err := convert.Corefile("Corefile", []byte(". {\n"+tt.block+"\n forward . 192.0.2.1\n}\n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.OnNode(); err != nil {
+				t.Fatal(err)
+			}
+			text := render(t, r)
+			for _, note := range []string{rights, memory} {
+				if got := strings.Contains(text, note); got != (note == tt.want) {
+					t.Errorf("a note with %q: %t:\n%s", note, got, text)
+				}
+			}
 		})
 	}
 }
@@ -161,7 +195,14 @@ func TestFilesErrors(t *testing.T) {
 		{name: "nothing", want: "there is nothing to convert: neither a Corefile nor the ConfigMap of one, or of kube-dns"},
 		{name: "empty", in: []string{" \n"}, want: "reading file0: it is empty"},
 		{name: "another object", in: []string{"kind: Service\nmetadata: {name: a}\n"}, want: "reading file0: no ConfigMap in it has a Corefile or the keys of kube-dns"},
-		{name: "only parts", in: []string{"kind: ConfigMap\ndata: {a.server: 'a { whoami }'}\n"}, want: "there is nothing to convert: neither a Corefile nor the ConfigMap of one, or of kube-dns"},
+		{name: "only parts", in: []string{"kind: ConfigMap\ndata: {a.server: 'a { whoami }'}\n"}, want: "there is nothing to convert: neither a Corefile nor the ConfigMap of one, or of kube-dns: give the Corefile that imports a.server beside it"},
+		{name: "YAML with a tab", in: []string{"apiVersion: v1\nkind: ConfigMap\ndata:\n\tCorefile: |\n"}, want: "reading file0: it is neither a Corefile nor YAML of a ConfigMap as kubectl get -o yaml writes it: yaml: line 4: found character that cannot start any token"},
+		{name: "YAML without a kind", in: []string{"data:\n  Corefile: |\n    . {\n      errors\n    }\n"}, want: "reading file0: it is neither a Corefile nor YAML of a ConfigMap as kubectl get -o yaml writes it: no object with a kind is in it"},
+		{name: "values of a chart", in: []string{"servers:\n- zones: [{zone: .}]\n  port: 53\n"}, want: "reading file0: it is neither a Corefile nor YAML of a ConfigMap as kubectl get -o yaml writes it: no object with a kind is in it"},
+		{name: "JSON that ends early", in: []string{`{"kind": "ConfigMap", "data"`}, want: "reading file0: it is neither a Corefile nor YAML of a ConfigMap as kubectl get -o yaml writes it: yaml: line 1: did not find expected ',' or '}'"},
+		{name: "a program", in: []string{"\x7fELF\x02\x01\x00"}, want: "reading file0: it is no text in UTF-8"},
+		{name: "a comment alone", in: []string{"# nothing yet\n"}, want: "reading the Corefile: file0: no server block is in it"},
+		{name: "more than a configuration holds", in: []string{". {\n" + strings.Repeat("template IN A {\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\n}\n", 12_000) + "}\n"}, want: "checking what was converted: larger than 1Mi: name a file with the names in hosts.files, or run more than one agent"},
 		{name: "a brace too few", in: []string{".:53 {\n  errors\n"}, want: "reading the Corefile: file0:2 - Syntax error: Unexpected token 'errors', expecting '}'"},
 		{name: "too large", in: []string{strings.Repeat("a", 1<<20+1)}, want: "reading file0: larger than 1 MiB"},
 		{name: "snippets that double", in: []string{doubling(20)}, want: "reading the Corefile: file0:62: more than 200000 words with what is imported"},
@@ -184,6 +225,54 @@ func TestFilesErrors(t *testing.T) {
 				t.Errorf("error (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestOtherKeys tells keys of a ConfigMap that mean something from those that mean nothing.
+func TestOtherKeys(t *testing.T) {
+	t.Parallel()
+	const corefile = "kind: ConfigMap\ndata:\n  Corefile: \". {\\n forward . 192.0.2.1\\n hosts /etc/coredns/Hosts\\n}\"\n"
+	for _, tt := range []struct{ name, more, want string }{
+		{name: "a part that nobody imports", more: "  x.conf: whoami\n", want: "key x.conf"},
+		{name: "the one before an upgrade", more: "  Corefile-backup: whoami\n"},
+		{name: "a file of names", more: "  Hosts: 192.0.2.2 a\n"},
+		{name: "a part beside kube-dns", more: "  stubDomains: '{}'\n---\nkind: ConfigMap\ndata: {a.server: x}\n", want: "a.server"},
+		{name: "another ConfigMap", more: "---\nkind: ConfigMap\ndata: {ca.crt: x}\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r, err := convert.Files([]convert.Input{{Name: "all.yaml", Text: []byte(corefile + tt.more)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for _, n := range r.Notes {
+				if strings.HasPrefix(n.What, "key ") || strings.HasSuffix(n.What, ".server") {
+					got += n.What
+				}
+			}
+			if got != tt.want {
+				t.Errorf("notes on keys: %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestManyAreWrong leaves the good ones of many rules, of which the checks report a part at a time.
+func TestManyAreWrong(t *testing.T) {
+	t.Parallel()
+	text := ". {\n rewrite name a.example b.example\n" + strings.Repeat(" rewrite name a.example c.example\n", 250) + " forward . 192.0.2.1\n}\n"
+	r, err := convert.Corefile("Corefile", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := len(r.Config.Rewrite); got != 1 || r.Config.Forward[0].To[0].Addr.Addr().String() != "192.0.2.1" {
+		t.Errorf("%d rules and route %v, want 1 and 192.0.2.1", got, r.Config.Forward[0].To)
+	}
+	for _, n := range r.Notes {
+		if n.What == "" || n.Line == 0 && n.Kept == false {
+			t.Errorf("note %+v says nothing, or nowhere", n)
+		}
 	}
 }
 

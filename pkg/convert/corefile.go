@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,9 @@ type Result struct {
 // error is that of [config.MarshalChanges].
 func (r *Result) YAML() ([]byte, error) {
 	text, err := config.MarshalChanges(r.Config, config.Agent, func(path string) string { return r.sources[path] })
+	if err != nil { // it may be the comments that make it too large
+		text, err = config.MarshalChanges(r.Config, config.Agent, func(string) string { return "" })
+	}
 	if err != nil {
 		return nil, fmt.Errorf("writing what was converted: %w", err)
 	}
@@ -67,6 +71,8 @@ type corefile struct {
 	keys      map[string]keySet // by path: where it was set first, and its value
 	whole     place             // the first file
 	said      map[string]bool   // notes that need not come again
+	odd       map[string]place  // keys of ConfigMaps that nobody imports
+	hostAt    map[string]int    // the places of names in hosts.names
 }
 
 // sourced is an item of a list, with the line that it is from.
@@ -104,6 +110,7 @@ type server struct {
 func convert(docs []document, shared map[string]document, kubeDNS map[string]string) (*Result, error) {
 	c := &corefile{
 		cfg: config.Default(config.Agent), sources: map[string]string{}, held: map[string]place{}, keys: map[string]keySet{}, said: map[string]bool{},
+		odd: map[string]place{}, hostAt: map[string]int{},
 	}
 	if len(docs) > 0 {
 		c.whole.file = docs[0].name
@@ -125,6 +132,7 @@ func convert(docs []document, shared map[string]document, kubeDNS map[string]str
 		c.exceptions()
 		c.halved()
 	}
+	c.oddKeys()
 	return c.result()
 }
 
@@ -145,12 +153,34 @@ func (c *corefile) read(docs []document, shared map[string]document) error {
 			c.take(&blocks[i])
 		}
 	}
+	if len(docs) > 0 && len(c.servers) == 0 && len(c.notes) == 0 {
+		return fmt.Errorf("reading the Corefile: %s: no server block is in it", docs[0].name)
+	}
 	for _, name := range names(shared) {
-		if !used[name] && len(docs) > 0 {
-			c.notes = append(c.notes, Note{File: shared[name].name, What: name, Why: "no Corefile imports it", Hint: "give the Corefile that does, or leave this out"})
+		if !used[name] {
+			c.unused(name, shared[name])
 		}
 	}
 	return nil
+}
+
+// unused notes a key of a ConfigMap that no Corefile imports.
+func (c *corefile) unused(name string, d document) {
+	if d.odd != (place{}) { // which a Corefile may read
+		c.odd[name] = d.odd
+		return
+	}
+	c.lost(place{file: d.name}, name, "no Corefile imports it", "give the Corefile that does, or leave this out")
+}
+
+// oddKeys notes the keys of ConfigMaps that nothing is known of.
+func (c *corefile) oddKeys() {
+	for name, at := range c.odd {
+		isHosts := func(file string) bool { return path.Base(file) == name }
+		if !slices.ContainsFunc(c.cfg.Hosts.Files, isHosts) {
+			c.lost(at, "key "+name, "no Corefile imports it, and it is no key of kube-dns", "")
+		}
+	}
 }
 
 // take keeps a server block, unless it is for a port or a transport that there is not.
@@ -179,9 +209,14 @@ func (c *corefile) take(b *block) {
 			s.zones = append(s.zones, zone)
 		}
 	}
-	if len(s.zones) > 0 {
-		c.servers = append(c.servers, s)
+	if len(s.zones) == 0 {
+		return
 	}
+	if len(b.plugins) == 0 {
+		c.lost(b.at, "server "+strings.Join(b.keys, " "), "its block has no plugins, so nobody is asked for its names",
+			"plugins stand in braces: a line without them is a server by itself")
+	}
+	c.servers = append(c.servers, s)
 }
 
 // port takes the port of the first server block for all.
@@ -273,7 +308,11 @@ func (c *corefile) result() (*Result, error) {
 		if !errors.As(err, &bad) {
 			return nil, fmt.Errorf("checking what was converted: %w", err)
 		}
-		c.remove(bad.Problems)
+		located := slices.DeleteFunc(slices.Clone(bad.Problems), func(p config.Problem) bool { return p.Path == "" })
+		if len(located) == 0 {
+			return nil, fmt.Errorf("checking what was converted: %s: name a file with the names in hosts.files, or run more than one agent", bad.Problems[0].What)
+		}
+		c.remove(located)
 	}
 	return nil, errors.New("checking what was converted: too much of it is wrong")
 }

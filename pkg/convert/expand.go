@@ -18,6 +18,7 @@ type document struct {
 	name  string // as notes name it
 	first int    // the line of the file that the text begins at
 	text  string
+	odd   place // of a key whose name does not tell what it is for; zero: it does
 }
 
 // Bounds on what imports may make of a text.

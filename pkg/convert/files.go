@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -37,14 +38,13 @@ func Files(inputs []Input) (*Result, error) {
 		}
 	}
 	if len(f.corefiles) == 0 && f.kubeDNS == nil {
-		return nil, errors.New("there is nothing to convert: neither a Corefile nor the ConfigMap of one, or of kube-dns")
+		what := "there is nothing to convert: neither a Corefile nor the ConfigMap of one, or of kube-dns"
+		if len(f.shared) > 0 {
+			what += ": give the Corefile that imports " + names(f.shared)[0] + " beside it"
+		}
+		return nil, errors.New(what)
 	}
-	r, err := convert(f.corefiles, f.shared, f.kubeDNS)
-	if err != nil {
-		return nil, err
-	}
-	r.Notes = inOrder(append(r.Notes, f.notes...))
-	return r, nil
+	return convert(f.corefiles, f.shared, f.kubeDNS)
 }
 
 // found is what the inputs hold.
@@ -52,7 +52,6 @@ type found struct {
 	corefiles []document
 	shared    map[string]document // what Corefiles may import, by name
 	kubeDNS   map[string]string
-	notes     []Note
 }
 
 // add takes one input.
@@ -60,8 +59,11 @@ func (f *found) add(in Input) error {
 	if strings.TrimSpace(string(in.Text)) == "" {
 		return fmt.Errorf("reading %s: it is empty", in.Name)
 	}
-	objects, ok := objects(in.Text)
-	if !ok {
+	objects, err := objects(in.Text)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", in.Name, err)
+	}
+	if objects == nil {
 		f.corefiles = append(f.corefiles, document{name: in.Name, first: 1, text: string(in.Text)})
 		return nil
 	}
@@ -82,24 +84,28 @@ func (f *found) add(in Input) error {
 	return nil
 }
 
-// objects are the mappings in a text of YAML, those of a List one by one. Text without any is no YAML of objects.
-func objects(text []byte) ([]*yaml.Node, bool) {
+// objects are the mappings in a text of YAML, those of a List one by one. A Corefile has none, and is no error.
+func objects(text []byte) ([]*yaml.Node, error) {
 	var list []*yaml.Node
+	isYAML := false
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	for {
 		var doc yaml.Node
 		err := decoder.Decode(&doc)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, false
+		switch {
+		case errors.Is(err, io.EOF) && len(list) > 0:
+			return list, nil
+		case errors.Is(err, io.EOF):
+			return nil, notCorefile(text, isYAML, errors.New("no object with a kind is in it"))
+		case err != nil:
+			return nil, notCorefile(text, false, err)
 		}
 		if len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
 			continue
 		}
 		root := doc.Content[0]
 		if value(root, "kind") == nil {
+			isYAML = true
 			continue
 		}
 		if items := value(root, "items"); items != nil && items.Kind == yaml.SequenceNode {
@@ -108,7 +114,19 @@ func objects(text []byte) ([]*yaml.Node, bool) {
 		}
 		list = append(list, root)
 	}
-	return list, len(list) > 0
+}
+
+// notCorefile says why a text without objects is no Corefile either: it is meant to be YAML, or is no text at all.
+func notCorefile(text []byte, isYAML bool, problem error) error {
+	meant := regexp.MustCompile(`(?m)\A\s*\{|^(?:apiVersion|kind|metadata|data|items):(?:\s|$)`)
+	isControl := func(c rune) bool { return c < ' ' && !strings.ContainsRune("\t\n\f\r", c) }
+	switch {
+	case bytes.ContainsFunc(text, isControl):
+		return errors.New("it is no text in UTF-8")
+	case isYAML, meant.Match(text):
+		return fmt.Errorf("it is neither a Corefile nor YAML of a ConfigMap as kubectl get -o yaml writes it: %w", problem)
+	}
+	return nil
 }
 
 // value is that of a key of a mapping, nil without one.
@@ -129,7 +147,7 @@ func (f *found) configMap(file string, data *yaml.Node) (bool, error) {
 	if data == nil || data.Kind != yaml.MappingNode {
 		return false, nil
 	}
-	took := false
+	took, odd := false, map[string]document{}
 	for i := 0; i+1 < len(data.Content); i += 2 {
 		key, text := data.Content[i].Value, data.Content[i+1]
 		switch {
@@ -146,11 +164,30 @@ func (f *found) configMap(file string, data *yaml.Node) (bool, error) {
 			if err := once(&f.kubeDNS, file, key, text.Value); err != nil {
 				return false, err
 			}
+		case key == "Corefile-backup": // which kubeadm leaves of an upgrade
 		default:
-			f.notes = append(f.notes, Note{File: file, Line: data.Content[i].Line, What: "key " + key, Why: "no Corefile imports it, and it is no key of kube-dns"})
+			d := inside(file, key, text)
+			d.odd = place{file, data.Content[i].Line}
+			odd[key] = d
 		}
 	}
+	if took { // else it has nothing to do with DNS
+		f.addOdd(odd)
+	}
 	return took, nil
+}
+
+// addOdd keeps other keys of a ConfigMap, which a Corefile may import or read. Those that are known come first.
+func (f *found) addOdd(odd map[string]document) {
+	for key, d := range odd {
+		if _, again := f.shared[key]; again {
+			continue
+		}
+		if f.shared == nil {
+			f.shared = map[string]document{}
+		}
+		f.shared[key] = d
+	}
 }
 
 // once sets a key that only one ConfigMap may have.

@@ -13,7 +13,7 @@ import (
 )
 
 // maxRemoved bounds how often the checks are asked.
-const maxRemoved = 1000
+const maxRemoved = 25
 
 // finishRoutes puts the routes into the configuration, as they were found.
 func (c *corefile) finishRoutes() {

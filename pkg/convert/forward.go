@@ -152,6 +152,8 @@ func (c *corefile) certificates(st, option *statement) string {
 		c.option(st, option, "upstreams are shown no certificate", "let them know this client by its address")
 	}
 	if len(args) == 1 || len(args) == 3 {
+		c.differs(option.at, st.words[0]+": "+option.text(), "the file is read where the agent runs, and the configuration is refused where it is not there",
+			"mount a Secret with it into the agents' pods, and write its path there into tls.ca")
 		return args[len(args)-1]
 	}
 	return ""

@@ -120,9 +120,10 @@ func (c *corefile) hostsLine(s *server, st, line *statement, served []string) {
 // host adds an address to a name, once.
 func (c *corefile) host(name string, address netip.Addr) {
 	names := &c.cfg.Hosts.Names
-	i := slices.IndexFunc(*names, func(h config.Host) bool { return h.Name == name })
-	if i < 0 {
+	i, again := c.hostAt[name]
+	if !again {
 		i = len(*names)
+		c.hostAt[name] = i
 		*names = append(*names, config.Host{Name: name})
 	}
 	if have := &(*names)[i].Addresses; !slices.Contains(*have, address) {
@@ -173,6 +174,10 @@ func (c *corefile) hostsFile(s *server, st *statement, file string, inline bool)
 	c.cfg.Hosts.Files = append(c.cfg.Hosts.Files, filepath.Clean(file))
 	c.sources["hosts.files"] = st.at.String() + ": " + st.text()
 	c.keys["hosts"] = keySet{at: st.at}
+	if filepath.Clean(file) != "/etc/hosts" {
+		c.differs(st.at, st.text(), "the file is read where the agent runs, and has to be there",
+			"mount what has it into the agents' pods and write its path there into hosts.files, or list the names in hosts.names")
+	}
 	if len(c.servers) > 1 || !slices.Equal(s.zones, []string{"."}) {
 		c.differs(st.at, st.text(), "the names of a file are answered whatever zone they are in", "")
 	}
@@ -326,10 +331,9 @@ func (c *corefile) dns64(_ *server, st *statement) {
 // local takes the names of the machine itself.
 func (c *corefile) local(_ *server, st *statement) {
 	const name = "localhost."
-	if !slices.ContainsFunc(c.cfg.Hosts.Names, func(h config.Host) bool { return h.Name == name }) {
-		c.cfg.Hosts.Names = append(c.cfg.Hosts.Names, config.Host{
-			Name: name, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()},
-		})
+	if _, again := c.hostAt[name]; !again {
+		c.host(name, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+		c.host(name, netip.IPv6Loopback())
 		c.sources["hosts.names"] = st.at.String() + ": " + st.text()
 	}
 	c.differs(st.at, st.text(), "localhost is answered, and not the names below a search domain that begin with it", "")

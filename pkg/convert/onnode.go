@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/nodecache/node-cache/pkg/config"
 )
@@ -16,6 +17,7 @@ const (
 	handoverSocket = "/run/node-cache/handover.sock"
 	snapshotFolder = "/run/node-cache"
 	adminPort      = 9253
+	memoryLimit    = 144 // MiB
 )
 
 // OnNode gives the configuration what the agents of daemonset/base need beside it: an address of their own on the node,
@@ -52,5 +54,28 @@ func (r *Result) OnNode() error {
 	}
 	r.Config = c
 	r.Notes = slices.DeleteFunc(r.Notes, func(n Note) bool { return n.What == noBind })
+	r.tellOfPod(own)
+	r.Notes = inOrder(r.Notes)
 	return nil
+}
+
+// tellOfPod notes what of the DaemonSet has to be changed for the configuration. Its HTTP probes ask an address.
+func (r *Result) tellOfPod(asked netip.Addr) {
+	c := &r.Config
+	tell := func(what, why, hint string) {
+		r.Notes = append(r.Notes, Note{File: "daemonset/base", What: what, Why: why, Hint: hint, Kept: true})
+	}
+	if first := c.Listen.Addresses[0]; first != asked {
+		tell("listen.addresses: "+first.String(), "its HTTP probes ask "+asked.String()+", and end agents that are not there",
+			"patch both: {op: replace, path: /spec/template/spec/containers/0/livenessProbe/httpGet/host, value: "+strconv.Quote(first.String())+"}, and readinessProbe")
+	}
+	if c.Cluster.Resolver == config.ResolverLocal && c.Cluster.Pods == config.PodsVerified {
+		tell("cluster.pods: verified", "its agents have no right to list pods, and are not ready without",
+			`add {apiGroups: [""], resources: [pods], verbs: [list, watch]} to the ClusterRole node-cache: daemonset/README.md`)
+	}
+	const mib = 1 << 20
+	if need := (c.Cache.Size+2*c.Snapshot.Size+mib-1)/mib + 32; need > memoryLimit {
+		tell(fmt.Sprintf("cache.size: %dMi", c.Cache.Size/mib), fmt.Sprintf("its memory limit is %dMi, and %dMi are needed", memoryLimit, need),
+			"patch the limit, or write a smaller cache.size: docs/memory.md")
+	}
 }

@@ -336,11 +336,15 @@ func (c *corefile) span(st *statement, text string, least, most time.Duration) (
 
 // between says what happens to names that no server block has.
 func (c *corefile) between() {
-	if c.serverOf(".") != nil || slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == "." }) {
+	const hint = `the route of the zone "." says who is asked for them`
+	if slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == "." }) {
 		return
 	}
-	c.differs(c.whole, cmp.Or(strings.Join(c.servedZones(), " "), "no zones"), "names of no server are refused there, and go to /etc/resolv.conf here",
-		`the route of the zone "." says who is asked for them`)
+	if s := c.serverOf("."); s != nil {
+		c.differs(s.at, "server .", "it forwards nothing there, and names that nobody else answers go to /etc/resolv.conf here", hint)
+		return
+	}
+	c.differs(c.whole, cmp.Or(strings.Join(c.servedZones(), " "), "no zones"), "names of no server are refused there, and go to /etc/resolv.conf here", hint)
 }
 
 func (c *corefile) servedZones() []string {

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodecache/node-cache/pkg/config"
 )
 
 // TestLint has helm look at the chart, with the values of each rendering. A warning is an error.
@@ -79,8 +81,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestMetricsComponent lays the component over every overlay: the one double-quoted text of each is the address that it
-// replaces.
+// TestMetricsComponent lays the component over every overlay. It finds the line that it replaces by the marks around it,
+// whatever else is quoted, and wherever.
 func TestMetricsComponent(t *testing.T) {
 	t.Parallel()
 	overlays, err := os.ReadDir(filepath.Join(folder, "overlays"))
@@ -109,6 +111,63 @@ func TestMetricsComponent(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestMetricsComponentOfOwnText lays the component over a text that a user has put in place of ours.
+func TestMetricsComponentOfOwnText(t *testing.T) {
+	t.Parallel()
+	const agent = "clusterDomain: \"corp.example\"\nlisten: {addresses: [169.254.20.10], port: 53}\n"
+	for _, tt := range []struct {
+		name, text, want string // want: admin.address, or a part of the error
+	}{
+		{"quotes before the marks", agent + "admin:\n  # -- component metrics\n  address: 169.254.20.10:9253\n  # -- component metrics\n  socket: /run/pod/admin.sock\n", "0.0.0.0:9253"},
+		{"no marks, admin at the end", agent + "admin:\n  socket: /run/pod/admin.sock\n", "0.0.0.0:9253"},
+		{"no marks, another section at the end", agent + "cache:\n  size: 8Mi\n", "cache.address: unknown key"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := rendering{overlay: "base", components: []string{"metrics"}}.kustomization(t)
+			path := filepath.Join(dir, "kustomization.yaml")
+			kustomization, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kustomization = append(kustomization, "configMapGenerator: [{name: node-cache, namespace: kube-system, behavior: replace, files: [node-cache.yaml]}]\n"+
+				"generatorOptions: {disableNameSuffixHash: true}\n"...)
+			for file, text := range map[string]string{path: string(kustomization), filepath.Join(dir, "node-cache.yaml"): tt.text} {
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, o := range objects(t, kustomize(t, dir)) {
+				text, is := configText(o)
+				if !is || o.GetName() != "node-cache" {
+					continue
+				}
+				cfg, err := config.Parse([]byte(text), config.Agent)
+				got := cfg.Admin.Address.String()
+				if err != nil {
+					got = err.Error()
+				}
+				if !strings.Contains(got, tt.want) {
+					t.Errorf("admin.address: %s, want %s, of:\n%s", got, tt.want, text)
+				}
+				return
+			}
+			t.Fatal("no ConfigMap node-cache")
+		})
+	}
+}
+
+// TestNowhereInParticular takes the defaults of where pods go away by null.
+func TestNowhereInParticular(t *testing.T) {
+	t.Parallel()
+	list := objects(t, chart(t, "--set", "resolver.enabled=true,tolerations=null,nodeSelector=null,resolver.tolerations=null,resolver.nodeSelector=null"))
+	for _, w := range workloads(t, list) {
+		if len(w.spec.Tolerations) != 0 || len(w.spec.NodeSelector) != 0 {
+			t.Errorf("%s: tolerations %v and selector %v, want none", w.name, w.spec.Tolerations, w.spec.NodeSelector)
+		}
 	}
 }
 

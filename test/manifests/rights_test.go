@@ -102,6 +102,11 @@ func TestRightsOfTheChart(t *testing.T) {
 			}
 		})
 	}
+	got := rights(t, chart(t, "--set", "resolver.enabled=true,config.resolver.cluster.pods=verified"))["node-cache-resolver"]
+	want := sorted(strings.Split(strings.TrimSpace(localRights+eventRights)+"\neverywhere: list pods\neverywhere: watch pods", "\n"))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("pods: verified of the resolver: rights (-want +got):\n%s", diff)
+	}
 }
 
 // rights follows the bindings of a rendering to what they grant.

@@ -159,6 +159,17 @@ func TestValuesRefused(t *testing.T) {
 		{"a size with a unit that there is not", "config.agent.cache.size=64MB", []string{`config.agent.cache.size: "64MB": not a size`}},
 		{"a surge without a hand-over", "config.agent.handover.socket=", []string{"updateStrategy.maxSurge: 1: without config.agent.handover.socket"}},
 		{"no admin server", "config.agent.admin.address=", []string{"config.agent.admin.address: empty"}},
+		{"an admin server without a port", "config.agent.admin.address=169.254.20.10", []string{`config.agent.admin.address: "169.254.20.10": not an IP address and a port`}},
+		{"an admin server by name", "config.agent.admin.address=localhost:9253", []string{`config.agent.admin.address: "localhost:9253": not an IP address and a port`}},
+		{"no socket for the startup probe", "config.agent.admin.socket=", []string{"config.agent.admin.socket: empty: the startup probe asks it"}},
+		{"no section admin", "config.agent.admin=null", []string{"config.agent.admin.socket: empty: the startup probe asks it"}},
+		{"a socket nowhere", "config.agent.handover.socket=/run/handover.sock", []string{"config.agent.handover.socket: /run/handover.sock is not in /run/node-cache, and the pod can write to no other"}},
+		{"a folder nowhere", "config.agent.snapshot.folder=/run/node-cache-too", []string{"config.agent.snapshot.folder: /run/node-cache-too is not in /run/node-cache,"}},
+		{"a socket that two pods would share", "config.agent.admin.socket=/run/node-cache/admin.sock", []string{"config.agent.admin.socket: /run/node-cache/admin.sock is not in /run/pod,"}},
+		{"no surge and no gap", "updateStrategy.maxSurge=0", []string{"updateStrategy: maxSurge 0 and maxUnavailable 0: Kubernetes takes one of them"}},
+		{"surge and gap", "updateStrategy.maxUnavailable=10%", []string{"updateStrategy: maxSurge 1 and maxUnavailable 10%: Kubernetes takes one of them"}},
+		{"no configuration", "config.agent=null", []string{"'/config'", "missing property 'agent'"}},
+		{"no resources", "resources=null", []string{"missing property 'resources'"}},
 		{"no admin server of the resolver", "resolver.enabled=true,config.resolver.admin.address=", []string{"config.resolver.admin.address: empty"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -189,6 +200,7 @@ func TestValuesAccepted(t *testing.T) {
 		{"a size in bytes", "config.agent.cache.size=67108864", func(c *config.Config) any { return c.Cache.Size }, int64(64 << 20)},
 		{"a large number", "config.agent.limits.waiting=3000000", func(c *config.Config) any { return c.Limits.Waiting }, 3_000_000},
 		{"a list of fallbacks", "config.agent.intercept.fallback={192.0.2.1}", func(c *config.Config) any { return len(c.Intercept.Fallback.Addresses) }, 1},
+		{"a folder of one's own", "config.agent.snapshot.folder=/data/snapshot,extraVolumeMounts[0].name=data,extraVolumeMounts[0].mountPath=/data/", func(c *config.Config) any { return c.Snapshot.Folder }, "/data/snapshot"},
 		{"a default by null", "config.agent.snapshot=null,config.agent.cache.size=1Mi", func(c *config.Config) any { return c.Snapshot.Folder }, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

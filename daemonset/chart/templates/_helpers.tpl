@@ -67,12 +67,42 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- toYaml $config -}}
 {{- end }}
 
+{{/*
+Refuses paths that the agents cannot write to, as all but the mounted folders is read-only, and those in the wrong folder:
+the admin socket is the pod's own, the others are for the next pod.
+*/}}
+{{- define "node-cache.places" -}}
+{{- $agent := .Values.config.agent -}}
+{{- $socket := dig "admin" "socket" "" $agent -}}
+{{- if not $socket -}}
+{{- fail "config.agent.admin.socket: empty: the startup probe asks it: leave it at /run/pod/admin.sock" -}}
+{{- end -}}
+{{- $more := list -}}
+{{- range .Values.extraVolumeMounts -}}
+{{- $more = append $more (clean (.mountPath | default ".")) -}}
+{{- end -}}
+{{- range list (list "admin.socket" $socket "/run/pod") (list "handover.socket" (dig "handover" "socket" "" $agent) "/run/node-cache") (list "snapshot.folder" (dig "snapshot" "folder" "" $agent) "/run/node-cache") -}}
+{{- $path := index . 1 | default (index . 2) -}}
+{{- $folders := prepend $more (index . 2) -}}
+{{- $mounted := false -}}
+{{- range $folders -}}
+{{- $mounted = or $mounted (hasPrefix (printf "%s/" .) (printf "%s/" (clean $path))) -}}
+{{- end -}}
+{{- if not $mounted -}}
+{{- fail (printf "config.agent.%s: %s is not in %s, and the pod can write to no other folder for it" (index . 0) $path (join " or " $folders)) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* Host and port of the agents' probes: the admin server's port at the first listen address, where there is one. */}}
 {{- define "node-cache.probe" -}}
 {{- $config := include "node-cache.config" . | fromYaml -}}
 {{- $address := dig "admin" "address" "127.0.0.1:9253" $config -}}
 {{- if not $address -}}
 {{- fail "config.agent.admin.address: empty: the kubelet's probes ask it" -}}
+{{- end -}}
+{{- if not (regexMatch "^(\\[[0-9a-fA-F:]+\\]|[0-9.]+):[0-9]+$" $address) -}}
+{{- fail (printf "config.agent.admin.address: %q: not an IP address and a port, like 169.254.20.10:9253" $address) -}}
 {{- end -}}
 {{- $host := regexReplaceAll ":[0-9]+$" $address "" | trimPrefix "[" | trimSuffix "]" -}}
 {{- if has $host (list "0.0.0.0" "::") -}}
