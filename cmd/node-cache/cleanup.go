@@ -32,7 +32,7 @@ While an agent renews its lease nothing is touched, unless --force is given.
 Snapshots, sockets and kept configurations in the folders given go too, if that
 went well.
 Exit code 0: nothing of an agent's is there any more; 1: something is.`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: usageArgs(cobra.MatchAll(cobra.NoArgs, func(*cobra.Command, []string) error { return named(folders) })),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg := config.Default(config.Agent)
 			if file != "" {
@@ -66,10 +66,22 @@ Exit code 0: nothing of an agent's is there any more; 1: something is.`,
 	return cmd
 }
 
-// leftFiles are what the names of files begin with that agents leave in their folders: a snapshot and one that was being
-// written, the configuration that worked last and one that was being written, the socket of the hand-over.
-func leftFiles() []string {
-	return []string{"node-cache.snapshot", "last-good.yaml", ".last-good-", "handover.sock"}
+// named refuses a folder without a name, as a variable of a script that is not set gives.
+func named(folders []string) error {
+	if slices.Contains(folders, "") {
+		return errors.New("--folder names no folder")
+	}
+	return nil
+}
+
+// isLeft tells the names of files that agents leave in their folders: a snapshot and one that was being written, the
+// configuration that worked last and one that was being written, the socket of the hand-over. A person's copy has another.
+func isLeft(name string) bool {
+	switch name {
+	case "node-cache.snapshot", "last-good.yaml", "handover.sock":
+		return true
+	}
+	return strings.HasPrefix(name, "node-cache.snapshot.tmp-") || strings.HasPrefix(name, ".last-good-")
 }
 
 // removeFiles removes the files of agents from folders, and tells which. What else is there stays, and so do the folders.
@@ -81,8 +93,7 @@ func removeFiles(folders []string) (removed []string, err error) {
 			err = errors.Join(err, fmt.Errorf("cleanup: %w", readErr))
 		}
 		for _, e := range entries {
-			ours := slices.ContainsFunc(leftFiles(), func(begin string) bool { return strings.HasPrefix(e.Name(), begin) })
-			if !ours || e.IsDir() {
+			if !isLeft(e.Name()) || e.IsDir() {
 				continue
 			}
 			path := filepath.Join(folder, e.Name())

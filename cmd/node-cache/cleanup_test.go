@@ -5,16 +5,25 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
+func TestCleanupOfNoFolder(t *testing.T) {
+	t.Parallel()
+	var out, errs strings.Builder
+	if code := run([]string{"cleanup", "--folder", ""}, &out, &errs); code != exitUsage || !strings.Contains(errs.String(), "--folder") {
+		t.Errorf("exit code %d, %q, want %d and the flag", code, errs.String(), exitUsage)
+	}
+}
+
 func TestRemoveFiles(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	ours := []string{".last-good-123", "handover.sock", "last-good.yaml", "node-cache.snapshot", "node-cache.snapshot.tmp-1"}
-	for _, name := range append([]string{"other"}, ours...) {
+	for _, name := range append([]string{"last-good.yaml.bak", "other"}, ours...) {
 		if err := os.WriteFile(filepath.Join(folder, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -37,8 +46,8 @@ func TestRemoveFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(left) != 2 || left[0].Name() != "node-cache.snapshots" || left[1].Name() != "other" {
-		t.Errorf("left: %v, want what is not an agent's: a folder and another file", left)
+	if len(left) != 3 || left[0].Name() != "last-good.yaml.bak" || left[1].Name() != "node-cache.snapshots" || left[2].Name() != "other" {
+		t.Errorf("left: %v, want what is not an agent's: a person's copy, a folder and another file", left)
 	}
 	if _, err := removeFiles([]string{filepath.Join(folder, "other")}); err == nil {
 		t.Error("a file in place of a folder: no error")

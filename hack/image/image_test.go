@@ -212,6 +212,15 @@ func TestUnknownArgument(t *testing.T) {
 	}
 }
 
+func TestNoTag(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"", "v1/2", "v1 dirty", "-v1", strings.Repeat("1", 129)} {
+		if _, err := parse([]string{"-version", version}); err == nil || !strings.Contains(err.Error(), "-version") {
+			t.Errorf("-version %q: error %v, want one that names the flag", version, err)
+		}
+	}
+}
+
 func mustRun(t *testing.T, args ...string) string {
 	t.Helper()
 	var out strings.Builder

@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"strconv"
 	"time"
 )
@@ -83,6 +84,9 @@ func parse(args []string) (*options, error) {
 	}
 	if flags.NArg() > 0 {
 		return nil, fmt.Errorf("argument %q: only flags are known, and roots alone", flags.Arg(0))
+	}
+	if !regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127}$`).MatchString(o.tag()) {
+		return nil, fmt.Errorf("-version %q: no tag of an image", o.version)
 	}
 	seconds, err := strconv.ParseInt(created, 10, 64)
 	if err != nil {

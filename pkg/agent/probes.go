@@ -24,6 +24,7 @@ type probing struct {
 	*probe.Prober
 
 	after <-chan struct{} // closed once it may begin
+	until <-chan struct{} // closed once it is to end
 }
 
 // A probeTarget is all that a prober is made from.
@@ -34,14 +35,23 @@ type probeTarget struct {
 	mark    uint32 // of the packets; 0: none
 }
 
-// Run asks once the agent serves, since it may be the one that is asked.
+// Run asks while the agent serves, since it may be the one that is asked.
 func (p *probing) Run(ctx context.Context) error {
 	select {
 	case <-p.after:
-		return p.Prober.Run(ctx)
 	case <-ctx.Done():
 		return nil
 	}
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		select {
+		case <-p.until:
+			stop()
+		case <-serving.Done():
+		}
+	}()
+	return p.Prober.Run(serving)
 }
 
 // probesFor makes the probers of cfg, taking over from old those that stay.
@@ -113,7 +123,7 @@ func (a *Agent) newProbing(t probeTarget) (*probing, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &probing{probeTarget: t, Prober: prober, after: a.ready}, nil
+	return &probing{probeTarget: t, Prober: prober, after: a.ready, until: a.stopped}, nil
 }
 
 // checks are the probes for /healthcheck/.

@@ -83,7 +83,7 @@ func (e *events) refused(err error) {
 	e.mu.Lock()
 	e.bad = true
 	e.mu.Unlock()
-	e.post(notice{kind: "Warning", reason: ReasonRefused, message: "the running configuration stays: " + inShort(err)})
+	e.post(notice{kind: "Warning", reason: ReasonRefused, message: inShort("the running configuration stays: ", err)})
 }
 
 // applied has one written if the configuration before was refused.
@@ -112,8 +112,8 @@ func (e *events) post(n notice) {
 	}
 }
 
-// inShort is the first thing that is wrong, and how many more there are.
-func inShort(err error) string {
+// inShort is, after a beginning, the first thing that is wrong, and how many more there are.
+func inShort(begin string, err error) string {
 	text := err.Error()
 	if bad := (*config.Error)(nil); errors.As(err, &bad) {
 		text = bad.Problems[0].String()
@@ -127,6 +127,7 @@ func inShort(err error) string {
 			text += fmt.Sprintf(" (and %d more)", more)
 		}
 	}
+	text = begin + text
 	if len(text) > maxMessage {
 		text = text[:maxMessage]
 	}

@@ -152,11 +152,21 @@ func TestEventsFail(t *testing.T) {
 	})
 }
 
+// TestMessageLength has an event with a long reason.
+func TestMessageLength(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{Pod: Pod{Namespace: "kube-system", Name: "node-cache-1"}})
+	w.Refused(errors.New(strings.Repeat("x", 2000)))
+	if got := len(w.events.pending.message); got != maxMessage {
+		t.Errorf("%d bytes, want %d", got, maxMessage)
+	}
+}
+
 // TestInShort cuts messages to what the API takes.
 func TestInShort(t *testing.T) {
 	t.Parallel()
 	long := &config.Error{Path: "file", Problems: []config.Problem{{Path: "key", What: strings.Repeat("ä", 600)}}}
-	if got := inShort(long); len(got) > maxMessage || len(got) < maxMessage-2 || !strings.HasSuffix(got, "ä") {
+	if got := inShort("", long); len(got) > maxMessage || len(got) < maxMessage-2 || !strings.HasSuffix(got, "ä") {
 		t.Errorf("%d bytes, ending in %q", len(got), got[len(got)-4:])
 	}
 }

@@ -29,5 +29,11 @@ func (f *file) load(context.Context) (content, error) {
 	return content{config: c, err: err}, nil
 }
 
-// run implements [follower].
-func (f *file) run(ctx context.Context) error { return f.watcher.Run(ctx) }
+// run implements [follower]. There is nothing to follow by a path that begins at a folder which is gone.
+func (f *file) run(ctx context.Context) error {
+	if f.watcher == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return f.watcher.Run(ctx)
+}

@@ -123,6 +123,39 @@ func TestMerged(t *testing.T) {
 	}
 }
 
+// TestReachable tells what cannot be read from what is bad.
+func TestReachable(t *testing.T) {
+	t.Parallel()
+	folder, kept := t.TempDir(), keepGood(t)
+	good, bad := filepath.Join(folder, "good.yaml"), filepath.Join(folder, "bad.yaml")
+	write(t, good, size(3))
+	write(t, bad, "cache: {sise: 1Mi}\n")
+	missing := filepath.Join(folder, "missing")
+	tests := []struct {
+		name string
+		cfg  Config
+		want bool
+	}{
+		{name: "good", cfg: Config{File: good, KubeDNS: folder}, want: true},
+		{name: "bad", cfg: Config{File: bad, KubeDNS: folder}, want: true},
+		{name: "no file", cfg: Config{File: missing, KubeDNS: folder}},
+		{name: "no kube-dns folder", cfg: Config{File: good, KubeDNS: missing}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			tt.cfg.LastGood = kept
+			w := newWorld(t, tt.cfg)
+			if _, _, err := w.Load(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.Stats().Reachable; got != tt.want {
+				t.Errorf("reachable %t, want %t", got, tt.want)
+			}
+		})
+	}
+}
+
 // TestOverlay takes what goes with the upstreams of a route away with them.
 func TestOverlay(t *testing.T) {
 	t.Parallel()
@@ -199,7 +232,7 @@ func TestParseObject(t *testing.T) {
 	for text, want := range map[string]Object{
 		"kube-system/node-cache": {"kube-system", "node-cache"},
 		"a/b.c":                  {"a", "b.c"},
-		"":                       {}, "node-cache": {}, "/node-cache": {}, "kube-system/": {}, "a/b/c": {}, "a/b,metadata.name=c": {}, "a b/c": {},
+		"":                       {}, "node-cache": {}, "/node-cache": {}, "kube-system/": {}, "a/b/c": {}, "a/b,metadata.name=c": {}, "a b/c": {}, "../b": {}, "a/..": {},
 	} {
 		got, err := ParseObject(text)
 		if got != want || (err == nil) != (want != Object{}) {

@@ -22,6 +22,11 @@ const (
 	temporary    = ".last-good-" // begins the names of files that are being written
 	leftOver     = time.Minute   // the age at which such a file is one that a killed writer has left behind
 
+	// The first and the last line say whether a file is whole. One that lost its end could be read all the same, as one with
+	// the defaults of what is missing.
+	headLine = "# The configuration that node-cache put to work"
+	endLine  = "# This is the end of it.\n"
+
 	// lastSave is how long the end waits for the last one: a disk that hangs must not keep a pod from ending.
 	lastSave = 2 * time.Second
 )
@@ -68,6 +73,12 @@ func (k *keeper) read() (cfg config.Config, at time.Time, err error) {
 	if info, err := os.Stat(k.path()); err == nil {
 		at = info.ModTime()
 	}
+	switch {
+	case strings.TrimSpace(text) == "":
+		return cfg, at, fmt.Errorf("reading the last good configuration: %s is empty", k.path())
+	case strings.HasPrefix(text, headLine) && !strings.HasSuffix(text, "\n"+endLine):
+		return cfg, at, fmt.Errorf("reading the last good configuration: %s has lost its end", k.path())
+	}
 	// Every key is in it, so the role makes no difference to its values, but what a role forbids has to be found.
 	cfg, err = config.ParseAs(k.path(), k.folder, []byte(text), k.source.cfg.Role)
 	return cfg, at, err
@@ -84,16 +95,21 @@ func (k *keeper) keep(cfg config.Config, generation uint64) {
 	}
 }
 
-// run writes what is to be kept until ctx ends, and then what is left to do.
+// run writes what is to be kept until ctx ends, and then what is left to do. What could not be written is tried again.
 func (k *keeper) run(ctx context.Context) {
 	done := make(chan struct{})
 	go func() { // joined below, unless the file system hangs
 		defer close(done)
+		retry := stoppedTimer()
+		defer retry.Stop()
 		for ctx.Err() == nil {
-			k.flush()
+			if !k.flush() {
+				retry.Reset(again)
+			}
 			select {
 			case <-ctx.Done():
 			case <-k.kick:
+			case <-retry.C:
 			}
 		}
 		k.flush()
@@ -108,20 +124,27 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// flush writes what is to be kept, if something is.
-func (k *keeper) flush() {
+// flush writes what is to be kept, if something is. It is false if that is still to be done.
+func (k *keeper) flush() (done bool) {
+	select {
+	case <-k.kick: // whatever it is for is taken now
+	default:
+	}
 	k.mu.Lock()
 	p := k.pending
 	k.pending = nil
 	k.mu.Unlock()
 	if p == nil {
-		return
+		return true
 	}
 	err := k.write(p)
 	k.mu.Lock()
 	before := k.why
 	if k.why = ""; err != nil {
 		k.why = err.Error()
+		if k.pending == nil {
+			k.pending = p
+		}
 	} else {
 		k.saved = p.at
 	}
@@ -130,12 +153,13 @@ func (k *keeper) flush() {
 	if err == nil {
 		k.saves.Add(1)
 		log.Debug("last good configuration kept", "file", k.path(), "generation", p.generation)
-		return
+		return true
 	}
 	k.failures.Add(1)
 	if before != err.Error() {
-		log.Error("the last good configuration is not kept, the one before stays", "err", err, "hint", "see that the folder of --last-good can be written to and has room")
+		log.Error("the last good configuration is not kept, the one before stays", "err", err, "hint", "see that the folder of --last-good can be written to and has room; it is tried again each minute")
 	}
+	return false
 }
 
 // write writes the file, whole or not at all.
@@ -150,23 +174,35 @@ func (k *keeper) write(p *keepsake) (err error) {
 	k.sweep(p.at)
 	f, err := os.CreateTemp(k.folder, temporary) // for nobody else to read
 	if err != nil {
-		return fmt.Errorf("writing the last good configuration: %w", err)
+		return k.unwritten(err)
 	}
-	_, err = f.WriteString(k.head(p) + string(text))
+	_, err = f.WriteString(k.head(p) + string(text) + endLine)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), k.path())
 	}
 	if err != nil {
 		_ = os.Remove(f.Name()) // if it fails too, the next one sweeps
-		return fmt.Errorf("writing the last good configuration: %w", err)
+		return k.unwritten(err)
 	}
 	return syncFolder(k.folder)
 }
 
+// unwritten is why there is no file, without the drawn name of the one that was to become it: else each attempt's were news.
+func (k *keeper) unwritten(err error) error {
+	path, link := (*fs.PathError)(nil), (*os.LinkError)(nil)
+	switch {
+	case errors.As(err, &path):
+		err = path.Err
+	case errors.As(err, &link):
+		err = link.Err
+	}
+	return fmt.Errorf("writing the last good configuration %s: %w", k.path(), err)
+}
+
 // head tells a person what the file is.
 func (k *keeper) head(p *keepsake) string {
-	return fmt.Sprintf("# The configuration that node-cache put to work at %s as generation %d,\n# from %s, with every key.\n"+
+	return fmt.Sprintf(headLine+" at %s as generation %d,\n# from %s, with every key.\n"+
 		"# It is used at a start when there is none, or only a bad one. Changes made here are lost.\n",
 		p.at.UTC().Format(time.RFC3339), p.generation, strings.ReplaceAll(k.source.Name(), "\n", " "))
 }

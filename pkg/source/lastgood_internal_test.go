@@ -3,6 +3,7 @@
 package source
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -124,6 +125,33 @@ func TestLastGoodMissing(t *testing.T) {
 	}
 }
 
+// TestLastGoodDamaged has one that lost its end, each line of it by turns: none is taken for a whole one.
+func TestLastGoodDamaged(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	w := newWorld(t, Config{File: filepath.Join(t.TempDir(), "none.yaml"), LastGood: folder})
+	cfg := config.Default(config.Agent)
+	if err := w.kept.write(&keepsake{config: cfg, generation: 1}); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(w.kept.path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.kept.read(); err != nil {
+		t.Fatalf("whole: %v", err)
+	}
+	lines := strings.SplitAfter(strings.TrimSuffix(string(whole), "\n"), "\n")
+	for n := range lines {
+		if err := os.WriteFile(w.kept.path(), []byte(strings.Join(lines[:n], "")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := w.kept.read(); err == nil {
+			t.Errorf("%d of %d lines: no error", n, len(lines))
+		}
+	}
+}
+
 // TestLastGoodUnwritable has a file where the folder is to be.
 func TestLastGoodUnwritable(t *testing.T) {
 	t.Parallel()
@@ -148,6 +176,39 @@ func TestLastGoodUnwritable(t *testing.T) {
 		}
 		if n := strings.Count(w.logged(), "the last good configuration is not kept"); n != 1 {
 			t.Errorf("said %d times, want once:\n%s", n, w.logged())
+		}
+	})
+}
+
+// TestLastGoodLater has something in the way at the start that goes away later.
+func TestLastGoodLater(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	inTheWay := filepath.Join(folder, lastGoodName)
+	if err := os.Mkdir(inTheWay, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{LastGood: folder})
+		w.api.putText(size(3))
+		defer w.begin(t)()
+		time.Sleep(3*again + time.Second)
+		if st := w.Stats(); st.Saves != 0 || st.SaveFailures != 4 {
+			t.Errorf("stats %+v, want a failure at once and one each minute", st)
+		}
+		if n := strings.Count(w.logged(), "the last good configuration is not kept"); n != 1 {
+			t.Errorf("said %d times, want once:\n%s", n, w.logged())
+		}
+		if err := os.Remove(inTheWay); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(again)
+		if st, now := w.Stats(), w.Status(); st.Saves != 1 || now.SaveError != "" {
+			t.Errorf("stats %+v, status %+v, want it kept", st, now)
+		}
+		time.Sleep(time.Hour)
+		if st := w.Stats(); st.Saves != 1 || st.SaveFailures != 4 {
+			t.Errorf("stats %+v, want no more of it", st)
 		}
 	})
 }
@@ -177,5 +238,15 @@ func TestLastGoodSwept(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{temporary + "new", "other"}, left); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
+	}
+}
+
+// TestFileNowhere follows a file whose path could not be completed, as in a working directory that is gone.
+func TestFileNowhere(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := (&file{}).run(ctx); err != nil {
+		t.Error(err)
 	}
 }

@@ -50,7 +50,8 @@ func (o Object) String() string { return o.Namespace + "/" + o.Name }
 // ParseObject reads NAMESPACE/NAME.
 func ParseObject(text string) (Object, error) {
 	namespace, name, _ := strings.Cut(text, "/")
-	if namespace == "" || name == "" || strings.Contains(name, "/") || strings.ContainsAny(text, " ,=%?#\t\n") {
+	// Names begin with a letter or a digit; one of dots would lead to another path of the API.
+	if namespace == "" || name == "" || namespace[0] == '.' || name[0] == '.' || strings.Contains(name, "/") || strings.ContainsAny(text, " ,=%?#\t\n") {
 		return Object{}, fmt.Errorf("%q: not NAMESPACE/NAME", text)
 	}
 	return Object{Namespace: namespace, Name: name}, nil
@@ -240,6 +241,12 @@ func (s *Source) Status() Status {
 	return st
 }
 
+// unreadLocked says whether what is in files could not be read when it was last looked at. What is bad was.
+func (s *Source) unreadLocked() bool {
+	bad := (*config.Error)(nil)
+	return s.cfg.File != "" && s.base.err != nil && !errors.As(s.base.err, &bad) || s.over.err != nil && !errors.As(s.over.err, &bad)
+}
+
 func (s *Source) kind() string {
 	if s.cfg.File != "" {
 		return KindFile
@@ -251,7 +258,7 @@ func (s *Source) kind() string {
 func (s *Source) Stats() Stats {
 	st := Stats{Kind: s.kind(), KubeDNS: s.dns != nil, LastGood: s.inUse.Load()}
 	s.mu.Lock()
-	st.Reachable = s.wrong == nil
+	st.Reachable = s.wrong == nil && !s.unreadLocked()
 	s.mu.Unlock()
 	if m, ok := s.main.(*configMap); ok {
 		st.Requests = m.requests.Load()

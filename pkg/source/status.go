@@ -20,7 +20,7 @@ type Stats struct {
 	KubeDNS bool   // a kube-dns folder is laid over it
 
 	LastGood     bool   // the configuration in use is the last good one, read at the start
-	Reachable    bool   // the last attempt to read the source found something out, if only that there is nothing
+	Reachable    bool   // the last attempt to read the source found something out, if only that the ConfigMap does not exist
 	Requests     uint64 // to the API server, for the ConfigMap
 	Saves        uint64 // of the last good configuration
 	SaveFailures uint64
