@@ -36,7 +36,7 @@ func (h *hand) comeBack(w *waiter) bool {
 	l.tally.began(w.since)
 	room := rooms.Get().(*[]byte)
 	defer rooms.Put(room)
-	msg, verdict := l.fromCache(&d.from, h.now, (*room)[:0])
+	msg, verdict := l.second(&d.from, h.now, (*room)[:0])
 	if verdict == wire.Missed {
 		to := w.to
 		w.to = nil

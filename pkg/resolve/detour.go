@@ -93,7 +93,8 @@ func (w *way) lead(d *detour, ask *wire.Ask, failed bool, dst []byte, start int)
 		switch next := w.sixth(d, failed, dst[start:]); next {
 		case again:
 			return dst[:start], again
-		case lost: // there are no addresses
+		case lost: // what is in hand are addresses of IPv4
+			failed = true
 		case arrived:
 			dst = append(dst[:start], w.held...)
 			failed = false
@@ -225,6 +226,7 @@ func (l *Lane) fromStatic(from *wire.Peer, now time.Time, dst []byte) ([]byte, b
 func (l *Lane) follow(dst []byte, start, target int) bool {
 	d := &l.detour
 	d.take()
+	d.kept = d.kept[:0] // it is of the name that led here
 	if len(d.head) == 0 {
 		d.head = append(d.head, dst[start:]...)
 	} else {
@@ -257,6 +259,23 @@ func (l *Lane) deliver(source Source, from *wire.Peer, now time.Time, dst []byte
 	}
 	dst = l.q.Reply(dst, start, &l.seal)
 	return l.answered(source, dst, start, from, now), true
+}
+
+// second answers the second question from memory, of which the cache had the answer to the first, or an upstream. A
+// template may be for the one type and not for the other.
+func (l *Lane) second(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+	var done bool
+	if l.plan.Static != nil && !l.detour.led() {
+		if dst, done = l.fromStatic(from, now, dst); done {
+			return dst, wire.Answered
+		}
+		if l.plan.Zone != nil && l.detour.led() {
+			if dst, done = l.fromZone(from, now, dst); done {
+				return dst, wire.Answered
+			}
+		}
+	}
+	return l.fromCache(from, now, dst)
 }
 
 // notYet goes on with a query whose answer has not come to its client's question.

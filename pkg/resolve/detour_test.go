@@ -211,6 +211,63 @@ func TestDetourReload(t *testing.T) {
 	}
 }
 
+// TestDetourEnds has a query take a detour, and one that takes none follow it on the same lane.
+func TestDetourEnds(t *testing.T) {
+	t.Parallel()
+	p := plan(t, newUpstream(t, "one.test. 300 IN A 192.0.2.1"))
+	detouring(t, p)
+	local(p)
+	r := newResolver(t, p)
+	c := newClient(r, false)
+	c.from.Addr = netip.MustParseAddrPort(near)
+	for _, first := range []string{"old-a.test.", "one.example.", "x.alias."} {
+		c.exchange(t, pack(t, wish(first, dns.TypeA)))
+		got := unpack(t, c.exchange(t, pack(t, wish("a.test.", dns.TypeANY))))
+		if told := got.IsEdns0().Option; len(told) != 1 || string(told[0].(*dns.EDNS0_LOCAL).Data) != "source=local" {
+			t.Errorf("after %s: %v", first, told)
+		}
+	}
+}
+
+// TestTemplateMakesSix has a template that is for IPv4 addresses alone give what those of IPv6 are made of, whoever says
+// that there are none.
+func TestTemplateMakesSix(t *testing.T) {
+	t.Parallel()
+	s := shop(time.Now())
+	inSync(s)
+	p, root := clusterPlan(t, s, true)
+	root.records[dns.Question{Name: "one.test.", Qtype: dns.TypeA, Qclass: 1}] = []dns.RR{&dns.A{
+		Hdr: dns.RR_Header{Name: "one.test.", Rrtype: dns.TypeA, Class: 1, Ttl: 300}, A: []byte{192, 0, 2, 1},
+	}}
+	root.mangle = func(m *dns.Msg) {
+		if len(m.Answer) == 0 {
+			soa, _ := dns.NewRR(m.Question[0].Name + " 200 IN SOA ns.test. host.test. 1 2 3 4 100")
+			m.Ns = []dns.RR{soa}
+		}
+	}
+	p.Static = fixed(t, nil,
+		"made. A: {{ .Name }} 60 IN A 192.0.2.9", "alias. A: {{ .Name }} 60 IN CNAME one.test.", "alias-longer. AAAA: ", "alias-longer.: {{ .Name }} 60 IN CNAME one.test.",
+		"web. A: {{ .Name }} 60 IN CNAME web.shop.svc.cluster.local.", "gone. A: {{ .Name }} 60 IN CNAME two.test.", "bad. A: {{ .Name }} nonsense")
+	making(t, p, nil)
+	r := newResolver(t, p)
+	for name, want := range map[string]string{
+		"x.made.":         "NOERROR aa | x.made. 30 64:ff9b::c000:209",
+		"x.alias.":        "NOERROR aa | x.alias. 60 one.test. | one.test. 300 64:ff9b::c000:201",
+		"x.alias-longer.": "NOERROR aa | x.alias-longer. 60 one.test. | one.test. 300 64:ff9b::c000:201",
+		"x.web.":          "NOERROR aa | x.web. 60 web.shop.svc.cluster.local. | web.shop.svc.cluster.local. 5 64:ff9b::a60:7",
+		"x.gone.":         "NOERROR aa | x.gone. 60 two.test. / two.test.",
+		"x.bad.":          "SERVFAIL ede=0",
+	} {
+		for _, when := range []string{"asked for", "held"} {
+			c := newClient6(r)
+			got := unpack(t, c.exchange(t, pack(t, query(name, dns.TypeAAAA))))
+			if diff := cmp.Diff(want, say(got)); diff != "" {
+				t.Errorf("%s, %s (-want +got):\n%s", name, when, diff)
+			}
+		}
+	}
+}
+
 // detours are queries that a plan of detouring answers from memory, by what they go through.
 func detours(tb testing.TB) (*resolve.Lane, wire.Peer, map[string][]byte) {
 	tb.Helper()

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -23,7 +24,8 @@ import (
 //	ipv4only.arpa and its reverse     answered here (RFC 7050, RFC 8880)
 //
 // The question for A is asked once that for AAAA was answered, as a flight of its own
-// with what is left of the client's time.
+// with what is left of the client's time. That for AAAA has half of it: some servers do
+// not answer that (RFC 4074 section 4.1).
 type DNS64 struct {
 	prefix netip.Prefix
 	all    bool // made even where there is an address
@@ -127,15 +129,28 @@ func (w *way) sixth(d *detour, failed bool, msg []byte) step {
 		return lost
 	}
 	d.made = hasAddress(&w.tail, wire.TypeA)
-	if len(d.kept) > 0 && !d.made {
+	switch {
+	case d.made:
+	case len(d.kept) > 0 && !w.excluded(d.kept):
 		w.held = append(w.held[:0], d.kept...)
 		return arrived
+	case hasType(&w.tail, wire.TypeA): // nothing is to be made of them
+		return lost
 	}
 	held, ok := w.cast.Embed(w.held[:0], &w.tail, d.six.made, w.longest(d.kept))
 	if w.held = held; !ok {
 		return lost
 	}
 	return arrived
+}
+
+// excluded tells whether an answer has only addresses that are none, which no client is to get (RFC 6147 section 5.1.4).
+func (w *way) excluded(answer []byte) bool {
+	m := &w.denial
+	if m.Parse(answer) != nil || hasAddress(m, wire.TypeAAAA) {
+		return false
+	}
+	return hasType(m, wire.TypeAAAA)
 }
 
 // longest is how long an address may be kept, in seconds, that is made where denial
@@ -164,15 +179,23 @@ func (s *DNS64) wanting(m *wire.Message) bool {
 	return !hasAddress(m, wire.TypeAAAA)
 }
 
+// hasType tells whether the answer section has a record of a type.
+func hasType(m *wire.Message, rrtype uint16) bool {
+	return slices.ContainsFunc(m.Records, func(r wire.Record) bool { return r.Section == wire.Answer && r.Type == rrtype })
+}
+
 // hasAddress tells whether the answer has an address of a type. IPv4 addresses in the
-// form of IPv6 addresses are none (RFC 6147 section 5.1.4).
+// form of IPv6 addresses are none (RFC 6147 section 5.1.4), nor are those of IPv4 that
+// no NAT64 leads to: 0.0.0.0, by which lists of hosts block names, and those of the
+// client itself.
 func hasAddress(m *wire.Message, rrtype uint16) bool {
 	mapped := netip.PrefixFrom(netip.AddrFrom16([16]byte{10: 0xff, 11: 0xff}), 96)
 	for _, r := range m.Records {
 		if r.Section != wire.Answer || r.Type != rrtype || r.Class != wire.ClassIN {
 			continue
 		}
-		if rrtype == wire.TypeA || !mapped.Contains(netip.AddrFrom16([16]byte(m.Raw[r.Data():]))) {
+		data := m.Raw[r.Data():]
+		if rrtype == wire.TypeA && data[0] != 0 && data[0] != 127 || rrtype != wire.TypeA && !mapped.Contains(netip.AddrFrom16([16]byte(data))) {
 			return true
 		}
 	}

@@ -90,16 +90,19 @@ func sixWorld(t *testing.T, change func(*resolve.DNS64Config)) (*resolve.Plan, *
 	u := newUpstream(t,
 		"four.test. 300 IN A 192.0.2.1", "both.test. 300 IN A 192.0.2.2", "both.test. 300 IN AAAA 2001:db8::2",
 		"mapped.test. 300 IN A 192.0.2.3", "mapped.test. 300 IN AAAA ::ffff:192.0.2.3",
-		"nosix.test. 300 IN A 192.0.2.4", "long.test. 900 IN A 192.0.2.5", "mail.example.com. 300 IN A 192.0.2.25",
+		"nosix.test. 300 IN A 192.0.2.4", "nosixblocked.test. 300 IN A 0.0.0.0", "long.test. 900 IN A 192.0.2.5", "mail.example.com. 300 IN A 192.0.2.25",
 		"short.test. 20 IN A 192.0.2.6", "six.test. 300 IN AAAA 2001:db8::6", "nofour.test. 300 IN AAAA ::ffff:192.0.2.3",
 	)
 	soa, _ := dns.NewRR("test. 200 IN SOA ns.test. host.test. 1 2 3 4 100")
+	mapped, _ := dns.NewRR("onlymapped.test. 300 IN AAAA ::ffff:192.0.2.3")
 	u.mangle = func(m *dns.Msg) {
 		q := m.Question[0]
 		m.AuthenticatedData = true
 		switch {
-		case q.Name == "nosix.test." && q.Qtype == dns.TypeAAAA, q.Name == "nofour.test." && q.Qtype == dns.TypeA, q.Name == "dead.test.":
+		case strings.HasPrefix(q.Name, "nosix") && q.Qtype == dns.TypeAAAA, q.Name == "nofour.test." && q.Qtype == dns.TypeA, q.Name == "dead.test.":
 			m.Rcode = dns.RcodeServerFailure
+		case q.Name == "onlymapped.test." && q.Qtype == dns.TypeAAAA:
+			m.Answer = []dns.RR{mapped}
 		case q.Name == "none.test.":
 			m.Rcode, m.Ns = dns.RcodeNameError, []dns.RR{soa}
 		case q.Name == "alias.test.":
@@ -122,6 +125,8 @@ func sixWorld(t *testing.T, change func(*resolve.DNS64Config)) (*resolve.Plan, *
 	var err error
 	p.Static, err = static.New(static.Config{TTL: 30 * time.Second, Names: []static.Host{
 		{Name: "four.hosts", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.77")}},
+		{Name: "blocked.hosts", Addresses: []netip.Addr{netip.IPv4Unspecified()}},
+		{Name: "own.hosts", Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
 		{Name: "six.hosts", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.78"), netip.MustParseAddr("fd00::78")}},
 	}})
 	if err != nil {
@@ -151,6 +156,7 @@ func TestDNS64(t *testing.T) {
 		{name: "there is one, made all the same", ask: "both.test.", change: all, want: "NOERROR | both.test. 300 64:ff9b::c000:202"},
 		{name: "there is one, none to be made of", ask: "six.test.", change: all, want: "NOERROR | six.test. 300 2001:db8::6"},
 		{name: "one in the form of IPv4", ask: "mapped.test.", want: "NOERROR | mapped.test. 300 64:ff9b::c000:203"},
+		{name: "one in the form of IPv4, none to be made of", ask: "onlymapped.test.", want: "NOERROR / test."},
 		{name: "an alias", ask: "alias.test.", want: "NOERROR | alias.test. 250 four.test. | four.test. 30 64:ff9b::c000:201"},
 		{name: "no name", ask: "none.test.", want: "NXDOMAIN / test."},
 		{name: "no address at all", ask: "empty.test.", want: "NOERROR / test."},
@@ -167,6 +173,9 @@ func TestDNS64(t *testing.T) {
 		{name: "of the cluster, rewritten", ask: "db.example.", want: "NOERROR aa | db.example. 5 64:ff9b::a01:1 | db.example. 5 64:ff9b::a01:2"},
 		{name: "an alias of the cluster's", ask: "mail." + own, want: "NOERROR aa | mail." + own + " 5 mail.example.com. | mail.example.com. 300 64:ff9b::c000:219"},
 		{name: "of the configuration", ask: "four.hosts.", want: "NOERROR aa | four.hosts. 30 64:ff9b::c000:24d"},
+		{name: "of the configuration, blocked", ask: "blocked.hosts.", want: "NOERROR aa"},
+		{name: "of the configuration, the client itself", ask: "own.hosts.", want: "NOERROR aa"},
+		{name: "no answer for IPv6, blocked", ask: "nosixblocked.test.", want: "SERVFAIL"},
 		{name: "of the configuration, with one", ask: "six.hosts.", want: "NOERROR aa | six.hosts. 30 fd00::78"},
 		{name: "the name that tells the prefix", ask: "ipv4only.arpa.", want: "NOERROR aa | ipv4only.arpa. 3600 64:ff9b::c000:aa | ipv4only.arpa. 3600 64:ff9b::c000:ab"},
 		{name: "the name that tells the prefix, made all the same", ask: "ipv4only.arpa.", change: all, want: "NOERROR aa | ipv4only.arpa. 600 64:ff9b::c000:aa | ipv4only.arpa. 600 64:ff9b::c000:ab"},
@@ -306,8 +315,9 @@ func TestDNS64Deadline(t *testing.T) {
 		after     time.Duration
 	}{
 		{name: "in time", six: time.Second, four: 2 * time.Second, want: "NOERROR | four.test. 30 64:ff9b::c000:201", after: 3 * time.Second},
-		{name: "the second too late", six: 3 * time.Second, four: 2 * time.Second, want: "SERVFAIL", after: 4 * time.Second},
-		{name: "the first too late", six: 5 * time.Second, want: "SERVFAIL", after: 4 * time.Second},
+		{name: "the second too late", six: time.Second, four: 4 * time.Second, want: "SERVFAIL", after: 4 * time.Second},
+		{name: "no answer to the first", six: time.Hour, four: time.Second, want: "NOERROR | four.test. 300 64:ff9b::c000:201", after: 3 * time.Second},
+		{name: "no answer to either", six: time.Hour, four: time.Hour, want: "SERVFAIL", after: 4 * time.Second},
 		{name: "the first fails in time", six: time.Second, four: time.Second, fails: true, want: "NOERROR | four.test. 300 64:ff9b::c000:201", after: 2 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -351,8 +361,8 @@ func TestDNS64Deadline(t *testing.T) {
 				if took := time.Since(begun); got != tt.want || took != tt.after {
 					t.Errorf("%s after %s, want %s after %s", got, took, tt.want, tt.after)
 				}
-				for _, until := range untils {
-					if want := begun.Add(p.Deadline); !until.Equal(want) {
+				for i, until := range untils {
+					if want := begun.Add(time.Duration(i+1) * p.Deadline / 2); !until.Equal(want) {
 						t.Errorf("a question until %s, want %s", until, want)
 					}
 				}

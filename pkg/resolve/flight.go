@@ -47,10 +47,10 @@ type flight struct {
 // errNoRoute is what comes of a question that no route takes.
 var errNoRoute = errors.New("no route for the name")
 
-// depart asks upstream. The deadline is not the client's nor the server's: a
+// depart asks upstream, which has until a moment. The deadline is not the client's nor the server's: a
 // flight serves whoever joins it, and what was accepted is answered even while the
 // agent stops.
-func (f *flight) depart(now time.Time, later *wire.Later) {
+func (f *flight) depart(until time.Time, later *wire.Later) {
 	f.r.flying.Add(1)
 	defer func() {
 		if defect := recover(); defect != nil {
@@ -64,7 +64,7 @@ func (f *flight) depart(now time.Time, later *wire.Later) {
 		f.Answered(nil, errNoRoute, later)
 		return
 	}
-	f.route.Upstream.Ask(f.query, now.Add(f.plan.Deadline), f, later)
+	f.route.Upstream.Ask(f.query, until, f, later)
 }
 
 // Answered implements [wire.Asked]: it keeps what may be kept, and answers

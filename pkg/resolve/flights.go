@@ -125,6 +125,15 @@ func (l *Lane) join(from *wire.Peer, now time.Time, to wire.Replier) {
 	}
 }
 
+// patience is how long upstream has for a flight that the query in hand begins: what is left of its client's time, or
+// half of all if another question may be to follow. Some servers never answer for addresses of IPv6.
+func (l *Lane) patience() time.Duration {
+	if d := &l.detour; d.taken && d.six != nil && !d.second {
+		return l.plan.Deadline / 2
+	}
+	return l.plan.Deadline - l.ago
+}
+
 // boardLocked has the client c of the query in hand wait for a flight under way.
 func (l *Lane) boardLocked(under *flight, c *client, from *wire.Peer, now time.Time, to wire.Replier) {
 	w := l.waiter(nil, from, now, to)
@@ -143,7 +152,7 @@ func (l *Lane) begin(f *flight, from *wire.Peer, now time.Time, to wire.Replier)
 	if l.late {
 		l.r.seat(f, true, now)
 	}
-	f.depart(now.Add(-l.ago), &l.later)
+	f.depart(now.Add(l.patience()), &l.later)
 }
 
 // turnAway answers a client for whom there is no room: with the late answer that Fast
@@ -179,7 +188,7 @@ func (l *Lane) refresh(now time.Time) {
 	l.r.counts.prefetches.Add(1)
 	l.prepareFlight(f)
 	l.r.seat(f, false, now)
-	f.depart(now, &l.later)
+	f.depart(now.Add(f.plan.Deadline), &l.later)
 }
 
 // nextFlight is a flight that the lane may begin for key. It is made before the

@@ -46,10 +46,10 @@ func (l *Lane) Fast(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]b
 	}
 	l.tally.query(from, l.q.Type)
 	l.prepare(from, now)
+	l.detour.taken = false
 	if l.q.Class != wire.ClassIN || oddType(l.q.Type) {
 		return l.odd(from, now, dst)
 	}
-	l.detour.taken = false
 	if l.plan.extras != nil {
 		return l.aside(from, now, dst)
 	}
@@ -91,7 +91,7 @@ func (l *Lane) fromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, wi
 	if l.detour.taken {
 		var done bool
 		if dst, done = l.deliver(source, from, now, dst, start); !done {
-			return l.fromCache(from, now, dst)
+			return l.second(from, now, dst)
 		}
 		return dst, wire.Answered
 	}

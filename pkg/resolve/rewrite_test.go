@@ -71,7 +71,7 @@ func TestRewrite(t *testing.T) {
 	rewriting(t, p,
 		"exact db.example db.shop.svc.cluster.local", "exact outer.example www.test", "exact chain.example alias.test",
 		"exact mail.example mail.shop.svc.cluster.local", "exact gone.example gone.test",
-		"exact bad.example failing.test", "exact hosted.example one.hosts",
+		"exact apex.test www.apex.test", "exact bad.example failing.test", "exact hosted.example one.hosts",
 		"prefix old- new-", "suffix .shop.example .shop.svc.cluster.local", "suffix .short ", "suffix -x.test -y.test",
 		"exact www.test db.shop.svc.cluster.local",
 	)
@@ -91,6 +91,10 @@ func TestRewrite(t *testing.T) {
 			cname, _ := dns.NewRR("alias.test. 300 IN CNAME x.alias.test.")
 			a, _ := dns.NewRR("x.alias.test. 300 IN A 192.0.2.2")
 			m.Answer = []dns.RR{cname, a}
+		case name == "www.apex.test.":
+			cname, _ := dns.NewRR("www.apex.test. 300 IN CNAME apex.test.")
+			a, _ := dns.NewRR("apex.test. 300 IN A 192.0.2.8")
+			m.Answer = []dns.RR{cname, a}
 		case name == "failing.test.":
 			m.Rcode = dns.RcodeServerFailure
 		case len(m.Answer) == 0:
@@ -107,6 +111,7 @@ func TestRewrite(t *testing.T) {
 		{"to the cluster", "DB.Example.", dns.TypeA, "NOERROR DB.Example.; DB.Example. A 10.1.0.1"},
 		{"to another name", "Outer.example.", dns.TypeA, "NOERROR Outer.example.; Outer.example. A 192.0.2.1"},
 		{"with an alias below", "chain.Example.", dns.TypeA, "NOERROR chain.Example.; chain.Example. CNAME x.chain.Example.; x.chain.Example. A 192.0.2.2"},
+		{"to an alias of its own name", "Apex.test.", dns.TypeA, "NOERROR Apex.test.; apex.test. A 192.0.2.8"},
 		{"a prefix", "old-web.test.", dns.TypeA, "NOERROR old-web.test.; old-web.test. A 192.0.2.3"},
 		{"a suffix that ends within a label", "name-x.test.", dns.TypeA, "NOERROR name-x.test.; name-x.test. A 192.0.2.5"},
 		{"denied", "gone.example.", dns.TypeA, "NXDOMAIN gone.example.; test. SOA ns.test. host.test. 1 3600 600 86400 30"},

@@ -276,10 +276,16 @@ func bigCluster(services, headless int, now time.Time) *zone.Store {
 	return s
 }
 
+// patience is how long a transfer over a socket may take on a machine that has other work.
+const patience = 5 * time.Minute
+
 // serveZone serves the resolver over TCP and runs it.
 func serveZone(t *testing.T, r *resolve.Resolver) (addr string, stop func()) {
 	t.Helper()
-	tcp, err := server.NewTCP(server.TCPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: lanes{r}})
+	tcp, err := server.NewTCP(server.TCPConfig{
+		Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: lanes{r},
+		WriteTimeout: patience, DrainTimeout: patience,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +312,7 @@ func (l lanes) NewLane() server.Lane { return l.r.NewLane() }
 
 // pull transfers the zone as a secondary does.
 func pull(addr string, q *dns.Msg) ([]dns.RR, error) {
-	transfer := dns.Transfer{DialTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second}
+	transfer := dns.Transfer{DialTimeout: patience, ReadTimeout: patience}
 	envelopes, err := transfer.In(q, addr)
 	if err != nil {
 		return nil, err
@@ -570,7 +576,7 @@ func TestTransferShutdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	q := axfr()

@@ -24,9 +24,13 @@ var (
 type file struct {
 	path string
 	info os.FileInfo // of the content that was read; nil: none was
+	seen os.FileInfo // at the last look; nil: there was none
 	text []byte      // the content; nil: none was read
 	err  error       // why the last look was in vain
 	void bool        // the last look found nothing in it, where there had been something
+
+	moves int  // looks in a row that each found it changed since the one before
+	stirs bool // it is one of these now: it is being written, and what is in it is a part
 
 	names, skipped int // of the content
 	reads          uint64
@@ -34,16 +38,24 @@ type file struct {
 
 // look reads the file if it seems to have changed, or in any case, and tells whether
 // there is a new content in f.text. One that is gone, or cannot be read, leaves what was
-// read before; so does one that is suddenly empty, until it is found so twice: most
-// writers empty a file first.
+// read before; so does one that is suddenly empty, until it is found so twice, and one
+// that is being written, until it rests or was waited for long enough: most writers
+// empty a file first.
 func (f *file) look(anyway bool) bool {
+	f.stirs = false
 	info, err := os.Stat(f.path)
 	if f.err = err; err != nil {
 		return false
 	}
-	if !anyway && !f.void && f.info != nil && os.SameFile(info, f.info) && info.ModTime().Equal(f.info.ModTime()) && info.Size() == f.info.Size() {
+	if !anyway && !f.void && isSame(info, f.info) {
 		return false
 	}
+	if f.info != nil && !isSame(info, f.seen) && !isSame(info, f.info) && f.moves < maxMoves {
+		f.seen, f.stirs = info, true
+		f.moves++
+		return false
+	}
+	f.seen, f.moves = info, 0
 	text, err := readFile(f.path, info)
 	if f.err = err; err != nil {
 		return false
@@ -58,6 +70,11 @@ func (f *file) look(anyway bool) bool {
 	}
 	f.text = text
 	return true
+}
+
+// isSame tells whether a file seems to be as it was.
+func isSame(info, was os.FileInfo) bool {
+	return was != nil && os.SameFile(info, was) && info.ModTime().Equal(was.ModTime()) && info.Size() == was.Size()
 }
 
 // readFile reads a file of a kind whose reading ends. The text is not nil without an

@@ -11,12 +11,15 @@ import (
 )
 
 const (
-	rereadEvery = 5 * time.Second       // for changes that no event tells of: links, network mounts
-	settleTime  = 50 * time.Millisecond // from an event to the reading; writers take several steps
+	rereadEvery = 5 * time.Second        // for changes that no event tells of: links, network mounts
+	settleTime  = 50 * time.Millisecond  // from an event to the reading; writers take several steps
+	restTime    = 250 * time.Millisecond // for which a file stays as it is that is not being written any more
+	maxMoves    = 120                    // looks at a file that does not rest, restTime apart, before it is read all the same
 )
 
-// read looks at the files, and makes a new table if one of them has changed.
-func (s *Static) read(anyway bool) {
+// read looks at the files, and makes a new table if one of them has changed. It tells whether one is to be looked at
+// again after restTime.
+func (s *Static) read(anyway bool) (again bool) {
 	changed := s.table.Load() == nil
 	for _, f := range s.files {
 		before := f.err
@@ -24,6 +27,7 @@ func (s *Static) read(anyway bool) {
 			changed = true
 			f.reads++
 		}
+		again = again || f.stirs
 		if f.err != nil && (before == nil || f.err.Error() != before.Error()) {
 			s.cfg.Log.Warn("hosts file not read, what was read of it before stays", "path", f.path, "err", f.err)
 		}
@@ -32,6 +36,7 @@ func (s *Static) read(anyway bool) {
 		s.build()
 	}
 	s.note()
+	return again
 }
 
 // build makes the table of all there is, and puts it to work.
@@ -99,6 +104,11 @@ func (s *Static) follow(ctx context.Context, events <-chan fsnotify.Event, errs 
 			settled.Reset(settleTime)
 		}
 	}
+	look := func(anyway bool) {
+		if waiting = s.read(anyway); waiting {
+			settled.Reset(restTime)
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -109,12 +119,13 @@ func (s *Static) follow(ctx context.Context, events <-chan fsnotify.Event, errs 
 			s.cfg.Log.DebugContext(ctx, "watching hosts files", "err", err)
 			wake()
 		case <-settled.C:
-			waiting = false
 			s.watchFolders(watch)
-			s.read(true) // whatever the clock of the file system says
+			look(true) // whatever the clock of the file system says
 		case <-reread.C:
 			s.watchFolders(watch)
-			s.read(false)
+			if !waiting {
+				look(false)
+			}
 		}
 	}
 }

@@ -30,16 +30,22 @@ type Recaster struct {
 	renamed []uint16 // where the name that begins at an offset, and got another one, stands now; 0: nowhere yet; hasNone
 	moved   []uint16 // where the label that stood at an offset stands now, in a name that stayed what it is
 
-	name, other []byte // reused
-	addr        [16]byte
+	name, other, aim []byte // reused
+	addr             [16]byte
 }
 
 // Rename appends m, which has no OPT record, as the answer to question, a canonical name in wire form: names have what
-// names calls them in owners, and in the data of the types that lead to names. Type and class of the question stay, AD
-// goes: nobody has signed this. It returns dst as it was and false if that makes more than a message holds.
+// names calls them in owners, and in the data of the types that lead to names. A CNAME record that leads to its own
+// owner then is left out: what it led to stands there already. Type and class of the question stay, AD goes: nobody has
+// signed this. It returns dst as it was and false if that makes more than a message holds.
 func (c *Recaster) Rename(dst []byte, m *Message, question []byte, names Renamer) ([]byte, bool) {
 	c.begin(dst, m, question, names)
 	for _, r := range m.Records {
+		if r.Type == TypeCNAME && c.leadsNowhere(r) {
+			count := c.out[c.start+6+2*int(r.Section):]
+			binary.BigEndian.PutUint16(count, binary.BigEndian.Uint16(count)-1)
+			continue
+		}
 		c.owner(r)
 		c.out = append(c.out, c.msg[r.TTL-4:r.Data()]...)
 		c.data(m, r)
@@ -140,6 +146,22 @@ func (c *Recaster) data(m *Message, r Record) {
 	}
 	c.out = append(c.out, c.msg[off:end]...)
 	binary.BigEndian.PutUint16(c.out[size-2:], uint16(len(c.out)-size))
+}
+
+// leadsNowhere tells whether the target of r, a CNAME record, gets the name that its owner gets.
+func (c *Recaster) leadsNowhere(r Record) bool {
+	c.other = c.called(c.other[:0], int(r.Owner))
+	c.aim = c.called(c.aim[:0], r.Data())
+	return bytes.Equal(c.other, c.aim)
+}
+
+// called appends what the name at off is called in the new message.
+func (c *Recaster) called(dst []byte, off int) []byte {
+	c.name = c.m.AppendName(c.name[:0], off)
+	if other, ok := c.names.Rename(dst, c.name); ok {
+		return other
+	}
+	return append(dst, c.name...)
 }
 
 // leads tells of types with a target that may not be compressed.

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,8 +54,8 @@ func renamed(m *dns.Msg, b below, question string) *dns.Msg {
 	out := m.Copy()
 	out.AuthenticatedData = false
 	out.Question[0].Name = question
-	for _, section := range [][]dns.RR{out.Answer, out.Ns, out.Extra} {
-		for _, rr := range section {
+	for _, section := range []*[]dns.RR{&out.Answer, &out.Ns, &out.Extra} {
+		for _, rr := range *section {
 			h := rr.Header()
 			h.Name = b.text(h.Name)
 			for _, name := range namesOf(rr) {
@@ -62,6 +63,10 @@ func renamed(m *dns.Msg, b below, question string) *dns.Msg {
 			}
 			h.Rdlength = 0
 		}
+		*section = slices.DeleteFunc(*section, func(rr dns.RR) bool {
+			alias, ok := rr.(*dns.CNAME)
+			return ok && dns.CanonicalName(alias.Hdr.Name) == dns.CanonicalName(alias.Target)
+		})
 	}
 	return out
 }
@@ -137,14 +142,18 @@ func normal(m *dns.Msg) string {
 
 // compareTexts compares what was made of m with what was to be made of it. The oracle follows pointers in the data of
 // types where there may be none, and what stands there is copied as it is: nothing is to be learned from such.
-func compareTexts(tb testing.TB, m *wire.Message, want, got string) {
+func compareTexts(tb testing.TB, m *wire.Message, want *dns.Msg, out []byte) {
 	tb.Helper()
 	for _, r := range m.Records {
 		if !isWalked(r.Type) && bytes.ContainsFunc(m.Raw[r.Data():r.Data()+int(r.Size)], func(c rune) bool { return c >= 0x80 }) {
 			return
 		}
 	}
-	if want != got {
+	got := new(dns.Msg)
+	if err := got.Unpack(out); err != nil {
+		tb.Fatalf("the oracle refuses %x: %v", out, err)
+	}
+	if want, got := normal(want), normal(got); want != got {
 		tb.Fatalf("want:\n%s\ngot:\n%s", want, got)
 	}
 }
@@ -202,6 +211,9 @@ func recastSeeds(tb testing.TB) [][]byte {
 			"web.new.test. 30 IN CNAME a.web.new.test.", "a.web.new.test. 30 IN CNAME cdn.example.",
 			"cdn.example. 30 IN A 192.0.2.1", "cdn.example. 30 IN A 192.0.2.2",
 		}, nil, nil),
+		answerOf(tb, "web.new.test.", dns.TypeA, []string{
+			"web.new.test. 30 IN CNAME O.Test.", "o.test. 30 IN CNAME cdn.example.", "cdn.example. 30 IN A 192.0.2.1",
+		}, nil, nil),
 		answerOf(tb, "_x._tcp.web.new.test.", dns.TypeSRV, []string{
 			"_x._tcp.web.new.test. 30 IN SRV 0 1 80 p1.web.new.test.", "_x._tcp.web.new.test. 30 IN SRV 0 1 80 p2.web.new.test.",
 		}, []string{"new.test. 30 IN NS ns.new.test."}, []string{"p1.web.new.test. 30 IN A 192.0.2.1", "p2.web.new.test. 30 IN AAAA fd00::1"}),
@@ -257,11 +269,7 @@ func checkRename(tb testing.TB, msg []byte, question string) {
 		if err := back.Parse(out[6:]); err != nil || len(back.Raw) != len(out)-6 {
 			tb.Fatalf("not to be parsed: %v\n%x", err, out[6:])
 		}
-		got := new(dns.Msg)
-		if err := got.Unpack(out[6:]); err != nil {
-			tb.Fatalf("the oracle refuses %x: %v", out[6:], err)
-		}
-		compareTexts(tb, &m, normal(renamed(original, b, question)), normal(got))
+		compareTexts(tb, &m, renamed(original, b, question), out[6:])
 	}
 }
 
@@ -341,11 +349,7 @@ func checkEmbed(tb testing.TB, msg []byte) {
 	if err := back.Parse(out); err != nil || len(back.Raw) != len(out) {
 		tb.Fatalf("not to be parsed: %v\n%x", err, out)
 	}
-	got := new(dns.Msg)
-	if err := got.Unpack(out); err != nil {
-		tb.Fatalf("the oracle refuses %x: %v", out, err)
-	}
-	compareTexts(tb, &m, normal(embedded(original)), normal(got))
+	compareTexts(tb, &m, embedded(original), out)
 }
 
 func TestEmbed(t *testing.T) {
