@@ -87,8 +87,8 @@ func (c *Cluster) linkPrograms(m *Machine) error {
 		return fmt.Errorf("finding this program: %w", err)
 	}
 	for name, target := range map[string]string{"systemctl": self, "containerd-shim-runc-v2": c.programs.shim} {
-		if err := os.Symlink(target, m.Path(filepath.Join(binFolder, name))); err != nil {
-			return fmt.Errorf("%s: linking %s: %w", m.Name, name, err)
+		if err := m.Link(name, target); err != nil {
+			return err
 		}
 	}
 	for name, call := range map[string][]string{

@@ -112,6 +112,15 @@ func (m *Machine) Write(path, text string) error {
 	return nil
 }
 
+// Link puts a program on the machine's PATH under a name, unless the name is there.
+func (m *Machine) Link(name, program string) error {
+	err := os.Symlink(program, m.Path(filepath.Join(binFolder, name)))
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("%s: linking %s: %w", m.Name, name, err)
+	}
+	return nil
+}
+
 // Start runs a program as a service of the machine, until it is stopped or the machine ends.
 func (m *Machine) Start(ctx context.Context, service string, argv ...string) error {
 	m.services = append(m.services, service)

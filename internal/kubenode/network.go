@@ -37,13 +37,14 @@ func podsOf(i int) netip.Prefix {
 // buildLAN makes the switch that all machines are plugged into, on the control machine, which is the nodes' way to
 // everywhere.
 func buildLAN(control *Machine) error {
+	control.Addr = netip.MustParseAddr(controlAddr)
 	return control.Do(func() error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = lanBridge
 		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 			return fmt.Errorf("adding bridge %s: %w", lanBridge, err)
 		}
-		lan := netip.PrefixFrom(netip.MustParseAddr(controlAddr), lanBits)
+		lan := netip.PrefixFrom(control.Addr, lanBits)
 		if err := raise(lanBridge, lan); err != nil {
 			return err
 		}

@@ -5,7 +5,6 @@ package install
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"path/filepath"
@@ -81,8 +80,8 @@ func (b *bed) apply(t *testing.T, stdin string, args ...string) string {
 	return out
 }
 
-// kustomization makes one of a user's own, a folder of the repository with a component, and returns its folder.
-func kustomization(t *testing.T, resource, component string) string {
+// kustomization makes one of a user's own, a folder of the repository with components, and returns its folder.
+func kustomization(t *testing.T, resource string, components ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	root, err := filepath.Abs(repository)
@@ -93,8 +92,11 @@ func kustomization(t *testing.T, resource, component string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const text = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [%s]\ncomponents: [%s]\n"
-	proctest.WriteFile(t, filepath.Join(dir, "kustomization.yaml"), fmt.Sprintf(text, filepath.Join(relative, resource), filepath.Join(relative, component)))
+	text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [" + filepath.Join(relative, resource) + "]\ncomponents:\n"
+	for _, component := range components {
+		text += "- " + filepath.Join(relative, component) + "\n"
+	}
+	proctest.WriteFile(t, filepath.Join(dir, "kustomization.yaml"), text)
 	return dir
 }
 

@@ -69,6 +69,15 @@ func (b *bed) clean(t *testing.T, before state) {
 	proctest.Figure(t, "links, addresses, nftables, iptables and ipset as before on both nodes")
 }
 
+// cleans has every node cleaned by the manifests' own way, after the agents are gone.
+func (b *bed) cleans(t *testing.T) {
+	t.Helper()
+	b.shell(t, "kubectl apply -k daemonset/uninstall")
+	b.shell(t, "kubectl -n kube-system rollout status daemonset/node-cache-cleanup --timeout=3m")
+	b.shell(t, "kubectl -n kube-system logs -l app.kubernetes.io/name=node-cache-cleanup -c cleanup --prefix")
+	b.shell(t, "kubectl delete -k daemonset/uninstall")
+}
+
 // noFiles fails the test when an agent's file is left on a node.
 func (b *bed) noFiles(t *testing.T) {
 	t.Helper()

@@ -4,8 +4,10 @@ package install
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,7 +28,14 @@ func TestOverlays(t *testing.T) {
 			t.Helper()
 			b.clean(t, before)
 		}},
-		{"the ConfigMap by the API", b.watches},
+		{"components", b.components},
+		{"helm", b.helm},
+		{"helm leaves nothing", func(t *testing.T) {
+			t.Helper()
+			b.cleans(t)
+			b.clean(t, before)
+			b.noFiles(t)
+		}},
 		{"central", b.central},
 	} {
 		if !t.Failed() {
@@ -66,18 +75,39 @@ func (b *bed) central(t *testing.T) {
 	b.agentsReady(t)
 }
 
-// watches has the agents follow the ConfigMap by the API in place of a folder, which takes no kubelet.
-func (b *bed) watches(t *testing.T) {
+// components has the agents follow the ConfigMap by the API in place of a folder, which takes no kubelet, follow a ConfigMap
+// of kube-dns that comes later, and be reached by Prometheus.
+func (b *bed) components(t *testing.T) {
 	t.Helper()
-	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base", "daemonset/components/config-map"))
+	company := b.company(t)
+	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base",
+		"daemonset/components/config-map", "daemonset/components/kube-dns", "daemonset/components/metrics"))
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
 	b.agentsReady(t)
+	for _, n := range b.Nodes {
+		if status, text := b.do(t, http.MethodGet, "http://"+n.Addr.String()+":9253/metrics"); status != http.StatusOK || !strings.Contains(text, "nodecache_build_info{") {
+			t.Errorf("the metrics of %s from another machine: %d\n%s", n.Name, status, text)
+		}
+		if addr := b.asks(t, n, "early."+companyZone); addr != "" {
+			t.Errorf("%s knows %s before it is told of its server: %s", n.Name, companyZone, addr)
+		}
+	}
 	before := []int{b.generation(t, b.Nodes[0]), b.generation(t, b.Nodes[1])}
 	b.shell(t, "kubectl -n kube-system edit configmap node-cache", "KUBE_EDITOR=sed -i 's/size: 64Mi/size: 48Mi/'")
 	took := b.eventually(t, "both agents have taken the change", func() bool {
 		return b.generation(t, b.Nodes[0]) > before[0] && b.generation(t, b.Nodes[1]) > before[1]
 	})
 	proctest.Figure(t, "both agents run with a change of the ConfigMap %s after kubectl edit", took.Round(time.Millisecond))
+
+	b.stubs(t, company)
+	number := 0
+	took = b.eventually(t, "both agents know the stub domain", func() bool {
+		number++ // another name each time: what was denied is kept for some seconds
+		name := fmt.Sprintf("w%d.%s", number, companyZone)
+		return b.asks(t, b.Nodes[0], name) == companyAddr && b.asks(t, b.Nodes[1], name) == companyAddr
+	})
+	proctest.Figure(t, "both agents answer for a stub domain %s after a ConfigMap of kube-dns is made", took.Round(time.Millisecond))
+	b.agentsReady(t)
 	b.kubectl(t, "delete", "-k", repository+"/daemonset/base", "--ignore-not-found")
 	b.gone(t)
 }

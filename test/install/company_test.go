@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/kubenode"
+)
+
+// All names of the zone are what only a company's own DNS knows, and the Internet's denies.
+const (
+	companyZone = "corp.test"
+	companyAddr = "198.51.100.99"
+)
+
+// company serves the DNS of a company at the control machine until the test ends, and returns its address.
+func (b *bed) company(t *testing.T) netip.AddrPort {
+	t.Helper()
+	addr := netip.AddrPortFrom(b.Control.Addr, 53)
+	server := &dns.Server{Handler: dns.HandlerFunc(companyAnswers)}
+	err := b.Control.Do(func() (err error) {
+		server.PacketConn, err = (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", addr.String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	started, ended := make(chan struct{}), make(chan struct{})
+	server.NotifyStartedFunc = func() { close(started) }
+	go func() { // ends with the test
+		defer close(ended)
+		_ = server.ActivateAndServe() // until it is shut down
+	}()
+	<-started
+	t.Cleanup(func() {
+		_ = server.Shutdown() // it runs
+		<-ended
+	})
+	return addr
+}
+
+func companyAnswers(w dns.ResponseWriter, q *dns.Msg) {
+	m := new(dns.Msg).SetReply(q)
+	m.Authoritative = true
+	head := dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 30}
+	switch {
+	case !dns.IsSubDomain(companyZone+".", head.Name):
+		m.Rcode = dns.RcodeNameError
+	case q.Question[0].Qtype == dns.TypeA:
+		m.Answer = append(m.Answer, &dns.A{Hdr: head, A: net.ParseIP(companyAddr)})
+	}
+	_ = w.WriteMsg(m) // who asked may have gone
+}
+
+// stubs makes the ConfigMap of an old kube-dns, which has the company's names asked at a server.
+func (b *bed) stubs(t *testing.T, server netip.AddrPort) {
+	t.Helper()
+	const manifest = `{apiVersion: v1, kind: ConfigMap, metadata: {name: kube-dns, namespace: kube-system}, data: {stubDomains: '{"%s": ["%s"]}'}}`
+	b.apply(t, fmt.Sprintf(manifest, companyZone, server.Addr()), "apply", "-f", "-")
+	t.Cleanup(func() {
+		_, _ = b.Kubectl(context.WithoutCancel(t.Context()), "", "-n", "kube-system", "delete", "configmap", "kube-dns", "--ignore-not-found")
+	})
+}
+
+// asks has a program of a node ask its agent for a name's address, and returns it; it is empty when the name is denied.
+func (b *bed) asks(t *testing.T, n *kubenode.Node, name string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	conn, err := n.Dial(ctx, "udp", "169.254.20.10:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	answer, _, err := new(dns.Client).ExchangeWithConnContext(ctx, new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA), &dns.Conn{Conn: conn})
+	if err != nil {
+		t.Fatalf("%s asks for %s: %v", n.Name, name, err)
+	}
+	for _, rr := range answer.Answer {
+		if a, ok := rr.(*dns.A); ok {
+			return a.A.String()
+		}
+	}
+	return ""
+}
