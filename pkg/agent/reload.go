@@ -117,6 +117,7 @@ func (a *Agent) apply(ctx context.Context, parts *taskSet, cfg config.Config) er
 	a.heed(r.cluster)
 	a.resolver.Swap(plan)
 	dropUnkept(r, old)
+	dropRerouted(r, old)
 	parts.only(r)
 	a.node.refresh()
 	a.snapshots.refresh()

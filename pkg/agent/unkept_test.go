@@ -65,6 +65,40 @@ func TestReloadKeepsLess(t *testing.T) {
 	}
 }
 
+// TestReloadReroutes has a reload give a zone a route of its own, and take it away again:
+// what the upstream before has said of it is forgotten, and other names stay.
+func TestReloadReroutes(t *testing.T) {
+	t.Parallel()
+	world := upstreamtest.New(upstreamtest.Zone("www.test. 300 IN A 192.0.2.1"))
+	corp := upstreamtest.New(upstreamtest.Zone("www.corp.test. 300 IN A 192.0.2.2"))
+	cfg := local(t, world.Listen(t))
+	a, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	rcodes := func() (codes [2]int) {
+		t.Helper()
+		for i, name := range []string{"www.test.", "www.corp.test."} {
+			codes[i] = ask(t, a, "udp", name).Rcode
+		}
+		return codes
+	}
+	denied, known := [2]int{dns.RcodeSuccess, dns.RcodeNameError}, [2]int{}
+	if got := rcodes(); got != denied {
+		t.Fatalf("without a route: %v, want %v", got, denied)
+	}
+	without := cfg
+	cfg.Forward = append(slices.Clone(cfg.Forward), config.DefaultRoute("corp.test.", config.Target{Kind: config.Plain, Addr: corp.Listen(t)}))
+	a.Reload(cfg, nil)
+	if got := rcodes(); got != known {
+		t.Errorf("with one: %v, want %v", got, known)
+	}
+	a.Reload(without, nil)
+	if got := rcodes(); got != denied {
+		t.Errorf("without it again: %v, want %v", got, denied)
+	}
+	if n := asked(world, "www.test."); n != 1 {
+		t.Errorf("a name that keeps its route was asked for %d times, want once", n)
+	}
+}
+
 // TestLateAnswers has an upstream fall silent: its answers are given past their time,
 // until a reload turns that off.
 func TestLateAnswers(t *testing.T) {
