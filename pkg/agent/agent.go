@@ -222,13 +222,12 @@ func (a *Agent) Listen(ctx context.Context) (err error) {
 	if err != nil {
 		return listenProblem(err, cfg.Listen.Port)
 	}
-	if a.admin == nil {
-		return nil
+	if a.admin != nil {
+		if err := a.openAdmin(ctx, cfg.Admin.Address); err != nil {
+			return adminProblem(fmt.Errorf("admin server: %w", err), cfg.Admin)
+		}
 	}
-	if err := a.openAdmin(ctx, cfg.Admin.Address); err != nil {
-		return adminProblem(fmt.Errorf("admin server: %w", err), cfg.Admin)
-	}
-	a.hand.dismiss()
+	a.hand.dismiss() // nobody reads them here, and what comes would wait for ever
 	return nil
 }
 
@@ -306,11 +305,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		_ = first.cluster.synced(ctx, headStart)
 	}
 	var err error
-	begins := !a.hand.takes() || ctx.Err() == nil // else another agent goes on
-	if begins {
+	begins := func() bool { return !a.hand.takes() || ctx.Err() == nil } // else another agent goes on
+	if begins() {
 		err = a.node.setup(ctx)
 	}
-	if begins && err == nil {
+	if err == nil && begins() {
 		a.settled(ctx)
 		keeping, stopKeeping := context.WithCancel(below)
 		defer stopKeeping()
@@ -369,7 +368,7 @@ func (a *Agent) serve(ctx context.Context, parts *taskSet) error {
 			return a.tcp[i].Run(running)
 		})
 	}
-	a.hand.take(running)
+	a.hand.take(ctx)
 	if a.admin != nil {
 		a.admin.Open()
 	}

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/dataplane"
@@ -112,7 +114,7 @@ func (n *node) foreign(state rules.State) bool {
 }
 
 // replacing is the backend of n that removes what an earlier agent left by others, once
-// it has written rules of its own.
+// its own rules lead queries here.
 func (n *node) replacing() intercept.Backend {
 	if len(n.former) == 0 {
 		return n.backend
@@ -120,19 +122,29 @@ func (n *node) replacing() intercept.Backend {
 	return &replacingBackend{Backend: n.backend, node: n, former: n.former}
 }
 
-// A replacingBackend takes over from other backends at its first Apply that goes well.
+// settling is how long after the first lease the others have to be there too.
+const settling = time.Second
+
+// A replacingBackend takes over from other backends at the first Apply that goes well
+// once leases are held. What was there before knows of leases of its own, and goes on
+// leading queries here, or to the fallback, until then.
 type replacingBackend struct {
 	intercept.Backend
 
 	node   *node
 	former []string // Apply's own, which is called by one goroutine
 	warned bool     // and so is this
+
+	mu      sync.Mutex // guards what follows
+	since   time.Time  // of the first renewal; zero: there was none
+	held    bool       // for long enough
+	changed func()     // has Apply called; nil: nobody watches yet
 }
 
 // Apply implements [intercept.Backend].
 func (b *replacingBackend) Apply(ctx context.Context, r rules.Rules) (changed bool, err error) {
 	changed, err = b.Backend.Apply(ctx, r)
-	if err != nil || len(b.former) == 0 {
+	if err != nil || len(b.former) == 0 || !b.holds() {
 		return changed, err
 	}
 	if err := b.node.clearFormer(ctx, b.former); err == nil {
@@ -142,4 +154,41 @@ func (b *replacingBackend) Apply(ctx context.Context, r rules.Rules) (changed bo
 		b.node.warnFormer(ctx, err)
 	}
 	return changed, nil
+}
+
+// Renew implements [intercept.Backend].
+func (b *replacingBackend) Renew(ctx context.Context, keys []netip.Addr, d time.Duration) error {
+	err := b.Backend.Renew(ctx, keys, d)
+	if err == nil {
+		b.renewed(time.Now())
+	}
+	return err
+}
+
+// renewed has Apply called again once leases are held for long enough.
+func (b *replacingBackend) renewed(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.since.IsZero() {
+		b.since = now
+	}
+	if b.held || b.changed == nil || now.Sub(b.since) < settling {
+		return
+	}
+	b.held = true
+	b.changed() // it only leaves a note
+}
+
+func (b *replacingBackend) holds() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.held
+}
+
+// Watch implements [intercept.Backend].
+func (b *replacingBackend) Watch(ctx context.Context, changed func()) error {
+	b.mu.Lock()
+	b.changed = changed
+	b.mu.Unlock()
+	return b.Backend.Watch(ctx, changed)
 }

@@ -24,6 +24,8 @@ const (
 	meeting = 20 * time.Second
 	// again sets the looks apart at whether addresses are free that were not handed over.
 	again = 250 * time.Millisecond
+	// notMine sets the questions apart to an agent that had none of the addresses.
+	notMine = 5 * time.Second
 	// hurried is how long an agent that is to end waits for one that has its sockets.
 	hurried = 3 * time.Second
 	// staying is how long the sessions of an agent that has handed over go on.
@@ -47,6 +49,7 @@ type hand struct {
 	sockets []handover.Socket // that came and were not adopted; Listen's own
 	serves  []handover.Listen // that were adopted; written before Run
 	why     error             // why an agent that is there does not hand over; Listen's own
+	heard   time.Time         // when somebody was at the socket; Listen's own
 	had     time.Time         // when the sockets came
 
 	mu    sync.Mutex // guards what follows
@@ -78,10 +81,13 @@ func (h *hand) meet(ctx context.Context) {
 	defer cancel()
 	a := h.agent
 	taker, err := handover.Meet(ctx, handover.MeetConfig{Path: h.path, Agent: a.token, Version: a.options.Version, Now: time.Now})
-	h.why = nil
 	if errors.Is(err, handover.ErrNobody) {
+		if time.Since(h.heard) > orphaned { // else the next one is about to listen
+			h.why = nil
+		}
 		return
 	}
+	h.why, h.heard = nil, time.Now()
 	if err != nil {
 		h.refused(ctx, err)
 		return
@@ -197,7 +203,11 @@ func (h *hand) retries(ctx context.Context, err error) bool {
 		return false
 	case <-wait.C:
 		h.serves = nil
-		h.meet(ctx)
+		// One that serves other addresses does so until it ends. It is not to be asked
+		// for its sockets all the time, but there may be another one by now.
+		if !errors.Is(h.why, errNotMine) || time.Since(h.had) > notMine {
+			h.meet(ctx)
+		}
 		return true
 	}
 }
@@ -238,19 +248,24 @@ func (h *hand) needs() []rights.Right {
 	return nil
 }
 
-// take has the other agent stop, as this one serves, and lets link and rules be kept.
+// take has the other agent stop, as this one serves, and lets link and rules be kept. An
+// agent that is told to end by now leaves them, and the sockets, to the other one: its
+// rules would have that one stand down. From the word on that it takes over it does so,
+// whatever it is told.
 func (h *hand) take(ctx context.Context) {
-	if h == nil {
+	if h == nil || h.taker != nil && ctx.Err() != nil {
 		return
 	}
 	defer close(h.cleared)
 	h.waits("")
-	if h.taker == nil || ctx.Err() != nil {
+	if h.taker == nil {
 		return
 	}
+	ctx = context.WithoutCancel(ctx)
 	claim := handover.Claim{Agent: h.agent.token, Version: h.agent.options.Version, Serves: h.serves}
 	claim.Link, claim.Rules = h.agent.node.keeps()
 	err := h.taker.Take(ctx, claim)
+	h.agent.node.took()
 	outcome := handover.OutcomeTaken
 	if handover.Gone(err) {
 		outcome = handover.OutcomeOrphaned

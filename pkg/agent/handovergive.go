@@ -143,9 +143,9 @@ func (a *Agent) idle(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case now := <-look.C:
+		case <-look.C:
 			if handover.Alive(ctx, h.path) {
-				last = now
+				last = time.Now() // and not when the ticker went off: this process may have been stopped since
 			}
 			if time.Since(last) > orphaned {
 				return &HintError{

@@ -65,7 +65,7 @@ type node struct {
 	keeper  *intercept.Keeper // nil: not yet, or not managed
 
 	handed       bool      // another agent has the node
-	lapse        time.Time // the leases of one that has handed over are at an end by then
+	lapse        time.Time // the leases of the one that has handed over, this agent or the one before, are at an end by then
 	foreignRules bool      // the other agent has rules of another backend
 }
 

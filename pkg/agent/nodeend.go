@@ -31,9 +31,11 @@ func (n *node) leave(ctx context.Context, drain time.Duration) {
 func (n *node) release(ctx context.Context, drain time.Duration) {
 	n.mu.Lock()
 	n.left = true
+	theirs := time.Until(n.lapse)
 	n.mu.Unlock()
 	keeper := n.current()
 	if keeper == nil {
+		pause(theirs)
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaving)
@@ -43,7 +45,12 @@ func (n *node) release(ctx context.Context, drain time.Duration) {
 		n.log.WarnContext(ctx, "the lease could not be given back, it ends by itself", "err", err, "within", n.config.Intercept.Lease)
 		more = min(n.config.Intercept.Lease, leaving) // queries come until then
 	}
-	wait := time.NewTimer(more)
+	pause(max(more, theirs))
+}
+
+// pause waits, not at all for less than nothing.
+func pause(d time.Duration) {
+	wait := time.NewTimer(d)
 	defer wait.Stop()
 	<-wait.C
 }

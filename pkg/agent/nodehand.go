@@ -39,6 +39,17 @@ func (n *node) yield(ctx context.Context, claim handover.Claim) {
 	}
 }
 
+// took notes that another agent has left the node to this one. Its leases are still
+// there, and nobody can give them back.
+func (n *node) took() {
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lapse = time.Now().Add(min(n.config.Intercept.Lease, leaving))
+}
+
 // removeHanded takes the rules away that the other agent does not keep.
 func (n *node) removeHanded(ctx context.Context) {
 	keeper := n.current()
@@ -71,9 +82,7 @@ func (n *node) endHanded(ctx context.Context) {
 	n.mu.Lock()
 	lapse, foreign := n.lapse, n.foreignRules
 	n.mu.Unlock()
-	wait := time.NewTimer(time.Until(lapse))
-	defer wait.Stop()
-	<-wait.C
+	pause(time.Until(lapse))
 	if foreign {
 		n.removeHanded(ctx)
 	}

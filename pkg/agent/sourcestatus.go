@@ -77,7 +77,7 @@ func sourceProblems(s *ConfigStatus) (list []Problem) {
 	if s.LastGood != nil && s.LastGood.LastError != "" {
 		list = append(list, Problem{
 			Where: "config", What: "the last good configuration is not kept: " + s.LastGood.LastError,
-			Hint: "see that the folder can be written to and has room; it is tried again with the next configuration",
+			Hint: "see that the folder can be written to and has room; it is tried again each minute",
 		})
 	}
 	return list

@@ -78,6 +78,8 @@ func (c *conn) hear(limit time.Duration) (*message, []*os.File, error) {
 	n, rightsLen, flags, _, err := c.ReadMsgUnix(text, rights)
 	files, broken := filesOf(rights[:rightsLen])
 	switch {
+	case errors.Is(err, syscall.ECONNRESET): // it ended before it had read all
+		err = io.EOF
 	case err != nil && !errors.Is(err, io.EOF):
 		err = fmt.Errorf("listening: %w", err)
 	case err == nil && n == 0: // no message is empty

@@ -5,8 +5,11 @@ package handover
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -87,6 +90,110 @@ func TestAbandoned(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAbandonedUnread has the agent that was to take over end before it has read what it asked for: that is no problem of
+// this one's.
+func TestAbandonedUnread(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	o := newOld(t, path, "old", 1)
+	n := mustMeet(t, path, "new")
+	if err := n.conn.say(&message{Type: typeSockets}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the sockets are sent", func() bool {
+		o.Giver.mu.Lock()
+		defer o.Giver.mu.Unlock()
+		return o.holds
+	})
+	n.Close()
+	eventually(t, "it is noticed", func() bool { return o.tally.Read().Abandoned == 1 })
+	if st := o.tally.Read(); st.LastError != "" {
+		t.Errorf("noted as a problem: %s", st.LastError)
+	}
+}
+
+// TestFilesNobodyAskedFor closes what comes with messages of an agent that sends files, in whatever message.
+func TestFilesNobodyAskedFor(t *testing.T) {
+	t.Parallel()
+	hello := &message{Type: typeHello, Protocol: Protocol, Agent: "new"}
+	for _, tt := range []struct {
+		name     string
+		messages []*message
+		text     []byte // sent as it is in place of messages
+		files    int
+	}{
+		{name: "with the greeting", messages: []*message{hello}, files: 1},
+		{name: "with each word", messages: []*message{hello, {Type: typeSnapshot}, {Type: typeSockets}, {Type: "nonsense"}}, files: maxFiles},
+		{name: "more than are taken", messages: []*message{hello}, files: 200},
+		{name: "half a message", text: []byte(`{"type":"he`), files: 3},
+		{name: "too long a message", text: make([]byte, 2*maxMessage), files: 3},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			path := socketPath(t)
+			newOld(t, path, "old", 1)
+			reader, writer, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = reader.Close() }()
+			raw, err := dial(t.Context(), path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := newConn(raw, time.Now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = c.Close() }()
+			for _, m := range tt.messages {
+				if err := c.say(m, slices.Repeat([]*os.File{writer}, tt.files)...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tt.text != nil {
+				rights := unix.UnixRights(slices.Repeat([]int{int(writer.Fd())}, tt.files)...)
+				if _, _, err := c.WriteMsgUnix(tt.text, rights, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_ = writer.Close()
+			_ = reader.SetReadDeadline(time.Now().Add(10 * time.Second))
+			// All writers being closed is the end of the pipe.
+			if n, err := reader.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+				t.Errorf("the other agent keeps a file: %v", err)
+			}
+		})
+	}
+}
+
+// TestLostBeforeTheNext admits the next agent when what the one before has done is undone.
+func TestLostBeforeTheNext(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	o := newOld(t, path, "old", 1)
+	undoing, undone := make(chan struct{}), make(chan struct{})
+	o.mu.Lock()
+	o.onLost = func() {
+		close(undoing)
+		<-undone
+	}
+	o.mu.Unlock()
+	n := mustMeet(t, path, "new")
+	mustSockets(t, n)
+	n.Close()
+	<-undoing
+	_, err := meet(t, path, "next")
+	if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Reason != ReasonBusy {
+		t.Errorf("meeting meanwhile: %v", err)
+	}
+	close(undone)
+	eventually(t, "the place is free again", func() bool {
+		_, err := meet(t, path, "next")
+		return err == nil
+	})
 }
 
 func closed(c <-chan struct{}) bool {

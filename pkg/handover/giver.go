@@ -228,7 +228,9 @@ func (g *Giver) converse(ctx context.Context, raw *net.UnixConn) {
 		return
 	}
 	defer g.dismiss(ctx, c, hello.Agent)
-	if err := g.serve(ctx, c); err != nil && !errors.Is(err, io.EOF) && ctx.Err() == nil {
+	err = g.serve(ctx, c)
+	ended := errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) // the other one has
+	if err != nil && !ended && ctx.Err() == nil {
 		g.problem(ctx, "handing over was broken off", err)
 	}
 }
@@ -291,25 +293,24 @@ func (g *Giver) refusal(c *conn, hello *message) string {
 	return ""
 }
 
-// release ends c's being the taker, and says whether it had the sockets.
-func (g *Giver) release(c *conn) (held bool) {
+// release ends c's being the taker.
+func (g *Giver) release(c *conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.taker == c {
-		held = g.holds
 		g.taker, g.holds = nil, false
 		close(g.gone)
 	}
-	return held
 }
 
-// dismiss ends the conversation with the taker.
+// dismiss ends the conversation with the taker. The next one comes when nothing is left of
+// this one: what Lost does must not undo what that one does.
 func (g *Giver) dismiss(ctx context.Context, c *conn, agent string) {
-	held := g.release(c)
+	defer g.release(c)
 	g.mu.Lock()
-	yielded := g.yielded
+	lost := g.taker == c && g.holds && !g.yielded
 	g.mu.Unlock()
-	if !held || yielded || ctx.Err() != nil {
+	if !lost || ctx.Err() != nil {
 		return
 	}
 	g.cfg.Tally.Note(func(s *Stats) { s.Abandoned++ })

@@ -32,6 +32,7 @@ type old struct {
 	offer     func() ([]Offer, error)
 	claims    []Claim
 	lost      int
+	onLost    func() // nil: nothing
 	snapshots int
 	snapErr   error
 }
@@ -61,8 +62,12 @@ func newOld(t *testing.T, path, name string, sockets int) *old {
 		},
 		Lost: func(context.Context) {
 			o.mu.Lock()
-			defer o.mu.Unlock()
 			o.lost++
+			do := o.onLost
+			o.mu.Unlock()
+			if do != nil {
+				do()
+			}
 		},
 	})
 	if err != nil {

@@ -18,6 +18,9 @@ import (
 // socketMode lets the user that the agent runs as, and root, connect.
 const socketMode = 0o600
 
+// maxPath is how many octets the kernel has for a path, without the zero at its end.
+const maxPath = 107
+
 // What is found at the path.
 var (
 	ErrTaken  = errors.New("another agent listens there")
@@ -39,6 +42,7 @@ func listen(ctx context.Context, path, name string) (*listener, error) {
 		return nil, err
 	}
 	made := filepath.Join(filepath.Dir(path), "."+name)
+	made = made[:min(len(made), max(len(path), maxPath))] // a path that fits has one beside it that does
 	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -117,11 +121,12 @@ func (l *listener) close() {
 	_ = l.Close()
 }
 
-// Alive tells whether an agent listens at the path.
+// Alive tells whether an agent listens at the path, if only one that is asked more than it
+// can hear.
 func Alive(ctx context.Context, path string) bool {
 	c, err := dial(ctx, path)
 	if err == nil {
 		_ = c.Close()
 	}
-	return err == nil
+	return err == nil || errors.Is(err, syscall.EAGAIN)
 }

@@ -6,9 +6,54 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// TestLongPath listens at the longest path that there can be, and a short name in it.
+func TestLongPath(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Dir(socketPath(t))
+	folder := filepath.Join(dir, strings.Repeat("d", maxPath-len(dir)-len("//h.s")))
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(folder, "h.s")
+	l, err := listen(t.Context(), path, "46c16b2a")
+	if err != nil {
+		t.Fatalf("%d octets: %v", len(path), err)
+	}
+	defer l.close()
+	if !Alive(t.Context(), path) {
+		t.Error("nobody is heard there")
+	}
+}
+
+// TestAliveAndBusy hears that somebody is there though no connection is accepted any more.
+func TestAliveAndBusy(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 { // more than wait to be accepted
+		if !Alive(t.Context(), path) {
+			t.Errorf("look %d: nobody is there", i)
+		}
+	}
+}
 
 // TestPath follows what happens to the path.
 func TestPath(t *testing.T) {

@@ -57,6 +57,7 @@ func (h *handing) give(ctx context.Context, stay time.Duration) {
 // each of them, whatever the configuration says: what one that nobody reads holds would
 // be lost. The files are closed, also after an error; then no socket stays.
 func (u *UDP) Adopt(files []*os.File) (err error) {
+	u.sockets.clear() // of another try
 	for _, f := range files {
 		if err == nil {
 			err = u.adopt(f)

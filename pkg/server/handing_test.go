@@ -227,6 +227,35 @@ func TestUDPWidens(t *testing.T) {
 	}
 }
 
+// TestAdoptAfterListening takes the sockets of another server after sockets of one's own were given up again.
+func TestAdoptAfterListening(t *testing.T) {
+	t.Parallel()
+	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: servertest.New(nil), Readers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Listen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	u.Close()
+	other, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	raw, err := other.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Adopt(files(t, raw)); err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	if got := len(u.Raw()); got != 1 || u.Addr() != other.LocalAddr().(*net.UDPAddr).AddrPort() {
+		t.Errorf("%d sockets at %s, want the one that was adopted", got, u.Addr())
+	}
+}
+
 func TestAdoptOther(t *testing.T) {
 	t.Parallel()
 	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// TestHandOverOfMoreThanIsWanted takes over from an agent that has another address: its socket is not kept open by one
+// that does not read it.
+func TestHandOverOfMoreThanIsWanted(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	kept, other := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
+	cfg.Listen.Addresses = []netip.Addr{kept, other}
+	_, stopFirst := startHanding(t, newFakeMachine(), cfg)
+	cfg.Listen.Addresses = []netip.Addr{kept}
+	second, _ := startHanding(t, newFakeMachine(), cfg)
+	if err := stopFirst(); err != nil {
+		t.Errorf("the first one ended with %v", err)
+	}
+	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(other, cfg.Listen.Port)))
+	if err != nil {
+		t.Fatalf("an address that nobody serves is in use: %v", err)
+	}
+	_ = conn.Close()
+	if !answers(t, second) {
+		t.Error("nobody answers")
+	}
+}
+
+// TestHandOverToldToEnd has the next agent be told to end when it has set up the link: it leaves the rules alone, which
+// the first one would stand down for.
+func TestHandOverToldToEnd(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	m1, m2 := newFakeMachine(), newFakeMachine()
+	m2.kernel = m1.kernel
+	first, _ := startHanding(t, m1, cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	m2.do["link"] = cancel
+	second := onMachine(t, m2, cfg)
+	if err := second.Listen(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Run(ctx); err != nil {
+		t.Errorf("the second one ended with %v", err)
+	}
+	if slices.Contains(m2.lines(), "rules") {
+		t.Errorf("it wrote rules: %v", m2.lines())
+	}
+	until(t, "the first one knows", func() bool { return first.hand.status(time.Now()).Abandoned == 1 })
+	if st := first.hand.status(time.Now()); st.Given != "" || first.notReady() != nil || !answers(t, first) {
+		t.Errorf("the first one: %q, %+v", notAnswered(first), st)
+	}
+}
+
+// TestHandOverEndsSoon has the next agent be told to end as soon as it serves: it answers until what the first one had
+// renewed is at an end, which leads queries to it and which it cannot give back.
+func TestHandOverEndsSoon(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	m1, m2 := newFakeMachine(), newFakeMachine()
+	m2.kernel = m1.kernel
+	startHanding(t, m1, cfg)
+	second, stop := startHanding(t, m2, cfg)
+	second.node.mu.Lock()
+	lapse := second.node.lapse
+	second.node.mu.Unlock()
+	if err := stop(); err != nil {
+		t.Errorf("the second one ended with %v", err)
+	}
+	if early := time.Until(lapse); lapse.IsZero() || early > 0 {
+		t.Errorf("it has ended %s before that, %v", early, lapse)
+	}
+}
+
+// TestHandOverNobodyForAMoment has nobody be at the socket for a time while an agent waits for the addresses: it goes on
+// to wait.
+func TestHandOverNobodyForAMoment(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	startHanding(t, newFakeMachine(), cfg)
+	busy := onMachine(t, newFakeMachine(), cfg) // never listens
+	other := onMachine(t, newFakeMachine(), cfg)
+	listening := make(chan error, 1)
+	go func() { listening <- other.Listen(t.Context()) }()
+	until(t, "it waits", func() bool { return other.hand.waiting() != "" })
+	if err := os.Remove(cfg.Handover.Socket); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the first one listens again", func() bool {
+		_, err := os.Lstat(cfg.Handover.Socket)
+		return err == nil
+	})
+	busy.hand.close()
+	if err := <-listening; err != nil {
+		t.Fatal(err)
+	}
+	defer other.close()
+	defer other.hand.close()
+	if !other.hand.takes() {
+		t.Error("it has not taken over")
+	}
+}
+
+// TestHandOverWaitsForOtherAddress waits for an address that is in the way of its own, and does not ask for sockets again
+// and again that are not what it wants.
+func TestHandOverWaitsForOtherAddress(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	everywhere := cfg
+	everywhere.Listen.Addresses = []netip.Addr{netip.IPv4Unspecified()}
+	everywhere.Interface.Manage, everywhere.Intercept = false, config.Default(config.Agent).Intercept
+	first, _ := startHanding(t, newFakeMachine(), everywhere)
+	second := onMachine(t, newFakeMachine(), cfg)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*again)
+	defer cancel()
+	if err := second.Listen(ctx); err == nil {
+		t.Fatal("both serve")
+	}
+	if st := first.hand.status(time.Now()); st.Asked > 2 {
+		t.Errorf("the first one was asked %d times", st.Asked)
+	}
+}
