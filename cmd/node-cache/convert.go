@@ -3,12 +3,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/convert"
 )
 
@@ -68,6 +71,12 @@ func readInput(name string, stdin io.Reader) (in convert.Input, err error) {
 		return in, nil
 	}
 	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return in, &agent.HintError{
+			Err:  fmt.Errorf("reading what is to be converted: %w", err),
+			Hint: "give a Corefile, or the YAML of ConfigMaps; - is the standard input",
+		}
+	}
 	if err != nil {
 		return in, fmt.Errorf("reading what is to be converted: %w", err)
 	}

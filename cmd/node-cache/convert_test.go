@@ -42,7 +42,7 @@ func TestConvert(t *testing.T) {
 		}},
 		{"no file", []string{"convert", filepath.Join(folder, "none")}, result{
 			1, "", "node-cache: reading what is to be converted: open " + filepath.Join(folder, "none") + ": no such file or directory\n" +
-				"hint: give the path of a file that exists; `node-cache check --print` writes one to begin with\n",
+				"hint: give a Corefile, or the YAML of ConfigMaps; - is the standard input\n",
 		}},
 		{"nothing to convert", []string{"convert"}, result{
 			2, "", "node-cache: requires at least 1 arg(s), only received 0\nhint: `node-cache --help` lists commands and flags\n",
