@@ -307,7 +307,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var err error
 	begins := func() bool { return !a.hand.takes() || ctx.Err() == nil } // else another agent goes on
 	if begins() {
-		err = a.node.setup(ctx)
+		err = a.node.setup(ctx, a.hand.takes())
 	}
 	if err == nil && begins() {
 		a.settled(ctx)

@@ -27,8 +27,9 @@ const backendIPTables = "iptables"
 // does not use, or by any when it leaves the rules alone. Nobody else would remove them,
 // and they send the queries of an agent that answers elsewhere, to servers that may be
 // gone. With rules to come they stay until these are there: an agent that is killed before
-// that is stood in for by what was there.
-func (n *node) findFormer(ctx context.Context) {
+// that is stood in for by what was there. With handed they are those of an agent that
+// still answers: it takes them away itself, once its successor does.
+func (n *node) findFormer(ctx context.Context, handed bool) {
 	replaced := n.backend != nil && !n.early()
 	used := ""
 	if replaced {
@@ -52,6 +53,10 @@ func (n *node) findFormer(ctx context.Context) {
 		}
 	}
 	if replaced {
+		return
+	}
+	if handed {
+		n.former = nil
 		return
 	}
 	if err := n.clearFormer(ctx, n.former); err != nil {

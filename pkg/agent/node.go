@@ -171,11 +171,12 @@ func (n *node) early() bool {
 
 // setup puts the addresses on the link. The sockets must be open: an address that
 // nobody listens on costs less than one that is not there, but more than a fallback.
-func (n *node) setup(ctx context.Context) error {
+// With handed the agent before this one still answers, and leaves when it is told to.
+func (n *node) setup(ctx context.Context, handed bool) error {
 	if n == nil {
 		return nil
 	}
-	n.findFormer(ctx)
+	n.findFormer(ctx, handed)
 	if n.link == nil {
 		return nil
 	}
