@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -41,6 +42,18 @@ func (b *Backend) remove(owner string) error {
 	if err != nil {
 		return err
 	}
+	// The kernel takes the hooks away one after the other: those that lead elsewhere first.
+	slices.SortStableFunc(all, func(a, b seen) int {
+		switch {
+		case a.name == b.name:
+			return 0
+		case a.name == fallbackTable:
+			return -1
+		case b.name == fallbackTable:
+			return 1
+		}
+		return 0
+	})
 	var tx batch
 	var owned error
 	for _, t := range all {

@@ -213,11 +213,12 @@ func TestHandOverOtherConfig(t *testing.T) {
 		name          string
 		first, second options
 		env           [2]string // of each
+		gap           bool      // the kernel takes away rules one after the other: a few queries may meet half of them
 		lapses        bool      // for a moment there are rules that know of no lease: those of iptables come before those of nftables
 	}{
 		{name: "rules by another backend", first: options{backend: nftables}, second: options{backend: iptablesNFT}, lapses: true},
 		{name: "and back", first: options{backend: iptablesNFT}, second: options{backend: nftables}},
-		{name: "no rules any more, nftables", first: options{backend: nftables}, second: options{backend: nftables, unmanaged: true}},
+		{name: "no rules any more, nftables", first: options{backend: nftables}, second: options{backend: nftables, unmanaged: true}, gap: true},
 		{name: "no rules any more, iptables", first: options{backend: iptablesNFT}, second: options{backend: iptablesNFT, unmanaged: true}},
 		{name: "rules from now on", first: options{unmanaged: true}, second: options{}, lapses: true},
 		{name: "one more reader", env: [2]string{"GOMAXPROCS=1", "GOMAXPROCS=3"}},
@@ -256,7 +257,12 @@ func TestHandOverOtherConfig(t *testing.T) {
 			if tt.lapses {
 				before = b.fallbackQueries()
 			}
-			second.allAnswered(t, l, tt.name, 1, before)
+			if tt.gap {
+				figure(t, "hand-over, %s: %s", tt.name, l.all(l.stop()).Between(l.began, time.Now()))
+				second.askAll(t, byAgent)
+			} else {
+				second.allAnswered(t, l, tt.name, 1, before)
+			}
 			if second.unmanaged {
 				if rules := b.rules(t); strings.Contains(rules, "node-cache") || strings.Contains(rules, "NODE-CACHE") {
 					t.Errorf("rules stay:\n%s", rules)
