@@ -158,7 +158,7 @@ func TestConvertedAnswersAsBefore(t *testing.T) {
 	t.Parallel()
 	program, err := kubetest.Program(t.Context(), "coredns")
 	if err != nil {
-		t.Skipf("no CoreDNS to compare with: %v", err)
+		t.Fatalf("no CoreDNS to compare with: %v", err)
 	}
 	upstream, other := startScripted(t, zoneHandler(t, upstreamRecords)), startScripted(t, zoneHandler(t, "b.other.example. 20 IN A 192.0.2.80\n"))
 	text := func(port, ready int) string { return fmt.Sprintf(corefile, port, ready, upstream.addr, other.addr) }
