@@ -172,21 +172,29 @@ func (n node) checkTwice(r *Route) {
 // upstream is the path of an upstream of the route n.
 func (n node) upstream(i int) string { return fmt.Sprintf("%s[%d]", n.child("to"), i) }
 
-// bootstrap returns the value of n when it is the address of a host, and reports anything else.
-func (n node) bootstrap() (netip.Addr, bool) {
+// withoutPort returns the value of n when it is an IP address, and reports anything else, with
+// a hint of its own if that has a port.
+func (n node) withoutPort(hint string) (netip.Addr, bool) {
 	text, ok := n.stringOnly()
 	if !ok {
 		return netip.Addr{}, false
 	}
 	a, err := netip.ParseAddr(text)
-	switch {
-	case err != nil:
-		hint := ""
-		if _, err := netip.ParseAddrPort(text); err == nil {
-			hint = "the port is that of the URL"
+	if err != nil {
+		if _, err := netip.ParseAddrPort(text); err != nil {
+			hint = ""
 		}
 		n.reject("not an IP address", hint)
-		return netip.Addr{}, false
+	}
+	return a, err == nil
+}
+
+// bootstrap returns the value of n when it is the address of a host, and reports anything else.
+func (n node) bootstrap() (netip.Addr, bool) {
+	a, ok := n.withoutPort("the port is that of the URL")
+	switch {
+	case !ok:
+		return a, false
 	case a.IsUnspecified():
 		return a, n.rejectFlaw(flaw{what: "not the address of one host"})
 	}

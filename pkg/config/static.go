@@ -86,18 +86,9 @@ func (n node) hostAddresses() ([]netip.Addr, bool) {
 
 // hostAddress takes more than the address of one host: 0.0.0.0 is how lists of hosts say nowhere.
 func (n node) hostAddress() (netip.Addr, bool) {
-	text, ok := n.stringOnly()
-	if !ok {
-		return netip.Addr{}, false
-	}
-	a, err := netip.ParseAddr(text)
+	a, ok := n.withoutPort("leave out the port: a record has none")
 	switch {
-	case err != nil:
-		hint := ""
-		if _, err := netip.ParseAddrPort(text); err == nil {
-			hint = "leave out the port: a record has none"
-		}
-		n.reject("not an IP address", hint)
+	case !ok:
 		return a, false
 	case a.Zone() != "":
 		n.reject("an address with a zone, which no record has", "write "+a.WithZone("").String())
