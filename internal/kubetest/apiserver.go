@@ -9,6 +9,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // What the API server gives services: both families, the first by default. The first address of the range is that
@@ -111,16 +113,19 @@ func (c *Cluster) endAPIServer(end func(*process)) {
 }
 
 // PauseAPIServer makes the API server do nothing, with its connections open, until ResumeAPIServer.
-func (c *Cluster) PauseAPIServer() { c.signalAPIServer(syscall.SIGSTOP) }
+func (c *Cluster) PauseAPIServer() {
+	c.withAPIServer(func(p *process) { _ = proctest.Pause(p.cmd.Process.Pid) }) // one that has ended is as quiet
+}
 
 // ResumeAPIServer ends a pause.
-func (c *Cluster) ResumeAPIServer() { c.signalAPIServer(syscall.SIGCONT) }
+func (c *Cluster) ResumeAPIServer() { c.withAPIServer(func(p *process) { p.signal(syscall.SIGCONT) }) }
 
-func (c *Cluster) signalAPIServer(s syscall.Signal) {
+// withAPIServer does something to the API server, if there is one.
+func (c *Cluster) withAPIServer(do func(*process)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.apiserver != nil {
-		c.apiserver.signal(s)
+		do(c.apiserver)
 	}
 }
 

@@ -64,10 +64,13 @@ func Start(t *testing.T, name string, cmd *exec.Cmd) *Process {
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Signal sends a signal to the whole group, because servers fork. A group that has
-// ended needs none.
+// ended needs none. After SIGSTOP the program itself runs no more.
 func (p *Process) Signal(s syscall.Signal) {
-	if !p.Ended() {
-		_ = syscall.Kill(-p.PID(), s)
+	if p.Ended() {
+		return
+	}
+	if syscall.Kill(-p.PID(), s) == nil && s == syscall.SIGSTOP {
+		_ = paused(p.PID()) // what it could say is of the call, not of the program
 	}
 }
 

@@ -4,7 +4,12 @@ package proctest_test
 
 import (
 	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -38,4 +43,74 @@ func TestKillEndsTheGroup(t *testing.T) {
 		// Members that init has not yet collected are still there for a moment.
 		t.Log("a member of the group awaits collection")
 	}
+}
+
+// TestPause needs the wait after SIGSTOP: without it threads are seen running within a few rounds.
+func TestPause(t *testing.T) {
+	t.Parallel()
+	p := proctest.Start(t, "busy", busy())
+	threads := filepath.Join("/proc", strconv.Itoa(p.PID()), "task", "*", "stat")
+	proctest.Eventually(t, 10*time.Second, "it has threads", func() bool {
+		found, err := filepath.Glob(threads)
+		return err == nil && len(found) > busyThreads
+	})
+	for round := range 300 {
+		if err := proctest.Pause(p.PID()); err != nil {
+			t.Fatal(err)
+		}
+		if states := threadStates(t, threads); strings.Trim(states, "T") != "" {
+			t.Fatalf("round %d: its threads are in the states %s, want T for each", round, states)
+		}
+		p.Signal(syscall.SIGCONT)
+	}
+	p.Kill()
+	if err := proctest.Pause(p.PID()); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("pausing what has ended: got %v, want %v", err, syscall.ESRCH)
+	}
+}
+
+// threadStates has a letter for each of a program's threads, as /proc shows them.
+func threadStates(t *testing.T, glob string) string {
+	t.Helper()
+	files, err := filepath.Glob(glob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var states strings.Builder
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(text), ") ")
+		states.WriteByte(rest[0])
+	}
+	return states.String()
+}
+
+// busyEnv has the test's own binary keep busyThreads threads running, and do nothing else.
+const (
+	busyEnv     = "PROCTEST_BUSY"
+	busyThreads = 4
+)
+
+func busy() *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), busyEnv+"=1", "GOMAXPROCS="+strconv.Itoa(busyThreads))
+	return cmd
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(busyEnv) != "" {
+		var work atomic.Uint64
+		for range busyThreads {
+			go func() {
+				for {
+					work.Add(1)
+				}
+			}()
+		}
+		select {}
+	}
+	os.Exit(m.Run())
 }
