@@ -32,6 +32,8 @@ type detour struct {
 	kept   []byte    // then: the answer to the one for IPv6 addresses; empty: there was none
 	from   wire.Peer // with six: the client
 	made   bool      // the answer has addresses that were made
+	most   uint32    // then: for how many seconds at most
+	back   bool      // with second: the answer to the first question is given after all
 	subnet []byte    // with six: of the client, if a route may want it
 }
 
@@ -45,8 +47,15 @@ func (d *detour) take() {
 // led tells whether an alias led to the name that is looked for.
 func (d *detour) led() bool { return d.taken && len(d.head) > 0 }
 
-// clone is a detour that owns its bytes.
+// maxKept is how many octets of the answer to a first question are kept for a client that
+// waits for that to the second: what any client takes over UDP, and far more than a denial
+// has. It is given only if nothing comes of the second question, with TC if that was not
+// all. Without a bound each packet of a client could have a whole message kept.
+const maxKept = 4096
+
+// clone is a detour that owns its bytes, for a client that is going to wait.
 func (d *detour) clone() *detour {
+	d.kept = wire.Truncate(d.kept, maxKept)
 	c := *d
 	c.head, c.kept, c.subnet = slices.Clone(d.head), slices.Clone(d.kept), slices.Clone(d.subnet)
 	return &c
@@ -79,6 +88,8 @@ type way struct {
 	denial wire.Message
 	held   []byte
 	cast   wire.Recaster
+	sift   wire.Sifter
+	order  []uint16 // reused
 	back   reversal
 	name   [wire.MaxName]byte
 }
@@ -115,8 +126,8 @@ func (w *way) lead(d *detour, ask *wire.Ask, failed bool, dst []byte, start int)
 	return dst, arrived
 }
 
-// graft puts the head before dst[start:]. It is false if they do not fit into one
-// message.
+// graft puts the head before dst[start:]. It is false if a name of one does not reach
+// into the other any more.
 func (w *way) graft(d *detour, dst []byte, start int) ([]byte, bool) {
 	w.held = append(w.held[:0], dst[start:]...)
 	if w.tail.Parse(w.held) != nil {
@@ -137,11 +148,8 @@ func (w *way) rename(rule *rewrite, ask *wire.Ask, dst []byte, start int) ([]byt
 		end += 1 + int(w.held[end])
 	}
 	w.back = reversal{rule: rule, sought: w.held[wire.HeaderLen : end+1], asked: asked}
-	dst, ok := w.cast.Rename(dst[:start], &w.tail, asked, &w.back)
+	dst = w.cast.Rename(dst[:start], &w.tail, asked, &w.back)
 	w.back.rule = nil
-	if !ok {
-		return dst[:start], lost
-	}
 	return dst, arrived
 }
 
@@ -176,7 +184,7 @@ func (l *Lane) fromExtras(from *wire.Peer, now time.Time, dst []byte) (_ []byte,
 			return dst, true
 		}
 	}
-	if x.six != nil && !l.detour.led() {
+	if x.six != nil {
 		return l.fromPrefix(x, from, now, dst)
 	}
 	return dst, false

@@ -389,7 +389,10 @@ func FuzzDetour(f *testing.F) {
 	p.Routes[0].Upstream = u
 	detouring(f, p)
 	r := newResolver(f, p)
-	for _, name := range []string{"one.example.", "x.old.example.", "old-.test.", "one.hosts.", "x.made.", "x.alias.", "x.inner.", "ipv4only.arpa."} {
+	for _, name := range []string{
+		"one.example.", "x.old.example.", "old-.test.", "one.hosts.", "x.made.", "x.alias.", "x.inner.", "ipv4only.arpa.", "x.ipv4only.arpa.",
+		"7.0.0.0.0.6.a.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.b.9.f.f.4.6.0.0.ip6.arpa.", "a.a.0.0.0.0.0.c.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.b.9.f.f.4.6.0.0.ip6.arpa.",
+	} {
 		for _, rrtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypePTR} {
 			m := question(name, rrtype)
 			f.Add(pack(f, m), false)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -91,6 +92,10 @@ func sixWorld(t *testing.T, change func(*resolve.DNS64Config)) (*resolve.Plan, *
 		"four.test. 300 IN A 192.0.2.1", "both.test. 300 IN A 192.0.2.2", "both.test. 300 IN AAAA 2001:db8::2",
 		"mapped.test. 300 IN A 192.0.2.3", "mapped.test. 300 IN AAAA ::ffff:192.0.2.3",
 		"nosix.test. 300 IN A 192.0.2.4", "nosixblocked.test. 300 IN A 0.0.0.0", "long.test. 900 IN A 192.0.2.5", "mail.example.com. 300 IN A 192.0.2.25",
+		"mixed.test. 300 IN A 192.0.2.8", "mixed.test. 300 IN AAAA ::ffff:192.0.2.8", "mixed.test. 300 IN AAAA 2001:db8::8",
+		"mixedsix.test. 300 IN AAAA 2001:db8::9", "mixedsix.test. 300 IN AAAA ::ffff:192.0.2.9",
+		"mappedblocked.test. 300 IN A 0.0.0.0", "mappedblocked.test. 300 IN AAAA ::ffff:0.0.0.0",
+		"halfblocked.test. 300 IN A 127.0.0.1", "halfblocked.test. 300 IN A 192.0.2.10", "halfblocked.test. 300 IN A 0.0.0.0",
 		"short.test. 20 IN A 192.0.2.6", "six.test. 300 IN AAAA 2001:db8::6", "nofour.test. 300 IN AAAA ::ffff:192.0.2.3",
 	)
 	soa, _ := dns.NewRR("test. 200 IN SOA ns.test. host.test. 1 2 3 4 100")
@@ -121,7 +126,7 @@ func sixWorld(t *testing.T, change func(*resolve.DNS64Config)) (*resolve.Plan, *
 	}
 	p.Routes[0].Upstream = u
 	making(t, p, change)
-	rewriting(t, p, "exact other.example four.test", "exact db.example db.shop.svc.cluster.local")
+	rewriting(t, p, "exact other.example four.test", "exact db.example db.shop.svc.cluster.local", "exact only.example ipv4only.arpa")
 	var err error
 	p.Static, err = static.New(static.Config{TTL: 30 * time.Second, Names: []static.Host{
 		{Name: "four.hosts", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.77")}},
@@ -157,6 +162,12 @@ func TestDNS64(t *testing.T) {
 		{name: "there is one, none to be made of", ask: "six.test.", change: all, want: "NOERROR | six.test. 300 2001:db8::6"},
 		{name: "one in the form of IPv4", ask: "mapped.test.", want: "NOERROR | mapped.test. 300 64:ff9b::c000:203"},
 		{name: "one in the form of IPv4, none to be made of", ask: "onlymapped.test.", want: "NOERROR / test."},
+		{name: "one in the form of IPv4, blocked", ask: "mappedblocked.test.", want: "NOERROR"},
+		{name: "one in the form of IPv4 among others", ask: "mixed.test.", want: "NOERROR | mixed.test. 300 2001:db8::8"},
+		{name: "one in the form of IPv4 among others, made all the same", ask: "mixed.test.", change: all, want: "NOERROR | mixed.test. 300 64:ff9b::c000:208"},
+		{name: "one in the form of IPv4 among others, none to be made of", ask: "mixedsix.test.", change: all, want: "NOERROR | mixedsix.test. 300 2001:db8::9"},
+		{name: "one in the form of IPv4, a client over IPv4", ask: "mapped.test.", from4: true, want: "NOERROR | mapped.test. 300 ::ffff:192.0.2.3"},
+		{name: "some addresses blocked", ask: "halfblocked.test.", want: "NOERROR | halfblocked.test. 30 64:ff9b::c000:20a"},
 		{name: "an alias", ask: "alias.test.", want: "NOERROR | alias.test. 250 four.test. | four.test. 30 64:ff9b::c000:201"},
 		{name: "no name", ask: "none.test.", want: "NXDOMAIN / test."},
 		{name: "no address at all", ask: "empty.test.", want: "NOERROR / test."},
@@ -230,7 +241,13 @@ func TestDNS64Reverse(t *testing.T) {
 		want   string
 	}{
 		{host, dns.TypePTR, "NOERROR aa | " + host + " 600 77.2.0.192.in-addr.arpa. | 77.2.0.192.in-addr.arpa. 30 four.hosts."},
-		{known, dns.TypePTR, "NOERROR aa | " + known + " 600 170.0.0.192.in-addr.arpa."},
+		{known, dns.TypePTR, "NOERROR aa | " + known + " 600 170.0.0.192.in-addr.arpa. | 170.0.0.192.in-addr.arpa. 3600 ipv4only.arpa."},
+		{"171.0.0.192.in-addr.arpa.", dns.TypePTR, "NOERROR aa | 171.0.0.192.in-addr.arpa. 3600 ipv4only.arpa."},
+		{"x.170.0.0.192.in-addr.arpa.", dns.TypePTR, "NXDOMAIN aa"},
+		{"x.171.0.0.192.in-addr.arpa.", dns.TypeA, "NXDOMAIN aa"},
+		{"www.IPv4only.arpa.", dns.TypeAAAA, "NXDOMAIN aa"},
+		{`\008ipv4only.arpa.`, dns.TypeA, "NOERROR"}, // another name
+		{"only.example.", dns.TypeAAAA, "NOERROR aa | only.example. 3600 64:ff9b::c000:aa | only.example. 3600 64:ff9b::c000:ab"},
 		{"170.0.0.192.in-addr.arpa.", dns.TypePTR, "NOERROR aa | 170.0.0.192.in-addr.arpa. 3600 ipv4only.arpa."},
 		{"170.0.0.192.in-addr.arpa.", dns.TypeTXT, "NOERROR aa"},
 		{"ipv4only.arpa.", dns.TypeA, "NOERROR aa | ipv4only.arpa. 3600 192.0.0.170 | ipv4only.arpa. 3600 192.0.0.171"},
@@ -249,7 +266,7 @@ func TestDNS64Reverse(t *testing.T) {
 		t.Errorf("an address of the cluster: %s, want %s", got, want)
 	}
 	for _, asked := range u.asked {
-		if name := asked.Question[0].Name; strings.Contains(name, "ipv4only") || strings.HasSuffix(name, ".192.in-addr.arpa.") && !strings.HasPrefix(name, "170.") {
+		if name := asked.Question[0].Name; !strings.HasPrefix(name, `\`) && strings.Contains(name, "ipv4only") || strings.HasSuffix(name, ".192.in-addr.arpa.") {
 			t.Errorf("asked for %s", name)
 		}
 	}
@@ -400,4 +417,51 @@ func TestDNS64Stale(t *testing.T) {
 		}
 		y.settle()
 	})
+}
+
+// TestDNS64Signed leaves an address out of a set that was signed and found to be right: what is left is neither. A set
+// that is whole is both.
+func TestDNS64Signed(t *testing.T) {
+	t.Parallel()
+	p, u := sixWorld(t, nil)
+	mangle := u.mangle
+	u.mangle = func(m *dns.Msg) {
+		mangle(m)
+		if name := m.Question[0].Name; len(m.Answer) > 0 {
+			signature, _ := dns.NewRR(name + " 300 IN RRSIG AAAA 8 2 300 20300101000000 20200101000000 1 test. AAAA")
+			m.Answer = append(slices.Clip(m.Answer), signature)
+		}
+	}
+	r := newResolver(t, p)
+	for name, whole := range map[string]bool{"both.test.": true, "mixed.test.": false} {
+		for _, when := range []string{"asked for", "held"} {
+			m := question(name, dns.TypeAAAA)
+			m.SetEdns0(1232, true)
+			got := unpack(t, newClient6(r).exchange(t, pack(t, m)))
+			if signed := strings.Contains(got.String(), "RRSIG"); signed != whole || got.AuthenticatedData != whole || strings.Contains(say(got), "::ffff:") {
+				t.Errorf("%s, %s: signed %t, want %t: %v", name, when, signed, whole, got)
+			}
+		}
+	}
+}
+
+// TestDNS64WellKnownTarget has an alias lead to the name that tells the prefix: nobody is asked for that either.
+func TestDNS64WellKnownTarget(t *testing.T) {
+	t.Parallel()
+	for _, all := range []bool{false, true} {
+		u := newUpstream(t)
+		p := plan(t, u)
+		p.Static = fixed(t, nil, "well.: {{ .Name }} 60 IN CNAME ipv4only.arpa.")
+		making(t, p, func(c *resolve.DNS64Config) { c.All = all })
+		r := newResolver(t, p)
+		for rrtype, want := range map[uint16]string{
+			dns.TypeAAAA: "NOERROR x.well.; x.well. CNAME ipv4only.arpa.; ipv4only.arpa. AAAA 64:ff9b::c000:aa; ipv4only.arpa. AAAA 64:ff9b::c000:ab",
+			dns.TypeA:    "NOERROR x.well.; x.well. CNAME ipv4only.arpa.; ipv4only.arpa. A 192.0.0.170; ipv4only.arpa. A 192.0.0.171",
+		} {
+			got := gist(unpack(t, newClient6(r).exchange(t, pack(t, question("x.well.", rrtype)))))
+			if diff := cmp.Diff(want, got); diff != "" || u.count() != 0 {
+				t.Errorf("all %t, %d asked (-want +got):\n%s", all, u.count(), diff)
+			}
+		}
+	}
 }

@@ -19,7 +19,7 @@ import (
 //	made     dns64: addresses were made, or looked for to be made
 //	state    of what the cache holds, or the zone: a cache.State, or unready
 //	age      of it, whole seconds
-//	left     of its time, whole seconds; negative: since it was over
+//	left     of its time, whole seconds; negative: since it was over; of made addresses, of theirs
 //	took     from the query's arrival to its reply, in milliseconds, of a flight
 //	kept     no: the answer may not be kept
 //	below    the name whose denial answers for all below it
@@ -31,8 +31,10 @@ import (
 
 // An account is the text of an explanation as it is written.
 type account struct {
-	buf [wire.MaxExplanation]byte
-	n   int
+	buf  [wire.MaxExplanation]byte
+	n    int
+	made bool          // the answer has addresses that were made
+	most time.Duration // then: for how long at most
 }
 
 // add adds a member, if there is room for all of it.
@@ -62,6 +64,9 @@ func (a *account) seconds(name string, d time.Duration) {
 // left adds what is left of a time, a part of a second as a whole one: of a minute that
 // has just begun that is the minute.
 func (a *account) left(d time.Duration) {
+	if a.made {
+		d = min(d, a.most)
+	}
 	if d > 0 {
 		d += time.Second - 1
 	}
@@ -96,6 +101,10 @@ func (l *Lane) explain(source Source, dst []byte, now time.Time) []byte {
 	case SourceZone:
 		a.zoneState(l.seal.EDE)
 	case SourceCache, SourceStale, SourceFailure:
+		if l.detour.taken && l.detour.back { // the key in hand is that of the second question
+			l.q.Seek(l.q.Asked())
+			l.keySubnet()
+		}
 		a.held(l.plan, l.q.Key(), l.q.Name(), now)
 		a.route(l.plan, l.q.Name())
 	default: // made here, of nothing that is held
@@ -116,7 +125,7 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) [
 	case SourceZone:
 		a.zoneState(w.seal.EDE)
 	case SourceStale, SourceFailure, SourceUpstream:
-		key := w.ask.AppendKey(nil, sought)
+		key := w.soughtKey(sought)
 		if e, ok := plan.Cache.Peek(key, now); ok && source == SourceUpstream && e.State <= cache.StateDue {
 			a.left(e.Left)
 		} else if source == SourceUpstream {
@@ -130,6 +139,16 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) [
 	a.took(now.Sub(w.since))
 	a.route(plan, sought)
 	return w.ask.AppendExplanation(msg, &w.seal, a.text())
+}
+
+// soughtKey is the key, without a subnet, of the question whose answer the waiter got,
+// for the name that was sought.
+func (w *waiter) soughtKey(name []byte) []byte {
+	ask := w.ask
+	if d := w.detour; d != nil && d.second && !d.back {
+		ask.Type = wire.TypeA
+	}
+	return ask.AppendKey(nil, name)
 }
 
 // explainShed appends to the reply of a client for whom there was no room which
@@ -160,6 +179,7 @@ func (a *account) detour(d *detour, ask *wire.Ask) {
 	}
 	if d.second {
 		a.word("made", "dns64")
+		a.made, a.most = d.made, time.Duration(d.most)*time.Second
 	}
 }
 

@@ -278,3 +278,51 @@ func TestExplainCosts(t *testing.T) {
 		t.Errorf("%v allocations, want 0", got)
 	}
 }
+
+// TestExplainMade asks how addresses came about that were made, or were not for want of any to make them of: what is
+// left is what the reply's records have.
+func TestExplainMade(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpstream(t, "four.test. 300 IN A 192.0.2.1", "short.test. 20 IN A 192.0.2.2", "six.test. 100 IN AAAA 2001:db8::6", "long.test. 900 IN A 192.0.2.3")
+		soa, _ := dns.NewRR("test. 200 IN SOA ns.test. host.test. 1 2 3 4 25")
+		u.mangle = func(m *dns.Msg) {
+			if q := m.Question[0]; len(m.Answer) == 0 && q.Name != "long.test." {
+				m.Ns = []dns.RR{soa}
+			} else if len(m.Answer) == 0 {
+				m.Rcode = dns.RcodeServerFailure
+			}
+		}
+		p := plan(t, u)
+		making(t, p, func(c *resolve.DNS64Config) { c.All, c.IPv4 = true, true })
+		local(p)
+		r := newResolver(t, p)
+		for _, tt := range []struct {
+			ask   string
+			sleep time.Duration // before
+			want  string
+		}{
+			{ask: "four.test.", want: "source=upstream made=dns64 left=25s took=0.00ms route=."},
+			{ask: "four.test.", want: "source=cache made=dns64 state=fresh age=0s left=25s route=."},
+			{ask: "four.test.", sleep: 10 * time.Second, want: "source=cache made=dns64 state=fresh age=10s left=15s route=."},
+			{ask: "four.test.", sleep: 20 * time.Second, want: "source=cache made=dns64 state=fresh age=30s left=25s route=."},
+			{ask: "short.test.", want: "source=upstream made=dns64 left=20s took=0.00ms route=."},
+			{ask: "short.test.", sleep: 5 * time.Second, want: "source=cache made=dns64 state=fresh age=5s left=15s route=."},
+			{ask: "six.test.", want: "source=upstream made=dns64 left=100s took=0.00ms route=."},
+			{ask: "six.test.", sleep: 7 * time.Second, want: "source=cache made=dns64 state=fresh age=7s left=93s route=."},
+			{ask: "long.test.", want: "source=upstream made=dns64 left=600s took=0.00ms route=."},
+		} {
+			time.Sleep(tt.sleep)
+			c := newClient(r, false)
+			c.from.Addr = netip.MustParseAddrPort(near)
+			m := unpack(t, c.exchange(t, pack(t, wish(tt.ask, dns.TypeAAAA))))
+			told := string(m.IsEdns0().Option[0].(*dns.EDNS0_LOCAL).Data)
+			if diff := cmp.Diff(tt.want, told); diff != "" {
+				t.Errorf("%s after %s (-want +got):\n%s", tt.ask, tt.sleep, diff)
+			}
+			if left := fmt.Sprintf("left=%ds", m.Answer[0].Header().Ttl); len(m.Answer) != 1 || !strings.Contains(told, left) {
+				t.Errorf("%s after %s: %s, but %s", tt.ask, tt.sleep, told, say(m))
+			}
+		}
+	})
+}

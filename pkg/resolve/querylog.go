@@ -40,10 +40,12 @@ func (l *QueryLog) record(ctx context.Context, ask *wire.Ask, from *wire.Peer, s
 	}
 	question := ask.Question()
 	var name []byte
+	rrtype := ask.Type
 	if len(question) > 4 {
 		name = wire.AppendText(nil, question[:len(question)-4])
+		rrtype = ask.Asked() // another may be what is looked for in its place
 	}
 	l.Log.InfoContext(ctx, "query",
-		"name", string(name), "type", ask.Type, "client", from.Addr.Addr(), "tcp", from.Stream,
+		"name", string(name), "type", rrtype, "client", from.Addr.Addr(), "tcp", from.Stream,
 		"rcode", Rcodes()[rcodeGroup(rcode)], "source", Sources()[source], "took", took)
 }

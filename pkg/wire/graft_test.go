@@ -74,7 +74,7 @@ func TestMessageGraft(t *testing.T) {
 }
 
 // TestMessageGraftTooLong is an answer whose compression pointers do not reach
-// their labels behind a long head, and one that makes more than a message.
+// their labels behind a long head.
 func TestMessageGraftTooLong(t *testing.T) {
 	t.Parallel()
 	start, offset := head(longName(255), labels("w"))
@@ -87,14 +87,38 @@ func TestMessageGraftTooLong(t *testing.T) {
 	}
 	far[11] = 3
 	far = append(far, record(pointer(at), wire.TypeTXT, nil)...)
-	long := cat(header(flagsAnswer, 1, 0, 0, 1), question(owner, wire.TypeA), record(pointer(12), 65280, make([]byte, 65400)))
-	for name, msg := range map[string][]byte{"pointer": far, "message": long} {
-		t.Run(name, func(t *testing.T) {
+	m := parseMessage(t, far)
+	buf, ok := m.Graft(append([]byte(nil), start...), 0, offset)
+	if ok || string(buf) != string(start) {
+		t.Errorf("grafted %t, %d octets of %d", ok, len(buf), len(start))
+	}
+}
+
+// TestMessageGraftCut grafts what a message has no room for, or was cut before: the whole says that it is not all.
+func TestMessageGraftCut(t *testing.T) {
+	t.Parallel()
+	start, offset := head(longName(255), labels("w"))
+	asked, small := question(labels("w"), wire.TypeA), record(pointer(12), wire.TypeA, make([]byte, 4))
+	large := record(pointer(12), 65280, make([]byte, 65300))
+	for _, tt := range []struct {
+		name    string
+		msg     []byte
+		records int
+		cut     bool
+	}{
+		{"all", cat(header(flagsAnswer, 1, 1, 0, 1), asked, small, small), 2, false},
+		{"of the answer", cat(header(flagsAnswer, 1, 2, 0, 1), asked, small, large, small), 1, true},
+		{"of the authority", cat(header(flagsAnswer, 1, 1, 1, 0), asked, small, large), 1, true},
+		{"additional ones", cat(header(flagsAnswer, 1, 1, 0, 1), asked, small, large), 1, false},
+		{"cut before", cat(header(flagsAnswer|0x0200, 1, 1, 0, 0), asked, small), 1, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			m := parseMessage(t, msg)
+			m := parseMessage(t, tt.msg)
 			buf, ok := m.Graft(append([]byte(nil), start...), 0, offset)
-			if ok || string(buf) != string(start) {
-				t.Errorf("grafted %t, %d octets of %d", ok, len(buf), len(start))
+			whole := parseMessage(t, buf)
+			if !ok || len(whole.Records) != 1+tt.records || len(whole.Raw) != len(buf) || whole.Truncated() != tt.cut {
+				t.Errorf("grafted %t, %d records, TC %t; want %d, %t", ok, len(whole.Records)-1, whole.Truncated(), tt.records, tt.cut)
 			}
 		})
 	}
@@ -146,8 +170,10 @@ func FuzzGraft(f *testing.F) {
 		if err := whole.Parse(buf); err != nil {
 			t.Fatalf("the whole cannot be walked: %v\n%x", err, buf)
 		}
-		if got, want := len(whole.Records), len(m.Records)+1; got != want {
+		if got, want := len(whole.Records), len(m.Records)+1; got > want || got < want && len(m.Raw) < 16<<10 {
 			t.Fatalf("%d records, want %d", got, want)
+		} else if got < want {
+			return // there was no room for all
 		}
 		var tail, both dns.Msg
 		if tail.Unpack(m.Raw) != nil || both.Unpack(buf) != nil {

@@ -179,6 +179,10 @@ func (m *Message) Truncated() bool { return m.Raw[2]&bitTC != 0 }
 // not its authority (RFC 1035 section 4.1.1).
 func (m *Message) ClearAuthority() { m.Raw[2] &^= bitAA }
 
+// ClearAuthentic takes the AD flag off: what was left out of an answer, or put into it,
+// nobody has vouched for (RFC 4035 section 3.2.3).
+func (m *Message) ClearAuthentic() { m.Raw[3] &^= bitAD }
+
 // HasOPT tells whether there was an OPT record.
 func (m *Message) HasOPT() bool { return m.opt != 0 }
 

@@ -41,10 +41,12 @@ func (m *Message) StripOPT() error {
 
 // Graft completes the answer buf[start:], which ends with a CNAME record in its
 // answer section, by m, the answer to the question for that record's target: m's
-// records follow and m's rcode is the whole answer's (RFC 6604 section 3). m has
-// no OPT record and stays as it is. The target stands uncompressed at offset
-// target of the answer, and is m's name. Graft returns buf grown, or as it was
-// and false if a compression pointer cannot reach its label any more.
+// records follow, m's rcode is the whole answer's (RFC 6604 section 3), and what is
+// not all of m is not all of the whole: TC. m has no OPT record and stays as it is.
+// The target stands uncompressed at offset target of the answer, and is m's name.
+// Records that a message has no room for are left out, with TC unless only
+// additional ones are. Graft returns buf grown, or as it was and false if a
+// compression pointer cannot reach its label any more.
 func (m *Message) Graft(buf []byte, start, target int) ([]byte, bool) {
 	by := len(buf) - start - m.qend
 	moved := func(label int) int {
@@ -53,24 +55,41 @@ func (m *Message) Graft(buf []byte, start, target int) ([]byte, bool) {
 		}
 		return label + by
 	}
-	if len(buf)-start+len(m.Raw)-m.qend > MaxMessage {
-		return buf, false
-	}
 	head := len(buf)
-	buf = append(buf, m.Raw[m.qend:]...)
+	fits, counts, end := m.upTo(MaxMessage - by)
+	buf = append(buf, m.Raw[m.qend:end]...)
 	msg := buf[start:]
-	for _, r := range m.Records {
+	for _, r := range m.Records[:fits] {
 		r.Owner, r.TTL = uint16(int(r.Owner)+by), uint16(int(r.TTL)+by)
 		if !mendRecord(msg, r, moved) {
 			return buf[:head], false
 		}
 	}
+	msg[2] |= m.Raw[2] & bitTC
+	if fits < len(m.Records) && m.Records[fits].Section < Additional { // RFC 2181 section 9
+		msg[2] |= bitTC
+	}
 	msg[3] = msg[3]&^rcodeMask | m.Raw[3]&rcodeMask
-	for count := 6; count < HeaderLen; count += 2 {
-		n := binary.BigEndian.Uint16(msg[count:]) + binary.BigEndian.Uint16(m.Raw[count:])
-		binary.BigEndian.PutUint16(msg[count:], n)
+	for section, n := range counts {
+		count := msg[6+2*section:]
+		binary.BigEndian.PutUint16(count, binary.BigEndian.Uint16(count)+n)
 	}
 	return buf, true
+}
+
+// upTo finds how many records end at or before a limit, how many of them each
+// section has, and where the last one ends.
+func (m *Message) upTo(limit int) (fits int, counts [Additional + 1]uint16, end int) {
+	end = m.qend
+	for i, r := range m.Records {
+		next := r.Data() + int(r.Size)
+		if next > limit {
+			return i, counts, end
+		}
+		counts[r.Section]++
+		end = next
+	}
+	return len(m.Records), counts, end
 }
 
 // mendRecord corrects the pointers of the record r of msg, whose labels have

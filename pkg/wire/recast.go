@@ -25,6 +25,7 @@ type Recaster struct {
 	out      []byte   // what it is appended to
 	start    int      // where the message begins in out
 	question []byte   // the new question's name
+	counts   [Additional + 1]uint16
 
 	names   Renamer
 	renamed []uint16 // where the name that begins at an offset, and got another one, stands now; 0: nowhere yet; hasNone
@@ -37,60 +38,55 @@ type Recaster struct {
 // Rename appends m, which has no OPT record, as the answer to question, a canonical name in wire form: names have what
 // names calls them in owners, and in the data of the types that lead to names. A CNAME record that leads to its own
 // owner then is left out: what it led to stands there already. Type and class of the question stay, AD goes: nobody has
-// signed this. It returns dst as it was and false if that makes more than a message holds.
-func (c *Recaster) Rename(dst []byte, m *Message, question []byte, names Renamer) ([]byte, bool) {
+// signed this. Where that makes more than a message holds it ends before, with TC unless only additional records had to
+// go: a set of which a part does not fit has the rest.
+func (c *Recaster) Rename(dst []byte, m *Message, question []byte, names Renamer) []byte {
 	c.begin(dst, m, question, names)
 	for _, r := range m.Records {
 		if r.Type == TypeCNAME && c.leadsNowhere(r) {
-			count := c.out[c.start+6+2*int(r.Section):]
-			binary.BigEndian.PutUint16(count, binary.BigEndian.Uint16(count)-1)
 			continue
 		}
-		c.owner(r)
-		c.out = append(c.out, c.msg[r.TTL-4:r.Data()]...)
-		c.data(m, r)
-		if len(c.out)-c.start > MaxMessage {
-			return dst, false
+		at := len(c.out)
+		c.copy(m, r)
+		if c.full(r, at) {
+			break
 		}
 	}
-	return c.finish(), true
+	return c.finish()
 }
 
-// An Embedder makes an IPv6 address of an IPv4 address.
-type Embedder func(to *[16]byte, from *[4]byte)
+// An Embedder makes an IPv6 address of an IPv4 address. It is false for one of which none is to be made.
+type Embedder func(to *[16]byte, from *[4]byte) bool
 
 // Embed appends m, the answer to a question for addresses of IPv4 without OPT record, as that to the question for
-// addresses of IPv6: each address of its answer section is made into one by embed, with a TTL of longest seconds at
-// most (RFC 6147 section 5.1.7). Signatures of what was changed go, and AD. It returns dst as it was and false if that makes more than a message holds.
-func (c *Recaster) Embed(dst []byte, m *Message, embed Embedder, longest uint32) ([]byte, bool) {
+// addresses of IPv6: each address of its answer section is made into one by embed, or left out, with a TTL of longest
+// seconds at most (RFC 6147 section 5.1.7). Signatures of what was changed go, and AD. Where that makes more than a
+// message holds it ends before, as that of Rename does.
+func (c *Recaster) Embed(dst []byte, m *Message, embed Embedder, longest uint32) []byte {
 	c.begin(dst, m, m.Raw[HeaderLen:m.qend-4], nil)
 	binary.BigEndian.PutUint16(c.out[len(c.out)-4:], TypeAAAA)
-	answers := 0
 	for _, r := range m.Records {
-		if r.Section == Answer {
-			if r.Type == TypeRRSIG && m.Covered(r) == TypeA {
-				continue
-			}
-			answers++
+		at := len(c.out)
+		switch {
+		case r.Section == Answer && r.Type == TypeRRSIG && m.Covered(r) == TypeA:
+			continue
+		case r.Section != Answer || r.Type != TypeA || r.Class != ClassIN:
+			c.copy(m, r)
+		case embed(&c.addr, (*[4]byte)(c.msg[r.Data():])):
+			c.embed(m, r, longest)
+		default:
+			continue
 		}
-		c.owner(r)
-		if r.Section == Answer && r.Type == TypeA && r.Class == ClassIN {
-			c.embed(m, r, embed, longest)
-		} else {
-			c.out = append(c.out, c.msg[r.TTL-4:r.Data()]...)
-			c.data(m, r)
-		}
-		if len(c.out)-c.start > MaxMessage {
-			return dst, false
+		if c.full(r, at) {
+			break
 		}
 	}
-	binary.BigEndian.PutUint16(c.out[c.start+6:], uint16(answers))
-	return c.finish(), true
+	return c.finish()
 }
 
 // begin writes the header and the question.
 func (c *Recaster) begin(dst []byte, m *Message, question []byte, names Renamer) {
-	c.m, c.msg, c.names, c.start = m, m.Raw, names, len(dst)
+	c.m, c.msg, c.names, c.start, c.counts = m, m.Raw, names, len(dst), [Additional + 1]uint16{}
 	if c.moved == nil {
 		c.moved, c.renamed = make([]uint16, pointerReach), make([]uint16, pointerReach)
 	}
@@ -112,16 +108,33 @@ func (c *Recaster) begin(dst []byte, m *Message, question []byte, names Renamer)
 	c.renamed[HeaderLen] = HeaderLen
 }
 
+// full tells whether r, which was appended at an offset, is more than the message holds. It is taken back then, and
+// counted if not.
+func (c *Recaster) full(r Record, at int) bool {
+	if len(c.out)-c.start <= MaxMessage {
+		c.counts[r.Section]++
+		return false
+	}
+	c.out = c.out[:at]
+	if r.Section < Additional { // RFC 2181 section 9
+		c.out[c.start+2] |= bitTC
+	}
+	return true
+}
+
 // finish gives the message away.
 func (c *Recaster) finish() []byte {
+	for section, n := range c.counts {
+		binary.BigEndian.PutUint16(c.out[c.start+6+2*section:], n)
+	}
 	out := c.out
 	c.m, c.msg, c.out, c.question, c.names = nil, nil, nil, nil, nil
 	return out
 }
 
-// embed appends what follows the owner of r, an address.
-func (c *Recaster) embed(m *Message, r Record, embed Embedder, longest uint32) {
-	embed(&c.addr, (*[4]byte)(c.msg[r.Data():]))
+// embed appends r, an address, as c.addr.
+func (c *Recaster) embed(m *Message, r Record, longest uint32) {
+	c.pass(int(r.Owner))
 	c.out = binary.BigEndian.AppendUint16(c.out, TypeAAAA)
 	c.out = binary.BigEndian.AppendUint16(c.out, r.Class)
 	c.out = binary.BigEndian.AppendUint32(c.out, min(m.RecordTTL(r), longest))
@@ -129,7 +142,12 @@ func (c *Recaster) embed(m *Message, r Record, embed Embedder, longest uint32) {
 	c.out = append(c.out, c.addr[:]...)
 }
 
-func (c *Recaster) owner(r Record) { c.pass(int(r.Owner)) }
+// copy appends r with its names passed.
+func (c *Recaster) copy(m *Message, r Record) {
+	c.pass(int(r.Owner))
+	c.out = append(c.out, c.msg[r.TTL-4:r.Data()]...)
+	c.data(m, r)
+}
 
 // data appends the RDATA of r and corrects its length, which was appended before.
 func (c *Recaster) data(m *Message, r Record) {

@@ -224,7 +224,7 @@ func recastSeeds(tb testing.TB) [][]byte {
 		}, nil, nil),
 		answerOf(tb, long, dns.TypeA, []string{long + " 30 IN A 192.0.2.1", long + " 30 IN MX 1 x." + long}, nil, nil),
 		answerOf(tb, "web.new.test.", dns.TypeA, []string{
-			"web.new.test. 30 IN A 192.0.2.1", "web.new.test. 30 IN RRSIG A 8 3 30 20300101000000 20200101000000 1 new.test. AAAA",
+			"web.new.test. 30 IN A 192.0.2.1", "web.new.test. 30 IN A 0.0.0.0", "web.new.test. 30 IN RRSIG A 8 3 30 20300101000000 20200101000000 1 new.test. AAAA",
 			"web.new.test. 30 IN RRSIG CNAME 8 3 30 20300101000000 20200101000000 1 new.test. AAAA",
 		}, nil, nil),
 	}
@@ -255,13 +255,7 @@ func checkRename(tb testing.TB, msg []byte, question string) {
 	before := string(m.Raw)
 	var c wire.Recaster
 	for range 2 { // what is left of the first time must not matter
-		out, ok := c.Rename([]byte("before"), &m, b.to, b)
-		if !ok {
-			if len(m.Raw) < 16<<10 {
-				tb.Error("no room")
-			}
-			return
-		}
+		out := c.Rename([]byte("before"), &m, b.to, b)
 		if string(m.Raw) != before || string(out[:6]) != "before" {
 			tb.Fatal("written to what was to stay")
 		}
@@ -269,7 +263,21 @@ func checkRename(tb testing.TB, msg []byte, question string) {
 		if err := back.Parse(out[6:]); err != nil || len(back.Raw) != len(out)-6 {
 			tb.Fatalf("not to be parsed: %v\n%x", err, out[6:])
 		}
-		compareTexts(tb, &m, renamed(original, b, question), out[6:])
+		want := renamed(original, b, question)
+		if len(back.Records) < len(want.Answer)+len(want.Ns)+len(want.Extra) { // what a message has no room for is gone
+			checkCut(tb, &m, &back)
+			return
+		}
+		compareTexts(tb, &m, want, out[6:])
+	}
+}
+
+// checkCut checks what was made of a long message, of which records are gone.
+func checkCut(tb testing.TB, m, cut *wire.Message) {
+	tb.Helper()
+	lost := slices.ContainsFunc(m.Records[:len(m.Records)-1], func(r wire.Record) bool { return r.Section == wire.Additional })
+	if len(m.Raw) < 16<<10 || !cut.Truncated() && !lost {
+		tb.Fatalf("%d of %d records in %d octets, TC %t", len(cut.Records), len(m.Records), len(cut.Raw), cut.Truncated())
 	}
 }
 
@@ -294,10 +302,11 @@ func FuzzRename(f *testing.F) {
 	})
 }
 
-// embedding is 64:ff9b::/96.
-func embedding(to *[16]byte, from *[4]byte) {
+// embedding is 64:ff9b::/96, but for addresses that begin with 0.
+func embedding(to *[16]byte, from *[4]byte) bool {
 	*to = [16]byte{0, 0x64, 0xff, 0x9b}
 	copy(to[12:], from[:])
+	return from[0] != 0
 }
 
 // embedded is m with its IPv4 addresses made into others: what Recaster.Embed makes of it, on objects.
@@ -311,6 +320,9 @@ func embedded(m *dns.Msg) *dns.Msg {
 		case *dns.A:
 			if rr.Hdr.Class != dns.ClassINET {
 				break
+			}
+			if rr.A[0] == 0 {
+				continue
 			}
 			h := rr.Hdr
 			if h.Ttl > 1<<31-1 {
@@ -338,18 +350,17 @@ func checkEmbed(tb testing.TB, msg []byte) {
 		return
 	}
 	var c wire.Recaster
-	out, ok := c.Embed(nil, &m, embedding, 100)
-	if !ok {
-		if len(m.Raw) < 16<<10 {
-			tb.Error("no room")
-		}
-		return
-	}
+	out := c.Embed(nil, &m, embedding, 100)
 	var back wire.Message
 	if err := back.Parse(out); err != nil || len(back.Raw) != len(out) {
 		tb.Fatalf("not to be parsed: %v\n%x", err, out)
 	}
-	compareTexts(tb, &m, embedded(original), out)
+	want := embedded(original)
+	if len(back.Records) < len(want.Answer)+len(want.Ns)+len(want.Extra) {
+		checkCut(tb, &m, &back)
+		return
+	}
+	compareTexts(tb, &m, want, out)
 }
 
 func TestEmbed(t *testing.T) {
@@ -367,27 +378,45 @@ func FuzzEmbed(f *testing.F) {
 	f.Fuzz(func(t *testing.T, msg []byte) { checkEmbed(t, msg) })
 }
 
-// TestRecastTooLong has messages that other names, or addresses, make longer than there are any.
+// TestRecastTooLong has messages that other names, or addresses, make longer than there are any: they end before, and
+// say so unless only additional records had to go.
 func TestRecastTooLong(t *testing.T) {
 	t.Parallel()
-	msg := answerOf(t, "w.", dns.TypeA, []string{"w. 30 IN A 192.0.2.1"}, nil, nil)
-	record := msg[len(msg)-16:]
-	count := (wire.MaxMessage - len(msg)) / len(record)
-	for range count {
-		msg = append(msg, record...)
-	}
-	binary.BigEndian.PutUint16(msg[6:], uint16(1+count))
-	var m wire.Message
-	if err := m.Parse(msg); err != nil {
-		t.Fatal(err)
-	}
-	var c wire.Recaster
-	if out, ok := c.Embed([]byte("x"), &m, embedding, 100); ok || string(out) != "x" {
-		t.Errorf("addresses: %t, %d octets", ok, len(out))
-	}
-	b := below{from: packed(t, "w."), to: packed(t, strings.Repeat("o", 63)+".")}
-	if out, ok := c.Rename([]byte("x"), &m, b.to, b); ok || string(out) != "x" {
-		t.Errorf("names: %t, %d octets", ok, len(out))
+	for _, tt := range []struct {
+		name   string
+		counts int // offset of the count of the section that is long
+		want   bool
+	}{{"answer", 6, true}, {"authority", 8, true}, {"additional", 10, false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			msg := answerOf(t, "w.", dns.TypeA, []string{"w. 30 IN A 192.0.2.1"}, nil, nil)
+			owner := packed(t, "w.w.") // of its own, so that it gets longer by another name
+			record := cat(owner[:2], []byte{0xc0, 12}, msg[len(msg)-14:])
+			count := (wire.MaxMessage - len(msg)) / len(record)
+			for range count {
+				msg = append(msg, record...)
+			}
+			before := binary.BigEndian.Uint16(msg[tt.counts:])
+			binary.BigEndian.PutUint16(msg[tt.counts:], before+uint16(count))
+			m := parseMessage(t, msg)
+			var c wire.Recaster
+			b := below{from: packed(t, "w."), to: packed(t, strings.Repeat("o", 63)+".")}
+			for name, out := range map[string][]byte{
+				"names":     c.Rename([]byte("x"), m, b.to, b),
+				"addresses": c.Embed([]byte("x"), m, embedding, 100),
+			} {
+				if name == "addresses" && tt.name != "answer" { // what is not an answer stays what it is
+					continue
+				}
+				back := parseMessage(t, out[1:])
+				if out[0] != 'x' || back.Truncated() != tt.want || len(back.Raw) != len(out)-1 {
+					t.Errorf("%s: %d of %d octets, TC %t, want %t", name, len(back.Raw), len(out), back.Truncated(), tt.want)
+				}
+				if left := wire.MaxMessage - len(back.Raw); left < 0 || left > 100 || len(back.Records) < 500 {
+					t.Errorf("%s: %d records and room for %d octets", name, len(back.Records), left)
+				}
+			}
+		})
 	}
 }
 
@@ -403,9 +432,9 @@ func TestRecastSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	var c wire.Recaster
-	out, ok := c.Rename(nil, &m, packed(t, "web.old.example."), below{from: packed(t, "web.new.test."), to: packed(t, "web.old.example.")})
-	if most := len(m.Raw) + 8; !ok || len(out) > most {
-		t.Errorf("%t, %d octets of %d, want at most %d", ok, len(out), len(m.Raw), most)
+	out := c.Rename(nil, &m, packed(t, "web.old.example."), below{from: packed(t, "web.new.test."), to: packed(t, "web.old.example.")})
+	if most := len(m.Raw) + 8; len(out) > most || len(out) < len(m.Raw) {
+		t.Errorf("%d octets of %d, want at most %d", len(out), len(m.Raw), most)
 	}
 }
 

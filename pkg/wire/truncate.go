@@ -4,6 +4,17 @@ package wire
 
 import "encoding/binary"
 
+// Truncate cuts msg, a walked answer without OPT record, to at most limit octets as
+// [Ask.Reply] does: whole sets of records go, of addresses in the answer section no more
+// than must, and TC tells of it unless only additional ones went. The limit has room
+// for the question. It is cut in place.
+func Truncate(msg []byte, limit int) []byte {
+	if len(msg) <= limit {
+		return msg
+	}
+	return msg[:truncate(msg, limit)]
+}
+
 // truncate cuts msg, a walked answer without OPT record, to at most limit
 // octets at the end of a whole RRset and mends its counts. TC is set when an
 // answer or authority record had to go; additional records go without it

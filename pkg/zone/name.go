@@ -198,7 +198,7 @@ func hexGroups(text []byte, gap int, buf *[16]byte) (end, where int) {
 // a dash. n is how many, 0 for none such.
 func hexGroup(text []byte) (n, value int) {
 	for n < len(text) && text[n] != '-' {
-		digit := hexDigit(text[n])
+		digit := wire.HexDigit(text[n])
 		if digit < 0 || n == 4 {
 			return 0, 0
 		}
@@ -206,16 +206,6 @@ func hexGroup(text []byte) (n, value int) {
 		n++
 	}
 	return n, value
-}
-
-func hexDigit(c byte) int {
-	switch {
-	case c >= '0' && c <= '9':
-		return int(c - '0')
-	case c >= 'a' && c <= 'f':
-		return int(c-'a') + 10
-	}
-	return -1
 }
 
 // packAddrs sorts addresses into packed octets by family, each once. Invalid

@@ -2,6 +2,8 @@
 
 package zone
 
+import "github.com/nodecache/node-cache/pkg/wire"
+
 // An observer is told whose names have changed. What follows is done by the
 // writer, with mu held and after the change was published: who is told and then
 // looks sees the new state.
@@ -49,7 +51,7 @@ func (o *observer) namespace(label string) {
 }
 
 // addr tells of the reverse name of a packed address.
-func (o *observer) addr(addr string) { o.say(appendReverse(o.buf[:0], addr)) }
+func (o *observer) addr(addr string) { o.say(wire.AppendReverse(o.buf[:0], addr)) }
 
 // service tells of the service of the node n, which was old before. The slices of
 // the node are told of if their reverse names lead to the service or did.
@@ -170,31 +172,4 @@ func samePointers(a *slice, i, end int, b *slice, j int) bool {
 		}
 	}
 	return true
-}
-
-// appendReverse appends the reverse name of a packed address (RFC 1035 section
-// 3.5, RFC 3596 section 2.5).
-func appendReverse(dst []byte, addr string) []byte {
-	if len(addr) == 16 {
-		const digits = "0123456789abcdef"
-		for i := len(addr) - 1; i >= 0; i-- {
-			dst = append(dst, 1, digits[addr[i]&0x0f], 1, digits[addr[i]>>4])
-		}
-		return append(dst, tree6...)
-	}
-	for i := len(addr) - 1; i >= 0; i-- {
-		dst = appendOctet(dst, addr[i])
-	}
-	return append(dst, tree4...)
-}
-
-// appendOctet appends a label with the decimal number.
-func appendOctet(dst []byte, n byte) []byte {
-	switch {
-	case n >= 100:
-		return append(dst, 3, '0'+n/100, '0'+n/10%10, '0'+n%10)
-	case n >= 10:
-		return append(dst, 2, '0'+n/10, '0'+n%10)
-	}
-	return append(dst, 1, '0'+n)
 }

@@ -2,7 +2,11 @@
 
 package zone
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
 
 // The trees below the domain, in wire form.
 const (
@@ -25,7 +29,7 @@ func Owner(name, domain []byte) []byte {
 		return ownerBelow(name, len(name)-len(domain))
 	}
 	var buf [16]byte
-	if addr, _ := parseReverse(name, &buf); addr != nil {
+	if addr, _ := wire.ReverseAddr(name, &buf); addr != nil {
 		return name
 	}
 	return nil

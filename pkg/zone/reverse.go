@@ -3,95 +3,18 @@
 package zone
 
 import (
-	"bytes"
 	"net/netip"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// The trees of reverse names in canonical wire form (RFC 1035 section 3.5,
-// RFC 3596 section 2.5).
-const (
-	tree4 = "\x07in-addr\x04arpa\x00"
-	tree6 = "\x03ip6\x04arpa\x00"
-)
-
-// parseReverse reads the address that a reverse name stands for into buf. The
-// result has 4 or 16 octets, or none if the name is of no whole address. tree is
-// where the tree's name begins.
-func parseReverse(name []byte, buf *[16]byte) (addr []byte, tree int) {
-	switch {
-	case bytes.HasSuffix(name, []byte(tree4)):
-		tree = len(name) - len(tree4)
-		return parseReverse4(name[:tree], buf), tree
-	case bytes.HasSuffix(name, []byte(tree6)):
-		tree = len(name) - len(tree6)
-		return parseReverse6(name[:tree], buf), tree
-	}
-	return nil, 0
-}
-
-// parseReverse4 reads four labels of decimal numbers, the last octet first.
-func parseReverse4(labels []byte, buf *[16]byte) []byte {
-	for i := 3; i >= 0; i-- {
-		if len(labels) == 0 || int(labels[0]) >= len(labels) {
-			return nil
-		}
-		n, ok := decimal(labels[1 : 1+labels[0]])
-		if !ok {
-			return nil
-		}
-		buf[i] = n
-		labels = labels[1+labels[0]:]
-	}
-	if len(labels) != 0 {
-		return nil
-	}
-	return buf[:4]
-}
-
-// decimal reads an octet written without leading zeros.
-func decimal(text []byte) (byte, bool) {
-	if len(text) == 0 || len(text) > 3 || text[0] == '0' && len(text) > 1 {
-		return 0, false
-	}
-	n := 0
-	for _, c := range text {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		n = 10*n + int(c-'0')
-	}
-	return byte(n), n < 256
-}
-
-// parseReverse6 reads thirty-two labels of one hexadecimal digit, the last first.
-func parseReverse6(labels []byte, buf *[16]byte) []byte {
-	if len(labels) != 64 {
-		return nil
-	}
-	for i := range 32 {
-		digit := hexDigit(labels[2*i+1])
-		if labels[2*i] != 1 || digit < 0 {
-			return nil
-		}
-		octet := &buf[15-i/2]
-		if i%2 == 0 {
-			*octet = byte(digit)
-		} else {
-			*octet |= byte(digit << 4)
-		}
-	}
-	return buf[:]
-}
-
 // reverse answers a name outside of the domain: that of an address the store
 // knows or, if it knows none, that is in a cluster range.
 func (z *Zone) reverse(q *wire.Query, turn uint32, now time.Time, dst []byte, last bool) ([]byte, Result) {
 	foreign := Result{Verdict: Foreign, EDE: wire.EDENone}
 	var buf [16]byte
-	addr, tree := parseReverse(q.Name(), &buf)
+	addr, tree := wire.ReverseAddr(q.Name(), &buf)
 	if addr == nil {
 		return dst, foreign
 	}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire_test
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// TestReverseAddr reads names that lead back from an address, and others that nearly do.
+func TestReverseAddr(t *testing.T) {
+	t.Parallel()
+	const four, six = "\x07in-addr\x04arpa\x00", "\x03ip6\x04arpa\x00"
+	nibbles := strings.Repeat("\x010", 31)
+	for _, tt := range []struct{ name, in, want string }{
+		{"an address", "\x011\x0234\x0256\x03203" + four, "203.56.34.1"},
+		{"zeros", "\x010\x010\x010\x010" + four, "0.0.0.0"},
+		{"the largest", "\x03255\x03255\x03255\x03255" + four, "255.255.255.255"},
+		{"too large", "\x03256\x010\x010\x010" + four, ""},
+		{"a leading zero", "\x0201\x010\x010\x010" + four, ""},
+		{"no number", "\x01a\x010\x010\x010" + four, ""},
+		{"a sign", "\x02+1\x010\x010\x010" + four, ""},
+		{"four digits", "\x041000\x010\x010\x010" + four, ""},
+		{"three labels", "\x010\x010\x010" + four, ""},
+		{"five labels", "\x010\x010\x010\x010\x010" + four, ""},
+		{"the tree", four, ""},
+		{"a tree within a label", "\x010\x010\x010\x0f1" + four, ""},
+		{"an address of IPv6", "\x01f" + nibbles + six, "::f"},
+		{"IPv4 in the form of IPv6", strings.Repeat("\x010", 8) + "\x01f\x01f\x01f\x01f" + strings.Repeat("\x010", 20) + six, "::ffff:0.0.0.0"},
+		{"a capital", "\x01F" + nibbles + six, ""},
+		{"no digit", "\x01g" + nibbles + six, ""},
+		{"below a digit", "\x01/" + nibbles + six, ""},
+		{"two digits in a label", "\x0300" + nibbles[2:] + six, ""},
+		{"a digit too few", nibbles + six, ""},
+		{"a digit too many", "\x010\x010" + nibbles + six, ""},
+		{"the tree of IPv6", six, ""},
+		{"the root", "\x00", ""},
+		{"a name", "\x03www\x07example\x00", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			buf := [16]byte{0: 0xff, 15: 0xff} // of the name before
+			addr, tree := wire.ReverseAddr([]byte(tt.in), &buf)
+			if got, _ := netip.AddrFromSlice(addr); tt.want != "" && got.String() != netip.MustParseAddr(tt.want).String() || tt.want == "" && addr != nil {
+				t.Fatalf("%v, want %q", addr, tt.want)
+			}
+			if addr != nil && tt.in[tree:] != four && tt.in[tree:] != six {
+				t.Errorf("the tree is %q", tt.in[tree:])
+			}
+			if addr == nil {
+				return
+			}
+			if back := wire.AppendReverse([]byte("x"), addr); string(back) != "x"+tt.in {
+				t.Errorf("leads back by %q", back)
+			}
+		})
+	}
+}
+
+// TestReverseAllocations is the budget of reading and writing such a name: none.
+func TestReverseAllocations(t *testing.T) {
+	room := make([]byte, 0, wire.MaxName)
+	for _, addr := range []string{"203.0.113.7", "2001:db8::7"} {
+		name := wire.AppendReverse(nil, netip.MustParseAddr(addr).AsSlice())
+		if got := testing.AllocsPerRun(100, func() {
+			var buf [16]byte
+			read, _ := wire.ReverseAddr(name, &buf)
+			room = wire.AppendReverse(room[:0], read)
+		}); got != 0 {
+			t.Errorf("%s: %v allocations, want 0", addr, got)
+		}
+	}
+}
+
+// FuzzReverseAddr holds the names of addresses against the oracle, both ways: those of
+// any address, and whether any name is one of them.
+func FuzzReverseAddr(f *testing.F) {
+	for _, addr := range []string{"0.0.0.0", "10.96.0.1", "255.200.100.99", "::", "::ffff:10.0.0.1", "2001:db8::1", "fd00:ff:abcd::ffff"} {
+		octets := netip.MustParseAddr(addr).AsSlice()
+		f.Add(octets, wire.AppendReverse(nil, octets))
+	}
+	f.Add([]byte("1234"), []byte("\x0201\x010\x010\x010\x07in-addr\x04arpa\x00"))
+	f.Add([]byte("1234"), []byte("\x010\x010\x010\x0f1\x07in-addr\x04arpa\x00"))
+	f.Fuzz(func(t *testing.T, octets, name []byte) {
+		checkReverse(t, octets)
+		var q wire.Query
+		if q.Parse(ask(0, name)) != wire.FaultNone {
+			return
+		}
+		var buf [16]byte
+		addr, tree := wire.ReverseAddr(q.Name(), &buf)
+		text, _, err := dns.UnpackDomainName(q.Name(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if addr != nil {
+			if want := oracleReverse(t, addr); want != text {
+				t.Errorf("%s is read as %v, of which the name is %s", text, addr, want)
+			}
+			if got, _, _ := dns.UnpackDomainName(q.Name()[tree:], 0); got != "in-addr.arpa." && got != "ip6.arpa." {
+				t.Errorf("the tree of %s is %s", text, got)
+			}
+			return
+		}
+		if octets := octetsOf(text); octets != nil && oracleReverse(t, octets) == text {
+			t.Errorf("%s is not read, which is the name of %v", text, octets)
+		}
+	})
+}
+
+// checkReverse writes the name of an address and reads it.
+func checkReverse(t *testing.T, octets []byte) {
+	t.Helper()
+	if len(octets) != 4 && len(octets) != 16 {
+		return
+	}
+	name := wire.AppendReverse(nil, octets)
+	if text, end, err := dns.UnpackDomainName(name, 0); err != nil || end != len(name) || text != oracleReverse(t, octets) {
+		t.Fatalf("the name of %v is %s (%v), want %s", octets, text, err, oracleReverse(t, octets))
+	}
+	var buf [16]byte
+	if back, _ := wire.ReverseAddr(name, &buf); !bytes.Equal(back, octets) {
+		t.Fatalf("the name of %v is read as %v", octets, back)
+	}
+}
+
+// oracleReverse is the oracle's name of an address. It takes IPv4 addresses in the form
+// of IPv6 for such of IPv4, for which the name is spelled out here.
+func oracleReverse(t *testing.T, octets []byte) string {
+	t.Helper()
+	addr, _ := netip.AddrFromSlice(octets)
+	if addr.Is4In6() {
+		var text strings.Builder
+		for _, octet := range slices.Backward(octets) {
+			fmt.Fprintf(&text, "%x.%x.", octet&0xf, octet>>4)
+		}
+		return text.String() + "ip6.arpa."
+	}
+	name, err := dns.ReverseAddr(addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// octetsOf are those that a name in one of the trees may be of, read by parts; nil: of
+// none.
+func octetsOf(name string) []byte {
+	labels := dns.SplitDomainName(name)
+	slices.Reverse(labels[:max(len(labels)-2, 0)])
+	var text string
+	switch {
+	case strings.HasSuffix(name, ".in-addr.arpa.") && len(labels) == 6:
+		text = strings.Join(labels[:4], ".")
+	case strings.HasSuffix(name, ".ip6.arpa.") && len(labels) == 34:
+		for i, digit := range labels[:32] {
+			if i > 0 && i%4 == 0 {
+				text += ":"
+			}
+			text += digit
+		}
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return nil
+	}
+	return addr.AsSlice()
+}
