@@ -9,7 +9,10 @@ import (
 	"net"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -23,6 +26,10 @@ const (
 	// not sent yet: the client would lose answers.
 	lingerTime  = 250 * time.Millisecond
 	lingerBytes = 256 << 10
+
+	// lastReads is how often a session that is to end still reads what has come by
+	// then: a client that sends without a pause must not keep it.
+	lastReads = 16
 )
 
 // An ending says why a session reads no more.
@@ -34,7 +41,7 @@ const (
 	endIdle                  // nothing to do for Idle
 	endSlow                  // a frame begun was not whole in time
 	endShort                 // a frame cannot hold a query
-	endDrain                 // the server stops
+	endDrain                 // the server stops, and what had come is read
 	endBroken                // the connection failed
 	endWasShed               // closed in favour of a new session
 )
@@ -53,6 +60,7 @@ type session struct {
 	quiet time.Time // when the session last began to wait for bytes
 	begun time.Time // when the frame now partly read began; zero: none
 	taken int       // frames taken since the last read
+	last  int       // reads since the session was to end
 
 	// idle is the ticket of a session that waits with nothing read and nothing
 	// taken: the time on the server's clock, or idleNot or idleShed. Who swaps it owns
@@ -98,7 +106,7 @@ func (s *session) read() ending {
 			_ = s.conn.SetReadDeadline(due) // fails only where Read fails too
 		}
 		if s.draining.Load() { // after the deadline: stop sets it the other way round
-			return s.leave(ticket, endDrain)
+			return s.leave(ticket, s.rest())
 		}
 		n, err := s.conn.Read(s.in.room())
 		s.in.wrote(n)
@@ -120,6 +128,35 @@ func (s *session) read() ending {
 			}
 			return s.leave(ticket, endIdle)
 		}
+	}
+}
+
+// rest takes what has come before the session was to end, if there is more of it: it was
+// accepted, and its client would have to ask again. It waits for nothing.
+func (s *session) rest() ending {
+	conn, ok := s.conn.(syscall.Conn)
+	if s.last++; !ok || s.last > lastReads {
+		return endDrain
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return endBroken
+	}
+	n, failed := 0, error(nil)
+	// Reading in the usual way, past the deadline, would give nothing.
+	if err := raw.Control(func(fd uintptr) { n, failed = unix.Read(int(fd), s.in.room()) }); err != nil {
+		return endBroken
+	}
+	switch {
+	case failed == nil && n > 0:
+		s.in.wrote(n)
+		return endNot
+	case failed == nil:
+		return endClient
+	case errors.Is(failed, unix.EAGAIN), errors.Is(failed, unix.EINTR):
+		return endDrain
+	default:
+		return endBroken
 	}
 }
 

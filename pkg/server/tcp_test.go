@@ -81,7 +81,7 @@ func TestTCPHandOver(t *testing.T) {
 	}
 }
 
-// What was read before the end is answered, what comes later is not read, and the
+// What came before the end is answered, what comes later is not read, and the
 // client sees an orderly end, not a reset, though it goes on sending.
 func TestTCPDrain(t *testing.T) {
 	t.Parallel()
@@ -114,6 +114,44 @@ func TestTCPDrain(t *testing.T) {
 	if conn, err := net.Dial("tcp", w.Addr().String()); err == nil {
 		_ = conn.Close()
 		t.Error("the server still accepts")
+	}
+}
+
+// TestTCPDrainUnread stops a server while a session has no time to read: what its client
+// has sent by then is answered, of a client that ends with it too.
+func TestTCPDrainUnread(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		sends int // queries that wait
+		half  bool
+	}{
+		{name: "one", sends: 1},
+		{name: "more than one read takes", sends: 600},
+		{name: "the last of the client's", sends: 1, half: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := serveTCP(t, server.TCPConfig{MaxPipeline: 1}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
+			c, idle := w.dial(), w.dial()
+			c.ask(1, "slow.example")
+			w.handler.AwaitHeld("slow.example", 1) // as many as may be outstanding: it reads no more
+			want := []reply{{1, "slow.example"}}
+			for i := range tt.sends {
+				c.ask(uint16(2+i), "waits.example")
+				want = append(want, reply{uint16(2 + i), "waits.example"})
+			}
+			if tt.half {
+				if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			go w.stop()
+			idle.wantEnd() // so the drain has begun
+			w.handler.Release("slow.example")
+			c.wantReplies(want...)
+			c.wantEnd()
+		})
 	}
 }
 
