@@ -115,7 +115,7 @@ func (c *corefile) capacity(option *statement) {
 		return
 	}
 	n, err := strconv.ParseInt(option.args()[0], 10, 32)
-	if err != nil || n <= defaultCapacity {
+	if err != nil || n == defaultCapacity {
 		return
 	}
 	size := min(n*answerSize, 1<<40)

@@ -55,7 +55,7 @@ func (c *corefile) clusterDomain() {
 func (c *corefile) central(s *server, st *statement) bool {
 	to := st.args()[1:]
 	i := slices.IndexFunc(s.zones, func(zone string) bool { return zone == "cluster.local." })
-	filled := slices.Contains(to, centralServers)
+	filled := slices.ContainsFunc(to, isDNSService)
 	if i < 0 && filled {
 		i = slices.IndexFunc(s.zones, func(zone string) bool { return zone != "." && !isReverse(zone) })
 	}
@@ -78,7 +78,7 @@ func (c *corefile) central(s *server, st *statement) bool {
 	c.set("cluster.resolver", st, "central")
 	if filled {
 		c.cfg.Cluster.Central.Service = config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}
-		c.differs(st.at, centralServers, "the endpoints of the Service kube-system/kube-dns are followed by the API, and asked directly",
+		c.differs(st.at, to[slices.IndexFunc(to, isDNSService)], "the endpoints of the Service kube-system/kube-dns are followed by the API, and asked directly",
 			"write the name that the Service has in cluster.central.service; no second Service such as kube-dns-upstream is needed")
 	} else {
 		c.cfg.Cluster.Central.Addresses = slices.Compact(addresses)
@@ -91,6 +91,10 @@ func (c *corefile) central(s *server, st *statement) bool {
 	}
 	return true
 }
+
+// isDNSService reports whether a word of forward is a placeholder for the cluster's DNS: its servers, or its address,
+// which those who replace kube-proxy or run it with IPVS write there.
+func isDNSService(word string) bool { return word == centralServers || word == clusterIP }
 
 // isCentral reports whether a forward is for names of the cluster and to its central resolver.
 func (c *corefile) isCentral(zone string, to []string) bool {

@@ -3,12 +3,10 @@
 package convert
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/nodecache/node-cache/pkg/config"
@@ -54,6 +52,7 @@ type corefile struct {
 
 	routes    []route
 	templates []sourced[config.Template]
+	aliases   []sourced[config.Template] // of rules with expressions, which come before all others
 	rewrites  []sourced[config.Rewrite]
 
 	excepted []sourced[string] // zones that nobody is asked for
@@ -68,11 +67,14 @@ type corefile struct {
 	held      map[string]place // the listen addresses, and where each is from
 	unbound   bool             // a server takes queries at every address
 	cluster   clusterState
-	keys      map[string]keySet // by path: where it was set first, and its value
-	whole     place             // the first file
-	said      map[string]bool   // notes that need not come again
-	odd       map[string]place  // keys of ConfigMaps that nobody imports
-	hostAt    map[string]int    // the places of names in hosts.names
+	keys      map[string]keySet   // by path: where it was set first, and its value
+	whole     place               // the first file
+	said      map[string]bool     // notes that need not come again
+	shared    map[string]document // files beside the Corefiles, by the last part of their names
+	aside     []*behind           // server blocks at other ports
+	named     map[string]bool     // the last parts of the files that Corefiles name
+	odd       map[string]place    // keys of ConfigMaps that nobody imports
+	hostAt    map[string]int      // the places of names in hosts.names
 }
 
 // sourced is an item of a list, with the line that it is from.
@@ -110,7 +112,7 @@ type server struct {
 func convert(docs []document, shared map[string]document, kubeDNS map[string]string) (*Result, error) {
 	c := &corefile{
 		cfg: config.Default(config.Agent), sources: map[string]string{}, held: map[string]place{}, keys: map[string]keySet{}, said: map[string]bool{},
-		odd: map[string]place{}, hostAt: map[string]int{},
+		odd: map[string]place{}, hostAt: map[string]int{}, named: map[string]bool{},
 	}
 	if len(docs) > 0 {
 		c.whole.file = docs[0].name
@@ -128,6 +130,8 @@ func convert(docs []document, shared map[string]document, kubeDNS map[string]str
 			c.server(s)
 		}
 		c.between()
+		c.unasked()
+		c.aliasesFirst()
 		c.denialTemplates()
 		c.exceptions()
 		c.halved()
@@ -138,9 +142,11 @@ func convert(docs []document, shared map[string]document, kubeDNS map[string]str
 
 // read parses the Corefiles, and takes those of their server blocks that can be served.
 func (c *corefile) read(docs []document, shared map[string]document) error {
+	c.shared = shared
 	used := map[string]bool{}
+	var all []block
 	for _, d := range docs {
-		e := expander{shared: shared, used: used, snippets: map[string]int{}}
+		e := expander{shared: shared, used: used, snippets: map[string]int{}, unfilled: map[string]bool{}, forms: placeholders()}
 		if err := e.expand(d, 0); err != nil {
 			return err
 		}
@@ -149,9 +155,12 @@ func (c *corefile) read(docs []document, shared map[string]document) error {
 		if err != nil {
 			return err
 		}
-		for i := range blocks {
-			c.take(&blocks[i])
-		}
+		all = append(all, blocks...)
+	}
+	c.usualPort(all)
+	for i := range all {
+		c.take(&all[i])
+		c.names(&all[i])
 	}
 	if len(docs) > 0 && len(c.servers) == 0 && len(c.notes) == 0 {
 		return fmt.Errorf("reading the Corefile: %s: no server block is in it", docs[0].name)
@@ -162,6 +171,15 @@ func (c *corefile) read(docs []document, shared map[string]document) error {
 		}
 	}
 	return nil
+}
+
+// names keeps what may be the files that the plugins of a server block read.
+func (c *corefile) names(b *block) {
+	for _, st := range b.plugins {
+		for _, word := range st.args() {
+			c.named[path.Base(word)] = true
+		}
+	}
 }
 
 // unused notes a key of a ConfigMap that no Corefile imports.
@@ -176,8 +194,7 @@ func (c *corefile) unused(name string, d document) {
 // oddKeys notes the keys of ConfigMaps that nothing is known of.
 func (c *corefile) oddKeys() {
 	for name, at := range c.odd {
-		isHosts := func(file string) bool { return path.Base(file) == name }
-		if !slices.ContainsFunc(c.cfg.Hosts.Files, isHosts) {
+		if !c.named[name] { // else it was said where it is named
 			c.lost(at, "key "+name, "no Corefile imports it, and it is no key of kube-dns", "")
 		}
 	}
@@ -193,7 +210,7 @@ func (c *corefile) take(b *block) {
 		case a.transport != "dns":
 			c.lost(b.at, what, "queries are taken over UDP and TCP alone", "leave it to a server beside this one, such as the central resolver")
 			continue
-		case !c.port(b.at, a, what):
+		case !c.port(b, a, what):
 			continue
 		}
 		list, err := zones(a.host)
@@ -217,25 +234,6 @@ func (c *corefile) take(b *block) {
 			"plugins stand in braces: a line without them is a server by itself")
 	}
 	c.servers = append(c.servers, s)
-}
-
-// port takes the port of the first server block for all.
-func (c *corefile) port(at place, a address, what string) bool {
-	port := cmp.Or(a.port, "53")
-	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil || n == 0 {
-		c.lost(at, what, "no number of a port", "")
-		return false
-	}
-	if before, set := c.keys["listen.port"]; set && before.value != port {
-		c.lost(at, what, "all queries are taken at one port, which is "+before.value, "put the zone under that port, or run another agent for it")
-		return false
-	}
-	if _, set := c.keys["listen.port"]; !set {
-		c.keys["listen.port"] = keySet{at, port}
-		c.cfg.Listen.Port = uint16(n)
-	}
-	return true
 }
 
 // serverOf is the server block that has a zone itself, nil for none.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -37,12 +38,17 @@ type expander struct {
 
 	snippets map[string]int // tokens of each snippet so far, with those that it imports
 	tokens   int
+	unfilled map[string]bool // what stands for values, as far as it was noted
+	forms    *regexp.Regexp  // of that
 }
 
 // expand appends the lines of a document, with what they import in place of import.
 func (e *expander) expand(d document, depth int) error {
 	if depth > maxImportDepth {
 		return errors.New("reading the Corefile: files that import each other")
+	}
+	if err := unfilledError(d.text, d.first); err != nil {
+		return fmt.Errorf("reading the Corefile: %s: %w", d.name, err)
 	}
 	drop, err := e.scan(d)
 	if err != nil {
@@ -96,8 +102,13 @@ func (e *expander) scan(d document) (map[int]string, error) {
 	for words.Next() {
 		s.tokens = append(s.tokens, caddyfile.Token{Line: words.Line(), Text: words.Val()})
 	}
+	plugin := "" // or what else the line begins with
 	for i, t := range s.tokens {
+		if s.begins(i) {
+			plugin = t.Text
+		}
 		e.environment(t.Text, s.place(t))
+		e.placeholder(plugin, t.Text, s.place(t))
 		if err := s.token(i, t); err != nil {
 			return nil, err
 		}
@@ -175,6 +186,19 @@ func (s *scanner) imports(i int, t caddyfile.Token) error {
 	}
 	s.files[t.Line] = name
 	return nil
+}
+
+// placeholder notes what is still to be filled in, once. Records of templates have such signs as well.
+func (e *expander) placeholder(plugin, word string, at place) {
+	if slices.Contains([]string{"answer", "authority", "additional"}, plugin) {
+		return
+	}
+	found := placeholder(e.forms, word)
+	if found == "" || e.unfilled[found] {
+		return
+	}
+	e.unfilled[found] = true
+	e.notes = append(e.notes, Note{File: at.file, Line: at.line, What: found, Why: "it stands for a value that nobody has filled in", Hint: unfilledHint})
 }
 
 // environment notes each variable of the environment that has no value on this machine.

@@ -40,11 +40,18 @@ func Files(inputs []Input) (*Result, error) {
 	if len(f.corefiles) == 0 && f.kubeDNS == nil {
 		what := "there is nothing to convert: neither a Corefile nor the ConfigMap of one, or of kube-dns"
 		if len(f.shared) > 0 {
-			what += ": give the Corefile that imports " + names(f.shared)[0] + " beside it"
+			what += ": give the Corefile that imports " + f.imported() + " beside it: kubectl -n kube-system get configmap coredns coredns-custom -o yaml has both"
 		}
 		return nil, errors.New(what)
 	}
 	return convert(f.corefiles, f.shared, f.kubeDNS)
+}
+
+// imported is the name of one of the files there are, one that is meant to be imported.
+func (f *found) imported() string {
+	all := names(f.shared)
+	isPart := func(name string) bool { return f.shared[name].odd == (place{}) }
+	return all[max(0, slices.IndexFunc(all, isPart))]
 }
 
 // found is what the inputs hold.
@@ -118,6 +125,9 @@ func objects(text []byte) ([]*yaml.Node, error) {
 
 // notCorefile says why a text without objects is no Corefile either: it is meant to be YAML, or is no text at all.
 func notCorefile(text []byte, isYAML bool, problem error) error {
+	if err := unfilledError(string(text), 1); err != nil && problem != nil {
+		return err
+	}
 	meant := regexp.MustCompile(`(?m)\A\s*\{|^(?:apiVersion|kind|metadata|data|items):(?:\s|$)`)
 	isControl := func(c rune) bool { return c < ' ' && !strings.ContainsRune("\t\n\f\r", c) }
 	switch {

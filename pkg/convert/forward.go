@@ -48,6 +48,29 @@ func (c *corefile) forward(s *server, st *statement) {
 	c.except(st, options.except)
 }
 
+// proxy takes what CoreDNS had before it had forward.
+func (c *corefile) proxy(s *server, st *statement) {
+	as := statement{at: st.at, words: st.words}
+	for _, option := range st.body {
+		text := option.text()
+		switch {
+		case text == "protocol dns":
+		case text == "protocol dns force_tcp":
+			as.body = append(as.body, statement{at: option.at, words: []string{"force_tcp"}})
+		case option.words[0] == "protocol":
+			c.lost(st.at, st.text()+", "+text, "upstreams are asked over UDP, TCP, TLS and HTTPS", "write a route to a server that is asked over one of these: {zone: …, to: […]}")
+			return
+		case option.words[0] == "fail_timeout", option.words[0] == "spray":
+			c.optionDiffers(st, &option, "upstreams are judged by their answers, and probed when they fail, at times of node-cache's own", "docs/upstreams.md has the times")
+		case text == "policy least_conn":
+			c.optionDiffers(st, &option, "the fastest of the upstreams is asked", "")
+		default:
+			as.body = append(as.body, option)
+		}
+	}
+	c.forward(s, &as)
+}
+
 // overlap are the zones of a server as far as they are in those that a plugin names, and the other way round.
 func overlap(served, from []string) []string {
 	var list []string
@@ -111,7 +134,9 @@ func (c *corefile) forwardOptions(st *statement) forwardOptions {
 			o.except = append(o.except, args...)
 		case "force_tcp":
 			o.tcp = true
-		case "prefer_udp", "failover": // so it is in any case
+		case "prefer_udp": // so it is in any case
+		case "failover":
+			c.failover(st, &option)
 		case "tls_servername":
 			o.serverName = strings.Join(args, " ")
 		case "doh_method":
@@ -129,6 +154,16 @@ func (c *corefile) forwardOptions(st *statement) forwardOptions {
 		}
 	}
 	return o
+}
+
+// failover notes codes that have nobody else asked here.
+func (c *corefile) failover(st, option *statement) {
+	for _, code := range option.args() {
+		if !slices.Contains([]string{"SERVFAIL", "REFUSED", "FORMERR", "NOTIMP"}, strings.ToUpper(code)) {
+			c.option(st, option, "an answer with "+code+" is not asked for elsewhere", "SERVFAIL, REFUSED and whatever else is no answer has the next upstream of the list asked")
+			return
+		}
+	}
 }
 
 func (c *corefile) policy(st, option *statement) config.Policy {
@@ -185,11 +220,11 @@ func (c *corefile) forwardNone(st, option *statement) {
 	)
 	switch option.words[0] {
 	case "max_fails", "health_check", "failfast_all_unhealthy_upstreams":
-		c.option(st, option, judged, "docs/upstreams.md has the times")
-	case "expire", "max_idle_conns":
-		c.option(st, option, connections, "forward[].connections says how many there are")
+		c.optionDiffers(st, option, judged, "docs/upstreams.md has the times")
+	case "expire", "max_idle_conns", "max_age":
+		c.optionDiffers(st, option, connections, "forward[].connections says how many there are")
 	case "max_connect_attempts", "read_timeout":
-		c.option(st, option, "how long an upstream may take goes by what it usually takes", "limits.deadline bounds the whole of a query")
+		c.optionDiffers(st, option, "how long an upstream may take goes by what it usually takes", "limits.deadline bounds the whole of a query")
 	case "next", "next_on_nodata":
 		c.option(st, option, "an answer is not asked for elsewhere because of what it says", "SERVFAIL and REFUSED have the next upstream of the list asked")
 	case "source_address":
@@ -215,7 +250,8 @@ func (c *corefile) targets(st *statement, o forwardOptions) []config.Target {
 		}
 	}
 	if o.tcp && slices.ContainsFunc(to, func(t config.Target) bool { return t.Kind == config.ResolvConf }) {
-		c.lost(st.at, "forward: force_tcp", "the servers of a resolv.conf are asked over UDP first", "write them as tcp:// and their addresses")
+		c.differs(st.at, st.words[0]+": force_tcp", "the servers of a resolv.conf are asked over UDP, and over TCP for what does not fit",
+			"write tcp:// and their addresses in place of the file where UDP must not be used")
 	}
 	return to
 }
@@ -227,14 +263,20 @@ func (c *corefile) wordTargets(st *statement, word, serverName string) []config.
 		return []config.Target{{Kind: config.ResolvConf, Path: "/etc/resolv.conf"}}
 	case word == upstreams:
 		return c.upstreams
-	case word == centralServers:
+	case isDNSService(word):
 		c.lost(st.at, word, "the endpoints of the DNS service are asked for names of the cluster alone", "write the addresses of a server that knows the zone")
 		return nil
 	}
 	t, err := target(word, serverName)
-	if err != nil {
-		c.lost(st.at, "forward: "+word, oneLine(err), "")
+	switch {
+	case err != nil && placeholder(placeholders(), word) != "": // which was said
 		return nil
+	case err != nil:
+		c.lost(st.at, st.words[0]+": "+word, oneLine(err), "")
+		return nil
+	}
+	if to, ok := c.through(st, t); ok {
+		return to
 	}
 	return []config.Target{t}
 }

@@ -235,6 +235,11 @@ func (c *corefile) template(s *server, st *statement) {
 	}
 	onward := c.templateBody(st, &t)
 	for _, zone := range zones {
+		if other := c.otherBelow(s, zone); other != "" && isEverything(t.Match) && !isEmpty(&t) {
+			c.lost(st.at, st.text(), "it would answer for "+other+" too, which has a server of its own there: templates come before routes",
+				"leave it to a name server, and write a route to that for "+zone)
+			continue
+		}
 		one := t
 		one.Zone = zone
 		c.templates = append(c.templates, sourced[config.Template]{one, st.at, st.text()})
@@ -284,12 +289,28 @@ func (c *corefile) templateBody(st *statement, t *config.Template) (onward bool)
 
 // templateReach notes a template that takes names which another server would have had.
 func (c *corefile) templateReach(s *server, st *statement, zone string) {
+	if other := c.otherBelow(s, zone); other != "" {
+		c.differs(st.at, st.text(), "templates are for all names of their zone, also for those that another server has there, as of "+other,
+			"see that the expressions leave these alone")
+	}
+}
+
+// otherBelow is a zone in another that a different server has, empty if there is none.
+func (c *corefile) otherBelow(s *server, zone string) string {
 	for _, other := range c.servers {
-		if other != s && slices.ContainsFunc(other.zones, func(z string) bool { return z != zone && below(z, zone) }) {
-			c.differs(st.at, st.text(), "templates are for all names of their zone, also for those that another server has there", "see that the expressions leave these alone")
-			return
+		if other == s {
+			continue
+		}
+		if i := slices.IndexFunc(other.zones, func(z string) bool { return z != zone && below(z, zone) }); i >= 0 {
+			return other.zones[i]
 		}
 	}
+	return ""
+}
+
+// isEmpty reports whether a template says that there is no record, and nothing else.
+func isEmpty(t *config.Template) bool {
+	return t.Rcode == dns.RcodeSuccess && len(t.Answer)+len(t.Additional) == 0
 }
 
 // dns64 takes the prefix of a NAT64.

@@ -10,6 +10,12 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
+// What is said of a rule after which others are tried.
+const (
+	noMore     = "a name is rewritten once, and no other rule is tried on what comes of it"
+	noMoreHint = "write what all rules together make of the name"
+)
+
 // rewrite takes a rule for names.
 func (c *corefile) rewrite(s *server, st *statement) {
 	words := st.args()
@@ -27,6 +33,14 @@ func (c *corefile) rewrite(s *server, st *statement) {
 		return
 	}
 	line := statement{at: st.at, words: append([]string{"rewrite"}, words...)}
+	if len(words) > 3 && words[0] == "name" && strings.EqualFold(words[1], "regex") && !isSuffixRule(words[2], words[3]) {
+		c.alias(s, &line, words[2], words[3])
+		c.aliasAnswers(&line, words[4:], answers)
+		if goesOn {
+			c.differs(st.at, line.text(), noMore, noMoreHint)
+		}
+		return
+	}
 	if words[0] != "name" {
 		why, hint := rewriteNone(words[0])
 		c.lost(st.at, line.text(), why, hint)
@@ -38,7 +52,7 @@ func (c *corefile) rewrite(s *server, st *statement) {
 	}
 	c.answers(&line, rest, answers)
 	if goesOn {
-		c.differs(st.at, line.text(), "a name is rewritten once, and no other rule is tried on what comes of it", "write what all rules together make of the name")
+		c.differs(st.at, line.text(), noMore, noMoreHint)
 	}
 	c.rewrites = append(c.rewrites, sourced[config.Rewrite]{rule, st.at, line.text()})
 	c.rewriteReach(s, &line, rule)
@@ -88,13 +102,8 @@ func (c *corefile) rule(st *statement, words []string) (rule config.Rewrite, res
 		rule.Kind = config.RewriteSuffix
 		c.differs(st.at, st.text(), "only names that end in it are rewritten, not those that have it elsewhere", "write a rule with prefix for those that begin with it")
 	case "regex":
-		suffix, found := suffixOf(from)
-		tail, plain := strings.CutPrefix(to, "{1}")
-		if !found || !plain || strings.Contains(tail, "{") {
-			c.lost(st.at, st.text(), "names are not rewritten by expression", "write a rule with exact, prefix or suffix for each group of names that is meant")
-			return rule, nil, false
-		}
-		rule = config.Rewrite{Kind: config.RewriteSuffix, From: dotted(suffix), To: dotted(tail)}
+		suffix, _ := suffixOf(from)
+		rule = config.Rewrite{Kind: config.RewriteSuffix, From: dotted(suffix), To: dotted(strings.TrimPrefix(to, "{1}"))}
 	default:
 		c.lost(st.at, st.text(), "names are matched by exact, prefix and suffix", "")
 		return rule, nil, false
@@ -131,6 +140,13 @@ func (c *corefile) rewriteReach(s *server, st *statement, rule config.Rewrite) {
 	if len(c.servers) > 1 {
 		c.differs(st.at, st.text(), "rules are for the names of all servers", "")
 	}
+}
+
+// isSuffixRule reports whether an expression and what takes its place change the end of a name alone.
+func isSuffixRule(from, to string) bool {
+	_, found := suffixOf(from)
+	tail, plain := strings.CutPrefix(to, "{1}")
+	return found && plain && !strings.Contains(tail, "{")
 }
 
 // suffixOf is what an expression for a name and a suffix ends in: (.*)\.old\.example has .old.example.

@@ -32,10 +32,12 @@ func handlers() []struct {
 		{"transfer", (*corefile).transfer},
 		{"template", (*corefile).template},
 		{"hosts", (*corefile).hosts},
+		{"file", (*corefile).file},
 		{"local", (*corefile).local},
 		{"rewrite", (*corefile).rewrite},
 		{"dns64", (*corefile).dns64},
 		{"forward", (*corefile).forward},
+		{"proxy", (*corefile).proxy},
 		{"cache", (*corefile).cache},
 		{"prometheus", (*corefile).prometheus},
 		{"health", (*corefile).health},
@@ -79,6 +81,11 @@ func (c *corefile) option(st, option *statement, why, hint string) {
 	c.lost(option.at, st.words[0]+": "+option.text(), why, hint)
 }
 
+// optionDiffers notes what stands in the block of a plugin and is done here in a way of its own.
+func (c *corefile) optionDiffers(st, option *statement, why, hint string) {
+	c.differs(option.at, st.words[0]+": "+option.text(), why, hint)
+}
+
 // unknown notes an option that the plugin is not known to have.
 func (c *corefile) unknown(st, option *statement) {
 	c.option(st, option, "the option is not known", "see whether docs/configuration.md has a key for what it does")
@@ -111,12 +118,37 @@ func (c *corefile) listen() {
 		}
 		return
 	}
+	if len(addresses) > 1 && slices.ContainsFunc(addresses, netip.Addr.IsUnspecified) {
+		addresses = []netip.Addr{c.everywhere(addresses)}
+		c.held[addresses[0].String()] = c.keys["listen.port"].at
+	}
 	c.split(addresses)
+}
+
+// everywhere is the one unspecified address that stands for all of a list.
+func (c *corefile) everywhere(addresses []netip.Addr) netip.Addr {
+	if !slices.ContainsFunc(addresses, netip.Addr.Is6) {
+		return netip.IPv4Unspecified()
+	}
+	if !slices.Contains(addresses, netip.IPv6Unspecified()) {
+		c.differs(c.held[netip.IPv4Unspecified().String()], "bind 0.0.0.0", "queries are taken at every address, of IPv6 too, as others of that family are listed", "list single addresses where that must not be")
+	}
+	return netip.IPv6Unspecified()
 }
 
 // bind adds the addresses of one bind to those there are.
 func (c *corefile) bind(st *statement, addresses []netip.Addr) []netip.Addr {
 	for _, word := range st.args() {
+		if word == "lo" {
+			c.differs(st.at, "bind lo", "the addresses that the link has everywhere are listened on, 127.0.0.1 and ::1", "add others that it has to listen.addresses")
+			for _, a := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+				if !slices.Contains(addresses, a) {
+					addresses = append(addresses, a)
+					c.held[a.String()] = st.at
+				}
+			}
+			continue
+		}
 		if a, ok := c.bound(st, word); ok && !slices.Contains(addresses, a) {
 			addresses = append(addresses, a)
 			c.held[a.String()] = st.at
@@ -140,7 +172,10 @@ func (c *corefile) bound(st *statement, word string) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	a, err := netip.ParseAddr(word)
-	if err != nil {
+	switch {
+	case err != nil && placeholder(placeholders(), word) != "": // which was said
+		return a, false
+	case err != nil:
 		c.lost(st.at, "bind "+word, "links are not listened on by their names", "list the addresses of the link in listen.addresses")
 		return a, false
 	}
@@ -193,6 +228,16 @@ func (c *corefile) prometheus(_ *server, st *statement) {
 	if a, ok := c.endpoint(st, "localhost:9153"); ok && c.set("admin.address", st, a.String()) {
 		c.cfg.Admin.Address = a
 	}
+	for _, option := range st.body {
+		switch option.words[0] {
+		case "tls":
+			c.option(st, &option, "metrics are served without TLS", "let a NetworkPolicy say who may read them, or put a proxy before admin.address")
+		case "runtime_metrics":
+			c.optionDiffers(st, &option, "the metrics of the runtime are those of docs/metrics.md", "")
+		default:
+			c.unknown(st, &option)
+		}
+	}
 }
 
 // page notes a page that the admin server has at another address.
@@ -237,6 +282,9 @@ func (c *corefile) log(_ *server, st *statement) {
 	if len(classes) > 0 && !slices.ContainsFunc(classes, func(class string) bool { return class != "error" }) {
 		mode = config.QueriesErrors
 	}
+	if i := slices.IndexFunc(c.servers, func(s *server) bool { return len(s.all("log")) == 0 }); i >= 0 && mode == config.QueriesAll && c.first("log of some") {
+		c.differs(st.at, st.text(), "the queries for all zones are logged, those of "+c.servers[i].zones[0]+" too", "log.queries: off, slow or a sample writes less")
+	}
 	query := config.QueryLog{Mode: mode}
 	if c.set("log.queries", st, query.String()) {
 		c.cfg.Log.Queries = query
@@ -248,7 +296,12 @@ func (c *corefile) log(_ *server, st *statement) {
 
 func (c *corefile) errors(_ *server, st *statement) {
 	for _, option := range st.body {
-		c.option(st, &option, "what is logged is not put together by pattern", "failures are counted: see docs/metrics.md")
+		switch option.words[0] {
+		case "consolidate", "stacktrace":
+			c.optionDiffers(st, &option, "failures of single queries are counted and not logged, so there are no lines to put together", "log.queries: errors logs them: see docs/metrics.md for the counts")
+		default:
+			c.unknown(st, &option)
+		}
 	}
 }
 

@@ -212,6 +212,83 @@ func TestConvertedAnswersAsBefore(t *testing.T) {
 	}
 }
 
+// aliasCorefile has rules with expressions, which make aliases of names, and upstreams behind another port.
+const aliasCorefile = `
+.:%[1]d {
+    bind 127.0.0.1
+    ready 127.0.0.1:%[2]d
+    rewrite name regex (.*)\.apps\.example\.org a.example.org answer auto
+    rewrite name regex ^([a-z]+)-([a-z]+)\.swap\.example\.org\.$ {2}.{1}.example.org answer auto
+    rewrite name regex .*\.wild\.example\.org db.example.org answer auto
+    template ANY AAAA {
+        rcode NOERROR
+    }
+    hosts {
+        192.0.2.1 db.example.org
+        2001:db8::1 db.example.org
+        fallthrough
+    }
+    forward . 127.0.0.1:%[3]d
+    cache 30
+}
+
+.:%[3]d {
+    bind 127.0.0.1
+    forward . %[4]s
+}
+`
+
+// TestConvertedAliasesAnswerAsBefore asks a real CoreDNS and node-cache for names that rules with expressions are for.
+// The addresses and the code are the same; node-cache has an alias before them.
+func TestConvertedAliasesAnswerAsBefore(t *testing.T) {
+	t.Parallel()
+	program, err := kubetest.Program(t.Context(), "coredns")
+	if err != nil {
+		t.Fatalf("no CoreDNS to compare with: %v", err)
+	}
+	upstream := startScripted(t, zoneHandler(t, upstreamRecords))
+	text := func(port, ready int) string {
+		return fmt.Sprintf(aliasCorefile, port, ready, freePort(t), upstream.addr)
+	}
+	theirs := startCoreDNS(t, program, text)
+	ours := startConverted(t, text)
+	addresses := func(server, name, typ string) (list []string) {
+		for i, line := range answerOf(t, server, name, typ) {
+			fields := strings.Fields(line)
+			switch {
+			case i == 0:
+				list = append(list, line)
+			case len(fields) == 5 && (fields[3] == "A" || fields[3] == "AAAA"):
+				list = append(list, fields[4])
+			}
+		}
+		return list
+	}
+	for _, tt := range []struct{ name, types, want string }{
+		{"a.example.org.", "A AAAA", "NOERROR 192.0.2.10"},
+		{"web.apps.example.org.", "A AAAA TXT", "NOERROR 192.0.2.10"},
+		{"WEB.v2.Apps.Example.org.", "A", "NOERROR 192.0.2.10"},
+		{"apps.example.org.", "A", "NXDOMAIN"},
+		{"new-x.swap.example.org.", "A AAAA TXT", "NOERROR 192.0.2.50"},
+		{"example-nothing.swap.example.org.", "A", "NXDOMAIN"},
+		{"new-1.swap.example.org.", "A", "NXDOMAIN"},
+		{"one.wild.example.org.", "A AAAA TXT", "NOERROR 192.0.2.1"},
+	} {
+		for i, typ := range strings.Fields(tt.types) {
+			t.Run(tt.name+" "+typ, func(t *testing.T) {
+				t.Parallel()
+				want, got := addresses(theirs, tt.name, typ), addresses(ours, tt.name, typ)
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("addresses (-CoreDNS +node-cache):\n%s", diff)
+				}
+				if i == 0 && strings.Join(got, " ") != tt.want {
+					t.Errorf("answer %q, want %q", got, tt.want)
+				}
+			})
+		}
+	}
+}
+
 // startCoreDNS runs CoreDNS with a Corefile, and returns where it answers.
 func startCoreDNS(t *testing.T, program string, text func(port, ready int) string) string {
 	t.Helper()

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// aliasTTL is that of the aliases which stand for rules with expressions, in seconds.
+const aliasTTL = 30
+
+// alias takes a rule that rewrites names by expression. The names become aliases, whose targets are looked up. Where
+// the rule has one target, and hosts has its addresses, the names have these.
+func (c *corefile) alias(s *server, st *statement, from, to string) {
+	const hint = "write a rule with exact, prefix or suffix for each group of names that is meant"
+	expression, err := regexp.Compile(from)
+	if err != nil {
+		c.lost(st.at, st.text(), "not an expression of Go: "+err.Error(), hint)
+		return
+	}
+	target, ok := grouped(to, expression.NumSubexp())
+	if !ok {
+		c.lost(st.at, st.text(), "no name comes of "+strconv.Quote(to), hint)
+		return
+	}
+	zones := s.zones
+	for _, zone := range zones {
+		if isEverything([]string{from}) && c.otherBelow(s, zone) != "" {
+			c.lost(st.at, st.text(), "it would have all names of "+c.otherBelow(s, zone)+" as well, which another server is asked for there", hint)
+			return
+		}
+	}
+	name := strings.ToLower(strings.TrimSuffix(to, ".")) + "."
+	if i, listed := c.hostAt[name]; listed {
+		c.differs(st.at, st.text(), "a template gives the addresses that hosts has for "+name, "")
+		for _, zone := range zones {
+			c.asHost(st, zone, from, c.cfg.Hosts.Names[i].Addresses)
+		}
+		return
+	}
+	c.differs(st.at, st.text(), "the names are aliases: what is looked up is the same, and the answer begins with a CNAME record", "")
+	for _, zone := range zones {
+		answer := fmt.Sprintf("{{ .Name }} %d IN CNAME %s", aliasTTL, target)
+		c.aliases = append(c.aliases, sourced[config.Template]{config.Template{Zone: zone, Match: []string{from}, Answer: []string{answer}}, st.at, st.text()})
+		c.templateReach(s, st, zone)
+	}
+}
+
+// aliasAnswers notes what else of the answer is rewritten. The names are the client's in any case.
+func (c *corefile) aliasAnswers(st *statement, rest []string, lines []statement) {
+	words := slices.Clone(rest)
+	for _, line := range lines {
+		words = append(words, line.words...)
+	}
+	if slices.Contains(words, "value") {
+		c.lost(st.at, st.text()+", answer value", "targets in the answer are given as they are", "")
+	}
+}
+
+// aliasesFirst puts the aliases before all templates but those that leave out a type for all names: these are for what
+// a name was made into as well.
+func (c *corefile) aliasesFirst() {
+	var types, others []sourced[config.Template]
+	for _, t := range c.templates {
+		if isEverything(t.value.Match) && isEmpty(&t.value) && len(t.value.Types) > 0 {
+			types = append(types, t)
+			continue
+		}
+		others = append(others, t)
+	}
+	if len(c.aliases) > 0 {
+		c.templates = slices.Concat(types, c.aliases, others)
+	}
+}
+
+// asHost answers the names that an expression fits by templates: with the addresses, and with no record of other types.
+func (c *corefile) asHost(st *statement, zone, expression string, addresses []netip.Addr) {
+	add := func(t config.Template) {
+		t.Zone, t.Match = zone, []string{expression}
+		c.aliases = append(c.aliases, sourced[config.Template]{t, st.at, st.text()})
+	}
+	for _, family := range []struct {
+		rrtype uint16
+		is     func(netip.Addr) bool
+	}{{dns.TypeA, netip.Addr.Is4}, {dns.TypeAAAA, netip.Addr.Is6}} {
+		t := config.Template{Types: []uint16{family.rrtype}}
+		for _, a := range addresses {
+			if family.is(a) {
+				t.Answer = append(t.Answer, fmt.Sprintf("{{ .Name }} %d IN %s %s", int(c.cfg.Hosts.TTL.Seconds()), dns.TypeToString[family.rrtype], a))
+			}
+		}
+		if len(t.Answer) > 0 {
+			add(t)
+		}
+	}
+	add(config.Template{})
+}
+
+// grouped writes what takes the place of a name as the action of a template, with a dot at its end: {1} is the first
+// group of the expression. It is false if no name can come of that.
+func grouped(to string, groups int) (text string, ok bool) {
+	sample := to
+	text = strings.ToLower(to)
+	for i := range groups + 1 {
+		mark := "{" + strconv.Itoa(i) + "}"
+		sample = strings.ReplaceAll(sample, mark, "x")
+		text = strings.ReplaceAll(text, mark, "\x00"+strconv.Itoa(i)+"\x01")
+	}
+	if _, err := config.ParseZone(sample); err != nil || strings.ContainsAny(sample, "{}") || strings.Trim(sample, ".") == "" {
+		return "", false
+	}
+	text = strings.NewReplacer("\x00", `{{ index .Group "`, "\x01", `" }}`).Replace(text)
+	if strings.HasSuffix(to, "}") { // the group may end with the dot of the name, and none is needed
+		return text, true
+	}
+	return strings.TrimSuffix(text, ".") + ".", true
+}
+
+// isEverything reports whether a template with these expressions is for all names of its zone.
+func isEverything(match []string) bool {
+	return len(match) == 0 || slices.ContainsFunc(match, func(m string) bool {
+		tree, err := syntax.Parse(m, syntax.Perl)
+		if err != nil {
+			return false
+		}
+		parts := []*syntax.Regexp{tree}
+		if tree.Op == syntax.OpConcat {
+			parts = tree.Sub
+		}
+		return !slices.ContainsFunc(parts, func(e *syntax.Regexp) bool { return !fitsAnything(e) })
+	})
+}
+
+// fitsAnything reports whether a part of an expression fits whatever a name has there.
+func fitsAnything(e *syntax.Regexp) bool {
+	switch e.Op {
+	case syntax.OpEmptyMatch, syntax.OpBeginText, syntax.OpEndText, syntax.OpStar, syntax.OpQuest:
+		return e.Op != syntax.OpStar || e.Sub[0].Op == syntax.OpAnyCharNotNL
+	case syntax.OpCapture, syntax.OpPlus:
+		return fitsAnything(e.Sub[0])
+	case syntax.OpAnyCharNotNL, syntax.OpAnyChar:
+		return true
+	default:
+		return false
+	}
+}

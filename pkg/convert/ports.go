@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	"github.com/nodecache/node-cache/pkg/config"
+)
+
+// behind is a server block at another port than all others, which a forward of theirs may lead to.
+type behind struct {
+	*block
+
+	what, zone, port string
+	led              bool // a forward leads to it
+	asked            bool // its upstreams are asked by those who forward to it
+	to               []config.Target
+}
+
+// usualPort takes the port that most server blocks have for all; the first of those that as many have.
+func (c *corefile) usualPort(blocks []block) {
+	count, most := map[string]int{}, ""
+	var all []keySet
+	for _, b := range blocks {
+		for _, key := range b.keys {
+			a := parseAddress(pillars(key))
+			if _, ok := portOf(a); ok && a.transport == "dns" {
+				port := cmp.Or(a.port, "53")
+				count[port]++
+				all = append(all, keySet{b.at, port})
+			}
+		}
+	}
+	for _, set := range all {
+		if most == "" || count[set.value] > count[most] {
+			most, c.keys["listen.port"] = set.value, set
+			n, _ := portOf(address{port: most})
+			c.cfg.Listen.Port = n
+		}
+	}
+}
+
+// portOf is the number of a port, 53 where none is written.
+func portOf(a address) (port uint16, ok bool) {
+	n, err := strconv.ParseUint(cmp.Or(a.port, "53"), 10, 16)
+	return uint16(n), err == nil && n > 0
+}
+
+// port reports whether a server block has the port that queries are taken at. Those at others wait to be asked for.
+func (c *corefile) port(b *block, a address, what string) bool {
+	if _, ok := portOf(a); !ok {
+		c.lost(b.at, what, "no number of a port", "")
+		return false
+	}
+	port := cmp.Or(a.port, "53")
+	if c.keys["listen.port"].value == port {
+		return true
+	}
+	zone, err := config.ParseZone(a.host)
+	if err != nil {
+		zone = "" // that of no route
+	}
+	c.aside = append(c.aside, &behind{block: b, what: what, zone: zone, port: port})
+	return false
+}
+
+// unasked notes the server blocks at other ports that no forward leads to.
+func (c *corefile) unasked() {
+	for _, b := range c.aside {
+		why, hint := "all queries are taken at one port, which is "+c.keys["listen.port"].value, "put the zone under that port, or run another agent for it"
+		if b.led {
+			hint = "a route leads to it: run another agent, or a CoreDNS, with this block at that address"
+		}
+		if !b.asked {
+			c.lost(b.at, b.what, why, hint)
+		}
+	}
+}
+
+// through are the upstreams of the server block that a forward leads to at another port of the machine itself, as it is
+// done for upstreams with several names over TLS. It is false where there is none, or one that does more than forward.
+func (c *corefile) through(st *statement, t config.Target) (to []config.Target, ok bool) {
+	if t.Kind != config.Plain && t.Kind != config.TCP || !t.Addr.Addr().IsLoopback() {
+		return nil, false
+	}
+	i := slices.IndexFunc(c.aside, func(b *behind) bool {
+		return b.zone == "." && b.port == strconv.Itoa(int(t.Addr.Port()))
+	})
+	if i < 0 {
+		return nil, false
+	}
+	b := c.aside[i]
+	leadsOn := func(t config.Target) bool { // to another block at a port of its own, or to itself
+		return t.Addr.Addr().IsLoopback() && slices.ContainsFunc(c.aside, func(b *behind) bool { return b.port == strconv.Itoa(int(t.Addr.Port())) })
+	}
+	if b.led = true; !b.onlyForwards(leadsOn) {
+		return nil, false
+	}
+	if !b.asked {
+		inner := b.all("forward")[0]
+		b.asked, b.to = true, c.targets(&inner, c.forwardOptions(&inner))
+		c.differs(b.at, b.what, "its upstreams are asked by the route that leads to it, at "+st.at.String(), "")
+	}
+	return b.to, true
+}
+
+// onlyForwards reports whether a server block hands all queries to upstreams none of which leads on, and does nothing
+// with them that a route does not do.
+func (b *behind) onlyForwards(leadsOn func(config.Target) bool) bool {
+	asWell := []string{"forward", "bind", "errors", "log", "cache", "loop", "reload", "any", "debug", "loadbalance", "bufsize", "prometheus", "health", "ready"}
+	if slices.ContainsFunc(b.plugins, func(st statement) bool { return !slices.Contains(asWell, st.words[0]) }) {
+		return false
+	}
+	all := b.all("forward")
+	if len(all) != 1 || len(all[0].args()) < 2 || all[0].args()[0] != "." {
+		return false
+	}
+	more := func(option statement) bool {
+		return slices.Contains([]string{"except", "tls", "doh_method"}, option.words[0])
+	}
+	loops := func(word string) bool {
+		t, err := target(word, "")
+		return err == nil && leadsOn(t)
+	}
+	return !slices.ContainsFunc(all[0].body, more) && !slices.ContainsFunc(all[0].args()[1:], loops)
+}
