@@ -22,6 +22,7 @@ EOF
 chmod +x /sbin/modprobe
 mount -t proc proc /proc
 mount -t sysfs sys /sys
+mount -t cgroup2 cgroup2 /sys/fs/cgroup # as systemd does
 mount -t tmpfs -o mode=1777 tmp /tmp
 mount -t tmpfs run /run
 mkdir -p /dev/shm /run/netns

@@ -38,7 +38,7 @@ type memory struct {
 }
 
 func newMemory(log *slog.Logger) *memory {
-	return &memory{limit: memlimit.FromCgroup, set: debug.SetMemoryLimit, env: os.Getenv("GOMEMLIMIT"), log: log, advise: readSingly}
+	return &memory{limit: containerLimit, set: debug.SetMemoryLimit, env: os.Getenv("GOMEMLIMIT"), log: log, advise: readSingly}
 }
 
 // use shares out what the container has now for a process with configuration cfg, and
@@ -175,7 +175,7 @@ func (a *Agent) memoryProblems() (list []Problem) {
 // MemoryProblem says why the container that this process runs in has too little memory
 // for a configuration. It is nil if there is enough, or no limit.
 func MemoryProblem(cfg *config.Config) *Problem {
-	limit, err := memlimit.FromCgroup()
+	limit, err := containerLimit()
 	if err != nil {
 		return nil
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kernel_test runs node-cache on a kernel that has dummy links.
+// Package kernel_test runs node-cache on a kernel that has dummy links and cgroups of version 2.
 //
-// Many machines' kernels have none, so hack/test-kernel.sh boots one that has, in an emulated machine, and runs these
-// tests there.
+// Many machines' kernels lack one or the other, so hack/test-kernel.sh boots one that has both, in an emulated machine, and
+// runs these tests there.
 package kernel_test

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	limit    = 30 * time.Second // for anything: an emulated machine is slow
+	limit    = 60 * time.Second // for anything: an emulated machine is slow
 	linkName = "nodelocaldns"
 	byAgent  = "agent"   // who answers when the agent has asked its upstream
 	byOthers = "central" // who answers when the rules have sent the query elsewhere
