@@ -41,7 +41,7 @@ Logs go to standard error.`,
 				return unlessEnded(err)
 			}
 			if err := a.Listen(ctx); err != nil {
-				return err
+				return unlessEnded(err)
 			}
 			if !from.given() {
 				greet(cmd.OutOrStdout(), a)

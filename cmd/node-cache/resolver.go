@@ -33,7 +33,7 @@ Logs go to standard error.`,
 				return unlessEnded(err)
 			}
 			if err := a.Listen(ctx); err != nil {
-				return err
+				return unlessEnded(err)
 			}
 			return a.Run(ctx)
 		},

@@ -63,7 +63,7 @@ func (f *sourceFlags) options(o *agent.Options) error {
 	return nil
 }
 
-// unlessEnded is err, but nil for a program that was told to end while it waited for its configuration.
+// unlessEnded is err, but nil for a program that was told to end while it waited for its configuration, or for its sockets.
 func unlessEnded(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return nil

@@ -29,6 +29,7 @@ type MeterConfig struct {
 	Target  netip.AddrPort
 	Loads   []Load
 	Timeout time.Duration // after which a query is lost; 0: 1 s
+	Linger  time.Duration // how much longer an answer over UDP is heard, which comes too late then
 	Names   int           // how many names are asked for; 0: 1
 }
 
@@ -42,11 +43,12 @@ const (
 	Refused                // by a host: nobody listens there
 	Reset                  // the TCP session ended
 	Failed                 // answered with an error or without data, or could not be sent
+	Late                   // answered, when that was of no use any more
 )
 
 // String names the result.
 func (r Result) String() string {
-	return [...]string{"lost", "answered", "refused", "reset", "failed"}[r]
+	return [...]string{"lost", "answered", "refused", "reset", "failed", "late"}[r]
 }
 
 // An Outcome is what became of one query.
@@ -189,13 +191,17 @@ func (m *Meter) begin(load int) int {
 	return len(m.outcomes) - 1
 }
 
-// end notes what became of query i. Only the first end counts, and none that comes too late.
+// end notes what became of query i. Only the first end counts, and that it came too late.
 func (m *Meter) end(i int, r Result, who string) {
 	at := now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	o := &m.outcomes[i]
-	if took := at.Sub(o.Sent); o.Result == Lost && took <= m.config.Timeout {
+	took := at.Sub(o.Sent)
+	if took > m.config.Timeout && r == Answered {
+		r = Late
+	}
+	if o.Result == Lost && (took <= m.config.Timeout || r == Late) {
 		o.Took, o.Result, o.Who = took, r, who
 	}
 }

@@ -19,11 +19,14 @@ type pending struct {
 	oldest int
 }
 
-func (p *pending) add(id uint16, query int) {
+// add gives a query the next ID.
+func (p *pending) add(query int) (id uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	id = uint16(len(p.order))
 	p.byID[id] = query
 	p.order = append(p.order, query)
+	return id
 }
 
 func (p *pending) take(id uint16) (query int, ok bool) {
@@ -53,7 +56,7 @@ func (m *Meter) oneUDP(load, rate int) (run func(), err error) {
 				m.sendUDP(conn, load, p)
 			}
 		})
-		_ = conn.SetReadDeadline(now().Add(m.config.Timeout))
+		_ = conn.SetReadDeadline(now().Add(m.config.Timeout + m.config.Linger))
 		<-received
 		_ = conn.Close()
 	}, nil
@@ -62,8 +65,7 @@ func (m *Meter) oneUDP(load, rate int) (run func(), err error) {
 // sendUDP sends one query.
 func (m *Meter) sendUDP(conn *net.UDPConn, load int, p *pending) {
 	i := m.begin(load)
-	id := uint16(i)
-	p.add(id, i)
+	id := p.add(i)
 	query := appendQuery(make([]byte, 0, 64), id, m.name(i))
 	_, err := conn.Write(query)
 	if errors.Is(err, syscall.ECONNREFUSED) { // of an earlier query; nothing was sent
@@ -136,7 +138,7 @@ func (m *Meter) freshUDP(load, rate int) {
 // askUDP asks query i over a socket of its own.
 func (m *Meter) askUDP(conn *net.UDPConn, i int) {
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(now().Add(m.config.Timeout))
+	_ = conn.SetDeadline(now().Add(m.config.Timeout + m.config.Linger))
 	id := uint16(i)
 	msg := make([]byte, 1024)
 	if _, err := conn.Write(appendQuery(msg[:0], id, m.name(i))); err != nil {

@@ -121,7 +121,7 @@ func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s of %s lost", Thousands(r.Lost()), Thousands(r.Sent()))
 	separator := ": "
-	for _, result := range []Result{Lost, Refused, Reset, Failed} {
+	for _, result := range []Result{Lost, Late, Refused, Reset, Failed} {
 		if n := r.Count(result); n > 0 {
 			fmt.Fprintf(&b, "%s%s %s", separator, Thousands(n), result)
 			separator = ", "

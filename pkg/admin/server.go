@@ -15,6 +15,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/unixsock"
+)
+
+// What Listen finds at the socket's path.
+var (
+	ErrSocketTaken = unixsock.ErrTaken
+	ErrNoSocket    = unixsock.ErrNoSocket
 )
 
 const (
@@ -129,7 +137,7 @@ func (s *Server) Listen(ctx context.Context) error {
 	if s.cfg.Socket == "" {
 		return nil
 	}
-	socket, err := listenSocket(ctx, s.cfg.Socket)
+	socket, err := unixsock.Listen(ctx, "unix", s.cfg.Socket)
 	if err != nil {
 		s.Close()
 		return fmt.Errorf("listening on unix socket %s: %w", s.cfg.Socket, err)

@@ -69,6 +69,9 @@ type Agent struct {
 	requests  chan request // reloads, taken by Run one at a time
 	stopped   chan struct{}
 	reloads   reloadState
+
+	serves  bool           // the source may be told what is in use; of the goroutine that takes reloads
+	applied *config.Config // what is in use, nil if that is not what the source has; likewise
 }
 
 // New reads the configuration and builds the agent. It opens no socket but one to an agent
@@ -202,14 +205,19 @@ func (a *Agent) makeServers(cfg config.Config) error {
 }
 
 // Listen opens every socket, or takes those of an agent that hands them over; where one
-// does not, it waits for them. After an error none stays open.
+// does not, it waits for them. After an error none stays open. If ctx ends meanwhile the
+// error is the context's, whatever the wait was for.
 func (a *Agent) Listen(ctx context.Context) (err error) {
 	cfg := a.Config()
 	defer func() {
-		if err != nil {
-			a.hand.close()
-			a.close()
-			a.node.close()
+		if err == nil {
+			return
+		}
+		a.hand.close()
+		a.close()
+		a.node.close()
+		if ctx.Err() != nil {
+			err = fmt.Errorf("told to end before it served: %w", ctx.Err())
 		}
 	}()
 	if err := a.node.open(ctx); err != nil {
@@ -296,9 +304,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		return nil
 	})
 	pages := a.servePages(ctx)
+	unfollow, followed := a.followConfig(below, parts)
+	defer unfollow()
 
 	if a.hand.takes() {
-		a.hand.await(ctx, first.cluster)
+		a.hand.await(ctx)
 	} else {
 		// Queries wait in the sockets' buffers for so long: better than to be told that
 		// the zone is not ready by one that will be in a moment.
@@ -324,9 +334,11 @@ func (a *Agent) Run(ctx context.Context) error {
 			}
 			return err
 		})
-		err = a.serve(ctx, parts)
+		err = a.serve(ctx, unfollow, followed)
 	}
 	a.hand.close() // what was not taken
+	unfollow()
+	_ = followed() // serve has the error; who does not come to serve needs no configuration
 	stopBelow()
 	idle := err == nil && a.hand.gave()
 	if !idle {
@@ -342,8 +354,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// serve answers queries until ctx ends or a part fails, and then what was accepted.
-func (a *Agent) serve(ctx context.Context, parts *taskSet) error {
+// serve answers queries until ctx ends or a part fails, and then what was accepted. The configuration is followed until
+// unfollow is called, which followed waits for.
+func (a *Agent) serve(ctx context.Context, unfollow func(), followed func() error) error {
 	// The servers stop once the queries go elsewhere.
 	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -354,8 +367,8 @@ func (a *Agent) serve(ctx context.Context, parts *taskSet) error {
 		stop()
 	})()
 	serving, running := errgroup.WithContext(answering)
-	following, unfollow := context.WithCancel(running)
-	defer unfollow()
+	defer context.AfterFunc(running, unfollow)()
+	serving.Go(followed)
 	var servers sync.WaitGroup
 	for i := range a.udp {
 		servers.Add(2)
@@ -384,10 +397,6 @@ func (a *Agent) serve(ctx context.Context, parts *taskSet) error {
 		return nil
 	})
 	serving.Go(func() error {
-		a.takeReloads(following, parts)
-		return nil
-	})
-	serving.Go(func() error {
 		a.learnNodeZone(running)
 		return nil
 	})
@@ -399,9 +408,10 @@ func (a *Agent) serve(ctx context.Context, parts *taskSet) error {
 		a.followMemory(running)
 		return nil
 	})
-	if a.source != nil {
-		serving.Go(func() error { return a.followSource(following) })
-	}
+	serving.Go(func() error {
+		a.request(request{serving: true})
+		return nil
+	})
 	a.log.InfoContext(running, "serving", "addresses", a.Addrs(), "version", a.options.Version)
 	close(a.ready)
 	err := serving.Wait()

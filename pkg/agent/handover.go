@@ -44,6 +44,7 @@ type hand struct {
 	tally   handover.Tally
 	giver   *handover.Giver
 	cleared chan struct{} // closed once no earlier agent minds link and rules
+	anew    chan struct{} // there is another configuration
 
 	taker   *handover.Taker   // nil: there is nobody to take over from
 	sockets []handover.Socket // that came and were not adopted; Listen's own
@@ -62,7 +63,7 @@ func (a *Agent) newHand(cfg *config.Config) (*hand, error) {
 	if cfg.Handover.Socket == "" {
 		return nil, nil //nolint:nilnil // an agent that nobody takes over from is no mistake
 	}
-	h := &hand{agent: a, path: cfg.Handover.Socket, log: a.log, cleared: make(chan struct{})}
+	h := &hand{agent: a, path: cfg.Handover.Socket, log: a.log, cleared: make(chan struct{}), anew: make(chan struct{}, 1)}
 	var err error
 	h.giver, err = handover.NewGiver(handover.Config{
 		Path: h.path, Agent: a.token, Version: a.options.Version,
@@ -80,7 +81,9 @@ func (h *hand) meet(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, meeting)
 	defer cancel()
 	a := h.agent
-	taker, err := handover.Meet(ctx, handover.MeetConfig{Path: h.path, Agent: a.token, Version: a.options.Version, Now: time.Now})
+	taker, err := handover.Meet(ctx, handover.MeetConfig{
+		Path: h.path, Agent: a.token, Version: a.options.Version, Now: time.Now, Log: h.log, Tally: &h.tally,
+	})
 	if errors.Is(err, handover.ErrNobody) {
 		if time.Since(h.heard) > orphaned { // else the next one is about to listen
 			h.why = nil
@@ -224,18 +227,36 @@ func (h *hand) waits(what string) bool {
 // takes tells whether sockets were taken that another agent still reads.
 func (h *hand) takes() bool { return h != nil && h.taker != nil }
 
-// await waits until this agent knows the cluster, for as long as the other one serves.
-func (h *hand) await(ctx context.Context, c *cluster) {
-	if c.inSync() {
+// await waits until this agent knows the cluster, for as long as the other one serves. What there is to be known changes
+// with the configuration: a wrong one can be mended meanwhile.
+func (h *hand) await(ctx context.Context) {
+	for {
+		c := h.agent.running.Load().cluster
+		if c.inSync() {
+			return
+		}
+		h.waits("the cluster zone, to take over from agent " + h.taker.From)
+		h.log.InfoContext(ctx, "waiting for the cluster zone, the other agent goes on meanwhile", "agent", h.taker.From)
+		select {
+		case <-c.source.Ready():
+		case <-h.anew:
+			continue
+		case <-h.taker.Hurry():
+			h.log.InfoContext(ctx, "the other agent ends, its sockets are taken over before the cluster zone is in sync", "agent", h.taker.From)
+		case <-ctx.Done():
+		}
 		return
 	}
-	h.waits("the cluster zone, to take over from agent " + h.taker.From)
-	h.log.InfoContext(ctx, "waiting for the cluster zone, the other agent goes on meanwhile", "agent", h.taker.From)
+}
+
+// reconsider says that there is another configuration.
+func (h *hand) reconsider() {
+	if h == nil {
+		return
+	}
 	select {
-	case <-c.source.Ready():
-	case <-h.taker.Hurry():
-		h.log.InfoContext(ctx, "the other agent ends, its sockets are taken over before the cluster zone is in sync", "agent", h.taker.From)
-	case <-ctx.Done():
+	case h.anew <- struct{}{}:
+	default: // that was not heard of yet
 	}
 }
 

@@ -159,18 +159,33 @@ func TestHandOverToWhoDoesNotRun(t *testing.T) {
 	}
 }
 
-// TestHandOverWaitEnds ends a start that waits for addresses which nobody hands over.
+// TestHandOverWaitEnds tells agents to end that wait for addresses which nobody hands over, or that have not begun to: that
+// is no failure, and the first one goes on.
 func TestHandOverWaitEnds(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
-	startHanding(t, newFakeMachine(), cfg)
+	first, _ := startHanding(t, newFakeMachine(), cfg)
 	met := onMachine(t, newFakeMachine(), cfg)
 	defer met.hand.close()
-	other := onMachine(t, newFakeMachine(), cfg)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if err := other.Listen(ctx); err == nil || !strings.Contains(err.Error(), "address already in use") {
-		t.Errorf("Listen: %v", err)
+	for _, waits := range []bool{true, false} {
+		other := onMachine(t, newFakeMachine(), cfg)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		if !waits {
+			cancel()
+		}
+		listening := make(chan error, 1)
+		go func() { listening <- other.Listen(ctx) }()
+		if waits {
+			until(t, "it waits", func() bool { return other.hand.waiting() != "" })
+		}
+		cancel()
+		if err := <-listening; !errors.Is(err, context.Canceled) {
+			t.Errorf("it waits: %t: Listen: %v", waits, err)
+		}
+	}
+	if !answers(t, first) || first.notReady() != nil {
+		t.Errorf("the first one: %q", notAnswered(first))
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 // metricsHandler serves the agent's series.
 func (a *Agent) metricsHandler() (http.Handler, error) {
 	return metrics.Handler(metrics.New(metrics.Config{
+		Ready:    a.notReady,
 		Resolve:  a.resolver.Stats,
 		Cache:    func() cache.Stats { return a.running.Load().cache.Stats() },
 		Snapshot: a.snapshotStats,

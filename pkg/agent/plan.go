@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -48,9 +49,16 @@ func samePool(a, b config.Route) bool {
 }
 
 // build makes what cfg asks for, taking over from old what stays. It opens
-// nothing and starts nothing, so that a failure leaves old as it is.
-func (a *Agent) build(cfg config.Config, old *running) (*running, error) {
-	r := &running{config: cfg}
+// nothing and starts nothing, so that a failure leaves old as it is; a defect
+// is such a failure.
+func (a *Agent) build(cfg config.Config, old *running) (r *running, err error) {
+	defer func() {
+		if defect := recover(); defect != nil {
+			a.log.Error("recovered from a panic", "where", "configuration", "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
+			r, err = nil, fmt.Errorf("building what the configuration asks for: %w", errDefect)
+		}
+	}()
+	r = &running{config: cfg}
 	for i, forward := range cfg.Forward {
 		pool, err := a.poolFor(cfg, forward, old)
 		if err != nil {
@@ -58,7 +66,6 @@ func (a *Agent) build(cfg config.Config, old *running) (*running, error) {
 		}
 		r.routes = append(r.routes, route{Route: forward, pool: pool})
 	}
-	var err error
 	if r.cache, err = a.cacheFor(cfg.Cache, old); err != nil {
 		return nil, fmt.Errorf("making the cache: %w", err)
 	}
@@ -358,7 +365,7 @@ func (r *running) tasks() []task {
 		list = append(list, c.central)
 	}
 	if r.fixture != nil {
-		list = append(list, r.fixture)
+		list = append(list, r.fixture.answers.Hosts())
 	}
 	for _, p := range r.probes {
 		list = append(list, p)

@@ -45,6 +45,8 @@ type request struct {
 	err    error
 	replan bool // only plan anew: what is known outside the configuration has changed
 	done   chan struct{}
+
+	serving bool // only note that the agent serves
 }
 
 // Reload puts cfg to work, or, when err is not nil, says that there is a bad
@@ -74,6 +76,8 @@ func (a *Agent) takeReloads(ctx context.Context, parts *taskSet) {
 			return
 		case r := <-a.requests:
 			switch {
+			case r.serving:
+				a.sourceServes()
 			case r.replan:
 				r.err = a.replan()
 			case r.err == nil:
@@ -124,6 +128,7 @@ func (a *Agent) apply(ctx context.Context, parts *taskSet, cfg config.Config) er
 	a.reloads.succeeded(time.Now())
 	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load())
 	a.sourceApplied(&r.config)
+	a.hand.reconsider()
 	if len(fixed) > 0 {
 		a.log.WarnContext(ctx, "configuration needs a restart to apply whole", "keys", fixed)
 	}

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/nodecache/node-cache/pkg/config"
 	origin "github.com/nodecache/node-cache/pkg/source"
 )
@@ -62,19 +64,39 @@ func (a *Agent) fallBack(ctx context.Context, why error) (config.Config, error) 
 	return cfg, nil
 }
 
-// followSource keeps what the agent began with, or says why that is not what the source has, and then takes what comes.
-func (a *Agent) followSource(ctx context.Context) error {
+// followConfig takes reloads, and what the source of the configuration brings, until stop is called or ctx ends. Wait returns
+// then; its error is the source's.
+func (a *Agent) followConfig(ctx context.Context, parts *taskSet) (stop func(), wait func() error) {
+	ctx, stop = context.WithCancel(ctx)
 	if a.badStart == nil {
 		cfg := a.Config()
-		a.sourceApplied(&cfg)
+		a.applied = &cfg
 	}
-	return a.source.Run(ctx)
+	var group errgroup.Group
+	group.Go(func() error {
+		a.takeReloads(ctx, parts)
+		return nil
+	})
+	if a.source != nil {
+		group.Go(func() error { return a.source.Run(ctx) })
+	}
+	return stop, group.Wait
 }
 
-// sourceApplied tells the source of a configuration that was put to work.
+// sourceApplied notes that a configuration was put to work. The source is told of it once the agent serves: what keeps it
+// from that is not to become the last good one.
 func (a *Agent) sourceApplied(cfg *config.Config) {
-	if a.source != nil {
+	a.applied = cfg
+	if a.serves && a.source != nil {
 		a.source.Applied(*cfg, a.reloads.generation.Load())
+	}
+}
+
+// sourceServes notes that the agent serves.
+func (a *Agent) sourceServes() {
+	a.serves = true
+	if a.applied != nil {
+		a.sourceApplied(a.applied)
 	}
 }
 

@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"context"
 	"fmt"
 	"reflect"
 	"text/template"
@@ -14,18 +13,13 @@ import (
 )
 
 // A fixture is what the configuration itself answers, and the part of it that says so.
-// It outlives a reload that leaves that as it is, with what it has read of files.
+// It outlives a reload that leaves that as it is. One that leaves the hosts as they are takes them over, with what was
+// read of files.
 type fixture struct {
 	hosts     config.Hosts
 	templates []config.Template
 	answers   *static.Static
 }
-
-// Run follows the hosts files.
-func (f *fixture) Run(ctx context.Context) error { return f.answers.Run(ctx) }
-
-// String names the task in logs.
-func (f *fixture) String() string { return f.answers.String() }
 
 // fixtureFor is old's hosts and templates if they stay, else new ones; nil: there are
 // none.
@@ -38,6 +32,9 @@ func (a *Agent) fixtureFor(cfg *config.Config, old *running) (*fixture, error) {
 		return old.fixture, nil
 	}
 	s := static.Config{Files: f.hosts.Files, TTL: f.hosts.TTL, NoReverse: f.hosts.NoReverse, Log: a.log}
+	if old != nil && old.fixture != nil {
+		s.Before = old.fixture.answers
+	}
 	for _, h := range f.hosts.Names {
 		s.Names = append(s.Names, static.Host{Name: h.Name, Addresses: h.Addresses})
 	}

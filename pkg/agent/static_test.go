@@ -18,7 +18,7 @@ import (
 )
 
 // TestStaticByReload has an agent answer from a hosts file, follow it, and change to other hosts, rules and templates by
-// reloads: one that leaves them as they are leaves what was read of them.
+// reloads: one that leaves the hosts as they are leaves what was read of them.
 func TestStaticByReload(t *testing.T) {
 	t.Parallel()
 	up := upstreamtest.New(upstreamtest.Zone(zoneOf(2)...))
@@ -59,6 +59,14 @@ func TestStaticByReload(t *testing.T) {
 	a.Reload(same, nil)
 	expect("one.hosts.", "NOERROR 192.0.2.2")
 	expect("other.hosts.", "NOERROR 192.0.2.2")
+
+	made := same
+	made.Templates = []config.Template{{Zone: "made.", Answer: []string{"{{ .Name }} 60 IN A 192.0.2.4"}}}
+	a.Reload(made, nil)
+	expect("one.hosts.", "NOERROR 192.0.2.2")
+	expect("x.made.", "NOERROR 192.0.2.4")
+	write("192.0.2.9 one.hosts\n")
+	eventually(t, "the file is not followed by what took it over", func() bool { return says("one.hosts.") == "NOERROR 192.0.2.9" })
 
 	other := cfg
 	other.Hosts = config.Hosts{TTL: time.Second, Names: []config.Host{{Name: "one.hosts.", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.3")}}}}

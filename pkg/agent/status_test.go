@@ -94,6 +94,7 @@ func TestStatusOfManifests(t *testing.T) {
 		t.Errorf("queries %+v, want one from the zone", s.Queries)
 	}
 	for _, want := range []string{
+		"\nnodecache_ready 1\n",
 		"\nnodecache_zone_objects{kind=\"service\"} 2\n", "\nnodecache_watch_synced{kind=\"service\"} 1\n",
 		"\nnodecache_responses_total{rcode=\"NOERROR\",source=\"zone\"} 1\n",
 	} {
@@ -142,6 +143,9 @@ func TestNotReady(t *testing.T) {
 	_, why := page(t, a, "/readyz")
 	if !strings.HasPrefix(why, "the cluster zone is not in sync: ") {
 		t.Errorf("/readyz says %q", why)
+	}
+	if _, body := page(t, a, "/metrics"); !strings.Contains(body, "\nnodecache_ready 0\n") {
+		t.Error("/metrics has no nodecache_ready 0")
 	}
 	if code, body := page(t, a, "/livez"); code != http.StatusOK {
 		t.Errorf("/livez: %d %s, want 200: a restart would mend nothing", code, body)

@@ -83,20 +83,33 @@ func (w *Watcher) String() string { return "configuration watcher" }
 // Ready is closed when Run has its watches in place.
 func (w *Watcher) Ready() <-chan struct{} { return w.ready }
 
-// Run follows the file until ctx ends, and returns nil then. Where the kernel
+// Run follows the file until ctx ends, and returns nil then. While the kernel
 // grants no watch it looks every ten seconds. Run can be called once.
-func (w *Watcher) Run(ctx context.Context) error {
-	notify, err := fsnotify.NewWatcher()
+func (w *Watcher) Run(ctx context.Context) (err error) {
+	var notify *fsnotify.Watcher
+	defer func() { // whatever ends it
+		if notify == nil {
+			return
+		}
+		if failed := notify.Close(); failed != nil {
+			err = fmt.Errorf("closing the watches of %s: %w", w.cfg.Path, failed)
+		}
+	}()
+	open := func() (eventSource, error) {
+		granted, err := fsnotify.NewWatcher()
+		if err != nil {
+			return eventSource{}, err
+		}
+		notify = granted
+		return eventSource{add: granted.Add, remove: granted.Remove, events: granted.Events, errors: granted.Errors}, nil
+	}
+	source, err := open()
 	if err != nil {
 		w.cfg.Log.WarnContext(ctx, "no file events, polling the configuration", "path", w.cfg.Path, "error", err)
 		none := func(string) error { return nil }
-		w.follow(ctx, eventSource{add: none, remove: none})
-		return nil
+		source = eventSource{add: none, remove: none, open: open}
 	}
-	w.follow(ctx, eventSource{add: notify.Add, remove: notify.Remove, events: notify.Events, errors: notify.Errors})
-	if err := notify.Close(); err != nil {
-		return fmt.Errorf("closing the watches of %s: %w", w.cfg.Path, err)
-	}
+	w.follow(ctx, source)
 	return nil
 }
 
@@ -106,6 +119,18 @@ type eventSource struct {
 	remove func(folder string) error
 	events <-chan fsnotify.Event
 	errors <-chan error
+
+	open func() (eventSource, error) // makes one that has events, which others may have used up for now; nil: this one has
+}
+
+// opened is the source with events, if they can be had by now.
+func (s eventSource) opened() eventSource {
+	if s.open != nil {
+		if opened, err := s.open(); err == nil {
+			return opened
+		}
+	}
+	return s
 }
 
 // follow is Run on any source of events.
@@ -128,6 +153,7 @@ func (w *Watcher) follow(ctx context.Context, source eventSource) {
 		settle.Stop()
 		latest.Stop()
 		pending = false
+		source = source.opened()
 		w.watchFolders(ctx, source)
 		if w.look(believe) {
 			doubt.Stop()

@@ -31,8 +31,9 @@ type call struct {
 	Port uint16        // 0: an error
 }
 
-// virtual calls body in a bubble with a running watcher, and returns the calls of Changed.
-func virtual(t *testing.T, body func(*bench)) []call {
+// virtual calls body in a bubble with a running watcher, and returns the calls of Changed. There are no events for the first
+// looks, as many as away.
+func virtual(t *testing.T, away int, body func(*bench)) []call {
 	t.Helper()
 	b := &bench{t: t, path: filepath.Join(t.TempDir(), "config.yaml")}
 	b.write("listen: {port: 1}")
@@ -49,7 +50,13 @@ func virtual(t *testing.T, body func(*bench)) []call {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			w.follow(ctx, eventSource{add: none, remove: none, events: b.events, errors: b.errors})
+			source := eventSource{add: none, remove: none, events: b.events, errors: b.errors}
+			w.follow(ctx, eventSource{add: none, remove: none, open: func() (eventSource, error) {
+				if away--; away >= 0 {
+					return eventSource{}, errors.New("too many open files")
+				}
+				return source, nil
+			}})
 		}()
 		synctest.Wait()
 		body(b)
@@ -86,9 +93,21 @@ func TestWatcherInTime(t *testing.T) {
 	const ms = time.Millisecond
 	for _, tt := range []struct {
 		name string
+		away int
 		body func(*bench)
 		want []call
 	}{
+		{
+			name: "events are there again after a while", away: 2,
+			body: func(b *bench) {
+				b.write("listen: {port: 2}")
+				b.elapse(21 * time.Second)
+				b.write("listen: {port: 3}")
+				b.event(b.path)
+				b.elapse(time.Second)
+			},
+			want: []call{{At: 10 * time.Second, Port: 2}, {At: 21100 * ms, Port: 3}},
+		},
 		{
 			name: "a look comes 100 ms after the last event",
 			body: func(b *bench) {
@@ -202,7 +221,7 @@ func TestWatcherInTime(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tt.want, virtual(t, tt.body)); diff != "" {
+			if diff := cmp.Diff(tt.want, virtual(t, tt.away, tt.body)); diff != "" {
 				t.Errorf("calls (-want +got):\n%s", diff)
 			}
 		})

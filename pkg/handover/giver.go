@@ -13,15 +13,18 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/nodecache/node-cache/pkg/unixsock"
 )
 
 const (
-	saying   = 2 * time.Second  // a message is sent or the other end is given up
-	asking   = 5 * time.Second  // from the connection to the next request, before there is a taker
-	saving   = 10 * time.Second // for a snapshot
-	yielding = 2 * time.Second  // for the readers to stop; they go on to, if it takes longer
-	claiming = 5 * time.Second  // between two looks at whether the path is this agent's
-	maxConns = 8                // conversations at once; more are closed
+	saying   = 2 * time.Second        // a message is sent or the other end is given up
+	asking   = 5 * time.Second        // from the connection to the next request, before there is a taker
+	saving   = 10 * time.Second       // for a snapshot
+	yielding = 2 * time.Second        // for the readers to stop; they go on to, if it takes longer
+	claiming = 5 * time.Second        // between two looks at whether the path is this agent's
+	mending  = 100 * time.Millisecond // after what should not happen
+	maxConns = 8                      // conversations at once; more are closed
 )
 
 // An Offer is a listening socket of this agent's.
@@ -59,12 +62,12 @@ type Giver struct {
 	cfg   Config
 	given chan struct{} // closed once another agent has taken over
 
-	mu       sync.Mutex // guards what follows
-	listener *listener  // nil: the path is another's, or could not be had
-	taker    *conn      // has the sockets, or is about to get them; nil: nobody
-	holds    bool       // taker has them
-	leaving  bool       // this agent ends: nobody else gets them
-	yielded  bool       // Yield was called: it is once
+	mu       sync.Mutex         // guards what follows
+	listener *unixsock.Listener // nil: the path is another's, or could not be had
+	taker    *conn              // has the sockets, or is about to get them; nil: nobody
+	holds    bool               // taker has them
+	leaving  bool               // this agent ends: nobody else gets them
+	yielded  bool               // Yield was called: it is once
 	gone     chan struct{}
 }
 
@@ -108,7 +111,11 @@ func (g *Giver) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		if l := g.claim(ctx); l != nil {
-			group.Go(func() { g.accept(ctx, l) })
+			group.Go(func() {
+				for done := false; !done; { // until it is not cut short by a defect
+					done = g.accept(ctx, l) || !pause(ctx, mending)
+				}
+			})
 		}
 		timer.Reset(claiming)
 	}
@@ -116,33 +123,34 @@ func (g *Giver) Run(ctx context.Context) error {
 
 // claim sees to it that this agent listens at the path, and returns the listener if it is
 // a new one.
-func (g *Giver) claim(ctx context.Context) *listener {
+func (g *Giver) claim(ctx context.Context) (made *unixsock.Listener) {
+	defer g.recovered()
 	g.mu.Lock()
 	has, over := g.listener, g.yielded
 	g.mu.Unlock()
-	if over || has != nil && has.there() {
+	if over || has != nil && has.There() {
 		return nil
 	}
-	l, err := listen(ctx, g.cfg.Path, g.cfg.Agent)
+	l, err := unixsock.Listen(ctx, network, g.cfg.Path)
 	if err != nil {
 		g.problem(ctx, "no successor can take over from this agent", err)
 		return nil
 	}
 	if has != nil {
-		has.close()
+		_ = has.Close()
 	}
 	g.mu.Lock()
 	if over = g.yielded; !over {
-		g.listener = l
+		g.listener, made = l, l
 	}
 	g.mu.Unlock()
 	if over { // meanwhile
-		l.close()
+		_ = l.Close()
 		return nil
 	}
 	g.cfg.Tally.Note(func(s *Stats) { s.Listening, s.LastError = true, "" })
 	g.cfg.Log.InfoContext(ctx, "a successor can take over", "socket", g.cfg.Path)
-	return l
+	return made
 }
 
 // problem notes an error, and logs it unless the last one was the same.
@@ -164,25 +172,27 @@ func (g *Giver) hangUp() {
 	g.listener = nil
 	g.mu.Unlock()
 	if l != nil {
-		l.close()
+		_ = l.Close()
 	}
 	g.cfg.Tally.Note(func(s *Stats) { s.Listening = false })
 }
 
-// accept takes conversations until the listener is closed.
-func (g *Giver) accept(ctx context.Context, l *listener) {
+// accept takes conversations until the listener is closed, or ctx ends, and returns true
+// then.
+func (g *Giver) accept(ctx context.Context, l *unixsock.Listener) (done bool) {
+	defer g.recovered()
 	var group sync.WaitGroup
 	defer group.Wait()
 	places := make(chan struct{}, maxConns)
 	for {
 		c, err := l.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
-			return
+			return true
 		}
 		if err != nil {
 			g.problem(ctx, "a successor could not be heard", err)
-			if !pause(ctx, 100*time.Millisecond) { // no descriptor, say
-				return
+			if !pause(ctx, mending) { // no descriptor, say
+				return true
 			}
 			continue
 		}
@@ -213,6 +223,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // converse deals with one agent from its first word to its last.
 func (g *Giver) converse(ctx context.Context, raw *net.UnixConn) {
+	defer g.recovered()
 	c, err := newConn(raw, g.cfg.Now)
 	if err != nil {
 		g.problem(ctx, "somebody else asked for the sockets", err)
@@ -348,7 +359,7 @@ func (g *Giver) snapshot(ctx context.Context, c *conn) error {
 	ctx, cancel := context.WithTimeout(ctx, saving)
 	defer cancel()
 	answer := &message{Type: typeSnapshot}
-	if err := g.cfg.Snapshot(ctx); err != nil {
+	if err := g.safely(func() error { return g.cfg.Snapshot(ctx) }); err != nil {
 		answer.Problem = err.Error()
 		answer.Problem = answer.Problem[:min(len(answer.Problem), 1024)]
 	}
@@ -357,7 +368,11 @@ func (g *Giver) snapshot(ctx context.Context, c *conn) error {
 
 // offer sends the sockets. This agent goes on to read them.
 func (g *Giver) offer(c *conn) error {
-	offers, err := g.cfg.Offers()
+	var offers []Offer
+	err := g.safely(func() (err error) {
+		offers, err = g.cfg.Offers()
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -408,7 +423,11 @@ func (g *Giver) yield(ctx context.Context, c *conn, claim *Claim) error {
 	g.cfg.Tally.Note(func(s *Stats) { s.Given, s.To, s.GivenAt = true, claim.Agent, now })
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), yielding)
 	defer cancel()
-	g.cfg.Yield(within, *claim)
+	// Whatever comes of it: the successor serves, and nobody can have that undone.
+	_ = g.safely(func() error {
+		g.cfg.Yield(within, *claim)
+		return nil
+	})
 	g.cfg.Log.InfoContext(ctx, "handed over", "agent", claim.Agent, "version", claim.Version, "took", g.cfg.Now().Sub(now))
 	// The path is the successor's as soon as it hears this.
 	g.hangUp()

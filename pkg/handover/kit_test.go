@@ -4,6 +4,7 @@ package handover
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -39,10 +40,15 @@ type old struct {
 
 func newOld(t *testing.T, path, name string, sockets int) *old {
 	t.Helper()
+	return newOldWith(t, path, name, sockets, func(*Config) {})
+}
+
+// newOldWith is newOld with a change to its configuration.
+func newOldWith(t *testing.T, path, name string, sockets int, change func(*Config)) *old {
+	t.Helper()
 	o := &old{path: path, ended: make(chan struct{})}
 	o.open(t, sockets)
-	var err error
-	o.Giver, err = NewGiver(Config{
+	cfg := Config{
 		Path: path, Agent: name, Version: "v1", Now: time.Now, Tally: &o.tally,
 		Snapshot: func(context.Context) error {
 			o.mu.Lock()
@@ -69,8 +75,10 @@ func newOld(t *testing.T, path, name string, sockets int) *old {
 				do()
 			}
 		},
-	})
-	if err != nil {
+	}
+	change(&cfg)
+	var err error
+	if o.Giver, err = NewGiver(cfg); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -208,19 +216,24 @@ func send(t *testing.T, to netip.AddrPort, from, until int) {
 	}
 }
 
-// drain reads what the sockets hold.
+// drain reads what the sockets hold. It waits for nothing, and no deadline can come before what is there was read.
 func drain(t *testing.T, conns []net.PacketConn) map[string]int {
 	t.Helper()
 	got := map[string]int{}
 	buf := make([]byte, 64)
 	for _, c := range conns {
-		for {
-			_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-			n, _, err := c.ReadFrom(buf)
-			if err != nil {
-				break
+		err := raw(t, c.(syscall.Conn)).Control(func(fd uintptr) {
+			for {
+				n, _, err := unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT)
+				if err == nil {
+					got[string(buf[:n])]++
+				} else if !errors.Is(err, unix.EINTR) {
+					return
+				}
 			}
-			got[string(buf[:n])]++
+		})
+		if err != nil {
+			t.Error(err)
 		}
 	}
 	return got

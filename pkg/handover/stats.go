@@ -39,6 +39,8 @@ type Stats struct {
 	Mismatch  uint64    // those of Asked that speak another protocol
 	Abandoned uint64    // those of Asked that had the sockets and ended before they took over
 	LastError string    // of the last attempt to hand over that failed; empty: none did
+
+	Panics uint64 // defects that cut one step short, each also logged with its stack
 }
 
 // A Tally keeps the Stats of an agent, which may both take over and hand over. Its zero

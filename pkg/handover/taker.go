@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"sync"
 	"time"
@@ -26,6 +27,8 @@ type MeetConfig struct {
 	Agent   string // this agent's name
 	Version string
 	Now     func() time.Time
+	Log     *slog.Logger // nil: silent
+	Tally   *Tally       // nil: nothing is counted
 }
 
 // A Taker is an agent that takes over from another. Its methods are called one after the
@@ -34,7 +37,9 @@ type Taker struct {
 	// From names the other agent, FromVersion its version.
 	From, FromVersion string
 
+	cfg   MeetConfig
 	conn  *conn
+	hear  func(limit time.Duration) (*message, []*os.File, error) // of conn
 	hurry chan struct{}
 	given chan struct{}
 	ended sync.WaitGroup
@@ -43,6 +48,12 @@ type Taker struct {
 // Meet connects to the agent that listens at the path. If there is none the error is
 // [ErrNobody]; if it does not hand over, a [*RefusedError].
 func Meet(ctx context.Context, cfg MeetConfig) (*Taker, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Tally == nil {
+		cfg.Tally = new(Tally)
+	}
 	raw, err := dial(ctx, cfg.Path)
 	if err != nil {
 		return nil, err
@@ -75,7 +86,10 @@ func greet(c *conn, cfg *MeetConfig) (*Taker, error) {
 	case typeRefused:
 		return nil, &RefusedError{Reason: m.Reason, Agent: m.Agent, Version: m.Version, Protocol: m.Protocol}
 	case typeWelcome:
-		return &Taker{From: m.Agent, FromVersion: m.Version, conn: c, hurry: make(chan struct{}), given: make(chan struct{})}, nil
+		return &Taker{
+			From: m.Agent, FromVersion: m.Version,
+			cfg: *cfg, conn: c, hear: c.hear, hurry: make(chan struct{}), given: make(chan struct{}),
+		}, nil
 	default:
 		return nil, fmt.Errorf("%q in place of %q: %w", m.Type, typeWelcome, errOutside)
 	}
@@ -146,30 +160,38 @@ func Discard(sockets []Socket) {
 }
 
 // follow hears what the other agent says while this one makes itself ready and takes over.
+// After a defect it goes on with the next word: to hear no more would be to be told neither
+// when to hurry nor when that one has stopped.
 func (t *Taker) follow() {
-	hurried := false
-	hurry := func() {
-		if !hurried {
-			close(t.hurry)
-		}
-		hurried = true
-	}
+	hurry := sync.OnceFunc(func() { close(t.hurry) })
 	defer hurry() // the other one has ended
-	for {
-		m, files, err := t.conn.hear(0)
-		if err != nil {
-			return
-		}
-		closeAll(files)
-		switch m.Type {
-		case typeLeaving:
-			hurry()
-		case typeGiven:
-			close(t.given)
-			return
-		default: // of a later version: it cannot matter, or the protocol were another
-		}
+	for last := false; !last; {
+		last = t.heed(hurry)
 	}
+}
+
+// heed waits for one word, and tells whether it was the last.
+func (t *Taker) heed(hurry func()) (last bool) {
+	defer func() {
+		if defect := recover(); defect != nil {
+			note(t.cfg.Log, t.cfg.Tally, defect)
+			<-time.NewTimer(mending).C
+		}
+	}()
+	m, files, err := t.hear(0)
+	if err != nil {
+		return true
+	}
+	closeAll(files)
+	switch m.Type {
+	case typeLeaving:
+		hurry()
+	case typeGiven:
+		close(t.given)
+		return true
+	default: // of a later version: it cannot matter, or the protocol were another
+	}
+	return false
 }
 
 // Hurry is closed when the other agent is about to end, or has ended: what the sockets

@@ -23,6 +23,7 @@ import (
 // maybe by several scrapes at once, and must not wait. A nil function leaves the
 // families of its section out.
 type Config struct {
+	Ready    func() error // as /readyz asks: nil error: ready to serve
 	Resolve  func() resolve.Stats
 	Cache    func() cache.Stats
 	Snapshot func() *snapshot.Stats // nil: there are no snapshots
@@ -109,6 +110,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 
 // A sample is all Stats at one scrape.
 type sample struct {
+	unready  error
 	resolve  resolve.Stats
 	cache    cache.Stats
 	routes   []Route
@@ -133,6 +135,7 @@ type sample struct {
 func (c *Collector) sample() *sample {
 	cfg := &c.cfg
 	s := &sample{
+		unready:  call(cfg.Ready),
 		resolve:  call(cfg.Resolve),
 		cache:    call(cfg.Cache),
 		udp:      call(cfg.UDP),

@@ -93,6 +93,8 @@ func upstreams(want map[string]float64, zone, name string, first float64) {
 func TestValues(t *testing.T) {
 	t.Parallel()
 	want := map[string]float64{
+		"ready": 1,
+
 		"cache_hits_total":                                  2000,
 		"cache_misses_total":                                2001,
 		"cache_expired_total":                               2002,

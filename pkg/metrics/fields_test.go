@@ -34,6 +34,9 @@ func TestEveryFieldIsASeries(t *testing.T) {
 			t.Errorf("%s: no series changes with it", name)
 		}
 	}
+	unready := distinct()
+	unready.Ready = func() error { return errors.New("starting") }
+	try("Ready", unready)
 	for name, change := range changes(distinct().Resolve()) {
 		cfg := distinct()
 		cfg.Resolve = func() resolve.Stats { return change }

@@ -84,6 +84,7 @@ func watched() watch.Stats {
 // distinct is a configuration in which no two numbers are the same.
 func distinct() metrics.Config {
 	return metrics.Config{
+		Ready: func() error { return nil },
 		Resolve: func() resolve.Stats {
 			s := numbered[resolve.Stats](1000)
 			s.Total = 1500 * time.Millisecond

@@ -13,6 +13,7 @@ const prefix = "nodecache_"
 // sections is the table of all families. docs/metrics.md has its order.
 func sections() []section {
 	return []section{
+		{"Readiness", func(c *Config) bool { return c.Ready != nil }, readyFamilies()},
 		{"Queries", func(c *Config) bool { return c.Resolve != nil }, queryFamilies()},
 		{"Misses", func(c *Config) bool { return c.Resolve != nil }, missFamilies()},
 		{"Cache", func(c *Config) bool { return c.Cache != nil }, cacheFamilies()},
@@ -40,6 +41,16 @@ func sections() []section {
 func protos() []string { return []string{"udp", "tcp"} }
 
 func ipFamilies() []string { return []string{"ipv4", "ipv6"} }
+
+func readyFamilies() []family {
+	return []family{
+		{
+			"ready", gauge, "1 while /readyz would say yes, else 0: it starts, waits to take over from another agent or has handed over to one, does not know the cluster yet, " +
+				"or does not get the node's queries. /readyz and /status have the reason.",
+			nil, func(s *sample, out *sink) { out.put(truth(s.unready == nil)) },
+		},
+	}
+}
 
 func queryFamilies() []family {
 	return []family{
@@ -305,8 +316,8 @@ func adminFamilies() []family {
 func processFamilies() []family {
 	return []family{
 		{
-			"panics_total", counter, "Defects that cut short the handling of one query, session, exchange, object or request. The log has a stack for each.",
-			[]label{{"where", []string{"resolve", "udp", "tcp", "upstream", "watch", "intercept", "probe", "admin"}}},
+			"panics_total", counter, "Defects that cut short the handling of one query, session, exchange, object, file or request. The log has a stack for each.",
+			[]label{{"where", []string{"resolve", "udp", "tcp", "upstream", "watch", "intercept", "probe", "source", "static", "handover", "admin"}}},
 			readPanics,
 		},
 		{

@@ -74,6 +74,17 @@ func readPanics(s *sample, out *sink) {
 		out.count(0, "intercept")
 	}
 	out.count(sum(s.probes, func(p *Probe) uint64 { return p.Stats.Panics }), "probe")
+	out.count(s.source.Panics, "source")
+	if h := s.static; h != nil {
+		out.count(h.Panics, "static")
+	} else {
+		out.count(0, "static")
+	}
+	if h := s.handover; h != nil {
+		out.count(h.Panics, "handover")
+	} else {
+		out.count(0, "handover")
+	}
 	out.count(s.admin.Panics, "admin")
 }
 

@@ -123,6 +123,9 @@ func (m *configMap) run(ctx context.Context) error {
 	return nil
 }
 
+// forget implements [follower].
+func (m *configMap) forget() { m.version, m.there, m.text = "", false, "" }
+
 // follow lists, if need be, and watches until the watch ends. After an error it goes on from where it was if it can.
 func (m *configMap) follow(ctx context.Context) error {
 	if m.version == "" {
@@ -178,8 +181,8 @@ func (m *configMap) list(ctx context.Context) (content, error) {
 	var all list
 	resp, err := m.request(limited, url.Values{})
 	if err == nil {
+		defer func() { _ = resp.Body.Close() }()
 		err = decode(json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)), &all)
-		_ = resp.Body.Close()
 		if err == nil && all.Metadata.ResourceVersion == "" {
 			err = fmt.Errorf("%w: a list without a version", errUnreadable)
 		}

@@ -5,7 +5,6 @@ package source
 import (
 	"cmp"
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -35,6 +34,11 @@ func (s *Source) set(part *content, c content) {
 // found takes a new content of a part and has Run tell of it.
 func (s *Source) found(part *content, c content) {
 	s.set(part, c)
+	s.wake()
+}
+
+// wake has deliver look whether there is something to tell.
+func (s *Source) wake() {
 	select {
 	case s.news <- struct{}{}:
 	default:
@@ -59,7 +63,10 @@ func (s *Source) combined() verdict {
 		telling: telling{base: base.number, over: over.number},
 	}
 	if v.err == nil {
-		v.config, v.err = merged(base.config, over.routes, s.cfg.KubeDNS)
+		v.err = s.guarded("laying the kube-dns folder over the configuration", func() (err error) {
+			v.config, err = merged(base.config, over.routes, s.cfg.KubeDNS)
+			return err
+		})
 	}
 	if v.err != nil {
 		v.why = v.err.Error()
@@ -83,32 +90,39 @@ func (s *Source) tell(t telling) bool {
 // Run follows the source until ctx ends. Load must have been called.
 func (s *Source) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
-	errs := make(chan error, 2)
-	begin := func(run func(context.Context) error) {
-		tasks.Go(func() { errs <- run(ctx) })
-	}
-	begin(s.main.run)
+	var followed error
+	tasks.Go(func() {
+		followed = s.steadily(ctx, s.reading(), s.main.run, func(why error) {
+			s.main.forget()
+			s.found(&s.base, content{err: why})
+		})
+	})
 	if s.dns != nil {
-		begin(s.dns.run)
+		tasks.Go(func() { s.dns.run(ctx) })
 	}
 	if s.kept != nil {
 		tasks.Go(func() { s.kept.run(ctx) })
 	}
 	if s.events != nil {
-		tasks.Go(func() { s.events.run(ctx) })
+		tasks.Go(func() {
+			_ = s.steadily(ctx, "writing events", s.events.run, func(error) {})
+		})
 	}
-	s.deliver(ctx)
+	_ = s.steadily(ctx, "telling of a configuration", s.deliver, func(error) { s.untell() })
 	tasks.Wait()
-	close(errs)
-	var all []error
-	for err := range errs {
-		all = append(all, err)
-	}
-	return errors.Join(all...)
+	return followed
+}
+
+// untell has what there is told once more.
+func (s *Source) untell() {
+	s.mu.Lock()
+	s.told = telling{}
+	s.mu.Unlock()
+	s.wake()
 }
 
 // deliver tells Changed of what is found.
-func (s *Source) deliver(ctx context.Context) {
+func (s *Source) deliver(ctx context.Context) error {
 	settled, retry := stoppedTimer(), time.NewTimer(again)
 	defer settled.Stop()
 	defer retry.Stop()
@@ -117,7 +131,7 @@ func (s *Source) deliver(ctx context.Context) {
 		believe := false
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-s.news:
 		case <-settled.C:
 			believe, doubting = true, false

@@ -135,11 +135,11 @@ func inShort(begin string, err error) string {
 }
 
 // run writes notices until ctx ends.
-func (e *events) run(ctx context.Context) {
+func (e *events) run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-e.kick:
 		}
 		if !e.waits() {
@@ -147,7 +147,7 @@ func (e *events) run(ctx context.Context) {
 		}
 		now := e.source.cfg.Now()
 		if wait := e.limit.ReserveN(now, 1).DelayFrom(now); !sleep(ctx, wait) {
-			return
+			return nil
 		}
 		e.mu.Lock()
 		n := e.pending
@@ -170,7 +170,7 @@ func (e *events) waits() bool {
 func (e *events) deliver(ctx context.Context, n *notice) {
 	var p pause
 	for try := 1; ; try++ {
-		err := e.write(ctx, n)
+		err := e.source.guarded("writing an event", func() error { return e.write(ctx, n) })
 		switch {
 		case err == nil:
 			e.written.Add(1)

@@ -33,7 +33,8 @@ type fakeAPI struct {
 	open     int      // requests of the ConfigMap under way
 	most     int      // at one time
 	events   []map[string]any
-	noEvents int // status of the answers to events; 0: they are written
+	noEvents int                      // status of the answers to events; 0: they are written
+	trap     func(*http.Request) bool // says for which requests the transport panics; nil: none
 }
 
 // A change is an event of the history.
@@ -139,9 +140,11 @@ func (f *fakeAPI) written() []map[string]any {
 // RoundTrip implements [http.RoundTripper].
 func (f *fakeAPI) RoundTrip(req *http.Request) (*http.Response, error) {
 	f.mu.Lock()
-	away, hangs := f.away, f.hangs
+	away, hangs, trap := f.away, f.hangs, f.trap
 	f.mu.Unlock()
 	switch {
+	case trap != nil && trap(req):
+		panic("a trap in the transport")
 	case hangs:
 		<-req.Context().Done()
 		return nil, req.Context().Err()

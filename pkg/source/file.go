@@ -12,6 +12,7 @@ import (
 type file struct {
 	source  *Source
 	watcher *config.Watcher
+	unsure  bool // whether what the watcher has seen was found
 }
 
 // load begins to watch before it reads, so that no change falls between the two.
@@ -31,9 +32,20 @@ func (f *file) load(context.Context) (content, error) {
 
 // run implements [follower]. There is nothing to follow by a path that begins at a folder which is gone.
 func (f *file) run(ctx context.Context) error {
+	if f.unsure {
+		c, err := f.load(ctx)
+		if err != nil {
+			c = content{err: err}
+		}
+		f.unsure = false
+		f.source.found(&f.source.base, c)
+	}
 	if f.watcher == nil {
 		<-ctx.Done()
 		return nil
 	}
 	return f.watcher.Run(ctx)
 }
+
+// forget implements [follower].
+func (f *file) forget() { f.unsure = true }

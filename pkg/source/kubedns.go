@@ -8,25 +8,17 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/convert"
+	"github.com/nodecache/node-cache/pkg/follow"
 )
 
-const (
-	quiet   = 100 * time.Millisecond // after the last event: a writer has more to come
-	longest = time.Second            // after the first event, however many follow
-	restat  = 10 * time.Second       // between looks without an event: some file systems tell nothing
-
-	maxFile = 1 << 20 // bytes; a ConfigMap holds no more
-)
+const maxFile = 1 << 20 // bytes; a ConfigMap holds no more
 
 // dataLink is what the kubelet swaps to change all files of a folder at once.
 const dataLink = "..data"
@@ -135,62 +127,30 @@ func readSmall(path string) (text string, err error) {
 }
 
 // run looks whenever something happens in the folder, and from time to time, until ctx ends.
-func (k *kubeDNS) run(ctx context.Context) error {
-	watch, end := func() {}, func() error { return nil }
-	w := waiter{log: k.source.cfg.Log}
-	if notify, err := fsnotify.NewWatcher(); err != nil {
-		k.source.cfg.Log.WarnContext(ctx, "no file events, polling the kube-dns folder", "folder", k.folder, "err", err)
-	} else {
-		w.events, w.failures, end = notify.Events, notify.Errors, notify.Close
-		// Again for a folder that has a watch: no harm. One that was removed and made anew has lost it.
-		watch = func() { _ = notify.Add(k.folder) }
+func (k *kubeDNS) run(ctx context.Context) {
+	paths := kubeDNSFiles()
+	for i, name := range paths {
+		paths[i] = filepath.Join(k.folder, name)
 	}
-	for {
-		watch()
-		if c, changed := k.look(); changed {
-			k.source.found(&k.source.over, c)
-		}
-		if !w.wait(ctx) {
-			return end()
-		}
-	}
+	follow.Files(ctx, follow.Config{
+		Paths: paths, Log: k.source.cfg.Log,
+		Look: func(bool) time.Duration {
+			if c, changed := k.look(); changed {
+				k.source.found(&k.source.over, c)
+			}
+			return 0
+		},
+		Defect: func(panicked any, stack []byte) {
+			k.forget()
+			k.source.found(&k.source.over, content{err: k.source.defect(k.what(), panicked, stack)})
+		},
+	})
 }
 
-// A waiter waits until it is time to look again.
-type waiter struct {
-	events   <-chan fsnotify.Event
-	failures <-chan error
-	log      *slog.Logger
-}
+// forget has the next look find something, whatever it is.
+func (k *kubeDNS) forget() { k.seen, k.failed = nil, "" }
 
-// wait returns when events have come and a writer is done, or after a time without any. It is false when ctx has ended.
-func (w *waiter) wait(ctx context.Context) bool {
-	every, settle, latest := time.NewTimer(restat), stoppedTimer(), stoppedTimer()
-	defer every.Stop()
-	defer settle.Stop()
-	defer latest.Stop()
-	pending := false
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-w.events:
-		case err := <-w.failures: // most often a full queue, that is, events that are lost
-			w.log.DebugContext(ctx, "lost file events", "err", err)
-		case <-settle.C:
-			return true
-		case <-latest.C:
-			return true
-		case <-every.C:
-			return true
-		}
-		settle.Reset(quiet)
-		if !pending {
-			latest.Reset(longest)
-		}
-		pending = true
-	}
-}
+func (k *kubeDNS) what() string { return "reading the kube-dns folder " + k.folder }
 
 // merged lays routes over the configuration: the upstreams of a zone are those of its route, and what else is said of the
 // zone stays. The result is one that could have been written as it is.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,10 +23,10 @@ const (
 	temporary    = ".last-good-" // begins the names of files that are being written
 	leftOver     = time.Minute   // the age at which such a file is one that a killed writer has left behind
 
-	// The first and the last line say whether a file is whole. One that lost its end could be read all the same, as one with
-	// the defaults of what is missing.
+	// The first and the last line say whether a file is whole, and as it was written. One that lost its end could be read all
+	// the same, as one with the defaults of what is missing; one that a disk has damaged, as another configuration.
 	headLine = "# The configuration that node-cache put to work"
-	endLine  = "# This is the end of it.\n"
+	endLine  = "# This is the end of it, its checksum is "
 
 	// lastSave is how long the end waits for the last one: a disk that hangs must not keep a pod from ending.
 	lastSave = 2 * time.Second
@@ -73,15 +74,42 @@ func (k *keeper) read() (cfg config.Config, at time.Time, err error) {
 	if info, err := os.Stat(k.path()); err == nil {
 		at = info.ModTime()
 	}
-	switch {
-	case strings.TrimSpace(text) == "":
-		return cfg, at, fmt.Errorf("reading the last good configuration: %s is empty", k.path())
-	case strings.HasPrefix(text, headLine) && !strings.HasSuffix(text, "\n"+endLine):
-		return cfg, at, fmt.Errorf("reading the last good configuration: %s has lost its end", k.path())
+	if err := checkWhole(text); err != nil {
+		return cfg, at, fmt.Errorf("reading the last good configuration: %s %w", k.path(), err)
 	}
 	// Every key is in it, so the role makes no difference to its values, but what a role forbids has to be found.
 	cfg, err = config.ParseAs(k.path(), k.folder, []byte(text), k.source.cfg.Role)
 	return cfg, at, err
+}
+
+// What can be wrong with the file as a whole.
+var (
+	errEmpty   = errors.New("is empty")
+	errCut     = errors.New("has lost its end")
+	errDamaged = errors.New("is not as it was written")
+)
+
+// checkWhole says what is wrong with a file as a whole. One without the first line was put there by a person.
+func checkWhole(text string) error {
+	switch {
+	case strings.TrimSpace(text) == "":
+		return errEmpty
+	case !strings.HasPrefix(text, headLine):
+		return nil
+	}
+	end := strings.LastIndex(text, "\n"+endLine) + 1
+	switch {
+	case end == 0 || !strings.HasSuffix(text, "\n"):
+		return errCut
+	case text != withEnd(text[:end]):
+		return errDamaged
+	}
+	return nil
+}
+
+// withEnd is a text with its last line.
+func withEnd(text string) string {
+	return fmt.Sprintf("%s%s%08x.\n", text, endLine, crc32.ChecksumIEEE([]byte(text)))
 }
 
 // keep has a configuration kept, soon.
@@ -100,19 +128,7 @@ func (k *keeper) run(ctx context.Context) {
 	done := make(chan struct{})
 	go func() { // joined below, unless the file system hangs
 		defer close(done)
-		retry := stoppedTimer()
-		defer retry.Stop()
-		for ctx.Err() == nil {
-			if !k.flush() {
-				retry.Reset(again)
-			}
-			select {
-			case <-ctx.Done():
-			case <-k.kick:
-			case <-retry.C:
-			}
-		}
-		k.flush()
+		_ = k.source.steadily(ctx, "keeping the last good configuration", k.follow, func(error) {})
 	}()
 	<-ctx.Done()
 	late := time.NewTimer(lastSave)
@@ -122,6 +138,24 @@ func (k *keeper) run(ctx context.Context) {
 	case <-late.C:
 		k.source.cfg.Log.ErrorContext(ctx, "the last good configuration is not kept", "err", "the file system does not answer", "folder", k.folder)
 	}
+}
+
+// follow is run without an eye on the time.
+func (k *keeper) follow(ctx context.Context) error {
+	retry := stoppedTimer()
+	defer retry.Stop()
+	for ctx.Err() == nil {
+		if !k.flush() {
+			retry.Reset(again)
+		}
+		select {
+		case <-ctx.Done():
+		case <-k.kick:
+		case <-retry.C:
+		}
+	}
+	k.flush()
+	return nil
 }
 
 // flush writes what is to be kept, if something is. It is false if that is still to be done.
@@ -137,7 +171,7 @@ func (k *keeper) flush() (done bool) {
 	if p == nil {
 		return true
 	}
-	err := k.write(p)
+	err := k.source.guarded("keeping the last good configuration", func() error { return k.write(p) })
 	k.mu.Lock()
 	before := k.why
 	if k.why = ""; err != nil {
@@ -176,7 +210,7 @@ func (k *keeper) write(p *keepsake) (err error) {
 	if err != nil {
 		return k.unwritten(err)
 	}
-	_, err = f.WriteString(k.head(p) + string(text) + endLine)
+	_, err = f.WriteString(withEnd(k.head(p) + string(text)))
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), k.path())

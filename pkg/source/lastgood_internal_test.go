@@ -3,6 +3,7 @@
 package source
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -125,7 +126,8 @@ func TestLastGoodMissing(t *testing.T) {
 	}
 }
 
-// TestLastGoodDamaged has one that lost its end, each line of it by turns: none is taken for a whole one.
+// TestLastGoodDamaged has one that lost its end, each line of it by turns, and one in which each octet of what is no head
+// line is another by turns: none is taken for a whole one.
 func TestLastGoodDamaged(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -148,6 +150,20 @@ func TestLastGoodDamaged(t *testing.T) {
 		}
 		if _, _, err := w.kept.read(); err == nil {
 			t.Errorf("%d of %d lines: no error", n, len(lines))
+		}
+	}
+	for n := len(headLine); n < len(whole); n++ {
+		damaged := bytes.Clone(whole)
+		damaged[n] ^= 1
+		write(t, w.kept.path(), string(damaged))
+		if _, _, err := w.kept.read(); err == nil {
+			t.Errorf("octet %d of %d, %q for %q: no error", n, len(whole), damaged[n], whole[n])
+		}
+	}
+	for _, text := range []string{string(whole) + "\n", string(whole) + string(whole), strings.TrimSuffix(string(whole), "\n")} {
+		write(t, w.kept.path(), text)
+		if _, _, err := w.kept.read(); err == nil {
+			t.Errorf("%d octets after %d: no error", len(text), len(whole))
 		}
 	}
 }

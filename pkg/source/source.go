@@ -66,6 +66,7 @@ type Source struct {
 	events *events  // nil: none are written
 	news   chan struct{}
 	inUse  atomic.Bool // the last good configuration
+	panics atomic.Uint64
 
 	mu    sync.Mutex // guards what follows
 	base  content    // of the file or the ConfigMap
@@ -78,8 +79,11 @@ type Source struct {
 type follower interface {
 	// load gives what there is now. It takes as long as it may, until ctx ends, for a source that may become readable.
 	load(ctx context.Context) (content, error)
-	// run reports whatever comes to Source.found, and to Source.reachable whether it can be read, until ctx ends.
+	// run reports whatever comes to Source.found, and to Source.reachable whether it can be read, until ctx ends. After a
+	// defect it is called again.
 	run(ctx context.Context) error
+	// forget has run report what there is, as news, after a defect in load or in run.
+	forget()
 }
 
 // content is what was found in a part of the source.
@@ -147,6 +151,9 @@ func (s *Source) Name() string {
 	return "configmap " + s.cfg.ConfigMap.String()
 }
 
+// reading is what a defect cuts short in load or run of the main part: it is one thing to say, not two.
+func (s *Source) reading() string { return "reading " + s.Name() }
+
 // Load gives the configuration to begin with, and why it is only the last good one; nil when it is not. It waits some seconds
 // for an API server that is away, and longer where there is no last good one.
 func (s *Source) Load(ctx context.Context) (cfg config.Config, why, err error) {
@@ -161,16 +168,29 @@ func (s *Source) Load(ctx context.Context) (cfg config.Config, why, err error) {
 
 // first reads every part.
 func (s *Source) first(ctx context.Context) (config.Config, error) {
-	base, err := s.main.load(ctx)
+	var base, over content
+	err := s.guarded(s.reading(), func() (err error) {
+		base, err = s.main.load(ctx)
+		return err
+	})
 	if ctx.Err() != nil {
 		return config.Config{}, ctx.Err()
 	}
 	if err != nil {
 		base = content{err: err}
 	}
+	if errors.Is(err, errDefect) {
+		s.main.forget()
+	}
 	s.set(&s.base, base)
 	if s.dns != nil {
-		over, _ := s.dns.look()
+		if err := s.guarded(s.dns.what(), func() error {
+			over, _ = s.dns.look()
+			return nil
+		}); err != nil {
+			s.dns.forget()
+			over = content{err: err}
+		}
 		s.set(&s.over, over)
 	}
 	v := s.combined()
@@ -184,7 +204,12 @@ func (s *Source) Fallback(ctx context.Context, why error) (config.Config, error)
 	if s.kept == nil {
 		return config.Config{}, why
 	}
-	cfg, at, err := s.kept.read()
+	var cfg config.Config
+	var at time.Time
+	err := s.guarded("reading the last good configuration", func() (err error) {
+		cfg, at, err = s.kept.read()
+		return err
+	})
 	if err != nil {
 		s.cfg.Log.ErrorContext(ctx, "there is no last good configuration either", "err", err)
 		return config.Config{}, why
@@ -256,7 +281,7 @@ func (s *Source) kind() string {
 
 // Stats reads the counters.
 func (s *Source) Stats() Stats {
-	st := Stats{Kind: s.kind(), KubeDNS: s.dns != nil, LastGood: s.inUse.Load()}
+	st := Stats{Kind: s.kind(), KubeDNS: s.dns != nil, LastGood: s.inUse.Load(), Panics: s.panics.Load()}
 	s.mu.Lock()
 	st.Reachable = s.wrong == nil && !s.unreadLocked()
 	s.mu.Unlock()

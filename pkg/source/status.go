@@ -28,6 +28,8 @@ type Stats struct {
 	EventsWritten uint64
 	EventsFailed  uint64 // given up: the API server did not take them
 	EventsDropped uint64 // not tried: a newer one came before its turn
+
+	Panics uint64 // defects that cut short reading, keeping or telling of a configuration
 }
 
 // Status is how a Source is doing, for a person.

@@ -29,6 +29,8 @@ type world struct {
 	told       []string   // "applied SIZE", "refused WHY", in order
 	at         []time.Time
 	generation uint64
+	trap       string // what has the log panic when it is to be written; empty: nothing
+	stumbles   int    // times that the agent panics
 }
 
 // size is a configuration that is told by the size of its cache, in MiB.
@@ -57,6 +59,9 @@ type lockedWriter struct{ w *world }
 func (l *lockedWriter) Write(p []byte) (int, error) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
+	if l.w.trap != "" && strings.Contains(string(p), l.w.trap) {
+		panic("a trap in the log")
+	}
 	return l.w.log.Write(p)
 }
 
@@ -76,6 +81,11 @@ func (w *world) changed(cfg config.Config, err error) {
 		err = fmt.Errorf("a cache of 2 MiB")
 	}
 	w.mu.Lock()
+	if w.stumbles > 0 {
+		w.stumbles--
+		w.mu.Unlock()
+		panic("a trap in the agent")
+	}
 	w.at = append(w.at, time.Now())
 	if err == nil {
 		w.generation++
@@ -95,6 +105,30 @@ func (w *world) tell(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.told = append(w.told, what)
+}
+
+// setTrap has the log panic for what has a text in it; empty: for nothing.
+func (w *world) setTrap(text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.trap = text
+}
+
+// saying is what was told so far.
+func (w *world) saying() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Join(w.told, "; ")
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
 }
 
 // tales is what was told so far, and forgets it.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,10 +15,11 @@ import (
 // Config is what a Static is made from.
 type Config struct {
 	Names     []Host        // one that is here is not looked for in files
-	Files     []string      // paths of files in the format of hosts(5), followed by Run
+	Files     []string      // paths of files in the format of hosts(5), followed by Hosts.Run
 	TTL       time.Duration // of the hosts' records, whole seconds
 	NoReverse bool          // the addresses of hosts have no names
 	Templates []Template    // the first that fits a question is taken
+	Before    *Static       // whose place it takes: hosts that are the same are not read anew; nil: none
 	Log       *slog.Logger  // nil: silent
 }
 
@@ -29,32 +29,22 @@ type Host struct {
 	Addresses []netip.Addr
 }
 
-// Static holds hosts and templates. It is safe for use by many goroutines.
+// Static answers from hosts and templates. It is safe for use by many goroutines.
 type Static struct {
-	cfg       Config
-	ttl       uint32 // seconds
-	files     []*file
-	table     atomic.Pointer[table]
+	log       *slog.Logger
+	hosts     *Hosts
 	templates []*answering
 	memos     memos
 	failures  atomic.Uint64
-
-	mu     sync.Mutex // guards states
-	states []FileStats
 }
 
-// New reads the files for the first time. A file that cannot be read has no names until
-// it can be; it is in the log and in Stats.
+// New reads the files. One that cannot be read has the names that it had before, if it had any, until it can be; it is
+// in the log and in Stats.
 func New(cfg Config) (*Static, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Static{cfg: cfg, ttl: uint32(cfg.TTL / time.Second)}
-	for _, h := range cfg.Names {
-		if _, ok := appendName(nil, h.Name); !ok {
-			return nil, fmt.Errorf("making the hosts: %q is not a name", h.Name)
-		}
-	}
+	s := &Static{log: cfg.Log}
 	for i, t := range cfg.Templates {
 		a, err := newAnswering(t)
 		if err != nil {
@@ -63,12 +53,20 @@ func New(cfg Config) (*Static, error) {
 		s.templates = append(s.templates, a)
 	}
 	s.memos.init()
-	for _, path := range cfg.Files {
-		s.files = append(s.files, &file{path: path})
+	var before *Hosts
+	if cfg.Before != nil {
+		before = cfg.Before.hosts
 	}
-	s.read(true)
+	var err error
+	hosts := hostsConfig{Names: cfg.Names, Files: cfg.Files, TTL: cfg.TTL, NoReverse: cfg.NoReverse}
+	if s.hosts, err = newHosts(hosts, before, cfg.Log); err != nil {
+		return nil, err
+	}
 	return s, nil
 }
+
+// Hosts follows the files. They may be those of the Static before.
+func (s *Static) Hosts() *Hosts { return s.hosts }
 
 // A Verdict says what there is for a query.
 type Verdict uint8
@@ -93,10 +91,8 @@ type Result struct {
 // dst. For hosts, and for questions of templates that were asked a moment ago, it
 // allocates nothing where dst has room.
 func (s *Static) Answer(q *wire.Query, dst []byte) ([]byte, Result) {
-	if t := s.table.Load(); t != nil {
-		if out, ok := t.answer(q, s.ttl, dst); ok {
-			return out, Result{Verdict: Answered}
-		}
+	if out, ok := s.hosts.table.Load().answer(q, s.hosts.ttl, dst); ok {
+		return out, Result{Verdict: Answered}
 	}
 	if len(s.templates) > 0 {
 		return s.fromTemplates(q, dst)
@@ -111,6 +107,7 @@ type Stats struct {
 	Templates int         // templates
 	Failures  uint64      // questions of which a template made no answer, since the start
 	Files     []FileStats // in the order of the configuration
+	Panics    uint64      // defects that cut short the reading of files, since the start
 }
 
 // FileStats is the state of one file.
@@ -124,15 +121,9 @@ type FileStats struct {
 
 // Stats may be called at any time.
 func (s *Static) Stats() Stats {
-	st := Stats{Templates: len(s.templates), Failures: s.failures.Load()}
-	if t := s.table.Load(); t != nil {
-		st.Names, st.Addresses = len(t.names), t.addresses
+	t := s.hosts.table.Load()
+	return Stats{
+		Names: len(t.names), Addresses: t.addresses, Templates: len(s.templates),
+		Failures: s.failures.Load(), Files: s.hosts.fileStats(), Panics: s.hosts.panics.Load(),
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	st.Files = append(st.Files, s.states...)
-	return st
 }
-
-// String names the task in logs.
-func (s *Static) String() string { return "hosts files" }

@@ -5,8 +5,6 @@ package static
 import (
 	"encoding/binary"
 	"net/netip"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -120,7 +118,7 @@ func (b *builder) table() *table {
 		t.wild = t.wild || isWild([]byte(name))
 	}
 	for addr, names := range b.pointers {
-		t.pointers[string(reverseName(addr))] = names.String()
+		t.pointers[string(wire.AppendReverse(nil, addr.AsSlice()))] = names.String()
 	}
 	return t
 }
@@ -229,23 +227,4 @@ func appendName(dst []byte, text string) ([]byte, bool) {
 		}
 	}
 	return append(dst, 0), true
-}
-
-// reverseName is the canonical name that leads back from an address.
-func reverseName(addr netip.Addr) []byte {
-	var name []byte
-	octets := addr.AsSlice()
-	slices.Reverse(octets)
-	if addr.Is4() {
-		for _, octet := range octets {
-			digits := strconv.Itoa(int(octet))
-			name = append(append(name, byte(len(digits))), digits...)
-		}
-		return append(name, "\x07in-addr\x04arpa\x00"...)
-	}
-	const hex = "0123456789abcdef"
-	for _, octet := range octets {
-		name = append(name, 1, hex[octet&0xf], 1, hex[octet>>4])
-	}
-	return append(name, "\x03ip6\x04arpa\x00"...)
 }

@@ -126,7 +126,7 @@ func (s *Static) make(q *wire.Query) *memo {
 		m.verdict = Answered
 		if m.msg, m.target, err = a.answer(question, q); err != nil {
 			m.msg, m.target, m.verdict = nil, 0, Failed
-			s.cfg.Log.Debug("a template has made no answer", "name", name, "type", question.Type, "err", err)
+			s.log.Debug("a template has made no answer", "name", name, "type", question.Type, "err", err)
 		}
 		if m.target > 0 {
 			m.verdict = Alias

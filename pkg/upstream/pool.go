@@ -236,7 +236,12 @@ func (c *common) recovered(ctx context.Context, tell func()) {
 	if r == nil {
 		return
 	}
-	c.panics.Add(1)
-	c.log.ErrorContext(ctx, "panic recovered", "panic", r, "stack", string(debug.Stack()))
+	c.defect(ctx, r, debug.Stack())
 	tell()
+}
+
+// defect counts and logs a panic that was recovered.
+func (c *common) defect(ctx context.Context, panicked any, stack []byte) {
+	c.panics.Add(1)
+	c.log.ErrorContext(ctx, "panic recovered", "panic", panicked, "stack", string(stack))
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -262,6 +263,35 @@ func TestResolvConfStubIsFollowed(t *testing.T) {
 	f.becomes(t, "udp 192.0.2.2:53")
 	write(t, systemd, "nameserver 192.0.2.3\n")
 	f.becomes(t, "udp 192.0.2.3:53")
+}
+
+// A defect in reading a file costs that reading: what was read before is asked, and the file is read again later.
+func TestResolvConfDefect(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "resolv.conf")
+	write(t, path, "nameserver 192.0.2.1\n")
+	var trap atomic.Bool
+	log, lines := logger()
+	p := newPool(t, upstream.Config{
+		Targets: []upstream.Target{{ResolvConf: path}}, SystemdResolvConf: path + ".none", Log: log,
+		Self: func(netip.AddrPort) bool {
+			if trap.Load() {
+				panic("a trap")
+			}
+			return false
+		},
+	})
+	run(t, p)
+	trap.Store(true)
+	write(t, path, "nameserver 192.0.2.2\n")
+	until(t, "a panic", func() bool { return p.Stats().Panics > 0 })
+	f := followed{Pool: p, path: path, lines: lines}
+	f.becomes(t, "udp 192.0.2.1:53")
+	trap.Store(false)
+	f.becomes(t, "udp 192.0.2.2:53")
+	if got := strings.Join(lines(), "\n"); !strings.Contains(got, "panic recovered") {
+		t.Errorf("the log does not say so:\n%s", got)
+	}
 }
 
 // A ConfigMap is a link to a link that is swapped.

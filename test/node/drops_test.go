@@ -4,26 +4,21 @@ package node
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/nodecache/node-cache/internal/nodelab"
 )
 
 // drops are the packets that the kernel has dropped on their way for want of room: no agent has had them, or a client was
-// too slow to take its answer.
-type drops struct {
-	backlog int            // of packets between namespaces, of the whole machine
-	sockets map[string]int // datagrams for which a socket had no room, by host
-}
+// too slow to take its answer. The key says where.
+type drops map[string]int
 
+// drops counts what was dropped so far, by the whole machine between namespaces and by the sockets and links of each host.
 func (b *bed) drops(t *testing.T) drops {
 	t.Helper()
-	d := drops{sockets: map[string]int{}}
+	d := drops{}
 	stat, err := os.ReadFile("/proc/net/softnet_stat")
 	if err != nil {
 		t.Fatal(err)
@@ -33,16 +28,16 @@ func (b *bed) drops(t *testing.T) drops {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.backlog += int(n)
+		d["between namespaces"] += int(n)
 	}
-	for _, h := range []*nodelab.Host{b.Node, b.Pods[0], b.Pods[1]} {
+	for _, h := range b.Hosts() {
 		err := h.Do(func() error {
-			for file, key := range map[string]string{"snmp": "Udp:", "snmp6": "Udp6RcvbufErrors"} {
+			for _, file := range []string{"snmp", "snmp6"} {
 				text, err := os.ReadFile("/proc/thread-self/net/" + file)
 				if err != nil {
 					return err
 				}
-				d.sockets[h.Name] += rcvbufErrors(string(text), key)
+				d.read(h.Name, string(text))
 			}
 			return nil
 		})
@@ -53,40 +48,43 @@ func (b *bed) drops(t *testing.T) drops {
 	return d
 }
 
-// rcvbufErrors reads a counter from either of the kernel's two forms.
-func rcvbufErrors(text, key string) int {
+// read adds the counters of a host from either of the kernel's two forms: a line of names and one of numbers, or a line for
+// each.
+func (d drops) read(host, text string) {
 	var names []string
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
-		if len(fields) < 2 || fields[0] != key {
-			continue
-		}
-		if key != "Udp:" {
-			n, _ := strconv.Atoi(fields[1])
-			return n
-		}
-		if names == nil {
+		switch {
+		case len(fields) == 2:
+			d.note(host, fields[0], fields[1])
+		case len(fields) > 2 && fields[0] == "Udp:" && names == nil:
 			names = fields
-			continue
-		}
-		for i, name := range names {
-			if name == "RcvbufErrors" {
-				n, _ := strconv.Atoi(fields[i])
-				return n
+		case len(fields) > 2 && fields[0] == "Udp:":
+			for i, name := range names {
+				d.note(host, "Udp"+name, fields[i])
 			}
 		}
 	}
-	return 0
+}
+
+// note adds a counter if it is one of datagrams that a socket had no room for.
+func (d drops) note(host, name, value string) {
+	_, what, ok := strings.Cut(name, "Udp")
+	if ok && slices.Contains([]string{"RcvbufErrors", "SndbufErrors", "MemErrors"}, strings.TrimPrefix(what, "6")) {
+		n, _ := strconv.Atoi(value)
+		d[host+" "+name] += n
+	}
 }
 
 // since is how many were dropped after an earlier look, and where.
 func (d drops) since(before drops) (n int, where string) {
-	n = d.backlog - before.backlog
-	where = fmt.Sprintf("%d dropped between namespaces", n)
-	for _, host := range slices.Sorted(maps.Keys(d.sockets)) {
-		more := d.sockets[host] - before.sockets[host]
-		n += more
-		where += fmt.Sprintf(", %d at sockets of %s", more, host)
+	var all []string
+	for key, now := range d {
+		if more := now - before[key]; more > 0 {
+			n += more
+			all = append(all, fmt.Sprintf("%d %s", more, key))
+		}
 	}
-	return n, where
+	slices.Sort(all)
+	return n, strings.Join(all, ", ")
 }

@@ -26,19 +26,26 @@ func handing(t *testing.T, o options) (*bed, daemon) {
 // launchWaiting starts an agent that gets the sockets and then waits for the cluster, which nobody tells it about.
 func (b *bed) launchWaiting(t *testing.T) daemon {
 	t.Helper()
-	config := filepath.Join(t.TempDir(), "next.yaml") // the old agent follows its own
+	next, _ := b.launchWaitingOn(t)
+	return next
+}
+
+// launchWaitingOn is launchWaiting, and gives the file of the configuration.
+func (b *bed) launchWaitingOn(t *testing.T) (next daemon, config string) {
+	t.Helper()
+	config = filepath.Join(t.TempDir(), "next.yaml") // the old agent follows its own
 	if err := os.WriteFile(config, []byte(b.text()+"cluster: {resolver: local, kubeconfig: kubeconfig}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	writeKubeconfig(t, config, "https://10.201.0.2:6443")
-	next := b.launchProgram(t, nodeCache, "agent", "--config", config)
+	next = b.launchProgram(t, nodeCache, "agent", "--config", config)
 	eventually(t, 15*time.Second, "the next agent waits", func() bool {
 		if next.Ended() {
 			t.Fatalf("the agent has ended: %v", next.Err())
 		}
 		return strings.Contains(next.Stderr.String(), "waiting for the cluster zone")
 	})
-	return next
+	return next, config
 }
 
 // says waits until an agent has logged something.
@@ -179,10 +186,33 @@ func TestHandOverTogether(t *testing.T) {
 	b.allAnswered(t, l, fmt.Sprintf("%d agents at once", together), together, before)
 }
 
-// TestHandOverHung has the old agent hang when the next one comes, which waits until it does not.
+// TestHandOverMended has the next agent wait for a cluster that there is not, until its configuration is mended.
+func TestHandOverMended(t *testing.T) {
+	b, old := handing(t, options{})
+	before := b.fallbackQueries()
+	l := b.load(t)
+	next, config := b.launchWaitingOn(t)
+	if err := os.WriteFile(config, []byte(b.text()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitTaken(t, next)
+	old.Signal(syscall.SIGTERM)
+	if err := old.Wait(t, 20*time.Second); err != nil {
+		t.Errorf("the old agent ended with %v", err)
+	}
+	b.allAnswered(t, l, "mended while the next one waits", 1, before)
+}
+
+// TestHandOverHung has the old agent hang when the next one comes, which waits until it does not, or is told to end.
 func TestHandOverHung(t *testing.T) {
 	b, old := handing(t, options{})
 	old.Signal(syscall.SIGSTOP)
+	undone := b.launch(t)
+	says(t, undone, "waiting for the addresses")
+	undone.Signal(syscall.SIGTERM)
+	if err := undone.Wait(t, 10*time.Second); err != nil {
+		t.Errorf("an agent that waited for the addresses ended with %v", err)
+	}
 	next := b.launch(t)
 	says(t, next, "waiting for the addresses")
 	old.Signal(syscall.SIGCONT)

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nodecache/node-cache/pkg/agent"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// A trap is a log that panics, while it is set, when it is told of a resolv.conf without a server.
+type trap struct {
+	journal
+	set atomic.Bool
+}
+
+// Write implements io.Writer.
+func (l *trap) Write(p []byte) (int, error) {
+	if l.set.Load() && strings.Contains(string(p), "no upstream in any resolv.conf") {
+		panic("a trap")
+	}
+	return l.journal.Write(p)
+}
+
+// TestDefectInReload has a configuration whose building panics: it is refused, and the next is taken.
+func TestDefectInReload(t *testing.T) {
+	t.Parallel()
+	up := upstreamtest.New(upstreamtest.Zone(zoneOf(2)...))
+	cfg := local(t, up.Listen(t))
+	log := &trap{}
+	a, _ := start(t, agent.Options{Config: &cfg, Log: log})
+	path := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	more := cfg
+	more.Forward = append(more.Forward[:1:1], config.DefaultRoute("example.com."))
+	more.Forward[1].To = []config.Target{{Kind: config.ResolvConf, Path: path}}
+	log.set.Store(true)
+	a.Reload(more, nil)
+	if s := status(t, a).Config; s.LastOK || !strings.Contains(s.LastError, "a defect") || s.Generation != 1 {
+		t.Errorf("%+v, want it refused", s)
+	}
+	if !strings.Contains(log.String(), "recovered from a panic") {
+		t.Errorf("the log does not say so:\n%s", log.String())
+	}
+	log.set.Store(false)
+	a.Reload(more, nil)
+	if s := status(t, a).Config; !s.LastOK || s.Generation != 2 {
+		t.Errorf("%+v, want the next one taken", s)
+	}
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/handover"
+)
+
+// save writes a configuration as an editor does.
+func save(t *testing.T, path string, cfg config.Config, more string) {
+	t.Helper()
+	text, err := config.Marshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path+".new", append(text, more...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nobodysCluster is a kubeconfig of an API server that is not there.
+func nobodysCluster(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
+  clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}], users: [{name: u, user: {}}]}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestHandOverWaitsAndFollows has the next agent wait for a cluster that it cannot get to. A bad change to its
+// configuration is refused, one that is as wrong leaves it waiting, and one that mends it has it take over. What it
+// did not serve by is not kept as the last good one.
+func TestHandOverWaitsAndFollows(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	usual := config.Default(config.Agent)
+	cfg.Interface, cfg.Intercept = usual.Interface, usual.Intercept // a file does not let these go with a loopback address
+	first, _ := startHanding(t, newFakeMachine(), cfg)
+
+	wrong := cfg
+	wrong.Cluster.Resolver, wrong.Cluster.Kubeconfig = config.ResolverLocal, nobodysCluster(t)
+	file, kept := filepath.Join(t.TempDir(), "node-cache.yaml"), t.TempDir()
+	save(t, file, wrong, "")
+	second, err := newOn(newFakeMachine(), Options{File: file, Source: Source{LastGood: kept}, Log: t.Output()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := runNode(t, second)
+	until(t, "it waits for the cluster", func() bool { return second.hand.waiting() != "" })
+
+	save(t, file, wrong, "nonsense: true\n")
+	until(t, "what is bad is refused", func() bool { return second.reloads.bad.Load() == 1 })
+	other := wrong
+	other.Cluster.Kubeconfig = nobodysCluster(t)
+	save(t, file, other, "")
+	until(t, "what is as wrong is taken", func() bool { return second.reloads.generation.Load() == 2 })
+	time.Sleep(50 * time.Millisecond) // for what should not happen
+	if st := second.hand.status(time.Now()); st.WaitsFor == "" || st.Taken != handover.OutcomeNone || first.notReady() != nil {
+		t.Errorf("it does not wait any more: %+v", st)
+	}
+	if entries, err := os.ReadDir(kept); err != nil || len(entries) > 0 {
+		t.Errorf("a configuration is kept as good that nobody was served by: %v, %v", entries, err)
+	}
+
+	save(t, file, cfg, "")
+	until(t, "it takes over", func() bool { return second.notReady() == nil })
+	if !answers(t, second) {
+		t.Error("the second one does not answer")
+	}
+	if got := notAnswered(first); got != "handed over to agent "+second.token {
+		t.Errorf("the first one says %q", got)
+	}
+	until(t, "the last good one is kept", func() bool {
+		entries, err := os.ReadDir(kept)
+		return err == nil && len(entries) == 1
+	})
+	if err := stop(); err != nil {
+		t.Errorf("the second one ended with %v", err)
+	}
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"testing"
+
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// readySays is what /readyz replies, and what nodecache_ready of /metrics is, as one admin server has both.
+func readySays(t *testing.T, a *Agent) (code int, series string) {
+	t.Helper()
+	pages := a.admin.Handler()
+	get := func(path string) *httptest.ResponseRecorder {
+		reply := httptest.NewRecorder()
+		pages.ServeHTTP(reply, httptest.NewRequest(http.MethodGet, path, http.NoBody))
+		return reply
+	}
+	if m := regexp.MustCompile(`(?m)^nodecache_ready (.+)$`).FindStringSubmatch(get("/metrics").Body.String()); m != nil {
+		series = m[1]
+	}
+	return get("/readyz").Code, series
+}
+
+// TestReadySeries has one agent take over from another: of each that serves /metrics says what /readyz does, and the one that
+// waits for its turn is not ready, nor the one that has had it.
+func TestReadySeries(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	cfg.Admin.Address = proctest.FreeAddr(t)
+	m1, m2 := newFakeMachine(), newFakeMachine()
+	m2.kernel = m1.kernel
+	want := func(when string, a *Agent, wantCode int, wantSeries string) {
+		t.Helper()
+		if code, series := readySays(t, a); code != wantCode || series != wantSeries {
+			t.Errorf("%s: /readyz says %d and nodecache_ready %q, want %d and %q", when, code, series, wantCode, wantSeries)
+		}
+	}
+	first, _ := startHanding(t, m1, cfg)
+	want("serving", first, http.StatusOK, "1")
+	second := onMachine(t, m2, cfg)
+	want("waiting to take over", second, http.StatusServiceUnavailable, "0")
+	want("while another one waits", first, http.StatusOK, "1")
+	runNode(t, second)
+	until(t, "the second one is ready", func() bool { return second.notReady() == nil })
+	want("having taken over", second, http.StatusOK, "1")
+	want("having handed over", first, http.StatusServiceUnavailable, "0")
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package handover
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A safeBuffer is a log that several goroutines write and a test reads.
+type safeBuffer struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// TestGiverDefects has each thing that a giver is configured with panic once: the agent goes on, and hands over to
+// the next that asks. A panic while it yields does not keep it from handing over.
+func TestGiverDefects(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		on   func(c *Config, panics func())
+		do   func(t *testing.T, n *Taker) // up to the panic
+		took bool                         // n takes over all the same
+	}{
+		{name: "snapshot", on: func(c *Config, panics func()) {
+			c.Snapshot = func(context.Context) error { panics(); return nil }
+		}, do: func(t *testing.T, n *Taker) {
+			t.Helper()
+			if err := n.Snapshot(t.Context()); err == nil || err.Error() != errDefect.Error() {
+				t.Errorf("a snapshot: %v", err)
+			}
+			mustSockets(t, n) // the conversation goes on
+			n.Close()
+		}},
+		{name: "offers", on: func(c *Config, panics func()) {
+			offers := c.Offers
+			c.Offers = func() ([]Offer, error) { panics(); return offers() }
+		}, do: func(t *testing.T, n *Taker) {
+			t.Helper()
+			if _, err := n.Sockets(t.Context()); err == nil {
+				t.Error("got sockets")
+			}
+			n.Close()
+		}},
+		{name: "lost", on: func(c *Config, panics func()) {
+			c.Lost = func(context.Context) { panics() }
+		}, do: func(t *testing.T, n *Taker) {
+			t.Helper()
+			mustSockets(t, n)
+			n.Close()
+		}},
+		{name: "yield", took: true, on: func(c *Config, panics func()) {
+			c.Yield = func(context.Context, Claim) { panics() }
+		}, do: func(t *testing.T, n *Taker) {
+			t.Helper()
+			mustSockets(t, n)
+			if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil {
+				t.Errorf("taking over: %v", err)
+			}
+		}},
+		{name: "clock", on: func(c *Config, panics func()) {
+			c.Now = func() time.Time { panics(); return time.Now() }
+		}, do: func(t *testing.T, n *Taker) {
+			t.Helper()
+			n.Close()
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var armed atomic.Bool
+			var log safeBuffer
+			path := socketPath(t)
+			o := newOldWith(t, path, "old", 1, func(c *Config) {
+				c.Log = slog.New(slog.NewTextHandler(&log, nil))
+				tt.on(c, func() {
+					if armed.CompareAndSwap(true, false) {
+						panic("a defect of " + tt.name)
+					}
+				})
+			})
+			n, err := meet(t, path, "new")
+			if err != nil {
+				t.Fatal(err)
+			}
+			armed.Store(true)
+			if tt.name == "clock" { // it is asked for the next time that there is a limit
+				_, _ = meet(t, path, "other")
+			}
+			tt.do(t, n)
+			eventually(t, "the defect is counted", func() bool { return o.tally.Read().Panics == 1 })
+			if got := log.String(); !strings.Contains(got, "a defect of "+tt.name) || !strings.Contains(got, "defect_test.go") {
+				t.Errorf("the log has neither the panic nor its stack:\n%s", got)
+			}
+			if tt.took {
+				<-o.ended
+				return
+			}
+			var next *Taker
+			eventually(t, "the next one is admitted", func() bool {
+				next, err = meet(t, path, "next")
+				return err == nil
+			})
+			mustSockets(t, next)
+			if err := next.Take(t.Context(), Claim{Agent: "next"}); err != nil {
+				t.Errorf("the next one: %v", err)
+			}
+		})
+	}
+}
+
+// A panickyHandler panics at one message.
+type panickyHandler struct {
+	slog.Handler
+	at    string
+	times *atomic.Int32
+}
+
+// Handle implements slog.Handler.
+func (h panickyHandler) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == h.at && h.times.Add(1) == 1 {
+		panic("a defect of logging")
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// TestListeningDefect has a panic when the giver has begun to listen: it hears who asks all the same.
+func TestListeningDefect(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	var times atomic.Int32
+	o := newOldWith(t, path, "old", 1, func(c *Config) {
+		c.Log = slog.New(panickyHandler{slog.NewTextHandler(io.Discard, nil), "a successor can take over", &times}) //nolint:sloglint // the handler that discards is not asked
+	})
+	n := mustMeet(t, path, "new")
+	mustSockets(t, n)
+	if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil {
+		t.Error(err)
+	}
+	if got := o.tally.Read().Panics; got != 1 {
+		t.Errorf("%d defects are counted, want 1", got)
+	}
+}
+
+// TestTakerDefect has a panic in what follows the other agent's words: the next of them is heard.
+func TestTakerDefect(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	o := newOld(t, path, "old", 1)
+	var log safeBuffer
+	var tally Tally
+	n, err := Meet(t.Context(), MeetConfig{
+		Path: path, Agent: "new", Now: time.Now, Tally: &tally, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	var calls atomic.Int32
+	n.hear = func(limit time.Duration) (*message, []*os.File, error) {
+		if calls.Add(1) == 1 {
+			panic("a defect of hearing")
+		}
+		return n.conn.hear(limit)
+	}
+	mustSockets(t, n)
+	eventually(t, "the defect is counted", func() bool { return tally.Read().Panics == 1 })
+	if closed(n.Hurry()) {
+		t.Error("it is to hurry")
+	}
+	leaving := make(chan bool, 1)
+	go func() { leaving <- o.Leave(context.WithoutCancel(t.Context()), 10*time.Second) }()
+	select {
+	case <-n.Hurry():
+	case <-time.After(10 * time.Second):
+		t.Fatal("it does not hear any more")
+	}
+	if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil || errors.Is(err, errGone) {
+		t.Errorf("taking over: %v", err)
+	}
+	if !<-leaving {
+		t.Error("the old one does not know that it has handed over")
+	}
+	if !strings.Contains(log.String(), "a defect of hearing") {
+		t.Errorf("the log does not tell:\n%s", log.String())
+	}
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// mount is a folder with the configuration as the kubelet mounts it.
+func mount(t *testing.T, text string) (folder, path string) {
+	t.Helper()
+	folder = t.TempDir()
+	swap(t, folder, "..0", map[string]string{Key: text})
+	return folder, filepath.Join(folder, Key)
+}
+
+// TestStorm swaps the folder that configuration and kube-dns keys are in as often as it can: nothing in between is bad, and
+// the last one is the one that runs.
+func TestStorm(t *testing.T) {
+	t.Parallel()
+	folder, path := mount(t, size(3))
+	w := newWorld(t, Config{File: path, KubeDNS: folder, LastGood: t.TempDir()})
+	defer w.begin(t)()
+	n := 1
+	for began := time.Now(); time.Since(began) < 2*time.Second; n++ {
+		swap(t, folder, fmt.Sprintf("..%d", n), map[string]string{Key: size(10 + n%100)})
+	}
+	swap(t, folder, "..last", map[string]string{Key: size(200)})
+	eventually(t, "the last one", func() bool { return strings.HasSuffix(w.saying(), "applied 200") })
+	said := w.tales()
+	if strings.Contains(said, "refused") {
+		t.Errorf("told %s", said)
+	}
+	eventually(t, "the last one is kept", func() bool {
+		cfg, _, err := w.kept.read()
+		return err == nil && cfg.Cache.Size == 200<<20
+	})
+	t.Logf("%d swaps, %d told", n, strings.Count(said, ";")+1)
+}
+
+// TestOddFiles puts in the file's place what is no configuration: it is refused, and the next good one is put to work.
+func TestOddFiles(t *testing.T) {
+	t.Parallel()
+	inPlace := func(put func(path string) error) func(*testing.T, string, string) {
+		return func(t *testing.T, _, path string) {
+			t.Helper()
+			if err := errors.Join(os.Remove(path), put(path)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	holding := func(text string) func(*testing.T, string, string) {
+		return func(t *testing.T, folder, _ string) {
+			t.Helper()
+			swap(t, folder, "..odd", map[string]string{Key: text})
+		}
+	}
+	tests := []struct {
+		name string
+		make func(t *testing.T, folder, path string)
+		want string
+	}{
+		{"gone", inPlace(func(string) error { return nil }), "no such file"},
+		{"a link to nothing", func(t *testing.T, folder, _ string) {
+			t.Helper()
+			if err := os.Rename(filepath.Join(folder, dataLink), filepath.Join(folder, "..away")); err != nil {
+				t.Fatal(err)
+			}
+		}, "no such file"},
+		{"a link to itself", inPlace(func(path string) error { return os.Symlink(Key, path) }), "too many levels"},
+		{"a folder", inPlace(func(path string) error { return os.Mkdir(path, 0o755) }), "no regular file"},
+		{"a pipe", inPlace(func(path string) error { return syscall.Mkfifo(path, 0o600) }), "no regular file"},
+		{"a device without an end", inPlace(func(path string) error { return os.Symlink("/dev/zero", path) }), "no regular file"},
+		{"a file that cannot be read", inPlace(func(path string) error { return os.Symlink("/proc/self/mem", path) }), "input/output error"},
+		{"2 MB", holding(size(4) + strings.Repeat("# x\n", 500_000)), "larger than 1Mi"},
+		{"no UTF-8", holding("cache: {size: 4Mi} # \xff\xfe\n"), "not UTF-8"},
+		{"NULs", holding(strings.Repeat("\x00", 4096)), "control character"},
+		{"too deep", holding(strings.Repeat("[", 1<<20-1)), "max depth"},
+		{"aliases of aliases", holding(bomb()), "aliasing"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			folder, path := mount(t, size(3))
+			w := newWorld(t, Config{File: path})
+			defer w.begin(t)()
+			w.expect(t, "at the start", "loaded 3")
+			tt.make(t, folder, path)
+			eventually(t, "told", func() bool { return w.saying() != "" })
+			if got := w.tales(); !strings.HasPrefix(got, "refused") || !strings.Contains(got, tt.want) {
+				t.Errorf("told %.300s, want a refusal: %s", got, tt.want)
+			}
+			_ = os.RemoveAll(path)
+			swap(t, folder, "..good", map[string]string{Key: size(5)})
+			eventually(t, "the next one", func() bool { return strings.HasSuffix(w.saying(), "applied 5") })
+		})
+	}
+}
+
+// bomb is a small text that is billions of words once each alias is what it stands for.
+func bomb() string {
+	var b strings.Builder
+	b.WriteString("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n")
+	for n := range 12 {
+		fmt.Fprintf(&b, "a%d: &a%d [%s]\n", n+1, n+1, strings.Repeat(fmt.Sprintf("*a%d, ", n), 9))
+	}
+	return b.String()
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package unixsock_test
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/nodecache/node-cache/pkg/unixsock"
+)
+
+// networks are those that are listened on here.
+func networks() []string { return []string{"unix", "unixpacket"} }
+
+// folder is one with a path short enough for sockets.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sock") //nolint:usetesting // a socket's path has to be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func mustListen(t *testing.T, network, path string) *unixsock.Listener {
+	t.Helper()
+	l, err := unixsock.Listen(t.Context(), network, path)
+	if err != nil {
+		t.Fatalf("%s, %d octets: %v", network, len(path), err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// heard tells whether somebody listens.
+func heard(network, path string) bool {
+	c, err := net.Dial(network, path)
+	if err == nil {
+		_ = c.Close()
+	}
+	return err == nil
+}
+
+// names are of the files in a folder.
+func names(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, e := range entries {
+		all = append(all, e.Name())
+	}
+	return strings.Join(all, " ")
+}
+
+// TestPath follows what happens to the path from one process to the next.
+func TestPath(t *testing.T) {
+	t.Parallel()
+	for _, network := range networks() {
+		dir := folder(t)
+		path := filepath.Join(dir, "s")
+		first := mustListen(t, network, path)
+		if info, err := os.Lstat(path); err != nil || info.Mode() != fs.ModeSocket|unixsock.Mode {
+			t.Errorf("%s: the file is %v, %v", network, info, err)
+		}
+		if got := first.Addr(); got.String() != path || got.Network() != network {
+			t.Errorf("%s: address %s %s", network, got.Network(), got)
+		}
+		for _, other := range networks() {
+			if _, err := unixsock.Listen(t.Context(), other, path); !errors.Is(err, unixsock.ErrTaken) {
+				t.Errorf("%s beside %s: %v", other, network, err)
+			}
+		}
+		_ = first.UnixListener.Close() // killed: the file stays
+		second := mustListen(t, network, path)
+		if first.There() || !second.There() {
+			t.Errorf("%s: the file is the first one's: %t, the second one's: %t", network, first.There(), second.There())
+		}
+		if _ = first.Close(); !second.There() || !heard(network, path) {
+			t.Errorf("%s: the first took the second's file away", network)
+		}
+		if _ = second.Close(); names(t, dir) != "" {
+			t.Errorf("%s: files stay: %s", network, names(t, dir))
+		}
+		third := mustListen(t, network, path)
+		if _ = second.Close(); !third.There() {
+			t.Errorf("%s: closing again took a successor's file away", network)
+		}
+	}
+}
+
+// TestNoVacancy finds what must stay.
+func TestNoVacancy(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		make func(path string) error
+		want error
+	}{
+		{name: "a file", make: func(path string) error { return os.WriteFile(path, nil, 0o600) }, want: unixsock.ErrNoSocket},
+		{name: "a folder", make: func(path string) error { return os.Mkdir(path, 0o700) }, want: unixsock.ErrNoSocket},
+		{name: "a link to nowhere", make: func(path string) error { return os.Symlink("nowhere", path) }, want: unixsock.ErrNoSocket},
+		{name: "no folder", make: func(path string) error { return os.Remove(filepath.Dir(path)) }, want: fs.ErrNotExist},
+	} {
+		dir := folder(t)
+		path := filepath.Join(dir, "s")
+		if err := tt.make(path); err != nil {
+			t.Fatal(err)
+		}
+		before, _ := os.Lstat(path)
+		if _, err := unixsock.Listen(t.Context(), "unix", path); !errors.Is(err, tt.want) {
+			t.Errorf("%s: got %v, want %v", tt.name, err, tt.want)
+		}
+		if after, _ := os.Lstat(path); before != nil && !os.SameFile(before, after) {
+			t.Errorf("%s: it is not there any more", tt.name)
+		}
+	}
+}
+
+// TestHalfMade goes on where somebody was killed who had made a socket and not put it in its place.
+func TestHalfMade(t *testing.T) {
+	t.Parallel()
+	dir := folder(t)
+	path := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, ".s~")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	_ = l.Close()
+	mustListen(t, "unix", path)
+	if got := names(t, dir); got != "s" {
+		t.Errorf("files %q", got)
+	}
+}
+
+// TestLongPath listens at the longest path that there can be, with a short name in it and a long one.
+func TestLongPath(t *testing.T) {
+	t.Parallel()
+	dir := folder(t)
+	deep := filepath.Join(dir, strings.Repeat("d", unixsock.MaxPath-len(dir)-len("//h.s")))
+	if err := os.Mkdir(deep, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{filepath.Join(deep, "h.s"), filepath.Join(dir, strings.Repeat("s", unixsock.MaxPath-len(dir)-1))} {
+		mustListen(t, "unixpacket", path)
+		if !heard("unixpacket", path) {
+			t.Errorf("%d octets: nobody is heard there", len(path))
+		}
+	}
+	if _, err := unixsock.Listen(t.Context(), "unix", filepath.Join(deep, "h.sock")); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a path that is too long: %v", err)
+	}
+}
+
+// TestRace has many take over the same remains at once: one gets them.
+func TestRace(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(folder(t), "s")
+	for range 10 {
+		_ = mustListen(t, "unixpacket", path).UnixListener.Close()
+		var all sync.WaitGroup
+		got := make([]*unixsock.Listener, 8)
+		errs := make([]error, len(got))
+		for i := range got {
+			all.Go(func() { got[i], errs[i] = unixsock.Listen(t.Context(), "unixpacket", path) })
+		}
+		all.Wait()
+		listen := 0
+		for i, l := range got {
+			switch {
+			case l != nil:
+				listen++
+				_ = l.Close()
+			case !errors.Is(errs[i], unixsock.ErrTaken):
+				t.Error(errs[i])
+			}
+		}
+		if listen != 1 {
+			t.Fatalf("%d of %d listen, want one", listen, len(got))
+		}
+	}
+}
