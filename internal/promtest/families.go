@@ -29,11 +29,12 @@ func foreign() map[string][]string {
 		"process_cpu_seconds_total":           nil,
 		"go_memstats_heap_inuse_bytes":        nil,
 		"kube_node_info":                      nil,
-		"kube_pod_info":                       {"pod"},
-		"kube_pod_status_ready":               {"pod", "condition"},
 		"node_nf_conntrack_entries":           nil,
 		"node_nf_conntrack_entries_limit":     nil,
 		"container_cpu_cfs_throttled_periods": nil,
+
+		"kube_daemonset_status_desired_number_scheduled": {"daemonset"},
+		"kube_daemonset_status_updated_number_scheduled": {"daemonset"},
 	}
 }
 

@@ -3,8 +3,6 @@
 package promtest
 
 import (
-	"encoding/json"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,9 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"sigs.k8s.io/yaml"
 
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -44,7 +39,9 @@ func TestAlertsSayWhatTheyMust(t *testing.T) {
 }
 
 // clusterWide reports alerts that are about no node.
-func clusterWide(alert string) bool { return alert == "NodeCacheAbsent" }
+func clusterWide(alert string) bool {
+	return alert == "NodeCacheAbsent" || alert == "NodeCacheUpdateStuck"
+}
 
 // TestRunbooks asks for a page for each alert, with its parts, and for no other pages.
 func TestRunbooks(t *testing.T) {
@@ -158,94 +155,6 @@ func TestProblems(t *testing.T) {
 			}
 		})
 	}
-}
-
-// scenario is what testdata/alerts.yaml has of an alert.
-type scenario struct {
-	Fires map[string]string `json:"fires"`
-	Want  map[string]string `json:"want"`
-	Quiet map[string]string `json:"quiet"`
-}
-
-// TestAlertsFire has promtool evaluate each alert over series that make it fire and over such that do not.
-func TestAlertsFire(t *testing.T) {
-	t.Parallel()
-	promtool := proctest.Program(t, "promtool", "prometheus")
-	var scenarios map[string]scenario
-	if err := yaml.UnmarshalStrict([]byte(mustRead(t, "testdata/alerts.yaml")), &scenarios); err != nil {
-		t.Fatal(err)
-	}
-	folder, args := t.TempDir(), []string{"test", "rules"}
-	for _, a := range mustAlerts(t) {
-		s, ok := scenarios[a.Name]
-		if !ok || len(s.Fires) == 0 || len(s.Quiet) == 0 {
-			t.Errorf("testdata/alerts.yaml: %s has no series that make it fire, or none that do not", a.Name)
-			continue
-		}
-		delete(scenarios, a.Name)
-		// A file for each: promtool evaluates every rule of a file for every test of it.
-		proctest.WriteFile(t, filepath.Join(folder, a.Name+"-rule.yaml"), asJSON(t, bare(&a)))
-		args = append(args, a.Name+".yaml")
-		proctest.WriteFile(t, filepath.Join(folder, a.Name+".yaml"), asJSON(t, map[string]any{
-			"rule_files": []string{a.Name + "-rule.yaml"}, "evaluation_interval": "1m", "tests": s.tests(&a),
-		}))
-	}
-	for name := range scenarios {
-		t.Errorf("testdata/alerts.yaml: there is no alert %s", name)
-	}
-	command := exec.CommandContext(t.Context(), promtool, args...)
-	command.Dir = folder
-	if out, err := command.CombinedOutput(); err != nil {
-		t.Errorf("promtool test rules: %v\n%s", err, out)
-	}
-}
-
-// bare is a file of one alert without its texts, which promtool would want to be told.
-func bare(a *Alert) groups {
-	return groups{Groups: []group{{Name: "one", Rules: []rule{{Alert: a.Name, Expr: a.Expr, For: a.For.String(), Labels: a.Labels}}}}}
-}
-
-// tests are promtool's for the scenario.
-func (s *scenario) tests(a *Alert) []any {
-	labels := maps.Clone(a.Labels)
-	maps.Copy(labels, s.Want)
-	late := minutes(a.For + 40*time.Minute)
-	fires := []expectation{{EvalTime: late, Alert: a.Name, Expect: []expected{{Labels: labels}}}}
-	if a.For > 0 {
-		fires = append(fires, expectation{EvalTime: "0m", Alert: a.Name})
-	}
-	quiet := []expectation{{EvalTime: late, Alert: a.Name}}
-	return []any{unitTest(a.Name+" fires", s.Fires, fires), unitTest(a.Name+" does not fire", s.Quiet, quiet)}
-}
-
-func asJSON(t *testing.T, v any) string {
-	t.Helper()
-	data, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
-}
-
-// expectation and expected are promtool's.
-type expectation struct {
-	EvalTime string     `json:"eval_time"`
-	Alert    string     `json:"alertname"`
-	Expect   []expected `json:"exp_alerts"`
-}
-
-type expected struct {
-	Labels map[string]string `json:"exp_labels"`
-}
-
-func minutes(d time.Duration) string { return strings.TrimSuffix(d.String(), "0s") }
-
-func unitTest(name string, series map[string]string, expect []expectation) any {
-	var input []map[string]string
-	for _, key := range slices.Sorted(maps.Keys(series)) {
-		input = append(input, map[string]string{"series": key, "values": series[key]})
-	}
-	return map[string]any{"name": name, "interval": "1m", "input_series": input, "alert_rule_test": expect}
 }
 
 // TestPromtoolCheck has promtool read the alerts with their texts.

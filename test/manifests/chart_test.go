@@ -4,11 +4,13 @@ package manifests
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodecache/node-cache/pkg/config"
@@ -39,7 +41,7 @@ func TestNotes(t *testing.T) {
 	}{
 		{
 			name: "base", values: nil,
-			want: []string{"rollout status daemonset/node-cache", "helm test node-cache -n kube-system", kubelet, "central, which is kube-system/kube-dns", "within a minute"},
+			want: []string{"rollout status daemonset/node-cache", "helm test node-cache -n kube-system", kubelet, "central, which is kube-system/kube-dns", "within a minute", "daemonset/uninstall, "},
 			not:  []string{"deployment/node-cache-resolver", "Nothing has to be changed"},
 		},
 		{
@@ -50,6 +52,7 @@ func TestNotes(t *testing.T) {
 			name: "central", values: []string{"-f", filepath.Join(folder, "chart/presets/central.yaml")},
 			want: []string{kubelet, "central, which is kube-system/node-cache-resolver", "rollout status deployment/node-cache-resolver"},
 		},
+		{name: "iptables", values: []string{"--set", "image.variant=iptables"}, want: []string{"daemonset/uninstall-iptables, "}},
 		{
 			name: "without a fallback", values: []string{"--set", "config.agent.intercept.fallback=none,config.watch=api,monitoring.enabled=true"},
 			want: []string{"the fallback does: none.", "within a second"}, not: []string{"Prometheus:"},
@@ -97,10 +100,19 @@ func TestMetricsComponent(t *testing.T) {
 		t.Run(overlay, func(t *testing.T) {
 			t.Parallel()
 			before := configurations(t, objects(t, rendering{overlay: overlay}.byKustomize(t)))["node-cache"]
-			list := objects(t, rendering{overlay: overlay, components: []string{"metrics"}}.byKustomize(t))
+			component, want := "metrics", "0.0.0.0:9253"
+			if strings.HasSuffix(overlay, "/ipv6") {
+				component, want = "metrics-ipv6", "[::]:9253"
+			}
+			list := objects(t, rendering{overlay: overlay, components: []string{component}}.byKustomize(t))
 			after := configurations(t, list)["node-cache"]
-			if got := after.Admin.Address.String(); got != "0.0.0.0:9253" {
-				t.Errorf("admin.address is %s, want 0.0.0.0:9253", got)
+			if got := after.Admin.Address.String(); got != want {
+				t.Errorf("admin.address is %s, want %s", got, want)
+			}
+			for _, w := range workloads(t, list) {
+				if w.name == "node-cache" {
+					checkProbes(t, &w.spec, &w.spec.Containers[0], &after)
+				}
 			}
 			if after.Admin.Address = before.Admin.Address; whole(t, before) != whole(t, after) {
 				t.Error("the component changes more than admin.address")
@@ -165,9 +177,60 @@ func TestNowhereInParticular(t *testing.T) {
 	t.Parallel()
 	list := objects(t, chart(t, "--set", "resolver.enabled=true,tolerations=null,nodeSelector=null,resolver.tolerations=null,resolver.nodeSelector=null"))
 	for _, w := range workloads(t, list) {
+		if w.name == "node-cache-test" {
+			continue // TestTestPod
+		}
 		if len(w.spec.Tolerations) != 0 || len(w.spec.NodeSelector) != 0 {
 			t.Errorf("%s: tolerations %v and selector %v, want none", w.name, w.spec.Tolerations, w.spec.NodeSelector)
 		}
+	}
+}
+
+// TestTestPod has `helm test` ask from a node that has an agent: one that is on another would fail for no fault of theirs.
+func TestTestPod(t *testing.T) {
+	t.Parallel()
+	list := objects(t, chart(t, "--set", "nodeSelector.pool=edge,affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key=arch,"+
+		"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists"))
+	var agent, test *corev1.PodSpec
+	for _, w := range workloads(t, list) {
+		switch w.name {
+		case "node-cache":
+			agent = &w.spec
+		case "node-cache-test":
+			test = &w.spec
+		}
+	}
+	if diff := cmp.Diff(agent.NodeSelector, test.NodeSelector); diff != "" || len(test.NodeSelector) != 2 {
+		t.Errorf("nodeSelector %v (-agents +test):\n%s", test.NodeSelector, diff)
+	}
+	if diff := cmp.Diff(agent.Affinity, test.Affinity); diff != "" || test.Affinity == nil {
+		t.Errorf("affinity (-agents +test):\n%s", diff)
+	}
+	// Those of the control plane, and not those of a node that is gone, which are NoExecute.
+	want := []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
+	if diff := cmp.Diff(want, test.Tolerations); diff != "" {
+		t.Errorf("tolerations (-want +got):\n%s", diff)
+	}
+}
+
+// TestPresetsOverIPv6 lays preset ipv6 over the others, as daemonset/README.md has it.
+func TestPresetsOverIPv6(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"central", "transparent", "large-cluster"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			preset := func(name string) string { return filepath.Join(folder, "chart/presets", name+".yaml") }
+			list := objects(t, chart(t, "-f", preset(name), "-f", preset("ipv6"), "--set", "monitoring.enabled=true"))
+			configs := configurations(t, list)
+			for _, w := range workloads(t, list) {
+				if cfg, has := configs[w.name]; has {
+					checkAgreement(t, &w.spec, &cfg)
+				}
+			}
+			if got := fmt.Sprint(configs["node-cache"].Listen.Addresses); got != "[fd00::10]" {
+				t.Errorf("listen.addresses %s", got)
+			}
+		})
 	}
 }
 
@@ -179,6 +242,10 @@ func TestOtherAddresses(t *testing.T) {
 		{"other ports", "resolver.enabled=true,config.agent.admin.address=169.254.20.10:9300,config.resolver.admin.address=[::]:9301"},
 		{"metrics over IPv6", "monitoring.enabled=true,monitoring.address=[::]:9400"},
 		{"a larger cache", "resolver.enabled=true,config.agent.cache.size=1Gi,config.resolver.cache.size=256Mi,config.agent.snapshot.size=64Mi"},
+		{"metrics over both where the first is IPv6", "monitoring.enabled=true,config.agent.listen.addresses={fd00::10,169.254.20.10}"},
+		{"metrics over IPv6 only", "monitoring.enabled=true,monitoring.address=[::]:9253,config.agent.listen.addresses={fd00::10}"},
+		{"a small cache", "config.agent.snapshot.folder=,config.agent.cache.size=1Mi"},
+		{"a long deadline", "resolver.enabled=true,config.agent.limits.deadline=20s,terminationGracePeriodSeconds=34,config.resolver.limits.deadline=1m"},
 		{"no snapshot", "config.agent.snapshot.folder=,config.agent.cache.size=32M"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -3,6 +3,7 @@
 package manifests
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,9 +65,13 @@ func wantPrivilege(pod string, iptables bool) privilege {
 	case "node-cache-resolver":
 		return privilege{User: 65532, Sysctls: []string{"net.ipv4.ip_unprivileged_port_start=0"}, Token: true}
 	case "node-cache-cleanup":
-		return privilege{
+		p := privilege{
 			HostNetwork: true, Add: []corev1.Capability{"NET_ADMIN"}, HostPaths: []string{"/run/node-cache", "/var/lib/node-cache"},
 		}
+		if iptables {
+			p.Add, p.HostPaths = append(p.Add, "NET_RAW"), append([]string{"/run/xtables.lock"}, p.HostPaths...)
+		}
+		return p
 	default:
 		return privilege{User: 65532}
 	}
@@ -157,5 +162,30 @@ func checkHardened(t *testing.T, name string, spec *corev1.PodSpec, c *corev1.Co
 	want(c.Resources.Requests.Memory().Sign() > 0 && c.Resources.Requests.Cpu().Sign() > 0, "it requests nothing")
 	for _, p := range c.Ports {
 		want(p.HostPort == 0 && !spec.HostNetwork, "a port of the host, which keeps a second pod from the node")
+	}
+}
+
+// TestIptables looks for the programs of iptables, and the lock that they share with the node's, in each container that
+// touches rules, where they were asked for and nowhere else.
+func TestIptables(t *testing.T) {
+	t.Parallel()
+	for _, s := range sources(t) {
+		asked := strings.Contains(s.name, "iptables") || strings.HasPrefix(s.name, "everything")
+		seen := 0
+		for _, w := range workloads(t, objects(t, s.text)) {
+			for _, c := range containers(&w.spec) {
+				want := asked && w.spec.HostNetwork
+				locks := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/run/xtables.lock" && !m.ReadOnly })
+				if got := strings.HasSuffix(c.Image, "-iptables"); got != want || locks != want {
+					t.Errorf("%s, %s, container %s: image %s, the lock is mounted: %t; want iptables: %t", s.name, w.name, c.Name, c.Image, locks, want)
+				}
+				if want {
+					seen++
+				}
+			}
+		}
+		if asked && seen == 0 {
+			t.Errorf("%s: nothing has iptables", s.name)
+		}
 	}
 }

@@ -48,6 +48,7 @@ func renderings() []rendering {
 		{name: "central", overlay: "overlays/central", values: preset("central")},
 		{name: "transparent", overlay: "overlays/transparent", values: preset("transparent")},
 		{name: "dual-stack", overlay: "overlays/dual-stack", values: preset("dual-stack")},
+		{name: "ipv6", overlay: "overlays/ipv6", values: preset("ipv6")},
 		{name: "large-cluster", overlay: "overlays/large-cluster", values: preset("large-cluster")},
 		{name: "iptables", overlay: "base", components: []string{"iptables"}, values: []string{"--set", "image.variant=iptables"}},
 		{name: "config-map", overlay: "base", components: []string{"config-map"}, values: []string{"--set", "config.watch=api"}},
@@ -55,6 +56,10 @@ func renderings() []rendering {
 		{
 			name: "monitoring", overlay: "base", components: []string{"metrics"}, beside: []string{"monitoring"},
 			values: []string{"--set", "monitoring.enabled=true"},
+		},
+		{
+			name: "monitoring over IPv6", overlay: "overlays/ipv6", components: []string{"metrics-ipv6"}, beside: []string{"monitoring"},
+			values: append(preset("ipv6"), "--set", "monitoring.enabled=true"),
 		},
 		{
 			name: "everything", overlay: "overlays/central", components: []string{"iptables", "config-map", "kube-dns", "metrics"}, beside: []string{"monitoring"},
@@ -209,6 +214,7 @@ func sources(t *testing.T) []source {
 	once.Do(func() {
 		list := []source{
 			{"uninstall", kustomize(t, filepath.Join(folder, "uninstall"))},
+			{"uninstall-iptables", kustomize(t, filepath.Join(folder, "uninstall-iptables"))},
 			{"network-policies", kustomize(t, filepath.Join(folder, "network-policies"))},
 		}
 		for _, r := range renderings() {

@@ -48,6 +48,7 @@ func TestRights(t *testing.T) {
 		{"base", map[string]string{"node-cache": agent}},
 		{"transparent", map[string]string{"node-cache": agent}},
 		{"dual-stack", map[string]string{"node-cache": agent}},
+		{"ipv6", map[string]string{"node-cache": agent}},
 		{"large-cluster", map[string]string{"node-cache": agent}},
 		{"iptables", map[string]string{"node-cache": agent}},
 		{"kube-dns", map[string]string{"node-cache": agent}},
@@ -84,8 +85,8 @@ func TestRightsOfTheChart(t *testing.T) {
 		{"pods: verified", "config.agent.cluster.pods=verified", localRights + nodeRight + eventRights + "\neverywhere: list pods\neverywhere: watch pods"},
 		{"no zone", "config.agent.cluster.nodeZone=", localRights + eventRights},
 		{
-			"events of Services", "config.agent.cluster.resolver=central,config.agent.cluster.invalidate=true,config.agent.cluster.central.service=kube-system/node-cache-resolver",
-			nodeRight + eventRights + centralRights + "\neverywhere: list services\neverywhere: watch services",
+			"events of Services", "config.agent.cluster.resolver=central,config.agent.cluster.invalidate=true,config.agent.cluster.central.service=dns/node-cache-resolver",
+			nodeRight + eventRights + strings.ReplaceAll(centralRights, "kube-system", "dns") + "\neverywhere: list services\neverywhere: watch services",
 		},
 		{
 			"a resolver elsewhere", "config.agent.cluster.resolver=central,config.agent.cluster.central.service=dns/node-cache-resolver",

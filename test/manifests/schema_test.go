@@ -72,7 +72,7 @@ func withItems(reference []byte) []byte {
 	})
 }
 
-// schemaOf gives the schema of values like this one. Whatever the kind, nothing is said of which values are good: the
+// schemaOf gives the schema of values like this one. But for ports, nothing is said of which values are good: the
 // program's own check does that.
 func schemaOf(node *yaml.Node) map[string]any {
 	switch node.Kind {
@@ -98,6 +98,9 @@ func addProperties(properties map[string]any, node *yaml.Node) {
 			continue
 		}
 		properties[key] = schemaOf(value)
+		if key == "port" {
+			properties[key] = map[string]any{"type": "integer", "minimum": 1, "maximum": 65535}
+		}
 	}
 }
 
@@ -152,8 +155,46 @@ func TestValuesRefused(t *testing.T) {
 		{"a variant that there is not", "image.variant=alpine", []string{"'/image/variant'", "'', 'iptables'"}},
 		{"a digest that is none", "image.digest=v0.7.0", []string{"'/image/digest'", "does not match pattern"}},
 		{"a limit that is none", "resources.limits.memory=lots", []string{"'/resources/limits/memory'", "does not match pattern"}},
-		{"a limit for CPU", "resources.limits.cpu=100m", []string{"'/resources/limits'", "'cpu' not allowed"}},
-		{"no time to stop in order", "terminationGracePeriodSeconds=5", []string{"'/terminationGracePeriodSeconds'", "minimum"}},
+		{"a low limit for CPU", "resources.limits.cpu=100m", []string{"resources.limits.cpu: 100m: throttled", "1 at least"}},
+		{"a low limit for CPU in cores", "resources.limits.cpu=0.5", []string{"resources.limits.cpu: 0.5: throttled"}},
+		{"a low limit for the resolver's CPU", "resolver.enabled=true,resolver.resources.limits.cpu=999m", []string{"resolver.resources.limits.cpu: 999m: throttled"}},
+		{"a limit for CPU that is none", "resources.limits.cpu=two", []string{"'/resources/limits/cpu'", "does not match pattern"}},
+		{"no time to stop in order", "terminationGracePeriodSeconds=17", []string{"terminationGracePeriodSeconds: 17 is too little", "handed over", "5 s for the lease, 4s (config.agent.limits.deadline)", "18 at least"}},
+		{"no time for a long deadline", "config.agent.limits.deadline=16500ms", []string{"terminationGracePeriodSeconds: 30 is too little", "16500ms", "31 at least"}},
+		{"no time at all", "terminationGracePeriodSeconds=0", []string{"'/terminationGracePeriodSeconds'", "minimum: got 0, want 1"}},
+		{"a deadline that is none", "config.agent.limits.deadline=5sec", []string{`config.agent.limits.deadline: "5sec": not a duration`}},
+		{"a port beyond the last", "config.agent.listen.port=65536", []string{"'/config/agent/listen/port'", "maximum: got 65,536, want 65,535"}},
+		{"port 0", "config.agent.listen.port=0", []string{"'/config/agent/listen/port'", "minimum: got 0, want 1"}},
+		{"a port of the resolver beyond the last", "resolver.enabled=true,config.resolver.listen.port=70000", []string{"'/config/resolver/listen/port'", "maximum: got 70,000, want 65,535"}},
+		{"an admin port beyond the last", "config.agent.admin.address=169.254.20.10:92530", []string{`config.agent.admin.address: "169.254.20.10:92530": no port has the number 92530: they go from 1 to 65535`}},
+		{"an admin port far beyond the last", "config.agent.admin.address=169.254.20.10:99999999999999999999", []string{"no port has the number 99999999999999999999"}},
+		{"admin port 0", "config.agent.admin.address=169.254.20.10:0", []string{"config.agent.admin.address:", "no port has the number 0:"}},
+		{"a metrics port beyond the last", "monitoring.enabled=true,monitoring.address=0.0.0.0:65536", []string{`monitoring.address: "0.0.0.0:65536": no port has the number 65536`}},
+		{"a port of the resolver's admin server beyond the last", "resolver.enabled=true,config.resolver.admin.address=[::]:99999", []string{`config.resolver.admin.address: "[::]:99999": no port has the number 99999`}},
+		{"an admin server at the port of the queries", "config.agent.admin.address=169.254.20.10:53", []string{"config.agent.admin.address: port 53 is config.agent.listen.port, at the same address"}},
+		{"metrics at the port of the queries", "monitoring.enabled=true,monitoring.address=0.0.0.0:53", []string{"monitoring.address: port 53 is config.agent.listen.port, at the same address"}},
+		{"the resolver's admin server at the port of the queries", "resolver.enabled=true,config.resolver.admin.address=[::]:53", []string{"config.resolver.admin.address: port 53 is config.resolver.listen.port"}},
+		{"an admin server at one node's address", "config.agent.admin.address=192.0.2.1:9253", []string{"config.agent.admin.address: 192.0.2.1 is not an address of every node", "(169.254.20.10)"}},
+		{"metrics over IPv4 where agents have IPv6", "monitoring.enabled=true,config.agent.listen.addresses={fd00::10}", []string{"monitoring.address: 0.0.0.0 is for IPv4", "has fd00::10 only", `write "[::]:9253"`}},
+		{"no address to listen at", "config.agent.listen.addresses={}", []string{"config.agent.listen.addresses: empty"}},
+		{"a name to listen at", "config.agent.listen.addresses={dns.example}", []string{`config.agent.listen.addresses: "dns.example": not an IP address`}},
+		{"a resolver whose admin server only it can reach", "resolver.enabled=true,config.resolver.admin.address=127.0.0.1:9253", []string{"config.resolver.admin.address: 127.0.0.1 is not the pod's address"}},
+		{"a resolver whom only it can ask", "resolver.enabled=true,config.resolver.listen.addresses={127.0.0.1}", []string{"config.resolver.listen.addresses: 127.0.0.1 is not the pod's address"}},
+		{"a resolver with a link", "resolver.enabled=true,config.resolver.interface.manage=true", []string{"config.resolver.interface.manage: a resolver has neither link nor rules"}},
+		{"a resolver with a successor", "resolver.enabled=true,config.resolver.handover.socket=/run/handover.sock", []string{"config.resolver.handover.socket: a resolver has"}},
+		{"a folder nowhere in the resolver's pod", "resolver.enabled=true,config.resolver.snapshot.folder=/run/node-cache", []string{"config.resolver.snapshot.folder: /run/node-cache is not in /var/lib/node-cache,"}},
+		{"a socket nowhere in the resolver's pod", "resolver.enabled=true,config.resolver.admin.socket=/var/lib/node-cache-admin.sock", []string{"config.resolver.admin.socket: /var/lib/node-cache-admin.sock is not in /var/lib/node-cache,"}},
+		{"a resolver that is not installed", "config.agent.cluster.central.service=kube-system/node-cache-resolver", []string{"config.agent.cluster.central.service: kube-system/node-cache-resolver is made with resolver.enabled only"}},
+		{"a resolver that is installed elsewhere", "resolver.enabled=true,config.agent.cluster.central.service=dns/node-cache-resolver", []string{"this release makes kube-system/node-cache-resolver"}},
+		{"more memory requested than allowed", "resources.limits.memory=144Mi,resources.requests.memory=256Mi", []string{"resources.requests.memory: 256Mi is more than resources.limits.memory, 144Mi"}},
+		{"more memory requested than allowed for the resolver", "resolver.enabled=true,resolver.resources.limits.memory=100Mi,resolver.resources.requests.memory=1G", []string{"resolver.resources.requests.memory: 1G is more than resolver.resources.limits.memory, 100Mi"}},
+		{"iptables without its programs", "config.agent.intercept.backend=iptables", []string{"config.agent.intercept.backend: iptables: the default image has no iptables", "image.variant"}},
+		{"a variant as part of the tag", "image.tag=v0.7.0-iptables", []string{"image.tag: v0.7.0-iptables: image.variant: iptables adds -iptables"}},
+		{"a tag in the repository", "image.repository=example.com/node-cache:v0.7.0", []string{`image.repository: "example.com/node-cache:v0.7.0": not the name of an image alone`}},
+		{"a URL for a repository", "image.repository=https://example.com/node-cache", []string{"image.repository:", "not the name of an image alone"}},
+		{"a tag that is none", "image.tag=v1 beta", []string{`image.tag: "v1 beta": not a tag`}},
+		{"a volume twice", "extraVolumes[0].name=run,extraVolumes[0].emptyDir.medium=", []string{"extraVolumes: run: the chart has a volume of this name"}},
+		{"a mount twice", "extraVolumeMounts[0].name=more,extraVolumeMounts[0].mountPath=/etc/node-cache/", []string{"extraVolumeMounts: /etc/node-cache/: the chart mounts something there"}},
 		{"too little memory", "config.agent.cache.size=256Mi,resources.limits.memory=144Mi", []string{"resources.limits.memory: 144Mi is too little", "320Mi"}},
 		{"too little memory for the resolver", "resolver.enabled=true,resolver.resources.limits.memory=64Mi", []string{"resolver.resources.limits.memory: 64Mi is too little", "96Mi"}},
 		{"a size with a unit that there is not", "config.agent.cache.size=64MB", []string{`config.agent.cache.size: "64MB": not a size`}},
@@ -201,6 +242,11 @@ func TestValuesAccepted(t *testing.T) {
 		{"a large number", "config.agent.limits.waiting=3000000", func(c *config.Config) any { return c.Limits.Waiting }, 3_000_000},
 		{"a list of fallbacks", "config.agent.intercept.fallback={192.0.2.1}", func(c *config.Config) any { return len(c.Intercept.Fallback.Addresses) }, 1},
 		{"a folder of one's own", "config.agent.snapshot.folder=/data/snapshot,extraVolumeMounts[0].name=data,extraVolumeMounts[0].mountPath=/data/", func(c *config.Config) any { return c.Snapshot.Folder }, "/data/snapshot"},
+		{"a registry with a port", "image.repository=registry.example:5000/dns/node-cache,image.tag=v0.7.0_1.x", func(c *config.Config) any { return c.Listen.Port }, uint16(53)},
+		{"another deadline, and time for it", "config.agent.limits.deadline=0m58.5s500ms,terminationGracePeriodSeconds=73", func(c *config.Config) any { return c.Listen.Port }, uint16(53)},
+		{"a limit for CPU where one must be", "resources.limits.cpu=1500m", func(c *config.Config) any { return c.Listen.Port }, uint16(53)},
+		{"the last port", "config.agent.admin.address=127.0.0.1:65535", func(c *config.Config) any { return c.Admin.Address.Port() }, uint16(65535)},
+		{"the port of the queries at another address", "config.agent.admin.address=127.0.0.1:53", func(c *config.Config) any { return c.Admin.Address.Port() }, uint16(53)},
 		{"a default by null", "config.agent.snapshot=null,config.agent.cache.size=1Mi", func(c *config.Config) any { return c.Snapshot.Folder }, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
@@ -37,6 +38,10 @@ func TestServerAccepts(t *testing.T) {
 	}
 	kubectl(t, nil, append([]string{"create"}, operatorDefinitions(t)...)...)
 	kubectl(t, nil, "wait", "--for=condition=Established", "--timeout=60s", "customresourcedefinitions", "--all")
+	t.Run("a LimitRange", func(t *testing.T) {
+		t.Parallel()
+		checkLimitRange(t, c)
+	})
 	for _, s := range all {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
@@ -48,17 +53,48 @@ func TestServerAccepts(t *testing.T) {
 	}
 }
 
-// The namespaces for pods, each named after the Pod Security Standard that it enforces.
+// checkLimitRange has a namespace give a CPU limit to containers without one, which daemonset/README.md warns of, and shows that
+// what it advises keeps the agents' own.
+func checkLimitRange(t *testing.T, c *kubetest.Cluster) {
+	t.Helper()
+	limits := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "limits"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+		Type:    corev1.LimitTypeContainer,
+		Default: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")}, Max: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")},
+	}}}}
+	if _, err := c.Client().CoreV1().LimitRanges(limited).Create(t.Context(), limits, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for set, want := range map[string]string{"resources.limits.cpu=": "500m", "resources.limits.cpu=2": "2"} {
+		for _, w := range workloads(t, objects(t, chart(t, "--set", set))) {
+			if w.name != "node-cache" {
+				continue
+			}
+			w.spec.ServiceAccountName = "" // which is not there
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: w.name}, Spec: w.spec}
+			made, err := c.Client().CoreV1().Pods(limited).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			if err != nil {
+				t.Errorf("--set %s: %v", set, err)
+				continue
+			}
+			if got := made.Spec.Containers[0].Resources.Limits.Cpu().String(); got != want {
+				t.Errorf("--set %s: a CPU limit of %s, want %s", set, got, want)
+			}
+		}
+	}
+}
+
+// The namespaces for pods, named after the Pod Security Standard that they enforce.
 const (
 	restricted = "restricted"
 	privileged = "privileged"
+	limited    = "limited" // as privileged, and with a LimitRange
 )
 
 func createNamespaces(t *testing.T, c *kubetest.Cluster) {
 	t.Helper()
-	for _, level := range []string{restricted, privileged} {
+	for name, level := range map[string]string{restricted: restricted, privileged: privileged, limited: privileged} {
 		labels := map[string]string{"pod-security.kubernetes.io/enforce": level}
-		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: level, Labels: labels}}
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 		if _, err := c.Client().CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}

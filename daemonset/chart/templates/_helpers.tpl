@@ -14,6 +14,15 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- define "node-cache.image" -}}
 {{- $root := index . 1 -}}
 {{- $i := $root.Values.image -}}
+{{- if not (regexMatch "^((\\[[0-9a-fA-F:]+\\]|[A-Za-z0-9.-]+)(:[0-9]+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*$" ($i.repository | default "")) -}}
+{{- fail (printf "image.repository: %q: not the name of an image alone, like ghcr.io/nodecache/node-cache: image.tag and image.digest have the rest" $i.repository) -}}
+{{- end -}}
+{{- if not (regexMatch "^([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$" ($i.tag | default "")) -}}
+{{- fail (printf "image.tag: %q: not a tag, like v0.7.0" $i.tag) -}}
+{{- end -}}
+{{- if hasSuffix "-iptables" ($i.tag | default "") -}}
+{{- fail (printf "image.tag: %s: image.variant: iptables adds -iptables to the tag, and gives the agents what it needs: leave it out here" $i.tag) -}}
+{{- end -}}
 {{- if $i.digest -}}
 {{ $i.repository }}@{{ $i.digest }}
 {{- else -}}
@@ -50,10 +59,28 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- $least := include "node-cache.leastMemory" (list .configKey .config) | int64 -}}
 {{- $mi := div (add $least 1048575) 1048576 -}}
 {{- $limits := deepCopy (.resources.limits | default dict) -}}
+{{- $cpu := $limits.cpu | default "" | toString -}}
+{{- $cores := regexFind "^[0-9.]+" $cpu | default "1" | float64 -}}
+{{- if hasSuffix "m" $cpu -}}
+{{- $cores = divf $cores 1000.0 -}}
+{{- end -}}
+{{- if lt $cores 1.0 -}}
+{{- fail (printf "%s.limits.cpu: %s: throttled for most of each 100 ms it would keep every pod waiting: none, or 1 at least where a LimitRange or a quota asks for one" .key $cpu) -}}
+{{- end -}}
+{{- if not $cpu -}}
+{{- $limits = omit $limits "cpu" -}}
+{{- end -}}
+{{- $requested := dig "requests" "memory" "" .resources | toString -}}
+{{- $request := 0 -}}
+{{- if regexMatch "^[0-9]+(Ki|Mi|Gi|Ti|k|M|G|T)?$" $requested -}}
+{{- $request = include "node-cache.bytes" (list (printf "%s.requests.memory" .key) $requested) | int64 -}}
+{{- end -}}
 {{- if not $limits.memory -}}
-{{- $_ := set $limits "memory" (printf "%dMi" (add $mi .spare)) -}}
+{{- $_ := set $limits "memory" (printf "%dMi" (max (add $mi .spare) (div (add $request 1048575) 1048576))) -}}
 {{- else if lt (include "node-cache.bytes" (list (printf "%s.limits.memory" .key) $limits.memory) | int64) $least -}}
 {{- fail (printf "%s.limits.memory: %s is too little for %s: cache.size, 32Mi and twice snapshot.size are %dMi. Leave it empty to have it worked out." .key (toString $limits.memory) .configKey $mi) -}}
+{{- else if gt $request (include "node-cache.bytes" (list (printf "%s.limits.memory" .key) $limits.memory) | int64) -}}
+{{- fail (printf "%s.requests.memory: %s is more than %s.limits.memory, %s, and no pod may request more than it may have" .key $requested .key (toString $limits.memory)) -}}
 {{- end -}}
 {{- toYaml (dict "requests" .resources.requests "limits" $limits) -}}
 {{- end }}
@@ -94,22 +121,134 @@ the admin socket is the pod's own, the others are for the next pod.
 {{- end -}}
 {{- end }}
 
-{{/* Host and port of the agents' probes: the admin server's port at the first listen address, where there is one. */}}
+{{/* Refuses volumes and mounts that the agents' pods have already, of which Kubernetes takes one only. */}}
+{{- define "node-cache.extras" -}}
+{{- range .Values.extraVolumes -}}
+{{- if has .name (list "config" "run" "last-good" "pod" "kube-dns" "xtables-lock") -}}
+{{- fail (printf "extraVolumes: %s: the chart has a volume of this name: choose another" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.extraVolumeMounts -}}
+{{- if has (clean (.mountPath | default ".")) (list "/etc/node-cache" "/run/node-cache" "/var/lib/node-cache" "/run/pod" "/etc/kube-dns" "/run/xtables.lock") -}}
+{{- fail (printf "extraVolumeMounts: %s: the chart mounts something there: choose another folder" .mountPath) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Host and port of an admin server's address, which must have both. Takes (list KEY ADDRESS). */}}
+{{- define "node-cache.endpoint" -}}
+{{- $key := index . 0 -}}
+{{- $address := index . 1 -}}
+{{- if not $address -}}
+{{- fail (printf "%s: empty: the kubelet's probes ask it" $key) -}}
+{{- end -}}
+{{- if not (regexMatch "^(\\[[0-9a-fA-F:]+\\]|([0-9]{1,3}[.]){3}[0-9]{1,3}):[0-9]+$" $address) -}}
+{{- fail (printf "%s: %q: not an IP address and a port, like 169.254.20.10:9253" $key $address) -}}
+{{- end -}}
+{{- $port := regexFind "[0-9]+$" $address -}}
+{{- if or (gt (len $port) 5) (not (regexMatch "^[1-9]" $port)) (gt (atoi $port) 65535) -}}
+{{- fail (printf "%s: %q: no port has the number %s: they go from 1 to 65535" $key $address $port) -}}
+{{- end -}}
+host: {{ regexReplaceAll ":[0-9]+$" $address "" | trimPrefix "[" | trimSuffix "]" | quote }}
+port: {{ $port }}
+{{- end }}
+
+{{/* Host and port of the agents' probes: the admin server's port at a listen address that it serves, where there is one. */}}
 {{- define "node-cache.probe" -}}
 {{- $config := include "node-cache.config" . | fromYaml -}}
-{{- $address := dig "admin" "address" "127.0.0.1:9253" $config -}}
-{{- if not $address -}}
-{{- fail "config.agent.admin.address: empty: the kubelet's probes ask it" -}}
+{{- $key := .Values.monitoring.enabled | ternary "monitoring.address" "config.agent.admin.address" -}}
+{{- $at := include "node-cache.endpoint" (list $key (dig "admin" "address" "127.0.0.1:9253" $config)) | fromYaml -}}
+{{- $listen := dig "listen" "addresses" (list "127.0.0.1") $config | compact -}}
+{{- if not $listen -}}
+{{- fail "config.agent.listen.addresses: empty: nobody could ask the agents" -}}
 {{- end -}}
-{{- if not (regexMatch "^(\\[[0-9a-fA-F:]+\\]|[0-9.]+):[0-9]+$" $address) -}}
-{{- fail (printf "config.agent.admin.address: %q: not an IP address and a port, like 169.254.20.10:9253" $address) -}}
+{{- $v4 := list -}}
+{{- range $listen -}}
+{{- if not (regexMatch "^([0-9a-fA-F:]*:[0-9a-fA-F:.]*|([0-9]{1,3}[.]){3}[0-9]{1,3})$" .) -}}
+{{- fail (printf "config.agent.listen.addresses: %q: not an IP address" .) -}}
 {{- end -}}
-{{- $host := regexReplaceAll ":[0-9]+$" $address "" | trimPrefix "[" | trimSuffix "]" -}}
-{{- if has $host (list "0.0.0.0" "::") -}}
-{{- $host = dig "listen" "addresses" (list "127.0.0.1") $config | first -}}
+{{- if not (contains ":" .) -}}
+{{- $v4 = append $v4 . -}}
+{{- end -}}
+{{- end -}}
+{{- $host := $at.host -}}
+{{- $everywhere := has $host (list "0.0.0.0" "::") -}}
+{{- if eq $host "::" -}}
+{{- $host = first $listen -}}
+{{- else if and $everywhere $v4 -}}
+{{- $host = first $v4 -}}
+{{- else if $everywhere -}}
+{{- fail (printf "%s: 0.0.0.0 is for IPv4, and config.agent.listen.addresses has %s only, at which the kubelet's probes would find nobody: write \"[::]:%v\"" $key (join ", " $listen) $at.port) -}}
+{{- else if not (or (has $host $listen) (hasPrefix "127." $host) (eq $host "::1")) -}}
+{{- fail (printf "%s: %s is not an address of every node: take one of config.agent.listen.addresses (%s), written as it is there, or 0.0.0.0 or [::]" $key $host (join ", " $listen)) -}}
+{{- end -}}
+{{- if and (eq (int $at.port) (dig "listen" "port" 1053 $config | int)) (or $everywhere (has $host $listen)) -}}
+{{- fail (printf "%s: port %v is config.agent.listen.port, at the same address: choose another" $key $at.port) -}}
 {{- end -}}
 host: {{ $host | quote }}
-port: {{ regexFind "[0-9]+$" $address }}
+port: {{ $at.port }}
+{{- end }}
+
+{{/* Whole seconds, rounded up, of a duration as the configuration writes it. Takes (list KEY VALUE). */}}
+{{- define "node-cache.seconds" -}}
+{{- $text := index . 1 | toString -}}
+{{- if not (regexMatch "^([0-9]+([.][0-9]+)?(ms|s|m|h))+$" $text) -}}
+{{- fail (printf "%s: %q: not a duration: write it like 500ms, 4s or 1m30s" (index . 0) $text) -}}
+{{- end -}}
+{{- $sum := 0.0 -}}
+{{- range regexFindAll "[0-9.]+[a-z]+" $text -1 -}}
+{{- $sum = addf $sum (mulf (regexFind "^[0-9.]+" . | float64) (get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0) (regexFind "[a-z]+$" .))) -}}
+{{- end -}}
+{{- ceil $sum | int -}}
+{{- end }}
+
+{{/* Refuses a time for the agents' end in which they cannot end in order, as each does when the next one has taken over. */}}
+{{- define "node-cache.grace" -}}
+{{- $deadline := dig "limits" "deadline" "4s" .Values.config.agent -}}
+{{- $need := add 14 (include "node-cache.seconds" (list "config.agent.limits.deadline" $deadline) | int) -}}
+{{- if lt (int (.Values.terminationGracePeriodSeconds | default 30)) (int $need) -}}
+{{- fail (printf "terminationGracePeriodSeconds: %v is too little: an agent that ends, or has handed over, needs 5 s for the lease, %v (config.agent.limits.deadline) and 1 s for queries under way, 5 s for what is removed and 3 s for the snapshot: %d at least" (.Values.terminationGracePeriodSeconds | default 30) $deadline $need) -}}
+{{- end -}}
+{{- end }}
+
+{{/* Refuses a central Service that the chart is to make, and does not, or not there. */}}
+{{- define "node-cache.central" -}}
+{{- $service := dig "cluster" "central" "service" "" .Values.config.agent | default "" -}}
+{{- $ours := printf "%s/node-cache-resolver" .Release.Namespace -}}
+{{- if and (eq $service $ours) (not .Values.resolver.enabled) -}}
+{{- fail (printf "config.agent.cluster.central.service: %s is made with resolver.enabled only, and nobody would answer: set that to true" $service) -}}
+{{- end -}}
+{{- if and .Values.resolver.enabled (hasSuffix "/node-cache-resolver" $service) (ne $service $ours) -}}
+{{- fail (printf "config.agent.cluster.central.service: %s: this release makes %s, in its own namespace: write that" $service $ours) -}}
+{{- end -}}
+{{- end }}
+
+{{/* Refuses what a resolver cannot have in a pod of its own: it is asked at the pod's address, and has one folder to write to. */}}
+{{- define "node-cache.resolverPlaces" -}}
+{{- $config := .Values.config.resolver -}}
+{{- $at := include "node-cache.endpoint" (list "config.resolver.admin.address" (dig "admin" "address" "[::]:9253" $config)) | fromYaml -}}
+{{- $hosts := dict "config.resolver.admin.address" (list $at.host) "config.resolver.listen.addresses" (dig "listen" "addresses" (list "::") $config) -}}
+{{- range $key, $list := $hosts -}}
+{{- range $list -}}
+{{- if not (has . (list "::" "0.0.0.0")) -}}
+{{- fail (printf "%s: %s is not the pod's address, which nobody knows before, and at which it is asked: take \"::\" or 0.0.0.0, or leave it out" $key .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if eq (int $at.port) (dig "listen" "port" 1053 $config | int) -}}
+{{- fail (printf "config.resolver.admin.address: port %v is config.resolver.listen.port, at the same address: choose another" $at.port) -}}
+{{- end -}}
+{{- range list (list "interface.manage" (dig "interface" "manage" false $config)) (list "intercept.manage" (dig "intercept" "manage" false $config)) (list "handover.socket" (dig "handover" "socket" "" $config)) -}}
+{{- if index . 1 -}}
+{{- fail (printf "config.resolver.%s: a resolver has neither link nor rules nor a successor on its node: it belongs into config.agent" (index . 0)) -}}
+{{- end -}}
+{{- end -}}
+{{- range list (list "admin.socket" (dig "admin" "socket" "" $config)) (list "snapshot.folder" (dig "snapshot" "folder" "" $config)) -}}
+{{- if and (index . 1) (not (hasPrefix "/var/lib/node-cache/" (printf "%s/" (clean (index . 1))))) -}}
+{{- fail (printf "config.resolver.%s: %s is not in /var/lib/node-cache, and the resolver's pod can write to no other folder" (index . 0) (index . 1)) -}}
+{{- end -}}
+{{- end -}}
+port: {{ $at.port }}
 {{- end }}
 
 {{/* What the agents' cluster settings need of the API server: YAML of lists cluster, namespaced and central, and a namespace. */}}
