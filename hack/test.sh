@@ -141,11 +141,13 @@ suite_cluster() {
 # dashboard, shown to a real Prometheus.
 suite_manifests() { go test -json -count=1 -timeout=15m ./test/manifests/... ./internal/promtest/...; }
 
-# A real cluster of two nodes, and the README's installation in it.
+# A real cluster of two nodes, and the README's installation in it. The image with iptables as in suite image-module.
 suite_install() {
+  local iptables
   [[ $(id -u) == 0 ]] || { cannot install "network namespaces need root"; return; }
+  iptables=$(command -v apt-get)
   echo "building kubelet, containerd and helm: minutes the first time, seconds later" >&3
-  go test -json -count=1 -p=1 -timeout=25m ./test/install/... ./internal/kubenode/... # two cores are one cluster's
+  IMAGE_IPTABLES=$iptables go test -json -count=1 -p=1 -timeout=25m ./test/install/... ./internal/kubenode/... # two cores are one cluster's
 }
 
 # The variant with iptables is made of Debian's packages, which come the way that the tests' own do.

@@ -30,6 +30,7 @@ type Options struct {
 	ProxyMode string   // of kube-proxy: iptables, nftables or none; empty: iptables
 	Images    []string // archives that every node is to have, besides those of this package
 	NoCoreDNS bool     // no CoreDNS behind [DNSService]
+	DualStack bool     // IPv6 beside IPv4, for nodes, pods and Services
 }
 
 // A Cluster is a running one.
@@ -50,11 +51,14 @@ type Cluster struct {
 type programs struct{ kube, etcd, coredns, containerd, shim, pod string }
 
 // Start runs a cluster for a test and ends it with the test. When the test has failed, the log has the end of what each
-// program wrote. It skips the test without root, or without a program of Debian.
+// program wrote. It skips the test without root, without a program of Debian, or without IPv6 where that is wanted.
 func Start(tb testing.TB, o Options) *Cluster {
 	tb.Helper()
 	if why := Missing(); why != "" {
 		tb.Skip(why)
+	}
+	if _, err := os.Stat("/proc/net/if_inet6"); err != nil && o.DualStack {
+		tb.Skip("no IPv6 in the kernel")
 	}
 	c, err := Launch(tb.Context(), tb.TempDir(), o)
 	if err != nil {
@@ -164,7 +168,7 @@ func (c *Cluster) launchMachines(ctx context.Context) (err error) {
 	if c.Control, err = newMachine(ctx, "control", c.dir); err != nil {
 		return err
 	}
-	if err := buildLAN(c.Control); err != nil {
+	if err := c.options.buildLAN(c.Control); err != nil {
 		return err
 	}
 	machines := []*Machine{c.Control}
@@ -176,7 +180,7 @@ func (c *Cluster) launchMachines(ctx context.Context) (err error) {
 		}
 		c.Nodes = append(c.Nodes, &Node{Machine: m, cluster: c, number: i, cgroup: c.cgroup + "/" + name})
 		machines = append(machines, m)
-		if err := plugIn(c.Control, m, i); err != nil {
+		if err := c.options.plugIn(c.Control, m, i); err != nil {
 			return err
 		}
 	}
@@ -185,7 +189,7 @@ func (c *Cluster) launchMachines(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := routePods(c.Control, machines[1:]); err != nil {
+	if err := c.options.routePods(c.Control, machines[1:]); err != nil {
 		return err
 	}
 	c.Internet, err = serveInternet(ctx, c.Control)

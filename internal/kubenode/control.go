@@ -53,7 +53,7 @@ func (c *Cluster) startControl(ctx context.Context) error {
 		"--etcd-servers="+storeSocket, "--bind-address="+controlAddr, "--secure-port=6443", "--advertise-address="+controlAddr,
 		"--tls-cert-file="+keys.ServerCert, "--tls-private-key-file="+keys.ServerKey, "--token-auth-file="+tokens,
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+keys.AccountPub,
-		"--service-account-signing-key-file="+keys.AccountKey, "--service-cluster-ip-range="+serviceNet,
+		"--service-account-signing-key-file="+keys.AccountKey, "--service-cluster-ip-range="+c.options.families(serviceNet, serviceNet6),
 		"--authorization-mode=RBAC", "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
 		"--shutdown-watch-termination-grace-period=2s", "--profiling=false")
 	if err != nil {

@@ -13,5 +13,8 @@
 //	    ├── node1  10.10.0.11, pods in 10.244.1.0/24
 //	    └── node2  10.10.0.12, pods in 10.244.2.0/24      Services in 10.96.0.0/16
 //
+// With two families each of them has an IPv6 address besides: fd00:10:10::1, fd00:10:10::11 and so on, pods in
+// fd00:10:244:1::/64 and so on, Services in fd00:10:96::/112.
+//
 // Needed: root, and of Debian runc, containernetworking-plugins, iptables or nftables, and busybox-static.
 package kubenode

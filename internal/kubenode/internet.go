@@ -17,8 +17,14 @@ import (
 // InternetZone is the zone whose names the Internet's DNS knows, all of them. It denies every other name.
 const InternetZone = "example.com."
 
-// An Internet is a DNS server that stands for the Internet's, at [InternetDNS]. A name of [InternetZone] has the address
-// 198.51.100.7, an IPv6 address and a text; one that begins with long has so many texts that they need TCP.
+// All names of [InternetZone] have these addresses, whose reverse names lead to www in it.
+const (
+	InternetAddr  = "198.51.100.7"
+	InternetAddr6 = "2001:db8::7"
+)
+
+// An Internet is a DNS server that stands for the Internet's, at [InternetDNS]. A name of [InternetZone] has an address of
+// each family, a service at port 443 of www, and a text; one that begins with long has so many texts that they need TCP.
 type Internet struct {
 	udp, tcp *dns.Server
 	group    sync.WaitGroup
@@ -71,26 +77,15 @@ func (i *Internet) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	i.queries.Add(1)
 	m := new(dns.Msg).SetReply(q)
 	m.Authoritative = true
-	name := strings.ToLower(q.Question[0].Name)
-	head := dns.RR_Header{Name: q.Question[0].Name, Class: dns.ClassINET, Ttl: 30}
-	zone := InternetZone
-	switch head.Rrtype = q.Question[0].Qtype; {
-	case !dns.IsSubDomain(InternetZone, name):
-		m.Rcode, zone = dns.RcodeNameError, "."
-	case head.Rrtype == dns.TypeA:
-		m.Answer = append(m.Answer, &dns.A{Hdr: head, A: net.IPv4(198, 51, 100, 7)})
-	case head.Rrtype == dns.TypeAAAA:
-		m.Answer = append(m.Answer, &dns.AAAA{Hdr: head, AAAA: net.ParseIP("2001:db8::7")})
-	case head.Rrtype == dns.TypeTXT:
-		texts := 1
-		if strings.HasPrefix(name, "long") {
-			texts = 20
-		}
-		for n := range texts {
-			m.Answer = append(m.Answer, &dns.TXT{Hdr: head, Txt: []string{fmt.Sprintf("%d %s", n, strings.Repeat("x", 200))}})
-		}
-	}
+	m.Answer = records(q.Question[0])
 	if len(m.Answer) == 0 {
+		zone, name := InternetZone, strings.ToLower(q.Question[0].Name)
+		if !dns.IsSubDomain(InternetZone, name) {
+			zone = "."
+			if !reverse(name) {
+				m.Rcode = dns.RcodeNameError
+			}
+		}
 		m.Ns = append(m.Ns, &dns.SOA{
 			Hdr: dns.RR_Header{Name: zone, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 5},
 			Ns:  "ns." + InternetZone, Mbox: "root." + InternetZone, Serial: 1, Refresh: 60, Retry: 60, Expire: 60, Minttl: 5,
@@ -105,4 +100,51 @@ func (i *Internet) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 		m.Truncate(size)
 	}
 	_ = w.WriteMsg(m) // who asked may have gone
+}
+
+// records are what the Internet knows of a question.
+func records(q dns.Question) []dns.RR {
+	head := dns.RR_Header{Name: q.Name, Rrtype: q.Qtype, Class: dns.ClassINET, Ttl: 30}
+	name := strings.ToLower(q.Name)
+	if reverse(name) && q.Qtype == dns.TypePTR {
+		return []dns.RR{&dns.PTR{Hdr: head, Ptr: "www." + InternetZone}}
+	}
+	if !dns.IsSubDomain(InternetZone, name) {
+		return nil
+	}
+	switch q.Qtype {
+	case dns.TypeA:
+		return []dns.RR{&dns.A{Hdr: head, A: net.ParseIP(InternetAddr)}}
+	case dns.TypeAAAA:
+		return []dns.RR{&dns.AAAA{Hdr: head, AAAA: net.ParseIP(InternetAddr6)}}
+	case dns.TypeSRV:
+		return []dns.RR{&dns.SRV{Hdr: head, Priority: 1, Weight: 2, Port: 443, Target: "www." + InternetZone}}
+	case dns.TypeTXT:
+		return texts(head)
+	default:
+		return nil
+	}
+}
+
+// texts are a name's texts.
+func texts(head dns.RR_Header) []dns.RR {
+	number := 1
+	if strings.HasPrefix(strings.ToLower(head.Name), "long") {
+		number = 20
+	}
+	all := make([]dns.RR, number)
+	for n := range all {
+		all[n] = &dns.TXT{Hdr: head, Txt: []string{fmt.Sprintf("%d %s", n, strings.Repeat("x", 200))}}
+	}
+	return all
+}
+
+// reverse tells whether a name is the reverse one of an address that the names of the zone have.
+func reverse(name string) bool {
+	for _, addr := range []string{InternetAddr, InternetAddr6} {
+		if is, err := dns.ReverseAddr(addr); err == nil && is == name {
+			return true
+		}
+	}
+	return false
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	_ "embed" // CoreDNS's manifest
 	"fmt"
+	"net"
 	"os/exec"
 	"strings"
 
@@ -47,30 +48,51 @@ func (c *Cluster) deployCoreDNS(ctx context.Context) error {
 
 // AwaitDNS waits until all pods of CoreDNS are ready, and kube-proxy on every node leads to them.
 func (c *Cluster) AwaitDNS(ctx context.Context) error {
+	families := []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4}
+	if c.options.DualStack {
+		families = append(families, discoveryv1.AddressTypeIPv6)
+	}
 	return c.until(ctx, "every node leads to CoreDNS", func(ctx context.Context) error {
-		list, err := c.client.DiscoveryV1().EndpointSlices("kube-system").List(ctx,
-			metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kube-dns"})
+		addrs, err := c.endpointsOfDNS(ctx)
 		if err != nil {
 			return err
 		}
-		var addrs []string
-		for _, s := range list.Items {
-			for _, e := range s.Endpoints {
-				if *e.Conditions.Ready {
-					addrs = append(addrs, e.Addresses...)
-				}
+		for _, family := range families {
+			if len(addrs[family]) != corednsReplicas {
+				return fmt.Errorf("%d pods are ready with %s", len(addrs[family]), family)
+			}
+			if err := c.proxied(ctx, family, addrs[family]); err != nil {
+				return err
 			}
 		}
-		if len(addrs) != corednsReplicas {
-			return fmt.Errorf("%d pods are ready", len(addrs))
-		}
-		return c.proxied(ctx, addrs)
+		return nil
 	})
 }
 
-// proxied fails unless kube-proxy knows endpoints of the DNS on every node.
-func (c *Cluster) proxied(ctx context.Context, addrs []string) error {
+// endpointsOfDNS are the addresses of CoreDNS's pods that are ready.
+func (c *Cluster) endpointsOfDNS(ctx context.Context) (map[discoveryv1.AddressType][]string, error) {
+	list, err := c.client.DiscoveryV1().EndpointSlices("kube-system").List(ctx,
+		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kube-dns"})
+	if err != nil {
+		return nil, err
+	}
+	addrs := map[discoveryv1.AddressType][]string{}
+	for _, s := range list.Items {
+		for _, e := range s.Endpoints {
+			if *e.Conditions.Ready {
+				addrs[s.AddressType] = append(addrs[s.AddressType], e.Addresses...)
+			}
+		}
+	}
+	return addrs, nil
+}
+
+// proxied fails unless kube-proxy knows endpoints of the DNS on every node, all of one family.
+func (c *Cluster) proxied(ctx context.Context, family discoveryv1.AddressType, addrs []string) error {
 	show := map[string][]string{"iptables": {"iptables-save", "-t", "nat"}, "nftables": {"nft", "list", "table", "ip", "kube-proxy"}}
+	if family == discoveryv1.AddressTypeIPv6 {
+		show = map[string][]string{"iptables": {"ip6tables-save", "-t", "nat"}, "nftables": {"nft", "list", "table", "ip6", "kube-proxy"}}
+	}
 	command := show[c.options.ProxyMode]
 	if command == nil {
 		return nil
@@ -81,7 +103,8 @@ func (c *Cluster) proxied(ctx context.Context, addrs []string) error {
 			return err
 		}
 		for _, addr := range addrs {
-			if !strings.Contains(rules, addr+":53") && !strings.Contains(rules, addr+" . 53") {
+			at := net.JoinHostPort(addr, "53")
+			if !strings.Contains(rules, at) && !strings.Contains(rules, addr+" . 53") {
 				return fmt.Errorf("kube-proxy of %s does not know %s", n.Name, addr)
 			}
 		}

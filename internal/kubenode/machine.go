@@ -25,8 +25,9 @@ import (
 
 // A Machine has namespaces of its own for network, mounts and processes.
 type Machine struct {
-	Name string
-	Addr netip.Addr // its own in the cluster's network
+	Name  string
+	Addr  netip.Addr // its own in the cluster's network
+	Addr6 netip.Addr // the zero value: the cluster has one family
 
 	logs     string // folder of its services' output
 	cmd      *exec.Cmd

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // InternetDNS is the address of the server that stands for the Internet's DNS.
@@ -26,26 +28,76 @@ const (
 	lanPort     = "eth0"
 )
 
-// nodeAddr is the address of node i, counted from 1.
+// The addresses of a cluster of two families besides.
+const (
+	serviceNet6  = "fd00:10:96::/112"
+	podNet6      = "fd00:10:244::/56"
+	controlAddr6 = "fd00:10:10::1"
+	lanBits6     = 64
+)
+
+// nodeAddr and nodeAddr6 are the addresses of node i, counted from 1.
 func nodeAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 10, 0, byte(10 + i)}) }
 
+func nodeAddr6(i int) netip.Addr {
+	addr := netip.MustParseAddr(controlAddr6).As16()
+	addr[15] = byte(0x10 + i)
+	return netip.AddrFrom16(addr)
+}
+
+// families joins what a cluster has of IPv4, and of IPv6 when it has two families, as Kubernetes' programs want it.
+func (o Options) families(four, six string) string {
+	if !o.DualStack {
+		return four
+	}
+	return four + "," + six
+}
+
 // podsOf are the addresses of the pods of node i.
-func podsOf(i int) netip.Prefix {
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 24)
+func (o Options) podsOf(i int) []netip.Prefix {
+	pods := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 24)}
+	if o.DualStack {
+		addr := netip.MustParsePrefix(podNet6).Addr().As16()
+		addr[7] = byte(i)
+		pods = append(pods, netip.PrefixFrom(netip.AddrFrom16(addr), 64))
+	}
+	return pods
+}
+
+// network is the pods' network on node i, as its CNI plugins are told of it.
+func (o Options) network(i int) string {
+	pods, all := o.podsOf(i), o.everywhere()
+	ranges, routes := make([]string, len(pods)), make([]string, len(all))
+	for k := range pods {
+		ranges[k] = fmt.Sprintf(`[{"subnet": %q}]`, pods[k])
+		routes[k] = fmt.Sprintf(`{"dst": %q}`, all[k])
+	}
+	return fmt.Sprintf(cniText, strings.Join(ranges, ", "), strings.Join(routes, ", "))
+}
+
+// everywhere are the networks that hold all addresses.
+func (o Options) everywhere() []netip.Prefix {
+	all := []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
+	if o.DualStack {
+		all = append(all, netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+	}
+	return all
 }
 
 // buildLAN makes the switch that all machines are plugged into, on the control machine, which is the nodes' way to
 // everywhere.
-func buildLAN(control *Machine) error {
+func (o Options) buildLAN(control *Machine) error {
 	control.Addr = netip.MustParseAddr(controlAddr)
+	if o.DualStack {
+		control.Addr6 = netip.MustParseAddr(controlAddr6)
+	}
 	return control.Do(func() error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = lanBridge
 		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 			return fmt.Errorf("adding bridge %s: %w", lanBridge, err)
 		}
-		lan := netip.PrefixFrom(control.Addr, lanBits)
-		if err := raise(lanBridge, lan); err != nil {
+		if err := raise(lanBridge, control.lan()...); err != nil {
 			return err
 		}
 		internet := netip.MustParseAddr(InternetDNS)
@@ -53,8 +105,8 @@ func buildLAN(control *Machine) error {
 	})
 }
 
-// plugIn connects node i to the switch and gives it its address.
-func plugIn(control, node *Machine, i int) error {
+// plugIn connects node i to the switch and gives it its addresses.
+func (o Options) plugIn(control, node *Machine, i int) error {
 	port := fmt.Sprintf("node%d", i)
 	err := control.Do(func() error {
 		bridge, err := netlink.LinkByName(lanBridge)
@@ -73,11 +125,14 @@ func plugIn(control, node *Machine, i int) error {
 		return fmt.Errorf("connecting node %d: %w", i, err)
 	}
 	node.Addr = nodeAddr(i)
+	if o.DualStack {
+		node.Addr6 = nodeAddr6(i)
+	}
 	err = node.Do(func() error {
-		if err := raise(lanPort, netip.PrefixFrom(node.Addr, lanBits)); err != nil {
+		if err := raise(lanPort, node.lan()...); err != nil {
 			return err
 		}
-		return route(netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr(controlAddr))
+		return routeAll(o.everywhere(), control)
 	})
 	if err != nil {
 		return fmt.Errorf("connecting node %d: %w", i, err)
@@ -85,15 +140,24 @@ func plugIn(control, node *Machine, i int) error {
 	return nil
 }
 
+// lan are the machine's addresses, one of each family that the cluster has, with the networks that the switch is.
+func (m *Machine) lan() []netip.Prefix {
+	all := []netip.Prefix{netip.PrefixFrom(m.Addr, lanBits)}
+	if m.Addr6.IsValid() {
+		all = append(all, netip.PrefixFrom(m.Addr6, lanBits6))
+	}
+	return all
+}
+
 // routePods shows every machine the way to the pods of all nodes.
-func routePods(control *Machine, nodes []*Machine) error {
+func (o Options) routePods(control *Machine, nodes []*Machine) error {
 	for _, m := range append([]*Machine{control}, nodes...) {
 		err := m.Do(func() error {
 			for j, other := range nodes {
 				if m == other {
 					continue
 				}
-				if err := route(podsOf(j+1), other.Addr); err != nil {
+				if err := routeAll(o.podsOf(j+1), other); err != nil {
 					return err
 				}
 			}
@@ -106,6 +170,16 @@ func routePods(control *Machine, nodes []*Machine) error {
 	return nil
 }
 
+// routeAll adds a route to each network, one of each family, by a machine's address of that family.
+func routeAll(to []netip.Prefix, by *Machine) error {
+	for i, addr := range by.lan() {
+		if err := route(to[i], addr.Addr()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // raise sets a link of the calling thread's namespace up with addresses.
 func raise(name string, addrs ...netip.Prefix) error {
 	link, err := netlink.LinkByName(name)
@@ -113,7 +187,11 @@ func raise(name string, addrs ...netip.Prefix) error {
 		return fmt.Errorf("finding link %s: %w", name, err)
 	}
 	for _, a := range addrs {
-		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(a)}); err != nil {
+		addr := &netlink.Addr{IPNet: ipNet(a)}
+		if a.Addr().Is6() {
+			addr.Flags = unix.IFA_F_NODAD // nobody else has it, and programs bind to it at once
+		}
+		if err := netlink.AddrAdd(link, addr); err != nil {
 			return fmt.Errorf("adding %s to %s: %w", a, name, err)
 		}
 	}

@@ -36,7 +36,7 @@ type Node struct {
 func (n *Node) startContainerd(ctx context.Context) error {
 	err := errors.Join(
 		n.Write(containerdConfig, containerdText),
-		n.Write(cniFolder+"/10-pods.conflist", fmt.Sprintf(cniText, podsOf(n.number))),
+		n.Write(cniFolder+"/10-pods.conflist", n.cluster.options.network(n.number)),
 		n.Start(ctx, "containerd", n.cluster.programs.containerd, "--config", containerdConfig),
 	)
 	if err != nil {
@@ -62,11 +62,12 @@ const containerdText = `version = 3
   conf_dir = "` + cniFolder + `"
 `
 
-// cniText wants the node's pods. Each has a cable of its own to the node and no bridge to others, so that packets between
-// two pods of a node pass its rules, as kube-proxy needs, without a kernel module for that.
+// cniText wants the networks of the node's pods and their ways out, as lists. Each pod has a cable of its own to the node and
+// no bridge to others, so that packets between two pods of a node pass its rules, as kube-proxy needs, without a kernel
+// module for that.
 const cniText = `{"cniVersion": "0.4.0", "name": "pods", "plugins": [
   {"type": "ptp", "ipMasq": false,
-   "ipam": {"type": "host-local", "ranges": [[{"subnet": "%s"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+   "ipam": {"type": "host-local", "ranges": [%s], "routes": [%s]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}
 ]}
 `
@@ -77,13 +78,14 @@ func (n *Node) startKubelet(ctx context.Context) error {
 		makeCgroup(n.cgroup),
 		n.Write(kubeletConfig, fmt.Sprintf(kubeletText, DNSService, n.cgroup)),
 		n.Start(ctx, "kubelet", n.cluster.programs.kube, "kubelet", "--config="+kubeletConfig, "--kubeconfig="+n.cluster.Kubeconfig(),
-			"--hostname-override="+n.Name, "--node-ip="+n.Addr.String()),
+			"--hostname-override="+n.Name, "--node-ip="+n.cluster.options.families(n.Addr.String(), n.Addr6.String())),
 	)
 	if err != nil || n.cluster.options.ProxyMode == "none" {
 		return err
 	}
 	return n.Start(ctx, "kube-proxy", n.cluster.programs.kube, "kube-proxy", "--kubeconfig="+n.cluster.Kubeconfig(),
-		"--hostname-override="+n.Name, "--proxy-mode="+n.cluster.options.ProxyMode, "--cluster-cidr="+podNet,
+		"--hostname-override="+n.Name, "--proxy-mode="+n.cluster.options.ProxyMode,
+		"--cluster-cidr="+n.cluster.options.families(podNet, podNet6),
 		// These are settings of the whole machine.
 		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
 }

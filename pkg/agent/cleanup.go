@@ -15,6 +15,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/iptables"
 	"github.com/nodecache/node-cache/pkg/netif"
 	"github.com/nodecache/node-cache/pkg/rights"
 )
@@ -38,6 +39,9 @@ func Cleanup(ctx context.Context, cfg *config.Config, force bool) (removed []str
 		}
 	}()
 	if !force {
+		if err := unseen(backends); err != nil {
+			return nil, err
+		}
 		for _, b := range backends {
 			if err := unheld(ctx, b); err != nil {
 				return nil, err
@@ -82,6 +86,18 @@ func openBackends() []intercept.Backend {
 		}
 	}
 	return list
+}
+
+// unseen returns an error if an agent noted rules of iptables, and there are no programs here to see them with.
+func unseen(backends []intercept.Backend) error {
+	able := slices.ContainsFunc(backends, func(b intercept.Backend) bool { return b.String() != dataplane.BackendNFTables })
+	if left, _ := iptables.Left(); able || !left { // a kernel that does not tell has no ipsets, thus no leases
+		return nil
+	}
+	return &HintError{
+		Err:  errors.New("cleanup: an agent made rules with iptables, which is not here to remove them"),
+		Hint: "take the image that has it, as daemonset/uninstall-iptables does; --force leaves the rules",
+	}
 }
 
 // unheld waits for the leases in b to lapse, and returns an error if they do not.

@@ -3,6 +3,7 @@
 package install
 
 import (
+	"errors"
 	"maps"
 	"regexp"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 
 	"github.com/nodecache/node-cache/internal/kubenode"
 	"github.com/nodecache/node-cache/internal/proctest"
@@ -30,7 +32,8 @@ func node(t *testing.T, n *kubenode.Node) state {
 	t.Helper()
 	s := state{}
 	for _, command := range []string{
-		"ip -o link show", "ip -o addr show", "nft list tables", "iptables-save", "ip6tables-save", "iptables-legacy-save", "ipset list -n",
+		"ip -o link show", "ip -o addr show", "ip -4 rule show", "ip -6 rule show", "ip -4 route show table all", "ip -6 route show table all",
+		"nft list tables", "iptables-save", "ip6tables-save", "iptables-legacy-save", "ip6tables-legacy-save", "ipset list -n",
 	} {
 		out, err := n.Output(t.Context(), "sh", "-c", command)
 		if err != nil {
@@ -66,16 +69,47 @@ func (b *bed) clean(t *testing.T, before state) {
 		}
 		time.Sleep(500 * time.Millisecond)
 	}
-	proctest.Figure(t, "links, addresses, nftables, iptables and ipset as before on both nodes")
+	proctest.Figure(t, "links, addresses, routes, nftables, iptables and ipset as before on both nodes")
 }
 
-// cleans has every node cleaned by the manifests' own way, after the agents are gone.
-func (b *bed) cleans(t *testing.T) {
+// cleans has every node cleaned by the manifests' own way, a folder of them, after the agents are gone.
+func (b *bed) cleans(t *testing.T, folder string) {
 	t.Helper()
-	b.shell(t, "kubectl apply -k daemonset/uninstall")
+	b.shell(t, "kubectl apply -k "+folder)
 	b.shell(t, "kubectl -n kube-system rollout status daemonset/node-cache-cleanup --timeout=3m")
 	b.shell(t, "kubectl -n kube-system logs -l app.kubernetes.io/name=node-cache-cleanup -c cleanup --prefix")
-	b.shell(t, "kubectl delete -k daemonset/uninstall")
+	b.shell(t, "kubectl delete -k "+folder)
+}
+
+// tracked are the flows from clients to the agents' addresses that their nodes' kernels track.
+func (b *bed) tracked(t *testing.T, clients []client) []string {
+	t.Helper()
+	from := map[string]bool{}
+	for _, c := range clients {
+		for _, ip := range c.pod.Status.PodIPs {
+			from[ip.IP] = true
+		}
+	}
+	var found []string
+	for _, n := range b.Nodes {
+		for _, family := range []netlink.InetFamily{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			var flows []*netlink.ConntrackFlow
+			err := n.Do(func() (err error) {
+				flows, err = netlink.ConntrackTableList(netlink.ConntrackTable, family)
+				return err
+			})
+			if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // what it has is enough
+				t.Fatal(err)
+			}
+			for _, f := range flows {
+				to := f.Forward.DstIP.String()
+				if from[f.Forward.SrcIP.String()] && (to == agentAddr || to == agentAddr6) {
+					found = append(found, n.Name+": "+f.String())
+				}
+			}
+		}
+	}
+	return found
 }
 
 // noFiles fails the test when an agent's file is left on a node.

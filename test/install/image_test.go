@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"testing"
+	"time"
 
 	"github.com/nodecache/node-cache/internal/kubenode"
 	"github.com/nodecache/node-cache/internal/proctest"
@@ -23,16 +25,50 @@ var images string
 // image is the archive of the agent's image as make image makes it, once for all tests. Around a static binary that is
 // there already, if the environment names one, it makes the simplest.
 var image = sync.OnceValues(func() (string, error) {
-	name, version, _ := strings.Cut(agentImage, ":")
-	archive := filepath.Join(images, "node-cache-"+version+".oci.tar")
 	if program := os.Getenv(proctest.BinaryEnv); program != "" {
+		archive := archiveOf(agentImage)
 		files := map[string]string{"node-cache": program}
 		return archive, kubenode.Image{Name: agentImage, Files: files, Entrypoint: []string{"/node-cache"}}.Archive(archive)
 	}
-	tool := exec.Command("go", "run", "-buildvcs=false", ".", "-root", "../..", "-out", images, "-name", name, "-version", version)
+	return makeImage()
+})
+
+// imageIPTables is the one for component iptables, made of packages of Debian's besides.
+var imageIPTables = sync.OnceValues(func() (string, error) { return makeImage("-iptables") })
+
+// makeImage makes an image by the project's own tool.
+func makeImage(flags ...string) (string, error) {
+	name, version, _ := strings.Cut(agentImage, ":")
+	args := append([]string{"run", "-buildvcs=false", ".", "-root", "../..", "-out", images, "-name", name, "-version", version}, flags...)
+	tool := exec.Command("go", args...)
 	tool.Dir = filepath.Join(repository, "hack", "image")
 	if out, err := tool.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("making the image: %w\n%s", err, out)
 	}
-	return archive, nil
-})
+	return archiveOf(agentImage + strings.Join(flags, "")), nil
+}
+
+// archiveOf is where the archive of an image is.
+func archiveOf(image string) string {
+	_, tag, _ := strings.Cut(image, ":")
+	return filepath.Join(images, "node-cache-"+tag+".oci.tar")
+}
+
+// loadIPTables gives both nodes the image of component iptables. It skips the test where packages are not to be fetched.
+func (b *bed) loadIPTables(t *testing.T) {
+	t.Helper()
+	if os.Getenv("IMAGE_IPTABLES") == "" {
+		t.Skip("fetches packages from Debian: set IMAGE_IPTABLES")
+	}
+	began := time.Now()
+	archive, err := imageIPTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range b.Nodes {
+		if err := n.LoadImage(t.Context(), archive); err != nil {
+			t.Fatal(err)
+		}
+	}
+	proctest.Figure(t, "both nodes have the image with iptables after %s", since(began))
+}

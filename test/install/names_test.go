@@ -114,14 +114,10 @@ func (b *bed) transparent(t *testing.T) {
 	proctest.Figure(t, "while the agents start: %s", got)
 	wantNoLoss(t, map[string]tally{"UDP": got.UDP}) // TCP sessions with kube-dns are reset then: docs/node.md
 
-	b.kubectl(t, "-n", "kube-system", "scale", "deployment/coredns", "--replicas=0")
-	b.eventually(t, "CoreDNS is away", func() bool { return len(b.pods(t, "kube-system", "k8s-app=kube-dns")) == 0 })
-	got = watch(t, clients, 3*time.Second, "without CoreDNS")
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
-	b.kubectl(t, "-n", "kube-system", "scale", "deployment/coredns", "--replicas=2")
-	if err := b.AwaitDNS(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	b.withoutDNS(t, func() {
+		got := watch(t, clients, 3*time.Second, "without CoreDNS")
+		wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	})
 
 	begin(t, clients)
 	b.kubectl(t, "delete", "-k", repository+"/daemonset/overlays/transparent")
@@ -131,6 +127,18 @@ func (b *bed) transparent(t *testing.T) {
 	wantNoLoss(t, map[string]tally{"UDP": got.UDP})
 	got = watch(t, clients, 2*time.Second, "without agents")
 	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+}
+
+// withoutDNS does something while the cluster's own DNS is away.
+func (b *bed) withoutDNS(t *testing.T, do func()) {
+	t.Helper()
+	b.kubectl(t, "-n", "kube-system", "scale", "deployment/coredns", "--replicas=0")
+	b.eventually(t, "CoreDNS is away", func() bool { return len(b.pods(t, "kube-system", "k8s-app=kube-dns")) == 0 })
+	do()
+	b.kubectl(t, "-n", "kube-system", "scale", "deployment/coredns", "--replicas=2")
+	if err := b.AwaitDNS(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // gone waits until there are no agents.

@@ -32,7 +32,7 @@ func TestOverlays(t *testing.T) {
 		{"helm", b.helm},
 		{"helm leaves nothing", func(t *testing.T) {
 			t.Helper()
-			b.cleans(t)
+			b.cleans(t, "daemonset/uninstall")
 			b.clean(t, before)
 			b.noFiles(t)
 		}},

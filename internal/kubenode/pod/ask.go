@@ -22,7 +22,7 @@ import (
 // An asker asks one server.
 type asker struct {
 	server  string // IP:port
-	names   []string
+	asked   []question
 	every   time.Duration // between two queries of a transport
 	flood   int           // clients that ask without a pause besides
 	timeout time.Duration
@@ -37,7 +37,8 @@ func ask(ctx context.Context, args []string) error {
 	a := asker{now: &epoch{}}
 	flags := flag.NewFlagSet("ask", flag.ContinueOnError)
 	flags.StringVar(&a.server, "server", "", "`address` of the server; empty: the first of /etc/resolv.conf")
-	names := flags.String("names", "kubernetes.default.svc.cluster.local", "`names` to ask for the addresses of, by commas")
+	names := flags.String("names", "kubernetes.default.svc.cluster.local",
+		"`questions` by commas: a name, or NAME/TYPE, or NAME/TYPE/DATA of a record that the answer has to have")
 	flags.DurationVar(&a.every, "every", 10*time.Millisecond, "`time` between two queries")
 	flags.IntVar(&a.flood, "flood", 0, "`clients` that ask without a pause")
 	flags.DurationVar(&a.timeout, "timeout", 5*time.Second, "`time` after which a query is lost")
@@ -47,9 +48,11 @@ func ask(ctx context.Context, args []string) error {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unknown argument %q", flags.Arg(0))
 	}
-	a.names = strings.Split(*names, ",")
+	var err error
+	if a.asked, err = questions(*names); err != nil {
+		return err
+	}
 	if a.server == "" {
-		var err error
 		if a.server, err = nameserver("/etc/resolv.conf"); err != nil {
 			return err
 		}
@@ -90,34 +93,24 @@ func (a *asker) steadily(ctx context.Context, network string, counts func(*epoch
 			return
 		case <-ticker.C:
 		}
-		name := a.names[i%len(a.names)]
+		q := a.asked[i%len(a.asked)]
 		e := a.begin()
 		group.Go(func() {
 			defer e.under.Done()
-			counts(e).count(a.once(network, name))
+			counts(e).count(a.once(network, q))
 		})
 	}
 }
 
 // once asks one query on a socket of its own.
-func (a *asker) once(network, name string) (took time.Duration, err error) {
+func (a *asker) once(network string, q question) (took time.Duration, err error) {
 	client := dns.Client{Net: network, Timeout: a.timeout}
-	answer, took, err := client.Exchange(new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA), a.server)
+	answer, took, err := client.Exchange(q.message(), a.server)
 	if err != nil {
-		return took, fmt.Errorf("%s: %w", name, err)
+		return took, fmt.Errorf("%s: %w", q.name, err)
 	}
-	return took, check(answer)
+	return took, q.check(answer)
 }
-
-func check(answer *dns.Msg) error {
-	if answer.Rcode != dns.RcodeSuccess || len(answer.Answer) == 0 {
-		return fmt.Errorf("%w: %s: %s with %d records", errWrong, answer.Question[0].Name, dns.RcodeToString[answer.Rcode], len(answer.Answer))
-	}
-	return nil
-}
-
-// errWrong is an answer without an address.
-var errWrong = errors.New("no address")
 
 // pour asks without a pause on one socket.
 func (a *asker) pour(ctx context.Context, i int) {
@@ -131,10 +124,10 @@ func (a *asker) pour(ctx context.Context, i int) {
 			if ctx.Err() != nil {
 				break
 			}
-			e, name := a.begin(), a.names[i%len(a.names)]
-			answer, took, err := client.ExchangeWithConnContext(ctx, new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA), conn)
+			e, q := a.begin(), a.asked[i%len(a.asked)]
+			answer, took, err := client.ExchangeWithConnContext(ctx, q.message(), conn)
 			if err == nil {
-				err = check(answer)
+				err = q.check(answer)
 			}
 			e.flooded.count(took, err)
 			e.under.Done()

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -44,15 +45,15 @@ func serveDNS(t *testing.T) (addr string) {
 func TestCountsWaitForQueriesUnderWay(t *testing.T) {
 	t.Parallel()
 	a := &asker{
-		server: serveDNS(t), names: []string{"good.test", "lost.test", "wrong.test", "good.test"},
+		server: serveDNS(t), asked: asking(t, "good.test,lost.test,wrong.test,good.test"),
 		every: time.Hour, timeout: 300 * time.Millisecond, now: &epoch{},
 	}
 	// Four queries are sent, and their epoch ends before the lost one is known to be lost.
-	for _, name := range a.names {
+	for _, q := range a.asked {
 		e := a.begin()
 		go func() {
 			defer e.under.Done()
-			e.udp.count(a.once("udp", name))
+			e.udp.count(a.once("udp", q))
 		}()
 	}
 	got := counted(t, a, http.MethodPost)["udp"]
@@ -68,9 +69,59 @@ func TestCountsWaitForQueriesUnderWay(t *testing.T) {
 	}
 }
 
+func TestQuestions(t *testing.T) {
+	t.Parallel()
+	record := func(text string) dns.RR {
+		rr, err := dns.NewRR(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rr
+	}
+	for _, tt := range []struct {
+		name, asked string
+		answer      []string // records
+		rcode       int
+		want        error
+	}{
+		{name: "an address", asked: "a.test", answer: []string{"a.test. A 192.0.2.1"}},
+		{name: "nothing", asked: "a.test", want: errWrong},
+		{name: "a denial", asked: "a.test", answer: []string{"a.test. A 192.0.2.1"}, rcode: dns.RcodeNameError, want: errWrong},
+		{name: "another type", asked: "a.test", answer: []string{"a.test. CNAME b.test."}, want: errWrong},
+		{name: "a type", asked: "a.test/AAAA", answer: []string{"a.test. CNAME b.test.", "b.test. AAAA 2001:db8::1"}},
+		{name: "what is wanted", asked: "a.test/AAAA/2001:db8::1", answer: []string{"a.test. AAAA 2001:db8::2", "a.test. AAAA 2001:db8::1"}},
+		{name: "not what is wanted", asked: "a.test/AAAA/2001:db8::1", answer: []string{"a.test. AAAA 2001:db8::2"}, want: errWrong},
+		{name: "a service", asked: "_a._tcp.test/SRV/0 100 53 b.test.", answer: []string{"_a._tcp.test. SRV 0 100 53 b.test."}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			q := asking(t, tt.asked)[0]
+			m := new(dns.Msg).SetRcode(q.message(), tt.rcode)
+			for _, text := range tt.answer {
+				m.Answer = append(m.Answer, record(text))
+			}
+			if got := q.check(m); !errors.Is(got, tt.want) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+	if _, err := questions("a.test/NOTHING"); err == nil {
+		t.Error("a type that there is not is taken")
+	}
+}
+
+func asking(t *testing.T, list string) []question {
+	t.Helper()
+	all, err := questions(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
 func TestFloodAndSteadyClients(t *testing.T) {
 	t.Parallel()
-	a := &asker{server: serveDNS(t), names: []string{"good.test"}, every: time.Millisecond, timeout: 5 * time.Second, now: &epoch{}}
+	a := &asker{server: serveDNS(t), asked: asking(t, "good.test"), every: time.Millisecond, timeout: 5 * time.Second, now: &epoch{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan struct{})

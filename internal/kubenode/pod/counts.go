@@ -15,7 +15,7 @@ const mostFailures = 10
 type tally struct {
 	Answered uint64   `json:"answered"`
 	Lost     uint64   `json:"lost"`               // no answer in time, or none at all
-	Wrong    uint64   `json:"wrong"`              // answered without an address
+	Wrong    uint64   `json:"wrong"`              // answered without what was asked for
 	Slowest  float64  `json:"slowest"`            // answer, in seconds
 	Failures []string `json:"failures,omitempty"` // the first, with their times
 }

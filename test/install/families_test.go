@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodecache/node-cache/internal/kubenode"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// The addresses of overlay dual-stack.
+const (
+	agentAddr  = "169.254.20.10"
+	agentAddr6 = "fd00::10"
+)
+
+// TestFamilies applies the overlay for two families where nodes, pods and Services have both, first as it is and then with
+// component iptables, so that kube-proxy's iptables and ip6tables have the agents' rules beside them.
+func TestFamilies(t *testing.T) {
+	b := newBed(t, kubenode.Options{ProxyMode: "iptables", DualStack: true})
+	b.apply(t, set, "apply", "-f", "-")
+	b.kubectl(t, "patch", "service/web", "--type=merge", `--patch={"spec": {"ipFamilyPolicy": "PreferDualStack"}}`)
+	b.kubectl(t, "rollout", "status", "deployment/web", "--timeout=2m")
+	before := b.nodes(t)
+	t.Run("dual-stack", func(t *testing.T) {
+		b.families(t, "daemonset/overlays/dual-stack", "nftables")
+		b.leaves(t, before, "daemonset/uninstall")
+	})
+	if t.Failed() {
+		return
+	}
+	t.Run("iptables", func(t *testing.T) {
+		b.loadIPTables(t)
+		b.families(t, kustomization(t, "daemonset/overlays/dual-stack", "daemonset/components/iptables"), "iptables-nft")
+		b.refusesToClean(t)
+		b.leaves(t, before, "daemonset/uninstall-iptables")
+	})
+}
+
+// families has agents answer over both families with a backend, replaces them, and deletes them from under the clients,
+// whom the fallback answers then. Kubelets name the agents meanwhile.
+func (b *bed) families(t *testing.T, folder, backend string) {
+	t.Helper()
+	began := time.Now()
+	b.shell(t, "kubectl apply -k "+folder)
+	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
+	b.agentsReady(t)
+	proctest.Figure(t, "2 agents ready %s after kubectl apply", since(began))
+	b.holds(t, backend)
+	b.setDNS(t, agentAddr, agentAddr6)
+	both := b.pairs(t)
+
+	both.watch(t, "by agents")
+	if flows := b.tracked(t, both.all()); len(flows) > 0 {
+		t.Errorf("the kernels track %d flows to the agents, one is %s", len(flows), flows[0])
+	}
+	b.withoutDNS(t, func() { both.watch(t, "without CoreDNS") })
+
+	begin(t, both.all())
+	began = time.Now()
+	b.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/node-cache")
+	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=3m")
+	b.eventually(t, "the old agents are gone", func() bool { return len(b.agents(t)) == 2 })
+	both.take(t, "2 agents replaced in "+since(began).String(), true)
+	b.agentsReady(t)
+	b.holds(t, backend)
+
+	b.shell(t, "kubectl delete -k "+folder)
+	b.gone(t)
+	both.take(t, "while the agents end", false) // TCP sessions of the agents are reset: docs/node.md
+	both.watch(t, "answered by the fallback")
+	// The fallback is a rule of NAT: what is said of the agents' flows above would be seen if it were not so.
+	flows := b.tracked(t, both.all())
+	if len(flows) == 0 {
+		t.Error("the kernels track no flow to the fallback")
+	}
+	proctest.Figure(t, "the kernels tracked no flow to the agents, and %d to the fallback", len(flows))
+}
+
+// leaves sets the kubelets back and cleans the nodes, which are then as they were.
+func (b *bed) leaves(t *testing.T, before state, folder string) {
+	t.Helper()
+	b.setDNS(t, kubenode.DNSService)
+	b.cleans(t, folder)
+	b.clean(t, before)
+	b.noFiles(t)
+}
+
+// A pair is two clients on each node, one for each family: those of the first ask what their resolv.conf names first.
+type pair struct{ four, six []client }
+
+// pairs starts clients of both families.
+func (b *bed) pairs(t *testing.T) pair {
+	t.Helper()
+	asked := "-names=" + b.questions(t)
+	p := pair{four: b.clients(t, "four", asked), six: b.clients(t, "six", asked, "-server="+agentAddr6)}
+	for _, c := range p.all() {
+		conf := c.exec(t, "cat", "/etc/resolv.conf")
+		if !strings.Contains(conf, "nameserver "+agentAddr+"\nnameserver "+agentAddr6+"\n") {
+			t.Errorf("%s: resolv.conf:\n%s", c.name, conf)
+		}
+	}
+	return p
+}
+
+func (p pair) all() []client { return slices.Concat(p.four, p.six) }
+
+// watch lets the clients ask for some time, and fails the test when a query was not answered well.
+func (p pair) watch(t *testing.T, what string) {
+	t.Helper()
+	begin(t, p.all())
+	time.Sleep(2 * time.Second)
+	p.take(t, what, true)
+}
+
+// take fails the test when a query since the last time was not answered well, over UDP or, where it is meant too, TCP.
+func (p pair) take(t *testing.T, what string, tcp bool) {
+	t.Helper()
+	for _, one := range []struct {
+		clients []client
+		server  string
+	}{{p.four, agentAddr}, {p.six, agentAddr6}} {
+		got := take(t, one.clients)
+		proctest.Figure(t, "%s, %s: %s", what, one.server, got)
+		wantNoLoss(t, map[string]tally{"UDP": got.UDP})
+		if tcp {
+			wantNoLoss(t, map[string]tally{"TCP": got.TCP})
+		}
+	}
+}
+
+// refusesToClean has every node cleaned with the image without iptables, which leaves rules of iptables and the link alone.
+func (b *bed) refusesToClean(t *testing.T) {
+	t.Helper()
+	was := b.nodes(t)
+	b.shell(t, "kubectl apply -k daemonset/uninstall")
+	b.eventually(t, "the image without iptables says that another is needed, on both nodes", func() bool {
+		out, _ := b.Kubectl(t.Context(), "", "-n", "kube-system", "logs", "-l", "app.kubernetes.io/name=node-cache-cleanup", "-c", "cleanup") // not there yet
+		return strings.Count(out, "uninstall-iptables") >= 2
+	})
+	if diff := cmp.Diff(was, b.nodes(t)); diff != "" {
+		t.Errorf("the nodes (-before +after):\n%s", diff)
+	}
+	b.shell(t, "kubectl delete -k daemonset/uninstall")
+}
+
+// setDNS has both kubelets name addresses.
+func (b *bed) setDNS(t *testing.T, addrs ...string) {
+	t.Helper()
+	var parsed []netip.Addr
+	for _, addr := range addrs {
+		parsed = append(parsed, netip.MustParseAddr(addr))
+	}
+	for _, n := range b.Nodes {
+		if err := n.SetDNS(t.Context(), parsed...); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// holds fails the test unless both agents hold the leases of both addresses, with rules of a backend.
+func (b *bed) holds(t *testing.T, backend string) {
+	t.Helper()
+	for _, pod := range b.agents(t) {
+		var s struct {
+			Node struct {
+				Intercept struct {
+					Backend string
+					Leases  []struct {
+						Address string
+						Held    bool
+					}
+				}
+			}
+		}
+		b.status(t, pod, &s)
+		got := fmt.Sprint(s.Node.Intercept)
+		if want := fmt.Sprintf("{%s [{%s true} {%s true}]}", backend, agentAddr, agentAddr6); got != want {
+			t.Errorf("%s: backend and leases %s, want %s", pod.Name, got, want)
+		}
+	}
+}
+
+// questions are what clients ask by turns, with what they have to be told: names of the cluster and of the Internet, their
+// addresses of both families, services, and the reverse names of these addresses.
+func (b *bed) questions(t *testing.T) string {
+	t.Helper()
+	service, err := b.Client().CoreV1().Services("kube-system").Get(t.Context(), "kube-dns", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := b.endpoints(t, "web")
+	if len(service.Spec.ClusterIPs) != 2 || len(pods) != 4 {
+		t.Fatalf("addresses of kube-dns and web: %v, %v", service.Spec.ClusterIPs, pods)
+	}
+	const kubeDNS = "kube-dns.kube-system.svc.cluster.local"
+	all := []string{
+		"_dns._udp." + kubeDNS + "/SRV/0 50 53 " + kubeDNS + ".",
+		"_https._tcp.example.com/SRV/1 2 443 www.example.com.",
+	}
+	addresses := func(name string, addrs ...string) {
+		for _, addr := range addrs {
+			kind := "A"
+			if netip.MustParseAddr(addr).Is6() {
+				kind = "AAAA"
+			}
+			all = append(all, name+"/"+kind+"/"+addr)
+		}
+	}
+	reverse := func(name string, addrs ...string) {
+		for _, addr := range addrs {
+			asked, err := dns.ReverseAddr(addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, asked+"/PTR/"+name+".")
+		}
+	}
+	addresses(kubeDNS, service.Spec.ClusterIPs...)
+	reverse(kubeDNS, service.Spec.ClusterIPs...)
+	addresses(setName, pods...)
+	addresses("www.example.com", kubenode.InternetAddr, kubenode.InternetAddr6)
+	reverse("www.example.com", kubenode.InternetAddr, kubenode.InternetAddr6)
+	return strings.Join(all, ",")
+}
