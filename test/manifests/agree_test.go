@@ -79,8 +79,8 @@ func checkPlaces(t *testing.T, spec *corev1.PodSpec, c *corev1.Container, cfg *c
 	if v := source(lastGood); spec.HostNetwork && v.HostPath == nil {
 		t.Errorf("%s does not outlive the pod", lastGood)
 	}
-	if cfg.Snapshot.Folder != "" && source(cfg.Snapshot.Folder).HostPath == nil {
-		t.Errorf("%s does not outlive the pod", cfg.Snapshot.Folder)
+	if cfg.Snapshot.Folder != "" {
+		checkSnapshot(t, spec, source(cfg.Snapshot.Folder), cfg)
 	}
 	if cfg.Handover.Socket != "" && source(cfg.Handover.Socket).HostPath == nil {
 		t.Errorf("another pod has no way to %s", cfg.Handover.Socket)
@@ -92,6 +92,21 @@ func checkPlaces(t *testing.T, spec *corev1.PodSpec, c *corev1.Container, cfg *c
 		if e.Name == "NODE_CACHE_ADMIN" && e.Value != "unix:"+cfg.Admin.Socket {
 			t.Errorf("NODE_CACHE_ADMIN is %s, and the socket at %s", e.Value, cfg.Admin.Socket)
 		}
+	}
+}
+
+// checkSnapshot looks whether an agent's snapshot is there for the next pod. A resolver's is for the next container, and the
+// kubelet ends a pod that has more in a volume than its limit: a snapshot is there twice while one is written.
+func checkSnapshot(t *testing.T, spec *corev1.PodSpec, v *corev1.Volume, cfg *config.Config) {
+	t.Helper()
+	if spec.HostNetwork && v.HostPath == nil {
+		t.Errorf("%s does not outlive the pod", cfg.Snapshot.Folder)
+	}
+	if v.EmptyDir == nil || v.EmptyDir.SizeLimit == nil {
+		return
+	}
+	if need := 2 * cfg.Snapshot.Size; v.EmptyDir.SizeLimit.Value() <= need {
+		t.Errorf("volume %s may hold %s, and snapshots need %d bytes", v.Name, v.EmptyDir.SizeLimit, need)
 	}
 }
 

@@ -30,10 +30,15 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- end -}}
 {{- end }}
 
+{{/* A size as it was written. Helm has the whole numbers of a file as floats, and Go writes large ones with an exponent. */}}
+{{- define "node-cache.size" -}}
+{{- if kindIs "float64" . }}{{ printf "%.0f" . }}{{ else }}{{ . }}{{ end -}}
+{{- end }}
+
 {{/* The bytes of a size as the configuration writes it. Takes (list KEY VALUE). */}}
 {{- define "node-cache.bytes" -}}
 {{- $key := index . 0 -}}
-{{- $size := index . 1 | toString -}}
+{{- $size := include "node-cache.size" (index . 1) -}}
 {{- if not (regexMatch "^[0-9]+(Ki|Mi|Gi|Ti|k|M|G|T)?$" $size) -}}
 {{- fail (printf "%s: %q: not a size: write a whole number with Ki, Mi, Gi, Ti, k, M, G, T or no unit" $key $size) -}}
 {{- end -}}
@@ -41,6 +46,17 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- $unit := regexFind "[A-Za-z]+$" $size -}}
 {{- $units := dict "" 1 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 -}}
 {{- mul $number (get $units $unit) -}}
+{{- end }}
+
+{{/* The bytes of a memory request, which may have a fraction, rounded up: 0 without. Takes (list KEY VALUE). */}}
+{{- define "node-cache.requested" -}}
+{{- $size := include "node-cache.size" (index . 1 | default "0") -}}
+{{- $unit := regexFind "[A-Za-z]+$" $size -}}
+{{- $bytes := 0.001 -}}
+{{- if ne $unit "m" -}}
+{{- $bytes = include "node-cache.bytes" (list (index . 0) (printf "1%s" $unit)) | float64 -}}
+{{- end -}}
+{{- mulf (regexFind "^[0-9.]+" $size | float64) $bytes | ceil | int64 -}}
 {{- end }}
 
 {{/* What a pod's memory limit must hold in any case: cache.size, 32Mi, and twice snapshot.size. Takes (list KEY CONFIG). */}}
@@ -64,23 +80,20 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- if hasSuffix "m" $cpu -}}
 {{- $cores = divf $cores 1000.0 -}}
 {{- end -}}
-{{- if lt $cores 1.0 -}}
-{{- fail (printf "%s.limits.cpu: %s: throttled for most of each 100 ms it would keep every pod waiting: none, or 1 at least where a LimitRange or a quota asks for one" .key $cpu) -}}
+{{- if lt $cores 0.2 -}}
+{{- fail (printf "%s.limits.cpu: %s: with so little it would keep every pod waiting: none, or as much as a LimitRange or a quota allows, 200m at least" .key $cpu) -}}
 {{- end -}}
 {{- if not $cpu -}}
 {{- $limits = omit $limits "cpu" -}}
 {{- end -}}
-{{- $requested := dig "requests" "memory" "" .resources | toString -}}
-{{- $request := 0 -}}
-{{- if regexMatch "^[0-9]+(Ki|Mi|Gi|Ti|k|M|G|T)?$" $requested -}}
-{{- $request = include "node-cache.bytes" (list (printf "%s.requests.memory" .key) $requested) | int64 -}}
-{{- end -}}
+{{- $requested := dig "requests" "memory" "" .resources -}}
+{{- $request := include "node-cache.requested" (list (printf "%s.requests.memory" .key) $requested) | int64 -}}
 {{- if not $limits.memory -}}
 {{- $_ := set $limits "memory" (printf "%dMi" (max (add $mi .spare) (div (add $request 1048575) 1048576))) -}}
 {{- else if lt (include "node-cache.bytes" (list (printf "%s.limits.memory" .key) $limits.memory) | int64) $least -}}
-{{- fail (printf "%s.limits.memory: %s is too little for %s: cache.size, 32Mi and twice snapshot.size are %dMi. Leave it empty to have it worked out." .key (toString $limits.memory) .configKey $mi) -}}
+{{- fail (printf "%s.limits.memory: %s is too little for %s: cache.size, 32Mi and twice snapshot.size are %dMi. Leave it empty to have it worked out." .key (include "node-cache.size" $limits.memory) .configKey $mi) -}}
 {{- else if gt $request (include "node-cache.bytes" (list (printf "%s.limits.memory" .key) $limits.memory) | int64) -}}
-{{- fail (printf "%s.requests.memory: %s is more than %s.limits.memory, %s, and no pod may request more than it may have" .key $requested .key (toString $limits.memory)) -}}
+{{- fail (printf "%s.requests.memory: %s is more than %s.limits.memory, %s, and no pod may request more than it may have" .key (include "node-cache.size" $requested) .key (include "node-cache.size" $limits.memory)) -}}
 {{- end -}}
 {{- toYaml (dict "requests" .resources.requests "limits" $limits) -}}
 {{- end }}
@@ -123,13 +136,23 @@ the admin socket is the pod's own, the others are for the next pod.
 
 {{/* Refuses volumes and mounts that the agents' pods have already, of which Kubernetes takes one only. */}}
 {{- define "node-cache.extras" -}}
+{{- $names := list "config" "run" "last-good" "pod" -}}
+{{- $places := list "/etc/node-cache" "/run/node-cache" "/var/lib/node-cache" "/run/pod" -}}
+{{- if .Values.config.kubeDNS -}}
+{{- $names = append $names "kube-dns" -}}
+{{- $places = append $places "/etc/kube-dns" -}}
+{{- end -}}
+{{- if eq .Values.image.variant "iptables" -}}
+{{- $names = append $names "xtables-lock" -}}
+{{- $places = append $places "/run/xtables.lock" -}}
+{{- end -}}
 {{- range .Values.extraVolumes -}}
-{{- if has .name (list "config" "run" "last-good" "pod" "kube-dns" "xtables-lock") -}}
+{{- if has .name $names -}}
 {{- fail (printf "extraVolumes: %s: the chart has a volume of this name: choose another" .name) -}}
 {{- end -}}
 {{- end -}}
 {{- range .Values.extraVolumeMounts -}}
-{{- if has (clean (.mountPath | default ".")) (list "/etc/node-cache" "/run/node-cache" "/var/lib/node-cache" "/run/pod" "/etc/kube-dns" "/run/xtables.lock") -}}
+{{- if has (clean (.mountPath | default ".")) $places -}}
 {{- fail (printf "extraVolumeMounts: %s: the chart mounts something there: choose another folder" .mountPath) -}}
 {{- end -}}
 {{- end -}}
@@ -163,7 +186,9 @@ port: {{ $port }}
 {{- fail "config.agent.listen.addresses: empty: nobody could ask the agents" -}}
 {{- end -}}
 {{- $v4 := list -}}
+{{- $same := list -}}
 {{- range $listen -}}
+{{- $same = append $same (lower .) -}}
 {{- if not (regexMatch "^([0-9a-fA-F:]*:[0-9a-fA-F:.]*|([0-9]{1,3}[.]){3}[0-9]{1,3})$" .) -}}
 {{- fail (printf "config.agent.listen.addresses: %q: not an IP address" .) -}}
 {{- end -}}
@@ -171,7 +196,7 @@ port: {{ $port }}
 {{- $v4 = append $v4 . -}}
 {{- end -}}
 {{- end -}}
-{{- $host := $at.host -}}
+{{- $host := lower $at.host -}}
 {{- $everywhere := has $host (list "0.0.0.0" "::") -}}
 {{- if eq $host "::" -}}
 {{- $host = first $listen -}}
@@ -179,25 +204,26 @@ port: {{ $port }}
 {{- $host = first $v4 -}}
 {{- else if $everywhere -}}
 {{- fail (printf "%s: 0.0.0.0 is for IPv4, and config.agent.listen.addresses has %s only, at which the kubelet's probes would find nobody: write \"[::]:%v\"" $key (join ", " $listen) $at.port) -}}
-{{- else if not (or (has $host $listen) (hasPrefix "127." $host) (eq $host "::1")) -}}
+{{- else if not (or (has $host $same) (hasPrefix "127." $host) (eq $host "::1")) -}}
 {{- fail (printf "%s: %s is not an address of every node: take one of config.agent.listen.addresses (%s), written as it is there, or 0.0.0.0 or [::]" $key $host (join ", " $listen)) -}}
 {{- end -}}
-{{- if and (eq (int $at.port) (dig "listen" "port" 1053 $config | int)) (or $everywhere (has $host $listen)) -}}
+{{- if and (eq (int $at.port) (dig "listen" "port" 1053 $config | int)) (or $everywhere (has $host $same)) -}}
 {{- fail (printf "%s: port %v is config.agent.listen.port, at the same address: choose another" $key $at.port) -}}
 {{- end -}}
 host: {{ $host | quote }}
 port: {{ $at.port }}
 {{- end }}
 
-{{/* Whole seconds, rounded up, of a duration as the configuration writes it. Takes (list KEY VALUE). */}}
+{{/* Whole seconds, rounded up, of a duration as the configuration writes it, which is Go's way. Takes (list KEY VALUE). */}}
 {{- define "node-cache.seconds" -}}
 {{- $text := index . 1 | toString -}}
-{{- if not (regexMatch "^([0-9]+([.][0-9]+)?(ms|s|m|h))+$" $text) -}}
+{{- if not (regexMatch "^[+]?(([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+$" $text) -}}
 {{- fail (printf "%s: %q: not a duration: write it like 500ms, 4s or 1m30s" (index . 0) $text) -}}
 {{- end -}}
 {{- $sum := 0.0 -}}
-{{- range regexFindAll "[0-9.]+[a-z]+" $text -1 -}}
-{{- $sum = addf $sum (mulf (regexFind "^[0-9.]+" . | float64) (get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0) (regexFind "[a-z]+$" .))) -}}
+{{- $units := dict "ns" 0.000000001 "us" 0.000001 "µs" 0.000001 "μs" 0.000001 "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 -}}
+{{- range regexFindAll "[0-9.]+[^0-9.]+" $text -1 -}}
+{{- $sum = addf $sum (mulf (regexFind "^[0-9.]+" . | float64) (get $units (regexFind "[^0-9.]+$" .))) -}}
 {{- end -}}
 {{- ceil $sum | int -}}
 {{- end }}
