@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -105,13 +106,21 @@ func (h *hand) snapshot(ctx context.Context) error {
 // yield leaves what the claim is for to the agent that has taken over.
 func (h *hand) yield(ctx context.Context, claim handover.Claim) {
 	a := h.agent
+	defer a.node.yield(ctx, claim) // whatever becomes of the rest, link and rules are the other one's
+	defer h.unkeep()
 	var quiet sync.WaitGroup
 	for i := range a.udp {
 		if claim.Has(handover.Listen{Kind: handover.KindUDP, Addr: unmapped(a.udp[i].Addr())}) {
-			quiet.Go(func() { a.udp[i].Give(ctx) })
+			quiet.Go(func() {
+				defer h.recovered()
+				a.udp[i].Give(ctx)
+			})
 		}
 		if claim.Has(handover.Listen{Kind: handover.KindTCP, Addr: a.tcp[i].Addr()}) {
-			quiet.Go(func() { a.tcp[i].Give(ctx, staying) })
+			quiet.Go(func() {
+				defer h.recovered()
+				a.tcp[i].Give(ctx, staying)
+			})
 		}
 	}
 	if a.admin != nil {
@@ -119,13 +128,25 @@ func (h *hand) yield(ctx context.Context, claim handover.Claim) {
 		a.admin.Give()
 	}
 	quiet.Wait()
+}
+
+// recovered, deferred, ends a goroutine at its panic: this process still answers what it has
+// read.
+func (h *hand) recovered() {
+	if defect := recover(); defect != nil {
+		h.log.Error("recovered from a panic", "where", "handover", "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
+		h.tally.Note(func(s *handover.Stats) { s.Panics++ })
+	}
+}
+
+// unkeep ends the keeping of link and rules.
+func (h *hand) unkeep() {
 	h.mu.Lock()
 	stop := h.keep
 	h.mu.Unlock()
 	if stop != nil {
 		stop()
 	}
-	a.node.yield(ctx, claim)
 }
 
 // lost is called when an agent that was to take over has ended before.

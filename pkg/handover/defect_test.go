@@ -3,37 +3,18 @@
 package handover
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
-
-// A safeBuffer is a log that several goroutines write and a test reads.
-type safeBuffer struct {
-	mu   sync.Mutex // guards text
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
 
 // TestGiverDefects has each thing that a giver is configured with panic once: the agent goes on, and hands over to
 // the next that asks. A panic while it yields does not keep it from handing over.
@@ -91,7 +72,7 @@ func TestGiverDefects(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var armed atomic.Bool
-			var log safeBuffer
+			var log proctest.Output
 			path := socketPath(t)
 			o := newOldWith(t, path, "old", 1, func(c *Config) {
 				c.Log = slog.New(slog.NewTextHandler(&log, nil))
@@ -169,7 +150,7 @@ func TestTakerDefect(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	o := newOld(t, path, "old", 1)
-	var log safeBuffer
+	var log proctest.Output
 	var tally Tally
 	n, err := Meet(t.Context(), MeetConfig{
 		Path: path, Agent: "new", Now: time.Now, Tally: &tally, Log: slog.New(slog.NewTextHandler(&log, nil)),
@@ -205,5 +186,52 @@ func TestTakerDefect(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "a defect of hearing") {
 		t.Errorf("the log does not tell:\n%s", log.String())
+	}
+}
+
+// TestGivenDefect has a panic once the sockets are another's: this agent still ends its part.
+func TestGivenDefect(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	var times atomic.Int32
+	o := newOldWith(t, path, "old", 1, func(c *Config) {
+		c.Log = slog.New(panickyHandler{slog.NewTextHandler(io.Discard, nil), "handed over", &times}) //nolint:sloglint // the handler that discards is not asked
+	})
+	n := mustMeet(t, path, "new")
+	mustSockets(t, n)
+	if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil && !Gone(err) {
+		t.Errorf("taking over: %v", err)
+	}
+	select {
+	case <-o.ended:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it does not know that it has handed over")
+	}
+}
+
+// TestDeafTaker has each word of the other agent's panic: it is given up, and not waited for.
+func TestDeafTaker(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	newOld(t, path, "old", 1)
+	var tally Tally
+	n, err := Meet(t.Context(), MeetConfig{Path: path, Agent: "new", Now: time.Now, Tally: &tally})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.hear = func(time.Duration) (*message, []*os.File, error) { panic("a defect of hearing") }
+	mustSockets(t, n)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n.Close()
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the end of it is still waited for")
+	}
+	if got := tally.Read().Panics; got != maxDefects {
+		t.Errorf("%d defects are counted, want %d", got, maxDefects)
 	}
 }

@@ -100,6 +100,7 @@ func (g *Giver) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer g.hangUp()
+	heard := &audience{group: &group, places: make(chan struct{}, maxConns)}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -113,7 +114,7 @@ func (g *Giver) Run(ctx context.Context) error {
 		if l := g.claim(ctx); l != nil {
 			group.Go(func() {
 				for done := false; !done; { // until it is not cut short by a defect
-					done = g.accept(ctx, l) || !pause(ctx, mending)
+					done = g.accept(ctx, l, heard) || !pause(ctx, mending)
 				}
 			})
 		}
@@ -177,13 +178,16 @@ func (g *Giver) hangUp() {
 	g.cfg.Tally.Note(func(s *Stats) { s.Listening = false })
 }
 
+// An audience is the conversations that go on at a time.
+type audience struct {
+	group  *sync.WaitGroup
+	places chan struct{}
+}
+
 // accept takes conversations until the listener is closed, or ctx ends, and returns true
 // then.
-func (g *Giver) accept(ctx context.Context, l *unixsock.Listener) (done bool) {
+func (g *Giver) accept(ctx context.Context, l *unixsock.Listener, heard *audience) (done bool) {
 	defer g.recovered()
-	var group sync.WaitGroup
-	defer group.Wait()
-	places := make(chan struct{}, maxConns)
 	for {
 		c, err := l.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
@@ -197,13 +201,13 @@ func (g *Giver) accept(ctx context.Context, l *unixsock.Listener) (done bool) {
 			continue
 		}
 		select {
-		case places <- struct{}{}:
+		case heard.places <- struct{}{}:
 		default:
 			_ = c.Close()
 			continue
 		}
-		group.Go(func() {
-			defer func() { <-places }()
+		heard.group.Go(func() {
+			defer func() { <-heard.places }()
 			g.converse(ctx, c)
 		})
 	}
@@ -419,6 +423,7 @@ func (g *Giver) yield(ctx context.Context, c *conn, claim *Claim) error {
 	if !fits {
 		return fmt.Errorf("%q: %w", typeTake, errOutside)
 	}
+	defer close(g.given) // whatever comes of the rest: nobody else is given anything
 	now := g.cfg.Now()
 	g.cfg.Tally.Note(func(s *Stats) { s.Given, s.To, s.GivenAt = true, claim.Agent, now })
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), yielding)
@@ -431,9 +436,7 @@ func (g *Giver) yield(ctx context.Context, c *conn, claim *Claim) error {
 	g.cfg.Log.InfoContext(ctx, "handed over", "agent", claim.Agent, "version", claim.Version, "took", g.cfg.Now().Sub(now))
 	// The path is the successor's as soon as it hears this.
 	g.hangUp()
-	err := c.say(&message{Type: typeGiven})
-	close(g.given)
-	return err
+	return c.say(&message{Type: typeGiven})
 }
 
 // Leave says that this agent is about to end. Nobody gets the sockets any more but an

@@ -165,22 +165,35 @@ func Discard(sockets []Socket) {
 func (t *Taker) follow() {
 	hurry := sync.OnceFunc(func() { close(t.hurry) })
 	defer hurry() // the other one has ended
-	for last := false; !last; {
-		last = t.heed(hurry)
+	for defects := 0; defects < maxDefects; {
+		last, defect := t.heed(hurry)
+		if last {
+			return
+		}
+		if defect {
+			defects++
+		}
 	}
+	t.cfg.Log.Error("the agent that is taken over from is not heard any more")
 }
 
-// heed waits for one word, and tells whether it was the last.
-func (t *Taker) heed(hurry func()) (last bool) {
+// maxDefects are as many as a conversation is worth: beyond them the other agent is taken
+// to have ended, else Close would wait for one that cannot be heard.
+const maxDefects = 10
+
+// heed waits for one word, and tells whether it was the last, or a defect kept it from
+// being heard.
+func (t *Taker) heed(hurry func()) (last, defect bool) {
 	defer func() {
-		if defect := recover(); defect != nil {
-			note(t.cfg.Log, t.cfg.Tally, defect)
+		if panicked := recover(); panicked != nil {
+			note(t.cfg.Log, t.cfg.Tally, panicked)
 			<-time.NewTimer(mending).C
+			defect = true
 		}
 	}()
 	m, files, err := t.hear(0)
 	if err != nil {
-		return true
+		return true, false
 	}
 	closeAll(files)
 	switch m.Type {
@@ -188,10 +201,10 @@ func (t *Taker) heed(hurry func()) (last bool) {
 		hurry()
 	case typeGiven:
 		close(t.given)
-		return true
+		return true, false
 	default: // of a later version: it cannot matter, or the protocol were another
 	}
-	return false
+	return false, false
 }
 
 // Hurry is closed when the other agent is about to end, or has ended: what the sockets

@@ -144,7 +144,12 @@ func (s *session) rest() ending {
 	}
 	n, failed := 0, error(nil)
 	// Reading in the usual way, past the deadline, would give nothing.
-	if err := raw.Control(func(fd uintptr) { n, failed = unix.Read(int(fd), s.in.room()) }); err != nil {
+	err = raw.Control(func(fd uintptr) {
+		for n, failed = unix.Read(int(fd), s.in.room()); errors.Is(failed, unix.EINTR); {
+			n, failed = unix.Read(int(fd), s.in.room())
+		}
+	})
+	if err != nil {
 		return endBroken
 	}
 	switch {
@@ -153,7 +158,7 @@ func (s *session) rest() ending {
 		return endNot
 	case failed == nil:
 		return endClient
-	case errors.Is(failed, unix.EAGAIN), errors.Is(failed, unix.EINTR):
+	case errors.Is(failed, unix.EAGAIN):
 		return endDrain
 	default:
 		return endBroken

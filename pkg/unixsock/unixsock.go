@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -50,7 +51,7 @@ type Listener struct {
 // else is there. Whoever listens holds the folder's lock meanwhile, so that of two who find
 // the same remains only one takes their place.
 func Listen(ctx context.Context, network, path string) (*Listener, error) {
-	unlock, err := lock(ctx, filepath.Dir(path))
+	unlock, held, err := lock(ctx, filepath.Dir(path))
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +59,7 @@ func Listen(ctx context.Context, network, path string) (*Listener, error) {
 	if err := vacant(ctx, network, path); err != nil {
 		return nil, err
 	}
-	made := beside(path)
+	made := beside(path, held)
 	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -79,9 +80,14 @@ func Listen(ctx context.Context, network, path string) (*Listener, error) {
 }
 
 // beside is the path of a socket that is being made. A path that fits has one beside it that
-// does.
-func beside(path string) string {
-	made := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"~")
+// does. Without the lock the name is drawn: another process may be making one as well, and
+// neither is to take the other's for its own.
+func beside(path string, locked bool) string {
+	name := "." + filepath.Base(path) + "~"
+	if !locked {
+		name = fmt.Sprintf(".%06x", rand.Uint32()>>8)
+	}
+	made := filepath.Join(filepath.Dir(path), name)
 	return made[:min(len(made), max(len(path), MaxPath))]
 }
 
@@ -107,16 +113,16 @@ func open(ctx context.Context, network, path string) (*Listener, error) {
 	return l, nil
 }
 
-// lock locks a folder. Whoever may read the folder can hold its lock for ever, and is not to
-// keep this process from its socket so: after a while it goes without, and so does one that
-// may not read the folder.
-func lock(ctx context.Context, path string) (unlock func(), err error) {
+// lock locks a folder, and tells whether it did. Whoever may read the folder can hold its lock
+// for ever, and is not to keep this process from its socket so: after a while it goes
+// without, and so does one that may not read the folder, or whose file system has no locks.
+func lock(ctx context.Context, path string) (unlock func(), held bool, err error) {
 	folder, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return func() {}, nil
+		return func() {}, false, nil
 	case err != nil:
-		return nil, err
+		return nil, false, err
 	}
 	unlock = func() { _ = folder.Close() }
 	ctx, cancel := context.WithTimeout(ctx, lockPatience)
@@ -125,17 +131,13 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 	defer again.Stop()
 	for {
 		err := unix.Flock(int(folder.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return unlock, nil
-		case !errors.Is(err, syscall.EWOULDBLOCK):
-			unlock()
-			return nil, fmt.Errorf("locking %s: %w", path, err)
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return unlock, err == nil, nil
 		}
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			return unlock, nil
+			return unlock, false, nil
 		}
 	}
 }

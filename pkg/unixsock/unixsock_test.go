@@ -191,3 +191,48 @@ func TestRace(t *testing.T) {
 		}
 	}
 }
+
+// TestNoLock has many make the socket at once while somebody else holds the folder's lock. Several may come to listen, but
+// the path is that of one who does.
+func TestNoLock(t *testing.T) {
+	t.Parallel()
+	dir := folder(t)
+	held, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Close() }()
+	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "s")
+	var all sync.WaitGroup
+	got := make([]*unixsock.Listener, 64)
+	for i := range got {
+		all.Go(func() {
+			l, err := unixsock.Listen(t.Context(), "unixpacket", path)
+			if err != nil && !errors.Is(err, unixsock.ErrTaken) {
+				t.Error(err)
+			}
+			got[i] = l
+		})
+	}
+	all.Wait()
+	owners := 0
+	for _, l := range got {
+		if l != nil && l.There() {
+			owners++
+		}
+		if l != nil && l.UnixListener.Addr().String() == filepath.Join(dir, ".s~") {
+			t.Error("it was made at a place that is for who has the lock")
+		}
+	}
+	if owners != 1 || !heard("unixpacket", path) || names(t, dir) != "s" {
+		t.Errorf("%d think that the path is theirs, somebody is heard there: %t, files %s", owners, heard("unixpacket", path), names(t, dir))
+	}
+	for _, l := range got {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+}

@@ -13,12 +13,12 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -179,34 +179,17 @@ func servers(p *upstream.Pool) []string {
 
 // logger is a log and a function that gives its lines so far.
 func logger() (log *slog.Logger, lines func() []string) {
-	b := &lockedBuffer{}
-	h := slog.NewTextHandler(b, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+	out := new(proctest.Output)
+	h := slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}
 		}
 		return a
 	}})
-	return slog.New(h), b.lines
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex // guards buf
-	buf strings.Builder
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) lines() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var out []string
-	for line := range strings.Lines(b.buf.String()) {
-		line = strings.NewReplacer("level=", "", "msg=", "", `"`, "").Replace(strings.TrimSpace(line))
-		out = append(out, line)
+	return slog.New(h), func() (all []string) {
+		for line := range strings.Lines(out.String()) {
+			all = append(all, strings.NewReplacer("level=", "", "msg=", "", `"`, "").Replace(strings.TrimSpace(line)))
+		}
+		return all
 	}
-	return out
 }
