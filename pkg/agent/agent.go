@@ -69,6 +69,7 @@ type Agent struct {
 	requests  chan request // reloads, taken by Run one at a time
 	stopped   chan struct{}
 	reloads   reloadState
+	panics    atomic.Uint64 // in building what a configuration asks for
 
 	serves  bool           // the source may be told what is in use; of the goroutine that takes reloads
 	applied *config.Config // what is in use, nil if that is not what the source has; likewise

@@ -50,6 +50,9 @@ func TestDefectInReload(t *testing.T) {
 	if !strings.Contains(log.String(), "recovered from a panic") {
 		t.Errorf("the log does not say so:\n%s", log.String())
 	}
+	if _, series := page(t, a, "/metrics"); !strings.Contains(series, "\nnodecache_panics_total{where=\"config\"} 1\n") {
+		t.Error("/metrics does not count it")
+	}
 	log.set.Store(false)
 	a.Reload(more, nil)
 	if s := status(t, a).Config; !s.LastOK || s.Generation != 2 {

@@ -238,7 +238,8 @@ func (h *hand) await(ctx context.Context) {
 		h.waits("the cluster zone, to take over from agent " + h.taker.From)
 		h.log.InfoContext(ctx, "waiting for the cluster zone, the other agent goes on meanwhile", "agent", h.taker.From)
 		select {
-		case <-c.source.Ready():
+		case <-c.source.Ready(): // by now another one may be what counts
+			continue
 		case <-h.anew:
 			continue
 		case <-h.taker.Hurry():

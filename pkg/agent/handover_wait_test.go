@@ -3,9 +3,11 @@
 package agent
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
@@ -89,4 +91,90 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Errorf("the second one ended with %v", err)
 	}
+}
+
+// TestHandOverWaitsAfterLastGood has an agent that began with the last good configuration wait with another one: that one
+// is what it says is in use, and the last good one stays what it was.
+func TestHandOverWaitsAfterLastGood(t *testing.T) {
+	t.Parallel()
+	cfg := handingConfig(t)
+	usual := config.Default(config.Agent)
+	cfg.Interface, cfg.Intercept = usual.Interface, usual.Intercept // a file does not let these go with a loopback address
+	startHanding(t, newFakeMachine(), cfg)
+
+	wrong := cfg
+	wrong.Cluster.Resolver, wrong.Cluster.Kubeconfig = config.ResolverLocal, nobodysCluster(t)
+	file, folder := filepath.Join(t.TempDir(), "node-cache.yaml"), t.TempDir()
+	kept := filepath.Join(folder, "last-good.yaml")
+	save(t, kept, wrong, "")
+	save(t, file, wrong, "nonsense: true\n")
+	before, err := os.ReadFile(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := newOn(newFakeMachine(), Options{File: file, Source: Source{LastGood: folder}, Log: t.Output()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := runNode(t, second)
+	until(t, "it waits for the cluster", func() bool { return second.hand.waiting() != "" })
+	if !second.sourceStatus().LastGood.InUse {
+		t.Error("it does not say that the last good one is in use")
+	}
+	other := wrong
+	other.Cluster.Kubeconfig = nobodysCluster(t)
+	save(t, file, other, "")
+	until(t, "the other one is in use, and said to be", func() bool {
+		return second.reloads.generation.Load() == 2 && !second.sourceStatus().LastGood.InUse
+	})
+	if second.hand.waiting() == "" {
+		t.Error("it does not wait any more")
+	}
+	if err := stop(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	if after, err := os.ReadFile(kept); err != nil || string(after) != string(before) {
+		t.Errorf("the last good one is another, %v:\n%s", err, after)
+	}
+}
+
+// A swapping source is in sync the moment that somebody waits for it. In that moment something is done.
+type swapping struct {
+	*teller
+	asked int
+	do    func()
+}
+
+func (s *swapping) Ready() <-chan struct{} {
+	if s.asked++; s.asked == 2 { // the first was whether it is in sync
+		s.do()
+		close(s.ready)
+	}
+	return s.ready
+}
+
+// TestHandOverAwaitsWhatRuns has another configuration take the place of one that comes to know the cluster: what counts is
+// whether that one knows it.
+func TestHandOverAwaitsWhatRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, next := new(Agent), before()
+		a.running.Store(&running{cluster: &cluster{source: &swapping{teller: before(), do: func() {
+			a.running.Store(&running{cluster: &cluster{source: next}})
+		}}}})
+		h := &hand{agent: a, taker: &handover.Taker{From: "another"}, anew: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler)}
+		took := make(chan struct{})
+		go func() {
+			defer close(took)
+			h.await(t.Context())
+		}()
+		synctest.Wait()
+		select {
+		case <-took:
+			t.Error("it takes over without what runs knowing the cluster")
+		default:
+		}
+		close(next.ready)
+		<-took
+	})
 }

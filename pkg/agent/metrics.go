@@ -118,5 +118,6 @@ func (a *Agent) configState() metrics.ConfigState {
 		Succeeded:   a.reloads.good.Load(),
 		Failed:      a.reloads.bad.Load(),
 		LastSuccess: time.Unix(0, a.reloads.lastSuccess.Load()),
+		Panics:      a.panics.Load(),
 	}
 }

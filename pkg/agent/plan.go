@@ -54,7 +54,8 @@ func samePool(a, b config.Route) bool {
 func (a *Agent) build(cfg config.Config, old *running) (r *running, err error) {
 	defer func() {
 		if defect := recover(); defect != nil {
-			a.log.Error("recovered from a panic", "where", "configuration", "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
+			a.panics.Add(1)
+			a.log.Error("recovered from a panic", "where", "config", "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
 			r, err = nil, fmt.Errorf("building what the configuration asks for: %w", errDefect)
 		}
 	}()

@@ -87,8 +87,7 @@ func hintOf(err error) string {
 func (s *snapshots) restore(r *running) (loaded snapshot.Loaded, err error) {
 	defer func() {
 		if defect := recover(); defect != nil {
-			s.log.Error("panic in reading a snapshot", "panic", defect, "stack", string(debug.Stack()))
-			err = errDefect
+			err = s.defect("reading a snapshot", defect, debug.Stack())
 		}
 		if err != nil {
 			r.cache.Flush([]byte{0})
@@ -123,6 +122,15 @@ func (s *snapshots) restore(r *running) (loaded snapshot.Loaded, err error) {
 }
 
 var errDefect = errors.New("a defect, the log has its stack")
+
+// defect counts and logs a panic that was recovered in doing something, and gives the error that it becomes.
+func (s *snapshots) defect(doing string, panicked any, stack []byte) error {
+	s.mu.Lock()
+	s.stats.Panics++
+	s.mu.Unlock()
+	s.log.Error("recovered from a panic", "where", "snapshot", "doing", doing, "panic", fmt.Sprint(panicked), "stack", string(stack))
+	return errDefect
+}
 
 // restoreZone puts back what was known of the cluster, unless that is too old, or the configuration asks for other
 // objects now.

@@ -21,7 +21,8 @@ const (
 	lateSave    = 300 * time.Millisecond // that a save is given up is noticed between two writes
 )
 
-// keepSnapshots saves snapshots, one a period, until ctx ends.
+// keepSnapshots saves snapshots, one a period, until ctx ends. An agent that waits to take over leaves the folder to the one
+// that serves, which knows more.
 func (a *Agent) keepSnapshots(ctx context.Context) {
 	s := a.snapshots
 	for {
@@ -36,10 +37,9 @@ func (a *Agent) keepSnapshots(ctx context.Context) {
 			return
 		case <-s.changed:
 		case <-period.C:
-			if a.hand.gave() { // the successor writes there now
-				continue
+			if a.ownsSnapshot() {
+				s.attempt(ctx, longestSave, a.running.Load())
 			}
-			s.attempt(ctx, longestSave, a.running.Load())
 		}
 		period.Stop()
 	}
@@ -53,18 +53,22 @@ func (s *snapshots) refresh() {
 	}
 }
 
+// ownsSnapshot tells whether the snapshot is this agent's to write: it has come to serve, and has no successor.
+func (a *Agent) ownsSnapshot() bool {
+	select {
+	case <-a.ready:
+		return !a.hand.gave()
+	default:
+		return false
+	}
+}
+
 // saveLast saves a snapshot when all has ended, if the agent has served.
 func (a *Agent) saveLast(ctx context.Context) {
 	r := a.running.Load()
-	select {
-	case <-a.ready:
-	default:
-		return
+	if r.config.Snapshot.Folder != "" && a.ownsSnapshot() {
+		a.snapshots.attempt(context.WithoutCancel(ctx), lastSave, r)
 	}
-	if r.config.Snapshot.Folder == "" || a.hand.gave() { // the successor knows more
-		return
-	}
-	a.snapshots.attempt(context.WithoutCancel(ctx), lastSave, r)
 }
 
 // attempt saves a snapshot of r and returns when that is done, ctx has ended, or after a time. A file system that hangs
@@ -113,8 +117,7 @@ var errHangs = errors.New("the file system does not answer")
 func (s *snapshots) save(ctx context.Context, r *running) (err error) {
 	defer func() {
 		if defect := recover(); defect != nil {
-			s.log.ErrorContext(ctx, "panic in making a snapshot", "panic", defect, "stack", string(debug.Stack()))
-			err = errDefect
+			err = s.defect("making a snapshot", defect, debug.Stack())
 		}
 	}()
 	cfg := &r.config.Snapshot

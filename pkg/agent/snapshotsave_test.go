@@ -148,6 +148,28 @@ func TestSnapshotHangs(t *testing.T) {
 	})
 }
 
+// TestSnapshotDefect has the file system panic: that costs the attempt, and is counted.
+func TestSnapshotDefect(t *testing.T) {
+	t.Parallel()
+	log := new(notes)
+	r, s := knowing(t), keeping(snapshot.NewDisk(), log)
+	good := s.folder
+	s.folder = func(string) snapshot.Folder { panic("a trap") }
+	s.load(r)
+	s.attempt(t.Context(), time.Second, r)
+	if got := s.read(); got.Panics != 2 || got.Failed != 1 || got.Loaded.Outcome != snapshot.OutcomeRefused {
+		t.Errorf("%+v, want two counted, one of a snapshot refused and one of one not saved", got)
+	}
+	if n := strings.Count(strings.Join(log.take(), "\n"), "recovered from a panic"); n != 2 {
+		t.Errorf("said %d times, want twice", n)
+	}
+	s.folder = good
+	s.attempt(t.Context(), time.Second, r)
+	if got := s.read(); got.Saved != 1 || got.LastError != "" {
+		t.Errorf("the next one: %+v", got)
+	}
+}
+
 // TestSnapshotTooLarge leaves a view of the cluster out that does not fit whole, and says so once.
 func TestSnapshotTooLarge(t *testing.T) {
 	t.Parallel()
@@ -174,7 +196,7 @@ func TestSnapshotTooLarge(t *testing.T) {
 	}
 }
 
-// TestSnapshotPeriod saves once a period, by the configuration of the moment, and at the end.
+// TestSnapshotPeriod saves once a period while the agent serves, by the configuration of the moment, and at the end.
 func TestSnapshotPeriod(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -200,6 +222,11 @@ func TestSnapshotPeriod(t *testing.T) {
 		time.Sleep(time.Hour)
 		expect(0, "off")
 		use("/disk", time.Minute)
+		time.Sleep(10 * time.Minute)
+		expect(0, "before it serves")
+		a.saveLast(ctx)
+		expect(0, "the last of one that never served")
+		close(a.ready)
 		time.Sleep(10*time.Minute + time.Second)
 		expect(10, "each minute")
 		use("/disk", time.Hour)
@@ -211,9 +238,6 @@ func TestSnapshotPeriod(t *testing.T) {
 		use("/disk", time.Hour)
 		cancel()
 		wg.Wait()
-		a.saveLast(ctx)
-		expect(20, "never served")
-		close(a.ready)
 		a.saveLast(ctx)
 		expect(21, "at the end")
 	})

@@ -65,7 +65,7 @@ func (a *Agent) fallBack(ctx context.Context, why error) (config.Config, error) 
 }
 
 // followConfig takes reloads, and what the source of the configuration brings, until stop is called or ctx ends. Wait returns
-// then; its error is the source's.
+// then and not before, because the source does not end by itself either; its error is of the source's end.
 func (a *Agent) followConfig(ctx context.Context, parts *taskSet) (stop func(), wait func() error) {
 	ctx, stop = context.WithCancel(ctx)
 	if a.badStart == nil {
@@ -83,12 +83,16 @@ func (a *Agent) followConfig(ctx context.Context, parts *taskSet) (stop func(), 
 	return stop, group.Wait
 }
 
-// sourceApplied notes that a configuration was put to work. The source is told of it once the agent serves: what keeps it
-// from that is not to become the last good one.
+// sourceApplied notes that a configuration was put to work. The source is told that it is good once the agent serves: what
+// keeps it from that is not to become the last good one.
 func (a *Agent) sourceApplied(cfg *config.Config) {
 	a.applied = cfg
-	if a.serves && a.source != nil {
+	switch {
+	case a.source == nil:
+	case a.serves:
 		a.source.Applied(*cfg, a.reloads.generation.Load())
+	default:
+		a.source.Using()
 	}
 }
 

@@ -23,6 +23,7 @@ type bench struct {
 	errors chan error
 	start  time.Time
 	calls  []call
+	adds   []time.Duration // when the source that has events was asked for a watch, since the start
 }
 
 // call is one call of Changed.
@@ -31,9 +32,9 @@ type call struct {
 	Port uint16        // 0: an error
 }
 
-// virtual calls body in a bubble with a running watcher, and returns the calls of Changed. There are no events for the first
+// virtual calls body in a bubble with a running watcher, and returns the bench after it. There are no events for the first
 // looks, as many as away.
-func virtual(t *testing.T, away int, body func(*bench)) []call {
+func virtual(t *testing.T, away int, body func(*bench)) *bench {
 	t.Helper()
 	b := &bench{t: t, path: filepath.Join(t.TempDir(), "config.yaml")}
 	b.write("listen: {port: 1}")
@@ -50,7 +51,11 @@ func virtual(t *testing.T, away int, body func(*bench)) []call {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			source := eventSource{add: none, remove: none, events: b.events, errors: b.errors}
+			add := func(string) error {
+				b.adds = append(b.adds, time.Since(b.start))
+				return nil
+			}
+			source := eventSource{add: add, remove: none, events: b.events, errors: b.errors}
 			w.follow(ctx, eventSource{add: none, remove: none, open: func() (eventSource, error) {
 				if away--; away >= 0 {
 					return eventSource{}, errors.New("too many open files")
@@ -63,7 +68,7 @@ func virtual(t *testing.T, away int, body func(*bench)) []call {
 		cancel()
 		<-ended
 	})
-	return b.calls
+	return b
 }
 
 func (b *bench) write(text string) {
@@ -96,6 +101,7 @@ func TestWatcherInTime(t *testing.T) {
 		away int
 		body func(*bench)
 		want []call
+		adds []time.Duration // if not nil
 	}{
 		{
 			name: "events are there again after a while", away: 2,
@@ -107,6 +113,7 @@ func TestWatcherInTime(t *testing.T) {
 				b.elapse(time.Second)
 			},
 			want: []call{{At: 10 * time.Second, Port: 2}, {At: 21100 * ms, Port: 3}},
+			adds: []time.Duration{20 * time.Second, 21100 * ms},
 		},
 		{
 			name: "a look comes 100 ms after the last event",
@@ -221,8 +228,12 @@ func TestWatcherInTime(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tt.want, virtual(t, tt.away, tt.body)); diff != "" {
+			b := virtual(t, tt.away, tt.body)
+			if diff := cmp.Diff(tt.want, b.calls); diff != "" {
 				t.Errorf("calls (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.adds, b.adds); tt.adds != nil && diff != "" {
+				t.Errorf("watches (-want +got):\n%s", diff)
 			}
 		})
 	}

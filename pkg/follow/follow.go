@@ -28,7 +28,8 @@ type Config struct {
 	// happens: a file is being written, say. Required.
 	Look func(told bool) (rest time.Duration)
 
-	// Defect is told of a panic of Look, which costs that call alone. Required.
+	// Defect is told of a panic of Look, or in what leads to it, which costs that call alone: the next one comes by itself,
+	// and is told. Required.
 	Defect func(panicked any, stack []byte)
 
 	Log *slog.Logger // required
@@ -78,16 +79,16 @@ func (f *files) run(ctx context.Context) {
 	latest := time.NewTimer(time.Hour)
 	latest.Stop()
 	defer latest.Stop()
-	told, resting := true, false
+	told, woken, resting := true, false, false
 	wake := func() {
 		if resting {
 			return
 		}
 		next.Reset(quiet)
-		if !told {
-			told = true
+		if !woken {
 			latest.Reset(longest)
 		}
+		told, woken = true, true
 	}
 	for {
 		select {
@@ -104,23 +105,24 @@ func (f *files) run(ctx context.Context) {
 		case <-latest.C:
 		}
 		latest.Stop()
-		f.watch(ctx) // before the look, so that no change falls between the two
-		rest := f.look(told)
-		resting = rest > 0
-		told = resting
+		rest := time.Duration(0)
+		watched := f.guarded(func() { f.watch(ctx) }) // before the look, so that no change falls between the two
+		looked := f.guarded(func() { rest = f.Look(told) })
+		resting, woken = rest > 0, false
+		told = resting || !watched || !looked // what it was told of may not have been seen to
 		next.Reset(cmp.Or(rest, reread))
 	}
 }
 
-// look calls Look. After a defect the next call comes by itself.
-func (f *files) look(told bool) (rest time.Duration) {
+// guarded does something. It is false if a defect cut that short.
+func (f *files) guarded(do func()) (done bool) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			f.Defect(panicked, debug.Stack())
-			rest = 0
 		}
 	}()
-	return f.Look(told)
+	do()
+	return true
 }
 
 // watch watches the folders that matter now, and no others. One that cannot be watched is left to time.

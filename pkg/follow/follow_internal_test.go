@@ -26,6 +26,7 @@ type kernel struct {
 	errors chan error
 	calls  []string // "add FOLDER", "remove FOLDER"; of one goroutine
 	away   int      // times that there are no watches to be had
+	traps  int      // times that a watch for a folder panics
 }
 
 func (k *kernel) open() (watches, error) {
@@ -36,6 +37,10 @@ func (k *kernel) open() (watches, error) {
 	note := func(what string) func(string) error {
 		return func(folder string) error {
 			k.calls = append(k.calls, what+" "+filepath.Base(folder))
+			if k.traps > 0 {
+				k.traps--
+				panic("a trap")
+			}
 			return nil
 		}
 	}
@@ -79,7 +84,7 @@ func begin(t *testing.T, s *scene, paths ...string) {
 			return s.rest(s.note(fmt.Sprintf("%s %t", time.Since(began), told)))
 		},
 		Defect: func(panicked any, stack []byte) {
-			s.note(fmt.Sprintf("%v, its stack %t", panicked, strings.Contains(string(stack), "TestDefect")))
+			s.note(fmt.Sprintf("%v, its stack %t", panicked, strings.Contains(string(stack), "(*files).run")))
 		},
 	}}
 	go func() {
@@ -158,7 +163,7 @@ func TestRest(t *testing.T) {
 	})
 }
 
-// TestDefect has looks that panic: each is told, and followed by another in its time.
+// TestDefect has looks that panic: each is told of, and followed by another in its time, which is told as that one was.
 func TestDefect(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -173,8 +178,46 @@ func TestDefect(t *testing.T) {
 		defer s.end()
 		time.Sleep(reread + time.Second)
 		s.events <- fsnotify.Event{}
-		time.Sleep(time.Second)
-		s.expect(t, "three", "0s true", "a defect, its stack true", "5s false", "a defect, its stack true", "6.05s true")
+		time.Sleep(reread + time.Second)
+		s.expect(t, "four", "0s true", "a defect, its stack true", "5s true", "a defect, its stack true", "6.05s true", "11.05s false")
+	})
+}
+
+// TestDefectRestless has looks that panic, in a folder that never rests: that does not put the next ones off.
+func TestDefectRestless(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene()
+		s.rest = func(look int) time.Duration {
+			if look == 1 {
+				panic("a defect")
+			}
+			return 0
+		}
+		begin(t, s)
+		defer s.end()
+		for range 36 {
+			s.events <- fsnotify.Event{}
+			time.Sleep(30 * time.Millisecond)
+		}
+		s.expect(t, "all the time", "0s true", "a defect, its stack true", "500ms true", "1.01s true")
+	})
+}
+
+// TestDefectInWatching has the making of a watch panic: there is a look all the same, and the watches are there at the next.
+func TestDefectInWatching(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene()
+		s.traps = 1
+		begin(t, s, "/nonexistent/file", "/elsewhere/file")
+		time.Sleep(2*reread + time.Second)
+		s.expect(t, "a trap at first", "a trap, its stack true", "0s true", "5s true", "10s false")
+		s.end()
+		want := []string{"add nonexistent", "add nonexistent", "add elsewhere", "add nonexistent", "add elsewhere", "close"}
+		if diff := cmp.Diff(want, s.calls); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
 	})
 }
 

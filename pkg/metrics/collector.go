@@ -58,6 +58,7 @@ type ConfigState struct {
 	Succeeded   uint64    // put to work
 	Failed      uint64    // refused
 	LastSuccess time.Time // zero: none was put to work yet
+	Panics      uint64    // defects that cut short building what one asks for: each is refused
 }
 
 // A Collector reads the Stats on each scrape. It implements

@@ -316,8 +316,8 @@ func adminFamilies() []family {
 func processFamilies() []family {
 	return []family{
 		{
-			"panics_total", counter, "Defects that cut short the handling of one query, session, exchange, object, file or request. The log has a stack for each.",
-			[]label{{"where", []string{"resolve", "udp", "tcp", "upstream", "watch", "intercept", "probe", "source", "static", "handover", "admin"}}},
+			"panics_total", counter, "Defects that cut short the handling of one query, session, exchange, object, file, configuration, snapshot or request. The log has a stack for each.",
+			[]label{{"where", []string{"resolve", "udp", "tcp", "upstream", "watch", "intercept", "probe", "source", "config", "static", "handover", "snapshot", "admin"}}},
 			readPanics,
 		},
 		{

@@ -75,6 +75,7 @@ func readPanics(s *sample, out *sink) {
 	}
 	out.count(sum(s.probes, func(p *Probe) uint64 { return p.Stats.Panics }), "probe")
 	out.count(s.source.Panics, "source")
+	out.count(s.config.Panics, "config")
 	if h := s.static; h != nil {
 		out.count(h.Panics, "static")
 	} else {
@@ -84,6 +85,11 @@ func readPanics(s *sample, out *sink) {
 		out.count(h.Panics, "handover")
 	} else {
 		out.count(0, "handover")
+	}
+	if k := s.kept; k != nil {
+		out.count(k.Panics, "snapshot")
+	} else {
+		out.count(0, "snapshot")
 	}
 	out.count(s.admin.Panics, "admin")
 }

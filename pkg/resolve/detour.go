@@ -32,7 +32,7 @@ type detour struct {
 	kept   []byte    // then: the answer to the one for IPv6 addresses; empty: there was none
 	from   wire.Peer // with six: the client
 	made   bool      // the answer has addresses that were made
-	most   uint32    // then: for how many seconds at most
+	most   uint32    // with second: for how many seconds at most one that is made may be kept
 	back   bool      // with second: the answer to the first question is given after all
 	subnet []byte    // with six: of the client, if a route may want it
 }
@@ -234,7 +234,7 @@ func (l *Lane) fromStatic(from *wire.Peer, now time.Time, dst []byte) ([]byte, b
 func (l *Lane) follow(dst []byte, start, target int) bool {
 	d := &l.detour
 	d.take()
-	d.kept = d.kept[:0] // it is of the name that led here
+	d.kept, d.most = d.kept[:0], unknownTTL // it is of the name that led here
 	if len(d.head) == 0 {
 		d.head = append(d.head, dst[start:]...)
 	} else {

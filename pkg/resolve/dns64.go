@@ -122,9 +122,9 @@ func (w *way) sixth(d *detour, failed bool, msg []byte) step {
 		if !failed && !d.six.wanting(&w.tail) {
 			return w.usable()
 		}
-		d.second, d.kept = true, d.kept[:0]
+		d.second, d.kept, d.most = true, d.kept[:0], unknownTTL
 		if !failed {
-			d.kept = append(d.kept, msg...)
+			d.kept, d.most = append(d.kept, msg...), longest(&w.tail) // of all of it: what is kept may be cut
 		}
 		return again
 	}
@@ -141,7 +141,6 @@ func (w *way) sixth(d *detour, failed bool, msg []byte) step {
 			return lost
 		}
 	}
-	d.most = w.longest(d.kept)
 	w.held = w.cast.Embed(w.held[:0], &w.tail, d.six.made, d.most)
 	return arrived
 }
@@ -178,13 +177,9 @@ func (w *way) usable() step {
 	return arrived
 }
 
-// longest is how long an address may be kept, in seconds, that is made where denial
-// says that there is none.
-func (w *way) longest(denial []byte) uint32 {
-	m := &w.denial
-	if m.Parse(denial) != nil {
-		return unknownTTL
-	}
+// longest is how long an address may be kept, in seconds, that is made where m says that
+// there is none.
+func longest(m *wire.Message) uint32 {
 	for _, r := range m.Records {
 		if r.Section == wire.Authority && r.Type == wire.TypeSOA {
 			return m.RecordTTL(r)
@@ -222,12 +217,7 @@ func hasAddress(m *wire.Message, rrtype uint16) bool {
 
 // hasMapped tells whether the answer has an address that isMapped tells of.
 func hasMapped(m *wire.Message) bool {
-	for _, r := range m.Records {
-		if isMapped(m, r) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.Records, func(r wire.Record) bool { return isMapped(m, r) })
 }
 
 // isUsable4 tells whether an IPv4 address is one that a NAT64 may lead to: not 0.0.0.0,

@@ -96,7 +96,7 @@ func sixWorld(t *testing.T, change func(*resolve.DNS64Config)) (*resolve.Plan, *
 		"mixedsix.test. 300 IN AAAA 2001:db8::9", "mixedsix.test. 300 IN AAAA ::ffff:192.0.2.9",
 		"mappedblocked.test. 300 IN A 0.0.0.0", "mappedblocked.test. 300 IN AAAA ::ffff:0.0.0.0",
 		"halfblocked.test. 300 IN A 127.0.0.1", "halfblocked.test. 300 IN A 192.0.2.10", "halfblocked.test. 300 IN A 0.0.0.0",
-		"short.test. 20 IN A 192.0.2.6", "six.test. 300 IN AAAA 2001:db8::6", "nofour.test. 300 IN AAAA ::ffff:192.0.2.3",
+		"short.test. 20 IN A 192.0.2.6", "many.test. 900 IN A 192.0.2.11", "six.test. 300 IN AAAA 2001:db8::6", "nofour.test. 300 IN AAAA ::ffff:192.0.2.3",
 	)
 	soa, _ := dns.NewRR("test. 200 IN SOA ns.test. host.test. 1 2 3 4 100")
 	mapped, _ := dns.NewRR("onlymapped.test. 300 IN AAAA ::ffff:192.0.2.3")
@@ -108,6 +108,12 @@ func sixWorld(t *testing.T, change func(*resolve.DNS64Config)) (*resolve.Plan, *
 			m.Rcode = dns.RcodeServerFailure
 		case q.Name == "onlymapped.test." && q.Qtype == dns.TypeAAAA:
 			m.Answer = []dns.RR{mapped}
+		case q.Name == "many.test." && q.Qtype == dns.TypeAAAA: // more than is kept of it
+			for i := range 300 {
+				rr, _ := dns.NewRR(fmt.Sprintf("many.test. 300 IN AAAA ::ffff:192.0.2.%d", i%256))
+				m.Answer = append(m.Answer, rr)
+			}
+			m.Ns = []dns.RR{soa}
 		case q.Name == "none.test.":
 			m.Rcode, m.Ns = dns.RcodeNameError, []dns.RR{soa}
 		case q.Name == "alias.test.":
@@ -162,6 +168,7 @@ func TestDNS64(t *testing.T) {
 		{name: "there is one, none to be made of", ask: "six.test.", change: all, want: "NOERROR | six.test. 300 2001:db8::6"},
 		{name: "one in the form of IPv4", ask: "mapped.test.", want: "NOERROR | mapped.test. 300 64:ff9b::c000:203"},
 		{name: "one in the form of IPv4, none to be made of", ask: "onlymapped.test.", want: "NOERROR / test."},
+		{name: "more in the form of IPv4 than are kept, before who says for how long", ask: "many.test.", want: "NOERROR | many.test. 200 64:ff9b::c000:20b"},
 		{name: "one in the form of IPv4, blocked", ask: "mappedblocked.test.", want: "NOERROR"},
 		{name: "one in the form of IPv4 among others", ask: "mixed.test.", want: "NOERROR | mixed.test. 300 2001:db8::8"},
 		{name: "one in the form of IPv4 among others, made all the same", ask: "mixed.test.", change: all, want: "NOERROR | mixed.test. 300 64:ff9b::c000:208"},

@@ -23,6 +23,7 @@ type Stats struct {
 	LastError string        // why the last attempt failed; empty when it did not
 	Bytes     int64         // size of the newest snapshot's file
 	Took      time.Duration // what making and writing it took
+	Panics    uint64        // defects that cut short reading one or making one
 	Loaded    Loaded
 }
 

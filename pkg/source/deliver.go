@@ -87,7 +87,8 @@ func (s *Source) tell(t telling) bool {
 	return t != before
 }
 
-// Run follows the source until ctx ends. Load must have been called.
+// Run follows the source until ctx ends. Load must have been called. Whatever goes wrong meanwhile is told to Changed, and is
+// no end of it: its error is of what is closed at the end.
 func (s *Source) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	var followed error

@@ -89,16 +89,16 @@ var (
 	errDamaged = errors.New("is not as it was written")
 )
 
-// checkWhole says what is wrong with a file as a whole. One without the first line was put there by a person.
+// checkWhole says what is wrong with a file as a whole. One with neither the first line nor the last was put there by a
+// person.
 func checkWhole(text string) error {
-	switch {
-	case strings.TrimSpace(text) == "":
+	if strings.TrimSpace(text) == "" {
 		return errEmpty
-	case !strings.HasPrefix(text, headLine):
-		return nil
 	}
 	end := strings.LastIndex(text, "\n"+endLine) + 1
 	switch {
+	case end == 0 && !strings.HasPrefix(text, headLine):
+		return nil
 	case end == 0 || !strings.HasSuffix(text, "\n"):
 		return errCut
 	case text != withEnd(text[:end]):
@@ -172,17 +172,7 @@ func (k *keeper) flush() (done bool) {
 		return true
 	}
 	err := k.source.guarded("keeping the last good configuration", func() error { return k.write(p) })
-	k.mu.Lock()
-	before := k.why
-	if k.why = ""; err != nil {
-		k.why = err.Error()
-		if k.pending == nil {
-			k.pending = p
-		}
-	} else {
-		k.saved = p.at
-	}
-	k.mu.Unlock()
+	before, why := k.ended(p, err)
 	log := k.source.cfg.Log
 	if err == nil {
 		k.saves.Add(1)
@@ -190,10 +180,27 @@ func (k *keeper) flush() (done bool) {
 		return true
 	}
 	k.failures.Add(1)
-	if before != err.Error() {
+	if before != why {
 		log.Error("the last good configuration is not kept, the one before stays", "err", err, "hint", "see that the folder of --last-good can be written to and has room; it is tried again each minute")
 	}
 	return false
+}
+
+// ended notes how an attempt to write p ended. It gives why the one before failed, and why this one did.
+func (k *keeper) ended(p *keepsake, err error) (before, why string) {
+	if err != nil {
+		why = err.Error()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before, k.why = k.why, why
+	switch {
+	case err == nil:
+		k.saved = p.at
+	case k.pending == nil:
+		k.pending = p
+	}
+	return before, why
 }
 
 // write writes the file, whole or not at all.

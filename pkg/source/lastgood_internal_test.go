@@ -106,6 +106,36 @@ func TestLastGoodUnusable(t *testing.T) {
 	})
 }
 
+// TestLastGoodReplaced has an agent that begins with the last good configuration put others to work, before it can say that
+// they are good: each is told once, and none is kept.
+func TestLastGoodReplaced(t *testing.T) {
+	t.Parallel()
+	folder := keepGood(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{LastGood: folder})
+		w.doubts = true
+		w.api.putText(size(2))
+		if _, why, err := w.Load(t.Context()); why != nil || err != nil {
+			t.Fatal(why, err)
+		}
+		if _, err := w.Fallback(t.Context(), errors.New("no memory for it")); err != nil {
+			t.Fatal(err)
+		}
+		defer w.follow(t)()
+		time.Sleep(2*again + time.Second)
+		w.expect(t, "refused", "refused a cache of 2 MiB; refused a cache of 2 MiB")
+		if !w.Status().InUse {
+			t.Error("what was refused is said to be in use")
+		}
+		w.api.putText(size(4))
+		time.Sleep(time.Hour)
+		w.expect(t, "mended", "applied 4")
+		if st, now := w.Stats(), w.Status(); st.LastGood || now.InUse || st.Saves != 0 {
+			t.Errorf("stats %+v, status %+v, want neither the last good one nor another one kept", st, now)
+		}
+	})
+}
+
 // TestLastGoodMissing has neither.
 func TestLastGoodMissing(t *testing.T) {
 	t.Parallel()
@@ -126,8 +156,8 @@ func TestLastGoodMissing(t *testing.T) {
 	}
 }
 
-// TestLastGoodDamaged has one that lost its end, each line of it by turns, and one in which each octet of what is no head
-// line is another by turns: none is taken for a whole one.
+// TestLastGoodDamaged has one that lost its end, each line of it by turns, and one in which each octet is another by turns:
+// none is taken for a whole one.
 func TestLastGoodDamaged(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -152,7 +182,7 @@ func TestLastGoodDamaged(t *testing.T) {
 			t.Errorf("%d of %d lines: no error", n, len(lines))
 		}
 	}
-	for n := len(headLine); n < len(whole); n++ {
+	for n := range whole {
 		damaged := bytes.Clone(whole)
 		damaged[n] ^= 1
 		write(t, w.kept.path(), string(damaged))

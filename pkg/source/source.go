@@ -31,8 +31,8 @@ type Config struct {
 	UserAgent  string // empty: node-cache
 
 	// Changed gets a configuration to put to work, or why there is none: the one before is to stay. It is called by Run, one
-	// at a time; what comes meanwhile is told when it returns, the last of it. Its outcome is to be reported to Applied or
-	// Refused. Required.
+	// at a time; what comes meanwhile is told when it returns, the last of it. Its outcome is to be reported to Applied,
+	// Using or Refused. Required.
 	Changed func(config.Config, error)
 
 	Log *slog.Logger     // nil: silent
@@ -79,8 +79,8 @@ type Source struct {
 type follower interface {
 	// load gives what there is now. It takes as long as it may, until ctx ends, for a source that may become readable.
 	load(ctx context.Context) (content, error)
-	// run reports whatever comes to Source.found, and to Source.reachable whether it can be read, until ctx ends. After a
-	// defect it is called again.
+	// run reports whatever comes to Source.found, and to Source.reachable whether it can be read. It returns once ctx has
+	// ended and not before: what goes wrong meanwhile is reported, and tried again. After a defect it is called again.
 	run(ctx context.Context) error
 	// forget has run report what there is, as news, after a defect in load or in run.
 	forget()
@@ -243,6 +243,10 @@ func (s *Source) Applied(cfg config.Config, generation uint64) {
 		s.events.applied(generation)
 	}
 }
+
+// Using says that a configuration of the source is in use, which has yet to show that it is good: it is not kept. Applied
+// may follow.
+func (s *Source) Using() { s.inUse.Store(false) }
 
 // Refused says that there is something wrong with a configuration, which was not put to work.
 func (s *Source) Refused(err error) {

@@ -23,7 +23,8 @@ type world struct {
 	api *fakeAPI
 	log *bytes.Buffer
 
-	busy time.Duration // that the agent takes for each configuration
+	busy   time.Duration // that the agent takes for each configuration
+	doubts bool          // the agent does not serve yet
 
 	mu         sync.Mutex // guards what follows
 	told       []string   // "applied SIZE", "refused WHY", in order
@@ -98,6 +99,10 @@ func (w *world) changed(cfg config.Config, err error) {
 		return
 	}
 	w.tell(fmt.Sprintf("applied %d", mib))
+	if w.doubts {
+		w.Using()
+		return
+	}
 	w.Applied(cfg, generation)
 }
 

@@ -57,6 +57,7 @@ func newHosts(cfg hostsConfig, before *Hosts, log *slog.Logger) (*Hosts, error) 
 	}
 	// Without hosts before, those without a file are better than none.
 	if err := h.readFirst(); err != nil && before != nil {
+		before.panics.Add(h.panics.Load()) // they are counted where somebody reads it
 		return nil, err
 	}
 	return h, nil

@@ -211,7 +211,7 @@ func (c *Recaster) pass(off int) (end int) {
 	if c.names != nil && c.rename(off) {
 		return end
 	}
-	c.keep(off)
+	c.out = appendMoved(c.out, c.start, c.moved, c.msg, off)
 	return end
 }
 
@@ -264,27 +264,4 @@ func (c *Recaster) endsAt(at int) bool {
 		off += int(c.question[off]) + 1
 	}
 	return off == at
-}
-
-// keep appends the name at off as it is: its labels up to one that was written before, and then a pointer to that.
-func (c *Recaster) keep(off int) {
-	for {
-		off = follow(c.msg, off)
-		if c.msg[off] == 0 {
-			c.out = append(c.out, 0)
-			return
-		}
-		if off < pointerReach {
-			if to := c.moved[off]; to != 0 {
-				c.out = binary.BigEndian.AppendUint16(c.out, 0xc000|to)
-				return
-			}
-			if at := len(c.out) - c.start; at < pointerReach {
-				c.moved[off] = uint16(at)
-			}
-		}
-		next := off + int(c.msg[off]) + 1
-		c.out = append(c.out, c.msg[off:next]...)
-		off = next
-	}
 }

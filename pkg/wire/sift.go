@@ -64,27 +64,30 @@ func (s *Sifter) record(r Record) {
 	binary.BigEndian.PutUint16(s.out[data-2:], uint16(len(s.out)-data))
 }
 
-// name appends the name at off: its labels up to one that was written before, and then a pointer to that. It returns the
-// offset after the name as it was.
+// name appends the name at off. It returns the offset after the name as it was.
 func (s *Sifter) name(off int) (end int) {
-	end = anyNameEnd(s.msg, off)
+	s.out = appendMoved(s.out, 0, s.moved, s.msg, off)
+	return anyNameEnd(s.msg, off)
+}
+
+// appendMoved appends the name at off in msg to a message that begins at start in out: its labels up to one that was written
+// before, and then a pointer to that. moved tells where the label that stood at an offset in msg stands now; 0: nowhere yet.
+func appendMoved(out []byte, start int, moved []uint16, msg []byte, off int) []byte {
 	for {
-		off = follow(s.msg, off)
-		if s.msg[off] == 0 {
-			s.out = append(s.out, 0)
-			return end
+		off = follow(msg, off)
+		if msg[off] == 0 {
+			return append(out, 0)
 		}
 		if off < pointerReach {
-			if to := s.moved[off]; to != 0 {
-				s.out = binary.BigEndian.AppendUint16(s.out, 0xc000|to)
-				return end
+			if to := moved[off]; to != 0 {
+				return binary.BigEndian.AppendUint16(out, 0xc000|to)
 			}
-			if len(s.out) < pointerReach {
-				s.moved[off] = uint16(len(s.out))
+			if at := len(out) - start; at < pointerReach {
+				moved[off] = uint16(at)
 			}
 		}
-		next := off + int(s.msg[off]) + 1
-		s.out = append(s.out, s.msg[off:next]...)
+		next := off + int(msg[off]) + 1
+		out = append(out, msg[off:next]...)
 		off = next
 	}
 }
