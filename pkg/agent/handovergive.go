@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -134,8 +133,7 @@ func (h *hand) yield(ctx context.Context, claim handover.Claim) {
 // read.
 func (h *hand) recovered() {
 	if defect := recover(); defect != nil {
-		h.log.Error("recovered from a panic", "where", "handover", "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
-		h.tally.Note(func(s *handover.Stats) { s.Panics++ })
+		handover.NoteDefect(h.log, &h.tally, defect)
 	}
 }
 

@@ -12,9 +12,9 @@ import (
 // errDefect is what the other end is told of a panic.
 var errDefect = errors.New("a defect, the log has its stack")
 
-// note logs and counts a panic that was recovered from. What hands over, or takes over, is
+// NoteDefect logs and counts a panic that was recovered from. What hands over, or takes over, is
 // not to end a process that answers a node's queries.
-func note(log *slog.Logger, tally *Tally, defect any) {
+func NoteDefect(log *slog.Logger, tally *Tally, defect any) {
 	log.Error("recovered from a panic", "where", "handover", "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
 	tally.Note(func(s *Stats) { s.Panics++ })
 }
@@ -22,7 +22,7 @@ func note(log *slog.Logger, tally *Tally, defect any) {
 // recovered, deferred, ends one step of the giver's at its panic.
 func (g *Giver) recovered() {
 	if defect := recover(); defect != nil {
-		note(g.cfg.Log, g.cfg.Tally, defect)
+		NoteDefect(g.cfg.Log, g.cfg.Tally, defect)
 	}
 }
 
@@ -30,7 +30,7 @@ func (g *Giver) recovered() {
 func (g *Giver) safely(do func() error) (err error) {
 	defer func() {
 		if defect := recover(); defect != nil {
-			note(g.cfg.Log, g.cfg.Tally, defect)
+			NoteDefect(g.cfg.Log, g.cfg.Tally, defect)
 			err = errDefect
 		}
 	}()

@@ -127,14 +127,18 @@ func (h panickyHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
+// panickyAt has the giver panic as it logs a message for the first time.
+func panickyAt(message string) func(*Config) {
+	return func(c *Config) {
+		c.Log = slog.New(panickyHandler{slog.NewTextHandler(io.Discard, nil), message, new(atomic.Int32)}) //nolint:sloglint // the handler that discards is not asked
+	}
+}
+
 // TestListeningDefect has a panic when the giver has begun to listen: it hears who asks all the same.
 func TestListeningDefect(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
-	var times atomic.Int32
-	o := newOldWith(t, path, "old", 1, func(c *Config) {
-		c.Log = slog.New(panickyHandler{slog.NewTextHandler(io.Discard, nil), "a successor can take over", &times}) //nolint:sloglint // the handler that discards is not asked
-	})
+	o := newOldWith(t, path, "old", 1, panickyAt("a successor can take over"))
 	n := mustMeet(t, path, "new")
 	mustSockets(t, n)
 	if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil {
@@ -193,10 +197,7 @@ func TestTakerDefect(t *testing.T) {
 func TestGivenDefect(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
-	var times atomic.Int32
-	o := newOldWith(t, path, "old", 1, func(c *Config) {
-		c.Log = slog.New(panickyHandler{slog.NewTextHandler(io.Discard, nil), "handed over", &times}) //nolint:sloglint // the handler that discards is not asked
-	})
+	o := newOldWith(t, path, "old", 1, panickyAt("handed over"))
 	n := mustMeet(t, path, "new")
 	mustSockets(t, n)
 	if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil && !Gone(err) {

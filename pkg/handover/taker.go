@@ -186,7 +186,7 @@ const maxDefects = 10
 func (t *Taker) heed(hurry func()) (last, defect bool) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
-			note(t.cfg.Log, t.cfg.Tally, panicked)
+			NoteDefect(t.cfg.Log, t.cfg.Tally, panicked)
 			<-time.NewTimer(mending).C
 			defect = true
 		}

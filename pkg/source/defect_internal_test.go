@@ -118,11 +118,7 @@ func TestDefectInEvents(t *testing.T) {
 // TestDefectInKeeping has the keeping of the last good configuration panic: the next is kept.
 func TestDefectInKeeping(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	inTheWay := filepath.Join(folder, lastGoodName)
-	if err := os.Mkdir(inTheWay, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	folder, inTheWay := blocked(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, Config{LastGood: folder})
 		w.api.putText(size(3))

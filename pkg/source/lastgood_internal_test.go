@@ -226,14 +226,21 @@ func TestLastGoodUnwritable(t *testing.T) {
 	})
 }
 
-// TestLastGoodLater has something in the way at the start that goes away later.
-func TestLastGoodLater(t *testing.T) {
-	t.Parallel()
-	folder := t.TempDir()
-	inTheWay := filepath.Join(folder, lastGoodName)
+// blocked makes a folder in which something is in the way of the last good configuration.
+func blocked(t *testing.T) (folder, inTheWay string) {
+	t.Helper()
+	folder = t.TempDir()
+	inTheWay = filepath.Join(folder, lastGoodName)
 	if err := os.Mkdir(inTheWay, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	return folder, inTheWay
+}
+
+// TestLastGoodLater has something in the way at the start that goes away later.
+func TestLastGoodLater(t *testing.T) {
+	t.Parallel()
+	folder, inTheWay := blocked(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, Config{LastGood: folder})
 		w.api.putText(size(3))
