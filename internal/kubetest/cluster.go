@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // startLimit bounds the wait for one program to serve. A machine that runs other tests beside this one is slow.
@@ -111,7 +113,7 @@ func Launch(ctx context.Context, o Options) (*Cluster, error) {
 // prepare writes what the programs read.
 func (c *Cluster) prepare(ctx context.Context) error {
 	var err error
-	if c.address, err = freePort(ctx); err != nil {
+	if c.address, err = proctest.ReservePort(ctx); err != nil {
 		return err
 	}
 	if c.users, err = newUsers(c.options.Users); err != nil {

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // A CoreDNS is a running CoreDNS.
@@ -57,11 +59,11 @@ func (c *Cluster) LaunchCoreDNS(ctx context.Context, dir, corefile string) (*Cor
 			return nil, fmt.Errorf("reading a Corefile: it does not say %q", directive)
 		}
 	}
-	addr, err := freePort(ctx)
+	addr, err := proctest.ReservePort(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ready, err := freePort(ctx)
+	ready, err := proctest.ReservePort(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -3,33 +3,85 @@
 package proctest
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 )
 
-// FreeAddr finds a port of 127.0.0.1 that is free for UDP and for TCP. It lies below
-// the ports that the kernel gives to clients: one of the many sockets of a load
-// could otherwise take it before its server does. Chance picks it, so that tests
-// that run side by side, in other processes too, seldom meet.
-func FreeAddr(t *testing.T) netip.AddrPort {
-	t.Helper()
-	const first, count = 10000, 20000
-	var lc net.ListenConfig
-	for range 200 {
-		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), first+uint16(rand.IntN(count)))
-		tcp, err := lc.Listen(t.Context(), "tcp4", addr.String())
-		if err != nil {
-			continue
-		}
-		udp, err := lc.ListenPacket(t.Context(), "udp4", addr.String())
-		_ = tcp.Close()
-		if err == nil {
-			_ = udp.Close()
-			return addr
+// Ports are taken from below the range that kernels give to clients: one of the many
+// sockets of a load could otherwise take a port before its server does, or while that
+// one is down.
+const (
+	firstPort  = 10000
+	ports      = 22000
+	portsTried = 1000
+)
+
+// A claim is an abstract unix socket with the port in its name. Only one process of a
+// network namespace can have it, and the kernel takes it back when that one ends.
+const claim = "@node-cache-test-port-%d"
+
+// claims are this process's: a listener that nobody refers to is closed.
+var claims struct {
+	mu  sync.Mutex
+	all []net.Listener
+}
+
+// ReservePort finds a port of 127.0.0.1 that is free for UDP and for TCP. It gives no
+// port twice, in this process or in another one that reserves ports and still runs:
+// between the look at a port and its server's start there is always a moment.
+func ReservePort(ctx context.Context) (netip.AddrPort, error) {
+	var last error
+	for range portsTried {
+		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), firstPort+uint16(rand.IntN(ports)))
+		if last = reserve(ctx, addr); last == nil {
+			return addr, nil
 		}
 	}
-	t.Fatal("200 ports are taken")
-	return netip.AddrPort{}
+	return netip.AddrPort{}, fmt.Errorf("looking for a free port, %d times: %w", portsTried, last)
+}
+
+// reserve claims a port and looks whether anybody else has it.
+func reserve(ctx context.Context, addr netip.AddrPort) error {
+	var lc net.ListenConfig
+	mine, err := lc.Listen(ctx, "unix", fmt.Sprintf(claim, addr.Port()))
+	if err != nil {
+		return err
+	}
+	if err := bindable(ctx, addr.String()); err != nil {
+		return errors.Join(err, mine.Close())
+	}
+	claims.mu.Lock()
+	defer claims.mu.Unlock()
+	claims.all = append(claims.all, mine)
+	return nil
+}
+
+// bindable opens an address both ways and closes it again.
+func bindable(ctx context.Context, addr string) error {
+	var lc net.ListenConfig
+	udp, err := lc.ListenPacket(ctx, "udp4", addr)
+	if err != nil {
+		return err
+	}
+	tcp, err := lc.Listen(ctx, "tcp4", addr)
+	if err != nil {
+		return errors.Join(err, udp.Close())
+	}
+	return errors.Join(udp.Close(), tcp.Close())
+}
+
+// FreeAddr is [ReservePort] for a test, which it ends on an error.
+func FreeAddr(t *testing.T) netip.AddrPort {
+	t.Helper()
+	addr, err := ReservePort(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
 }

@@ -19,9 +19,6 @@ import (
 	"github.com/nodecache/node-cache/internal/kubetest"
 )
 
-// The port before the first one tried. Below the range from which kernels pick ports for clients.
-const lastTakenPort = 5399
-
 // One service in so many is headless, with endpoints of its own.
 const (
 	headlessShare = 11
@@ -36,7 +33,6 @@ type bench struct {
 	programs kubetest.Programs
 	cluster  *kubetest.Cluster
 	objects  []runtime.Object // what the cluster holds
-	port     int              // handed out last
 	starts   int              // servers started so far, for the names of their folders
 	report   report
 }
@@ -58,7 +54,7 @@ func measure(ctx context.Context, opts options, progress io.Writer) (report, err
 		return report{}, fmt.Errorf("creating a folder: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	b := &bench{opts: opts, dir: dir, progress: progress, port: lastTakenPort}
+	b := &bench{opts: opts, dir: dir, progress: progress}
 	b.report = newReport(opts)
 	if err := b.launch(ctx); err != nil {
 		return report{}, err

@@ -4,13 +4,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // loopback is the address of every server.
@@ -119,10 +118,10 @@ func (b *bench) site(ctx context.Context, c contender, p *kubetest.Proxy) (site,
 	s := site{dir: filepath.Join(b.dir, fmt.Sprintf("%s-%d", c.name, b.starts))}
 	s.conf = filepath.Join(s.dir, "config.yaml")
 	var err error
-	if s.port, err = b.freePort(ctx); err != nil {
+	if s.port, err = freePort(ctx); err != nil {
 		return site{}, err
 	}
-	if s.admin, err = b.freePort(ctx); err != nil {
+	if s.admin, err = freePort(ctx); err != nil {
 		return site{}, err
 	}
 	if s.kubeconfig, err = b.cluster.KubeconfigAt(c.user, p.Addr()); err != nil {
@@ -138,21 +137,7 @@ func (b *bench) site(ctx context.Context, c contender, p *kubetest.Proxy) (site,
 }
 
 // freePort returns a port that is free for UDP and TCP on the loopback address, each once.
-func (b *bench) freePort(ctx context.Context) (int, error) {
-	var lc net.ListenConfig
-	for range 1000 {
-		b.port++
-		address := fmt.Sprintf("%s:%d", loopback, b.port)
-		udp, err := lc.ListenPacket(ctx, "udp4", address)
-		if err != nil {
-			continue
-		}
-		tcp, err := lc.Listen(ctx, "tcp4", address)
-		if err != nil {
-			_ = udp.Close()
-			continue
-		}
-		return b.port, errors.Join(udp.Close(), tcp.Close())
-	}
-	return 0, fmt.Errorf("looking for a free port: none in the 1000 up to %d", b.port)
+func freePort(ctx context.Context) (int, error) {
+	addr, err := proctest.ReservePort(ctx)
+	return int(addr.Port()), err
 }

@@ -251,7 +251,7 @@ func (b *bench) buildFloor(ctx context.Context) (string, error) {
 
 // measureFloor shoots the floor with the first load.
 func (b *bench) measureFloor(ctx context.Context, path string) error {
-	port, err := b.freePort(ctx)
+	port, err := freePort(ctx)
 	if err != nil {
 		return err
 	}
