@@ -9,8 +9,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Ports are taken from below the range that kernels give to clients: one of the many
@@ -21,16 +22,6 @@ const (
 	ports      = 22000
 	portsTried = 1000
 )
-
-// A claim is an abstract unix socket with the port in its name. Only one process of a
-// network namespace can have it, and the kernel takes it back when that one ends.
-const claim = "@node-cache-test-port-%d"
-
-// claims are this process's: a listener that nobody refers to is closed.
-var claims struct {
-	mu  sync.Mutex
-	all []net.Listener
-}
 
 // ReservePort finds a port of 127.0.0.1 that is free for UDP and for TCP. It gives no
 // port twice, in this process or in another one that reserves ports and still runs:
@@ -46,19 +37,21 @@ func ReservePort(ctx context.Context) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("looking for a free port, %d times: %w", portsTried, last)
 }
 
-// reserve claims a port and looks whether anybody else has it.
+// reserve claims a port and looks whether anybody else has it. The claim is an abstract
+// unix socket with the port in its name: only one process of a network namespace can
+// have it, and nobody closes it but the kernel, when that process ends.
 func reserve(ctx context.Context, addr netip.AddrPort) error {
-	var lc net.ListenConfig
-	mine, err := lc.Listen(ctx, "unix", fmt.Sprintf(claim, addr.Port()))
+	claim, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	if err := bindable(ctx, addr.String()); err != nil {
-		return errors.Join(err, mine.Close())
+	err = unix.Bind(claim, &unix.SockaddrUnix{Name: fmt.Sprintf("@node-cache-test-port-%d", addr.Port())})
+	if err == nil {
+		err = bindable(ctx, addr.String())
 	}
-	claims.mu.Lock()
-	defer claims.mu.Unlock()
-	claims.all = append(claims.all, mine)
+	if err != nil {
+		return errors.Join(err, unix.Close(claim))
+	}
 	return nil
 }
 

@@ -99,7 +99,7 @@ func TestHandOver(t *testing.T) {
 	if err := stopSecond(); err != nil {
 		t.Errorf("the second one ended with %v", err)
 	}
-	want := []string{"link", "rules", "lease", "released", "rules removed", "link removed"}
+	want := []string{"link", "lease", "rules", "released", "rules removed", "link removed"}
 	if diff := cmp.Diff(want, m2.lines()); diff != "" {
 		t.Errorf("what the second one did to the node (-want +got):\n%s", diff)
 	}

@@ -34,6 +34,10 @@ const (
 	renewals = 6 // at least, within one lease
 )
 
+// leaseAhead is how long the rules of an agent that has taken over wait for its lease, for
+// no query to be led elsewhere in between. It answers already: a probe takes a moment.
+const leaseAhead = time.Second
+
 // A node is what the agent does to the machine it runs on: the link that has its
 // addresses, and the interception that leads queries to them.
 //
@@ -54,6 +58,7 @@ type node struct {
 	found     dataplane.Found   // once open
 	former    []string          // other backends by which an earlier agent left rules; once set up
 	inherited []netip.AddrPort  // the fallback of these; once set up
+	await     time.Duration     // for leases, before the first rules; once set up
 	changed   chan struct{}     // wants gives something else
 	closing   sync.Once         // of backend
 
@@ -176,6 +181,9 @@ func (n *node) setup(ctx context.Context, handed bool) error {
 	if n == nil {
 		return nil
 	}
+	if handed {
+		n.await = leaseAhead
+	}
 	n.findFormer(ctx, handed)
 	if n.link == nil {
 		return nil
@@ -263,7 +271,7 @@ func (n *node) newKeeper(now wants) (*intercept.Keeper, error) {
 	prober := intercept.NewProber(intercept.ProberConfig{Port: r.Port, Token: n.owner, Dial: n.machine.dialer()})
 	keeper, err := intercept.New(intercept.Config{
 		Backend: n.replacing(), Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewal, n.config.Intercept.Lease/renewals),
-		Probe: prober.Probe, Busy: n.busy, Log: n.log, Now: time.Now,
+		Await: n.await, Probe: prober.Probe, Busy: n.busy, Log: n.log, Now: time.Now,
 	})
 	if err != nil {
 		return nil, err

@@ -22,8 +22,12 @@ type Backend interface {
 	// anything had to change. A lease that is held stays held, whoever took it.
 	Apply(ctx context.Context, r rules.Rules) (changed bool, err error)
 
-	// Renew has the leases on keys end d from now. It needs an Apply before. A kernel
-	// that counts in whole units rounds d up.
+	// Prepare makes what holds r's leases, and nothing that any packet meets. With a
+	// Renew after it, rules find the lease held from their first packet on.
+	Prepare(ctx context.Context, r rules.Rules) error
+
+	// Renew has the leases on keys end d from now. It needs an Apply or a Prepare
+	// before. A kernel that counts in whole units rounds d up.
 	Renew(ctx context.Context, keys []netip.Addr, d time.Duration) error
 
 	// Release ends the leases on keys at once. Packets of TCP sessions that the agent

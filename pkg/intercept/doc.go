@@ -6,7 +6,8 @@
 // A [Keeper] has two loops that never wait for each other:
 //
 //	rules   State ─ Apply, at the start, when Watch says so, when the fallback
-//	        changes, each minute; after a failure with a growing pause
+//	        changes, each minute; after a failure with a growing pause. The rules
+//	        of an agent that answers already wait for its lease (Prepare, Await)
 //	lease   for each address: Probe ─ Renew, twice a second
 //
 // The lease is the kernel's, and it ends there by itself. It is renewed only after a

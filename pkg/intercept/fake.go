@@ -36,6 +36,7 @@ type Call string
 
 // The calls that can be made to fail or hang.
 const (
+	CallPrepare Call = "prepare"
 	CallApply   Call = "apply"
 	CallRenew   Call = "renew"
 	CallRelease Call = "release"
@@ -167,11 +168,17 @@ func (f *Fake) begin(call Call) error {
 	return fault.err
 }
 
-func (f *Fake) applyLocked(r rules.Rules) (changed bool) {
-	if f.leases == nil {
-		f.leases, f.drains = map[netip.Addr]time.Time{}, map[netip.Addr]time.Time{}
-		changed = true
+// prepareLocked says whether there was nothing that holds leases.
+func (f *Fake) prepareLocked() (changed bool) {
+	if f.leases != nil {
+		return false
 	}
+	f.leases, f.drains = map[netip.Addr]time.Time{}, map[netip.Addr]time.Time{}
+	return true
+}
+
+func (f *Fake) applyLocked(r rules.Rules) (changed bool) {
+	changed = f.prepareLocked()
 	if f.rules == nil || !equal(f.rules, &r) {
 		changed = true
 	}

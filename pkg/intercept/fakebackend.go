@@ -15,14 +15,14 @@ import (
 
 // A fakeBackend is one agent's way to the kernel.
 type fakeBackend struct {
-	kernel  *Fake
-	applied atomic.Bool
-	closed  atomic.Bool
+	kernel   *Fake
+	prepared atomic.Bool
+	closed   atomic.Bool
 }
 
 var (
-	errNotApplied = errors.New("no set of leases: apply rules first")
-	errClosed     = errors.New("the backend is closed")
+	errNotPrepared = errors.New("no set of leases: apply rules first")
+	errClosed      = errors.New("the backend is closed")
 )
 
 // String implements [Backend].
@@ -49,8 +49,23 @@ func (b *fakeBackend) Apply(ctx context.Context, r rules.Rules) (bool, error) {
 	}
 	b.kernel.mu.Lock()
 	defer b.kernel.mu.Unlock()
-	b.applied.Store(true)
+	b.prepared.Store(true)
 	return b.kernel.applyLocked(r), nil
+}
+
+// Prepare implements [Backend].
+func (b *fakeBackend) Prepare(ctx context.Context, r rules.Rules) error {
+	if err := b.begin(ctx, CallPrepare); err != nil {
+		return err
+	}
+	if err := r.Check(); err != nil {
+		return err
+	}
+	b.kernel.mu.Lock()
+	defer b.kernel.mu.Unlock()
+	b.prepared.Store(true)
+	b.kernel.prepareLocked()
+	return nil
 }
 
 // Renew implements [Backend].
@@ -61,8 +76,8 @@ func (b *fakeBackend) Renew(ctx context.Context, keys []netip.Addr, d time.Durat
 	f := b.kernel
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.leases == nil || !b.applied.Load() {
-		return errNotApplied
+	if f.leases == nil || !b.prepared.Load() {
+		return errNotPrepared
 	}
 	for _, key := range keys {
 		f.leases[key] = f.now().Add(d)

@@ -35,6 +35,11 @@ type Config struct {
 	// only for the right answer. It is called from one goroutine for each lease.
 	Probe func(ctx context.Context, addr netip.Addr) error
 
+	// Await is for an agent that is asked already, when no rules lead to it or those of
+	// another backend: how long the first rules wait for the leases, so that both are there
+	// with the same packet. 0: they do not wait.
+	Await time.Duration
+
 	// Busy is the longest time that a reader of the agent's has been at one batch of
 	// queries by now. Above half of Renew the lease is not renewed, whatever a probe
 	// said: other readers may have answered it. Nil: not asked.

@@ -17,6 +17,7 @@ type lease struct {
 	rules.Lease
 	gate  *gate         // of renewals
 	again chan struct{} // of one place: a round is wanted now
+	first chan struct{} // closed by the first renewal
 
 	mu       sync.Mutex // guards what follows
 	until    time.Time  // the kernel holds the lease until then, if nobody else ended it
@@ -27,7 +28,7 @@ type lease struct {
 }
 
 func newLease(l rules.Lease, now time.Time) *lease {
-	return &lease{Lease: l, gate: newGate(), again: make(chan struct{}, 1), lastHeld: now}
+	return &lease{Lease: l, gate: newGate(), again: make(chan struct{}, 1), first: make(chan struct{}), lastHeld: now}
 }
 
 func (l *lease) wantRound() {
@@ -112,8 +113,14 @@ func (k *Keeper) round(ctx context.Context, l *lease) (Cause, error) {
 func (l *lease) taken(until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.gate.isClosed() {
-		l.until, l.lastHeld = until, until
+	if l.gate.isClosed() {
+		return
+	}
+	l.until, l.lastHeld = until, until
+	select {
+	case <-l.first:
+	default:
+		close(l.first)
 	}
 }
 

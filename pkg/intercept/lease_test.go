@@ -41,6 +41,83 @@ func TestLeaseIsTakenAfterStart(t *testing.T) {
 	})
 }
 
+// TestLeaseAheadOfRules has an agent that is asked already, without rules, get them.
+func TestLeaseAheadOfRules(t *testing.T) {
+	t.Parallel()
+	const await = time.Second
+	for _, tt := range []struct {
+		name    string
+		spoil   func(*scene)
+		unasked bool // to take leases
+		after   time.Duration
+		way     intercept.Way // once there are rules
+	}{
+		{name: "both at once", way: intercept.ToAgent},
+		{name: "the agent is not to take leases", unasked: true, after: await, way: intercept.ToFallback},
+		{name: "the agent does not answer", spoil: func(s *scene) { s.agent.mute(addr4, addr6) }, after: await, way: intercept.ToFallback},
+		{name: "it does not at one address", spoil: func(s *scene) { s.agent.mute(addr6) }, after: await, way: intercept.ToAgent},
+		{name: "renewals fail", spoil: func(s *scene) { s.kernel.Fail(intercept.CallRenew, 4, errLocked) }, after: renew, way: intercept.ToAgent},
+		{name: "nothing can be prepared", spoil: func(s *scene) { s.kernel.Fail(intercept.CallPrepare, 1, errLocked) }, way: intercept.ToAgent},
+		{name: "a defect in preparing", spoil: func(s *scene) { s.kernel.Panic(intercept.CallPrepare, 1) }, way: intercept.ToAgent},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newScene(t, intercept.NewFake(time.Now), "ours", func(cfg *intercept.Config, s *scene) {
+					cfg.Await = await
+					if tt.spoil != nil {
+						tt.spoil(s)
+					}
+				})
+				if !tt.unasked {
+					s.Start()
+				}
+				took := s.until("rules written", func() bool { return s.kernel.Rules() != nil })
+				if took < tt.after || took > tt.after+50*time.Millisecond {
+					t.Errorf("rules after %s, want after %s", took, tt.after)
+				}
+				if way := s.way(addr4); way != tt.way {
+					t.Errorf("with the rules a packet goes way %d, want %d", way, tt.way)
+				}
+				if n := s.log.count("lease not taken"); tt.spoil == nil && n > 0 {
+					t.Errorf("warned of a start that went well:\n%s", s.log)
+				}
+			})
+		})
+	}
+}
+
+// TestReleasedAheadOfRules ends an agent that has not written its rules yet.
+func TestReleasedAheadOfRules(t *testing.T) {
+	t.Parallel()
+	for _, removed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newScene(t, intercept.NewFake(time.Now), "ours", func(cfg *intercept.Config, s *scene) {
+				cfg.Await = time.Second
+				s.agent.mute(addr4)
+			})
+			s.Start()
+			time.Sleep(100 * time.Millisecond)
+			if err := s.Release(t.Context(), time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if removed {
+				if err := s.Remove(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.agent.mute()
+			time.Sleep(2 * time.Second)
+			if _, none := s.held(); !none {
+				t.Errorf("removed: %t, a lease is held", removed)
+			}
+			if there := s.kernel.Rules() != nil; there == removed {
+				t.Errorf("removed: %t, rules are there: %t", removed, there)
+			}
+		})
+	}
+}
+
 // TestNoWarningBeforeTheFirstRules: a backend takes no lease before its first Apply.
 func TestNoWarningBeforeTheFirstRules(t *testing.T) {
 	t.Parallel()

@@ -27,6 +27,7 @@ const (
 func (k *Keeper) reconcile(ctx context.Context) {
 	every := time.NewTicker(lookEvery)
 	defer every.Stop()
+	k.leaseFirst(ctx)
 	var p pause
 	for ctx.Err() == nil {
 		select {
@@ -48,6 +49,32 @@ func (k *Keeper) reconcile(ctx context.Context) {
 		case <-ctx.Done():
 		case <-k.look:
 		case <-every.C:
+		}
+	}
+}
+
+// leaseFirst waits until the leases are held of rules that are not there yet, or for as
+// long as these may wait.
+func (k *Keeper) leaseFirst(ctx context.Context) {
+	if k.cfg.Await == 0 || !k.rules.enter() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.Await)
+	defer cancel()
+	err := k.guard(ctx, "preparing the leases", func() error { return k.cfg.Backend.Prepare(ctx, k.cfg.Rules) })
+	k.rules.leave()
+	if err != nil {
+		k.log.DebugContext(ctx, "leases cannot be held ahead of the rules", "error", err)
+		return // what it is about meets the rules as well, where it is told
+	}
+	for _, l := range k.leases {
+		l.wantRound()
+	}
+	for _, l := range k.leases {
+		select {
+		case <-l.first:
+		case <-ctx.Done():
+			return
 		}
 	}
 }

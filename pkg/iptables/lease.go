@@ -5,6 +5,7 @@ package iptables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -14,8 +15,26 @@ import (
 // errNoRules says that there is nothing yet that could look at a lease.
 var errNoRules = errors.New("renewing a lease before any rules were applied")
 
+// Prepare makes the sets of r's leases, which no rule looks at yet. It waits for no
+// lock, and leaves the rules to whom they belong.
+func (b *Backend) Prepare(_ context.Context, r rules.Rules) error {
+	if err := r.Check(); err != nil {
+		return fmt.Errorf("checking rules: %w", err)
+	}
+	for _, v6 := range []bool{false, true} {
+		if part := r.Of(v6); len(part.Addresses) == 0 || v6 && !hasIPv6(b.space) {
+			continue
+		}
+		if err := b.sets.create(v6); err != nil {
+			return err
+		}
+	}
+	b.applied.CompareAndSwap(nil, &r)
+	return nil
+}
+
 // Renew has the leases on keys end d from now, rounded up to seconds. It waits for no
-// lock. It needs an Apply before, which need not have gone well.
+// lock. It needs a Prepare before, or an Apply, which need not have gone well.
 func (b *Backend) Renew(_ context.Context, keys []netip.Addr, d time.Duration) error {
 	r := b.applied.Load()
 	if r == nil {

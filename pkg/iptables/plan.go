@@ -242,9 +242,13 @@ func (p *planner) toAgent() []string {
 }
 
 // toFallback spreads new connections over the fallback's targets. What the agent
-// holds is not tracked and never comes here.
+// holds is not tracked and does not come here, but in the moment between these rules
+// and those of raw: one table is written after the other.
 func (p *planner) toFallback() []string {
-	list := make([]string, 0, 2*len(p.Addresses)*len(p.Fallback))
+	list := make([]string, 0, 2+2*len(p.Addresses)*len(p.Fallback))
+	for _, proto := range []string{"udp", "tcp"} {
+		list = append(list, fmt.Sprintf("%s %s -j RETURN", to(proto, p.Port), p.inSet("lease")))
+	}
 	for _, a := range p.Addresses {
 		for _, opening := range []string{to("udp", p.Port), to("tcp", p.Port) + syn} {
 			for i, f := range p.Fallback {

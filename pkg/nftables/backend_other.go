@@ -35,6 +35,9 @@ func (*Backend) Apply(context.Context, rules.Rules) (changed bool, err error) {
 	return false, errors.ErrUnsupported
 }
 
+// Prepare fails.
+func (*Backend) Prepare(context.Context, rules.Rules) error { return errors.ErrUnsupported }
+
 // Renew fails.
 func (*Backend) Renew(context.Context, []netip.Addr, time.Duration) error {
 	return errors.ErrUnsupported

@@ -10,7 +10,31 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/nodecache/node-cache/pkg/rules"
 )
+
+// Prepare makes this agent's own table with what holds leases, and no rules in it.
+func (b *Backend) Prepare(ctx context.Context, r rules.Rules) error {
+	if err := errors.Join(ctx.Err(), r.Check()); err != nil {
+		return fmt.Errorf("preparing leases: %w", err)
+	}
+	b.applying.Lock()
+	defer b.applying.Unlock()
+	t := renderLeases(&r)
+	if err := b.own(t.name); err != nil {
+		return fmt.Errorf("preparing leases: %w", err)
+	}
+	var tx batch
+	for _, s := range t.sets {
+		tx.set(t.name, s)
+	}
+	if err := b.writer.do(&tx); err != nil {
+		return fmt.Errorf("preparing leases: %w", err)
+	}
+	b.table.Store(&t.name)
+	return nil
+}
 
 // Renew has the leases on keys end d from now, in one transaction.
 func (b *Backend) Renew(ctx context.Context, keys []netip.Addr, d time.Duration) error {

@@ -65,6 +65,13 @@ func (n node) apply(b intercept.Backend, r rules.Rules) (changed bool) {
 	return changed
 }
 
+func (n node) prepare(b intercept.Backend, r rules.Rules) {
+	n.t.Helper()
+	if err := b.Prepare(n.t.Context(), r); err != nil {
+		n.t.Fatalf("preparing leases by %s: %v", b, err)
+	}
+}
+
 func (n node) renew(b intercept.Backend, keys []netip.Addr, d time.Duration) {
 	n.t.Helper()
 	if err := b.Renew(n.t.Context(), keys, d); err != nil {

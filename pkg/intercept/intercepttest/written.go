@@ -76,7 +76,7 @@ func noGap(n node) {
 			second = append(second, f, six)
 		}
 	}
-	stop := n.askAlways(n.queries(l.Addresses))
+	stop := n.askAlways(n.queries(l.Addresses), func(q Query) []string { return n.fallbacks(q, l.Fallbacks) })
 	defer stop()
 	for range 15 {
 		r.Fallback = first
@@ -88,8 +88,8 @@ func noGap(n node) {
 }
 
 // askAlways asks the queries over and over until stop is called, which says how many
-// there were. One that no fallback answers is an error.
-func (n node) askAlways(queries []Query) (stop func() int) {
+// there were. One that is answered by nobody whom want names is an error.
+func (n node) askAlways(queries []Query, want func(Query) []string) (stop func() int) {
 	var count int
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -102,7 +102,7 @@ func (n node) askAlways(queries []Query) (stop func() int) {
 				default:
 				}
 				count++
-				if got, want := n.ask(q), n.fallbacks(q, n.Layout().Fallbacks); !slices.Contains(want, got) {
+				if got, want := n.ask(q), want(q); !slices.Contains(want, got) {
 					n.t.Errorf("query %d, while rules change: %s: %s answered, want one of %v", count, q, got, want)
 					return
 				}
@@ -161,6 +161,59 @@ func stateRead(n node) {
 	}
 	if seen := n.state(other); seen.Owner != "first" || !slices.Equal(seen.Fallback, s.Fallback) || len(seen.Leases) != len(s.Leases) {
 		n.t.Errorf("another agent reads %+v, want what the owner reads: %+v", seen, s)
+	}
+}
+
+// leaseFirst has rules come to an agent that answers already: no query is led elsewhere.
+func leaseFirst(n node) {
+	l := n.Layout()
+	b := n.agent()
+	for range 5 {
+		stop := n.askAlways(n.queries(l.Addresses), func(Query) []string { return []string{Agent} })
+		n.prepare(b, n.linkLocal("first"))
+		n.renew(b, l.Addresses, time.Minute)
+		n.prepare(b, n.linkLocal("first")) // the leases that are held stay
+		n.apply(b, n.linkLocal("first"))
+		n.t.Logf("%d queries while rules came", stop())
+		n.expect("leased ahead", n.queries(l.Addresses), Agent)
+		n.release(b, l.Addresses, 0)
+		n.expectFallback("released", n.queries(l.Addresses), l.Fallbacks)
+		n.remove(b, "first")
+	}
+}
+
+func leaseFirstTransparent(n node) {
+	l := n.Layout()
+	b := n.agent()
+	n.prepare(b, n.transparent("first"))
+	n.renew(b, l.Services, time.Minute)
+	n.expect("leased ahead of rules", n.queries(l.Services), Service)
+	n.apply(b, n.transparent("first"))
+	n.expect("leased ahead", n.queries(l.Services), Agent)
+	n.remove(b, "first")
+	n.prepare(b, n.transparent("first")) // and no rules
+	n.remove(b, "first")
+	if s := n.state(b); s.Present {
+		n.t.Errorf("what holds leases stays: %+v", s)
+	}
+}
+
+// leaseFirstAnothers prepares beside rules that another agent keeps: they stay its own.
+func leaseFirstAnothers(n node) {
+	l := n.Layout()
+	old, next := n.agent(), n.agent()
+	n.apply(old, n.linkLocal("first"))
+	n.renew(old, l.Addresses, time.Minute)
+	stop := n.askAlways(n.queries(l.Addresses), func(Query) []string { return []string{Agent} })
+	n.prepare(next, n.linkLocal("second"))
+	if s := n.state(next); s.Owner != "first" {
+		n.t.Errorf("the rules are those of %q, want the first agent's", s.Owner)
+	}
+	n.renew(next, l.Addresses, time.Minute)
+	n.apply(next, n.linkLocal("second"))
+	n.t.Logf("%d queries while rules came", stop())
+	if s := n.state(next); s.Owner != "second" {
+		n.t.Errorf("the rules are those of %q, want the second agent's", s.Owner)
 	}
 }
 
