@@ -259,7 +259,12 @@ func TestParseTarget(t *testing.T) {
 	if zone, err := config.ParseZone("A.example"); err != nil || zone != "a.example." {
 		t.Errorf("ParseZone: %q, %v", zone, err)
 	}
-	if _, err := config.ParseZone("a..b"); err == nil || !strings.Contains(err.Error(), "an empty label") {
-		t.Errorf("ParseZone of an empty label: error %v", err)
+	for text, want := range map[string]string{
+		"a..b": "an empty label\n  hint: write one dot between labels", "..": `write "." for the root`, "*.": `write "." for the root`,
+		"a b": "hint: a zone is letters",
+	} {
+		if _, err := config.ParseZone(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ParseZone of %q: error %v, want that it says %q", text, err, want)
+		}
 	}
 }

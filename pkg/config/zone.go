@@ -55,7 +55,7 @@ func parseZone(text string) (string, flaw) {
 	switch {
 	case text == ".":
 		return text, flaw{}
-	case text == "":
+	case strings.Trim(text, ".") == "", text == "*", text == "*.":
 		return "", flaw{what: "not a zone", hint: `write "." for the root`}
 	case strings.HasPrefix(text, "*."):
 		return "", flaw{what: "not a zone", hint: fmt.Sprintf("a zone holds all names below it: write %s", quote(text[2:]))}
@@ -69,7 +69,7 @@ func parseZone(text string) (string, flaw) {
 	for label := range strings.SplitSeq(name, ".") {
 		switch {
 		case label == "":
-			return "", flaw{what: "not a zone: an empty label"}
+			return "", flaw{what: "not a zone: an empty label", hint: "write one dot between labels"}
 		case len(label) > maxLabel:
 			return "", flaw{what: fmt.Sprintf("not a zone: a label longer than %d bytes", maxLabel)}
 		}
@@ -79,7 +79,7 @@ func parseZone(text string) (string, flaw) {
 			return "", flaw{what: fmt.Sprintf("not a zone: holds %q", c), hint: "write an international name in its xn-- form"}
 		}
 		if !strings.ContainsRune(".-_/", c) && !isLetterOrDigit(c) {
-			return "", flaw{what: fmt.Sprintf("not a zone: holds %q", c)}
+			return "", flaw{what: fmt.Sprintf("not a zone: holds %q", c), hint: "a zone is letters, digits, -, _ and /, with dots between"}
 		}
 	}
 	return strings.ToLower(name) + ".", flaw{}

@@ -99,7 +99,7 @@ func TestKubeDNSErrors(t *testing.T) {
 				"upstreamNameservers": `["192.0.2.1"]`,
 			},
 			want: "reading stubDomains: A.example: \"/etc/resolv.conf\": not an IP address with or without a port\n" +
-				"reading stubDomains: \"a..b\": not a zone: an empty label\n" +
+				"reading stubDomains: \"a..b\": not a zone: an empty label (write one dot between labels)\n" +
 				"reading stubDomains: \"a.example\": the same zone as \"A.example\"\n" +
 				"reading upstreamNameservers: the zone \".\" of stubDomains has servers already",
 		},
