@@ -27,6 +27,11 @@ const (
 	lingerTime  = 250 * time.Millisecond
 	lingerBytes = 256 << 10
 
+	// greeting is how long after it was opened a session that is to end waits for the
+	// first that its client says: who has just connected is about to ask, and would be
+	// told that nobody wants to hear it.
+	greeting = 100 * time.Millisecond
+
 	// lastReads is how often a session that is to end still reads what has come by
 	// then: a client that sends without a pause must not keep it.
 	lastReads = 16
@@ -56,6 +61,9 @@ type session struct {
 	in     frames
 	out    outbox
 
+	opened time.Time
+	heard  bool // something of the client's
+
 	armed time.Time // the read deadline set in conn; zero: none
 	quiet time.Time // when the session last began to wait for bytes
 	begun time.Time // when the frame now partly read began; zero: none
@@ -70,7 +78,7 @@ type session struct {
 }
 
 func newSession(t *TCP, conn net.Conn) *session {
-	s := &session{server: t, conn: conn}
+	s := &session{server: t, conn: conn, opened: time.Now()}
 	s.peer = wire.Peer{Addr: addrPort(conn.RemoteAddr()), Stream: true}
 	s.out.init(t, conn)
 	return s
@@ -105,13 +113,14 @@ func (s *session) read() ending {
 			s.armed = due
 			_ = s.conn.SetReadDeadline(due) // fails only where Read fails too
 		}
-		if s.draining.Load() { // after the deadline: stop sets it the other way round
+		if s.draining.Load() && !s.greeted() { // after the deadline: stop sets it the other way round
 			return s.leave(ticket, s.rest())
 		}
 		n, err := s.conn.Read(s.in.room())
 		s.in.wrote(n)
 		switch {
 		case n > 0:
+			s.heard = true
 			return s.leave(ticket, endNot)
 		case err == nil:
 		case errors.Is(err, io.EOF):
@@ -119,7 +128,7 @@ func (s *session) read() ending {
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return s.leave(ticket, endBroken)
 		default:
-			if s.due().After(time.Now()) {
+			if s.draining.Load() || s.due().After(time.Now()) {
 				s.armed = time.Time{} // it ran out for what is over now
 				continue
 			}
@@ -130,6 +139,9 @@ func (s *session) read() ending {
 		}
 	}
 }
+
+// greeted says that the client has just come and said nothing yet.
+func (s *session) greeted() bool { return !s.heard && time.Since(s.opened) < greeting }
 
 // rest takes what has come before the session was to end, if there is more of it: it was
 // accepted, and its client would have to ask again. It waits for nothing.
@@ -195,8 +207,11 @@ func (s *session) leave(ticket int64, end ending) ending {
 // due returns when the session has waited too long. That is still to come as long
 // as an answer is outstanding, unless a frame has begun.
 func (s *session) due() time.Time {
-	if !s.begun.IsZero() {
+	switch {
+	case !s.begun.IsZero():
 		return s.begun.Add(s.server.cfg.FrameTimeout)
+	case s.draining.Load():
+		return s.opened.Add(greeting)
 	}
 	busy, answered := s.out.state()
 	switch {
@@ -323,7 +338,8 @@ func (s *session) linger() {
 // onlyReader hides the conn's other methods, with which io would splice.
 type onlyReader struct{ io.Reader }
 
-// stop makes the session read no more and finish. Any goroutine may call it.
+// stop makes the session finish and read no more, but for what has come, or is about to
+// of a client that has just connected. Any goroutine may call it.
 func (s *session) stop() {
 	s.draining.Store(true)
 	_ = s.conn.SetReadDeadline(time.Unix(1, 0))

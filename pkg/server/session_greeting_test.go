@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/server"
+)
+
+// TestTCPDrainGreeted stops a server whose clients have connected and not asked yet: for a moment it hears them still.
+func TestTCPDrainGreeted(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		age   time.Duration // of the session when the server is to stop
+		after time.Duration // from then on until the client asks; 0: it does not
+		lasts time.Duration // from then on until the session ends
+	}{
+		{name: "it asks at once", after: time.Millisecond, lasts: time.Millisecond},
+		{name: "it asks in time", age: 20 * time.Millisecond, after: 70 * time.Millisecond, lasts: 70 * time.Millisecond},
+		{name: "it says nothing", age: 20 * time.Millisecond, lasts: 80 * time.Millisecond},
+		{name: "it has said nothing for long", age: time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := servePipes(t, server.TCPConfig{}, nil)
+				c := w.dial()
+				time.Sleep(tt.age)
+				stopped := time.Now()
+				go w.stop()
+				if tt.after > 0 {
+					time.Sleep(tt.after)
+					c.ask(1, "a.example", "b.example")
+					c.wantReplies(reply{1, "a.example"}, reply{2, "b.example"})
+				}
+				c.wantEnd()
+				if lasted := time.Since(stopped); lasted != tt.lasts {
+					t.Errorf("the session lasted for %s, want %s", lasted, tt.lasts)
+				}
+			})
+		})
+	}
+}
+
+// TestTCPDrainHeard stops a server whose client has asked before: it is heard no more.
+func TestTCPDrainHeard(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := servePipes(t, server.TCPConfig{}, nil)
+		c := w.dial()
+		c.ask(1, "a.example")
+		c.wantReplies(reply{1, "a.example"})
+		stopped := time.Now()
+		go w.stop()
+		c.wantEnd()
+		if lasted := time.Since(stopped); lasted != 0 {
+			t.Errorf("the session lasted for %s, want it to end at once", lasted)
+		}
+	})
+}
