@@ -287,9 +287,10 @@ func (h *hand) take(ctx context.Context) {
 	claim := handover.Claim{Agent: h.agent.token, Version: h.agent.options.Version, Serves: h.serves}
 	claim.Link, claim.Rules = h.agent.node.keeps()
 	err := h.taker.Take(ctx, claim)
-	h.agent.node.took()
+	gone := handover.Gone(err)
+	h.agent.node.took(h.taker.From, gone)
 	outcome := handover.OutcomeTaken
-	if handover.Gone(err) {
+	if gone {
 		outcome = handover.OutcomeOrphaned
 	}
 	waited := time.Since(h.had)

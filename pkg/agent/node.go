@@ -58,7 +58,8 @@ type node struct {
 	found     dataplane.Found   // once open
 	former    []string          // other backends by which an earlier agent left rules; once set up
 	inherited []netip.AddrPort  // the fallback of these; once set up
-	await     time.Duration     // for leases, before the first rules; once set up
+	await     time.Duration     // for leases, before the first rules; once set up, or taken over
+	before    []string          // who this agent took over from, if anybody; once taken over
 	changed   chan struct{}     // wants gives something else
 	closing   sync.Once         // of backend
 
@@ -271,7 +272,7 @@ func (n *node) newKeeper(now wants) (*intercept.Keeper, error) {
 	prober := intercept.NewProber(intercept.ProberConfig{Port: r.Port, Token: n.owner, Dial: n.machine.dialer()})
 	keeper, err := intercept.New(intercept.Config{
 		Backend: n.replacing(), Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewal, n.config.Intercept.Lease/renewals),
-		Await: n.await, Probe: prober.Probe, Busy: n.busy, Log: n.log, Now: time.Now,
+		Await: n.await, Former: n.before, Probe: prober.Probe, Busy: n.busy, Log: n.log, Now: time.Now,
 	})
 	if err != nil {
 		return nil, err

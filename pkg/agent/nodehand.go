@@ -39,14 +39,19 @@ func (n *node) yield(ctx context.Context, claim handover.Claim) {
 	}
 }
 
-// took notes that another agent has left the node to this one. Its leases are still
-// there, and nobody can give them back.
-func (n *node) took() {
+// took notes that the agent of that name has left the node to this one, or that it is gone.
+// Its leases are still there, and nobody can give them back. One that is gone has left
+// rules that lead elsewhere: nothing is gained by a wait with those that lead here.
+func (n *node) took(from string, gone bool) {
 	if n == nil {
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.before = []string{from}
+	if gone {
+		n.await = 0
+	}
 	n.lapse = time.Now().Add(min(n.config.Intercept.Lease, leaving))
 }
 

@@ -40,6 +40,10 @@ type Config struct {
 	// with the same packet. 0: they do not wait.
 	Await time.Duration
 
+	// Former are owners whose rules are this one's from now on: one of them may have been
+	// writing when it was told to leave that to this agent. Nil: those found at the start.
+	Former []string
+
 	// Busy is the longest time that a reader of the agent's has been at one batch of
 	// queries by now. Above half of Renew the lease is not renewed, whatever a probe
 	// said: other readers may have answered it. Nil: not asked.
@@ -93,7 +97,7 @@ type Keeper struct {
 	start    sync.Once
 	running  atomic.Bool
 	count    counters
-	former   []string // owners found before the first Apply went well; the rules loop's own
+	former   []string // Config.Former, and owners found before the first Apply went well; the rules loop's own
 	owned    bool     // an Apply went well; the rules loop's own
 	fallback fallback
 	note     note
@@ -118,6 +122,7 @@ func New(cfg Config) (*Keeper, error) {
 		rules:   newGate(),
 		look:    make(chan struct{}, 1),
 		started: make(chan struct{}),
+		former:  slices.Clone(cfg.Former),
 	}
 	k.fallback.seed = seed
 	if cfg.Rules.Mode == rules.LinkLocal {

@@ -12,6 +12,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
+// wedgedAgain is how much sooner a round follows that found nothing wrong but a reader
+// at work for too long.
+const wedgedAgain = 10
+
 // A lease is one address's, with what is known of it.
 type lease struct {
 	rules.Lease
@@ -66,7 +70,11 @@ func (k *Keeper) keep(ctx context.Context, l *lease) {
 			return
 		}
 		k.noteRound(ctx, l, cause, err)
-		next.Reset(max(k.cfg.Renew-k.cfg.Now().Sub(begun), time.Millisecond))
+		space := k.cfg.Renew
+		if cause == Wedged { // it does answer: once the reader is free nothing else is wanting
+			space /= wedgedAgain
+		}
+		next.Reset(max(space-k.cfg.Now().Sub(begun), time.Millisecond))
 		select {
 		case <-ctx.Done():
 		case <-next.C:

@@ -69,6 +69,29 @@ func TestFormerAgentsLastApply(t *testing.T) {
 	})
 }
 
+// TestLastApplyOfOneNeverSeen crosses ours: who it was taken over from was told to leave the rules alone, and had not
+// written any before.
+func TestLastApplyOfOneNeverSeen(t *testing.T) {
+	t.Parallel()
+	prepare := func(cfg *intercept.Config, s *scene) {
+		cfg.Former = []string{"between"}
+		s.kernel.Seize(nodeRules("former"))
+	}
+	play(t, prepare, func(s *scene) {
+		t := s.t
+		s.untilHeld()
+		time.Sleep(time.Second)
+		s.kernel.Seize(nodeRules("between"))
+		time.Sleep(time.Second)
+		if r := s.kernel.Rules(); r.Owner != "ours" || s.Stats().StoodDown {
+			t.Errorf("the rules are %s's, want taken back", r.Owner)
+		}
+		s.staysHeld(time.Minute)
+		s.kernel.Seize(nodeRules("newer"))
+		s.until("standing down", func() bool { return s.Stats().StoodDown })
+	})
+}
+
 // TestUpgrade has a new agent start while the old one runs, and the old one stop at
 // some time after. Nothing of that may lead queries away from both.
 func TestUpgrade(t *testing.T) {
