@@ -187,6 +187,14 @@ func poll(t *testing.T, what string, good func() error) time.Duration {
 
 // link looks at the agent's link and its addresses.
 func (n *node) link() (kind string, held []netip.Addr, err error) {
+	kind, held, err = n.linkOnce()
+	for try := 1; errors.Is(err, netlink.ErrDumpInterrupted) && try < 100; try++ { // by what comes or goes meanwhile
+		kind, held, err = n.linkOnce()
+	}
+	return kind, held, err
+}
+
+func (n *node) linkOnce() (kind string, held []netip.Addr, err error) {
 	err = n.Node.Do(func() error {
 		link, err := netlink.LinkByName(linkName)
 		if err != nil {

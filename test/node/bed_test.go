@@ -207,7 +207,8 @@ func (b *bed) awaitAgent(t *testing.T, a daemon) {
 	eventually(t, 15*time.Second, "the leases are held", func() bool { return b.ready(t) })
 }
 
-// ready asks the agent's admin server.
+// ready asks the agent's admin server: leases may be held before there are rules, and where iptables writes one table
+// after the other.
 func (b *bed) ready(t *testing.T) bool {
 	t.Helper()
 	conn, err := b.Node.Dial(t.Context(), "tcp", agentIPv4.String()+":9253")
@@ -220,8 +221,8 @@ func (b *bed) ready(t *testing.T) bool {
 		return false
 	}
 	page, _ := io.ReadAll(conn)
-	return strings.Contains(string(page), `lease_held{family="ipv4"} 1`) &&
-		strings.Contains(string(page), `lease_held{family="ipv6"} 1`)
+	return strings.Contains(string(page), `lease_held{family="ipv4"} 1`) && strings.Contains(string(page), `lease_held{family="ipv6"} 1`) &&
+		strings.Contains(string(page), "intercept_rules_right 1\n") && !strings.Contains(string(page), "intercept_rule_checks_total 0\n")
 }
 
 // fallbackQueries is how many queries the central DNS has had.

@@ -135,16 +135,21 @@ func TestHandOverOldDies(t *testing.T) {
 			l := b.load(t)
 			next := b.launchWaiting(t)
 			time.Sleep(100 * time.Millisecond)
+			killed := time.Now()
 			old.Kill()
+			again := l.firstAnswer(t, killed, 5*time.Second)
 			says(t, next, `"taken over"`)
-			time.Sleep(time.Second)
+			time.Sleep(time.Until(killed.Add(within + time.Second)))
 			end := time.Now().Add(-200 * time.Millisecond)
-			sum := l.all(l.stop()).Between(l.began, end)
-			// What a reader had in hand dies with it, and its sessions do.
-			if lost := sum.Lost(); lost > 100 {
-				t.Errorf("%s", sum)
+			reports := l.stop()
+			// What a reader had in hand dies with it, and its sessions do, until the kernel has noticed.
+			if took := again.Sub(killed); took > time.Second {
+				t.Errorf("the last client was answered %s after the old agent was killed, want 1 s", ms(took))
 			}
-			figure(t, "hand-over, the old agent is killed while the next one waits, %s: %s", b.backend, sum)
+			l.noneLost(t, reports, l.began, killed.Add(-100*time.Millisecond), "before")
+			l.noneLost(t, reports, killed.Add(within), end, "after")
+			figure(t, "hand-over, the old agent is killed while the next one waits, %s: %s, the last client answered after %s", b.backend,
+				l.all(reports).Between(l.began, end), ms(again.Sub(killed)))
 		})
 	}
 }

@@ -4,6 +4,7 @@ package node
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -55,13 +56,16 @@ func clients() []string { return []string{"pod IPv4", "pod IPv6", "node IPv4", "
 // kinds are the names of the loads of each.
 func kinds() []string { return []string{"UDP", "UDP from new ports", "TCP", "TCP by new sessions"} }
 
-// overOneSession is the kind whose session stays open.
-const overOneSession = 2
+// The kinds over TCP: one whose session stays open, and one that opens a session for each query.
+const (
+	overOneSession  = 2
+	overNewSessions = 3
+)
 
 // The kinds by protocol.
 var (
 	overUDP = []int{0, 1}
-	overTCP = []int{2, 3}
+	overTCP = []int{overOneSession, overNewSessions}
 )
 
 // stop ends the load.
@@ -127,6 +131,31 @@ func (l *load) explain(t *testing.T, who string, since time.Time) {
 	}
 }
 
+// firstAnswer waits until each client was answered by anybody, of what it asked since a time, and says when the last was.
+// A session that stays open is not asked over while it waits for an answer, and left out.
+func (l *load) firstAnswer(t *testing.T, since time.Time, limit time.Duration) (last time.Time) {
+	t.Helper()
+	eventually(t, limit, "every client is answered", func() bool {
+		last = time.Time{}
+		for _, m := range l.meters {
+			for _, kind := range []int{0, 1, overNewSessions} {
+				at, ok := m.FirstBy(kind, byAgent, since)
+				if other, byOther := m.FirstBy(kind, byCentral, since); byOther && (!ok || other.Before(at)) {
+					at, ok = other, true
+				}
+				if !ok {
+					return false
+				}
+				if at.After(last) {
+					last = at
+				}
+			}
+		}
+		return true
+	})
+	return last
+}
+
 func (l *load) firstOf(kinds []int, who string, since time.Time) (last time.Time, ok bool) {
 	for i, m := range l.meters {
 		for _, kind := range kinds {
@@ -165,13 +194,16 @@ func (l *load) noneLost(t *testing.T, reports []nodelab.Report, from, to time.Ti
 }
 
 // noneLostBut is noneLost for when others take over: a TCP session that stays open, and is then another server's who
-// does not know it, is reset each time.
-func (l *load) noneLostBut(t *testing.T, reports []nodelab.Report, from, to time.Time, what string, takeovers int) {
+// does not know it, is reset each time. So is one that was just opened when an agent took the lease after one of the times.
+func (l *load) noneLostBut(t *testing.T, reports []nodelab.Report, from, to time.Time, what string, takeovers int, leased ...time.Time) {
 	t.Helper()
 	for i, r := range reports {
 		for kind := range kinds() {
 			part := r.Of(kind).Between(from, to)
 			if part.Lost() == 0 || l.isAstray(i, kind) || kind == overOneSession && part.Lost() <= takeovers && part.Lost() == part.Count(nodelab.Reset) {
+				continue
+			}
+			if kind == overNewSessions && part.Lost() == cutByLease(r, part, leased) {
 				continue
 			}
 			first, _ := part.FirstLost()
@@ -180,6 +212,33 @@ func (l *load) noneLostBut(t *testing.T, reports []nodelab.Report, from, to time
 				ms(first.Sub(from)), ms(last.Sub(from)), ms(to.Sub(from)))
 		}
 	}
+}
+
+// cutByLease counts the sessions of part that were open when an agent took the lease of the client's address, after one of
+// the times: opened to the fallback, they are the agent's from then on, who does not know them.
+func cutByLease(all, part nodelab.Report, since []time.Time) (n int) {
+	for _, o := range part.Outcomes {
+		if o.Result == nodelab.Reset && slices.ContainsFunc(since, func(at time.Time) bool {
+			earliest, latest := leaseTaken(all, at)
+			return !o.Sent.After(latest) && !o.Sent.Add(o.Took).Before(earliest)
+		}) {
+			n++
+		}
+	}
+	return n
+}
+
+// leaseTaken is when an agent took the lease of a client's address, as the client knows it: not before it sent the last
+// query that the fallback answered, and not after it had the first answer from the agent.
+func leaseTaken(r nodelab.Report, since time.Time) (earliest, latest time.Time) {
+	earliest = since
+	latest, _ = r.FirstBy(byAgent, since)
+	for _, o := range r.Outcomes {
+		if o.Result == nodelab.Answered && o.Who == byCentral && o.Sent.After(earliest) && o.Sent.Before(latest) {
+			earliest = o.Sent
+		}
+	}
+	return earliest, latest
 }
 
 // longestGap is the longest time for which any client had no answer.

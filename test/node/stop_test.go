@@ -31,7 +31,7 @@ func TestUpgrade(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			end := time.Now().Add(-200 * time.Millisecond)
 			reports := l.stop()
-			l.noneLostBut(t, reports, l.began, end, "stopped and started again", 2)
+			l.noneLostBut(t, reports, l.began, end, "stopped and started again", 2, next.started)
 			figure(t, "stopped for an upgrade, %s: fallback after %s, ended after %s, next agent after %s, %s", backend,
 				fallback.since(stopped), ms(ended.Sub(stopped)), again.since(next.started), l.all(reports).Between(l.began, end))
 		})
@@ -40,7 +40,6 @@ func TestUpgrade(t *testing.T) {
 
 // TestNotReady starts an agent that does not know the cluster yet.
 func TestNotReady(t *testing.T) {
-	t.Parallel()
 	b := newBed(t, options{})
 	a := b.start(t)
 	a.Signal(syscall.SIGTERM)
@@ -117,6 +116,7 @@ func TestSuccessor(t *testing.T) {
 					return strings.Contains(log, "rules written") && strings.Count(log, "lease taken") >= len(b.ask)
 				})
 				time.Sleep(600 * time.Millisecond) // until the next renewal, if what was taken went with the last agent's rules
+				eventually(t, 10*time.Second, "the rules are as they should be, and the leases are held", func() bool { return b.ready(t) })
 				b.askAll(t, byAgent)
 				last = next
 			}
