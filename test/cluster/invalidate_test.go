@@ -255,6 +255,8 @@ func (i *invalidation) noServer(t *testing.T) {
 	var list []inquiry
 	for _, q := range steady() {
 		if q.qtype != dns.TypeSRV {
+			// A server that starts has the CPUs, and after 200 ms the agent gives what it kept (serveStale.after).
+			q.right = append(q.right, pastTime(q.right[0]))
 			list = append(list, q)
 		}
 	}

@@ -114,9 +114,12 @@ func consoleOf(text string) (list []console) {
 func (n *node) editShop(t *testing.T, file string) {
 	t.Helper()
 	text := readFile(t, file)
-	for i, address := range []string{"10.96.10.2", "10.96.10.3", "10.96.10.1"} {
+	const edits = 20
+	var took times
+	for i := range edits {
+		address := fmt.Sprintf("10.96.10.%d", 1+(i+1)%edits) // the one that it has in the end
 		changed := strings.ReplaceAll(text, "10.96.10.1", address)
-		if i == 1 {
+		if i%2 == 1 {
 			if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -125,10 +128,10 @@ func (n *node) editShop(t *testing.T, file string) {
 		}
 		edited := time.Now()
 		n.awaitSays(t, webName, "NOERROR "+address)
-		if took := time.Since(edited); took > inTime {
-			t.Errorf("an edited file counts after %s, want within %s", took, inTime)
-		}
+		took.add(time.Since(edited))
 	}
+	t.Logf("%d edits of a file: right after %s", edits, took.spread())
+	took.expectInTime(t)
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
@@ -181,10 +184,8 @@ spec: {clusterIP: 10.96.20.2}
 	if s := n.status(t); len(s.Problems) != 1 || s.Problems[0].Where != "cluster.manifests" {
 		t.Errorf("/status names the problems %+v, want that there are some with the manifests", s.Problems)
 	}
-	for file := range files {
-		if !strings.Contains(n.Stderr.String(), file) {
-			t.Errorf("the log does not name %s", file)
-		}
+	for file := range files { // what it wrote is on its way through a pipe
+		await(t, "the log names "+file, func() bool { return strings.Contains(n.Stderr.String(), file) })
 	}
 	if !n.ready() {
 		t.Error("not ready with problems in some files")

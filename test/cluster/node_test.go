@@ -191,12 +191,15 @@ type status struct {
 		}
 		Central struct {
 			InSync    bool
-			Endpoints []struct {
-				Address  string
-				Requests int
-			}
+			Endpoints []endpointStatus
 		}
 	}
+}
+
+type endpointStatus struct {
+	Address          string
+	Requests, Probes int
+	Failures         map[string]int
 }
 
 type kindStatus struct {
@@ -237,6 +240,18 @@ func (s status) tries() map[string]int {
 		tries[strings.TrimPrefix(e.Address, "tcp://")] = e.Requests
 	}
 	return tries
+}
+
+// endpoint is what /status says of the endpoint of the central resolver at an IP address.
+func (s status) endpoint(t *testing.T, ip string) endpointStatus {
+	t.Helper()
+	for _, e := range s.Cluster.Central.Endpoints {
+		if strings.Contains(e.Address, "://"+ip+":") {
+			return e
+		}
+	}
+	t.Fatalf("/status has no endpoint %s: %+v", ip, s.Cluster.Central.Endpoints)
+	return endpointStatus{}
 }
 
 // says asks over UDP and puts the answer in words: see [inWords].

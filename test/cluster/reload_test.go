@@ -73,6 +73,7 @@ func (n *node) reloadTTL(t *testing.T) {
 		m, err := exchange(n.settings.addr, webName, dns.TypeA)
 		return err == nil && len(m.Answer) == 1 && m.Answer[0].Header().Ttl == 30
 	})
+	await(t, "it is counted", func() bool { return n.status(t).Config.Generation > before.Config.Generation }) // which is done last
 	if got := n.status(t).Cluster.Requests - before.Cluster.Requests; got < 0 || got > 3 {
 		t.Errorf("%d requests to the API server for another TTL, want none but those that were due", got)
 	}
@@ -84,7 +85,10 @@ func (n *node) reloadAway(t *testing.T, c *kubetest.Cluster) {
 	before := n.status(t)
 	n.settings.cluster = local(kubeconfig(unreachable(t, c)))
 	n.write(t)
-	await(t, "the file is refused", func() bool { return n.status(t).Config.Refused > before.Config.Refused })
+	await(t, "the file is refused", func() bool {
+		now := n.status(t).Config
+		return now.Refused > before.Config.Refused && !now.LastOk
+	})
 	s := n.status(t)
 	if s.Config.Generation != before.Config.Generation || s.Config.LastOk || !strings.Contains(s.Config.LastError, "not in sync after") {
 		t.Errorf("/status after a file that leads nowhere: %+v", s.Config)

@@ -51,9 +51,10 @@ func testRights(t *testing.T, c *kubetest.Cluster) {
 		if !namesProblem(s, kind, resource) {
 			t.Errorf("/status names no problem with %s: %+v", kind, s.Problems)
 		}
-		if log := n.Stderr.String(); !strings.Contains(log, "reason=forbidden") || !strings.Contains(log, "resource="+resource) {
-			t.Errorf("the log does not say that %s are forbidden", resource)
-		}
+		await(t, "the log says that "+resource+" are forbidden", func() bool {
+			log := n.Stderr.String()
+			return strings.Contains(log, "reason=forbidden") && strings.Contains(log, "resource="+resource)
+		})
 	}
 	if k := s.kind(t, "service"); !k.Synced || k.LastError != "" {
 		t.Errorf("/status says of services %+v, want them in sync", k)

@@ -53,6 +53,14 @@ func inWords(m *dns.Msg) string {
 	return strings.Join(words, " ")
 }
 
+// pastTime is the same answer past its time, in words (RFC 8914 sections 4.4 and 4.20).
+func pastTime(said string) string {
+	if said == dns.RcodeToString[dns.RcodeNameError] {
+		return said + " ede=19"
+	}
+	return said + " ede=3"
+}
+
 // dialerFrom connects from this address over TCP.
 func dialerFrom(client string) *net.Dialer {
 	return &net.Dialer{Timeout: clientPatience, LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}
