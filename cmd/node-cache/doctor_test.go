@@ -4,7 +4,7 @@ package main
 
 import (
 	"encoding/json"
-	"net"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/doctor"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -105,15 +106,7 @@ func TestDoctorConfig(t *testing.T) {
 // TestDoctorSeesNoAgent has a doctor look where nobody listens.
 func TestDoctorSeesNoAgent(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0") // and gives it back: nobody else is given it for a while
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	name := file(t, "listen: {port: "+port+"}\nadmin: {address: ''}\n")
+	name := file(t, fmt.Sprintf("listen: {port: %d}\nadmin: {address: ''}\n", proctest.FreeAddr(t).Port()))
 
 	got := command("doctor", "--config", name, "--no-pod", "--output", "json")
 	var report struct {

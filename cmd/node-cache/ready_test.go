@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -35,23 +34,24 @@ func TestReady(t *testing.T) {
 	t.Parallel()
 	other := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(other.Close)
-	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(time.Second) }))
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })) // until nobody waits
 	t.Cleanup(silent.Close)
 	for _, tt := range []struct {
 		name, admin string
+		more        []string
 		code        int
 		want        string // of both outputs
 	}{
-		{"ready", readiness(t, nil), exitOK, "^ready\n$"},
-		{"not ready", readiness(t, errors.New("the cluster zone is not in sync")), exitFailed, "^node-cache: not ready: the cluster zone is not in sync\n$"},
-		{"nobody there", "unix:" + filepath.Join(t.TempDir(), "none"), exitFailed, "^node-cache: asking the agent at unix:.*no such file or directory\nhint: no agent serves that; "},
-		{"another server", other.Listener.Addr().String(), exitFailed, "^node-cache: asking the agent at .* for /readyz: no such page\nhint: "},
-		{"a silent one", silent.Listener.Addr().String(), exitFailed, "^node-cache: asking the agent at .*Timeout exceeded"},
-		{"nothing to ask", "localhost", exitUsage, "^node-cache: --admin \"localhost\": not IP:PORT, nor unix: and a path\nhint: "},
+		{"ready", readiness(t, nil), nil, exitOK, "^ready\n$"},
+		{"not ready", readiness(t, errors.New("the cluster zone is not in sync")), nil, exitFailed, "^node-cache: not ready: the cluster zone is not in sync\n$"},
+		{"nobody there", "unix:" + filepath.Join(t.TempDir(), "none"), nil, exitFailed, "^node-cache: asking the agent at unix:.*no such file or directory\nhint: no agent serves that; "},
+		{"another server", other.Listener.Addr().String(), nil, exitFailed, "^node-cache: asking the agent at .* for /readyz: no such page\nhint: "},
+		{"a silent one", silent.Listener.Addr().String(), []string{"--timeout", "200ms"}, exitFailed, "^node-cache: asking the agent at .*Timeout exceeded"},
+		{"nothing to ask", "localhost", nil, exitUsage, "^node-cache: --admin \"localhost\": not IP:PORT, nor unix: and a path\nhint: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got := command("ready", "--timeout", "200ms", "--admin", tt.admin)
+			got := command(append([]string{"ready", "--admin", tt.admin}, tt.more...)...)
 			if got.Code != tt.code || !regexp.MustCompile(tt.want).MatchString(got.Stdout+got.Stderr) || got.Stdout != "" && got.Stderr != "" {
 				t.Errorf("got %+v, want %d and %s", got, tt.code, tt.want)
 			}

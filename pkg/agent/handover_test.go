@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,8 +100,11 @@ func TestHandOver(t *testing.T) {
 	if err := stopSecond(); err != nil {
 		t.Errorf("the second one ended with %v", err)
 	}
-	want := []string{"link", "lease", "rules", "released", "rules removed", "link removed"}
-	if diff := cmp.Diff(want, m2.lines()); diff != "" {
+	want, got := []string{"link", "lease", "rules", "released", "rules removed", "link removed"}, m2.lines()
+	if m2.outwaited() && slices.Index(got, "rules") < slices.Index(got, "lease") { // the agent was too slow to ask itself
+		want[1], want[2] = want[2], want[1]
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("what the second one did to the node (-want +got):\n%s", diff)
 	}
 }

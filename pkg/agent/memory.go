@@ -58,11 +58,11 @@ func (m *memory) use(ctx context.Context, cfg *config.Config) (changed bool) {
 	if err != nil {
 		next.unknown = err.Error()
 	}
-	m.known.Store(&next)
 	if old != nil && *old == next {
 		return false
 	}
 	m.apply(ctx, cfg, old, &next)
+	m.known.Store(&next) // last: who sees it finds it applied, and told
 	return old != nil
 }
 

@@ -187,6 +187,20 @@ func whole(t *testing.T, text string) int64 {
 	return n
 }
 
+// An early log notes whether it was written to once what it tells of was known.
+type early struct {
+	bytes.Buffer
+	known  func() *share
+	before *share
+	late   bool
+}
+
+// Write implements io.Writer.
+func (l *early) Write(p []byte) (int, error) {
+	l.late = l.late || l.known() != l.before
+	return l.Buffer.Write(p)
+}
+
 // The container's limit may change, vanish or be hidden while the agent runs, and GOMEMLIMIT wins.
 func TestMemoryUse(t *testing.T) {
 	t.Parallel()
@@ -221,19 +235,24 @@ func TestMemoryUse(t *testing.T) {
 			t.Parallel()
 			cfg := config.Default(config.Agent)
 			cfg.Cache.Size = 64 * mib
-			var log bytes.Buffer
+			log := &early{}
 			var now step
 			set := int64(0)
 			m := &memory{
 				limit: func() (uint64, error) { return now.limit, now.err },
 				set:   func(limit int64) int64 { set = limit; return 0 },
-				env:   tt.env, log: slog.New(slog.NewTextHandler(&log, nil)),
+				env:   tt.env, log: slog.New(slog.NewTextHandler(log, nil)),
 				advise: func() error { return nil },
 			}
+			log.known = m.known.Load
 			for i, s := range tt.steps {
 				now, set = s, 0
 				log.Reset()
+				log.before = m.known.Load()
 				changed := m.use(t.Context(), &cfg)
+				if log.late {
+					t.Errorf("step %d: /status could tell of it before the log did", i)
+				}
 				if changed == (s.same || i == 0) || set != s.set {
 					t.Errorf("step %d: changed %t, the runtime's limit set to %d, want %d", i, changed, set, s.set)
 				}

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/intercept"
@@ -40,6 +41,8 @@ type fakeMachine struct {
 	held    []netip.Addr
 	closed  int               // times that a backend was closed
 	do      map[string]func() // when a line is written, once
+	patient time.Time         // until when rules are to wait for the lease; zero: not at all
+	written time.Time         // the first rules
 }
 
 func newFakeMachine() *fakeMachine {
@@ -66,6 +69,13 @@ func (m *fakeMachine) lines() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.journal)
+}
+
+// outwaited tells whether the first rules came once their patience with the lease was at an end.
+func (m *fakeMachine) outwaited() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.patient.IsZero() && !m.written.Before(m.patient)
 }
 
 func (m *fakeMachine) missing() []string { return m.lacks }
@@ -95,7 +105,19 @@ type notedBackend struct {
 	m *fakeMachine
 }
 
+func (b *notedBackend) Prepare(ctx context.Context, r rules.Rules) error {
+	b.m.mu.Lock()
+	b.m.patient, _ = ctx.Deadline()
+	b.m.mu.Unlock()
+	return b.Backend.Prepare(ctx, r)
+}
+
 func (b *notedBackend) Apply(ctx context.Context, r rules.Rules) (bool, error) {
+	b.m.mu.Lock()
+	if b.m.written.IsZero() {
+		b.m.written = time.Now()
+	}
+	b.m.mu.Unlock()
 	b.m.note("rules")
 	return b.Backend.Apply(ctx, r)
 }
@@ -162,12 +184,7 @@ func (l *fakeLink) Stats() netif.Stats {
 func nodeConfig(t *testing.T) config.Config {
 	t.Helper()
 	cfg := config.Default(config.Agent)
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Listen.Port = l.Addr().(*net.TCPAddr).AddrPort().Port()
-	_ = l.Close()
+	cfg.Listen.Port = proctest.FreeAddr(t).Port()
 	cfg.Forward = []config.Route{config.DefaultRoute(".", config.Target{Addr: netip.MustParseAddrPort("192.0.2.1:53")})}
 	cfg.Admin = config.Admin{}
 	cfg.Identity.Version = "under test"

@@ -14,7 +14,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/resolve"
 )
 
-// reloadState counts configurations put to work and refused.
+// reloadState counts configurations put to work and refused. What is counted comes last: who sees the count finds the rest
+// done, and told.
 type reloadState struct {
 	generation  atomic.Uint64 // of the configuration in use, from 1
 	good, bad   atomic.Uint64
@@ -23,16 +24,16 @@ type reloadState struct {
 }
 
 func (s *reloadState) succeeded(now time.Time) {
-	s.generation.Add(1)
-	s.good.Add(1)
 	s.lastSuccess.Store(now.UnixNano())
 	s.lastError.Store(nil)
+	s.good.Add(1)
+	s.generation.Add(1)
 }
 
 func (s *reloadState) failed(err error) {
-	s.bad.Add(1)
 	text := err.Error()
 	s.lastError.Store(&text)
+	s.bad.Add(1)
 }
 
 // syncPatience is how long a reload waits for a new source of the cluster zone. The
@@ -125,13 +126,13 @@ func (a *Agent) apply(ctx context.Context, parts *taskSet, cfg config.Config) er
 	parts.only(r)
 	a.node.refresh()
 	a.snapshots.refresh()
-	a.reloads.succeeded(time.Now())
-	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load())
-	a.sourceApplied(&r.config)
-	a.hand.reconsider()
+	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load()+1)
 	if len(fixed) > 0 {
 		a.log.WarnContext(ctx, "configuration needs a restart to apply whole", "keys", fixed)
 	}
+	a.reloads.succeeded(time.Now())
+	a.sourceApplied(&r.config)
+	a.hand.reconsider()
 	return nil
 }
 
@@ -203,10 +204,15 @@ func sameIntercept(a, b *config.Intercept) bool {
 		a.OnExit == b.OnExit && slices.Equal(a.Services, b.Services)
 }
 
-// refuse keeps the running configuration and says why, a line for each problem.
+// refuse keeps the running configuration and says why.
 func (a *Agent) refuse(ctx context.Context, err error) {
-	a.reloads.failed(err)
+	a.tellRefused(ctx, err)
 	a.sourceRefused(err)
+	a.reloads.failed(err)
+}
+
+// tellRefused logs why a configuration is not put to work, a line for each problem.
+func (a *Agent) tellRefused(ctx context.Context, err error) {
 	file := a.sourceName()
 	var bad *config.Error
 	if !errors.As(err, &bad) {

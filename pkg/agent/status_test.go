@@ -15,6 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -37,7 +38,7 @@ func page(t *testing.T, a *agent.Agent, path string) (code int, body string) {
 // nobody is an address where nothing listens.
 func nobody(t *testing.T) netip.AddrPort {
 	t.Helper()
-	return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), freePort(t))
+	return proctest.FreeAddr(t)
 }
 
 // TestStatusOfFailures has nothing but failures: they are queries, too.

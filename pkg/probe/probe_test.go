@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/probe"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -174,11 +175,6 @@ func TestDefect(t *testing.T) {
 func TestRealSockets(t *testing.T) {
 	t.Parallel()
 	up := upstreamtest.New(upstreamtest.Zone("www.example. 300 IN A 192.0.2.1")).Listen(t)
-	nobody, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = nobody.Close()
 	for _, tc := range []struct {
 		name    string
 		network string
@@ -190,7 +186,7 @@ func TestRealSockets(t *testing.T) {
 		{"tcp", "tcp", up, 0, probe.Reason(probe.NumReasons)},
 		{"marked", "udp", up, 0x1000, probe.Reason(probe.NumReasons)},
 		{"marked tcp", "tcp", up, 0x1000, probe.Reason(probe.NumReasons)},
-		{"nobody", "udp", nobody.LocalAddr().(*net.UDPAddr).AddrPort(), 0, probe.Unreachable},
+		{"nobody", "udp", proctest.FreeAddr(t), 0, probe.Unreachable},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

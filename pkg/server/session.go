@@ -113,7 +113,7 @@ func (s *session) read() ending {
 			s.armed = due
 			_ = s.conn.SetReadDeadline(due) // fails only where Read fails too
 		}
-		if s.draining.Load() && !s.greeted() { // after the deadline: stop sets it the other way round
+		if s.leaves() { // after the deadline: stop sets it the other way round
 			return s.leave(ticket, s.rest())
 		}
 		n, err := s.conn.Read(s.in.room())
@@ -128,20 +128,30 @@ func (s *session) read() ending {
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return s.leave(ticket, endBroken)
 		default:
-			if s.draining.Load() || s.due().After(time.Now()) {
-				s.armed = time.Time{} // it ran out for what is over now
-				continue
+			if end := s.late(); end != endNot {
+				return s.leave(ticket, end)
 			}
-			if !s.begun.IsZero() {
-				return endSlow
-			}
-			return s.leave(ticket, endIdle)
+			s.armed = time.Time{} // it ran out for what is over now
 		}
 	}
 }
 
-// greeted says that the client has just come and said nothing yet.
-func (s *session) greeted() bool { return !s.heard && time.Since(s.opened) < greeting }
+// late says how a session ends whose deadline is over, if it ends.
+func (s *session) late() ending {
+	switch {
+	case s.draining.Load(), s.due().After(time.Now()):
+		return endNot
+	case !s.begun.IsZero():
+		return endSlow
+	}
+	return endIdle
+}
+
+// leaves says that the session is to end, and that its client has been heard or has had
+// its time to begin.
+func (s *session) leaves() bool {
+	return s.draining.Load() && (s.heard || time.Since(s.opened) >= greeting)
+}
 
 // rest takes what has come before the session was to end, if there is more of it: it was
 // accepted, and its client would have to ask again. It waits for nothing.

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,11 +83,53 @@ func TestTCPHandOver(t *testing.T) {
 	}
 }
 
+// A lookedListener counts the last looks of sessions at what has come: what comes after it is not read.
+type lookedListener struct {
+	net.Listener
+	looks atomic.Int32
+}
+
+// Accept implements net.Listener.
+func (l *lookedListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &lookedConn{conn.(*net.TCPConn), l}, nil
+}
+
+type lookedConn struct {
+	*net.TCPConn
+	listener *lookedListener
+}
+
+// SyscallConn implements syscall.Conn. A session asks for it when it is to end, and only then.
+func (c *lookedConn) SyscallConn() (syscall.RawConn, error) {
+	raw, err := c.TCPConn.SyscallConn()
+	return &lookedRaw{raw, c.listener}, err
+}
+
+type lookedRaw struct {
+	syscall.RawConn
+	listener *lookedListener
+}
+
+// Control implements syscall.RawConn.
+func (r *lookedRaw) Control(look func(uintptr)) error {
+	defer r.listener.looks.Add(1)
+	return r.RawConn.Control(look)
+}
+
 // What came before the end is answered, what comes later is not read, and the
 // client sees an orderly end, not a reset, though it goes on sending.
 func TestTCPDrain(t *testing.T) {
 	t.Parallel()
-	w := serveTCP(t, server.TCPConfig{}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := &lookedListener{Listener: ln}
+	w := serveTCP(t, server.TCPConfig{Listener: listener}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
 	c, idle := w.dial(), w.dial()
 	idle.ask(1, "a.example")
 	idle.wantReplies(reply{1, "a.example"})
@@ -100,7 +144,9 @@ func TestTCPDrain(t *testing.T) {
 	}()
 	idle.wantEnd() // so the drain has begun
 	_ = idle.Close()
-	w.eventually("only the busy session is left", func(s server.TCPStats) bool { return s.Open == 1 })
+	w.eventually("only the busy session is left, and is told to end too", func(s server.TCPStats) bool {
+		return s.Open == 1 && listener.looks.Load() == 2 // they are told one by one, in any order
+	})
 	c.ask(4, "late.example")
 	w.handler.Release("slow.example")
 	c.wantReplies(reply{1, "slow.example"}, reply{3, "slow.example"})

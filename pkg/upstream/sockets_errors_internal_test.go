@@ -16,6 +16,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -23,12 +24,7 @@ import (
 // nobody is an address where nobody listens.
 func nobody(t *testing.T) netip.AddrPort {
 	t.Helper()
-	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = pc.Close() }()
-	return pc.LocalAddr().(*net.UDPAddr).AddrPort()
+	return proctest.FreeAddr(t)
 }
 
 // Where nobody listens, all that were sent hear of it, and what comes next finds another socket.
