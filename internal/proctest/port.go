@@ -39,7 +39,8 @@ func ReservePort(ctx context.Context) (netip.AddrPort, error) {
 
 // reserve claims a port and looks whether anybody else has it. The claim is an abstract
 // unix socket with the port in its name: only one process of a network namespace can
-// have it, and nobody closes it but the kernel, when that process ends.
+// have it, and nobody closes it but the kernel, when that process ends. (It keeps a
+// namespace alive in which it is made: ports are reserved outside of those.)
 func reserve(ctx context.Context, addr netip.AddrPort) error {
 	claim, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

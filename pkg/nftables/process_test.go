@@ -124,6 +124,7 @@ type query struct {
 	begin, end time.Time
 	who        string
 	err        error
+	again      string // who answered when it was lost and asked once more
 }
 
 // queriesPerSecond is what the pods ask an agent that is killed.
@@ -148,10 +149,15 @@ func TestKilled(t *testing.T) {
 	)
 	ask := func(i int) {
 		begin := time.Now()
-		who, err := nodelab.Ask(s.Pods[i/2%2], netip.AddrPortFrom([]netip.Addr{agent4(), agent6()}[i%2], dnsPort), "udp")
+		pod, to := s.Pods[i/2%2], netip.AddrPortFrom([]netip.Addr{agent4(), agent6()}[i%2], dnsPort)
+		who, err := nodelab.Ask(pod, to, "udp")
+		o := query{begin: begin, end: time.Now(), who: who, err: err}
+		if err != nil {
+			o.again, _ = nodelab.Ask(pod, to, "udp")
+		}
 		mu.Lock()
 		defer mu.Unlock()
-		seen = append(seen, query{begin: begin, end: time.Now(), who: who, err: err})
+		seen = append(seen, o)
 	}
 	var killed time.Time
 	ticks := time.NewTicker(time.Second / queriesPerSecond)
@@ -181,7 +187,8 @@ func TestKilled(t *testing.T) {
 			if o.who == centralName && (first == 0 || o.begin.Sub(killed) < first) {
 				first = o.begin.Sub(killed)
 			}
-			if o.who != centralName {
+			// On a busy machine one of so many may be lost at any time. Under a lease that lasts all of them are.
+			if o.who != centralName && o.again != centralName {
 				lastBad = max(lastBad, o.begin.Sub(killed))
 			}
 		}
@@ -195,7 +202,7 @@ func TestKilled(t *testing.T) {
 	if counts["before central"] > 0 || counts["before agent"] == 0 || first == 0 {
 		t.Error("the lease did not hold before, or the fallback did not answer after")
 	}
-	if lastBad > time.Second {
+	if first > time.Second || lastBad > time.Second {
 		t.Error("a lease of an hour outlived its process")
 	}
 	state, err := s.backend.State(t.Context())

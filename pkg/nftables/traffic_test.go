@@ -297,7 +297,8 @@ func TestSpread(t *testing.T) {
 // TestFallbackChanges changes the targets again and again under queries: each meets the
 // old rules, or the new ones. A query that is with a target as that leaves may be lost,
 // because its connection is forgotten with the others to that target; once in some
-// 10,000 queries with that many changes.
+// 10,000 queries with that many changes. That is of UDP alone: sessions are not
+// forgotten, see TestFallbackLeaves.
 func TestFallbackChanges(t *testing.T) {
 	t.Parallel()
 	r := linkLocalRules()
@@ -340,13 +341,15 @@ func TestFallbackChanges(t *testing.T) {
 	t.Logf("%d queries during %d changes, %d lost", queries, <-changes, lost)
 }
 
-// TestFallbackLeaves has clients that keep their port follow the targets.
+// TestFallbackLeaves has clients that keep their port follow the targets. Sessions go on
+// with the target that they began with.
 func TestFallbackLeaves(t *testing.T) {
 	t.Parallel()
 	r := linkLocalRules()
 	s := play(t, r)
 	targets := []string{"10.201.0.2:5301", "10.201.0.2:5302", "[fd00:201::2]:5301", "[fd00:201::2]:5302"}
 	var clients []net.Conn
+	var sessions []*session
 	for i, a := range targets {
 		serve(t, s.Upstream, netip.MustParseAddrPort(a), a)
 		c, err := s.Pods[0].Dial(t.Context(), "udp", netip.AddrPortFrom(r.Addresses[i/2], dnsPort).String())
@@ -359,6 +362,16 @@ func TestFallbackLeaves(t *testing.T) {
 	for _, now := range [][]string{{targets[0], targets[2]}, {targets[1], targets[3]}} {
 		r.Fallback = []netip.AddrPort{netip.MustParseAddrPort(now[0]), netip.MustParseAddrPort(now[1])}
 		apply(t, s.backend, r)
+		if sessions == nil {
+			for _, a := range r.Addresses {
+				sessions = append(sessions, dialSession(t, s.Pods[0], netip.AddrPortFrom(a, dnsPort)))
+			}
+		}
+		for i, c := range sessions {
+			if got, err := c.ask(); err != nil || got != targets[2*i] {
+				t.Errorf("session %s: %q, %v, want %q", c.name, got, err, targets[2*i])
+			}
+		}
 		for i, c := range clients {
 			if got, err := exchange(c, false); err != nil || got != now[i/2] {
 				t.Errorf("client %d: %q, %v, want %q", i, got, err, now[i/2])

@@ -114,6 +114,32 @@ func (a *agent) get(path string) (status int, body string, err error) {
 	return reply.StatusCode, string(text), err
 }
 
+// awaitPage fetches a page of the admin server until it is as wanted. What it tells of may be a moment behind what the
+// agent does.
+func (a *agent) awaitPage(t *testing.T, path, what string, wanted func(page string) bool) {
+	t.Helper()
+	const limit = 10 * time.Second
+	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
+		code, page, err := a.get(path)
+		if err == nil && code == http.StatusOK && wanted(page) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s: %s: %d %v\n%s", limit, path, what, code, err, page)
+		}
+	}
+}
+
+// awaitLog waits until the log holds each of the texts. It comes through a pipe, behind what other pages tell.
+func (a *agent) awaitLog(t *testing.T, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		eventually(t, 10*time.Second, fmt.Sprintf("the log says %q", text), func() bool {
+			return strings.Contains(a.Stderr.String(), text)
+		})
+	}
+}
+
 // statusNumber is one number of the /status page, by part and key.
 func (a *agent) statusNumber(t *testing.T, part, key string) int {
 	t.Helper()

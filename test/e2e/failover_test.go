@@ -104,8 +104,17 @@ func TestAllUpstreamsDead(t *testing.T) {
 			t.Errorf("%s: %s with extended error %d after %s, want SERVFAIL with 22 or 23 within %s",
 				name, dns.RcodeToString[r.Rcode], ede, took, answerLimit)
 		}
-		if r, took := ask(t, a.addr, "host.e2e.test."); r.Rcode != dns.RcodeSuccess || took > 500*time.Millisecond {
-			t.Errorf("a cached name meanwhile: %s after %s", dns.RcodeToString[r.Rcode], took)
+		// Who waits for the machine to be less busy does not wait each time, and who waits for an upstream does.
+		quickest := answerLimit
+		for range 3 {
+			r, took := ask(t, a.addr, "host.e2e.test.")
+			if r.Rcode != dns.RcodeSuccess {
+				t.Errorf("a cached name meanwhile: %s", dns.RcodeToString[r.Rcode])
+			}
+			quickest = min(quickest, took)
+		}
+		if quickest > 500*time.Millisecond {
+			t.Errorf("a cached name meanwhile: after %s at best", quickest)
 		}
 	}
 	for _, s := range []*nameServer{first, second} {

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -35,16 +36,20 @@ func stopInFlight(t *testing.T, signal syscall.Signal) {
 	release := sync.OnceFunc(func() { close(gate) })
 	defer release() // else the upstream waits for ever when this fails
 	upstream := startScripted(t, func(w dns.ResponseWriter, q *dns.Msg) {
-		<-gate
+		// It answers the agent's probes: one that says nothing at all is asked no more after some 800 ms.
+		if strings.HasPrefix(strings.ToLower(q.Question[0].Name), "slow") {
+			<-gate
+		}
 		answerA(w, q)
 	})
-	a := startAgent(t, settings{to: []string{upstream.addr}})
+	// Until the last query has come, the first one must not be past its time.
+	a := startAgent(t, settings{to: []string{upstream.addr}, more: "limits: {deadline: 20s}"})
 
 	var wg sync.WaitGroup
 	results := make(chan error, queries)
 	for i := range queries {
 		wg.Go(func() {
-			client := dns.Client{Net: []string{"udp", "tcp"}[i%2], Timeout: 10 * time.Second}
+			client := dns.Client{Net: []string{"udp", "tcp"}[i%2], Timeout: 20 * time.Second}
 			r, _, err := client.Exchange(new(dns.Msg).SetQuestion(fmt.Sprintf("slow%d.e2e.test.", i), dns.TypeA), a.addr)
 			if err == nil && (r.Rcode != dns.RcodeSuccess || len(r.Answer) != 1) {
 				err = fmt.Errorf("%s with %d records", dns.RcodeToString[r.Rcode], len(r.Answer))
@@ -52,7 +57,7 @@ func stopInFlight(t *testing.T, signal syscall.Signal) {
 			results <- err
 		})
 	}
-	eventually(t, 3*time.Second, "every query waits at the upstream", func() bool {
+	eventually(t, 15*time.Second, "every query waits at the upstream", func() bool {
 		names := map[string]bool{}
 		for _, q := range upstream.seen() {
 			names[dns.CanonicalName(q.Question[0].Name)] = true

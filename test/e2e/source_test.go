@@ -109,24 +109,21 @@ func TestLastGoodAtStart(t *testing.T) {
 		if got := freshTag(t, a); got != "192.0.2.2" {
 			t.Errorf("%s: %s, want the answers of the last good configuration", name, got)
 		}
-		_, page, _ := a.get("/status?format=text")
-		if !strings.Contains(page, "is in use, from "+kept) || !strings.Contains(page, "the last file was refused: ") {
-			t.Errorf("%s: /status does not say so:\n%s", name, page)
-		}
-		if _, series, _ := a.get("/metrics"); !strings.Contains(series, "\nnodecache_config_last_reload_successful 0\n") {
-			t.Errorf("%s: the metrics do not say so", name)
-		}
-		if log := a.Stderr.String(); !strings.Contains(log, "running on the last good configuration") || !strings.Contains(log, "configuration refused") {
-			t.Errorf("%s: the log does not say so:\n%s", name, log)
-		}
+		a.awaitPage(t, "/status?format=text", name, func(page string) bool {
+			return strings.Contains(page, "is in use, from "+kept) && strings.Contains(page, "the last file was refused: ")
+		})
+		a.awaitPage(t, "/metrics", name, func(series string) bool {
+			return strings.Contains(series, "\nnodecache_config_last_reload_successful 0\n")
+		})
+		a.awaitLog(t, "running on the last good configuration", "configuration refused")
 		if name == "a mistake" {
 			mended := s
 			mended.to = []string{second.addr}
 			m.must(t, map[string]string{"node-cache.yaml": mended.yaml()})
 			eventually(t, 10*time.Second, "the mended one is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
-			if _, page, _ := a.get("/status?format=text"); strings.Contains(page, "in use, from") {
-				t.Errorf("mended: /status still speaks of the last good one:\n%s", page)
-			}
+			a.awaitPage(t, "/status?format=text", "mended: no word of the last good one", func(page string) bool {
+				return !strings.Contains(page, "in use, from")
+			})
 			m.must(t, map[string]string{"node-cache.yaml": s.yaml()})
 			eventually(t, 10*time.Second, "the first one is used", func() bool { return freshTag(t, a) == "192.0.2.2" })
 		}
@@ -188,9 +185,9 @@ func TestKubeDNSFolder(t *testing.T) {
 	if got := freshTag(t, a); got != "192.0.2.3" {
 		t.Errorf("after a mistake: %s, want the answers of before", got)
 	}
-	if _, page, _ := a.get("/status?format=text"); !strings.Contains(page, "kube-dns folder "+dns.dir) {
-		t.Errorf("/status does not say what is wrong:\n%s", page)
-	}
+	a.awaitPage(t, "/status?format=text", "what is wrong", func(page string) bool {
+		return strings.Contains(page, "kube-dns folder "+dns.dir)
+	})
 	dns.must(t, nil)
 	if err := os.Remove(dns.file("stubDomains")); err != nil {
 		t.Fatal(err)

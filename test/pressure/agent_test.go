@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,10 +40,11 @@ func start(t *testing.T, s settings) *agent {
 	a := &agent{listen: proctest.FreeAddr(t), admin: proctest.FreeAddr(t), config: filepath.Join(t.TempDir(), "config.yaml")}
 	a.web = http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	a.configure(t, s.rest)
-	cmd := exec.Command(nodeCache, "agent", "--config", a.config)
+	line := []string{nodeCache, "agent", "--config", a.config}
 	if s.alone {
-		cmd = exec.Command("nice", "-n", "-10", "taskset", "-c", strconv.Itoa(agentCPU), nodeCache, "agent", "--config", a.config)
+		line = proctest.Alone(line[0], line[1:]...)
 	}
+	cmd := exec.Command(line[0], line[1:]...)
 	if s.memory != nil {
 		cmd = s.memory.command(t, nodeCache, "agent", "--config", a.config)
 	}

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // A cgroup limits the memory of the programs in it, by version 1 or 2 of the kernel's interface.
@@ -108,16 +110,16 @@ func (c *cgroup) write(file string, value int64) error {
 }
 
 // command is a program that is in the cgroup from its first moment, and of which nothing is in memory yet, so that its
-// pages count as the cgroup's as they do in a container. It has the CPU that apart leaves to it, and goes before others there.
+// pages count as the cgroup's as they do in a container. It runs as [proctest.Alone] says.
 func (c *cgroup) command(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	fresh := filepath.Join(t.TempDir(), filepath.Base(name))
 	if err := copyUncached(fresh, name); err != nil {
 		t.Fatal(err)
 	}
-	const script = `echo $$ >"$0" && exec nice -n -10 "$@"`
-	enter := append([]string{"-c", script, filepath.Join(c.dir, "cgroup.procs"), "taskset", "-c", strconv.Itoa(agentCPU), fresh}, args...)
-	return exec.Command("/bin/sh", enter...)
+	const script = `echo $$ >"$0" && exec "$@"`
+	enter := []string{"-c", script, filepath.Join(c.dir, "cgroup.procs")}
+	return exec.Command("/bin/sh", append(enter, proctest.Alone(fresh, args...)...)...)
 }
 
 // copyUncached copies a program and has the kernel forget the copy's pages.

@@ -4,7 +4,6 @@ package pressure
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -385,18 +384,6 @@ func (f *flooder) String() string {
 		}
 	}
 	return strings.Join(parts, ", ")
-}
-
-// cpu is the processor time that the agent has taken.
-func (a *agent) cpu(t *testing.T) time.Duration {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.PID()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	const user, system, tick = 11, 12, 10 * time.Millisecond
-	return time.Duration(number(t, fields[user])+number(t, fields[system])) * tick
 }
 
 // shed is how many queries the agent has turned away, for a reason.

@@ -21,7 +21,7 @@ import (
 // A kubelet probes an agent as the kubelet of a node would, but far more often: over a new connection each time, and
 // with the kubelet's patience.
 type kubelet struct {
-	admin  netip.AddrPort
+	agent  *agent
 	quit   chan struct{}
 	asking sync.WaitGroup
 	probes []*kubeletProbe
@@ -34,13 +34,23 @@ type kubeletProbe struct {
 
 	mu     sync.Mutex // guards what follows
 	took   []time.Duration
-	failed []string
+	failed []failure
 }
+
+// A failure is a probe that failed, and what the agent did meanwhile.
+type failure struct {
+	why   string
+	share float64 // of a CPU that it got, in percent
+	read  int64   // octets that it waited for, from disks
+}
+
+// enoughCPU is the share of a CPU, in percent, below which an agent under load was kept from running by other programs.
+const enoughCPU = 20
 
 // startKubelet begins to probe, until end is called or the test ends.
 func startKubelet(t *testing.T, a *agent) *kubelet {
 	t.Helper()
-	k := &kubelet{admin: a.admin, quit: make(chan struct{}), probes: []*kubeletProbe{
+	k := &kubelet{agent: a, quit: make(chan struct{}), probes: []*kubeletProbe{
 		{path: "/readyz", timeout: time.Second}, {path: "/livez", timeout: 5 * time.Second},
 	}}
 	for _, p := range k.probes {
@@ -62,13 +72,18 @@ func (k *kubelet) ask(p *kubeletProbe) {
 			return
 		case <-time.After(time.Until(next)):
 		}
+		before, noStart := usageOf(k.agent.PID())
 		begun := time.Now()
-		err := p.probe(k.admin)
+		err := p.probe(k.agent.admin)
 		took := time.Since(begun)
+		after, noEnd := usageOf(k.agent.PID())
 		p.mu.Lock()
 		p.took = append(p.took, took)
 		if err != nil {
-			p.failed = append(p.failed, fmt.Sprintf("after %s: %v", took.Round(time.Millisecond), err))
+			p.failed = append(p.failed, failure{
+				why:   fmt.Sprintf("after %s: %v", took.Round(time.Millisecond), errors.Join(err, noStart, noEnd)),
+				share: 100 * float64(after.cpu-before.cpu) / float64(took), read: after.read - before.read,
+			})
 		}
 		p.mu.Unlock()
 	}
@@ -138,16 +153,21 @@ func (k *kubelet) failures() (n int) {
 	return n
 }
 
-// judge ends the probing and says how it went: not one probe may have failed.
-func (k *kubelet) judge(t *testing.T) {
+// judge ends the probing and says how it went: not one probe may have failed, but for those that are excused. Without
+// excused none is.
+func (k *kubelet) judge(t *testing.T, excused func(f failure) bool) {
 	t.Helper()
 	k.end()
 	for _, p := range k.probes {
 		slices.Sort(p.took)
 		proctest.Figure(t, "%s: %d probes, %d failed; median %s, p99 %s, longest %s", p.path, len(p.took), len(p.failed),
 			ms(quantile(p.took, 500)), ms(quantile(p.took, 990)), ms(quantile(p.took, 1000)))
-		for _, why := range p.failed {
-			t.Errorf("%s failed %s", p.path, why)
+		for _, f := range p.failed {
+			if excused != nil && excused(f) {
+				proctest.Figure(t, "%s failed, which is excused, %s, with %.0f %% of a CPU and %d octets read", p.path, f.why, f.share, f.read)
+				continue
+			}
+			t.Errorf("%s failed %s; meanwhile the agent had %.0f %% of a CPU and %d octets read", p.path, f.why, f.share, f.read)
 		}
 		if len(p.took) == 0 {
 			t.Errorf("%s was never asked for", p.path)

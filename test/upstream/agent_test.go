@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -30,6 +29,7 @@ type settings struct {
 	listen  netip.AddrPort // a spare loopback address when it is zero
 	admin   netip.AddrPort // a spare loopback address when it is zero
 	env     []string       // added to the environment
+	alone   bool           // it runs as proctest.Alone says
 	rest    string         // the sections but listen, admin and log
 }
 
@@ -70,11 +70,11 @@ func start(t *testing.T, s settings) *agent {
 	a := &agent{settings: s, config: filepath.Join(t.TempDir(), "config.yaml")}
 	a.web = http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: s.dial}}
 	proctest.WriteFile(t, a.config, s.yaml())
-	args := []string{s.command, "--config", a.config}
-	cmd := exec.Command(nodeCache, args...)
-	if s.host != nil {
-		cmd = s.host.Command(context.Background(), nodeCache, args...)
+	line := []string{nodeCache, s.command, "--config", a.config}
+	if s.alone {
+		line = proctest.Alone(line[0], line[1:]...)
 	}
+	cmd := command(s.host, line[0], line[1:]...)
 	cmd.Env = append(cmd.Environ(), s.env...)
 	a.Process = proctest.Start(t, "node-cache "+s.command, cmd)
 	t.Cleanup(func() { a.stop(t) })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pressure
+package proctest
 
 import (
 	"os"
@@ -10,25 +10,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// agentCPU is the agent's own in apart.
-const agentCPU = 0
+// ownCPU is the agent's own in Apart.
+const ownCPU = 0
 
-// apart leaves a CPU to the agent, if there are others for this process and the servers that it starts: those that ask an
+// Apart leaves a CPU to the agent, if there are others for this process and the servers that it starts: those that ask an
 // agent and those that it asks are other machines, and on one CPU with them a reply waits for its turn longer than for all
 // else.
-func apart(t *testing.T) {
+func Apart(t *testing.T) {
 	t.Helper()
 	var all, others unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
 		t.Fatalf("asking for the CPUs: %v", err)
 	}
-	if others = all; all.Count() < 2 || !all.IsSet(agentCPU) {
+	if others = all; all.Count() < 2 || !all.IsSet(ownCPU) {
 		t.Log("this machine has no CPU for the agent alone")
 		return
 	}
-	others.Clear(agentCPU)
+	others.Clear(ownCPU)
 	pin(t, &others)
 	t.Cleanup(func() { pin(t, &all) })
+}
+
+// Alone is the command line of a program that has the CPU which Apart leaves to it, and no other. It goes before others there
+// as far as this user may say so.
+func Alone(name string, args ...string) []string {
+	return append([]string{"nice", "-n", "-10", "taskset", "-c", strconv.Itoa(ownCPU), name}, args...)
 }
 
 // pin has every thread of this process, and with them those that come, run on the CPUs.
