@@ -47,7 +47,7 @@ func (b *Backend) Apply(ctx context.Context, r rules.Rules) (changed bool, err e
 		if intact, err = b.intact(&r); err != nil || intact {
 			return false, err
 		}
-		if err = b.write(&r); err == nil {
+		if err = b.write(ctx, &r); err == nil {
 			return true, nil
 		}
 		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EBUSY) {
@@ -140,7 +140,7 @@ func (b *Backend) used(table string) (bool, error) {
 }
 
 // write replaces what is there by what r says.
-func (b *Backend) write(r *rules.Rules) error {
+func (b *Backend) write(ctx context.Context, r *rules.Rules) error {
 	leases, fallback := render(r)
 	if err := b.own(leases.name); err != nil {
 		return err
@@ -187,8 +187,8 @@ func (b *Backend) write(r *rules.Rules) error {
 	}
 	b.table.Store(&leases.name)
 	if !slices.Equal(before, r.Fallback) {
-		if err := b.strays(r); err != nil { // clients that keep their port suffer, no others
-			b.log.Warn("connections to a former fallback stay", "err", err)
+		if err := b.forget(ctx, r); err != nil { // clients that keep their port suffer, no others
+			b.log.WarnContext(ctx, "connections to a former fallback stay", "err", err)
 		}
 	}
 	now, err := b.look(r)

@@ -20,7 +20,7 @@ type Backend struct {
 	reader *socket
 	events *socket
 
-	// table is the name of the table of leases, nil before the first Apply. Renew and
+	// table is the name of the table of leases, nil before the first Apply or Prepare. Renew and
 	// Release read it without a lock, and so do not wait for an Apply.
 	table atomic.Pointer[string]
 

@@ -5,11 +5,13 @@
 package nftables
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -37,36 +39,59 @@ const (
 	protoDest     = 3           // CTA_PROTO_DST_PORT
 )
 
-// strays has conntrack forget the UDP flows to r's addresses whose answers would come
-// from none of the present targets. A client that asks from one port all the time would
-// else be sent to a target that has gone, for as long as it asks.
-func (b *Backend) strays(r *rules.Rules) error {
-	var errs []error
-	for _, a := range r.Addresses {
-		if part := r.Of(a.Is6()); len(part.Fallback) > 0 {
-			errs = append(errs, b.forget(a, r.Port, part.Fallback))
-		}
-	}
-	return errors.Join(errs...)
-}
+// inFlight is how long the flows to a former target are left as they are: a target that
+// leaves in order answers what it was asked, and no new client is sent to it.
+const inFlight = 200 * time.Millisecond
 
-func (b *Backend) forget(a netip.Addr, port uint16, stay []netip.AddrPort) error {
+// forget has conntrack forget the UDP flows to r's addresses whose answers would come
+// from none of the present targets, once those under way are there. A client that asks
+// from one port all the time would else be sent to a target that has gone, for as long as
+// it asks. The end of ctx is the end of the waiting.
+func (b *Backend) forget(ctx context.Context, r *rules.Rules) error {
+	strays, err := b.strays(r)
+	if err != nil || len(strays) == 0 {
+		return err
+	}
+	wait := time.NewTimer(inFlight)
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+	if strays, err = b.strays(r); err != nil {
+		return err
+	}
 	b.reader.mu.Lock()
 	defer b.reader.mu.Unlock()
-	flows, err := b.flowsTo(a, port)
-	if err != nil {
-		return fmt.Errorf("listing connections: %w", err)
-	}
-	for _, f := range flows {
-		if slices.Contains(stay, f.answers) {
-			continue
-		}
-		_, err := b.reader.conn.Execute(flowMessage(flowDelete, netlink.Acknowledge, a, f.name...))
+	for _, f := range strays {
+		_, err := b.reader.conn.Execute(flowMessage(flowDelete, netlink.Acknowledge, f.to.Addr(), f.name...))
 		if err != nil && !errors.Is(err, unix.ENOENT) { // it may have ended meanwhile
 			return fmt.Errorf("forgetting a connection: %w", err)
 		}
 	}
 	return nil
+}
+
+// strays are the flows that are to be forgotten.
+func (b *Backend) strays(r *rules.Rules) (strays []flow, err error) {
+	b.reader.mu.Lock()
+	defer b.reader.mu.Unlock()
+	for _, a := range r.Addresses {
+		part := r.Of(a.Is6())
+		if len(part.Fallback) == 0 {
+			continue
+		}
+		flows, err := b.flowsTo(a, r.Port)
+		if err != nil {
+			return nil, fmt.Errorf("listing connections: %w", err)
+		}
+		for _, f := range flows {
+			if !slices.Contains(part.Fallback, f.answers) {
+				strays = append(strays, f)
+			}
+		}
+	}
+	return strays, nil
 }
 
 // A flow is a connection that conntrack knows.

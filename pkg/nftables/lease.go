@@ -47,7 +47,7 @@ func (b *Backend) Renew(ctx context.Context, keys []netip.Addr, d time.Duration)
 // them that begin no TCP session are still the agent's.
 func (b *Backend) Release(ctx context.Context, keys []netip.Addr, drain time.Duration) error {
 	if b.table.Load() == nil {
-		return ctx.Err() // nothing was applied yet, so none is held
+		return ctx.Err() // nothing was applied or prepared yet, so none is held
 	}
 	return b.change(ctx, "releasing leases", func(tx *batch, table string, f family, key []byte) {
 		// The set keeps what is put there for a moment: the transaction ends before.
@@ -64,7 +64,7 @@ func (b *Backend) change(ctx context.Context, doing string, add func(tx *batch, 
 	}
 	table := b.table.Load()
 	if table == nil {
-		return fmt.Errorf("%s: %w", doing, errors.New("there are no rules yet"))
+		return fmt.Errorf("%s: %w", doing, errors.New("nothing was applied or prepared yet"))
 	}
 	var tx batch
 	for _, key := range keys {
