@@ -35,7 +35,8 @@ const (
 )
 
 // leaseAhead is how long the rules of an agent that has taken over wait for its lease, for
-// no query to be led elsewhere in between. It answers already: a probe takes a moment.
+// no query to be led elsewhere in between, and of a short lease a third: what is left of
+// the other agent's is longer. It answers already, so that a probe takes a moment.
 const leaseAhead = time.Second
 
 // A node is what the agent does to the machine it runs on: the link that has its
@@ -183,7 +184,7 @@ func (n *node) setup(ctx context.Context, handed bool) error {
 		return nil
 	}
 	if handed {
-		n.await = leaseAhead
+		n.await = min(leaseAhead, n.config.Intercept.Lease/3)
 	}
 	n.findFormer(ctx, handed)
 	if n.link == nil {

@@ -46,12 +46,12 @@ func (n *node) took(from string, gone bool) {
 	if n == nil {
 		return
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.before = []string{from}
+	n.before = []string{from} // what keeps the rules begins later
 	if gone {
 		n.await = 0
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.lapse = time.Now().Add(min(n.config.Intercept.Lease, leaving))
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/resolve"
 )
 
-// reloadState counts configurations put to work and refused. What is counted comes last: who sees the count finds the rest
-// done, and told.
+// reloadState counts configurations put to work and refused. The count comes after what is counted, and after the warnings
+// about it: who sees it finds these.
 type reloadState struct {
 	generation  atomic.Uint64 // of the configuration in use, from 1
 	good, bad   atomic.Uint64
@@ -126,11 +126,11 @@ func (a *Agent) apply(ctx context.Context, parts *taskSet, cfg config.Config) er
 	parts.only(r)
 	a.node.refresh()
 	a.snapshots.refresh()
-	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load()+1)
 	if len(fixed) > 0 {
 		a.log.WarnContext(ctx, "configuration needs a restart to apply whole", "keys", fixed)
 	}
 	a.reloads.succeeded(time.Now())
+	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load())
 	a.sourceApplied(&r.config)
 	a.hand.reconsider()
 	return nil

@@ -8,7 +8,8 @@
 //	rules   State ─ Apply, at the start, when Watch says so, when the fallback
 //	        changes, each minute; after a failure with a growing pause. The rules
 //	        of an agent that answers already wait for its lease (Prepare, Await)
-//	lease   for each address: Probe ─ Renew, twice a second
+//	lease   for each address: Probe ─ Renew, twice a second; sooner after a probe
+//	        that went well beside a reader at work for too long
 //
 // The lease is the kernel's, and it ends there by itself. It is renewed only after a
 // query through the agent's own listening sockets came back right, and only for what

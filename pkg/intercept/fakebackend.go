@@ -21,7 +21,7 @@ type fakeBackend struct {
 }
 
 var (
-	errNotPrepared = errors.New("no set of leases: apply rules first")
+	errNotPrepared = errors.New("no set of leases: apply or prepare rules first")
 	errClosed      = errors.New("the backend is closed")
 )
 
@@ -132,6 +132,7 @@ func (b *fakeBackend) Remove(ctx context.Context, owner string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.rules == nil {
+		f.leases, f.drains = nil, nil // that were prepared
 		return nil
 	}
 	if owner != "" && owner != f.rules.Owner {

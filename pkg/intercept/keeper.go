@@ -29,19 +29,23 @@ type Config struct {
 	Rules   rules.Rules // Fallback is what is known at the start; SetFallback replaces it
 
 	Lease time.Duration // how long the kernel gives the agent after a proof; 0: 3 s, at least 1 s
-	Renew time.Duration // between the beginnings of two probes of an address; 0: 0.5 s, at most a third of Lease
+	// Renew is the time between the beginnings of two probes of an address, and less than
+	// that after one that only a reader at work for too long made useless. 0: 0.5 s, at
+	// most a third of Lease.
+	Renew time.Duration
 
 	// Probe asks the agent through its own listening sockets at addr, and returns nil
 	// only for the right answer. It is called from one goroutine for each lease.
 	Probe func(ctx context.Context, addr netip.Addr) error
 
-	// Await is for an agent that is asked already, when no rules lead to it or those of
-	// another backend: how long the first rules wait for the leases, so that both are there
-	// with the same packet. 0: they do not wait.
+	// Await is for an agent that is asked already, and has taken over from another one: how
+	// long the first rules wait for the leases, so that both are there with the same packet,
+	// where there were no rules or those of another backend. It is to be well below what is
+	// left of the other one's lease. 0: they do not wait.
 	Await time.Duration
 
-	// Former are owners whose rules are this one's from now on: one of them may have been
-	// writing when it was told to leave that to this agent. Nil: those found at the start.
+	// Former are owners whose rules are this one's from now on, besides those found at the
+	// start: one of them may have been writing when it was told to leave that to this agent.
 	Former []string
 
 	// Busy is the longest time that a reader of the agent's has been at one batch of
@@ -94,6 +98,8 @@ type Keeper struct {
 	rules    *gate         // passes of the rules loop
 	look     chan struct{} // of one place: the rules are to be looked at
 	started  chan struct{} // closed by Start
+	made     time.Time
+	ahead    atomic.Bool // until the first Apply: leases are held that no rules of ours look at
 	start    sync.Once
 	running  atomic.Bool
 	count    counters
@@ -123,14 +129,14 @@ func New(cfg Config) (*Keeper, error) {
 		look:    make(chan struct{}, 1),
 		started: make(chan struct{}),
 		former:  slices.Clone(cfg.Former),
+		made:    cfg.Now(),
 	}
 	k.fallback.seed = seed
 	if cfg.Rules.Mode == rules.LinkLocal {
 		k.fallback.list, k.fallback.omitted = known, omitted
 	}
-	now := cfg.Now()
 	for _, l := range cfg.Rules.Leases() {
-		k.leases = append(k.leases, newLease(l, now))
+		k.leases = append(k.leases, newLease(l, k.made))
 	}
 	return k, nil
 }

@@ -14,7 +14,7 @@ import (
 
 // wedgedAgain is how much sooner a round follows that found nothing wrong but a reader
 // at work for too long.
-const wedgedAgain = 10
+const wedgedAgain = 5
 
 // A lease is one address's, with what is known of it.
 type lease struct {

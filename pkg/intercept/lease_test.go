@@ -88,6 +88,27 @@ func TestLeaseAheadOfRules(t *testing.T) {
 	}
 }
 
+// TestLeaseOfNoRules: a lease that was taken ahead of rules which cannot be written is not held for anybody.
+func TestLeaseOfNoRules(t *testing.T) {
+	t.Parallel()
+	prepare := func(cfg *intercept.Config, s *scene) {
+		cfg.Await = time.Second
+		s.kernel.Fail(intercept.CallApply, 1<<30, errLocked)
+	}
+	play(t, prepare, func(s *scene) {
+		t := s.t
+		time.Sleep(time.Minute)
+		if st := s.Stats(); st.Held[addr4] || st.SinceHeld < time.Minute || st.SinceAny < time.Minute || st.Renewals > 0 {
+			t.Errorf("stats: %+v, want no lease held", st)
+		}
+		s.kernel.Fail(intercept.CallApply, 0, nil)
+		within(t, "taking the lease", s.untilHeld(), 5*time.Second+renew)
+		if st := s.Stats(); !st.Held[addr4] || st.SinceAny != 0 || st.Renewals == 0 {
+			t.Errorf("stats: %+v, want leases held", st)
+		}
+	})
+}
+
 // TestReleasedAheadOfRules ends an agent that has not written its rules yet.
 func TestReleasedAheadOfRules(t *testing.T) {
 	t.Parallel()
@@ -108,7 +129,7 @@ func TestReleasedAheadOfRules(t *testing.T) {
 				}
 			}
 			s.agent.mute()
-			time.Sleep(2 * time.Second)
+			time.Sleep(50 * time.Millisecond) // what is given up is not waited for
 			if _, none := s.held(); !none {
 				t.Errorf("removed: %t, a lease is held", removed)
 			}
@@ -119,7 +140,7 @@ func TestReleasedAheadOfRules(t *testing.T) {
 	}
 }
 
-// TestNoWarningBeforeTheFirstRules: a backend takes no lease before its first Apply.
+// TestNoWarningBeforeTheFirstRules: a backend takes no lease before its first Apply, if nothing was prepared.
 func TestNoWarningBeforeTheFirstRules(t *testing.T) {
 	t.Parallel()
 	prepare := func(_ *intercept.Config, s *scene) {
@@ -171,7 +192,7 @@ func TestWedgedAndRecovered(t *testing.T) {
 			end:   func(a *simAgent) { a.set(func(a *simAgent) { a.down = false }) },
 		},
 		{
-			name: "one reader hangs", cause: intercept.Wedged, back: renew/10 + 10*time.Millisecond,
+			name: "one reader hangs", cause: intercept.Wedged, back: renew/5 + 10*time.Millisecond,
 			begin: func(a *simAgent) { a.stuck.Store(int64(2*renew + 1)) }, end: func(a *simAgent) { a.stuck.Store(0) },
 		},
 		{

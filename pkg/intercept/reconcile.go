@@ -53,14 +53,15 @@ func (k *Keeper) reconcile(ctx context.Context) {
 	}
 }
 
-// leaseFirst waits until the leases are held of rules that are not there yet, or for as
-// long as these may wait.
+// leaseFirst waits until the leases are held, or given up, of rules that are not there yet,
+// for as long as these may wait.
 func (k *Keeper) leaseFirst(ctx context.Context) {
 	if k.cfg.Await == 0 || !k.rules.enter() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.cfg.Await)
 	defer cancel()
+	k.ahead.Store(true)
 	err := k.guard(ctx, "preparing the leases", func() error { return k.cfg.Backend.Prepare(ctx, k.cfg.Rules) })
 	k.rules.leave()
 	if err != nil {
@@ -73,6 +74,7 @@ func (k *Keeper) leaseFirst(ctx context.Context) {
 	for _, l := range k.leases {
 		select {
 		case <-l.first:
+		case <-l.gate.closed:
 		case <-ctx.Done():
 			return
 		}
@@ -136,6 +138,7 @@ func (k *Keeper) pass(ctx context.Context) error {
 		return fmt.Errorf("writing the rules: %w", err)
 	}
 	k.owned = true
+	k.ahead.Store(false)
 	k.count.applies.Add(1)
 	if changed {
 		k.count.changes.Add(1)

@@ -37,11 +37,11 @@ func (c Cause) String() string {
 type Stats struct {
 	Backend string // what it calls itself
 
-	Held      map[netip.Addr]bool   // each lease by its key: renewed, and not run out since
+	Held      map[netip.Addr]bool   // each lease by its key: renewed, and not run out since; not while no rules look at it
 	Problems  map[netip.Addr]string // why the last round of a lease did not renew it; no entry: it did, or there was none
 	SinceHeld time.Duration         // since all leases were held, or since New; 0 while they are
 
-	Renewals        uint64            // rounds that renewed a lease
+	Renewals        uint64            // rounds that renewed a lease; 0 while no rules look at it
 	RenewalFailures [NumCauses]uint64 // rounds that did not, by Cause
 
 	Applies       uint64 // looks at the rules after which they were right
@@ -90,8 +90,15 @@ func (k *Keeper) Stats() Stats {
 		s.RenewalFailures[cause] = k.count.renewalFailures[cause].Load()
 	}
 	now := k.cfg.Now()
+	ahead := k.ahead.Load()
+	if ahead {
+		s.Renewals = 0
+	}
 	for i, l := range k.leases {
 		held, since, problem := l.look(now)
+		if held && ahead {
+			held, since = false, max(now.Sub(k.made), 1)
+		}
 		s.Held[l.Key] = held
 		s.SinceHeld = max(s.SinceHeld, since)
 		if i == 0 || since < s.SinceAny {

@@ -47,7 +47,8 @@ type Backend struct {
 	now        func() time.Time
 	log        *slog.Logger
 	writing    turn                        // of Apply and Remove
-	applied    atomic.Pointer[rules.Rules] // of the last Apply, whether it went well or not, or of Prepare; nil: there was none
+	applied    atomic.Pointer[rules.Rules] // by the last Apply, whether it went well or not; nil: none
+	prepared   atomic.Pointer[rules.Rules] // by Prepare, before there are rules; nil: not
 	cleared    bool                        // other has no rules of ours; guarded by writing
 	warned     atomic.Bool                 // that there is no IPv6
 	closing    sync.Once                   // of descriptors whose numbers are somebody else's afterwards

@@ -12,12 +12,12 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// errNoRules says that there is nothing yet that could look at a lease.
-var errNoRules = errors.New("renewing a lease before any rules were applied")
+// errNoRules says that there is nothing yet that holds leases, or could look at one.
+var errNoRules = errors.New("renewing a lease before any rules were applied or prepared")
 
 // Prepare makes the sets of r's leases, which no rule looks at yet. It waits for no
 // lock, and leaves the rules to whom they belong.
-func (b *Backend) Prepare(_ context.Context, r rules.Rules) error {
+func (b *Backend) Prepare(ctx context.Context, r rules.Rules) error {
 	if err := r.Check(); err != nil {
 		return fmt.Errorf("checking rules: %w", err)
 	}
@@ -25,18 +25,29 @@ func (b *Backend) Prepare(_ context.Context, r rules.Rules) error {
 		if part := r.Of(v6); len(part.Addresses) == 0 || v6 && !hasIPv6(b.space) {
 			continue
 		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		if err := b.sets.create(v6); err != nil {
 			return err
 		}
 	}
-	b.applied.CompareAndSwap(nil, &r)
+	b.prepared.Store(&r)
 	return nil
+}
+
+// latest are the rules that leases are of; nil: there were none yet.
+func (b *Backend) latest() *rules.Rules {
+	if r := b.applied.Load(); r != nil {
+		return r
+	}
+	return b.prepared.Load()
 }
 
 // Renew has the leases on keys end d from now, rounded up to seconds. It waits for no
 // lock. It needs a Prepare before, or an Apply, which need not have gone well.
 func (b *Backend) Renew(_ context.Context, keys []netip.Addr, d time.Duration) error {
-	r := b.applied.Load()
+	r := b.latest()
 	if r == nil {
 		return errNoRules
 	}
@@ -66,7 +77,7 @@ func sessions(r *rules.Rules, key netip.Addr) netip.Addr {
 // agent for the time drain, rounded up to seconds. Leases under the rules of another
 // agent are that agent's: they stay. It waits for no lock.
 func (b *Backend) Release(_ context.Context, keys []netip.Addr, drain time.Duration) error {
-	r := b.applied.Load()
+	r := b.latest()
 	if r == nil {
 		r = &rules.Rules{}
 	}
@@ -74,7 +85,8 @@ func (b *Backend) Release(_ context.Context, keys []netip.Addr, drain time.Durat
 	if err != nil {
 		return err
 	}
-	if now := notes[noteOwner]; r.Owner != "" && now != "" && now != r.Owner {
+	// Before the first Apply they are this agent's leases under the rules of the one that it took over from.
+	if now := notes[noteOwner]; b.applied.Load() != nil && now != "" && now != r.Owner {
 		return nil
 	}
 	var errs []error

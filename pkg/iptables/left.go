@@ -2,6 +2,11 @@
 
 package iptables
 
+import (
+	"net/netip"
+	"time"
+)
+
 // Left says whether an agent put rules into the iptables of the calling thread's network
 // namespace, by what it notes beside them. It runs no program, and needs the capability
 // NET_ADMIN only. An error says that the kernel does not tell.
@@ -12,5 +17,14 @@ func Left() (bool, error) {
 	}
 	defer s.handle.Close()
 	notes, err := s.notes()
-	return len(notes) > 0, err
+	if err != nil || len(notes) > 0 {
+		return len(notes) > 0, err
+	}
+	// An agent that ended just before its first rules has left sets and no notes.
+	for _, v6 := range []bool{false, true} {
+		if found, err := s.leases(v6, map[netip.Addr]time.Duration{}); err != nil || found {
+			return found, err
+		}
+	}
+	return false, nil
 }

@@ -26,6 +26,12 @@ func TestLeft(t *testing.T) {
 			if left() {
 				t.Error("there are rules on a new node")
 			}
+			if err := b.Prepare(t.Context(), linkLocal()); err != nil {
+				t.Fatal(err)
+			}
+			if !left() {
+				t.Error("the sets that were prepared are not seen")
+			}
 			apply(t, b, linkLocal())
 			if !left() {
 				t.Error("the rules that were applied are not seen")

@@ -46,7 +46,7 @@ const (
 	endIdle                  // nothing to do for Idle
 	endSlow                  // a frame begun was not whole in time
 	endShort                 // a frame cannot hold a query
-	endDrain                 // the server stops, and what had come is read
+	endDrain                 // the server stops, and what had come, or was about to, is read
 	endBroken                // the connection failed
 	endWasShed               // closed in favour of a new session
 )
@@ -62,7 +62,7 @@ type session struct {
 	out    outbox
 
 	opened time.Time
-	heard  bool // something of the client's
+	heard  bool // a whole frame of the client's
 
 	armed time.Time // the read deadline set in conn; zero: none
 	quiet time.Time // when the session last began to wait for bytes
@@ -109,18 +109,21 @@ func (s *session) run(ctx context.Context) {
 func (s *session) read() ending {
 	ticket := s.wait(time.Now())
 	for {
+		draining := s.draining.Load()
 		if due := s.due(); s.armed.IsZero() || due.Before(s.armed) {
 			s.armed = due
 			_ = s.conn.SetReadDeadline(due) // fails only where Read fails too
 		}
-		if s.leaves() { // after the deadline: stop sets it the other way round
+		if draining != s.draining.Load() {
+			continue // stop may have set its deadline before this one
+		}
+		if s.leaves() {
 			return s.leave(ticket, s.rest())
 		}
 		n, err := s.conn.Read(s.in.room())
 		s.in.wrote(n)
 		switch {
 		case n > 0:
-			s.heard = true
 			return s.leave(ticket, endNot)
 		case err == nil:
 		case errors.Is(err, io.EOF):
@@ -218,10 +221,10 @@ func (s *session) leave(ticket int64, end ending) ending {
 // as an answer is outstanding, unless a frame has begun.
 func (s *session) due() time.Time {
 	switch {
+	case !s.heard && s.draining.Load():
+		return s.opened.Add(greeting)
 	case !s.begun.IsZero():
 		return s.begun.Add(s.server.cfg.FrameTimeout)
-	case s.draining.Load():
-		return s.opened.Add(greeting)
 	}
 	busy, answered := s.out.state()
 	switch {
@@ -281,6 +284,7 @@ func (s *session) batch() (more bool, end ending) {
 			break
 		}
 		s.taken++
+		s.heard = true
 		if more = s.one(k, pkt, now); more {
 			break
 		}

@@ -3,11 +3,13 @@
 package server_test
 
 import (
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
 
 // TestTCPDrainGreeted stops a server whose clients have connected and not asked yet: for a moment it hears them still.
@@ -59,6 +61,63 @@ func TestTCPDrainHeard(t *testing.T) {
 		c.wantEnd()
 		if lasted := time.Since(stopped); lasted != 0 {
 			t.Errorf("the session lasted for %s, want it to end at once", lasted)
+		}
+	})
+}
+
+// A lateListener has the server told to stop just before its first session sets a deadline, which then undoes that of the
+// stop.
+type lateListener struct {
+	net.Listener
+	stop func()
+}
+
+// Accept implements net.Listener.
+func (l *lateListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &lateConn{Conn: conn, stop: l.stop, stopped: make(chan struct{})}, nil
+}
+
+type lateConn struct {
+	net.Conn
+	stop    func()
+	stopped chan struct{} // the deadline of the stop was set
+	calls   int           // the test's goroutines take turns
+}
+
+// SetReadDeadline implements net.Conn. The first call is the session's, the second that of the stop.
+func (c *lateConn) SetReadDeadline(at time.Time) error {
+	c.calls++
+	switch c.calls {
+	case 1:
+		go c.stop()
+		<-c.stopped
+	case 2:
+		defer close(c.stopped)
+	}
+	return c.Conn.SetReadDeadline(at)
+}
+
+// TestTCPDrainGreetedLate stops a server as a session is about to wait for its client.
+func TestTCPDrainGreetedLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		pipes := servertest.NewListener()
+		late := &lateListener{Listener: pipes}
+		w := startTCP(t, server.TCPConfig{Listener: late, Idle: time.Minute}, nil, pipes)
+		late.stop = w.stop
+		c := w.dial()
+		began := time.Now()
+		c.wantEnd()
+		if lasted := time.Since(began); lasted > 100*time.Millisecond {
+			t.Errorf("the session lasted for %s, want 100 ms", lasted)
+		}
+		w.stop()
+		if cut := w.Stats().DrainCut; cut != 0 {
+			t.Errorf("%d sessions were cut", cut)
 		}
 	})
 }

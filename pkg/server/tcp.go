@@ -169,8 +169,9 @@ func (t *TCP) Addr() netip.AddrPort {
 // Run accepts sessions until ctx ends, and returns nil then. An error of accept is
 // counted and waited out; only a listener closed by another ends Run with an error.
 //
-// In both cases Run drains: sessions read what has come by then and no more, it is
-// answered, and after DrainTimeout at most they are closed. No goroutine is left behind.
+// In both cases Run drains: sessions read what has come by then and no more, those that
+// were just opened what comes within 100 ms of that; it is answered, and after
+// DrainTimeout at most they are closed. No goroutine is left behind.
 func (t *TCP) Run(ctx context.Context) error {
 	if t.listener == nil {
 		return errors.New("serving tcp: Listen was not called")

@@ -27,6 +27,7 @@ func Test(t *testing.T, open func(t *testing.T) World) {
 		{"lease before rules", leaseFirst},
 		{"lease before rules, transparent", leaseFirstTransparent},
 		{"lease before rules, another's", leaseFirstAnothers},
+		{"lease before rules, given up", leaseFirstReleased},
 		{"transparent", transparent},
 		{"transparent session drained", transparentDrained},
 		{"rules applied again", appliedAgain},

@@ -217,6 +217,20 @@ func leaseFirstAnothers(n node) {
 	}
 }
 
+// leaseFirstReleased gives a lease up under the rules of another agent, which may look at it.
+func leaseFirstReleased(n node) {
+	l := n.Layout()
+	old, next := n.agent(), n.agent()
+	n.apply(old, n.linkLocal("first"))
+	n.prepare(next, n.linkLocal("second"))
+	n.renew(next, l.Addresses, time.Minute)
+	n.release(next, l.Addresses, 0)
+	n.expectFallback("released ahead of rules", n.queries(l.Addresses), l.Fallbacks)
+	if s := n.state(next); len(s.Leases) > 0 {
+		n.t.Errorf("leases are held: %v", s.Leases)
+	}
+}
+
 func withoutRules(n node) {
 	b := n.agent()
 	if err := b.Renew(n.t.Context(), n.Layout().Addresses, time.Second); err == nil {
