@@ -117,7 +117,7 @@ func (n node) filePath() (string, bool) {
 func parseName(text string) (string, flaw) {
 	const what = "not a name"
 	switch {
-	case text == "", text == ".":
+	case strings.Trim(text, ".") == "":
 		return "", flaw{what: what}
 	case strings.Contains(text, "*"):
 		return "", flaw{what: what + ": holds '*'", hint: "answer the names below a zone by one of the templates"}

@@ -261,7 +261,7 @@ func TestParseTarget(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"a..b": "an empty label\n  hint: write one dot between labels", "..": `write "." for the root`, "*.": `write "." for the root`,
-		"a b": "hint: a zone is letters",
+		"a b": "hint: letters, digits",
 	} {
 		if _, err := config.ParseZone(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseZone of %q: error %v, want that it says %q", text, err, want)

@@ -38,7 +38,7 @@ func clusterDomain(dst *string) func(node) {
 			return
 		}
 		name, f := parseZone(text)
-		if text == "" || name == "." {
+		if name == "." || isRoot(text) {
 			f = flaw{what: "not the name of a domain", hint: "write the domain of the cluster, like cluster.local"}
 		}
 		if len(name)+1 > maxClusterDomain {
@@ -55,7 +55,7 @@ func parseZone(text string) (string, flaw) {
 	switch {
 	case text == ".":
 		return text, flaw{}
-	case strings.Trim(text, ".") == "", text == "*", text == "*.":
+	case isRoot(text):
 		return "", flaw{what: "not a zone", hint: `write "." for the root`}
 	case strings.HasPrefix(text, "*."):
 		return "", flaw{what: "not a zone", hint: fmt.Sprintf("a zone holds all names below it: write %s", quote(text[2:]))}
@@ -79,11 +79,14 @@ func parseZone(text string) (string, flaw) {
 			return "", flaw{what: fmt.Sprintf("not a zone: holds %q", c), hint: "write an international name in its xn-- form"}
 		}
 		if !strings.ContainsRune(".-_/", c) && !isLetterOrDigit(c) {
-			return "", flaw{what: fmt.Sprintf("not a zone: holds %q", c), hint: "a zone is letters, digits, -, _ and /, with dots between"}
+			return "", flaw{what: fmt.Sprintf("not a zone: holds %q", c), hint: "letters, digits, -, _ and / make a label"}
 		}
 	}
 	return strings.ToLower(name) + ".", flaw{}
 }
+
+// isRoot tells whether a text stands for the root, in a way that is not its name, or for nothing.
+func isRoot(text string) bool { return text != "." && strings.Trim(text, ".*") == "" }
 
 func isLetterOrDigit(c rune) bool {
 	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')
