@@ -139,6 +139,9 @@ func (n node) partOfName(kind RewriteKind, mayBeEmpty bool) string {
 // partFlaw says what keeps a text from being the beginning or the end of a name: made a whole one with a letter, it has
 // to be one.
 func partFlaw(kind RewriteKind, part string) flaw {
+	if strings.Trim(part, ".") == "" {
+		return flaw{what: "not a part of a name: an empty label", hint: "write one dot between labels"}
+	}
 	whole := part + "x"
 	if kind == RewriteSuffix || strings.HasSuffix(part, "-") {
 		whole = part

@@ -159,6 +159,7 @@ func (b *fakeBackend) State(ctx context.Context) (rules.State, error) {
 		Leases:   map[netip.Addr]time.Duration{},
 		Fallback: slices.Clone(f.rules.Fallback),
 		Count:    len(f.rules.Leases()),
+		Heeded:   true,
 	}
 	for key, until := range f.leases {
 		if left := until.Sub(f.now()); left > 0 {

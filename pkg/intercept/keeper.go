@@ -99,7 +99,7 @@ type Keeper struct {
 	look     chan struct{} // of one place: the rules are to be looked at
 	started  chan struct{} // closed by Start
 	made     time.Time
-	ahead    atomic.Bool // until the first Apply: leases are held that no rules of ours look at
+	ahead    atomic.Bool // leases are held, or about to be, that no rules look at yet
 	start    sync.Once
 	running  atomic.Bool
 	count    counters

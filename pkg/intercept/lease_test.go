@@ -91,6 +91,22 @@ func TestLeaseAheadOfRules(t *testing.T) {
 // TestLeaseOfNoRules: a lease that was taken ahead of rules which cannot be written is not held for anybody.
 func TestLeaseOfNoRules(t *testing.T) {
 	t.Parallel()
+	t.Run("another's rules look at it", func(t *testing.T) {
+		t.Parallel()
+		play(t, func(cfg *intercept.Config, s *scene) {
+			s.kernel.Seize(nodeRules("former"))
+			cfg.Await = time.Second
+			s.kernel.Fail(intercept.CallApply, 1<<30, errLocked)
+		}, func(s *scene) {
+			t := s.t
+			s.untilHeld()
+			time.Sleep(2 * time.Second)
+			s.staysHeld(time.Minute)
+			if st := s.Stats(); !st.Held[addr4] || st.SinceAny != 0 || st.Renewals == 0 {
+				t.Errorf("stats: %+v, want leases held", st)
+			}
+		})
+	})
 	prepare := func(cfg *intercept.Config, s *scene) {
 		cfg.Await = time.Second
 		s.kernel.Fail(intercept.CallApply, 1<<30, errLocked)

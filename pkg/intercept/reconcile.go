@@ -123,6 +123,9 @@ func (k *Keeper) pass(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the rules: %w", err)
 	}
+	if state.Heeded {
+		k.ahead.Store(false)
+	}
 	if k.lost(state.Owner) {
 		k.standDown(ctx, state.Owner)
 		return nil

@@ -37,11 +37,11 @@ func (c Cause) String() string {
 type Stats struct {
 	Backend string // what it calls itself
 
-	Held      map[netip.Addr]bool   // each lease by its key: renewed, and not run out since; not while no rules look at it
+	Held      map[netip.Addr]bool   // each lease by its key: renewed, and not run out since; not while it is ahead of the rules
 	Problems  map[netip.Addr]string // why the last round of a lease did not renew it; no entry: it did, or there was none
 	SinceHeld time.Duration         // since all leases were held, or since New; 0 while they are
 
-	Renewals        uint64            // rounds that renewed a lease; 0 while no rules look at it
+	Renewals        uint64            // rounds that renewed a lease; 0 while these are ahead of the rules
 	RenewalFailures [NumCauses]uint64 // rounds that did not, by Cause
 
 	Applies       uint64 // looks at the rules after which they were right

@@ -79,7 +79,7 @@ func sessions(r *rules.Rules, key netip.Addr) netip.Addr {
 func (b *Backend) Release(_ context.Context, keys []netip.Addr, drain time.Duration) error {
 	r := b.latest()
 	if r == nil {
-		r = &rules.Rules{}
+		return nil // none is this agent's
 	}
 	notes, err := b.sets.notes()
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // Left says whether an agent put rules into the iptables of the calling thread's network
-// namespace, by what it notes beside them. It runs no program, and needs the capability
+// namespace, or was about to, by the sets beside them. It runs no program, and needs the capability
 // NET_ADMIN only. An error says that the kernel does not tell.
 func Left() (bool, error) {
 	s, err := openSets()

@@ -186,14 +186,14 @@ func (b *Backend) write(ctx context.Context, r *rules.Rules) error {
 		return err
 	}
 	b.table.Store(&leases.name)
+	now, err := b.look(r)
+	if err == nil && now.count == want { // else others took something away already: the next Apply sees to it
+		b.written = now
+	}
 	if !slices.Equal(before, r.Fallback) {
 		if err := b.forget(ctx, r); err != nil { // clients that keep their port suffer, no others
 			b.log.WarnContext(ctx, "connections to a former fallback stay", "err", err)
 		}
-	}
-	now, err := b.look(r)
-	if err == nil && now.count == want { // else others took something away already: the next Apply sees to it
-		b.written = now
 	}
 	return err
 }

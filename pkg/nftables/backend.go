@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A Backend writes rules into the nftables of one network namespace. It is an
@@ -24,7 +25,9 @@ type Backend struct {
 	// Release read it without a lock, and so do not wait for an Apply.
 	table atomic.Pointer[string]
 
-	applying sync.Mutex // one Apply or Remove at a time
+	inFlight time.Duration // see the constant
+
+	applying sync.Mutex // one Apply, Prepare or Remove at a time
 	written  *written   // guarded by applying; nil: unknown
 	plain    bool       // guarded by applying; the kernel does not know tables that are owned
 
@@ -38,7 +41,7 @@ func New(c Config) (*Backend, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	b := &Backend{log: c.Log}
+	b := &Backend{log: c.Log, inFlight: inFlight}
 	for _, s := range []**socket{&b.writer, &b.reader, &b.events} {
 		opened, err := dial()
 		if err != nil {

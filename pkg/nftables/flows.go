@@ -48,34 +48,34 @@ const inFlight = 200 * time.Millisecond
 // from one port all the time would else be sent to a target that has gone, for as long as
 // it asks. The end of ctx is the end of the waiting.
 func (b *Backend) forget(ctx context.Context, r *rules.Rules) error {
-	strays, err := b.strays(r)
-	if err != nil || len(strays) == 0 {
+	if strays, err := b.strays(r); len(strays) == 0 {
 		return err
 	}
-	wait := time.NewTimer(inFlight)
+	wait := time.NewTimer(b.inFlight)
 	defer wait.Stop()
 	select {
 	case <-wait.C:
 	case <-ctx.Done():
 	}
-	if strays, err = b.strays(r); err != nil {
-		return err
-	}
+	strays, err := b.strays(r)
+	errs := []error{err}
 	b.reader.mu.Lock()
 	defer b.reader.mu.Unlock()
 	for _, f := range strays {
 		_, err := b.reader.conn.Execute(flowMessage(flowDelete, netlink.Acknowledge, f.to.Addr(), f.name...))
 		if err != nil && !errors.Is(err, unix.ENOENT) { // it may have ended meanwhile
-			return fmt.Errorf("forgetting a connection: %w", err)
+			errs = append(errs, fmt.Errorf("forgetting a connection: %w", err))
+			break // the next would fail for the same reason
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// strays are the flows that are to be forgotten.
+// strays are the flows that are to be forgotten, of the addresses whose flows can be listed.
 func (b *Backend) strays(r *rules.Rules) (strays []flow, err error) {
 	b.reader.mu.Lock()
 	defer b.reader.mu.Unlock()
+	var errs []error
 	for _, a := range r.Addresses {
 		part := r.Of(a.Is6())
 		if len(part.Fallback) == 0 {
@@ -83,7 +83,7 @@ func (b *Backend) strays(r *rules.Rules) (strays []flow, err error) {
 		}
 		flows, err := b.flowsTo(a, r.Port)
 		if err != nil {
-			return nil, fmt.Errorf("listing connections: %w", err)
+			errs = append(errs, fmt.Errorf("listing connections: %w", err))
 		}
 		for _, f := range flows {
 			if !slices.Contains(part.Fallback, f.answers) {
@@ -91,7 +91,7 @@ func (b *Backend) strays(r *rules.Rules) (strays []flow, err error) {
 			}
 		}
 	}
-	return strays, nil
+	return strays, errors.Join(errs...)
 }
 
 // A flow is a connection that conntrack knows.

@@ -35,6 +35,7 @@ func (b *Backend) State(ctx context.Context) (rules.State, error) {
 			return rules.State{}, err
 		}
 		s.Count += count
+		s.Heeded = s.Heeded || count > 0 && b.isOwn(t.name)
 		if t.name != fallbackTable {
 			err = b.leases(t.name, s.Leases)
 		} else if s.Owner, err = b.lastOwner(); err == nil {
@@ -45,6 +46,12 @@ func (b *Backend) State(ctx context.Context) (rules.State, error) {
 		}
 	}
 	return s, nil
+}
+
+// isOwn tells whether Renew puts leases into the table.
+func (b *Backend) isOwn(table string) bool {
+	own := b.table.Load()
+	return own != nil && *own == table
 }
 
 // lastOwner returns the name of the agent that put the fallback there, or nothing.

@@ -10,9 +10,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/nodelab"
 	"github.com/nodecache/node-cache/pkg/rules"
@@ -296,13 +299,14 @@ func TestSpread(t *testing.T) {
 }
 
 // TestFallbackChanges changes the targets again and again under queries: each meets the
-// old rules, or the new ones. A query that is with a target for longer than inFlight as
-// that leaves may be lost, because its connection is forgotten with the others to that
+// old rules, or the new ones. A query that is with a target as that leaves may be lost
+// where nothing is waited for, because its connection is forgotten with the others to that
 // target. That is of UDP alone: sessions are not forgotten, see TestFallbackLeaves.
 func TestFallbackChanges(t *testing.T) {
 	t.Parallel()
 	r := linkLocalRules()
 	s := play(t, r)
+	s.backend.inFlight = 0 // as many changes as there can be
 	targets := []netip.AddrPort{netip.MustParseAddrPort("10.201.0.2:5301"), netip.MustParseAddrPort("10.201.0.2:5302")}
 	for _, a := range targets {
 		serve(t, s.Upstream, a, a.String())
@@ -323,7 +327,7 @@ func TestFallbackChanges(t *testing.T) {
 		}
 	}()
 	queries, lost := 0, 0
-	for i := 0; i < 400 || changes.Load() < 20; i++ {
+	for i := range 400 {
 		queries++
 		pod, network := s.Pods[i%2], []string{"udp", "tcp"}[i%4/2]
 		got, err := nodelab.Ask(pod, netip.AddrPortFrom(agent4(), dnsPort), network)
@@ -341,6 +345,79 @@ func TestFallbackChanges(t *testing.T) {
 		t.Errorf("%d of %d queries lost, want hardly any", lost, queries)
 	}
 	t.Logf("%d queries during %d changes, %d lost", queries, changes.Load(), lost)
+}
+
+// TestFallbackLeavesInOrder has a target leave while it has a query, which it answers
+// afterwards. The end of the context ends the wait for such answers.
+func TestFallbackLeavesInOrder(t *testing.T) {
+	t.Parallel()
+	r := linkLocalRules()
+	s := play(t, r)
+	s.backend.inFlight = time.Hour
+	leaving := netip.MustParseAddrPort("10.201.0.2:5301")
+	var server net.PacketConn
+	if err := s.Upstream.Do(func() (err error) {
+		server, err = net.ListenPacket("udp4", leaving.String())
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Close() }()
+	r.Fallback = []netip.AddrPort{leaving}
+	apply(t, s.backend, r)
+
+	type answer struct {
+		who string
+		err error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		who, err := nodelab.Ask(s.Pods[0], netip.AddrPortFrom(agent4(), dnsPort), "udp")
+		answers <- answer{who, err}
+	}()
+	buf := make([]byte, 512)
+	n, client, err := server.ReadFrom(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	applied := make(chan error, 1)
+	r.Fallback = s.central()
+	go func() {
+		_, err := s.backend.Apply(ctx, r)
+		applied <- err
+	}()
+	for { // until new queries go elsewhere
+		now, err := s.backend.State(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(now.Fallback, leaving) {
+			break
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // long enough for the flow to be forgotten by who does not wait
+	reply := new(dns.Msg)
+	if err := reply.Unpack(buf[:n]); err != nil {
+		t.Fatal(err)
+	}
+	reply.SetReply(reply.Copy())
+	reply.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: reply.Question[0].Name, Rrtype: dns.TypeTXT, Class: reply.Question[0].Qclass}, Txt: []string{"leaving"}}}
+	packed, err := reply.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.WriteTo(packed, client); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-answers; got.err != nil || got.who != "leaving" {
+		t.Errorf("the answer under way: %q, %v", got.who, got.err)
+	}
+	cancel()
+	if err := <-applied; err != nil {
+		t.Errorf("Apply: %v", err)
+	}
 }
 
 // TestFallbackLeaves has clients that keep their port follow the targets. Sessions go on

@@ -146,6 +146,7 @@ type State struct {
 	Leases   map[netip.Addr]time.Duration // what is left of each lease that is held
 	Fallback []netip.AddrPort             // where queries go while it is not
 	Count    int                          // rules, in all chains of ours and with the jumps to them
+	Heeded   bool                         // there are rules that look at the leases which this backend renews
 }
 
 // ErrOwned says that what is in the kernel belongs to another agent, a newer one.

@@ -65,6 +65,32 @@ func TestTCPDrainHeard(t *testing.T) {
 	})
 }
 
+// TestTCPDrainHalfAFrame stops a server while its client has sent half of its first query.
+func TestTCPDrainHalfAFrame(t *testing.T) {
+	t.Parallel()
+	for _, whole := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			w := servePipes(t, server.TCPConfig{}, nil)
+			c := w.dial()
+			frame := queries(1, "a.example")
+			c.send(frame[:3])
+			stopped := time.Now()
+			go w.stop()
+			time.Sleep(30 * time.Millisecond)
+			want := 100 * time.Millisecond
+			if whole {
+				c.send(frame[3:])
+				c.wantReplies(reply{1, "a.example"})
+				want = 30 * time.Millisecond
+			}
+			c.wantEnd()
+			if lasted := time.Since(stopped); lasted != want {
+				t.Errorf("whole: %t, the session lasted for %s, want %s", whole, lasted, want)
+			}
+		})
+	}
+}
+
 // A lateListener has the server told to stop just before its first session sets a deadline, which then undoes that of the
 // stop.
 type lateListener struct {

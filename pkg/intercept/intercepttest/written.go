@@ -173,7 +173,13 @@ func leaseFirst(n node) {
 		n.prepare(b, n.linkLocal("first"))
 		n.renew(b, l.Addresses, time.Minute)
 		n.prepare(b, n.linkLocal("first")) // the leases that are held stay
+		if n.state(b).Heeded {
+			n.t.Error("rules look at the leases, and there are none")
+		}
 		n.apply(b, n.linkLocal("first"))
+		if !n.state(b).Heeded {
+			n.t.Error("no rules look at the leases")
+		}
 		n.t.Logf("%d queries while rules came", stop())
 		n.expect("leased ahead", n.queries(l.Addresses), Agent)
 		n.release(b, l.Addresses, 0)
