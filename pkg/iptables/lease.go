@@ -15,8 +15,9 @@ import (
 // errNoRules says that there is nothing yet that holds leases, or could look at one.
 var errNoRules = errors.New("renewing a lease before any rules were applied or prepared")
 
-// Prepare makes the sets of r's leases, which no rule looks at yet. It waits for no
-// lock, and leaves the rules to whom they belong.
+// Prepare makes the sets of r's leases, which no rule of this agent's looks at yet; those
+// of another one may, as the sets are the same. It waits for no lock, and leaves the rules
+// to whom they belong.
 func (b *Backend) Prepare(ctx context.Context, r rules.Rules) error {
 	if err := r.Check(); err != nil {
 		return fmt.Errorf("checking rules: %w", err)

@@ -57,18 +57,16 @@ func (b *Backend) forget(ctx context.Context, r *rules.Rules) error {
 	case <-wait.C:
 	case <-ctx.Done():
 	}
-	strays, err := b.strays(r)
-	errs := []error{err}
+	strays, unlisted := b.strays(r)
 	b.reader.mu.Lock()
 	defer b.reader.mu.Unlock()
 	for _, f := range strays {
 		_, err := b.reader.conn.Execute(flowMessage(flowDelete, netlink.Acknowledge, f.to.Addr(), f.name...))
 		if err != nil && !errors.Is(err, unix.ENOENT) { // it may have ended meanwhile
-			errs = append(errs, fmt.Errorf("forgetting a connection: %w", err))
-			break // the next would fail for the same reason
+			return errors.Join(unlisted, fmt.Errorf("forgetting a connection: %w", err))
 		}
 	}
-	return errors.Join(errs...)
+	return unlisted
 }
 
 // strays are the flows that are to be forgotten, of the addresses whose flows can be listed.
