@@ -168,7 +168,10 @@ func stateRead(n node) {
 func leaseFirst(n node) {
 	l := n.Layout()
 	b := n.agent()
-	for range 5 {
+	for round := range 5 {
+		if round > 0 {
+			n.remove(b, "first")
+		}
 		stop := n.askAlways(n.queries(l.Addresses), func(Query) []string { return []string{Agent} })
 		n.prepare(b, n.linkLocal("first"))
 		n.renew(b, l.Addresses, time.Minute)
@@ -182,10 +185,11 @@ func leaseFirst(n node) {
 		}
 		n.t.Logf("%d queries while rules came", stop())
 		n.expect("leased ahead", n.queries(l.Addresses), Agent)
-		n.release(b, l.Addresses, 0)
-		n.expectFallback("released", n.queries(l.Addresses), l.Fallbacks)
-		n.remove(b, "first")
 	}
+	// Last, and once: what conntrack remembers of a flow to the fallback outlives the rules, and takes the answer from
+	// a new client that happens to have the port.
+	n.release(b, l.Addresses, 0)
+	n.expectFallback("released", n.queries(l.Addresses), l.Fallbacks)
 }
 
 func leaseFirstTransparent(n node) {
