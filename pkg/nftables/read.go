@@ -77,7 +77,9 @@ func tableOf(data []byte) string {
 	return name
 }
 
-// chains lists the names of a table's chains, and what was read.
+// chains lists the names of a table's chains, and their attributes. The header before
+// these is left out: it has the generation of all rules of the node, which every change
+// of any table and each renewal of a lease counts up.
 func (b *Backend) chains(table string) (names []string, content []byte, err error) {
 	messages, err := b.reader.dump(unix.NFT_MSG_GETCHAIN, text(unix.NFTA_CHAIN_TABLE, table))
 	if err != nil {
@@ -87,7 +89,7 @@ func (b *Backend) chains(table string) (names []string, content []byte, err erro
 		if tableOf(m.Data) != table { // older kernels list those of all tables
 			continue
 		}
-		content = append(content, m.Data...)
+		content = append(content, m.Data[headerSize:]...)
 		err := attributes(m.Data, func(ad *netlink.AttributeDecoder) {
 			if ad.Type() == unix.NFTA_CHAIN_NAME {
 				names = append(names, ad.String())
@@ -100,7 +102,7 @@ func (b *Backend) chains(table string) (names []string, content []byte, err erro
 	return names, content, nil
 }
 
-// rules counts a table's rules, and returns what was read.
+// rules counts a table's rules, and returns their attributes.
 func (b *Backend) rules(table string) (count int, content []byte, err error) {
 	messages, err := b.reader.dump(unix.NFT_MSG_GETRULE, text(unix.NFTA_RULE_TABLE, table))
 	if err != nil {
@@ -109,7 +111,7 @@ func (b *Backend) rules(table string) (count int, content []byte, err error) {
 	for _, m := range messages {
 		if tableOf(m.Data) == table {
 			count++
-			content = append(content, m.Data...)
+			content = append(content, m.Data[headerSize:]...)
 		}
 	}
 	return count, content, nil
