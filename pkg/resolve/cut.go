@@ -31,8 +31,8 @@ func (l *Lane) miss(found cache.Freshness, from *wire.Peer, now time.Time, dst [
 // cut appends the denial of the name in hand that follows from the denial of a name
 // above it (RFC 8020), if one is held. It is for external names: those of the cluster
 // come and go one by one. A client that asks for proof gets that of its own name, and
-// an answer made for a subnet is made for one name. The names above the route's are
-// another server's to deny (CVE-2026-44687).
+// an answer made for a subnet is made for one name. A name of one label denies nothing
+// below: one forged answer would take a whole top-level domain off the node.
 func (l *Lane) cut(now time.Time, dst []byte) ([]byte, bool) {
 	latest := l.r.cuts.latest.Load()
 	if latest == 0 || !l.plan.Cut || l.q.DO {
@@ -44,7 +44,10 @@ func (l *Lane) cut(now time.Time, dst []byte) ([]byte, bool) {
 	}
 	for child := l.q.Name(); len(child) > 1; {
 		parent := child[1+int(child[0]):]
-		if len(parent) > 1 && l.r.cuts.may(parent, at) {
+		if len(parent) <= 2+int(parent[0]) { // one label, or the root
+			break
+		}
+		if l.r.cuts.may(parent, at) {
 			if denied, ok := l.cutBy(parent, child, now, dst); ok {
 				return denied, true
 			}
@@ -54,11 +57,13 @@ func (l *Lane) cut(now time.Time, dst []byte) ([]byte, bool) {
 	return dst, false
 }
 
-// cutBy is cut by the denial of one name, given with the name one label longer.
+// cutBy is cut by the denial of one name, given with the name one label longer. The names
+// above the route's are another server's to deny (CVE-2026-44687), and the route's own is
+// there because the configuration says so.
 func (l *Lane) cutBy(parent, child []byte, now time.Time, dst []byte) ([]byte, bool) {
 	name := l.q.Name()
 	route := l.plan.route(name)
-	if route == nil || len(parent) < len(route.Suffix) || route.Exact || route.Subnet || l.plan.owner(name) != nil {
+	if route == nil || len(parent) <= len(route.Suffix) || route.Exact || route.Subnet || l.plan.owner(name) != nil {
 		return dst, false
 	}
 	start, flags := len(dst), l.q.Key()[len(name)+2]

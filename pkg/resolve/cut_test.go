@@ -48,7 +48,7 @@ func TestCut(t *testing.T) {
 		}, "www.sub.gone.test.", dns.TypeA, "NOERROR | www.sub.gone.test." + address},
 		{"a route's name itself", func(y *play, _ *dns.Msg) {
 			y.p.Routes = append(y.p.Routes, resolve.Route{Suffix: []byte("\x04gone\x04test\x00"), Upstream: y.u, TTL: bounds()})
-		}, "www.gone.test.", dns.TypeA, cut},
+		}, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
 		{"names of the cluster", func(y *play, _ *dns.Msg) { y.p.Routes[0].Exact = true }, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
 		{"names of the cluster on a route of the configuration", func(y *play, _ *dns.Msg) {
 			y.p.Owner = func(name []byte) []byte { return name }
@@ -77,6 +77,52 @@ func TestCut(t *testing.T) {
 					t.Errorf("(-want +got)\n%s", diff)
 				}
 			})
+		})
+	}
+}
+
+// TestNoCutOfTopLevel has a denial of one label, the root and the name of a route: nothing
+// below is denied with it, and the name itself is.
+func TestNoCutOfTopLevel(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, zone string
+		denied     string
+		below      []string
+	}{
+		{"a top-level domain", "", "com.", []string{"example.com.", "www.example.com.", "a.b.c.com."}},
+		{"the root", "", ".", []string{"com.", "www.example.com."}},
+		{"a route of one label", "\x04corp", "corp.", []string{"git.corp.", "www.git.corp."}},
+		{"a route of two labels", "\x04corp\x07example", "corp.example.", []string{"git.corp.example.", "www.git.corp.example."}},
+		{"above a route", "\x03git\x04corp\x07example", "corp.example.", []string{"www.git.corp.example."}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			soa, _ := dns.NewRR(". 900 IN SOA ns. host. 1 3600 600 86400 900")
+			u := newUpstream(t)
+			u.mangle = func(m *dns.Msg) {
+				if m.Ns = []dns.RR{soa}; m.Question[0].Name == tt.denied {
+					m.Rcode = dns.RcodeNameError
+				}
+			}
+			p := plan(t, u)
+			if tt.zone != "" {
+				p.Routes = append(p.Routes, resolve.Route{Suffix: []byte(tt.zone + "\x00"), Upstream: u, TTL: bounds()})
+			}
+			c := newClient(newResolver(t, p), false)
+			for range 2 { // asked, and from memory
+				if got := unpack(t, c.exchange(t, pack(t, question(tt.denied, dns.TypeA)))); got.Rcode != dns.RcodeNameError {
+					t.Errorf("%s got\n%s", tt.denied, got)
+				}
+			}
+			for _, name := range tt.below {
+				if got := unpack(t, c.exchange(t, pack(t, question(name, dns.TypeA)))); got.Rcode != dns.RcodeSuccess {
+					t.Errorf("%s below %s got\n%s", name, tt.denied, got)
+				}
+			}
+			if got, want := u.count(), 1+len(tt.below); got != want {
+				t.Errorf("%d queries upstream, want %d", got, want)
+			}
 		})
 	}
 }
