@@ -35,6 +35,8 @@ type KindStatus struct {
 	Age       string `json:"age"` // since the view was last proven right; "unknown" before the first list
 	Objects   int64  `json:"objects"`
 	Bytes     int64  `json:"bytes"`
+	Refused   int64  `json:"refused,omitempty"` // of the objects, those that are more than their namespace may have
+	Last      string `json:"lastRefused,omitempty"`
 	Events    uint64 `json:"events"`
 	Restarts  uint64 `json:"restarts"`
 	Failures  uint64 `json:"failures"`
@@ -108,7 +110,7 @@ func clusterStatus(r *running, told *watch.Stats) *ClusterStatus {
 func kindStatus(told *watch.KindStats, held zone.KindStats) KindStatus {
 	s := KindStatus{
 		Kind: zone.Kinds()[told.Kind], Synced: told.Synced, Age: "unknown", Restored: held.Restored,
-		Objects: held.Objects, Bytes: held.Bytes,
+		Objects: held.Objects, Bytes: held.Bytes, Refused: held.Refused, Last: held.LastRefused,
 		Events: told.Events, Restarts: told.Restarts, Failures: told.Failures, LastError: told.LastError,
 	}
 	if told.Synced {

@@ -17,11 +17,19 @@ func (a *Agent) makeStore(c *cluster, cfg *config.Cluster) {
 	case cfg.Resolver == config.ResolverLocal:
 		c.store = zone.NewStore()
 		c.events = c.store
+		a.limitNames(c)
 	case cfg.Resolver == config.ResolverCentral && cfg.Invalidate:
 		c.events = zone.NewStore()
 	default:
 	}
 	a.heed(c)
+}
+
+// limitNames bounds what a namespace may take of the memory there is.
+func (a *Agent) limitNames(c *cluster) {
+	if c != nil && c.store != nil {
+		c.store.Limit(a.memory.known.Load().namespace())
+	}
 }
 
 // heed has changes in the cluster drop answers below c's domain. That may be another

@@ -108,11 +108,12 @@ func TestMemorySessions(t *testing.T) {
 	for _, tt := range []struct {
 		limit          int64
 		all, perClient int
+		namespace      int64
 	}{
 		{limit: 0, all: 1024, perClient: 128},
-		{limit: 8 * mib, all: 192, perClient: 48},
-		{limit: 96 * mib, all: 352, perClient: 88},
-		{limit: 512 * mib, all: 1024, perClient: 128},
+		{limit: 8 * mib, all: 192, perClient: 48, namespace: 3 * mib},
+		{limit: 96 * mib, all: 352, perClient: 88, namespace: 22 * mib / 4},
+		{limit: 512 * mib, all: 1024, perClient: 128, namespace: (512*mib - 512*mib/10 - 64*mib) / 4},
 	} {
 		cfg := config.Default(config.Agent)
 		cfg.Limits.TCPSessions, cfg.Limits.TCPPerClient = 1024, 128
@@ -120,6 +121,9 @@ func TestMemorySessions(t *testing.T) {
 		s := shareOut(tt.limit, 2, &cfg)
 		if all, perClient := s.sessions(&cfg.Limits); all != tt.all || perClient != tt.perClient {
 			t.Errorf("limit %d: %d sessions, %d of a client, want %d and %d", tt.limit, all, perClient, tt.all, tt.perClient)
+		}
+		if n := s.namespace(); n != tt.namespace {
+			t.Errorf("limit %d: %d bytes for a namespace, want %d", tt.limit, n, tt.namespace)
 		}
 	}
 }

@@ -31,6 +31,8 @@ const (
 	sessionCost = 16 << 10
 	sessionPart = 4
 	clientPart  = 4
+	// The services and slices of one namespace may take one in namespacePart of it.
+	namespacePart = 4
 	// leastGo is the least limit: below it the collector would do little else.
 	leastGo = 12 << 20
 	// flightCost and waiterCost are what a query upstream and a client that waits for
@@ -119,6 +121,9 @@ func (s *share) sessions(cfg *config.Limits) (all, perClient int) {
 	room := int(s.golang / sessionPart / sessionCost)
 	return min(cfg.TCPSessions, room), min(cfg.TCPPerClient, room/clientPart)
 }
+
+// namespace is the bytes that the services and slices of one namespace may take, 0 for any.
+func (s *share) namespace() int64 { return s.golang / namespacePart }
 
 // wants is what the configured bounds take.
 func (s *share) wants() float64 {

@@ -119,6 +119,7 @@ func (a *Agent) apply(ctx context.Context, parts *taskSet, cfg config.Config) er
 	r.cache.SetStale(cache.Stale{For: cfg.Cache.ServeStale.For, TTL: cfg.Cache.ServeStale.TTL})
 	a.limitSessions(&cfg.Limits)
 	a.running.Store(r)
+	a.limitNames(r.cluster)
 	a.heed(r.cluster)
 	a.resolver.Swap(plan)
 	dropUnkept(r, old)
@@ -154,6 +155,7 @@ func (a *Agent) replan() error {
 		return err
 	}
 	a.limitSessions(&r.config.Limits)
+	a.limitNames(r.cluster)
 	a.resolver.Swap(plan)
 	return nil
 }

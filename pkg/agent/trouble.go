@@ -50,6 +50,11 @@ func problems(r *running, told *watch.Stats, s *Status) []Problem {
 			list = append(list, p)
 		}
 	}
+	for i := range s.Cluster.Kinds {
+		if k := &s.Cluster.Kinds[i]; k.Refused > 0 {
+			list = append(list, oversizeProblem(k))
+		}
+	}
 	if bad := s.Cluster.Manifests; len(bad) > 0 {
 		list = append(list, Problem{
 			Where: "cluster.manifests", What: fmt.Sprintf("%s, the first in %s: %s", count(len(bad), "problem"), cmp.Or(bad[0].File, "the folder itself"), bad[0].What),
@@ -79,6 +84,15 @@ func kindProblem(k *watch.KindStats, staleAfter time.Duration) (Problem, bool) {
 		return Problem{}, false
 	}
 	return p, true
+}
+
+// oversizeProblem says which objects are more than their namespace may have.
+func oversizeProblem(k *KindStatus) Problem {
+	return Problem{
+		Where: k.Kind,
+		What:  fmt.Sprintf("%s refused, the last is %s: one namespace may take a %dth of the Go runtime's limit", count(int(k.Refused), "object"), k.Last, namespacePart),
+		Hint:  "see whether that namespace needs so many; if it does, raise the container's memory limit",
+	}
 }
 
 // centralProblem says what is wrong with the central resolver, if something is.

@@ -75,6 +75,20 @@ func TestKindProblem(t *testing.T) {
 	}
 }
 
+// TestOversizeProblem names an object that its namespace has no room for.
+func TestOversizeProblem(t *testing.T) {
+	t.Parallel()
+	want := Problem{
+		"endpointslice", "2 objects refused, the last is shop/web-1: one namespace may take a 4th of the Go runtime's limit",
+		"see whether that namespace needs so many; if it does, raise the container's memory limit",
+	}
+	kinds := []KindStatus{{Kind: "service"}, {Kind: "endpointslice", Refused: 2, Last: "shop/web-1"}}
+	got := problems(&running{}, &watch.Stats{}, &Status{Config: ConfigStatus{LastOK: true}, Cluster: &ClusterStatus{Kinds: kinds}})
+	if diff := cmp.Diff([]Problem{want}, got); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+}
+
 func TestCentralProblem(t *testing.T) {
 	t.Parallel()
 	one := []ServerStatus{{Address: "tcp://192.0.2.1:53"}}

@@ -27,6 +27,10 @@ func zoneFamilies() []family {
 			kinds, readKinds(func(k *zone.KindStats) int64 { return k.Bytes }),
 		},
 		{
+			"zone_refused_objects", gauge, "Of them, those that are more than one namespace may take, and are held by name alone.",
+			kinds, readKinds(func(k *zone.KindStats) int64 { return k.Refused }),
+		},
+		{
 			"zone_index_bytes", gauge, "What the zone's indexes take: by name and by address.",
 			nil, readZone(func(z *zone.Stats) float64 { return float64(z.Index) }),
 		},

@@ -22,9 +22,10 @@ import (
 // 8100, 8150 and so on.
 func cluster(want map[string]float64) {
 	for i, kind := range []string{"service", "endpointslice", "namespace", "pod"} {
-		n := 8000 + 2*float64(i)
+		n := 8000 + 3*float64(i)
 		want[fmt.Sprintf("zone_objects{kind=%q}", kind)] = n
 		want[fmt.Sprintf("zone_bytes{kind=%q}", kind)] = n + 1
+		want[fmt.Sprintf("zone_refused_objects{kind=%q}", kind)] = n + 2
 		want[fmt.Sprintf("zone_restored{kind=%q}", kind)] = 0
 		n = 8100 + 50*float64(i)
 		want[fmt.Sprintf("watch_synced{kind=%q}", kind)] = 1
@@ -34,7 +35,7 @@ func cluster(want map[string]float64) {
 		want[fmt.Sprintf("watch_failures_total{kind=%q}", kind)] = n + 3
 	}
 	maps.Copy(want, map[string]float64{
-		"zone_index_bytes": 8008, "zone_serial": 8009, "zone_changes_told_total": 8010,
+		"zone_index_bytes": 8012, "zone_serial": 8013, "zone_changes_told_total": 8014,
 		"watch_requests_total": 8301, `panics_total{where="watch"}`: 8302, "central_synced": 1, `central_endpoints{state="ready"}`: 1, `central_endpoints{state="far"}`: 0, `central_endpoints{state="last_resort"}`: 1,
 	})
 }
@@ -132,6 +133,7 @@ func TestPartsOfTheCluster(t *testing.T) {
 				`zone_bytes{kind="endpointslice"}`, `zone_bytes{kind="namespace"}`, `zone_bytes{kind="pod"}`, `zone_bytes{kind="service"}`,
 				`zone_changes_told_total`, `zone_index_bytes`,
 				`zone_objects{kind="endpointslice"}`, `zone_objects{kind="namespace"}`, `zone_objects{kind="pod"}`, `zone_objects{kind="service"}`,
+				`zone_refused_objects{kind="endpointslice"}`, `zone_refused_objects{kind="namespace"}`, `zone_refused_objects{kind="pod"}`, `zone_refused_objects{kind="service"}`,
 				`zone_restored{kind="endpointslice"}`, `zone_restored{kind="namespace"}`, `zone_restored{kind="pod"}`, `zone_restored{kind="service"}`,
 				`zone_serial`,
 			},

@@ -62,9 +62,9 @@ type dumper struct {
 func (d *dumper) kind(s *Store, k Kind) {
 	switch k {
 	case Services:
-		s.nodes.each(func(_ uint32, n *node) bool { return n.svc == nil || d.service(n.key, n.svc) })
+		s.nodes.each(func(_ uint32, n *node) bool { return n.svc == nil || n.svc.refused || d.service(n.key, n.svc) })
 	case Slices:
-		s.slices.each(func(_ uint32, sl *slice) bool { return d.slice(sl) })
+		s.slices.each(func(_ uint32, sl *slice) bool { return sl.refused() || d.slice(sl) })
 	case Namespaces:
 		s.spaces.each(func(_ uint32, n *namespace) bool { return !n.declared.Load() || d.namespace(n) })
 	case Pods:

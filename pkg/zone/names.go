@@ -44,6 +44,9 @@ func (r *reply) serviceTree() (*service, Result) {
 // service answers a name at or below the service of the node, which has one, or
 // gives the service whose alias it is.
 func (r *reply) service(n *node) (*service, Result) {
+	if n.partial {
+		return nil, r.withheld()
+	}
 	left := r.labels - depthService
 	r.ttl = r.ttlOf(n.svc)
 	switch n.svc.kind {

@@ -8,10 +8,11 @@ import "slices"
 // say they belong to it, either of which may be missing. It is immutable, so that
 // an answer is made from one moment's state.
 type node struct {
-	key    string // the name's two labels in wire form
-	svc    *service
-	slices []*slice
-	twins  bool // some address or own name may occur more than once in slices
+	key     string // the name's two labels in wire form
+	svc     *service
+	slices  []*slice
+	twins   bool // some address or own name may occur more than once in slices
+	partial bool // the service or a slice was refused
 }
 
 // with is the node with one slice replaced; either may be nil.
@@ -29,12 +30,20 @@ func (n *node) with(old, now *slice) *node {
 		changed.slices = append(changed.slices, now)
 	}
 	changed.slices = slices.Clip(changed.slices)
+	changed.findRefused()
 	return changed
 }
 
 // withService is the node with another service, or none.
 func (n *node) withService(svc *service) *node {
-	return &node{key: n.key, svc: svc, slices: n.slices, twins: n.twins}
+	changed := &node{key: n.key, svc: svc, slices: n.slices, twins: n.twins}
+	changed.findRefused()
+	return changed
+}
+
+// findRefused sets partial after a change.
+func (n *node) findRefused() {
+	n.partial = n.svc != nil && n.svc.refused || slices.ContainsFunc(n.slices, (*slice).refused)
 }
 
 // empty tells whether nothing is known of the name.

@@ -11,6 +11,7 @@ import (
 type service struct {
 	kind    ServiceType
 	publish bool   // endpoints count as ready
+	refused bool   // it does not fit: nothing else is known of it
 	n4, n6  uint16 // addresses of each family
 	ttl     int32  // seconds, negative: the zone's
 	data    string // IPv4 addresses, IPv6 addresses, ports; or the alias's target in canonical wire form, if it can be one

@@ -15,6 +15,9 @@ type KindStats struct {
 	Objects int64
 	Bytes   int64 // of the packed records, without indexes
 
+	Refused     int64  // of the objects, those that do not fit and are held by name alone
+	LastRefused string // namespace and name of the last one; empty: there is none
+
 	Restored bool // they came from a dump, and no list has been complete since
 }
 

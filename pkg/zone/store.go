@@ -30,13 +30,15 @@ type Store struct {
 	slicesByName refs
 	podsByName   refs
 	counts       [kindCount]KindStats
+	limit        int64            // bytes that a namespace may take; 0: any
+	heldBy       map[string]int64 // bytes by namespace
 	scratch      []byte
 	observer     observer
 }
 
 // NewStore makes an empty store.
 func NewStore() *Store {
-	s := &Store{seed: maphash.MakeSeed()}
+	s := &Store{seed: maphash.MakeSeed(), heldBy: make(map[string]int64)}
 	s.nodes.init()
 	s.slices.init()
 	s.pods.init()

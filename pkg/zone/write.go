@@ -16,6 +16,12 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 	if n != nil {
 		old = n.svc
 	}
+	namespace, name := splitKey(string(key))
+	size, before := serviceCost(string(key), svc), serviceCost(string(key), old)
+	if svc != nil && !s.fits(namespace, size, before) {
+		svc = refusedService()
+		size = serviceCost(string(key), svc)
+	}
 	if old == svc || old != nil && svc != nil && *old == *svc {
 		return false
 	}
@@ -23,6 +29,8 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 		n = &node{key: string(key)}
 		id = s.addNode(n)
 	}
+	s.hold(namespace, size, before)
+	s.noteRefused(Services, old != nil && old.refused, svc != nil && svc.refused, namespace, name)
 	s.count(Services, old != nil, -serviceSize(n.key, old))
 	s.count(Services, svc != nil, serviceSize(n.key, svc))
 	if svc != nil && svc.kind == ClusterIP {
@@ -46,6 +54,9 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool {
 	hash := s.objectHash(namespace, name)
 	old, id := s.findSlice(hash, namespace, name)
+	if sl != nil && !s.fits(namespace, sliceCost(sl), sliceCost(old)) {
+		sl = refusedSlice(sl)
+	}
 	switch {
 	case old == nil && sl == nil, old != nil && sl != nil && old.same(sl):
 		return false
@@ -53,6 +64,8 @@ func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool 
 		id = s.slices.add(sl)
 		s.slicesByName.add(hash, id)
 	}
+	s.hold(namespace, sliceCost(sl), sliceCost(old))
+	s.noteRefused(Slices, old.refused(), sl.refused(), namespace, name)
 	s.count(Slices, old != nil, -sliceSize(old))
 	s.count(Slices, sl != nil, sliceSize(sl))
 	if sl != nil {
