@@ -144,14 +144,25 @@ func (e *endpoint) heard(t *try, in received, now time.Time, later *wire.Later) 
 		if out = e.fetch(t, &in, now, later); out.err == nil {
 			return outcome{}, false
 		}
-		e.outstanding.Add(-1)
+		e.settled(t)
 		return out, true
 	}
-	e.outstanding.Add(-1)
+	e.settled(t)
 	if in.err != nil {
 		return e.failed(t, in.err, now), true
 	}
 	return e.answered(t, in.m, now), true
+}
+
+// settled takes a try off what is counted of those under way.
+func (e *endpoint) settled(t *try) {
+	e.outstanding.Add(-1)
+	if t.fetching {
+		t.fetching = false
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.manners.fetches--
+	}
 }
 
 // fetch sends a try over TCP after what came over UDP. The time that it took is that of UDP.
@@ -164,9 +175,9 @@ func (e *endpoint) fetch(t *try, in *received, now time.Time, later *wire.Later)
 		e.count.failures[CauseMismatch].Add(1)
 	}
 	e.mu.Lock()
-	hopeless := e.manners.takesNoTCP(now)
+	t.fetching = e.manners.mayFetch(now)
 	e.mu.Unlock()
-	if hopeless {
+	if !t.fetching {
 		return e.failed(t, errNoTCP, now)
 	}
 	t.over = e.second

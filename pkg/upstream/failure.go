@@ -18,7 +18,7 @@ var (
 	errAllDown    = errors.New("every upstream is down")
 	errRate       = fmt.Errorf("queries a second: %w", errLimit)
 	errLooped     = errors.New("queries to it come back here")
-	errNoTCP      = errors.New("cut, and it takes no connections")
+	errNoTCP      = errors.New("truncated, and its connections fail")
 	errShortQuery = errors.New("query shorter than a header")
 	errMalformed  = errors.New("malformed answer")
 	errRcode      = errors.New("unhelpful response code")

@@ -90,7 +90,7 @@ func (e *endpoint) lostPatience(t *try, now time.Time) {
 // was wrong with a malformed answer that came for it, nil if none did.
 func (e *endpoint) gaveUp(t *try, now time.Time) (malformed error) {
 	malformed = t.over.drop(t)
-	e.outstanding.Add(-1)
+	e.settled(t)
 	if now.Sub(t.began) >= t.patience {
 		e.lostPatience(t, now)
 	}
@@ -99,7 +99,7 @@ func (e *endpoint) gaveUp(t *try, now time.Time) (malformed error) {
 
 // heardOrphan books what came for a try whose race has ended.
 func (e *endpoint) heardOrphan(t *try, in received, now time.Time) {
-	e.outstanding.Add(-1)
+	e.settled(t)
 	switch {
 	case in.err != nil:
 		e.failed(t, in.err, now)

@@ -13,17 +13,19 @@ import (
 // What is learned about an upstream's manners is believed for so long, and then learned anew.
 const mannersTime = 10 * time.Minute
 
-// tcpRetry is how often it is tried all the same whether an upstream that takes no connections takes them again: without
-// one there is nothing to be had of an answer that stays cut.
-const tcpRetry = 5 * time.Second
+// maxTCPTrials is how many tries at a time are fetched over TCP from an upstream whose connections fail: without one
+// there is nothing to be had of an answer that stays truncated, and the first to succeed shows that TCP works again. The
+// others fail at once. How often a connection is opened for them is bounded by [pace].
+const maxTCPTrials = 16
 
 // mannersProofs is how often something that may be chance must be seen in a row.
 const mannersProofs = 3
 
-// EDNS sizes for those with whom the usual one goes wrong.
+// EDNS sizes for those with whom the usual one goes wrong. The large one passes unfragmented over Ethernet (RFC 9715
+// section 3.1): the second fragment of an answer carries no port, ID or question that a forger has to guess.
 const (
 	smallSize = 512
-	largeSize = 4096
+	largeSize = 1400
 )
 
 // maxRefusedTypes bounds the types that an upstream is known to refuse.
@@ -33,10 +35,10 @@ const maxRefusedTypes = 16
 type manners struct {
 	noEDNS  habit // FORMERR or NOTIMP for an OPT record, and a good answer without
 	noCase  habit // the letters of names come back changed
-	noTCP   habit // it cuts answers and does not take connections: let it cut less
+	noTCP   habit // it truncates answers and does not take connections: let it truncate less
 	small   habit // it is silent but to queries with the smallest EDNS size
 	refuses []refusal
-	retry   time.Time // when a connection is to be tried next, although noTCP holds
+	fetches int // tries that wait for TCP after UDP
 }
 
 // A habit is believed until some time once there are proofs enough.
@@ -78,16 +80,13 @@ func (m *manners) apply(t *try, udp, mixCase bool) {
 	}
 }
 
-// takesNoTCP tells whether to give up an answer that was cut. Now and then it does not although noTCP holds.
-func (m *manners) takesNoTCP(now time.Time) bool {
-	if !m.noTCP.holds(now) {
+// mayFetch reports whether a truncated answer may be fetched over TCP. It counts the try then.
+func (m *manners) mayFetch(now time.Time) bool {
+	if m.noTCP.holds(now) && m.fetches >= maxTCPTrials {
 		return false
 	}
-	if now.Before(m.retry) {
-		return true
-	}
-	m.retry = now.Add(tcpRetry)
-	return false
+	m.fetches++
+	return true
 }
 
 // fetchFailed learns from an answer that was cut, or came in other letters, and could not be had over TCP.
@@ -97,7 +96,6 @@ func (m *manners) fetchFailed(t *try, now time.Time) {
 		return
 	}
 	m.noTCP.shown(now, 2) // the third try then fares better
-	m.retry = now.Add(tcpRetry)
 }
 
 // answered learns from a good answer.

@@ -3,6 +3,7 @@
 package upstream_test
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -63,14 +64,14 @@ func TestManners(t *testing.T) {
 			first: 4, asked: "udp 512", knows: "small-udp",
 		},
 		{
-			name: "cuts answers, takes no connections",
+			name: "truncates answers, takes no connections",
 			script: upstreamtest.By(func(q upstreamtest.Query) upstreamtest.Action {
-				if size(q) < 4096 {
+				if size(q) < 1400 {
 					return upstreamtest.Action{Truncate: true}
 				}
 				return good
 			}, upstreamtest.Always(upstreamtest.Action{Close: true})),
-			first: 1, asked: "udp 4096", knows: "no-tcp",
+			first: 1, asked: "udp 1400", knows: "no-tcp",
 		},
 	}
 	for _, tt := range tests {
@@ -92,7 +93,7 @@ func TestManners(t *testing.T) {
 					}
 					var asked []string
 					for _, q := range s.Queries()[before:] {
-						asked = append(asked, q.Network+" "+sizeText(size(q)))
+						asked = append(asked, fmt.Sprintf("%s %d", q.Network, size(q)))
 					}
 					return strings.Join(asked, ", ")
 				}
@@ -136,18 +137,6 @@ func TestMannersSmallWithoutEDNS(t *testing.T) {
 			t.Errorf("after %d queries without OPT manners (-want +got):\n%s", plain.Load(), diff)
 		}
 	})
-}
-
-func sizeText(size uint16) string {
-	switch size {
-	case 0:
-		return "0"
-	case 512:
-		return "512"
-	case 1232:
-		return "1232"
-	}
-	return "4096"
 }
 
 // lowerCase is an answer of which somebody has made the letters small.
@@ -245,8 +234,8 @@ func TestRate(t *testing.T) {
 	})
 }
 
-// An upstream whose connections failed for a while gives whole answers again soon after they no longer do, however many
-// clients ask meanwhile.
+// An upstream whose connections failed for a while gives whole answers again with the first query after they no longer
+// do. Meanwhile few clients wait for them.
 func TestMannersTCPIsBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -254,19 +243,24 @@ func TestMannersTCPIsBack(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.By(cut, upstreamtest.Always(upstreamtest.Action{Drop: true})))
 		p := memory(t, "udp", upstreamtest.Network{addrA: s}, addrA)
 		var clients sync.WaitGroup
-		during := func(d time.Duration) {
-			for range d / (100 * time.Millisecond) {
+		during := func(d time.Duration, every time.Duration) {
+			for range d / every {
 				clients.Go(func() { ask(t, p) })
-				time.Sleep(100 * time.Millisecond)
+				time.Sleep(every)
 			}
 		}
-		during(20 * time.Second)
+		during(20*time.Second, 100*time.Millisecond)
+		clients.Wait()
 		if got := strings.Join(p.Stats().Servers[0].Manners, " "); got != "no-tcp" {
 			t.Fatalf("known %q, want no-tcp", got)
 		}
-		s.SetScript(upstreamtest.By(cut, good))
-		during(10 * time.Second)
+		opened := p.Stats().Servers[0].Opened
+		during(time.Second, time.Millisecond)
+		if s := p.Stats().Servers[0]; s.Outstanding > 16 || s.Opened-opened > 20 {
+			t.Errorf("%d of 1000 wait on %d new connections, want 16 on 20 at most", s.Outstanding, s.Opened-opened)
+		}
 		clients.Wait()
+		s.SetScript(upstreamtest.By(cut, good))
 		if got := ask(t, p); got != "192.0.2.10" {
 			t.Errorf("answer %q, want 192.0.2.10", got)
 		}

@@ -37,6 +37,7 @@ type try struct {
 	over     carrier       // that has it now
 	rtt      time.Duration // over UDP, when the answer must be fetched over TCP
 	recased  bool          // it must be because the letters came back changed
+	fetching bool          // over TCP after UDP: it counts in manners.fetches
 }
 
 // A ride is what a carrier notes about a try on its way.
