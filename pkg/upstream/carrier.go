@@ -24,11 +24,12 @@ type carrier interface {
 	open() (now int, ever uint64)
 }
 
-// A received is what came for a try. If err is nil and neither truncated nor recased is set, m is a whole message, read
-// from end to end, that answers the query.
+// A received is what came for a try. If err is nil and none of truncated, recased and noEDNS is set, m is a whole message,
+// read from end to end, that answers the query.
 type received struct {
 	m         *wire.Message // of which Raw is the message; valid during the call only
 	truncated bool          // over UDP: it came with TC set, and m is nil
 	recased   bool          // over UDP: its question is spelled in other letters than were sent, and m is nil
+	noEDNS    uint16        // the response code of a header without a question, see [wire.NoEDNS], and m is nil; 0: none
 	err       error         // wraps errMalformed, errLimit, errDied, or is what the system said
 }

@@ -148,8 +148,12 @@ func (e *endpoint) heard(t *try, in received, now time.Time, later *wire.Later) 
 		return out, true
 	}
 	e.settled(t)
-	if in.err != nil {
+	switch {
+	case in.err != nil:
 		return e.failed(t, in.err, now), true
+	case in.noEDNS != 0:
+		t.race.bare = true
+		return e.refused(t, now, outcome{cause: rcodeCause(in.noEDNS), rcode: in.noEDNS, err: errRcode}), true
 	}
 	return e.answered(t, in.m, now), true
 }

@@ -100,7 +100,15 @@ func (m *manners) fetchFailed(t *try, now time.Time) {
 
 // answered learns from a good answer.
 func (m *manners) answered(t *try, now time.Time) {
-	if t.plain && !m.noEDNS.holds(now) && t.race.failure.Reason == Rcode {
+	switch {
+	case !t.plain:
+		m.noEDNS.proofs = 0
+	case m.noEDNS.holds(now), t.race.failure.Reason != Rcode:
+	case t.race.bare:
+		// A header alone has only port and ID to guess. One that is forged has a query sent again without OPT; three in
+		// a row, with no answer to an OPT record between them, are needed to leave it out for longer.
+		m.noEDNS.shown(now, mannersProofs)
+	default:
 		m.noEDNS.shown(now, 1)
 	}
 	switch {

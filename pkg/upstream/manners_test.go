@@ -47,6 +47,16 @@ func TestManners(t *testing.T) {
 			first: 1, asked: "udp 0", knows: "no-edns",
 		},
 		{
+			name: "no EDNS, and says so with a header alone",
+			script: func(q upstreamtest.Query) upstreamtest.Action {
+				if q.EDNS {
+					return upstreamtest.Action{Raw: []upstreamtest.Raw{headerAlone}}
+				}
+				return good
+			},
+			first: 3, asked: "udp 0", knows: "no-edns",
+		},
+		{
 			name: "letters changed",
 			script: upstreamtest.By(func(upstreamtest.Query) upstreamtest.Action {
 				return upstreamtest.Action{Raw: []upstreamtest.Raw{lowerCase}}
@@ -137,6 +147,42 @@ func TestMannersSmallWithoutEDNS(t *testing.T) {
 			t.Errorf("after %d queries without OPT manners (-want +got):\n%s", plain.Load(), diff)
 		}
 	})
+}
+
+// headerAlone is FORMERR without the question.
+func headerAlone(q []byte) []byte {
+	return []byte{q[0], q[1], 0x80, 1, 0, 0, 0, 0, 0, 0, 0, 0}
+}
+
+// An upstream that answers an OPT record with a header alone is asked without it at once, over UDP and TCP. Headers that
+// are forged between its answers never have it believed to know no EDNS.
+func TestNoEDNSByHeaderAlone(t *testing.T) {
+	t.Parallel()
+	for _, network := range []string{"udp", "tcp"} {
+		t.Run(network, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var forge bool
+				s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
+					if q.EDNS && forge {
+						return upstreamtest.Action{Raw: []upstreamtest.Raw{headerAlone, upstreamtest.Forged}}
+					}
+					return after(time.Millisecond, one("192.0.2.10"))
+				})
+				p := memory(t, network, upstreamtest.Network{addrA: s}, addrA)
+				for i := range 30 {
+					forge = i%3 > 0
+					start := time.Now()
+					if got, took := ask(t, p), time.Since(start); got != "192.0.2.10" || took > 2*time.Millisecond {
+						t.Errorf("query %d: answer %q after %v, want 192.0.2.10 at once", i, got, took)
+					}
+				}
+				if stats := p.Stats().Servers[0]; len(stats.Manners) > 0 || stats.Failures[upstream.CauseFormErr] != 20 {
+					t.Errorf("%q is known after %d headers, want nothing after 20", stats.Manners, stats.Failures[upstream.CauseFormErr])
+				}
+			})
+		})
+	}
 }
 
 // lowerCase is an answer of which somebody has made the letters small.

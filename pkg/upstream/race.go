@@ -43,6 +43,7 @@ type race struct {
 	over    bool   // no try is left to start
 	ended   bool   // nothing is heard any more
 	plain   []byte // query without its OPT record, made when first needed
+	bare    bool   // an upstream answered the OPT record with a header alone
 	waits   waits
 	due     time.Time // when its time runs out; zero: it is not waiting for that
 	failure Failure   // the gravest so far; Err is nil while there is none

@@ -128,6 +128,8 @@ func (s *socket) take(r []byte, msg *wire.Message, later *wire.Later) {
 		return
 	case likeness == wire.Recased:
 		out.recased = true
+	case likeness == wire.NoEDNS:
+		out.noEDNS = uint16(r[3] & 0x0f)
 	case isTruncated(r):
 		out.truncated = true
 	default:

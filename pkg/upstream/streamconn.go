@@ -202,7 +202,7 @@ func (l *line) match(in *frames, came []arrival) (_ []arrival, more bool) {
 		if len(frame) >= wire.HeaderLen {
 			t = l.calls.at(wire.ID(frame))
 		}
-		if t == nil || !wire.Answers(t.ride.sent, frame) {
+		if t == nil || wire.Match(t.ride.sent, frame) == wire.Unlike {
 			s.count.failures[CauseMismatch].Add(1)
 			continue
 		}
@@ -222,6 +222,8 @@ func (l *line) match(in *frames, came []arrival) (_ []arrival, more bool) {
 func (s *lines) deliver(a arrival, msg *wire.Message, later *wire.Later) {
 	var r received
 	switch err := msg.Parse(a.frame); {
+	case len(a.frame) == wire.HeaderLen: // no answer is as short but this one
+		r.noEDNS = uint16(a.frame[3] & 0x0f)
 	case err != nil:
 		r.err = fmt.Errorf("%w: %w", errMalformed, err)
 	case msg.Truncated():

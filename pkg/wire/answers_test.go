@@ -52,6 +52,24 @@ func TestAnswers(t *testing.T) {
 		{"question cut", good[:len(good)-1], false},
 		{"a pointer as the question", cat(header(flagsAnswer, 1, 0, 0, 0), question(pointer(12), wire.TypeA), make([]byte, 30)), false},
 	}
+	fault := cat(header(flagsAnswer|wire.RcodeFormErr, 0, 0, 0, 0))
+	for name, tt := range map[string]struct {
+		q, r []byte
+		want wire.Likeness
+	}{
+		"FORMERR without the question":    {q, fault, wire.NoEDNS},
+		"NOTIMP without the question":     {q, cat(header(flagsAnswer|wire.RcodeNotImp, 0, 0, 0, 0)), wire.NoEDNS},
+		"SERVFAIL without the question":   {q, cat(header(flagsAnswer|wire.RcodeServFail, 0, 0, 0, 0)), wire.Unlike},
+		"FORMERR with an OPT record":      {q, cat(header(flagsAnswer|wire.RcodeFormErr, 0, 0, 0, 1), opt(1232, 0, 0)), wire.Unlike},
+		"FORMERR with something behind":   {q, cat(fault, []byte{0}), wire.Unlike},
+		"FORMERR for another ID":          {q, cat([]byte{1, 2}, fault[2:]), wire.Unlike},
+		"FORMERR for a query without OPT": {cat(header(flagsQuery, 1, 0, 0, 0), question(name, wire.TypeA)), fault, wire.Unlike},
+		"FORMERR that is a query":         {q, cat(header(wire.RcodeFormErr, 0, 0, 0, 0)), wire.Unlike},
+	} {
+		if got := wire.Match(tt.q, tt.r); got != tt.want {
+			t.Errorf("%s: got %d, want %d", name, got, tt.want)
+		}
+	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -55,7 +55,10 @@ type Likeness uint8
 const (
 	Unlike  Likeness = iota // another question, or no answer at all
 	Recased                 // the same question in other letters: to be believed only where case says nothing
-	Exact                   // the same octets
+	Exact                   // the same bytes
+	// NoEDNS is no question but a header alone, FORMERR or NOTIMP for a query with an OPT record: what a server
+	// answers that stops reading where EDNS begins (RFC 6891 section 7).
+	NoEDNS
 )
 
 // Match tells whether r can be the answer to the query q: a response to opcode QUERY with q's ID and q's one question
@@ -63,6 +66,9 @@ const (
 func Match(q, r []byte) Likeness {
 	if len(r) < HeaderLen || r[2]&bitQR == 0 || r[2]&opcodeMask != 0 ||
 		ID(q) != ID(r) || binary.BigEndian.Uint16(r[4:]) != 1 {
+		if deniesEDNS(q, r) {
+			return NoEDNS
+		}
 		return Unlike
 	}
 	end := plainNameEnd(q, HeaderLen) + 4
@@ -79,8 +85,18 @@ func Match(q, r []byte) Likeness {
 	return Unlike
 }
 
-// Answers tells whether r can be the answer to the query q, in whatever letters it spells the question; see [Match].
-func Answers(q, r []byte) bool { return Match(q, r) != Unlike }
+// deniesEDNS is the part of Match for a response without a question.
+func deniesEDNS(q, r []byte) bool {
+	return len(r) == HeaderLen && r[2]&bitQR != 0 && r[2]&opcodeMask == 0 && ID(q) == ID(r) &&
+		binary.BigEndian.Uint64(r[4:]) == 0 && (r[3]&rcodeMask == RcodeFormErr || r[3]&rcodeMask == RcodeNotImp) &&
+		binary.BigEndian.Uint16(q[10:]) > 0 // queries have no additional record but OPT
+}
+
+// Answers reports whether r can be the answer to the query q, in whatever letters it spells the question; see [Match].
+func Answers(q, r []byte) bool {
+	likeness := Match(q, r)
+	return likeness == Exact || likeness == Recased
+}
 
 // StoredQuestion brings the question of an answer that is about to be stored to its canonical spelling. Where it was
 // asked in mixed letters, the copies that the server made of it are spelled anew too: owner names that stand
