@@ -116,7 +116,7 @@ func (a *Agent) makeSource(c *cluster, cfg *config.Cluster) (err error) {
 		Kubeconfig: cfg.Kubeconfig, Store: c.events, Follow: follow,
 		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, ServicesOnly: slim,
 		Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
-		StaleAfter: cfg.StaleAfter, NodeName: os.Getenv("NODE_NAME"),
+		StaleAfter: cfg.StaleAfter, MaxList: a.memory.known.Load().list(), NodeName: os.Getenv("NODE_NAME"),
 		UserAgent: "node-cache/" + a.options.Version,
 		Log:       a.log, Now: time.Now,
 	})

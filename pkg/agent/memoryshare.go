@@ -33,6 +33,8 @@ const (
 	clientPart  = 4
 	// The services and slices of one namespace may take one in namespacePart of it.
 	namespacePart = 4
+	// A list from the API server may have one byte in listPart of it.
+	listPart = 2
 	// leastGo is the least limit: below it the collector would do little else.
 	leastGo = 12 << 20
 	// flightCost and waiterCost are what a query upstream and a client that waits for
@@ -124,6 +126,9 @@ func (s *share) sessions(cfg *config.Limits) (all, perClient int) {
 
 // namespace is the bytes that the services and slices of one namespace may take, 0 for any.
 func (s *share) namespace() int64 { return s.golang / namespacePart }
+
+// list is the bytes that a list from the API server may have, 0 for the usual.
+func (s *share) list() int64 { return s.golang / listPart }
 
 // wants is what the configured bounds take.
 func (s *share) wants() float64 {

@@ -27,7 +27,7 @@ type clients struct {
 }
 
 // newClients reads the credentials and opens nothing.
-func newClients(kubeconfig, userAgent string, l *lines) (*clients, error) {
+func newClients(kubeconfig, userAgent string, maxList int64, l *lines) (*clients, error) {
 	cfg, err := restConfig(kubeconfig)
 	if err != nil {
 		return nil, err
@@ -43,8 +43,8 @@ func newClients(kubeconfig, userAgent string, l *lines) (*clients, error) {
 	if c.http, err = rest.HTTPClientFor(cfg); err != nil {
 		return nil, fmt.Errorf("making a client of the API server: %w", err)
 	}
-	c.http.Transport = impatientTripper{c.http.Transport, new(atomic.Int64)}
-	codecs := serializer.NewCodecFactory(newScheme()).WithoutConversion()
+	c.http.Transport = impatientTripper{boundedTripper{c.http.Transport, maxList}, new(atomic.Int64)}
+	codecs := boundedCodecs{serializer.NewCodecFactory(newScheme()).WithoutConversion()}
 	if c.core, err = newClient(cfg, c.http, codecs, "/api", corev1.SchemeGroupVersion); err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ var (
 	errNoAnswer = errors.New("the server does not answer")
 	errCut      = errors.New("the server ended the first list before its end")
 	errNoProof  = errors.New("the server sends no bookmark, or its history was set back")
+	errStrange  = errors.New("the server sends an object that was not asked for")
 	errPanic    = errors.New("recovered from a panic")
 )
 
@@ -24,7 +25,7 @@ const (
 	reasonExpired      = "history lost" // 410: the list is read anew
 	reasonBusy         = "busy"         // 429
 	reasonFrozen       = "frozen"
-	reasonUnreadable   = "unreadable" // garbage, or a connection that broke
+	reasonUnreadable   = "unreadable" // garbage, a connection that broke, or more than can be read
 	reasonUnreachable  = "unreachable"
 	reasonInternal     = "internal"
 	reasonServer       = "server error"
@@ -49,7 +50,7 @@ func reasonOf(err error) string {
 		return reasonFrozen
 	case errors.Is(err, errPanic):
 		return reasonInternal
-	case apierrors.HasStatusCause(err, causeUnreadable):
+	case apierrors.HasStatusCause(err, causeUnreadable), errors.Is(err, errLongList), errors.Is(err, errStrange):
 		return reasonUnreadable
 	case errors.As(err, &status):
 		return reasonServer

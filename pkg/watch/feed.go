@@ -46,6 +46,7 @@ type feed struct {
 	part    *part
 	limiter *rate.Limiter // shared by the feeds of one resource
 	pace    pace
+	maxList int64 // bytes
 	lines   *lines
 	panics  *atomic.Uint64
 	settled func() // told once: the first list is complete, or the server forbids it
@@ -63,6 +64,8 @@ type feed struct {
 	stream    *stream
 	watched   bool      // a watch was begun before
 	listAsked time.Time // when the last plain list was asked for
+	listLeft  int64     // bytes that the rest of that list may have
+	listPages int       // that it had so far
 	listError error     // of the last watch with a first list
 	failures  int       // of such watches, in a row
 	proofless int       // short watches that ended without proof, in a row

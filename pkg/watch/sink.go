@@ -44,6 +44,9 @@ func (s sink) event(obj any, deleted bool) error {
 	if err != nil {
 		return err
 	}
+	if !s.asked(o) {
+		return nil
+	}
 	changed := true
 	if deleted {
 		s.target.remove(o.GetNamespace(), o.GetName(), came.at)
@@ -90,8 +93,10 @@ func (s sink) Transformer() cache.TransformFunc {
 
 // first applies one object of a first list.
 func (s sink) first(o object) objectKey {
-	s.target.put(o, s.now())
-	s.view.events.Add(1)
+	if s.asked(o) {
+		s.target.put(o, s.now())
+		s.view.events.Add(1)
+	}
 	return objectKey{o.GetNamespace(), o.GetName()}
 }
 
@@ -139,6 +144,15 @@ func (s sink) take(obj any) (object, error) {
 	}
 	s.see(o.GetResourceVersion())
 	return o, nil
+}
+
+// asked reports whether an object is one of those asked for. Another one would stay for good: no later list deletes it.
+func (s sink) asked(o object) bool {
+	if s.query.covers(o.GetNamespace(), o.GetName()) {
+		return true
+	}
+	s.failed(context.Background(), fmt.Errorf("%w: %s/%s", errStrange, o.GetNamespace(), o.GetName()))
+	return false
 }
 
 // hasCome notes that all is known up to a version.

@@ -222,12 +222,15 @@ func (f *feed) list(ctx context.Context, opts metav1.ListOptions) (runtime.Objec
 		if err := f.admit(ctx); err != nil {
 			return nil, err
 		}
-		f.listAsked = f.now()
+		f.listAsked, f.listLeft, f.listPages = f.now(), f.maxList, 0
 		opts.ResourceVersion = f.notOlder(opts.ResourceVersion)
 	}
-	limited, cancel := context.WithTimeout(ctx, listTimeout)
+	limited, cancel := context.WithTimeout(withBudget(ctx, &f.listLeft), listTimeout)
 	defer cancel()
 	obj, err := f.query.request(opts).Do(limited).Get()
+	if f.listPages++; err == nil && f.listPages > maxPages {
+		err = errLongList
+	}
 	if err != nil {
 		return nil, f.refusal(ctx, err)
 	}

@@ -53,6 +53,10 @@ type Config struct {
 	// request or more in that time.
 	StaleAfter time.Duration
 
+	// MaxList bounds the bytes of a list, its pages taken together, as client-go reads them. The first list of a watch is not one:
+	// its objects come one by one. 0: 1 GiB.
+	MaxList int64
+
 	Follow    *Follow // nil: none
 	NodeName  string  // the node that NodeZone asks about
 	UserAgent string  // empty: node-cache
@@ -85,7 +89,7 @@ func New(cfg Config) (*Watch, error) {
 	}
 	w := &Watch{cfg: cfg, lines: newLines(cfg.dial, cfg.Now), ready: make(chan struct{})}
 	var err error
-	if w.clients, err = newClients(cfg.Kubeconfig, cfg.UserAgent, w.lines); err != nil {
+	if w.clients, err = newClients(cfg.Kubeconfig, cfg.UserAgent, cfg.MaxList, w.lines); err != nil {
 		return nil, err
 	}
 	if cfg.Store != nil {
@@ -112,6 +116,9 @@ func (cfg *Config) check() error {
 	}
 	if cfg.StaleAfter < minStaleAfter {
 		return fmt.Errorf("stale after %s: shorter than %s, within which the API server need not say anything", cfg.StaleAfter, minStaleAfter)
+	}
+	if cfg.MaxList == 0 {
+		cfg.MaxList = defaultMaxList
 	}
 	for _, s := range []string{cfg.ServiceSelector, cfg.NamespaceSelector} {
 		if _, err := labels.Parse(s); err != nil {
@@ -216,7 +223,7 @@ func (w *Watch) addFollow() {
 func (w *Watch) addFeed(v *view, q query, t target, settled func()) {
 	w.feeds = append(w.feeds, &feed{
 		query: q, target: t, view: v, part: v.add(), settled: settled,
-		pace: newPace(w.cfg.StaleAfter), lines: w.lines, panics: &w.panics,
+		pace: newPace(w.cfg.StaleAfter), maxList: w.cfg.MaxList, lines: w.lines, panics: &w.panics,
 		log: w.cfg.Log, now: w.cfg.Now,
 	})
 }

@@ -18,8 +18,10 @@ type faults struct {
 	noBookmarks bool
 	cutLists    int // a first list ends before so many objects; 0: it does not
 	pauseLists  bool
-	closeAfter  time.Duration // watches end after that; 0: when they should
-	lag         uint64        // version that the cache has come to; 0: the newest
+	closeAfter  time.Duration    // watches end after that; 0: when they should
+	lag         uint64           // version that the cache has come to; 0: the newest
+	answered    string           // resource
+	answer      http.HandlerFunc // in place of the server; nil: none
 }
 
 // Refuse has every request for the resource, or for an empty one every request, answered with the status. 0 ends it.
@@ -67,6 +69,21 @@ func (s *Server) CloseAfter(d time.Duration) { s.set(func() { s.faults.closeAfte
 
 // Lag has the server answer from a cache that has come to this version only. 0 ends that.
 func (s *Server) Lag(version uint64) { s.set(func() { s.faults.lag = version }) }
+
+// Answer has answer reply to each request for the resource in the place of the server. nil ends that.
+func (s *Server) Answer(resource string, answer http.HandlerFunc) {
+	s.set(func() { s.faults.answered, s.faults.answer = resource, answer })
+}
+
+// answerOf gives what replies to requests for the resource in the server's place; nil: nothing.
+func (s *Server) answerOf(resource string) http.HandlerFunc {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if resource != s.faults.answered {
+		return nil
+	}
+	return s.faults.answer
+}
 
 // Forget loses the history: a watch from before now is told that it is gone. Those that are open are told so too.
 func (s *Server) Forget() {

@@ -151,6 +151,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	if answer := s.answerOf(sel.resource); answer != nil {
+		answer(w, r)
+		return
+	}
 	switch code := s.refusal(sel.resource); {
 	case code == http.StatusForbidden:
 		s.codec.fail(w, r, code, metav1.StatusReasonForbidden, fmt.Sprintf("%s is forbidden: User \"node-cache\" cannot %s it", sel.resource, sel.verb))

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// An endless handler sends head once and then more until the client has enough. sent counts what one response had.
+type endless struct {
+	media, encoding string
+	head, more      []byte
+	sent            atomic.Int64 // most bytes of a response
+}
+
+func (e *endless) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", e.media)
+	if e.encoding != "" {
+		w.Header().Set("Content-Encoding", e.encoding)
+	}
+	n, err := w.Write(e.head)
+	for total := int64(n); err == nil; total += int64(n) {
+		e.sent.Store(max(e.sent.Load(), total))
+		n, err = w.Write(e.more)
+	}
+}
+
+// bomb is n spaces, compressed to a thousandth of that.
+func bomb(t *testing.T, n int) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	w := gzip.NewWriter(&buf)
+	if _, err := w.Write(bytes.Repeat([]byte(" "), n)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+// TestEndless has the server answer for Services without end. No more is read than the bounds say, the reason is named, the other
+// kinds are well, and once the server is well the view is right.
+func TestEndless(t *testing.T) {
+	t.Parallel()
+	const (
+		maxList  = 1 << 20
+		maxEvent = 8 << 20
+		slack    = 1 << 20 // in pipes and buffers
+	)
+	filler := bytes.Repeat([]byte("x"), 64<<10)
+	page := `{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"1","continue":"more"},"items":[` +
+		`{"metadata":{"name":"web","namespace":"shop","annotations":{"a":"` + strings.Repeat("x", 10_000) + `"}}}]}`
+	tests := []struct {
+		name  string
+		lists bool // plain lists
+		body  endless
+		most  int64  // bytes of a response
+		want  string // error
+	}{
+		{
+			name: "an event in JSON", body: endless{media: "application/json", head: []byte(`{"type":"ADDED","object":{"kind":"`), more: filler},
+			most: maxEvent + slack, want: "event of more than 8 MiB",
+		},
+		{
+			name: "spaces in JSON", body: endless{media: "application/json", more: bytes.Repeat([]byte("\n"), 64<<10)},
+			most: maxEvent + slack, want: "event of more than 8 MiB",
+		},
+		{
+			name: "an event in protobuf", body: endless{media: "application/vnd.kubernetes.protobuf;stream=watch", head: []byte("\xff\xff\xff\xff"), more: filler},
+			most: maxEvent + slack, want: "event of more than 8 MiB",
+		},
+		{
+			name: "spaces in JSON, compressed", body: endless{media: "application/json", encoding: "gzip", more: bomb(t, 64<<20)},
+			most: 64 << 10, want: "event of more than 8 MiB",
+		},
+		{name: "a list", lists: true, body: endless{media: "application/json", head: []byte(`{"items":["`), more: filler}, most: maxList + slack, want: "a list that is too long"},
+		{name: "a list of spaces, compressed", lists: true, body: endless{media: "application/json", encoding: "gzip", more: bomb(t, 64<<20)}, most: 64 << 10, want: "a list that is too long"},
+		{name: "an error", body: endless{media: "application/json", head: []byte("{"), more: filler}, most: maxList + slack, want: "a list that is too long"},
+		{name: "pages", lists: true, body: endless{media: "application/json", head: []byte(page)}, want: "a list that is too long"},
+	}
+	for i := range tests {
+		tt := &tests[i]
+		t.Run(tt.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.config.MaxList = maxList
+				w.server.Put(serviceObject("web", "10.0.0.1"))
+				if tt.lists {
+					w.server.WithoutLists()
+				}
+				pages := 0
+				w.server.Answer("services", func(rw http.ResponseWriter, r *http.Request) {
+					watches := r.URL.Query().Get("watch") != ""
+					switch {
+					case tt.lists && watches:
+						http.Error(rw, "no watches", http.StatusUnprocessableEntity)
+					case tt.name == "pages":
+						pages++
+						rw.Header().Set("Content-Type", tt.body.media)
+						_, _ = rw.Write(tt.body.head)
+					case tt.name == "an error":
+						rw.WriteHeader(http.StatusBadGateway)
+						tt.body.ServeHTTP(rw, r)
+					default:
+						tt.body.ServeHTTP(rw, r)
+					}
+				})
+				w.start()
+				w.pass(10 * time.Second)
+				w.want("web.shop.svc", "unready")
+				if k := w.kind(zone.Services); k.LastError == "" || k.Failures == 0 || !strings.Contains(w.log.String(), tt.want) {
+					t.Errorf("%d failures, the last %q, want %q in the log\n%s", k.Failures, k.LastError, tt.want, w.log.String())
+				}
+				if k := w.kind(zone.Namespaces); !k.Synced || k.LastError != "" {
+					t.Errorf("namespaces: %+v", k)
+				}
+				if n := tt.body.sent.Load(); n > tt.most {
+					t.Errorf("%d bytes read of a response, want %d at most", n, tt.most)
+				}
+				if attempts := 10; pages > attempts*(maxList/len(page)+1) {
+					t.Errorf("%d pages", pages)
+				}
+				w.server.Answer("services", nil)
+				w.wantSoon("web.shop.svc", "10.0.0.1", 2*resumeTime)
+				w.pass(resumeTime)
+				w.want("none.shop.svc", "NXDOMAIN")
+			})
+		})
+	}
+}
+
+// TestLies sends events that no server has a reason to send. What they say of names is answered or left out, and the view is
+// right again soon.
+func TestLies(t *testing.T) {
+	t.Parallel()
+	version := func(o *corev1.Service, v string) *corev1.Service {
+		o.SetResourceVersion(v)
+		return o
+	}
+	foreign := version(serviceObject("foreign", "10.0.0.7"), "9")
+	foreign.Namespace = "other"
+	tests := []struct {
+		name  string
+		send  func(w *world)
+		error string // named until the view is proven again; empty: none
+	}{
+		{"a deletion of what is not there", func(w *world) { w.server.Send("DELETED", version(serviceObject("none", ""), "101")) }, ""},
+		{"a bookmark of the future", func(w *world) {
+			w.server.Send("BOOKMARK", &corev1.Service{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "4611686018427387904"}})
+		}, ""},
+		{"an object of the future", func(w *world) {
+			w.server.Send("MODIFIED", version(serviceObject("web", "10.0.0.1"), "4611686018427387904"))
+		}, ""},
+		{"an object of the past", func(w *world) { w.server.Send("MODIFIED", version(serviceObject("web", "10.0.0.1"), "1")) }, ""},
+		{"a version that is no number", func(w *world) { w.server.Send("MODIFIED", version(serviceObject("web", "10.0.0.1"), "x")) }, ""},
+		{"an object of another namespace", func(w *world) { w.server.Send("ADDED", foreign) }, "was not asked for: other/foreign"},
+		{"an event of no known type", func(w *world) { w.server.Send("CHANGED", version(serviceObject("web", "10.0.0.9"), "9")) }, ""},
+		{"410 ten times", func(w *world) {
+			for range 10 {
+				w.server.Forget()
+				w.pass(time.Second)
+			}
+		}, ""},
+		{"429 for a day", func(w *world) {
+			w.server.Answer("services", func(rw http.ResponseWriter, _ *http.Request) {
+				rw.Header().Set("Retry-After", "86400")
+				http.Error(rw, "later", http.StatusTooManyRequests)
+			})
+			w.server.CloseWatches()
+			w.pass(10 * time.Second)
+			w.server.Answer("services", nil)
+		}, "busy: "},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.config.Namespaces = []string{"shop"}
+				w.config.StaleAfter = 10 * time.Second
+				w.server.Put(serviceObject("web", "10.0.0.1"))
+				w.start()
+				w.pass(time.Minute)
+				tt.send(w)
+				w.pass(settleTime)
+				if k := w.kind(zone.Services); !strings.Contains(k.LastError, tt.error) || tt.error != "" && k.Failures == 0 {
+					t.Errorf("%d failures, the last %q, want %q in it", k.Failures, k.LastError, tt.error)
+				}
+				w.server.Put(serviceObject("new", "10.0.0.2"))
+				took := w.wantSoon("new.shop.svc", "10.0.0.2", 40*time.Second)
+				t.Logf("right after %s", took)
+				w.pass(2 * resumeTime)
+				w.want("web.shop.svc", "10.0.0.1")
+				w.want("none.shop.svc", "NXDOMAIN")
+				w.want("foreign.other.svc", "NXDOMAIN")
+				if k := w.kind(zone.Services); k.LastError != "" {
+					t.Errorf("counts %+v", k)
+				}
+				w.wantCalm(4)
+			})
+		})
+	}
+}
