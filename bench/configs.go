@@ -24,7 +24,6 @@ kind: Config
 listen: {addresses: [%[1]s], port: %[2]d}
 forward:
 - {zone: ".", to: ["%[4]s%[1]s:%[3]d"]}
-limits: {perClient: 4096}
 admin: {address: ""}
 log: {level: error}
 `, loopback, s.port, s.upstream, scheme)

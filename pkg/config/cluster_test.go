@@ -125,14 +125,6 @@ cluster:
 			},
 		},
 		{
-			name: "a resolver's clients have what is under way", role: config.Resolver, text: "limits: {inflight: 5000}",
-			want: func(c *config.Config) { c.Limits.Inflight, c.Limits.PerClient = 5000, 5000 },
-		},
-		{
-			name: "a resolver's clients have their own bound", role: config.Resolver, text: "limits: {perClient: 9}",
-			want: func(c *config.Config) { c.Limits.PerClient = 9 },
-		},
-		{
 			name: "a resolver with all that it may have", role: config.Resolver,
 			text: "listen: {addresses: [0.0.0.0]}\ncluster: {endpoints: headless, pods: disabled, kubeconfig: /k, transferTo: [192.0.2.1]}\nadmin: {address: ''}",
 			want: func(c *config.Config) {
@@ -165,7 +157,6 @@ func TestDefaultOfRoles(t *testing.T) {
 	want.Listen.Addresses = []netip.Addr{netip.MustParseAddr("::")}
 	want.Cluster.Resolver, want.Cluster.Endpoints = config.ResolverLocal, config.EndpointsAll
 	want.Admin.Address = netip.MustParseAddrPort("[::]:9253")
-	want.Limits.PerClient = want.Limits.Inflight
 	if diff := cmp.Diff(want, config.Default(config.Resolver), plain()); diff != "" {
 		t.Errorf("the resolver's defaults (-want +got):\n%s", diff)
 	}

@@ -102,7 +102,7 @@ type Snapshot struct {
 type Limits struct {
 	Inflight     int           // upstream exchanges, 1..1048576; default 4096
 	Waiting      int           // client queries that wait for them, Inflight..16777216; default 16384
-	PerClient    int           // of these those of one address, 1..16777216; default 256, for a resolver Inflight
+	PerClient    int           // of these those of one address, 1..16777216; 0, the default: no bound of its own
 	Deadline     time.Duration // longest time for one client query, 100ms..1m; default 4s
 	TCPSessions  int           // open TCP sessions, 1..1048576; default 1024
 	TCPPerClient int           // open TCP sessions of one address, 1..TCPSessions; default 128

@@ -52,7 +52,6 @@ func Default(role Role) Config {
 		Limits: Limits{
 			Inflight:     4096,
 			Waiting:      16384,
-			PerClient:    256,
 			Deadline:     4 * time.Second,
 			TCPSessions:  1024,
 			TCPPerClient: 128,
@@ -67,8 +66,6 @@ func Default(role Role) Config {
 		c.Admin.Address = netip.AddrPortFrom(netip.IPv6Unspecified(), adminPort)
 		c.Cluster.Resolver = ResolverLocal
 		c.Cluster.Endpoints = EndpointsAll
-		// Its clients are whole nodes.
-		c.Limits.PerClient = c.Limits.Inflight
 	}
 	return c
 }

@@ -189,7 +189,7 @@ func limitsFields(l *Limits) []field {
 	return []field{
 		{"inflight", whole(&l.Inflight, 1, 1<<20)},
 		{"waiting", whole(&l.Waiting, 1, 1<<24)},
-		{"perClient", whole(&l.PerClient, 1, 1<<24)},
+		{"perClient", whole(&l.PerClient, 0, 1<<24)},
 		{"deadline", duration(&l.Deadline, 100*time.Millisecond, time.Minute)},
 		{"tcpSessions", whole(&l.TCPSessions, 1, 1<<20)},
 		{"tcpPerClient", whole(&l.TCPPerClient, 1, 1<<20)},

@@ -11,12 +11,9 @@ import (
 const inherited = -1
 
 // inherit marks what c has from other keys of its own.
-func (c *Config) inherit(role Role) {
+func (c *Config) inherit() {
 	for i := range c.Forward {
 		c.Forward[i].inherit()
-	}
-	if role == Resolver {
-		c.Limits.PerClient = inherited
 	}
 }
 
@@ -25,9 +22,6 @@ func (r *Route) inherit() { r.MinTTL, r.MaxTTL, r.NegativeTTL = inherited, inher
 
 // settle gives every marked key its value, and reports bounds that contradict each other then.
 func (c *Config) settle(r *report) {
-	if c.Limits.PerClient == inherited {
-		c.Limits.PerClient = c.Limits.Inflight
-	}
 	for i := range c.Forward {
 		route := &c.Forward[i]
 		path := fmt.Sprintf("forward[%d].", i)

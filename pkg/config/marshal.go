@@ -40,9 +40,6 @@ func usual(c *Config, role Role) map[string]string {
 	standard.Forward = []Route{item}
 	standard.Templates = []Template{{}}
 	standard.Probes = []Probe{DefaultProbe("", "")}
-	if role == Resolver {
-		standard.Limits.PerClient = c.Limits.Inflight
-	}
 	w := writer{written: map[string]string{}}
 	w.config(&standard)
 	for _, key := range []string{"apiVersion", "kind", "forward[].to", "probes[].name"} {

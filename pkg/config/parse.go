@@ -43,7 +43,7 @@ func ParseAs(name, folder string, data []byte, role Role) (Config, error) {
 func parseFile(path string, data []byte, role Role) (Config, error) {
 	r := &report{}
 	c := Default(role)
-	c.inherit(role)
+	c.inherit()
 	if root, ok := readDocument(data, r); ok {
 		root.fields(configFields(&c))
 		c.settle(r)

@@ -110,11 +110,11 @@ func missFamilies() []family {
 			nil, level(func(s *sample) int { return s.resolve.Waiting }),
 		},
 		{
-			"clients", gauge, "Addresses whose queries wait, or whose questions are under way. None has more than limits.perClient of the waiting.",
+			"clients", gauge, "Addresses whose queries wait, or whose questions are under way.",
 			nil, level(func(s *sample) int { return s.resolve.Clients }),
 		},
 		{
-			"shed_total", counter, "What was turned away at a bound: queries at limits.inflight, at limits.waiting and at what their client may have (limits.perClient), " +
+			"shed_total", counter, "What was turned away at a bound: queries at limits.inflight, at limits.waiting and at what their client may have of these, " +
 				"queries of a client that floods, which got no reply, background refreshes and zone transfers at their own. A query that got an answer past its time instead is counted too.",
 			[]label{{"reason", resolve.Sheds()}},
 			readShed,

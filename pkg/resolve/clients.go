@@ -10,19 +10,25 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// Who may wait, so that one client that asks for cold names without end does not
+// Which query may wait, so that a client that asks for cold names without end does not
 // take what the others need. A client is a source address, with all that is behind it.
 //
-//	waits for PerClient answers already     client
-//	nobody may wait any more                waiting
-//	no flight may begin any more            inflight
-//	has as many places as are free, or more client
-//	else                                    admitted
+//	waits for PerClient answers already      client
+//	no more queries may wait                 waiting
+//	no more flights may begin                inflight
+//	has more than its threshold, see most    client
+//	else                                     admitted
 //
-// The fourth row is what keeps places free: a client that takes all it can get ends
-// with half of them, k such clients with k/(k+1) in all, and one that has none finds
-// one. It is about flights for a query that begins one, and about waiting queries for
-// each. A flight counts as its client's until it lands, even if nobody waits for it.
+// The fourth row is about flights for a query that begins one, and about waiting queries
+// for each. A flight counts as its client's until it lands, even if no query waits for it:
+// what it takes of memory and sockets cannot be handed to another client before. So places
+// are kept free instead, and those that become free go to the clients that have fewer.
+
+// reservePart of the places is kept free for clients that have few or none.
+const reservePart = 8
+
+// spareWeight is how many places a client may have for each that is free beyond the reserve.
+const spareWeight = 16
 
 const (
 	// floodSheds is how many queries of one UDP client are turned away within a
@@ -77,7 +83,7 @@ func (fs *flights) admitLocked(addr netip.Addr, begins bool, plan *Plan) (c *cli
 		return nil, ShedWaiting
 	case begins && freeFlights <= 0:
 		return nil, ShedInflight
-	case waiting >= freeWaiting, begins && flights >= freeFlights:
+	case waiting >= most(plan.Waiting, freeWaiting), begins && flights >= most(plan.Inflight, freeFlights):
 		return nil, ShedClient
 	}
 	if c == nil {
@@ -89,6 +95,20 @@ func (fs *flights) admitLocked(addr netip.Addr, begins bool, plan *Plan) (c *cli
 		c.flights++
 	}
 	return c, 0
+}
+
+// most is how many places a client may have while so many of all are free, of which there
+// must be one: as many as are free, and many more while that is more than the reserve. It is a
+// dynamic threshold (Choudhury and Hahne, 1998), the same for each client:
+//
+//	greedy clients   1     2      3      7      k > 7
+//	each ends with   5/6   3/7    2/7    1/8    1/(k+1) of the places
+//
+// A client that had more before the others came is above the threshold: it gets no place
+// until it has less than that.
+func most(places, free int) int {
+	reserve := (places + reservePart - 1) / reservePart
+	return free + spareWeight*max(0, free-reserve)
 }
 
 // leaveLocked takes out a waiter of a client, of which there must be one: it got its

@@ -47,21 +47,24 @@ func TestAdmit(t *testing.T) {
 		{"at its own bound by having joined", Plan{Inflight: 100, Waiting: 100, PerClient: 4}, []held{{1, 3}}, 0, false, ShedClient},
 		{"at its own bound, joining", Plan{Inflight: 100, Waiting: 100, PerClient: 4}, []held{{0, 4}}, 0, true, ShedClient},
 		{"others at theirs", Plan{Inflight: 100, Waiting: 100, PerClient: 4}, []held{{3, 0}, {4, 0}, {0, 4}}, 0, false, admitted},
-		{"less than half of the flights", Plan{Inflight: 8, Waiting: 100}, []held{{3, 0}}, 0, false, admitted},
-		{"half of the flights", Plan{Inflight: 8, Waiting: 100}, []held{{4, 0}}, 0, false, ShedClient},
-		{"half of the flights, joining", Plan{Inflight: 8, Waiting: 100}, []held{{4, 0}}, 0, true, admitted},
-		{"half of the places by having joined", Plan{Inflight: 8, Waiting: 100}, []held{{1, 20}}, 0, false, admitted},
-		{"one of two greedy ones below a third", Plan{Inflight: 9, Waiting: 100}, []held{{2, 0}, {3, 0}}, 0, false, admitted},
-		{"one of two greedy ones with a third", Plan{Inflight: 9, Waiting: 100}, []held{{3, 0}, {3, 0}}, 0, false, ShedClient},
+		{"alone, below five sixths of the flights", Plan{Inflight: 96, Waiting: 100}, []held{{79, 0}}, 0, false, admitted},
+		{"alone, with five sixths of the flights", Plan{Inflight: 96, Waiting: 100}, []held{{80, 0}}, 0, false, ShedClient},
+		{"alone, with five sixths of the flights, joining", Plan{Inflight: 96, Waiting: 1000}, []held{{80, 0}}, 0, true, admitted},
+		{"alone, with one place left", Plan{Inflight: 8, Waiting: 100}, []held{{7, 0}}, 0, false, ShedClient},
+		{"many places by having joined", Plan{Inflight: 8, Waiting: 100}, []held{{1, 70}}, 0, false, admitted},
+		{"more than its threshold since another client came", Plan{Inflight: 96, Waiting: 100}, []held{{60, 0}, {22, 0}}, 0, false, ShedClient},
+		{"the other client", Plan{Inflight: 96, Waiting: 100}, []held{{22, 0}, {60, 0}}, 0, false, admitted},
+		{"one of eight greedy ones below a ninth", Plan{Inflight: 9, Waiting: 100}, []held{{0, 0}, {4, 0}, {3, 0}}, 0, false, admitted},
+		{"one of eight greedy ones with a ninth", Plan{Inflight: 9, Waiting: 100}, []held{{1, 0}, {4, 0}, {3, 0}}, 0, false, ShedClient},
 		{"a newcomer beside two greedy ones", Plan{Inflight: 9, Waiting: 100}, []held{{0, 0}, {4, 0}, {4, 0}}, 0, false, admitted},
 		{"a newcomer when all is full", Plan{Inflight: 9, Waiting: 100}, []held{{0, 0}, {5, 0}, {4, 0}}, 0, false, ShedInflight},
 		{"a newcomer who joins when all is full", Plan{Inflight: 9, Waiting: 100}, []held{{0, 0}, {5, 0}, {4, 0}}, 0, true, admitted},
 		{"refreshes take nobody's place", Plan{Inflight: 9, Waiting: 100}, []held{{0, 0}, {4, 0}, {4, 0}}, 9, false, admitted},
-		{"less than half of those who may wait", Plan{Inflight: 8, Waiting: 8}, []held{{0, 3}}, 0, true, admitted},
-		{"half of those who may wait", Plan{Inflight: 8, Waiting: 8}, []held{{0, 4}}, 0, true, ShedClient},
-		{"half of those who may wait, beginning", Plan{Inflight: 8, Waiting: 8}, []held{{0, 4}}, 0, false, ShedClient},
+		{"below five sixths of the waiting", Plan{Inflight: 96, Waiting: 96}, []held{{0, 79}}, 0, true, admitted},
+		{"five sixths of the waiting", Plan{Inflight: 96, Waiting: 96}, []held{{0, 80}}, 0, true, ShedClient},
+		{"five sixths of the waiting, beginning", Plan{Inflight: 96, Waiting: 96}, []held{{0, 80}}, 0, false, ShedClient},
 		{"a newcomer when nobody may wait", Plan{Inflight: 8, Waiting: 8}, []held{{0, 0}, {2, 6}}, 0, true, ShedWaiting},
-		{"flights of whom nobody waits for", Plan{Inflight: 8, Waiting: 100, PerClient: 4}, []held{{4, -4}}, 0, false, ShedClient},
+		{"flights of whom nobody waits for", Plan{Inflight: 96, Waiting: 100, PerClient: 4}, []held{{80, -80}}, 0, false, ShedClient},
 		{"bounds that were lowered", Plan{Inflight: 2, Waiting: 2}, []held{{0, 0}, {8, 8}}, 0, false, ShedWaiting},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -122,8 +125,8 @@ func (l *ledger) ask(who netip.Addr, name int, now time.Time) {
 	case f != nil:
 		f.rest = append(f.rest, waiter{client: c})
 	default:
-		if l.begun[who] >= free {
-			l.t.Fatalf("%s has begun %d flights and may begin one more of %d places", who, l.begun[who], free)
+		if reserve := float64(l.plan.Inflight) / 8; l.begun[who] >= free && float64(free) <= reserve {
+			l.t.Fatalf("%s has begun %d flights and may begin one more with %d free: its part of the reserve of %v is less", who, l.begun[who], free, reserve)
 		}
 		f = &flight{key: key, hash: hash, client: c, first: waiter{client: c}}
 		l.fs.addLocked(f)
@@ -240,30 +243,38 @@ func TestAccount(t *testing.T) {
 	}
 }
 
-// TestGreedy lets clients ask for as many names as they can get: one ends with half of
-// the places, k with k/(k+1) of them in equal shares, and one who comes then is let in.
+// TestGreedy lets clients ask for as many names as they can get. They end with equal shares, and a client
+// that comes then is admitted.
 func TestGreedy(t *testing.T) {
 	t.Parallel()
 	const places = 4096
-	for _, k := range []int{1, 2, 3, 9, 31, 100, 1000} {
+	for _, tt := range []struct{ clients, want int }{
+		{1, places * 5 / 6},
+		{2, places * 3 / 7},
+		{3, places * 15 / 52},
+		{7, places / 8},
+		{9, places / 10},
+		{31, places / 32},
+		{100, places / 101},
+		{1000, places / 1001},
+	} {
 		l := ledger{t: t, begun: map[netip.Addr]int{}, waits: map[netip.Addr]int{}}
 		l.fs.init()
 		l.plan = Plan{Inflight: places, Waiting: 4 * places}
 		name := 0
-		for range 2*places/k + 2 {
-			for i := range k {
+		for range 2*places/tt.clients + 2 {
+			for i := range tt.clients {
 				name++
 				l.ask(address(i), name, time.Unix(1, 0))
 			}
 		}
-		fair := places / (k + 1)
-		for i := range k {
-			if got := l.begun[address(i)]; got < fair || got > fair+1 {
-				t.Errorf("%d greedy clients: one of them has %d places, want %d or one more", k, got, fair)
+		for i := range tt.clients {
+			if got := l.begun[address(i)]; got < tt.want || got > tt.want+1 {
+				t.Errorf("%d greedy clients: one of them has %d places, want %d or one more", tt.clients, got, tt.want)
 			}
 		}
-		if c, why := l.fs.admitLocked(address(k), true, &l.plan); c == nil {
-			t.Errorf("%d greedy clients: a newcomer is turned away: %s", k, shedName(why))
+		if c, why := l.fs.admitLocked(address(tt.clients), true, &l.plan); c == nil {
+			t.Errorf("%d greedy clients: a newcomer is shed: %s", tt.clients, shedName(why))
 		}
 	}
 }

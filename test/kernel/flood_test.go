@@ -73,7 +73,6 @@ func (l *local) configure(t *testing.T, up *upstream, size int64) string {
 listen: {addresses: [%q], port: %d}
 forward: [{zone: ".", to: ["tcp://%s"]}]
 cache: {size: %d}
-limits: {perClient: 16384} # all clients have one address
 admin: {address: %q}
 `, l.listen.Addr(), l.listen.Port(), up.addr, size, l.admin)
 	if err := os.WriteFile(file, text, 0o644); err != nil {

@@ -33,12 +33,9 @@ type settings struct {
 	rest    string         // the sections but listen, admin and log
 }
 
-// manyInOne is for clients of one address that stand for many.
-const manyInOne = "limits: {waiting: 65536, perClient: 65536}\n"
-
 func (s *settings) yaml() string {
-	return fmt.Sprintf("listen: {addresses: [%q], port: %d}\nadmin: {address: %q}\nlog: {format: text}\n%s%s",
-		s.listen.Addr(), s.listen.Port(), s.admin, manyInOne, s.rest)
+	return fmt.Sprintf("listen: {addresses: [%q], port: %d}\nadmin: {address: %q}\nlog: {format: text}\nlimits: {waiting: 65536}\n%s",
+		s.listen.Addr(), s.listen.Port(), s.admin, s.rest)
 }
 
 // forwardTo is a configuration with one route.
