@@ -161,7 +161,7 @@ func TestValues(t *testing.T) {
 		fmt.Sprintf(`build_info{commit="0123abc",goversion=%q,version="v1.2.3"}`, runtime.Version()): 1,
 	}
 	n := arrays(want)
-	names := []string{"dropped_total", "malformed_total", "rewritten_total", "dns64_made_total", "joined_total", "prefetches_total", "failures_total", `panics_total{where="resolve"}`}
+	names := []string{"dropped_total", "malformed_total", "rewritten_total", "dns64_made_total", "zone_short_total", "joined_total", "prefetches_total", "failures_total", `panics_total{where="resolve"}`}
 	for _, reason := range resolve.Sheds() {
 		names = append(names, fmt.Sprintf("shed_total{reason=%q}", reason))
 	}

@@ -84,6 +84,10 @@ func queryFamilies() []family {
 			"dns64_made_total", counter, "Replies with IPv6 addresses that were made of IPv4 addresses.",
 			nil, count(func(s *sample) uint64 { return s.resolve.Made }),
 		},
+		{
+			"zone_short_total", counter, "Answers of the cluster zone that lack records: an address has more than 32 names, or one answer looked through all that it may.",
+			nil, count(func(s *sample) uint64 { return s.resolve.ZoneShort }),
+		},
 	}
 }
 

@@ -15,10 +15,13 @@ import (
 func (l *Lane) fromZone(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
 	start := len(dst)
 	l.turn++
-	dst, result := l.plan.Zone.Answer(&l.q, l.turn, now, dst)
+	dst, result := l.plan.Zone.Answer(&l.q, l.zoneClient(), now, dst)
 	switch result.Verdict {
 	case zone.Answered:
 		l.seal.EDE = result.EDE
+		if result.Short {
+			l.tally.zoneShort++
+		}
 		if l.detour.taken {
 			var done bool
 			if dst, done = l.deliver(SourceZone, from, now, dst, start); !done {
@@ -48,11 +51,16 @@ func (l *Lane) fromZone(from *wire.Peer, now time.Time, dst []byte) ([]byte, boo
 	return dst, false
 }
 
+// zoneClient is what the zone's answer depends on besides the question.
+func (l *Lane) zoneClient() zone.Client {
+	return zone.Client{Room: l.q.Room(&l.seal), Turn: l.turn}
+}
+
 // lastWord answers from the zone what nobody else can answer, if the zone has
 // anything to say.
 func (l *Lane) lastWord(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
 	start := len(dst)
-	dst, result := l.plan.Zone.LastWord(&l.q, l.turn, now, dst)
+	dst, result := l.plan.Zone.LastWord(&l.q, l.zoneClient(), now, dst)
 	if result.Verdict != zone.Answered {
 		return dst[:start], false
 	}
@@ -69,7 +77,7 @@ func (d *desk) lastWord(z *zone.Zone, q *wire.Query, now time.Time) bool {
 	if z == nil {
 		return false
 	}
-	msg, said := z.LastWord(q, 0, now, d.buf[:0])
+	msg, said := z.LastWord(q, zone.Client{Room: wire.MaxMessage}, now, d.buf[:0])
 	if said.Verdict != zone.Answered {
 		return false
 	}

@@ -89,6 +89,7 @@ type Stats struct {
 	Malformed  uint64                          // packets answered FORMERR
 	Rewritten  uint64                          // queries for whose name a rule had another one looked up
 	Made       uint64                          // replies with IPv6 addresses that were made of IPv4 addresses
+	ZoneShort  uint64                          // answers of the zone that lack records at a bound of the zone
 	Joined     uint64                          // queries that found their question under way
 	Prefetches uint64                          // refreshes begun
 	Failures   uint64                          // flights that came back without an answer
@@ -107,7 +108,7 @@ type counters struct {
 	durations [bucketCount]atomic.Uint64
 	total     atomic.Int64 // ns
 
-	dropped, malformed, rewritten, made, joined, prefetches, failures, panics atomic.Uint64
+	dropped, malformed, rewritten, made, zoneShort, joined, prefetches, failures, panics atomic.Uint64
 
 	shed [shedCount]atomic.Uint64
 }
@@ -129,6 +130,7 @@ type tally struct {
 	malformed uint32
 	rewritten uint32
 	made      uint32
+	zoneShort uint32
 	touched   bool
 }
 
@@ -190,6 +192,9 @@ func (t *tally) flush(c *counters, now time.Time) {
 	}
 	if t.made > 0 {
 		c.made.Add(uint64(t.made))
+	}
+	if t.zoneShort > 0 {
+		c.zoneShort.Add(uint64(t.zoneShort))
 	}
 	if t.replies > 0 {
 		took := now.Sub(t.start)
@@ -260,6 +265,7 @@ func (r *Resolver) Stats() Stats {
 		Malformed:  c.malformed.Load(),
 		Rewritten:  c.rewritten.Load(),
 		Made:       c.made.Load(),
+		ZoneShort:  c.zoneShort.Load(),
 		Joined:     c.joined.Load(),
 		Prefetches: c.prefetches.Load(),
 		Failures:   c.failures.Load(),

@@ -96,7 +96,7 @@ func askZone(t *testing.T, z *zone.Zone, question string) []string {
 	if fault := q.Parse(packet); fault != wire.FaultNone {
 		t.Fatalf("%s: fault %d in the query", question, fault)
 	}
-	answer, result := z.Answer(&q, 0, time.Now(), nil)
+	answer, result := z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: 0}, time.Now(), nil)
 	if result.Verdict != zone.Answered && result.Verdict != zone.Alias {
 		return []string{map[zone.Verdict]string{zone.Foreign: "foreign", zone.Elsewhere: "elsewhere", zone.Unready: "unready"}[result.Verdict]}
 	}

@@ -106,7 +106,7 @@ func (w *world) ask(name string) string {
 	if fault := q.Parse(pkt); fault != wire.FaultNone {
 		w.t.Fatalf("query for %s: fault %d", name, fault)
 	}
-	msg, result := w.zone.Answer(&q, 0, time.Now(), nil)
+	msg, result := w.zone.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: 0}, time.Now(), nil)
 	switch result.Verdict {
 	case zone.Answered:
 	case zone.Unready:

@@ -99,6 +99,16 @@ const (
 	edeLen       = 4 + 2
 )
 
+// Room is the bytes that an answer may have for Reply to cut nothing off, with an
+// Extended DNS Error in the OPT record if the client may have one.
+func (q *Ask) Room(s *Seal) int {
+	room := s.Limit - q.optLen(s)
+	if q.EDNS && s.EDE == EDENone {
+		room -= edeLen
+	}
+	return room
+}
+
 // optLen is the octets of the OPT record that the reply to q will end with.
 func (q *Ask) optLen(s *Seal) int {
 	if !q.EDNS {

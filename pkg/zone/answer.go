@@ -17,25 +17,31 @@ const maxAliases = 8
 // makes it the client's. It keeps no reference to dst and allocates nothing where
 // dst has room.
 //
-// turn rotates sets of addresses: with each next number the next one comes first.
-// Of a set that is more than a message holds a part is given, with TC set.
-func (z *Zone) Answer(q *wire.Query, turn uint32, now time.Time, dst []byte) ([]byte, Result) {
-	return z.answer(q, turn, now, dst, false)
+// Of a set that is more than the client takes, or takes more than its share of time to
+// find, a part is given, with TC set: with each turn another one.
+func (z *Zone) Answer(q *wire.Query, c Client, now time.Time, dst []byte) ([]byte, Result) {
+	return z.answer(q, c, now, dst, false)
+}
+
+// A Client is what an answer depends on besides its question.
+type Client struct {
+	Room int    // octets that the answer may have without OPT record; more than a message has: what a message has
+	Turn uint32 // rotates sets of addresses: with each next number the next one comes first
 }
 
 // LastWord is Answer for a query that somebody else could not answer: a stale view
 // denies, as if there were nobody else to ask. What this zone never knew is
 // Elsewhere still.
-func (z *Zone) LastWord(q *wire.Query, turn uint32, now time.Time, dst []byte) ([]byte, Result) {
-	return z.answer(q, turn, now, dst, true)
+func (z *Zone) LastWord(q *wire.Query, c Client, now time.Time, dst []byte) ([]byte, Result) {
+	return z.answer(q, c, now, dst, true)
 }
 
-func (z *Zone) answer(q *wire.Query, turn uint32, now time.Time, dst []byte, last bool) ([]byte, Result) {
+func (z *Zone) answer(q *wire.Query, c Client, now time.Time, dst []byte, last bool) ([]byte, Result) {
 	name := q.Name()
 	if !bytes.HasSuffix(name, z.domain) {
-		return z.reverse(q, turn, now, dst, last)
+		return z.reverse(q, c, now, dst, last)
 	}
-	r := reply{z: z, q: q, turn: turn, now: now, last: last, dst: dst, start: len(dst), room: maxReply, ede: wire.EDENone}
+	r := z.newReply(q, c, now, dst, last)
 	if !r.locate(name, wire.HeaderLen) {
 		return dst, Result{Verdict: Foreign, EDE: wire.EDENone}
 	}
@@ -196,8 +202,9 @@ func (r *reply) ownName() Result {
 		octets := octetsOf(r.q.Type)
 		before := r.answer // the aliases that led here
 		if octets != 0 {
+			at := len(r.dst)
 			r.appendNameservers(r.at, octets, &r.answer)
-			r.rotate(r.answer-before, octets)
+			r.rotate(at, r.answer-before, octets)
 		}
 		if r.answer == before {
 			return r.nodata(onRecord)

@@ -54,7 +54,7 @@ func askPacket(tb testing.TB, z *zone.Zone, pkt []byte, turn uint32, now time.Ti
 		tb.Fatalf("query %x: fault %d", pkt, fault)
 	}
 	const before = "before"
-	dst, res := z.Answer(&q, turn, now, []byte(before))
+	dst, res := z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: turn}, now, []byte(before))
 	if !strings.HasPrefix(string(dst), before) {
 		tb.Fatalf("the octets before the answer are %q now", dst[:len(before)])
 	}

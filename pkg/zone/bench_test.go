@@ -117,7 +117,7 @@ func BenchmarkAnswer(b *testing.B) {
 			turn := uint32(0)
 			for b.Loop() {
 				turn++
-				if dst, _ := z.Answer(&q, turn, now, buf); len(dst) == 1 {
+				if dst, _ := z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: turn}, now, buf); len(dst) == 1 {
 					b.Fatal("an answer of one octet")
 				}
 			}
@@ -163,13 +163,13 @@ func TestAnswerAllocatesNothing(t *testing.T) {
 		var q wire.Query
 		q.Parse(packet(t, l.question, l.rrtype))
 		if l.answers >= 0 {
-			dst, _ := z.Answer(&q, 0, now, buf)
+			dst, _ := z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: 0}, now, buf)
 			m := parse(t, dst)
 			if m.Rcode != l.rcode || len(m.Answer) < l.answers {
 				t.Errorf("%s: %s with %d records, want %s with %d", l.name, dns.RcodeToString[m.Rcode], len(m.Answer), dns.RcodeToString[l.rcode], l.answers)
 			}
 		}
-		if n := testing.AllocsPerRun(100, func() { z.Answer(&q, 1, now, buf) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: 1}, now, buf) }); n != 0 {
 			t.Errorf("%s: %v allocations, want none", l.name, n)
 		}
 	}

@@ -3,42 +3,61 @@
 package zone
 
 // A cursor walks the entries of a selection, slice by slice. After next it
-// stands at an entry.
+// stands at an entry. Every step is taken off the answer's budget; a walk that
+// spends it ends early.
 type cursor struct {
 	sel    *selection
-	octets int // entries with addresses of this length only; 0: with any
-	skip   int // the walk begins at this slice and goes round
+	octets int  // entries with addresses of this length only; 0: with any
+	spread bool // the walk begins at another entry with each turn and goes round
 
 	slice *slice
 	entry int
+	ports portList // of slice, from the first that is meant on
+	meant int      // how many ports of slice are meant
 
-	walked  int // slices
-	zone    uint16
-	pos     int // of the next candidate: an entry, or a place in the order by name
-	end     int
-	byName  bool // candidates are of the order by name
-	addrPos int  // candidates by address that follow those by name
-	addrEnd int
+	begun  bool
+	walked int    // slices
+	first  int    // the slice that the walk began with
+	rest   uint32 // where in a slice the walk begins, as a fraction
+	chain  chain  // of candidate slices, if a name is selected
+
+	all      portList // what ports and meant were taken from
+	counted  bool     // they were
+	zone     uint16
+	pos, end int  // of the next candidate: an entry, or a place in the order by name
+	again    int  // the candidates from here to before over follow
+	over     int  //
+	byName   bool // candidates are of the order by name
+	byAddr   bool // the slices with own names are walked, those with the address follow
 }
+
+// Steps of the budget, each about 3 ns.
+const (
+	stepsEntry = 1
+	stepsSlice = 8
+)
 
 // next steps to the next entry. It is false at the end.
 func (c *cursor) next() bool {
 	for {
 		for c.pos < c.end {
-			if e, ok := c.candidate(); ok && c.meant(e) {
+			if !c.sel.spend(stepsEntry) {
+				return false
+			}
+			if e, ok := c.candidate(); ok && c.isMeant(e) {
 				c.entry = e
 				return true
 			}
 		}
-		if c.byName { // those whose address is their name are left
-			c.byName, c.pos, c.end = false, c.addrPos, c.addrEnd
+		if c.again < c.over {
+			c.pos, c.end, c.over = c.again, c.over, 0
 		} else if !c.enter() {
 			return false
 		}
 	}
 }
 
-// candidate takes the next candidate, and tells whether it has the name that is
+// candidate takes the next candidate, and reports whether it has the name that is
 // selected, if one is.
 func (c *cursor) candidate() (e int, ok bool) {
 	e = c.pos
@@ -47,12 +66,12 @@ func (c *cursor) candidate() (e int, ok bool) {
 		e = c.slice.ordered(e)
 		return e, c.sel.named(c.slice, e)
 	}
-	return e, c.sel.by != selectedByName || !c.sel.named(c.slice, e)
+	return e, !c.sel.byName || !c.sel.named(c.slice, e)
 }
 
-// meant tells whether the candidate is published, of the topology zone and of
+// isMeant reports whether the candidate is published, of the topology zone and of
 // the family.
-func (c *cursor) meant(e int) bool {
+func (c *cursor) isMeant(e int) bool {
 	mark := c.slice.mark(e)
 	if mark&markReady == 0 && !c.sel.publish || c.sel.zone != nil && mark&markZone != c.zone {
 		return false
@@ -60,22 +79,101 @@ func (c *cursor) meant(e int) bool {
 	return c.octets == 0 || (c.octets == 4) == (e < int(c.slice.n4))
 }
 
-// enter goes on to the next slice that may have candidates.
+// enter goes on to the next slice that has candidates.
 func (c *cursor) enter() bool {
-	for all := c.sel.node.slices; c.walked < len(all); {
-		s := all[(c.walked+c.skip)%len(all)]
-		c.walked++
-		if c.sel.zone != nil {
-			if c.zone = s.zone(c.sel.zone); c.zone == 0 {
-				continue
+	if !c.begun {
+		c.begin()
+	}
+	for c.sel.spend(stepsSlice) {
+		s, ok := c.nextSlice()
+		if !ok {
+			return false
+		}
+		if s != nil && c.suits(s) {
+			if c.candidates(); c.pos < c.end {
+				return true
 			}
 		}
-		if c.sel.ports.named && c.sel.ports.countIn(s.ports()) == 0 {
-			continue
+	}
+	return false
+}
+
+// suits makes the slice the one that is walked, unless nothing of it is meant.
+func (c *cursor) suits(s *slice) bool {
+	if s.ready == 0 && !c.sel.publish {
+		return false
+	}
+	if c.sel.zone != nil {
+		if c.zone = s.zone(c.sel.zone); c.zone == 0 {
+			return false
 		}
-		c.slice = s
-		c.candidates()
-		return true
+	}
+	if !c.enterPorts(s.ports()) {
+		return false
+	}
+	c.slice = s
+	return true
+}
+
+// begin sets where the walk begins.
+func (c *cursor) begin() {
+	c.begun = true
+	turn := uint32(0)
+	if c.spread {
+		turn = c.sel.turn
+	}
+	if c.sel.byName {
+		c.byName, c.byAddr = true, c.sel.octets > 0
+		c.chain, c.rest = chainOf(&c.sel.store.slicesByLabel, c.sel.store.labelHash(c.sel.node.key, c.sel.label), turn, 0)
+		return
+	}
+	c.first, c.rest = spread(turn, len(c.sel.node.slices))
+}
+
+// nextSlice gives the next slice, which is nil for a candidate that is none of
+// the node's. It is false at the end.
+func (c *cursor) nextSlice() (s *slice, ok bool) {
+	n := c.sel.node
+	if !c.sel.byName {
+		if c.walked == len(n.slices) {
+			return nil, false
+		}
+		i := c.first + c.walked
+		if i >= len(n.slices) {
+			i -= len(n.slices)
+		}
+		c.walked++
+		return n.slices[i].slice, true
+	}
+	id, ok := c.chain.next()
+	if !ok && c.byAddr { // those whose address is their name are left
+		c.byName, c.byAddr = false, false
+		c.chain, _ = chainOf(&c.sel.store.slicesByAddr, c.sel.store.hash(c.sel.addr[:c.sel.octets]), 0, 0)
+		id, ok = c.chain.next()
+	}
+	if !ok {
+		return nil, false
+	}
+	return n.slice(id), true
+}
+
+// enterPorts finds the ports of a slice that are meant, which has all. It is false
+// if a name is selected and no port has it. Most slices of a service have the same ports.
+func (c *cursor) enterPorts(all portList) bool {
+	if !c.counted || all != c.all {
+		c.ports, c.meant = c.sel.ports.find(all)
+		c.all, c.counted = all, true
+		c.sel.spend(len(all) / stepsSlice)
+	}
+	return c.meant > 0 || !c.sel.ports.named
+}
+
+// numbered reports whether a port that is meant has a number. Those without come first.
+func (c *cursor) numbered() bool {
+	for l := c.ports; l != ""; l = l.rest() {
+		if l.number() != 0 && c.sel.ports.match(l) {
+			return true
+		}
 	}
 	return false
 }
@@ -83,17 +181,12 @@ func (c *cursor) enter() bool {
 // candidates sets the ranges of the slice that are walked.
 func (c *cursor) candidates() {
 	s := c.slice
-	switch c.sel.by {
-	case selectedByName:
-		c.byName = true
+	switch {
+	case c.byName:
 		c.pos, c.end = s.called(c.sel.label)
-		c.addrPos, c.addrEnd = 0, 0
-		if c.sel.octets > 0 {
-			c.addrPos, c.addrEnd = s.at(c.sel.addr[:c.sel.octets])
-		}
-	case selectedByAddr:
+	case c.sel.byName:
 		c.pos, c.end = s.at(c.sel.addr[:c.sel.octets])
-	case selectedAll:
+	default:
 		c.pos, c.end = 0, s.count()
 		switch c.octets {
 		case 4:
@@ -102,4 +195,17 @@ func (c *cursor) candidates() {
 			c.pos = int(s.n4)
 		}
 	}
+	if c.spread {
+		middle := c.pos + int(uint64(c.rest)*uint64(c.end-c.pos)>>32)
+		c.pos, c.again, c.over = middle, c.pos, middle
+	}
+}
+
+// spread gives the place, of n, where the walk of a set begins that no message
+// holds, and as a fraction of 2^32 where in that place. The places of consecutive
+// turns, and of every k-th turn, lie evenly: they are multiples of the golden ratio.
+func spread(turn uint32, n int) (place int, rest uint32) {
+	const golden = 2654435769 // 2^32 divided by the golden ratio
+	at := uint64(turn*golden) * uint64(n)
+	return int(at >> 32), uint32(at)
 }

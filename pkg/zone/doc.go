@@ -50,7 +50,14 @@
 //
 // Objects with names that no label can hold are left out; a hostname, port name
 // or topology zone that no label can hold counts as none. A name of more than 255
-// octets is no target. Of a set that is more than 64 KiB, a part is given with TC.
+// octets is no target.
+//
+// An answer is built for the size that its client takes, and costs what is sent and not
+// what is held. Of a larger set a part is given with TC, with each turn another one. So it
+// is where an answer spends its budget of steps on entries that are not given: not
+// ready, there already, or of another topology zone. An address has 32 PTR records at
+// most, with each turn others. A service or slice has its first 4,096 ports, a slice 127
+// topology zones.
 //
 // Names apart, which the configuration lists, and all below them are not the
 // zone's, in a question or as the target of an alias.
@@ -122,6 +129,7 @@
 //   - A ClusterIP service whose address is not known yet has no data. CoreDNS makes
 //     an alias of the empty name.
 //   - Names may have a TTL of their own.
+//   - An address has 32 PTR records at most.
 //
 // # Readers and writers
 //

@@ -46,7 +46,7 @@ func TestWrongCandidates(t *testing.T) {
 	} {
 		var q wire.Query
 		q.Parse([]byte("\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00" + name + "\x00\x0c\x00\x01"))
-		if dst, res := z.Answer(&q, 0, now, nil); res.Verdict != Answered || dst[3] != wire.RcodeNXDomain {
+		if dst, res := z.Answer(&q, Client{Room: wire.MaxMessage, Turn: 0}, now, nil); res.Verdict != Answered || dst[3] != wire.RcodeNXDomain {
 			t.Errorf("%q: verdict %d, message %x; want NXDOMAIN", name, res.Verdict, dst)
 		}
 	}

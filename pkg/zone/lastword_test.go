@@ -52,7 +52,7 @@ func TestLastWord(t *testing.T) {
 				}
 				var q wire.Query
 				q.Parse(packet(t, tt.name, dns.TypeA))
-				msg, res := z.LastWord(&q, 0, now, nil)
+				msg, res := z.LastWord(&q, zone.Client{Room: wire.MaxMessage, Turn: 0}, now, nil)
 				have := short{Verdict: res.Verdict, EDE: res.EDE}
 				if res.Verdict == zone.Answered {
 					m := parse(t, msg)

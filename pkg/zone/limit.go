@@ -4,7 +4,7 @@ package zone
 
 import "github.com/nodecache/node-cache/pkg/wire"
 
-// indexCost is the bytes that the indexes take for one address of a record.
+// indexCost is the bytes that the indexes take for one address or name of a record.
 const indexCost = 16
 
 // Limit bounds the bytes that the services and slices of one namespace may take, with their part of the indexes; 0: no bound.
@@ -59,7 +59,7 @@ func sliceCost(s *slice) int {
 	if s == nil {
 		return 0
 	}
-	return sliceSize(s) + indexCost*(1+s.count())
+	return sliceSize(s) + indexCost*(1+s.count()+int(s.named))
 }
 
 // refusedService stands for a service that does not fit.

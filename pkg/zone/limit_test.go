@@ -59,9 +59,8 @@ func TestLimit(t *testing.T) {
 
 	ports := zone.Service{Namespace: "tenant", Name: "ports", Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.9")}, TTL: -1}
 	for i := range 60_000 {
-		ports.Ports = append(ports.Ports, zone.Port{Name: fmt.Sprintf("p%014d", i), Number: uint16(i + 1)})
+		ports.Ports = append(ports.Ports, zone.Port{Name: fmt.Sprintf("p%062d", i), Number: uint16(i + 1)})
 	}
-	s.PutService(ports, now)
 	s.PutService(zone.Service{Namespace: "tenant", Name: "fits", Type: zone.Headless, TTL: -1}, now)
 	one := zone.Slice{Namespace: "tenant", Name: "fits-1", Service: "fits", Endpoints: []zone.Endpoint{
 		{Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.9")}, Ready: true},
@@ -72,6 +71,7 @@ func TestLimit(t *testing.T) {
 		s.PutService(zone.Service{Namespace: "tenant", Name: name, Type: zone.Headless, TTL: -1}, now)
 		s.PutSlice(huge(name+"-1", name, 30), now)
 	}
+	s.PutService(ports, now)
 	full := s.Stats()
 	if took := bytesOf(&full) - bytesOf(&shop); took > limit {
 		t.Errorf("%d bytes taken, the limit is %d", took, limit)

@@ -118,7 +118,7 @@ func (r *reply) zonalNode(left int) bool {
 
 // clusterIP answers a name of a ClusterIP service.
 func (r *reply) clusterIP(n *node, left int) Result {
-	if r.z.skipEmpty && !n.ready() && r.trust(onSlices) != blind {
+	if r.z.skipEmpty && !n.published() && r.trust(onSlices) != blind {
 		return r.nxdomain(onEndpoints)
 	}
 	filter, ok := r.portFilter(left)
@@ -136,7 +136,7 @@ func (r *reply) clusterIP(n *node, left int) Result {
 	} else if r.q.Type == wire.TypeSRV {
 		r.appendServiceSRV(n.svc, left, &filter)
 	}
-	if r.answer == before {
+	if r.answer == before && !r.truncated() {
 		return r.nodata(onRecord)
 	}
 	return r.positive(onServices)
@@ -161,7 +161,7 @@ func (r *reply) belowClusterIP(n *node) Result {
 	if res, ok := r.endpoint(n); ok {
 		return res
 	}
-	if p, ok := protocolOf(r.label(0)); ok && n.svc.ports().hasProtocol(p) {
+	if p, ok := protocolOf(r.label(0)); ok && n.svc.ports().protocols()>>p&1 != 0 {
 		return r.nodata(onRecord)
 	}
 	if !r.z.allSlices {
@@ -204,12 +204,8 @@ func (r *reply) belowHeadless(n *node) Result {
 	if r.zonalNode(1) {
 		return r.zonalEmpty()
 	}
-	if p, ok := protocolOf(r.label(0)); ok {
-		for _, s := range n.slices {
-			if (s.ready > 0 || n.svc.publish && s.count() > 0) && s.ports().hasProtocol(p) {
-				return r.nodata(onRecord)
-			}
-		}
+	if p, ok := protocolOf(r.label(0)); ok && n.hasProtocol(p) {
+		return r.nodata(onRecord)
 	}
 	return r.nxdomain(onEndpoints)
 }
@@ -244,7 +240,9 @@ func (r *reply) zonalEmpty() Result {
 
 // selectAll selects every endpoint of the node that is published.
 func (r *reply) selectAll(n *node) selection {
-	return selection{node: n, publish: n.svc.publish, podNames: r.z.podNames}
+	return selection{
+		store: r.z.store, node: n, publish: n.svc.publish, podNames: r.z.podNames, turn: r.turn, steps: r.steps,
+	}
 }
 
 // set answers with the selected endpoints, of which there are some. The name has
@@ -260,7 +258,7 @@ func (r *reply) set(sel *selection, left int) Result {
 	default:
 		return r.nodata(onRecord)
 	}
-	if r.answer == before {
+	if r.answer == before && !r.truncated() {
 		return r.nodata(onEndpoints)
 	}
 	return r.positive(onEndpoints)

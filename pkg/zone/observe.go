@@ -65,7 +65,7 @@ func (o *observer) service(n *node, old, svc *service) {
 	}
 	if owns, owned := ownsEndpoints(svc), ownsEndpoints(old); owns != owned || owns && svc.publish != old.publish {
 		for _, sl := range n.slices {
-			o.entries(sl, nil)
+			o.entries(sl.slice, nil)
 		}
 	}
 }

@@ -15,6 +15,9 @@ type portList string
 // portFixed is the octets of a port before its name.
 const portFixed = 3
 
+// maxPorts bounds the ports of a service or slice.
+const maxPorts = 1 << 12
+
 // packPorts appends the ports to dst. A name that cannot be a label counts as none.
 func packPorts(dst []byte, ports []Port) []byte {
 	sorted := slices.Clone(ports)
@@ -24,7 +27,7 @@ func packPorts(dst []byte, ports []Port) []byte {
 	slices.SortFunc(sorted, func(a, b Port) int {
 		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Name, b.Name))
 	})
-	for _, p := range sorted {
+	for _, p := range sorted[:min(len(sorted), maxPorts)] {
 		dst = append(dst, byte(p.Number>>8), byte(p.Number), byte(p.Protocol))
 		dst = appendLabel(dst, p.Name)
 	}
@@ -68,24 +71,30 @@ func (f *portFilter) countIn(l portList) int {
 	return n
 }
 
-// has tells whether a port that is meant has the number.
-func (f *portFilter) has(l portList, number uint16) bool {
+// find gives the list from its first port on that is meant, and how many are.
+func (f *portFilter) find(l portList) (first portList, n int) {
+	if !f.named {
+		return l, f.countIn(l)
+	}
 	for ; l != ""; l = l.rest() {
-		if l.number() == number && f.match(l) {
-			return true
+		if f.match(l) {
+			if n == 0 {
+				first = l
+			}
+			n++
 		}
 	}
-	return false
+	return first, n
 }
 
-// hasProtocol tells whether the list has a port with a name and the protocol.
-func (l portList) hasProtocol(p Protocol) bool {
+// protocols are the protocols of the ports that have a name, a bit each.
+func (l portList) protocols() (set uint8) {
 	for ; l != ""; l = l.rest() {
-		if l.protocol() == p && l.name() != "" {
-			return true
+		if l.name() != "" {
+			set |= 1 << l.protocol()
 		}
 	}
-	return false
+	return set
 }
 
 // portName takes the label of a port or protocol apart from its underscore, which
@@ -108,14 +117,4 @@ func protocolOf(label []byte) (Protocol, bool) {
 		return SCTP, true
 	}
 	return 0, false
-}
-
-// numbered tells whether a port that is meant has a number.
-func (f *portFilter) numbered(l portList) bool {
-	for ; l != ""; l = l.rest() {
-		if l.number() != 0 && f.match(l) {
-			return true
-		}
-	}
-	return false
 }

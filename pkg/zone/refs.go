@@ -56,6 +56,61 @@ func (t *refTable) next(hash uint64, pos int) (ref uint32, after int, ok bool) {
 	}
 }
 
+// maxChain is how many candidates for one hash are known to a walk that begins
+// at another one with each turn.
+const maxChain = 1 << 10
+
+// A chain is the candidates for a hash, one after the other.
+type chain struct {
+	t    *refTable
+	hash uint64
+	pos  int
+	skip bool // the walk did not begin with the first: those before follow at the end
+	last int  // where a walk that skipped some ends; negative: not known yet
+}
+
+// chainOf is the chain for hash. If there are more than most candidates, it begins at
+// another one with each turn and goes round. rest is where in the candidate, see spread.
+func chainOf(x *refs, hash uint64, turn uint32, most int) (c chain, rest uint32) {
+	t := x.table.Load()
+	c = chain{t: t, hash: hash, pos: t.home(hash), last: -1}
+	if turn == 0 {
+		return c, 0
+	}
+	n := 0
+	for pos := c.pos; n < maxChain; n++ {
+		var ok bool
+		if _, pos, ok = t.next(hash, pos); !ok {
+			break
+		}
+	}
+	if n <= most {
+		return c, 0
+	}
+	skip, rest := spread(turn, n)
+	for range skip {
+		_, c.pos, c.skip = t.next(hash, c.pos)
+	}
+	return c, rest
+}
+
+// next gives the next candidate. It is false at the end.
+func (c *chain) next() (ref uint32, ok bool) {
+	ref, after, ok := c.t.next(c.hash, c.pos)
+	if !ok && c.skip {
+		c.skip = false
+		ref, after, ok = c.t.next(c.hash, c.t.home(c.hash))
+	}
+	switch {
+	case !ok, !c.skip && after == c.last:
+		return 0, false
+	case c.last < 0:
+		c.last = after
+	}
+	c.pos = after
+	return ref, true
+}
+
 func slotOf(hash uint64, ref uint32) uint64 { return hash&^0xffffffff | uint64(ref+firstRef) }
 
 // add makes ref a candidate for hash.

@@ -39,6 +39,25 @@ type reply struct {
 
 	ttl uint32
 	ede int
+
+	seen  *repeatTable // records of the set that is being appended; nil: none of them occurs twice
+	steps int          // what may be done to find records
+	short bool         // records are left out, and not for want of room
+}
+
+// leastSteps and the octets of room are the steps that an answer may take to find its
+// records, see cursor: some 10 microseconds for 1,232 bytes, 0.2 ms for 64 KiB. That many
+// entries are there without being given where most are not ready, occur again or are of
+// another topology zone.
+const leastSteps = 1 << 11
+
+// newReply begins the answer to q.
+func (z *Zone) newReply(q *wire.Query, c Client, now time.Time, dst []byte, last bool) reply {
+	room := min(c.Room, maxReply)
+	return reply{
+		z: z, q: q, turn: c.Turn, now: now, last: last, dst: dst, start: len(dst), room: room, steps: leastSteps + room,
+		ede: wire.EDENone, ttl: z.ttl,
+	}
 }
 
 // maxReply is the octets a message may have before the OPT record is appended.
@@ -69,7 +88,7 @@ func (r *reply) finish(rcode byte, servers int) Result {
 	binary.BigEndian.PutUint16(h[offsetAnswer:], uint16(r.answer))
 	binary.BigEndian.PutUint16(h[offsetServers:], uint16(servers))
 	binary.BigEndian.PutUint16(h[offsetExtra:], uint16(r.extra))
-	return Result{Verdict: Answered, EDE: r.ede}
+	return Result{Verdict: Answered, EDE: r.ede, Short: r.short}
 }
 
 // none takes everything back: there is no answer here.
@@ -86,6 +105,17 @@ func (r *reply) full(octets int) bool {
 	}
 	r.dst[r.start+2] |= bitTruncated
 	return true
+}
+
+// truncated reports whether the answer lacks records.
+func (r *reply) truncated() bool { return r.dst[r.start+2]&bitTruncated != 0 }
+
+// endWalk marks the answer as truncated if a walk left fewer steps than none.
+func (r *reply) endWalk(left int) {
+	if left < 0 {
+		r.dst[r.start+2] |= bitTruncated
+		r.short = true
+	}
 }
 
 // fullExtra is full for what is no part of the answer.
@@ -125,10 +155,10 @@ func octetsOf(rrtype uint16) int {
 	return 0
 }
 
-// rotate moves the n address records that end the message round by the turn, so
-// that every one is first as often as the others. They have one owner, so it is
-// the RDATA that moves.
-func (r *reply) rotate(n, octets int) {
+// rotate moves the n address records that begin at the offset in dst round by the
+// turn, so that every one is first as often as the others. They have one owner, so it
+// is the RDATA that moves.
+func (r *reply) rotate(at, n, octets int) {
 	if n < 2 {
 		return
 	}
@@ -137,7 +167,7 @@ func (r *reply) rotate(n, octets int) {
 		return
 	}
 	size := addressLen(octets)
-	data := r.dst[len(r.dst)-n*size+2+fixedLen:]
+	data := r.dst[at+2+fixedLen:]
 	reverseAddrs(data, 0, by-1, size, octets)
 	reverseAddrs(data, by, n-1, size, octets)
 	reverseAddrs(data, 0, n-1, size, octets)

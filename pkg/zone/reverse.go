@@ -11,17 +11,15 @@ import (
 
 // reverse answers a name outside of the domain: that of an address the store
 // knows or, if it knows none, that is in a cluster range.
-func (z *Zone) reverse(q *wire.Query, turn uint32, now time.Time, dst []byte, last bool) ([]byte, Result) {
+func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last bool) ([]byte, Result) {
 	foreign := Result{Verdict: Foreign, EDE: wire.EDENone}
 	var buf [16]byte
 	addr, tree := wire.ReverseAddr(q.Name(), &buf)
 	if addr == nil {
 		return dst, foreign
 	}
-	r := reply{
-		z: z, q: q, turn: turn, now: now, last: last, dst: dst, start: len(dst), room: maxReply, ede: wire.EDENone,
-		name: q.Name(), at: wire.HeaderLen, apex: wire.HeaderLen + tree, reverse: true, ttl: z.ttl,
-	}
+	r := z.newReply(q, c, now, dst, last)
+	r.name, r.at, r.apex, r.reverse = q.Name(), wire.HeaderLen, wire.HeaderLen+tree, true
 	r.begin()
 	on := onServices
 	if n := z.store.serviceAt(addr, z); n != nil {
@@ -31,9 +29,9 @@ func (z *Zone) reverse(q *wire.Query, turn uint32, now time.Time, dst []byte, la
 	}
 	var res Result
 	switch {
-	case r.answer > 0 && q.Type == wire.TypePTR:
+	case (r.answer > 0 || r.truncated()) && q.Type == wire.TypePTR:
 		res = r.positive(on)
-	case r.answer > 0:
+	case r.answer > 0 || r.truncated():
 		r.clear()
 		res = r.nodata(onRecord)
 	case !z.inRanges(addr):
@@ -115,27 +113,36 @@ func (s *Store) serviceAt(addr []byte, z *Zone) *node {
 	}
 }
 
+// maxPointers is the most PTR records of one address: some 2 KiB with usual names.
+// Anybody who may write slices can give any address more names.
+const maxPointers = 32
+
+// stepsPointer is what a slice with the address costs the budget: to find its service.
+const stepsPointer = 64
+
 // endpointsAt appends a PTR record for every name that an endpoint with the
-// address has.
+// address has, up to maxPointers: with each turn others.
 func (r *reply) endpointsAt(addr []byte) {
 	s := r.z.store
-	hash := s.hash(addr)
-	t := s.slicesByAddr.table.Load()
-	for pos := t.home(hash); ; {
-		id, after, ok := t.next(hash, pos)
+	slices, _ := chainOf(&s.slicesByAddr, s.hash(addr), r.turn, maxPointers)
+	for {
+		id, ok := slices.next()
 		if !ok {
 			return
 		}
 		if sl := s.slices.load(id); sl != nil && !r.sliceAt(sl, addr) {
 			return
 		}
-		pos = after
 	}
 }
 
 // sliceAt appends the PTR records for the entries of a slice with the address, if
-// there are any. It is false when the message is full.
+// there are any. It is false when no more can be.
 func (r *reply) sliceAt(sl *slice, addr []byte) bool {
+	if r.steps -= stepsPointer; r.steps < 0 {
+		r.endWalk(r.steps)
+		return false
+	}
 	var buf [2 * (1 + wire.MaxLabel)]byte
 	n, _ := r.z.store.findNode(buf[:copy(buf[:], sl.key)])
 	if n == nil || n.svc == nil || n.svc.kind == ExternalName || !r.z.shown(n) {
@@ -143,23 +150,40 @@ func (r *reply) sliceAt(sl *slice, addr []byte) bool {
 	}
 	sel := r.selectAll(n)
 	first, end := sl.at(addr)
-	for e := first; e < end; e++ {
-		if !sel.publish && sl.mark(e)&markReady == 0 {
-			continue
+	skip := 0
+	if end-first > maxPointers {
+		skip, _ = spread(r.turn, end-first)
+	}
+	for i := range end - first {
+		if r.steps--; r.steps < 0 {
+			r.endWalk(r.steps)
+			return false
 		}
-		var label [64]byte
-		name := sel.appendName(label[:0], sl, e)
-		if r.pointsTo(name, sl.key) {
-			continue
-		}
-		if !r.appendPTR(name, sl.key) {
+		e := first + (skip+i)%(end-first)
+		if (sel.publish || sl.mark(e)&markReady != 0) && !r.entryAt(&sel, sl, e) {
 			return false
 		}
 	}
 	return true
 }
 
-// pointsTo tells whether there is a PTR record to the name already.
+// entryAt appends the PTR record for an entry, unless it is there already. It is false
+// when no more can be.
+func (r *reply) entryAt(sel *selection, sl *slice, e int) bool {
+	var label [64]byte
+	name := sel.appendName(label[:0], sl, e)
+	switch {
+	case r.pointsTo(name, sl.key):
+		return true
+	case r.answer == maxPointers:
+		r.short = true
+		return false
+	}
+	return r.appendPTR(name, sl.key)
+}
+
+// pointsTo reports whether there is a PTR record to the name already, of which there
+// are few.
 func (r *reply) pointsTo(label []byte, key string) bool {
 	records := r.dst[r.start+questionEnd(r.q):]
 	for len(records) > 0 {
@@ -169,6 +193,7 @@ func (r *reply) pointsTo(label []byte, key string) bool {
 			return true
 		}
 		records = data[size:]
+		r.steps--
 	}
 	return false
 }

@@ -3,32 +3,36 @@
 package zone
 
 // A selection says which entries of a node's slices are meant: those that are
-// published, and of them all, those of one name, or those of one address.
+// published, and of them all, or those of one name.
 type selection struct {
+	store    *Store
 	node     *node
 	publish  bool       // all are, ready or not
 	podNames bool       // a pod's name is one
 	ports    portFilter // the slice has one of these ports
 	zone     []byte     // of this topology zone, labels in wire form; nil: of any
 
-	by     selectedBy
-	label  []byte   // of selectedByName
-	addr   [16]byte // of selectedByAddr; of selectedByName the address that the label spells
+	byName bool // only entries with the name
+	label  []byte
+	addr   [16]byte // that the label spells
 	octets int      // of addr; 0: there is none
+
+	turn  uint32 // of the answer
+	steps int    // what is left of the answer's budget
 }
 
-// selectedBy says how entries are found.
-type selectedBy uint8
+// spend takes steps off the answer's budget. It is false if they are not left.
+func (sel *selection) spend(steps int) bool {
+	sel.steps -= steps
+	return sel.steps >= 0
+}
 
-const (
-	selectedAll selectedBy = iota
-	selectedByName
-	selectedByAddr
-)
+// spent reports whether a walk ended because the budget did.
+func (sel *selection) spent() bool { return sel.steps < 0 }
 
 // ofLabel is the selection narrowed to the entries with the name. It keeps label.
 func (sel selection) ofLabel(label []byte) selection {
-	sel.by, sel.label, sel.octets = selectedByName, label, 0
+	sel.byName, sel.label, sel.octets = true, label, 0
 	var buf [16]byte
 	sel.octets = copy(sel.addr[:], spelledAddr(label, &buf))
 	return sel
@@ -46,13 +50,6 @@ func spelledAddr(label []byte, buf *[16]byte) []byte {
 		return nil
 	}
 	return addr
-}
-
-// ofAddr is the selection narrowed to the entries with the address.
-func (sel selection) ofAddr(addr string) selection {
-	sel.by = selectedByAddr
-	sel.octets = copy(sel.addr[:], addr)
-	return sel
 }
 
 // named tells whether the name of entry e is its own, not its address.
@@ -74,62 +71,19 @@ func (sel *selection) appendName(dst []byte, s *slice, e int) []byte {
 	return dst
 }
 
-// any tells whether there is an entry at all.
+// any reports whether there is an entry at all. There may be one where the budget
+// ended before it was found.
 func (sel *selection) any() bool {
 	c := cursor{sel: sel}
-	return c.next()
+	return c.next() || sel.spent()
 }
 
 // count is how many entries there are, each as often as its slice has ports that
-// are meant.
-func (sel *selection) count() int {
-	n, last, ports := 0, (*slice)(nil), 0
-	for c := (cursor{sel: sel}); c.next(); n += ports {
-		if c.slice != last {
-			last, ports = c.slice, sel.ports.countIn(c.slice.ports())
-		}
+// are meant. It stops counting beyond most.
+func (sel *selection) count(most int) int {
+	n := 0
+	for c := (cursor{sel: sel}); n <= most && c.next(); {
+		n += c.meant
 	}
 	return n
-}
-
-// firstAddr tells whether the entry that c stands at is the first of the
-// selection with its address, in the order of the slices.
-func (c *cursor) firstAddr() bool {
-	if !c.sel.node.twins {
-		return true
-	}
-	narrow := *c.sel
-	if narrow.by == selectedAll {
-		narrow = narrow.ofAddr(c.slice.addr(c.entry))
-	}
-	for o := (cursor{sel: &narrow}); o.next(); {
-		if o.slice.addr(o.entry) == c.slice.addr(c.entry) {
-			return o.slice == c.slice && o.entry == c.entry
-		}
-	}
-	return true
-}
-
-// firstName tells whether no entry of the selection before the one that c stands
-// at has its name and a port that is meant: with the number or, if that is
-// negative, with any, and then the same address too.
-func (c *cursor) firstName(number int) bool {
-	if !c.sel.node.twins {
-		return true
-	}
-	var label [64]byte
-	narrow := c.sel.ofLabel(c.sel.appendName(label[:0], c.slice, c.entry)[1:])
-	for o := (cursor{sel: &narrow}); o.next(); {
-		if o.slice == c.slice && o.entry == c.entry {
-			return true
-		}
-		if number < 0 {
-			if o.slice.addr(o.entry) == c.slice.addr(c.entry) && narrow.ports.numbered(o.slice.ports()) {
-				return false
-			}
-		} else if narrow.ports.has(o.slice.ports(), uint16(number)) {
-			return false
-		}
-	}
-	return true
 }

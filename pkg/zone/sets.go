@@ -4,70 +4,60 @@ package zone
 
 // appendClusterIPs appends the service's addresses of octets each.
 func (r *reply) appendClusterIPs(svc *service, octets int) {
-	n := 0
+	n, at := 0, len(r.dst)
 	for list := svc.addrs(octets); list != "" && !r.full(addressLen(octets)); list = list[octets:] {
 		r.appendAddress(r.at, list[:octets], r.ttl)
 		n++
 	}
-	r.rotate(n, octets)
+	r.rotate(at, n, octets)
 	r.answer += n
 }
 
 // appendEndpoints appends the addresses of the selection, each once: those of the
 // node's own topology zone first.
 func (r *reply) appendEndpoints(sel *selection, octets int) {
-	skip := 0
-	if n := len(sel.node.slices); sel.by == selectedAll && r.overflows(sel.node, octets) {
-		skip = int(r.turn % uint32(n)) // not always the same ones are left out
+	r.watchRepeats(sel, int(sel.node.total))
+	defer r.forgetRepeats()
+	spread := int(sel.node.total) > (r.room-(len(r.dst)-r.start))/addressLen(octets) // not always the same ones are left out
+	near, first := 0, len(r.dst)
+	if r.z.nodeZone != nil && sel.zone == nil {
+		sel.zone = r.z.nodeZone
+		near = r.appendGroup(sel, octets, spread, false)
+		sel.zone = nil
 	}
-	if r.z.nodeZone == nil {
-		r.appendGroup(sel, octets, skip, groupAll)
-		return
+	far, second := 0, len(r.dst)
+	if !r.truncated() {
+		far = r.appendGroup(sel, octets, spread, near > 0)
 	}
-	r.appendGroup(sel, octets, skip, groupNear)
-	r.appendGroup(sel, octets, skip, groupFar)
+	r.answer += near + far
+	if !r.truncated() { // else where the walks began is the rotation
+		r.rotate(first, near, octets)
+		r.rotate(second, far, octets)
+	}
 }
 
-// overflows tells whether the node's addresses may be more than a message holds.
-func (r *reply) overflows(n *node, octets int) bool {
-	count := 0
-	for _, s := range n.slices {
-		count += s.count()
-	}
-	return count*addressLen(octets) > r.room-r.room/4
-}
-
-// A group is a part of a set by nearness.
-type group uint8
-
-const (
-	groupAll group = iota
-	groupNear
-	groupFar
-)
-
-// appendGroup appends the addresses of a group and rotates them.
-func (r *reply) appendGroup(sel *selection, octets, skip int, g group) {
+// appendGroup appends the addresses of the selection, without those of the node's own
+// topology zone if only far ones are wanted, and gives how many.
+func (r *reply) appendGroup(sel *selection, octets int, spread, onlyFar bool) int {
 	n, near, last := 0, uint16(0), (*slice)(nil)
-	for c := (cursor{sel: sel, octets: octets, skip: skip}); c.next(); {
-		if g != groupAll {
+	for c := (cursor{sel: sel, octets: octets, spread: spread}); c.next(); {
+		if onlyFar {
 			if c.slice != last {
 				last, near = c.slice, c.slice.zone(r.z.nodeZone)
 			}
-			isNear := near != 0 && c.slice.mark(c.entry)&markZone == near
-			if isNear != (g == groupNear) {
+			if near != 0 && c.slice.mark(c.entry)&markZone == near {
 				continue
 			}
-		}
-		if !c.firstAddr() {
-			continue
 		}
 		if r.full(addressLen(octets)) {
 			break
 		}
+		at := len(r.dst)
 		r.appendAddress(r.at, c.slice.addr(c.entry), r.ttl)
-		n++
+		if !r.repeats(sel, at) {
+			n++
+		}
 	}
-	r.rotate(n, octets)
-	r.answer += n
+	r.endWalk(sel.steps)
+	return n
 }

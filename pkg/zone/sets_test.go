@@ -22,7 +22,7 @@ func order(t *testing.T, z *zone.Zone, name string, rrtype uint16, turn uint32) 
 	t.Helper()
 	var q wire.Query
 	q.Parse(packet(t, name, rrtype))
-	dst, _ := z.Answer(&q, turn, epoch(), nil)
+	dst, _ := z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: turn}, epoch(), nil)
 	m = parse(t, dst)
 	for _, record := range m.Answer {
 		switch record := record.(type) {
@@ -220,7 +220,7 @@ func TestSpelling(t *testing.T) {
 	for _, tt := range tests {
 		var q wire.Query
 		q.Parse(packet(t, tt.question, tt.rrtype))
-		dst, _ := z.Answer(&q, 0, epoch(), nil)
+		dst, _ := z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: 0}, epoch(), nil)
 		dst = q.Reply(dst, 0, &wire.Seal{Limit: wire.MaxMessage, EDE: wire.EDENone})
 		m := unpack(t, dst)
 		if m.Question[0].Name != tt.question {
@@ -412,7 +412,10 @@ func TestDenialIsNotTruncated(t *testing.T) {
 		{dns.TypeTXT, false},
 		{dns.TypeA, false},
 	} {
-		_, m := order(t, z, "1.0.0.10.in-addr.arpa.", tt.rrtype, 0)
+		var q wire.Query
+		q.Parse(packet(t, "1.0.0.10.in-addr.arpa.", tt.rrtype))
+		dst, _ := z.Answer(&q, zone.Client{Room: wire.SafeUDP}, epoch(), nil)
+		m := parse(t, dst)
 		if m.Truncated != tt.want || (len(m.Answer) > 0) != tt.want {
 			t.Errorf("%s: %d records, TC %t; want records and TC %t", dns.TypeToString[tt.rrtype], len(m.Answer), m.Truncated, tt.want)
 		}

@@ -35,6 +35,9 @@ type slice struct {
 	namesAt       uint32
 	zonesAt       uint32
 	portsAt       uint32
+
+	repeats   bool  // an address or own name occurs more than once, or may: a name that spells an address
+	protocols uint8 // of the ports that have a name
 }
 
 // An entry's mark.
@@ -47,6 +50,9 @@ const (
 
 // maxEntries bounds a slice: Kubernetes allows 1,000 endpoints in one.
 const maxEntries = 1 << 16
+
+// maxTopologies bounds the topology zones of a slice: the entries of further ones have none.
+const maxTopologies = 127
 
 // An entry is one address of one endpoint on its way into a slice.
 type entry struct {
@@ -76,6 +82,7 @@ func packSlice(s Slice, key string) *slice {
 	}
 	packed.portsAt = uint32(len(data))
 	packed.data = string(packPorts(data, s.Ports))
+	packed.repeats, packed.protocols = packed.hasRepeats(), packed.ports().protocols()
 	return packed
 }
 
@@ -171,7 +178,7 @@ func (z *zoneNames) number(zone string) uint16 {
 	i := slices.Index(z.list, string(name))
 	if i < 0 {
 		i = len(z.list)
-		if i == markZone {
+		if i == maxTopologies {
 			return 0
 		}
 		z.list = append(z.list, string(name))
@@ -242,17 +249,33 @@ func (s *slice) at(addr []byte) (first, end int) {
 func (s *slice) called(label []byte) (first, end int) {
 	named := int(s.named)
 	first = sort.Search(named, func(k int) bool { return s.label(s.ordered(k)) >= string(label) })
-	end = first
-	for end < named && s.label(s.ordered(end)) == string(label) {
-		end++
+	if first == named || s.label(s.ordered(first)) != string(label) {
+		return first, first
 	}
-	return first, end
+	if first+1 == named || s.label(s.ordered(first+1)) != string(label) {
+		return first, first + 1 // as nearly always
+	}
+	return first, first + sort.Search(named-first, func(k int) bool { return s.label(s.ordered(first+k)) > string(label) })
 }
 
-// holds tells whether some entry has the address.
-func (s *slice) holds(addr []byte) bool {
-	first, end := s.at(addr)
-	return first < end
+// hasRepeats reports whether an address or own name occurs again. An own name that
+// spells an address counts as one that does: the endpoint with that address may have
+// no other name.
+func (s *slice) hasRepeats() bool {
+	for e := 1; e < s.count(); e++ {
+		if s.addr(e) == s.addr(e-1) {
+			return true
+		}
+	}
+	var label [64]byte
+	var addr [16]byte
+	for k := range int(s.named) {
+		name := s.label(s.ordered(k))
+		if k > 0 && name == s.label(s.ordered(k-1)) || spelledAddr(label[:copy(label[:], name)], &addr) != nil {
+			return true
+		}
+	}
+	return false
 }
 
 func u16(s string, at int) uint16 { return uint16(s[at])<<8 | uint16(s[at+1]) }

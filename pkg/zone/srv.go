@@ -7,6 +7,9 @@ import "github.com/nodecache/node-cache/pkg/wire"
 // srvFixed is the octets of SRV RDATA before the target (RFC 2782).
 const srvFixed = 6
 
+// leastWeight is how many SRV records there are at least where each has the weight 1.
+const leastWeight = 51
+
 // weightOf is the weight of each of n SRV records, as CoreDNS divides it.
 func weightOf(n int) uint16 { return uint16(max(1, 100/n)) }
 
@@ -57,19 +60,22 @@ func (r *reply) appendSRV(weight, port uint16, target int) {
 func (r *reply) appendEndpointSRV(sel *selection, left int) {
 	at := int(r.offsets[left])
 	suffix := r.name[at:]
-	weight := weightOf(max(1, sel.count()))
+	weight := weightOf(max(1, sel.count(leastWeight)))
 	before := r.answer
-	for c := (cursor{sel: sel}); c.next(); {
+	r.watchRepeats(sel, maxMessageRecords)
+	defer r.forgetRepeats()
+	for c := (cursor{sel: sel, spread: true}); c.next(); {
 		if !r.appendEntrySRV(&c, weight, suffix) {
-			return
+			break
 		}
 	}
-	if r.answer == before {
+	r.endWalk(sel.steps)
+	if r.answer == before || r.truncated() {
 		return
 	}
-	for c := (cursor{sel: sel}); c.next(); {
+	for c := (cursor{sel: sel, spread: true}); c.next(); {
 		if !r.appendTarget(&c, r.at+at, len(suffix)) {
-			return
+			break
 		}
 	}
 }
@@ -84,18 +90,24 @@ func (r *reply) appendEntrySRV(c *cursor, weight uint16, suffix []byte) bool {
 		return true // a name that cannot be
 	}
 	last := uint16(0)
-	for l := c.slice.ports(); l != ""; l = l.rest() {
-		number := l.number()
-		if number == last || !c.sel.ports.match(l) || !c.firstName(int(number)) {
+	for l, left := c.ports, c.meant; left > 0 && l != ""; l = l.rest() {
+		if !c.sel.ports.match(l) {
 			continue
 		}
-		if r.full(2 + fixedLen + srvFixed + size) {
+		left--
+		if l.number() == last {
+			continue
+		}
+		if !c.sel.spend(stepsEntry) || r.full(2+fixedLen+srvFixed+size) {
 			return false
 		}
-		last = number
-		r.appendSRV(weight, number, size)
+		last = l.number()
+		at := len(r.dst)
+		r.appendSRV(weight, last, size)
 		r.dst = append(append(r.dst, label...), suffix...)
-		r.answer++
+		if !r.repeats(c.sel, at) {
+			r.answer++
+		}
 	}
 	return true
 }
@@ -104,7 +116,7 @@ func (r *reply) appendEntrySRV(c *cursor, weight uint16, suffix []byte) bool {
 // name, the rest of which is at the offset in the message. It is false when the
 // message is full.
 func (r *reply) appendTarget(c *cursor, at, rest int) bool {
-	if !c.sel.ports.numbered(c.slice.ports()) || !c.firstName(-1) {
+	if !c.numbered() {
 		return true
 	}
 	var buf [64]byte
@@ -116,8 +128,11 @@ func (r *reply) appendTarget(c *cursor, at, rest int) bool {
 	if r.fullExtra(len(label) + addressLen(len(addr))) {
 		return false
 	}
+	begin := len(r.dst)
 	r.dst = append(r.dst, label...)
 	r.appendAddress(at, addr, r.ttl)
-	r.extra++
+	if !r.repeats(c.sel, begin) {
+		r.extra++
+	}
 	return true
 }

@@ -27,7 +27,7 @@ func (s *Store) Stats() Stats {
 	defer s.mu.Unlock()
 	index := 0
 	for _, x := range []*refs{
-		&s.nodesByName, &s.nodesByAddr, &s.slicesByAddr, &s.podsByAddr, &s.spacesByName, &s.slicesByName, &s.podsByName,
+		&s.nodesByName, &s.nodesByAddr, &s.slicesByAddr, &s.slicesByLabel, &s.podsByAddr, &s.spacesByName, &s.slicesByName, &s.podsByName,
 	} {
 		index += x.size()
 	}
@@ -58,7 +58,7 @@ func (s *Store) count(kind Kind, there bool, size int) {
 const (
 	nodeSize      = 64
 	serviceRecord = 32
-	sliceRecord   = 80 + 8 // and the node's reference
+	sliceRecord   = 80 + 16 // and the node's reference
 	podRecord     = 64
 	spaceRecord   = 24
 )

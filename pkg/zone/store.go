@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // A Store holds the objects that a zone answers from. Readers take no lock and
@@ -16,15 +18,16 @@ type Store struct {
 	serial atomic.Uint32
 	views  [kindCount]view
 
-	nodes        registry[node]
-	nodesByName  refs
-	nodesByAddr  refs // of services
-	slices       registry[slice]
-	slicesByAddr refs
-	pods         registry[pod]
-	podsByAddr   refs
-	spaces       registry[namespace]
-	spacesByName refs
+	nodes         registry[node]
+	nodesByName   refs
+	nodesByAddr   refs // of services
+	slices        registry[slice]
+	slicesByAddr  refs
+	slicesByLabel refs // of entries' own names, per node
+	pods          registry[pod]
+	podsByAddr    refs
+	spaces        registry[namespace]
+	spacesByName  refs
 
 	mu           sync.Mutex // one writer at a time; guards what follows
 	slicesByName refs
@@ -44,7 +47,7 @@ func NewStore() *Store {
 	s.pods.init()
 	s.spaces.init()
 	for _, x := range []*refs{
-		&s.nodesByName, &s.nodesByAddr, &s.slicesByAddr, &s.podsByAddr, &s.spacesByName, &s.slicesByName, &s.podsByName,
+		&s.nodesByName, &s.nodesByAddr, &s.slicesByAddr, &s.slicesByLabel, &s.podsByAddr, &s.spacesByName, &s.slicesByName, &s.podsByName,
 	} {
 		x.init()
 	}
@@ -184,6 +187,12 @@ func (s *Store) moved(now time.Time) {
 }
 
 func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
+
+// labelHash is the hash of an entry's own name below the node with the key.
+func (s *Store) labelHash(key string, label []byte) uint64 {
+	var buf [3 * (1 + wire.MaxLabel)]byte
+	return s.hash(append(append(buf[:0], label...), key...))
+}
 
 // objectHash is the hash of an object's namespace and name.
 func (s *Store) objectHash(namespace, name string) uint64 {

@@ -121,7 +121,7 @@ func (t *transfer) node(n *node) error {
 			return err
 		}
 	}
-	sel := selection{node: n, publish: n.svc.publish, podNames: t.z.podNames}
+	sel := selection{node: n, publish: n.svc.publish, podNames: t.z.podNames, steps: math.MaxInt}
 	seen := make(map[string]struct{})
 	for c := (cursor{sel: &sel}); c.next(); {
 		label := string(sel.appendName(nil, c.slice, c.entry))
@@ -153,7 +153,7 @@ func (t *transfer) ports(n *node) []string {
 		lists = append(lists, n.svc.ports())
 	} else {
 		for _, s := range n.slices {
-			lists = append(lists, s.ports())
+			lists = append(lists, s.slice.ports())
 		}
 	}
 	var labels []string
@@ -180,7 +180,7 @@ func (t *transfer) answer(n *node, labels string, rrtype uint16) error {
 	t.ask = binary.BigEndian.AppendUint16(t.ask, rrtype)
 	t.ask = binary.BigEndian.AppendUint16(t.ask, wire.ClassIN)
 	t.q.Parse(t.ask)
-	r := reply{z: t.z, q: &t.q, now: t.now, room: math.MaxInt, dst: t.dst[:0], ede: wire.EDENone}
+	r := reply{z: t.z, q: &t.q, now: t.now, room: math.MaxInt, steps: math.MaxInt, dst: t.dst[:0], ede: wire.EDENone}
 	if !r.locate(t.q.Name(), wire.HeaderLen) {
 		return nil // a name apart
 	}

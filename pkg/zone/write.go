@@ -70,17 +70,14 @@ func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool 
 	s.count(Slices, sl != nil, sliceSize(sl))
 	if sl != nil {
 		s.addAddrs(&s.slicesByAddr, id, sl.distinct(4), sl.distinct(16))
+		s.eachLabel(sl, func(hash uint64) { s.slicesByLabel.add(hash, id) })
 		s.slices.set(id, sl)
 	}
-	if old != nil && sl != nil && old.key == sl.key {
-		s.exchangeSlice(sl.key, old, sl)
-	} else {
-		if sl != nil {
-			s.exchangeSlice(sl.key, nil, sl)
-		}
-		if old != nil {
-			s.exchangeSlice(old.key, old, nil)
-		}
+	if sl != nil {
+		s.exchangeSlice(sl.key, id, sl)
+	}
+	if old != nil && (sl == nil || old.key != sl.key) {
+		s.exchangeSlice(old.key, id, nil)
 	}
 	if sl == nil {
 		s.slicesByName.remove(hash, id)
@@ -88,22 +85,21 @@ func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool 
 	}
 	if old != nil {
 		s.removeAddrs(&s.slicesByAddr, id, old.distinct(4), old.distinct(16))
+		s.eachLabel(old, func(hash uint64) { s.slicesByLabel.remove(hash, id) })
 	}
 	s.moved(now)
 	s.observer.slice(old, sl)
 	return true
 }
 
-// exchangeSlice replaces a slice of the node; either may be nil.
-func (s *Store) exchangeSlice(key string, old, sl *slice) {
-	n, id := s.findNode([]byte(key))
+// exchangeSlice makes sl the slice of the node that has the number, nil for none.
+func (s *Store) exchangeSlice(key string, id uint32, sl *slice) {
+	n, at := s.findNode([]byte(key))
 	if n == nil {
 		n = &node{key: key}
-		id = s.addNode(n)
+		at = s.addNode(n)
 	}
-	changed := n.with(old, sl)
-	changed.findTwins(n.twins, sl)
-	s.setNode(id, changed)
+	s.setNode(at, n.with(id, sl))
 }
 
 // addNode makes an empty node findable.
@@ -255,6 +251,18 @@ func (s *Store) eachAddr(v4, v6 string, f func(hash uint64)) {
 	for ; v6 != ""; v6 = v6[16:] {
 		copy(buf[:], v6)
 		f(s.hash(buf[:]))
+	}
+}
+
+// eachLabel calls f with the hash of every own name of the slice, for its node.
+func (s *Store) eachLabel(sl *slice, f func(hash uint64)) {
+	var buf [64]byte
+	last := ""
+	for k := range int(sl.named) {
+		if name := sl.label(sl.ordered(k)); name != last {
+			last = name
+			f(s.labelHash(sl.key, buf[:copy(buf[:], name)]))
+		}
 	}
 }
 

@@ -83,6 +83,7 @@ type Result struct {
 	Verdict Verdict
 	EDE     int    // for the reply: an Extended DNS Error or wire.EDENone
 	Target  []byte // of an Alias: canonical wire name, in the appended message
+	Short   bool   // a bound of the zone, and not the client's, left records out
 }
 
 // maxDomain is the most octets of the cluster domain that leave room for the

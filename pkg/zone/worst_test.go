@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zone_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// worstStore holds the sets that cost most for each answer.
+func worstStore() *zone.Store {
+	s, now := zone.NewStore(), epoch()
+	headless := func(name string) {
+		s.PutService(zone.Service{Namespace: "shop", Name: name, Type: zone.Headless, TTL: -1}, now)
+	}
+	// fill puts n endpoints in slices of each, with all that edit does to them.
+	fill := func(name string, n, each int, ports []zone.Port, edit func(i int, e *zone.Endpoint)) {
+		headless(name)
+		for at := 0; at < n; at += each {
+			sl := zone.Slice{Namespace: "shop", Name: fmt.Sprint(name, "-", at), Service: name, Ports: ports}
+			for i := at; i < at+each; i++ {
+				e := zone.Endpoint{Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})}, Ready: true}
+				if edit != nil {
+					edit(i, &e)
+				}
+				sl.Endpoints = append(sl.Endpoints, e)
+			}
+			s.PutSlice(sl, now)
+		}
+	}
+	for i := range 1000 {
+		fill(fmt.Sprint("claim-", i), 1, 1, nil, func(_ int, e *zone.Endpoint) { e.Addrs[0] = netip.MustParseAddr("172.16.0.1") })
+	}
+	fill("one-name", 3000, 1000, []zone.Port{{Name: "p", Number: 7}}, func(_ int, e *zone.Endpoint) { e.Hostname = "same" })
+	ports := make([]zone.Port, 100)
+	for i := range ports {
+		ports[i] = zone.Port{Name: fmt.Sprint("p", i), Number: uint16(i + 1)}
+	}
+	fill("ports", 5000, 100, ports, func(i int, e *zone.Endpoint) { e.Hostname = fmt.Sprint("pod-", i) })
+	fill("many", 5000, 100, nil, nil)
+	fill("near", 5000, 100, nil, func(i int, e *zone.Endpoint) { e.Zone = []string{"west", "east", "south"}[i%3] })
+	fill("small-slices", 5000, 1, ports, func(i int, e *zone.Endpoint) { e.Hostname = fmt.Sprint("pod-", i) })
+	fill("unready", 20000, 1000, nil, func(i int, e *zone.Endpoint) { e.Ready = i%1000 == 999 })
+	fill("one-address", 20000, 1000, nil, func(i int, e *zone.Endpoint) {
+		e.Addrs[0], e.Hostname = netip.MustParseAddr("172.16.0.2"), fmt.Sprint("pod-", i)
+	})
+	return s
+}
+
+// A worst is a question about one of the sets of worstStore.
+type worst struct {
+	name, question string
+	rrtype         uint16
+	some           bool // records are given
+	short          bool // and all are not found within the budget
+}
+
+func worsts() []worst {
+	const d = ".shop.svc.cluster.local."
+	return []worst{
+		{"PTR of an address in 1,000 Services", "1.0.16.172.in-addr.arpa.", dns.TypePTR, true, false},
+		{"other type at that name", "1.0.16.172.in-addr.arpa.", dns.TypeTXT, false, false},
+		{"3,000 endpoints of one hostname", "one-name" + d, dns.TypeA, true, false},
+		{"3,000 endpoints of one hostname, by it", "same.one-name" + d, dns.TypeA, true, false},
+		{"SRV of 3,000 endpoints of one hostname", "one-name" + d, dns.TypeSRV, true, true},
+		{"SRV of 5,000 endpoints and 100 ports", "ports" + d, dns.TypeSRV, true, false},
+		{"SRV of 5,000 endpoints and the last port", "_p99._tcp.ports" + d, dns.TypeSRV, true, false},
+		{"SRV of one of 5,000 endpoints", "pod-4711.ports" + d, dns.TypeSRV, true, false},
+		{"no such port of 5,000 endpoints", "_none._tcp.ports" + d, dns.TypeSRV, false, false},
+		{"5,000 addresses", "many" + d, dns.TypeA, true, false},
+		{"no such type at 5,000 addresses", "many" + d, dns.TypeAAAA, false, false},
+		{"5,000 addresses, a third near", "near" + d, dns.TypeA, true, false},
+		{"one of 5,000 slices by name", "pod-4711.small-slices" + d, dns.TypeA, true, false},
+		{"none of 5,000 slices by name", "none.small-slices" + d, dns.TypeA, false, false},
+		{"none of 5,000 slices by protocol", "_udp.small-slices" + d, dns.TypeA, false, false},
+		{"20 ready of 20,000", "unready" + d, dns.TypeA, true, true},
+		{"20,000 endpoints of one address", "one-address" + d, dns.TypeA, true, true},
+		{"PTR of 20,000 hostnames", "2.0.16.172.in-addr.arpa.", dns.TypePTR, true, false},
+	}
+}
+
+func worstZone(tb testing.TB) *zone.Zone {
+	tb.Helper()
+	s := worstStore()
+	freshen(s, epoch())
+	z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local.", AllSlices: true, NodeZone: "east"})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return z
+}
+
+// BenchmarkWorst is what the most expensive answers over UDP and TCP cost.
+func BenchmarkWorst(b *testing.B) {
+	z, now := worstZone(b), epoch()
+	buf := make([]byte, 0, wire.MaxMessage)
+	for _, w := range worsts() {
+		for _, c := range []struct {
+			name string
+			room int
+		}{{"UDP", wire.SafeUDP}, {"TCP", wire.MaxMessage}} {
+			b.Run(w.name+"/"+c.name, func(b *testing.B) {
+				var q wire.Query
+				q.Parse(packet(b, w.question, w.rrtype))
+				b.ReportAllocs()
+				turn := uint32(0)
+				for b.Loop() {
+					turn++
+					if dst, _ := z.Answer(&q, zone.Client{Room: c.room, Turn: turn}, now, buf); len(dst) > c.room {
+						b.Fatalf("%d bytes", len(dst))
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestWorst has every step of an answer counted by the budget: what is found within it
+// costs no more than that, whatever the zone holds.
+func TestWorst(t *testing.T) {
+	t.Parallel()
+	z, now := worstZone(t), epoch()
+	buf := make([]byte, 0, wire.MaxMessage)
+	for _, w := range worsts() {
+		var q wire.Query
+		q.Parse(packet(t, w.question, w.rrtype))
+		for turn := range uint32(100) {
+			dst, result := z.Answer(&q, zone.Client{Room: wire.SafeUDP, Turn: turn}, now, buf)
+			if result.Verdict != zone.Answered && w.some {
+				t.Fatalf("%s: verdict %d", w.name, result.Verdict)
+			}
+			if len(dst) == 0 {
+				continue // not the zone's
+			}
+			m := parse(t, dst)
+			if len(dst) > wire.SafeUDP || len(m.Answer) == 0 && w.some {
+				t.Fatalf("%s: %d bytes with %d records, want some and at most %d bytes", w.name, len(dst), len(m.Answer), wire.SafeUDP)
+			}
+			if short := result.Short && w.rrtype != dns.TypePTR; short != w.short || w.short && !m.Truncated {
+				t.Fatalf("%s, turn %d: short %t, TC %t, want short %t with TC", w.name, turn, short, m.Truncated, w.short)
+			}
+			if m.Rcode == dns.RcodeSuccess && len(m.Answer) == 0 && len(m.Ns) == 0 && !m.Truncated {
+				t.Fatalf("%s: an empty answer without TC or SOA", w.name)
+			}
+		}
+	}
+}
+
+// TestPointersAreBounded has an address that more names lead to than are given: not
+// always the same ones.
+func TestPointersAreBounded(t *testing.T) {
+	t.Parallel()
+	z := worstZone(t)
+	for _, question := range []string{"1.0.16.172.in-addr.arpa.", "2.0.16.172.in-addr.arpa."} {
+		var q wire.Query
+		q.Parse(packet(t, question, dns.TypePTR))
+		seen := map[string]bool{}
+		for turn := range uint32(400) {
+			dst, result := z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: turn}, epoch(), nil)
+			m := parse(t, dst)
+			if len(m.Answer) != 32 || m.Truncated || !result.Short {
+				t.Fatalf("%s: %d records, TC %t, short %t; want 32 of more without TC", question, len(m.Answer), m.Truncated, result.Short)
+			}
+			for _, record := range m.Answer {
+				seen[record.String()] = true
+			}
+		}
+		if len(seen) < 1000 {
+			t.Errorf("%s: %d names seen in 400 turns, want 1,000", question, len(seen))
+		}
+	}
+}
+
+// TestPartsRotate has clients that take a part of a set get all of it over time, also
+// those that ask every second or fifth time only.
+func TestPartsRotate(t *testing.T) {
+	t.Parallel()
+	z, buf := worstZone(t), make([]byte, 0, wire.MaxMessage)
+	tests := []struct {
+		name  string
+		whole int
+	}{
+		{"one-name", 3000}, {"same.one-name", 3000}, {"many", 5000}, {"near", 5000/3 + 1},
+	}
+	for _, tt := range tests {
+		for _, c := range []struct{ room, turns int }{{wire.SafeUDP, 600}, {wire.MaxMessage, 20}} {
+			for _, stride := range []int{1, 2, 5} {
+				var q wire.Query
+				q.Parse(packet(t, tt.name+".shop.svc.cluster.local.", dns.TypeA))
+				seen := map[[4]byte]bool{}
+				for i := range c.turns {
+					dst, _ := z.Answer(&q, zone.Client{Room: c.room, Turn: uint32(1 + i*stride)}, epoch(), buf)
+					for records := dst[wire.HeaderLen+len(q.Name())+4:]; len(records) > 0; records = records[16:] {
+						seen[[4]byte(records[12:16])] = true
+					}
+				}
+				if len(seen) < tt.whole {
+					t.Errorf("%s in %d bytes, every turn of %d: %d addresses in %d answers, want %d", tt.name, c.room, stride, len(seen), c.turns, tt.whole)
+				}
+			}
+		}
+	}
+}
