@@ -116,6 +116,7 @@ func (a *Agent) poolFor(cfg config.Config, forward config.Route, old *running) (
 		Connections: forward.Connections,
 		Rate:        float64(forward.Rate),
 		PlainCase:   forward.PlainCase,
+		TrustAD:     forward.TrustAD,
 		Loops:       a.loops,
 		Zone:        suffix,
 		Dial:        a.options.Dial,

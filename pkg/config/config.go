@@ -53,6 +53,7 @@ type Route struct {
 	Connections  int        // to each upstream over TCP, TLS and HTTPS, 1..16; default 2
 	Rate         int        // queries a second to each upstream, 1..1000000; 0, the default: no bound
 	PlainCase    bool       // send names in lower case; default false: over UDP in random case, which must come back
+	TrustAD      bool       // believe the AD flag of upstreams over UDP and TCP; default false
 	CA           string     // file of the certificates (PEM) that those of TLS and HTTPS must lead to, absolute unless Parse read a relative path; default empty: the system's
 	Method       HTTPMethod // of HTTPS; default MethodPost
 	ClientSubnet bool       // pass the client's EDNS client-subnet option (RFC 7871); default false: remove it

@@ -60,6 +60,7 @@ func routeFields(r *Route) []field {
 		{"connections", whole(&r.Connections, 1, 16)},
 		{"rate", whole(&r.Rate, 0, 1_000_000)},
 		{"case", onOff(&r.PlainCase, false)},
+		{"trustAD", onOff(&r.TrustAD, true)},
 		{"tls", section([]field{{"ca", location(&r.CA)}})},
 		{"https", section([]field{{"method", oneOf(&r.Method)}})},
 		{"clientSubnet", clientSubnet(&r.ClientSubnet)},

@@ -27,7 +27,7 @@ func FuzzParse(f *testing.F) {
 		"intercept: {manage: true, lease: 1500ms, fallback: ['[::1]:54', 10.0.0.1], onExit: fallback}"))
 	f.Add([]byte("listen: {addresses: [169.254.20.10], port: 53}\nintercept: {manage: true, mode: transparent, backend: iptables, fallback: none, services: [10.96.0.10]}"))
 	f.Add([]byte("forward: [{zone: ., to: ['tls://[::1]:54#A.b.', 'https://192.0.2.1/%20#a', 'https://a.B:1/'], bootstrap: ['::1'], " +
-		"policy: random, connections: 16, rate: 1, case: off, tls: {ca: ./a/../b}, https: {method: get}}]"))
+		"policy: random, connections: 16, rate: 1, case: off, trustAD: on, tls: {ca: ./a/../b}, https: {method: get}}]"))
 	f.Add([]byte("forward: [{zone: ., to: ['::1'], minTTL: 0s, maxTTL: 1s, negativeTTL: 1s, cache: off}]\ncluster: {resolver: central, invalidate: true, " +
 		"central: {service: a/b}}\ncache: {serveStale: {for: 0s, ttl: 1s, after: 10ms}, nxdomainCut: 'off'}\nlimits: {perClient: 1}\n" +
 		"snapshot: {folder: ./a, period: 10s, size: 1Mi, maxAge: 1m}\nadmin: {socket: /a/../b}"))

@@ -92,6 +92,7 @@ func (w *writer) forward(routes []Route) {
 		line(2, "connections", strconv.Itoa(r.Connections))
 		line(2, "rate", strconv.Itoa(r.Rate))
 		line(2, "case", onOffText(!r.PlainCase))
+		line(2, "trustAD", onOffText(r.TrustAD))
 		head("  tls")
 		line(4, "ca", text(r.CA))
 		head("  https")

@@ -9,12 +9,12 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// Ask asks q, a whole query whose ID does not matter and whose EDNS size is not above 4096. It calls to.Answered once, at
-// the deadline until at the latest and maybe before it returns: with the whole answer, which has q's ID and the response
-// code NOERROR or NXDOMAIN, or with a [*Failure]. The answer's question has the letters that it was asked with, which may
-// be mixed: they tell what else the server has copied them to, see [wire.Message.StoredQuestion]. q is kept and must not
-// change any more, not even then: a try that lost to another may still be on its way. Queries leave when later is flushed
-// at the latest.
+// Ask asks q, a whole query whose ID does not matter and whose EDNS size is not above 4096. It calls to.Answered once,
+// at the deadline until at the latest and maybe before it returns: with the whole answer, which has q's ID and the
+// response code NOERROR or NXDOMAIN, and AD only where it is to be believed ([Config.TrustAD]), or with a [*Failure].
+// The answer's question has the letters that it was asked with, which may be mixed: they tell what else the server has
+// copied them to, see [wire.Message.StoredQuestion]. q is kept and must not change any more, not even then: a try that
+// lost to another may still be on its way. Queries leave when later is flushed at the latest.
 func (p *Pool) Ask(q []byte, until time.Time, to wire.Asked, later *wire.Later) {
 	if _, failure := p.begin(q, until, to, later); failure != nil {
 		to.Answered(nil, failure, later)

@@ -17,6 +17,9 @@ func (e *endpoint) answered(t *try, m *wire.Message, now time.Time) outcome {
 	case m.Lame():
 		return e.refused(t, now, outcome{cause: CauseLame, rcode: wire.RcodeServFail, edns: true, err: errLame})
 	}
+	if !e.trustAD && e.network != "tls" && e.network != "https" {
+		m.ClearAuthentic()
+	}
 	rtt := t.rtt
 	if rtt == 0 {
 		rtt = now.Sub(t.began)

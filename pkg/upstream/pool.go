@@ -36,6 +36,9 @@ type Config struct {
 	// PlainCase leaves the letters of names as they are. They are otherwise sent over UDP in random case, to be held
 	// against the answer's, unless an upstream has shown that it does not keep them.
 	PlainCase bool
+	// TrustAD leaves the AD flag of answers as it came. Otherwise that is only done of answers over TLS and HTTPS: on
+	// other ways anybody between may set it (RFC 6840 section 5.8 allows it over secure ways only).
+	TrustAD bool
 	// Loops finds the upstreams that lead back to this process. Nil: they are not looked for.
 	Loops *Loops
 	// Zone is the name at or below which the pool is asked, canonical and in wire form: what Loops asks for is below it.
@@ -99,6 +102,7 @@ type common struct {
 	connections int     // per upstream
 	rate        float64 // queries a second to each; 0: no bound
 	mixCase     bool
+	trustAD     bool
 	loops       *Loops // nil: none are looked for
 	zone        []byte // the names that are asked for
 	panics      atomic.Uint64
@@ -124,7 +128,7 @@ func New(cfg Config) (*Pool, error) {
 	}
 	p := &Pool{follow: cfg.Follow, policy: cfg.Policy, self: cfg.Self, maxSides: targetSides, common: &common{
 		dial: cfg.Dial, rand: cfg.Rand, now: cfg.Now, log: cfg.Log, connections: cfg.Connections,
-		rate: cfg.Rate, mixCase: !cfg.PlainCase, loops: cfg.Loops, zone: cfg.Zone,
+		rate: cfg.Rate, mixCase: !cfg.PlainCase, trustAD: cfg.TrustAD, loops: cfg.Loops, zone: cfg.Zone,
 	}}
 	p.times.common = p.common
 	p.list.Store(&roster{})

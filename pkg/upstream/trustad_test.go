@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/upstream"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// AD is believed of upstreams over TLS and HTTPS, of others only where the configuration says so.
+func TestTrustAD(t *testing.T) {
+	t.Parallel()
+	authentic := func(truncate bool) upstreamtest.Script {
+		return upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{func(q []byte) []byte {
+			r := upstreamtest.Forged(q)
+			r[3] |= 0x20
+			if truncate {
+				r[2] |= 0x02
+			}
+			return r
+		}}})
+	}
+	tests := []struct {
+		name, network string
+		truncated     bool
+		trust, want   bool
+	}{
+		{name: "UDP", network: "udp"},
+		{name: "TCP after UDP", network: "udp", truncated: true},
+		{name: "TCP", network: "tcp"},
+		{name: "TLS", network: "tls", want: true},
+		{name: "HTTPS", network: "https", want: true},
+		{name: "UDP, trusted", network: "udp", trust: true, want: true},
+		{name: "TCP, trusted", network: "tcp", trust: true, want: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := upstreamtest.New(upstreamtest.By(authentic(tt.truncated), authentic(false)))
+				to := target(tt.network, addrA)
+				if tt.network == "tls" || tt.network == "https" {
+					authority := upstreamtest.NewAuthority(t, time.Now())
+					s.Secure(authority.Issue(t, time.Now().Add(time.Hour), "dns.example"))
+					to.Name, to.CAFile = "dns.example", filepath.Join(t.TempDir(), "ca.pem")
+					authority.Trust(t, to.CAFile)
+				}
+				p := newPool(t, upstream.Config{
+					Targets: []upstream.Target{to}, Dial: upstreamtest.Network{addrA: s}.Dial, TrustAD: tt.trust,
+				})
+				run(t, p)
+				r, err := p.Exchange(t.Context(), question(t, "www.example."), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := r[3]&0x20 != 0; got != tt.want {
+					t.Errorf("AD %t, want %t", got, tt.want)
+				}
+			})
+		})
+	}
+}
