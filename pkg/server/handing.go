@@ -55,7 +55,8 @@ func (h *handing) give(ctx context.Context, stay time.Duration) {
 // Adopt has the server read the sockets of files, which another process has opened and
 // may still read, in place of those that Listen would open. The server has a reader for
 // each of them, whatever the configuration says: what one that nobody reads holds would
-// be lost. The files are closed, also after an error; then no socket stays.
+// be lost. The files are closed, also after an error; then no socket stays. The sockets
+// must be the first of their address, as those of Listen are.
 func (u *UDP) Adopt(files []*os.File) (err error) {
 	u.sockets.clear() // of another try
 	for _, f := range files {
@@ -72,6 +73,7 @@ func (u *UDP) Adopt(files []*os.File) (err error) {
 		u.sockets.clear()
 		return fmt.Errorf("taking over udp %s: %w", u.cfg.Addr, err)
 	}
+	warnUnselected(u.cfg.Log, "udp", u.Addr(), u.SelectOwn())
 	return nil
 }
 
@@ -113,16 +115,18 @@ func (u *UDP) Missing() int { return max(u.cfg.Readers-len(u.sockets.all()), 0) 
 
 // Widen opens the sockets that the configuration asks for beyond those that were adopted,
 // and has Run read them. It may only be called while Run serves and nobody is given the
-// sockets: what comes to a socket that nobody reads is lost.
+// sockets: what comes to a socket that nobody reads is lost. No socket of another process
+// may share the address: the new ones would no longer follow the first.
 func (u *UDP) Widen(ctx context.Context) error {
 	for range u.Missing() {
-		s, err := u.open(ctx, u.Addr())
+		s, err := u.open(ctx, u.Addr(), false)
 		if err != nil {
 			return fmt.Errorf("opening more sockets of udp %s: %w", u.cfg.Addr, err)
 		}
 		u.sockets.add(s)
 		select {
 		case u.more <- s:
+			warnUnselected(u.cfg.Log, "udp", u.Addr(), u.SelectOwn())
 		case <-u.given.done:
 			return s.conn.Close()
 		}
@@ -180,6 +184,7 @@ func (t *TCP) Adopt(f *os.File) error {
 		return fmt.Errorf("taking over tcp %s: %w", t.cfg.Addr, err)
 	}
 	t.listener = ln
+	warnUnselected(t.cfg.Log, "tcp", t.Addr(), t.SelectOwn())
 	return nil
 }
 

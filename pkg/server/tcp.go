@@ -128,25 +128,35 @@ func fill[T int | time.Duration](name string, value *T, standard T) error {
 }
 
 // Listen binds the address, unless a listener was given. It starts no goroutine,
-// so that an address that cannot be had is known before anything runs.
+// so that an address that cannot be had is known before anything runs. No other process
+// may listen there, where the kernel lets that be asked for; one that does so later gets
+// no session, see selectOwn. Sessions that an earlier agent still has do not matter.
 func (t *TCP) Listen(ctx context.Context) error {
 	if t.listener != nil {
 		return nil
 	}
+	var refused error
 	lc := net.ListenConfig{
-		Control:   controlled(t.setOptions),
+		Control: controlled(func(fd int) error {
+			if err := t.setOptions(fd); err != nil {
+				return err
+			}
+			refused = selectOwn(fd, 1)
+			return nil
+		}),
 		KeepAlive: -1, // sessions end by their own time-outs long before a probe would tell
 	}
+	lc.SetMultipathTCP(false) // whose sockets take a selector and do not use it
 	ln, err := lc.Listen(ctx, network("tcp", t.cfg.Addr), t.cfg.Addr.String())
 	if err != nil {
 		return fmt.Errorf("listening on tcp %s: %w", t.cfg.Addr, plain(err))
 	}
 	t.listener = ln
+	warnUnselected(t.cfg.Log, "tcp", t.Addr(), refused)
 	return nil
 }
 
-// setOptions prepares the listening socket, and the sessions that inherit from it. It
-// lets the next agent bind the port while this one still serves.
+// setOptions prepares the listening socket, and the sessions that inherit from it.
 func (t *TCP) setOptions(fd int) error {
 	boundSession(fd)
 	if t.cfg.FreeBind {

@@ -62,17 +62,15 @@ func TestTCPListenErrors(t *testing.T) {
 	}
 }
 
-// An upgrade: the next server binds the port while the first still serves, and
-// takes over when that ends.
-func TestTCPHandOver(t *testing.T) {
+// TestTCPListensBesideSessions starts a server at the address of one that listens no more, but has sessions.
+func TestTCPListensBesideSessions(t *testing.T) {
 	t.Parallel()
 	first := serveTCP(t, server.TCPConfig{}, nil)
 	c := first.dial()
 	c.ask(1, "a.example")
 	c.wantReplies(reply{1, "a.example"})
+	first.Give(t.Context(), patience)
 	second := serveTCP(t, server.TCPConfig{Addr: first.Addr()}, nil)
-	_ = c.Close()
-	first.stop()
 	for id := range uint16(10) {
 		c := first.dial() // the same address
 		c.ask(id, "b.example")
@@ -81,6 +79,8 @@ func TestTCPHandOver(t *testing.T) {
 	if got := second.Stats().Accepted; got != 10 {
 		t.Errorf("the second server accepted %d sessions, want 10", got)
 	}
+	c.ask(2, "a.example")
+	c.wantReplies(reply{2, "a.example"})
 }
 
 // A lookedListener counts the last looks of sessions at what has come: what comes after it is not read.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -57,9 +58,12 @@ type UDP struct {
 	born    time.Time // what clock counts from
 	sockets socketList
 	more    chan *udpSocket // of Widen, for Run
-	stats   udpCounters
-	due     atomic.Int64 // replies that Slow still owes
-	given   handing
+
+	selecting sync.Mutex // taken by SelectOwn
+
+	stats udpCounters
+	due   atomic.Int64 // replies that Slow still owes
+	given handing
 }
 
 // A udpSocket is one of the sockets, with what its reader keeps between batches.
@@ -96,28 +100,30 @@ func NewUDP(cfg UDPConfig) (*UDP, error) {
 	return &UDP{cfg: cfg, born: time.Now(), more: make(chan *udpSocket), given: newHanding()}, nil
 }
 
-// Listen opens the sockets. If one cannot be opened none stays.
+// Listen opens the sockets. If one cannot be opened none stays. The address must be free:
+// other sockets with SO_REUSEPORT may share it later, but get nothing, see selectOwn.
 func (u *UDP) Listen(ctx context.Context) error {
-	addr := u.cfg.Addr
 	u.sockets.clear() // of another try
-	if err := u.probe(ctx); err != nil {
-		return fmt.Errorf("listening on udp %s: %w", addr, err)
-	}
-	for range u.cfg.Readers {
-		s, err := u.open(ctx, addr)
-		if err != nil {
-			u.Close()
-			return fmt.Errorf("listening on udp %s: %w", addr, err)
+	s, err := u.open(ctx, u.cfg.Addr, true)
+	if errors.Is(err, errNoSelector) {
+		if err = u.probe(ctx); err == nil {
+			s, err = u.open(ctx, u.cfg.Addr, false)
 		}
-		u.sockets.add(s)
-		addr = s.conn.LocalAddr().(*net.UDPAddr).AddrPort() // the port the kernel chose, if it was asked to
 	}
-	return nil
+	for err == nil {
+		u.sockets.add(s)
+		if u.Missing() == 0 {
+			warnUnselected(u.cfg.Log, "udp", u.Addr(), u.SelectOwn())
+			return nil
+		}
+		s, err = u.open(ctx, u.Addr(), false) // at the port the kernel chose, if it was asked to
+	}
+	u.Close()
+	return fmt.Errorf("listening on udp %s: %w", u.cfg.Addr, err)
 }
 
-// probe binds the address without sharing it, and lets it go. The sockets that
-// follow share their port with each other, so they would with another agent's
-// too, and each would get half of the queries: a mistake that must not pass.
+// probe binds the address without sharing it, and lets it go: two agents that share a
+// port would each get half of the queries.
 func (u *UDP) probe(ctx context.Context) error {
 	lc := net.ListenConfig{Control: controlled(func(fd int) error {
 		if u.cfg.FreeBind {
@@ -151,9 +157,18 @@ func plain(err error) error {
 	return err
 }
 
-func (u *UDP) open(ctx context.Context, addr netip.AddrPort) (*udpSocket, error) {
+// open binds one more socket; one that is to be alone, only if no other has the address.
+func (u *UDP) open(ctx context.Context, addr netip.AddrPort, alone bool) (*udpSocket, error) {
 	s := u.newSocket(addr)
-	lc := net.ListenConfig{Control: controlled(s.setOptions)}
+	lc := net.ListenConfig{Control: controlled(func(fd int) error {
+		if err := s.setOptions(fd); err != nil || !alone {
+			return err
+		}
+		if err := selectOwn(fd, 1); err != nil {
+			return errors.Join(errNoSelector, err)
+		}
+		return nil
+	})}
 	conn, err := lc.ListenPacket(ctx, network("udp", addr), addr.String())
 	if err != nil {
 		return nil, plain(err)

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestSelectorSpreads counts what each of several sockets gets of the queries of many ports, over both families, and of
+// queries of one port.
+func TestSelectorSpreads(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, at, from string }{
+		{"IPv4", "127.0.0.1:0", "127.0.0.1"},
+		{"IPv6", "[::1]:0", "::1"},
+		{"IPv4 at [::]", "[::]:0", "127.0.0.1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			const readers, ports = 3, 600
+			u, err := NewUDP(UDPConfig{Addr: netip.MustParseAddrPort(tt.at), Handler: noLanes{}, Readers: readers})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := u.Listen(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(u.Close)
+			target := net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(tt.from), u.Addr().Port()))
+			send := func(times int) {
+				c, err := net.DialUDP("udp", nil, target)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = c.Close() }()
+				for range times {
+					if _, err := c.Write(make([]byte, 40)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for range ports {
+				send(1)
+			}
+			for i, n := range took(t, u) {
+				if n < ports/readers*3/4 { // 8 standard deviations below its share: 11.5 queries each
+					t.Errorf("reader %d got %d of %d queries", i, n, ports)
+				}
+			}
+			send(30)
+			for i, n := range took(t, u) {
+				if n != 0 && n != 30 {
+					t.Errorf("reader %d got %d of 30 queries from one port", i, n)
+				}
+			}
+		})
+	}
+}
+
+// took reads what each socket holds.
+func took(t *testing.T, u *UDP) (counts []int) {
+	t.Helper()
+	for _, s := range u.sockets.all() {
+		n := 0
+		err := control(s.raw, func(fd int) error {
+			for {
+				if _, _, err := unix.Recvfrom(fd, make([]byte, 64), unix.MSG_DONTWAIT); err != nil {
+					return nil //nolint:nilerr // the socket is empty
+				}
+				n++
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts = append(counts, n)
+	}
+	return counts
+}
+
+// BenchmarkSelector compares what a datagram costs with the kernel's own choice of a socket and with the selector's.
+func BenchmarkSelector(b *testing.B) {
+	for _, selects := range []bool{false, true} {
+		b.Run(map[bool]string{false: "kernel", true: "selector"}[selects], func(b *testing.B) {
+			u, err := NewUDP(UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: noLanes{}, Readers: 2})
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := u.Listen(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(u.Close)
+			if !selects {
+				err := control(u.sockets.all()[0].raw, func(fd int) error {
+					return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_REUSEPORT_BPF, 0)
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(u.Addr()))
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = c.Close() })
+			query := make([]byte, 40)
+			for b.Loop() { // what does not fit into the buffer is dropped behind the choice
+				if _, err := c.Write(query); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

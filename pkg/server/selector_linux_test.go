@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/server/servertest"
+)
+
+// sharing binds as CoreDNS and NodeLocal DNSCache do.
+func sharing() *net.ListenConfig {
+	return &net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		return errors.Join(raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+		}), err)
+	}}
+}
+
+// shareUDP binds the address beside a server and counts nothing: what arrives stays queued.
+func shareUDP(t *testing.T, addr netip.AddrPort) *net.UDPConn {
+	t.Helper()
+	conn, err := sharing().ListenPacket(t.Context(), "udp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn.(*net.UDPConn)
+}
+
+// queued takes the datagrams that a socket holds, and counts them.
+func queued(t *testing.T, conn *net.UDPConn) (n int) {
+	t.Helper()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = raw.Control(func(fd uintptr) {
+		for {
+			if _, _, err := unix.Recvfrom(int(fd), make([]byte, 512), unix.MSG_DONTWAIT); err != nil {
+				return
+			}
+			n++
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// askFromPorts asks once from each of many ports. All queries are to be answered.
+func askFromPorts(t *testing.T, network string, addr netip.AddrPort, when string) {
+	t.Helper()
+	const ports = 100
+	for id := range uint16(ports) {
+		conn, err := net.Dial(network, addr.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := servertest.Query(id, "now")
+		if network == "tcp" {
+			q = append(binary.BigEndian.AppendUint16(nil, uint16(len(q))), q...)
+		}
+		write(t, conn, q)
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		if _, err := conn.Read(make([]byte, 512)); err != nil {
+			t.Fatalf("%s: query %d of %d, to %s: %v", when, id, ports, addr, err)
+		}
+		_ = conn.Close()
+	}
+}
+
+// TestUDPSelectsOwn has sockets of others join the address before and after the server's sockets change hands, and leave
+// it. None of them gets a query.
+func TestUDPSelectsOwn(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"127.0.0.1:0", "[::1]:0", "0.0.0.0:0", "[::]:0"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			h := servertest.New(nil)
+			u, stop := serveUDP(t, h, at, false)
+			targets := []netip.AddrPort{u.Addr()}
+			if ip := u.Addr().Addr(); ip.IsUnspecified() {
+				targets[0] = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), u.Addr().Port())
+				if ip.Is6() {
+					targets = append(targets, netip.AddrPortFrom(netip.IPv6Loopback(), u.Addr().Port()))
+				}
+			}
+			check := func(when string, foreign ...*net.UDPConn) {
+				t.Helper()
+				for _, to := range targets {
+					askFromPorts(t, "udp", to, when)
+				}
+				for _, c := range foreign {
+					if n := queued(t, c); n > 0 {
+						t.Errorf("%s: another socket got %d queries", when, n)
+					}
+				}
+			}
+			a, b := shareUDP(t, u.Addr()), shareUDP(t, u.Addr())
+			check("two others", a, b)
+			_ = a.Close()
+			check("one of them left", b)
+			next, err := server.NewUDP(server.UDPConfig{Addr: u.Addr(), Handler: h, Readers: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := next.Adopt(files(t, u.Raw()...)); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() { ended <- next.Run(ctx) }()
+			u.Give(t.Context())
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			check("handed over", b, shareUDP(t, u.Addr()))
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestTCPSelectsOwn has another process listen at the address beside the server, before and after it changes hands.
+func TestTCPSelectsOwn(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"127.0.0.1:0", "[::1]:0", "[::]:0"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			first := serveTCP(t, server.TCPConfig{Addr: netip.MustParseAddrPort(at)}, nil)
+			target := first.Addr()
+			if target.Addr().IsUnspecified() {
+				target = netip.AddrPortFrom(netip.IPv6Loopback(), target.Port())
+			}
+			share := func() {
+				ln, err := sharing().Listen(t.Context(), "tcp", first.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = ln.Close() })
+			}
+			share()
+			share()
+			askFromPorts(t, "tcp", target, "two others")
+			next, err := server.NewTCP(server.TCPConfig{Addr: first.Addr(), Handler: servertest.New(nil)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := next.Adopt(files(t, first.Raw())[0]); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() { ended <- next.Run(ctx) }()
+			defer func() {
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			}()
+			first.Give(t.Context(), 0)
+			askFromPorts(t, "tcp", target, "handed over")
+		})
+	}
+}
+
+// TestListensAlone binds an address that a socket with SO_REUSEPORT has.
+func TestListensAlone(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"127.0.0.1:0", "0.0.0.0:0"} { // the address itself, and one that covers it
+		other := shareUDP(t, netip.MustParseAddrPort(at))
+		ln, err := sharing().Listen(t.Context(), "tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = ln.Close() })
+		port := func(addr net.Addr) netip.AddrPort {
+			return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), netip.MustParseAddrPort(addr.String()).Port())
+		}
+		u, err := server.NewUDP(server.UDPConfig{Addr: port(other.LocalAddr()), Handler: servertest.New(nil)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := u.Listen(t.Context()); !errors.Is(err, unix.EADDRINUSE) {
+			t.Errorf("UDP beside %s: %v, want %v", at, err, unix.EADDRINUSE)
+		}
+		s, err := server.NewTCP(server.TCPConfig{Addr: port(ln.Addr()), Handler: servertest.New(nil)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Listen(t.Context()); !errors.Is(err, unix.EADDRINUSE) {
+			t.Errorf("TCP beside %s: %v, want %v", at, err, unix.EADDRINUSE)
+		}
+	}
+}
+
+// TestSelectOwnAgain has a process with a socket at the address send all queries to itself, until the server undoes that.
+func TestSelectOwnAgain(t *testing.T) {
+	t.Parallel()
+	u, _ := serveUDP(t, servertest.New(nil), "127.0.0.1:0", false)
+	other := shareUDP(t, u.Addr())
+	raw, err := other.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	third := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 2}}
+	err = raw.Control(func(fd uintptr) {
+		err := unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &unix.SockFprog{Len: 1, Filter: &third[0]})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := dialUDP(t, u.Addr())
+	write(t, c, servertest.Query(1, "now"))
+	if n := queued(t, other); n != 1 {
+		t.Fatalf("the other socket got %d queries, want 1", n)
+	}
+	if err := u.SelectOwn(); err != nil {
+		t.Fatal(err)
+	}
+	askFromPorts(t, "udp", u.Addr(), "selected again")
+}
