@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
-	"github.com/nodecache/node-cache/internal/nodelab"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -52,5 +51,3 @@ func (b *bed) startCoreDNS(t *testing.T) *proctest.Process {
 	})
 	return c
 }
-
-var _ = nodelab.Ask
