@@ -114,7 +114,7 @@ func missFamilies() []family {
 			nil, level(func(s *sample) int { return s.resolve.Waiting }),
 		},
 		{
-			"clients", gauge, "Addresses whose queries wait, or whose questions are under way.",
+			"clients", gauge, "Clients whose queries wait, or whose questions are under way: an address is up to two, by whether it is proven (a cookie, TCP).",
 			nil, level(func(s *sample) int { return s.resolve.Clients }),
 		},
 		{

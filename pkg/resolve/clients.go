@@ -11,7 +11,8 @@ import (
 )
 
 // Which query may wait, so that a client that asks for cold names without end does not
-// take what the others need. A client is a source address, with all that is behind it.
+// take what the others need. A client is a source address, with all that is behind it, see
+// clientKey.
 //
 //	waits for PerClient answers already      client
 //	no more queries may wait                 waiting
@@ -26,6 +27,10 @@ import (
 
 // reservePart of the places is kept free for clients that have few or none.
 const reservePart = 8
+
+// provenPart of the places is for clients whose address is proven: they find one however many
+// addresses a sender forges. The threshold of the others is lower by as much.
+const provenPart = 64
 
 // spareWeight is how many places a client may have for each that is free beyond the reserve.
 const spareWeight = 16
@@ -43,9 +48,16 @@ const (
 	floodPause = 60
 )
 
-// A client is an address that waits, or whose flights are under way.
+// A clientKey tells clients apart. Queries whose source address is proven, by TCP or by a
+// valid cookie, are accounted apart from the others of the address: those may be forged.
+type clientKey struct {
+	addr   netip.Addr
+	proven bool
+}
+
+// A client is one whose queries wait, or whose flights are under way.
 type client struct {
-	addr    netip.Addr
+	key     clientKey
 	waiting int     // its queries that wait
 	flights int     // that it began and that have not landed
 	next    *client // in the free list
@@ -53,7 +65,7 @@ type client struct {
 
 // clients are those who wait. They are guarded by the lock of the flights.
 type clients struct {
-	byAddr map[netip.Addr]*client
+	byKey  map[clientKey]*client
 	free   *client // records for reuse: as many as ever were of use at once
 	floods [floodSlots]flood
 	named  int64 // Unix time of the last log line about one
@@ -61,33 +73,40 @@ type clients struct {
 
 // A flood counts what one client was denied within one second.
 type flood struct {
-	addr   netip.Addr
+	client clientKey
 	second int64 // Unix time
 	sheds  int
 }
 
+// client is that of the query in hand.
+func (l *Lane) client(from *wire.Peer) clientKey { return clientKey{from.Addr.Addr(), l.proven} }
+
 // admitLocked counts a query that comes to wait as its client's, and its flight too
 // if it begins one. Whoever leaves has to be taken out by leaveLocked, and the flight
 // by landLocked. It returns nil, and why, if there is no room.
-func (fs *flights) admitLocked(addr netip.Addr, begins bool, plan *Plan) (c *client, why Shed) {
-	c = fs.clients.byAddr[addr]
+func (fs *flights) admitLocked(key clientKey, begins bool, plan *Plan) (c *client, why Shed) {
+	c = fs.clients.byKey[key]
 	waiting, flights := 0, 0
 	if c != nil {
 		waiting, flights = c.waiting, c.flights
 	}
 	freeWaiting, freeFlights := plan.Waiting-fs.waiting, plan.Inflight-(fs.count-fs.refreshes)
+	spareWaiting, spareFlights := 0, 0
+	if !key.proven {
+		spareWaiting, spareFlights = plan.Waiting/provenPart, plan.Inflight/provenPart
+	}
 	switch {
 	case plan.PerClient > 0 && waiting >= plan.PerClient:
 		return nil, ShedClient
-	case freeWaiting <= 0:
+	case freeWaiting <= spareWaiting:
 		return nil, ShedWaiting
-	case begins && freeFlights <= 0:
+	case begins && freeFlights <= spareFlights:
 		return nil, ShedInflight
-	case waiting >= most(plan.Waiting, freeWaiting), begins && flights >= most(plan.Inflight, freeFlights):
+	case waiting >= most(plan.Waiting, freeWaiting)-spareWaiting, begins && flights >= most(plan.Inflight, freeFlights)-spareFlights:
 		return nil, ShedClient
 	}
 	if c == nil {
-		c = fs.clients.addLocked(addr)
+		c = fs.clients.addLocked(key)
 	}
 	c.waiting++
 	fs.waiting++
@@ -128,14 +147,14 @@ func (fs *flights) landLocked(c *client) {
 }
 
 // addLocked makes a record for a client that has none.
-func (cs *clients) addLocked(addr netip.Addr) *client {
+func (cs *clients) addLocked(key clientKey) *client {
 	c := cs.free
 	if c == nil {
 		c = new(client)
 	}
 	cs.free, c.next = c.next, nil
-	c.addr = addr
-	cs.byAddr[addr] = c
+	c.key = key
+	cs.byKey[key] = c
 	return c
 }
 
@@ -144,7 +163,7 @@ func (cs *clients) releaseLocked(c *client) {
 	if c.waiting > 0 || c.flights > 0 {
 		return
 	}
-	delete(cs.byAddr, c.addr)
+	delete(cs.byKey, c.key)
 	c.next, cs.free = cs.free, c
 }
 
@@ -156,19 +175,18 @@ func (l *Lane) floodsLocked(from *wire.Peer, now time.Time) (silent, news bool) 
 	if from.Stream || l.late {
 		return false, false
 	}
-	return l.r.flights.floodsLocked(from.Addr.Addr(), now)
+	return l.r.flights.floodsLocked(l.client(from), now)
 }
 
 // floodsLocked counts a query over UDP that is turned away at now, and tells whether
 // its client was told often enough within this second, and whether to log that.
-func (fs *flights) floodsLocked(addr netip.Addr, now time.Time) (silent, news bool) {
-	octets := addr.As16()
-	f := &fs.clients.floods[maphash.Bytes(fs.seed, octets[:])%floodSlots]
+func (fs *flights) floodsLocked(key clientKey, now time.Time) (silent, news bool) {
+	f := &fs.clients.floods[maphash.Comparable(fs.seed, key)%floodSlots]
 	second := now.Unix()
 	if f.second != second {
-		*f = flood{addr: addr, second: second}
+		*f = flood{client: key, second: second}
 	}
-	if f.addr != addr {
+	if f.client != key {
 		return false, false
 	}
 	f.sheds++

@@ -19,10 +19,10 @@ import (
 )
 
 // address is the address of client number n.
-func address(n int) netip.Addr {
+func address(n int) clientKey {
 	b := [4]byte{10}
 	binary.BigEndian.PutUint16(b[2:], uint16(n))
-	return netip.AddrFrom4(b)
+	return clientKey{addr: netip.AddrFrom4(b)}
 }
 
 // admitted is what a Shed is called here if there is none.
@@ -105,13 +105,13 @@ type ledger struct {
 	plan   Plan
 	random *rand.Rand
 	under  []*flight
-	begun  map[netip.Addr]int
-	waits  map[netip.Addr]int
+	begun  map[clientKey]int
+	waits  map[clientKey]int
 	shed   [shedCount]int
 }
 
 // ask has a client ask for a name: it joins a flight, begins one or is turned away.
-func (l *ledger) ask(who netip.Addr, name int, now time.Time) {
+func (l *ledger) ask(who clientKey, name int, now time.Time) {
 	key := []byte(strconv.Itoa(name))
 	hash := uint64(name & 1023)
 	f := l.fs.findLocked(hash, key)
@@ -126,7 +126,7 @@ func (l *ledger) ask(who netip.Addr, name int, now time.Time) {
 		f.rest = append(f.rest, waiter{client: c})
 	default:
 		if reserve := float64(l.plan.Inflight) / 8; l.begun[who] >= free && float64(free) <= reserve {
-			l.t.Fatalf("%s has begun %d flights and may begin one more with %d free: its part of the reserve of %v is less", who, l.begun[who], free, reserve)
+			l.t.Fatalf("%v has begun %d flights and may begin one more with %d free: its part of the reserve of %v is less", who, l.begun[who], free, reserve)
 		}
 		f = &flight{key: key, hash: hash, client: c, first: waiter{client: c}}
 		l.fs.addLocked(f)
@@ -139,12 +139,12 @@ func (l *ledger) ask(who netip.Addr, name int, now time.Time) {
 // leave replies to all who wait for a flight, which goes on.
 func (l *ledger) leave(f *flight) {
 	if c := f.first.client; c != nil {
-		l.waits[c.addr]--
+		l.waits[c.key]--
 		f.first.client = nil
 		l.fs.leaveLocked(c)
 	}
 	for _, w := range f.rest {
-		l.waits[w.client.addr]--
+		l.waits[w.client.key]--
 		l.fs.leaveLocked(w.client)
 	}
 	f.rest = nil
@@ -155,13 +155,13 @@ func (l *ledger) land(i int) {
 	f := l.under[i]
 	l.under = slices.Delete(l.under, i, i+1)
 	if f.client != nil {
-		l.begun[f.client.addr]--
+		l.begun[f.client.key]--
 	}
 	if c := f.first.client; c != nil {
-		l.waits[c.addr]--
+		l.waits[c.key]--
 	}
 	for _, w := range f.rest {
-		l.waits[w.client.addr]--
+		l.waits[w.client.key]--
 	}
 	l.fs.take(f)
 }
@@ -172,24 +172,24 @@ func (l *ledger) check() {
 	waiting, records := 0, 0
 	for who, n := range l.waits {
 		waiting += n
-		c := l.fs.clients.byAddr[who]
+		c := l.fs.clients.byKey[who]
 		if n == 0 && l.begun[who] == 0 {
 			if c != nil {
-				l.t.Fatalf("%s has a record and waits for nothing", who)
+				l.t.Fatalf("%v has a record and waits for nothing", who)
 			}
 			continue
 		}
 		records++
-		if c == nil || c.addr != who || c.waiting != n || c.flights != l.begun[who] {
-			l.t.Fatalf("%s: got %+v, want %d waiting, %d flights", who, c, n, l.begun[who])
+		if c == nil || c.key != who || c.waiting != n || c.flights != l.begun[who] {
+			l.t.Fatalf("%v: got %+v, want %d waiting, %d flights", who, c, n, l.begun[who])
 		}
 		if n > l.plan.PerClient {
-			l.t.Fatalf("%d wait of %s", n, who)
+			l.t.Fatalf("%d wait of %v", n, who)
 		}
 	}
-	if l.fs.waiting != waiting || l.fs.count != len(l.under) || len(l.fs.clients.byAddr) != records {
+	if l.fs.waiting != waiting || l.fs.count != len(l.under) || len(l.fs.clients.byKey) != records {
 		l.t.Fatalf("%d waiting, %d flights, %d clients, want %d, %d, %d",
-			l.fs.waiting, l.fs.count, len(l.fs.clients.byAddr), waiting, len(l.under), records)
+			l.fs.waiting, l.fs.count, len(l.fs.clients.byKey), waiting, len(l.under), records)
 	}
 	if waiting > l.plan.Waiting || l.fs.count-l.fs.refreshes > l.plan.Inflight {
 		l.t.Fatalf("%d waiting, %d flights: more than the bounds", waiting, l.fs.count)
@@ -204,7 +204,7 @@ func TestAccount(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	var shed [shedCount]int
 	for round := range 200 {
-		l := ledger{t: t, random: random, begun: map[netip.Addr]int{}, waits: map[netip.Addr]int{}}
+		l := ledger{t: t, random: random, begun: map[clientKey]int{}, waits: map[clientKey]int{}}
 		l.fs.init()
 		l.plan = Plan{Inflight: 1 + random.IntN(40), PerClient: 1 + random.IntN(30)}
 		l.plan.Waiting = l.plan.Inflight + random.IntN(60)
@@ -229,8 +229,8 @@ func TestAccount(t *testing.T) {
 		for c := l.fs.clients.free; c != nil; c = c.next {
 			free++
 		}
-		if l.fs.waiting != 0 || l.fs.count != 0 || len(l.fs.clients.byAddr) != 0 || free > min(clients, l.plan.Waiting+l.plan.Inflight) {
-			t.Fatalf("at the end %d waiting, %d flights, %d clients, %d records", l.fs.waiting, l.fs.count, len(l.fs.clients.byAddr), free)
+		if l.fs.waiting != 0 || l.fs.count != 0 || len(l.fs.clients.byKey) != 0 || free > min(clients, l.plan.Waiting+l.plan.Inflight) {
+			t.Fatalf("at the end %d waiting, %d flights, %d clients, %d records", l.fs.waiting, l.fs.count, len(l.fs.clients.byKey), free)
 		}
 		for i, n := range l.shed {
 			shed[i] += n
@@ -258,7 +258,7 @@ func TestGreedy(t *testing.T) {
 		{100, places / 101},
 		{1000, places / 1001},
 	} {
-		l := ledger{t: t, begun: map[netip.Addr]int{}, waits: map[netip.Addr]int{}}
+		l := ledger{t: t, begun: map[clientKey]int{}, waits: map[clientKey]int{}}
 		l.fs.init()
 		l.plan = Plan{Inflight: places, Waiting: 4 * places}
 		name := 0
@@ -269,8 +269,8 @@ func TestGreedy(t *testing.T) {
 			}
 		}
 		for i := range tt.clients {
-			if got := l.begun[address(i)]; got < tt.want || got > tt.want+1 {
-				t.Errorf("%d greedy clients: one of them has %d places, want %d or one more", tt.clients, got, tt.want)
+			if got := l.begun[address(i)]; got < tt.want-(tt.want+63)/64 || got > tt.want+1 { // a 64th is for proven addresses
+				t.Errorf("%d greedy clients: one of them has %d places, want %d", tt.clients, got, tt.want)
 			}
 		}
 		if c, why := l.fs.admitLocked(address(tt.clients), true, &l.plan); c == nil {
@@ -327,7 +327,7 @@ func TestHitIsNoneOfIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lane, from := r.NewLane(), wire.Peer{Addr: netip.AddrPortFrom(address(1), 53)}
+	lane, from := r.NewLane(), wire.Peer{Addr: netip.AddrPortFrom(address(1).addr, 53)}
 	if _, verdict := lane.Fast(pkt, &from, time.Now(), nil); verdict != wire.Missed {
 		t.Fatalf("verdict %v, want a miss", verdict)
 	}

@@ -16,7 +16,7 @@ func (h *hand) comeBack(w *waiter) bool {
 	}
 	d := w.detour
 	l := h.r.lane()
-	l.plan, l.seal, l.detour = h.plan, w.seal, *d
+	l.plan, l.seal, l.detour, l.proven = h.plan, w.seal, *d, d.proven
 	l.ago = h.now.Sub(w.since)
 	l.later, *h.later = *h.later, l.later
 	whole := false

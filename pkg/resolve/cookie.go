@@ -17,11 +17,14 @@ import (
 const (
 	clientCookieLen = 8
 	cookieLen       = clientCookieLen + 16
+	cookieVersion   = 1
+	cookieLife      = 3600 // seconds for which a cookie is valid
+	cookieAhead     = 300  // seconds by which it may be ahead of the clock
 )
 
 // A cookieJar makes server cookies (RFC 7873, RFC 9018). They let a client that
-// checks them tell our replies from forged ones. None is asked for in return: on
-// a node's own link the client's address is not in doubt.
+// checks them tell our replies from forged ones. None is required in
+// return, but a query with a valid one has a proven source address, see clientKey.
 type cookieJar struct {
 	k0, k1 uint64
 }
@@ -39,11 +42,17 @@ func (j *cookieJar) init(random io.Reader) error {
 // bake writes the whole cookie for a client that sent received, of at least
 // eight octets, from addr, to dst, and returns it.
 func (j *cookieJar) bake(dst *[cookieLen]byte, received []byte, addr netip.Addr, now time.Time) []byte {
+	copy(dst[:], received[:clientCookieLen])
+	copy(dst[clientCookieLen:], []byte{cookieVersion, 0, 0, 0}) // three reserved bytes
+	binary.BigEndian.PutUint32(dst[12:], uint32(now.Unix()))
+	binary.LittleEndian.PutUint64(dst[16:], j.hash(dst[:16], addr))
+	return dst[:]
+}
+
+// hash is that of RFC 9018 section 4.4, of a cookie but its hash and the client's address.
+func (j *cookieJar) hash(head []byte, addr netip.Addr) uint64 {
 	var in [16 + 16]byte
-	copy(in[:], received[:clientCookieLen])
-	in[8] = 1 // version; three reserved octets follow
-	binary.BigEndian.PutUint32(in[12:], uint32(now.Unix()))
-	n := 16
+	n := copy(in[:16], head)
 	if addr.Is4() {
 		a := addr.As4()
 		n += copy(in[16:], a[:])
@@ -51,7 +60,17 @@ func (j *cookieJar) bake(dst *[cookieLen]byte, received []byte, addr netip.Addr,
 		a := addr.As16()
 		n += copy(in[16:], a[:])
 	}
-	copy(dst[:], in[:16])
-	binary.LittleEndian.PutUint64(dst[16:], siphash.Hash(j.k0, j.k1, in[:n]))
-	return dst[:]
+	return siphash.Hash(j.k0, j.k1, in[:n])
+}
+
+// proves reports whether a cookie was given to a client at addr no longer ago than an hour
+// (RFC 9018 section 4.3). A restart draws another secret: the reply to the first query has a
+// cookie that is valid again.
+func (j *cookieJar) proves(cookie []byte, addr netip.Addr, now time.Time) bool {
+	if len(cookie) != cookieLen || cookie[clientCookieLen] != cookieVersion {
+		return false
+	}
+	age := int32(uint32(now.Unix()) - binary.BigEndian.Uint32(cookie[12:])) // serial number arithmetic (RFC 1982)
+	return -cookieAhead <= age && age <= cookieLife &&
+		binary.LittleEndian.Uint64(cookie[16:]) == j.hash(cookie[:16], addr)
 }

@@ -4,8 +4,10 @@ package resolve
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/hex"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 )
@@ -36,5 +38,50 @@ func TestCookieVectors(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestCookieProves has cookies come back, as they were given and otherwise.
+func TestCookieProves(t *testing.T) {
+	t.Parallel()
+	var jar, other cookieJar
+	if jar.init(rand.Reader) != nil || other.init(rand.Reader) != nil {
+		t.Fatal("no randomness")
+	}
+	four, six := netip.MustParseAddr("198.51.100.100"), netip.MustParseAddr("2001:db8::1")
+	now := time.Unix(1<<32-10, 0) // the clock of 32 bits wraps
+	for _, addr := range []netip.Addr{four, six} {
+		var room, foreign [cookieLen]byte
+		cookie := jar.bake(&room, []byte("8 bytes."), addr, now)
+		for _, tt := range []struct {
+			name   string
+			cookie []byte
+			addr   netip.Addr
+			after  time.Duration
+			want   bool
+		}{
+			{"as it was given", cookie, addr, 0, true},
+			{"an hour later", cookie, addr, time.Hour, true},
+			{"more than an hour later", cookie, addr, time.Hour + time.Second, false},
+			{"with a clock that was set back", cookie, addr, -5 * time.Minute, true},
+			{"from the future", cookie, addr, -5*time.Minute - time.Second, false},
+			{"none", nil, addr, 0, false},
+			{"the client's part", cookie[:clientCookieLen], addr, 0, false},
+			{"a short one", cookie[:cookieLen-1], addr, 0, false},
+			{"a long one", append(slices.Clone(cookie), 0), addr, 0, false},
+			{"of another address", cookie, addr.Next(), 0, false},
+			{"of another secret", other.bake(&foreign, []byte("8 bytes."), addr, now), addr, 0, false},
+		} {
+			if got := jar.proves(tt.cookie, tt.addr, now.Add(tt.after)); got != tt.want {
+				t.Errorf("%s, %s: got %t, want %t", addr, tt.name, got, tt.want)
+			}
+		}
+		for i := range cookie {
+			changed := slices.Clone(cookie)
+			changed[i] ^= 1
+			if jar.proves(changed, addr, now) {
+				t.Errorf("%s: proven with byte %d changed", addr, i)
+			}
+		}
 	}
 }

@@ -31,6 +31,7 @@ type detour struct {
 	second bool      // the question for IPv4 addresses is in hand
 	kept   []byte    // then: the answer to the one for IPv6 addresses; empty: there was none
 	from   wire.Peer // with six: the client
+	proven bool      // with six: its address is, see clientKey
 	made   bool      // the answer has addresses that were made
 	most   uint32    // with second: for how many seconds at most one that is made may be kept
 	back   bool      // with second: the answer to the first question is given after all

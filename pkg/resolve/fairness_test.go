@@ -200,7 +200,7 @@ func TestFairness(t *testing.T) {
 // client asks for anything: none of its queries is shed.
 func TestIdleNode(t *testing.T) {
 	t.Parallel()
-	for _, names := range []int{400, 3400} {
+	for _, names := range []int{400, 3300} {
 		synctest.Test(t, func(t *testing.T) {
 			p := plan(t, &slowpoke{delay: time.Second})
 			p.Waiting = 16384
@@ -242,6 +242,68 @@ func TestReturnsPlaces(t *testing.T) {
 	})
 }
 
+// TestForgedAddress has a sender flood cold names, from a neighbour's address and then from each of 20,000.
+// The neighbour's own queries with a valid cookie, and those over TCP, are answered.
+func TestForgedAddress(t *testing.T) {
+	t.Parallel()
+	for _, addresses := range []int{1, 20_000} {
+		t.Run(fmt.Sprint(addresses), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := plan(t, &slowpoke{delay: 500 * time.Millisecond})
+				p.Waiting = 16384
+				r := newResolver(t, p)
+				forger, plain, proven, stream := newPod(t, r, 0), newPod(t, r, 0), newPod(t, r, 0), newPod(t, r, 0)
+				plain.pkt = pack(t, question("xxxxxxxx.plain.test.", dns.TypeA))
+				stream.pkt = pack(t, question("xxxxxxxx.stream.test.", dns.TypeA))
+				stream.from.Stream = true
+				proven.pkt = packWithCookie(t, r, proven.from, "xxxxxxxx.proven.test.")
+				for tick := range 1000 {
+					for range 100 {
+						host := int(forger.next) % addresses
+						forger.from.Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(host >> 8), byte(host)}), 53)
+						forger.ask(1)
+					}
+					if tick%40 == 0 {
+						plain.ask(1)
+						proven.ask(1)
+						stream.ask(1)
+					}
+					time.Sleep(time.Millisecond)
+				}
+				time.Sleep(p.Deadline)
+				t.Logf("forger: %s; the neighbour without a cookie: %s", forger, plain)
+				for name, pod := range map[string]*pod{"with a cookie": proven, "over TCP": stream} {
+					if pod.good.Load() != int64(pod.next) {
+						t.Errorf("the neighbour %s: %s, want an answer for each", name, pod)
+					}
+				}
+				if plain.good.Load() == int64(plain.next) {
+					t.Errorf("the neighbour without a cookie: %s: the flood is too small to show anything", plain)
+				}
+			})
+		})
+	}
+}
+
+// packWithCookie is a query for a name with the cookie that the resolver gives to a client.
+func packWithCookie(tb testing.TB, r *resolve.Resolver, from wire.Peer, name string) []byte {
+	tb.Helper()
+	q := question(name, dns.TypeA)
+	q.SetEdns0(1232, false)
+	cookie := &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0102030405060708"}
+	q.IsEdns0().Option = append(q.IsEdns0().Option, cookie)
+	c := newClient(r, false)
+	c.from = from
+	reply := unpack(tb, c.exchange(tb, pack(tb, q)))
+	given, ok := reply.IsEdns0().Option[0].(*dns.EDNS0_COOKIE)
+	if !ok || len(given.Cookie) != 48 {
+		tb.Fatalf("no cookie in the reply:\n%s", reply)
+	}
+	cookie.Cookie = given.Cookie
+	return pack(tb, q)
+}
+
 // TestFlood has a client go on when it was turned away: a thousand times a second it
 // is told, and then no more, but over TCP. What is held it gets all the time.
 func TestFlood(t *testing.T) {
@@ -275,6 +337,10 @@ func TestFlood(t *testing.T) {
 		if m := unpack(t, held.exchange(t, warm)); m.Rcode != dns.RcodeSuccess || len(m.Answer) != 1 {
 			t.Errorf("what is held is answered to one who floods with\n%s", m)
 		}
+		proven := newPod(t, r, 0)
+		proven.from.Stream = true
+		proven.pkt = pack(t, question("xxxxxxxx.stream.test.", dns.TypeA))
+		proven.ask(10) // its address is proven: it has a share of its own
 		stream := newClient(r, true)
 		stream.from.Addr = over.from.Addr
 		q := question("cold.test.", dns.TypeA)

@@ -5,7 +5,6 @@ package resolve
 import (
 	"bytes"
 	"hash/maphash"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -34,7 +33,7 @@ type flights struct {
 func (fs *flights) init() {
 	fs.seed = maphash.MakeSeed()
 	fs.byHash = make(map[uint64]*flight)
-	fs.clients.byAddr = make(map[netip.Addr]*client)
+	fs.clients.byKey = make(map[clientKey]*client)
 }
 
 func (fs *flights) hash(key []byte) uint64 { return maphash.Bytes(fs.seed, key) }
@@ -100,7 +99,7 @@ func (l *Lane) join(from *wire.Peer, now time.Time, to wire.Replier) {
 	f.began -= l.ago
 	fs.mu.Lock()
 	under := l.joinableLocked(f.hash, f.key)
-	c, why := fs.admitLocked(from.Addr.Addr(), under == nil, l.plan)
+	c, why := fs.admitLocked(l.client(from), under == nil, l.plan)
 	switch {
 	case c == nil:
 		silent, news := l.floodsLocked(from, now)

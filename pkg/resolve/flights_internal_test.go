@@ -15,7 +15,7 @@ func TestFlightsOfOneHash(t *testing.T) {
 	t.Parallel()
 	var fs flights
 	fs.init()
-	addr, plan := netip.MustParseAddr("192.0.2.1"), &Plan{Inflight: 1 << 20, Waiting: 1 << 20}
+	addr, plan := clientKey{addr: netip.MustParseAddr("192.0.2.1")}, &Plan{Inflight: 1 << 20, Waiting: 1 << 20}
 	model := map[string]*flight{}
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 20_000 {

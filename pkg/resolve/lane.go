@@ -26,6 +26,7 @@ type Lane struct {
 	later  wire.Later    // what Slow and refreshes put off to the end of the batch
 	blank  *flight       // the next one that this lane begins; nil: none is made yet
 	late   bool          // what Fast missed is held, past its time
+	proven bool          // what Slow was given is from the address that it names
 	ago    time.Duration // since the query came: 0 but for one that comes back, see comeback.go
 }
 
@@ -154,6 +155,7 @@ func (l *Lane) Slow(from *wire.Peer, now time.Time, to wire.Replier) {
 		l.r.transfer(l.plan, l.waiter(nil, from, now, to), from.Addr.Addr(), &l.later)
 		return
 	}
+	l.proven = from.Stream || l.r.cookies.proves(l.q.Cookie, from.Addr.Addr(), now)
 	l.join(from, now, to)
 }
 
@@ -176,6 +178,7 @@ func (l *Lane) waiter(room []byte, from *wire.Peer, now time.Time, to wire.Repli
 	}
 	if l.detour.taken {
 		w.detour = l.detour.clone()
+		w.detour.proven = l.proven
 		w.ask.Type = w.ask.Asked()
 	}
 	return w

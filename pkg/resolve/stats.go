@@ -97,7 +97,7 @@ type Stats struct {
 	Shed       [shedCount]uint64               // Sheds
 	Inflight   int                             // flights under way, refreshes included
 	Waiting    int                             // queries that wait for them
-	Clients    int                             // source addresses that wait, or whose flights are under way
+	Clients    int                             // that wait, or whose flights are under way: of a source address up to two, see clientKey
 }
 
 // counters are the resolver's, added to by flights one by one and by lanes once
@@ -282,7 +282,7 @@ func (r *Resolver) Stats() Stats {
 	loadAll(s.Durations[:], c.durations[:])
 	loadAll(s.Shed[:], c.shed[:])
 	r.flights.mu.Lock()
-	s.Inflight, s.Waiting, s.Clients = r.flights.count, r.flights.waiting, len(r.flights.clients.byAddr)
+	s.Inflight, s.Waiting, s.Clients = r.flights.count, r.flights.waiting, len(r.flights.clients.byKey)
 	r.flights.mu.Unlock()
 	return s
 }
