@@ -304,6 +304,10 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.keepSnapshots(below)
 		return nil
 	})
+	under.Go(func() error {
+		watchSuspends(below, asleep, a.slept)
+		return nil
+	})
 	pages := a.servePages(ctx)
 	unfollow, followed := a.followConfig(below, parts)
 	defer unfollow()

@@ -13,6 +13,19 @@ import (
 	"github.com/nodecache/node-cache/pkg/snapshot"
 )
 
+// asleep is how long the machine was suspended since its boot. Other processes may run between the two readings, so the
+// longest of three is taken: one may be too short, and none too long.
+func asleep() (longest time.Duration) {
+	for range 3 {
+		var boot, awake unix.Timespec
+		if unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &awake) != nil {
+			return 0
+		}
+		longest = max(longest, time.Duration(boot.Nano()-awake.Nano()))
+	}
+	return longest
+}
+
 // thisMoment reads the machine's clocks.
 func thisMoment() snapshot.Moment {
 	m := snapshot.Moment{Wall: time.Now()}

@@ -10,5 +10,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/snapshot"
 )
 
+// asleep is not known.
+func asleep() time.Duration { return 0 }
+
 // thisMoment is the time of day.
 func thisMoment() snapshot.Moment { return snapshot.Moment{Wall: time.Now()} }

@@ -5,6 +5,7 @@ package cache
 import (
 	"fmt"
 	"hash/maphash"
+	"math"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -48,7 +49,8 @@ type Cache struct {
 // shared is what a cache has in common with those that it is resized to.
 type shared struct {
 	seed  maphash.Seed
-	epoch time.Time // zero of the stored times
+	epoch time.Time    // zero of the stored times
+	slept atomic.Int64 // suspends since then, in ns, which [time.Time] does not count
 
 	dueHits      atomic.Uint32 // Prefetch.Hits
 	dueRemaining atomic.Uint32 // Prefetch.Remaining in parts of dueUnit
@@ -127,7 +129,19 @@ func (c *Cache) SetPrefetch(p Prefetch) {
 }
 
 // at is a moment as entries have it.
-func (sh *shared) at(now time.Time) int64 { return int64(now.Sub(sh.epoch)) }
+func (sh *shared) at(now time.Time) int64 { return int64(now.Sub(sh.epoch)) + sh.slept.Load() }
+
+// Slept adds the length of a suspend to the age of every entry: the monotonic clock of [time.Time] stands still in one
+// (CLOCK_MONOTONIC). What upstream was asked before counts as asked before every event then.
+func (c *Cache) Slept(d time.Duration) {
+	for i := range c.owners {
+		moment := &c.owners[i]
+		for last := moment.Load(); last != math.MinInt64 && !moment.CompareAndSwap(last, last+int64(d)); {
+			last = moment.Load()
+		}
+	}
+	c.slept.Add(int64(d))
+}
 
 // lock gives the shard with the low bits of a name's hash, locked, of the cache that c
 // has become.

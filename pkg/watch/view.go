@@ -24,7 +24,7 @@ type view struct {
 
 // A part is what one feed has to do with a view. It is guarded by the view's mutex.
 type part struct {
-	proof     time.Time // last proven right; zero: never
+	proof     time.Time // the moment of the store when it was last proven right; zero: never
 	settled   bool      // it was proven once, or the server forbids it
 	reason    string    // of the last error; empty: proven right since
 	lastError string
@@ -44,7 +44,7 @@ func (v *view) add() *part {
 func (v *view) proven(p *part, at time.Time) (settled, healed bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if at.After(p.proof) {
+	if at = v.moment(at); at.After(p.proof) {
 		p.proof = at
 	}
 	settled, healed = !p.settled, p.reason != ""
@@ -79,7 +79,15 @@ func (v *view) refused(p *part) (settled bool) {
 func (v *view) age(p *part, now time.Time) (time.Duration, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return max(0, now.Sub(p.proof)), !p.proof.IsZero()
+	return max(0, v.moment(now).Sub(p.proof)), !p.proof.IsZero()
+}
+
+// moment is a reading of the clock with the suspends that the store knows of.
+func (v *view) moment(now time.Time) time.Time {
+	if v.store == nil {
+		return now
+	}
+	return v.store.Moment(now)
 }
 
 // oldestLocked gives the time at which the whole view was last right, zero if it never was.
@@ -106,7 +114,7 @@ func (v *view) stats(now time.Time) KindStats {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if oldest := v.oldestLocked(); !oldest.IsZero() {
-		s.Synced, s.Age = true, max(0, now.Sub(oldest))
+		s.Synced, s.Age = true, max(0, v.moment(now).Sub(oldest))
 	}
 	for _, p := range v.parts {
 		if p.lastError != "" {

@@ -39,8 +39,16 @@ func (s *Store) Restored(kind Kind) bool {
 	return s.views[kind].restored.Load() && !s.Synced(kind)
 }
 
-// Seen says that the picture of the kind was right at the time: an event or a
-// bookmark came. An earlier time than the last one changes nothing.
+// Slept adds the length of a suspend to the age of what was seen before it: the
+// monotonic clock of [time.Time] stands still in one (CLOCK_MONOTONIC).
+func (s *Store) Slept(d time.Duration) { s.slept.Add(int64(d)) }
+
+// Moment is a reading of the clock with the suspends so far. Differences of such
+// moments are ages.
+func (s *Store) Moment(now time.Time) time.Time { return now.Add(time.Duration(s.slept.Load())) }
+
+// Seen says that the picture of the kind was right at a [Store.Moment]: an event or a
+// bookmark came. An earlier one than the last changes nothing.
 func (s *Store) Seen(kind Kind, at time.Time) {
 	seen := &s.views[kind].seen
 	for last := seen.Load(); last == nil || at.After(*last); last = seen.Load() {
@@ -65,5 +73,5 @@ func (s *Store) Age(kind Kind, now time.Time) time.Duration {
 	if seen == nil {
 		return math.MaxInt64
 	}
-	return max(0, now.Sub(*seen))
+	return max(0, s.Moment(now).Sub(*seen))
 }

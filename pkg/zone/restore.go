@@ -97,7 +97,7 @@ func (r *restorer) read(record []byte) error {
 func (r *restorer) finish() {
 	for k := range Kind(kindCount) {
 		if r.held&(1<<k) != 0 {
-			r.store.Seen(k, r.seen[k])
+			r.store.Seen(k, r.store.Moment(r.seen[k]))
 			r.store.views[k].restored.Store(true)
 		}
 	}

@@ -17,6 +17,7 @@ type Store struct {
 	seed   maphash.Seed
 	serial atomic.Uint32
 	views  [kindCount]view
+	slept  atomic.Int64 // suspends of the machine, in ns
 
 	nodes         registry[node]
 	nodesByName   refs

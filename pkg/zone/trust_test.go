@@ -173,6 +173,14 @@ func TestAge(t *testing.T) {
 	if age := s.Age(zone.Services, now.Add(time.Second)); age != time.Second {
 		t.Errorf("seen a second ago: age %s", age)
 	}
+	s.Slept(time.Hour)
+	if age := s.Age(zone.Services, now.Add(time.Second)); age != time.Hour+time.Second {
+		t.Errorf("seen a second before a suspend of an hour: age %s", age)
+	}
+	s.Seen(zone.Services, s.Moment(now.Add(time.Second)))
+	if age := s.Age(zone.Services, now.Add(2*time.Second)); age != time.Second {
+		t.Errorf("seen after the suspend: age %s, want 1s", age)
+	}
 	s.SeenForever(zone.Services)
 	if age := s.Age(zone.Services, now.Add(time.Hour)); age != 0 {
 		t.Errorf("a local source: age %s, want 0", age)

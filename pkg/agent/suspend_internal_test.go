@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A suspend is found within a second and counted once. What two readings of clocks differ by is none.
+func TestWatchSuspends(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var asleep atomic.Int64
+		asleep.Store(int64(time.Hour)) // before this process
+		var found []time.Duration
+		go watchSuspends(ctx, func() time.Duration { return time.Duration(asleep.Load()) }, func(d time.Duration) { found = append(found, d) })
+		for _, d := range []time.Duration{0, 8 * time.Hour, time.Microsecond, -time.Microsecond, time.Minute, 0} {
+			asleep.Add(int64(d))
+			time.Sleep(suspendEvery)
+		}
+		cancel()
+		synctest.Wait()
+		if diff := cmp.Diff([]time.Duration{8 * time.Hour, time.Minute}, found); diff != "" {
+			t.Errorf("suspends (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The machine's clocks are no further apart after a while of work than before.
+func TestAsleep(t *testing.T) {
+	t.Parallel()
+	before := asleep()
+	for start := time.Now(); time.Since(start) < 5*time.Millisecond; {
+		if d := asleep() - before; d >= leastSuspend {
+			t.Fatalf("asleep for %s", d)
+		}
+	}
+}

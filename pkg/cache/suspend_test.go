@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cache_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/cache"
+)
+
+// TestSlept has the machine suspended while an answer is held: its TTL goes on, to its end and past it.
+func TestSlept(t *testing.T) {
+	t.Parallel()
+	const s = time.Second
+	c, key := newStale(t, hourly), keyOf("www.example.", 1)
+	c.Put(key, plain(key, 10*s, 4), after(0))
+	for _, step := range []struct {
+		slept, at time.Duration
+		want      cache.Freshness
+	}{
+		{0, s, cache.Fresh},
+		{8 * s, s, cache.Fresh},
+		{0, 2*s - 1, cache.Fresh},
+		{0, 2 * s, cache.Late},
+		{59 * time.Minute, 3 * s, cache.Late},
+		{time.Minute, 4 * s, cache.Absent},
+	} {
+		if step.slept > 0 {
+			c.Slept(step.slept)
+		}
+		if got := freshness(c, key, after(step.at)); got != step.want {
+			t.Errorf("slept %s more, %s later: %d, want %d", step.slept, step.at, got, step.want)
+		}
+	}
+}
+
+// TestSleptOwners has an event, a suspend, and then an answer that upstream was asked for before the event: it is not
+// kept. One asked for after it is.
+func TestSleptOwners(t *testing.T) {
+	t.Parallel()
+	const s = time.Second
+	c, key, owner := newStale(t, hourly), keyOf("www.example.", 1), []byte("owner")
+	c.Changed(owner, after(10*s))
+	c.Slept(time.Hour)
+	for asked, want := range map[time.Duration]bool{9 * s: true, 12 * s: false} {
+		if got := c.Outdated(owner, after(asked)); got != want {
+			t.Errorf("asked at %s: outdated %t, want %t", asked, got, want)
+		}
+	}
+	a := plain(key, 10*s, 4)
+	a.Owner, a.Asked = owner, after(9*s)
+	c.Put(key, a, after(11*s))
+	if got := freshness(c, key, after(11*s)); got != cache.Absent {
+		t.Errorf("asked for before the event: %d, want it absent", got)
+	}
+}
