@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -48,7 +49,10 @@ func reserve(ctx context.Context, addr netip.AddrPort) error {
 	}
 	err = unix.Bind(claim, &unix.SockaddrUnix{Name: fmt.Sprintf("@node-cache-test-port-%d", addr.Port())})
 	if err == nil {
+		// A child has this process's sockets between its fork and its exec.
+		syscall.ForkLock.RLock()
 		err = bindable(ctx, addr.String())
+		syscall.ForkLock.RUnlock()
 	}
 	if err != nil {
 		return errors.Join(err, unix.Close(claim))

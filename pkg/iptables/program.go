@@ -124,7 +124,7 @@ func (p *program) run(ctx context.Context, suffix, input string, args ...string)
 		p.runs.Add(1)
 		cmd := exec.CommandContext(ctx, p.path+suffix, args...)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &complaint
-		cmd.WaitDelay = time.Second
+		cmd.WaitDelay = 10 * time.Second // on a busy node, its output is read long after it ended
 		if p.env != nil {
 			cmd.Env = append(os.Environ(), p.env...)
 		}

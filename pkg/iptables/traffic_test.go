@@ -67,7 +67,7 @@ func TestRenewalsLeakNothing(t *testing.T) {
 			servers(t, lab, r)
 			apply(t, b, r)
 			renew(t, b, 3*time.Second)
-			stop := meters(t, lab, r, 500)
+			stop := meters(t, lab, r, 100)
 			for range 300 {
 				renew(t, b, 3*time.Second)
 				time.Sleep(10 * time.Millisecond)
@@ -98,7 +98,7 @@ func TestChangesHaveNoGap(t *testing.T) {
 			one.Fallback = addrPorts("10.201.0.2:5301", "[fd00:201::2]:5301")
 			other.Fallback = addrPorts("10.201.0.2:5302", "[fd00:201::2]:5302")
 			apply(t, b, all)
-			stop := meters(t, lab, all, 400)
+			stop := meters(t, lab, all, 100)
 			for range 10 {
 				for _, r := range []rules.Rules{one, other, all} {
 					if !apply(t, b, r) {
@@ -152,7 +152,7 @@ func TestFlushIsHealed(t *testing.T) {
 				t.Error("nothing happened, and yet rules changed")
 			}
 			renew(t, b, time.Minute)
-			stop := meters(t, lab, r, 200)
+			stop := meters(t, lab, r, 100)
 			begin := time.Now()
 			for _, command := range tc.flush {
 				run(t, lab, command)
@@ -192,7 +192,7 @@ func TestLockHeld(t *testing.T) {
 	apply(t, b, r)
 	renew(t, b, 3*time.Second)
 	release := lock(t, lab)
-	stop := meters(t, lab, r, 200)
+	stop := meters(t, lab, r, 100)
 
 	other := r
 	other.Fallback = r.Fallback[:1]
