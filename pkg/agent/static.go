@@ -5,7 +5,8 @@ package agent
 import (
 	"fmt"
 	"reflect"
-	"text/template"
+
+	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/resolve"
@@ -56,7 +57,7 @@ func (a *Agent) fixtureFor(cfg *config.Config, old *running) (*fixture, error) {
 func templateOf(t *config.Template) (static.Template, error) {
 	out := static.Template{Zone: t.Zone, Types: t.Types, Match: t.Match, Rcode: t.Rcode}
 	for _, section := range []struct {
-		to   *[]*template.Template
+		to   *[]static.Record
 		from []string
 	}{{&out.Answer, t.Answer}, {&out.Authority, t.Authority}, {&out.Additional, t.Additional}} {
 		for _, text := range section.from {
@@ -64,7 +65,7 @@ func templateOf(t *config.Template) (static.Template, error) {
 			if err != nil {
 				return out, err
 			}
-			*section.to = append(*section.to, record)
+			*section.to = append(*section.to, func(q *static.Question) (dns.RR, error) { return record.Make((*config.TemplateData)(q)) })
 		}
 	}
 	return out, nil

@@ -3,16 +3,11 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"text/template"
-	"text/template/parse"
-
-	"github.com/miekg/dns"
 )
 
 // Template answers questions that have no other answer, from texts.
@@ -38,40 +33,6 @@ type TemplateData struct {
 	Class string            // always IN
 	Match []string          // the part of the name that the expression matches, then its groups; without one the name
 	Group map[string]string // the groups by number and, where they have one, by name
-}
-
-// ParseRecord reads a record of a [Template], as text that is executed with [TemplateData]. Actions that could run for
-// long or make long texts are errors, some of them when they are executed. It has the function parseInt: strconv.ParseUint.
-func ParseRecord(text string) (*template.Template, error) {
-	if strings.Count(text, "{{") > maxActions {
-		return nil, fmt.Errorf("reading the template of a record: more than %d actions", maxActions)
-	}
-	t, err := template.New("record").Funcs(recordFuncs()).Option("missingkey=error").Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("reading the template of a record: %w", err)
-	}
-	if len(t.Templates()) > 1 {
-		return nil, errors.New("reading the template of a record: it defines templates of its own")
-	}
-	if t.Tree != nil && endless(t.Root) {
-		return nil, errors.New("reading the template of a record: it has range or template in it")
-	}
-	return t, nil
-}
-
-// endless reports whether something in a tree could be executed more than once.
-func endless(n parse.Node) bool {
-	switch n := n.(type) {
-	case *parse.RangeNode, *parse.TemplateNode:
-		return true
-	case *parse.ListNode:
-		return n != nil && slices.ContainsFunc(n.Nodes, endless)
-	case *parse.IfNode:
-		return endless(n.List) || endless(n.ElseList)
-	case *parse.WithNode:
-		return endless(n.List) || endless(n.ElseList)
-	}
-	return false
 }
 
 // templates reads the list of templates.
@@ -160,7 +121,7 @@ func (n node) checkRecords(t *Template) {
 		texts []string
 	}{{"answer", t.Answer}, {"authority", t.Authority}, {"additional", t.Additional}} {
 		for i, text := range section.texts {
-			if err := tryAll(text, questions); err != nil {
+			if err := tryRecord(text, questions); err != nil {
 				n.report.add(Problem{
 					Path: fmt.Sprintf("%s[%d]", n.child(section.key), i), What: quote(text) + ": no record: " + err.Error(),
 					Hint: "write it like {{ .Name }} 60 IN A 192.0.2.1",
@@ -170,10 +131,15 @@ func (n node) checkRecords(t *Template) {
 	}
 }
 
-// tryAll says why a text gives no record for the first of the questions. One that it gives a record for is enough.
-func tryAll(text string, questions []TemplateData) (first error) {
+// tryRecord says why a text gives no record for the first of the questions. One that it gives a record for is enough.
+// That it gives nothing at all is no fault: a condition may leave it out.
+func tryRecord(text string, questions []TemplateData) (first error) {
+	record, err := ParseRecord(text)
+	if err != nil {
+		return err
+	}
 	for _, q := range questions {
-		err := tryRecord(text, q)
+		_, err := record.Make(&q)
 		if err == nil {
 			return nil
 		}
@@ -182,38 +148,4 @@ func tryAll(text string, questions []TemplateData) (first error) {
 		}
 	}
 	return first
-}
-
-// maxRecord bounds the text of a record: four digits for each byte of a message.
-const maxRecord = 4 << 16
-
-// tryRecord says why a text gives no record. That it gives nothing at all is no fault: a condition may leave it out.
-func tryRecord(text string, q TemplateData) error {
-	t, err := ParseRecord(text)
-	if err != nil {
-		return err
-	}
-	var b strings.Builder
-	if err := t.Execute(&b, q); err != nil {
-		return fmt.Errorf("executing it: %w", err)
-	}
-	if b.Len() > maxRecord {
-		return errors.New("reading the record: it is longer than a message")
-	}
-	if strings.TrimSpace(b.String()) == "" {
-		return nil
-	}
-	zone := dns.NewZoneParser(strings.NewReader(b.String()+"\n"), ".", "")
-	zone.SetDefaultTTL(3600)
-	rr, found := zone.Next()
-	if err := zone.Err(); err != nil {
-		return fmt.Errorf("reading the record: %w", err)
-	}
-	if _, more := zone.Next(); !found || more {
-		return errors.New("reading the record: there is not one")
-	}
-	if rr.Header().Class != dns.ClassINET {
-		return errors.New("reading the record: it is not of class IN")
-	}
-	return nil
 }

@@ -8,8 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
-	"text/template"
 
 	"github.com/miekg/dns"
 
@@ -23,9 +21,11 @@ type Template struct {
 	Match []string // regular expressions on the name, in lower case and with its dot at the end; one must match; empty: every name does
 	Rcode int      // 0 to 15
 
-	// The records, in the form of a zone file, are executed with [Question]. A record that comes out blank is left out.
-	Answer, Authority, Additional []*template.Template
+	Answer, Authority, Additional []Record
 }
+
+// A Record makes a record for a question. It returns nil to leave the record out.
+type Record func(*Question) (dns.RR, error)
 
 // A Question is what the actions of a template see.
 type Question struct {
@@ -37,10 +37,7 @@ type Question struct {
 	Group map[string]string // the groups by number and, where they have one, by name
 }
 
-var (
-	errRecord = errors.New("not a record of class IN")
-	errLong   = errors.New("more than a message holds")
-)
+var errLong = errors.New("more than a message holds")
 
 // An answering is a template as it is used.
 type answering struct {
@@ -170,7 +167,7 @@ func (a *answering) answer(question *Question, q *wire.Query) (msg []byte, targe
 	}
 	for _, section := range []struct {
 		to   *[]dns.RR
-		from []*template.Template
+		from []Record
 	}{{&m.Answer, a.Answer}, {&m.Ns, a.Authority}, {&m.Extra, a.Additional}} {
 		if *section.to, err = records(section.from, question); err != nil {
 			return nil, 0, err
@@ -194,32 +191,18 @@ func (a *answering) answer(question *Question, q *wire.Query) (msg []byte, targe
 	return msg, len(name), nil
 }
 
-// records makes records of their templates.
-func records(list []*template.Template, question *Question) (made []dns.RR, err error) {
-	for _, t := range list {
-		var text strings.Builder
-		if err := t.Execute(&text, question); err != nil {
-			return nil, fmt.Errorf("executing a template: %w", err)
-		}
-		if strings.TrimSpace(text.String()) == "" {
-			continue
-		}
-		rr, err := dns.NewRR(text.String())
+// records makes records for a question.
+func records(list []Record, question *Question) (made []dns.RR, err error) {
+	for _, record := range list {
+		rr, err := record(question)
 		if err != nil {
-			return nil, fmt.Errorf("reading a record: %w", err)
+			return nil, err
 		}
-		if rr == nil || rr.Header().Class != dns.ClassINET || !isData(rr.Header().Rrtype) {
-			return nil, errRecord
+		if rr != nil {
+			made = append(made, rr)
 		}
-		made = append(made, rr)
 	}
 	return made, nil
-}
-
-// isData tells of types that records have, not questions or single messages (RFC 6895
-// section 3.1).
-func isData(rrtype uint16) bool {
-	return rrtype != dns.TypeOPT && rrtype != dns.TypeNone && (rrtype < 128 || rrtype > 255)
 }
 
 // outside is the target of the alias that an answer ends with, empty if it ends
