@@ -40,7 +40,7 @@ func (a *Agent) metricsHandler() (http.Handler, error) {
 
 func (a *Agent) upstreamStats() []metrics.Route {
 	r := a.running.Load()
-	stats := make([]metrics.Route, 0, len(r.routes)+1)
+	stats := make([]metrics.Route, 0, len(r.routes)+2)
 	for _, route := range r.routes {
 		stats = append(stats, metrics.Route{Zone: route.Zone, Stats: route.pool.Stats()})
 	}
@@ -48,6 +48,9 @@ func (a *Agent) upstreamStats() []metrics.Route {
 		stats = append(stats, metrics.Route{
 			Zone: r.config.ClusterDomain, Service: r.config.Cluster.Central.Service.String(), Stats: c.central.Stats(),
 		})
+	}
+	if r.fallback != nil {
+		stats = append(stats, metrics.Route{Zone: fallbackZone, Service: r.fallback.service, Stats: r.fallback.Stats()})
 	}
 	return stats
 }

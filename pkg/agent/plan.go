@@ -30,8 +30,10 @@ type running struct {
 	cache   *cache.Cache
 	routes  []route  // in the order of the configuration
 	cluster *cluster // nil: there is none
-	probes  []*probing
-	fixture *fixture // nil: there are no hosts and no templates
+	// fallback is asked while all upstreams of a route are down; nil: no server is.
+	fallback *fallbackPool
+	probes   []*probing
+	fixture  *fixture // nil: there are no hosts and no templates
 }
 
 // A route is a part of the configuration and its pool. The pool outlives a reload
@@ -44,7 +46,7 @@ type route struct {
 // samePool tells whether the pool of one route can serve another.
 func samePool(a, b config.Route) bool {
 	a.ClientSubnet = b.ClientSubnet
-	a.MinTTL, a.MaxTTL, a.NegativeTTL, a.NoCache = b.MinTTL, b.MaxTTL, b.NegativeTTL, b.NoCache
+	a.MinTTL, a.MaxTTL, a.NegativeTTL, a.NoCache, a.NoFallback = b.MinTTL, b.MaxTTL, b.NegativeTTL, b.NoCache, b.NoFallback
 	return reflect.DeepEqual(a, b)
 }
 
@@ -72,6 +74,9 @@ func (a *Agent) build(cfg config.Config, old *running) (r *running, err error) {
 	}
 	if r.cluster, err = a.clusterFor(&r.config, old); err != nil {
 		return nil, err
+	}
+	if r.fallback, err = a.fallbackFor(r, old); err != nil {
+		return nil, fmt.Errorf("intercept.fallback: %w", err)
 	}
 	if r.fixture, err = a.fixtureFor(&r.config, old); err != nil {
 		return nil, err
@@ -304,7 +309,7 @@ func (r *running) planRoutes() (list []resolve.Route, err error) {
 			return nil, err
 		}
 		list = append(list, resolve.Route{
-			Suffix: suffix, Upstream: route.pool, Subnet: route.ClientSubnet, NoStore: route.NoCache,
+			Suffix: suffix, Upstream: r.fallback.behind(route), Subnet: route.ClientSubnet, NoStore: route.NoCache,
 			TTL: resolve.TTLs{Min: route.MinTTL, Max: route.MaxTTL, Negative: route.NegativeTTL},
 		})
 	}
@@ -365,6 +370,9 @@ func (r *running) tasks() []task {
 	}
 	if c := r.cluster; c != nil && c.central != nil {
 		list = append(list, c.central)
+	}
+	if r.fallback != nil {
+		list = append(list, r.fallback)
 	}
 	if r.fixture != nil {
 		list = append(list, r.fixture.answers.Hosts())

@@ -66,6 +66,14 @@ type UpstreamStatus struct {
 	ServerStatus
 }
 
+// where is the key of the configuration that names the upstream.
+func (u *UpstreamStatus) where() string {
+	if u.Zone == fallbackZone {
+		return "intercept.fallback"
+	}
+	return "forward " + u.Zone
+}
+
 // Status gathers the status.
 func (a *Agent) Status() Status {
 	r := a.running.Load()
@@ -85,6 +93,13 @@ func (a *Agent) Status() Status {
 	for _, route := range r.routes {
 		for _, server := range serverStatuses(route.pool) {
 			s.Upstreams = append(s.Upstreams, UpstreamStatus{Zone: route.Zone, ServerStatus: server})
+		}
+	}
+	if r.fallback != nil {
+		for _, server := range serverStatuses(r.fallback.Pool) {
+			if server.Requests > 0 { // else cluster.central says it all
+				s.Upstreams = append(s.Upstreams, UpstreamStatus{Zone: fallbackZone, ServerStatus: server})
+			}
 		}
 	}
 	told := r.cluster.told()

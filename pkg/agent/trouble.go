@@ -34,7 +34,7 @@ func problems(r *running, told *watch.Stats, s *Status) []Problem {
 	}
 	for i := range s.Upstreams {
 		u := &s.Upstreams[i]
-		list = append(list, serverProblems("forward "+u.Zone, []ServerStatus{u.ServerStatus})...)
+		list = append(list, serverProblems(u.where(), []ServerStatus{u.ServerStatus})...)
 	}
 	list = append(list, staticProblems(s.Static)...)
 	list = append(list, snapshotProblems(s.Snapshot)...)

@@ -56,6 +56,7 @@ type Route struct {
 	TrustAD      bool       // believe the AD flag of upstreams over UDP and TCP; default false
 	CA           string     // file of the certificates (PEM) that those of TLS and HTTPS must lead to, absolute unless Parse read a relative path; default empty: the system's
 	Method       HTTPMethod // of HTTPS; default MethodPost
+	NoFallback   bool       // never ask the servers of Intercept.Fallback; default false: they are asked while all upstreams are down
 	ClientSubnet bool       // pass the client's EDNS client-subnet option (RFC 7871); default false: remove it
 
 	MinTTL      time.Duration // as in Cache, for the names of this route; default: that of Cache

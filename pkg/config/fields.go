@@ -63,6 +63,7 @@ func routeFields(r *Route) []field {
 		{"trustAD", onOff(&r.TrustAD, true)},
 		{"tls", section([]field{{"ca", location(&r.CA)}})},
 		{"https", section([]field{{"method", oneOf(&r.Method)}})},
+		{"fallback", onOff(&r.NoFallback, false)},
 		{"clientSubnet", clientSubnet(&r.ClientSubnet)},
 		{"minTTL", ttl(&r.MinTTL, 0, time.Hour)},
 		{"maxTTL", ttl(&r.MaxTTL, time.Second, 7*day)},

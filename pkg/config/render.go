@@ -97,6 +97,7 @@ func (w *writer) forward(routes []Route) {
 		line(4, "ca", text(r.CA))
 		head("  https")
 		line(4, "method", r.Method.String())
+		line(2, "fallback", onOffText(!r.NoFallback))
 		line(2, "clientSubnet", map[bool]string{false: "remove", true: "pass"}[r.ClientSubnet])
 		line(2, "minTTL", formatDuration(r.MinTTL))
 		line(2, "maxTTL", formatDuration(r.MaxTTL))
