@@ -18,8 +18,13 @@ import (
 // with one string, its token, and a TTL of 0.
 const SelfName = "self.node-cache."
 
-// errWrong says that an answer came, but not the agent's to this query.
-var errWrong = errors.New("not this agent's answer")
+var (
+	// errWrong says that an answer came, but not the agent's to this query.
+	errWrong = errors.New("not this agent's answer")
+	// errForeign is an errWrong that comes from no agent at all. During a hand-over two
+	// agents read the same sockets for a moment, each with its token.
+	errForeign = fmt.Errorf("another process answers here: %w", errWrong)
+)
 
 // maxAnswer is more than the right answer is ever long.
 const maxAnswer = 512
@@ -73,7 +78,7 @@ func askStream(conn net.Conn, q *dns.Msg, packed []byte, token string) error {
 	}
 	size := int(binary.BigEndian.Uint16(head[:]))
 	if size > maxAnswer {
-		return fmt.Errorf("%d octets: %w", size, errWrong)
+		return fmt.Errorf("%d octets: %w", size, errForeign)
 	}
 	buf := make([]byte, size)
 	if _, err := io.ReadFull(conn, buf); err != nil {
@@ -81,7 +86,7 @@ func askStream(conn net.Conn, q *dns.Msg, packed []byte, token string) error {
 	}
 	a := new(dns.Msg)
 	if err := a.Unpack(buf); err != nil {
-		return fmt.Errorf("reading the answer: %w", errors.Join(err, errWrong))
+		return fmt.Errorf("reading the answer: %w", errors.Join(err, errForeign))
 	}
 	return checkAnswer(q, a, token)
 }
@@ -98,14 +103,17 @@ func checkAnswer(q, a *dns.Msg, token string) error {
 	case a.Id != q.Id || !a.Response || len(a.Question) != 1 ||
 		a.Question[0].Qtype != q.Question[0].Qtype || a.Question[0].Qclass != q.Question[0].Qclass ||
 		!strings.EqualFold(a.Question[0].Name, q.Question[0].Name):
-		return fmt.Errorf("another question: %w", errWrong)
+		return fmt.Errorf("another question: %w", errForeign)
 	case a.Rcode != dns.RcodeSuccess:
-		return fmt.Errorf("rcode %s: %w", dns.RcodeToString[a.Rcode], errWrong)
+		return fmt.Errorf("rcode %s: %w", dns.RcodeToString[a.Rcode], errForeign)
 	case len(a.Answer) != 1:
-		return fmt.Errorf("%d records: %w", len(a.Answer), errWrong)
+		return fmt.Errorf("%d records: %w", len(a.Answer), errForeign)
 	}
 	txt, ok := a.Answer[0].(*dns.TXT)
-	if !ok || len(txt.Txt) != 1 || txt.Txt[0] != token {
+	switch {
+	case !ok || len(txt.Txt) != 1:
+		return fmt.Errorf("no token: %w", errForeign)
+	case txt.Txt[0] != token:
 		return fmt.Errorf("another token: %w", errWrong)
 	}
 	return nil

@@ -4,6 +4,7 @@ package intercept
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -22,6 +23,8 @@ type lease struct {
 	gate  *gate         // of renewals
 	again chan struct{} // of one place: a round is wanted now
 	first chan struct{} // closed by the first renewal
+
+	foreign time.Time // when another process answered a probe; the goroutine of keep has it
 
 	mu       sync.Mutex // guards what follows
 	until    time.Time  // the kernel holds the lease until then, if nobody else ended it
@@ -90,7 +93,15 @@ func (k *Keeper) round(ctx context.Context, l *lease) (Cause, error) {
 	defer cancel()
 	err := k.guard(ctx, "probing the agent", func() error { return k.cfg.Probe(ctx, l.Probe) })
 	if err != nil {
+		if errors.Is(err, errForeign) {
+			l.foreign = begun
+		}
 		return causeOf(err), fmt.Errorf("probing %s: %w", l.Probe, err)
+	}
+	// One that answers few of the queries is met by few probes: those between two of them
+	// must not renew the lease.
+	if ago := begun.Sub(l.foreign); ago < 2*k.cfg.Lease {
+		return Wrong, fmt.Errorf("probing %s: %w, as of %s ago", l.Probe, errForeign, ago.Round(time.Millisecond))
 	}
 	if !l.gate.enter() {
 		return NoProof, context.Canceled

@@ -257,7 +257,7 @@ func TestWedgedAndRecovered(t *testing.T) {
 
 func TestSharedPort(t *testing.T) {
 	t.Parallel()
-	// While an old agent still runs, the kernel deals each try to one of the two.
+	// While an agent that is taken over from still reads, each try meets one of the two.
 	play(t, nil, func(s *scene) {
 		t := s.t
 		s.agent.set(func(a *simAgent) {
@@ -266,6 +266,48 @@ func TestSharedPort(t *testing.T) {
 		within(t, "taking the lease", s.untilHeld(), time.Second)
 		s.staysHeld(10 * time.Minute)
 	})
+}
+
+// TestForeignProcess has a process that is no agent answer a share of the queries.
+func TestForeignProcess(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		of100   int           // UDP queries that it answers
+		network string        // over which it answers
+		lapses  time.Duration // within that time
+	}{
+		{"44 of 100", 44, "udp", lease + 10*renew},
+		{"1 of 100", 1, "udp", 3 * time.Minute}, // 720 probes, each of which meets it with 3.9 %, from two leases
+		{"44 of 100 sessions", 44, "tcp", lease + 10*renew},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			play(t, nil, func(s *scene) {
+				t := s.t
+				s.untilHeld()
+				s.agent.set(func(a *simAgent) {
+					a.other = func(network string) string {
+						if network == tt.network && rand.N(100) < tt.of100 {
+							return foreign
+						}
+						return ""
+					}
+				})
+				within(t, "giving up a lease", s.until("lapsed", func() bool { all, _ := s.held(); return !all }), tt.lapses)
+				if tt.network == "udp" && tt.of100 > 1 {
+					s.untilLapsed()
+					s.staysLapsed(time.Minute)
+				}
+				s.agent.set(func(a *simAgent) { a.other = nil })
+				within(t, "coming back", s.untilHeld(), 2*lease+2*renew)
+				s.staysHeld(time.Minute)
+				if n := s.log.count("another process answers here"); n == 0 {
+					t.Errorf("no line names the cause:\n%s", s.log)
+				}
+			})
+		})
+	}
 }
 
 func TestLeasesAreIndependent(t *testing.T) {

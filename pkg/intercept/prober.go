@@ -18,6 +18,7 @@ const (
 	udpEvery     = 60 * time.Millisecond // between tries: the kernel may deal the next to another reader
 	tcpEvery     = 80 * time.Millisecond // not the second after which the kernel repeats a SYN that was lost
 	maxTries     = 12                    // of one transport within one probe
+	udpAtOnce    = 4                     // first tries: from as many ports, for more of those who share the address to be met
 )
 
 // ProberConfig says how an agent is asked whether it answers.
@@ -64,7 +65,10 @@ func (e *ProbeError) Unwrap() error { return e.Err }
 // the prober's timeout and before ctx ended. Otherwise it returns a [*ProbeError].
 //
 // Both are asked at once, and again every so often while there is no answer: a query
-// that is lost under load says nothing, and other tries reach other readers. Tries
+// that is lost under load says nothing, and other tries reach other readers. Over UDP
+// the first tries are several, from different ports, and the probe waits for the next
+// try's time for all their answers. An answer that no agent gives ends the probe at
+// once, whatever other tries got: another process shares the address. Tries
 // stay open until the probe is decided. A TCP session that the agent accepts and
 // closes without a word, as it does with one too many, proves as much as an answer:
 // the loop that takes sessions is alive. One that is only accepted proves nothing,
@@ -75,17 +79,17 @@ func (p *Prober) Probe(ctx context.Context, addr netip.Addr) error {
 	to := netip.AddrPortFrom(addr, p.cfg.Port)
 	var byUDP, byTCP error
 	var group sync.WaitGroup
-	group.Go(func() { byTCP = p.tries(ctx, "tcp", to, tcpEvery) })
-	byUDP = p.tries(ctx, "udp", to, udpEvery)
+	group.Go(func() { byTCP = p.tries(ctx, "tcp", to, 1, tcpEvery) })
+	byUDP = p.tries(ctx, "udp", to, udpAtOnce, udpEvery)
 	group.Wait()
-	if byUDP != nil {
-		return byUDP
+	if byUDP == nil || errors.Is(byTCP, errForeign) && !errors.Is(byUDP, errForeign) {
+		return byTCP
 	}
-	return byTCP
+	return byUDP
 }
 
-// tries asks over one transport until an answer is right or ctx ends. It joins its tries.
-func (p *Prober) tries(ctx context.Context, network string, to netip.AddrPort, every time.Duration) error {
+// tries asks over one transport until answers are right, one is foreign, or ctx ends. It joins its tries.
+func (p *Prober) tries(ctx context.Context, network string, to netip.AddrPort, atOnce int, every time.Duration) error {
 	ctx, cancel := context.WithCancel(ctx)
 	results := make(chan error, maxTries)
 	var group sync.WaitGroup
@@ -96,16 +100,23 @@ func (p *Prober) tries(ctx context.Context, network string, to netip.AddrPort, e
 	}}
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	for r.next(); ; {
+	for range atOnce {
+		r.next()
+	}
+	for {
 		select {
 		case err := <-results:
-			if err == nil {
+			r.ended(err)
+			switch {
+			case errors.Is(err, errForeign), r.open == 0 && !r.right && r.left == 0:
+				return r.problem()
+			case r.right && (r.open == 0 || atOnce == 1):
 				return nil
 			}
-			if r.failed(err); r.open == 0 && r.left == 0 {
-				return r.problem()
-			}
 		case <-ticker.C:
+			if r.right {
+				return nil
+			}
 			r.next()
 		case <-ctx.Done():
 			return r.problem()
@@ -119,6 +130,7 @@ type round struct {
 	begin   func()      // one more
 	left    int         // that may still begin
 	open    int         // that have begun and not ended
+	right   bool        // one got the right answer
 	telling *ProbeError // the last that ended otherwise than in silence; nil: none did
 }
 
@@ -130,15 +142,19 @@ func (r *round) next() {
 	}
 }
 
-// failed takes down how a try ended.
-func (r *round) failed(err error) {
+// ended takes down how a try ended.
+func (r *round) ended(err error) {
 	r.open--
+	if err == nil {
+		r.right = true
+		return
+	}
 	cause := causeOfTry(err)
 	if cause != Silent {
 		r.telling = &ProbeError{Network: r.network, Cause: cause, Err: err}
 	}
 	if cause == Wrong {
-		r.next() // another agent shares the port, and the kernel deals again
+		r.next() // an agent that is taken over from still reads: the next may be answered by this one
 	}
 }
 

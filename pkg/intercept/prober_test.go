@@ -49,6 +49,7 @@ func TestProbe(t *testing.T) {
 	always, sequence, by := upstreamtest.Always, upstreamtest.Sequence, upstreamtest.By
 	records := func(texts ...string) upstreamtest.Script { return always(upstreamtest.Action{Records: texts}) }
 	right := always(self(0))
+	other := upstreamtest.Action{Records: []string{intercept.SelfName + ` 0 CH TXT "0123abce"`}}
 	raw := func(r upstreamtest.Raw) upstreamtest.Script {
 		return always(upstreamtest.Action{Raw: []upstreamtest.Raw{r}})
 	}
@@ -79,34 +80,43 @@ func TestProbe(t *testing.T) {
 		took   time.Duration // at most
 	}{
 		{name: "right over both", script: right, took: 0},
-		{name: "slow", script: always(self(700 * ms)), took: 700 * ms},
+		{name: "slow", script: always(self(700 * ms)), took: 720 * ms},
 		{name: "too slow", script: always(self(1001 * ms)), want: "udp: silent", took: time.Second},
-		{name: "UDP lost three times", script: by(sequence(silent(), silent(), silent(), self(0)), right), took: 180 * ms},
+		{name: "UDP lost but for one of the first", script: by(sequence(silent(), silent(), silent(), self(0)), right), took: 60 * ms},
+		{name: "UDP lost five times", script: by(sequence(silent(), silent(), silent(), silent(), silent(), self(0)), right), took: 180 * ms},
 		{name: "TCP lost three times", script: by(right, sequence(silent(), silent(), silent(), self(0))), took: 240 * ms},
 		{name: "UDP silent", script: by(always(silent()), right), want: "udp: silent", took: time.Second},
 		{name: "TCP silent", script: by(right, always(silent())), want: "tcp: silent", took: time.Second},
 		{name: "TCP accepted and closed", script: by(right, always(upstreamtest.Action{Close: true})), took: 0},
-		{name: "another token", script: records(intercept.SelfName + ` 0 CH TXT "0123abce"`), want: "udp: wrong", took: time.Second},
+		{name: "another token", script: always(other), want: "udp: wrong", took: time.Second},
 		{name: "a longer token", script: records(intercept.SelfName + ` 0 CH TXT "` + token + `0"`), want: "udp: wrong", took: time.Second},
-		{name: "two strings", script: records(intercept.SelfName + ` 0 CH TXT "0123" "abcd"`), want: "udp: wrong", took: time.Second},
-		{name: "two records", script: records(self(0).Records[0], self(0).Records[0]), want: "udp: wrong", took: time.Second},
-		{name: "no records", script: records(), want: "udp: wrong", took: time.Second},
-		{name: "an address", script: records("self.node-cache. 0 IN A 192.0.2.1"), want: "udp: wrong", took: time.Second},
-		{name: "SERVFAIL with the record", script: always(upstreamtest.Action{Rcode: dns.RcodeServerFailure, Records: self(0).Records}), want: "udp: wrong", took: time.Second},
-		{name: "NXDOMAIN", script: always(upstreamtest.Action{Rcode: dns.RcodeNameError}), want: "udp: wrong", took: time.Second},
+		{name: "two strings", script: records(intercept.SelfName + ` 0 CH TXT "0123" "abcd"`), want: "udp: wrong", took: 0},
+		{name: "two records", script: records(self(0).Records[0], self(0).Records[0]), want: "udp: wrong", took: 0},
+		{name: "no records", script: records(), want: "udp: wrong", took: 0},
+		{name: "an address", script: records("self.node-cache. 0 IN A 192.0.2.1"), want: "udp: wrong", took: 0},
+		{name: "SERVFAIL with the record", script: always(upstreamtest.Action{Rcode: dns.RcodeServerFailure, Records: self(0).Records}), want: "udp: wrong", took: 0},
+		{name: "NXDOMAIN", script: always(upstreamtest.Action{Rcode: dns.RcodeNameError}), want: "udp: wrong", took: 0},
 		{
 			name: "another agent now and then", took: 0,
-			script: sequence(upstreamtest.Action{Rcode: dns.RcodeRefused}, upstreamtest.Action{Rcode: dns.RcodeRefused}, self(0)),
+			script: sequence(other, other, self(0)),
 		},
-		{name: "another name", script: changed(func(m *dns.Msg) { m.Question[0].Name = "self.node-cashe." }), want: "udp: wrong", took: time.Second},
-		{name: "another class", script: changed(func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassINET }), want: "udp: wrong", took: time.Second},
-		{name: "another ID", script: changed(func(m *dns.Msg) { m.Id++ }), want: "udp: silent", took: time.Second},
-		{name: "no response", script: changed(func(m *dns.Msg) { m.Response = false }), want: "udp: silent", took: time.Second},
-		{name: "another ID over TCP", script: by(right, changed(func(m *dns.Msg) { m.Id++ })), want: "tcp: wrong", took: time.Second},
+		{
+			name: "another process now and then", want: "udp: wrong", took: 0,
+			script: by(sequence(self(0), self(0), self(0), upstreamtest.Action{Rcode: dns.RcodeRefused}, self(0)), right),
+		},
+		{
+			name: "another process over TCP only", want: "tcp: wrong", took: time.Second,
+			script: by(always(silent()), always(upstreamtest.Action{Rcode: dns.RcodeRefused})),
+		},
+		{name: "another name", script: changed(func(m *dns.Msg) { m.Question[0].Name = "self.node-cashe." }), want: "udp: wrong", took: 0},
+		{name: "another class", script: changed(func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassINET }), want: "udp: wrong", took: 0},
+		{name: "another ID", script: by(changed(func(m *dns.Msg) { m.Id++ }), right), want: "udp: silent", took: time.Second},
+		{name: "no response", script: by(changed(func(m *dns.Msg) { m.Response = false }), right), want: "udp: silent", took: time.Second},
+		{name: "another ID over TCP", script: by(right, changed(func(m *dns.Msg) { m.Id++ })), want: "tcp: wrong", took: 0},
 		{name: "the name in capitals", script: changed(func(m *dns.Msg) { m.Question[0].Name = "SELF.node-CACHE." }), took: 0},
-		{name: "garbage", script: raw(func([]byte) []byte { return []byte("garbage") }), want: "udp: silent", took: time.Second},
-		{name: "garbage over TCP", script: by(right, raw(func([]byte) []byte { return []byte("garbage") })), want: "tcp: wrong", took: time.Second},
-		{name: "an endless answer over TCP", script: by(right, raw(func([]byte) []byte { return make([]byte, 60000) })), want: "tcp: wrong", took: time.Second},
+		{name: "garbage", script: by(raw(func([]byte) []byte { return []byte("garbage") }), right), want: "udp: silent", took: time.Second},
+		{name: "garbage over TCP", script: by(right, raw(func([]byte) []byte { return []byte("garbage") })), want: "tcp: wrong", took: 0},
+		{name: "an endless answer over TCP", script: by(right, raw(func([]byte) []byte { return make([]byte, 60000) })), want: "tcp: wrong", took: 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -144,8 +154,8 @@ func TestProbeQuery(t *testing.T) {
 		}
 		for _, network := range []string{"udp", "tcp"} {
 			want := network + " ;self.node-cache.\tCH\t TXT QUERY false"
-			if seen[want] != 1 {
-				t.Errorf("asked %v, want once %q", seen, want)
+			if n := map[string]int{"udp": 4, "tcp": 1}[network]; seen[want] != n {
+				t.Errorf("asked %v, want %d times %q", seen, n, want)
 			}
 		}
 	})
@@ -154,9 +164,9 @@ func TestProbeQuery(t *testing.T) {
 func TestProbeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Rcode: dns.RcodeRefused}))
+		s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Records: []string{intercept.SelfName + ` 0 CH TXT "theirs"`}}))
 		if _, err := probe(t, s); err == nil {
-			t.Error("a refusal proved something")
+			t.Error("another token proved something")
 		}
 		if n := len(s.Queries()); n > 24 {
 			t.Errorf("%d tries in one probe, want 12 over each transport at most", n)

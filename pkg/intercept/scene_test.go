@@ -181,8 +181,11 @@ type simAgent struct {
 	lost   func(network string) bool   // whether a try is lost
 	delay  func() time.Duration        // of an answer
 	stuck  atomic.Int64                // what busy says
-	other  func(network string) string // the token of who answers instead; empty: none
+	other  func(network string) string // the token of who answers instead; empty: none; foreign: no agent
 }
+
+// foreign stands for the token of a process that is no agent, and refuses the query.
+const foreign = "REFUSED"
 
 func (a *simAgent) busy() time.Duration { return time.Duration(a.stuck.Load()) }
 
@@ -252,6 +255,9 @@ func answer(conn net.Conn, network, token string, silent bool, delay time.Durati
 	a.Answer = []dns.RR{&dns.TXT{
 		Hdr: dns.RR_Header{Name: intercept.SelfName, Rrtype: dns.TypeTXT, Class: dns.ClassCHAOS}, Txt: []string{token},
 	}}
+	if token == foreign {
+		a.Rcode, a.Answer = dns.RcodeRefused, nil
+	}
 	packed, err := a.Pack()
 	if err != nil {
 		return
