@@ -25,7 +25,7 @@ func leaves() []layer {
 		{folder: "pkg/follow", allow: []string{"github.com/fsnotify/fsnotify"}},
 		{folder: "pkg/static", allow: []string{wire, modulePath + "/pkg/follow", "github.com/miekg/dns"}},
 		{folder: "pkg/zone", allow: []string{wire}},
-		{folder: "pkg/config", allow: []string{"sigs.k8s.io/yaml", "go.yaml.in/yaml", "github.com/miekg/dns", "github.com/fsnotify/fsnotify", "k8s.io/apimachinery/pkg/labels"}},
+		{folder: "pkg/config", allow: []string{modulePath + "/pkg/follow", "sigs.k8s.io/yaml", "go.yaml.in/yaml", "github.com/miekg/dns", "github.com/fsnotify/fsnotify", "k8s.io/apimachinery/pkg/labels"}},
 		{folder: "pkg/convert", allow: []string{modulePath + "/pkg/config", "github.com/coredns/caddy/caddyfile", "github.com/miekg/dns", "go.yaml.in/yaml"}},
 		{folder: "pkg/unixsock", allow: []string{"golang.org/x/sys"}},
 		{folder: "pkg/admin", allow: []string{modulePath + "/pkg/unixsock", "golang.org/x/sys"}},

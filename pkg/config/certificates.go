@@ -8,7 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
+
+	"github.com/nodecache/node-cache/pkg/follow"
 )
 
 // maxCertificates bounds a file of certificates. All that a system trusts take a quarter of it.
@@ -29,20 +30,12 @@ func checkFiles(c *Config, r *report) {
 
 // certificatesFlaw says why a file is none of certificates.
 func certificatesFlaw(path string) flaw {
-	info, err := os.Stat(path)
+	rest, err := follow.ReadFile(path, maxCertificates)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
 		return flaw{what: reason(err), hint: "name a file that this user can read"}
 	case err != nil:
 		return flaw{what: reason(err)}
-	case !info.Mode().IsRegular(): // whose reading may never end
-		return flaw{what: "not a regular file"}
-	case info.Size() > maxCertificates:
-		return flaw{what: "larger than " + formatSize(maxCertificates)}
-	}
-	rest, err := os.ReadFile(path)
-	if err != nil {
-		return flaw{what: reason(err), hint: "name a file that this user can read"}
 	}
 	for n := 0; ; {
 		var block *pem.Block

@@ -56,8 +56,8 @@ func TestLoadCertificates(t *testing.T) {
 			name: "no file", file: func(string) error { return nil },
 			want: "no such file or directory", hint: "name a file that this user can read",
 		},
-		{name: "a folder", file: func(path string) error { return os.Mkdir(path, 0o700) }, want: "not a regular file"},
-		{name: "too large", file: text(good + strings.Repeat("#", 1<<20)), want: "larger than 1Mi"},
+		{name: "a folder", file: func(path string) error { return os.Mkdir(path, 0o700) }, want: "is a directory"},
+		{name: "too large", file: text(good + strings.Repeat("#", 1<<20)), want: "larger than 1 MiB"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

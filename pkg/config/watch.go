@@ -8,11 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/nodecache/node-cache/pkg/follow"
 )
 
 // The clockwork of a Watcher.
@@ -214,14 +215,10 @@ func (w *Watcher) look(believe bool) bool {
 
 // readContent reads the file unless it is of a kind whose reading may never end.
 func readContent(path string) content {
-	info, err := os.Stat(path)
+	data, err := follow.ReadFile(path, maxBytes)
 	if err != nil {
-		return content{err: fmt.Errorf("reading the configuration: %w", err)}
+		err = fmt.Errorf("reading the configuration: %w", err)
 	}
-	if !info.Mode().IsRegular() {
-		return content{err: fmt.Errorf("reading the configuration: %s is no regular file", path)}
-	}
-	data, err := readFile(path)
 	return content{data: data, err: err}
 }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -91,10 +90,10 @@ func readFolder(folder string) (map[string]string, error) {
 func readFiles(folder string) (map[string]string, error) {
 	data := map[string]string{}
 	for _, name := range kubeDNSFiles() {
-		text, err := readSmall(filepath.Join(folder, name))
+		text, err := follow.ReadFile(filepath.Join(folder, name), maxFile)
 		switch {
 		case err == nil:
-			data[name] = text
+			data[name] = string(text)
 		case !errors.Is(err, fs.ErrNotExist):
 			return nil, fmt.Errorf("reading the kube-dns folder: %w", err)
 		}
@@ -103,27 +102,6 @@ func readFiles(folder string) (map[string]string, error) {
 		return nil, fmt.Errorf("reading the kube-dns folder: %w", err)
 	}
 	return data, nil
-}
-
-// readSmall reads a file unless it is of a kind whose reading may never end.
-func readSmall(path string) (text string, err error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return "", err
-	}
-	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is no regular file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(data) > maxFile {
-		err = fmt.Errorf("%s is larger than 1 MiB", path)
-	}
-	return string(data), err
 }
 
 // run looks whenever something happens in the folder, and from time to time, until ctx ends.

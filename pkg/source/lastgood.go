@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/follow"
 )
 
 const (
@@ -67,10 +68,11 @@ func (k *keeper) exists() bool {
 
 // read gives what was kept, and when.
 func (k *keeper) read() (cfg config.Config, at time.Time, err error) {
-	text, err := readSmall(k.path())
+	data, err := follow.ReadFile(k.path(), maxFile)
 	if err != nil {
 		return cfg, at, fmt.Errorf("reading the last good configuration: %w", err)
 	}
+	text := string(data)
 	if info, err := os.Stat(k.path()); err == nil {
 		at = info.ModTime()
 	}
@@ -78,7 +80,7 @@ func (k *keeper) read() (cfg config.Config, at time.Time, err error) {
 		return cfg, at, fmt.Errorf("reading the last good configuration: %s %w", k.path(), err)
 	}
 	// Every key is in it, so the role makes no difference to its values, but what a role forbids has to be found.
-	cfg, err = config.ParseAs(k.path(), k.folder, []byte(text), k.source.cfg.Role)
+	cfg, err = config.ParseAs(k.path(), k.folder, data, k.source.cfg.Role)
 	return cfg, at, err
 }
 

@@ -5,20 +5,14 @@ package static
 import (
 	"bufio"
 	"bytes"
-	"errors"
-	"fmt"
-	"io"
 	"net/netip"
 	"os"
+
+	"github.com/nodecache/node-cache/pkg/follow"
 )
 
 // maxFile is the octets that are read of a file: more than the longest lists there are.
 const maxFile = 32 << 20
-
-var (
-	errTooLong = fmt.Errorf("longer than %d MiB", maxFile>>20)
-	errNoFile  = errors.New("no regular file")
-)
 
 // A file is one in the format of hosts(5), and what was read of it last.
 type file struct {
@@ -56,7 +50,7 @@ func (f *file) look(anyway bool) bool {
 		return false
 	}
 	f.seen, f.moves = info, 0
-	text, err := readFile(f.path, info)
+	text, err := follow.ReadFile(f.path, maxFile)
 	if f.err = err; err != nil {
 		return false
 	}
@@ -75,27 +69,6 @@ func (f *file) look(anyway bool) bool {
 // isSame tells whether a file seems to be as it was.
 func isSame(info, was os.FileInfo) bool {
 	return was != nil && os.SameFile(info, was) && info.ModTime().Equal(was.ModTime()) && info.Size() == was.Size()
-}
-
-// readFile reads a file of a kind whose reading ends. The text is not nil without an
-// error.
-func readFile(path string, info os.FileInfo) ([]byte, error) {
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("reading %s: %w", path, errNoFile)
-	}
-	in, err := os.Open(path)
-	if err != nil {
-		return nil, err // it names the path
-	}
-	defer func() { _ = in.Close() }()
-	text, err := io.ReadAll(io.LimitReader(in, maxFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", path, err)
-	}
-	if len(text) > maxFile {
-		return nil, fmt.Errorf("reading %s: %w", path, errTooLong)
-	}
-	return text, nil
 }
 
 // parse adds the names of a text in the format of hosts(5). It returns how many there

@@ -5,19 +5,18 @@ package upstream
 import (
 	"bytes"
 	"context"
-	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/follow"
 )
 
 // Bounds of a resolv.conf. The C library reads three nameservers.
 const (
-	maxConfSize    = 64 << 10 // octets read
+	maxConfSize    = 64 << 10 // bytes of a file
 	maxNameservers = 16       // used
 )
 
@@ -35,7 +34,7 @@ type resolvConf struct {
 
 // first reads the file for the first time. That it names nobody is no error.
 func (f *resolvConf) first() error {
-	text, err := readConf(f.path)
+	text, err := follow.ReadFile(f.path, maxConfSize)
 	if err != nil {
 		return err
 	}
@@ -47,7 +46,7 @@ func (f *resolvConf) first() error {
 // refresh reads the file again and reports whether its servers have changed. A
 // file that is gone, or names nobody any more, changes nothing.
 func (f *resolvConf) refresh(ctx context.Context) bool {
-	text, err := readConf(f.path)
+	text, err := follow.ReadFile(f.path, maxConfSize)
 	if err != nil {
 		if !f.missing {
 			f.log.WarnContext(ctx, "resolv.conf unreadable, its last servers stay", "error", err)
@@ -81,7 +80,7 @@ func (f *resolvConf) standIn(text []byte) []byte {
 	}) {
 		return text
 	}
-	behind, err := readConf(f.systemd)
+	behind, err := follow.ReadFile(f.systemd, maxConfSize)
 	if err != nil || len(nameservers(behind)) == 0 {
 		return text
 	}
@@ -117,18 +116,4 @@ func nameservers(text []byte) []string {
 		return nil // it has no error for bytes in memory
 	}
 	return conf.Servers
-}
-
-// readConf reads a file up to maxConfSize.
-func readConf(path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err // it names the path
-	}
-	defer func() { _ = file.Close() }()
-	text, err := io.ReadAll(io.LimitReader(file, maxConfSize))
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", path, err)
-	}
-	return text, nil
 }

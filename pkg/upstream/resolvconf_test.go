@@ -4,6 +4,7 @@ package upstream_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -239,10 +241,13 @@ func TestResolvConfIsFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.warns(t, "WARN resolv.conf names no usable server, its last servers stay")
-	if err := os.Remove(path); err != nil {
+	if err := errors.Join(syscall.Mkfifo(path+".pipe", 0o600), os.Rename(path+".pipe", path)); err != nil {
 		t.Fatal(err)
 	}
 	f.warns(t, "WARN resolv.conf unreadable, its last servers stay")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
 	f.becomes(t, "udp 192.0.2.3:53", "udp 192.0.2.2:53")
 
 	write(t, path, "nameserver 192.0.2.1\n")

@@ -3,10 +3,12 @@
 package upstream
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,7 +19,8 @@ func TestTargetCheck(t *testing.T) {
 	t.Parallel()
 	authorities, empty := filepath.Join(t.TempDir(), "ca.pem"), filepath.Join(t.TempDir(), "empty.pem")
 	upstreamtest.NewAuthority(t, time.Now()).Trust(t, authorities)
-	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := errors.Join(os.WriteFile(empty, nil, 0o600), syscall.Mkfifo(pipe, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	tests := []struct {
@@ -43,6 +46,7 @@ func TestTargetCheck(t *testing.T) {
 		{name: "a path with a query", target: Target{Network: "https", Addr: peer, Path: "/dns-query{?dns}"}, want: "path"},
 		{name: "no file", target: Target{Network: "tls", Addr: peer, CAFile: authorities + ".not"}, want: "no such file"},
 		{name: "an empty file", target: Target{Network: "tls", Addr: peer, CAFile: empty}, want: "no certificate"},
+		{name: "a pipe", target: Target{Network: "tls", Addr: peer, CAFile: pipe}, want: "not a regular file"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

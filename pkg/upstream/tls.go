@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/nodecache/node-cache/pkg/follow"
 )
 
 // errTLS marks what is wrong with an upstream's certificate, or with the way it speaks TLS.
@@ -140,9 +142,12 @@ func (t *trust) authorities(have bool, known stamp) (stamp, *x509.CertPool, erro
 	return seen, roots, err
 }
 
+// maxAuthorities bounds a file of certificates, in bytes. All that a system trusts take a quarter of it.
+const maxAuthorities = 1 << 20
+
 // readAuthorities reads certificates in PEM.
 func readAuthorities(path string) (*x509.CertPool, error) {
-	pem, err := os.ReadFile(path)
+	pem, err := follow.ReadFile(path, maxAuthorities)
 	if err != nil {
 		return nil, fmt.Errorf("reading certificate authorities: %w", err)
 	}

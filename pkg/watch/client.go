@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/nodecache/node-cache/pkg/follow"
 )
 
 // clients ask the API server for the few kinds that are watched. The whole clientset would link every other kind too.
@@ -94,16 +95,8 @@ const maxKubeconfig = 1 << 20
 
 // checkKubeconfig refuses a file whose reading may never end: it is read while reloads wait.
 func checkKubeconfig(path string) error {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return bare(err)
-	case !info.Mode().IsRegular():
-		return errors.New("not a regular file")
-	case info.Size() > maxKubeconfig:
-		return fmt.Errorf("more than %d MiB", maxKubeconfig>>20)
-	}
-	return nil
+	_, err := follow.ReadFile(path, maxKubeconfig)
+	return bare(err)
 }
 
 // newScheme knows what is watched, and what the server says besides.

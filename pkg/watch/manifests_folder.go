@@ -6,13 +6,15 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
+	"syscall"
+
+	"github.com/nodecache/node-cache/pkg/follow"
 )
 
 // maxManifestFile is the size of the largest file that is read. A list of 11,000 Services takes 10 MB.
@@ -59,10 +61,11 @@ func (f *manifestFolder) look() bool {
 		if !isManifest(name) {
 			continue
 		}
-		data, err := readManifest(filepath.Join(f.path, name))
-		if errors.Is(err, errFolder) {
+		data, err := follow.ReadFile(filepath.Join(f.path, name), maxManifestFile)
+		if errors.Is(err, syscall.EISDIR) {
 			continue
 		}
+		err = bare(err)
 		before := f.file(name)
 		if before != nil && before.same(data, err) {
 			files = append(files, before)
@@ -95,35 +98,6 @@ func isManifest(name string) bool {
 	}
 	stem, ext := strings.TrimSuffix(name, filepath.Ext(name)), filepath.Ext(name)
 	return ext == ".json" || (ext == ".yaml" || ext == ".yml") && stem != "kustomization"
-}
-
-// errFolder is the error of reading a folder.
-var errFolder = errors.New("a folder")
-
-// readManifest reads a file unless it is of a kind whose reading may never end. Its errors do not name the file.
-func readManifest(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, bare(err)
-	case info.IsDir():
-		return nil, errFolder
-	case !info.Mode().IsRegular():
-		return nil, errors.New("not a regular file")
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, bare(err)
-	}
-	defer func() { _ = file.Close() }() // only read from
-	data, err := io.ReadAll(io.LimitReader(file, maxManifestFile+1))
-	switch {
-	case err != nil:
-		return nil, bare(err)
-	case len(data) > maxManifestFile:
-		return nil, fmt.Errorf("more than %d MiB", maxManifestFile>>20)
-	}
-	return data, nil
 }
 
 // bare is an error without the path that it is about.

@@ -326,7 +326,7 @@ func TestManifestsUnreadable(t *testing.T) {
 	w.start(zone.Config{})
 	want := []string{
 		"dangling.yaml: reading: no such file or directory",
-		"huge.yaml: reading: more than 32 MiB",
+		"huge.yaml: reading: larger than 32 MiB",
 		"pipe.yaml: reading: not a regular file",
 	}
 	if diff := cmp.Diff(want, w.problems()); diff != "" {

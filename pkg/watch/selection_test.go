@@ -269,8 +269,8 @@ func TestNew(t *testing.T) {
 		{name: "absent kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = absent }, want: "reading kubeconfig " + absent + ": ", is: fs.ErrNotExist},
 		{name: "garbage for kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = garbage }, want: "reading kubeconfig " + garbage + ": "},
 		{name: "pipe for kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = pipe }, want: "reading kubeconfig " + pipe + ": not a regular file"},
-		{name: "folder for kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = "/" }, want: "reading kubeconfig /: not a regular file"},
-		{name: "large kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = large }, want: "reading kubeconfig " + large + ": more than 1 MiB"},
+		{name: "folder for kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = "/" }, want: "reading kubeconfig /: is a directory"},
+		{name: "large kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = large }, want: "reading kubeconfig " + large + ": larger than 1 MiB"},
 		{name: "no pod", change: func(cfg *watch.Config) { cfg.Kubeconfig = "" }, want: "no kubeconfig is named, and this is no pod: "},
 	}
 	for _, tt := range tests {
