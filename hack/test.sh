@@ -89,6 +89,20 @@ suite_lint() {
   check go.mod-tidy go mod tidy -diff
   local script
   for script in .ci/run hack/*.sh; do check "bash-$(basename "$script")" bash -n "$script"; done
+  check_vulnerabilities
+}
+
+# check_vulnerabilities fails for a module with a known vulnerability that is called. Those of the standard library are
+# up to the Go that builds: they are printed.
+check_vulnerabilities() {
+  local out
+  out=$(go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./... 2>&1)
+  if grep -q 'fetching vulnerabilities' <<<"$out"; then
+    cannot govulncheck "the database cannot be reached; docs/security.md has the list of its last run"
+    return 0
+  fi
+  grep -A1 'Vulnerability #' <<<"$out" >&3
+  check govulncheck bash -c "! grep 'Module: '" <<<"$out"
 }
 
 suite_unit() {

@@ -18,9 +18,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// meters ask at all addresses, from the pod and from the node, over UDP and TCP.
-func meters(t *testing.T, lab *nodelab.Lab, r rules.Rules, rate int) (stop func() nodelab.Report) {
+// meters ask at all addresses, from the pod and from the node, over UDP and TCP, 600 times a second in all.
+func meters(t *testing.T, lab *nodelab.Lab, r rules.Rules) (stop func() nodelab.Report) {
 	t.Helper()
+	const rate = 100
 	var all []*nodelab.Meter
 	for _, a := range r.Addresses {
 		for _, h := range []*nodelab.Host{lab.Node, lab.Pods[0]} {
@@ -67,7 +68,7 @@ func TestRenewalsLeakNothing(t *testing.T) {
 			servers(t, lab, r)
 			apply(t, b, r)
 			renew(t, b, 3*time.Second)
-			stop := meters(t, lab, r, 100)
+			stop := meters(t, lab, r)
 			for range 300 {
 				renew(t, b, 3*time.Second)
 				time.Sleep(10 * time.Millisecond)
@@ -98,7 +99,7 @@ func TestChangesHaveNoGap(t *testing.T) {
 			one.Fallback = addrPorts("10.201.0.2:5301", "[fd00:201::2]:5301")
 			other.Fallback = addrPorts("10.201.0.2:5302", "[fd00:201::2]:5302")
 			apply(t, b, all)
-			stop := meters(t, lab, all, 100)
+			stop := meters(t, lab, all)
 			for range 10 {
 				for _, r := range []rules.Rules{one, other, all} {
 					if !apply(t, b, r) {
@@ -152,7 +153,7 @@ func TestFlushIsHealed(t *testing.T) {
 				t.Error("nothing happened, and yet rules changed")
 			}
 			renew(t, b, time.Minute)
-			stop := meters(t, lab, r, 100)
+			stop := meters(t, lab, r)
 			begin := time.Now()
 			for _, command := range tc.flush {
 				run(t, lab, command)
@@ -192,7 +193,7 @@ func TestLockHeld(t *testing.T) {
 	apply(t, b, r)
 	renew(t, b, 3*time.Second)
 	release := lock(t, lab)
-	stop := meters(t, lab, r, 100)
+	stop := meters(t, lab, r)
 
 	other := r
 	other.Fallback = r.Fallback[:1]
