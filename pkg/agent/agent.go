@@ -175,7 +175,7 @@ func (a *Agent) makeServers(cfg config.Config) error {
 		}
 		tcp, err := server.NewTCP(server.TCPConfig{
 			Addr: addr, FreeBind: ahead, Handler: handler, Log: a.log,
-			MaxSessions: sessions, MaxPerClient: perClient,
+			MaxSessions: sessions, MaxPerClient: perClient, MaxHeld: share.held(),
 			Idle: cfg.Limits.TCPIdle, DrainTimeout: cfg.Limits.Deadline + time.Second,
 		})
 		if err != nil {

@@ -108,19 +108,24 @@ func TestMemorySessions(t *testing.T) {
 	for _, tt := range []struct {
 		limit          int64
 		all, perClient int
+		held           int64
 		namespace      int64
 	}{
 		{limit: 0, all: 1024, perClient: 128},
-		{limit: 8 * mib, all: 192, perClient: 48, namespace: 3 * mib},
-		{limit: 96 * mib, all: 352, perClient: 88, namespace: 22 * mib / 4},
-		{limit: 512 * mib, all: 1024, perClient: 128, namespace: (512*mib - 512*mib/10 - 64*mib) / 4},
+		{limit: 8 * mib, all: 192, perClient: 48, held: 3 * mib / 4, namespace: 3 * mib},
+		{limit: 96 * mib, all: 352, perClient: 88, held: 22 * mib / 16, namespace: 22 * mib / 4},
+		{limit: 512 * mib, all: 1024, perClient: 128, held: (512*mib - 512*mib/10 - 64*mib) / 16, namespace: (512*mib - 512*mib/10 - 64*mib) / 4},
 	} {
 		cfg := config.Default(config.Agent)
 		cfg.Limits.TCPSessions, cfg.Limits.TCPPerClient = 1024, 128
 		cfg.Cache.Size = 64 * mib
+		cfg.Listen.Addresses = []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.96.0.10")}
 		s := shareOut(tt.limit, 2, &cfg)
 		if all, perClient := s.sessions(&cfg.Limits); all != tt.all || perClient != tt.perClient {
 			t.Errorf("limit %d: %d sessions, %d of a client, want %d and %d", tt.limit, all, perClient, tt.all, tt.perClient)
+		}
+		if n := s.held(); n != tt.held {
+			t.Errorf("limit %d: %d bytes held for slow clients of one address, want %d", tt.limit, n, tt.held)
 		}
 		if n := s.namespace(); n != tt.namespace {
 			t.Errorf("limit %d: %d bytes for a namespace, want %d", tt.limit, n, tt.namespace)

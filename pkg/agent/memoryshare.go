@@ -31,6 +31,8 @@ const (
 	sessionCost = 16 << 10
 	sessionPart = 4
 	clientPart  = 4
+	// What clients leave unread, or do not finish, may take one in heldPart of it.
+	heldPart = 8
 	// The services and slices of one namespace may take one in namespacePart of it.
 	namespacePart = 4
 	// A list from the API server may have one byte in listPart of it.
@@ -123,6 +125,9 @@ func (s *share) sessions(cfg *config.Limits) (all, perClient int) {
 	room := int(s.golang / sessionPart / sessionCost)
 	return min(cfg.TCPSessions, room), min(cfg.TCPPerClient, room/clientPart)
 }
+
+// held is the bytes that the TCP sessions of one address may hold for slow clients, 0 for any.
+func (s *share) held() int64 { return s.golang / heldPart / int64(s.addresses) }
 
 // namespace is the bytes that the services and slices of one namespace may take, 0 for any.
 func (s *share) namespace() int64 { return s.golang / namespacePart }

@@ -162,9 +162,10 @@ func (a *Agent) replan() error {
 
 // limitSessions bounds the TCP sessions by the limits, and by the memory there is.
 func (a *Agent) limitSessions(limits *config.Limits) {
-	sessions, perClient := a.memory.known.Load().sessions(limits)
+	share := a.memory.known.Load()
+	sessions, perClient := share.sessions(limits)
 	for _, t := range a.tcp {
-		t.SetLimits(sessions, perClient, limits.TCPIdle)
+		t.SetLimits(sessions, perClient, share.held(), limits.TCPIdle)
 	}
 }
 

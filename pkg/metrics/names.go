@@ -228,7 +228,7 @@ func udpFamilies() []family {
 
 func tcpFamilies() []family {
 	limits := []string{"sessions", "per_client"}
-	ends := []string{"idle", "shed", "slow", "short_frame", "write_timeout", "overflow", "drain"}
+	ends := []string{"idle", "shed", "slow", "short_frame", "write_timeout", "overflow", "memory", "drain"}
 	return []family{
 		{"tcp_sessions", gauge, "Sessions open.", nil, readSessions},
 		{
@@ -236,7 +236,7 @@ func tcpFamilies() []family {
 			nil, tcp(func(t *server.TCPStats) uint64 { return t.Accepted }),
 		},
 		{
-			"tcp_sessions_refused_total", counter, "Connections closed at once: at limits.tcpSessions with no session idle, or at limits.tcpPerClient.",
+			"tcp_sessions_refused_total", counter, "Connections closed at once: at limits.tcpSessions with no session of a client that has more, or at limits.tcpPerClient.",
 			[]label{{"reason", limits}},
 			tcpBy(
 				limits,
@@ -245,8 +245,8 @@ func tcpFamilies() []family {
 			),
 		},
 		{
-			"tcp_sessions_closed_total", counter, "Sessions ended from this side: idle for long, idle when others needed the place, a frame not finished in time, " +
-				"a frame too short for a header, answers not taken in time, too many answers unread, not done when the agent stopped.",
+			"tcp_sessions_closed_total", counter, "Sessions ended from this side: idle for long, in the place of a new one at limits.tcpSessions, a frame not finished in time, " +
+				"a frame too short for a header, answers not taken in time, too many answers unread, too much held for all clients together, not done when the agent stopped.",
 			[]label{{"reason", ends}},
 			tcpBy(
 				ends,
@@ -256,6 +256,7 @@ func tcpFamilies() []family {
 				func(t *server.TCPStats) uint64 { return t.ShortFrames },
 				func(t *server.TCPStats) uint64 { return t.WriteTimeouts },
 				func(t *server.TCPStats) uint64 { return t.Overflows },
+				func(t *server.TCPStats) uint64 { return t.ShedMemory },
 				func(t *server.TCPStats) uint64 { return t.DrainCut },
 			),
 		},

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	idleNot  int64 = 0  // at work, or with half a frame read
+	idleNot  int64 = 0  // at work
 	idleShed int64 = -1 // given up for a new session: whatever comes now is too late
 
 	// lingerTime and lingerBytes bound the reading on after the last answer. To
@@ -69,10 +69,11 @@ type session struct {
 	begun time.Time // when the frame now partly read began; zero: none
 	taken int       // frames taken since the last read
 	last  int       // reads since the session was to end
+	grown int       // bytes that in has beyond what it began with
 
-	// idle is the ticket of a session that waits with nothing read and nothing
-	// taken: the time on the server's clock, or idleNot or idleShed. Who swaps it owns
-	// the decision: the session when bytes came, the table when it sheds.
+	// idle is the ticket of a session that waits with nothing taken: the time on the
+	// server's clock, or with half a frame read frameTicket of that, or idleNot or idleShed.
+	// Who swaps it owns the decision: the session when bytes came, the table when it sheds.
 	idle     atomic.Int64
 	draining atomic.Bool
 }
@@ -86,6 +87,7 @@ func newSession(t *TCP, conn net.Conn) *session {
 
 // run serves the session until it ends, and closes it.
 func (s *session) run(ctx context.Context) {
+	defer s.out.held.release()
 	defer s.server.table.remove(s)
 	defer s.out.close()
 	defer func() {
@@ -120,7 +122,7 @@ func (s *session) read() ending {
 		if s.leaves() {
 			return s.leave(ticket, s.rest())
 		}
-		n, err := s.conn.Read(s.in.room())
+		n, err := s.conn.Read(s.room())
 		s.in.wrote(n)
 		switch {
 		case n > 0:
@@ -137,6 +139,17 @@ func (s *session) read() ending {
 			s.armed = time.Time{} // it ran out for what is over now
 		}
 	}
+}
+
+// room is where the next read goes. What the buffer has grown counts as held.
+func (s *session) room() []byte {
+	room := s.in.room()
+	if more := len(s.in.buf) - frameBuffer - s.grown; more != 0 {
+		s.grown += more
+		s.out.held.add(more)
+		s.server.relieve()
+	}
+	return room
 }
 
 // late says how a session ends whose deadline is over, if it ends.
@@ -169,9 +182,10 @@ func (s *session) rest() ending {
 	}
 	n, failed := 0, error(nil)
 	// Reading in the usual way, past the deadline, would give nothing.
+	room := s.room()
 	err = raw.Control(func(fd uintptr) {
-		for n, failed = unix.Read(int(fd), s.in.room()); errors.Is(failed, unix.EINTR); {
-			n, failed = unix.Read(int(fd), s.in.room())
+		for n, failed = unix.Read(int(fd), room); errors.Is(failed, unix.EINTR); {
+			n, failed = unix.Read(int(fd), room)
 		}
 	})
 	if err != nil {
@@ -206,12 +220,17 @@ func (s *session) wait(now time.Time) int64 {
 		// answered what came before, the client could not be heard.
 		s.begun = now
 	}
-	return idleNot
+	ticket := frameTicket(s.server.clock(s.begun))
+	s.idle.Store(ticket)
+	return ticket
 }
+
+// frameTicket turns the time at which a frame began into a ticket, and back.
+func frameTicket(at int64) int64 { return idleShed - at }
 
 // leave ends a wait. It tells a session that was shed meanwhile.
 func (s *session) leave(ticket int64, end ending) ending {
-	if ticket != idleNot && !s.idle.CompareAndSwap(ticket, idleNot) {
+	if !s.idle.CompareAndSwap(ticket, idleNot) {
 		return endWasShed
 	}
 	return end
@@ -241,8 +260,11 @@ func (s *session) due() time.Time {
 // server's clock, or false when it is not. Any goroutine may call it.
 func (s *session) idleSince(ticket int64) (since int64, idle bool) {
 	busy, answered := s.out.state()
-	if busy {
+	if busy || ticket == idleNot {
 		return 0, false
+	}
+	if ticket < idleShed {
+		ticket = frameTicket(ticket)
 	}
 	return max(ticket, s.server.clock(answered)), true
 }

@@ -2,14 +2,21 @@
 
 package server
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/nodecache/node-cache/pkg/wire"
+)
 
 const (
 	// kitBatch is how many bytes of answers are gathered before they are
 	// written, so that one read of a hundred queries for large answers cannot
 	// gather megabytes.
-	kitBatch = 64 << 10
-	// kitRooms is how many kits on the shelf keep the room they grew.
+	kitBatch = 32 << 10
+	// kitRoom is enough for any batch: it ends at the answer that passes kitBatch. A
+	// smaller buffer would grow step by step, which is garbage for each large answer.
+	kitRoom = kitBatch + frameHeader + wire.MaxMessage
+	// kitRooms is how many kits on the shelf keep their room.
 	kitRooms = 32
 )
 
@@ -32,17 +39,28 @@ type kitShelf struct {
 	free []*kit
 }
 
-// take returns a kit that nobody else uses, with an empty out.
+// take returns a kit that is not in use, with an empty out.
 func (s *kitShelf) take() *kit {
-	s.mu.Lock()
-	if n := len(s.free); n > 0 {
-		k := s.free[n-1]
-		s.free = s.free[:n-1]
-		s.mu.Unlock()
-		return k
+	k := s.takeFree()
+	if k == nil {
+		k = &kit{lane: s.handler.NewLane()}
 	}
-	s.mu.Unlock()
-	return &kit{lane: s.handler.NewLane()}
+	if k.out == nil {
+		k.out = make([]byte, 0, kitRoom)
+	}
+	return k
+}
+
+func (s *kitShelf) takeFree() *kit {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.free)
+	if n == 0 {
+		return nil
+	}
+	k := s.free[n-1]
+	s.free = s.free[:n-1]
+	return k
 }
 
 // put gives a kit back. A kit whose lane panicked must not come back.
@@ -50,10 +68,8 @@ func (s *kitShelf) put(k *kit) {
 	k.out = k.out[:0]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// A batch ends at the answer that passes kitBatch; a longer one than twice
-	// that was an exception, and many at once were a burst of slow clients.
-	if len(s.free) >= kitRooms || cap(k.out) > 2*kitBatch+2*frameHeader {
-		k.out = nil
+	if len(s.free) >= kitRooms || cap(k.out) > 2*kitRoom {
+		k.out = nil // so many at once were a burst of slow clients
 	}
 	s.free = append(s.free, k)
 }

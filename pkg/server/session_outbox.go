@@ -7,7 +7,10 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -48,11 +51,23 @@ type outbox struct {
 	writing  bool       // a goroutine has the role of the writer
 	wanted   bool       // the session waits for the role
 	closed   bool       // conn is closed, or about to be
+	noted    int        // bytes of pending and spare that held counts
+
+	held  holding
+	raw   syscall.RawConn    // of conn; nil: it has none
+	tryFD func(uintptr) bool // try, with what it takes and gives in the fields below; only the writer uses them
+	trial []byte
+	tried int
 }
 
 func (o *outbox) init(t *TCP, conn net.Conn) {
 	o.server, o.conn = t, conn
 	o.changed.L, o.drained.L = &o.mu, &o.mu
+	o.held.memory = &t.memory
+	if c, ok := conn.(syscall.Conn); ok {
+		o.raw, _ = c.SyscallConn() // of a TCP connection it has no error
+		o.tryFD = o.try
+	}
 }
 
 // expect notes that a query is about to be handed over. It reports whether as many
@@ -73,9 +88,10 @@ func (o *outbox) Reply(msg []byte, _ *wire.Later) {
 	o.changed.Signal()
 	overflow := o.putLocked(msg)
 	o.mu.Unlock()
-	if overflow && o.fail() {
+	if overflow && o.abort() {
 		o.server.count.overflows.Add(1)
 	}
+	o.server.relieve()
 }
 
 // More implements [wire.Stream] for every miss of the session.
@@ -88,9 +104,10 @@ func (o *outbox) More(msg []byte) bool {
 	room := !o.fullLocked(msg) || o.awaitRoomLocked(msg)
 	sent := room && !o.closed && !o.putLocked(msg)
 	o.mu.Unlock()
-	if !room && o.fail() {
+	if !room && o.abort() {
 		o.server.count.writeTimeouts.Add(1)
 	}
+	o.server.relieve()
 	return sent
 }
 
@@ -128,6 +145,7 @@ func (o *outbox) putLocked(msg []byte) (overflow bool) {
 	at := len(o.pending)
 	var ok bool
 	o.pending, ok = frameSeal(append(frameOpen(o.pending), msg...), at)
+	o.noteLocked()
 	if !ok {
 		o.server.count.oversized.Add(1)
 		return false
@@ -194,33 +212,82 @@ func (o *outbox) chunkLocked() {
 	if cap(chunk) <= outboxKeep {
 		o.spare = chunk[:0]
 	}
+	o.noteLocked()
 	o.drained.Broadcast()
+}
+
+// noteLocked counts what pending and spare hold now.
+func (o *outbox) noteLocked() {
+	now := cap(o.pending) + cap(o.spare)
+	o.held.add(now - o.noted)
+	o.noted = now
 }
 
 // restLocked gives up the role of the writer.
 func (o *outbox) restLocked() {
 	if len(o.pending) == 0 && cap(o.pending) > outboxKeep || o.closed {
 		o.pending = nil
+		o.noteLocked()
 	}
 	o.writing = false
 	o.changed.Signal()
 }
 
-// write writes b, and goes on as long as the client takes some of it within each
-// WriteTimeout. It closes the session otherwise.
+// write writes b. What the kernel does not take at once counts as held, with what comes
+// of the client meanwhile.
 func (o *outbox) write(b []byte) bool {
+	rest := o.writeNow(b)
+	o.held.sent(len(b) - len(rest))
+	if len(rest) == 0 {
+		return true
+	}
+	blocked := cap(b) + kernelReceive
+	o.held.add(blocked)
+	o.server.relieve()
+	ok := o.writeAll(rest)
+	o.held.sent(len(rest))
+	o.held.add(-blocked)
+	return ok
+}
+
+// writeNow writes as much of b as the kernel takes without a wait, and returns the rest.
+func (o *outbox) writeNow(b []byte) []byte {
+	if o.raw == nil {
+		return b
+	}
+	o.trial, o.tried = b, 0
+	_ = o.raw.Write(o.tryFD) // writeAll has the error, too
+	o.trial = nil
+	return b[o.tried:]
+}
+
+func (o *outbox) try(fd uintptr) bool {
+	n, err := unix.Write(int(fd), o.trial)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Write(int(fd), o.trial)
+	}
+	o.tried = max(0, n)
+	return true
+}
+
+// writeAll writes b, and goes on as long as the client takes some of it within each
+// WriteTimeout. It closes the session otherwise.
+func (o *outbox) writeAll(b []byte) bool {
+	defer func() { _ = o.conn.SetWriteDeadline(time.Time{}) }() // writeNow has none
 	for {
 		_ = o.conn.SetWriteDeadline(time.Now().Add(o.server.cfg.WriteTimeout)) // fails only where Write fails too
 		n, err := o.conn.Write(b)
 		if err == nil {
 			return true
 		}
-		late := errors.Is(err, os.ErrDeadlineExceeded)
-		if late && n > 0 {
-			b = b[n:]
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			o.fail()
+			return false
+		}
+		if b = b[n:]; n > 0 {
 			continue
 		}
-		if o.fail() && late {
+		if o.abort() {
 			o.server.count.writeTimeouts.Add(1)
 		}
 		return false
@@ -234,6 +301,8 @@ func (o *outbox) awaitPlace() bool {
 	defer o.mu.Unlock()
 	if o.misses >= o.server.cfg.MaxPipeline {
 		o.server.count.stalls.Add(1)
+		o.held.add(kernelReceive)
+		defer o.held.add(-kernelReceive)
 	}
 	for o.misses >= o.server.cfg.MaxPipeline && !o.closed {
 		o.changed.Wait()
@@ -276,6 +345,46 @@ func (o *outbox) fail() bool {
 		_ = o.conn.Close()
 	}
 	return first
+}
+
+// abort is fail, and has the kernel forget what the client has not read.
+func (o *outbox) abort() bool {
+	if c, ok := o.conn.(interface{ SetLinger(seconds int) error }); ok {
+		_ = c.SetLinger(0)
+	}
+	return o.fail()
+}
+
+// stop is fail for a client that has had time to read. If it has not, the kernel must not
+// keep the answers for it.
+func (o *outbox) stop() bool {
+	if o.measure() > 0 {
+		return o.abort()
+	}
+	return o.fail()
+}
+
+// measure corrects what is held by the kernel's own count, and returns that.
+func (o *outbox) measure() (kernel int64) {
+	if o.raw != nil {
+		kernel = int64(kernelHolds(o.raw))
+	}
+	o.held.correct(kernel)
+	return kernel
+}
+
+// holds is how many bytes the session holds, with the kernel's own count; 0 once it is closed.
+func (o *outbox) holds() int64 {
+	o.mu.Lock()
+	closed := o.closed
+	o.mu.Unlock()
+	if closed {
+		return 0
+	}
+	if o.held.kernel.Load() > 0 {
+		o.measure()
+	}
+	return o.held.bytes()
 }
 
 // state reports whether an answer is outstanding or being written, and when a miss

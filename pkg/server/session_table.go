@@ -3,13 +3,20 @@
 package server
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"sync"
+	"time"
 )
 
 // shedTries is how often an idle session is looked for when the one found got a
 // query at that moment.
 const shedTries = 3
+
+// stalledFrame is when a frame that has begun counts as idle: a client sends a query at
+// once, and who sends halves of many must not hold all places.
+const stalledFrame = time.Second
 
 // A refusal says why a session got no place in the table.
 type refusal uint8
@@ -80,39 +87,120 @@ func (t *sessionTable) removeLocked(s *session) {
 	}
 }
 
-// takeIdle takes the session idle the longest out of the table, claimed so that it
-// answers nothing more; nil: none is idle.
-func (t *sessionTable) takeIdle() *session {
+// evict takes one session out of a full table for one of client, claimed so that it
+// answers nothing more; nil: the new one gets no place. In this order:
+//
+//   - The client with most sessions loses the one that has been idle the longest, if
+//     it is client or has more than it. A frame is idle after stalledFrame.
+//   - Any other client loses the one that has been idle the longest, without a frame.
+//   - The client with most sessions loses its oldest one, if that leaves it more than
+//     client has, or in any case with own.
+//
+// A client that has all that it may have loses one of its own.
+func (t *sessionTable) evict(client netip.Addr, own bool, now int64) *session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for range shedTries {
-		s, ticket := t.idleLongestLocked()
-		if s == nil {
+		v := t.victimLocked(client, own, now)
+		if v.session == nil {
 			return nil
 		}
-		if s.idle.CompareAndSwap(ticket, idleShed) {
-			t.removeLocked(s)
-			return s
+		if v.ticket == idleNot || v.session.idle.CompareAndSwap(v.ticket, idleShed) {
+			t.removeLocked(v.session)
+			return v.session
 		}
 	}
 	return nil
 }
 
-// idleLongestLocked finds the session idle the longest, with the ticket to claim it.
-// It looks at every session: 20 to 40 µs for a thousand of them, paid only by a new
-// connection to a full table, where an order kept up to date would cost every query.
-func (t *sessionTable) idleLongestLocked() (oldest *session, ticket int64) {
-	var since int64
+// A victim is a session that may be closed for another.
+type victim struct {
+	session *session
+	ticket  int64 // that claims it; idleNot: it is at work, and needs none
+	rank    int   // one of the lowest rank goes first,
+	clients int   // then one of the client with most,
+	since   int64 // then the one that was idle, or has been open, the longest
+}
+
+func (v *victim) before(w *victim) bool {
+	if w.session == nil || v.rank != w.rank {
+		return w.session == nil || v.rank < w.rank
+	}
+	if v.clients != w.clients {
+		return v.clients > w.clients
+	}
+	return v.since < w.since
+}
+
+// victimLocked looks at every session: some 50 µs for a thousand of them, paid only by a
+// new connection to a full table, where an order kept up to date would cost every query.
+func (t *sessionTable) victimLocked(client netip.Addr, own bool, now int64) (first victim) {
+	mine := t.clients[client]
 	for s := range t.sessions {
-		claim := s.idle.Load()
-		if claim <= idleNot || (oldest != nil && claim >= since) {
-			continue // it is not idle before its ticket: no need to look closer
+		peer := s.peer.Addr.Addr()
+		if mine >= t.perClient && peer != client {
+			continue
 		}
-		if at, idle := s.idleSince(claim); idle && (oldest == nil || at < since) {
-			oldest, since, ticket = s, at, claim
+		v := victim{session: s, ticket: s.idle.Load(), clients: t.clients[peer]}
+		since, idle := s.idleSince(v.ticket)
+		switch framed := v.ticket < idleShed; {
+		case idle && !framed && v.clients <= mine && peer != client:
+			v.rank, v.clients, v.since = 1, 0, since
+		case idle && (!framed || now-since >= int64(stalledFrame)) && (v.clients > mine || peer == client):
+			v.since = since
+		case v.clients > mine+1 || own:
+			v.rank, v.ticket, v.since = 2, idleNot, s.server.clock(s.opened)
+		default:
+			continue
+		}
+		if v.before(&first) {
+			first = v
 		}
 	}
-	return oldest, ticket
+	return first
+}
+
+// A holder is a session that holds bytes.
+type holder struct {
+	session *session
+	client  netip.Addr
+	bytes   int64
+}
+
+// largest is what to close where all hold more than limit, so that they hold target at
+// most: of the client that holds most the session that does, again and again. A large
+// answer to a client that reads must not go for those who hold many smaller ones.
+func (t *sessionTable) largest(limit, target int64) (list []*session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	holders := make([]holder, 0, len(t.sessions))
+	clients := make(map[netip.Addr]int64, len(t.clients))
+	sum := int64(0)
+	for s := range t.sessions {
+		if h := (holder{s, s.peer.Addr.Addr(), s.out.holds()}); h.bytes > 0 {
+			holders = append(holders, h)
+			clients[h.client] += h.bytes
+			sum += h.bytes
+		}
+	}
+	if sum <= limit {
+		return nil // the kernel keeps less than was counted
+	}
+	slices.SortFunc(holders, func(a, b holder) int { return cmp.Compare(b.bytes, a.bytes) })
+	for sum > target {
+		at := 0
+		for i := range holders {
+			if clients[holders[i].client] > clients[holders[at].client] {
+				at = i
+			}
+		}
+		h := holders[at]
+		list = append(list, h.session)
+		sum -= h.bytes
+		clients[h.client] -= h.bytes
+		holders = slices.Delete(holders, at, at+1)
+	}
+	return list
 }
 
 // each calls do for every session, without the lock.

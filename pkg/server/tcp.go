@@ -27,6 +27,10 @@ type TCPConfig struct {
 	MaxPerClient int // sessions of one address; default 128
 	MaxPipeline  int // misses outstanding in one session, then it is read no more; default 128
 
+	// MaxHeld is how many bytes the sessions may hold for clients that do not read their
+	// answers or do not finish their queries, the kernel's buffers included; 0: any number.
+	MaxHeld int64
+
 	Idle         time.Duration // a session with nothing to do is closed after this; default 10 s
 	FrameTimeout time.Duration // a frame that has begun must be whole by then; default 3 s
 	WriteTimeout time.Duration // a client must take at least some bytes within it; default 3 s
@@ -46,6 +50,7 @@ type TCP struct {
 	born     time.Time // what clock counts from
 	listener net.Listener
 	table    sessionTable
+	memory   sessionMemory
 	kits     kitShelf
 	count    tcpCounters
 	idleTime atomic.Int64   // ns
@@ -95,14 +100,16 @@ func NewTCP(cfg TCPConfig) (*TCP, error) {
 	t.table = newSessionTable(cfg.MaxSessions, cfg.MaxPerClient)
 	t.kits.handler = cfg.Handler
 	t.idleTime.Store(int64(cfg.Idle))
+	t.memory.limit.Store(cfg.MaxHeld)
 	return t, nil
 }
 
-// SetLimits changes MaxSessions, MaxPerClient and Idle while the server runs.
+// SetLimits changes MaxSessions, MaxPerClient, MaxHeld and Idle while the server runs.
 // Sessions that are above a new limit stay; a session takes the new idle time
 // after its next query.
-func (t *TCP) SetLimits(sessions, perClient int, idle time.Duration) {
+func (t *TCP) SetLimits(sessions, perClient int, held int64, idle time.Duration) {
 	t.table.setLimits(sessions, perClient)
+	t.memory.limit.Store(held)
 	t.idleTime.Store(int64(idle))
 }
 
@@ -158,7 +165,7 @@ func (t *TCP) Listen(ctx context.Context) error {
 
 // setOptions prepares the listening socket, and the sessions that inherit from it.
 func (t *TCP) setOptions(fd int) error {
-	boundSession(fd)
+	boundSession(fd, 2*t.cfg.WriteTimeout)
 	if t.cfg.FreeBind {
 		if err := bindFreely(fd, t.cfg.Addr.Addr()); err != nil {
 			return err

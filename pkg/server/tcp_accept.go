@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"syscall"
 	"time"
 )
@@ -41,7 +42,9 @@ func (t *TCP) accept(ctx context.Context) error {
 			t.cfg.Log.WarnContext(ctx, "cannot accept tcp sessions", "addr", t.Addr(), "err", err)
 		}
 		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-			t.shed() // its descriptor serves the next client
+			if t.shed(netip.Addr{}, false) { // its descriptor serves the next client
+				pause = 0
+			}
 		}
 		pause = min(max(2*pause, acceptPauseFirst), acceptPauseLast)
 		if !sleep(ctx, pause) {
@@ -50,11 +53,13 @@ func (t *TCP) accept(ctx context.Context) error {
 	}
 }
 
-// admit starts a session for conn, or closes conn when there is no place for it.
+// admit starts a session for conn, or closes conn when there is no place for it. One from
+// the served address itself always gets one: so does this process ask itself.
 func (t *TCP) admit(ctx context.Context, conn net.Conn) {
 	s := newSession(t, conn)
 	refused := t.table.add(s)
-	if refused == refusedFull && t.shed() {
+	client, own := s.peer.Addr.Addr(), s.peer.Addr.Addr() == addrPort(conn.LocalAddr()).Addr()
+	if (refused == refusedFull || own && refused != refusedNot) && t.shed(client, own) {
 		refused = t.table.add(s)
 	}
 	switch refused {
@@ -70,15 +75,14 @@ func (t *TCP) admit(ctx context.Context, conn net.Conn) {
 	_ = conn.Close()
 }
 
-// shed closes the session that has been idle the longest, and reports whether
-// there was one.
-func (t *TCP) shed() bool {
-	s := t.table.takeIdle()
+// shed closes a session for a new one of client, and reports whether there was one.
+func (t *TCP) shed(client netip.Addr, own bool) bool {
+	s := t.table.evict(client, own, t.clock(time.Now()))
 	if s == nil {
 		return false
 	}
 	t.count.shedIdle.Add(1)
-	_ = s.conn.Close()
+	s.out.stop()
 	return true
 }
 

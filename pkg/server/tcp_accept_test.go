@@ -5,6 +5,7 @@ package server_test
 import (
 	"errors"
 	"net"
+	"slices"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -23,7 +24,7 @@ func TestTCPMaxPerClient(t *testing.T) {
 		c.wantReplies(reply{id, "a.example"})
 	}
 	w.dial().wantClosed()
-	other := w.dialFrom("127.0.0.2")
+	other := w.dialFrom("127.0.0.3")
 	other.ask(7, "a.example")
 	other.wantReplies(reply{7, "a.example"})
 	_ = other.Close()
@@ -98,6 +99,65 @@ func TestTCPShedsIdleLongest(t *testing.T) {
 		synctest.Wait() // a session is let in just after the one it replaces is closed
 		w.wantStats(server.TCPStats{Open: 5, Accepted: 8, Queries: 5, ShedIdle: 3})
 	})
+}
+
+// Clients that hold all places, with a frame begun or a query under way, lose one to a
+// client that has fewer, and not to one of their own.
+func TestTCPShedsOfLargestClient(t *testing.T) {
+	t.Parallel()
+	type held struct {
+		client string
+		sends  []byte // nil: nothing
+	}
+	begun, asked := []byte{0, 30, 1}, queries(1, "slow.example")
+	for _, tt := range []struct {
+		name  string
+		held  []held
+		after time.Duration
+		comes string // the client of the new session
+		want  int    // the session that is closed; -1: the new one
+	}{
+		{"a frame of the client with most", []held{{"a", nil}, {"b", begun}, {"b", begun}}, time.Second, "c", 1},
+		{"a frame of an equal", []held{{"a", begun}, {"b", begun}}, time.Second, "a", 0},
+		{"an idle one before a frame that has just begun", []held{{"a", begun}, {"a", begun}, {"b", nil}}, 0, "c", 2},
+		{"frames that have just begun", []held{{"a", begun}, {"a", begun}, {"b", begun}}, 0, "c", 0},
+		{"one of its own before those of clients with fewer", []held{{"a", nil}, {"b", nil}, {"b", nil}}, 0, "b", 1},
+		{"at work, of the client with most", []held{{"a", asked}, {"b", asked}, {"b", asked}}, time.Second, "c", 1},
+		{"at work, of the same client", []held{{"a", asked}, {"a", asked}}, time.Second, "a", -1},
+		{"at work, of clients with as few", []held{{"a", asked}, {"b", asked}}, time.Second, "c", -1},
+		{"at work, for the server itself", []held{{"a", asked}, {"b", asked}}, time.Second, "self", 0},
+		{"at work, one more of the server itself", []held{{"self", asked}, {"self", asked}, {"self", asked}, {"a", asked}}, time.Second, "self", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				clients := map[string]string{"a": "192.0.2.1", "b": "192.0.2.2", "c": "192.0.2.3", "self": "192.0.2.53"}
+				w := servePipes(t, server.TCPConfig{MaxSessions: len(tt.held), MaxPerClient: 3}, map[string]servertest.Rule{"slow.example": {Action: servertest.Hold}})
+				var sessions []*tcpClient
+				for _, h := range tt.held {
+					c := w.dialFrom(clients[h.client])
+					c.send(h.sends)
+					sessions = append(sessions, c)
+					time.Sleep(time.Millisecond)
+				}
+				time.Sleep(tt.after)
+				late := w.dialFrom(clients[tt.comes])
+				if tt.want < 0 {
+					late.wantEnd()
+				} else {
+					sessions[tt.want].wantEnd()
+					late.ask(2, "a.example")
+					late.wantReplies(reply{2, "a.example"})
+				}
+				w.handler.Release("slow.example")
+				for i, c := range sessions {
+					if slices.Equal(tt.held[i].sends, asked) && i != tt.want {
+						c.wantReplies(reply{1, "slow.example"})
+					}
+				}
+			})
+		})
+	}
 }
 
 // The same over sockets. When the server has noted that a session is idle cannot be

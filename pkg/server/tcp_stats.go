@@ -10,9 +10,9 @@ type TCPStats struct {
 	Accepted uint64 // sessions admitted
 	Queries  uint64 // whole frames taken from clients
 
-	RefusedSessions  uint64 // connections closed at once: MaxSessions reached and no session was idle
+	RefusedSessions  uint64 // connections closed at once: MaxSessions reached, and no session had to go for them
 	RefusedPerClient uint64 // connections closed at once: MaxPerClient reached
-	ShedIdle         uint64 // idle sessions closed in favour of new ones
+	ShedIdle         uint64 // sessions closed in favour of new ones, idle ones first
 	AcceptErrors     uint64 // accept calls that failed, as with no file descriptor left
 
 	IdleClosed    uint64 // sessions that said nothing for Idle
@@ -20,6 +20,7 @@ type TCPStats struct {
 	ShortFrames   uint64 // sessions ended by a frame shorter than a DNS header
 	WriteTimeouts uint64 // sessions whose client took no byte for WriteTimeout
 	Overflows     uint64 // sessions whose client left too many bytes of answers unread
+	ShedMemory    uint64 // sessions closed because all together held MaxHeld bytes
 	Oversized     uint64 // answers too long for a frame, not sent
 	Stalls        uint64 // times a session stopped reading because MaxPipeline misses were outstanding
 	DrainCut      uint64 // sessions not finished at DrainTimeout
@@ -32,6 +33,7 @@ type tcpCounters struct {
 	refusedSessions, refusedPerClient, shedIdle, acceptErrors atomic.Uint64
 	idleClosed, slowClosed, shortFrames, writeTimeouts        atomic.Uint64
 	overflows, oversized, stalls, drainCut, panics            atomic.Uint64
+	shedMemory                                                atomic.Uint64
 }
 
 // Stats returns the counts so far. It may be called at any time from any goroutine.
@@ -50,6 +52,7 @@ func (t *TCP) Stats() TCPStats {
 		ShortFrames:      c.shortFrames.Load(),
 		WriteTimeouts:    c.writeTimeouts.Load(),
 		Overflows:        c.overflows.Load(),
+		ShedMemory:       c.shedMemory.Load(),
 		Oversized:        c.oversized.Load(),
 		Stalls:           c.stalls.Load(),
 		DrainCut:         c.drainCut.Load(),

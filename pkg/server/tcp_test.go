@@ -3,8 +3,6 @@
 package server_test
 
 import (
-	"context"
-	"io"
 	"net"
 	"net/netip"
 	"strings"
@@ -220,42 +218,14 @@ func TestTCPDrainWithFullPipeline(t *testing.T) {
 // TestTCPSetLimits changes the limits of a running server.
 func TestTCPSetLimits(t *testing.T) {
 	t.Parallel()
-	h := servertest.New(nil)
-	srv, err := server.NewTCP(server.TCPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: h, MaxPerClient: 1})
-	if err != nil {
-		t.Fatal(err)
+	w := serveTCP(t, server.TCPConfig{MaxPerClient: 1}, nil)
+	ask := func() {
+		c := w.dial()
+		c.ask(1, "a.test")
+		c.wantReplies(reply{1, "a.test"})
 	}
-	if err := srv.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- srv.Run(ctx) }()
-	ask := func() error {
-		c, err := net.Dial("tcp", srv.Addr().String())
-		if err != nil {
-			return err
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
-		if _, err := c.Write(servertest.Frame(servertest.Query(1, "a.test"))); err != nil {
-			return err
-		}
-		_, err = io.ReadFull(c, make([]byte, 4))
-		return err
-	}
-	if err := ask(); err != nil {
-		t.Fatalf("first session: %v", err)
-	}
-	if err := ask(); err == nil {
-		t.Error("a second session was served above the limit of one")
-	}
-	srv.SetLimits(8, 2, time.Minute)
-	if err := ask(); err != nil {
-		t.Errorf("second session after the limit was raised: %v", err)
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	ask()
+	w.dial().wantClosed()
+	w.SetLimits(8, 2, 0, time.Minute)
+	ask()
 }

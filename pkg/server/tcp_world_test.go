@@ -95,7 +95,7 @@ type tcpClient struct {
 	t *testing.T
 }
 
-// dial opens a session from 127.0.0.1, or from 192.0.2.1 over a pipe.
+// dial opens a session from 127.0.0.2, or from 192.0.2.1 over a pipe.
 func (w *tcpWorld) dial() *tcpClient {
 	w.t.Helper()
 	return w.dialFrom("")
@@ -114,6 +114,9 @@ func (w *tcpWorld) dialFrom(addr string) *tcpClient {
 		conn, err = w.pipes.Dial(netip.AddrPortFrom(from, 4000))
 	} else {
 		d := net.Dialer{Timeout: patience}
+		if addr == "" && w.Addr().Addr().Is4() {
+			addr = "127.0.0.2" // not the served address itself, which has a place always
+		}
 		if addr != "" {
 			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), 0))
 		}
