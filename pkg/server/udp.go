@@ -213,6 +213,7 @@ func (s *udpSocket) setOptions(fd int) error {
 		}
 	}
 	growBuffer(fd, s.server.cfg.ReceiveBuffer)
+	ignorePathMTU(fd)
 	if !s.wildcard {
 		return nil
 	}

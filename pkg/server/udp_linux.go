@@ -31,6 +31,13 @@ func growBuffer(fd, size int) {
 	}
 }
 
+// ignorePathMTU sends answers over IPv4 in one piece whatever path MTU the kernel has learned for a client: anybody may
+// forge the ICMP message that lowers it to 552 bytes, and fragments may be forged without knowing ports or IDs (RFC 9715).
+// IPv6 has no path MTU that the largest answer of the default listen.udpSize does not fit.
+func ignorePathMTU(fd int) {
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_OMIT)
+}
+
 // readBatches answers batch after batch: one system call takes what has
 // arrived, one sends what could be answered from memory.
 func (s *udpSocket) readBatches(ctx context.Context) error {

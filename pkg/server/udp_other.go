@@ -15,6 +15,9 @@ func growBuffer(fd, size int) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, size)
 }
 
+// ignorePathMTU is of Linux only.
+func ignorePathMTU(int) {}
+
 // outgoing is of batches only.
 type outgoing struct{}
 
