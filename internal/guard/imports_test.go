@@ -33,6 +33,7 @@ func leaves() []layer {
 		{folder: "pkg/probe", allow: []string{"github.com/miekg/dns", "golang.org/x/sys"}},
 		{folder: "pkg/rules"},
 		{folder: "pkg/netif", allow: []string{"github.com/vishvananda/netlink", "golang.org/x/sys"}},
+		{folder: "pkg/sockets", allow: []string{"github.com/vishvananda/netlink", "golang.org/x/sys"}},
 		{folder: "pkg/nftables", allow: []string{rules, "github.com/google/nftables", "github.com/mdlayher/netlink", "golang.org/x/sys"}},
 		{folder: "pkg/iptables", allow: []string{rules, "github.com/coreos/go-iptables", "github.com/mdlayher/netlink", "github.com/vishvananda/netlink", "golang.org/x/sys"}},
 		{folder: "pkg/intercept", allow: []string{rules, "github.com/miekg/dns", "golang.org/x/sys"}},

@@ -14,6 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/doctor"
 	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/sockets"
 )
 
 // TestChecks has what each single change makes of the report of a healthy node.
@@ -90,14 +91,14 @@ func TestChecks(t *testing.T) {
 		{
 			name: "nobody listens over TCP",
 			change: func(_ *doctor.Config, f *doctor.Facts) {
-				f.Sockets = slices.DeleteFunc(f.Sockets, func(s doctor.Socket) bool { return s.TCP && s.Local.Addr() == local4 })
+				f.Sockets = slices.DeleteFunc(f.Sockets, func(s sockets.Socket) bool { return s.TCP && s.Local.Addr() == local4 })
 			},
 			want: []string{"fail listener 169.254.20.10: node-cache (process 4711), but nobody over tcp"},
 		},
 		{
 			name: "two listen",
 			change: func(_ *doctor.Config, f *doctor.Facts) {
-				f.Sockets = append(f.Sockets, doctor.Socket{Local: netip.MustParseAddrPort("0.0.0.0:53"), UID: 65534})
+				f.Sockets = append(f.Sockets, sockets.Socket{Local: netip.MustParseAddrPort("0.0.0.0:53"), UID: 65534})
 			},
 			want: []string{"warn listener 169.254.20.10: node-cache (process 4711) and a process of user 65534: each gets a part of the queries"},
 		},

@@ -23,6 +23,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/nftables"
 	"github.com/nodecache/node-cache/pkg/rights"
 	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/sockets"
 )
 
 // Where the kernel shows processes, this one among them, and connections.
@@ -40,7 +41,8 @@ func collect(ctx context.Context, c *Config) Facts {
 	var f Facts
 	f.Rights.Missing = rights.Missing(rights.NetAdmin)
 	f.Addresses, f.NoAddress = addresses(c.Rules.Addresses)
-	f.Sockets, f.NoSockets = sockets(procDir, selfDir, c.Rules.Port)
+	f.Sockets, f.NoSockets = sockets.On(c.Rules.Port)
+	sockets.Name(f.Sockets, procDir)
 	f.agent(c)
 	f.Conntrack = conntrackFill(filterDir)
 	f.DataPlane, f.NoDataPlane = dataplane.Find(ctx, dataplane.Config{Usable: usable})
@@ -111,7 +113,7 @@ func addresses(wanted []netip.Addr) ([]Address, error) {
 func (f *Facts) agent(c *Config) {
 	for _, a := range c.listening() {
 		for _, s := range f.Sockets {
-			if s.PID == 0 || !s.takes(a) {
+			if s.PID == 0 || !s.Takes(a) {
 				continue
 			}
 			agent := process{dir: fmt.Sprintf("%s/%d", procDir, s.PID), pid: s.PID}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/rules"
+	"github.com/nodecache/node-cache/pkg/sockets"
 )
 
 // Facts are what was seen of a node. An error beside a fact says why it is not there.
@@ -15,7 +16,7 @@ type Facts struct {
 	Rights    Rights
 	Addresses []Address // of Rules.Addresses, those that are on a link
 	NoAddress error
-	Sockets   []Socket // that take what is sent to Rules.Addresses and Rules.Port
+	Sockets   []sockets.Socket // that take what is sent to Rules.Addresses and Rules.Port
 	NoSockets error
 	Held      []Held // of each backend that holds anything of an agent's
 	NoHeld    []error
@@ -54,15 +55,6 @@ type Address struct {
 	Link  string
 	Kind  string // "dummy", "bridge", "device" for lo, …
 	Alias string
-}
-
-// A Socket takes packets to an address.
-type Socket struct {
-	TCP     bool
-	Local   netip.AddrPort // may be an unspecified address
-	UID     int
-	PID     int    // 0: not visible
-	Program string // of PID
 }
 
 // Held is what a backend holds.

@@ -123,9 +123,9 @@ func (e *examiner) listeners(a netip.Addr) []Line {
 	for _, tcp := range []bool{false, true} {
 		n := 0
 		for _, s := range e.Sockets {
-			if s.TCP == tcp && s.takes(a) {
+			if s.TCP == tcp && s.Takes(a) {
 				n++
-				if name := s.owner(); !slices.Contains(who, name) {
+				if name := s.Owner(); !slices.Contains(who, name) {
 					who = append(who, name)
 				}
 			}
@@ -144,19 +144,6 @@ func (e *examiner) listeners(a netip.Addr) []Line {
 		return one(check, Warn, list+": each gets a part of the queries", "stop the one that is not to answer, unless an upgrade is under way")
 	}
 	return one(check, OK, list, "")
-}
-
-// takes says whether packets to a get to the socket.
-func (s Socket) takes(a netip.Addr) bool {
-	local := s.Local.Addr()
-	return local == a || local.IsUnspecified() && (local.Is6() || a.Is4())
-}
-
-func (s Socket) owner() string {
-	if s.PID == 0 {
-		return fmt.Sprintf("a process of user %d", s.UID)
-	}
-	return fmt.Sprintf("%s (process %d)", s.Program, s.PID)
 }
 
 func network(tcp bool) string {

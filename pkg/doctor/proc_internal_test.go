@@ -39,69 +39,6 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-const heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n"
-
-func TestSockets(t *testing.T) {
-	t.Parallel()
-	// As a little-endian machine shows 169.254.20.10:53, 0.0.0.0:53, fd00::a and ::.
-	proc := tree(t, map[string]string{
-		"self/net/udp": heading +
-			"  1: 0A14FEA9:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 100 2 0000000000000000 0\n" +
-			"  2: 0A14FEA9:0035 0100007F:9999 01 00000000:00000000 00:00000000 00000000     0        0 101 2 0000000000000000 0\n" +
-			"  3: 0A14FEA9:0036 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 102 2 0000000000000000 0\n",
-		"self/net/tcp": heading +
-			"  1: 00000000:0035 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 103 1 0000000000000000 100 0 0 10 0\n" +
-			"  2: 00000000:0035 0100007F:9999 01 00000000:00000000 00:00000000 00000000  1000        0 104 1 0000000000000000 100 0 0 10 0\n",
-		"self/net/tcp6": heading +
-			"  1: 000000FD00000000000000000A000000:0035 00000000000000000000000000000000:0000 0A 0:0 00:0 0  1000 0 105 1 0 100 0 0 10 0\n" +
-			"  2: 0000\n  3: XX:0035 x 0A 0:0 00:0 0 1000 0 106 1 0\n",
-		"17/fd/3@": "socket:[100]", "17/fd/4@": "/dev/null", "17/fd/5@": "socket:[105]", "17/comm": "node-cache\n",
-		"18/comm": "other\n", "18/fd/3@": "socket:[104]", "notes/fd/3@": "socket:[103]",
-	})
-	got, err := sockets(proc, filepath.Join(proc, "self"), 53)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []Socket{
-		{Local: netip.MustParseAddrPort("169.254.20.10:53"), PID: 17, Program: "node-cache"},
-		{TCP: true, Local: netip.MustParseAddrPort("0.0.0.0:53"), UID: 1000},
-		{TCP: true, Local: netip.MustParseAddrPort("[fd00::a]:53"), UID: 1000, PID: 17, Program: "node-cache"},
-	}
-	if isLittle() {
-		if diff := cmp.Diff(want, got, plain()); diff != "" {
-			t.Errorf("sockets (-want +got):\n%s", diff)
-		}
-	}
-	if _, err := sockets(proc, filepath.Join(proc, "gone"), 53); err != nil {
-		t.Errorf("sockets without a file of any family: %v", err)
-	}
-}
-
-func isLittle() bool {
-	a, ok := parseHex("0100007F:0035")
-	return ok && a.Addr().IsLoopback()
-}
-
-func TestSocketTakes(t *testing.T) {
-	t.Parallel()
-	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
-	for _, tt := range []struct {
-		local  string
-		v4, v6 bool
-	}{
-		{local: "192.0.2.1:53", v4: true},
-		{local: "0.0.0.0:53", v4: true},
-		{local: "[2001:db8::1]:53", v6: true},
-		{local: "[::]:53", v4: true, v6: true},
-		{local: "192.0.2.2:53"},
-	} {
-		s := Socket{Local: netip.MustParseAddrPort(tt.local)}
-		if s.takes(v4) != tt.v4 || s.takes(v6) != tt.v6 {
-			t.Errorf("%s takes %t, %t, want %t, %t", tt.local, s.takes(v4), s.takes(v6), tt.v4, tt.v6)
-		}
-	}
-}
-
 func TestLacks(t *testing.T) {
 	t.Parallel()
 	proc := tree(t, map[string]string{"1/status": "Name:\tx\nCapPrm:\t0\nCapEff:\t0000000000001400\n", "2/status": "CapEff:\t0000000000000400\n", "3/status": "Name:\tx\n"})
