@@ -61,6 +61,7 @@ type Agent struct {
 	resolver  *resolve.Resolver
 	udp       []*server.UDP
 	tcp       []*server.TCP
+	foreign   *foreign
 	admin     *admin.Server // nil: none is configured
 	ready     chan struct{}
 	source    *origin.Source // of the configuration; nil: it is built in
@@ -183,6 +184,7 @@ func (a *Agent) makeServers(cfg config.Config) error {
 		}
 		a.udp, a.tcp = append(a.udp, udp), append(a.tcp, tcp)
 	}
+	a.foreign = &foreign{udp: a.udp, tcp: a.tcp, log: a.log}
 	if !cfg.Admin.Address.IsValid() && cfg.Admin.Socket == "" {
 		return nil
 	}
@@ -399,6 +401,10 @@ func (a *Agent) serve(ctx context.Context, unfollow func(), followed func() erro
 			stop()
 		case <-running.Done():
 		}
+		return nil
+	})
+	serving.Go(func() error {
+		a.foreign.run(running, a.hand.given())
 		return nil
 	})
 	serving.Go(func() error {

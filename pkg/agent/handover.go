@@ -307,7 +307,14 @@ func (h *hand) take(ctx context.Context) {
 		h.log.WarnContext(ctx, "the agent that was taken over from did not say that it has stopped", "err", err)
 	}
 	for _, u := range h.agent.udp {
-		if err := u.Widen(ctx); err != nil {
+		if u.Missing() == 0 {
+			continue
+		}
+		err := h.agent.foreign.shares(u)
+		if err == nil {
+			err = u.Widen(ctx)
+		}
+		if err != nil {
 			h.log.WarnContext(ctx, "there are fewer readers than CPUs", "err", err)
 		}
 	}

@@ -28,6 +28,7 @@ func (a *Agent) metricsHandler() (http.Handler, error) {
 		Node:     a.nodeStats,
 		Static:   func() *static.Stats { return a.running.Load().staticStats() },
 		Probes:   a.probeStats,
+		Foreign:  func() int { return len(a.foreign.sockets()) },
 		UDP:      a.udpStats,
 		TCP:      a.tcpStats,
 		Admin:    func() admin.Stats { return a.admin.Stats() },

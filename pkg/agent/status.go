@@ -16,7 +16,8 @@ type Status struct {
 	Version   string           `json:"version"`
 	Up        string           `json:"up"` // how long
 	Addresses []string         `json:"addresses"`
-	Problems  []Problem        `json:"problems,omitempty"` // what somebody should see to
+	Foreign   []ForeignSocket  `json:"foreignSockets,omitempty"` // of other processes at these addresses
+	Problems  []Problem        `json:"problems,omitempty"`       // what somebody should see to
 	Config    ConfigStatus     `json:"config"`
 	Queries   QueryStatus      `json:"queries"`
 	Cache     CacheStatus      `json:"cache"`
@@ -84,6 +85,7 @@ func (a *Agent) Status() Status {
 	for _, addr := range a.Addrs() {
 		s.Addresses = append(s.Addresses, addr.String())
 	}
+	s.Foreign = a.foreign.status()
 	s.Config = a.configStatus()
 	s.Queries = queryStatus(a.resolver.Stats())
 	s.Cache = cacheStatus(r.cache.Stats())
@@ -111,6 +113,7 @@ func (a *Agent) Status() Status {
 		return s // nothing is wrong with what another agent does now
 	}
 	s.Problems = append(problems(r, &told, &s), a.memoryProblems()...)
+	s.Problems = append(s.Problems, foreignProblems(s.Foreign)...)
 	s.Problems = append(s.Problems, probeProblems(s.Probes)...)
 	s.Problems = append(s.Problems, handoverProblems(s.Handover)...)
 	return s

@@ -33,6 +33,7 @@ type Config struct {
 	Node     func() Node
 	Static   func() *static.Stats // nil: nothing is answered from the configuration
 	Probes   func() []Probe       // labels are distinct
+	Foreign  func() int           // sockets of other processes at the server's addresses
 	UDP      func() []server.UDPStats
 	TCP      func() []server.TCPStats
 	Admin    func() admin.Stats
@@ -115,6 +116,7 @@ type sample struct {
 	resolve  resolve.Stats
 	cache    cache.Stats
 	routes   []Route
+	foreign  int
 	udp      []server.UDPStats
 	tcp      []server.TCPStats
 	admin    admin.Stats
@@ -139,6 +141,7 @@ func (c *Collector) sample() *sample {
 		unready:  call(cfg.Ready),
 		resolve:  call(cfg.Resolve),
 		cache:    call(cfg.Cache),
+		foreign:  call(cfg.Foreign),
 		udp:      call(cfg.UDP),
 		tcp:      call(cfg.TCP),
 		admin:    call(cfg.Admin),

@@ -159,6 +159,7 @@ func TestValues(t *testing.T) {
 		`config_reloads_total{result="success"}`:            7002,
 		`config_reloads_total{result="failure"}`:            7003,
 		"config_last_reload_success_timestamp_seconds":      1700000000.25,
+		"foreign_sockets":                                   9500,
 		fmt.Sprintf(`build_info{commit="0123abc",goversion=%q,version="v1.2.3"}`, runtime.Version()): 1,
 	}
 	n := arrays(want)

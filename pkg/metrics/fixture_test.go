@@ -124,9 +124,10 @@ func distinct() metrics.Config {
 			up.Known, up.Up = true, true
 			return []metrics.Probe{{Label: "cluster", Stats: up}, {Label: "outside"}}
 		},
-		UDP:   func() []server.UDPStats { return []server.UDPStats{numbered[server.UDPStats](4000)} },
-		TCP:   func() []server.TCPStats { return []server.TCPStats{numbered[server.TCPStats](5000)} },
-		Admin: func() admin.Stats { return numbered[admin.Stats](6000) },
+		Foreign: func() int { return 9500 },
+		UDP:     func() []server.UDPStats { return []server.UDPStats{numbered[server.UDPStats](4000)} },
+		TCP:     func() []server.TCPStats { return []server.TCPStats{numbered[server.TCPStats](5000)} },
+		Admin:   func() admin.Stats { return numbered[admin.Stats](6000) },
 		Config: func() metrics.ConfigState {
 			return metrics.ConfigState{
 				Generation: 7001, LastOK: true, Succeeded: 7002, Failed: 7003, LastSuccess: time.Unix(1700000000, 250e6), Panics: 7004,

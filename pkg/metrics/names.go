@@ -28,6 +28,7 @@ func sections() []section {
 		{"Lease", func(c *Config) bool { return c.Node != nil }, leaseFamilies()},
 		{"Rules", func(c *Config) bool { return c.Node != nil }, ruleFamilies()},
 		{"Probes", func(c *Config) bool { return c.Probes != nil }, probeFamilies()},
+		{"Listening", func(c *Config) bool { return c.Foreign != nil }, listenFamilies()},
 		{"UDP", func(c *Config) bool { return c.UDP != nil }, udpFamilies()},
 		{"TCP", func(c *Config) bool { return c.TCP != nil }, tcpFamilies()},
 		{"Configuration", func(c *Config) bool { return c.Config != nil }, configFamilies()},
@@ -201,6 +202,15 @@ func storeFamilies() []family {
 		{
 			"cache_capacity_bytes", gauge, "The budget for entries and fixed bytes together.",
 			nil, level(func(s *sample) int64 { return s.cache.Capacity }),
+		},
+	}
+}
+
+func listenFamilies() []family {
+	return []family{
+		{
+			"foreign_sockets", gauge, "Sockets of other processes that are bound to the agent's addresses and port. /status names the processes.",
+			nil, level(func(s *sample) int { return s.foreign }),
 		},
 	}
 }

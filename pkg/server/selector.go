@@ -14,7 +14,11 @@ var errNoSelector = errors.New("no socket selector")
 // SelectOwn has the kernel deal queries among the server's own sockets only, whatever
 // other sockets with SO_REUSEPORT share the address. A process with such a socket can
 // undo it. It counts on Listen, by which the own sockets are the first of the address.
+// A server that gave its sockets leaves that to the process that has them, and maybe more.
 func (u *UDP) SelectOwn() error {
+	if u.given.is() {
+		return nil
+	}
 	u.selecting.Lock()
 	defer u.selecting.Unlock()
 	own := u.sockets.all()
@@ -24,7 +28,7 @@ func (u *UDP) SelectOwn() error {
 // SelectOwn has the kernel give sessions to the server's own socket only, see that of UDP.
 func (t *TCP) SelectOwn() error {
 	raw := t.Raw()
-	if raw == nil {
+	if raw == nil || t.given.is() {
 		return nil
 	}
 	return control(raw, func(fd int) error { return selectOwn(fd, 1) })

@@ -211,18 +211,25 @@ func (b *bed) awaitAgent(t *testing.T, a daemon) {
 // after the other.
 func (b *bed) ready(t *testing.T) bool {
 	t.Helper()
+	page := b.page(t, "/metrics")
+	return strings.Contains(page, `lease_held{family="ipv4"} 1`) && strings.Contains(page, `lease_held{family="ipv6"} 1`) &&
+		strings.Contains(page, "intercept_rules_right 1\n") && !strings.Contains(page, "intercept_rule_checks_total 0\n")
+}
+
+// page is one of the agent's admin server; empty if it cannot be had.
+func (b *bed) page(t *testing.T, path string) string {
+	t.Helper()
 	conn, err := b.Node.Dial(t.Context(), "tcp", agentIPv4.String()+":9253")
 	if err != nil {
-		return false
+		return ""
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(time.Second))
-	if _, err := io.WriteString(conn, "GET /metrics HTTP/1.0\r\n\r\n"); err != nil {
-		return false
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", path); err != nil {
+		return ""
 	}
 	page, _ := io.ReadAll(conn)
-	return strings.Contains(string(page), `lease_held{family="ipv4"} 1`) && strings.Contains(string(page), `lease_held{family="ipv6"} 1`) &&
-		strings.Contains(string(page), "intercept_rules_right 1\n") && !strings.Contains(string(page), "intercept_rule_checks_total 0\n")
+	return string(page)
 }
 
 // fallbackQueries is how many queries the central DNS has had.

@@ -17,17 +17,43 @@ import (
 // byOther is what CoreDNS answers here.
 const byOther = "coredns"
 
-// TestForeignResolver starts a real CoreDNS, which sets SO_REUSEPORT, at the agent's very addresses and port: it gets no query.
+// TestForeignResolver starts a real CoreDNS, which sets SO_REUSEPORT, at the agent's very addresses and port: it gets no query,
+// and the agent names it. An agent that starts after it does not share the addresses with it.
 func TestForeignResolver(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, options{})
-	b.start(t)
+	a := b.start(t)
 	b.startCoreDNS(t)
 	asked := 0
 	for range 10 {
 		asked += b.askAll(t, byAgent)
 	}
 	figure(t, "CoreDNS at the agent's addresses: %d of %d queries answered by the agent", asked, asked)
+	var status string
+	named := fmt.Sprintf("a process of user 0 is bound to udp://%s:53", agentIPv4) // the agent has no SYS_PTRACE
+	eventually(t, 15*time.Second, "the agent names CoreDNS", func() bool {
+		status = b.page(t, "/status")
+		return strings.Contains(status, named)
+	})
+	for _, network := range []string{"udp", "tcp"} {
+		for _, addr := range b.ask {
+			if s := network + "://" + addr.String(); !strings.Contains(status, s+`"`) {
+				t.Errorf("the status does not name CoreDNS's socket %s:\n%s", s, status)
+			}
+		}
+	}
+	if page := b.page(t, "/metrics"); strings.Contains(page, "nodecache_foreign_sockets 0\n") || !strings.Contains(page, "nodecache_foreign_sockets ") {
+		t.Error("the metric says that there is no foreign socket")
+	}
+
+	a.Kill()
+	later := b.launch(t)
+	if err := later.Wait(t, 15*time.Second); err == nil {
+		t.Error("an agent has started and ended well beside CoreDNS")
+	}
+	if log := later.Stderr.String(); !strings.Contains(log, "address already in use") || !strings.Contains(log, "ss -lnptu") {
+		t.Errorf("the agent that starts after CoreDNS does not say what is in its way:\n%s", log)
+	}
 }
 
 // startCoreDNS runs CoreDNS at the agent's addresses on the node, and waits until it has bound them.
