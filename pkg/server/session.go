@@ -307,7 +307,7 @@ func (s *session) batch() (more bool, end ending) {
 		}
 		s.taken++
 		s.heard = true
-		if more = s.one(k, pkt, now); more {
+		if more = s.one(&k, pkt, now); more {
 			break
 		}
 	}

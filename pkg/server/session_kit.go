@@ -16,7 +16,7 @@ const (
 	// kitRoom is enough for any batch: it ends at the answer that passes kitBatch. A
 	// smaller buffer would grow step by step, which is garbage for each large answer.
 	kitRoom = kitBatch + frameHeader + wire.MaxMessage
-	// kitRooms is how many kits on the shelf keep their room.
+	// kitRooms is how many buffers the shelf keeps.
 	kitRooms = 32
 )
 
@@ -30,20 +30,28 @@ type kit struct {
 	out  []byte // framed answers
 }
 
-// A kitShelf keeps the kits that are not in use. The one used last is taken first:
-// it is warm in the CPU's cache.
+// A kitShelf keeps what kits are made of. What was used last is taken first: it is warm
+// in the CPU's cache.
 type kitShelf struct {
 	handler Handler
 
-	mu   sync.Mutex // guards free
-	free []*kit
+	mu    sync.Mutex // guards the fields below
+	lanes []Lane
+	rooms [][]byte
 }
 
 // take returns a kit that is not in use, with an empty out.
-func (s *kitShelf) take() *kit {
-	k := s.takeFree()
-	if k == nil {
-		k = &kit{lane: s.handler.NewLane()}
+func (s *kitShelf) take() (k kit) {
+	s.mu.Lock()
+	if n := len(s.lanes); n > 0 {
+		k.lane, s.lanes = s.lanes[n-1], s.lanes[:n-1]
+	}
+	if n := len(s.rooms); n > 0 {
+		k.out, s.rooms = s.rooms[n-1], s.rooms[:n-1]
+	}
+	s.mu.Unlock()
+	if k.lane == nil {
+		k.lane = s.handler.NewLane()
 	}
 	if k.out == nil {
 		k.out = make([]byte, 0, kitRoom)
@@ -51,25 +59,12 @@ func (s *kitShelf) take() *kit {
 	return k
 }
 
-func (s *kitShelf) takeFree() *kit {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := len(s.free)
-	if n == 0 {
-		return nil
-	}
-	k := s.free[n-1]
-	s.free = s.free[:n-1]
-	return k
-}
-
 // put gives a kit back. A kit whose lane panicked must not come back.
-func (s *kitShelf) put(k *kit) {
-	k.out = k.out[:0]
+func (s *kitShelf) put(k kit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.free) >= kitRooms || cap(k.out) > 2*kitRoom {
-		k.out = nil // so many at once were a burst of slow clients
+	s.lanes = append(s.lanes, k.lane)
+	if len(s.rooms) < kitRooms && cap(k.out) <= 2*kitRoom { // more at once were a burst of slow clients
+		s.rooms = append(s.rooms, k.out[:0])
 	}
-	s.free = append(s.free, k)
 }

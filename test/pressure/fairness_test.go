@@ -389,13 +389,19 @@ func (f *flooder) String() string {
 // shed is how many queries the agent has turned away, for a reason.
 func (a *agent) shed(t *testing.T, reason string) float64 {
 	t.Helper()
+	return a.counted(t, "shed", reason)
+}
+
+// counted is the series with that in its name, and the reason.
+func (a *agent) counted(t *testing.T, name, reason string) float64 {
+	t.Helper()
 	body, err := a.get("/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(body) {
 		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if strings.Contains(series, "shed") && strings.Contains(series, strconv.Quote(reason)) {
+		if strings.Contains(series, name) && strings.Contains(series, strconv.Quote(reason)) {
 			v, err := strconv.ParseFloat(value, 64)
 			if err != nil {
 				t.Fatal(err)

@@ -73,7 +73,7 @@ func TestMemoryHolds(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("limit %d MiB, cache %d MiB", tt.limit, tt.cache), func(t *testing.T) {
-			h := startHolding(t, tt.limit*mib, tt.cache*mib)
+			h := startHolding(t, tt.limit*mib, tt.cache*mib, "")
 			h.follow(t, takes(time.Second, 5*time.Second))
 			h.nsd.Signal(syscall.SIGSTOP)
 			h.dead = time.Since(h.began)
@@ -99,14 +99,14 @@ func TestMemoryHolds(t *testing.T) {
 	}
 }
 
-// startHolding starts the agent and asks for the hot names.
-func startHolding(t *testing.T, limit, size int64) *holding {
+// startHolding starts the agent, with more configuration, and asks for the hot names.
+func startHolding(t *testing.T, limit, size int64, more string) *holding {
 	t.Helper()
 	proctest.Apart(t)
 	h := &holding{memory: newCgroup(t, limit), limit: limit}
 	nsd, upstream := startNSD(t)
 	h.nsd = nsd
-	h.agent = start(t, settings{memory: h.memory, rest: fmt.Sprintf("forward: [{zone: ., to: [%q]}]\ncache: {size: %d}\n", upstream, size)})
+	h.agent = start(t, settings{memory: h.memory, rest: fmt.Sprintf("forward: [{zone: ., to: [%q]}]\ncache: {size: %d}\n%s", upstream, size, more)})
 	for i := range hotNames {
 		r, err := dns.Exchange(new(dns.Msg).SetQuestion(nameOf(i, "miss.test"), dns.TypeA), h.agent.listen.String())
 		if err != nil || r.Rcode != dns.RcodeSuccess || len(r.Answer) == 0 {
@@ -189,7 +189,7 @@ func (h *holding) judge(t *testing.T, end time.Time) {
 
 // TestMemoryTooLittle lowers the limit of a running agent until it is too little, and then does as the hint says.
 func TestMemoryTooLittle(t *testing.T) {
-	h := startHolding(t, 128*mib, 64*mib)
+	h := startHolding(t, 128*mib, 64*mib, "")
 	problem := func() (p problem) {
 		for _, p := range h.agent.status(t).Problems {
 			if p.Where == "memory" {

@@ -17,7 +17,7 @@ import (
 )
 
 // startNSD serves the zone "test" on loopback: every name below miss.test has one address, and every name below
-// large.test has forty. SIGSTOP makes it silent, SIGCONT brings it back.
+// large.test has forty, and below huge.test as many as fit 60 KB. SIGSTOP makes it silent, SIGCONT brings it back.
 func startNSD(t *testing.T) (*proctest.Process, netip.AddrPort) {
 	t.Helper()
 	nsd := proctest.Program(t, "nsd", "nsd")
@@ -25,6 +25,9 @@ func startNSD(t *testing.T) (*proctest.Process, netip.AddrPort) {
 	zone := "$TTL 3600\n@ SOA ns h 1 3600 600 86400 300\n@ NS ns\nns A 127.0.0.1\n*.miss A 192.0.2.1\n"
 	for i := range 40 {
 		zone += fmt.Sprintf("*.large A 192.0.2.%d\n", 1+i)
+	}
+	for i := range endpoints {
+		zone += fmt.Sprintf("*.huge A 10.2.%d.%d\n", i>>8, i&255)
 	}
 	proctest.WriteFile(t, filepath.Join(dir, "zone"), zone)
 	conf := proctest.WriteFile(t, filepath.Join(dir, "nsd.conf"), fmt.Sprintf(`server:
