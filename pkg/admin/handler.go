@@ -97,6 +97,8 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			http.Error(w, "no page takes a request body", http.StatusRequestEntityTooLarge)
 		case tooLong(r):
 			http.Error(w, fmt.Sprintf("seconds: at most %d", maxProfile), http.StatusBadRequest)
+		case !s.isKnownHost(r):
+			http.Error(w, errHost.Error(), http.StatusForbidden)
 		default:
 			next.ServeHTTP(w, r)
 		}

@@ -95,6 +95,27 @@ func TestNewRejects(t *testing.T) {
 	}
 }
 
+// TestHosts serves every page under addresses, localhost and the names of the configuration, and under no other name:
+// any site can point one here. See TestWhoMaySeeTheCache for the pages with a guard of their own.
+func TestHosts(t *testing.T) {
+	t.Parallel()
+	h := server(t, func(c *admin.Config) { c.Hosts = []string{"node-cache.example"} }).Handler()
+	for host, want := range map[string]int{
+		"10.244.1.7:9253": 200, "10.244.1.7": 200, "[fd00::1]:9253": 200, "[fd00::1]": 200, "localhost:9253": 200, "LOCALHOST.": 200, "": 200,
+		"node-cache.example": 200, "Node-Cache.example.:9253": 200,
+		"other.example": 403, "a.node-cache.example:9253": 403, "10.244.1.7.nip.io": 403, "localhost.example": 403, "10.244.1": 403,
+	} {
+		for _, path := range []string{"/", "/status", "/metrics", "/readyz", "/livez"} {
+			r := get(path)
+			r.Host = host
+			got := ask(h, r)
+			if got.Code != want || want == 403 && !strings.Contains(got.Body, "admin.hosts") {
+				t.Errorf("%s of %q: %+v, want %d", path, host, got, want)
+			}
+		}
+	}
+}
+
 func TestPages(t *testing.T) {
 	t.Parallel()
 	const text, js = "text/plain; charset=utf-8", "application/json"
@@ -135,7 +156,7 @@ func TestPages(t *testing.T) {
 		{"a trace that takes no time at all", nil, get("/debug/pprof/trace?seconds=NaN"), reply{400, text, "seconds: at most 300\n"}},
 		{"a trace that never ends", nil, get("/debug/pprof/trace?seconds=1e999"), reply{400, text, "seconds: at most 300\n"}},
 		{
-			"POST", nil, httptest.NewRequest(http.MethodPost, "/status", nil),
+			"POST", nil, httptest.NewRequest(http.MethodPost, "http://localhost/status", nil),
 			reply{405, text, "Method Not Allowed\n"},
 		},
 		{

@@ -7,16 +7,16 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
+var errHost = errors.New("no page is served under this name\nhint: ask by IP address or as localhost, or list the name in admin.hosts")
+
 // here serves a page to clients on this machine only.
 //
-// A browser on this machine, or at the end of a `kubectl port-forward`, is such a
-// client too, and any site that it shows can make it ask. So what a browser says of
-// itself counts: a name in the Host header that is not ours may be a site's that was
-// pointed at this address to get past the browser's own rules, and a browser changes
-// nothing.
+// A browser on this machine, or at the end of a `kubectl port-forward`, is such a client too, and any site that it shows
+// can make it ask. So what a browser says of itself counts: it changes nothing.
 func here(page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := checkHere(r); err != nil {
@@ -35,9 +35,6 @@ func checkHere(r *http.Request) error {
 	}
 	if !isLocal(r) {
 		return errors.New("this page is for clients on this machine\nhint: ask from the node itself, or through `kubectl port-forward`")
-	}
-	if !isPlainHost(r.Host) {
-		return errors.New("this page is not served under a name\nhint: ask by IP address, or as localhost")
 	}
 	if r.Method == http.MethodPost && (r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "") {
 		return errors.New("browsers may change nothing here\nhint: `node-cache cache flush`, or curl, does")
@@ -64,13 +61,16 @@ func isLocal(r *http.Request) bool {
 	return from.IsLoopback() || ok && from == server.AddrPort().Addr().Unmap()
 }
 
-// isPlainHost tells whether a Host header is an address or localhost, with or without
-// a port, or empty: what no name server can point elsewhere.
-func isPlainHost(host string) bool {
+// isKnownHost reports whether the Host header of a request is an address, localhost or a name of the configuration, with
+// or without a port, or empty. A site can point any other name at this server, and then the browsers that show the site
+// let it read what is served here. No browser opens the unix socket.
+func (s *Server) isKnownHost(r *http.Request) bool {
+	host := r.Host
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	if host == "" || strings.EqualFold(host, "localhost") {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if host == "" || host == "localhost" || isSocket(r) || slices.Contains(s.cfg.Hosts, host) {
 		return true
 	}
 	_, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"))

@@ -52,6 +52,7 @@ type Config struct {
 	// that may go and come back while the server runs. Of Linux only.
 	FreeBind bool
 	Socket   string       // path of a unix socket that serves the pages too, in a folder that exists; empty: none
+	Hosts    []string     // names, lower-case and without a dot at the end, in Host headers of requests to Addr, besides addresses and localhost
 	Metrics  http.Handler // serves /metrics
 	Ready    func() error // nil error: ready to serve; else its text is the body of a 503
 	Live     func() error // as Ready, for "need not be restarted"; nil func: always alive

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -264,7 +263,7 @@ func TestChecks(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			h := server(t, func(c *admin.Config) { c.Checks = tc.checks }).Handler()
-			if got := ask(h, httptest.NewRequest(http.MethodGet, tc.path, nil)); got != tc.want {
+			if got := ask(h, get(tc.path)); got != tc.want {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}
 		})

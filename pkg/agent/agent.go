@@ -196,6 +196,7 @@ func (a *Agent) makeServers(cfg config.Config) error {
 		Addr:     cfg.Admin.Address,
 		FreeBind: ahead,
 		Socket:   cfg.Admin.Socket,
+		Hosts:    cfg.Admin.Hosts,
 		Metrics:  series,
 		Ready:    a.notReady,
 		Live:     a.notAlive,

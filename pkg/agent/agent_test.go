@@ -171,6 +171,7 @@ func TestFollowsTheFile(t *testing.T) {
 
 	cfg.Forward[0].To[0].Addr = two.Listen(t)
 	cfg.Listen.Port++
+	cfg.Admin.Hosts = []string{"dns"}
 	cfg.Handover.Socket = "/run/node-cache-of-nobody/handover.sock"
 	text, err = config.Marshal(cfg)
 	if err != nil {
@@ -184,7 +185,7 @@ func TestFollowsTheFile(t *testing.T) {
 	if got := ask(t, a, "udp", "www.test.").Answer[0].(*dns.A).A.String(); got != "192.0.2.1" {
 		t.Errorf("cached name: %s, want what was cached", got)
 	}
-	if !strings.Contains(log.String(), `"keys":["listen.port","handover"]`) {
+	if !strings.Contains(log.String(), `"keys":["listen.port","admin.hosts","handover"]`) {
 		t.Errorf("the log does not name what needs a restart:\n%s", log)
 	}
 

@@ -17,7 +17,7 @@ func readySays(t *testing.T, a *Agent) (code int, series string) {
 	pages := a.admin.Handler()
 	get := func(path string) *httptest.ResponseRecorder {
 		reply := httptest.NewRecorder()
-		pages.ServeHTTP(reply, httptest.NewRequest(http.MethodGet, path, http.NoBody))
+		pages.ServeHTTP(reply, httptest.NewRequest(http.MethodGet, "http://localhost"+path, http.NoBody))
 		return reply
 	}
 	if m := regexp.MustCompile(`(?m)^nodecache_ready (.+)$`).FindStringSubmatch(get("/metrics").Body.String()); m != nil {

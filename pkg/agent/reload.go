@@ -183,6 +183,9 @@ func restartOnly(cfg, old *config.Config) (keys []string) {
 	if cfg.Admin.Socket != old.Admin.Socket {
 		keys = append(keys, "admin.socket")
 	}
+	if !slices.Equal(cfg.Admin.Hosts, old.Admin.Hosts) {
+		keys = append(keys, "admin.hosts")
+	}
 	if cfg.Interface != old.Interface {
 		keys = append(keys, "interface")
 	}

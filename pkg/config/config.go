@@ -121,6 +121,10 @@ type Identity struct {
 type Admin struct {
 	Address netip.AddrPort // the zero value: nowhere; default 127.0.0.1:9253, for a resolver [::]:9253
 	Socket  string         // path of a unix socket, absolute, at most 107 bytes; default empty: none
+
+	// Hosts are the names, lower-case and without a dot at the end, that a request may have in its Host header, besides
+	// addresses and localhost; default none.
+	Hosts []string
 }
 
 // Log says what is logged.

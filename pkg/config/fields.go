@@ -32,7 +32,11 @@ func configFields(c *Config) []field {
 		{"handover", section([]field{{"socket", socketPath(&c.Handover.Socket, "/run/node-cache/handover.sock")}})},
 		{"limits", section(limitsFields(&c.Limits))},
 		{"identity", section(identityFields(&c.Identity))},
-		{"admin", section([]field{{"address", optionalEndpoint(&c.Admin.Address)}, {"socket", socketPath(&c.Admin.Socket, "/run/node-cache/admin.sock")}})},
+		{"admin", section([]field{
+			{"address", optionalEndpoint(&c.Admin.Address)},
+			{"socket", socketPath(&c.Admin.Socket, "/run/node-cache/admin.sock")},
+			{"hosts", set(&c.Admin.Hosts, node.hostName)},
+		})},
 		{"probes", probes(&c.Probes)},
 		{"log", section(logFields(&c.Log))},
 	}

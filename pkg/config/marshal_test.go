@@ -45,7 +45,7 @@ func TestMarshal(t *testing.T) {
 		c.Admin.Address = netip.AddrPort{}
 		c.Cache.ServeStale, c.Cache.NXDomainCut = config.ServeStale{For: 90 * time.Minute, TTL: time.Second, After: 1500 * time.Millisecond}, false
 		c.Snapshot = config.Snapshot{Folder: "kept", Period: 90 * time.Second, Size: 3 << 20, MaxAge: 36 * time.Hour}
-		c.Limits.PerClient, c.Admin.Socket = 7, "/run/a b.sock"
+		c.Limits.PerClient, c.Admin.Socket, c.Admin.Hosts = 7, "/run/a b.sock", []string{"a.example", "b"}
 		c.Hosts = config.Hosts{
 			Files: []string{"/etc/hosts"}, NoReverse: true,
 			Names: []config.Host{{Name: "a.example.", Addresses: []netip.Addr{netip.IPv6Loopback(), netip.MustParseAddr("192.0.2.1")}}},

@@ -189,6 +189,10 @@ func TestParse(t *testing.T) {
 			name: "the longest socket", text: "admin: {socket: /" + strings.Repeat("s", 104) + "/../" + strings.Repeat("s", 106) + "}",
 			want: with(func(c *config.Config) { c.Admin.Socket = "/" + strings.Repeat("s", 106) }),
 		},
+		{
+			name: "names of the admin server", text: "admin: {hosts: [Node-Cache.kube-system.svc., dns]}",
+			want: with(func(c *config.Config) { c.Admin.Hosts = []string{"node-cache.kube-system.svc", "dns"} }),
+		},
 		{name: "no socket", text: "admin: {socket: ''}", want: config.Default(config.Agent)},
 		{
 			name: "identity", text: "identity: {version: 'node-cache \"1\"', hostname: auto}",

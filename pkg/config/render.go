@@ -40,6 +40,7 @@ func (w *writer) config(c *Config) {
 	}
 	line(2, "address", text(address))
 	line(2, "socket", text(c.Admin.Socket))
+	line(2, "hosts", flowTexts(c.Admin.Hosts))
 	w.probes(c.Probes)
 	head("log")
 	line(2, "level", text(strings.ToLower(c.Log.Level.String())))

@@ -104,6 +104,19 @@ func parseNamed(t Target, text string) (Target, flaw) {
 // hostName is a name as certificates are compared with it.
 func hostName(text string) string { return strings.ToLower(strings.TrimSuffix(text, ".")) }
 
+// hostName returns the value of n when it is the name of a host, and reports anything else.
+func (n node) hostName() (string, bool) {
+	text, ok := n.stringOnly()
+	if !ok {
+		return "", false
+	}
+	f := hostFlaw(text)
+	if f.what != "" {
+		f.what = "not the name of a host"
+	}
+	return hostName(text), n.rejectFlaw(f)
+}
+
 // hostFlaw says what keeps a text from being a host name that a certificate can be for.
 func hostFlaw(text string) flaw {
 	const what = "not an address or the name of a host"
