@@ -77,7 +77,7 @@ func (a asker) exchange(ctx context.Context, o *Outcome) (*dns.Msg, error) {
 	if from, err := netip.ParseAddrPort(conn.LocalAddr().String()); err == nil {
 		o.From = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 	}
-	q := question(o.Name)
+	q := question(&o.Probe)
 	c := &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}
 	// Lost packets are not what is looked for: a query over UDP is repeated once.
 	for try := range 2 {
@@ -109,12 +109,16 @@ func read(c *dns.Conn, q *dns.Msg) (*dns.Msg, error) {
 	}
 }
 
-// question asks for name, or for the agent itself.
-func question(name string) *dns.Msg {
-	if name != "" {
-		return new(dns.Msg).SetQuestion(name, dns.TypeA)
+// question asks for the probe's name, or for the agent itself.
+func question(p *Probe) *dns.Msg {
+	if p.Name != "" {
+		return new(dns.Msg).SetQuestion(p.Name, dns.TypeA)
 	}
-	q := new(dns.Msg).SetQuestion(intercept.SelfName, dns.TypeTXT)
+	name := intercept.SelfName
+	if p.Agent != "" {
+		name = p.Agent + "." + name
+	}
+	q := new(dns.Msg).SetQuestion(name, dns.TypeTXT)
 	q.Question[0].Qclass = dns.ClassCHAOS
 	return q
 }

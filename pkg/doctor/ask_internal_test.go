@@ -57,7 +57,8 @@ func TestAsk(t *testing.T) {
 	}
 	agent := func(w dns.ResponseWriter, q *dns.Msg) {
 		a := new(dns.Msg).SetReply(q)
-		if h := header(q); h.Class == dns.ClassCHAOS && h.Name == intercept.SelfName && h.Rrtype == dns.TypeTXT {
+		h := header(q)
+		if self := h.Name == intercept.SelfName || h.Name == "a1."+intercept.SelfName; h.Class == dns.ClassCHAOS && self && h.Rrtype == dns.TypeTXT {
 			a.Answer = []dns.RR{&dns.TXT{Hdr: h, Txt: []string{"a1"}}}
 		} else {
 			a.Answer = []dns.RR{&dns.A{Hdr: h, A: net.IPv4(192, 0, 2, 1)}, &dns.A{Hdr: h, A: net.IPv4(192, 0, 2, 2)}}
@@ -70,11 +71,13 @@ func TestAsk(t *testing.T) {
 		tcp     bool
 		handler dns.HandlerFunc
 		ask     string
+		agent   string
 		want    Outcome
 		error   string
 	}{
 		{name: "an agent", handler: agent, want: Outcome{Answer: "NOERROR", Records: 1, Token: "a1"}},
 		{name: "an agent over TCP", tcp: true, handler: agent, want: Outcome{Answer: "NOERROR", Records: 1, Token: "a1"}},
+		{name: "an agent that is named", agent: "a1", handler: agent, want: Outcome{Answer: "NOERROR", Records: 1, Token: "a1"}},
 		{name: "a name", handler: agent, ask: "a.example.", want: Outcome{Answer: "NOERROR", Records: 2}},
 		{
 			name:    "another server",
@@ -110,7 +113,7 @@ func TestAsk(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			p := Probe{To: serveOn(t, tt.tcp, tt.handler), TCP: tt.tcp, Name: tt.ask}
+			p := Probe{To: serveOn(t, tt.tcp, tt.handler), TCP: tt.tcp, Name: tt.ask, Agent: tt.agent}
 			got := asker{timeout: 600 * time.Millisecond, now: time.Now}.askAll(t.Context(), []Probe{p})[0]
 			if got.From.Addr() != p.To.Addr() || got.From.Port() == 0 || got.Took <= 0 {
 				t.Errorf("asked from %s, in %s", got.From, got.Took)

@@ -52,8 +52,8 @@ func one(check string, v Verdict, what, fix string) []Line {
 }
 
 // owner is the token of the agent whose rules are there; empty: unknown.
-func (e *examiner) owner() string {
-	for _, h := range e.Held {
+func (f *Facts) owner() string {
+	for _, h := range f.Held {
 		if h.State.Owner != "" {
 			return h.State.Owner
 		}

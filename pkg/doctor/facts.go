@@ -65,10 +65,11 @@ type Held struct {
 
 // A Probe is one query.
 type Probe struct {
-	To   netip.AddrPort `json:"to"`
-	TCP  bool           `json:"tcp"`
-	Own  bool           `json:"own"`  // with the agent's mark: to the agent's own socket, past all rules
-	Name string         `json:"name"` // to ask for, of type A; empty: the self-query
+	To    netip.AddrPort `json:"to"`
+	TCP   bool           `json:"tcp"`
+	Own   bool           `json:"own"`   // with the agent's mark: to the agent's own socket, past all rules
+	Name  string         `json:"name"`  // to ask for, of type A; empty: the self-query
+	Agent string         `json:"agent"` // the token that the self-query is to have confirmed; empty: none, only a process of the node is answered
 }
 
 // An Outcome is what became of a probe.

@@ -32,8 +32,10 @@ func (f *Facts) ask(ctx context.Context, c *Config) {
 		}
 		return all
 	}
-	f.Node = note(from.askAll(ctx, append(c.ownProbes(), c.probes()...)))
-	f.askFromPod(ctx, c, note)
+	own := from.askAll(ctx, c.ownProbes())
+	probes := c.probes(f.token(own))
+	f.Node = note(append(own, from.askAll(ctx, probes)...))
+	f.askFromPod(ctx, c, probes, note)
 	f.Fallback = from.askAll(ctx, c.fallbackProbes(f.Held))
 }
 
@@ -48,12 +50,24 @@ func (c *Config) ownProbes() []Probe {
 	return list
 }
 
-// probes are what clients would ask.
-func (c *Config) probes() []Probe {
+// token is the name of the agent that answered at its own sockets, else of the one whose
+// rules are there. Clients have to name it: an agent gives its name to processes of its
+// node alone.
+func (f *Facts) token(own []Outcome) string {
+	for _, o := range own {
+		if o.Token != "" {
+			return o.Token
+		}
+	}
+	return f.owner()
+}
+
+// probes are what clients would ask, to find out whether agent answers.
+func (c *Config) probes(agent string) []Probe {
 	var list []Probe
 	for _, k := range c.keys() {
 		to := netip.AddrPortFrom(k.Key, c.Rules.Port)
-		list = append(list, Probe{To: to}, Probe{To: to, TCP: true})
+		list = append(list, Probe{To: to, Agent: agent}, Probe{To: to, TCP: true, Agent: agent})
 		if c.Name != "" {
 			list = append(list, Probe{To: to, Name: c.Name})
 		}
@@ -75,7 +89,7 @@ func (c *Config) fallbackProbes(all []Held) []Probe {
 
 // askFromPod asks as a pod would, and looks for what dropped the queries that only a
 // pod gets no answer to.
-func (f *Facts) askFromPod(ctx context.Context, c *Config, note func([]Outcome) []Outcome) {
+func (f *Facts) askFromPod(ctx context.Context, c *Config, probes []Probe, note func([]Outcome) []Outcome) {
 	if len(c.keys()) == 0 {
 		f.NoPod = errors.New("there is no address to ask")
 		return
@@ -106,7 +120,7 @@ func (f *Facts) askFromPod(ctx context.Context, c *Config, note func([]Outcome) 
 		f.NoPod = err
 		return
 	}
-	all, err := p.ask(ctx, c.probes(), c.Timeout)
+	all, err := p.ask(ctx, probes, c.Timeout)
 	f.Pod = note(all)
 	if lost := f.lost(); err == nil && len(lost) > 0 {
 		f.Drops, f.NoDrop = p.drops(ctx, lost, c)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/internal/nodelab"
 	"github.com/nodecache/node-cache/pkg/intercept"
@@ -278,6 +279,56 @@ func TestProbeOnTheWire(t *testing.T) {
 	marked, other := between(out, "marked {\n\t\tpackets ", " "), between(out, "other {\n\t\tpackets ", " ")
 	if marked == "" || marked == "0" || other != "0" {
 		t.Errorf("%q packets as they should be, %q others:\n%s", marked, other, out)
+	}
+}
+
+// TestForgedOwnAddress has a pod send queries that say they are from the very address that they go to, as the agent's own
+// are. The kernel drops those of IPv4; the answers to those of IPv6 stay on the node.
+func TestForgedOwnAddress(t *testing.T) {
+	t.Parallel()
+	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
+	for _, tt := range []struct {
+		addr          netip.Addr
+		level, option int
+		arrive        uint64
+	}{{addr4, unix.IPPROTO_IP, unix.IP_TRANSPARENT, 0}, {addr6, unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT, 1}} {
+		if err := lab.Node.AddAddress(tt.addr); err != nil {
+			t.Fatal(err)
+		}
+		to := netip.AddrPortFrom(tt.addr, 53)
+		s := serve(t, lab.Node, to, token)
+		lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+			return errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), tt.level, tt.option, 1) }), err)
+		}}
+		var forger *net.UDPConn
+		err := lab.Pods[0].Do(func() error {
+			conn, err := lc.ListenPacket(t.Context(), "udp", netip.AddrPortFrom(tt.addr, 0).String())
+			if err == nil {
+				forger = conn.(*net.UDPConn)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = forger.Close() }()
+		q, err := new(dns.Msg).SetQuestion(intercept.SelfName, dns.TypeTXT).Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := forger.WriteToUDPAddrPort(q, to); err != nil {
+			t.Fatal(err)
+		}
+		if who, err := nodelab.Ask(lab.Pods[0], to, "udp"); err != nil || who != token { // behind the forged one, by the same way
+			t.Fatalf("%s answers, %v", who, err)
+		}
+		if n, _ := s.Queries(); n != 1+tt.arrive {
+			t.Errorf("%s: %d queries arrived, want %d forged and one other", tt.addr, n, tt.arrive)
+		}
+		_ = forger.SetReadDeadline(time.Now().Add(time.Millisecond))
+		if n, err := forger.Read(make([]byte, 512)); err == nil {
+			t.Errorf("%s: the pod got an answer of %d bytes", tt.addr, n)
+		}
 	}
 }
 

@@ -42,7 +42,7 @@ func (l *Lane) Fast(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]b
 	if fault := l.q.Parse(pkt); fault != wire.FaultNone {
 		return l.fault(fault, pkt, from, dst)
 	}
-	if l.asksSelf() {
+	if l.asksSelf(from) {
 		return l.self(from, now, dst), wire.Answered
 	}
 	l.tally.query(from, l.q.Type)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,7 @@ func warm(tb testing.TB) (*resolve.Lane, map[string][]byte) {
 	p := plan(tb, u)
 	p.FailureTTL = time.Minute
 	p.Version, p.Self = "v", "a1b2c3"
+	p.Local = func(netip.Addr) bool { return true }
 	r := newResolver(tb, p)
 	edns := func(m *dns.Msg, options ...dns.EDNS0) *dns.Msg {
 		m.SetEdns0(1232, false)

@@ -22,7 +22,8 @@ import (
 //	class CH, TXT of version.bind,
 //	version.server, hostname.bind,
 //	id.server                             as configured, else REFUSED  (RFC 4892)
-//	class CH, TXT of self.node-cache      see self.go
+//	class CH, TXT of self.node-cache,
+//	and of it behind the agent's name     see self.go
 //	any other class                       REFUSED
 //	type ANY                              HINFO "RFC8482" ""           (RFC 8482 section 4.2)
 //	types AXFR and IXFR                   see transfer.go
@@ -84,6 +85,9 @@ func (l *Lane) identity() string {
 		return l.plan.Version
 	case "\x08hostname\x04bind\x00", "\x02id\x06server\x00":
 		return l.plan.Hostname
+	}
+	if l.knowsSelf() {
+		return l.plan.Self
 	}
 	return ""
 }

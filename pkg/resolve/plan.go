@@ -69,7 +69,7 @@ type Plan struct {
 	Keepalive time.Duration // TCP idle time-out that clients are told (RFC 7828)
 	Version   string        // CH TXT version.bind; empty: REFUSED
 	Hostname  string        // CH TXT hostname.bind and id.server; empty: REFUSED
-	Self      string        // CH TXT of SelfName, up to 255 octets, the rest is cut; empty: REFUSED
+	Self      string        // CH TXT of SelfName for this machine, up to 255 bytes, the rest is cut; empty: REFUSED
 	QueryLog  *QueryLog     // nil: none
 
 	TransferTo []netip.Prefix // clients that may have the zone as a whole
@@ -82,7 +82,8 @@ type Plan struct {
 	// query is answered REFUSED. Nil: never.
 	Loop func(name []byte) bool
 
-	// Local tells whether an address is this machine's: such a client may ask how its reply came about. Nil: none is.
+	// Local reports whether an address is this machine's: such a client may ask how its reply came about, and for Self.
+	// Nil: none is.
 	Local func(netip.Addr) bool
 
 	// Few configurations have any of these. They are asked in this order, before Zone.

@@ -5,6 +5,7 @@ package resolve_test
 import (
 	"bytes"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -28,9 +29,11 @@ func TestSelf(t *testing.T) {
 				var log bytes.Buffer
 				p := plan(t, newUpstream(t))
 				p.Self = tt.self
+				local(p)
 				p.QueryLog = &resolve.QueryLog{Log: slog.New(slog.NewTextHandler(&log, nil)), All: true}
 				r := newResolver(t, p)
 				c := newClient(r, stream)
+				c.from.Addr = netip.MustParseAddrPort(near)
 				pkt := classed(t, resolve.SelfName, dns.TypeTXT, dns.ClassCHAOS)
 				for range 3 {
 					m := unpack(t, c.exchange(t, pkt))
@@ -55,11 +58,32 @@ func TestSelf(t *testing.T) {
 	}
 }
 
+// TestSelfOfOthers is counted as any CHAOS name is: a client elsewhere does not get the agent's name, but can have it confirmed.
+func TestSelfOfOthers(t *testing.T) {
+	t.Parallel()
+	p := plan(t, newUpstream(t))
+	p.Self = "a1b2c3"
+	local(p)
+	r := newResolver(t, p)
+	c := newClient(r, false)
+	for name, want := range map[string]int{
+		resolve.SelfName: dns.RcodeRefused, "a1b2c4." + resolve.SelfName: dns.RcodeRefused, "a1b2c3." + resolve.SelfName: dns.RcodeSuccess,
+	} {
+		if m := unpack(t, c.exchange(t, classed(t, name, dns.TypeTXT, dns.ClassCHAOS))); m.Rcode != want {
+			t.Errorf("%s: answered\n%s", name, m)
+		}
+	}
+	if got := r.Stats().Responses; got[resolve.SourceRefused][dns.RcodeRefused] != 2 || got[resolve.SourceLocal][dns.RcodeSuccess] != 1 {
+		t.Errorf("counted %v, want two refused and one answered", got)
+	}
+}
+
 // TestNoSelf is an agent that never asks itself: the name is one of many.
 func TestNoSelf(t *testing.T) {
 	t.Parallel()
 	r := newResolver(t, plan(t, newUpstream(t)))
 	c := newClient(r, false)
+	c.from.Addr = netip.MustParseAddrPort(near)
 	if m := unpack(t, c.exchange(t, classed(t, resolve.SelfName, dns.TypeTXT, dns.ClassCHAOS))); m.Rcode != dns.RcodeRefused {
 		t.Errorf("answered\n%s", m)
 	}
@@ -68,6 +92,7 @@ func TestNoSelf(t *testing.T) {
 	}
 	p := plan(t, newUpstream(t))
 	p.Self = "new"
+	local(p)
 	r.Swap(p)
 	if m := unpack(t, c.exchange(t, classed(t, resolve.SelfName, dns.TypeTXT, dns.ClassCHAOS))); m.Rcode != dns.RcodeSuccess {
 		t.Errorf("after a swap, answered\n%s", m)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -89,6 +90,10 @@ func TestDoctorNamesPolicy(t *testing.T) {
 			out, err := b.Node.Command(t.Context(), nodeCache, "doctor", "--config", b.config).CombinedOutput()
 			if err == nil {
 				t.Error("doctor is content")
+			}
+			// Over TCP the pod is answered, and by this agent.
+			if _, pod, _ := strings.Cut(string(out), "Asked from a pod"); tt.name == "rule" && !regexp.MustCompile(`ok +169\.254\.20\.10 tcp +agent [0-9a-f]{8} `).MatchString(pod) {
+				t.Errorf("doctor does not know the agent behind an answer over TCP:\n%s", out)
 			}
 			var named []string
 			for line := range strings.Lines(string(out)) {
