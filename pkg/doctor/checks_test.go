@@ -100,7 +100,7 @@ func TestChecks(t *testing.T) {
 			change: func(_ *doctor.Config, f *doctor.Facts) {
 				f.Sockets = append(f.Sockets, sockets.Socket{Local: netip.MustParseAddrPort("0.0.0.0:53"), UID: 65534})
 			},
-			want: []string{"warn listener 169.254.20.10: node-cache (process 4711) and a process of user 65534: each gets a part of the queries"},
+			want: []string{"warn listener 169.254.20.10: node-cache (process 4711) and a process of user 65534: they share the address and port"},
 		},
 		{
 			name:   "sockets are not known",

@@ -141,7 +141,7 @@ func (e *examiner) listeners(a netip.Addr) []Line {
 	case len(missing) > 0:
 		return one(check, Fail, fmt.Sprintf("%s, but nobody over %s", list, missing[0]), "restart the agent: it listens on both or ends")
 	case len(who) > 1:
-		return one(check, Warn, list+": each gets a part of the queries", "stop the one that is not to answer, unless an upgrade is under way")
+		return one(check, Warn, list+": they share the address and port", "stop the one that is not to answer, unless an upgrade is under way")
 	}
 	return one(check, OK, list, "")
 }
