@@ -126,6 +126,28 @@ func TestDirDistrust(t *testing.T) {
 	}
 }
 
+// TestDirOfOthers neither reads nor writes a snapshot in a folder where others could exchange it.
+func TestDirOfOthers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	save(t, snapshot.Dir(dir), before())
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	_, saved := snapshot.Save(t.Context(), before().job(snapshot.Dir(dir)))
+	_, loaded := snapshot.Load(snapshot.Dir(dir), plenty)
+	for what, err := range map[string]error{"Save": saved, "Load": loaded} {
+		told, ok := errors.AsType[*snapshot.Error](err)
+		if !ok || !strings.Contains(told.Error(), "its folder belongs to another user, or others may write to it") || !strings.Contains(told.Hint, "name a folder") {
+			t.Errorf("%s: %v, want one about the folder, with a hint", what, err)
+		}
+	}
+	if err := os.Chmod(dir, 0o777|fs.ModeSticky); err != nil { // others can exchange nothing
+		t.Fatal(err)
+	}
+	save(t, snapshot.Dir(dir), before())
+}
+
 // TestDirNotExist tells a first start from a fault.
 func TestDirNotExist(t *testing.T) {
 	t.Parallel()

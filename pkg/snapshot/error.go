@@ -7,6 +7,8 @@ import (
 	"errors"
 	"io/fs"
 	"syscall"
+
+	"github.com/nodecache/node-cache/pkg/follow"
 )
 
 // An Error says which file something is wrong with, and what.
@@ -25,6 +27,7 @@ func (e *Error) Unwrap() error { return e.Err }
 const (
 	hintReplaced = "nothing has to be done: the next snapshot takes its place"
 	hintNoFolder = "snapshot.folder is to name a folder"
+	hintFolder   = "name a folder of the user that node-cache runs as, or of root, that nobody else may write to; one that is not there is made so"
 )
 
 // saving names the file of an error that Save met.
@@ -33,6 +36,8 @@ func saving(f Folder, err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		hint = "while it is written the folder holds it twice: give it twice snapshot.size, or lower that"
+	case errors.Is(err, errFolder):
+		hint = hintFolder
 	case errors.Is(err, syscall.EROFS):
 		hint = "mount the volume without readOnly, or choose another snapshot.folder"
 	case errors.Is(err, fs.ErrPermission):
@@ -57,7 +62,9 @@ func refusing(f Folder, err error) error {
 		hint = ""
 	case errors.Is(err, syscall.ENOTDIR):
 		hint = hintNoFolder
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, errOwner):
+	case errors.Is(err, errFolder):
+		hint = hintFolder
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, follow.ErrUntrusted):
 		hint = "the file is to belong to the user that node-cache runs as, or to root, and nobody else may write to it"
 	}
 	return &Error{File: file(f), Err: err, Hint: hint}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/nodecache/node-cache/pkg/follow"
 )
 
 // Name is the snapshot's name in its folder.
@@ -22,7 +24,7 @@ const temporary = Name + ".tmp-"
 
 // A Folder is the little that is needed of a file system. [Dir] is one, and [Disk] a fake.
 type Folder interface {
-	// Make makes the folder if it is not there.
+	// Make makes the folder if it is not there. It is an error if others could exchange the files in it.
 	Make() error
 	// Create makes a file for writing that is not there yet.
 	Create(name string) (File, error)
@@ -52,15 +54,30 @@ func file(f Folder) string { return filepath.Join(f.String(), Name) }
 // A Dir is the folder with that path.
 type Dir string
 
-var errOwner = errors.New("it belongs to another user, or others may write to it")
+var errFolder = errors.New("its folder belongs to another user, or others may write to it")
 
 // Make implements [Folder]. The folder is for its owner alone. Those above it must be there.
 func (d Dir) Make() error {
-	err := os.Mkdir(string(d), 0o700)
-	if errors.Is(err, os.ErrExist) {
-		return nil
+	if err := os.Mkdir(string(d), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
 	}
-	return err
+	return d.check()
+}
+
+// check returns an error unless the folder belongs to this process's user or to root and nobody else can put another
+// file in the place of one. Who may write to a folder above it can exchange it for another such folder only.
+func (d Dir) check() error {
+	info, err := os.Stat(string(d))
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return syscall.ENOTDIR
+	}
+	if err := follow.Trusted(info); err != nil {
+		return errFolder
+	}
+	return nil
 }
 
 // Create implements [Folder].
@@ -87,31 +104,25 @@ func (d Dir) Sync() error {
 
 // Open implements [Folder]. Links are not followed, and what is no file is not waited for.
 func (d Dir) Open(name string) (io.ReadCloser, int64, error) {
+	if err := d.check(); err != nil {
+		return nil, 0, err
+	}
 	f, err := os.OpenFile(filepath.Join(string(d), name), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, 0, err
 	}
 	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("it is no file: %s", info.Mode())
+	}
 	if err == nil {
-		err = trusted(info)
+		err = follow.Trusted(info)
 	}
 	if err != nil {
 		_ = f.Close()
 		return nil, 0, err
 	}
 	return f, info.Size(), nil
-}
-
-// trusted tells whether what stands in a file is this user's word.
-func trusted(info os.FileInfo) error {
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("it is no file: %s", info.Mode())
-	}
-	own, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || own.Uid != 0 && int64(own.Uid) != int64(os.Geteuid()) || info.Mode().Perm()&0o022 != 0 {
-		return errOwner
-	}
-	return nil
 }
 
 // List implements [Folder]. What is no file is left out.

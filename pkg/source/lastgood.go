@@ -68,7 +68,7 @@ func (k *keeper) exists() bool {
 
 // read gives what was kept, and when.
 func (k *keeper) read() (cfg config.Config, at time.Time, err error) {
-	data, err := follow.ReadFile(k.path(), maxFile)
+	data, err := follow.ReadTrusted(k.path(), maxFile)
 	if err != nil {
 		return cfg, at, fmt.Errorf("reading the last good configuration: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/follow"
 )
 
 // TestLastGood keeps what was put to work, and begins with it.
@@ -172,6 +174,14 @@ func TestLastGoodDamaged(t *testing.T) {
 	}
 	if _, _, err := w.kept.read(); err != nil {
 		t.Fatalf("whole: %v", err)
+	}
+	for _, mode := range []fs.FileMode{0o666, 0o600} { // others may have written it; then not
+		if err := os.Chmod(w.kept.path(), mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := w.kept.read(); errors.Is(err, follow.ErrUntrusted) != (mode == 0o666) {
+			t.Errorf("mode %o: %v", mode, err)
+		}
 	}
 	lines := strings.SplitAfter(strings.TrimSuffix(string(whole), "\n"), "\n")
 	for n := range lines {
