@@ -286,6 +286,7 @@ func (s *session) answer() ending {
 // misses are outstanding as may be; in the latter two cases more is true. What it
 // gathered leaves in one write.
 func (s *session) batch() (more bool, end ending) {
+	s.server.yielder.pass()
 	now := time.Now()
 	k := s.server.kits.take()
 	whole := false
@@ -312,8 +313,10 @@ func (s *session) batch() (more bool, end ending) {
 		}
 	}
 	s.server.count.queries.Add(uint64(s.taken - before))
-	k.lane.Flush(time.Now())
+	done := time.Now()
+	k.lane.Flush(done)
 	whole = true
+	s.server.yielder.worked(done.Sub(now))
 	if len(k.out) > 0 && !s.out.send(k.out) {
 		end = endBroken
 	}

@@ -56,6 +56,7 @@ type TCP struct {
 	idleTime atomic.Int64   // ns
 	tasks    sync.WaitGroup // the goroutines of the sessions, joined by Run
 	given    handing
+	yielder  yielder
 }
 
 // NewTCP checks cfg. It opens nothing.
@@ -193,6 +194,8 @@ func (t *TCP) Run(ctx context.Context) error {
 	if t.listener == nil {
 		return errors.New("serving tcp: Listen was not called")
 	}
+	t.yielder.poll.open()
+	defer t.yielder.poll.close()
 	accepting, stop := context.WithCancel(ctx)
 	defer stop()
 	defer close(t.given.done)

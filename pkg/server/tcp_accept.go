@@ -20,6 +20,8 @@ const (
 	// acceptWarnAgain sets the warnings apart: whoever opens connections could
 	// else fill the log.
 	acceptWarnAgain = 10 * time.Second
+	// acceptWork is what a new session costs.
+	acceptWork = 20 * time.Microsecond
 )
 
 // accept admits connections until the listener is closed or ctx ends.
@@ -32,6 +34,8 @@ func (t *TCP) accept(ctx context.Context) error {
 		case err == nil:
 			pause = 0
 			t.admit(ctx, conn)
+			t.yielder.worked(acceptWork)
+			t.yielder.pass()
 			continue
 		case errors.Is(err, net.ErrClosed):
 			return err

@@ -4,6 +4,7 @@ package pressure
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -22,6 +23,9 @@ import (
 
 // endpoints of the Service "huge", and addresses below huge.test, have an answer of some 60 KB.
 const endpoints = 3700
+
+// askAgain is how often a session asks, and how soon it is opened again.
+const askAgain = 100 * time.Millisecond
 
 // TestSessionsHold has four clients open 128 TCP sessions each, ask for answers of 60 KB from the zone and from the cache,
 // and read nothing. The kernel does not end the agent, and what others ask for is answered as ever.
@@ -111,7 +115,8 @@ func narrow(from netip.Addr) net.Dialer {
 
 // neverRead asks over one session after another until quit is closed.
 func neverRead(d *net.Dialer, to netip.AddrPort, frame []byte, quit <-chan struct{}) {
-	again := time.NewTicker(100 * time.Millisecond)
+	time.Sleep(rand.N(askAgain)) // or all would ask at once
+	again := time.NewTicker(askAgain)
 	defer again.Stop()
 	var conn net.Conn
 	for {

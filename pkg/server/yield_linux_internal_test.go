@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"encoding/binary"
+	"sync"
+	"testing"
+)
+
+// Sessions let the network be looked at after much work, and only then.
+func TestYield(t *testing.T) {
+	t.Parallel()
+	var y yielder
+	y.poll.open()
+	defer y.poll.close()
+	for range 10 {
+		y.worked(stretch / 2)
+		y.pass()
+	}
+	var all sync.WaitGroup
+	for range 100 {
+		y.worked(stretch)
+		all.Go(y.pass)
+	}
+	all.Wait()
+	y.worked(stretch)
+	y.pass()
+	var count [8]byte
+	if _, err := y.poll.file.Read(count[:]); err != nil {
+		t.Fatal(err)
+	}
+	if n := binary.NativeEndian.Uint64(count[:]); n < 6 || n > 106 {
+		t.Errorf("%d looks at the network, want 6 to 106", n)
+	}
+}
