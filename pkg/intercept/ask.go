@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"strings"
-	"syscall"
 
 	"github.com/miekg/dns"
 )
@@ -62,18 +61,11 @@ func ask(conn net.Conn, network, token string) error {
 
 func askStream(conn net.Conn, q *dns.Msg, packed []byte, token string) error {
 	framed := binary.BigEndian.AppendUint16(nil, uint16(len(packed)))
-	_, err := conn.Write(append(framed, packed...))
-	if closedByPeer(err) {
-		return nil
-	}
-	if err != nil {
+	if _, err := conn.Write(append(framed, packed...)); err != nil {
 		return fmt.Errorf("sending the query: %w", err)
 	}
 	var head [2]byte
-	if n, err := io.ReadFull(conn, head[:]); err != nil {
-		if n == 0 && closedByPeer(err) {
-			return nil // accepted and closed
-		}
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
 		return fmt.Errorf("waiting for the answer: %w", err)
 	}
 	size := int(binary.BigEndian.Uint16(head[:]))
@@ -89,12 +81,6 @@ func askStream(conn net.Conn, q *dns.Msg, packed []byte, token string) error {
 		return fmt.Errorf("reading the answer: %w", errors.Join(err, errForeign))
 	}
 	return checkAnswer(q, a, token)
-}
-
-// closedByPeer says whether the other end closed the connection: orderly, or with a
-// reset because it had not read what was sent.
-func closedByPeer(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // checkAnswer says what makes a another answer than that to q by the agent with this token.

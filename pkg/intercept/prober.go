@@ -69,10 +69,8 @@ func (e *ProbeError) Unwrap() error { return e.Err }
 // the first tries are several, from different ports, and the probe waits for the next
 // try's time for all their answers. An answer that no agent gives ends the probe at
 // once, whatever other tries got: another process shares the address. Tries
-// stay open until the probe is decided. A TCP session that the agent accepts and
-// closes without a word, as it does with one too many, proves as much as an answer:
-// the loop that takes sessions is alive. One that is only accepted proves nothing,
-// the kernel does that.
+// stay open until the probe is decided. A TCP session that is accepted and closed proves
+// nothing: clients would have no answer either. The agent has a place for this one always.
 func (p *Prober) Probe(ctx context.Context, addr netip.Addr) error {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
