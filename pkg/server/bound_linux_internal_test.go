@@ -35,12 +35,19 @@ func TestBoundSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, option := range map[string]int{"receive": unix.SO_RCVBUF, "send": unix.SO_SNDBUF} {
+	for _, tt := range []struct {
+		name                string
+		level, option, want int
+	}{
+		{"bytes not read by the session", unix.SOL_SOCKET, unix.SO_RCVBUF, 2 * sessionBuffer},
+		{"bytes not read by the client", unix.SOL_SOCKET, unix.SO_SNDBUF, 2 * sessionBuffer},
+		{"milliseconds for the client to read", unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 6000},
+	} {
 		var got int
 		var failed error
-		err := raw.Control(func(fd uintptr) { got, failed = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, option) })
-		if err != nil || failed != nil || got != 2*sessionBuffer {
-			t.Errorf("it may %s %d bytes (%v, %v), want %d", name, got, err, failed, 2*sessionBuffer)
+		err := raw.Control(func(fd uintptr) { got, failed = unix.GetsockoptInt(int(fd), tt.level, tt.option) })
+		if err != nil || failed != nil || got != tt.want {
+			t.Errorf("%d %s (%v, %v), want %d", got, tt.name, err, failed, tt.want)
 		}
 	}
 }
