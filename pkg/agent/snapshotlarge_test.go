@@ -72,7 +72,7 @@ func TestSnapshotOfMuch(t *testing.T) {
 	took, loaded := time.Since(began), s.read().Loaded
 	t.Logf("saved %d bytes in %s; loaded %d answers and %d objects in %s", saved.Bytes, saved.Took, loaded.Entries, loaded.Objects, took)
 	switch {
-	case saved.Saved != 1 || saved.Bytes > r.config.Snapshot.Size || saved.Bytes < r.config.Snapshot.Size*9/10:
+	case saved.Saved != 1 || saved.Bytes > r.config.Snapshot.Size || saved.Bytes < r.config.Snapshot.Size*4/5: // the hash decides how many of the answers were evicted
 		t.Errorf("saved: %+v", saved)
 	case loaded.Objects != 12_000 || loaded.Entries < 200_000:
 		t.Errorf("loaded: %+v; log %q", loaded, log.take())
