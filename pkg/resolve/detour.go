@@ -99,8 +99,10 @@ type way struct {
 var ways = sync.Pool{New: func() any { return new(way) }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
 
 // lead makes dst[start:], the answer to what is looked for by ask and the client, the
-// answer to the client's question. failed says that it is none.
-func (w *way) lead(d *detour, ask *wire.Ask, failed bool, dst []byte, start int) ([]byte, step) {
+// answer to the client's question. failed says that it is none. What is beyond the limit
+// of the client's reply is cut off first: every record that is left costs time here.
+func (w *way) lead(d *detour, ask *wire.Ask, limit int, failed bool, dst []byte, start int) ([]byte, step) {
+	dst = dst[:start+len(wire.Truncate(dst[start:], limit))]
 	if d.six != nil {
 		switch next := w.sixth(d, failed, dst[start:]); next {
 		case again:
@@ -258,7 +260,7 @@ func (l *Lane) follow(dst []byte, start, target int) bool {
 func (l *Lane) deliver(source Source, from *wire.Peer, now time.Time, dst []byte, start int) ([]byte, bool) {
 	if l.detour.taken {
 		var next step
-		if dst, next = l.way.lead(&l.detour, &l.q.Ask, source == SourceFailure, dst, start); next != arrived {
+		if dst, next = l.way.lead(&l.detour, &l.q.Ask, l.seal.Limit, source == SourceFailure, dst, start); next != arrived {
 			return l.notYet(next, from, now, dst, start)
 		}
 		l.q.Type = l.q.Asked()

@@ -96,7 +96,8 @@ func (s *DNS64) extract(addr *[16]byte) (v4 [4]byte) {
 }
 
 // unknownTTL is the longest time, in seconds, that an address is kept that was made
-// where nobody said for how long there is none (RFC 6147 section 5.1.7).
+// where nobody said for how long there is none (RFC 6147 section 5.1.7), or did so beyond
+// what a reply to the client holds.
 const unknownTTL = 600
 
 // markSix has addresses made for the query in hand if it is one for that.
@@ -124,7 +125,7 @@ func (w *way) sixth(d *detour, failed bool, msg []byte) step {
 		}
 		d.second, d.kept, d.most = true, d.kept[:0], unknownTTL
 		if !failed {
-			d.kept, d.most = append(d.kept, msg...), longest(&w.tail) // of all of it: what is kept may be cut
+			d.kept, d.most = append(d.kept, msg...), longest(&w.tail)
 		}
 		return again
 	}

@@ -108,7 +108,7 @@ func sixWorld(t *testing.T, change func(*resolve.DNS64Config)) (*resolve.Plan, *
 			m.Rcode = dns.RcodeServerFailure
 		case q.Name == "onlymapped.test." && q.Qtype == dns.TypeAAAA:
 			m.Answer = []dns.RR{mapped}
-		case q.Name == "many.test." && q.Qtype == dns.TypeAAAA: // more than is kept of it
+		case q.Name == "many.test." && q.Qtype == dns.TypeAAAA: // more than a reply over UDP holds
 			for i := range 300 {
 				rr, _ := dns.NewRR(fmt.Sprintf("many.test. 300 IN AAAA ::ffff:192.0.2.%d", i%256))
 				m.Answer = append(m.Answer, rr)
@@ -168,7 +168,7 @@ func TestDNS64(t *testing.T) {
 		{name: "there is one, none to be made of", ask: "six.test.", change: all, want: "NOERROR | six.test. 300 2001:db8::6"},
 		{name: "one in the form of IPv4", ask: "mapped.test.", want: "NOERROR | mapped.test. 300 64:ff9b::c000:203"},
 		{name: "one in the form of IPv4, none to be made of", ask: "onlymapped.test.", want: "NOERROR / test."},
-		{name: "more in the form of IPv4 than are kept, before who says for how long", ask: "many.test.", want: "NOERROR | many.test. 200 64:ff9b::c000:20b"},
+		{name: "more in the form of IPv4 than a reply holds, before who says for how long", ask: "many.test.", want: "NOERROR | many.test. 600 64:ff9b::c000:20b"},
 		{name: "one in the form of IPv4, blocked", ask: "mappedblocked.test.", want: "NOERROR"},
 		{name: "one in the form of IPv4 among others", ask: "mixed.test.", want: "NOERROR | mixed.test. 300 2001:db8::8"},
 		{name: "one in the form of IPv4 among others, made all the same", ask: "mixed.test.", change: all, want: "NOERROR | mixed.test. 300 64:ff9b::c000:208"},

@@ -10,3 +10,6 @@ func (rs *Rewrites) Find(name []byte) []byte {
 	}
 	return to
 }
+
+// Walked is how many records the answer had that the lane led back last.
+func (l *Lane) Walked() int { return len(l.way.tail.Records) }

@@ -75,7 +75,7 @@ func (h *hand) whole(dst []byte, w *waiter) ([]byte, step) {
 	case w.detour != nil:
 		back := ways.Get().(*way)
 		defer ways.Put(back)
-		dst, came := back.lead(w.detour, &w.ask, failed, dst, 0)
+		dst, came := back.lead(w.detour, &w.ask, w.seal.Limit, failed, dst, 0)
 		if came == arrived && w.detour.made {
 			h.r.counts.made.Add(1)
 		}
