@@ -90,13 +90,15 @@ func (t *sessionTable) removeLocked(s *session) {
 // evict takes one session out of a full table for one of client, claimed so that it
 // answers nothing more; nil: the new one gets no place. In this order:
 //
-//   - The client with most sessions loses the one that has been idle the longest, if
-//     it is client or has more than it. A frame is idle after stalledFrame.
-//   - Any other client loses the one that has been idle the longest, without a frame.
-//   - The client with most sessions loses its oldest one, if that leaves it more than
-//     client has, or in any case with own.
+//   - The client with most sessions loses the one that has been idle the longest, or its
+//     oldest one, if that leaves it more than client has, or in any case with own. A frame
+//     is idle after stalledFrame.
+//   - A client that has as many, or client itself, loses the one that has been idle the
+//     longest.
 //
-// A client that has all that it may have loses one of its own.
+// Whether clients with fewer sessions are idle is of no importance: a client that keeps
+// many at work must not cost them theirs. A client that has all that it may have loses one
+// of its own.
 func (t *sessionTable) evict(client netip.Addr, own bool, now int64) *session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,15 +121,17 @@ type victim struct {
 	ticket  int64 // that claims it; idleNot: it is at work, and needs none
 	rank    int   // one of the lowest rank goes first,
 	clients int   // then one of the client with most,
-	since   int64 // then the one that was idle, or has been open, the longest
+	since   int64 // then one that is idle, and of these the one that was so, or has been open, the longest
 }
 
 func (v *victim) before(w *victim) bool {
-	if w.session == nil || v.rank != w.rank {
+	switch {
+	case w.session == nil || v.rank != w.rank:
 		return w.session == nil || v.rank < w.rank
-	}
-	if v.clients != w.clients {
+	case v.clients != w.clients:
 		return v.clients > w.clients
+	case (v.ticket == idleNot) != (w.ticket == idleNot):
+		return w.ticket == idleNot
 	}
 	return v.since < w.since
 }
@@ -143,13 +147,15 @@ func (t *sessionTable) victimLocked(client netip.Addr, own bool, now int64) (fir
 		}
 		v := victim{session: s, ticket: s.idle.Load(), clients: t.clients[peer]}
 		since, idle := s.idleSince(v.ticket)
-		switch framed := v.ticket < idleShed; {
-		case idle && !framed && v.clients <= mine && peer != client:
-			v.rank, v.clients, v.since = 1, 0, since
-		case idle && (!framed || now-since >= int64(stalledFrame)) && (v.clients > mine || peer == client):
+		framed := v.ticket < idleShed
+		idle = idle && (!framed || now-since >= int64(stalledFrame))
+		switch more := v.clients > mine+1 || own; {
+		case more && idle:
 			v.since = since
-		case v.clients > mine+1 || own:
-			v.rank, v.ticket, v.since = 2, idleNot, s.server.clock(s.opened)
+		case more:
+			v.ticket, v.since = idleNot, s.server.clock(s.opened)
+		case idle && (peer == client || v.clients > mine || v.clients == mine && !framed):
+			v.rank, v.since = 1, since
 		default:
 			continue
 		}

@@ -119,10 +119,13 @@ func TestTCPShedsOfLargestClient(t *testing.T) {
 	}{
 		{"a frame of the client with most", []held{{"a", nil}, {"b", begun}, {"b", begun}}, time.Second, "c", 1},
 		{"a frame of an equal", []held{{"a", begun}, {"b", begun}}, time.Second, "a", 0},
-		{"an idle one before a frame that has just begun", []held{{"a", begun}, {"a", begun}, {"b", nil}}, 0, "c", 2},
+		{"an idle one before a frame that has just begun", []held{{"a", begun}, {"a", nil}, {"a", begun}}, 0, "c", 1},
 		{"frames that have just begun", []held{{"a", begun}, {"a", begun}, {"b", begun}}, 0, "c", 0},
 		{"one of its own before those of clients with fewer", []held{{"a", nil}, {"b", nil}, {"b", nil}}, 0, "b", 1},
 		{"at work, of the client with most", []held{{"a", asked}, {"b", asked}, {"b", asked}}, time.Second, "c", 1},
+		{"at work, of the client with most, before an idle one of its own", []held{{"a", asked}, {"a", asked}, {"a", asked}, {"b", nil}}, time.Second, "b", 0},
+		{"at work, of the client with most, before an idle one of another", []held{{"b", nil}, {"a", asked}, {"a", asked}, {"a", asked}}, time.Second, "c", 1},
+		{"not an idle one of a client with fewer", []held{{"a", asked}, {"a", asked}, {"b", nil}}, time.Second, "a", -1},
 		{"at work, of the same client", []held{{"a", asked}, {"a", asked}}, time.Second, "a", -1},
 		{"at work, of clients with as few", []held{{"a", asked}, {"b", asked}}, time.Second, "c", -1},
 		{"at work, for the server itself", []held{{"a", asked}, {"b", asked}}, time.Second, "self", 0},
@@ -145,6 +148,7 @@ func TestTCPShedsOfLargestClient(t *testing.T) {
 				if tt.want < 0 {
 					late.wantEnd()
 				} else {
+					_ = sessions[tt.want].SetReadDeadline(time.Now().Add(time.Millisecond)) // at once, not as idle
 					sessions[tt.want].wantEnd()
 					late.ask(2, "a.example")
 					late.wantReplies(reply{2, "a.example"})
