@@ -112,8 +112,8 @@ func TestMemorySessions(t *testing.T) {
 		namespace      int64
 	}{
 		{limit: 0, all: 1024, perClient: 128},
-		{limit: 8 * mib, all: 192, perClient: 48, held: 3 * mib / 4, namespace: 3 * mib},
-		{limit: 96 * mib, all: 352, perClient: 88, held: 22 * mib / 16, namespace: 22 * mib / 4},
+		{limit: 8 * mib, all: 96, perClient: 24, held: 3 * mib / 4, namespace: 3 * mib},
+		{limit: 96 * mib, all: 176, perClient: 44, held: 22 * mib / 16, namespace: 22 * mib / 4},
 		{limit: 512 * mib, all: 1024, perClient: 128, held: (512*mib - 512*mib/10 - 64*mib) / 16, namespace: (512*mib - 512*mib/10 - 64*mib) / 4},
 	} {
 		cfg := config.Default(config.Agent)

@@ -26,10 +26,11 @@ const (
 	// What lies in the sockets that clients ask is a small part of the limit, too.
 	bufferPart = 24
 	// sessionCost is what a TCP session takes that does nothing, and all of them may take
-	// one in sessionPart of the Go runtime's limit. A client may have one in clientPart
+	// one in sessionPart of the Go runtime's limit: at work they take two to three times as
+	// much, which the collector must still have room beside. A client may have one in clientPart
 	// of those that there is room for.
 	sessionCost = 16 << 10
-	sessionPart = 4
+	sessionPart = 8
 	clientPart  = 4
 	// What clients leave unread, or do not finish, may take one in heldPart of it.
 	heldPart = 8
