@@ -44,6 +44,7 @@ func TestSocketsLeavePortWithoutAnswer(t *testing.T) {
 		b.came.Done()
 		b.ask(t, 1, q, false)
 		b.came.Wait()
+		synctest.Wait() // the first socket's reader ends by itself
 		if now, ever := b.open(); now != 1 || ever != 2 {
 			t.Errorf("%d sockets of %d are open, want 1 of 2", now, ever)
 		}
