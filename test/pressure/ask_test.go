@@ -3,7 +3,9 @@
 package pressure
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -12,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -19,6 +22,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/internal/nodelab"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
@@ -38,8 +42,10 @@ type clientsOptions struct {
 	from   []netip.Addr // client addresses, in turn; all of 127.0.0.0/8 are this machine's
 	rate   int          // queries a second
 	name   func(i int) int
-	suffix string // of the names
-	ports  int    // sockets; 0: one
+	suffix string          // of the names
+	ports  int             // sockets; 0: one
+	hosts  []*nodelab.Host // that have one socket each, in place of ports
+	stream bool            // over TCP, by one session of each host
 }
 
 // clients ask over UDP at a steady rate and without asking again. What an answer took is what the kernel says: how busy
@@ -57,7 +63,7 @@ type clients struct {
 
 // A port is a socket with the queries that were sent from it.
 type port struct {
-	conn    *net.UDPConn
+	conn    net.Conn
 	next    uint16
 	pending [1 << 16]atomic.Int64 // by ID: when it was sent, in Unix time in ns; 0: answered, or never sent
 
@@ -77,8 +83,8 @@ type answer struct {
 func startClients(t *testing.T, o clientsOptions, keep bool) *clients {
 	t.Helper()
 	c := &clients{clientsOptions: o, quit: make(chan struct{}), began: time.Now()}
-	for range max(1, o.ports) {
-		conn, err := net.ListenUDP("udp4", nil)
+	for i := range max(1, o.ports, len(o.hosts)) {
+		conn, err := c.open(i)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,10 +98,26 @@ func startClients(t *testing.T, o clientsOptions, keep bool) *clients {
 	return c
 }
 
+// open opens the i-th socket.
+func (c *clients) open(i int) (net.Conn, error) {
+	switch {
+	case c.stream:
+		return c.hosts[i].Dial(context.Background(), "tcp", c.to.String())
+	case c.hosts != nil:
+		var conn net.Conn
+		err := c.hosts[i].Do(func() (err error) {
+			conn, err = net.ListenUDP("udp4", nil)
+			return err
+		})
+		return conn, err
+	}
+	return net.ListenUDP("udp4", nil)
+}
+
 // prepare has the socket hold what comes while the load does not get to run, with the time at which it came.
 func (p *port) prepare(t *testing.T) {
 	t.Helper()
-	raw, err := p.conn.SyscallConn()
+	raw, err := p.conn.(syscall.Conn).SyscallConn()
 	if err == nil {
 		err = raw.Control(func(fd uintptr) {
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20)
@@ -176,32 +198,62 @@ func (c *clients) ask(q []byte, sources [][]byte) {
 	if len(sources) > 0 {
 		source = sources[i%len(sources)]
 	}
-	_, _, _ = p.conn.WriteMsgUDPAddrPort(q, source, c.to) // one that was not sent is not answered
+	if c.stream {
+		_, _ = p.conn.Write(framed(q))
+		return
+	}
+	_, _, _ = p.conn.(*net.UDPConn).WriteMsgUDPAddrPort(q, source, c.to) // one that was not sent is not answered
 }
 
 // receive books answers until the port is closed.
 func (c *clients) receive(p *port) {
-	msg, oob := make([]byte, 4096), make([]byte, 128)
+	raw, err := p.conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return
+	}
+	msg, oob, have := make([]byte, 64<<10), make([]byte, 128), 0
 	for {
-		n, oobn, _, _, err := p.conn.ReadMsgUDPAddrPort(msg, oob)
-		if err != nil {
-			return // closed, or out of time
+		var n, oobn int
+		var failed error
+		err := raw.Read(func(fd uintptr) bool {
+			n, oobn, _, _, failed = unix.Recvmsg(int(fd), msg[have:], oob, 0)
+			return !errors.Is(failed, unix.EAGAIN)
+		})
+		if err != nil || failed != nil || c.stream && n == 0 {
+			return // closed
 		}
-		if n < headerLen || msg[2]&0x80 == 0 {
-			c.strange.Add(1)
+		at := proctest.Arrival(oob[:oobn])
+		if !c.stream {
+			c.book(p, msg[:n], at)
 			continue
 		}
-		sent := p.pending[binary.BigEndian.Uint16(msg)].Swap(0)
-		if sent == 0 {
-			c.strange.Add(1)
-			continue
+		have += n
+		rest := msg[:have]
+		for len(rest) > 1 && len(rest) >= 2+int(binary.BigEndian.Uint16(rest)) {
+			size := 2 + int(binary.BigEndian.Uint16(rest))
+			c.book(p, rest[2:size], at)
+			rest = rest[size:]
 		}
-		p.mu.Lock()
-		p.rcodes[msg[3]&15]++
-		if p.keep {
-			p.answers = append(p.answers, answer{time.Duration(sent - c.began.UnixNano()), time.Duration(max(1, proctest.Arrival(oob[:oobn])-sent))})
-		}
-		p.mu.Unlock()
+		have = copy(msg, rest)
+	}
+}
+
+// book books an answer that came at a time, in Unix time in ns.
+func (c *clients) book(p *port, msg []byte, at int64) {
+	if len(msg) < headerLen || msg[2]&0x80 == 0 {
+		c.strange.Add(1)
+		return
+	}
+	sent := p.pending[binary.BigEndian.Uint16(msg)].Swap(0)
+	if sent == 0 {
+		c.strange.Add(1)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rcodes[msg[3]&15]++
+	if p.keep {
+		p.answers = append(p.answers, answer{time.Duration(sent - c.began.UnixNano()), time.Duration(max(1, at-sent))})
 	}
 }
 

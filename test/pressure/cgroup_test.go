@@ -20,17 +20,53 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// A cgroup limits the memory of the programs in it, by version 1 or 2 of the kernel's interface.
+// A cgroup limits the memory or the CPU time of the programs in it, by version 1 or 2 of the kernel's interface.
 type cgroup struct {
-	dir string
-	v2  bool
+	dir        string
+	controller string // "memory" or "cpu"
+	v2         bool
 }
 
-// newCgroup makes a memory cgroup with a limit in octets. It skips the test where none can be made.
+// newCgroup makes a memory cgroup with a limit in bytes. It skips the test where none can be made.
 func newCgroup(t *testing.T, limit int64) *cgroup {
 	t.Helper()
+	return makeCgroup(t, "memory", func(c *cgroup) error {
+		err := c.setLimit(limit)
+		if err == nil && !c.v2 {
+			// Version 1 counts what sockets hold apart, and only once that has a limit.
+			err = c.write("memory.kmem.tcp.limit_in_bytes", limit)
+		}
+		return err
+	})
+}
+
+// newCPUCgroup makes a cgroup whose programs have a CPU for part of the time, as a container with that limit.
+func newCPUCgroup(t *testing.T, part time.Duration, of time.Duration) *cgroup {
+	t.Helper()
+	return makeCgroup(t, "cpu", func(c *cgroup) error {
+		if c.v2 {
+			return os.WriteFile(filepath.Join(c.dir, "cpu.max"), fmt.Appendf(nil, "%d %d", part.Microseconds(), of.Microseconds()), 0o644)
+		}
+		return errors.Join(c.write("cpu.cfs_period_us", of.Microseconds()), c.write("cpu.cfs_quota_us", part.Microseconds()))
+	})
+}
+
+// newFirstCgroup makes a cgroup whose programs go before all others where these want more CPU time than there is.
+func newFirstCgroup(t *testing.T) *cgroup {
+	t.Helper()
+	return makeCgroup(t, "cpu", func(c *cgroup) error {
+		if c.v2 {
+			return c.write("cpu.weight", 10_000)
+		}
+		return c.write("cpu.shares", 1<<18)
+	})
+}
+
+// makeCgroup makes a cgroup of a controller and limits it. It skips the test where none can be made.
+func makeCgroup(t *testing.T, controller string, limit func(*cgroup) error) *cgroup {
+	t.Helper()
 	var why error
-	for _, c := range parents() {
+	for _, c := range parents(controller) {
 		c.dir = filepath.Join(c.dir, fmt.Sprintf("node-cache-test-%d-%x", os.Getpid(), rand.Uint32()))
 		err := c.create(limit)
 		if err == nil {
@@ -39,44 +75,40 @@ func newCgroup(t *testing.T, limit int64) *cgroup {
 		}
 		why = errors.Join(why, err)
 	}
-	t.Skipf("no memory cgroup can be made here, which takes root: %v", why)
+	t.Skipf("no %s cgroup can be made here, which takes root: %v", controller, why)
 	return nil
 }
 
 // parents are the places where a cgroup may be made, the best first.
-func parents() (list []cgroup) {
-	list = append(list, cgroup{dir: "/sys/fs/cgroup/memory"}, cgroup{dir: "/sys/fs/cgroup", v2: true})
-	own, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return list
-	}
+func parents(controller string) (list []cgroup) {
+	add := func(dir string, v2 bool) { list = append(list, cgroup{dir: dir, controller: controller, v2: v2}) }
+	top := filepath.Join("/sys/fs/cgroup", controller)
+	own, _ := os.ReadFile("/proc/self/cgroup")
 	for line := range strings.Lines(string(own)) {
 		switch fields := strings.SplitN(strings.TrimSpace(line), ":", 3); {
 		case len(fields) < 3:
-		case fields[1] == "memory":
-			list = append(list, cgroup{dir: filepath.Join("/sys/fs/cgroup/memory", fields[2])})
+		case fields[1] == controller:
+			add(filepath.Join(top, fields[2]), false)
 		case fields[0] == "0":
-			list = append(list, cgroup{dir: filepath.Join("/sys/fs/cgroup", fields[2]), v2: true})
+			add(filepath.Join("/sys/fs/cgroup", fields[2]), true)
 		}
 	}
+	add(top, false)
+	add("/sys/fs/cgroup", true)
 	return list
 }
 
-func (c *cgroup) create(limit int64) error {
+func (c *cgroup) create(limit func(*cgroup) error) error {
 	if _, err := os.Stat(filepath.Join(filepath.Dir(c.dir), c.file("cgroup.procs", "cgroup.controllers"))); err != nil {
 		return err
 	}
 	if c.v2 { // it may be so already; if it cannot be, setting the limit fails
-		_ = os.WriteFile(filepath.Join(filepath.Dir(c.dir), "cgroup.subtree_control"), []byte("+memory"), 0o644)
+		_ = os.WriteFile(filepath.Join(filepath.Dir(c.dir), "cgroup.subtree_control"), []byte("+"+c.controller), 0o644)
 	}
 	if err := os.Mkdir(c.dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	err := c.setLimit(limit)
-	if err == nil && !c.v2 {
-		// Version 1 counts what sockets hold apart, and only once that has a limit.
-		err = c.write("memory.kmem.tcp.limit_in_bytes", limit)
-	}
+	err := limit(c)
 	if err != nil {
 		_ = os.Remove(c.dir)
 	}
@@ -113,13 +145,24 @@ func (c *cgroup) write(file string, value int64) error {
 // pages count as the cgroup's as they do in a container. It runs as [proctest.Alone] says.
 func (c *cgroup) command(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
+	line := c.enter(proctest.Alone(uncached(t, name), args...)...)
+	return exec.Command(line[0], line[1:]...)
+}
+
+// enter is the command line of a program that is in the cgroup from its first moment.
+func (c *cgroup) enter(line ...string) []string {
+	const script = `echo $$ >"$0" && exec "$@"`
+	return append([]string{"/bin/sh", "-c", script, filepath.Join(c.dir, "cgroup.procs")}, line...)
+}
+
+// uncached is a copy of a program of which nothing is in memory.
+func uncached(t *testing.T, name string) string {
+	t.Helper()
 	fresh := filepath.Join(t.TempDir(), filepath.Base(name))
 	if err := copyUncached(fresh, name); err != nil {
 		t.Fatal(err)
 	}
-	const script = `echo $$ >"$0" && exec "$@"`
-	enter := []string{"-c", script, filepath.Join(c.dir, "cgroup.procs")}
-	return exec.Command("/bin/sh", append(enter, proctest.Alone(fresh, args...)...)...)
+	return fresh
 }
 
 // copyUncached copies a program and has the kernel forget the copy's pages.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pressure shows the built binary under more load than it can take: floods of names that nobody has asked for,
-// clients that ask for more than their share, and little memory.
+// clients that ask for more than their share, one that attacks in every way at once, and little memory.
 //
 // The figures of docs/reliability.md are of
 //
@@ -12,4 +12,5 @@
 //
 //	E2E_BINARY  a node-cache to test in place of one built from this tree
 //	E2E_RACE    not empty: build node-cache with the race detector
+//	E2E_ATTACK  the attacks of TestWorstPod, comma-separated, in place of all
 package pressure

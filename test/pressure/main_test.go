@@ -16,6 +16,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if to := os.Getenv(attacksEnv); to != "" {
+		os.Exit(attackUntilSignal(to))
+	}
 	flag.Parse()
 	os.Exit(proctest.Main(m, &nodeCache))
 }
