@@ -280,11 +280,13 @@ func (o *outbox) writeAll(b []byte) bool {
 		if err == nil {
 			return true
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
+		switch {
+		case errors.Is(err, syscall.ETIMEDOUT): // the kernel has given the client up before
+		case !errors.Is(err, os.ErrDeadlineExceeded):
 			o.fail()
 			return false
-		}
-		if b = b[n:]; n > 0 {
+		case n > 0:
+			b = b[n:]
 			continue
 		}
 		if o.abort() {
