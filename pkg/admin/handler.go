@@ -88,6 +88,11 @@ func (s *Server) guard(next http.Handler) http.Handler {
 				s.recovered(w, r, defect)
 			}
 		}()
+		if !s.requests.wait(r) {
+			busy(w)
+			return
+		}
+		s.requests.took(requestCost)
 		h := w.Header()
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Content-Type-Options", "nosniff")

@@ -13,13 +13,15 @@ import (
 func (s *Server) made(page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v := visitOf(r)
-		if !s.visits.begin(v) {
+		if !s.making.wait(r) || !s.visits.begin(v) {
 			busy(w)
 			return
 		}
 		defer s.visits.end(v)
 		whole := &wholePage{header: w.Header()}
+		began := s.making.now()
 		page(whole, r)
+		s.making.took(s.making.now().Sub(began))
 		s.visits.write(v)
 		w.WriteHeader(cmp.Or(whole.code, http.StatusOK))
 		_, _ = w.Write(whole.body.Bytes())

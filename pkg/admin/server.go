@@ -80,6 +80,8 @@ type Server struct {
 	visits   *visits
 	walks    chan struct{} // holds one value while a page of the cache is made
 	profiles chan struct{} // holds one for each profile under way
+	requests *pace         // of all
+	making   *pace         // of those for pages that take time to make
 	panics   atomic.Uint64
 }
 
@@ -100,7 +102,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, visits: newVisits(), walks: make(chan struct{}, 1), profiles: make(chan struct{}, maxProfiles)}
+	s := &Server{cfg: cfg, visits: newVisits(), walks: make(chan struct{}, 1), profiles: make(chan struct{}, maxProfiles), requests: newPace(), making: newPace()}
 	s.http = &http.Server{
 		Handler:           s.Handler(),
 		MaxHeaderBytes:    maxHeader,
