@@ -6,12 +6,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,6 +49,7 @@ func TestScenarios(t *testing.T) {
 type stage struct {
 	t       *testing.T
 	files   map[string]string
+	mu      sync.Mutex // guards network
 	network upstreamtest.Network
 	seen    map[netip.AddrPort]int
 	given   map[string]uint64 // replies by source, when last looked at
@@ -91,12 +94,23 @@ func (s *stage) start(ctx context.Context, ended chan<- error) {
 		s.t.Fatal(err)
 	}
 	log := &bytes.Buffer{}
-	s.agent, err = agent.New(agent.Options{Config: &cfg, Version: "scenario", Log: log, Dial: s.network.Dial})
+	s.agent, err = agent.New(agent.Options{Config: &cfg, Version: "scenario", Log: log, Dial: s.dial})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	go func() { ended <- s.agent.Run(ctx) }()
 	<-s.agent.Ready()
+}
+
+// dial connects to the server that is at addr now.
+func (s *stage) dial(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+	now := upstreamtest.Network{}
+	s.mu.Lock()
+	if server, ok := s.network[addr]; ok {
+		now[addr] = server
+	}
+	s.mu.Unlock()
+	return now.Dial(ctx, network, addr)
 }
 
 func (s *stage) config(name string) (config.Config, error) {
@@ -165,7 +179,8 @@ func (s *stage) upstream(args []string) error {
 		return err
 	}
 	var script upstreamtest.Script
-	synctest.Wait() // nobody dials while the network changes
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch args[1] {
 	case "refused":
 		delete(s.network, addr)
