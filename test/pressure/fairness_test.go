@@ -28,7 +28,7 @@ import (
 // buffer full: the kernel throws away whatever comes then. That happens where the agent gets no processor for long, so in
 // an ordinary run the flood over UDP is no faster than any machine takes; else it is as fast as it can be.
 func TestFairness(t *testing.T) {
-	const neighbours, latency = 9, 50 * time.Millisecond
+	const neighbours, latency = 9, 150 * time.Millisecond // the flood wants 7,500 places, more than there are
 	up := startFar(t, latency)
 	a := start(t, settings{rest: fmt.Sprintf("forward: [{zone: ., to: [%q]}]\ncache: {size: 16Mi}\n", up)})
 	var all []*neighbour
