@@ -70,7 +70,7 @@ func askStream(conn net.Conn, q *dns.Msg, packed []byte, token string) error {
 	}
 	size := int(binary.BigEndian.Uint16(head[:]))
 	if size > maxAnswer {
-		return fmt.Errorf("%d octets: %w", size, errForeign)
+		return fmt.Errorf("%d bytes: %w", size, errForeign)
 	}
 	buf := make([]byte, size)
 	if _, err := io.ReadFull(conn, buf); err != nil {

@@ -96,8 +96,8 @@ func (s *DNS64) extract(addr *[16]byte) (v4 [4]byte) {
 }
 
 // unknownTTL is the longest time, in seconds, that an address is kept that was made
-// where nobody said for how long there is none (RFC 6147 section 5.1.7), or did so beyond
-// what a reply to the client holds.
+// where the denial of an IPv6 address has no SOA record (RFC 6147 section 5.1.7), or has it
+// beyond what a reply to the client holds.
 const unknownTTL = 600
 
 // markSix has addresses made for the query in hand if it is one for that.

@@ -35,5 +35,5 @@
 // The file is written under another name, synced, given its name, and the folder is synced. Whenever the writer or the
 // machine stops, the name stands for the file before, whole, or for the new one, whole. A reader reads all of it, and
 // believes nothing before every octet is found to be covered by a checksum that is right. It reads only files that belong
-// to its own user or to root and that nobody else may write to.
+// to its own user or to root and that no other user may write to.
 package snapshot

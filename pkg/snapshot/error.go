@@ -27,7 +27,7 @@ func (e *Error) Unwrap() error { return e.Err }
 const (
 	hintReplaced = "nothing has to be done: the next snapshot takes its place"
 	hintNoFolder = "snapshot.folder is to name a folder"
-	hintFolder   = "name a folder of the user that node-cache runs as, or of root, that nobody else may write to; one that is not there is made so"
+	hintFolder   = "name a folder of the user that node-cache runs as, or of root, that no other user may write to; one that is not there is made so"
 )
 
 // saving names the file of an error that Save met.

@@ -33,7 +33,7 @@ type Folder interface {
 	Remove(name string) error
 	// Sync returns once the names in the folder would outlive the machine's end.
 	Sync() error
-	// Open opens a file that belongs to this process's user or to root and that nobody else may write to, and tells its
+	// Open opens a file that belongs to this process's user or to root and that no other user may write to, and tells its
 	// size.
 	Open(name string) (io.ReadCloser, int64, error)
 	// List lists the files by name, with the time each was last written to.
@@ -64,7 +64,7 @@ func (d Dir) Make() error {
 	return d.check()
 }
 
-// check returns an error unless the folder belongs to this process's user or to root and nobody else can put another
+// check returns an error unless the folder belongs to this process's user or to root and no other user can put another
 // file in the place of one. Who may write to a folder above it can exchange it for another such folder only.
 func (d Dir) check() error {
 	info, err := os.Stat(string(d))
