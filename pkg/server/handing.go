@@ -214,7 +214,7 @@ func (t *TCP) await(ctx context.Context, limit time.Duration) {
 	defer ended.Stop()
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
-	for t.table.open() > 0 {
+	for t.table.count() > 0 {
 		select {
 		case <-ctx.Done():
 			return

@@ -4,6 +4,7 @@ package server
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -32,16 +33,15 @@ type sessionTable struct {
 	mu        sync.Mutex // guards all below
 	limit     int        // sessions in all
 	perClient int        // sessions of one address
-	sessions  map[*session]struct{}
-	clients   map[netip.Addr]int
+	open      int
+	clients   map[netip.Addr][]*session
 }
 
 func newSessionTable(limit, perClient int) sessionTable {
 	return sessionTable{
 		limit:     limit,
 		perClient: perClient,
-		sessions:  make(map[*session]struct{}),
-		clients:   make(map[netip.Addr]int),
+		clients:   make(map[netip.Addr][]*session),
 	}
 }
 
@@ -58,14 +58,14 @@ func (t *sessionTable) add(s *session) refusal {
 	client := s.peer.Addr.Addr()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.clients[client] >= t.perClient {
+	if len(t.clients[client]) >= t.perClient {
 		return refusedClient
 	}
-	if len(t.sessions) >= t.limit {
+	if t.open >= t.limit {
 		return refusedFull
 	}
-	t.sessions[s] = struct{}{}
-	t.clients[client]++
+	t.clients[client] = append(t.clients[client], s)
+	t.open++
 	return refusedNot
 }
 
@@ -77,14 +77,18 @@ func (t *sessionTable) remove(s *session) {
 }
 
 func (t *sessionTable) removeLocked(s *session) {
-	if _, ok := t.sessions[s]; !ok {
+	client := s.peer.Addr.Addr()
+	list := t.clients[client]
+	i := slices.Index(list, s)
+	if i < 0 {
 		return
 	}
-	delete(t.sessions, s)
-	client := s.peer.Addr.Addr()
-	if t.clients[client]--; t.clients[client] == 0 {
+	t.open--
+	if len(list) == 1 {
 		delete(t.clients, client)
+		return
 	}
+	t.clients[client] = slices.Delete(list, i, i+1)
 }
 
 // evict takes one session out of a full table for one of client, claimed so that it
@@ -119,51 +123,56 @@ func (t *sessionTable) evict(client netip.Addr, own bool, now int64) *session {
 type victim struct {
 	session *session
 	ticket  int64 // that claims it; idleNot: it is at work, and needs none
-	rank    int   // one of the lowest rank goes first,
-	clients int   // then one of the client with most,
-	since   int64 // then one that is idle, and of these the one that was so, or has been open, the longest
+	since   int64 // when it became idle, or, at work, when it was opened
 }
 
+// before reports whether v is closed rather than w, of a client with as many sessions.
 func (v *victim) before(w *victim) bool {
-	switch {
-	case w.session == nil || v.rank != w.rank:
-		return w.session == nil || v.rank < w.rank
-	case v.clients != w.clients:
-		return v.clients > w.clients
-	case (v.ticket == idleNot) != (w.ticket == idleNot):
-		return w.ticket == idleNot
+	if w.session == nil || (v.ticket == idleNot) != (w.ticket == idleNot) {
+		return w.session == nil || w.ticket == idleNot
 	}
 	return v.since < w.since
 }
 
-// victimLocked looks at every session: some 50 µs for a thousand of them, paid only by a
-// new connection to a full table, where an order kept up to date would cost every query.
+// victimLocked looks at the sessions of the clients with most of them, and at those of
+// clients with fewer, but not less than client has, only where it finds none.
 func (t *sessionTable) victimLocked(client netip.Addr, own bool, now int64) (first victim) {
-	mine := t.clients[client]
-	for s := range t.sessions {
-		peer := s.peer.Addr.Addr()
-		if mine >= t.perClient && peer != client {
-			continue
-		}
-		v := victim{session: s, ticket: s.idle.Load(), clients: t.clients[peer]}
-		since, idle := s.idleSince(v.ticket)
-		framed := v.ticket < idleShed
-		idle = idle && (!framed || now-since >= int64(stalledFrame))
-		switch more := v.clients > mine+1 || own; {
-		case more && idle:
-			v.since = since
-		case more:
-			v.ticket, v.since = idleNot, s.server.clock(s.opened)
-		case idle && (peer == client || v.clients > mine || v.clients == mine && !framed):
-			v.rank, v.since = 1, since
-		default:
-			continue
-		}
-		if v.before(&first) {
-			first = v
+	mine := len(t.clients[client])
+	for most := t.mostLocked(math.MaxInt); most >= max(1, mine) && first.session == nil; most = t.mostLocked(most) {
+		for peer, list := range t.clients {
+			if len(list) != most || mine >= t.perClient && peer != client {
+				continue
+			}
+			for _, s := range list {
+				v := victim{session: s, ticket: s.idle.Load()}
+				since, idle := s.idleSince(v.ticket)
+				framed := v.ticket < idleShed
+				idle = idle && (!framed || now-since >= int64(stalledFrame))
+				switch more := most > mine+1 || own; {
+				case idle && (more || peer == client || most > mine || !framed):
+					v.since = since
+				case more:
+					v.ticket, v.since = idleNot, s.server.clock(s.opened)
+				default:
+					continue
+				}
+				if v.before(&first) {
+					first = v
+				}
+			}
 		}
 	}
 	return first
+}
+
+// mostLocked gives the most sessions that a client has, of those with fewer than limit.
+func (t *sessionTable) mostLocked(limit int) (most int) {
+	for _, list := range t.clients {
+		if n := len(list); n < limit {
+			most = max(most, n)
+		}
+	}
+	return most
 }
 
 // A holder is a session that holds bytes.
@@ -179,14 +188,16 @@ type holder struct {
 func (t *sessionTable) largest(limit, target int64) (list []*session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	holders := make([]holder, 0, len(t.sessions))
+	holders := make([]holder, 0, t.open)
 	clients := make(map[netip.Addr]int64, len(t.clients))
 	sum := int64(0)
-	for s := range t.sessions {
-		if h := (holder{s, s.peer.Addr.Addr(), s.out.holds()}); h.bytes > 0 {
-			holders = append(holders, h)
-			clients[h.client] += h.bytes
-			sum += h.bytes
+	for client, sessions := range t.clients {
+		for _, s := range sessions {
+			if h := (holder{s, client, s.out.holds()}); h.bytes > 0 {
+				holders = append(holders, h)
+				clients[client] += h.bytes
+				sum += h.bytes
+			}
 		}
 	}
 	if sum <= limit {
@@ -212,9 +223,9 @@ func (t *sessionTable) largest(limit, target int64) (list []*session) {
 // each calls do for every session, without the lock.
 func (t *sessionTable) each(do func(*session)) {
 	t.mu.Lock()
-	all := make([]*session, 0, len(t.sessions))
-	for s := range t.sessions {
-		all = append(all, s)
+	all := make([]*session, 0, t.open)
+	for _, list := range t.clients {
+		all = append(all, list...)
 	}
 	t.mu.Unlock()
 	for _, s := range all {
@@ -222,8 +233,8 @@ func (t *sessionTable) each(do func(*session)) {
 	}
 }
 
-func (t *sessionTable) open() int {
+func (t *sessionTable) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.sessions)
+	return t.open
 }

@@ -40,7 +40,7 @@ type tcpCounters struct {
 func (t *TCP) Stats() TCPStats {
 	c := &t.count
 	return TCPStats{
-		Open:             t.table.open(),
+		Open:             t.table.count(),
 		Accepted:         c.accepted.Load(),
 		Queries:          c.queries.Load(),
 		RefusedSessions:  c.refusedSessions.Load(),
