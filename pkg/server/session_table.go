@@ -134,6 +134,27 @@ func (v *victim) before(w *victim) bool {
 	return v.since < w.since
 }
 
+// choose takes a session of list in place of v, if it goes before: an idle one, with stalled
+// also one that is idle with half a frame, and with atWork also one at work.
+func (v *victim) choose(list []*session, atWork, stalled bool, now int64) {
+	for _, s := range list {
+		w := victim{session: s, ticket: s.idle.Load()}
+		since, idle := s.idleSince(w.ticket)
+		framed := w.ticket < idleShed
+		switch {
+		case idle && (!framed || stalled && now-since >= int64(stalledFrame)):
+			w.since = since
+		case atWork:
+			w.ticket, w.since = idleNot, s.server.clock(s.opened)
+		default:
+			continue
+		}
+		if w.before(v) {
+			*v = w
+		}
+	}
+}
+
 // victimLocked looks at the sessions of the clients with most of them, and at those of
 // clients with fewer, but not less than client has, only where it finds none.
 func (t *sessionTable) victimLocked(client netip.Addr, own bool, now int64) (first victim) {
@@ -143,23 +164,8 @@ func (t *sessionTable) victimLocked(client netip.Addr, own bool, now int64) (fir
 			if len(list) != most || mine >= t.perClient && peer != client {
 				continue
 			}
-			for _, s := range list {
-				v := victim{session: s, ticket: s.idle.Load()}
-				since, idle := s.idleSince(v.ticket)
-				framed := v.ticket < idleShed
-				idle = idle && (!framed || now-since >= int64(stalledFrame))
-				switch more := most > mine+1 || own; {
-				case idle && (more || peer == client || most > mine || !framed):
-					v.since = since
-				case more:
-					v.ticket, v.since = idleNot, s.server.clock(s.opened)
-				default:
-					continue
-				}
-				if v.before(&first) {
-					first = v
-				}
-			}
+			more := most > mine+1 || own
+			first.choose(list, more, more || peer == client || most > mine, now)
 		}
 	}
 	return first
