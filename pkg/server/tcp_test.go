@@ -190,6 +190,7 @@ func TestTCPDrainUnread(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			w.eventually("both sessions are accepted", func(s server.TCPStats) bool { return s.Accepted == 2 }) // the end of a listener resets others
 			go w.stop()
 			idle.wantEnd() // so the drain has begun
 			w.handler.Release("slow.example")
