@@ -4,7 +4,6 @@ package server
 
 import (
 	"cmp"
-	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -123,13 +122,16 @@ func (t *sessionTable) evict(client netip.Addr, own bool, now int64) *session {
 type victim struct {
 	session *session
 	ticket  int64 // that claims it; idleNot: it is at work, and needs none
-	since   int64 // when it became idle, or, at work, when it was opened
+	among   int   // sessions of its client: one of the client with most goes first,
+	since   int64 // then one that is idle, and of these the one that was so, or has been open, the longest
 }
 
-// before reports whether v is closed rather than w, of a client with as many sessions.
 func (v *victim) before(w *victim) bool {
-	if w.session == nil || (v.ticket == idleNot) != (w.ticket == idleNot) {
-		return w.session == nil || w.ticket == idleNot
+	switch {
+	case v.among != w.among:
+		return v.among > w.among
+	case (v.ticket == idleNot) != (w.ticket == idleNot):
+		return w.ticket == idleNot
 	}
 	return v.since < w.since
 }
@@ -138,7 +140,7 @@ func (v *victim) before(w *victim) bool {
 // also one that is idle with half a frame, and with atWork also one at work.
 func (v *victim) choose(list []*session, atWork, stalled bool, now int64) {
 	for _, s := range list {
-		w := victim{session: s, ticket: s.idle.Load()}
+		w := victim{session: s, ticket: s.idle.Load(), among: len(list)}
 		since, idle := s.idleSince(w.ticket)
 		framed := w.ticket < idleShed
 		switch {
@@ -155,30 +157,19 @@ func (v *victim) choose(list []*session, atWork, stalled bool, now int64) {
 	}
 }
 
-// victimLocked looks at the sessions of the clients with most of them, and at those of
-// clients with fewer, but not less than client has, only where it finds none.
+// victimLocked looks at the sessions of clients with no fewer than client has, and leaves out
+// those of clients with fewer than one that it has found a session of.
 func (t *sessionTable) victimLocked(client netip.Addr, own bool, now int64) (first victim) {
 	mine := len(t.clients[client])
-	for most := t.mostLocked(math.MaxInt); most >= max(1, mine) && first.session == nil; most = t.mostLocked(most) {
-		for peer, list := range t.clients {
-			if len(list) != most || mine >= t.perClient && peer != client {
-				continue
-			}
-			more := most > mine+1 || own
-			first.choose(list, more, more || peer == client || most > mine, now)
+	for peer, list := range t.clients {
+		n := len(list)
+		if n < max(mine, first.among) || mine >= t.perClient && peer != client {
+			continue
 		}
+		more := n > mine+1 || own
+		first.choose(list, more, more || peer == client || n > mine, now)
 	}
 	return first
-}
-
-// mostLocked gives the most sessions that a client has, of those with fewer than limit.
-func (t *sessionTable) mostLocked(limit int) (most int) {
-	for _, list := range t.clients {
-		if n := len(list); n < limit {
-			most = max(most, n)
-		}
-	}
-	return most
 }
 
 // A holder is a session that holds bytes.

@@ -124,7 +124,7 @@ func (c *cursor) begin() {
 	}
 	if c.sel.byName {
 		c.byName, c.byAddr = true, c.sel.octets > 0
-		c.chain, c.rest = chainOf(&c.sel.store.slicesByLabel, c.sel.store.labelHash(c.sel.node.key, c.sel.label), turn, 0)
+		c.chain, c.rest = chainOf(&c.sel.store.slicesByLabel, c.sel.store.labelHash(c.sel.node.key, c.sel.label), turn)
 		return
 	}
 	c.first, c.rest = spread(turn, len(c.sel.node.slices))
@@ -148,7 +148,7 @@ func (c *cursor) nextSlice() (s *slice, ok bool) {
 	id, ok := c.chain.next()
 	if !ok && c.byAddr { // those whose address is their name are left
 		c.byName, c.byAddr = false, false
-		c.chain, _ = chainOf(&c.sel.store.slicesByAddr, c.sel.store.hash(c.sel.addr[:c.sel.octets]), 0, 0)
+		c.chain, _ = chainOf(&c.sel.store.slicesByAddr, c.sel.store.hash(c.sel.addr[:c.sel.octets]), 0)
 		id, ok = c.chain.next()
 	}
 	if !ok {

@@ -69,9 +69,9 @@ type chain struct {
 	last int  // where a walk that skipped some ends; negative: not known yet
 }
 
-// chainOf is the chain for hash. If there are more than most candidates, it begins at
-// another one with each turn and goes round. rest is where in the candidate, see spread.
-func chainOf(x *refs, hash uint64, turn uint32, most int) (c chain, rest uint32) {
+// chainOf is the chain for hash. It begins at another candidate with each turn and goes
+// round. rest is where in the candidate, see spread.
+func chainOf(x *refs, hash uint64, turn uint32) (c chain, rest uint32) {
 	t := x.table.Load()
 	c = chain{t: t, hash: hash, pos: t.home(hash), last: -1}
 	if turn == 0 {
@@ -83,9 +83,6 @@ func chainOf(x *refs, hash uint64, turn uint32, most int) (c chain, rest uint32)
 		if _, pos, ok = t.next(hash, pos); !ok {
 			break
 		}
-	}
-	if n <= most {
-		return c, 0
 	}
 	skip, rest := spread(turn, n)
 	for range skip {

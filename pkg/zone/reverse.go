@@ -124,7 +124,7 @@ const stepsPointer = 64
 // address has, up to maxPointers: with each turn others.
 func (r *reply) endpointsAt(addr []byte) {
 	s := r.z.store
-	slices, _ := chainOf(&s.slicesByAddr, s.hash(addr), r.turn, 1)
+	slices, _ := chainOf(&s.slicesByAddr, s.hash(addr), r.turn)
 	for {
 		id, ok := slices.next()
 		if !ok {
