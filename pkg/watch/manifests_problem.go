@@ -84,7 +84,7 @@ func (f *lineFinder) line(path string) int {
 		if value == nil {
 			return found
 		}
-		node, found = value, f.doc.first+key.Line-1
+		node, found = value, f.doc.fileLine(key.Line)
 	}
 	return found
 }

@@ -19,6 +19,14 @@ type manifestDocument struct {
 	json   bool   // text is JSON and nothing else
 }
 
+// fileLine returns the line of the file, from 1, for a line that the YAML reader counted in the document, from 1. The
+// reader also takes a lone carriage return and the separators of Unicode for line breaks (YAML 1.1, section 4.1.4),
+// which editors do not count: the result is never past the document's last line.
+func (d *manifestDocument) fileLine(counted int) int {
+	last := d.first + bytes.Count(bytes.TrimRight(d.text, "\n"), []byte("\n"))
+	return min(d.first+counted-1, last)
+}
+
 // splitManifest cuts a YAML file at its document marks. What has no content, comments alone, is left out.
 //
 // A mark is a line that begins with "---" or "..." and ends there or goes on after white space (YAML 1.2, section

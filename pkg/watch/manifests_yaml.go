@@ -38,8 +38,7 @@ func (r *manifestReader) toJSON() ([]byte, bool) {
 func (r *manifestReader) syntax(line string, more int, what, hint string) {
 	at := r.doc.line
 	if n, err := strconv.Atoi(line); err == nil {
-		last := r.doc.first + strings.Count(strings.TrimRight(string(r.doc.text), "\n"), "\n")
-		at = min(r.doc.first+n-1+more, last)
+		at = r.doc.fileLine(n + more)
 	}
 	r.problems = append(r.problems, Problem{File: r.file, Document: r.doc.number, Line: at, What: what, Hint: hint})
 }
