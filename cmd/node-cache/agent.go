@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodecache/node-cache/pkg/agent"
-	"github.com/nodecache/node-cache/pkg/rights"
+	"github.com/nodecache/node-cache/pkg/capabilities"
 )
 
 func agentCommand() *cobra.Command {
@@ -58,7 +58,7 @@ Logs go to standard error.`,
 func outliveReader() { signal.Ignore(syscall.SIGPIPE) }
 
 // giveUp keeps no right of this process but those to keep.
-func giveUp(keep []rights.Right) error { return rights.Drop(keep...) }
+func giveUp(keep []capabilities.Capability) error { return capabilities.Drop(keep...) }
 
 // greet tells a newcomer, who runs without a file, what to type next.
 func greet(out io.Writer, a *agent.Agent) {

@@ -39,7 +39,7 @@ func leaves() []layer {
 		{folder: "pkg/intercept", allow: []string{rules, "github.com/miekg/dns", "golang.org/x/sys"}},
 		{folder: "pkg/dataplane", allow: []string{"github.com/google/nftables", "github.com/vishvananda/netlink", "golang.org/x/sys"}},
 		{folder: "pkg/source", allow: []string{modulePath + "/pkg/config", modulePath + "/pkg/convert", modulePath + "/pkg/follow", modulePath + "/pkg/watch", "golang.org/x/time/rate"}},
-		{folder: "pkg/rights", allow: []string{"kernel.org/pub/linux/libs/security/libcap/cap", "golang.org/x/sys"}},
+		{folder: "pkg/capabilities", allow: []string{"kernel.org/pub/linux/libs/security/libcap/cap", "golang.org/x/sys"}},
 	}
 }
 

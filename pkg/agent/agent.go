@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/resolve"
-	"github.com/nodecache/node-cache/pkg/rights"
 	"github.com/nodecache/node-cache/pkg/server"
 	origin "github.com/nodecache/node-cache/pkg/source"
 	"github.com/nodecache/node-cache/pkg/upstream"
@@ -39,7 +39,7 @@ type Options struct {
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 	// Settled, if not nil, is called once sockets and link are there, with the rights
 	// that the agent goes on to need: the others can be given up. Its error is logged.
-	Settled func(keep []rights.Right) error
+	Settled func(keep []capabilities.Capability) error
 	// Wrap, if not nil, gives what the servers hand queries to in place of the agent,
 	// which it is given: a test makes an agent stall with it.
 	Wrap func(server.Handler) server.Handler

@@ -12,12 +12,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/iptables"
 	"github.com/nodecache/node-cache/pkg/netif"
-	"github.com/nodecache/node-cache/pkg/rights"
 )
 
 // look is between two looks at a lease that may lapse or be renewed.
@@ -29,7 +29,7 @@ const look = 100 * time.Millisecond
 // time to lapse; if it is renewed an agent lives, and without force nothing is
 // touched. Without force the link stays, too, when rules could not be removed.
 func Cleanup(ctx context.Context, cfg *config.Config, force bool) (removed []string, err error) {
-	if missing := rights.Missing(rights.NetAdmin); len(missing) > 0 {
+	if missing := capabilities.Missing(capabilities.NetAdmin); len(missing) > 0 {
 		return nil, &HintError{Err: fmt.Errorf("cleanup: missing right: %s", strings.Join(missing, ", ")), Hint: "run it as root"}
 	}
 	backends := openBackends() //nolint:contextcheck // it runs programs that tell their version

@@ -13,9 +13,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/handover"
-	"github.com/nodecache/node-cache/pkg/rights"
 	"github.com/nodecache/node-cache/pkg/server"
 )
 
@@ -263,9 +263,9 @@ func (h *hand) reconsider() {
 
 // needs are the rights for what take may do. All threads have to stop for rights to be
 // given up, so that this cannot wait until the agent serves.
-func (h *hand) needs() []rights.Right {
+func (h *hand) needs() []capabilities.Capability {
 	if h.takes() && slices.ContainsFunc(h.agent.udp, func(u *server.UDP) bool { return u.Missing() > 0 }) {
-		return []rights.Right{rights.NetBindService}
+		return []capabilities.Capability{capabilities.NetBindService}
 	}
 	return nil
 }

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/iptables"
 	"github.com/nodecache/node-cache/pkg/netif"
 	"github.com/nodecache/node-cache/pkg/nftables"
-	"github.com/nodecache/node-cache/pkg/rights"
 )
 
 // A machine is what a node needs of the kernel. Tests have another one.
@@ -40,7 +40,7 @@ type link interface {
 // thisMachine is the network namespace that the agent runs in.
 type thisMachine struct{}
 
-func (thisMachine) missing() []string { return rights.Missing(rights.NetAdmin) }
+func (thisMachine) missing() []string { return capabilities.Missing(capabilities.NetAdmin) }
 
 func (thisMachine) find(ctx context.Context) (dataplane.Found, error) {
 	return dataplane.Find(ctx, dataplane.Config{Usable: usable})

@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/netif"
-	"github.com/nodecache/node-cache/pkg/rights"
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
@@ -159,14 +159,14 @@ func (n *node) open(ctx context.Context) error {
 }
 
 // needs are the rights without which n cannot go on.
-func (n *node) needs() []rights.Right {
+func (n *node) needs() []capabilities.Capability {
 	switch {
 	case n == nil:
 		return nil
 	case n.backend != nil && n.backend.String() != dataplane.BackendNFTables, slices.Contains(n.former, backendIPTables):
-		return []rights.Right{rights.NetAdmin, rights.NetRaw} // both variants open a raw socket, one of them for ipsets
+		return []capabilities.Capability{capabilities.NetAdmin, capabilities.NetRaw} // both variants open a raw socket, one of them for ipsets
 	default:
-		return []rights.Right{rights.NetAdmin}
+		return []capabilities.Capability{capabilities.NetAdmin}
 	}
 }
 

@@ -18,10 +18,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/dataplane"
 	"github.com/nodecache/node-cache/pkg/iptables"
 	"github.com/nodecache/node-cache/pkg/nftables"
-	"github.com/nodecache/node-cache/pkg/rights"
 	"github.com/nodecache/node-cache/pkg/rules"
 	"github.com/nodecache/node-cache/pkg/sockets"
 )
@@ -34,12 +34,12 @@ const (
 )
 
 // sysAdmin is the right that makes namespaces.
-const sysAdmin rights.Right = "SYS_ADMIN"
+const sysAdmin capabilities.Capability = "SYS_ADMIN"
 
 // collect looks at everything. It adds to c what only the kernel knows.
 func collect(ctx context.Context, c *Config) Facts {
 	var f Facts
-	f.Rights.Missing = rights.Missing(rights.NetAdmin)
+	f.Rights.Missing = capabilities.Missing(capabilities.NetAdmin)
 	f.Addresses, f.NoAddress = addresses(c.Rules.Addresses)
 	f.Sockets, f.NoSockets = sockets.On(c.Rules.Port)
 	sockets.Name(f.Sockets, procDir)
@@ -120,7 +120,7 @@ func (f *Facts) agent(c *Config) {
 			if lacks, err := agent.lacks(unix.CAP_NET_ADMIN); err == nil {
 				f.Rights.Agent = s.PID
 				if lacks {
-					f.Rights.Lacks = []string{string(rights.NetAdmin)}
+					f.Rights.Lacks = []string{string(capabilities.NetAdmin)}
 				}
 				return
 			}

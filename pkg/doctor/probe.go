@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/iptables"
 	"github.com/nodecache/node-cache/pkg/nftables"
-	"github.com/nodecache/node-cache/pkg/rights"
 )
 
 // ask sends what is to be asked from the node, from a pod, and of the fallback.
@@ -111,7 +111,7 @@ func (f *Facts) askFromPod(ctx context.Context, c *Config, probes []Probe, note 
 		f.NoPod = errors.New("needs the right " + missing)
 		return
 	}
-	admin := len(rights.Missing(sysAdmin)) == 0
+	admin := len(capabilities.Missing(sysAdmin)) == 0
 	p, err := openPod(ctx, c.PodCommand, admin, v6)
 	if err != nil {
 		if !admin {

@@ -156,10 +156,10 @@ func (b *fakeBackend) State(ctx context.Context) (rules.State, error) {
 	}
 	s := rules.State{
 		Present: true, Owner: f.rules.Owner,
-		Leases:   map[netip.Addr]time.Duration{},
-		Fallback: slices.Clone(f.rules.Fallback),
-		Count:    len(f.rules.Leases()),
-		Heeded:   true,
+		Leases:      map[netip.Addr]time.Duration{},
+		Fallback:    slices.Clone(f.rules.Fallback),
+		Count:       len(f.rules.Leases()),
+		LeasesInUse: true,
 	}
 	for key, until := range f.leases {
 		if left := until.Sub(f.now()); left > 0 {

@@ -123,7 +123,7 @@ func (k *Keeper) pass(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the rules: %w", err)
 	}
-	if state.Heeded {
+	if state.LeasesInUse {
 		k.ahead.Store(false)
 	}
 	if k.lost(state.Owner) {

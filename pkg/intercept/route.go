@@ -76,7 +76,7 @@ func (f *Fake) Route(p Packet) Route {
 }
 
 func (f *Fake) fallBackLocked(p Packet, direct Route) Route {
-	of := f.rules.Of(p.To.Addr().Is6())
+	of := f.rules.Family(p.To.Addr().Is6())
 	switch {
 	case len(of.Fallback) == 0:
 		return direct

@@ -137,7 +137,7 @@ func (b *Backend) claim(r *rules.Rules) (changed bool, err error) {
 }
 
 func (b *Backend) applyFamily(ctx context.Context, r *rules.Rules, v6 bool) (bool, error) {
-	part, p := r.Of(v6), b.own.program(v6)
+	part, p := r.Family(v6), b.own.program(v6)
 	wanted := len(part.Addresses) > 0
 	switch {
 	case v6 && !hasIPv6(b.space):

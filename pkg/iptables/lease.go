@@ -23,7 +23,7 @@ func (b *Backend) Prepare(ctx context.Context, r rules.Rules) error {
 		return fmt.Errorf("checking rules: %w", err)
 	}
 	for _, v6 := range []bool{false, true} {
-		if part := r.Of(v6); len(part.Addresses) == 0 || v6 && !hasIPv6(b.space) {
+		if part := r.Family(v6); len(part.Addresses) == 0 || v6 && !hasIPv6(b.space) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {

@@ -26,7 +26,7 @@ func tables() []string { return []string{"nat", "raw", "filter"} }
 // plan is what the kernel should hold for the part of r of one family, each chain of
 // ours, those without rules too. randomly says that MASQUERADE can choose ports at random.
 func plan(r *rules.Rules, v6, randomly bool) []chain {
-	p := planner{Rules: r.Of(v6), v6: v6, randomly: randomly}
+	p := planner{Rules: r.Family(v6), v6: v6, randomly: randomly}
 	chains := []chain{
 		{table: "nat", name: "NODE-CACHE-DNAT", hooks: []string{"PREROUTING", "OUTPUT"}},
 		{table: "nat", name: "NODE-CACHE-SNAT", hooks: []string{"POSTROUTING"}},

@@ -39,7 +39,7 @@ func (b *Backend) State(ctx context.Context) (rules.State, error) {
 		}
 	}
 	state.Present = state.Present || state.Count > 0
-	state.Heeded = state.Count > 0 // the sets are those of all agents
+	state.LeasesInUse = state.Count > 0 // the sets are those of all agents
 	return state, nil
 }
 

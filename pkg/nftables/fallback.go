@@ -46,7 +46,7 @@ func renderFallback(r *rules.Rules) *table {
 	}
 	anywhere := false
 	for _, f := range families(r) {
-		if part := r.Of(f.v6); len(part.Fallback) > 0 {
+		if part := r.Family(f.v6); len(part.Fallback) > 0 {
 			elsewhere(t, f, &part)
 			anywhere = true
 		}

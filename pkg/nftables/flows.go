@@ -75,7 +75,7 @@ func (b *Backend) strays(r *rules.Rules) (strays []flow, err error) {
 	defer b.reader.mu.Unlock()
 	var errs []error
 	for _, a := range r.Addresses {
-		part := r.Of(a.Is6())
+		part := r.Family(a.Is6())
 		if len(part.Fallback) == 0 {
 			continue
 		}

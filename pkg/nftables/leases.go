@@ -54,7 +54,7 @@ func renderLeases(r *rules.Rules) *table {
 		rewriting(t, r)
 	}
 	for _, f := range families(r) {
-		part := r.Of(f.v6)
+		part := r.Family(f.v6)
 		if r.Mode == rules.Transparent {
 			transparent(t, f, &part)
 		} else {

@@ -35,7 +35,7 @@ func (b *Backend) State(ctx context.Context) (rules.State, error) {
 			return rules.State{}, err
 		}
 		s.Count += count
-		s.Heeded = s.Heeded || count > 0 && b.isOwn(t.name)
+		s.LeasesInUse = s.LeasesInUse || count > 0 && b.isOwn(t.name)
 		if t.name != fallbackTable {
 			err = b.leases(t.name, s.Leases)
 		} else if s.Owner, err = b.lastOwner(); err == nil {

@@ -98,7 +98,7 @@ func render(r *rules.Rules) (leases, fallback *table) {
 func families(r *rules.Rules) []family {
 	var all []family
 	for _, f := range []family{{v6: false}, {v6: true}} {
-		if len(r.Of(f.v6).Addresses) > 0 {
+		if len(r.Family(f.v6).Addresses) > 0 {
 			all = append(all, f)
 		}
 	}

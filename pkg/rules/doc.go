@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rules describes which packets of a node are its DNS agent's, as data
-// that a backend writes into the kernel.
+// Package rules describes the interception rules of a node as data that a backend
+// writes into the kernel.
 //
-// A query belongs to the agent while the agent's lease on the queried address is
-// held, and to the cluster's central DNS otherwise. The lease is an element with a
-// time-out in a set of the kernel: nothing has to run for it to end. What the rules
-// decide for a packet to an address that the agent serves, by the mode:
+// The agent receives a query while it holds the lease on the queried address. Otherwise
+// the central DNS of the cluster receives it. A lease is an element with a timeout in a
+// kernel set: it ends without any process that has to run. The mode decides what the
+// rules do with a packet to an address that the agent serves:
 //
 //	                  lease held                       lease not held
-//	LinkLocal         to the agent, not tracked        to one of Fallback, by DNAT and
+//	LinkLocal         to the agent, untracked          to one of Fallback, by DNAT and
 //	                                                   with the node's source address
-//	Transparent       to the agent: the service's      left to whoever serves the
-//	                  address becomes the agent's      service's address, mostly kube-proxy
+//	Transparent       to the agent: the Service's      unchanged: kube-proxy or another
+//	                  address is rewritten to          data plane serves the Service's
+//	                  the agent's                      address
 //
-// Packets with [Mark] are the agent's own. They go where they are addressed to,
-// never to a fallback and never through the service's address, and those to an
-// address of the agent are not tracked, lease or not: the query that the agent sends
-// itself must prove the agent's own socket.
+// Packets with [Mark] are the agent's own. The rules never send them to a fallback and
+// never rewrite the Service's address in them. Those to an address of the agent are
+// untracked with or without a lease: the agent's self-query must test the agent's own
+// socket.
 package rules

@@ -29,7 +29,7 @@ func servers(list ...string) []netip.AddrPort {
 	return parsed
 }
 
-// linkLocal is a good set of rules with both families.
+// linkLocal returns valid rules with both families.
 func linkLocal() rules.Rules {
 	return rules.Rules{
 		Owner: "a1", Addresses: addrs("169.254.20.10", "fd00::10"), Port: 53,
@@ -42,16 +42,16 @@ func TestCheck(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(*rules.Rules)
-		want   []string // parts of the error, one for each mistake
+		want   []string // parts of the error, one for each problem
 	}{
 		{name: "both families", change: func(*rules.Rules) {}},
 		{name: "no owner", change: func(r *rules.Rules) { r.Owner = "" }, want: []string{`owner ""`}},
-		{name: "an owner that no chain could be named by", change: func(r *rules.Rules) { r.Owner = "A-b" }, want: []string{`owner "A-b"`}},
+		{name: "an owner with an upper-case letter and a dash", change: func(r *rules.Rules) { r.Owner = "A-b" }, want: []string{`owner "A-b"`}},
 		{name: "an owner that is too long", change: func(r *rules.Rules) { r.Owner = strings.Repeat("a", 17) }, want: []string{"owner"}},
 		{name: "no address", change: func(r *rules.Rules) { r.Addresses = nil }, want: []string{"need an address"}},
 		{name: "no port", change: func(r *rules.Rules) { r.Port = 0 }, want: []string{"a port"}},
 		{
-			name:   "addresses that nobody holds",
+			name:   "addresses that are not unicast or have a zone",
 			change: func(r *rules.Rules) { r.Addresses = addrs("0.0.0.0", "fe80::1%eth0", "::ffff:10.0.0.1") },
 			want:   []string{"0.0.0.0", "fe80::1%eth0", "::ffff:10.0.0.1"},
 		},
@@ -67,7 +67,7 @@ func TestCheck(t *testing.T) {
 			want:   []string{"10.96.0.11 is the second"},
 		},
 		{
-			name: "fallbacks that lead nowhere or back",
+			name: "fallbacks without a port, twice, or of the agent",
 			change: func(r *rules.Rules) {
 				r.Fallback = servers("10.0.0.1:0", "169.254.20.10:53", "10.0.0.2:53", "10.0.0.2:53")
 			},
@@ -80,11 +80,11 @@ func TestCheck(t *testing.T) {
 			test.change(&r)
 			err := r.Check()
 			if (err == nil) != (len(test.want) == 0) {
-				t.Fatalf("Check() = %v, want mistakes %q", err, test.want)
+				t.Fatalf("Check() = %v, want problems %q", err, test.want)
 			}
 			for _, part := range test.want {
 				if !strings.Contains(err.Error(), part) {
-					t.Errorf("Check() = %v, want it to name %q", err, part)
+					t.Errorf("Check() = %v, want it to contain %q", err, part)
 				}
 			}
 		})
@@ -112,12 +112,12 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-func TestOfOneFamily(t *testing.T) {
+func TestFamily(t *testing.T) {
 	t.Parallel()
 	r := linkLocal()
 	r.Services = addrs("10.96.0.10")
 	same := cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{})
-	four, six := r.Of(false), r.Of(true)
+	four, six := r.Family(false), r.Family(true)
 	want4, want6 := r, r
 	want4.Addresses, want4.Fallback = addrs("169.254.20.10"), servers("10.0.0.1:53", "10.0.0.2:5353")
 	want6.Addresses, want6.Services, want6.Fallback = addrs("fd00::10"), nil, servers("[fd01::1]:53")
@@ -128,6 +128,6 @@ func TestOfOneFamily(t *testing.T) {
 		t.Errorf("IPv6 (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(linkLocal().Addresses, r.Addresses, same); diff != "" {
-		t.Errorf("the whole was changed (-want +got):\n%s", diff)
+		t.Errorf("Family changed its receiver (-want +got):\n%s", diff)
 	}
 }

@@ -176,11 +176,11 @@ func leaseFirst(n node) {
 		n.prepare(b, n.linkLocal("first"))
 		n.renew(b, l.Addresses, time.Minute)
 		n.prepare(b, n.linkLocal("first")) // the leases that are held stay
-		if n.state(b).Heeded {
+		if n.state(b).LeasesInUse {
 			n.t.Error("rules look at the leases, and there are none")
 		}
 		n.apply(b, n.linkLocal("first"))
-		if !n.state(b).Heeded {
+		if !n.state(b).LeasesInUse {
 			n.t.Error("no rules look at the leases")
 		}
 		n.t.Logf("%d queries while rules came", stop())

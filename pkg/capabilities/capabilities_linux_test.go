@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rights_test
+package capabilities_test
 
 import (
 	"encoding/json"
@@ -18,12 +18,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodecache/node-cache/pkg/rights"
+	"github.com/nodecache/node-cache/pkg/capabilities"
 )
 
-// keepKey names the rights that a process of the test keeps; it is not set in the
-// process of the test itself.
-const keepKey = "RIGHTS_TEST_KEEP"
+// keepKey is the environment variable with the capabilities that a test process keeps. It
+// is not set in the process that runs the tests.
+const keepKey = "CAPABILITIES_TEST_KEEP"
 
 func TestMain(m *testing.M) {
 	if keep, ok := os.LookupEnv(keepKey); ok {
@@ -35,18 +35,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A report is what a process of the test says about itself.
+// A report is what a test process reads about itself.
 type report struct {
-	Before  []string // what it misses of all three rights, before it gives any up
-	Threads []status // that differ, of all threads
+	Before  []string // missing of the three capabilities, before the drop
+	Threads []status // the distinct ones of all threads
 	Count   int      // of threads
-	Missing []string // of all three rights, as rights.Missing sees it from another thread
-	Program status   // of a program that it runs
+	Missing []string // missing of the three after the drop, read by another thread
+	Program status   // of a program that the process runs
 	Err     string
-	Again   string // the error of a second time
+	Again   string // the error of a second drop
 }
 
-// A status is what /proc/PID/status says of capabilities.
+// A status holds the capability lines of /proc/PID/status.
 type status struct{ Inh, Prm, Eff, Bnd, Amb, NoNewPrivs string }
 
 func readStatus(text string) (s status) {
@@ -63,14 +63,14 @@ func readStatus(text string) (s status) {
 	return s
 }
 
-// child gives up rights in a process that has threads of every kind: idle, in a
-// system call, locked to a goroutine, and one that comes later.
+// child drops capabilities in a process with threads of every kind: idle, in a
+// system call, locked to a goroutine, and one that starts later.
 func child(keep []string) (r report) {
-	needs := []rights.Right{rights.NetAdmin, rights.NetBindService, rights.NetRaw}
-	r.Before = rights.Missing(needs...)
-	list := make([]rights.Right, len(keep))
+	needs := []capabilities.Capability{capabilities.NetAdmin, capabilities.NetBindService, capabilities.NetRaw}
+	r.Before = capabilities.Missing(needs...)
+	list := make([]capabilities.Capability, len(keep))
 	for i, k := range keep {
-		list[i] = rights.Right(k)
+		list[i] = capabilities.Capability(k)
 	}
 	stop := make(chan struct{})
 	var locked, ready sync.WaitGroup
@@ -92,7 +92,7 @@ func child(keep []string) (r report) {
 	hold(func() { <-stop })
 	hold(func() { _, _ = syscall.Read(pipe[0], make([]byte, 1)) })
 	ready.Wait()
-	if err := rights.Drop(list...); err != nil {
+	if err := capabilities.Drop(list...); err != nil {
 		r.Err = err.Error()
 	}
 	for range 3 {
@@ -109,19 +109,19 @@ func child(keep []string) (r report) {
 		}
 		r.Count++
 	}
-	r.Missing = rights.Missing(needs...)
+	r.Missing = capabilities.Missing(needs...)
 	text, err := exec.Command("cat", "/proc/self/status").Output()
 	if err != nil {
 		r.Err += err.Error()
 	}
 	r.Program = readStatus(string(text))
-	if err := rights.Drop(list...); err != nil {
+	if err := capabilities.Drop(list...); err != nil {
 		r.Again = err.Error()
 	}
 	return r
 }
 
-// spell is a set of capabilities as the kernel writes it.
+// spell formats a set of capabilities as the kernel does.
 func spell(list ...uintptr) string {
 	var bits uint64
 	for _, v := range list {
@@ -133,7 +133,7 @@ func spell(list ...uintptr) string {
 func TestDrop(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("only root has rights to give up")
+		t.Skip("needs root, which has capabilities to drop")
 	}
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -141,7 +141,7 @@ func TestDrop(t *testing.T) {
 	}
 	own := readStatus(string(text))
 	if full := needed(own.Eff); !full {
-		t.Skipf("this root has not all that the test needs: %s", own.Eff)
+		t.Skipf("this root lacks capabilities that the test needs: %s", own.Eff)
 	}
 	admin, bind := spell(unix.CAP_NET_ADMIN), spell(unix.CAP_NET_BIND_SERVICE)
 	both, none := spell(unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE), spell()
@@ -169,19 +169,19 @@ func TestDrop(t *testing.T) {
 			want: status{none, both, both, both, none, "1"}, program: status{none, both, both, both, none, "1"},
 		},
 		{
-			name: "another user, without the right to cut the bounding set", keep: "NET_ADMIN",
+			name: "another user, without SETPCAP", keep: "NET_ADMIN",
 			attr:   nobody(unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE),
 			before: []string{"NET_RAW"}, after: []string{"NET_BIND_SERVICE", "NET_RAW"},
 			want: status{admin, admin, admin, own.Bnd, admin, "1"}, program: status{admin, admin, admin, own.Bnd, admin, "1"},
 		},
 		{
-			name: "another user, with the right to cut the bounding set", keep: "NET_BIND_SERVICE",
+			name: "another user, with SETPCAP", keep: "NET_BIND_SERVICE",
 			attr:   nobody(unix.CAP_NET_BIND_SERVICE, unix.CAP_SETPCAP),
 			before: []string{"NET_ADMIN", "NET_RAW"}, after: []string{"NET_ADMIN", "NET_RAW"},
 			want: status{bind, bind, bind, bind, bind, "1"}, program: status{bind, bind, bind, bind, bind, "1"},
 		},
 		{
-			name: "another user, what it never had", keep: "NET_RAW", attr: nobody(),
+			name: "another user, a capability that it never had", keep: "NET_RAW", attr: nobody(),
 			before: []string{"NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW"}, after: []string{"NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW"},
 			want: status{none, none, none, own.Bnd, none, "1"}, program: status{none, none, none, own.Bnd, none, "1"},
 		},
@@ -190,7 +190,7 @@ func TestDrop(t *testing.T) {
 			t.Parallel()
 			got := runChild(t, tt.keep, tt.attr)
 			if got.Count < 5 {
-				t.Errorf("%d threads, want at least those that are locked", got.Count)
+				t.Errorf("%d threads, want at least the 5 locked ones", got.Count)
 			}
 			got.Count = 0
 			want := report{Before: tt.before, Threads: []status{tt.want}, Missing: tt.after, Program: tt.program}
@@ -201,7 +201,7 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// needed reports whether an effective set has all that the cases start from.
+// needed reports whether an effective set has all capabilities that the cases start with.
 func needed(effective string) bool {
 	bits, err := strconv.ParseUint(effective, 16, 64)
 	for _, v := range []int{unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE, unix.CAP_NET_RAW, unix.CAP_SETPCAP, unix.CAP_SETUID, unix.CAP_SETGID} {
@@ -212,10 +212,10 @@ func needed(effective string) bool {
 	return err == nil
 }
 
-// runChild runs child in a process of its own.
+// runChild runs child in a separate process.
 func runChild(t *testing.T, keep string, attr *syscall.SysProcAttr) (r report) {
 	t.Helper()
-	program, err := os.Open("/proc/self/exe") // another user may not come to where the file is
+	program, err := os.Open("/proc/self/exe") // another user may have no access to the directory of the file
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,10 +237,10 @@ func runChild(t *testing.T, keep string, attr *syscall.SysProcAttr) (r report) {
 
 func TestMissingUnknown(t *testing.T) {
 	t.Parallel()
-	if diff := cmp.Diff([]string{"NET_NOTHING"}, rights.Missing("NET_NOTHING")); diff != "" {
+	if diff := cmp.Diff([]string{"NET_NOTHING"}, capabilities.Missing("NET_NOTHING")); diff != "" {
 		t.Errorf("missing (-want +got):\n%s", diff)
 	}
-	if err := rights.Drop("NET_NOTHING"); err == nil {
-		t.Error("kept a right that there is not")
+	if err := capabilities.Drop("NET_NOTHING"); err == nil {
+		t.Error("Drop accepted an unknown capability")
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package rights
+package capabilities
 
 import (
 	"fmt"
@@ -10,11 +10,13 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 )
 
-// value is r's number in the kernel.
-func value(r Right) (cap.Value, error) { return cap.FromName("cap_" + strings.ToLower(string(r))) }
+// value returns the kernel's number of c.
+func value(c Capability) (cap.Value, error) {
+	return cap.FromName("cap_" + strings.ToLower(string(c)))
+}
 
-func missing(needs []Right) []string {
-	has, err := cap.GetPID(0) // of this thread
+func missing(needs []Capability) []string {
+	has, err := cap.GetPID(0) // 0: this thread
 	var names []string
 	for _, need := range needs {
 		v, unknown := value(need)
@@ -29,12 +31,12 @@ func missing(needs []Right) []string {
 	return names
 }
 
-func drop(keep []Right) error {
+func drop(keep []Capability) error {
 	kept := make(map[cap.Value]bool, len(keep))
-	for _, r := range keep {
-		v, err := value(r)
+	for _, c := range keep {
+		v, err := value(c)
 		if err != nil {
-			return fmt.Errorf("keeping the capability %s: %w", r, err)
+			return fmt.Errorf("keeping the capability %s: %w", c, err)
 		}
 		kept[v] = true
 	}
@@ -42,15 +44,15 @@ func drop(keep []Right) error {
 	if err != nil {
 		return fmt.Errorf("reading the capabilities of this process: %w", err)
 	}
-	if err := narrow(had, kept); err != nil {
+	if err := reduceBounding(had, kept); err != nil {
 		return err
 	}
-	left, err := reduced(had, kept)
+	left, err := intersect(had, kept)
 	if err != nil {
 		return fmt.Errorf("choosing the capabilities to keep: %w", err)
 	}
 	if err := left.SetProc(); err != nil {
-		return fmt.Errorf("giving up capabilities: %w", err)
+		return fmt.Errorf("dropping capabilities: %w", err)
 	}
 	if _, err := cap.Prctlw(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("setting no_new_privs: %w", err)
@@ -58,24 +60,25 @@ func drop(keep []Right) error {
 	return nil
 }
 
-// narrow cuts the bounding set, if that is allowed.
-func narrow(had *cap.Set, kept map[cap.Value]bool) error {
+// reduceBounding drops all but kept from the bounding set if this process has SETPCAP.
+func reduceBounding(had *cap.Set, kept map[cap.Value]bool) error {
 	if allowed, err := had.GetFlag(cap.Effective, cap.SETPCAP); err != nil || !allowed {
-		return nil //nolint:nilerr // a kernel that does not know of it allows it less
+		return nil //nolint:nilerr // a kernel that does not know SETPCAP does not allow it
 	}
 	for v := range cap.MaxBits() {
 		if bound, err := cap.GetBound(v); kept[v] || err != nil || !bound {
 			continue
 		}
 		if err := cap.DropBound(v); err != nil {
-			return fmt.Errorf("giving up the capability %s for programs: %w", v, err)
+			return fmt.Errorf("dropping the capability %s from the bounding set: %w", v, err)
 		}
 	}
 	return nil
 }
 
-// reduced is what is left of had. Ambient capabilities go with the inheritable ones.
-func reduced(had *cap.Set, kept map[cap.Value]bool) (*cap.Set, error) {
+// intersect returns the part of had that is in kept. It keeps no ambient capabilities
+// that are not inheritable as well.
+func intersect(had *cap.Set, kept map[cap.Value]bool) (*cap.Set, error) {
 	left := cap.NewSet()
 	for v := range kept {
 		for to, from := range map[cap.Flag]cap.Flag{
