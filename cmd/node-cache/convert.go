@@ -48,7 +48,7 @@ when a file cannot be read.`,
 				return fmt.Errorf("converting: %w", err)
 			}
 			if daemonSet {
-				if err := result.OnNode(); err != nil {
+				if err := result.ForDaemonSet(); err != nil {
 					return err
 				}
 			}

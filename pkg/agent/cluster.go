@@ -105,7 +105,7 @@ func (a *Agent) makeSource(c *cluster, cfg *config.Cluster) (err error) {
 	}[cfg.Endpoints]
 	if cfg.Manifests != "" {
 		c.source, err = watch.NewManifests(watch.ManifestsConfig{
-			Folder: cfg.Manifests, Store: c.events, Follow: follow,
+			Folder: cfg.Manifests, Store: c.events, ServiceWatch: follow,
 			Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, ServicesOnly: slim,
 			Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
 			Log: a.log, Now: time.Now,
@@ -113,7 +113,7 @@ func (a *Agent) makeSource(c *cluster, cfg *config.Cluster) (err error) {
 		return manifestsProblem(err)
 	}
 	c.source, err = watch.New(watch.Config{
-		Kubeconfig: cfg.Kubeconfig, Store: c.events, Follow: follow,
+		Kubeconfig: cfg.Kubeconfig, Store: c.events, ServiceWatch: follow,
 		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, ServicesOnly: slim,
 		Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
 		StaleAfter: cfg.StaleAfter, MaxList: a.memory.known.Load().list(), NodeName: os.Getenv("NODE_NAME"),
@@ -124,14 +124,14 @@ func (a *Agent) makeSource(c *cluster, cfg *config.Cluster) (err error) {
 }
 
 // follow asks for the endpoints of the central resolver's service.
-func (a *Agent) follow(c *cluster, service config.ServiceName) *watch.Follow {
+func (a *Agent) follow(c *cluster, service config.ServiceName) *watch.ServiceWatch {
 	if service == (config.ServiceName{}) {
 		return nil
 	}
 	c.endpoints = new(upstream.Endpoints)
 	c.near = &neighbours{endpoints: c.endpoints}
 	log := a.log.With("service", service.String())
-	return &watch.Follow{
+	return &watch.ServiceWatch{
 		Namespace: service.Namespace,
 		Service:   service.Name,
 		Changed: func(servers []watch.Server, own []netip.AddrPort) {
@@ -221,12 +221,12 @@ func (c *cluster) view(cfg *config.Config) (*zone.Zone, error) {
 		AllSlices: cfg.Cluster.Endpoints == config.EndpointsAll,
 		NodeZone:  c.topologyZone(cfg.Cluster.NodeZone),
 		Ranges:    cfg.Cluster.Ranges, Namespaces: cfg.Cluster.Namespaces,
-		KnownSpaces: cfg.Cluster.NamespaceSelector != "",
-		Apart:       stubs(cfg),
-		StaleAfter:  cfg.Cluster.StaleAfter, Nameservers: nameservers(cfg.Listen.Addresses),
+		KnownNamespaces: cfg.Cluster.NamespaceSelector != "",
+		Excluded:        stubs(cfg),
+		StaleAfter:      cfg.Cluster.StaleAfter, Nameservers: nameservers(cfg.Listen.Addresses),
 	}
 	if pool := c.central; pool != nil {
-		settings.Elsewhere = func() bool { return !pool.Empty() }
+		settings.HasFallback = func() bool { return !pool.Empty() }
 	}
 	return zone.New(settings)
 }
@@ -333,8 +333,8 @@ func (c *cluster) why() string {
 			return zone.Kinds()[kind.Kind] + ": " + kind.LastError
 		}
 	}
-	if !told.Follow.Synced && told.Follow.LastError != "" {
-		return "central.service: " + told.Follow.LastError
+	if !told.ServiceWatch.Synced && told.ServiceWatch.LastError != "" {
+		return "central.service: " + told.ServiceWatch.LastError
 	}
 	return "nothing was heard yet"
 }

@@ -101,7 +101,7 @@ func clusterStatus(r *running, told *watch.Stats) *ClusterStatus {
 	if c.central != nil {
 		service := r.config.Cluster.Central.Service.String()
 		s.Central = &CentralStatus{
-			Service: service, InSync: service == "" || told.Follow.Synced, Endpoints: serverStatuses(c.central),
+			Service: service, InSync: service == "" || told.ServiceWatch.Synced, Endpoints: serverStatuses(c.central),
 		}
 	}
 	return s

@@ -141,7 +141,7 @@ func TestClusterStatus(t *testing.T) {
 	}
 
 	endpoints.Set([]upstream.Server{{Addr: netip.MustParseAddrPort("10.244.0.2:53")}}, []upstream.Server{{Addr: netip.MustParseAddrPort("10.96.0.10:53")}})
-	source.stats.Follow.Synced = true
+	source.stats.ServiceWatch.Synced = true
 	source.stats.Kinds[1] = watch.KindStats{Kind: zone.Slices, Synced: true, Failures: 3}
 	close(source.ready)
 	want.InSync, want.WaitsFor = true, ""

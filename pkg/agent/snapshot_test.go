@@ -131,7 +131,7 @@ func learn(t *testing.T, r *running) {
 	r.cache.Put(wwwKey(), &cache.Answer{Msg: msg, TTLs: []uint16{uint16(len(msg)) - 10}, Life: time.Minute}, now)
 	s := r.cluster.store
 	s.PutService(zone.Service{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.96.0.7")}, TTL: -1}, now)
-	s.Seen(zone.Services, now)
+	s.ConfirmFresh(zone.Services, now)
 	s.SetSynced(zone.Services)
 }
 

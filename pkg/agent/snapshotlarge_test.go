@@ -48,7 +48,7 @@ func knowingMuch(t *testing.T) *running {
 		s.PutSlice(sl, now)
 	}
 	for _, kind := range []zone.Kind{zone.Services, zone.Slices} {
-		s.Seen(kind, now)
+		s.ConfirmFresh(kind, now)
 		s.SetSynced(kind)
 	}
 	return r

@@ -92,7 +92,7 @@ func (a *Agent) sourceApplied(cfg *config.Config) {
 	case a.serves:
 		a.source.Applied(*cfg, a.reloads.generation.Load())
 	default:
-		a.source.Using()
+		a.source.AppliedProvisionally()
 	}
 }
 

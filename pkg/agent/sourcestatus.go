@@ -50,7 +50,7 @@ func (a *Agent) sourceStatus() SourceStatus {
 		s.Unread = &SourceProblem{What: st.Problem.Error(), Hint: st.Problem.Hint}
 	}
 	if st.LastGood != "" {
-		s.LastGood = &LastGoodStatus{Folder: st.LastGood, InUse: st.InUse, Kept: "not yet", LastError: st.SaveError}
+		s.LastGood = &LastGoodStatus{Folder: st.LastGood, InUse: st.LastGoodInUse, Kept: "not yet", LastError: st.SaveError}
 		if !st.Saved.IsZero() {
 			s.LastGood.Kept = st.Saved.UTC().Format(time.RFC3339)
 		}

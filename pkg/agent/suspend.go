@@ -42,7 +42,7 @@ func (a *Agent) slept(d time.Duration) {
 	r := a.running.Load()
 	r.cache.Slept(d)
 	if c := r.cluster; c != nil && c.events != nil {
-		c.events.Slept(d)
+		c.events.AddSuspend(d)
 	}
 	a.log.Info("machine was suspended", "for", d.Round(time.Millisecond).String())
 }

@@ -103,17 +103,17 @@ func centralProblem(c *CentralStatus, told *watch.Stats) (Problem, bool) {
 	p := Problem{Where: "cluster.central"}
 	switch {
 	case !c.InSync:
-		p.What = fmt.Sprintf("the endpoints of %s are not known: %s", c.Service, cmp.Or(told.Follow.LastError, "nothing was heard yet"))
-		p.Hint = apiHint(told.Follow.LastError, "services and endpointslices.discovery.k8s.io")
+		p.What = fmt.Sprintf("the endpoints of %s are not known: %s", c.Service, cmp.Or(told.ServiceWatch.LastError, "nothing was heard yet"))
+		p.Hint = apiHint(told.ServiceWatch.LastError, "services and endpointslices.discovery.k8s.io")
 	case len(c.Endpoints) == 0:
 		p.What = fmt.Sprintf("%s has no ready endpoint and no address", c.Service)
 		p.Hint = "see that the service exists, has a port 53 for TCP, and that its pods are ready"
 	case c.Service != "" && c.Endpoints[0].Last: // those that are ready come first
 		p.What = fmt.Sprintf("no endpoint of %s is ready: its own address is asked", c.Service)
 		p.Hint = "see that the service's pods are ready"
-	case told.Follow.LastError != "":
-		p.What = told.Follow.LastError
-		p.Hint = apiHint(told.Follow.LastError, "services and endpointslices.discovery.k8s.io")
+	case told.ServiceWatch.LastError != "":
+		p.What = told.ServiceWatch.LastError
+		p.Hint = apiHint(told.ServiceWatch.LastError, "services and endpointslices.discovery.k8s.io")
 	default:
 		return Problem{}, false
 	}

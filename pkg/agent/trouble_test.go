@@ -95,38 +95,38 @@ func TestCentralProblem(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		central *CentralStatus
-		follow  watch.FollowStats
+		follow  watch.ServiceWatchStats
 		want    string // what; empty: none
 		hint    string
 	}{
 		{name: "none"},
 		{name: "addresses", central: &CentralStatus{InSync: true, Endpoints: one}},
-		{name: "endpoints", central: &CentralStatus{Service: "a/b", InSync: true, Endpoints: one}, follow: watch.FollowStats{Synced: true}},
+		{name: "endpoints", central: &CentralStatus{Service: "a/b", InSync: true, Endpoints: one}, follow: watch.ServiceWatchStats{Synced: true}},
 		{
 			name: "not told yet", central: &CentralStatus{Service: "a/b"},
 			want: "the endpoints of a/b are not known: nothing was heard yet", hint: "see that the API server can be reached",
 		},
 		{
-			name: "a right is missing", central: &CentralStatus{Service: "a/b"}, follow: watch.FollowStats{LastError: "forbidden: no"},
+			name: "a right is missing", central: &CentralStatus{Service: "a/b"}, follow: watch.ServiceWatchStats{LastError: "forbidden: no"},
 			want: "the endpoints of a/b are not known: forbidden: no", hint: "grant list and watch of services and endpointslices",
 		},
 		{
-			name: "no such service", central: &CentralStatus{Service: "a/b", InSync: true}, follow: watch.FollowStats{Synced: true},
+			name: "no such service", central: &CentralStatus{Service: "a/b", InSync: true}, follow: watch.ServiceWatchStats{Synced: true},
 			want: "a/b has no ready endpoint and no address", hint: "see that the service exists",
 		},
 		{
 			name: "nothing but the address", central: &CentralStatus{Service: "a/b", InSync: true, Endpoints: []ServerStatus{{Last: true}}},
-			follow: watch.FollowStats{Synced: true}, want: "no endpoint of a/b is ready: its own address is asked", hint: "see that the service's pods",
+			follow: watch.ServiceWatchStats{Synced: true}, want: "no endpoint of a/b is ready: its own address is asked", hint: "see that the service's pods",
 		},
 		{
 			name: "the watch fails", central: &CentralStatus{Service: "a/b", InSync: true, Endpoints: one},
-			follow: watch.FollowStats{Synced: true, LastError: "unauthorized: no"},
+			follow: watch.ServiceWatchStats{Synced: true, LastError: "unauthorized: no"},
 			want:   "unauthorized: no", hint: "the credentials were refused",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got, ok := centralProblem(tt.central, &watch.Stats{Follow: tt.follow})
+			got, ok := centralProblem(tt.central, &watch.Stats{ServiceWatch: tt.follow})
 			if ok != (tt.want != "") || got.What != tt.want || !strings.HasPrefix(got.Hint, tt.hint) {
 				t.Errorf("got %+v, want %q with hint %q", got, tt.want, tt.hint)
 			}

@@ -25,34 +25,34 @@ func (c *corefile) alias(s *server, st *statement, from, to string) {
 	const hint = "write a rule with exact, prefix or suffix for each group of names that is meant"
 	expression, err := regexp.Compile(from)
 	if err != nil {
-		c.lost(st.at, st.text(), "not an expression of Go: "+err.Error(), hint)
+		c.noteLost(st.at, st.text(), "not an expression of Go: "+err.Error(), hint)
 		return
 	}
-	target, ok := grouped(to, expression.NumSubexp())
+	target, ok := groupTemplate(to, expression.NumSubexp())
 	if !ok {
-		c.lost(st.at, st.text(), "no name comes of "+strconv.Quote(to), hint)
+		c.noteLost(st.at, st.text(), "no name comes of "+strconv.Quote(to), hint)
 		return
 	}
 	zones := s.zones
 	for _, zone := range zones {
-		if isEverything([]string{from}) && c.otherBelow(s, zone) != "" {
-			c.lost(st.at, st.text(), "it would have all names of "+c.otherBelow(s, zone)+" as well, which another server is asked for there", hint)
+		if matchesAll([]string{from}) && c.otherServerBelow(s, zone) != "" {
+			c.noteLost(st.at, st.text(), "it would have all names of "+c.otherServerBelow(s, zone)+" as well, which another server is asked for there", hint)
 			return
 		}
 	}
 	name := strings.ToLower(strings.TrimSuffix(to, ".")) + "."
 	if i, listed := c.hostAt[name]; listed {
-		c.differs(st.at, st.text(), "a template gives the addresses that hosts has for "+name, "")
+		c.noteDiffers(st.at, st.text(), "a template gives the addresses that hosts has for "+name, "")
 		for _, zone := range zones {
-			c.asHost(st, zone, from, c.cfg.Hosts.Names[i].Addresses)
+			c.hostTemplates(st, zone, from, c.cfg.Hosts.Names[i].Addresses)
 		}
 		return
 	}
-	c.differs(st.at, st.text(), "the names are aliases: what is looked up is the same, and the answer begins with a CNAME record", "")
+	c.noteDiffers(st.at, st.text(), "the names are aliases: what is looked up is the same, and the answer begins with a CNAME record", "")
 	for _, zone := range zones {
 		answer := fmt.Sprintf("{{ .Name }} %d IN CNAME %s", aliasTTL, target)
 		c.aliases = append(c.aliases, sourced[config.Template]{config.Template{Zone: zone, Match: []string{from}, Answer: []string{answer}}, st.at, st.text()})
-		c.templateReach(s, st, zone)
+		c.noteTemplateScope(s, st, zone)
 	}
 }
 
@@ -63,7 +63,7 @@ func (c *corefile) aliasAnswers(st *statement, rest []string, lines []statement)
 		words = append(words, line.words...)
 	}
 	if slices.Contains(words, "value") {
-		c.lost(st.at, st.text()+", answer value", "targets in the answer are given as they are", "")
+		c.noteLost(st.at, st.text()+", answer value", "targets in the answer are given as they are", "")
 	}
 }
 
@@ -72,7 +72,7 @@ func (c *corefile) aliasAnswers(st *statement, rest []string, lines []statement)
 func (c *corefile) aliasesFirst() {
 	var types, others []sourced[config.Template]
 	for _, t := range c.templates {
-		if isEverything(t.value.Match) && isEmpty(&t.value) && len(t.value.Types) > 0 {
+		if matchesAll(t.value.Match) && isEmpty(&t.value) && len(t.value.Types) > 0 {
 			types = append(types, t)
 			continue
 		}
@@ -84,7 +84,7 @@ func (c *corefile) aliasesFirst() {
 }
 
 // asHost answers the names that an expression fits by templates: with the addresses, and with no record of other types.
-func (c *corefile) asHost(st *statement, zone, expression string, addresses []netip.Addr) {
+func (c *corefile) hostTemplates(st *statement, zone, expression string, addresses []netip.Addr) {
 	add := func(t config.Template) {
 		t.Zone, t.Match = zone, []string{expression}
 		c.aliases = append(c.aliases, sourced[config.Template]{t, st.at, st.text()})
@@ -108,7 +108,7 @@ func (c *corefile) asHost(st *statement, zone, expression string, addresses []ne
 
 // grouped writes what takes the place of a name as the action of a template, with a dot at its end: {1} is the first
 // group of the expression. It is false if no name can come of that.
-func grouped(to string, groups int) (text string, ok bool) {
+func groupTemplate(to string, groups int) (text string, ok bool) {
 	sample := to
 	text = strings.ToLower(to)
 	for i := range groups + 1 {
@@ -127,7 +127,7 @@ func grouped(to string, groups int) (text string, ok bool) {
 }
 
 // isEverything reports whether a template with these expressions is for all names of its zone.
-func isEverything(match []string) bool {
+func matchesAll(match []string) bool {
 	return len(match) == 0 || slices.ContainsFunc(match, func(m string) bool {
 		tree, err := syntax.Parse(m, syntax.Perl)
 		if err != nil {
@@ -137,17 +137,17 @@ func isEverything(match []string) bool {
 		if tree.Op == syntax.OpConcat {
 			parts = tree.Sub
 		}
-		return !slices.ContainsFunc(parts, func(e *syntax.Regexp) bool { return !fitsAnything(e) })
+		return !slices.ContainsFunc(parts, func(e *syntax.Regexp) bool { return !matchesAnything(e) })
 	})
 }
 
 // fitsAnything reports whether a part of an expression fits whatever a name has there.
-func fitsAnything(e *syntax.Regexp) bool {
+func matchesAnything(e *syntax.Regexp) bool {
 	switch e.Op {
 	case syntax.OpEmptyMatch, syntax.OpBeginText, syntax.OpEndText, syntax.OpStar, syntax.OpQuest:
 		return e.Op != syntax.OpStar || e.Sub[0].Op == syntax.OpAnyCharNotNL
 	case syntax.OpCapture, syntax.OpPlus:
-		return fitsAnything(e.Sub[0])
+		return matchesAnything(e.Sub[0])
 	case syntax.OpAnyCharNotNL, syntax.OpAnyChar:
 		return true
 	default:

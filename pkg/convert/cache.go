@@ -33,8 +33,8 @@ func (c *corefile) cache(s *server, st *statement) {
 		switch option.words[0] {
 		case "success":
 			c.capacity(&option)
-			bounds.most = c.cacheTTL(&option, 1, maxTTL, bounds.most)
-			bounds.least = c.cacheTTL(&option, 2, time.Hour, bounds.least)
+			bounds.max = c.cacheTTL(&option, 1, maxTTL, bounds.max)
+			bounds.min = c.cacheTTL(&option, 2, time.Hour, bounds.min)
 		case "denial":
 			c.capacity(&option)
 			bounds.negative = c.cacheTTL(&option, 1, maxNegative, bounds.negative)
@@ -46,7 +46,7 @@ func (c *corefile) cache(s *server, st *statement) {
 		case "serve_stale":
 			c.serveStale(&option)
 		case "servfail":
-			if d, ok := c.span(&option, strings.Join(args, " "), time.Second, 5*time.Minute); ok && c.set("cache.failureTTL", &option, d.String()) {
+			if d, ok := c.span(&option, strings.Join(args, " "), time.Second, 5*time.Minute); ok && c.setKey("cache.failureTTL", &option, d.String()) {
 				c.cfg.Cache.FailureTTL = d
 			}
 		case "disable":
@@ -59,11 +59,11 @@ func (c *corefile) cache(s *server, st *statement) {
 			c.unknown(st, &option)
 		}
 	}
-	c.limit(zones, st, bounds)
+	c.limitTTLs(zones, st, bounds)
 }
 
 // ttls are bounds on TTLs; a nil one was not written.
-type ttls struct{ least, most, negative *time.Duration }
+type ttls struct{ min, max, negative *time.Duration }
 
 // cachedZones reads what stands behind cache: a TTL for all, and zones in place of those of the server.
 func (c *corefile) cachedZones(s *server, st *statement, bounds *ttls) []string {
@@ -71,7 +71,7 @@ func (c *corefile) cachedZones(s *server, st *statement, bounds *ttls) []string 
 	if len(args) > 0 {
 		if n, err := strconv.Atoi(args[0]); err == nil {
 			if d, ok := c.span(st, strconv.Itoa(n), time.Second, maxTTL); ok {
-				bounds.most = &d
+				bounds.max = &d
 				negative := min(d, maxNegative)
 				bounds.negative = &negative
 			}
@@ -83,9 +83,9 @@ func (c *corefile) cachedZones(s *server, st *statement, bounds *ttls) []string 
 	}
 	var list []string
 	for _, host := range args {
-		named, err := zones(pillars(host))
+		named, err := zones(fillPlaceholders(host))
 		if err != nil {
-			c.lost(st.at, st.text(), oneLine(err), "")
+			c.noteLost(st.at, st.text(), oneLine(err), "")
 			continue
 		}
 		list = append(list, named...)
@@ -125,29 +125,29 @@ func (c *corefile) capacity(option *statement) {
 		c.sources["cache.size"] = option.at.String() + ": " + option.text()
 		c.keys["cache.size"] = keySet{at: option.at}
 	}
-	c.differs(option.at, "cache: "+option.text(), "the cache is one for all zones and bounded in bytes", "docs/memory.md says what to choose for cache.size")
+	c.noteDiffers(option.at, "cache: "+option.text(), "the cache is one for all zones and bounded in bytes", "docs/memory.md says what to choose for cache.size")
 }
 
 func (c *corefile) prefetch(option *statement) {
 	args := option.args()
 	if len(args) == 0 {
-		c.lost(option.at, "cache: prefetch", "it has no number", "")
+		c.noteLost(option.at, "cache: prefetch", "it has no number", "")
 		return
 	}
 	hits, err := strconv.Atoi(args[0])
 	if err != nil || hits < 0 || hits > 1_000_000 {
-		c.lost(option.at, "cache: "+option.text(), "not a number of lookups between 0 and 1000000", "")
+		c.noteLost(option.at, "cache: "+option.text(), "not a number of lookups between 0 and 1000000", "")
 		return
 	}
-	if c.set("cache.prefetch.hits", option, args[0]) {
+	if c.setKey("cache.prefetch.hits", option, args[0]) {
 		c.cfg.Cache.Prefetch.Hits = hits
 	}
 	if len(args) > 1 {
-		c.differs(option.at, "cache: "+option.text(), "lookups count while the answer is held, with gaps or without", "")
+		c.noteDiffers(option.at, "cache: "+option.text(), "lookups count while the answer is held, with gaps or without", "")
 	}
 	if len(args) > 2 {
 		percent, err := strconv.Atoi(strings.TrimSuffix(args[2], "%"))
-		if err == nil && percent >= 1 && percent <= 90 && c.set("cache.prefetch.remaining", option, args[2]) {
+		if err == nil && percent >= 1 && percent <= 90 && c.setKey("cache.prefetch.remaining", option, args[2]) {
 			c.cfg.Cache.Prefetch.Remaining = float64(percent) / 100
 		}
 	}
@@ -161,7 +161,7 @@ func (c *corefile) serveStale(option *statement) {
 		if len(args) <= i {
 			return
 		}
-		if d, ok := c.span(option, args[i], least, most); ok && c.set(path, option, d.String()) {
+		if d, ok := c.span(option, args[i], least, most); ok && c.setKey(path, option, d.String()) {
 			*dst = d
 		}
 	}
@@ -173,7 +173,7 @@ func (c *corefile) serveStale(option *statement) {
 			take(2, "cache.serveStale.after", 10*time.Millisecond, 3*time.Second, &stale.After)
 		}
 	} else {
-		c.differs(option.at, "cache: "+option.text(), "upstreams have a moment to answer before an answer past its time is given", "cache.serveStale.after is that time")
+		c.noteDiffers(option.at, "cache: "+option.text(), "upstreams have a moment to answer before an answer past its time is given", "cache.serveStale.after is that time")
 	}
 	take(ttl, "cache.serveStale.ttl", time.Second, 5*time.Minute, &stale.TTL)
 	stale.For, stale.TTL = stale.For.Truncate(time.Second), stale.TTL.Truncate(time.Second)
@@ -183,7 +183,7 @@ func (c *corefile) serveStale(option *statement) {
 func (c *corefile) disable(s *server, option *statement) {
 	args := option.args()
 	if len(args) == 0 {
-		c.lost(option.at, "cache: disable", "it says neither success nor denial", "")
+		c.noteLost(option.at, "cache: disable", "it says neither success nor denial", "")
 		return
 	}
 	key := strings.Join(append([]string{s.zones[0]}, args[1:]...), " ")
@@ -193,73 +193,73 @@ func (c *corefile) disable(s *server, option *statement) {
 	before := c.disabled[key]
 	c.disabled[key] = args[0]
 	if before == "" || before == args[0] {
-		c.halves = append(c.halves, sourced[string]{key, option.at, "cache: " + option.text()})
+		c.halfDisabled = append(c.halfDisabled, sourced[string]{key, option.at, "cache: " + option.text()})
 		return
 	}
-	c.halves = slices.DeleteFunc(c.halves, func(h sourced[string]) bool { return h.value == key })
+	c.halfDisabled = slices.DeleteFunc(c.halfDisabled, func(h sourced[string]) bool { return h.value == key })
 	hosts := args[1:]
 	if len(hosts) == 0 {
 		hosts = s.zones
 	}
 	for _, host := range hosts {
-		list, err := zones(pillars(host))
+		list, err := zones(fillPlaceholders(host))
 		if err != nil {
-			c.lost(option.at, "cache: "+option.text(), oneLine(err), "")
+			c.noteLost(option.at, "cache: "+option.text(), oneLine(err), "")
 			continue
 		}
 		for _, zone := range list {
-			c.change(zone, option, func(r *route) { r.NoCache = true })
+			c.changeRoute(zone, option, func(r *route) { r.NoCache = true })
 		}
 	}
 }
 
 // halved notes where only answers or only denials were kept out of the cache.
-func (c *corefile) halved() {
-	for _, h := range c.halves {
-		c.lost(h.at, h.text, "answers and denials of a zone are kept, or neither", "cache: off in the route of the zone keeps neither; negativeTTL bounds denials")
+func (c *corefile) noteHalfDisabled() {
+	for _, h := range c.halfDisabled {
+		c.noteLost(h.at, h.text, "answers and denials of a zone are kept, or neither", "cache: off in the route of the zone keeps neither; negativeTTL bounds denials")
 	}
 }
 
 // limit sets the bounds on TTLs: for the zone of all names in the cache itself, for others in their routes.
-func (c *corefile) limit(zones []string, st *statement, b ttls) {
+func (c *corefile) limitTTLs(zones []string, st *statement, b ttls) {
 	if b == (ttls{}) {
 		return
 	}
 	for _, zone := range zones {
 		if zone == "." {
-			c.limitAll(st, b)
+			c.limitCacheTTLs(st, b)
 			continue
 		}
 		isCluster := c.cluster.domain == zone || c.cluster.central && isReverse(zone)
 		if isCluster {
-			if c.first("cluster's bounds") {
+			if c.firstTime("cluster's bounds") {
 				c.clusterBounds(st)
 			}
 			continue
 		}
-		c.change(zone, st, func(r *route) { r.ttls = b })
+		c.changeRoute(zone, st, func(r *route) { r.ttls = b })
 	}
 }
 
 // clusterBounds says how long the names of the cluster are kept.
 func (c *corefile) clusterBounds(st *statement) {
 	if c.cluster.local {
-		c.differs(st.at, st.text(), "the names of the cluster come from a view of the API, which nothing is kept beside", "cluster.ttl is what clients are told")
+		c.noteDiffers(st.at, st.text(), "the names of the cluster come from a view of the API, which nothing is kept beside", "cluster.ttl is what clients are told")
 		return
 	}
-	c.differs(st.at, st.text(), "the names of the cluster are kept by the bounds of the whole cache", "cluster.invalidate drops those that change in the cluster before their time")
+	c.noteDiffers(st.at, st.text(), "the names of the cluster are kept by the bounds of the whole cache", "cluster.invalidate drops those that change in the cluster before their time")
 }
 
 // limitAll sets the bounds of the cache, which routes that set none have as well.
-func (c *corefile) limitAll(st *statement, b ttls) {
+func (c *corefile) limitCacheTTLs(st *statement, b ttls) {
 	cache := &c.cfg.Cache
 	for _, key := range []struct {
 		path       string
 		dst, value *time.Duration
 	}{
-		{"cache.minTTL", &cache.MinTTL, b.least}, {"cache.maxTTL", &cache.MaxTTL, b.most}, {"cache.negativeTTL", &cache.NegativeTTL, b.negative},
+		{"cache.minTTL", &cache.MinTTL, b.min}, {"cache.maxTTL", &cache.MaxTTL, b.max}, {"cache.negativeTTL", &cache.NegativeTTL, b.negative},
 	} {
-		if key.value != nil && c.set(key.path, st, key.value.String()) {
+		if key.value != nil && c.setKey(key.path, st, key.value.String()) {
 			*key.dst = *key.value
 		}
 	}
@@ -269,7 +269,7 @@ func (c *corefile) limitAll(st *statement, b ttls) {
 // fill gives a route the bounds that it has not of its own.
 func (t *ttls) fill(r *config.Route, cache *config.Cache) {
 	r.MinTTL, r.MaxTTL, r.NegativeTTL = cache.MinTTL, cache.MaxTTL, cache.NegativeTTL
-	for _, b := range []struct{ dst, value *time.Duration }{{&r.MinTTL, t.least}, {&r.MaxTTL, t.most}, {&r.NegativeTTL, t.negative}} {
+	for _, b := range []struct{ dst, value *time.Duration }{{&r.MinTTL, t.min}, {&r.MaxTTL, t.max}, {&r.NegativeTTL, t.negative}} {
 		if b.value != nil {
 			*b.dst = *b.value
 		}
@@ -278,10 +278,10 @@ func (t *ttls) fill(r *config.Route, cache *config.Cache) {
 }
 
 // change changes the route of a zone. A zone without a route of its own gets one like that which its names have.
-func (c *corefile) change(zone string, st *statement, how func(*route)) {
+func (c *corefile) changeRoute(zone string, st *statement, how func(*route)) {
 	if c.cluster.domain != "" && below(zone, c.cluster.domain) {
 		if !c.cluster.local { // else nothing of it is kept
-			c.lost(st.at, st.text(), "the names of the cluster are kept like all others", "cluster.invalidate drops those that change in the cluster")
+			c.noteLost(st.at, st.text(), "the names of the cluster are kept like all others", "cluster.invalidate drops those that change in the cluster")
 		}
 		return
 	}
@@ -292,7 +292,7 @@ func (c *corefile) change(zone string, st *statement, how func(*route)) {
 		}
 	}
 	if best < 0 {
-		c.lost(st.at, st.text(), "there is no route for "+zone, "")
+		c.noteLost(st.at, st.text(), "there is no route for "+zone, "")
 		return
 	}
 	if c.routes[best].Zone != zone {

@@ -19,7 +19,7 @@ const (
 )
 
 // pillars puts the usual values in place of those placeholders that have one.
-func pillars(text string) string {
+func fillPlaceholders(text string) string {
 	return strings.NewReplacer(
 		"__PILLAR__LOCAL__DNS__", "169.254.20.10",
 		"__PILLAR__DNS__DOMAIN__", "cluster.local",
@@ -75,14 +75,14 @@ func (c *corefile) central(s *server, st *statement) bool {
 	c.cluster = clusterState{central: true, to: to, domain: s.zones[i]}
 	c.cfg.ClusterDomain = s.zones[i]
 	c.cfg.Cluster.Resolver = config.ResolverCentral
-	c.set("cluster.resolver", st, "central")
+	c.setKey("cluster.resolver", st, "central")
 	if filled {
 		c.cfg.Cluster.Central.Service = config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}
-		c.differs(st.at, to[slices.IndexFunc(to, isDNSService)], "the endpoints of the Service kube-system/kube-dns are followed by the API, and asked directly",
+		c.noteDiffers(st.at, to[slices.IndexFunc(to, isDNSService)], "the endpoints of the Service kube-system/kube-dns are followed by the API, and asked directly",
 			"write the name that the Service has in cluster.central.service; no second Service such as kube-dns-upstream is needed")
 	} else {
 		c.cfg.Cluster.Central.Addresses = slices.Compact(addresses)
-		c.differs(st.at, st.text(), "the addresses are asked over TCP, and as they are",
+		c.noteDiffers(st.at, st.text(), "the addresses are asked over TCP, and as they are",
 			"where one is that of a Service, name the Service in cluster.central.service instead: its endpoints are followed")
 	}
 	if c.cfg.Interface.Manage && !c.cfg.Intercept.Manage && filled {
@@ -104,16 +104,16 @@ func (c *corefile) isCentral(zone string, to []string) bool {
 // kubernetes takes the plugin that answers the names of a cluster.
 func (c *corefile) kubernetes(s *server, st *statement) {
 	if c.cluster.domain != "" {
-		c.lost(st.at, st.text(), "one cluster is served, which is "+c.cluster.domain, "leave the other one to its own resolver, and write a route for it")
+		c.noteLost(st.at, st.text(), "one cluster is served, which is "+c.cluster.domain, "leave the other one to its own resolver, and write a route for it")
 		return
 	}
 	reverse := c.clusterZones(s, st)
 	if c.cluster.domain == "" {
-		c.lost(st.at, st.text(), "no zone of it can be the domain of a cluster", "")
+		c.noteLost(st.at, st.text(), "no zone of it can be the domain of a cluster", "")
 		return
 	}
 	c.cfg.ClusterDomain = c.cluster.domain
-	c.set("cluster.resolver", st, "local")
+	c.setKey("cluster.resolver", st, "local")
 	cluster := &c.cfg.Cluster
 	cluster.Resolver, cluster.Endpoints, cluster.Pods = config.ResolverLocal, config.EndpointsAll, config.PodsDisabled
 	c.sources["cluster.endpoints"] = "as CoreDNS has it; headless is enough unless endpoints of other services are asked for, and takes less memory"
@@ -128,13 +128,13 @@ func (c *corefile) kubernetes(s *server, st *statement) {
 	}
 	if cluster.IgnoreEmptyService && cluster.Endpoints == config.EndpointsNone {
 		cluster.IgnoreEmptyService = false
-		c.lost(c.keys["cluster.ignoreEmptyService"].at, "kubernetes: ignore empty_service", "without endpoints no service is known to have none", "leave out noendpoints")
+		c.noteLost(c.keys["cluster.ignoreEmptyService"].at, "kubernetes: ignore empty_service", "without endpoints no service is known to have none", "leave out noendpoints")
 	}
 	if len(cluster.Namespaces) > 0 && cluster.NamespaceSelector != "" {
-		c.lost(st.at, "kubernetes: namespace_labels "+cluster.NamespaceSelector, "namespaces are listed or selected, not both", "")
+		c.noteLost(st.at, "kubernetes: namespace_labels "+cluster.NamespaceSelector, "namespaces are listed or selected, not both", "")
 		cluster.NamespaceSelector = ""
 	}
-	c.denials(st, reverse, through)
+	c.noteDenials(st, reverse, through)
 }
 
 // clusterZones tells the domain of the cluster from its reverse zones, and reports whether there are any of these.
@@ -144,7 +144,7 @@ func (c *corefile) clusterZones(s *server, st *statement) (reverse bool) {
 		hosts = s.zones
 	}
 	for _, host := range hosts {
-		host = pillars(host)
+		host = fillPlaceholders(host)
 		if p, err := netip.ParsePrefix(host); err == nil {
 			reverse = true
 			if !slices.Contains(c.cfg.Cluster.Ranges, p.Masked()) {
@@ -156,17 +156,17 @@ func (c *corefile) clusterZones(s *server, st *statement) (reverse bool) {
 		zone, err := config.ParseZone(host)
 		switch {
 		case err != nil:
-			c.lost(st.at, st.text(), oneLine(err), "")
+			c.noteLost(st.at, st.text(), oneLine(err), "")
 			continue
 		case isReverse(zone):
 			reverse = true
 			if zone != "in-addr.arpa." && zone != "ip6.arpa." {
-				c.differs(st.at, zone, "reverse names are the cluster's by prefix", "write the prefix that the zone is of into cluster.ranges")
+				c.noteDiffers(st.at, zone, "reverse names are the cluster's by prefix", "write the prefix that the zone is of into cluster.ranges")
 			}
 		case c.cluster.domain == "":
 			c.cluster.domain = zone
 		case zone != c.cluster.domain:
-			c.lost(st.at, zone, "the cluster has one domain, which is "+c.cluster.domain, "rewrite the names: {suffix: ."+strings.TrimSuffix(zone, ".")+
+			c.noteLost(st.at, zone, "the cluster has one domain, which is "+c.cluster.domain, "rewrite the names: {suffix: ."+strings.TrimSuffix(zone, ".")+
 				", to: ."+strings.TrimSuffix(c.cluster.domain, ".")+"}")
 			continue
 		}
@@ -182,7 +182,7 @@ func (c *corefile) fallthroughZones(s *server, option *statement) []string {
 	}
 	var list []string
 	for _, host := range option.args() {
-		if zones, err := zones(pillars(host)); err == nil {
+		if zones, err := zones(fillPlaceholders(host)); err == nil {
 			list = append(list, zones...)
 		}
 	}
@@ -190,18 +190,18 @@ func (c *corefile) fallthroughZones(s *server, option *statement) []string {
 }
 
 // denials notes where names that the cluster does not have are answered otherwise.
-func (c *corefile) denials(st *statement, reverse bool, through []string) {
+func (c *corefile) noteDenials(st *statement, reverse bool, through []string) {
 	handedOn := func(zone string) bool {
 		return slices.ContainsFunc(through, func(t string) bool { return below(zone, t) })
 	}
 	if handedOn(c.cluster.domain) {
-		c.lost(st.at, st.words[0]+": fallthrough", "a name that the domain of the cluster does not have is denied", "names below it may have a route of their own, or be in hosts")
+		c.noteLost(st.at, st.words[0]+": fallthrough", "a name that the domain of the cluster does not have is denied", "names below it may have a route of their own, or be in hosts")
 	}
 	switch {
 	case !reverse:
-		c.differs(st.at, st.text(), "the reverse names of the cluster's addresses are answered as well", "")
+		c.noteDiffers(st.at, st.text(), "the reverse names of the cluster's addresses are answered as well", "")
 	case !handedOn("in-addr.arpa.") && len(c.cfg.Cluster.Ranges) == 0:
-		c.differs(st.at, st.text(), "reverse names of addresses that the cluster does not have are forwarded, not denied", "cluster.ranges has the prefixes whose other addresses are denied")
+		c.noteDiffers(st.at, st.text(), "reverse names of addresses that the cluster does not have are forwarded, not denied", "cluster.ranges has the prefixes whose other addresses are denied")
 	}
 }
 
@@ -219,7 +219,7 @@ func (c *corefile) kubernetesOption(st, option *statement) {
 		cluster.Pods = mode
 		c.sources["cluster.pods"] = option.at.String() + ": " + option.text()
 	case "ttl":
-		if d, ok := c.span(option, strings.Join(args, " "), 0, time.Hour); ok && c.set("cluster.ttl", option, d.String()) {
+		if d, ok := c.span(option, strings.Join(args, " "), 0, time.Hour); ok && c.setKey("cluster.ttl", option, d.String()) {
 			cluster.TTL = d
 		}
 	case "namespaces":
@@ -262,12 +262,12 @@ func (c *corefile) kubernetesNone(st, option *statement) {
 	case "startup_timeout":
 		c.option(st, option, "a start waits for the view of the cluster as long as it takes, and /readyz with it", "with a snapshot there is one at once: see snapshot.folder")
 	case "multicluster":
-		why, hint := none("multicluster")
+		why, hint := unsupported("multicluster")
 		c.option(st, option, why, hint)
 	case "zonal":
 		c.option(st, option, "names of endpoints by zone are not made up", "cluster.nodeZone puts the endpoints of the node's own zone first")
 	case "federation":
-		why, hint := none("federation")
+		why, hint := unsupported("federation")
 		c.option(st, option, why, hint)
 	case "resyncperiod", "upstream": // CoreDNS passes over them as well
 	case "transfer":
@@ -287,7 +287,7 @@ func (c *corefile) transfer(_ *server, st *statement) {
 		c.transferTo(&option)
 	}
 	if !c.cluster.local {
-		c.lost(st.at, st.text(), "only the zone of the cluster can be had", "")
+		c.noteLost(st.at, st.text(), "only the zone of the cluster can be had", "")
 	}
 }
 
@@ -297,18 +297,18 @@ func (c *corefile) transferTo(option *statement) {
 		switch a, err := netip.ParseAddr(strings.Trim(hostOf(word), "[]")); {
 		case word == "to":
 		case word == "*":
-			c.allow(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
-			c.allow(netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+			c.allowTransfer(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
+			c.allowTransfer(netip.PrefixFrom(netip.IPv6Unspecified(), 0))
 		case err == nil:
-			c.allow(netip.PrefixFrom(a.Unmap().WithZone(""), a.Unmap().BitLen()))
-			c.differs(option.at, "transfer: to "+word, "nobody is told of changes", "the other server looks for itself, by the times in the SOA record")
+			c.allowTransfer(netip.PrefixFrom(a.Unmap().WithZone(""), a.Unmap().BitLen()))
+			c.noteDiffers(option.at, "transfer: to "+word, "nobody is told of changes", "the other server looks for itself, by the times in the SOA record")
 		default:
-			c.lost(option.at, "transfer: to "+word, "not an address", "")
+			c.noteLost(option.at, "transfer: to "+word, "not an address", "")
 		}
 	}
 }
 
-func (c *corefile) allow(p netip.Prefix) {
+func (c *corefile) allowTransfer(p netip.Prefix) {
 	if !slices.Contains(c.cfg.Cluster.TransferTo, p) {
 		c.cfg.Cluster.TransferTo = append(c.cfg.Cluster.TransferTo, p)
 	}

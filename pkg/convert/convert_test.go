@@ -69,7 +69,7 @@ func TestFiles(t *testing.T) {
 }
 
 // TestOnNode fits what was converted to the DaemonSet.
-func TestOnNode(t *testing.T) {
+func TestForDaemonSet(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, input string }{
 		{"nodelocaldns-on-node", "nodelocaldns.yaml"},
@@ -84,7 +84,7 @@ func TestOnNode(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := r.OnNode(); err != nil {
+			if err := r.ForDaemonSet(); err != nil {
 				t.Fatal(err)
 			}
 			golden(t, filepath.Join("testdata", tt.name+".golden"), render(t, r))
@@ -93,7 +93,7 @@ func TestOnNode(t *testing.T) {
 }
 
 // TestOnNodeTellsOfPod says of a configuration that the DaemonSet has to be changed for it.
-func TestOnNodeTellsOfPod(t *testing.T) {
+func TestForDaemonSetNotesPod(t *testing.T) {
 	t.Parallel()
 	const rights, memory = "no right to list pods", "its memory limit is 144Mi, and 162Mi are needed"
 	for _, tt := range []struct {
@@ -110,7 +110,7 @@ func TestOnNodeTellsOfPod(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := r.OnNode(); err != nil {
+			if err := r.ForDaemonSet(); err != nil {
 				t.Fatal(err)
 			}
 			text := render(t, r)
@@ -124,13 +124,13 @@ func TestOnNodeTellsOfPod(t *testing.T) {
 }
 
 // TestOnNodeRefuses holds a configuration back that the agents of the DaemonSet could not have.
-func TestOnNodeRefuses(t *testing.T) {
+func TestForDaemonSetRefuses(t *testing.T) {
 	t.Parallel()
 	r, err := convert.Corefile("Corefile", []byte(".:9253 {\n bind 169.254.20.10\n forward . 192.0.2.1\n}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.OnNode(); err == nil || !strings.Contains(err.Error(), "taken by listen") {
+	if err := r.ForDaemonSet(); err == nil || !strings.Contains(err.Error(), "taken by listen") {
 		t.Errorf("OnNode: error %v, want one about the port", err)
 	}
 }
@@ -216,7 +216,7 @@ func TestFilesErrors(t *testing.T) {
 		{name: "more than a configuration holds", in: []string{". {\n" + strings.Repeat("template IN A {\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\n}\n", 12_000) + "}\n"}, want: "checking what was converted: larger than 1Mi: name a file with the names in hosts.files, or run more than one agent"},
 		{name: "a brace too few", in: []string{".:53 {\n  errors\n"}, want: "reading the Corefile: file0:2 - Syntax error: Unexpected token 'errors', expecting '}'"},
 		{name: "too large", in: []string{strings.Repeat("a", 1<<20+1)}, want: "reading file0: larger than 1 MiB"},
-		{name: "snippets that double", in: []string{doubling(20)}, want: "reading the Corefile: file0:62: more than 200000 words with what is imported"},
+		{name: "snippets that double", in: []string{doubleImports(20)}, want: "reading the Corefile: file0:62: more than 200000 words with what is imported"},
 		{name: "import beside others", in: []string{". { import a\n}\n"}, want: "reading the Corefile: file0:1: import shares its line: write it on a line of its own"},
 		{name: "import of nothing", in: []string{". {\nimport\n}\n"}, want: "reading the Corefile: file0:2: import of nothing"},
 		{name: "bad kube-dns", in: []string{"kind: ConfigMap\ndata: {stubDomains: '['}\n"}, want: "reading stubDomains: not a JSON object of lists, like {\"example.com\": [\"192.0.2.1\"]}: unexpected end of JSON input"},
@@ -270,7 +270,7 @@ func TestOtherKeys(t *testing.T) {
 }
 
 // TestManyAreWrong leaves the good ones of many rules, of which the checks report a part at a time.
-func TestManyAreWrong(t *testing.T) {
+func TestManyProblems(t *testing.T) {
 	t.Parallel()
 	text := ". {\n rewrite name a.example b.example\n" + strings.Repeat(" rewrite name a.example c.example\n", 250) + " forward . 192.0.2.1\n}\n"
 	r, err := convert.Corefile("Corefile", []byte(text))
@@ -288,7 +288,7 @@ func TestManyAreWrong(t *testing.T) {
 }
 
 // doubling is a Corefile of snippets each of which imports the one before it twice.
-func doubling(n int) string {
+func doubleImports(n int) string {
 	var b strings.Builder
 	b.WriteString("(s0) {\n log\n}\n")
 	for i := 1; i < n; i++ {

@@ -57,24 +57,24 @@ type corefile struct {
 
 	excepted []sourced[string] // zones that nobody is asked for
 
-	wild     []sourced[string] // names below which hosts answers all others
-	denied   []sourced[string] // zones whose other names do not exist
-	disabled map[string]string // what is kept out of the cache, by server and zones: success or denial
-	halves   []sourced[string] // those that are one of the two
+	wild         []sourced[string] // names below which hosts answers all others
+	denied       []sourced[string] // zones whose other names do not exist
+	disabled     map[string]string // what is kept out of the cache, by server and zones: success or denial
+	halfDisabled []sourced[string] // those that are one of the two
 
-	servers   []*server
-	upstreams []config.Target  // of __PILLAR__UPSTREAM__SERVERS__
-	held      map[string]place // the listen addresses, and where each is from
-	unbound   bool             // a server takes queries at every address
-	cluster   clusterState
-	keys      map[string]keySet   // by path: where it was set first, and its value
-	whole     place               // the first file
-	said      map[string]bool     // notes that need not come again
-	shared    map[string]document // files beside the Corefiles, by the last part of their names
-	aside     []*behind           // server blocks at other ports
-	named     map[string]bool     // the last parts of the files that Corefiles name
-	odd       map[string]place    // keys of ConfigMaps that nobody imports
-	hostAt    map[string]int      // the places of names in hosts.names
+	servers           []*server
+	upstreams         []config.Target  // of __PILLAR__UPSTREAM__SERVERS__
+	listenAddrs       map[string]place // the listen addresses, and where each is from
+	listensEverywhere bool             // a server takes queries at every address
+	cluster           clusterState
+	keys              map[string]keySet   // by path: where it was set first, and its value
+	firstFile         place               // the first file
+	noted             map[string]bool     // notes that need not come again
+	shared            map[string]document // files beside the Corefiles, by the last part of their names
+	otherPorts        []*otherPort        // server blocks at other ports
+	mentioned         map[string]bool     // the last parts of the files that Corefiles name
+	unknownKeys       map[string]place    // keys of ConfigMaps that nobody imports
+	hostAt            map[string]int      // the places of names in hosts.names
 }
 
 // sourced is an item of a list, with the line that it is from.
@@ -111,11 +111,11 @@ type server struct {
 // convert makes one configuration of Corefiles and of a ConfigMap of kube-dns.
 func convert(docs []document, shared map[string]document, kubeDNS map[string]string) (*Result, error) {
 	c := &corefile{
-		cfg: config.Default(config.Agent), sources: map[string]string{}, held: map[string]place{}, keys: map[string]keySet{}, said: map[string]bool{},
-		odd: map[string]place{}, hostAt: map[string]int{}, named: map[string]bool{},
+		cfg: config.Default(config.Agent), sources: map[string]string{}, listenAddrs: map[string]place{}, keys: map[string]keySet{}, noted: map[string]bool{},
+		unknownKeys: map[string]place{}, hostAt: map[string]int{}, mentioned: map[string]bool{},
 	}
 	if len(docs) > 0 {
-		c.whole.file = docs[0].name
+		c.firstFile.file = docs[0].name
 	}
 	if err := c.read(docs, shared); err != nil {
 		return nil, err
@@ -129,14 +129,14 @@ func convert(docs []document, shared map[string]document, kubeDNS map[string]str
 		for _, s := range c.servers {
 			c.server(s)
 		}
-		c.between()
-		c.unasked()
+		c.noteUnmatchedNames()
+		c.noteUnusedPorts()
 		c.aliasesFirst()
 		c.denialTemplates()
-		c.exceptions()
-		c.halved()
+		c.exceptTemplates()
+		c.noteHalfDisabled()
 	}
-	c.oddKeys()
+	c.noteUnknownKeys()
 	return c.result()
 }
 
@@ -159,68 +159,68 @@ func (c *corefile) read(docs []document, shared map[string]document) error {
 	}
 	c.usualPort(all)
 	for i := range all {
-		c.take(&all[i])
-		c.names(&all[i])
+		c.addServer(&all[i])
+		c.collectFileNames(&all[i])
 	}
 	if len(docs) > 0 && len(c.servers) == 0 && len(c.notes) == 0 {
 		return fmt.Errorf("reading the Corefile: %s: no server block is in it", docs[0].name)
 	}
-	for _, name := range names(shared) {
+	for _, name := range sortedNames(shared) {
 		if !used[name] {
-			c.unused(name, shared[name])
+			c.noteUnusedKey(name, shared[name])
 		}
 	}
 	return nil
 }
 
 // names keeps what may be the files that the plugins of a server block read.
-func (c *corefile) names(b *block) {
+func (c *corefile) collectFileNames(b *block) {
 	for _, st := range b.plugins {
 		for _, word := range st.args() {
-			c.named[path.Base(word)] = true
+			c.mentioned[path.Base(word)] = true
 		}
 	}
 }
 
 // unused notes a key of a ConfigMap that no Corefile imports.
-func (c *corefile) unused(name string, d document) {
-	if d.odd != (place{}) { // which a Corefile may read
-		c.odd[name] = d.odd
+func (c *corefile) noteUnusedKey(name string, d document) {
+	if d.unknownKey != (place{}) { // which a Corefile may read
+		c.unknownKeys[name] = d.unknownKey
 		return
 	}
-	c.lost(place{file: d.name}, name, "no Corefile imports it", "give the Corefile that does, or leave this out")
+	c.noteLost(place{file: d.name}, name, "no Corefile imports it", "give the Corefile that does, or leave this out")
 }
 
 // oddKeys notes the keys of ConfigMaps that nothing is known of.
-func (c *corefile) oddKeys() {
-	for name, at := range c.odd {
-		if !c.named[name] { // else it was said where it is named
-			c.lost(at, "key "+name, "no Corefile imports it, and it is no key of kube-dns", "")
+func (c *corefile) noteUnknownKeys() {
+	for name, at := range c.unknownKeys {
+		if !c.mentioned[name] { // else it was said where it is named
+			c.noteLost(at, "key "+name, "no Corefile imports it, and it is no key of kube-dns", "")
 		}
 	}
 }
 
 // take keeps a server block, unless it is for a port or a transport that there is not.
-func (c *corefile) take(b *block) {
+func (c *corefile) addServer(b *block) {
 	s := &server{block: b}
 	for _, key := range b.keys {
-		a := parseAddress(pillars(key))
+		a := parseAddress(fillPlaceholders(key))
 		what := "server " + key
 		switch {
 		case a.transport != "dns":
-			c.lost(b.at, what, "queries are taken over UDP and TCP alone", "leave it to a server beside this one, such as the central resolver")
+			c.noteLost(b.at, what, "queries are taken over UDP and TCP alone", "leave it to a server beside this one, such as the central resolver")
 			continue
 		case !c.port(b, a, what):
 			continue
 		}
 		list, err := zones(a.host)
 		if err != nil {
-			c.lost(b.at, what, oneLine(err), "")
+			c.noteLost(b.at, what, oneLine(err), "")
 			continue
 		}
 		for _, zone := range list {
 			if c.serverOf(zone) != nil {
-				c.lost(b.at, what, "the zone "+zone+" has a server already", "leave one of them out")
+				c.noteLost(b.at, what, "the zone "+zone+" has a server already", "leave one of them out")
 				continue
 			}
 			s.zones = append(s.zones, zone)
@@ -230,7 +230,7 @@ func (c *corefile) take(b *block) {
 		return
 	}
 	if len(b.plugins) == 0 {
-		c.lost(b.at, "server "+strings.Join(b.keys, " "), "its block has no plugins, so nobody is asked for its names",
+		c.noteLost(b.at, "server "+strings.Join(b.keys, " "), "its block has no plugins, so nobody is asked for its names",
 			"plugins stand in braces: a line without them is a server by itself")
 	}
 	c.servers = append(c.servers, s)
@@ -247,7 +247,7 @@ func (c *corefile) serverOf(zone string) *server {
 }
 
 // heard is the server block whose zones a name is in, nil for none.
-func (c *corefile) heard(name string) *server {
+func (c *corefile) serverFor(name string) *server {
 	var best *server
 	longest := -1
 	for _, s := range c.servers {
@@ -261,28 +261,28 @@ func (c *corefile) heard(name string) *server {
 }
 
 // lost notes what has no counterpart.
-func (c *corefile) lost(at place, what, why, hint string) {
+func (c *corefile) noteLost(at place, what, why, hint string) {
 	c.notes = append(c.notes, Note{File: at.file, Line: at.line, What: what, Why: why, Hint: hint})
 }
 
 // differs notes what has a counterpart that is not quite the same.
-func (c *corefile) differs(at place, what, why, hint string) {
+func (c *corefile) noteDiffers(at place, what, why, hint string) {
 	c.notes = append(c.notes, Note{File: at.file, Line: at.line, What: what, Why: why, Hint: hint, Kept: true})
 }
 
 // first reports whether something is said for the first time, which is enough.
-func (c *corefile) first(what string) bool {
-	again := c.said[what]
-	c.said[what] = true
+func (c *corefile) firstTime(what string) bool {
+	again := c.noted[what]
+	c.noted[what] = true
 	return !again
 }
 
 // set tells where the value of a key is from, and reports whether the key has it: the first server block to set a key
 // of the whole program has the say, and another value is noted.
-func (c *corefile) set(path string, s *statement, value string) bool {
+func (c *corefile) setKey(path string, s *statement, value string) bool {
 	before, again := c.keys[path]
 	if again && before.value != value {
-		c.lost(s.at, s.text(), fmt.Sprintf("%s is one for all zones, and already %s by %s", path, before.value, before.at), "")
+		c.noteLost(s.at, s.text(), fmt.Sprintf("%s is one for all zones, and already %s by %s", path, before.value, before.at), "")
 	}
 	if again {
 		return false

@@ -16,10 +16,10 @@ import (
 
 // document is the text of a Corefile, or of a part of one.
 type document struct {
-	name  string // as notes name it
-	first int    // the line of the file that the text begins at
-	text  string
-	odd   place // of a key whose name does not tell what it is for; zero: it does
+	name       string // as notes name it
+	first      int    // the line of the file that the text begins at
+	text       string
+	unknownKey place // of a key whose name does not tell what it is for; zero: it does
 }
 
 // Bounds on what imports may make of a text.

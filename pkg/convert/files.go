@@ -28,7 +28,7 @@ const maxInput = 1 << 20
 // in it, alone, in a List, or among other objects. Of a ConfigMap are taken: a Corefile, the keys of kube-dns, and keys
 // that end in .override or .server, which a Corefile may import. An error says that an input is none of these.
 func Files(inputs []Input) (*Result, error) {
-	var f found
+	var f inputSet
 	for _, in := range inputs {
 		if len(in.Text) > maxInput {
 			return nil, fmt.Errorf("reading %s: larger than 1 MiB", in.Name)
@@ -48,21 +48,21 @@ func Files(inputs []Input) (*Result, error) {
 }
 
 // imported is the name of one of the files there are, one that is meant to be imported.
-func (f *found) imported() string {
-	all := names(f.shared)
-	isPart := func(name string) bool { return f.shared[name].odd == (place{}) }
+func (f *inputSet) imported() string {
+	all := sortedNames(f.shared)
+	isPart := func(name string) bool { return f.shared[name].unknownKey == (place{}) }
 	return all[max(0, slices.IndexFunc(all, isPart))]
 }
 
 // found is what the inputs hold.
-type found struct {
+type inputSet struct {
 	corefiles []document
 	shared    map[string]document // what Corefiles may import, by name
 	kubeDNS   map[string]string
 }
 
 // add takes one input.
-func (f *found) add(in Input) error {
+func (f *inputSet) add(in Input) error {
 	if strings.TrimSpace(string(in.Text)) == "" {
 		return fmt.Errorf("reading %s: it is empty", in.Name)
 	}
@@ -153,7 +153,7 @@ func value(mapping *yaml.Node, key string) *yaml.Node {
 }
 
 // configMap takes the keys of a ConfigMap, and reports whether there was one to take.
-func (f *found) configMap(file string, data *yaml.Node) (bool, error) {
+func (f *inputSet) configMap(file string, data *yaml.Node) (bool, error) {
 	if data == nil || data.Kind != yaml.MappingNode {
 		return false, nil
 	}
@@ -163,32 +163,32 @@ func (f *found) configMap(file string, data *yaml.Node) (bool, error) {
 		switch {
 		case key == "Corefile":
 			took = true
-			f.corefiles = append(f.corefiles, inside(file, key, text))
+			f.corefiles = append(f.corefiles, embeddedDocument(file, key, text))
 		case strings.HasSuffix(key, ".override"), strings.HasSuffix(key, ".server"):
 			took = true
-			if err := once(&f.shared, file, key, inside(file, key, text)); err != nil {
+			if err := setOnce(&f.shared, file, key, embeddedDocument(file, key, text)); err != nil {
 				return false, err
 			}
 		case key == stubDomains, key == upstreamNameservers, key == federations:
 			took = true
-			if err := once(&f.kubeDNS, file, key, text.Value); err != nil {
+			if err := setOnce(&f.kubeDNS, file, key, text.Value); err != nil {
 				return false, err
 			}
 		case key == "Corefile-backup": // which kubeadm leaves of an upgrade
 		default:
-			d := inside(file, key, text)
-			d.odd = place{file, data.Content[i].Line}
+			d := embeddedDocument(file, key, text)
+			d.unknownKey = place{file, data.Content[i].Line}
 			odd[key] = d
 		}
 	}
 	if took { // else it has nothing to do with DNS
-		f.addOdd(odd)
+		f.addUnknown(odd)
 	}
 	return took, nil
 }
 
 // addOdd keeps other keys of a ConfigMap, which a Corefile may import or read. Those that are known come first.
-func (f *found) addOdd(odd map[string]document) {
+func (f *inputSet) addUnknown(odd map[string]document) {
 	for key, d := range odd {
 		if _, again := f.shared[key]; again {
 			continue
@@ -201,7 +201,7 @@ func (f *found) addOdd(odd map[string]document) {
 }
 
 // once sets a key that only one ConfigMap may have.
-func once[T any](all *map[string]T, file, key string, v T) error {
+func setOnce[T any](all *map[string]T, file, key string, v T) error {
 	if *all == nil {
 		*all = map[string]T{}
 	}
@@ -213,7 +213,7 @@ func once[T any](all *map[string]T, file, key string, v T) error {
 }
 
 // inside is a text inside of YAML. In a literal block its lines are lines of the file; in quotes they are not.
-func inside(file, key string, text *yaml.Node) document {
+func embeddedDocument(file, key string, text *yaml.Node) document {
 	if text.Style&yaml.LiteralStyle != 0 {
 		return document{name: file, first: text.Line + 1, text: text.Value}
 	}
@@ -221,4 +221,4 @@ func inside(file, key string, text *yaml.Node) document {
 }
 
 // names are the keys of what may be imported, sorted.
-func names(shared map[string]document) []string { return slices.Sorted(maps.Keys(shared)) }
+func sortedNames(shared map[string]document) []string { return slices.Sorted(maps.Keys(shared)) }

@@ -92,20 +92,20 @@ func (c *corefile) refuse(list string, i int, p config.Problem) {
 	case list == "templates" && i < len(c.templates):
 		at, text = c.templates[i].at, c.templates[i].text
 	}
-	c.lost(at, text, p.What, p.Hint)
+	c.noteLost(at, text, p.What, p.Hint)
 }
 
 // reset puts a section back to its default, and notes why.
 func (c *corefile) reset(p config.Problem) {
 	head, _, _ := strings.Cut(p.Path, ".")
 	head, _, _ = strings.Cut(head, "[")
-	at := c.whole
+	at := c.firstFile
 	for _, path := range slices.Sorted(maps.Keys(c.keys)) {
 		if strings.HasPrefix(p.Path, path) || strings.HasPrefix(path, p.Path) {
 			at = c.keys[path].at
 		}
 	}
-	c.lost(at, p.Path, p.What+"; the section "+head+" stays at its defaults", p.Hint)
+	c.noteLost(at, p.Path, p.What+"; the section "+head+" stays at its defaults", p.Hint)
 	standard := config.Default(config.Agent)
 	switch head {
 	case "listen":

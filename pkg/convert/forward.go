@@ -14,17 +14,17 @@ import (
 // forward takes a route.
 func (c *corefile) forward(s *server, st *statement) {
 	if len(st.args()) < 2 {
-		c.lost(st.at, st.text(), "it names no zone or no upstream", "")
+		c.noteLost(st.at, st.text(), "it names no zone or no upstream", "")
 		return
 	}
-	from, err := zones(pillars(st.args()[0]))
+	from, err := zones(fillPlaceholders(st.args()[0]))
 	if err != nil {
-		c.lost(st.at, st.text(), oneLine(err), "")
+		c.noteLost(st.at, st.text(), oneLine(err), "")
 		return
 	}
 	routed := overlap(s.zones, from)
 	if len(routed) == 0 {
-		c.lost(st.at, st.text(), "it is for no name that this server is asked for", "")
+		c.noteLost(st.at, st.text(), "it is for no name that this server is asked for", "")
 		return
 	}
 	options := c.forwardOptions(st)
@@ -38,7 +38,7 @@ func (c *corefile) forward(s *server, st *statement) {
 			to, made = c.targets(st, options), true
 		}
 		if len(to) == 0 {
-			c.lost(st.at, st.text(), "no upstream is left, so there is no route for "+zone, "")
+			c.noteLost(st.at, st.text(), "no upstream is left, so there is no route for "+zone, "")
 			continue
 		}
 		r := config.DefaultRoute(zone, to...)
@@ -58,7 +58,7 @@ func (c *corefile) proxy(s *server, st *statement) {
 		case text == "protocol dns force_tcp":
 			as.body = append(as.body, statement{at: option.at, words: []string{"force_tcp"}})
 		case option.words[0] == "protocol":
-			c.lost(st.at, st.text()+", "+text, "upstreams are asked over UDP, TCP, TLS and HTTPS", "write a route to a server that is asked over one of these: {zone: …, to: […]}")
+			c.noteLost(st.at, st.text()+", "+text, "upstreams are asked over UDP, TCP, TLS and HTTPS", "write a route to a server that is asked over one of these: {zone: …, to: […]}")
 			return
 		case option.words[0] == "fail_timeout", option.words[0] == "spray":
 			c.optionDiffers(st, &option, "upstreams are judged by their answers, and probed when they fail, at times of node-cache's own", "docs/upstreams.md has the times")
@@ -95,7 +95,7 @@ func overlap(served, from []string) []string {
 // route adds a route unless its zone has one.
 func (c *corefile) route(r config.Route, st *statement) {
 	if c.cluster.domain == r.Zone {
-		c.lost(st.at, st.text(), "the domain of the cluster is answered as a whole", "names below it may have a route of their own")
+		c.noteLost(st.at, st.text(), "the domain of the cluster is answered as a whole", "names below it may have a route of their own")
 		return
 	}
 	i := slices.IndexFunc(c.routes, func(other route) bool { return other.Zone == r.Zone })
@@ -108,9 +108,9 @@ func (c *corefile) route(r config.Route, st *statement) {
 		c.routes[i].Route, c.routes[i].early = r, false
 	case c.routes[i].early:
 		c.routes[i] = route{Route: r, at: st.at, text: st.text()}
-		c.lost(place{file: upstreamNameservers}, "the list", fmt.Sprintf("%s has other upstreams for all names", st.at), "")
+		c.noteLost(place{file: upstreamNameservers}, "the list", fmt.Sprintf("%s has other upstreams for all names", st.at), "")
 	default:
-		c.lost(st.at, st.text(), fmt.Sprintf("%s has a route already, by %s", r.Zone, c.routes[i].at),
+		c.noteLost(st.at, st.text(), fmt.Sprintf("%s has a route already, by %s", r.Zone, c.routes[i].at),
 			"a zone has one route: list all upstreams in it, in order and with policy sequential")
 	}
 }
@@ -173,7 +173,7 @@ func (c *corefile) policy(st, option *statement) config.Policy {
 	case "random":
 		return config.PolicyRandom
 	case "round_robin":
-		c.differs(option.at, st.words[0]+": "+option.text(), "upstreams are drawn, each as often as the others, and do not take turns", "")
+		c.noteDiffers(option.at, st.words[0]+": "+option.text(), "upstreams are drawn, each as often as the others, and do not take turns", "")
 		return config.PolicyRandom
 	}
 	c.unknown(st, option)
@@ -187,7 +187,7 @@ func (c *corefile) certificates(st, option *statement) string {
 		c.option(st, option, "upstreams are shown no certificate", "let them know this client by its address")
 	}
 	if len(args) == 1 || len(args) == 3 {
-		c.differs(option.at, st.words[0]+": "+option.text(), "the file is read where the agent runs, and the configuration is refused where it is not there",
+		c.noteDiffers(option.at, st.words[0]+": "+option.text(), "the file is read where the agent runs, and the configuration is refused where it is not there",
 			"mount a Secret with it into the agents' pods, and write its path there into tls.ca")
 		return args[len(args)-1]
 	}
@@ -198,17 +198,17 @@ func (c *corefile) certificates(st, option *statement) string {
 func (c *corefile) maxConcurrent(option *statement) {
 	n, err := strconv.Atoi(strings.Join(option.args(), ""))
 	if err != nil || n < 0 {
-		c.lost(option.at, "forward: "+option.text(), "no number", "")
+		c.noteLost(option.at, "forward: "+option.text(), "no number", "")
 		return
 	}
 	if n == 0 { // no bound
 		return
 	}
 	n = min(n, 1<<20)
-	if c.set("limits.inflight", option, strconv.Itoa(n)) {
+	if c.setKey("limits.inflight", option, strconv.Itoa(n)) {
 		c.cfg.Limits.Inflight = n
 		c.cfg.Limits.Waiting = max(c.cfg.Limits.Waiting, n)
-		c.differs(option.at, "forward: "+option.text(), "the bound is on all upstreams together, and identical queries count once", "see limits.inflight")
+		c.noteDiffers(option.at, "forward: "+option.text(), "the bound is on all upstreams together, and identical queries count once", "see limits.inflight")
 	}
 }
 
@@ -250,7 +250,7 @@ func (c *corefile) targets(st *statement, o forwardOptions) []config.Target {
 		}
 	}
 	if o.tcp && slices.ContainsFunc(to, func(t config.Target) bool { return t.Kind == config.ResolvConf }) {
-		c.differs(st.at, st.words[0]+": force_tcp", "the servers of a resolv.conf are asked over UDP, and over TCP for what does not fit",
+		c.noteDiffers(st.at, st.words[0]+": force_tcp", "the servers of a resolv.conf are asked over UDP, and over TCP for what does not fit",
 			"write tcp:// and their addresses in place of the file where UDP must not be used")
 	}
 	return to
@@ -264,7 +264,7 @@ func (c *corefile) wordTargets(st *statement, word, serverName string) []config.
 	case word == upstreams:
 		return c.upstreams
 	case isDNSService(word):
-		c.lost(st.at, word, "the endpoints of the DNS service are asked for names of the cluster alone", "write the addresses of a server that knows the zone")
+		c.noteLost(st.at, word, "the endpoints of the DNS service are asked for names of the cluster alone", "write the addresses of a server that knows the zone")
 		return nil
 	}
 	t, err := target(word, serverName)
@@ -272,10 +272,10 @@ func (c *corefile) wordTargets(st *statement, word, serverName string) []config.
 	case err != nil && placeholder(placeholders(), word) != "": // which was said
 		return nil
 	case err != nil:
-		c.lost(st.at, st.words[0]+": "+word, oneLine(err), "")
+		c.noteLost(st.at, st.words[0]+": "+word, oneLine(err), "")
 		return nil
 	}
-	if to, ok := c.through(st, t); ok {
+	if to, ok := c.otherPortUpstreams(st, t); ok {
 		return to
 	}
 	return []config.Target{t}
@@ -314,9 +314,9 @@ func target(word, serverName string) (config.Target, error) {
 // except keeps names from being forwarded: they get SERVFAIL, as from a server that has nobody to ask.
 func (c *corefile) except(st *statement, hosts []string) {
 	for _, host := range hosts {
-		list, err := zones(pillars(host))
+		list, err := zones(fillPlaceholders(host))
 		if err != nil {
-			c.lost(st.at, "forward: except "+host, oneLine(err), "")
+			c.noteLost(st.at, "forward: except "+host, oneLine(err), "")
 			continue
 		}
 		for _, zone := range list {
@@ -326,13 +326,13 @@ func (c *corefile) except(st *statement, hosts []string) {
 }
 
 // exceptions makes templates of the zones that are not forwarded, unless somebody has them all the same.
-func (c *corefile) exceptions() {
+func (c *corefile) exceptTemplates() {
 	for _, e := range c.excepted {
 		switch {
 		case c.isServed(e.value), c.isAnswered(e.value):
 			continue
 		case c.isServedBelow(e.value):
-			c.differs(e.at, e.text, "there is a route in "+e.value+", so its other names go to the route above it", "write a route for the zone, or templates that deny these names")
+			c.noteDiffers(e.at, e.text, "there is a route in "+e.value+", so its other names go to the route above it", "write a route for the zone, or templates that deny these names")
 			continue
 		}
 		c.templates = append(c.templates, sourced[config.Template]{config.Template{Zone: e.value, Rcode: rcodeServFail}, e.at, e.text})
@@ -360,7 +360,7 @@ func (c *corefile) isServedBelow(zone string) bool {
 }
 
 // unserved has SERVFAIL for the names of a server that asks nobody for them, so that they do not leave for another.
-func (c *corefile) unserved(s *server) {
+func (c *corefile) denyUnforwarded(s *server) {
 	for _, zone := range s.zones {
 		isServed := slices.ContainsFunc(s.own, func(own string) bool { return below(zone, own) })
 		if zone == "." || isServed {

@@ -45,7 +45,7 @@ func (c *corefile) hosts(s *server, st *statement) {
 		case "fallthrough":
 			onward = true
 			if len(args) > 0 {
-				c.differs(option.at, "hosts: "+option.text(), "names that are not there are looked up as ever, in all zones", "")
+				c.noteDiffers(option.at, "hosts: "+option.text(), "names that are not there are looked up as ever, in all zones", "")
 			}
 		case "ttl": // read first: wildcards have it in their text
 		case "no_reverse":
@@ -66,7 +66,7 @@ func (c *corefile) hostsTTL(option *statement) {
 	if len(option.args()) == 0 {
 		return
 	}
-	if d, ok := c.span(option, option.args()[0], 0, time.Hour); ok && c.set("hosts.ttl", option, d.String()) {
+	if d, ok := c.span(option, option.args()[0], 0, time.Hour); ok && c.setKey("hosts.ttl", option, d.String()) {
 		c.cfg.Hosts.TTL = d.Truncate(time.Second)
 	}
 }
@@ -75,9 +75,9 @@ func (c *corefile) hostsTTL(option *statement) {
 func (c *corefile) namedZones(st *statement, hosts []string) []string {
 	var list []string
 	for _, host := range hosts {
-		named, err := zones(pillars(host))
+		named, err := zones(fillPlaceholders(host))
 		if err != nil {
-			c.lost(st.at, st.text(), oneLine(err), "")
+			c.noteLost(st.at, st.text(), oneLine(err), "")
 			continue
 		}
 		list = append(list, named...)
@@ -96,7 +96,7 @@ func (c *corefile) hostsLine(s *server, st, line *statement, served []string) {
 	for _, name := range line.args() {
 		lower := strings.ToLower(strings.TrimSuffix(name, ".")) + "."
 		if !slices.ContainsFunc(served, func(zone string) bool { return below(lower, zone) }) {
-			c.lost(line.at, "hosts: "+line.text(), name+" is in no zone of the server, so it is not answered there either", "")
+			c.noteLost(line.at, "hosts: "+line.text(), name+" is in no zone of the server, so it is not answered there either", "")
 			continue
 		}
 		if parent, found := strings.CutPrefix(lower, "*."); found {
@@ -104,11 +104,11 @@ func (c *corefile) hostsLine(s *server, st, line *statement, served []string) {
 			continue
 		}
 		if _, err := config.ParseZone(name); err != nil || lower == "." {
-			c.lost(line.at, "hosts: "+line.text(), "not a name that can be asked for: "+name, "")
+			c.noteLost(line.at, "hosts: "+line.text(), "not a name that can be asked for: "+name, "")
 			continue
 		}
-		if c.heard(lower) != s {
-			c.differs(line.at, "hosts: "+line.text(), "another server is asked for "+name+" there, and it is answered here", "leave it out")
+		if c.serverFor(lower) != s {
+			c.noteDiffers(line.at, "hosts: "+line.text(), "another server is asked for "+name+" there, and it is answered here", "leave it out")
 		}
 		c.host(lower, address)
 		if _, set := c.sources["hosts.names"]; !set {
@@ -133,7 +133,7 @@ func (c *corefile) host(name string, address netip.Addr) {
 
 // wildcard answers all names one label below a name, by a template for each family.
 func (c *corefile) wildcard(line *statement, parent string, address netip.Addr) {
-	t := config.Template{Zone: parent, Types: []uint16{dns.TypeA}, Match: []string{oneBelow(parent)}}
+	t := config.Template{Zone: parent, Types: []uint16{dns.TypeA}, Match: []string{oneLabelBelow(parent)}}
 	record := "A"
 	if address.Is6() {
 		t.Types, record = []uint16{dns.TypeAAAA}, "AAAA"
@@ -150,17 +150,17 @@ func (c *corefile) wildcard(line *statement, parent string, address netip.Addr) 
 		c.wild = append(c.wild, sourced[string]{parent, line.at, "hosts: " + line.text() + ", other types"})
 	}
 	c.templates = append(c.templates, sourced[config.Template]{t, line.at, "hosts: " + line.text()})
-	c.differs(line.at, "hosts: "+line.text(), "a template answers the names, and those that are written down come first", "")
+	c.noteDiffers(line.at, "hosts: "+line.text(), "a template answers the names, and those that are written down come first", "")
 }
 
 // oneBelow is an expression for the names one label below another.
-func oneBelow(parent string) string { return `^[^.]+\.` + regexp.QuoteMeta(parent) + `$` }
+func oneLabelBelow(parent string) string { return `^[^.]+\.` + regexp.QuoteMeta(parent) + `$` }
 
 // hostsFile takes the file, which is /etc/hosts where none is named.
 func (c *corefile) hostsFile(s *server, st *statement, file string, inline bool) {
 	switch {
 	case file == "" && inline:
-		c.differs(st.at, st.text(), "the names of /etc/hosts are not read beside those that are written down", "write files: [/etc/hosts] into hosts if they are meant")
+		c.noteDiffers(st.at, st.text(), "the names of /etc/hosts are not read beside those that are written down", "write files: [/etc/hosts] into hosts if they are meant")
 		return
 	case file == "":
 		file = "/etc/hosts"
@@ -175,11 +175,11 @@ func (c *corefile) hostsFile(s *server, st *statement, file string, inline bool)
 	c.sources["hosts.files"] = st.at.String() + ": " + st.text()
 	c.keys["hosts"] = keySet{at: st.at}
 	if filepath.Clean(file) != "/etc/hosts" {
-		c.differs(st.at, st.text(), "the file is read where the agent runs, and has to be there",
+		c.noteDiffers(st.at, st.text(), "the file is read where the agent runs, and has to be there",
 			"mount what has it into the agents' pods and write its path there into hosts.files, or list the names in hosts.names")
 	}
 	if len(c.servers) > 1 || !slices.Equal(s.zones, []string{"."}) {
-		c.differs(st.at, st.text(), "the names of a file are answered whatever zone they are in", "")
+		c.noteDiffers(st.at, st.text(), "the names of a file are answered whatever zone they are in", "")
 	}
 }
 
@@ -187,7 +187,7 @@ func (c *corefile) hostsFile(s *server, st *statement, file string, inline bool)
 func (c *corefile) denyOthers(st *statement, served []string) {
 	for _, zone := range served {
 		if zone == "." {
-			c.lost(st.at, st.text(), "names that are not there are looked up, not denied: fallthrough, which is not written, is how it always is", "")
+			c.noteLost(st.at, st.text(), "names that are not there are looked up, not denied: fallthrough, which is not written, is how it always is", "")
 			continue
 		}
 		c.denied = append(c.denied, sourced[string]{zone, st.at, st.text() + ", without fallthrough"})
@@ -198,11 +198,11 @@ func (c *corefile) denyOthers(st *statement, served []string) {
 // wildcards have not.
 func (c *corefile) denialTemplates() {
 	for _, w := range c.wild {
-		c.templates = append(c.templates, sourced[config.Template]{config.Template{Zone: w.value, Match: []string{oneBelow(w.value)}}, w.at, w.text})
+		c.templates = append(c.templates, sourced[config.Template]{config.Template{Zone: w.value, Match: []string{oneLabelBelow(w.value)}}, w.at, w.text})
 	}
 	for _, d := range c.denied {
 		if c.isServedBelow(d.value) {
-			c.lost(d.at, d.text, "names that are not there are looked up, not denied, as there is a route in "+d.value, "")
+			c.noteLost(d.at, d.text, "names that are not there are looked up, not denied, as there is a route in "+d.value, "")
 			continue
 		}
 		c.templates = append(c.templates, sourced[config.Template]{config.Template{Zone: d.value, Rcode: rcodeNXDomain}, d.at, d.text})
@@ -213,18 +213,18 @@ func (c *corefile) denialTemplates() {
 func (c *corefile) template(s *server, st *statement) {
 	args := st.args()
 	if len(args) < 2 {
-		c.lost(st.at, st.text(), "it names no class and no type", "")
+		c.noteLost(st.at, st.text(), "it names no class and no type", "")
 		return
 	}
 	if class := strings.ToUpper(args[0]); class != "IN" && class != "ANY" {
-		c.lost(st.at, st.text(), "only questions of class IN are answered", "")
+		c.noteLost(st.at, st.text(), "only questions of class IN are answered", "")
 		return
 	}
 	var t config.Template
 	if typ := strings.ToUpper(args[1]); typ != "ANY" {
 		value, known := dns.StringToType[typ]
 		if !known {
-			c.lost(st.at, st.text(), args[1]+" is no type", "")
+			c.noteLost(st.at, st.text(), args[1]+" is no type", "")
 			return
 		}
 		t.Types = []uint16{value}
@@ -235,15 +235,15 @@ func (c *corefile) template(s *server, st *statement) {
 	}
 	onward := c.templateBody(st, &t)
 	for _, zone := range zones {
-		if other := c.otherBelow(s, zone); other != "" && isEverything(t.Match) && !isEmpty(&t) {
-			c.lost(st.at, st.text(), "it would answer for "+other+" too, which has a server of its own there: templates come before routes",
+		if other := c.otherServerBelow(s, zone); other != "" && matchesAll(t.Match) && !isEmpty(&t) {
+			c.noteLost(st.at, st.text(), "it would answer for "+other+" too, which has a server of its own there: templates come before routes",
 				"leave it to a name server, and write a route to that for "+zone)
 			continue
 		}
 		one := t
 		one.Zone = zone
 		c.templates = append(c.templates, sourced[config.Template]{one, st.at, st.text()})
-		c.templateReach(s, st, zone)
+		c.noteTemplateScope(s, st, zone)
 		if len(t.Match) > 0 && !onward {
 			c.templates = append(c.templates, sourced[config.Template]{
 				config.Template{Zone: zone, Types: t.Types, Rcode: rcodeServFail}, st.at, st.text() + ", without fallthrough",
@@ -275,7 +275,7 @@ func (c *corefile) templateBody(st *statement, t *config.Template) (onward bool)
 		case "fallthrough":
 			onward = true
 			if len(args) > 0 {
-				c.differs(option.at, "template: "+option.text(), "names that do not match are looked up as ever, in all zones", "")
+				c.noteDiffers(option.at, "template: "+option.text(), "names that do not match are looked up as ever, in all zones", "")
 			}
 		case "ederror":
 			c.option(st, &option, "templates give no Extended DNS Error", "")
@@ -288,15 +288,15 @@ func (c *corefile) templateBody(st *statement, t *config.Template) (onward bool)
 }
 
 // templateReach notes a template that takes names which another server would have had.
-func (c *corefile) templateReach(s *server, st *statement, zone string) {
-	if other := c.otherBelow(s, zone); other != "" {
-		c.differs(st.at, st.text(), "templates are for all names of their zone, also for those that another server has there, as of "+other,
+func (c *corefile) noteTemplateScope(s *server, st *statement, zone string) {
+	if other := c.otherServerBelow(s, zone); other != "" {
+		c.noteDiffers(st.at, st.text(), "templates are for all names of their zone, also for those that another server has there, as of "+other,
 			"see that the expressions leave these alone")
 	}
 }
 
 // otherBelow is a zone in another that a different server has, empty if there is none.
-func (c *corefile) otherBelow(s *server, zone string) string {
+func (c *corefile) otherServerBelow(s *server, zone string) string {
 	for _, other := range c.servers {
 		if other == s {
 			continue
@@ -334,10 +334,10 @@ func (c *corefile) dns64(_ *server, st *statement) {
 	}
 	p, err := netip.ParsePrefix(prefix)
 	if err != nil {
-		c.lost(st.at, st.text(), "not a prefix: "+prefix, "")
+		c.noteLost(st.at, st.text(), "not a prefix: "+prefix, "")
 		return
 	}
-	if !c.set("dns64.prefix", st, p.Masked().String()) {
+	if !c.setKey("dns64.prefix", st, p.Masked().String()) {
 		return
 	}
 	c.cfg.DNS64 = config.DNS64{Prefix: p.Masked(), TranslateAll: all}
@@ -345,7 +345,7 @@ func (c *corefile) dns64(_ *server, st *statement) {
 		c.cfg.DNS64.Clients = config.DNS64All
 	}
 	if len(c.servers) > 1 {
-		c.differs(st.at, st.text(), "it is for the names of all servers", "")
+		c.noteDiffers(st.at, st.text(), "it is for the names of all servers", "")
 	}
 }
 
@@ -357,5 +357,5 @@ func (c *corefile) local(_ *server, st *statement) {
 		c.host(name, netip.IPv6Loopback())
 		c.sources["hosts.names"] = st.at.String() + ": " + st.text()
 	}
-	c.differs(st.at, st.text(), "localhost is answered, and not the names below a search domain that begin with it", "")
+	c.noteDiffers(st.at, st.text(), "localhost is answered, and not the names below a search domain that begin with it", "")
 }

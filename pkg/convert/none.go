@@ -3,7 +3,7 @@
 package convert
 
 // none says why a plugin has no counterpart, and what to do instead.
-func none(plugin string) (why, hint string) {
+func unsupported(plugin string) (why, hint string) {
 	const (
 		zoneWhy  = "node-cache holds no zones of its own"
 		zoneHint = "leave the zone to a name server, and write a route for it: {zone: …, to: […]}"

@@ -23,7 +23,7 @@ const (
 // OnNode gives the configuration what the agents of daemonset/base need beside it: an address of their own on the node,
 // with its queries led there, the sockets and folders of the pod, and the address of the probes. What was converted and
 // is different stays where it can. An error says that both together are no configuration.
-func (r *Result) OnNode() error {
+func (r *Result) ForDaemonSet() error {
 	c, own := r.Config, netip.AddrFrom4([4]byte{169, 254, 20, 10})
 	const why = "as daemonset/base has it"
 	set := func(path string) { r.sources[path] = why }
@@ -54,13 +54,13 @@ func (r *Result) OnNode() error {
 	}
 	r.Config = c
 	r.Notes = slices.DeleteFunc(r.Notes, func(n Note) bool { return n.What == noBind })
-	r.tellOfPod(own)
+	r.notePodChanges(own)
 	r.Notes = inOrder(r.Notes)
 	return nil
 }
 
 // tellOfPod notes what of the DaemonSet has to be changed for the configuration. Its HTTP probes ask an address.
-func (r *Result) tellOfPod(asked netip.Addr) {
+func (r *Result) notePodChanges(asked netip.Addr) {
 	c := &r.Config
 	tell := func(what, why, hint string) {
 		r.Notes = append(r.Notes, Note{File: "daemonset/base", What: what, Why: why, Hint: hint, Kept: true})

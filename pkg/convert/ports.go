@@ -11,12 +11,12 @@ import (
 )
 
 // behind is a server block at another port than all others, which a forward of theirs may lead to.
-type behind struct {
+type otherPort struct {
 	*block
 
 	what, zone, port string
-	led              bool // a forward leads to it
-	asked            bool // its upstreams are asked by those who forward to it
+	forwardedTo      bool // a forward leads to it
+	inlined          bool // its upstreams are asked by those who forward to it
 	to               []config.Target
 }
 
@@ -26,7 +26,7 @@ func (c *corefile) usualPort(blocks []block) {
 	var all []keySet
 	for _, b := range blocks {
 		for _, key := range b.keys {
-			a := parseAddress(pillars(key))
+			a := parseAddress(fillPlaceholders(key))
 			if _, ok := portOf(a); ok && a.transport == "dns" {
 				port := cmp.Or(a.port, "53")
 				count[port]++
@@ -52,7 +52,7 @@ func portOf(a address) (port uint16, ok bool) {
 // port reports whether a server block has the port that queries are taken at. Those at others wait to be asked for.
 func (c *corefile) port(b *block, a address, what string) bool {
 	if _, ok := portOf(a); !ok {
-		c.lost(b.at, what, "no number of a port", "")
+		c.noteLost(b.at, what, "no number of a port", "")
 		return false
 	}
 	port := cmp.Or(a.port, "53")
@@ -63,53 +63,53 @@ func (c *corefile) port(b *block, a address, what string) bool {
 	if err != nil {
 		zone = "" // that of no route
 	}
-	c.aside = append(c.aside, &behind{block: b, what: what, zone: zone, port: port})
+	c.otherPorts = append(c.otherPorts, &otherPort{block: b, what: what, zone: zone, port: port})
 	return false
 }
 
 // unasked notes the server blocks at other ports that no forward leads to.
-func (c *corefile) unasked() {
-	for _, b := range c.aside {
+func (c *corefile) noteUnusedPorts() {
+	for _, b := range c.otherPorts {
 		why, hint := "all queries are taken at one port, which is "+c.keys["listen.port"].value, "put the zone under that port, or run another agent for it"
-		if b.led {
+		if b.forwardedTo {
 			hint = "a route leads to it: run another agent, or a CoreDNS, with this block at that address"
 		}
-		if !b.asked {
-			c.lost(b.at, b.what, why, hint)
+		if !b.inlined {
+			c.noteLost(b.at, b.what, why, hint)
 		}
 	}
 }
 
 // through are the upstreams of the server block that a forward leads to at another port of the machine itself, as it is
 // done for upstreams with several names over TLS. It is false where there is none, or one that does more than forward.
-func (c *corefile) through(st *statement, t config.Target) (to []config.Target, ok bool) {
+func (c *corefile) otherPortUpstreams(st *statement, t config.Target) (to []config.Target, ok bool) {
 	if t.Kind != config.Plain && t.Kind != config.TCP || !t.Addr.Addr().IsLoopback() {
 		return nil, false
 	}
-	i := slices.IndexFunc(c.aside, func(b *behind) bool {
+	i := slices.IndexFunc(c.otherPorts, func(b *otherPort) bool {
 		return b.zone == "." && b.port == strconv.Itoa(int(t.Addr.Port()))
 	})
 	if i < 0 {
 		return nil, false
 	}
-	b := c.aside[i]
+	b := c.otherPorts[i]
 	leadsOn := func(t config.Target) bool { // to another block at a port of its own, or to itself
-		return t.Addr.Addr().IsLoopback() && slices.ContainsFunc(c.aside, func(b *behind) bool { return b.port == strconv.Itoa(int(t.Addr.Port())) })
+		return t.Addr.Addr().IsLoopback() && slices.ContainsFunc(c.otherPorts, func(b *otherPort) bool { return b.port == strconv.Itoa(int(t.Addr.Port())) })
 	}
-	if b.led = true; !b.onlyForwards(leadsOn) {
+	if b.forwardedTo = true; !b.onlyForwards(leadsOn) {
 		return nil, false
 	}
-	if !b.asked {
+	if !b.inlined {
 		inner := b.all("forward")[0]
-		b.asked, b.to = true, c.targets(&inner, c.forwardOptions(&inner))
-		c.differs(b.at, b.what, "its upstreams are asked by the route that leads to it, at "+st.at.String(), "")
+		b.inlined, b.to = true, c.targets(&inner, c.forwardOptions(&inner))
+		c.noteDiffers(b.at, b.what, "its upstreams are asked by the route that leads to it, at "+st.at.String(), "")
 	}
 	return b.to, true
 }
 
 // onlyForwards reports whether a server block hands all queries to upstreams none of which leads on, and does nothing
 // with them that a route does not do.
-func (b *behind) onlyForwards(leadsOn func(config.Target) bool) bool {
+func (b *otherPort) onlyForwards(leadsOn func(config.Target) bool) bool {
 	asWell := []string{"forward", "bind", "errors", "log", "cache", "loop", "reload", "any", "debug", "loadbalance", "bufsize", "prometheus", "health", "ready"}
 	if slices.ContainsFunc(b.plugins, func(st statement) bool { return !slices.Contains(asWell, st.words[0]) }) {
 		return false

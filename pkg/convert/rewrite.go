@@ -29,7 +29,7 @@ func (c *corefile) rewrite(s *server, st *statement) {
 		answers = st.body[1:]
 	}
 	if len(words) == 0 {
-		c.lost(st.at, st.text(), "it says nothing", "")
+		c.noteLost(st.at, st.text(), "it says nothing", "")
 		return
 	}
 	line := statement{at: st.at, words: append([]string{"rewrite"}, words...)}
@@ -37,13 +37,13 @@ func (c *corefile) rewrite(s *server, st *statement) {
 		c.alias(s, &line, words[2], words[3])
 		c.aliasAnswers(&line, words[4:], answers)
 		if goesOn {
-			c.differs(st.at, line.text(), noMore, noMoreHint)
+			c.noteDiffers(st.at, line.text(), noMore, noMoreHint)
 		}
 		return
 	}
 	if words[0] != "name" {
 		why, hint := rewriteNone(words[0])
-		c.lost(st.at, line.text(), why, hint)
+		c.noteLost(st.at, line.text(), why, hint)
 		return
 	}
 	rule, rest, ok := c.rule(&line, words[1:])
@@ -52,10 +52,10 @@ func (c *corefile) rewrite(s *server, st *statement) {
 	}
 	c.answers(&line, rest, answers)
 	if goesOn {
-		c.differs(st.at, line.text(), noMore, noMoreHint)
+		c.noteDiffers(st.at, line.text(), noMore, noMoreHint)
 	}
 	c.rewrites = append(c.rewrites, sourced[config.Rewrite]{rule, st.at, line.text()})
-	c.rewriteReach(s, &line, rule)
+	c.noteRewriteScope(s, &line, rule)
 }
 
 // rewriteNone says why a field is not rewritten.
@@ -84,7 +84,7 @@ func (c *corefile) rule(st *statement, words []string) (rule config.Rewrite, res
 	case len(words) > 2:
 		kind, words = strings.ToLower(words[0]), words[1:]
 	case len(words) < 2:
-		c.lost(st.at, st.text(), "it names no two names", "")
+		c.noteLost(st.at, st.text(), "it names no two names", "")
 		return rule, nil, false
 	}
 	from, to := words[0], words[1]
@@ -100,12 +100,12 @@ func (c *corefile) rule(st *statement, words []string) (rule config.Rewrite, res
 		rule = config.Rewrite{Kind: config.RewritePrefix, From: dotted(from) + ".", To: dotted(to) + "."}
 	case "substring":
 		rule.Kind = config.RewriteSuffix
-		c.differs(st.at, st.text(), "only names that end in it are rewritten, not those that have it elsewhere", "write a rule with prefix for those that begin with it")
+		c.noteDiffers(st.at, st.text(), "only names that end in it are rewritten, not those that have it elsewhere", "write a rule with prefix for those that begin with it")
 	case "regex":
 		suffix, _ := suffixOf(from)
 		rule = config.Rewrite{Kind: config.RewriteSuffix, From: dotted(suffix), To: dotted(strings.TrimPrefix(to, "{1}"))}
 	default:
-		c.lost(st.at, st.text(), "names are matched by exact, prefix and suffix", "")
+		c.noteLost(st.at, st.text(), "names are matched by exact, prefix and suffix", "")
 		return rule, nil, false
 	}
 	return rule, words[2:], true
@@ -120,25 +120,25 @@ func (c *corefile) answers(st *statement, rest []string, lines []statement) {
 	for _, word := range words {
 		switch word {
 		case "name":
-			c.differs(st.at, st.text(), "the rewritten name is always turned back in the answer, whatever is written for it", "")
+			c.noteDiffers(st.at, st.text(), "the rewritten name is always turned back in the answer, whatever is written for it", "")
 			return
 		case "value":
-			c.differs(st.at, st.text(), "targets in the answer are turned back where they are, or end in, what was put in place", "")
+			c.noteDiffers(st.at, st.text(), "targets in the answer are turned back where they are, or end in, what was put in place", "")
 			return
 		}
 	}
 }
 
 // rewriteReach notes a rule that takes names which another server would have had.
-func (c *corefile) rewriteReach(s *server, st *statement, rule config.Rewrite) {
+func (c *corefile) noteRewriteScope(s *server, st *statement, rule config.Rewrite) {
 	if rule.Kind == config.RewriteExact {
-		if heard := c.heard(rule.From + "."); heard != s {
-			c.differs(st.at, st.text(), "the name is not asked of this server there, and is rewritten here", "leave the rule out")
+		if heard := c.serverFor(rule.From + "."); heard != s {
+			c.noteDiffers(st.at, st.text(), "the name is not asked of this server there, and is rewritten here", "leave the rule out")
 		}
 		return
 	}
 	if len(c.servers) > 1 {
-		c.differs(st.at, st.text(), "rules are for the names of all servers", "")
+		c.noteDiffers(st.at, st.text(), "rules are for the names of all servers", "")
 	}
 }
 

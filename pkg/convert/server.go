@@ -69,21 +69,21 @@ func (c *corefile) server(s *server) {
 	}
 	for _, st := range s.plugins {
 		if !known[st.words[0]] {
-			why, hint := none(st.words[0])
-			c.lost(st.at, st.text(), why, hint)
+			why, hint := unsupported(st.words[0])
+			c.noteLost(st.at, st.text(), why, hint)
 		}
 	}
-	c.unserved(s)
+	c.denyUnforwarded(s)
 }
 
 // option notes what stands in the block of a plugin and has no counterpart.
 func (c *corefile) option(st, option *statement, why, hint string) {
-	c.lost(option.at, st.words[0]+": "+option.text(), why, hint)
+	c.noteLost(option.at, st.words[0]+": "+option.text(), why, hint)
 }
 
 // optionDiffers notes what stands in the block of a plugin and is done here in a way of its own.
 func (c *corefile) optionDiffers(st, option *statement, why, hint string) {
-	c.differs(option.at, st.words[0]+": "+option.text(), why, hint)
+	c.noteDiffers(option.at, st.words[0]+": "+option.text(), why, hint)
 }
 
 // unknown notes an option that the plugin is not known to have.
@@ -95,43 +95,43 @@ func (c *corefile) unknown(st, option *statement) {
 const noBind = "no bind"
 
 // kubelets is what to do where pods do not ask the address of the DNS service.
-const kubelets = "where the kubelets' clusterDNS is the link-local address, write intercept.mode: link-local, and no intercept.services"
+const kubeletHint = "where the kubelets' clusterDNS is the link-local address, write intercept.mode: link-local, and no intercept.services"
 
 // listen takes the addresses of bind.
 func (c *corefile) listen() {
 	var addresses []netip.Addr
 	for _, s := range c.servers {
 		binds := s.all("bind")
-		c.unbound = c.unbound || len(binds) == 0
+		c.listensEverywhere = c.listensEverywhere || len(binds) == 0
 		for _, st := range binds {
 			addresses = c.bind(&st, addresses)
 		}
 	}
-	if c.unbound || len(addresses) == 0 {
+	if c.listensEverywhere || len(addresses) == 0 {
 		c.cfg.Listen.Addresses = []netip.Addr{netip.IPv6Unspecified()}
 		if len(addresses) > 0 {
-			c.lost(c.held[addresses[0].String()], "bind", "one server listens everywhere, so all do", "write listen.addresses with those that are meant")
+			c.noteLost(c.listenAddrs[addresses[0].String()], "bind", "one server listens everywhere, so all do", "write listen.addresses with those that are meant")
 		}
 		if c.cfg.Listen.Port == 53 && len(c.servers) > 0 {
-			c.differs(c.whole, noBind, "queries are taken at every address, which a node may have other servers on",
+			c.noteDiffers(c.firstFile, noBind, "queries are taken at every address, which a node may have other servers on",
 				"on a node listen on an address of its own, like 169.254.20.10, with interface.manage; convert --daemonset does that")
 		}
 		return
 	}
 	if len(addresses) > 1 && slices.ContainsFunc(addresses, netip.Addr.IsUnspecified) {
-		addresses = []netip.Addr{c.everywhere(addresses)}
-		c.held[addresses[0].String()] = c.keys["listen.port"].at
+		addresses = []netip.Addr{c.unspecifiedAddress(addresses)}
+		c.listenAddrs[addresses[0].String()] = c.keys["listen.port"].at
 	}
-	c.split(addresses)
+	c.splitAddresses(addresses)
 }
 
 // everywhere is the one unspecified address that stands for all of a list.
-func (c *corefile) everywhere(addresses []netip.Addr) netip.Addr {
+func (c *corefile) unspecifiedAddress(addresses []netip.Addr) netip.Addr {
 	if !slices.ContainsFunc(addresses, netip.Addr.Is6) {
 		return netip.IPv4Unspecified()
 	}
 	if !slices.Contains(addresses, netip.IPv6Unspecified()) {
-		c.differs(c.held[netip.IPv4Unspecified().String()], "bind 0.0.0.0", "queries are taken at every address, of IPv6 too, as others of that family are listed", "list single addresses where that must not be")
+		c.noteDiffers(c.listenAddrs[netip.IPv4Unspecified().String()], "bind 0.0.0.0", "queries are taken at every address, of IPv6 too, as others of that family are listed", "list single addresses where that must not be")
 	}
 	return netip.IPv6Unspecified()
 }
@@ -140,18 +140,18 @@ func (c *corefile) everywhere(addresses []netip.Addr) netip.Addr {
 func (c *corefile) bind(st *statement, addresses []netip.Addr) []netip.Addr {
 	for _, word := range st.args() {
 		if word == "lo" {
-			c.differs(st.at, "bind lo", "the addresses that the link has everywhere are listened on, 127.0.0.1 and ::1", "add others that it has to listen.addresses")
+			c.noteDiffers(st.at, "bind lo", "the addresses that the link has everywhere are listened on, 127.0.0.1 and ::1", "add others that it has to listen.addresses")
 			for _, a := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
 				if !slices.Contains(addresses, a) {
 					addresses = append(addresses, a)
-					c.held[a.String()] = st.at
+					c.listenAddrs[a.String()] = st.at
 				}
 			}
 			continue
 		}
-		if a, ok := c.bound(st, word); ok && !slices.Contains(addresses, a) {
+		if a, ok := c.bindAddress(st, word); ok && !slices.Contains(addresses, a) {
 			addresses = append(addresses, a)
-			c.held[a.String()] = st.at
+			c.listenAddrs[a.String()] = st.at
 		}
 	}
 	for _, option := range st.body {
@@ -161,13 +161,13 @@ func (c *corefile) bind(st *statement, addresses []netip.Addr) []netip.Addr {
 }
 
 // bound reads a word of bind.
-func (c *corefile) bound(st *statement, word string) (netip.Addr, bool) {
-	word = pillars(word)
+func (c *corefile) bindAddress(st *statement, word string) (netip.Addr, bool) {
+	word = fillPlaceholders(word)
 	if word == clusterIP {
 		c.cfg.Interface.Manage, c.cfg.Intercept.Manage, c.cfg.Intercept.Mode = true, true, config.ModeTransparent
-		if c.first(clusterIP) {
-			c.differs(st.at, "bind "+clusterIP, "the address of the DNS service is not listened on, its queries are intercepted",
-				"the address is that of cluster.central.service; "+kubelets)
+		if c.firstTime(clusterIP) {
+			c.noteDiffers(st.at, "bind "+clusterIP, "the address of the DNS service is not listened on, its queries are intercepted",
+				"the address is that of cluster.central.service; "+kubeletHint)
 		}
 		return netip.Addr{}, false
 	}
@@ -176,17 +176,17 @@ func (c *corefile) bound(st *statement, word string) (netip.Addr, bool) {
 	case err != nil && placeholder(placeholders(), word) != "": // which was said
 		return a, false
 	case err != nil:
-		c.lost(st.at, "bind "+word, "links are not listened on by their names", "list the addresses of the link in listen.addresses")
+		c.noteLost(st.at, "bind "+word, "links are not listened on by their names", "list the addresses of the link in listen.addresses")
 		return a, false
 	}
 	return a.Unmap(), true
 }
 
 // split tells the addresses that a node has for itself from that of the DNS service, as NodeLocal DNSCache binds both.
-func (c *corefile) split(addresses []netip.Addr) {
+func (c *corefile) splitAddresses(addresses []netip.Addr) {
 	own := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return !a.IsLinkLocalUnicast() || a.Zone() != "" })
 	others := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return slices.Contains(own, a) })
-	at := c.held[addresses[0].String()]
+	at := c.listenAddrs[addresses[0].String()]
 	c.sources["listen.addresses"] = at.String() + ": bind"
 	c.keys["listen"] = keySet{at: at}
 	if len(own) == 0 {
@@ -198,8 +198,8 @@ func (c *corefile) split(addresses []netip.Addr) {
 	c.sources["interface.manage"] = "NodeLocal DNSCache makes the link as well"
 	if len(others) > 0 {
 		c.cfg.Intercept.Manage, c.cfg.Intercept.Mode, c.cfg.Intercept.Services = true, config.ModeTransparent, others
-		c.differs(c.held[others[0].String()], "bind "+others[0].String(), "the address of the DNS service is not listened on, its queries are intercepted", kubelets)
-		c.sources["intercept.services"] = c.held[others[0].String()].String() + ": bind, the address of the DNS service"
+		c.noteDiffers(c.listenAddrs[others[0].String()], "bind "+others[0].String(), "the address of the DNS service is not listened on, its queries are intercepted", kubeletHint)
+		c.sources["intercept.services"] = c.listenAddrs[others[0].String()].String() + ": bind, the address of the DNS service"
 	}
 }
 
@@ -207,7 +207,7 @@ func (c *corefile) split(addresses []netip.Addr) {
 func (c *corefile) endpoint(st *statement, usual string) (netip.AddrPort, bool) {
 	text := usual
 	if len(st.args()) > 0 {
-		text = pillars(st.args()[0])
+		text = fillPlaceholders(st.args()[0])
 	}
 	host, port, found := strings.Cut(text, ":")
 	switch {
@@ -218,14 +218,14 @@ func (c *corefile) endpoint(st *statement, usual string) (netip.AddrPort, bool) 
 	}
 	a, err := netip.ParseAddrPort(text)
 	if err != nil || a.Port() == 0 {
-		c.lost(st.at, st.text(), "not an IP address and a port", "write both into admin.address")
+		c.noteLost(st.at, st.text(), "not an IP address and a port", "write both into admin.address")
 		return a, false
 	}
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), true
 }
 
 func (c *corefile) prometheus(_ *server, st *statement) {
-	if a, ok := c.endpoint(st, "localhost:9153"); ok && c.set("admin.address", st, a.String()) {
+	if a, ok := c.endpoint(st, "localhost:9153"); ok && c.setKey("admin.address", st, a.String()) {
 		c.cfg.Admin.Address = a
 	}
 	for _, option := range st.body {
@@ -241,22 +241,22 @@ func (c *corefile) prometheus(_ *server, st *statement) {
 }
 
 // page notes a page that the admin server has at another address.
-func (c *corefile) page(st *statement, page, usual string) {
+func (c *corefile) adminPage(st *statement, page, usual string) {
 	a, ok := c.endpoint(st, usual)
 	if !ok {
 		return
 	}
-	if _, set := c.keys["admin.address"]; !set && c.set("admin.address", st, a.String()) {
+	if _, set := c.keys["admin.address"]; !set && c.setKey("admin.address", st, a.String()) {
 		c.cfg.Admin.Address = a
 	}
-	c.differs(st.at, st.text(), "the page is "+page+" at admin.address, where metrics are too", "point the probe there")
+	c.noteDiffers(st.at, st.text(), "the page is "+page+" at admin.address, where metrics are too", "point the probe there")
 }
 
 func (c *corefile) health(_ *server, st *statement) {
-	c.page(st, "/livez", ":8080")
+	c.adminPage(st, "/livez", ":8080")
 	for _, option := range st.body {
 		if option.words[0] == "lameduck" {
-			c.differs(option.at, "health: "+option.text(), "queries that wait are answered before the end, without a set time", "")
+			c.noteDiffers(option.at, "health: "+option.text(), "queries that wait are answered before the end, without a set time", "")
 			continue
 		}
 		c.unknown(st, &option)
@@ -264,7 +264,7 @@ func (c *corefile) health(_ *server, st *statement) {
 }
 
 func (c *corefile) ready(_ *server, st *statement) {
-	c.page(st, "/readyz", ":8181")
+	c.adminPage(st, "/readyz", ":8181")
 	for _, option := range st.body {
 		c.option(st, &option, "/readyz asks all parts of the program each time", "")
 	}
@@ -282,15 +282,15 @@ func (c *corefile) log(_ *server, st *statement) {
 	if len(classes) > 0 && !slices.ContainsFunc(classes, func(class string) bool { return class != "error" }) {
 		mode = config.QueriesErrors
 	}
-	if i := slices.IndexFunc(c.servers, func(s *server) bool { return len(s.all("log")) == 0 }); i >= 0 && mode == config.QueriesAll && c.first("log of some") {
-		c.differs(st.at, st.text(), "the queries for all zones are logged, those of "+c.servers[i].zones[0]+" too", "log.queries: off, slow or a sample writes less")
+	if i := slices.IndexFunc(c.servers, func(s *server) bool { return len(s.all("log")) == 0 }); i >= 0 && mode == config.QueriesAll && c.firstTime("log of some") {
+		c.noteDiffers(st.at, st.text(), "the queries for all zones are logged, those of "+c.servers[i].zones[0]+" too", "log.queries: off, slow or a sample writes less")
 	}
 	query := config.QueryLog{Mode: mode}
-	if c.set("log.queries", st, query.String()) {
+	if c.setKey("log.queries", st, query.String()) {
 		c.cfg.Log.Queries = query
 	}
 	if len(st.args()) > 0 && !slices.Equal(st.args(), []string{"."}) || len(classes) > 0 && mode == config.QueriesAll && !slices.Contains(classes, "all") {
-		c.differs(st.at, st.text(), "lines have a format of their own, for all zones, and errors are the only class", "see log.queries, which has a sample too")
+		c.noteDiffers(st.at, st.text(), "lines have a format of their own, for all zones, and errors are the only class", "see log.queries, which has a sample too")
 	}
 }
 
@@ -306,7 +306,7 @@ func (c *corefile) errors(_ *server, st *statement) {
 }
 
 func (c *corefile) debug(_ *server, st *statement) {
-	if c.set("log.level", st, "debug") {
+	if c.setKey("log.level", st, "debug") {
 		c.cfg.Log.Level = -4 // slog.LevelDebug
 	}
 }
@@ -316,12 +316,12 @@ func (c *corefile) chaos(_ *server, st *statement) {
 	if len(st.args()) > 0 {
 		version = st.args()[0]
 	}
-	if c.set("identity.version", st, version) {
+	if c.setKey("identity.version", st, version) {
 		c.cfg.Identity.Version = version
 		c.cfg.Identity.Hostname = "auto"
 	}
 	if len(st.args()) > 1 {
-		c.lost(st.at, st.text(), "authors.bind is refused", "")
+		c.noteLost(st.at, st.text(), "authors.bind is refused", "")
 	}
 }
 
@@ -330,12 +330,12 @@ func (c *corefile) bufsize(_ *server, st *statement) {
 	if len(st.args()) > 0 {
 		n, err := strconv.Atoi(st.args()[0])
 		if err != nil || n < 512 || n > 4096 {
-			c.lost(st.at, st.text(), "not between 512 and 4096", "")
+			c.noteLost(st.at, st.text(), "not between 512 and 4096", "")
 			return
 		}
 		size = n
 	}
-	if c.set("listen.udpSize", st, strconv.Itoa(size)) {
+	if c.setKey("listen.udpSize", st, strconv.Itoa(size)) {
 		c.cfg.Listen.UDPSize = size
 	}
 }
@@ -344,7 +344,7 @@ func (c *corefile) cancel(_ *server, st *statement) {
 	if len(st.args()) == 0 {
 		return // 5.001 s, with which nobody has meant anything
 	}
-	if d, ok := c.span(st, st.args()[0], 250*time.Millisecond, time.Minute); ok && c.set("limits.deadline", st, d.String()) {
+	if d, ok := c.span(st, st.args()[0], 250*time.Millisecond, time.Minute); ok && c.setKey("limits.deadline", st, d.String()) {
 		c.cfg.Limits.Deadline = d
 	}
 }
@@ -355,7 +355,7 @@ func (c *corefile) timeouts(_ *server, st *statement) {
 			c.option(st, &option, "a TCP session has one limit, on the time without a query", "see limits.tcpIdle")
 			continue
 		}
-		if d, ok := c.span(&option, option.args()[0], time.Second, time.Hour); ok && c.set("limits.tcpIdle", &option, d.String()) {
+		if d, ok := c.span(&option, option.args()[0], time.Second, time.Hour); ok && c.setKey("limits.tcpIdle", &option, d.String()) {
 			c.cfg.Limits.TCPIdle = d
 		}
 	}
@@ -363,7 +363,7 @@ func (c *corefile) timeouts(_ *server, st *statement) {
 
 func (c *corefile) loadbalance(_ *server, st *statement) {
 	if len(st.args()) > 0 && st.args()[0] != "round_robin" {
-		c.lost(st.at, st.text(), "addresses take turns, all alike", "")
+		c.noteLost(st.at, st.text(), "addresses take turns, all alike", "")
 	}
 	for _, option := range st.body {
 		c.option(st, &option, "addresses take turns, all alike", "cluster.nodeZone puts the endpoints of the node's own zone first")
@@ -377,27 +377,27 @@ func (c *corefile) span(st *statement, text string, least, most time.Duration) (
 		d, err = time.Duration(n)*time.Second, nil
 	}
 	if err != nil {
-		c.lost(st.at, st.text(), strconv.Quote(text)+" is no duration", "")
+		c.noteLost(st.at, st.text(), strconv.Quote(text)+" is no duration", "")
 		return 0, false
 	}
 	if near := min(max(d, least), most); near != d {
-		c.differs(st.at, st.text(), "it is "+near.String()+" here, the nearest there is", "")
+		c.noteDiffers(st.at, st.text(), "it is "+near.String()+" here, the nearest there is", "")
 		d = near
 	}
 	return d, true
 }
 
 // between says what happens to names that no server block has.
-func (c *corefile) between() {
+func (c *corefile) noteUnmatchedNames() {
 	const hint = `the route of the zone "." says who is asked for them`
 	if slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == "." }) {
 		return
 	}
 	if s := c.serverOf("."); s != nil {
-		c.differs(s.at, "server .", "it forwards nothing there, and names that nobody else answers go to /etc/resolv.conf here", hint)
+		c.noteDiffers(s.at, "server .", "it forwards nothing there, and names that nobody else answers go to /etc/resolv.conf here", hint)
 		return
 	}
-	c.differs(c.whole, cmp.Or(strings.Join(c.servedZones(), " "), "no zones"), "names of no server are refused there, and go to /etc/resolv.conf here", hint)
+	c.noteDiffers(c.firstFile, cmp.Or(strings.Join(c.servedZones(), " "), "no zones"), "names of no server are refused there, and go to /etc/resolv.conf here", hint)
 }
 
 func (c *corefile) servedZones() []string {

@@ -24,8 +24,8 @@ const maxRecords = 10_000
 func (c *corefile) file(s *server, st *statement) {
 	args := st.args()
 	if len(args) == 0 || c.shared[path.Base(args[0])].name == "" {
-		why, hint := none(st.words[0])
-		c.lost(st.at, st.text(), why, hint)
+		why, hint := unsupported(st.words[0])
+		c.noteLost(st.at, st.text(), why, hint)
 		return
 	}
 	served, onward := s.zones, false
@@ -44,7 +44,7 @@ func (c *corefile) file(s *server, st *statement) {
 	for _, zone := range served {
 		records, err := zoneRecords(c.shared[path.Base(args[0])].text, zone)
 		if err != nil {
-			c.lost(st.at, st.text(), "the file is not read as that of "+zone+": "+err.Error(), "list the addresses of the zone in hosts.names")
+			c.noteLost(st.at, st.text(), "the file is not read as that of "+zone+": "+err.Error(), "list the addresses of the zone in hosts.names")
 			continue
 		}
 		c.zone(st, zone, records)
@@ -54,7 +54,7 @@ func (c *corefile) file(s *server, st *statement) {
 			c.templates = append(c.templates, sourced[config.Template]{apex, st.at, st.text()})
 			c.denied = append(c.denied, sourced[string]{zone, st.at, st.text() + ", its other names"})
 		}
-		c.differs(st.at, st.text(), "the addresses of "+zone+" are in hosts, with one TTL and with their reverse names, and nobody has its SOA and NS records", "")
+		c.noteDiffers(st.at, st.text(), "the addresses of "+zone+" are in hosts, with one TTL and with their reverse names, and nobody has its SOA and NS records", "")
 	}
 }
 
@@ -120,15 +120,15 @@ func (c *corefile) record(st *statement, z *zoneNames, rr dns.RR) {
 		z.aliases[name] = dns.CanonicalName(rr.Target)
 	case *dns.SOA, *dns.NS:
 		if name != z.zone {
-			c.lost(st.at, st.words[0]+": "+name, "a part of the zone that other servers have is not asked of them", "write a route for it: {zone: …, to: […]}")
+			c.noteLost(st.at, st.words[0]+": "+name, "a part of the zone that other servers have is not asked of them", "write a route for it: {zone: …, to: […]}")
 		}
 	default:
-		c.lost(st.at, st.words[0]+": "+name+" "+dns.TypeToString[rr.Header().Rrtype], "hosts has addresses alone", "a template can have the record")
+		c.noteLost(st.at, st.words[0]+": "+name+" "+dns.TypeToString[rr.Header().Rrtype], "hosts has addresses alone", "a template can have the record")
 	}
 }
 
 // lead follows the aliases of a zone from a name to one that is none, or is outside.
-func (z *zoneNames) lead(name string) (end string, arrived bool) {
+func (z *zoneNames) resolveAlias(name string) (end string, arrived bool) {
 	for range len(z.aliases) {
 		target, isAlias := z.aliases[name]
 		if !isAlias || !below(name, z.zone) {
@@ -147,10 +147,10 @@ func (c *corefile) zoneName(st *statement, z *zoneNames, name string) {
 	if isWildcard {
 		expression = `^.+\.` + regexp.QuoteMeta(parent) + "$"
 	}
-	end, arrived := z.lead(name)
+	end, arrived := z.resolveAlias(name)
 	switch list := z.addresses[end]; {
 	case len(list) > 0 && isWildcard:
-		c.asHost(st, parent, expression, list)
+		c.hostTemplates(st, parent, expression, list)
 	case len(list) > 0:
 		for _, a := range list {
 			c.host(name, a)
@@ -162,6 +162,6 @@ func (c *corefile) zoneName(st *statement, z *zoneNames, name string) {
 		answer := fmt.Sprintf("{{ .Name }} %d IN CNAME %s", aliasTTL, end)
 		c.aliases = append(c.aliases, sourced[config.Template]{config.Template{Zone: parent, Match: []string{expression}, Answer: []string{answer}}, st.at, st.text()})
 	case end != name:
-		c.lost(st.at, st.words[0]+": "+name+" CNAME", "it leads to no address", "")
+		c.noteLost(st.at, st.words[0]+": "+name+" CNAME", "it leads to no address", "")
 	}
 }

@@ -40,7 +40,7 @@ func zoneFamilies() []family {
 		},
 		{
 			"zone_changes_told_total", counter, "Changes of services and namespaces that the cache was told of, so that nothing older is given.",
-			nil, readZone(func(z *zone.Stats) float64 { return float64(z.Told) }),
+			nil, readZone(func(z *zone.Stats) float64 { return float64(z.Notified) }),
 		},
 		{
 			"zone_restored", gauge, "1 while the objects of the kind are those of a snapshot and nobody has told all of them since, else 0.",
@@ -95,7 +95,7 @@ func centralFamilies() []family {
 			"central_synced", gauge, "1 once the endpoints of the central resolver's service were told, else 0. Absent unless a service is followed.",
 			nil, func(s *sample, out *sink) {
 				if w := s.cluster.Source; w != nil && s.followed() != nil {
-					out.put(truth(w.Follow.Synced))
+					out.put(truth(w.ServiceWatch.Synced))
 				}
 			},
 		},

@@ -44,7 +44,7 @@ func cluster(want map[string]float64) {
 func sourceChanges() map[string]watch.Stats {
 	list := map[string]watch.Stats{}
 	for name, change := range changes(watched()) {
-		if name != "Kinds" && name != "Follow" { // below
+		if name != "Kinds" && name != "ServiceWatch" { // below
 			list["Stats."+name] = change
 		}
 	}
@@ -56,8 +56,8 @@ func sourceChanges() map[string]watch.Stats {
 		}
 	}
 	s := watched()
-	s.Follow.Synced = false
-	list["FollowStats.Synced"] = s
+	s.ServiceWatch.Synced = false
+	list["ServiceWatchStats.Synced"] = s
 	return list
 }
 

@@ -19,7 +19,7 @@ func (l *Lane) fromZone(from *wire.Peer, now time.Time, dst []byte) ([]byte, boo
 	switch result.Verdict {
 	case zone.Answered:
 		l.seal.EDE = result.EDE
-		if result.Short {
+		if result.Limited {
 			l.tally.zoneShort++
 		}
 		if l.detour.taken {
@@ -31,7 +31,7 @@ func (l *Lane) fromZone(from *wire.Peer, now time.Time, dst []byte) ([]byte, boo
 		}
 		dst = l.q.Reply(dst, start, &l.seal)
 		return l.answered(SourceZone, dst, start, from, now), true
-	case zone.Unready:
+	case zone.NotReady:
 		l.seal.EDE = result.EDE
 		dst, _ = l.empty(SourceZone, wire.RcodeServFail, from, now, dst)
 		return dst, true
@@ -42,25 +42,25 @@ func (l *Lane) fromZone(from *wire.Peer, now time.Time, dst []byte) ([]byte, boo
 			return dst, true
 		}
 		return dst[:start], false
-	case zone.Elsewhere:
+	case zone.UseFallback:
 		if l.plan.Unreachable != nil && l.plan.Unreachable() {
 			return l.lastWord(from, now, dst)
 		}
-	case zone.Foreign:
+	case zone.NotInZone:
 	}
 	return dst, false
 }
 
 // zoneClient is what the zone's answer depends on besides the question.
 func (l *Lane) zoneClient() zone.Client {
-	return zone.Client{Room: l.q.Room(&l.seal), Turn: l.turn}
+	return zone.Client{MaxSize: l.q.Room(&l.seal), Rotation: l.turn}
 }
 
 // lastWord answers from the zone what nobody else can answer, if the zone has
 // anything to say.
 func (l *Lane) lastWord(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
 	start := len(dst)
-	dst, result := l.plan.Zone.LastWord(&l.q, l.zoneClient(), now, dst)
+	dst, result := l.plan.Zone.AnswerStale(&l.q, l.zoneClient(), now, dst)
 	if result.Verdict != zone.Answered {
 		return dst[:start], false
 	}
@@ -77,7 +77,7 @@ func (d *desk) lastWord(z *zone.Zone, q *wire.Query, now time.Time) bool {
 	if z == nil {
 		return false
 	}
-	msg, said := z.LastWord(q, zone.Client{Room: wire.MaxMessage}, now, d.buf[:0])
+	msg, said := z.AnswerStale(q, zone.Client{MaxSize: wire.MaxMessage}, now, d.buf[:0])
 	if said.Verdict != zone.Answered {
 		return false
 	}

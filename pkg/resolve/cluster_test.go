@@ -38,15 +38,15 @@ func shop(now time.Time) *zone.Store {
 func inSync(s *zone.Store) {
 	for _, kind := range []zone.Kind{zone.Services, zone.Slices, zone.Namespaces} {
 		s.SetSynced(kind)
-		s.SeenForever(kind)
+		s.SetAlwaysFresh(kind)
 	}
 }
 
 func view(tb testing.TB, s *zone.Store, elsewhere bool) *zone.Zone {
 	tb.Helper()
 	z, err := zone.New(zone.Config{
-		Store: s, Domain: "cluster.local.", TTL: 5 * time.Second, Apart: []string{"stub.cluster.local."},
-		Elsewhere: func() bool { return elsewhere },
+		Store: s, Domain: "cluster.local.", TTL: 5 * time.Second, Excluded: []string{"stub.cluster.local."},
+		HasFallback: func() bool { return elsewhere },
 	})
 	if err != nil {
 		tb.Fatal(err)

@@ -41,7 +41,7 @@ func TestLastWord(t *testing.T) {
 			s := shop(time.Now())
 			for _, kind := range []zone.Kind{zone.Services, zone.Slices, zone.Namespaces} {
 				s.SetSynced(kind)
-				s.Seen(kind, time.Now().Add(-time.Hour))
+				s.ConfirmFresh(kind, time.Now().Add(-time.Hour))
 			}
 			p, _ := clusterPlan(t, s, true)
 			central := newUpstream(t)

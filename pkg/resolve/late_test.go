@@ -375,9 +375,9 @@ func TestLateOfTheCluster(t *testing.T) {
 				for _, kind := range []zone.Kind{zone.Services, zone.Slices, zone.Namespaces} {
 					s.SetSynced(kind)
 					if tt.stale {
-						s.Seen(kind, time.Now().Add(-time.Hour))
+						s.ConfirmFresh(kind, time.Now().Add(-time.Hour))
 					} else {
-						s.SeenForever(kind)
+						s.SetAlwaysFresh(kind)
 					}
 				}
 				y.p.Zone = view(t, s, true)

@@ -74,7 +74,7 @@ func (l *Lane) version(now time.Time, dst []byte) (out []byte, serial uint32, ou
 	}
 	start, q := len(dst), l.q
 	q.Type = wire.TypeSOA
-	dst, result := l.plan.Zone.Answer(&q, zone.Client{Room: wire.MaxMessage}, now, dst)
+	dst, result := l.plan.Zone.Answer(&q, zone.Client{MaxSize: wire.MaxMessage}, now, dst)
 	var m wire.Message
 	if result.Verdict != zone.Answered || m.Parse(dst[start:]) != nil || len(m.Records) == 0 {
 		return dst, 0, false
@@ -151,7 +151,7 @@ func (t *transfer) run() {
 		return
 	case errors.Is(err, errClientGone):
 		t.end(nil, &t.later)
-	case errors.Is(err, zone.ErrUnready):
+	case errors.Is(err, zone.ErrNotReady):
 		t.fail(wire.EDENotReady)
 	default:
 		t.fail(wire.EDEOther)

@@ -28,7 +28,7 @@ type api struct {
 }
 
 // maxRefusal bounds what is read of an answer that says no.
-const maxRefusal = 64 << 10
+const maxErrorBody = 64 << 10
 
 // open reads the credentials, if that was not done.
 func (a *api) open() error {
@@ -88,17 +88,17 @@ func (a *api) do(ctx context.Context, c call) (*http.Response, error) {
 	}
 	resp, err := a.client.Do(req)
 	if err != nil {
-		return nil, bare(err)
+		return nil, withoutURL(err)
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
 	}
 	defer func() { _ = resp.Body.Close() }()
-	return nil, refusalOf(resp)
+	return nil, readStatusError(resp)
 }
 
 // bare is err without the URL, which is long and not news.
-func bare(err error) error {
+func withoutURL(err error) error {
 	if long := (*url.Error)(nil); errors.As(err, &long) {
 		return long.Err
 	}
@@ -106,7 +106,7 @@ func bare(err error) error {
 }
 
 // A refusal is the API server's no.
-type refusal struct {
+type statusError struct {
 	Code    int
 	Reason  string
 	Message string
@@ -114,7 +114,7 @@ type refusal struct {
 }
 
 // Error is what the server says.
-func (r *refusal) Error() string {
+func (r *statusError) Error() string {
 	if r.Message == "" {
 		return "status " + strconv.Itoa(r.Code)
 	}
@@ -122,28 +122,28 @@ func (r *refusal) Error() string {
 }
 
 // refusalOf reads an answer that says no.
-func refusalOf(resp *http.Response) *refusal {
-	r := &refusal{}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+func readStatusError(resp *http.Response) *statusError {
+	r := &statusError{}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err != nil || json.Unmarshal(text, r) != nil {
-		*r = refusal{} // a proxy's, perhaps
+		*r = statusError{} // a proxy's, perhaps
 	}
 	r.Code = resp.StatusCode
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
-		r.after = min(time.Duration(seconds)*time.Second, longestPause)
+		r.after = min(time.Duration(seconds)*time.Second, maxRetryAfter)
 	}
 	return r
 }
 
 // What can be wrong with the API server, in a word.
 const (
-	wrongForbidden    = "forbidden"
-	wrongUnauthorized = "unauthorized"
-	wrongHistory      = "history lost"
-	wrongBusy         = "busy"
-	wrongServer       = "server error"
-	wrongText         = "unreadable"
-	wrongUnreachable  = "unreachable"
+	reasonForbidden    = "forbidden"
+	reasonUnauthorized = "unauthorized"
+	reasonHistory      = "history lost"
+	reasonBusy         = "busy"
+	reasonServer       = "server error"
+	reasonUnreadable   = "unreadable"
+	reasonUnreachable  = "unreachable"
 )
 
 var (
@@ -152,39 +152,39 @@ var (
 )
 
 // wordFor sorts an error of a request.
-func wordFor(err error) string {
-	no := (*refusal)(nil)
+func reasonOf(err error) string {
+	no := (*statusError)(nil)
 	switch {
 	case errors.Is(err, errUnreadable):
-		return wrongText
+		return reasonUnreadable
 	case !errors.As(err, &no):
-		return wrongUnreachable
+		return reasonUnreachable
 	case no.Code == http.StatusForbidden:
-		return wrongForbidden
+		return reasonForbidden
 	case no.Code == http.StatusUnauthorized:
-		return wrongUnauthorized
+		return reasonUnauthorized
 	case no.Code == http.StatusGone:
-		return wrongHistory
+		return reasonHistory
 	case no.Code == http.StatusTooManyRequests, no.Code == http.StatusServiceUnavailable:
-		return wrongBusy
+		return reasonBusy
 	default:
-		return wrongServer
+		return reasonServer
 	}
 }
 
 // problemOf is an error of a request for a person.
-func problemOf(err error, o Object) *Error {
-	word := wordFor(err)
+func requestError(err error, o Object) *Error {
+	word := reasonOf(err)
 	hint := "see how the API server is doing; it is asked again by itself"
 	switch word {
-	case wrongForbidden:
+	case reasonForbidden:
 		hint = fmt.Sprintf("grant list and watch of configmaps in namespace %s, with resourceNames [%s], to this process; it is asked again by itself", o.Namespace, o.Name)
-	case wrongUnauthorized:
+	case reasonUnauthorized:
 		hint = "the credentials were refused: see the service account, or the file of --kubeconfig"
-	case wrongUnreachable:
+	case reasonUnreachable:
 		hint = "see that the API server can be reached from here; it is asked again by itself"
 	}
-	return &Error{Err: fmt.Errorf("reading ConfigMap %s: %s: %w", o, word, err), Hint: hint, word: word}
+	return &Error{Err: fmt.Errorf("reading ConfigMap %s: %s: %w", o, word, err), Hint: hint, reason: word}
 }
 
 // decode reads one JSON value.

@@ -26,17 +26,17 @@ const Key = "node-cache.yaml"
 
 const (
 	// The time that Load waits for the API server: with something else to begin with, and without.
-	patience    = 5 * time.Second
-	onlyChance  = 30 * time.Second
-	answerLimit = 10 * time.Second // for a list, and for a watch to begin
+	loadTimeout           = 5 * time.Second
+	loadTimeoutNoFallback = 30 * time.Second
+	answerLimit           = 10 * time.Second // for a list, and for a watch to begin
 
 	// A watch lasts four to five minutes, then the next goes on. One that is silent and dead is noticed by then at the latest;
 	// a connection that is dead, within 45 s.
-	watchLeast  = 240
-	watchSpread = 60 // seconds
-	overtime    = 10 * time.Second
+	watchMinSeconds    = 240
+	watchJitterSeconds = 60 // seconds
+	watchEndGrace      = 10 * time.Second
 
-	shortest = time.Second // from one watch to the next, if they end at once
+	minWatchInterval = time.Second // from one watch to the next, if they end at once
 
 	// maxAnswer bounds a list and each event of a watch: a ConfigMap of 1 MiB may take six times that in JSON, and some for
 	// its managed fields.
@@ -52,9 +52,9 @@ type configMap struct {
 
 	// These belong to load, and then to run.
 	version string // watched from; empty: to be listed
-	there   bool
+	exists  bool
 	text    string // of the key; what has none is kept by its error
-	pause   pause
+	pause   backoff
 }
 
 // The objects of the API, as far as they count.
@@ -84,15 +84,15 @@ func newConfigMap(s *Source, a *api) *configMap {
 
 // load implements [follower]. An object that is not there is waited for as a server that is away is.
 func (m *configMap) load(ctx context.Context) (content, error) {
-	limit := onlyChance
-	if m.source.kept != nil && m.source.kept.exists() {
-		limit = patience
+	limit := loadTimeoutNoFallback
+	if m.source.lastGood != nil && m.source.lastGood.exists() {
+		limit = loadTimeout
 	}
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
 		c, err := m.list(limited)
-		if err == nil && !c.doubtful {
+		if err == nil && !c.transient {
 			return c, nil
 		}
 		if limited.Err() == nil && sleep(limited, m.pause.after(err)) {
@@ -108,7 +108,7 @@ func (m *configMap) run(ctx context.Context) error {
 	defer m.api.close()
 	for ctx.Err() == nil {
 		began := m.source.cfg.Now()
-		err := m.follow(ctx)
+		err := m.listAndWatch(ctx)
 		if ctx.Err() != nil {
 			break
 		}
@@ -116,53 +116,53 @@ func (m *configMap) run(ctx context.Context) error {
 			sleep(ctx, m.pause.after(err))
 			continue
 		}
-		if m.source.cfg.Now().Sub(began) < shortest {
-			sleep(ctx, shortest)
+		if m.source.cfg.Now().Sub(began) < minWatchInterval {
+			sleep(ctx, minWatchInterval)
 		}
 	}
 	return nil
 }
 
 // forget implements [follower].
-func (m *configMap) forget() { m.version, m.there, m.text = "", false, "" }
+func (m *configMap) reset() { m.version, m.exists, m.text = "", false, "" }
 
 // follow lists, if need be, and watches until the watch ends. After an error it goes on from where it was if it can.
-func (m *configMap) follow(ctx context.Context) error {
+func (m *configMap) listAndWatch(ctx context.Context) error {
 	if m.version == "" {
-		before, text := m.there, m.text
+		before, text := m.exists, m.text
 		c, err := m.list(ctx)
 		if err != nil {
 			return err
 		}
-		if m.there != before || m.text != text || c.err != nil {
-			m.source.found(&m.source.base, c)
+		if m.exists != before || m.text != text || c.err != nil {
+			m.source.report(&m.source.mainContent, c)
 		}
 	}
 	err := m.watch(ctx)
 	if ctx.Err() != nil || err == nil {
 		return err
 	}
-	if asRefusal(err) != nil || errors.Is(err, errUnreadable) {
+	if asStatusError(err) != nil || errors.Is(err, errUnreadable) {
 		m.version = "" // what is wrong with the watch may be where it begins
 	}
-	if wordFor(err) == wrongHistory {
+	if reasonOf(err) == reasonHistory {
 		return err // it is what happens when a server starts anew
 	}
-	m.failed(ctx, err)
+	m.unreadable(ctx, err)
 	return err
 }
 
 // failed says that the object cannot be read.
-func (m *configMap) failed(ctx context.Context, err error) {
+func (m *configMap) unreadable(ctx context.Context, err error) {
 	if ctx.Err() == nil {
-		m.source.reachable(ctx, problemOf(err, m.object))
+		m.source.setReadError(ctx, requestError(err, m.object))
 	}
 }
 
 // worked says that it can.
-func (m *configMap) worked(ctx context.Context) {
+func (m *configMap) readable(ctx context.Context) {
 	m.pause.reset()
-	m.source.reachable(ctx, nil)
+	m.source.setReadError(ctx, nil)
 }
 
 // request asks for the object.
@@ -192,14 +192,14 @@ func (m *configMap) list(ctx context.Context) (content, error) {
 			err = errNoAnswer
 			m.api.close()
 		}
-		m.failed(ctx, err)
-		return content{}, problemOf(err, m.object)
+		m.unreadable(ctx, err)
+		return content{}, requestError(err, m.object)
 	}
-	m.worked(ctx)
+	m.readable(ctx)
 	m.version = all.Metadata.ResourceVersion
 	i := slices.IndexFunc(all.Items, func(o item) bool { return o.Metadata.Name == m.object.Name })
 	if i < 0 {
-		return m.gone(), nil
+		return m.missing(), nil
 	}
 	return m.content(&all.Items[i]), nil
 }
@@ -208,7 +208,7 @@ func (m *configMap) list(ctx context.Context) (content, error) {
 func (m *configMap) watch(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	seconds := watchLeast + rand.IntN(watchSpread)
+	seconds := watchMinSeconds + rand.IntN(watchJitterSeconds)
 	late := time.AfterFunc(answerLimit, cancel)
 	defer late.Stop()
 	resp, err := m.request(ctx, url.Values{
@@ -216,16 +216,16 @@ func (m *configMap) watch(ctx context.Context) error {
 		"resourceVersion": {m.version}, "timeoutSeconds": {strconv.Itoa(seconds)},
 	})
 	if err != nil {
-		return m.late(ctx, err)
+		return m.timeoutError(ctx, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	late.Reset(time.Duration(seconds)*time.Second + overtime)
-	m.worked(ctx)
-	return m.late(ctx, m.take(resp.Body))
+	late.Reset(time.Duration(seconds)*time.Second + watchEndGrace)
+	m.readable(ctx)
+	return m.timeoutError(ctx, m.readEvents(resp.Body))
 }
 
 // late is err, unless the server was not waited for any longer.
-func (m *configMap) late(ctx context.Context, err error) error {
+func (m *configMap) timeoutError(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		m.api.close()
 		return errNoAnswer
@@ -234,7 +234,7 @@ func (m *configMap) late(ctx context.Context, err error) error {
 }
 
 // take takes the events of a watch.
-func (m *configMap) take(body io.Reader) error {
+func (m *configMap) readEvents(body io.Reader) error {
 	bounded := &io.LimitedReader{R: body}
 	events := json.NewDecoder(bounded)
 	for {
@@ -258,7 +258,7 @@ func (m *configMap) take(body io.Reader) error {
 // apply takes one event.
 func (m *configMap) apply(e *event) error {
 	if e.Type == "ERROR" {
-		no := &refusal{}
+		no := &statusError{}
 		if err := json.Unmarshal(e.Object, no); err != nil {
 			return fmt.Errorf("%w: %w", errUnreadable, err)
 		}
@@ -269,26 +269,26 @@ func (m *configMap) apply(e *event) error {
 		return fmt.Errorf("%w: an event without an object of a version", errUnreadable)
 	}
 	m.version = o.Metadata.ResourceVersion
-	there, text := m.there, m.text
+	there, text := m.exists, m.text
 	var c content
 	switch {
 	case e.Type == "BOOKMARK", o.Metadata.Name != m.object.Name:
 		return nil
 	case e.Type == "DELETED":
-		c = m.gone()
+		c = m.missing()
 	default:
 		c = m.content(&o)
 	}
-	if c.err != nil || m.there != there || m.text != text {
-		m.source.found(&m.source.base, c)
+	if c.err != nil || m.exists != there || m.text != text {
+		m.source.report(&m.source.mainContent, c)
 	}
 	return nil
 }
 
 // gone is the content where there is no object. It may be about to be made anew.
-func (m *configMap) gone() content {
-	m.there, m.text = false, ""
-	return content{doubtful: true, err: &Error{
+func (m *configMap) missing() content {
+	m.exists, m.text = false, ""
+	return content{transient: true, err: &Error{
 		Err:  fmt.Errorf("ConfigMap %s does not exist", m.object),
 		Hint: "make it, with the configuration as the key " + Key,
 	}}
@@ -297,28 +297,28 @@ func (m *configMap) gone() content {
 // content is what an object holds. One without a text is a mistake, not a configuration of defaults.
 func (m *configMap) content(o *item) content {
 	text, ok := o.Data[Key]
-	m.there, m.text = true, text
+	m.exists, m.text = true, text
 	switch _, binary := o.BinaryData[Key]; {
 	case binary:
-		return m.bad("the key "+Key+" is no text", "make it from a file of UTF-8 text")
+		return m.invalid("the key "+Key+" is no text", "make it from a file of UTF-8 text")
 	case !ok:
 		keys := slices.Sorted(maps.Keys(o.Data))
-		return m.bad("there is no key "+Key, fmt.Sprintf("the configuration belongs there; the keys are [%s]", strings.Join(keys, ", ")))
+		return m.invalid("there is no key "+Key, fmt.Sprintf("the configuration belongs there; the keys are [%s]", strings.Join(keys, ", ")))
 	case strings.TrimSpace(text) == "":
-		return m.bad("the key "+Key+" is empty", "write `kind: Config` for the built-in defaults")
+		return m.invalid("the key "+Key+" is empty", "write `kind: Config` for the built-in defaults")
 	}
 	c, err := config.ParseAs(m.source.Name(), ".", []byte(text), m.source.cfg.Role)
 	return content{config: c, err: err}
 }
 
 // bad is the content of an object without a configuration.
-func (m *configMap) bad(what, hint string) content {
+func (m *configMap) invalid(what, hint string) content {
 	return content{err: &Error{Err: fmt.Errorf("ConfigMap %s: %s", m.object, what), Hint: hint}}
 }
 
 // asRefusal is the API server's no that err is, nil if it is none.
-func asRefusal(err error) *refusal {
-	no := (*refusal)(nil)
+func asStatusError(err error) *statusError {
+	no := (*statusError)(nil)
 	errors.As(err, &no)
 	return no
 }

@@ -18,10 +18,10 @@ import (
 )
 
 // TestConfigMapFollowed has a ConfigMap edited, one time after the other.
-func TestConfigMapFollowed(t *testing.T) {
+func TestConfigMapWatched(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{})
+		w := newHarness(t, Config{})
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		w.expect(t, "at the start", "loaded 3")
@@ -53,7 +53,7 @@ func TestConfigMapFollowed(t *testing.T) {
 func TestConfigMapLastWins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{})
+		w := newHarness(t, Config{})
 		w.api.putText(size(3))
 		w.busy = 10 * time.Second
 		defer w.begin(t)()
@@ -68,13 +68,13 @@ func TestConfigMapLastWins(t *testing.T) {
 }
 
 // TestTellsOfWhatItRead has an edit come between two steps of telling: it is told next.
-func TestTellsOfWhatItRead(t *testing.T) {
+func TestReportsOnlyChanges(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Config{})
-	w.set(&w.base, content{})
+	w := newHarness(t, Config{})
+	w.setContent(&w.mainContent, content{})
 	first := w.combined()
-	w.set(&w.base, content{})
-	if !w.Source.tell(first.telling) || !w.Source.tell(w.combined().telling) || w.Source.tell(w.combined().telling) {
+	w.setContent(&w.mainContent, content{})
+	if !w.Source.markReported(first.reportedState) || !w.Source.markReported(w.combined().reportedState) || w.Source.markReported(w.combined().reportedState) {
 		t.Error("want each content told, once")
 	}
 }
@@ -83,7 +83,7 @@ func TestTellsOfWhatItRead(t *testing.T) {
 func TestConfigMapGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{})
+		w := newHarness(t, Config{})
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		w.tales()
@@ -117,7 +117,7 @@ func TestConfigMapEmpty(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, Config{})
+				w := newHarness(t, Config{})
 				w.api.putText(size(3))
 				defer w.begin(t)()
 				w.tales()
@@ -125,7 +125,7 @@ func TestConfigMapEmpty(t *testing.T) {
 				synctest.Wait()
 				w.expect(t, tt.name, "refused ConfigMap kube-system/node-cache: "+tt.want)
 
-				again := newWorld(t, Config{})
+				again := newHarness(t, Config{})
 				again.api.put(tt.data)
 				_, _, err := again.Load(t.Context())
 				if wrong := (*Error)(nil); !errors.As(err, &wrong) || !strings.HasSuffix(err.Error(), tt.want) || wrong.Hint == "" {
@@ -143,7 +143,7 @@ func TestConfigMapPaths(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, Config{})
+	w := newHarness(t, Config{})
 	w.api.putText("snapshot: {folder: kept}\n")
 	cfg, _, err := w.Load(t.Context())
 	if err != nil || cfg.Snapshot.Folder != here {
@@ -155,7 +155,7 @@ func TestConfigMapPaths(t *testing.T) {
 func TestConfigMapResumed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{})
+		w := newHarness(t, Config{})
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		w.tales()
@@ -194,37 +194,37 @@ func TestConfigMapResumed(t *testing.T) {
 }
 
 // TestConfigMapPatience asks a server that is away: at the start, and then for an hour.
-func TestConfigMapPatience(t *testing.T) {
+func TestConfigMapLoadTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, hangs := range []bool{false, true} {
-			w := newWorld(t, Config{})
+			w := newHarness(t, Config{})
 			w.api.away, w.api.hangs = !hangs, hangs
 			began := time.Now()
 			_, _, err := w.Load(t.Context())
-			if took := time.Since(began); err == nil || took < onlyChance || took > onlyChance+time.Second {
-				t.Errorf("alone, hangs %v: %v after %s, want an error after %s", hangs, err, took, onlyChance)
+			if took := time.Since(began); err == nil || took < loadTimeoutNoFallback || took > loadTimeoutNoFallback+time.Second {
+				t.Errorf("alone, hangs %v: %v after %s, want an error after %s", hangs, err, took, loadTimeoutNoFallback)
 			}
 			if wrong := (*Error)(nil); !errors.As(err, &wrong) || !strings.HasPrefix(err.Error(), "reading ConfigMap kube-system/node-cache: unreachable: ") || wrong.Hint == "" {
 				t.Errorf("alone: %v, want an error that says it is unreachable, with a hint", err)
 			}
 		}
-		w := newWorld(t, Config{LastGood: keepGood(t)})
+		w := newHarness(t, Config{LastGood: keepGood(t)})
 		w.api.away = true
 		began := time.Now()
 		defer w.begin(t)()
-		if took := time.Since(began); took > patience+time.Second {
-			t.Errorf("with something to begin with: %s, want %s", took, patience)
+		if took := time.Since(began); took > loadTimeout+time.Second {
+			t.Errorf("with something to begin with: %s, want %s", took, loadTimeout)
 		}
 		w.expect(t, "at the start", "last good 7")
 		before := w.Stats().Requests
 		time.Sleep(time.Hour)
 		tries := w.Stats().Requests - before
-		if least, most := uint64(time.Hour/(lastPause+lastPause/2)), uint64(time.Hour/lastPause); tries < least || tries > most+10 {
+		if least, most := uint64(time.Hour/(lastBackoff+lastBackoff/2)), uint64(time.Hour/lastBackoff); tries < least || tries > most+10 {
 			t.Errorf("%d tries in an hour, want %d to %d", tries, least, most)
 		}
 		st := w.Status()
-		if !st.InUse || st.Problem == nil || !strings.Contains(st.Problem.Error(), "unreachable") {
+		if !st.LastGoodInUse || st.Problem == nil || !strings.Contains(st.Problem.Error(), "unreachable") {
 			t.Errorf("status %+v, want the last good one in use and the server unreachable", st)
 		}
 		if n := strings.Count(w.logged(), "the configuration cannot be read"); n != 1 {
@@ -232,9 +232,9 @@ func TestConfigMapPatience(t *testing.T) {
 		}
 		w.api.putText(size(8))
 		w.api.set(func() { w.api.away = false })
-		time.Sleep(lastPause + lastPause/2)
+		time.Sleep(lastBackoff + lastBackoff/2)
 		w.expect(t, "once it is back", "applied 8")
-		if st := w.Status(); st.InUse || st.Problem != nil {
+		if st := w.Status(); st.LastGoodInUse || st.Problem != nil {
 			t.Errorf("status %+v, want no trouble", st)
 		}
 		if !strings.Contains(w.logged(), "the configuration can be read again") {
@@ -256,7 +256,7 @@ func TestConfigMapCredentials(t *testing.T) {
 	}
 	folder := keepGood(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{LastGood: folder})
+		w := newHarness(t, Config{LastGood: folder})
 		w.api.putText(size(4))
 		reader := w.main.(*configMap).api
 		reader.client, reader.dial = nil, none
@@ -271,15 +271,15 @@ func TestConfigMapCredentials(t *testing.T) {
 }
 
 // TestConfigMapLate has the object made after the start.
-func TestConfigMapLate(t *testing.T) {
+func TestConfigMapTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{})
+		w := newHarness(t, Config{})
 		time.AfterFunc(10*time.Second, func() { w.api.putText(size(3)) })
 		defer w.begin(t)()
 		w.expect(t, "made after ten seconds", "loaded 3")
 
-		behind := newWorld(t, Config{LastGood: keepGood(t)})
+		behind := newHarness(t, Config{LastGood: keepGood(t)})
 		defer behind.begin(t)()
 		behind.expect(t, "not made", "last good 7")
 		time.Sleep(time.Minute)
@@ -308,7 +308,7 @@ func TestConfigMapDenied(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, Config{})
+				w := newHarness(t, Config{})
 				w.api.putText(size(3))
 				defer w.begin(t)()
 				w.tales()
@@ -336,7 +336,7 @@ func TestConfigMapDenied(t *testing.T) {
 func TestConfigMapQuiet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{})
+		w := newHarness(t, Config{})
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		time.Sleep(time.Hour)

@@ -15,7 +15,7 @@ import (
 )
 
 // defects checks how many there were, each with a stack in the log.
-func (w *world) defects(t *testing.T, want uint64) {
+func (w *harness) defects(t *testing.T, want uint64) {
 	t.Helper()
 	got := w.Stats().Panics
 	logged := strings.Count(w.logged(), "recovered from a panic")
@@ -26,10 +26,10 @@ func (w *world) defects(t *testing.T, want uint64) {
 
 // TestDefectInWatch has the requests for the ConfigMap panic for a while: what runs stays, and what has come meanwhile is
 // put to work.
-func TestDefectInWatch(t *testing.T) {
+func TestPanicInWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{Pod: pod()})
+		w := newHarness(t, Config{Pod: pod()})
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		synctest.Wait()
@@ -39,12 +39,12 @@ func TestDefectInWatch(t *testing.T) {
 		synctest.Wait()
 		w.expect(t, "while the watch lasts", "applied 4")
 		w.api.cut(nil)
-		time.Sleep(time.Second + firstRest + 2*firstRest + time.Second) // the end of a watch is followed by a second
+		time.Sleep(time.Second + firstRestartDelay + 2*firstRestartDelay + time.Second) // the end of a watch is followed by a second
 		w.expect(t, "panics", "refused reading configmap kube-system/node-cache: a defect, the log has its stack")
 		w.defects(t, 3)
 		w.api.putText(size(5))
 		w.api.set(func() { w.api.trap = nil })
-		time.Sleep(4 * firstRest)
+		time.Sleep(4 * firstRestartDelay)
 		w.expect(t, "mended", "applied 5")
 		w.api.putText(size(6))
 		synctest.Wait()
@@ -57,11 +57,11 @@ func TestDefectInWatch(t *testing.T) {
 }
 
 // TestDefectAtStart has it panic at the start: it begins with the last good one.
-func TestDefectAtStart(t *testing.T) {
+func TestPanicAtStart(t *testing.T) {
 	t.Parallel()
 	folder := keepGood(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{LastGood: folder})
+		w := newHarness(t, Config{LastGood: folder})
 		w.api.putText(size(3))
 		w.api.set(func() { w.api.trap = func(*http.Request) bool { return true } })
 		defer w.begin(t)()
@@ -69,14 +69,14 @@ func TestDefectAtStart(t *testing.T) {
 		w.expect(t, "at the start", "last good 7")
 		w.defects(t, 2) // one in Load and one in Run
 		w.api.set(func() { w.api.trap = nil })
-		time.Sleep(firstRest)
+		time.Sleep(firstRestartDelay)
 		synctest.Wait()
 		w.expect(t, "mended", "applied 3")
 	})
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{})
+		w := newHarness(t, Config{})
 		w.api.set(func() { w.api.trap = func(*http.Request) bool { return true } })
-		if _, _, err := w.Load(t.Context()); !errors.Is(err, errDefect) {
+		if _, _, err := w.Load(t.Context()); !errors.Is(err, errPanic) {
 			t.Errorf("without a last good one: %v, want a defect", err)
 		}
 	})
@@ -84,10 +84,10 @@ func TestDefectAtStart(t *testing.T) {
 
 // TestDefectInEvents has the requests that write an Event panic: the Event is given up after its tries, and the next is
 // written.
-func TestDefectInEvents(t *testing.T) {
+func TestPanicInEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{Pod: pod()})
+		w := newHarness(t, Config{Pod: pod()})
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		w.api.set(func() { w.api.trap = func(r *http.Request) bool { return r.Method == http.MethodPost } })
@@ -116,11 +116,11 @@ func TestDefectInEvents(t *testing.T) {
 }
 
 // TestDefectInKeeping has the keeping of the last good configuration panic: the next is kept.
-func TestDefectInKeeping(t *testing.T) {
+func TestPanicInLastGood(t *testing.T) {
 	t.Parallel()
 	folder, inTheWay := blocked(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{LastGood: folder})
+		w := newHarness(t, Config{LastGood: folder})
 		w.api.putText(size(3))
 		w.setTrap("the last good configuration is not kept")
 		defer w.begin(t)()
@@ -130,7 +130,7 @@ func TestDefectInKeeping(t *testing.T) {
 		if err := os.Remove(inTheWay); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(firstRest)
+		time.Sleep(firstRestartDelay)
 		synctest.Wait()
 		if st, now := w.Stats(), w.Status(); st.Saves != 1 || now.SaveError != "" {
 			t.Errorf("stats %+v, status %+v, want it kept", st, now)
@@ -140,49 +140,49 @@ func TestDefectInKeeping(t *testing.T) {
 }
 
 // TestDefectInTelling has who is told of a configuration panic: it is told again.
-func TestDefectInTelling(t *testing.T) {
+func TestPanicInReport(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{})
+		w := newHarness(t, Config{})
 		w.api.putText(size(3))
 		w.stumbles = 2
 		defer w.begin(t)()
 		w.api.putText(size(4))
-		time.Sleep(firstRest)
+		time.Sleep(firstRestartDelay)
 		w.expect(t, "twice", "loaded 3")
-		time.Sleep(3 * firstRest)
+		time.Sleep(3 * firstRestartDelay)
 		w.expect(t, "in the end", "applied 4")
 		w.defects(t, 2)
 	})
 }
 
 // A stumbling follower panics a number of times before it does what the follower does that it stands for.
-type stumbling struct {
-	follower
+type panicking struct {
+	configReader
 	loads, runs int
 }
 
-func (f *stumbling) load(ctx context.Context) (content, error) {
+func (f *panicking) load(ctx context.Context) (content, error) {
 	if f.loads--; f.loads >= 0 {
 		panic("a trap in load")
 	}
-	return f.follower.load(ctx)
+	return f.configReader.load(ctx)
 }
 
-func (f *stumbling) run(ctx context.Context) error {
+func (f *panicking) run(ctx context.Context) error {
 	if f.runs--; f.runs >= 0 {
 		panic("a trap in run")
 	}
-	return f.follower.run(ctx)
+	return f.configReader.run(ctx)
 }
 
 // TestDefectInFile has the reading and the following of a file panic.
-func TestDefectInFile(t *testing.T) {
+func TestPanicInFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, path, size(3))
-	w := newWorld(t, Config{File: path, LastGood: keepGood(t)})
-	w.main = &stumbling{follower: w.main, loads: 1, runs: 1}
+	w := newHarness(t, Config{File: path, LastGood: keepGood(t)})
+	w.main = &panicking{configReader: w.main, loads: 1, runs: 1}
 	defer w.begin(t)()
 	w.expect(t, "at the start", "last good 7")
 	becomes := func(want string) {
@@ -196,7 +196,7 @@ func TestDefectInFile(t *testing.T) {
 }
 
 // TestDefectInKubeDNS has the reading of the kube-dns folder panic.
-func TestDefectInKubeDNS(t *testing.T) {
+func TestPanicInKubeDNS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file, folder := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "dns")
@@ -205,7 +205,7 @@ func TestDefectInKubeDNS(t *testing.T) {
 	}
 	write(t, file, size(3))
 	write(t, filepath.Join(folder, "federations"), `{"a": "b.example"}`)
-	w := newWorld(t, Config{File: file, KubeDNS: folder, LastGood: keepGood(t)})
+	w := newHarness(t, Config{File: file, KubeDNS: folder, LastGood: keepGood(t)})
 	w.setTrap("part of the kube-dns folder has no counterpart")
 	defer w.begin(t)()
 	w.expect(t, "at the start", "last good 7")

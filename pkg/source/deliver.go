@@ -12,19 +12,19 @@ import (
 )
 
 // doubt is how long something must be gone before it is believed: most are replaced.
-const doubt = 2 * time.Second
+const goneDelay = 2 * time.Second
 
 // again is the pause between two attempts with a configuration that could not be used at the start.
-const again = time.Minute
+const retryInterval = time.Minute
 
 // telling is what Changed was told last.
-type telling struct {
-	base, over uint64 // numbers of the contents
-	why        string // there is no configuration; empty: there is
+type reportedState struct {
+	main, overlay uint64 // numbers of the contents
+	why           string // there is no configuration; empty: there is
 }
 
 // set takes a new content of a part.
-func (s *Source) set(part *content, c content) {
+func (s *Source) setContent(part *content, c content) {
 	s.mu.Lock()
 	c.number = part.number + 1
 	*part = c
@@ -32,38 +32,38 @@ func (s *Source) set(part *content, c content) {
 }
 
 // found takes a new content of a part and has Run tell of it.
-func (s *Source) found(part *content, c content) {
-	s.set(part, c)
-	s.wake()
+func (s *Source) report(part *content, c content) {
+	s.setContent(part, c)
+	s.notify()
 }
 
 // wake has deliver look whether there is something to tell.
-func (s *Source) wake() {
+func (s *Source) notify() {
 	select {
-	case s.news <- struct{}{}:
+	case s.changed <- struct{}{}:
 	default:
 	}
 }
 
 // A verdict is the whole configuration, or why there is none.
-type verdict struct {
-	config config.Config
-	err    error
-	sure   bool // false: what is wrong may be over in a moment
-	telling
+type outcome struct {
+	config    config.Config
+	err       error
+	confirmed bool // false: what is wrong may be over in a moment
+	reportedState
 }
 
 // combined is what the parts make together.
-func (s *Source) combined() verdict {
+func (s *Source) combined() outcome {
 	s.mu.Lock()
-	base, over := s.base, s.over
+	base, over := s.mainContent, s.overlay
 	s.mu.Unlock()
-	v := verdict{
-		err: cmp.Or(base.err, over.err), sure: !base.doubtful && !over.doubtful,
-		telling: telling{base: base.number, over: over.number},
+	v := outcome{
+		err: cmp.Or(base.err, over.err), confirmed: !base.transient && !over.transient,
+		reportedState: reportedState{main: base.number, overlay: over.number},
 	}
 	if v.err == nil {
-		v.err = s.guarded("laying the kube-dns folder over the configuration", func() (err error) {
+		v.err = s.recovering("laying the kube-dns folder over the configuration", func() (err error) {
 			v.config, err = merged(base.config, over.routes, s.cfg.KubeDNS)
 			return err
 		})
@@ -76,11 +76,11 @@ func (s *Source) combined() verdict {
 
 // tell notes that Changed is told something, and is false if that is what it was told before. It is not of the parts as they
 // are by now: they may have changed again.
-func (s *Source) tell(t telling) bool {
+func (s *Source) markReported(t reportedState) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.told
-	s.told = t
+	before := s.reported
+	s.reported = t
 	if t.why != "" {
 		return t.why != before.why
 	}
@@ -93,38 +93,38 @@ func (s *Source) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	var followed error
 	tasks.Go(func() {
-		followed = s.steadily(ctx, s.reading(), s.main.run, func(why error) {
-			s.main.forget()
-			s.found(&s.base, content{err: why})
+		followed = s.runWithRestarts(ctx, s.readAction(), s.main.run, func(why error) {
+			s.main.reset()
+			s.report(&s.mainContent, content{err: why})
 		})
 	})
 	if s.dns != nil {
 		tasks.Go(func() { s.dns.run(ctx) })
 	}
-	if s.kept != nil {
-		tasks.Go(func() { s.kept.run(ctx) })
+	if s.lastGood != nil {
+		tasks.Go(func() { s.lastGood.run(ctx) })
 	}
 	if s.events != nil {
 		tasks.Go(func() {
-			_ = s.steadily(ctx, "writing events", s.events.run, func(error) {})
+			_ = s.runWithRestarts(ctx, "writing events", s.events.run, func(error) {})
 		})
 	}
-	_ = s.steadily(ctx, "telling of a configuration", s.deliver, func(error) { s.untell() })
+	_ = s.runWithRestarts(ctx, "telling of a configuration", s.deliver, func(error) { s.forgetReported() })
 	tasks.Wait()
 	return followed
 }
 
 // untell has what there is told once more.
-func (s *Source) untell() {
+func (s *Source) forgetReported() {
 	s.mu.Lock()
-	s.told = telling{}
+	s.reported = reportedState{}
 	s.mu.Unlock()
-	s.wake()
+	s.notify()
 }
 
 // deliver tells Changed of what is found.
 func (s *Source) deliver(ctx context.Context) error {
-	settled, retry := stoppedTimer(), time.NewTimer(again)
+	settled, retry := stoppedTimer(), time.NewTimer(retryInterval)
 	defer settled.Stop()
 	defer retry.Stop()
 	doubting := false
@@ -133,28 +133,28 @@ func (s *Source) deliver(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.news:
+		case <-s.changed:
 		case <-settled.C:
 			believe, doubting = true, false
 		case <-retry.C:
-			retry.Reset(again)
+			retry.Reset(retryInterval)
 			if !s.retry() {
 				continue
 			}
 		}
 		v := s.combined()
 		switch {
-		case !v.sure && !believe:
+		case !v.confirmed && !believe:
 			if !doubting {
-				settled.Reset(doubt)
+				settled.Reset(goneDelay)
 				doubting = true
 			}
 			continue
-		case v.sure:
+		case v.confirmed:
 			settled.Stop()
 			doubting = false
 		}
-		if s.tell(v.telling) {
+		if s.markReported(v.reportedState) {
 			s.cfg.Changed(v.config, v.err)
 		}
 	}
@@ -162,15 +162,15 @@ func (s *Source) deliver(ctx context.Context) error {
 
 // retry has the configuration told once more, if there is one and it could not be used at the start.
 func (s *Source) retry() bool {
-	if !s.inUse.Load() {
+	if !s.lastGoodInUse.Load() {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.base.number == 0 || s.base.err != nil || s.over.err != nil {
+	if s.mainContent.number == 0 || s.mainContent.err != nil || s.overlay.err != nil {
 		return false
 	}
-	s.told = telling{}
+	s.reported = reportedState{}
 	return true
 }
 

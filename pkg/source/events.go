@@ -58,11 +58,11 @@ type events struct {
 	bad     bool // the last configuration was refused
 
 	// These belong to run.
-	last  notice
-	name  string // of the object of last
-	count int    // its times
-	begun time.Time
-	news  bool // the last failure was not said
+	last          notice
+	name          string // of the object of last
+	count         int    // its times
+	begun         time.Time
+	failureLogged bool // the last failure was not said
 }
 
 // A notice is what an Event says.
@@ -73,7 +73,7 @@ type notice struct {
 
 func newEvents(s *Source, a *api) *events {
 	return &events{
-		source: s, api: a, kick: make(chan struct{}, 1), news: true,
+		source: s, api: a, kick: make(chan struct{}, 1), failureLogged: true,
 		limit: rate.NewLimiter(rate.Every(eventEvery), eventBurst),
 	}
 }
@@ -83,7 +83,7 @@ func (e *events) refused(err error) {
 	e.mu.Lock()
 	e.bad = true
 	e.mu.Unlock()
-	e.post(notice{kind: "Warning", reason: ReasonRefused, message: inShort("the running configuration stays: ", err)})
+	e.post(notice{kind: "Warning", reason: ReasonRefused, message: summarize("the running configuration stays: ", err)})
 }
 
 // applied has one written if the configuration before was refused.
@@ -113,7 +113,7 @@ func (e *events) post(n notice) {
 }
 
 // inShort is, after a beginning, the first thing that is wrong, and how many more there are.
-func inShort(begin string, err error) string {
+func summarize(begin string, err error) string {
 	text := err.Error()
 	if bad := (*config.Error)(nil); errors.As(err, &bad) {
 		text = bad.Problems[0].String()
@@ -142,7 +142,7 @@ func (e *events) run(ctx context.Context) error {
 			return nil
 		case <-e.kick:
 		}
-		if !e.waits() {
+		if !e.hasPending() {
 			continue
 		}
 		now := e.source.cfg.Now()
@@ -160,7 +160,7 @@ func (e *events) run(ctx context.Context) error {
 }
 
 // waits says whether there is something to write.
-func (e *events) waits() bool {
+func (e *events) hasPending() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.pending != nil
@@ -168,26 +168,26 @@ func (e *events) waits() bool {
 
 // deliver writes one notice, and tries again for a while if that fails.
 func (e *events) deliver(ctx context.Context, n *notice) {
-	var p pause
+	var p backoff
 	for try := 1; ; try++ {
-		err := e.source.guarded("writing an event", func() error { return e.write(ctx, n) })
+		err := e.source.recovering("writing an event", func() error { return e.write(ctx, n) })
 		switch {
 		case err == nil:
 			e.written.Add(1)
-			e.news = true
+			e.failureLogged = true
 			return
 		case ctx.Err() != nil:
 			return
 		case try == eventTries || denied(err):
 			e.failed.Add(1)
-			if e.news {
+			if e.failureLogged {
 				hint := "see that the API server can be reached from here"
-				if asRefusal(err) != nil {
+				if asStatusError(err) != nil {
 					hint = "grant create and patch of events in namespace " + e.source.cfg.Pod.Namespace + " to this process"
 				}
 				e.source.cfg.Log.WarnContext(ctx, "an event could not be written", "reason", n.reason, "err", err, "hint", hint)
 			}
-			e.news = false
+			e.failureLogged = false
 			return
 		}
 		if !sleep(ctx, p.after(err)) {
@@ -198,7 +198,7 @@ func (e *events) deliver(ctx context.Context, n *notice) {
 
 // denied says whether another try is in vain.
 func denied(err error) bool {
-	no := asRefusal(err)
+	no := asStatusError(err)
 	return no != nil && no.Code/100 == 4 && no.Code != http.StatusTooManyRequests
 }
 
@@ -208,13 +208,13 @@ func (e *events) write(ctx context.Context, n *notice) error {
 		err := e.send(ctx, call{
 			method: http.MethodPatch, path: []string{"namespaces", e.source.cfg.Pod.Namespace, "events", e.name},
 			kind: "application/merge-patch+json",
-			body: map[string]any{"count": e.count + 1, "lastTimestamp": stamp(n.at)},
+			body: map[string]any{"count": e.count + 1, "lastTimestamp": formatTime(n.at)},
 		})
 		if err == nil {
 			e.count++
 			return nil
 		}
-		if no := asRefusal(err); no == nil || no.Code != http.StatusNotFound {
+		if no := asStatusError(err); no == nil || no.Code != http.StatusNotFound {
 			return err
 		}
 	}
@@ -224,7 +224,7 @@ func (e *events) write(ctx context.Context, n *notice) error {
 		method: http.MethodPost, path: []string{"namespaces", pod.Namespace, "events"},
 		kind: "application/json", body: eventBody(pod, n, name),
 	})
-	if no := asRefusal(err); err != nil && (no == nil || no.Code != http.StatusConflict) { // a conflict: it was written, and the answer lost
+	if no := asStatusError(err); err != nil && (no == nil || no.Code != http.StatusConflict) { // a conflict: it was written, and the answer lost
 		return err
 	}
 	e.last, e.name, e.count, e.begun = *n, name, 1, n.at
@@ -253,10 +253,10 @@ func eventBody(pod *Pod, n *notice, name string) map[string]any {
 		"metadata":       map[string]any{"namespace": pod.Namespace, "name": name},
 		"involvedObject": about,
 		"type":           n.kind, "reason": n.reason, "message": n.message,
-		"firstTimestamp": stamp(n.at), "lastTimestamp": stamp(n.at), "count": 1,
+		"firstTimestamp": formatTime(n.at), "lastTimestamp": formatTime(n.at), "count": 1,
 		"source": map[string]any{"component": "node-cache", "host": pod.Node},
 	}
 }
 
 // stamp is a time as the API writes it.
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -33,7 +33,7 @@ func told(events []map[string]any) (words []string) {
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{Pod: pod()})
+		w := newHarness(t, Config{Pod: pod()})
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		w.api.putText(size(4))
@@ -70,7 +70,7 @@ func TestEvents(t *testing.T) {
 func TestEventsAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{Pod: pod()})
+		w := newHarness(t, Config{Pod: pod()})
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		for range 3 {
@@ -100,7 +100,7 @@ func TestEventsAgain(t *testing.T) {
 func TestEventsLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{Pod: pod()})
+		w := newHarness(t, Config{Pod: pod()})
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		for n := range 1000 {
@@ -126,7 +126,7 @@ func TestEventsLimit(t *testing.T) {
 func TestEventsFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{Pod: pod()})
+		w := newHarness(t, Config{Pod: pod()})
 		w.api.putText(size(3))
 		defer w.begin(t)()
 		w.api.set(func() { w.api.noEvents = http.StatusForbidden })
@@ -155,7 +155,7 @@ func TestEventsFail(t *testing.T) {
 // TestMessageLength has an event with a long reason.
 func TestMessageLength(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Config{Pod: Pod{Namespace: "kube-system", Name: "node-cache-1"}})
+	w := newHarness(t, Config{Pod: Pod{Namespace: "kube-system", Name: "node-cache-1"}})
 	w.Refused(errors.New(strings.Repeat("x", 2000)))
 	if got := len(w.events.pending.message); got != maxMessage {
 		t.Errorf("%d bytes, want %d", got, maxMessage)
@@ -163,10 +163,10 @@ func TestMessageLength(t *testing.T) {
 }
 
 // TestInShort cuts messages to what the API takes.
-func TestInShort(t *testing.T) {
+func TestSummarize(t *testing.T) {
 	t.Parallel()
 	long := &config.Error{Path: "file", Problems: []config.Problem{{Path: "key", What: strings.Repeat("ä", 600)}}}
-	if got := inShort("", long); len(got) > maxMessage || len(got) < maxMessage-2 || !strings.HasSuffix(got, "ä") {
+	if got := summarize("", long); len(got) > maxMessage || len(got) < maxMessage-2 || !strings.HasSuffix(got, "ä") {
 		t.Errorf("%d bytes, ending in %q", len(got), got[len(got)-4:])
 	}
 }

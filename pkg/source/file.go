@@ -12,7 +12,7 @@ import (
 type file struct {
 	source  *Source
 	watcher *config.Watcher
-	unsure  bool // whether what the watcher has seen was found
+	unread  bool // whether what the watcher has seen was found
 }
 
 // load begins to watch before it reads, so that no change falls between the two.
@@ -21,7 +21,7 @@ func (f *file) load(context.Context) (content, error) {
 	var err error
 	f.watcher, err = config.NewWatcher(config.WatcherConfig{
 		Path: cfg.File, Role: cfg.Role, Log: cfg.Log,
-		Changed: func(c config.Config, err error) { f.source.found(&f.source.base, content{config: c, err: err}) },
+		Changed: func(c config.Config, err error) { f.source.report(&f.source.mainContent, content{config: c, err: err}) },
 	})
 	if err != nil {
 		return content{}, err
@@ -32,13 +32,13 @@ func (f *file) load(context.Context) (content, error) {
 
 // run implements [follower]. There is nothing to follow by a path that begins at a folder which is gone.
 func (f *file) run(ctx context.Context) error {
-	if f.unsure {
+	if f.unread {
 		c, err := f.load(ctx)
 		if err != nil {
 			c = content{err: err}
 		}
-		f.unsure = false
-		f.source.found(&f.source.base, c)
+		f.unread = false
+		f.source.report(&f.source.mainContent, c)
 	}
 	if f.watcher == nil {
 		<-ctx.Done()
@@ -48,4 +48,4 @@ func (f *file) run(ctx context.Context) error {
 }
 
 // forget implements [follower].
-func (f *file) forget() { f.unsure = true }
+func (f *file) reset() { f.unread = true }

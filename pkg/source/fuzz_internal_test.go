@@ -15,13 +15,13 @@ import (
 
 // FuzzTake reads what may come in place of a watch's events. Whatever it is, a configuration comes of nothing but an event about
 // the one object with a text under the key, and the version goes on with what had one.
-func FuzzTake(f *testing.F) {
+func FuzzReadEvents(f *testing.F) {
 	api := newFakeAPI()
 	for _, text := range []string{
 		api.event("ADDED", item{Metadata: meta{"node-cache", "12"}, Data: map[string]string{Key: size(4)}}),
 		api.event("DELETED", item{Metadata: meta{"node-cache", "13"}, Data: map[string]string{Key: size(4)}}),
 		api.event("BOOKMARK", item{Metadata: meta{"", "14"}}),
-		api.event("ERROR", refusal{Code: 410, Message: "too old"}),
+		api.event("ERROR", statusError{Code: 410, Message: "too old"}),
 		api.event("MODIFIED", item{Metadata: meta{"other", "15"}, Data: map[string]string{Key: size(4)}}),
 		`{"type":"ADDED","object":null}`, `{"type":"ADDED"}`, `[]`, `{"type":1}`, "<html>", `{"type":"ADDED","object":{"metadata":{"name":"node-cache","resourceVersion":"1"},"data":{"node-cache.yaml":3}}}`,
 	} {
@@ -34,11 +34,11 @@ func FuzzTake(f *testing.F) {
 		}
 		m := s.main.(*configMap)
 		m.version = "11"
-		err = m.take(strings.NewReader(text))
+		err = m.readEvents(strings.NewReader(text))
 		if m.version == "" {
 			t.Error("the version was lost")
 		}
-		if s.base.number > 0 && s.base.err == nil && (!m.there || strings.TrimSpace(m.text) == "" || !strings.Contains(text, "{")) {
+		if s.mainContent.number > 0 && s.mainContent.err == nil && (!m.exists || strings.TrimSpace(m.text) == "" || !strings.Contains(text, "{")) {
 			t.Errorf("a configuration of %q", text)
 		}
 		if m.version != "11" && !strings.Contains(text, "{") {
@@ -48,12 +48,12 @@ func FuzzTake(f *testing.F) {
 }
 
 // TestTakeBounded has an event that does not end.
-func TestTakeBounded(t *testing.T) {
+func TestReadEventsBounded(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Config{})
+	w := newHarness(t, Config{})
 	m := w.main.(*configMap)
 	endless := io.MultiReader(strings.NewReader(`{"type":"ADDED","object":"`), &repeated{})
-	if err := m.take(endless); !errors.Is(err, errUnreadable) {
+	if err := m.readEvents(endless); !errors.Is(err, errUnreadable) {
 		t.Errorf("got %v, want that it makes no sense", err)
 	}
 }

@@ -30,24 +30,24 @@ func kubeDNSFiles() []string { return []string{"stubDomains", "upstreamNameserve
 type kubeDNS struct {
 	source *Source
 	folder string
-	seen   map[string]string // by file, what look read last; nil: the last look failed
+	files  map[string]string // by file, what look read last; nil: the last look failed
 	failed string            // why
 }
 
 // look reads the folder, unless it is as before; then the number of the content is 0.
-func (k *kubeDNS) look() (c content, changed bool) {
+func (k *kubeDNS) readIfChanged() (c content, changed bool) {
 	data, err := readFolder(k.folder)
 	switch {
-	case err != nil && err.Error() == k.failed, err == nil && k.seen != nil && maps.Equal(data, k.seen):
+	case err != nil && err.Error() == k.failed, err == nil && k.files != nil && maps.Equal(data, k.files):
 		return content{}, false
 	case err != nil:
-		k.seen, k.failed = nil, err.Error()
-		return content{doubtful: true, err: &Error{Err: err, Hint: "see that the kube-dns ConfigMap is mounted at the folder of --kube-dns"}}, true
+		k.files, k.failed = nil, err.Error()
+		return content{transient: true, err: &Error{Err: err, Hint: "see that the kube-dns ConfigMap is mounted at the folder of --kube-dns"}}, true
 	}
-	k.seen, k.failed = data, ""
+	k.files, k.failed = data, ""
 	routes, notes, err := convert.KubeDNS(data)
 	if err != nil {
-		return content{err: k.bad(err)}, true
+		return content{err: k.invalid(err)}, true
 	}
 	for _, n := range notes {
 		k.source.cfg.Log.Warn("part of the kube-dns folder has no counterpart", "file", n.File, "what", n.What, "why", n.Why, "hint", n.Hint)
@@ -56,7 +56,7 @@ func (k *kubeDNS) look() (c content, changed bool) {
 }
 
 // bad is the error of one of the files, or of several.
-func (k *kubeDNS) bad(err error) error {
+func (k *kubeDNS) invalid(err error) error {
 	all := []error{err}
 	if several, ok := err.(interface{ Unwrap() []error }); ok {
 		all = several.Unwrap()
@@ -113,22 +113,22 @@ func (k *kubeDNS) run(ctx context.Context) {
 	follow.Files(ctx, follow.Config{
 		Paths: paths, Log: k.source.cfg.Log,
 		Look: func(bool) time.Duration {
-			if c, changed := k.look(); changed {
-				k.source.found(&k.source.over, c)
+			if c, changed := k.readIfChanged(); changed {
+				k.source.report(&k.source.overlay, c)
 			}
 			return 0
 		},
 		Defect: func(panicked any, stack []byte) {
-			k.forget()
-			k.source.found(&k.source.over, content{err: k.source.defect(k.what(), panicked, stack)})
+			k.reset()
+			k.source.report(&k.source.overlay, content{err: k.source.panicError(k.action(), panicked, stack)})
 		},
 	})
 }
 
 // forget has the next look find something, whatever it is.
-func (k *kubeDNS) forget() { k.seen, k.failed = nil, "" }
+func (k *kubeDNS) reset() { k.files, k.failed = nil, "" }
 
-func (k *kubeDNS) what() string { return "reading the kube-dns folder " + k.folder }
+func (k *kubeDNS) action() string { return "reading the kube-dns folder " + k.folder }
 
 // merged lays routes over the configuration: the upstreams of a zone are those of its route, and what else is said of the
 // zone stays. The result is one that could have been written as it is.

@@ -108,7 +108,7 @@ func TestMerged(t *testing.T) {
 				t.Fatal(err)
 			}
 			swap(t, folder, "..1", tt.files)
-			w := newWorld(t, Config{File: file, KubeDNS: folder})
+			w := newHarness(t, Config{File: file, KubeDNS: folder})
 			cfg, _, err := w.Load(t.Context())
 			switch {
 			case tt.err == "" && err != nil, tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err) || !strings.Contains(err.Error(), folder)):
@@ -145,7 +145,7 @@ func TestReachable(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			tt.cfg.LastGood = kept
-			w := newWorld(t, tt.cfg)
+			w := newHarness(t, tt.cfg)
 			if _, _, err := w.Load(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -173,7 +173,7 @@ func TestOverlay(t *testing.T) {
 }
 
 // TestKubeDNSFollowed changes a mounted folder and the file beside it.
-func TestKubeDNSFollowed(t *testing.T) {
+func TestKubeDNSWatched(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file, folder := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "dns")
@@ -182,7 +182,7 @@ func TestKubeDNSFollowed(t *testing.T) {
 	}
 	write(t, file, size(3))
 	swap(t, folder, "..1", map[string]string{"stubDomains": `{"a.example": ["192.0.2.9"]}`})
-	w := newWorld(t, Config{File: file, KubeDNS: folder})
+	w := newHarness(t, Config{File: file, KubeDNS: folder})
 	defer w.begin(t)()
 	w.expect(t, "at the start", "loaded 3")
 	for n, step := range []struct {

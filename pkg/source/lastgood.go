@@ -20,21 +20,21 @@ import (
 )
 
 const (
-	lastGoodName = "last-good.yaml"
-	temporary    = ".last-good-" // begins the names of files that are being written
-	leftOver     = time.Minute   // the age at which such a file is one that a killed writer has left behind
+	lastGoodName    = "last-good.yaml"
+	temporaryPrefix = ".last-good-" // begins the names of files that are being written
+	temporaryMaxAge = time.Minute   // the age at which such a file is one that a killed writer has left behind
 
 	// The first and the last line say whether a file is whole, and as it was written. One that lost its end could be read all
 	// the same, as one with the defaults of what is missing; one that a disk has damaged, as another configuration.
-	headLine = "# The configuration that node-cache put to work"
-	endLine  = "# This is the end of it, its checksum is "
+	headerPrefix  = "# The configuration that node-cache put to work"
+	trailerPrefix = "# This is the end of it, its checksum is "
 
 	// lastSave is how long the end waits for the last one: a disk that hangs must not keep a pod from ending.
-	lastSave = 2 * time.Second
+	finalSaveTimeout = 2 * time.Second
 )
 
 // A keeper keeps the last good configuration.
-type keeper struct {
+type lastGoodStore struct {
 	source   *Source
 	folder   string
 	kick     chan struct{}
@@ -42,32 +42,32 @@ type keeper struct {
 	failures atomic.Uint64
 
 	mu      sync.Mutex // guards what follows
-	pending *keepsake
+	pending *lastGoodEntry
 	saved   time.Time
 	why     string
 }
 
 // A keepsake is a configuration to be kept.
-type keepsake struct {
+type lastGoodEntry struct {
 	config     config.Config
 	generation uint64
 	at         time.Time
 }
 
-func newKeeper(s *Source) *keeper {
-	return &keeper{source: s, folder: s.cfg.LastGood, kick: make(chan struct{}, 1)}
+func newLastGoodStore(s *Source) *lastGoodStore {
+	return &lastGoodStore{source: s, folder: s.cfg.LastGood, kick: make(chan struct{}, 1)}
 }
 
-func (k *keeper) path() string { return filepath.Join(k.folder, lastGoodName) }
+func (k *lastGoodStore) path() string { return filepath.Join(k.folder, lastGoodName) }
 
 // exists says whether there is something to begin with.
-func (k *keeper) exists() bool {
+func (k *lastGoodStore) exists() bool {
 	_, err := os.Stat(k.path())
 	return err == nil
 }
 
 // read gives what was kept, and when.
-func (k *keeper) read() (cfg config.Config, at time.Time, err error) {
+func (k *lastGoodStore) read() (cfg config.Config, at time.Time, err error) {
 	data, err := follow.ReadTrusted(k.path(), maxFile)
 	if err != nil {
 		return cfg, at, fmt.Errorf("reading the last good configuration: %w", err)
@@ -86,9 +86,9 @@ func (k *keeper) read() (cfg config.Config, at time.Time, err error) {
 
 // What can be wrong with the file as a whole.
 var (
-	errEmpty   = errors.New("is empty")
-	errCut     = errors.New("has lost its end")
-	errDamaged = errors.New("is not as it was written")
+	errEmpty     = errors.New("is empty")
+	errTruncated = errors.New("has lost its end")
+	errDamaged   = errors.New("is not as it was written")
 )
 
 // checkWhole says what is wrong with a file as a whole. One with neither the first line nor the last was put there by a
@@ -97,27 +97,27 @@ func checkWhole(text string) error {
 	if strings.TrimSpace(text) == "" {
 		return errEmpty
 	}
-	end := strings.LastIndex(text, "\n"+endLine) + 1
+	end := strings.LastIndex(text, "\n"+trailerPrefix) + 1
 	switch {
-	case end == 0 && !strings.HasPrefix(text, headLine):
+	case end == 0 && !strings.HasPrefix(text, headerPrefix):
 		return nil
 	case end == 0 || !strings.HasSuffix(text, "\n"):
-		return errCut
-	case text != withEnd(text[:end]):
+		return errTruncated
+	case text != withTrailer(text[:end]):
 		return errDamaged
 	}
 	return nil
 }
 
 // withEnd is a text with its last line.
-func withEnd(text string) string {
-	return fmt.Sprintf("%s%s%08x.\n", text, endLine, crc32.ChecksumIEEE([]byte(text)))
+func withTrailer(text string) string {
+	return fmt.Sprintf("%s%s%08x.\n", text, trailerPrefix, crc32.ChecksumIEEE([]byte(text)))
 }
 
 // keep has a configuration kept, soon.
-func (k *keeper) keep(cfg config.Config, generation uint64) {
+func (k *lastGoodStore) save(cfg config.Config, generation uint64) {
 	k.mu.Lock()
-	k.pending = &keepsake{config: cfg, generation: generation, at: k.source.cfg.Now()}
+	k.pending = &lastGoodEntry{config: cfg, generation: generation, at: k.source.cfg.Now()}
 	k.mu.Unlock()
 	select {
 	case k.kick <- struct{}{}:
@@ -126,14 +126,14 @@ func (k *keeper) keep(cfg config.Config, generation uint64) {
 }
 
 // run writes what is to be kept until ctx ends, and then what is left to do. What could not be written is tried again.
-func (k *keeper) run(ctx context.Context) {
+func (k *lastGoodStore) run(ctx context.Context) {
 	done := make(chan struct{})
 	go func() { // joined below, unless the file system hangs
 		defer close(done)
-		_ = k.source.steadily(ctx, "keeping the last good configuration", k.follow, func(error) {})
+		_ = k.source.runWithRestarts(ctx, "keeping the last good configuration", k.saveLoop, func(error) {})
 	}()
 	<-ctx.Done()
-	late := time.NewTimer(lastSave)
+	late := time.NewTimer(finalSaveTimeout)
 	defer late.Stop()
 	select {
 	case <-done:
@@ -143,12 +143,12 @@ func (k *keeper) run(ctx context.Context) {
 }
 
 // follow is run without an eye on the time.
-func (k *keeper) follow(ctx context.Context) error {
+func (k *lastGoodStore) saveLoop(ctx context.Context) error {
 	retry := stoppedTimer()
 	defer retry.Stop()
 	for ctx.Err() == nil {
 		if !k.flush() {
-			retry.Reset(again)
+			retry.Reset(retryInterval)
 		}
 		select {
 		case <-ctx.Done():
@@ -161,7 +161,7 @@ func (k *keeper) follow(ctx context.Context) error {
 }
 
 // flush writes what is to be kept, if something is. It is false if that is still to be done.
-func (k *keeper) flush() (done bool) {
+func (k *lastGoodStore) flush() (done bool) {
 	select {
 	case <-k.kick: // whatever it is for is taken now
 	default:
@@ -173,8 +173,8 @@ func (k *keeper) flush() (done bool) {
 	if p == nil {
 		return true
 	}
-	err := k.source.guarded("keeping the last good configuration", func() error { return k.write(p) })
-	before, why := k.ended(p, err)
+	err := k.source.recovering("keeping the last good configuration", func() error { return k.write(p) })
+	before, why := k.noteResult(p, err)
 	log := k.source.cfg.Log
 	if err == nil {
 		k.saves.Add(1)
@@ -189,7 +189,7 @@ func (k *keeper) flush() (done bool) {
 }
 
 // ended notes how an attempt to write p ended. It gives why the one before failed, and why this one did.
-func (k *keeper) ended(p *keepsake, err error) (before, why string) {
+func (k *lastGoodStore) noteResult(p *lastGoodEntry, err error) (before, why string) {
 	if err != nil {
 		why = err.Error()
 	}
@@ -206,7 +206,7 @@ func (k *keeper) ended(p *keepsake, err error) (before, why string) {
 }
 
 // write writes the file, whole or not at all.
-func (k *keeper) write(p *keepsake) (err error) {
+func (k *lastGoodStore) write(p *lastGoodEntry) (err error) {
 	text, err := config.Marshal(p.config)
 	if err != nil {
 		return err
@@ -214,25 +214,25 @@ func (k *keeper) write(p *keepsake) (err error) {
 	if err := os.MkdirAll(k.folder, 0o700); err != nil {
 		return fmt.Errorf("making the folder of the last good configuration: %w", err)
 	}
-	k.sweep(p.at)
-	f, err := os.CreateTemp(k.folder, temporary) // for nobody else to read
+	k.removeTemporary(p.at)
+	f, err := os.CreateTemp(k.folder, temporaryPrefix) // for nobody else to read
 	if err != nil {
-		return k.unwritten(err)
+		return k.writeError(err)
 	}
-	_, err = f.WriteString(withEnd(k.head(p) + string(text)))
+	_, err = f.WriteString(withTrailer(k.header(p) + string(text)))
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), k.path())
 	}
 	if err != nil {
 		_ = os.Remove(f.Name()) // if it fails too, the next one sweeps
-		return k.unwritten(err)
+		return k.writeError(err)
 	}
 	return syncFolder(k.folder)
 }
 
 // unwritten is why there is no file, without the drawn name of the one that was to become it: else each attempt's were news.
-func (k *keeper) unwritten(err error) error {
+func (k *lastGoodStore) writeError(err error) error {
 	path, link := (*fs.PathError)(nil), (*os.LinkError)(nil)
 	switch {
 	case errors.As(err, &path):
@@ -244,21 +244,21 @@ func (k *keeper) unwritten(err error) error {
 }
 
 // head tells a person what the file is.
-func (k *keeper) head(p *keepsake) string {
-	return fmt.Sprintf(headLine+" at %s as generation %d,\n# from %s, with every key.\n"+
+func (k *lastGoodStore) header(p *lastGoodEntry) string {
+	return fmt.Sprintf(headerPrefix+" at %s as generation %d,\n# from %s, with every key.\n"+
 		"# It is used at a start when there is none, or only a bad one. Changes made here are lost.\n",
 		p.at.UTC().Format(time.RFC3339), p.generation, strings.ReplaceAll(k.source.Name(), "\n", " "))
 }
 
 // sweep removes what killed writers have left behind.
-func (k *keeper) sweep(now time.Time) {
+func (k *lastGoodStore) removeTemporary(now time.Time) {
 	entries, err := os.ReadDir(k.folder)
 	if err != nil {
 		return // whatever is wrong, writing will tell
 	}
 	for _, e := range entries {
 		info, err := e.Info()
-		if err == nil && strings.HasPrefix(e.Name(), temporary) && info.Mode().IsRegular() && now.Sub(info.ModTime()) > leftOver {
+		if err == nil && strings.HasPrefix(e.Name(), temporaryPrefix) && info.Mode().IsRegular() && now.Sub(info.ModTime()) > temporaryMaxAge {
 			_ = os.Remove(filepath.Join(k.folder, e.Name()))
 		}
 	}
@@ -278,7 +278,7 @@ func syncFolder(folder string) error {
 }
 
 // last tells when it was kept last, and why the last attempt failed.
-func (k *keeper) last() (at time.Time, why string) {
+func (k *lastGoodStore) status() (at time.Time, why string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.saved, k.why

@@ -27,7 +27,7 @@ func TestLastGood(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "deep", "down")
 	path := filepath.Join(folder, lastGoodName)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{LastGood: folder})
+		w := newHarness(t, Config{LastGood: folder})
 		w.api.putText(size(3) + "forward: [{zone: \".\", to: [192.0.2.1]}, {zone: example.com, to: [\"tls://192.0.2.2#dns.example\"], minTTL: 7s}]\n")
 		stop := w.begin(t)
 		w.api.putText(size(2)) // refused by the agent
@@ -66,11 +66,11 @@ func TestLastGood(t *testing.T) {
 	}
 
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{LastGood: folder})
+		w := newHarness(t, Config{LastGood: folder})
 		w.api.putText("cache: {sise: 1Mi}\n")
 		defer w.begin(t)()
 		w.expect(t, "with a bad one", "last good 3")
-		if st := w.Status(); !st.InUse || !st.Saved.IsZero() {
+		if st := w.Status(); !st.LastGoodInUse || !st.Saved.IsZero() {
 			t.Errorf("status %+v, want the last good one in use, and not written again", st)
 		}
 		if !strings.Contains(w.logged(), "running on the last good configuration") {
@@ -89,7 +89,7 @@ func TestLastGoodUnusable(t *testing.T) {
 	t.Parallel()
 	folder := keepGood(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{LastGood: folder})
+		w := newHarness(t, Config{LastGood: folder})
 		w.api.putText(size(4))
 		if _, why, err := w.Load(t.Context()); why != nil || err != nil {
 			t.Fatal(why, err)
@@ -99,7 +99,7 @@ func TestLastGoodUnusable(t *testing.T) {
 			t.Fatalf("got a cache of %d bytes, %v", cfg.Cache.Size, err)
 		}
 		defer w.follow(t)()
-		time.Sleep(again - time.Second)
+		time.Sleep(retryInterval - time.Second)
 		w.expect(t, "for a while", "")
 		time.Sleep(2 * time.Second)
 		w.expect(t, "after a while", "applied 4")
@@ -114,7 +114,7 @@ func TestLastGoodReplaced(t *testing.T) {
 	t.Parallel()
 	folder := keepGood(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{LastGood: folder})
+		w := newHarness(t, Config{LastGood: folder})
 		w.doubts = true
 		w.api.putText(size(2))
 		if _, why, err := w.Load(t.Context()); why != nil || err != nil {
@@ -124,15 +124,15 @@ func TestLastGoodReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer w.follow(t)()
-		time.Sleep(2*again + time.Second)
+		time.Sleep(2*retryInterval + time.Second)
 		w.expect(t, "refused", "refused a cache of 2 MiB; refused a cache of 2 MiB")
-		if !w.Status().InUse {
+		if !w.Status().LastGoodInUse {
 			t.Error("what was refused is said to be in use")
 		}
 		w.api.putText(size(4))
 		time.Sleep(time.Hour)
 		w.expect(t, "mended", "applied 4")
-		if st, now := w.Stats(), w.Status(); st.LastGood || now.InUse || st.Saves != 0 {
+		if st, now := w.Stats(), w.Status(); st.LastGood || now.LastGoodInUse || st.Saves != 0 {
 			t.Errorf("stats %+v, status %+v, want neither the last good one nor another one kept", st, now)
 		}
 	})
@@ -147,7 +147,7 @@ func TestLastGoodMissing(t *testing.T) {
 	}
 	for _, folder := range []string{t.TempDir(), filepath.Join(t.TempDir(), "none"), filepath.Dir(bad)} {
 		missing := filepath.Join(t.TempDir(), "none.yaml")
-		w := newWorld(t, Config{File: missing, LastGood: folder})
+		w := newHarness(t, Config{File: missing, LastGood: folder})
 		_, _, err := w.Load(t.Context())
 		if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), missing) {
 			t.Errorf("%s: %v, want the error of the file", folder, err)
@@ -163,46 +163,46 @@ func TestLastGoodMissing(t *testing.T) {
 func TestLastGoodDamaged(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	w := newWorld(t, Config{File: filepath.Join(t.TempDir(), "none.yaml"), LastGood: folder})
+	w := newHarness(t, Config{File: filepath.Join(t.TempDir(), "none.yaml"), LastGood: folder})
 	cfg := config.Default(config.Agent)
-	if err := w.kept.write(&keepsake{config: cfg, generation: 1}); err != nil {
+	if err := w.lastGood.write(&lastGoodEntry{config: cfg, generation: 1}); err != nil {
 		t.Fatal(err)
 	}
-	whole, err := os.ReadFile(w.kept.path())
+	whole, err := os.ReadFile(w.lastGood.path())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := w.kept.read(); err != nil {
+	if _, _, err := w.lastGood.read(); err != nil {
 		t.Fatalf("whole: %v", err)
 	}
 	for _, mode := range []fs.FileMode{0o666, 0o600} { // others may have written it; then not
-		if err := os.Chmod(w.kept.path(), mode); err != nil {
+		if err := os.Chmod(w.lastGood.path(), mode); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := w.kept.read(); errors.Is(err, follow.ErrUntrusted) != (mode == 0o666) {
+		if _, _, err := w.lastGood.read(); errors.Is(err, follow.ErrUntrusted) != (mode == 0o666) {
 			t.Errorf("mode %o: %v", mode, err)
 		}
 	}
 	lines := strings.SplitAfter(strings.TrimSuffix(string(whole), "\n"), "\n")
 	for n := range lines {
-		if err := os.WriteFile(w.kept.path(), []byte(strings.Join(lines[:n], "")), 0o600); err != nil {
+		if err := os.WriteFile(w.lastGood.path(), []byte(strings.Join(lines[:n], "")), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := w.kept.read(); err == nil {
+		if _, _, err := w.lastGood.read(); err == nil {
 			t.Errorf("%d of %d lines: no error", n, len(lines))
 		}
 	}
 	for n := range whole {
 		damaged := bytes.Clone(whole)
 		damaged[n] ^= 1
-		write(t, w.kept.path(), string(damaged))
-		if _, _, err := w.kept.read(); err == nil {
+		write(t, w.lastGood.path(), string(damaged))
+		if _, _, err := w.lastGood.read(); err == nil {
 			t.Errorf("octet %d of %d, %q for %q: no error", n, len(whole), damaged[n], whole[n])
 		}
 	}
 	for _, text := range []string{string(whole) + "\n", string(whole) + string(whole), strings.TrimSuffix(string(whole), "\n")} {
-		write(t, w.kept.path(), text)
-		if _, _, err := w.kept.read(); err == nil {
+		write(t, w.lastGood.path(), text)
+		if _, _, err := w.lastGood.read(); err == nil {
 			t.Errorf("%d octets after %d: no error", len(text), len(whole))
 		}
 	}
@@ -216,7 +216,7 @@ func TestLastGoodUnwritable(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{LastGood: file})
+		w := newHarness(t, Config{LastGood: file})
 		w.api.putText(size(3))
 		stop := w.begin(t)
 		for n := range 3 {
@@ -252,10 +252,10 @@ func TestLastGoodLater(t *testing.T) {
 	t.Parallel()
 	folder, inTheWay := blocked(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{LastGood: folder})
+		w := newHarness(t, Config{LastGood: folder})
 		w.api.putText(size(3))
 		defer w.begin(t)()
-		time.Sleep(3*again + time.Second)
+		time.Sleep(3*retryInterval + time.Second)
 		if st := w.Stats(); st.Saves != 0 || st.SaveFailures != 4 {
 			t.Errorf("stats %+v, want a failure at once and one each minute", st)
 		}
@@ -265,7 +265,7 @@ func TestLastGoodLater(t *testing.T) {
 		if err := os.Remove(inTheWay); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(again)
+		time.Sleep(retryInterval)
 		if st, now := w.Stats(), w.Status(); st.Saves != 1 || now.SaveError != "" {
 			t.Errorf("stats %+v, status %+v, want it kept", st, now)
 		}
@@ -277,10 +277,10 @@ func TestLastGoodLater(t *testing.T) {
 }
 
 // TestLastGoodSwept finds what a killed writer left behind.
-func TestLastGoodSwept(t *testing.T) {
+func TestLastGoodRemovesTemporary(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	for name, age := range map[string]time.Duration{temporary + "old": time.Hour, temporary + "new": 0, "other": time.Hour} {
+	for name, age := range map[string]time.Duration{temporaryPrefix + "old": time.Hour, temporaryPrefix + "new": 0, "other": time.Hour} {
 		path := filepath.Join(folder, name)
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -289,8 +289,8 @@ func TestLastGoodSwept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w := newWorld(t, Config{LastGood: folder})
-	w.kept.sweep(time.Now())
+	w := newHarness(t, Config{LastGood: folder})
+	w.lastGood.removeTemporary(time.Now())
 	names, err := os.ReadDir(folder)
 	if err != nil {
 		t.Fatal(err)
@@ -299,7 +299,7 @@ func TestLastGoodSwept(t *testing.T) {
 	for _, e := range names {
 		left = append(left, e.Name())
 	}
-	if diff := cmp.Diff([]string{temporary + "new", "other"}, left); diff != "" {
+	if diff := cmp.Diff([]string{temporaryPrefix + "new", "other"}, left); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
 	}
 }

@@ -26,7 +26,7 @@ func mount(t *testing.T, text string) (folder, path string) {
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	folder, path := mount(t, size(3))
-	w := newWorld(t, Config{File: path, KubeDNS: folder, LastGood: t.TempDir()})
+	w := newHarness(t, Config{File: path, KubeDNS: folder, LastGood: t.TempDir()})
 	defer w.begin(t)()
 	n := 1
 	for began := time.Now(); time.Since(began) < 2*time.Second; n++ {
@@ -39,7 +39,7 @@ func TestStorm(t *testing.T) {
 		t.Errorf("told %s", said)
 	}
 	eventually(t, "the last one is kept", func() bool {
-		cfg, _, err := w.kept.read()
+		cfg, _, err := w.lastGood.read()
 		return err == nil && cfg.Cache.Size == 200<<20
 	})
 	t.Logf("%d swaps, %d told", n, strings.Count(said, ";")+1)
@@ -89,7 +89,7 @@ func TestOddFiles(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			folder, path := mount(t, size(3))
-			w := newWorld(t, Config{File: path})
+			w := newHarness(t, Config{File: path})
 			defer w.begin(t)()
 			w.expect(t, "at the start", "loaded 3")
 			tt.make(t, folder, path)

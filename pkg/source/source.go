@@ -59,47 +59,47 @@ func ParseObject(text string) (Object, error) {
 
 // A Source brings the configuration.
 type Source struct {
-	cfg    Config
-	main   follower
-	dns    *kubeDNS // nil: none
-	kept   *keeper  // nil: no last good configuration is kept
-	events *events  // nil: none are written
-	news   chan struct{}
-	inUse  atomic.Bool // the last good configuration
-	panics atomic.Uint64
+	cfg           Config
+	main          configReader
+	dns           *kubeDNS       // nil: none
+	lastGood      *lastGoodStore // nil: no last good configuration is kept
+	events        *events        // nil: none are written
+	changed       chan struct{}
+	lastGoodInUse atomic.Bool // the last good configuration
+	panics        atomic.Uint64
 
-	mu    sync.Mutex // guards what follows
-	base  content    // of the file or the ConfigMap
-	over  content    // of the kube-dns folder
-	told  telling
-	wrong *Error // why the main source cannot be read
+	mu          sync.Mutex // guards what follows
+	mainContent content    // of the file or the ConfigMap
+	overlay     content    // of the kube-dns folder
+	reported    reportedState
+	readError   *Error // why the main source cannot be read
 }
 
 // A follower is where the configuration is kept.
-type follower interface {
+type configReader interface {
 	// load gives what there is now. It takes as long as it may, until ctx ends, for a source that may become readable.
 	load(ctx context.Context) (content, error)
 	// run reports whatever comes to Source.found, and to Source.reachable whether it can be read. It returns once ctx has
 	// ended and not before: what goes wrong meanwhile is reported, and tried again. After a defect it is called again.
 	run(ctx context.Context) error
 	// forget has run report what there is, as news, after a defect in load or in run.
-	forget()
+	reset()
 }
 
 // content is what was found in a part of the source.
 type content struct {
-	config   config.Config  // of the main part
-	routes   []config.Route // of the kube-dns folder
-	err      error          // why there is neither
-	doubtful bool           // it looks as it does between two steps of a writer
-	number   uint64         // differs from that of the content before
+	config    config.Config  // of the main part
+	routes    []config.Route // of the kube-dns folder
+	err       error          // why there is neither
+	transient bool           // it looks as it does between two steps of a writer
+	number    uint64         // differs from that of the content before
 }
 
 // dialFunc makes a client of the API server, and gives its URL.
 type dialFunc func(kubeconfig, userAgent string) (*http.Client, *url.URL, error)
 
 // New checks what it is given. It reads nothing but credentials, and starts nothing.
-func New(cfg Config) (*Source, error) { return newSource(cfg, watch.HTTP) }
+func New(cfg Config) (*Source, error) { return newSource(cfg, watch.NewHTTPClient) }
 
 func newSource(cfg Config, dial dialFunc) (*Source, error) {
 	switch {
@@ -114,16 +114,16 @@ func newSource(cfg Config, dial dialFunc) (*Source, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	cfg.UserAgent = cmp.Or(cfg.UserAgent, "node-cache")
-	s := &Source{cfg: cfg, news: make(chan struct{}, 1)}
+	s := &Source{cfg: cfg, changed: make(chan struct{}, 1)}
 	api := &api{dial: dial, kubeconfig: cfg.Kubeconfig, userAgent: cfg.UserAgent}
 	if cfg.LastGood != "" {
-		s.kept = newKeeper(s)
+		s.lastGood = newLastGoodStore(s)
 	}
 	if cfg.File != "" {
 		s.main = &file{source: s}
 	} else {
 		// With something to begin with it is tried again, as a server that is away is.
-		if err := api.open(); err != nil && (s.kept == nil || !s.kept.exists()) {
+		if err := api.open(); err != nil && (s.lastGood == nil || !s.lastGood.exists()) {
 			return nil, &Error{Err: fmt.Errorf("reading ConfigMap %s: %w", cfg.ConfigMap, err), Hint: credentialsHint}
 		}
 		s.main = newConfigMap(s, api)
@@ -152,12 +152,12 @@ func (s *Source) Name() string {
 }
 
 // reading is what a defect cuts short in load or run of the main part: it is one thing to say, not two.
-func (s *Source) reading() string { return "reading " + s.Name() }
+func (s *Source) readAction() string { return "reading " + s.Name() }
 
 // Load gives the configuration to begin with, and why it is only the last good one; nil when it is not. It waits some seconds
 // for an API server that is away, and longer where there is no last good one.
 func (s *Source) Load(ctx context.Context) (cfg config.Config, why, err error) {
-	cfg, err = s.first(ctx)
+	cfg, err = s.loadParts(ctx)
 	if err == nil || ctx.Err() != nil {
 		return cfg, nil, err
 	}
@@ -167,9 +167,9 @@ func (s *Source) Load(ctx context.Context) (cfg config.Config, why, err error) {
 }
 
 // first reads every part.
-func (s *Source) first(ctx context.Context) (config.Config, error) {
+func (s *Source) loadParts(ctx context.Context) (config.Config, error) {
 	var base, over content
-	err := s.guarded(s.reading(), func() (err error) {
+	err := s.recovering(s.readAction(), func() (err error) {
 		base, err = s.main.load(ctx)
 		return err
 	})
@@ -179,65 +179,65 @@ func (s *Source) first(ctx context.Context) (config.Config, error) {
 	if err != nil {
 		base = content{err: err}
 	}
-	if errors.Is(err, errDefect) {
-		s.main.forget()
+	if errors.Is(err, errPanic) {
+		s.main.reset()
 	}
-	s.set(&s.base, base)
+	s.setContent(&s.mainContent, base)
 	if s.dns != nil {
-		if err := s.guarded(s.dns.what(), func() error {
-			over, _ = s.dns.look()
+		if err := s.recovering(s.dns.action(), func() error {
+			over, _ = s.dns.readIfChanged()
 			return nil
 		}); err != nil {
-			s.dns.forget()
+			s.dns.reset()
 			over = content{err: err}
 		}
-		s.set(&s.over, over)
+		s.setContent(&s.overlay, over)
 	}
 	v := s.combined()
-	s.tell(v.telling)
+	s.markReported(v.reportedState)
 	return v.config, v.err
 }
 
 // Fallback gives the last good configuration in place of one that cannot be used. Without one the error is why, with what is
 // missing in the log.
 func (s *Source) Fallback(ctx context.Context, why error) (config.Config, error) {
-	if s.kept == nil {
+	if s.lastGood == nil {
 		return config.Config{}, why
 	}
 	var cfg config.Config
 	var at time.Time
-	err := s.guarded("reading the last good configuration", func() (err error) {
-		cfg, at, err = s.kept.read()
+	err := s.recovering("reading the last good configuration", func() (err error) {
+		cfg, at, err = s.lastGood.read()
 		return err
 	})
 	if err != nil {
 		s.cfg.Log.ErrorContext(ctx, "there is no last good configuration either", "err", err)
 		return config.Config{}, why
 	}
-	s.inUse.Store(true)
-	s.cfg.Log.ErrorContext(ctx, "running on the last good configuration", "file", s.kept.path(), "kept", at.UTC().Format(time.RFC3339), "source", s.Name())
+	s.lastGoodInUse.Store(true)
+	s.cfg.Log.ErrorContext(ctx, "running on the last good configuration", "file", s.lastGood.path(), "kept", at.UTC().Format(time.RFC3339), "source", s.Name())
 	return cfg, nil
 }
 
 // reachable notes why the main source cannot be read, nil if it can, and says so if that is news.
-func (s *Source) reachable(ctx context.Context, wrong *Error) {
+func (s *Source) setReadError(ctx context.Context, wrong *Error) {
 	s.mu.Lock()
-	before := s.wrong
-	s.wrong = wrong
+	before := s.readError
+	s.readError = wrong
 	s.mu.Unlock()
 	switch {
 	case wrong == nil && before != nil:
 		s.cfg.Log.InfoContext(ctx, "the configuration can be read again", "source", s.Name())
-	case wrong != nil && (before == nil || before.word != wrong.word):
+	case wrong != nil && (before == nil || before.reason != wrong.reason):
 		s.cfg.Log.ErrorContext(ctx, "the configuration cannot be read", "source", s.Name(), "err", wrong.Err, "hint", wrong.Hint)
 	}
 }
 
 // Applied says that a configuration of the source was put to work. It is kept as the last good one, soon.
 func (s *Source) Applied(cfg config.Config, generation uint64) {
-	s.inUse.Store(false)
-	if s.kept != nil {
-		s.kept.keep(cfg, generation)
+	s.lastGoodInUse.Store(false)
+	if s.lastGood != nil {
+		s.lastGood.save(cfg, generation)
 	}
 	if s.events != nil {
 		s.events.applied(generation)
@@ -246,7 +246,7 @@ func (s *Source) Applied(cfg config.Config, generation uint64) {
 
 // Using says that a configuration of the source is in use, which has yet to show that it is good: it is not kept. Applied
 // may follow.
-func (s *Source) Using() { s.inUse.Store(false) }
+func (s *Source) AppliedProvisionally() { s.lastGoodInUse.Store(false) }
 
 // Refused says that there is something wrong with a configuration, which was not put to work.
 func (s *Source) Refused(err error) {
@@ -257,23 +257,23 @@ func (s *Source) Refused(err error) {
 
 // Status says how the source is doing.
 func (s *Source) Status() Status {
-	st := Status{Kind: s.kind(), Name: s.cfg.File, KubeDNS: s.cfg.KubeDNS, LastGood: s.cfg.LastGood, InUse: s.inUse.Load()}
+	st := Status{Kind: s.kind(), Name: s.cfg.File, KubeDNS: s.cfg.KubeDNS, LastGood: s.cfg.LastGood, LastGoodInUse: s.lastGoodInUse.Load()}
 	if s.cfg.File == "" {
 		st.Name = s.cfg.ConfigMap.String()
 	}
-	if s.kept != nil {
-		st.Saved, st.SaveError = s.kept.last()
+	if s.lastGood != nil {
+		st.Saved, st.SaveError = s.lastGood.status()
 	}
 	s.mu.Lock()
-	st.Problem = s.wrong
+	st.Problem = s.readError
 	s.mu.Unlock()
 	return st
 }
 
 // unreadLocked says whether what is in files could not be read when it was last looked at. What is bad was.
-func (s *Source) unreadLocked() bool {
+func (s *Source) unreadableLocked() bool {
 	bad := (*config.Error)(nil)
-	return s.cfg.File != "" && s.base.err != nil && !errors.As(s.base.err, &bad) || s.over.err != nil && !errors.As(s.over.err, &bad)
+	return s.cfg.File != "" && s.mainContent.err != nil && !errors.As(s.mainContent.err, &bad) || s.overlay.err != nil && !errors.As(s.overlay.err, &bad)
 }
 
 func (s *Source) kind() string {
@@ -285,15 +285,15 @@ func (s *Source) kind() string {
 
 // Stats reads the counters.
 func (s *Source) Stats() Stats {
-	st := Stats{Kind: s.kind(), KubeDNS: s.dns != nil, LastGood: s.inUse.Load(), Panics: s.panics.Load()}
+	st := Stats{Kind: s.kind(), KubeDNS: s.dns != nil, LastGood: s.lastGoodInUse.Load(), Panics: s.panics.Load()}
 	s.mu.Lock()
-	st.Reachable = s.wrong == nil && !s.unreadLocked()
+	st.Reachable = s.readError == nil && !s.unreadableLocked()
 	s.mu.Unlock()
 	if m, ok := s.main.(*configMap); ok {
 		st.Requests = m.requests.Load()
 	}
-	if s.kept != nil {
-		st.Saves, st.SaveFailures = s.kept.saves.Load(), s.kept.failures.Load()
+	if s.lastGood != nil {
+		st.Saves, st.SaveFailures = s.lastGood.saves.Load(), s.lastGood.failures.Load()
 	}
 	if s.events != nil {
 		st.EventsWritten, st.EventsFailed, st.EventsDropped = s.events.written.Load(), s.events.failed.Load(), s.events.dropped.Load()

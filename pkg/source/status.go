@@ -39,10 +39,10 @@ type Status struct {
 
 	KubeDNS string // its folder; empty: none
 
-	LastGood  string    // folder of the last good configuration; empty: none is kept
-	InUse     bool      // it is what runs now
-	Saved     time.Time // when it was kept last by this process; zero: not yet
-	SaveError string    // why the last attempt failed; empty: it did not
+	LastGood      string    // folder of the last good configuration; empty: none is kept
+	LastGoodInUse bool      // it is what runs now
+	Saved         time.Time // when it was kept last by this process; zero: not yet
+	SaveError     string    // why the last attempt failed; empty: it did not
 
 	// Problem is why the source cannot be read now; nil: it can. What is read and refused is not among it.
 	Problem *Error
@@ -53,7 +53,7 @@ type Error struct {
 	Err  error
 	Hint string // empty: there is nothing to add
 
-	word string // the kind of it: two of one kind are not news
+	reason string // the kind of it: two of one kind are not news
 }
 
 // Error says what is wrong and why.

@@ -18,7 +18,7 @@ import (
 )
 
 // A world is a source and an agent that puts to work what it gets, unless its size of the cache is 2 MiB: that one it refuses.
-type world struct {
+type harness struct {
 	*Source
 	api *fakeAPI
 	log *bytes.Buffer
@@ -38,9 +38,9 @@ type world struct {
 func size(mib int) string { return fmt.Sprintf("cache: {size: %dMi}\n", mib) }
 
 // newWorld is one with a ConfigMap, unless cfg has a file.
-func newWorld(t *testing.T, cfg Config) *world {
+func newHarness(t *testing.T, cfg Config) *harness {
 	t.Helper()
-	w := &world{api: newFakeAPI(), log: &bytes.Buffer{}}
+	w := &harness{api: newFakeAPI(), log: &bytes.Buffer{}}
 	if cfg.File == "" {
 		cfg.ConfigMap = Object{"kube-system", "node-cache"}
 	}
@@ -54,7 +54,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 }
 
 // A lockedWriter writes the log of a world.
-type lockedWriter struct{ w *world }
+type lockedWriter struct{ w *harness }
 
 // Write implements [io.Writer].
 func (l *lockedWriter) Write(p []byte) (int, error) {
@@ -66,14 +66,14 @@ func (l *lockedWriter) Write(p []byte) (int, error) {
 	return l.w.log.Write(p)
 }
 
-func (w *world) logged() string {
+func (w *harness) logged() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.log.String()
 }
 
 // changed is what the agent does.
-func (w *world) changed(cfg config.Config, err error) {
+func (w *harness) changed(cfg config.Config, err error) {
 	if w.busy > 0 {
 		time.Sleep(w.busy)
 	}
@@ -100,27 +100,27 @@ func (w *world) changed(cfg config.Config, err error) {
 	}
 	w.tell(fmt.Sprintf("applied %d", mib))
 	if w.doubts {
-		w.Using()
+		w.AppliedProvisionally()
 		return
 	}
 	w.Applied(cfg, generation)
 }
 
-func (w *world) tell(what string) {
+func (w *harness) tell(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.told = append(w.told, what)
 }
 
 // setTrap has the log panic for what has a text in it; empty: for nothing.
-func (w *world) setTrap(text string) {
+func (w *harness) setTrap(text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.trap = text
 }
 
 // saying is what was told so far.
-func (w *world) saying() string {
+func (w *harness) saying() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return strings.Join(w.told, "; ")
@@ -137,7 +137,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 }
 
 // tales is what was told so far, and forgets it.
-func (w *world) tales() string {
+func (w *harness) tales() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all := strings.Join(w.told, "; ")
@@ -146,7 +146,7 @@ func (w *world) tales() string {
 }
 
 // begin loads the configuration and runs the source until the test ends, or stop is called.
-func (w *world) begin(t *testing.T) (stop func()) {
+func (w *harness) begin(t *testing.T) (stop func()) {
 	t.Helper()
 	cfg, why, err := w.Load(t.Context())
 	switch {
@@ -164,7 +164,7 @@ func (w *world) begin(t *testing.T) (stop func()) {
 }
 
 // follow runs the source.
-func (w *world) follow(t *testing.T) (stop func()) {
+func (w *harness) follow(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -180,7 +180,7 @@ func (w *world) follow(t *testing.T) (stop func()) {
 }
 
 // expect compares what was told since the last time.
-func (w *world) expect(t *testing.T, when, want string) {
+func (w *harness) expect(t *testing.T, when, want string) {
 	t.Helper()
 	if got := w.tales(); got != want {
 		t.Errorf("%s: told %q, want %q", when, got, want)

@@ -28,7 +28,7 @@ type clients struct {
 }
 
 // newClients reads the credentials and opens nothing.
-func newClients(kubeconfig, userAgent string, maxList int64, l *lines) (*clients, error) {
+func newClients(kubeconfig, userAgent string, maxList int64, l *connTracker) (*clients, error) {
 	cfg, err := restConfig(kubeconfig)
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func newClients(kubeconfig, userAgent string, maxList int64, l *lines) (*clients
 	if c.http, err = rest.HTTPClientFor(cfg); err != nil {
 		return nil, fmt.Errorf("making a client of the API server: %w", err)
 	}
-	c.http.Transport = impatientTripper{boundedTripper{c.http.Transport, maxList}, new(atomic.Int64)}
+	c.http.Transport = cancelTripper{boundedTripper{c.http.Transport, maxList}, new(atomic.Int64)}
 	codecs := boundedCodecs{serializer.NewCodecFactory(newScheme()).WithoutConversion()}
 	if c.core, err = newClient(cfg, c.http, codecs, "/api", corev1.SchemeGroupVersion); err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ const maxKubeconfig = 1 << 20
 // checkKubeconfig refuses a file whose reading may never end: it is read while reloads wait.
 func checkKubeconfig(path string) error {
 	_, err := follow.ReadFile(path, maxKubeconfig)
-	return bare(err)
+	return withoutPath(err)
 }
 
 // newScheme knows what is watched, and what the server says besides.

@@ -11,13 +11,13 @@ import (
 )
 
 // An endingClock does not wait beyond the end of the feed: the reflector's pauses cannot be cancelled.
-type endingClock struct {
+type cancelableClock struct {
 	clock.RealClock
 	done <-chan struct{}
 }
 
 // After gives a channel that tells when d has passed or the feed has ended.
-func (c endingClock) After(d time.Duration) <-chan time.Time {
+func (c cancelableClock) After(d time.Duration) <-chan time.Time {
 	out := make(chan time.Time, 1)
 	timer := time.NewTimer(d)
 	go func() {

@@ -10,12 +10,12 @@ import (
 )
 
 var (
-	errFrozen   = errors.New("the watch is open, but nothing came for too long")
-	errNoAnswer = errors.New("the server does not answer")
-	errCut      = errors.New("the server ended the first list before its end")
-	errNoProof  = errors.New("the server sends no bookmark, or its history was set back")
-	errStrange  = errors.New("the server sends an object that was not asked for")
-	errPanic    = errors.New("recovered from a panic")
+	errSilent      = errors.New("the watch is open, but nothing came for too long")
+	errNoAnswer    = errors.New("the server does not answer")
+	errListEnded   = errors.New("the server ended the first list before its end")
+	errUnconfirmed = errors.New("the server sends no bookmark, or its history was set back")
+	errUnrequested = errors.New("the server sends an object that was not asked for")
+	errPanic       = errors.New("recovered from a panic")
 )
 
 // Reasons that begin KindStats.LastError.
@@ -24,7 +24,7 @@ const (
 	reasonUnauthorized = "unauthorized" // the credentials are not taken
 	reasonExpired      = "history lost" // 410: the list is read anew
 	reasonBusy         = "busy"         // 429
-	reasonFrozen       = "frozen"
+	reasonSilent       = "frozen"
 	reasonUnreadable   = "unreadable" // garbage, a connection that broke, or more than can be read
 	reasonUnreachable  = "unreachable"
 	reasonInternal     = "internal"
@@ -46,11 +46,11 @@ func reasonOf(err error) string {
 		return reasonExpired
 	case apierrors.IsTooManyRequests(err):
 		return reasonBusy
-	case errors.Is(err, errFrozen), errors.Is(err, errNoProof):
-		return reasonFrozen
+	case errors.Is(err, errSilent), errors.Is(err, errUnconfirmed):
+		return reasonSilent
 	case errors.Is(err, errPanic):
 		return reasonInternal
-	case apierrors.HasStatusCause(err, causeUnreadable), errors.Is(err, errLongList), errors.Is(err, errStrange):
+	case apierrors.HasStatusCause(err, causeUnreadable), errors.Is(err, errLongList), errors.Is(err, errUnrequested):
 		return reasonUnreadable
 	case errors.As(err, &status):
 		return reasonServer

@@ -16,7 +16,7 @@ import (
 const resumeTime = 8 * time.Second
 
 func TestServerAbsentAtStart(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withHarness(t, func(w *harness) {
 		w.server.Put(serviceObject("web", "10.0.0.1"))
 		w.server.Kill()
 		w.start()
@@ -49,7 +49,7 @@ func TestServerAway(t *testing.T) {
 	for _, away := range []time.Duration{time.Second, 10 * time.Second, time.Minute, time.Hour} {
 		for _, lost := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, history lost %t", away, lost), func(t *testing.T) {
-				inWorld(t, func(w *world) {
+				withHarness(t, func(w *harness) {
 					w.server.Put(serviceObject("web", "10.0.0.1"))
 					w.start()
 					w.server.Kill()
@@ -97,7 +97,7 @@ func TestQuiet(t *testing.T) {
 	for _, tt := range tests {
 		for _, busy := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, busy %t", tt.staleAfter, busy), func(t *testing.T) {
-				inWorld(t, func(w *world) {
+				withHarness(t, func(w *harness) {
 					w.config.StaleAfter = tt.staleAfter
 					most := tt.rest
 					if busy {
@@ -132,15 +132,15 @@ func TestQuiet(t *testing.T) {
 }
 
 // TestFrozen shows that a new service is not denied for longer than the limit of freshness, whatever goes silent.
-func TestFrozen(t *testing.T) {
+func TestSilentWatch(t *testing.T) {
 	t.Parallel()
 	faults := []struct {
 		name    string
 		held    int // requests that the server notes only when it resumes, with the next
-		breakIt func(w *world)
+		breakIt func(w *harness)
 	}{
-		{name: "watches", breakIt: func(w *world) { w.server.Freeze() }},
-		{name: "server for a while", held: 1, breakIt: func(w *world) {
+		{name: "watches", breakIt: func(w *harness) { w.server.Freeze() }},
+		{name: "server for a while", held: 1, breakIt: func(w *harness) {
 			w.server.Hang()
 			time.AfterFunc(w.config.StaleAfter/2, w.server.Resume)
 			w.server.Freeze()
@@ -149,7 +149,7 @@ func TestFrozen(t *testing.T) {
 	for _, staleAfter := range []time.Duration{5 * time.Second, 10 * time.Second, 30 * time.Second, 90 * time.Second} {
 		for _, tt := range faults {
 			t.Run(fmt.Sprintf("%s, %s", tt.name, staleAfter), func(t *testing.T) {
-				inWorld(t, func(w *world) {
+				withHarness(t, func(w *harness) {
 					w.config.StaleAfter = staleAfter
 					w.start()
 					w.pass(10 * time.Minute)
@@ -169,7 +169,7 @@ func TestFrozen(t *testing.T) {
 }
 
 func TestServerHangs(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withHarness(t, func(w *harness) {
 		w.server.Put(serviceObject("web", "10.0.0.1"))
 		w.start()
 		w.server.Hang()
@@ -189,7 +189,7 @@ func TestServerHangs(t *testing.T) {
 }
 
 func TestForbidden(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withHarness(t, func(w *harness) {
 		w.server.Put(serviceObject("web", "10.0.0.1"))
 		w.server.Put(serviceObject("db", "None"))
 		w.server.Put(sliceObject("db-1", "db", true, "10.1.0.1"))
@@ -235,7 +235,7 @@ func TestRefused(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withHarness(t, func(w *harness) {
 				w.server.Refuse("", tt.status)
 				w.start()
 				w.want("web.shop.svc", "unready")
@@ -266,13 +266,13 @@ func TestBroken(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name    string
-		breakIt func(w *world)
+		breakIt func(w *harness)
 	}{
-		{name: "410 Gone", breakIt: func(w *world) { w.server.Forget() }},
-		{name: "garbage", breakIt: func(w *world) { w.server.Garble() }},
-		{name: "closed", breakIt: func(w *world) { w.server.CloseWatches() }},
-		{name: "connection cut", breakIt: func(w *world) { w.server.Kill(); w.server.Revive() }},
-		{name: "error event", breakIt: func(w *world) {
+		{name: "410 Gone", breakIt: func(w *harness) { w.server.Forget() }},
+		{name: "garbage", breakIt: func(w *harness) { w.server.Garble() }},
+		{name: "closed", breakIt: func(w *harness) { w.server.CloseWatches() }},
+		{name: "connection cut", breakIt: func(w *harness) { w.server.Kill(); w.server.Revive() }},
+		{name: "error event", breakIt: func(w *harness) {
 			w.server.Refuse("", http.StatusInternalServerError)
 			w.server.CloseWatches()
 			w.pass(3 * time.Second)
@@ -281,7 +281,7 @@ func TestBroken(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withHarness(t, func(w *harness) {
 				w.server.Put(serviceObject("web", "10.0.0.1"))
 				w.server.Put(serviceObject("old", "10.0.0.9"))
 				w.start()
@@ -308,7 +308,7 @@ func TestServerClosesWatches(t *testing.T) {
 	t.Parallel()
 	for _, after := range []time.Duration{time.Millisecond, 500 * time.Millisecond, 2 * time.Second, 7 * time.Second} {
 		t.Run(after.String(), func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withHarness(t, func(w *harness) {
 				w.server.CloseAfter(after)
 				w.start()
 				for i := range 100 {

@@ -40,18 +40,18 @@ const (
 
 // A feed brings the objects of one kind, of one namespace or all, to a target.
 type feed struct {
-	query   query
-	target  target
-	view    *view
-	part    *part
-	limiter *rate.Limiter // shared by the feeds of one resource
-	pace    pace
-	maxList int64 // bytes
-	lines   *lines
-	panics  *atomic.Uint64
-	settled func() // told once: the first list is complete, or the server forbids it
-	log     *slog.Logger
-	now     func() time.Time
+	query      query
+	target     target
+	status     *kindStatus
+	feedStatus *feedStatus
+	limiter    *rate.Limiter // shared by the feeds of one resource
+	timing     confirmTiming
+	maxList    int64 // bytes
+	conns      *connTracker
+	panics     *atomic.Uint64
+	onSynced   func() // told once: the first list is complete, or the server forbids it
+	log        *slog.Logger
+	now        func() time.Time
 
 	// highest is the newest resource version that was seen in any object or bookmark. It is what keeps the view from going back
 	// when another server, whose cache is behind, answers next.
@@ -61,32 +61,32 @@ type feed struct {
 	upTo atomic.Uint64
 
 	// The rest belongs to the reflector's goroutine, and to its stream while there is one.
-	stream    *stream
-	watched   bool      // a watch was begun before
-	listAsked time.Time // when the last plain list was asked for
-	listLeft  int64     // bytes that the rest of that list may have
-	listPages int       // that it had so far
-	listError error     // of the last watch with a first list
-	failures  int       // of such watches, in a row
-	proofless int       // short watches that ended without proof, in a row
-	behind    bool      // the server is known to have a newer version
-	setBack   bool      // the server has come to an older version than was heard from it
-	garbled   bool      // the last thing in the last watch could not be read
-	notBefore time.Time // the server asked for a pause until then
+	stream         *stream
+	restarted      bool      // a watch was begun before
+	listAsked      time.Time // when the last plain list was asked for
+	listLeft       int64     // bytes that the rest of that list may have
+	listPages      int       // that it had so far
+	listError      error     // of the last watch with a first list
+	failures       int       // of such watches, in a row
+	unconfirmed    int       // short watches that ended without proof, in a row
+	behind         bool      // the server is known to have a newer version
+	rolledBack     bool      // the server has come to an older version than was heard from it
+	lastUnreadable bool      // the last thing in the last watch could not be read
+	notBefore      time.Time // the server asked for a pause until then
 }
 
 // run feeds the target until ctx ends.
 func (f *feed) run(ctx context.Context) {
-	logger := logr.FromSlogHandler(demoted{f.log.Handler()})
+	logger := logr.FromSlogHandler(debugHandler{f.log.Handler()})
 	ctx = klog.NewContext(ctx, logger)
 	backoff := wait.Backoff{Duration: firstPause, Factor: 2, Jitter: pauseJitter, Cap: lastPause, Steps: 10}
-	lw := &cache.ListWatch{ListWithContextFunc: f.list, WatchFuncWithContext: f.open}
+	lw := &cache.ListWatch{ListWithContextFunc: f.list, WatchFuncWithContext: f.openWatch}
 	r := cache.NewReflectorWithOptions(lw, f.query.example, sink{f}, cache.ReflectorOptions{
 		Logger:          &logger,
 		Name:            f.query.resource,
 		TypeDescription: f.query.resource,
 		Backoff:         &backoff,
-		Clock:           endingClock{done: ctx.Done()},
+		Clock:           cancelableClock{done: ctx.Done()},
 	})
 	pause := backoff.DelayFunc()
 	for {
@@ -129,9 +129,9 @@ func (f *feed) failed(ctx context.Context, err error) {
 		return // it is the end of this process's interest
 	}
 	reason := reasonOf(err)
-	news := f.view.failed(f.part, reason, fmt.Sprintf("%s: %v", reason, err))
-	if reason == reasonForbidden && f.view.refused(f.part) {
-		f.settled()
+	news := f.status.failed(f.feedStatus, reason, fmt.Sprintf("%s: %v", reason, err))
+	if reason == reasonForbidden && f.status.refused(f.feedStatus) {
+		f.onSynced()
 	}
 	if news {
 		level := slog.LevelWarn
@@ -143,10 +143,10 @@ func (f *feed) failed(ctx context.Context, err error) {
 }
 
 // proven notes that the view was right at that time.
-func (f *feed) proven(ctx context.Context, at time.Time) {
-	settled, healed := f.view.proven(f.part, at)
+func (f *feed) confirmed(ctx context.Context, at time.Time) {
+	settled, healed := f.status.confirmed(f.feedStatus, at)
 	if settled {
-		f.settled()
+		f.onSynced()
 	}
 	if healed {
 		f.log.InfoContext(ctx, "watch works again", "resource", f.query.resource, "namespace", f.query.namespace)
@@ -157,9 +157,9 @@ func (f *feed) proven(ctx context.Context, at time.Time) {
 func (f *feed) streamEnded(short, proved bool) {
 	switch {
 	case proved:
-		f.proofless = 0
+		f.unconfirmed = 0
 	case short:
-		f.proofless++
+		f.unconfirmed++
 	}
 }
 
@@ -167,18 +167,18 @@ func (f *feed) streamEnded(short, proved bool) {
 // event, in the next one: a connection that broke in the middle of an event has lost nothing. What cannot be read a second time
 // is left to a new list.
 func (f *feed) unreadable(err error) bool {
-	again := f.garbled
-	f.garbled = apierrors.HasStatusCause(err, causeUnreadable)
-	return f.garbled && !again
+	again := f.lastUnreadable
+	f.lastUnreadable = apierrors.HasStatusCause(err, causeUnreadable)
+	return f.lastUnreadable && !again
 }
 
 // hangUp closes the connections that may be to blame for a silent watch.
-func (f *feed) hangUp() {
-	f.lines.closeSilent(f.now().Add(-f.pace.answer))
+func (f *feed) closeSilentConns() {
+	f.conns.closeSilentSince(f.now().Add(-f.timing.timeout))
 }
 
 // see keeps the highest resource version.
-func (f *feed) see(resourceVersion string) (version uint64, ok bool) {
+func (f *feed) noteVersion(resourceVersion string) (version uint64, ok bool) {
 	version, err := strconv.ParseUint(resourceVersion, 10, 64)
 	if err != nil {
 		return 0, false
@@ -190,6 +190,6 @@ func (f *feed) see(resourceVersion string) (version uint64, ok bool) {
 }
 
 // knows says whether obj is of the feed's kind.
-func (f *feed) knows(obj runtime.Object) bool {
+func (f *feed) ofKind(obj runtime.Object) bool {
 	return reflect.TypeOf(obj) == reflect.TypeOf(f.query.example)
 }

@@ -17,13 +17,13 @@ import (
 )
 
 // gatherTime is how long a change waits for others: that of a service and its slices comes in pieces.
-const gatherTime = 10 * time.Millisecond
+const batchDelay = 10 * time.Millisecond
 
 // dnsPort is the number a Service gives its DNS port, RFC 1035 section 4.2.
 const dnsPort = 53
 
 // A Follow says whose ready endpoints somebody wants to know.
-type Follow struct {
+type ServiceWatch struct {
 	Namespace, Service string
 
 	// Changed is told the endpoints that are ready and not about to end, or while there is none, those that are about
@@ -41,37 +41,37 @@ type Server struct {
 }
 
 // A follower keeps what a Follow asks for, and tells it. Its methods may be called by several goroutines.
-type follower struct {
-	follow Follow
-	wake   chan struct{} // holds one: there is something to tell
+type serviceWatcher struct {
+	cfg  ServiceWatch
+	wake chan struct{} // holds one: there is something to tell
 
-	mu      sync.Mutex // guards the following fields
-	settled func()     // called once the first view is told; nil: it is not complete yet
-	service zone.Service
-	slices  map[string]followedSlice // by name
+	mu       sync.Mutex // guards the following fields
+	onSynced func()     // called once the first view is told; nil: it is not complete yet
+	service  zone.Service
+	slices   map[string]sliceEndpoints // by name
 }
 
 // A followedSlice is what counts of one EndpointSlice.
-type followedSlice struct {
-	ports   []zone.Port
-	ready   []placed // and not about to end
-	leaving []placed // about to end, and still serving
+type sliceEndpoints struct {
+	ports       []zone.Port
+	ready       []zonedAddr // and not about to end
+	terminating []zonedAddr // about to end, and still serving
 }
 
 // A placed is an address and the topology zone that it is in.
-type placed struct {
+type zonedAddr struct {
 	addr netip.Addr
 	zone string
 }
 
 // newFollower makes a follower that knows nothing yet.
-func newFollower(f Follow) *follower {
-	return &follower{follow: f, wake: make(chan struct{}, 1), slices: make(map[string]followedSlice)}
+func newServiceWatcher(f ServiceWatch) *serviceWatcher {
+	return &serviceWatcher{cfg: f, wake: make(chan struct{}, 1), slices: make(map[string]sliceEndpoints)}
 }
 
 // run tells each change until ctx ends. Changes within gatherTime are told as one, but nothing is gained by waiting with
 // the first view, which is whole.
-func (f *follower) run(ctx context.Context) {
+func (f *serviceWatcher) run(ctx context.Context) {
 	var ready []Server
 	var service []netip.AddrPort
 	for told := false; ; {
@@ -80,14 +80,14 @@ func (f *follower) run(ctx context.Context) {
 			return
 		case <-f.wake:
 		}
-		if told && !sleep(ctx, gatherTime) {
+		if told && !sleep(ctx, batchDelay) {
 			return
 		}
-		r, s, settled := f.view()
+		r, s, settled := f.snapshot()
 		if settled == nil || told && slices.Equal(r, ready) && slices.Equal(s, service) {
 			continue
 		}
-		f.follow.Changed(slices.Clone(r), slices.Clone(s))
+		f.cfg.Changed(slices.Clone(r), slices.Clone(s))
 		if !told {
 			settled()
 		}
@@ -97,33 +97,33 @@ func (f *follower) run(ctx context.Context) {
 
 // settle says that the first view is complete: from now on there is something to tell. told is called when that was
 // told for the first time.
-func (f *follower) settle(told func()) {
-	f.change(func() { f.settled = told })
+func (f *serviceWatcher) markSynced(told func()) {
+	f.change(func() { f.onSynced = told })
 }
 
 // putService takes the Service if it is the one followed.
-func (f *follower) putService(svc *corev1.Service) {
-	if f.isFollowed(svc.Namespace, svc.Name) {
+func (f *serviceWatcher) putService(svc *corev1.Service) {
+	if f.isWatched(svc.Namespace, svc.Name) {
 		record := serviceOf(svc)
 		f.change(func() { f.service = record })
 	}
 }
 
 // deleteService forgets the Service if it is the one followed.
-func (f *follower) deleteService(namespace, name string) {
-	if f.isFollowed(namespace, name) {
+func (f *serviceWatcher) deleteService(namespace, name string) {
+	if f.isWatched(namespace, name) {
 		f.change(func() { f.service = zone.Service{} })
 	}
 }
 
 // putSlice takes the EndpointSlice if it belongs to the service followed, and forgets it if it no longer does.
-func (f *follower) putSlice(es *discoveryv1.EndpointSlice) {
+func (f *serviceWatcher) putSlice(es *discoveryv1.EndpointSlice) {
 	record, ok := sliceOf(es)
-	if !ok || !f.isFollowed(record.Namespace, record.Service) {
+	if !ok || !f.isWatched(record.Namespace, record.Service) {
 		f.deleteSlice(es.Namespace, es.Name)
 		return
 	}
-	s := followedSlice{ports: record.Ports}
+	s := sliceEndpoints{ports: record.Ports}
 	for i := range es.Endpoints {
 		s.add(&es.Endpoints[i])
 	}
@@ -132,7 +132,7 @@ func (f *follower) putSlice(es *discoveryv1.EndpointSlice) {
 
 // add takes an endpoint that is or may be asked. Unknown counts as ready, and where nothing is said of serving, ready
 // says it: the API asks its readers to take it so.
-func (s *followedSlice) add(ep *discoveryv1.Endpoint) {
+func (s *sliceEndpoints) add(ep *discoveryv1.Endpoint) {
 	ready := ep.Conditions.Ready == nil || *ep.Conditions.Ready
 	serving := ready
 	if ep.Conditions.Serving != nil {
@@ -141,33 +141,33 @@ func (s *followedSlice) add(ep *discoveryv1.Endpoint) {
 	to := &s.ready
 	switch ending := orZero(ep.Conditions.Terminating); {
 	case ending && serving:
-		to = &s.leaving
+		to = &s.terminating
 	case ending, !ready:
 		return
 	}
 	for _, addr := range addrsOf(ep.Addresses) {
-		*to = append(*to, placed{addr, orZero(ep.Zone)})
+		*to = append(*to, zonedAddr{addr, orZero(ep.Zone)})
 	}
 }
 
 // deleteSlice forgets an EndpointSlice.
-func (f *follower) deleteSlice(namespace, name string) {
-	if namespace == f.follow.Namespace {
+func (f *serviceWatcher) deleteSlice(namespace, name string) {
+	if namespace == f.cfg.Namespace {
 		f.change(func() { delete(f.slices, name) })
 	}
 }
 
 // retain forgets the service, or the slices, that keep does not hold.
-func (f *follower) retain(kind zone.Kind, keep func(namespace, name string) bool) {
+func (f *serviceWatcher) retain(kind zone.Kind, keep func(namespace, name string) bool) {
 	f.change(func() {
 		switch kind {
 		case zone.Services:
-			if !keep(f.follow.Namespace, f.follow.Service) {
+			if !keep(f.cfg.Namespace, f.cfg.Service) {
 				f.service = zone.Service{}
 			}
 		case zone.Slices:
 			for name := range f.slices {
-				if !keep(f.follow.Namespace, name) {
+				if !keep(f.cfg.Namespace, name) {
 					delete(f.slices, name)
 				}
 			}
@@ -176,12 +176,12 @@ func (f *follower) retain(kind zone.Kind, keep func(namespace, name string) bool
 	})
 }
 
-func (f *follower) isFollowed(namespace, name string) bool {
-	return namespace == f.follow.Namespace && name == f.follow.Service
+func (f *serviceWatcher) isWatched(namespace, name string) bool {
+	return namespace == f.cfg.Namespace && name == f.cfg.Service
 }
 
 // change applies do and asks run to look.
-func (f *follower) change(do func()) {
+func (f *serviceWatcher) change(do func()) {
 	f.mu.Lock()
 	do()
 	f.mu.Unlock()
@@ -192,7 +192,7 @@ func (f *follower) change(do func()) {
 }
 
 // view gives what there is to tell, and what to call once it is told; nil while the first view is not complete.
-func (f *follower) view() (ready []Server, service []netip.AddrPort, settled func()) {
+func (f *serviceWatcher) snapshot() (ready []Server, service []netip.AddrPort, settled func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	known := f.service.Name != ""
@@ -208,18 +208,18 @@ func (f *follower) view() (ready []Server, service []netip.AddrPort, settled fun
 			break // its slices have no such port either
 		}
 		if target, found := targetPort(s.ports, port.Name, known); found {
-			ready, leaving = appendServers(ready, s.ready, target), appendServers(leaving, s.leaving, target)
+			ready, leaving = appendServers(ready, s.ready, target), appendServers(leaving, s.terminating, target)
 		}
 	}
 	if len(ready) == 0 {
 		ready = leaving
 	}
 	slices.SortFunc(service, netip.AddrPort.Compare)
-	return serverSet(ready), slices.Compact(service), f.settled
+	return uniqueServers(ready), slices.Compact(service), f.onSynced
 }
 
 // appendServers appends the endpoints of a slice with their port.
-func appendServers(dst []Server, endpoints []placed, port uint16) []Server {
+func appendServers(dst []Server, endpoints []zonedAddr, port uint16) []Server {
 	for _, ep := range endpoints {
 		dst = append(dst, Server{netip.AddrPortFrom(ep.addr, port), ep.zone})
 	}
@@ -260,7 +260,7 @@ func targetPort(ports []zone.Port, name string, known bool) (uint16, bool) {
 
 // serverSet sorts list in place and drops repetitions: while a slice is split, two may hold the same endpoint. The one
 // that tells its zone stays.
-func serverSet(list []Server) []Server {
+func uniqueServers(list []Server) []Server {
 	slices.SortFunc(list, func(a, b Server) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(b.Zone, a.Zone))
 	})

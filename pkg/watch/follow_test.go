@@ -18,9 +18,9 @@ import (
 )
 
 // follow has the world follow the service dns, and gives what was told, one line each.
-func (w *world) follow() *syncBuffer {
+func (w *harness) follow() *syncBuffer {
 	told := new(syncBuffer)
-	w.config.Follow = &watch.Follow{
+	w.config.ServiceWatch = &watch.ServiceWatch{
 		Namespace: "shop", Service: "dns",
 		Changed: func(ready []watch.Server, service []netip.AddrPort) {
 			if told.String() == "" && w.isReady() {
@@ -45,7 +45,7 @@ func servers(list []watch.Server) string {
 	return strings.Join(texts, " ")
 }
 
-func (w *world) wantTold(told *syncBuffer, want ...string) {
+func (w *harness) wantTold(told *syncBuffer, want ...string) {
 	w.t.Helper()
 	if diff := cmp.Diff(want, strings.Split(strings.TrimSuffix(told.String(), "\n"), "\n")); diff != "" {
 		w.t.Errorf("told (-want +got)\n%s", diff)
@@ -72,8 +72,8 @@ func dnsSlice(name string, ports map[string]int32, addrs ...string) *discoveryv1
 	return es
 }
 
-func TestFollow(t *testing.T) {
-	inWorld(t, func(w *world) {
+func TestServiceWatch(t *testing.T) {
+	withHarness(t, func(w *harness) {
 		told := w.follow()
 		udp := corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53}
 		tcp := corev1.ServicePort{Name: "dns-over-tcp", Protocol: corev1.ProtocolTCP, Port: 53}
@@ -112,7 +112,7 @@ func TestFollow(t *testing.T) {
 
 // TestFollowConditions has every word that a slice says of an endpoint. One that is about to end is asked no more,
 // unless no other is left: then as long as it serves, before the service's own address.
-func TestFollowConditions(t *testing.T) {
+func TestServiceWatchConditions(t *testing.T) {
 	t.Parallel()
 	type is = discoveryv1.EndpointConditions
 	yes, no := new(true), new(false)
@@ -132,7 +132,7 @@ func TestFollowConditions(t *testing.T) {
 		{name: "one ends, the other is not ready", ends: []is{{Ready: no, Serving: yes, Terminating: yes}, {Ready: no}}, want: "10.1.0.1:5354"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withHarness(t, func(w *harness) {
 				told := w.follow()
 				w.config.Store = nil
 				es := dnsSlice("dns-1", map[string]int32{"dns-tcp": 5354})
@@ -151,8 +151,8 @@ func TestFollowConditions(t *testing.T) {
 }
 
 // TestFollowZones tells an endpoint's topology zone, and a change of it.
-func TestFollowZones(t *testing.T) {
-	inWorld(t, func(w *world) {
+func TestServiceWatchZones(t *testing.T) {
+	withHarness(t, func(w *harness) {
 		told := w.follow()
 		w.config.Store = nil
 		slice := func(name string, ends ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
@@ -177,7 +177,7 @@ func TestFollowZones(t *testing.T) {
 	})
 }
 
-func TestFollowPort(t *testing.T) {
+func TestServiceWatchPort(t *testing.T) {
 	t.Parallel()
 	port := func(name string, number int32, protocol corev1.Protocol) corev1.ServicePort {
 		return corev1.ServicePort{Name: name, Port: number, Protocol: protocol}
@@ -196,14 +196,14 @@ func TestFollowPort(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withHarness(t, func(w *harness) {
 				told := w.follow()
 				w.config.Store = nil
 				w.server.Put(dnsService("10.0.0.10", tt.ports...))
 				w.server.Put(dnsSlice("dns-1", tt.targets, "10.1.0.1"))
 				w.start()
 				w.wantTold(told, tt.want)
-				if !w.isReady() || !w.watch.Stats().Follow.Synced {
+				if !w.isReady() || !w.watch.Stats().ServiceWatch.Synced {
 					t.Errorf("not ready: %+v", w.watch.Stats())
 				}
 			})
@@ -212,8 +212,8 @@ func TestFollowPort(t *testing.T) {
 }
 
 // TestFollowForbidden follows the slices alone when the Service may not be read, and nothing at first while the server is away.
-func TestFollowForbidden(t *testing.T) {
-	inWorld(t, func(w *world) {
+func TestServiceWatchForbidden(t *testing.T) {
+	withHarness(t, func(w *harness) {
 		told := w.follow()
 		w.server.Refuse("services", http.StatusForbidden)
 		w.server.Put(dnsSlice("dns-1", map[string]int32{"dns-tcp": 5354}, "10.1.0.1"))
@@ -226,7 +226,7 @@ func TestFollowForbidden(t *testing.T) {
 		w.server.Revive()
 		w.pass(2 * resumeTime)
 		w.wantTold(told, "[10.1.0.1:5354] []")
-		if s := w.watch.Stats().Follow; s.Synced || !strings.HasPrefix(s.LastError, "forbidden: ") {
+		if s := w.watch.Stats().ServiceWatch; s.Synced || !strings.HasPrefix(s.LastError, "forbidden: ") {
 			t.Errorf("counts %+v", s)
 		}
 		w.server.Kill()

@@ -14,7 +14,7 @@ import (
 
 // HTTP makes a client of the API server for who asks it for little, with the credentials of a kubeconfig, or of the pod's service
 // account where it is empty, and gives the server's URL. It opens no connection. A request ends with its context.
-func HTTP(kubeconfig, userAgent string) (*http.Client, *url.URL, error) {
+func NewHTTPClient(kubeconfig, userAgent string) (*http.Client, *url.URL, error) {
 	cfg, err := restConfig(kubeconfig)
 	if err != nil {
 		return nil, nil, err
@@ -25,7 +25,7 @@ func HTTP(kubeconfig, userAgent string) (*http.Client, *url.URL, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("making a client of the API server: %w", err)
 	}
-	client.Transport = impatientTripper{client.Transport, new(atomic.Int64)}
+	client.Transport = cancelTripper{client.Transport, new(atomic.Int64)}
 	server, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the URL of the API server: %w", err)

@@ -14,20 +14,20 @@ import (
 const maxAbandoned = 8
 
 // errHanging is a request that is not even tried.
-var errHanging = errors.New("earlier requests hang, perhaps in the kubeconfig's credential plugin")
+var errTooManyHung = errors.New("earlier requests hang, perhaps in the kubeconfig's credential plugin")
 
 // An impatientTripper gives a request up when its context ends, though the layers below may not: client-go runs a
 // kubeconfig's credential plugin while a request waits, for as long as that takes. What is given up ends by itself or hangs
 // on; beyond maxAbandoned no more is begun.
-type impatientTripper struct {
+type cancelTripper struct {
 	next      http.RoundTripper
 	abandoned *atomic.Int64
 }
 
 // RoundTrip implements [http.RoundTripper].
-func (t impatientTripper) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t cancelTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if t.abandoned.Load() >= maxAbandoned {
-		return nil, errHanging
+		return nil, errTooManyHung
 	}
 	type outcome struct {
 		resp *http.Response
@@ -55,4 +55,4 @@ func (t impatientTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // CloseIdleConnections is what [http.Client.CloseIdleConnections] calls.
-func (t impatientTripper) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(t.next) }
+func (t cancelTripper) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(t.next) }

@@ -33,7 +33,7 @@ func (b body) Close() error {
 
 // TestImpatient has requests hang below, as with a credential plugin that never
 // ends: each ends with its context, and there is a bound to what hangs on.
-func TestImpatient(t *testing.T) {
+func TestCancelTripper(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var begun, closed atomic.Int64
@@ -43,7 +43,7 @@ func TestImpatient(t *testing.T) {
 			<-plugin
 			return &http.Response{StatusCode: http.StatusOK, Body: body{strings.NewReader("late"), &closed}}, nil
 		})
-		rt := impatientTripper{below, new(atomic.Int64)}
+		rt := cancelTripper{below, new(atomic.Int64)}
 		trip := func(ctx context.Context) (string, error) {
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api.test/", http.NoBody)
 			if err != nil {
@@ -62,7 +62,7 @@ func TestImpatient(t *testing.T) {
 		for i := range maxAbandoned + 3 {
 			want := context.Canceled
 			if i >= maxAbandoned {
-				want = errHanging
+				want = errTooManyHung
 			}
 			if _, err := trip(gone); !errors.Is(err, want) {
 				t.Errorf("request %d: %v, want %v", i, err, want)

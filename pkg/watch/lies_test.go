@@ -52,7 +52,7 @@ func bomb(t *testing.T, n int) []byte {
 
 // TestEndless has the server answer for Services without end. No more is read than the bounds say, the reason is named, the other
 // kinds are well, and once the server is well the view is right.
-func TestEndless(t *testing.T) {
+func TestEndlessResponses(t *testing.T) {
 	t.Parallel()
 	const (
 		maxList  = 1 << 20
@@ -93,7 +93,7 @@ func TestEndless(t *testing.T) {
 	for i := range tests {
 		tt := &tests[i]
 		t.Run(tt.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withHarness(t, func(w *harness) {
 				w.config.MaxList = maxList
 				w.server.Put(serviceObject("web", "10.0.0.1"))
 				if tt.lists {
@@ -142,7 +142,7 @@ func TestEndless(t *testing.T) {
 
 // TestLies sends events that no server has a reason to send. What they say of names is answered or left out, and the view is
 // right again soon.
-func TestLies(t *testing.T) {
+func TestInvalidServer(t *testing.T) {
 	t.Parallel()
 	version := func(o *corev1.Service, v string) *corev1.Service {
 		o.SetResourceVersion(v)
@@ -152,27 +152,27 @@ func TestLies(t *testing.T) {
 	foreign.Namespace = "other"
 	tests := []struct {
 		name  string
-		send  func(w *world)
+		send  func(w *harness)
 		error string // named until the view is proven again; empty: none
 	}{
-		{"a deletion of what is not there", func(w *world) { w.server.Send("DELETED", version(serviceObject("none", ""), "101")) }, ""},
-		{"a bookmark of the future", func(w *world) {
+		{"a deletion of what is not there", func(w *harness) { w.server.Send("DELETED", version(serviceObject("none", ""), "101")) }, ""},
+		{"a bookmark of the future", func(w *harness) {
 			w.server.Send("BOOKMARK", &corev1.Service{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "4611686018427387904"}})
 		}, ""},
-		{"an object of the future", func(w *world) {
+		{"an object of the future", func(w *harness) {
 			w.server.Send("MODIFIED", version(serviceObject("web", "10.0.0.1"), "4611686018427387904"))
 		}, ""},
-		{"an object of the past", func(w *world) { w.server.Send("MODIFIED", version(serviceObject("web", "10.0.0.1"), "1")) }, ""},
-		{"a version that is no number", func(w *world) { w.server.Send("MODIFIED", version(serviceObject("web", "10.0.0.1"), "x")) }, ""},
-		{"an object of another namespace", func(w *world) { w.server.Send("ADDED", foreign) }, "was not asked for: other/foreign"},
-		{"an event of no known type", func(w *world) { w.server.Send("CHANGED", version(serviceObject("web", "10.0.0.9"), "9")) }, ""},
-		{"410 ten times", func(w *world) {
+		{"an object of the past", func(w *harness) { w.server.Send("MODIFIED", version(serviceObject("web", "10.0.0.1"), "1")) }, ""},
+		{"a version that is no number", func(w *harness) { w.server.Send("MODIFIED", version(serviceObject("web", "10.0.0.1"), "x")) }, ""},
+		{"an object of another namespace", func(w *harness) { w.server.Send("ADDED", foreign) }, "was not asked for: other/foreign"},
+		{"an event of no known type", func(w *harness) { w.server.Send("CHANGED", version(serviceObject("web", "10.0.0.9"), "9")) }, ""},
+		{"410 ten times", func(w *harness) {
 			for range 10 {
 				w.server.Forget()
 				w.pass(time.Second)
 			}
 		}, ""},
-		{"429 for a day", func(w *world) {
+		{"429 for a day", func(w *harness) {
 			w.server.Answer("services", func(rw http.ResponseWriter, _ *http.Request) {
 				rw.Header().Set("Retry-After", "86400")
 				http.Error(rw, "later", http.StatusTooManyRequests)
@@ -184,7 +184,7 @@ func TestLies(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withHarness(t, func(w *harness) {
 				w.config.Namespaces = []string{"shop"}
 				w.config.StaleAfter = 10 * time.Second
 				w.server.Put(serviceObject("web", "10.0.0.1"))

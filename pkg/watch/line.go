@@ -22,36 +22,36 @@ type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 // one after 45 s. That is too late for a short limit of freshness, and pings are not seen by who waits for a watch: so each
 // connection knows when it was last heard, and one that is silent when a watch is given up is closed, lest the next
 // watch go down the same hole.
-type lines struct {
+type connTracker struct {
 	dial dialFunc
 	now  func() time.Time
 
 	mu   sync.Mutex // guards open
-	open map[*line]struct{}
+	open map[*trackedConn]struct{}
 }
 
 // A line is one connection.
-type line struct {
+type trackedConn struct {
 	net.Conn
-	lines *lines
-	heard atomic.Int64 // last time something was read or it was opened; Unix nanoseconds
+	tracker  *connTracker
+	lastRead atomic.Int64 // last time something was read or it was opened; Unix nanoseconds
 }
 
-func newLines(dial dialFunc, now func() time.Time) *lines {
+func newConnTracker(dial dialFunc, now func() time.Time) *connTracker {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
 	}
-	return &lines{dial: dial, now: now, open: make(map[*line]struct{})}
+	return &connTracker{dial: dial, now: now, open: make(map[*trackedConn]struct{})}
 }
 
 // dialContext opens a connection and keeps account of it until it is closed.
-func (l *lines) dialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+func (l *connTracker) dialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := l.dial(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
-	c := &line{Conn: conn, lines: l}
-	c.heard.Store(l.now().UnixNano())
+	c := &trackedConn{Conn: conn, tracker: l}
+	c.lastRead.Store(l.now().UnixNano())
 	l.mu.Lock()
 	l.open[c] = struct{}{}
 	l.mu.Unlock()
@@ -59,28 +59,28 @@ func (l *lines) dialContext(ctx context.Context, network, addr string) (net.Conn
 }
 
 // Read notes that the other side lives.
-func (c *line) Read(b []byte) (int, error) {
+func (c *trackedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if n > 0 {
-		c.heard.Store(c.lines.now().UnixNano())
+		c.lastRead.Store(c.tracker.now().UnixNano())
 	}
 	return n, err
 }
 
 // Close ends the account.
-func (c *line) Close() error {
-	c.lines.mu.Lock()
-	delete(c.lines.open, c)
-	c.lines.mu.Unlock()
+func (c *trackedConn) Close() error {
+	c.tracker.mu.Lock()
+	delete(c.tracker.open, c)
+	c.tracker.mu.Unlock()
 	return c.Conn.Close()
 }
 
 // closeSilent closes the connections that were not heard since then.
-func (l *lines) closeSilent(since time.Time) {
+func (l *connTracker) closeSilentSince(since time.Time) {
 	l.mu.Lock()
-	var silent []*line
+	var silent []*trackedConn
 	for c := range l.open {
-		if c.heard.Load() < since.UnixNano() {
+		if c.lastRead.Load() < since.UnixNano() {
 			silent = append(silent, c)
 		}
 	}

@@ -10,23 +10,25 @@ import (
 // A demoted handler writes all that client-go says at debug level: what counts of it is said by this package, once. Where
 // client-go takes a logger it gets this one. The few lines it writes without, a slow list and a certificate that
 // changed, go where klog's global settings send them, which belong to the program.
-type demoted struct {
+type debugHandler struct {
 	to slog.Handler
 }
 
 // Enabled implements [slog.Handler].
-func (h demoted) Enabled(ctx context.Context, level slog.Level) bool {
+func (h debugHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelDebug && h.to.Enabled(ctx, slog.LevelDebug)
 }
 
 // Handle implements [slog.Handler].
-func (h demoted) Handle(ctx context.Context, r slog.Record) error {
+func (h debugHandler) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = slog.LevelDebug
 	return h.to.Handle(ctx, r)
 }
 
 // WithAttrs implements [slog.Handler].
-func (h demoted) WithAttrs(attrs []slog.Attr) slog.Handler { return demoted{h.to.WithAttrs(attrs)} }
+func (h debugHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return debugHandler{h.to.WithAttrs(attrs)}
+}
 
 // WithGroup implements [slog.Handler].
-func (h demoted) WithGroup(name string) slog.Handler { return demoted{h.to.WithGroup(name)} }
+func (h debugHandler) WithGroup(name string) slog.Handler { return debugHandler{h.to.WithGroup(name)} }

@@ -29,9 +29,9 @@ type ManifestsConfig struct {
 	ServiceSelector, NamespaceSelector string
 
 	Endpoints    Endpoints
-	Pods         bool    // take pods too
-	ServicesOnly bool    // fill the store with services alone, whatever Endpoints and Pods say
-	Follow       *Follow // nil: none; Namespaces and the selectors do not concern it
+	Pods         bool          // take pods too
+	ServicesOnly bool          // fill the store with services alone, whatever Endpoints and Pods say
+	ServiceWatch *ServiceWatch // nil: none; Namespaces and the selectors do not concern it
 
 	Log *slog.Logger // nil: silent
 	Now func() time.Time
@@ -53,13 +53,13 @@ type ManifestsConfig struct {
 // New and changed objects are served as soon as the folder has rested for 50 ms. One that is gone is taken away when the
 // folder has rested for another 500 ms: a file that is being written anew lacks them for a while.
 type Manifests struct {
-	cfg    ManifestsConfig
-	folder manifestFolder // Run's after NewManifests
-	view   manifestView
-	kinds  []zone.Kind
-	store  manifestStore // its store is nil if there is nothing to fill
-	follow *follower     // nil: none
-	ready  chan struct{}
+	cfg            ManifestsConfig
+	folder         manifestFolder // Run's after NewManifests
+	filter         manifestFilter
+	kinds          []zone.Kind
+	store          manifestStore   // its store is nil if there is nothing to fill
+	serviceWatcher *serviceWatcher // nil: none
+	ready          chan struct{}
 
 	counts   map[zone.Kind]*manifestCounts // fixed by NewManifests
 	failures atomic.Uint64
@@ -96,26 +96,26 @@ func NewManifests(cfg ManifestsConfig) (*Manifests, error) {
 	m := &Manifests{
 		cfg: cfg, folder: manifestFolder{path: path}, ready: make(chan struct{}),
 		store:  manifestStore{store: cfg.Store, present: map[recordKey]bool{}},
-		view:   manifestView{namespaces: cfg.Namespaces, endpoints: cfg.Endpoints, pods: cfg.Pods},
+		filter: manifestFilter{namespaces: cfg.Namespaces, endpoints: cfg.Endpoints, pods: cfg.Pods},
 		counts: map[zone.Kind]*manifestCounts{},
 	}
-	if m.view.services, err = labels.Parse(cfg.ServiceSelector); err != nil {
+	if m.filter.services, err = labels.Parse(cfg.ServiceSelector); err != nil {
 		return nil, fmt.Errorf("parsing the selector of services: %w", err)
 	}
-	if m.view.named, err = labels.Parse(cfg.NamespaceSelector); err != nil {
+	if m.filter.namespaceSelector, err = labels.Parse(cfg.NamespaceSelector); err != nil {
 		return nil, fmt.Errorf("parsing the selector of namespaces: %w", err)
 	}
 	if cfg.ServicesOnly {
-		m.view.endpoints, m.view.pods = EndpointsNone, false
+		m.filter.endpoints, m.filter.pods = EndpointsNone, false
 	}
-	m.folder.defect = m.defect
-	m.folder.look()
+	m.folder.recordPanic = m.recordPanic
+	m.folder.scan()
 	if m.folder.err != nil {
 		return nil, fmt.Errorf("reading manifests: %w", m.folder.err)
 	}
 	_, m.problems = m.folder.all()
-	if cfg.Follow != nil {
-		m.follow = newFollower(*cfg.Follow)
+	if cfg.ServiceWatch != nil {
+		m.serviceWatcher = newServiceWatcher(*cfg.ServiceWatch)
 	}
 	if cfg.Store != nil {
 		m.kinds = m.filled()
@@ -164,8 +164,8 @@ func (m *Manifests) Stats() Stats {
 	broken := m.broken
 	m.mu.Unlock()
 	s := Stats{Panics: m.panics.Load()}
-	if m.follow != nil {
-		s.Follow = FollowStats{Synced: synced, LastError: broken}
+	if m.serviceWatcher != nil {
+		s.ServiceWatch = ServiceWatchStats{Synced: synced, LastError: broken}
 	}
 	for _, kind := range m.kinds {
 		c := m.counts[kind]
@@ -182,18 +182,18 @@ func (m *Manifests) Stats() Stats {
 func (m *Manifests) apply(ctx context.Context, event time.Time, remove bool) (left bool) {
 	objects, problems := m.folder.all()
 	m.report(ctx, problems)
-	if m.follow != nil {
-		left = m.applyFollow(objects, remove)
+	if m.serviceWatcher != nil {
+		left = m.applyServiceWatch(objects, remove)
 	}
 	if m.store.store == nil {
 		return left
 	}
-	records := m.view.records(objects)
+	records := m.filter.records(objects)
 	if m.cfg.ServicesOnly {
 		records.namespaces = nil
 	}
 	changed := m.store.put(records, m.cfg.Now())
-	gone := m.store.gone(records)
+	gone := m.store.removed(records)
 	if remove {
 		changed = append(changed, m.store.remove(gone, m.cfg.Now())...)
 		gone = nil
@@ -213,27 +213,27 @@ func (m *Manifests) apply(ctx context.Context, event time.Time, remove bool) (le
 }
 
 // applyFollow tells the follower about all objects: it picks those that it is for.
-func (m *Manifests) applyFollow(objects []manifest, remove bool) (left bool) {
+func (m *Manifests) applyServiceWatch(objects []manifest, remove bool) (left bool) {
 	services, endpoints := map[string]bool{}, map[string]bool{} // of the namespace followed, by name
 	for i := range objects {
 		o := &objects[i]
-		if o.id.namespace != m.cfg.Follow.Namespace {
+		if o.id.namespace != m.cfg.ServiceWatch.Namespace {
 			continue
 		}
 		if o.service != nil {
 			services[o.id.name] = true
-			m.follow.putService(o.service)
+			m.serviceWatcher.putService(o.service)
 		}
 		for _, slice := range o.slices {
 			endpoints[slice.Name] = true
-			m.follow.putSlice(slice)
+			m.serviceWatcher.putSlice(slice)
 		}
 	}
 	if !remove {
 		return true // whether there is anything gone only the follower knows
 	}
-	m.follow.retain(zone.Services, func(_, name string) bool { return services[name] })
-	m.follow.retain(zone.Slices, func(_, name string) bool { return endpoints[name] })
+	m.serviceWatcher.retain(zone.Services, func(_, name string) bool { return services[name] })
+	m.serviceWatcher.retain(zone.Slices, func(_, name string) bool { return endpoints[name] })
 	return false
 }
 
@@ -243,7 +243,7 @@ func (m *Manifests) report(ctx context.Context, problems []Problem) {
 	before := m.problems
 	m.problems, m.broken = problems, ""
 	if m.folder.err != nil {
-		m.broken = "folder: " + bare(m.folder.err).Error()
+		m.broken = "folder: " + withoutPath(m.folder.err).Error()
 	}
 	m.mu.Unlock()
 	first := !m.isReady()
@@ -268,7 +268,7 @@ func (m *Manifests) isReady() bool {
 }
 
 // defect records a panic that a file caused.
-func (m *Manifests) defect(file string, panicked any, stack []byte) {
+func (m *Manifests) recordPanic(file string, panicked any, stack []byte) {
 	m.panics.Add(1)
 	m.cfg.Log.Error("recovered from a panic", "where", "manifests", "file", file, "panic", fmt.Sprint(panicked), "stack", string(stack))
 }

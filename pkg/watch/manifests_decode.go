@@ -85,7 +85,7 @@ func (r *manifestReader) problem(id manifestID, path, field, what, hint string) 
 		what = id.String() + ": " + what
 	}
 	r.problems = append(r.problems, Problem{
-		File: r.file, Document: r.doc.number, Line: r.lines.line(at), What: what, Hint: hint,
+		File: r.file, Document: r.doc.number, Line: r.lines.lineOf(at), What: what, Hint: hint,
 	})
 }
 
@@ -102,7 +102,7 @@ func (r *manifestReader) readObject(text []byte, path, apiVersion, kind string) 
 		r.problem(manifestID{}, path, field, what, "a manifest is an object with apiVersion, kind and metadata")
 		return
 	}
-	switch ours, wrong, hint := recogniseKind(head.APIVersion, head.Kind); {
+	switch ours, wrong, hint := parseKind(head.APIVersion, head.Kind); {
 	case wrong != "":
 		r.nameless = true
 		r.problem(manifestID{}, path, "", wrong, hint)
@@ -138,7 +138,7 @@ func (r *manifestReader) readList(text []byte, apiVersion, kind string) {
 
 // recogniseKind gives the kind of an object of use here, List for any list of those, and nothing for other objects.
 // What is wrong says why a document is probably meant to be of use and is not.
-func recogniseKind(apiVersion, kind string) (ours, wrong, hint string) {
+func parseKind(apiVersion, kind string) (ours, wrong, hint string) {
 	const core, discovery = "v1", "discovery.k8s.io/v1"
 	if kind == "" {
 		return "", "no kind", "a manifest begins with apiVersion and kind"
@@ -183,7 +183,7 @@ func (r *manifestReader) readKind(text []byte, path, kind string) {
 		return
 	}
 	if path != "" {
-		m.line = r.lines.line(path)
+		m.line = r.lines.lineOf(path)
 	}
 	c := manifestCheck{}
 	object := newObject(kind)

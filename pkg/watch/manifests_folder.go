@@ -31,7 +31,7 @@ type manifestFolder struct {
 	err   error           // why the folder cannot be read
 
 	// defect is told of a panic that a file caused; the file counts as wrong.
-	defect func(file string, panicked any, stack []byte)
+	recordPanic func(file string, panicked any, stack []byte)
 }
 
 // manifestFile is what one file holds.
@@ -45,7 +45,7 @@ type manifestFile struct {
 }
 
 // look reads the files again and reports whether anything is not as it was.
-func (f *manifestFolder) look() bool {
+func (f *manifestFolder) scan() bool {
 	entries, err := os.ReadDir(f.path)
 	if err != nil {
 		// A folder that is gone, or out of reach, says nothing about its objects.
@@ -65,7 +65,7 @@ func (f *manifestFolder) look() bool {
 		if errors.Is(err, syscall.EISDIR) {
 			continue
 		}
-		err = bare(err)
+		err = withoutPath(err)
 		before := f.file(name)
 		if before != nil && before.same(data, err) {
 			files = append(files, before)
@@ -101,7 +101,7 @@ func isManifest(name string) bool {
 }
 
 // bare is an error without the path that it is about.
-func bare(err error) error {
+func withoutPath(err error) error {
 	if about, ok := errors.AsType[*fs.PathError](err); ok {
 		return about.Err
 	}
@@ -130,7 +130,7 @@ func (f *manifestFolder) decode(name string, data []byte, err error, before *man
 	}
 	file.sum = sha256.Sum256(data)
 	r := manifestReader{file: name}
-	f.guarded(&r, func() { r.readFile(data) })
+	f.recovering(&r, func() { r.readFile(data) })
 	file.objects, file.problems = r.objects, r.problems
 	good, broken := map[manifestID]bool{}, map[manifestID]bool{}
 	for i := range file.objects {
@@ -148,14 +148,14 @@ func (f *manifestFolder) decode(name string, data []byte, err error, before *man
 }
 
 // guarded reads a file, and takes a panic of the decoders for a mistake in it.
-func (f *manifestFolder) guarded(r *manifestReader, read func()) {
+func (f *manifestFolder) recovering(r *manifestReader, read func()) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			r.nameless = true
 			r.problems = append(r.problems, Problem{
 				File: r.file, Document: r.doc.number, Line: r.doc.line, What: fmt.Sprintf("a defect of node-cache: %v", panicked),
 			})
-			f.defect(r.file, panicked, debug.Stack())
+			f.recordPanic(r.file, panicked, debug.Stack())
 		}
 	}()
 	read()
@@ -189,7 +189,7 @@ func (f *manifestFolder) all() ([]manifest, []Problem) {
 	var problems []Problem
 	if f.err != nil {
 		problems = append(problems, Problem{
-			What: "reading the folder: " + bare(f.err).Error(), Hint: "what it gave is served until it can be read again",
+			What: "reading the folder: " + withoutPath(f.err).Error(), Hint: "what it gave is served until it can be read again",
 		})
 	}
 	first := map[manifestID]manifest{}

@@ -26,7 +26,7 @@ func swapLink(t *testing.T, target, link string) {
 
 func TestManifestsEdit(t *testing.T) {
 	t.Parallel()
-	w := newFolderWorld(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1")})
+	w := newFolderHarness(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1")})
 	w.start(zone.Config{})
 	w.expect("web.shop.svc", "10.96.0.1")
 	w.write("web.yaml", serviceYAML("web", "10.96.0.2")) // in place
@@ -50,7 +50,7 @@ func TestManifestsEdit(t *testing.T) {
 func TestManifestsKinds(t *testing.T) {
 	t.Parallel()
 	ends := sliceYAML("web-1", "web", "10.244.0.1")
-	w := newFolderWorld(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1"), "ends.yaml": ends})
+	w := newFolderHarness(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1"), "ends.yaml": ends})
 	w.start(zone.Config{Ranges: manifestRanges()})
 	w.expect("10-244-0-1.web.shop.svc", "NXDOMAIN")
 	w.write("web.yaml", serviceYAML("web", "None"))
@@ -66,7 +66,7 @@ func TestManifestsKinds(t *testing.T) {
 // TestManifestsConfigMap follows a folder of links as the kubelet makes and swaps it.
 func TestManifestsConfigMap(t *testing.T) {
 	t.Parallel()
-	w := newFolderWorld(t, nil)
+	w := newFolderHarness(t, nil)
 	version := func(n int) string {
 		name := fmt.Sprintf("..2026_%d", n)
 		require(t, os.Mkdir(w.path(name), 0o700))
@@ -94,7 +94,7 @@ func TestManifestsLinkToElsewhere(t *testing.T) {
 	t.Parallel()
 	there := filepath.Join(t.TempDir(), "real.yaml")
 	require(t, os.WriteFile(there, []byte(serviceYAML("web", "10.96.0.1")), 0o600))
-	w := newFolderWorld(t, nil)
+	w := newFolderHarness(t, nil)
 	require(t, os.Symlink(there, w.path("web.yaml")))
 	w.start(zone.Config{})
 	w.expect("web.shop.svc", "10.96.0.1")
@@ -108,7 +108,7 @@ func TestManifestsLinkToElsewhere(t *testing.T) {
 // TestManifestsFolderLink follows a folder that is a link, through a swap to another folder.
 func TestManifestsFolderLink(t *testing.T) {
 	t.Parallel()
-	w := newFolderWorld(t, nil)
+	w := newFolderHarness(t, nil)
 	for i, name := range []string{"v1", "v2"} {
 		require(t, os.Mkdir(w.path(name), 0o700))
 		w.write(name+"/web.yaml", serviceYAML("web", fmt.Sprintf("10.96.0.%d", i+1)))
@@ -126,7 +126,7 @@ func TestManifestsFolderLink(t *testing.T) {
 // TestManifestsFolderGone takes the folder away: what it gave stays, and it is followed again when it is back.
 func TestManifestsFolderGone(t *testing.T) {
 	t.Parallel()
-	w := newFolderWorld(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1")})
+	w := newFolderHarness(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1")})
 	w.start(zone.Config{})
 	require(t, os.Rename(w.dir, w.dir+".old"))
 	w.expectProblems("reading the folder: no such file or directory")
@@ -148,7 +148,7 @@ func TestManifestsMistakes(t *testing.T) {
 	web, app := serviceYAML("web", "10.96.0.1"), serviceYAML("app", "10.96.0.2")
 	const noYAML, noAddress = "---\napiVersion: [\n", "---\napiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {clusterIP: x}\n"
 	address := `all.yaml: document 1, line 5: Service shop/web: spec.clusterIP: "x": not an IP address`
-	w := newFolderWorld(t, map[string]string{"all.yaml": web + app})
+	w := newFolderHarness(t, map[string]string{"all.yaml": web + app})
 	w.start(zone.Config{})
 
 	w.write("all.yaml", web+noYAML) // nobody can tell that it is app
@@ -176,10 +176,10 @@ func TestManifestsMistakes(t *testing.T) {
 }
 
 // TestManifestsNoBlink rewrites a file, and moves an object to another file and back, while its name is asked for.
-func TestManifestsNoBlink(t *testing.T) {
+func TestManifestsNoGap(t *testing.T) {
 	t.Parallel()
 	web := serviceYAML("web", "10.96.0.1")
-	w := newFolderWorld(t, map[string]string{"a.yaml": web, "mark.yaml": serviceYAML("mark", "10.96.1.0")})
+	w := newFolderHarness(t, map[string]string{"a.yaml": web, "mark.yaml": serviceYAML("mark", "10.96.1.0")})
 	w.start(zone.Config{})
 	var asking sync.WaitGroup
 	stop := make(chan struct{})
@@ -212,7 +212,7 @@ func TestManifestsNoBlink(t *testing.T) {
 }
 
 // TestManifestsFollow tells the endpoints of a service whatever the zone gets to see.
-func TestManifestsFollow(t *testing.T) {
+func TestManifestsServiceWatch(t *testing.T) {
 	t.Parallel()
 	type told struct{ Ready, Service string }
 	words := func(list []netip.AddrPort) string {
@@ -232,9 +232,9 @@ func TestManifestsFollow(t *testing.T) {
 			"ports: [{name: dns-tcp, port: 5353}]\nendpoints: [{addresses: [10.244.0.1]}, {addresses: [10.244.0.2], conditions: {" + conditions + "}}]\n"
 	}
 	calls := make(chan told, 16)
-	w := newFolderWorld(t, map[string]string{"dns.yaml": dns("10.96.0.10") + ends("ready: true"), "web.yaml": serviceYAML("web", "10.96.0.1")})
+	w := newFolderHarness(t, map[string]string{"dns.yaml": dns("10.96.0.10") + ends("ready: true"), "web.yaml": serviceYAML("web", "10.96.0.1")})
 	w.cfg.Store, w.cfg.Namespaces, w.cfg.Endpoints = nil, []string{"shop"}, watch.EndpointsNone
-	w.cfg.Follow = &watch.Follow{
+	w.cfg.ServiceWatch = &watch.ServiceWatch{
 		Namespace: "kube-system", Service: "kube-dns",
 		Changed: func(ready []watch.Server, service []netip.AddrPort) { calls <- told{servers(ready), words(service)} },
 	}
@@ -261,7 +261,7 @@ func TestManifestsFollow(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", step.name, diff)
 		}
 	}
-	if !w.manifests.Stats().Follow.Synced {
+	if !w.manifests.Stats().ServiceWatch.Synced {
 		t.Error("not synced")
 	}
 }

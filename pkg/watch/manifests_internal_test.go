@@ -97,11 +97,11 @@ func TestSplitJSON(t *testing.T) {
 func TestManifestsPanic(t *testing.T) {
 	t.Parallel()
 	var told []string
-	f := manifestFolder{defect: func(file string, panicked any, stack []byte) {
+	f := manifestFolder{recordPanic: func(file string, panicked any, stack []byte) {
 		told = append(told, fmt.Sprint(file, " ", panicked, " ", len(stack) > 0))
 	}}
 	r := manifestReader{file: "web.yaml", doc: manifestDocument{number: 2, line: 7}}
-	f.guarded(&r, func() { panic("index out of range") })
+	f.recovering(&r, func() { panic("index out of range") })
 	if diff := cmp.Diff([]string{"web.yaml index out of range true"}, told); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
@@ -144,7 +144,7 @@ func FuzzManifests(f *testing.F) {
 		if !isJSON {
 			checkDecoded(t, data, &r, faulty)
 		}
-		view := manifestView{services: labels.Everything(), named: labels.Everything(), endpoints: EndpointsAll, pods: true}
+		view := manifestFilter{services: labels.Everything(), namespaceSelector: labels.Everything(), endpoints: EndpointsAll, pods: true}
 		view.records(r.objects)
 	})
 }

@@ -65,7 +65,7 @@ type lineFinder struct {
 
 // line gives the line of the file where the field with that path stands, such as "spec.ports[1].name". Of one that is
 // missing it gives the line of what is above it, so the answer is never further off than the document's first line.
-func (f *lineFinder) line(path string) int {
+func (f *lineFinder) lineOf(path string) int {
 	if f.root == nil {
 		f.root = &yaml.Node{}
 		if err := yaml.Unmarshal(f.doc.text, f.root); err != nil {

@@ -27,7 +27,7 @@ var updateGoldens = flag.Bool("update", false, "rewrite testdata")
 // TestManifestsExamples asks what examples/README.md asks, and compares with what it says.
 func TestManifestsExamples(t *testing.T) {
 	t.Parallel()
-	w := newFolderWorld(t, nil)
+	w := newFolderHarness(t, nil)
 	w.cfg.Folder = filepath.Join("..", "..", "examples", "cluster")
 	w.start(zone.Config{Ranges: manifestRanges()})
 	if diff := cmp.Diff([]string(nil), w.problems()); diff != "" {
@@ -82,7 +82,7 @@ func TestManifestsProblems(t *testing.T) {
 	for _, folder := range folders {
 		t.Run(filepath.Base(folder), func(t *testing.T) {
 			t.Parallel()
-			w := newFolderWorld(t, nil)
+			w := newFolderHarness(t, nil)
 			w.cfg.Folder, w.cfg.Endpoints, w.cfg.Pods = folder, watch.EndpointsAll, true
 			w.start(zone.Config{AllSlices: true, Ranges: manifestRanges()})
 			var b strings.Builder
@@ -231,7 +231,7 @@ func TestManifestsSelection(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newFolderWorld(t, map[string]string{"all.yaml": objects})
+			w := newFolderHarness(t, map[string]string{"all.yaml": objects})
 			if tt.change != nil {
 				tt.change(&w.cfg)
 			}
@@ -253,7 +253,7 @@ func TestManifestsSelection(t *testing.T) {
 
 func TestManifestsStats(t *testing.T) {
 	t.Parallel()
-	w := newFolderWorld(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1") + serviceYAML("app", "10.96.0.2")})
+	w := newFolderHarness(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1") + serviceYAML("app", "10.96.0.2")})
 	w.cfg.Pods = true
 	m, err := watch.NewManifests(w.cfg)
 	require(t, err)
@@ -296,7 +296,7 @@ func TestManifestsStats(t *testing.T) {
 func TestManifestsLog(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	w := newFolderWorld(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0")})
+	w := newFolderHarness(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0")})
 	w.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 	m, err := watch.NewManifests(w.cfg)
 	require(t, err)
@@ -315,7 +315,7 @@ func TestManifestsLog(t *testing.T) {
 // TestManifestsUnreadable is about files that cannot be read, or whose reading would never end.
 func TestManifestsUnreadable(t *testing.T) {
 	t.Parallel()
-	w := newFolderWorld(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1"), "notes.txt": "no manifest", ".hidden.yaml": "no: [manifest"})
+	w := newFolderHarness(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1"), "notes.txt": "no manifest", ".hidden.yaml": "no: [manifest"})
 	require(t, os.Symlink("nowhere", w.path("dangling.yaml")))
 	require(t, os.Mkdir(w.path("folder.yaml"), 0o700))
 	w.write("folder.yaml/inner.yaml", serviceYAML("inner", "10.96.0.9"))

@@ -18,7 +18,7 @@ import (
 )
 
 // folderBench runs Manifests on events of the test's own, in virtual time.
-type folderBench struct {
+type virtualHarness struct {
 	t      *testing.T
 	dir    string
 	events chan fsnotify.Event
@@ -32,9 +32,9 @@ type served struct {
 }
 
 // virtualFolder calls body in a bubble with a followed folder, and returns how the address of web went on.
-func virtualFolder(t *testing.T, body func(*folderBench)) []served {
+func virtualFolder(t *testing.T, body func(*virtualHarness)) []served {
 	t.Helper()
-	b := &folderBench{t: t, dir: filepath.Join(t.TempDir(), "manifests")}
+	b := &virtualHarness{t: t, dir: filepath.Join(t.TempDir(), "manifests")}
 	if err := os.Mkdir(b.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func virtualFolder(t *testing.T, body func(*folderBench)) []served {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{}, 2)
 		go func() {
-			m.followFolder(ctx, manifestEvents{watch: func([]string) {}, events: b.events, errors: b.errors})
+			m.watchFolder(ctx, folderEvents{watch: func([]string) {}, events: b.events, errors: b.errors})
 			ended <- struct{}{}
 		}()
 		<-m.Ready()
@@ -101,30 +101,30 @@ func addressOfWeb(z *zone.Zone) string {
 	return addr
 }
 
-func (b *folderBench) web(addr string) {
+func (b *virtualHarness) web(addr string) {
 	b.write("web.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {clusterIP: "+addr+"}\n")
 }
 
-func (b *folderBench) write(name, text string) {
+func (b *virtualHarness) write(name, text string) {
 	b.t.Helper()
 	if err := os.WriteFile(filepath.Join(b.dir, name), []byte(text), 0o600); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-func (b *folderBench) removeWeb() {
+func (b *virtualHarness) removeWeb() {
 	b.t.Helper()
 	if err := os.Remove(filepath.Join(b.dir, "web.yaml")); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-func (b *folderBench) event(name string) {
+func (b *virtualHarness) event(name string) {
 	b.events <- fsnotify.Event{Name: filepath.Join(b.dir, name), Op: fsnotify.Write}
 }
 
 // elapse lets virtual time pass, and everything that is due in it happen.
-func (b *folderBench) elapse(d time.Duration) {
+func (b *virtualHarness) elapse(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -135,12 +135,12 @@ func TestManifestsInTime(t *testing.T) {
 	first := served{Addr: "10.96.0.1"}
 	for _, tt := range []struct {
 		name string
-		body func(*folderBench)
+		body func(*virtualHarness)
 		want []served
 	}{
 		{
 			name: "a change is served 50 ms after the last event",
-			body: func(b *folderBench) {
+			body: func(b *virtualHarness) {
 				b.web("10.96.0.2")
 				b.event("web.yaml")
 				b.elapse(40 * ms)
@@ -152,7 +152,7 @@ func TestManifestsInTime(t *testing.T) {
 		},
 		{
 			name: "events without end put it off for 500 ms",
-			body: func(b *folderBench) {
+			body: func(b *virtualHarness) {
 				b.web("10.96.0.2")
 				for range 30 {
 					b.event(".web.yaml.swp")
@@ -163,7 +163,7 @@ func TestManifestsInTime(t *testing.T) {
 		},
 		{
 			name: "what is gone is believed 500 ms later",
-			body: func(b *folderBench) {
+			body: func(b *virtualHarness) {
 				b.removeWeb()
 				b.event("web.yaml")
 				b.elapse(2 * time.Second)
@@ -172,7 +172,7 @@ func TestManifestsInTime(t *testing.T) {
 		},
 		{
 			name: "a file that is emptied and filled in time is not believed",
-			body: func(b *folderBench) {
+			body: func(b *virtualHarness) {
 				b.write("web.yaml", "")
 				b.event("web.yaml")
 				b.elapse(500 * ms)
@@ -184,7 +184,7 @@ func TestManifestsInTime(t *testing.T) {
 		},
 		{
 			name: "another change puts off what is gone",
-			body: func(b *folderBench) {
+			body: func(b *virtualHarness) {
 				b.removeWeb()
 				b.event("web.yaml")
 				b.elapse(400 * ms)
@@ -196,7 +196,7 @@ func TestManifestsInTime(t *testing.T) {
 		},
 		{
 			name: "an event without a change does not",
-			body: func(b *folderBench) {
+			body: func(b *virtualHarness) {
 				b.removeWeb()
 				b.event("web.yaml")
 				b.elapse(400 * ms)
@@ -207,7 +207,7 @@ func TestManifestsInTime(t *testing.T) {
 		},
 		{
 			name: "a document that is broken takes nothing away",
-			body: func(b *folderBench) {
+			body: func(b *virtualHarness) {
 				b.write("web.yaml", "apiVersion: v1\nkind: [")
 				b.event("web.yaml")
 				b.elapse(time.Minute)
@@ -216,7 +216,7 @@ func TestManifestsInTime(t *testing.T) {
 		},
 		{
 			name: "without events it looks every 5 s",
-			body: func(b *folderBench) {
+			body: func(b *virtualHarness) {
 				b.elapse(time.Second)
 				b.web("10.96.0.2")
 				b.elapse(6 * time.Second)
@@ -227,7 +227,7 @@ func TestManifestsInTime(t *testing.T) {
 		},
 		{
 			name: "events of other folders do not matter",
-			body: func(b *folderBench) {
+			body: func(b *virtualHarness) {
 				b.web("10.96.0.2")
 				b.event("../other.yaml")
 				b.event("sub/web.yaml")
@@ -237,7 +237,7 @@ func TestManifestsInTime(t *testing.T) {
 		},
 		{
 			name: "lost events are a reason to look",
-			body: func(b *folderBench) {
+			body: func(b *virtualHarness) {
 				b.web("10.96.0.2")
 				b.errors <- fsnotify.ErrEventOverflow
 				b.elapse(time.Second)
@@ -246,7 +246,7 @@ func TestManifestsInTime(t *testing.T) {
 		},
 		{
 			name: "a folder that is gone takes nothing away, one that is back empty does",
-			body: func(b *folderBench) {
+			body: func(b *virtualHarness) {
 				if err := os.RemoveAll(b.dir); err != nil {
 					b.t.Fatal(err)
 				}

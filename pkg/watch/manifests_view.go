@@ -15,12 +15,12 @@ import (
 )
 
 // manifestView chooses which objects of a folder the zone sees, as the API server's selectors and CoreDNS's options do.
-type manifestView struct {
-	namespaces []string // empty: all
-	services   labels.Selector
-	named      labels.Selector // of namespaces
-	endpoints  Endpoints
-	pods       bool
+type manifestFilter struct {
+	namespaces        []string // empty: all
+	services          labels.Selector
+	namespaceSelector labels.Selector // of namespaces
+	endpoints         Endpoints
+	pods              bool
 }
 
 // zoneRecords is what a store is to hold.
@@ -34,7 +34,7 @@ type zoneRecords struct {
 // records gives what the zone sees of the objects. A namespace exists when an object is in it; its labels are those of
 // its own document and the one that the API server gives to each. An EndpointSlice has the labels of its Service, if
 // the folder has that one: in a cluster a controller copies them.
-func (v *manifestView) records(objects []manifest) zoneRecords {
+func (v *manifestFilter) records(objects []manifest) zoneRecords {
 	exposed := v.exposed(objects)
 	r := zoneRecords{namespaces: slices.Sorted(maps.Keys(exposed))}
 	services := map[manifestID]*corev1.Service{}
@@ -58,7 +58,7 @@ func (v *manifestView) records(objects []manifest) zoneRecords {
 }
 
 // appendPod appends the pod that an object is, if the zone sees pods.
-func (v *manifestView) appendPod(dst []zone.Pod, o *manifest) []zone.Pod {
+func (v *manifestFilter) appendPod(dst []zone.Pod, o *manifest) []zone.Pod {
 	if o.pod == nil || !v.pods {
 		return dst
 	}
@@ -69,10 +69,10 @@ func (v *manifestView) appendPod(dst []zone.Pod, o *manifest) []zone.Pod {
 }
 
 // appendSlices appends the slices of an object that the zone sees.
-func (v *manifestView) appendSlices(dst []zone.Slice, o *manifest, services map[manifestID]*corev1.Service) []zone.Slice {
+func (v *manifestFilter) appendSlices(dst []zone.Slice, o *manifest, services map[manifestID]*corev1.Service) []zone.Slice {
 	for _, slice := range o.slices {
 		service := manifestID{"Service", slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}
-		if !v.wants(slice, services[service]) {
+		if !v.wantsSlice(slice, services[service]) {
 			continue
 		}
 		if record, ok := sliceOf(slice); ok {
@@ -83,7 +83,7 @@ func (v *manifestView) appendSlices(dst []zone.Slice, o *manifest, services map[
 }
 
 // exposed gives the namespaces that the zone sees.
-func (v *manifestView) exposed(objects []manifest) map[string]bool {
+func (v *manifestFilter) exposed(objects []manifest) map[string]bool {
 	labelled := map[string]labels.Set{}
 	for i := range objects {
 		o := &objects[i]
@@ -100,7 +100,7 @@ func (v *manifestView) exposed(objects []manifest) map[string]bool {
 	}
 	exposed := map[string]bool{}
 	for name, set := range labelled {
-		if (len(v.namespaces) == 0 || slices.Contains(v.namespaces, name)) && v.named.Matches(set) {
+		if (len(v.namespaces) == 0 || slices.Contains(v.namespaces, name)) && v.namespaceSelector.Matches(set) {
 			exposed[name] = true
 		}
 	}
@@ -108,7 +108,7 @@ func (v *manifestView) exposed(objects []manifest) map[string]bool {
 }
 
 // wants reports whether the zone is to have a slice of a service, nil for one that the folder does not have.
-func (v *manifestView) wants(slice *discoveryv1.EndpointSlice, svc *corev1.Service) bool {
+func (v *manifestFilter) wantsSlice(slice *discoveryv1.EndpointSlice, svc *corev1.Service) bool {
 	set := labels.Set(slice.Labels)
 	if svc != nil {
 		set = svc.Labels
@@ -164,7 +164,7 @@ func (s *manifestStore) put(r zoneRecords, now time.Time) (changed []zone.Kind) 
 
 // gone lists what was put and is not among the records any more, services first: a name goes with its Service, not
 // with its endpoints before that.
-func (s *manifestStore) gone(r zoneRecords) []recordKey {
+func (s *manifestStore) removed(r zoneRecords) []recordKey {
 	left := maps.Clone(s.present)
 	for _, name := range r.namespaces {
 		delete(left, recordKey{zone.Namespaces, "", name})
@@ -196,10 +196,10 @@ func (s *manifestStore) remove(gone []recordKey, now time.Time) (changed []zone.
 }
 
 // begin leaves in the store what the records name and nothing else: it may come filled, from another source.
-func (s *manifestStore) begin(now time.Time, kinds []zone.Kind) {
+func (s *manifestStore) reset(now time.Time, kinds []zone.Kind) {
 	for _, kind := range kinds {
 		s.store.Retain(kind, func(namespace, name string) bool { return s.present[recordKey{kind, namespace, name}] }, now)
 		s.store.SetSynced(kind)
-		s.store.SeenForever(kind)
+		s.store.SetAlwaysFresh(kind)
 	}
 }

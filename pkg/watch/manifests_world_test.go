@@ -21,7 +21,7 @@ import (
 )
 
 // folderWorld is a folder of manifests, and a zone over the store that they fill.
-type folderWorld struct {
+type folderHarness struct {
 	t         *testing.T
 	dir       string
 	cfg       watch.ManifestsConfig
@@ -30,9 +30,9 @@ type folderWorld struct {
 }
 
 // newFolderWorld makes a folder with these files, by their names.
-func newFolderWorld(t *testing.T, files map[string]string) *folderWorld {
+func newFolderHarness(t *testing.T, files map[string]string) *folderHarness {
 	t.Helper()
-	w := &folderWorld{t: t, dir: filepath.Join(t.TempDir(), "manifests")}
+	w := &folderHarness{t: t, dir: filepath.Join(t.TempDir(), "manifests")}
 	require(t, os.Mkdir(w.dir, 0o700))
 	w.cfg = watch.ManifestsConfig{Folder: w.dir, Store: zone.NewStore(), Endpoints: watch.EndpointsHeadless, Now: time.Now}
 	for name, text := range files {
@@ -42,7 +42,7 @@ func newFolderWorld(t *testing.T, files map[string]string) *folderWorld {
 }
 
 // start follows the folder until the test ends. Everything in it is served when start returns.
-func (w *folderWorld) start(zoned zone.Config) {
+func (w *folderHarness) start(zoned zone.Config) {
 	w.t.Helper()
 	m, err := watch.NewManifests(w.cfg)
 	require(w.t, err)
@@ -65,16 +65,16 @@ func (w *folderWorld) start(zoned zone.Config) {
 	<-m.Ready()
 }
 
-func (w *folderWorld) path(name string) string { return filepath.Join(w.dir, name) }
+func (w *folderHarness) path(name string) string { return filepath.Join(w.dir, name) }
 
-func (w *folderWorld) write(name, text string) {
+func (w *folderHarness) write(name, text string) {
 	w.t.Helper()
 	require(w.t, os.WriteFile(w.path(name), []byte(text), 0o600))
 }
 
 // ask gives the answer to a question such as "web.shop.svc AAAA" below the cluster's domain, sorted; a name with a last
 // dot is whole. An answer without records is NODATA or the name of an rcode.
-func (w *folderWorld) ask(question string) []string {
+func (w *folderHarness) ask(question string) []string {
 	w.t.Helper()
 	return askZone(w.t, w.zone, question)
 }
@@ -96,9 +96,9 @@ func askZone(t *testing.T, z *zone.Zone, question string) []string {
 	if fault := q.Parse(packet); fault != wire.FaultNone {
 		t.Fatalf("%s: fault %d in the query", question, fault)
 	}
-	answer, result := z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: 0}, time.Now(), nil)
+	answer, result := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, time.Now(), nil)
 	if result.Verdict != zone.Answered && result.Verdict != zone.Alias {
-		return []string{map[zone.Verdict]string{zone.Foreign: "foreign", zone.Elsewhere: "elsewhere", zone.Unready: "unready"}[result.Verdict]}
+		return []string{map[zone.Verdict]string{zone.NotInZone: "foreign", zone.UseFallback: "elsewhere", zone.NotReady: "unready"}[result.Verdict]}
 	}
 	reply := new(dns.Msg)
 	require(t, reply.Unpack(answer))
@@ -117,18 +117,18 @@ func askZone(t *testing.T, z *zone.Zone, question string) []string {
 }
 
 // expect waits for an answer. The wait is long, because only a broken follower takes it.
-func (w *folderWorld) expect(question string, want ...string) {
+func (w *folderHarness) expect(question string, want ...string) {
 	w.t.Helper()
 	w.eventually(question, want, func() []string { return w.ask(question) })
 }
 
 // expectProblems waits for a list of problems.
-func (w *folderWorld) expectProblems(want ...string) {
+func (w *folderHarness) expectProblems(want ...string) {
 	w.t.Helper()
 	w.eventually("problems", want, w.problems)
 }
 
-func (w *folderWorld) problems() []string {
+func (w *folderHarness) problems() []string {
 	var list []string
 	for _, p := range w.manifests.Problems() {
 		list = append(list, p.String())
@@ -136,7 +136,7 @@ func (w *folderWorld) problems() []string {
 	return list
 }
 
-func (w *folderWorld) eventually(what string, want []string, get func() []string) {
+func (w *folderHarness) eventually(what string, want []string, get func() []string) {
 	w.t.Helper()
 	limit := time.NewTimer(30 * time.Second)
 	defer limit.Stop()

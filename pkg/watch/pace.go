@@ -16,13 +16,13 @@ const (
 	shortWatch = 3 * time.Second
 
 	// overtime is how long after its end a watch is still waited for.
-	overtime = 2 * time.Second
+	watchEndGrace = 2 * time.Second
 
 	// stall is how long the first list may pause.
-	stall = 10 * time.Second
+	maxListPause = 10 * time.Second
 
 	// proofTime is enough to prove a view right: to ask for the version, and for a bookmark.
-	proofTime = 10 * time.Second
+	confirmTime = 10 * time.Second
 )
 
 // A pace keeps a view from growing old where nothing changes.
@@ -39,14 +39,14 @@ const (
 //     end a bookmark. What the old watch may have swallowed is in it.
 //
 // Both are answered from the server's memory. That the list comes before is what makes the bookmark come.
-type pace struct {
-	ask    time.Duration // the age at which a view is to be proven
-	answer time.Duration // how long to wait for the version
+type confirmTiming struct {
+	after   time.Duration // the age at which a view is to be proven
+	timeout time.Duration // how long to wait for the version
 }
 
 // newPace makes the pace for a limit of freshness.
-func newPace(staleAfter time.Duration) pace {
+func newConfirmTiming(staleAfter time.Duration) confirmTiming {
 	limit := staleAfter - staleAfter/10
-	ask := max(limit/2, limit-proofTime)
-	return pace{ask: ask, answer: min(limit-ask, openTimeout)}
+	ask := max(limit/2, limit-confirmTime)
+	return confirmTiming{after: ask, timeout: min(limit-ask, openTimeout)}
 }

@@ -56,19 +56,19 @@ func TestWatches(t *testing.T) {
 		},
 		{
 			name: "follow", change: func(cfg *watch.Config) {
-				cfg.Store, cfg.Follow = nil, &watch.Follow{Namespace: "kube-system", Service: "kube-dns"}
+				cfg.Store, cfg.ServiceWatch = nil, &watch.ServiceWatch{Namespace: "kube-system", Service: "kube-dns"}
 			},
 			want: []string{"endpointslices|kube-system|kubernetes.io/service-name=kube-dns|", "services|kube-system||metadata.name=kube-dns"},
 		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withHarness(t, func(w *harness) {
 				tt.change(&w.config)
-				if f := w.config.Follow; f != nil {
+				if f := w.config.ServiceWatch; f != nil {
 					w.follow()
-					f.Changed = w.config.Follow.Changed
-					w.config.Follow = f
+					f.Changed = w.config.ServiceWatch.Changed
+					w.config.ServiceWatch = f
 				}
 				w.start()
 				var got []string
@@ -88,7 +88,7 @@ func TestWatches(t *testing.T) {
 
 // TestNamespaces watches two namespaces one by one, and the view is as fresh as the older.
 func TestNamespaces(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withHarness(t, func(w *harness) {
 		w.config.Namespaces = []string{"shop", "default"}
 		w.server.Put(namespaceObject("hidden"))
 		for _, space := range []string{"shop", "default", "hidden"} {
@@ -117,7 +117,7 @@ func TestNamespaces(t *testing.T) {
 
 // TestNamespaceSelector shows and hides what is in a namespace as its label comes and goes.
 func TestNamespaceSelector(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withHarness(t, func(w *harness) {
 		w.config.NamespaceSelector = "team=a"
 		w.server.Put(serviceObject("web", "10.0.0.1"))
 		w.start()
@@ -135,7 +135,7 @@ func TestNamespaceSelector(t *testing.T) {
 
 // TestServiceTurnsHeadless follows a service whose slices come and go with the label.
 func TestServiceTurnsHeadless(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withHarness(t, func(w *harness) {
 		w.config.Endpoints = watch.EndpointsHeadless
 		w.server.Put(serviceObject("db", "10.0.0.1"))
 		w.server.Put(sliceObject("db-1", "db", false, "10.1.0.1"))
@@ -161,7 +161,7 @@ func TestServiceTurnsHeadless(t *testing.T) {
 
 // TestSliceMoves takes a slice from one service to another, and to none.
 func TestSliceMoves(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withHarness(t, func(w *harness) {
 		w.server.Put(serviceObject("a", "None"))
 		w.server.Put(serviceObject("b", "None"))
 		w.server.Put(sliceObject("s", "a", true, "10.1.0.1"))
@@ -180,7 +180,7 @@ func TestSliceMoves(t *testing.T) {
 }
 
 func TestPods(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withHarness(t, func(w *harness) {
 		w.config.Pods = true
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p"}}
 		w.server.Put(pod)
@@ -199,7 +199,7 @@ func TestPods(t *testing.T) {
 
 // TestChangeTime measures from the time that a slice carries.
 func TestChangeTime(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withHarness(t, func(w *harness) {
 		w.server.Put(serviceObject("db", "None"))
 		w.start()
 		es := sliceObject("db-1", "db", true, "10.1.0.1")
@@ -226,7 +226,7 @@ func TestChangeTime(t *testing.T) {
 }
 
 func TestNodeZone(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withHarness(t, func(w *harness) {
 		w.config.NodeName = "n1"
 		w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"topology.kubernetes.io/zone": "a"}}})
 		w.start()

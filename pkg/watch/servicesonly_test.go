@@ -28,7 +28,7 @@ func heard(store *zone.Store) *syncBuffer {
 
 // TestServicesOnly wants changes of services and nothing else, and waits for no server.
 func TestServicesOnly(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withHarness(t, func(w *harness) {
 		w.config.ServicesOnly, w.config.Pods = true, true
 		told := heard(w.store)
 		w.server.Put(serviceObject("web", "10.0.0.1"))
@@ -64,8 +64,8 @@ func TestServicesOnly(t *testing.T) {
 }
 
 // TestServicesOnlyAndFollow is ready when the endpoints that it follows were told.
-func TestServicesOnlyAndFollow(t *testing.T) {
-	inWorld(t, func(w *world) {
+func TestServicesOnlyWithServiceWatch(t *testing.T) {
+	withHarness(t, func(w *harness) {
 		w.config.ServicesOnly, w.config.Namespaces = true, []string{"default", "shop"}
 		told := w.follow()
 		w.server.Kill()
@@ -84,7 +84,7 @@ func TestServicesOnlyAndFollow(t *testing.T) {
 // TestManifestsServicesOnly has events of the services in a folder.
 func TestManifestsServicesOnly(t *testing.T) {
 	t.Parallel()
-	w := newFolderWorld(t, map[string]string{
+	w := newFolderHarness(t, map[string]string{
 		"web.yaml": serviceYAML("web", "10.96.0.1"), "web-1.yaml": sliceYAML("web-1", "web", "10.1.0.1"),
 		"shop.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n",
 	})

@@ -39,12 +39,12 @@ func (s sink) Delete(obj any) error { return s.event(obj, true) }
 
 // event applies one event of a watch.
 func (s sink) event(obj any, deleted bool) error {
-	came := s.arrived()
-	o, err := s.take(obj)
+	came := s.nextArrival()
+	o, err := s.asObject(obj)
 	if err != nil {
 		return err
 	}
-	if !s.asked(o) {
+	if !s.isSelected(o) {
 		return nil
 	}
 	changed := true
@@ -53,15 +53,15 @@ func (s sink) event(obj any, deleted bool) error {
 	} else {
 		changed = s.target.put(o, came.at)
 	}
-	s.hasCome(o.GetResourceVersion())
-	s.view.events.Add(1)
+	s.confirmUpTo(o.GetResourceVersion())
+	s.status.events.Add(1)
 	applied := s.now()
-	s.view.arrival.observe(applied.Sub(came.at))
+	s.status.arrival.observe(applied.Sub(came.at))
 	if at, ok := changedAt(o); ok && changed && !deleted {
-		s.view.change.observe(applied.Sub(at))
+		s.status.change.observe(applied.Sub(at))
 	}
-	if came.proves {
-		s.proven(context.Background(), came.at)
+	if came.confirms {
+		s.confirmed(context.Background(), came.at)
 	}
 	return nil
 }
@@ -69,13 +69,13 @@ func (s sink) event(obj any, deleted bool) error {
 // Bookmark implements [cache.ReflectorBookmarkStore]. A bookmark says that all before its version was sent. One of an
 // older version than was seen here comes from a server that is behind, and proves nothing.
 func (s sink) Bookmark(resourceVersion string) error {
-	came := s.arrived()
-	if version, ok := s.see(resourceVersion); ok && version < s.highest.Load() {
+	came := s.nextArrival()
+	if version, ok := s.noteVersion(resourceVersion); ok && version < s.highest.Load() {
 		return nil
 	}
-	s.hasCome(resourceVersion)
-	if came.proves {
-		s.proven(context.Background(), came.at)
+	s.confirmUpTo(resourceVersion)
+	if came.confirms {
+		s.confirmed(context.Background(), came.at)
 	}
 	return nil
 }
@@ -83,19 +83,19 @@ func (s sink) Bookmark(resourceVersion string) error {
 // Transformer implements [cache.TransformingStore]: it is called with each object of a first list.
 func (s sink) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) {
-		o, err := s.take(obj)
+		o, err := s.asObject(obj)
 		if err != nil {
 			return nil, err
 		}
-		return s.first(o), nil
+		return s.applyListed(o), nil
 	}
 }
 
 // first applies one object of a first list.
-func (s sink) first(o object) objectKey {
-	if s.asked(o) {
+func (s sink) applyListed(o object) objectKey {
+	if s.isSelected(o) {
 		s.target.put(o, s.now())
-		s.view.events.Add(1)
+		s.status.events.Add(1)
 	}
 	return objectKey{o.GetNamespace(), o.GetName()}
 }
@@ -111,11 +111,11 @@ func (s sink) Replace(list []any, resourceVersion string) error {
 	for _, item := range list {
 		key, ok := item.(objectKey)
 		if !ok {
-			o, err := s.take(item)
+			o, err := s.asObject(item)
 			if err != nil {
 				return err
 			}
-			key = s.first(o)
+			key = s.applyListed(o)
 		}
 		keys[key] = struct{}{}
 	}
@@ -124,12 +124,12 @@ func (s sink) Replace(list []any, resourceVersion string) error {
 		return ok || !s.query.covers(namespace, name)
 	}, s.now())
 	// A list that is older than what was seen is one of a server whose history was set back: from now on that is the truth.
-	if version, ok := s.see(resourceVersion); ok {
+	if version, ok := s.noteVersion(resourceVersion); ok {
 		s.highest.Store(version)
 		s.upTo.Store(version)
 	}
 	s.listError, s.failures = nil, 0
-	s.proven(context.Background(), at)
+	s.confirmed(context.Background(), at)
 	return nil
 }
 
@@ -137,33 +137,33 @@ func (s sink) Replace(list []any, resourceVersion string) error {
 func (s sink) Resync() error { return nil }
 
 // take reads what the reflector hands over.
-func (s sink) take(obj any) (object, error) {
+func (s sink) asObject(obj any) (object, error) {
 	o, ok := obj.(object)
 	if !ok {
 		return nil, fmt.Errorf("unexpected object %T", obj)
 	}
-	s.see(o.GetResourceVersion())
+	s.noteVersion(o.GetResourceVersion())
 	return o, nil
 }
 
 // asked reports whether an object is one of those asked for. Another one would stay for good: no later list deletes it.
-func (s sink) asked(o object) bool {
+func (s sink) isSelected(o object) bool {
 	if s.query.covers(o.GetNamespace(), o.GetName()) {
 		return true
 	}
-	s.failed(context.Background(), fmt.Errorf("%w: %s/%s", errStrange, o.GetNamespace(), o.GetName()))
+	s.failed(context.Background(), fmt.Errorf("%w: %s/%s", errUnrequested, o.GetNamespace(), o.GetName()))
 	return false
 }
 
 // hasCome notes that all is known up to a version.
-func (s sink) hasCome(resourceVersion string) {
-	if version, ok := s.see(resourceVersion); ok {
+func (s sink) confirmUpTo(resourceVersion string) {
+	if version, ok := s.noteVersion(resourceVersion); ok {
 		s.upTo.Store(version)
 	}
 }
 
 // arrived tells of the event that the reflector hands over now.
-func (s sink) arrived() arrival {
+func (s sink) nextArrival() arrival {
 	select {
 	case a := <-s.stream.arrivals:
 		return a

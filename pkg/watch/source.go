@@ -24,7 +24,7 @@ const (
 	maxDelay    = 30 * time.Second // that a server may ask for
 
 	// shortest is how long a watch should last: one that ends empty within a second has the reflector read everything anew.
-	shortest = 1500 * time.Millisecond
+	minWatchTime = 1500 * time.Millisecond
 )
 
 // A query says which objects a feed wants.
@@ -45,7 +45,7 @@ func (q *query) covers(namespace, name string) bool {
 
 // any asks for one object, of the newest state. It does so without the labels: where the server has to search for them, none may
 // match.
-func (q *query) any(ctx context.Context) (runtime.Object, error) {
+func (q *query) listOne(ctx context.Context) (runtime.Object, error) {
 	opts := metav1.ListOptions{Limit: 1}
 	all := *q
 	all.labels, all.fields = "", ""
@@ -66,15 +66,15 @@ func (q *query) request(opts metav1.ListOptions) *rest.Request {
 }
 
 // open begins a watch for the reflector: one with a first list, or one that goes on.
-func (f *feed) open(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, error) {
+func (f *feed) openWatch(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, error) {
 	st := &stream{feed: f}
-	patience := stall
+	patience := maxListPause
 	if opts.SendInitialEvents != nil && *opts.SendInitialEvents {
 		st.listing = true
 	} else {
 		var err error
-		if st.short, patience, err = f.plan(ctx); err != nil {
-			return nil, away(err)
+		if st.short, patience, err = f.planWatch(ctx); err != nil {
+			return nil, asConnRefused(err)
 		}
 	}
 	if st.short {
@@ -82,59 +82,59 @@ func (f *feed) open(ctx context.Context, opts metav1.ListOptions) (apiwatch.Inte
 		opts.TimeoutSeconds = &seconds
 	}
 	opts.Watch = true
-	opts.ResourceVersion = f.notOlder(opts.ResourceVersion)
-	if err := f.admit(ctx); err != nil {
+	opts.ResourceVersion = f.minVersion(opts.ResourceVersion)
+	if err := f.waitForLimit(ctx); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w, err := f.dial(ctx, cancel, opts)
+	w, err := f.sendWatch(ctx, cancel, opts)
 	if st.listing {
-		f.noteFirst(err)
+		f.noteFirstList(err)
 	}
 	if err != nil {
 		cancel()
 		if !st.listing {
-			err = away(err)
+			err = asConnRefused(err)
 		}
 		return nil, err
 	}
-	if f.watched {
-		f.view.restarts.Add(1)
+	if f.restarted {
+		f.status.restarts.Add(1)
 	}
-	f.watched, f.stream = true, st
+	f.restarted, f.stream = true, st
 	st.start(ctx, w, cancel, patience)
 	return st, nil
 }
 
 // plan decides on a watch that goes on: whether it is to be short, and how long it is waited for. The view may be found
 // right on the way, or beyond repair.
-func (f *feed) plan(ctx context.Context) (short bool, patience time.Duration, err error) {
-	age, _ := f.view.age(f.part, f.now())
-	if left := f.pace.ask - age; left > shortest {
+func (f *feed) planWatch(ctx context.Context) (short bool, patience time.Duration, err error) {
+	age, _ := f.status.age(f.feedStatus, f.now())
+	if left := f.timing.after - age; left > minWatchTime {
 		return false, left, nil
 	}
 	if !f.behind {
-		proven, err := f.prove(ctx)
+		proven, err := f.confirm(ctx)
 		switch {
 		case err != nil:
 			return false, 0, err
 		case proven:
-			return false, f.pace.ask, nil
+			return false, f.timing.after, nil
 		}
 	}
 	f.behind = false
-	if f.setBack || f.proofless >= 2 {
+	if f.rolledBack || f.unconfirmed >= 2 {
 		// Either the watch goes on in a history that is no more, or something between here and there passes no bookmarks.
 		// A new list proves as much.
-		f.setBack, f.proofless = false, 0
-		f.failed(ctx, errNoProof)
-		return false, 0, apierrors.NewResourceExpired(errNoProof.Error())
+		f.rolledBack, f.unconfirmed = false, 0
+		f.failed(ctx, errUnconfirmed)
+		return false, 0, apierrors.NewResourceExpired(errUnconfirmed.Error())
 	}
-	return true, shortWatch + overtime, nil
+	return true, shortWatch + watchEndGrace, nil
 }
 
 // dial sends the request and waits for the answer's head, not longer than openTimeout.
-func (f *feed) dial(ctx context.Context, cancel context.CancelFunc, opts metav1.ListOptions) (apiwatch.Interface, error) {
+func (f *feed) sendWatch(ctx context.Context, cancel context.CancelFunc, opts metav1.ListOptions) (apiwatch.Interface, error) {
 	late := time.AfterFunc(openTimeout, cancel)
 	w, err := f.query.request(opts).Watch(ctx)
 	if !late.Stop() {
@@ -144,33 +144,33 @@ func (f *feed) dial(ctx context.Context, cancel context.CancelFunc, opts metav1.
 		err = errNoAnswer
 	}
 	if err != nil {
-		return nil, f.refusal(ctx, err)
+		return nil, f.noteFailure(ctx, err)
 	}
 	return w, nil
 }
 
 // prove asks for the newest version of all objects, and tells whether the view has come to it.
-func (f *feed) prove(ctx context.Context) (proven bool, err error) {
-	if err := f.admit(ctx); err != nil {
+func (f *feed) confirm(ctx context.Context) (proven bool, err error) {
+	if err := f.waitForLimit(ctx); err != nil {
 		return false, err
 	}
-	limited, cancel := context.WithTimeout(ctx, f.pace.answer)
+	limited, cancel := context.WithTimeout(ctx, f.timing.timeout)
 	defer cancel()
 	at, before := f.now(), f.upTo.Load()
-	obj, err := f.query.any(limited)
+	obj, err := f.query.listOne(limited)
 	if err != nil {
-		return false, f.refusal(ctx, err)
+		return false, f.noteFailure(ctx, err)
 	}
 	list, err := meta.ListAccessor(obj)
 	if err != nil {
-		return false, f.refusal(ctx, err)
+		return false, f.noteFailure(ctx, err)
 	}
 	version, err := strconv.ParseUint(list.GetResourceVersion(), 10, 64)
 	switch {
 	case err != nil || version < before:
-		f.behind, f.setBack = true, true
+		f.behind, f.rolledBack = true, true
 	case version <= f.upTo.Load(): // it may have come in the meantime
-		f.proven(ctx, at)
+		f.confirmed(ctx, at)
 		return true, nil
 	default:
 		f.behind = true
@@ -179,12 +179,12 @@ func (f *feed) prove(ctx context.Context) (proven bool, err error) {
 }
 
 // refusal takes account of a request that failed, and gives the error for the reflector.
-func (f *feed) refusal(ctx context.Context, err error) error {
+func (f *feed) noteFailure(ctx context.Context, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errNoAnswer
 	}
 	if errors.Is(err, errNoAnswer) {
-		f.hangUp()
+		f.closeSilentConns()
 	}
 	f.failed(ctx, err)
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
@@ -195,7 +195,7 @@ func (f *feed) refusal(ctx context.Context, err error) error {
 
 // away gives the error for a reflector that is to try again and go on from where it was. It does so only for a connection
 // that is refused; any other error of the network has it read everything anew, and there is no reason for that.
-func away(err error) error {
+func asConnRefused(err error) error {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) || errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -204,10 +204,10 @@ func away(err error) error {
 
 // noteFirst keeps how a watch with a first list began. If it began well it is a failure nevertheless until its list
 // is complete.
-func (f *feed) noteFirst(err error) {
+func (f *feed) noteFirstList(err error) {
 	f.failures++
 	if err == nil {
-		err = errCut
+		err = errListEnded
 	}
 	f.listError = err
 }
@@ -219,11 +219,11 @@ func (f *feed) list(ctx context.Context, opts metav1.ListOptions) (runtime.Objec
 		if f.listError != nil && !listMayHelp(f.listError, f.failures) {
 			return nil, f.listError
 		}
-		if err := f.admit(ctx); err != nil {
+		if err := f.waitForLimit(ctx); err != nil {
 			return nil, err
 		}
 		f.listAsked, f.listLeft, f.listPages = f.now(), f.maxList, 0
-		opts.ResourceVersion = f.notOlder(opts.ResourceVersion)
+		opts.ResourceVersion = f.minVersion(opts.ResourceVersion)
 	}
 	limited, cancel := context.WithTimeout(withBudget(ctx, &f.listLeft), listTimeout)
 	defer cancel()
@@ -232,7 +232,7 @@ func (f *feed) list(ctx context.Context, opts metav1.ListOptions) (runtime.Objec
 		err = errLongList
 	}
 	if err != nil {
-		return nil, f.refusal(ctx, err)
+		return nil, f.noteFailure(ctx, err)
 	}
 	return obj, nil
 }
@@ -240,7 +240,7 @@ func (f *feed) list(ctx context.Context, opts metav1.ListOptions) (runtime.Objec
 // notOlder gives the resource version to ask for where the reflector wants one: none older than what was seen. It does not
 // know of the objects of a first list that broke off, which the zone has. "0", any state at all, becomes "", the
 // newest, for the same reason.
-func (f *feed) notOlder(wanted string) string {
+func (f *feed) minVersion(wanted string) string {
 	if wanted == "" || wanted == "0" {
 		return ""
 	}
@@ -251,7 +251,7 @@ func (f *feed) notOlder(wanted string) string {
 }
 
 // admit waits until one more request may be sent.
-func (f *feed) admit(ctx context.Context) error {
+func (f *feed) waitForLimit(ctx context.Context) error {
 	if err := f.limiter.Wait(ctx); err != nil {
 		return fmt.Errorf("waiting to ask for %s: %w", f.query.resource, err)
 	}

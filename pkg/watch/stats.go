@@ -23,10 +23,10 @@ func Buckets() [bucketCount - 1]time.Duration {
 
 // Stats is what a source counted since it was made, and what it knows now.
 type Stats struct {
-	Kinds    []KindStats // of the kinds that are filled, in the order of zone.Kind
-	Follow   FollowStats
-	Requests uint64 // sent to the API server; 0 for manifests
-	Panics   uint64 // recovered, each also logged with its stack
+	Kinds        []KindStats // of the kinds that are filled, in the order of zone.Kind
+	ServiceWatch ServiceWatchStats
+	Requests     uint64 // sent to the API server; 0 for manifests
+	Panics       uint64 // recovered, each also logged with its stack
 }
 
 // KindStats is what is known of one kind of objects.
@@ -43,7 +43,7 @@ type KindStats struct {
 }
 
 // FollowStats is what is known of the endpoints followed.
-type FollowStats struct {
+type ServiceWatchStats struct {
 	Synced    bool
 	LastError string // as in KindStats
 }

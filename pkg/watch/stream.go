@@ -27,10 +27,10 @@ type stream struct {
 	done   chan struct{}
 
 	// These belong to pump.
-	listing  bool // the first list goes on
-	caughtUp bool // after a first list or a bookmark: what comes now is news, not arrears
-	timer    *time.Timer
-	asked    chan bool // tells whether the view was proven; nil: nobody asks
+	listing       bool // the first list goes on
+	caughtUp      bool // after a first list or a bookmark: what comes now is news, not arrears
+	timer         *time.Timer
+	confirmResult chan bool // tells whether the view was proven; nil: nobody asks
 
 	arrivals chan arrival // of the events handed to the reflector, in their order
 	listedAt time.Time    // when the end of the first list came; may be read once that was received
@@ -38,8 +38,8 @@ type stream struct {
 
 // An arrival is when an event came, and whether it proves the view right as of then.
 type arrival struct {
-	at     time.Time
-	proves bool
+	at       time.Time
+	confirms bool
 }
 
 // start hands on the events of inner until the stream is stopped or given up. cancel ends inner's request; patience is with the
@@ -76,7 +76,7 @@ func (s *stream) pump(ctx context.Context) {
 	}()
 	for {
 		ev, ok := s.next(ctx)
-		if !ok || !s.note(ctx, ev) {
+		if !ok || !s.noteEvent(ctx, ev) {
 			return
 		}
 		select {
@@ -92,8 +92,8 @@ func (s *stream) end() {
 	s.timer.Stop()
 	s.inner.Stop()
 	s.cancel()
-	if s.asked != nil {
-		<-s.asked
+	if s.confirmResult != nil {
+		<-s.confirmResult
 	}
 	s.feed.streamEnded(s.short, s.caughtUp)
 }
@@ -104,38 +104,38 @@ func (s *stream) next(ctx context.Context) (ev apiwatch.Event, ok bool) {
 		select {
 		case ev, ok = <-s.inner.ResultChan():
 			if !ok && s.listing {
-				s.feed.failed(ctx, errCut)
+				s.feed.failed(ctx, errListEnded)
 			}
 			return ev, ok
 		case <-s.quit:
 			return ev, false
-		case proven := <-s.asked:
-			s.asked = nil
+		case proven := <-s.confirmResult:
+			s.confirmResult = nil
 			if !proven {
 				return ev, false // the reflector goes on from where it is, with a watch that proves it
 			}
-			s.timer.Reset(s.feed.pace.ask)
+			s.timer.Reset(s.feed.timing.after)
 		case <-s.timer.C:
 			switch {
 			case s.listing:
 				return s.stalled()
 			case s.short:
-				s.feed.hangUp()
-				s.feed.failed(ctx, errFrozen)
+				s.feed.closeSilentConns()
+				s.feed.failed(ctx, errSilent)
 				return ev, false
-			case s.asked == nil:
-				s.ask(ctx)
+			case s.confirmResult == nil:
+				s.startConfirm(ctx)
 			}
 		}
 	}
 }
 
 // ask has the view proven beside the watch.
-func (s *stream) ask(ctx context.Context) {
+func (s *stream) startConfirm(ctx context.Context) {
 	asked := make(chan bool, 1)
-	s.asked = asked
+	s.confirmResult = asked
 	go func() {
-		proven, err := s.feed.prove(ctx)
+		proven, err := s.feed.confirm(ctx)
 		asked <- proven && err == nil
 	}()
 }
@@ -147,17 +147,17 @@ func (s *stream) stalled() (ev apiwatch.Event, ok bool) {
 		return ev, ok
 	default:
 	}
-	s.feed.hangUp()
+	s.feed.closeSilentConns()
 	// The end of the stream would have the reflector ask for the same again at once. An error has it wait.
 	status := metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout,
-		Message: fmt.Sprintf("the first list paused for %s", stall),
+		Message: fmt.Sprintf("the first list paused for %s", maxListPause),
 	}
 	return apiwatch.Event{Type: apiwatch.Error, Object: &status}, true
 }
 
 // note takes account of an event before it is handed on. It gives false for one that ends the stream in its place.
-func (s *stream) note(ctx context.Context, ev apiwatch.Event) bool {
+func (s *stream) noteEvent(ctx context.Context, ev apiwatch.Event) bool {
 	at := s.feed.now()
 	switch {
 	case ev.Type == apiwatch.Error:
@@ -169,9 +169,9 @@ func (s *stream) note(ctx context.Context, ev apiwatch.Event) bool {
 		s.feed.listError = err
 	case s.listing && isListEnd(ev):
 		s.listing, s.caughtUp, s.listedAt = false, true, at
-		s.timer.Reset(s.feed.pace.ask)
+		s.timer.Reset(s.feed.timing.after)
 	case s.listing:
-		s.timer.Reset(stall)
+		s.timer.Reset(maxListPause)
 	default:
 		s.noteNews(ev, at)
 	}
@@ -180,18 +180,18 @@ func (s *stream) note(ctx context.Context, ev apiwatch.Event) bool {
 
 // noteNews takes account of an event after the first list.
 func (s *stream) noteNews(ev apiwatch.Event, at time.Time) {
-	s.feed.garbled = false
+	s.feed.lastUnreadable = false
 	if ev.Type == apiwatch.Bookmark {
 		s.caughtUp = true
 	}
 	if s.caughtUp && !s.short {
-		s.timer.Reset(s.feed.pace.ask)
+		s.timer.Reset(s.feed.timing.after)
 	}
-	if !s.feed.knows(ev.Object) {
+	if !s.feed.ofKind(ev.Object) {
 		return // the reflector drops it
 	}
 	select {
-	case s.arrivals <- arrival{at: at, proves: s.caughtUp}:
+	case s.arrivals <- arrival{at: at, confirms: s.caughtUp}:
 	default: // of an event of no known type the reflector takes none
 	}
 }

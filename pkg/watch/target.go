@@ -55,32 +55,32 @@ func (t zoneTarget) retain(keep func(namespace, name string) bool, now time.Time
 }
 
 // A followTarget is what a follower wants of a kind.
-type followTarget struct {
-	follower *follower
-	kind     zone.Kind
+type serviceTarget struct {
+	watcher *serviceWatcher
+	kind    zone.Kind
 }
 
-func (t followTarget) put(obj runtime.Object, _ time.Time) bool {
+func (t serviceTarget) put(obj runtime.Object, _ time.Time) bool {
 	switch o := obj.(type) {
 	case *corev1.Service:
-		t.follower.putService(o)
+		t.watcher.putService(o)
 	case *discoveryv1.EndpointSlice:
-		t.follower.putSlice(o)
+		t.watcher.putSlice(o)
 	default:
 	}
 	return true
 }
 
-func (t followTarget) remove(namespace, name string, _ time.Time) {
+func (t serviceTarget) remove(namespace, name string, _ time.Time) {
 	if t.kind == zone.Services {
-		t.follower.deleteService(namespace, name)
+		t.watcher.deleteService(namespace, name)
 	} else {
-		t.follower.deleteSlice(namespace, name)
+		t.watcher.deleteSlice(namespace, name)
 	}
 }
 
-func (t followTarget) retain(keep func(namespace, name string) bool, _ time.Time) {
-	t.follower.retain(t.kind, keep)
+func (t serviceTarget) retain(keep func(namespace, name string) bool, _ time.Time) {
+	t.watcher.retain(t.kind, keep)
 }
 
 // changedAt gives the time of the change that led to obj, and false if obj does not say. Only EndpointSlices do to better than

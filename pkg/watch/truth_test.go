@@ -14,7 +14,7 @@ import (
 
 // A forward is a name whose answers are to move through addresses in their order, and never back.
 type forward struct {
-	w     *world
+	w     *harness
 	name  string
 	addrs []string
 	at    int // the last one seen
@@ -39,12 +39,12 @@ func TestNeverOlder(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name   string
-		breaks func(w *world)
+		breaks func(w *harness)
 	}{
-		{name: "watch goes on there", breaks: func(w *world) { w.server.CloseWatches() }},
-		{name: "relist there", breaks: func(w *world) { w.server.Forget() }},
-		{name: "plain list there", breaks: func(w *world) { w.server.WithoutLists(); w.server.Forget() }},
-		{name: "relist after a list that broke off", breaks: func(w *world) {
+		{name: "watch goes on there", breaks: func(w *harness) { w.server.CloseWatches() }},
+		{name: "relist there", breaks: func(w *harness) { w.server.Forget() }},
+		{name: "plain list there", breaks: func(w *harness) { w.server.WithoutLists(); w.server.Forget() }},
+		{name: "relist after a list that broke off", breaks: func(w *harness) {
 			w.server.CutLists(3)
 			w.server.Forget()
 			w.pass(10 * time.Second)
@@ -53,7 +53,7 @@ func TestNeverOlder(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withHarness(t, func(w *harness) {
 				w.server.Put(serviceObject("other", "10.0.0.8"))
 				w.server.Put(serviceObject("third", "10.0.0.9"))
 				w.server.Put(serviceObject("web", "10.0.0.1"))
@@ -81,7 +81,7 @@ func TestNeverOlder(t *testing.T) {
 
 // TestFirstListBreaksOff breaks the very first list off and goes on with a server that is behind.
 func TestFirstListBreaksOff(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withHarness(t, func(w *harness) {
 		behind := w.server.Put(serviceObject("a", "10.0.0.1"))
 		w.server.Put(serviceObject("a", "10.0.0.2"))
 		w.server.Put(serviceObject("b", "10.0.0.1"))
@@ -103,7 +103,7 @@ func TestFirstListBreaksOff(t *testing.T) {
 
 // TestFirstListPauses shows that a first list that never ends is given up, and after some tries is asked for in another way.
 func TestFirstListPauses(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withHarness(t, func(w *harness) {
 		w.config.StaleAfter = 5 * time.Second
 		w.server.Put(serviceObject("web", "10.0.0.1"))
 		w.server.PauseLists(true)
@@ -118,8 +118,8 @@ func TestFirstListPauses(t *testing.T) {
 }
 
 // TestHistorySetBack shows that a server that was restored from a copy is believed.
-func TestHistorySetBack(t *testing.T) {
-	inWorld(t, func(w *world) {
+func TestHistoryRolledBack(t *testing.T) {
+	withHarness(t, func(w *harness) {
 		copied := w.server.Put(serviceObject("web", "10.0.0.1"))
 		w.server.Put(serviceObject("web", "10.0.0.2"))
 		w.server.Put(serviceObject("new", "10.0.0.3"))
@@ -141,7 +141,7 @@ func TestOldServer(t *testing.T) {
 	t.Parallel()
 	for _, bookmarks := range []bool{true, false} {
 		t.Run(fmt.Sprintf("bookmarks %t", bookmarks), func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			withHarness(t, func(w *harness) {
 				w.server.WithoutLists()
 				if !bookmarks {
 					w.server.WithoutBookmarks()
@@ -175,7 +175,7 @@ func TestOldServer(t *testing.T) {
 
 // TestOddEvents sends what no server should.
 func TestOddEvents(t *testing.T) {
-	inWorld(t, func(w *world) {
+	withHarness(t, func(w *harness) {
 		w.start()
 		odd := serviceObject("odd", "10.0.0.1")
 		odd.ResourceVersion = "not a number"

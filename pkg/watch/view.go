@@ -11,7 +11,7 @@ import (
 )
 
 // A view is what is known of one kind: by one feed, or by one for each namespace. It is as fresh as the oldest of them.
-type view struct {
+type kindStatus struct {
 	kind  zone.Kind
 	store *zone.Store // nil: nobody is told of freshness
 
@@ -19,45 +19,45 @@ type view struct {
 	arrival, change            histogram
 
 	mu    sync.Mutex // guards what follows
-	parts []*part
+	feeds []*feedStatus
 }
 
 // A part is what one feed has to do with a view. It is guarded by the view's mutex.
-type part struct {
-	proof     time.Time // the moment of the store when it was last proven right; zero: never
-	settled   bool      // it was proven once, or the server forbids it
-	reason    string    // of the last error; empty: proven right since
-	lastError string
+type feedStatus struct {
+	confirmedAt time.Time // the moment of the store when it was last proven right; zero: never
+	synced      bool      // it was proven once, or the server forbids it
+	reason      string    // of the last error; empty: proven right since
+	lastError   string
 }
 
 // add makes a part for one more feed.
-func (v *view) add() *part {
-	p := new(part)
+func (v *kindStatus) add() *feedStatus {
+	p := new(feedStatus)
 	v.mu.Lock()
-	v.parts = append(v.parts, p)
+	v.feeds = append(v.feeds, p)
 	v.mu.Unlock()
 	return p
 }
 
 // proven says that the feed's part was right at that time. It tells whether the part is settled by this, and whether an
 // error is over.
-func (v *view) proven(p *part, at time.Time) (settled, healed bool) {
+func (v *kindStatus) confirmed(p *feedStatus, at time.Time) (settled, healed bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if at = v.moment(at); at.After(p.proof) {
-		p.proof = at
+	if at = v.bootTime(at); at.After(p.confirmedAt) {
+		p.confirmedAt = at
 	}
-	settled, healed = !p.settled, p.reason != ""
-	p.settled, p.reason, p.lastError = true, "", ""
-	if oldest := v.oldestLocked(); v.store != nil && !oldest.IsZero() {
-		v.store.Seen(v.kind, oldest)
+	settled, healed = !p.synced, p.reason != ""
+	p.synced, p.reason, p.lastError = true, "", ""
+	if oldest := v.oldestConfirmedLocked(); v.store != nil && !oldest.IsZero() {
+		v.store.ConfirmFresh(v.kind, oldest)
 		v.store.SetSynced(v.kind)
 	}
 	return settled, healed
 }
 
 // failed notes an error, and tells whether it has another reason than the one before.
-func (v *view) failed(p *part, reason, text string) (news bool) {
+func (v *kindStatus) failed(p *feedStatus, reason, text string) (news bool) {
 	v.failures.Add(1)
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -67,42 +67,42 @@ func (v *view) failed(p *part, reason, text string) (news bool) {
 }
 
 // refused says that the server forbids the feed's part. It tells whether the part is settled by this.
-func (v *view) refused(p *part) (settled bool) {
+func (v *kindStatus) refused(p *feedStatus) (settled bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	settled = !p.settled
-	p.settled = true
+	settled = !p.synced
+	p.synced = true
 	return settled
 }
 
 // age gives how long ago the feed's part was proven right, and false if it never was.
-func (v *view) age(p *part, now time.Time) (time.Duration, bool) {
+func (v *kindStatus) age(p *feedStatus, now time.Time) (time.Duration, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return max(0, v.moment(now).Sub(p.proof)), !p.proof.IsZero()
+	return max(0, v.bootTime(now).Sub(p.confirmedAt)), !p.confirmedAt.IsZero()
 }
 
 // moment is a reading of the clock with the suspends that the store knows of.
-func (v *view) moment(now time.Time) time.Time {
+func (v *kindStatus) bootTime(now time.Time) time.Time {
 	if v.store == nil {
 		return now
 	}
-	return v.store.Moment(now)
+	return v.store.BootTime(now)
 }
 
 // oldestLocked gives the time at which the whole view was last right, zero if it never was.
-func (v *view) oldestLocked() time.Time {
-	oldest := v.parts[0].proof
-	for _, p := range v.parts[1:] {
-		if p.proof.Before(oldest) {
-			oldest = p.proof
+func (v *kindStatus) oldestConfirmedLocked() time.Time {
+	oldest := v.feeds[0].confirmedAt
+	for _, p := range v.feeds[1:] {
+		if p.confirmedAt.Before(oldest) {
+			oldest = p.confirmedAt
 		}
 	}
 	return oldest
 }
 
 // stats reads the counters.
-func (v *view) stats(now time.Time) KindStats {
+func (v *kindStatus) stats(now time.Time) KindStats {
 	s := KindStats{
 		Kind:     v.kind,
 		Events:   v.events.Load(),
@@ -113,10 +113,10 @@ func (v *view) stats(now time.Time) KindStats {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if oldest := v.oldestLocked(); !oldest.IsZero() {
-		s.Synced, s.Age = true, max(0, v.moment(now).Sub(oldest))
+	if oldest := v.oldestConfirmedLocked(); !oldest.IsZero() {
+		s.Synced, s.Age = true, max(0, v.bootTime(now).Sub(oldest))
 	}
-	for _, p := range v.parts {
+	for _, p := range v.feeds {
 		if p.lastError != "" {
 			s.LastError = p.lastError
 			break

@@ -57,29 +57,29 @@ type Config struct {
 	// its objects come one by one. 0: 1 GiB.
 	MaxList int64
 
-	Follow    *Follow // nil: none
-	NodeName  string  // the node that NodeZone asks about
-	UserAgent string  // empty: node-cache
-	Log       *slog.Logger
-	Now       func() time.Time
+	ServiceWatch *ServiceWatch // nil: none
+	NodeName     string        // the node that NodeZone asks about
+	UserAgent    string        // empty: node-cache
+	Log          *slog.Logger
+	Now          func() time.Time
 
 	dial dialFunc // in tests; nil: the network
 }
 
 // A Watch fills a store from the API server. It keeps no object itself.
 type Watch struct {
-	cfg      Config
-	clients  *clients
-	lines    *lines
-	views    []*view // of the store's kinds, in their order
-	followed []*view // of the service that is followed
-	follower *follower
-	feeds    []*feed
-	idle     int // feeds that nobody waits for
-	panics   atomic.Uint64
-	ready    chan struct{}
-	unready  atomic.Int32 // feeds that are not settled
-	untold   atomic.Int32 // feeds of the follower that are not settled
+	cfg             Config
+	clients         *clients
+	conns           *connTracker
+	statuses        []*kindStatus // of the store's kinds, in their order
+	serviceStatuses []*kindStatus // of the service that is followed
+	serviceWatcher  *serviceWatcher
+	feeds           []*feed
+	idle            int // feeds that nobody waits for
+	panics          atomic.Uint64
+	ready           chan struct{}
+	unsynced        atomic.Int32 // feeds that are not settled
+	unsyncedService atomic.Int32 // feeds of the follower that are not settled
 }
 
 // New reads the credentials and makes a Watch that is to be Run. It opens no connection.
@@ -87,20 +87,20 @@ func New(cfg Config) (*Watch, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	w := &Watch{cfg: cfg, lines: newLines(cfg.dial, cfg.Now), ready: make(chan struct{})}
+	w := &Watch{cfg: cfg, conns: newConnTracker(cfg.dial, cfg.Now), ready: make(chan struct{})}
 	var err error
-	if w.clients, err = newClients(cfg.Kubeconfig, cfg.UserAgent, cfg.MaxList, w.lines); err != nil {
+	if w.clients, err = newClients(cfg.Kubeconfig, cfg.UserAgent, cfg.MaxList, w.conns); err != nil {
 		return nil, err
 	}
 	if cfg.Store != nil {
 		w.addKinds()
 	}
-	if cfg.Follow != nil {
-		w.addFollow()
+	if cfg.ServiceWatch != nil {
+		w.addServiceWatch()
 	}
 	w.shareLimits()
-	w.unready.Store(int32(len(w.feeds) - w.idle))
-	if w.unready.Load() == 0 {
+	w.unsynced.Store(int32(len(w.feeds) - w.idle))
+	if w.unsynced.Load() == 0 {
 		close(w.ready)
 	}
 	return w, nil
@@ -108,7 +108,7 @@ func New(cfg Config) (*Watch, error) {
 
 // check fills what may be left out.
 func (cfg *Config) check() error {
-	if cfg.Store == nil && cfg.Follow == nil {
+	if cfg.Store == nil && cfg.ServiceWatch == nil {
 		return errors.New("a watch needs a store to fill, or a service to follow")
 	}
 	if cfg.StaleAfter == 0 {
@@ -137,14 +137,14 @@ func (w *Watch) addKinds() {
 	if len(spaces) == 0 {
 		spaces = []string{""}
 	}
-	settled := w.settled
+	settled := w.feedSynced
 	if w.cfg.ServicesOnly {
 		settled = func() {}
 		w.idle = len(spaces)
 	}
 	for _, kind := range w.kinds() {
-		v := &view{kind: kind, store: w.cfg.Store}
-		w.views = append(w.views, v)
+		v := &kindStatus{kind: kind, store: w.cfg.Store}
+		w.statuses = append(w.statuses, v)
 		for _, space := range spaces {
 			q := w.queryFor(kind)
 			if kind == zone.Namespaces {
@@ -195,42 +195,42 @@ func (w *Watch) queryFor(kind zone.Kind) query {
 }
 
 // addFollow makes the feeds of the follower: one Service, and its EndpointSlices.
-func (w *Watch) addFollow() {
-	w.follower = newFollower(*w.cfg.Follow)
+func (w *Watch) addServiceWatch() {
+	w.serviceWatcher = newServiceWatcher(*w.cfg.ServiceWatch)
 	for _, kind := range []zone.Kind{zone.Services, zone.Slices} {
-		q := query{namespace: w.cfg.Follow.Namespace}
+		q := query{namespace: w.cfg.ServiceWatch.Namespace}
 		if kind == zone.Services {
 			q.client, q.resource, q.example = w.clients.core, "services", &corev1.Service{}
-			q.only = w.cfg.Follow.Service
+			q.only = w.cfg.ServiceWatch.Service
 		} else {
 			q.client, q.resource, q.example = w.clients.discovery, "endpointslices", &discoveryv1.EndpointSlice{}
-			q.labels = discoveryv1.LabelServiceName + "=" + w.cfg.Follow.Service
+			q.labels = discoveryv1.LabelServiceName + "=" + w.cfg.ServiceWatch.Service
 		}
-		v := &view{kind: kind}
-		w.followed = append(w.followed, v)
-		w.untold.Add(1)
-		w.addFeed(v, q, followTarget{w.follower, kind}, func() {
-			if w.untold.Add(-1) > 0 {
-				w.settled()
+		v := &kindStatus{kind: kind}
+		w.serviceStatuses = append(w.serviceStatuses, v)
+		w.unsyncedService.Add(1)
+		w.addFeed(v, q, serviceTarget{w.serviceWatcher, kind}, func() {
+			if w.unsyncedService.Add(-1) > 0 {
+				w.feedSynced()
 				return
 			}
-			w.follower.settle(w.settled) // ready is who has told of the endpoints, not who knows of them
+			w.serviceWatcher.markSynced(w.feedSynced) // ready is who has told of the endpoints, not who knows of them
 		})
 	}
 }
 
 // addFeed makes a feed of the view.
-func (w *Watch) addFeed(v *view, q query, t target, settled func()) {
+func (w *Watch) addFeed(v *kindStatus, q query, t target, settled func()) {
 	w.feeds = append(w.feeds, &feed{
-		query: q, target: t, view: v, part: v.add(), settled: settled,
-		pace: newPace(w.cfg.StaleAfter), maxList: w.cfg.MaxList, lines: w.lines, panics: &w.panics,
+		query: q, target: t, status: v, feedStatus: v.add(), onSynced: settled,
+		timing: newConfirmTiming(w.cfg.StaleAfter), maxList: w.cfg.MaxList, conns: w.conns, panics: &w.panics,
 		log: w.cfg.Log, now: w.cfg.Now,
 	})
 }
 
 // settled notes that a feed has its first list, or will have none.
-func (w *Watch) settled() {
-	if w.unready.Add(-1) == 0 {
+func (w *Watch) feedSynced() {
+	if w.unsynced.Add(-1) == 0 {
 		close(w.ready)
 	}
 }
@@ -238,8 +238,8 @@ func (w *Watch) settled() {
 // Run watches until ctx ends, whatever becomes of the API server.
 func (w *Watch) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	if w.follower != nil {
-		wg.Go(func() { w.follower.run(ctx) })
+	if w.serviceWatcher != nil {
+		wg.Go(func() { w.serviceWatcher.run(ctx) })
 	}
 	for _, f := range w.feeds {
 		wg.Go(func() { f.run(ctx) })
@@ -271,15 +271,15 @@ func (w *Watch) NodeZone(ctx context.Context) (string, error) {
 func (w *Watch) Stats() Stats {
 	now := w.cfg.Now()
 	s := Stats{Requests: w.clients.requests.Load(), Panics: w.panics.Load()}
-	for _, v := range w.views {
+	for _, v := range w.statuses {
 		s.Kinds = append(s.Kinds, v.stats(now))
 	}
-	s.Follow.Synced = len(w.followed) > 0
-	for _, v := range w.followed {
+	s.ServiceWatch.Synced = len(w.serviceStatuses) > 0
+	for _, v := range w.serviceStatuses {
 		k := v.stats(now)
-		s.Follow.Synced = s.Follow.Synced && k.Synced
-		if s.Follow.LastError == "" {
-			s.Follow.LastError = k.LastError
+		s.ServiceWatch.Synced = s.ServiceWatch.Synced && k.Synced
+		if s.ServiceWatch.LastError == "" {
+			s.ServiceWatch.LastError = k.LastError
 		}
 	}
 	return s

@@ -9,8 +9,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-func TestFollowsChanges(t *testing.T) {
-	inWorld(t, func(w *world) {
+func TestWatchChanges(t *testing.T) {
+	withHarness(t, func(w *harness) {
 		w.server.Put(serviceObject("web", "10.0.0.1"))
 		w.server.Put(serviceObject("db", "None"))
 		w.server.Put(sliceObject("db-1", "db", true, "10.1.0.1", "10.1.0.2"))

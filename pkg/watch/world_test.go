@@ -30,7 +30,7 @@ import (
 const settleTime = 100 * time.Millisecond
 
 // A world is a stand-in server, and a watch that fills a store from it, in virtual time.
-type world struct {
+type harness struct {
 	t      *testing.T
 	server *watchtest.Server
 	store  *zone.Store
@@ -41,12 +41,12 @@ type world struct {
 }
 
 // inWorld runs body with a server that has the namespaces default and shop, and that nothing watches yet.
-func inWorld(t *testing.T, body func(w *world)) {
+func withHarness(t *testing.T, body func(w *harness)) {
 	t.Helper()
 	t.Parallel()
 	kubeconfig := watchtest.Kubeconfig(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, server: watchtest.New(time.Now), store: zone.NewStore()}
+		w := &harness{t: t, server: watchtest.New(time.Now), store: zone.NewStore()}
 		w.server.Start(t)
 		w.server.Put(namespaceObject("default"))
 		w.server.Put(namespaceObject("shop"))
@@ -60,7 +60,7 @@ func inWorld(t *testing.T, body func(w *world)) {
 }
 
 // start makes the watch from the config and runs it until the test ends.
-func (w *world) start() {
+func (w *harness) start() {
 	w.t.Helper()
 	var err error
 	if w.watch, err = watch.New(w.config); err != nil {
@@ -69,7 +69,7 @@ func (w *world) start() {
 	if w.config.Store != nil {
 		w.zone, err = zone.New(zone.Config{
 			Store: w.store, Domain: "cluster.local.", TTL: 5 * time.Second, AllSlices: w.config.Endpoints == watch.EndpointsAll,
-			StaleAfter: w.config.StaleAfter, KnownSpaces: w.config.NamespaceSelector != "",
+			StaleAfter: w.config.StaleAfter, KnownNamespaces: w.config.NamespaceSelector != "",
 			Pods: map[bool]zone.PodMode{true: zone.PodsVerified}[w.config.Pods],
 		})
 		if err != nil {
@@ -94,7 +94,7 @@ func (w *world) start() {
 }
 
 // ask gives the addresses of a name, below the cluster domain, or why there are none.
-func (w *world) ask(name string) string {
+func (w *harness) ask(name string) string {
 	w.t.Helper()
 	m := new(dns.Msg)
 	m.SetQuestion(name+".cluster.local.", dns.TypeA)
@@ -106,10 +106,10 @@ func (w *world) ask(name string) string {
 	if fault := q.Parse(pkt); fault != wire.FaultNone {
 		w.t.Fatalf("query for %s: fault %d", name, fault)
 	}
-	msg, result := w.zone.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: 0}, time.Now(), nil)
+	msg, result := w.zone.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, time.Now(), nil)
 	switch result.Verdict {
 	case zone.Answered:
-	case zone.Unready:
+	case zone.NotReady:
 		return "unready"
 	default:
 		return fmt.Sprintf("verdict %d", result.Verdict)
@@ -136,7 +136,7 @@ func (w *world) ask(name string) string {
 }
 
 // want checks what a name is answered with.
-func (w *world) want(name, want string) {
+func (w *harness) want(name, want string) {
 	w.t.Helper()
 	if got := w.ask(name); got != want {
 		w.t.Errorf("%s: got %q, want %q\n%s", name, got, want, w.log.String())
@@ -144,7 +144,7 @@ func (w *world) want(name, want string) {
 }
 
 // wantSoon waits, not longer than limit, until a name is answered so. It gives how long it took.
-func (w *world) wantSoon(name, want string, limit time.Duration) time.Duration {
+func (w *harness) wantSoon(name, want string, limit time.Duration) time.Duration {
 	w.t.Helper()
 	began := time.Now()
 	for {
@@ -161,13 +161,13 @@ func (w *world) wantSoon(name, want string, limit time.Duration) time.Duration {
 }
 
 // pass lets time go by.
-func (w *world) pass(d time.Duration) {
+func (w *harness) pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
 // kind gives the counts of a kind.
-func (w *world) kind(kind zone.Kind) watch.KindStats {
+func (w *harness) kind(kind zone.Kind) watch.KindStats {
 	w.t.Helper()
 	for _, k := range w.watch.Stats().Kinds {
 		if k.Kind == kind {
@@ -179,7 +179,7 @@ func (w *world) kind(kind zone.Kind) watch.KindStats {
 }
 
 // wantCalm checks that no resource was asked for more often than once a second, after the burst.
-func (w *world) wantCalm(burst int) {
+func (w *harness) wantCalm(burst int) {
 	w.t.Helper()
 	for _, resource := range []string{"services", "endpointslices", "namespaces", "pods"} {
 		requests := w.server.Requests(resource)
@@ -195,7 +195,7 @@ func (w *world) wantCalm(burst int) {
 }
 
 // isReady says whether Ready is closed.
-func (w *world) isReady() bool {
+func (w *harness) isReady() bool {
 	select {
 	case <-w.watch.Ready():
 		return true

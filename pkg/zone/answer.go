@@ -25,14 +25,14 @@ func (z *Zone) Answer(q *wire.Query, c Client, now time.Time, dst []byte) ([]byt
 
 // A Client is what an answer depends on besides its question.
 type Client struct {
-	Room int    // octets that the answer may have without OPT record; more than a message has: what a message has
-	Turn uint32 // rotates sets of addresses: with each next number the next one comes first
+	MaxSize  int    // octets that the answer may have without OPT record; more than a message has: what a message has
+	Rotation uint32 // rotates sets of addresses: with each next number the next one comes first
 }
 
 // LastWord is Answer for a query that somebody else could not answer: a stale view
 // denies, as if there were nobody else to ask. What this zone never knew is
 // Elsewhere still.
-func (z *Zone) LastWord(q *wire.Query, c Client, now time.Time, dst []byte) ([]byte, Result) {
+func (z *Zone) AnswerStale(q *wire.Query, c Client, now time.Time, dst []byte) ([]byte, Result) {
 	return z.answer(q, c, now, dst, true)
 }
 
@@ -42,8 +42,8 @@ func (z *Zone) answer(q *wire.Query, c Client, now time.Time, dst []byte, last b
 		return z.reverse(q, c, now, dst, last)
 	}
 	r := z.newReply(q, c, now, dst, last)
-	if !r.locate(name, wire.HeaderLen) {
-		return dst, Result{Verdict: Foreign, EDE: wire.EDENone}
+	if !r.splitName(name, wire.HeaderLen) {
+		return dst, Result{Verdict: NotInZone, EDE: wire.EDENone}
 	}
 	r.begin()
 	res := r.resolve()
@@ -52,7 +52,7 @@ func (z *Zone) answer(q *wire.Query, c Client, now time.Time, dst []byte, last b
 
 // locate takes the name apart, which is at the offset in the message. It is false
 // for a name outside of the zone.
-func (r *reply) locate(name []byte, at int) bool {
+func (r *reply) splitName(name []byte, at int) bool {
 	left := len(name) - len(r.z.domain)
 	if left < 0 || string(name[left:]) != string(r.z.domain) {
 		return false
@@ -67,12 +67,12 @@ func (r *reply) locate(name []byte, at int) bool {
 		return false // the domain's octets, but not its labels
 	}
 	r.name, r.at, r.labels, r.apex = name, at, n, at+left
-	return !r.apart()
+	return !r.excluded()
 }
 
 // apart tells whether the name is kept from this zone.
-func (r *reply) apart() bool {
-	for _, apart := range r.z.apart {
+func (r *reply) excluded() bool {
+	for _, apart := range r.z.excluded {
 		for i := range r.labels {
 			if string(r.name[r.offsets[i]:]) == string(apart) {
 				return true
@@ -89,7 +89,7 @@ func (r *reply) label(i int) []byte {
 }
 
 // from is the octets of the labels i to before j.
-func (r *reply) from(i, j int) []byte {
+func (r *reply) labelRange(i, j int) []byte {
 	end := len(r.name) - len(r.z.domain)
 	if j < r.labels {
 		end = int(r.offsets[j])
@@ -106,15 +106,15 @@ func (r *reply) resolve() Result {
 			return res
 		}
 		if r.answer == maxAliases {
-			return r.endless()
+			return r.aliasLoop()
 		}
 		r.appendAlias(svc)
 		if r.q.Type == wire.TypeCNAME {
-			return r.positive(onServices)
+			return r.positive(needsServices)
 		}
 		target := len(r.dst) - r.start - len(svc.data)
-		if !r.locate(r.dst[r.start+target:], target) {
-			res = r.positive(onServices)
+		if !r.splitName(r.dst[r.start+target:], target) {
+			res = r.positive(needsServices)
 			res.Verdict, res.Target = Alias, r.dst[r.start+target:]
 			return res
 		}
@@ -131,10 +131,10 @@ func (r *reply) appendAlias(svc *service) {
 
 // endless answers for a chain of aliases that has no end: there is no data. A
 // part of the chain would only have the client go round in it.
-func (r *reply) endless() Result {
+func (r *reply) aliasLoop() Result {
 	r.clear()
-	r.locate(r.q.Name(), wire.HeaderLen)
-	return r.nodata(onRecord)
+	r.splitName(r.q.Name(), wire.HeaderLen)
+	return r.nodata(needsNothing)
 }
 
 // ttlOf is the TTL of the service's names.
@@ -177,7 +177,7 @@ func (r *reply) apexName() Result {
 		r.appendNameservers(server, 16, &r.extra)
 		return r.finish(wire.RcodeSuccess, 0)
 	}
-	return r.nodata(onRecord)
+	return r.nodata(needsNothing)
 }
 
 // Names of the zone's own, as labels left of the domain.
@@ -195,11 +195,11 @@ const (
 // ownName answers the few names outside of svc and pod. There may be others that
 // a central resolver knows of.
 func (r *reply) ownName() Result {
-	switch string(r.from(0, r.labels)) {
+	switch string(r.labelRange(0, r.labels)) {
 	case labelsDNS:
-		return r.nodata(onRecord) // there is ns.dns
+		return r.nodata(needsNothing) // there is ns.dns
 	case labelsNS:
-		octets := octetsOf(r.q.Type)
+		octets := addrLenOf(r.q.Type)
 		before := r.answer // the aliases that led here
 		if octets != 0 {
 			at := len(r.dst)
@@ -207,12 +207,12 @@ func (r *reply) ownName() Result {
 			r.rotate(at, r.answer-before, octets)
 		}
 		if r.answer == before {
-			return r.nodata(onRecord)
+			return r.nodata(needsNothing)
 		}
 		return r.finish(wire.RcodeSuccess, 0)
 	case labelsVersion:
 		if r.q.Type != wire.TypeTXT {
-			return r.nodata(onRecord)
+			return r.nodata(needsNothing)
 		}
 		r.appendOwner(r.at)
 		r.appendFixed(wire.TypeTXT, versionTTL, len(versionText))
@@ -220,7 +220,7 @@ func (r *reply) ownName() Result {
 		r.answer++
 		return r.finish(wire.RcodeSuccess, 0)
 	}
-	return r.outside(onRecord)
+	return r.denyUnlessFallback(needsNothing)
 }
 
 // appendNameservers appends the addresses of ns.dns, which is named at the offset.
@@ -229,7 +229,7 @@ func (r *reply) appendNameservers(at, octets int, count *int) {
 	if octets == 16 {
 		list = r.z.ns6
 	}
-	for ; list != "" && !r.full(addressLen(octets)); list = list[octets:] {
+	for ; list != "" && !r.full(addressRecordLen(octets)); list = list[octets:] {
 		r.appendAddress(at, list[:octets], r.z.ttl)
 		*count++
 	}

@@ -54,7 +54,7 @@ func askPacket(tb testing.TB, z *zone.Zone, pkt []byte, turn uint32, now time.Ti
 		tb.Fatalf("query %x: fault %d", pkt, fault)
 	}
 	const before = "before"
-	dst, res := z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: turn}, now, []byte(before))
+	dst, res := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, now, []byte(before))
 	if !strings.HasPrefix(string(dst), before) {
 		tb.Fatalf("the octets before the answer are %q now", dst[:len(before)])
 	}
@@ -261,7 +261,7 @@ func (m *model) zonal(name, topology, directive string, id object) (map[uint16]r
 
 // reverse answers a name outside of the domain.
 func (m *model) reverse(name string, rrtype uint16) got {
-	foreign := got{Verdict: zone.Foreign, EDE: wire.EDENone}
+	foreign := got{Verdict: zone.NotInZone, EDE: wire.EDENone}
 	a, tree := reverseAddr(name)
 	if !a.IsValid() {
 		return foreign

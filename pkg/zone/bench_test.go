@@ -117,7 +117,7 @@ func BenchmarkAnswer(b *testing.B) {
 			turn := uint32(0)
 			for b.Loop() {
 				turn++
-				if dst, _ := z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: turn}, now, buf); len(dst) == 1 {
+				if dst, _ := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, now, buf); len(dst) == 1 {
 					b.Fatal("an answer of one octet")
 				}
 			}
@@ -154,7 +154,7 @@ func BenchmarkPut(b *testing.B) {
 }
 
 func TestAnswerAllocatesNothing(t *testing.T) {
-	if raced {
+	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	z, now := benchZone(t), epoch()
@@ -163,13 +163,13 @@ func TestAnswerAllocatesNothing(t *testing.T) {
 		var q wire.Query
 		q.Parse(packet(t, l.question, l.rrtype))
 		if l.answers >= 0 {
-			dst, _ := z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: 0}, now, buf)
+			dst, _ := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, buf)
 			m := parse(t, dst)
 			if m.Rcode != l.rcode || len(m.Answer) < l.answers {
 				t.Errorf("%s: %s with %d records, want %s with %d", l.name, dns.RcodeToString[m.Rcode], len(m.Answer), dns.RcodeToString[l.rcode], l.answers)
 			}
 		}
-		if n := testing.AllocsPerRun(100, func() { z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: 1}, now, buf) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 1}, now, buf) }); n != 0 {
 			t.Errorf("%s: %v allocations, want none", l.name, n)
 		}
 	}
@@ -184,7 +184,7 @@ const (
 )
 
 func TestMemory(t *testing.T) {
-	if raced {
+	if raceEnabled {
 		t.Skip("the race detector's own memory would be counted")
 	}
 	heap := func() int64 {

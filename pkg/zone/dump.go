@@ -43,10 +43,10 @@ func (s *Store) Dump(now time.Time, emit func(record []byte) error) error {
 		if age == math.MaxInt64 {
 			continue // nobody ever said that it was right
 		}
-		d.begin(recordView)
+		d.beginRecord(recordView)
 		d.number(uint64(k))
 		d.number(uint64(age))
-		d.end()
+		d.emitRecord()
 		d.kind(s, k)
 	}
 	return d.err
@@ -66,16 +66,16 @@ func (d *dumper) kind(s *Store, k Kind) {
 	case Slices:
 		s.slices.each(func(_ uint32, sl *slice) bool { return sl.refused() || d.slice(sl) })
 	case Namespaces:
-		s.spaces.each(func(_ uint32, n *namespace) bool { return !n.declared.Load() || d.namespace(n) })
+		s.namespaces.each(func(_ uint32, n *namespace) bool { return !n.declared.Load() || d.namespace(n) })
 	case Pods:
 		s.pods.each(func(_ uint32, p *pod) bool { return d.pod(p) })
 	}
 }
 
-func (d *dumper) begin(what byte) { d.buf = append(d.buf[:0], what) }
+func (d *dumper) beginRecord(what byte) { d.buf = append(d.buf[:0], what) }
 
 // end gives the record out, and tells whether to go on.
-func (d *dumper) end() bool {
+func (d *dumper) emitRecord() bool {
 	if d.err == nil {
 		d.err = d.emit(d.buf)
 	}
@@ -91,29 +91,29 @@ func (d *dumper) text(s string) {
 
 func (d *dumper) service(key string, s *service) bool {
 	namespace, name := splitKey(key)
-	d.begin(recordService)
+	d.beginRecord(recordService)
 	d.text(namespace)
 	d.text(name)
-	d.number(uint64(s.kind))
+	d.number(uint64(s.typ))
 	publish := uint64(0)
 	if s.publish {
 		publish = 1
 	}
 	d.number(publish)
 	d.number(uint64(s.ttl + 1))
-	if s.kind == ExternalName {
+	if s.typ == ExternalName {
 		d.text(dotted(s.data))
-		return d.end()
+		return d.emitRecord()
 	}
 	d.text("")
 	d.addrs(s.addrs(4), s.addrs(16))
 	d.ports(s.ports())
-	return d.end()
+	return d.emitRecord()
 }
 
 func (d *dumper) slice(s *slice) bool {
 	namespace, service := splitKey(s.key)
-	d.begin(recordSlice)
+	d.beginRecord(recordSlice)
 	d.text(namespace)
 	d.text(s.name)
 	d.text(service)
@@ -128,7 +128,7 @@ func (d *dumper) slice(s *slice) bool {
 		}
 	}
 	d.ports(s.ports())
-	return d.end()
+	return d.emitRecord()
 }
 
 // zones appends the topology zones in the order of their numbers.
@@ -146,17 +146,17 @@ func (d *dumper) zones(s *slice) {
 }
 
 func (d *dumper) namespace(n *namespace) bool {
-	d.begin(recordNamespace)
+	d.beginRecord(recordNamespace)
 	d.text(n.label[1:])
-	return d.end()
+	return d.emitRecord()
 }
 
 func (d *dumper) pod(p *pod) bool {
-	d.begin(recordPod)
+	d.beginRecord(recordPod)
 	d.text(p.namespace)
 	d.text(p.name)
 	d.addrs(p.addrs(4), p.addrs(16))
-	return d.end()
+	return d.emitRecord()
 }
 
 func (d *dumper) addrs(v4, v6 string) {

@@ -59,11 +59,11 @@ func sorted(records [][]byte) []string {
 
 // TestRestoredWorld dumps random worlds and restores them: every object is back, and when the API server tells of all of
 // them again that is no news.
-func TestRestoredWorld(t *testing.T) {
+func TestRestoreMatchesOriginal(t *testing.T) {
 	t.Parallel()
 	list := questions()
 	for seed := range uint64(6) {
-		w := newWorld(t, seed, zone.Config{TTL: 5 * time.Second, Pods: zone.PodMode(seed % 3), PodNames: seed%2 == 0, NodeZone: "east"})
+		w := newHarness(t, seed, zone.Config{TTL: 5 * time.Second, Pods: zone.PodMode(seed % 3), PodNames: seed%2 == 0, NodeZone: "east"})
 		for range 150 {
 			w.step()
 		}
@@ -95,7 +95,7 @@ func TestRestoredWorld(t *testing.T) {
 }
 
 // putAll puts what the model has into a store.
-func (w *world) putAll(s *zone.Store, now time.Time) {
+func (w *harness) putAll(s *zone.Store, now time.Time) {
 	for _, svc := range w.model.services {
 		s.PutService(svc, now)
 	}
@@ -111,7 +111,7 @@ func (w *world) putAll(s *zone.Store, now time.Time) {
 }
 
 // TestRestoredTellsNobody is for the order of a start: who observes the store does so before it is filled.
-func TestRestoredTellsNobody(t *testing.T) {
+func TestRestoreDoesNotNotify(t *testing.T) {
 	t.Parallel()
 	s, now := zone.NewStore(), epoch()
 	small(s)
@@ -137,10 +137,10 @@ func TestFirstSync(t *testing.T) {
 	small(s)
 	freshen(s, now)
 	s = restored(t, dump(t, s, now), now)
-	ask := func() short {
-		return shortOf(t, zone.Config{Store: s, AllSlices: true}, "web.shop.svc.cluster.local.", dns.TypeA, now)
+	ask := func() summary {
+		return summaryOf(t, zone.Config{Store: s, AllSlices: true}, "web.shop.svc.cluster.local.", dns.TypeA, now)
 	}
-	if got, want := ask(), (short{zone.Answered, "NOERROR", wire.EDEStaleAnswer, 1}); got != want {
+	if got, want := ask(), (summary{zone.Answered, "NOERROR", wire.EDEStaleAnswer, 1}); got != want {
 		t.Errorf("restored: %v, want %v", got, want)
 	}
 	for _, kind := range s.Stats().Kinds {
@@ -149,11 +149,11 @@ func TestFirstSync(t *testing.T) {
 		}
 	}
 	s.Retain(zone.Services, func(_, name string) bool { return name != "web" }, now)
-	if got, want := ask(), (short{zone.Answered, "NXDOMAIN", wire.EDEStaleNXDomain, 0}); got != want {
+	if got, want := ask(), (summary{zone.Answered, "NXDOMAIN", wire.EDEStaleNXDomain, 0}); got != want {
 		t.Errorf("gone, not in sync: %v, want %v", got, want)
 	}
 	freshen(s, now)
-	if got, want := ask(), (short{zone.Answered, "NXDOMAIN", wire.EDENone, 0}); got != want {
+	if got, want := ask(), (summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}); got != want {
 		t.Errorf("in sync: %v, want %v", got, want)
 	}
 	if s.Restored(zone.Services) || s.Stats().Kinds[zone.Services].Restored {
@@ -183,9 +183,9 @@ func TestDumpedKinds(t *testing.T) {
 	if got := dump(t, s, now); len(got) != 0 {
 		t.Errorf("complete, and nobody said that it is right: %d records", len(got))
 	}
-	s.Seen(zone.Slices, now)
+	s.ConfirmFresh(zone.Slices, now)
 	s.SetSynced(zone.Namespaces)
-	s.SeenForever(zone.Namespaces)
+	s.SetAlwaysFresh(zone.Namespaces)
 	want := []byte{byte(zone.Slices), byte(zone.Namespaces)}
 	if got := kinds(s); !bytes.Equal(got, want) {
 		t.Errorf("kinds %v, want %v", got, want)
@@ -202,7 +202,7 @@ func TestRestoredAge(t *testing.T) {
 	small(s)
 	freshen(s, now)
 	now = now.Add(time.Minute)
-	s.Seen(zone.Services, now)
+	s.ConfirmFresh(zone.Services, now)
 	want := map[zone.Kind]time.Duration{zone.Services: 0, zone.Slices: time.Minute, zone.Namespaces: time.Minute, zone.Pods: time.Minute}
 	for round := range 3 {
 		records := dump(t, s, now)
@@ -309,7 +309,7 @@ func TestDumpWhileWritten(t *testing.T) {
 	var wg sync.WaitGroup
 	done := make(chan struct{})
 	wg.Go(func() {
-		w := newWorld(t, 3, zone.Config{})
+		w := newHarness(t, 3, zone.Config{})
 		w.store = s
 		for {
 			select {
@@ -330,7 +330,7 @@ func TestDumpWhileWritten(t *testing.T) {
 // FuzzRestore restores any records. What is believed is what a dump of it gives.
 func FuzzRestore(f *testing.F) {
 	for seed := range uint64(4) {
-		w := newWorld(f, seed, zone.Config{})
+		w := newHarness(f, seed, zone.Config{})
 		for range 30 * seed {
 			w.step()
 		}
@@ -361,7 +361,7 @@ func FuzzRestore(f *testing.F) {
 
 // TestDumpOfLargeCluster measures. The bounds are for a machine that has much else to do.
 func TestDumpOfLargeCluster(t *testing.T) {
-	if raced {
+	if raceEnabled {
 		t.Skip("the race detector takes most of the time")
 	}
 	s, now := clusterOf(11000, 100, 10), epoch()

@@ -15,9 +15,9 @@ import (
 )
 
 // fuzzWorld is a world in which much has happened.
-func fuzzWorld(tb testing.TB) *world {
+func fuzzHarness(tb testing.TB) *harness {
 	tb.Helper()
-	w := newWorld(tb, 1, zone.Config{TTL: 5 * time.Second, Pods: zone.PodsInsecure, PodNames: true, NodeZone: "east"})
+	w := newHarness(tb, 1, zone.Config{TTL: 5 * time.Second, Pods: zone.PodsInsecure, PodNames: true, NodeZone: "east"})
 	for range 200 {
 		w.step()
 	}
@@ -38,7 +38,7 @@ func FuzzAnswer(f *testing.F) {
 			f.Add(buf[:n], dns.TypePTR)
 		}
 	}
-	w := fuzzWorld(f)
+	w := fuzzHarness(f)
 	f.Fuzz(func(t *testing.T, name []byte, rrtype uint16) {
 		pkt := append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, name...)
 		pkt = append(pkt, byte(rrtype>>8), byte(rrtype), 0, 1)
@@ -67,7 +67,7 @@ func FuzzStore(f *testing.F) {
 	}
 	list := questions()
 	f.Fuzz(func(t *testing.T, seed uint64, steps uint8) {
-		w := newWorld(t, seed, zone.Config{TTL: 5 * time.Second, Pods: zone.PodMode(seed % 3), PodNames: seed%2 == 0})
+		w := newHarness(t, seed, zone.Config{TTL: 5 * time.Second, Pods: zone.PodMode(seed % 3), PodNames: seed%2 == 0})
 		for range steps {
 			w.step()
 		}

@@ -28,14 +28,14 @@ func TestWrongCandidates(t *testing.T) {
 		s.slicesByAddr.add(s.hash(other), id)
 		s.podsByAddr.add(s.hash(other), id)
 		s.nodesByName.add(s.hash(nodeKey(nil, "ns", "b")), id)
-		s.spacesByName.add(s.hash([]byte("\x02no")), id)
+		s.namespacesByName.add(s.hash([]byte("\x02no")), id)
 	}
 	s.slicesByName.add(s.objectHash("ns", "t"), 0)
 	s.podsByName.add(s.objectHash("ns", "q"), 0)
 	s.Expect(Services, Slices, Namespaces, Pods)
 	for k := range Kind(kindCount) {
 		s.SetSynced(k)
-		s.SeenForever(k)
+		s.SetAlwaysFresh(k)
 	}
 	z, err := New(Config{Store: s, Domain: "c.", Pods: PodsVerified, AllSlices: true, Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	if err != nil {
@@ -46,7 +46,7 @@ func TestWrongCandidates(t *testing.T) {
 	} {
 		var q wire.Query
 		q.Parse([]byte("\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00" + name + "\x00\x0c\x00\x01"))
-		if dst, res := z.Answer(&q, Client{Room: wire.MaxMessage, Turn: 0}, now, nil); res.Verdict != Answered || dst[3] != wire.RcodeNXDomain {
+		if dst, res := z.Answer(&q, Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, nil); res.Verdict != Answered || dst[3] != wire.RcodeNXDomain {
 			t.Errorf("%q: verdict %d, message %x; want NXDOMAIN", name, res.Verdict, dst)
 		}
 	}
@@ -56,7 +56,7 @@ func TestWrongCandidates(t *testing.T) {
 }
 
 // TestIndexesForget has objects come, change and go, after which nothing is left.
-func TestIndexesForget(t *testing.T) {
+func TestIndexRemoval(t *testing.T) {
 	t.Parallel()
 	s, now := NewStore(), time.Unix(1_800_000_000, 0)
 	for round := range 20 {
@@ -76,9 +76,9 @@ func TestIndexesForget(t *testing.T) {
 	for k := range Kind(kindCount) {
 		s.Retain(k, func(string, string) bool { return false }, now)
 	}
-	for name, x := range map[string]*refs{
+	for name, x := range map[string]*hashIndex{
 		"nodesByName": &s.nodesByName, "nodesByAddr": &s.nodesByAddr, "slicesByAddr": &s.slicesByAddr, "podsByAddr": &s.podsByAddr,
-		"spacesByName": &s.spacesByName, "slicesByName": &s.slicesByName, "podsByName": &s.podsByName,
+		"spacesByName": &s.namespacesByName, "slicesByName": &s.slicesByName, "podsByName": &s.podsByName,
 	} {
 		if x.live != 0 || x.size() > 64*8 {
 			t.Errorf("%s: %d entries in %d bytes are left", name, x.live, x.size())

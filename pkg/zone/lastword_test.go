@@ -14,13 +14,13 @@ import (
 )
 
 // TestLastWord has somebody else to ask, who could not answer.
-func TestLastWord(t *testing.T) {
+func TestAnswerStale(t *testing.T) {
 	t.Parallel()
-	elsewhere := short{zone.Elsewhere, "", wire.EDENone, 0}
-	nx := func(ede int) short { return short{zone.Answered, "NXDOMAIN", ede, 0} }
+	elsewhere := summary{zone.UseFallback, "", wire.EDENone, 0}
+	nx := func(ede int) summary { return summary{zone.Answered, "NXDOMAIN", ede, 0} }
 	tests := []struct {
 		name                   string
-		unsynced, stale, fresh short
+		unsynced, stale, fresh summary
 	}{
 		{"none.shop.svc.cluster.local.", elsewhere, nx(wire.EDEStaleNXDomain), nx(wire.EDENone)},
 		{"com.none.shop.svc.cluster.local.", elsewhere, nx(wire.EDEStaleNXDomain), nx(wire.EDENone)},
@@ -28,12 +28,12 @@ func TestLastWord(t *testing.T) {
 		// Never this zone's to deny.
 		{"x.web.shop.svc.cluster.local.", elsewhere, elsewhere, elsewhere},
 		{"x.cluster.local.", elsewhere, elsewhere, elsewhere},
-		{"example.com.", short{zone.Foreign, "", wire.EDENone, 0}, short{zone.Foreign, "", wire.EDENone, 0}, short{zone.Foreign, "", wire.EDENone, 0}},
+		{"example.com.", summary{zone.NotInZone, "", wire.EDENone, 0}, summary{zone.NotInZone, "", wire.EDENone, 0}, summary{zone.NotInZone, "", wire.EDENone, 0}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			for state, want := range map[string]short{"unsynced": tt.unsynced, "restored": tt.stale, "stale": tt.stale, "fresh": tt.fresh} {
+			for state, want := range map[string]summary{"unsynced": tt.unsynced, "restored": tt.stale, "stale": tt.stale, "fresh": tt.fresh} {
 				s, now := zone.NewStore(), epoch()
 				s.Expect(zone.Services, zone.Slices, zone.Namespaces, zone.Pods)
 				small(s)
@@ -46,14 +46,14 @@ func TestLastWord(t *testing.T) {
 				if state == "stale" {
 					now = now.Add(91 * time.Second)
 				}
-				z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local.", Pods: zone.PodsInsecure, Elsewhere: func() bool { return true }})
+				z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local.", Pods: zone.PodsInsecure, HasFallback: func() bool { return true }})
 				if err != nil {
 					t.Fatal(err)
 				}
 				var q wire.Query
 				q.Parse(packet(t, tt.name, dns.TypeA))
-				msg, res := z.LastWord(&q, zone.Client{Room: wire.MaxMessage, Turn: 0}, now, nil)
-				have := short{Verdict: res.Verdict, EDE: res.EDE}
+				msg, res := z.AnswerStale(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, nil)
+				have := summary{Verdict: res.Verdict, EDE: res.EDE}
 				if res.Verdict == zone.Answered {
 					m := parse(t, msg)
 					have.Rcode, have.Records = dns.RcodeToString[m.Rcode], len(m.Answer)

@@ -19,20 +19,20 @@ func (s *Store) Limit(bytes int64) {
 
 // fits reports whether a namespace may have size bytes in place of old ones.
 func (s *Store) fits(namespace string, size, old int) bool {
-	return s.limit == 0 || size <= old || s.heldBy[namespace]+int64(size-old) <= s.limit
+	return s.limit == 0 || size <= old || s.bytesByNamespace[namespace]+int64(size-old) <= s.limit
 }
 
 // hold accounts for size bytes of a namespace in place of old ones.
-func (s *Store) hold(namespace string, size, old int) {
-	if n := s.heldBy[namespace] + int64(size-old); n > 0 {
-		s.heldBy[namespace] = n
+func (s *Store) account(namespace string, size, old int) {
+	if n := s.bytesByNamespace[namespace] + int64(size-old); n > 0 {
+		s.bytesByNamespace[namespace] = n
 	} else {
-		delete(s.heldBy, namespace)
+		delete(s.bytesByNamespace, namespace)
 	}
 }
 
 // noteRefused counts a refused object in or, where there was one, out.
-func (s *Store) noteRefused(kind Kind, was, is bool, namespace, name string) {
+func (s *Store) countRefused(kind Kind, was, is bool, namespace, name string) {
 	c := &s.counts[kind]
 	if was {
 		c.Refused--
@@ -63,7 +63,7 @@ func sliceCost(s *slice) int {
 }
 
 // refusedService stands for a service that does not fit.
-func refusedService() *service { return &service{kind: Headless, ttl: -1, refused: true} }
+func refusedService() *service { return &service{typ: Headless, ttl: -1, refused: true} }
 
 // refusedSlice stands for a slice that does not fit: one byte of names without an entry, which no other slice has.
 func refusedSlice(s *slice) *slice {
@@ -73,9 +73,9 @@ func refusedSlice(s *slice) *slice {
 func (s *slice) refused() bool { return s != nil && s.zonesAt > 0 && s.count() == 0 }
 
 // withheld ends the message for a name of which the store refused a part: another resolver is asked, if there is one.
-func (r *reply) withheld() Result {
-	if r.z.elsewhere() {
-		return r.none(Elsewhere, wire.EDENone)
+func (r *reply) answerRefused() Result {
+	if r.z.hasFallback() {
+		return r.abandon(UseFallback, wire.EDENone)
 	}
-	return r.none(Unready, wire.EDENotReady)
+	return r.abandon(NotReady, wire.EDENotReady)
 }

@@ -39,22 +39,22 @@ func TestLimit(t *testing.T) {
 	small(s)
 	shop := s.Stats()
 	others := false
-	cfg := zone.Config{Store: s, AllSlices: true, Elsewhere: func() bool { return others }}
-	want := func(name string, rrtype uint16, alone, elsewhere short) {
+	cfg := zone.Config{Store: s, AllSlices: true, HasFallback: func() bool { return others }}
+	want := func(name string, rrtype uint16, alone, elsewhere summary) {
 		t.Helper()
-		for i, want := range []short{alone, elsewhere} {
+		for i, want := range []summary{alone, elsewhere} {
 			others = i == 1
-			if diff := cmp.Diff(want, shortOf(t, cfg, name+".cluster.local.", rrtype, now)); diff != "" {
+			if diff := cmp.Diff(want, summaryOf(t, cfg, name+".cluster.local.", rrtype, now)); diff != "" {
 				t.Errorf("%s, another resolver %t (-want +got):\n%s", name, others, diff)
 			}
 		}
 	}
-	same := func(name string, rrtype uint16, is short) { t.Helper(); want(name, rrtype, is, is) }
-	yes := func(n int) short { return short{zone.Answered, "NOERROR", wire.EDENone, n} }
-	denied := short{zone.Answered, "NXDOMAIN", wire.EDENone, 0}
+	same := func(name string, rrtype uint16, is summary) { t.Helper(); want(name, rrtype, is, is) }
+	yes := func(n int) summary { return summary{zone.Answered, "NOERROR", wire.EDENone, n} }
+	denied := summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}
 	refused := func(name string, rrtype uint16) {
 		t.Helper()
-		want(name, rrtype, short{zone.Unready, "", wire.EDENotReady, 0}, short{zone.Elsewhere, "", wire.EDENone, 0})
+		want(name, rrtype, summary{zone.NotReady, "", wire.EDENotReady, 0}, summary{zone.UseFallback, "", wire.EDENone, 0})
 	}
 
 	ports := zone.Service{Namespace: "tenant", Name: "ports", Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.9")}, TTL: -1}

@@ -22,7 +22,7 @@ const (
 // it is.
 func (r *reply) serviceTree() (*service, Result) {
 	if r.labels == depthTree {
-		return nil, r.nodata(onRecord)
+		return nil, r.nodata(needsNothing)
 	}
 	if res, ok := r.hidden(); ok {
 		return nil, res
@@ -32,11 +32,11 @@ func (r *reply) serviceTree() (*service, Result) {
 	}
 	first := r.labels - depthService // the service's label, and the number of those left of it
 	if !r.possible(first) {
-		return nil, r.nxdomain(onRecord)
+		return nil, r.nxdomain(needsNothing)
 	}
-	n, _ := r.z.store.findNode(r.from(first, r.labels-depthTree))
+	n, _ := r.z.store.findNode(r.labelRange(first, r.labels-depthTree))
 	if n == nil || n.svc == nil {
-		return nil, r.nxdomain(onServices)
+		return nil, r.nxdomain(needsServices)
 	}
 	return r.service(n)
 }
@@ -45,14 +45,14 @@ func (r *reply) serviceTree() (*service, Result) {
 // gives the service whose alias it is.
 func (r *reply) service(n *node) (*service, Result) {
 	if n.partial {
-		return nil, r.withheld()
+		return nil, r.answerRefused()
 	}
 	left := r.labels - depthService
 	r.ttl = r.ttlOf(n.svc)
-	switch n.svc.kind {
+	switch n.svc.typ {
 	case ExternalName:
 		if left > 0 || n.svc.data == "" {
-			return nil, r.nxdomain(onServices)
+			return nil, r.nxdomain(needsServices)
 		}
 		return n.svc, Result{}
 	case Headless:
@@ -64,18 +64,18 @@ func (r *reply) service(n *node) (*service, Result) {
 
 // hidden denies the names of a namespace that is not exposed.
 func (r *reply) hidden() (Result, bool) {
-	if r.z.namespaces == nil && !r.z.known {
+	if r.z.namespaces == nil && !r.z.knownNamespaces {
 		return Result{}, false
 	}
-	label := r.from(r.labels-depthNamespace, r.labels-depthTree)
+	label := r.labelRange(r.labels-depthNamespace, r.labels-depthTree)
 	if r.z.namespaces != nil {
 		if _, ok := r.z.namespaces[string(label)]; !ok {
-			return r.nxdomain(onRecord), true
+			return r.nxdomain(needsNothing), true
 		}
 	}
-	if r.z.known {
+	if r.z.knownNamespaces {
 		if n, _ := r.z.store.findNamespace(label); n == nil || !n.declared.Load() {
-			return r.nxdomain(onSpaces), true
+			return r.nxdomain(needsNamespaces), true
 		}
 	}
 	return Result{}, false
@@ -84,10 +84,10 @@ func (r *reply) hidden() (Result, bool) {
 // namespaceName answers <namespace>.svc and <namespace>.pod, which hold nothing
 // themselves.
 func (r *reply) namespaceName() Result {
-	if n, _ := r.z.store.findNamespace(r.from(0, 1)); !n.exists() {
-		return r.nxdomain(onSpaces)
+	if n, _ := r.z.store.findNamespace(r.labelRange(0, 1)); !n.exists() {
+		return r.nxdomain(needsNamespaces)
 	}
-	return r.nodata(onRecord)
+	return r.nodata(needsNothing)
 }
 
 // possible tells whether any service at all could have a name with that many
@@ -118,28 +118,28 @@ func (r *reply) zonalNode(left int) bool {
 
 // clusterIP answers a name of a ClusterIP service.
 func (r *reply) clusterIP(n *node, left int) Result {
-	if r.z.skipEmpty && !n.published() && r.trust(onSlices) != blind {
-		return r.nxdomain(onEndpoints)
+	if r.z.skipEmpty && !n.hasPublished() && r.freshnessOf(needsSlices) != unwatched {
+		return r.nxdomain(needsEndpoints)
 	}
 	filter, ok := r.portFilter(left)
 	switch {
 	case left == 1:
 		return r.belowClusterIP(n)
 	case !ok:
-		return r.nxdomain(onServices) // a zonal name
-	case left == 2 && filter.countIn(n.svc.ports()) == 0:
-		return r.nxdomain(onServices)
+		return r.nxdomain(needsServices) // a zonal name
+	case left == 2 && filter.count(n.svc.ports()) == 0:
+		return r.nxdomain(needsServices)
 	}
 	before := r.answer
-	if octets := octetsOf(r.q.Type); octets != 0 {
+	if octets := addrLenOf(r.q.Type); octets != 0 {
 		r.appendClusterIPs(n.svc, octets)
 	} else if r.q.Type == wire.TypeSRV {
 		r.appendServiceSRV(n.svc, left, &filter)
 	}
 	if r.answer == before && !r.truncated() {
-		return r.nodata(onRecord)
+		return r.nodata(needsNothing)
 	}
-	return r.positive(onServices)
+	return r.positive(needsServices)
 }
 
 // portFilter is for the ports that a name with that many labels left of the
@@ -150,7 +150,7 @@ func (r *reply) portFilter(left int) (portFilter, bool) {
 		return portFilter{}, true
 	case 2:
 		protocol, ok := protocolOf(r.label(1))
-		return portFilter{named: true, name: portName(r.label(0)), protocol: protocol}, ok
+		return portFilter{byName: true, name: portName(r.label(0)), protocol: protocol}, ok
 	}
 	return portFilter{}, false
 }
@@ -162,18 +162,18 @@ func (r *reply) belowClusterIP(n *node) Result {
 		return res
 	}
 	if p, ok := protocolOf(r.label(0)); ok && n.svc.ports().protocols()>>p&1 != 0 {
-		return r.nodata(onRecord)
+		return r.nodata(needsNothing)
 	}
 	if !r.z.allSlices {
-		return r.outside(onServices)
+		return r.denyUnlessFallback(needsServices)
 	}
-	return r.nxdomain(onEndpoints)
+	return r.nxdomain(needsEndpoints)
 }
 
 // endpoint answers the name of an endpoint that is held.
 func (r *reply) endpoint(n *node) (Result, bool) {
-	sel := r.selectAll(n).ofLabel(r.label(0))
-	if !sel.any() {
+	sel := r.selectAll(n).withLabel(r.label(0))
+	if !sel.notEmpty() {
 		return Result{}, false
 	}
 	return r.set(&sel, r.labels-depthService), true
@@ -190,8 +190,8 @@ func (r *reply) headless(n *node, left int) Result {
 	}
 	sel := r.selectAll(n)
 	sel.ports = filter
-	if !r.complete(onSlices) || !sel.any() { // a part of a set is no answer
-		return r.nxdomain(onEndpoints)
+	if !r.complete(needsSlices) || !sel.notEmpty() { // a part of a set is no answer
+		return r.nxdomain(needsEndpoints)
 	}
 	return r.set(&sel, left)
 }
@@ -205,9 +205,9 @@ func (r *reply) belowHeadless(n *node) Result {
 		return r.zonalEmpty()
 	}
 	if p, ok := protocolOf(r.label(0)); ok && n.hasProtocol(p) {
-		return r.nodata(onRecord)
+		return r.nodata(needsNothing)
 	}
-	return r.nxdomain(onEndpoints)
+	return r.nxdomain(needsEndpoints)
 }
 
 // zonal answers a zonal name or the node above some, of a headless service.
@@ -215,16 +215,16 @@ func (r *reply) zonal(n *node, left int) Result {
 	if left == 2 {
 		return r.zonalEmpty()
 	}
-	if !r.complete(onSlices) {
-		return r.nxdomain(onEndpoints)
+	if !r.complete(needsSlices) {
+		return r.nxdomain(needsEndpoints)
 	}
 	sel := r.selectAll(n)
-	sel.zone = r.from(0, left-2)
-	if !sel.any() && string(r.label(left-2)) == labelPrefer {
+	sel.zone = r.labelRange(0, left-2)
+	if !sel.notEmpty() && string(r.label(left-2)) == labelPrefer {
 		sel.zone = nil
 	}
-	if !sel.any() {
-		return r.nodata(onEndpoints)
+	if !sel.notEmpty() {
+		return r.nodata(needsEndpoints)
 	}
 	return r.set(&sel, left)
 }
@@ -232,16 +232,16 @@ func (r *reply) zonal(n *node, left int) Result {
 // zonalEmpty answers for a node above zonal names. There are such names below
 // every headless service whose endpoints anybody tells us of.
 func (r *reply) zonalEmpty() Result {
-	if r.trust(onSlices) == blind {
-		return r.nxdomain(onEndpoints)
+	if r.freshnessOf(needsSlices) == unwatched {
+		return r.nxdomain(needsEndpoints)
 	}
-	return r.nodata(onRecord)
+	return r.nodata(needsNothing)
 }
 
 // selectAll selects every endpoint of the node that is published.
 func (r *reply) selectAll(n *node) selection {
 	return selection{
-		store: r.z.store, node: n, publish: n.svc.publish, podNames: r.z.podNames, turn: r.turn, steps: r.steps,
+		store: r.z.store, node: n, publish: n.svc.publish, podNames: r.z.podNames, rotation: r.rotation, steps: r.steps,
 	}
 }
 
@@ -249,17 +249,17 @@ func (r *reply) selectAll(n *node) selection {
 // that many labels left of the service's.
 func (r *reply) set(sel *selection, left int) Result {
 	before := r.answer
-	octets := octetsOf(r.q.Type)
+	octets := addrLenOf(r.q.Type)
 	switch {
 	case octets != 0:
 		r.appendEndpoints(sel, octets)
 	case r.q.Type == wire.TypeSRV:
 		r.appendEndpointSRV(sel, left)
 	default:
-		return r.nodata(onRecord)
+		return r.nodata(needsNothing)
 	}
 	if r.answer == before && !r.truncated() {
-		return r.nodata(onEndpoints)
+		return r.nodata(needsEndpoints)
 	}
-	return r.positive(onEndpoints)
+	return r.positive(needsEndpoints)
 }

@@ -29,7 +29,7 @@ type nodeSlice struct {
 func compareID(s nodeSlice, id uint32) int { return cmp.Compare(s.id, id) }
 
 // with is the node with the slice of the number replaced; nil: taken out.
-func (n *node) with(id uint32, now *slice) *node {
+func (n *node) withSlice(id uint32, now *slice) *node {
 	changed := &node{key: n.key, svc: n.svc, slices: make([]nodeSlice, 0, len(n.slices)+1)}
 	at, held := slices.BinarySearchFunc(n.slices, id, compareID)
 	changed.slices = append(changed.slices, n.slices[:at]...)
@@ -50,7 +50,7 @@ func (n *node) with(id uint32, now *slice) *node {
 			changed.named |= s.slice.protocols
 		}
 	}
-	changed.findRefused()
+	changed.updatePartial()
 	return changed
 }
 
@@ -58,12 +58,12 @@ func (n *node) with(id uint32, now *slice) *node {
 func (n *node) withService(svc *service) *node {
 	changed := *n
 	changed.svc = svc
-	changed.findRefused()
+	changed.updatePartial()
 	return &changed
 }
 
 // findRefused sets partial after a change.
-func (n *node) findRefused() {
+func (n *node) updatePartial() {
 	n.partial = n.svc != nil && n.svc.refused ||
 		slices.ContainsFunc(n.slices, func(s nodeSlice) bool { return s.slice.refused() })
 }
@@ -77,15 +77,15 @@ func (n *node) slice(id uint32) *slice {
 }
 
 // repeats reports whether an address or a name may occur more than once.
-func (n *node) repeats() bool {
-	return len(n.slices) > 1 || len(n.slices) == 1 && n.slices[0].slice.repeats
+func (n *node) mayHaveDuplicates() bool {
+	return len(n.slices) > 1 || len(n.slices) == 1 && n.slices[0].slice.hasDuplicates
 }
 
 // empty reports whether nothing is known of the name.
 func (n *node) empty() bool { return n.svc == nil && len(n.slices) == 0 }
 
 // published reports whether an endpoint of the service is.
-func (n *node) published() bool { return n.ready > 0 || n.svc.publish && n.total > 0 }
+func (n *node) hasPublished() bool { return n.ready > 0 || n.svc.publish && n.total > 0 }
 
 // hasProtocol reports whether a published endpoint has a named port of the protocol.
 func (n *node) hasProtocol(p Protocol) bool {

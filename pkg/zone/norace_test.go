@@ -4,4 +4,4 @@
 
 package zone_test
 
-const raced = false
+const raceEnabled = false

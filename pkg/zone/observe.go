@@ -8,10 +8,10 @@ import "github.com/nodecache/node-cache/pkg/wire"
 // writer, with mu held and after the change was published: who is told and then
 // looks sees the new state.
 type observer struct {
-	domain []byte             // canonical wire form
-	tell   func(owner []byte) // nil: nobody is told
-	told   uint64
-	buf    []byte
+	domain   []byte             // canonical wire form
+	notify   func(owner []byte) // nil: nobody is told
+	notified uint64
+	buf      []byte
 }
 
 // Observe has tell called with the owner of every name that a change may have
@@ -25,72 +25,72 @@ type observer struct {
 func (s *Store) Observe(domain []byte, tell func(owner []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.observer.domain, s.observer.tell = append([]byte(nil), domain...), tell
+	s.observer.domain, s.observer.notify = append([]byte(nil), domain...), tell
 }
 
 // say tells of the owner in buf.
-func (o *observer) say(owner []byte) {
+func (o *observer) notifyOwner(owner []byte) {
 	o.buf = owner
-	o.told++
-	o.tell(owner)
+	o.notified++
+	o.notify(owner)
 }
 
 // name tells of a name in the tree below the domain.
-func (o *observer) name(labels, tree string) {
-	o.say(append(append(append(o.buf[:0], labels...), tree...), o.domain...))
+func (o *observer) notifyName(labels, tree string) {
+	o.notifyOwner(append(append(append(o.buf[:0], labels...), tree...), o.domain...))
 }
 
 // namespace tells of the names that stand for a namespace, whose label is in wire
 // form.
-func (o *observer) namespace(label string) {
-	if o.tell == nil {
+func (o *observer) notifyNamespace(label string) {
+	if o.notify == nil {
 		return
 	}
-	o.name(label, treeService)
-	o.name(label, treePod)
+	o.notifyName(label, treeService)
+	o.notifyName(label, treePod)
 }
 
 // addr tells of the reverse name of a packed address.
-func (o *observer) addr(addr string) { o.say(wire.AppendReverse(o.buf[:0], addr)) }
+func (o *observer) notifyAddr(addr string) { o.notifyOwner(wire.AppendReverse(o.buf[:0], addr)) }
 
 // service tells of the service of the node n, which was old before. The slices of
 // the node are told of if their reverse names lead to the service or did.
-func (o *observer) service(n *node, old, svc *service) {
-	if o.tell == nil {
+func (o *observer) notifyService(n *node, old, svc *service) {
+	if o.notify == nil {
 		return
 	}
-	o.name(n.key, treeService)
+	o.notifyName(n.key, treeService)
 	for _, octets := range []int{4, 16} {
-		o.addrs(clusterIPs(old, octets), clusterIPs(svc, octets), octets)
+		o.notifyAddrs(clusterIPs(old, octets), clusterIPs(svc, octets), octets)
 	}
 	if owns, owned := ownsEndpoints(svc), ownsEndpoints(old); owns != owned || owns && svc.publish != old.publish {
 		for _, sl := range n.slices {
-			o.entries(sl.slice, nil)
+			o.notifyEntries(sl.slice, nil)
 		}
 	}
 }
 
 // clusterIPs are the packed cluster addresses of octets each.
 func clusterIPs(s *service, octets int) string {
-	if s == nil || s.kind != ClusterIP {
+	if s == nil || s.typ != ClusterIP {
 		return ""
 	}
 	return s.addrs(octets)
 }
 
 // ownsEndpoints tells whether reverse names of endpoints lead to the service.
-func ownsEndpoints(s *service) bool { return s != nil && s.kind != ExternalName }
+func ownsEndpoints(s *service) bool { return s != nil && s.typ != ExternalName }
 
 // addrs tells of the addresses that one list has and the other has not. Both are
 // sorted and have each address once.
-func (o *observer) addrs(a, b string, octets int) {
+func (o *observer) notifyAddrs(a, b string, octets int) {
 	for a != "" || b != "" {
 		switch {
 		case b == "" || a != "" && a[:octets] < b[:octets]:
-			o.addr(a[:octets])
+			o.notifyAddr(a[:octets])
 			a = a[octets:]
 		case a == "" || b[:octets] < a[:octets]:
-			o.addr(b[:octets])
+			o.notifyAddr(b[:octets])
 			b = b[octets:]
 		default:
 			a, b = a[octets:], b[octets:]
@@ -99,39 +99,39 @@ func (o *observer) addrs(a, b string, octets int) {
 }
 
 // slice tells of a slice that was old before; either may be nil.
-func (o *observer) slice(old, sl *slice) {
+func (o *observer) notifySlice(old, sl *slice) {
 	switch {
-	case o.tell == nil:
+	case o.notify == nil:
 	case old == nil || sl == nil || old.key == sl.key:
-		o.owner(old, sl)
-		o.entries(old, sl)
+		o.notifySliceOwner(old, sl)
+		o.notifyEntries(old, sl)
 	default:
-		o.owner(old, nil)
-		o.entries(old, nil)
-		o.owner(sl, nil)
-		o.entries(sl, nil)
+		o.notifySliceOwner(old, nil)
+		o.notifyEntries(old, nil)
+		o.notifySliceOwner(sl, nil)
+		o.notifyEntries(sl, nil)
 	}
 }
 
 // owner tells of the service of a slice; either may be nil.
-func (o *observer) owner(a, b *slice) {
+func (o *observer) notifySliceOwner(a, b *slice) {
 	if a == nil {
 		a = b
 	}
-	o.name(a.key, treeService)
+	o.notifyName(a.key, treeService)
 }
 
 // entries tells of the addresses whose reverse names two versions of a slice
 // answer in different ways; either may be nil.
-func (o *observer) entries(a, b *slice) {
+func (o *observer) notifyEntries(a, b *slice) {
 	for i, j := 0, 0; ; {
-		addr := earlier(a.addrAt(i), b.addrAt(j))
+		addr := firstAddr(a.addrAt(i), b.addrAt(j))
 		if addr == "" {
 			return
 		}
-		endA, endB := a.endOf(addr, i), b.endOf(addr, j)
+		endA, endB := a.runEnd(addr, i), b.runEnd(addr, j)
 		if endA-i != endB-j || !samePointers(a, i, endA, b, j) {
-			o.addr(addr)
+			o.notifyAddr(addr)
 		}
 		i, j = endA, endB
 	}
@@ -139,7 +139,7 @@ func (o *observer) entries(a, b *slice) {
 
 // earlier gives the address that comes first in a slice: IPv4 comes before IPv6.
 // One that is empty comes last.
-func earlier(a, b string) string {
+func firstAddr(a, b string) string {
 	if b == "" || a != "" && (len(a) < len(b) || len(a) == len(b) && a < b) {
 		return a
 	}
@@ -155,7 +155,7 @@ func (s *slice) addrAt(e int) string {
 }
 
 // endOf gives where the run of entries from e on that have the address ends.
-func (s *slice) endOf(addr string, e int) int {
+func (s *slice) runEnd(addr string, e int) int {
 	for s.addrAt(e) == addr {
 		e++
 	}

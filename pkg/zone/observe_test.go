@@ -17,30 +17,30 @@ import (
 )
 
 // A listener keeps what a store tells.
-type listener struct {
-	tb    testing.TB
-	told  []string
-	total uint64
+type recorder struct {
+	tb     testing.TB
+	owners []string
+	total  uint64
 }
 
 // listen observes the store below cluster.local.
-func listen(tb testing.TB, s *zone.Store) *listener {
+func listen(tb testing.TB, s *zone.Store) *recorder {
 	tb.Helper()
-	l := &listener{tb: tb}
+	l := &recorder{tb: tb}
 	s.Observe(canonical(tb, "cluster.local."), func(owner []byte) {
-		l.told = append(l.told, presented(tb, owner))
+		l.owners = append(l.owners, presented(tb, owner))
 		l.total++
 	})
 	return l
 }
 
 // take gives what was told since the last time, sorted and without the domain.
-func (l *listener) take() []string {
+func (l *recorder) take() []string {
 	var list []string
-	for _, owner := range l.told {
+	for _, owner := range l.owners {
 		list = append(list, strings.TrimSuffix(owner, ".cluster.local."))
 	}
-	l.told = nil
+	l.owners = nil
 	slices.Sort(list)
 	return list
 }
@@ -117,10 +117,10 @@ func TestObserve(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
-	if told := s.Stats().Told; told != l.total || told == 0 {
+	if told := s.Stats().Notified; told != l.total || told == 0 {
 		t.Errorf("%d owners told by the count, %d by the listener", told, l.total)
 	}
-	s.Observe(canonical(t, "other.test."), func(owner []byte) { l.told = append(l.told, presented(t, owner)) })
+	s.Observe(canonical(t, "other.test."), func(owner []byte) { l.owners = append(l.owners, presented(t, owner)) })
 	s.PutService(db, now)
 	if diff := cmp.Diff([]string{"db.shop.svc.other.test.", "shop.pod.other.test.", "shop.svc.other.test."}, l.take()); diff != "" {
 		t.Errorf("of another domain (-want +got):\n%s", diff)
@@ -150,7 +150,7 @@ type fact struct {
 
 // factOf asks for what the owner of the name answers for, which is not what an
 // alias leads to.
-func (w *world) factOf(name string, rrtype uint16) fact {
+func (w *harness) factOf(name string, rrtype uint16) fact {
 	said := ask(w.t, w.zone, name, rrtype, 0, w.now)
 	f := fact{Rcode: said.Rcode, Answer: said.Answer}
 	for _, record := range said.Answer {
@@ -163,7 +163,7 @@ func (w *world) factOf(name string, rrtype uint16) fact {
 
 // contested tells whether several services have the address of the reverse name:
 // any of them is the answer.
-func (w *world) contested(name string) bool {
+func (w *harness) contested(name string) bool {
 	a, _ := reverseAddr(name)
 	holders := 0
 	for _, svc := range w.model.services {
@@ -177,7 +177,7 @@ func (w *world) contested(name string) bool {
 // TestObserverIsToldOfEveryChange has random changes, and looks at each name whose
 // answer is another one after: its owner was told, and who looked when told saw
 // what is true now.
-func TestObserverIsToldOfEveryChange(t *testing.T) {
+func TestObserverCoversEveryChange(t *testing.T) {
 	t.Parallel()
 	configs := []zone.Config{
 		{TTL: 5 * time.Second, Pods: zone.PodsInsecure},
@@ -190,14 +190,14 @@ func TestObserverIsToldOfEveryChange(t *testing.T) {
 	for i, cfg := range configs {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, uint64(40+i), cfg)
+			w := newHarness(t, uint64(40+i), cfg)
 			w.observeSteps(steps)
 		})
 	}
 }
 
 // observeSteps makes that many changes and compares all answers after each.
-func (w *world) observeSteps(steps int) {
+func (w *harness) observeSteps(steps int) {
 	w.t.Helper()
 	domain := canonical(w.t, "cluster.local.")
 	seen := map[string]fact{} // by owner: what one who was told found

@@ -19,7 +19,7 @@ import (
 
 // A world is a store and the model beside it, with a small set of everything, so
 // that random operations meet.
-type world struct {
+type harness struct {
 	t     testing.TB
 	rnd   *rand.Rand
 	store *zone.Store
@@ -28,7 +28,7 @@ type world struct {
 	now   time.Time
 }
 
-func newWorld(tb testing.TB, seed uint64, cfg zone.Config) *world {
+func newHarness(tb testing.TB, seed uint64, cfg zone.Config) *harness {
 	tb.Helper()
 	cfg.Store = zone.NewStore()
 	cfg.Domain = "cluster.local."
@@ -39,7 +39,7 @@ func newWorld(tb testing.TB, seed uint64, cfg zone.Config) *world {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	w := &world{t: tb, rnd: rand.New(rand.NewPCG(seed, 7)), store: cfg.Store, zone: z, model: newModel(cfg), now: epoch()}
+	w := &harness{t: tb, rnd: rand.New(rand.NewPCG(seed, 7)), store: cfg.Store, zone: z, model: newModel(cfg), now: epoch()}
 	freshen(cfg.Store, w.now)
 	return w
 }
@@ -49,14 +49,14 @@ func freshen(s *zone.Store, now time.Time) {
 	s.Expect(zone.Services, zone.Slices, zone.Namespaces, zone.Pods)
 	for k := zone.Services; k <= zone.Pods; k++ {
 		s.SetSynced(k)
-		s.Seen(k, now)
+		s.ConfirmFresh(k, now)
 	}
 }
 
-func pick[T any](w *world, list []T) T { return list[w.rnd.IntN(len(list))] }
+func pick[T any](w *harness, list []T) T { return list[w.rnd.IntN(len(list))] }
 
 // some picks up to n of the list, perhaps one twice.
-func some[T any](w *world, list []T, n int) []T {
+func some[T any](w *harness, list []T, n int) []T {
 	var picked []T
 	for range w.rnd.IntN(n + 1) {
 		picked = append(picked, pick(w, list))
@@ -103,7 +103,7 @@ func targets() []string {
 	}
 }
 
-func (w *world) service() zone.Service {
+func (w *harness) service() zone.Service {
 	ttl := pick(w, []time.Duration{-1, -1, 0, 30 * time.Second, 2 * time.Hour})
 	svc := zone.Service{
 		Namespace: pick(w, namespaces()), Name: pick(w, names()), Type: zone.ServiceType(w.rnd.IntN(3)),
@@ -119,7 +119,7 @@ func (w *world) service() zone.Service {
 	return svc
 }
 
-func (w *world) slice() zone.Slice {
+func (w *harness) slice() zone.Slice {
 	s := zone.Slice{
 		Namespace: pick(w, namespaces()), Name: fmt.Sprint("slice-", w.rnd.IntN(6)), Service: pick(w, append(names(), "")), Ports: some(w, ports(), 3),
 	}
@@ -133,7 +133,7 @@ func (w *world) slice() zone.Slice {
 }
 
 // step does one random operation to both.
-func (w *world) step() {
+func (w *harness) step() {
 	w.now = w.now.Add(time.Duration(w.rnd.IntN(3000)) * time.Millisecond)
 	m := w.model
 	m.changed()
@@ -175,7 +175,7 @@ func (w *world) step() {
 }
 
 // retain keeps a random part of one kind.
-func (w *world) retain() {
+func (w *harness) retain() {
 	drop := pick(w, names())
 	drops := func(_, name string) bool { return name != drop && name != "slice-1" && name != "default" }
 	m := w.model
@@ -231,7 +231,7 @@ func questions() []string {
 }
 
 // compare asks both for every question.
-func (w *world) compare(step int, list []string) {
+func (w *harness) compare(step int, list []string) {
 	w.t.Helper()
 	for _, name := range list {
 		for _, rrtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR, dns.TypeCNAME, dns.TypeTXT, dns.TypeNS, dns.TypeSOA, dns.TypeHTTPS} {
@@ -240,7 +240,7 @@ func (w *world) compare(step int, list []string) {
 	}
 }
 
-func (w *world) compareOne(step int, name string, rrtype uint16) {
+func (w *harness) compareOne(step int, name string, rrtype uint16) {
 	w.t.Helper()
 	have := ask(w.t, w.zone, name, rrtype, w.rnd.Uint32(), w.now)
 	want := w.model.answer(name, rrtype)
@@ -279,7 +279,7 @@ func TestStoreAgainstModel(t *testing.T) {
 	for i, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, uint64(i), tt.cfg)
+			w := newHarness(t, uint64(i), tt.cfg)
 			list := questions()
 			for step := range steps {
 				w.step()

@@ -24,7 +24,7 @@ func (p *pod) addrs(octets int) string {
 }
 
 // holds tells whether addr is one of the pod's.
-func (p *pod) holds(addr []byte) bool {
+func (p *pod) hasAddr(addr []byte) bool {
 	for list := p.addrs(len(addr)); list != ""; list = list[len(addr):] {
 		if list[:len(addr)] == string(addr) {
 			return true

@@ -5,10 +5,10 @@ package zone
 // podTree answers a name at or below pod.
 func (r *reply) podTree() Result {
 	if r.labels == depthTree {
-		return r.nodata(onRecord)
+		return r.nodata(needsNothing)
 	}
 	if r.z.pods == PodsDisabled {
-		return r.nxdomain(onRecord)
+		return r.nxdomain(needsNothing)
 	}
 	if res, ok := r.hidden(); ok {
 		return res
@@ -19,7 +19,7 @@ func (r *reply) podTree() Result {
 	case depthService:
 		return r.podName()
 	}
-	return r.nxdomain(onRecord)
+	return r.nxdomain(needsNothing)
 }
 
 // podName answers <address>.<namespace>.pod.
@@ -27,23 +27,23 @@ func (r *reply) podName() Result {
 	var buf [16]byte
 	addr := parseDashed(r.label(0), &buf)
 	if addr == nil {
-		return r.nxdomain(onRecord)
+		return r.nxdomain(needsNothing)
 	}
 	if r.z.pods == PodsVerified {
 		if !r.z.store.hasPod(r.label(1), addr) {
-			return r.nxdomain(onPods)
+			return r.nxdomain(needsPods)
 		}
-	} else if n, _ := r.z.store.findNamespace(r.from(1, 2)); !n.exists() {
-		return r.nxdomain(onSpaces)
+	} else if n, _ := r.z.store.findNamespace(r.labelRange(1, 2)); !n.exists() {
+		return r.nxdomain(needsNamespaces)
 	}
-	if octetsOf(r.q.Type) != len(addr) {
-		return r.nodata(onRecord)
+	if addrLenOf(r.q.Type) != len(addr) {
+		return r.nodata(needsNothing)
 	}
 	r.appendAddressBytes(addr)
 	if r.z.pods == PodsVerified {
-		return r.positive(onPods)
+		return r.positive(needsPods)
 	}
-	return r.positive(onSpaces)
+	return r.positive(needsNamespaces)
 }
 
 // appendAddressBytes appends the current name's address record.
@@ -63,7 +63,7 @@ func (s *Store) hasPod(namespace, addr []byte) bool {
 		if !ok {
 			return false
 		}
-		if p := s.pods.load(id); p != nil && p.namespace == string(namespace) && p.holds(addr) {
+		if p := s.pods.load(id); p != nil && p.namespace == string(namespace) && p.hasAddr(addr) {
 			return true
 		}
 		pos = after

@@ -46,20 +46,20 @@ func (l portList) rest() portList { return l[portFixed+1+int(l[portFixed]):] }
 
 // A portFilter says which ports are meant. The zero value means all.
 type portFilter struct {
-	named    bool // only those with this name and protocol
+	byName   bool // only those with this name and protocol
 	name     []byte
 	protocol Protocol
 }
 
 // match tells whether the list's first port is meant.
 func (f *portFilter) match(l portList) bool {
-	return !f.named || l.protocol() == f.protocol && l.name() != "" && l.name() == string(f.name)
+	return !f.byName || l.protocol() == f.protocol && l.name() != "" && l.name() == string(f.name)
 }
 
 // countIn is how many ports of the list are meant. A list without ports counts
 // as one port without name and number, as it does in CoreDNS.
-func (f *portFilter) countIn(l portList) int {
-	if l == "" && !f.named {
+func (f *portFilter) count(l portList) int {
+	if l == "" && !f.byName {
 		return 1
 	}
 	n := 0
@@ -72,9 +72,9 @@ func (f *portFilter) countIn(l portList) int {
 }
 
 // find gives the list from its first port on that is meant, and how many are.
-func (f *portFilter) find(l portList) (first portList, n int) {
-	if !f.named {
-		return l, f.countIn(l)
+func (f *portFilter) selectFrom(l portList) (first portList, n int) {
+	if !f.byName {
+		return l, f.count(l)
 	}
 	for ; l != ""; l = l.rest() {
 		if f.match(l) {

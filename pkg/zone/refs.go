@@ -12,36 +12,36 @@ import "sync/atomic"
 // that was removed leaves a dead slot, which a later one may take. A table is
 // replaced as a whole when it is too full or too empty; a reader that still
 // walks the old one began before that.
-type refs struct {
-	table atomic.Pointer[refTable]
+type hashIndex struct {
+	table atomic.Pointer[indexTable]
 	live  int // numbers held
 	used  int // slots that are not free: live and dead ones
 }
 
-type refTable struct {
+type indexTable struct {
 	slots []atomic.Uint64
 }
 
 // Values of a slot. Others are a hash's upper half and a number plus firstRef.
 const (
-	slotFree = 0
-	slotDead = 1
-	firstRef = 2
+	slotFree    = 0
+	slotDeleted = 1
+	firstID     = 2
 )
 
 // leastSlots is the length of the smallest table.
-const leastSlots = 16
+const minSlots = 16
 
-func (x *refs) init() { x.table.Store(&refTable{slots: make([]atomic.Uint64, leastSlots)}) }
+func (x *hashIndex) init() { x.table.Store(&indexTable{slots: make([]atomic.Uint64, minSlots)}) }
 
 // home is where the walk for hash begins.
-func (t *refTable) home(hash uint64) int {
+func (t *indexTable) home(hash uint64) int {
 	return int(hash >> 32 * uint64(len(t.slots)) >> 32)
 }
 
 // next gives the next candidate for hash at or after pos and the position to go
 // on from. It is false at the end.
-func (t *refTable) next(hash uint64, pos int) (ref uint32, after int, ok bool) {
+func (t *indexTable) next(hash uint64, pos int) (ref uint32, after int, ok bool) {
 	for {
 		slot := t.slots[pos].Load()
 		if slot == slotFree {
@@ -50,8 +50,8 @@ func (t *refTable) next(hash uint64, pos int) (ref uint32, after int, ok bool) {
 		if pos++; pos == len(t.slots) {
 			pos = 0
 		}
-		if slot>>32 == hash>>32 && slot != slotDead {
-			return uint32(slot) - firstRef, pos, true
+		if slot>>32 == hash>>32 && slot != slotDeleted {
+			return uint32(slot) - firstID, pos, true
 		}
 	}
 }
@@ -61,19 +61,19 @@ func (t *refTable) next(hash uint64, pos int) (ref uint32, after int, ok bool) {
 const maxChain = 1 << 10
 
 // A chain is the candidates for a hash, one after the other.
-type chain struct {
-	t    *refTable
-	hash uint64
-	pos  int
-	skip bool // the walk did not begin with the first: those before follow at the end
-	last int  // where a walk that skipped some ends; negative: not known yet
+type candidateChain struct {
+	t       *indexTable
+	hash    uint64
+	pos     int
+	skipped bool // the walk did not begin with the first: those before follow at the end
+	last    int  // where a walk that skipped some ends; negative: not known yet
 }
 
 // chainOf is the chain for hash. It begins at another candidate with each turn and goes
 // round. rest is where in the candidate, see spread.
-func chainOf(x *refs, hash uint64, turn uint32) (c chain, rest uint32) {
+func newCandidateChain(x *hashIndex, hash uint64, turn uint32) (c candidateChain, rest uint32) {
 	t := x.table.Load()
-	c = chain{t: t, hash: hash, pos: t.home(hash), last: -1}
+	c = candidateChain{t: t, hash: hash, pos: t.home(hash), last: -1}
 	if turn == 0 {
 		return c, 0
 	}
@@ -84,22 +84,22 @@ func chainOf(x *refs, hash uint64, turn uint32) (c chain, rest uint32) {
 			break
 		}
 	}
-	skip, rest := spread(turn, n)
+	skip, rest := rotationStart(turn, n)
 	for range skip {
-		_, c.pos, c.skip = t.next(hash, c.pos)
+		_, c.pos, c.skipped = t.next(hash, c.pos)
 	}
 	return c, rest
 }
 
 // next gives the next candidate. It is false at the end.
-func (c *chain) next() (ref uint32, ok bool) {
+func (c *candidateChain) next() (ref uint32, ok bool) {
 	ref, after, ok := c.t.next(c.hash, c.pos)
-	if !ok && c.skip {
-		c.skip = false
+	if !ok && c.skipped {
+		c.skipped = false
 		ref, after, ok = c.t.next(c.hash, c.t.home(c.hash))
 	}
 	switch {
-	case !ok, !c.skip && after == c.last:
+	case !ok, !c.skipped && after == c.last:
 		return 0, false
 	case c.last < 0:
 		c.last = after
@@ -108,10 +108,10 @@ func (c *chain) next() (ref uint32, ok bool) {
 	return ref, true
 }
 
-func slotOf(hash uint64, ref uint32) uint64 { return hash&^0xffffffff | uint64(ref+firstRef) }
+func slotOf(hash uint64, ref uint32) uint64 { return hash&^0xffffffff | uint64(ref+firstID) }
 
 // add makes ref a candidate for hash.
-func (x *refs) add(hash uint64, ref uint32) {
+func (x *hashIndex) add(hash uint64, ref uint32) {
 	t := x.table.Load()
 	if 4*(x.used+1) > 3*len(t.slots) {
 		t = x.rebuild()
@@ -119,7 +119,7 @@ func (x *refs) add(hash uint64, ref uint32) {
 	pos := t.home(hash)
 	for {
 		slot := t.slots[pos].Load()
-		if slot == slotFree || slot == slotDead {
+		if slot == slotFree || slot == slotDeleted {
 			if slot == slotFree {
 				x.used++
 			}
@@ -134,7 +134,7 @@ func (x *refs) add(hash uint64, ref uint32) {
 }
 
 // remove takes one ref for hash out, if it is there.
-func (x *refs) remove(hash uint64, ref uint32) {
+func (x *hashIndex) remove(hash uint64, ref uint32) {
 	t := x.table.Load()
 	want, pos := slotOf(hash, ref), t.home(hash)
 	for slot := t.slots[pos].Load(); slot != want; slot = t.slots[pos].Load() {
@@ -145,20 +145,20 @@ func (x *refs) remove(hash uint64, ref uint32) {
 			pos = 0
 		}
 	}
-	t.slots[pos].Store(slotDead)
+	t.slots[pos].Store(slotDeleted)
 	x.live--
-	if len(t.slots) > leastSlots && 8*x.live < len(t.slots) {
+	if len(t.slots) > minSlots && 8*x.live < len(t.slots) {
 		x.rebuild()
 	}
 }
 
 // rebuild replaces the table by one of twice the slots that are needed.
-func (x *refs) rebuild() *refTable {
+func (x *hashIndex) rebuild() *indexTable {
 	old := x.table.Load()
-	t := &refTable{slots: make([]atomic.Uint64, max(leastSlots, 2*x.live))}
+	t := &indexTable{slots: make([]atomic.Uint64, max(minSlots, 2*x.live))}
 	for i := range old.slots {
 		slot := old.slots[i].Load()
-		if slot < firstRef {
+		if slot < firstID {
 			continue
 		}
 		pos := t.home(slot)
@@ -175,4 +175,4 @@ func (x *refs) rebuild() *refTable {
 }
 
 // size is the octets the table takes.
-func (x *refs) size() int { return 8 * len(x.table.Load().slots) }
+func (x *hashIndex) size() int { return 8 * len(x.table.Load().slots) }

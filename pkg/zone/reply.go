@@ -17,17 +17,17 @@ import (
 // spelling of the question, which is written over ours later, is in all of them,
 // and no pointer reaches behind the first 3,000 octets.
 type reply struct {
-	z    *Zone
-	q    *wire.Query
-	turn uint32
-	now  time.Time
-	last bool // nobody else has an answer: a stale view denies
-	dst  []byte
+	z              *Zone
+	q              *wire.Query
+	rotation       uint32
+	now            time.Time
+	fallbackFailed bool // nobody else has an answer: a stale view denies
+	dst            []byte
 
-	start  int // where the message begins in dst
-	room   int // octets the message may have
-	answer int // records by section
-	extra  int
+	start   int // where the message begins in dst
+	maxSize int // octets the message may have
+	answer  int // records by section
+	extra   int
 
 	// The name that is being answered: the question's, or an alias's target.
 	name    []byte // canonical wire form
@@ -40,22 +40,22 @@ type reply struct {
 	ttl uint32
 	ede int
 
-	seen  *repeatTable // records of the set that is being appended; nil: none of them occurs twice
-	steps int          // what may be done to find records
-	short bool         // records are left out, and not for want of room
+	dedup   *dedupTable // records of the set that is being appended; nil: none of them occurs twice
+	steps   int         // what may be done to find records
+	limited bool        // records are left out, and not for want of room
 }
 
 // leastSteps and the octets of room are the steps that an answer may take to find its
 // records, see cursor: some 10 microseconds for 1,232 bytes, 0.2 ms for 64 KiB. That many
 // entries are there without being given where most are not ready, occur again or are of
 // another topology zone.
-const leastSteps = 1 << 11
+const minSteps = 1 << 11
 
 // newReply begins the answer to q.
 func (z *Zone) newReply(q *wire.Query, c Client, now time.Time, dst []byte, last bool) reply {
-	room := min(c.Room, maxReply)
+	room := min(c.MaxSize, maxReply)
 	return reply{
-		z: z, q: q, turn: c.Turn, now: now, last: last, dst: dst, start: len(dst), room: room, steps: leastSteps + room,
+		z: z, q: q, rotation: c.Rotation, now: now, fallbackFailed: last, dst: dst, start: len(dst), maxSize: room, steps: minSteps + room,
 		ede: wire.EDENone, ttl: z.ttl,
 	}
 }
@@ -88,11 +88,11 @@ func (r *reply) finish(rcode byte, servers int) Result {
 	binary.BigEndian.PutUint16(h[offsetAnswer:], uint16(r.answer))
 	binary.BigEndian.PutUint16(h[offsetServers:], uint16(servers))
 	binary.BigEndian.PutUint16(h[offsetExtra:], uint16(r.extra))
-	return Result{Verdict: Answered, EDE: r.ede, Short: r.short}
+	return Result{Verdict: Answered, EDE: r.ede, Limited: r.limited}
 }
 
 // none takes everything back: there is no answer here.
-func (r *reply) none(v Verdict, ede int) Result {
+func (r *reply) abandon(v Verdict, ede int) Result {
 	r.dst = r.dst[:r.start]
 	return Result{Verdict: v, EDE: ede}
 }
@@ -100,7 +100,7 @@ func (r *reply) none(v Verdict, ede int) Result {
 // full tells whether the message cannot take octets more, and marks it as
 // truncated then.
 func (r *reply) full(octets int) bool {
-	if len(r.dst)-r.start+octets <= r.room {
+	if len(r.dst)-r.start+octets <= r.maxSize {
 		return false
 	}
 	r.dst[r.start+2] |= bitTruncated
@@ -114,12 +114,12 @@ func (r *reply) truncated() bool { return r.dst[r.start+2]&bitTruncated != 0 }
 func (r *reply) endWalk(left int) {
 	if left < 0 {
 		r.dst[r.start+2] |= bitTruncated
-		r.short = true
+		r.limited = true
 	}
 }
 
 // fullExtra is full for what is no part of the answer.
-func (r *reply) fullExtra(octets int) bool { return len(r.dst)-r.start+octets > r.room }
+func (r *reply) fullExtra(octets int) bool { return len(r.dst)-r.start+octets > r.maxSize }
 
 // appendOwner appends a pointer to the offset in the message.
 func (r *reply) appendOwner(at int) { r.dst = append(r.dst, 0xc0|byte(at>>8), byte(at)) }
@@ -131,7 +131,7 @@ func (r *reply) appendFixed(rrtype uint16, ttl uint32, size int) {
 }
 
 // addressLen is the octets of an address record owned by a pointer.
-func addressLen(octets int) int { return 2 + fixedLen + octets }
+func addressRecordLen(octets int) int { return 2 + fixedLen + octets }
 
 // appendAddress appends an address record owned by what the offset points to.
 func (r *reply) appendAddress(at int, addr string, ttl uint32) {
@@ -145,7 +145,7 @@ func (r *reply) appendAddress(at int, addr string, ttl uint32) {
 }
 
 // octetsOf is the length of an address that the question's type asks for, or 0.
-func octetsOf(rrtype uint16) int {
+func addrLenOf(rrtype uint16) int {
 	switch rrtype {
 	case wire.TypeA:
 		return 4
@@ -162,11 +162,11 @@ func (r *reply) rotate(at, n, octets int) {
 	if n < 2 {
 		return
 	}
-	by := int(r.turn % uint32(n))
+	by := int(r.rotation % uint32(n))
 	if by == 0 {
 		return
 	}
-	size := addressLen(octets)
+	size := addressRecordLen(octets)
 	data := r.dst[at+2+fixedLen:]
 	reverseAddrs(data, 0, by-1, size, octets)
 	reverseAddrs(data, by, n-1, size, octets)

@@ -29,22 +29,22 @@ func (s *Store) Restore(records iter.Seq[[]byte], passed, most time.Duration, no
 	if _, err := restore(records, nil, passed, most, now); err != nil {
 		return Restored{}, err
 	}
-	told := s.observeWith(nil)
-	defer func() { s.observeWith(told) }()
+	told := s.swapObserver(nil)
+	defer func() { s.swapObserver(told) }()
 	return restore(records, s, passed, most, now)
 }
 
 // observeWith has another function told of changes, and gives the one that was.
-func (s *Store) observeWith(tell func([]byte)) (before func([]byte)) {
+func (s *Store) swapObserver(tell func([]byte)) (before func([]byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before, s.observer.tell = s.observer.tell, tell
+	before, s.observer.notify = s.observer.notify, tell
 	return before
 }
 
 // restore reads the records and, if there is a store, puts them there.
 func restore(records iter.Seq[[]byte], s *Store, passed, most time.Duration, now time.Time) (Restored, error) {
-	r := restorer{store: s, passed: passed, most: most, now: now}
+	r := restorer{store: s, elapsed: passed, maxAge: most, now: now}
 	for record := range records {
 		if err := r.read(record); err != nil {
 			return Restored{}, err
@@ -58,28 +58,28 @@ func restore(records iter.Seq[[]byte], s *Store, passed, most time.Duration, now
 
 // A restorer takes records.
 type restorer struct {
-	store        *Store // nil: they are only read
-	passed, most time.Duration
-	now          time.Time
+	store           *Store // nil: they are only read
+	elapsed, maxAge time.Duration
+	now             time.Time
 
-	done Restored
-	held grounds              // kinds whose view has come
-	seen [kindCount]time.Time // when they were proven right
+	done      Restored
+	kinds     kindSet              // kinds whose view has come
+	confirmed [kindCount]time.Time // when they were proven right
 }
 
 func (r *restorer) read(record []byte) error {
-	in := reader{rest: record}
-	switch what := in.octet(); what {
+	in := recordReader{rest: record}
+	switch what := in.readByte(); what {
 	case recordView:
 		k, age := Kind(in.number(kindCount-1)), time.Duration(in.number(1<<62))
-		if age > r.most-r.passed {
+		if age > r.maxAge-r.elapsed {
 			return ErrTooOld
 		}
-		r.held |= 1 << k
-		r.done.Age = max(r.done.Age, age+r.passed)
-		r.seen[k] = r.now.Add(-age - r.passed)
+		r.kinds |= 1 << k
+		r.done.Age = max(r.done.Age, age+r.elapsed)
+		r.confirmed[k] = r.now.Add(-age - r.elapsed)
 	case recordService, recordSlice, recordNamespace, recordPod:
-		put := in.object(what, r.held)
+		put := in.object(what, r.kinds)
 		if r.store != nil && in.done() {
 			put(r.store, r.now)
 		}
@@ -96,25 +96,25 @@ func (r *restorer) read(record []byte) error {
 // finish says that all objects are there.
 func (r *restorer) finish() {
 	for k := range Kind(kindCount) {
-		if r.held&(1<<k) != 0 {
-			r.store.Seen(k, r.store.Moment(r.seen[k]))
-			r.store.views[k].restored.Store(true)
+		if r.kinds&(1<<k) != 0 {
+			r.store.ConfirmFresh(k, r.store.BootTime(r.confirmed[k]))
+			r.store.states[k].restored.Store(true)
 		}
 	}
 }
 
 // A reader reads a record. Once something was amiss, it is bad and gives zeros.
-type reader struct {
-	rest []byte
-	bad  bool
+type recordReader struct {
+	rest      []byte
+	malformed bool
 }
 
 // done tells whether all was read and nothing was amiss.
-func (r *reader) done() bool { return !r.bad && len(r.rest) == 0 }
+func (r *recordReader) done() bool { return !r.malformed && len(r.rest) == 0 }
 
-func (r *reader) octet() byte {
-	if r.bad || len(r.rest) == 0 {
-		r.bad = true
+func (r *recordReader) readByte() byte {
+	if r.malformed || len(r.rest) == 0 {
+		r.malformed = true
 		return 0
 	}
 	b := r.rest[0]
@@ -123,10 +123,10 @@ func (r *reader) octet() byte {
 }
 
 // number reads a number of at most most.
-func (r *reader) number(most uint64) uint64 {
+func (r *recordReader) number(most uint64) uint64 {
 	n, length := binary.Uvarint(r.rest)
-	if r.bad || length <= 0 || n > most {
-		r.bad = true
+	if r.malformed || length <= 0 || n > most {
+		r.malformed = true
 		return 0
 	}
 	r.rest = r.rest[length:]
@@ -134,12 +134,12 @@ func (r *reader) number(most uint64) uint64 {
 }
 
 // length reads the length of what follows, which takes an octet for each at least.
-func (r *reader) length() int { return int(r.number(uint64(len(r.rest)))) }
+func (r *recordReader) length() int { return int(r.number(uint64(len(r.rest)))) }
 
-func (r *reader) text() string {
+func (r *recordReader) text() string {
 	n := r.length()
-	if r.bad || n > len(r.rest) {
-		r.bad = true
+	if r.malformed || n > len(r.rest) {
+		r.malformed = true
 		return ""
 	}
 	s := string(r.rest[:n])
@@ -147,35 +147,35 @@ func (r *reader) text() string {
 	return s
 }
 
-func (r *reader) addr() netip.Addr {
+func (r *recordReader) addr() netip.Addr {
 	n := r.length()
-	if r.bad || n > len(r.rest) {
-		r.bad = true
+	if r.malformed || n > len(r.rest) {
+		r.malformed = true
 		return netip.Addr{}
 	}
 	a, ok := netip.AddrFromSlice(r.rest[:n])
-	r.rest, r.bad = r.rest[n:], r.bad || !ok
+	r.rest, r.malformed = r.rest[n:], r.malformed || !ok
 	return a
 }
 
-func (r *reader) addrs() []netip.Addr {
+func (r *recordReader) addrs() []netip.Addr {
 	var list []netip.Addr
-	for n := r.length(); n > 0 && !r.bad; n-- {
+	for n := r.length(); n > 0 && !r.malformed; n-- {
 		list = append(list, r.addr())
 	}
 	return list
 }
 
-func (r *reader) ports() []Port {
+func (r *recordReader) ports() []Port {
 	var list []Port
-	for n := r.length(); n > 0 && !r.bad; n-- {
+	for n := r.length(); n > 0 && !r.malformed; n-- {
 		list = append(list, Port{Name: r.text(), Protocol: Protocol(r.number(1<<8 - 1)), Number: uint16(r.number(1<<16 - 1))})
 	}
 	return list
 }
 
 // object reads an object of one of the kinds that are held, and gives what puts it into a store.
-func (r *reader) object(what byte, held grounds) func(*Store, time.Time) {
+func (r *recordReader) object(what byte, held kindSet) func(*Store, time.Time) {
 	kind, put := Services, (func(*Store, time.Time))(nil)
 	switch what {
 	case recordSlice:
@@ -195,12 +195,12 @@ func (r *reader) object(what byte, held grounds) func(*Store, time.Time) {
 		put = func(s *Store, now time.Time) { s.PutService(svc, now) }
 	}
 	if held&(1<<kind) == 0 {
-		r.bad = true
+		r.malformed = true
 	}
 	return put
 }
 
-func (r *reader) service() Service {
+func (r *recordReader) service() Service {
 	svc := Service{Namespace: r.text(), Name: r.text(), Type: ServiceType(r.number(uint64(ExternalName)))}
 	svc.PublishNotReady = r.number(1) == 1
 	svc.TTL = time.Duration(int64(r.number(uint64(maxTTL/time.Second)+1))-1) * time.Second
@@ -211,14 +211,14 @@ func (r *reader) service() Service {
 	return svc
 }
 
-func (r *reader) slice() Slice {
+func (r *recordReader) slice() Slice {
 	sl := Slice{Namespace: r.text(), Name: r.text(), Service: r.text()}
 	var zones []string
-	for n := r.length(); n > 0 && !r.bad; n-- {
+	for n := r.length(); n > 0 && !r.malformed; n-- {
 		zones = append(zones, r.text())
 		sl.Endpoints = append(sl.Endpoints, Endpoint{Zone: zones[len(zones)-1]}) // without an address: it gives the zone its number
 	}
-	for n := r.length(); n > 0 && !r.bad; n-- {
+	for n := r.length(); n > 0 && !r.malformed; n-- {
 		sl.Endpoints = append(sl.Endpoints, r.endpoint(zones))
 	}
 	sl.Ports = r.ports()
@@ -226,7 +226,7 @@ func (r *reader) slice() Slice {
 }
 
 // endpoint reads an entry of a slice.
-func (r *reader) endpoint(zones []string) Endpoint {
+func (r *recordReader) endpoint(zones []string) Endpoint {
 	e := Endpoint{Addrs: []netip.Addr{r.addr()}}
 	mark := uint16(r.number(1<<16 - 1))
 	e.Ready = mark&markReady != 0
@@ -236,10 +236,10 @@ func (r *reader) endpoint(zones []string) Endpoint {
 	case markPod:
 		e.Pod = r.text()
 	case markHost | markPod:
-		r.bad = true
+		r.malformed = true
 	}
 	if zone := int(mark & markZone); zone > len(zones) {
-		r.bad = true
+		r.malformed = true
 	} else if zone > 0 {
 		e.Zone = zones[zone-1]
 	}

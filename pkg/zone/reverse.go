@@ -12,7 +12,7 @@ import (
 // reverse answers a name outside of the domain: that of an address the store
 // knows or, if it knows none, that is in a cluster range.
 func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last bool) ([]byte, Result) {
-	foreign := Result{Verdict: Foreign, EDE: wire.EDENone}
+	foreign := Result{Verdict: NotInZone, EDE: wire.EDENone}
 	var buf [16]byte
 	addr, tree := wire.ReverseAddr(q.Name(), &buf)
 	if addr == nil {
@@ -21,11 +21,11 @@ func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last 
 	r := z.newReply(q, c, now, dst, last)
 	r.name, r.at, r.apex, r.reverse = q.Name(), wire.HeaderLen, wire.HeaderLen+tree, true
 	r.begin()
-	on := onServices
+	on := needsServices
 	if n := z.store.serviceAt(addr, z); n != nil {
 		r.appendPTR(nil, n.key)
-	} else if r.endpointsAt(addr); r.answer > 0 {
-		on = onEndpoints
+	} else if r.appendEndpointPTRs(addr); r.answer > 0 {
+		on = needsEndpoints
 	}
 	var res Result
 	switch {
@@ -33,13 +33,13 @@ func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last 
 		res = r.positive(on)
 	case r.answer > 0 || r.truncated():
 		r.clear()
-		res = r.nodata(onRecord)
+		res = r.nodata(needsNothing)
 	case !z.inRanges(addr):
 		return dst, foreign
 	case !z.allSlices:
-		res = r.outside(onEndpoints)
+		res = r.denyUnlessFallback(needsEndpoints)
 	default:
-		res = r.nxdomain(onEndpoints)
+		res = r.nxdomain(needsEndpoints)
 	}
 	return r.dst, res
 }
@@ -82,14 +82,14 @@ func (r *reply) appendPTR(label []byte, key string) bool {
 }
 
 // shown tells whether the names of the node are the zone's to give.
-func (z *Zone) shown(n *node) bool {
+func (z *Zone) exposes(n *node) bool {
 	label := keyNamespace(n.key)
 	if z.namespaces != nil {
 		if _, ok := z.namespaces[label]; !ok {
 			return false
 		}
 	}
-	if !z.known {
+	if !z.knownNamespaces {
 		return true
 	}
 	var buf [64]byte
@@ -106,7 +106,7 @@ func (s *Store) serviceAt(addr []byte, z *Zone) *node {
 		if !ok {
 			return nil
 		}
-		if n := s.nodes.load(id); n != nil && n.svc != nil && n.svc.holds(addr) && z.shown(n) {
+		if n := s.nodes.load(id); n != nil && n.svc != nil && n.svc.hasAddr(addr) && z.exposes(n) {
 			return n
 		}
 		pos = after
@@ -115,22 +115,22 @@ func (s *Store) serviceAt(addr []byte, z *Zone) *node {
 
 // maxPointers is the most PTR records of one address: some 2 KiB with usual names.
 // Anybody who may write slices can give any address more names.
-const maxPointers = 32
+const maxPTRs = 32
 
 // stepsPointer is what a slice with the address costs the budget: to find its service.
-const stepsPointer = 64
+const stepsPTR = 64
 
 // endpointsAt appends a PTR record for every name that an endpoint with the
 // address has, up to maxPointers: with each turn others.
-func (r *reply) endpointsAt(addr []byte) {
+func (r *reply) appendEndpointPTRs(addr []byte) {
 	s := r.z.store
-	slices, _ := chainOf(&s.slicesByAddr, s.hash(addr), r.turn)
+	slices, _ := newCandidateChain(&s.slicesByAddr, s.hash(addr), r.rotation)
 	for {
 		id, ok := slices.next()
 		if !ok {
 			return
 		}
-		if sl := s.slices.load(id); sl != nil && !r.sliceAt(sl, addr) {
+		if sl := s.slices.load(id); sl != nil && !r.appendSlicePTRs(sl, addr) {
 			return
 		}
 	}
@@ -138,21 +138,21 @@ func (r *reply) endpointsAt(addr []byte) {
 
 // sliceAt appends the PTR records for the entries of a slice with the address, if
 // there are any. It is false when no more can be.
-func (r *reply) sliceAt(sl *slice, addr []byte) bool {
-	if r.steps -= stepsPointer; r.steps < 0 {
+func (r *reply) appendSlicePTRs(sl *slice, addr []byte) bool {
+	if r.steps -= stepsPTR; r.steps < 0 {
 		r.endWalk(r.steps)
 		return false
 	}
 	var buf [2 * (1 + wire.MaxLabel)]byte
 	n, _ := r.z.store.findNode(buf[:copy(buf[:], sl.key)])
-	if n == nil || n.svc == nil || n.svc.kind == ExternalName || !r.z.shown(n) {
+	if n == nil || n.svc == nil || n.svc.typ == ExternalName || !r.z.exposes(n) {
 		return true
 	}
 	sel := r.selectAll(n)
-	first, end := sl.at(addr)
+	first, end := sl.rangeByAddr(addr)
 	skip := 0
-	if end-first > maxPointers {
-		skip, _ = spread(r.turn, end-first)
+	if end-first > maxPTRs {
+		skip, _ = rotationStart(r.rotation, end-first)
 	}
 	for i := range end - first {
 		if r.steps--; r.steps < 0 {
@@ -160,7 +160,7 @@ func (r *reply) sliceAt(sl *slice, addr []byte) bool {
 			return false
 		}
 		e := first + (skip+i)%(end-first)
-		if (sel.publish || sl.mark(e)&markReady != 0) && !r.entryAt(&sel, sl, e) {
+		if (sel.publish || sl.mark(e)&markReady != 0) && !r.appendEntryPTR(&sel, sl, e) {
 			return false
 		}
 	}
@@ -169,14 +169,14 @@ func (r *reply) sliceAt(sl *slice, addr []byte) bool {
 
 // entryAt appends the PTR record for an entry, unless it is there already. It is false
 // when no more can be.
-func (r *reply) entryAt(sel *selection, sl *slice, e int) bool {
+func (r *reply) appendEntryPTR(sel *selection, sl *slice, e int) bool {
 	var label [64]byte
 	name := sel.appendName(label[:0], sl, e)
 	switch {
-	case r.pointsTo(name, sl.key):
+	case r.hasPTR(name, sl.key):
 		return true
-	case r.answer == maxPointers:
-		r.short = true
+	case r.answer == maxPTRs:
+		r.limited = true
 		return false
 	}
 	return r.appendPTR(name, sl.key)
@@ -184,7 +184,7 @@ func (r *reply) entryAt(sel *selection, sl *slice, e int) bool {
 
 // pointsTo reports whether there is a PTR record to the name already, of which there
 // are few.
-func (r *reply) pointsTo(label []byte, key string) bool {
+func (r *reply) hasPTR(label []byte, key string) bool {
 	records := r.dst[r.start+questionEnd(r.q):]
 	for len(records) > 0 {
 		data := records[2+fixedLen:]

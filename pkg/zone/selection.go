@@ -12,13 +12,13 @@ type selection struct {
 	ports    portFilter // the slice has one of these ports
 	zone     []byte     // of this topology zone, labels in wire form; nil: of any
 
-	byName bool // only entries with the name
-	label  []byte
-	addr   [16]byte // that the label spells
-	octets int      // of addr; 0: there is none
+	byName  bool // only entries with the name
+	label   []byte
+	addr    [16]byte // that the label spells
+	addrLen int      // of addr; 0: there is none
 
-	turn  uint32 // of the answer
-	steps int    // what is left of the answer's budget
+	rotation uint32 // of the answer
+	steps    int    // what is left of the answer's budget
 }
 
 // spend takes steps off the answer's budget. It is false if they are not left.
@@ -31,16 +31,16 @@ func (sel *selection) spend(steps int) bool {
 func (sel *selection) spent() bool { return sel.steps < 0 }
 
 // ofLabel is the selection narrowed to the entries with the name. It keeps label.
-func (sel selection) ofLabel(label []byte) selection {
-	sel.byName, sel.label, sel.octets = true, label, 0
+func (sel selection) withLabel(label []byte) selection {
+	sel.byName, sel.label, sel.addrLen = true, label, 0
 	var buf [16]byte
-	sel.octets = copy(sel.addr[:], spelledAddr(label, &buf))
+	sel.addrLen = copy(sel.addr[:], addrOfLabel(label, &buf))
 	return sel
 }
 
 // spelledAddr is the address whose name label is, in buf; nil: none. An address has
 // one name, though other labels could be read as it.
-func spelledAddr(label []byte, buf *[16]byte) []byte {
+func addrOfLabel(label []byte, buf *[16]byte) []byte {
 	addr := parseDashed(label, buf)
 	if addr == nil {
 		return nil
@@ -53,14 +53,14 @@ func spelledAddr(label []byte, buf *[16]byte) []byte {
 }
 
 // named tells whether the name of entry e is its own, not its address.
-func (sel *selection) named(s *slice, e int) bool {
+func (sel *selection) hasOwnName(s *slice, e int) bool {
 	mark := s.mark(e)
 	return mark&markHost != 0 || sel.podNames && mark&markPod != 0
 }
 
 // appendName appends the label that entry e is called.
 func (sel *selection) appendName(dst []byte, s *slice, e int) []byte {
-	if sel.named(s, e) {
+	if sel.hasOwnName(s, e) {
 		return appendLabel(dst, s.label(e))
 	}
 	var addr [16]byte
@@ -73,7 +73,7 @@ func (sel *selection) appendName(dst []byte, s *slice, e int) []byte {
 
 // any reports whether there is an entry at all. There may be one where the budget
 // ended before it was found.
-func (sel *selection) any() bool {
+func (sel *selection) notEmpty() bool {
 	c := cursor{sel: sel}
 	return c.next() || sel.spent()
 }
@@ -83,7 +83,7 @@ func (sel *selection) any() bool {
 func (sel *selection) count(most int) int {
 	n := 0
 	for c := (cursor{sel: sel}); n <= most && c.next(); {
-		n += c.meant
+		n += c.portCount
 	}
 	return n
 }

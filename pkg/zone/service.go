@@ -9,7 +9,7 @@ import (
 
 // A service is a Service object, packed. It is immutable.
 type service struct {
-	kind    ServiceType
+	typ     ServiceType
 	publish bool   // endpoints count as ready
 	refused bool   // it does not fit: nothing else is known of it
 	n4, n6  uint16 // addresses of each family
@@ -24,7 +24,7 @@ const maxTTL = time.Hour
 const maxAddrs = 1 << 10
 
 func packService(s Service) *service {
-	packed := &service{kind: s.Type, ttl: -1}
+	packed := &service{typ: s.Type, ttl: -1}
 	if s.TTL >= 0 {
 		packed.ttl = int32(min(s.TTL, maxTTL) / time.Second)
 	}
@@ -69,8 +69,8 @@ func (s *service) portsAt() int { return 4*int(s.n4) + 16*int(s.n6) }
 func (s *service) ports() portList { return portList(s.data[s.portsAt():]) }
 
 // holds tells whether addr is one of the service's.
-func (s *service) holds(addr []byte) bool {
-	if s.kind != ClusterIP {
+func (s *service) hasAddr(addr []byte) bool {
+	if s.typ != ClusterIP {
 		return false
 	}
 	for list := s.addrs(len(addr)); list != ""; list = list[len(addr):] {

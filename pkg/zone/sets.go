@@ -5,7 +5,7 @@ package zone
 // appendClusterIPs appends the service's addresses of octets each.
 func (r *reply) appendClusterIPs(svc *service, octets int) {
 	n, at := 0, len(r.dst)
-	for list := svc.addrs(octets); list != "" && !r.full(addressLen(octets)); list = list[octets:] {
+	for list := svc.addrs(octets); list != "" && !r.full(addressRecordLen(octets)); list = list[octets:] {
 		r.appendAddress(r.at, list[:octets], r.ttl)
 		n++
 	}
@@ -16,9 +16,9 @@ func (r *reply) appendClusterIPs(svc *service, octets int) {
 // appendEndpoints appends the addresses of the selection, each once: those of the
 // node's own topology zone first.
 func (r *reply) appendEndpoints(sel *selection, octets int) {
-	r.watchRepeats(sel, int(sel.node.total))
-	defer r.forgetRepeats()
-	spread := int(sel.node.total) > (r.room-(len(r.dst)-r.start))/addressLen(octets) // not always the same ones are left out
+	r.beginDedup(sel, int(sel.node.total))
+	defer r.endDedup()
+	spread := int(sel.node.total) > (r.maxSize-(len(r.dst)-r.start))/addressRecordLen(octets) // not always the same ones are left out
 	near, first := 0, len(r.dst)
 	if r.z.nodeZone != nil && sel.zone == nil {
 		sel.zone = r.z.nodeZone
@@ -40,7 +40,7 @@ func (r *reply) appendEndpoints(sel *selection, octets int) {
 // topology zone if only far ones are wanted, and gives how many.
 func (r *reply) appendGroup(sel *selection, octets int, spread, onlyFar bool) int {
 	n, near, last := 0, uint16(0), (*slice)(nil)
-	for c := (cursor{sel: sel, octets: octets, spread: spread}); c.next(); {
+	for c := (cursor{sel: sel, addrLen: octets, rotates: spread}); c.next(); {
 		if onlyFar {
 			if c.slice != last {
 				last, near = c.slice, c.slice.zone(r.z.nodeZone)
@@ -49,12 +49,12 @@ func (r *reply) appendGroup(sel *selection, octets int, spread, onlyFar bool) in
 				continue
 			}
 		}
-		if r.full(addressLen(octets)) {
+		if r.full(addressRecordLen(octets)) {
 			break
 		}
 		at := len(r.dst)
 		r.appendAddress(r.at, c.slice.addr(c.entry), r.ttl)
-		if !r.repeats(sel, at) {
+		if !r.dropDuplicate(sel, at) {
 			n++
 		}
 	}

@@ -22,7 +22,7 @@ func order(t *testing.T, z *zone.Zone, name string, rrtype uint16, turn uint32) 
 	t.Helper()
 	var q wire.Query
 	q.Parse(packet(t, name, rrtype))
-	dst, _ := z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: turn}, epoch(), nil)
+	dst, _ := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, epoch(), nil)
 	m = parse(t, dst)
 	for _, record := range m.Answer {
 		switch record := record.(type) {
@@ -194,7 +194,7 @@ func TestNamesTooLongForATarget(t *testing.T) {
 	if diff := cmp.Diff(want, g.Answer); diff != "" {
 		t.Errorf("SRV (-want +got):\n%s", diff)
 	}
-	if g := ask(t, z, "1.0.0.10.in-addr.arpa.", dns.TypePTR, 0, epoch()); g.Verdict != zone.Foreign {
+	if g := ask(t, z, "1.0.0.10.in-addr.arpa.", dns.TypePTR, 0, epoch()); g.Verdict != zone.NotInZone {
 		t.Errorf("PTR to a name that cannot be: %+v, want it to be no name of the zone", g)
 	}
 	if err := z.Transfer(epoch(), func(dns.RR) error { return nil }); err != nil {
@@ -220,7 +220,7 @@ func TestSpelling(t *testing.T) {
 	for _, tt := range tests {
 		var q wire.Query
 		q.Parse(packet(t, tt.question, tt.rrtype))
-		dst, _ := z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: 0}, epoch(), nil)
+		dst, _ := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, epoch(), nil)
 		dst = q.Reply(dst, 0, &wire.Seal{Limit: wire.MaxMessage, EDE: wire.EDENone})
 		m := unpack(t, dst)
 		if m.Question[0].Name != tt.question {
@@ -315,42 +315,42 @@ func TestOnlyKnownNamespaces(t *testing.T) {
 	s := zone.NewStore()
 	small(s)
 	s.PutService(zone.Service{Namespace: "hidden", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.9")}, TTL: -1}, epoch())
-	z := zoneOf(t, s, zone.Config{KnownSpaces: true, AllSlices: true, Pods: zone.PodsInsecure})
+	z := zoneOf(t, s, zone.Config{KnownNamespaces: true, AllSlices: true, Pods: zone.PodsInsecure})
 	tests := []struct {
 		question string
 		rrtype   uint16
-		want     short
+		want     summary
 	}{
-		{"web.shop.svc.cluster.local.", dns.TypeA, short{zone.Answered, "NOERROR", wire.EDENone, 1}},
-		{"web.hidden.svc.cluster.local.", dns.TypeA, short{zone.Answered, "NXDOMAIN", wire.EDENone, 0}},
-		{"hidden.svc.cluster.local.", dns.TypeA, short{zone.Answered, "NXDOMAIN", wire.EDENone, 0}},
-		{"10-0-0-1.hidden.pod.cluster.local.", dns.TypeA, short{zone.Answered, "NXDOMAIN", wire.EDENone, 0}},
-		{"9.0.0.10.in-addr.arpa.", dns.TypePTR, short{zone.Foreign, "", wire.EDENone, 0}},
-		{"1.0.0.10.in-addr.arpa.", dns.TypePTR, short{zone.Answered, "NOERROR", wire.EDENone, 1}},
+		{"web.shop.svc.cluster.local.", dns.TypeA, summary{zone.Answered, "NOERROR", wire.EDENone, 1}},
+		{"web.hidden.svc.cluster.local.", dns.TypeA, summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}},
+		{"hidden.svc.cluster.local.", dns.TypeA, summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}},
+		{"10-0-0-1.hidden.pod.cluster.local.", dns.TypeA, summary{zone.Answered, "NXDOMAIN", wire.EDENone, 0}},
+		{"9.0.0.10.in-addr.arpa.", dns.TypePTR, summary{zone.NotInZone, "", wire.EDENone, 0}},
+		{"1.0.0.10.in-addr.arpa.", dns.TypePTR, summary{zone.Answered, "NOERROR", wire.EDENone, 1}},
 	}
 	for _, tt := range tests {
 		g := ask(t, z, tt.question, tt.rrtype, 0, epoch())
-		if diff := cmp.Diff(tt.want, short{g.Verdict, g.Rcode, g.EDE, len(g.Answer)}); diff != "" {
+		if diff := cmp.Diff(tt.want, summary{g.Verdict, g.Rcode, g.EDE, len(g.Answer)}); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.question, diff)
 		}
 	}
 }
 
-func TestNamesApart(t *testing.T) {
+func TestExcludedNames(t *testing.T) {
 	t.Parallel()
 	s := zone.NewStore()
 	small(s)
 	s.PutService(zone.Service{Namespace: "shop", Name: "stub", Type: zone.ExternalName, ExternalName: "web.stub.cluster.local", TTL: -1}, epoch())
-	z := zoneOf(t, s, zone.Config{AllSlices: true, Apart: []string{"Stub.cluster.local", "db.shop.svc.cluster.local."}})
+	z := zoneOf(t, s, zone.Config{AllSlices: true, Excluded: []string{"Stub.cluster.local", "db.shop.svc.cluster.local."}})
 	tests := []struct {
 		question string
 		want     zone.Verdict
 	}{
-		{"stub.cluster.local.", zone.Foreign},
-		{"web.stub.cluster.local.", zone.Foreign},
+		{"stub.cluster.local.", zone.NotInZone},
+		{"web.stub.cluster.local.", zone.NotInZone},
 		{"xstub.cluster.local.", zone.Answered},
-		{"db.shop.svc.cluster.local.", zone.Foreign},
-		{"db-0.DB.shop.svc.cluster.local.", zone.Foreign},
+		{"db.shop.svc.cluster.local.", zone.NotInZone},
+		{"db-0.DB.shop.svc.cluster.local.", zone.NotInZone},
 		{"web.shop.svc.cluster.local.", zone.Answered},
 		{"stub.shop.svc.cluster.local.", zone.Alias},
 	}
@@ -414,7 +414,7 @@ func TestDenialIsNotTruncated(t *testing.T) {
 	} {
 		var q wire.Query
 		q.Parse(packet(t, "1.0.0.10.in-addr.arpa.", tt.rrtype))
-		dst, _ := z.Answer(&q, zone.Client{Room: wire.SafeUDP}, epoch(), nil)
+		dst, _ := z.Answer(&q, zone.Client{MaxSize: wire.SafeUDP}, epoch(), nil)
 		m := parse(t, dst)
 		if m.Truncated != tt.want || (len(m.Answer) > 0) != tt.want {
 			t.Errorf("%s: %d records, TC %t; want records and TC %t", dns.TypeToString[tt.rrtype], len(m.Answer), m.Truncated, tt.want)

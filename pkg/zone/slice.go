@@ -36,8 +36,8 @@ type slice struct {
 	zonesAt       uint32
 	portsAt       uint32
 
-	repeats   bool  // an address or own name occurs more than once, or may: a name that spells an address
-	protocols uint8 // of the ports that have a name
+	hasDuplicates bool  // an address or own name occurs more than once, or may: a name that spells an address
+	protocols     uint8 // of the ports that have a name
 }
 
 // An entry's mark.
@@ -52,7 +52,7 @@ const (
 const maxEntries = 1 << 16
 
 // maxTopologies bounds the topology zones of a slice: the entries of further ones have none.
-const maxTopologies = 127
+const maxTopologyZones = 127
 
 // An entry is one address of one endpoint on its way into a slice.
 type entry struct {
@@ -82,7 +82,7 @@ func packSlice(s Slice, key string) *slice {
 	}
 	packed.portsAt = uint32(len(data))
 	packed.data = string(packPorts(data, s.Ports))
-	packed.repeats, packed.protocols = packed.hasRepeats(), packed.ports().protocols()
+	packed.hasDuplicates, packed.protocols = packed.findDuplicates(), packed.ports().protocols()
 	return packed
 }
 
@@ -178,7 +178,7 @@ func (z *zoneNames) number(zone string) uint16 {
 	i := slices.Index(z.list, string(name))
 	if i < 0 {
 		i = len(z.list)
-		if i == maxTopologies {
+		if i == maxTopologyZones {
 			return 0
 		}
 		z.list = append(z.list, string(name))
@@ -207,7 +207,7 @@ func (s *slice) label(e int) string {
 }
 
 // ordered is the entry that is k-th by name.
-func (s *slice) ordered(k int) int { return int(u32(s.data, int(s.namesAt)-4*int(s.named)+4*k)) }
+func (s *slice) entryByName(k int) int { return int(u32(s.data, int(s.namesAt)-4*int(s.named)+4*k)) }
 
 // zone is the number that the topology zone, in wire form, has here; 0: none.
 func (s *slice) zone(name []byte) uint16 {
@@ -225,12 +225,12 @@ func (s *slice) zone(name []byte) uint16 {
 func (s *slice) ports() portList { return portList(s.data[s.portsAt:]) }
 
 // same tells whether both pack the same object.
-func (s *slice) same(o *slice) bool {
+func (s *slice) equal(o *slice) bool {
 	return s.key == o.key && s.n4 == o.n4 && s.n6 == o.n6 && s.named == o.named && s.zonesAt == o.zonesAt && s.portsAt == o.portsAt && s.data == o.data
 }
 
 // at gives the entries with the address, as a range.
-func (s *slice) at(addr []byte) (first, end int) {
+func (s *slice) rangeByAddr(addr []byte) (first, end int) {
 	first, end = 0, int(s.n4)
 	if len(addr) == 16 {
 		first, end = end, s.count()
@@ -246,22 +246,22 @@ func (s *slice) at(addr []byte) (first, end int) {
 }
 
 // called gives the entries with the own name, as a range of the order by name.
-func (s *slice) called(label []byte) (first, end int) {
+func (s *slice) rangeByName(label []byte) (first, end int) {
 	named := int(s.named)
-	first = sort.Search(named, func(k int) bool { return s.label(s.ordered(k)) >= string(label) })
-	if first == named || s.label(s.ordered(first)) != string(label) {
+	first = sort.Search(named, func(k int) bool { return s.label(s.entryByName(k)) >= string(label) })
+	if first == named || s.label(s.entryByName(first)) != string(label) {
 		return first, first
 	}
-	if first+1 == named || s.label(s.ordered(first+1)) != string(label) {
+	if first+1 == named || s.label(s.entryByName(first+1)) != string(label) {
 		return first, first + 1 // as nearly always
 	}
-	return first, first + sort.Search(named-first, func(k int) bool { return s.label(s.ordered(first+k)) > string(label) })
+	return first, first + sort.Search(named-first, func(k int) bool { return s.label(s.entryByName(first+k)) > string(label) })
 }
 
 // hasRepeats reports whether an address or own name occurs again. An own name that
 // spells an address counts as one that does: the endpoint with that address may have
 // no other name.
-func (s *slice) hasRepeats() bool {
+func (s *slice) findDuplicates() bool {
 	for e := 1; e < s.count(); e++ {
 		if s.addr(e) == s.addr(e-1) {
 			return true
@@ -270,8 +270,8 @@ func (s *slice) hasRepeats() bool {
 	var label [64]byte
 	var addr [16]byte
 	for k := range int(s.named) {
-		name := s.label(s.ordered(k))
-		if k > 0 && name == s.label(s.ordered(k-1)) || spelledAddr(label[:copy(label[:], name)], &addr) != nil {
+		name := s.label(s.entryByName(k))
+		if k > 0 && name == s.label(s.entryByName(k-1)) || addrOfLabel(label[:copy(label[:], name)], &addr) != nil {
 			return true
 		}
 	}

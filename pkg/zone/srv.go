@@ -8,7 +8,7 @@ import "github.com/nodecache/node-cache/pkg/wire"
 const srvFixed = 6
 
 // leastWeight is how many SRV records there are at least where each has the weight 1.
-const leastWeight = 51
+const minRecordsOfWeightOne = 51
 
 // weightOf is the weight of each of n SRV records, as CoreDNS divides it.
 func weightOf(n int) uint16 { return uint16(max(1, 100/n)) }
@@ -19,7 +19,7 @@ func weightOf(n int) uint16 { return uint16(max(1, 100/n)) }
 func (r *reply) appendServiceSRV(svc *service, left int, filter *portFilter) {
 	at := int(r.offsets[left])
 	target := r.name[at:]
-	weight := weightOf(max(1, filter.countIn(svc.ports())*int(svc.n4+svc.n6)))
+	weight := weightOf(max(1, filter.count(svc.ports())*int(svc.n4+svc.n6)))
 	if svc.n4+svc.n6 == 0 {
 		return
 	}
@@ -40,7 +40,7 @@ func (r *reply) appendServiceSRV(svc *service, left int, filter *portFilter) {
 		return
 	}
 	for _, octets := range [2]int{4, 16} {
-		for list := svc.addrs(octets); list != "" && !r.fullExtra(addressLen(octets)); list = list[octets:] {
+		for list := svc.addrs(octets); list != "" && !r.fullExtra(addressRecordLen(octets)); list = list[octets:] {
 			r.appendAddress(r.at+at, list[:octets], r.ttl)
 			r.extra++
 		}
@@ -60,11 +60,11 @@ func (r *reply) appendSRV(weight, port uint16, target int) {
 func (r *reply) appendEndpointSRV(sel *selection, left int) {
 	at := int(r.offsets[left])
 	suffix := r.name[at:]
-	weight := weightOf(max(1, sel.count(leastWeight)))
+	weight := weightOf(max(1, sel.count(minRecordsOfWeightOne)))
 	before := r.answer
-	r.watchRepeats(sel, maxMessageRecords)
-	defer r.forgetRepeats()
-	for c := (cursor{sel: sel, spread: true}); c.next(); {
+	r.beginDedup(sel, maxMessageRecords)
+	defer r.endDedup()
+	for c := (cursor{sel: sel, rotates: true}); c.next(); {
 		if !r.appendEntrySRV(&c, weight, suffix) {
 			break
 		}
@@ -73,7 +73,7 @@ func (r *reply) appendEndpointSRV(sel *selection, left int) {
 	if r.answer == before || r.truncated() {
 		return
 	}
-	for c := (cursor{sel: sel, spread: true}); c.next(); {
+	for c := (cursor{sel: sel, rotates: true}); c.next(); {
 		if !r.appendTarget(&c, r.at+at, len(suffix)) {
 			break
 		}
@@ -90,7 +90,7 @@ func (r *reply) appendEntrySRV(c *cursor, weight uint16, suffix []byte) bool {
 		return true // a name that cannot be
 	}
 	last := uint16(0)
-	for l, left := c.ports, c.meant; left > 0 && l != ""; l = l.rest() {
+	for l, left := c.ports, c.portCount; left > 0 && l != ""; l = l.rest() {
 		if !c.sel.ports.match(l) {
 			continue
 		}
@@ -105,7 +105,7 @@ func (r *reply) appendEntrySRV(c *cursor, weight uint16, suffix []byte) bool {
 		at := len(r.dst)
 		r.appendSRV(weight, last, size)
 		r.dst = append(append(r.dst, label...), suffix...)
-		if !r.repeats(c.sel, at) {
+		if !r.dropDuplicate(c.sel, at) {
 			r.answer++
 		}
 	}
@@ -125,13 +125,13 @@ func (r *reply) appendTarget(c *cursor, at, rest int) bool {
 		return true
 	}
 	addr := c.slice.addr(c.entry)
-	if r.fullExtra(len(label) + addressLen(len(addr))) {
+	if r.fullExtra(len(label) + addressRecordLen(len(addr))) {
 		return false
 	}
 	begin := len(r.dst)
 	r.dst = append(r.dst, label...)
 	r.appendAddress(at, addr, r.ttl)
-	if !r.repeats(c.sel, begin) {
+	if !r.dropDuplicate(c.sel, begin) {
 		r.extra++
 	}
 	return true

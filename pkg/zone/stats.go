@@ -4,10 +4,10 @@ package zone
 
 // Stats says what a store holds.
 type Stats struct {
-	Kinds  [kindCount]KindStats // by Kind
-	Index  int64                // bytes of the indexes
-	Serial uint32
-	Told   uint64 // owners that the observer was told of
+	Kinds    [kindCount]KindStats // by Kind
+	Index    int64                // bytes of the indexes
+	Serial   uint32
+	Notified uint64 // owners that the observer was told of
 }
 
 // KindStats says what a store holds of one kind.
@@ -26,17 +26,17 @@ func (s *Store) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	index := 0
-	for _, x := range []*refs{
-		&s.nodesByName, &s.nodesByAddr, &s.slicesByAddr, &s.slicesByLabel, &s.podsByAddr, &s.spacesByName, &s.slicesByName, &s.podsByName,
+	for _, x := range []*hashIndex{
+		&s.nodesByName, &s.nodesByAddr, &s.slicesByAddr, &s.slicesByLabel, &s.podsByAddr, &s.namespacesByName, &s.slicesByName, &s.podsByName,
 	} {
 		index += x.size()
 	}
-	index += 8 * (len(*s.nodes.records.Load()) + len(*s.slices.records.Load()) + len(*s.pods.records.Load()) + len(*s.spaces.records.Load()))
+	index += 8 * (len(*s.nodes.table.Load()) + len(*s.slices.table.Load()) + len(*s.pods.table.Load()) + len(*s.namespaces.table.Load()))
 	counts := s.counts
 	for k := range counts {
 		counts[k].Restored = s.Restored(Kind(k))
 	}
-	return Stats{Kinds: counts, Index: int64(index), Serial: s.Serial(), Told: s.observer.told}
+	return Stats{Kinds: counts, Index: int64(index), Serial: s.Serial(), Notified: s.observer.notified}
 }
 
 // count adds size to what the kind takes and, if there is an object at all, the
@@ -56,11 +56,11 @@ func (s *Store) count(kind Kind, there bool, size int) {
 
 // Bytes of the records themselves, as the allocator rounds them.
 const (
-	nodeSize      = 64
-	serviceRecord = 32
-	sliceRecord   = 80 + 16 // and the node's reference
-	podRecord     = 64
-	spaceRecord   = 24
+	nodeSize        = 64
+	serviceRecord   = 32
+	sliceRecord     = 80 + 16 // and the node's reference
+	podRecord       = 64
+	namespaceRecord = 24
 )
 
 func serviceSize(key string, s *service) int {
@@ -84,4 +84,4 @@ func podSize(p *pod) int {
 	return podRecord + len(p.name) + len(p.data)
 }
 
-func namespaceSize(n *namespace) int { return spaceRecord + len(n.label) }
+func namespaceSize(n *namespace) int { return namespaceRecord + len(n.label) }

@@ -14,41 +14,41 @@ import (
 // A Store holds the objects that a zone answers from. Readers take no lock and
 // see each service as it is at one moment. Writers wait for each other.
 type Store struct {
-	seed   maphash.Seed
-	serial atomic.Uint32
-	views  [kindCount]view
-	slept  atomic.Int64 // suspends of the machine, in ns
+	seed      maphash.Seed
+	serial    atomic.Uint32
+	states    [kindCount]syncState
+	suspended atomic.Int64 // suspends of the machine, in ns
 
-	nodes         registry[node]
-	nodesByName   refs
-	nodesByAddr   refs // of services
-	slices        registry[slice]
-	slicesByAddr  refs
-	slicesByLabel refs // of entries' own names, per node
-	pods          registry[pod]
-	podsByAddr    refs
-	spaces        registry[namespace]
-	spacesByName  refs
+	nodes            records[node]
+	nodesByName      hashIndex
+	nodesByAddr      hashIndex // of services
+	slices           records[slice]
+	slicesByAddr     hashIndex
+	slicesByLabel    hashIndex // of entries' own names, per node
+	pods             records[pod]
+	podsByAddr       hashIndex
+	namespaces       records[namespace]
+	namespacesByName hashIndex
 
-	mu           sync.Mutex // one writer at a time; guards what follows
-	slicesByName refs
-	podsByName   refs
-	counts       [kindCount]KindStats
-	limit        int64            // bytes that a namespace may take; 0: any
-	heldBy       map[string]int64 // bytes by namespace
-	scratch      []byte
-	observer     observer
+	mu               sync.Mutex // one writer at a time; guards what follows
+	slicesByName     hashIndex
+	podsByName       hashIndex
+	counts           [kindCount]KindStats
+	limit            int64            // bytes that a namespace may take; 0: any
+	bytesByNamespace map[string]int64 // bytes by namespace
+	scratch          []byte
+	observer         observer
 }
 
 // NewStore makes an empty store.
 func NewStore() *Store {
-	s := &Store{seed: maphash.MakeSeed(), heldBy: make(map[string]int64)}
+	s := &Store{seed: maphash.MakeSeed(), bytesByNamespace: make(map[string]int64)}
 	s.nodes.init()
 	s.slices.init()
 	s.pods.init()
-	s.spaces.init()
-	for _, x := range []*refs{
-		&s.nodesByName, &s.nodesByAddr, &s.slicesByAddr, &s.slicesByLabel, &s.podsByAddr, &s.spacesByName, &s.slicesByName, &s.podsByName,
+	s.namespaces.init()
+	for _, x := range []*hashIndex{
+		&s.nodesByName, &s.nodesByAddr, &s.slicesByAddr, &s.slicesByLabel, &s.podsByAddr, &s.namespacesByName, &s.slicesByName, &s.podsByName,
 	} {
 		x.init()
 	}
@@ -152,7 +152,7 @@ func (s *Store) Retain(kind Kind, keep func(namespace, name string) bool, now ti
 			return true
 		})
 	case Namespaces:
-		s.spaces.each(func(_ uint32, n *namespace) bool {
+		s.namespaces.each(func(_ uint32, n *namespace) bool {
 			if n.declared.Load() && !keep("", n.label[1:]) {
 				s.setNamespace(n.label[1:], false, now)
 			}
@@ -175,14 +175,14 @@ func (s *Store) Serial() uint32 { return s.serial.Load() }
 
 // maxLead is how many seconds the serial may run ahead of the clock, so that
 // neither many changes a second nor a clock that once was wrong carry it away.
-const maxLead = 3600
+const maxSerialLead = 3600
 
 // moved counts a change.
-func (s *Store) moved(now time.Time) {
+func (s *Store) bumpSerial(now time.Time) {
 	clock, last := uint32(now.Unix()), s.serial.Load()
 	next := clock
 	if lead := int32(last + 1 - clock); last != 0 && lead > 0 {
-		next = clock + min(uint32(lead), maxLead)
+		next = clock + min(uint32(lead), maxSerialLead)
 	}
 	s.serial.Store(next)
 }
@@ -221,13 +221,13 @@ func (s *Store) findNode(key []byte) (*node, uint32) {
 // or nil.
 func (s *Store) findNamespace(label []byte) (*namespace, uint32) {
 	hash := s.hash(label)
-	t := s.spacesByName.table.Load()
+	t := s.namespacesByName.table.Load()
 	for pos := t.home(hash); ; {
 		id, after, ok := t.next(hash, pos)
 		if !ok {
 			return nil, 0
 		}
-		if n := s.spaces.load(id); n != nil && n.label == string(label) {
+		if n := s.namespaces.load(id); n != nil && n.label == string(label) {
 			return n, id
 		}
 		pos = after

@@ -17,7 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-func TestPutSaysWhetherItChangedAnything(t *testing.T) {
+func TestPutReportsChange(t *testing.T) {
 	t.Parallel()
 	s, now := zone.NewStore(), epoch()
 	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
@@ -122,7 +122,7 @@ func TestSerial(t *testing.T) {
 	}
 }
 
-func TestRetainTellsWhatIsThere(t *testing.T) {
+func TestRetain(t *testing.T) {
 	t.Parallel()
 	s := zone.NewStore()
 	small(s)
@@ -150,7 +150,7 @@ func TestRetainTellsWhatIsThere(t *testing.T) {
 
 // TestNeverOlderAfterNewer has readers that ask for names whose addresses tell
 // the version, while a writer replaces, deletes and creates again.
-func TestNeverOlderAfterNewer(t *testing.T) {
+func TestNoOlderStateAfterNewer(t *testing.T) {
 	t.Parallel()
 	s, now := zone.NewStore(), epoch()
 	freshen(s, now)
@@ -159,7 +159,7 @@ func TestNeverOlderAfterNewer(t *testing.T) {
 	var wrote atomic.Uint32 // versions that are whole in the store
 	addr := func(v int) []netip.Addr { return []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(v >> 8), byte(v)})} }
 	ask := func(q *wire.Query, buf []byte) (int, bool) {
-		dst, res := z.Answer(q, zone.Client{Room: wire.MaxMessage, Turn: 0}, now, buf)
+		dst, res := z.Answer(q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, buf)
 		if res.Verdict != zone.Answered || dst[3]&0x0f != 0 || dst[7] == 0 {
 			return 0, false
 		}
@@ -219,7 +219,7 @@ func TestNewRefuses(t *testing.T) {
 		{"a negative limit", zone.Config{Store: s, Domain: "a.", StaleAfter: -1}, "stale after -1ns: negative"},
 		{"ignoring what is not known", zone.Config{Store: s, Domain: "a.", IgnoreEmpty: true}, "ignoring empty services needs all slices"},
 		{"a pod mode", zone.Config{Store: s, Domain: "a.", Pods: 9}, "pod mode 9: unknown"},
-		{"a name apart", zone.Config{Store: s, Domain: "a.", Apart: []string{"a..b"}}, `name apart "a..b": not a domain name`},
+		{"a name apart", zone.Config{Store: s, Domain: "a.", Excluded: []string{"a..b"}}, `name apart "a..b": not a domain name`},
 		{"a namespace", zone.Config{Store: s, Domain: "a.", Namespaces: []string{"A.b"}}, `namespace "A.b": not a namespace's name`},
 	}
 	for _, tt := range tests {

@@ -16,7 +16,7 @@ import (
 // TestTenant has somebody put every kind of odd Service and EndpointSlice into one namespace, whether the API server lets it pass or
 // not. The names of other namespaces, of the zone itself and of Services' addresses are answered as before. What the tenant can do is
 // to add PTR records for the addresses of others' endpoints, and for addresses outside of the cluster.
-func TestTenant(t *testing.T) {
+func TestNamespaceLimit(t *testing.T) {
 	t.Parallel()
 	a := netip.MustParseAddr
 	s, now := zone.NewStore(), epoch()

@@ -15,7 +15,7 @@ import (
 
 // ErrUnready says that the zone is not complete yet, so that it cannot be
 // transferred.
-var ErrUnready = errors.New("zone is not complete yet")
+var ErrNotReady = errors.New("zone is not complete yet")
 
 // A Record is a resource record of class IN in wire form. Its slices are valid
 // until the next one is made.
@@ -29,7 +29,7 @@ type Record struct {
 // Complete tells whether all is known that Records lists.
 func (z *Zone) Complete(now time.Time) bool {
 	r := reply{z: z, now: now}
-	return r.trust(onServices) >= stale && r.trust(onSlices) != unsynced
+	return r.freshnessOf(needsServices) >= stale && r.freshnessOf(needsSlices) != unsynced
 }
 
 // Records gives emit every record of the zone in the order of a transfer
@@ -44,7 +44,7 @@ func (z *Zone) Complete(now time.Time) bool {
 // left out: those of pods, zonal ones, ports without underscores.
 func (z *Zone) Records(now time.Time, emit func(Record) error) error {
 	if !z.Complete(now) {
-		return ErrUnready
+		return ErrNotReady
 	}
 	t := transfer{z: z, now: now, emit: emit}
 	soa := t.soa()
@@ -52,11 +52,11 @@ func (z *Zone) Records(now time.Time, emit func(Record) error) error {
 	if err := emit(soa); err != nil {
 		return err
 	}
-	if err := t.own(); err != nil {
+	if err := t.zoneRecords(); err != nil {
 		return err
 	}
 	for _, n := range nodes {
-		if err := t.node(n); err != nil {
+		if err := t.serviceRecords(n); err != nil {
 			return err
 		}
 	}
@@ -65,12 +65,12 @@ func (z *Zone) Records(now time.Time, emit func(Record) error) error {
 
 // A transfer is one transfer under way.
 type transfer struct {
-	z    *Zone
-	now  time.Time
-	emit func(Record) error
-	q    wire.Query
-	ask  []byte // the query
-	dst  []byte // the answer
+	z     *Zone
+	now   time.Time
+	emit  func(Record) error
+	q     wire.Query
+	query []byte // the query
+	dst   []byte // the answer
 }
 
 // soa is the zone's SOA record as it is now.
@@ -85,7 +85,7 @@ func (t *transfer) soa() Record {
 func (t *transfer) nodes() []*node {
 	var nodes []*node
 	t.z.store.nodes.each(func(_ uint32, n *node) bool {
-		if n.svc != nil && t.z.shown(n) {
+		if n.svc != nil && t.z.exposes(n) {
 			nodes = append(nodes, n)
 		}
 		return true
@@ -95,7 +95,7 @@ func (t *transfer) nodes() []*node {
 }
 
 // own emits what is there without any service.
-func (t *transfer) own() error {
+func (t *transfer) zoneRecords() error {
 	for _, q := range []struct {
 		labels string
 		rrtype uint16
@@ -108,12 +108,12 @@ func (t *transfer) own() error {
 }
 
 // node emits the records of one service: its name's, its ports', its endpoints'.
-func (t *transfer) node(n *node) error {
+func (t *transfer) serviceRecords(n *node) error {
 	base := n.key + "\x03svc"
-	if n.svc.kind == ExternalName {
+	if n.svc.typ == ExternalName {
 		return t.answer(n, base, wire.TypeCNAME)
 	}
-	if err := t.name(n, base); err != nil {
+	if err := t.nameRecords(n, base); err != nil {
 		return err
 	}
 	for _, port := range t.ports(n) {
@@ -129,7 +129,7 @@ func (t *transfer) node(n *node) error {
 			continue
 		}
 		seen[label] = struct{}{}
-		if err := t.name(n, label+base); err != nil {
+		if err := t.nameRecords(n, label+base); err != nil {
 			return err
 		}
 	}
@@ -137,7 +137,7 @@ func (t *transfer) node(n *node) error {
 }
 
 // name emits the addresses and SRV records of a name.
-func (t *transfer) name(n *node, labels string) error {
+func (t *transfer) nameRecords(n *node, labels string) error {
 	for _, rrtype := range []uint16{wire.TypeA, wire.TypeAAAA, wire.TypeSRV} {
 		if err := t.answer(n, labels, rrtype); err != nil {
 			return err
@@ -149,7 +149,7 @@ func (t *transfer) name(n *node, labels string) error {
 // ports are the labels of the node's ports, as RFC 2782 has them, each once.
 func (t *transfer) ports(n *node) []string {
 	lists := []portList{}
-	if n.svc.kind == ClusterIP {
+	if n.svc.typ == ClusterIP {
 		lists = append(lists, n.svc.ports())
 	} else {
 		for _, s := range n.slices {
@@ -175,13 +175,13 @@ func (t *transfer) answer(n *node, labels string, rrtype uint16) error {
 	if len(labels)+len(t.z.domain) > wire.MaxName {
 		return nil // a name that cannot be
 	}
-	t.ask = append(t.ask[:0], 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0)
-	t.ask = append(append(t.ask, labels...), t.z.domain...)
-	t.ask = binary.BigEndian.AppendUint16(t.ask, rrtype)
-	t.ask = binary.BigEndian.AppendUint16(t.ask, wire.ClassIN)
-	t.q.Parse(t.ask)
-	r := reply{z: t.z, q: &t.q, now: t.now, room: math.MaxInt, steps: math.MaxInt, dst: t.dst[:0], ede: wire.EDENone}
-	if !r.locate(t.q.Name(), wire.HeaderLen) {
+	t.query = append(t.query[:0], 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0)
+	t.query = append(append(t.query, labels...), t.z.domain...)
+	t.query = binary.BigEndian.AppendUint16(t.query, rrtype)
+	t.query = binary.BigEndian.AppendUint16(t.query, wire.ClassIN)
+	t.q.Parse(t.query)
+	r := reply{z: t.z, q: &t.q, now: t.now, maxSize: math.MaxInt, steps: math.MaxInt, dst: t.dst[:0], ede: wire.EDENone}
+	if !r.splitName(t.q.Name(), wire.HeaderLen) {
 		return nil // a name apart
 	}
 	r.begin()

@@ -36,7 +36,7 @@ func (m *model) listed() []string {
 
 func TestTransferAgainstModel(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 42, zone.Config{TTL: 5 * time.Second, NodeZone: "east"})
+	w := newHarness(t, 42, zone.Config{TTL: 5 * time.Second, NodeZone: "east"})
 	for step := range 300 {
 		w.step()
 		if step%10 != 0 {
@@ -69,7 +69,7 @@ func TestTransferUnready(t *testing.T) {
 		t.Fatal(err)
 	}
 	emit := func(dns.RR) error { return nil }
-	if err := z.Transfer(epoch(), emit); !errors.Is(err, zone.ErrUnready) {
+	if err := z.Transfer(epoch(), emit); !errors.Is(err, zone.ErrNotReady) {
 		t.Errorf("before the first list: %v, want ErrUnready", err)
 	}
 	freshen(s, epoch())

@@ -32,31 +32,31 @@ func small(s *zone.Store) {
 }
 
 // A short is what matters of an answer here.
-type short struct {
+type summary struct {
 	Verdict zone.Verdict
 	Rcode   string
 	EDE     int
 	Records int
 }
 
-func TestWhoMaySayNo(t *testing.T) {
+func TestDenials(t *testing.T) {
 	t.Parallel()
 	const (
 		none = wire.EDENone
 		ok   = "NOERROR"
 		nx   = "NXDOMAIN"
 	)
-	elsewhere := short{zone.Elsewhere, "", none, 0}
-	unready := short{zone.Unready, "", 14, 0}
-	yes := func(ede, n int) short { return short{zone.Answered, ok, ede, n} }
-	no := func(rcode string, ede int) short { return short{zone.Answered, rcode, ede, 0} }
-	same := func(s short) [2]short { return [2]short{s, s} }
-	or := func(alone short) [2]short { return [2]short{alone, elsewhere} }
+	elsewhere := summary{zone.UseFallback, "", none, 0}
+	unready := summary{zone.NotReady, "", 14, 0}
+	yes := func(ede, n int) summary { return summary{zone.Answered, ok, ede, n} }
+	no := func(rcode string, ede int) summary { return summary{zone.Answered, rcode, ede, 0} }
+	same := func(s summary) [2]summary { return [2]summary{s, s} }
+	or := func(alone summary) [2]summary { return [2]summary{alone, elsewhere} }
 	// By the state of the view; in each, with nobody else to ask and with somebody.
 	tests := []struct {
 		name                   string
 		rrtype                 uint16
-		unsynced, stale, fresh [2]short
+		unsynced, stale, fresh [2]summary
 	}{
 		{"web.shop.svc", dns.TypeA, same(yes(none, 1)), same(yes(3, 1)), same(yes(none, 1))},
 		{"web.shop.svc", dns.TypeAAAA, same(no(ok, none)), same(no(ok, none)), same(no(ok, none))},
@@ -73,7 +73,7 @@ func TestWhoMaySayNo(t *testing.T) {
 		{"east.pin._zone.db.shop.svc", dns.TypeA, or(unready), same(yes(3, 1)), same(yes(none, 1))},
 		{"west.pin._zone.db.shop.svc", dns.TypeA, or(unready), or(no(ok, 3)), same(no(ok, none))},
 		{"out.shop.svc", dns.TypeCNAME, same(yes(none, 1)), same(yes(3, 1)), same(yes(none, 1))},
-		{"gone.shop.svc", dns.TypeA, or(unready), or(short{zone.Answered, nx, 19, 1}), same(short{zone.Answered, nx, none, 1})},
+		{"gone.shop.svc", dns.TypeA, or(unready), or(summary{zone.Answered, nx, 19, 1}), same(summary{zone.Answered, nx, none, 1})},
 		{"shop.svc", dns.TypeA, same(no(ok, none)), same(no(ok, none)), same(no(ok, none))},
 		{"none.svc", dns.TypeA, or(unready), or(no(nx, 19)), same(no(nx, none))},
 		{"10-2-0-1.shop.pod", dns.TypeA, same(yes(none, 1)), same(yes(3, 1)), same(yes(none, 1))},
@@ -87,7 +87,7 @@ func TestWhoMaySayNo(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name+" "+dns.TypeToString[tt.rrtype], func(t *testing.T) {
 			t.Parallel()
-			for state, want := range map[string][2]short{"unsynced": tt.unsynced, "restored": tt.stale, "stale": tt.stale, "fresh": tt.fresh} {
+			for state, want := range map[string][2]summary{"unsynced": tt.unsynced, "restored": tt.stale, "stale": tt.stale, "fresh": tt.fresh} {
 				for i, others := range []bool{false, true} {
 					s, now := zone.NewStore(), epoch()
 					s.Expect(zone.Services, zone.Slices, zone.Namespaces, zone.Pods)
@@ -101,8 +101,8 @@ func TestWhoMaySayNo(t *testing.T) {
 					if state == "stale" {
 						now = now.Add(91 * time.Second)
 					}
-					have := shortOf(t, zone.Config{
-						Store: s, Pods: zone.PodsVerified, AllSlices: true, Elsewhere: func() bool { return others },
+					have := summaryOf(t, zone.Config{
+						Store: s, Pods: zone.PodsVerified, AllSlices: true, HasFallback: func() bool { return others },
 					}, tt.name+".cluster.local.", tt.rrtype, now)
 					if diff := cmp.Diff(want[i], have); diff != "" {
 						t.Errorf("%s, somebody else to ask: %t (-want +got):\n%s", state, others, diff)
@@ -113,7 +113,7 @@ func TestWhoMaySayNo(t *testing.T) {
 	}
 }
 
-func shortOf(t *testing.T, cfg zone.Config, name string, rrtype uint16, now time.Time) short {
+func summaryOf(t *testing.T, cfg zone.Config, name string, rrtype uint16, now time.Time) summary {
 	t.Helper()
 	cfg.Domain = "cluster.local."
 	z, err := zone.New(cfg)
@@ -121,29 +121,29 @@ func shortOf(t *testing.T, cfg zone.Config, name string, rrtype uint16, now time
 		t.Fatal(err)
 	}
 	g := ask(t, z, name, rrtype, 0, now)
-	return short{g.Verdict, g.Rcode, g.EDE, len(g.Answer)}
+	return summary{g.Verdict, g.Rcode, g.EDE, len(g.Answer)}
 }
 
-func TestKindsNobodyFills(t *testing.T) {
+func TestUnwatchedKinds(t *testing.T) {
 	t.Parallel()
 	none := wire.EDENone
-	elsewhere := short{zone.Elsewhere, "", none, 0}
-	nx := short{zone.Answered, "NXDOMAIN", none, 0}
+	elsewhere := summary{zone.UseFallback, "", none, 0}
+	nx := summary{zone.Answered, "NXDOMAIN", none, 0}
 	tests := []struct {
 		name      string
 		expect    []zone.Kind
 		allSlices bool
 		question  string
-		want      [2]short // with nobody else to ask, with somebody
+		want      [2]summary // with nobody else to ask, with somebody
 	}{
-		{"a headless set without slices", []zone.Kind{zone.Services, zone.Namespaces}, false, "empty.shop.svc", [2]short{nx, elsewhere}},
-		{"an endpoint without slices", []zone.Kind{zone.Services, zone.Namespaces}, false, "x.empty.shop.svc", [2]short{nx, elsewhere}},
-		{"a zonal name without slices", []zone.Kind{zone.Services, zone.Namespaces}, false, "a.pin._zone.empty.shop.svc", [2]short{nx, elsewhere}},
-		{"a zonal node without slices", []zone.Kind{zone.Services, zone.Namespaces}, false, "_zone.empty.shop.svc", [2]short{nx, elsewhere}},
-		{"below a ClusterIP service with headless slices only", []zone.Kind{zone.Services, zone.Slices, zone.Namespaces}, false, "x.web.shop.svc", [2]short{nx, elsewhere}},
-		{"below a ClusterIP service with all slices", []zone.Kind{zone.Services, zone.Slices, zone.Namespaces}, true, "x.web.shop.svc", [2]short{nx, nx}},
-		{"a namespace that nobody tells of", []zone.Kind{zone.Services, zone.Slices}, false, "none.svc", [2]short{nx, elsewhere}},
-		{"a namespace with a service", []zone.Kind{zone.Services, zone.Slices}, false, "shop.svc", [2]short{{zone.Answered, "NOERROR", none, 0}, {zone.Answered, "NOERROR", none, 0}}},
+		{"a headless set without slices", []zone.Kind{zone.Services, zone.Namespaces}, false, "empty.shop.svc", [2]summary{nx, elsewhere}},
+		{"an endpoint without slices", []zone.Kind{zone.Services, zone.Namespaces}, false, "x.empty.shop.svc", [2]summary{nx, elsewhere}},
+		{"a zonal name without slices", []zone.Kind{zone.Services, zone.Namespaces}, false, "a.pin._zone.empty.shop.svc", [2]summary{nx, elsewhere}},
+		{"a zonal node without slices", []zone.Kind{zone.Services, zone.Namespaces}, false, "_zone.empty.shop.svc", [2]summary{nx, elsewhere}},
+		{"below a ClusterIP service with headless slices only", []zone.Kind{zone.Services, zone.Slices, zone.Namespaces}, false, "x.web.shop.svc", [2]summary{nx, elsewhere}},
+		{"below a ClusterIP service with all slices", []zone.Kind{zone.Services, zone.Slices, zone.Namespaces}, true, "x.web.shop.svc", [2]summary{nx, nx}},
+		{"a namespace that nobody tells of", []zone.Kind{zone.Services, zone.Slices}, false, "none.svc", [2]summary{nx, elsewhere}},
+		{"a namespace with a service", []zone.Kind{zone.Services, zone.Slices}, false, "shop.svc", [2]summary{{zone.Answered, "NOERROR", none, 0}, {zone.Answered, "NOERROR", none, 0}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestKindsNobodyFills(t *testing.T) {
 				small(s)
 				freshen(s, epoch())
 				s.Expect(tt.expect...)
-				have := shortOf(t, zone.Config{Store: s, AllSlices: tt.allSlices, Elsewhere: func() bool { return others }}, tt.question+".cluster.local.", dns.TypeA, epoch())
+				have := summaryOf(t, zone.Config{Store: s, AllSlices: tt.allSlices, HasFallback: func() bool { return others }}, tt.question+".cluster.local.", dns.TypeA, epoch())
 				if diff := cmp.Diff(tt.want[i], have); diff != "" {
 					t.Errorf("somebody else to ask: %t (-want +got):\n%s", others, diff)
 				}
@@ -168,20 +168,20 @@ func TestAge(t *testing.T) {
 	if age := s.Age(zone.Services, now); age < 100*365*24*time.Hour {
 		t.Errorf("never seen: age %s, want the longest", age)
 	}
-	s.Seen(zone.Services, now)
-	s.Seen(zone.Services, now.Add(-time.Minute))
+	s.ConfirmFresh(zone.Services, now)
+	s.ConfirmFresh(zone.Services, now.Add(-time.Minute))
 	if age := s.Age(zone.Services, now.Add(time.Second)); age != time.Second {
 		t.Errorf("seen a second ago: age %s", age)
 	}
-	s.Slept(time.Hour)
+	s.AddSuspend(time.Hour)
 	if age := s.Age(zone.Services, now.Add(time.Second)); age != time.Hour+time.Second {
 		t.Errorf("seen a second before a suspend of an hour: age %s", age)
 	}
-	s.Seen(zone.Services, s.Moment(now.Add(time.Second)))
+	s.ConfirmFresh(zone.Services, s.BootTime(now.Add(time.Second)))
 	if age := s.Age(zone.Services, now.Add(2*time.Second)); age != time.Second {
 		t.Errorf("seen after the suspend: age %s, want 1s", age)
 	}
-	s.SeenForever(zone.Services)
+	s.SetAlwaysFresh(zone.Services)
 	if age := s.Age(zone.Services, now.Add(time.Hour)); age != 0 {
 		t.Errorf("a local source: age %s, want 0", age)
 	}
@@ -197,23 +197,23 @@ func TestAge(t *testing.T) {
 func TestReverseRanges(t *testing.T) {
 	t.Parallel()
 	none := wire.EDENone
-	foreign := short{zone.Foreign, "", none, 0}
-	ptr := short{zone.Answered, "NOERROR", none, 1}
-	nx := short{zone.Answered, "NXDOMAIN", none, 0}
-	elsewhere := short{zone.Elsewhere, "", none, 0}
+	foreign := summary{zone.NotInZone, "", none, 0}
+	ptr := summary{zone.Answered, "NOERROR", none, 1}
+	nx := summary{zone.Answered, "NXDOMAIN", none, 0}
+	elsewhere := summary{zone.UseFallback, "", none, 0}
 	tests := []struct {
 		name      string
 		question  string
 		allSlices bool
-		want      [2]short
+		want      [2]summary
 	}{
-		{"a service", "1.0.0.10.in-addr.arpa.", false, [2]short{ptr, ptr}},
-		{"an endpoint", "1.0.1.10.in-addr.arpa.", false, [2]short{ptr, ptr}},
-		{"an endpoint that is not ready", "2.0.1.10.in-addr.arpa.", true, [2]short{nx, nx}},
-		{"unknown, all slices", "9.0.1.10.in-addr.arpa.", true, [2]short{nx, nx}},
-		{"unknown, headless slices", "9.0.1.10.in-addr.arpa.", false, [2]short{nx, elsewhere}},
-		{"out of the ranges", "9.0.1.11.in-addr.arpa.", true, [2]short{foreign, foreign}},
-		{"no whole address", "1.10.in-addr.arpa.", true, [2]short{foreign, foreign}},
+		{"a service", "1.0.0.10.in-addr.arpa.", false, [2]summary{ptr, ptr}},
+		{"an endpoint", "1.0.1.10.in-addr.arpa.", false, [2]summary{ptr, ptr}},
+		{"an endpoint that is not ready", "2.0.1.10.in-addr.arpa.", true, [2]summary{nx, nx}},
+		{"unknown, all slices", "9.0.1.10.in-addr.arpa.", true, [2]summary{nx, nx}},
+		{"unknown, headless slices", "9.0.1.10.in-addr.arpa.", false, [2]summary{nx, elsewhere}},
+		{"out of the ranges", "9.0.1.11.in-addr.arpa.", true, [2]summary{foreign, foreign}},
+		{"no whole address", "1.10.in-addr.arpa.", true, [2]summary{foreign, foreign}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -222,8 +222,8 @@ func TestReverseRanges(t *testing.T) {
 				s := zone.NewStore()
 				small(s)
 				freshen(s, epoch())
-				have := shortOf(t, zone.Config{
-					Store: s, AllSlices: tt.allSlices, Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Elsewhere: func() bool { return others },
+				have := summaryOf(t, zone.Config{
+					Store: s, AllSlices: tt.allSlices, Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, HasFallback: func() bool { return others },
 				}, tt.question, dns.TypePTR, epoch())
 				if diff := cmp.Diff(tt.want[i], have); diff != "" {
 					t.Errorf("somebody else to ask: %t (-want +got):\n%s", others, diff)

@@ -57,16 +57,16 @@ func worstStore() *zone.Store {
 }
 
 // A worst is a question about one of the sets of worstStore.
-type worst struct {
+type worstCase struct {
 	name, question string
 	rrtype         uint16
 	some           bool // records are given
-	short          bool // and all are not found within the budget
+	limited        bool // and all are not found within the budget
 }
 
-func worsts() []worst {
+func worstCases() []worstCase {
 	const d = ".shop.svc.cluster.local."
-	return []worst{
+	return []worstCase{
 		{"PTR of an address in 1,000 Services", "1.0.16.172.in-addr.arpa.", dns.TypePTR, true, false},
 		{"other type at that name", "1.0.16.172.in-addr.arpa.", dns.TypeTXT, false, false},
 		{"3,000 endpoints of one hostname", "one-name" + d, dns.TypeA, true, false},
@@ -103,7 +103,7 @@ func worstZone(tb testing.TB) *zone.Zone {
 func BenchmarkWorst(b *testing.B) {
 	z, now := worstZone(b), epoch()
 	buf := make([]byte, 0, wire.MaxMessage)
-	for _, w := range worsts() {
+	for _, w := range worstCases() {
 		for _, c := range []struct {
 			name string
 			room int
@@ -115,7 +115,7 @@ func BenchmarkWorst(b *testing.B) {
 				turn := uint32(0)
 				for b.Loop() {
 					turn++
-					if dst, _ := z.Answer(&q, zone.Client{Room: c.room, Turn: turn}, now, buf); len(dst) > c.room {
+					if dst, _ := z.Answer(&q, zone.Client{MaxSize: c.room, Rotation: turn}, now, buf); len(dst) > c.room {
 						b.Fatalf("%d bytes", len(dst))
 					}
 				}
@@ -130,11 +130,11 @@ func TestWorst(t *testing.T) {
 	t.Parallel()
 	z, now := worstZone(t), epoch()
 	buf := make([]byte, 0, wire.MaxMessage)
-	for _, w := range worsts() {
+	for _, w := range worstCases() {
 		var q wire.Query
 		q.Parse(packet(t, w.question, w.rrtype))
 		for turn := range uint32(100) {
-			dst, result := z.Answer(&q, zone.Client{Room: wire.SafeUDP, Turn: turn}, now, buf)
+			dst, result := z.Answer(&q, zone.Client{MaxSize: wire.SafeUDP, Rotation: turn}, now, buf)
 			if result.Verdict != zone.Answered && w.some {
 				t.Fatalf("%s: verdict %d", w.name, result.Verdict)
 			}
@@ -145,8 +145,8 @@ func TestWorst(t *testing.T) {
 			if len(dst) > wire.SafeUDP || len(m.Answer) == 0 && w.some {
 				t.Fatalf("%s: %d bytes with %d records, want some and at most %d bytes", w.name, len(dst), len(m.Answer), wire.SafeUDP)
 			}
-			if short := result.Short && w.rrtype != dns.TypePTR; short != w.short || w.short && !m.Truncated {
-				t.Fatalf("%s, turn %d: short %t, TC %t, want short %t with TC", w.name, turn, short, m.Truncated, w.short)
+			if short := result.Limited && w.rrtype != dns.TypePTR; short != w.limited || w.limited && !m.Truncated {
+				t.Fatalf("%s, turn %d: short %t, TC %t, want short %t with TC", w.name, turn, short, m.Truncated, w.limited)
 			}
 			if m.Rcode == dns.RcodeSuccess && len(m.Answer) == 0 && len(m.Ns) == 0 && !m.Truncated {
 				t.Fatalf("%s: an empty answer without TC or SOA", w.name)
@@ -157,7 +157,7 @@ func TestWorst(t *testing.T) {
 
 // TestPointersAreBounded has an address that more names lead to than are given: not
 // always the same ones.
-func TestPointersAreBounded(t *testing.T) {
+func TestPTRsAreBounded(t *testing.T) {
 	t.Parallel()
 	z := worstZone(t)
 	for question, names := range map[string]int{"1.0.16.172.in-addr.arpa.": 1000, "2.0.16.172.in-addr.arpa.": 1000, "3.0.16.172.in-addr.arpa.": 200} {
@@ -165,10 +165,10 @@ func TestPointersAreBounded(t *testing.T) {
 		q.Parse(packet(t, question, dns.TypePTR))
 		seen := map[string]bool{}
 		for turn := range uint32(400) {
-			dst, result := z.Answer(&q, zone.Client{Room: wire.MaxMessage, Turn: turn}, epoch(), nil)
+			dst, result := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, epoch(), nil)
 			m := parse(t, dst)
-			if len(m.Answer) != 32 || m.Truncated || !result.Short {
-				t.Fatalf("%s: %d records, TC %t, short %t; want 32 of more without TC", question, len(m.Answer), m.Truncated, result.Short)
+			if len(m.Answer) != 32 || m.Truncated || !result.Limited {
+				t.Fatalf("%s: %d records, TC %t, short %t; want 32 of more without TC", question, len(m.Answer), m.Truncated, result.Limited)
 			}
 			for _, record := range m.Answer {
 				seen[record.String()] = true
@@ -182,7 +182,7 @@ func TestPointersAreBounded(t *testing.T) {
 
 // TestPartsRotate has clients that take a part of a set get all of it over time, also
 // those that ask every second or fifth time only.
-func TestPartsRotate(t *testing.T) {
+func TestTruncatedSetsRotate(t *testing.T) {
 	t.Parallel()
 	z, buf := worstZone(t), make([]byte, 0, wire.MaxMessage)
 	tests := []struct {
@@ -198,7 +198,7 @@ func TestPartsRotate(t *testing.T) {
 				q.Parse(packet(t, tt.name+".shop.svc.cluster.local.", dns.TypeA))
 				seen := map[[4]byte]bool{}
 				for i := range c.turns {
-					dst, _ := z.Answer(&q, zone.Client{Room: c.room, Turn: uint32(1 + i*stride)}, epoch(), buf)
+					dst, _ := z.Answer(&q, zone.Client{MaxSize: c.room, Rotation: uint32(1 + i*stride)}, epoch(), buf)
 					for records := dst[wire.HeaderLen+len(q.Name())+4:]; len(records) > 0; records = records[16:] {
 						seen[[4]byte(records[12:16])] = true
 					}

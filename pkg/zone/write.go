@@ -29,23 +29,23 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 		n = &node{key: string(key)}
 		id = s.addNode(n)
 	}
-	s.hold(namespace, size, before)
-	s.noteRefused(Services, old != nil && old.refused, svc != nil && svc.refused, namespace, name)
+	s.account(namespace, size, before)
+	s.countRefused(Services, old != nil && old.refused, svc != nil && svc.refused, namespace, name)
 	s.count(Services, old != nil, -serviceSize(n.key, old))
 	s.count(Services, svc != nil, serviceSize(n.key, svc))
-	if svc != nil && svc.kind == ClusterIP {
+	if svc != nil && svc.typ == ClusterIP {
 		s.addAddrs(&s.nodesByAddr, id, svc.addrs(4), svc.addrs(16))
 	}
 	s.setNode(id, n.withService(svc))
-	if old != nil && old.kind == ClusterIP {
+	if old != nil && old.typ == ClusterIP {
 		s.removeAddrs(&s.nodesByAddr, id, old.addrs(4), old.addrs(16))
 	}
 	space := keyNamespace(n.key)
 	spaceMoved := (old == nil) != (svc == nil) && s.countServices(space, svc != nil)
-	s.moved(now)
-	s.observer.service(n, old, svc)
+	s.bumpSerial(now)
+	s.observer.notifyService(n, old, svc)
 	if spaceMoved {
-		s.observer.namespace(space)
+		s.observer.notifyNamespace(space)
 	}
 	return true
 }
@@ -58,48 +58,48 @@ func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool 
 		sl = refusedSlice(sl)
 	}
 	switch {
-	case old == nil && sl == nil, old != nil && sl != nil && old.same(sl):
+	case old == nil && sl == nil, old != nil && sl != nil && old.equal(sl):
 		return false
 	case old == nil:
 		id = s.slices.add(sl)
 		s.slicesByName.add(hash, id)
 	}
-	s.hold(namespace, sliceCost(sl), sliceCost(old))
-	s.noteRefused(Slices, old.refused(), sl.refused(), namespace, name)
+	s.account(namespace, sliceCost(sl), sliceCost(old))
+	s.countRefused(Slices, old.refused(), sl.refused(), namespace, name)
 	s.count(Slices, old != nil, -sliceSize(old))
 	s.count(Slices, sl != nil, sliceSize(sl))
 	if sl != nil {
-		s.addAddrs(&s.slicesByAddr, id, sl.distinct(4), sl.distinct(16))
+		s.addAddrs(&s.slicesByAddr, id, sl.distinctAddrs(4), sl.distinctAddrs(16))
 		s.eachLabel(sl, func(hash uint64) { s.slicesByLabel.add(hash, id) })
 		s.slices.set(id, sl)
 	}
 	if sl != nil {
-		s.exchangeSlice(sl.key, id, sl)
+		s.replaceSlice(sl.key, id, sl)
 	}
 	if old != nil && (sl == nil || old.key != sl.key) {
-		s.exchangeSlice(old.key, id, nil)
+		s.replaceSlice(old.key, id, nil)
 	}
 	if sl == nil {
 		s.slicesByName.remove(hash, id)
 		s.slices.drop(id)
 	}
 	if old != nil {
-		s.removeAddrs(&s.slicesByAddr, id, old.distinct(4), old.distinct(16))
+		s.removeAddrs(&s.slicesByAddr, id, old.distinctAddrs(4), old.distinctAddrs(16))
 		s.eachLabel(old, func(hash uint64) { s.slicesByLabel.remove(hash, id) })
 	}
-	s.moved(now)
-	s.observer.slice(old, sl)
+	s.bumpSerial(now)
+	s.observer.notifySlice(old, sl)
 	return true
 }
 
 // exchangeSlice makes sl the slice of the node that has the number, nil for none.
-func (s *Store) exchangeSlice(key string, id uint32, sl *slice) {
+func (s *Store) replaceSlice(key string, id uint32, sl *slice) {
 	n, at := s.findNode([]byte(key))
 	if n == nil {
 		n = &node{key: key}
 		at = s.addNode(n)
 	}
-	s.setNode(at, n.with(id, sl))
+	s.setNode(at, n.withSlice(id, sl))
 }
 
 // addNode makes an empty node findable.
@@ -143,7 +143,7 @@ func (s *Store) setPod(namespace, name string, p *pod, now time.Time) bool {
 	if old != nil {
 		s.removeAddrs(&s.podsByAddr, id, old.addrs(4), old.addrs(16))
 	}
-	s.moved(now)
+	s.bumpSerial(now)
 	return true
 }
 
@@ -167,8 +167,8 @@ func (s *Store) setNamespace(name string, there bool, now time.Time) bool {
 	}
 	s.count(Namespaces, true, size)
 	s.dropNamespace(n, id)
-	s.moved(now)
-	s.observer.namespace(n.label)
+	s.bumpSerial(now)
+	s.observer.notifyNamespace(n.label)
 	return true
 }
 
@@ -191,16 +191,16 @@ func (s *Store) countServices(label string, in bool) (moved bool) {
 
 func (s *Store) addNamespace(label []byte) (*namespace, uint32) {
 	n := &namespace{label: string(label)}
-	id := s.spaces.add(n)
-	s.spacesByName.add(s.hash(label), id)
+	id := s.namespaces.add(n)
+	s.namespacesByName.add(s.hash(label), id)
 	return n, id
 }
 
 // dropNamespace takes out a namespace that does not exist.
 func (s *Store) dropNamespace(n *namespace, id uint32) {
 	if !n.exists() {
-		s.spacesByName.remove(s.hash([]byte(n.label)), id)
-		s.spaces.drop(id)
+		s.namespacesByName.remove(s.hash([]byte(n.label)), id)
+		s.namespaces.drop(id)
 	}
 }
 
@@ -234,11 +234,11 @@ func (s *Store) findPod(hash uint64, namespace, name string) (*pod, uint32) {
 
 // addAddrs makes id a candidate for each of the packed addresses. An id may be
 // one twice for a while, when the old version of its record has the address too.
-func (s *Store) addAddrs(x *refs, id uint32, v4, v6 string) {
+func (s *Store) addAddrs(x *hashIndex, id uint32, v4, v6 string) {
 	s.eachAddr(v4, v6, func(hash uint64) { x.add(hash, id) })
 }
 
-func (s *Store) removeAddrs(x *refs, id uint32, v4, v6 string) {
+func (s *Store) removeAddrs(x *hashIndex, id uint32, v4, v6 string) {
 	s.eachAddr(v4, v6, func(hash uint64) { x.remove(hash, id) })
 }
 
@@ -259,7 +259,7 @@ func (s *Store) eachLabel(sl *slice, f func(hash uint64)) {
 	var buf [64]byte
 	last := ""
 	for k := range int(sl.named) {
-		if name := sl.label(sl.ordered(k)); name != last {
+		if name := sl.label(sl.entryByName(k)); name != last {
 			last = name
 			f(s.labelHash(sl.key, buf[:copy(buf[:], name)]))
 		}
@@ -267,7 +267,7 @@ func (s *Store) eachLabel(sl *slice, f func(hash uint64)) {
 }
 
 // distinct are the packed addresses of octets each, every one once.
-func (s *slice) distinct(octets int) string {
+func (s *slice) distinctAddrs(octets int) string {
 	list := s.data[:4*s.n4]
 	if octets == 16 {
 		list = s.data[4*s.n4 : s.marksAt]

@@ -23,21 +23,21 @@ const (
 
 // Config is what a zone is made from.
 type Config struct {
-	Store       *Store
-	Domain      string        // "cluster.local."
-	TTL         time.Duration // 0 to 1 h, whole seconds; of every name that has none of its own
-	Pods        PodMode
-	PodNames    bool           // an endpoint without hostname is named by its pod, not by its address
-	IgnoreEmpty bool           // a ClusterIP service without a ready endpoint is denied; needs AllSlices
-	AllSlices   bool           // the store gets every EndpointSlice, not only those of headless services
-	NodeZone    string         // endpoints of this topology zone come first; empty: none do
-	Ranges      []netip.Prefix // cluster ranges: reverse names in them that the store does not know are denied
-	Namespaces  []string       // exposed; empty: all
-	Apart       []string       // names below the domain that are not this zone's to answer, with all below them
-	StaleAfter  time.Duration  // a view older than this denies nothing; default 90 s
-	Nameservers []netip.Addr   // addresses of ns.dns.<domain>
-	KnownSpaces bool           // only namespaces that the store holds are exposed: a selector chose them
-	Elsewhere   func() bool    // is there someone else to ask? nil: no
+	Store           *Store
+	Domain          string        // "cluster.local."
+	TTL             time.Duration // 0 to 1 h, whole seconds; of every name that has none of its own
+	Pods            PodMode
+	PodNames        bool           // an endpoint without hostname is named by its pod, not by its address
+	IgnoreEmpty     bool           // a ClusterIP service without a ready endpoint is denied; needs AllSlices
+	AllSlices       bool           // the store gets every EndpointSlice, not only those of headless services
+	NodeZone        string         // endpoints of this topology zone come first; empty: none do
+	Ranges          []netip.Prefix // cluster ranges: reverse names in them that the store does not know are denied
+	Namespaces      []string       // exposed; empty: all
+	Excluded        []string       // names below the domain that are not this zone's to answer, with all below them
+	StaleAfter      time.Duration  // a view older than this denies nothing; default 90 s
+	Nameservers     []netip.Addr   // addresses of ns.dns.<domain>
+	KnownNamespaces bool           // only namespaces that the store holds are exposed: a selector chose them
+	HasFallback     func() bool    // is there someone else to ask? nil: no
 }
 
 // defaultStaleAfter is three bookmarks of an API server, which come once a minute
@@ -47,23 +47,23 @@ const defaultStaleAfter = 90 * time.Second
 // A Zone answers from a store by a configuration. It is immutable, cheap to make,
 // and safe for use by many goroutines.
 type Zone struct {
-	store      *Store
-	domain     []byte // canonical wire form
-	ttl        uint32 // seconds
-	pods       PodMode
-	podNames   bool
-	skipEmpty  bool
-	allSlices  bool
-	known      bool
-	nodeZone   []byte // labels in wire form
-	ranges     []netip.Prefix
-	namespaces map[string]struct{} // labels in wire form
-	apart      [][]byte            // canonical wire form
-	staleAfter time.Duration
-	ns4, ns6   string // packed addresses
-	elsewhere  func() bool
-	soa        []byte // a SOA record of the zone after its owner
-	soaReverse []byte // the same for reverse names
+	store           *Store
+	domain          []byte // canonical wire form
+	ttl             uint32 // seconds
+	pods            PodMode
+	podNames        bool
+	skipEmpty       bool
+	allSlices       bool
+	knownNamespaces bool
+	nodeZone        []byte // labels in wire form
+	ranges          []netip.Prefix
+	namespaces      map[string]struct{} // labels in wire form
+	excluded        [][]byte            // canonical wire form
+	staleAfter      time.Duration
+	ns4, ns6        string // packed addresses
+	hasFallback     func() bool
+	soa             []byte // a SOA record of the zone after its owner
+	soaReverse      []byte // the same for reverse names
 }
 
 // A Verdict says what became of a query.
@@ -71,11 +71,11 @@ type Verdict uint8
 
 // The verdicts.
 const (
-	Foreign   Verdict = iota // not this zone's name: go on as if there were no zone; nothing appended
-	Answered                 // a whole answer appended
-	Alias                    // a chain of CNAME records appended, which leads out of the zone to Result.Target
-	Elsewhere                // this zone cannot know now, somebody else can be asked; nothing appended
-	Unready                  // this zone cannot know now, nobody else to ask: SERVFAIL; nothing appended
+	NotInZone   Verdict = iota // not this zone's name: go on as if there were no zone; nothing appended
+	Answered                   // a whole answer appended
+	Alias                      // a chain of CNAME records appended, which leads out of the zone to Result.Target
+	UseFallback                // this zone cannot know now, somebody else can be asked; nothing appended
+	NotReady                   // this zone cannot know now, nobody else to ask: SERVFAIL; nothing appended
 )
 
 // A Result is what Answer found.
@@ -83,7 +83,7 @@ type Result struct {
 	Verdict Verdict
 	EDE     int    // for the reply: an Extended DNS Error or wire.EDENone
 	Target  []byte // of an Alias: canonical wire name, in the appended message
-	Short   bool   // a bound of the zone, and not the client's, left records out
+	Limited bool   // a bound of the zone, and not the client's, left records out
 }
 
 // maxDomain is the most octets of the cluster domain that leave room for the
@@ -104,14 +104,14 @@ func New(cfg Config) (*Zone, error) {
 	}
 	z := &Zone{
 		store: cfg.Store, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second),
-		pods: cfg.Pods, podNames: cfg.PodNames, skipEmpty: cfg.IgnoreEmpty, allSlices: cfg.AllSlices, known: cfg.KnownSpaces,
-		staleAfter: cfg.StaleAfter, elsewhere: cfg.Elsewhere,
+		pods: cfg.Pods, podNames: cfg.PodNames, skipEmpty: cfg.IgnoreEmpty, allSlices: cfg.AllSlices, knownNamespaces: cfg.KnownNamespaces,
+		staleAfter: cfg.StaleAfter, hasFallback: cfg.HasFallback,
 	}
 	if z.staleAfter == 0 {
 		z.staleAfter = defaultStaleAfter
 	}
-	if z.elsewhere == nil {
-		z.elsewhere = func() bool { return false }
+	if z.hasFallback == nil {
+		z.hasFallback = func() bool { return false }
 	}
 	for _, p := range cfg.Ranges {
 		z.ranges = append(z.ranges, p.Masked())
@@ -125,12 +125,12 @@ func New(cfg Config) (*Zone, error) {
 	for _, name := range cfg.Namespaces {
 		z.namespaces[string(appendLabel(nil, name))] = struct{}{}
 	}
-	for _, name := range cfg.Apart {
+	for _, name := range cfg.Excluded {
 		apart, err := wireName(name)
 		if err != nil {
 			return nil, fmt.Errorf("name apart %q: %w", name, err)
 		}
-		z.apart = append(z.apart, []byte(apart))
+		z.excluded = append(z.excluded, []byte(apart))
 	}
 	v4, v6 := packAddrs(cfg.Nameservers)
 	z.ns4, z.ns6 = string(v4), string(v6)

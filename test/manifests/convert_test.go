@@ -65,7 +65,7 @@ func onNode(t *testing.T, text string) *convert.Result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.OnNode(); err != nil {
+	if err := r.ForDaemonSet(); err != nil {
 		t.Fatal(err)
 	}
 	return r
