@@ -154,8 +154,8 @@ func newToken() string {
 	return hex.EncodeToString(b)
 }
 
-// NewLane implements [server.Handler].
-func (a *Agent) NewLane() server.Lane { return a.resolver.NewLane() }
+// NewWorker implements [server.Handler].
+func (a *Agent) NewWorker() server.Worker { return a.resolver.NewWorker() }
 
 func (a *Agent) makeServers(cfg config.Config) error {
 	var handler server.Handler = a

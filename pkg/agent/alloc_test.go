@@ -17,7 +17,7 @@ import (
 )
 
 // TestHitsAllocateNothing asks a whole agent through its sockets and counts what
-// the process allocates: sockets, lane, cache and reply together. The client
+// the process allocates: sockets, worker, cache and reply together. The client
 // allocates nothing either. What little the runtime does by itself in that time
 // is what the bound leaves room for.
 func TestHitsAllocateNothing(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 // noQueries is the handler of servers that do not run.
 type noQueries struct{}
 
-func (noQueries) NewLane() server.Lane { return nil }
+func (noQueries) NewWorker() server.Worker { return nil }
 
 // TestForeignSockets has another process bind the agent's address and take all its queries: it is named, and gets none.
 func TestForeignSockets(t *testing.T) {

@@ -109,13 +109,13 @@ type backedPool struct {
 // Ask implements [resolve.Asker]. While no upstream is expected to answer, they have
 // half the time, so that some is left for the fallback. Upstreams that are down fail
 // at once.
-func (p *backedPool) Ask(q []byte, until time.Time, to wire.Asked, later *wire.Later) {
+func (p *backedPool) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 	if p.Hopeless() {
 		to = &fallbackQuery{pool: p, query: q, until: until, to: to}
 		now := time.Now()
 		until = now.Add(until.Sub(now) / 2)
 	}
-	p.Pool.Ask(q, until, to, later)
+	p.Pool.Ask(q, until, to, batch)
 }
 
 // A fallbackQuery is a query whose upstreams are most likely down.
@@ -123,12 +123,12 @@ type fallbackQuery struct {
 	pool  *backedPool
 	query []byte
 	until time.Time
-	to    wire.Asked
+	to    wire.AnswerReceiver
 	cause error // why its upstreams failed; nil: they are being asked
 }
 
-// Answered implements [wire.Asked], for the upstreams first and then for the fallback.
-func (q *fallbackQuery) Answered(answer []byte, err error, later *wire.Later) {
+// Answered implements [wire.AnswerReceiver], for the upstreams first and then for the fallback.
+func (q *fallbackQuery) Answered(answer []byte, err error, batch *wire.SendBatch) {
 	f := q.pool.fallback
 	switch {
 	case q.cause != nil:
@@ -145,10 +145,10 @@ func (q *fallbackQuery) Answered(answer []byte, err error, later *wire.Later) {
 		if until.After(q.until) {
 			until = q.until
 		}
-		f.Ask(q.query, until, q, later)
+		f.Ask(q.query, until, q, batch)
 		return
 	}
-	q.to.Answered(answer, err, later)
+	q.to.Answered(answer, err, batch)
 }
 
 // admit reports whether one more query may be sent. Each that was admitted ends with

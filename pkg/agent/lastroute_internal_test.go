@@ -21,7 +21,7 @@ import (
 // outcomes counts the answers to queries and the failures.
 type outcomes struct{ good, failed atomic.Int32 }
 
-func (a *outcomes) Answered(_ []byte, err error, _ *wire.Later) {
+func (a *outcomes) Answered(_ []byte, err error, _ *wire.SendBatch) {
 	if err == nil {
 		a.good.Add(1)
 	} else {
@@ -78,9 +78,9 @@ func TestFallbackBounds(t *testing.T) {
 				var most int32
 				const queries = 10_000
 				for range queries {
-					var later wire.Later
-					pool.Ask(query, time.Now().Add(4*time.Second), &got, &later)
-					later.Flush()
+					var batch wire.SendBatch
+					pool.Ask(query, time.Now().Add(4*time.Second), &got, &batch)
+					batch.Flush()
 					most = max(most, r.fallback.inflight.Load())
 					time.Sleep(time.Millisecond)
 				}

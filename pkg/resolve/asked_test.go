@@ -18,11 +18,11 @@ import (
 )
 
 // An asker is whatever its function makes of a query.
-type asker func(q []byte, until time.Time, to wire.Asked, later *wire.Later)
+type asker func(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch)
 
 // Ask implements resolve.Asker.
-func (a asker) Ask(q []byte, until time.Time, to wire.Asked, later *wire.Later) {
-	a(q, until, to, later)
+func (a asker) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
+	a(q, until, to, batch)
 }
 
 // addressed answers the query q with one address.
@@ -42,11 +42,11 @@ func addressed(tb testing.TB, q []byte, address string) []byte {
 // reply, of what came first, and nothing stays under way.
 func TestAnsweredTwice(t *testing.T) {
 	t.Parallel()
-	good := func(q []byte, to wire.Asked, later *wire.Later) {
-		to.Answered(addressed(t, q, "192.0.2.1"), nil, later)
+	good := func(q []byte, to wire.AnswerReceiver, batch *wire.SendBatch) {
+		to.Answered(addressed(t, q, "192.0.2.1"), nil, batch)
 	}
-	bad := func(q []byte, to wire.Asked, later *wire.Later) {
-		to.Answered(addressed(t, q, "203.0.113.66"), nil, later)
+	bad := func(q []byte, to wire.AnswerReceiver, batch *wire.SendBatch) {
+		to.Answered(addressed(t, q, "203.0.113.66"), nil, batch)
 	}
 	for _, tt := range []struct {
 		name   string
@@ -54,24 +54,24 @@ func TestAnsweredTwice(t *testing.T) {
 		want   string
 		panics uint64
 	}{
-		{"within Ask", func(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
-			good(q, to, later)
-			bad(q, to, later)
+		{"within Ask", func(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
+			good(q, to, batch)
+			bad(q, to, batch)
 		}, "192.0.2.1", 0},
-		{"within Ask and from a goroutine", func(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
-			good(q, to, later)
-			go bad(q, to, new(wire.Later))
+		{"within Ask and from a goroutine", func(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
+			good(q, to, batch)
+			go bad(q, to, new(wire.SendBatch))
 		}, "192.0.2.1", 0},
-		{"a failure, then an answer", func(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
-			to.Answered(nil, coded(23), later)
-			bad(q, to, later)
+		{"a failure, then an answer", func(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
+			to.Answered(nil, coded(23), batch)
+			bad(q, to, batch)
 		}, "EDE: 23", 0},
-		{"an answer, then a panic", func(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
-			good(q, to, later)
+		{"an answer, then a panic", func(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
+			good(q, to, batch)
 			panic("asked to")
 		}, "192.0.2.1", 1},
-		{"a panic, then an answer", func(q []byte, _ time.Time, to wire.Asked, _ *wire.Later) {
-			time.AfterFunc(time.Millisecond, func() { bad(q, to, new(wire.Later)) })
+		{"a panic, then an answer", func(q []byte, _ time.Time, to wire.AnswerReceiver, _ *wire.SendBatch) {
+			time.AfterFunc(time.Millisecond, func() { bad(q, to, new(wire.SendBatch)) })
 			panic("asked to")
 		}, "EDE: 0", 1},
 	} {
@@ -114,9 +114,9 @@ func (r recorder) Flush() { *r.log = append(*r.log, "flush "+r.name) }
 type ledger struct{ log *[]string }
 
 // Reply implements wire.Replier.
-func (l ledger) Reply(_ []byte, later *wire.Later) {
+func (l ledger) Reply(_ []byte, batch *wire.SendBatch) {
 	*l.log = append(*l.log, "reply")
-	later.Add(recorder{"replies", l.log})
+	batch.Add(recorder{"replies", l.log})
 }
 
 // TestFlushOrder follows a batch: what is asked upstream leaves at its end and not
@@ -124,26 +124,26 @@ func (l ledger) Reply(_ []byte, later *wire.Later) {
 func TestFlushOrder(t *testing.T) {
 	t.Parallel()
 	var log []string
-	r := newResolver(t, plan(t, asker(func(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
+	r := newResolver(t, plan(t, asker(func(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 		name := unpack(t, q).Question[0].Name
 		log = append(log, "ask "+name)
 		if name == "held.test." {
-			to.Answered(addressed(t, q, "192.0.2.1"), nil, later)
+			to.Answered(addressed(t, q, "192.0.2.1"), nil, batch)
 			return
 		}
-		later.Add(recorder{name, &log})
+		batch.Add(recorder{name, &log})
 	})))
-	lane, from := r.NewLane(), newClient(r, false).from
+	worker, from := r.NewWorker(), newClient(r, false).from
 	now := time.Now()
 	for _, name := range []string{"a.test.", "held.test.", "b.test.", "a.test."} {
-		if _, verdict := lane.Fast(pack(t, question(name, dns.TypeA)), &from, now, nil); verdict != wire.Missed {
+		if _, verdict := worker.AnswerFromMemory(pack(t, question(name, dns.TypeA)), &from, now, nil); verdict != wire.Missed {
 			t.Fatalf("%s: verdict %d, want missed", name, verdict)
 		}
-		lane.Slow(&from, now, ledger{&log})
+		worker.Resolve(&from, now, ledger{&log})
 	}
 	log = append(log, "end of the batch")
-	lane.Flush(now)
-	lane.Flush(now)
+	worker.Flush(now)
+	worker.Flush(now)
 	want := []string{
 		"ask a.test.", "ask held.test.", "reply", "ask b.test.",
 		"end of the batch", "flush a.test.", "flush replies", "flush b.test.",
@@ -158,13 +158,13 @@ func TestRefreshIsPutOff(t *testing.T) {
 	t.Parallel()
 	var log []string
 	refreshing := false
-	p := plan(t, asker(func(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
+	p := plan(t, asker(func(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 		if !refreshing {
-			to.Answered(addressed(t, q, "192.0.2.1"), nil, later)
+			to.Answered(addressed(t, q, "192.0.2.1"), nil, batch)
 			return
 		}
-		later.Add(recorder{"refresh", &log})
-		to.Answered(nil, coded(22), later)
+		batch.Add(recorder{"refresh", &log})
+		to.Answered(nil, coded(22), batch)
 	}))
 	p.Cache.SetPrefetch(cache.Prefetch{Hits: 1, Remaining: 0.5})
 	r := newResolver(t, p)
@@ -172,13 +172,13 @@ func TestRefreshIsPutOff(t *testing.T) {
 	pkt := pack(t, question("www.test.", dns.TypeA))
 	c.exchange(t, pkt)
 	refreshing = true
-	if _, verdict := c.lane.Fast(pkt, &c.from, time.Now().Add(200*time.Second), nil); verdict != wire.Answered {
+	if _, verdict := c.worker.AnswerFromMemory(pkt, &c.from, time.Now().Add(200*time.Second), nil); verdict != wire.Answered {
 		t.Errorf("verdict %d, want answered", verdict)
 	}
 	if len(log) > 0 {
 		t.Errorf("%q before the end of the batch", log)
 	}
-	c.lane.Flush(time.Now())
+	c.worker.Flush(time.Now())
 	if diff := cmp.Diff([]string{"flush refresh"}, log); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -189,14 +189,14 @@ func TestRefreshIsPutOff(t *testing.T) {
 func TestUntil(t *testing.T) {
 	t.Parallel()
 	var got time.Time
-	p := plan(t, asker(func(_ []byte, until time.Time, to wire.Asked, later *wire.Later) {
+	p := plan(t, asker(func(_ []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 		got = until
-		to.Answered(nil, coded(22), later)
+		to.Answered(nil, coded(22), batch)
 	}))
 	c := newClient(newResolver(t, p), false)
 	arrival := time.Now().Add(-time.Second)
-	c.lane.Fast(pack(t, question("www.test.", dns.TypeA)), &c.from, arrival, nil)
-	c.lane.Slow(&c.from, arrival, c)
+	c.worker.AnswerFromMemory(pack(t, question("www.test.", dns.TypeA)), &c.from, arrival, nil)
+	c.worker.Resolve(&c.from, arrival, c)
 	if want := arrival.Add(p.Deadline); !got.Equal(want) {
 		t.Errorf("until %s, want %s", got, want)
 	}

@@ -61,14 +61,14 @@ type bailiwick struct {
 	leads map[uint64]struct{} // hashes of the names that the answer's data lead to
 	name  []byte              // reused
 	order []uint16            // reused
-	sift  wire.Sifter
+	sift  wire.RecordFilter
 }
 
 // clean takes out of m what does not belong there and puts the aliases in order.
 // An answer that cannot be mended so is an error.
 func (b *bailiwick) clean(m *wire.Message) error {
 	switch {
-	case m.Lame():
+	case m.IsReferral():
 		return errReferral
 	case len(m.Records) > maxRecords:
 		return errExcess
@@ -87,10 +87,10 @@ func (b *bailiwick) clean(m *wire.Message) error {
 	if lost == 0 && ordered {
 		return nil
 	}
-	if err := b.sift.Sift(m, b.kept(ordered)); err != nil {
+	if err := b.sift.Keep(m, b.kept(ordered)); err != nil {
 		return err
 	}
-	if m.Lame() { // what hid it is gone
+	if m.IsReferral() { // what hid it is gone
 		return errReferral
 	}
 	return nil
@@ -170,7 +170,7 @@ func (b *bailiwick) zone(r wire.Record) int {
 	case r.Class != wire.ClassIN:
 	case isApex(r.Type):
 		return int(r.Owner)
-	case r.Type == wire.TypeRRSIG && isDenial(b.m.Covered(r)):
+	case r.Type == wire.TypeRRSIG && isDenial(b.m.TypeCovered(r)):
 		// A wildcard's answer has no other: the proof that there was no better name.
 		if zone := b.m.Signer(r); zone >= 0 && b.m.Within(int(r.Owner), zone) {
 			return zone
@@ -200,7 +200,7 @@ func (b *bailiwick) hasAuthority(r wire.Record) bool {
 // signed is the type of r, or, if r is a signature, of what it signs.
 func (b *bailiwick) signed(r wire.Record) uint16 {
 	if r.Type == wire.TypeRRSIG {
-		return b.m.Covered(r)
+		return b.m.TypeCovered(r)
 	}
 	return r.Type
 }

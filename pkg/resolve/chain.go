@@ -75,7 +75,7 @@ func (c *chain) findAliases() error {
 		case r.Class != wire.ClassIN:
 		case isAlias(r.Type):
 			c.aliases = append(c.aliases, i)
-		case r.Type == wire.TypeRRSIG && isAlias(c.m.Covered(r)):
+		case r.Type == wire.TypeRRSIG && isAlias(c.m.TypeCovered(r)):
 			signed++
 		}
 	}
@@ -137,7 +137,7 @@ func (c *chain) placeAnswer() (lost int) {
 
 // placeSignature is the place of r, an RRSIG record: that of what it signs.
 func (c *chain) placeSignature(r wire.Record, want uint16, end int) place {
-	covered := c.m.Covered(r)
+	covered := c.m.TypeCovered(r)
 	if covered == want && c.m.SameName(int(r.Owner), end) {
 		return last
 	}

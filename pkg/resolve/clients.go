@@ -79,7 +79,7 @@ type flood struct {
 }
 
 // client is that of the query in hand.
-func (l *Lane) client(from *wire.Peer) clientKey { return clientKey{from.Addr.Addr(), l.proven} }
+func (l *Worker) client(from *wire.Peer) clientKey { return clientKey{from.Addr.Addr(), l.proven} }
 
 // admitLocked counts a query that comes to wait as its client's, and its flight too
 // if it begins one. Whoever leaves has to be taken out by leaveLocked, and the flight
@@ -171,7 +171,7 @@ func (cs *clients) releaseLocked(c *client) {
 // its client was told often enough, and whether to log that. Over TCP nobody floods: who
 // does not read is not read from. Who can get a late answer gets that, for no more than a
 // hit costs.
-func (l *Lane) floodsLocked(from *wire.Peer, now time.Time) (silent, news bool) {
+func (l *Worker) floodsLocked(from *wire.Peer, now time.Time) (silent, news bool) {
 	if from.Stream || l.late {
 		return false, false
 	}

@@ -327,17 +327,17 @@ func TestHitIsNoneOfIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lane, from := r.NewLane(), wire.Peer{Addr: netip.AddrPortFrom(address(1).addr, 53)}
-	if _, verdict := lane.Fast(pkt, &from, time.Now(), nil); verdict != wire.Missed {
+	worker, from := r.NewWorker(), wire.Peer{Addr: netip.AddrPortFrom(address(1).addr, 53)}
+	if _, verdict := worker.AnswerFromMemory(pkt, &from, time.Now(), nil); verdict != wire.Missed {
 		t.Fatalf("verdict %v, want a miss", verdict)
 	}
-	c.Put(lane.q.Key(), &cache.Answer{Msg: msg, Life: time.Minute}, time.Now())
+	c.Put(worker.q.Key(), &cache.Answer{Msg: msg, Life: time.Minute}, time.Now())
 	r.flights.mu.Lock()
 	defer r.flights.mu.Unlock()
 	done := make(chan wire.Verdict, 1)
 	go func() {
-		_, verdict := lane.Fast(pkt, &from, time.Now(), nil)
-		lane.Flush(time.Now())
+		_, verdict := worker.AnswerFromMemory(pkt, &from, time.Now(), nil)
+		worker.Flush(time.Now())
 		done <- verdict
 	}()
 	select {

@@ -21,16 +21,16 @@ type backlog struct {
 // A held is a query that a backlog has not answered.
 type held struct {
 	q  []byte
-	to wire.Asked
+	to wire.AnswerReceiver
 }
 
 // Ask implements resolve.Asker.
-func (b *backlog) Ask(q []byte, until time.Time, to wire.Asked, later *wire.Later) {
+func (b *backlog) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 	before := b.under[b.next]
 	b.under[b.next] = held{q, to}
 	b.next = (b.next + 1) % len(b.under)
 	if before.to != nil {
-		b.canned.Ask(before.q, until, before.to, later)
+		b.canned.Ask(before.q, until, before.to, batch)
 	}
 }
 
@@ -47,7 +47,7 @@ func newMissOfMany(tb testing.TB) (miss func(), m *misser) {
 		n := m.turn % (backlogged + backlogged/2) // one who comes again may wait still
 		m.from.Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 53)
 		m.miss(now)
-		m.lane.Flush(now)
+		m.worker.Flush(now)
 	}, m
 }
 

@@ -12,13 +12,13 @@ import (
 // fromZone answers from the cluster zone if the name is one of its own and it
 // knows. If not, the query goes on: as it came, or for the target of an alias
 // that the zone gave.
-func (l *Lane) fromZone(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
+func (l *Worker) fromZone(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
 	start := len(dst)
 	l.turn++
 	dst, result := l.plan.Zone.Answer(&l.q, l.zoneClient(), now, dst)
 	switch result.Verdict {
 	case zone.Answered:
-		l.seal.EDE = result.EDE
+		l.opts.EDE = result.EDE
 		if result.Limited {
 			l.tally.zoneShort++
 		}
@@ -29,14 +29,14 @@ func (l *Lane) fromZone(from *wire.Peer, now time.Time, dst []byte) ([]byte, boo
 			}
 			return dst, true
 		}
-		dst = l.q.Reply(dst, start, &l.seal)
+		dst = l.q.Reply(dst, start, &l.opts)
 		return l.answered(SourceZone, dst, start, from, now), true
 	case zone.NotReady:
-		l.seal.EDE = result.EDE
+		l.opts.EDE = result.EDE
 		dst, _ = l.empty(SourceZone, wire.RcodeServFail, from, now, dst)
 		return dst, true
 	case zone.Alias:
-		l.seal.EDE = result.EDE
+		l.opts.EDE = result.EDE
 		if !l.follow(dst, start, len(result.Target)) {
 			dst, _ = l.empty(SourceFailure, wire.RcodeServFail, from, now, dst[:start])
 			return dst, true
@@ -52,19 +52,19 @@ func (l *Lane) fromZone(from *wire.Peer, now time.Time, dst []byte) ([]byte, boo
 }
 
 // zoneClient is what the zone's answer depends on besides the question.
-func (l *Lane) zoneClient() zone.Client {
-	return zone.Client{MaxSize: l.q.Room(&l.seal), Rotation: l.turn}
+func (l *Worker) zoneClient() zone.Client {
+	return zone.Client{MaxSize: l.q.AnswerLimit(&l.opts), Rotation: l.turn}
 }
 
 // lastWord answers from the zone what nobody else can answer, if the zone has
 // anything to say.
-func (l *Lane) lastWord(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
+func (l *Worker) lastWord(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
 	start := len(dst)
 	dst, result := l.plan.Zone.AnswerStale(&l.q, l.zoneClient(), now, dst)
 	if result.Verdict != zone.Answered {
 		return dst[:start], false
 	}
-	l.seal.EDE = result.EDE
+	l.opts.EDE = result.EDE
 	if dst, done := l.deliver(SourceZone, from, now, dst, start); done {
 		return dst, true
 	}

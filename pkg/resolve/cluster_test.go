@@ -252,7 +252,7 @@ func TestAliasesShareTheirTarget(t *testing.T) {
 		c.send(pack(t, question(name, dns.TypeA)))
 		clients = append(clients, c)
 		if i == 0 {
-			c.send(pack(t, question("none.shop.svc.cluster.local.", dns.TypeA))) // the lane goes on to other queries
+			c.send(pack(t, question("none.shop.svc.cluster.local.", dns.TypeA))) // the worker goes on to other queries
 			<-c.got
 		}
 	}
@@ -310,7 +310,7 @@ func TestClusterAllocations(t *testing.T) {
 		q.SetEdns0(1232, false)
 		pkt, now := pack(t, q), time.Now()
 		if got := testing.AllocsPerRun(200, func() {
-			if _, v := c.lane.Fast(pkt, &c.from, now, dst); v != wire.Answered {
+			if _, v := c.worker.AnswerFromMemory(pkt, &c.from, now, dst); v != wire.Answered {
 				t.Fatalf("%s: verdict %d", name, v)
 			}
 		}); got != 0 {

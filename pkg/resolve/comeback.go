@@ -15,24 +15,24 @@ func (h *hand) comeBack(w *waiter) bool {
 		return false
 	}
 	d := w.detour
-	l := h.r.lane()
-	l.plan, l.seal, l.detour, l.proven = h.plan, w.seal, *d, d.proven
+	l := h.r.worker()
+	l.plan, l.opts, l.detour, l.proven = h.plan, w.opts, *d, d.proven
 	l.ago = h.now.Sub(w.since)
-	l.later, *h.later = *h.later, l.later
+	l.batch, *h.batch = *h.batch, l.batch
 	whole := false
 	defer func() {
-		l.later, *h.later = *h.later, l.later
-		if whole { // a lane that a panic left is not used again
+		l.batch, *h.batch = *h.batch, l.batch
+		if whole { // a worker that a panic left is not used again
 			h.r.spare.Put(l)
 		}
 	}()
-	l.q.Resume(&w.ask)
+	l.q.SetQuestion(&w.ask)
 	l.q.Subnet = d.subnet
 	if d.rule != nil || d.led() {
 		var room [wire.MaxName]byte
-		l.q.Follow(d.sought(room[:0], l.q.Name()))
+		l.q.SetName(d.sought(room[:0], l.q.Name()))
 	}
-	l.q.Seek(wire.TypeA)
+	l.q.SetType(wire.TypeA)
 	l.tally.began(w.since)
 	room := rooms.Get().(*[]byte)
 	defer rooms.Put(room)
@@ -43,17 +43,17 @@ func (h *hand) comeBack(w *waiter) bool {
 		l.join(&d.from, h.now, to)
 	} else {
 		*room = msg
-		w.end(msg, &l.later)
+		w.end(msg, &l.batch)
 	}
 	l.tally.flush(&h.r.counts, h.now)
 	whole = true
 	return true
 }
 
-// lane is one to use for a moment.
-func (r *Resolver) lane() *Lane {
-	if l, ok := r.spare.Get().(*Lane); ok {
+// worker is one to use for a moment.
+func (r *Resolver) worker() *Worker {
+	if l, ok := r.spare.Get().(*Worker); ok {
 		return l
 	}
-	return r.NewLane()
+	return r.NewWorker()
 }

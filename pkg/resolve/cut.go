@@ -13,7 +13,7 @@ import (
 
 // miss is for a name that is not held. It is denied if that follows from what is, and
 // missed if not, unless it may not be asked for upstream.
-func (l *Lane) miss(found cache.Freshness, from *wire.Peer, now time.Time, dst []byte) (_ []byte, _ wire.Verdict, denied bool) {
+func (l *Worker) miss(found cache.Freshness, from *wire.Peer, now time.Time, dst []byte) (_ []byte, _ wire.Verdict, denied bool) {
 	l.late = found == cache.Late
 	returned := l.isReturned()
 	if !l.late && !returned {
@@ -33,7 +33,7 @@ func (l *Lane) miss(found cache.Freshness, from *wire.Peer, now time.Time, dst [
 // come and go one by one. A client that asks for proof gets that of its own name, and
 // an answer made for a subnet is made for one name. A name of one label denies nothing
 // below: one forged answer would take a whole top-level domain off the node.
-func (l *Lane) cut(now time.Time, dst []byte) ([]byte, bool) {
+func (l *Worker) cut(now time.Time, dst []byte) ([]byte, bool) {
 	latest := l.r.cuts.latest.Load()
 	if latest == 0 || !l.plan.Cut || l.q.DO {
 		return dst, false
@@ -60,7 +60,7 @@ func (l *Lane) cut(now time.Time, dst []byte) ([]byte, bool) {
 // cutBy is cut by the denial of one name, given with the name one label longer. The names
 // above the route's are another server's to deny (CVE-2026-44687), and the route's own is
 // there because the configuration says so.
-func (l *Lane) cutBy(parent, child []byte, now time.Time, dst []byte) ([]byte, bool) {
+func (l *Worker) cutBy(parent, child []byte, now time.Time, dst []byte) ([]byte, bool) {
 	name := l.q.Name()
 	route := l.plan.route(name)
 	if route == nil || len(parent) <= len(route.Suffix) || route.Exact || route.Subnet || l.plan.owner(name) != nil {
@@ -75,7 +75,7 @@ func (l *Lane) cutBy(parent, child []byte, now time.Time, dst []byte) ([]byte, b
 	if l.way.tail.Parse(l.way.held) != nil {
 		return dst, false
 	}
-	return l.way.tail.AppendBelow(held[:start], name, l.q.Type)
+	return l.way.tail.AppendDenial(held[:start], name, l.q.Type)
 }
 
 // cutPlaces is how many moments cuts has. While fewer names than these are denied at

@@ -209,10 +209,10 @@ func TestCutAllocations(t *testing.T) {
 	c.exchange(t, pack(t, question("gone.test.", dns.TypeA)))
 	pkt, now, dst := pack(t, query("a.b.gone.test.", dns.TypeAAAA)), time.Now(), make([]byte, 0, 4096)
 	if got := testing.AllocsPerRun(1000, func() {
-		if _, verdict := c.lane.Fast(pkt, &c.from, now, dst); verdict != wire.Answered {
+		if _, verdict := c.worker.AnswerFromMemory(pkt, &c.from, now, dst); verdict != wire.Answered {
 			t.Fatalf("verdict %v", verdict)
 		}
-		c.lane.Flush(now)
+		c.worker.Flush(now)
 	}); got != 0 {
 		t.Errorf("%v allocations, want 0", got)
 	}
@@ -226,10 +226,10 @@ func BenchmarkMissBesideDenial(b *testing.B) {
 	p := plan(b, newCanned(b))
 	p.Routes = append(p.Routes, resolve.Route{Suffix: []byte("\x04test\x00"), Upstream: u, TTL: resolve.TTLs{Negative: time.Hour}})
 	m, now, pkt := missing(b, p, false), time.Now(), pack(b, question("gone.test.", dns.TypeA))
-	if _, verdict := m.lane.Fast(pkt, &m.from, now, nil); verdict != wire.Missed {
+	if _, verdict := m.worker.AnswerFromMemory(pkt, &m.from, now, nil); verdict != wire.Missed {
 		b.Fatalf("verdict %v, want a miss", verdict)
 	}
-	m.lane.Slow(&m.from, now, &m.got)
+	m.worker.Resolve(&m.from, now, &m.got)
 	b.ReportAllocs()
 	for b.Loop() {
 		m.miss(now)
@@ -245,6 +245,6 @@ func BenchmarkCut(b *testing.B) {
 	pkt, now, dst := pack(b, question("a.gone.test.", dns.TypeA)), time.Now(), make([]byte, 0, 4096)
 	b.ReportAllocs()
 	for b.Loop() {
-		c.lane.Fast(pkt, &c.from, now, dst)
+		c.worker.AnswerFromMemory(pkt, &c.from, now, dst)
 	}
 }

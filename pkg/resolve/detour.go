@@ -88,8 +88,8 @@ type way struct {
 	tail   wire.Message
 	denial wire.Message
 	held   []byte
-	cast   wire.Recaster
-	sift   wire.Sifter
+	cast   wire.Rewriter
+	sift   wire.RecordFilter
 	order  []uint16 // reused
 	back   reversal
 	name   [wire.MaxName]byte
@@ -101,7 +101,7 @@ var ways = sync.Pool{New: func() any { return new(way) }} //nolint:gochecknoglob
 // lead makes dst[start:], the answer to what is looked for by ask and the client, the
 // answer to the client's question. failed says that it is none. What is beyond the limit
 // of the client's reply is cut off first: every record that is left costs time here.
-func (w *way) lead(d *detour, ask *wire.Ask, limit int, failed bool, dst []byte, start int) ([]byte, step) {
+func (w *way) lead(d *detour, ask *wire.Question, limit int, failed bool, dst []byte, start int) ([]byte, step) {
 	dst = dst[:start+len(wire.Truncate(dst[start:], limit))]
 	if d.six != nil {
 		switch next := w.sixth(d, failed, dst[start:]); next {
@@ -136,11 +136,11 @@ func (w *way) graft(d *detour, dst []byte, start int) ([]byte, bool) {
 	if w.tail.Parse(w.held) != nil {
 		return dst, false
 	}
-	return w.tail.Graft(append(dst[:start], d.head...), start, d.target)
+	return w.tail.AppendToChain(append(dst[:start], d.head...), start, d.target)
 }
 
 // rename makes dst[start:] the answer to the name that was asked for.
-func (w *way) rename(rule *rewrite, ask *wire.Ask, dst []byte, start int) ([]byte, step) {
+func (w *way) rename(rule *rewrite, ask *wire.Question, dst []byte, start int) ([]byte, step) {
 	w.held = append(w.held[:0], dst[start:]...)
 	if w.tail.Parse(w.held) != nil {
 		return dst[:start], lost
@@ -156,8 +156,8 @@ func (w *way) rename(rule *rewrite, ask *wire.Ask, dst []byte, start int) ([]byt
 	return dst, arrived
 }
 
-// aside is the rest of Fast where a plan has more than a zone and a cache.
-func (l *Lane) aside(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+// aside is the rest of AnswerFromMemory where a plan has more than a zone and a cache.
+func (l *Worker) aside(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	var done bool
 	if !wire.IsLoopName(l.q.Name()) { // else it is to be known again by whoever sent it
 		if dst, done = l.fromExtras(from, now, dst); done {
@@ -174,7 +174,7 @@ func (l *Lane) aside(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.V
 
 // fromExtras answers from what few plans have, or has another name or address looked
 // for.
-func (l *Lane) fromExtras(from *wire.Peer, now time.Time, dst []byte) (_ []byte, done bool) {
+func (l *Worker) fromExtras(from *wire.Peer, now time.Time, dst []byte) (_ []byte, done bool) {
 	x := l.plan.extras
 	if x.rewrites != nil {
 		l.rewrite(x.rewrites)
@@ -194,7 +194,7 @@ func (l *Lane) fromExtras(from *wire.Peer, now time.Time, dst []byte) (_ []byte,
 }
 
 // rewrite has another name looked for if a rule says so.
-func (l *Lane) rewrite(rules *Rewrites) {
+func (l *Worker) rewrite(rules *Rewrites) {
 	to, rule := rules.find(l.way.name[:0], l.q.Name())
 	if rule == nil {
 		return
@@ -202,12 +202,12 @@ func (l *Lane) rewrite(rules *Rewrites) {
 	l.detour.take()
 	l.detour.rule = rule
 	l.tally.rewritten++
-	l.q.Follow(to)
+	l.q.SetName(to)
 }
 
 // fromStatic answers from the configuration itself, or goes on for the target of an
 // alias from there.
-func (l *Lane) fromStatic(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
+func (l *Worker) fromStatic(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
 	start := len(dst)
 	dst, result := l.plan.Static.Answer(&l.q, dst)
 	switch result.Verdict {
@@ -223,7 +223,7 @@ func (l *Lane) fromStatic(from *wire.Peer, now time.Time, dst []byte) ([]byte, b
 		dst, _ = l.empty(SourceFailure, wire.RcodeServFail, from, now, dst[:start])
 		return dst, true
 	case static.Failed:
-		l.seal.EDE = wire.EDEOther
+		l.opts.EDE = wire.EDEOther
 		dst, _ = l.empty(SourceStatic, wire.RcodeServFail, from, now, dst[:start])
 		return dst, true
 	case static.None:
@@ -234,7 +234,7 @@ func (l *Lane) fromStatic(from *wire.Peer, now time.Time, dst []byte) ([]byte, b
 // follow has the target of an alias looked for: dst[start:] is the answer as far as it
 // goes, and ends with the target, of so many octets. It is false if that does not fit
 // behind what led here.
-func (l *Lane) follow(dst []byte, start, target int) bool {
+func (l *Worker) follow(dst []byte, start, target int) bool {
 	d := &l.detour
 	d.take()
 	d.kept, d.most = d.kept[:0], unknownTTL // it is of the name that led here
@@ -244,37 +244,37 @@ func (l *Lane) follow(dst []byte, start, target int) bool {
 		if l.way.tail.Parse(dst[start:]) != nil {
 			return false
 		}
-		head, ok := l.way.tail.Graft(d.head, 0, d.target)
+		head, ok := l.way.tail.AppendToChain(d.head, 0, d.target)
 		if d.head = head; !ok {
 			return false
 		}
 	}
 	d.target = len(d.head) - target
-	l.q.Follow(d.head[d.target:])
+	l.q.SetName(d.head[d.target:])
 	return true
 }
 
 // deliver makes dst[start:], the answer to what is looked for, the client's reply. It is
 // false, and dst as it was before, if another question, which is in hand now, is to be
 // answered first.
-func (l *Lane) deliver(source Source, from *wire.Peer, now time.Time, dst []byte, start int) ([]byte, bool) {
+func (l *Worker) deliver(source Source, from *wire.Peer, now time.Time, dst []byte, start int) ([]byte, bool) {
 	if l.detour.taken {
 		var next step
-		if dst, next = l.way.lead(&l.detour, &l.q.Ask, l.seal.Limit, source == SourceFailure, dst, start); next != arrived {
+		if dst, next = l.way.lead(&l.detour, &l.q.Question, l.opts.Limit, source == SourceFailure, dst, start); next != arrived {
 			return l.notYet(next, from, now, dst, start)
 		}
-		l.q.Type = l.q.Asked()
+		l.q.Type = l.q.OriginalType()
 		if l.detour.made {
 			l.tally.made++
 		}
 	}
-	dst = l.q.Reply(dst, start, &l.seal)
+	dst = l.q.Reply(dst, start, &l.opts)
 	return l.answered(source, dst, start, from, now), true
 }
 
 // second answers the second question from memory, of which the cache had the answer to the first, or an upstream. A
 // template may be for the one type and not for the other.
-func (l *Lane) second(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (l *Worker) second(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	var done bool
 	if l.plan.Static != nil && !l.detour.led() {
 		if dst, done = l.fromStatic(from, now, dst); done {
@@ -290,13 +290,13 @@ func (l *Lane) second(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.
 }
 
 // notYet goes on with a query whose answer has not come to its client's question.
-func (l *Lane) notYet(next step, from *wire.Peer, now time.Time, dst []byte, start int) ([]byte, bool) {
+func (l *Worker) notYet(next step, from *wire.Peer, now time.Time, dst []byte, start int) ([]byte, bool) {
 	if next == lost {
-		l.q.Type = l.q.Asked()
+		l.q.Type = l.q.OriginalType()
 		dst, _ = l.empty(SourceFailure, wire.RcodeServFail, from, now, dst[:start])
 		return dst, true
 	}
-	l.seal.EDE = wire.EDENone
-	l.q.Seek(wire.TypeA)
+	l.opts.EDE = wire.EDENone
+	l.q.SetType(wire.TypeA)
 	return dst[:start], false
 }

@@ -208,7 +208,7 @@ func TestDetourReload(t *testing.T) {
 	}
 }
 
-// TestDetourEnds has a query take a detour, and one that takes none follow it on the same lane.
+// TestDetourEnds has a query take a detour, and one that takes none follow it on the same worker.
 func TestDetourEnds(t *testing.T) {
 	t.Parallel()
 	p := plan(t, newUpstream(t, "one.test. 300 IN A 192.0.2.1"))
@@ -266,7 +266,7 @@ func TestTemplateMakesSix(t *testing.T) {
 }
 
 // detours are queries that a plan of detouring answers from memory, by what they go through.
-func detours(tb testing.TB) (*resolve.Lane, wire.Peer, map[string][]byte) {
+func detours(tb testing.TB) (*resolve.Worker, wire.Peer, map[string][]byte) {
 	tb.Helper()
 	soa, _ := dns.NewRR("test. 600 IN SOA ns.test. host.test. 1 3600 600 86400 30")
 	u := newUpstream(tb, "one.test. 300 IN A 192.0.2.1", "six.test. 300 IN AAAA fd00::6")
@@ -294,22 +294,22 @@ func detours(tb testing.TB) (*resolve.Lane, wire.Peer, map[string][]byte) {
 		c.exchange(tb, q)
 		c.exchange(tb, q)
 	}
-	return c.lane, c.from, queries
+	return c.worker, c.from, queries
 }
 
 // TestDetourAllocations is the budget of what is answered from memory on a detour: none.
 func TestDetourAllocations(t *testing.T) {
-	lane, from, queries := detours(t)
+	worker, from, queries := detours(t)
 	dst := make([]byte, 0, 4096)
 	for name, q := range queries {
 		t.Run(name, func(t *testing.T) {
 			now := time.Now()
-			if _, verdict := lane.Fast(q, &from, now, dst); verdict != wire.Answered {
+			if _, verdict := worker.AnswerFromMemory(q, &from, now, dst); verdict != wire.Answered {
 				t.Fatal("not held")
 			}
 			if got := testing.AllocsPerRun(1000, func() {
-				lane.Fast(q, &from, now, dst)
-				lane.Flush(now)
+				worker.AnswerFromMemory(q, &from, now, dst)
+				worker.Flush(now)
 			}); got != 0 {
 				t.Errorf("%v allocations, want 0", got)
 			}
@@ -318,14 +318,14 @@ func TestDetourAllocations(t *testing.T) {
 }
 
 func BenchmarkDetour(b *testing.B) {
-	lane, from, queries := detours(b)
+	worker, from, queries := detours(b)
 	for _, name := range []string{"none", "none, AAAA", "host", "host denied", "host PTR", "template", "rewritten", "suffix", "dns64", "dns64 prefix"} {
 		b.Run(name, func(b *testing.B) {
 			q := queries[name]
 			dst, now := make([]byte, 0, 4096), time.Now()
 			b.ReportAllocs()
 			for b.Loop() {
-				lane.Fast(q, &from, now, dst)
+				worker.AnswerFromMemory(q, &from, now, dst)
 			}
 		})
 	}
@@ -340,12 +340,12 @@ func TestDetourRace(t *testing.T) {
 	plans := make([]*resolve.Plan, 2)
 	for i := range plans {
 		plans[i], _ = clusterPlan(t, s, true)
-		plans[i].Routes[0].Upstream = asker(func(q []byte, _ time.Time, to wire.Asked, _ *wire.Later) {
+		plans[i].Routes[0].Upstream = asker(func(q []byte, _ time.Time, to wire.AnswerReceiver, _ *wire.SendBatch) {
 			answer, err := u.answer(q)
 			go func() {
-				var later wire.Later
-				to.Answered(answer, err, &later)
-				later.Flush()
+				var batch wire.SendBatch
+				to.Answered(answer, err, &batch)
+				batch.Flush()
 			}()
 		})
 		if i == 0 {
@@ -377,7 +377,7 @@ func TestDetourRace(t *testing.T) {
 	}
 }
 
-// FuzzDetour gives any octets to a lane whose plan has everything: what comes back must be a reply to them, and fit.
+// FuzzDetour gives any octets to a worker whose plan has everything: what comes back must be a reply to them, and fit.
 func FuzzDetour(f *testing.F) {
 	u := newUpstream(f, "one.test. 300 IN A 192.0.2.1")
 	s := shop(time.Now())
@@ -418,8 +418,8 @@ func FuzzDetour(f *testing.F) {
 		if err := m.Unpack(reply); err != nil {
 			t.Fatalf("reply cannot be read: %v: %x", err, reply)
 		}
-		if string(reply[12:12+len(q.Question())]) != string(q.Question()) {
-			t.Errorf("question %x, want %x", reply[12:], q.Question())
+		if string(reply[12:12+len(q.QuestionSection())]) != string(q.QuestionSection()) {
+			t.Errorf("question %x, want %x", reply[12:], q.QuestionSection())
 		}
 		if r.Stats().Panics != 0 {
 			t.Error(fmt.Sprint("panic for ", m.Question))

@@ -101,7 +101,7 @@ func (s *DNS64) extract(addr *[16]byte) (v4 [4]byte) {
 const unknownTTL = 600
 
 // markSix has addresses made for the query in hand if it is one for that.
-func (l *Lane) markSix(s *DNS64, from *wire.Peer) {
+func (l *Worker) markSix(s *DNS64, from *wire.Peer) {
 	q := &l.q
 	if q.Type != wire.TypeAAAA || !q.RD || q.DO && q.CD || !s.any && from.Addr.Addr().Is4() {
 		return
@@ -142,7 +142,7 @@ func (w *way) sixth(d *detour, failed bool, msg []byte) step {
 			return lost
 		}
 	}
-	w.held = w.cast.Embed(w.held[:0], &w.tail, d.six.made, d.most)
+	w.held = w.cast.SynthesizeAAAA(w.held[:0], &w.tail, d.six.made, d.most)
 	return arrived
 }
 
@@ -164,12 +164,12 @@ func (w *way) usable() step {
 	if hasMapped(m) {
 		w.order = w.order[:0]
 		for i, r := range m.Records {
-			if isMapped(m, r) || r.Section == wire.Answer && r.Type == wire.TypeRRSIG && m.Covered(r) == wire.TypeAAAA {
+			if isMapped(m, r) || r.Section == wire.Answer && r.Type == wire.TypeRRSIG && m.TypeCovered(r) == wire.TypeAAAA {
 				continue
 			}
 			w.order = append(w.order, uint16(i))
 		}
-		if w.sift.Sift(m, w.order) != nil {
+		if w.sift.Keep(m, w.order) != nil {
 			return lost
 		}
 		m.ClearAuthentic()

@@ -348,7 +348,7 @@ func TestDNS64Deadline(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var untils []time.Time
-				p := plan(t, asker(func(q []byte, until time.Time, to wire.Asked, _ *wire.Later) {
+				p := plan(t, asker(func(q []byte, until time.Time, to wire.AnswerReceiver, _ *wire.SendBatch) {
 					untils = append(untils, until)
 					took := tt.six
 					if unpack(t, q).Question[0].Qtype == dns.TypeA {
@@ -356,13 +356,13 @@ func TestDNS64Deadline(t *testing.T) {
 					}
 					q = append([]byte(nil), q...)
 					go func() {
-						var later wire.Later
-						defer later.Flush()
+						var batch wire.SendBatch
+						defer batch.Flush()
 						left := time.Until(until)
 						time.Sleep(min(took, left))
 						switch {
 						case took > left, tt.fails && took == tt.six && len(untils) == 1:
-							to.Answered(nil, errors.New("silence"), &later)
+							to.Answered(nil, errors.New("silence"), &batch)
 						default:
 							answer := new(dns.Msg).SetReply(unpack(t, q))
 							if answer.Question[0].Qtype == dns.TypeA {
@@ -372,7 +372,7 @@ func TestDNS64Deadline(t *testing.T) {
 								soa, _ := dns.NewRR("test. 600 IN SOA ns.test. host.test. 1 2 3 4 600")
 								answer.Ns = []dns.RR{soa}
 							}
-							to.Answered(pack(t, answer), nil, &later)
+							to.Answered(pack(t, answer), nil, &batch)
 						}
 					}()
 				}))

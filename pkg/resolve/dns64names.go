@@ -13,7 +13,7 @@ import (
 
 // fromPrefix answers for the names that are about the prefix itself, or leads on from
 // one.
-func (l *Lane) fromPrefix(x *extras, from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
+func (l *Worker) fromPrefix(x *extras, from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
 	q, start := &l.q, len(dst)
 	if q.DO && q.CD {
 		return dst, false

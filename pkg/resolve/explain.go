@@ -82,34 +82,34 @@ func (a *account) text() []byte { return a.buf[:a.n] }
 
 // admitExplain forgets that a client asked how its reply comes about if it may not
 // know, and else keeps room for that in the reply.
-func (l *Lane) admitExplain(from *wire.Peer) {
+func (l *Worker) admitExplain(from *wire.Peer) {
 	if l.plan.Local == nil || !l.plan.Local(from.Addr.Addr()) {
 		l.q.Explain = false
 		return
 	}
-	l.seal.Limit -= wire.ExplanationRoom
+	l.opts.Limit -= wire.ExplanationRoom
 }
 
-// explain appends to a reply of Fast how it came about.
-func (l *Lane) explain(source Source, dst []byte, now time.Time) []byte {
+// explain appends to a reply of AnswerFromMemory how it came about.
+func (l *Worker) explain(source Source, dst []byte, now time.Time) []byte {
 	a := account{}
 	a.word("source", Sources()[source])
 	if l.detour.taken {
-		a.detour(&l.detour, &l.q.Ask)
+		a.detour(&l.detour, &l.q.Question)
 	}
 	switch source {
 	case SourceZone:
-		a.zoneState(l.seal.EDE)
+		a.zoneState(l.opts.EDE)
 	case SourceCache, SourceStale, SourceFailure:
 		if l.detour.taken && l.detour.back { // the key in hand is that of the second question
-			l.q.Seek(l.q.Asked())
+			l.q.SetType(l.q.OriginalType())
 			l.keySubnet()
 		}
 		a.held(l.plan, l.q.Key(), l.q.Name(), now)
 		a.route(l.plan, l.q.Name())
 	default: // made here, of nothing that is held
 	}
-	return l.q.AppendExplanation(dst, &l.seal, a.text())
+	return l.q.AppendExplanation(dst, &l.opts, a.text())
 }
 
 // explain appends to a reply of the slow path how it came about.
@@ -123,7 +123,7 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) [
 	}
 	switch source {
 	case SourceZone:
-		a.zoneState(w.seal.EDE)
+		a.zoneState(w.opts.EDE)
 	case SourceStale, SourceFailure, SourceUpstream:
 		key := w.soughtKey(sought)
 		if e, ok := plan.Cache.Peek(key, now); ok && source == SourceUpstream && e.State <= cache.StateDue {
@@ -134,11 +134,11 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) [
 			a.held(plan, key, sought, now)
 		}
 	default: // made here, of nothing that is held
-		return w.ask.AppendExplanation(msg, &w.seal, a.text())
+		return w.ask.AppendExplanation(msg, &w.opts, a.text())
 	}
 	a.took(now.Sub(w.since))
 	a.route(plan, sought)
-	return w.ask.AppendExplanation(msg, &w.seal, a.text())
+	return w.ask.AppendExplanation(msg, &w.opts, a.text())
 }
 
 // soughtKey is the key, without a subnet, of the question whose answer the waiter got,
@@ -157,7 +157,7 @@ func (w *waiter) explainShed(reason Shed, msg []byte) []byte {
 	a := account{}
 	a.word("source", Sources()[SourceShed])
 	a.word("reason", Sheds()[reason])
-	return w.ask.AppendExplanation(msg, &w.seal, a.text())
+	return w.ask.AppendExplanation(msg, &w.opts, a.text())
 }
 
 // sought appends the canonical name that the waiter's flight was for: its own
@@ -172,7 +172,7 @@ func (w *waiter) sought(dst []byte) []byte {
 }
 
 // detour adds which way led to what was looked for.
-func (a *account) detour(d *detour, ask *wire.Ask) {
+func (a *account) detour(d *detour, ask *wire.Question) {
 	if d.rule != nil {
 		var room, to [wire.MaxName]byte
 		a.add("rewritten", wire.AppendText(nil, d.rule.of(to[:0], canonical(&room, ask))))
@@ -184,8 +184,8 @@ func (a *account) detour(d *detour, ask *wire.Ask) {
 }
 
 // canonical is the canonical name that is asked for.
-func canonical(room *[wire.MaxName]byte, ask *wire.Ask) []byte {
-	question := ask.Question()
+func canonical(room *[wire.MaxName]byte, ask *wire.Question) []byte {
+	question := ask.QuestionSection()
 	name := room[:len(question)-4]
 	wire.Canonical(name, question[:len(name)])
 	return name

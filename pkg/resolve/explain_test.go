@@ -272,8 +272,8 @@ func TestExplainCosts(t *testing.T) {
 	c.exchange(t, q)
 	dst, now := make([]byte, 0, 4096), time.Now()
 	if got := testing.AllocsPerRun(1000, func() {
-		c.lane.Fast(q, &c.from, now, dst)
-		c.lane.Flush(now)
+		c.worker.AnswerFromMemory(q, &c.from, now, dst)
+		c.worker.Flush(now)
 	}); got != 0 {
 		t.Errorf("%v allocations, want 0", got)
 	}

@@ -11,5 +11,5 @@ func (rs *Rewrites) Find(name []byte) []byte {
 	return to
 }
 
-// Walked is how many records the answer had that the lane led back last.
-func (l *Lane) Walked() int { return len(l.way.tail.Records) }
+// Walked is how many records the answer had that the worker led back last.
+func (l *Worker) Walked() int { return len(l.way.tail.Records) }

@@ -32,7 +32,7 @@ type slowpoke struct {
 }
 
 // Ask implements resolve.Asker.
-func (s *slowpoke) Ask(q []byte, until time.Time, to wire.Asked, _ *wire.Later) {
+func (s *slowpoke) Ask(q []byte, until time.Time, to wire.AnswerReceiver, _ *wire.SendBatch) {
 	now := time.Now()
 	s.mu.Lock()
 	if s.engaged.Before(now) {
@@ -41,12 +41,12 @@ func (s *slowpoke) Ask(q []byte, until time.Time, to wire.Asked, _ *wire.Later) 
 	s.engaged = s.engaged.Add(s.each)
 	at := s.engaged.Add(s.delay)
 	s.mu.Unlock()
-	var later wire.Later
+	var batch wire.SendBatch
 	if s.delay == 0 || at.After(until) {
-		time.AfterFunc(until.Sub(now), func() { to.Answered(nil, context.DeadlineExceeded, &later) })
+		time.AfterFunc(until.Sub(now), func() { to.Answered(nil, context.DeadlineExceeded, &batch) })
 		return
 	}
-	time.AfterFunc(at.Sub(now), func() { to.Answered(addressFor(q), nil, &later) })
+	time.AfterFunc(at.Sub(now), func() { to.Answered(addressFor(q), nil, &batch) })
 }
 
 // addressFor answers q with an address.
@@ -63,10 +63,10 @@ func addressFor(q []byte) []byte {
 
 // A pod asks for names that nobody has asked for, and keeps account.
 type pod struct {
-	lane *resolve.Lane
-	from wire.Peer
-	pkt  []byte // of which the eight octets from the 13th on number the name
-	next uint32
+	worker *resolve.Worker
+	from   wire.Peer
+	pkt    []byte // of which the eight octets from the 13th on number the name
+	next   uint32
 
 	good, failed, shed, ignored atomic.Int64
 }
@@ -75,7 +75,7 @@ func newPod(tb testing.TB, r *resolve.Resolver, n int) *pod {
 	tb.Helper()
 	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 53)
 	return &pod{
-		lane: r.NewLane(), from: wire.Peer{Addr: addr},
+		worker: r.NewWorker(), from: wire.Peer{Addr: addr},
 		pkt: pack(tb, question(fmt.Sprintf("xxxxxxxx.pod-%d.test.", n), dns.TypeA)),
 	}
 }
@@ -87,7 +87,7 @@ type podQuery struct {
 }
 
 // Reply implements wire.Replier. Who is turned away hears so at once.
-func (q podQuery) Reply(msg []byte, _ *wire.Later) {
+func (q podQuery) Reply(msg []byte, _ *wire.SendBatch) {
 	switch {
 	case msg == nil:
 		q.ignored.Add(1)
@@ -108,11 +108,11 @@ func (p *pod) ask(n int) {
 		for i := range 8 {
 			p.pkt[13+i] = 'a' + byte(p.next>>(4*i)&15)
 		}
-		if _, verdict := p.lane.Fast(p.pkt, &p.from, now, nil); verdict == wire.Missed {
-			p.lane.Slow(&p.from, now, podQuery{p, now})
+		if _, verdict := p.worker.AnswerFromMemory(p.pkt, &p.from, now, nil); verdict == wire.Missed {
+			p.worker.Resolve(&p.from, now, podQuery{p, now})
 		}
 	}
-	p.lane.Flush(now)
+	p.worker.Flush(now)
 }
 
 func (p *pod) replies() int64 {

@@ -50,39 +50,39 @@ var errNoRoute = errors.New("no route for the name")
 // depart asks upstream, which has until a moment. The deadline is not the client's nor the server's: a
 // flight serves whoever joins it, and what was accepted is answered even while the
 // agent stops.
-func (f *flight) depart(until time.Time, later *wire.Later) {
+func (f *flight) depart(until time.Time, batch *wire.SendBatch) {
 	f.r.flying.Add(1)
 	defer func() {
 		if defect := recover(); defect != nil {
 			f.r.panicked("flight", defect)
 			if !f.answered.Swap(true) {
-				f.land(&outcome{ede: wire.EDEOther}, f.r.now(), later)
+				f.land(&outcome{ede: wire.EDEOther}, f.r.now(), batch)
 			}
 		}
 	}()
 	if f.route == nil {
-		f.Answered(nil, errNoRoute, later)
+		f.Answered(nil, errNoRoute, batch)
 		return
 	}
-	f.route.Upstream.Ask(f.query, until, f, later)
+	f.route.Upstream.Ask(f.query, until, f, batch)
 }
 
-// Answered implements [wire.Asked]: it keeps what may be kept, and answers
+// Answered implements [wire.AnswerReceiver]: it keeps what may be kept, and answers
 // everybody who waits. Only the first call counts.
-func (f *flight) Answered(answer []byte, err error, later *wire.Later) {
+func (f *flight) Answered(answer []byte, err error, batch *wire.SendBatch) {
 	if f.answered.Swap(true) {
 		return
 	}
 	d := desks.Get().(*desk)
 	now := f.r.now()
 	d.decide(f, answer, err, now)
-	f.land(&d.result, now, later)
+	f.land(&d.result, now, batch)
 	desks.Put(d)
 }
 
 // land ends the flight and replies to its waiters. By now the cache has what was to
 // be kept, so that whoever asks from here on finds it there.
-func (f *flight) land(result *outcome, now time.Time, later *wire.Later) {
+func (f *flight) land(result *outcome, now time.Time, batch *wire.SendBatch) {
 	defer f.r.flying.Done()
 	joined := f.r.flights.take(f)
 	if result.msg == nil && f.late {
@@ -92,7 +92,7 @@ func (f *flight) land(result *outcome, now time.Time, later *wire.Later) {
 		d.instead(f, now)
 		result = &d.result
 	}
-	h := hand{r: f.r, plan: f.plan, result: result, now: now, later: later}
+	h := hand{r: f.r, plan: f.plan, result: result, now: now, batch: batch}
 	h.giveAll(&f.first, joined)
 }
 
@@ -159,7 +159,7 @@ func (d *desk) fail(f *flight, err error, now time.Time) {
 	d.q.Parse(f.query)
 	edns := d.q.EDNS
 	d.q.EDNS = false // no client's flags, no OPT record
-	d.buf = d.q.AppendEmpty(d.buf[:0], wire.RcodeServFail, &wire.Seal{EDE: wire.EDENone})
+	d.buf = d.q.AppendEmpty(d.buf[:0], wire.RcodeServFail, &wire.ReplyOptions{EDE: wire.EDENone})
 	f.plan.Cache.PutFailure(f.key, d.buf, time.Second, f.plan.FailureTTL, now)
 	d.q.EDNS = edns
 	d.lastWord(f.plan.Zone, &d.q, now)

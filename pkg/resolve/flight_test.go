@@ -234,7 +234,7 @@ func TestFailures(t *testing.T) {
 // A breaker is a client whose reply cannot be sent.
 type breaker struct{}
 
-func (breaker) Reply([]byte, *wire.Later) { panic("asked to") }
+func (breaker) Reply([]byte, *wire.SendBatch) { panic("asked to") }
 
 // TestPanicWhileReplying lets the first of two clients of one flight break: the
 // second is answered, and nothing is left under way.
@@ -247,10 +247,10 @@ func TestPanicWhileReplying(t *testing.T) {
 		pkt := pack(t, question("www.test.", dns.TypeA))
 		first, second := newClient(r, false), newClient(r, false)
 		now := time.Now()
-		if _, verdict := first.lane.Fast(pkt, &first.from, now, nil); verdict != wire.Missed {
+		if _, verdict := first.worker.AnswerFromMemory(pkt, &first.from, now, nil); verdict != wire.Missed {
 			t.Fatalf("verdict %v, want a miss", verdict)
 		}
-		first.lane.Slow(&first.from, now, breaker{})
+		first.worker.Resolve(&first.from, now, breaker{})
 		second.send(pkt)
 		close(u.gate)
 		if got := unpack(t, <-second.got); got.Rcode != dns.RcodeSuccess || len(got.Answer) != 1 {

@@ -93,7 +93,7 @@ func (fs *flights) take(f *flight) (joined []waiter) {
 // join makes the client of the query in l wait for the flight for its key,
 // beginning one if there is none. When a bound is reached the client is told so at
 // once.
-func (l *Lane) join(from *wire.Peer, now time.Time, to wire.Replier) {
+func (l *Worker) join(from *wire.Peer, now time.Time, to wire.Replier) {
 	fs := &l.r.flights
 	f := l.nextFlight(l.q.Key(), now)
 	f.began -= l.ago
@@ -114,7 +114,7 @@ func (l *Lane) join(from *wire.Peer, now time.Time, to wire.Replier) {
 		fs.mu.Unlock()
 		l.r.counts.joined.Add(1)
 		if overdue {
-			l.r.relieve(under, now, &l.later)
+			l.r.relieve(under, now, &l.batch)
 		}
 	default:
 		f.client = c
@@ -126,7 +126,7 @@ func (l *Lane) join(from *wire.Peer, now time.Time, to wire.Replier) {
 
 // patience is how long upstream has for a flight that the query in hand begins: what is left of its client's time, or
 // half of all if another question may be to follow. Some servers never answer for addresses of IPv6.
-func (l *Lane) patience() time.Duration {
+func (l *Worker) patience() time.Duration {
 	if d := &l.detour; d.taken && d.six != nil && !d.second {
 		return l.plan.Deadline / 2
 	}
@@ -134,7 +134,7 @@ func (l *Lane) patience() time.Duration {
 }
 
 // boardLocked has the client c of the query in hand wait for a flight under way.
-func (l *Lane) boardLocked(under *flight, c *client, from *wire.Peer, now time.Time, to wire.Replier) {
+func (l *Worker) boardLocked(under *flight, c *client, from *wire.Peer, now time.Time, to wire.Replier) {
 	w := l.waiter(nil, from, now, to)
 	w.client = c
 	under.rest = append(under.rest, w)
@@ -144,19 +144,19 @@ func (l *Lane) boardLocked(under *flight, c *client, from *wire.Peer, now time.T
 }
 
 // begin lets a flight that was added depart, for the client of the query in hand.
-func (l *Lane) begin(f *flight, from *wire.Peer, now time.Time, to wire.Replier) {
+func (l *Worker) begin(f *flight, from *wire.Peer, now time.Time, to wire.Replier) {
 	l.prepareFlight(f)
 	f.first = l.waiter(f.query, from, now, to)
 	f.first.client = f.client
 	if l.late {
 		l.r.seat(f, true, now)
 	}
-	f.depart(now.Add(l.patience()), &l.later)
+	f.depart(now.Add(l.patience()), &l.batch)
 }
 
-// turnAway answers a client for whom there is no room: with the late answer that Fast
+// turnAway answers a client for whom there is no room: with the late answer that AnswerFromMemory
 // found, or the reason, or, if it was told often enough, not at all.
-func (l *Lane) turnAway(why Shed, silent bool, from *wire.Peer, now time.Time, to wire.Replier) {
+func (l *Worker) turnAway(why Shed, silent bool, from *wire.Peer, now time.Time, to wire.Replier) {
 	switch {
 	case l.late && l.makeDo(why, from, now, to):
 		l.r.counts.shed[why].Add(1)
@@ -168,7 +168,7 @@ func (l *Lane) turnAway(why Shed, silent bool, from *wire.Peer, now time.Time, t
 }
 
 // refresh begins a flight for an answer that is due, unless one is under way.
-func (l *Lane) refresh(now time.Time) {
+func (l *Worker) refresh(now time.Time) {
 	fs, key := &l.r.flights, l.q.Key()
 	f := l.nextFlight(key, now)
 	fs.mu.Lock()
@@ -187,12 +187,12 @@ func (l *Lane) refresh(now time.Time) {
 	l.r.counts.prefetches.Add(1)
 	l.prepareFlight(f)
 	l.r.seat(f, false, now)
-	f.depart(now.Add(f.plan.Deadline), &l.later)
+	f.depart(now.Add(f.plan.Deadline), &l.batch)
 }
 
-// nextFlight is a flight that the lane may begin for key. It is made before the
+// nextFlight is a flight that the worker may begin for key. It is made before the
 // lock is taken, and left for the next time if it is not needed.
-func (l *Lane) nextFlight(key []byte, now time.Time) *flight {
+func (l *Worker) nextFlight(key []byte, now time.Time) *flight {
 	if l.blank == nil {
 		l.blank = &flight{r: l.r}
 	}
@@ -204,8 +204,8 @@ func (l *Lane) nextFlight(key []byte, now time.Time) *flight {
 }
 
 // prepareFlight completes a flight that was added. Others may find it and join it
-// meanwhile; the rest of it is still this lane's own.
-func (l *Lane) prepareFlight(f *flight) {
+// meanwhile; the rest of it is still this worker's own.
+func (l *Worker) prepareFlight(f *flight) {
 	l.blank = nil
 	f.route = l.plan.route(l.q.Name())
 	start := len(f.key)
@@ -214,25 +214,25 @@ func (l *Lane) prepareFlight(f *flight) {
 }
 
 // ignore gives no reply to a client that was turned away too often.
-func (l *Lane) ignore(to wire.Replier) {
+func (l *Worker) ignore(to wire.Replier) {
 	l.r.counts.shed[ShedFlood].Add(1)
 	l.tally.dropped++
-	to.Reply(nil, &l.later)
+	to.Reply(nil, &l.batch)
 }
 
 // shed answers a client for whom there is no room.
-func (l *Lane) shed(reason Shed, from *wire.Peer, now time.Time, to wire.Replier) {
+func (l *Worker) shed(reason Shed, from *wire.Peer, now time.Time, to wire.Replier) {
 	l.r.counts.shed[reason].Add(1)
 	w := l.turned(from, now, to)
-	l.r.shed(reason, &w, l.plan, &l.later)
+	l.r.shed(reason, &w, l.plan, &l.batch)
 }
 
 // turned is the client of the query in hand, who gets its reply before this returns.
-func (l *Lane) turned(from *wire.Peer, now time.Time, to wire.Replier) waiter {
-	w := waiter{ask: l.q.Ask, seal: l.seal, from: from, since: now.Add(-l.ago), to: to}
+func (l *Worker) turned(from *wire.Peer, now time.Time, to wire.Replier) waiter {
+	w := waiter{ask: l.q.Question, opts: l.opts, from: from, since: now.Add(-l.ago), to: to}
 	if l.detour.taken {
 		w.detour = &l.detour
-		w.ask.Type = w.ask.Asked()
+		w.ask.Type = w.ask.OriginalType()
 	}
 	return w
 }

@@ -22,7 +22,7 @@ type parrot struct {
 }
 
 // Ask implements resolve.Asker.
-func (p *parrot) Ask(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
+func (p *parrot) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 	var dst []byte
 	end := 12 + bytes.IndexByte(q[12:], 0) + 5
 	dst = append(dst, 0, 0, 0x80|p.flags[0]&0x07, p.flags[1], 0, 1)
@@ -30,7 +30,7 @@ func (p *parrot) Ask(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
 	dst = append(dst, q[12:end]...)
 	dst = append(dst, p.rest...)
 	p.sent = bytes.Clone(dst)
-	to.Answered(dst, nil, later)
+	to.Answered(dst, nil, batch)
 }
 
 // FuzzAnswer gives any octets as an upstream's answer, and asks twice, small and

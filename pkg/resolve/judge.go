@@ -38,7 +38,7 @@ func (j *judge) judge(route *Route, answer []byte) (msg []byte, life time.Durati
 	if err := j.bailiwick.clean(m); err != nil {
 		return nil, 0, err
 	}
-	m.StoredQuestion()
+	m.CanonicalizeQuestion()
 	m.ClearAuthority()
 	kind := j.kind()
 	if kind == nonsense {

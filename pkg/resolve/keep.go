@@ -55,10 +55,10 @@ func (p *Plan) noStore(name []byte) bool {
 	return route != nil && route.NoStore
 }
 
-// joinableLocked is the flight for key, the lane's query's, that the query may join,
+// joinableLocked is the flight for key, the worker's query's, that the query may join,
 // nil if there is none: one that began before the last event of the name's owner has
 // an answer from before. Another begins beside it then, and is found first.
-func (l *Lane) joinableLocked(hash uint64, key []byte) *flight {
+func (l *Worker) joinableLocked(hash uint64, key []byte) *flight {
 	f := l.r.flights.findLocked(hash, key)
 	if f == nil {
 		return nil

@@ -30,12 +30,12 @@ type pending struct {
 }
 
 // Ask implements resolve.Asker.
-func (p *pending) Ask(q []byte, _ time.Time, to wire.Asked, _ *wire.Later) {
+func (p *pending) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, _ *wire.SendBatch) {
 	p.qs = append(p.qs, q)
 	p.asks = append(p.asks, func(answer []byte) {
-		var later wire.Later
-		to.Answered(answer, nil, &later)
-		later.Flush()
+		var batch wire.SendBatch
+		to.Answered(answer, nil, &batch)
+		batch.Flush()
 	})
 }
 

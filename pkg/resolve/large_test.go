@@ -15,7 +15,7 @@ import (
 )
 
 // large has 4,000 addresses for each name, or 800 for a name of more than 200 bytes. It has no IPv6 address.
-func large(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
+func large(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 	end := 12
 	for q[end] != 0 {
 		end += 1 + int(q[end])
@@ -37,7 +37,7 @@ func large(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
 		msg = append(msg, 0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 192, 0, byte(i>>8), byte(i))
 	}
 	binary.BigEndian.PutUint16(msg[6:], uint16(n))
-	to.Answered(msg, nil, later)
+	to.Answered(msg, nil, batch)
 }
 
 // A largeCase is a query whose answer is led back from a large one.
@@ -95,7 +95,7 @@ func TestLarge(t *testing.T) {
 					t.Errorf("from %s over UDP: TC %t, %d records, want TC and what 512 bytes hold", from, few.Truncated, len(few.Answer))
 				}
 			}
-			if walked := udp.lane.Walked(); walked > 30 {
+			if walked := udp.worker.Walked(); walked > 30 {
 				t.Errorf("%d records were walked for a reply of 512 bytes", walked)
 			}
 			if all := unpack(t, tcp.exchange(t, q)); len(all.Answer) != tt.records {
@@ -113,7 +113,7 @@ func BenchmarkLarge(b *testing.B) {
 			pkt, now, dst := pack(b, question(tt.asked, tt.rrtype)), time.Now(), make([]byte, 0, 1<<16)
 			c.exchange(b, pkt)
 			for b.Loop() {
-				if _, verdict := c.lane.Fast(pkt, &c.from, now, dst); verdict != wire.Answered {
+				if _, verdict := c.worker.AnswerFromMemory(pkt, &c.from, now, dst); verdict != wire.Answered {
 					b.Fatal("not held")
 				}
 			}

@@ -18,7 +18,7 @@ import (
 //	                              who waits, and to who comes; the flight goes on, as a refresh does
 //	         If there is no room for a flight the answer is given, and rests for makeDoRest
 //	         unless the room is only not the client's.
-//	resting  given at once, see Lane.fromCache.
+//	resting  given at once, see Worker.fromCache.
 //
 // The zone's last word goes before it each time. The flight that nobody waits for any
 // more keeps its place, and its client's: it is still work that upstream has to do.
@@ -113,17 +113,17 @@ const maxRelieved = 64
 // overdue gives late answers to those who have waited long enough. It runs when the
 // timer goes off.
 func (r *Resolver) overdue() {
-	var later wire.Later
+	var batch wire.SendBatch
 	for n := 1; ; n++ {
 		now := r.now()
 		f := r.nextOverdue(now)
 		if f == nil || n%maxRelieved == 0 {
-			later.Flush()
+			batch.Flush()
 		}
 		if f == nil {
 			return
 		}
-		r.relieve(f, now, &later)
+		r.relieve(f, now, &batch)
 	}
 }
 
@@ -149,7 +149,7 @@ func (r *Resolver) nextOverdue(now time.Time) *flight {
 
 // relieve gives those who wait for a flight that is overdue what there is to give. If
 // there is nothing they wait on.
-func (r *Resolver) relieve(f *flight, now time.Time, later *wire.Later) {
+func (r *Resolver) relieve(f *flight, now time.Time, batch *wire.SendBatch) {
 	if f.answered.Load() || !r.flights.seated(f) {
 		return // its answer is about to be given; or its beginner is still busy with it
 	}
@@ -164,7 +164,7 @@ func (r *Resolver) relieve(f *flight, now time.Time, later *wire.Later) {
 		return
 	}
 	defer r.flying.Done()
-	h := hand{r: r, plan: f.plan, result: &d.result, now: now, later: later}
+	h := hand{r: r, plan: f.plan, result: &d.result, now: now, batch: batch}
 	h.giveAll(&first, joined)
 }
 
@@ -244,8 +244,8 @@ func staleEDE(msg []byte) int {
 }
 
 // makeDo gives the client of the query in hand, for whom there is no room, the zone's
-// last word or the late answer that Fast found. It is false if that is gone meanwhile.
-func (l *Lane) makeDo(why Shed, from *wire.Peer, now time.Time, to wire.Replier) bool {
+// last word or the late answer that AnswerFromMemory found. It is false if that is gone meanwhile.
+func (l *Worker) makeDo(why Shed, from *wire.Peer, now time.Time, to wire.Replier) bool {
 	d := desks.Get().(*desk)
 	defer desks.Put(d)
 	if led := l.detour.led(); led || !d.lastWord(l.plan.Zone, &l.q, now) { // the zone that led here has had its word
@@ -258,7 +258,7 @@ func (l *Lane) makeDo(why Shed, from *wire.Peer, now time.Time, to wire.Replier)
 	if why != ShedClient { // there is room for others: one who wants too much is not to keep the answer old for them
 		l.plan.Cache.Rest(l.q.Key(), now.Add(makeDoRest), now)
 	}
-	h := hand{r: l.r, plan: l.plan, result: &d.result, now: now, later: &l.later}
+	h := hand{r: l.r, plan: l.plan, result: &d.result, now: now, batch: &l.batch}
 	w := l.turned(from, now, to)
 	h.give(&w)
 	return true

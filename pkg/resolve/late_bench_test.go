@@ -9,7 +9,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
-// again is a lane that asks for one name whose answer is always 100 s past its time.
+// again is a worker that asks for one name whose answer is always 100 s past its time.
 func again(tb testing.TB, stale time.Duration) (ask func(), m *misser) {
 	tb.Helper()
 	p := plan(tb, newCanned(tb))
@@ -36,7 +36,7 @@ func BenchmarkMissAgain(b *testing.B) {
 			for b.Loop() {
 				ask()
 			}
-			m.lane.Flush(time.Now())
+			m.worker.Flush(time.Now())
 		})
 	}
 }

@@ -88,10 +88,10 @@ func TestLateAllocations(t *testing.T) {
 	p.Cache.Rest(q.Key(), now.Add(time.Minute), now)
 	dst := make([]byte, 0, 4096)
 	if got := testing.AllocsPerRun(1000, func() {
-		if _, verdict := c.lane.Fast(pkt, &c.from, now, dst); verdict != wire.Answered {
+		if _, verdict := c.worker.AnswerFromMemory(pkt, &c.from, now, dst); verdict != wire.Answered {
 			t.Fatalf("verdict %v", verdict)
 		}
-		c.lane.Flush(now)
+		c.worker.Flush(now)
 	}); got != 0 {
 		t.Errorf("%v allocations, want 0", got)
 	}
@@ -104,23 +104,23 @@ func TestLateAllocations(t *testing.T) {
 type once struct{ n atomic.Int32 }
 
 // Reply implements wire.Replier.
-func (o *once) Reply([]byte, *wire.Later) { o.n.Add(1) }
+func (o *once) Reply([]byte, *wire.SendBatch) { o.n.Add(1) }
 
 // TestLateRaces has answers, failures, the moment of being overdue, events and flushes
 // race for many clients of a few names: each gets one reply.
 func TestLateRaces(t *testing.T) {
 	t.Parallel()
 	var turn atomic.Int64
-	u := asker(func(q []byte, _ time.Time, to wire.Asked, _ *wire.Later) {
+	u := asker(func(q []byte, _ time.Time, to wire.AnswerReceiver, _ *wire.SendBatch) {
 		n := turn.Add(1)
 		time.AfterFunc(time.Duration(n%7)*400*time.Microsecond, func() {
-			var later wire.Later
-			defer later.Flush()
+			var batch wire.SendBatch
+			defer batch.Flush()
 			switch n % 5 {
 			case 0:
-				to.Answered(nil, errors.New("refused"), &later)
+				to.Answered(nil, errors.New("refused"), &batch)
 			default:
-				to.Answered(addressed(t, q, "192.0.2.9"), nil, &later)
+				to.Answered(addressed(t, q, "192.0.2.9"), nil, &batch)
 			}
 		})
 	})
@@ -139,17 +139,17 @@ func TestLateRaces(t *testing.T) {
 	var stop atomic.Bool
 	for i := range all {
 		clients.Go(func() {
-			lane, pkt := r.NewLane(), pack(t, query("a.test.", dns.TypeA))
+			worker, pkt := r.NewWorker(), pack(t, query("a.test.", dns.TypeA))
 			from := wire.Peer{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 53)}
 			for n := range 4000 {
 				pkt[13] = 'a' + byte(n%3)
 				now := now()
-				if _, verdict := lane.Fast(pkt, &from, now, nil); verdict == wire.Missed {
+				if _, verdict := worker.AnswerFromMemory(pkt, &from, now, nil); verdict == wire.Missed {
 					o := new(once)
 					all[i] = append(all[i], o)
-					lane.Slow(&from, now, o)
+					worker.Resolve(&from, now, o)
 				}
-				lane.Flush(now)
+				worker.Flush(now)
 				if n%16 == 0 {
 					time.Sleep(50 * time.Microsecond)
 				}

@@ -106,9 +106,9 @@ func TestOverdueRefresh(t *testing.T) {
 	})
 }
 
-// TestOverdueBetweenFastAndSlow has a query that Fast missed while the flight was in
-// time, and that Slow brings to it when it is overdue.
-func TestOverdueBetweenFastAndSlow(t *testing.T) {
+// TestOverdueBetweenMissAndResolve has a query that AnswerFromMemory missed while the flight was in
+// time, and that Resolve brings to it when it is overdue.
+func TestOverdueBetweenMissAndResolve(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		y := late(t)
@@ -118,12 +118,12 @@ func TestOverdueBetweenFastAndSlow(t *testing.T) {
 		first.send(pkt)
 		time.Sleep(199 * time.Millisecond)
 		now := time.Now()
-		if _, verdict := second.lane.Fast(pkt, &second.from, now, nil); verdict != wire.Missed {
+		if _, verdict := second.worker.AnswerFromMemory(pkt, &second.from, now, nil); verdict != wire.Missed {
 			t.Fatalf("verdict %v, want a miss", verdict)
 		}
 		time.Sleep(2 * time.Millisecond)
-		second.lane.Slow(&second.from, now, second)
-		second.lane.Flush(time.Now())
+		second.worker.Resolve(&second.from, now, second)
+		second.worker.Flush(time.Now())
 		for i, c := range []*client{first, second} {
 			select {
 			case got := <-c.got:

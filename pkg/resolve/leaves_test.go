@@ -24,10 +24,10 @@ type sieve struct {
 }
 
 // Ask implements resolve.Asker.
-func (s *sieve) Ask(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
+func (s *sieve) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 	s.caught++
 	s.check(q)
-	to.Answered(nil, dns.ErrId, later)
+	to.Answered(nil, dns.ErrId, batch)
 }
 
 // check fails the test if q is anything but a plain query of our own making: what

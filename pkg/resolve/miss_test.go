@@ -35,9 +35,9 @@ func newCanned(tb testing.TB) *canned {
 }
 
 // Ask implements resolve.Asker.
-func (c *canned) Ask(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
+func (c *canned) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 	if c.err != nil {
-		to.Answered(nil, c.err, later)
+		to.Answered(nil, c.err, batch)
 		return
 	}
 	end := 12
@@ -45,26 +45,26 @@ func (c *canned) Ask(q []byte, _ time.Time, to wire.Asked, later *wire.Later) {
 		end += 1 + int(q[end])
 	}
 	copy(c.reply[12:end], q[12:end])
-	to.Answered(c.reply, nil, later)
+	to.Answered(c.reply, nil, batch)
 }
 
 // A counter takes replies and remembers how many.
 type counter struct{ replies, octets int }
 
 // Reply implements wire.Replier.
-func (c *counter) Reply(msg []byte, _ *wire.Later) {
+func (c *counter) Reply(msg []byte, _ *wire.SendBatch) {
 	c.replies++
 	c.octets += len(msg)
 }
 
 // A misser asks for a new name each time.
 type misser struct {
-	lane *resolve.Lane
-	from wire.Peer
-	pkt  []byte
-	turn uint32
-	out  []byte
-	got  counter
+	worker *resolve.Worker
+	from   wire.Peer
+	pkt    []byte
+	turn   uint32
+	out    []byte
+	got    counter
 }
 
 const missName = "xxxxxxxx.shop.svc.example.com."
@@ -82,7 +82,7 @@ func missing(tb testing.TB, p *resolve.Plan, edns bool) *misser {
 		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}}
 	}
 	r := newResolver(tb, p)
-	return &misser{lane: r.NewLane(), from: newClient(r, false).from, pkt: pack(tb, m), out: make([]byte, 0, 4096)}
+	return &misser{worker: r.NewWorker(), from: newClient(r, false).from, pkt: pack(tb, m), out: make([]byte, 0, 4096)}
 }
 
 // miss asks for the next name and has the reply before it returns. A name that is
@@ -92,8 +92,8 @@ func (m *misser) miss(now time.Time) {
 	for i := range 8 {
 		m.pkt[13+i] = 'a' + byte(m.turn>>(4*i)&15)
 	}
-	if _, verdict := m.lane.Fast(m.pkt, &m.from, now, m.out); verdict == wire.Missed {
-		m.lane.Slow(&m.from, now, &m.got)
+	if _, verdict := m.worker.AnswerFromMemory(m.pkt, &m.from, now, m.out); verdict == wire.Missed {
+		m.worker.Resolve(&m.from, now, &m.got)
 	}
 }
 
@@ -112,7 +112,7 @@ func BenchmarkMiss(b *testing.B) {
 			for b.Loop() {
 				m.miss(now)
 			}
-			m.lane.Flush(now)
+			m.worker.Flush(now)
 			if m.got.replies != int(m.turn) {
 				b.Fatalf("%d replies to %d queries", m.got.replies, m.turn)
 			}
@@ -138,7 +138,7 @@ func TestMissAllocations(t *testing.T) {
 			now := time.Now()
 			if got := testing.AllocsPerRun(2000, func() {
 				m.miss(now)
-				m.lane.Flush(now)
+				m.worker.Flush(now)
 			}); got > 1 {
 				t.Errorf("%v allocations, want 1", got)
 			}

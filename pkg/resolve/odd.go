@@ -32,7 +32,7 @@ import (
 //	a name of our own loop probes         REFUSED, see probe.go
 
 // fault answers a packet that is no query.
-func (l *Lane) fault(fault wire.Fault, pkt []byte, from *wire.Peer, dst []byte) ([]byte, wire.Verdict) {
+func (l *Worker) fault(fault wire.Fault, pkt []byte, from *wire.Peer, dst []byte) ([]byte, wire.Verdict) {
 	l.tally.fault(fault)
 	switch fault {
 	case wire.FaultFormErr:
@@ -42,9 +42,9 @@ func (l *Lane) fault(fault wire.Fault, pkt []byte, from *wire.Peer, dst []byte) 
 		l.tally.response(SourceRefused, wire.RcodeNotImp)
 		return wire.AppendFault(dst, pkt, wire.RcodeNotImp), wire.Answered
 	case wire.FaultBadVers:
-		seal := wire.Seal{Limit: l.q.Limit(from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
+		opts := wire.ReplyOptions{Limit: l.q.Limit(from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
 		l.tally.response(SourceRefused, wire.RcodeBadVers)
-		return l.q.AppendEmpty(dst, wire.RcodeBadVers, &seal), wire.Answered
+		return l.q.AppendEmpty(dst, wire.RcodeBadVers, &opts), wire.Answered
 	case wire.FaultNone, wire.FaultDrop:
 	}
 	return dst, wire.Dropped
@@ -57,21 +57,21 @@ func oddType(t uint16) bool { return t >= 128 && t <= 255 || t == wire.TypeOPT |
 func isTransfer(t uint16) bool { return t == wire.TypeAXFR || t == wire.TypeIXFR }
 
 // odd answers a well-formed query that is for no record of class IN.
-func (l *Lane) odd(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (l *Worker) odd(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	q := &l.q
 	start := len(dst)
 	switch {
 	case q.Class == wire.ClassIN && isTransfer(q.Type):
 		return l.transfer(from, now, dst)
 	case q.Class == wire.ClassIN && q.Type == wire.TypeANY:
-		dst = q.AppendRecord(dst, wire.TypeHINFO, 3600, []byte("\x07RFC8482\x00"), &l.seal)
+		dst = q.AppendRecord(dst, wire.TypeHINFO, 3600, []byte("\x07RFC8482\x00"), &l.opts)
 	case q.Class == wire.ClassCH && q.Type == wire.TypeTXT:
 		text := l.identity()
 		if text == "" {
 			return l.empty(SourceRefused, wire.RcodeRefused, from, now, dst)
 		}
 		data := append([]byte{byte(len(text))}, text...)
-		dst = q.AppendRecord(dst, wire.TypeTXT, 0, data, &l.seal)
+		dst = q.AppendRecord(dst, wire.TypeTXT, 0, data, &l.opts)
 	default:
 		return l.empty(SourceRefused, wire.RcodeRefused, from, now, dst)
 	}
@@ -79,7 +79,7 @@ func (l *Lane) odd(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Ver
 }
 
 // identity is the text for the CH name that was asked, empty for none.
-func (l *Lane) identity() string {
+func (l *Worker) identity() string {
 	switch string(l.q.Name()) {
 	case "\x07version\x04bind\x00", "\x07version\x06server\x00":
 		return l.plan.Version
@@ -93,8 +93,8 @@ func (l *Lane) identity() string {
 }
 
 // empty answers with an rcode and nothing else.
-func (l *Lane) empty(source Source, rcode int, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (l *Worker) empty(source Source, rcode int, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	start := len(dst)
-	dst = l.q.AppendEmpty(dst, rcode, &l.seal)
+	dst = l.q.AppendEmpty(dst, rcode, &l.opts)
 	return l.answered(source, dst, start, from, now), wire.Answered
 }

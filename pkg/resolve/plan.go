@@ -19,7 +19,7 @@ type Asker interface {
 	// more. An answer has q's question and ID, and rcode NOERROR or NXDOMAIN. An error
 	// may have a method EDE() int that gives its Extended DNS Error (RFC 8914). What is
 	// sent goes out when later is flushed at the latest.
-	Ask(q []byte, until time.Time, to wire.Asked, later *wire.Later)
+	Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch)
 }
 
 // A Route sends the names at and below one name to one set of upstreams.

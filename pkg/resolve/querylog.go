@@ -34,16 +34,16 @@ func (l *QueryLog) picks(rcode int, took time.Duration) bool {
 		l.Sample > 0 && l.count.Add(1)%uint64(l.Sample) == 0
 }
 
-func (l *QueryLog) record(ctx context.Context, ask *wire.Ask, from *wire.Peer, source Source, rcode int, took time.Duration) {
+func (l *QueryLog) record(ctx context.Context, ask *wire.Question, from *wire.Peer, source Source, rcode int, took time.Duration) {
 	if !l.picks(rcode, took) {
 		return
 	}
-	question := ask.Question()
+	question := ask.QuestionSection()
 	var name []byte
 	rrtype := ask.Type
 	if len(question) > 4 {
 		name = wire.AppendText(nil, question[:len(question)-4])
-		rrtype = ask.Asked() // another may be what is looked for in its place
+		rrtype = ask.OriginalType() // another may be what is looked for in its place
 	}
 	l.Log.InfoContext(ctx, "query",
 		"name", string(name), "type", rrtype, "client", from.Addr.Addr(), "tcp", from.Stream,

@@ -31,7 +31,7 @@ type Resolver struct {
 	cuts      cuts
 	transfers atomic.Int32 // under way
 	flying    sync.WaitGroup
-	spare     sync.Pool // of *Lane, see comeBack
+	spare     sync.Pool // of *Worker, see comeBack
 	counts    counters
 }
 

@@ -42,16 +42,16 @@ func (u *moody) count() int {
 }
 
 // Ask implements resolve.Asker.
-func (u *moody) Ask(q []byte, until time.Time, to wire.Asked, later *wire.Later) {
+func (u *moody) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 	u.mu.Lock()
 	mood := u.mood
 	u.asked++
 	u.mu.Unlock()
 	put := func(wait time.Duration, answer []byte, err error) {
 		time.AfterFunc(wait, func() {
-			var later wire.Later
-			to.Answered(answer, err, &later)
-			later.Flush()
+			var batch wire.SendBatch
+			to.Answered(answer, err, &batch)
+			batch.Flush()
 		})
 	}
 	switch mood {
@@ -60,11 +60,11 @@ func (u *moody) Ask(q []byte, until time.Time, to wire.Asked, later *wire.Later)
 	case "silent":
 		put(time.Until(until), nil, context.DeadlineExceeded)
 	case "failing":
-		to.Answered(nil, errors.New("refused"), later)
+		to.Answered(nil, errors.New("refused"), batch)
 	case "garbage":
-		to.Answered([]byte("garbage, and no message at all"), nil, later)
+		to.Answered([]byte("garbage, and no message at all"), nil, batch)
 	default:
-		to.Answered(u.answer(q, mood), nil, later)
+		to.Answered(u.answer(q, mood), nil, batch)
 	}
 }
 

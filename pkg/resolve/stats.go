@@ -100,7 +100,7 @@ type Stats struct {
 	Clients    int                             // that wait, or whose flights are under way: of a source address up to two, see clientKey
 }
 
-// counters are the resolver's, added to by flights one by one and by lanes once
+// counters are the resolver's, added to by flights one by one and by workers once
 // a batch.
 type counters struct {
 	queries   [2][2][typeClassCount]atomic.Uint64
@@ -120,7 +120,7 @@ func (c *counters) response(source Source, rcode int, took time.Duration) {
 	c.total.Add(int64(took))
 }
 
-// A tally is what one lane counted in one batch.
+// A tally is what one worker counted in one batch.
 type tally struct {
 	start     time.Time
 	replies   uint64

@@ -41,9 +41,9 @@ var (
 	errTransferTime = errors.New("the client is too slow")
 )
 
-// transfer answers a query for a whole zone, or leaves it to Slow if the answer
+// transfer answers a query for a whole zone, or leaves it to Resolve if the answer
 // is the zone.
-func (l *Lane) transfer(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (l *Worker) transfer(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	q, z, start := &l.q, l.plan.Zone, len(dst)
 	if !l.plan.mayTransfer(from.Addr.Addr()) {
 		return l.empty(SourceRefused, wire.RcodeRefused, from, now, dst)
@@ -56,11 +56,11 @@ func (l *Lane) transfer(from *wire.Peer, now time.Time, dst []byte) ([]byte, wir
 		return l.empty(SourceRefused, wire.RcodeRefused, from, now, dst[:start])
 	}
 	if !z.Complete(now) {
-		l.seal.EDE = wire.EDENotReady
+		l.opts.EDE = wire.EDENotReady
 		return l.empty(SourceZone, wire.RcodeServFail, from, now, dst[:start])
 	}
 	if q.Type == wire.TypeIXFR && (!from.Stream || q.HasSerial && !newer(serial, q.Serial)) {
-		dst = q.Reply(dst, start, &l.seal)
+		dst = q.Reply(dst, start, &l.opts)
 		return l.answered(SourceZone, dst, start, from, now), wire.Answered
 	}
 	return dst[:start], wire.Missed
@@ -68,7 +68,7 @@ func (l *Lane) transfer(from *wire.Peer, now time.Time, dst []byte) ([]byte, wir
 
 // version appends the SOA record as the answer to the query, and gives its serial.
 // It is false if the name that was asked is not the zone's.
-func (l *Lane) version(now time.Time, dst []byte) (out []byte, serial uint32, ours bool) {
+func (l *Worker) version(now time.Time, dst []byte) (out []byte, serial uint32, ours bool) {
 	if l.plan.Zone == nil {
 		return dst, 0, false
 	}
@@ -99,16 +99,16 @@ func (p *Plan) mayTransfer(client netip.Addr) bool {
 }
 
 // transfer begins a transfer to a client, if there is room for one more.
-func (r *Resolver) transfer(plan *Plan, w waiter, client netip.Addr, later *wire.Later) {
+func (r *Resolver) transfer(plan *Plan, w waiter, client netip.Addr, batch *wire.SendBatch) {
 	to, ok := w.to.(wire.Stream)
 	if !ok { // a transport that has no streams after all
-		r.reply(plan, &w, SourceRefused, w.ask.AppendEmpty(nil, wire.RcodeRefused, &w.seal), w.since, later)
+		r.reply(plan, &w, SourceRefused, w.ask.AppendEmpty(nil, wire.RcodeRefused, &w.opts), w.since, batch)
 		return
 	}
 	if r.transfers.Add(1) > maxTransfers {
 		r.transfers.Add(-1)
 		r.counts.shed[ShedTransfers].Add(1)
-		r.shed(ShedTransfers, &w, plan, later)
+		r.shed(ShedTransfers, &w, plan, batch)
 		return
 	}
 	r.flying.Go(func() {
@@ -125,8 +125,8 @@ type transfer struct {
 	plan   *Plan
 	client netip.Addr
 	stream wire.Stream
-	parcel parcel
-	later  wire.Later // flushed when it is over
+	axfr   axfrMessage
+	batch  wire.SendBatch // flushed when it is over
 
 	begun   time.Time // when the first message was ready: how long that took is what is counted
 	serial  uint32
@@ -136,21 +136,21 @@ type transfer struct {
 
 // run sends the zone, and whatever happens one end of it.
 func (t *transfer) run() {
-	defer t.later.Flush()
+	defer t.batch.Flush()
 	defer func() {
 		if defect := recover(); defect != nil {
 			t.r.panicked("transfer", defect)
 			t.fail(wire.EDEOther)
 		}
 	}()
-	t.parcel.begin(t.ask.Question())
+	t.axfr.begin(t.ask.QuestionSection())
 	err := t.plan.Zone.Records(t.r.now(), t.put)
 	switch {
 	case err == nil:
 		t.finish()
 		return
 	case errors.Is(err, errClientGone):
-		t.end(nil, &t.later)
+		t.end(nil, &t.batch)
 	case errors.Is(err, zone.ErrNotReady):
 		t.fail(wire.EDENotReady)
 	default:
@@ -162,13 +162,13 @@ func (t *transfer) run() {
 
 // put adds a record, after sending what has no room for it.
 func (t *transfer) put(record zone.Record) error {
-	if !t.parcel.fits(&record) {
+	if !t.axfr.fits(&record) {
 		if err := t.send(); err != nil {
 			return err
 		}
-		t.parcel.begin(t.ask.Question())
+		t.axfr.begin(t.ask.QuestionSection())
 	}
-	t.parcel.add(&record)
+	t.axfr.add(&record)
 	if t.records == 0 {
 		t.serial = soaSerial(record.Data)
 	}
@@ -179,7 +179,7 @@ func (t *transfer) put(record zone.Record) error {
 // send sends a message with more to follow.
 func (t *transfer) send() error {
 	msg := t.sealed()
-	if !t.stream.More(msg) {
+	if !t.stream.SendMessage(msg) {
 		return errClientGone
 	}
 	if t.r.now().Sub(t.since) > maxTransferTime {
@@ -188,12 +188,12 @@ func (t *transfer) send() error {
 	return nil
 }
 
-// sealed is the parcel as a reply to the client.
+// sealed is the AXFR message as a reply to the client.
 func (t *transfer) sealed() []byte {
 	if t.begun.IsZero() {
 		t.begun = t.r.now()
 	}
-	msg := t.ask.Reply(t.parcel.message(), 0, &t.seal)
+	msg := t.ask.Reply(t.axfr.message(), 0, &t.opts)
 	t.octets += len(msg)
 	return msg
 }
@@ -201,7 +201,7 @@ func (t *transfer) sealed() []byte {
 // finish sends the last message.
 func (t *transfer) finish() {
 	msg := t.sealed()
-	t.r.reply(t.plan, &t.waiter, SourceTransfer, msg, t.begun, &t.later)
+	t.r.reply(t.plan, &t.waiter, SourceTransfer, msg, t.begun, &t.batch)
 	t.r.log.Info("zone transferred",
 		"client", t.client, "serial", t.serial, "records", t.records, "octets", t.octets, "took", t.r.now().Sub(t.since))
 }
@@ -211,7 +211,7 @@ func (t *transfer) fail(ede int) {
 	if t.to == nil {
 		return
 	}
-	t.seal.EDE = ede
-	msg := t.ask.AppendEmpty(nil, wire.RcodeServFail, &t.seal)
-	t.r.reply(t.plan, &t.waiter, SourceTransfer, msg, cmp.Or(t.begun, t.r.now()), &t.later)
+	t.opts.EDE = ede
+	msg := t.ask.AppendEmpty(nil, wire.RcodeServFail, &t.opts)
+	t.r.reply(t.plan, &t.waiter, SourceTransfer, msg, cmp.Or(t.begun, t.r.now()), &t.batch)
 }

@@ -45,7 +45,7 @@ func (f *far) keep(msg []byte) {
 }
 
 // More implements wire.Stream.
-func (f *far) More(msg []byte) bool {
+func (f *far) SendMessage(msg []byte) bool {
 	if f.more != nil && !f.more(msg) {
 		return false
 	}
@@ -54,7 +54,7 @@ func (f *far) More(msg []byte) bool {
 }
 
 // Reply implements wire.Replier.
-func (f *far) Reply(msg []byte, _ *wire.Later) {
+func (f *far) Reply(msg []byte, _ *wire.SendBatch) {
 	f.keep(msg)
 	close(f.done)
 }
@@ -77,14 +77,14 @@ func (f *far) wait(tb testing.TB) []*dns.Msg {
 func (f *far) ask(tb testing.TB, r *resolve.Resolver, q *dns.Msg, from string, stream bool) *dns.Msg {
 	tb.Helper()
 	peer := wire.Peer{Addr: netip.AddrPortFrom(netip.MustParseAddr(from), 4567), Stream: stream}
-	lane, now := r.NewLane(), time.Now()
-	defer func() { lane.Flush(time.Now()) }()
-	reply, verdict := lane.Fast(pack(tb, q), &peer, now, []byte("before"))
+	worker, now := r.NewWorker(), time.Now()
+	defer func() { worker.Flush(time.Now()) }()
+	reply, verdict := worker.AnswerFromMemory(pack(tb, q), &peer, now, []byte("before"))
 	if verdict == wire.Missed {
 		if string(reply) != "before" {
 			tb.Errorf("a miss left %q", reply)
 		}
-		lane.Slow(&peer, now, f)
+		worker.Resolve(&peer, now, f)
 		return nil
 	}
 	return unpack(tb, bytes.TrimPrefix(reply, []byte("before")))
@@ -283,7 +283,7 @@ const patience = 5 * time.Minute
 func serveZone(t *testing.T, r *resolve.Resolver) (addr string, stop func()) {
 	t.Helper()
 	tcp, err := server.NewTCP(server.TCPConfig{
-		Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: lanes{r},
+		Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: workers{r},
 		WriteTimeout: patience, DrainTimeout: patience,
 	})
 	if err != nil {
@@ -306,9 +306,9 @@ func serveZone(t *testing.T, r *resolve.Resolver) (addr string, stop func()) {
 	return tcp.Addr().String(), stop
 }
 
-type lanes struct{ r *resolve.Resolver }
+type workers struct{ r *resolve.Resolver }
 
-func (l lanes) NewLane() server.Lane { return l.r.NewLane() }
+func (l workers) NewWorker() server.Worker { return l.r.NewWorker() }
 
 // pull transfers the zone as a secondary does.
 func pull(addr string, q *dns.Msg) ([]dns.RR, error) {

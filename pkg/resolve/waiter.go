@@ -14,9 +14,9 @@ import (
 
 // A waiter is a client that waits for a flight.
 type waiter struct {
-	ask    wire.Ask
+	ask    wire.Question
 	detour *detour // to the flight's question; nil if that is the client's own
-	seal   wire.Seal
+	opts   wire.ReplyOptions
 	from   *wire.Peer // for the query log; nil if there is none
 	since  time.Time
 	to     wire.Replier // nil once it was called
@@ -29,7 +29,7 @@ type hand struct {
 	plan   *Plan
 	result *outcome
 	now    time.Time
-	later  *wire.Later
+	batch  *wire.SendBatch
 }
 
 // rooms are for one reply each, while it is made.
@@ -42,7 +42,7 @@ func (h *hand) give(w *waiter) {
 		if defect := recover(); defect != nil {
 			h.r.panicked("reply", defect)
 			if w.to != nil {
-				w.end(nil, h.later)
+				w.end(nil, h.batch)
 			}
 		}
 	}()
@@ -55,16 +55,16 @@ func (h *hand) give(w *waiter) {
 	}
 	if came == arrived {
 		if source == SourceZone || source == SourceStale {
-			w.seal.EDE = h.result.ede
+			w.opts.EDE = h.result.ede
 		}
-		msg = w.ask.Reply(msg, 0, &w.seal)
+		msg = w.ask.Reply(msg, 0, &w.opts)
 	} else {
 		source = SourceFailure
-		w.seal.EDE = h.result.ede
-		msg = w.ask.AppendEmpty(msg[:0], wire.RcodeServFail, &w.seal)
+		w.opts.EDE = h.result.ede
+		msg = w.ask.AppendEmpty(msg[:0], wire.RcodeServFail, &w.opts)
 	}
 	*room = msg
-	h.r.reply(h.plan, w, source, msg, h.now, h.later)
+	h.r.reply(h.plan, w, source, msg, h.now, h.batch)
 }
 
 // whole appends the answer for the waiter, if there is one.
@@ -75,7 +75,7 @@ func (h *hand) whole(dst []byte, w *waiter) ([]byte, step) {
 	case w.detour != nil:
 		back := ways.Get().(*way)
 		defer ways.Put(back)
-		dst, came := back.lead(w.detour, &w.ask, w.seal.Limit, failed, dst, 0)
+		dst, came := back.lead(w.detour, &w.ask, w.opts.Limit, failed, dst, 0)
 		if came == arrived && w.detour.made {
 			h.r.counts.made.Add(1)
 		}
@@ -93,18 +93,18 @@ func (r *Resolver) panicked(where string, defect any) {
 }
 
 // shed answers a client for whom there is no room.
-func (r *Resolver) shed(reason Shed, w *waiter, plan *Plan, later *wire.Later) {
-	w.seal.EDE = wire.EDEOther
-	msg := w.ask.AppendEmpty(nil, wire.RcodeServFail, &w.seal)
+func (r *Resolver) shed(reason Shed, w *waiter, plan *Plan, batch *wire.SendBatch) {
+	w.opts.EDE = wire.EDEOther
+	msg := w.ask.AppendEmpty(nil, wire.RcodeServFail, &w.opts)
 	if w.ask.Explain {
 		msg = w.explainShed(reason, msg)
 		w.ask.Explain = false // it is done
 	}
-	r.reply(plan, w, SourceShed, msg, w.since, later)
+	r.reply(plan, w, SourceShed, msg, w.since, batch)
 }
 
 // reply sends, counts and logs a reply of the slow path.
-func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now time.Time, later *wire.Later) {
+func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now time.Time, batch *wire.SendBatch) {
 	rcode := int(msg[3] & 0x0f)
 	took := now.Sub(w.since)
 	r.counts.response(source, rcode, took)
@@ -114,12 +114,12 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 	if w.ask.Explain {
 		msg = w.explain(plan, source, msg, now)
 	}
-	w.end(msg, later)
+	w.end(msg, batch)
 }
 
 // end gives the waiter its one reply.
-func (w *waiter) end(msg []byte, later *wire.Later) {
+func (w *waiter) end(msg []byte, batch *wire.SendBatch) {
 	to := w.to
 	w.to = nil
-	to.Reply(msg, later)
+	to.Reply(msg, batch)
 }

@@ -45,25 +45,25 @@ func newUpstream(tb testing.TB, records ...string) *upstream {
 
 // Ask implements resolve.Asker. It answers at once or, with a gate, on a goroutine
 // when the gate is open.
-func (u *upstream) Ask(q []byte, until time.Time, to wire.Asked, later *wire.Later) {
+func (u *upstream) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 	answer, err := u.answer(q)
 	u.mu.Lock()
 	gate := u.gate
 	u.mu.Unlock()
 	if gate == nil {
-		to.Answered(answer, err, later)
+		to.Answered(answer, err, batch)
 		return
 	}
 	go func() {
-		var later wire.Later
-		defer later.Flush()
+		var batch wire.SendBatch
+		defer batch.Flush()
 		deadline := time.NewTimer(time.Until(until))
 		defer deadline.Stop()
 		select {
 		case <-gate:
-			to.Answered(answer, err, &later)
+			to.Answered(answer, err, &batch)
 		case <-deadline.C:
-			to.Answered(nil, context.DeadlineExceeded, &later)
+			to.Answered(nil, context.DeadlineExceeded, &batch)
 		}
 	}()
 }
@@ -128,37 +128,37 @@ func newResolver(tb testing.TB, p *resolve.Plan) *resolve.Resolver {
 	return r
 }
 
-// A client sends packets through a lane and takes the replies.
+// A client sends packets through a worker and takes the replies.
 type client struct {
-	lane *resolve.Lane
-	from wire.Peer
-	got  chan []byte
+	worker *resolve.Worker
+	from   wire.Peer
+	got    chan []byte
 }
 
 func newClient(r *resolve.Resolver, stream bool) *client {
 	return &client{
-		lane: r.NewLane(),
-		from: wire.Peer{Addr: netip.MustParseAddrPort("10.1.2.3:4567"), Stream: stream},
-		got:  make(chan []byte, 1),
+		worker: r.NewWorker(),
+		from:   wire.Peer{Addr: netip.MustParseAddrPort("10.1.2.3:4567"), Stream: stream},
+		got:    make(chan []byte, 1),
 	}
 }
 
 // Reply implements wire.Replier.
-func (c *client) Reply(msg []byte, _ *wire.Later) { c.got <- append([]byte(nil), msg...) }
+func (c *client) Reply(msg []byte, _ *wire.SendBatch) { c.got <- append([]byte(nil), msg...) }
 
-// send gives pkt to the lane. The reply, or nil, is in c.got when it came.
+// send gives pkt to the worker. The reply, or nil, is in c.got when it came.
 func (c *client) send(pkt []byte) {
 	now := time.Now()
-	reply, verdict := c.lane.Fast(pkt, &c.from, now, nil)
+	reply, verdict := c.worker.AnswerFromMemory(pkt, &c.from, now, nil)
 	switch verdict {
 	case wire.Answered:
 		c.Reply(reply, nil)
 	case wire.Missed:
-		c.lane.Slow(&c.from, now, c)
+		c.worker.Resolve(&c.from, now, c)
 	case wire.Dropped:
 		c.Reply(nil, nil)
 	}
-	c.lane.Flush(time.Now())
+	c.worker.Flush(time.Now())
 }
 
 // exchange sends pkt and waits for the reply; nil: there was none.

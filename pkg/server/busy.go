@@ -17,7 +17,7 @@ func (b *busySince) end() { b.at.Store(0) }
 
 // Busy is the longest time that any reader has been inside one batch by now, zero
 // if all of them wait for packets. A batch takes some microseconds, or as long as
-// what the lane calls holds it up: a reader that is held up answers nobody.
+// what the worker calls holds it up: a reader that is held up answers nobody.
 func (u *UDP) Busy(now time.Time) time.Duration {
 	var longest int64
 	for _, s := range u.sockets.all() {

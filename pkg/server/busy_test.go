@@ -11,24 +11,24 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A stuckHandler's lanes hold every query of Fast until something can be had from let.
+// A stuckHandler's workers hold every query of AnswerFromMemory until something can be had from let.
 type stuckHandler struct {
 	*servertest.Handler
 	entered chan time.Time
 	let     chan struct{}
 }
 
-func (h *stuckHandler) NewLane() server.Lane { return &stuckLane{h.Handler.NewLane(), h} }
+func (h *stuckHandler) NewWorker() server.Worker { return &stuckLane{h.Handler.NewWorker(), h} }
 
 type stuckLane struct {
-	server.Lane
+	server.Worker
 	h *stuckHandler
 }
 
-func (l *stuckLane) Fast(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (l *stuckLane) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	l.h.entered <- now
 	<-l.h.let
-	return l.Lane.Fast(pkt, from, now, dst)
+	return l.Worker.AnswerFromMemory(pkt, from, now, dst)
 }
 
 func TestUDPBusy(t *testing.T) {

@@ -4,7 +4,7 @@
 // replies a [Handler] gives.
 //
 // It knows nothing of DNS but where a message begins and ends. Every reader, a
-// UDP socket's or a TCP session's, takes its queries through a [Lane] into the
+// UDP socket's or a TCP session's, takes its queries through a [Worker] into the
 // handler: a query is tried from memory on the reader itself, and only what is
 // not held there leaves for another goroutine.
 package server

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// flushBroken lets go what a lane put off before it panicked: others' queries may be
+// flushBroken lets go what a worker put off before it panicked: others' queries may be
 // among it. What panics there once more is known already.
-func flushBroken(lane Lane) {
+func flushBroken(worker Worker) {
 	defer func() { _ = recover() }()
-	lane.Flush(time.Now())
+	worker.Flush(time.Now())
 }
 
 // logPanic records a recovered panic: a defect of ours that one packet showed.

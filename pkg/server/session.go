@@ -292,7 +292,7 @@ func (s *session) batch() (more bool, end ending) {
 	whole := false
 	defer func() {
 		if !whole { // one of them panicked
-			flushBroken(k.lane)
+			flushBroken(k.worker)
 		}
 	}()
 	before := s.taken
@@ -314,7 +314,7 @@ func (s *session) batch() (more bool, end ending) {
 	}
 	s.server.count.queries.Add(uint64(s.taken - before))
 	done := time.Now()
-	k.lane.Flush(done)
+	k.worker.Flush(done)
 	whole = true
 	s.server.yielder.worked(done.Sub(now))
 	if len(k.out) > 0 && !s.out.send(k.out) {
@@ -327,7 +327,7 @@ func (s *session) batch() (more bool, end ending) {
 // one answers or hands over one query. It reports whether the batch must end.
 func (s *session) one(k *kit, pkt []byte, now time.Time) bool {
 	at := len(k.out)
-	out, verdict := k.lane.Fast(pkt, &s.peer, now, frameOpen(k.out))
+	out, verdict := k.worker.AnswerFromMemory(pkt, &s.peer, now, frameOpen(k.out))
 	switch verdict {
 	case wire.Answered:
 		framed, ok := frameSeal(out, at)
@@ -339,7 +339,7 @@ func (s *session) one(k *kit, pkt []byte, now time.Time) bool {
 	case wire.Missed:
 		k.out = out[:at]
 		full := s.out.expect()
-		k.lane.Slow(&s.peer, now, &s.out)
+		k.worker.Resolve(&s.peer, now, &s.out)
 		return full
 	default:
 		k.out = out[:at]

@@ -22,17 +22,19 @@ type constantHandler struct{}
 
 const constantSize = 64
 
-func (constantHandler) NewLane() server.Lane { return constantLane{} }
+func (constantHandler) NewWorker() server.Worker { return constantLane{} }
 
 type constantLane struct{}
 
-func (constantLane) Fast(pkt []byte, _ *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (constantLane) AnswerFromMemory(pkt []byte, _ *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
 	var reply [constantSize]byte
 	copy(reply[:], pkt)
 	return append(dst, reply[:]...), wire.Answered
 }
 
-func (constantLane) Slow(_ *wire.Peer, _ time.Time, to wire.Replier) { to.Reply(nil, new(wire.Later)) }
+func (constantLane) Resolve(_ *wire.Peer, _ time.Time, to wire.Replier) {
+	to.Reply(nil, new(wire.SendBatch))
+}
 
 func (constantLane) Flush(time.Time) {}
 

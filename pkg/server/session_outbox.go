@@ -80,7 +80,7 @@ func (o *outbox) expect() bool {
 }
 
 // Reply implements [wire.Replier] for every miss of the session.
-func (o *outbox) Reply(msg []byte, _ *wire.Later) {
+func (o *outbox) Reply(msg []byte, _ *wire.SendBatch) {
 	now := time.Now()
 	o.mu.Lock()
 	o.misses--
@@ -95,7 +95,7 @@ func (o *outbox) Reply(msg []byte, _ *wire.Later) {
 }
 
 // More implements [wire.Stream] for every miss of the session.
-func (o *outbox) More(msg []byte) bool {
+func (o *outbox) SendMessage(msg []byte) bool {
 	if len(msg) > wire.MaxMessage {
 		o.server.count.oversized.Add(1)
 		return false

@@ -396,9 +396,9 @@ func TestTCPLanesAreReused(t *testing.T) {
 		c.wantReplies(reply{1, "a.example"})
 	}
 	w.stop()
-	// A batch gives its lane back just after its answer left, so the next
+	// A batch gives its worker back just after its answer left, so the next
 	// session may come a moment too early and get a second one.
-	if got := w.handler.Lanes(); got > 5 {
+	if got := w.handler.Workers(); got > 5 {
 		t.Errorf("%d lanes for 50 sessions that asked one after the other", got)
 	}
 	if got := w.handler.Flushes(); got != 50 {

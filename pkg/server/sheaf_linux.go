@@ -141,7 +141,7 @@ type batchReply struct {
 }
 
 // Reply implements [wire.Replier].
-func (r *batchReply) Reply(msg []byte, later *wire.Later) {
+func (r *batchReply) Reply(msg []byte, batch *wire.SendBatch) {
 	s := r.socket
 	if r.finished.Swap(true) {
 		return
@@ -152,7 +152,7 @@ func (r *batchReply) Reply(msg []byte, later *wire.Later) {
 	}
 	first, full := s.out.put(r, msg)
 	if first {
-		later.Add(s)
+		batch.Add(s)
 	}
 	if full != nil {
 		s.send(full)

@@ -62,7 +62,7 @@ type UDP struct {
 	selecting sync.Mutex // taken by SelectOwn
 
 	stats udpCounters
-	due   atomic.Int64 // replies that Slow still owes
+	due   atomic.Int64 // replies that Resolve still owes
 	given handing
 }
 
@@ -73,10 +73,10 @@ type udpSocket struct {
 	raw      syscall.RawConn // of conn
 	wildcard bool            // replies must name the address they leave from
 	v6       bool
-	lane     Lane
+	worker   Worker
 	busy     busySince
 	peer     wire.Peer    // of the query in hand
-	handing  wire.Replier // while Slow runs: what it was given
+	handing  wire.Replier // while Resolve runs: what it was given
 	out      outgoing     // replies of the slow path, gathered
 }
 
@@ -187,7 +187,7 @@ func (s *udpSocket) use(conn *net.UDPConn) (err error) {
 		_ = conn.Close()
 		return err
 	}
-	s.lane = s.server.cfg.Handler.NewLane()
+	s.worker = s.server.cfg.Handler.NewWorker()
 	return nil
 }
 
@@ -309,7 +309,7 @@ func (s *udpSocket) run(ctx context.Context) error {
 
 // recovered, deferred around a packet's handling, keeps a defect that one packet
 // shows from ending the service of a node: the packet gets no answer, and the
-// reader goes on with a new lane.
+// reader goes on with a new worker.
 func (s *udpSocket) recovered(ctx context.Context) {
 	defect := recover()
 	if defect == nil {
@@ -318,25 +318,25 @@ func (s *udpSocket) recovered(ctx context.Context) {
 	s.server.stats.panics.Add(1)
 	logPanic(ctx, s.server.cfg.Log, "udp", defect)
 	if s.handing != nil {
-		s.handing.Reply(nil, new(wire.Later)) // of no effect if it was replied to
+		s.handing.Reply(nil, new(wire.SendBatch)) // of no effect if it was replied to
 		s.handing = nil
 	}
-	broken := s.lane
-	s.lane = s.server.cfg.Handler.NewLane()
+	broken := s.worker
+	s.worker = s.server.cfg.Handler.NewWorker()
 	flushBroken(broken)
 }
 
 // flushLane ends a batch.
-func (s *udpSocket) flushLane(ctx context.Context) {
+func (s *udpSocket) flushWorker(ctx context.Context) {
 	defer s.recovered(ctx)
-	s.lane.Flush(time.Now())
+	s.worker.Flush(time.Now())
 }
 
-// slow hands the query the lane just missed over, and what its reply is to be
+// slow hands the query the worker just missed over, and what its reply is to be
 // given to.
 func (s *udpSocket) slow(peer *wire.Peer, to wire.Replier, now time.Time) {
 	s.server.due.Add(1)
 	s.handing = to
-	s.lane.Slow(peer, now, to)
+	s.worker.Resolve(peer, now, to)
 	s.handing = nil
 }

@@ -18,30 +18,30 @@ import (
 // A slowHandler misses every query, and replies to a batch at its end.
 type slowHandler struct{}
 
-func (slowHandler) NewLane() server.Lane { return new(slowLane) }
+func (slowHandler) NewWorker() server.Worker { return new(slowLane) }
 
 type slowLane struct {
-	later wire.Later
+	batch wire.SendBatch
 	reply [constantSize]byte
 	ids   [][2]byte
 	to    []wire.Replier
 }
 
-func (l *slowLane) Fast(pkt []byte, _ *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (l *slowLane) AnswerFromMemory(pkt []byte, _ *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
 	l.ids = append(l.ids, [2]byte(pkt))
 	return dst, wire.Missed
 }
 
-func (l *slowLane) Slow(_ *wire.Peer, _ time.Time, to wire.Replier) { l.to = append(l.to, to) }
+func (l *slowLane) Resolve(_ *wire.Peer, _ time.Time, to wire.Replier) { l.to = append(l.to, to) }
 
 func (l *slowLane) Flush(time.Time) {
 	for i, to := range l.to {
 		copy(l.reply[:], l.ids[i][:])
-		to.Reply(l.reply[:], &l.later)
+		to.Reply(l.reply[:], &l.batch)
 	}
 	clear(l.to)
 	l.ids, l.to = l.ids[:0], l.to[:0]
-	l.later.Flush()
+	l.batch.Flush()
 }
 
 // BenchmarkUDPMisses is queries and their replies over loopback by the slow path,

@@ -107,7 +107,7 @@ func (s *udpSocket) drain(read func(uintptr) bool) error {
 	return s.raw.Control(func(fd uintptr) { read(fd) })
 }
 
-// answer takes a batch through the lane and sends what was answered.
+// answer takes a batch through the worker and sends what was answered.
 func (s *udpSocket) answer(ctx context.Context, b *batch, fd uintptr) {
 	now := time.Now()
 	s.busy.begin(s.server.clock(now))
@@ -123,7 +123,7 @@ func (s *udpSocket) answer(ctx context.Context, b *batch, fd uintptr) {
 			stats.unsent.Add(uint64(unsent))
 		}
 	}
-	s.flushLane(ctx)
+	s.flushWorker(ctx)
 	s.busy.end()
 }
 
@@ -131,7 +131,7 @@ func (s *udpSocket) answer(ctx context.Context, b *batch, fd uintptr) {
 // to go on with: the next after one whose handling panicked, or the end.
 func (s *udpSocket) answerFrom(ctx context.Context, b *batch, i int, now time.Time) (next int) {
 	defer s.recovered(ctx)
-	peer := &s.peer // the lane takes its address; here it costs no allocation
+	peer := &s.peer // the worker takes its address; here it costs no allocation
 	for next = i; next < b.received; {
 		i, next = next, next+1
 		pkt := b.packet(i)
@@ -140,7 +140,7 @@ func (s *udpSocket) answerFrom(ctx context.Context, b *batch, i int, now time.Ti
 			continue
 		}
 		peer.Addr = b.peer(i)
-		reply, verdict := s.lane.Fast(pkt, peer, now, b.space())
+		reply, verdict := s.worker.AnswerFromMemory(pkt, peer, now, b.space())
 		switch verdict {
 		case wire.Answered:
 			b.queue(i, reply)

@@ -88,4 +88,4 @@ func TestReceiveBuffer(t *testing.T) {
 // noLanes is a handler of nothing.
 type noLanes struct{}
 
-func (noLanes) NewLane() Lane { return nil }
+func (noLanes) NewWorker() Worker { return nil }

@@ -50,7 +50,7 @@ func (s *udpSocket) answerOne(ctx context.Context, pkt, oob []byte, from netip.A
 	s.busy.begin(s.server.clock(now))
 	defer s.busy.end()
 	s.peer.Addr = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
-	reply, verdict := s.lane.Fast(pkt, &s.peer, now, out[:0])
+	reply, verdict := s.worker.AnswerFromMemory(pkt, &s.peer, now, out[:0])
 	switch verdict {
 	case wire.Missed:
 		s.slow(&s.peer, &udpReply{socket: s, to: from, oob: sourceControl(oob)}, now)
@@ -62,7 +62,7 @@ func (s *udpSocket) answerOne(ctx context.Context, pkt, oob []byte, from netip.A
 		}
 	case wire.Dropped:
 	}
-	s.flushLane(ctx)
+	s.flushWorker(ctx)
 }
 
 // pause waits a moment after an error of the socket that is not its end, such
@@ -90,7 +90,7 @@ type udpReply struct {
 }
 
 // Reply implements [wire.Replier].
-func (r *udpReply) Reply(msg []byte, _ *wire.Later) {
+func (r *udpReply) Reply(msg []byte, _ *wire.SendBatch) {
 	if r.finished.Swap(true) {
 		return
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A leaver is a handler whose lanes leave every query to the test, but those for
+// A leaver is a handler whose workers leave every query to the test, but those for
 // break.test: at the end of a batch with one they panic. What they put off meanwhile
 // is noted when it is flushed.
 type leaver struct {
@@ -41,8 +41,8 @@ func newLeaver() *leaver {
 	return l
 }
 
-// NewLane implements server.Handler.
-func (l *leaver) NewLane() server.Lane { return &leaverLane{leaver: l} }
+// NewWorker implements server.Handler.
+func (l *leaver) NewWorker() server.Worker { return &leaverLane{leaver: l} }
 
 // take waits for n queries and takes them.
 func (l *leaver) take(n int) []leftQuery {
@@ -56,7 +56,7 @@ func (l *leaver) take(n int) []leftQuery {
 	return taken
 }
 
-// flushes is how many of what lanes put off were flushed.
+// flushes is how many of what workers put off were flushed.
 func (l *leaver) flushes() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,20 +74,20 @@ type leaverLane struct {
 	*leaver
 
 	query  []byte
-	later  wire.Later
+	batch  wire.SendBatch
 	broken bool
 }
 
-func (l *leaverLane) Fast(pkt []byte, _ *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (l *leaverLane) AnswerFromMemory(pkt []byte, _ *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
 	l.query = slices.Clone(pkt)
 	return dst, wire.Missed
 }
 
-func (l *leaverLane) Slow(_ *wire.Peer, _ time.Time, to wire.Replier) {
-	l.later.Add(l.leaver)
+func (l *leaverLane) Resolve(_ *wire.Peer, _ time.Time, to wire.Replier) {
+	l.batch.Add(l.leaver)
 	if servertest.Name(l.query) == "break.test" {
 		l.broken = true
-		to.Reply(nil, &l.later)
+		to.Reply(nil, &l.batch)
 		return
 	}
 	l.mu.Lock()
@@ -101,7 +101,7 @@ func (l *leaverLane) Flush(time.Time) {
 		l.broken = false
 		panic("asked to at the end of a batch")
 	}
-	l.later.Flush()
+	l.batch.Flush()
 }
 
 // TestUDPGathersSlowReplies replies to many queries with one Later. They leave when
@@ -139,15 +139,15 @@ func TestUDPGathersSlowReplies(t *testing.T) {
 				write(t, clients[len(clients)-1], servertest.Query(uint16(id), "left.test"))
 				want[fmt.Sprint(id/8, " ", id)] = true
 			}
-			var later wire.Later
+			var batch wire.SendBatch
 			for _, q := range h.take(tt.queries) {
-				q.to.Reply(servertest.AppendReply(nil, q.query, tt.size), &later)
-				q.to.Reply(servertest.AppendReply(nil, q.query, tt.size), &later)
+				q.to.Reply(servertest.AppendReply(nil, q.query, tt.size), &batch)
+				q.to.Reply(servertest.AppendReply(nil, q.query, tt.size), &batch)
 			}
 			if got := u.Stats().Sent; got != uint64(tt.early) {
 				t.Errorf("%d replies left before the flush, want %d", got, tt.early)
 			}
-			later.Flush()
+			batch.Flush()
 			if got := u.Stats(); got.Sent != uint64(tt.queries) || got.Unsent != 0 {
 				t.Errorf("stats %+v, want %d sent", got, tt.queries)
 			}
@@ -203,11 +203,11 @@ func TestUDPLateReplies(t *testing.T) {
 			if err := stop(); err != nil {
 				t.Error(err)
 			}
-			var later wire.Later
+			var batch wire.SendBatch
 			for _, q := range queries {
-				q.to.Reply(q.query, &later)
+				q.to.Reply(q.query, &batch)
 			}
-			later.Flush()
+			batch.Flush()
 			if got := u.Stats(); got.Sent != 0 || got.Unsent != 3 {
 				t.Errorf("stats %+v, want 3 unsent", got)
 			}
@@ -227,9 +227,9 @@ func TestUDPDrainsWhatIsGathered(t *testing.T) {
 	stop := runUDP(t, u)
 	c := dialUDP(t, u.Addr())
 	write(t, c, servertest.Query(1, "left.test"))
-	var later wire.Later
+	var batch wire.SendBatch
 	q := h.take(1)[0]
-	q.to.Reply(q.query, &later)
+	q.to.Reply(q.query, &batch)
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
 	select {
@@ -237,14 +237,14 @@ func TestUDPDrainsWhatIsGathered(t *testing.T) {
 		t.Fatalf("Run ended with a reply held back: %v", err)
 	case <-time.After(30 * time.Millisecond):
 	}
-	later.Flush()
+	batch.Flush()
 	read(t, c)
 	if err := <-stopped; err != nil {
 		t.Error(err)
 	}
 }
 
-// TestPanicAtTheEndOfABatch breaks lanes where they let go what they put off. The
+// TestPanicAtTheEndOfABatch breaks workers where they let go what they put off. The
 // server goes on, and what was put off leaves all the same.
 func TestPanicAtTheEndOfABatch(t *testing.T) {
 	t.Parallel()
@@ -261,10 +261,10 @@ func TestPanicAtTheEndOfABatch(t *testing.T) {
 			for id := range 20 {
 				write(t, c, servertest.Query(uint16(id), "break.test"))
 				write(t, c, servertest.Query(uint16(id), "left.test"))
-				var later wire.Later
+				var batch wire.SendBatch
 				q := h.take(1)[0]
-				q.to.Reply(q.query, &later)
-				later.Flush()
+				q.to.Reply(q.query, &batch)
+				batch.Flush()
 				if got := read(t, c); servertest.ID(got) != uint16(id) || servertest.Name(got) != "left.test" {
 					t.Fatalf("got id %d of %s, want id %d of left.test", servertest.ID(got), servertest.Name(got), id)
 				}

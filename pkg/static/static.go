@@ -86,7 +86,7 @@ type Result struct {
 }
 
 // Answer appends to dst the answer to q, a query of class IN: header with QR and AA,
-// the question in canonical spelling, records, no OPT record. [wire.Ask.Reply] makes
+// the question in canonical spelling, records, no OPT record. [wire.Question.Reply] makes
 // it the client's. With None and Failed dst is as it was. It keeps no reference to
 // dst. For hosts, and for questions of templates that were asked a moment ago, it
 // allocates nothing where dst has room.

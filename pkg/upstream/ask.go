@@ -13,16 +13,16 @@ import (
 // at the deadline until at the latest and maybe before it returns: with the whole answer, which has q's ID and the
 // response code NOERROR or NXDOMAIN, and AD only where it is to be believed ([Config.TrustAD]), or with a [*Failure].
 // The answer's question has the letters that it was asked with, which may be mixed: they tell what else the server has
-// copied them to, see [wire.Message.StoredQuestion]. q is kept and must not change any more, not even then: a try that
+// copied them to, see [wire.Message.CanonicalizeQuestion]. q is kept and must not change any more, not even then: a try that
 // lost to another may still be on its way. Queries leave when later is flushed at the latest.
-func (p *Pool) Ask(q []byte, until time.Time, to wire.Asked, later *wire.Later) {
-	if _, failure := p.begin(q, until, to, later); failure != nil {
-		to.Answered(nil, failure, later)
+func (p *Pool) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
+	if _, failure := p.begin(q, until, to, batch); failure != nil {
+		to.Answered(nil, failure, batch)
 	}
 }
 
 // begin begins a race, unless it is lost from the start.
-func (p *Pool) begin(q []byte, until time.Time, to wire.Asked, later *wire.Later) (*race, *Failure) {
+func (p *Pool) begin(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) (*race, *Failure) {
 	if len(q) < wire.HeaderLen {
 		return nil, &Failure{Reason: Malformed, Err: errShortQuery}
 	}
@@ -36,7 +36,7 @@ func (p *Pool) begin(q []byte, until time.Time, to wire.Asked, later *wire.Later
 		return nil, &Failure{Reason: list.why(), Err: errAllDown}
 	}
 	p.hedges.earn()
-	if r.run(now, later) {
+	if r.run(now, batch) {
 		return nil, &r.failure
 	}
 	return r, nil
@@ -57,10 +57,10 @@ func (p *Pool) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) {
 	if !limited {
 		until = p.now().Add(time.Hour)
 	}
-	var later wire.Later
+	var batch wire.SendBatch
 	e := exchange{answer: dst, done: make(chan struct{})}
-	r, failure := p.begin(append([]byte(nil), q...), until, &e, &later) //nolint:contextcheck // ctx is looked at below
-	later.Flush()
+	r, failure := p.begin(append([]byte(nil), q...), until, &e, &batch) //nolint:contextcheck // ctx is looked at below
+	batch.Flush()
 	if failure != nil {
 		return dst, failure
 	}
@@ -85,8 +85,8 @@ type exchange struct {
 	done   chan struct{} // closed when the fields above are final
 }
 
-// Answered implements [wire.Asked].
-func (e *exchange) Answered(answer []byte, err error, _ *wire.Later) {
+// Answered implements [wire.AnswerReceiver].
+func (e *exchange) Answered(answer []byte, err error, _ *wire.SendBatch) {
 	e.answer, e.err = append(e.answer, answer...), err
 	close(e.done)
 }

@@ -10,7 +10,7 @@ type carrier interface {
 	// carry takes the try's query to be sent at the latest when later is flushed. An error says that nothing will
 	// come of it; otherwise the try's carried is called once, unless drop comes first. That call comes after carry has
 	// returned and with no lock of the carrier held. later is not nil and is not flushed here.
-	carry(t *try, later *wire.Later) error
+	carry(t *try, batch *wire.SendBatch) error
 	// drop says that nobody waits for the try any more. A call of carried may be under way all the same. It returns what
 	// was wrong with the last malformed message that came for the try and did not end the wait, nil if there was none.
 	drop(t *try) (malformed error)

@@ -71,22 +71,22 @@ type ticket struct {
 // send starts a query for the name's address without waiting.
 func (l *lab) send(tb testing.TB, name string, change ...func(*try)) *ticket {
 	tb.Helper()
-	var later wire.Later
-	k := l.sendLater(tb, name, &later, change...)
-	later.Flush()
+	var batch wire.SendBatch
+	k := l.sendLater(tb, name, &batch, change...)
+	batch.Flush()
 	return k
 }
 
 // sendLater is send in a batch.
-func (l *lab) sendLater(tb testing.TB, name string, later *wire.Later, change ...func(*try)) *ticket {
+func (l *lab) sendLater(tb testing.TB, name string, batch *wire.SendBatch, change ...func(*try)) *ticket {
 	tb.Helper()
 	k := &ticket{lab: l, told: make(chan string, 1)}
 	k.query = askFor(tb, name)
-	k.report = func(r received, _ *wire.Later) { k.told <- outcomeOf(r) }
+	k.report = func(r received, _ *wire.SendBatch) { k.told <- outcomeOf(r) }
 	for _, c := range change {
 		c(&k.try)
 	}
-	if err := l.carry(&k.try, later); err != nil {
+	if err := l.carry(&k.try, batch); err != nil {
 		k.told <- "refused: " + errorCause(err).String()
 	}
 	return k

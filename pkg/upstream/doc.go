@@ -9,7 +9,7 @@
 //	 race.go ─┬─ try 1 ─ endpoint A ─ manners.go ─ carrier ─┐  late for A: a hedge, if one is left to spend
 //	          ├─ try 2 ─ endpoint B      …                  │  silent for its patience, or failed: the next one
 //	          ╎  six at the most                            ▼
-//	          ╎                                 wire.Later.Flush: what came in a batch leaves in one
+//	          ╎                                 wire.SendBatch.Flush: what came in a batch leaves in one
 //	          ▼                                             ┊
 //	 raceend.go ◄─ endpoint: health.go ◄─ try.carried ◄─ the carrier's reader: all that one read brought
 //	   │

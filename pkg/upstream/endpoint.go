@@ -111,7 +111,7 @@ func (e *endpoint) endProbes() {
 func (e *endpoint) hopeful() bool { return !e.failing.Load() && !e.guard.looped() }
 
 // begin sends a try on its way. An error says that nothing will come of it.
-func (e *endpoint) begin(t *try, later *wire.Later) error {
+func (e *endpoint) begin(t *try, batch *wire.SendBatch) error {
 	if e.bucket != nil && !e.bucket.AllowN(t.began, 1) {
 		return errRate
 	}
@@ -119,7 +119,7 @@ func (e *endpoint) begin(t *try, later *wire.Later) error {
 	e.guard.use(t.began)
 	e.fit(t)
 	t.over = e.first
-	if err := t.over.carry(t, later); err != nil {
+	if err := t.over.carry(t, batch); err != nil {
 		return err
 	}
 	e.outstanding.Add(1)
@@ -139,9 +139,9 @@ func (e *endpoint) fit(t *try) {
 
 // heard takes what came for a try. settled is false when that is not the end of it: an answer that UDP did not bring
 // whole, or that somebody on the way has changed, is fetched over TCP.
-func (e *endpoint) heard(t *try, in received, now time.Time, later *wire.Later) (out outcome, settled bool) {
+func (e *endpoint) heard(t *try, in received, now time.Time, batch *wire.SendBatch) (out outcome, settled bool) {
 	if in.truncated || in.recased {
-		if out = e.fetch(t, &in, now, later); out.err == nil {
+		if out = e.fetch(t, &in, now, batch); out.err == nil {
 			return outcome{}, false
 		}
 		e.settled(t)
@@ -170,7 +170,7 @@ func (e *endpoint) settled(t *try) {
 }
 
 // fetch sends a try over TCP after what came over UDP. The time that it took is that of UDP.
-func (e *endpoint) fetch(t *try, in *received, now time.Time, later *wire.Later) outcome {
+func (e *endpoint) fetch(t *try, in *received, now time.Time, batch *wire.SendBatch) outcome {
 	t.rtt = max(now.Sub(t.began), 1) // 0: it has not been heard
 	t.recased = in.recased
 	if in.truncated {
@@ -185,7 +185,7 @@ func (e *endpoint) fetch(t *try, in *received, now time.Time, later *wire.Later)
 		return e.failed(t, errNoTCP, now)
 	}
 	t.over = e.second
-	if err := t.over.carry(t, later); err != nil {
+	if err := t.over.carry(t, batch); err != nil {
 		return e.failed(t, err, now)
 	}
 	return outcome{}

@@ -14,7 +14,7 @@ func (e *endpoint) answered(t *try, m *wire.Message, now time.Time) outcome {
 	switch {
 	case rcode != wire.RcodeSuccess && rcode != wire.RcodeNXDomain:
 		return e.refused(t, now, outcome{cause: rcodeCause(rcode), rcode: rcode, edns: m.HasOPT(), err: errRcode})
-	case m.Lame():
+	case m.IsReferral():
 		return e.refused(t, now, outcome{cause: CauseLame, rcode: wire.RcodeServFail, edns: true, err: errLame})
 	}
 	if !e.trustAD && e.network != "tls" && e.network != "https" {

@@ -60,7 +60,7 @@ func newHTTPS(c *common, t Target, count *counters) *sessions {
 }
 
 // carry takes the query for a request that the next flush starts.
-func (s *sessions) carry(t *try, later *wire.Later) error {
+func (s *sessions) carry(t *try, batch *wire.SendBatch) error {
 	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *sessions) carry(t *try, later *wire.Later) error {
 	s.flying++
 	s.queue = append(s.queue, r)
 	if len(s.queue) == 1 {
-		later.Add(s)
+		batch.Add(s)
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func (s *sessions) drop(t *try) error {
 
 // run does one request and tells what came.
 func (s *sessions) run(r *request) {
-	var later wire.Later
+	var batch wire.SendBatch
 	defer s.endOne()
 	defer r.cancel()
 	got := s.ask(r)
@@ -121,8 +121,8 @@ func (s *sessions) run(r *request) {
 	}
 	s.mu.Unlock()
 	if wanted {
-		r.t.carried(got, &later)
-		later.Flush()
+		r.t.carried(got, &batch)
+		batch.Flush()
 	}
 }
 

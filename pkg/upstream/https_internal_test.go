@@ -155,7 +155,7 @@ func TestHTTPSAge(t *testing.T) {
 			age = tt.age
 			got := make(chan string, 1)
 			l.send(t, "www.example.", func(t *try) {
-				t.report = func(r received, _ *wire.Later) {
+				t.report = func(r received, _ *wire.SendBatch) {
 					var ttls []uint32
 					for _, record := range r.m.Records {
 						ttls = append(ttls, r.m.RecordTTL(record))

@@ -34,18 +34,18 @@ type hop struct {
 
 // A hopReply takes the reply of the next resolver.
 type hopReply struct {
-	to   wire.Asked  // nil: nobody
-	done atomic.Bool // no sync.Once: the flight that it ends may have it among its own clients
+	to   wire.AnswerReceiver // nil: nobody
+	done atomic.Bool         // no sync.Once: the flight that it ends may have it among its own clients
 }
 
 // Reply implements wire.Replier.
-func (r *hopReply) Reply(msg []byte, later *wire.Later) {
+func (r *hopReply) Reply(msg []byte, batch *wire.SendBatch) {
 	switch rcode := msg[3] & 0x0f; {
 	case r.to == nil, r.done.Swap(true):
 	case rcode != 0 && rcode != 3:
-		r.to.Answered(nil, errRcode, later)
+		r.to.Answered(nil, errRcode, batch)
 	default:
-		r.to.Answered(msg, nil, later)
+		r.to.Answered(msg, nil, batch)
 	}
 }
 
@@ -54,13 +54,13 @@ func (r *hopReply) fail(err error) {
 	if r.done.Swap(true) {
 		return
 	}
-	var later wire.Later
-	r.to.Answered(nil, err, &later)
-	later.Flush()
+	var batch wire.SendBatch
+	r.to.Answered(nil, err, &batch)
+	batch.Flush()
 }
 
 // Ask implements resolve.Asker.
-func (h *hop) Ask(q []byte, until time.Time, to wire.Asked, _ *wire.Later) {
+func (h *hop) Ask(q []byte, until time.Time, to wire.AnswerReceiver, _ *wire.SendBatch) {
 	h.guard.use(time.Now())
 	r := &hopReply{to: to}
 	if h.guard.looped() {
@@ -101,24 +101,24 @@ func (h *hop) carry(q []byte, to wire.Replier) {
 		if err != nil {
 			panic(err)
 		}
-		var later wire.Later
-		to.Reply(msg, &later)
-		later.Flush()
+		var batch wire.SendBatch
+		to.Reply(msg, &batch)
+		batch.Flush()
 		return
 	}
-	lane, now := next.NewLane(), time.Now()
+	worker, now := next.NewWorker(), time.Now()
 	from := wire.Peer{Addr: netip.MustParseAddrPort("192.0.2.9:4567")}
-	reply, verdict := lane.Fast(q, &from, now, nil)
+	reply, verdict := worker.AnswerFromMemory(q, &from, now, nil)
 	switch verdict {
 	case wire.Answered:
-		var later wire.Later
-		to.Reply(reply, &later)
-		later.Flush()
+		var batch wire.SendBatch
+		to.Reply(reply, &batch)
+		batch.Flush()
 	case wire.Missed:
-		lane.Slow(&from, now, to)
+		worker.Resolve(&from, now, to)
 	case wire.Dropped:
 	}
-	lane.Flush(time.Now())
+	worker.Flush(time.Now())
 }
 
 // newHop makes an upstream that leads nowhere yet, and the resolver that has it.
@@ -163,7 +163,7 @@ func client(t *testing.T, r *resolve.Resolver, name string) (rcode int, took tim
 type replyFunc func(msg []byte)
 
 // Reply implements wire.Replier.
-func (f replyFunc) Reply(msg []byte, _ *wire.Later) { f(msg) }
+func (f replyFunc) Reply(msg []byte, _ *wire.SendBatch) { f(msg) }
 
 // TestLoopThroughTwoResolvers has two resolvers forward to each other: the first query fails when its patience ends and
 // the others at once, none goes round more than a few times, and both work again when one has another upstream.

@@ -74,8 +74,8 @@ func giveUpProbe(probe **try) {
 // probe sends the next probe, in place of the last one of its kind.
 func (e *endpoint) probe() {
 	defer e.recovered(context.Background(), func() {})
-	var later wire.Later
-	defer later.Flush()
+	var batch wire.SendBatch
+	defer batch.Flush()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p := &e.prober
@@ -90,9 +90,9 @@ func (e *endpoint) probe() {
 	p.sent++
 	giveUpProbe(kind)
 	t := &try{query: []byte(query), over: e.first, began: e.now(), ep: e}
-	t.report = func(r received, _ *wire.Later) { e.probed(t, r) }
+	t.report = func(r received, _ *wire.SendBatch) { e.probed(t, r) }
 	e.count.probes.Add(1)
-	if t.over.carry(t, &later) == nil { // else the next one may fare better
+	if t.over.carry(t, &batch) == nil { // else the next one may fare better
 		*kind = t
 	}
 }
@@ -123,10 +123,10 @@ const aloneTime = 2 * time.Second
 
 // sendAlone sends a query whose answer is of no interest.
 func (e *endpoint) sendAlone(query []byte) {
-	var later wire.Later
-	defer later.Flush()
-	t := &try{query: query, over: e.first, began: e.now(), ep: e, report: func(received, *wire.Later) {}}
-	if t.over.carry(t, &later) == nil {
+	var batch wire.SendBatch
+	defer batch.Flush()
+	t := &try{query: query, over: e.first, began: e.now(), ep: e, report: func(received, *wire.SendBatch) {}}
+	if t.over.carry(t, &batch) == nil {
 		time.AfterFunc(aloneTime, func() { _ = t.over.drop(t) })
 	}
 }

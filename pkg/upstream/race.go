@@ -30,7 +30,7 @@ type race struct {
 	pool  *Pool
 	query []byte
 	until time.Time
-	to    wire.Asked
+	to    wire.AnswerReceiver
 	conns atomic.Int32 // opened for it
 
 	mu      sync.Mutex // guards the fields below
@@ -61,15 +61,15 @@ const (
 )
 
 // run starts the first try. It tells whether the race is over already, all tries having failed at once.
-func (r *race) run(now time.Time, later *wire.Later) (over bool) {
+func (r *race) run(now time.Time, batch *wire.SendBatch) (over bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.advance(now, later) && r.finish(now)
+	return r.advance(now, batch) && r.finish(now)
 }
 
 // advance starts the next try, and that after it if it fails at once. It tells whether the race is over: all tries
 // failed, or all had their patience, at least one upstream gave a bad answer and no better one is to be expected.
-func (r *race) advance(now time.Time, later *wire.Later) (over bool) {
+func (r *race) advance(now time.Time, batch *wire.SendBatch) (over bool) {
 	if list := r.pool.current(); list != r.list {
 		r.rechoose(now, list)
 	}
@@ -81,7 +81,7 @@ func (r *race) advance(now time.Time, later *wire.Later) (over bool) {
 			break
 		}
 		t := r.start(turn, now)
-		err := t.ep.begin(t, later)
+		err := t.ep.begin(t, batch)
 		if err == nil {
 			break
 		}
@@ -219,19 +219,19 @@ func (r *race) side(ep *endpoint) *side {
 }
 
 // carried takes what came for one of the tries.
-func (r *race) carried(t *try, in received, later *wire.Later) {
-	won, over := r.take(t, in, later)
+func (r *race) carried(t *try, in received, batch *wire.SendBatch) {
+	won, over := r.take(t, in, batch)
 	switch {
 	case won:
 		wire.SetID(in.m.Raw, wire.ID(r.query))
-		r.to.Answered(in.m.Raw, nil, later)
+		r.to.Answered(in.m.Raw, nil, batch)
 	case over:
-		r.to.Answered(nil, &r.failure, later)
+		r.to.Answered(nil, &r.failure, batch)
 	}
 }
 
 // take tells whether what came has won the race, and whether it is over.
-func (r *race) take(t *try, in received, later *wire.Later) (won, over bool) {
+func (r *race) take(t *try, in received, batch *wire.SendBatch) (won, over bool) {
 	now := r.pool.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -242,7 +242,7 @@ func (r *race) take(t *try, in received, later *wire.Later) (won, over bool) {
 		}
 		return false, false
 	}
-	out, settled := t.ep.heard(t, in, now, later)
+	out, settled := t.ep.heard(t, in, now, batch)
 	switch {
 	case !settled: // it goes on by another way
 		return false, false
@@ -253,7 +253,7 @@ func (r *race) take(t *try, in received, later *wire.Later) (won, over bool) {
 	}
 	r.note(t, out)
 	// The failure of an earlier one leaves the latest its patience.
-	over = (t.number == r.started-1 || r.over) && r.advance(now, later)
+	over = (t.number == r.started-1 || r.over) && r.advance(now, batch)
 	return false, over && r.finish(now)
 }
 

@@ -25,16 +25,16 @@ func TestRaceTickThatIsNotDue(t *testing.T) {
 			t.Fatal(err)
 		}
 		e := exchange{done: make(chan struct{})}
-		var later wire.Later
-		r, failure := p.begin(askFor(t, "www.example."), time.Now().Add(4*time.Second), &e, &later)
+		var batch wire.SendBatch
+		r, failure := p.begin(askFor(t, "www.example."), time.Now().Add(4*time.Second), &e, &batch)
 		if failure != nil {
 			t.Fatal(failure)
 		}
-		later.Flush()
-		r.tick(&later)
+		batch.Flush()
+		r.tick(&batch)
 		<-e.done
-		r.tick(&later)
-		later.Flush()
+		r.tick(&batch)
+		batch.Flush()
 		if e.err != nil || len(s.Queries()) != 1 {
 			t.Errorf("error %v after %d queries, want an answer to the first", e.err, len(s.Queries()))
 		}
@@ -58,16 +58,16 @@ func TestRaceOrphans(t *testing.T) {
 		defer ep.retire()
 		now := time.Now()
 		r := &race{pool: p, query: askFor(t, "www.example."), until: now.Add(4 * time.Second), list: p.list.Load()}
-		var later wire.Later
+		var batch wire.SendBatch
 		for i, patience := range []time.Duration{400e6, 200e6} {
 			tr := &try{race: r, ep: ep, query: r.query, number: i, began: now, patience: patience, hedge: time.Millisecond}
-			if err := ep.begin(tr, &later); err != nil {
+			if err := ep.begin(tr, &batch); err != nil {
 				t.Fatal(err)
 			}
 			r.tries[i] = tr
 			r.started, r.running = i+1, i+1
 		}
-		later.Flush()
+		batch.Flush()
 		time.Sleep(10 * time.Millisecond)
 		r.mu.Lock()
 		r.finish(time.Now())

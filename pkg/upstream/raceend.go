@@ -11,17 +11,17 @@ import (
 )
 
 // tick is the timetable's.
-func (r *race) tick(later *wire.Later) {
+func (r *race) tick(batch *wire.SendBatch) {
 	defer r.pool.recovered(context.Background(), func() { // nobody else sees to those who wait
-		r.to.Answered(nil, &Failure{Reason: Network, Err: errPanic}, later)
+		r.to.Answered(nil, &Failure{Reason: Network, Err: errPanic}, batch)
 	})
-	if r.expire(later) {
-		r.to.Answered(nil, &r.failure, later)
+	if r.expire(batch) {
+		r.to.Answered(nil, &r.failure, batch)
 	}
 }
 
 // expire tells whether the race is over now that its timer has run out.
-func (r *race) expire(later *wire.Later) (over bool) {
+func (r *race) expire(batch *wire.SendBatch) (over bool) {
 	now := r.pool.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,10 +45,10 @@ func (r *race) expire(later *wire.Later) (over bool) {
 		if s := r.side(latest.ep); s != nil {
 			s.silent = true
 		}
-		over = r.advance(now, later)
+		over = r.advance(now, batch)
 	case r.pool.hedges.spend():
 		latest.ep.count.hedged.Add(1)
-		over = r.advance(now, later)
+		over = r.advance(now, batch)
 	default:
 		r.waits = forPatience
 		r.setTimer(now, min(latest.began.Add(latest.patience).Sub(now), r.until.Sub(now)))

@@ -79,7 +79,7 @@ func newSockets(c *common, addr netip.AddrPort, count *counters) *sockets {
 
 // carry takes the query's place in a socket's table and puts it into the outbox. Where the batch finds its slot empty
 // it opens a socket, which never waits for anybody.
-func (u *sockets) carry(t *try, later *wire.Later) error {
+func (u *sockets) carry(t *try, batch *wire.SendBatch) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.left {
@@ -91,7 +91,7 @@ func (u *sockets) carry(t *try, later *wire.Later) error {
 			return err
 		}
 		if u.due == nil {
-			later.Add(u)
+			batch.Add(u)
 		}
 		o := u.outboxes.Get().(*outbox)
 		o.socket, o.next = s, u.due
@@ -116,7 +116,7 @@ func (u *sockets) addLocked(t *try, o *outbox) error {
 	}
 	msg := o.add(t.query, id)
 	if t.mixed {
-		wire.MixCase(msg, letters)
+		wire.RandomCase(msg, letters)
 	}
 	p := &t.ride.packet
 	p.socket, p.id, p.malformed = o.socket, id, nil

@@ -54,13 +54,13 @@ func TestSocketsTooLong(t *testing.T) {
 	t.Parallel()
 	b := benchOf(t, responder(t), nil)
 	q := questionFor(t, "www.example.")
-	var later wire.Later
+	var batch wire.SendBatch
 	for _, q := range [][]byte{q, append(slices.Clip(q), make([]byte, 65_500)...), q} {
-		if err := b.carry(b.try(q, false), &later); err != nil {
+		if err := b.carry(b.try(q, false), &batch); err != nil {
 			t.Fatal(err)
 		}
 	}
-	later.Flush()
+	batch.Flush()
 	b.came.Wait()
 	b.want(t, map[string]int{"forged": 2, "sending: message too long": 1})
 	if _, ever := b.open(); ever != 1 {
@@ -121,7 +121,7 @@ func TestSocketsWithoutDescriptors(t *testing.T) {
 			}
 			return upstreamtest.Network{inMemory: s}.Dial(ctx, network, addr)
 		})
-		err := b.carry(b.try(questionFor(t, "www.example."), false), new(wire.Later))
+		err := b.carry(b.try(questionFor(t, "www.example."), false), new(wire.SendBatch))
 		b.came.Done()
 		if !errors.Is(err, errLimit) || !errors.Is(err, syscall.EMFILE) {
 			t.Errorf("error %v, want EMFILE and the limit", err)
@@ -164,11 +164,11 @@ func TestSocketsCannotOpen(t *testing.T) {
 			b.rand, b.drawn = tt.rand, len(b.random)
 		}
 		b.mu.Unlock()
-		var later wire.Later
-		if err := b.carry(&try{query: questionFor(t, "www.example.")}, &later); !errors.Is(err, tt.want) {
+		var batch wire.SendBatch
+		if err := b.carry(&try{query: questionFor(t, "www.example.")}, &batch); !errors.Is(err, tt.want) {
 			t.Errorf("%s: error %v, want %v", tt.name, err, tt.want)
 		}
-		later.Flush()
+		batch.Flush()
 	}
 	if got := b.panics.Load(); got != 1 {
 		t.Errorf("%d panics counted, want 1", got)
@@ -183,21 +183,21 @@ func TestSocketsContainPanics(t *testing.T) {
 			t.Parallel()
 			b := benchOf(t, addr, nil)
 			q := questionFor(t, "www.example.")
-			var later wire.Later
+			var batch wire.SendBatch
 			for i := range 30 {
 				tr := b.try(q, false)
 				if i%3 == 0 {
 					report := tr.report
-					tr.report = func(r received, later *wire.Later) {
-						report(r, later)
+					tr.report = func(r received, batch *wire.SendBatch) {
+						report(r, batch)
 						panic("a bug")
 					}
 				}
-				if err := b.carry(tr, &later); err != nil {
+				if err := b.carry(tr, &batch); err != nil {
 					t.Fatal(err)
 				}
 			}
-			later.Flush()
+			batch.Flush()
 			b.came.Wait()
 			b.retire()
 			b.wait()

@@ -69,7 +69,7 @@ func questionFor(tb testing.TB, name string) []byte {
 func (b *socketBench) try(q []byte, mixed bool) *try {
 	b.came.Add(1)
 	t := &try{query: q, mixed: mixed}
-	t.report = func(r received, _ *wire.Later) {
+	t.report = func(r received, _ *wire.SendBatch) {
 		defer b.came.Done()
 		b.booking.Lock()
 		defer b.booking.Unlock()
@@ -103,15 +103,15 @@ func describe(q []byte, r received) string {
 // ask sends n queries in one batch.
 func (b *socketBench) ask(tb testing.TB, n int, q []byte, mixed bool) (tries []*try) {
 	tb.Helper()
-	var later wire.Later
+	var batch wire.SendBatch
 	for range n {
 		t := b.try(q, mixed)
-		if err := b.carry(t, &later); err != nil {
-			t.carried(received{err: err}, &later)
+		if err := b.carry(t, &batch); err != nil {
+			t.carried(received{err: err}, &batch)
 		}
 		tries = append(tries, t)
 	}
-	later.Flush()
+	batch.Flush()
 	return tries
 }
 
@@ -188,11 +188,11 @@ func BenchmarkSockets(b *testing.B) {
 					q     = questionFor(b, "www.service.namespace.svc.cluster.local.")
 					left  atomic.Int64
 					woken = make(chan struct{}, 1)
-					later wire.Later
+					batch wire.SendBatch
 					tries = make([]try, depth)
 				)
 				for i := range tries {
-					tries[i] = try{query: q, mixed: mixed, report: func(r received, _ *wire.Later) {
+					tries[i] = try{query: q, mixed: mixed, report: func(r received, _ *wire.SendBatch) {
 						if r.m == nil {
 							b.Errorf("received %+v", r)
 						}
@@ -205,11 +205,11 @@ func BenchmarkSockets(b *testing.B) {
 				for n := 0; n < b.N; n += depth {
 					left.Store(int64(depth))
 					for i := range tries {
-						if err := s.carry(&tries[i], &later); err != nil {
+						if err := s.carry(&tries[i], &batch); err != nil {
 							b.Fatal(err)
 						}
 					}
-					later.Flush()
+					batch.Flush()
 					<-woken
 				}
 			})

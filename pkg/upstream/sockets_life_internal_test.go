@@ -123,17 +123,17 @@ func TestSocketsBounds(t *testing.T) {
 	b := benchOf(t, inMemory, swallow(&dials))
 	q := questionFor(t, "www.example.")
 	var (
-		later wire.Later
+		batch wire.SendBatch
 		tries []*try
 		err   error
 	)
 	for err == nil {
-		tr := &try{query: q, report: func(received, *wire.Later) {}}
-		if err = b.carry(tr, &later); err == nil {
+		tr := &try{query: q, report: func(received, *wire.SendBatch) {}}
+		if err = b.carry(tr, &batch); err == nil {
 			tries = append(tries, tr)
 		}
 		if len(tries)%16 == 0 {
-			later.Flush()
+			batch.Flush()
 		}
 		if n := len(tries); n%1000 == 0 { // some come to the end of their time
 			_ = b.drop(tries[n/2])
@@ -142,7 +142,7 @@ func TestSocketsBounds(t *testing.T) {
 			t.Fatalf("%d sockets are open, want at most %d", now, maxSockets)
 		}
 	}
-	later.Flush()
+	batch.Flush()
 	if !errors.Is(err, errLimit) {
 		t.Errorf("error %v, want that of a limit", err)
 	}
@@ -232,15 +232,15 @@ func TestSocketsTogether(t *testing.T) {
 			q := questionFor(t, fmt.Sprintf("asker-%d.example.", a))
 			for range batches {
 				var (
-					later wire.Later
+					batch wire.SendBatch
 					came  sync.WaitGroup
 					tries [size]try
 				)
 				came.Add(size - dropped)
 				for i := range tries {
 					tr, first := &tries[i], true
-					*tr = try{query: q, mixed: true, report: func(r received, _ *wire.Later) {
-						if r.m == nil || wire.Match(tr.ride.packet.sent, r.m.Raw) != wire.Exact || !first {
+					*tr = try{query: q, mixed: true, report: func(r received, _ *wire.SendBatch) {
+						if r.m == nil || wire.Match(tr.ride.packet.sent, r.m.Raw) != wire.ExactMatch || !first {
 							strange.Add(1)
 						}
 						first = false
@@ -248,12 +248,12 @@ func TestSocketsTogether(t *testing.T) {
 							came.Done()
 						}
 					}}
-					if err := b.carry(tr, &later); err != nil {
+					if err := b.carry(tr, &batch); err != nil {
 						t.Error(err)
 						return
 					}
 				}
-				later.Flush()
+				batch.Flush()
 				for i := range dropped {
 					_ = b.drop(&tries[size-1-i])
 				}

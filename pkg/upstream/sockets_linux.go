@@ -53,7 +53,7 @@ type inbox struct {
 	vecs      [inboxSize]unix.Iovec
 	datagrams [inboxSize * datagramStride]byte
 	msg       wire.Message
-	later     wire.Later
+	batch     wire.SendBatch
 	at        func(i int) []byte
 }
 
@@ -103,7 +103,7 @@ func (s *socket) takeInto(b *inbox, fd uintptr) error {
 		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.headers[0])), inboxSize, unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
 		case 0:
-			s.deliver(int(n), b.at, &b.msg, &b.later)
+			s.deliver(int(n), b.at, &b.msg, &b.batch)
 		case unix.EAGAIN:
 			return nil
 		case unix.EINTR:

@@ -25,19 +25,19 @@ func TestSocketsInboxes(t *testing.T) {
 	for range 4 * most { // each from a socket of its own, as most slots are empty
 		tr := b.try(q, false)
 		book := tr.report
-		tr.report = func(r received, later *wire.Later) {
+		tr.report = func(r received, batch *wire.SendBatch) {
 			counting.Lock()
 			ever.Store(max(ever.Load(), reading.Add(1)))
 			counting.Unlock()
 			<-release
 			reading.Add(-1)
-			book(r, later)
+			book(r, batch)
 		}
-		var later wire.Later
-		if err := b.carry(tr, &later); err != nil {
+		var batch wire.SendBatch
+		if err := b.carry(tr, &batch); err != nil {
 			t.Fatal(err)
 		}
-		later.Flush()
+		batch.Flush()
 	}
 	for reading.Load() < most {
 		time.Sleep(time.Millisecond)

@@ -55,14 +55,14 @@ func (s *socket) readEach() error {
 	var (
 		buf   [datagramSize]byte
 		msg   wire.Message
-		later wire.Later
+		batch wire.SendBatch
 	)
 	for {
 		n, err := s.conn.Read(buf[:])
 		if err != nil {
 			return err
 		}
-		s.deliver(1, func(int) []byte { return buf[:n] }, &msg, &later)
+		s.deliver(1, func(int) []byte { return buf[:n] }, &msg, &batch)
 	}
 }
 
@@ -82,33 +82,33 @@ func (s *socket) fail() (orphans []*try) {
 
 // tell has each of the tries know what became of it, also after one whose handling panicked.
 func (u *sockets) tell(tries []*try, err error) {
-	var later wire.Later
+	var batch wire.SendBatch
 	for _, t := range tries {
-		u.tellOne(t, received{err: err}, &later)
+		u.tellOne(t, received{err: err}, &batch)
 	}
-	later.Flush()
+	batch.Flush()
 }
 
-func (u *sockets) tellOne(t *try, r received, later *wire.Later) {
+func (u *sockets) tellOne(t *try, r received, batch *wire.SendBatch) {
 	defer u.recovered(context.Background(), func() {})
-	t.carried(r, later)
+	t.carried(r, batch)
 }
 
 // deliver takes n datagrams that came together, and flushes what their answers cause.
-func (s *socket) deliver(n int, datagram func(i int) []byte, msg *wire.Message, later *wire.Later) {
+func (s *socket) deliver(n int, datagram func(i int) []byte, msg *wire.Message, batch *wire.SendBatch) {
 	for i := 0; i < n; {
-		i = s.deliverFrom(i, n, datagram, msg, later)
+		i = s.deliverFrom(i, n, datagram, msg, batch)
 	}
-	later.Flush()
+	batch.Flush()
 }
 
 // deliverFrom takes datagrams from the i-th on and returns the one to go on with: the next after one whose handling
 // panicked, or the end.
-func (s *socket) deliverFrom(i, n int, datagram func(i int) []byte, msg *wire.Message, later *wire.Later) (next int) {
+func (s *socket) deliverFrom(i, n int, datagram func(i int) []byte, msg *wire.Message, batch *wire.SendBatch) (next int) {
 	defer s.of.recovered(context.Background(), func() {})
 	for next = i; next < n; {
 		i, next = next, next+1
-		s.take(datagram(i), msg, later)
+		s.take(datagram(i), msg, batch)
 	}
 	return next
 }
@@ -116,17 +116,17 @@ func (s *socket) deliverFrom(i, n int, datagram func(i int) []byte, msg *wire.Me
 // take hands a datagram to the try that it answers. What answers none is counted and dropped, and so is what cannot be
 // read: the wait for the answer goes on, or anybody could end it (RFC 5452 section 9.1). Of a truncated answer nothing
 // but the header and the question is read; TCP brings all of it.
-func (s *socket) take(r []byte, msg *wire.Message, later *wire.Later) {
+func (s *socket) take(r []byte, msg *wire.Message, batch *wire.SendBatch) {
 	var (
 		u           = s.of
 		t, likeness = s.match(r)
 		out         received
 	)
 	switch {
-	case likeness == wire.Unlike:
+	case likeness == wire.NoMatch:
 		u.count.failures[CauseMismatch].Add(1)
 		return
-	case likeness == wire.Recased:
+	case likeness == wire.CaseMismatch:
 		out.recased = true
 	case likeness == wire.NoEDNS:
 		out.noEDNS = uint16(r[3] & 0x0f)
@@ -144,23 +144,23 @@ func (s *socket) take(r []byte, msg *wire.Message, later *wire.Later) {
 		u.count.failures[CauseMismatch].Add(1) // another answer was there before
 		return
 	}
-	t.carried(out, later)
+	t.carried(out, batch)
 }
 
 // match finds the try whose ID a datagram has, and tells how its question resembles what was asked there.
-func (s *socket) match(r []byte) (*try, wire.Likeness) {
+func (s *socket) match(r []byte) (*try, wire.MatchResult) {
 	if len(r) < wire.HeaderLen {
-		return nil, wire.Unlike
+		return nil, wire.NoMatch
 	}
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	t := s.tries[wire.ID(r)]
 	if t == nil {
-		return nil, wire.Unlike
+		return nil, wire.NoMatch
 	}
 	likeness := wire.Match(t.ride.packet.sent, r)
-	if likeness == wire.Recased && !t.mixed {
-		likeness = wire.Exact // nobody asked for these letters
+	if likeness == wire.CaseMismatch && !t.mixed {
+		likeness = wire.ExactMatch // nobody asked for these letters
 	}
 	return t, likeness
 }

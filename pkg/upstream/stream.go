@@ -82,23 +82,23 @@ func newLines(c *common, t Target, count *counters) *lines {
 }
 
 // carry puts the query on a connection.
-func (s *lines) carry(t *try, later *wire.Later) error {
+func (s *lines) carry(t *try, batch *wire.SendBatch) error {
 	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = now
 	t.ride.second = false
-	return s.placeLocked(now, t, 0, later)
+	return s.placeLocked(now, t, 0, batch)
 }
 
 // placeLocked gives the query a place on a connection numbered above after.
-func (s *lines) placeLocked(now time.Time, t *try, after uint64, later *wire.Later) error {
+func (s *lines) placeLocked(now time.Time, t *try, after uint64, batch *wire.SendBatch) error {
 	if s.left {
 		return errLeft
 	}
-	l := s.pickLocked(now, after, len(t.query)+maxPadding, later)
+	l := s.pickLocked(now, after, len(t.query)+maxPadding, batch)
 	if (l == nil || l.stalledLocked(now)) && s.dropSilentLocked(now) {
-		l = s.pickLocked(now, after, len(t.query)+maxPadding, later)
+		l = s.pickLocked(now, after, len(t.query)+maxPadding, batch)
 	}
 	var refused error
 	if s.youngLocked() < s.roomLocked(now, l) {
@@ -110,7 +110,7 @@ func (s *lines) placeLocked(now time.Time, t *try, after uint64, later *wire.Lat
 	if l == nil {
 		return fmt.Errorf("finding a connection: %w", cmp.Or(refused, errLimit))
 	}
-	return l.addLocked(now, t, later)
+	return l.addLocked(now, t, batch)
 }
 
 // roomLocked is how many connections there may be with another one for a query that could go on l, if there is such an
@@ -140,7 +140,7 @@ func (s *lines) youngLocked() int {
 // pickLocked finds the best connection that has room for a query of so many octets: of those of the best rank the one
 // with the fewest queries, then the one whose turn is the longest ago, so that none is idle while others work. The first
 // few queries of a batch keep together: they share a write then.
-func (s *lines) pickLocked(now time.Time, after uint64, octets int, later *wire.Later) *line {
+func (s *lines) pickLocked(now time.Time, after uint64, octets int, batch *wire.SendBatch) *line {
 	var best *line
 	bestRank := rankNone
 	for _, l := range s.lines {
@@ -148,7 +148,7 @@ func (s *lines) pickLocked(now time.Time, after uint64, octets int, later *wire.
 			continue
 		}
 		rank := l.rankLocked(now)
-		if rank == rankGood && l.gatherer == later && l.gathered < maxGathered {
+		if rank == rankGood && l.gatherer == batch && l.gathered < maxGathered {
 			return l
 		}
 		if rank < bestRank || rank == bestRank && l.beforeLocked(best) {

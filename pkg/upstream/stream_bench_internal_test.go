@@ -39,7 +39,7 @@ func benchmarkLines(b *testing.B, network string, depth int) {
 	var running sync.WaitGroup
 	for range depth {
 		t := &try{query: q}
-		t.report = func(r received, _ *wire.Later) {
+		t.report = func(r received, _ *wire.SendBatch) {
 			if r.err != nil {
 				bad.Add(1)
 			}
@@ -48,21 +48,21 @@ func benchmarkLines(b *testing.B, network string, depth int) {
 		}
 		free <- t
 	}
-	var later wire.Later
+	var batch wire.SendBatch
 	b.ReportAllocs()
 	b.ResetTimer()
 	for left := b.N; left > 0; {
-		batch := 0
+		count := 0
 		for t := range free {
 			running.Add(1)
-			if err := l.carry(t, &later); err != nil {
+			if err := l.carry(t, &batch); err != nil {
 				b.Fatal(err)
 			}
-			if batch, left = batch+1, left-1; batch == 32 || left == 0 || len(free) == 0 {
+			if count, left = count+1, left-1; count == 32 || left == 0 || len(free) == 0 {
 				break
 			}
 		}
-		later.Flush()
+		batch.Flush()
 	}
 	running.Wait()
 	b.StopTimer()

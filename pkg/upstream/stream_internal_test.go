@@ -33,12 +33,12 @@ func TestLinesOutOfOrder(t *testing.T) {
 				})
 				l := labOf(t, Target{Network: "tcp", Addr: peer}, 1, upstreamtest.Network{peer: s}.Dial)
 				for range 2 {
-					var later wire.Later
+					var batch wire.SendBatch
 					var all []*ticket
 					for n := range 50 {
-						all = append(all, l.sendLater(t, fmt.Sprintf("n%d.example.", n), &later))
+						all = append(all, l.sendLater(t, fmt.Sprintf("n%d.example.", n), &batch))
 					}
-					later.Flush()
+					batch.Flush()
 					for n, k := range all {
 						if got, want := k.wait(5e9), fmt.Sprintf("192.0.2.%d", n); got != want {
 							t.Errorf("answer %q, want %q", got, want)
@@ -116,12 +116,12 @@ func TestLinesTenThousandOutstanding(t *testing.T) {
 		l.ask(t, "www.example.")
 		synctest.Wait()
 		s.SetScript(h.script)
-		var later wire.Later
+		var batch wire.SendBatch
 		var all []*ticket
 		for range 11 * maxInflight {
-			all = append(all, l.sendLater(t, "www.example.", &later))
+			all = append(all, l.sendLater(t, "www.example.", &batch))
 			if len(all)%64 == 0 {
-				later.Flush()
+				batch.Flush()
 			}
 		}
 		refused := l.send(t, "www.example.").wait(1)

@@ -83,11 +83,11 @@ func TestLinesAcknowledgeSoon(t *testing.T) {
 	for range rounds {
 		start := time.Now()
 		var all []*ticket
-		var later wire.Later
+		var batch wire.SendBatch
 		for range 10 {
-			all = append(all, l.sendLater(t, "www.example.", &later))
+			all = append(all, l.sendLater(t, "www.example.", &batch))
 		}
-		later.Flush()
+		batch.Flush()
 		for _, k := range all {
 			if got := k.wait(10e9); got != "192.0.2.66" {
 				t.Fatalf("told %q, want 192.0.2.66", got)

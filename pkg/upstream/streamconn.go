@@ -28,15 +28,15 @@ type line struct {
 	writing  bool               // what is to be sent has been taken out, and not all is sent yet
 	again    bool               // there was a flush meanwhile
 	calls    calls
-	outbox   []byte      // frames to be written
-	spare    []byte      // an outbox that has been sent, for its memory; nil: none
-	rest     []byte      // what a direct write left over, for the writer
-	gatherer *wire.Later // whose queries keep together on it, until the next flush
-	gathered int         // so many there are
+	outbox   []byte          // frames to be written
+	spare    []byte          // an outbox that has been sent, for its memory; nil: none
+	rest     []byte          // what a direct write left over, for the writer
+	gatherer *wire.SendBatch // whose queries keep together on it, until the next flush
+	gathered int             // so many there are
 }
 
 // addLocked puts a query on the connection.
-func (l *line) addLocked(now time.Time, t *try, later *wire.Later) error {
+func (l *line) addLocked(now time.Time, t *try, batch *wire.SendBatch) error {
 	s, r := l.lines, &t.ride
 	if l.calls.n == 0 && !l.owes {
 		l.heard = now
@@ -49,12 +49,12 @@ func (l *line) addLocked(now time.Time, t *try, later *wire.Later) error {
 	wire.SetID(r.sent, r.id)
 	s.turns++
 	l.turn = s.turns
-	if l.gatherer != later {
-		l.gatherer, l.gathered = later, 0
+	if l.gatherer != batch {
+		l.gatherer, l.gathered = batch, 0
 	}
 	l.gathered++
 	if len(l.outbox) == 0 && l.open { // else they are sent when it is
-		later.Add(l)
+		batch.Add(l)
 	}
 	l.outbox = append(l.outbox, 0, 0)
 	start := len(l.outbox)
@@ -108,7 +108,7 @@ func (l *line) silentLocked(now time.Time, long time.Duration) bool {
 func (l *line) settle() {
 	s := l.lines
 	now := s.now()
-	var later wire.Later
+	var batch wire.SendBatch
 	s.mu.Lock()
 	err := fmt.Errorf("%w: %w", errDied, l.err)
 	if !l.proved && !wanted(l.err) {
@@ -128,7 +128,7 @@ func (l *line) settle() {
 		reason := err
 		if t.ride.reused && !t.ride.second && !silent {
 			t.ride.second = true
-			if reason = s.placeLocked(now, t, t.ride.newest, &later); reason == nil {
+			if reason = s.placeLocked(now, t, t.ride.newest, &batch); reason == nil {
 				continue
 			}
 		}
@@ -139,9 +139,9 @@ func (l *line) settle() {
 	}
 	s.mu.Unlock()
 	for _, gone := range lost {
-		gone.t.carried(received{err: gone.err}, &later)
+		gone.t.carried(received{err: gone.err}, &batch)
 	}
-	later.Flush()
+	batch.Flush()
 }
 
 // wanted tells whether an end of a connection was our own will, and says nothing about the upstream.
@@ -162,7 +162,7 @@ func (l *line) read(nc net.Conn) (err error) {
 	in := newFrames()
 	var (
 		msg   wire.Message
-		later wire.Later
+		batch wire.SendBatch
 		came  []arrival
 	)
 	for {
@@ -174,9 +174,9 @@ func (l *line) read(nc net.Conn) (err error) {
 				l.acks.hurry() // the peer may wait for it with the others
 			}
 			for _, a := range came {
-				s.deliver(a, &msg, &later)
+				s.deliver(a, &msg, &batch)
 			}
-			later.Flush()
+			batch.Flush()
 			clear(came)
 		}
 		if err != nil {
@@ -202,7 +202,7 @@ func (l *line) match(in *frames, came []arrival) (_ []arrival, more bool) {
 		if len(frame) >= wire.HeaderLen {
 			t = l.calls.at(wire.ID(frame))
 		}
-		if t == nil || wire.Match(t.ride.sent, frame) == wire.Unlike {
+		if t == nil || wire.Match(t.ride.sent, frame) == wire.NoMatch {
 			s.count.failures[CauseMismatch].Add(1)
 			continue
 		}
@@ -219,7 +219,7 @@ func (l *line) match(in *frames, came []arrival) (_ []arrival, more bool) {
 }
 
 // deliver reads a frame and hands it to its query.
-func (s *lines) deliver(a arrival, msg *wire.Message, later *wire.Later) {
+func (s *lines) deliver(a arrival, msg *wire.Message, batch *wire.SendBatch) {
 	var r received
 	switch err := msg.Parse(a.frame); {
 	case len(a.frame) == wire.HeaderLen: // no answer is as short but this one
@@ -234,5 +234,5 @@ func (s *lines) deliver(a arrival, msg *wire.Message, later *wire.Later) {
 	if r.err != nil {
 		s.count.failures[CauseMalformed].Add(1)
 	}
-	a.t.carried(r, later)
+	a.t.carried(r, batch)
 }

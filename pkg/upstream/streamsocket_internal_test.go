@@ -70,11 +70,11 @@ func TestLinesPeerThatReadsLate(t *testing.T) {
 	name := strings.Repeat("a123456789b123456789c123456789d123456789e12345678.", 4) + "example."
 	var all []*ticket
 	for len(all) < maxInflight {
-		var later wire.Later
+		var batch wire.SendBatch
 		for range 32 {
-			all = append(all, l.sendLater(t, name, &later))
+			all = append(all, l.sendLater(t, name, &batch))
 		}
-		later.Flush()
+		batch.Flush()
 	}
 	keeps := func() bool {
 		s := l.carrier.(*lines)

@@ -112,22 +112,22 @@ func (t *timetable) siftLocked(i int) {
 // call calls the races that are due. It is the bell's.
 func (t *timetable) call() {
 	var (
-		later wire.Later
-		batch [tickBatch]*race
+		batch wire.SendBatch
+		due   [tickBatch]*race
 	)
-	for n := t.take(batch[:], true); n > 0; n = t.take(batch[:], false) {
-		for _, r := range batch[:n] {
-			r.tick(&later)
+	for n := t.take(due[:], true); n > 0; n = t.take(due[:], false) {
+		for _, r := range due[:n] {
+			r.tick(&batch)
 		}
-		clear(batch[:n])
-		t.flush(&later)
+		clear(due[:n])
+		t.flush(&batch)
 	}
 }
 
 // flush sends what a batch of races has to send. A panic costs what caused it only: the next flush goes on behind it.
-func (t *timetable) flush(later *wire.Later) {
+func (t *timetable) flush(batch *wire.SendBatch) {
 	defer t.recovered(context.Background(), func() {})
-	later.Flush()
+	batch.Flush()
 }
 
 // take takes out as many races that are due as there is room for. If there is none it sets the bell for the next.

@@ -75,7 +75,7 @@ func takeDue(t *testing.T, table *timetable, now time.Time, want map[*race]time.
 // busiest counts the goroutines whenever a race is over.
 type busiest struct{ asked, goroutines int }
 
-func (b *busiest) Answered([]byte, error, *wire.Later) {
+func (b *busiest) Answered([]byte, error, *wire.SendBatch) {
 	b.asked--
 	b.goroutines = max(b.goroutines, runtime.NumGoroutine())
 }
@@ -92,12 +92,12 @@ func TestTimetableGoroutines(t *testing.T) { //nolint:paralleltest // it counts 
 		q := askFor(t, "www.example.")
 		b := busiest{asked: queries}
 		before := runtime.NumGoroutine()
-		var later wire.Later
+		var batch wire.SendBatch
 		until := time.Now().Add(4 * time.Second)
 		for range queries {
-			p.Ask(slices.Clone(q), until, &b, &later)
+			p.Ask(slices.Clone(q), until, &b, &batch)
 		}
-		later.Flush()
+		batch.Flush()
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		if b.asked != 0 {

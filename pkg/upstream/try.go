@@ -19,7 +19,7 @@ type try struct {
 	conns *atomic.Int32 // connections opened for the same query of a client, by all its tries; maxConns at most. Nil: not counted
 	ride  ride          // what the carrier notes, guarded by its lock
 
-	report func(received, *wire.Later) // takes what came; nil: race does
+	report func(received, *wire.SendBatch) // takes what came; nil: race does
 
 	race     *race
 	ep       *endpoint
@@ -54,12 +54,12 @@ type ride struct {
 }
 
 // carried says what came for the try.
-func (t *try) carried(r received, later *wire.Later) {
+func (t *try) carried(r received, batch *wire.SendBatch) {
 	if t.report != nil {
-		t.report(r, later)
+		t.report(r, batch)
 		return
 	}
-	t.race.carried(t, r, later)
+	t.race.carried(t, r, batch)
 }
 
 // An outcome is what became of a try; err is nil if it has a good answer.

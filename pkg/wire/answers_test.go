@@ -55,16 +55,16 @@ func TestAnswers(t *testing.T) {
 	fault := cat(header(flagsAnswer|wire.RcodeFormErr, 0, 0, 0, 0))
 	for name, tt := range map[string]struct {
 		q, r []byte
-		want wire.Likeness
+		want wire.MatchResult
 	}{
 		"FORMERR without the question":    {q, fault, wire.NoEDNS},
 		"NOTIMP without the question":     {q, cat(header(flagsAnswer|wire.RcodeNotImp, 0, 0, 0, 0)), wire.NoEDNS},
-		"SERVFAIL without the question":   {q, cat(header(flagsAnswer|wire.RcodeServFail, 0, 0, 0, 0)), wire.Unlike},
-		"FORMERR with an OPT record":      {q, cat(header(flagsAnswer|wire.RcodeFormErr, 0, 0, 0, 1), opt(1232, 0, 0)), wire.Unlike},
-		"FORMERR with something behind":   {q, cat(fault, []byte{0}), wire.Unlike},
-		"FORMERR for another ID":          {q, cat([]byte{1, 2}, fault[2:]), wire.Unlike},
-		"FORMERR for a query without OPT": {cat(header(flagsQuery, 1, 0, 0, 0), question(name, wire.TypeA)), fault, wire.Unlike},
-		"FORMERR that is a query":         {q, cat(header(wire.RcodeFormErr, 0, 0, 0, 0)), wire.Unlike},
+		"SERVFAIL without the question":   {q, cat(header(flagsAnswer|wire.RcodeServFail, 0, 0, 0, 0)), wire.NoMatch},
+		"FORMERR with an OPT record":      {q, cat(header(flagsAnswer|wire.RcodeFormErr, 0, 0, 0, 1), opt(1232, 0, 0)), wire.NoMatch},
+		"FORMERR with something behind":   {q, cat(fault, []byte{0}), wire.NoMatch},
+		"FORMERR for another ID":          {q, cat([]byte{1, 2}, fault[2:]), wire.NoMatch},
+		"FORMERR for a query without OPT": {cat(header(flagsQuery, 1, 0, 0, 0), question(name, wire.TypeA)), fault, wire.NoMatch},
+		"FORMERR that is a query":         {q, cat(header(wire.RcodeFormErr, 0, 0, 0, 0)), wire.NoMatch},
 	} {
 		if got := wire.Match(tt.q, tt.r); got != tt.want {
 			t.Errorf("%s: got %d, want %d", name, got, tt.want)

@@ -4,13 +4,13 @@ package wire
 
 import "encoding/binary"
 
-// AppendBelow appends m, the denial of a name, as the answer to the question for
+// AppendDenial appends m, the denial of a name, as the answer to the question for
 // name and rrtype: no name is below one that does not exist (RFC 8020). Name is a
 // canonical wire-form name that ends in the name that m denies; m's question is
 // canonical too, and m has no OPT record and stays as it is. AD goes: nobody said
 // that this name's denial is proven. It returns dst as it was and false if the
 // message or a compression pointer gets too long.
-func (m *Message) AppendBelow(dst, name []byte, rrtype uint16) ([]byte, bool) {
+func (m *Message) AppendDenial(dst, name []byte, rrtype uint16) ([]byte, bool) {
 	by := len(name) - (m.qend - 4 - HeaderLen)
 	if len(m.Raw)+by > MaxMessage {
 		return dst, false

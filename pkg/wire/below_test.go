@@ -43,7 +43,7 @@ func TestAppendBelow(t *testing.T) {
 			denial.Rcode, denial.AuthenticatedData, denial.Compress = dns.RcodeNameError, true, tt.compress
 			m := parseMessage(t, pack(t, denial))
 			before := bytes.Clone(m.Raw)
-			buf, ok := m.AppendBelow([]byte("before"), tt.below, wire.TypeAAAA)
+			buf, ok := m.AppendDenial([]byte("before"), tt.below, wire.TypeAAAA)
 			if !ok || string(buf[:6]) != "before" {
 				t.Fatalf("made %t, %q", ok, buf[:6])
 			}
@@ -76,10 +76,10 @@ func TestAppendBelowTooLong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := parseMessage(t, msg)
-			if _, ok := m.AppendBelow(nil, owner, wire.TypeA); !ok {
+			if _, ok := m.AppendDenial(nil, owner, wire.TypeA); !ok {
 				t.Error("the message does not even fit as it is")
 			}
-			buf, ok := m.AppendBelow([]byte("before"), append(bytes.Clone(longName(100)[:99]), owner...), wire.TypeA)
+			buf, ok := m.AppendDenial([]byte("before"), append(bytes.Clone(longName(100)[:99]), owner...), wire.TypeA)
 			if ok || string(buf) != "before" {
 				t.Errorf("made %t, %d octets", ok, len(buf))
 			}
@@ -98,14 +98,14 @@ func FuzzAppendBelow(f *testing.F) {
 		if m.Parse(msg) != nil || m.StripOPT() != nil {
 			return
 		}
-		m.StoredQuestion()
+		m.CanonicalizeQuestion()
 		denied := m.Raw[12 : questionEnd(m.Raw)-4]
 		if len(label) == 0 || len(label) > wire.MaxLabel || 1+len(label)+len(denied) > wire.MaxName {
 			return
 		}
 		name := cat([]byte{byte(len(label))}, label, denied)
 		wire.Canonical(name, name)
-		buf, ok := m.AppendBelow(nil, name, wire.TypeTXT)
+		buf, ok := m.AppendDenial(nil, name, wire.TypeTXT)
 		if !ok {
 			return
 		}

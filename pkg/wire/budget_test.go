@@ -18,7 +18,7 @@ import (
 // resolver sends it, and answers of a usual and of a large size.
 type load struct {
 	pkt, small, large []byte
-	seal              wire.Seal
+	opts              wire.ReplyOptions
 }
 
 func newLoad(tb testing.TB) load {
@@ -30,7 +30,7 @@ func newLoad(tb testing.TB) load {
 	small := answer(tb, "www.example.", dns.TypeA, records(tb, "www.example. 300 IN CNAME web.example.", "web.example. 60 IN A 192.0.2.1"), nil, nil)
 	return load{
 		pkt: pack(tb, query), small: pack(tb, small), large: pack(tb, big(tb)["SRV"]),
-		seal: wire.Seal{Limit: wire.SafeUDP, UDPSize: wire.SafeUDP, Cookie: make([]byte, 24), Keepalive: 100, EDE: wire.EDENotReady},
+		opts: wire.ReplyOptions{Limit: wire.SafeUDP, UDPSize: wire.SafeUDP, Cookie: make([]byte, 24), Keepalive: 100, EDE: wire.EDENotReady},
 	}
 }
 
@@ -45,7 +45,7 @@ func TestAllocations(t *testing.T) {
 		run  func()
 	}{
 		{"reading a query", func() { q.Parse(l.pkt) }},
-		{"its key with the subnet", func() { q.KeySubnet() }},
+		{"its key with the subnet", func() { q.AddSubnetToKey() }},
 		{"asking upstream", func() { buf = q.AppendUpstream(buf[:0], true) }},
 		{"walking an answer", func() { _ = m.Parse(l.large) }},
 		{"walking an answer and its OPT", func() {
@@ -53,18 +53,18 @@ func TestAllocations(t *testing.T) {
 			_ = m.Parse(buf)
 			_ = m.StripOPT()
 		}},
-		{"replying", func() { buf = q.Reply(append(buf[:0], l.small...), 0, &l.seal) }},
-		{"replying with a part", func() { buf = q.Reply(append(buf[:0], l.large...), 0, &l.seal) }},
-		{"replying with an rcode", func() { buf = q.AppendEmpty(buf[:0], wire.RcodeServFail, &l.seal) }},
-		{"replying with a record", func() { buf = q.AppendRecord(buf[:0], wire.TypeTXT, 0, l.small[:9], &l.seal) }},
+		{"replying", func() { buf = q.Reply(append(buf[:0], l.small...), 0, &l.opts) }},
+		{"replying with a part", func() { buf = q.Reply(append(buf[:0], l.large...), 0, &l.opts) }},
+		{"replying with an rcode", func() { buf = q.AppendEmpty(buf[:0], wire.RcodeServFail, &l.opts) }},
+		{"replying with a record", func() { buf = q.AppendRecord(buf[:0], wire.TypeTXT, 0, l.small[:9], &l.opts) }},
 		{"replying to a fault", func() { buf = wire.AppendFault(buf[:0], l.pkt, wire.RcodeNotImp) }},
 		{"comparing a question", func() { wire.Match(l.pkt, l.small) }},
-		{"mixing the case of a question", func() { wire.MixCase(l.pkt, 0x5a5a5a5a5a5a5a5a) }},
+		{"mixing the case of a question", func() { wire.RandomCase(l.pkt, 0x5a5a5a5a5a5a5a5a) }},
 		{"the question as it is stored", func() {
 			copy(buf[:len(l.small)], l.small)
-			wire.MixCase(buf[:len(l.small)], 0x5a5a5a5a5a5a5a5a)
+			wire.RandomCase(buf[:len(l.small)], 0x5a5a5a5a5a5a5a5a)
 			_ = m.Parse(buf[:len(l.small)])
-			m.StoredQuestion()
+			m.CanonicalizeQuestion()
 		}},
 	}
 	for _, tt := range tests {
@@ -163,7 +163,7 @@ func TestMessageParseWorstCase(t *testing.T) {
 				t.Errorf("the slow reader says %q", why)
 			}
 			q := parseQuery(t, ask(0, labels("example"), opt(1232, 0, 0)))
-			got := q.Reply(slices.Clone(m.Raw), 0, &wire.Seal{Limit: wire.MaxMessage - 20, EDE: wire.EDENone})
+			got := q.Reply(slices.Clone(m.Raw), 0, &wire.ReplyOptions{Limit: wire.MaxMessage - 20, EDE: wire.EDENone})
 			parseMessage(t, got)
 		})
 	}
@@ -210,7 +210,7 @@ func BenchmarkQueryReply(b *testing.B) {
 		b.Run(bb.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				buf = q.Reply(append(buf[:0], bb.msg...), 0, &l.seal)
+				buf = q.Reply(append(buf[:0], bb.msg...), 0, &l.opts)
 			}
 		})
 	}

@@ -28,10 +28,10 @@ func TestAskClone(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			seal := &wire.Seal{UDPSize: 1232, EDE: wire.EDENone}
+			opts := &wire.ReplyOptions{UDPSize: 1232, EDE: wire.EDENone}
 			q := parseQuery(t, tt.pkt)
 			want := askedBy(q)
-			wantQuestion, wantReply := bytes.Clone(q.Question()), q.AppendEmpty(nil, wire.RcodeRefused, seal)
+			wantQuestion, wantReply := bytes.Clone(q.QuestionSection()), q.AppendEmpty(nil, wire.RcodeRefused, opts)
 			clone := q.Clone()
 			for i := range tt.pkt {
 				tt.pkt[i] = 0xff
@@ -39,13 +39,13 @@ func TestAskClone(t *testing.T) {
 			if fault := q.Parse(ask(0, labels("other"))); fault != wire.FaultNone {
 				t.Fatalf("fault %d", fault)
 			}
-			if diff := cmp.Diff(want, askedBy(&wire.Query{Ask: clone}), cmp.FilterPath(isQuery, cmp.Ignore())); diff != "" {
+			if diff := cmp.Diff(want, askedBy(&wire.Query{Question: clone}), cmp.FilterPath(isQuery, cmp.Ignore())); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
-			if diff := cmp.Diff(wantQuestion, clone.Question()); diff != "" {
+			if diff := cmp.Diff(wantQuestion, clone.QuestionSection()); diff != "" {
 				t.Errorf("question (-want +got)\n%s", diff)
 			}
-			if diff := cmp.Diff(wantReply, clone.AppendEmpty(nil, wire.RcodeRefused, seal)); diff != "" {
+			if diff := cmp.Diff(wantReply, clone.AppendEmpty(nil, wire.RcodeRefused, opts)); diff != "" {
 				t.Errorf("reply (-want +got)\n%s", diff)
 			}
 		})
@@ -66,7 +66,7 @@ func TestAskCloneWithoutQuestion(t *testing.T) {
 		t.Fatalf("fault %d", fault)
 	}
 	clone := q.Clone()
-	got := clone.AppendEmpty(nil, wire.RcodeFormErr, &wire.Seal{EDE: wire.EDENone})
+	got := clone.AppendEmpty(nil, wire.RcodeFormErr, &wire.ReplyOptions{EDE: wire.EDENone})
 	if diff := cmp.Diff(header(0x8181, 0, 0, 0, 0), got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -79,16 +79,16 @@ func TestAskCloneTo(t *testing.T) {
 	pkt := ask(flagsQuery, labels("a"), opt(1232, 0, 0, option(8, 0, 1, 8, 0, 10), option(10, 1, 2, 3, 4, 5, 6, 7, 8)))
 	q := parseQuery(t, pkt)
 	const before = "before"
-	size := len(before) + len(q.Question())
+	size := len(before) + len(q.QuestionSection())
 	for room := len(before); room < size+8; room++ {
 		clone, grown := q.CloneTo(append(make([]byte, 0, room), before...))
-		want := append([]byte(before), q.Question()...)
+		want := append([]byte(before), q.QuestionSection()...)
 		if diff := cmp.Diff(want, grown); diff != "" {
 			t.Fatalf("room for %d: grown (-want +got):\n%s", room, diff)
 		}
 		_ = append(grown, "behind"...)
-		_ = append(clone.Question(), "behind"...)
-		if diff := cmp.Diff(askedBy(q), askedBy(&wire.Query{Ask: clone}), cmp.FilterPath(isQuery, cmp.Ignore())); diff != "" {
+		_ = append(clone.QuestionSection(), "behind"...)
+		if diff := cmp.Diff(askedBy(q), askedBy(&wire.Query{Question: clone}), cmp.FilterPath(isQuery, cmp.Ignore())); diff != "" {
 			t.Errorf("room for %d (-want +got)\n%s", room, diff)
 		}
 	}
@@ -103,17 +103,17 @@ func TestResume(t *testing.T) {
 			continue
 		}
 		key, asked := string(q.Key()), q.Type
-		q.Follow([]byte("\x05other\x04test\x00"))
-		q.Seek(wire.TypeA)
+		q.SetName([]byte("\x05other\x04test\x00"))
+		q.SetType(wire.TypeA)
 		want := "\x05other\x04test\x00\x00\x01\x00" + string(byte(q.Class))
 		if got := string(q.AppendQuestion(nil)); q.Class < 0x80 && got != want {
 			t.Errorf("query %d: looks for %x, want %x", i, got, want)
 		}
 		kept := q.Clone()
-		if kept.Asked() != asked {
-			t.Errorf("query %d: type %d, want %d", i, kept.Asked(), asked)
+		if kept.OriginalType() != asked {
+			t.Errorf("query %d: type %d, want %d", i, kept.OriginalType(), asked)
 		}
-		if again.Resume(&kept); string(again.Key()) != key || again.Type != asked || again.DO != q.DO || again.ID != q.ID {
+		if again.SetQuestion(&kept); string(again.Key()) != key || again.Type != asked || again.DO != q.DO || again.ID != q.ID {
 			t.Errorf("query %d: key %x, want %x", i, again.Key(), key)
 		}
 	}

@@ -4,11 +4,11 @@ package wire
 
 import "encoding/binary"
 
-// MixCase changes the letter case of the name in q, a query, as the bits say: the name's octet i by bit i modulo 64. Who
+// RandomCase changes the letter case of the name in q, a query, as the bits say: the name's octet i by bit i modulo 64. Who
 // answers without having seen the query must guess them too, if the answer is held to the spelling it was asked with
 // (draft-vixie-dnsext-dns0x20). Bits must be as hard to guess as an ID. 64 are enough: more letters add more of a
 // secret than the ID and the port hold together.
-func MixCase(q []byte, bits uint64) {
+func RandomCase(q []byte, bits uint64) {
 	end := plainNameEnd(q, HeaderLen)
 	if end < 0 {
 		return
@@ -49,13 +49,13 @@ func spread(bits byte) uint64 {
 }
 
 // A Likeness tells how the question of an answer resembles that of the query.
-type Likeness uint8
+type MatchResult uint8
 
 // The degrees of likeness.
 const (
-	Unlike  Likeness = iota // another question, or no answer at all
-	Recased                 // the same question in other letters: to be believed only where case says nothing
-	Exact                   // the same bytes
+	NoMatch      MatchResult = iota // another question, or no answer at all
+	CaseMismatch                    // the same question in other letters: to be believed only where case says nothing
+	ExactMatch                      // the same bytes
 	// NoEDNS is no question but a header alone, FORMERR or NOTIMP for a query with an OPT record: what a server
 	// answers that stops reading where EDNS begins (RFC 6891 section 7).
 	NoEDNS
@@ -63,26 +63,26 @@ const (
 
 // Match tells whether r can be the answer to the query q: a response to opcode QUERY with q's ID and q's one question
 // (RFC 5452 section 9.1), and whether that is spelled as in q. Any octets will do for r; q must be a query.
-func Match(q, r []byte) Likeness {
+func Match(q, r []byte) MatchResult {
 	if len(r) < HeaderLen || r[2]&bitQR == 0 || r[2]&opcodeMask != 0 ||
 		ID(q) != ID(r) || binary.BigEndian.Uint16(r[4:]) != 1 {
 		if deniesEDNS(q, r) {
 			return NoEDNS
 		}
-		return Unlike
+		return NoMatch
 	}
 	end := plainNameEnd(q, HeaderLen) + 4
 	if end < HeaderLen+4 || end > len(q) || end > len(r) {
-		return Unlike
+		return NoMatch
 	}
 	if string(q[HeaderLen:end]) == string(r[HeaderLen:end]) {
-		return Exact
+		return ExactMatch
 	}
 	name := end - 4
 	if equalFold(q[HeaderLen:name], r[HeaderLen:name]) && string(q[name:end]) == string(r[name:end]) {
-		return Recased
+		return CaseMismatch
 	}
-	return Unlike
+	return NoMatch
 }
 
 // deniesEDNS is the part of Match for a response without a question.
@@ -95,13 +95,13 @@ func deniesEDNS(q, r []byte) bool {
 // Answers reports whether r can be the answer to the query q, in whatever letters it spells the question; see [Match].
 func Answers(q, r []byte) bool {
 	likeness := Match(q, r)
-	return likeness == Exact || likeness == Recased
+	return likeness == ExactMatch || likeness == CaseMismatch
 }
 
-// StoredQuestion brings the question of an answer that is about to be stored to its canonical spelling. Where it was
+// CanonicalizeQuestion brings the question of an answer that is about to be stored to its canonical spelling. Where it was
 // asked in mixed letters, the copies that the server made of it are spelled anew too: owner names that stand
 // uncompressed, and the targets of CNAME records that were made up for a DNAME.
-func (m *Message) StoredQuestion() {
+func (m *Message) CanonicalizeQuestion() {
 	name := m.Raw[HeaderLen : m.qend-4]
 	if !hasCapital(name) {
 		return

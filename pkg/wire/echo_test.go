@@ -31,7 +31,7 @@ func slowMix(name []byte, bits uint64) []byte {
 	return mixed
 }
 
-// FuzzMixCase holds MixCase against an octet-by-octet reading, and Match against
+// FuzzMixCase holds RandomCase against an octet-by-octet reading, and Match against
 // what it must say of an answer in those letters and in others.
 func FuzzMixCase(f *testing.F) {
 	for _, q := range seedQueries(f) {
@@ -44,21 +44,21 @@ func FuzzMixCase(f *testing.F) {
 		if q.Parse(pkt) != wire.FaultNone {
 			return
 		}
-		end := 12 + len(q.Question()) - 4
+		end := 12 + len(q.QuestionSection()) - 4
 		want := cat(pkt[:12], slowMix(pkt[12:end], bits), pkt[end:])
 		got := bytes.Clone(pkt)
-		wire.MixCase(got, bits)
+		wire.RandomCase(got, bits)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("(-want +got)\n%s", diff)
 		}
 		r := bytes.Clone(got[:end+4])
 		r[2] |= 0x80
-		if like := wire.Match(got, r); like != wire.Exact {
+		if like := wire.Match(got, r); like != wire.ExactMatch {
 			t.Fatalf("the same letters are %d", like)
 		}
-		wantLike := wire.Recased
+		wantLike := wire.CaseMismatch
 		if bytes.Equal(pkt, got) {
-			wantLike = wire.Exact
+			wantLike = wire.ExactMatch
 		}
 		if like := wire.Match(pkt, r); like != wantLike {
 			t.Fatalf("other letters are %d, want %d", like, wantLike)
@@ -76,7 +76,7 @@ func TestMixCase(t *testing.T) {
 	upper := make([]int, len(q))
 	for range rounds {
 		mixed := bytes.Clone(q)
-		wire.MixCase(mixed, random.Uint64())
+		wire.RandomCase(mixed, random.Uint64())
 		for i := range q {
 			switch mixed[i] {
 			case q[i]:
@@ -100,7 +100,7 @@ func TestMixCaseMalformed(t *testing.T) {
 	t.Parallel()
 	for _, pkt := range [][]byte{nil, make([]byte, 12), cat(header(flagsQuery, 1, 0, 0, 0), []byte("\x05abc")), cat(header(flagsQuery, 1, 0, 0, 0), []byte("\x01a\xc0\x0cAA"))} {
 		got := bytes.Clone(pkt)
-		wire.MixCase(got, ^uint64(0))
+		wire.RandomCase(got, ^uint64(0))
 		if !bytes.Equal(pkt, got) {
 			t.Errorf("%x became %x", pkt, got)
 		}
@@ -150,7 +150,7 @@ func TestMessageStoredQuestionCopied(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			m := parseMessage(t, tt.msg)
-			m.StoredQuestion()
+			m.CanonicalizeQuestion()
 			read := unpack(t, m.Raw)
 			var got []string
 			for _, rr := range append(read.Answer, read.Ns...) {
@@ -174,7 +174,7 @@ func TestMessageStoredQuestionCopied(t *testing.T) {
 // message that can be read.
 func FuzzStoredQuestion(f *testing.F) {
 	for i, msg := range seedAnswers(f) {
-		wire.MixCase(msg, uint64(i)*0x9e3779b97f4a7c15)
+		wire.RandomCase(msg, uint64(i)*0x9e3779b97f4a7c15)
 		f.Add(msg)
 	}
 	f.Fuzz(func(t *testing.T, msg []byte) {
@@ -182,7 +182,7 @@ func FuzzStoredQuestion(f *testing.F) {
 		if m.Parse(bytes.Clone(msg)) != nil {
 			return
 		}
-		m.StoredQuestion()
+		m.CanonicalizeQuestion()
 		if !wire.EqualFold(msg[:len(m.Raw)], m.Raw) {
 			t.Fatalf("%x became %x", msg, m.Raw)
 		}
@@ -202,7 +202,7 @@ func BenchmarkMixCase(b *testing.B) {
 	bits := binary.BigEndian.Uint64([]byte("\xa5\x5a\xc3\x3c\x99\x66\x0f\xf0"))
 	b.ReportAllocs()
 	for b.Loop() {
-		wire.MixCase(q, bits)
+		wire.RandomCase(q, bits)
 	}
 }
 
@@ -212,7 +212,7 @@ func BenchmarkMatch(b *testing.B) {
 	r[2] |= 0x80
 	b.ReportAllocs()
 	for b.Loop() {
-		if wire.Match(q, r) != wire.Exact {
+		if wire.Match(q, r) != wire.ExactMatch {
 			b.Fatal("not the answer")
 		}
 	}

@@ -15,7 +15,7 @@ const ExplanationRoom = 160
 // AppendExplanation appends text as an OptionExplain to the OPT record that buf
 // ends with: that of a reply to q which was made with s and just now. Text beyond
 // MaxExplanation is cut.
-func (q *Ask) AppendExplanation(buf []byte, s *Seal, text []byte) []byte {
+func (q *Question) AppendExplanation(buf []byte, s *ReplyOptions, text []byte) []byte {
 	if !q.EDNS {
 		return buf
 	}
@@ -29,7 +29,7 @@ func (q *Ask) AppendExplanation(buf []byte, s *Seal, text []byte) []byte {
 
 // AppendKey appends the key, as of [Query.Key], that q's question would have if it
 // were for name, which is canonical and in wire form. It has no subnet.
-func (q *Ask) AppendKey(dst, name []byte) []byte {
+func (q *Question) AppendKey(dst, name []byte) []byte {
 	dst = append(dst, name...)
 	dst = binary.BigEndian.AppendUint16(dst, q.Type)
 	var flags byte

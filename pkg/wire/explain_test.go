@@ -36,24 +36,24 @@ func TestAppendExplanation(t *testing.T) {
 	t.Parallel()
 	stored := parseMessage(t, pack(t, answer(t, "a.", dns.TypeA, records(t, "a. 60 IN A 192.0.2.1"), nil, nil)))
 	long := strings.Repeat("x", wire.MaxExplanation)
-	for _, seal := range []wire.Seal{
+	for _, opts := range []wire.ReplyOptions{
 		{EDE: wire.EDENone},
 		{EDE: wire.EDEStaleAnswer},
 		{EDE: wire.EDENone, Keepalive: 100},
 		{EDE: 0, Keepalive: 100, Cookie: bytes.Repeat([]byte{7}, 24)},
 	} {
 		for text, want := range map[string]string{"": "", "source=cache state=fresh": "source=cache state=fresh", long: long, long + "y": long} {
-			seal.Limit, seal.UDPSize = 1232, 1232
+			opts.Limit, opts.UDPSize = 1232, 1232
 			q := parseQuery(t, ask(flagsQuery, labels("A"), opt(1232, 0, 0x8000, option(65305))))
 			const before = "before"
 			replies := map[string][]byte{
-				"answer": q.Reply(append([]byte(before), stored.Raw...), len(before), &seal),
-				"empty":  q.AppendEmpty([]byte(before), wire.RcodeServFail, &seal),
-				"record": q.AppendRecord([]byte(before), wire.TypeTXT, 0, []byte("\x01x"), &seal),
+				"answer": q.Reply(append([]byte(before), stored.Raw...), len(before), &opts),
+				"empty":  q.AppendEmpty([]byte(before), wire.RcodeServFail, &opts),
+				"record": q.AppendRecord([]byte(before), wire.TypeTXT, 0, []byte("\x01x"), &opts),
 			}
 			for name, reply := range replies {
 				whole := unpack(t, reply[len(before):])
-				got := q.AppendExplanation(bytes.Clone(reply), &seal, []byte(text))
+				got := q.AppendExplanation(bytes.Clone(reply), &opts, []byte(text))
 				if !bytes.HasPrefix(got, []byte(before)) || len(got)-len(reply) > wire.ExplanationRoom {
 					t.Errorf("%s: %d octets more, room for %d", name, len(got)-len(reply), wire.ExplanationRoom)
 				}
@@ -73,9 +73,9 @@ func TestAppendExplanation(t *testing.T) {
 func TestAppendExplanationWithoutOPT(t *testing.T) {
 	t.Parallel()
 	q := parseQuery(t, ask(flagsQuery, labels("a")))
-	seal := wire.Seal{Limit: 512, EDE: wire.EDENone}
-	reply := q.AppendEmpty(nil, 0, &seal)
-	if got := q.AppendExplanation(bytes.Clone(reply), &seal, []byte("x")); !bytes.Equal(got, reply) {
+	opts := wire.ReplyOptions{Limit: 512, EDE: wire.EDENone}
+	reply := q.AppendEmpty(nil, 0, &opts)
+	if got := q.AppendExplanation(bytes.Clone(reply), &opts, []byte("x")); !bytes.Equal(got, reply) {
 		t.Errorf("%x became %x", reply, got)
 	}
 }
@@ -85,12 +85,12 @@ func TestSmallestReply(t *testing.T) {
 	t.Parallel()
 	stored := parseMessage(t, pack(t, answer(t, strings.Repeat(strings.Repeat("a", 49)+".", 5), dns.TypeA, records(t, "a. 60 IN TXT \""+strings.Repeat("b", 255)+"\""), nil, nil)))
 	q := parseQuery(t, cat(header(flagsQuery, 1, 0, 0, 1), stored.Raw[12:12+251+4], opt(512, 0, 0, option(65305))))
-	seal := wire.Seal{
+	opts := wire.ReplyOptions{
 		Limit: q.Limit(false, 1232) - wire.ExplanationRoom, UDPSize: 1232,
 		Cookie: bytes.Repeat([]byte{7}, 24), Keepalive: 1, EDE: wire.EDEOther,
 	}
-	reply := q.Reply(bytes.Clone(stored.Raw), 0, &seal)
-	reply = q.AppendExplanation(reply, &seal, []byte(strings.Repeat("x", wire.MaxExplanation)))
+	reply := q.Reply(bytes.Clone(stored.Raw), 0, &opts)
+	reply = q.AppendExplanation(reply, &opts, []byte(strings.Repeat("x", wire.MaxExplanation)))
 	if m := unpack(t, reply); len(reply) > 512 || !m.Truncated {
 		t.Errorf("%d octets, truncated %t; want 512 at most", len(reply), m.Truncated)
 	}
@@ -123,13 +123,13 @@ func FuzzExplanation(f *testing.F) {
 		if q.Parse(pkt) != wire.FaultNone {
 			return
 		}
-		seal := wire.Seal{Limit: q.Limit(false, 1232), UDPSize: 1232, EDE: int(ede) - 1, Keepalive: keepalive}
-		reply := q.AppendEmpty(nil, wire.RcodeRefused, &seal)
+		opts := wire.ReplyOptions{Limit: q.Limit(false, 1232), UDPSize: 1232, EDE: int(ede) - 1, Keepalive: keepalive}
+		reply := q.AppendEmpty(nil, wire.RcodeRefused, &opts)
 		whole := new(dns.Msg)
 		if whole.Unpack(reply) != nil {
 			return // the oracle refuses a name or a type for reasons of its own
 		}
-		m := unpack(t, q.AppendExplanation(bytes.Clone(reply), &seal, text))
+		m := unpack(t, q.AppendExplanation(bytes.Clone(reply), &opts, text))
 		told, ok := explained(m)
 		if ok != q.EDNS || ok && told != string(text[:min(len(text), wire.MaxExplanation)]) {
 			t.Fatalf("told %q, %t; EDNS %t", told, ok, q.EDNS)

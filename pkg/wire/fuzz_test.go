@@ -63,7 +63,7 @@ func compareQuery(tb testing.TB, pkt []byte, q *wire.Query, m *dns.Msg, err erro
 		if binary.BigEndian.Uint16(pkt[10:]) == 0 && !q.HasSerial {
 			tb.Fatalf("the oracle refuses a query without other records: %v", err)
 		}
-		m = unpack(tb, cat(pkt[:4], u16(1, 0, 0, 0), q.Question()))
+		m = unpack(tb, cat(pkt[:4], u16(1, 0, 0, 0), q.QuestionSection()))
 	}
 	want := asked{
 		ID: m.Id, Type: m.Question[0].Qtype, Class: m.Question[0].Qclass, UDPSize: 512,
@@ -174,19 +174,19 @@ func FuzzReply(f *testing.F) {
 		if q.Parse(pkt) != wire.FaultNone || len(head) != 12 {
 			return
 		}
-		stored := cat(head[:4], u16(1), head[6:12], q.Question(), tail)
+		stored := cat(head[:4], u16(1), head[6:12], q.QuestionSection(), tail)
 		if m.Parse(stored) != nil || m.StripOPT() != nil {
 			return
 		}
-		m.StoredQuestion()
+		m.CanonicalizeQuestion()
 		for _, r := range m.Records {
 			m.SetRecordTTL(r, ttl)
 		}
-		seal := &wire.Seal{Limit: 512 + int(limit), UDPSize: 1232, Keepalive: uint16(kind & 1), EDE: int(kind&2) - 1}
+		opts := &wire.ReplyOptions{Limit: 512 + int(limit), UDPSize: 1232, Keepalive: uint16(kind & 1), EDE: int(kind&2) - 1}
 		if kind&4 != 0 {
-			seal.Cookie = make([]byte, 8+int(kind>>3)) // 8 to 39 octets
+			opts.Cookie = make([]byte, 8+int(kind>>3)) // 8 to 39 octets
 		}
-		replyTo(t, &q, &m, seal)
+		replyTo(t, &q, &m, opts)
 		if ttl > 1<<31-1 {
 			ttl = 0
 		}

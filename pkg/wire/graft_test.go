@@ -49,7 +49,7 @@ func TestMessageGraft(t *testing.T) {
 			m := parseMessage(t, pack(t, tail))
 			before := string(m.Raw)
 			start, offset := head(labels("ext", "ns", "svc", "cluster", "local"), labels("www", "example"))
-			buf, ok := m.Graft(append([]byte("before"), start...), len("before"), offset)
+			buf, ok := m.AppendToChain(append([]byte("before"), start...), len("before"), offset)
 			if !ok || string(buf[:6]) != "before" {
 				t.Fatalf("grafted %t, %q", ok, buf[:6])
 			}
@@ -88,7 +88,7 @@ func TestMessageGraftTooLong(t *testing.T) {
 	far[11] = 3
 	far = append(far, record(pointer(at), wire.TypeTXT, nil)...)
 	m := parseMessage(t, far)
-	buf, ok := m.Graft(append([]byte(nil), start...), 0, offset)
+	buf, ok := m.AppendToChain(append([]byte(nil), start...), 0, offset)
 	if ok || string(buf) != string(start) {
 		t.Errorf("grafted %t, %d octets of %d", ok, len(buf), len(start))
 	}
@@ -115,7 +115,7 @@ func TestMessageGraftCut(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			m := parseMessage(t, tt.msg)
-			buf, ok := m.Graft(append([]byte(nil), start...), 0, offset)
+			buf, ok := m.AppendToChain(append([]byte(nil), start...), 0, offset)
 			whole := parseMessage(t, buf)
 			if !ok || len(whole.Records) != 1+tt.records || len(whole.Raw) != len(buf) || whole.Truncated() != tt.cut {
 				t.Errorf("grafted %t, %d records, TC %t; want %d, %t", ok, len(whole.Records)-1, whole.Truncated(), tt.records, tt.cut)
@@ -130,7 +130,7 @@ func TestQueryFollow(t *testing.T) {
 	t.Parallel()
 	q := parseQuery(t, ask(0x0110, labels("Ext", "ns"), opt(1232, 0, 0x8000)))
 	for _, target := range [][]byte{labels("www", "example"), longName(255), labels("a")} {
-		q.Follow(target)
+		q.SetName(target)
 		if got, want := string(q.Name()), string(target); got != want {
 			t.Errorf("name %q, want %q", got, want)
 		}
@@ -142,8 +142,8 @@ func TestQueryFollow(t *testing.T) {
 			t.Errorf("query upstream %q, want %q", got, want)
 		}
 	}
-	seal := wire.Seal{Limit: 512, UDPSize: 1232, EDE: wire.EDENone}
-	if got := unpack(t, q.AppendEmpty(nil, wire.RcodeSuccess, &seal)).Question[0].Name; got != "Ext.ns." {
+	opts := wire.ReplyOptions{Limit: 512, UDPSize: 1232, EDE: wire.EDENone}
+	if got := unpack(t, q.AppendEmpty(nil, wire.RcodeSuccess, &opts)).Question[0].Name; got != "Ext.ns." {
 		t.Errorf("the reply's question is %s", got)
 	}
 }
@@ -159,10 +159,10 @@ func FuzzGraft(f *testing.F) {
 		if m.Parse(msg) != nil || m.StripOPT() != nil {
 			return
 		}
-		m.StoredQuestion()
+		m.CanonicalizeQuestion()
 		name := m.Raw[12 : questionEnd(m.Raw)-4]
 		start, offset := head(labels("ext", "ns"), name)
-		buf, ok := m.Graft(start, 0, offset)
+		buf, ok := m.AppendToChain(start, 0, offset)
 		if !ok {
 			return
 		}

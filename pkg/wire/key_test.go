@@ -57,7 +57,7 @@ func TestQueryKeyDiffers(t *testing.T) {
 						}
 						pkt := cat(header(flags, 1, 0, 0, 1), question(name, rrtype), opt(1232, 0, do, options))
 						q := parseQuery(t, pkt)
-						q.KeySubnet()
+						q.AddSubnetToKey()
 						if before, ok := seen[string(q.Key())]; ok {
 							t.Fatalf("%x and %x share the key %x", before, pkt, q.Key())
 						}
@@ -74,12 +74,12 @@ func TestQueryKeySubnet(t *testing.T) {
 	with := parseQuery(t, ask(flagsQuery, labels("a"), opt(1232, 0, 0, option(8, 0, 1, 8, 0, 10))))
 	without := parseQuery(t, ask(flagsQuery, labels("a"), opt(1232, 0, 0)))
 	plain := bytes.Clone(without.Key())
-	without.KeySubnet()
+	without.AddSubnetToKey()
 	if diff := cmp.Diff(plain, without.Key()); diff != "" {
 		t.Errorf("no subnet changes the key (-want +got)\n%s", diff)
 	}
-	with.KeySubnet()
-	with.KeySubnet()
+	with.AddSubnetToKey()
+	with.AddSubnetToKey()
 	if diff := cmp.Diff(cat(plain, []byte{0, 1, 8, 0, 10}), with.Key()); diff != "" {
 		t.Errorf("subnet twice (-want +got)\n%s", diff)
 	}
@@ -90,7 +90,7 @@ func TestQueryKeySubnet(t *testing.T) {
 		t.Errorf("the subnet outlives its query (-want +got)\n%s", diff)
 	}
 	longest := parseQuery(t, ask(flagsQuery, longName(255), opt(1232, 0, 0, option(8, append([]byte{0, 2, 128, 0}, make([]byte, 16)...)...))))
-	longest.KeySubnet()
+	longest.AddSubnetToKey()
 	if got, want := len(longest.Key()), 255+3+20; got != want {
 		t.Errorf("the longest key has %d octets, want %d", got, want)
 	}

@@ -76,7 +76,7 @@ func (m *Message) plainName(off, end int) int {
 }
 
 // Covered is the type that r, a RRSIG record, signs; 0 if it is cut short.
-func (m *Message) Covered(r Record) uint16 {
+func (m *Message) TypeCovered(r Record) uint16 {
 	if r.Size < 2 {
 		return 0
 	}
@@ -111,7 +111,7 @@ func (m *Message) AppendName(dst []byte, name int) []byte {
 // Lame tells whether the message says no more than who else might know: a referral, which is what a server sends that
 // is asked for a name it neither serves nor resolves. NOERROR, no answer, not from the name's authority, and in the
 // authority section NS records but no SOA record (RFC 2308 section 2.2).
-func (m *Message) Lame() bool {
+func (m *Message) IsReferral() bool {
 	if m.rcode != RcodeSuccess || m.Raw[2]&bitAA != 0 || binary.BigEndian.Uint16(m.Raw[6:]) != 0 {
 		return false
 	}

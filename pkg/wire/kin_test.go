@@ -102,7 +102,7 @@ func TestMessageSigner(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			m := parseMessage(t, pack(t, answer(t, "example.", dns.TypeMX, records(t, tt.record), nil, nil)))
-			if got := m.Covered(m.Records[0]); got != tt.covered {
+			if got := m.TypeCovered(m.Records[0]); got != tt.covered {
 				t.Errorf("covers %d, want %d", got, tt.covered)
 			}
 			got := "none"
@@ -158,7 +158,7 @@ func TestMessageNoName(t *testing.T) {
 			if signer := m.Signer(r); signer >= 0 {
 				t.Errorf("signer at %d", signer)
 			}
-			if got := m.Covered(r); got != tt.covered {
+			if got := m.TypeCovered(r); got != tt.covered {
 				t.Errorf("covers %d, want %d", got, tt.covered)
 			}
 		})
@@ -193,7 +193,7 @@ func TestMessageLame(t *testing.T) {
 			t.Parallel()
 			msg := answer(t, "www.example.", dns.TypeA, records(t, tt.an...), records(t, tt.ns...), nil)
 			msg.Authoritative, msg.Rcode = tt.aa, tt.rcode
-			if got := parseMessage(t, pack(t, msg)).Lame(); got != tt.want {
+			if got := parseMessage(t, pack(t, msg)).IsReferral(); got != tt.want {
 				t.Errorf("got %t, want %t", got, tt.want)
 			}
 		})

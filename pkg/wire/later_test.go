@@ -28,8 +28,8 @@ func (f *flushed) Flush() {
 func TestLater(t *testing.T) {
 	t.Parallel()
 	var log []string
-	var later wire.Later
-	add := func(name string, then func()) { later.Add(&flushed{name, &log, then}) }
+	var batch wire.SendBatch
+	add := func(name string, then func()) { batch.Add(&flushed{name, &log, then}) }
 	for _, tt := range []struct {
 		name string
 		add  func()
@@ -49,7 +49,7 @@ func TestLater(t *testing.T) {
 		if len(log) > 0 {
 			t.Errorf("%s: %q flushed before the end", tt.name, log)
 		}
-		later.Flush()
+		batch.Flush()
 		if diff := cmp.Diff(tt.want, log); diff != "" {
 			t.Errorf("%s: flushed (-want +got):\n%s", tt.name, diff)
 		}
@@ -61,16 +61,16 @@ func TestLater(t *testing.T) {
 func TestLaterPanic(t *testing.T) {
 	t.Parallel()
 	var log []string
-	var later wire.Later
-	later.Add(&flushed{"before", &log, nil})
-	later.Add(&flushed{"broken", &log, func() { panic("asked to") }})
-	later.Add(&flushed{"behind", &log, nil})
+	var batch wire.SendBatch
+	batch.Add(&flushed{"before", &log, nil})
+	batch.Add(&flushed{"broken", &log, func() { panic("asked to") }})
+	batch.Add(&flushed{"behind", &log, nil})
 	func() {
 		defer func() { _ = recover() }()
-		later.Flush()
+		batch.Flush()
 		t.Error("the panic was kept from the caller")
 	}()
-	later.Flush()
+	batch.Flush()
 	if diff := cmp.Diff([]string{"before", "broken", "behind"}, log); diff != "" {
 		t.Errorf("flushed (-want +got):\n%s", diff)
 	}
@@ -79,14 +79,14 @@ func TestLaterPanic(t *testing.T) {
 // TestLaterAllocations: a batch costs nothing once a larger one was there.
 func TestLaterAllocations(t *testing.T) {
 	var log []string
-	var later wire.Later
+	var batch wire.SendBatch
 	f := &flushed{"f", &log, nil}
 	if got := testing.AllocsPerRun(1000, func() {
 		log = log[:0]
 		for range 8 {
-			later.Add(f)
+			batch.Add(f)
 		}
-		later.Flush()
+		batch.Flush()
 	}); got != 0 {
 		t.Errorf("%v allocations, want 0", got)
 	}

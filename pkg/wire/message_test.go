@@ -227,7 +227,7 @@ func TestMessageStoredQuestion(t *testing.T) {
 	msg := cat(header(flagsAnswer, 1, 1, 0, 0), question(labels("WwW", "\xc1\x00Z"), 0x4141), record(labels("UP"), 0x4141, []byte("UP")))
 	want := cat(header(flagsAnswer, 1, 1, 0, 0), question(labels("www", "\xc1\x00z"), 0x4141), record(labels("UP"), 0x4141, []byte("UP")))
 	m := parseMessage(t, msg)
-	m.StoredQuestion()
+	m.CanonicalizeQuestion()
 	if diff := cmp.Diff(want, m.Raw); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

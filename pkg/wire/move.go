@@ -39,15 +39,15 @@ func (m *Message) StripOPT() error {
 	return nil
 }
 
-// Graft completes the answer buf[start:], which ends with a CNAME record in its
+// AppendToChain completes the answer buf[start:], which ends with a CNAME record in its
 // answer section, by m, the answer to the question for that record's target: m's
 // records follow, m's rcode is the whole answer's (RFC 6604 section 3), and what is
 // not all of m is not all of the whole: TC. m has no OPT record and stays as it is.
 // The target stands uncompressed at offset target of the answer, and is m's name.
 // Records that a message has no room for are left out, with TC unless only
-// additional ones are. Graft returns buf grown, or as it was and false if a
+// additional ones are. AppendToChain returns buf grown, or as it was and false if a
 // compression pointer cannot reach its label any more.
-func (m *Message) Graft(buf []byte, start, target int) ([]byte, bool) {
+func (m *Message) AppendToChain(buf []byte, start, target int) ([]byte, bool) {
 	by := len(buf) - start - m.qend
 	moved := func(label int) int {
 		if label < m.qend {

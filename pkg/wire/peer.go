@@ -26,15 +26,15 @@ type Replier interface {
 	// exactly once, from any goroutine, and does not wait for the client. A nil
 	// msg means that no reply is due. The reply may be held back until later,
 	// which is never nil, is flushed.
-	Reply(msg []byte, later *Later)
+	Reply(msg []byte, batch *SendBatch)
 }
 
 // An Asked waits for what upstreams say to one query.
-type Asked interface {
+type AnswerReceiver interface {
 	// Answered is called exactly once, from any goroutine, maybe before the call
 	// that asked returns. answer is valid during the call; it is nil if and only if
 	// err is not. later is never nil, and flushed by the caller afterwards.
-	Answered(answer []byte, err error, later *Later)
+	Answered(answer []byte, err error, batch *SendBatch)
 }
 
 // A Stream is a Replier that takes more than one message for its query, as a zone
@@ -45,5 +45,5 @@ type Stream interface {
 	// sent later. It waits while the client is slow to take what was sent
 	// before. It returns false when the client takes no more. Reply ends the
 	// query all the same, with the last message or with nil.
-	More(msg []byte) bool
+	SendMessage(msg []byte) bool
 }

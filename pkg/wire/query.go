@@ -31,7 +31,7 @@ const (
 
 // An Ask is what a reply needs to know of its query: who asks what, and what he
 // can take. Its slices point into the packet it was read from.
-type Ask struct {
+type Question struct {
 	ID        uint16
 	Type      uint16
 	Class     uint16
@@ -51,16 +51,16 @@ type Ask struct {
 // A Query is one query, read. The zero value is ready for Parse, which may be
 // called again and again.
 type Query struct {
-	Ask
+	Question
 
 	Cookie    []byte // RFC 7873 option data, 8 or 16 to 40 octets; nil: none
 	Subnet    []byte // RFC 7871 option data; nil: none
 	Serial    uint32 // of the zone's version that an IXFR query's client has
 	HasSerial bool   // Serial was given
 
-	sought int // octets of the name looked for, with which the key begins
-	keyLen int
-	key    [MaxName + 3 + maxSubnet]byte
+	keyNameLen int // octets of the name looked for, with which the key begins
+	keyLen     int
+	key        [MaxName + 3 + maxSubnet]byte
 }
 
 // Parse reads pkt in one pass and keeps pointing into it. With FaultNone every
@@ -88,7 +88,7 @@ func (q *Query) Parse(pkt []byte) Fault {
 	q.question = pkt[HeaderLen : end+4]
 	q.Type = binary.BigEndian.Uint16(pkt[end:])
 	q.Class = binary.BigEndian.Uint16(pkt[end+2:])
-	q.sought = q.nameLen
+	q.keyNameLen = q.nameLen
 	lower(q.key[:q.nameLen], pkt[HeaderLen:end])
 	end += 4
 	if binary.BigEndian.Uint32(pkt[6:]) != 0 {
@@ -100,7 +100,7 @@ func (q *Query) Parse(pkt []byte) Fault {
 	if additional := binary.BigEndian.Uint16(pkt[10:]); additional != 0 {
 		fault = q.parseAdditional(pkt, end, int(additional))
 	}
-	q.sealKey()
+	q.finishKey()
 	return fault
 }
 
@@ -129,15 +129,15 @@ func (q *Query) parseVersion(pkt []byte, off int) int {
 }
 
 func (q *Query) reset() {
-	q.Ask = Ask{UDPSize: MinUDP}
+	q.Question = Question{UDPSize: MinUDP}
 	q.Cookie, q.Subnet = nil, nil
 	q.Serial, q.HasSerial = 0, false
-	q.sought, q.keyLen = 0, 0
+	q.keyNameLen, q.keyLen = 0, 0
 }
 
 // sealKey completes the key behind the name.
-func (q *Query) sealKey() {
-	n := q.sought
+func (q *Query) finishKey() {
+	n := q.keyNameLen
 	binary.BigEndian.PutUint16(q.key[n:], q.Type)
 	var flags byte
 	if q.DO {
@@ -261,20 +261,20 @@ func subnetFits(data []byte) bool {
 // Name is the canonical name in wire form of what is looked for: the name that
 // was asked, or the target of the aliases followed since. It is valid until the
 // next Parse or Follow.
-func (q *Query) Name() []byte { return q.key[:q.sought] }
+func (q *Query) Name() []byte { return q.key[:q.keyNameLen] }
 
 // Follow makes target, a canonical name in wire form, what is looked for: the
 // name that was asked turned out to be an alias. The reply still has the question
 // as it was asked.
-func (q *Query) Follow(target []byte) {
-	q.sought = copy(q.key[:MaxName], target)
-	q.sealKey()
+func (q *Query) SetName(target []byte) {
+	q.keyNameLen = copy(q.key[:MaxName], target)
+	q.finishKey()
 }
 
-// Seek makes rrtype what is looked for. [Ask.Asked] is still the type that was asked.
-func (q *Query) Seek(rrtype uint16) {
+// SetType makes rrtype what is looked for. [Question.OriginalType] is still the type that was asked.
+func (q *Query) SetType(rrtype uint16) {
 	q.Type = rrtype
-	q.sealKey()
+	q.finishKey()
 }
 
 // AppendQuestion appends the question for what is looked for: canonical name, type, class.
@@ -286,21 +286,21 @@ func (q *Query) AppendQuestion(dst []byte) []byte {
 
 // Resume makes q the query again that a is the Ask of, but for its cookie and its client's subnet. What is looked for is
 // what was asked.
-func (q *Query) Resume(a *Ask) {
+func (q *Query) SetQuestion(a *Question) {
 	q.reset()
-	q.Ask = *a
-	q.Type = a.Asked()
-	q.sought = q.nameLen
+	q.Question = *a
+	q.Type = a.OriginalType()
+	q.keyNameLen = q.nameLen
 	lower(q.key[:q.nameLen], q.question[:q.nameLen])
-	q.sealKey()
+	q.finishKey()
 }
 
 // Asked is the type that was asked for, of a query with a question.
-func (q *Ask) Asked() uint16 { return binary.BigEndian.Uint16(q.question[q.nameLen:]) }
+func (q *Question) OriginalType() uint16 { return binary.BigEndian.Uint16(q.question[q.nameLen:]) }
 
 // Question is the question as asked: name in the client's spelling, type, class.
 // It points into the packet.
-func (q *Ask) Question() []byte { return q.question }
+func (q *Question) QuestionSection() []byte { return q.question }
 
 // Key is what tells answers apart: canonical name, type, and the DO and CD bits
 // (RFC 4035 section 3.2, CVE-2024-0874). It is valid until the next Parse. The
@@ -309,14 +309,14 @@ func (q *Query) Key() []byte { return q.key[:q.keyLen] }
 
 // KeySubnet makes the client's subnet a part of the key, for a route that
 // passes it on. An answer made for one subnet is then never given to another.
-func (q *Query) KeySubnet() {
-	q.sealKey()
+func (q *Query) AddSubnetToKey() {
+	q.finishKey()
 	q.keyLen += copy(q.key[q.keyLen:], q.Subnet)
 }
 
 // Limit is the octets a reply to q may have: what the client can take, and over
 // UDP never more than udpMax.
-func (q *Ask) Limit(stream bool, udpMax int) int {
+func (q *Question) Limit(stream bool, udpMax int) int {
 	if stream {
 		return MaxMessage
 	}
@@ -324,13 +324,13 @@ func (q *Ask) Limit(stream bool, udpMax int) int {
 }
 
 // Clone makes an Ask that owns its bytes.
-func (q *Ask) Clone() Ask {
+func (q *Question) Clone() Question {
 	a, _ := q.CloneTo(make([]byte, 0, len(q.question)))
 	return a
 }
 
 // CloneTo makes an Ask whose bytes are appended to room, which it returns grown.
-func (q *Ask) CloneTo(room []byte) (Ask, []byte) {
+func (q *Question) CloneTo(room []byte) (Question, []byte) {
 	a := *q
 	if q.question != nil { // else there is none in the copy either
 		start := len(room)

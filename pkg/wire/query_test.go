@@ -133,7 +133,7 @@ func TestQueryParse(t *testing.T) {
 			t.Errorf("%s: (-want +got)\n%s", tt.name, diff)
 		}
 		end := 12 + len(q.Name()) + 4
-		if diff := cmp.Diff(tt.pkt[12:end], q.Question()); diff != "" {
+		if diff := cmp.Diff(tt.pkt[12:end], q.QuestionSection()); diff != "" {
 			t.Errorf("%s: question (-want +got)\n%s", tt.name, diff)
 		}
 	}
@@ -269,7 +269,7 @@ func TestQueryParseKeepsWhatCameBefore(t *testing.T) {
 	if diff := cmp.Diff(want, askedBy(&q)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if diff := cmp.Diff(question(labels("A"), 1), q.Question()); diff != "" {
+	if diff := cmp.Diff(question(labels("A"), 1), q.QuestionSection()); diff != "" {
 		t.Errorf("question (-want +got)\n%s", diff)
 	}
 }

@@ -14,12 +14,12 @@ type Renamer interface {
 	Rename(dst, name []byte) ([]byte, bool)
 }
 
-// A Recaster writes answers anew, with other names or addresses. The zero value is ready for use, again and again.
+// A Rewriter writes answers anew, with other names or addresses. The zero value is ready for use, again and again.
 //
 // Names are written label by label up to one that is in the new message already, so that it does not matter how, or
 // against what, they were compressed. A name that gets another one is compressed against the new question alone and
 // against itself where it comes again.
-type Recaster struct {
+type Rewriter struct {
 	m        *Message // as it was
 	msg      []byte   // the message as it was
 	out      []byte   // what it is appended to
@@ -40,7 +40,7 @@ type Recaster struct {
 // owner then is left out: what it led to stands there already. Type and class of the question stay, AD goes: nobody has
 // signed this. Where that makes more than a message holds it ends before, with TC unless only additional records had to
 // go: a set of which a part does not fit has the rest.
-func (c *Recaster) Rename(dst []byte, m *Message, question []byte, names Renamer) []byte {
+func (c *Rewriter) Rename(dst []byte, m *Message, question []byte, names Renamer) []byte {
 	c.begin(dst, m, question, names)
 	for _, r := range m.Records {
 		if r.Type == TypeCNAME && c.leadsNowhere(r) {
@@ -62,13 +62,13 @@ type Embedder func(to *[16]byte, from *[4]byte) bool
 // addresses of IPv6: each address of its answer section is made into one by embed, or left out, with a TTL of longest
 // seconds at most (RFC 6147 section 5.1.7). Signatures of what was changed go, and AD. Where that makes more than a
 // message holds it ends before, as that of Rename does.
-func (c *Recaster) Embed(dst []byte, m *Message, embed Embedder, longest uint32) []byte {
+func (c *Rewriter) SynthesizeAAAA(dst []byte, m *Message, embed Embedder, longest uint32) []byte {
 	c.begin(dst, m, m.Raw[HeaderLen:m.qend-4], nil)
 	binary.BigEndian.PutUint16(c.out[len(c.out)-4:], TypeAAAA)
 	for _, r := range m.Records {
 		at := len(c.out)
 		switch {
-		case r.Section == Answer && r.Type == TypeRRSIG && m.Covered(r) == TypeA:
+		case r.Section == Answer && r.Type == TypeRRSIG && m.TypeCovered(r) == TypeA:
 			continue
 		case r.Section != Answer || r.Type != TypeA || r.Class != ClassIN:
 			c.copy(m, r)
@@ -85,7 +85,7 @@ func (c *Recaster) Embed(dst []byte, m *Message, embed Embedder, longest uint32)
 }
 
 // begin writes the header and the question.
-func (c *Recaster) begin(dst []byte, m *Message, question []byte, names Renamer) {
+func (c *Rewriter) begin(dst []byte, m *Message, question []byte, names Renamer) {
 	c.m, c.msg, c.names, c.start, c.counts = m, m.Raw, names, len(dst), [Additional + 1]uint16{}
 	if c.moved == nil {
 		c.moved, c.renamed = make([]uint16, pointerReach), make([]uint16, pointerReach)
@@ -110,7 +110,7 @@ func (c *Recaster) begin(dst []byte, m *Message, question []byte, names Renamer)
 
 // full tells whether r, which was appended at an offset, is more than the message holds. It is taken back then, and
 // counted if not.
-func (c *Recaster) full(r Record, at int) bool {
+func (c *Rewriter) full(r Record, at int) bool {
 	if len(c.out)-c.start <= MaxMessage {
 		c.counts[r.Section]++
 		return false
@@ -123,7 +123,7 @@ func (c *Recaster) full(r Record, at int) bool {
 }
 
 // finish gives the message away.
-func (c *Recaster) finish() []byte {
+func (c *Rewriter) finish() []byte {
 	for section, n := range c.counts {
 		binary.BigEndian.PutUint16(c.out[c.start+6+2*section:], n)
 	}
@@ -133,7 +133,7 @@ func (c *Recaster) finish() []byte {
 }
 
 // embed appends r, an address, as c.addr.
-func (c *Recaster) embed(m *Message, r Record, longest uint32) {
+func (c *Rewriter) embed(m *Message, r Record, longest uint32) {
 	c.pass(int(r.Owner))
 	c.out = binary.BigEndian.AppendUint16(c.out, TypeAAAA)
 	c.out = binary.BigEndian.AppendUint16(c.out, r.Class)
@@ -143,14 +143,14 @@ func (c *Recaster) embed(m *Message, r Record, longest uint32) {
 }
 
 // copy appends r with its names passed.
-func (c *Recaster) copy(m *Message, r Record) {
+func (c *Rewriter) copy(m *Message, r Record) {
 	c.pass(int(r.Owner))
 	c.out = append(c.out, c.msg[r.TTL-4:r.Data()]...)
 	c.data(m, r)
 }
 
 // data appends the RDATA of r and corrects its length, which was appended before.
-func (c *Recaster) data(m *Message, r Record) {
+func (c *Rewriter) data(m *Message, r Record) {
 	size := len(c.out)
 	off, end := r.Data(), r.Data()+int(r.Size)
 	if l, ok := nameLayout(r.Type); ok {
@@ -167,14 +167,14 @@ func (c *Recaster) data(m *Message, r Record) {
 }
 
 // leadsNowhere tells whether the target of r, a CNAME record, gets the name that its owner gets.
-func (c *Recaster) leadsNowhere(r Record) bool {
+func (c *Rewriter) leadsNowhere(r Record) bool {
 	c.other = c.called(c.other[:0], int(r.Owner))
 	c.aim = c.called(c.aim[:0], r.Data())
 	return bytes.Equal(c.other, c.aim)
 }
 
 // called appends what the name at off is called in the new message.
-func (c *Recaster) called(dst []byte, off int) []byte {
+func (c *Rewriter) called(dst []byte, off int) []byte {
 	c.name = c.m.AppendName(c.name[:0], off)
 	if other, ok := c.names.Rename(dst, c.name); ok {
 		return other
@@ -189,7 +189,7 @@ func leads(rrtype uint16) bool {
 
 // target appends the RDATA of r up to its target and the target's other name, if it has one. It returns how far it
 // came.
-func (c *Recaster) target(m *Message, r Record) int {
+func (c *Rewriter) target(m *Message, r Record) int {
 	off, target := r.Data(), m.Target(r)
 	if target < off { // there is none, or it is the owner
 		return off
@@ -205,7 +205,7 @@ func (c *Recaster) target(m *Message, r Record) int {
 }
 
 // pass appends the name at off, or its other name. It returns the offset after the name as it was.
-func (c *Recaster) pass(off int) (end int) {
+func (c *Rewriter) pass(off int) (end int) {
 	end = anyNameEnd(c.msg, off)
 	off = follow(c.msg, off)
 	if c.names != nil && c.rename(off) {
@@ -215,11 +215,11 @@ func (c *Recaster) pass(off int) (end int) {
 	return end
 }
 
-// hasNone stands in Recaster.renamed for a name that has no other name.
+// hasNone stands in Rewriter.renamed for a name that has no other name.
 const hasNone = pointerReach
 
 // rename appends the other name of the name at off, if it has one.
-func (c *Recaster) rename(off int) bool {
+func (c *Rewriter) rename(off int) bool {
 	if off < pointerReach {
 		switch to := c.renamed[off]; to {
 		case 0:
@@ -246,7 +246,7 @@ func (c *Recaster) rename(off int) bool {
 }
 
 // append appends a name, with a pointer to as much of the question as it ends with.
-func (c *Recaster) append(name []byte) {
+func (c *Rewriter) append(name []byte) {
 	for off := 0; name[off] != 0; off += int(name[off]) + 1 {
 		if at := len(c.question) - (len(name) - off); at >= 0 && c.endsAt(at) && bytes.Equal(c.question[at:], name[off:]) {
 			c.out = append(c.out, name[:off]...)
@@ -258,7 +258,7 @@ func (c *Recaster) append(name []byte) {
 }
 
 // endsAt tells whether a label of the question begins at an offset in it.
-func (c *Recaster) endsAt(at int) bool {
+func (c *Rewriter) endsAt(at int) bool {
 	off := 0
 	for off < at {
 		off += int(c.question[off]) + 1

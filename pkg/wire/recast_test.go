@@ -49,7 +49,7 @@ func (b below) text(name string) string {
 	return name
 }
 
-// renamed is m with every name that is renamed replaced: what Recaster.Rename makes of it, on objects.
+// renamed is m with every name that is renamed replaced: what Rewriter.Rename makes of it, on objects.
 func renamed(m *dns.Msg, b below, question string) *dns.Msg {
 	out := m.Copy()
 	out.AuthenticatedData = false
@@ -253,7 +253,7 @@ func checkRename(tb testing.TB, msg []byte, question string) {
 	}
 	b := below{from: m.AppendName(nil, wire.QuestionName), to: packed(tb, question)}
 	before := string(m.Raw)
-	var c wire.Recaster
+	var c wire.Rewriter
 	for range 2 { // what is left of the first time must not matter
 		out := c.Rename([]byte("before"), &m, b.to, b)
 		if string(m.Raw) != before || string(out[:6]) != "before" {
@@ -309,7 +309,7 @@ func embedding(to *[16]byte, from *[4]byte) bool {
 	return from[0] != 0
 }
 
-// embedded is m with its IPv4 addresses made into others: what Recaster.Embed makes of it, on objects.
+// embedded is m with its IPv4 addresses made into others: what Rewriter.Embed makes of it, on objects.
 func embedded(m *dns.Msg) *dns.Msg {
 	out := m.Copy()
 	out.AuthenticatedData = false
@@ -349,8 +349,8 @@ func checkEmbed(tb testing.TB, msg []byte) {
 	if m.Parse(msg) != nil || m.HasOPT() || original.Unpack(m.Raw) != nil {
 		return
 	}
-	var c wire.Recaster
-	out := c.Embed(nil, &m, embedding, 100)
+	var c wire.Rewriter
+	out := c.SynthesizeAAAA(nil, &m, embedding, 100)
 	var back wire.Message
 	if err := back.Parse(out); err != nil || len(back.Raw) != len(out) {
 		tb.Fatalf("not to be parsed: %v\n%x", err, out)
@@ -399,11 +399,11 @@ func TestRecastTooLong(t *testing.T) {
 			before := binary.BigEndian.Uint16(msg[tt.counts:])
 			binary.BigEndian.PutUint16(msg[tt.counts:], before+uint16(count))
 			m := parseMessage(t, msg)
-			var c wire.Recaster
+			var c wire.Rewriter
 			b := below{from: packed(t, "w."), to: packed(t, strings.Repeat("o", 63)+".")}
 			for name, out := range map[string][]byte{
 				"names":     c.Rename([]byte("x"), m, b.to, b),
-				"addresses": c.Embed([]byte("x"), m, embedding, 100),
+				"addresses": c.SynthesizeAAAA([]byte("x"), m, embedding, 100),
 			} {
 				if name == "addresses" && tt.name != "answer" { // what is not an answer stays what it is
 					continue
@@ -431,7 +431,7 @@ func TestRecastSize(t *testing.T) {
 	if err := m.Parse(answerOf(t, "web.new.test.", dns.TypeA, append([]string{"web.new.test. 30 IN CNAME a.web.new.test."}, answer...), nil, nil)); err != nil {
 		t.Fatal(err)
 	}
-	var c wire.Recaster
+	var c wire.Rewriter
 	out := c.Rename(nil, &m, packed(t, "web.old.example."), below{from: packed(t, "web.new.test."), to: packed(t, "web.old.example.")})
 	if most := len(m.Raw) + 8; len(out) > most || len(out) < len(m.Raw) {
 		t.Errorf("%d octets of %d, want at most %d", len(out), len(m.Raw), most)
@@ -451,7 +451,7 @@ func BenchmarkRename(b *testing.B) {
 	for name, msg := range map[string][]byte{"common": recastSeeds(b)[1], "largest": largest} {
 		b.Run(name, func(b *testing.B) {
 			var m wire.Message
-			var c wire.Recaster
+			var c wire.Rewriter
 			to := below{from: packed(b, "web.new.test."), to: packed(b, "web.old.example.")}
 			dst := make([]byte, 0, wire.MaxMessage)
 			b.ReportAllocs()

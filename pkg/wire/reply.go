@@ -4,9 +4,9 @@ package wire
 
 import "encoding/binary"
 
-// A Seal is what a reply carries of its own, apart from the stored answer. Only
+// A ReplyOptions is what a reply carries of its own, apart from the stored answer. Only
 // a client that sent an OPT record sees any of it but Limit.
-type Seal struct {
+type ReplyOptions struct {
 	Limit     int    // octets the reply may have
 	UDPSize   int    // octets this server takes over UDP
 	Cookie    []byte // whole RFC 7873 cookie, client part first; nil: none
@@ -22,7 +22,7 @@ type Seal struct {
 // AA is kept as it is stored: it is the cluster zone's, or was taken off what came
 // from elsewhere. So is TC: the zone has sets that no message holds. AD is kept for
 // a client that asked for it only (RFC 6840 section 5.7).
-func (q *Ask) Reply(buf []byte, start int, s *Seal) []byte {
+func (q *Question) Reply(buf []byte, start int, s *ReplyOptions) []byte {
 	msg := buf[start:]
 	binary.BigEndian.PutUint16(msg, q.ID)
 	kept := msg[2] & (bitAA | bitTC)
@@ -38,7 +38,7 @@ func (q *Ask) Reply(buf []byte, start int, s *Seal) []byte {
 
 // flags gives the header's third and fourth octet of a reply to q: of the
 // stored fourth octet, the rcode and AD are kept.
-func (q *Ask) flags(stored byte) (third, fourth byte) {
+func (q *Question) flags(stored byte) (third, fourth byte) {
 	third, fourth = bitQR, bitRA|stored&rcodeMask
 	if q.RD {
 		third |= bitRD
@@ -53,7 +53,7 @@ func (q *Ask) flags(stored byte) (third, fourth byte) {
 }
 
 // AppendEmpty appends a reply to q that has rcode and no record but an OPT.
-func (q *Ask) AppendEmpty(dst []byte, rcode int, s *Seal) []byte {
+func (q *Question) AppendEmpty(dst []byte, rcode int, s *ReplyOptions) []byte {
 	start := len(dst)
 	dst = q.appendHeader(dst, rcode)
 	dst = append(dst, q.question...)
@@ -65,7 +65,7 @@ func (q *Ask) AppendEmpty(dst []byte, rcode int, s *Seal) []byte {
 
 // AppendRecord appends a reply to q with one record, owned by the name that was
 // asked. The TTL is in seconds.
-func (q *Ask) AppendRecord(dst []byte, rrtype uint16, ttl uint32, data []byte, s *Seal) []byte {
+func (q *Question) AppendRecord(dst []byte, rrtype uint16, ttl uint32, data []byte, s *ReplyOptions) []byte {
 	start := len(dst)
 	dst = q.appendHeader(dst, RcodeSuccess)
 	dst = append(dst, q.question...)
@@ -79,7 +79,7 @@ func (q *Ask) AppendRecord(dst []byte, rrtype uint16, ttl uint32, data []byte, s
 	return q.appendOPT(dst, start, s, 0)
 }
 
-func (q *Ask) appendHeader(dst []byte, rcode int) []byte {
+func (q *Question) appendHeader(dst []byte, rcode int) []byte {
 	third, fourth := q.flags(byte(rcode) & rcodeMask)
 	dst = binary.BigEndian.AppendUint16(dst, q.ID)
 	return append(dst, third, fourth, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -101,7 +101,7 @@ const (
 
 // Room is the bytes that an answer may have for Reply to cut nothing off, with an
 // Extended DNS Error in the OPT record if the client may have one.
-func (q *Ask) Room(s *Seal) int {
+func (q *Question) AnswerLimit(s *ReplyOptions) int {
 	room := s.Limit - q.optLen(s)
 	if q.EDNS && s.EDE == EDENone {
 		room -= edeLen
@@ -110,7 +110,7 @@ func (q *Ask) Room(s *Seal) int {
 }
 
 // optLen is the octets of the OPT record that the reply to q will end with.
-func (q *Ask) optLen(s *Seal) int {
+func (q *Question) optLen(s *ReplyOptions) int {
 	if !q.EDNS {
 		return 0
 	}
@@ -128,7 +128,7 @@ func (q *Ask) optLen(s *Seal) int {
 }
 
 // appendOPT appends the OPT record for the message at start, if q had one.
-func (q *Ask) appendOPT(dst []byte, start int, s *Seal, rcodeHigh byte) []byte {
+func (q *Question) appendOPT(dst []byte, start int, s *ReplyOptions, rcodeHigh byte) []byte {
 	if !q.EDNS {
 		return dst
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // sealed is the OPT record that a reply to q must end with.
-func sealed(q *wire.Query, s *wire.Seal) []byte {
+func sealed(q *wire.Query, s *wire.ReplyOptions) []byte {
 	if !q.EDNS {
 		return nil
 	}
@@ -37,7 +37,7 @@ func sealed(q *wire.Query, s *wire.Seal) []byte {
 
 // replyTo is the reply to q made of a stored answer, checked in all that holds
 // for every reply: who it goes to, what is cut, and that it can be read.
-func replyTo(tb testing.TB, q *wire.Query, stored *wire.Message, s *wire.Seal) []byte {
+func replyTo(tb testing.TB, q *wire.Query, stored *wire.Message, s *wire.ReplyOptions) []byte {
 	tb.Helper()
 	const before = "before"
 	buf := q.Reply(append([]byte(before), stored.Raw...), len(before), s)
@@ -65,7 +65,7 @@ func replyTo(tb testing.TB, q *wire.Query, stored *wire.Message, s *wire.Seal) [
 	if q.EDNS {
 		additional++
 	}
-	want := cat(u16(q.ID, flags, 1, uint16(counts[0]), uint16(counts[1]), uint16(additional)), q.Question(),
+	want := cat(u16(q.ID, flags, 1, uint16(counts[0]), uint16(counts[1]), uint16(additional)), q.QuestionSection(),
 		stored.Raw[questionEnd(stored.Raw):size], end)
 	if !bytes.Equal(want, got) {
 		tb.Errorf("reply (-want +got)\n%s", cmp.Diff(want, got))
@@ -87,12 +87,12 @@ func TestQueryReply(t *testing.T) {
 	stored.Authoritative, stored.AuthenticatedData, stored.CheckingDisabled, stored.RecursionAvailable = true, true, true, false
 	name := labels("wWw", "eXample")
 	cookie := bytes.Repeat([]byte{5}, 24)
-	everything := wire.Seal{Limit: 1232, UDPSize: 1232, Cookie: cookie, Keepalive: 300, EDE: wire.EDENotReady}
-	nothing := wire.Seal{Limit: 1232, UDPSize: 1400, EDE: wire.EDENone}
+	everything := wire.ReplyOptions{Limit: 1232, UDPSize: 1232, Cookie: cookie, Keepalive: 300, EDE: wire.EDENotReady}
+	nothing := wire.ReplyOptions{Limit: 1232, UDPSize: 1400, EDE: wire.EDENone}
 	tests := []struct {
 		name  string
 		pkt   []byte
-		seal  wire.Seal
+		opts  wire.ReplyOptions
 		flags string
 		opt   string // as the oracle says it, empty: none
 	}{
@@ -108,15 +108,15 @@ func TestQueryReply(t *testing.T) {
 			"all options", ask(0x0130, name, opt(4096, 0, 0x8000)), everything, "qr aa rd ra ad cd",
 			fmt.Sprintf("udp 1232 do cookie %x keepalive 300 ede 14", cookie),
 		},
-		{"EDE 0", ask(0, name, opt(512, 0, 0)), wire.Seal{Limit: 512, UDPSize: 512}, "qr aa ra", "udp 512 ede 0"},
-		{"keepalive", ask(0, name, opt(512, 0, 0)), wire.Seal{Limit: 512, UDPSize: 512, Keepalive: 65535, EDE: -1}, "qr aa ra", "udp 512 keepalive 65535"},
+		{"EDE 0", ask(0, name, opt(512, 0, 0)), wire.ReplyOptions{Limit: 512, UDPSize: 512}, "qr aa ra", "udp 512 ede 0"},
+		{"keepalive", ask(0, name, opt(512, 0, 0)), wire.ReplyOptions{Limit: 512, UDPSize: 512, Keepalive: 65535, EDE: -1}, "qr aa ra", "udp 512 keepalive 65535"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			m := parseMessage(t, pack(t, stored))
-			m.StoredQuestion()
-			got := unpack(t, replyTo(t, parseQuery(t, tt.pkt), m, &tt.seal))
+			m.CanonicalizeQuestion()
+			got := unpack(t, replyTo(t, parseQuery(t, tt.pkt), m, &tt.opts))
 			if diff := cmp.Diff("wWw.eXample.", got.Question[0].Name); diff != "" {
 				t.Errorf("question (-want +got)\n%s", diff)
 			}
@@ -210,7 +210,7 @@ func TestAppendEmpty(t *testing.T) {
 			t.Parallel()
 			var q wire.Query
 			q.Parse(tt.pkt)
-			got := q.AppendEmpty([]byte("x"), tt.rcode, &wire.Seal{UDPSize: 1232, EDE: wire.EDENone})
+			got := q.AppendEmpty([]byte("x"), tt.rcode, &wire.ReplyOptions{UDPSize: 1232, EDE: wire.EDENone})
 			if diff := cmp.Diff(cat([]byte("x"), tt.want), got); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
@@ -225,8 +225,8 @@ func TestAppendRecord(t *testing.T) {
 	t.Parallel()
 	pkt := cat(header(0x0100, 1, 0, 0, 1), labels("Version", "bind"), u16(wire.TypeTXT, wire.ClassCH), opt(4096, 0, 0))
 	q := parseQuery(t, pkt)
-	got := q.AppendRecord([]byte("x"), wire.TypeTXT, 1<<31-1, []byte("\x05hello"), &wire.Seal{UDPSize: 1232, EDE: wire.EDEOther})
-	want := cat([]byte("x"), header(0x8180, 1, 1, 0, 1), q.Question(), pointer(12), u16(16, 3, 0x7fff, 0xffff, 6), []byte("\x05hello"),
+	got := q.AppendRecord([]byte("x"), wire.TypeTXT, 1<<31-1, []byte("\x05hello"), &wire.ReplyOptions{UDPSize: 1232, EDE: wire.EDEOther})
+	want := cat([]byte("x"), header(0x8180, 1, 1, 0, 1), q.QuestionSection(), pointer(12), u16(16, 3, 0x7fff, 0xffff, 6), []byte("\x05hello"),
 		opt(1232, 0, 0, option(15, 0, 0)))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -289,8 +289,8 @@ func TestAppendUpstream(t *testing.T) {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 			unpack(t, got[1:])
-			if again := parseQuery(t, got[1:]); !bytes.Equal(again.Question(), question(canonical, 1)) {
-				t.Errorf("the question reads %x", again.Question())
+			if again := parseQuery(t, got[1:]); !bytes.Equal(again.QuestionSection(), question(canonical, 1)) {
+				t.Errorf("the question reads %x", again.QuestionSection())
 			}
 		})
 	}

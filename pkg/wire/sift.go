@@ -4,19 +4,19 @@ package wire
 
 import "encoding/binary"
 
-// A Sifter writes messages anew with some of their records only. The zero value is ready for use, again and again.
-type Sifter struct {
+// A RecordFilter writes messages anew with some of their records only. The zero value is ready for use, again and again.
+type RecordFilter struct {
 	msg   []byte   // the message as it was
 	out   []byte   // and as it will be
 	moved []uint16 // where the label that stood at an offset stands now; 0: nowhere yet
 }
 
-// Sift leaves of m the question and the records that order lists by their indices in m.Records, in that order, which
+// Keep leaves of m the question and the records that order lists by their indices in m.Records, in that order, which
 // keeps the sections apart. An OPT record goes too. Names stay what they are, whatever of them stood in records that are
 // gone. m.Raw is written over, or is a new slice in the rare case that this does not suffice. The error is
 // [ErrMalformed], and m spoilt, if the names do not fit any more: spelled out they may take more than [MaxMessage]
 // octets.
-func (s *Sifter) Sift(m *Message, order []uint16) error {
+func (s *RecordFilter) Keep(m *Message, order []uint16) error {
 	s.begin(m)
 	var counts [Additional + 1]uint16
 	for _, i := range order {
@@ -35,7 +35,7 @@ func (s *Sifter) Sift(m *Message, order []uint16) error {
 }
 
 // begin copies what stays as it is: header and question.
-func (s *Sifter) begin(m *Message) {
+func (s *RecordFilter) begin(m *Message) {
 	s.msg = m.Raw
 	s.out = append(s.out[:0], m.Raw[:m.qend]...)
 	if s.moved == nil {
@@ -48,7 +48,7 @@ func (s *Sifter) begin(m *Message) {
 }
 
 // record appends the record r.
-func (s *Sifter) record(r Record) {
+func (s *RecordFilter) record(r Record) {
 	s.name(int(r.Owner))
 	s.out = append(s.out, s.msg[r.TTL-4:r.Data()]...)
 	data := len(s.out)
@@ -65,7 +65,7 @@ func (s *Sifter) record(r Record) {
 }
 
 // name appends the name at off. It returns the offset after the name as it was.
-func (s *Sifter) name(off int) (end int) {
+func (s *RecordFilter) name(off int) (end int) {
 	s.out = appendMoved(s.out, 0, s.moved, s.msg, off)
 	return anyNameEnd(s.msg, off)
 }

@@ -30,7 +30,7 @@ func sections(tb testing.TB, m *wire.Message, order []uint16) [4][]string {
 // TestSifter leaves of an answer of every kind of name each subset of its records.
 func TestSifter(t *testing.T) {
 	t.Parallel()
-	var s wire.Sifter
+	var s wire.RecordFilter
 	for n, msg := range seedAnswers(t) {
 		var full wire.Message
 		if full.Parse(slices.Clone(msg)) != nil {
@@ -46,7 +46,7 @@ func TestSifter(t *testing.T) {
 			m := parseMessage(t, slices.Clone(msg))
 			want := sections(t, m, order)
 			raw := &m.Raw[0]
-			if err := s.Sift(m, order); err != nil {
+			if err := s.Keep(m, order); err != nil {
 				t.Fatalf("answer %d, records %v: %v", n, order, err)
 			}
 			if diff := cmp.Diff(want, view(t, m)); diff != "" {
@@ -69,8 +69,8 @@ func TestSifterOrder(t *testing.T) {
 	a := record(target, wire.TypeA, []byte{10, 0, 0, 1})
 	alias := record(pointer(12), wire.TypeCNAME, pointer(firstRecord))
 	m := parseMessage(t, reply(2, 0, 0, a, alias))
-	var s wire.Sifter
-	if err := s.Sift(m, []uint16{1, 0}); err != nil {
+	var s wire.RecordFilter
+	if err := s.Keep(m, []uint16{1, 0}); err != nil {
 		t.Fatal(err)
 	}
 	want := reply(2, 0, 0, record(pointer(12), wire.TypeCNAME, target), record(pointer(firstRecord+12), wire.TypeA, []byte{10, 0, 0, 1}))
@@ -96,8 +96,8 @@ func TestSifterTooLong(t *testing.T) {
 	for i := range order {
 		order[i] = uint16(i + 1)
 	}
-	var s wire.Sifter
-	if err := s.Sift(m, order); err != nil {
+	var s wire.RecordFilter
+	if err := s.Keep(m, order); err != nil {
 		t.Fatalf("all behind the first: %v", err)
 	}
 	if len(m.Raw) > len(head)+len(name) {
@@ -110,14 +110,14 @@ func TestSifterTooLong(t *testing.T) {
 	}
 	m = parseMessage(t, slices.Clone(head))
 	want := sections(t, m, order[:10])
-	if err := s.Sift(m, order[:10]); err != nil {
+	if err := s.Keep(m, order[:10]); err != nil {
 		t.Fatalf("some of those that spell it each: %v", err)
 	}
 	if diff := cmp.Diff(want, view(t, m)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	m = parseMessage(t, head)
-	if err := s.Sift(m, order); !errors.Is(err, wire.ErrMalformed) {
+	if err := s.Keep(m, order); !errors.Is(err, wire.ErrMalformed) {
 		t.Errorf("error %v with %d octets, want %v", err, len(m.Raw), wire.ErrMalformed)
 	}
 }
@@ -140,8 +140,8 @@ func FuzzSifter(f *testing.F) {
 			}
 		}
 		want := sections(t, &m, order)
-		var s wire.Sifter
-		if s.Sift(&m, order) != nil {
+		var s wire.RecordFilter
+		if s.Keep(&m, order) != nil {
 			return // names that fit compressed only
 		}
 		if diff := cmp.Diff(want, view(t, &m)); diff != "" {

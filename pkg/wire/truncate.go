@@ -5,7 +5,7 @@ package wire
 import "encoding/binary"
 
 // Truncate cuts msg, a walked answer without OPT record, to at most limit octets as
-// [Ask.Reply] does: whole sets of records go, of addresses in the answer section no more
+// [Question.Reply] does: whole sets of records go, of addresses in the answer section no more
 // than must, and TC tells of it unless only additional ones went. The limit has room
 // for the question. It is cut in place.
 func Truncate(msg []byte, limit int) []byte {

@@ -66,10 +66,10 @@ func TestQueryReplyTruncates(t *testing.T) {
 			edns := parseQuery(t, cat(header(0x0100, 1, 0, 0, 1), question, opt(1232, 0, 0x8000)))
 			cookie := make([]byte, 24)
 			for limit := 512; limit <= wire.SafeUDP; limit += 3 {
-				replyTo(t, plain, m, &wire.Seal{Limit: limit, UDPSize: 1232, EDE: wire.EDENone})
-				replyTo(t, edns, m, &wire.Seal{Limit: limit, UDPSize: 1232, Cookie: cookie, EDE: 3})
+				replyTo(t, plain, m, &wire.ReplyOptions{Limit: limit, UDPSize: 1232, EDE: wire.EDENone})
+				replyTo(t, edns, m, &wire.ReplyOptions{Limit: limit, UDPSize: 1232, Cookie: cookie, EDE: 3})
 			}
-			whole := unpack(t, replyTo(t, edns, m, &wire.Seal{Limit: wire.MaxMessage, UDPSize: 1232, EDE: wire.EDENone}))
+			whole := unpack(t, replyTo(t, edns, m, &wire.ReplyOptions{Limit: wire.MaxMessage, UDPSize: 1232, EDE: wire.EDENone}))
 			if got := len(whole.Answer) + len(whole.Ns) + len(whole.Extra) - 1; whole.Truncated || got != len(m.Records) {
 				t.Errorf("over TCP: TC %t, %d records, want all %d", whole.Truncated, got, len(m.Records))
 			}
@@ -113,7 +113,7 @@ func TestQueryReplyTruncatesExactly(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got := replyTo(t, q, parseMessage(t, tt.stored), &wire.Seal{Limit: tt.limit, EDE: wire.EDENone})
+			got := replyTo(t, q, parseMessage(t, tt.stored), &wire.ReplyOptions{Limit: tt.limit, EDE: wire.EDENone})
 			counts := func(at int) int { return int(got[at])<<8 | int(got[at+1]) }
 			if diff := cmp.Diff(tt.want, result{got[2]&2 != 0, counts(6), counts(8), counts(10), len(got)}); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)

@@ -13,7 +13,7 @@ import (
 const maxAliases = 8
 
 // Answer appends to dst the answer to q, a query of class IN: header with QR and
-// AA, the question in canonical spelling, records, no OPT record. [wire.Ask.Reply]
+// AA, the question in canonical spelling, records, no OPT record. [wire.Question.Reply]
 // makes it the client's. It keeps no reference to dst and allocates nothing where
 // dst has room.
 //

@@ -101,7 +101,7 @@ func parse(tb testing.TB, msg []byte) *dns.Msg {
 func checkSealed(tb testing.TB, q *wire.Query, msg []byte, plain *dns.Msg) {
 	tb.Helper()
 	whole := slices.Clone(msg)
-	whole = q.Reply(whole, 0, &wire.Seal{Limit: wire.MaxMessage, UDPSize: wire.SafeUDP, EDE: wire.EDENone})
+	whole = q.Reply(whole, 0, &wire.ReplyOptions{Limit: wire.MaxMessage, UDPSize: wire.SafeUDP, EDE: wire.EDENone})
 	sealed := new(dns.Msg)
 	if err := sealed.Unpack(whole); err != nil {
 		tb.Fatalf("sealed: %v", err)
@@ -109,13 +109,13 @@ func checkSealed(tb testing.TB, q *wire.Query, msg []byte, plain *dns.Msg) {
 	if !slices.Equal(texts(sealed.Answer), texts(plain.Answer)) || !slices.Equal(texts(sealed.Extra), texts(plain.Extra)) {
 		tb.Fatalf("sealed:\n%s\nwas:\n%s", sealed, plain)
 	}
-	name, _, _ := dns.UnpackDomainName(q.Question(), 0)
+	name, _, _ := dns.UnpackDomainName(q.QuestionSection(), 0)
 	for _, record := range sealed.Answer {
 		if owner := record.Header().Name; strings.EqualFold(owner, name) && owner != name {
 			tb.Fatalf("owner %q, want the client's spelling %q", owner, name)
 		}
 	}
-	cut := q.Reply(slices.Clone(msg), 0, &wire.Seal{Limit: wire.MinUDP, UDPSize: wire.SafeUDP, EDE: wire.EDENone})
+	cut := q.Reply(slices.Clone(msg), 0, &wire.ReplyOptions{Limit: wire.MinUDP, UDPSize: wire.SafeUDP, EDE: wire.EDENone})
 	if err := new(dns.Msg).Unpack(cut); err != nil || len(cut) > wire.MinUDP && len(msg) > wire.MinUDP {
 		tb.Fatalf("cut to %d octets: %v", len(cut), err)
 	}

@@ -221,7 +221,7 @@ func TestSpelling(t *testing.T) {
 		var q wire.Query
 		q.Parse(packet(t, tt.question, tt.rrtype))
 		dst, _ := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, epoch(), nil)
-		dst = q.Reply(dst, 0, &wire.Seal{Limit: wire.MaxMessage, EDE: wire.EDENone})
+		dst = q.Reply(dst, 0, &wire.ReplyOptions{Limit: wire.MaxMessage, EDE: wire.EDENone})
 		m := unpack(t, dst)
 		if m.Question[0].Name != tt.question {
 			t.Errorf("question %s, want %s", m.Question[0].Name, tt.question)

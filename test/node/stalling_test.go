@@ -56,31 +56,31 @@ func runStalling(ctx context.Context, which, file string) error {
 	return a.Run(ctx)
 }
 
-// stall is a handler whose lanes wait while its gate is closed.
+// stall is a handler whose workers wait while its gate is closed.
 type stall struct {
 	server.Handler
-	gate  sync.RWMutex
-	only  bool // the first lane alone waits
-	lanes atomic.Int32
+	gate    sync.RWMutex
+	only    bool // the first worker alone waits
+	workers atomic.Int32
 }
 
-// NewLane implements [server.Handler].
-func (s *stall) NewLane() server.Lane {
-	l := &stallLane{Lane: s.Handler.NewLane(), gate: &s.gate}
-	if s.lanes.Add(1) > 1 && s.only {
+// NewWorker implements [server.Handler].
+func (s *stall) NewWorker() server.Worker {
+	l := &stallWorker{Worker: s.Handler.NewWorker(), gate: &s.gate}
+	if s.workers.Add(1) > 1 && s.only {
 		l.gate = new(sync.RWMutex) // which nobody closes
 	}
 	return l
 }
 
-type stallLane struct {
-	server.Lane
+type stallWorker struct {
+	server.Worker
 	gate *sync.RWMutex
 }
 
-// Fast implements [server.Lane].
-func (l *stallLane) Fast(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+// AnswerFromMemory implements [server.Worker].
+func (l *stallWorker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	l.gate.RLock()
 	defer l.gate.RUnlock()
-	return l.Lane.Fast(pkt, from, now, dst)
+	return l.Worker.AnswerFromMemory(pkt, from, now, dst)
 }

@@ -279,7 +279,7 @@ type client struct {
 }
 
 // Reply implements [wire.Replier].
-func (c *client) Reply(msg []byte, _ *wire.Later) {
+func (c *client) Reply(msg []byte, _ *wire.SendBatch) {
 	r := reply{took: time.Since(c.sent)}
 	if msg != nil {
 		r.msg = new(dns.Msg)
@@ -290,7 +290,7 @@ func (c *client) Reply(msg []byte, _ *wire.Later) {
 	c.got <- r
 }
 
-// ask sends a query through a lane of its own.
+// ask sends a query through a worker of its own.
 func (s *stage) ask(args []string) chan reply {
 	m := new(dns.Msg).SetQuestion(dns.Fqdn(args[0]), dns.StringToType[args[1]])
 	m.SetEdns0(1232, slices.Contains(args, "+do"))
@@ -302,17 +302,17 @@ func (s *stage) ask(args []string) chan reply {
 	}
 	c := &client{sent: time.Now(), got: make(chan reply, 1)}
 	from := wire.Peer{Addr: netip.MustParseAddrPort("10.0.0.9:5353"), Stream: slices.Contains(args, "+tcp")}
-	lane := s.agent.NewLane()
-	out, verdict := lane.Fast(pkt, &from, c.sent, nil)
+	worker := s.agent.NewWorker()
+	out, verdict := worker.AnswerFromMemory(pkt, &from, c.sent, nil)
 	switch verdict {
 	case wire.Answered:
 		c.Reply(out, nil)
 	case wire.Missed:
-		lane.Slow(&from, c.sent, c)
+		worker.Resolve(&from, c.sent, c)
 	case wire.Dropped:
 		c.Reply(nil, nil)
 	}
-	lane.Flush(time.Now())
+	worker.Flush(time.Now())
 	return c.got
 }
 

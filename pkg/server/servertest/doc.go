@@ -4,5 +4,5 @@
 //
 // A test says by name what becomes of a query: it is answered at once, later, when
 // the test releases it, or never. Afterwards the test asks what the handler saw and
-// whether the server kept to the contract of a lane.
+// whether the server kept to the contract of a worker.
 package servertest

@@ -19,15 +19,15 @@ type Action uint8
 
 // The actions.
 const (
-	Answer    Action = iota // answered by Fast
+	Answer    Action = iota // answered by AnswerFromMemory
 	Later                   // missed, answered after Rule.After on another goroutine
 	Hold                    // missed, answered by Release
-	Inline                  // missed, answered within Slow
-	Silence                 // missed, ended within Slow without a reply
+	Inline                  // missed, answered within Resolve
+	Silence                 // missed, ended within Resolve without a reply
 	Stream                  // missed, answered by Rule.Count messages on another goroutine
-	Drop                    // dropped by Fast
-	Panic                   // Fast panics
-	PanicSlow               // missed, then Slow panics
+	Drop                    // dropped by AnswerFromMemory
+	Panic                   // AnswerFromMemory panics
+	PanicSlow               // missed, then Resolve panics
 )
 
 // A Rule says what becomes of the queries for one name.
@@ -48,7 +48,7 @@ type Handler struct {
 	seen     map[string]int
 	sent     map[string]int
 	peers    map[wire.Peer]int
-	lanes    int
+	workers  int
 	flushes  int
 	breaches []string
 	running  sync.WaitGroup // answers due Later and streams
@@ -80,10 +80,10 @@ func (h *Handler) Release(name string) int {
 	queries := h.held[name]
 	delete(h.held, name)
 	h.mu.Unlock()
-	var later wire.Later
-	defer later.Flush()
+	var batch wire.SendBatch
+	defer batch.Flush()
 	for _, q := range queries {
-		q.to.Reply(q.reply, &later)
+		q.to.Reply(q.reply, &batch)
 	}
 	return len(queries)
 }
@@ -125,21 +125,21 @@ func (h *Handler) Peers() map[wire.Peer]int {
 	return maps.Clone(h.peers)
 }
 
-// Lanes returns how many lanes were made.
-func (h *Handler) Lanes() int {
+// Lanes returns how many workers were made.
+func (h *Handler) Workers() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.lanes
+	return h.workers
 }
 
-// Flushes returns how often a lane was flushed.
+// Flushes returns how often a worker was flushed.
 func (h *Handler) Flushes() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.flushes
 }
 
-// Breaches returns how the server broke the contract of a lane, in words. It waits
+// Breaches returns how the server broke the contract of a worker, in words. It waits
 // for the answers due Later and for the streams.
 func (h *Handler) Breaches() []string {
 	h.running.Wait()
@@ -154,12 +154,12 @@ func (h *Handler) breach(format string, args ...any) {
 	h.breaches = append(h.breaches, fmt.Sprintf(format, args...))
 }
 
-// NewLane implements server.Handler.
-func (h *Handler) NewLane() server.Lane {
+// NewWorker implements server.Handler.
+func (h *Handler) NewWorker() server.Worker {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.lanes++
-	return &lane{handler: h}
+	h.workers++
+	return &worker{handler: h}
 }
 
 // note records a query and returns its rule.
@@ -182,18 +182,18 @@ func (h *Handler) hold(name string, q heldQuery) {
 // stream sends reply count times, as far as it is taken, the last time to end the
 // query. The fourth octet counts them.
 func (h *Handler) stream(name string, reply []byte, count int, to wire.Replier) {
-	var later wire.Later
-	defer later.Flush()
+	var batch wire.SendBatch
+	defer batch.Flush()
 	s, ok := to.(wire.Stream)
 	if !ok {
-		h.breach("Slow %s: the replier is no stream", name)
-		to.Reply(nil, &later)
+		h.breach("Resolve %s: the replier is no stream", name)
+		to.Reply(nil, &batch)
 		return
 	}
 	for i := range count - 1 {
 		reply[3] = byte(i)
-		if !s.More(reply) {
-			s.Reply(nil, &later)
+		if !s.SendMessage(reply) {
+			s.Reply(nil, &batch)
 			return
 		}
 		h.mu.Lock()
@@ -201,33 +201,33 @@ func (h *Handler) stream(name string, reply []byte, count int, to wire.Replier) 
 		h.mu.Unlock()
 	}
 	reply[3] = byte(count - 1)
-	s.Reply(reply, &later)
+	s.Reply(reply, &batch)
 }
 
-// A lane checks, beside answering, that it is used as it may be.
-type lane struct {
+// A worker checks, beside answering, that it is used as it may be.
+type worker struct {
 	handler *Handler
 	busy    sync.Mutex // held during a call, so that two at once are seen
-	missed  []byte     // the query Slow is owed for, as the server holds it
-	copied  []byte     // the same query as it was in Fast
+	missed  []byte     // the query Resolve is owed for, as the server holds it
+	copied  []byte     // the same query as it was in AnswerFromMemory
 	rule    Rule
-	later   wire.Later // of what Slow answered
+	batch   wire.SendBatch // of what Resolve answered
 }
 
-func (l *lane) enter(call string) {
+func (l *worker) enter(call string) {
 	if !l.busy.TryLock() {
-		l.handler.breach("%s: the lane is in use by another goroutine", call)
+		l.handler.breach("%s: the worker is in use by another goroutine", call)
 		l.busy.Lock()
 	}
 }
 
-// Fast implements server.Lane.
-func (l *lane) Fast(pkt []byte, from *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
-	l.enter("Fast")
+// AnswerFromMemory implements server.Worker.
+func (l *worker) AnswerFromMemory(pkt []byte, from *wire.Peer, _ time.Time, dst []byte) ([]byte, wire.Verdict) {
+	l.enter("AnswerFromMemory")
 	defer l.busy.Unlock()
 	name := Name(pkt)
 	if l.missed != nil {
-		l.handler.breach("Fast %s: Slow is owed for %s", name, Name(l.copied))
+		l.handler.breach("AnswerFromMemory %s: Resolve is owed for %s", name, Name(l.copied))
 	}
 	l.rule = l.handler.note(name, *from)
 	switch l.rule.Action {
@@ -236,24 +236,24 @@ func (l *lane) Fast(pkt []byte, from *wire.Peer, _ time.Time, dst []byte) ([]byt
 	case Drop:
 		return dst, wire.Dropped
 	case Panic:
-		panic("servertest: asked to in Fast")
+		panic("servertest: asked to in AnswerFromMemory")
 	default:
 		l.missed, l.copied = pkt, bytes.Clone(pkt)
 		return dst, wire.Missed
 	}
 }
 
-// Slow implements server.Lane.
-func (l *lane) Slow(_ *wire.Peer, _ time.Time, to wire.Replier) {
-	l.enter("Slow")
+// Resolve implements server.Worker.
+func (l *worker) Resolve(_ *wire.Peer, _ time.Time, to wire.Replier) {
+	l.enter("Resolve")
 	defer l.busy.Unlock()
 	if l.missed == nil {
-		l.handler.breach("Slow: no query was missed")
-		to.Reply(nil, &l.later)
+		l.handler.breach("Resolve: no query was missed")
+		to.Reply(nil, &l.batch)
 		return
 	}
 	if !bytes.Equal(l.missed, l.copied) {
-		l.handler.breach("Slow: the query for %s changed since Fast", Name(l.copied))
+		l.handler.breach("Resolve: the query for %s changed since AnswerFromMemory", Name(l.copied))
 	}
 	query := l.copied
 	l.missed, l.copied = nil, nil
@@ -263,32 +263,32 @@ func (l *lane) Slow(_ *wire.Peer, _ time.Time, to wire.Replier) {
 		l.handler.running.Add(1)
 		time.AfterFunc(l.rule.After, func() {
 			defer l.handler.running.Done()
-			var later wire.Later
-			to.Reply(reply, &later)
-			later.Flush()
+			var batch wire.SendBatch
+			to.Reply(reply, &batch)
+			batch.Flush()
 		})
 	case Hold:
 		l.handler.hold(Name(query), heldQuery{reply: reply, to: to})
 	case Inline:
-		to.Reply(reply, &l.later)
+		to.Reply(reply, &l.batch)
 	case Stream:
-		count := l.rule.Count // the lane is another query's soon
+		count := l.rule.Count // the worker is another query's soon
 		l.handler.running.Go(func() { l.handler.stream(Name(query), reply, count, to) })
 	case PanicSlow:
-		panic("servertest: asked to in Slow")
+		panic("servertest: asked to in Resolve")
 	default:
-		to.Reply(nil, &l.later)
+		to.Reply(nil, &l.batch)
 	}
 }
 
-// Flush implements server.Lane.
-func (l *lane) Flush(time.Time) {
+// Flush implements server.Worker.
+func (l *worker) Flush(time.Time) {
 	l.enter("Flush")
 	defer l.busy.Unlock()
 	if l.missed != nil {
-		l.handler.breach("Flush: Slow is owed for %s", Name(l.copied))
+		l.handler.breach("Flush: Resolve is owed for %s", Name(l.copied))
 	}
-	l.later.Flush()
+	l.batch.Flush()
 	l.handler.mu.Lock()
 	defer l.handler.mu.Unlock()
 	l.handler.flushes++

@@ -17,7 +17,7 @@ import (
 // replies collects what a handler answers.
 type replies struct{ got [][]byte }
 
-func (r *replies) Reply(msg []byte, _ *wire.Later) { r.got = append(r.got, bytes.Clone(msg)) }
+func (r *replies) Reply(msg []byte, _ *wire.SendBatch) { r.got = append(r.got, bytes.Clone(msg)) }
 
 func TestHandlerAnswers(t *testing.T) {
 	t.Parallel()
@@ -28,8 +28,8 @@ func TestHandlerAnswers(t *testing.T) {
 		name    string
 		rule    servertest.Rule
 		verdict wire.Verdict
-		fast    []byte   // what Fast appends
-		slow    [][]byte // what Slow answers before it returns
+		fast    []byte   // what AnswerFromMemory appends
+		slow    [][]byte // what Resolve answers before it returns
 		release [][]byte // what is answered in all after Release
 	}{
 		{"answer", servertest.Rule{}, wire.Answered, reply, nil, nil},
@@ -42,18 +42,18 @@ func TestHandlerAnswers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := servertest.New(map[string]servertest.Rule{"www.example.org": tt.rule})
-			lane := h.NewLane()
+			worker := h.NewWorker()
 			var peer wire.Peer
 			var to replies
-			fast, verdict := lane.Fast(query, &peer, time.Time{}, nil)
+			fast, verdict := worker.AnswerFromMemory(query, &peer, time.Time{}, nil)
 			if diff := cmp.Diff(tt.fast, fast); diff != "" || verdict != tt.verdict {
-				t.Errorf("Fast: verdict %d, want %d; reply (-want +got):\n%s", verdict, tt.verdict, diff)
+				t.Errorf("AnswerFromMemory: verdict %d, want %d; reply (-want +got):\n%s", verdict, tt.verdict, diff)
 			}
 			if verdict == wire.Missed {
-				lane.Slow(&peer, time.Time{}, &to)
+				worker.Resolve(&peer, time.Time{}, &to)
 			}
 			if diff := cmp.Diff(tt.slow, to.got); diff != "" {
-				t.Errorf("replies of Slow (-want +got):\n%s", diff)
+				t.Errorf("replies of Resolve (-want +got):\n%s", diff)
 			}
 			h.Release("www.example.org")
 			if diff := cmp.Diff(tt.release, to.got); diff != "" {
@@ -68,35 +68,35 @@ func TestHandlerAnswers(t *testing.T) {
 
 func TestHandlerSeesBreaches(t *testing.T) {
 	t.Parallel()
-	miss := func(lane server.Lane, pkt []byte) { lane.Fast(pkt, &wire.Peer{}, time.Time{}, nil) }
+	miss := func(worker server.Worker, pkt []byte) { worker.AnswerFromMemory(pkt, &wire.Peer{}, time.Time{}, nil) }
 	for _, tt := range []struct {
 		name string
-		use  func(server.Lane)
+		use  func(server.Worker)
 		want []string
 	}{
-		{"a miss forgotten before the next query", func(lane server.Lane) {
-			miss(lane, servertest.Query(1, "one.example"))
-			miss(lane, servertest.Query(2, "two.example"))
-		}, []string{"Fast two.example: Slow is owed for one.example"}},
-		{"a miss forgotten at the end of a batch", func(lane server.Lane) {
-			miss(lane, servertest.Query(1, "one.example"))
-			lane.Flush(time.Time{})
-		}, []string{"Flush: Slow is owed for one.example"}},
-		{"a query overwritten", func(lane server.Lane) {
+		{"a miss forgotten before the next query", func(worker server.Worker) {
+			miss(worker, servertest.Query(1, "one.example"))
+			miss(worker, servertest.Query(2, "two.example"))
+		}, []string{"AnswerFromMemory two.example: Resolve is owed for one.example"}},
+		{"a miss forgotten at the end of a batch", func(worker server.Worker) {
+			miss(worker, servertest.Query(1, "one.example"))
+			worker.Flush(time.Time{})
+		}, []string{"Flush: Resolve is owed for one.example"}},
+		{"a query overwritten", func(worker server.Worker) {
 			pkt := servertest.Query(1, "one.example")
-			miss(lane, pkt)
+			miss(worker, pkt)
 			pkt[0]++
-			lane.Slow(&wire.Peer{}, time.Time{}, &replies{})
-		}, []string{"Slow: the query for one.example changed since Fast"}},
-		{"Slow without a miss", func(lane server.Lane) {
-			lane.Slow(&wire.Peer{}, time.Time{}, &replies{})
-		}, []string{"Slow: no query was missed"}},
+			worker.Resolve(&wire.Peer{}, time.Time{}, &replies{})
+		}, []string{"Resolve: the query for one.example changed since AnswerFromMemory"}},
+		{"Resolve without a miss", func(worker server.Worker) {
+			worker.Resolve(&wire.Peer{}, time.Time{}, &replies{})
+		}, []string{"Resolve: no query was missed"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			hold := servertest.Rule{Action: servertest.Hold}
 			h := servertest.New(map[string]servertest.Rule{"one.example": hold, "two.example": hold})
-			tt.use(h.NewLane())
+			tt.use(h.NewWorker())
 			if diff := cmp.Diff(tt.want, h.Breaches()); diff != "" {
 				t.Errorf("breaches (-want +got):\n%s", diff)
 			}

@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	// parcelSize is the octets of a message of a transfer. A compression pointer
+	// axfrMessageSize is the octets of a message of a transfer. A compression pointer
 	// reaches no farther, so longer messages would save nothing.
-	parcelSize = 16 << 10
-	// parcelSpare is what the OPT record may take of it.
-	parcelSpare = 128
-	// parcelFixed is the octets of a record between owner and RDATA.
-	parcelFixed = 10
+	axfrMessageSize = 16 << 10
+	// axfrOPTRoom is what the OPT record may take of it.
+	axfrOPTRoom = 128
+	// recordFixedLen is the octets of a record between owner and RDATA.
+	recordFixedLen = 10
 )
 
-// A parcel is one message of a transfer as it is filled with records: header,
+// An axfrMessage is one message of a transfer as it is filled with records: header,
 // question, answer section. An owner name is compressed against the one before it
 // and the question, which is the end of every name.
-type parcel struct {
+type axfrMessage struct {
 	buf   []byte
 	count int // records
 
@@ -57,7 +57,7 @@ func (l *labels) text(i int) []byte {
 }
 
 // begin starts a message with the question.
-func (p *parcel) begin(question []byte) {
+func (p *axfrMessage) begin(question []byte) {
 	const bitsAnswer = 0x84 // third octet of the header: QR, AA
 	p.count = 0
 	p.buf = append(p.buf[:0], 0, 0, bitsAnswer, 0, 0, 1, 0, 0, 0, 0, 0, 0)
@@ -71,12 +71,12 @@ func (p *parcel) begin(question []byte) {
 }
 
 // fits tells whether there is room for the record. The first one always fits.
-func (p *parcel) fits(r *zone.Record) bool {
-	return p.count == 0 || len(p.buf)+len(r.Owner)+parcelFixed+len(r.Data)+parcelSpare <= parcelSize
+func (p *axfrMessage) fits(r *zone.Record) bool {
+	return p.count == 0 || len(p.buf)+len(r.Owner)+recordFixedLen+len(r.Data)+axfrOPTRoom <= axfrMessageSize
 }
 
 // add appends the record.
-func (p *parcel) add(r *zone.Record) {
+func (p *axfrMessage) add(r *zone.Record) {
 	p.appendOwner(r.Owner)
 	p.buf = binary.BigEndian.AppendUint16(p.buf, r.Type)
 	p.buf = binary.BigEndian.AppendUint16(p.buf, wire.ClassIN)
@@ -88,7 +88,7 @@ func (p *parcel) add(r *zone.Record) {
 
 // appendOwner appends the name: the labels that the owner before does not end
 // with, and a pointer to those that it does.
-func (p *parcel) appendOwner(name []byte) {
+func (p *axfrMessage) appendOwner(name []byte) {
 	last, own := &p.owner, &p.spare
 	own.set(name)
 	i, j := len(own.list), len(last.list)
@@ -108,8 +108,8 @@ func (p *parcel) appendOwner(name []byte) {
 	p.owner, p.spare = p.spare, p.owner
 }
 
-// message is the message with its records counted. It is the parcel's until begin.
-func (p *parcel) message() []byte {
+// message is the message with its records counted. It is the AXFR message's until begin.
+func (p *axfrMessage) message() []byte {
 	binary.BigEndian.PutUint16(p.buf[6:], uint16(p.count))
 	return p.buf
 }

@@ -14,15 +14,15 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// TestParcelNames fills messages with owners that share any number of labels, of any
+// TestAXFRMessageNames fills messages with owners that share any number of labels, of any
 // octets, and reads them back.
-func TestParcelNames(t *testing.T) {
+func TestAXFRMessageNames(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	pool := []string{"a", "bb", "\x00", ".", "\xff\xc0\x0c", "web-0", "svc", string(bytes.Repeat([]byte{'x'}, 63))}
 	domain := []byte("\x07cluster\x05local\x00")
 	question := append([]byte("\x07CLUSTER\x05locAL\x00"), 0, 252, 0, 1)
-	var p parcel
+	var p axfrMessage
 	var want []string
 	p.begin(question)
 	for i := range 5000 {
@@ -35,7 +35,7 @@ func TestParcelNames(t *testing.T) {
 		}
 		record := zone.Record{Owner: append(owner, domain...), Type: wire.TypeA, TTL: uint32(i), Data: []byte{10, 0, byte(i >> 8), byte(i)}}
 		if !p.fits(&record) {
-			compareParcel(t, &p, want)
+			compareAXFRMessage(t, &p, want)
 			want = nil
 			p.begin(question)
 		}
@@ -46,14 +46,14 @@ func TestParcelNames(t *testing.T) {
 		}
 		want = append(want, name)
 	}
-	compareParcel(t, &p, want)
+	compareAXFRMessage(t, &p, want)
 }
 
-// compareParcel reads the message and compares its owners.
-func compareParcel(t *testing.T, p *parcel, want []string) {
+// compareAXFRMessage reads the message and compares its owners.
+func compareAXFRMessage(t *testing.T, p *axfrMessage, want []string) {
 	t.Helper()
 	msg := p.message()
-	if len(msg) > parcelSize-parcelSpare {
+	if len(msg) > axfrMessageSize-axfrOPTRoom {
 		t.Fatalf("a message of %d octets", len(msg))
 	}
 	var walked wire.Message
@@ -74,11 +74,11 @@ func compareParcel(t *testing.T, p *parcel, want []string) {
 }
 
 // The first record goes in however large it is.
-func TestParcelLargeRecord(t *testing.T) {
+func TestAXFRMessageLargeRecord(t *testing.T) {
 	t.Parallel()
-	var p parcel
+	var p axfrMessage
 	p.begin([]byte("\x01z\x00\x00\xfc\x00\x01"))
-	large := zone.Record{Owner: []byte("\x01a\x01z\x00"), Type: 65280, Data: make([]byte, 2*parcelSize)}
+	large := zone.Record{Owner: []byte("\x01a\x01z\x00"), Type: 65280, Data: make([]byte, 2*axfrMessageSize)}
 	if !p.fits(&large) {
 		t.Error("there is no room in an empty message")
 	}

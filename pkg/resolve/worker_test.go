@@ -20,9 +20,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// warm is a lane with answers of every kind in its cache, and the queries that
+// warm is a worker with answers of every kind in its cache, and the queries that
 // it answers from memory.
-func warm(tb testing.TB) (*resolve.Lane, map[string][]byte) {
+func warm(tb testing.TB) (*resolve.Worker, map[string][]byte) {
 	tb.Helper()
 	records := []string{"one.test. 300 IN A 192.0.2.1", "six.test. 300 IN AAAA fd00::6"}
 	for i := range 8 {
@@ -69,23 +69,23 @@ func warm(tb testing.TB) (*resolve.Lane, map[string][]byte) {
 	queries["REFUSED"] = classed(tb, "one.test.", dns.TypeA, 77)
 	queries["FORMERR"] = counted(tb, 4, 2)
 	queries["dropped"] = []byte("short")
-	return c.lane, queries
+	return c.worker, queries
 }
 
 // TestAllocations is the budget of the hit path: none, for no kind of hit.
 func TestAllocations(t *testing.T) {
-	lane, queries := warm(t)
+	worker, queries := warm(t)
 	from := newClient(newResolver(t, plan(t, newUpstream(t))), false).from
 	dst := make([]byte, 0, 4096)
 	for name, q := range queries {
 		t.Run(name, func(t *testing.T) {
 			now := time.Now()
-			if _, verdict := lane.Fast(q, &from, now, dst); verdict == wire.Missed {
+			if _, verdict := worker.AnswerFromMemory(q, &from, now, dst); verdict == wire.Missed {
 				t.Fatal("not held")
 			}
 			if got := testing.AllocsPerRun(1000, func() {
-				lane.Fast(q, &from, now, dst)
-				lane.Flush(now)
+				worker.AnswerFromMemory(q, &from, now, dst)
+				worker.Flush(now)
 			}); got != 0 {
 				t.Errorf("%v allocations, want 0", got)
 			}
@@ -93,10 +93,10 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-func BenchmarkFast(b *testing.B) {
+func BenchmarkAnswerFromMemory(b *testing.B) {
 	for _, name := range []string{"hit", "hit, rotated", "hit, EDNS", "hit, cookie", "negative hit", "self"} {
 		b.Run(name, func(b *testing.B) {
-			lane, queries := warm(b)
+			worker, queries := warm(b)
 			q, ok := queries[name]
 			if !ok {
 				b.Fatal("no such query")
@@ -105,7 +105,7 @@ func BenchmarkFast(b *testing.B) {
 			dst, now := make([]byte, 0, 4096), time.Now()
 			b.ReportAllocs()
 			for b.Loop() {
-				lane.Fast(q, &from, now, dst)
+				worker.AnswerFromMemory(q, &from, now, dst)
 			}
 		})
 	}
@@ -125,7 +125,7 @@ func TestPrefetch(t *testing.T) {
 	u.gate = make(chan struct{}) // what is not there yet cannot be due again
 	at := time.Now().Add(95 * time.Second)
 	for range 10 {
-		if _, verdict := c.lane.Fast(q, &c.from, at, nil); verdict != wire.Answered {
+		if _, verdict := c.worker.AnswerFromMemory(q, &c.from, at, nil); verdict != wire.Answered {
 			t.Fatalf("verdict %d, want answered", verdict)
 		}
 	}
@@ -250,9 +250,9 @@ func TestQueryLog(t *testing.T) {
 	}
 }
 
-// FuzzLane gives any octets to a lane: what comes back must be a reply to them,
+// FuzzWorker gives any octets to a worker: what comes back must be a reply to them,
 // and fit.
-func FuzzLane(f *testing.F) {
+func FuzzWorker(f *testing.F) {
 	seed := question("www.test.", dns.TypeA)
 	for _, edns := range []bool{false, true} {
 		if edns {

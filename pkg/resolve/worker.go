@@ -10,33 +10,33 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A Lane is one reader's own way into the resolver: the query being read, the
+// A Worker is one reader's own way into the resolver: the query being read, the
 // reply's particulars, and counts that are added to the resolver's once a batch.
 // It is for one goroutine.
-type Lane struct {
+type Worker struct {
 	r      *Resolver
-	plan   *Plan // of the query last given to Fast
+	plan   *Plan // of the query last given to AnswerFromMemory
 	q      wire.Query
-	seal   wire.Seal
+	opts   wire.ReplyOptions
 	cookie [cookieLen]byte
 	detour detour // from the name that was asked to the one that is looked for
 	way    way
 	turn   uint32 // counts the zone's answers, to rotate their addresses
 	tally  tally
-	later  wire.Later    // what Slow and refreshes put off to the end of the batch
-	blank  *flight       // the next one that this lane begins; nil: none is made yet
-	late   bool          // what Fast missed is held, past its time
-	proven bool          // what Slow was given is from the address that it names
-	ago    time.Duration // since the query came: 0 but for one that comes back, see comeback.go
+	batch  wire.SendBatch // what Resolve and refreshes put off to the end of the batch
+	blank  *flight        // the next one that this worker begins; nil: none is made yet
+	late   bool           // what AnswerFromMemory missed is held, past its time
+	proven bool           // what Resolve was given is from the address that it names
+	ago    time.Duration  // since the query came: 0 but for one that comes back, see comeback.go
 }
 
-// NewLane makes a lane.
-func (r *Resolver) NewLane() *Lane { return &Lane{r: r} }
+// NewWorker makes a worker.
+func (r *Resolver) NewWorker() *Worker { return &Worker{r: r} }
 
-// Fast answers the query in pkt from memory if it can. It appends the reply to
-// dst. With wire.Missed the caller owes a call of Slow, until which pkt must stay
+// AnswerFromMemory answers the query in pkt from memory if it can. It appends the reply to
+// dst. With wire.Missed the caller owes a call of Resolve, until which pkt must stay
 // as it is.
-func (l *Lane) Fast(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (l *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	l.plan = l.r.plan.Load()
 	l.tally.began(now)
 	if fault := l.q.Parse(pkt); fault != wire.FaultNone {
@@ -64,7 +64,7 @@ func (l *Lane) Fast(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]b
 }
 
 // fromCache answers from the cache.
-func (l *Lane) fromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (l *Worker) fromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	start := len(dst)
 	l.keySubnet()
 	dst, found := l.plan.Cache.Lookup(l.q.Key(), now, dst)
@@ -84,8 +84,8 @@ func (l *Lane) fromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, wi
 				return append(dst[:start], said[len(dst):]...), wire.Answered
 			}
 		}
-		if source, l.seal.EDE = SourceFailure, wire.EDECachedError; found == cache.Resting {
-			source, l.seal.EDE = SourceStale, staleEDE(dst[start:])
+		if source, l.opts.EDE = SourceFailure, wire.EDECachedError; found == cache.Resting {
+			source, l.opts.EDE = SourceStale, staleEDE(dst[start:])
 		}
 	case cache.Fresh:
 	}
@@ -96,14 +96,14 @@ func (l *Lane) fromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, wi
 		}
 		return dst, wire.Answered
 	}
-	dst = l.q.Reply(dst, start, &l.seal)
+	dst = l.q.Reply(dst, start, &l.opts)
 	return l.answered(source, dst, start, from, now), wire.Answered
 }
 
 // prepare sets what the reply will carry of its own.
-func (l *Lane) prepare(from *wire.Peer, now time.Time) {
+func (l *Worker) prepare(from *wire.Peer, now time.Time) {
 	q := &l.q
-	l.seal = wire.Seal{Limit: q.Limit(from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
+	l.opts = wire.ReplyOptions{Limit: q.Limit(from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
 	if !q.EDNS {
 		return
 	}
@@ -111,21 +111,21 @@ func (l *Lane) prepare(from *wire.Peer, now time.Time) {
 		l.admitExplain(from)
 	}
 	if q.Cookie != nil {
-		l.seal.Cookie = l.r.cookies.bake(&l.cookie, q.Cookie, from.Addr.Addr(), now)
+		l.opts.Cookie = l.r.cookies.bake(&l.cookie, q.Cookie, from.Addr.Addr(), now)
 	}
 	if q.Keepalive && from.Stream {
-		l.seal.Keepalive = keepaliveUnits(l.plan.Keepalive)
+		l.opts.Keepalive = keepaliveUnits(l.plan.Keepalive)
 	}
 }
 
 // keySubnet makes the client's subnet a part of the key if the route of the name
 // passes it on.
-func (l *Lane) keySubnet() {
+func (l *Worker) keySubnet() {
 	if l.q.Subnet == nil || !l.plan.anySubnet {
 		return
 	}
 	if route := l.plan.route(l.q.Name()); route != nil && route.Subnet {
-		l.q.KeySubnet()
+		l.q.AddSubnetToKey()
 	}
 }
 
@@ -134,13 +134,13 @@ func keepaliveUnits(d time.Duration) uint16 {
 	return uint16(min(d/(100*time.Millisecond), 1<<16-1))
 }
 
-// answered counts and logs the reply dst[start:] that Fast gives, and explains it to
+// answered counts and logs the reply dst[start:] that AnswerFromMemory gives, and explains it to
 // who asked for that.
-func (l *Lane) answered(source Source, dst []byte, start int, from *wire.Peer, now time.Time) []byte {
+func (l *Worker) answered(source Source, dst []byte, start int, from *wire.Peer, now time.Time) []byte {
 	rcode := int(dst[start+3] & 0x0f)
 	l.tally.response(source, rcode)
 	if l.plan.QueryLog != nil {
-		l.plan.QueryLog.record(context.Background(), &l.q.Ask, from, source, rcode, l.r.now().Sub(now)+l.ago)
+		l.plan.QueryLog.record(context.Background(), &l.q.Question, from, source, rcode, l.r.now().Sub(now)+l.ago)
 	}
 	if l.q.Explain {
 		dst = l.explain(source, dst, now)
@@ -148,11 +148,11 @@ func (l *Lane) answered(source Source, dst []byte, start int, from *wire.Peer, n
 	return dst
 }
 
-// Slow takes the query over that the last Fast missed: it joins the flight for
+// Resolve takes the query over that the last AnswerFromMemory missed: it joins the flight for
 // its key or begins one, or begins a transfer.
-func (l *Lane) Slow(from *wire.Peer, now time.Time, to wire.Replier) {
+func (l *Worker) Resolve(from *wire.Peer, now time.Time, to wire.Replier) {
 	if isTransfer(l.q.Type) {
-		l.r.transfer(l.plan, l.waiter(nil, from, now, to), from.Addr.Addr(), &l.later)
+		l.r.transfer(l.plan, l.waiter(nil, from, now, to), from.Addr.Addr(), &l.batch)
 		return
 	}
 	l.proven = from.Stream || l.r.cookies.proves(l.q.Cookie, from.Addr.Addr(), now)
@@ -161,32 +161,32 @@ func (l *Lane) Slow(from *wire.Peer, now time.Time, to wire.Replier) {
 
 // waiter is the client of the query, to wait for what comes of it. It has copies
 // of what it needs of the packet, appended to room as far as there is some.
-func (l *Lane) waiter(room []byte, from *wire.Peer, now time.Time, to wire.Replier) waiter {
-	w := waiter{seal: l.seal, since: now.Add(-l.ago), to: to}
+func (l *Worker) waiter(room []byte, from *wire.Peer, now time.Time, to wire.Replier) waiter {
+	w := waiter{opts: l.opts, since: now.Add(-l.ago), to: to}
 	if l.plan.QueryLog != nil {
 		peer := *from
 		w.from = &peer
 	}
 	if room == nil {
-		room = make([]byte, 0, len(l.q.Question())+len(l.seal.Cookie))
+		room = make([]byte, 0, len(l.q.QuestionSection())+len(l.opts.Cookie))
 	}
 	w.ask, room = l.q.CloneTo(room)
-	if l.seal.Cookie != nil {
+	if l.opts.Cookie != nil {
 		start := len(room)
-		room = append(room, l.seal.Cookie...)
-		w.seal.Cookie = room[start:]
+		room = append(room, l.opts.Cookie...)
+		w.opts.Cookie = room[start:]
 	}
 	if l.detour.taken {
 		w.detour = l.detour.clone()
 		w.detour.proven = l.proven
-		w.ask.Type = w.ask.Asked()
+		w.ask.Type = w.ask.OriginalType()
 	}
 	return w
 }
 
 // Flush ends the batch, which is done at now: it lets go what was put off, such as
 // the queries upstream, and adds what was counted to the resolver's counts.
-func (l *Lane) Flush(now time.Time) {
-	l.later.Flush()
+func (l *Worker) Flush(now time.Time) {
+	l.batch.Flush()
 	l.tally.flush(&l.r.counts, now)
 }
