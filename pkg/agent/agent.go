@@ -54,8 +54,8 @@ type Agent struct {
 	token     string // names this agent to itself, and what it puts into the kernel
 	machine   machine
 	memory    *memory
-	loops     *upstream.Loops // of all pools
-	node      *node           // nil: the node is left as it is
+	loops     *upstream.LoopDetector // of all pools
+	node      *node                  // nil: the node is left as it is
 	snapshots *snapshots
 	hand      *hand // nil: sockets are neither taken over nor handed over
 	resolver  *resolve.Resolver
@@ -90,7 +90,7 @@ func newOn(m machine, o Options) (*Agent, error) { return newWithin(context.Back
 func newWithin(ctx context.Context, m machine, o Options) (*Agent, error) {
 	a := &Agent{
 		options: o, started: time.Now(), token: newToken(), machine: m,
-		loops: upstream.NewLoops(nil, time.Now),
+		loops: upstream.NewLoopDetector(nil, time.Now),
 		ready: make(chan struct{}), requests: make(chan request), stopped: make(chan struct{}),
 	}
 	cfg, err := a.load(ctx)

@@ -168,8 +168,8 @@ func (a *Agent) makeCentral(c *cluster, cfg *config.Config) (err error) {
 		targets = append(targets, upstream.Target{Network: "tcp", Addr: addr})
 	}
 	c.central, err = upstream.New(upstream.Config{
-		Loops: a.loops, Zone: c.domain,
-		Targets: targets, Follow: c.endpoints, Connections: cfg.Cluster.Central.Connections,
+		LoopDetector: a.loops, Zone: c.domain,
+		Targets: targets, Endpoints: c.endpoints, Connections: cfg.Cluster.Central.Connections,
 		Dial: a.options.Dial, Mark: mark(cfg),
 		Log:  a.log.With("zone", cfg.ClusterDomain),
 		Self: func(addr netip.AddrPort) bool { return leadsBack(addr, cfg.Listen) },

@@ -106,7 +106,7 @@ func TestClusterStatus(t *testing.T) {
 	}
 	held := store.Stats()
 	endpoints := new(upstream.Endpoints)
-	pool, err := upstream.New(upstream.Config{Follow: endpoints})
+	pool, err := upstream.New(upstream.Config{Endpoints: endpoints})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,19 +51,19 @@ func (a *Agent) fallbackFor(r, old *running) (*fallbackPool, error) {
 			c.Targets = append(c.Targets, upstream.Target{Network: "tcp", Addr: addr})
 		}
 	case r.cluster != nil && r.cluster.endpoints != nil:
-		c.Follow, f.service = r.cluster.endpoints, cfg.Cluster.Central.Service.String()
+		c.Endpoints, f.service = r.cluster.endpoints, cfg.Cluster.Central.Service.String()
 	default:
 		for _, addr := range cfg.Cluster.Central.Addresses {
 			c.Targets = append(c.Targets, upstream.Target{Network: "tcp", Addr: addr})
 		}
 	}
-	if c.Follow == nil && len(c.Targets) == 0 {
+	if c.Endpoints == nil && len(c.Targets) == 0 {
 		return nil, nil //nolint:nilnil // likewise
 	}
 	if old != nil && old.fallback != nil && sameFallback(r, old) {
 		return old.fallback, nil
 	}
-	c.Loops, c.Zone, c.Dial, c.Mark, c.Log = a.loops, []byte{0}, a.options.Dial, mark(cfg), a.log.With("zone", fallbackZone)
+	c.LoopDetector, c.Zone, c.Dial, c.Mark, c.Log = a.loops, []byte{0}, a.options.Dial, mark(cfg), a.log.With("zone", fallbackZone)
 	listen := cfg.Listen
 	c.Self = func(addr netip.AddrPort) bool { return leadsBack(addr, listen) }
 	var err error
@@ -110,7 +110,7 @@ type backedPool struct {
 // half the time, so that some is left for the fallback. Upstreams that are down fail
 // at once.
 func (p *backedPool) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
-	if p.Hopeless() {
+	if p.AllDown() {
 		to = &fallbackQuery{pool: p, query: q, until: until, to: to}
 		now := time.Now()
 		until = now.Add(until.Sub(now) / 2)
@@ -139,7 +139,7 @@ func (q *fallbackQuery) Answered(answer []byte, err error, batch *wire.SendBatch
 			f.failures.Store(0)
 		}
 		f.inflight.Add(-1)
-	case err != nil && q.pool.Hopeless() && f.admit():
+	case err != nil && q.pool.AllDown() && f.admit():
 		q.cause = err
 		until := time.Now().Add(fallbackTime)
 		if until.After(q.until) {

@@ -66,7 +66,7 @@ func TestNeighbours(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			n := &neighbours{endpoints: new(upstream.Endpoints)}
-			pool, err := upstream.New(upstream.Config{Follow: n.endpoints})
+			pool, err := upstream.New(upstream.Config{Endpoints: n.endpoints})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +84,7 @@ func TestNeighbours(t *testing.T) {
 func TestNeighboursAtOnce(t *testing.T) {
 	t.Parallel()
 	n := &neighbours{endpoints: new(upstream.Endpoints)}
-	pool, err := upstream.New(upstream.Config{Follow: n.endpoints})
+	pool, err := upstream.New(upstream.Config{Endpoints: n.endpoints})
 	if err != nil {
 		t.Fatal(err)
 	}

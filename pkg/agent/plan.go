@@ -116,18 +116,18 @@ func (a *Agent) poolFor(cfg config.Config, forward config.Route, old *running) (
 		return nil, err
 	}
 	return upstream.New(upstream.Config{
-		Targets:     targets,
-		Policy:      policies()[forward.Policy],
-		Connections: forward.Connections,
-		Rate:        float64(forward.Rate),
-		PlainCase:   forward.PlainCase,
-		TrustAD:     forward.TrustAD,
-		Loops:       a.loops,
-		Zone:        suffix,
-		Dial:        a.options.Dial,
-		Mark:        mark(&cfg),
-		Log:         a.log.With("zone", forward.Zone),
-		Self:        func(addr netip.AddrPort) bool { return leadsBack(addr, cfg.Listen) },
+		Targets:      targets,
+		Policy:       policies()[forward.Policy],
+		Connections:  forward.Connections,
+		Rate:         float64(forward.Rate),
+		NoRandomCase: forward.PlainCase,
+		TrustAD:      forward.TrustAD,
+		LoopDetector: a.loops,
+		Zone:         suffix,
+		Dial:         a.options.Dial,
+		Mark:         mark(&cfg),
+		Log:          a.log.With("zone", forward.Zone),
+		Self:         func(addr netip.AddrPort) bool { return leadsBack(addr, cfg.Listen) },
 	})
 }
 
@@ -272,7 +272,7 @@ func (a *Agent) plan(r *running) (*resolve.Plan, error) {
 
 		TransferTo: cfg.Cluster.TransferTo,
 		Self:       a.token,
-		Loop:       a.loops.Came,
+		Loop:       a.loops.Detected,
 		Local:      localTo(cfg.Listen.Addresses),
 	}
 	if p.Hostname == "auto" {
@@ -288,7 +288,7 @@ func (a *Agent) plan(r *running) (*resolve.Plan, error) {
 	}
 	p.Owner = r.cluster.owner()
 	if r.cluster != nil && r.cluster.central != nil {
-		p.Unreachable = r.cluster.central.Hopeless
+		p.Unreachable = r.cluster.central.AllDown
 		r.cluster.near.move(r.cluster.topologyZone(cfg.Cluster.NodeZone))
 	}
 	if p.Routes, err = r.planRoutes(); err != nil {

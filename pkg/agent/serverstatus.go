@@ -56,7 +56,7 @@ func serverStatus(server *upstream.ServerStats) ServerStatus {
 		Address: server.Network + "://" + server.Addr.String(), Name: server.Name, State: server.State().String(),
 		Last: server.LastResort, Far: server.Far,
 		Requests: server.Requests, Outstanding: server.Outstanding, Latency: roundTrip(server.SRTT),
-		Probes: server.Probes, Manners: server.Manners, LastError: server.LastError,
+		Probes: server.Probes, Manners: server.Limitations, LastError: server.LastError,
 	}
 	if server.P95 > 0 || server.Hedged > 0 || server.Won > 0 {
 		s.Late = &LateStatus{After: roundTrip(server.P95), Hedged: server.Hedged, Won: server.Won}

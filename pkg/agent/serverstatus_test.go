@@ -28,7 +28,7 @@ func TestServerStatus(t *testing.T) {
 			stats: upstream.ServerStats{
 				Network: "tls", Addr: addr, Name: "dns.example", Far: true, LastResort: true, Requests: 1000, Failures: [upstream.NumCauses]uint64{upstream.CauseTLS: 3},
 				SRTT: 1234567, P95: 4321987, Hedged: 5, Won: 4, Outstanding: 3, Failing: true, Probes: 7,
-				Manners: []string{"no-edns"}, Sockets: 1, Open: 2, Opened: 9, Resumed: 8, LastError: "certificate has expired",
+				Limitations: []string{"no-edns"}, Sockets: 1, Open: 2, Opened: 9, Resumed: 8, LastError: "certificate has expired",
 			},
 			want: ServerStatus{
 				Address: "tls://192.0.2.1:853", Name: "dns.example", State: "failing", Far: true, Last: true,

@@ -34,7 +34,7 @@ func TestSnapshotCentral(t *testing.T) {
 		r.cluster.endpoints, r.cluster.near = endpoints, &neighbours{endpoints: endpoints}
 		var err error
 		r.cluster.central, err = upstream.New(upstream.Config{
-			Loops: upstream.NewLoops(nil, time.Now), Zone: r.cluster.domain, Follow: endpoints, Connections: 1, Log: slog.New(slog.DiscardHandler),
+			LoopDetector: upstream.NewLoopDetector(nil, time.Now), Zone: r.cluster.domain, Endpoints: endpoints, Connections: 1, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -96,7 +96,7 @@ func TestEveryFieldIsASeries(t *testing.T) {
 		switch name {
 		case "LastResort", "Far": // only servers of a service are
 			continue
-		case "Name", "Manners", "LastError": // open sets: they are in /status
+		case "Name", "Limitations", "LastError": // open sets: they are in /status
 			continue
 		}
 		cfg := distinct()

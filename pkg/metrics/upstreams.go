@@ -108,10 +108,10 @@ func add(to, from *upstream.ServerStats) {
 		to.Failures[cause] += n
 	}
 	to.Truncated += from.Truncated
-	for bucket, n := range from.Took {
-		to.Took[bucket] += n
+	for bucket, n := range from.RTTs {
+		to.RTTs[bucket] += n
 	}
-	to.TookSum += from.TookSum
+	to.RTTSum += from.RTTSum
 	to.Hedged += from.Hedged
 	to.Won += from.Won
 	to.Probes += from.Probes
@@ -209,10 +209,10 @@ func readFailures(s *sample, out *sink) {
 }
 
 func readTook(s *sample, out *sink) {
-	bounds := upstream.TookBounds()
+	bounds := upstream.RTTBounds()
 	for i := range s.upstreams {
 		u := &s.upstreams[i]
-		out.durations(u.stats.Took[:], bounds, u.stats.TookSum, u.zone, u.name)
+		out.durations(u.stats.RTTs[:], bounds, u.stats.RTTSum, u.zone, u.name)
 	}
 }
 

@@ -130,9 +130,9 @@ func TestScrapesAtOnce(t *testing.T) {
 func TestUpstreamDurations(t *testing.T) {
 	t.Parallel()
 	server := func(network, addr string, times int) upstream.ServerStats {
-		s := upstream.ServerStats{Network: network, Addr: netip.MustParseAddrPort(addr), TookSum: time.Duration(times) * time.Second}
-		for i := range s.Took {
-			s.Took[i] = uint64(times * (i + 1))
+		s := upstream.ServerStats{Network: network, Addr: netip.MustParseAddrPort(addr), RTTSum: time.Duration(times) * time.Second}
+		for i := range s.RTTs {
+			s.RTTs[i] = uint64(times * (i + 1))
 		}
 		return s
 	}

@@ -16,35 +16,35 @@ import (
 // copied them to, see [wire.Message.CanonicalizeQuestion]. q is kept and must not change any more, not even then: a try that
 // lost to another may still be on its way. Queries leave when later is flushed at the latest.
 func (p *Pool) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
-	if _, failure := p.begin(q, until, to, batch); failure != nil {
+	if _, failure := p.start(q, until, to, batch); failure != nil {
 		to.Answered(nil, failure, batch)
 	}
 }
 
 // begin begins a race, unless it is lost from the start.
-func (p *Pool) begin(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) (*race, *Failure) {
+func (p *Pool) start(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) (*exchange, *Failure) {
 	if len(q) < wire.HeaderLen {
 		return nil, &Failure{Reason: Malformed, Err: errShortQuery}
 	}
-	list := p.current()
-	if len(list.all) == 0 {
-		return nil, p.nobody()
+	snap := p.currentSnapshot()
+	if len(snap.all) == 0 {
+		return nil, p.noUpstreamFailure()
 	}
 	now := p.now()
-	r := &race{pool: p, query: q, until: until, to: to, list: list, sides: p.choose(list, q, now)}
-	if r.sides.count == 0 {
-		return nil, &Failure{Reason: list.why(), Err: errAllDown}
+	x := &exchange{pool: p, query: q, deadline: until, asker: to, snapshot: snap, candidates: p.selectCandidates(snap, q, now)}
+	if x.candidates.count == 0 {
+		return nil, &Failure{Reason: snap.downReason(), Err: errAllDown}
 	}
-	p.hedges.earn()
-	if r.run(now, batch) {
-		return nil, &r.failure
+	p.hedgeBudget.earn()
+	if x.start(now, batch) {
+		return nil, &x.failure
 	}
-	return r, nil
+	return x, nil
 }
 
 // nobody is the failure of a query when there is no upstream.
-func (p *Pool) nobody() *Failure {
-	if p.follow != nil {
+func (p *Pool) noUpstreamFailure() *Failure {
+	if p.endpoints != nil {
 		return &Failure{Reason: NoUpstream, Err: errNoEndpoint}
 	}
 	return &Failure{Reason: NoUpstream, Err: ErrNoUpstream}
@@ -58,35 +58,35 @@ func (p *Pool) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) {
 		until = p.now().Add(time.Hour)
 	}
 	var batch wire.SendBatch
-	e := exchange{answer: dst, done: make(chan struct{})}
-	r, failure := p.begin(append([]byte(nil), q...), until, &e, &batch) //nolint:contextcheck // ctx is looked at below
+	w := waiter{answer: dst, done: make(chan struct{})}
+	x, failure := p.start(append([]byte(nil), q...), until, &w, &batch) //nolint:contextcheck // ctx is looked at below
 	batch.Flush()
 	if failure != nil {
 		return dst, failure
 	}
 	select {
-	case <-e.done:
+	case <-w.done:
 	case <-ctx.Done():
-		if r.abandon(ctx.Err()) {
-			return dst, &r.failure
+		if x.abort(ctx.Err()) {
+			return dst, &x.failure
 		}
-		<-e.done
+		<-w.done
 	}
-	if e.err == nil {
-		wire.CopyQuestion(e.answer[len(dst):], q)
+	if w.err == nil {
+		wire.CopyQuestion(w.answer[len(dst):], q)
 	}
-	return e.answer, e.err
+	return w.answer, w.err
 }
 
 // An exchange waits for its answer.
-type exchange struct {
+type waiter struct {
 	answer []byte // what it begins with is the caller's
 	err    error
 	done   chan struct{} // closed when the fields above are final
 }
 
 // Answered implements [wire.AnswerReceiver].
-func (e *exchange) Answered(answer []byte, err error, _ *wire.SendBatch) {
-	e.answer, e.err = append(e.answer, answer...), err
-	close(e.done)
+func (w *waiter) Answered(answer []byte, err error, _ *wire.SendBatch) {
+	w.answer, w.err = append(w.answer, answer...), err
+	close(w.done)
 }

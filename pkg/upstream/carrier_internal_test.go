@@ -19,20 +19,20 @@ import (
 )
 
 var (
-	_ carrier = (*sockets)(nil)
-	_ carrier = (*lines)(nil)
-	_ carrier = (*sessions)(nil)
+	_ transport = (*socketPool)(nil)
+	_ transport = (*connPool)(nil)
+	_ transport = (*httpsPool)(nil)
 )
 
 // A lab is one carrier and what it counts, without a pool around it.
-type lab struct {
+type harness struct {
 	*common
-	carrier
+	transport
 	count counters
 }
 
 // labOf makes a carrier for the target. It is retired when the test ends, and then nothing may be left of it.
-func labOf(tb testing.TB, target Target, connections int, dial func(context.Context, string, netip.AddrPort) (net.Conn, error)) *lab {
+func newHarness(tb testing.TB, target Target, connections int, dial func(context.Context, string, netip.AddrPort) (net.Conn, error)) *harness {
 	tb.Helper()
 	if err := target.check(); err != nil {
 		tb.Fatal(err)
@@ -40,75 +40,75 @@ func labOf(tb testing.TB, target Target, connections int, dial func(context.Cont
 	if dial == nil {
 		dial = withDefaults(Config{}).Dial
 	}
-	l := &lab{common: &common{
+	h := &harness{common: &common{
 		dial: dial, rand: rand.Reader, now: time.Now, log: slog.New(slog.DiscardHandler), connections: connections,
 	}}
 	if target.Network == "https" {
-		l.carrier = newHTTPS(l.common, target, &l.count)
+		h.transport = newHTTPSPool(h.common, target, &h.count)
 	} else {
-		l.carrier = newLines(l.common, target, &l.count)
+		h.transport = newConnPool(h.common, target, &h.count)
 	}
 	tb.Cleanup(func() {
-		l.retire()
+		h.closeIdle()
 		if tb.Failed() {
 			return // queries that nobody waits for any more would be waited for
 		}
-		l.wait()
-		if open, _ := l.open(); open != 0 || l.panics.Load() != 0 {
-			tb.Errorf("%d connections are left, and there were %d panics", open, l.panics.Load())
+		h.wait()
+		if open, _ := h.openCount(); open != 0 || h.panics.Load() != 0 {
+			tb.Errorf("%d connections are left, and there were %d panics", open, h.panics.Load())
 		}
 	})
-	return l
+	return h
 }
 
 // A ticket is a query under way.
-type ticket struct {
-	try
-	lab  *lab
-	told chan string // has room for one
+type pendingAnswer struct {
+	attempt
+	harness *harness
+	result  chan string // has room for one
 }
 
 // send starts a query for the name's address without waiting.
-func (l *lab) send(tb testing.TB, name string, change ...func(*try)) *ticket {
+func (h *harness) query(tb testing.TB, name string, change ...func(*attempt)) *pendingAnswer {
 	tb.Helper()
 	var batch wire.SendBatch
-	k := l.sendLater(tb, name, &batch, change...)
+	p := h.queryInBatch(tb, name, &batch, change...)
 	batch.Flush()
-	return k
+	return p
 }
 
 // sendLater is send in a batch.
-func (l *lab) sendLater(tb testing.TB, name string, batch *wire.SendBatch, change ...func(*try)) *ticket {
+func (h *harness) queryInBatch(tb testing.TB, name string, batch *wire.SendBatch, change ...func(*attempt)) *pendingAnswer {
 	tb.Helper()
-	k := &ticket{lab: l, told: make(chan string, 1)}
-	k.query = askFor(tb, name)
-	k.report = func(r received, _ *wire.SendBatch) { k.told <- outcomeOf(r) }
+	p := &pendingAnswer{harness: h, result: make(chan string, 1)}
+	p.query = askFor(tb, name)
+	p.onReply = func(r reply, _ *wire.SendBatch) { p.result <- outcomeOf(r) }
 	for _, c := range change {
-		c(&k.try)
+		c(&p.attempt)
 	}
-	if err := l.carry(&k.try, batch); err != nil {
-		k.told <- "refused: " + errorCause(err).String()
+	if err := h.send(&p.attempt, batch); err != nil {
+		p.result <- "refused: " + errorCause(err).String()
 	}
-	return k
+	return p
 }
 
 // wait gives the first address of the answer or what else came, and gives up after so long.
-func (k *ticket) wait(long time.Duration) string {
+func (p *pendingAnswer) wait(long time.Duration) string {
 	timer := time.NewTimer(long)
 	defer timer.Stop()
 	select {
-	case told := <-k.told:
+	case told := <-p.result:
 		return told
 	case <-timer.C:
-		_ = k.lab.drop(&k.try)
+		_ = p.harness.cancel(&p.attempt)
 		return "timeout"
 	}
 }
 
 // ask is send and wait.
-func (l *lab) ask(tb testing.TB, name string) string {
+func (h *harness) ask(tb testing.TB, name string) string {
 	tb.Helper()
-	return l.send(tb, name).wait(4500 * time.Millisecond)
+	return h.query(tb, name).wait(4500 * time.Millisecond)
 }
 
 func askFor(tb testing.TB, name string) []byte {
@@ -121,13 +121,13 @@ func askFor(tb testing.TB, name string) []byte {
 }
 
 // outcomeOf is what came, in a word.
-func outcomeOf(r received) string {
+func outcomeOf(r reply) string {
 	switch {
 	case r.err != nil:
 		return errorCause(r.err).String()
 	case r.truncated:
 		return "truncated"
-	case r.recased:
+	case r.caseChanged:
 		return "recased"
 	}
 	var m dns.Msg
@@ -143,7 +143,7 @@ func outcomeOf(r received) string {
 }
 
 // number answers n7.example. with 192.0.2.7 after a delay that is longer for low numbers.
-func number(q upstreamtest.Query) upstreamtest.Action {
+func answerIndex(q upstreamtest.Query) upstreamtest.Action {
 	var n int
 	_, _ = fmt.Sscanf(q.Name, "n%d.example.", &n)
 	return upstreamtest.Action{
@@ -153,6 +153,6 @@ func number(q upstreamtest.Query) upstreamtest.Action {
 }
 
 // known answers for any name.
-func known(q upstreamtest.Query) upstreamtest.Action {
+func answerOrRefuse(q upstreamtest.Query) upstreamtest.Action {
 	return upstreamtest.Action{Records: []string{q.Name + " 60 IN A 192.0.2.10"}}
 }

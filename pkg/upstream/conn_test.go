@@ -221,7 +221,7 @@ func TestTCPRunEnds(t *testing.T) {
 
 // A peer that hangs in the connections it has, and serves new ones, is not lost,
 // whether its clients come one after the other or never pause.
-func TestTCPSilentConnectionsMakeWay(t *testing.T) {
+func TestTCPSilentConnectionsAreReplaced(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name  string

@@ -14,9 +14,9 @@ import (
 
 // A dialer is what Config.Dial is by default.
 type dialer struct {
-	mark uint32 // of the sockets; 0: none
-	log  *slog.Logger
-	told atomic.Bool // of a mark that could not be set
+	mark   uint32 // of the sockets; 0: none
+	log    *slog.Logger
+	warned atomic.Bool // of a mark that could not be set
 }
 
 // dial opens a socket that is connected to addr, from a port the kernel draws.
@@ -40,7 +40,7 @@ func (d *dialer) dial(ctx context.Context, network string, addr netip.AddrPort) 
 			if d.mark != 0 {
 				d.setMark(ctx, raw, nil)
 			}
-			return limitSilence(raw)
+			return setUserTimeout(raw)
 		}}
 		return nd.DialTCP(ctx, network, netip.AddrPort{}, addr)
 	}
@@ -52,9 +52,9 @@ func (d *dialer) dial(ctx context.Context, network string, addr netip.AddrPort) 
 // so where it is missing there are none of this process.
 func (d *dialer) setMark(ctx context.Context, raw syscall.RawConn, err error) {
 	if err == nil {
-		err = markSocket(raw, d.mark)
+		err = setSocketMark(raw, d.mark)
 	}
-	if err != nil && !d.told.Swap(true) {
+	if err != nil && !d.warned.Swap(true) {
 		d.log.ErrorContext(ctx, "queries to upstreams carry no mark", "error", err)
 	}
 }

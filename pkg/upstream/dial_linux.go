@@ -15,7 +15,7 @@ import (
 // by default the kernel would go on for a quarter of an hour.
 const userTimeout = 3000
 
-func limitSilence(raw syscall.RawConn) error {
+func setUserTimeout(raw syscall.RawConn) error {
 	var failed error
 	err := raw.Control(func(fd uintptr) {
 		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, userTimeout)
@@ -31,27 +31,27 @@ func limitSilence(raw syscall.RawConn) error {
 
 // An acknowledger has the kernel acknowledge what came at once. By default it waits for up to 40 ms for something to send
 // along, and a peer that does not set TCP_NODELAY holds its next answers back until then.
-type acknowledger struct {
-	raw syscall.RawConn
-	set func(fd uintptr) // made once, so that it needs no memory
+type quickAcker struct {
+	raw    syscall.RawConn
+	setOpt func(fd uintptr) // made once, so that it needs no memory
 }
 
-func newAcknowledger(raw syscall.RawConn) *acknowledger {
-	return &acknowledger{raw: raw, set: func(fd uintptr) {
+func newQuickAcker(raw syscall.RawConn) *quickAcker {
+	return &quickAcker{raw: raw, setOpt: func(fd uintptr) {
 		// It does not last, and where it fails there is only a delay.
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
 	}}
 }
 
 // hurry acknowledges what has been read. a may be nil.
-func (a *acknowledger) hurry() {
+func (a *quickAcker) ackNow() {
 	if a != nil {
-		_ = a.raw.Control(a.set)
+		_ = a.raw.Control(a.setOpt)
 	}
 }
 
 // markSocket has the packets of a socket carry a mark.
-func markSocket(raw syscall.RawConn, mark uint32) error {
+func setSocketMark(raw syscall.RawConn, mark uint32) error {
 	var failed error
 	err := raw.Control(func(fd uintptr) {
 		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(mark))

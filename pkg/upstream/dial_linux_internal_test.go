@@ -45,7 +45,7 @@ func TestMark(t *testing.T) {
 }
 
 // TestMarkWithoutRight has the sockets all the same, and one line of why they have no mark.
-func TestMarkWithoutRight(t *testing.T) {
+func TestMarkWithoutCapability(t *testing.T) {
 	t.Parallel()
 	runtime.LockOSThread() // for ever: the thread without rights ends with the test
 	var none [2]unix.CapUserData

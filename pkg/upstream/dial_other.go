@@ -9,16 +9,16 @@ import (
 	"syscall"
 )
 
-// limitSilence leaves the kernel's own limits where there is no option for it.
-func limitSilence(syscall.RawConn) error { return nil }
+// setUserTimeout leaves the kernel's own limits where there is no option for it.
+func setUserTimeout(syscall.RawConn) error { return nil }
 
-// An acknowledger is nothing where there is no option for it.
-type acknowledger struct{}
+// An quickAcker is nothing where there is no option for it.
+type quickAcker struct{}
 
-func newAcknowledger(syscall.RawConn) *acknowledger { return nil }
+func newQuickAcker(syscall.RawConn) *quickAcker { return nil }
 
-// hurry leaves it to the kernel when to acknowledge.
-func (*acknowledger) hurry() {}
+// ackNow leaves it to the kernel when to acknowledge.
+func (*quickAcker) ackNow() {}
 
-// markSocket fails: marks are Linux's.
-func markSocket(syscall.RawConn, uint32) error { return errors.ErrUnsupported }
+// setSocketMark fails: marks are Linux's.
+func setSocketMark(syscall.RawConn, uint32) error { return errors.ErrUnsupported }

@@ -21,7 +21,7 @@ import (
 
 // When all are down each query is told so at once, nobody is asked but by probes, and all is well within a second of
 // their return.
-func TestAllDown(t *testing.T) {
+func TestAllDownFailsFast(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"udp", "tcp"} {
 		t.Run(network, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestAllDown(t *testing.T) {
 }
 
 // One that is back is found even if it is slower now than a quick probe waits, or has a filter against what that asks.
-func TestBackOtherwise(t *testing.T) {
+func TestRecoveryOnOtherPath(t *testing.T) {
 	t.Parallel()
 	silent, back := upstreamtest.Action{Drop: true}, one("192.0.2.10")
 	tests := []struct {

@@ -16,7 +16,7 @@ const maxEndpoints = 256
 // zero value has none yet. Any number of pools may follow it, and its methods may
 // be called from any goroutine.
 type Endpoints struct {
-	members atomic.Pointer[membership] // nil before the first use
+	current atomic.Pointer[memberList] // nil before the first use
 }
 
 // A Server is one of several that are asked alike.
@@ -26,9 +26,9 @@ type Server struct {
 }
 
 // A membership is what one call of Set gave. It never changes.
-type membership struct {
-	ready, last []Server
-	replaced    chan struct{} // closed when there is a newer one
+type memberList struct {
+	ready, lastResort []Server
+	replaced          chan struct{} // closed when there is a newer one
 }
 
 // Set says which servers there are from now on. Those of ready share the
@@ -43,13 +43,13 @@ type membership struct {
 // Addresses that are not valid or lack a port are left out, and so are those
 // beyond 256. Both lists are copied.
 func (e *Endpoints) Set(ready, lastResort []Server) {
-	next := &membership{ready: usable(ready), last: usable(lastResort), replaced: make(chan struct{})}
+	next := &memberList{ready: sanitizeServers(ready), lastResort: sanitizeServers(lastResort), replaced: make(chan struct{})}
 	for {
 		old := e.load()
-		if slices.Equal(old.ready, next.ready) && slices.Equal(old.last, next.last) {
+		if slices.Equal(old.ready, next.ready) && slices.Equal(old.lastResort, next.lastResort) {
 			return
 		}
-		if e.members.CompareAndSwap(old, next) {
+		if e.current.CompareAndSwap(old, next) {
 			close(old.replaced)
 			return
 		}
@@ -57,7 +57,7 @@ func (e *Endpoints) Set(ready, lastResort []Server) {
 }
 
 // usable is a copy of a list, cleaned.
-func usable(servers []Server) []Server {
+func sanitizeServers(servers []Server) []Server {
 	list := make([]Server, 0, min(len(servers), maxEndpoints))
 	for _, s := range servers {
 		s.Addr = netip.AddrPortFrom(s.Addr.Addr().Unmap(), s.Addr.Port())
@@ -69,50 +69,50 @@ func usable(servers []Server) []Server {
 }
 
 // load is the membership of now.
-func (e *Endpoints) load() *membership {
-	m := e.members.Load()
+func (e *Endpoints) load() *memberList {
+	m := e.current.Load()
 	if m == nil {
-		e.members.CompareAndSwap(nil, &membership{replaced: make(chan struct{})})
-		m = e.members.Load()
+		e.current.CompareAndSwap(nil, &memberList{replaced: make(chan struct{})})
+		m = e.current.Load()
 	}
 	return m
 }
 
 // refresh publishes the endpoints of now, unless somebody else just did.
-func (p *Pool) refresh() *roster {
+func (p *Pool) refreshSnapshot() *snapshot {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m, old := p.follow.load(), p.list.Load()
-	if old.from == m {
+	m, old := p.endpoints.load(), p.snapshot.Load()
+	if old.members == m {
 		return old
 	}
-	next := &roster{from: m}
-	others := func(servers []Server) []listing {
-		list := make([]listing, 0, len(servers))
+	next := &snapshot{members: m}
+	others := func(servers []Server) []endpointKey {
+		list := make([]endpointKey, 0, len(servers))
 		for _, s := range servers {
 			switch {
 			case !p.self(s.Addr):
-				list = append(list, listing{network: "tcp", addr: s.Addr, near: !s.Far})
+				list = append(list, endpointKey{network: "tcp", addr: s.Addr, near: !s.Far})
 				continue
-			case !slices.Contains(old.self, s.Addr):
+			case !slices.Contains(old.selfAddrs, s.Addr):
 				p.log.Warn("upstream left out: it leads back here", "upstream", s.Addr)
 			}
-			next.self = append(next.self, s.Addr)
+			next.selfAddrs = append(next.selfAddrs, s.Addr)
 		}
 		return list
 	}
-	p.publishLocked(next, others(m.ready), others(m.last))
+	p.publishLocked(next, others(m.ready), others(m.lastResort))
 	return next
 }
 
 // followEndpoints takes every change over until ctx ends, so that connections
 // to those that left do not wait for the next query to be closed.
-func (p *Pool) followEndpoints(ctx context.Context) {
+func (p *Pool) watchEndpoints(ctx context.Context) {
 	for {
-		list := p.current()
-		p.sweep()
+		snap := p.currentSnapshot()
+		p.reapDrained()
 		select {
-		case <-list.from.replaced:
+		case <-snap.members.replaced:
 		case <-ctx.Done():
 			return
 		}

@@ -23,21 +23,21 @@ import (
 // A new server comes, an old one leaves and then ends in one way or another: no
 // query is lost, none waits for longer than a try, and none reaches the one that
 // left.
-func TestFollowRollOut(t *testing.T) {
+func TestEndpointsRollout(t *testing.T) {
 	t.Parallel()
 	ends := []struct {
 		name string
-		end  func(*lab)
+		end  func(*harness)
 	}{
-		{name: "orderly", end: func(*lab) {}},
-		{name: "closing its connections", end: func(l *lab) { l.end(addrA) }},
-		{name: "without a word", end: func(l *lab) { l.vanish(addrA) }},
+		{name: "orderly", end: func(*harness) {}},
+		{name: "closing its connections", end: func(h *harness) { h.end(addrA) }},
+		{name: "without a word", end: func(h *harness) { h.vanish(addrA) }},
 	}
 	for _, tt := range ends {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				lab := newLab()
+				lab := newHarness()
 				e := endpoints(list(addrA, addrB), list(addrL))
 				p := lab.pool(t, e)
 				got := during(t, p, time.Second)
@@ -83,10 +83,10 @@ func TestFollowRollOut(t *testing.T) {
 }
 
 // Nobody to ask is said at once, and is over with the first Set.
-func TestFollowEmpty(t *testing.T) {
+func TestEndpointsEmpty(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newLab()
+		lab := newHarness()
 		e := new(upstream.Endpoints)
 		p := lab.pool(t, e)
 		for _, step := range []struct {
@@ -128,7 +128,7 @@ func TestFollowEmpty(t *testing.T) {
 // The zone asks for every name it does not know.
 func TestEmptyDoesNotAllocate(t *testing.T) {
 	// Not parallel: AllocsPerRun counts all goroutines.
-	p := newPool(t, upstream.Config{Follow: endpoints(list(addrA), nil)})
+	p := newPool(t, upstream.Config{Endpoints: endpoints(list(addrA), nil)})
 	if got := testing.AllocsPerRun(1000, func() { p.Empty() }); got != 0 {
 		t.Errorf("%v allocations, want none", got)
 	}
@@ -136,15 +136,15 @@ func TestEmptyDoesNotAllocate(t *testing.T) {
 
 // Ourselves are no endpoint, which is said once. A Set that changes nothing is
 // not looked at again.
-func TestFollowSelf(t *testing.T) {
+func TestEndpointsSelf(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newLab()
+		lab := newHarness()
 		log, lines := logger()
 		e := endpoints(list(addrA), list(addrL))
 		looked := 0
 		p := newPool(t, upstream.Config{
-			Follow: e, Dial: lab.Dial, Log: log,
+			Endpoints: e, Dial: lab.Dial, Log: log,
 			Self: func(addr netip.AddrPort) bool {
 				looked++
 				return addr == addrA || addr == addrL
@@ -174,7 +174,7 @@ func TestFollowSelf(t *testing.T) {
 }
 
 // One query costs six tries at most, however often the servers change under it.
-func TestFollowTries(t *testing.T) {
+func TestEndpointsAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(healthy("192.0.2.10"))
@@ -185,7 +185,7 @@ func TestFollowTries(t *testing.T) {
 			addrs, memory[addr] = append(addrs, upstream.Server{Addr: addr}), s
 		}
 		e := endpoints(addrs, nil)
-		p := newPool(t, upstream.Config{Follow: e, Dial: memory.Dial})
+		p := newPool(t, upstream.Config{Endpoints: e, Dial: memory.Dial})
 		run(t, p)
 		for range addrs {
 			ask(t, p) // each has a connection then
@@ -211,10 +211,10 @@ func TestFollowTries(t *testing.T) {
 }
 
 // Who has left is forgotten.
-func TestFollowForgets(t *testing.T) {
+func TestEndpointsDropCounters(t *testing.T) {
 	// Not parallel: it looks at the heap.
 	e := new(upstream.Endpoints)
-	p := newPool(t, upstream.Config{Follow: e})
+	p := newPool(t, upstream.Config{Endpoints: e})
 	run(t, p)
 	heap := func() uint64 {
 		runtime.GC()
@@ -235,13 +235,13 @@ func TestFollowForgets(t *testing.T) {
 
 // Two pools may follow the same endpoints, as before and after a reload. The one
 // whose Run has ended still answers, and keeps no connection to newcomers either.
-func TestFollowAfterRun(t *testing.T) {
+func TestEndpointsAfterRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newLab()
+		lab := newHarness()
 		e := endpoints(list(addrA), nil)
 		next := lab.pool(t, e)
-		p := newPool(t, upstream.Config{Follow: e, Dial: lab.Dial})
+		p := newPool(t, upstream.Config{Endpoints: e, Dial: lab.Dial})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- p.Run(ctx) }()
@@ -265,12 +265,12 @@ func TestFollowAfterRun(t *testing.T) {
 
 // Changes from everywhere, under load: every query is answered while one server
 // is there all the time.
-func TestFollowChangesUnderLoad(t *testing.T) {
+func TestEndpointsChangeUnderLoad(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newLab()
+		lab := newHarness()
 		e := endpoints(list(addrA), nil)
-		p := newPool(t, upstream.Config{Follow: e, Dial: lab.Dial, Connections: 4})
+		p := newPool(t, upstream.Config{Endpoints: e, Dial: lab.Dial, Connections: 4})
 		run(t, p)
 		var group sync.WaitGroup
 		sets := [][]upstream.Server{list(addrA), list(addrB, addrA), list(addrC, addrB, addrA), list(addrA, addrC)}

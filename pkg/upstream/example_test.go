@@ -51,7 +51,7 @@ func ExampleEndpoints() {
 	service := netip.MustParseAddrPort("10.96.0.10:53")
 	var endpoints upstream.Endpoints
 
-	pool, err := upstream.New(upstream.Config{Follow: &endpoints, Connections: 2})
+	pool, err := upstream.New(upstream.Config{Endpoints: &endpoints, Connections: 2})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -22,14 +22,14 @@ import (
 )
 
 // A diary notes when servers A, B and C were asked, as "A@0s B@400ms".
-type diary struct {
+type queryLog struct {
 	mu    sync.Mutex // guards lines
 	start time.Time
 	lines []string
 }
 
 // server is a server in memory that keeps the diary.
-func (d *diary) server(name string, script upstreamtest.Script) *upstreamtest.Server {
+func (d *queryLog) server(name string, script upstreamtest.Script) *upstreamtest.Server {
 	d.start = time.Now()
 	return upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
 		if q.Probe {
@@ -46,14 +46,14 @@ func (d *diary) server(name string, script upstreamtest.Script) *upstreamtest.Se
 	})
 }
 
-func (d *diary) String() string {
+func (d *queryLog) String() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return strings.Join(d.lines, " ")
 }
 
 // One exchange with up to three servers that nothing is known of yet.
-func TestExchangeTries(t *testing.T) {
+func TestExchangeAttempts(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
 	var (
@@ -182,7 +182,7 @@ func TestExchangeTries(t *testing.T) {
 			t.Run(tt.name+" "+network, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					d := &diary{}
+					d := &queryLog{}
 					servers := upstreamtest.Network{}
 					var addrs []netip.AddrPort
 					for i, actions := range [][]upstreamtest.Action{tt.a, tt.b, tt.c} {

@@ -17,7 +17,7 @@ var (
 	errNoEndpoint = fmt.Errorf("no endpoint: %w", ErrNoUpstream)
 	errAllDown    = errors.New("every upstream is down")
 	errRate       = fmt.Errorf("queries a second: %w", errLimit)
-	errLooped     = errors.New("queries to it come back here")
+	errLoop       = errors.New("queries to it come back here")
 	errNoTCP      = errors.New("truncated, and its connections fail")
 	errShortQuery = errors.New("query shorter than a header")
 	errMalformed  = errors.New("malformed answer")

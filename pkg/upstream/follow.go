@@ -10,13 +10,13 @@ import (
 )
 
 // followFiles rereads the resolv.conf files on every change until ctx ends.
-func (p *Pool) followFiles(ctx context.Context) {
+func (p *Pool) watchFiles(ctx context.Context) {
 	var files []*resolvConf
 	var paths []string
 	for _, src := range p.sources {
-		if f := src.file; f != nil {
+		if f := src.resolvConf; f != nil {
 			files = append(files, f)
-			paths = append(paths, f.path, f.systemd)
+			paths = append(paths, f.path, f.systemdPath)
 		}
 	}
 	if len(files) == 0 {
@@ -33,20 +33,20 @@ func (p *Pool) followFiles(ctx context.Context) {
 			unpublished = false
 			return 0
 		},
-		Defect: func(panicked any, stack []byte) { p.defect(ctx, panicked, stack) },
+		Defect: func(panicked any, stack []byte) { p.logPanic(ctx, panicked, stack) },
 	})
 }
 
 // reload reads the files and publishes a new list if one has changed, or has before.
 func (p *Pool) reload(ctx context.Context, files []*resolvConf, changed bool) {
 	for _, f := range files {
-		if f.refresh(ctx) {
+		if f.reload(ctx) {
 			changed = true
 			p.log.InfoContext(ctx, "resolv.conf changed", "path", f.path, "upstreams", f.servers)
 		}
 	}
-	p.sweep()
+	p.reapDrained()
 	if changed {
-		p.rebuild()
+		p.publishSources()
 	}
 }

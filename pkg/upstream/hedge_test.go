@@ -16,7 +16,7 @@ func TestHedge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const ms = time.Millisecond
-		tr := newTrio(t, upstream.Sequential, after(20*ms, one("192.0.2.10")), after(3*ms, one("192.0.2.20")))
+		tr := newThreeServers(t, upstream.Sequential, after(20*ms, one("192.0.2.10")), after(3*ms, one("192.0.2.20")))
 		tr.asked(t, 100, ms)
 		if n := len(tr.servers[1].Queries()); n > 0 {
 			t.Fatalf("%d queries to the second, want none while the first is as always", n)
@@ -40,11 +40,11 @@ func TestHedge(t *testing.T) {
 }
 
 // An upstream that becomes slow for all does not get its load sent to the other one too, but for a few in a hundred.
-func TestHedgesAreFew(t *testing.T) {
+func TestHedgeBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const ms = time.Millisecond
-		tr := newTrio(t, upstream.Sequential, after(6*ms, one("192.0.2.10")), after(3*ms, one("192.0.2.20")))
+		tr := newThreeServers(t, upstream.Sequential, after(6*ms, one("192.0.2.10")), after(3*ms, one("192.0.2.20")))
 		tr.asked(t, 2000, ms) // more than enough to save up all that may be
 		const saved, n = 32, 1000
 		tr.servers[0].SetScript(upstreamtest.Always(after(100*ms, one("192.0.2.10"))))
@@ -56,13 +56,13 @@ func TestHedgesAreFew(t *testing.T) {
 }
 
 // Nobody is asked early who is not better than the one that is late: not the last resort, and not the same one again.
-func TestHedgeSparesOthers(t *testing.T) {
+func TestHedgeLoadOnOthers(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
 	t.Run("the last resort", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			lab := newLab()
+			lab := newHarness()
 			p := lab.pool(t, endpoints(list(addrA), list(addrL)))
 			during(t, p, time.Second)
 			lab.a.SetScript(upstreamtest.Always(after(100*ms, one("192.0.2.10"))))
@@ -74,7 +74,7 @@ func TestHedgeSparesOthers(t *testing.T) {
 	t.Run("who was asked already", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			tr := newTrio(t, upstream.Random, after(6*ms, one("192.0.2.10")), after(6*ms, one("192.0.2.20")))
+			tr := newThreeServers(t, upstream.Random, after(6*ms, one("192.0.2.10")), after(6*ms, one("192.0.2.20")))
 			tr.asked(t, 100, ms)
 			for _, s := range tr.servers {
 				s.SetScript(upstreamtest.Always(after(100*ms, one("192.0.2.30"))))

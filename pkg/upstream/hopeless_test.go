@@ -11,13 +11,13 @@ import (
 )
 
 // A pool is without hope while each of its upstreams fails, until a probe is answered.
-func TestHopeless(t *testing.T) {
+func TestPoolAllDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newLab()
+		lab := newHarness()
 		p := lab.pool(t, endpoints(list(addrA), list(addrL)))
 		var got []bool
-		note := func() { got = append(got, p.Hopeless()) }
+		note := func() { got = append(got, p.AllDown()) }
 		note() // nobody was asked yet
 		ask(t, p)
 		note()

@@ -13,78 +13,78 @@ import (
 
 // When HTTP/2 itself finds out that a peer is silent: after this a session without a frame is pinged,
 // and after as long again without an answer it is closed.
-const pingAfter = silenceTime / 2
+const pingAfter = dropSilentAfter / 2
 
 // openForLocked opens a session for a query that waits. The error says why not.
-func (s *sessions) openForLocked(now time.Time, t *try) (*session, error) {
-	if s.left {
-		return nil, errLeft
+func (p *httpsPool) openForQueryLocked(now time.Time, a *attempt) (*httpsConn, error) {
+	if p.closed {
+		return nil, errRemoved
 	}
-	if !s.pace.take(now, 0) {
-		if s.fault != nil {
-			return nil, fmt.Errorf("opening sessions too often, as they end: %w", s.fault)
+	if !p.openLimiter.allow(now, 0) {
+		if p.lastErr != nil {
+			return nil, fmt.Errorf("opening sessions too often, as they end: %w", p.lastErr)
 		}
 		return nil, errLimit
 	}
-	if t.conns != nil && t.conns.Add(1) > maxConns {
+	if a.connsOpened != nil && a.connsOpened.Add(1) > maxConnsPerQuery {
 		return nil, errLimit
 	}
-	return s.openLocked(now), nil
+	return p.openLocked(now), nil
 }
 
 // openAheadLocked opens what is missing of the sessions, no query having to wait for them.
-func (s *sessions) openAheadLocked(now time.Time) {
-	if s.retired || now.Sub(s.asked) >= idleTimeout {
+func (p *httpsPool) preopenLocked(now time.Time) {
+	if p.noIdle || now.Sub(p.lastQuery) >= idleTimeout {
 		return
 	}
-	for s.youngLocked() < s.connections && len(s.list) < 2*s.connections+1 && s.pace.take(now, paceAhead) {
-		s.openLocked(now).ahead = true
+	for p.countYoungLocked() < p.connections && len(p.conns) < 2*p.connections+1 && p.openLimiter.allow(now, preopenReserve) {
+		p.openLocked(now).preopened = true
 	}
 }
 
-func (s *sessions) openLocked(now time.Time) *session {
-	s.opened++
-	x := &session{sessions: s, number: s.opened, ready: make(chan struct{}), life: life{heard: now, rested: s.asked}}
-	s.list = append(s.list, x)
-	s.alive++
-	go x.run() // joined by wait
-	return x
+func (p *httpsPool) openLocked(now time.Time) *httpsConn {
+	p.opened++
+	c := &httpsConn{pool: p, number: p.opened, ready: make(chan struct{}), connState: connState{lastRead: now, idleSince: p.lastQuery}}
+	p.conns = append(p.conns, c)
+	p.running++
+	go c.run() // joined by wait
+	return c
 }
 
 // run opens the session.
-func (x *session) run() {
-	s := x.sessions
-	conn, err := x.connect()
+func (c *httpsConn) run() {
+	p := c.pool
+	conn, err := c.connect()
 	if err != nil {
-		x.end(fmt.Errorf("connecting: %w", err))
-		close(x.ready)
-		s.endOne()
+		c.end(fmt.Errorf("connecting: %w", err))
+		close(c.ready)
+		p.finishOne()
 		return
 	}
-	now := s.now()
-	s.mu.Lock()
-	x.conn = conn
-	x.openedLocked(now)
-	close(x.ready)
-	s.mu.Unlock()
-	conn.SetStateHook(func(conn *http.ClientConn) { x.lost(conn) })
-	x.lost(conn) // if it was before there was a hook
+	now := p.now()
+	p.mu.Lock()
+	c.client = conn
+	c.markOpenLocked(now)
+	close(c.ready)
+	p.mu.Unlock()
+	conn.SetStateHook(func(conn *http.ClientConn) { c.checkPeer(conn) })
+	c.checkPeer(conn) // if it was before there was a hook
 }
 
 // connect makes the connection. Its transport is for this one only, so that what it dials is known to be this session's.
-func (x *session) connect() (conn *http.ClientConn, err error) {
-	s := x.sessions
+func (c *httpsConn) connect() (conn *http.ClientConn, err error) {
+	p := c.pool
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout) // many requests wait for it
 	defer cancel()
-	s.mu.Lock()
-	x.cancel, err = cancel, x.err
-	s.mu.Unlock()
+	p.mu.Lock()
+	c.cancel, err = cancel, c.err
+	p.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	defer s.recovered(ctx, func() { err = errPanic })
+	defer p.recoverPanic(ctx, func() { err = errPanic })
 	transport := &http.Transport{
-		DialTLSContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return x.dial(ctx) },
+		DialTLSContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 16 << 10,
 		Protocols:              new(http.Protocols),
@@ -96,49 +96,49 @@ func (x *session) connect() (conn *http.ClientConn, err error) {
 		},
 	}
 	transport.Protocols.SetHTTP2(true)
-	return transport.NewClientConn(ctx, "https", s.target.Addr.String())
+	return transport.NewClientConn(ctx, "https", p.target.Addr.String())
 }
 
 // openedLocked notes that the session is open.
-func (x *session) openedLocked(now time.Time) {
-	s := x.sessions
-	if x.err != nil { // nobody waited for it
-		x.open = true
-		x.closeLocked()
+func (c *httpsConn) markOpenLocked(now time.Time) {
+	p := c.pool
+	if c.err != nil { // nobody waited for it
+		c.open = true
+		c.closeLocked()
 		return
 	}
-	if x.users == 0 {
-		x.heard = now
+	if c.inFlight == 0 {
+		c.lastRead = now
 	}
-	x.begin(now, &s.ids, x.expire)
-	x.restLocked(now)
-	for _, old := range slices.Clone(s.list) {
+	c.markOpen(now, &p.ids, c.onTimer)
+	c.checkIdleLocked(now)
+	for _, old := range slices.Clone(p.conns) {
 		if old.aged {
-			old.restLocked(now)
+			old.checkIdleLocked(now)
 		}
 	}
 }
 
 // lost ends the session if the peer has, or the network.
-func (x *session) lost(conn *http.ClientConn) {
+func (c *httpsConn) checkPeer(conn *http.ClientConn) {
 	if err := conn.Err(); err != nil {
-		x.end(err)
+		c.end(err)
 	}
 }
 
 // dial makes the connection under the session.
-func (x *session) dial(ctx context.Context) (net.Conn, error) {
-	s := x.sessions
-	nc, err := s.dial(ctx, "tcp", s.target.Addr)
+func (c *httpsConn) dial(ctx context.Context) (net.Conn, error) {
+	p := c.pool
+	nc, err := p.dial(ctx, "tcp", p.target.Addr)
 	if err != nil {
 		return nil, err
 	}
 	if tcp, ok := nc.(*net.TCPConn); ok {
 		if raw, err := tcp.SyscallConn(); err == nil {
-			_ = limitSilence(raw) // without it there are still the pings
+			_ = setUserTimeout(raw) // without it there are still the pings
 		}
 	}
-	secured, err := s.trust.handshake(ctx, nc)
+	secured, err := p.tlsClient.handshake(ctx, nc)
 	if err == nil && secured.ConnectionState().NegotiatedProtocol != "h2" {
 		err = fmt.Errorf("%w: it does not speak HTTP/2", errTLS)
 	}
@@ -146,6 +146,6 @@ func (x *session) dial(ctx context.Context) (net.Conn, error) {
 		_ = nc.Close()
 		return nil, err
 	}
-	x.bare = nc
+	c.rawConn = nc
 	return secured, nil // as it is: the transport looks at what was negotiated
 }

@@ -18,13 +18,13 @@ import (
 )
 
 // doh makes a carrier for a server in memory, by the name dns.example.
-func doh(t *testing.T, s *upstreamtest.Server, connections int, change func(*Target)) *lab {
+func newDoHHarness(t *testing.T, s *upstreamtest.Server, connections int, change func(*Target)) *harness {
 	t.Helper()
 	target := Target{Network: "https", Addr: peer, Name: "dns.example", CAFile: secure(t, s, "dns.example")}
 	if change != nil {
 		change(&target)
 	}
-	return labOf(t, target, connections, upstreamtest.Network{peer: s}.Dial)
+	return newHarness(t, target, connections, upstreamtest.Network{peer: s}.Dial)
 }
 
 // What a request looks like (RFC 8484 section 4.1).
@@ -52,10 +52,10 @@ func TestHTTPSRequest(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := upstreamtest.New(known)
-				l := doh(t, s, 1, tt.change)
+				s := upstreamtest.New(answerOrRefuse)
+				h := newDoHHarness(t, s, 1, tt.change)
 				for range 3 {
-					if got := l.ask(t, "www.example."); got != "192.0.2.10" {
+					if got := h.ask(t, "www.example."); got != "192.0.2.10" {
 						t.Fatalf("told %q, want 192.0.2.10", got)
 					}
 				}
@@ -118,8 +118,8 @@ func TestHTTPSResponses(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := upstreamtest.New(upstreamtest.Always(tt.a))
-				l := doh(t, s, 1, nil)
-				if got := l.ask(t, "www.example."); got != tt.want {
+				h := newDoHHarness(t, s, 1, nil)
+				if got := h.ask(t, "www.example."); got != tt.want {
 					t.Errorf("told %q, want %q", got, tt.want)
 				}
 				for cause := range NumCauses {
@@ -127,7 +127,7 @@ func TestHTTPSResponses(t *testing.T) {
 					if cause == tt.cause && cause != CauseTimeout {
 						want = 1
 					}
-					if got := l.count.failures[cause].Load(); got != want {
+					if got := h.count.failures[cause].Load(); got != want {
 						t.Errorf("%s counted %d times, want %d", cause, got, want)
 					}
 				}
@@ -147,15 +147,15 @@ func TestHTTPSAge(t *testing.T) {
 		s := upstreamtest.New(func(upstreamtest.Query) upstreamtest.Action {
 			return upstreamtest.Action{Age: age, Records: []string{"www.example. 60 IN A 192.0.2.1", "www.example. 5 IN A 192.0.2.2"}}
 		})
-		l := doh(t, s, 1, nil)
+		h := newDoHHarness(t, s, 1, nil)
 		for _, tt := range []struct {
 			age  int
 			want string
 		}{{0, "[60 5]"}, {5, "[55 0]"}, {59, "[1 0]"}, {60, "[0 0]"}, {1<<31 - 1, "[0 0]"}} {
 			age = tt.age
 			got := make(chan string, 1)
-			l.send(t, "www.example.", func(t *try) {
-				t.report = func(r received, _ *wire.SendBatch) {
+			h.query(t, "www.example.", func(a *attempt) {
+				a.onReply = func(r reply, _ *wire.SendBatch) {
 					var ttls []uint32
 					for _, record := range r.m.Records {
 						ttls = append(ttls, r.m.RecordTTL(record))
@@ -171,7 +171,7 @@ func TestHTTPSAge(t *testing.T) {
 }
 
 // A server that wants no more requests on a session (GOAWAY), or cuts it, loses none.
-func TestHTTPSSessionsEnd(t *testing.T) {
+func TestHTTPSConnectionsEnd(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]upstreamtest.Action{"GOAWAY": {Close: true}, "cut": {Reset: true}} {
 		for _, connections := range []int{1, 3} {
@@ -190,20 +190,20 @@ func TestHTTPSSessionsEnd(t *testing.T) {
 							a.Records = []string{"www.example. 60 IN A 192.0.2.10"}
 							return a
 						}
-						a := known(q)
+						a := answerOrRefuse(q)
 						a.Delay = 5 * time.Millisecond
 						return a
 					})
-					l := doh(t, s, connections, nil)
-					l.ask(t, "www.example.")
+					h := newDoHHarness(t, s, connections, nil)
+					h.ask(t, "www.example.")
 					synctest.Wait()
 					for range 50 {
-						var all []*ticket
+						var all []*pendingAnswer
 						for range 10 {
-							all = append(all, l.send(t, "www.example."))
+							all = append(all, h.query(t, "www.example."))
 						}
-						for _, k := range all {
-							if got := k.wait(time.Second); got != "192.0.2.10" {
+						for _, p := range all {
+							if got := p.wait(time.Second); got != "192.0.2.10" {
 								t.Errorf("told %q, want 192.0.2.10", got)
 							}
 						}
@@ -219,66 +219,66 @@ func TestHTTPSSessionsEnd(t *testing.T) {
 }
 
 // Requests are bounded, and those that nobody waits for any more end on both sides.
-func TestHTTPSDrop(t *testing.T) {
+func TestHTTPSCancel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(known)
-		l := doh(t, s, 4, nil)
-		l.ask(t, "www.example.")
+		s := upstreamtest.New(answerOrRefuse)
+		h := newDoHHarness(t, s, 4, nil)
+		h.ask(t, "www.example.")
 		s.SetScript(upstreamtest.Always(upstreamtest.Action{Drop: true}))
-		var all []*ticket
+		var all []*pendingAnswer
 		for range maxInflight {
-			all = append(all, l.send(t, "www.example."))
+			all = append(all, h.query(t, "www.example."))
 		}
-		if got := l.ask(t, "www.example."); got != "refused: limit" {
+		if got := h.ask(t, "www.example."); got != "refused: limit" {
 			t.Errorf("one too many: %q, want it refused for a limit", got)
 		}
 		synctest.Wait()
-		for _, k := range all {
-			if got := k.wait(1); got != "timeout" {
+		for _, p := range all {
+			if got := p.wait(1); got != "timeout" {
 				t.Errorf("told %q, want nothing", got)
 			}
 		}
 		synctest.Wait()
-		h := l.carrier.(*sessions)
-		h.mu.Lock()
-		flying := h.flying
-		h.mu.Unlock()
+		pool := h.transport.(*httpsPool)
+		pool.mu.Lock()
+		flying := pool.inFlight
+		pool.mu.Unlock()
 		if flying != 0 {
 			t.Errorf("%d requests are under way, want none", flying)
 		}
-		s.SetScript(known)
-		if got := l.ask(t, "www.example."); got != "192.0.2.10" {
+		s.SetScript(answerOrRefuse)
+		if got := h.ask(t, "www.example."); got != "192.0.2.10" {
 			t.Errorf("afterwards: %q, want 192.0.2.10", got)
 		}
 	})
 }
 
 // Sessions are open before they are needed, are replaced at their age without anybody waiting, and go without queries.
-func TestHTTPSAges(t *testing.T) {
+func TestHTTPSConnAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(known)
+		s := upstreamtest.New(answerOrRefuse)
 		target := Target{Network: "https", Addr: peer, CAFile: secure(t, s, peer.Addr().String())}
-		l := labOf(t, target, 2, slowDial(upstreamtest.Network{peer: s}, time.Second))
-		l.ask(t, "www.example.")
+		h := newHarness(t, target, 2, slowDial(upstreamtest.Network{peer: s}, time.Second))
+		h.ask(t, "www.example.")
 		time.Sleep(2 * time.Second)
-		if now, _ := l.open(); now != 2 {
+		if now, _ := h.openCount(); now != 2 {
 			t.Errorf("%d open after a query, want 2", now)
 		}
 		for range 5 * 60 {
 			start := time.Now()
-			if got := l.ask(t, "www.example."); got != "192.0.2.10" || time.Since(start) != 0 {
+			if got := h.ask(t, "www.example."); got != "192.0.2.10" || time.Since(start) != 0 {
 				t.Errorf("told %q after %v, want an answer at once", got, time.Since(start))
 			}
 			time.Sleep(time.Second)
 		}
-		if _, ever := l.open(); ever < 6 || ever > 12 {
+		if _, ever := h.openCount(); ever < 6 || ever > 12 {
 			t.Errorf("%d sessions in five minutes, want 6 to 12", ever)
 		}
 		time.Sleep(idleTimeout)
 		synctest.Wait()
-		if now, _ := l.open(); now != 0 {
+		if now, _ := h.openCount(); now != 0 {
 			t.Errorf("%d open without a query for long, want none", now)
 		}
 	})
@@ -292,12 +292,12 @@ func TestHTTPSSilence(t *testing.T) {
 			if q.Conn == 1 {
 				return upstreamtest.Action{Drop: true}
 			}
-			return known(q)
+			return answerOrRefuse(q)
 		})
-		l := doh(t, s, 1, nil)
-		first := l.send(t, "www.example.")
-		time.Sleep(stallTime)
-		if got := l.ask(t, "www.example."); got != "192.0.2.10" {
+		h := newDoHHarness(t, s, 1, nil)
+		first := h.query(t, "www.example.")
+		time.Sleep(stallAfter)
+		if got := h.ask(t, "www.example."); got != "192.0.2.10" {
 			t.Errorf("told %q, want 192.0.2.10 by another session", got)
 		}
 		if got := first.wait(time.Second); got != "timeout" {

@@ -13,65 +13,65 @@ import (
 )
 
 // A session is one connection of HTTP/2.
-type session struct {
-	sessions *sessions
-	number   uint64           // counted from 1 over all of the upstream's
-	ready    chan struct{}    // closed when it is open, or will not be
-	conn     *http.ClientConn // set when ready is closed; nil: it could not be opened
-	bare     net.Conn         // what TLS runs over; set before conn
+type httpsConn struct {
+	pool    *httpsPool
+	number  uint64           // counted from 1 over all of the upstream's
+	ready   chan struct{}    // closed when it is open, or will not be
+	client  *http.ClientConn // set when ready is closed; nil: it could not be opened
+	rawConn net.Conn         // what TLS runs over; set before conn
 
 	// Guarded by sessions.mu:
-	life
-	cancel context.CancelFunc // ends the opening; nil: it has not begun
-	users  int                // requests on it
+	connState
+	cancel   context.CancelFunc // ends the opening; nil: it has not begun
+	inFlight int                // requests on it
 }
 
 // A seat is a request's place on a session.
-type seat struct {
-	session *session
-	reused  bool   // it was open before
-	newest  uint64 // number of the newest session then
+type connSlot struct {
+	conn   *httpsConn
+	reused bool   // it was open before
+	newest uint64 // number of the newest session then
 }
 
 // joinLocked finds a session numbered above after for a request, or opens one.
-func (s *sessions) joinLocked(now time.Time, t *try, after uint64) (seat, error) {
-	best := s.pickLocked(now, after)
+func (p *httpsPool) acquireLocked(now time.Time, a *attempt, after uint64) (connSlot, error) {
+	best := p.pickLocked(now, after)
 	var refused error
-	if s.moreLocked(now, best) {
-		var opened *session
-		if opened, refused = s.openForLocked(now, t); opened != nil {
+	if p.needsNewLocked(now, best) {
+		var opened *httpsConn
+		if opened, refused = p.openForQueryLocked(now, a); opened != nil {
 			best = opened
 		}
 	}
 	if best == nil {
-		return seat{}, fmt.Errorf("finding a session: %w", cmp.Or(refused, errLimit))
+		return connSlot{}, fmt.Errorf("finding a session: %w", cmp.Or(refused, errLimit))
 	}
-	if best.users == 0 && !best.owes {
-		best.heard = now
+	if best.inFlight == 0 && !best.owesAnswer {
+		best.lastRead = now
 	}
-	best.users++
-	s.turns++
-	best.turn = s.turns
-	return seat{session: best, reused: best.open, newest: s.opened}, nil
+	best.inFlight++
+	p.uses++
+	best.lastUse = p.uses
+	return connSlot{conn: best, reused: best.open, newest: p.opened}, nil
 }
 
 // moreLocked tells whether a request that could go on the session best, if there is one, had better have another. An
 // aged one has its successor on the way.
-func (s *sessions) moreLocked(now time.Time, best *session) bool {
+func (p *httpsPool) needsNewLocked(now time.Time, best *httpsConn) bool {
 	switch {
 	case best == nil || best.rankLocked(now) == rankStalled:
-		return len(s.list) < 2*s.connections+2
-	case best.users == 0 || best.aged:
+		return len(p.conns) < 2*p.connections+2
+	case best.inFlight == 0 || best.aged:
 		return false
 	}
-	return s.youngLocked() < s.connections
+	return p.countYoungLocked() < p.connections
 }
 
 // youngLocked counts the sessions that have not come to their age.
-func (s *sessions) youngLocked() int {
+func (p *httpsPool) countYoungLocked() int {
 	n := 0
-	for _, x := range s.list {
-		if !x.aged {
+	for _, c := range p.conns {
+		if !c.aged {
 			n++
 		}
 	}
@@ -79,20 +79,20 @@ func (s *sessions) youngLocked() int {
 }
 
 // pickLocked finds the best session.
-func (s *sessions) pickLocked(now time.Time, after uint64) (best *session) {
+func (p *httpsPool) pickLocked(now time.Time, after uint64) (best *httpsConn) {
 	bestRank := rankNone
-	for _, x := range slices.Clone(s.list) {
-		if x.open && x.users == 0 && x.conn.Available() == 0 { // the peer will have no more of it
-			x.endLocked(errAged)
+	for _, c := range slices.Clone(p.conns) {
+		if c.open && c.inFlight == 0 && c.client.Available() == 0 { // the peer will have no more of it
+			c.endLocked(errAged)
 			continue
 		}
-		if x.number <= after {
+		if c.number <= after {
 			continue
 		}
-		rank := x.rankLocked(now)
-		before := best == nil || x.users < best.users || x.users == best.users && x.turn < best.turn
+		rank := c.rankLocked(now)
+		before := best == nil || c.inFlight < best.inFlight || c.inFlight == best.inFlight && c.lastUse < best.lastUse
 		if rank < bestRank || rank == bestRank && before {
-			best, bestRank = x, rank
+			best, bestRank = c, rank
 		}
 	}
 	return best
@@ -100,123 +100,123 @@ func (s *sessions) pickLocked(now time.Time, after uint64) (best *session) {
 
 // rankLocked is the session's rank among the others. One that is full, or that the peer is about to end, is as good as
 // one that is silent: a request on it would wait.
-func (x *session) rankLocked(now time.Time) int {
-	silent := x.users > 0 && now.Sub(x.heard) >= stallTime
-	return x.rank(silent || x.open && x.conn.Available() == 0 || !x.open && x.users >= maxInflight)
+func (c *httpsConn) rankLocked(now time.Time) int {
+	silent := c.inFlight > 0 && now.Sub(c.lastRead) >= stallAfter
+	return c.rank(silent || c.open && c.client.Available() == 0 || !c.open && c.inFlight >= maxInflight)
 }
 
 // part takes a request off its session. heard tells that something came back.
-func (x *session) part(heard bool) {
-	s := x.sessions
-	now := s.now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	x.users--
-	if x.users == 0 {
-		x.rested = now
+func (c *httpsConn) releaseSlot(heard bool) {
+	p := c.pool
+	now := p.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.inFlight--
+	if c.inFlight == 0 {
+		c.idleSince = now
 	}
 	if heard {
-		x.heard, x.owes = now, false
+		c.lastRead, c.owesAnswer = now, false
 	} else {
-		x.owes = true
+		c.owesAnswer = true
 	}
-	x.restLocked(now)
+	c.checkIdleLocked(now)
 }
 
 // answered notes that an answer came on the session.
-func (x *session) answered() {
-	s := x.sessions
-	now := s.now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	x.proved = true
-	s.fault = nil
-	s.openAheadLocked(now)
+func (c *httpsConn) recordAnswer() {
+	p := c.pool
+	now := p.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.answered = true
+	p.lastErr = nil
+	p.preopenLocked(now)
 }
 
 // restLocked decides what becomes of a session without requests.
-func (x *session) restLocked(now time.Time) {
-	if x.err != nil || x.users > 0 {
+func (c *httpsConn) checkIdleLocked(now time.Time) {
+	if c.err != nil || c.inFlight > 0 {
 		return
 	}
-	s, quiet := x.sessions, x.rested
-	if s.asked.After(quiet) {
-		quiet = s.asked
+	p, quiet := c.pool, c.idleSince
+	if p.lastQuery.After(quiet) {
+		quiet = p.lastQuery
 	}
-	look, end := x.fate(now, quiet, s.retired, x.aged && s.freshLocked(now))
+	look, end := c.idlePolicy(now, quiet, p.noIdle, c.aged && p.hasFreshLocked(now))
 	switch {
 	case end != nil:
-		x.endLocked(end)
+		c.endLocked(end)
 	case !look.IsZero():
-		x.alarm.set(now, look, x.expire)
+		c.timer.set(now, look, c.onTimer)
 	}
 }
 
 // freshLocked tells whether there is a session, other than those that came to their age, that is open and answers.
-func (s *sessions) freshLocked(now time.Time) bool {
-	return slices.ContainsFunc(s.list, func(x *session) bool { return x.open && x.rankLocked(now) == rankGood })
+func (p *httpsPool) hasFreshLocked(now time.Time) bool {
+	return slices.ContainsFunc(p.conns, func(c *httpsConn) bool { return c.open && c.rankLocked(now) == rankGood })
 }
 
 // expire does what is due, and sets the alarm to what is due next.
-func (x *session) expire() {
-	s := x.sessions
-	now := s.now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	x.alarm.rang()
-	if x.err != nil {
+func (c *httpsConn) onTimer() {
+	p := c.pool
+	now := p.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.timer.fired()
+	if c.err != nil {
 		return
 	}
-	next := x.ages
-	if !now.Before(x.ages) {
-		x.aged = true
-		s.openAheadLocked(now)
-		next = now.Add(ageRetry)
+	next := c.agesAt
+	if !now.Before(c.agesAt) {
+		c.aged = true
+		p.preopenLocked(now)
+		next = now.Add(replaceRetry)
 	}
-	x.restLocked(now)
-	if x.err == nil {
-		x.alarm.set(now, next, x.expire)
+	c.checkIdleLocked(now)
+	if c.err == nil {
+		c.timer.set(now, next, c.onTimer)
 	}
 }
 
 // end ends the session: requests on it get an error.
-func (x *session) end(err error) {
-	x.sessions.mu.Lock()
-	defer x.sessions.mu.Unlock()
-	x.endLocked(err)
+func (c *httpsConn) end(err error) {
+	c.pool.mu.Lock()
+	defer c.pool.mu.Unlock()
+	c.endLocked(err)
 }
 
-func (x *session) endLocked(err error) {
-	if x.err != nil {
+func (c *httpsConn) endLocked(err error) {
+	if c.err != nil {
 		return
 	}
-	s := x.sessions
-	x.err = err
-	if x.cancel != nil {
-		x.cancel()
+	p := c.pool
+	c.err = err
+	if c.cancel != nil {
+		c.cancel()
 	}
-	s.list = slices.DeleteFunc(s.list, func(other *session) bool { return other == x })
-	if !wanted(err) {
-		if x.proved {
-			s.openAheadLocked(s.now())
+	p.conns = slices.DeleteFunc(p.conns, func(other *httpsConn) bool { return other == c })
+	if !expectedEnd(err) {
+		if c.answered {
+			p.preopenLocked(p.now())
 		} else {
-			s.fault = err
+			p.lastErr = err
 		}
 	}
-	if x.open { // else run sees to it
-		x.closeLocked()
+	if c.open { // else run sees to it
+		c.closeLocked()
 	}
 }
 
 // closeLocked closes the session in a goroutine, which wait waits for.
-func (x *session) closeLocked() {
-	x.alarm.stop()
-	good := wanted(x.err)
+func (c *httpsConn) closeLocked() {
+	c.timer.stop()
+	good := expectedEnd(c.err)
 	go func() {
-		defer x.sessions.endOne()
+		defer c.pool.finishOne()
 		if !good { // then there is no time for a farewell, which the peer might not take
-			_ = x.bare.Close()
+			_ = c.rawConn.Close()
 		}
-		_ = x.conn.Close()
+		_ = c.client.Close()
 	}()
 }

@@ -22,7 +22,7 @@ var addrL = netip.MustParseAddrPort("10.96.0.10:53")
 
 // A lab is the servers A, B, C and L in memory. Each answers with an address of
 // its own after a millisecond, until something happens to it.
-type lab struct {
+type harness struct {
 	a, b, c, l *upstreamtest.Server
 	servers    upstreamtest.Network
 
@@ -30,58 +30,58 @@ type lab struct {
 	dial map[netip.AddrPort]error
 }
 
-var errSwallowed = errors.New("nothing comes back")
+var errNoAnswer = errors.New("nothing comes back")
 
 func healthy(address string) upstreamtest.Script {
 	return upstreamtest.Always(after(time.Millisecond, one(address)))
 }
 
-func newLab() *lab {
-	l := &lab{
+func newHarness() *harness {
+	h := &harness{
 		a: upstreamtest.New(healthy("192.0.2.10")), b: upstreamtest.New(healthy("192.0.2.20")),
 		c: upstreamtest.New(healthy("192.0.2.30")), l: upstreamtest.New(healthy("192.0.2.99")),
 		dial: map[netip.AddrPort]error{},
 	}
-	l.servers = upstreamtest.Network{addrA: l.a, addrB: l.b, addrC: l.c, addrL: l.l}
-	return l
+	h.servers = upstreamtest.Network{addrA: h.a, addrB: h.b, addrC: h.c, addrL: h.l}
+	return h
 }
 
-func (l *lab) Dial(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
-	l.mu.Lock()
-	err := l.dial[addr]
-	l.mu.Unlock()
+func (h *harness) Dial(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+	h.mu.Lock()
+	err := h.dial[addr]
+	h.mu.Unlock()
 	switch {
-	case errors.Is(err, errSwallowed):
+	case errors.Is(err, errNoAnswer):
 		<-ctx.Done()
 		return nil, ctx.Err()
 	case err != nil:
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
-	return l.servers.Dial(ctx, network, addr)
+	return h.servers.Dial(ctx, network, addr)
 }
 
-func (l *lab) set(addr netip.AddrPort, script upstreamtest.Script, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.servers[addr].SetScript(script)
-	l.dial[addr] = err
+func (h *harness) set(addr netip.AddrPort, script upstreamtest.Script, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.servers[addr].SetScript(script)
+	h.dial[addr] = err
 }
 
 // vanish cuts the path to a server without a word.
-func (l *lab) vanish(addr netip.AddrPort) {
-	l.set(addr, upstreamtest.Always(upstreamtest.Action{Drop: true}), errSwallowed)
+func (h *harness) vanish(addr netip.AddrPort) {
+	h.set(addr, upstreamtest.Always(upstreamtest.Action{Drop: true}), errNoAnswer)
 }
 
 // end is that of the program there: its connections are closed with the next
 // query, new ones refused.
-func (l *lab) end(addr netip.AddrPort) {
-	l.set(addr, upstreamtest.Always(upstreamtest.Action{Close: true}), syscall.ECONNREFUSED)
+func (h *harness) end(addr netip.AddrPort) {
+	h.set(addr, upstreamtest.Always(upstreamtest.Action{Close: true}), syscall.ECONNREFUSED)
 }
 
 // pool follows e in the lab.
-func (l *lab) pool(t *testing.T, e *upstream.Endpoints) *upstream.Pool {
+func (h *harness) pool(t *testing.T, e *upstream.Endpoints) *upstream.Pool {
 	t.Helper()
-	p := newPool(t, upstream.Config{Follow: e, Dial: l.Dial})
+	p := newPool(t, upstream.Config{Endpoints: e, Dial: h.Dial})
 	run(t, p)
 	return p
 }

@@ -16,38 +16,38 @@ import (
 
 // The last resort is asked when nobody is ready or all that are fail, within the
 // same query, and left when one of them is back.
-func TestFollowLastResort(t *testing.T) {
+func TestEndpointsLastResort(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
 	tests := []struct {
 		name    string
-		fail    func(*lab, *upstream.Endpoints)
-		back    func(*lab, *upstream.Endpoints)
+		fail    func(*harness, *upstream.Endpoints)
+		back    func(*harness, *upstream.Endpoints)
 		late    int           // queries that had to wait while there was nobody else
 		longest time.Duration // of them
 	}{
 		{
 			name:    "all gone",
-			fail:    func(_ *lab, e *upstream.Endpoints) { e.Set(nil, list(addrL)) },
-			back:    func(_ *lab, e *upstream.Endpoints) { e.Set(list(addrA), list(addrL)) },
+			fail:    func(_ *harness, e *upstream.Endpoints) { e.Set(nil, list(addrL)) },
+			back:    func(_ *harness, e *upstream.Endpoints) { e.Set(list(addrA), list(addrL)) },
 			longest: ms,
 		},
 		{
 			name: "all refuse",
-			fail: func(l *lab, _ *upstream.Endpoints) {
-				l.end(addrA)
-				l.end(addrB)
+			fail: func(h *harness, _ *upstream.Endpoints) {
+				h.end(addrA)
+				h.end(addrB)
 			},
-			back:    func(l *lab, _ *upstream.Endpoints) { l.set(addrA, healthy("192.0.2.10"), nil) },
+			back:    func(h *harness, _ *upstream.Endpoints) { h.set(addrA, healthy("192.0.2.10"), nil) },
 			longest: ms,
 		},
 		{
 			name: "all silent", // 300 ms: one patience each; then a probe of each in 5 s
-			fail: func(l *lab, _ *upstream.Endpoints) {
-				l.vanish(addrA)
-				l.vanish(addrB)
+			fail: func(h *harness, _ *upstream.Endpoints) {
+				h.vanish(addrA)
+				h.vanish(addrB)
 			},
-			back:    func(l *lab, _ *upstream.Endpoints) { l.set(addrA, healthy("192.0.2.10"), nil) },
+			back:    func(h *harness, _ *upstream.Endpoints) { h.set(addrA, healthy("192.0.2.10"), nil) },
 			late:    31 + 30 + 2*2,
 			longest: 601 * ms, // of a query that was under way when they fell silent
 		},
@@ -56,7 +56,7 @@ func TestFollowLastResort(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				lab := newLab()
+				lab := newHarness()
 				e := endpoints(list(addrA, addrB), list(addrL))
 				p := lab.pool(t, e)
 				during(t, p, time.Second)
@@ -86,20 +86,20 @@ func TestFollowLastResort(t *testing.T) {
 // A server that is gone without a word costs the queries of one patience their
 // wait. The next ones ask another; the connection is closed long before the
 // kernel gives it up.
-func TestFollowBlackHole(t *testing.T) {
+func TestEndpointsBlackHole(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name string
-		dead func(*lab)
+		dead func(*harness)
 	}{
-		{name: "path cut", dead: func(l *lab) { l.vanish(addrA) }},
-		{name: "program stuck", dead: func(l *lab) { l.a.SetScript(upstreamtest.Always(upstreamtest.Action{Drop: true})) }},
+		{name: "path cut", dead: func(h *harness) { h.vanish(addrA) }},
+		{name: "program stuck", dead: func(h *harness) { h.a.SetScript(upstreamtest.Always(upstreamtest.Action{Drop: true})) }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				lab := newLab()
+				lab := newHarness()
 				lab.b.SetScript(upstreamtest.Always(after(3*time.Millisecond, one("192.0.2.20")))) // A is preferred
 				p := lab.pool(t, endpoints(list(addrA, addrB), nil))
 				during(t, p, time.Second)
@@ -121,10 +121,10 @@ func TestFollowBlackHole(t *testing.T) {
 }
 
 // One query that takes long says nothing of a server that answers others.
-func TestFollowSlowQuery(t *testing.T) {
+func TestEndpointsSlowQuery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newLab()
+		lab := newHarness()
 		lab.a.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
 			if q.Name == "slow.example." {
 				return upstreamtest.Action{Drop: true}
@@ -147,10 +147,10 @@ func TestFollowSlowQuery(t *testing.T) {
 
 // A stuck connection that is tried again now and then is not kept by that: the
 // next try is on a new one.
-func TestFollowStuckConnection(t *testing.T) {
+func TestEndpointsStuckConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newLab()
+		lab := newHarness()
 		p := lab.pool(t, endpoints(list(addrA), list(addrL)))
 		ask(t, p)
 		lab.a.SetScript(func(q upstreamtest.Query) upstreamtest.Action {

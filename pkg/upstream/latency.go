@@ -6,14 +6,14 @@ import "time"
 
 // How latency becomes order and patience.
 const (
-	halving       = 5 * time.Second        // not asked for so long: counts as twice as fast
+	decayInterval = 5 * time.Second        // not asked for so long: counts as twice as fast
 	minPenalty    = 100 * time.Millisecond // what a failure costs at least
 	maxPenalty    = time.Second            // and at most
-	unknownSRTT   = 100 * time.Millisecond // asked, but has not answered yet
-	minPatience   = 150 * time.Millisecond
-	maxPatience   = 800 * time.Millisecond
-	patienceSRTTs = 4
-	minHedge      = 5 * time.Millisecond // an upstream that is quicker is given so long all the same
+	initialSRTT   = 100 * time.Millisecond // asked, but has not answered yet
+	minTimeout    = 150 * time.Millisecond
+	maxTimeout    = 800 * time.Millisecond
+	timeoutSRTTs  = 4
+	minHedgeDelay = 5 * time.Millisecond // an upstream that is quicker is given so long all the same
 	minSamples    = 16                   // before anybody can say what is late
 )
 
@@ -25,7 +25,7 @@ type latency struct {
 }
 
 // measured takes a round trip into account (RFC 6298 section 2.3). stale says that what was known before is of no worth.
-func (l *latency) measured(rtt time.Duration, stale bool) {
+func (l *latency) observe(rtt time.Duration, stale bool) {
 	rtt = max(rtt, 1) // 0 means unknown
 	if l.srtt == 0 || stale {
 		l.srtt = rtt
@@ -37,12 +37,12 @@ func (l *latency) measured(rtt time.Duration, stale bool) {
 		l.p95 = max(l.p95, rtt)
 		return
 	}
-	l.track(rtt)
+	l.trackP95(rtt)
 }
 
 // track moves the percentile: up by nineteen steps for one that was above, down by one step for the nineteen that should
 // be below.
-func (l *latency) track(rtt time.Duration) {
+func (l *latency) trackP95(rtt time.Duration) {
 	step := max(l.p95/256, 1)
 	if rtt > l.p95 {
 		l.p95 = min(l.p95+19*step, rtt)
@@ -52,28 +52,28 @@ func (l *latency) track(rtt time.Duration) {
 }
 
 // punished makes it longer after a failure.
-func (l *latency) punished() {
+func (l *latency) penalize() {
 	l.srtt = max(l.srtt, min(max(2*l.srtt, minPenalty), maxPenalty))
 }
 
 // patience is how long a try may be silent before the next one starts.
-func (l *latency) patience() time.Duration {
+func (l *latency) timeout() time.Duration {
 	srtt := l.srtt
 	if srtt == 0 {
-		srtt = unknownSRTT
+		srtt = initialSRTT
 	}
-	return min(max(patienceSRTTs*srtt, minPatience), maxPatience)
+	return min(max(timeoutSRTTs*srtt, minTimeout), maxTimeout)
 }
 
 // hedge is how long a try may be silent before it is late; 0: nobody can say yet.
-func (l *latency) hedge() time.Duration {
+func (l *latency) hedgeDelay() time.Duration {
 	if l.samples < minSamples {
 		return 0
 	}
-	return max(l.p95+l.p95/4, minHedge) // the quarter is for those that always take as long
+	return max(l.p95+l.p95/4, minHedgeDelay) // the quarter is for those that always take as long
 }
 
 // halvings is how often what was known of an upstream that was last asked then has lost half its worth.
-func halvings(now, asked time.Time) int {
-	return int(min(max(now.Sub(asked), 0)/halving, 40)) // 40: hardly any duration is left
+func decaySteps(now, asked time.Time) int {
+	return int(min(max(now.Sub(asked), 0)/decayInterval, 40)) // 40: hardly any duration is left
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // What becomes of one query that is with A when A leaves, 100 ms after it came.
-func TestFollowInFlight(t *testing.T) {
+func TestEndpointsInFlight(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
 	tests := []struct {
@@ -56,16 +56,16 @@ func TestFollowInFlight(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					lab := newLab()
+					lab := newHarness()
 					var start time.Time
 					var closed time.Duration
 					e := endpoints(list(addrA), nil)
 					p := newPool(t, upstream.Config{
-						Follow: e,
+						Endpoints: e,
 						Dial: func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 							conn, err := lab.Dial(ctx, network, addr)
 							if addr == addrA {
-								conn = &closeTeller{Conn: conn, tell: sync.OnceFunc(func() { closed = time.Since(start) })}
+								conn = &closeNotifier{Conn: conn, tell: sync.OnceFunc(func() { closed = time.Since(start) })}
 							}
 							return conn, err
 						},
@@ -101,17 +101,17 @@ func TestFollowInFlight(t *testing.T) {
 }
 
 // A connection that is idle when its server leaves is closed at once.
-func TestFollowIdleLeaver(t *testing.T) {
+func TestEndpointsIdleRemoved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newLab()
+		lab := newHarness()
 		closed := false
 		e := endpoints(list(addrA), nil)
 		p := newPool(t, upstream.Config{
-			Follow: e,
+			Endpoints: e,
 			Dial: func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 				conn, err := lab.Dial(ctx, network, addr)
-				return &closeTeller{Conn: conn, tell: func() { closed = true }}, err
+				return &closeNotifier{Conn: conn, tell: func() { closed = true }}, err
 			},
 		})
 		run(t, p)
@@ -129,10 +129,10 @@ func TestFollowIdleLeaver(t *testing.T) {
 }
 
 // Who stays keeps connection and counters, whichever list it is in.
-func TestFollowStays(t *testing.T) {
+func TestEndpointsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newLab()
+		lab := newHarness()
 		e := endpoints(list(addrA, addrB), nil)
 		p := lab.pool(t, e)
 		for range 20 { // one of them goes to B, but for a chance of one in a million

@@ -14,7 +14,7 @@ import (
 
 // The letters of names are mixed over UDP, unless that is not wanted, and nowhere else. The answer has those of the
 // query all the same.
-func TestLetters(t *testing.T) {
+func TestRandomCase(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name    string
@@ -32,7 +32,7 @@ func TestLetters(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{upstreamtest.Forged}}))
 				p := newPool(t, upstream.Config{
-					Targets: []upstream.Target{target(tt.network, addrA)}, Dial: upstreamtest.Network{addrA: s}.Dial, PlainCase: tt.plain,
+					Targets: []upstream.Target{target(tt.network, addrA)}, Dial: upstreamtest.Network{addrA: s}.Dial, NoRandomCase: tt.plain,
 				})
 				run(t, p)
 				q := question(t, "a-name-with-many-letters.example.")

@@ -6,58 +6,58 @@ import "time"
 
 // When a connection has had its time.
 const (
-	lineAge     = 60 * time.Second       // after this and up to half as long again no query comes on it
-	ageRetry    = 5 * time.Second        // until one is tried again that is to follow an aged one
-	idleTimeout = 10 * time.Second       // without a query in flight
-	stallTime   = 800 * time.Millisecond // owes an answer and is silent: not for new queries
+	connAge      = 60 * time.Second       // after this and up to half as long again no query comes on it
+	replaceRetry = 5 * time.Second        // until one is tried again that is to follow an aged one
+	idleTimeout  = 10 * time.Second       // without a query in flight
+	stallAfter   = 800 * time.Millisecond // owes an answer and is silent: not for new queries
 )
 
 // A life is what connections of TCP and TLS and sessions of HTTPS have in common: how good one is beside others, and
 // when it ends. The lock of its carrier guards it.
-type life struct {
-	open   bool      // the handshake is over
-	ahead  bool      // opened before a query had to wait for it
-	aged   bool      // to be replaced: takes a query only where there is no better one
-	proved bool      // an answer has come on it
-	owes   bool      // somebody gave up on it since the last answer
-	turn   uint64    // the latest query's
-	heard  time.Time // when something last came, or since when something is owed
-	rested time.Time // since when it has no query, where it has none
-	ages   time.Time // when it has had its time; zero: not open yet
-	alarm  alarm
-	err    error // why it ended; nil: it has not
+type connState struct {
+	open       bool      // the handshake is over
+	preopened  bool      // opened before a query had to wait for it
+	aged       bool      // to be replaced: takes a query only where there is no better one
+	answered   bool      // an answer has come on it
+	owesAnswer bool      // somebody gave up on it since the last answer
+	lastUse    uint64    // the latest query's
+	lastRead   time.Time // when something last came, or since when something is owed
+	idleSince  time.Time // since when it has no query, where it has none
+	agesAt     time.Time // when it has had its time; zero: not open yet
+	timer      lazyTimer
+	err        error // why it ended; nil: it has not
 }
 
 // The ranks, the best first.
 const (
-	rankGood    = iota
-	rankAged    // had better end, once another is open
-	rankAhead   // opening, and no query has waited for it yet
-	rankStalled // if there is no other
+	rankGood      = iota
+	rankAged      // had better end, once another is open
+	rankPreopened // opening, and no query has waited for it yet
+	rankStalled   // if there is no other
 	rankNone
 )
 
 // rank is its place among others. stalled says that a query on it would wait.
-func (l *life) rank(stalled bool) int {
+func (s *connState) rank(stalled bool) int {
 	switch {
 	case stalled:
 		return rankStalled
-	case l.ahead && !l.open:
-		return rankAhead
-	case l.aged:
+	case s.preopened && !s.open:
+		return rankPreopened
+	case s.aged:
 		return rankAged
 	}
 	return rankGood
 }
 
 // begin notes that the handshake is over. expire is called when it has had its time.
-func (l *life) begin(now time.Time, ids *draws, expire func()) {
-	age := lineAge
+func (s *connState) markOpen(now time.Time, ids *idSource, expire func()) {
+	age := connAge
 	if bits, err := ids.next(); err == nil {
-		age += time.Duration(bits) * (lineAge / 2) / (1 << 16)
+		age += time.Duration(bits) * (connAge / 2) / (1 << 16)
 	}
-	l.open, l.ages = true, now.Add(age)
-	l.alarm.set(now, l.ages, expire)
+	s.open, s.agesAt = true, now.Add(age)
+	s.timer.set(now, s.agesAt, expire)
 }
 
 // fate is what becomes of one that is there and has no queries: it ends with the error, or is looked at again at that
@@ -66,19 +66,19 @@ func (l *life) begin(now time.Time, ids *draws, expire func()) {
 //
 // One that is silent although its callers gave up is soon not kept: its path may be cut, or the rest of a frame, or an
 // answer that takes for ever, stand before all that would come after.
-func (l *life) fate(now, quiet time.Time, retired, replaced bool) (look time.Time, end error) {
+func (s *connState) idlePolicy(now, quiet time.Time, retired, replaced bool) (look time.Time, end error) {
 	switch {
 	case retired:
-		return look, errRetired
-	case !l.open && !l.ahead:
+		return look, errShutdown
+	case !s.open && !s.preopened:
 		return look, errAbandoned
-	case !l.open:
+	case !s.open:
 		return look, nil
-	case l.owes && now.Sub(l.heard) >= stallTime:
+	case s.owesAnswer && now.Sub(s.lastRead) >= stallAfter:
 		return look, errSilent
-	case l.owes:
-		return l.heard.Add(stallTime), nil
-	case l.aged && replaced:
+	case s.owesAnswer:
+		return s.lastRead.Add(stallAfter), nil
+	case s.aged && replaced:
 		return look, errAged
 	case now.Sub(quiet) >= idleTimeout:
 		return look, errIdle

@@ -16,13 +16,13 @@ import (
 
 // An upstream that leads back is found by the first query to it and left out, also by the races that wait for it, until
 // it leads back no more.
-func TestPoolLeavesOutWhoLeadsBack(t *testing.T) {
+func TestPoolExcludesLoop(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"udp", "tcp"} {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				loops := upstream.NewLoops(nil, nil)
+				loops := upstream.NewLoopDetector(nil, nil)
 				var mended atomic.Bool
 				a := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
 					switch {
@@ -30,7 +30,7 @@ func TestPoolLeavesOutWhoLeadsBack(t *testing.T) {
 						return after(time.Millisecond, one("192.0.2.10"))
 					case strings.Contains(q.Name, ".loop.node-cache."):
 						name := q.Raw[wire.HeaderLen : len(q.Raw)-4]
-						if !loops.Came(name) {
+						if !loops.Detected(name) {
 							t.Errorf("nobody knows of %q", q.Name)
 						}
 					}
@@ -39,7 +39,7 @@ func TestPoolLeavesOutWhoLeadsBack(t *testing.T) {
 				b := upstreamtest.New(upstreamtest.Always(after(2*time.Millisecond, one("192.0.2.20"))))
 				log, lines := logger()
 				p := newPool(t, upstream.Config{
-					Policy: upstream.Sequential, Loops: loops, Zone: []byte("\x07example\x00"), Log: log,
+					Policy: upstream.Sequential, LoopDetector: loops, Zone: []byte("\x07example\x00"), Log: log,
 					Dial:    upstreamtest.Network{addrA: a, addrB: b}.Dial,
 					Targets: []upstream.Target{target(network, addrA), target(network, addrB)},
 				})

@@ -14,130 +14,130 @@ import (
 // When an upstream is probed for a loop: at its first use, when the list has changed, and now and then. While it leads
 // back it is not used, so a timer has it probed.
 const (
-	loopEvery    = 5 * time.Minute  // while it is used, give or take a fifth
-	loopAgain    = 45 * time.Second // while it leads back, give or take a third
-	loopPatience = 5 * time.Second  // a probe that did not come back so soon will not
+	loopProbeInterval   = 5 * time.Minute  // while it is used, give or take a fifth
+	loopRecheckInterval = 45 * time.Second // while it leads back, give or take a third
+	loopProbeTimeout    = 5 * time.Second  // a probe that did not come back so soon will not
 )
 
 // A loopGuard finds out whether one upstream leads back to this process. It makes nobody wait: what goes round before
 // the first probe is back is bounded by the deadline of its query. The zero value is not of use, and nil is a guard
 // that never looks. Its methods may be called from any goroutine.
-type loopGuard struct {
+type loopMonitor struct {
 	*common
-	loops   *Loops
-	zone    []byte // the names that the upstream is asked for, canonical
-	network string // of the upstream, for the log
-	addr    netip.AddrPort
-	send    func(query []byte) // sends a probe to the upstream, whatever is thought of it, and cares for no answer
+	detector *LoopDetector
+	zone     []byte // the names that the upstream is asked for, canonical
+	network  string // of the upstream, for the log
+	addr     netip.AddrPort
+	send     func(query []byte) // sends a probe to the upstream, whatever is thought of it, and cares for no answer
 
-	next atomic.Int64 // when use is to have a probe sent, in Unix ns
-	back atomic.Bool  // it leads back
+	nextProbe atomic.Int64 // when use is to have a probe sent, in Unix ns
+	looping   atomic.Bool  // it leads back
 
-	mu      sync.Mutex // guards the fields below, and setting back
-	latest  uint64     // number of the latest probe
-	came    uint64     // of the latest that came back; 0: none
-	pending *time.Timer
-	ended   bool
+	mu       sync.Mutex // guards the fields below, and setting back
+	latest   uint64     // number of the latest probe
+	returned uint64     // of the latest that came back; 0: none
+	timer    *time.Timer
+	stopped  bool
 }
 
 // use notes that the upstream is about to be asked, and has it probed if that is due. It is as cheap as reading a
 // variable when it is not.
-func (g *loopGuard) use(now time.Time) {
-	if g == nil || now.UnixNano() < g.next.Load() {
+func (m *loopMonitor) onQuery(now time.Time) {
+	if m == nil || now.UnixNano() < m.nextProbe.Load() {
 		return
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if now.UnixNano() < g.next.Load() || g.back.Load() || g.ended {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now.UnixNano() < m.nextProbe.Load() || m.looping.Load() || m.stopped {
 		return
 	}
-	g.next.Store(now.Add(around(loopEvery, 5)).UnixNano())
-	g.afterLocked(0, g.probe)
+	m.nextProbe.Store(now.Add(jitter(loopProbeInterval, 5)).UnixNano())
+	m.scheduleLocked(0, m.probe)
 }
 
 // again has the next use probe: what is behind the upstream may have changed.
-func (g *loopGuard) again() {
-	if g != nil {
-		g.next.Store(0)
+func (m *loopMonitor) recheck() {
+	if m != nil {
+		m.nextProbe.Store(0)
 	}
 }
 
 // looped tells whether the upstream leads back, as far as is known.
-func (g *loopGuard) looped() bool { return g != nil && g.back.Load() }
+func (m *loopMonitor) looped() bool { return m != nil && m.looping.Load() }
 
 // stop ends all probing. What is on its way has no effect any more.
-func (g *loopGuard) stop() {
-	if g == nil {
+func (m *loopMonitor) stop() {
+	if m == nil {
 		return
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.ended = true
-	if g.pending != nil {
-		g.pending.Stop()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stopped = true
+	if m.timer != nil {
+		m.timer.Stop()
 	}
 }
 
 // afterLocked has do called later, in place of what was to be called.
-func (g *loopGuard) afterLocked(wait time.Duration, do func()) {
-	if g.pending != nil {
-		g.pending.Stop()
+func (m *loopMonitor) scheduleLocked(wait time.Duration, do func()) {
+	if m.timer != nil {
+		m.timer.Stop()
 	}
-	g.pending = time.AfterFunc(wait, func() {
-		defer g.recovered(context.Background(), func() {})
+	m.timer = time.AfterFunc(wait, func() {
+		defer m.recoverPanic(context.Background(), func() {})
 		do()
 	})
 }
 
 // probe sends one probe. While the upstream leads back, one that stays away clears it.
-func (g *loopGuard) probe() {
-	g.mu.Lock()
-	if g.ended {
-		g.mu.Unlock()
+func (m *loopMonitor) probe() {
+	m.mu.Lock()
+	if m.stopped {
+		m.mu.Unlock()
 		return
 	}
-	g.latest++
-	number := g.latest
-	if g.back.Load() {
-		g.afterLocked(loopPatience, func() { g.stayedAway(number) })
+	m.latest++
+	number := m.latest
+	if m.looping.Load() {
+		m.scheduleLocked(loopProbeTimeout, func() { m.probeExpired(number) })
 	}
-	g.mu.Unlock()
-	if query := g.loops.probe(g.zone, func() { g.cameBack(number) }); query != nil {
-		g.send(query)
+	m.mu.Unlock()
+	if query := m.detector.probe(m.zone, func() { m.probeReturned(number) }); query != nil {
+		m.send(query)
 	}
 }
 
 // cameBack takes note of a probe that came back.
-func (g *loopGuard) cameBack(number uint64) {
-	g.mu.Lock()
-	if g.ended || number <= g.came {
-		g.mu.Unlock()
+func (m *loopMonitor) probeReturned(number uint64) {
+	m.mu.Lock()
+	if m.stopped || number <= m.returned {
+		m.mu.Unlock()
 		return
 	}
-	g.came = number
-	found := !g.back.Swap(true)
-	g.afterLocked(around(loopAgain, 3), g.probe)
-	g.mu.Unlock()
+	m.returned = number
+	found := !m.looping.Swap(true)
+	m.scheduleLocked(jitter(loopRecheckInterval, 3), m.probe)
+	m.mu.Unlock()
 	if found {
-		g.log.Warn("upstream left out: a query to it came back here", "upstream", g.network+"://"+g.addr.String())
+		m.log.Warn("upstream left out: a query to it came back here", "upstream", m.network+"://"+m.addr.String())
 	}
 }
 
 // stayedAway takes note of a probe that did not come back in time.
-func (g *loopGuard) stayedAway(number uint64) {
-	g.mu.Lock()
-	cleared := !g.ended && number > g.came
+func (m *loopMonitor) probeExpired(number uint64) {
+	m.mu.Lock()
+	cleared := !m.stopped && number > m.returned
 	if cleared {
-		g.back.Store(false)
-		g.next.Store(0) // it may stay away because another resolver in the loop has left us out, and now takes us back too
+		m.looping.Store(false)
+		m.nextProbe.Store(0) // it may stay away because another resolver in the loop has left us out, and now takes us back too
 	}
-	g.mu.Unlock()
+	m.mu.Unlock()
 	if cleared {
-		g.log.Info("upstream taken back: queries to it no longer come back here", "upstream", g.network+"://"+g.addr.String())
+		m.log.Info("upstream taken back: queries to it no longer come back here", "upstream", m.network+"://"+m.addr.String())
 	}
 }
 
 // around is a duration within a part of d, so that many processes do not act at the same time.
-func around(d, part time.Duration) time.Duration {
+func jitter(d, part time.Duration) time.Duration {
 	return d - d/part + rand.N(2*d/part)
 }

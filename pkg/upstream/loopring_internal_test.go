@@ -21,11 +21,11 @@ import (
 )
 
 // firstPatience is how long a query waits for an upstream of which nothing is known.
-const firstPatience = patienceSRTTs * unknownSRTT
+const firstPatience = timeoutSRTTs * initialSRTT
 
 // A hop is the upstream of one resolver: another resolver, or, when there is none, one that knows every name.
 type hop struct {
-	guard *loopGuard
+	guard *loopMonitor
 
 	mu    sync.Mutex // guards the fields below
 	next  *resolve.Resolver
@@ -61,19 +61,19 @@ func (r *hopReply) fail(err error) {
 
 // Ask implements resolve.Asker.
 func (h *hop) Ask(q []byte, until time.Time, to wire.AnswerReceiver, _ *wire.SendBatch) {
-	h.guard.use(time.Now())
+	h.guard.onQuery(time.Now())
 	r := &hopReply{to: to}
 	if h.guard.looped() {
-		go r.fail(errLooped)
+		go r.fail(errLoop)
 		return
 	}
 	time.AfterFunc(firstPatience, func() { // when a race looks whether its upstreams lead back
 		if h.guard.looped() {
-			r.fail(errLooped)
+			r.fail(errLoop)
 		}
 	})
 	time.AfterFunc(time.Until(until), func() { r.fail(errors.New("silent")) })
-	go h.carry(q, r)
+	go h.send(q, r)
 }
 
 // sum is how many queries went this way.
@@ -84,7 +84,7 @@ func (h *hop) sum() int {
 }
 
 // carry brings a query to the next resolver.
-func (h *hop) carry(q []byte, to wire.Replier) {
+func (h *hop) send(q []byte, to wire.Replier) {
 	time.Sleep(time.Millisecond)
 	h.mu.Lock()
 	next := h.next
@@ -125,11 +125,11 @@ func (h *hop) carry(q []byte, to wire.Replier) {
 func newHop(t *testing.T) (*hop, *resolve.Resolver) {
 	t.Helper()
 	h := &hop{}
-	loops := NewLoops(nil, time.Now)
-	h.guard = &loopGuard{
-		common: &common{now: time.Now, log: slog.New(slog.DiscardHandler)}, loops: loops, zone: []byte(rootZone),
+	loops := NewLoopDetector(nil, time.Now)
+	h.guard = &loopMonitor{
+		common: &common{now: time.Now, log: slog.New(slog.DiscardHandler)}, detector: loops, zone: []byte(rootZone),
 		network: "udp", addr: netip.MustParseAddrPort("192.0.2.1:53"),
-		send: func(q []byte) { go h.carry(q, new(hopReply)) },
+		send: func(q []byte) { go h.send(q, new(hopReply)) },
 	}
 	c, err := cache.New(cache.Config{Size: 8 << 20}, time.Now())
 	if err != nil {
@@ -138,7 +138,7 @@ func newHop(t *testing.T) (*hop, *resolve.Resolver) {
 	r, err := resolve.New(resolve.Config{Rand: rand.Reader, Now: time.Now, Plan: &resolve.Plan{
 		Cache: c, Routes: []resolve.Route{{Suffix: []byte(rootZone), Upstream: h, TTL: resolve.TTLs{Max: time.Hour, Negative: 30 * time.Second}}}, UDPSize: wire.SafeUDP,
 		Deadline: 4 * time.Second, Inflight: 4096, Waiting: 65536,
-		FailureTTL: time.Second, Loop: loops.Came,
+		FailureTTL: time.Second, Loop: loops.Detected,
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func client(t *testing.T, r *resolve.Resolver, name string) (rcode int, took tim
 	}
 	door, start := &hop{next: r}, time.Now()
 	got := make(chan int, 1)
-	door.carry(q, replyFunc(func(msg []byte) { got <- int(msg[3] & 0x0f) }))
+	door.send(q, replyFunc(func(msg []byte) { got <- int(msg[3] & 0x0f) }))
 	return <-got, time.Since(start)
 }
 
@@ -208,8 +208,8 @@ func TestLoopThroughTwoResolvers(t *testing.T) {
 		b.mu.Lock()
 		b.next = nil // it has another upstream now
 		b.mu.Unlock()
-		b.guard.again()
-		time.Sleep(time.Minute + 2*loopPatience)
+		b.guard.recheck()
+		time.Sleep(time.Minute + 2*loopProbeTimeout)
 		if rcode, _ := client(t, first, "mended.example."); rcode != dns.RcodeSuccess {
 			t.Errorf("rcode %d a minute after the loop was cut, want NOERROR", rcode)
 		}

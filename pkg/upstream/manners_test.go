@@ -19,7 +19,7 @@ import (
 )
 
 // What an upstream cannot do is found out once, and then not asked of it.
-func TestManners(t *testing.T) {
+func TestCapabilities(t *testing.T) {
 	t.Parallel()
 	good := one("192.0.2.10")
 	size := func(q upstreamtest.Query) uint16 {
@@ -93,7 +93,7 @@ func TestManners(t *testing.T) {
 				for range tt.first {
 					ask(t, p)
 				}
-				if got := strings.Join(p.Stats().Servers[0].Manners, " "); got != tt.knows {
+				if got := strings.Join(p.Stats().Servers[0].Limitations, " "); got != tt.knows {
 					t.Errorf("known %q, want %q", got, tt.knows)
 				}
 				exchange := func() string {
@@ -111,7 +111,7 @@ func TestManners(t *testing.T) {
 					t.Errorf("asked %q, want %q", got, tt.asked)
 				}
 				time.Sleep(11 * time.Minute)
-				if known := p.Stats().Servers[0].Manners; len(known) > 0 {
+				if known := p.Stats().Servers[0].Limitations; len(known) > 0 {
 					t.Errorf("after a while %q is known, want nothing", known)
 				}
 				if got := exchange(); got == tt.asked {
@@ -123,7 +123,7 @@ func TestManners(t *testing.T) {
 }
 
 // Queries without an OPT record prove nothing of what large EDNS sizes come to.
-func TestMannersSmallWithoutEDNS(t *testing.T) {
+func TestCapabilitiesSmallWithoutEDNS(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var plain atomic.Int64
@@ -143,7 +143,7 @@ func TestMannersSmallWithoutEDNS(t *testing.T) {
 		for range 6 {
 			ask(t, p)
 		}
-		if diff := cmp.Diff([]string{"no-edns"}, p.Stats().Servers[0].Manners); diff != "" || plain.Load() < 10 {
+		if diff := cmp.Diff([]string{"no-edns"}, p.Stats().Servers[0].Limitations); diff != "" || plain.Load() < 10 {
 			t.Errorf("after %d queries without OPT manners (-want +got):\n%s", plain.Load(), diff)
 		}
 	})
@@ -156,7 +156,7 @@ func headerAlone(q []byte) []byte {
 
 // An upstream that answers an OPT record with a header alone is asked without it at once, over UDP and TCP. Headers that
 // are forged between its answers never have it believed to know no EDNS.
-func TestNoEDNSByHeaderAlone(t *testing.T) {
+func TestNoEDNSFromBareHeader(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"udp", "tcp"} {
 		t.Run(network, func(t *testing.T) {
@@ -177,8 +177,8 @@ func TestNoEDNSByHeaderAlone(t *testing.T) {
 						t.Errorf("query %d: answer %q after %v, want 192.0.2.10 at once", i, got, took)
 					}
 				}
-				if stats := p.Stats().Servers[0]; len(stats.Manners) > 0 || stats.Failures[upstream.CauseFormErr] != 20 {
-					t.Errorf("%q is known after %d headers, want nothing after 20", stats.Manners, stats.Failures[upstream.CauseFormErr])
+				if stats := p.Stats().Servers[0]; len(stats.Limitations) > 0 || stats.Failures[upstream.CauseFormErr] != 20 {
+					t.Errorf("%q is known after %d headers, want nothing after 20", stats.Limitations, stats.Failures[upstream.CauseFormErr])
 				}
 			})
 		})
@@ -244,7 +244,7 @@ func TestRefusedType(t *testing.T) {
 		if diff := cmp.Diff([]int{1, 0}, asked(dns.TypeA)); diff != "" {
 			t.Errorf("A (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff([]string{"refuses-type-65"}, p.Stats().Servers[0].Manners); diff != "" {
+		if diff := cmp.Diff([]string{"refuses-type-65"}, p.Stats().Servers[0].Limitations); diff != "" {
 			t.Errorf("manners (-want +got):\n%s", diff)
 		}
 	})
@@ -282,7 +282,7 @@ func TestRate(t *testing.T) {
 
 // An upstream whose connections failed for a while gives whole answers again with the first query after they no longer
 // do. Meanwhile few clients wait for them.
-func TestMannersTCPIsBack(t *testing.T) {
+func TestCapabilitiesTCPRecovers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cut, good := upstreamtest.Always(upstreamtest.Action{Truncate: true}), upstreamtest.Always(one("192.0.2.10"))
@@ -297,7 +297,7 @@ func TestMannersTCPIsBack(t *testing.T) {
 		}
 		during(20*time.Second, 100*time.Millisecond)
 		clients.Wait()
-		if got := strings.Join(p.Stats().Servers[0].Manners, " "); got != "no-tcp" {
+		if got := strings.Join(p.Stats().Servers[0].Limitations, " "); got != "no-tcp" {
 			t.Fatalf("known %q, want no-tcp", got)
 		}
 		opened := p.Stats().Servers[0].Opened
@@ -310,7 +310,7 @@ func TestMannersTCPIsBack(t *testing.T) {
 		if got := ask(t, p); got != "192.0.2.10" {
 			t.Errorf("answer %q, want 192.0.2.10", got)
 		}
-		if known := p.Stats().Servers[0].Manners; len(known) > 0 {
+		if known := p.Stats().Servers[0].Limitations; len(known) > 0 {
 			t.Errorf("%q is known, want nothing", known)
 		}
 	})

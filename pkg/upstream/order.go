@@ -34,21 +34,21 @@ func (p Policy) String() string {
 }
 
 // A side is one upstream in a race.
-type side struct {
-	ep       *endpoint
-	patience time.Duration
-	hedge    time.Duration // after which a try is late; 0: nobody can say
-	relief   bool          // who is asked next is able: worth a hedge
-	spare    bool          // a last resort, while others are able
-	tries    int
-	plain    bool // it does not know EDNS: ask without the OPT record
-	silent   bool // it may be so because what it says is too large for the way
-	done     bool // it said no: do not ask again
+type candidate struct {
+	ep          *endpoint
+	timeout     time.Duration
+	hedgeDelay  time.Duration // after which a try is late; 0: nobody can say
+	nextHealthy bool          // who is asked next is able: worth a hedge
+	lastResort  bool          // a last resort, while others are able
+	attempts    int
+	noOPT       bool // it does not know EDNS: ask without the OPT record
+	timedOut    bool // it may be so because what it says is too large for the way
+	excluded    bool // it said no: do not ask again
 }
 
 // sides are the upstreams of a race, the best first.
-type sides struct {
-	list  [maxSides]side
+type candidates struct {
+	list  [maxCandidates]candidate
 	count int
 }
 
@@ -56,38 +56,38 @@ type sides struct {
 type class uint8
 
 const (
-	able    class = iota // nothing speaks against it
-	spare                // a last resort, while others are able
-	unable               // it fails, or refuses what is asked
-	nowhere              // it is not asked
+	classHealthy    class = iota // nothing speaks against it
+	classLastResort              // a last resort, while others are able
+	classFailing                 // it fails, or refuses what is asked
+	classExcluded                // it is not asked
 )
 
 // A standing is what an upstream's past makes of it.
 type standing struct {
-	class    class
-	score    time.Duration // its place among its class, lower is better
-	patience time.Duration // how long a try may be silent before the next one starts
-	hedge    time.Duration
+	class      class
+	score      time.Duration // its place among its class, lower is better
+	timeout    time.Duration // how long a try may be silent before the next one starts
+	hedgeDelay time.Duration
 }
 
 // standing says how good the upstream is for a query. One that nobody has asked yet has the best score, so that each is
 // measured; and the longer one was not asked, the better is its.
 func (e *endpoint) standing(now time.Time, rrtype uint16) standing {
-	if e.down.Load() || e.guard.looped() {
-		return standing{class: nowhere}
+	if e.down.Load() || e.loopMonitor.looped() {
+		return standing{class: classExcluded}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := standing{patience: e.latency.patience(), hedge: e.latency.hedge()}
-	if !e.asked.IsZero() {
+	s := standing{timeout: e.latency.timeout(), hedgeDelay: e.latency.hedgeDelay()}
+	if !e.lastQuery.IsZero() {
 		s.score = e.latency.srtt
 		if s.score == 0 {
-			s.score = unknownSRTT
+			s.score = initialSRTT
 		}
-		s.score >>= halvings(now, e.asked)
+		s.score >>= decaySteps(now, e.lastQuery)
 	}
-	if e.failing.Load() || e.manners.refusesType(now, rrtype) {
-		s.class = unable
+	if e.failing.Load() || e.capabilities.isTypeRefused(now, rrtype) {
+		s.class = classFailing
 	}
 	return s
 }
@@ -96,12 +96,12 @@ func (e *endpoint) standing(now time.Time, rrtype uint16) standing {
 //
 // Last resorts come after all others while one of these is able, and only if those are few. Once each of the others
 // fails they take part like any.
-func (p *Pool) choose(list *roster, q []byte, now time.Time) sides {
+func (p *Pool) selectCandidates(snap *snapshot, q []byte, now time.Time) candidates {
 	rrtype := wire.QueryType(q)
-	o := order{limit: p.maxSides}
-	firsts := list.all[:len(list.all)-len(list.last)]
-	if p.follow != nil {
-		o.sample(firsts, now, rrtype)
+	r := ranking{limit: p.maxCandidates}
+	firsts := snap.all[:len(snap.all)-len(snap.lastResort)]
+	if p.endpoints != nil {
+		r.insertSample(firsts, now, rrtype)
 	} else {
 		for i, e := range firsts {
 			s := e.standing(now, rrtype)
@@ -112,99 +112,99 @@ func (p *Pool) choose(list *roster, q []byte, now time.Time) sides {
 				s.score = time.Duration(rand.Int64N(1 << 30)) //nolint:gosec // nothing hangs on its being guessed
 			case Fastest:
 			}
-			o.add(e, s)
+			r.insert(e, s)
 		}
 	}
-	lasts := able
-	if o.count > 0 && o.standings[0].class == able {
-		lasts = spare
+	lasts := classHealthy
+	if r.count > 0 && r.standings[0].class == classHealthy {
+		lasts = classLastResort
 	}
-	for _, e := range list.last {
+	for _, e := range snap.lastResort {
 		s := e.standing(now, rrtype)
 		s.class = max(s.class, lasts)
-		o.add(e, s)
+		r.insert(e, s)
 	}
-	if o.count > 1 {
+	if r.count > 1 {
 		// The first may be one of which little is known, or that is about to be measured anew. The client need not wait
 		// for it longer than for the other.
-		o.list[0].patience = min(o.list[0].patience, o.list[1].patience)
+		r.list[0].timeout = min(r.list[0].timeout, r.list[1].timeout)
 	}
-	if o.count == 1 || o.standings[1].class == unable {
-		o.list[0].hedge = 0 // there is nobody better
+	if r.count == 1 || r.standings[1].class == classFailing {
+		r.list[0].hedgeDelay = 0 // there is nobody better
 	}
-	for i := range max(o.count-1, 0) {
-		o.list[i].relief = o.standings[i+1].class == able
+	for i := range max(r.count-1, 0) {
+		r.list[i].nextHealthy = r.standings[i+1].class == classHealthy
 	}
-	return o.sides
+	return r.candidates
 }
 
 // An order is the best upstreams so far.
-type order struct {
-	sides
-	standings [maxSides]standing
+type ranking struct {
+	candidates
+	standings [maxCandidates]standing
 	limit     int
 }
 
 // add sorts an upstream in. The one that is then too many falls out.
-func (o *order) add(e *endpoint, s standing) {
-	if s.class == nowhere {
+func (r *ranking) insert(e *endpoint, s standing) {
+	if s.class == classExcluded {
 		return
 	}
-	at := o.count
-	for at > 0 && (s.class < o.standings[at-1].class || s.class == o.standings[at-1].class && s.score < o.standings[at-1].score) {
+	at := r.count
+	for at > 0 && (s.class < r.standings[at-1].class || s.class == r.standings[at-1].class && s.score < r.standings[at-1].score) {
 		at--
 	}
-	if at == o.limit {
+	if at == r.limit {
 		return
 	}
-	o.count = min(o.count+1, o.limit)
-	copy(o.list[at+1:o.count], o.list[at:])
-	copy(o.standings[at+1:o.count], o.standings[at:])
-	o.list[at], o.standings[at] = side{ep: e, patience: s.patience, hedge: s.hedge, spare: s.class == spare}, s
+	r.count = min(r.count+1, r.limit)
+	copy(r.list[at+1:r.count], r.list[at:])
+	copy(r.standings[at+1:r.count], r.standings[at:])
+	r.list[at], r.standings[at] = candidate{ep: e, timeout: s.timeout, hedgeDelay: s.hedgeDelay, lastResort: s.class == classLastResort}, s
 }
 
 // What a followed endpoint's load is worth.
 const (
-	sampled   = 8                    // endpoints that one query looks at; of few all
-	flatSRTT  = time.Millisecond     // quicker is no better: queries are spread, not heaped on the nearest
-	farFactor = 4                    // an endpoint of another zone counts as so much busier,
-	farExtra  = 2 * time.Millisecond // and slower
+	sampleSize      = 8                    // endpoints that one query looks at; of few all
+	minScoreSRTT    = time.Millisecond     // quicker is no better: queries are spread, not heaped on the nearest
+	otherZoneFactor = 4                    // an endpoint of another zone counts as so much busier,
+	otherZoneExtra  = 2 * time.Millisecond // and slower
 )
 
 // sample sorts in some endpoints at random, by what a query has to expect there: so many that wait, for so long each.
 // Of two that know nothing of each other the less busy one is taken, which spreads the load as evenly as if all were
 // looked at (Mitzenmacher 2001, the power of two choices).
-func (o *order) sample(list []*endpoint, now time.Time, rrtype uint16) {
+func (r *ranking) insertSample(list []*endpoint, now time.Time, rrtype uint16) {
 	if len(list) == 0 {
 		return
 	}
 	step := 1
-	if len(list) > sampled {
-		step = len(list) / sampled
+	if len(list) > sampleSize {
+		step = len(list) / sampleSize
 	}
 	at := rand.IntN(len(list)) //nolint:gosec // nothing hangs on its being guessed
 	near := false
-	for range min(len(list), sampled) {
+	for range min(len(list), sampleSize) {
 		e := list[at]
 		near = near || e.near
-		o.add(e, e.busyness(now, rrtype))
+		r.insert(e, e.loadStanding(now, rrtype))
 		at = (at + step) % len(list)
 	}
 	for i := 0; !near && i < len(list); i++ { // of many, few may be near
 		if e := list[(at+i)%len(list)]; e.near {
-			o.add(e, e.busyness(now, rrtype))
+			r.insert(e, e.loadStanding(now, rrtype))
 			near = true
 		}
 	}
 }
 
 // busyness is the standing of a followed endpoint.
-func (e *endpoint) busyness(now time.Time, rrtype uint16) standing {
+func (e *endpoint) loadStanding(now time.Time, rrtype uint16) standing {
 	s := e.standing(now, rrtype)
 	waiting := int64(e.outstanding.Load()) + 1
-	s.score = time.Duration(waiting * int64(max(s.score, flatSRTT)))
+	s.score = time.Duration(waiting * int64(max(s.score, minScoreSRTT)))
 	if !e.near {
-		s.score = s.score*farFactor + farExtra
+		s.score = s.score*otherZoneFactor + otherZoneExtra
 	}
 	return s
 }

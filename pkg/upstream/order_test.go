@@ -81,7 +81,7 @@ func TestOrder(t *testing.T) {
 }
 
 // The patience grows with the latency: 4 × srtt between 150 and 800 ms.
-func TestPatience(t *testing.T) {
+func TestAttemptTimeout(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
 	tests := []struct {
@@ -96,7 +96,7 @@ func TestPatience(t *testing.T) {
 		t.Run(tt.srtt.String(), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := &diary{}
+				d := &queryLog{}
 				a := d.server("A", upstreamtest.Sequence(after(tt.srtt, one("192.0.2.10")), upstreamtest.Action{Drop: true}))
 				p := memory(t, "udp", upstreamtest.Network{addrA: a}, addrA)
 				ask(t, p)

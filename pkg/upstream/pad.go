@@ -17,7 +17,7 @@ const (
 // appendPadded appends the query with a padding option, so that its size says little about the name in it. A query that
 // has no OPT record at its end, or one that is padded already, is appended as it is.
 func appendPadded(dst, q []byte) []byte {
-	at := paddable(q)
+	at := optionsOffset(q)
 	start := len(dst)
 	dst = append(dst, q...)
 	if at < 0 || len(q)+maxPadding > wire.MaxMessage {
@@ -33,7 +33,7 @@ func appendPadded(dst, q []byte) []byte {
 }
 
 // paddable is the offset of the length of the OPT record's options, or -1 where the query takes no padding.
-func paddable(q []byte) int {
+func optionsOffset(q []byte) int {
 	at := wire.HeaderLen
 	if len(q) < at {
 		return -1
@@ -57,7 +57,7 @@ func paddable(q []byte) int {
 		length := at + 8
 		end := at + 10 + int(binary.BigEndian.Uint16(q[length:]))
 		if records == 1 && end == len(q) && q[owner] == 0 &&
-			binary.BigEndian.Uint16(q[at:]) == wire.TypeOPT && !padded(q[at+10:]) {
+			binary.BigEndian.Uint16(q[at:]) == wire.TypeOPT && !hasPadding(q[at+10:]) {
 			return length
 		}
 		at = end
@@ -81,7 +81,7 @@ func skipName(q []byte, at int) int {
 }
 
 // padded tells whether there is a padding among the options, or what cannot be read as options.
-func padded(options []byte) bool {
+func hasPadding(options []byte) bool {
 	for len(options) > 0 {
 		if len(options) < 4 || binary.BigEndian.Uint16(options) == optionPadding {
 			return true

@@ -13,14 +13,14 @@ import (
 )
 
 // A trio is three targets that are asked by a policy.
-type trio struct {
+type threeServers struct {
 	pool    *upstream.Pool
 	servers []*upstreamtest.Server
 }
 
-func newTrio(t *testing.T, policy upstream.Policy, actions ...upstreamtest.Action) *trio {
+func newThreeServers(t *testing.T, policy upstream.Policy, actions ...upstreamtest.Action) *threeServers {
 	t.Helper()
-	tr := &trio{}
+	tr := &threeServers{}
 	memory := upstreamtest.Network{}
 	cfg := upstream.Config{Policy: policy, Dial: memory.Dial}
 	for i, addr := range list(addrA, addrB, addrC)[:len(actions)] {
@@ -35,7 +35,7 @@ func newTrio(t *testing.T, policy upstream.Policy, actions ...upstreamtest.Actio
 }
 
 // asked asks n times, with a pause after each, and tells who was asked.
-func (tr *trio) asked(t *testing.T, n int, pause time.Duration) string {
+func (tr *threeServers) asked(t *testing.T, n int, pause time.Duration) string {
 	t.Helper()
 	var b strings.Builder
 	for range n {
@@ -81,7 +81,7 @@ func TestSequential(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				tr := newTrio(t, upstream.Sequential, tt.a, tt.b, tt.c)
+				tr := newThreeServers(t, upstream.Sequential, tt.a, tt.b, tt.c)
 				if got := tr.asked(t, 5, 100*ms); got != tt.want {
 					t.Errorf("asked %q, want %q", got, tt.want)
 				}
@@ -90,10 +90,10 @@ func TestSequential(t *testing.T) {
 	}
 }
 
-func TestSequentialGoesBack(t *testing.T) {
+func TestSequentialReturnsToFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		tr := newTrio(t, upstream.Sequential, upstreamtest.Action{Drop: true}, one("192.0.2.20"))
+		tr := newThreeServers(t, upstream.Sequential, upstreamtest.Action{Drop: true}, one("192.0.2.20"))
 		tr.asked(t, 10, 100*time.Millisecond)
 		tr.servers[0].SetScript(healthy("192.0.2.10"))
 		time.Sleep(time.Second)
@@ -107,7 +107,7 @@ func TestRandom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n = 600
-		tr := newTrio(t, upstream.Random, after(time.Millisecond, one("192.0.2.10")), after(50*time.Millisecond, one("192.0.2.20")), one("192.0.2.30"))
+		tr := newThreeServers(t, upstream.Random, after(time.Millisecond, one("192.0.2.10")), after(50*time.Millisecond, one("192.0.2.20")), one("192.0.2.30"))
 		got := tr.asked(t, n, time.Millisecond)
 		for _, name := range []string{"A", "B", "C"} {
 			// A third each, within seven standard deviations.

@@ -26,7 +26,7 @@ type Config struct {
 	Policy Policy
 	// Follow is servers that come and go, asked over TCP. It stands in place of
 	// Targets.
-	Follow *Endpoints
+	Endpoints *Endpoints
 	// Connections is how many connections of TCP or TLS, or sessions of HTTPS, the queries to one upstream share, 1 to
 	// 16. There are up to twice as many and two more while some are full or silent, or give way to new ones. 0: 1.
 	Connections int
@@ -35,12 +35,12 @@ type Config struct {
 	Rate float64
 	// PlainCase leaves the letters of names as they are. They are otherwise sent over UDP in random case, to be held
 	// against the answer's, unless an upstream has shown that it does not keep them.
-	PlainCase bool
+	NoRandomCase bool
 	// TrustAD leaves the AD flag of answers as it came. Otherwise that is only done of answers over TLS and HTTPS: on
 	// other ways anybody between may set it (RFC 6840 section 5.8 allows it over secure ways only).
 	TrustAD bool
 	// Loops finds the upstreams that lead back to this process. Nil: they are not looked for.
-	Loops *Loops
+	LoopDetector *LoopDetector
 	// Zone is the name at or below which the pool is asked, canonical and in wire form: what Loops asks for is below it.
 	// It is of use with Loops only.
 	Zone []byte
@@ -79,39 +79,39 @@ type Target struct {
 // A Pool asks a route's upstreams. Its methods may be called from any goroutine.
 type Pool struct {
 	*common
-	sources  []source   // one per target, in order; after New only Run touches them
-	follow   *Endpoints // nil: sources
-	policy   Policy     // of sources
-	hedges   hedges
-	times    timetable
-	self     func(netip.AddrPort) bool // Config's
-	maxSides int                       // upstreams asked for one query
-	list     atomic.Pointer[roster]    // of one moment; current has that of now
+	sources       []source   // one per target, in order; after New only Run touches them
+	endpoints     *Endpoints // nil: sources
+	policy        Policy     // of sources
+	hedgeBudget   hedgeBudget
+	timers        timerHeap
+	self          func(netip.AddrPort) bool // Config's
+	maxCandidates int                       // upstreams asked for one query
+	snapshot      atomic.Pointer[snapshot]  // of one moment; current has that of now
 
-	mu      sync.Mutex  // guards replacing list, and the fields below
-	leaving []*endpoint // fell out of the list, may still have connections
-	ended   bool        // Run has: keep no connection without a query
+	mu       sync.Mutex  // guards replacing list, and the fields below
+	draining []*endpoint // fell out of the list, may still have connections
+	runEnded bool        // Run has: keep no connection without a query
 }
 
 // common is what all upstreams of a pool share.
 type common struct {
-	dial        func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
-	rand        io.Reader
-	now         func() time.Time
-	log         *slog.Logger
-	connections int     // per upstream
-	rate        float64 // queries a second to each; 0: no bound
-	mixCase     bool
-	trustAD     bool
-	loops       *Loops // nil: none are looked for
-	zone        []byte // the names that are asked for
-	panics      atomic.Uint64
+	dial         func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
+	rand         io.Reader
+	now          func() time.Time
+	log          *slog.Logger
+	connections  int     // per upstream
+	rate         float64 // queries a second to each; 0: no bound
+	randomCase   bool
+	trustAD      bool
+	loopDetector *LoopDetector // nil: none are looked for
+	zone         []byte        // the names that are asked for
+	panics       atomic.Uint64
 }
 
 // A source gives a part of the list: one fixed address, or a followed file.
 type source struct {
-	target Target
-	file   *resolvConf // nil: the target's address
+	target     Target
+	resolvConf *resolvConf // nil: the target's address
 }
 
 // New makes a pool. It reads the resolv.conf files, opens no socket and starts
@@ -123,18 +123,18 @@ func New(cfg Config) (*Pool, error) {
 	if cfg.Connections < 1 || cfg.Connections > maxConnections {
 		return nil, fmt.Errorf("reading connections %d: not between 1 and %d", cfg.Connections, maxConnections)
 	}
-	if cfg.Follow != nil && len(cfg.Targets) > 0 {
+	if cfg.Endpoints != nil && len(cfg.Targets) > 0 {
 		return nil, fmt.Errorf("following endpoints beside targets: %w", errors.ErrUnsupported)
 	}
-	p := &Pool{follow: cfg.Follow, policy: cfg.Policy, self: cfg.Self, maxSides: targetSides, common: &common{
+	p := &Pool{endpoints: cfg.Endpoints, policy: cfg.Policy, self: cfg.Self, maxCandidates: targetCandidates, common: &common{
 		dial: cfg.Dial, rand: cfg.Rand, now: cfg.Now, log: cfg.Log, connections: cfg.Connections,
-		rate: cfg.Rate, mixCase: !cfg.PlainCase, trustAD: cfg.TrustAD, loops: cfg.Loops, zone: cfg.Zone,
+		rate: cfg.Rate, randomCase: !cfg.NoRandomCase, trustAD: cfg.TrustAD, loopDetector: cfg.LoopDetector, zone: cfg.Zone,
 	}}
-	p.times.common = p.common
-	p.list.Store(&roster{})
-	if p.follow != nil {
-		p.maxSides = followSides
-		p.current()
+	p.timers.common = p.common
+	p.snapshot.Store(&snapshot{})
+	if p.endpoints != nil {
+		p.maxCandidates = endpointCandidates
+		p.currentSnapshot()
 		return p, nil
 	}
 	if err := p.readTargets(cfg); err != nil {
@@ -152,7 +152,7 @@ func (p *Pool) readTargets(cfg Config) error {
 		if err != nil {
 			return fmt.Errorf("reading target %d: %w", i, err)
 		}
-		if src.file != nil {
+		if src.resolvConf != nil {
 			files++
 		} else if cfg.Self(t.Addr) {
 			left = append(left, t.Addr)
@@ -160,7 +160,7 @@ func (p *Pool) readTargets(cfg Config) error {
 		}
 		p.sources = append(p.sources, src)
 	}
-	p.rebuild()
+	p.publishSources()
 	if p.Empty() {
 		if files == 0 {
 			return ErrNoUpstream
@@ -200,8 +200,8 @@ func withDefaults(cfg Config) Config {
 
 func newSource(cfg Config, t Target) (source, error) {
 	if t.ResolvConf != "" {
-		f := &resolvConf{path: t.ResolvConf, systemd: cfg.SystemdResolvConf, self: cfg.Self, log: cfg.Log}
-		return source{file: f}, f.first()
+		f := &resolvConf{path: t.ResolvConf, systemdPath: cfg.SystemdResolvConf, self: cfg.Self, log: cfg.Log}
+		return source{resolvConf: f}, f.load()
 	}
 	if err := t.check(); err != nil {
 		return source{}, err
@@ -214,18 +214,18 @@ func newSource(cfg Config, t Target) (source, error) {
 // closed. Ask and Exchange work before, during and after; afterwards they keep
 // nothing open.
 func (p *Pool) Run(ctx context.Context) error {
-	if p.follow != nil {
-		p.followEndpoints(ctx)
+	if p.endpoints != nil {
+		p.watchEndpoints(ctx)
 	} else {
-		p.followFiles(ctx)
+		p.watchFiles(ctx)
 	}
 	p.mu.Lock()
-	p.ended = true
-	leaving := slices.Concat(p.leaving, p.list.Load().all)
-	p.leaving = nil
+	p.runEnded = true
+	leaving := slices.Concat(p.draining, p.snapshot.Load().all)
+	p.draining = nil
 	p.mu.Unlock()
 	for _, e := range leaving {
-		e.retire()
+		e.closeIdle()
 	}
 	for _, e := range leaving {
 		e.wait()
@@ -235,17 +235,17 @@ func (p *Pool) Run(ctx context.Context) error {
 
 // recovered counts and logs a panic at the root of a goroutine. It is of use
 // only when deferred there; then tell ends what the goroutine was to do.
-func (c *common) recovered(ctx context.Context, tell func()) {
+func (c *common) recoverPanic(ctx context.Context, tell func()) {
 	r := recover()
 	if r == nil {
 		return
 	}
-	c.defect(ctx, r, debug.Stack())
+	c.logPanic(ctx, r, debug.Stack())
 	tell()
 }
 
 // defect counts and logs a panic that was recovered.
-func (c *common) defect(ctx context.Context, panicked any, stack []byte) {
+func (c *common) logPanic(ctx context.Context, panicked any, stack []byte) {
 	c.panics.Add(1)
 	c.log.ErrorContext(ctx, "panic recovered", "panic", panicked, "stack", string(stack))
 }

@@ -50,7 +50,7 @@ func TestNewRejects(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			_, err := upstream.New(upstream.Config{
-				Targets: tt.targets, Self: self, Follow: tt.follow, Connections: tt.connections,
+				Targets: tt.targets, Self: self, Endpoints: tt.follow, Connections: tt.connections,
 			})
 			if err == nil || err.Error() != tt.want {
 				t.Errorf("error %v, want %v", err, tt.want)
@@ -60,7 +60,7 @@ func TestNewRejects(t *testing.T) {
 }
 
 // An entry twice is one upstream, ourselves none.
-func TestNewSorts(t *testing.T) {
+func TestNewDropsUnusable(t *testing.T) {
 	t.Parallel()
 	log, lines := logger()
 	p := newPool(t, upstream.Config{

@@ -11,9 +11,9 @@ import (
 
 // An upstream that fails is asked by a probe now and then, so that no client waits to find out that it is back.
 const (
-	firstProbe = 200 * time.Millisecond // after the failure
-	probeEvery = 500 * time.Millisecond // and after a probe
-	slowEvery  = 10                     // probes, of which one is slow
+	firstProbeDelay = 200 * time.Millisecond // after the failure
+	probeInterval   = 500 * time.Millisecond // and after a probe
+	slowProbeEvery  = 10                     // probes, of which one is slow
 )
 
 // The probes. Quick ones find an upstream soon after its return, and have until the next one to be answered: what they
@@ -34,23 +34,23 @@ const (
 type prober struct {
 	timer   *time.Timer // nil until first needed
 	running bool
-	gone    bool // the upstream has left
-	sent    int  // probes, since they began
-	quick   *try // under way; nil: none
-	slow    *try // likewise
+	stopped bool     // the upstream has left
+	sent    int      // probes, since they began
+	quick   *attempt // under way; nil: none
+	slow    *attempt // likewise
 }
 
 // startLocked begins to probe, unless that goes on already.
 func (p *prober) startLocked(e *endpoint) {
-	if p.running || p.gone {
+	if p.running || p.stopped {
 		return
 	}
 	p.running, p.sent = true, 0
 	if p.timer == nil {
-		p.timer = time.AfterFunc(firstProbe, e.probe)
+		p.timer = time.AfterFunc(firstProbeDelay, e.probe)
 		return
 	}
-	p.timer.Reset(firstProbe)
+	p.timer.Reset(firstProbeDelay)
 }
 
 // stopLocked ends it.
@@ -59,21 +59,21 @@ func (p *prober) stopLocked() {
 		p.running = false
 		p.timer.Stop()
 	}
-	giveUpProbe(&p.quick)
-	giveUpProbe(&p.slow)
+	cancelProbe(&p.quick)
+	cancelProbe(&p.slow)
 }
 
 // giveUpProbe ends a probe, if there is one.
-func giveUpProbe(probe **try) {
-	if t := *probe; t != nil {
-		_ = t.over.drop(t)
+func cancelProbe(probe **attempt) {
+	if a := *probe; a != nil {
+		_ = a.transport.cancel(a)
 		*probe = nil
 	}
 }
 
 // probe sends the next probe, in place of the last one of its kind.
 func (e *endpoint) probe() {
-	defer e.recovered(context.Background(), func() {})
+	defer e.recoverPanic(context.Background(), func() {})
 	var batch wire.SendBatch
 	defer batch.Flush()
 	e.mu.Lock()
@@ -82,27 +82,27 @@ func (e *endpoint) probe() {
 	if !p.running {
 		return
 	}
-	p.timer.Reset(probeEvery)
+	p.timer.Reset(probeInterval)
 	kind, query := &p.quick, quickProbe
-	if p.sent%slowEvery == 0 {
+	if p.sent%slowProbeEvery == 0 {
 		kind, query = &p.slow, slowProbe
 	}
 	p.sent++
-	giveUpProbe(kind)
-	t := &try{query: []byte(query), over: e.first, began: e.now(), ep: e}
-	t.report = func(r received, _ *wire.SendBatch) { e.probed(t, r) }
+	cancelProbe(kind)
+	a := &attempt{query: []byte(query), transport: e.primary, sentAt: e.now(), endpoint: e}
+	a.onReply = func(r reply, _ *wire.SendBatch) { e.handleProbeReply(a, r) }
 	e.count.probes.Add(1)
-	if t.over.carry(t, &batch) == nil { // else the next one may fare better
-		*kind = t
+	if a.transport.send(a, &batch) == nil { // else the next one may fare better
+		*kind = a
 	}
 }
 
 // probed takes what came for a probe.
-func (e *endpoint) probed(t *try, r received) {
+func (e *endpoint) handleProbeReply(a *attempt, r reply) {
 	now := e.now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	switch t {
+	switch a {
 	case e.prober.quick:
 		e.prober.quick = nil
 	case e.prober.slow:
@@ -113,20 +113,20 @@ func (e *endpoint) probed(t *try, r received) {
 	if r.err != nil {
 		return
 	}
-	e.good = now
-	e.latency.srtt = max(now.Sub(t.began), 1) // what was known before it failed, and the penalties, are of no worth
-	e.aliveLocked()
+	e.lastAnswer = now
+	e.latency.srtt = max(now.Sub(a.sentAt), 1) // what was known before it failed, and the penalties, are of no worth
+	e.markAliveLocked()
 }
 
 // aloneTime is how long an answer to a query of our own that nobody waits for is still taken for one.
-const aloneTime = 2 * time.Second
+const loopProbeReplyTime = 2 * time.Second
 
 // sendAlone sends a query whose answer is of no interest.
-func (e *endpoint) sendAlone(query []byte) {
+func (e *endpoint) sendLoopProbe(query []byte) {
 	var batch wire.SendBatch
 	defer batch.Flush()
-	t := &try{query: query, over: e.first, began: e.now(), ep: e, report: func(received, *wire.SendBatch) {}}
-	if t.over.carry(t, &batch) == nil {
-		time.AfterFunc(aloneTime, func() { _ = t.over.drop(t) })
+	a := &attempt{query: query, transport: e.primary, sentAt: e.now(), endpoint: e, onReply: func(reply, *wire.SendBatch) {}}
+	if a.transport.send(a, &batch) == nil {
+		time.AfterFunc(loopProbeReplyTime, func() { _ = a.transport.cancel(a) })
 	}
 }

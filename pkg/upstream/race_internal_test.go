@@ -12,11 +12,11 @@ import (
 )
 
 // A timer that has run out just when it was set anew, or stopped, says nothing of the try that it is now for.
-func TestRaceTickThatIsNotDue(t *testing.T) {
+func TestExchangeEarlyTimer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
-			a := known(q)
+			a := answerOrRefuse(q)
 			a.Delay = 100 * time.Millisecond
 			return a
 		})
@@ -24,54 +24,54 @@ func TestRaceTickThatIsNotDue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := exchange{done: make(chan struct{})}
+		w := waiter{done: make(chan struct{})}
 		var batch wire.SendBatch
-		r, failure := p.begin(askFor(t, "www.example."), time.Now().Add(4*time.Second), &e, &batch)
+		x, failure := p.start(askFor(t, "www.example."), time.Now().Add(4*time.Second), &w, &batch)
 		if failure != nil {
 			t.Fatal(failure)
 		}
 		batch.Flush()
-		r.tick(&batch)
-		<-e.done
-		r.tick(&batch)
+		x.onTimer(&batch)
+		<-w.done
+		x.onTimer(&batch)
 		batch.Flush()
-		if e.err != nil || len(s.Queries()) != 1 {
-			t.Errorf("error %v after %d queries, want an answer to the first", e.err, len(s.Queries()))
+		if w.err != nil || len(s.Queries()) != 1 {
+			t.Errorf("error %v after %d queries, want an answer to the first", w.err, len(s.Queries()))
 		}
 		if got := p.Stats().Servers[0]; got.Failing || got.Failures[CauseTimeout] > 0 || got.Hedged > 0 {
 			t.Errorf("failing %v, %d timeouts, %d hedges, want none: it had its time", got.Failing, got.Failures[CauseTimeout], got.Hedged)
 		}
-		p.list.Load().all[0].retire()
+		p.snapshot.Load().all[0].closeIdle()
 	})
 }
 
 // A race that was won by a later try leaves those that were late their patience, each its own: the longest is waited
 // out, so that all who stay silent are blamed.
-func TestRaceOrphans(t *testing.T) {
+func TestExchangeLateReplies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, err := New(Config{Targets: []Target{{Network: "udp", Addr: peer}}, Dial: upstreamtest.Network{peer: nil}.Dial})
 		if err != nil {
 			t.Fatal(err)
 		}
-		ep := p.list.Load().all[0]
-		defer ep.retire()
+		ep := p.snapshot.Load().all[0]
+		defer ep.closeIdle()
 		now := time.Now()
-		r := &race{pool: p, query: askFor(t, "www.example."), until: now.Add(4 * time.Second), list: p.list.Load()}
+		x := &exchange{pool: p, query: askFor(t, "www.example."), deadline: now.Add(4 * time.Second), snapshot: p.snapshot.Load()}
 		var batch wire.SendBatch
 		for i, patience := range []time.Duration{400e6, 200e6} {
-			tr := &try{race: r, ep: ep, query: r.query, number: i, began: now, patience: patience, hedge: time.Millisecond}
-			if err := ep.begin(tr, &batch); err != nil {
+			tr := &attempt{exchange: x, endpoint: ep, query: x.query, index: i, sentAt: now, timeout: patience, hedgeDelay: time.Millisecond}
+			if err := ep.send(tr, &batch); err != nil {
 				t.Fatal(err)
 			}
-			r.tries[i] = tr
-			r.started, r.running = i+1, i+1
+			x.attempts[i] = tr
+			x.numStarted, x.numRunning = i+1, i+1
 		}
 		batch.Flush()
 		time.Sleep(10 * time.Millisecond)
-		r.mu.Lock()
-		r.finish(time.Now())
-		r.mu.Unlock()
+		x.mu.Lock()
+		x.finish(time.Now())
+		x.mu.Unlock()
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if got := ep.count.failures[CauseTimeout].Load(); got != 2 {
@@ -80,6 +80,6 @@ func TestRaceOrphans(t *testing.T) {
 		if got := ep.outstanding.Load(); got != 0 {
 			t.Errorf("%d tries are outstanding, want none", got)
 		}
-		ep.endProbes()
+		ep.stopProbes()
 	})
 }

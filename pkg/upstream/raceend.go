@@ -11,66 +11,66 @@ import (
 )
 
 // tick is the timetable's.
-func (r *race) tick(batch *wire.SendBatch) {
-	defer r.pool.recovered(context.Background(), func() { // nobody else sees to those who wait
-		r.to.Answered(nil, &Failure{Reason: Network, Err: errPanic}, batch)
+func (x *exchange) onTimer(batch *wire.SendBatch) {
+	defer x.pool.recoverPanic(context.Background(), func() { // nobody else sees to those who wait
+		x.asker.Answered(nil, &Failure{Reason: Network, Err: errPanic}, batch)
 	})
-	if r.expire(batch) {
-		r.to.Answered(nil, &r.failure, batch)
+	if x.handleTimer(batch) {
+		x.asker.Answered(nil, &x.failure, batch)
 	}
 }
 
 // expire tells whether the race is over now that its timer has run out.
-func (r *race) expire(batch *wire.SendBatch) (over bool) {
-	now := r.pool.now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	latest := r.tries[r.started-1]
+func (x *exchange) handleTimer(batch *wire.SendBatch) (over bool) {
+	now := x.pool.now()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	latest := x.attempts[x.numStarted-1]
 	switch {
-	case r.due.IsZero():
+	case x.timerAt.IsZero():
 		return false // it ran out just when it was stopped
-	case now.Before(r.due): // or set anew, for a try that has only just begun
-		r.setTimer(now, r.due.Sub(now))
+	case now.Before(x.timerAt): // or set anew, for a try that has only just begun
+		x.setTimer(now, x.timerAt.Sub(now))
 		return false
-	case r.ended:
-		r.bury(now)
+	case x.done:
+		x.dropLateAttempts(now)
 		return false
-	case !now.Before(r.until):
-		r.silence(context.DeadlineExceeded)
+	case !now.Before(x.deadline):
+		x.recordUnanswered(context.DeadlineExceeded)
 		over = true
-	case r.waits == forDeadline: // nothing better has come in the time there was for it
+	case x.timerKind == timerDeadline: // nothing better has come in the time there was for it
 		over = true
-	case r.waits == forPatience:
-		latest.ep.lostPatience(latest, now)
-		if s := r.side(latest.ep); s != nil {
-			s.silent = true
+	case x.timerKind == timerAttempt:
+		latest.endpoint.recordTimeout(latest, now)
+		if c := x.candidate(latest.endpoint); c != nil {
+			c.timedOut = true
 		}
-		over = r.advance(now, batch)
-	case r.pool.hedges.spend():
-		latest.ep.count.hedged.Add(1)
-		over = r.advance(now, batch)
+		over = x.startNext(now, batch)
+	case x.pool.hedgeBudget.spend():
+		latest.endpoint.count.hedged.Add(1)
+		over = x.startNext(now, batch)
 	default:
-		r.waits = forPatience
-		r.setTimer(now, min(latest.began.Add(latest.patience).Sub(now), r.until.Sub(now)))
+		x.timerKind = timerAttempt
+		x.setTimer(now, min(latest.sentAt.Add(latest.timeout).Sub(now), x.deadline.Sub(now)))
 	}
-	return over && r.finish(now)
+	return over && x.finish(now)
 }
 
 // abandon ends a race that nobody waits for any more, unless it has ended. Answered is then not called.
-func (r *race) abandon(err error) (ended bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.ended {
+func (x *exchange) abort(err error) (ended bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.done {
 		return false
 	}
-	r.silence(err)
-	return r.finish(r.pool.now())
+	x.recordUnanswered(err)
+	return x.finish(x.pool.now())
 }
 
 // silence notes that the tries that run have got no answer.
-func (r *race) silence(err error) {
-	if r.running > 0 {
-		r.failed(Failure{Reason: Timeout, Err: fmt.Errorf("waiting for an answer: %w", err)})
+func (x *exchange) recordUnanswered(err error) {
+	if x.numRunning > 0 {
+		x.keepFailure(Failure{Reason: Timeout, Err: fmt.Errorf("waiting for an answer: %w", err)})
 	}
 }
 
@@ -78,67 +78,67 @@ func (r *race) silence(err error) {
 //
 // A try that was late, and has lost to another for that, goes on as an orphan until its patience ends: whoever is silent
 // would otherwise never be found out.
-func (r *race) finish(now time.Time) bool {
-	r.ended = true
-	r.due = time.Time{}
+func (x *exchange) finish(now time.Time) bool {
+	x.done = true
+	x.timerAt = time.Time{}
 	linger := time.Duration(0)
-	for _, t := range r.tries[:r.started] {
-		if t.ended {
+	for _, a := range x.attempts[:x.numStarted] {
+		if a.done {
 			continue
 		}
-		t.ended = true
-		r.running--
-		waited := now.Sub(t.began)
-		if t.hedge > 0 && t.hedge <= waited && waited < t.patience && !t.blamed {
-			t.orphan = true
-			linger = max(linger, t.patience-waited)
+		a.done = true
+		x.numRunning--
+		waited := now.Sub(a.sentAt)
+		if a.hedgeDelay > 0 && a.hedgeDelay <= waited && waited < a.timeout && !a.timeoutCounted {
+			a.awaitLate = true
+			linger = max(linger, a.timeout-waited)
 			continue
 		}
-		if malformed := t.ep.gaveUp(t, now); malformed != nil {
-			r.failed(Failure{Reason: Malformed, Err: malformed})
+		if malformed := a.endpoint.cancel(a, now); malformed != nil {
+			x.keepFailure(Failure{Reason: Malformed, Err: malformed})
 		}
 	}
 	if linger > 0 {
-		r.setTimer(now, linger)
+		x.setTimer(now, linger)
 	} else {
-		r.pool.times.remove(r)
+		x.pool.timers.remove(x)
 	}
 	return true
 }
 
 // bury ends the orphans.
-func (r *race) bury(now time.Time) {
-	for _, t := range r.tries[:r.started] {
-		if t.orphan {
-			t.orphan = false
-			_ = t.ep.gaveUp(t, now)
+func (x *exchange) dropLateAttempts(now time.Time) {
+	for _, a := range x.attempts[:x.numStarted] {
+		if a.awaitLate {
+			a.awaitLate = false
+			_ = a.endpoint.cancel(a, now)
 		}
 	}
 }
 
 // note remembers that a try failed and what follows from it for its side.
-func (r *race) note(t *try, out outcome) {
-	t.ended = true
-	r.running--
+func (x *exchange) recordFailedAttempt(a *attempt, out outcome) {
+	a.done = true
+	x.numRunning--
 	reason := out.reason()
-	r.failed(Failure{Reason: reason, Rcode: out.rcode, Err: out.err})
-	side := r.side(t.ep)
-	if reason != Rcode || side == nil {
+	x.keepFailure(Failure{Reason: reason, Rcode: out.rcode, Err: out.err})
+	c := x.candidate(a.endpoint)
+	if reason != Rcode || c == nil {
 		return
 	}
 	old := !out.edns && (out.cause == CauseFormErr || out.cause == CauseNotImp)
 	switch {
-	case !old || t.plain:
-		side.done = true
-	case !side.plain: // RFC 6891 section 7: it may only be too old for EDNS
-		side.plain = r.withoutOPT() != nil
-		side.done = !side.plain
+	case !old || a.noOPT:
+		c.excluded = true
+	case !c.noOPT: // RFC 6891 section 7: it may only be too old for EDNS
+		c.noOPT = x.withoutOPT() != nil
+		c.excluded = !c.noOPT
 	}
 }
 
 // failed keeps the failure that tells most.
-func (r *race) failed(f Failure) {
-	if r.failure.Err == nil || f.Reason >= r.failure.Reason {
-		r.failure = f
+func (x *exchange) keepFailure(f Failure) {
+	if x.failure.Err == nil || f.Reason >= x.failure.Reason {
+		x.failure = f
 	}
 }

@@ -22,45 +22,45 @@ const (
 
 // A resolvConf is a followed resolv.conf(5).
 type resolvConf struct {
-	path    string
-	systemd string // read in its place when it only names systemd-resolved's stub
-	self    func(netip.AddrPort) bool
-	log     *slog.Logger
+	path        string
+	systemdPath string // read in its place when it only names systemd-resolved's stub
+	self        func(netip.AddrPort) bool
+	log         *slog.Logger
 
-	servers []netip.AddrPort // the last good list
-	seen    []byte           // what servers was made from
-	missing bool             // could not be read the last time
+	servers    []netip.AddrPort // the last good list
+	text       []byte           // what servers was made from
+	unreadable bool             // could not be read the last time
 }
 
 // first reads the file for the first time. That it names nobody is no error.
-func (f *resolvConf) first() error {
+func (f *resolvConf) load() error {
 	text, err := follow.ReadFile(f.path, maxConfSize)
 	if err != nil {
 		return err
 	}
-	f.seen = f.standIn(text)
-	f.servers = f.usable(context.Background(), f.seen)
+	f.text = f.effectiveText(text)
+	f.servers = f.usableServers(context.Background(), f.text)
 	return nil
 }
 
 // refresh reads the file again and reports whether its servers have changed. A
 // file that is gone, or names nobody any more, changes nothing.
-func (f *resolvConf) refresh(ctx context.Context) bool {
+func (f *resolvConf) reload(ctx context.Context) bool {
 	text, err := follow.ReadFile(f.path, maxConfSize)
 	if err != nil {
-		if !f.missing {
+		if !f.unreadable {
 			f.log.WarnContext(ctx, "resolv.conf unreadable, its last servers stay", "error", err)
 		}
-		f.missing = true
+		f.unreadable = true
 		return false
 	}
-	f.missing = false
-	text = f.standIn(text)
-	if bytes.Equal(text, f.seen) {
+	f.unreadable = false
+	text = f.effectiveText(text)
+	if bytes.Equal(text, f.text) {
 		return false
 	}
-	servers := f.usable(ctx, text)
-	f.seen = text
+	servers := f.usableServers(ctx, text)
+	f.text = text
 	if len(servers) == 0 {
 		f.log.WarnContext(ctx, "resolv.conf names no usable server, its last servers stay", "path", f.path)
 		return false
@@ -73,14 +73,14 @@ func (f *resolvConf) refresh(ctx context.Context) bool {
 // standIn is the text that counts: systemd's list of real servers where text
 // only names the stub (which would cost a hop, and a cache that serves its own
 // way), else text. The stub is used as it is when that list cannot be had.
-func (f *resolvConf) standIn(text []byte) []byte {
+func (f *resolvConf) effectiveText(text []byte) []byte {
 	servers := nameservers(text)
 	if len(servers) == 0 || slices.ContainsFunc(servers, func(s string) bool {
 		return s != "127.0.0.53" && s != "127.0.0.54"
 	}) {
 		return text
 	}
-	behind, err := follow.ReadFile(f.systemd, maxConfSize)
+	behind, err := follow.ReadFile(f.systemdPath, maxConfSize)
 	if err != nil || len(nameservers(behind)) == 0 {
 		return text
 	}
@@ -89,7 +89,7 @@ func (f *resolvConf) standIn(text []byte) []byte {
 
 // usable is the list of servers in text without those that cannot be asked,
 // each of which it warns about.
-func (f *resolvConf) usable(ctx context.Context, text []byte) []netip.AddrPort {
+func (f *resolvConf) usableServers(ctx context.Context, text []byte) []netip.AddrPort {
 	var list []netip.AddrPort
 	for _, s := range nameservers(text) {
 		ip, err := netip.ParseAddr(s)

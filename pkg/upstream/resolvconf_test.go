@@ -177,13 +177,13 @@ func TestResolvConfAmongAddresses(t *testing.T) {
 }
 
 // A followed is a pool over a resolv.conf that Run follows.
-type followed struct {
+type watchedPool struct {
 	*upstream.Pool
 	path, systemd string
 	lines         func() []string
 }
 
-func follow(t *testing.T, path, systemd string) followed {
+func follow(t *testing.T, path, systemd string) watchedPool {
 	t.Helper()
 	log, lines := logger()
 	good := upstreamtest.New(upstreamtest.Always(one("192.0.2.10")))
@@ -192,7 +192,7 @@ func follow(t *testing.T, path, systemd string) followed {
 		Dial: upstreamtest.Network{addrA: good, addrB: good, addrC: good}.Dial,
 	})
 	run(t, p)
-	return followed{Pool: p, path: path, systemd: systemd, lines: lines}
+	return watchedPool{Pool: p, path: path, systemd: systemd, lines: lines}
 }
 
 // until waits for a condition, 10 s at most.
@@ -205,17 +205,17 @@ func until(t *testing.T, what string, done func() bool) {
 	}
 }
 
-func (f followed) becomes(t *testing.T, want ...string) {
+func (f watchedPool) becomes(t *testing.T, want ...string) {
 	t.Helper()
 	until(t, fmt.Sprintf("servers %v", want), func() bool { return slices.Equal(servers(f.Pool), want) })
 }
 
-func (f followed) warns(t *testing.T, about string) {
+func (f watchedPool) warns(t *testing.T, about string) {
 	t.Helper()
 	until(t, "a warning: "+about, func() bool { return strings.Contains(strings.Join(f.lines(), "\n"), about) })
 }
 
-func TestResolvConfIsFollowed(t *testing.T) {
+func TestResolvConfReload(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "resolv.conf")
@@ -258,7 +258,7 @@ func TestResolvConfIsFollowed(t *testing.T) {
 }
 
 // A file that becomes the stub's, and then what is behind the stub.
-func TestResolvConfStubIsFollowed(t *testing.T) {
+func TestResolvConfStubReload(t *testing.T) {
 	t.Parallel()
 	path, systemd := filepath.Join(t.TempDir(), "resolv.conf"), filepath.Join(t.TempDir(), "resolv.conf")
 	write(t, path, "nameserver 192.0.2.1\n")
@@ -271,7 +271,7 @@ func TestResolvConfStubIsFollowed(t *testing.T) {
 }
 
 // A defect in reading a file costs that reading: what was read before is asked, and the file is read again later.
-func TestResolvConfDefect(t *testing.T) {
+func TestResolvConfPanic(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "resolv.conf")
 	write(t, path, "nameserver 192.0.2.1\n")
@@ -290,7 +290,7 @@ func TestResolvConfDefect(t *testing.T) {
 	trap.Store(true)
 	write(t, path, "nameserver 192.0.2.2\n")
 	until(t, "a panic", func() bool { return p.Stats().Panics > 0 })
-	f := followed{Pool: p, path: path, lines: lines}
+	f := watchedPool{Pool: p, path: path, lines: lines}
 	f.becomes(t, "udp 192.0.2.1:53")
 	trap.Store(false)
 	f.becomes(t, "udp 192.0.2.2:53")
@@ -327,19 +327,19 @@ func TestResolvConfInConfigMap(t *testing.T) {
 }
 
 // A closeTeller tells when it is closed.
-type closeTeller struct {
+type closeNotifier struct {
 	net.Conn
 	tell func()
 }
 
-func (c *closeTeller) Close() error {
+func (c *closeNotifier) Close() error {
 	c.tell()
 	return c.Conn.Close()
 }
 
 // A server that leaves the list takes its connections along, after their last
 // query.
-func TestResolvConfLeavers(t *testing.T) {
+func TestResolvConfRemovedUpstreams(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "resolv.conf")
 	write(t, path, "nameserver 192.0.2.1\n")
@@ -355,7 +355,7 @@ func TestResolvConfLeavers(t *testing.T) {
 		Dial: func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 			conn, err := upstreamtest.Network{addrA: a}.Dial(ctx, network, addr)
 			if network == "tcp" && err == nil {
-				conn = &closeTeller{Conn: conn, tell: sync.OnceFunc(func() { closed <- struct{}{} })}
+				conn = &closeNotifier{Conn: conn, tell: sync.OnceFunc(func() { closed <- struct{}{} })}
 			}
 			return conn, err
 		},

@@ -38,7 +38,7 @@ const (
 // connection tracking does, the next try is heard.
 //
 // One lock guards all of it and is never held while the network is at work.
-type sockets struct {
+type socketPool struct {
 	*common
 	addr     netip.AddrPort
 	count    *counters
@@ -46,94 +46,94 @@ type sockets struct {
 	readers  chan struct{} // one for each inbox in use: an inbox is large, and the sockets are many
 	outboxes sync.Pool     // of *outbox
 
-	mu      sync.Mutex // guards the fields below, and those of socket and packet where they say so
-	gone    *sync.Cond // tells that a socket was closed
-	due     *outbox    // what Flush is to send; the first takes more
-	slots   [socketSlots]*socket
-	held    int       // sockets open or opening
-	begun   uint64    // sockets opened, ever
-	retired bool      // keep no socket without a query
-	left    bool      // the upstream is no longer one: take no query
-	random  [512]byte // from common's rand
-	drawn   int       // octets of random that are used up
+	mu          sync.Mutex // guards the fields below, and those of socket and packet where they say so
+	cond        *sync.Cond // tells that a socket was closed
+	outboxQueue *outbox    // what Flush is to send; the first takes more
+	slots       [socketSlots]*socket
+	openSockets int       // sockets open or opening
+	opened      uint64    // sockets opened, ever
+	noIdle      bool      // keep no socket without a query
+	closed      bool      // the upstream is no longer one: take no query
+	randBuf     [512]byte // from common's rand
+	randUsed    int       // octets of random that are used up
 }
 
 // A packet is what sockets note about a try, guarded by their lock.
-type packet struct {
+type datagramState struct {
 	socket    *socket // whose table it is in; nil: in none
 	id        uint16
 	sent      []byte    // the query as it was sent
-	room      [104]byte // of sent, but for long names
+	inline    [104]byte // of sent, but for long names
 	malformed error     // what was wrong with the last answer that could not be read
 }
 
-func newSockets(c *common, addr netip.AddrPort, count *counters) *sockets {
-	u := &sockets{common: c, addr: addr, count: count}
-	u.readers = make(chan struct{}, 2*runtime.GOMAXPROCS(0)) // while one waits for a lock, another may go on
-	u.gone = sync.NewCond(&u.mu)
-	u.inboxes.New = func() any { return newInbox() }
-	u.outboxes.New = func() any { return newOutbox() }
-	u.drawn = len(u.random)
-	return u
+func newSocketPool(c *common, addr netip.AddrPort, count *counters) *socketPool {
+	p := &socketPool{common: c, addr: addr, count: count}
+	p.readers = make(chan struct{}, 2*runtime.GOMAXPROCS(0)) // while one waits for a lock, another may go on
+	p.cond = sync.NewCond(&p.mu)
+	p.inboxes.New = func() any { return newInbox() }
+	p.outboxes.New = func() any { return newOutbox() }
+	p.randUsed = len(p.randBuf)
+	return p
 }
 
 // carry takes the query's place in a socket's table and puts it into the outbox. Where the batch finds its slot empty
 // it opens a socket, which never waits for anybody.
-func (u *sockets) carry(t *try, batch *wire.SendBatch) error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.left {
-		return errLeft
+func (p *socketPool) send(a *attempt, batch *wire.SendBatch) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return errRemoved
 	}
-	if u.due == nil || !u.due.takesLocked() {
-		s, err := u.socketLocked()
+	if p.outboxQueue == nil || !p.outboxQueue.hasRoomLocked() {
+		s, err := p.drawSocketLocked()
 		if err != nil {
 			return err
 		}
-		if u.due == nil {
-			batch.Add(u)
+		if p.outboxQueue == nil {
+			batch.Add(p)
 		}
-		o := u.outboxes.Get().(*outbox)
-		o.socket, o.next = s, u.due
-		u.due = o
+		o := p.outboxes.Get().(*outbox)
+		o.socket, o.next = s, p.outboxQueue
+		p.outboxQueue = o
 	}
-	return u.addLocked(t, u.due)
+	return p.addLocked(a, p.outboxQueue)
 }
 
 // addLocked gives the try an ID and puts it into the outbox and into the table of the outbox's socket.
-func (u *sockets) addLocked(t *try, o *outbox) error {
-	id, err := u.freeLocked(o.socket)
+func (p *socketPool) addLocked(a *attempt, o *outbox) error {
+	id, err := p.freeIDLocked(o.socket)
 	if err != nil {
 		return err
 	}
 	var letters uint64
-	if t.mixed {
-		drawn, err := u.drawLocked(8)
+	if a.randomCase {
+		drawn, err := p.randomLocked(8)
 		if err != nil {
 			return err
 		}
 		letters = binary.LittleEndian.Uint64(drawn)
 	}
-	msg := o.add(t.query, id)
-	if t.mixed {
+	msg := o.add(a.query, id)
+	if a.randomCase {
 		wire.RandomCase(msg, letters)
 	}
-	p := &t.ride.packet
-	p.socket, p.id, p.malformed = o.socket, id, nil
-	p.sent = append(p.room[:0], msg...)
-	o.socket.tries[id] = t
+	d := &a.pending.datagram
+	d.socket, d.id, d.malformed = o.socket, id, nil
+	d.sent = append(d.inline[:0], msg...)
+	o.socket.attempts[id] = a
 	return nil
 }
 
 // freeLocked draws an ID that no other query on the socket has.
-func (u *sockets) freeLocked(s *socket) (uint16, error) {
+func (p *socketPool) freeIDLocked(s *socket) (uint16, error) {
 	for range idDraws {
-		b, err := u.drawLocked(2)
+		b, err := p.randomLocked(2)
 		if err != nil {
 			return 0, err
 		}
 		id := binary.LittleEndian.Uint16(b)
-		if s.tries[id] == nil {
+		if s.attempts[id] == nil {
 			return id, nil
 		}
 	}
@@ -141,13 +141,13 @@ func (u *sockets) freeLocked(s *socket) (uint16, error) {
 }
 
 // drawLocked gives n random octets, 8 at most, which are good until the next call.
-func (u *sockets) drawLocked(n int) ([]byte, error) {
-	if u.drawn+n > len(u.random) {
-		if _, err := io.ReadFull(u.rand, u.random[:]); err != nil {
+func (p *socketPool) randomLocked(n int) ([]byte, error) {
+	if p.randUsed+n > len(p.randBuf) {
+		if _, err := io.ReadFull(p.rand, p.randBuf[:]); err != nil {
 			return nil, fmt.Errorf("drawing random numbers: %w", err)
 		}
-		u.drawn = 0
+		p.randUsed = 0
 	}
-	u.drawn += n
-	return u.random[u.drawn-n : u.drawn], nil
+	p.randUsed += n
+	return p.randBuf[p.randUsed-n : p.randUsed], nil
 }

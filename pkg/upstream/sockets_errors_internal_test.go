@@ -22,54 +22,54 @@ import (
 )
 
 // nobody is an address where nobody listens.
-func nobody(t *testing.T) netip.AddrPort {
+func unusedAddr(t *testing.T) netip.AddrPort {
 	t.Helper()
 	return proctest.FreeAddr(t)
 }
 
 // Where nobody listens, all that were sent hear of it, and what comes next finds another socket.
-func TestSocketsRefused(t *testing.T) {
+func TestSocketPoolRefused(t *testing.T) {
 	t.Parallel()
-	b := benchOf(t, nobody(t), nil)
+	h := newSocketHarness(t, unusedAddr(t), nil)
 	for range 3 {
-		b.ask(t, 50, questionFor(t, "www.example."), false)
-		b.came.Wait()
+		h.ask(t, 50, questionFor(t, "www.example."), false)
+		h.came.Wait()
 	}
-	b.booking.Lock()
-	defer b.booking.Unlock()
+	h.booking.Lock()
+	defer h.booking.Unlock()
 	sum := 0
-	for what, n := range b.what {
+	for what, n := range h.what {
 		if !strings.Contains(what, "refused") {
 			t.Errorf("%q %d times, want refusals only", what, n)
 		}
 		sum += n
 	}
-	if _, ever := b.open(); sum != 150 || ever != 3 {
+	if _, ever := h.openCount(); sum != 150 || ever != 3 {
 		t.Errorf("%d tries heard of %d sockets, want 150 of 3", sum, ever)
 	}
 }
 
 // A query that the kernel does not take says so; those around it are sent.
-func TestSocketsTooLong(t *testing.T) {
+func TestSocketPoolTooLong(t *testing.T) {
 	t.Parallel()
-	b := benchOf(t, responder(t), nil)
+	h := newSocketHarness(t, responder(t), nil)
 	q := questionFor(t, "www.example.")
 	var batch wire.SendBatch
 	for _, q := range [][]byte{q, append(slices.Clip(q), make([]byte, 65_500)...), q} {
-		if err := b.carry(b.try(q, false), &batch); err != nil {
+		if err := h.send(h.try(q, false), &batch); err != nil {
 			t.Fatal(err)
 		}
 	}
 	batch.Flush()
-	b.came.Wait()
-	b.want(t, map[string]int{"forged": 2, "sending: message too long": 1})
-	if _, ever := b.open(); ever != 1 {
+	h.came.Wait()
+	h.want(t, map[string]int{"forged": 2, "sending: message too long": 1})
+	if _, ever := h.openCount(); ever != 1 {
 		t.Errorf("%d sockets, want one", ever)
 	}
 }
 
 // An error of sending concerns one query or the socket.
-func TestSocketsSendErrors(t *testing.T) {
+func TestSocketPoolSendErrors(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		errno  syscall.Errno
@@ -92,7 +92,7 @@ func TestSocketsSendErrors(t *testing.T) {
 			o := newOutbox()
 			o.add(questionFor(t, "www.example."), 1)
 			o.add(questionFor(t, "www.example."), 2)
-			err := o.refused(1, os.NewSyscallError("write", tt.errno))
+			err := o.classifySendError(1, os.NewSyscallError("write", tt.errno))
 			if tt.socket {
 				if !errors.Is(err, tt.errno) || len(o.failed) != 0 {
 					t.Errorf("error %v and failed %v, want the error only", err, o.failed)
@@ -110,39 +110,39 @@ func TestSocketsSendErrors(t *testing.T) {
 }
 
 // Without descriptors the sockets that are open serve on.
-func TestSocketsWithoutDescriptors(t *testing.T) {
+func TestSocketPoolWithoutDescriptors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{upstreamtest.Forged}}))
 		dials, room := 0, 0
-		b := benchOf(t, inMemory, func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+		h := newSocketHarness(t, inMemory, func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 			if dials++; dials > room {
 				return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("socket", syscall.EMFILE)}
 			}
 			return upstreamtest.Network{inMemory: s}.Dial(ctx, network, addr)
 		})
-		err := b.carry(b.try(questionFor(t, "www.example."), false), new(wire.SendBatch))
-		b.came.Done()
+		err := h.send(h.try(questionFor(t, "www.example."), false), new(wire.SendBatch))
+		h.came.Done()
 		if !errors.Is(err, errLimit) || !errors.Is(err, syscall.EMFILE) {
 			t.Errorf("error %v, want EMFILE and the limit", err)
 		}
 		dials, room = 0, 2
 		for range 100 {
-			b.ask(t, 1, questionFor(t, "www.example."), false)
-			b.came.Wait()
+			h.ask(t, 1, questionFor(t, "www.example."), false)
+			h.came.Wait()
 		}
-		b.want(t, map[string]int{"forged": 100})
-		if now, _ := b.open(); now != 2 {
+		h.want(t, map[string]int{"forged": 100})
+		if now, _ := h.openCount(); now != 2 {
 			t.Errorf("%d sockets, want 2", now)
 		}
 	})
 }
 
 // Errors of opening, and of the source of randomness, are the query's; a panic is contained, and nothing is held by it.
-func TestSocketsCannotOpen(t *testing.T) {
+func TestSocketPoolCannotOpen(t *testing.T) {
 	t.Parallel()
 	var dial socketDial
-	b := benchOf(t, inMemory, func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+	h := newSocketHarness(t, inMemory, func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 		return dial(ctx, network, addr)
 	})
 	tests := []struct {
@@ -159,49 +159,49 @@ func TestSocketsCannotOpen(t *testing.T) {
 	}
 	for _, tt := range tests { // one after the other, on the same carrier
 		dial = tt.dial
-		b.mu.Lock()
-		if b.rand = rand.Reader; tt.rand != nil {
-			b.rand, b.drawn = tt.rand, len(b.random)
+		h.mu.Lock()
+		if h.rand = rand.Reader; tt.rand != nil {
+			h.rand, h.randUsed = tt.rand, len(h.randBuf)
 		}
-		b.mu.Unlock()
+		h.mu.Unlock()
 		var batch wire.SendBatch
-		if err := b.carry(&try{query: questionFor(t, "www.example.")}, &batch); !errors.Is(err, tt.want) {
+		if err := h.send(&attempt{query: questionFor(t, "www.example.")}, &batch); !errors.Is(err, tt.want) {
 			t.Errorf("%s: error %v, want %v", tt.name, err, tt.want)
 		}
 		batch.Flush()
 	}
-	if got := b.panics.Load(); got != 1 {
+	if got := h.panics.Load(); got != 1 {
 		t.Errorf("%d panics counted, want 1", got)
 	}
 }
 
 // A panic of who takes an answer, or the news that there is none, costs nobody else theirs.
-func TestSocketsContainPanics(t *testing.T) {
+func TestSocketPoolContainsPanics(t *testing.T) {
 	t.Parallel()
-	for name, addr := range map[string]netip.AddrPort{"answer": responder(t), "error": nobody(t)} {
+	for name, addr := range map[string]netip.AddrPort{"answer": responder(t), "error": unusedAddr(t)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := benchOf(t, addr, nil)
+			h := newSocketHarness(t, addr, nil)
 			q := questionFor(t, "www.example.")
 			var batch wire.SendBatch
 			for i := range 30 {
-				tr := b.try(q, false)
+				tr := h.try(q, false)
 				if i%3 == 0 {
-					report := tr.report
-					tr.report = func(r received, batch *wire.SendBatch) {
+					report := tr.onReply
+					tr.onReply = func(r reply, batch *wire.SendBatch) {
 						report(r, batch)
 						panic("a bug")
 					}
 				}
-				if err := b.carry(tr, &batch); err != nil {
+				if err := h.send(tr, &batch); err != nil {
 					t.Fatal(err)
 				}
 			}
 			batch.Flush()
-			b.came.Wait()
-			b.retire()
-			b.wait()
-			if got := b.panics.Load(); got != 10 {
+			h.came.Wait()
+			h.closeIdle()
+			h.wait()
+			if got := h.panics.Load(); got != 10 {
 				t.Errorf("%d panics counted, want 10", got)
 			}
 		})

@@ -17,20 +17,20 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-func TestSocketsSpreadPorts(t *testing.T) {
+func TestSocketPoolSpreadsPorts(t *testing.T) {
 	t.Parallel()
 	s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Records: []string{"www.example. 60 IN A 192.0.2.10"}}))
-	b := benchOf(t, s.Listen(t), nil)
+	h := newSocketHarness(t, s.Listen(t), nil)
 	for range 60 {
-		b.ask(t, 1, questionFor(t, "www.example."), false)
-		b.came.Wait()
+		h.ask(t, 1, questionFor(t, "www.example."), false)
+		h.came.Wait()
 	}
 	alone := s.Queries()
 	if got := ports(alone); got < 45 {
 		t.Errorf("%d ports for 60 queries one after the other, want at least 45", got)
 	}
-	b.ask(t, outboxSize, questionFor(t, "www.example."), false)
-	b.came.Wait()
+	h.ask(t, outboxSize, questionFor(t, "www.example."), false)
+	h.came.Wait()
 	together := s.Queries()[len(alone):]
 	if got := ports(together); got != 1 {
 		t.Errorf("%d ports for a batch, want 1", got)
@@ -42,12 +42,12 @@ func TestSocketsSpreadPorts(t *testing.T) {
 	if len(ids) != outboxSize {
 		t.Errorf("%d IDs on one port for %d queries", len(ids), outboxSize)
 	}
-	b.ask(t, 4*outboxSize, questionFor(t, "www.example."), false)
-	b.came.Wait()
+	h.ask(t, 4*outboxSize, questionFor(t, "www.example."), false)
+	h.came.Wait()
 	if got := ports(s.Queries()[len(alone)+len(together):]); got < 2 || got > 4 {
 		t.Errorf("%d ports for four batches, want 2 at least and 4 at most", got)
 	}
-	b.want(t, map[string]int{"192.0.2.10": 60 + 5*outboxSize})
+	h.want(t, map[string]int{"192.0.2.10": 60 + 5*outboxSize})
 }
 
 func ports(queries []upstreamtest.Query) int {
@@ -59,28 +59,28 @@ func ports(queries []upstreamtest.Query) int {
 }
 
 // What is not the answer neither ends the wait nor stands in its way, with a batch of datagrams and one by one.
-func TestSocketsBadDatagramsFirst(t *testing.T) {
+func TestSocketPoolBadDatagramsFirst(t *testing.T) {
 	t.Parallel()
 	for _, real := range []bool{true, false} {
 		for _, shape := range upstreamtest.BadShapes() {
 			t.Run(fmt.Sprintf("%s/real=%v", shape.Name, real), func(t *testing.T) {
 				t.Parallel()
 				s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{shape.Make, upstreamtest.Forged}}))
-				b := benchOf(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
+				h := newSocketHarness(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
 				if real {
-					b = benchOf(t, s.Listen(t), nil)
+					h = newSocketHarness(t, s.Listen(t), nil)
 				}
-				tries := b.ask(t, 1, questionFor(t, "www.example."), false)
-				b.came.Wait()
-				b.want(t, map[string]int{"forged": 1})
+				tries := h.ask(t, 1, questionFor(t, "www.example."), false)
+				h.came.Wait()
+				h.want(t, map[string]int{"forged": 1})
 				cause := CauseMismatch
 				if shape.Reads {
 					cause = CauseMalformed
 				}
-				if got := b.count.failures[cause].Load(); got != 1 {
+				if got := h.count.failures[cause].Load(); got != 1 {
 					t.Errorf("%d counted as %s, want 1", got, cause)
 				}
-				if err := b.drop(tries[0]); errors.Is(err, errMalformed) != shape.Reads {
+				if err := h.cancel(tries[0]); errors.Is(err, errMalformed) != shape.Reads {
 					t.Errorf("remembered %v", err)
 				}
 			})
@@ -89,10 +89,10 @@ func TestSocketsBadDatagramsFirst(t *testing.T) {
 }
 
 // TestSocketsForged sends an answer with every ID but the right one, and answers to other questions with the right one.
-func TestSocketsForged(t *testing.T) {
+func TestSocketPoolForged(t *testing.T) {
 	t.Parallel()
 	const others = 40_000
-	b := benchOf(t, inMemory, func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+	h := newSocketHarness(t, inMemory, func(context.Context, string, netip.AddrPort) (net.Conn, error) {
 		ours, theirs := net.Pipe()
 		go func() {
 			defer func() { _ = theirs.Close() }()
@@ -116,16 +116,16 @@ func TestSocketsForged(t *testing.T) {
 		}()
 		return ours, nil
 	})
-	b.ask(t, 1, questionFor(t, "www.example."), false)
-	b.came.Wait()
-	b.want(t, map[string]int{"forged": 1}) // by the responder, with the right address
-	if got, want := b.count.failures[CauseMismatch].Load(), uint64(1<<16-1+others); got != want {
+	h.ask(t, 1, questionFor(t, "www.example."), false)
+	h.came.Wait()
+	h.want(t, map[string]int{"forged": 1}) // by the responder, with the right address
+	if got, want := h.count.failures[CauseMismatch].Load(), uint64(1<<16-1+others); got != want {
 		t.Errorf("%d mismatches, want %d", got, want)
 	}
 }
 
 // The letters that were drawn must come back, where they were.
-func TestSocketsLetters(t *testing.T) {
+func TestSocketPoolRandomCase(t *testing.T) {
 	t.Parallel()
 	name := "a-long-name-with-letters.example."
 	lower := func(q []byte) []byte {
@@ -153,12 +153,12 @@ func TestSocketsLetters(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{tt.answer}}))
-			b := benchOf(t, s.Listen(t), nil)
+			h := newSocketHarness(t, s.Listen(t), nil)
 			q := questionFor(t, name)
 			before := string(q)
-			b.ask(t, 20, q, tt.mixed)
-			b.came.Wait()
-			b.want(t, map[string]int{tt.want: 20})
+			h.ask(t, 20, q, tt.mixed)
+			h.came.Wait()
+			h.want(t, map[string]int{tt.want: 20})
 			spelled := map[string]bool{}
 			for _, sent := range s.Queries() {
 				spelled[string(sent.Raw[12:])] = true
@@ -173,39 +173,39 @@ func TestSocketsLetters(t *testing.T) {
 	}
 }
 
-func TestSocketsTruncated(t *testing.T) {
+func TestSocketPoolTruncated(t *testing.T) {
 	t.Parallel()
 	s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{func(q []byte) []byte {
 		r := upstreamtest.Forged(q)
 		r[2] |= 2
 		return r[:len(r)-3]
 	}}}))
-	b := benchOf(t, s.Listen(t), nil)
-	b.ask(t, 3, questionFor(t, "www.example."), true)
-	b.came.Wait()
-	b.want(t, map[string]int{"truncated": 3})
+	h := newSocketHarness(t, s.Listen(t), nil)
+	h.ask(t, 3, questionFor(t, "www.example."), true)
+	h.came.Wait()
+	h.want(t, map[string]int{"truncated": 3})
 }
 
 // An answer that is too late, or comes twice, is nobody's.
-func TestSocketsLate(t *testing.T) {
+func TestSocketPoolLateAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.Sequence(
 			upstreamtest.Action{Delay: 100 * time.Millisecond},
 			upstreamtest.Action{Raw: []upstreamtest.Raw{upstreamtest.Forged, upstreamtest.Forged}},
 		))
-		b := benchOf(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
-		late := b.ask(t, 1, questionFor(t, "www.example."), false)[0]
+		h := newSocketHarness(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
+		late := h.ask(t, 1, questionFor(t, "www.example."), false)[0]
 		time.Sleep(50 * time.Millisecond)
-		_ = b.drop(late)
-		_ = b.drop(late) // which is of no effect
-		b.came.Done()
-		b.ask(t, 1, questionFor(t, "www.example."), false)
-		b.came.Wait()
+		_ = h.cancel(late)
+		_ = h.cancel(late) // which is of no effect
+		h.came.Done()
+		h.ask(t, 1, questionFor(t, "www.example."), false)
+		h.came.Wait()
 		time.Sleep(100 * time.Millisecond)
-		b.want(t, map[string]int{"forged": 1})
+		h.want(t, map[string]int{"forged": 1})
 		// The late answer finds its socket closed; the second one comes to an open socket.
-		if got := b.count.failures[CauseMismatch].Load(); got != 1 {
+		if got := h.count.failures[CauseMismatch].Load(); got != 1 {
 			t.Errorf("%d mismatches, want 1", got)
 		}
 	})

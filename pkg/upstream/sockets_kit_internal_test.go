@@ -25,8 +25,8 @@ import (
 type socketDial = func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 
 // A socketBench is a carrier, its counters, and what came for its tries.
-type socketBench struct {
-	*sockets
+type socketHarness struct {
+	*socketPool
 	count counters
 
 	booking sync.Mutex // guards what
@@ -35,24 +35,24 @@ type socketBench struct {
 }
 
 // benchOf makes a carrier of queries to addr, which is closed with the test. Nil dials for real.
-func benchOf(tb testing.TB, addr netip.AddrPort, dial socketDial) *socketBench {
+func newSocketHarness(tb testing.TB, addr netip.AddrPort, dial socketDial) *socketHarness {
 	tb.Helper()
 	if dial == nil {
 		dial = (&dialer{}).dial
 	}
-	b := &socketBench{what: map[string]int{}}
-	b.sockets = newSockets(&common{
+	h := &socketHarness{what: map[string]int{}}
+	h.socketPool = newSocketPool(&common{
 		dial: dial, rand: rand.Reader, now: time.Now, log: slog.New(slog.DiscardHandler), connections: 1,
-	}, addr, &b.count)
-	var c carrier = b.sockets
+	}, addr, &h.count)
+	var c transport = h.socketPool
 	tb.Cleanup(func() {
-		c.leave()
+		c.shutdown()
 		c.wait()
-		if now, _ := b.open(); now != 0 || b.slots != [socketSlots]*socket{} {
+		if now, _ := h.openCount(); now != 0 || h.slots != [socketSlots]*socket{} {
 			tb.Errorf("%d sockets are open at the end, want none", now)
 		}
 	})
-	return b
+	return h
 }
 
 // questionFor is a query as the resolver sends it.
@@ -66,26 +66,26 @@ func questionFor(tb testing.TB, name string) []byte {
 }
 
 // try makes a try whose outcome is booked in what.
-func (b *socketBench) try(q []byte, mixed bool) *try {
-	b.came.Add(1)
-	t := &try{query: q, mixed: mixed}
-	t.report = func(r received, _ *wire.SendBatch) {
-		defer b.came.Done()
-		b.booking.Lock()
-		defer b.booking.Unlock()
-		b.what[describe(q, r)]++
+func (h *socketHarness) try(q []byte, mixed bool) *attempt {
+	h.came.Add(1)
+	a := &attempt{query: q, randomCase: mixed}
+	a.onReply = func(r reply, _ *wire.SendBatch) {
+		defer h.came.Done()
+		h.booking.Lock()
+		defer h.booking.Unlock()
+		h.what[describe(q, r)]++
 	}
-	return t
+	return a
 }
 
 // describe says in a word or two what came for a query.
-func describe(q []byte, r received) string {
+func describe(q []byte, r reply) string {
 	switch {
 	case r.err != nil:
 		return r.err.Error()
 	case r.truncated:
 		return "truncated"
-	case r.recased:
+	case r.caseChanged:
 		return "recased"
 	case string(r.m.Raw[len(r.m.Raw)-4:]) == "\xc0\x00\x02\x42":
 		return "forged"
@@ -101,26 +101,26 @@ func describe(q []byte, r received) string {
 }
 
 // ask sends n queries in one batch.
-func (b *socketBench) ask(tb testing.TB, n int, q []byte, mixed bool) (tries []*try) {
+func (h *socketHarness) ask(tb testing.TB, n int, q []byte, mixed bool) (tries []*attempt) {
 	tb.Helper()
 	var batch wire.SendBatch
 	for range n {
-		t := b.try(q, mixed)
-		if err := b.carry(t, &batch); err != nil {
-			t.carried(received{err: err}, &batch)
+		a := h.try(q, mixed)
+		if err := h.send(a, &batch); err != nil {
+			a.deliver(reply{err: err}, &batch)
 		}
-		tries = append(tries, t)
+		tries = append(tries, a)
 	}
 	batch.Flush()
 	return tries
 }
 
 // want compares what came for the tries until now.
-func (b *socketBench) want(tb testing.TB, want map[string]int) {
+func (h *socketHarness) want(tb testing.TB, want map[string]int) {
 	tb.Helper()
-	b.booking.Lock()
-	defer b.booking.Unlock()
-	if diff := cmp.Diff(want, b.what); diff != "" {
+	h.booking.Lock()
+	defer h.booking.Unlock()
+	if diff := cmp.Diff(want, h.what); diff != "" {
 		tb.Errorf("outcomes (-want +got):\n%s", diff)
 	}
 }
@@ -134,7 +134,7 @@ func (fixedRandom) Read(p []byte) (int, error) {
 }
 
 // swallow dials sockets from which nothing ever comes back, and counts them.
-func swallow(dials *atomic.Int32) socketDial {
+func silentDial(dials *atomic.Int32) socketDial {
 	return func(context.Context, string, netip.AddrPort) (net.Conn, error) {
 		dials.Add(1)
 		ours, theirs := net.Pipe()
@@ -179,20 +179,20 @@ func responder(tb testing.TB) netip.AddrPort {
 }
 
 // BenchmarkSockets asks for so many names at a time. The time is that of a query, its answer and the responder's part.
-func BenchmarkSockets(b *testing.B) {
+func BenchmarkSocketPool(b *testing.B) {
 	for _, depth := range []int{1, 8, 64} {
 		for _, mixed := range []bool{false, true} {
 			b.Run(fmt.Sprintf("depth=%d/mixed=%v", depth, mixed), func(b *testing.B) {
-				s := benchOf(b, responder(b), nil)
+				s := newSocketHarness(b, responder(b), nil)
 				var (
 					q     = questionFor(b, "www.service.namespace.svc.cluster.local.")
 					left  atomic.Int64
 					woken = make(chan struct{}, 1)
 					batch wire.SendBatch
-					tries = make([]try, depth)
+					tries = make([]attempt, depth)
 				)
 				for i := range tries {
-					tries[i] = try{query: q, mixed: mixed, report: func(r received, _ *wire.SendBatch) {
+					tries[i] = attempt{query: q, randomCase: mixed, onReply: func(r reply, _ *wire.SendBatch) {
 						if r.m == nil {
 							b.Errorf("received %+v", r)
 						}
@@ -205,7 +205,7 @@ func BenchmarkSockets(b *testing.B) {
 				for n := 0; n < b.N; n += depth {
 					left.Store(int64(depth))
 					for i := range tries {
-						if err := s.carry(&tries[i], &batch); err != nil {
+						if err := s.send(&tries[i], &batch); err != nil {
 							b.Fatal(err)
 						}
 					}

@@ -19,7 +19,7 @@ import (
 )
 
 // A port from which a query found no answer is not used again, even if it is drawn.
-func TestSocketsLeavePortWithoutAnswer(t *testing.T) {
+func TestSocketPoolLeavesSilentPort(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.Sequence(
@@ -28,117 +28,117 @@ func TestSocketsLeavePortWithoutAnswer(t *testing.T) {
 			upstreamtest.Action{Drop: true},
 			upstreamtest.Action{Raw: []upstreamtest.Raw{upstreamtest.Forged}},
 		))
-		b := benchOf(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
-		b.rand = fixedRandom{}
+		h := newSocketHarness(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
+		h.rand = fixedRandom{}
 		q := questionFor(t, "www.example.")
 		for range 2 {
-			b.ask(t, 1, q, false)
-			b.came.Wait()
+			h.ask(t, 1, q, false)
+			h.came.Wait()
 		}
-		if _, ever := b.open(); ever != 1 {
+		if _, ever := h.openCount(); ever != 1 {
 			t.Fatalf("%d sockets for queries that draw the same one, want 1", ever)
 		}
-		lost := b.ask(t, 1, q, false)[0]
+		lost := h.ask(t, 1, q, false)[0]
 		time.Sleep(50 * time.Millisecond)
-		_ = b.drop(lost)
-		b.came.Done()
-		b.ask(t, 1, q, false)
-		b.came.Wait()
+		_ = h.cancel(lost)
+		h.came.Done()
+		h.ask(t, 1, q, false)
+		h.came.Wait()
 		synctest.Wait() // the first socket's reader ends by itself
-		if now, ever := b.open(); now != 1 || ever != 2 {
+		if now, ever := h.openCount(); now != 1 || ever != 2 {
 			t.Errorf("%d sockets of %d are open, want 1 of 2", now, ever)
 		}
 	})
 }
 
 // A socket lasts for so many batches, and so long.
-func TestSocketsAreRetired(t *testing.T) {
+func TestSocketPoolRetiresSockets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{upstreamtest.Forged}}))
-		b := benchOf(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
-		b.rand = fixedRandom{}
+		h := newSocketHarness(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
+		h.rand = fixedRandom{}
 		for range 2*socketBatches + 1 {
-			b.ask(t, 1, questionFor(t, "www.example."), false)
-			b.came.Wait()
+			h.ask(t, 1, questionFor(t, "www.example."), false)
+			h.came.Wait()
 		}
 		synctest.Wait()
-		if now, ever := b.open(); now != 1 || ever != 3 {
+		if now, ever := h.openCount(); now != 1 || ever != 3 {
 			t.Errorf("%d sockets of %d are open, want 1 of 3", now, ever)
 		}
 		s.SetScript(upstreamtest.Always(upstreamtest.Action{Drop: true}))
-		waits := b.ask(t, 1, questionFor(t, "www.example."), false)[0]
+		waits := h.ask(t, 1, questionFor(t, "www.example."), false)[0]
 		time.Sleep(socketAge + socketAgeRange)
 		synctest.Wait()
-		b.ask(t, 1, questionFor(t, "www.example."), false)
-		if now, ever := b.open(); now != 2 || ever != 4 {
+		h.ask(t, 1, questionFor(t, "www.example."), false)
+		if now, ever := h.openCount(); now != 2 || ever != 4 {
 			t.Errorf("%d sockets of %d are open, want 2 of 4: the old one has a query", now, ever)
 		}
-		_ = b.drop(waits)
-		b.came.Done()
+		_ = h.cancel(waits)
+		h.came.Done()
 		synctest.Wait()
-		if now, _ := b.open(); now != 1 {
+		if now, _ := h.openCount(); now != 1 {
 			t.Errorf("%d sockets are open, want 1", now)
 		}
-		b.fail(t)
+		h.fail(t)
 	})
 }
 
 // fail ends all queries under way.
-func (b *socketBench) fail(tb testing.TB) {
+func (h *socketHarness) fail(tb testing.TB) {
 	tb.Helper()
-	for _, s := range b.slots {
+	for _, s := range h.slots {
 		if s != nil {
-			b.tell(s.fail(), errDied)
+			h.deliverError(s.fail(), errDied)
 		}
 	}
-	b.came.Wait()
+	h.came.Wait()
 }
 
 // An idle upstream has no sockets.
-func TestSocketsIdle(t *testing.T) {
+func TestSocketPoolIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{upstreamtest.Forged}}))
-		b := benchOf(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
+		h := newSocketHarness(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
 		for range 50 {
-			b.ask(t, 1, questionFor(t, "www.example."), false)
-			b.came.Wait()
+			h.ask(t, 1, questionFor(t, "www.example."), false)
+			h.came.Wait()
 		}
-		if now, _ := b.open(); now < 30 {
+		if now, _ := h.openCount(); now < 30 {
 			t.Errorf("%d sockets after 50 queries, want at least 30", now)
 		}
 		time.Sleep(socketAge + socketAgeRange)
 		synctest.Wait()
-		if now, _ := b.open(); now != 0 {
+		if now, _ := h.openCount(); now != 0 {
 			t.Errorf("%d sockets are open, want none", now)
 		}
 	})
 }
 
 // Queries without end and without answers are bounded, and so are the sockets.
-func TestSocketsBounds(t *testing.T) {
+func TestSocketPoolBounds(t *testing.T) {
 	t.Parallel()
 	var dials atomic.Int32
-	b := benchOf(t, inMemory, swallow(&dials))
+	h := newSocketHarness(t, inMemory, silentDial(&dials))
 	q := questionFor(t, "www.example.")
 	var (
 		batch wire.SendBatch
-		tries []*try
+		tries []*attempt
 		err   error
 	)
 	for err == nil {
-		tr := &try{query: q, report: func(received, *wire.SendBatch) {}}
-		if err = b.carry(tr, &batch); err == nil {
+		tr := &attempt{query: q, onReply: func(reply, *wire.SendBatch) {}}
+		if err = h.send(tr, &batch); err == nil {
 			tries = append(tries, tr)
 		}
 		if len(tries)%16 == 0 {
 			batch.Flush()
 		}
 		if n := len(tries); n%1000 == 0 { // some come to the end of their time
-			_ = b.drop(tries[n/2])
+			_ = h.cancel(tries[n/2])
 		}
-		if now, _ := b.open(); now > maxSockets {
+		if now, _ := h.openCount(); now > maxSockets {
 			t.Fatalf("%d sockets are open, want at most %d", now, maxSockets)
 		}
 	}
@@ -150,34 +150,34 @@ func TestSocketsBounds(t *testing.T) {
 		t.Errorf("%d queries under way, want at least %d and at most %d", n, socketSlots*socketQueries, maxSockets*socketQueries)
 	}
 	for _, tr := range tries {
-		_ = b.drop(tr)
+		_ = h.cancel(tr)
 	}
 }
 
 // Who leaves takes no query, lets those under way end, and then holds nothing.
-func TestSocketsLeave(t *testing.T) {
+func TestSocketPoolShutdown(t *testing.T) {
 	t.Parallel()
 	for _, leave := range []bool{true, false} {
 		t.Run(fmt.Sprintf("leave=%v", leave), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Delay: time.Second, Raw: []upstreamtest.Raw{upstreamtest.Forged}}))
-				b := benchOf(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
+				h := newSocketHarness(t, inMemory, upstreamtest.Network{inMemory: s}.Dial)
 				start := time.Now()
-				b.ask(t, 10, questionFor(t, "www.example."), false)
+				h.ask(t, 10, questionFor(t, "www.example."), false)
 				want := map[string]int{"forged": 11}
-				if b.retire(); leave {
-					b.leave()
-					want = map[string]int{"forged": 10, errLeft.Error(): 1}
+				if h.closeIdle(); leave {
+					h.shutdown()
+					want = map[string]int{"forged": 10, errRemoved.Error(): 1}
 				}
-				b.ask(t, 1, questionFor(t, "www.example."), false)
-				b.wait()
+				h.ask(t, 1, questionFor(t, "www.example."), false)
+				h.wait()
 				if took := time.Since(start); took != time.Second {
 					t.Errorf("the last socket was closed after %v, want 1s", took)
 				}
-				b.came.Wait()
-				b.want(t, want)
-				if now, _ := b.open(); now != 0 {
+				h.came.Wait()
+				h.want(t, want)
+				if now, _ := h.openCount(); now != 0 {
 					t.Errorf("%d sockets are open, want none", now)
 				}
 			})
@@ -186,13 +186,13 @@ func TestSocketsLeave(t *testing.T) {
 }
 
 // Real sockets are closed when wait returns.
-func TestSocketsGiveDescriptorsBack(t *testing.T) {
+func TestSocketPoolReleasesDescriptors(t *testing.T) {
 	t.Parallel()
 	var (
 		mu    sync.Mutex // guards conns
 		conns []net.Conn
 	)
-	b := benchOf(t, responder(t), func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+	h := newSocketHarness(t, responder(t), func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 		conn, err := new(dialer).dial(ctx, network, addr)
 		mu.Lock()
 		defer mu.Unlock()
@@ -200,11 +200,11 @@ func TestSocketsGiveDescriptorsBack(t *testing.T) {
 		return conn, err
 	})
 	for range 100 {
-		b.ask(t, 3, questionFor(t, "www.example."), true)
-		b.came.Wait()
+		h.ask(t, 3, questionFor(t, "www.example."), true)
+		h.came.Wait()
 	}
-	b.retire()
-	b.wait()
+	h.closeIdle()
+	h.wait()
 	for _, conn := range conns {
 		if _, err := conn.Write([]byte{0}); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%v: %v, want it closed", conn.LocalAddr(), err)
@@ -216,13 +216,13 @@ func TestSocketsGiveDescriptorsBack(t *testing.T) {
 }
 
 // Many ask, batch by batch, and do not wait for all of it. Every try is told once, of its own answer, or dropped.
-func TestSocketsTogether(t *testing.T) {
+func TestSocketPoolConcurrent(t *testing.T) {
 	t.Parallel()
 	const (
 		askers, batches = 8, 100
 		size, dropped   = 20, 2
 	)
-	b := benchOf(t, responder(t), nil)
+	h := newSocketHarness(t, responder(t), nil)
 	var (
 		group         sync.WaitGroup
 		told, strange atomic.Int64
@@ -234,13 +234,13 @@ func TestSocketsTogether(t *testing.T) {
 				var (
 					batch wire.SendBatch
 					came  sync.WaitGroup
-					tries [size]try
+					tries [size]attempt
 				)
 				came.Add(size - dropped)
 				for i := range tries {
 					tr, first := &tries[i], true
-					*tr = try{query: q, mixed: true, report: func(r received, _ *wire.SendBatch) {
-						if r.m == nil || wire.Match(tr.ride.packet.sent, r.m.Raw) != wire.ExactMatch || !first {
+					*tr = attempt{query: q, randomCase: true, onReply: func(r reply, _ *wire.SendBatch) {
+						if r.m == nil || wire.Match(tr.pending.datagram.sent, r.m.Raw) != wire.ExactMatch || !first {
 							strange.Add(1)
 						}
 						first = false
@@ -248,14 +248,14 @@ func TestSocketsTogether(t *testing.T) {
 							came.Done()
 						}
 					}}
-					if err := b.carry(tr, &batch); err != nil {
+					if err := h.send(tr, &batch); err != nil {
 						t.Error(err)
 						return
 					}
 				}
 				batch.Flush()
 				for i := range dropped {
-					_ = b.drop(&tries[size-1-i])
+					_ = h.cancel(&tries[size-1-i])
 				}
 				came.Wait()
 			}

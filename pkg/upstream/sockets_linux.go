@@ -23,7 +23,7 @@ const (
 )
 
 // header is the kernel's struct mmsghdr.
-type header struct {
+type mmsghdr struct {
 	msg    unix.Msghdr
 	length uint32
 	_      [4]byte
@@ -31,14 +31,14 @@ type header struct {
 
 // The kernel reads these by layout; a wrong size must not compile.
 const (
-	_ = uint(unsafe.Sizeof(header{}) - 64)
-	_ = uint(64 - unsafe.Sizeof(header{}))
+	_ = uint(unsafe.Sizeof(mmsghdr{}) - 64)
+	_ = uint(64 - unsafe.Sizeof(mmsghdr{}))
 	_ = uint(unsafe.Sizeof(unix.Iovec{}) - 16)
 	_ = uint(16 - unsafe.Sizeof(unix.Iovec{}))
 )
 
 // rawOf gives access to a socket that can be used in batches; nil: it cannot.
-func rawOf(conn net.Conn) syscall.RawConn {
+func batchConn(conn net.Conn) syscall.RawConn {
 	if udp, ok := conn.(*net.UDPConn); ok {
 		if raw, err := udp.SyscallConn(); err == nil {
 			return raw
@@ -49,7 +49,7 @@ func rawOf(conn net.Conn) syscall.RawConn {
 
 // An inbox is the memory of a socket that is being read. Sockets borrow it: one that waits holds none.
 type inbox struct {
-	headers   [inboxSize]header
+	headers   [inboxSize]mmsghdr
 	vecs      [inboxSize]unix.Iovec
 	datagrams [inboxSize * datagramStride]byte
 	msg       wire.Message
@@ -75,7 +75,7 @@ func newInbox() *inbox {
 func (s *socket) readBatches() error {
 	var failed error
 	err := s.raw.Read(func(fd uintptr) bool {
-		failed = s.takeBatches(fd)
+		failed = s.drainSocket(fd)
 		return failed != nil
 	})
 	if failed != nil {
@@ -85,12 +85,12 @@ func (s *socket) readBatches() error {
 }
 
 // takeBatches takes what the socket holds. Nil says that it is to be waited for more.
-func (s *socket) takeBatches(fd uintptr) error {
-	s.of.readers <- struct{}{}
-	defer func() { <-s.of.readers }()
-	b := s.of.inboxes.Get().(*inbox)
-	err := s.takeInto(b, fd)
-	s.of.inboxes.Put(b) // unless it panicked
+func (s *socket) drainSocket(fd uintptr) error {
+	s.pool.readers <- struct{}{}
+	defer func() { <-s.pool.readers }()
+	b := s.pool.inboxes.Get().(*inbox)
+	err := s.recvInto(b, fd)
+	s.pool.inboxes.Put(b) // unless it panicked
 	return err
 }
 
@@ -98,7 +98,7 @@ func (s *socket) takeBatches(fd uintptr) error {
 //
 // RawSyscall keeps the scheduler out: the call never blocks, and handing the processor over and back costs more than
 // it does.
-func (s *socket) takeInto(b *inbox, fd uintptr) error {
+func (s *socket) recvInto(b *inbox, fd uintptr) error {
 	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.headers[0])), inboxSize, unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
@@ -118,14 +118,14 @@ func (s *socket) takeInto(b *inbox, fd uintptr) error {
 }
 
 // An outbatch is an outbox as the kernel reads it.
-type outbatch struct {
-	headers [outboxSize]header
+type mmsgBatch struct {
+	headers [outboxSize]mmsghdr
 	vecs    [outboxSize]unix.Iovec
 	write   func(fd uintptr) // made once: it would be allocated for each call
 	failed  error            // why the socket is of no use any more
 }
 
-func (b *outbatch) init(o *outbox) {
+func (b *mmsgBatch) init(o *outbox) {
 	for i := range b.headers {
 		b.headers[i].msg.Iov = &b.vecs[i]
 		b.headers[i].msg.SetIovlen(1)
@@ -137,25 +137,25 @@ func (b *outbatch) init(o *outbox) {
 func (o *outbox) sendBatch(raw syscall.RawConn) error {
 	for i := range o.n {
 		msg := o.message(i)
-		o.batch.vecs[i].Base = &msg[0]
-		o.batch.vecs[i].SetLen(len(msg))
+		o.mmsg.vecs[i].Base = &msg[0]
+		o.mmsg.vecs[i].SetLen(len(msg))
 	}
-	if err := raw.Control(o.batch.write); err != nil {
+	if err := raw.Control(o.mmsg.write); err != nil {
 		return err
 	}
-	return o.batch.failed
+	return o.mmsg.failed
 }
 
 // write has the kernel take the queries, without waiting. One that it refuses does not hold back those behind it.
 func (o *outbox) write(fd uintptr) error {
 	for sent := 0; sent < o.n; {
-		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&o.batch.headers[sent])), uintptr(o.n-sent), unix.MSG_DONTWAIT, 0, 0)
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&o.mmsg.headers[sent])), uintptr(o.n-sent), unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
 		case 0:
 			sent += int(n)
 		case unix.EINTR:
 		default:
-			if err := o.refused(sent, errno); err != nil {
+			if err := o.classifySendError(sent, errno); err != nil {
 				return err
 			}
 			sent++

@@ -14,18 +14,18 @@ import (
 )
 
 // Only so many sockets have an inbox at a time, however many have answers to be read: an inbox is large.
-func TestSocketsInboxes(t *testing.T) {
+func TestSocketPoolInboxes(t *testing.T) {
 	t.Parallel()
-	b := benchOf(t, responder(t), nil)
+	h := newSocketHarness(t, responder(t), nil)
 	q := questionFor(t, "www.example.")
-	most := int32(cap(b.readers))
+	most := int32(cap(h.readers))
 	var reading, ever atomic.Int32
 	var counting sync.Mutex
 	release := make(chan struct{})
 	for range 4 * most { // each from a socket of its own, as most slots are empty
-		tr := b.try(q, false)
-		book := tr.report
-		tr.report = func(r received, batch *wire.SendBatch) {
+		tr := h.try(q, false)
+		book := tr.onReply
+		tr.onReply = func(r reply, batch *wire.SendBatch) {
 			counting.Lock()
 			ever.Store(max(ever.Load(), reading.Add(1)))
 			counting.Unlock()
@@ -34,7 +34,7 @@ func TestSocketsInboxes(t *testing.T) {
 			book(r, batch)
 		}
 		var batch wire.SendBatch
-		if err := b.carry(tr, &batch); err != nil {
+		if err := h.send(tr, &batch); err != nil {
 			t.Fatal(err)
 		}
 		batch.Flush()
@@ -44,9 +44,9 @@ func TestSocketsInboxes(t *testing.T) {
 	}
 	time.Sleep(20 * time.Millisecond) // for those that should not come
 	close(release)
-	b.came.Wait()
+	h.came.Wait()
 	if got := ever.Load(); got != most {
 		t.Errorf("%d sockets were read at one time, want %d", got, most)
 	}
-	b.want(t, map[string]int{"forged": int(4 * most)})
+	h.want(t, map[string]int{"forged": int(4 * most)})
 }

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// rawOf says that no socket can be used in batches here.
-func rawOf(net.Conn) syscall.RawConn { return nil }
+// batchConn says that no socket can be used in batches here.
+func batchConn(net.Conn) syscall.RawConn { return nil }
 
 // An inbox is of use with batches.
 type inbox struct{}
@@ -20,9 +20,9 @@ func newInbox() *inbox { return &inbox{} }
 
 func (s *socket) readBatches() error { return errors.ErrUnsupported }
 
-// An outbatch is of use with batches.
-type outbatch struct{}
+// An mmsgBatch is of use with batches.
+type mmsgBatch struct{}
 
-func (outbatch) init(*outbox) {}
+func (mmsgBatch) init(*outbox) {}
 
 func (o *outbox) sendBatch(syscall.RawConn) error { return errors.ErrUnsupported }

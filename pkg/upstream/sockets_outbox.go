@@ -20,9 +20,9 @@ type outbox struct {
 	n      int
 	ids    [outboxSize]uint16
 	ends   [outboxSize]int // of the messages in octets
-	octets []byte          // the messages, one after the other
+	buf    []byte          // the messages, one after the other
 	failed []failedQuery   // what send could not send
-	batch  outbatch
+	mmsg   mmsgBatch
 }
 
 // A failedQuery is one that the kernel did not take.
@@ -32,23 +32,23 @@ type failedQuery struct {
 }
 
 func newOutbox() *outbox {
-	o := &outbox{octets: make([]byte, 0, outboxSize*96)}
-	o.batch.init(o)
+	o := &outbox{buf: make([]byte, 0, outboxSize*96)}
+	o.mmsg.init(o)
 	return o
 }
 
 // takesLocked tells whether there is room for one more query.
-func (o *outbox) takesLocked() bool {
-	return o.n < outboxSize && !o.socket.ended && len(o.socket.tries) < socketQueries
+func (o *outbox) hasRoomLocked() bool {
+	return o.n < outboxSize && !o.socket.ended && len(o.socket.attempts) < socketQueries
 }
 
 // add appends a query with the ID. The message that it gives is to be finished before the next one is added.
 func (o *outbox) add(q []byte, id uint16) []byte {
-	start := len(o.octets)
-	o.octets = append(o.octets, q...)
-	o.ids[o.n], o.ends[o.n] = id, len(o.octets)
+	start := len(o.buf)
+	o.buf = append(o.buf, q...)
+	o.ids[o.n], o.ends[o.n] = id, len(o.buf)
 	o.n++
-	msg := o.octets[start:]
+	msg := o.buf[start:]
 	wire.SetID(msg, id)
 	return msg
 }
@@ -59,69 +59,69 @@ func (o *outbox) message(i int) []byte {
 	if i > 0 {
 		start = o.ends[i-1]
 	}
-	return o.octets[start:o.ends[i]]
+	return o.buf[start:o.ends[i]]
 }
 
 // reset empties the outbox for other queries.
 func (o *outbox) reset() {
 	clear(o.failed)
 	o.socket, o.next, o.n = nil, nil, 0
-	o.octets, o.failed = o.octets[:0], o.failed[:0]
+	o.buf, o.failed = o.buf[:0], o.failed[:0]
 }
 
 // Flush sends what was carried since the last time.
-func (u *sockets) Flush() {
-	u.mu.Lock()
-	o := u.due
-	u.due = nil
-	u.mu.Unlock()
+func (p *socketPool) Flush() {
+	p.mu.Lock()
+	o := p.outboxQueue
+	p.outboxQueue = nil
+	p.mu.Unlock()
 	for o != nil {
 		next := o.next
-		u.send(o)
+		p.sendOutbox(o)
 		o.reset()
-		u.outboxes.Put(o)
+		p.outboxes.Put(o)
 		o = next
 	}
 }
 
 // send sends one outbox. Who cannot be sent hears of it before send returns.
-func (u *sockets) send(o *outbox) {
+func (p *socketPool) sendOutbox(o *outbox) {
 	s := o.socket
 	var err error
 	if s.raw != nil {
 		err = o.sendBatch(s.raw)
 	} else {
-		err = o.sendEach(s.conn)
+		err = o.sendSingly(s.conn)
 	}
 	if err != nil {
-		u.tell(s.fail(), fmt.Errorf("sending: %w", err))
+		p.deliverError(s.fail(), fmt.Errorf("sending: %w", err))
 	}
 	for _, f := range o.failed {
-		if t := s.lose(f.id); t != nil {
-			u.tell([]*try{t}, fmt.Errorf("sending: %w", f.err))
+		if a := s.takeByID(f.id); a != nil {
+			p.deliverError([]*attempt{a}, fmt.Errorf("sending: %w", f.err))
 		}
 	}
 }
 
 // lose takes the try with the ID off the socket, if there is one.
-func (s *socket) lose(id uint16) *try {
-	s.of.mu.Lock()
-	defer s.of.mu.Unlock()
-	t := s.tries[id]
-	if t != nil {
-		s.of.removeLocked(s, t)
+func (s *socket) takeByID(id uint16) *attempt {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	a := s.attempts[id]
+	if a != nil {
+		s.pool.removeLocked(s, a)
 	}
-	return t
+	return a
 }
 
 // sendEach sends one datagram at a time. An error says that the socket is of no use any more.
-func (o *outbox) sendEach(w interface{ Write([]byte) (int, error) }) error {
+func (o *outbox) sendSingly(w interface{ Write([]byte) (int, error) }) error {
 	for i := range o.n {
 		_, err := w.Write(o.message(i))
 		if err == nil {
 			continue
 		}
-		if err = o.refused(i, err); err != nil {
+		if err = o.classifySendError(i, err); err != nil {
 			return err
 		}
 	}
@@ -130,7 +130,7 @@ func (o *outbox) sendEach(w interface{ Write([]byte) (int, error) }) error {
 
 // refused sorts the error of sending the i-th query: it concerns that query only, and is kept for it, or the socket as
 // a whole, and is returned.
-func (o *outbox) refused(i int, err error) error {
+func (o *outbox) classifySendError(i int, err error) error {
 	switch {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):
 		err = fmt.Errorf("%w: %w", errLimit, err)

@@ -18,32 +18,32 @@ const datagramSize = 4096
 // A socket is one UDP port that is connected to the upstream, so that the kernel drops what others send there. Its
 // reader is the only one who closes it.
 type socket struct {
-	of   *sockets
-	conn net.Conn
-	raw  syscall.RawConn // nil: there are no batches for this kind of socket or system
-	life *time.Timer     // calls expire
+	pool     *socketPool
+	conn     net.Conn
+	raw      syscall.RawConn // nil: there are no batches for this kind of socket or system
+	ageTimer *time.Timer     // calls expire
 
 	// Guarded by of.mu:
-	tries   map[uint16]*try // by ID
-	slot    int             // in of.slots; -1: in none
-	batches int             // that were given to it
-	spent   bool            // too old, or found no answer: is not to be used again, if there is another
-	ended   bool            // is about to be closed
+	attempts map[uint16]*attempt // by ID
+	slot     int                 // in of.slots; -1: in none
+	batches  int                 // that were given to it
+	retiring bool                // too old, or found no answer: is not to be used again, if there is another
+	ended    bool                // is about to be closed
 }
 
 // run reads until the socket is ended or fails, and closes it.
 func (s *socket) run() {
-	defer s.of.release()
-	defer s.of.recovered(context.Background(), func() {})
+	defer s.pool.release()
+	defer s.pool.recoverPanic(context.Background(), func() {})
 	err := s.read()
 	orphans := s.fail()
 	_ = s.conn.Close() // all that matters has been read
-	s.of.tell(orphans, fmt.Errorf("receiving: %w", err))
+	s.pool.deliverError(orphans, fmt.Errorf("receiving: %w", err))
 }
 
 // read returns why there is nothing more to be read.
 func (s *socket) read() (err error) {
-	defer s.of.recovered(context.Background(), func() { err = errPanic })
+	defer s.pool.recoverPanic(context.Background(), func() { err = errPanic })
 	if s.raw != nil {
 		return s.readBatches()
 	}
@@ -67,31 +67,31 @@ func (s *socket) readEach() error {
 }
 
 // fail ends the socket and gives the tries that were on it.
-func (s *socket) fail() (orphans []*try) {
-	u := s.of
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, t := range s.tries {
-		t.ride.packet.socket = nil
-		orphans = append(orphans, t)
+func (s *socket) fail() (orphans []*attempt) {
+	p := s.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range s.attempts {
+		a.pending.datagram.socket = nil
+		orphans = append(orphans, a)
 	}
-	clear(s.tries)
-	u.endLocked(s)
+	clear(s.attempts)
+	p.endLocked(s)
 	return orphans
 }
 
 // tell has each of the tries know what became of it, also after one whose handling panicked.
-func (u *sockets) tell(tries []*try, err error) {
+func (p *socketPool) deliverError(tries []*attempt, err error) {
 	var batch wire.SendBatch
-	for _, t := range tries {
-		u.tellOne(t, received{err: err}, &batch)
+	for _, a := range tries {
+		p.deliverReply(a, reply{err: err}, &batch)
 	}
 	batch.Flush()
 }
 
-func (u *sockets) tellOne(t *try, r received, batch *wire.SendBatch) {
-	defer u.recovered(context.Background(), func() {})
-	t.carried(r, batch)
+func (p *socketPool) deliverReply(a *attempt, r reply, batch *wire.SendBatch) {
+	defer p.recoverPanic(context.Background(), func() {})
+	a.deliver(r, batch)
 }
 
 // deliver takes n datagrams that came together, and flushes what their answers cause.
@@ -105,10 +105,10 @@ func (s *socket) deliver(n int, datagram func(i int) []byte, msg *wire.Message, 
 // deliverFrom takes datagrams from the i-th on and returns the one to go on with: the next after one whose handling
 // panicked, or the end.
 func (s *socket) deliverFrom(i, n int, datagram func(i int) []byte, msg *wire.Message, batch *wire.SendBatch) (next int) {
-	defer s.of.recovered(context.Background(), func() {})
+	defer s.pool.recoverPanic(context.Background(), func() {})
 	for next = i; next < n; {
 		i, next = next, next+1
-		s.take(datagram(i), msg, batch)
+		s.handleDatagram(datagram(i), msg, batch)
 	}
 	return next
 }
@@ -116,72 +116,72 @@ func (s *socket) deliverFrom(i, n int, datagram func(i int) []byte, msg *wire.Me
 // take hands a datagram to the try that it answers. What answers none is counted and dropped, and so is what cannot be
 // read: the wait for the answer goes on, or anybody could end it (RFC 5452 section 9.1). Of a truncated answer nothing
 // but the header and the question is read; TCP brings all of it.
-func (s *socket) take(r []byte, msg *wire.Message, batch *wire.SendBatch) {
+func (s *socket) handleDatagram(r []byte, msg *wire.Message, batch *wire.SendBatch) {
 	var (
-		u           = s.of
-		t, likeness = s.match(r)
-		out         received
+		p           = s.pool
+		a, likeness = s.match(r)
+		out         reply
 	)
 	switch {
 	case likeness == wire.NoMatch:
-		u.count.failures[CauseMismatch].Add(1)
+		p.count.failures[CauseMismatch].Add(1)
 		return
 	case likeness == wire.CaseMismatch:
-		out.recased = true
+		out.caseChanged = true
 	case likeness == wire.NoEDNS:
-		out.noEDNS = uint16(r[3] & 0x0f)
+		out.headerOnlyRcode = uint16(r[3] & 0x0f)
 	case isTruncated(r):
 		out.truncated = true
 	default:
 		if err := msg.Parse(r); err != nil {
-			u.count.failures[CauseMalformed].Add(1)
-			s.note(t, wire.ID(r), fmt.Errorf("%w: %w", errMalformed, err))
+			p.count.failures[CauseMalformed].Add(1)
+			s.noteMalformed(a, wire.ID(r), fmt.Errorf("%w: %w", errMalformed, err))
 			return
 		}
 		out.m = msg
 	}
-	if !s.claim(t, wire.ID(r)) {
-		u.count.failures[CauseMismatch].Add(1) // another answer was there before
+	if !s.claim(a, wire.ID(r)) {
+		p.count.failures[CauseMismatch].Add(1) // another answer was there before
 		return
 	}
-	t.carried(out, batch)
+	a.deliver(out, batch)
 }
 
 // match finds the try whose ID a datagram has, and tells how its question resembles what was asked there.
-func (s *socket) match(r []byte) (*try, wire.MatchResult) {
+func (s *socket) match(r []byte) (*attempt, wire.MatchResult) {
 	if len(r) < wire.HeaderLen {
 		return nil, wire.NoMatch
 	}
-	s.of.mu.Lock()
-	defer s.of.mu.Unlock()
-	t := s.tries[wire.ID(r)]
-	if t == nil {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	a := s.attempts[wire.ID(r)]
+	if a == nil {
 		return nil, wire.NoMatch
 	}
-	likeness := wire.Match(t.ride.packet.sent, r)
-	if likeness == wire.CaseMismatch && !t.mixed {
+	likeness := wire.Match(a.pending.datagram.sent, r)
+	if likeness == wire.CaseMismatch && !a.randomCase {
 		likeness = wire.ExactMatch // nobody asked for these letters
 	}
-	return t, likeness
+	return a, likeness
 }
 
 // claim takes a try off the socket. It reports whether it was there still.
-func (s *socket) claim(t *try, id uint16) bool {
-	s.of.mu.Lock()
-	defer s.of.mu.Unlock()
-	if s.tries[id] != t {
+func (s *socket) claim(a *attempt, id uint16) bool {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	if s.attempts[id] != a {
 		return false
 	}
-	s.of.removeLocked(s, t)
+	s.pool.removeLocked(s, a)
 	return true
 }
 
 // note remembers what was wrong with an answer, in case there is no better one.
-func (s *socket) note(t *try, id uint16, err error) {
-	s.of.mu.Lock()
-	defer s.of.mu.Unlock()
-	if s.tries[id] == t {
-		t.ride.packet.malformed = err
+func (s *socket) noteMalformed(a *attempt, id uint16, err error) {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	if s.attempts[id] == a {
+		a.pending.datagram.malformed = err
 	}
 }
 

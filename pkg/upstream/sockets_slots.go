@@ -16,29 +16,29 @@ import (
 const socketBuffer = 256 << 10
 
 // socketLocked draws a socket for a batch of queries. It may let go of the lock meanwhile.
-func (u *sockets) socketLocked() (*socket, error) {
-	if u.left {
-		return nil, errLeft
+func (p *socketPool) drawSocketLocked() (*socket, error) {
+	if p.closed {
+		return nil, errRemoved
 	}
-	drawn, err := u.drawLocked(2)
+	drawn, err := p.randomLocked(2)
 	if err != nil {
 		return nil, err
 	}
 	// While slots are empty, of two the empty one: many sockets are open before one is used again.
 	at := int(drawn[0]) % socketSlots
-	if other := int(drawn[1]) % socketSlots; u.slots[other] == nil {
+	if other := int(drawn[1]) % socketSlots; p.slots[other] == nil {
 		at = other
 	}
 	short := errLimit
-	if s := u.slots[at]; (s == nil || s.wornLocked()) && u.held < maxSockets {
-		s, err := u.openLocked(at)
+	if s := p.slots[at]; (s == nil || s.usedUpLocked()) && p.openSockets < maxSockets {
+		s, err := p.openLocked(at)
 		if !isShortage(err) {
 			return s, err
 		}
 		short = fmt.Errorf("%w: %w", errLimit, err)
 	}
-	for i := range u.slots { // at is the first that is looked at
-		if s := u.slots[(at+i)%socketSlots]; s != nil && len(s.tries) < socketQueries {
+	for i := range p.slots { // at is the first that is looked at
+		if s := p.slots[(at+i)%socketSlots]; s != nil && len(s.attempts) < socketQueries {
 			s.batches++
 			return s, nil
 		}
@@ -47,8 +47,8 @@ func (u *sockets) socketLocked() (*socket, error) {
 }
 
 // wornLocked tells whether another socket is to take the place of this one. While there can be none, it goes on.
-func (s *socket) wornLocked() bool {
-	return s.spent || s.batches >= socketBatches || len(s.tries) >= socketQueries
+func (s *socket) usedUpLocked() bool {
+	return s.retiring || s.batches >= socketBatches || len(s.attempts) >= socketQueries
 }
 
 // isShortage tells whether an error of opening a socket is for want of something that open sockets have.
@@ -65,50 +65,50 @@ func isShortage(err error) bool {
 
 // openLocked opens a socket for a slot and counts its first batch. It lets go of the lock meanwhile. If the slot was
 // filled in that time, the socket has no slot and takes one batch only.
-func (u *sockets) openLocked(at int) (*socket, error) {
-	age, err := u.ageLocked()
+func (p *socketPool) openLocked(at int) (*socket, error) {
+	age, err := p.randomAgeLocked()
 	if err != nil {
 		return nil, err
 	}
-	u.held++
-	u.begun++
-	u.mu.Unlock()
-	conn, err := u.connect()
-	u.mu.Lock()
-	if err == nil && u.left {
+	p.openSockets++
+	p.opened++
+	p.mu.Unlock()
+	conn, err := p.connect()
+	p.mu.Lock()
+	if err == nil && p.closed {
 		_ = conn.Close()
-		err = errLeft
+		err = errRemoved
 	}
 	if err != nil {
-		u.releaseLocked()
+		p.releaseLocked()
 		return nil, err
 	}
-	s := &socket{of: u, conn: conn, raw: rawOf(conn), slot: -1, batches: 1, tries: map[uint16]*try{}}
-	s.life = time.AfterFunc(age, s.expire)
-	u.placeLocked(s, at)
+	s := &socket{pool: p, conn: conn, raw: batchConn(conn), slot: -1, batches: 1, attempts: map[uint16]*attempt{}}
+	s.ageTimer = time.AfterFunc(age, s.onAge)
+	p.placeLocked(s, at)
 	go s.run() // joined by wait
 	return s, nil
 }
 
 // placeLocked puts a socket into a slot, unless there is a good one in it.
-func (u *sockets) placeLocked(s *socket, at int) {
-	old := u.slots[at]
-	if old != nil && !old.wornLocked() {
+func (p *socketPool) placeLocked(s *socket, at int) {
+	old := p.slots[at]
+	if old != nil && !old.usedUpLocked() {
 		return
 	}
-	u.slots[at], s.slot = s, at
+	p.slots[at], s.slot = s, at
 	if old != nil {
 		old.slot = -1
-		u.restLocked(old)
+		p.checkIdleLocked(old)
 	}
 }
 
 // connect opens a socket with room for a burst of answers.
-func (u *sockets) connect() (conn net.Conn, err error) {
-	defer u.recovered(context.Background(), func() { err = errPanic })
+func (p *socketPool) connect() (conn net.Conn, err error) {
+	defer p.recoverPanic(context.Background(), func() { err = errPanic })
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
-	conn, err = u.dial(ctx, "udp", u.addr)
+	conn, err = p.dial(ctx, "udp", p.addr)
 	if err != nil {
 		return nil, fmt.Errorf("opening a socket: %w", err)
 	}
@@ -119,8 +119,8 @@ func (u *sockets) connect() (conn net.Conn, err error) {
 }
 
 // ageLocked draws how long a socket is to take queries.
-func (u *sockets) ageLocked() (time.Duration, error) {
-	drawn, err := u.drawLocked(1)
+func (p *socketPool) randomAgeLocked() (time.Duration, error) {
+	drawn, err := p.randomLocked(1)
 	if err != nil {
 		return 0, err
 	}
@@ -128,97 +128,97 @@ func (u *sockets) ageLocked() (time.Duration, error) {
 }
 
 // expire is called when a socket is too old for further queries.
-func (s *socket) expire() {
-	s.of.mu.Lock()
-	defer s.of.mu.Unlock()
-	s.spent = true
-	s.of.restLocked(s)
+func (s *socket) onAge() {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	s.retiring = true
+	s.pool.checkIdleLocked(s)
 }
 
 // restLocked ends a socket that has nothing to do and is not to be used again.
-func (u *sockets) restLocked(s *socket) {
-	if len(s.tries) == 0 && (s.spent || s.slot < 0 || u.retired) {
-		u.endLocked(s)
+func (p *socketPool) checkIdleLocked(s *socket) {
+	if len(s.attempts) == 0 && (s.retiring || s.slot < 0 || p.noIdle) {
+		p.endLocked(s)
 	}
 }
 
 // endLocked has the reader of a socket close it. No query gets there any more.
-func (u *sockets) endLocked(s *socket) {
+func (p *socketPool) endLocked(s *socket) {
 	if s.ended {
 		return
 	}
 	s.ended = true
 	if s.slot >= 0 {
-		u.slots[s.slot], s.slot = nil, -1
+		p.slots[s.slot], s.slot = nil, -1
 	}
-	s.life.Stop()
+	s.ageTimer.Stop()
 	// Close would wait for a reader that is at work, and that may wait for this lock.
 	_ = s.conn.SetDeadline(time.Unix(1, 0)) // long past: it wakes the reader
 }
 
 // releaseLocked counts a socket that is closed, or could not be opened.
-func (u *sockets) releaseLocked() {
-	u.held--
-	u.gone.Broadcast()
+func (p *socketPool) releaseLocked() {
+	p.openSockets--
+	p.cond.Broadcast()
 }
 
 // release counts a socket that was closed.
-func (u *sockets) release() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.releaseLocked()
+func (p *socketPool) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.releaseLocked()
 }
 
 // removeLocked takes a try out of its socket's table.
-func (u *sockets) removeLocked(s *socket, t *try) {
-	delete(s.tries, t.ride.packet.id)
-	t.ride.packet.socket = nil
-	u.restLocked(s)
+func (p *socketPool) removeLocked(s *socket, a *attempt) {
+	delete(s.attempts, a.pending.datagram.id)
+	a.pending.datagram.socket = nil
+	p.checkIdleLocked(s)
 }
 
 // drop forgets a try. Its socket is not used for others: whatever came of its query may come of the next one.
-func (u *sockets) drop(t *try) (malformed error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if s := t.ride.packet.socket; s != nil {
-		s.spent = true
-		u.removeLocked(s, t)
+func (p *socketPool) cancel(a *attempt) (malformed error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := a.pending.datagram.socket; s != nil {
+		s.retiring = true
+		p.removeLocked(s, a)
 	}
-	return t.ride.packet.malformed
+	return a.pending.datagram.malformed
 }
 
 // leave is retire for an upstream that nobody may ask any more.
-func (u *sockets) leave() {
-	u.mu.Lock()
-	u.left = true
-	u.mu.Unlock()
-	u.retire()
+func (p *socketPool) shutdown() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.closeIdle()
 }
 
 // retire closes the sockets without a query now, and the others after their last one.
-func (u *sockets) retire() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.retired = true
-	for _, s := range u.slots {
+func (p *socketPool) closeIdle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.noIdle = true
+	for _, s := range p.slots {
 		if s != nil {
-			u.restLocked(s)
+			p.checkIdleLocked(s)
 		}
 	}
 }
 
 // wait returns when no socket is open.
-func (u *sockets) wait() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for u.held > 0 {
-		u.gone.Wait()
+func (p *socketPool) wait() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.openSockets > 0 {
+		p.cond.Wait()
 	}
 }
 
 // open counts the sockets.
-func (u *sockets) open() (now int, ever uint64) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.held, u.begun
+func (p *socketPool) openCount() (now int, ever uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.openSockets, p.opened
 }

@@ -14,26 +14,26 @@ import (
 )
 
 // A fleet is followed endpoints, each a server in memory.
-type fleet struct {
+type serverGroup struct {
 	pool      *upstream.Pool
 	endpoints *upstream.Endpoints
 	servers   []*upstreamtest.Server
 	members   []upstream.Server
-	memory    *lab
+	memory    *harness
 }
 
-func newFleet(t *testing.T) *fleet {
+func newServerGroup(t *testing.T) *serverGroup {
 	t.Helper()
-	l := newLab()
-	clear(l.servers)
-	f := &fleet{endpoints: new(upstream.Endpoints), memory: l}
-	f.pool = newPool(t, upstream.Config{Follow: f.endpoints, Dial: l.Dial})
+	h := newHarness()
+	clear(h.servers)
+	f := &serverGroup{endpoints: new(upstream.Endpoints), memory: h}
+	f.pool = newPool(t, upstream.Config{Endpoints: f.endpoints, Dial: h.Dial})
 	run(t, f.pool)
 	return f
 }
 
 // add adds a server that takes so long, and makes it known.
-func (f *fleet) add(took time.Duration, far bool) {
+func (f *serverGroup) add(took time.Duration, far bool) {
 	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(len(f.servers) + 1)}), 53)
 	s := upstreamtest.New(upstreamtest.Always(after(took, one(addr.Addr().String()))))
 	f.memory.mu.Lock()
@@ -44,7 +44,7 @@ func (f *fleet) add(took time.Duration, far bool) {
 }
 
 // shares puts a load on the pool and tells how many of a hundred queries each server got.
-func (f *fleet) shares(t *testing.T, long, every time.Duration) []int {
+func (f *serverGroup) shares(t *testing.T, long, every time.Duration) []int {
 	t.Helper()
 	before := make([]int, len(f.servers))
 	for i, s := range f.servers {
@@ -108,7 +108,7 @@ func TestSpread(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t)
+				f := newServerGroup(t)
 				for i, took := range tt.took {
 					f.add(took, tt.far[i])
 				}
@@ -124,10 +124,10 @@ func TestSpread(t *testing.T) {
 }
 
 // A newcomer has its share at once.
-func TestSpreadToANewcomer(t *testing.T) {
+func TestSpreadToNewEndpoint(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := newServerGroup(t)
 		for range 3 {
 			f.add(time.Millisecond, false)
 		}
@@ -143,7 +143,7 @@ func TestSpreadToANewcomer(t *testing.T) {
 func TestSpreadOverMany(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
+		f := newServerGroup(t)
 		for i := range 40 {
 			f.add(time.Millisecond, i != 17)
 		}
@@ -161,11 +161,11 @@ func TestSpreadOverMany(t *testing.T) {
 }
 
 // One that hangs holds up only those that were on their way to it.
-func TestSpreadAroundABlackHole(t *testing.T) {
+func TestSpreadAroundBlackHole(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const ms = time.Millisecond
-		f := newFleet(t)
+		f := newServerGroup(t)
 		for range 3 {
 			f.add(ms, false)
 		}

@@ -18,44 +18,44 @@ import (
 
 // BenchmarkLines asks a responder on loopback, so many queries at a time in batches of up to 32, as a reader of clients'
 // queries has them. The responder's part is in the figures: it reads and writes in batches too.
-func BenchmarkLines(b *testing.B) {
+func BenchmarkConnPool(b *testing.B) {
 	for _, network := range []string{"tcp", "tls"} {
 		for _, depth := range []int{1, 100, 1000} {
-			b.Run(fmt.Sprintf("%s/depth=%d", network, depth), func(b *testing.B) { benchmarkLines(b, network, depth) })
+			b.Run(fmt.Sprintf("%s/depth=%d", network, depth), func(b *testing.B) { benchmarkConnPool(b, network, depth) })
 		}
 	}
 }
 
-func benchmarkLines(b *testing.B, network string, depth int) {
+func benchmarkConnPool(b *testing.B, network string, depth int) {
 	b.Helper()
 	target := frameResponder(b, network)
-	l := labOf(b, target, 1, nil)
-	if got := l.ask(b, "www.example."); got != "192.0.2.66" {
+	h := newHarness(b, target, 1, nil)
+	if got := h.ask(b, "www.example."); got != "192.0.2.66" {
 		b.Fatalf("answer %q", got)
 	}
 	q := askFor(b, "www.example.")
-	free := make(chan *try, depth)
+	free := make(chan *attempt, depth)
 	var bad atomic.Int64
 	var running sync.WaitGroup
 	for range depth {
-		t := &try{query: q}
-		t.report = func(r received, _ *wire.SendBatch) {
+		a := &attempt{query: q}
+		a.onReply = func(r reply, _ *wire.SendBatch) {
 			if r.err != nil {
 				bad.Add(1)
 			}
 			running.Done()
-			free <- t
+			free <- a
 		}
-		free <- t
+		free <- a
 	}
 	var batch wire.SendBatch
 	b.ReportAllocs()
 	b.ResetTimer()
 	for left := b.N; left > 0; {
 		count := 0
-		for t := range free {
+		for a := range free {
 			running.Add(1)
-			if err := l.carry(t, &batch); err != nil {
+			if err := h.send(a, &batch); err != nil {
 				b.Fatal(err)
 			}
 			if count, left = count+1, left-1; count == 32 || left == 0 || len(free) == 0 {

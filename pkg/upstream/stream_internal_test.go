@@ -20,27 +20,27 @@ import (
 var peer = netip.MustParseAddrPort("192.0.2.1:853")
 
 // Queries of a batch ride on one connection and get their own answers, although these come in another order.
-func TestLinesOutOfOrder(t *testing.T) {
+func TestConnPoolOutOfOrder(t *testing.T) {
 	t.Parallel()
 	for _, split := range []int{0, 1, 7} {
 		t.Run(fmt.Sprintf("in pieces of %d", split), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
-					a := number(q)
+					a := answerIndex(q)
 					a.Split = split
 					return a
 				})
-				l := labOf(t, Target{Network: "tcp", Addr: peer}, 1, upstreamtest.Network{peer: s}.Dial)
+				h := newHarness(t, Target{Network: "tcp", Addr: peer}, 1, upstreamtest.Network{peer: s}.Dial)
 				for range 2 {
 					var batch wire.SendBatch
-					var all []*ticket
+					var all []*pendingAnswer
 					for n := range 50 {
-						all = append(all, l.sendLater(t, fmt.Sprintf("n%d.example.", n), &batch))
+						all = append(all, h.queryInBatch(t, fmt.Sprintf("n%d.example.", n), &batch))
 					}
 					batch.Flush()
-					for n, k := range all {
-						if got, want := k.wait(5e9), fmt.Sprintf("192.0.2.%d", n); got != want {
+					for n, p := range all {
+						if got, want := p.wait(5e9), fmt.Sprintf("192.0.2.%d", n); got != want {
 							t.Errorf("answer %q, want %q", got, want)
 						}
 					}
@@ -54,23 +54,23 @@ func TestLinesOutOfOrder(t *testing.T) {
 }
 
 // The same over real sockets, plain, by TLS and by HTTPS.
-func TestCarriersOverSockets(t *testing.T) {
+func TestTransportsOverSockets(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"tcp", "tls", "https"} {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel()
-			s := upstreamtest.New(number)
+			s := upstreamtest.New(answerIndex)
 			target := Target{Network: network, Addr: s.Listen(t)}
 			if network != "tcp" {
 				target.CAFile = secure(t, s, "127.0.0.1")
 			}
-			l := labOf(t, target, 2, nil)
-			var all []*ticket
+			h := newHarness(t, target, 2, nil)
+			var all []*pendingAnswer
 			for n := range 50 {
-				all = append(all, l.send(t, fmt.Sprintf("n%d.example.", n)))
+				all = append(all, h.query(t, fmt.Sprintf("n%d.example.", n)))
 			}
-			for n, k := range all {
-				if got, want := k.wait(10e9), fmt.Sprintf("192.0.2.%d", n); got != want {
+			for n, p := range all {
+				if got, want := p.wait(10e9), fmt.Sprintf("192.0.2.%d", n); got != want {
 					t.Errorf("answer %q, want %q", got, want)
 				}
 			}
@@ -79,58 +79,58 @@ func TestCarriersOverSockets(t *testing.T) {
 }
 
 // hold answers for www.example. only once it is told to, the last first.
-type hold struct {
+type answerGate struct {
 	mu    sync.Mutex // guards waits
 	waits []chan struct{}
 }
 
-func (h *hold) script(upstreamtest.Query) upstreamtest.Action {
+func (g *answerGate) script(upstreamtest.Query) upstreamtest.Action {
 	return upstreamtest.Action{Raw: []upstreamtest.Raw{func(raw []byte) []byte {
 		wait := make(chan struct{})
-		h.mu.Lock()
-		h.waits = append(h.waits, wait)
-		h.mu.Unlock()
+		g.mu.Lock()
+		g.waits = append(g.waits, wait)
+		g.mu.Unlock()
 		<-wait
 		return upstreamtest.Forged(raw)
 	}}}
 }
 
-func (h *hold) release() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, wait := range slices.Backward(h.waits) {
+func (g *answerGate) release() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, wait := range slices.Backward(g.waits) {
 		close(wait)
 	}
-	n := len(h.waits)
-	h.waits = nil
+	n := len(g.waits)
+	g.waits = nil
 	return n
 }
 
 // Ten thousand queries are outstanding at once, and each gets its answer. What is above the bound is refused at once.
-func TestLinesTenThousandOutstanding(t *testing.T) {
+func TestConnPoolTenThousandOutstanding(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var h hold
-		s := upstreamtest.New(known)
-		l := labOf(t, Target{Network: "tcp", Addr: peer}, 10, upstreamtest.Network{peer: s}.Dial)
-		l.ask(t, "www.example.")
+		var g answerGate
+		s := upstreamtest.New(answerOrRefuse)
+		h := newHarness(t, Target{Network: "tcp", Addr: peer}, 10, upstreamtest.Network{peer: s}.Dial)
+		h.ask(t, "www.example.")
 		synctest.Wait()
-		s.SetScript(h.script)
+		s.SetScript(g.script)
 		var batch wire.SendBatch
-		var all []*ticket
+		var all []*pendingAnswer
 		for range 11 * maxInflight {
-			all = append(all, l.sendLater(t, "www.example.", &batch))
+			all = append(all, h.queryInBatch(t, "www.example.", &batch))
 			if len(all)%64 == 0 {
 				batch.Flush()
 			}
 		}
-		refused := l.send(t, "www.example.").wait(1)
+		refused := h.query(t, "www.example.").wait(1)
 		synctest.Wait()
-		if got := h.release(); got != 11*maxInflight {
+		if got := g.release(); got != 11*maxInflight {
 			t.Errorf("%d queries arrived, want %d", got, 11*maxInflight)
 		}
-		for _, k := range all {
-			if got := k.wait(1e9); got != "192.0.2.66" {
+		for _, p := range all {
+			if got := p.wait(1e9); got != "192.0.2.66" {
 				t.Fatalf("answer %q, want 192.0.2.66", got)
 			}
 		}
@@ -142,33 +142,33 @@ func TestLinesTenThousandOutstanding(t *testing.T) {
 
 // The queries of a connection that the peer closes are asked again on another, at once and without a word, whichever way
 // it closes.
-func TestLinesQueriesMove(t *testing.T) {
+func TestConnPoolQueriesMove(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"tcp", "tls"} {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := upstreamtest.New(known)
+				s := upstreamtest.New(answerOrRefuse)
 				target := Target{Network: network, Addr: peer}
 				if network == "tls" {
 					target.CAFile = secure(t, s, peer.Addr().String())
 				}
-				l := labOf(t, target, 2, upstreamtest.Network{peer: s}.Dial)
-				l.ask(t, "www.example.")
+				h := newHarness(t, target, 2, upstreamtest.Network{peer: s}.Dial)
+				h.ask(t, "www.example.")
 				synctest.Wait()
 				s.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
 					if q.Conn <= 2 {
 						return upstreamtest.Action{Close: true, Delay: 100 * time.Millisecond}
 					}
-					return known(q)
+					return answerOrRefuse(q)
 				})
 				start := time.Now()
-				var all []*ticket
+				var all []*pendingAnswer
 				for range 200 {
-					all = append(all, l.send(t, "www.example."))
+					all = append(all, h.query(t, "www.example."))
 				}
-				for _, k := range all {
-					if got := k.wait(1e9); got != "192.0.2.10" {
+				for _, p := range all {
+					if got := p.wait(1e9); got != "192.0.2.10" {
 						t.Errorf("answer %q, want 192.0.2.10", got)
 					}
 				}
@@ -189,36 +189,36 @@ func slowDial(servers upstreamtest.Network, long time.Duration) dialFunc {
 }
 
 // Connections that come to their age are replaced before anybody has to wait, and lose nothing.
-func TestLinesAge(t *testing.T) {
+func TestConnPoolConnAge(t *testing.T) {
 	t.Parallel()
 	for _, connections := range []int{1, 3} {
 		t.Run(fmt.Sprint(connections), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
-					a := known(q)
+					a := answerOrRefuse(q)
 					a.Delay = 150 * time.Millisecond // some are under way at any time
 					return a
 				})
-				l := labOf(t, Target{Network: "tcp", Addr: peer}, connections, slowDial(upstreamtest.Network{peer: s}, time.Second))
-				l.ask(t, "www.example.")
+				h := newHarness(t, Target{Network: "tcp", Addr: peer}, connections, slowDial(upstreamtest.Network{peer: s}, time.Second))
+				h.ask(t, "www.example.")
 				time.Sleep(2 * time.Second)
 				const minutes = 10
 				var group sync.WaitGroup
 				most := 0
 				for range minutes * 60 * 20 {
-					k := l.send(t, "www.example.")
+					p := h.query(t, "www.example.")
 					group.Go(func() {
-						if got := k.wait(200 * time.Millisecond); got != "192.0.2.10" {
+						if got := p.wait(200 * time.Millisecond); got != "192.0.2.10" {
 							t.Errorf("answer %q, want 192.0.2.10", got)
 						}
 					})
-					open, _ := l.open()
+					open, _ := h.openCount()
 					most = max(most, open)
 					time.Sleep(50 * time.Millisecond)
 				}
 				group.Wait()
-				_, opened := l.open()
+				_, opened := h.openCount()
 				if low, high := minutes*60/90*connections, minutes*connections+connections; int(opened) < low || int(opened) > high {
 					t.Errorf("%d connections in %d minutes, want %d to %d", opened, minutes, low, high)
 				}
@@ -232,16 +232,16 @@ func TestLinesAge(t *testing.T) {
 
 // After the first answer all connections are open, whoever closes them, for as long as there are queries. For what comes
 // truncated over UDP there is no more than is needed.
-func TestLinesOpenAhead(t *testing.T) {
+func TestConnPoolPreopen(t *testing.T) {
 	t.Parallel()
 	for network, want := range map[string]int{"tcp": 4, "udp": 1} {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := upstreamtest.New(known)
+				s := upstreamtest.New(answerOrRefuse)
 				var mu sync.Mutex // guards theirs
 				var theirs []net.Conn
-				l := labOf(t, Target{Network: network, Addr: peer}, 4, func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+				h := newHarness(t, Target{Network: network, Addr: peer}, 4, func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 					conn, err := upstreamtest.Network{peer: s}.Dial(ctx, network, addr)
 					mu.Lock()
 					defer mu.Unlock()
@@ -251,17 +251,17 @@ func TestLinesOpenAhead(t *testing.T) {
 				open := func(when string, want int) {
 					t.Helper()
 					synctest.Wait()
-					if now, _ := l.open(); now != want {
+					if now, _ := h.openCount(); now != want {
 						t.Errorf("%s %d are open, want %d", when, now, want)
 					}
 				}
 				open("before the first query", 0)
 				for range 5 {
-					l.ask(t, "www.example.")
+					h.ask(t, "www.example.")
 					open("after a query", want)
 					time.Sleep(9 * time.Second)
 				}
-				l.ask(t, "www.example.")
+				h.ask(t, "www.example.")
 				mu.Lock()
 				all := slices.Clone(theirs)
 				mu.Unlock()
@@ -280,31 +280,31 @@ func TestLinesOpenAhead(t *testing.T) {
 }
 
 // An upstream that hangs up on all that is asked cannot make the connections many.
-func TestLinesStorm(t *testing.T) {
+func TestConnPoolReconnectStorm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Close: true}))
-		l := labOf(t, Target{Network: "tcp", Addr: peer}, 4, upstreamtest.Network{peer: s}.Dial)
+		h := newHarness(t, Target{Network: "tcp", Addr: peer}, 4, upstreamtest.Network{peer: s}.Dial)
 		told := map[string]int{}
 		const seconds = 10
 		for range seconds * 100 {
-			told[l.ask(t, "www.example.")]++
-			told[l.ask(t, "www.example.")]++
+			told[h.ask(t, "www.example.")]++
+			told[h.ask(t, "www.example.")]++
 			time.Sleep(10 * time.Millisecond)
 		}
-		if got, most := s.Connections(), paceBurst+seconds*int(time.Second/paceInterval)+1; got < paceBurst || got > most {
-			t.Errorf("%d connections, want %d to %d", got, paceBurst, most)
+		if got, most := s.Connections(), openBurst+seconds*int(time.Second/openInterval)+1; got < openBurst || got > most {
+			t.Errorf("%d connections, want %d to %d", got, openBurst, most)
 		}
 		if told["network"]+told["refused: network"] != 2*seconds*100 {
 			t.Errorf("told %v, want that the upstream is at fault", told)
 		}
-		if l.carrier.(*lines).lastError() == "" {
+		if h.transport.(*connPool).lastError() == "" {
 			t.Error("no last error, want what ended the connections")
 		}
-		s.SetScript(known)
-		time.Sleep(paceInterval)
-		if got := l.ask(t, "www.example."); got != "192.0.2.10" || l.carrier.(*lines).lastError() != "" {
-			t.Errorf("afterwards %q, last error %q, want an answer and none", got, l.carrier.(*lines).lastError())
+		s.SetScript(answerOrRefuse)
+		time.Sleep(openInterval)
+		if got := h.ask(t, "www.example."); got != "192.0.2.10" || h.transport.(*connPool).lastError() != "" {
+			t.Errorf("afterwards %q, last error %q, want an answer and none", got, h.transport.(*connPool).lastError())
 		}
 	})
 }

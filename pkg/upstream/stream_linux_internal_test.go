@@ -24,20 +24,20 @@ func TestCustomDial(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel()
-			s := upstreamtest.New(known)
+			s := upstreamtest.New(answerOrRefuse)
 			target := Target{Network: network, Addr: s.Listen(t)}
 			if network != "tcp" {
 				target.CAFile = secure(t, s, "127.0.0.1")
 			}
 			dialled := make(chan *net.TCPConn, 1)
-			l := labOf(t, target, 1, func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+			h := newHarness(t, target, 1, func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 				conn, err := new(net.Dialer).DialContext(ctx, network, addr.String())
 				if err == nil {
 					dialled <- conn.(*net.TCPConn)
 				}
 				return conn, err
 			})
-			if got := l.ask(t, "www.example."); got != "192.0.2.10" {
+			if got := h.ask(t, "www.example."); got != "192.0.2.10" {
 				t.Fatalf("told %q, want 192.0.2.10", got)
 			}
 			withFD(t, <-dialled, func(fd int) error {
@@ -53,7 +53,7 @@ func TestCustomDial(t *testing.T) {
 
 // A peer that leaves Nagle's algorithm on (RFC 896) sends an answer only when the one before it is acknowledged. It must
 // not have to wait for the kernel's delayed acknowledgement, 40 ms each time.
-func TestLinesAcknowledgeSoon(t *testing.T) {
+func TestConnPoolQuickAck(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -76,20 +76,20 @@ func TestLinesAcknowledgeSoon(t *testing.T) {
 			_, _ = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(r))), r...))
 		}
 	}()
-	l := labOf(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1, nil)
-	l.ask(t, "www.example.")
+	h := newHarness(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1, nil)
+	h.ask(t, "www.example.")
 	const rounds = 50
 	slow := 0 // a machine that is busy has such rounds too
 	for range rounds {
 		start := time.Now()
-		var all []*ticket
+		var all []*pendingAnswer
 		var batch wire.SendBatch
 		for range 10 {
-			all = append(all, l.sendLater(t, "www.example.", &batch))
+			all = append(all, h.queryInBatch(t, "www.example.", &batch))
 		}
 		batch.Flush()
-		for _, k := range all {
-			if got := k.wait(10e9); got != "192.0.2.66" {
+		for _, p := range all {
+			if got := p.wait(10e9); got != "192.0.2.66" {
 				t.Fatalf("told %q, want 192.0.2.66", got)
 			}
 		}

@@ -6,23 +6,23 @@ import "encoding/binary"
 
 // readRoom is how many octets one read of a connection takes: a hundred answers or more. Each connection that is open
 // holds as many.
-const readRoom = 16 << 10
+const readBufferSize = 16 << 10
 
 // frames are messages with their length in front (RFC 1035 section 4.2.2), as reads bring them.
-type frames struct {
-	small []byte
+type frameBuffer struct {
+	fixed []byte
 	buf   []byte // small, or what a longer frame needs
 	start int    // of what is not taken yet
 	end   int    // of what was read
 }
 
-func newFrames() *frames {
-	small := make([]byte, readRoom)
-	return &frames{small: small, buf: small}
+func newFrameBuffer() *frameBuffer {
+	small := make([]byte, readBufferSize)
+	return &frameBuffer{fixed: small, buf: small}
 }
 
 // next takes a whole frame, which is valid until space is called; nil: there is none.
-func (f *frames) next() []byte {
+func (f *frameBuffer) next() []byte {
 	have := f.buf[f.start:f.end]
 	if len(have) < 2 {
 		return nil
@@ -37,15 +37,15 @@ func (f *frames) next() []byte {
 
 // space is where the next read goes. It is never empty: what is there is less than a frame, and there is room for the
 // rest of it.
-func (f *frames) space() []byte {
+func (f *frameBuffer) space() []byte {
 	have := f.buf[f.start:f.end]
 	need := 2
 	if len(have) >= 2 {
 		need += int(binary.BigEndian.Uint16(have))
 	}
-	to := f.small
+	to := f.fixed
 	switch {
-	case need <= len(f.small):
+	case need <= len(f.fixed):
 	case need <= len(f.buf):
 		to = f.buf
 	default:
@@ -57,4 +57,4 @@ func (f *frames) space() []byte {
 }
 
 // filled notes that so many octets were read into space.
-func (f *frames) filled(n int) { f.end += n }
+func (f *frameBuffer) filled(n int) { f.end += n }

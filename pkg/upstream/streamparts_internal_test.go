@@ -12,7 +12,7 @@ import (
 )
 
 // Frames come out as they went in, wherever the reads cut them.
-func TestFrames(t *testing.T) {
+func TestFrameBuffer(t *testing.T) {
 	t.Parallel()
 	var stream []byte
 	var want [][]byte
@@ -22,7 +22,7 @@ func TestFrames(t *testing.T) {
 		stream = append(binary.BigEndian.AppendUint16(stream, uint16(n)), frame...)
 	}
 	for _, piece := range []int{1, 2, 3, 511, 16384, 1 << 20} {
-		in := newFrames()
+		in := newFrameBuffer()
 		var got [][]byte
 		for rest := stream; len(rest) > 0; {
 			n := copy(in.space(), rest[:min(piece, len(rest))])
@@ -35,46 +35,46 @@ func TestFrames(t *testing.T) {
 		if !slices.EqualFunc(got, want, bytes.Equal) {
 			t.Errorf("in pieces of %d: %d frames, want %d as they were", piece, len(got), len(want))
 		}
-		if in.space(); cap(in.buf) != readRoom {
-			t.Errorf("in pieces of %d: %d octets are kept, want %d", piece, cap(in.buf), readRoom)
+		if in.space(); cap(in.buf) != readBufferSize {
+			t.Errorf("in pieces of %d: %d octets are kept, want %d", piece, cap(in.buf), readBufferSize)
 		}
 	}
 }
 
 // The IDs of a connection are random, never given twice at a time, and found again.
-func TestCalls(t *testing.T) {
+func TestIDTable(t *testing.T) {
 	t.Parallel()
 	for name, source := range map[string]io.Reader{"random": rand.Reader, "always the same": zeros{}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var c calls
-			ids := draws{from: source}
-			in := map[uint16]*try{}
+			var q idTable
+			ids := idSource{random: source}
+			in := map[uint16]*attempt{}
 			for round := range 5000 {
 				if len(in) < maxInflight && round%5 != 4 {
-					added := new(try)
-					if err := c.put(added, &ids); err != nil {
+					added := new(attempt)
+					if err := q.add(added, &ids); err != nil {
 						t.Fatal(err)
 					}
-					if in[added.ride.id] != nil {
-						t.Fatalf("ID %d is given twice", added.ride.id)
+					if in[added.pending.id] != nil {
+						t.Fatalf("ID %d is given twice", added.pending.id)
 					}
-					in[added.ride.id] = added
+					in[added.pending.id] = added
 					continue
 				}
 				for id, gone := range in {
-					c.remove(gone)
+					q.remove(gone)
 					delete(in, id)
 					break
 				}
 			}
 			for id := range 1 << 16 {
-				if got := c.at(uint16(id)); got != in[uint16(id)] {
+				if got := q.lookup(uint16(id)); got != in[uint16(id)] {
 					t.Fatalf("ID %d finds %p, want %p", id, got, in[uint16(id)])
 				}
 			}
-			if c.n != len(in) || len(c.slots) > 4*maxInflight {
-				t.Errorf("%d in %d slots, want %d", c.n, len(c.slots), len(in))
+			if q.n != len(in) || len(q.slots) > 4*maxInflight {
+				t.Errorf("%d in %d slots, want %d", q.n, len(q.slots), len(in))
 			}
 		})
 	}

@@ -19,30 +19,30 @@ import (
 )
 
 // A reset moves them too, which takes real sockets.
-func TestLinesReset(t *testing.T) {
+func TestConnPoolReset(t *testing.T) {
 	t.Parallel()
-	s := upstreamtest.New(known)
-	l := labOf(t, Target{Network: "tcp", Addr: s.Listen(t)}, 1, nil)
-	l.ask(t, "www.example.")
+	s := upstreamtest.New(answerOrRefuse)
+	h := newHarness(t, Target{Network: "tcp", Addr: s.Listen(t)}, 1, nil)
+	h.ask(t, "www.example.")
 	s.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
 		if q.Conn == 1 {
 			return upstreamtest.Action{Reset: true, Delay: 20 * time.Millisecond}
 		}
-		return known(q)
+		return answerOrRefuse(q)
 	})
-	var all []*ticket
+	var all []*pendingAnswer
 	for range 100 {
-		all = append(all, l.send(t, "www.example."))
+		all = append(all, h.query(t, "www.example."))
 	}
-	for _, k := range all {
-		if got := k.wait(10e9); got != "192.0.2.10" {
+	for _, p := range all {
+		if got := p.wait(10e9); got != "192.0.2.10" {
 			t.Errorf("answer %q, want 192.0.2.10", got)
 		}
 	}
 }
 
 // What the kernel does not take at once goes later, in order and whole. Real sockets with little room.
-func TestLinesPeerThatReadsLate(t *testing.T) {
+func TestConnPoolSlowPeer(t *testing.T) {
 	t.Parallel()
 	ln := listenSmall(t)
 	start := make(chan struct{})
@@ -57,7 +57,7 @@ func TestLinesPeerThatReadsLate(t *testing.T) {
 		<-start
 		echo(conn)
 	}()
-	l := labOf(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1,
+	h := newHarness(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1,
 		func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 			conn, err := withDefaults(Config{}).Dial(ctx, network, addr)
 			if err == nil {
@@ -66,21 +66,21 @@ func TestLinesPeerThatReadsLate(t *testing.T) {
 			return conn, err
 		})
 	began := time.Now()
-	l.now = func() time.Time { return began } // all on one connection, however long it takes to send them
+	h.now = func() time.Time { return began } // all on one connection, however long it takes to send them
 	name := strings.Repeat("a123456789b123456789c123456789d123456789e12345678.", 4) + "example."
-	var all []*ticket
+	var all []*pendingAnswer
 	for len(all) < maxInflight {
 		var batch wire.SendBatch
 		for range 32 {
-			all = append(all, l.sendLater(t, name, &batch))
+			all = append(all, h.queryInBatch(t, name, &batch))
 		}
 		batch.Flush()
 	}
 	keeps := func() bool {
-		s := l.carrier.(*lines)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.lines[0].open && s.lines[0].writing
+		p := h.transport.(*connPool)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.conns[0].open && p.conns[0].writing
 	}
 	for deadline := time.Now().Add(10 * time.Second); !keeps(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -88,12 +88,12 @@ func TestLinesPeerThatReadsLate(t *testing.T) {
 		}
 	}
 	close(start)
-	for _, k := range all {
-		if got := k.wait(20e9); got != "192.0.2.66" {
+	for _, p := range all {
+		if got := p.wait(20e9); got != "192.0.2.66" {
 			t.Fatalf("answer %q, want 192.0.2.66", got)
 		}
 	}
-	l.retire()
+	h.closeIdle()
 	<-served
 }
 
@@ -130,11 +130,11 @@ func echo(conn net.Conn) {
 }
 
 // A peer that never reads is given up after the write time-out, also where the kernel holds what is sent.
-func TestLinesPeerThatNeverReads(t *testing.T) {
+func TestConnPoolStuckPeer(t *testing.T) {
 	t.Parallel()
 	ln := listenSmall(t)
 	placed := make(chan struct{})
-	l := labOf(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1,
+	h := newHarness(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1,
 		func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 			<-placed // or those that came after it was open would get a second chance, where they are few
 			conn, err := new(net.Dialer).DialContext(context.WithoutCancel(ctx), network, addr.String())
@@ -144,15 +144,15 @@ func TestLinesPeerThatNeverReads(t *testing.T) {
 			return conn, err
 		})
 	start := time.Now()
-	l.now = func() time.Time { return start } // all on one connection, however long it takes to send them
+	h.now = func() time.Time { return start } // all on one connection, however long it takes to send them
 	name := strings.Repeat("a123456789b123456789c123456789d123456789e12345678.", 4) + "example."
-	var all []*ticket
+	var all []*pendingAnswer
 	for range maxInflight {
-		all = append(all, l.send(t, name))
+		all = append(all, h.query(t, name))
 	}
 	close(placed)
-	for _, k := range all {
-		if got := k.wait(30e9); got != "network" {
+	for _, p := range all {
+		if got := p.wait(30e9); got != "network" {
 			t.Fatalf("told %q, want that the upstream is at fault", got)
 		}
 	}

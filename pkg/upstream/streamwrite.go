@@ -10,79 +10,79 @@ import (
 )
 
 const (
-	maxRounds = 4        // writes that one flush does before it leaves the rest to the writer
-	maxSpare  = 32 << 10 // octets of memory kept for an outbox
+	maxDirectWrites = 4        // writes that one flush does before it leaves the rest to the writer
+	maxSpareBuf     = 32 << 10 // octets of memory kept for an outbox
 )
 
 // Flush sends the queries of a batch. Where the kernel takes them, they are written here and now and wake nobody.
 //
 // Who sets writing owns the connection's sending side until he clears it. Who finds it set leaves a note; whoever owns
 // it looks for one before he gives it up.
-func (l *line) Flush() {
-	s := l.lines
-	s.mu.Lock()
-	l.gatherer = nil
-	if !l.open || l.err != nil || len(l.outbox) == 0 || l.writing {
-		l.again = true
-		s.mu.Unlock()
+func (c *streamConn) Flush() {
+	p := c.pool
+	p.mu.Lock()
+	c.batch = nil
+	if !c.open || c.err != nil || len(c.outbox) == 0 || c.writing {
+		c.flushPending = true
+		p.mu.Unlock()
 		return
 	}
-	l.writing = true
-	for range maxRounds {
-		if l.direct == nil {
+	c.writing = true
+	for range maxDirectWrites {
+		if c.directWriter == nil {
 			break
 		}
-		out := l.takeLocked()
-		s.mu.Unlock()
-		n, err := l.direct.write(out)
-		s.mu.Lock()
+		out := c.takeOutboxLocked()
+		p.mu.Unlock()
+		n, err := c.directWriter.write(out)
+		p.mu.Lock()
 		if err != nil {
-			l.failLocked(fmt.Errorf("sending: %w", err))
-			s.mu.Unlock()
+			c.failLocked(fmt.Errorf("sending: %w", err))
+			p.mu.Unlock()
 			return
 		}
 		if n < len(out) {
-			l.rest = out[n:]
+			c.unsent = out[n:]
 			break
 		}
-		l.sentLocked(out)
-		if !l.again || len(l.outbox) == 0 {
-			l.writing = false
-			s.mu.Unlock()
+		c.recycleLocked(out)
+		if !c.flushPending || len(c.outbox) == 0 {
+			c.writing = false
+			p.mu.Unlock()
 			return
 		}
 	}
-	s.mu.Unlock()
-	l.wake <- struct{}{} // there is room: only the owner sends, and the writer takes it before it gives up the side
+	p.mu.Unlock()
+	c.wake <- struct{}{} // there is room: only the owner sends, and the writer takes it before it gives up the side
 }
 
 // takeLocked takes all that is to be sent.
-func (l *line) takeLocked() []byte {
-	out := l.outbox
-	l.outbox, l.spare, l.again = l.spare[:0], nil, false
+func (c *streamConn) takeOutboxLocked() []byte {
+	out := c.outbox
+	c.outbox, c.spareBuf, c.flushPending = c.spareBuf[:0], nil, false
 	return out
 }
 
 // sentLocked keeps the memory of what has been sent.
-func (l *line) sentLocked(out []byte) {
-	if cap(out) <= maxSpare {
-		l.spare = out
+func (c *streamConn) recycleLocked(out []byte) {
+	if cap(out) <= maxSpareBuf {
+		c.spareBuf = out
 	}
 }
 
 // write sends what flushes leave to it, until ctx ends, because the connection has failed.
-func (l *line) write(ctx context.Context, nc net.Conn) (err error) {
-	defer l.lines.recovered(ctx, func() { err = errPanic })
-	stuck := time.AfterFunc(writeTimeout, func() { l.fail(errStuck) })
+func (c *streamConn) write(ctx context.Context, nc net.Conn) (err error) {
+	defer c.pool.recoverPanic(ctx, func() { err = errPanic })
+	stuck := time.AfterFunc(writeTimeout, func() { c.fail(errStuck) })
 	defer stuck.Stop()
 	for {
 		stuck.Stop()
 		select {
-		case <-l.wake:
+		case <-c.wake:
 		case <-ctx.Done():
 			return nil // it has failed already
 		}
-		for out := l.owed(nil); len(out) > 0; out = l.owed(out) {
+		for out := c.nextWrite(nil); len(out) > 0; out = c.nextWrite(out) {
 			stuck.Reset(writeTimeout)
 			if _, err := nc.Write(out); err != nil {
 				return fmt.Errorf("sending: %w", err)
@@ -92,19 +92,19 @@ func (l *line) write(ctx context.Context, nc net.Conn) (err error) {
 }
 
 // owed is what is to be written next, after sent has been. When there is nothing, the sending side is free again.
-func (l *line) owed(sent []byte) []byte {
-	l.lines.mu.Lock()
-	defer l.lines.mu.Unlock()
+func (c *streamConn) nextWrite(sent []byte) []byte {
+	c.pool.mu.Lock()
+	defer c.pool.mu.Unlock()
 	if sent != nil {
-		l.sentLocked(sent)
+		c.recycleLocked(sent)
 	}
-	if rest := l.rest; rest != nil {
-		l.rest = nil
+	if rest := c.unsent; rest != nil {
+		c.unsent = nil
 		return rest
 	}
-	if len(l.outbox) > 0 {
-		return l.takeLocked()
+	if len(c.outbox) > 0 {
+		return c.takeOutboxLocked()
 	}
-	l.writing = false
+	c.writing = false
 	return nil
 }

@@ -12,40 +12,40 @@ import (
 )
 
 // A direct writes to a socket without waiting. One goroutine at a time may.
-type direct struct {
-	raw   syscall.RawConn
-	try   func(fd uintptr) bool // made once, so that a write needs no memory
-	out   []byte
-	n     int
-	errno syscall.Errno
+type directWriter struct {
+	raw      syscall.RawConn
+	sendFunc func(fd uintptr) bool // made once, so that a write needs no memory
+	out      []byte
+	n        int
+	errno    syscall.Errno
 }
 
-func newDirect(raw syscall.RawConn) *direct {
-	d := &direct{raw: raw}
-	d.try = d.send
-	return d
+func newDirectWriter(raw syscall.RawConn) *directWriter {
+	w := &directWriter{raw: raw}
+	w.sendFunc = w.send
+	return w
 }
 
 // write sends what the kernel takes of out, and says how much that was.
-func (d *direct) write(out []byte) (int, error) {
-	d.out = out
-	err := d.raw.Write(d.try)
-	d.out = nil
+func (w *directWriter) write(out []byte) (int, error) {
+	w.out = out
+	err := w.raw.Write(w.sendFunc)
+	w.out = nil
 	switch {
 	case err != nil:
 		return 0, err
-	case d.errno == syscall.EAGAIN || d.errno == syscall.EINTR:
+	case w.errno == syscall.EAGAIN || w.errno == syscall.EINTR:
 		return 0, nil
-	case d.errno != 0:
-		return 0, d.errno
+	case w.errno != 0:
+		return 0, w.errno
 	}
-	return d.n, nil
+	return w.n, nil
 }
 
 // send asks the kernel once. RawSyscall keeps the scheduler out: the call never waits.
-func (d *direct) send(fd uintptr) bool {
-	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&d.out[0])), uintptr(len(d.out)),
+func (w *directWriter) send(fd uintptr) bool {
+	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&w.out[0])), uintptr(len(w.out)),
 		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
-	d.n, d.errno = int(n), errno
+	w.n, w.errno = int(n), errno
 	return true
 }

@@ -6,10 +6,10 @@ package upstream
 
 import "syscall"
 
-// A direct is nothing here: all is left to the connection's writer.
-type direct struct{}
+// A directWriter is nothing here: all is left to the connection's writer.
+type directWriter struct{}
 
-func newDirect(syscall.RawConn) *direct { return nil }
+func newDirectWriter(syscall.RawConn) *directWriter { return nil }
 
 // write is never called.
-func (*direct) write([]byte) (int, error) { return 0, nil }
+func (*directWriter) write([]byte) (int, error) { return 0, nil }

@@ -25,7 +25,7 @@ func (t Target) check() error {
 			return fmt.Errorf("path or method with network %q: %w", t.Network, errors.ErrUnsupported)
 		}
 	case "https":
-		if err := t.checkWeb(); err != nil {
+		if err := t.checkHTTPS(); err != nil {
 			return err
 		}
 	default:
@@ -34,12 +34,12 @@ func (t Target) check() error {
 	if t.CAFile == "" {
 		return nil
 	}
-	_, err := readAuthorities(t.CAFile)
+	_, err := readCAFile(t.CAFile)
 	return err
 }
 
 // checkWeb looks at what only HTTPS has.
-func (t Target) checkWeb() error {
+func (t Target) checkHTTPS() error {
 	if t.Method != "" && t.Method != "GET" && t.Method != "POST" {
 		return fmt.Errorf("method %q: %w", t.Method, errors.ErrUnsupported)
 	}

@@ -261,7 +261,7 @@ func TestTCPConnectionsPerQuery(t *testing.T) {
 
 // A connection may have come to its end by age: the query on it is asked again,
 // on a new connection, within the same try.
-func TestTCPSecondChance(t *testing.T) {
+func TestTCPRetryOnNewConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.Sequence(one("192.0.2.10"), upstreamtest.Action{Close: true}, one("192.0.2.10")))
@@ -297,7 +297,7 @@ func TestTCPResetUnderQuery(t *testing.T) {
 }
 
 // A dying connection gives all its queries back at once. They share a new one.
-func TestTCPDeathOfManyQueries(t *testing.T) {
+func TestTCPConnectionLostWithManyQueries(t *testing.T) {
 	t.Parallel()
 	const clients = 200
 	synctest.Test(t, func(t *testing.T) {
@@ -331,7 +331,7 @@ func TestTCPDeathOfManyQueries(t *testing.T) {
 
 // The second chance is on a connection opened since: another old one may well
 // be as dead.
-func TestTCPSecondChanceIsFresh(t *testing.T) {
+func TestTCPRetryIsOnFreshConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.Always(after(50*time.Millisecond, one("192.0.2.10"))))
@@ -357,7 +357,7 @@ func TestTCPSecondChanceIsFresh(t *testing.T) {
 }
 
 // A connection that dies with a fresh query on it is a failure of the try.
-func TestTCPDeathOfFreshConnection(t *testing.T) {
+func TestTCPFreshConnectionLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.Sequence(upstreamtest.Action{Close: true}, one("192.0.2.10")))

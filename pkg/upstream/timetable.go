@@ -11,145 +11,145 @@ import (
 )
 
 // tickBatch is how many races hear that they are due before what they send leaves.
-const tickBatch = 64
+const timerBatch = 64
 
 // A timetable tells the races of a pool when they are due. One timer does for all of them, and one goroutine calls them:
 // timers of their own would start a goroutine each, thousands at once when an upstream falls silent, each with a stack
 // that is larger than the race. And the next tries of those that are due together leave together.
-type timetable struct {
+type timerHeap struct {
 	*common
 
-	mu      sync.Mutex // guards the fields below, and each race's place
-	heap    []due      // the earliest first; the children of i are 2i+1 and 2i+2
-	bell    alarm
-	calling bool // a goroutine is at it: it sets the bell when it is done
+	mu      sync.Mutex   // guards the fields below, and each race's place
+	entries []timerEntry // the earliest first; the children of i are 2i+1 and 2i+2
+	timer   lazyTimer
+	running bool // a goroutine is at it: it sets the bell when it is done
 }
 
 // due is a race with the time when it is to be called.
-type due struct {
-	at   time.Time
-	race *race
+type timerEntry struct {
+	at       time.Time
+	exchange *exchange
 }
 
 // set has the race called at a time, and not at another that was set before.
-func (t *timetable) set(r *race, now, at time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r.place == 0 {
-		t.heap = append(t.heap, due{race: r})
-		r.place = len(t.heap)
+func (h *timerHeap) set(x *exchange, now, at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if x.heapIndex == 0 {
+		h.entries = append(h.entries, timerEntry{exchange: x})
+		x.heapIndex = len(h.entries)
 	}
-	i := r.place - 1
-	t.heap[i].at = at
-	t.siftLocked(i)
-	if !t.calling {
-		t.ringLocked(now)
+	i := x.heapIndex - 1
+	h.entries[i].at = at
+	h.siftLocked(i)
+	if !h.running {
+		h.armLocked(now)
 	}
 }
 
 // ringLocked sets the bell for the first that is due.
-func (t *timetable) ringLocked(now time.Time) {
-	if len(t.heap) > 0 {
-		t.bell.set(now, t.heap[0].at, t.call)
+func (h *timerHeap) armLocked(now time.Time) {
+	if len(h.entries) > 0 {
+		h.timer.set(now, h.entries[0].at, h.run)
 	}
 }
 
 // remove has the race not called. It may be about to be, nevertheless.
-func (t *timetable) remove(r *race) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r.place != 0 {
-		t.removeLocked(r.place - 1)
+func (h *timerHeap) remove(x *exchange) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if x.heapIndex != 0 {
+		h.removeLocked(x.heapIndex - 1)
 	}
 }
 
-func (t *timetable) removeLocked(i int) {
-	last := len(t.heap) - 1
-	t.heap[i].race.place = 0
+func (h *timerHeap) removeLocked(i int) {
+	last := len(h.entries) - 1
+	h.entries[i].exchange.heapIndex = 0
 	if i != last {
-		t.putLocked(i, t.heap[last])
+		h.putLocked(i, h.entries[last])
 	}
-	t.heap[last] = due{}
-	t.heap = t.heap[:last]
+	h.entries[last] = timerEntry{}
+	h.entries = h.entries[:last]
 	if i < last {
-		t.siftLocked(i)
+		h.siftLocked(i)
 	}
-	if last < cap(t.heap)/4 && cap(t.heap) > tickBatch { // what a burst took
-		t.heap = append(make([]due, 0, cap(t.heap)/2), t.heap...)
+	if last < cap(h.entries)/4 && cap(h.entries) > timerBatch { // what a burst took
+		h.entries = append(make([]timerEntry, 0, cap(h.entries)/2), h.entries...)
 	}
 }
 
-func (t *timetable) putLocked(i int, d due) {
-	t.heap[i] = d
-	d.race.place = i + 1
+func (h *timerHeap) putLocked(i int, d timerEntry) {
+	h.entries[i] = d
+	d.exchange.heapIndex = i + 1
 }
 
 // siftLocked moves the entry at i up or down to where it belongs.
-func (t *timetable) siftLocked(i int) {
-	d := t.heap[i]
+func (h *timerHeap) siftLocked(i int) {
+	d := h.entries[i]
 	for i > 0 {
 		parent := (i - 1) / 2
-		if !d.at.Before(t.heap[parent].at) {
+		if !d.at.Before(h.entries[parent].at) {
 			break
 		}
-		t.putLocked(i, t.heap[parent])
+		h.putLocked(i, h.entries[parent])
 		i = parent
 	}
 	for {
 		child := 2*i + 1
-		if child+1 < len(t.heap) && t.heap[child+1].at.Before(t.heap[child].at) {
+		if child+1 < len(h.entries) && h.entries[child+1].at.Before(h.entries[child].at) {
 			child++
 		}
-		if child >= len(t.heap) || !t.heap[child].at.Before(d.at) {
+		if child >= len(h.entries) || !h.entries[child].at.Before(d.at) {
 			break
 		}
-		t.putLocked(i, t.heap[child])
+		h.putLocked(i, h.entries[child])
 		i = child
 	}
-	t.putLocked(i, d)
+	h.putLocked(i, d)
 }
 
 // call calls the races that are due. It is the bell's.
-func (t *timetable) call() {
+func (h *timerHeap) run() {
 	var (
 		batch wire.SendBatch
-		due   [tickBatch]*race
+		due   [timerBatch]*exchange
 	)
-	for n := t.take(due[:], true); n > 0; n = t.take(due[:], false) {
-		for _, r := range due[:n] {
-			r.tick(&batch)
+	for n := h.popDue(due[:], true); n > 0; n = h.popDue(due[:], false) {
+		for _, x := range due[:n] {
+			x.onTimer(&batch)
 		}
 		clear(due[:n])
-		t.flush(&batch)
+		h.flush(&batch)
 	}
 }
 
 // flush sends what a batch of races has to send. A panic costs what caused it only: the next flush goes on behind it.
-func (t *timetable) flush(batch *wire.SendBatch) {
-	defer t.recovered(context.Background(), func() {})
+func (h *timerHeap) flush(batch *wire.SendBatch) {
+	defer h.recoverPanic(context.Background(), func() {})
 	batch.Flush()
 }
 
 // take takes out as many races that are due as there is room for. If there is none it sets the bell for the next.
-func (t *timetable) take(batch []*race, rung bool) (n int) {
-	now := t.now()
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (h *timerHeap) popDue(batch []*exchange, rung bool) (n int) {
+	now := h.now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if rung {
-		t.bell.rang()
-		if t.calling {
+		h.timer.fired()
+		if h.running {
 			return 0 // the other one sees to it
 		}
 	}
-	t.calling = true
-	for n < len(batch) && len(t.heap) > 0 && !now.Before(t.heap[0].at) {
-		batch[n] = t.heap[0].race
-		t.removeLocked(0)
+	h.running = true
+	for n < len(batch) && len(h.entries) > 0 && !now.Before(h.entries[0].at) {
+		batch[n] = h.entries[0].exchange
+		h.removeLocked(0)
 		n++
 	}
 	if n == 0 {
-		t.calling = false
-		t.ringLocked(now)
+		h.running = false
+		h.armLocked(now)
 	}
 	return n
 }

@@ -16,30 +16,30 @@ import (
 
 // Races are set, set anew and removed at random, and the clock goes on: each is taken out once, when it is due, the
 // earliest first.
-func TestTimetableOrder(t *testing.T) {
+func TestTimerHeapOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // where no time passes, and the bell does not ring
 		random := rand.New(rand.NewPCG(1, 2))
 		now := time.Unix(1e9, 0)
-		table := timetable{common: &common{now: func() time.Time { return now }}, calling: true} // no bell while the test takes
-		races := make([]race, 300)
-		want := map[*race]time.Time{}
+		table := timerHeap{common: &common{now: func() time.Time { return now }}, running: true} // no bell while the test takes
+		races := make([]exchange, 300)
+		want := map[*exchange]time.Time{}
 		for range 20_000 {
-			r := &races[random.IntN(len(races))]
+			x := &races[random.IntN(len(races))]
 			switch random.IntN(10) {
 			case 0, 1, 2, 3, 4, 5:
 				at := now.Add(time.Duration(random.IntN(1000)) * time.Millisecond)
-				table.set(r, now, at)
-				want[r] = at
+				table.set(x, now, at)
+				want[x] = at
 			case 6, 7, 8:
-				table.remove(r)
-				delete(want, r)
+				table.remove(x)
+				delete(want, x)
 			case 9:
 				now = now.Add(time.Duration(random.IntN(200)) * time.Millisecond)
 				takeDue(t, &table, now, want)
 			}
-			if len(table.heap) != len(want) {
-				t.Fatalf("%d races are in the table, want %d", len(table.heap), len(want))
+			if len(table.entries) != len(want) {
+				t.Fatalf("%d races are in the table, want %d", len(table.entries), len(want))
 			}
 		}
 		now = now.Add(time.Hour)
@@ -51,17 +51,17 @@ func TestTimetableOrder(t *testing.T) {
 }
 
 // takeDue takes what is due, and compares it with what is to be.
-func takeDue(t *testing.T, table *timetable, now time.Time, want map[*race]time.Time) {
+func takeDue(t *testing.T, table *timerHeap, now time.Time, want map[*exchange]time.Time) {
 	t.Helper()
-	batch, last := make([]*race, 7), time.Time{}
-	for n := table.take(batch, false); n > 0; n = table.take(batch, false) {
-		for _, r := range batch[:n] {
-			at, ok := want[r]
-			if !ok || at.After(now) || at.Before(last) || r.place != 0 {
-				t.Fatalf("a race of %v was taken at %v after one of %v, in the table: %t, place %d", at, now, last, ok, r.place)
+	batch, last := make([]*exchange, 7), time.Time{}
+	for n := table.popDue(batch, false); n > 0; n = table.popDue(batch, false) {
+		for _, x := range batch[:n] {
+			at, ok := want[x]
+			if !ok || at.After(now) || at.Before(last) || x.heapIndex != 0 {
+				t.Fatalf("a race of %v was taken at %v after one of %v, in the table: %t, place %d", at, now, last, ok, x.heapIndex)
 			}
 			last = at
-			delete(want, r)
+			delete(want, x)
 		}
 	}
 	for _, at := range want {
@@ -69,7 +69,7 @@ func takeDue(t *testing.T, table *timetable, now time.Time, want map[*race]time.
 			t.Fatalf("a race of %v was not taken at %v", at, now)
 		}
 	}
-	table.calling = true
+	table.running = true
 }
 
 // busiest counts the goroutines whenever a race is over.
@@ -81,7 +81,7 @@ func (b *busiest) Answered([]byte, error, *wire.SendBatch) {
 }
 
 // Thousands of queries that come to nothing in the same moment take no goroutine each: a stack is larger than a race.
-func TestTimetableGoroutines(t *testing.T) { //nolint:paralleltest // it counts goroutines
+func TestTimerHeapGoroutines(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	synctest.Test(t, func(t *testing.T) {
 		const queries = 3000
 		silent := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Drop: true}))
@@ -106,8 +106,8 @@ func TestTimetableGoroutines(t *testing.T) { //nolint:paralleltest // it counts 
 		if most := before + 2*maxSockets; b.goroutines > most { // each socket has a reader, and a timer for its life
 			t.Errorf("%d goroutines at one time, want at most %d", b.goroutines, most)
 		}
-		ep := p.list.Load().all[0]
-		ep.endProbes()
-		ep.retire()
+		ep := p.snapshot.Load().all[0]
+		ep.stopProbes()
+		ep.closeIdle()
 	})
 }

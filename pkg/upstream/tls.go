@@ -24,42 +24,42 @@ var errTLS = errors.New("no trust in it")
 // A trust secures connections to one upstream. There is no way around it: what cannot be verified is not asked.
 //
 // Nothing is ever sent before the handshake is over (0-RTT): a query that is replayed tells who asked for it.
-type trust struct {
+type tlsClient struct {
 	*common
-	name  string // that the certificate must be for; an address where there is no name
-	file  string // of the authorities; empty: the system's
-	proto string // of ALPN
-	count *counters
+	serverName string // that the certificate must be for; an address where there is no name
+	caFile     string // of the authorities; empty: the system's
+	alpn       string // of ALPN
+	count      *counters
 
-	mu     sync.Mutex  // guards the fields below
-	config *tls.Config // is not changed any more; nil: not made yet
-	stamp  stamp       // of the file that config was made from
-	flawed *stamp      // of the file that was found to be of no use since; nil: none
+	mu         sync.Mutex   // guards the fields below
+	config     *tls.Config  // is not changed any more; nil: not made yet
+	version    fileVersion  // of the file that config was made from
+	badVersion *fileVersion // of the file that was found to be of no use since; nil: none
 }
 
 // A stamp tells versions of a file apart.
-type stamp struct {
+type fileVersion struct {
 	changed time.Time
 	size    int64
 }
 
-func newTrust(c *common, t Target, count *counters, proto string) *trust {
+func newTLSClient(c *common, t Target, count *counters, proto string) *tlsClient {
 	name := t.Name
 	if name == "" {
 		name = t.Addr.Addr().WithZone("").String()
 	}
-	return &trust{common: c, name: name, file: t.CAFile, proto: proto, count: count}
+	return &tlsClient{common: c, serverName: name, caFile: t.CAFile, alpn: proto, count: count}
 }
 
 // handshake makes a TLS connection of nc, or says why the peer is not to be trusted. It does not close nc.
-func (t *trust) handshake(ctx context.Context, nc net.Conn) (*tls.Conn, error) {
+func (t *tlsClient) handshake(ctx context.Context, nc net.Conn) (*tls.Conn, error) {
 	config, err := t.current(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errTLS, err)
 	}
 	conn := tls.Client(nc, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
-		if networkFault(err) {
+		if isNetworkError(err) {
 			return nil, fmt.Errorf("shaking hands: %w", err)
 		}
 		return nil, fmt.Errorf("%w: %w", errTLS, err)
@@ -71,7 +71,7 @@ func (t *trust) handshake(ctx context.Context, nc net.Conn) (*tls.Conn, error) {
 }
 
 // networkFault tells errors of the network from those of TLS, which is about all others.
-func networkFault(err error) bool {
+func isNetworkError(err error) bool {
 	var errno syscall.Errno
 	var timed net.Error
 	return errors.As(err, &errno) || errors.As(err, &timed) && timed.Timeout() ||
@@ -82,19 +82,19 @@ func networkFault(err error) bool {
 
 // current is what the next handshake goes by. A file of authorities that has changed is read again, and with the old
 // ones the sessions go that were opened under them. One that can be read no more leaves what there was.
-func (t *trust) current(ctx context.Context) (*tls.Config, error) {
+func (t *tlsClient) current(ctx context.Context) (*tls.Config, error) {
 	t.mu.Lock()
-	config, known := t.config, t.stamp
+	config, known := t.config, t.version
 	t.mu.Unlock()
-	if t.file == "" && config != nil {
+	if t.caFile == "" && config != nil {
 		return config, nil
 	}
-	seen, roots, err := t.authorities(config != nil, known)
+	seen, roots, err := t.readRoots(config != nil, known)
 	if err == nil && config != nil && seen == known {
 		return config, nil
 	}
 	if err != nil && config != nil {
-		t.complain(ctx, seen, err)
+		t.warnOnce(ctx, seen, err)
 		return config, nil
 	}
 	if err != nil {
@@ -102,12 +102,12 @@ func (t *trust) current(ctx context.Context) (*tls.Config, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.stamp, t.flawed = seen, nil
+	t.version, t.badVersion = seen, nil
 	t.config = &tls.Config{
-		ServerName:         t.name, // an address is not sent, but the certificate is held to it
+		ServerName:         t.serverName, // an address is not sent, but the certificate is held to it
 		RootCAs:            roots,
 		MinVersion:         tls.VersionTLS12,
-		NextProtos:         []string{t.proto},
+		NextProtos:         []string{t.alpn},
 		ClientSessionCache: tls.NewLRUClientSessionCache(0), // one session, there is one name
 		Time:               t.now,
 	}
@@ -115,39 +115,39 @@ func (t *trust) current(ctx context.Context) (*tls.Config, error) {
 }
 
 // complain says once of each version of the file that it is of no use, however many connections are opened.
-func (t *trust) complain(ctx context.Context, seen stamp, err error) {
+func (t *tlsClient) warnOnce(ctx context.Context, seen fileVersion, err error) {
 	t.mu.Lock()
-	told := t.flawed != nil && *t.flawed == seen
-	t.flawed = &seen
+	told := t.badVersion != nil && *t.badVersion == seen
+	t.badVersion = &seen
 	t.mu.Unlock()
 	if !told {
-		t.log.WarnContext(ctx, "certificate authorities not read again", "file", t.file, "error", err)
+		t.log.WarnContext(ctx, "certificate authorities not read again", "file", t.caFile, "error", err)
 	}
 }
 
 // authorities reads the file. If it is the one that is known, only the stamp comes back.
-func (t *trust) authorities(have bool, known stamp) (stamp, *x509.CertPool, error) {
-	if t.file == "" {
-		return stamp{}, nil, nil // TLS takes the system's
+func (t *tlsClient) readRoots(have bool, known fileVersion) (fileVersion, *x509.CertPool, error) {
+	if t.caFile == "" {
+		return fileVersion{}, nil, nil // TLS takes the system's
 	}
-	info, err := os.Stat(t.file)
+	info, err := os.Stat(t.caFile)
 	if err != nil {
-		return stamp{}, nil, fmt.Errorf("looking at certificate authorities: %w", err)
+		return fileVersion{}, nil, fmt.Errorf("looking at certificate authorities: %w", err)
 	}
-	seen := stamp{changed: info.ModTime(), size: info.Size()}
+	seen := fileVersion{changed: info.ModTime(), size: info.Size()}
 	if have && seen == known {
 		return seen, nil, nil
 	}
-	roots, err := readAuthorities(t.file)
+	roots, err := readCAFile(t.caFile)
 	return seen, roots, err
 }
 
 // maxAuthorities bounds a file of certificates, in bytes. All that a system trusts take a quarter of it.
-const maxAuthorities = 1 << 20
+const maxCAFile = 1 << 20
 
 // readAuthorities reads certificates in PEM.
-func readAuthorities(path string) (*x509.CertPool, error) {
-	pem, err := follow.ReadFile(path, maxAuthorities)
+func readCAFile(path string) (*x509.CertPool, error) {
+	pem, err := follow.ReadFile(path, maxCAFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading certificate authorities: %w", err)
 	}

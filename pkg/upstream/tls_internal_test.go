@@ -31,7 +31,7 @@ func secure(tb testing.TB, s *upstreamtest.Server, hosts ...string) string {
 }
 
 // Whom nothing vouches for is asked nothing, over TLS and over HTTPS, and the status can say what was wrong.
-func TestTrust(t *testing.T) {
+func TestTLSClient(t *testing.T) {
 	t.Parallel()
 	const name = "dns.example"
 	tests := []struct {
@@ -63,25 +63,25 @@ func TestTrust(t *testing.T) {
 					if tt.other {
 						upstreamtest.NewAuthority(t, time.Now()).Trust(t, trusted)
 					}
-					s := upstreamtest.New(known)
+					s := upstreamtest.New(answerOrRefuse)
 					dial := upstreamtest.Network{peer: s}.Dial
 					if tt.plain {
-						dial = chatter
+						dial = plainTextPeer
 					} else {
 						s.Secure(authority.Issue(t, time.Now().Add(tt.ends), tt.hosts...))
 					}
-					l := labOf(t, Target{Network: network, Addr: peer, Name: tt.asked, CAFile: trusted}, 1, dial)
+					h := newHarness(t, Target{Network: network, Addr: peer, Name: tt.asked, CAFile: trusted}, 1, dial)
 					want, asked := "192.0.2.10", 1
 					if tt.want != "" {
 						want, asked = "tls", 0
 					}
-					if got := l.ask(t, "www.example."); got != want {
+					if got := h.ask(t, "www.example."); got != want {
 						t.Errorf("told %q, want %q", got, want)
 					}
 					if got := len(s.Queries()); got != asked {
 						t.Errorf("the server was asked %d times, want %d", got, asked)
 					}
-					last := l.carrier.(interface{ lastError() string }).lastError()
+					last := h.transport.(interface{ lastError() string }).lastError()
 					if tt.want == "" && last != "" || !strings.Contains(last, tt.want) {
 						t.Errorf("last error %q, want %q in it", last, tt.want)
 					}
@@ -92,7 +92,7 @@ func TestTrust(t *testing.T) {
 }
 
 // chatter connects to a peer that speaks some other protocol.
-func chatter(context.Context, string, netip.AddrPort) (net.Conn, error) {
+func plainTextPeer(context.Context, string, netip.AddrPort) (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	go func() {
 		defer func() { _ = theirs.Close() }()
@@ -104,32 +104,32 @@ func chatter(context.Context, string, netip.AddrPort) (net.Conn, error) {
 
 // An authority that is replaced while the process runs is believed from the next handshake on, and the old one no more,
 // nor a session from its time. A file that is spoilt leaves things as they were.
-func TestTrustRolls(t *testing.T) {
+func TestTLSClientCARotation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
-			a := known(q)
+			a := answerOrRefuse(q)
 			a.Raw = []upstreamtest.Raw{upstreamtest.Forged}
 			a.Close = true // each query needs a handshake
 			return a
 		})
-		l := labOf(t, Target{Network: "tls", Addr: peer, CAFile: secure(t, s, peer.Addr().String())}, 1, upstreamtest.Network{peer: s}.Dial)
-		path := l.carrier.(*lines).trust.file
+		h := newHarness(t, Target{Network: "tls", Addr: peer, CAFile: secure(t, s, peer.Addr().String())}, 1, upstreamtest.Network{peer: s}.Dial)
+		path := h.transport.(*connPool).tlsClient.caFile
 		step := func(what, want string, resumed int) {
 			t.Helper()
 			// What was opened ahead may have been under the old rules.
-			l.carrier.(*lines).mu.Lock()
-			for _, c := range append([]*line(nil), l.carrier.(*lines).lines...) {
+			h.transport.(*connPool).mu.Lock()
+			for _, c := range append([]*streamConn(nil), h.transport.(*connPool).conns...) {
 				c.failLocked(errAged)
 			}
-			l.carrier.(*lines).mu.Unlock()
+			h.transport.(*connPool).mu.Unlock()
 			synctest.Wait()
-			before := int(l.count.resumed.Load())
-			if got := l.ask(t, "www.example."); got != want {
+			before := int(h.count.resumed.Load())
+			if got := h.ask(t, "www.example."); got != want {
 				t.Errorf("%s: told %q, want %q", what, got, want)
 			}
 			synctest.Wait()
-			if got := int(l.count.resumed.Load()); got-before < resumed || resumed == 0 && got != before && want != "192.0.2.66" {
+			if got := int(h.count.resumed.Load()); got-before < resumed || resumed == 0 && got != before && want != "192.0.2.66" {
 				t.Errorf("%s: %d sessions resumed, want %d", what, got-before, resumed)
 			}
 		}
@@ -145,20 +145,20 @@ func TestTrustRolls(t *testing.T) {
 			t.Fatal(err)
 		}
 		step("the file is spoilt", "192.0.2.66", 1)
-		if got := s.Resumed(); got != int(l.count.resumed.Load()) {
-			t.Errorf("the server counts %d sessions resumed, we %d", got, l.count.resumed.Load())
+		if got := s.Resumed(); got != int(h.count.resumed.Load()) {
+			t.Errorf("the server counts %d sessions resumed, we %d", got, h.count.resumed.Load())
 		}
 	})
 }
 
 // A file that is spoilt is told of once, and again when it is spoilt in another way, not with each connection.
-func TestTrustComplainsOnce(t *testing.T) {
+func TestTLSClientWarnsOnce(t *testing.T) {
 	t.Parallel()
 	var lines bytes.Buffer
 	path := filepath.Join(t.TempDir(), "ca.pem")
 	upstreamtest.NewAuthority(t, time.Now()).Trust(t, path)
 	c := &common{now: time.Now, log: slog.New(slog.NewTextHandler(&lines, nil))}
-	trust := newTrust(c, Target{Network: "tls", Addr: peer, CAFile: path}, &counters{}, "dot")
+	trust := newTLSClient(c, Target{Network: "tls", Addr: peer, CAFile: path}, &counters{}, "dot")
 	for i, text := range []string{"", "not a certificate", "nor is this one"} {
 		if text != "" {
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -253,10 +253,10 @@ func FuzzPadding(f *testing.F) {
 func TestTLSPads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := upstreamtest.New(known)
-		l := labOf(t, Target{Network: "tls", Addr: peer, CAFile: secure(t, s, peer.Addr().String())}, 1, upstreamtest.Network{peer: s}.Dial)
+		s := upstreamtest.New(answerOrRefuse)
+		h := newHarness(t, Target{Network: "tls", Addr: peer, CAFile: secure(t, s, peer.Addr().String())}, 1, upstreamtest.Network{peer: s}.Dial)
 		for _, name := range []string{"a.", "www.example.", strings.Repeat("abcdefg.", 12)} {
-			if got := l.ask(t, name); got != "192.0.2.10" {
+			if got := h.ask(t, name); got != "192.0.2.10" {
 				t.Errorf("%s: told %q, want 192.0.2.10", name, got)
 			}
 		}

@@ -101,7 +101,7 @@ func TestUDPBadDatagramsFromSocket(t *testing.T) {
 }
 
 // A datagram from another port has the right ID and question, and is forged.
-func TestUDPOtherSourceIsNotHeard(t *testing.T) {
+func TestUDPOtherSourceIgnored(t *testing.T) {
 	t.Parallel()
 	other, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
