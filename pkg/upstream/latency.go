@@ -2,7 +2,10 @@
 
 package upstream
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // How latency becomes order and patience.
 const (
@@ -76,4 +79,30 @@ func (l *latency) hedgeDelay() time.Duration {
 // halvings is how often what was known of an upstream that was last asked then has lost half its worth.
 func decaySteps(now, asked time.Time) int {
 	return int(min(max(now.Sub(asked), 0)/decayInterval, 40)) // 40: hardly any duration is left
+}
+
+// Hedges are extra queries: few in a hundred, so that an upstream that is slow for all of them does not get twice as many
+// to be slow for.
+const (
+	hedgePercent   = 3    // of a hundred queries
+	maxHedgeBudget = 3200 // hundredths that may be saved up
+)
+
+// hedges is how many hundredths of a hedge may be spent.
+type hedgeBudget struct{ hundredths atomic.Int64 }
+
+// earn is called for each query.
+func (h *hedgeBudget) earn() {
+	if h.hundredths.Load() < maxHedgeBudget {
+		h.hundredths.Add(hedgePercent)
+	}
+}
+
+// spend takes one hedge, if there is one.
+func (h *hedgeBudget) spend() bool {
+	if h.hundredths.Add(-100) >= 0 {
+		return true
+	}
+	h.hundredths.Add(100)
+	return false
 }

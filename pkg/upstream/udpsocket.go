@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"syscall"
@@ -187,3 +188,135 @@ func (s *socket) noteMalformed(a *attempt, id uint16, err error) {
 
 // isTruncated reads the TC bit of a message that is at least a header.
 func isTruncated(r []byte) bool { return r[2]&0x02 != 0 }
+
+// outboxSize is the most queries that one system call sends. Above 64 the cost of each no longer falls.
+const outboxSize = 64
+
+// An outbox is queries that leave together through one socket.
+type outbox struct {
+	socket *socket
+	next   *outbox // to be sent as well
+	n      int
+	ids    [outboxSize]uint16
+	ends   [outboxSize]int // of the messages in octets
+	buf    []byte          // the messages, one after the other
+	failed []failedQuery   // what send could not send
+	mmsg   mmsgBatch
+}
+
+// A failedQuery is one that the kernel did not take.
+type failedQuery struct {
+	id  uint16
+	err error
+}
+
+func newOutbox() *outbox {
+	o := &outbox{buf: make([]byte, 0, outboxSize*96)}
+	o.mmsg.init(o)
+	return o
+}
+
+// takesLocked tells whether there is room for one more query.
+func (o *outbox) hasRoomLocked() bool {
+	return o.n < outboxSize && !o.socket.ended && len(o.socket.attempts) < socketQueries
+}
+
+// add appends a query with the ID. The message that it gives is to be finished before the next one is added.
+func (o *outbox) add(q []byte, id uint16) []byte {
+	start := len(o.buf)
+	o.buf = append(o.buf, q...)
+	o.ids[o.n], o.ends[o.n] = id, len(o.buf)
+	o.n++
+	msg := o.buf[start:]
+	wire.SetID(msg, id)
+	return msg
+}
+
+// message is the i-th query.
+func (o *outbox) message(i int) []byte {
+	start := 0
+	if i > 0 {
+		start = o.ends[i-1]
+	}
+	return o.buf[start:o.ends[i]]
+}
+
+// reset empties the outbox for other queries.
+func (o *outbox) reset() {
+	clear(o.failed)
+	o.socket, o.next, o.n = nil, nil, 0
+	o.buf, o.failed = o.buf[:0], o.failed[:0]
+}
+
+// Flush sends what was carried since the last time.
+func (p *socketPool) Flush() {
+	p.mu.Lock()
+	o := p.outboxQueue
+	p.outboxQueue = nil
+	p.mu.Unlock()
+	for o != nil {
+		next := o.next
+		p.sendOutbox(o)
+		o.reset()
+		p.outboxes.Put(o)
+		o = next
+	}
+}
+
+// send sends one outbox. Who cannot be sent hears of it before send returns.
+func (p *socketPool) sendOutbox(o *outbox) {
+	s := o.socket
+	var err error
+	if s.raw != nil {
+		err = o.sendBatch(s.raw)
+	} else {
+		err = o.sendSingly(s.conn)
+	}
+	if err != nil {
+		p.deliverError(s.fail(), fmt.Errorf("sending: %w", err))
+	}
+	for _, f := range o.failed {
+		if a := s.takeByID(f.id); a != nil {
+			p.deliverError([]*attempt{a}, fmt.Errorf("sending: %w", f.err))
+		}
+	}
+}
+
+// lose takes the try with the ID off the socket, if there is one.
+func (s *socket) takeByID(id uint16) *attempt {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	a := s.attempts[id]
+	if a != nil {
+		s.pool.removeLocked(s, a)
+	}
+	return a
+}
+
+// sendEach sends one datagram at a time. An error says that the socket is of no use any more.
+func (o *outbox) sendSingly(w interface{ Write([]byte) (int, error) }) error {
+	for i := range o.n {
+		_, err := w.Write(o.message(i))
+		if err == nil {
+			continue
+		}
+		if err = o.classifySendError(i, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refused sorts the error of sending the i-th query: it concerns that query only, and is kept for it, or the socket as
+// a whole, and is returned.
+func (o *outbox) classifySendError(i int, err error) error {
+	switch {
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):
+		err = fmt.Errorf("%w: %w", errLimit, err)
+	case errors.Is(err, syscall.EMSGSIZE), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):
+	default:
+		return err
+	}
+	o.failed = append(o.failed, failedQuery{o.ids[i], err})
+	return nil
+}

@@ -4,7 +4,9 @@
 
 package upstream
 
-import "syscall"
+import (
+	"syscall"
+)
 
 // A directWriter is nothing here: all is left to the connection's writer.
 type directWriter struct{}

@@ -2,7 +2,9 @@
 
 package upstream
 
-import "time"
+import (
+	"time"
+)
 
 // When a connection has had its time.
 const (
