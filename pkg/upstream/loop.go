@@ -21,7 +21,7 @@ const (
 	maxLoopProbes = 4096             // remembered at once; the oldest are forgotten beyond
 )
 
-// Loops finds upstreams that lead back to this process, however many resolvers are on the way: it has each asked now
+// LoopDetector finds upstreams that lead back to this process, however many resolvers are on the way: it has each asked now
 // and then for a name that nobody else can know, and is told when a query for one comes in. One Loops serves all pools
 // of a process, so that it does not matter at which route the query arrives. Its methods may be called from any
 // goroutine.
@@ -40,7 +40,7 @@ type loopProbe struct {
 	onReturn func()    // told that it came back
 }
 
-// NewLoops makes a Loops without a probe. random gives names; nil: crypto/rand. now is the clock; nil: time.Now.
+// NewLoopDetector makes a LoopDetector without a probe. random gives names; nil: crypto/rand. now is the clock; nil: time.Now.
 func NewLoopDetector(random io.Reader, now func() time.Time) *LoopDetector {
 	if random == nil {
 		random = rand.Reader
@@ -51,7 +51,7 @@ func NewLoopDetector(random io.Reader, now func() time.Time) *LoopDetector {
 	return &LoopDetector{rand: random, now: now, sent: make(map[string]loopProbe)}
 }
 
-// Came tells whether a name, canonical and in wire form, is that of a query sent from here within half a minute. The
+// Detected reports whether a name, canonical and in wire form, is that of a query sent from here within half a minute. The
 // upstream that it was sent to then counts as one that leads back.
 func (d *LoopDetector) Detected(name []byte) bool {
 	now := d.now()

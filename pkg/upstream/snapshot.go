@@ -40,7 +40,7 @@ func (l *endpointKey) target(network string) Target {
 // variable, but for the first call after the list has changed.
 func (p *Pool) Empty() bool { return len(p.currentSnapshot().all) == 0 }
 
-// Hopeless tells whether asking now would most likely be in vain: each upstream failed when it was last asked, and no
+// AllDown reports whether asking now would most likely be in vain: each upstream failed when it was last asked, and no
 // probe has come back since.
 func (p *Pool) AllDown() bool {
 	return !slices.ContainsFunc(p.currentSnapshot().all, (*endpoint).healthy)

@@ -104,7 +104,7 @@ var rttBounds = [...]time.Duration{ //nolint:gochecknoglobals // a constant in a
 	500 * time.Millisecond, time.Second, 2500 * time.Millisecond,
 }
 
-// TookBounds are the upper bounds of [ServerStats].Took.
+// RTTBounds are the upper bounds of [ServerStats].RTTs.
 func RTTBounds() []time.Duration { return rttBounds[:] }
 
 // took counts a good answer.
