@@ -22,10 +22,10 @@ func leaves() []layer {
 		{folder: "pkg/cache", allow: []string{wire, "golang.org/x/sys"}},
 		{folder: "pkg/server", allow: []string{wire, "golang.org/x/sys", "golang.org/x/sync"}},
 		{folder: "pkg/resolve", allow: []string{wire, modulePath + "/pkg/cache", modulePath + "/pkg/zone", modulePath + "/pkg/static", "github.com/dchest/siphash"}},
-		{folder: "pkg/follow", allow: []string{"github.com/fsnotify/fsnotify"}},
-		{folder: "pkg/static", allow: []string{wire, modulePath + "/pkg/follow", "github.com/miekg/dns"}},
+		{folder: "pkg/filewatch", allow: []string{"github.com/fsnotify/fsnotify"}},
+		{folder: "pkg/static", allow: []string{wire, modulePath + "/pkg/filewatch", "github.com/miekg/dns"}},
 		{folder: "pkg/zone", allow: []string{wire}},
-		{folder: "pkg/config", allow: []string{modulePath + "/pkg/follow", "sigs.k8s.io/yaml", "go.yaml.in/yaml", "github.com/miekg/dns", "github.com/fsnotify/fsnotify", "k8s.io/apimachinery/pkg/labels"}},
+		{folder: "pkg/config", allow: []string{modulePath + "/pkg/filewatch", "sigs.k8s.io/yaml", "go.yaml.in/yaml", "github.com/miekg/dns", "github.com/fsnotify/fsnotify", "k8s.io/apimachinery/pkg/labels"}},
 		{folder: "pkg/convert", allow: []string{modulePath + "/pkg/config", "github.com/coredns/caddy/caddyfile", "github.com/miekg/dns", "go.yaml.in/yaml"}},
 		{folder: "pkg/unixsock", allow: []string{"golang.org/x/sys"}},
 		{folder: "pkg/admin", allow: []string{modulePath + "/pkg/unixsock", "golang.org/x/sys"}},
@@ -38,7 +38,7 @@ func leaves() []layer {
 		{folder: "pkg/iptables", allow: []string{rules, "github.com/coreos/go-iptables", "github.com/mdlayher/netlink", "github.com/vishvananda/netlink", "golang.org/x/sys"}},
 		{folder: "pkg/intercept", allow: []string{rules, "github.com/miekg/dns", "golang.org/x/sys"}},
 		{folder: "pkg/dataplane", allow: []string{"github.com/google/nftables", "github.com/vishvananda/netlink", "golang.org/x/sys"}},
-		{folder: "pkg/source", allow: []string{modulePath + "/pkg/config", modulePath + "/pkg/convert", modulePath + "/pkg/follow", modulePath + "/pkg/watch", "golang.org/x/time/rate"}},
+		{folder: "pkg/source", allow: []string{modulePath + "/pkg/config", modulePath + "/pkg/convert", modulePath + "/pkg/filewatch", modulePath + "/pkg/watch", "golang.org/x/time/rate"}},
 		{folder: "pkg/capabilities", allow: []string{"kernel.org/pub/linux/libs/security/libcap/cap", "golang.org/x/sys"}},
 	}
 }

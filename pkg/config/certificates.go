@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/nodecache/node-cache/pkg/follow"
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 // maxCertificates bounds a file of certificates. All that a system trusts take a quarter of it.
@@ -30,7 +30,7 @@ func checkFiles(c *Config, r *report) {
 
 // certificatesFlaw says why a file is none of certificates.
 func certificatesFlaw(path string) flaw {
-	rest, err := follow.ReadFile(path, maxCertificates)
+	rest, err := filewatch.ReadFile(path, maxCertificates)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
 		return flaw{what: reason(err), hint: "name a file that this user can read"}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/nodecache/node-cache/pkg/follow"
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 // The clockwork of a Watcher.
@@ -215,7 +215,7 @@ func (w *Watcher) look(believe bool) bool {
 
 // readContent reads the file unless it is of a kind whose reading may never end.
 func readContent(path string) content {
-	data, err := follow.ReadFile(path, maxBytes)
+	data, err := filewatch.ReadFile(path, maxBytes)
 	if err != nil {
 		err = fmt.Errorf("reading the configuration: %w", err)
 	}

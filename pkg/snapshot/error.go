@@ -8,7 +8,7 @@ import (
 	"io/fs"
 	"syscall"
 
-	"github.com/nodecache/node-cache/pkg/follow"
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 // An Error says which file something is wrong with, and what.
@@ -64,7 +64,7 @@ func refusing(f Folder, err error) error {
 		hint = hintNoFolder
 	case errors.Is(err, errFolder):
 		hint = hintFolder
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, follow.ErrUntrusted):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, filewatch.ErrUntrusted):
 		hint = "the file is to belong to the user that node-cache runs as, or to root, and nobody else may write to it"
 	}
 	return &Error{File: file(f), Err: err, Hint: hint}

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/follow"
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 // Name is the snapshot's name in its folder.
@@ -74,7 +74,7 @@ func (d Dir) check() error {
 	if !info.IsDir() {
 		return syscall.ENOTDIR
 	}
-	if err := follow.Trusted(info); err != nil {
+	if err := filewatch.CheckOwner(info); err != nil {
 		return errFolder
 	}
 	return nil
@@ -116,7 +116,7 @@ func (d Dir) Open(name string) (io.ReadCloser, int64, error) {
 		err = fmt.Errorf("it is no file: %s", info.Mode())
 	}
 	if err == nil {
-		err = follow.Trusted(info)
+		err = filewatch.CheckOwner(info)
 	}
 	if err != nil {
 		_ = f.Close()

@@ -14,7 +14,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/convert"
-	"github.com/nodecache/node-cache/pkg/follow"
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 const maxFile = 1 << 20 // bytes; a ConfigMap holds no more
@@ -90,7 +90,7 @@ func readFolder(folder string) (map[string]string, error) {
 func readFiles(folder string) (map[string]string, error) {
 	data := map[string]string{}
 	for _, name := range kubeDNSFiles() {
-		text, err := follow.ReadFile(filepath.Join(folder, name), maxFile)
+		text, err := filewatch.ReadFile(filepath.Join(folder, name), maxFile)
 		switch {
 		case err == nil:
 			data[name] = string(text)
@@ -110,15 +110,15 @@ func (k *kubeDNS) run(ctx context.Context) {
 	for i, name := range paths {
 		paths[i] = filepath.Join(k.folder, name)
 	}
-	follow.Files(ctx, follow.Config{
+	filewatch.Watch(ctx, filewatch.Config{
 		Paths: paths, Log: k.source.cfg.Log,
-		Look: func(bool) time.Duration {
+		Check: func(bool) time.Duration {
 			if c, changed := k.readIfChanged(); changed {
 				k.source.report(&k.source.overlay, c)
 			}
 			return 0
 		},
-		Defect: func(panicked any, stack []byte) {
+		OnPanic: func(panicked any, stack []byte) {
 			k.reset()
 			k.source.report(&k.source.overlay, content{err: k.source.panicError(k.action(), panicked, stack)})
 		},

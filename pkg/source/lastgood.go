@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/follow"
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 const (
@@ -68,7 +68,7 @@ func (k *lastGoodStore) exists() bool {
 
 // read gives what was kept, and when.
 func (k *lastGoodStore) read() (cfg config.Config, at time.Time, err error) {
-	data, err := follow.ReadTrusted(k.path(), maxFile)
+	data, err := filewatch.ReadTrusted(k.path(), maxFile)
 	if err != nil {
 		return cfg, at, fmt.Errorf("reading the last good configuration: %w", err)
 	}

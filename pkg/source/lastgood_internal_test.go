@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodecache/node-cache/pkg/config"
-	"github.com/nodecache/node-cache/pkg/follow"
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 // TestLastGood keeps what was put to work, and begins with it.
@@ -179,7 +179,7 @@ func TestLastGoodDamaged(t *testing.T) {
 		if err := os.Chmod(w.lastGood.path(), mode); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := w.lastGood.read(); errors.Is(err, follow.ErrUntrusted) != (mode == 0o666) {
+		if _, _, err := w.lastGood.read(); errors.Is(err, filewatch.ErrUntrusted) != (mode == 0o666) {
 			t.Errorf("mode %o: %v", mode, err)
 		}
 	}

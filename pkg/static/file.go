@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"os"
 
-	"github.com/nodecache/node-cache/pkg/follow"
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 // maxFile is the octets that are read of a file: more than the longest lists there are.
@@ -50,7 +50,7 @@ func (f *file) look(anyway bool) bool {
 		return false
 	}
 	f.seen, f.moves = info, 0
-	text, err := follow.ReadFile(f.path, maxFile)
+	text, err := filewatch.ReadFile(f.path, maxFile)
 	if f.err = err; err != nil {
 		return false
 	}

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/follow"
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 // hostsConfig is the part of a Config that hosts are made from.
@@ -86,7 +86,7 @@ func (h *Hosts) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	follow.Files(ctx, follow.Config{Paths: h.cfg.Files, Look: h.look, Defect: h.defect, Log: h.log})
+	filewatch.Watch(ctx, filewatch.Config{Paths: h.cfg.Files, Check: h.look, OnPanic: h.defect, Log: h.log})
 	return nil
 }
 

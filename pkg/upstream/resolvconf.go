@@ -12,7 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodecache/node-cache/pkg/follow"
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 // Bounds of a resolv.conf. The C library reads three nameservers.
@@ -35,7 +35,7 @@ type resolvConf struct {
 
 // first reads the file for the first time. That it names nobody is no error.
 func (f *resolvConf) load() error {
-	text, err := follow.ReadFile(f.path, maxConfSize)
+	text, err := filewatch.ReadFile(f.path, maxConfSize)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (f *resolvConf) load() error {
 // refresh reads the file again and reports whether its servers have changed. A
 // file that is gone, or names nobody any more, changes nothing.
 func (f *resolvConf) reload(ctx context.Context) bool {
-	text, err := follow.ReadFile(f.path, maxConfSize)
+	text, err := filewatch.ReadFile(f.path, maxConfSize)
 	if err != nil {
 		if !f.unreadable {
 			f.log.WarnContext(ctx, "resolv.conf unreadable, its last servers stay", "error", err)
@@ -81,7 +81,7 @@ func (f *resolvConf) effectiveText(text []byte) []byte {
 	}) {
 		return text
 	}
-	behind, err := follow.ReadFile(f.systemdPath, maxConfSize)
+	behind, err := filewatch.ReadFile(f.systemdPath, maxConfSize)
 	if err != nil || len(nameservers(behind)) == 0 {
 		return text
 	}
@@ -134,16 +134,16 @@ func (p *Pool) watchFiles(ctx context.Context) {
 		return
 	}
 	unpublished := false // what was read: a defect has cut a look short
-	follow.Files(ctx, follow.Config{
+	filewatch.Watch(ctx, filewatch.Config{
 		Paths: paths, Log: p.log,
-		Look: func(bool) time.Duration {
+		Check: func(bool) time.Duration {
 			changed := unpublished
 			unpublished = true
 			p.reload(ctx, files, changed)
 			unpublished = false
 			return 0
 		},
-		Defect: func(panicked any, stack []byte) { p.logPanic(ctx, panicked, stack) },
+		OnPanic: func(panicked any, stack []byte) { p.logPanic(ctx, panicked, stack) },
 	})
 }
 

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/follow"
+	"github.com/nodecache/node-cache/pkg/filewatch"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -149,7 +149,7 @@ const maxCAFile = 1 << 20
 
 // readAuthorities reads certificates in PEM.
 func readCAFile(path string) (*x509.CertPool, error) {
-	pem, err := follow.ReadFile(path, maxCAFile)
+	pem, err := filewatch.ReadFile(path, maxCAFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading certificate authorities: %w", err)
 	}

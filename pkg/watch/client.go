@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/nodecache/node-cache/pkg/follow"
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 // clients ask the API server for the few kinds that are watched. The whole clientset would link every other kind too.
@@ -95,7 +95,7 @@ const maxKubeconfig = 1 << 20
 
 // checkKubeconfig refuses a file whose reading may never end: it is read while reloads wait.
 func checkKubeconfig(path string) error {
-	_, err := follow.ReadFile(path, maxKubeconfig)
+	_, err := filewatch.ReadFile(path, maxKubeconfig)
 	return withoutPath(err)
 }
 

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/nodecache/node-cache/pkg/follow"
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 // maxManifestFile is the size of the largest file that is read. A list of 11,000 Services takes 10 MB.
@@ -61,7 +61,7 @@ func (f *manifestFolder) scan() bool {
 		if !isManifest(name) {
 			continue
 		}
-		data, err := follow.ReadFile(filepath.Join(f.path, name), maxManifestFile)
+		data, err := filewatch.ReadFile(filepath.Join(f.path, name), maxManifestFile)
 		if errors.Is(err, syscall.EISDIR) {
 			continue
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package follow_test
+package filewatch_test
 
 import (
 	"errors"
@@ -11,10 +11,10 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nodecache/node-cache/pkg/follow"
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
-// TestReadFile reads regular files within a bound, and nothing whose reading may never end.
+// Only regular files within the limit are read: others may block for ever.
 func TestReadFile(t *testing.T) {
 	t.Parallel()
 	text := func(size int) func(string) error {
@@ -29,8 +29,8 @@ func TestReadFile(t *testing.T) {
 		want string
 	}{
 		{name: "empty", make: text(0)},
-		{name: "as large as it may be", make: text(2048)},
-		{name: "larger", make: text(2049), want: "larger than 2 KiB"},
+		{name: "at the limit", make: text(2048)},
+		{name: "above the limit", make: text(2049), want: "larger than 2 KiB"},
 		{name: "absent", make: func(string) error { return nil }, want: "no such file or directory"},
 		{name: "folder", make: func(path string) error { return os.Mkdir(path, 0o700) }, want: "is a directory"},
 		{name: "pipe without a writer", make: func(path string) error { return syscall.Mkfifo(path, 0o600) }, want: "not a regular file"},
@@ -42,7 +42,7 @@ func TestReadFile(t *testing.T) {
 			if err := tt.make(path); err != nil {
 				t.Fatal(err)
 			}
-			data, err := follow.ReadFile(path, 2048)
+			data, err := filewatch.ReadFile(path, 2048)
 			if tt.want == "" {
 				if want, _ := os.ReadFile(path); err != nil || data == nil || string(data) != string(want) {
 					t.Errorf("%d bytes, want %d, error %v", len(data), len(want), err)
@@ -51,7 +51,7 @@ func TestReadFile(t *testing.T) {
 			}
 			about, ok := errors.AsType[*fs.PathError](err)
 			if !ok || about.Path != path || about.Err.Error() != tt.want {
-				t.Errorf("%d bytes, error %v, want one of %s: %s", len(data), err, path, tt.want)
+				t.Errorf("%d bytes, error %v, want a PathError of %s: %s", len(data), err, path, tt.want)
 			}
 		})
 	}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package filewatch
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// ErrUntrusted is the error of a file or folder whose content another user may control.
+var ErrUntrusted = errors.New("it belongs to another user, or others may write to it")
+
+var errNotRegular = errors.New("not a regular file")
+
+// ReadFile reads a regular file of at most limit bytes, which is a multiple of 1 KiB. It never blocks on a pipe or a
+// device. Without an error the data is not nil; every error is a [*fs.PathError].
+func ReadFile(path string, limit int64) ([]byte, error) {
+	return read(path, limit, func(fs.FileInfo) error { return nil })
+}
+
+// ReadTrusted is ReadFile for a file that must pass [CheckOwner].
+func ReadTrusted(path string, limit int64) ([]byte, error) { return read(path, limit, CheckOwner) }
+
+// CheckOwner returns [ErrUntrusted] unless only this process's user and root can write the file, or replace files in the
+// folder. A sticky folder such as /tmp passes: others can only add files there.
+func CheckOwner(info fs.FileInfo) error {
+	own, ok := info.Sys().(*syscall.Stat_t)
+	isSticky := info.Mode()&(fs.ModeDir|fs.ModeSticky) == fs.ModeDir|fs.ModeSticky
+	if !ok || own.Uid != 0 && int64(own.Uid) != int64(os.Geteuid()) || info.Mode().Perm()&0o022 != 0 && !isSticky {
+		return ErrUntrusted
+	}
+	return nil
+}
+
+func read(path string, limit int64, check func(fs.FileInfo) error) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // read only
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, &fs.PathError{Op: "read", Path: path, Err: syscall.EISDIR}
+	case !info.Mode().IsRegular():
+		return nil, &fs.PathError{Op: "read", Path: path, Err: errNotRegular}
+	}
+	if err := check(info); err != nil {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("larger than %s", size(limit))}
+	}
+	return data, nil
+}
+
+func size(n int64) string {
+	if n%(1<<20) == 0 {
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%d KiB", n>>10)
+}
