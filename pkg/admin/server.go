@@ -21,8 +21,8 @@ import (
 
 // What Listen finds at the socket's path.
 var (
-	ErrSocketTaken = unixsock.ErrTaken
-	ErrNoSocket    = unixsock.ErrNoSocket
+	ErrSocketTaken = unixsock.ErrInUse
+	ErrNoSocket    = unixsock.ErrNotSocket
 )
 
 const (

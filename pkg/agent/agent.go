@@ -168,7 +168,7 @@ func (a *Agent) makeServers(cfg config.Config) error {
 	for _, ip := range cfg.Listen.Addresses {
 		addr := netip.AddrPortFrom(ip, cfg.Listen.Port)
 		udp, err := server.NewUDP(server.UDPConfig{
-			Addr: addr, FreeBind: ahead, Handler: handler, Drain: cfg.Limits.Deadline + time.Second, Log: a.log,
+			Addr: addr, FreeBind: ahead, Handler: handler, DrainTimeout: cfg.Limits.Deadline + time.Second, Log: a.log,
 			Readers: share.readers, ReceiveBuffer: share.buffer(),
 		})
 		if err != nil {
@@ -176,8 +176,8 @@ func (a *Agent) makeServers(cfg config.Config) error {
 		}
 		tcp, err := server.NewTCP(server.TCPConfig{
 			Addr: addr, FreeBind: ahead, Handler: handler, Log: a.log,
-			MaxSessions: sessions, MaxPerClient: perClient, MaxHeld: share.held(),
-			Idle: cfg.Limits.TCPIdle, DrainTimeout: cfg.Limits.Deadline + time.Second,
+			MaxSessions: sessions, MaxPerClient: perClient, MaxMemory: share.held(),
+			IdleTimeout: cfg.Limits.TCPIdle, DrainTimeout: cfg.Limits.Deadline + time.Second,
 		})
 		if err != nil {
 			return err
@@ -258,7 +258,7 @@ func (a *Agent) Ready() <-chan struct{} { return a.ready }
 func (a *Agent) busy() time.Duration {
 	now, longest := time.Now(), time.Duration(0)
 	for _, u := range a.udp {
-		longest = max(longest, u.Busy(now))
+		longest = max(longest, u.BusyFor(now))
 	}
 	return longest
 }

@@ -84,10 +84,10 @@ func (f *foreign) read(ctx context.Context) {
 			"process", list[i].Owner(), "inode", list[i].Inode)
 	}
 	for i := range f.udp {
-		if err := f.udp[i].SelectOwn(); err != nil {
+		if err := f.udp[i].AttachSelector(); err != nil {
 			f.log.WarnContext(ctx, "socket selector refused", "addr", f.udp[i].Addr(), "err", err)
 		}
-		if err := f.tcp[i].SelectOwn(); err != nil {
+		if err := f.tcp[i].AttachSelector(); err != nil {
 			f.log.WarnContext(ctx, "socket selector refused", "addr", f.tcp[i].Addr(), "err", err)
 		}
 	}
@@ -104,7 +104,7 @@ func (f *foreign) find() ([]sockets.Socket, error) {
 		addrs = append(addrs, unmapped(u.Addr()).Addr())
 	}
 	for _, port := range ports {
-		found, err := sockets.On(port)
+		found, err := sockets.ListBound(port)
 		if err != nil {
 			return nil, err
 		}
@@ -112,10 +112,10 @@ func (f *foreign) find() ([]sockets.Socket, error) {
 	}
 	own := f.own() // after the list, as the agent may open more
 	list = slices.DeleteFunc(list, func(s sockets.Socket) bool {
-		return own[s.Inode] || !slices.ContainsFunc(addrs, s.Takes)
+		return own[s.Inode] || !slices.ContainsFunc(addrs, s.Accepts)
 	})
 	if len(list) > 0 {
-		sockets.Name(list, "/proc")
+		sockets.AddProcesses(list, "/proc")
 	}
 	return list, nil
 }
@@ -141,10 +141,10 @@ func (f *foreign) own() map[uint64]bool {
 		}
 	}
 	for i := range f.udp {
-		for _, raw := range f.udp[i].Raw() {
+		for _, raw := range f.udp[i].RawConns() {
 			note(raw)
 		}
-		if raw := f.tcp[i].Raw(); raw != nil {
+		if raw := f.tcp[i].RawConn(); raw != nil {
 			note(raw)
 		}
 	}

@@ -38,15 +38,15 @@ const (
 // A hand takes the sockets of the agent that runs, and hands them to the one that comes.
 // A nil hand does neither.
 type hand struct {
-	agent   *Agent
-	path    string
-	log     *slog.Logger
-	tally   handover.Tally
-	giver   *handover.Giver
-	cleared chan struct{} // closed once no earlier agent minds link and rules
-	anew    chan struct{} // there is another configuration
+	agent    *Agent
+	path     string
+	log      *slog.Logger
+	recorder handover.Recorder
+	giver    *handover.Server
+	cleared  chan struct{} // closed once no earlier agent minds link and rules
+	anew     chan struct{} // there is another configuration
 
-	taker   *handover.Taker   // nil: there is nobody to take over from
+	taker   *handover.Client  // nil: there is nobody to take over from
 	sockets []handover.Socket // that came and were not adopted; Listen's own
 	serves  []handover.Listen // that were adopted; written before Run
 	why     error             // why an agent that is there does not hand over; Listen's own
@@ -65,10 +65,10 @@ func (a *Agent) newHand(cfg *config.Config) (*hand, error) {
 	}
 	h := &hand{agent: a, path: cfg.Handover.Socket, log: a.log, cleared: make(chan struct{}), anew: make(chan struct{}, 1)}
 	var err error
-	h.giver, err = handover.NewGiver(handover.Config{
+	h.giver, err = handover.NewServer(handover.ServerConfig{
 		Path: h.path, Agent: a.token, Version: a.options.Version,
-		Snapshot: h.snapshot, Offers: h.offers, Yield: h.yield, Lost: h.lost,
-		Now: time.Now, Log: a.log, Tally: &h.tally,
+		Snapshot: h.snapshot, Offers: h.offers, Release: h.yield, SuccessorLost: h.lost,
+		Now: time.Now, Log: a.log, Recorder: &h.recorder,
 	})
 	return h, err
 }
@@ -81,10 +81,10 @@ func (h *hand) meet(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, meeting)
 	defer cancel()
 	a := h.agent
-	taker, err := handover.Meet(ctx, handover.MeetConfig{
-		Path: h.path, Agent: a.token, Version: a.options.Version, Now: time.Now, Log: h.log, Tally: &h.tally,
+	taker, err := handover.Connect(ctx, handover.ClientConfig{
+		Path: h.path, Agent: a.token, Version: a.options.Version, Now: time.Now, Log: h.log, Recorder: &h.recorder,
 	})
-	if errors.Is(err, handover.ErrNobody) {
+	if errors.Is(err, handover.ErrNoAgent) {
 		if time.Since(h.heard) > orphaned { // else the next one is about to listen
 			h.why = nil
 		}
@@ -96,8 +96,8 @@ func (h *hand) meet(ctx context.Context) {
 		return
 	}
 	h.taker = taker
-	h.tally.Note(func(s *handover.Stats) { s.From = taker.From })
-	h.log.InfoContext(ctx, "another agent serves, its sockets are to be taken over", "agent", taker.From, "version", taker.FromVersion)
+	h.recorder.Update(func(s *handover.Stats) { s.From = taker.Predecessor })
+	h.log.InfoContext(ctx, "another agent serves, its sockets are to be taken over", "agent", taker.Predecessor, "version", taker.PredecessorVersion)
 }
 
 // askSnapshot has the agent that is taken over from write what it knows.
@@ -116,7 +116,7 @@ func (h *hand) askSnapshot(ctx context.Context, folder string) {
 func (h *hand) refused(ctx context.Context, err error) {
 	h.why = err
 	news := false
-	h.tally.Note(func(s *handover.Stats) {
+	h.recorder.Update(func(s *handover.Stats) {
 		news = s.Why != err.Error()
 		s.Taken, s.Why = handover.OutcomeRefused, err.Error()
 	})
@@ -158,7 +158,7 @@ func (h *hand) receive(ctx context.Context, wanted []netip.AddrPort) {
 		return slices.ContainsFunc(sockets, func(s handover.Socket) bool { return s.Kind == kind && s.Addr == addr })
 	}
 	if err == nil && !slices.ContainsFunc(wanted, func(a netip.AddrPort) bool { return has(handover.KindUDP, a) && has(handover.KindTCP, a) }) {
-		h.log.InfoContext(ctx, "the other agent serves none of this one's addresses, and goes on", "agent", h.taker.From)
+		h.log.InfoContext(ctx, "the other agent serves none of this one's addresses, and goes on", "agent", h.taker.Predecessor)
 		h.why = errNotMine // for when its addresses are in the way all the same
 		h.close()
 		return
@@ -235,15 +235,15 @@ func (h *hand) await(ctx context.Context) {
 		if c.inSync() {
 			return
 		}
-		h.waits("the cluster zone, to take over from agent " + h.taker.From)
-		h.log.InfoContext(ctx, "waiting for the cluster zone, the other agent goes on meanwhile", "agent", h.taker.From)
+		h.waits("the cluster zone, to take over from agent " + h.taker.Predecessor)
+		h.log.InfoContext(ctx, "waiting for the cluster zone, the other agent goes on meanwhile", "agent", h.taker.Predecessor)
 		select {
 		case <-c.source.Ready(): // by now another one may be what counts
 			continue
 		case <-h.anew:
 			continue
-		case <-h.taker.Hurry():
-			h.log.InfoContext(ctx, "the other agent ends, its sockets are taken over before the cluster zone is in sync", "agent", h.taker.From)
+		case <-h.taker.PredecessorLeaving():
+			h.log.InfoContext(ctx, "the other agent ends, its sockets are taken over before the cluster zone is in sync", "agent", h.taker.Predecessor)
 		case <-ctx.Done():
 		}
 		return
@@ -264,7 +264,7 @@ func (h *hand) reconsider() {
 // needs are the rights for what take may do. All threads have to stop for rights to be
 // given up, so that this cannot wait until the agent serves.
 func (h *hand) needs() []capabilities.Capability {
-	if h.takes() && slices.ContainsFunc(h.agent.udp, func(u *server.UDP) bool { return u.Missing() > 0 }) {
+	if h.takes() && slices.ContainsFunc(h.agent.udp, func(u *server.UDP) bool { return u.MissingReaders() > 0 }) {
 		return []capabilities.Capability{capabilities.NetBindService}
 	}
 	return nil
@@ -286,33 +286,33 @@ func (h *hand) take(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
 	claim := handover.Claim{Agent: h.agent.token, Version: h.agent.options.Version, Serves: h.serves}
 	claim.Link, claim.Rules = h.agent.node.keeps()
-	err := h.taker.Take(ctx, claim)
-	gone := handover.Gone(err)
-	h.agent.node.took(h.taker.From, gone)
+	err := h.taker.TakeOver(ctx, claim)
+	gone := handover.PredecessorEnded(err)
+	h.agent.node.took(h.taker.Predecessor, gone)
 	outcome := handover.OutcomeTaken
 	if gone {
 		outcome = handover.OutcomeOrphaned
 	}
 	waited := time.Since(h.had)
-	h.tally.Note(func(s *handover.Stats) {
+	h.recorder.Update(func(s *handover.Stats) {
 		s.Taken, s.Why, s.Sockets, s.Waited = outcome, "", len(h.serves), waited
 	})
 	names := make([]string, len(h.serves))
 	for i, name := range h.serves {
 		names[i] = name.String()
 	}
-	h.log.InfoContext(ctx, "taken over", "agent", h.taker.From, "version", h.taker.FromVersion, "sockets", names,
+	h.log.InfoContext(ctx, "taken over", "agent", h.taker.Predecessor, "version", h.taker.PredecessorVersion, "sockets", names,
 		"waited", waited.Round(time.Millisecond))
 	if err != nil {
 		h.log.WarnContext(ctx, "the agent that was taken over from did not say that it has stopped", "err", err)
 	}
 	for _, u := range h.agent.udp {
-		if u.Missing() == 0 {
+		if u.MissingReaders() == 0 {
 			continue
 		}
 		err := h.agent.foreign.shares(u)
 		if err == nil {
-			err = u.Widen(ctx)
+			err = u.AddReaders(ctx)
 		}
 		if err != nil {
 			h.log.WarnContext(ctx, "there are fewer readers than CPUs", "err", err)

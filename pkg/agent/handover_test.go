@@ -64,7 +64,7 @@ func TestHandOver(t *testing.T) {
 		t.Error("the first one does not hold the lease")
 	}
 	m2.do["rules"] = func() {
-		if got := notAnswered(first); got != "handed over to agent "+first.hand.tally.Read().To {
+		if got := notAnswered(first); got != "handed over to agent "+first.hand.recorder.Stats().To {
 			t.Errorf("the next one writes rules while the first one says %q", got)
 		}
 	}

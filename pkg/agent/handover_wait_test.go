@@ -162,7 +162,7 @@ func TestHandOverAwaitsWhatRuns(t *testing.T) {
 		a.running.Store(&running{cluster: &cluster{source: &swapping{teller: before(), do: func() {
 			a.running.Store(&running{cluster: &cluster{source: next}})
 		}}}})
-		h := &hand{agent: a, taker: &handover.Taker{From: "another"}, anew: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler)}
+		h := &hand{agent: a, taker: &handover.Client{Predecessor: "another"}, anew: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler)}
 		took := make(chan struct{})
 		go func() {
 			defer close(took)

@@ -27,7 +27,7 @@ func (h *hand) given() <-chan struct{} {
 	if h == nil {
 		return nil
 	}
-	return h.giver.Given()
+	return h.giver.HandedOver()
 }
 
 // gave tells whether another agent has taken over.
@@ -53,7 +53,7 @@ func (h *hand) keeps(stop func()) {
 // leave says that this agent is about to end. One that has its sockets takes over now.
 func (h *hand) leave(ctx context.Context) {
 	if h != nil {
-		h.giver.Leave(context.WithoutCancel(ctx), hurried)
+		h.giver.Shutdown(context.WithoutCancel(ctx), hurried)
 	}
 }
 
@@ -65,10 +65,10 @@ func (h *hand) offers() ([]handover.Offer, error) {
 		list = append(list, handover.Offer{Listen: handover.Listen{Kind: kind, Addr: addr}, Raw: raw})
 	}
 	for i, u := range a.udp {
-		for _, raw := range u.Raw() {
+		for _, raw := range u.RawConns() {
 			add(handover.KindUDP, unmapped(u.Addr()), raw)
 		}
-		if raw := a.tcp[i].Raw(); raw != nil {
+		if raw := a.tcp[i].RawConn(); raw != nil {
 			add(handover.KindTCP, a.tcp[i].Addr(), raw)
 		}
 	}
@@ -112,13 +112,13 @@ func (h *hand) yield(ctx context.Context, claim handover.Claim) {
 		if claim.Has(handover.Listen{Kind: handover.KindUDP, Addr: unmapped(a.udp[i].Addr())}) {
 			quiet.Go(func() {
 				defer h.recovered()
-				a.udp[i].Give(ctx)
+				a.udp[i].HandOver(ctx)
 			})
 		}
 		if claim.Has(handover.Listen{Kind: handover.KindTCP, Addr: a.tcp[i].Addr()}) {
 			quiet.Go(func() {
 				defer h.recovered()
-				a.tcp[i].Give(ctx, staying)
+				a.tcp[i].HandOver(ctx, staying)
 			})
 		}
 	}
@@ -133,7 +133,7 @@ func (h *hand) yield(ctx context.Context, claim handover.Claim) {
 // read.
 func (h *hand) recovered() {
 	if defect := recover(); defect != nil {
-		handover.NoteDefect(h.log, &h.tally, defect)
+		handover.LogPanic(h.log, &h.recorder, defect)
 	}
 }
 
@@ -154,7 +154,7 @@ func (h *hand) lost(ctx context.Context) { h.agent.node.retake(ctx) }
 // it again if it ended by itself. It does when nobody is there any more.
 func (a *Agent) idle(ctx context.Context) error {
 	h := a.hand
-	h.log.InfoContext(ctx, "handed over and idle, until told to end", "agent", h.tally.Read().To)
+	h.log.InfoContext(ctx, "handed over and idle, until told to end", "agent", h.recorder.Stats().To)
 	look := time.NewTicker(lookOut)
 	defer look.Stop()
 	last := time.Now()
@@ -168,7 +168,7 @@ func (a *Agent) idle(ctx context.Context) error {
 			}
 			if time.Since(last) > orphaned {
 				return &HintError{
-					Err:  fmt.Errorf("the agent %s, which took over, has ended without a successor", h.tally.Read().To),
+					Err:  fmt.Errorf("the agent %s, which took over, has ended without a successor", h.recorder.Stats().To),
 					Hint: "start this one again, or another one",
 				}
 			}

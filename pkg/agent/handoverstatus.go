@@ -30,7 +30,7 @@ func (h *hand) status(now time.Time) *HandoverStatus {
 	if h == nil {
 		return nil
 	}
-	stats := h.tally.Read()
+	stats := h.recorder.Stats()
 	s := &HandoverStatus{
 		Socket: h.path, Listening: stats.Listening, Taken: cmp.Or(stats.Taken, handover.OutcomeNone), From: stats.From, Why: stats.Why,
 		WaitsFor: h.waiting(), To: stats.To, Asked: stats.Asked, Abandoned: stats.Abandoned, LastError: stats.LastError,
@@ -46,7 +46,7 @@ func (a *Agent) handoverStats() *handover.Stats {
 	if a.hand == nil {
 		return nil
 	}
-	stats := a.hand.tally.Read()
+	stats := a.hand.recorder.Stats()
 	return &stats
 }
 
@@ -62,7 +62,7 @@ func (h *hand) notReady() error {
 	if h == nil {
 		return nil
 	}
-	if stats := h.tally.Read(); stats.Given {
+	if stats := h.recorder.Stats(); stats.Given {
 		return errors.New("handed over to agent " + stats.To)
 	}
 	if what := h.waiting(); what != "" {

@@ -41,8 +41,8 @@ func collect(ctx context.Context, c *Config) Facts {
 	var f Facts
 	f.Rights.Missing = capabilities.Missing(capabilities.NetAdmin)
 	f.Addresses, f.NoAddress = addresses(c.Rules.Addresses)
-	f.Sockets, f.NoSockets = sockets.On(c.Rules.Port)
-	sockets.Name(f.Sockets, procDir)
+	f.Sockets, f.NoSockets = sockets.ListBound(c.Rules.Port)
+	sockets.AddProcesses(f.Sockets, procDir)
 	f.agent(c)
 	f.Conntrack = conntrackFill(filterDir)
 	f.DataPlane, f.NoDataPlane = dataplane.Find(ctx, dataplane.Config{Usable: usable})
@@ -113,7 +113,7 @@ func addresses(wanted []netip.Addr) ([]Address, error) {
 func (f *Facts) agent(c *Config) {
 	for _, a := range c.listening() {
 		for _, s := range f.Sockets {
-			if s.PID == 0 || !s.Takes(a) {
+			if s.PID == 0 || !s.Accepts(a) {
 				continue
 			}
 			agent := process{dir: fmt.Sprintf("%s/%d", procDir, s.PID), pid: s.PID}

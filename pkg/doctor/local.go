@@ -123,7 +123,7 @@ func (e *examiner) listeners(a netip.Addr) []Line {
 	for _, tcp := range []bool{false, true} {
 		n := 0
 		for _, s := range e.Sockets {
-			if s.TCP == tcp && s.Takes(a) {
+			if s.TCP == tcp && s.Accepts(a) {
 				n++
 				if name := s.Owner(); !slices.Contains(who, name) {
 					who = append(who, name)

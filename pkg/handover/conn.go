@@ -17,8 +17,8 @@ import (
 // network keeps messages apart.
 const network = "unixpacket"
 
-// errUser says that the other end is another user's process.
-var errUser = errors.New("the other end runs as another user")
+// errOtherUser says that the other end is another user's process.
+var errOtherUser = errors.New("the other end runs as another user")
 
 // A conn is one end of a conversation.
 type conn struct {
@@ -29,9 +29,9 @@ type conn struct {
 
 // newConn checks who is at the other end. It closes c if that is nobody to talk to.
 func newConn(c *net.UnixConn, now func() time.Time) (*conn, error) {
-	user, err := userOf(c)
+	user, err := peerUID(c)
 	if err == nil && user != os.Geteuid() {
-		err = fmt.Errorf("user %d: %w", user, errUser)
+		err = fmt.Errorf("user %d: %w", user, errOtherUser)
 	}
 	if err != nil {
 		_ = c.Close()
@@ -40,8 +40,8 @@ func newConn(c *net.UnixConn, now func() time.Time) (*conn, error) {
 	return &conn{UnixConn: c, now: now}, nil
 }
 
-// say sends a message, and files with it, which stay the caller's.
-func (c *conn) say(m *message, files ...*os.File) error {
+// send sends a message, and files with it, which stay the caller's.
+func (c *conn) send(m *message, files ...*os.File) error {
 	text, err := encode(m)
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func (c *conn) say(m *message, files ...*os.File) error {
 		}
 		rights = unix.UnixRights(numbers...)
 	}
-	if err := c.SetWriteDeadline(c.now().Add(saying)); err != nil {
+	if err := c.SetWriteDeadline(c.now().Add(sendTimeout)); err != nil {
 		return err
 	}
 	if _, _, err := c.WriteMsgUnix(text, rights, nil); err != nil {
@@ -63,10 +63,10 @@ func (c *conn) say(m *message, files ...*os.File) error {
 	return nil
 }
 
-// hear waits for the next message, without end if limit is 0. The files that came with
+// receive waits for the next message, without end if limit is 0. The files that came with
 // it are the caller's, also those of a message that it did not expect. At the end of the
 // conversation the error is io.EOF.
-func (c *conn) hear(limit time.Duration) (*message, []*os.File, error) {
+func (c *conn) receive(limit time.Duration) (*message, []*os.File, error) {
 	deadline := time.Time{}
 	if limit > 0 {
 		deadline = c.now().Add(limit)

@@ -22,42 +22,42 @@ func TestAbandoned(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
-		do   func(t *testing.T, n *Taker)
+		do   func(t *testing.T, n *Client)
 		lost int
 	}{
-		{name: "after the greeting", do: func(*testing.T, *Taker) {}},
-		{name: "after the snapshot", do: func(t *testing.T, n *Taker) {
+		{name: "after the greeting", do: func(*testing.T, *Client) {}},
+		{name: "after the snapshot", do: func(t *testing.T, n *Client) {
 			t.Helper()
 			if err := n.Snapshot(t.Context()); err != nil {
 				t.Error(err)
 			}
 		}},
-		{name: "with the sockets", lost: 1, do: func(t *testing.T, n *Taker) {
+		{name: "with the sockets", lost: 1, do: func(t *testing.T, n *Client) {
 			t.Helper()
 			mustSockets(t, n)
 		}},
-		{name: "after nonsense", lost: 1, do: func(t *testing.T, n *Taker) {
+		{name: "after nonsense", lost: 1, do: func(t *testing.T, n *Client) {
 			t.Helper()
 			mustSockets(t, n)
-			if err := n.conn.say(&message{Type: "nonsense"}); err != nil {
+			if err := n.conn.send(&message{Type: "nonsense"}); err != nil {
 				t.Error(err)
 			}
-			eventually(t, "it is told off", func() bool { return closed(n.Hurry()) })
+			eventually(t, "it is told off", func() bool { return closed(n.PredecessorLeaving()) })
 		}},
-		{name: "after a take without a claim", lost: 1, do: func(t *testing.T, n *Taker) {
+		{name: "after a take without a claim", lost: 1, do: func(t *testing.T, n *Client) {
 			t.Helper()
 			mustSockets(t, n)
-			if err := n.conn.say(&message{Type: typeTake}); err != nil {
+			if err := n.conn.send(&message{Type: typeTake}); err != nil {
 				t.Error(err)
 			}
-			eventually(t, "it is told off", func() bool { return closed(n.Hurry()) })
+			eventually(t, "it is told off", func() bool { return closed(n.PredecessorLeaving()) })
 		}},
-		{name: "after a take without the sockets", do: func(t *testing.T, n *Taker) {
+		{name: "after a take without the sockets", do: func(t *testing.T, n *Client) {
 			t.Helper()
-			if err := n.conn.say(&message{Type: typeTake, Claim: &Claim{Agent: "new"}}); err != nil {
+			if err := n.conn.send(&message{Type: typeTake, Claim: &Claim{Agent: "new"}}); err != nil {
 				t.Error(err)
 			}
-			if _, _, err := n.conn.hear(saying); err == nil {
+			if _, _, err := n.conn.receive(sendTimeout); err == nil {
 				t.Error("it was given them")
 			}
 		}},
@@ -78,10 +78,10 @@ func TestAbandoned(t *testing.T) {
 				return err == nil
 			})
 			claims, lost, _ := o.seen()
-			if len(claims) != 0 || lost != tt.lost || closed(o.Given()) {
+			if len(claims) != 0 || lost != tt.lost || closed(o.HandedOver()) {
 				t.Errorf("%d claims, lost %d times, want %d", len(claims), lost, tt.lost)
 			}
-			if st := o.tally.Read(); st.Abandoned != uint64(tt.lost) || !st.Listening || st.Given {
+			if st := o.recorder.Stats(); st.Abandoned != uint64(tt.lost) || !st.Listening || st.Given {
 				t.Errorf("stats %+v", st)
 			}
 			conns := []net.PacketConn{o.udp[0], o.udp[1]}
@@ -99,17 +99,17 @@ func TestAbandonedUnread(t *testing.T) {
 	path := socketPath(t)
 	o := newOld(t, path, "old", 1)
 	n := mustMeet(t, path, "new")
-	if err := n.conn.say(&message{Type: typeSockets}); err != nil {
+	if err := n.conn.send(&message{Type: typeSockets}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the sockets are sent", func() bool {
-		o.Giver.mu.Lock()
-		defer o.Giver.mu.Unlock()
-		return o.holds
+		o.Server.mu.Lock()
+		defer o.Server.mu.Unlock()
+		return o.hasSockets
 	})
 	n.Close()
-	eventually(t, "it is noticed", func() bool { return o.tally.Read().Abandoned == 1 })
-	if st := o.tally.Read(); st.LastError != "" {
+	eventually(t, "it is noticed", func() bool { return o.recorder.Stats().Abandoned == 1 })
+	if st := o.recorder.Stats(); st.LastError != "" {
 		t.Errorf("noted as a problem: %s", st.LastError)
 	}
 }
@@ -149,7 +149,7 @@ func TestFilesNobodyAskedFor(t *testing.T) {
 			}
 			defer func() { _ = c.Close() }()
 			for _, m := range tt.messages {
-				if err := c.say(m, slices.Repeat([]*os.File{writer}, tt.files)...); err != nil {
+				if err := c.send(m, slices.Repeat([]*os.File{writer}, tt.files)...); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -218,7 +218,7 @@ func TestOldEnds(t *testing.T) {
 		if _, err := n.Sockets(t.Context()); err == nil {
 			t.Error("sockets came")
 		}
-		if _, err := meet(t, path, "new"); !errors.Is(err, ErrNobody) {
+		if _, err := meet(t, path, "new"); !errors.Is(err, ErrNoAgent) {
 			t.Errorf("meeting: %v, want nobody", err)
 		}
 	})
@@ -235,8 +235,8 @@ func TestOldEnds(t *testing.T) {
 		for _, u := range o.udp {
 			_ = u.Close()
 		}
-		eventually(t, "the new one is hurried", func() bool { return closed(n.Hurry()) })
-		if err := n.Take(t.Context(), Claim{Agent: "new"}); !Gone(err) {
+		eventually(t, "the new one is hurried", func() bool { return closed(n.PredecessorLeaving()) })
+		if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); !PredecessorEnded(err) {
 			t.Errorf("taking: %v, want that it is gone", err)
 		}
 		if got := drain(t, conns); len(got) != 50 {
@@ -256,10 +256,10 @@ func TestOneAtATime(t *testing.T) {
 		t.Errorf("meeting a second time: %v", err)
 	}
 	mustSockets(t, n)
-	if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil {
+	if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := meet(t, path, "other"); !errors.Is(err, ErrNobody) {
+	if _, err := meet(t, path, "other"); !errors.Is(err, ErrNoAgent) {
 		t.Errorf("meeting one that has handed over: %v", err)
 	}
 	next := newOld(t, path, "new", 1) // which listens in its place
@@ -267,7 +267,7 @@ func TestOneAtATime(t *testing.T) {
 	if !Alive(t.Context(), path) {
 		t.Error("the old one took the path away")
 	}
-	if st := o.tally.Read(); st.Asked != 2 || st.Busy != 1 {
+	if st := o.recorder.Stats(); st.Asked != 2 || st.Busy != 1 {
 		t.Errorf("stats %+v", st)
 	}
 	mustMeet(t, next.path, "third")
@@ -283,7 +283,7 @@ func TestRace(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 6 {
 		group.Go(func() {
-			n, err := Meet(t.Context(), MeetConfig{Path: path, Agent: fmt.Sprint("n", i), Now: time.Now})
+			n, err := Connect(t.Context(), ClientConfig{Path: path, Agent: fmt.Sprint("n", i), Now: time.Now})
 			mu.Lock()
 			defer mu.Unlock()
 			refused, ok := errors.AsType[*RefusedError](err)
@@ -302,7 +302,7 @@ func TestRace(t *testing.T) {
 	if won != 1 || busy != 5 {
 		t.Errorf("%d won, %d were told to wait", won, busy)
 	}
-	if st := o.tally.Read(); st.Asked != 6 || st.Busy != 5 {
+	if st := o.recorder.Stats(); st.Asked != 6 || st.Busy != 5 {
 		t.Errorf("stats %+v", st)
 	}
 }
@@ -321,14 +321,14 @@ func TestOtherProtocol(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	if err := c.say(&message{Type: typeHello, Protocol: Protocol + 1, Agent: "new"}); err != nil {
+	if err := c.send(&message{Type: typeHello, Protocol: Protocol + 1, Agent: "new"}); err != nil {
 		t.Fatal(err)
 	}
-	m, _, err := c.hear(asking)
+	m, _, err := c.receive(requestTimeout)
 	if err != nil || m.Type != typeRefused || m.Reason != ReasonProtocol || m.Protocol != Protocol {
 		t.Errorf("%+v, %v", m, err)
 	}
-	if st := o.tally.Read(); st.Mismatch != 1 {
+	if st := o.recorder.Stats(); st.Mismatch != 1 {
 		t.Errorf("stats %+v", st)
 	}
 	mustMeet(t, path, "another")
@@ -341,7 +341,7 @@ func TestLeave(t *testing.T) {
 		t.Parallel()
 		path := socketPath(t)
 		o := newOld(t, path, "old", 1)
-		if o.Leave(t.Context(), time.Minute) {
+		if o.Shutdown(t.Context(), time.Minute) {
 			t.Error("handed over to nobody")
 		}
 		_, err := meet(t, path, "new")
@@ -356,9 +356,9 @@ func TestLeave(t *testing.T) {
 		n := mustMeet(t, path, "new")
 		mustSockets(t, n)
 		left := make(chan bool, 1)
-		go func() { left <- o.Leave(t.Context(), time.Minute) }()
-		<-n.Hurry()
-		if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil {
+		go func() { left <- o.Shutdown(t.Context(), time.Minute) }()
+		<-n.PredecessorLeaving()
+		if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil {
 			t.Error(err)
 		}
 		if !<-left {
@@ -371,18 +371,18 @@ func TestLeave(t *testing.T) {
 		o := newOld(t, path, "old", 1)
 		n := mustMeet(t, path, "new")
 		left := make(chan bool, 1)
-		go func() { left <- o.Leave(t.Context(), time.Minute) }()
+		go func() { left <- o.Shutdown(t.Context(), time.Minute) }()
 		eventually(t, "it leaves", func() bool {
-			o.Giver.mu.Lock()
-			defer o.Giver.mu.Unlock()
+			o.Server.mu.Lock()
+			defer o.Server.mu.Unlock()
 			return o.leaving
 		})
 		if err := n.Snapshot(t.Context()); err != nil {
 			t.Error(err)
 		}
 		mustSockets(t, n)
-		<-n.Hurry()
-		if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil {
+		<-n.PredecessorLeaving()
+		if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil {
 			t.Error(err)
 		}
 		if !<-left {
@@ -396,8 +396,8 @@ func TestLeave(t *testing.T) {
 		n := mustMeet(t, path, "new")
 		mustSockets(t, n)
 		left := make(chan bool, 1)
-		go func() { left <- o.Leave(t.Context(), time.Minute) }()
-		<-n.Hurry()
+		go func() { left <- o.Shutdown(t.Context(), time.Minute) }()
+		<-n.PredecessorLeaving()
 		n.Close()
 		if <-left {
 			t.Error("handed over to one that has ended")
@@ -409,7 +409,7 @@ func TestLeave(t *testing.T) {
 		o := newOld(t, path, "old", 1)
 		n := mustMeet(t, path, "new")
 		mustSockets(t, n)
-		if o.Leave(t.Context(), time.Millisecond) {
+		if o.Shutdown(t.Context(), time.Millisecond) {
 			t.Error("handed over to one that did not take")
 		}
 	})
@@ -467,5 +467,5 @@ func TestOffersFail(t *testing.T) {
 	if _, err := n.Sockets(t.Context()); err == nil {
 		t.Error("sockets came")
 	}
-	eventually(t, "it is told", func() bool { return o.tally.Read().LastError == "not now" })
+	eventually(t, "it is told", func() bool { return o.recorder.Stats().LastError == "not now" })
 }

@@ -25,8 +25,8 @@ func TestTake(t *testing.T) {
 	defer func() { _ = session.Close() }()
 
 	n := mustMeet(t, path, "new")
-	if n.From != "old" || n.FromVersion != "v1" {
-		t.Errorf("met %q %q", n.From, n.FromVersion)
+	if n.Predecessor != "old" || n.PredecessorVersion != "v1" {
+		t.Errorf("met %q %q", n.Predecessor, n.PredecessorVersion)
 	}
 	if err := n.Snapshot(t.Context()); err != nil {
 		t.Error(err)
@@ -38,10 +38,10 @@ func TestTake(t *testing.T) {
 	send(t, o.addr(), 100, 200)
 	want := Claim{Agent: "new", Version: "v2", Serves: []Listen{sockets[0].Listen, sockets[3].Listen}, Link: true, Rules: "nftables"}
 	conns := packetConns(t, sockets)
-	if err := n.Take(t.Context(), want); err != nil {
+	if err := n.TakeOver(t.Context(), want); err != nil {
 		t.Error(err)
 	}
-	<-o.Given()
+	<-o.HandedOver()
 	<-o.ended
 	claims, lost, snapshots := o.seen()
 	if diff := cmp.Diff([]Claim{want}, claims, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
@@ -68,7 +68,7 @@ func TestTake(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = accepted.Close()
-	if st := o.tally.Read(); !st.Given || st.To != "new" || st.Asked != 1 || st.Listening || st.Abandoned != 0 {
+	if st := o.recorder.Stats(); !st.Given || st.To != "new" || st.Asked != 1 || st.Listening || st.Abandoned != 0 {
 		t.Errorf("stats %+v", st)
 	}
 }

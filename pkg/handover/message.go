@@ -86,8 +86,8 @@ type message struct {
 }
 
 var (
-	errTooLong = errors.New("the message is too long")
-	errOutside = errors.New("a message that does not belong here")
+	errTooLong    = errors.New("the message is too long")
+	errUnexpected = errors.New("a message that does not belong here")
 )
 
 // encode makes a message into octets.

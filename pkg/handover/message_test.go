@@ -64,7 +64,7 @@ func TestRefusedError(t *testing.T) {
 
 func TestNewGiver(t *testing.T) {
 	t.Parallel()
-	if _, err := NewGiver(Config{Path: "/x", Agent: "a", Now: time.Now}); err == nil {
+	if _, err := NewServer(ServerConfig{Path: "/x", Agent: "a", Now: time.Now}); err == nil {
 		t.Error("a giver that can do nothing")
 	}
 }

@@ -43,22 +43,22 @@ type Stats struct {
 	Panics uint64 // defects that cut one step short, each also logged with its stack
 }
 
-// A Tally keeps the Stats of an agent, which may both take over and hand over. Its zero
+// A Recorder keeps the Stats of an agent, which may both take over and hand over. Its zero
 // value is ready.
-type Tally struct {
+type Recorder struct {
 	mu    sync.Mutex // guards stats
 	stats Stats
 }
 
-// Read may be called at any time.
-func (t *Tally) Read() Stats {
+// Stats may be called at any time.
+func (t *Recorder) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.stats
 }
 
-// Note changes the stats.
-func (t *Tally) Note(change func(*Stats)) {
+// Update changes the stats.
+func (t *Recorder) Update(change func(*Stats)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	change(&t.stats)

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"runtime/debug"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -69,7 +70,7 @@ func New(cfg Config) (*Prober, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Dial == nil {
-		cfg.Dial = dialer(cfg.Mark)
+		cfg.Dial = newDial(cfg.Mark)
 	}
 	return &Prober{cfg: cfg}, nil
 }
@@ -88,25 +89,25 @@ func (p *Prober) Run(ctx context.Context) error {
 		case <-next.C:
 		}
 		begun := p.cfg.Now()
-		p.round(ctx, begun)
+		p.probeOnce(ctx, begun)
 		next.Reset(max(p.cfg.Interval-p.cfg.Now().Sub(begun), 0))
 	}
 }
 
-// round asks once and books how that went.
-func (p *Prober) round(ctx context.Context, begun time.Time) {
+// probeOnce asks once and books how that went.
+func (p *Prober) probeOnce(ctx context.Context, begun time.Time) {
 	err := p.ask(ctx)
 	if ctx.Err() != nil {
 		return // it was not given its time
 	}
 	if f, bad := errors.AsType[*failure](err); bad {
-		if p.bad(f) {
+		if p.recordFailure(f) {
 			p.cfg.Log.WarnContext(ctx, "probe without a good answer", "probe", p.cfg.Label, "server", p.cfg.server(),
 				"question", p.cfg.question(), "reason", f.reason.String(), "err", f.what)
 		}
 		return
 	}
-	if took := p.cfg.Now().Sub(begun); p.good(took) {
+	if took := p.cfg.Now().Sub(begun); p.recordSuccess(took) {
 		p.cfg.Log.InfoContext(ctx, "probe has a good answer again", "probe", p.cfg.Label, "took", took)
 	}
 }
@@ -132,9 +133,9 @@ func (p *Prober) ask(ctx context.Context) (err error) {
 		r, err = p.exchange(ctx, "tcp", q)
 	}
 	if err != nil {
-		return p.cfg.failed(err)
+		return p.cfg.classify(err)
 	}
-	if f := judge(q, r); f != nil {
+	if f := checkAnswer(q, r); f != nil {
 		return f
 	}
 	return nil
@@ -156,4 +157,15 @@ func (p *Prober) exchange(ctx context.Context, network string, q *dns.Msg) (*dns
 	client := dns.Client{Net: network, Timeout: p.cfg.Timeout}
 	r, _, err := client.ExchangeWithConnContext(ctx, q, &dns.Conn{Conn: conn})
 	return r, err
+}
+
+// newDial is what Config.Dial is by default.
+func newDial(mark uint32) func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+	d := &net.Dialer{}
+	if mark != 0 {
+		d.Control = func(_, _ string, raw syscall.RawConn) error { return markSocket(raw, mark) }
+	}
+	return func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+		return d.DialContext(ctx, network, addr.String())
+	}
 }

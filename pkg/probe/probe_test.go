@@ -29,7 +29,7 @@ func TestInterval(t *testing.T) {
 		s := &server{answer: records, takes: 400 * time.Millisecond}
 		begun := time.Now()
 		p, stop := start(t, config(s))
-		if err := p.Result(); !errors.Is(err, probe.ErrNotYet) {
+		if err := p.Result(); !errors.Is(err, probe.ErrPending) {
 			t.Errorf("at first: %v", err)
 		}
 		time.Sleep(11 * time.Second)

@@ -54,8 +54,8 @@ type failure struct {
 // Error implements error.
 func (f *failure) Error() string { return f.what }
 
-// failed tells a failure to exchange messages.
-func (c *Config) failed(err error) *failure {
+// classify tells a failure to exchange messages.
+func (c *Config) classify(err error) *failure {
 	var unread *dns.Error
 	var timeout net.Error
 	var op *net.OpError
@@ -72,17 +72,17 @@ func (c *Config) failed(err error) *failure {
 	return &failure{Unreachable, err.Error()}
 }
 
-// judge says what is wrong with an answer, nil if nothing is.
-func judge(q, r *dns.Msg) *failure {
+// checkAnswer says what is wrong with an answer, nil if nothing is.
+func checkAnswer(q, r *dns.Msg) *failure {
 	switch {
 	case !r.Response, len(r.Question) != 1, !sameQuestion(q.Question[0], r.Question[0]):
 		return &failure{Malformed, "what came is no answer to the question"}
 	case r.Rcode == dns.RcodeServerFailure:
-		return &failure{ServFail, "SERVFAIL" + extended(r)}
+		return &failure{ServFail, "SERVFAIL" + extendedError(r)}
 	case r.Rcode == dns.RcodeNameError:
 		return &failure{NXDomain, "NXDOMAIN: the name does not exist"}
 	case r.Rcode != dns.RcodeSuccess:
-		return &failure{OtherRcode, rcode(r.Rcode) + extended(r)}
+		return &failure{OtherRcode, rcode(r.Rcode) + extendedError(r)}
 	case len(r.Answer) == 0:
 		return &failure{NoData, "no record of that type"}
 	}
@@ -101,9 +101,9 @@ func rcode(code int) string {
 	return fmt.Sprintf("response code %d", code)
 }
 
-// extended is the server's own reason (RFC 8914), as far as it gives one that is
+// extendedError is the server's own reason (RFC 8914), as far as it gives one that is
 // known. Its free text is not told: it may be anything.
-func extended(r *dns.Msg) string {
+func extendedError(r *dns.Msg) string {
 	opt := r.IsEdns0()
 	if opt == nil {
 		return ""

@@ -19,8 +19,8 @@ func Buckets() [NumBuckets]time.Duration {
 	}
 }
 
-// ErrNotYet is the result of a prober before the first question is over.
-var ErrNotYet = errors.New("nothing is known yet: the first question is under way")
+// ErrPending is the result of a prober before the first question is over.
+var ErrPending = errors.New("nothing is known yet: the first question is under way")
 
 // Stats is what a Prober knows and has counted since it was made.
 type Stats struct {
@@ -52,7 +52,7 @@ func (p *Prober) Result() error {
 	s := p.Stats()
 	switch {
 	case !s.Known:
-		return ErrNotYet
+		return ErrPending
 	case s.Up:
 		return nil
 	case s.Row > 1:
@@ -61,8 +61,8 @@ func (p *Prober) Result() error {
 	return fmt.Errorf("%s for %s from %s", s.LastError, p.cfg.question(), p.cfg.server())
 }
 
-// good books a good answer and tells whether the one before was not.
-func (p *Prober) good(took time.Duration) (changed bool) {
+// recordSuccess books a good answer and tells whether the one before was not.
+func (p *Prober) recordSuccess(took time.Duration) (changed bool) {
 	bucket := 0
 	for bounds := Buckets(); bucket < NumBuckets && took > bounds[bucket]; {
 		bucket++
@@ -76,8 +76,8 @@ func (p *Prober) good(took time.Duration) (changed bool) {
 	return changed
 }
 
-// bad books a question without one and tells whether the one before was another.
-func (p *Prober) bad(f *failure) (changed bool) {
+// recordFailure books a question without one and tells whether the one before was another.
+func (p *Prober) recordFailure(f *failure) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	changed = !p.stats.Known || p.stats.Up

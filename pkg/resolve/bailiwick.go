@@ -104,7 +104,7 @@ func plain(m *wire.Message) bool {
 		return false
 	}
 	for _, r := range m.Records {
-		if r.Section != wire.Answer || r.Type != want || r.Class != wire.ClassIN || !m.SameName(int(r.Owner), wire.QuestionName) {
+		if r.Section != wire.Answer || r.Type != want || r.Class != wire.ClassIN || !m.SameName(int(r.Owner), wire.QuestionNameOffset) {
 			return false
 		}
 	}
@@ -116,7 +116,7 @@ func plain(m *wire.Message) bool {
 func (b *bailiwick) beside() bool {
 	for i := range b.answers {
 		r := b.m.Records[i]
-		if b.places[i] != nowhere || r.Class == wire.ClassIN && b.m.SameName(int(r.Owner), wire.QuestionName) {
+		if b.places[i] != nowhere || r.Class == wire.ClassIN && b.m.SameName(int(r.Owner), wire.QuestionNameOffset) {
 			return false
 		}
 	}

@@ -31,7 +31,7 @@ type chain struct {
 // alias records of it their places: an even one to a DNAME record, the next to
 // the CNAME record that follows from it.
 func (c *chain) follow(m *wire.Message) error {
-	c.m, c.names = m, append(c.names[:0], wire.QuestionName)
+	c.m, c.names = m, append(c.names[:0], wire.QuestionNameOffset)
 	c.places = slices.Grow(c.places[:0], len(m.Records))[:len(m.Records)]
 	if err := c.findAliases(); err != nil {
 		return err

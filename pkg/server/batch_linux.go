@@ -45,7 +45,7 @@ const (
 // A batch is the memory of one reader: datagrams as recvmmsg wrote them, and
 // replies as sendmmsg reads them. A reply goes to the sockaddr its query came
 // from, which is not copied.
-type batch struct {
+type udpBatch struct {
 	in       [batchSize]message
 	inVec    [batchSize]unix.Iovec
 	from     [batchSize]unix.RawSockaddrInet6 // an IPv4 one fills the first 16 octets
@@ -60,8 +60,8 @@ type batch struct {
 	wildcard bool
 }
 
-func newBatch(wildcard bool) *batch {
-	b := &batch{wildcard: wildcard}
+func newUDPBatch(wildcard bool) *udpBatch {
+	b := &udpBatch{wildcard: wildcard}
 	for i := range b.in {
 		b.inVec[i].Base = &b.packets[i*packetStride]
 		b.inVec[i].SetLen(maxQuery)
@@ -77,7 +77,7 @@ func newBatch(wildcard bool) *batch {
 }
 
 // rearm restores what the kernel wrote over in the i-th header.
-func (b *batch) rearm(i int) {
+func (b *udpBatch) rearm(i int) {
 	h := &b.in[i].header
 	h.Namelen = unix.SizeofSockaddrInet6
 	h.Flags = 0
@@ -91,7 +91,7 @@ func (b *batch) rearm(i int) {
 //
 // RawSyscall keeps the scheduler out: the call never blocks, and handing the
 // processor over and back costs more than it does.
-func (b *batch) receive(fd uintptr) syscall.Errno {
+func (b *udpBatch) receive(fd uintptr) syscall.Errno {
 	for i := range b.received {
 		b.rearm(i)
 	}
@@ -104,7 +104,7 @@ func (b *batch) receive(fd uintptr) syscall.Errno {
 }
 
 // packet is the i-th datagram received, or nil if it was cut.
-func (b *batch) packet(i int) []byte {
+func (b *udpBatch) packet(i int) []byte {
 	if b.in[i].header.Flags&unix.MSG_TRUNC != 0 {
 		return nil
 	}
@@ -113,7 +113,7 @@ func (b *batch) packet(i int) []byte {
 }
 
 // peer is where the i-th datagram came from.
-func (b *batch) peer(i int) netip.AddrPort {
+func (b *udpBatch) peer(i int) netip.AddrPort {
 	sa := &b.from[i]
 	if sa.Family == unix.AF_INET {
 		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
@@ -134,7 +134,7 @@ func bigEndian(port uint16) uint16 {
 
 // source is the control message that makes a reply to the i-th datagram leave
 // from the address it was sent to; nil if the socket has only one.
-func (b *batch) source(i int) []byte {
+func (b *udpBatch) source(i int) []byte {
 	if !b.wildcard {
 		return nil
 	}
@@ -143,12 +143,12 @@ func (b *batch) source(i int) []byte {
 	return control
 }
 
-// space is where the next reply is to be appended.
-func (b *batch) space() []byte { return b.replies[b.used:b.used:replyRoom] }
+// replyBuffer is where the next reply is to be appended.
+func (b *udpBatch) replyBuffer() []byte { return b.replies[b.used:b.used:replyRoom] }
 
-// queue adds the reply to the i-th datagram to those that flush sends. It is
+// queueReply adds the reply to the i-th datagram to those that flush sends. It is
 // what was appended to space, wherever that ended up.
-func (b *batch) queue(i int, reply []byte) {
+func (b *udpBatch) queueReply(i int, reply []byte) {
 	if cap(reply) == replyRoom-b.used {
 		b.used += len(reply)
 	}
@@ -167,12 +167,12 @@ func (b *batch) queue(i int, reply []byte) {
 
 // reply is what the i-th datagram's reply is given to if it comes later, when the
 // batch is another's.
-func (b *batch) reply(i int, s *udpSocket) *batchReply {
-	return &batchReply{socket: s, to: b.from[i], source: slices.Clone(b.source(i))}
+func (b *udpBatch) reply(i int, s *udpSocket) *pendingReply {
+	return &pendingReply{socket: s, to: b.from[i], source: slices.Clone(b.source(i))}
 }
 
 // flush sends the queued replies and returns how many the kernel did not take.
-func (b *batch) flush(fd uintptr) (unsent int) { return sendAll(fd, b.out[:b.pending]) }
+func (b *udpBatch) flush(fd uintptr) (unsent int) { return sendAll(fd, b.out[:b.pending]) }
 
 // sendAll sends messages and returns how many the kernel did not take. One that
 // cannot be sent (its client's route is gone, say) does not hold back those behind

@@ -43,7 +43,7 @@ func TestUDPBusy(t *testing.T) {
 			for id, name := range []string{"fine.test", "odd.test", "fine.test"} {
 				write(t, c, servertest.Query(uint16(id), name))
 				began := <-h.entered
-				if got, want := u.Busy(began.Add(time.Hour)), time.Hour; got != want {
+				if got, want := u.BusyFor(began.Add(time.Hour)), time.Hour; got != want {
 					t.Errorf("busy %s an hour into a batch, want %s", got, want)
 				}
 				h.let <- struct{}{}
@@ -60,7 +60,7 @@ func TestUDPBusy(t *testing.T) {
 func awaitIdle(t *testing.T, u *server.UDP) {
 	t.Helper()
 	limit := time.Now().Add(patience)
-	for u.Busy(time.Now().Add(time.Hour)) != 0 {
+	for u.BusyFor(time.Now().Add(time.Hour)) != 0 {
 		if time.Now().After(limit) {
 			t.Fatal("a reader without a packet is busy")
 		}

@@ -33,8 +33,8 @@ func newFrames() frames {
 	return frames{buf: small, small: small}
 }
 
-// room returns where the next read goes; it is never empty. It moves bytes: messages handed out before are void.
-func (f *frames) room() []byte {
+// readBuffer returns where the next read goes; it is never empty. It moves bytes: messages handed out before are void.
+func (f *frames) readBuffer() []byte {
 	rest := f.buf[f.start:f.end]
 	switch {
 	case len(f.buf) > frameBuffer && f.need() <= frameBuffer:
@@ -47,8 +47,8 @@ func (f *frames) room() []byte {
 	return f.buf[f.end:]
 }
 
-// wrote says that n bytes were read into room.
-func (f *frames) wrote(n int) { f.end += n }
+// advance says that n bytes were read into room.
+func (f *frames) advance(n int) { f.end += n }
 
 // next returns the next whole message, or nil when more bytes are needed. The message is valid until room is called.
 func (f *frames) next() ([]byte, error) {

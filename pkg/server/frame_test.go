@@ -41,7 +41,7 @@ func splitInPieces(t *testing.T, stream []byte, sizes []byte) (messages [][]byte
 	t.Helper()
 	f := newFrames()
 	for i := 0; len(stream) > 0; i++ {
-		room := f.room()
+		room := f.readBuffer()
 		if len(room) == 0 || len(f.buf) > frameHeader+wire.MaxMessage {
 			t.Fatalf("room of %d octets in a buffer of %d", len(room), len(f.buf))
 		}
@@ -51,7 +51,7 @@ func splitInPieces(t *testing.T, stream []byte, sizes []byte) (messages [][]byte
 		}
 		n := copy(room[:min(len(room), piece)], stream)
 		stream = stream[n:]
-		f.wrote(n)
+		f.advance(n)
 		for {
 			msg, err := f.next()
 			if err != nil {
@@ -115,12 +115,12 @@ func TestFramesBufferSize(t *testing.T) {
 	f := newFrames()
 	feed := func(b []byte) {
 		for len(b) > 0 {
-			n := copy(f.room(), b)
-			f.wrote(n)
+			n := copy(f.readBuffer(), b)
+			f.advance(n)
 			b = b[n:]
 		}
 	}
-	size := func() int { f.room(); return len(f.buf) }
+	size := func() int { f.readBuffer(); return len(f.buf) }
 
 	large := framed(65535, 7)
 	feed(large[:2])

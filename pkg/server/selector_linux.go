@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// selectOwn has the kernel deal what comes to the address of socket fd among the first
+// attachSelector has the kernel deal what comes to the address of socket fd among the first
 // own sockets of its SO_REUSEPORT group only. The group numbers its sockets in the order
 // in which they joined, so that a socket which another process binds later gets nothing.
 //
 // Before bind, on a socket with SO_REUSEPORT, it gives the socket a group of its own.
 // Bind then fails if any other socket has the address, with SO_REUSEPORT or without,
 // while others may join later.
-func selectOwn(fd, own int) error {
-	program := selector(own, rand.Uint32())
+func attachSelector(fd, own int) error {
+	program := selectorProgram(own, rand.Uint32())
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
 		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
@@ -30,11 +30,11 @@ const (
 	portIPv6 = skfNet + 40
 )
 
-// selector is a program that returns an index below own. It is a hash of the client's
+// selectorProgram is a program that returns an index below own. It is a hash of the client's
 // address and port: the queries of one client's socket go to one reader, which takes
 // them with one call, as with the kernel's own hash. The key keeps clients from choosing
 // their reader by their port. What cannot be read selects the first socket.
-func selector(own int, key uint32) []unix.SockFilter {
+func selectorProgram(own int, key uint32) []unix.SockFilter {
 	if own <= 1 {
 		return []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
 	}

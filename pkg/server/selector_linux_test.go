@@ -116,13 +116,13 @@ func TestUDPSelectsOwn(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := next.Adopt(files(t, u.Raw()...)); err != nil {
+			if err := next.Adopt(files(t, u.RawConns()...)); err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(context.Background())
 			ended := make(chan error, 1)
 			go func() { ended <- next.Run(ctx) }()
-			u.Give(t.Context())
+			u.HandOver(t.Context())
 			if err := stop(); err != nil {
 				t.Error(err)
 			}
@@ -160,7 +160,7 @@ func TestTCPSelectsOwn(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := next.Adopt(files(t, first.Raw())[0]); err != nil {
+			if err := next.Adopt(files(t, first.RawConn())[0]); err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(context.Background())
@@ -172,7 +172,7 @@ func TestTCPSelectsOwn(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			first.Give(t.Context(), 0)
+			first.HandOver(t.Context(), 0)
 			askFromPorts(t, "tcp", target, "handed over")
 		})
 	}
@@ -232,7 +232,7 @@ func TestSelectOwnAgain(t *testing.T) {
 	if n := queued(t, other); n != 1 {
 		t.Fatalf("the other socket got %d queries, want 1", n)
 	}
-	if err := u.SelectOwn(); err != nil {
+	if err := u.AttachSelector(); err != nil {
 		t.Fatal(err)
 	}
 	askFromPorts(t, "udp", u.Addr(), "selected again")

@@ -133,7 +133,7 @@ func TestTCPDrainGreetedLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pipes := servertest.NewListener()
 		late := &lateListener{Listener: pipes}
-		w := startTCP(t, server.TCPConfig{Listener: late, Idle: time.Minute}, nil, pipes)
+		w := startTCP(t, server.TCPConfig{Listener: late, IdleTimeout: time.Minute}, nil, pipes)
 		late.stop = w.stop
 		c := w.dial()
 		began := time.Now()

@@ -19,13 +19,13 @@ const (
 // answers that clients do not read, frames that have begun, and the kernel's buffers.
 // An answer that the kernel takes at once is not counted.
 type sessionMemory struct {
-	limit     atomic.Int64 // 0: none
-	total     atomic.Int64
-	relieving sync.Mutex // held while sessions are closed
+	limit    atomic.Int64 // 0: none
+	total    atomic.Int64
+	shedding sync.Mutex // held while sessions are closed
 }
 
-// A holding is what one session holds. All methods may be called from any goroutine.
-type holding struct {
+// A memoryUse is what one session holds. All methods may be called from any goroutine.
+type memoryUse struct {
 	memory *sessionMemory
 	own    atomic.Int64 // bytes of its buffers
 	kernel atomic.Int64 // most bytes of answers that the kernel may keep for it
@@ -33,47 +33,47 @@ type holding struct {
 
 // add counts n bytes of buffers more, or less. The caller calls relieve afterwards, with
 // no lock held.
-func (h *holding) add(n int) {
+func (h *memoryUse) add(n int) {
 	if n != 0 {
 		h.own.Add(int64(n))
 		h.memory.total.Add(int64(n))
 	}
 }
 
-// sent counts n bytes that the kernel took. Whether the client has read them is found
+// addSent counts n bytes that the kernel took. Whether the client has read them is found
 // out only when the limit is reached.
-func (h *holding) sent(n int) {
+func (h *memoryUse) addSent(n int) {
 	if more := min(int64(n), kernelSend-h.kernel.Load()); more > 0 {
 		h.kernel.Add(more)
 		h.memory.total.Add(more)
 	}
 }
 
-// correct replaces the estimate of sent by what the kernel keeps.
-func (h *holding) correct(kernel int64) {
+// setKernel replaces the estimate of sent by what the kernel keeps.
+func (h *memoryUse) setKernel(kernel int64) {
 	h.memory.total.Add(kernel - h.kernel.Swap(kernel))
 }
 
-func (h *holding) bytes() int64 { return h.own.Load() + h.kernel.Load() }
+func (h *memoryUse) bytes() int64 { return h.own.Load() + h.kernel.Load() }
 
 // release counts nothing for the session any more.
-func (h *holding) release() {
+func (h *memoryUse) reset() {
 	h.memory.total.Add(-h.own.Swap(0) - h.kernel.Swap(0))
 }
 
-// relieve closes sessions when all together hold too much: the largest of the client that
+// shedMemory closes sessions when all together hold too much: the largest of the client that
 // holds most, until a quarter of the limit is free. The caller holds no lock.
-func (t *TCP) relieve() {
+func (t *TCP) shedMemory() {
 	m := &t.memory
 	limit := m.limit.Load()
-	if limit == 0 || m.total.Load() <= limit || !m.relieving.TryLock() {
+	if limit == 0 || m.total.Load() <= limit || !m.shedding.TryLock() {
 		return
 	}
-	defer m.relieving.Unlock()
+	defer m.shedding.Unlock()
 	for _, s := range t.table.largest(limit, limit-limit/4) {
 		if s.out.abort() {
 			t.count.shedMemory.Add(1)
 		}
-		s.out.held.release() // it is about to, and others must not be closed for it
+		s.out.usage.reset() // it is about to, and others must not be closed for it
 	}
 }

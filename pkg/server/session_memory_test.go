@@ -53,7 +53,7 @@ func TestTCPMemory(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := serveTCP(t, server.TCPConfig{MaxHeld: most, WriteTimeout: time.Minute, FrameTimeout: time.Minute}, map[string]servertest.Rule{
+			w := serveTCP(t, server.TCPConfig{MaxMemory: most, WriteTimeout: time.Minute, FrameTimeout: time.Minute}, map[string]servertest.Rule{
 				"hit.example": {Size: size}, "miss.example": {Action: servertest.Inline, Size: size},
 			})
 			reader := w.dial()

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// outboxBytes bounds the answers of misses that a client has not taken.
-	outboxBytes = 256 << 10
-	// outboxKeep is the buffer a session keeps between answers of misses.
-	outboxKeep = 2 << 10
-	// streamBytes bounds what is put by of streams, so that they never take the
+	// maxPending bounds the answers of misses that a client has not taken.
+	maxPending = 256 << 10
+	// maxSpare is the buffer a session keeps between answers of misses.
+	maxSpare = 2 << 10
+	// maxStreamPending bounds what is put by of streams, so that they never take the
 	// room of other answers.
-	streamBytes = 64 << 10
-	// streamPatience is how many WriteTimeouts a stream waits for room for one
+	maxStreamPending = 64 << 10
+	// streamWriteTimeouts is how many WriteTimeouts a stream waits for room for one
 	// message. A client that takes an octet now and then must not hold whoever
 	// sends to it for hours.
-	streamPatience = 10
+	streamWriteTimeouts = 10
 )
 
 // An outbox sends the answers of one session: those the session brings itself, by
@@ -40,39 +40,39 @@ type outbox struct {
 	server *TCP
 	conn   net.Conn
 
-	mu       sync.Mutex // guards the fields below; changed.L
-	changed  sync.Cond  // a miss was answered, the writer is done, or closed; only the session's goroutine waits
-	drained  sync.Cond  // the writer wrote what it had, or closed, or a stream's patience is over; streams wait
-	pending  []byte     // framed answers that wait for the writer
-	spare    []byte     // what pending becomes when the writer takes it
-	flight   int        // bytes of misses the writer is sending
-	misses   int        // handed over and not answered yet
-	answered time.Time  // when the last of them was answered
-	writing  bool       // a goroutine has the role of the writer
-	wanted   bool       // the session waits for the role
-	closed   bool       // conn is closed, or about to be
-	noted    int        // bytes of pending and spare that held counts
+	mu           sync.Mutex // guards the fields below; changed.L
+	changed      sync.Cond  // a miss was answered, the writer is done, or closed; only the session's goroutine waits
+	drained      sync.Cond  // the writer wrote what it had, or closed, or a stream's patience is over; streams wait
+	pending      []byte     // framed answers that wait for the writer
+	spare        []byte     // what pending becomes when the writer takes it
+	inFlight     int        // bytes of misses the writer is sending
+	misses       int        // handed over and not answered yet
+	answered     time.Time  // when the last of them was answered
+	writing      bool       // a goroutine has the role of the writer
+	sessionWaits bool       // the session waits for the role
+	closed       bool       // conn is closed, or about to be
+	counted      int        // bytes of pending and spare that held counts
 
-	held  holding
-	raw   syscall.RawConn    // of conn; nil: it has none
-	tryFD func(uintptr) bool // try, with what it takes and gives in the fields below; only the writer uses them
-	trial []byte
-	tried int
+	usage         memoryUse
+	raw           syscall.RawConn    // of conn; nil: it has none
+	writeOnceFunc func(uintptr) bool // try, with what it takes and gives in the fields below; only the writer uses them
+	writeBuf      []byte
+	written       int
 }
 
 func (o *outbox) init(t *TCP, conn net.Conn) {
 	o.server, o.conn = t, conn
 	o.changed.L, o.drained.L = &o.mu, &o.mu
-	o.held.memory = &t.memory
+	o.usage.memory = &t.memory
 	if c, ok := conn.(syscall.Conn); ok {
 		o.raw, _ = c.SyscallConn() // of a TCP connection it has no error
-		o.tryFD = o.try
+		o.writeOnceFunc = o.writeOnce
 	}
 }
 
 // expect notes that a query is about to be handed over. It reports whether as many
 // are outstanding as may be.
-func (o *outbox) expect() bool {
+func (o *outbox) addMiss() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.misses++
@@ -86,12 +86,12 @@ func (o *outbox) Reply(msg []byte, _ *wire.SendBatch) {
 	o.misses--
 	o.answered = now
 	o.changed.Signal()
-	overflow := o.putLocked(msg)
+	overflow := o.appendLocked(msg)
 	o.mu.Unlock()
 	if overflow && o.abort() {
 		o.server.count.overflows.Add(1)
 	}
-	o.server.relieve()
+	o.server.shedMemory()
 }
 
 // More implements [wire.Stream] for every miss of the session.
@@ -101,21 +101,21 @@ func (o *outbox) SendMessage(msg []byte) bool {
 		return false
 	}
 	o.mu.Lock()
-	room := !o.fullLocked(msg) || o.awaitRoomLocked(msg)
-	sent := room && !o.closed && !o.putLocked(msg)
+	room := !o.fullLocked(msg) || o.awaitSpaceLocked(msg)
+	sent := room && !o.closed && !o.appendLocked(msg)
 	o.mu.Unlock()
 	if !room && o.abort() {
 		o.server.count.writeTimeouts.Add(1)
 	}
-	o.server.relieve()
+	o.server.shedMemory()
 	return sent
 }
 
-// awaitRoomLocked waits until a stream's message has to wait no more. It returns
+// awaitSpaceLocked waits until a stream's message has to wait no more. It returns
 // false when that took too long.
-func (o *outbox) awaitRoomLocked(msg []byte) bool {
+func (o *outbox) awaitSpaceLocked(msg []byte) bool {
 	late := false
-	limit := time.AfterFunc(streamPatience*o.server.cfg.WriteTimeout, func() {
+	limit := time.AfterFunc(streamWriteTimeouts*o.server.cfg.WriteTimeout, func() {
 		o.mu.Lock()
 		late = true
 		o.mu.Unlock()
@@ -130,104 +130,104 @@ func (o *outbox) awaitRoomLocked(msg []byte) bool {
 
 // fullLocked tells whether a stream's message has to wait.
 func (o *outbox) fullLocked(msg []byte) bool {
-	held := len(o.pending) + o.flight
-	return !o.closed && held > 0 && held+frameHeader+len(msg) > streamBytes
+	held := len(o.pending) + o.inFlight
+	return !o.closed && held > 0 && held+frameHeader+len(msg) > maxStreamPending
 }
 
-// putLocked adds msg to what is pending. It reports whether there is no room.
-func (o *outbox) putLocked(msg []byte) (overflow bool) {
+// appendLocked adds msg to what is pending. It reports whether there is no room.
+func (o *outbox) appendLocked(msg []byte) (overflow bool) {
 	if o.closed || len(msg) == 0 {
 		return false
 	}
-	if len(o.pending)+o.flight+frameHeader+len(msg) > outboxBytes {
+	if len(o.pending)+o.inFlight+frameHeader+len(msg) > maxPending {
 		return true
 	}
 	at := len(o.pending)
 	var ok bool
 	o.pending, ok = frameSeal(append(frameOpen(o.pending), msg...), at)
-	o.noteLocked()
+	o.countLocked()
 	if !ok {
 		o.server.count.oversized.Add(1)
 		return false
 	}
-	if !o.writing && !o.wanted {
+	if !o.writing && !o.sessionWaits {
 		o.writing = true
-		o.server.tasks.Go(o.flush) // the session, one of the tasks, waits for it in close
+		o.server.tasks.Go(o.writeLoop) // the session, one of the tasks, waits for it in close
 	}
 	return false
 }
 
-// send writes framed answers, after those being written. It reports whether the
+// writeAnswers writes framed answers, after those being written. It reports whether the
 // client took them.
-func (o *outbox) send(framed []byte) bool {
+func (o *outbox) writeAnswers(framed []byte) bool {
 	o.mu.Lock()
-	o.wanted = true
+	o.sessionWaits = true
 	for o.writing && !o.closed {
 		o.changed.Wait()
 	}
-	o.wanted = false
+	o.sessionWaits = false
 	if o.closed {
 		o.mu.Unlock()
 		return false
 	}
 	o.writing = true
-	o.chunkLocked() // answers of misses that came before, and
+	o.writePendingLocked() // answers of misses that came before, and
 	o.mu.Unlock()
 	ok := o.write(framed)
 	o.mu.Lock()
-	o.chunkLocked() // those that came meanwhile
+	o.writePendingLocked() // those that came meanwhile
 	if len(o.pending) > 0 && !o.closed {
-		o.server.tasks.Go(o.flush) // a stream goes on, and the session has to read
+		o.server.tasks.Go(o.writeLoop) // a stream goes on, and the session has to read
 	} else {
-		o.restLocked()
+		o.releaseWriterLocked()
 	}
 	o.mu.Unlock()
 	return ok
 }
 
-// flush writes what is pending until nothing is or the session wants the role of
+// writeLoop writes what is pending until nothing is or the session wants the role of
 // the writer, which flush has and gives up.
-func (o *outbox) flush() {
+func (o *outbox) writeLoop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for len(o.pending) > 0 && !o.closed && !o.wanted {
-		o.chunkLocked()
+	for len(o.pending) > 0 && !o.closed && !o.sessionWaits {
+		o.writePendingLocked()
 	}
-	o.restLocked()
+	o.releaseWriterLocked()
 }
 
-// chunkLocked writes what is pending now, with the lock given up meanwhile. The
+// writePendingLocked writes what is pending now, with the lock given up meanwhile. The
 // caller has the role of the writer.
-func (o *outbox) chunkLocked() {
+func (o *outbox) writePendingLocked() {
 	if len(o.pending) == 0 || o.closed {
 		return
 	}
 	chunk := o.pending
 	o.pending, o.spare = o.spare, nil
-	o.flight = len(chunk)
+	o.inFlight = len(chunk)
 	o.mu.Unlock()
 	o.write(chunk)
 	o.mu.Lock()
-	o.flight = 0
-	if cap(chunk) <= outboxKeep {
+	o.inFlight = 0
+	if cap(chunk) <= maxSpare {
 		o.spare = chunk[:0]
 	}
-	o.noteLocked()
+	o.countLocked()
 	o.drained.Broadcast()
 }
 
-// noteLocked counts what pending and spare hold now.
-func (o *outbox) noteLocked() {
+// countLocked counts what pending and spare hold now.
+func (o *outbox) countLocked() {
 	now := cap(o.pending) + cap(o.spare)
-	o.held.add(now - o.noted)
-	o.noted = now
+	o.usage.add(now - o.counted)
+	o.counted = now
 }
 
-// restLocked gives up the role of the writer.
-func (o *outbox) restLocked() {
-	if len(o.pending) == 0 && cap(o.pending) > outboxKeep || o.closed {
+// releaseWriterLocked gives up the role of the writer.
+func (o *outbox) releaseWriterLocked() {
+	if len(o.pending) == 0 && cap(o.pending) > maxSpare || o.closed {
 		o.pending = nil
-		o.noteLocked()
+		o.countLocked()
 	}
 	o.writing = false
 	o.changed.Signal()
@@ -236,37 +236,37 @@ func (o *outbox) restLocked() {
 // write writes b. What the kernel does not take at once counts as held, with what comes
 // of the client meanwhile.
 func (o *outbox) write(b []byte) bool {
-	rest := o.writeNow(b)
-	o.held.sent(len(b) - len(rest))
+	rest := o.writeNonblocking(b)
+	o.usage.addSent(len(b) - len(rest))
 	if len(rest) == 0 {
 		return true
 	}
 	blocked := cap(b) + kernelReceive
-	o.held.add(blocked)
-	o.server.relieve()
+	o.usage.add(blocked)
+	o.server.shedMemory()
 	ok := o.writeAll(rest)
-	o.held.sent(len(rest))
-	o.held.add(-blocked)
+	o.usage.addSent(len(rest))
+	o.usage.add(-blocked)
 	return ok
 }
 
-// writeNow writes as much of b as the kernel takes without a wait, and returns the rest.
-func (o *outbox) writeNow(b []byte) []byte {
+// writeNonblocking writes as much of b as the kernel takes without a wait, and returns the rest.
+func (o *outbox) writeNonblocking(b []byte) []byte {
 	if o.raw == nil {
 		return b
 	}
-	o.trial, o.tried = b, 0
-	_ = o.raw.Write(o.tryFD) // writeAll has the error, too
-	o.trial = nil
-	return b[o.tried:]
+	o.writeBuf, o.written = b, 0
+	_ = o.raw.Write(o.writeOnceFunc) // writeAll has the error, too
+	o.writeBuf = nil
+	return b[o.written:]
 }
 
-func (o *outbox) try(fd uintptr) bool {
-	n, err := unix.Write(int(fd), o.trial)
+func (o *outbox) writeOnce(fd uintptr) bool {
+	n, err := unix.Write(int(fd), o.writeBuf)
 	for errors.Is(err, unix.EINTR) {
-		n, err = unix.Write(int(fd), o.trial)
+		n, err = unix.Write(int(fd), o.writeBuf)
 	}
-	o.tried = max(0, n)
+	o.written = max(0, n)
 	return true
 }
 
@@ -296,15 +296,15 @@ func (o *outbox) writeAll(b []byte) bool {
 	}
 }
 
-// awaitPlace waits until fewer misses are outstanding than may be. It returns
+// awaitMissSlot waits until fewer misses are outstanding than may be. It returns
 // false when the session is closed.
-func (o *outbox) awaitPlace() bool {
+func (o *outbox) awaitMissSlot() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.misses >= o.server.cfg.MaxPipeline {
 		o.server.count.stalls.Add(1)
-		o.held.add(kernelReceive)
-		defer o.held.add(-kernelReceive)
+		o.usage.add(kernelReceive)
+		defer o.usage.add(-kernelReceive)
 	}
 	for o.misses >= o.server.cfg.MaxPipeline && !o.closed {
 		o.changed.Wait()
@@ -312,9 +312,9 @@ func (o *outbox) awaitPlace() bool {
 	return !o.closed
 }
 
-// settle waits until every miss is answered and every answer written. It returns
+// awaitAnswers waits until every miss is answered and every answer written. It returns
 // false when the session was closed before.
-func (o *outbox) settle() bool {
+func (o *outbox) awaitAnswers() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for (o.misses > 0 || o.writing) && !o.closed {
@@ -357,36 +357,36 @@ func (o *outbox) abort() bool {
 	return o.fail()
 }
 
-// stop is fail for a client that has had time to read. If it has not, the kernel must not
+// closeOrAbort is fail for a client that has had time to read. If it has not, the kernel must not
 // keep the answers for it.
-func (o *outbox) stop() bool {
-	if o.measure() > 0 {
+func (o *outbox) closeOrAbort() bool {
+	if o.measureKernel() > 0 {
 		return o.abort()
 	}
 	return o.fail()
 }
 
-// measure corrects what is held by the kernel's own count, and returns that.
-func (o *outbox) measure() (kernel int64) {
+// measureKernel corrects what is held by the kernel's own count, and returns that.
+func (o *outbox) measureKernel() (kernel int64) {
 	if o.raw != nil {
-		kernel = int64(kernelHolds(o.raw))
+		kernel = int64(unsentBytes(o.raw))
 	}
-	o.held.correct(kernel)
+	o.usage.setKernel(kernel)
 	return kernel
 }
 
 // holds is how many bytes the session holds, with the kernel's own count; 0 once it is closed.
-func (o *outbox) holds() int64 {
+func (o *outbox) heldBytes() int64 {
 	o.mu.Lock()
 	closed := o.closed
 	o.mu.Unlock()
 	if closed {
 		return 0
 	}
-	if o.held.kernel.Load() > 0 {
-		o.measure()
+	if o.usage.kernel.Load() > 0 {
+		o.measureKernel()
 	}
-	return o.held.bytes()
+	return o.usage.bytes()
 }
 
 // state reports whether an answer is outstanding or being written, and when a miss

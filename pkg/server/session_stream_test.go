@@ -204,7 +204,7 @@ func TestTCPStreamClientGone(t *testing.T) {
 		_ = c.Close()
 	}
 	w.eventually("the sessions of clients that went are gone", func(s server.TCPStats) bool { return s.Open == 1 })
-	w.handler.Breaches() // waits for the streams
+	w.handler.Violations() // waits for the streams
 	w.handler.AwaitHeld("slow.example", 1)
 	w.handler.Release("slow.example")
 	other.wantReplies(reply{1, "slow.example"})

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// shedTries is how often an idle session is looked for when the one found got a
+// maxEvictTries is how often an idle session is looked for when the one found got a
 // query at that moment.
-const shedTries = 3
+const maxEvictTries = 3
 
 // stalledFrame is when a frame that has begun counts as idle: a client sends a query at
 // once, and who sends halves of many must not hold all places.
@@ -22,7 +22,7 @@ const stalledFrame = time.Second
 type refusal uint8
 
 const (
-	refusedNot refusal = iota
+	refusedNone refusal = iota
 	refusedFull
 	refusedClient
 )
@@ -65,7 +65,7 @@ func (t *sessionTable) add(s *session) refusal {
 	}
 	t.clients[client] = append(t.clients[client], s)
 	t.open++
-	return refusedNot
+	return refusedNone
 }
 
 // remove frees the place of s. It does nothing when s has none.
@@ -105,12 +105,12 @@ func (t *sessionTable) removeLocked(s *session) {
 func (t *sessionTable) evict(client netip.Addr, own bool, now int64) *session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for range shedTries {
+	for range maxEvictTries {
 		v := t.victimLocked(client, own, now)
 		if v.session == nil {
 			return nil
 		}
-		if v.ticket == idleNot || v.session.idle.CompareAndSwap(v.ticket, idleShed) {
+		if v.ticket == ticketBusy || v.session.idle.CompareAndSwap(v.ticket, ticketShed) {
 			t.removeLocked(v.session)
 			return v.session
 		}
@@ -120,18 +120,18 @@ func (t *sessionTable) evict(client netip.Addr, own bool, now int64) *session {
 
 // A victim is a session that may be closed for another.
 type victim struct {
-	session *session
-	ticket  int64 // that claims it; idleNot: it is at work, and needs none
-	among   int   // sessions of its client: one of the client with most goes first,
-	since   int64 // then one that is idle, and of these the one that was so, or has been open, the longest
+	session        *session
+	ticket         int64 // that claims it; idleNot: it is at work, and needs none
+	clientSessions int   // sessions of its client: one of the client with most goes first,
+	since          int64 // then one that is idle, and of these the one that was so, or has been open, the longest
 }
 
 func (v *victim) before(w *victim) bool {
 	switch {
-	case v.among != w.among:
-		return v.among > w.among
-	case (v.ticket == idleNot) != (w.ticket == idleNot):
-		return w.ticket == idleNot
+	case v.clientSessions != w.clientSessions:
+		return v.clientSessions > w.clientSessions
+	case (v.ticket == ticketBusy) != (w.ticket == ticketBusy):
+		return w.ticket == ticketBusy
 	}
 	return v.since < w.since
 }
@@ -140,14 +140,14 @@ func (v *victim) before(w *victim) bool {
 // also one that is idle with half a frame, and with atWork also one at work.
 func (v *victim) choose(list []*session, atWork, stalled bool, now int64) {
 	for _, s := range list {
-		w := victim{session: s, ticket: s.idle.Load(), among: len(list)}
+		w := victim{session: s, ticket: s.idle.Load(), clientSessions: len(list)}
 		since, idle := s.idleSince(w.ticket)
-		framed := w.ticket < idleShed
+		framed := w.ticket < ticketShed
 		switch {
 		case idle && (!framed || stalled && now-since >= int64(stalledFrame)):
 			w.since = since
 		case atWork:
-			w.ticket, w.since = idleNot, s.server.clock(s.opened)
+			w.ticket, w.since = ticketBusy, s.server.clock(s.opened)
 		default:
 			continue
 		}
@@ -163,7 +163,7 @@ func (t *sessionTable) victimLocked(client netip.Addr, own bool, now int64) (fir
 	mine := len(t.clients[client])
 	for peer, list := range t.clients {
 		n := len(list)
-		if n < max(mine, first.among) || mine >= t.perClient && peer != client {
+		if n < max(mine, first.clientSessions) || mine >= t.perClient && peer != client {
 			continue
 		}
 		more := n > mine+1 || own
@@ -172,8 +172,8 @@ func (t *sessionTable) victimLocked(client netip.Addr, own bool, now int64) (fir
 	return first
 }
 
-// A holder is a session that holds bytes.
-type holder struct {
+// A heldSession is a session that holds bytes.
+type heldSession struct {
 	session *session
 	client  netip.Addr
 	bytes   int64
@@ -185,12 +185,12 @@ type holder struct {
 func (t *sessionTable) largest(limit, target int64) (list []*session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	holders := make([]holder, 0, t.open)
+	holders := make([]heldSession, 0, t.open)
 	clients := make(map[netip.Addr]int64, len(t.clients))
 	sum := int64(0)
 	for client, sessions := range t.clients {
 		for _, s := range sessions {
-			if h := (holder{s, client, s.out.holds()}); h.bytes > 0 {
+			if h := (heldSession{s, client, s.out.heldBytes()}); h.bytes > 0 {
 				holders = append(holders, h)
 				clients[client] += h.bytes
 				sum += h.bytes
@@ -200,7 +200,7 @@ func (t *sessionTable) largest(limit, target int64) (list []*session) {
 	if sum <= limit {
 		return nil // the kernel keeps less than was counted
 	}
-	slices.SortFunc(holders, func(a, b holder) int { return cmp.Compare(b.bytes, a.bytes) })
+	slices.SortFunc(holders, func(a, b heldSession) int { return cmp.Compare(b.bytes, a.bytes) })
 	for sum > target {
 		at := 0
 		for i := range holders {

@@ -107,7 +107,7 @@ func TestTCPSplitAtEveryOffset(t *testing.T) {
 	}{{"loopback", serveTCP}, {"pipe", servePipes}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := tt.serve(t, server.TCPConfig{}, map[string]servertest.Rule{"missed.example": {Action: servertest.Later}})
+			w := tt.serve(t, server.TCPConfig{}, map[string]servertest.Rule{"missed.example": {Action: servertest.Delay}})
 			c := w.dial()
 			stream := queries(7, "a.example", "missed.example", "c.example")
 			want := []reply{{7, "a.example"}, {8, "missed.example"}, {9, "c.example"}}
@@ -267,7 +267,7 @@ func TestTCPQueriesWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	w := serveTCP(t, server.TCPConfig{MaxPipeline: 2}, map[string]servertest.Rule{
 		"drop.example":    {Action: servertest.Drop},
-		"silence.example": {Action: servertest.Silence},
+		"silence.example": {Action: servertest.NoReply},
 	})
 	c := w.dial()
 	c.ask(1, "drop.example", "silence.example", "silence.example", "silence.example", "drop.example", "a.example")
@@ -283,7 +283,7 @@ func TestTCPPanicEndsOneSession(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		action servertest.Action
-	}{{"in Fast", servertest.Panic}, {"in Slow", servertest.PanicSlow}} {
+	}{{"in Fast", servertest.Panic}, {"in Slow", servertest.PanicResolve}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var log bytes.Buffer
@@ -320,7 +320,7 @@ func TestTCPPanicEndsOneSession(t *testing.T) {
 func TestTCPRepliesFromManyGoroutines(t *testing.T) {
 	t.Parallel()
 	w := serveTCP(t, server.TCPConfig{}, map[string]servertest.Rule{
-		"later.example":  {Action: servertest.Later, Size: 300},
+		"later.example":  {Action: servertest.Delay, Size: 300},
 		"inline.example": {Action: servertest.Inline},
 	})
 	names := []string{"later.example", "quick.example", "inline.example"}

@@ -61,7 +61,7 @@ func TestTCPIdle(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := servePipes(t, server.TCPConfig{}, map[string]servertest.Rule{
 					"slow.example":    {Action: servertest.Hold},
-					"silence.example": {Action: servertest.Silence},
+					"silence.example": {Action: servertest.NoReply},
 				})
 				c := w.dial()
 				tt.use(w, c)
@@ -78,7 +78,7 @@ func TestTCPIdle(t *testing.T) {
 // The same over a socket, in real time.
 func TestTCPIdleOverLoopback(t *testing.T) {
 	t.Parallel()
-	w := serveTCP(t, server.TCPConfig{Idle: 50 * time.Millisecond}, nil)
+	w := serveTCP(t, server.TCPConfig{IdleTimeout: 50 * time.Millisecond}, nil)
 	c := w.dial()
 	c.wantEnd()
 	w.eventually("the session is gone", func(s server.TCPStats) bool { return s.Open == 0 })

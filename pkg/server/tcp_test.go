@@ -28,7 +28,7 @@ func TestNewTCPErrors(t *testing.T) {
 		{"no handler", server.TCPConfig{Addr: addr}, "a TCP server needs a handler"},
 		{"no address", server.TCPConfig{Handler: handler}, "a TCP server needs an address or a listener"},
 		{"negative sessions", server.TCPConfig{Handler: handler, Addr: addr, MaxSessions: -1}, "a TCP server cannot have a negative MaxSessions"},
-		{"negative idle", server.TCPConfig{Handler: handler, Addr: addr, Idle: -1}, "a TCP server cannot have a negative Idle"},
+		{"negative idle", server.TCPConfig{Handler: handler, Addr: addr, IdleTimeout: -1}, "a TCP server cannot have a negative Idle"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -67,7 +67,7 @@ func TestTCPListensBesideSessions(t *testing.T) {
 	c := first.dial()
 	c.ask(1, "a.example")
 	c.wantReplies(reply{1, "a.example"})
-	first.Give(t.Context(), patience)
+	first.HandOver(t.Context(), patience)
 	second := serveTCP(t, server.TCPConfig{Addr: first.Addr()}, nil)
 	for id := range uint16(10) {
 		c := first.dial() // the same address
@@ -206,7 +206,7 @@ func TestTCPDrainWithFullPipeline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := servePipes(t, server.TCPConfig{MaxPipeline: 1}, map[string]servertest.Rule{
-			"later.example": {Action: servertest.Later, After: time.Second},
+			"later.example": {Action: servertest.Delay, After: time.Second},
 		})
 		c := w.dial()
 		c.ask(1, "later.example", "later.example", "quick.example", "later.example")

@@ -71,7 +71,7 @@ func startTCP(t *testing.T, cfg server.TCPConfig, rules map[string]servertest.Ru
 		if open := w.Stats().Open; open != 0 {
 			t.Errorf("%d sessions are open after Run", open)
 		}
-		if diff := cmp.Diff([]string(nil), w.handler.Breaches()); diff != "" {
+		if diff := cmp.Diff([]string(nil), w.handler.Violations()); diff != "" {
 			t.Errorf("breaches of the lane's contract (-want +got):\n%s", diff)
 		}
 	})

@@ -19,13 +19,13 @@ import (
 // buffer many times over, and an end under a load that has none.
 const drainBatches = 256
 
-// busyBatch is the least batch after which the next is asked for at once: while
+// minBusyBatch is the least batch after which the next is asked for at once: while
 // so many were answered, more have come, and asking costs a tenth of waiting.
-const busyBatch = 4
+const minBusyBatch = 4
 
-// growBuffer asks for a receive buffer. More than the system's limit needs a right
+// setReceiveBuffer asks for a receive buffer. More than the system's limit needs a right
 // that we may not have; the limit is what we get then.
-func growBuffer(fd, size int) {
+func setReceiveBuffer(fd, size int) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, size) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, size)
 	}
@@ -41,18 +41,18 @@ func ignorePathMTU(fd int) {
 // readBatches answers batch after batch: one system call takes what has
 // arrived, one sends what could be answered from memory.
 func (s *udpSocket) readBatches(ctx context.Context) error {
-	b := newBatch(s.wildcard)
+	b := newUDPBatch(s.wildcard)
 	left := drainBatches
 	var failed error
 	read := func(fd uintptr) (done bool) {
-		done, failed = s.takeBatches(ctx, b, fd, &left)
+		done, failed = s.readReady(ctx, b, fd, &left)
 		return done
 	}
 	for {
 		err := s.raw.Read(read)
 		switch {
 		case failed != nil && ctx.Err() == nil:
-			failed = s.pause(ctx, failed)
+			failed = s.pauseAfterError(ctx, failed)
 		case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
 			return s.drain(read)
 		default:
@@ -64,9 +64,9 @@ func (s *udpSocket) readBatches(ctx context.Context) error {
 	}
 }
 
-// takeBatches answers batches until the socket is empty, which is not the end,
+// readReady answers batches until the socket is empty, which is not the end,
 // or fails, or the reader is stopping and took as many as are left to it.
-func (s *udpSocket) takeBatches(ctx context.Context, b *batch, fd uintptr, left *int) (done bool, failed error) {
+func (s *udpSocket) readReady(ctx context.Context, b *udpBatch, fd uintptr, left *int) (done bool, failed error) {
 	for *left > 0 {
 		switch errno := b.receive(fd); errno {
 		case 0:
@@ -79,36 +79,36 @@ func (s *udpSocket) takeBatches(ctx context.Context, b *batch, fd uintptr, left 
 			return true, errno
 		}
 		if ctx.Err() != nil {
-			if s.server.given.is() {
+			if s.server.handover.started() {
 				return true, nil
 			}
 			*left--
-		} else if s.rests(b) {
+		} else if s.shouldPoll(b) {
 			return false, nil
 		}
 	}
 	return true, nil
 }
 
-// rests tells whether to wait for the poller after a batch. It may only where the
+// shouldPoll tells whether to wait for the poller after a batch. It may only where the
 // batch was not full: the socket was empty then, so what came since wakes the
 // poller. After a few datagrams, asking again would cost a call to hear that there
 // are no more. And while replies are due, what upstreams say is read by others who
 // wait for the poller, which a reader that never waits keeps from them.
-func (s *udpSocket) rests(b *batch) bool {
-	return b.received < busyBatch || b.received < batchSize && s.server.due.Load() > 0
+func (s *udpSocket) shouldPoll(b *udpBatch) bool {
+	return b.received < minBusyBatch || b.received < batchSize && s.server.repliesDue.Load() > 0
 }
 
 // drain answers what the socket still holds after the last wake-up, if nobody else does.
 func (s *udpSocket) drain(read func(uintptr) bool) error {
-	if s.server.given.is() {
+	if s.server.handover.started() {
 		return nil
 	}
 	return s.raw.Control(func(fd uintptr) { read(fd) })
 }
 
 // answer takes a batch through the worker and sends what was answered.
-func (s *udpSocket) answer(ctx context.Context, b *batch, fd uintptr) {
+func (s *udpSocket) answer(ctx context.Context, b *udpBatch, fd uintptr) {
 	now := time.Now()
 	s.busy.begin(s.server.clock(now))
 	for i := 0; i < b.received; {
@@ -129,8 +129,8 @@ func (s *udpSocket) answer(ctx context.Context, b *batch, fd uintptr) {
 
 // answerFrom answers the batch's datagrams from the i-th on and returns the one
 // to go on with: the next after one whose handling panicked, or the end.
-func (s *udpSocket) answerFrom(ctx context.Context, b *batch, i int, now time.Time) (next int) {
-	defer s.recovered(ctx)
+func (s *udpSocket) answerFrom(ctx context.Context, b *udpBatch, i int, now time.Time) (next int) {
+	defer s.recoverPanic(ctx)
 	peer := &s.peer // the worker takes its address; here it costs no allocation
 	for next = i; next < b.received; {
 		i, next = next, next+1
@@ -140,12 +140,12 @@ func (s *udpSocket) answerFrom(ctx context.Context, b *batch, i int, now time.Ti
 			continue
 		}
 		peer.Addr = b.peer(i)
-		reply, verdict := s.worker.AnswerFromMemory(pkt, peer, now, b.space())
+		reply, verdict := s.worker.AnswerFromMemory(pkt, peer, now, b.replyBuffer())
 		switch verdict {
 		case wire.Answered:
-			b.queue(i, reply)
+			b.queueReply(i, reply)
 		case wire.Missed:
-			s.slow(peer, b.reply(i, s), now)
+			s.resolve(peer, b.reply(i, s), now)
 		case wire.Dropped:
 		}
 	}

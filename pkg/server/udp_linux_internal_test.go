@@ -22,17 +22,17 @@ func TestRests(t *testing.T) {
 	}{
 		{1, 0, true},
 		{1, 5, true},
-		{busyBatch - 1, 0, true},
-		{busyBatch, 0, false},
-		{busyBatch, 1, true},
+		{minBusyBatch - 1, 0, true},
+		{minBusyBatch, 0, false},
+		{minBusyBatch, 1, true},
 		{batchSize - 1, 0, false},
 		{batchSize - 1, 1, true},
 		{batchSize, 0, false},
 		{batchSize, 1000, false},
 	} {
 		s := &udpSocket{server: &UDP{}}
-		s.server.due.Store(tt.due)
-		if got := s.rests(&batch{received: tt.received}); got != tt.want {
+		s.server.repliesDue.Store(tt.due)
+		if got := s.shouldPoll(&udpBatch{received: tt.received}); got != tt.want {
 			t.Errorf("%d received, %d due: %t, want %t", tt.received, tt.due, got, tt.want)
 		}
 	}
@@ -41,10 +41,10 @@ func TestRests(t *testing.T) {
 // TestSheafKeepsNothing sends a sheaf and looks what it still points to.
 func TestSheafKeepsNothing(t *testing.T) {
 	t.Parallel()
-	s := newSheaf()
+	s := newReplyBatch()
 	for range 2 {
 		for range batchSize {
-			s.add(&batchReply{source: []byte("source")}, []byte("reply"))
+			s.add(&pendingReply{source: []byte("source")}, []byte("reply"))
 		}
 		if s.fits(nil) {
 			t.Error("there is room in a full sheaf")

@@ -16,9 +16,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// readEach is the reader that needs nothing of the system but the net package:
+// readPortable is the reader that needs nothing of the system but the net package:
 // one system call for a query, another for its reply.
-func (s *udpSocket) readEach(ctx context.Context) error {
+func (s *udpSocket) readPortable(ctx context.Context) error {
 	in, out := make([]byte, maxQuery), make([]byte, 0, maxUDPReply)
 	oob := make([]byte, controlLen)
 	for {
@@ -31,7 +31,7 @@ func (s *udpSocket) readEach(ctx context.Context) error {
 		if stopping {
 			return nil // woken by Run
 		}
-		if err := s.pause(ctx, err); err != nil {
+		if err := s.pauseAfterError(ctx, err); err != nil {
 			return err
 		}
 	}
@@ -39,7 +39,7 @@ func (s *udpSocket) readEach(ctx context.Context) error {
 
 // answerOne answers one datagram. out is room for the reply.
 func (s *udpSocket) answerOne(ctx context.Context, pkt, oob []byte, from netip.AddrPort, out []byte) {
-	defer s.recovered(ctx)
+	defer s.recoverPanic(ctx)
 	stats := &s.server.stats
 	stats.received.Add(1)
 	if len(pkt) == maxQuery {
@@ -53,7 +53,7 @@ func (s *udpSocket) answerOne(ctx context.Context, pkt, oob []byte, from netip.A
 	reply, verdict := s.worker.AnswerFromMemory(pkt, &s.peer, now, out[:0])
 	switch verdict {
 	case wire.Missed:
-		s.slow(&s.peer, &udpReply{socket: s, to: from, oob: sourceControl(oob)}, now)
+		s.resolve(&s.peer, &udpReply{socket: s, to: from, oob: sourceControl(oob)}, now)
 	case wire.Answered:
 		if _, _, err := s.conn.WriteMsgUDPAddrPort(reply, sourceControl(oob), from); err != nil {
 			stats.unsent.Add(1)
@@ -65,9 +65,9 @@ func (s *udpSocket) answerOne(ctx context.Context, pkt, oob []byte, from netip.A
 	s.flushWorker(ctx)
 }
 
-// pause waits a moment after an error of the socket that is not its end, such
+// pauseAfterError waits a moment after an error of the socket that is not its end, such
 // as a lack of kernel memory, so that the reader goes on without spinning.
-func (s *udpSocket) pause(ctx context.Context, err error) error {
+func (s *udpSocket) pauseAfterError(ctx context.Context, err error) error {
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, unix.EBADF) {
 		return err
 	}
@@ -102,5 +102,5 @@ func (r *udpReply) Reply(msg []byte, _ *wire.SendBatch) {
 			stats.sent.Add(1)
 		}
 	}
-	r.socket.server.due.Add(-1)
+	r.socket.server.repliesDue.Add(-1)
 }

@@ -189,7 +189,7 @@ func TestUDPLateReplies(t *testing.T) {
 			t.Parallel()
 			h := newLeaver()
 			u, err := server.NewUDP(server.UDPConfig{
-				Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: h, Portable: reader.portable, Drain: 20 * time.Millisecond,
+				Addr: netip.MustParseAddrPort("127.0.0.1:0"), Handler: h, Portable: reader.portable, DrainTimeout: 20 * time.Millisecond,
 			})
 			if err != nil {
 				t.Fatal(err)

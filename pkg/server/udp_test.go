@@ -27,7 +27,7 @@ var readers = []struct {
 // serveUDP runs a server and stops it, orderly, when the test ends.
 func serveUDP(t *testing.T, h server.Handler, addr string, portable bool) (u *server.UDP, stop func() error) {
 	t.Helper()
-	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort(addr), Handler: h, Readers: 2, Portable: portable, Drain: 5 * time.Second})
+	u, err := server.NewUDP(server.UDPConfig{Addr: netip.MustParseAddrPort(addr), Handler: h, Readers: 2, Portable: portable, DrainTimeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestUDPAnswersFromTheAddressAsked(t *testing.T) {
 		for _, reader := range readers {
 			t.Run(tt.name+", "+reader.name, func(t *testing.T) {
 				t.Parallel()
-				h := servertest.New(map[string]servertest.Rule{"slow.test": {Action: servertest.Later, After: 20 * time.Millisecond}})
+				h := servertest.New(map[string]servertest.Rule{"slow.test": {Action: servertest.Delay, After: 20 * time.Millisecond}})
 				u, _ := serveUDP(t, h, tt.listen, reader.portable)
 				c := dialUDP(t, netip.AddrPortFrom(netip.MustParseAddr(tt.ask), u.Addr().Port()))
 				for id, name := range []string{"fast.test", "slow.test", "fast.test"} {
@@ -117,7 +117,7 @@ func TestUDPAnswersFromTheAddressAsked(t *testing.T) {
 						t.Errorf("peer %+v, want %s", peer, want)
 					}
 				}
-				if b := h.Breaches(); len(b) > 0 {
+				if b := h.Violations(); len(b) > 0 {
 					t.Errorf("breaches of the lane's contract: %q", b)
 				}
 			})
@@ -133,7 +133,7 @@ func TestUDPManyAtOnce(t *testing.T) {
 			h := servertest.New(map[string]servertest.Rule{
 				"big.test":  {Size: 1232},
 				"huge.test": {Size: 4096}, // more than the room of a batch's replies
-				"slow.test": {Action: servertest.Later, After: time.Millisecond},
+				"slow.test": {Action: servertest.Delay, After: time.Millisecond},
 			})
 			u, stop := serveUDP(t, h, "127.0.0.1:0", reader.portable)
 			names := []string{"small.test", "big.test", "huge.test", "slow.test"}
@@ -159,7 +159,7 @@ func TestUDPManyAtOnce(t *testing.T) {
 			if got := u.Stats(); got.Received != inFlight*rounds || got.Sent != inFlight*rounds || got.Unsent != 0 {
 				t.Errorf("stats %+v, want %d received and sent", got, inFlight*rounds)
 			}
-			if b := h.Breaches(); len(b) > 0 {
+			if b := h.Violations(); len(b) > 0 {
 				t.Errorf("breaches of the lane's contract: %q", b)
 			}
 		})
@@ -174,9 +174,9 @@ func TestUDPSurvives(t *testing.T) {
 			t.Parallel()
 			h := servertest.New(map[string]servertest.Rule{
 				"panic.test": {Action: servertest.Panic},
-				"later.test": {Action: servertest.PanicSlow},
+				"later.test": {Action: servertest.PanicResolve},
 				"drop.test":  {Action: servertest.Drop},
-				"mute.test":  {Action: servertest.Silence},
+				"mute.test":  {Action: servertest.NoReply},
 				"":           {Action: servertest.Drop}, // the empty datagram
 			})
 			u, stop := serveUDP(t, h, "127.0.0.1:0", reader.portable)

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// stretch is how long sessions work before they let the network be looked at, which costs
+// yieldInterval is how long sessions work before they let the network be looked at, which costs
 // some 2 µs.
-const stretch = 100 * time.Microsecond
+const yieldInterval = 100 * time.Microsecond
 
 // A yielder keeps sessions from holding up the readers of UDP. Go's scheduler looks at the
 // network once nothing else can run, or after 10 ms. So where many sessions have large
@@ -21,17 +21,17 @@ type yielder struct {
 	poll  poller
 }
 
-// worked counts work.
-func (y *yielder) worked(d time.Duration) { y.spent.Add(int64(d)) }
+// addWork counts work.
+func (y *yielder) addWork(d time.Duration) { y.spent.Add(int64(d)) }
 
-// pass waits until the scheduler has looked at the network, if there was much work since.
-func (y *yielder) pass() {
-	if y.spent.Load() < int64(stretch) {
+// yield waits until the scheduler has looked at the network, if there was much work since.
+func (y *yielder) yield() {
+	if y.spent.Load() < int64(yieldInterval) {
 		return
 	}
 	y.mu.Lock() // those who wait pass one by one, each after another look
 	defer y.mu.Unlock()
-	if y.spent.Load() >= int64(stretch) {
+	if y.spent.Load() >= int64(yieldInterval) {
 		y.poll.wait()
 		y.spent.Store(0)
 	}

@@ -13,11 +13,11 @@ import (
 // A poller waits for an event of its own, which the scheduler finds when it looks at the
 // network. The zero value, and one that could not be opened, never waits.
 type poller struct {
-	file  *os.File // eventfd(2)
-	raw   syscall.RawConn
-	try   func(uintptr) bool // calls poller.event
-	added [8]byte
-	asked bool
+	file       *os.File // eventfd(2)
+	raw        syscall.RawConn
+	signalFunc func(uintptr) bool // calls poller.event
+	one        [8]byte
+	signaled   bool
 }
 
 func (p *poller) open() {
@@ -27,25 +27,25 @@ func (p *poller) open() {
 	}
 	p.file = os.NewFile(uintptr(fd), "eventfd")
 	p.raw, _ = p.file.SyscallConn() // of an open file it has no error
-	p.try = p.event
-	binary.NativeEndian.PutUint64(p.added[:], 1)
+	p.signalFunc = p.signal
+	binary.NativeEndian.PutUint64(p.one[:], 1)
 }
 
 // wait returns when the scheduler has looked at the network.
 func (p *poller) wait() {
 	if p.raw != nil {
-		p.asked = false
-		_ = p.raw.Read(p.try)
+		p.signaled = false
+		_ = p.raw.Read(p.signalFunc)
 	}
 }
 
-// event makes the event at first, and is then called again once it is found.
-func (p *poller) event(fd uintptr) (found bool) {
-	if p.asked {
+// signal makes the event at first, and is then called again once it is found.
+func (p *poller) signal(fd uintptr) (found bool) {
+	if p.signaled {
 		return true
 	}
-	p.asked = true
-	_, err := unix.Write(int(fd), p.added[:])
+	p.signaled = true
+	_, err := unix.Write(int(fd), p.one[:])
 	return err != nil
 }
 

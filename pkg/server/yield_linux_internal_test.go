@@ -15,17 +15,17 @@ func TestYield(t *testing.T) {
 	y.poll.open()
 	defer y.poll.close()
 	for range 10 {
-		y.worked(stretch / 2)
-		y.pass()
+		y.addWork(yieldInterval / 2)
+		y.yield()
 	}
 	var all sync.WaitGroup
 	for range 100 {
-		y.worked(stretch)
-		all.Go(y.pass)
+		y.addWork(yieldInterval)
+		all.Go(y.yield)
 	}
 	all.Wait()
-	y.worked(stretch)
-	y.pass()
+	y.addWork(yieldInterval)
+	y.yield()
 	var count [8]byte
 	if _, err := y.poll.file.Read(count[:]); err != nil {
 		t.Fatal(err)

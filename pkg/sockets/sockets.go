@@ -21,8 +21,8 @@ type Socket struct {
 	Program string // of PID
 }
 
-// Takes reports whether packets to a get to the socket, unless one with a more specific address has them.
-func (s *Socket) Takes(a netip.Addr) bool {
+// Accepts reports whether packets to a get to the socket, unless one with a more specific address has them.
+func (s *Socket) Accepts(a netip.Addr) bool {
 	local := s.Local.Addr()
 	return local == a || local.IsUnspecified() && (local.Is6() || a.Is4())
 }
@@ -35,8 +35,8 @@ func (s *Socket) Owner() string {
 	return fmt.Sprintf("%s (process %d)", s.Program, s.PID)
 }
 
-// Name fills in the process of each socket, as far as the folder proc shows it.
-func Name(list []Socket, proc string) {
+// AddProcesses fills in the process of each socket, as far as the folder proc shows it.
+func AddProcesses(list []Socket, proc string) {
 	of := map[string][]*Socket{}
 	for i := range list {
 		link := "socket:[" + strconv.FormatUint(list[i].Inode, 10) + "]"

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// On lists the sockets that are bound to port, by any address. TCP sockets listen, and
+// ListBound lists the sockets that are bound to port, by any address. TCP sockets listen, and
 // UDP sockets are not connected. The kernel filters by state and port, so that its other
 // sockets cost this process nothing. It takes no capability.
-func On(port uint16) ([]Socket, error) {
+func ListBound(port uint16) ([]Socket, error) {
 	var list []Socket
 	for _, r := range []request{
 		{unix.AF_INET, unix.IPPROTO_UDP, closed, port},

@@ -45,11 +45,11 @@ func TestOn(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = c.Close() })
 	}
-	found, err := sockets.On(at.Port())
+	found, err := sockets.ListBound(at.Port())
 	if err != nil {
 		t.Fatal(err)
 	}
-	sockets.Name(found, "/proc")
+	sockets.AddProcesses(found, "/proc")
 	var got, want []string
 	for _, s := range found {
 		if s.UID != os.Getuid() || s.PID != os.Getpid() || s.Program != "sockets.test" {
@@ -95,7 +95,7 @@ func TestName(t *testing.T) {
 		}
 	}
 	list := []sockets.Socket{{Inode: 100}, {Inode: 10, UID: 1000}, {Inode: 104}, {Inode: 104}}
-	sockets.Name(list, proc)
+	sockets.AddProcesses(list, proc)
 	for i, want := range []string{"node-cache (process 17)", "a process of user 1000", "other (process 18)", "other (process 18)"} {
 		if got := list[i].Owner(); got != want {
 			t.Errorf("socket %d is of %q, want %q", list[i].Inode, got, want)
@@ -117,8 +117,8 @@ func TestTakes(t *testing.T) {
 		{local: "192.0.2.2:53"},
 	} {
 		s := sockets.Socket{Local: netip.MustParseAddrPort(tt.local)}
-		if s.Takes(v4) != tt.v4 || s.Takes(v6) != tt.v6 {
-			t.Errorf("%s takes %t, %t, want %t, %t", tt.local, s.Takes(v4), s.Takes(v6), tt.v4, tt.v6)
+		if s.Accepts(v4) != tt.v4 || s.Accepts(v6) != tt.v6 {
+			t.Errorf("%s takes %t, %t, want %t, %t", tt.local, s.Accepts(v4), s.Accepts(v6), tt.v4, tt.v6)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func BenchmarkOn(b *testing.B) {
 		b.Cleanup(func() { _ = c.Close() })
 	}
 	for b.Loop() {
-		if _, err := sockets.On(53); err != nil {
+		if _, err := sockets.ListBound(53); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -48,7 +48,7 @@ func ask(tb testing.TB, s *static.Static, name string, rrtype uint16) string {
 	if err := w.Parse(msg); err != nil || len(w.Raw) != len(msg) || w.HasOPT() {
 		tb.Fatalf("%v: %x", err, msg)
 	}
-	if string(w.AppendName(nil, wire.QuestionName)) != string(q.Name()) {
+	if string(w.AppendName(nil, wire.QuestionNameOffset)) != string(q.Name()) {
 		tb.Fatal("another question")
 	}
 	m := new(dns.Msg)

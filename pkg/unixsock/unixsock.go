@@ -27,14 +27,14 @@ const Mode fs.FileMode = 0o600
 // MaxPath is how many octets the kernel has for a path, without the zero at its end.
 const MaxPath = 107
 
-// lockPatience is how long Listen waits for others that make a socket in the same folder,
+// lockTimeout is how long Listen waits for others that make a socket in the same folder,
 // which takes them no time.
-const lockPatience = 3 * time.Second
+const lockTimeout = 3 * time.Second
 
 // What Listen finds at the path.
 var (
-	ErrTaken    = errors.New("another process listens there")
-	ErrNoSocket = errors.New("a file that is no socket is there")
+	ErrInUse     = errors.New("another process listens there")
+	ErrNotSocket = errors.New("a file that is no socket is there")
 )
 
 // A Listener is a listening unix socket with its file.
@@ -56,10 +56,10 @@ func Listen(ctx context.Context, network, path string) (*Listener, error) {
 		return nil, err
 	}
 	defer unlock()
-	if err := vacant(ctx, network, path); err != nil {
+	if err := checkFree(ctx, network, path); err != nil {
 		return nil, err
 	}
-	made := beside(path, held)
+	made := tempPath(path, held)
 	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -79,10 +79,10 @@ func Listen(ctx context.Context, network, path string) (*Listener, error) {
 	return l, nil
 }
 
-// beside is the path of a socket that is being made. A path that fits has one beside it that
+// tempPath is the path of a socket that is being made. A path that fits has one beside it that
 // does. Without the lock the name is drawn: another process may be making one as well, and
 // neither is to take the other's for its own.
-func beside(path string, locked bool) string {
+func tempPath(path string, locked bool) string {
 	name := "." + filepath.Base(path) + "~"
 	if !locked {
 		name = fmt.Sprintf(".%06x", rand.Uint32()>>8)
@@ -125,9 +125,9 @@ func lock(ctx context.Context, path string) (unlock func(), held bool, err error
 		return nil, false, err
 	}
 	unlock = func() { _ = folder.Close() }
-	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
-	again := time.NewTicker(lockPatience / 300)
+	again := time.NewTicker(lockTimeout / 300)
 	defer again.Stop()
 	for {
 		err := unix.Flock(int(folder.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -142,8 +142,8 @@ func lock(ctx context.Context, path string) (unlock func(), held bool, err error
 	}
 }
 
-// vacant returns nil if nothing is at path, or a socket that nobody listens on.
-func vacant(ctx context.Context, network, path string) error {
+// checkFree returns nil if nothing is at path, or a socket that nobody listens on.
+func checkFree(ctx context.Context, network, path string) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -151,16 +151,16 @@ func vacant(ctx context.Context, network, path string) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != fs.ModeSocket:
-		return ErrNoSocket
+		return ErrNotSocket
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, network, path)
 	switch {
 	case err == nil:
 		_ = conn.Close()
-		return ErrTaken
+		return ErrInUse
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EPROTOTYPE): // its backlog is full, or it is of another network
-		return ErrTaken
+		return ErrInUse
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		return nil
 	}
@@ -172,8 +172,8 @@ func (l *Listener) Addr() net.Addr {
 	return &net.UnixAddr{Net: l.UnixListener.Addr().Network(), Name: l.path}
 }
 
-// There tells whether the file at the path is still the listener's.
-func (l *Listener) There() bool {
+// OwnsPath tells whether the file at the path is still the listener's.
+func (l *Listener) OwnsPath() bool {
 	now, err := os.Lstat(l.path)
 	return err == nil && os.SameFile(now, l.file)
 }
@@ -182,7 +182,7 @@ func (l *Listener) There() bool {
 // would look the same after that: only the first call looks.
 func (l *Listener) Close() error {
 	l.once.Do(func() {
-		if l.There() {
+		if l.OwnsPath() {
 			_ = os.Remove(l.path)
 		}
 	})

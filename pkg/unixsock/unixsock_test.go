@@ -77,23 +77,23 @@ func TestPath(t *testing.T) {
 			t.Errorf("%s: address %s %s", network, got.Network(), got)
 		}
 		for _, other := range networks() {
-			if _, err := unixsock.Listen(t.Context(), other, path); !errors.Is(err, unixsock.ErrTaken) {
+			if _, err := unixsock.Listen(t.Context(), other, path); !errors.Is(err, unixsock.ErrInUse) {
 				t.Errorf("%s beside %s: %v", other, network, err)
 			}
 		}
 		_ = first.UnixListener.Close() // killed: the file stays
 		second := mustListen(t, network, path)
-		if first.There() || !second.There() {
-			t.Errorf("%s: the file is the first one's: %t, the second one's: %t", network, first.There(), second.There())
+		if first.OwnsPath() || !second.OwnsPath() {
+			t.Errorf("%s: the file is the first one's: %t, the second one's: %t", network, first.OwnsPath(), second.OwnsPath())
 		}
-		if _ = first.Close(); !second.There() || !heard(network, path) {
+		if _ = first.Close(); !second.OwnsPath() || !heard(network, path) {
 			t.Errorf("%s: the first took the second's file away", network)
 		}
 		if _ = second.Close(); names(t, dir) != "" {
 			t.Errorf("%s: files stay: %s", network, names(t, dir))
 		}
 		third := mustListen(t, network, path)
-		if _ = second.Close(); !third.There() {
+		if _ = second.Close(); !third.OwnsPath() {
 			t.Errorf("%s: closing again took a successor's file away", network)
 		}
 	}
@@ -107,9 +107,9 @@ func TestNoVacancy(t *testing.T) {
 		make func(path string) error
 		want error
 	}{
-		{name: "a file", make: func(path string) error { return os.WriteFile(path, nil, 0o600) }, want: unixsock.ErrNoSocket},
-		{name: "a folder", make: func(path string) error { return os.Mkdir(path, 0o700) }, want: unixsock.ErrNoSocket},
-		{name: "a link to nowhere", make: func(path string) error { return os.Symlink("nowhere", path) }, want: unixsock.ErrNoSocket},
+		{name: "a file", make: func(path string) error { return os.WriteFile(path, nil, 0o600) }, want: unixsock.ErrNotSocket},
+		{name: "a folder", make: func(path string) error { return os.Mkdir(path, 0o700) }, want: unixsock.ErrNotSocket},
+		{name: "a link to nowhere", make: func(path string) error { return os.Symlink("nowhere", path) }, want: unixsock.ErrNotSocket},
 		{name: "no folder", make: func(path string) error { return os.Remove(filepath.Dir(path)) }, want: fs.ErrNotExist},
 	} {
 		dir := folder(t)
@@ -182,7 +182,7 @@ func TestRace(t *testing.T) {
 			case l != nil:
 				listen++
 				_ = l.Close()
-			case !errors.Is(errs[i], unixsock.ErrTaken):
+			case !errors.Is(errs[i], unixsock.ErrInUse):
 				t.Error(errs[i])
 			}
 		}
@@ -211,7 +211,7 @@ func TestNoLock(t *testing.T) {
 	for i := range got {
 		all.Go(func() {
 			l, err := unixsock.Listen(t.Context(), "unixpacket", path)
-			if err != nil && !errors.Is(err, unixsock.ErrTaken) {
+			if err != nil && !errors.Is(err, unixsock.ErrInUse) {
 				t.Error(err)
 			}
 			got[i] = l
@@ -220,7 +220,7 @@ func TestNoLock(t *testing.T) {
 	all.Wait()
 	owners := 0
 	for _, l := range got {
-		if l != nil && l.There() {
+		if l != nil && l.OwnsPath() {
 			owners++
 		}
 		if l != nil && l.UnixListener.Addr().String() == filepath.Join(dir, ".s~") {

@@ -12,5 +12,5 @@ var (
 // behind those of all names.
 const (
 	MaxPointers = maxPointers
-	MaxSteps    = maxSteps
+	MaxSteps    = maxLabelSteps
 )

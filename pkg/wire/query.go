@@ -2,7 +2,9 @@
 
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+)
 
 // A Fault is what is wrong with a packet that claims to be a query.
 type Fault uint8
@@ -92,7 +94,7 @@ func (q *Query) Parse(pkt []byte) Fault {
 	lower(q.key[:q.nameLen], pkt[HeaderLen:end])
 	end += 4
 	if binary.BigEndian.Uint32(pkt[6:]) != 0 {
-		if end = q.parseVersion(pkt, end); end < 0 {
+		if end = q.parseIXFR(pkt, end); end < 0 {
 			return FaultFormErr
 		}
 	}
@@ -104,10 +106,10 @@ func (q *Query) Parse(pkt []byte) Fault {
 	return fault
 }
 
-// parseVersion reads the records before the additional section, at off. A query
+// parseIXFR reads the records before the additional section, at off. A query
 // has none but for IXFR, and that the SOA record of the client's version, in the
 // authority section (RFC 1995 section 3). It returns the offset after them, or -1.
-func (q *Query) parseVersion(pkt []byte, off int) int {
+func (q *Query) parseIXFR(pkt []byte, off int) int {
 	if q.Type != TypeIXFR || binary.BigEndian.Uint32(pkt[6:]) != 1 {
 		return -1
 	}
@@ -203,7 +205,7 @@ func (q *Query) parseOPT(opt []byte) Fault {
 		if 4+size > len(options) {
 			return FaultFormErr
 		}
-		if !q.option(code, options[4:4+size]) {
+		if !q.parseOption(code, options[4:4+size]) {
 			return FaultFormErr
 		}
 		options = options[4+size:]
@@ -211,9 +213,9 @@ func (q *Query) parseOPT(opt []byte) Fault {
 	return FaultNone
 }
 
-// option takes one option in, and says whether its length may be. Unknown ones
+// parseOption takes one option in, and says whether its length may be. Unknown ones
 // are ignored (RFC 6891 section 6.1.2), repeated ones after the first too.
-func (q *Query) option(code uint16, data []byte) bool {
+func (q *Query) parseOption(code uint16, data []byte) bool {
 	switch code {
 	case optionCookie: // RFC 7873 section 5.2.2
 		if len(data) != 8 && (len(data) < 16 || len(data) > 40) {
@@ -339,3 +341,22 @@ func (q *Question) CloneTo(room []byte) (Question, []byte) {
 	}
 	return a, room
 }
+
+// AppendKey appends the key, as of [Query.Key], that q's question would have if it
+// were for name, which is canonical and in wire form. It has no subnet.
+func (q *Question) AppendKey(dst, name []byte) []byte {
+	dst = append(dst, name...)
+	dst = binary.BigEndian.AppendUint16(dst, q.Type)
+	var flags byte
+	if q.DO {
+		flags |= keyDO
+	}
+	if q.CD {
+		flags |= keyCD
+	}
+	return append(dst, flags)
+}
+
+// KeyFlags takes the octet of a key behind name and type apart: the question's DO and
+// CD bits.
+func KeyFlags(flags byte) (do, cd bool) { return flags&keyDO != 0, flags&keyCD != 0 }

@@ -2,7 +2,9 @@
 
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+)
 
 // A ReplyOptions is what a reply carries of its own, apart from the stored answer. Only
 // a client that sent an OPT record sees any of it but Limit.
@@ -176,4 +178,27 @@ func (q *Query) AppendUpstream(dst []byte, subnet bool) []byte {
 	n := len(q.Subnet)
 	dst = append(dst, 0, byte(4+n), 0, optionSubnet, 0, byte(n))
 	return append(dst, q.Subnet...)
+}
+
+// MaxExplanation is the most octets of text that an explanation may have. The
+// smallest reply there is has room for it beside everything else of its own.
+const MaxExplanation = ExplanationRoom - 4
+
+// ExplanationRoom is the octets that an explanation takes of a reply at the most.
+// Who is going to give one takes it off the limit that the reply is made with.
+const ExplanationRoom = 160
+
+// AppendExplanation appends text as an OptionExplain to the OPT record that buf
+// ends with: that of a reply to q which was made with s and just now. Text beyond
+// MaxExplanation is cut.
+func (q *Question) AppendExplanation(buf []byte, s *ReplyOptions, text []byte) []byte {
+	if !q.EDNS {
+		return buf
+	}
+	text = text[:min(len(text), MaxExplanation)]
+	options := q.optLen(s) - optFixed
+	length := buf[len(buf)-options-2 : len(buf)-options]
+	binary.BigEndian.PutUint16(length, uint16(options+4+len(text)))
+	buf = append(buf, byte(OptionExplain>>8), byte(OptionExplain&0xff), 0, byte(len(text)))
+	return append(buf, text...)
 }

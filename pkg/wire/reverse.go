@@ -102,7 +102,7 @@ func HexDigit(c byte) int {
 func AppendReverse[T string | []byte](dst []byte, addr T) []byte {
 	if len(addr) == 4 {
 		for i := len(addr) - 1; i >= 0; i-- {
-			dst = appendOctet(dst, addr[i])
+			dst = appendDecimalLabel(dst, addr[i])
 		}
 		return append(dst, reverseTree4...)
 	}
@@ -113,8 +113,8 @@ func AppendReverse[T string | []byte](dst []byte, addr T) []byte {
 	return append(dst, reverseTree6...)
 }
 
-// appendOctet appends a label with the decimal number.
-func appendOctet(dst []byte, n byte) []byte {
+// appendDecimalLabel appends a label with the decimal number.
+func appendDecimalLabel(dst []byte, n byte) []byte {
 	switch {
 	case n >= 100:
 		return append(dst, 3, '0'+n/100, '0'+n/10%10, '0'+n%10)

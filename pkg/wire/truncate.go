@@ -25,7 +25,7 @@ func Truncate(msg []byte, limit int) []byte {
 // some addresses of a large service then, and not none.
 func truncate(msg []byte, limit int) int {
 	question := plainNameEnd(msg, HeaderLen) + 4
-	c := cutter{end: question, cut: question}
+	c := truncator{end: question, boundary: question}
 	for section := range Additional + 1 {
 		if c.section(msg, section, limit) {
 			continue
@@ -36,26 +36,26 @@ func truncate(msg []byte, limit int) int {
 		if section < Additional {
 			msg[2] |= bitTC
 		}
-		return c.cut
+		return c.boundary
 	}
 	return c.end
 }
 
-// A cutter walks the records of a message and knows where it may be cut.
-type cutter struct {
-	end    int       // of the records walked
-	counts [3]uint16 // of those, by section
-	cut    int       // the last place to cut at or before end
-	kept   [3]uint16 // counts up to there
+// A truncator walks the records of a message and knows where it may be cut.
+type truncator struct {
+	end      int       // of the records walked
+	counts   [3]uint16 // of those, by section
+	boundary int       // the last place to cut at or before end
+	kept     [3]uint16 // counts up to there
 }
 
 // section walks a section. It is false as soon as a record ends beyond limit.
-func (c *cutter) section(msg []byte, section uint8, limit int) bool {
+func (c *truncator) section(msg []byte, section uint8, limit int) bool {
 	previous := -1
 	for range binary.BigEndian.Uint16(msg[6+2*section:]) {
 		fixed := anyNameEnd(msg, c.end)
 		if previous < 0 || section == Answer && isAddress(msg, fixed) || !sameSet(msg, previous, c.end) {
-			c.cut, c.kept = c.end, c.counts
+			c.boundary, c.kept = c.end, c.counts
 		}
 		previous = c.end
 		c.end = fixed + 10 + int(binary.BigEndian.Uint16(msg[fixed+8:]))

@@ -19,15 +19,15 @@ type Action uint8
 
 // The actions.
 const (
-	Answer    Action = iota // answered by AnswerFromMemory
-	Later                   // missed, answered after Rule.After on another goroutine
-	Hold                    // missed, answered by Release
-	Inline                  // missed, answered within Resolve
-	Silence                 // missed, ended within Resolve without a reply
-	Stream                  // missed, answered by Rule.Count messages on another goroutine
-	Drop                    // dropped by AnswerFromMemory
-	Panic                   // AnswerFromMemory panics
-	PanicSlow               // missed, then Resolve panics
+	Answer       Action = iota // answered by AnswerFromMemory
+	Delay                      // missed, answered after Rule.After on another goroutine
+	Hold                       // missed, answered by Release
+	Inline                     // missed, answered within Resolve
+	NoReply                    // missed, ended within Resolve without a reply
+	Stream                     // missed, answered by Rule.Count messages on another goroutine
+	Drop                       // dropped by AnswerFromMemory
+	Panic                      // AnswerFromMemory panics
+	PanicResolve               // missed, then Resolve panics
 )
 
 // A Rule says what becomes of the queries for one name.
@@ -41,17 +41,17 @@ type Rule struct {
 // A Handler is a server.Handler that follows rules. It is safe for use by many
 // goroutines.
 type Handler struct {
-	mu       sync.Mutex // guards the fields below
-	changed  *sync.Cond // a query was held
-	rules    map[string]Rule
-	held     map[string][]heldQuery
-	seen     map[string]int
-	sent     map[string]int
-	peers    map[wire.Peer]int
-	workers  int
-	flushes  int
-	breaches []string
-	running  sync.WaitGroup // answers due Later and streams
+	mu         sync.Mutex // guards the fields below
+	changed    *sync.Cond // a query was held
+	rules      map[string]Rule
+	held       map[string][]heldQuery
+	seen       map[string]int
+	sent       map[string]int
+	peers      map[wire.Peer]int
+	workers    int
+	flushes    int
+	violations []string
+	running    sync.WaitGroup // answers due Later and streams
 }
 
 type heldQuery struct {
@@ -139,19 +139,19 @@ func (h *Handler) Flushes() int {
 	return h.flushes
 }
 
-// Breaches returns how the server broke the contract of a worker, in words. It waits
+// Violations returns how the server broke the contract of a worker, in words. It waits
 // for the answers due Later and for the streams.
-func (h *Handler) Breaches() []string {
+func (h *Handler) Violations() []string {
 	h.running.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.Clone(h.breaches)
+	return slices.Clone(h.violations)
 }
 
-func (h *Handler) breach(format string, args ...any) {
+func (h *Handler) violation(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.breaches = append(h.breaches, fmt.Sprintf(format, args...))
+	h.violations = append(h.violations, fmt.Sprintf(format, args...))
 }
 
 // NewWorker implements server.Handler.
@@ -162,8 +162,8 @@ func (h *Handler) NewWorker() server.Worker {
 	return &worker{handler: h}
 }
 
-// note records a query and returns its rule.
-func (h *Handler) note(name string, from wire.Peer) Rule {
+// record records a query and returns its rule.
+func (h *Handler) record(name string, from wire.Peer) Rule {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seen[name]++
@@ -186,7 +186,7 @@ func (h *Handler) stream(name string, reply []byte, count int, to wire.Replier) 
 	defer batch.Flush()
 	s, ok := to.(wire.Stream)
 	if !ok {
-		h.breach("Resolve %s: the replier is no stream", name)
+		h.violation("Resolve %s: the replier is no stream", name)
 		to.Reply(nil, &batch)
 		return
 	}
@@ -216,7 +216,7 @@ type worker struct {
 
 func (l *worker) enter(call string) {
 	if !l.busy.TryLock() {
-		l.handler.breach("%s: the worker is in use by another goroutine", call)
+		l.handler.violation("%s: the worker is in use by another goroutine", call)
 		l.busy.Lock()
 	}
 }
@@ -227,9 +227,9 @@ func (l *worker) AnswerFromMemory(pkt []byte, from *wire.Peer, _ time.Time, dst 
 	defer l.busy.Unlock()
 	name := Name(pkt)
 	if l.missed != nil {
-		l.handler.breach("AnswerFromMemory %s: Resolve is owed for %s", name, Name(l.copied))
+		l.handler.violation("AnswerFromMemory %s: Resolve is owed for %s", name, Name(l.copied))
 	}
-	l.rule = l.handler.note(name, *from)
+	l.rule = l.handler.record(name, *from)
 	switch l.rule.Action {
 	case Answer:
 		return AppendReply(dst, pkt, l.rule.Size), wire.Answered
@@ -248,18 +248,18 @@ func (l *worker) Resolve(_ *wire.Peer, _ time.Time, to wire.Replier) {
 	l.enter("Resolve")
 	defer l.busy.Unlock()
 	if l.missed == nil {
-		l.handler.breach("Resolve: no query was missed")
+		l.handler.violation("Resolve: no query was missed")
 		to.Reply(nil, &l.batch)
 		return
 	}
 	if !bytes.Equal(l.missed, l.copied) {
-		l.handler.breach("Resolve: the query for %s changed since AnswerFromMemory", Name(l.copied))
+		l.handler.violation("Resolve: the query for %s changed since AnswerFromMemory", Name(l.copied))
 	}
 	query := l.copied
 	l.missed, l.copied = nil, nil
 	reply := AppendReply(nil, query, l.rule.Size)
 	switch l.rule.Action {
-	case Later:
+	case Delay:
 		l.handler.running.Add(1)
 		time.AfterFunc(l.rule.After, func() {
 			defer l.handler.running.Done()
@@ -274,7 +274,7 @@ func (l *worker) Resolve(_ *wire.Peer, _ time.Time, to wire.Replier) {
 	case Stream:
 		count := l.rule.Count // the worker is another query's soon
 		l.handler.running.Go(func() { l.handler.stream(Name(query), reply, count, to) })
-	case PanicSlow:
+	case PanicResolve:
 		panic("servertest: asked to in Resolve")
 	default:
 		to.Reply(nil, &l.batch)
@@ -286,7 +286,7 @@ func (l *worker) Flush(time.Time) {
 	l.enter("Flush")
 	defer l.busy.Unlock()
 	if l.missed != nil {
-		l.handler.breach("Flush: Resolve is owed for %s", Name(l.copied))
+		l.handler.violation("Flush: Resolve is owed for %s", Name(l.copied))
 	}
 	l.batch.Flush()
 	l.handler.mu.Lock()

@@ -37,7 +37,7 @@ func TestHandlerAnswers(t *testing.T) {
 		{"drop", servertest.Rule{Action: servertest.Drop}, wire.Dropped, nil, nil, nil},
 		{"hold", servertest.Rule{Action: servertest.Hold}, wire.Missed, nil, nil, [][]byte{reply}},
 		{"inline", servertest.Rule{Action: servertest.Inline}, wire.Missed, nil, [][]byte{reply}, [][]byte{reply}},
-		{"silence", servertest.Rule{Action: servertest.Silence}, wire.Missed, nil, [][]byte{nil}, [][]byte{nil}},
+		{"silence", servertest.Rule{Action: servertest.NoReply}, wire.Missed, nil, [][]byte{nil}, [][]byte{nil}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -59,7 +59,7 @@ func TestHandlerAnswers(t *testing.T) {
 			if diff := cmp.Diff(tt.release, to.got); diff != "" {
 				t.Errorf("replies after Release (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff([]string(nil), h.Breaches()); diff != "" || h.Seen("www.example.org") != 1 {
+			if diff := cmp.Diff([]string(nil), h.Violations()); diff != "" || h.Seen("www.example.org") != 1 {
 				t.Errorf("seen %d times, breaches (-want +got):\n%s", h.Seen("www.example.org"), diff)
 			}
 		})
@@ -97,7 +97,7 @@ func TestHandlerSeesBreaches(t *testing.T) {
 			hold := servertest.Rule{Action: servertest.Hold}
 			h := servertest.New(map[string]servertest.Rule{"one.example": hold, "two.example": hold})
 			tt.use(h.NewWorker())
-			if diff := cmp.Diff(tt.want, h.Breaches()); diff != "" {
+			if diff := cmp.Diff(tt.want, h.Violations()); diff != "" {
 				t.Errorf("breaches (-want +got):\n%s", diff)
 			}
 		})

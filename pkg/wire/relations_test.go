@@ -23,7 +23,7 @@ func FuzzWithin(f *testing.F) {
 		if m.Parse(msg) != nil {
 			return
 		}
-		names := []int{wire.QuestionName}
+		names := []int{wire.QuestionNameOffset}
 		for _, r := range m.Records[:min(len(m.Records), 8)] {
 			names = append(names, int(r.Owner))
 		}

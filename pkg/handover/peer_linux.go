@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userOf is the user that the other end ran as when it connected, or listened.
-func userOf(c *net.UnixConn) (int, error) {
+// peerUID is the user that the other end ran as when it connected, or listened.
+func peerUID(c *net.UnixConn) (int, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return 0, err
@@ -27,12 +27,12 @@ func userOf(c *net.UnixConn) (int, error) {
 	return int(user.Uid), nil
 }
 
-// errElsewhere says that a socket is of no use here.
-var errElsewhere = errors.New("the sockets are of another network namespace")
+// errOtherNamespace says that a socket is of no use here.
+var errOtherNamespace = errors.New("the sockets are of another network namespace")
 
-// isHere returns nil if the socket is one of this process's network namespace. A kernel
+// checkNamespace returns nil if the socket is one of this process's network namespace. A kernel
 // before 5.14 cannot tell, and is believed to agree.
-func isHere(f *os.File) error {
+func checkNamespace(f *os.File) error {
 	own, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("asking for the network namespace: %w", err)
@@ -44,7 +44,7 @@ func isHere(f *os.File) error {
 	}
 	there, err := unix.GetsockoptUint64(int(f.Fd()), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err == nil && there != here {
-		err = errElsewhere
+		err = errOtherNamespace
 	}
 	return err
 }

@@ -40,7 +40,7 @@ func TestAliveAndBusy(t *testing.T) {
 func TestNobody(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
-	if _, err := meet(t, path, "new"); !errors.Is(err, ErrNobody) {
+	if _, err := meet(t, path, "new"); !errors.Is(err, ErrNoAgent) {
 		t.Errorf("no file: %v", err)
 	}
 	l, err := unixsock.Listen(t.Context(), network, path)
@@ -51,7 +51,7 @@ func TestNobody(t *testing.T) {
 	if _, err := os.Lstat(path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := meet(t, path, "new"); !errors.Is(err, ErrNobody) {
+	if _, err := meet(t, path, "new"); !errors.Is(err, ErrNoAgent) {
 		t.Errorf("a file that is left: %v", err)
 	}
 }
@@ -67,7 +67,7 @@ func TestMutePeer(t *testing.T) {
 	defer func() { _ = l.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := Meet(ctx, MeetConfig{Path: path, Agent: "new", Now: time.Now}); err == nil {
+	if _, err := Connect(ctx, ClientConfig{Path: path, Agent: "new", Now: time.Now}); err == nil {
 		t.Error("met one that is mute")
 	}
 }

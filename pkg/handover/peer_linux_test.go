@@ -21,7 +21,7 @@ func TestOtherUser(t *testing.T) {
 	}
 	for _, user := range []int{0, 65534} {
 		c, err := newConn(connOf(t, user), time.Now)
-		if (user == 0) != (err == nil) || user != 0 && !errors.Is(err, errUser) {
+		if (user == 0) != (err == nil) || user != 0 && !errors.Is(err, errOtherUser) {
 			t.Errorf("user %d: %v", user, err)
 		}
 		if err == nil {

@@ -20,14 +20,14 @@ import (
 
 // An old is an agent that hands over.
 type old struct {
-	*Giver
+	*Server
 
-	path  string
-	tally Tally
-	udp   []*net.UDPConn
-	tcp   *net.TCPListener
-	stop  context.CancelFunc
-	ended chan struct{}
+	path     string
+	recorder Recorder
+	udp      []*net.UDPConn
+	tcp      *net.TCPListener
+	stop     context.CancelFunc
+	ended    chan struct{}
 
 	mu        sync.Mutex // guards what follows
 	offer     func() ([]Offer, error)
@@ -40,16 +40,16 @@ type old struct {
 
 func newOld(t *testing.T, path, name string, sockets int) *old {
 	t.Helper()
-	return newOldWith(t, path, name, sockets, func(*Config) {})
+	return newOldWith(t, path, name, sockets, func(*ServerConfig) {})
 }
 
 // newOldWith is newOld with a change to its configuration.
-func newOldWith(t *testing.T, path, name string, sockets int, change func(*Config)) *old {
+func newOldWith(t *testing.T, path, name string, sockets int, change func(*ServerConfig)) *old {
 	t.Helper()
 	o := &old{path: path, ended: make(chan struct{})}
 	o.open(t, sockets)
-	cfg := Config{
-		Path: path, Agent: name, Version: "v1", Now: time.Now, Tally: &o.tally,
+	cfg := ServerConfig{
+		Path: path, Agent: name, Version: "v1", Now: time.Now, Recorder: &o.recorder,
 		Snapshot: func(context.Context) error {
 			o.mu.Lock()
 			defer o.mu.Unlock()
@@ -61,12 +61,12 @@ func newOldWith(t *testing.T, path, name string, sockets int, change func(*Confi
 			defer o.mu.Unlock()
 			return o.offer()
 		},
-		Yield: func(_ context.Context, c Claim) {
+		Release: func(_ context.Context, c Claim) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			o.claims = append(o.claims, c)
 		},
-		Lost: func(context.Context) {
+		SuccessorLost: func(context.Context) {
 			o.mu.Lock()
 			o.lost++
 			do := o.onLost
@@ -78,7 +78,7 @@ func newOldWith(t *testing.T, path, name string, sockets int, change func(*Confi
 	}
 	change(&cfg)
 	var err error
-	if o.Giver, err = NewGiver(cfg); err != nil {
+	if o.Server, err = NewServer(cfg); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -91,7 +91,7 @@ func newOldWith(t *testing.T, path, name string, sockets int, change func(*Confi
 		cancel()
 		<-o.ended
 	})
-	eventually(t, "it listens", func() bool { return o.tally.Read().Listening })
+	eventually(t, "it listens", func() bool { return o.recorder.Stats().Listening })
 	return o
 }
 
@@ -154,16 +154,16 @@ func raw(t *testing.T, c syscall.Conn) syscall.RawConn {
 	return r
 }
 
-func meet(t *testing.T, path, name string) (*Taker, error) {
+func meet(t *testing.T, path, name string) (*Client, error) {
 	t.Helper()
-	taker, err := Meet(t.Context(), MeetConfig{Path: path, Agent: name, Version: "v2", Now: time.Now})
+	taker, err := Connect(t.Context(), ClientConfig{Path: path, Agent: name, Version: "v2", Now: time.Now})
 	if err == nil {
 		t.Cleanup(taker.Close)
 	}
 	return taker, err
 }
 
-func mustMeet(t *testing.T, path, name string) *Taker {
+func mustMeet(t *testing.T, path, name string) *Client {
 	t.Helper()
 	taker, err := meet(t, path, name)
 	if err != nil {
@@ -172,7 +172,7 @@ func mustMeet(t *testing.T, path, name string) *Taker {
 	return taker
 }
 
-func mustSockets(t *testing.T, n *Taker) []Socket {
+func mustSockets(t *testing.T, n *Client) []Socket {
 	t.Helper()
 	sockets, err := n.Sockets(t.Context())
 	if err != nil {

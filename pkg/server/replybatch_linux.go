@@ -14,27 +14,27 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// sheafRoom is the octets of a sheaf's replies: half a kilobyte for each, which
+// replyBatchSize is the octets of a sheaf's replies: half a kilobyte for each, which
 // most do not have. A sheaf with longer ones is full earlier.
-const sheafRoom = batchSize * 512
+const replyBatchSize = batchSize * 512
 
 // A sheaf is replies of the slow path that leave a socket in one system call.
-type sheaf struct {
+type replyBatch struct {
 	out    [batchSize]message
 	vec    [batchSize]unix.Iovec
-	room   [sheafRoom]byte
+	room   [replyBatchSize]byte
 	count  int
 	used   int              // octets of room taken
 	unsent int              // replies that the kernel did not take
 	send   func(fd uintptr) // made once, as a function made at each call costs an allocation
 }
 
-// sheaves are the empty ones: there are as many as are being filled or sent, not
+// replyBatches are the empty ones: there are as many as are being filled or sent, not
 // as sockets.
-var sheaves = sync.Pool{New: func() any { return newSheaf() }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
+var replyBatches = sync.Pool{New: func() any { return newReplyBatch() }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
 
-func newSheaf() *sheaf {
-	s := new(sheaf)
+func newReplyBatch() *replyBatch {
+	s := new(replyBatch)
 	for i := range s.out {
 		s.out[i].header.Iov = &s.vec[i]
 		s.out[i].header.SetIovlen(1)
@@ -44,14 +44,14 @@ func newSheaf() *sheaf {
 }
 
 // fits tells whether there is room for msg. In an empty sheaf there is.
-func (s *sheaf) fits(msg []byte) bool {
-	return s.count == 0 || s.count < batchSize && s.used+len(msg) <= sheafRoom
+func (s *replyBatch) fits(msg []byte) bool {
+	return s.count == 0 || s.count < batchSize && s.used+len(msg) <= replyBatchSize
 }
 
 // add copies msg, which must fit and not be empty. Of r it keeps the addresses.
-func (s *sheaf) add(r *batchReply, msg []byte) {
-	kept := append(s.room[s.used:s.used:sheafRoom], msg...)
-	s.used = min(s.used+len(msg), sheafRoom)
+func (s *replyBatch) add(r *pendingReply, msg []byte) {
+	kept := append(s.room[s.used:s.used:replyBatchSize], msg...)
+	s.used = min(s.used+len(msg), replyBatchSize)
 	s.vec[s.count].Base = &kept[0]
 	s.vec[s.count].SetLen(len(kept))
 	h := &s.out[s.count].header
@@ -67,7 +67,7 @@ func (s *sheaf) add(r *batchReply, msg []byte) {
 }
 
 // reset makes the sheaf empty, so that it holds nobody's memory.
-func (s *sheaf) reset() {
+func (s *replyBatch) reset() {
 	for i := range s.count {
 		h := &s.out[i].header
 		h.Name, h.Namelen, h.Control = nil, 0, nil
@@ -77,47 +77,47 @@ func (s *sheaf) reset() {
 	s.count, s.used, s.unsent = 0, 0, 0
 }
 
-// An outgoing gathers the replies of the slow path that leave one socket. While
+// An replyQueue gathers the replies of the slow path that leave one socket. While
 // it holds some, a flush of the socket is still to come.
-type outgoing struct {
-	mu    sync.Mutex // guards sheaf
-	sheaf *sheaf     // nil: empty
+type replyQueue struct {
+	mu    sync.Mutex  // guards sheaf
+	batch *replyBatch // nil: empty
 }
 
-// put adds a reply. It reports whether it is the first, and hands out what had to
+// add adds a reply. It reports whether it is the first, and hands out what had to
 // make room for it.
-func (o *outgoing) put(r *batchReply, msg []byte) (first bool, full *sheaf) {
+func (o *replyQueue) add(r *pendingReply, msg []byte) (first bool, full *replyBatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	first = o.sheaf == nil
-	if !first && !o.sheaf.fits(msg) {
-		full, o.sheaf = o.sheaf, nil
+	first = o.batch == nil
+	if !first && !o.batch.fits(msg) {
+		full, o.batch = o.batch, nil
 	}
-	if o.sheaf == nil {
-		o.sheaf = sheaves.Get().(*sheaf)
+	if o.batch == nil {
+		o.batch = replyBatches.Get().(*replyBatch)
 	}
-	o.sheaf.add(r, msg)
+	o.batch.add(r, msg)
 	return first, full
 }
 
 // take hands out what was gathered, nil if that is nothing.
-func (o *outgoing) take() *sheaf {
+func (o *replyQueue) take() *replyBatch {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	s := o.sheaf
-	o.sheaf = nil
+	s := o.batch
+	o.batch = nil
 	return s
 }
 
 // Flush implements [wire.Flusher]: it sends the replies that were gathered.
 func (s *udpSocket) Flush() {
-	if full := s.out.take(); full != nil {
+	if full := s.replies.take(); full != nil {
 		s.send(full)
 	}
 }
 
 // send sends the replies of a sheaf, which is no longer the caller's.
-func (s *udpSocket) send(full *sheaf) {
+func (s *udpSocket) send(full *replyBatch) {
 	n := full.count
 	if s.raw.Control(full.send) != nil { // the socket is closed
 		full.unsent = n
@@ -128,12 +128,12 @@ func (s *udpSocket) send(full *sheaf) {
 		stats.unsent.Add(uint64(full.unsent))
 	}
 	full.reset()
-	sheaves.Put(full)
-	s.server.due.Add(int64(-n))
+	replyBatches.Put(full)
+	s.server.repliesDue.Add(int64(-n))
 }
 
-// A batchReply answers one query that left a reader of batches. It has 64 octets.
-type batchReply struct {
+// A pendingReply answers one query that left a reader of batches. It has 64 octets.
+type pendingReply struct {
 	socket   *udpSocket
 	source   []byte // control message that names the source address, for a wildcard socket
 	to       unix.RawSockaddrInet6
@@ -141,16 +141,16 @@ type batchReply struct {
 }
 
 // Reply implements [wire.Replier].
-func (r *batchReply) Reply(msg []byte, batch *wire.SendBatch) {
+func (r *pendingReply) Reply(msg []byte, batch *wire.SendBatch) {
 	s := r.socket
 	if r.finished.Swap(true) {
 		return
 	}
 	if len(msg) == 0 {
-		s.server.due.Add(-1)
+		s.server.repliesDue.Add(-1)
 		return
 	}
-	first, full := s.out.put(r, msg)
+	first, full := s.replies.add(r, msg)
 	if first {
 		batch.Add(s)
 	}

@@ -27,12 +27,12 @@ type Rewriter struct {
 	question []byte   // the new question's name
 	counts   [Additional + 1]uint16
 
-	names   Renamer
-	renamed []uint16 // where the name that begins at an offset, and got another one, stands now; 0: nowhere yet; hasNone
-	moved   []uint16 // where the label that stood at an offset stands now, in a name that stayed what it is
+	renamer       Renamer
+	renamedOffset []uint16 // where the name that begins at an offset, and got another one, stands now; 0: nowhere yet; hasNone
+	newOffset     []uint16 // where the label that stood at an offset stands now, in a name that stayed what it is
 
-	name, other, aim []byte // reused
-	addr             [16]byte
+	current, replacement, targetName []byte // reused
+	addr                             [16]byte
 }
 
 // Rename appends m, which has no OPT record, as the answer to question, a canonical name in wire form: names have what
@@ -43,12 +43,12 @@ type Rewriter struct {
 func (c *Rewriter) Rename(dst []byte, m *Message, question []byte, names Renamer) []byte {
 	c.begin(dst, m, question, names)
 	for _, r := range m.Records {
-		if r.Type == TypeCNAME && c.leadsNowhere(r) {
+		if r.Type == TypeCNAME && c.isSelfAlias(r) {
 			continue
 		}
 		at := len(c.out)
-		c.copy(m, r)
-		if c.full(r, at) {
+		c.copyRecord(m, r)
+		if c.overflows(r, at) {
 			break
 		}
 	}
@@ -71,13 +71,13 @@ func (c *Rewriter) SynthesizeAAAA(dst []byte, m *Message, embed Embedder, longes
 		case r.Section == Answer && r.Type == TypeRRSIG && m.TypeCovered(r) == TypeA:
 			continue
 		case r.Section != Answer || r.Type != TypeA || r.Class != ClassIN:
-			c.copy(m, r)
+			c.copyRecord(m, r)
 		case embed(&c.addr, (*[4]byte)(c.msg[r.Data():])):
-			c.embed(m, r, longest)
+			c.appendAAAA(m, r, longest)
 		default:
 			continue
 		}
-		if c.full(r, at) {
+		if c.overflows(r, at) {
 			break
 		}
 	}
@@ -86,13 +86,13 @@ func (c *Rewriter) SynthesizeAAAA(dst []byte, m *Message, embed Embedder, longes
 
 // begin writes the header and the question.
 func (c *Rewriter) begin(dst []byte, m *Message, question []byte, names Renamer) {
-	c.m, c.msg, c.names, c.start, c.counts = m, m.Raw, names, len(dst), [Additional + 1]uint16{}
-	if c.moved == nil {
-		c.moved, c.renamed = make([]uint16, pointerReach), make([]uint16, pointerReach)
+	c.m, c.msg, c.renamer, c.start, c.counts = m, m.Raw, names, len(dst), [Additional + 1]uint16{}
+	if c.newOffset == nil {
+		c.newOffset, c.renamedOffset = make([]uint16, pointerReach), make([]uint16, pointerReach)
 	}
 	reach := min(len(m.Raw), pointerReach)
-	clear(c.moved[:reach])
-	clear(c.renamed[:reach])
+	clear(c.newOffset[:reach])
+	clear(c.renamedOffset[:reach])
 	c.out = dst
 	c.out = append(c.out, m.Raw[:HeaderLen]...)
 	c.out = append(c.out, question...)
@@ -101,16 +101,16 @@ func (c *Rewriter) begin(dst []byte, m *Message, question []byte, names Renamer)
 	c.question = c.out[c.start+HeaderLen:][:len(question):len(question)]
 	if names == nil { // the question stands where it stood
 		for off := HeaderLen; off < m.qend-5; off += int(m.Raw[off]) + 1 {
-			c.moved[off] = uint16(off)
+			c.newOffset[off] = uint16(off)
 		}
 		return
 	}
-	c.renamed[HeaderLen] = HeaderLen
+	c.renamedOffset[HeaderLen] = HeaderLen
 }
 
-// full tells whether r, which was appended at an offset, is more than the message holds. It is taken back then, and
+// overflows tells whether r, which was appended at an offset, is more than the message holds. It is taken back then, and
 // counted if not.
-func (c *Rewriter) full(r Record, at int) bool {
+func (c *Rewriter) overflows(r Record, at int) bool {
 	if len(c.out)-c.start <= MaxMessage {
 		c.counts[r.Section]++
 		return false
@@ -128,13 +128,13 @@ func (c *Rewriter) finish() []byte {
 		binary.BigEndian.PutUint16(c.out[c.start+6+2*section:], n)
 	}
 	out := c.out
-	c.m, c.msg, c.out, c.question, c.names = nil, nil, nil, nil, nil
+	c.m, c.msg, c.out, c.question, c.renamer = nil, nil, nil, nil, nil
 	return out
 }
 
-// embed appends r, an address, as c.addr.
-func (c *Rewriter) embed(m *Message, r Record, longest uint32) {
-	c.pass(int(r.Owner))
+// appendAAAA appends r, an address, as c.addr.
+func (c *Rewriter) appendAAAA(m *Message, r Record, longest uint32) {
+	c.copyName(int(r.Owner))
 	c.out = binary.BigEndian.AppendUint16(c.out, TypeAAAA)
 	c.out = binary.BigEndian.AppendUint16(c.out, r.Class)
 	c.out = binary.BigEndian.AppendUint32(c.out, min(m.RecordTTL(r), longest))
@@ -142,113 +142,113 @@ func (c *Rewriter) embed(m *Message, r Record, longest uint32) {
 	c.out = append(c.out, c.addr[:]...)
 }
 
-// copy appends r with its names passed.
-func (c *Rewriter) copy(m *Message, r Record) {
-	c.pass(int(r.Owner))
+// copyRecord appends r with its names passed.
+func (c *Rewriter) copyRecord(m *Message, r Record) {
+	c.copyName(int(r.Owner))
 	c.out = append(c.out, c.msg[r.TTL-4:r.Data()]...)
-	c.data(m, r)
+	c.copyData(m, r)
 }
 
-// data appends the RDATA of r and corrects its length, which was appended before.
-func (c *Rewriter) data(m *Message, r Record) {
+// copyData appends the RDATA of r and corrects its length, which was appended before.
+func (c *Rewriter) copyData(m *Message, r Record) {
 	size := len(c.out)
 	off, end := r.Data(), r.Data()+int(r.Size)
 	if l, ok := nameLayout(r.Type); ok {
 		c.out = append(c.out, c.msg[off:off+l.before]...)
 		off += l.before
 		for range l.names {
-			off = c.pass(off)
+			off = c.copyName(off)
 		}
-	} else if c.names != nil && leads(r.Type) {
-		off = c.target(m, r)
+	} else if c.renamer != nil && hasPlainTarget(r.Type) {
+		off = c.copyTarget(m, r)
 	}
 	c.out = append(c.out, c.msg[off:end]...)
 	binary.BigEndian.PutUint16(c.out[size-2:], uint16(len(c.out)-size))
 }
 
-// leadsNowhere tells whether the target of r, a CNAME record, gets the name that its owner gets.
-func (c *Rewriter) leadsNowhere(r Record) bool {
-	c.other = c.called(c.other[:0], int(r.Owner))
-	c.aim = c.called(c.aim[:0], r.Data())
-	return bytes.Equal(c.other, c.aim)
+// isSelfAlias tells whether the target of r, a CNAME record, gets the name that its owner gets.
+func (c *Rewriter) isSelfAlias(r Record) bool {
+	c.replacement = c.newName(c.replacement[:0], int(r.Owner))
+	c.targetName = c.newName(c.targetName[:0], r.Data())
+	return bytes.Equal(c.replacement, c.targetName)
 }
 
-// called appends what the name at off is called in the new message.
-func (c *Rewriter) called(dst []byte, off int) []byte {
-	c.name = c.m.AppendName(c.name[:0], off)
-	if other, ok := c.names.Rename(dst, c.name); ok {
+// newName appends what the name at off is called in the new message.
+func (c *Rewriter) newName(dst []byte, off int) []byte {
+	c.current = c.m.AppendName(c.current[:0], off)
+	if other, ok := c.renamer.Rename(dst, c.current); ok {
 		return other
 	}
-	return append(dst, c.name...)
+	return append(dst, c.current...)
 }
 
-// leads tells of types with a target that may not be compressed.
-func leads(rrtype uint16) bool {
+// hasPlainTarget tells of types with a target that may not be compressed.
+func hasPlainTarget(rrtype uint16) bool {
 	return rrtype == TypeSVCB || rrtype == TypeHTTPS || rrtype == TypeNAPTR
 }
 
-// target appends the RDATA of r up to its target and the target's other name, if it has one. It returns how far it
+// copyTarget appends the RDATA of r up to its target and the target's other name, if it has one. It returns how far it
 // came.
-func (c *Rewriter) target(m *Message, r Record) int {
+func (c *Rewriter) copyTarget(m *Message, r Record) int {
 	off, target := r.Data(), m.Target(r)
 	if target < off { // there is none, or it is the owner
 		return off
 	}
-	c.name = m.AppendName(c.name[:0], target)
-	other, ok := c.names.Rename(c.other[:0], c.name)
-	if c.other = other; !ok {
+	c.current = m.AppendName(c.current[:0], target)
+	other, ok := c.renamer.Rename(c.replacement[:0], c.current)
+	if c.replacement = other; !ok {
 		return off
 	}
 	c.out = append(c.out, c.msg[off:target]...)
-	c.out = append(c.out, c.other...)
+	c.out = append(c.out, c.replacement...)
 	return plainNameEnd(c.msg, target)
 }
 
 // pass appends the name at off, or its other name. It returns the offset after the name as it was.
-func (c *Rewriter) pass(off int) (end int) {
+func (c *Rewriter) copyName(off int) (end int) {
 	end = anyNameEnd(c.msg, off)
 	off = follow(c.msg, off)
-	if c.names != nil && c.rename(off) {
+	if c.renamer != nil && c.copyRenamed(off) {
 		return end
 	}
-	c.out = appendMoved(c.out, c.start, c.moved, c.msg, off)
+	c.out = appendRelocated(c.out, c.start, c.newOffset, c.msg, off)
 	return end
 }
 
-// hasNone stands in Rewriter.renamed for a name that has no other name.
-const hasNone = pointerReach
+// notRenamed stands in Rewriter.renamed for a name that has no other name.
+const notRenamed = pointerReach
 
-// rename appends the other name of the name at off, if it has one.
-func (c *Rewriter) rename(off int) bool {
+// copyRenamed appends the other name of the name at off, if it has one.
+func (c *Rewriter) copyRenamed(off int) bool {
 	if off < pointerReach {
-		switch to := c.renamed[off]; to {
+		switch to := c.renamedOffset[off]; to {
 		case 0:
-		case hasNone:
+		case notRenamed:
 			return false
 		default:
 			c.out = binary.BigEndian.AppendUint16(c.out, 0xc000|to)
 			return true
 		}
 	}
-	c.name = c.m.AppendName(c.name[:0], off)
-	other, ok := c.names.Rename(c.other[:0], c.name)
-	if c.other = other; !ok {
+	c.current = c.m.AppendName(c.current[:0], off)
+	other, ok := c.renamer.Rename(c.replacement[:0], c.current)
+	if c.replacement = other; !ok {
 		if off < pointerReach {
-			c.renamed[off] = hasNone
+			c.renamedOffset[off] = notRenamed
 		}
 		return false
 	}
 	if at := len(c.out) - c.start; off < pointerReach && at < pointerReach {
-		c.renamed[off] = uint16(at)
+		c.renamedOffset[off] = uint16(at)
 	}
-	c.append(other)
+	c.appendName(other)
 	return true
 }
 
-// append appends a name, with a pointer to as much of the question as it ends with.
-func (c *Rewriter) append(name []byte) {
+// appendName appends a name, with a pointer to as much of the question as it ends with.
+func (c *Rewriter) appendName(name []byte) {
 	for off := 0; name[off] != 0; off += int(name[off]) + 1 {
-		if at := len(c.question) - (len(name) - off); at >= 0 && c.endsAt(at) && bytes.Equal(c.question[at:], name[off:]) {
+		if at := len(c.question) - (len(name) - off); at >= 0 && c.isLabelStart(at) && bytes.Equal(c.question[at:], name[off:]) {
 			c.out = append(c.out, name[:off]...)
 			c.out = binary.BigEndian.AppendUint16(c.out, 0xc000|uint16(HeaderLen+at))
 			return
@@ -257,8 +257,8 @@ func (c *Rewriter) append(name []byte) {
 	c.out = append(c.out, name...)
 }
 
-// endsAt tells whether a label of the question begins at an offset in it.
-func (c *Rewriter) endsAt(at int) bool {
+// isLabelStart tells whether a label of the question begins at an offset in it.
+func (c *Rewriter) isLabelStart(at int) bool {
 	off := 0
 	for off < at {
 		off += int(c.question[off]) + 1

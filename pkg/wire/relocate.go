@@ -2,7 +2,9 @@
 
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+)
 
 // StripOPT takes the OPT record out, in place: it is between two hops only and
 // belongs to no stored answer (RFC 6891 section 6.1.1). Where records follow
@@ -26,7 +28,7 @@ func (m *Message) StripOPT() error {
 		if int(r.Owner) < m.opt {
 			continue
 		}
-		if !mendRecord(m.Raw, r, moved) {
+		if !relocateRecord(m.Raw, r, moved) {
 			return ErrMalformed
 		}
 		m.Records[i].Owner -= uint16(cut)
@@ -56,12 +58,12 @@ func (m *Message) AppendToChain(buf []byte, start, target int) ([]byte, bool) {
 		return label + by
 	}
 	head := len(buf)
-	fits, counts, end := m.upTo(MaxMessage - by)
+	fits, counts, end := m.recordsWithin(MaxMessage - by)
 	buf = append(buf, m.Raw[m.qend:end]...)
 	msg := buf[start:]
 	for _, r := range m.Records[:fits] {
 		r.Owner, r.TTL = uint16(int(r.Owner)+by), uint16(int(r.TTL)+by)
-		if !mendRecord(msg, r, moved) {
+		if !relocateRecord(msg, r, moved) {
 			return buf[:head], false
 		}
 	}
@@ -77,9 +79,9 @@ func (m *Message) AppendToChain(buf []byte, start, target int) ([]byte, bool) {
 	return buf, true
 }
 
-// upTo finds how many records end at or before a limit, how many of them each
+// recordsWithin finds how many records end at or before a limit, how many of them each
 // section has, and where the last one ends.
-func (m *Message) upTo(limit int) (fits int, counts [Additional + 1]uint16, end int) {
+func (m *Message) recordsWithin(limit int) (fits int, counts [Additional + 1]uint16, end int) {
 	end = m.qend
 	for i, r := range m.Records {
 		next := r.Data() + int(r.Size)
@@ -92,26 +94,26 @@ func (m *Message) upTo(limit int) (fits int, counts [Additional + 1]uint16, end 
 	return len(m.Records), counts, end
 }
 
-// mendRecord corrects the pointers of the record r of msg, whose labels have
+// relocateRecord corrects the pointers of the record r of msg, whose labels have
 // moved.
-func mendRecord(msg []byte, r Record, moved func(int) int) bool {
-	off := mendName(msg, int(r.Owner), moved)
+func relocateRecord(msg []byte, r Record, moved func(int) int) bool {
+	off := relocateName(msg, int(r.Owner), moved)
 	l, ok := nameLayout(r.Type)
 	if off < 0 || !ok {
 		return off >= 0
 	}
 	off = r.Data() + l.before
 	for range l.names {
-		if off = mendName(msg, off, moved); off < 0 {
+		if off = relocateName(msg, off, moved); off < 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// mendName corrects the pointer that the name at off may end with, and returns
+// relocateName corrects the pointer that the name at off may end with, and returns
 // the offset after the name, or -1 if the pointer's label is lost.
-func mendName(msg []byte, off int, moved func(int) int) int {
+func relocateName(msg []byte, off int, moved func(int) int) int {
 	for {
 		n := int(msg[off])
 		switch {
@@ -128,4 +130,33 @@ func mendName(msg []byte, off int, moved func(int) int) int {
 			return off + 2
 		}
 	}
+}
+
+// AppendDenial appends m, the denial of a name, as the answer to the question for
+// name and rrtype: no name is below one that does not exist (RFC 8020). Name is a
+// canonical wire-form name that ends in the name that m denies; m's question is
+// canonical too, and m has no OPT record and stays as it is. AD goes: nobody said
+// that this name's denial is proven. It returns dst as it was and false if the
+// message or a compression pointer gets too long.
+func (m *Message) AppendDenial(dst, name []byte, rrtype uint16) ([]byte, bool) {
+	by := len(name) - (m.qend - 4 - HeaderLen)
+	if len(m.Raw)+by > MaxMessage {
+		return dst, false
+	}
+	start := len(dst)
+	dst = append(dst, m.Raw[:HeaderLen]...)
+	dst = append(dst, name...)
+	dst = binary.BigEndian.AppendUint16(dst, rrtype)
+	dst = append(dst, m.Raw[m.qend-2:]...) // the class, and all records
+	msg := dst[start:]
+	msg[3] &^= bitAD
+	// The name that m denies stands behind the new labels now, and so does the rest.
+	moved := func(label int) int { return label + by }
+	for _, r := range m.Records {
+		r.Owner, r.TTL = uint16(int(r.Owner)+by), uint16(int(r.TTL)+by)
+		if !relocateRecord(msg, r, moved) {
+			return dst[:start], false
+		}
+	}
+	return dst, true
 }

@@ -17,36 +17,36 @@ import (
 
 // A handing is what a server knows of its sockets' being given to another process, which
 // reads them from then on. What they hold is left to it.
-type handing struct {
-	once  *sync.Once
-	asked chan struct{} // closed by Give
-	quiet chan struct{} // closed by Run once nothing more is taken from the sockets
-	done  chan struct{} // closed by Run at its end
-	stay  time.Duration // how long open sessions go on; written before asked is closed
+type handover struct {
+	once        *sync.Once
+	requested   chan struct{} // closed by Give
+	stopped     chan struct{} // closed by Run once nothing more is taken from the sockets
+	done        chan struct{} // closed by Run at its end
+	sessionTime time.Duration // how long open sessions go on; written before asked is closed
 }
 
-func newHanding() handing {
-	return handing{once: new(sync.Once), asked: make(chan struct{}), quiet: make(chan struct{}), done: make(chan struct{})}
+func newHandover() handover {
+	return handover{once: new(sync.Once), requested: make(chan struct{}), stopped: make(chan struct{}), done: make(chan struct{})}
 }
 
-// is tells whether the sockets were given.
-func (h *handing) is() bool {
+// started tells whether the sockets were given.
+func (h *handover) started() bool {
 	select {
-	case <-h.asked:
+	case <-h.requested:
 		return true
 	default:
 		return false
 	}
 }
 
-// give asks Run to take no more, and returns once it does not, or ctx ends.
-func (h *handing) give(ctx context.Context, stay time.Duration) {
+// request asks Run to take no more, and returns once it does not, or ctx ends.
+func (h *handover) request(ctx context.Context, stay time.Duration) {
 	h.once.Do(func() {
-		h.stay = stay
-		close(h.asked)
+		h.sessionTime = stay
+		close(h.requested)
 	})
 	select {
-	case <-h.quiet:
+	case <-h.stopped:
 	case <-h.done:
 	case <-ctx.Done():
 	}
@@ -73,14 +73,14 @@ func (u *UDP) Adopt(files []*os.File) (err error) {
 		u.sockets.clear()
 		return fmt.Errorf("taking over udp %s: %w", u.cfg.Addr, err)
 	}
-	warnUnselected(u.cfg.Log, "udp", u.Addr(), u.SelectOwn())
+	warnNoSelector(u.cfg.Log, "udp", u.Addr(), u.AttachSelector())
 	return nil
 }
 
 func (u *UDP) adopt(f *os.File) error {
 	opened, err := net.FilePacketConn(f)
 	if err != nil {
-		return plain(err)
+		return unwrapOpError(err)
 	}
 	conn, ok := opened.(*net.UDPConn)
 	if !ok || conn.LocalAddr().(*net.UDPAddr).Port != int(u.cfg.Addr.Port()) && u.cfg.Addr.Port() != 0 {
@@ -88,7 +88,7 @@ func (u *UDP) adopt(f *os.File) error {
 		return fmt.Errorf("%s %s is another socket", opened.LocalAddr().Network(), opened.LocalAddr())
 	}
 	s := u.newSocket(u.cfg.Addr)
-	if err := s.use(conn); err != nil {
+	if err := s.setConn(conn); err != nil {
 		return err
 	}
 	u.sockets.add(s)
@@ -97,11 +97,11 @@ func (u *UDP) adopt(f *os.File) error {
 
 // control calls set with the descriptor.
 func control(raw syscall.RawConn, set func(fd int) error) error {
-	return controlled(set)("", "", raw)
+	return controlFunc(set)("", "", raw)
 }
 
 // Raw are the sockets, to be given to another process.
-func (u *UDP) Raw() []syscall.RawConn {
+func (u *UDP) RawConns() []syscall.RawConn {
 	sockets := u.sockets.all()
 	list := make([]syscall.RawConn, len(sockets))
 	for i, s := range sockets {
@@ -110,24 +110,24 @@ func (u *UDP) Raw() []syscall.RawConn {
 	return list
 }
 
-// Missing is how many sockets the configuration asks for beyond those that there are.
-func (u *UDP) Missing() int { return max(u.cfg.Readers-len(u.sockets.all()), 0) }
+// MissingReaders is how many sockets the configuration asks for beyond those that there are.
+func (u *UDP) MissingReaders() int { return max(u.cfg.Readers-len(u.sockets.all()), 0) }
 
-// Widen opens the sockets that the configuration asks for beyond those that were adopted,
+// AddReaders opens the sockets that the configuration asks for beyond those that were adopted,
 // and has Run read them. It may only be called while Run serves and nobody is given the
 // sockets: what comes to a socket that nobody reads is lost. No socket of another process
 // may share the address: the new ones would no longer follow the first.
-func (u *UDP) Widen(ctx context.Context) error {
-	for range u.Missing() {
+func (u *UDP) AddReaders(ctx context.Context) error {
+	for range u.MissingReaders() {
 		s, err := u.open(ctx, u.Addr(), false)
 		if err != nil {
 			return fmt.Errorf("opening more sockets of udp %s: %w", u.cfg.Addr, err)
 		}
 		u.sockets.add(s)
 		select {
-		case u.more <- s:
-			warnUnselected(u.cfg.Log, "udp", u.Addr(), u.SelectOwn())
-		case <-u.given.done:
+		case u.added <- s:
+			warnNoSelector(u.cfg.Log, "udp", u.Addr(), u.AttachSelector())
+		case <-u.handover.done:
 			return s.conn.Close()
 		}
 	}
@@ -157,10 +157,10 @@ func (l *socketList) add(s *udpSocket) {
 
 func (l *socketList) clear() { l.list.Store(nil) }
 
-// Give leaves the sockets to another process that reads them already: Run takes nothing
+// HandOver leaves the sockets to another process that reads them already: Run takes nothing
 // more from them, sends the replies that are due and returns. Give returns when nothing
 // more is taken, or ctx ends.
-func (u *UDP) Give(ctx context.Context) { u.given.give(ctx, 0) }
+func (u *UDP) HandOver(ctx context.Context) { u.handover.request(ctx, 0) }
 
 // Adopt has the server accept sessions from the listening socket of a file, which another
 // process has opened and may still use. The file is closed, also after an error.
@@ -168,7 +168,7 @@ func (t *TCP) Adopt(f *os.File) error {
 	defer func() { _ = f.Close() }()
 	ln, err := net.FileListener(f)
 	if err != nil {
-		return fmt.Errorf("taking over tcp %s: %w", t.cfg.Addr, plain(err))
+		return fmt.Errorf("taking over tcp %s: %w", t.cfg.Addr, unwrapOpError(err))
 	}
 	own, ok := ln.(*net.TCPListener)
 	if !ok {
@@ -184,12 +184,12 @@ func (t *TCP) Adopt(f *os.File) error {
 		return fmt.Errorf("taking over tcp %s: %w", t.cfg.Addr, err)
 	}
 	t.listener = ln
-	warnUnselected(t.cfg.Log, "tcp", t.Addr(), t.SelectOwn())
+	warnNoSelector(t.cfg.Log, "tcp", t.Addr(), t.AttachSelector())
 	return nil
 }
 
-// Raw is the listening socket, to be given to another process; nil if it has none.
-func (t *TCP) Raw() syscall.RawConn {
+// RawConn is the listening socket, to be given to another process; nil if it has none.
+func (t *TCP) RawConn() syscall.RawConn {
 	ln, ok := t.listener.(syscall.Conn)
 	if !ok {
 		return nil
@@ -201,14 +201,14 @@ func (t *TCP) Raw() syscall.RawConn {
 	return raw
 }
 
-// Give leaves the listening socket to another process that accepts from it already: Run
+// HandOver leaves the listening socket to another process that accepts from it already: Run
 // accepts no more, goes on with the sessions it has until they end by themselves, its
 // context ends or the time stay is over, and returns as it would at the end of its
 // context. Give returns when nothing more is accepted, or ctx ends.
-func (t *TCP) Give(ctx context.Context, stay time.Duration) { t.given.give(ctx, stay) }
+func (t *TCP) HandOver(ctx context.Context, stay time.Duration) { t.handover.request(ctx, stay) }
 
-// await waits until there is no session any more, ctx ends, or the time is over.
-func (t *TCP) await(ctx context.Context, limit time.Duration) {
+// awaitSessions waits until there is no session any more, ctx ends, or the time is over.
+func (t *TCP) awaitSessions(ctx context.Context, limit time.Duration) {
 	const look = 10 * time.Millisecond // an upgrade is rare, and this is short beside it
 	ended := time.NewTimer(limit)
 	defer ended.Stop()

@@ -2,13 +2,15 @@
 
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+)
 
 // A RecordFilter writes messages anew with some of their records only. The zero value is ready for use, again and again.
 type RecordFilter struct {
-	msg   []byte   // the message as it was
-	out   []byte   // and as it will be
-	moved []uint16 // where the label that stood at an offset stands now; 0: nowhere yet
+	msg       []byte   // the message as it was
+	out       []byte   // and as it will be
+	newOffset []uint16 // where the label that stood at an offset stands now; 0: nowhere yet
 }
 
 // Keep leaves of m the question and the records that order lists by their indices in m.Records, in that order, which
@@ -17,11 +19,11 @@ type RecordFilter struct {
 // [ErrMalformed], and m spoilt, if the names do not fit any more: spelled out they may take more than [MaxMessage]
 // octets.
 func (s *RecordFilter) Keep(m *Message, order []uint16) error {
-	s.begin(m)
+	s.copyQuestion(m)
 	var counts [Additional + 1]uint16
 	for _, i := range order {
 		r := m.Records[i]
-		s.record(r)
+		s.copyRecord(r)
 		if len(s.out) > MaxMessage {
 			return ErrMalformed
 		}
@@ -34,22 +36,22 @@ func (s *RecordFilter) Keep(m *Message, order []uint16) error {
 	return m.Parse(m.Raw)
 }
 
-// begin copies what stays as it is: header and question.
-func (s *RecordFilter) begin(m *Message) {
+// copyQuestion copies what stays as it is: header and question.
+func (s *RecordFilter) copyQuestion(m *Message) {
 	s.msg = m.Raw
 	s.out = append(s.out[:0], m.Raw[:m.qend]...)
-	if s.moved == nil {
-		s.moved = make([]uint16, pointerReach)
+	if s.newOffset == nil {
+		s.newOffset = make([]uint16, pointerReach)
 	}
-	clear(s.moved[:min(len(m.Raw), pointerReach)])
+	clear(s.newOffset[:min(len(m.Raw), pointerReach)])
 	for off := HeaderLen; off < m.qend-5; off += int(m.Raw[off]) + 1 {
-		s.moved[off] = uint16(off)
+		s.newOffset[off] = uint16(off)
 	}
 }
 
-// record appends the record r.
-func (s *RecordFilter) record(r Record) {
-	s.name(int(r.Owner))
+// copyRecord appends the record r.
+func (s *RecordFilter) copyRecord(r Record) {
+	s.copyName(int(r.Owner))
 	s.out = append(s.out, s.msg[r.TTL-4:r.Data()]...)
 	data := len(s.out)
 	off, end := r.Data(), r.Data()+int(r.Size)
@@ -57,22 +59,22 @@ func (s *RecordFilter) record(r Record) {
 		s.out = append(s.out, s.msg[off:off+l.before]...)
 		off += l.before
 		for range l.names {
-			off = s.name(off)
+			off = s.copyName(off)
 		}
 	}
 	s.out = append(s.out, s.msg[off:end]...)
 	binary.BigEndian.PutUint16(s.out[data-2:], uint16(len(s.out)-data))
 }
 
-// name appends the name at off. It returns the offset after the name as it was.
-func (s *RecordFilter) name(off int) (end int) {
-	s.out = appendMoved(s.out, 0, s.moved, s.msg, off)
+// copyName appends the name at off. It returns the offset after the name as it was.
+func (s *RecordFilter) copyName(off int) (end int) {
+	s.out = appendRelocated(s.out, 0, s.newOffset, s.msg, off)
 	return anyNameEnd(s.msg, off)
 }
 
-// appendMoved appends the name at off in msg to a message that begins at start in out: its labels up to one that was written
+// appendRelocated appends the name at off in msg to a message that begins at start in out: its labels up to one that was written
 // before, and then a pointer to that. moved tells where the label that stood at an offset in msg stands now; 0: nowhere yet.
-func appendMoved(out []byte, start int, moved []uint16, msg []byte, off int) []byte {
+func appendRelocated(out []byte, start int, moved []uint16, msg []byte, off int) []byte {
 	for {
 		off = follow(msg, off)
 		if msg[off] == 0 {

@@ -22,49 +22,49 @@ func TestGiverDefects(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
-		on   func(c *Config, panics func())
-		do   func(t *testing.T, n *Taker) // up to the panic
-		took bool                         // n takes over all the same
+		on   func(c *ServerConfig, panics func())
+		do   func(t *testing.T, n *Client) // up to the panic
+		took bool                          // n takes over all the same
 	}{
-		{name: "snapshot", on: func(c *Config, panics func()) {
+		{name: "snapshot", on: func(c *ServerConfig, panics func()) {
 			c.Snapshot = func(context.Context) error { panics(); return nil }
-		}, do: func(t *testing.T, n *Taker) {
+		}, do: func(t *testing.T, n *Client) {
 			t.Helper()
-			if err := n.Snapshot(t.Context()); err == nil || err.Error() != errDefect.Error() {
+			if err := n.Snapshot(t.Context()); err == nil || err.Error() != errPanic.Error() {
 				t.Errorf("a snapshot: %v", err)
 			}
 			mustSockets(t, n) // the conversation goes on
 			n.Close()
 		}},
-		{name: "offers", on: func(c *Config, panics func()) {
+		{name: "offers", on: func(c *ServerConfig, panics func()) {
 			offers := c.Offers
 			c.Offers = func() ([]Offer, error) { panics(); return offers() }
-		}, do: func(t *testing.T, n *Taker) {
+		}, do: func(t *testing.T, n *Client) {
 			t.Helper()
 			if _, err := n.Sockets(t.Context()); err == nil {
 				t.Error("got sockets")
 			}
 			n.Close()
 		}},
-		{name: "lost", on: func(c *Config, panics func()) {
-			c.Lost = func(context.Context) { panics() }
-		}, do: func(t *testing.T, n *Taker) {
+		{name: "lost", on: func(c *ServerConfig, panics func()) {
+			c.SuccessorLost = func(context.Context) { panics() }
+		}, do: func(t *testing.T, n *Client) {
 			t.Helper()
 			mustSockets(t, n)
 			n.Close()
 		}},
-		{name: "yield", took: true, on: func(c *Config, panics func()) {
-			c.Yield = func(context.Context, Claim) { panics() }
-		}, do: func(t *testing.T, n *Taker) {
+		{name: "yield", took: true, on: func(c *ServerConfig, panics func()) {
+			c.Release = func(context.Context, Claim) { panics() }
+		}, do: func(t *testing.T, n *Client) {
 			t.Helper()
 			mustSockets(t, n)
-			if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil {
+			if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil {
 				t.Errorf("taking over: %v", err)
 			}
 		}},
-		{name: "clock", on: func(c *Config, panics func()) {
+		{name: "clock", on: func(c *ServerConfig, panics func()) {
 			c.Now = func() time.Time { panics(); return time.Now() }
-		}, do: func(t *testing.T, n *Taker) {
+		}, do: func(t *testing.T, n *Client) {
 			t.Helper()
 			n.Close()
 		}},
@@ -74,7 +74,7 @@ func TestGiverDefects(t *testing.T) {
 			var armed atomic.Bool
 			var log proctest.Output
 			path := socketPath(t)
-			o := newOldWith(t, path, "old", 1, func(c *Config) {
+			o := newOldWith(t, path, "old", 1, func(c *ServerConfig) {
 				c.Log = slog.New(slog.NewTextHandler(&log, nil))
 				tt.on(c, func() {
 					if armed.CompareAndSwap(true, false) {
@@ -91,21 +91,21 @@ func TestGiverDefects(t *testing.T) {
 				_, _ = meet(t, path, "other")
 			}
 			tt.do(t, n)
-			eventually(t, "the defect is counted", func() bool { return o.tally.Read().Panics == 1 })
-			if got := log.String(); !strings.Contains(got, "a defect of "+tt.name) || !strings.Contains(got, "defect_test.go") {
+			eventually(t, "the defect is counted", func() bool { return o.recorder.Stats().Panics == 1 })
+			if got := log.String(); !strings.Contains(got, "a defect of "+tt.name) || !strings.Contains(got, "panic_test.go") {
 				t.Errorf("the log has neither the panic nor its stack:\n%s", got)
 			}
 			if tt.took {
 				<-o.ended
 				return
 			}
-			var next *Taker
+			var next *Client
 			eventually(t, "the next one is admitted", func() bool {
 				next, err = meet(t, path, "next")
 				return err == nil
 			})
 			mustSockets(t, next)
-			if err := next.Take(t.Context(), Claim{Agent: "next"}); err != nil {
+			if err := next.TakeOver(t.Context(), Claim{Agent: "next"}); err != nil {
 				t.Errorf("the next one: %v", err)
 			}
 		})
@@ -128,8 +128,8 @@ func (h panickyHandler) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // panickyAt has the giver panic as it logs a message for the first time.
-func panickyAt(message string) func(*Config) {
-	return func(c *Config) {
+func panickyAt(message string) func(*ServerConfig) {
+	return func(c *ServerConfig) {
 		c.Log = slog.New(panickyHandler{slog.NewTextHandler(io.Discard, nil), message, new(atomic.Int32)}) //nolint:sloglint // the handler that discards is not asked
 	}
 }
@@ -141,10 +141,10 @@ func TestListeningDefect(t *testing.T) {
 	o := newOldWith(t, path, "old", 1, panickyAt("a successor can take over"))
 	n := mustMeet(t, path, "new")
 	mustSockets(t, n)
-	if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil {
+	if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil {
 		t.Error(err)
 	}
-	if got := o.tally.Read().Panics; got != 1 {
+	if got := o.recorder.Stats().Panics; got != 1 {
 		t.Errorf("%d defects are counted, want 1", got)
 	}
 }
@@ -155,34 +155,34 @@ func TestTakerDefect(t *testing.T) {
 	path := socketPath(t)
 	o := newOld(t, path, "old", 1)
 	var log proctest.Output
-	var tally Tally
-	n, err := Meet(t.Context(), MeetConfig{
-		Path: path, Agent: "new", Now: time.Now, Tally: &tally, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	var recorder Recorder
+	n, err := Connect(t.Context(), ClientConfig{
+		Path: path, Agent: "new", Now: time.Now, Recorder: &recorder, Log: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(n.Close)
 	var calls atomic.Int32
-	n.hear = func(limit time.Duration) (*message, []*os.File, error) {
+	n.receive = func(limit time.Duration) (*message, []*os.File, error) {
 		if calls.Add(1) == 1 {
 			panic("a defect of hearing")
 		}
-		return n.conn.hear(limit)
+		return n.conn.receive(limit)
 	}
 	mustSockets(t, n)
-	eventually(t, "the defect is counted", func() bool { return tally.Read().Panics == 1 })
-	if closed(n.Hurry()) {
+	eventually(t, "the defect is counted", func() bool { return recorder.Stats().Panics == 1 })
+	if closed(n.PredecessorLeaving()) {
 		t.Error("it is to hurry")
 	}
 	leaving := make(chan bool, 1)
-	go func() { leaving <- o.Leave(context.WithoutCancel(t.Context()), 10*time.Second) }()
+	go func() { leaving <- o.Shutdown(context.WithoutCancel(t.Context()), 10*time.Second) }()
 	select {
-	case <-n.Hurry():
+	case <-n.PredecessorLeaving():
 	case <-time.After(10 * time.Second):
 		t.Fatal("it does not hear any more")
 	}
-	if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil || errors.Is(err, errGone) {
+	if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil || errors.Is(err, errPredecessorEnded) {
 		t.Errorf("taking over: %v", err)
 	}
 	if !<-leaving {
@@ -200,7 +200,7 @@ func TestGivenDefect(t *testing.T) {
 	o := newOldWith(t, path, "old", 1, panickyAt("handed over"))
 	n := mustMeet(t, path, "new")
 	mustSockets(t, n)
-	if err := n.Take(t.Context(), Claim{Agent: "new"}); err != nil && !Gone(err) {
+	if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil && !PredecessorEnded(err) {
 		t.Errorf("taking over: %v", err)
 	}
 	select {
@@ -215,12 +215,12 @@ func TestDeafTaker(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	newOld(t, path, "old", 1)
-	var tally Tally
-	n, err := Meet(t.Context(), MeetConfig{Path: path, Agent: "new", Now: time.Now, Tally: &tally})
+	var recorder Recorder
+	n, err := Connect(t.Context(), ClientConfig{Path: path, Agent: "new", Now: time.Now, Recorder: &recorder})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.hear = func(time.Duration) (*message, []*os.File, error) { panic("a defect of hearing") }
+	n.receive = func(time.Duration) (*message, []*os.File, error) { panic("a defect of hearing") }
 	mustSockets(t, n)
 	done := make(chan struct{})
 	go func() {
@@ -232,7 +232,7 @@ func TestDeafTaker(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("the end of it is still waited for")
 	}
-	if got := tally.Read().Panics; got != maxDefects {
-		t.Errorf("%d defects are counted, want %d", got, maxDefects)
+	if got := recorder.Stats().Panics; got != maxPanics {
+		t.Errorf("%d defects are counted, want %d", got, maxPanics)
 	}
 }

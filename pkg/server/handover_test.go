@@ -44,7 +44,7 @@ func TestUDPHandsOver(t *testing.T) {
 	for _, r := range readers {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
-			h := servertest.New(map[string]servertest.Rule{"later": {Action: servertest.Later, After: 30 * time.Millisecond}})
+			h := servertest.New(map[string]servertest.Rule{"later": {Action: servertest.Delay, After: 30 * time.Millisecond}})
 			u, stop := serveUDP(t, h, "127.0.0.1:0", r.portable)
 			addr := u.Addr()
 			flood := startUDPFlood(t, addr)
@@ -54,16 +54,16 @@ func TestUDPHandsOver(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := next.Adopt(files(t, u.Raw()...)); err != nil {
+				if err := next.Adopt(files(t, u.RawConns()...)); err != nil {
 					t.Fatal(err)
 				}
-				if got := len(next.Raw()); got != 2 {
+				if got := len(next.RawConns()); got != 2 {
 					t.Fatalf("%d sockets, want both", got)
 				}
 				ctx, cancel := context.WithCancel(context.Background())
 				ended := make(chan error, 1)
 				go func() { ended <- next.Run(ctx) }()
-				u.Give(t.Context())
+				u.HandOver(t.Context())
 				before := u.Stats().Received
 				time.Sleep(10 * time.Millisecond)
 				if after := u.Stats().Received; after != before {
@@ -155,7 +155,7 @@ func TestUDPGivesWhatIsQueued(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := next.Adopt(files(t, u.Raw()...)); err != nil {
+	if err := next.Adopt(files(t, u.RawConns()...)); err != nil {
 		t.Fatal(err)
 	}
 	clients := make([]*net.UDPConn, 50)
@@ -165,7 +165,7 @@ func TestUDPGivesWhatIsQueued(t *testing.T) {
 	}
 	given, cancel := context.WithCancel(t.Context())
 	cancel()
-	u.Give(given) // before it has read anything
+	u.HandOver(given) // before it has read anything
 	if err := u.Run(t.Context()); err != nil {
 		t.Errorf("Run: %v", err)
 	}
@@ -193,24 +193,24 @@ func TestUDPWidens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := next.Adopt(files(t, u.Raw()...)); err != nil {
+	if err := next.Adopt(files(t, u.RawConns()...)); err != nil {
 		t.Fatal(err)
 	}
 	flood := startUDPFlood(t, u.Addr())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- next.Run(ctx) }()
-	u.Give(t.Context())
+	u.HandOver(t.Context())
 	if err := stop(); err != nil {
 		t.Errorf("Run: %v", err)
 	}
 	for range 2 { // the second has nothing to add
-		if err := next.Widen(t.Context()); err != nil {
+		if err := next.AddReaders(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	time.Sleep(50 * time.Millisecond)
-	if got := len(next.Raw()); got != 5 {
+	if got := len(next.RawConns()); got != 5 {
 		t.Errorf("%d sockets, want 5", got)
 	}
 	if sent, answered := flood(); sent != answered {
@@ -220,8 +220,8 @@ func TestUDPWidens(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	if err := next.Widen(t.Context()); err == nil {
-		if got := len(next.Raw()); got != 5 {
+	if err := next.AddReaders(t.Context()); err == nil {
+		if got := len(next.RawConns()); got != 5 {
 			t.Errorf("%d sockets after the end", got)
 		}
 	}
@@ -251,7 +251,7 @@ func TestAdoptAfterListening(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer u.Close()
-	if got := len(u.Raw()); got != 1 || u.Addr() != other.LocalAddr().(*net.UDPAddr).AddrPort() {
+	if got := len(u.RawConns()); got != 1 || u.Addr() != other.LocalAddr().(*net.UDPAddr).AddrPort() {
 		t.Errorf("%d sockets at %s, want the one that was adopted", got, u.Addr())
 	}
 }
@@ -301,7 +301,7 @@ func TestTCPHandsOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := next.Adopt(files(t, w.Raw())[0]); err != nil {
+	if err := next.Adopt(files(t, w.RawConn())[0]); err != nil {
 		t.Fatal(err)
 	}
 	if next.Addr() != addr {
@@ -310,7 +310,7 @@ func TestTCPHandsOver(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- next.Run(ctx) }()
-	w.Give(t.Context(), patience)
+	w.HandOver(t.Context(), patience)
 	for i := range 5 {
 		c := dialTCP(t, addr)
 		exchange(t, c, uint16(i))
@@ -343,7 +343,7 @@ func TestTCPGivenStays(t *testing.T) {
 			w := serveTCP(t, server.TCPConfig{}, nil)
 			c := dialTCP(t, w.Addr())
 			exchange(t, c, 1)
-			w.Give(t.Context(), tt.stay)
+			w.HandOver(t.Context(), tt.stay)
 			if tt.stop {
 				go w.stop()
 			}

@@ -251,7 +251,7 @@ func checkRename(tb testing.TB, msg []byte, question string) {
 	if m.Parse(msg) != nil || m.HasOPT() || original.Unpack(m.Raw) != nil {
 		return
 	}
-	b := below{from: m.AppendName(nil, wire.QuestionName), to: packed(tb, question)}
+	b := below{from: m.AppendName(nil, wire.QuestionNameOffset), to: packed(tb, question)}
 	before := string(m.Raw)
 	var c wire.Rewriter
 	for range 2 { // what is left of the first time must not matter
