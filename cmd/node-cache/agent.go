@@ -32,7 +32,7 @@ Logs go to standard error.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
 			outliveReader()
-			options := agent.Options{Version: version, Log: cmd.ErrOrStderr(), Settled: giveUp}
+			options := agent.Options{Version: version, Log: cmd.ErrOrStderr(), DropCapabilities: giveUp}
 			if err := from.options(&options); err != nil {
 				return err
 			}

@@ -189,9 +189,9 @@ func TestQueryNobodyThere(t *testing.T) {
 func TestAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, config, want string }{
-		{"an address of no interface", "listen: {addresses: [192.0.2.77], port: 5355}\n", "^node-cache: listening on udp 192\\.0\\.2\\.77:5355: .*cannot assign requested address\nhint: no interface of this machine has the address"},
-		{"only itself as upstream", "listen: {port: 5356}\nforward: [{zone: \".\", to: [\"127.0.0.1:5356\"]}]\n", `^node-cache: forward\[0\]: zone "\." to \[127\.0\.0\.1:5356\]: no usable upstream\nhint: every upstream of this zone is an address that node-cache itself listens on`},
-		{"a resolv.conf that is not there", "forward: [{zone: \".\", to: [/none/resolv.conf]}]\n", `^node-cache: forward\[0\]: zone "\." to .*/none/resolv\.conf.*no such file or directory\nhint: name a resolv\.conf`},
+		{"an address of no interface", "listen: {addresses: [192.0.2.77], port: 5355}\n", "^node-cache: listening on udp 192\\.0\\.2\\.77:5355: .*cannot assign requested address\nhint: no interface of this host has the address"},
+		{"only itself as upstream", "listen: {port: 5356}\nforward: [{zone: \".\", to: [\"127.0.0.1:5356\"]}]\n", `^node-cache: forward\[0\]: zone "\." to \[127\.0\.0\.1:5356\]: no usable upstream\nhint: all upstreams of this zone are node-cache.s own addresses`},
+		{"a resolv.conf that is not there", "forward: [{zone: \".\", to: [/none/resolv.conf]}]\n", `^node-cache: forward\[0\]: zone "\." to .*/none/resolv\.conf.*no such file or directory\nhint: set a resolv\.conf`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -43,7 +43,7 @@ func TestReady(t *testing.T) {
 		want        string // of both outputs
 	}{
 		{"ready", readiness(t, nil), nil, exitOK, "^ready\n$"},
-		{"not ready", readiness(t, errors.New("the cluster zone is not in sync")), nil, exitFailed, "^node-cache: not ready: the cluster zone is not in sync\n$"},
+		{"not ready", readiness(t, errors.New("the cluster zone is not synced")), nil, exitFailed, "^node-cache: not ready: the cluster zone is not synced\n$"},
 		{"nobody there", "unix:" + filepath.Join(t.TempDir(), "none"), nil, exitFailed, "^node-cache: asking the agent at unix:.*no such file or directory\nhint: no agent serves that; "},
 		{"another server", other.Listener.Addr().String(), nil, exitFailed, "^node-cache: asking the agent at .* for /readyz: no such page\nhint: "},
 		{"a silent one", silent.Listener.Addr().String(), []string{"--timeout", "200ms"}, exitFailed, "^node-cache: asking the agent at .*Timeout exceeded"},

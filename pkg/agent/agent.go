@@ -27,69 +27,69 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
-// Options is what an agent is made from.
+// Options configures an [Agent].
 type Options struct {
-	File    string         // configuration file, followed while the agent runs; empty: none
-	Source  Source         // other places that the configuration comes from
-	Role    config.Role    // whose defaults hold: an agent's or a central resolver's
-	Config  *config.Config // the configuration when there is no source; nil: the defaults
+	File    string         // configuration file, watched while the agent runs; empty: none
+	Source  Source         // other places of the configuration
+	Role    config.Role    // selects the defaults: an agent's or a central resolver's
+	Config  *config.Config // used when there is no source; nil: the defaults
 	Version string
-	Log     io.Writer // takes the log
-	// Dial opens the sockets to upstreams; nil: as the net package does.
+	Log     io.Writer // receives the log
+	// Dial opens the sockets to upstreams; nil: the net package's dialer.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
-	// Settled, if not nil, is called once sockets and link are there, with the rights
-	// that the agent goes on to need: the others can be given up. Its error is logged.
-	Settled func(keep []capabilities.Capability) error
-	// Wrap, if not nil, gives what the servers hand queries to in place of the agent,
-	// which it is given: a test makes an agent stall with it.
-	Wrap func(server.Handler) server.Handler
+	// DropCapabilities, if not nil, is called once sockets and link are set up. It may drop all capabilities
+	// but keep, which the agent still needs. Its error is logged.
+	DropCapabilities func(keep []capabilities.Capability) error
+	// WrapHandler, if not nil, returns the handler that the servers use in place of the agent's own. Tests
+	// use it to stall the agent.
+	WrapHandler func(server.Handler) server.Handler
 }
 
 // An Agent is one node's DNS cache, or a cluster's central resolver.
 type Agent struct {
-	options   Options
-	sink      *switchable
-	log       *slog.Logger
-	started   time.Time
-	token     string // names this agent to itself, and what it puts into the kernel
-	machine   machine
-	memory    *memory
-	loops     *upstream.LoopDetector // of all pools
-	node      *node                  // nil: the node is left as it is
-	snapshots *snapshots
-	hand      *hand // nil: sockets are neither taken over nor handed over
-	resolver  *resolve.Resolver
-	udp       []*server.UDP
-	tcp       []*server.TCP
-	foreign   *foreign
-	admin     *admin.Server // nil: none is configured
-	ready     chan struct{}
-	source    *origin.Source // of the configuration; nil: it is built in
-	badStart  error          // why the source's configuration is not in use at the start; nil: it is
-	running   atomic.Pointer[running]
-	requests  chan request // reloads, taken by Run one at a time
-	stopped   chan struct{}
-	reloads   reloadState
-	panics    atomic.Uint64 // in building what a configuration asks for
+	options        Options
+	logHandler     *reloadableHandler
+	log            *slog.Logger
+	started        time.Time
+	token          string // identifies this agent, also in the kernel objects that it creates
+	host           host
+	memory         *memory
+	loops          *upstream.LoopDetector // shared by all pools
+	node           *node                  // nil: the agent manages neither link nor interception
+	snapshots      *snapshots
+	handover       *socketHandover // nil: handover is off
+	resolver       *resolve.Resolver
+	udp            []*server.UDP
+	tcp            []*server.TCP
+	foreignSockets *foreignSockets
+	admin          *admin.Server // nil: not configured
+	ready          chan struct{}
+	source         *origin.Source // of the configuration; nil: built in
+	startError     error          // why the source's configuration was refused at the start; nil: it is in use
+	running        atomic.Pointer[generation]
+	requests       chan request // reloads; applyReloads handles one at a time
+	stopped        chan struct{}
+	reloads        reloadState
+	panics         atomic.Uint64 // while building a configuration
 
-	serves  bool           // the source may be told what is in use; of the goroutine that takes reloads
-	applied *config.Config // what is in use, nil if that is not what the source has; likewise
+	serves  bool           // the source may be notified of the configuration in use; owned by applyReloads
+	applied *config.Config // the configuration in use, nil if it is not the source's; owned by applyReloads
 }
 
-// New reads the configuration and builds the agent. It opens no socket but one to an agent
-// that it is to take over from, and starts no goroutine.
+// New reads the configuration and builds the agent. It starts no goroutine, and opens no socket except the
+// one to a predecessor.
 func New(o Options) (*Agent, error) { return NewContext(context.Background(), o) }
 
-// NewContext is New for a configuration in the API, which may take half a minute to read, or until ctx ends.
+// NewContext is New with a context. Reading a configuration from the API may take 30 s.
 func NewContext(ctx context.Context, o Options) (*Agent, error) {
-	return newWithin(ctx, thisMachine{}, o)
+	return newAgent(ctx, localHost{}, o)
 }
 
-func newOn(m machine, o Options) (*Agent, error) { return newWithin(context.Background(), m, o) }
+func newOnHost(m host, o Options) (*Agent, error) { return newAgent(context.Background(), m, o) }
 
-func newWithin(ctx context.Context, m machine, o Options) (*Agent, error) {
+func newAgent(ctx context.Context, m host, o Options) (*Agent, error) {
 	a := &Agent{
-		options: o, started: time.Now(), token: newToken(), machine: m,
+		options: o, started: time.Now(), token: newToken(), host: m,
 		loops: upstream.NewLoopDetector(nil, time.Now),
 		ready: make(chan struct{}), requests: make(chan request), stopped: make(chan struct{}),
 	}
@@ -97,10 +97,10 @@ func newWithin(ctx context.Context, m machine, o Options) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, plan, err := a.first(ctx, cfg)
-	if err != nil && a.source != nil && a.badStart == nil {
-		if cfg, err = a.fallBack(ctx, err); err == nil {
-			r, plan, err = a.first(ctx, cfg)
+	r, plan, err := a.buildFirst(ctx, cfg)
+	if err != nil && a.source != nil && a.startError == nil {
+		if cfg, err = a.useLastGood(ctx, err); err == nil {
+			r, plan, err = a.buildFirst(ctx, cfg)
 		}
 	}
 	if err != nil {
@@ -108,46 +108,46 @@ func newWithin(ctx context.Context, m machine, o Options) (*Agent, error) {
 	}
 	a.resolver, err = resolve.New(resolve.Config{Plan: plan, Now: time.Now, Rand: rand.Reader, Log: a.log})
 	if err != nil {
-		a.hand.close()
+		a.handover.close()
 		return nil, err
 	}
 	a.running.Store(r)
 	a.reloads.succeeded(a.started)
-	if a.badStart != nil {
-		a.refuse(ctx, a.badStart)
+	if a.startError != nil {
+		a.refuse(ctx, a.startError)
 	}
 	if err := a.makeServers(cfg); err != nil {
-		a.hand.close()
+		a.handover.close()
 		return nil, err
 	}
 	return a, nil
 }
 
-// first builds what the first configuration asks for, and what is known from before.
-func (a *Agent) first(ctx context.Context, cfg config.Config) (r *running, plan *resolve.Plan, err error) {
+// buildFirst builds the first configuration, and loads the snapshot.
+func (a *Agent) buildFirst(ctx context.Context, cfg config.Config) (r *generation, plan *resolve.Plan, err error) {
 	a.memory = newMemory(a.log)
-	a.memory.use(ctx, &cfg)
+	a.memory.update(ctx, &cfg)
 	if a.node, err = a.newNode(cfg); err != nil {
 		return nil, nil, err
 	}
-	if r, err = a.build(cfg, nil); err != nil { //nolint:contextcheck // it only reads files, and nothing in it waits
+	if r, err = a.build(cfg, nil); err != nil { //nolint:contextcheck // it reads files and never blocks
 		return nil, nil, err
 	}
-	a.hand.close() // of another configuration
-	if a.hand, err = a.newHand(&cfg); err != nil {
+	a.handover.close() // of the refused configuration
+	if a.handover, err = a.newHandover(&cfg); err != nil {
 		return nil, nil, err
 	}
-	a.hand.meet(ctx)
-	a.hand.askSnapshot(ctx, cfg.Snapshot.Folder)
+	a.handover.findPredecessor(ctx)
+	a.handover.requestSnapshot(ctx, cfg.Snapshot.Folder)
 	a.snapshots = newSnapshots(a.token, a.log)
 	a.snapshots.load(r)
 	if plan, err = a.plan(r); err != nil {
-		a.hand.close()
+		a.handover.close()
 	}
 	return r, plan, err
 }
 
-// newToken is 32 random bits in hexadecimal.
+// newToken returns 32 random bits in hexadecimal.
 func newToken() string {
 	b := make([]byte, 4)
 	_, _ = rand.Read(b) // it never fails
@@ -159,23 +159,23 @@ func (a *Agent) NewWorker() server.Worker { return a.resolver.NewWorker() }
 
 func (a *Agent) makeServers(cfg config.Config) error {
 	var handler server.Handler = a
-	if a.options.Wrap != nil {
-		handler = a.options.Wrap(a)
+	if a.options.WrapHandler != nil {
+		handler = a.options.WrapHandler(a)
 	}
-	ahead := cfg.Interface.Manage // the address comes once somebody listens on it
-	share := a.memory.known.Load()
+	freeBind := cfg.Interface.Manage // the address is added to the link after the sockets listen
+	share := a.memory.share.Load()
 	sessions, perClient := share.sessions(&cfg.Limits)
 	for _, ip := range cfg.Listen.Addresses {
 		addr := netip.AddrPortFrom(ip, cfg.Listen.Port)
 		udp, err := server.NewUDP(server.UDPConfig{
-			Addr: addr, FreeBind: ahead, Handler: handler, DrainTimeout: cfg.Limits.Deadline + time.Second, Log: a.log,
+			Addr: addr, FreeBind: freeBind, Handler: handler, DrainTimeout: cfg.Limits.Deadline + time.Second, Log: a.log,
 			Readers: share.readers, ReceiveBuffer: share.buffer(),
 		})
 		if err != nil {
 			return err
 		}
 		tcp, err := server.NewTCP(server.TCPConfig{
-			Addr: addr, FreeBind: ahead, Handler: handler, Log: a.log,
+			Addr: addr, FreeBind: freeBind, Handler: handler, Log: a.log,
 			MaxSessions: sessions, MaxPerClient: perClient, MaxMemory: share.held(),
 			IdleTimeout: cfg.Limits.TCPIdle, DrainTimeout: cfg.Limits.Deadline + time.Second,
 		})
@@ -184,7 +184,7 @@ func (a *Agent) makeServers(cfg config.Config) error {
 		}
 		a.udp, a.tcp = append(a.udp, udp), append(a.tcp, tcp)
 	}
-	a.foreign = &foreign{udp: a.udp, tcp: a.tcp, log: a.log}
+	a.foreignSockets = &foreignSockets{udp: a.udp, tcp: a.tcp, log: a.log}
 	if !cfg.Admin.Address.IsValid() && cfg.Admin.Socket == "" {
 		return nil
 	}
@@ -194,7 +194,7 @@ func (a *Agent) makeServers(cfg config.Config) error {
 	}
 	a.admin, err = admin.New(admin.Config{
 		Addr:     cfg.Admin.Address,
-		FreeBind: ahead,
+		FreeBind: freeBind,
 		Socket:   cfg.Admin.Socket,
 		Hosts:    cfg.Admin.Hosts,
 		Metrics:  series,
@@ -208,27 +208,27 @@ func (a *Agent) makeServers(cfg config.Config) error {
 	return err
 }
 
-// Listen opens every socket, or takes those of an agent that hands them over; where one
-// does not, it waits for them. After an error none stays open. If ctx ends meanwhile the
-// error is the context's, whatever the wait was for.
+// Listen opens all sockets or takes over those of a predecessor. If a predecessor does not hand over its
+// sockets, Listen waits until they are free. After an error no socket stays open. If ctx ends, the error
+// wraps the context's.
 func (a *Agent) Listen(ctx context.Context) (err error) {
 	cfg := a.Config()
 	defer func() {
 		if err == nil {
 			return
 		}
-		a.hand.close()
+		a.handover.close()
 		a.close()
 		a.node.close()
 		if ctx.Err() != nil {
-			err = fmt.Errorf("told to end before it served: %w", ctx.Err())
+			err = fmt.Errorf("stopped before serving: %w", ctx.Err())
 		}
 	}()
 	if err := a.node.open(ctx); err != nil {
 		return err
 	}
 	err = a.listen(ctx, &cfg)
-	for err != nil && a.hand.retries(ctx, err) {
+	for err != nil && a.handover.retryListen(ctx, err) {
 		err = a.listen(ctx, &cfg)
 	}
 	if err != nil {
@@ -239,11 +239,11 @@ func (a *Agent) Listen(ctx context.Context) (err error) {
 			return adminProblem(fmt.Errorf("admin server: %w", err), cfg.Admin)
 		}
 	}
-	a.hand.dismiss() // nobody reads them here, and what comes would wait for ever
+	a.handover.discardSockets() // nothing here reads them: their queries would time out
 	return nil
 }
 
-// close gives up the sockets of an agent that does not run.
+// close closes the sockets of an agent that is not running.
 func (a *Agent) close() {
 	a.closeDNS()
 	if a.admin != nil {
@@ -251,11 +251,11 @@ func (a *Agent) close() {
 	}
 }
 
-// Ready is closed once the agent serves.
+// Ready returns a channel that is closed once the agent serves.
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
 
-// busy is the longest time that a reader has been at one batch of queries.
-func (a *Agent) busy() time.Duration {
+// longestBatch returns the longest time that a reader has spent on its current batch of queries.
+func (a *Agent) longestBatch() time.Duration {
 	now, longest := time.Now(), time.Duration(0)
 	for _, u := range a.udp {
 		longest = max(longest, u.BusyFor(now))
@@ -263,10 +263,10 @@ func (a *Agent) busy() time.Duration {
 	return longest
 }
 
-// Config is the configuration in use.
+// Config returns the configuration in use.
 func (a *Agent) Config() config.Config { return a.running.Load().config }
 
-// Addrs are the addresses that are served, after Listen.
+// Addrs returns the addresses served. Listen must have been called.
 func (a *Agent) Addrs() []netip.AddrPort {
 	addrs := make([]netip.AddrPort, 0, len(a.udp))
 	for _, u := range a.udp {
@@ -275,7 +275,7 @@ func (a *Agent) Addrs() []netip.AddrPort {
 	return addrs
 }
 
-// AdminAddr is the admin server's address, invalid if there is none.
+// AdminAddr returns the admin server's address. It is invalid without an admin server.
 func (a *Agent) AdminAddr() netip.AddrPort {
 	if a.admin == nil {
 		return netip.AddrPort{}
@@ -283,100 +283,100 @@ func (a *Agent) AdminAddr() netip.AddrPort {
 	return a.admin.Addr()
 }
 
-// headStart is how long serving waits for the first view of the cluster: enough for
-// a folder or a small cluster, and not so long that a client would ask again.
-const headStart = 200 * time.Millisecond
+// firstSyncWait bounds the wait for the first cluster sync before the agent serves. It is long enough for a
+// folder or a small cluster, and shorter than a client's retry.
+const firstSyncWait = 200 * time.Millisecond
 
-// Run serves until ctx ends, then stops in order: the node's queries are led
-// elsewhere, readers take no more, what was accepted is answered, and the upstream
-// pools, the admin server, and what is to go of link and rules go last. An agent that has
-// handed over leaves link and rules, ends all but the admin server, and waits for the end
-// of ctx. Listen must have been called.
+// Run serves until ctx ends. Listen must have been called.
+//
+// Run stops in this order: queries go to the fallback, readers stop, accepted queries are answered, and then
+// upstream pools, admin server, link, and rules end. An agent that has handed over leaves link and rules,
+// stops all parts except the admin server, and waits for the end of ctx.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, fail := context.WithCancel(ctx)
 	defer fail()
-	// What the servers still need while they drain outlives ctx.
-	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopBelow()
-	var under errgroup.Group
-	parts := newTaskSet(below, under.Go)
+	// The servers need these tasks while they drain, so the tasks outlive ctx.
+	tasksCtx, stopTasks := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopTasks()
+	var tasks errgroup.Group
+	parts := newTaskSet(tasksCtx, tasks.Go)
 	first := a.running.Load()
-	parts.start(first) //nolint:contextcheck // the set has the context of its tasks
-	under.Go(func() error { return a.resolver.Run(below) })
-	under.Go(func() error {
-		a.keepSnapshots(below)
+	parts.start(first) //nolint:contextcheck // the set holds the context of its tasks
+	tasks.Go(func() error { return a.resolver.Run(tasksCtx) })
+	tasks.Go(func() error {
+		a.keepSnapshots(tasksCtx)
 		return nil
 	})
-	under.Go(func() error {
-		watchSuspends(below, asleep, a.slept)
+	tasks.Go(func() error {
+		watchSuspends(tasksCtx, suspendedTime, a.addSuspend)
 		return nil
 	})
-	pages := a.servePages(ctx)
-	unfollow, followed := a.followConfig(below, parts)
-	defer unfollow()
+	stopAdmin := a.runAdmin(ctx)
+	stopWatch, watchEnded := a.watchConfig(tasksCtx, parts)
+	defer stopWatch()
 
-	if a.hand.takes() {
-		a.hand.await(ctx)
+	if a.handover.takesOver() {
+		a.handover.awaitSync(ctx)
 	} else {
-		// Queries wait in the sockets' buffers for so long: better than to be told that
-		// the zone is not ready by one that will be in a moment.
-		_ = first.cluster.synced(ctx, headStart)
+		// Meanwhile queries wait in the socket buffers. The delay is better than a SERVFAIL for a cluster
+		// name that is known shortly after.
+		_ = first.cluster.awaitSync(ctx, firstSyncWait)
 	}
 	var err error
-	begins := func() bool { return !a.hand.takes() || ctx.Err() == nil } // else another agent goes on
-	if begins() {
-		err = a.node.setup(ctx, a.hand.takes())
+	maySetUp := func() bool { return !a.handover.takesOver() || ctx.Err() == nil } // else the predecessor continues
+	if maySetUp() {
+		err = a.node.setup(ctx, a.handover.takesOver())
 	}
-	if err == nil && begins() {
-		a.settled(ctx)
-		keeping, stopKeeping := context.WithCancel(below)
+	if err == nil && maySetUp() {
+		a.dropCapabilities(ctx)
+		keeping, stopKeeping := context.WithCancel(tasksCtx)
 		defer stopKeeping()
-		a.hand.keeps(stopKeeping)
-		under.Go(func() error {
-			if !a.hand.clear(keeping) {
+		a.handover.setStopKeeping(stopKeeping)
+		tasks.Go(func() error {
+			if !a.handover.awaitClear(keeping) {
 				return nil
 			}
 			err := a.node.run(keeping)
 			if err != nil {
-				fail() // in order: what keeps link and rules is gone
+				fail() // an orderly stop: link and rules are no longer maintained
 			}
 			return err
 		})
-		err = a.serve(ctx, unfollow, followed)
+		err = a.serve(ctx, stopWatch, watchEnded)
 	}
-	a.hand.close() // what was not taken
-	unfollow()
-	_ = followed() // serve has the error; who does not come to serve needs no configuration
-	stopBelow()
-	idle := err == nil && a.hand.gave()
+	a.handover.close() // drops a takeover that did not complete
+	stopWatch()
+	_ = watchEnded() // serve has returned the error; an agent that never serves needs no configuration
+	stopTasks()
+	idle := err == nil && a.handover.hasHandedOver()
 	if !idle {
-		err = errors.Join(err, pages())
+		err = errors.Join(err, stopAdmin())
 	}
-	err = errors.Join(err, under.Wait())
+	err = errors.Join(err, tasks.Wait())
 	a.saveLast(ctx)
 	a.node.end(ctx)
 	if idle {
-		err = errors.Join(err, a.idle(ctx), pages())
+		err = errors.Join(err, a.idle(ctx), stopAdmin())
 	}
-	a.close() // what has not run
+	a.close() // parts that never ran
 	return err
 }
 
-// serve answers queries until ctx ends or a part fails, and then what was accepted. The configuration is followed until
-// unfollow is called, which followed waits for.
-func (a *Agent) serve(ctx context.Context, unfollow func(), followed func() error) error {
-	// The servers stop once the queries go elsewhere.
+// serve answers queries until ctx ends or a part fails, and then drains. The configuration is watched until
+// stopWatch is called; watchEnded waits for the end of the watch.
+func (a *Agent) serve(ctx context.Context, stopWatch func(), watchEnded func() error) error {
+	// The servers stop after the queries go to the fallback.
 	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	drain := a.Config().Limits.Deadline + time.Second
 	defer context.AfterFunc(ctx, func() {
-		a.hand.leave(ctx)
+		a.handover.announceExit(ctx)
 		a.node.leave(ctx, drain)
 		stop()
 	})()
 	serving, running := errgroup.WithContext(answering)
-	defer context.AfterFunc(running, unfollow)()
-	serving.Go(followed)
+	defer context.AfterFunc(running, stopWatch)()
+	serving.Go(watchEnded)
 	var servers sync.WaitGroup
 	for i := range a.udp {
 		servers.Add(2)
@@ -389,27 +389,27 @@ func (a *Agent) serve(ctx context.Context, unfollow func(), followed func() erro
 			return a.tcp[i].Run(running)
 		})
 	}
-	a.hand.take(ctx)
+	a.handover.takeOver(ctx)
 	if a.admin != nil {
 		a.admin.Open()
 	}
-	serving.Go(func() error { return a.hand.run(running) })
+	serving.Go(func() error { return a.handover.run(running) })
 	serving.Go(func() error {
 		select {
-		case <-a.hand.given():
-			unfollow()
-			servers.Wait() // sessions go on for a while
+		case <-a.handover.handedOver():
+			stopWatch()
+			servers.Wait() // TCP sessions continue for a while
 			stop()
 		case <-running.Done():
 		}
 		return nil
 	})
 	serving.Go(func() error {
-		a.foreign.run(running, a.hand.given())
+		a.foreignSockets.run(running, a.handover.handedOver())
 		return nil
 	})
 	serving.Go(func() error {
-		a.learnNodeZone(running)
+		a.watchNodeZone(running)
 		return nil
 	})
 	serving.Go(func() error {
@@ -417,7 +417,7 @@ func (a *Agent) serve(ctx context.Context, unfollow func(), followed func() erro
 		return nil
 	})
 	serving.Go(func() error {
-		a.followMemory(running)
+		a.watchMemoryLimit(running)
 		return nil
 	})
 	serving.Go(func() error {
@@ -427,30 +427,29 @@ func (a *Agent) serve(ctx context.Context, unfollow func(), followed func() erro
 	a.log.InfoContext(running, "serving", "addresses", a.Addrs(), "version", a.options.Version)
 	close(a.ready)
 	err := serving.Wait()
-	a.node.leave(running, 0) // for when a part has failed
+	a.node.leave(running, 0) // if a part has failed
 	a.log.InfoContext(running, "stopped serving")
 	return err
 }
 
-// settled has the rights given up that are not needed any more.
-func (a *Agent) settled(ctx context.Context) {
-	if a.options.Settled == nil {
+// dropCapabilities drops the capabilities that the agent no longer needs.
+func (a *Agent) dropCapabilities(ctx context.Context) {
+	if a.options.DropCapabilities == nil {
 		return
 	}
-	keep := append(a.node.needs(), a.hand.needs()...)
-	if err := a.options.Settled(keep); err != nil {
-		a.log.WarnContext(ctx, "rights that are not needed are kept", "err", err)
+	keep := append(a.node.requiredCapabilities(), a.handover.requiredCapabilities()...)
+	if err := a.options.DropCapabilities(keep); err != nil {
+		a.log.WarnContext(ctx, "capabilities not dropped", "err", err)
 		return
 	}
-	a.log.DebugContext(ctx, "rights given up", "kept", keep)
+	a.log.DebugContext(ctx, "capabilities dropped", "kept", keep)
 }
 
-// takeLease lets the node's queries come when the zone is known, if only from a
-// snapshot, or after a while on purpose without it. Until then whoever else is there
-// answers them; where nobody is, they come here, lease or not.
+// takeLease takes the lease once the zone is known, if only from a snapshot, or after zoneWait without it.
+// Until then the fallback answers the node's queries. Without a fallback they arrive here, lease or not.
 func (a *Agent) takeLease(ctx context.Context) {
 	if c := a.running.Load().cluster; a.node != nil && !c.restored() {
-		_ = c.synced(ctx, zonePatience)
+		_ = c.awaitSync(ctx, zoneWait)
 	}
 	if ctx.Err() == nil {
 		a.node.serve()

@@ -218,7 +218,7 @@ func TestListenGivesUp(t *testing.T) {
 	}
 	err = a.Listen(t.Context())
 	var hint *agent.HintError
-	if err == nil || !errors.As(err, &hint) || !strings.HasPrefix(hint.Hint, "another program has the port") {
+	if err == nil || !errors.As(err, &hint) || !strings.HasPrefix(hint.Hint, "another program uses the port") {
 		t.Errorf("Listen: %v", err)
 	}
 	again, err := net.ListenPacket("udp", netip.AddrPortFrom(cfg.Listen.Addresses[0], cfg.Listen.Port).String())

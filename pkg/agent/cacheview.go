@@ -16,7 +16,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
-// A CacheView is what the cache holds, as /cache/get and /cache/top tell it.
+// A CacheView is the response of /cache/get and /cache/top.
 type CacheView struct {
 	Entries []CacheEntry `json:"entries"`
 }
@@ -24,34 +24,34 @@ type CacheView struct {
 // A CacheEntry is one entry of the cache.
 type CacheEntry struct {
 	Name    string   `json:"name"`
-	Type    string   `json:"type"`             // "*": all of them, because the name does not exist
-	Flags   []string `json:"flags,omitempty"`  // "DO", "CD": of those who ask for it
-	Subnet  string   `json:"subnet,omitempty"` // whose answer it is, where a route keeps them apart
-	State   string   `json:"state"`            // a cache.State in its word
+	Type    string   `json:"type"`             // "*": all types, because the name does not exist
+	Flags   []string `json:"flags,omitempty"`  // "DO", "CD": of the queries that the entry answers
+	Subnet  string   `json:"subnet,omitempty"` // client subnet of the entry, if its route stores answers by subnet
+	State   string   `json:"state"`            // a cache.State
 	Rcode   string   `json:"rcode"`
 	Age     int64    `json:"ageSeconds"`        // since it was stored
-	Left    int64    `json:"leftSeconds"`       // of its time; negative: since it was over
+	Left    int64    `json:"leftSeconds"`       // until it expires; negative: since it expired
 	Hits    int      `json:"hits"`              // since it was stored; 65535: that many or more
-	Bytes   int      `json:"bytes"`             // what it takes
-	Records []string `json:"records,omitempty"` // in presentation form, with the TTLs of now; of /cache/get only
+	Bytes   int      `json:"bytes"`             // memory used
+	Records []string `json:"records,omitempty"` // in presentation form, with remaining TTLs; only in /cache/get
 }
 
-// A CacheFlushed is what /cache/flush did.
+// A CacheFlushed is the response of /cache/flush.
 type CacheFlushed struct {
-	Flushed int `json:"flushed"` // entries forgotten
+	Flushed int `json:"flushed"` // entries removed
 }
 
-// allTypes stands for the type of an entry that is of its name as a whole.
+// allTypes is the type of an NXDOMAIN entry.
 const allTypes = "*"
 
-// cachePages are the functions of the pages that show the cache in use.
+// cachePages returns the handlers of the cache pages.
 func (a *Agent) cachePages() *admin.Cache {
 	return &admin.Cache{Get: a.cacheGet, Top: a.cacheTop, Flush: a.cacheFlush}
 }
 
-// cacheGet is what the cache in use holds of a name, of one type if it says which.
+// cacheGet returns the entries of a name, of one type if rrtype is set.
 func (a *Agent) cacheGet(name, rrtype string) (any, error) {
-	wireForm, err := givenName(name)
+	wireForm, err := parseName(name)
 	if err != nil {
 		return nil, err
 	}
@@ -65,13 +65,13 @@ func (a *Agent) cacheGet(name, rrtype string) (any, error) {
 	held := a.running.Load().cache.Inspect(wireForm, time.Now())
 	for i := range held {
 		if e := &held[i]; only == 0 || e.Type == only || e.Type == 0 {
-			view.Entries = append(view.Entries, viewOf(e))
+			view.Entries = append(view.Entries, entryView(e))
 		}
 	}
 	return view, nil
 }
 
-// cacheTop lists what ranks highest in the cache in use.
+// cacheTop returns the n entries with the most hits or bytes.
 func (a *Agent) cacheTop(n int, by string) (any, error) {
 	rank := cache.ByHits
 	if by == "size" {
@@ -80,12 +80,12 @@ func (a *Agent) cacheTop(n int, by string) (any, error) {
 	top := a.running.Load().cache.Top(n, rank, time.Now())
 	view := CacheView{Entries: make([]CacheEntry, 0, len(top))}
 	for i := range top {
-		view.Entries = append(view.Entries, viewOf(&top[i]))
+		view.Entries = append(view.Entries, entryView(&top[i]))
 	}
 	return view, nil
 }
 
-// cacheFlush forgets in the cache in use.
+// cacheFlush removes entries from the cache.
 func (a *Agent) cacheFlush(what admin.Flush) (any, error) {
 	held := a.running.Load().cache
 	var flushed int
@@ -93,13 +93,13 @@ func (a *Agent) cacheFlush(what admin.Flush) (any, error) {
 	case what.All:
 		flushed = held.Flush([]byte{0})
 	case what.Zone != "":
-		zone, err := givenName(what.Zone)
+		zone, err := parseName(what.Zone)
 		if err != nil {
 			return nil, err
 		}
 		flushed = held.Flush(zone)
 	default:
-		name, err := givenName(what.Name)
+		name, err := parseName(what.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -109,8 +109,8 @@ func (a *Agent) cacheFlush(what admin.Flush) (any, error) {
 	return CacheFlushed{Flushed: flushed}, nil
 }
 
-// givenName is a name that somebody typed, in canonical wire form.
-func givenName(text string) ([]byte, error) {
+// parseName returns the canonical wire form of a name that a user typed.
+func parseName(text string) ([]byte, error) {
 	if _, ok := dns.IsDomainName(text); !ok {
 		return nil, fmt.Errorf("%q: not a domain name", text)
 	}
@@ -121,8 +121,7 @@ func givenName(text string) ([]byte, error) {
 	return name, nil
 }
 
-// RecordType is the type that a text names: a mnemonic in any case, or TYPE and a
-// number (RFC 3597 section 5).
+// RecordType parses a record type: a mnemonic in any case, or TYPE and a number (RFC 3597 section 5).
 func RecordType(text string) (uint16, error) {
 	upper := strings.ToUpper(text)
 	if t, known := dns.StringToType[upper]; known {
@@ -136,8 +135,8 @@ func RecordType(text string) (uint16, error) {
 	return 0, fmt.Errorf("%q: not a record type", text)
 }
 
-// viewOf is an entry in words.
-func viewOf(e *cache.Entry) CacheEntry {
+// entryView formats a cache entry.
+func entryView(e *cache.Entry) CacheEntry {
 	v := CacheEntry{
 		Type: allTypes, Subnet: subnetText(e.Subnet), State: e.State.String(), Rcode: dns.RcodeToString[e.Rcode],
 		Age: int64(e.Age / time.Second), Left: secondsLeft(e.Left), Hits: e.Hits, Bytes: e.Size,
@@ -163,7 +162,7 @@ func viewOf(e *cache.Entry) CacheEntry {
 	return v
 }
 
-// secondsLeft counts a part of a second as a whole one, as the TTLs of the records do.
+// secondsLeft rounds up, like the TTLs of the records.
 func secondsLeft(d time.Duration) int64 {
 	if d > 0 {
 		d += time.Second - 1
@@ -171,7 +170,7 @@ func secondsLeft(d time.Duration) int64 {
 	return int64(d / time.Second)
 }
 
-// subnetText is the client subnet of an option's data (RFC 7871 section 6), empty for none.
+// subnetText formats the client subnet of option data (RFC 7871 section 6), "" for none.
 func subnetText(data []byte) string {
 	if len(data) < 4 {
 		return ""

@@ -69,7 +69,7 @@ func TestViewOf(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tt.want, viewOf(&tt.in)); diff != "" {
+			if diff := cmp.Diff(tt.want, entryView(&tt.in)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -82,7 +82,7 @@ func TestGivenName(t *testing.T) {
 		"www.Example.": "\x03www\x07example\x00", "www.example": "\x03www\x07example\x00", ".": "\x00", `a\.b.c`: "\x03a.b\x01c\x00",
 		"": "", "a..b": "", ".a": "", "a." + string(make([]byte, 300)): "",
 	} {
-		got, err := givenName(text)
+		got, err := parseName(text)
 		if string(got) != want || (err != nil) != (want == "") {
 			t.Errorf("%q: %q, %v; want %q", text, got, err, want)
 		}
@@ -124,12 +124,12 @@ func TestLocalTo(t *testing.T) {
 		{"0.0.0.0", "0.0.0.0", false},
 		{"::", "2001:db8::1", false},
 	} {
-		if got := localTo([]netip.Addr{netip.MustParseAddr(tt.listen)})(netip.MustParseAddr(tt.client)); got != tt.want {
+		if got := localClients([]netip.Addr{netip.MustParseAddr(tt.listen)})(netip.MustParseAddr(tt.client)); got != tt.want {
 			t.Errorf("listening on %s, %s: %t, want %t", tt.listen, tt.client, got, tt.want)
 		}
 	}
 	for _, own := range localAddrs() {
-		if !localTo([]netip.Addr{netip.IPv6Unspecified()})(own) {
+		if !localClients([]netip.Addr{netip.IPv6Unspecified()})(own) {
 			t.Errorf("listening on all addresses, %s is no client here", own)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -20,36 +21,34 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A source tells what is in the cluster: the API server's watches, or a folder of
-// manifests.
-type source interface {
+// A clusterSource delivers the cluster's objects: watches of the API server, or a folder of manifests.
+type clusterSource interface {
 	task
 	Ready() <-chan struct{}
 	Stats() watch.Stats
 }
 
-// A cluster is what this process knows of the Kubernetes cluster around it, and
-// whom it asks about the rest. A reload that leaves its settings as they are keeps
-// it, with all it knows.
+// A cluster is the agent's knowledge of its Kubernetes cluster, and the central resolver for the rest. It
+// survives a reload that does not change its settings.
 type cluster struct {
-	domain    []byte              // canonical wire form
-	store     *zone.Store         // nil: this process answers no cluster names itself
-	events    *zone.Store         // whose changes drop answers: store, or one of services alone; nil: none does
-	source    source              // nil: nothing of the cluster is followed
-	endpoints *upstream.Endpoints // of the central resolver's service; nil: none is followed
-	near      *neighbours         // tells endpoints; nil with it
-	followed  *atomic.Pointer[followed]
-	central   *upstream.Pool // nil: there is no central resolver
-	nodeZone  *atomic.Pointer[string]
+	domain           []byte              // canonical wire form
+	store            *zone.Store         // nil: this process answers no cluster names
+	events           *zone.Store         // its changes purge answers: store, or a store of services only; nil: none
+	source           clusterSource       // nil: nothing of the cluster is watched
+	endpoints        *upstream.Endpoints // of the central resolver's service; nil: not watched
+	centralEndpoints *centralEndpoints   // fills endpoints; nil if endpoints is
+	service          *atomic.Pointer[serviceState]
+	central          *upstream.Pool // nil: there is no central resolver
+	nodeZone         *atomic.Pointer[string]
 }
 
-// clusterFor is what cfg says of the cluster, taking over from old what stays.
-// It is nil if there is no cluster.
-func (a *Agent) clusterFor(cfg *config.Config, old *running) (*cluster, error) {
-	if cfg.Cluster.Resolver == config.ResolverNone && !followsForNode(cfg) {
-		return nil, nil //nolint:nilnil // no cluster is no mistake
+// clusterFor returns the cluster of cfg and reuses unchanged parts of old's. It is nil if there is no
+// cluster.
+func (a *Agent) clusterFor(cfg *config.Config, old *generation) (*cluster, error) {
+	if cfg.Cluster.Resolver == config.ResolverNone && !interceptNeedsService(cfg) {
+		return nil, nil //nolint:nilnil // the cluster is optional
 	}
-	c := &cluster{nodeZone: new(atomic.Pointer[string]), followed: new(atomic.Pointer[followed])}
+	c := &cluster{nodeZone: new(atomic.Pointer[string]), service: new(atomic.Pointer[serviceState])}
 	var err error
 	if c.domain, err = wireName(cfg.ClusterDomain); err != nil {
 		return nil, err
@@ -58,7 +57,7 @@ func (a *Agent) clusterFor(cfg *config.Config, old *running) (*cluster, error) {
 	if kept && sameSource(&cfg.Cluster, &old.config.Cluster) {
 		c.store, c.source, c.nodeZone = old.cluster.store, old.cluster.source, old.cluster.nodeZone
 		c.events = old.cluster.events
-		c.endpoints, c.near, c.followed = old.cluster.endpoints, old.cluster.near, old.cluster.followed
+		c.endpoints, c.centralEndpoints, c.service = old.cluster.endpoints, old.cluster.centralEndpoints, old.cluster.service
 	} else if err := a.makeSource(c, &cfg.Cluster); err != nil {
 		return nil, err
 	}
@@ -74,8 +73,7 @@ func (a *Agent) clusterFor(cfg *config.Config, old *running) (*cluster, error) {
 	return c, nil
 }
 
-// sameSource tells whether two configurations take the same things from the same
-// place.
+// sameSource reports whether two configurations select the same objects from the same source.
 func sameSource(a, b *config.Cluster) bool {
 	return a.Resolver == b.Resolver && a.Kubeconfig == b.Kubeconfig && a.Manifests == b.Manifests &&
 		a.Central.Service == b.Central.Service && a.Endpoints == b.Endpoints &&
@@ -89,10 +87,9 @@ func sameCentral(a, b *config.Central) bool {
 	return a.Service == b.Service && slices.Equal(a.Addresses, b.Addresses) && a.Connections == b.Connections
 }
 
-// makeSource gives c its source and the store that it fills, as far as there is
-// need of them.
+// makeSource sets c's source and the store that it fills, if they are needed.
 func (a *Agent) makeSource(c *cluster, cfg *config.Cluster) (err error) {
-	follow := a.follow(c, cfg.Central.Service)
+	follow := a.watchCentral(c, cfg.Central.Service)
 	a.makeStore(c, cfg)
 	if c.events == nil && follow == nil {
 		return nil
@@ -116,50 +113,49 @@ func (a *Agent) makeSource(c *cluster, cfg *config.Cluster) (err error) {
 		Kubeconfig: cfg.Kubeconfig, Store: c.events, ServiceWatch: follow,
 		Endpoints: endpoints, Pods: cfg.Pods == config.PodsVerified, ServicesOnly: slim,
 		Namespaces: cfg.Namespaces, ServiceSelector: cfg.ServiceSelector, NamespaceSelector: cfg.NamespaceSelector,
-		StaleAfter: cfg.StaleAfter, MaxList: a.memory.known.Load().list(), NodeName: os.Getenv("NODE_NAME"),
+		StaleAfter: cfg.StaleAfter, MaxList: a.memory.share.Load().list(), NodeName: os.Getenv("NODE_NAME"),
 		UserAgent: "node-cache/" + a.options.Version,
 		Log:       a.log, Now: time.Now,
 	})
 	return sourceProblem(err, cfg.Kubeconfig)
 }
 
-// follow asks for the endpoints of the central resolver's service.
-func (a *Agent) follow(c *cluster, service config.ServiceName) *watch.ServiceWatch {
+// watchCentral returns the watch of the central resolver's service.
+func (a *Agent) watchCentral(c *cluster, service config.ServiceName) *watch.ServiceWatch {
 	if service == (config.ServiceName{}) {
 		return nil
 	}
 	c.endpoints = new(upstream.Endpoints)
-	c.near = &neighbours{endpoints: c.endpoints}
+	c.centralEndpoints = &centralEndpoints{endpoints: c.endpoints}
 	log := a.log.With("service", service.String())
 	return &watch.ServiceWatch{
 		Namespace: service.Namespace,
 		Service:   service.Name,
 		Changed: func(servers []watch.Server, own []netip.AddrPort) {
-			c.near.tell(servers, own)
+			c.centralEndpoints.set(servers, own)
 			ready := addresses(servers)
-			c.followed.Store(&followed{ready: ready, own: slices.Clone(own)})
-			a.node.refresh()
-			log.Info("central resolver's endpoints", "count", len(ready), "ready", ready[:min(len(ready), maxLogged)], "service_addresses", own)
+			c.service.Store(&serviceState{ready: ready, own: slices.Clone(own)})
+			a.node.targetChanged()
+			log.Info("central endpoints updated", "count", len(ready), "ready", ready[:min(len(ready), maxLogged)], "service_addresses", own)
 		},
 	}
 }
 
-// followed is what the source told last of the central resolver's service.
-type followed struct {
+// serviceState is the last reported state of the central resolver's service.
+type serviceState struct {
 	ready []netip.AddrPort // endpoints
 	own   []netip.AddrPort // the service's own addresses
 }
 
-// followsForNode tells whether the interception needs the central resolver's service,
-// though nobody here asks it.
-func followsForNode(cfg *config.Config) bool {
+// interceptNeedsService reports whether the interception needs the central resolver's service even if no
+// query goes there.
+func interceptNeedsService(cfg *config.Config) bool {
 	i := &cfg.Intercept
 	return i.Manage && cfg.Cluster.Central.Service != config.ServiceName{} &&
 		(i.Mode == config.ModeLinkLocal && i.Fallback.Central || i.Mode == config.ModeTransparent && len(i.Services) == 0)
 }
 
-// maxLogged is how many endpoints one line of the log has: a large service may
-// change often.
+// maxLogged bounds the endpoints in one log line: a large service may change often.
 const maxLogged = 16
 
 func (a *Agent) makeCentral(c *cluster, cfg *config.Config) (err error) {
@@ -172,12 +168,12 @@ func (a *Agent) makeCentral(c *cluster, cfg *config.Config) (err error) {
 		Targets: targets, Endpoints: c.endpoints, Connections: cfg.Cluster.Central.Connections,
 		Dial: a.options.Dial, Mark: mark(cfg),
 		Log:  a.log.With("zone", cfg.ClusterDomain),
-		Self: func(addr netip.AddrPort) bool { return leadsBack(addr, cfg.Listen) },
+		Self: func(addr netip.AddrPort) bool { return isOwnListener(addr, cfg.Listen) },
 	})
 	if errors.Is(err, upstream.ErrNoUpstream) {
 		return &HintError{
 			Err:  fmt.Errorf("cluster.central.addresses: %w", err),
-			Hint: "every address of the central resolver is one that node-cache itself listens on; name the central resolver's",
+			Hint: "all these addresses are node-cache's own; set those of the central resolver",
 		}
 	}
 	return err
@@ -187,7 +183,7 @@ func manifestsProblem(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &HintError{Err: fmt.Errorf("cluster.manifests: %w", err), Hint: "name a folder of YAML objects that this user can read"}
+	return &HintError{Err: fmt.Errorf("cluster.manifests: %w", err), Hint: "set a folder of YAML manifests that this user can read"}
 }
 
 func sourceProblem(err error, kubeconfig string) error {
@@ -197,18 +193,17 @@ func sourceProblem(err error, kubeconfig string) error {
 	hint := "set cluster.kubeconfig or cluster.manifests, or run as a pod with a service account"
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-		hint = "name a kubeconfig that this user can read, or run as a pod with a service account"
+		hint = "set a kubeconfig that this user can read, or run as a pod with a service account"
 	case kubeconfig != "":
-		hint = "mend the kubeconfig; `kubectl --kubeconfig FILE get services` tries it"
+		hint = "fix the kubeconfig; test it with `kubectl --kubeconfig FILE get services`"
 	}
 	return &HintError{Err: fmt.Errorf("cluster: %w", err), Hint: hint}
 }
 
-// view is the zone as cfg wants it answered; nil if cluster names are answered
-// elsewhere.
-func (c *cluster) view(cfg *config.Config) (*zone.Zone, error) {
+// newZone returns the zone as cfg configures it; nil if another server answers cluster names.
+func (c *cluster) newZone(cfg *config.Config) (*zone.Zone, error) {
 	if c == nil || c.store == nil {
-		return nil, nil //nolint:nilnil // no zone is no mistake
+		return nil, nil //nolint:nilnil // the zone is optional
 	}
 	settings := zone.Config{
 		Store: c.store, Domain: cfg.ClusterDomain, TTL: cfg.Cluster.TTL,
@@ -222,7 +217,7 @@ func (c *cluster) view(cfg *config.Config) (*zone.Zone, error) {
 		NodeZone:  c.topologyZone(cfg.Cluster.NodeZone),
 		Ranges:    cfg.Cluster.Ranges, Namespaces: cfg.Cluster.Namespaces,
 		KnownNamespaces: cfg.Cluster.NamespaceSelector != "",
-		Excluded:        stubs(cfg),
+		Excluded:        routedSubzones(cfg),
 		StaleAfter:      cfg.Cluster.StaleAfter, Nameservers: nameservers(cfg.Listen.Addresses),
 	}
 	if pool := c.central; pool != nil {
@@ -231,8 +226,8 @@ func (c *cluster) view(cfg *config.Config) (*zone.Zone, error) {
 	return zone.New(settings)
 }
 
-// stubs are the zones below the cluster domain that have routes of their own.
-func stubs(cfg *config.Config) []string {
+// routedSubzones returns the zones below the cluster domain that have routes of their own.
+func routedSubzones(cfg *config.Config) []string {
 	var names []string
 	for _, route := range cfg.Forward {
 		if strings.HasSuffix(route.Zone, "."+cfg.ClusterDomain) {
@@ -242,7 +237,7 @@ func stubs(cfg *config.Config) []string {
 	return names
 }
 
-// nameservers are the addresses at which the zone is served.
+// nameservers returns the addresses at which the zone is served.
 func nameservers(listen []netip.Addr) []netip.Addr {
 	var own []netip.Addr
 	for _, addr := range listen {
@@ -259,8 +254,7 @@ func nameservers(listen []netip.Addr) []netip.Addr {
 	return own
 }
 
-// centralRoutes are the routes of the names that the central resolver answers,
-// but those that the configuration has routes for.
+// centralRoutes returns the zones that the central resolver answers, except those with a configured route.
 func (c *cluster) centralRoutes(cfg *config.Config) []string {
 	if c == nil || c.central == nil {
 		return nil
@@ -278,8 +272,8 @@ func (c *cluster) centralRoutes(cfg *config.Config) []string {
 	})
 }
 
-// inSync tells whether the source, if there is one, has told all there was once.
-func (c *cluster) inSync() bool {
+// synced reports whether the source, if there is one, has delivered a full list.
+func (c *cluster) synced() bool {
 	if c == nil || c.source == nil {
 		return true
 	}
@@ -291,22 +285,21 @@ func (c *cluster) inSync() bool {
 	}
 }
 
-// restored tells whether cluster names are answered from a snapshot until the source has told all.
+// restored reports whether cluster names are answered from a snapshot, because the source has not synced yet.
 func (c *cluster) restored() bool {
 	return c != nil && c.store != nil && c.store.Restored(zone.Services)
 }
 
-// meanwhile says what is given until the source is in sync, if there is something.
-func (c *cluster) meanwhile(now time.Time) string {
+// restoredNote describes the answers from a snapshot, "" if there are none.
+func (c *cluster) restoredNote(now time.Time) string {
 	if !c.restored() {
 		return ""
 	}
-	return fmt.Sprintf("; until then names are answered as they were %s ago, from a snapshot", c.store.Age(zone.Services, now).Round(time.Second))
+	return fmt.Sprintf("; names are answered from a snapshot, %s old", c.store.Age(zone.Services, now).Round(time.Second))
 }
 
-// synced waits for the source of a new configuration, so that no name known so far
-// is unknown for a while.
-func (c *cluster) synced(ctx context.Context, patience time.Duration) error {
+// awaitSync waits for the first sync of a new source, so that no known name is denied meanwhile.
+func (c *cluster) awaitSync(ctx context.Context, patience time.Duration) error {
 	if c == nil || c.source == nil {
 		return nil
 	}
@@ -317,24 +310,62 @@ func (c *cluster) synced(ctx context.Context, patience time.Duration) error {
 		return nil
 	case <-limit.C:
 		return &HintError{
-			Err:  fmt.Errorf("cluster: the new source is not in sync after %s: %s", patience, c.why()),
-			Hint: "see that the API server can be reached and allows this to be watched",
+			Err:  fmt.Errorf("cluster: the new source is not synced after %s: %s", patience, c.syncProblem()),
+			Hint: "check that the API server is reachable and grants this process list and watch",
 		}
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// why says what keeps the source from being in sync.
-func (c *cluster) why() string {
-	told := c.source.Stats()
-	for _, kind := range told.Kinds {
+// syncProblem returns what keeps the source from syncing.
+func (c *cluster) syncProblem() string {
+	stats := c.source.Stats()
+	for _, kind := range stats.Kinds {
 		if !kind.Synced && kind.LastError != "" {
 			return zone.Kinds()[kind.Kind] + ": " + kind.LastError
 		}
 	}
-	if !told.ServiceWatch.Synced && told.ServiceWatch.LastError != "" {
-		return "central.service: " + told.ServiceWatch.LastError
+	if !stats.ServiceWatch.Synced && stats.ServiceWatch.LastError != "" {
+		return "central.service: " + stats.ServiceWatch.LastError
 	}
-	return "nothing was heard yet"
+	return "no response yet"
+}
+
+// reverseZones returns the zones that hold exactly the reverse names of a masked prefix. It is one zone if
+// the prefix ends at a byte of an IPv4 address or a nibble of an IPv6 address, else up to 128 or 8 (RFC 1035
+// section 3.5, RFC 3596 section 2.5).
+func reverseZones(prefix netip.Prefix) []string {
+	step, root := 8, "in-addr.arpa."
+	if prefix.Addr().Is6() {
+		step, root = 4, "ip6.arpa."
+	}
+	parts := (prefix.Bits() + step - 1) / step
+	spare := parts*step - prefix.Bits()
+	zones := make([]string, 0, 1<<spare)
+	for n := range 1 << spare {
+		zones = append(zones, reverseZone(prefix.Addr().AsSlice(), step, parts, n)+root)
+	}
+	return zones
+}
+
+// reverseZone writes the first parts of an address in reverse order, with n added to the last of them. A part
+// has step bits.
+func reverseZone(addr []byte, step, parts, n int) string {
+	name := ""
+	for i := range parts {
+		value := int(addr[i*step/8])
+		if step == 4 {
+			value = value >> (4 * (1 - i%2)) & 0xf
+		}
+		if i == parts-1 {
+			value += n
+		}
+		base := 10
+		if step == 4 {
+			base = 16
+		}
+		name = strconv.FormatInt(int64(value), base) + "." + name
+	}
+	return name
 }

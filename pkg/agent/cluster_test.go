@@ -253,7 +253,7 @@ func TestUnreadyZone(t *testing.T) {
 	}
 	defer func() { _ = r.Body.Close() }()
 	body, err := io.ReadAll(r.Body)
-	if err != nil || r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "not in sync") {
+	if err != nil || r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "not synced") {
 		t.Errorf("/readyz: %s %q %v", r.Status, body, err)
 	}
 }

@@ -28,15 +28,15 @@ func TestSourceProblems(t *testing.T) {
 	}{
 		{
 			name: "a file for a folder", change: func(c *config.Cluster) { c.Manifests = garbage },
-			want: "cluster.manifests: reading manifests: ", hint: "name a folder",
+			want: "cluster.manifests: reading manifests: ", hint: "set a folder",
 		},
 		{
 			name: "garbage for a kubeconfig", change: func(c *config.Cluster) { c.Kubeconfig = garbage },
-			want: "cluster: reading kubeconfig " + garbage + ": ", hint: "mend the kubeconfig",
+			want: "cluster: reading kubeconfig " + garbage + ": ", hint: "fix the kubeconfig",
 		},
 		{
 			name: "no kubeconfig there", change: func(c *config.Cluster) { c.Kubeconfig = garbage + ".absent" },
-			want: "cluster: reading kubeconfig " + garbage + ".absent: no such file", hint: "name a kubeconfig",
+			want: "cluster: reading kubeconfig " + garbage + ".absent: no such file", hint: "set a kubeconfig",
 		},
 		{
 			name: "neither", change: func(*config.Cluster) {},

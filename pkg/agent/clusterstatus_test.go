@@ -56,9 +56,9 @@ func TestReadiness(t *testing.T) {
 		{name: "starting, in sync already", starting: true, cluster: &cluster{source: after()}, want: "starting"},
 		{name: "no cluster"},
 		{name: "nothing to follow", cluster: &cluster{}},
-		{name: "nothing heard", cluster: &cluster{source: before()}, want: "the cluster zone is not in sync: nothing was heard yet"},
+		{name: "nothing heard", cluster: &cluster{source: before()}, want: "the cluster zone is not synced: no response yet"},
 		{
-			name: "a kind that waits", want: "the cluster zone is not in sync: endpointslice: unreachable: dial tcp",
+			name: "a kind that waits", want: "the cluster zone is not synced: endpointslice: unreachable: dial tcp",
 			cluster: &cluster{source: before(
 				watch.KindStats{Kind: zone.Services, Synced: true, LastError: "busy: a moment ago"},
 				watch.KindStats{Kind: zone.Slices, LastError: "unreachable: dial tcp"},
@@ -82,7 +82,7 @@ func TestReadiness(t *testing.T) {
 			if !tt.starting {
 				close(a.ready)
 			}
-			a.running.Store(&running{cluster: tt.cluster})
+			a.running.Store(&generation{cluster: tt.cluster})
 			got := ""
 			if err := a.notReady(); err != nil {
 				got = err.Error()
@@ -115,7 +115,7 @@ func TestClusterStatus(t *testing.T) {
 		watch.KindStats{Kind: zone.Slices, Failures: 3, LastError: "forbidden: not yours"},
 	)
 	source.stats.Requests = 7
-	r := &running{
+	r := &generation{
 		config: config.Config{ClusterDomain: "cluster.local.", Cluster: config.Cluster{
 			Resolver: config.ResolverLocal, Kubeconfig: "/etc/kubeconfig", NodeZone: "zone-a", StaleAfter: 90 * time.Second,
 			Central: config.Central{Service: config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}},
@@ -123,7 +123,7 @@ func TestClusterStatus(t *testing.T) {
 		cluster: &cluster{store: store, events: store, source: source, endpoints: endpoints, central: pool},
 	}
 	status := func() *ClusterStatus {
-		told := r.cluster.told()
+		told := r.cluster.sourceStats()
 		return clusterStatus(r, &told)
 	}
 	want := &ClusterStatus{
@@ -182,8 +182,8 @@ func TestSourceName(t *testing.T) {
 // TestNoCluster shows that there is nothing to say, rather than something that is wrong.
 func TestNoCluster(t *testing.T) {
 	t.Parallel()
-	r := &running{}
-	told := r.cluster.told()
+	r := &generation{}
+	told := r.cluster.sourceStats()
 	if got := clusterStatus(r, &told); got != nil {
 		t.Errorf("status %+v, want none", got)
 	}

@@ -29,7 +29,7 @@ func TestEventsInLocalMode(t *testing.T) {
 	cfg.Interface.Manage, cfg.Intercept.Manage = false, false
 	cfg.Cluster.Resolver, cfg.Cluster.Kubeconfig = config.ResolverLocal, awayKubeconfig(t)
 	cfg.Cluster.Central.Addresses = []netip.AddrPort{central.Listen(t)}
-	a := onMachine(t, newFakeMachine(), cfg)
+	a := agentOnHost(t, newFakeHost(), cfg)
 	runNode(t, a)
 	<-a.Ready()
 	ask := func(name string) string {
@@ -76,14 +76,14 @@ func BenchmarkFirstList(b *testing.B) {
 		b.Fatal(err)
 	}
 	a := new(Agent)
-	a.running.Store(&running{cache: kept})
+	a.running.Store(&generation{cache: kept})
 	const services = 11000
 	for _, heeded := range []bool{false, true} {
 		b.Run(fmt.Sprintf("%d services/events=%t", services, heeded), func(b *testing.B) {
 			for b.Loop() {
 				c := &cluster{domain: []byte("\x07cluster\x05local\x00"), events: zone.NewStore()}
 				if heeded {
-					a.heed(c)
+					a.observe(c)
 				}
 				for i := range services {
 					c.events.PutService(zone.Service{

@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -20,125 +21,125 @@ import (
 )
 
 const (
-	// meeting bounds what is said before there are sockets, the snapshot included.
-	meeting = 20 * time.Second
-	// again sets the looks apart at whether addresses are free that were not handed over.
-	again = 250 * time.Millisecond
-	// notMine sets the questions apart to an agent that had none of the addresses.
-	notMine = 5 * time.Second
-	// hurried is how long an agent that is to end waits for one that has its sockets.
-	hurried = 3 * time.Second
-	// staying is how long the sessions of an agent that has handed over go on.
-	staying = 30 * time.Second
-	// orphaned is how long nobody may be at the socket before an agent that has handed over
-	// ends, and lookOut sets the looks apart.
-	orphaned, lookOut = 10 * time.Second, 2 * time.Second
+	// handoverTimeout bounds the requests before the sockets arrive, the snapshot included.
+	handoverTimeout = 20 * time.Second
+	// listenRetryInterval is the wait before another attempt to listen on addresses in use.
+	listenRetryInterval = 250 * time.Millisecond
+	// recheckInterval is the wait between two requests to an agent that has none of the addresses.
+	recheckInterval = 5 * time.Second
+	// exitWait is how long a stopping agent waits for a successor that has its sockets.
+	exitWait = 3 * time.Second
+	// sessionDrain is how long TCP sessions continue after a handover.
+	sessionDrain = 30 * time.Second
+	// orphanTimeout is how long the handover socket may be unserved before an agent that has handed over
+	// exits. The check runs every orphanCheckInterval.
+	orphanTimeout, orphanCheckInterval = 10 * time.Second, 2 * time.Second
 )
 
-// A hand takes the sockets of the agent that runs, and hands them to the one that comes.
-// A nil hand does neither.
-type hand struct {
-	agent    *Agent
-	path     string
-	log      *slog.Logger
-	recorder handover.Recorder
-	giver    *handover.Server
-	cleared  chan struct{} // closed once no earlier agent minds link and rules
-	anew     chan struct{} // there is another configuration
+// A socketHandover takes over the sockets of a predecessor and hands them to a successor. A nil
+// socketHandover does neither.
+type socketHandover struct {
+	agent     *Agent
+	path      string
+	log       *slog.Logger
+	recorder  handover.Recorder
+	server    *handover.Server
+	cleared   chan struct{} // closed once no other agent maintains link and rules
+	newConfig chan struct{} // signals a new configuration
 
-	taker   *handover.Client  // nil: there is nobody to take over from
-	sockets []handover.Socket // that came and were not adopted; Listen's own
-	serves  []handover.Listen // that were adopted; written before Run
-	why     error             // why an agent that is there does not hand over; Listen's own
-	heard   time.Time         // when somebody was at the socket; Listen's own
-	had     time.Time         // when the sockets came
+	predecessor *handover.Client  // nil: there is no predecessor
+	sockets     []handover.Socket // received and not adopted; owned by Listen
+	adopted     []handover.Listen // adopted; written before Run
+	refusal     error             // why a predecessor does not hand over; owned by Listen
+	lastSeen    time.Time         // last time that an agent served the handover socket; owned by Listen
+	received    time.Time         // when the sockets arrived
 
-	mu    sync.Mutex // guards what follows
-	state string     // what a start waits for; empty: nothing
-	keep  func()     // ends the keeping of link and rules; nil: it has not begun
+	mu       sync.Mutex // guards the fields below
+	waitsFor string     // what the start waits for; empty: nothing
+	stopKeep func()     // stops maintaining link and rules; nil: not started
 }
 
-// newHand is nil when cfg has no socket for it.
-func (a *Agent) newHand(cfg *config.Config) (*hand, error) {
+// newHandover returns nil if cfg sets no handover socket.
+func (a *Agent) newHandover(cfg *config.Config) (*socketHandover, error) {
 	if cfg.Handover.Socket == "" {
-		return nil, nil //nolint:nilnil // an agent that nobody takes over from is no mistake
+		return nil, nil //nolint:nilnil // handover is optional
 	}
-	h := &hand{agent: a, path: cfg.Handover.Socket, log: a.log, cleared: make(chan struct{}), anew: make(chan struct{}, 1)}
+	h := &socketHandover{agent: a, path: cfg.Handover.Socket, log: a.log, cleared: make(chan struct{}), newConfig: make(chan struct{}, 1)}
 	var err error
-	h.giver, err = handover.NewServer(handover.ServerConfig{
+	h.server, err = handover.NewServer(handover.ServerConfig{
 		Path: h.path, Agent: a.token, Version: a.options.Version,
-		Snapshot: h.snapshot, Offers: h.offers, Release: h.yield, SuccessorLost: h.lost,
+		Snapshot: h.saveSnapshot, Offers: h.offeredSockets, Release: h.yield, SuccessorLost: h.successorLost,
 		Now: time.Now, Log: a.log, Recorder: &h.recorder,
 	})
 	return h, err
 }
 
-// meet looks for an agent to take over from, and has it write its snapshot.
-func (h *hand) meet(ctx context.Context) {
+// findPredecessor connects to the agent that serves, if there is one.
+func (h *socketHandover) findPredecessor(ctx context.Context) {
 	if h == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, meeting)
+	ctx, cancel := context.WithTimeout(ctx, handoverTimeout)
 	defer cancel()
 	a := h.agent
-	taker, err := handover.Connect(ctx, handover.ClientConfig{
+	predecessor, err := handover.Connect(ctx, handover.ClientConfig{
 		Path: h.path, Agent: a.token, Version: a.options.Version, Now: time.Now, Log: h.log, Recorder: &h.recorder,
 	})
 	if errors.Is(err, handover.ErrNoAgent) {
-		if time.Since(h.heard) > orphaned { // else the next one is about to listen
-			h.why = nil
+		if time.Since(h.lastSeen) > orphanTimeout { // else a new agent may be about to listen
+			h.refusal = nil
 		}
 		return
 	}
-	h.why, h.heard = nil, time.Now()
+	h.refusal, h.lastSeen = nil, time.Now()
 	if err != nil {
-		h.refused(ctx, err)
+		h.recordRefusal(ctx, err)
 		return
 	}
-	h.taker = taker
-	h.recorder.Update(func(s *handover.Stats) { s.From = taker.Predecessor })
-	h.log.InfoContext(ctx, "another agent serves, its sockets are to be taken over", "agent", taker.Predecessor, "version", taker.PredecessorVersion)
+	h.predecessor = predecessor
+	h.recorder.Update(func(s *handover.Stats) { s.From = predecessor.Predecessor })
+	h.log.InfoContext(ctx, "predecessor found", "agent", predecessor.Predecessor, "version", predecessor.PredecessorVersion)
 }
 
-// askSnapshot has the agent that is taken over from write what it knows.
-func (h *hand) askSnapshot(ctx context.Context, folder string) {
-	if h == nil || h.taker == nil || folder == "" {
+// requestSnapshot asks the predecessor to write a snapshot.
+func (h *socketHandover) requestSnapshot(ctx context.Context, folder string) {
+	if h == nil || h.predecessor == nil || folder == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, meeting)
+	ctx, cancel := context.WithTimeout(ctx, handoverTimeout)
 	defer cancel()
-	if err := h.taker.Snapshot(ctx); err != nil {
-		h.log.WarnContext(ctx, "no snapshot of the agent that is taken over from, the last one must do", "err", err)
+	if err := h.predecessor.Snapshot(ctx); err != nil {
+		h.log.WarnContext(ctx, "predecessor wrote no snapshot", "err", err)
 	}
 }
 
-// refused notes why the agent that is there does not hand over, once for each reason.
-func (h *hand) refused(ctx context.Context, err error) {
-	h.why = err
+// recordRefusal records why the predecessor does not hand over, and logs each new reason.
+func (h *socketHandover) recordRefusal(ctx context.Context, err error) {
+	h.refusal = err
 	news := false
 	h.recorder.Update(func(s *handover.Stats) {
 		news = s.Why != err.Error()
 		s.Taken, s.Why = handover.OutcomeRefused, err.Error()
 	})
 	if news {
-		h.log.WarnContext(ctx, "the agent that runs does not hand over its sockets", "err", err, "socket", h.path)
+		h.log.WarnContext(ctx, "predecessor refused handover", "err", err, "socket", h.path)
 	}
 }
 
-// close breaks off what was not taken.
-func (h *hand) close() {
+// close ends a takeover that did not complete.
+func (h *socketHandover) close() {
 	if h == nil {
 		return
 	}
-	h.dismiss()
-	if h.taker != nil {
-		h.taker.Close()
-		h.taker = nil
+	h.discardSockets()
+	if h.predecessor != nil {
+		h.predecessor.Close()
+		h.predecessor = nil
 	}
 }
 
-// dismiss closes the sockets that were not adopted.
-func (h *hand) dismiss() {
+// discardSockets closes the sockets that were not adopted.
+func (h *socketHandover) discardSockets() {
 	if h == nil {
 		return
 	}
@@ -146,33 +147,33 @@ func (h *hand) dismiss() {
 	h.sockets = nil
 }
 
-// receive gets the sockets of the agent that is taken over from. If it serves none of
-// the addresses wanted it is nothing to this one.
-func (h *hand) receive(ctx context.Context, wanted []netip.AddrPort) {
-	if h == nil || h.taker == nil {
+// receiveSockets receives the predecessor's sockets. If the predecessor serves none of the wanted addresses,
+// the takeover ends.
+func (h *socketHandover) receiveSockets(ctx context.Context, wanted []netip.AddrPort) {
+	if h == nil || h.predecessor == nil {
 		return
 	}
-	sockets, err := h.taker.Sockets(ctx)
-	h.sockets, h.had = sockets, time.Now()
+	sockets, err := h.predecessor.Sockets(ctx)
+	h.sockets, h.received = sockets, time.Now()
 	has := func(kind string, addr netip.AddrPort) bool {
 		return slices.ContainsFunc(sockets, func(s handover.Socket) bool { return s.Kind == kind && s.Addr == addr })
 	}
 	if err == nil && !slices.ContainsFunc(wanted, func(a netip.AddrPort) bool { return has(handover.KindUDP, a) && has(handover.KindTCP, a) }) {
-		h.log.InfoContext(ctx, "the other agent serves none of this one's addresses, and goes on", "agent", h.taker.Predecessor)
-		h.why = errNotMine // for when its addresses are in the way all the same
+		h.log.InfoContext(ctx, "predecessor serves other addresses", "agent", h.predecessor.Predecessor)
+		h.refusal = errOtherAddresses // in case its addresses conflict all the same
 		h.close()
 		return
 	}
 	if err != nil {
-		h.refused(ctx, err)
+		h.recordRefusal(ctx, err)
 		h.close()
 	}
 }
 
-var errNotMine = errors.New("it serves other addresses")
+var errOtherAddresses = errors.New("it serves other addresses")
 
-// adopt gives the files of the sockets of a name away, nil if there are none.
-func (h *hand) adopt(kind string, addr netip.AddrPort) (files []*os.File) {
+// adopt removes and returns the files of the named socket, nil if there are none.
+func (h *socketHandover) adopt(kind string, addr netip.AddrPort) (files []*os.File) {
 	if h == nil || len(h.sockets) == 0 {
 		return nil
 	}
@@ -184,144 +185,143 @@ func (h *hand) adopt(kind string, addr netip.AddrPort) (files []*os.File) {
 		return s.Listen == name
 	})
 	if len(files) > 0 {
-		h.serves = append(h.serves, name)
+		h.adopted = append(h.adopted, name)
 	}
 	return files
 }
 
-// retries waits a moment and says whether to listen again, after an error: addresses that
-// an agent has which does not hand them over are free once it ends.
-func (h *hand) retries(ctx context.Context, err error) bool {
-	if h == nil || h.why == nil || !errors.Is(err, syscall.EADDRINUSE) {
+// retryListen waits and reports whether to listen again after an error. Addresses of an agent that does not
+// hand over are free once it ends.
+func (h *socketHandover) retryListen(ctx context.Context, err error) bool {
+	if h == nil || h.refusal == nil || !errors.Is(err, syscall.EADDRINUSE) {
 		return false
 	}
-	if h.waits("the addresses, which another agent has") {
-		h.log.WarnContext(ctx, "waiting for the addresses: another agent has them and does not hand them over", "err", err, "why", h.why,
-			"hint", "it goes on from here once that agent has ended; docs/upgrades.md tells what a hand-over needs")
+	if h.setWaiting("the addresses of another agent") {
+		h.log.WarnContext(ctx, "waiting for addresses of another agent", "err", err, "why", h.refusal,
+			"hint", "the start continues once that agent has stopped; docs/upgrades.md lists the requirements of a handover")
 	}
-	wait := time.NewTimer(again)
+	wait := time.NewTimer(listenRetryInterval)
 	defer wait.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-wait.C:
-		h.serves = nil
-		// One that serves other addresses does so until it ends. It is not to be asked
-		// for its sockets all the time, but there may be another one by now.
-		if !errors.Is(h.why, errNotMine) || time.Since(h.had) > notMine {
-			h.meet(ctx)
+		h.adopted = nil
+		// The agent keeps its other addresses until it ends, so it is asked rarely. Another agent may run by
+		// now.
+		if !errors.Is(h.refusal, errOtherAddresses) || time.Since(h.received) > recheckInterval {
+			h.findPredecessor(ctx)
 		}
 		return true
 	}
 }
 
-// waits notes what a start waits for, and says whether that is news.
-func (h *hand) waits(what string) bool {
+// setWaiting records what the start waits for and reports whether that is new.
+func (h *socketHandover) setWaiting(what string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	news := h.state != what
-	h.state = what
+	news := h.waitsFor != what
+	h.waitsFor = what
 	return news
 }
 
-// takes tells whether sockets were taken that another agent still reads.
-func (h *hand) takes() bool { return h != nil && h.taker != nil }
+// takesOver reports whether this agent has sockets that a predecessor still reads.
+func (h *socketHandover) takesOver() bool { return h != nil && h.predecessor != nil }
 
-// await waits until this agent knows the cluster, for as long as the other one serves. What there is to be known changes
-// with the configuration: a wrong one can be mended meanwhile.
-func (h *hand) await(ctx context.Context) {
+// awaitSync waits for the first cluster sync while the predecessor serves. A new configuration, such as a
+// fixed one, restarts the wait.
+func (h *socketHandover) awaitSync(ctx context.Context) {
 	for {
 		c := h.agent.running.Load().cluster
-		if c.inSync() {
+		if c.synced() {
 			return
 		}
-		h.waits("the cluster zone, to take over from agent " + h.taker.Predecessor)
-		h.log.InfoContext(ctx, "waiting for the cluster zone, the other agent goes on meanwhile", "agent", h.taker.Predecessor)
+		h.setWaiting("the cluster sync, before taking over from agent " + h.predecessor.Predecessor)
+		h.log.InfoContext(ctx, "waiting for cluster sync", "agent", h.predecessor.Predecessor)
 		select {
-		case <-c.source.Ready(): // by now another one may be what counts
+		case <-c.source.Ready(): // a newer configuration may count by now
 			continue
-		case <-h.anew:
+		case <-h.newConfig:
 			continue
-		case <-h.taker.PredecessorLeaving():
-			h.log.InfoContext(ctx, "the other agent ends, its sockets are taken over before the cluster zone is in sync", "agent", h.taker.Predecessor)
+		case <-h.predecessor.PredecessorLeaving():
+			h.log.InfoContext(ctx, "taking over before cluster sync: predecessor stops", "agent", h.predecessor.Predecessor)
 		case <-ctx.Done():
 		}
 		return
 	}
 }
 
-// reconsider says that there is another configuration.
-func (h *hand) reconsider() {
+// configChanged signals a new configuration to awaitSync.
+func (h *socketHandover) configChanged() {
 	if h == nil {
 		return
 	}
 	select {
-	case h.anew <- struct{}{}:
-	default: // that was not heard of yet
+	case h.newConfig <- struct{}{}:
+	default: // a signal is pending
 	}
 }
 
-// needs are the rights for what take may do. All threads have to stop for rights to be
-// given up, so that this cannot wait until the agent serves.
-func (h *hand) needs() []capabilities.Capability {
-	if h.takes() && slices.ContainsFunc(h.agent.udp, func(u *server.UDP) bool { return u.MissingReaders() > 0 }) {
+// requiredCapabilities returns the capabilities that takeOver may need. Dropping capabilities stops all
+// threads, so it happens before the agent serves.
+func (h *socketHandover) requiredCapabilities() []capabilities.Capability {
+	if h.takesOver() && slices.ContainsFunc(h.agent.udp, func(u *server.UDP) bool { return u.MissingReaders() > 0 }) {
 		return []capabilities.Capability{capabilities.NetBindService}
 	}
 	return nil
 }
 
-// take has the other agent stop, as this one serves, and lets link and rules be kept. An
-// agent that is told to end by now leaves them, and the sockets, to the other one: its
-// rules would have that one stand down. From the word on that it takes over it does so,
-// whatever it is told.
-func (h *hand) take(ctx context.Context) {
-	if h == nil || h.taker != nil && ctx.Err() != nil {
+// takeOver stops the predecessor, since this agent serves now, and allows link and rules to be maintained. An
+// agent told to stop before leaves sockets, link, and rules to the predecessor: its own rules would make the
+// predecessor stand down. Once the request is sent, the takeover completes in any case.
+func (h *socketHandover) takeOver(ctx context.Context) {
+	if h == nil || h.predecessor != nil && ctx.Err() != nil {
 		return
 	}
 	defer close(h.cleared)
-	h.waits("")
-	if h.taker == nil {
+	h.setWaiting("")
+	if h.predecessor == nil {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
-	claim := handover.Claim{Agent: h.agent.token, Version: h.agent.options.Version, Serves: h.serves}
-	claim.Link, claim.Rules = h.agent.node.keeps()
-	err := h.taker.TakeOver(ctx, claim)
+	claim := handover.Claim{Agent: h.agent.token, Version: h.agent.options.Version, Serves: h.adopted}
+	claim.Link, claim.Rules = h.agent.node.keptResources()
+	err := h.predecessor.TakeOver(ctx, claim)
 	gone := handover.PredecessorEnded(err)
-	h.agent.node.took(h.taker.Predecessor, gone)
+	h.agent.node.tookOver(h.predecessor.Predecessor, gone)
 	outcome := handover.OutcomeTaken
 	if gone {
 		outcome = handover.OutcomeOrphaned
 	}
-	waited := time.Since(h.had)
+	waited := time.Since(h.received)
 	h.recorder.Update(func(s *handover.Stats) {
-		s.Taken, s.Why, s.Sockets, s.Waited = outcome, "", len(h.serves), waited
+		s.Taken, s.Why, s.Sockets, s.Waited = outcome, "", len(h.adopted), waited
 	})
-	names := make([]string, len(h.serves))
-	for i, name := range h.serves {
+	names := make([]string, len(h.adopted))
+	for i, name := range h.adopted {
 		names[i] = name.String()
 	}
-	h.log.InfoContext(ctx, "taken over", "agent", h.taker.Predecessor, "version", h.taker.PredecessorVersion, "sockets", names,
+	h.log.InfoContext(ctx, "taken over", "agent", h.predecessor.Predecessor, "version", h.predecessor.PredecessorVersion, "sockets", names,
 		"waited", waited.Round(time.Millisecond))
 	if err != nil {
-		h.log.WarnContext(ctx, "the agent that was taken over from did not say that it has stopped", "err", err)
+		h.log.WarnContext(ctx, "predecessor did not confirm that it stopped", "err", err)
 	}
 	for _, u := range h.agent.udp {
 		if u.MissingReaders() == 0 {
 			continue
 		}
-		err := h.agent.foreign.shares(u)
+		err := h.agent.foreignSockets.conflict(u)
 		if err == nil {
 			err = u.AddReaders(ctx)
 		}
 		if err != nil {
-			h.log.WarnContext(ctx, "there are fewer readers than CPUs", "err", err)
+			h.log.WarnContext(ctx, "fewer readers than CPUs", "err", err)
 		}
 	}
 }
 
-// clear waits until link and rules are nobody else's, and says whether that is so.
-func (h *hand) clear(ctx context.Context) bool {
+// awaitClear waits until no other agent maintains link and rules, and reports whether that is so.
+func (h *socketHandover) awaitClear(ctx context.Context) bool {
 	if h == nil {
 		return true
 	}
@@ -330,5 +330,167 @@ func (h *hand) clear(ctx context.Context) bool {
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// run serves handover requests until ctx ends.
+func (h *socketHandover) run(ctx context.Context) error {
+	if h == nil {
+		return nil
+	}
+	return h.server.Run(ctx)
+}
+
+// handedOver returns a channel that is closed once a successor has taken over; nil: never.
+func (h *socketHandover) handedOver() <-chan struct{} {
+	if h == nil {
+		return nil
+	}
+	return h.server.HandedOver()
+}
+
+// hasHandedOver reports whether a successor has taken over.
+func (h *socketHandover) hasHandedOver() bool {
+	select {
+	case <-h.handedOver():
+		return true
+	default:
+		return false
+	}
+}
+
+// setStopKeeping records the function that stops maintaining link and rules.
+func (h *socketHandover) setStopKeeping(stop func()) {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopKeep = stop
+}
+
+// announceExit notifies a successor that has the sockets: it takes over now.
+func (h *socketHandover) announceExit(ctx context.Context) {
+	if h != nil {
+		h.server.Shutdown(context.WithoutCancel(ctx), exitWait)
+	}
+}
+
+// offeredSockets returns the sockets that this agent listens on.
+func (h *socketHandover) offeredSockets() ([]handover.Offer, error) {
+	a := h.agent
+	var list []handover.Offer
+	add := func(kind string, addr netip.AddrPort, raw syscall.RawConn) {
+		list = append(list, handover.Offer{Listen: handover.Listen{Kind: kind, Addr: addr}, Raw: raw})
+	}
+	for i, u := range a.udp {
+		for _, raw := range u.RawConns() {
+			add(handover.KindUDP, unmapped(u.Addr()), raw)
+		}
+		if raw := a.tcp[i].RawConn(); raw != nil {
+			add(handover.KindTCP, a.tcp[i].Addr(), raw)
+		}
+	}
+	if a.admin != nil && a.admin.Raw() != nil {
+		add(handover.KindAdmin, unmapped(a.admin.Addr()), a.admin.Raw())
+	}
+	return list, nil
+}
+
+func unmapped(addr netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
+}
+
+// saveSnapshot writes a snapshot for the successor.
+func (h *socketHandover) saveSnapshot(ctx context.Context) error {
+	s, r := h.agent.snapshots, h.agent.running.Load()
+	if r.config.Snapshot.Folder == "" {
+		return errors.New("snapshot.folder is not set")
+	}
+	select { // a periodic save may be running
+	case s.busy <- struct{}{}:
+		<-s.busy
+	case <-ctx.Done():
+		return errHangs
+	}
+	before := s.read().Saved
+	s.attempt(ctx, handoverTimeout, r)
+	if now := s.read(); now.Saved == before {
+		return fmt.Errorf("saving a snapshot: %s", now.LastError)
+	}
+	return nil
+}
+
+// yield leaves what the claim names to the successor.
+func (h *socketHandover) yield(ctx context.Context, claim handover.Claim) {
+	a := h.agent
+	defer a.node.yield(ctx, claim) // also after a panic: link and rules are the successor's
+	defer h.stopKeeping()
+	var quiet sync.WaitGroup
+	for i := range a.udp {
+		if claim.Has(handover.Listen{Kind: handover.KindUDP, Addr: unmapped(a.udp[i].Addr())}) {
+			quiet.Go(func() {
+				defer h.recoverPanic()
+				a.udp[i].HandOver(ctx)
+			})
+		}
+		if claim.Has(handover.Listen{Kind: handover.KindTCP, Addr: a.tcp[i].Addr()}) {
+			quiet.Go(func() {
+				defer h.recoverPanic()
+				a.tcp[i].HandOver(ctx, sessionDrain)
+			})
+		}
+	}
+	if a.admin != nil {
+		// The successor may serve it at an address that covers this one. Clients of the admin address want
+		// the agent that answers.
+		a.admin.Give()
+	}
+	quiet.Wait()
+}
+
+// recoverPanic, deferred, recovers a panic of a goroutine: this process must still answer what it has read.
+func (h *socketHandover) recoverPanic() {
+	if defect := recover(); defect != nil {
+		handover.LogPanic(h.log, &h.recorder, defect)
+	}
+}
+
+// stopKeeping stops maintaining link and rules.
+func (h *socketHandover) stopKeeping() {
+	h.mu.Lock()
+	stop := h.stopKeep
+	h.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+}
+
+// successorLost is called when a successor ends before it takes over.
+func (h *socketHandover) successorLost(ctx context.Context) { h.agent.node.restoreLink(ctx) }
+
+// idle waits for ctx to end after a handover: the kubelet would restart a process that exits by itself. If no
+// agent serves any more, idle returns an error.
+func (a *Agent) idle(ctx context.Context) error {
+	h := a.handover
+	h.log.InfoContext(ctx, "idle after handover", "agent", h.recorder.Stats().To)
+	look := time.NewTicker(orphanCheckInterval)
+	defer look.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-look.C:
+			if handover.Alive(ctx, h.path) {
+				last = time.Now() // not the tick's time: this process may have been stopped since
+			}
+			if time.Since(last) > orphanTimeout {
+				return &HintError{
+					Err:  fmt.Errorf("agent %s, which took over, ended without a successor", h.recorder.Stats().To),
+					Hint: "start an agent again",
+				}
+			}
+		}
 	}
 }

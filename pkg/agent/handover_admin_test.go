@@ -16,7 +16,7 @@ func TestHandOverWithAnotherAdminAddress(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
 	cfg.Admin.Address = proctest.FreeAddr(t)
-	m1, m2 := newFakeMachine(), newFakeMachine()
+	m1, m2 := newFakeHost(), newFakeHost()
 	m2.kernel = m1.kernel
 	startHanding(t, m1, cfg)
 	asked := "http://" + cfg.Admin.Address.String() + "/readyz"

@@ -21,9 +21,9 @@ func TestHandOverOfMoreThanIsWanted(t *testing.T) {
 	cfg := handingConfig(t)
 	kept, other := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 	cfg.Listen.Addresses = []netip.Addr{kept, other}
-	_, stopFirst := startHanding(t, newFakeMachine(), cfg)
+	_, stopFirst := startHanding(t, newFakeHost(), cfg)
 	cfg.Listen.Addresses = []netip.Addr{kept}
-	second, _ := startHanding(t, newFakeMachine(), cfg)
+	second, _ := startHanding(t, newFakeHost(), cfg)
 	if err := stopFirst(); err != nil {
 		t.Errorf("the first one ended with %v", err)
 	}
@@ -42,13 +42,13 @@ func TestHandOverOfMoreThanIsWanted(t *testing.T) {
 func TestHandOverToldToEnd(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
-	m1, m2 := newFakeMachine(), newFakeMachine()
+	m1, m2 := newFakeHost(), newFakeHost()
 	m2.kernel = m1.kernel
 	first, _ := startHanding(t, m1, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	m2.do["link"] = cancel
-	second := onMachine(t, m2, cfg)
+	second := agentOnHost(t, m2, cfg)
 	if err := second.Listen(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -58,8 +58,8 @@ func TestHandOverToldToEnd(t *testing.T) {
 	if slices.Contains(m2.lines(), "rules") {
 		t.Errorf("it wrote rules: %v", m2.lines())
 	}
-	until(t, "the first one knows", func() bool { return first.hand.status(time.Now()).Abandoned == 1 })
-	if st := first.hand.status(time.Now()); st.Given != "" || first.notReady() != nil || !answers(t, first) {
+	until(t, "the first one knows", func() bool { return first.handover.status(time.Now()).Abandoned == 1 })
+	if st := first.handover.status(time.Now()); st.Given != "" || first.notReady() != nil || !answers(t, first) {
 		t.Errorf("the first one: %q, %+v", notAnswered(first), st)
 	}
 }
@@ -69,12 +69,12 @@ func TestHandOverToldToEnd(t *testing.T) {
 func TestHandOverEndsSoon(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
-	m1, m2 := newFakeMachine(), newFakeMachine()
+	m1, m2 := newFakeHost(), newFakeHost()
 	m2.kernel = m1.kernel
 	startHanding(t, m1, cfg)
 	second, stop := startHanding(t, m2, cfg)
 	second.node.mu.Lock()
-	lapse := second.node.lapse
+	lapse := second.node.leaseExpiry
 	second.node.mu.Unlock()
 	if err := stop(); err != nil {
 		t.Errorf("the second one ended with %v", err)
@@ -89,12 +89,12 @@ func TestHandOverEndsSoon(t *testing.T) {
 func TestHandOverNobodyForAMoment(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
-	startHanding(t, newFakeMachine(), cfg)
-	busy := onMachine(t, newFakeMachine(), cfg) // never listens
-	other := onMachine(t, newFakeMachine(), cfg)
+	startHanding(t, newFakeHost(), cfg)
+	busy := agentOnHost(t, newFakeHost(), cfg) // never listens
+	other := agentOnHost(t, newFakeHost(), cfg)
 	listening := make(chan error, 1)
 	go func() { listening <- other.Listen(t.Context()) }()
-	until(t, "it waits", func() bool { return other.hand.waiting() != "" })
+	until(t, "it waits", func() bool { return other.handover.waiting() != "" })
 	if err := os.Remove(cfg.Handover.Socket); err != nil {
 		t.Fatal(err)
 	}
@@ -102,13 +102,13 @@ func TestHandOverNobodyForAMoment(t *testing.T) {
 		_, err := os.Lstat(cfg.Handover.Socket)
 		return err == nil
 	})
-	busy.hand.close()
+	busy.handover.close()
 	if err := <-listening; err != nil {
 		t.Fatal(err)
 	}
 	defer other.close()
-	defer other.hand.close()
-	if !other.hand.takes() {
+	defer other.handover.close()
+	if !other.handover.takesOver() {
 		t.Error("it has not taken over")
 	}
 }
@@ -121,14 +121,14 @@ func TestHandOverWaitsForOtherAddress(t *testing.T) {
 	everywhere := cfg
 	everywhere.Listen.Addresses = []netip.Addr{netip.IPv4Unspecified()}
 	everywhere.Interface.Manage, everywhere.Intercept = false, config.Default(config.Agent).Intercept
-	first, _ := startHanding(t, newFakeMachine(), everywhere)
-	second := onMachine(t, newFakeMachine(), cfg)
-	ctx, cancel := context.WithTimeout(t.Context(), 8*again)
+	first, _ := startHanding(t, newFakeHost(), everywhere)
+	second := agentOnHost(t, newFakeHost(), cfg)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*listenRetryInterval)
 	defer cancel()
 	if err := second.Listen(ctx); err == nil {
 		t.Fatal("both serve")
 	}
-	if st := first.hand.status(time.Now()); st.Asked > 2 {
+	if st := first.handover.status(time.Now()); st.Asked > 2 {
 		t.Errorf("the first one was asked %d times", st.Asked)
 	}
 }

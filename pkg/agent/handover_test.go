@@ -33,12 +33,12 @@ func handingConfig(t *testing.T) config.Config {
 }
 
 // startHanding runs an agent that a successor can take over from.
-func startHanding(t *testing.T, m *fakeMachine, cfg config.Config) (a *Agent, stop func() error) {
+func startHanding(t *testing.T, m *fakeHost, cfg config.Config) (a *Agent, stop func() error) {
 	t.Helper()
-	a = onMachine(t, m, cfg)
+	a = agentOnHost(t, m, cfg)
 	stop = runNode(t, a)
 	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
-	until(t, "a successor can ask", func() bool { return a.hand.status(time.Now()).Listening })
+	until(t, "a successor can ask", func() bool { return a.handover.status(time.Now()).Listening })
 	return a, stop
 }
 
@@ -54,17 +54,17 @@ func TestHandOver(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
 	cfg.Snapshot.Folder = t.TempDir()
-	m1, m2 := newFakeMachine(), newFakeMachine()
+	m1, m2 := newFakeHost(), newFakeHost()
 	m2.kernel = m1.kernel // both are on one node
 	first, stopFirst := startHanding(t, m1, cfg)
 	held := func() bool {
-		return len(m1.kernel.Rules().Addresses) > 0 && first.node.current().Stats().SinceHeld == 0
+		return len(m1.kernel.Rules().Addresses) > 0 && first.node.currentKeeper().Stats().SinceHeld == 0
 	}
 	if !held() {
 		t.Error("the first one does not hold the lease")
 	}
 	m2.do["rules"] = func() {
-		if got := notAnswered(first); got != "handed over to agent "+first.hand.recorder.Stats().To {
+		if got := notAnswered(first); got != "handed over to agent "+first.handover.recorder.Stats().To {
 			t.Errorf("the next one writes rules while the first one says %q", got)
 		}
 	}
@@ -113,20 +113,20 @@ func TestHandOver(t *testing.T) {
 func TestHandOverToOneThatFails(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
-	m1, m2 := newFakeMachine(), newFakeMachine()
+	m1, m2 := newFakeHost(), newFakeHost()
 	m2.setupErr = errors.New("no link today")
 	first, _ := startHanding(t, m1, cfg)
 	retaken := make(chan struct{})
 	m1.mu.Lock()
 	m1.do["link"] = func() { close(retaken) }
 	m1.mu.Unlock()
-	second := onMachine(t, m2, cfg)
+	second := agentOnHost(t, m2, cfg)
 	stop := runNode(t, second)
 	<-retaken
 	if err := stop(); err == nil || !strings.Contains(err.Error(), "no link today") {
 		t.Errorf("the second one ended with %v", err)
 	}
-	if st := first.hand.status(time.Now()); first.notReady() != nil || !answers(t, first) || st.Abandoned != 1 || st.Given != "" {
+	if st := first.handover.status(time.Now()); first.notReady() != nil || !answers(t, first) || st.Abandoned != 1 || st.Given != "" {
 		t.Errorf("the first one: %q, %+v", notAnswered(first), st)
 	}
 }
@@ -135,29 +135,29 @@ func TestHandOverToOneThatFails(t *testing.T) {
 func TestHandOverToWhoDoesNotRun(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
-	first, _ := startHanding(t, newFakeMachine(), cfg)
+	first, _ := startHanding(t, newFakeHost(), cfg)
 
-	met := onMachine(t, newFakeMachine(), cfg) // never listens
-	other := onMachine(t, newFakeMachine(), cfg)
-	if got := other.hand.status(time.Now()); got.Taken != handover.OutcomeRefused || !strings.Contains(got.Why, handover.ReasonBusy) {
+	met := agentOnHost(t, newFakeHost(), cfg) // never listens
+	other := agentOnHost(t, newFakeHost(), cfg)
+	if got := other.handover.status(time.Now()); got.Taken != handover.OutcomeRefused || !strings.Contains(got.Why, handover.ReasonBusy) {
 		t.Errorf("while another one is about to take over: %+v", got)
 	}
 	listening := make(chan error, 1)
 	go func() { listening <- other.Listen(t.Context()) }()
-	until(t, "it waits", func() bool { return other.hand.waiting() != "" })
-	met.hand.close()
+	until(t, "it waits", func() bool { return other.handover.waiting() != "" })
+	met.handover.close()
 	if err := <-listening; err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // told to end before it serves
 	if err := other.Run(ctx); err != nil {
-		t.Errorf("one that was told to end before it served ended with %v", err)
+		t.Errorf("one that was stopped before serving ended with %v", err)
 	}
-	if st := first.hand.status(time.Now()); first.notReady() != nil || st.Given != "" {
+	if st := first.handover.status(time.Now()); first.notReady() != nil || st.Given != "" {
 		t.Errorf("the first one: %q, %+v", notAnswered(first), st)
 	}
-	last, _ := startHanding(t, newFakeMachine(), cfg)
+	last, _ := startHanding(t, newFakeHost(), cfg)
 	if !answers(t, last) {
 		t.Error("nobody answers")
 	}
@@ -168,11 +168,11 @@ func TestHandOverToWhoDoesNotRun(t *testing.T) {
 func TestHandOverWaitEnds(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
-	first, _ := startHanding(t, newFakeMachine(), cfg)
-	met := onMachine(t, newFakeMachine(), cfg)
-	defer met.hand.close()
+	first, _ := startHanding(t, newFakeHost(), cfg)
+	met := agentOnHost(t, newFakeHost(), cfg)
+	defer met.handover.close()
 	for _, waits := range []bool{true, false} {
-		other := onMachine(t, newFakeMachine(), cfg)
+		other := agentOnHost(t, newFakeHost(), cfg)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		if !waits {
@@ -181,7 +181,7 @@ func TestHandOverWaitEnds(t *testing.T) {
 		listening := make(chan error, 1)
 		go func() { listening <- other.Listen(ctx) }()
 		if waits {
-			until(t, "it waits", func() bool { return other.hand.waiting() != "" })
+			until(t, "it waits", func() bool { return other.handover.waiting() != "" })
 		}
 		cancel()
 		if err := <-listening; !errors.Is(err, context.Canceled) {
@@ -197,10 +197,10 @@ func TestHandOverWaitEnds(t *testing.T) {
 func TestHandOverElsewhere(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
-	first, _ := startHanding(t, newFakeMachine(), cfg)
+	first, _ := startHanding(t, newFakeHost(), cfg)
 	other := cfg
 	other.Listen.Port = nodeConfig(t).Listen.Port
-	second := onMachine(t, newFakeMachine(), other)
+	second := agentOnHost(t, newFakeHost(), other)
 	runNode(t, second)
 	until(t, "the second agent is ready", func() bool { return second.notReady() == nil })
 	if !answers(t, first) || !answers(t, second) || first.notReady() != nil {
@@ -209,7 +209,7 @@ func TestHandOverElsewhere(t *testing.T) {
 	until(t, "it says that nobody can take over from it", func() bool {
 		return len(handoverProblems(second.Status().Handover)) == 1
 	})
-	if st := first.hand.status(time.Now()); !st.Listening || st.Given != "" {
+	if st := first.handover.status(time.Now()); !st.Listening || st.Given != "" {
 		t.Errorf("the first one: %+v", st)
 	}
 }
@@ -219,11 +219,11 @@ func TestHandOverElsewhere(t *testing.T) {
 func TestHandOverWithoutRules(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
-	m1 := newFakeMachine()
+	m1 := newFakeHost()
 	_, stopFirst := startHanding(t, m1, cfg)
 	bare := cfg
 	bare.Interface.Manage, bare.Intercept.Manage = false, false
-	second := onMachine(t, newFakeMachine(), bare)
+	second := agentOnHost(t, newFakeHost(), bare)
 	runNode(t, second)
 	<-second.Ready()
 	if err := stopFirst(); err != nil {

@@ -49,18 +49,18 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 	cfg := handingConfig(t)
 	usual := config.Default(config.Agent)
 	cfg.Interface, cfg.Intercept = usual.Interface, usual.Intercept // a file does not let these go with a loopback address
-	first, _ := startHanding(t, newFakeMachine(), cfg)
+	first, _ := startHanding(t, newFakeHost(), cfg)
 
 	wrong := cfg
 	wrong.Cluster.Resolver, wrong.Cluster.Kubeconfig = config.ResolverLocal, nobodysCluster(t)
 	file, kept := filepath.Join(t.TempDir(), "node-cache.yaml"), t.TempDir()
 	save(t, file, wrong, "")
-	second, err := newOn(newFakeMachine(), Options{File: file, Source: Source{LastGood: kept}, Log: t.Output()})
+	second, err := newOnHost(newFakeHost(), Options{File: file, Source: Source{LastGood: kept}, Log: t.Output()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	stop := runNode(t, second)
-	until(t, "it waits for the cluster", func() bool { return second.hand.waiting() != "" })
+	until(t, "it waits for the cluster", func() bool { return second.handover.waiting() != "" })
 
 	save(t, file, wrong, "nonsense: true\n")
 	until(t, "what is bad is refused", func() bool { return second.reloads.bad.Load() == 1 })
@@ -69,7 +69,7 @@ func TestHandOverWaitsAndFollows(t *testing.T) {
 	save(t, file, other, "")
 	until(t, "what is as wrong is taken", func() bool { return second.reloads.generation.Load() == 2 })
 	time.Sleep(50 * time.Millisecond) // for what should not happen
-	if st := second.hand.status(time.Now()); st.WaitsFor == "" || st.Taken != handover.OutcomeNone || first.notReady() != nil {
+	if st := second.handover.status(time.Now()); st.WaitsFor == "" || st.Taken != handover.OutcomeNone || first.notReady() != nil {
 		t.Errorf("it does not wait any more: %+v", st)
 	}
 	if entries, err := os.ReadDir(kept); err != nil || len(entries) > 0 {
@@ -100,7 +100,7 @@ func TestHandOverWaitsAfterLastGood(t *testing.T) {
 	cfg := handingConfig(t)
 	usual := config.Default(config.Agent)
 	cfg.Interface, cfg.Intercept = usual.Interface, usual.Intercept // a file does not let these go with a loopback address
-	startHanding(t, newFakeMachine(), cfg)
+	startHanding(t, newFakeHost(), cfg)
 
 	wrong := cfg
 	wrong.Cluster.Resolver, wrong.Cluster.Kubeconfig = config.ResolverLocal, nobodysCluster(t)
@@ -112,12 +112,12 @@ func TestHandOverWaitsAfterLastGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := newOn(newFakeMachine(), Options{File: file, Source: Source{LastGood: folder}, Log: t.Output()})
+	second, err := newOnHost(newFakeHost(), Options{File: file, Source: Source{LastGood: folder}, Log: t.Output()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	stop := runNode(t, second)
-	until(t, "it waits for the cluster", func() bool { return second.hand.waiting() != "" })
+	until(t, "it waits for the cluster", func() bool { return second.handover.waiting() != "" })
 	if !second.sourceStatus().LastGood.InUse {
 		t.Error("it does not say that the last good one is in use")
 	}
@@ -127,7 +127,7 @@ func TestHandOverWaitsAfterLastGood(t *testing.T) {
 	until(t, "the other one is in use, and said to be", func() bool {
 		return second.reloads.generation.Load() == 2 && !second.sourceStatus().LastGood.InUse
 	})
-	if second.hand.waiting() == "" {
+	if second.handover.waiting() == "" {
 		t.Error("it does not wait any more")
 	}
 	if err := stop(); err != nil {
@@ -159,14 +159,14 @@ func TestHandOverAwaitsWhatRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a, next := new(Agent), before()
-		a.running.Store(&running{cluster: &cluster{source: &swapping{teller: before(), do: func() {
-			a.running.Store(&running{cluster: &cluster{source: next}})
+		a.running.Store(&generation{cluster: &cluster{source: &swapping{teller: before(), do: func() {
+			a.running.Store(&generation{cluster: &cluster{source: next}})
 		}}}})
-		h := &hand{agent: a, taker: &handover.Client{Predecessor: "another"}, anew: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler)}
+		h := &socketHandover{agent: a, predecessor: &handover.Client{Predecessor: "another"}, newConfig: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler)}
 		took := make(chan struct{})
 		go func() {
 			defer close(took)
-			h.await(t.Context())
+			h.awaitSync(t.Context())
 		}()
 		synctest.Wait()
 		select {

@@ -10,23 +10,23 @@ import (
 	"github.com/nodecache/node-cache/pkg/handover"
 )
 
-// HandoverStatus is what the agent has taken over, and handed over.
+// HandoverStatus describes the takeover at the start and the handover to a successor.
 type HandoverStatus struct {
 	Socket    string `json:"socket"`
-	Listening bool   `json:"listening"`          // a successor can ask for the sockets
-	Taken     string `json:"taken"`              // at the start: a handover.Outcome… in its word
-	From      string `json:"from,omitempty"`     // the agent that was asked
-	Why       string `json:"why,omitempty"`      // it refused
+	Listening bool   `json:"listening"`          // a successor can request the sockets
+	Taken     string `json:"taken"`              // takeover at the start: a handover.Outcome
+	From      string `json:"from,omitempty"`     // token of the predecessor
+	Why       string `json:"why,omitempty"`      // why the predecessor refused
 	WaitsFor  string `json:"waitsFor,omitempty"` // what the start waits for
-	To        string `json:"to,omitempty"`       // the agent that has taken over from this one
-	Given     string `json:"given,omitempty"`    // how long ago
-	Asked     uint64 `json:"asked"`              // agents that asked for the sockets
-	Abandoned uint64 `json:"abandoned"`          // those that had them and ended before they took over
+	To        string `json:"to,omitempty"`       // token of the successor
+	Given     string `json:"given,omitempty"`    // time since the handover
+	Asked     uint64 `json:"asked"`              // agents that requested the sockets
+	Abandoned uint64 `json:"abandoned"`          // agents that received the sockets and ended before they took over
 	LastError string `json:"lastError,omitempty"`
 }
 
-// status is nil if there is no handover.socket.
-func (h *hand) status(now time.Time) *HandoverStatus {
+// status returns nil if handover.socket is not set.
+func (h *socketHandover) status(now time.Time) *HandoverStatus {
 	if h == nil {
 		return nil
 	}
@@ -41,24 +41,24 @@ func (h *hand) status(now time.Time) *HandoverStatus {
 	return s
 }
 
-// handoverStats are for the metrics; nil: there is no handover.socket.
+// handoverStats returns the handover's metrics; nil: handover.socket is not set.
 func (a *Agent) handoverStats() *handover.Stats {
-	if a.hand == nil {
+	if a.handover == nil {
 		return nil
 	}
-	stats := a.hand.recorder.Stats()
+	stats := a.handover.recorder.Stats()
 	return &stats
 }
 
-// waiting is what a start waits for; empty: nothing.
-func (h *hand) waiting() string {
+// waiting returns what the start waits for; empty: nothing.
+func (h *socketHandover) waiting() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.state
+	return h.waitsFor
 }
 
-// notReady says that this agent does not serve yet, or not any more.
-func (h *hand) notReady() error {
+// notReady returns an error if this agent does not serve yet or has handed over.
+func (h *socketHandover) notReady() error {
 	if h == nil {
 		return nil
 	}
@@ -71,13 +71,13 @@ func (h *hand) notReady() error {
 	return nil
 }
 
-// handoverProblems says what keeps a successor from taking over.
+// handoverProblems reports what keeps a successor from taking over.
 func handoverProblems(s *HandoverStatus) []Problem {
 	if s == nil || s.LastError == "" || s.Given != "" {
 		return nil
 	}
 	return []Problem{{
 		Where: "handover", What: s.LastError,
-		Hint: "see that the folder of handover.socket is there and can be written to, and that no other agent uses it; it is tried again by itself",
+		Hint: "check that the folder of handover.socket exists, is writable, and is used by no other agent; the agent retries by itself",
 	}}
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/server"
 )
 
-// listen opens the sockets of DNS, or takes over what there is to be taken. After an error
-// none stays open.
+// listen opens the DNS sockets or adopts those of a predecessor. After an error none stays open.
 func (a *Agent) listen(ctx context.Context, cfg *config.Config) (err error) {
 	defer func() {
 		if err != nil {
@@ -24,7 +23,7 @@ func (a *Agent) listen(ctx context.Context, cfg *config.Config) (err error) {
 	for i, ip := range cfg.Listen.Addresses {
 		addrs[i] = netip.AddrPortFrom(ip, cfg.Listen.Port)
 	}
-	a.hand.receive(ctx, addrs)
+	a.handover.receiveSockets(ctx, addrs)
 	for i, addr := range addrs {
 		if err := a.openUDP(ctx, a.udp[i], addr); err != nil {
 			return err
@@ -36,17 +35,17 @@ func (a *Agent) listen(ctx context.Context, cfg *config.Config) (err error) {
 	return nil
 }
 
-// openUDP has u read the sockets that came from another agent, or its own.
+// openUDP makes u read adopted sockets or its own.
 func (a *Agent) openUDP(ctx context.Context, u *server.UDP, addr netip.AddrPort) error {
-	if files := a.hand.adopt(handover.KindUDP, addr); len(files) > 0 {
+	if files := a.handover.adopt(handover.KindUDP, addr); len(files) > 0 {
 		return u.Adopt(files)
 	}
 	return u.Listen(ctx)
 }
 
-// openTCP has t accept from the socket that came from another agent, or from its own.
+// openTCP makes t accept from an adopted socket or its own.
 func (a *Agent) openTCP(ctx context.Context, t *server.TCP, addr netip.AddrPort) error {
-	files := a.hand.adopt(handover.KindTCP, addr)
+	files := a.handover.adopt(handover.KindTCP, addr)
 	if len(files) == 1 {
 		return t.Adopt(files[0])
 	}
@@ -54,10 +53,9 @@ func (a *Agent) openTCP(ctx context.Context, t *server.TCP, addr netip.AddrPort)
 	return t.Listen(ctx)
 }
 
-// openAdmin has the admin server accept from the socket that came from another agent, or
-// from its own, and from its unix socket.
+// openAdmin makes the admin server accept from an adopted socket or its own, and from its unix socket.
 func (a *Agent) openAdmin(ctx context.Context, addr netip.AddrPort) error {
-	files := a.hand.adopt(handover.KindAdmin, addr)
+	files := a.handover.adopt(handover.KindAdmin, addr)
 	if len(files) == 1 {
 		if err := a.admin.Adopt(files[0]); err != nil {
 			return err
@@ -81,8 +79,8 @@ func (a *Agent) closeDNS() {
 	}
 }
 
-// servePages runs the admin server, if there is one, until stop is called.
-func (a *Agent) servePages(ctx context.Context) (stop func() error) {
+// runAdmin runs the admin server, if there is one, until stop is called.
+func (a *Agent) runAdmin(ctx context.Context) (stop func() error) {
 	if a.admin == nil {
 		return func() error { return nil }
 	}

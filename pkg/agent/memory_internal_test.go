@@ -59,7 +59,7 @@ func TestShareOut(t *testing.T) {
 			name: "the cache is too large", limit: 80 * mib,
 			want: want{
 				Go: 12 * mib, Inflight: 562, Waiting: 2248, Readers: 2, Buffer: 80 * mib / 96,
-				What: "the container's limit of 80 MiB leaves 6 MiB beside cache.size 64 MiB, and 14.9 MiB are needed: the kernel may end the process",
+				What: "the container's limit of 80 MiB leaves 6 MiB beside cache.size 64 MiB, but 14.9 MiB are needed: the kernel may kill the process",
 				Hint: "raise the limit to 89 MiB, or set cache.size to 55Mi",
 			},
 		},
@@ -67,7 +67,7 @@ func TestShareOut(t *testing.T) {
 			name: "no cache is small enough", limit: 20 * mib,
 			want: want{
 				Go: 12 * mib, Inflight: 562, Waiting: 2248, Readers: 2, Buffer: 20 * mib / 96,
-				What: "the container's limit of 20 MiB leaves 0 MiB beside cache.size 64 MiB, and 14.9 MiB are needed: the kernel may end the process",
+				What: "the container's limit of 20 MiB leaves 0 MiB beside cache.size 64 MiB, but 14.9 MiB are needed: the kernel may kill the process",
 				Hint: "raise the limit to 89 MiB",
 			},
 		},
@@ -76,7 +76,7 @@ func TestShareOut(t *testing.T) {
 			change: func(c *config.Config) { c.Snapshot.Folder, c.Snapshot.Size = "/dev/shm", 16*mib },
 			want: want{
 				Go: 12 * mib, Snapshot: 32 * mib, Inflight: 562, Waiting: 2248, Readers: 2, Buffer: mib,
-				What: "the container's limit of 96 MiB leaves 0 MiB beside cache.size 64 MiB and snapshots of 32 MiB, and 14.9 MiB are needed: the kernel may end the process",
+				What: "the container's limit of 96 MiB leaves 0 MiB beside cache.size 64 MiB and snapshots of 32 MiB, but 14.9 MiB are needed: the kernel may kill the process",
 				Hint: "raise the limit to 124 MiB, or set cache.size to 39Mi",
 			},
 		},
@@ -91,8 +91,8 @@ func TestShareOut(t *testing.T) {
 				tt.change(&cfg)
 			}
 			s := shareOut(tt.limit, max(2, tt.procs), &cfg)
-			got := want{Go: s.golang, Snapshot: s.snapshot}
-			got.Inflight, got.Waiting = s.fit()
+			got := want{Go: s.goLimit, Snapshot: s.snapshot}
+			got.Inflight, got.Waiting = s.queryBounds()
 			got.Readers, got.Buffer = s.readers, s.buffer()
 			p, _ := s.problem()
 			got.What, got.Hint = p.What, p.Hint
@@ -146,11 +146,11 @@ func TestCrowded(t *testing.T) {
 		{limit: 96 * mib, live: 13 * mib},
 		{
 			limit: 96 * mib, live: 14 * mib,
-			want: "14 MiB of the heap are in use, and 13.5 MiB are left for it beside cache.size 64 MiB: the collector is at work all the time",
+			want: "the live heap is 14 MiB of the 13.5 MiB left beside cache.size 64 MiB: the garbage collector runs all the time",
 		},
 	} {
 		s := shareOut(tt.limit, 2, &cfg)
-		if p, _ := s.crowded(tt.live); p.What != tt.want {
+		if p, _ := s.heapProblem(tt.live); p.What != tt.want {
 			t.Errorf("limit %d, %d live: %q, want %q", tt.limit, tt.live, p.What, tt.want)
 		}
 	}
@@ -227,16 +227,16 @@ func TestMemoryUse(t *testing.T) {
 		steps []step
 	}{
 		{name: "a limit that changes", steps: []step{
-			{limit: 96 * mib, set: 22 * mib, log: "memory shared out"},
+			{limit: 96 * mib, set: 22 * mib, log: "memory divided"},
 			{limit: 96 * mib, same: true},
-			{limit: 128 * mib, set: 128*mib - 128*mib/10 - 64*mib, log: "memory shared out"},
+			{limit: 128 * mib, set: 128*mib - 128*mib/10 - 64*mib, log: "memory divided"},
 			{limit: 80 * mib, set: 12 * mib, log: "too little memory"},
 			{err: memlimit.ErrNoLimit, set: math.MaxInt64},
 			{err: memlimit.ErrNoLimit, same: true},
 		}},
 		{name: "no limit", steps: []step{{err: memlimit.ErrNoCgroup}, {err: memlimit.ErrNoCgroup, same: true}}},
-		{name: "not known at first", steps: []step{{err: hidden, log: "is not known"}, {limit: 96 * mib, set: 22 * mib}}},
-		{name: "not known later", steps: []step{{limit: 96 * mib, set: 22 * mib}, {err: hidden, set: 22 * mib, log: "is not known"}, {err: hidden, same: true}}},
+		{name: "not known at first", steps: []step{{err: hidden, log: "memory limit failed"}, {limit: 96 * mib, set: 22 * mib}}},
+		{name: "not known later", steps: []step{{limit: 96 * mib, set: 22 * mib}, {err: hidden, set: 22 * mib, log: "memory limit failed"}, {err: hidden, same: true}}},
 		{name: "the environment wins", env: "30MiB", steps: []step{{limit: 96 * mib, log: "environment=30MiB"}, {limit: 80 * mib, log: "too little memory"}}},
 	}
 	for _, tt := range tests {
@@ -248,17 +248,17 @@ func TestMemoryUse(t *testing.T) {
 			var now step
 			set := int64(0)
 			m := &memory{
-				limit: func() (uint64, error) { return now.limit, now.err },
-				set:   func(limit int64) int64 { set = limit; return 0 },
-				env:   tt.env, log: slog.New(slog.NewTextHandler(log, nil)),
+				limit:      func() (uint64, error) { return now.limit, now.err },
+				setGoLimit: func(limit int64) int64 { set = limit; return 0 },
+				env:        tt.env, log: slog.New(slog.NewTextHandler(log, nil)),
 				advise: func() error { return nil },
 			}
-			log.known = m.known.Load
+			log.known = m.share.Load
 			for i, s := range tt.steps {
 				now, set = s, 0
 				log.Reset()
-				log.before = m.known.Load()
-				changed := m.use(t.Context(), &cfg)
+				log.before = m.share.Load()
+				changed := m.update(t.Context(), &cfg)
 				if log.late {
 					t.Errorf("step %d: /status could tell of it before the log did", i)
 				}

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inMemory tells whether files in a folder take memory of this container: whether they
-// are on a tmpfs. Of a folder that is not there yet its parent tells.
+// inMemory reports whether files in folder use this container's memory, because the folder is on a tmpfs. For
+// a missing folder its parent decides.
 func inMemory(folder string) bool {
 	if _, err := os.Stat(folder); err != nil {
 		folder = filepath.Dir(folder)
@@ -21,12 +21,12 @@ func inMemory(folder string) bool {
 	return unix.Statfs(folder, &fs) != nil || fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC
 }
 
-// readSingly has the kernel read the program's own pages one by one when they are
-// needed. It may drop them when a container's memory gets scarce, and then reads ahead,
-// by as much as the disk is set to: on some machines that is megabytes, which push out
-// the pages that are needed next, and the process comes to a standstill without ever
-// being killed. A kernel that refuses leaves it at that.
-func readSingly() error {
+// disableReadahead makes the kernel read the program's own pages one at a time.
+//
+// When a container's memory gets scarce, the kernel drops these pages and reads them back with the disk's
+// readahead. On some hosts the readahead is megabytes. It evicts the pages needed next, and the process
+// stalls without ever being killed. A kernel that refuses the advice is left as it is.
+func disableReadahead() error {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
 		return err

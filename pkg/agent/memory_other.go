@@ -4,9 +4,8 @@
 
 package agent
 
-// inMemory tells whether files in a folder take memory of this container. Containers
-// are of Linux only.
+// inMemory reports false: containers exist only on Linux.
 func inMemory(string) bool { return false }
 
-// readSingly is of Linux only.
-func readSingly() error { return nil }
+// disableReadahead does nothing: it exists only on Linux.
+func disableReadahead() error { return nil }

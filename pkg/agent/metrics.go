@@ -15,7 +15,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/static"
 )
 
-// metricsHandler serves the agent's series.
+// metricsHandler serves the agent's metrics.
 func (a *Agent) metricsHandler() (http.Handler, error) {
 	return metrics.Handler(metrics.New(metrics.Config{
 		Ready:    a.notReady,
@@ -28,7 +28,7 @@ func (a *Agent) metricsHandler() (http.Handler, error) {
 		Node:     a.nodeStats,
 		Static:   func() *static.Stats { return a.running.Load().staticStats() },
 		Probes:   a.probeStats,
-		Foreign:  func() int { return len(a.foreign.sockets()) },
+		Foreign:  func() int { return len(a.foreignSockets.sockets()) },
 		UDP:      a.udpStats,
 		TCP:      a.tcpStats,
 		Admin:    func() admin.Stats { return a.admin.Stats() },
@@ -45,7 +45,7 @@ func (a *Agent) upstreamStats() []metrics.Route {
 	for _, route := range r.routes {
 		stats = append(stats, metrics.Route{Zone: route.Zone, Stats: route.pool.Stats()})
 	}
-	if c := r.cluster; c != nil && c.central != nil { // no route has this zone beside it
+	if c := r.cluster; c != nil && c.central != nil { // no route has this zone too
 		stats = append(stats, metrics.Route{
 			Zone: r.config.ClusterDomain, Service: r.config.Cluster.Central.Service.String(), Stats: c.central.Stats(),
 		})
@@ -67,13 +67,13 @@ func (a *Agent) clusterStats() metrics.Cluster {
 		stats.Zone = &held
 	}
 	if c.source != nil {
-		told := c.source.Stats()
-		stats.Source = &told
+		sourceStats := c.source.Stats()
+		stats.Source = &sourceStats
 	}
 	return stats
 }
 
-// snapshotStats is nil if there are no snapshots.
+// snapshotStats returns nil if there are no snapshots.
 func (a *Agent) snapshotStats() *snapshot.Stats {
 	if a.Config().Snapshot.Folder == "" {
 		return nil
@@ -107,7 +107,7 @@ func (a *Agent) tcpStats() []server.TCPStats {
 	return stats
 }
 
-// originStats are of the configuration's source, which is none if it is built in.
+// originStats returns the stats of the configuration's source. Without a source its kind is none.
 func (a *Agent) originStats() origin.Stats {
 	if a.source == nil {
 		return origin.Stats{Kind: origin.KindNone, Reachable: true}

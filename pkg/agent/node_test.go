@@ -27,8 +27,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// A fakeMachine is a node in memory whose journal tells what was done to it, in order.
-type fakeMachine struct {
+// A fakeHost is a node in memory whose journal tells what was done to it, in order.
+type fakeHost struct {
 	kernel   *intercept.Fake
 	former   map[string]*intercept.Fake // what other backends than the agent's see
 	found    dataplane.Found
@@ -45,14 +45,14 @@ type fakeMachine struct {
 	written time.Time         // the first rules
 }
 
-func newFakeMachine() *fakeMachine {
-	return &fakeMachine{
+func newFakeHost() *fakeHost {
+	return &fakeHost{
 		kernel: intercept.NewFake(time.Now), do: map[string]func(){},
 		found: dataplane.Found{Proxy: dataplane.NFTables, Backend: dataplane.BackendNFTables, Why: "the test says so"},
 	}
 }
 
-func (m *fakeMachine) note(line string) {
+func (m *fakeHost) note(line string) {
 	m.mu.Lock()
 	if !slices.Contains(m.journal, line) { // renewals and looks repeat
 		m.journal = append(m.journal, line)
@@ -65,35 +65,35 @@ func (m *fakeMachine) note(line string) {
 	}
 }
 
-func (m *fakeMachine) lines() []string {
+func (m *fakeHost) lines() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.journal)
 }
 
 // outwaited tells whether the first rules came once their patience with the lease was at an end.
-func (m *fakeMachine) outwaited() bool {
+func (m *fakeHost) outwaited() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.patient.IsZero() && !m.written.Before(m.patient)
 }
 
-func (m *fakeMachine) missing() []string { return m.lacks }
+func (m *fakeHost) missingCapabilities() []string { return m.lacks }
 
-func (m *fakeMachine) find(context.Context) (dataplane.Found, error) { return m.found, nil }
+func (m *fakeHost) detectDataPlane(context.Context) (dataplane.Found, error) { return m.found, nil }
 
-func (m *fakeMachine) backend(name string, _ *slog.Logger) (intercept.Backend, error) {
+func (m *fakeHost) openBackend(name string, _ *slog.Logger) (intercept.Backend, error) {
 	if f := m.former[name]; f != nil {
 		return f.Open(), nil
 	}
 	return &notedBackend{m.kernel.Open(), m}, nil
 }
 
-func (m *fakeMachine) left(name string) bool { return m.former[name] != nil }
+func (m *fakeHost) mayHaveRules(name string) bool { return m.former[name] != nil }
 
-func (m *fakeMachine) link(c netif.Config) (link, error) { return &fakeLink{m, c}, nil }
+func (m *fakeHost) newLink(c netif.Config) (link, error) { return &fakeLink{m, c}, nil }
 
-func (m *fakeMachine) dialer() func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+func (m *fakeHost) selfQueryDialer() func(context.Context, string, netip.AddrPort) (net.Conn, error) {
 	return func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, addr.String())
 	}
@@ -102,7 +102,7 @@ func (m *fakeMachine) dialer() func(context.Context, string, netip.AddrPort) (ne
 // A notedBackend is a backend whose calls are in the journal.
 type notedBackend struct {
 	intercept.Backend
-	m *fakeMachine
+	m *fakeHost
 }
 
 func (b *notedBackend) Prepare(ctx context.Context, r rules.Rules) error {
@@ -150,7 +150,7 @@ func (b *notedBackend) Close() error {
 
 // A fakeLink keeps the addresses in the machine.
 type fakeLink struct {
-	m *fakeMachine
+	m *fakeHost
 	c netif.Config
 }
 
@@ -193,10 +193,10 @@ func nodeConfig(t *testing.T) config.Config {
 	return cfg
 }
 
-// onMachine makes an agent of cfg on m. Its Run has not begun.
-func onMachine(t *testing.T, m *fakeMachine, cfg config.Config) *Agent {
+// agentOnHost makes an agent of cfg on m. Its Run has not begun.
+func agentOnHost(t *testing.T, m *fakeHost, cfg config.Config) *Agent {
 	t.Helper()
-	a, err := newOn(m, Options{Config: &cfg, Log: t.Output()})
+	a, err := newOnHost(m, Options{Config: &cfg, Log: t.Output()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,9 +259,9 @@ func TestNodeOrder(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			m, cfg := newFakeMachine(), nodeConfig(t)
+			m, cfg := newFakeHost(), nodeConfig(t)
 			cfg.Intercept.OnExit = test.onExit
-			a := onMachine(t, m, cfg)
+			a := agentOnHost(t, m, cfg)
 			answered := map[string]bool{}
 			m.do["link"] = func() {
 				conn, err := net.Dial("tcp4", a.Addrs()[0].String()) // the kernel takes it for one that listens
@@ -297,9 +297,9 @@ func TestNodeOrder(t *testing.T) {
 
 func TestNodeNotReadyBeforeTheLease(t *testing.T) {
 	t.Parallel()
-	m := newFakeMachine()
+	m := newFakeHost()
 	m.kernel.Fail(intercept.CallRenew, 1_000_000, errors.New("the kernel has no such set"))
-	a := onMachine(t, m, nodeConfig(t))
+	a := agentOnHost(t, m, nodeConfig(t))
 	runNode(t, a)
 	<-a.Ready()
 	until(t, "the status names the lease", func() bool {
@@ -320,10 +320,10 @@ func TestNodeNotReadyBeforeTheLease(t *testing.T) {
 // TestNodeReleaseFailing has queries come until the lease has ended by itself.
 func TestNodeReleaseFailing(t *testing.T) {
 	t.Parallel()
-	m, cfg := newFakeMachine(), nodeConfig(t)
+	m, cfg := newFakeHost(), nodeConfig(t)
 	cfg.Intercept.Lease = time.Second
 	m.kernel.Fail(intercept.CallRelease, 10, errors.New("no memory"))
-	a := onMachine(t, m, cfg)
+	a := agentOnHost(t, m, cfg)
 	stop := runNode(t, a)
 	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
 	ended := make(chan error, 1)
@@ -344,9 +344,9 @@ func TestNodeReleaseFailing(t *testing.T) {
 
 func TestNodeRulesFailing(t *testing.T) {
 	t.Parallel()
-	m := newFakeMachine()
+	m := newFakeHost()
 	unblock := m.kernel.Block(intercept.CallApply) // somebody holds a lock
-	a := onMachine(t, m, nodeConfig(t))
+	a := agentOnHost(t, m, nodeConfig(t))
 	runNode(t, a)
 	<-a.Ready()
 	if !answers(t, a) {
@@ -358,9 +358,9 @@ func TestNodeRulesFailing(t *testing.T) {
 
 func TestNodeOfANewerAgent(t *testing.T) {
 	t.Parallel()
-	m, cfg := newFakeMachine(), nodeConfig(t)
+	m, cfg := newFakeHost(), nodeConfig(t)
 	cfg.Intercept.OnExit = config.ExitRemove
-	a := onMachine(t, m, cfg)
+	a := agentOnHost(t, m, cfg)
 	stop := runNode(t, a)
 	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
 	newer := *m.kernel.Rules()
@@ -385,9 +385,9 @@ func TestNodeStartFails(t *testing.T) {
 	t.Parallel()
 	t.Run("without the right", func(t *testing.T) {
 		t.Parallel()
-		m := newFakeMachine()
+		m := newFakeHost()
 		m.lacks = []string{"NET_ADMIN"}
-		a := onMachine(t, m, nodeConfig(t))
+		a := agentOnHost(t, m, nodeConfig(t))
 		err := a.Listen(t.Context())
 		var hint *HintError
 		if !errors.As(err, &hint) || !strings.Contains(err.Error(), "NET_ADMIN") || !strings.Contains(hint.Hint, "capabilities") {
@@ -399,11 +399,11 @@ func TestNodeStartFails(t *testing.T) {
 	})
 	t.Run("no link can be made", func(t *testing.T) {
 		t.Parallel()
-		m := newFakeMachine()
+		m := newFakeHost()
 		m.setupErr = errors.New("no kind of link can be had")
 		cfg := nodeConfig(t)
 		cfg.Intercept.OnExit = config.ExitRemove
-		a := onMachine(t, m, cfg)
+		a := agentOnHost(t, m, cfg)
 		if err := a.Listen(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -432,9 +432,9 @@ func TestNodeTransparent(t *testing.T) {
 	}
 	t.Run("with a given address", func(t *testing.T) {
 		t.Parallel()
-		m, cfg := newFakeMachine(), transparent(t)
+		m, cfg := newFakeHost(), transparent(t)
 		cfg.Intercept.Services = []netip.Addr{netip.MustParseAddr("10.96.0.10")}
-		a := onMachine(t, m, cfg)
+		a := agentOnHost(t, m, cfg)
 		stop := runNode(t, a)
 		until(t, "the agent is ready", func() bool { return a.notReady() == nil })
 		r := m.kernel.Rules()
@@ -447,11 +447,11 @@ func TestNodeTransparent(t *testing.T) {
 	})
 	t.Run("until the service is known", func(t *testing.T) {
 		t.Parallel()
-		m := newFakeMachine()
-		a := onMachine(t, m, transparent(t))
+		m := newFakeHost()
+		a := agentOnHost(t, m, transparent(t))
 		runNode(t, a)
 		<-a.Ready()
-		if err := a.notReady(); err == nil || !strings.Contains(err.Error(), "the address of the service") {
+		if err := a.notReady(); err == nil || !strings.Contains(err.Error(), "the cluster IP") {
 			t.Errorf("notReady() = %v, want what it waits for", err)
 		}
 		if slices.Contains(m.lines(), "rules") {
@@ -460,10 +460,10 @@ func TestNodeTransparent(t *testing.T) {
 	})
 	t.Run("where the data plane is earlier", func(t *testing.T) {
 		t.Parallel()
-		m, cfg := newFakeMachine(), transparent(t)
+		m, cfg := newFakeHost(), transparent(t)
 		cfg.Intercept.Services = []netip.Addr{netip.MustParseAddr("10.96.0.10")}
 		m.found = dataplane.Found{Proxy: dataplane.Cilium, Backend: dataplane.BackendNFTables, Early: true, Note: "Cilium rewrites packets before netfilter"}
-		a := onMachine(t, m, cfg)
+		a := agentOnHost(t, m, cfg)
 		runNode(t, a)
 		<-a.Ready()
 		if err := a.notReady(); err == nil || !strings.Contains(err.Error(), "data plane") {
@@ -485,17 +485,17 @@ func TestNodeWithoutAView(t *testing.T) {
 	for _, mode := range []config.InterceptMode{config.ModeLinkLocal, config.ModeTransparent} {
 		t.Run(mode.String(), func(t *testing.T) {
 			t.Parallel()
-			m, cfg := newFakeMachine(), nodeConfig(t)
+			m, cfg := newFakeHost(), nodeConfig(t)
 			cfg.Cluster.Resolver, cfg.Cluster.Kubeconfig = config.ResolverLocal, awayKubeconfig(t)
 			cfg.Cluster.Central.Service = config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}
 			cfg.Intercept.Mode, cfg.Intercept.Fallback = mode, config.Fallback{Central: true}
 			if mode == config.ModeTransparent {
 				cfg.Intercept.Services = []netip.Addr{netip.MustParseAddr("10.96.0.10")}
 			}
-			a := onMachine(t, m, cfg)
+			a := agentOnHost(t, m, cfg)
 			runNode(t, a)
 			until(t, "the rules are there", func() bool { return slices.Contains(m.lines(), "rules") })
-			time.Sleep(2 * renewal)
+			time.Sleep(2 * renewInterval)
 			if slices.Contains(m.lines(), "lease") {
 				t.Error("the lease was taken though nothing is known of the cluster")
 			}
@@ -518,8 +518,8 @@ func awayKubeconfig(t *testing.T) string {
 
 func TestNodeFollowsTheFallback(t *testing.T) {
 	t.Parallel()
-	m, cfg := newFakeMachine(), nodeConfig(t)
-	a := onMachine(t, m, cfg)
+	m, cfg := newFakeHost(), nodeConfig(t)
+	a := agentOnHost(t, m, cfg)
 	runNode(t, a)
 	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
 	cfg.Intercept.Fallback.Addresses = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.9:5353")}

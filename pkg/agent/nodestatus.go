@@ -15,49 +15,49 @@ import (
 	"github.com/nodecache/node-cache/pkg/netif"
 )
 
-// NodeStatus is what the agent does to the machine it runs on.
+// NodeStatus is the agent's state in the kernel.
 type NodeStatus struct {
-	Token     string           `json:"token"`               // the agent's name in the kernel
+	Token     string           `json:"token"`               // the agent's owner token in the kernel
 	Link      *LinkStatus      `json:"link,omitempty"`      // nil: interface.manage is false
 	Intercept *InterceptStatus `json:"intercept,omitempty"` // nil: intercept.manage is false
 }
 
-// LinkStatus is the link that has the agent's addresses.
+// LinkStatus is the link that holds the agent's addresses.
 type LinkStatus struct {
 	Name      string   `json:"name"`
 	Kind      string   `json:"kind"`
-	Why       string   `json:"why,omitempty"` // it is of no kind that would be better
-	Held      []string `json:"held"`          // addresses that are there
-	Missing   []string `json:"missing"`       // addresses that should be, and why they are not
-	Elsewhere []string `json:"elsewhere"`     // addresses that another link has as well, and which
+	Why       string   `json:"why,omitempty"` // why it is of this kind and not of a better one
+	Held      []string `json:"held"`          // addresses present
+	Missing   []string `json:"missing"`       // addresses missing, and why
+	Elsewhere []string `json:"elsewhere"`     // addresses that another link has as well, and its name
 	Repairs   uint64   `json:"repairs"`
-	Contested bool     `json:"contested,omitempty"` // something undoes the repairs
+	Contested bool     `json:"contested,omitempty"` // another program undoes the repairs
 	StoodDown bool     `json:"stoodDown,omitempty"` // a newer agent has the link
 	LastError string   `json:"lastError,omitempty"`
 }
 
-// InterceptStatus is how the node's queries come to the agent.
+// InterceptStatus is how the node's queries reach the agent.
 type InterceptStatus struct {
 	Mode      string        `json:"mode"`
 	Backend   string        `json:"backend"`
-	DataPlane string        `json:"dataPlane"` // what carries the traffic of Services; "none": nothing was found
+	DataPlane string        `json:"dataPlane"` // Service implementation of the node; "none": not detected
 	Note      string        `json:"note,omitempty"`
 	Leases    []LeaseStatus `json:"leases"`
-	Fallback  []string      `json:"fallback"`               // where queries go while a lease is not held
+	Fallback  []string      `json:"fallback"`               // where queries go while no lease is held
 	From      string        `json:"fallbackFrom,omitempty"` // intercept.fallback; empty in transparent mode
 	Renewals  uint64        `json:"renewals"`
-	Repairs   uint64        `json:"repairs"` // times that the rules were not right
+	Repairs   uint64        `json:"repairs"` // times that the rules had to be corrected
 	LastError string        `json:"lastError,omitempty"`
 	StoodDown bool          `json:"stoodDown,omitempty"` // a newer agent has the rules
 	NewOwner  string        `json:"newOwner,omitempty"`
 	Waiting   string        `json:"waitsFor,omitempty"` // what must be known before the rules can be made
 }
 
-// LeaseStatus is one address that queries are sent to.
+// LeaseStatus is the lease on one listen address.
 type LeaseStatus struct {
 	Address string `json:"address"`
 	Held    bool   `json:"held"`
-	Problem string `json:"problem,omitempty"` // why it was not renewed last
+	Problem string `json:"problem,omitempty"` // why the last renewal failed
 }
 
 func (n *node) status() *NodeStatus {
@@ -86,7 +86,7 @@ func linkStatus(cfg *config.Config, stats netif.Stats) *LinkStatus {
 		if slices.Contains(stats.Held, addr) {
 			s.Held = append(s.Held, addr.String())
 		} else {
-			s.Missing = append(s.Missing, fmt.Sprintf("%s: %s", addr, cmp.Or(stats.Missing[addr], "it is being put there")))
+			s.Missing = append(s.Missing, fmt.Sprintf("%s: %s", addr, cmp.Or(stats.Missing[addr], "it is being added")))
 		}
 		if other := stats.Elsewhere[addr]; other != "" {
 			s.Elsewhere = append(s.Elsewhere, fmt.Sprintf("%s: %s", addr, other))
@@ -97,13 +97,13 @@ func linkStatus(cfg *config.Config, stats netif.Stats) *LinkStatus {
 
 func (n *node) interceptStatus() *InterceptStatus {
 	s := &InterceptStatus{
-		Mode: n.config.Intercept.Mode.String(), Backend: n.backend.String(), DataPlane: cmp.Or(string(n.found.Proxy), "none"),
-		Note: n.found.Note, Leases: []LeaseStatus{}, Fallback: []string{},
+		Mode: n.config.Intercept.Mode.String(), Backend: n.backend.String(), DataPlane: cmp.Or(string(n.dataPlane.Proxy), "none"),
+		Note: n.dataPlane.Note, Leases: []LeaseStatus{}, Fallback: []string{},
 	}
 	if n.config.Intercept.Mode == config.ModeLinkLocal {
-		s.From = n.wants().from
+		s.From = n.target().from
 	}
-	keeper := n.current()
+	keeper := n.currentKeeper()
 	if keeper == nil {
 		s.Waiting = n.waitsFor()
 		return s
@@ -120,20 +120,20 @@ func (n *node) interceptStatus() *InterceptStatus {
 	return s
 }
 
-// waitsFor is what must be known before there is a keeper.
+// waitsFor returns what must be known before there is a keeper.
 func (n *node) waitsFor() string {
-	if n.early() {
-		return "a data plane that lets netfilter see the packets"
+	if n.bypassed() {
+		return "a data plane whose packets pass netfilter"
 	}
-	return "the address of the service that cluster.central.service names"
+	return "the cluster IP of cluster.central.service"
 }
 
-// repairs are the changes after the first, which put the rules there.
+// repairs counts the changes after the first, which created the rules.
 func repairs(stats *intercept.Stats) uint64 {
 	return max(stats.Changes, 1) - 1
 }
 
-// nodeProblems says what is wrong with link and interception.
+// nodeProblems reports what is wrong with link and interception.
 func nodeProblems(s *NodeStatus) []Problem {
 	if s == nil {
 		return nil
@@ -147,27 +147,27 @@ func linkProblems(l *LinkStatus) []Problem {
 	}
 	if l.StoodDown {
 		return []Problem{{
-			Where: "interface", What: "a newer agent has the link " + l.Name,
-			Hint: "two agents run on this node: stop one",
+			Where: "interface", What: "a newer agent owns the link " + l.Name,
+			Hint: "two agents run on this node: stop one of them",
 		}}
 	}
 	var list []Problem
 	for _, missing := range l.Missing {
 		list = append(list, Problem{
 			Where: "interface", What: fmt.Sprintf("not on %s: %s", l.Name, missing),
-			Hint: "it is tried again by itself; addresses of another family are served meanwhile",
+			Hint: "the agent retries by itself; the addresses of the other family are served",
 		})
 	}
 	for _, other := range l.Elsewhere {
 		list = append(list, Problem{
-			Where: "interface", What: "another link has the address as well: " + other,
-			Hint: "take it off that link, or choose another listen address; the incumbent cache of the node may still run",
+			Where: "interface", What: "another link has the address, too: " + other,
+			Hint: "remove the address from that link, or set another listen address; another node cache may still run",
 		})
 	}
 	if l.Contested {
 		list = append(list, Problem{
 			Where: "interface", What: "something on the node undoes the repairs of " + l.Name,
-			Hint: "tell networkd or NetworkManager that the link is not theirs; docs/node.md shows how",
+			Hint: "exclude the link from networkd or NetworkManager, see docs/node.md",
 		})
 	}
 	return list
@@ -179,58 +179,58 @@ func interceptProblems(i *InterceptStatus) []Problem {
 	}
 	var list []Problem
 	if i.Note != "" {
-		list = append(list, Problem{Where: "intercept", What: i.Note, Hint: "docs/node.md tells what works with which data plane"})
+		list = append(list, Problem{Where: "intercept", What: i.Note, Hint: "see the data planes in docs/node.md"})
 	}
 	if i.Waiting != "" {
 		return append(list, Problem{
 			Where: "intercept", What: "no query is intercepted: waiting for " + i.Waiting,
-			Hint: "see that the service exists, or give intercept.services; mode link-local needs no service",
+			Hint: "check that the service exists, or set intercept.services; mode link-local needs no service",
 		})
 	}
 	if i.StoodDown {
 		return append(list, Problem{
 			Where: "intercept", What: "a newer agent, " + i.NewOwner + ", has taken over the rules",
-			Hint: "two agents run on this node: stop one; this one serves on, but keeps neither lease nor rules",
+			Hint: "two agents run on this node: stop one of them. This one still serves, but maintains neither lease nor rules",
 		})
 	}
 	for _, lease := range i.Leases {
 		if !lease.Held {
 			list = append(list, Problem{
-				Where: "intercept", What: fmt.Sprintf("the lease on %s is not held: %s", lease.Address, cmp.Or(lease.Problem, "it was not taken yet")),
-				Hint: "its queries go to the fallback, if there is one; `node-cache doctor` looks at the node",
+				Where: "intercept", What: fmt.Sprintf("the lease on %s is not held: %s", lease.Address, cmp.Or(lease.Problem, "not taken yet")),
+				Hint: "its queries go to the fallback, if one is set; run `node-cache doctor` on the node",
 			})
 		}
 	}
 	if i.LastError != "" {
 		list = append(list, Problem{
-			Where: "intercept", What: "the rules are not right: " + i.LastError,
-			Hint: "it is tried again by itself; the queries of a held lease are answered all the same",
+			Where: "intercept", What: "the rules are wrong: " + i.LastError,
+			Hint: "the agent retries by itself; while a lease is held its queries are answered",
 		})
 	}
 	if i.From != "" && i.From != "none" && len(i.Fallback) == 0 {
 		list = append(list, Problem{
-			Where: "intercept", What: "there is no fallback: without this agent its addresses answer nobody",
-			Hint: "see that cluster.central.service has ready endpoints, or give intercept.fallback addresses",
+			Where: "intercept", What: "there is no fallback: without this agent, queries to its addresses time out",
+			Hint: "check that cluster.central.service has ready endpoints, or set addresses in intercept.fallback",
 		})
 	}
 	for _, lease := range i.Leases {
 		if i.From != "" && len(i.Fallback) > 0 && !slices.ContainsFunc(i.Fallback, sameFamily(lease.Address)) {
 			list = append(list, Problem{
-				Where: "intercept", What: "there is no fallback of the family of " + lease.Address,
-				Hint: "without this agent that address answers nobody: give a fallback of its family, or do not listen there",
+				Where: "intercept", What: "there is no fallback of the IP family of " + lease.Address,
+				Hint: "without this agent, queries to that address time out: add a fallback of its family, or remove the listen address",
 			})
 		}
 	}
 	return list
 }
 
-// sameFamily tells of an address with a port whether it is of the family of addr.
+// sameFamily returns a function that reports whether an address with a port is of addr's family.
 func sameFamily(addr string) func(string) bool {
 	v6 := strings.Contains(addr, ":")
 	return func(to string) bool { return strings.HasPrefix(to, "[") == v6 }
 }
 
-// linkStats are for the metrics; nil: there is no link.
+// linkStats returns the link's metrics; nil: there is no link.
 func (n *node) linkStats() *netif.Stats {
 	if n == nil || n.link == nil {
 		return nil
@@ -239,11 +239,11 @@ func (n *node) linkStats() *netif.Stats {
 	return &stats
 }
 
-// keeperStats are for the metrics; nil: there is no interception, or not yet.
+// keeperStats returns the interception's metrics; nil: there is none, or not yet.
 func (n *node) keeperStats() *intercept.Stats {
-	if n == nil || n.current() == nil {
+	if n == nil || n.currentKeeper() == nil {
 		return nil
 	}
-	stats := n.current().Stats()
+	stats := n.currentKeeper().Stats()
 	return &stats
 }

@@ -24,44 +24,43 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
-// A running is one configuration put to work.
-type running struct {
+// A generation is one applied configuration.
+type generation struct {
 	config  config.Config
 	cache   *cache.Cache
 	routes  []route  // in the order of the configuration
 	cluster *cluster // nil: there is none
-	// fallback is asked while all upstreams of a route are down; nil: no server is.
+	// fallback is asked while all upstreams of a route are down; nil: there is none.
 	fallback *fallbackPool
-	probes   []*probing
-	fixture  *fixture // nil: there are no hosts and no templates
+	probes   []*configuredProbe
+	static   *staticAnswers // nil: there are no hosts and no templates
 }
 
-// A route is a part of the configuration and its pool. The pool outlives a reload
-// that leaves the zone's upstreams as they are, with what it knows of them.
+// A route is a configured route and its pool. The pool, with what it has learned, survives a reload that does
+// not change the route's upstreams.
 type route struct {
 	config.Route
 	pool *upstream.Pool
 }
 
-// samePool tells whether the pool of one route can serve another.
+// samePool reports whether the pool of one route can serve another.
 func samePool(a, b config.Route) bool {
 	a.ClientSubnet = b.ClientSubnet
 	a.MinTTL, a.MaxTTL, a.NegativeTTL, a.NoCache, a.NoFallback = b.MinTTL, b.MaxTTL, b.NegativeTTL, b.NoCache, b.NoFallback
 	return reflect.DeepEqual(a, b)
 }
 
-// build makes what cfg asks for, taking over from old what stays. It opens
-// nothing and starts nothing, so that a failure leaves old as it is; a defect
-// is such a failure.
-func (a *Agent) build(cfg config.Config, old *running) (r *running, err error) {
+// build makes the parts that cfg asks for and reuses unchanged parts of old. It opens and starts nothing, so
+// a failure, even a panic, leaves old as it is.
+func (a *Agent) build(cfg config.Config, old *generation) (r *generation, err error) {
 	defer func() {
 		if defect := recover(); defect != nil {
 			a.panics.Add(1)
 			a.log.Error("recovered from a panic", "where", "config", "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
-			r, err = nil, fmt.Errorf("building what the configuration asks for: %w", errDefect)
+			r, err = nil, fmt.Errorf("building what the configuration asks for: %w", errPanic)
 		}
 	}()
-	r = &running{config: cfg}
+	r = &generation{config: cfg}
 	for i, forward := range cfg.Forward {
 		pool, err := a.poolFor(cfg, forward, old)
 		if err != nil {
@@ -78,7 +77,7 @@ func (a *Agent) build(cfg config.Config, old *running) (r *running, err error) {
 	if r.fallback, err = a.fallbackFor(r, old); err != nil {
 		return nil, fmt.Errorf("intercept.fallback: %w", err)
 	}
-	if r.fixture, err = a.fixtureFor(&r.config, old); err != nil {
+	if r.static, err = a.staticFor(&r.config, old); err != nil {
 		return nil, err
 	}
 	if r.probes, err = a.probesFor(&r.config, old); err != nil {
@@ -90,15 +89,15 @@ func (a *Agent) build(cfg config.Config, old *running) (r *running, err error) {
 func poolProblem(err error) error {
 	switch {
 	case errors.Is(err, upstream.ErrNoUpstream):
-		return &HintError{Err: err, Hint: "every upstream of this zone is an address that node-cache itself listens on; name another server"}
+		return &HintError{Err: err, Hint: "all upstreams of this zone are node-cache's own addresses; set another server"}
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
-		return &HintError{Err: err, Hint: "name a resolv.conf that this user can read, or an upstream's address"}
+		return &HintError{Err: err, Hint: "set a resolv.conf that this user can read, or an upstream address"}
 	}
 	return err
 }
 
-// poolFor is old's pool of the zone if its upstreams are the same, else a new one.
-func (a *Agent) poolFor(cfg config.Config, forward config.Route, old *running) (*upstream.Pool, error) {
+// poolFor returns old's pool if the route's upstreams are unchanged, else a new one.
+func (a *Agent) poolFor(cfg config.Config, forward config.Route, old *generation) (*upstream.Pool, error) {
 	if old != nil {
 		for _, r := range old.routes {
 			if samePool(r.Route, forward) {
@@ -127,7 +126,7 @@ func (a *Agent) poolFor(cfg config.Config, forward config.Route, old *running) (
 		Dial:         a.options.Dial,
 		Mark:         mark(&cfg),
 		Log:          a.log.With("zone", forward.Zone),
-		Self:         func(addr netip.AddrPort) bool { return leadsBack(addr, cfg.Listen) },
+		Self:         func(addr netip.AddrPort) bool { return isOwnListener(addr, cfg.Listen) },
 	})
 }
 
@@ -137,8 +136,7 @@ func policies() map[config.Policy]upstream.Policy {
 	}
 }
 
-// mark is what the sockets to upstreams carry, so that a rule of ours that leads to
-// the agent leaves their packets alone.
+// mark returns the mark of upstream sockets: the agent's own rules leave marked packets alone.
 func mark(cfg *config.Config) uint32 {
 	if cfg.Intercept.Manage {
 		return rules.Mark
@@ -162,13 +160,13 @@ func target(to config.Target, route config.Route) upstream.Target {
 	return upstream.Target{Network: "udp", Addr: to.Addr}
 }
 
-// leadsBack tells whether a query sent to addr would reach a listener of ours.
-func leadsBack(addr netip.AddrPort, listen config.Listen) bool {
+// isOwnListener reports whether a query sent to addr would reach a listener of this agent.
+func isOwnListener(addr netip.AddrPort, listen config.Listen) bool {
 	if addr.Port() != listen.Port {
 		return false
 	}
 	ip := addr.Addr()
-	switch ip { // resolv.conf(5) files have these, and the kernel sends what is for them to the loopback
+	switch ip { // resolv.conf(5) files contain these; the kernel sends them to the loopback address
 	case netip.IPv4Unspecified():
 		ip = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	case netip.IPv6Unspecified():
@@ -182,16 +180,15 @@ func leadsBack(addr netip.AddrPort, listen config.Listen) bool {
 	return false
 }
 
-// isLocal tells whether an address is this machine's.
+// isLocal reports whether an address belongs to this host.
 func isLocal(addr netip.Addr) bool {
 	return addr.IsLoopback() || slices.Contains(localAddrs(), addr.WithZone(""))
 }
 
-// localTo tells the clients on this machine from others, as far as the answers that
-// they get tell who they are: they ask from a loopback address, or, as the kernel has
-// it, from the very address that they ask. On a socket of all addresses that may be
-// any that the machine has now.
-func localTo(listen []netip.Addr) func(netip.Addr) bool {
+// localClients returns a function that reports whether a client is on this host. Such a client asks from a
+// loopback address, or, by the kernel's choice, from the address that it asks. For a wildcard listener that
+// is any address that the host has now.
+func localClients(listen []netip.Addr) func(netip.Addr) bool {
 	own := slices.Clone(listen)
 	if slices.ContainsFunc(listen, netip.Addr.IsUnspecified) {
 		own = append(own, localAddrs()...)
@@ -203,7 +200,7 @@ func localTo(listen []netip.Addr) func(netip.Addr) bool {
 	}
 }
 
-// localAddrs are this machine's addresses, none if it does not tell.
+// localAddrs returns this host's addresses, none on an error.
 func localAddrs() []netip.Addr {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -218,18 +215,18 @@ func localAddrs() []netip.Addr {
 	return local
 }
 
-// cacheFor is old's cache, whatever its size is to be, else a new one: resize makes old's
-// as large as it is to be once nothing can go wrong any more.
-func (a *Agent) cacheFor(cfg config.Cache, old *running) (*cache.Cache, error) {
+// cacheFor returns old's cache if there is one, else a new one. resize changes its size later, when nothing
+// can fail any more.
+func (a *Agent) cacheFor(cfg config.Cache, old *generation) (*cache.Cache, error) {
 	if old != nil {
 		return old.cache, nil
 	}
 	return cache.New(cacheConfig(cfg), time.Now())
 }
 
-// resize makes the cache of r, which is old's, as large as it is to be. After that old's
-// is empty and leads on to it.
-func (r *running) resize(old *running) error {
+// resize gives r's cache, which is old's, its configured size. After it old's cache is empty and forwards to
+// the new one.
+func (r *generation) resize(old *generation) error {
 	if old.config.Cache.Size == r.config.Cache.Size {
 		return nil
 	}
@@ -249,10 +246,10 @@ func cacheConfig(cfg config.Cache) cache.Config {
 	}
 }
 
-// plan is what the resolver gets to see of r.
-func (a *Agent) plan(r *running) (*resolve.Plan, error) {
+// plan returns the resolver's plan for r.
+func (a *Agent) plan(r *generation) (*resolve.Plan, error) {
 	cfg := &r.config
-	inflight, waiting := a.memory.known.Load().fit()
+	inflight, waiting := a.memory.share.Load().queryBounds()
 	p := &resolve.Plan{
 		Cache:     r.cache,
 		UDPSize:   cfg.Listen.UDPSize,
@@ -273,36 +270,35 @@ func (a *Agent) plan(r *running) (*resolve.Plan, error) {
 		TransferTo: cfg.Cluster.TransferTo,
 		Self:       a.token,
 		Loop:       a.loops.Detected,
-		Local:      localTo(cfg.Listen.Addresses),
+		Local:      localClients(cfg.Listen.Addresses),
 	}
 	if p.Hostname == "auto" {
 		name, err := os.Hostname()
 		if err != nil {
-			return nil, fmt.Errorf("reading the machine's name for identity.hostname: %w", err)
+			return nil, fmt.Errorf("reading the host name for identity.hostname: %w", err)
 		}
 		p.Hostname = name
 	}
 	var err error
-	if p.Zone, err = r.cluster.view(cfg); err != nil {
+	if p.Zone, err = r.cluster.newZone(cfg); err != nil {
 		return nil, fmt.Errorf("making the cluster zone: %w", err)
 	}
 	p.Owner = r.cluster.owner()
 	if r.cluster != nil && r.cluster.central != nil {
 		p.Unreachable = r.cluster.central.AllDown
-		r.cluster.near.move(r.cluster.topologyZone(cfg.Cluster.NodeZone))
+		r.cluster.centralEndpoints.setZone(r.cluster.topologyZone(cfg.Cluster.NodeZone))
 	}
 	if p.Routes, err = r.planRoutes(); err != nil {
 		return nil, err
 	}
-	if err := r.planDetours(p); err != nil {
+	if err := r.planRewrites(p); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// planRoutes are the routes of r as the resolver gets to see them, those to the central
-// resolver behind those of the configuration.
-func (r *running) planRoutes() (list []resolve.Route, err error) {
+// planRoutes returns the routes of the plan: the configured ones, then those to the central resolver.
+func (r *generation) planRoutes() (list []resolve.Route, err error) {
 	for _, route := range r.routes {
 		suffix, err := wireName(route.Zone)
 		if err != nil {
@@ -326,7 +322,7 @@ func (r *running) planRoutes() (list []resolve.Route, err error) {
 	return list, nil
 }
 
-// wireName is the canonical wire form of an absolute name.
+// wireName returns the canonical wire form of an absolute name.
 func wireName(zone string) ([]byte, error) {
 	buf := make([]byte, 256)
 	n, err := dns.PackDomainName(dns.CanonicalName(zone), buf, 0, nil, false)
@@ -353,14 +349,13 @@ func (a *Agent) queryLog(q config.QueryLog) *resolve.QueryLog {
 	return l
 }
 
-// A task is a part that runs in the background for as long as a configuration has
-// use for it.
+// A task runs in the background while a configuration uses it.
 type task interface {
 	Run(ctx context.Context) error
 }
 
-// tasks are the parts of r that run.
-func (r *running) tasks() []task {
+// tasks returns the tasks of r.
+func (r *generation) tasks() []task {
 	var list []task
 	for _, route := range r.routes {
 		list = append(list, route.pool)
@@ -374,8 +369,8 @@ func (r *running) tasks() []task {
 	if r.fallback != nil {
 		list = append(list, r.fallback)
 	}
-	if r.fixture != nil {
-		list = append(list, r.fixture.answers.Hosts())
+	if r.static != nil {
+		list = append(list, r.static.answers.Hosts())
 	}
 	for _, p := range r.probes {
 		list = append(list, p)
@@ -383,32 +378,31 @@ func (r *running) tasks() []task {
 	return list
 }
 
-// A taskSet runs tasks and stops those that no configuration uses any more.
+// A taskSet runs tasks and stops those that no configuration uses.
 type taskSet struct {
-	ctx   context.Context //nolint:containedctx // of all tasks: it outlives each call and ends with Run
-	begin func(func() error)
+	ctx   context.Context //nolint:containedctx // of all tasks: it outlives each call
+	spawn func(func() error)
 	stop  map[task]context.CancelFunc
 }
 
 func newTaskSet(ctx context.Context, begin func(func() error)) *taskSet {
-	return &taskSet{ctx: ctx, begin: begin, stop: make(map[task]context.CancelFunc)}
+	return &taskSet{ctx: ctx, spawn: begin, stop: make(map[task]context.CancelFunc)}
 }
 
 // start runs the tasks of r that do not run yet.
-func (s *taskSet) start(r *running) {
+func (s *taskSet) start(r *generation) {
 	for _, t := range r.tasks() {
 		if s.stop[t] != nil {
 			continue
 		}
 		ctx, cancel := context.WithCancel(s.ctx)
 		s.stop[t] = cancel
-		s.begin(func() error { return t.Run(ctx) })
+		s.spawn(func() error { return t.Run(ctx) })
 	}
 }
 
-// only ends every task that r has no use for. A flight that still uses an ended
-// pool is answered all the same.
-func (s *taskSet) only(r *running) {
+// stopUnused ends every task that r does not use. Queries in flight on an ended pool are still answered.
+func (s *taskSet) stopUnused(r *generation) {
 	used := r.tasks()
 	for t, cancel := range s.stop {
 		if !slices.Contains(used, t) {

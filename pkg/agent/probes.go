@@ -17,17 +17,17 @@ import (
 	"github.com/nodecache/node-cache/pkg/probe"
 )
 
-// A probing is a configured probe and what asks it. It outlives a reload that leaves it
-// as it is, with what it has counted.
-type probing struct {
+// A configuredProbe is a probe of the configuration and its prober. It survives a reload that does not change
+// it, with its counters.
+type configuredProbe struct {
 	probeTarget
 	*probe.Prober
 
-	after <-chan struct{} // closed once it may begin
-	until <-chan struct{} // closed once it is to end
+	after <-chan struct{} // closed once it may start
+	until <-chan struct{} // closed once it must end
 }
 
-// A probeTarget is all that a prober is made from.
+// A probeTarget holds all settings of a prober.
 type probeTarget struct {
 	config.Probe
 	network string
@@ -35,8 +35,8 @@ type probeTarget struct {
 	mark    uint32 // of the packets; 0: none
 }
 
-// Run asks while the agent serves, since it may be the one that is asked.
-func (p *probing) Run(ctx context.Context) error {
+// Run probes while the agent serves, since the agent itself may be the target.
+func (p *configuredProbe) Run(ctx context.Context) error {
 	select {
 	case <-p.after:
 	case <-ctx.Done():
@@ -54,16 +54,16 @@ func (p *probing) Run(ctx context.Context) error {
 	return p.Prober.Run(serving)
 }
 
-// probesFor makes the probers of cfg, taking over from old those that stay.
-func (a *Agent) probesFor(cfg *config.Config, old *running) (list []*probing, err error) {
+// probesFor makes the probes of cfg and reuses unchanged ones of old.
+func (a *Agent) probesFor(cfg *config.Config, old *generation) (list []*configuredProbe, err error) {
 	for i, configured := range cfg.Probes {
 		target, err := targetOf(configured, cfg)
 		if err != nil {
 			return nil, fmt.Errorf("probes[%d]: %w", i, err)
 		}
-		p := old.probing(target)
+		p := old.findProbe(target)
 		if p == nil {
-			if p, err = a.newProbing(target); err != nil {
+			if p, err = a.newProbe(target); err != nil {
 				return nil, fmt.Errorf("probes[%d]: %w", i, err)
 			}
 		}
@@ -72,13 +72,12 @@ func (a *Agent) probesFor(cfg *config.Config, old *running) (list []*probing, er
 	return list, nil
 }
 
-// targetOf says whom a probe asks, and how. A server that is named is asked itself,
-// whatever the rules of this agent do with queries to its address. The agent is asked
-// as its clients ask it, by way of the rules.
+// targetOf returns the target of a probe. A configured server is asked directly, past this agent's rules.
+// Without one the probe asks the agent through the rules, as clients do.
 func targetOf(p config.Probe, cfg *config.Config) (probeTarget, error) {
 	t := probeTarget{Probe: p, network: "udp"}
 	if p.Server == "" {
-		t.addr = netip.AddrPortFrom(reachable(cfg.Listen.Addresses[0]), cfg.Listen.Port)
+		t.addr = netip.AddrPortFrom(reachableAddr(cfg.Listen.Addresses[0]), cfg.Listen.Port)
 		return t, nil
 	}
 	server, isTCP := strings.CutPrefix(p.Server, "tcp://")
@@ -91,8 +90,8 @@ func targetOf(p config.Probe, cfg *config.Config) (probeTarget, error) {
 	return t, err
 }
 
-// reachable is an address at which this machine reaches a listener at addr.
-func reachable(addr netip.Addr) netip.Addr {
+// reachableAddr returns an address at which this host reaches a listener at addr.
+func reachableAddr(addr netip.Addr) netip.Addr {
 	switch addr {
 	case netip.IPv4Unspecified():
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
@@ -102,8 +101,8 @@ func reachable(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// probing is the one of r with this target, nil if there is none. r may be nil.
-func (r *running) probing(t probeTarget) *probing {
+// findProbe returns r's probe with this target, nil if there is none. r may be nil.
+func (r *generation) findProbe(t probeTarget) *configuredProbe {
 	if r == nil {
 		return nil
 	}
@@ -115,7 +114,7 @@ func (r *running) probing(t probeTarget) *probing {
 	return nil
 }
 
-func (a *Agent) newProbing(t probeTarget) (*probing, error) {
+func (a *Agent) newProbe(t probeTarget) (*configuredProbe, error) {
 	prober, err := probe.New(probe.Config{
 		Label: t.Label, Network: t.network, Server: t.addr, Name: t.Name, Type: t.Type,
 		Interval: t.Interval, Timeout: t.Timeout, Mark: t.mark, Now: time.Now, Log: a.log,
@@ -123,10 +122,10 @@ func (a *Agent) newProbing(t probeTarget) (*probing, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &probing{probeTarget: t, Prober: prober, after: a.ready, until: a.stopped}, nil
+	return &configuredProbe{probeTarget: t, Prober: prober, after: a.ready, until: a.stopped}, nil
 }
 
-// checks are the probes for /healthcheck/.
+// checks returns the probes for /healthcheck/.
 func (a *Agent) checks() []admin.Check {
 	probes := a.running.Load().probes
 	list := make([]admin.Check, 0, len(probes))
@@ -136,7 +135,7 @@ func (a *Agent) checks() []admin.Check {
 	return list
 }
 
-// probeStats are for the metrics.
+// probeStats returns the metrics of the probes.
 func (a *Agent) probeStats() []metrics.Probe {
 	probes := a.running.Load().probes
 	list := make([]metrics.Probe, 0, len(probes))
@@ -151,15 +150,15 @@ type ProbeStatus struct {
 	Label     string            `json:"label"`
 	Server    string            `json:"server"`
 	Question  string            `json:"question"`
-	State     string            `json:"state"`              // "good", "bad", or "unknown" before the first question is over
+	State     string            `json:"state"`              // "good", "bad", or "unknown" before the first result
 	Latency   string            `json:"latency"`            // of the latest good answer; "unknown" before the first
-	Failures  map[string]uint64 `json:"failures,omitempty"` // a probe.Reason in its word
-	Row       uint64            `json:"inARow,omitempty"`   // questions without a good answer since the latest good one
+	Failures  map[string]uint64 `json:"failures,omitempty"` // by probe.Reason
+	Row       uint64            `json:"inARow,omitempty"`   // failures since the latest good answer
 	LastError string            `json:"lastError,omitempty"`
 }
 
-// probeStatuses are for /status.
-func probeStatuses(probes []*probing) (list []ProbeStatus) {
+// probeStatuses returns the probes for /status.
+func probeStatuses(probes []*configuredProbe) (list []ProbeStatus) {
 	for _, p := range probes {
 		st := p.Stats()
 		s := ProbeStatus{
@@ -183,13 +182,13 @@ func probeStatuses(probes []*probing) (list []ProbeStatus) {
 	return list
 }
 
-// probeProblems says which probes go wrong. A single packet may be lost: that is none.
+// probeProblems reports the failing probes. A single failure may be a lost packet, so it is not reported.
 func probeProblems(probes []ProbeStatus) (list []Problem) {
 	for i := range probes {
 		if p := &probes[i]; p.Row > 1 {
 			list = append(list, Problem{
 				Where: "probe " + p.Label, What: fmt.Sprintf("%s for %s from %s, %d times in a row", p.LastError, p.Question, p.Server, p.Row),
-				Hint: "see how that server is doing; it is asked again by itself",
+				Hint: "check that server; the probe continues by itself",
 			})
 		}
 	}

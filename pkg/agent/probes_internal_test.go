@@ -36,7 +36,7 @@ func TestProbingEnds(t *testing.T) {
 		ended := make(chan error, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		p := probing{Prober: prober, after: serves, until: stopped}
+		p := configuredProbe{Prober: prober, after: serves, until: stopped}
 		go func() { ended <- p.Run(ctx) }()
 		time.Sleep(100 * time.Millisecond) // into the first question
 		close(stopped)

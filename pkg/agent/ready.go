@@ -12,23 +12,21 @@ import (
 	"github.com/nodecache/node-cache/pkg/netif"
 )
 
-// What follows is what the kubelet's probes ask for. Load must not fail them: none of it
-// waits for anything, takes a lock of the queries' way, or asks a query.
+// The kubelet's probes call the functions below. They must not fail under load: none blocks, takes a lock of
+// the query path, or sends a query.
 
-// leaseGrace is how long the agent stays ready after it has lost every lease. While it
-// is flooded its own queries get lost like others, and the lease with them, which the
-// next one that comes through brings back. Who gets a pod replaced for that has one
-// agent less.
+// leaseGrace is how long the agent stays ready after it has lost all leases. Under a flood self-queries are
+// lost like others, and so are leases; the next self-query that succeeds takes them again. Replacing the pod
+// would only remove an agent.
 const leaseGrace = 30 * time.Second
 
-// hangs is when a reader that has been at one batch of queries counts as hung. A batch
-// takes a millisecond; a reader that waits for a processor for a minute is on a machine
-// that has other troubles.
-const hangs = time.Minute
+// hangThreshold is when a reader counts as hung. A batch of queries takes a millisecond; a reader that waits
+// a minute for a CPU is on a host with other problems.
+const hangThreshold = time.Minute
 
-// notReady says why the agent is not to be sent queries, nil: it is.
+// notReady returns why the agent must not receive queries, nil if it may.
 func (a *Agent) notReady() error {
-	if err := a.hand.notReady(); err != nil {
+	if err := a.handover.notReady(); err != nil {
 		return err
 	}
 	select {
@@ -36,61 +34,61 @@ func (a *Agent) notReady() error {
 	default:
 		return errors.New("starting")
 	}
-	if c := a.running.Load().cluster; !c.inSync() {
-		return fmt.Errorf("the cluster zone is not in sync: %s%s", c.why(), c.meanwhile(time.Now()))
+	if c := a.running.Load().cluster; !c.synced() {
+		return fmt.Errorf("the cluster zone is not synced: %s%s", c.syncProblem(), c.restoredNote(time.Now()))
 	}
 	return a.node.notReady()
 }
 
-// notAlive says why a restart is needed, nil: it is not.
-func (a *Agent) notAlive() error { return hung(a.busy()) }
+// notAlive returns why a restart is needed, nil if it is not.
+func (a *Agent) notAlive() error { return hangError(a.longestBatch()) }
 
-func hung(busy time.Duration) error {
-	if busy < hangs {
+func hangError(busy time.Duration) error {
+	if busy < hangThreshold {
 		return nil
 	}
-	return fmt.Errorf("a reader has been at one batch of queries for %s: it hangs", busy.Round(time.Second))
+	return fmt.Errorf("a reader hangs: it has spent %s on one batch of queries", busy.Round(time.Second))
 }
 
-// notReady says what keeps the node's queries from coming here.
+// notReady returns why the node's queries do not arrive here.
 func (n *node) notReady() error {
 	if n == nil {
 		return nil
 	}
 	if n.link != nil {
-		if err := unlinked(n.link.Stats()); err != nil {
+		if err := linkError(n.link.Stats()); err != nil {
 			return err
 		}
 	}
 	if n.backend == nil {
 		return nil
 	}
-	keeper := n.current()
+	keeper := n.currentKeeper()
 	if keeper == nil {
-		return fmt.Errorf("interception waits for %s", n.waitsFor())
+		return fmt.Errorf("interception is waiting for %s", n.waitsFor())
 	}
-	return unleased(keeper.Stats())
+	return leaseError(keeper.Stats())
 }
 
-func unlinked(stats netif.Stats) error {
+func linkError(stats netif.Stats) error {
 	if len(stats.Held) > 0 {
 		return nil
 	}
 	return fmt.Errorf("no listen address is on a link: %s", cmp.Or(stats.LastError, "starting"))
 }
 
-func unleased(stats intercept.Stats) error {
+func leaseError(stats intercept.Stats) error {
 	switch {
 	case stats.StoodDown:
-		return fmt.Errorf("the newer agent %s has the node's queries", stats.NewOwner)
+		return fmt.Errorf("the newer agent %s receives the node's queries", stats.NewOwner)
 	case stats.SinceAny == 0:
 		return nil
 	case stats.Renewals == 0:
 		return errors.New("no lease is held")
 	case stats.Released:
-		return errors.New("the leases are given up")
+		return errors.New("the leases are released")
 	case stats.SinceAny < leaseGrace:
 		return nil
 	}
-	return fmt.Errorf("no lease is held for %s", stats.SinceAny.Round(time.Second))
+	return fmt.Errorf("no lease has been held for %s", stats.SinceAny.Round(time.Second))
 }

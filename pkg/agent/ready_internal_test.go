@@ -30,13 +30,13 @@ func TestReadyWithLease(t *testing.T) {
 		{"held for one family, the other never", intercept.Stats{Renewals: 7, SinceHeld: time.Hour}, ""},
 		{"never held", intercept.Stats{SinceHeld: time.Second, SinceAny: time.Second}, "no lease is held"},
 		{"lost a moment ago", intercept.Stats{Renewals: 7, SinceHeld: 29 * time.Second, SinceAny: 29 * time.Second}, ""},
-		{"lost for long", intercept.Stats{Renewals: 7, SinceHeld: 31 * time.Second, SinceAny: 31 * time.Second}, "no lease is held for 31s"},
-		{"given up", intercept.Stats{Renewals: 7, SinceHeld: time.Second, SinceAny: time.Second, Released: true}, "the leases are given up"},
-		{"a newer agent", intercept.Stats{Renewals: 7, StoodDown: true, NewOwner: "416155b7"}, "the newer agent 416155b7 has the node's queries"},
+		{"lost for long", intercept.Stats{Renewals: 7, SinceHeld: 31 * time.Second, SinceAny: 31 * time.Second}, "no lease has been held for 31s"},
+		{"given up", intercept.Stats{Renewals: 7, SinceHeld: time.Second, SinceAny: time.Second, Released: true}, "the leases are released"},
+		{"a newer agent", intercept.Stats{Renewals: 7, StoodDown: true, NewOwner: "416155b7"}, "the newer agent 416155b7 receives the node's queries"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := text(unleased(tt.stats)); got != tt.want {
+			if got := text(leaseError(tt.stats)); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
@@ -56,7 +56,7 @@ func TestReadyWithLink(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := text(unlinked(tt.stats)); got != tt.want {
+			if got := text(linkError(tt.stats)); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
@@ -66,9 +66,9 @@ func TestReadyWithLink(t *testing.T) {
 func TestAlive(t *testing.T) {
 	t.Parallel()
 	for busy, want := range map[time.Duration]string{
-		0: "", 59 * time.Second: "", 61400 * time.Millisecond: "a reader has been at one batch of queries for 1m1s: it hangs",
+		0: "", 59 * time.Second: "", 61400 * time.Millisecond: "a reader hangs: it has spent 1m1s on one batch of queries",
 	} {
-		if got := text(hung(busy)); got != want {
+		if got := text(hangError(busy)); got != want {
 			t.Errorf("%s: got %q, want %q", busy, got, want)
 		}
 	}

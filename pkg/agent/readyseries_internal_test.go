@@ -32,7 +32,7 @@ func TestReadySeries(t *testing.T) {
 	t.Parallel()
 	cfg := handingConfig(t)
 	cfg.Admin.Address = proctest.FreeAddr(t)
-	m1, m2 := newFakeMachine(), newFakeMachine()
+	m1, m2 := newFakeHost(), newFakeHost()
 	m2.kernel = m1.kernel
 	want := func(when string, a *Agent, wantCode int, wantSeries string) {
 		t.Helper()
@@ -42,7 +42,7 @@ func TestReadySeries(t *testing.T) {
 	}
 	first, _ := startHanding(t, m1, cfg)
 	want("serving", first, http.StatusOK, "1")
-	second := onMachine(t, m2, cfg)
+	second := agentOnHost(t, m2, cfg)
 	want("waiting to take over", second, http.StatusServiceUnavailable, "0")
 	want("while another one waits", first, http.StatusOK, "1")
 	runNode(t, second)

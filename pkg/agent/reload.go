@@ -14,12 +14,12 @@ import (
 	"github.com/nodecache/node-cache/pkg/resolve"
 )
 
-// reloadState counts configurations put to work and refused. The count comes after what is counted, and after the warnings
-// about it: who sees it finds these.
+// reloadState counts applied and refused configurations. A counter is incremented last, after the change and
+// its warnings, so a reader of the counter finds both.
 type reloadState struct {
 	generation  atomic.Uint64 // of the configuration in use, from 1
 	good, bad   atomic.Uint64
-	lastSuccess atomic.Int64 // Unix ns
+	lastSuccess atomic.Int64 // Unix time in ns
 	lastError   atomic.Pointer[string]
 }
 
@@ -36,28 +36,26 @@ func (s *reloadState) failed(err error) {
 	s.bad.Add(1)
 }
 
-// syncPatience is how long a reload waits for a new source of the cluster zone. The
-// old one answers meanwhile.
-const syncPatience = 10 * time.Second
+// syncTimeout bounds a reload's wait for a new cluster source. The old one answers meanwhile.
+const syncTimeout = 10 * time.Second
 
-// A request is a configuration to put to work, or why there is none.
+// A request asks applyReloads to apply a configuration, or to record why there is none.
 type request struct {
 	cfg    config.Config
 	err    error
-	replan bool // only plan anew: what is known outside the configuration has changed
+	replan bool // only rebuild the plan: something outside the configuration has changed
 	done   chan struct{}
 
 	serving bool // only note that the agent serves
 }
 
-// Reload puts cfg to work, or, when err is not nil, says that there is a bad
-// configuration and keeps the running one. It returns when that is done, or the
-// agent is stopping. The agent must run.
+// Reload applies cfg. If err is not nil, Reload records it and keeps the running configuration. It returns
+// when that is done or the agent stops. The agent must run.
 func (a *Agent) Reload(cfg config.Config, err error) {
 	a.request(request{cfg: cfg, err: err})
 }
 
-// request has Run deal with r.
+// request passes r to applyReloads and waits for it.
 func (a *Agent) request(r request) {
 	r.done = make(chan struct{})
 	select {
@@ -67,9 +65,8 @@ func (a *Agent) request(r request) {
 	}
 }
 
-// takeReloads applies what Reload asks for until ctx ends, and has parts run the tasks
-// of each new configuration.
-func (a *Agent) takeReloads(ctx context.Context, parts *taskSet) {
+// applyReloads handles requests until ctx ends. It starts the tasks of each new configuration in parts.
+func (a *Agent) applyReloads(ctx context.Context, parts *taskSet) {
 	defer close(a.stopped)
 	for {
 		select {
@@ -92,62 +89,61 @@ func (a *Agent) takeReloads(ctx context.Context, parts *taskSet) {
 	}
 }
 
-// apply puts cfg to work: everything is built first, and a new source of cluster
-// names is in sync, then the resolver's plan is swapped in one step, then what is no
-// longer used ends. A query sees the old plan or the new one, whole.
+// apply applies cfg. It builds all parts, waits for the sync of a new cluster source, swaps the resolver's
+// plan in one step, and then stops unused parts. A query sees either the old plan or the new one.
 func (a *Agent) apply(ctx context.Context, parts *taskSet, cfg config.Config) error {
 	old := a.running.Load()
-	fixed := restartOnly(&cfg, &old.config)
-	r, err := a.build(cfg, old) //nolint:contextcheck // it only reads files, and nothing in it waits
+	fixed := revertRestartKeys(&cfg, &old.config)
+	r, err := a.build(cfg, old) //nolint:contextcheck // it reads files and never blocks
 	if err != nil {
 		return err
 	}
-	parts.start(r) //nolint:contextcheck // the set has the context of its tasks
-	a.memory.use(ctx, &cfg)
-	plan, err := a.prepared(ctx, r, old)
+	parts.start(r) //nolint:contextcheck // the set holds the context of its tasks
+	a.memory.update(ctx, &cfg)
+	plan, err := a.preparedPlan(ctx, r, old)
 	if err == nil {
-		err = r.resize(old) // last of all that can fail: the old cache is empty then
+		err = r.resize(old) // last of the steps that can fail: it empties the old cache
 	}
 	if err != nil {
-		parts.only(old)
-		a.memory.use(ctx, &old.config)
+		parts.stopUnused(old)
+		a.memory.update(ctx, &old.config)
 		return err
 	}
 	plan.Cache = r.cache
-	a.sink.use(a.options.Log, cfg.Log)
+	a.logHandler.set(a.options.Log, cfg.Log)
 	r.cache.SetPrefetch(cache.Prefetch{Hits: cfg.Cache.Prefetch.Hits, Remaining: cfg.Cache.Prefetch.Remaining})
 	r.cache.SetStale(cache.Stale{For: cfg.Cache.ServeStale.For, TTL: cfg.Cache.ServeStale.TTL})
 	a.limitSessions(&cfg.Limits)
 	a.running.Store(r)
 	a.limitNames(r.cluster)
-	a.heed(r.cluster)
+	a.observe(r.cluster)
 	a.resolver.Swap(plan)
-	dropUnkept(r, old)
-	dropRerouted(r, old)
-	parts.only(r)
-	a.node.refresh()
-	a.snapshots.refresh()
+	purgeNoCache(r, old)
+	purgeRerouted(r, old)
+	parts.stopUnused(r)
+	a.node.targetChanged()
+	a.snapshots.configChanged()
 	if len(fixed) > 0 {
-		a.log.WarnContext(ctx, "configuration needs a restart to apply whole", "keys", fixed)
+		a.log.WarnContext(ctx, "configuration keys need a restart", "keys", fixed)
 	}
 	a.reloads.succeeded(time.Now())
 	a.log.InfoContext(ctx, "configuration applied", "generation", a.reloads.generation.Load())
 	a.sourceApplied(&r.config)
-	a.hand.reconsider()
+	a.handover.configChanged()
 	return nil
 }
 
-// prepared is the plan of r once r knows what old does.
-func (a *Agent) prepared(ctx context.Context, r, old *running) (*resolve.Plan, error) {
-	if old.cluster.inSync() {
-		if err := r.cluster.synced(ctx, syncPatience); err != nil {
+// preparedPlan returns the plan of r, after r has synced the cluster if old had.
+func (a *Agent) preparedPlan(ctx context.Context, r, old *generation) (*resolve.Plan, error) {
+	if old.cluster.synced() {
+		if err := r.cluster.awaitSync(ctx, syncTimeout); err != nil {
 			return nil, err
 		}
 	}
 	return a.plan(r)
 }
 
-// replan plans anew by the running configuration.
+// replan rebuilds the plan of the running configuration.
 func (a *Agent) replan() error {
 	r := a.running.Load()
 	plan, err := a.plan(r)
@@ -160,17 +156,17 @@ func (a *Agent) replan() error {
 	return nil
 }
 
-// limitSessions bounds the TCP sessions by the limits, and by the memory there is.
+// limitSessions bounds the TCP sessions by cfg and by the memory.
 func (a *Agent) limitSessions(limits *config.Limits) {
-	share := a.memory.known.Load()
+	share := a.memory.share.Load()
 	sessions, perClient := share.sessions(limits)
 	for _, t := range a.tcp {
 		t.SetLimits(sessions, perClient, share.held(), limits.TCPIdle)
 	}
 }
 
-// restartOnly puts back what only a restart changes, and names it.
-func restartOnly(cfg, old *config.Config) (keys []string) {
+// revertRestartKeys resets the keys that need a restart to their old values, and returns them.
+func revertRestartKeys(cfg, old *config.Config) (keys []string) {
 	if !slices.Equal(cfg.Listen.Addresses, old.Listen.Addresses) {
 		keys = append(keys, "listen.addresses")
 	}
@@ -204,28 +200,28 @@ func restartOnly(cfg, old *config.Config) (keys []string) {
 	return keys
 }
 
-// sameIntercept compares all but the fallback, which is followed.
+// sameIntercept compares all keys except the fallback, which reloads live.
 func sameIntercept(a, b *config.Intercept) bool {
 	return a.Manage == b.Manage && a.Mode == b.Mode && a.Backend == b.Backend && a.Lease == b.Lease &&
 		a.OnExit == b.OnExit && slices.Equal(a.Services, b.Services)
 }
 
-// refuse keeps the running configuration and says why.
+// refuse keeps the running configuration and records why.
 func (a *Agent) refuse(ctx context.Context, err error) {
-	a.tellRefused(ctx, err)
+	a.logRefused(ctx, err)
 	a.sourceRefused(err)
 	a.reloads.failed(err)
 }
 
-// tellRefused logs why a configuration is not put to work, a line for each problem.
-func (a *Agent) tellRefused(ctx context.Context, err error) {
+// logRefused logs why a configuration was refused, one line for each problem.
+func (a *Agent) logRefused(ctx context.Context, err error) {
 	file := a.sourceName()
 	var bad *config.Error
 	if !errors.As(err, &bad) {
-		a.log.ErrorContext(ctx, "configuration refused, the running one stays", "file", file, "err", err, "hint", hintFor(err))
+		a.log.ErrorContext(ctx, "configuration refused", "file", file, "err", err, "hint", hintFor(err))
 		return
 	}
 	for _, p := range bad.Problems {
-		a.log.ErrorContext(ctx, "configuration refused, the running one stays", "file", file, "key", p.Path, "err", p.What, "hint", p.Hint)
+		a.log.ErrorContext(ctx, "configuration refused", "file", file, "key", p.Path, "err", p.What, "hint", p.Hint)
 	}
 }

@@ -60,7 +60,7 @@ func TestServerStatus(t *testing.T) {
 
 func TestServerProblems(t *testing.T) {
 	t.Parallel()
-	const again = "; it is tried again by itself"
+	const again = "; the agent retries by itself"
 	got := serverProblems("forward .", []ServerStatus{
 		{Address: "udp://192.0.2.1:53", State: "good", LastError: "an old one"},
 		{Address: "udp://192.0.2.2:53", State: "failing"},
@@ -70,16 +70,16 @@ func TestServerProblems(t *testing.T) {
 		{Address: "udp://192.0.2.5:53", State: "looped", LastError: "an old one"},
 	})
 	want := []Problem{
-		{"forward .", "udp://192.0.2.3:53 is down: its latest answers did not come", "see that it runs and can be reached from here" + again},
+		{"forward .", "udp://192.0.2.3:53 is down: its latest queries timed out", "check that it runs and is reachable from this pod" + again},
 		{
 			"forward .", "tls://192.0.2.6:853 is failing: certificate is for another name",
-			"see that it can be reached from here, and that its certificate is for the configured name" + again,
+			"check that it is reachable and that its certificate matches the configured name" + again,
 		},
 		{
 			"forward .", "tls://192.0.2.4:853 is down: certificate has expired",
-			"see that it can be reached from here, and that its certificate is for the configured name" + again,
+			"check that it is reachable and that its certificate matches the configured name" + again,
 		},
-		{"forward .", "udp://192.0.2.5:53 is left out: what is sent to it comes back here", "see whom it forwards to" + again},
+		{"forward .", "udp://192.0.2.5:53 is left out: it forwards queries back to this agent", "check where it forwards to" + again},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("problems (-want +got):\n%s", diff)

@@ -95,12 +95,12 @@ func keeping(f snapshot.Folder, log *notes) *snapshots {
 }
 
 // knowing is a configuration at work with an empty cache and an empty store.
-func knowing(t *testing.T) *running {
+func knowing(t *testing.T) *generation {
 	t.Helper()
 	cfg := config.Default(config.Agent)
 	cfg.Snapshot.Folder = "/disk"
 	cfg.Cluster.Resolver = config.ResolverLocal
-	r := &running{config: cfg}
+	r := &generation{config: cfg}
 	var err error
 	r.cache, err = cache.New(cache.Config{Size: cache.MinSize, Stale: cache.Stale{For: time.Hour, TTL: 30 * time.Second}}, time.Now())
 	if err != nil {
@@ -113,7 +113,7 @@ func knowing(t *testing.T) *running {
 }
 
 // learn has r know an answer and a service.
-func learn(t *testing.T, r *running) {
+func learn(t *testing.T, r *generation) {
 	t.Helper()
 	now := time.Now()
 	q := new(dns.Msg).SetQuestion("www.test.", dns.TypeA)
@@ -138,7 +138,7 @@ func learn(t *testing.T, r *running) {
 func wwwKey() []byte { return []byte("\x03www\x04test\x00\x00\x01\x00") }
 
 // knows tells whether r has what learn gave.
-func knows(r *running) (answer, object bool) {
+func knows(r *generation) (answer, object bool) {
 	_, found := r.cache.Lookup(wwwKey(), time.Now(), nil)
 	return found == cache.Fresh, r.cluster.store.Stats().Kinds[zone.Services].Objects == 1
 }
@@ -158,7 +158,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		}
 		time.Sleep(20 * time.Second)
 		next, s := knowing(t), keeping(disk, log)
-		s.moment = func() snapshot.Moment { return snapshot.Moment{Wall: time.Now().Add(10 * time.Second)} }
+		s.clocks = func() snapshot.Moment { return snapshot.Moment{Wall: time.Now().Add(10 * time.Second)} }
 		s.load(next)
 		want := snapshot.Loaded{Outcome: snapshot.OutcomeLoaded, Entries: 1, Objects: 1, Age: 30 * time.Second}
 		got := s.read().Loaded
@@ -168,11 +168,11 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		if answer, object := knows(next); !answer || !object {
 			t.Errorf("the next one knows the answer: %t, the service: %t", answer, object)
 		}
-		if !next.cluster.restored() || !strings.Contains(next.cluster.meanwhile(time.Now()), "from a snapshot") {
-			t.Errorf("the zone is not said to be restored: %q", next.cluster.meanwhile(time.Now()))
+		if !next.cluster.restored() || !strings.Contains(next.cluster.restoredNote(time.Now()), "from a snapshot") {
+			t.Errorf("the zone is not said to be restored: %q", next.cluster.restoredNote(time.Now()))
 		}
 		next.cluster.store.SetSynced(zone.Services)
-		if next.cluster.restored() || next.cluster.meanwhile(time.Now()) != "" {
+		if next.cluster.restored() || next.cluster.restoredNote(time.Now()) != "" {
 			t.Error("the zone is said to be restored once it is in sync")
 		}
 	})
@@ -184,7 +184,7 @@ func TestSnapshotRefused(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	good := snapshot.NewDisk()
 	r, s := knowing(t), keeping(good, new(notes))
-	s.moment = func() snapshot.Moment { return snapshot.Moment{Wall: now} }
+	s.clocks = func() snapshot.Moment { return snapshot.Moment{Wall: now} }
 	learn(t, r)
 	s.attempt(t.Context(), time.Second, r)
 	octets := good.Octets(snapshot.Name)
@@ -211,7 +211,7 @@ func TestSnapshotRefused(t *testing.T) {
 			disk, log := snapshot.NewDisk(), new(notes)
 			disk.Put(snapshot.Name, tt.octets)
 			r, s := knowing(t), keeping(disk, log)
-			s.moment = func() snapshot.Moment { return snapshot.Moment{Wall: now.Add(tt.later)} }
+			s.clocks = func() snapshot.Moment { return snapshot.Moment{Wall: now.Add(tt.later)} }
 			s.load(r)
 			loaded := s.read().Loaded
 			if loaded.Outcome != snapshot.OutcomeRefused || !strings.Contains(loaded.Why, "snapshot /disk/node-cache.snapshot: ") || !strings.Contains(loaded.Why, tt.want) {
@@ -225,7 +225,7 @@ func TestSnapshotRefused(t *testing.T) {
 			}
 			s.attempt(t.Context(), time.Second, r)
 			again := keeping(disk, log)
-			again.moment = s.moment
+			again.clocks = s.clocks
 			again.load(knowing(t))
 			if got := again.read().Loaded.Outcome; got != snapshot.OutcomeLoaded {
 				t.Errorf("the next snapshot: %s", got)
@@ -237,14 +237,14 @@ func TestSnapshotRefused(t *testing.T) {
 // TestSnapshotOddRecord has a file with checksums that are right and a record that is not: nothing of it is taken.
 func TestSnapshotOddRecord(t *testing.T) {
 	t.Parallel()
-	whole := func(t *testing.T, r *running, edit func(kind snapshot.Kind, record []byte) []byte) snapshot.Folder {
+	whole := func(t *testing.T, r *generation, edit func(kind snapshot.Kind, record []byte) []byte) snapshot.Folder {
 		t.Helper()
 		disk := snapshot.NewDisk()
 		_, err := snapshot.Save(t.Context(), snapshot.Job{
-			Folder: disk, Writer: "w", At: thisMoment(), Most: 1 << 20,
+			Folder: disk, Writer: "w", At: readClocks(), Most: 1 << 20,
 			Fill: func(w *snapshot.Writer) error {
 				w.Section(snapshot.Zone, zone.DumpVersion)
-				err := eachOfZone(r, time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Zone, record)) })
+				err := dumpZone(r, time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Zone, record)) })
 				w.Section(snapshot.Cache, cache.DumpVersion)
 				_, err2 := r.cache.Dump(1<<20, time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Cache, record)) })
 				return errors.Join(err, err2)

@@ -15,7 +15,7 @@ import (
 )
 
 // knowingMuch knows 11,000 services, 100,000 endpoints, and as many answers as a cache of 64 MiB holds.
-func knowingMuch(t *testing.T) *running {
+func knowingMuch(t *testing.T) *generation {
 	t.Helper()
 	r, now := knowing(t), time.Now()
 	var err error

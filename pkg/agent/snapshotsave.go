@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	longestSave = 30 * time.Second
-	lastSave    = 3 * time.Second        // for the one at the end: a disk that hangs must not keep a pod from ending
-	lateSave    = 300 * time.Millisecond // that a save is given up is noticed between two writes
+	saveTimeout     = 30 * time.Second       // of a periodic save
+	lastSaveTimeout = 3 * time.Second        // of the save at exit: a disk that hangs must not keep a pod from ending
+	abandonTimeout  = 300 * time.Millisecond // a canceled save ends between two writes
 )
 
-// keepSnapshots saves snapshots, one a period, until ctx ends. An agent that waits to take over leaves the folder to the one
-// that serves, which knows more.
+// keepSnapshots saves a snapshot every period until ctx ends. An agent that waits to take over leaves the
+// folder to its predecessor, which knows more.
 func (a *Agent) keepSnapshots(ctx context.Context) {
 	s := a.snapshots
 	for {
@@ -38,42 +38,42 @@ func (a *Agent) keepSnapshots(ctx context.Context) {
 		case <-s.changed:
 		case <-period.C:
 			if a.ownsSnapshot() {
-				s.attempt(ctx, longestSave, a.running.Load())
+				s.attempt(ctx, saveTimeout, a.running.Load())
 			}
 		}
 		period.Stop()
 	}
 }
 
-// refresh says that the configuration is another.
-func (s *snapshots) refresh() {
+// configChanged signals a new configuration.
+func (s *snapshots) configChanged() {
 	select {
 	case s.changed <- struct{}{}:
 	default:
 	}
 }
 
-// ownsSnapshot tells whether the snapshot is this agent's to write: it has come to serve, and has no successor.
+// ownsSnapshot reports whether this agent writes the snapshot: it serves and has not handed over.
 func (a *Agent) ownsSnapshot() bool {
 	select {
 	case <-a.ready:
-		return !a.hand.gave()
+		return !a.handover.hasHandedOver()
 	default:
 		return false
 	}
 }
 
-// saveLast saves a snapshot when all has ended, if the agent has served.
+// saveLast saves a snapshot at exit, if the agent has served.
 func (a *Agent) saveLast(ctx context.Context) {
 	r := a.running.Load()
 	if r.config.Snapshot.Folder != "" && a.ownsSnapshot() {
-		a.snapshots.attempt(context.WithoutCancel(ctx), lastSave, r)
+		a.snapshots.attempt(context.WithoutCancel(ctx), lastSaveTimeout, r)
 	}
 }
 
-// attempt saves a snapshot of r and returns when that is done, ctx has ended, or after a time. A file system that hangs
-// is left behind: while it does, attempts fail.
-func (s *snapshots) attempt(ctx context.Context, limit time.Duration, r *running) {
+// attempt saves a snapshot of r. It returns when that is done, ctx has ended, or limit has passed. If the
+// file system hangs, attempt leaves the save running; until that ends, further attempts fail.
+func (s *snapshots) attempt(ctx context.Context, limit time.Duration, r *generation) {
 	select {
 	case s.busy <- struct{}{}:
 	default:
@@ -94,9 +94,9 @@ func (s *snapshots) attempt(ctx context.Context, limit time.Duration, r *running
 		return
 	case <-ctx.Done():
 	}
-	late := time.NewTimer(lateSave)
+	late := time.NewTimer(abandonTimeout)
 	defer late.Stop()
-	select { // what can end does so now
+	select { // a save that can end does so now
 	case err := <-done:
 		s.ended(ctx, err)
 	case <-late.C:
@@ -104,26 +104,26 @@ func (s *snapshots) attempt(ctx context.Context, limit time.Duration, r *running
 	}
 }
 
-// ended notes how an attempt ended that did not succeed.
+// ended records the error of a save.
 func (s *snapshots) ended(ctx context.Context, err error) {
-	if err != nil && !errors.Is(err, context.Canceled) { // then the agent ends: a last one is to come
+	if err != nil && !errors.Is(err, context.Canceled) { // canceled: the agent stops and saves once more
 		s.failed(ctx, err)
 	}
 }
 
-var errHangs = errors.New("the file system does not answer")
+var errHangs = errors.New("the file system does not respond")
 
 // save saves a snapshot of r.
-func (s *snapshots) save(ctx context.Context, r *running) (err error) {
+func (s *snapshots) save(ctx context.Context, r *generation) (err error) {
 	defer func() {
 		if defect := recover(); defect != nil {
-			err = s.defect("making a snapshot", defect, debug.Stack())
+			err = s.recordPanic("making a snapshot", defect, debug.Stack())
 		}
 	}()
 	cfg := &r.config.Snapshot
 	began := time.Now()
 	n, err := snapshot.Save(ctx, snapshot.Job{
-		Folder: s.folder(cfg.Folder), Writer: s.writer, At: s.moment(), Most: cfg.Size,
+		Folder: s.folder(cfg.Folder), Writer: s.writer, At: s.clocks(), Most: cfg.Size,
 		Fill: func(w *snapshot.Writer) error { return s.fill(ctx, w, r, began) },
 	})
 	if err == nil {
@@ -132,9 +132,9 @@ func (s *snapshots) save(ctx context.Context, r *running) (err error) {
 	return err
 }
 
-// fill writes what there is to be kept: of the cluster all or nothing, because a part of it would deny the rest, and of the
-// cache as much as there is room for.
-func (s *snapshots) fill(ctx context.Context, w *snapshot.Writer, r *running, now time.Time) error {
+// fill writes the cluster objects completely or not at all, because a part would deny the names of the rest.
+// Of the cache it writes as much as fits.
+func (s *snapshots) fill(ctx context.Context, w *snapshot.Writer, r *generation, now time.Time) error {
 	if err := s.fillZone(ctx, w, r, now); err != nil {
 		return err
 	}
@@ -147,35 +147,34 @@ func (s *snapshots) fill(ctx context.Context, w *snapshot.Writer, r *running, no
 	return err
 }
 
-// fillZone writes what is known of the cluster, if it fits.
-func (s *snapshots) fillZone(ctx context.Context, w *snapshot.Writer, r *running, now time.Time) error {
+// fillZone writes the cluster objects, if they fit.
+func (s *snapshots) fillZone(ctx context.Context, w *snapshot.Writer, r *generation, now time.Time) error {
 	if r.cluster == nil || r.cluster.events == nil {
 		return nil
 	}
 	size := int64(0)
-	err := eachOfZone(r, now, func(record []byte) error {
+	err := dumpZone(r, now, func(record []byte) error {
 		size += snapshot.Framed(len(record))
 		return nil
 	})
-	switch most := w.Left() / 10 * 9; { // it may have grown when it is written
+	switch most := w.Left() / 10 * 9; { // the zone may grow until it is written
 	case err != nil, size == 0:
 		return err
 	case size > most:
-		s.tooLarge(ctx, size, &r.config.Snapshot)
+		s.warnTooLarge(ctx, size, &r.config.Snapshot)
 		return nil
 	}
 	w.Section(snapshot.Zone, zone.DumpVersion)
-	return eachOfZone(r, now, w.Record)
+	return dumpZone(r, now, w.Record)
 }
 
-// eachOfZone gives the records of what is known of the cluster, none if nothing is. The first tells for what
-// configuration.
-func eachOfZone(r *running, now time.Time, emit func([]byte) error) error {
+// dumpZone emits the records of the cluster objects, none if there are none. The first record is the scope.
+func dumpZone(r *generation, now time.Time, emit func([]byte) error) error {
 	first := true
 	return r.cluster.events.Dump(now, func(record []byte) error {
 		if first {
 			first = false
-			if err := emit([]byte(scopeOf(r))); err != nil {
+			if err := emit([]byte(zoneScope(r))); err != nil {
 				return err
 			}
 		}
@@ -183,19 +182,19 @@ func eachOfZone(r *running, now time.Time, emit func([]byte) error) error {
 	})
 }
 
-// tooLarge says once that the cluster's objects do not fit.
-func (s *snapshots) tooLarge(ctx context.Context, size int64, cfg *config.Snapshot) {
+// warnTooLarge logs once that the cluster objects do not fit.
+func (s *snapshots) warnTooLarge(ctx context.Context, size int64, cfg *config.Snapshot) {
 	s.mu.Lock()
-	before := s.large
-	s.large = true
+	before := s.zoneTooLarge
+	s.zoneTooLarge = true
 	s.mu.Unlock()
 	if !before {
-		s.log.WarnContext(ctx, "the view of the cluster is too large for the snapshot, and is not in it",
-			"octets", size, "snapshot_size", cfg.Size, "hint", "raise snapshot.size to twice that")
+		s.log.WarnContext(ctx, "cluster objects too large for the snapshot",
+			"bytes", size, "snapshot_size", cfg.Size, "hint", "raise snapshot.size to twice these bytes")
 	}
 }
 
-// saved notes a snapshot, and says so if the one before failed.
+// saved records a snapshot. It logs at info level after a failure.
 func (s *snapshots) saved(ctx context.Context, n int64, began, now time.Time) {
 	s.mu.Lock()
 	healed := s.stats.LastError != ""
@@ -206,10 +205,10 @@ func (s *snapshots) saved(ctx context.Context, n int64, began, now time.Time) {
 	if healed {
 		level = slog.LevelInfo
 	}
-	s.log.Log(ctx, level, "snapshot saved", "octets", n, "took", now.Sub(began).Round(time.Microsecond))
+	s.log.Log(ctx, level, "snapshot saved", "bytes", n, "took", now.Sub(began).Round(time.Microsecond))
 }
 
-// failed notes a snapshot that could not be saved, and says so if it is news.
+// failed records a failed save and logs each new error.
 func (s *snapshots) failed(ctx context.Context, err error) {
 	s.mu.Lock()
 	news := s.stats.LastError != err.Error()
@@ -217,6 +216,6 @@ func (s *snapshots) failed(ctx context.Context, err error) {
 	s.stats.LastError = err.Error()
 	s.mu.Unlock()
 	if news {
-		s.log.ErrorContext(ctx, "snapshot not saved, the one before stays", "err", err, "hint", hintOf(err))
+		s.log.ErrorContext(ctx, "saving snapshot failed", "err", err, "hint", snapshotHint(err))
 	}
 }

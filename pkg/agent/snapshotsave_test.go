@@ -27,11 +27,11 @@ import (
 // TestSnapshotCentral asks the central resolver where it was, until the source tells, if that is not too long ago.
 func TestSnapshotCentral(t *testing.T) {
 	t.Parallel()
-	knowingCentral := func() *running {
+	knowingCentral := func() *generation {
 		r := knowing(t)
 		r.config.Cluster.Central.Service = config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}
 		endpoints := new(upstream.Endpoints)
-		r.cluster.endpoints, r.cluster.near = endpoints, &neighbours{endpoints: endpoints}
+		r.cluster.endpoints, r.cluster.centralEndpoints = endpoints, &centralEndpoints{endpoints: endpoints}
 		var err error
 		r.cluster.central, err = upstream.New(upstream.Config{
 			LoopDetector: upstream.NewLoopDetector(nil, time.Now), Zone: r.cluster.domain, Endpoints: endpoints, Connections: 1, Log: slog.New(slog.DiscardHandler),
@@ -44,16 +44,16 @@ func TestSnapshotCentral(t *testing.T) {
 	ready := []watch.Server{{Addr: netip.MustParseAddrPort("10.1.0.1:53"), Zone: "a b"}, {Addr: netip.MustParseAddrPort("[fd00::1]:5353")}}
 	own := []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53")}
 	before := knowingCentral()
-	before.cluster.near.tell(ready, own)
+	before.cluster.centralEndpoints.set(ready, own)
 	now := time.Now()
 	var disk *snapshot.Disk
-	next := func(from *running, later time.Duration) *running {
+	next := func(from *generation, later time.Duration) *generation {
 		disk = snapshot.NewDisk()
 		s := keeping(disk, new(notes))
-		s.moment = func() snapshot.Moment { return snapshot.Moment{Wall: now} }
+		s.clocks = func() snapshot.Moment { return snapshot.Moment{Wall: now} }
 		s.attempt(t.Context(), time.Second, from)
 		r := knowingCentral()
-		s.moment = func() snapshot.Moment { return snapshot.Moment{Wall: now.Add(later)} }
+		s.clocks = func() snapshot.Moment { return snapshot.Moment{Wall: now.Add(later)} }
 		s.load(r)
 		if got := s.read().Loaded.Outcome; got != snapshot.OutcomeLoaded {
 			t.Fatalf("%s", got)
@@ -61,7 +61,7 @@ func TestSnapshotCentral(t *testing.T) {
 		return r
 	}
 	r := next(before, 10*time.Hour)
-	gotReady, gotOwn, age, known := r.cluster.near.told(time.Now())
+	gotReady, gotOwn, age, known := r.cluster.centralEndpoints.lastKnown(time.Now())
 	if diff := cmp.Diff(ready, gotReady, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" || !slices.Equal(own, gotOwn) || !known {
 		t.Errorf("(-want +got):\n%s%v", diff, gotOwn)
 	}
@@ -74,11 +74,11 @@ func TestSnapshotCentral(t *testing.T) {
 	if r := next(r, 15*time.Hour); !r.cluster.central.Empty() {
 		t.Error("after 25 hours in all, of two agents, there is somebody to ask")
 	}
-	r.cluster.near.tell(ready[:1], own)
+	r.cluster.centralEndpoints.set(ready[:1], own)
 	if r = next(r, 15*time.Hour); r.cluster.central.Empty() {
 		t.Error("told anew, there is nobody to ask")
 	}
-	r.cluster.near.restore(nil, nil, now)
+	r.cluster.centralEndpoints.restore(nil, nil, now)
 	if r.cluster.central.Empty() {
 		t.Error("what was told is replaced")
 	}
@@ -123,7 +123,7 @@ func TestSnapshotTrouble(t *testing.T) {
 	}
 }
 
-// TestSnapshotHangs ends though the file system does not answer, and goes on when it does.
+// TestSnapshotHangs ends though the file system does not respond, and goes on when it does.
 func TestSnapshotHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -131,17 +131,17 @@ func TestSnapshotHangs(t *testing.T) {
 		r, s := knowing(t), keeping(disk, log)
 		for i := range 3 {
 			began := time.Now()
-			s.attempt(t.Context(), lastSave, r)
-			if took := time.Since(began); took > lastSave+lateSave {
+			s.attempt(t.Context(), lastSaveTimeout, r)
+			if took := time.Since(began); took > lastSaveTimeout+abandonTimeout {
 				t.Errorf("attempt %d took %s", i, took)
 			}
 		}
-		if got := s.read(); got.Failed != 3 || got.LastError != "the file system does not answer" {
+		if got := s.read(); got.Failed != 3 || got.LastError != "the file system does not respond" {
 			t.Errorf("%+v", got)
 		}
 		close(disk.hangs)
 		synctest.Wait()
-		s.attempt(t.Context(), lastSave, r)
+		s.attempt(t.Context(), lastSaveTimeout, r)
 		if got := s.read(); got.Saved != 1 || got.LastError != "" {
 			t.Errorf("when it answers: %+v", got)
 		}
@@ -206,7 +206,7 @@ func TestSnapshotPeriod(t *testing.T) {
 			r := knowing(t)
 			r.config.Snapshot.Folder, r.config.Snapshot.Period = folder, period
 			a.running.Store(r)
-			a.snapshots.refresh()
+			a.snapshots.configChanged()
 		}
 		expect := func(saved uint64, what string) {
 			t.Helper()
@@ -245,9 +245,9 @@ func TestSnapshotPeriod(t *testing.T) {
 
 func TestMoment(t *testing.T) {
 	t.Parallel()
-	a := thisMoment()
+	a := readClocks()
 	time.Sleep(time.Millisecond)
-	b := thisMoment()
+	b := readClocks()
 	if a.Boot == [16]byte{} || a.Boot != b.Boot || b.Up <= a.Up || !b.Wall.After(a.Wall) {
 		t.Errorf("%+v, then %+v", a, b)
 	}

@@ -3,9 +3,12 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -14,23 +17,23 @@ import (
 	origin "github.com/nodecache/node-cache/pkg/source"
 )
 
-// A Source says where the configuration comes from, besides a file, and where it is kept.
+// A Source is where the configuration comes from, besides a file, and where its last good version is kept.
 type Source struct {
-	ConfigMap  origin.Object // followed through the API in place of a file; zero: none
-	Kubeconfig string        // for the ConfigMap, and for events; empty: the pod's service account
-	KubeDNS    string        // folder of a mounted kube-dns ConfigMap, laid over the routes; empty: none
-	LastGood   string        // folder for the last good configuration; empty: none is kept
-	Pod        origin.Pod    // that the agent runs in, for events; zero: none are written
+	ConfigMap  origin.Object // watched through the API instead of a file; zero: none
+	Kubeconfig string        // for the ConfigMap and for events; empty: the pod's service account
+	KubeDNS    string        // folder of a mounted kube-dns ConfigMap, merged into the routes; empty: none
+	LastGood   string        // folder for the last good configuration; empty: not kept
+	Pod        origin.Pod    // the agent's pod, for events; zero: no events
 }
 
-// load reads the configuration and makes the log that it asks for. What changes from then on is not missed.
+// load reads the configuration and sets up the log. Later changes are not missed.
 func (a *Agent) load(ctx context.Context) (config.Config, error) {
 	cfg := config.Default(a.options.Role)
 	if a.options.Config != nil {
 		cfg = *a.options.Config
 	}
-	a.sink = newSwitchable(a.options.Log, cfg.Log)
-	a.log = slog.New(a.sink)
+	a.logHandler = newReloadableHandler(a.options.Log, cfg.Log)
+	a.log = slog.New(a.logHandler)
 	if a.options.File == "" && a.options.Source.ConfigMap == (origin.Object{}) {
 		return cfg, nil
 	}
@@ -43,38 +46,38 @@ func (a *Agent) load(ctx context.Context) (config.Config, error) {
 		Changed:   a.Reload, Log: a.log, Now: time.Now,
 	})
 	if err != nil {
-		return cfg, sourceHint(err)
+		return cfg, withHint(err)
 	}
-	if cfg, a.badStart, err = a.source.Load(ctx); err != nil {
-		return cfg, sourceHint(err)
+	if cfg, a.startError, err = a.source.Load(ctx); err != nil {
+		return cfg, withHint(err)
 	}
-	a.sink.use(a.options.Log, cfg.Log)
+	a.logHandler.set(a.options.Log, cfg.Log)
 	return cfg, nil
 }
 
-// fallBack gives the last good configuration in place of one that cannot be put to work, and why.
-func (a *Agent) fallBack(ctx context.Context, why error) (config.Config, error) {
+// useLastGood returns the last good configuration in place of one that cannot be applied, and records why.
+func (a *Agent) useLastGood(ctx context.Context, why error) (config.Config, error) {
 	a.node.close()
 	cfg, err := a.source.Fallback(ctx, why)
 	if err != nil {
 		return cfg, err
 	}
-	a.badStart = why
-	a.sink.use(a.options.Log, cfg.Log)
+	a.startError = why
+	a.logHandler.set(a.options.Log, cfg.Log)
 	return cfg, nil
 }
 
-// followConfig takes reloads, and what the source of the configuration brings, until stop is called or ctx ends. Wait returns
-// then and not before, because the source does not end by itself either; its error is of the source's end.
-func (a *Agent) followConfig(ctx context.Context, parts *taskSet) (stop func(), wait func() error) {
+// watchConfig applies reloads and watches the configuration's source until stop is called or ctx ends. wait
+// returns only after that, since the source does not end by itself; its error is the source's.
+func (a *Agent) watchConfig(ctx context.Context, parts *taskSet) (stop func(), wait func() error) {
 	ctx, stop = context.WithCancel(ctx)
-	if a.badStart == nil {
+	if a.startError == nil {
 		cfg := a.Config()
 		a.applied = &cfg
 	}
 	var group errgroup.Group
 	group.Go(func() error {
-		a.takeReloads(ctx, parts)
+		a.applyReloads(ctx, parts)
 		return nil
 	})
 	if a.source != nil {
@@ -83,8 +86,8 @@ func (a *Agent) followConfig(ctx context.Context, parts *taskSet) (stop func(), 
 	return stop, group.Wait
 }
 
-// sourceApplied notes that a configuration was put to work. The source is told that it is good once the agent serves: what
-// keeps it from that is not to become the last good one.
+// sourceApplied notes an applied configuration. The source learns that it is good only once the agent serves:
+// a configuration that prevents serving must not become the last good one.
 func (a *Agent) sourceApplied(cfg *config.Config) {
 	a.applied = cfg
 	switch {
@@ -104,14 +107,14 @@ func (a *Agent) sourceServes() {
 	}
 }
 
-// sourceRefused tells it of one that was not.
+// sourceRefused notifies the source of a refused configuration.
 func (a *Agent) sourceRefused(err error) {
 	if a.source != nil {
 		a.source.Refused(err)
 	}
 }
 
-// sourceName is where the configuration comes from.
+// sourceName returns the name of the configuration's source.
 func (a *Agent) sourceName() string {
 	if a.source == nil {
 		return ""
@@ -119,15 +122,15 @@ func (a *Agent) sourceName() string {
 	return a.source.Name()
 }
 
-// sourceHint gives an error of the source the form of those of the agent.
-func sourceHint(err error) error {
+// withHint turns a source error with a hint into a [HintError].
+func withHint(err error) error {
 	if hint := hintFor(err); hint != "" {
 		return &HintError{Err: err, Hint: hint}
 	}
 	return err
 }
 
-// hintFor is what can be done about an error, empty if nobody knows.
+// hintFor returns the hint of an error, "" if it has none.
 func hintFor(err error) string {
 	if wrong := (*origin.Error)(nil); errors.As(err, &wrong) {
 		return wrong.Hint
@@ -136,4 +139,89 @@ func hintFor(err error) string {
 		return wrong.Hint
 	}
 	return ""
+}
+
+// SourceStatus describes where the configuration comes from.
+type SourceStatus struct {
+	Source   string          `json:"source"`             // one of source.Kinds
+	File     string          `json:"file"`               // path; empty: not in a file
+	Object   string          `json:"object,omitempty"`   // the ConfigMap, as namespace/name
+	KubeDNS  string          `json:"kubeDNS,omitempty"`  // folder of a kube-dns ConfigMap that is merged into it
+	Unread   *SourceProblem  `json:"unread,omitempty"`   // why the source is unreadable now; nil: it is readable
+	LastGood *LastGoodStatus `json:"lastGood,omitempty"` // nil: not kept
+}
+
+// A SourceProblem is a problem of the configuration's source.
+type SourceProblem struct {
+	What string `json:"what"`
+	Hint string `json:"hint"`
+}
+
+// LastGoodStatus describes the last good configuration.
+type LastGoodStatus struct {
+	Folder    string `json:"folder"`
+	InUse     bool   `json:"inUse"` // it runs now: the source had no good one at the start
+	Kept      string `json:"kept"`  // when it was last saved, RFC 3339; "not yet" since the start
+	LastError string `json:"lastError,omitempty"`
+}
+
+func (a *Agent) sourceStatus() SourceStatus {
+	if a.source == nil {
+		return SourceStatus{Source: origin.KindNone}
+	}
+	st := a.source.Status()
+	s := SourceStatus{Source: st.Kind, KubeDNS: st.KubeDNS}
+	if st.Kind == origin.KindFile {
+		s.File = st.Name
+	} else {
+		s.Object = st.Name
+	}
+	if st.Problem != nil {
+		s.Unread = &SourceProblem{What: st.Problem.Error(), Hint: st.Problem.Hint}
+	}
+	if st.LastGood != "" {
+		s.LastGood = &LastGoodStatus{Folder: st.LastGood, InUse: st.LastGoodInUse, Kept: "not yet", LastError: st.SaveError}
+		if !st.Saved.IsZero() {
+			s.LastGood.Kept = st.Saved.UTC().Format(time.RFC3339)
+		}
+	}
+	return s
+}
+
+// sourceProblems reports a configuration that is unreadable, refused, replaced by the last good one, or not
+// saved.
+func sourceProblems(s *ConfigStatus) (list []Problem) {
+	if s.Unread != nil {
+		list = append(list, Problem{Where: "config", What: s.Unread.What, Hint: s.Unread.Hint})
+	}
+	old := s.LastGood != nil && s.LastGood.InUse
+	if !s.LastOK && (s.Unread == nil || !old) { // else the unread problem is the reason
+		list = append(list, refusedProblem(s))
+	}
+	if old {
+		list = append(list, Problem{
+			Where: "config", What: "the last good configuration of " + cmp.Or(s.File, s.Object) + " is in use, from " + s.LastGood.Folder,
+			Hint: "there was no valid configuration at the start; the next valid one replaces it",
+		})
+	}
+	if s.LastGood != nil && s.LastGood.LastError != "" {
+		list = append(list, Problem{
+			Where: "config", What: "the last good configuration is not saved: " + s.LastGood.LastError,
+			Hint: "check that the folder is writable and has free space; the agent retries every minute",
+		})
+	}
+	return list
+}
+
+// refusedProblem reports a configuration that was read and refused.
+func refusedProblem(s *ConfigStatus) Problem {
+	first, _, _ := strings.Cut(s.LastError, "\n")
+	thing, place := "file", "the file"
+	if s.Object != "" {
+		thing, place = "configuration", "ConfigMap "+s.Object
+	}
+	return Problem{
+		Where: "config", What: fmt.Sprintf("the last %s was refused: %s", thing, first),
+		Hint: "fix " + place + "; config.lastError lists all errors. The previous configuration stays in use",
+	}
 }

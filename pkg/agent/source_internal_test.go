@@ -45,7 +45,7 @@ func TestSourceProblems(t *testing.T) {
 		{
 			"a full disk",
 			ConfigStatus{LastOK: true, SourceStatus: SourceStatus{File: "/f", LastGood: &LastGoodStatus{LastError: "no space"}}},
-			[]string{"the last good configuration is not kept: no space"},
+			[]string{"the last good configuration is not saved: no space"},
 		},
 	}
 	for _, tt := range tests {

@@ -13,28 +13,26 @@ import (
 	"github.com/nodecache/node-cache/pkg/static"
 )
 
-// A fixture is what the configuration itself answers, and the part of it that says so.
-// It outlives a reload that leaves that as it is. One that leaves the hosts as they are takes them over, with what was
-// read of files.
-type fixture struct {
+// staticAnswers are the configured answers and their configuration. They survive a reload that does not
+// change that. If only the hosts are unchanged, the new ones reuse what was read from hosts files.
+type staticAnswers struct {
 	hosts     config.Hosts
 	templates []config.Template
 	answers   *static.Static
 }
 
-// fixtureFor is old's hosts and templates if they stay, else new ones; nil: there are
-// none.
-func (a *Agent) fixtureFor(cfg *config.Config, old *running) (*fixture, error) {
+// staticFor returns old's hosts and templates if unchanged, else new ones; nil: there are none.
+func (a *Agent) staticFor(cfg *config.Config, old *generation) (*staticAnswers, error) {
 	if len(cfg.Hosts.Names)+len(cfg.Hosts.Files)+len(cfg.Templates) == 0 {
-		return nil, nil //nolint:nilnil // a configuration without them has none
+		return nil, nil //nolint:nilnil // hosts and templates are optional
 	}
-	f := &fixture{hosts: cfg.Hosts, templates: cfg.Templates}
-	if old != nil && old.fixture != nil && reflect.DeepEqual(old.fixture.hosts, f.hosts) && reflect.DeepEqual(old.fixture.templates, f.templates) {
-		return old.fixture, nil
+	f := &staticAnswers{hosts: cfg.Hosts, templates: cfg.Templates}
+	if old != nil && old.static != nil && reflect.DeepEqual(old.static.hosts, f.hosts) && reflect.DeepEqual(old.static.templates, f.templates) {
+		return old.static, nil
 	}
 	s := static.Config{Files: f.hosts.Files, TTL: f.hosts.TTL, NoReverse: f.hosts.NoReverse, Log: a.log}
-	if old != nil && old.fixture != nil {
-		s.Before = old.fixture.answers
+	if old != nil && old.static != nil {
+		s.Before = old.static.answers
 	}
 	for _, h := range f.hosts.Names {
 		s.Names = append(s.Names, static.Host{Name: h.Name, Addresses: h.Addresses})
@@ -53,7 +51,7 @@ func (a *Agent) fixtureFor(cfg *config.Config, old *running) (*fixture, error) {
 	return f, nil
 }
 
-// templateOf is a template of the configuration with its records read.
+// templateOf parses the records of a configured template.
 func templateOf(t *config.Template) (static.Template, error) {
 	out := static.Template{Zone: t.Zone, Types: t.Types, Match: t.Match, Rcode: t.Rcode}
 	for _, section := range []struct {
@@ -71,12 +69,11 @@ func templateOf(t *config.Template) (static.Template, error) {
 	return out, nil
 }
 
-// planDetours gives the plan what the configuration says of other names and addresses
-// than a client asks for, and what it answers itself.
-func (r *running) planDetours(p *resolve.Plan) (err error) {
+// planRewrites adds rewrites, DNS64, and static answers to the plan.
+func (r *generation) planRewrites(p *resolve.Plan) (err error) {
 	cfg := &r.config
-	if r.fixture != nil {
-		p.Static = r.fixture.answers
+	if r.static != nil {
+		p.Static = r.static.answers
 	}
 	if len(cfg.Rewrite) > 0 {
 		kinds := map[config.RewriteKind]resolve.RewriteKind{
@@ -98,11 +95,69 @@ func (r *running) planDetours(p *resolve.Plan) (err error) {
 	return err
 }
 
-// staticStats is what there is to say of hosts and templates; nil: there are none.
-func (r *running) staticStats() *static.Stats {
-	if r.fixture == nil {
+// staticStats returns the stats of hosts and templates; nil: there are none.
+func (r *generation) staticStats() *static.Stats {
+	if r.static == nil {
 		return nil
 	}
-	st := r.fixture.answers.Stats()
+	st := r.static.answers.Stats()
 	return &st
+}
+
+// StaticStatus describes the answers from the configuration.
+type StaticStatus struct {
+	Names     int               `json:"names"`     // in hosts
+	Addresses int               `json:"addresses"` // of those names
+	Templates int               `json:"templates"`
+	Failures  uint64            `json:"failures"` // queries that a template could not answer
+	Files     []HostsFileStatus `json:"files,omitempty"`
+}
+
+// HostsFileStatus is one hosts file.
+type HostsFileStatus struct {
+	Path      string `json:"path"`
+	Names     int    `json:"names"`
+	Skipped   int    `json:"skipped,omitempty"` // invalid lines
+	Reads     uint64 `json:"reads"`             // versions loaded since the start
+	LastError string `json:"lastError,omitempty"`
+}
+
+// staticStatus returns nil if the configuration answers nothing.
+func staticStatus(st *static.Stats) *StaticStatus {
+	if st == nil {
+		return nil
+	}
+	s := &StaticStatus{Names: st.Names, Addresses: st.Addresses, Templates: st.Templates, Failures: st.Failures}
+	for i := range st.Files {
+		f := &st.Files[i]
+		file := HostsFileStatus{Path: f.Path, Names: f.Names, Skipped: f.Skipped, Reads: f.Reads}
+		if f.Err != nil {
+			file.LastError = f.Err.Error()
+		}
+		s.Files = append(s.Files, file)
+	}
+	return s
+}
+
+// staticProblems reports problems of hosts files.
+func staticProblems(s *StaticStatus) (list []Problem) {
+	if s == nil {
+		return nil
+	}
+	for i := range s.Files {
+		f := &s.Files[i]
+		if f.LastError != "" {
+			list = append(list, Problem{
+				Where: "hosts.files", What: f.LastError,
+				Hint: "check that the file exists and that this user can read it; its previous content is served meanwhile",
+			})
+		}
+		if f.Skipped > 0 {
+			list = append(list, Problem{
+				Where: "hosts.files", What: count(f.Skipped, "line") + " of " + f.Path + " are invalid",
+				Hint: "fix the file: each line holds an address and its names, see hosts(5)",
+			})
+		}
+	}
+	return list
 }

@@ -142,7 +142,7 @@ func TestNotReady(t *testing.T) {
 		return code == http.StatusServiceUnavailable && strings.Contains(body, "connection refused")
 	})
 	_, why := page(t, a, "/readyz")
-	if !strings.HasPrefix(why, "the cluster zone is not in sync: ") {
+	if !strings.HasPrefix(why, "the cluster zone is not synced: ") {
 		t.Errorf("/readyz says %q", why)
 	}
 	if _, body := page(t, a, "/metrics"); !strings.Contains(body, "\nnodecache_ready 0\n") {
@@ -152,12 +152,12 @@ func TestNotReady(t *testing.T) {
 		t.Errorf("/livez: %d %s, want 200: a restart would mend nothing", code, body)
 	}
 	s := status(t, a)
-	if !strings.HasPrefix(s.State, "not ready: the cluster zone is not in sync: ") || s.Cluster == nil || s.Cluster.InSync ||
+	if !strings.HasPrefix(s.State, "not ready: the cluster zone is not synced: ") || s.Cluster == nil || s.Cluster.InSync ||
 		!strings.Contains(s.Cluster.WaitsFor, "connection refused") || s.Cluster.Source != "API server of "+path {
 		t.Errorf("status %+v, cluster %+v", s, s.Cluster)
 	}
 	if !slices.ContainsFunc(s.Problems, func(p agent.Problem) bool {
-		return strings.HasPrefix(p.What, "not in sync: ") && strings.Contains(p.What, "connection refused") && strings.Contains(p.Hint, "API server")
+		return strings.HasPrefix(p.What, "not synced: ") && strings.Contains(p.What, "connection refused") && strings.Contains(p.Hint, "API server")
 	}) {
 		t.Errorf("problems %+v", s.Problems)
 	}

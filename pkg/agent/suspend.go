@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// suspendEvery is how often it is looked whether the machine was suspended, and so how long after a resume TTLs and the
-// age of the view of the cluster may still be without it.
-const suspendEvery = time.Second
+// suspendInterval is the time between two checks for a suspend. After a resume, TTLs and the cluster's age
+// may ignore the suspend for that long.
+const suspendInterval = time.Second
 
-// leastSuspend is what counts as a suspend.
-const leastSuspend = 100 * time.Millisecond
+// minSuspend is the shortest suspend that counts.
+const minSuspend = 100 * time.Millisecond
 
-// watchSuspends calls report with the length of each suspend until ctx ends. asleep is how long the machine was
-// suspended since its boot, at least.
+// watchSuspends calls report with the length of each suspend until ctx ends. asleep returns how long the host
+// has been suspended since boot, at least.
 //
-// Go reads CLOCK_MONOTONIC, which stands still in a suspend. Reading CLOCK_BOOTTIME for each batch of queries would cost
-// a system call: the runtime has no vDSO call for it. So one reading a second finds out by how much the two have moved
-// apart.
+// Go reads CLOCK_MONOTONIC, which stops during a suspend. Reading CLOCK_BOOTTIME for each batch of queries
+// would cost a system call, because the runtime has no vDSO call for it. So watchSuspends compares the two
+// clocks once a second.
 func watchSuspends(ctx context.Context, asleep func() time.Duration, report func(time.Duration)) {
 	known := asleep()
-	ticker := time.NewTicker(suspendEvery)
+	ticker := time.NewTicker(suspendInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -30,19 +30,19 @@ func watchSuspends(ctx context.Context, asleep func() time.Duration, report func
 			return
 		case <-ticker.C:
 		}
-		if d := asleep() - known; d >= leastSuspend {
+		if d := asleep() - known; d >= minSuspend {
 			known += d
 			report(d)
 		}
 	}
 }
 
-// slept makes what is held older by a suspend.
-func (a *Agent) slept(d time.Duration) {
+// addSuspend ages the cache and the cluster's objects by a suspend.
+func (a *Agent) addSuspend(d time.Duration) {
 	r := a.running.Load()
 	r.cache.Slept(d)
 	if c := r.cluster; c != nil && c.events != nil {
 		c.events.AddSuspend(d)
 	}
-	a.log.Info("machine was suspended", "for", d.Round(time.Millisecond).String())
+	a.log.Info("host was suspended", "for", d.Round(time.Millisecond).String())
 }

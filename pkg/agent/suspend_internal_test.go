@@ -21,10 +21,10 @@ func TestWatchSuspends(t *testing.T) {
 		asleep.Store(int64(time.Hour)) // before this process
 		var found []time.Duration
 		go watchSuspends(ctx, func() time.Duration { return time.Duration(asleep.Load()) }, func(d time.Duration) { found = append(found, d) })
-		time.Sleep(suspendEvery / 2) // between two readings
+		time.Sleep(suspendInterval / 2) // between two readings
 		for _, d := range []time.Duration{0, 8 * time.Hour, time.Microsecond, -time.Microsecond, time.Minute, 0} {
 			asleep.Add(int64(d))
-			time.Sleep(suspendEvery)
+			time.Sleep(suspendInterval)
 		}
 		cancel()
 		synctest.Wait()
@@ -37,9 +37,9 @@ func TestWatchSuspends(t *testing.T) {
 // The machine's clocks are no further apart after a while of work than before.
 func TestAsleep(t *testing.T) {
 	t.Parallel()
-	before := asleep()
+	before := suspendedTime()
 	for start := time.Now(); time.Since(start) < 5*time.Millisecond; {
-		if d := asleep() - before; d >= leastSuspend {
+		if d := suspendedTime() - before; d >= minSuspend {
 			t.Fatalf("asleep for %s", d)
 		}
 	}

@@ -109,8 +109,8 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			name:   "the agent is not ready",
-			change: func(_ *doctor.Config, f *doctor.Facts) { f.Status = "not ready: the cluster zone is not in sync" },
-			want:   []string{"fail status page: the agent says: not ready: the cluster zone is not in sync"},
+			change: func(_ *doctor.Config, f *doctor.Facts) { f.Status = "not ready: the cluster zone is not synced" },
+			want:   []string{"fail status page: the agent says: not ready: the cluster zone is not synced"},
 		},
 		{
 			name:   "no status page",

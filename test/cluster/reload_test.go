@@ -90,7 +90,7 @@ func (n *node) reloadAway(t *testing.T, c *kubetest.Cluster) {
 		return now.Refused > before.Config.Refused && !now.LastOk
 	})
 	s := n.status(t)
-	if s.Config.Generation != before.Config.Generation || s.Config.LastOk || !strings.Contains(s.Config.LastError, "not in sync after") {
+	if s.Config.Generation != before.Config.Generation || s.Config.LastOk || !strings.Contains(s.Config.LastError, "not synced after") {
 		t.Errorf("/status after a file that leads nowhere: %+v", s.Config)
 	}
 	if len(s.Problems) == 0 || s.Problems[0].Where != "config" {

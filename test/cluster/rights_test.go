@@ -70,7 +70,7 @@ func testRights(t *testing.T, c *kubetest.Cluster) {
 // namesProblem tells whether a problem of the part is listed with a hint about the resource.
 func namesProblem(s status, where, resource string) bool {
 	for _, p := range s.Problems {
-		if p.Where == where && strings.HasPrefix(p.What, "not in sync: forbidden") && strings.Contains(p.Hint, resource) {
+		if p.Where == where && strings.HasPrefix(p.What, "not synced: forbidden") && strings.Contains(p.Hint, resource) {
 			return true
 		}
 	}

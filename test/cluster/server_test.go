@@ -166,7 +166,7 @@ func (f *serverFaults) absentAtStart(t *testing.T) {
 	for _, n := range all {
 		await(t, "/readyz says 503 and why", func() bool { // it says that it starts at first
 			code, body, err := n.get("/readyz")
-			return err == nil && code == 503 && strings.Contains(body, "not in sync")
+			return err == nil && code == 503 && strings.Contains(body, "not synced")
 		})
 		if s := n.status(t); s.Cluster.InSync || len(s.Problems) == 0 {
 			t.Errorf("/status without an API server shows no problem: %+v", s)

@@ -131,7 +131,7 @@ func TestMemoryUnseen(t *testing.T) {
 	up, c := startUpstream(t), newContainer(t)
 	c.set(t, "memory.max", heldFirst)
 	l := startLocal(t, up, heldCache, func(name string, args ...string) *exec.Cmd { return c.contain(t, mountNothing, name, args...) })
-	if log := l.Stderr.String(); !strings.Contains(log, "the memory limit of this container is not known") {
+	if log := l.Stderr.String(); !strings.Contains(log, "reading the container's memory limit failed") {
 		t.Errorf("the log does not tell that the limit is not known:\n%s", log)
 	}
 	sockets := l.press(t, up, c)

@@ -213,13 +213,13 @@ func TestHandOverHung(t *testing.T) {
 	b, old := handing(t, options{})
 	old.Signal(syscall.SIGSTOP)
 	undone := b.launch(t)
-	says(t, undone, "waiting for the addresses")
+	says(t, undone, "waiting for addresses of another agent")
 	undone.Signal(syscall.SIGTERM)
 	if err := undone.Wait(t, 10*time.Second); err != nil {
 		t.Errorf("an agent that waited for the addresses ended with %v", err)
 	}
 	next := b.launch(t)
-	says(t, next, "waiting for the addresses")
+	says(t, next, "waiting for addresses of another agent")
 	old.Signal(syscall.SIGCONT)
 	b.awaitTaken(t, next)
 	b.askAll(t, byAgent)
@@ -231,7 +231,7 @@ func TestHandOverNewDiesLater(t *testing.T) {
 	b, old := handing(t, options{})
 	next := b.launch(t)
 	b.awaitTaken(t, next)
-	says(t, old, "handed over and idle")
+	says(t, old, "idle after handover")
 	next.Kill()
 	b.askAll(t, byCentral)
 	if err := old.Wait(t, 30*time.Second); err == nil || !strings.Contains(old.Stderr.String(), "has ended without a successor") {

@@ -31,7 +31,7 @@ func runStalling(ctx context.Context, which, file string) error {
 	s := &stall{only: which == oneReader}
 	a, err := agent.New(agent.Options{
 		File: file, Version: "stalling", Log: os.Stderr,
-		Wrap: func(h server.Handler) server.Handler {
+		WrapHandler: func(h server.Handler) server.Handler {
 			s.Handler = h
 			return s
 		},

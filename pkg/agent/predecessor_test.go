@@ -85,7 +85,7 @@ func TestRulesOfAFormerAgent(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			m, cfg := newFakeMachine(), nodeConfig(t)
+			m, cfg := newFakeHost(), nodeConfig(t)
 			cfg.Listen.Addresses = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 			test.change(&cfg)
 			former := left(t, fallback)
@@ -93,7 +93,7 @@ func TestRulesOfAFormerAgent(t *testing.T) {
 			if test.other.IsValid() {
 				renew(t, former, test.other)
 			}
-			a := onMachine(t, m, cfg)
+			a := agentOnHost(t, m, cfg)
 			runNode(t, a)
 			until(t, "the agent is ready", func() bool { return a.notReady() == nil })
 			if !test.stay {
@@ -108,10 +108,10 @@ func TestRulesOfAFormerAgent(t *testing.T) {
 // TestFormerRulesStayUntilThereAreNew has a crash in between leave the node with some.
 func TestFormerRulesStayUntilThereAreNew(t *testing.T) {
 	t.Parallel()
-	m, former := newFakeMachine(), left(t, netip.MustParseAddrPort("10.0.0.7:53"))
+	m, former := newFakeHost(), left(t, netip.MustParseAddrPort("10.0.0.7:53"))
 	m.former = map[string]*intercept.Fake{backendIPTables: former}
 	unblock := m.kernel.Block(intercept.CallApply)
-	a := onMachine(t, m, nodeConfig(t))
+	a := agentOnHost(t, m, nodeConfig(t))
 	runNode(t, a)
 	until(t, "rules are being written", func() bool { return m.kernel.Calls().Begun[intercept.CallApply] > 0 })
 	if !answers(t, a) {
@@ -131,10 +131,10 @@ func TestFormerRulesStayUntilThereAreNew(t *testing.T) {
 func TestFallbackOfAnotherBackend(t *testing.T) {
 	t.Parallel()
 	fallback := netip.MustParseAddrPort("10.0.0.7:53")
-	m, cfg := newFakeMachine(), nodeConfig(t)
+	m, cfg := newFakeHost(), nodeConfig(t)
 	cfg.Intercept.Fallback = config.Fallback{Central: true}
 	m.former = map[string]*intercept.Fake{backendIPTables: left(t, fallback)}
-	a := onMachine(t, m, cfg)
+	a := agentOnHost(t, m, cfg)
 	runNode(t, a)
 	until(t, "rules with the former fallback", func() bool {
 		r := m.kernel.Rules()
@@ -144,10 +144,10 @@ func TestFallbackOfAnotherBackend(t *testing.T) {
 
 func TestFallbackNone(t *testing.T) {
 	t.Parallel()
-	m, cfg := newFakeMachine(), nodeConfig(t)
+	m, cfg := newFakeHost(), nodeConfig(t)
 	m.kernel = left(t, netip.MustParseAddrPort("10.0.0.7:53"))
 	cfg.Intercept.Fallback = config.Fallback{}
-	a := onMachine(t, m, cfg)
+	a := agentOnHost(t, m, cfg)
 	runNode(t, a)
 	none := func() bool {
 		r := m.kernel.Rules()

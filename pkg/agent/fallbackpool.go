@@ -18,28 +18,26 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// Every node asks the same few servers, and what took the upstreams down may have
-// taken down theirs.
+// Every node asks the same few servers, which may have failed together with the upstreams.
 const (
-	fallbackInflight = 32              // queries at a time, of all routes
-	fallbackTime     = 2 * time.Second // for an answer, at most
-	fallbackFailures = 8               // in a row; after them
-	fallbackRetries  = 5               // queries a second
+	fallbackInflight = 32              // queries in flight, over all routes
+	fallbackTime     = 2 * time.Second // timeout
+	fallbackFailures = 8               // failures in a row before retries are limited
+	fallbackRetries  = 5               // queries per second after fallbackFailures
 )
 
-// A fallbackPool asks the servers of intercept.fallback about names whose own
-// upstreams are all down.
+// A fallbackPool asks the servers of intercept.fallback while all upstreams of a route are down.
 type fallbackPool struct {
 	*upstream.Pool
-	service  string        // "namespace/name", whose endpoints are asked; empty: configured addresses
-	inflight atomic.Int32  // queries under way
+	service  string        // "namespace/name" of the endpoints; empty: configured addresses
+	inflight atomic.Int32  // queries in flight
 	failures atomic.Uint32 // in a row
-	retries  *rate.Limiter // after fallbackFailures
+	retries  *rate.Limiter // applies after fallbackFailures
 }
 
-// fallbackFor is the pool of intercept.fallback, old's if its servers are the same;
-// nil if no route asks it or no server is known.
-func (a *Agent) fallbackFor(r, old *running) (*fallbackPool, error) {
+// fallbackFor returns the pool of intercept.fallback: old's if its servers are the same, nil if no route uses
+// it or no server is known.
+func (a *Agent) fallbackFor(r, old *generation) (*fallbackPool, error) {
 	cfg := &r.config
 	var c upstream.Config
 	f := &fallbackPool{retries: rate.NewLimiter(fallbackRetries, 1)}
@@ -65,7 +63,7 @@ func (a *Agent) fallbackFor(r, old *running) (*fallbackPool, error) {
 	}
 	c.LoopDetector, c.Zone, c.Dial, c.Mark, c.Log = a.loops, []byte{0}, a.options.Dial, mark(cfg), a.log.With("zone", fallbackZone)
 	listen := cfg.Listen
-	c.Self = func(addr netip.AddrPort) bool { return leadsBack(addr, listen) }
+	c.Self = func(addr netip.AddrPort) bool { return isOwnListener(addr, listen) }
 	var err error
 	f.Pool, err = upstream.New(c)
 	if errors.Is(err, upstream.ErrNoUpstream) {
@@ -74,13 +72,12 @@ func (a *Agent) fallbackFor(r, old *running) (*fallbackPool, error) {
 	return f, err
 }
 
-// fallbackZone stands for the fallback where a route has its zone: no zone is
-// spelled so.
+// fallbackZone is the zone label of the fallback in status and metrics. No route's zone has this form.
 const fallbackZone = "fallback"
 
 // sameFallback reports whether old's fallback asks the same servers as r's.
-func sameFallback(r, old *running) bool {
-	endpoints := func(r *running) *upstream.Endpoints {
+func sameFallback(r, old *generation) bool {
+	endpoints := func(r *generation) *upstream.Endpoints {
 		if r.cluster == nil {
 			return nil
 		}
@@ -90,8 +87,8 @@ func sameFallback(r, old *running) bool {
 		reflect.DeepEqual(r.config.Cluster.Central, old.config.Cluster.Central) && endpoints(r) == endpoints(old)
 }
 
-// behind is what a route asks: its pool, and f while all upstreams of that are down.
-// Who can cut connections over TLS must not get the queries in plain text by that.
+// behind returns the upstream of a route: its pool, and f while all of the pool's upstreams are down. A route
+// over TLS has no fallback: an attacker who cuts connections must not get the queries in plain text.
 func (f *fallbackPool) behind(route route) resolve.Asker {
 	encrypted := func(to config.Target) bool { return to.Kind == config.TLS || to.Kind == config.HTTPS }
 	if f == nil || route.NoFallback || slices.ContainsFunc(route.To, encrypted) {
@@ -100,15 +97,14 @@ func (f *fallbackPool) behind(route route) resolve.Asker {
 	return &backedPool{Pool: route.pool, fallback: f}
 }
 
-// A backedPool is a route's pool with the fallback behind it.
+// A backedPool is a route's pool with a fallback.
 type backedPool struct {
 	*upstream.Pool
 	fallback *fallbackPool
 }
 
-// Ask implements [resolve.Asker]. While no upstream is expected to answer, they have
-// half the time, so that some is left for the fallback. Upstreams that are down fail
-// at once.
+// Ask implements [resolve.Asker]. While all upstreams are expected to fail, they get half the time, so that
+// some is left for the fallback. Upstreams known to be down fail at once.
 func (p *backedPool) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 	if p.AllDown() {
 		to = &fallbackQuery{pool: p, query: q, until: until, to: to}
@@ -118,16 +114,16 @@ func (p *backedPool) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batc
 	p.Pool.Ask(q, until, to, batch)
 }
 
-// A fallbackQuery is a query whose upstreams are most likely down.
+// A fallbackQuery is a query whose upstreams are probably down.
 type fallbackQuery struct {
 	pool  *backedPool
 	query []byte
 	until time.Time
 	to    wire.AnswerReceiver
-	cause error // why its upstreams failed; nil: they are being asked
+	cause error // why its upstreams failed; nil: they have not answered yet
 }
 
-// Answered implements [wire.AnswerReceiver], for the upstreams first and then for the fallback.
+// Answered implements [wire.AnswerReceiver], first for the upstreams and then for the fallback.
 func (q *fallbackQuery) Answered(answer []byte, err error, batch *wire.SendBatch) {
 	f := q.pool.fallback
 	switch {
@@ -151,8 +147,7 @@ func (q *fallbackQuery) Answered(answer []byte, err error, batch *wire.SendBatch
 	q.to.Answered(answer, err, batch)
 }
 
-// admit reports whether one more query may be sent. Each that was admitted ends with
-// inflight being lowered.
+// admit reports whether one more query may be sent. Each admitted query decrements inflight when it ends.
 func (f *fallbackPool) admit() bool {
 	if f.failures.Load() >= fallbackFailures && !f.retries.Allow() {
 		return false

@@ -3,12 +3,17 @@
 package agent
 
 import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/watch"
 	"github.com/nodecache/node-cache/pkg/zone"
@@ -16,55 +21,55 @@ import (
 
 func TestKindProblem(t *testing.T) {
 	t.Parallel()
-	const reach = "see that the API server can be reached from here; it is asked again by itself"
+	const reach = "check that the API server is reachable from this pod; the agent retries by itself"
 	for _, tt := range []struct {
-		name string
-		told watch.KindStats
-		want Problem // zero: none
+		name  string
+		stats watch.KindStats
+		want  Problem // zero: none
 	}{
-		{name: "fresh", told: watch.KindStats{Synced: true, Age: 90 * time.Second}},
+		{name: "fresh", stats: watch.KindStats{Synced: true, Age: 90 * time.Second}},
 		{
-			name: "nothing heard", told: watch.KindStats{Kind: zone.Services},
-			want: Problem{"service", "not in sync: nothing was heard yet", reach},
+			name: "nothing heard", stats: watch.KindStats{Kind: zone.Services},
+			want: Problem{"service", "not synced: no response yet", reach},
 		},
 		{
-			name: "refused", told: watch.KindStats{Kind: zone.Namespaces, LastError: "unreachable: dial tcp 192.0.2.1:443: connection refused"},
-			want: Problem{"namespace", "not in sync: unreachable: dial tcp 192.0.2.1:443: connection refused", reach},
+			name: "refused", stats: watch.KindStats{Kind: zone.Namespaces, LastError: "unreachable: dial tcp 192.0.2.1:443: connection refused"},
+			want: Problem{"namespace", "not synced: unreachable: dial tcp 192.0.2.1:443: connection refused", reach},
 		},
 		{
-			name: "a right is missing", told: watch.KindStats{Kind: zone.Slices, LastError: "forbidden: not yours"},
+			name: "a right is missing", stats: watch.KindStats{Kind: zone.Slices, LastError: "forbidden: not yours"},
 			want: Problem{
-				"endpointslice", "not in sync: forbidden: not yours",
-				"grant list and watch of endpointslices.discovery.k8s.io to this process",
+				"endpointslice", "not synced: forbidden: not yours",
+				"grant this process list and watch of endpointslices.discovery.k8s.io",
 			},
 		},
 		{
-			name: "credentials refused", told: watch.KindStats{Kind: zone.Pods, LastError: "unauthorized: token expired"},
+			name: "credentials refused", stats: watch.KindStats{Kind: zone.Pods, LastError: "unauthorized: token expired"},
 			want: Problem{
-				"pod", "not in sync: unauthorized: token expired",
-				"the credentials were refused: see the service account, or the kubeconfig",
+				"pod", "not synced: unauthorized: token expired",
+				"the API server refused the credentials: check the service account or the kubeconfig",
 			},
 		},
 		{
-			name: "failed a moment ago", told: watch.KindStats{Kind: zone.Services, Synced: true, Age: time.Second, LastError: "busy: too many requests"},
-			want: Problem{"service", "busy: too many requests", "see how the API server is doing; it is asked again by itself"},
+			name: "failed a moment ago", stats: watch.KindStats{Kind: zone.Services, Synced: true, Age: time.Second, LastError: "busy: too many requests"},
+			want: Problem{"service", "busy: too many requests", "check the API server's health; the agent retries by itself"},
 		},
 		{
-			name: "a panic", told: watch.KindStats{Kind: zone.Services, LastError: "internal: recovered from a panic"},
-			want: Problem{"service", "not in sync: internal: recovered from a panic", "a defect: the log has its stack"},
+			name: "a panic", stats: watch.KindStats{Kind: zone.Services, LastError: "internal: recovered from a panic"},
+			want: Problem{"service", "not synced: internal: recovered from a panic", "this is a bug: report it with the stack trace in the log"},
 		},
 		{
-			name: "silent for long", told: watch.KindStats{Kind: zone.Services, Synced: true, Age: 90*time.Second + time.Millisecond},
-			want: Problem{"service", "not confirmed for 1m30s: nothing was heard", reach},
+			name: "silent for long", stats: watch.KindStats{Kind: zone.Services, Synced: true, Age: 90*time.Second + time.Millisecond},
+			want: Problem{"service", "not confirmed fresh for 1m30s: no response", reach},
 		},
 		{
-			name: "away for long", told: watch.KindStats{Kind: zone.Pods, Synced: true, Age: time.Hour, LastError: "forbidden: not any more"},
-			want: Problem{"pod", "not confirmed for 1h0m0s: forbidden: not any more", "grant list and watch of pods to this process"},
+			name: "away for long", stats: watch.KindStats{Kind: zone.Pods, Synced: true, Age: time.Hour, LastError: "forbidden: not any more"},
+			want: Problem{"pod", "not confirmed fresh for 1h0m0s: forbidden: not any more", "grant this process list and watch of pods"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got, ok := kindProblem(&tt.told, 90*time.Second)
+			got, ok := kindProblem(&tt.stats, 90*time.Second)
 			if ok != (tt.want != Problem{}) {
 				t.Errorf("found: %t", ok)
 			}
@@ -79,11 +84,11 @@ func TestKindProblem(t *testing.T) {
 func TestOversizeProblem(t *testing.T) {
 	t.Parallel()
 	want := Problem{
-		"endpointslice", "2 objects refused, the last is shop/web-1: one namespace may take a 4th of the Go runtime's limit",
-		"see whether that namespace needs so many; if it does, raise the container's memory limit",
+		"endpointslice", "2 objects refused, the last is shop/web-1: a namespace may use 1/4 of the Go runtime's memory limit",
+		"check whether that namespace needs so many objects; if so, raise the container's memory limit",
 	}
 	kinds := []KindStatus{{Kind: "service"}, {Kind: "endpointslice", Refused: 2, Last: "shop/web-1"}}
-	got := problems(&running{}, &watch.Stats{}, &Status{Config: ConfigStatus{LastOK: true}, Cluster: &ClusterStatus{Kinds: kinds}})
+	got := problems(&generation{}, &watch.Stats{}, &Status{Config: ConfigStatus{LastOK: true}, Cluster: &ClusterStatus{Kinds: kinds}})
 	if diff := cmp.Diff([]Problem{want}, got); diff != "" {
 		t.Errorf("problems (-want +got):\n%s", diff)
 	}
@@ -103,25 +108,25 @@ func TestCentralProblem(t *testing.T) {
 		{name: "addresses", central: &CentralStatus{InSync: true, Endpoints: one}},
 		{name: "endpoints", central: &CentralStatus{Service: "a/b", InSync: true, Endpoints: one}, follow: watch.ServiceWatchStats{Synced: true}},
 		{
-			name: "not told yet", central: &CentralStatus{Service: "a/b"},
-			want: "the endpoints of a/b are not known: nothing was heard yet", hint: "see that the API server can be reached",
+			name: "not stats yet", central: &CentralStatus{Service: "a/b"},
+			want: "the endpoints of a/b are unknown: no response yet", hint: "check that the API server is reachable",
 		},
 		{
 			name: "a right is missing", central: &CentralStatus{Service: "a/b"}, follow: watch.ServiceWatchStats{LastError: "forbidden: no"},
-			want: "the endpoints of a/b are not known: forbidden: no", hint: "grant list and watch of services and endpointslices",
+			want: "the endpoints of a/b are unknown: forbidden: no", hint: "grant this process list and watch of services and endpointslices",
 		},
 		{
 			name: "no such service", central: &CentralStatus{Service: "a/b", InSync: true}, follow: watch.ServiceWatchStats{Synced: true},
-			want: "a/b has no ready endpoint and no address", hint: "see that the service exists",
+			want: "a/b has no ready endpoint and no address", hint: "check that the service exists",
 		},
 		{
 			name: "nothing but the address", central: &CentralStatus{Service: "a/b", InSync: true, Endpoints: []ServerStatus{{Last: true}}},
-			follow: watch.ServiceWatchStats{Synced: true}, want: "no endpoint of a/b is ready: its own address is asked", hint: "see that the service's pods",
+			follow: watch.ServiceWatchStats{Synced: true}, want: "no endpoint of a/b is ready: queries go to its cluster IP", hint: "check that the service's pods",
 		},
 		{
 			name: "the watch fails", central: &CentralStatus{Service: "a/b", InSync: true, Endpoints: one},
 			follow: watch.ServiceWatchStats{Synced: true, LastError: "unauthorized: no"},
-			want:   "unauthorized: no", hint: "the credentials were refused",
+			want:   "unauthorized: no", hint: "the API server refused the credentials",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -182,6 +187,36 @@ func TestHitRatio(t *testing.T) {
 			})
 			if got := hitRatio(&st); got != tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestAdminProblem shows what a person is told about a socket that cannot be had.
+func TestAdminProblem(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	file := filepath.Join(folder, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ name, socket, what, hint string }{
+		{"no folder", filepath.Join(folder, "none", "s"), "admin server: listening on unix socket SOCKET: ", "the folder of admin.socket does not exist: "},
+		{"a file", file, "admin server: listening on unix socket SOCKET: a file that is no socket is there", "admin.socket exists and is no socket: "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config.Default(config.Agent)
+			cfg.Listen.Port = 0
+			cfg.Admin = config.Admin{Address: netip.MustParseAddrPort("127.0.0.1:0"), Socket: tt.socket}
+			a, err := New(Options{Config: &cfg, Log: &strings.Builder{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = a.Listen(t.Context())
+			var problem *HintError
+			if !errors.As(err, &problem) || !strings.HasPrefix(err.Error(), strings.ReplaceAll(tt.what, "SOCKET", tt.socket)) || !strings.HasPrefix(problem.Hint, tt.hint) {
+				t.Errorf("got %v, %+v", err, problem)
 			}
 		})
 	}

@@ -19,17 +19,17 @@ import (
 	"github.com/nodecache/node-cache/pkg/nftables"
 )
 
-// A machine is what a node needs of the kernel. Tests have another one.
-type machine interface {
-	missing() []string // rights
-	find(ctx context.Context) (dataplane.Found, error)
-	backend(name string, log *slog.Logger) (intercept.Backend, error)
-	left(name string) bool // there may be rules of that backend's
-	link(c netif.Config) (link, error)
-	dialer() func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) // of the self-query; nil: marked
+// A host is the kernel of this node as the agent uses it. Tests have a fake.
+type host interface {
+	missingCapabilities() []string // capabilities
+	detectDataPlane(ctx context.Context) (dataplane.Found, error)
+	openBackend(name string, log *slog.Logger) (intercept.Backend, error)
+	mayHaveRules(name string) bool // reports whether the backend may have rules
+	newLink(c netif.Config) (link, error)
+	selfQueryDialer() func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) // for self-queries; nil: marked sockets
 }
 
-// A link has the agent's addresses, see [netif.Link].
+// A link holds the agent's addresses, see [netif.Link].
 type link interface {
 	task
 	Setup(ctx context.Context) error
@@ -37,16 +37,16 @@ type link interface {
 	Stats() netif.Stats
 }
 
-// thisMachine is the network namespace that the agent runs in.
-type thisMachine struct{}
+// localHost is the network namespace that the agent runs in.
+type localHost struct{}
 
-func (thisMachine) missing() []string { return capabilities.Missing(capabilities.NetAdmin) }
+func (localHost) missingCapabilities() []string { return capabilities.Missing(capabilities.NetAdmin) }
 
-func (thisMachine) find(ctx context.Context) (dataplane.Found, error) {
+func (localHost) detectDataPlane(ctx context.Context) (dataplane.Found, error) {
 	return dataplane.Find(ctx, dataplane.Config{Usable: usable})
 }
 
-// usable says why a backend cannot be used here.
+// usable returns an error if a backend cannot be used here.
 func usable(name string) error {
 	b, err := openBackend(name, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -55,20 +55,19 @@ func usable(name string) error {
 	return b.Close()
 }
 
-func (thisMachine) backend(name string, log *slog.Logger) (intercept.Backend, error) {
+func (localHost) openBackend(name string, log *slog.Logger) (intercept.Backend, error) {
 	return openBackend(name, log)
 }
 
-func (thisMachine) left(name string) bool {
+func (localHost) mayHaveRules(name string) bool {
 	if name == dataplane.BackendNFTables {
-		return true // looking costs no more than asking
+		return true // a check costs as much as a read of the rules
 	}
 	left, err := iptables.Left()
 	return err == nil && left // a kernel without ipsets has no leases
 }
 
-// openBackend opens the backend that calls itself name; "iptables" or nothing stands
-// for the variant that this machine uses.
+// openBackend opens the backend of that name. "iptables" and "" mean the variant that this host uses.
 func openBackend(name string, log *slog.Logger) (intercept.Backend, error) {
 	if name == dataplane.BackendNFTables {
 		b, err := nftables.New(nftables.Config{Log: log})
@@ -85,8 +84,8 @@ func openBackend(name string, log *slog.Logger) (intercept.Backend, error) {
 	return b, nil
 }
 
-func (thisMachine) link(c netif.Config) (link, error) { return netif.New(c) }
+func (localHost) newLink(c netif.Config) (link, error) { return netif.New(c) }
 
-func (thisMachine) dialer() func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+func (localHost) selfQueryDialer() func(context.Context, string, netip.AddrPort) (net.Conn, error) {
 	return nil
 }

@@ -44,7 +44,7 @@ func TestForeignSockets(t *testing.T) {
 	}
 	defer s.Close()
 	var log strings.Builder
-	f := &foreign{udp: []*server.UDP{u}, tcp: []*server.TCP{s}, log: slog.New(slog.NewTextHandler(&log, nil))}
+	f := &foreignSockets{udp: []*server.UDP{u}, tcp: []*server.TCP{s}, log: slog.New(slog.NewTextHandler(&log, nil))}
 	expect := func(when string, want ...string) {
 		t.Helper()
 		f.read(t.Context())
@@ -107,17 +107,17 @@ func TestForeignSockets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.shares(u) == nil {
+	if f.conflict(u) == nil {
 		t.Error("more sockets may be opened beside another process's")
 	}
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
 	expect("alone again")
-	if err := f.shares(u); err != nil {
+	if err := f.conflict(u); err != nil {
 		t.Error(err)
 	}
-	if n := strings.Count(log.String(), "another process is bound"); n != 1 {
+	if n := strings.Count(log.String(), "foreign socket on the agent"); n != 1 {
 		t.Errorf("%d lines name the process:\n%s", n, log.String())
 	}
 }

@@ -44,7 +44,7 @@ func TestDefectInReload(t *testing.T) {
 	more.Forward[1].To = []config.Target{{Kind: config.ResolvConf, Path: path}}
 	log.set.Store(true)
 	a.Reload(more, nil)
-	if s := status(t, a).Config; s.LastOK || !strings.Contains(s.LastError, "a defect") || s.Generation != 1 {
+	if s := status(t, a).Config; s.LastOK || !strings.Contains(s.LastError, "internal error") || s.Generation != 1 {
 		t.Errorf("%+v, want it refused", s)
 	}
 	if !strings.Contains(log.String(), "recovered from a panic") {

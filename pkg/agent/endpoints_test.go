@@ -33,39 +33,39 @@ func TestNeighbours(t *testing.T) {
 	own := []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53")}
 	for _, tt := range []struct {
 		name string
-		do   func(n *neighbours)
+		do   func(n *centralEndpoints)
 		want map[string]bool
 	}{
-		{name: "the zone alone", do: func(n *neighbours) { n.move("a") }, want: map[string]bool{}},
+		{name: "the zone alone", do: func(n *centralEndpoints) { n.setZone("a") }, want: map[string]bool{}},
 		{
-			name: "the endpoints alone", do: func(n *neighbours) { n.tell(ready, own) },
+			name: "the endpoints alone", do: func(n *centralEndpoints) { n.set(ready, own) },
 			want: map[string]bool{"10.244.0.1:53": false, "10.244.0.2:53": false, "10.244.0.3:53": false, "10.96.0.10:53": false},
 		},
 		{
-			name: "the zone, then the endpoints", do: func(n *neighbours) { n.move("a"); n.tell(ready, own) },
+			name: "the zone, then the endpoints", do: func(n *centralEndpoints) { n.setZone("a"); n.set(ready, own) },
 			want: map[string]bool{"10.244.0.1:53": false, "10.244.0.2:53": true, "10.244.0.3:53": false, "10.96.0.10:53": false},
 		},
 		{
-			name: "the endpoints, then the zone", do: func(n *neighbours) { n.tell(ready, own); n.move("a") },
+			name: "the endpoints, then the zone", do: func(n *centralEndpoints) { n.set(ready, own); n.setZone("a") },
 			want: map[string]bool{"10.244.0.1:53": false, "10.244.0.2:53": true, "10.244.0.3:53": false, "10.96.0.10:53": false},
 		},
 		{
-			name: "another zone", do: func(n *neighbours) { n.move("a"); n.tell(ready, own); n.move("b") },
+			name: "another zone", do: func(n *centralEndpoints) { n.setZone("a"); n.set(ready, own); n.setZone("b") },
 			want: map[string]bool{"10.244.0.1:53": true, "10.244.0.2:53": false, "10.244.0.3:53": false, "10.96.0.10:53": false},
 		},
 		{
-			name: "no zone any more", do: func(n *neighbours) { n.move("a"); n.tell(ready, own); n.move("") },
+			name: "no zone any more", do: func(n *centralEndpoints) { n.setZone("a"); n.set(ready, own); n.setZone("") },
 			want: map[string]bool{"10.244.0.1:53": false, "10.244.0.2:53": false, "10.244.0.3:53": false, "10.96.0.10:53": false},
 		},
 		{
-			name: "other endpoints", do: func(n *neighbours) { n.move("a"); n.tell(ready, own); n.tell(ready[1:2], nil) },
+			name: "other endpoints", do: func(n *centralEndpoints) { n.setZone("a"); n.set(ready, own); n.set(ready[1:2], nil) },
 			want: map[string]bool{"10.244.0.2:53": true},
 		},
-		{name: "none any more", do: func(n *neighbours) { n.tell(ready, own); n.tell(nil, nil); n.move("a") }, want: map[string]bool{}},
+		{name: "none any more", do: func(n *centralEndpoints) { n.set(ready, own); n.set(nil, nil); n.setZone("a") }, want: map[string]bool{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			n := &neighbours{endpoints: new(upstream.Endpoints)}
+			n := &centralEndpoints{endpoints: new(upstream.Endpoints)}
 			pool, err := upstream.New(upstream.Config{Endpoints: n.endpoints})
 			if err != nil {
 				t.Fatal(err)
@@ -76,14 +76,14 @@ func TestNeighbours(t *testing.T) {
 			}
 		})
 	}
-	var none *neighbours
-	none.move("a") // nobody is followed
+	var none *centralEndpoints
+	none.setZone("a") // nobody is followed
 }
 
 // TestNeighboursAtOnce has endpoints and zone told by two goroutines: the last word of both must count.
 func TestNeighboursAtOnce(t *testing.T) {
 	t.Parallel()
-	n := &neighbours{endpoints: new(upstream.Endpoints)}
+	n := &centralEndpoints{endpoints: new(upstream.Endpoints)}
 	pool, err := upstream.New(upstream.Config{Endpoints: n.endpoints})
 	if err != nil {
 		t.Fatal(err)
@@ -94,13 +94,13 @@ func TestNeighboursAtOnce(t *testing.T) {
 	var both sync.WaitGroup
 	both.Go(func() {
 		for i := range 100 {
-			n.tell([]watch.Server{{Addr: addr(i), Zone: "b"}}, nil)
+			n.set([]watch.Server{{Addr: addr(i), Zone: "b"}}, nil)
 		}
 	})
 	both.Go(func() {
 		for range 100 {
-			n.move("b")
-			n.move("a")
+			n.setZone("b")
+			n.setZone("a")
 		}
 	})
 	both.Wait()

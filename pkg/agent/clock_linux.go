@@ -13,9 +13,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/snapshot"
 )
 
-// asleep is how long the machine was suspended since its boot. Other processes may run between the two readings, so the
-// longest of three is taken: one may be too short, and none too long.
-func asleep() (longest time.Duration) {
+// suspendedTime returns how long the host was suspended since boot. Other processes may run between the two
+// clock reads, so it takes the longest of three: a value may be too short but never too long.
+func suspendedTime() (longest time.Duration) {
 	for range 3 {
 		var boot, awake unix.Timespec
 		if unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &awake) != nil {
@@ -26,13 +26,13 @@ func asleep() (longest time.Duration) {
 	return longest
 }
 
-// thisMoment reads the machine's clocks.
-func thisMoment() snapshot.Moment {
+// readClocks reads the host's clocks.
+func readClocks() snapshot.Moment {
 	m := snapshot.Moment{Wall: time.Now()}
 	var up unix.Timespec
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
-		return m // the time of day has to do
+		return m // the wall clock alone
 	}
 	id, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", ""))
 	if err == nil && len(id) == len(m.Boot) {
