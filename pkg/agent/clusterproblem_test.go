@@ -40,7 +40,7 @@ func TestSourceProblems(t *testing.T) {
 		},
 		{
 			name: "neither", change: func(*config.Cluster) {},
-			want: "cluster: no kubeconfig is named", hint: "set cluster.kubeconfig",
+			want: "cluster: no kubeconfig is set", hint: "set cluster.kubeconfig",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

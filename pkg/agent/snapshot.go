@@ -187,7 +187,7 @@ func zoneScope(r *generation) string {
 // zone; a service address stands alone.
 const centralVersion = 1
 
-var errCentral = errors.New("a record is not as this program writes them")
+var errCentral = errors.New("invalid record")
 
 // dumpCentral emits the last known addresses of the central resolver's service, nothing if there are none.
 func dumpCentral(r *generation, now time.Time, emit func([]byte) error) error {

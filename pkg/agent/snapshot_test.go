@@ -272,7 +272,7 @@ func TestSnapshotOddRecord(t *testing.T) {
 			if want := kind == 0; answer != want || object != want {
 				t.Errorf("it knows the answer: %t, the service: %t; want %t: %+v", answer, object, want, s.read().Loaded)
 			}
-			if want := fmt.Sprintf("section %q: a record is not as this program writes them", kind); kind != 0 && !strings.Contains(s.read().Loaded.Why, want) {
+			if want := fmt.Sprintf("section %q: invalid record", kind); kind != 0 && !strings.Contains(s.read().Loaded.Why, want) {
 				t.Errorf("why %q, want %q", s.read().Loaded.Why, want)
 			}
 		})

@@ -12,7 +12,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-var errRecord = errors.New("a record is not as this program writes them")
+var errRecord = errors.New("invalid record")
 
 // maxAge bounds the ages that are read, so that no sum of them overflows.
 const maxAge = 10 * 365 * 24 * time.Hour

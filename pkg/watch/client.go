@@ -3,9 +3,13 @@
 package watch
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/http"
+	"net/url"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,14 +24,14 @@ import (
 	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
-// clients ask the API server for the few kinds that are watched. The whole clientset would link every other kind too.
+// clients are REST clients for the few watched kinds. The full clientset would link every other kind as well.
 type clients struct {
 	core, discovery rest.Interface
 	http            *http.Client
 	requests        *atomic.Uint64 // sent
 }
 
-// newClients reads the credentials and opens nothing.
+// newClients reads the credentials. It opens no connection.
 func newClients(kubeconfig, userAgent string, maxList int64, l *connTracker) (*clients, error) {
 	cfg, err := restConfig(kubeconfig)
 	if err != nil {
@@ -37,12 +41,12 @@ func newClients(kubeconfig, userAgent string, maxList int64, l *connTracker) (*c
 	cfg.UserAgent = userAgent
 	cfg.ContentType = runtime.ContentTypeProtobuf
 	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	cfg.QPS = -1 // each feed has a limit of its own, which knows what it asks for
+	cfg.QPS = -1 // each feed has its own limit
 	cfg.WarningHandlerWithContext = rest.NoWarnings{}
 	cfg.Dial = l.dialContext
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return countedTripper{next, c.requests} })
 	if c.http, err = rest.HTTPClientFor(cfg); err != nil {
-		return nil, fmt.Errorf("making a client of the API server: %w", err)
+		return nil, fmt.Errorf("creating a client of the API server: %w", err)
 	}
 	c.http.Transport = cancelTripper{boundedTripper{c.http.Transport, maxList}, new(atomic.Int64)}
 	codecs := boundedCodecs{serializer.NewCodecFactory(newScheme()).WithoutConversion()}
@@ -62,17 +66,17 @@ func newClient(base *rest.Config, hc *http.Client, codecs runtime.NegotiatedSeri
 	cfg.NegotiatedSerializer = codecs
 	c, err := rest.RESTClientForConfigAndClient(cfg, hc)
 	if err != nil {
-		return nil, fmt.Errorf("making a client of %s: %w", gv, err)
+		return nil, fmt.Errorf("creating a client of %s: %w", gv, err)
 	}
 	return c, nil
 }
 
-// restConfig reads a kubeconfig, or without one the service account of the pod.
+// restConfig reads a kubeconfig or, if the path is empty, the service account of the pod.
 func restConfig(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		cfg, err := rest.InClusterConfig()
 		if errors.Is(err, rest.ErrNotInCluster) {
-			return nil, errors.New("no kubeconfig is named, and this is no pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
+			return nil, errors.New("no kubeconfig is set, and this process does not run in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("reading the pod's service account: %w", err)
@@ -90,16 +94,16 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// maxKubeconfig is the size of the largest kubeconfig that is read.
+// maxKubeconfig bounds the size of a kubeconfig.
 const maxKubeconfig = 1 << 20
 
-// checkKubeconfig refuses a file whose reading may never end: it is read while reloads wait.
+// checkKubeconfig refuses a file that may never end, such as a pipe: reloads wait for the read.
 func checkKubeconfig(path string) error {
 	_, err := filewatch.ReadFile(path, maxKubeconfig)
 	return withoutPath(err)
 }
 
-// newScheme knows what is watched, and what the server says besides.
+// newScheme registers the watched kinds and the server's own types, such as Status.
 func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	s.AddKnownTypes(corev1.SchemeGroupVersion,
@@ -113,7 +117,7 @@ func newScheme() *runtime.Scheme {
 	return s
 }
 
-// A countedTripper counts the requests that are sent.
+// A countedTripper counts the requests that it sends.
 type countedTripper struct {
 	next  http.RoundTripper
 	count *atomic.Uint64
@@ -125,5 +129,53 @@ func (t countedTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.next.RoundTrip(req)
 }
 
-// WrappedRoundTripper is how client-go finds what is below.
+// WrappedRoundTripper lets client-go reach the wrapped transport.
 func (t countedTripper) WrappedRoundTripper() http.RoundTripper { return t.next }
+
+// NewHTTPClient returns a client of the API server for callers with few requests, and the server's URL. The credentials
+// come from the kubeconfig or, if it is empty, from the pod's service account. NewHTTPClient opens no connection. A
+// request ends with its context.
+func NewHTTPClient(kubeconfig, userAgent string) (*http.Client, *url.URL, error) {
+	cfg, err := restConfig(kubeconfig)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg.UserAgent = userAgent
+	cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, nil, fmt.Errorf("creating a client of the API server: %w", err)
+	}
+	client.Transport = cancelTripper{client.Transport, new(atomic.Int64)}
+	server, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the URL of the API server: %w", err)
+	}
+	return client, server, nil
+}
+
+// A debugHandler lowers everything that client-go logs to debug level, because this package logs the relevant events
+// itself, once. Client-go's few messages without a logger (slow list, changed certificate) go where klog's global
+// settings send them, which belong to the program.
+type debugHandler struct {
+	to slog.Handler
+}
+
+// Enabled implements [slog.Handler].
+func (h debugHandler) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelDebug && h.to.Enabled(ctx, slog.LevelDebug)
+}
+
+// Handle implements [slog.Handler].
+func (h debugHandler) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = slog.LevelDebug
+	return h.to.Handle(ctx, r)
+}
+
+// WithAttrs implements [slog.Handler].
+func (h debugHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return debugHandler{h.to.WithAttrs(attrs)}
+}
+
+// WithGroup implements [slog.Handler].
+func (h debugHandler) WithGroup(name string) slog.Handler { return debugHandler{h.to.WithGroup(name)} }

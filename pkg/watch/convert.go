@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// ttlAnnotation on a Service gives the TTL of its names, as a Go duration ("30s").
+	// ttlAnnotation on a Service sets the TTL of its names, as a Go duration ("30s").
 	ttlAnnotation = "node-cache.io/ttl"
 
-	// ttlMax is the longest TTL an annotation may ask for. A cluster name that is kept longer outlives too many pods.
+	// ttlMax is the longest TTL that an annotation may set. Clients that keep a cluster name longer use the addresses of pods that are gone.
 	ttlMax = time.Hour
 
-	// ttlUnset leaves the TTL to the zone.
+	// ttlUnset selects the zone's TTL.
 	ttlUnset = -1 * time.Second
 
-	// labelMax is the longest DNS label in octets, RFC 1035 section 2.3.4.
+	// labelMax is the longest DNS label in bytes, RFC 1035 section 2.3.4.
 	labelMax = 63
 )
 
-// serviceOf gives the zone's record of a Service. A TTL annotation that ttlOf refuses counts as none.
-// The record shares its strings with svc, nothing else.
+// serviceOf converts a Service to the zone's record. It ignores a TTL annotation that ttlOf refuses.
+// The record shares only its strings with svc.
 func serviceOf(svc *corev1.Service) zone.Service {
 	ttl, err := ttlOf(svc.Annotations)
 	if err != nil {
@@ -61,7 +61,7 @@ func serviceOf(svc *corev1.Service) zone.Service {
 	return s
 }
 
-// headless says whether svc asks for no cluster address. The first address decides, as in the API server's validation.
+// headless reports whether svc has no cluster address. The first address decides, as in the API server's validation.
 func headless(svc *corev1.Service) bool {
 	if len(svc.Spec.ClusterIPs) > 0 {
 		return svc.Spec.ClusterIPs[0] == corev1.ClusterIPNone
@@ -69,7 +69,7 @@ func headless(svc *corev1.Service) bool {
 	return svc.Spec.ClusterIP == corev1.ClusterIPNone
 }
 
-// clusterAddrs gives the cluster addresses of svc. Servers before 1.20 fill only the single field.
+// clusterAddrs returns the cluster addresses of svc. API servers before 1.20 fill only spec.clusterIP.
 func clusterAddrs(svc *corev1.Service) []netip.Addr {
 	if len(svc.Spec.ClusterIPs) > 0 {
 		return addrsOf(svc.Spec.ClusterIPs)
@@ -77,7 +77,7 @@ func clusterAddrs(svc *corev1.Service) []netip.Addr {
 	return addrsOf([]string{svc.Spec.ClusterIP})
 }
 
-// ttlOf reads the TTL annotation. Without one it gives a negative duration.
+// ttlOf parses the TTL annotation. It returns a negative duration if there is none.
 func ttlOf(annotations map[string]string) (time.Duration, error) {
 	text, ok := annotations[ttlAnnotation]
 	if !ok {
@@ -93,8 +93,8 @@ func ttlOf(annotations map[string]string) (time.Duration, error) {
 	return ttl, nil
 }
 
-// sliceOf gives the zone's record of an EndpointSlice, and false for one that has no place in DNS: one of
-// host names in place of addresses, or of no service. The record shares its strings with es, nothing else.
+// sliceOf converts an EndpointSlice to the zone's record. It reports false for a slice without use in DNS: one of type
+// FQDN, or one without a service. The record shares only its strings with es.
 func sliceOf(es *discoveryv1.EndpointSlice) (zone.Slice, bool) {
 	service := es.Labels[discoveryv1.LabelServiceName]
 	if service == "" || es.AddressType == discoveryv1.AddressTypeFQDN {
@@ -115,7 +115,7 @@ func sliceOf(es *discoveryv1.EndpointSlice) (zone.Slice, bool) {
 	return s, true
 }
 
-// appendEndpoint appends ep unless it has no address.
+// appendEndpoint appends ep if it has an address.
 func appendEndpoint(dst []zone.Endpoint, ep *discoveryv1.Endpoint) []zone.Endpoint {
 	addrs := addrsOf(ep.Addresses)
 	if len(addrs) == 0 {
@@ -125,22 +125,22 @@ func appendEndpoint(dst []zone.Endpoint, ep *discoveryv1.Endpoint) []zone.Endpoi
 		Addrs:    addrs,
 		Hostname: orZero(ep.Hostname),
 		Zone:     orZero(ep.Zone),
-		// Unknown counts as ready: the API asks its readers to take it so.
+		// Unknown counts as ready, as the API asks of its clients.
 		Ready: ep.Conditions.Ready == nil || *ep.Conditions.Ready,
 	}
-	// A target of another kind than Pod names the endpoint too, as in CoreDNS; a name that is no label cannot.
+	// A target of a kind other than Pod names the endpoint too, as in CoreDNS. A name longer than a label cannot.
 	if ref := ep.TargetRef; ref != nil && len(ref.Name) <= labelMax {
 		e.Pod = ref.Name
 	}
 	return append(dst, e)
 }
 
-// podOf gives the zone's record of a Pod, and false for one that has no address or whose containers have ended.
-// A pod that is about to end keeps its address, and so its name, until it is gone. A pod of the node's own network
-// is a pod like the others: its name is asked by that address.
+// podOf converts a Pod to the zone's record. It reports false for a pod without an address and for one whose containers
+// have ended. A terminating pod keeps its address, and so its name, until it is deleted. A pod on the host network counts
+// like any other: its name is made from that address.
 func podOf(pod *corev1.Pod) (zone.Pod, bool) {
 	if p := pod.Status.Phase; p == corev1.PodSucceeded || p == corev1.PodFailed {
-		return zone.Pod{}, false // the address may have gone to another pod
+		return zone.Pod{}, false // the address may belong to another pod by now
 	}
 	var addrs []netip.Addr
 	for i := range pod.Status.PodIPs {
@@ -155,7 +155,7 @@ func podOf(pod *corev1.Pod) (zone.Pod, bool) {
 	return zone.Pod{Namespace: pod.Namespace, Name: pod.Name, Addrs: addrs}, true
 }
 
-// appendPort appends a port that can be connected to. A port without number stands for all of them; it has no SRV record.
+// appendPort appends a port with a usable number. A port without a number means all ports and has no SRV record.
 func appendPort(dst []zone.Port, name string, protocol corev1.Protocol, number int32) []zone.Port {
 	if number < 1 || number > 65535 {
 		return dst
@@ -174,7 +174,7 @@ func appendPort(dst []zone.Port, name string, protocol corev1.Protocol, number i
 	return append(dst, p)
 }
 
-// addrsOf reads addresses and leaves out what is none, "None" among it.
+// addrsOf parses addresses and skips everything that is not an address, such as "None".
 func addrsOf(texts []string) []netip.Addr {
 	addrs := make([]netip.Addr, 0, len(texts))
 	for _, text := range texts {
@@ -183,8 +183,8 @@ func addrsOf(texts []string) []netip.Addr {
 	return addrs
 }
 
-// appendAddr appends the address text stands for, if it stands for one. An IPv4 address written as IPv6 counts as IPv4,
-// and an address with an interface means nothing to another node.
+// appendAddr appends the address in text, if it is one. An IPv4-mapped IPv6 address counts as IPv4. An address with an
+// IPv6 zone is skipped: it means nothing on another node.
 func appendAddr(dst []netip.Addr, text string) []netip.Addr {
 	addr, err := netip.ParseAddr(text)
 	if err != nil || strings.Contains(text, "%") {
@@ -193,7 +193,7 @@ func appendAddr(dst []netip.Addr, text string) []netip.Addr {
 	return append(dst, addr.Unmap())
 }
 
-// orZero gives what p points to, or the zero value.
+// orZero returns *p, or the zero value if p is nil.
 func orZero[T any](p *T) T {
 	if p == nil {
 		var zero T

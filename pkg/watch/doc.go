@@ -2,17 +2,17 @@
 
 // Package watch keeps the zone's store equal to a cluster's objects.
 //
-// The objects come from the API server ([Watch]) or from a folder ([Manifests]); either fills a [zone.Store] and may follow the
-// endpoints of one service ([Follow]). Convert.go has what becomes of each object; no object is kept here.
+// The objects come from the API server ([Watch]) or from a folder ([Manifests]). Either fills a [zone.Store] and can
+// report the endpoints of one service ([ServiceWatch]). The file convert.go converts each object; this package keeps none.
 //
-// What a [Watch] promises, and where it is seen to:
+// A [Watch] guarantees:
 //
-//   - Nothing newer is followed by something older, though the next server's cache may be behind: no list or watch
-//     is asked for that may be older than what was seen (source.go).
-//   - A view is called right only on the server's word: at the end of a list, by an event or a bookmark of a watch that has
-//     caught up, or because the newest version is the one it has come to (stream.go, source.go).
-//   - A view that nobody called right for some time is proven, by a request or two, before the zone's limit (pace.go). So a watch
-//     that went silent, or a connection that died, is found within the limit.
-//   - One resource is asked for once a second at most, after the start; a list of all of it only if a watch cannot go on.
-//   - What the server forbids does not keep the rest from working, and is tried again each half minute or so (feed.go).
+//   - The store never goes back to an older state, even if the next API server's cache is behind: no list or watch
+//     requests a version older than the newest one received (source.go).
+//   - The state counts as confirmed only on the server's word: at the end of a list, by an event or bookmark of a watch
+//     that has caught up, or if the server's newest version is the one already received (stream.go, source.go).
+//   - A state without confirmation for most of the zone's limit is confirmed actively, with one or two requests
+//     (timing.go). So a silent watch or a dead connection is detected within the limit.
+//   - After the start, each resource is requested at most once a second. It is listed in full only if a watch cannot resume.
+//   - A resource that the server forbids does not stop the others. It is retried about every half minute (feed.go).
 package watch

@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-// SetDial has the connections to the API server made by dial.
+// SetDial sets the function that opens connections to the API server.
 func (cfg *Config) SetDial(dial func(ctx context.Context, network, addr string) (net.Conn, error)) {
 	cfg.dial = dial
 }

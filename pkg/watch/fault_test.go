@@ -12,7 +12,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// resumeTime is how long changes may take to flow again after an outage: the longest pause between attempts, and the request.
+// resumeTime bounds the recovery after an outage: the longest pause between attempts, plus the request.
 const resumeTime = 8 * time.Second
 
 func TestServerAbsentAtStart(t *testing.T) {
@@ -20,7 +20,7 @@ func TestServerAbsentAtStart(t *testing.T) {
 		w.server.Put(serviceObject("web", "10.0.0.1"))
 		w.server.Kill()
 		w.start()
-		w.want("web.shop.svc", "unready")
+		w.want("web.shop.svc", "not ready")
 		w.pass(time.Minute)
 		if w.isReady() {
 			t.Fatal("ready without a server")
@@ -36,9 +36,9 @@ func TestServerAbsentAtStart(t *testing.T) {
 		w.pass(resumeTime)
 		w.want("other.shop.svc", "NXDOMAIN")
 		if !w.isReady() {
-			t.Error("not ready")
+			t.Error("not ready after the server started")
 		}
-		if n := strings.Count(w.log.String(), `msg="watch works again"`); n != 3 {
+		if n := strings.Count(w.log.String(), `msg="watch recovered"`); n != 3 {
 			t.Errorf("%d recoveries logged, want 3\n%s", n, w.log.String())
 		}
 	})
@@ -78,13 +78,13 @@ func TestServerAway(t *testing.T) {
 	}
 }
 
-// TestQuiet shows that a view stays provably right where none of its objects changes, and what that costs: in a cluster at
-// rest, and in one where other objects change.
+// TestQuiet checks that the state stays confirmed while none of its objects changes, and counts the requests: in an idle
+// cluster, and in one where other objects change.
 func TestQuiet(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		staleAfter time.Duration
-		rest, busy int // most requests within an hour, of one resource
+		rest, busy int // most requests an hour, of one resource
 	}{
 		{staleAfter: 5 * time.Second, rest: 1800, busy: 2600},
 		{staleAfter: 7 * time.Second, rest: 1260, busy: 2600},
@@ -112,9 +112,9 @@ func TestQuiet(t *testing.T) {
 						w.want("new.shop.svc", "NXDOMAIN")
 					}
 					n := len(w.server.Requests("services"))
-					t.Logf("oldest view %s, %d requests an hour", oldest, n)
+					t.Logf("oldest state %s, %d requests an hour", oldest, n)
 					if oldest > tt.staleAfter || n > most {
-						t.Errorf("oldest view %s, %d requests, want at most %s and %d", oldest, n, tt.staleAfter, most)
+						t.Errorf("oldest state %s, %d requests, want at most %s and %d", oldest, n, tt.staleAfter, most)
 					}
 					if k := w.kind(zone.Services); k.Failures != 0 {
 						t.Errorf("counts %+v", k)
@@ -131,12 +131,12 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-// TestFrozen shows that a new service is not denied for longer than the limit of freshness, whatever goes silent.
+// TestSilentWatch checks that a new service is not denied for longer than the staleness limit, whatever becomes silent.
 func TestSilentWatch(t *testing.T) {
 	t.Parallel()
 	faults := []struct {
 		name    string
-		held    int // requests that the server notes only when it resumes, with the next
+		held    int // requests that the server records only when it resumes, with the next
 		breakIt func(w *harness)
 	}{
 		{name: "watches", breakIt: func(w *harness) { w.server.Freeze() }},
@@ -158,7 +158,7 @@ func TestSilentWatch(t *testing.T) {
 					w.pass(settleTime)
 					w.want("new.shop.svc", "NXDOMAIN")
 					took := w.wantSoon("new.shop.svc", "10.0.0.2", staleAfter)
-					t.Logf("healed after %s", took)
+					t.Logf("recovered after %s", took)
 					w.pass(resumeTime)
 					w.want("none.shop.svc", "NXDOMAIN")
 					w.wantCalm(2 + tt.held)
@@ -196,11 +196,11 @@ func TestForbidden(t *testing.T) {
 		w.server.Refuse("endpointslices", http.StatusForbidden)
 		w.start()
 		if !w.isReady() {
-			t.Error("waits for what is forbidden")
+			t.Error("not ready: it waits for the forbidden kind")
 		}
 		w.want("web.shop.svc", "10.0.0.1")
 		w.want("none.shop.svc", "NXDOMAIN")
-		w.want("db.shop.svc", "unready")
+		w.want("db.shop.svc", "not ready")
 		w.pass(time.Hour)
 		k := w.kind(zone.Slices)
 		if k.Synced || !strings.HasPrefix(k.LastError, "forbidden: ") {
@@ -220,7 +220,7 @@ func TestForbidden(t *testing.T) {
 	})
 }
 
-// TestRefused has the server answer with a status for a while, at the start and in the middle.
+// TestRefused has the server answer with an error status for a while, at the start and later.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -238,7 +238,7 @@ func TestRefused(t *testing.T) {
 			withHarness(t, func(w *harness) {
 				w.server.Refuse("", tt.status)
 				w.start()
-				w.want("web.shop.svc", "unready")
+				w.want("web.shop.svc", "not ready")
 				w.pass(time.Minute)
 				if k := w.kind(zone.Services); !strings.HasPrefix(k.LastError, tt.reason) {
 					t.Errorf("counts %+v", k)
@@ -261,7 +261,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestBroken breaks the open watches, and expects a change made at that moment soon, with no more than a few requests.
+// TestBroken breaks the open watches, and expects a change made at that moment soon, with few requests.
 func TestBroken(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -294,7 +294,7 @@ func TestBroken(t *testing.T) {
 				w.pass(resumeTime)
 				w.want("old.shop.svc", "NXDOMAIN")
 				n := len(w.server.Requests("")) - before
-				t.Logf("healed after %s with %d requests", took, n)
+				t.Logf("recovered after %s with %d requests", took, n)
 				if n > 15 {
 					t.Errorf("%d requests", n)
 				}

@@ -4,6 +4,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -16,29 +17,30 @@ import (
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
 
 const (
-	// The pauses between attempts double from firstPause to lastPause, each with up to half of it added. The last is short on
-	// purpose: after an outage of minutes, changes flow again within 8 s. It costs 5,000 agents with three kinds
-	// 2,400 attempts a second in all, which a server that is down does not see and one that is up sees once.
+	// The pauses between attempts double from firstPause to lastPause, each with up to half of it added. The last pause is
+	// short so that changes flow again within 8 s of a long outage. It costs 5,000 agents with three kinds
+	// 2,400 attempts a second in total: a server that is down does not see them, and one that is up sees each once.
 	firstPause  = 800 * time.Millisecond
 	lastPause   = 5 * time.Second
 	pauseJitter = 0.5
 
-	// refusedPause is the pause after the server has said no. It may be granted any time, but rarely is.
+	// refusedPause follows a refusal by the server. Permissions can change at any time, but rarely do.
 	refusedPause = 30 * time.Second
 
-	// requestsPerSecond of one resource from this process, after a burst of one and one more for each feed of it: an old
-	// server is asked twice at the start. The pages of one list count as one.
+	// requestsPerSecond bounds one resource of this process, after a burst of one plus one for each of its feeds: an old
+	// server needs two requests at the start. The pages of one list count as one request.
 	requestsPerSecond = 1
 	requestBurst      = 1
 )
 
-// A feed brings the objects of one kind, of one namespace or all, to a target.
+// A feed passes the objects of one kind, in one namespace or all, to a target.
 type feed struct {
 	query      query
 	target     target
@@ -49,30 +51,30 @@ type feed struct {
 	maxList    int64 // bytes
 	conns      *connTracker
 	panics     *atomic.Uint64
-	onSynced   func() // told once: the first list is complete, or the server forbids it
+	onSynced   func() // called once: the first list is complete, or the server forbids it
 	log        *slog.Logger
 	now        func() time.Time
 
-	// highest is the newest resource version that was seen in any object or bookmark. It is what keeps the view from going back
+	// highest is the newest resource version in any object or bookmark received. It keeps the store from going back
 	// when another server, whose cache is behind, answers next.
 	highest atomic.Uint64
 
-	// upTo is the resource version up to which all is known.
+	// upTo is the resource version up to which every change was received.
 	upTo atomic.Uint64
 
-	// The rest belongs to the reflector's goroutine, and to its stream while there is one.
+	// The remaining fields belong to the reflector's goroutine, and to its stream while there is one.
 	stream         *stream
-	restarted      bool      // a watch was begun before
-	listAsked      time.Time // when the last plain list was asked for
+	restarted      bool      // a watch was started before
+	listAsked      time.Time // when the last plain list was requested
 	listLeft       int64     // bytes that the rest of that list may have
-	listPages      int       // that it had so far
+	listPages      int       // pages of that list so far
 	listError      error     // of the last watch with a first list
 	failures       int       // of such watches, in a row
-	unconfirmed    int       // short watches that ended without proof, in a row
+	unconfirmed    int       // short watches that ended without confirmation, in a row
 	behind         bool      // the server is known to have a newer version
-	rolledBack     bool      // the server has come to an older version than was heard from it
-	lastUnreadable bool      // the last thing in the last watch could not be read
-	notBefore      time.Time // the server asked for a pause until then
+	rolledBack     bool      // the server is at an older version than it reported before
+	lastUnreadable bool      // the last message of the last watch could not be decoded
+	notBefore      time.Time // the server requested a pause until then
 }
 
 // run feeds the target until ctx ends.
@@ -93,7 +95,7 @@ func (f *feed) run(ctx context.Context) {
 		began := f.now()
 		err := f.attempt(ctx, r)
 		if f.now().Sub(began) > lastPause {
-			pause = backoff.DelayFunc() // that was pause enough
+			pause = backoff.DelayFunc() // the server's pause replaces the backoff
 		}
 		rest := pause()
 		if reason := reasonOf(err); err != nil && (reason == reasonForbidden || reason == reasonUnauthorized) {
@@ -105,7 +107,7 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
-// attempt lists and watches until something is amiss. What that was is noted already, where it happened.
+// attempt lists and watches until something fails. The failure was recorded where it happened.
 func (f *feed) attempt(ctx context.Context, r *cache.Reflector) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -115,7 +117,7 @@ func (f *feed) attempt(ctx context.Context, r *cache.Reflector) (err error) {
 	return r.ListAndWatchWithContext(ctx)
 }
 
-// panicked notes a panic that was recovered.
+// panicked records a recovered panic.
 func (f *feed) panicked(ctx context.Context, p any) error {
 	f.panics.Add(1)
 	f.log.ErrorContext(ctx, "panic in a watch", "resource", f.query.resource, "panic", p, "stack", string(debug.Stack()))
@@ -123,10 +125,10 @@ func (f *feed) panicked(ctx context.Context, p any) error {
 	return errPanic
 }
 
-// failed notes an error, and logs it if it is news.
+// failed records an error, and logs it if its reason is new.
 func (f *feed) failed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
-		return // it is the end of this process's interest
+		return // this process stopped the request
 	}
 	reason := reasonOf(err)
 	news := f.status.failed(f.feedStatus, reason, fmt.Sprintf("%s: %v", reason, err))
@@ -136,24 +138,24 @@ func (f *feed) failed(ctx context.Context, err error) {
 	if news {
 		level := slog.LevelWarn
 		if reason == reasonExpired {
-			level = slog.LevelDebug // it is what happens when a server starts anew
+			level = slog.LevelDebug // a restarting server causes this
 		}
 		f.log.Log(ctx, level, "watch failed", "resource", f.query.resource, "namespace", f.query.namespace, "reason", reason, "err", err)
 	}
 }
 
-// proven notes that the view was right at that time.
+// confirmed records that the server confirmed the state at that time.
 func (f *feed) confirmed(ctx context.Context, at time.Time) {
 	settled, healed := f.status.confirmed(f.feedStatus, at)
 	if settled {
 		f.onSynced()
 	}
 	if healed {
-		f.log.InfoContext(ctx, "watch works again", "resource", f.query.resource, "namespace", f.query.namespace)
+		f.log.InfoContext(ctx, "watch recovered", "resource", f.query.resource, "namespace", f.query.namespace)
 	}
 }
 
-// streamEnded notes how a watch ended.
+// streamEnded records how a watch ended.
 func (f *feed) streamEnded(short, proved bool) {
 	switch {
 	case proved:
@@ -163,21 +165,20 @@ func (f *feed) streamEnded(short, proved bool) {
 	}
 }
 
-// unreadable says whether err is one of reading a watch, and none came right before it. Such a watch goes on from the last
-// event, in the next one: a connection that broke in the middle of an event has lost nothing. What cannot be read a second time
-// is left to a new list.
+// unreadable reports whether err is a decoding error that did not follow another one. The next watch then resumes after
+// the last event: a connection that broke within an event lost nothing. After a second such error, a new list is read.
 func (f *feed) unreadable(err error) bool {
 	again := f.lastUnreadable
 	f.lastUnreadable = apierrors.HasStatusCause(err, causeUnreadable)
 	return f.lastUnreadable && !again
 }
 
-// hangUp closes the connections that may be to blame for a silent watch.
+// closeSilentConns closes the connections that may have caused a silent watch.
 func (f *feed) closeSilentConns() {
 	f.conns.closeSilentSince(f.now().Add(-f.timing.timeout))
 }
 
-// see keeps the highest resource version.
+// noteVersion keeps the highest resource version.
 func (f *feed) noteVersion(resourceVersion string) (version uint64, ok bool) {
 	version, err := strconv.ParseUint(resourceVersion, 10, 64)
 	if err != nil {
@@ -189,7 +190,75 @@ func (f *feed) noteVersion(resourceVersion string) (version uint64, ok bool) {
 	return version, true
 }
 
-// knows says whether obj is of the feed's kind.
+// ofKind reports whether obj is of the feed's kind.
 func (f *feed) ofKind(obj runtime.Object) bool {
 	return reflect.TypeOf(obj) == reflect.TypeOf(f.query.example)
+}
+
+var (
+	errSilent      = errors.New("the watch is open but sent no event or bookmark in time")
+	errNoAnswer    = errors.New("the server does not answer")
+	errListEnded   = errors.New("the server closed the watch before its first list was complete")
+	errUnconfirmed = errors.New("the server sent no bookmark, or its history was rolled back")
+	errUnrequested = errors.New("the server sent an object that was not requested")
+	errPanic       = errors.New("recovered from a panic")
+)
+
+// Reasons that KindStats.LastError begins with.
+const (
+	reasonForbidden    = "forbidden"    // no RBAC rule allows it
+	reasonUnauthorized = "unauthorized" // the credentials were refused
+	reasonExpired      = "history lost" // 410: the list is read again
+	reasonBusy         = "busy"         // 429
+	reasonSilent       = "frozen"
+	reasonUnreadable   = "unreadable" // garbage, a broken connection, or an oversized message
+	reasonUnreachable  = "unreachable"
+	reasonInternal     = "internal"
+	reasonServer       = "server error"
+)
+
+// causeUnreadable is the cause that client-go sets on its own errors while it reads a watch.
+const causeUnreadable = "ClientWatchDecoding"
+
+// reasonOf classifies an error. Errors of one reason are logged once: their texts may differ in a port.
+func reasonOf(err error) string {
+	status := apierrors.APIStatus(nil)
+	switch {
+	case apierrors.IsForbidden(err):
+		return reasonForbidden
+	case apierrors.IsUnauthorized(err):
+		return reasonUnauthorized
+	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		return reasonExpired
+	case apierrors.IsTooManyRequests(err):
+		return reasonBusy
+	case errors.Is(err, errSilent), errors.Is(err, errUnconfirmed):
+		return reasonSilent
+	case errors.Is(err, errPanic):
+		return reasonInternal
+	case apierrors.HasStatusCause(err, causeUnreadable), errors.Is(err, errLongList), errors.Is(err, errUnrequested):
+		return reasonUnreadable
+	case errors.As(err, &status):
+		return reasonServer
+	default:
+		return reasonUnreachable
+	}
+}
+
+// listMayHelp reports whether a plain list can succeed where a watch with a first list failed that many times in a row.
+// A server without support for such watches answers with a client error or an internal error, and a plain list works.
+// If the server is down, overloaded or refuses, a second and more expensive request does not help.
+func listMayHelp(err error, failures int) bool {
+	status := apierrors.APIStatus(nil)
+	switch {
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err), utilnet.IsConnectionRefused(err):
+		return false
+	case failures >= 3:
+		return true // some proxies and servers fail only at streams
+	case apierrors.HasStatusCause(err, causeUnreadable), apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err),
+		apierrors.IsTimeout(err), apierrors.IsServerTimeout(err):
+		return false
+	default:
+		return errors.As(err, &status)
+	}
 }

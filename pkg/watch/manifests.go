@@ -18,50 +18,49 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// ManifestsConfig is what Manifests are made from.
+// ManifestsConfig configures Manifests.
 type ManifestsConfig struct {
 	Folder     string      // required
-	Store      *zone.Store // nil: fill none, only follow
-	Namespaces []string    // expose these only; empty: all
+	Store      *zone.Store // nil: fill no store, only serve ServiceWatch
+	Namespaces []string    // only these are exposed; empty: all
 
-	// Label selectors as kubectl takes them, empty for all. EndpointSlices go with their Service. A namespace has
-	// the labels of its document, if there is one, and kubernetes.io/metadata.name.
+	// Label selectors in kubectl syntax; empty selects all. EndpointSlices follow their Service. A namespace has the
+	// labels of its document, if there is one, and kubernetes.io/metadata.name.
 	ServiceSelector, NamespaceSelector string
 
 	Endpoints    Endpoints
-	Pods         bool          // take pods too
-	ServicesOnly bool          // fill the store with services alone, whatever Endpoints and Pods say
-	ServiceWatch *ServiceWatch // nil: none; Namespaces and the selectors do not concern it
+	Pods         bool          // use Pods too
+	ServicesOnly bool          // fill the store with Services only, whatever Endpoints and Pods are
+	ServiceWatch *ServiceWatch // nil: none; Namespaces and the selectors do not apply to it
 
 	Log *slog.Logger // nil: silent
 	Now func() time.Time
 }
 
-// Manifests keep a store equal to the objects in a folder of YAML and JSON files, in place of an API server.
+// Manifests keep a store equal to the objects in a folder of YAML and JSON files, instead of an API server.
 //
-// Read are the files *.yaml, *.yml and *.json of the folder itself, as "kubectl apply -f FOLDER" does: subfolders are
-// not, hidden files are not, links to files are followed (so a mounted ConfigMap is a folder like any other), and
-// kustomization.yaml is no object. Of their documents Service, EndpointSlice, Endpoints, Namespace and Pod are used,
-// also in lists; other kinds are passed over. Nobody fills in what the API server and its controllers would: a Service
-// needs its clusterIP, EndpointSlices or Endpoints stand for ready pods, and a Pod has a name only by its status.
+// They read the files *.yaml, *.yml and *.json of the folder itself, as "kubectl apply -f FOLDER" does. They skip
+// subfolders, hidden files and kustomization.yaml, and follow links to files, so a mounted ConfigMap works like any
+// other folder. They use the documents of kind Service, EndpointSlice, Endpoints, Namespace and Pod, also in lists, and
+// skip other kinds. There is no API server to fill in defaults: a Service needs its clusterIP, EndpointSlices or
+// Endpoints list the ready pods, and a Pod has a name only through its status.
 //
-// What is wrong is told by [Manifests.Problems]; the rest is served. A document that can no longer be used takes
-// nothing away: what it gave stays until it is mended or removed, because a slip in an editor must not take a name
-// out of service. A field that is not known is told of and left out. While the folder itself cannot be read,
-// everything stays.
+// [Manifests.Problems] reports what is wrong; the rest is served. A document that becomes unusable removes nothing: its
+// last good objects stay until it is fixed or removed, so that a typo does not take a name out of service. An unknown
+// field is reported and ignored. If the folder itself cannot be read, everything stays.
 //
-// New and changed objects are served as soon as the folder has rested for 50 ms. One that is gone is taken away when the
-// folder has rested for another 500 ms: a file that is being written anew lacks them for a while.
+// New and changed objects are served once the folder has been unchanged for 50 ms. A missing object is removed after
+// another 500 ms without a change, because a file that is being rewritten lacks objects for a while.
 type Manifests struct {
 	cfg            ManifestsConfig
-	folder         manifestFolder // Run's after NewManifests
+	folder         manifestFolder // used only by Run after NewManifests
 	filter         manifestFilter
 	kinds          []zone.Kind
-	store          manifestStore   // its store is nil if there is nothing to fill
+	store          manifestStore   // its store is nil if no store is filled
 	serviceWatcher *serviceWatcher // nil: none
 	ready          chan struct{}
 
-	counts   map[zone.Kind]*manifestCounts // fixed by NewManifests
+	counts   map[zone.Kind]*manifestCounts // set by NewManifests, not changed later
 	failures atomic.Uint64
 	panics   atomic.Uint64
 
@@ -70,20 +69,20 @@ type Manifests struct {
 	broken   string // why the folder cannot be read; empty: it can
 }
 
-// manifestCounts is what is counted of one kind.
+// manifestCounts are the counters of one kind.
 type manifestCounts struct {
 	events  atomic.Uint64
 	arrival histogram
 }
 
-// NewManifests reads the folder once. An error is about the configuration or the folder as a whole; what is wrong in its
-// files is a matter of [Manifests.Problems]. The store is not touched before Run, but for what it is to expect.
+// NewManifests reads the folder once. It fails if the configuration is invalid or the folder cannot be read;
+// [Manifests.Problems] reports problems in its files. Before Run, it changes only the store's expected kinds.
 func NewManifests(cfg ManifestsConfig) (*Manifests, error) {
 	if cfg.Folder == "" {
-		return nil, errors.New("manifests need a folder")
+		return nil, errors.New("manifests: no folder set")
 	}
 	if cfg.Now == nil {
-		return nil, errors.New("manifests need a clock")
+		return nil, errors.New("manifests: no clock set")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -100,10 +99,10 @@ func NewManifests(cfg ManifestsConfig) (*Manifests, error) {
 		counts: map[zone.Kind]*manifestCounts{},
 	}
 	if m.filter.services, err = labels.Parse(cfg.ServiceSelector); err != nil {
-		return nil, fmt.Errorf("parsing the selector of services: %w", err)
+		return nil, fmt.Errorf("parsing the service selector: %w", err)
 	}
 	if m.filter.namespaceSelector, err = labels.Parse(cfg.NamespaceSelector); err != nil {
-		return nil, fmt.Errorf("parsing the selector of namespaces: %w", err)
+		return nil, fmt.Errorf("parsing the namespace selector: %w", err)
 	}
 	if cfg.ServicesOnly {
 		m.filter.endpoints, m.filter.pods = EndpointsNone, false
@@ -127,7 +126,7 @@ func NewManifests(cfg ManifestsConfig) (*Manifests, error) {
 	return m, nil
 }
 
-// filled gives the kinds that the folder fills.
+// filled returns the kinds that the folder fills.
 func (m *Manifests) filled() []zone.Kind {
 	kinds := []zone.Kind{zone.Services}
 	if m.cfg.ServicesOnly {
@@ -146,18 +145,18 @@ func (m *Manifests) filled() []zone.Kind {
 // String names the task in logs.
 func (m *Manifests) String() string { return "manifests" }
 
-// Ready is closed when everything that the folder held at first is in the store, and told to who follows a service.
+// Ready is closed once the store holds the folder's first state and that state was reported to ServiceWatch.
 func (m *Manifests) Ready() <-chan struct{} { return m.ready }
 
-// Problems gives what is wrong with the folder now, by file and document. It may be called at any time.
+// Problems returns the folder's current problems, by file and document. It is safe for concurrent use.
 func (m *Manifests) Problems() []Problem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.problems)
 }
 
-// Stats gives what was counted. Age is always 0: the folder is on this machine. Failures count the looks that found the
-// folder out of reach. It may be called at any time.
+// Stats returns the counters. Age is always 0: the folder is on this host. Failures counts the scans that could not
+// read the folder. Stats is safe for concurrent use.
 func (m *Manifests) Stats() Stats {
 	synced := m.isReady()
 	m.mu.Lock()
@@ -177,8 +176,8 @@ func (m *Manifests) Stats() Stats {
 	return s
 }
 
-// apply brings the store and the follower to what the folder holds, after an event at that time, zero if there was
-// none. Unless it is to remove them it leaves what is gone, and reports whether there is something left so.
+// apply brings the store and the service watcher in line with the folder. event is the time of the event that caused
+// it, or zero. Unless remove is set, missing objects stay, and apply reports whether there are any.
 func (m *Manifests) apply(ctx context.Context, event time.Time, remove bool) (left bool) {
 	objects, problems := m.folder.all()
 	m.report(ctx, problems)
@@ -212,9 +211,9 @@ func (m *Manifests) apply(ctx context.Context, event time.Time, remove bool) (le
 	return left || len(gone) > 0
 }
 
-// applyFollow tells the follower about all objects: it picks those that it is for.
+// applyServiceWatch passes all objects to the service watcher, which picks its own.
 func (m *Manifests) applyServiceWatch(objects []manifest, remove bool) (left bool) {
-	services, endpoints := map[string]bool{}, map[string]bool{} // of the namespace followed, by name
+	services, endpoints := map[string]bool{}, map[string]bool{} // by name, in the watched namespace
 	for i := range objects {
 		o := &objects[i]
 		if o.id.namespace != m.cfg.ServiceWatch.Namespace {
@@ -230,14 +229,14 @@ func (m *Manifests) applyServiceWatch(objects []manifest, remove bool) (left boo
 		}
 	}
 	if !remove {
-		return true // whether there is anything gone only the follower knows
+		return true // only the service watcher knows whether an object is missing
 	}
 	m.serviceWatcher.retain(zone.Services, func(_, name string) bool { return services[name] })
 	m.serviceWatcher.retain(zone.Slices, func(_, name string) bool { return endpoints[name] })
 	return false
 }
 
-// report publishes what is wrong, and logs what was not known.
+// report publishes the problems, and logs the new ones.
 func (m *Manifests) report(ctx context.Context, problems []Problem) {
 	m.mu.Lock()
 	before := m.problems
@@ -254,7 +253,7 @@ func (m *Manifests) report(ctx context.Context, problems []Problem) {
 		}
 	}
 	if len(before) > 0 && len(problems) == 0 {
-		m.cfg.Log.InfoContext(ctx, "manifests mended", "folder", m.cfg.Folder)
+		m.cfg.Log.InfoContext(ctx, "manifests fixed", "folder", m.cfg.Folder)
 	}
 }
 
@@ -267,7 +266,7 @@ func (m *Manifests) isReady() bool {
 	}
 }
 
-// defect records a panic that a file caused.
+// recordPanic counts and logs a panic that a file caused.
 func (m *Manifests) recordPanic(file string, panicked any, stack []byte) {
 	m.panics.Add(1)
 	m.cfg.Log.Error("recovered from a panic", "where", "manifests", "file", file, "panic", fmt.Sprint(panicked), "stack", string(stack))

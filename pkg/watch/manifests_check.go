@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// manifestCheck collects what the API server would refuse in an object, as far as a DNS answer depends on it. It fills
-// in what the API server fills in.
+// manifestCheck collects the errors for which the API server would refuse an object, as far as a DNS answer depends on
+// them. It also sets the API server's defaults.
 type manifestCheck struct {
 	findings []manifestFinding
 	fatal    bool // the object cannot be served
@@ -23,19 +23,19 @@ type manifestCheck struct {
 
 type manifestFinding struct{ field, what, hint string }
 
-// hints that more than one finding gives.
+// Hints of more than one finding.
 const (
 	labelHint = "lower-case letters, digits and '-', at most 63, with a letter or digit at both ends"
 	nameHint  = "lower-case letters, digits, '-' and '.', at most 253, with a letter or digit at both ends"
 )
 
-// refuse is for what makes the object unfit to be served.
+// refuse records an error that makes the object unusable.
 func (c *manifestCheck) refuse(field, what, hint string) {
 	c.fatal = true
 	c.warn(field, what, hint)
 }
 
-// warn is for what can be left out of the object.
+// warn records an error in a part that can be left out.
 func (c *manifestCheck) warn(field, what, hint string) {
 	c.findings = append(c.findings, manifestFinding{field, what, hint})
 }
@@ -49,7 +49,7 @@ func (c *manifestCheck) names(id manifestID) {
 	}
 }
 
-// label refuses a text that is no label in the API server's eyes. Empty is for the caller to judge.
+// label refuses a text that the API server does not accept as a label. The caller handles the empty text.
 func (c *manifestCheck) label(field, text string) {
 	if text != "" && len(validation.IsDNS1123Label(text)) > 0 {
 		c.refuse(field, quoted(text)+": not a DNS label", labelHint)
@@ -82,7 +82,7 @@ func (c *manifestCheck) service(svc *corev1.Service) {
 	}
 }
 
-// clusterIPs checks the addresses of a Service that has some. Without an API server nobody gives it one.
+// clusterIPs checks the addresses of a Service that needs some: without an API server, nothing assigns one.
 func (c *manifestCheck) clusterIPs(spec *corev1.ServiceSpec) {
 	if len(spec.ClusterIPs) == 0 && spec.ClusterIP != "" {
 		spec.ClusterIPs = []string{spec.ClusterIP}
@@ -140,7 +140,7 @@ func (c *manifestCheck) slice(slice *discoveryv1.EndpointSlice) {
 	switch slice.AddressType {
 	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
 	case discoveryv1.AddressTypeFQDN:
-		return // it makes no names
+		return // it has no names
 	default:
 		c.refuse("addressType", quoted(string(slice.AddressType))+": not a type of address", "IPv4 or IPv6")
 		return
@@ -176,7 +176,7 @@ func (c *manifestCheck) endpoint(field string, e *discoveryv1.Endpoint, kind dis
 	c.label(field+".hostname", orZero(e.Hostname))
 }
 
-//nolint:staticcheck // deprecated in the API, and still what many folders hold
+//nolint:staticcheck // deprecated in the API, and still common in folders
 func (c *manifestCheck) endpoints(endpoints *corev1.Endpoints) {
 	for i := range endpoints.Subsets {
 		subset := &endpoints.Subsets[i]
@@ -202,7 +202,7 @@ func (c *manifestCheck) endpointAddress(field string, a *corev1.EndpointAddress)
 	c.label(field+".hostname", a.Hostname)
 }
 
-// pod checks what a Pod's status says. One without status is as good: it is what an application's manifests hold.
+// pod checks a Pod's status. A Pod without status is valid: the manifests of applications have none.
 func (c *manifestCheck) pod(pod *corev1.Pod) {
 	if pod.Status.PodIP != "" {
 		c.address("status.podIP", pod.Status.PodIP)
@@ -212,7 +212,7 @@ func (c *manifestCheck) pod(pod *corev1.Pod) {
 	}
 }
 
-// address refuses what is no IP address. An IPv4 address written as IPv6 counts as IPv4.
+// address refuses a text that is not an IP address. An IPv4-mapped IPv6 address counts as IPv4.
 func (c *manifestCheck) address(field, text string) (netip.Addr, bool) {
 	addrs := appendAddr(nil, text)
 	if len(addrs) == 0 {
@@ -232,7 +232,7 @@ func (c *manifestCheck) portNumber(field string, number int32) {
 type portCheck struct {
 	check   *manifestCheck
 	seen    map[string]bool
-	several bool // then each of them needs a name
+	several bool // then each port needs a name
 }
 
 func (p *portCheck) add(field, name string, protocol *corev1.Protocol) {

@@ -6,6 +6,8 @@ import (
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,15 +15,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
 )
 
-// defaultNamespace is where an object lives that names no namespace.
+// defaultNamespace is the namespace of an object that sets none.
 const defaultNamespace = metav1.NamespaceDefault
 
-// manifestID is what makes two objects the same one.
+// manifestID identifies an object.
 type manifestID struct{ kind, namespace, name string }
 
-// String gives the object as people write it: "Service shop/web". A name that cannot be one stands in quotes.
+// String returns the object as "Service shop/web". An invalid name is quoted.
 func (id manifestID) String() string {
 	shown := func(name string) string {
 		if len(validation.IsDNS1123Subdomain(strings.ToLower(name))) > 0 {
@@ -38,30 +41,30 @@ func (id manifestID) String() string {
 	return id.kind + " " + shown(id.namespace) + "/" + shown(id.name)
 }
 
-// manifest is one object of a file that can be served. Of service, slices, namespace and pod the one of its kind is set.
+// manifest is one usable object of a file. Of service, slices, namespace and pod, the field of its kind is set.
 type manifest struct {
 	id        manifestID
 	file      string
 	document  int
 	line      int
 	service   *corev1.Service
-	slices    []*discoveryv1.EndpointSlice // one of an EndpointSlice; of Endpoints one for each subset
+	slices    []*discoveryv1.EndpointSlice // one for an EndpointSlice; one per subset for Endpoints
 	namespace *corev1.Namespace
 	pod       *corev1.Pod
 }
 
-// manifestReader turns the documents of one file into objects and problems.
+// manifestReader decodes the documents of one file into objects and problems.
 type manifestReader struct {
 	file     string
 	doc      manifestDocument
 	lines    lineFinder
 	objects  []manifest
-	broken   []manifestID // named by a document, and not good enough to be served
-	nameless bool         // a document is so wrong that nobody can tell which object it names
+	broken   []manifestID // named by a document that is too invalid to be served
+	nameless bool         // a document is so invalid that its object is unknown
 	problems []Problem
 }
 
-// readDocument decodes one document. Kinds that make no names are passed over, whatever they hold.
+// readDocument decodes one document. Documents of unused kinds are skipped, whatever they contain.
 func (r *manifestReader) readDocument(doc manifestDocument) {
 	r.doc, r.lines = doc, lineFinder{doc: doc}
 	text := doc.text
@@ -75,7 +78,7 @@ func (r *manifestReader) readDocument(doc manifestDocument) {
 	r.readObject(text, "", "", "")
 }
 
-// problem adds a problem with the object at path in the document; field is below that.
+// problem adds a problem with the object at path in the document. field is relative to path.
 func (r *manifestReader) problem(id manifestID, path, field, what, hint string) {
 	at := strings.Trim(path+"."+field, ".")
 	if at != "" {
@@ -89,8 +92,8 @@ func (r *manifestReader) problem(id manifestID, path, field, what, hint string) 
 	})
 }
 
-// readObject decodes one object, and the objects of a list. The path is empty, or that of an item of a list, whose
-// version and kind the item has if it says nothing else.
+// readObject decodes one object or the objects of a list. path is empty, or the path of a list item, which inherits the
+// list's apiVersion and kind if it sets none.
 func (r *manifestReader) readObject(text []byte, path, apiVersion, kind string) {
 	head := struct {
 		APIVersion string `json:"apiVersion"`
@@ -116,8 +119,8 @@ func (r *manifestReader) readObject(text []byte, path, apiVersion, kind string) 
 	}
 }
 
-// readList decodes the items of a list. One that "kubectl get" writes has items of any kind, each with its own; one of
-// the API has items of one kind, and names it itself.
+// readList decodes the items of a list. The items of a "kubectl get" list have any kind and set it themselves. The items
+// of an API list have one kind, which the list sets.
 func (r *manifestReader) readList(text []byte, apiVersion, kind string) {
 	var list struct {
 		Items []stdjson.RawMessage `json:"items"`
@@ -136,8 +139,8 @@ func (r *manifestReader) readList(text []byte, apiVersion, kind string) {
 	}
 }
 
-// recogniseKind gives the kind of an object of use here, List for any list of those, and nothing for other objects.
-// What is wrong says why a document is probably meant to be of use and is not.
+// parseKind returns the kind of a used object, List for any list of those, and "" for other objects. wrong is set if a
+// document was probably meant to be used and is not.
 func parseKind(apiVersion, kind string) (ours, wrong, hint string) {
 	const core, discovery = "v1", "discovery.k8s.io/v1"
 	if kind == "" {
@@ -154,7 +157,7 @@ func parseKind(apiVersion, kind string) (ours, wrong, hint string) {
 			want = discovery
 		}
 		if group, _, grouped := strings.Cut(apiVersion, "/"); grouped && group != "discovery.k8s.io" {
-			return "", "", "" // another group's kind of the same name
+			return "", "", "" // another API group's kind of the same name
 		}
 		if single != known {
 			return "", "kind: " + quoted(kind) + ": not a kind", "did you mean " + quoted(known) + "?"
@@ -173,7 +176,7 @@ func parseKind(apiVersion, kind string) (ours, wrong, hint string) {
 	return kind, "", ""
 }
 
-// readKind decodes an object of one of the kinds of use.
+// readKind decodes an object of a used kind.
 func (r *manifestReader) readKind(text []byte, path, kind string) {
 	m := manifest{
 		id: r.identify(text, path, kind), file: r.file, document: r.doc.number, line: r.doc.line,
@@ -203,7 +206,7 @@ func (r *manifestReader) readKind(text []byte, path, kind string) {
 	r.objects = append(r.objects, m)
 }
 
-// newObject gives an empty object of one of the kinds of use.
+// newObject returns an empty object of a used kind.
 func newObject(kind string) metav1.Object {
 	switch kind {
 	case "Service":
@@ -211,7 +214,7 @@ func newObject(kind string) metav1.Object {
 	case "EndpointSlice":
 		return &discoveryv1.EndpointSlice{}
 	case "Endpoints":
-		return &corev1.Endpoints{} //nolint:staticcheck // deprecated in the API, and still what many folders hold
+		return &corev1.Endpoints{} //nolint:staticcheck // deprecated in the API, and still common in folders
 	case "Namespace":
 		return &corev1.Namespace{}
 	default:
@@ -219,7 +222,7 @@ func newObject(kind string) metav1.Object {
 	}
 }
 
-// set puts a decoded object into its place and checks it.
+// set stores a decoded object in its field and checks it.
 func (m *manifest) set(object metav1.Object, c *manifestCheck) {
 	c.names(m.id)
 	switch o := object.(type) {
@@ -240,7 +243,7 @@ func (m *manifest) set(object metav1.Object, c *manifestCheck) {
 	}
 }
 
-// identify reads what names an object. Without a name it says so and returns none.
+// identify decodes the identity of an object. It reports a problem if there is no name.
 func (r *manifestReader) identify(text []byte, path, kind string) manifestID {
 	var head struct {
 		Metadata struct {
@@ -268,13 +271,13 @@ func (r *manifestReader) identify(text []byte, path, kind string) manifestID {
 	return id
 }
 
-// decode decodes an object as the API server does: names of fields are case-sensitive, fields that are not known
-// are told of and left out. It reports whether the object can be used.
+// decode decodes an object as the API server does: field names are case-sensitive, and unknown fields are reported and
+// ignored. It reports whether the object is usable.
 func (r *manifestReader) decode(text []byte, path string, id manifestID, into any) bool {
 	strict, err := json.UnmarshalStrict(text, into)
 	for _, mistake := range strict {
 		field := ""
-		if named, ok := mistake.(json.FieldError); ok { //nolint:errorlint // the list holds them bare
+		if named, ok := mistake.(json.FieldError); ok { //nolint:errorlint // the list holds them unwrapped
 			field = named.FieldPath()
 		}
 		if strings.HasPrefix(mistake.Error(), "duplicate field") {
@@ -291,7 +294,7 @@ func (r *manifestReader) decode(text []byte, path string, id manifestID, into an
 	return true
 }
 
-// decodingMistake says what a JSON decoder found wrong, and in which field.
+// decodingMistake describes a JSON decoding error and its field.
 func decodingMistake(err error) (what, field string) {
 	mistake, ok := errors.AsType[*stdjson.UnmarshalTypeError](err)
 	if !ok {
@@ -300,7 +303,7 @@ func decodingMistake(err error) (what, field string) {
 	return "a " + typeName(mistake.Value) + " where a " + typeName(mistake.Type.Kind().String()) + " is wanted", mistake.Field
 }
 
-// typeName names a type of JSON or Go as people who write YAML do.
+// typeName returns the YAML name of a JSON or Go type.
 func typeName(text string) string {
 	switch {
 	case strings.HasPrefix(text, "number"), strings.HasPrefix(text, "int"), strings.HasPrefix(text, "uint"):
@@ -316,10 +319,70 @@ func typeName(text string) string {
 	}
 }
 
-// quoteHint is the hint for a text that YAML took for something else, such as a name of digits.
+// quoteHint returns the hint for a text that YAML decoded as another type, such as a name made of digits.
 func quoteHint(what string) string {
 	if strings.HasSuffix(what, "where a string is wanted") {
 		return "put it in quotes"
+	}
+	return ""
+}
+
+// toJSON converts the YAML document to JSON. A duplicate key is reported; its last value counts.
+func (r *manifestReader) toJSON() ([]byte, bool) {
+	text, err := yaml.YAMLToJSONStrict(r.doc.text)
+	if err == nil {
+		return text, true
+	}
+	if list, found := strings.CutPrefix(err.Error(), "yaml: unmarshal errors:\n"); found {
+		repeated := regexp.MustCompile(`(?m)^  line (\d+): key (.*) already set in map$`)
+		for _, m := range repeated.FindAllStringSubmatch(list, -1) {
+			r.syntax(m[1], 0, "key "+m[2]+" is set twice", "")
+		}
+		if text, err = yaml.YAMLToJSON(r.doc.text); err == nil {
+			return text, true
+		}
+	}
+	what := strings.TrimPrefix(err.Error(), "yaml: ")
+	line := ""
+	if m := regexp.MustCompile(`^line (\d+): `).FindStringSubmatch(what); m != nil {
+		line, what = m[1], what[len(m[0]):]
+	}
+	r.syntax(line, parserLine(what), "YAML: "+what, syntaxHint(what))
+	return nil, false
+}
+
+// syntax adds a syntax problem. The YAML reader counted line within the document.
+func (r *manifestReader) syntax(line string, more int, what, hint string) {
+	at := r.doc.line
+	if n, err := strconv.Atoi(line); err == nil {
+		at = r.doc.fileLine(n + more)
+	}
+	r.problems = append(r.problems, Problem{File: r.file, Document: r.doc.number, Line: at, What: what, Hint: hint})
+}
+
+// parserLine is the correction for a syntax error's line: the YAML reader's scanner counts from 1, its parser from 0.
+func parserLine(what string) int {
+	for _, start := range []string{
+		"did not find expected <", "did not find expected node content", "did not find expected '-' indicator",
+		"did not find expected key", "did not find expected ',' or", "found undefined tag handle",
+	} {
+		if strings.HasPrefix(what, start) {
+			return 1
+		}
+	}
+	return 0
+}
+
+func syntaxHint(what string) string {
+	switch {
+	case strings.HasPrefix(what, "found character that cannot start any token"):
+		return "indent with spaces, not with tabs, and quote a value that begins with @ or `"
+	case strings.HasPrefix(what, "mapping values are not allowed"):
+		return "quote a value that holds a colon and a space, and check the indentation"
+	case strings.HasPrefix(what, "found unexpected end of stream"):
+		return "close the quotes"
+	case parserLine(what) > 0:
+		return "check the indentation and the brackets"
 	}
 	return ""
 }

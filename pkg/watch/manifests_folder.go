@@ -17,38 +17,38 @@ import (
 	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
-// maxManifestFile is the size of the largest file that is read. A list of 11,000 Services takes 10 MB.
+// maxManifestFile bounds the size of a file. A list of 11,000 Services takes 10 MB.
 const maxManifestFile = 32 << 20
 
-// manifestFolder is what a folder of manifests holds, and held: the objects of a file outlive a mistake in it.
+// manifestFolder is the content of a folder. It keeps the last good objects of a file that becomes invalid.
 //
-// A document that cannot be served any more takes nothing away. One that still names its object leaves that object as
-// it was; one that does not leaves every object of its file as it was, since any of them may be the one that it
-// names. They go when the file says what to do with them again: with a document that is good, or with none.
+// An unusable document removes nothing. If it still names its object, that object stays as it was. If not, every object
+// of its file stays as it was, since it may name any of them. Kept objects are dropped once the file defines them again
+// in a valid document, or no longer contains an invalid one.
 type manifestFolder struct {
 	path  string
 	files []*manifestFile // by name
 	err   error           // why the folder cannot be read
 
-	// defect is told of a panic that a file caused; the file counts as wrong.
+	// recordPanic is called with a panic that a file caused. The file counts as invalid.
 	recordPanic func(file string, panicked any, stack []byte)
 }
 
-// manifestFile is what one file holds.
+// manifestFile is the content of one file.
 type manifestFile struct {
 	name     string
 	sum      [sha256.Size]byte // of its content
-	err      error             // why there is no content
-	objects  []manifest        // good ones, in the order of the file
+	err      error             // why the content cannot be read
+	objects  []manifest        // usable ones, in the order of the file
 	kept     []manifest        // from before a mistake
 	problems []Problem
 }
 
-// look reads the files again and reports whether anything is not as it was.
+// scan reads the files again and reports whether anything changed.
 func (f *manifestFolder) scan() bool {
 	entries, err := os.ReadDir(f.path)
 	if err != nil {
-		// A folder that is gone, or out of reach, says nothing about its objects.
+		// A folder that is missing or unreadable says nothing about its objects.
 		changed := f.err == nil || f.err.Error() != err.Error()
 		f.err = err
 		return changed
@@ -79,7 +79,7 @@ func (f *manifestFolder) scan() bool {
 	return changed
 }
 
-// file gives the file of that name, nil if there was none.
+// file returns the file of that name, or nil.
 func (f *manifestFolder) file(name string) *manifestFile {
 	i, found := slices.BinarySearchFunc(f.files, name, func(file *manifestFile, name string) int {
 		return strings.Compare(file.name, name)
@@ -90,8 +90,8 @@ func (f *manifestFolder) file(name string) *manifestFile {
 	return f.files[i]
 }
 
-// isManifest tells by its name whether a file is one to read. Hidden files are not, which leaves out the folders
-// behind a ConfigMap's links, and neither is a file of kustomize, which is no object.
+// isManifest reports whether the name is that of a manifest file. It excludes hidden files, and thus the folders behind a
+// ConfigMap's links, and kustomize files, which are not objects.
 func isManifest(name string) bool {
 	if strings.HasPrefix(name, ".") {
 		return false
@@ -100,7 +100,7 @@ func isManifest(name string) bool {
 	return ext == ".json" || (ext == ".yaml" || ext == ".yml") && stem != "kustomization"
 }
 
-// bare is an error without the path that it is about.
+// withoutPath returns the error without the path that it names.
 func withoutPath(err error) error {
 	if about, ok := errors.AsType[*fs.PathError](err); ok {
 		return about.Err
@@ -108,7 +108,7 @@ func withoutPath(err error) error {
 	return err
 }
 
-// same reports whether a file still has the content it had.
+// same reports whether a file is unchanged.
 func (f *manifestFile) same(data []byte, err error) bool {
 	if err != nil || f.err != nil {
 		return err != nil && f.err != nil && err.Error() == f.err.Error()
@@ -116,7 +116,7 @@ func (f *manifestFile) same(data []byte, err error) bool {
 	return sha256.Sum256(data) == f.sum
 }
 
-// decode reads a file. What it was before, if anything, gives the objects that its mistakes keep.
+// decode decodes a file. The objects that its mistakes keep come from before, its previous state.
 func (f *manifestFolder) decode(name string, data []byte, err error, before *manifestFile) *manifestFile {
 	file := &manifestFile{name: name, err: err}
 	var last []manifest
@@ -125,7 +125,7 @@ func (f *manifestFolder) decode(name string, data []byte, err error, before *man
 	}
 	if err != nil {
 		file.kept = last
-		file.problems = []Problem{{File: name, What: "reading: " + err.Error()}}
+		file.problems = []Problem{{File: name, What: "reading the file: " + err.Error()}}
 		return file
 	}
 	file.sum = sha256.Sum256(data)
@@ -147,13 +147,13 @@ func (f *manifestFolder) decode(name string, data []byte, err error, before *man
 	return file
 }
 
-// guarded reads a file, and takes a panic of the decoders for a mistake in it.
+// recovering runs read. A panic of the decoders becomes a problem of the file.
 func (f *manifestFolder) recovering(r *manifestReader, read func()) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			r.nameless = true
 			r.problems = append(r.problems, Problem{
-				File: r.file, Document: r.doc.number, Line: r.doc.line, What: fmt.Sprintf("a defect of node-cache: %v", panicked),
+				File: r.file, Document: r.doc.number, Line: r.doc.line, What: fmt.Sprintf("internal error: %v", panicked),
 			})
 			f.recordPanic(r.file, panicked, debug.Stack())
 		}
@@ -182,8 +182,8 @@ func (r *manifestReader) readFile(data []byte) {
 	}
 }
 
-// all gives the objects of the folder, each once, and everything that is wrong. Of objects of the same name the
-// first is taken, by the name of the file and the place in it; one that a mistake kept comes after all others.
+// all returns the objects of the folder, each once, and all problems. Of objects with the same name, the first by file
+// name and position wins. An object kept because of a mistake comes last.
 func (f *manifestFolder) all() ([]manifest, []Problem) {
 	var objects []manifest
 	var problems []Problem
@@ -204,7 +204,7 @@ func (f *manifestFolder) all() ([]manifest, []Problem) {
 			}
 			problems = append(problems, Problem{
 				File: o.file, Document: o.document, Line: o.line,
-				What: fmt.Sprintf("%s: given before, in %s, document %d, line %d", o.id, other.file, other.document, other.line),
+				What: fmt.Sprintf("%s: already defined in %s, document %d, line %d", o.id, other.file, other.document, other.line),
 				Hint: "remove one of the two; the first one is served",
 			})
 		}

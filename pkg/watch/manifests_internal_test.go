@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// cut is a document in words.
+// cut is a document in short form.
 type cut struct {
 	First, Line int
 	Text        string
@@ -93,7 +93,7 @@ func TestSplitJSON(t *testing.T) {
 	}
 }
 
-// TestManifestsPanic is about a defect in what decodes: it is told, and counts as a mistake in the file.
+// TestManifestsPanic checks that a panic in a decoder is reported and counts as a mistake in the file.
 func TestManifestsPanic(t *testing.T) {
 	t.Parallel()
 	var told []string
@@ -103,16 +103,16 @@ func TestManifestsPanic(t *testing.T) {
 	r := manifestReader{file: "web.yaml", doc: manifestDocument{number: 2, line: 7}}
 	f.recovering(&r, func() { panic("index out of range") })
 	if diff := cmp.Diff([]string{"web.yaml index out of range true"}, told); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("recorded (-want +got):\n%s", diff)
 	}
-	want := []Problem{{File: "web.yaml", Document: 2, Line: 7, What: "a defect of node-cache: index out of range"}}
+	want := []Problem{{File: "web.yaml", Document: 2, Line: 7, What: "internal error: index out of range"}}
 	if diff := cmp.Diff(want, r.problems); diff != "" || !r.nameless {
 		t.Errorf("problems (-want +got):\n%s", diff)
 	}
 }
 
-// FuzzManifests decodes anything. It must not panic, its problems must name lines of the file, and an object that
-// decodes without a problem must be what sigs.k8s.io/yaml makes of the same document.
+// FuzzManifests decodes arbitrary input. It must not panic, its problems must name lines of the file, and an object that
+// decodes without a problem must equal the result of sigs.k8s.io/yaml.
 func FuzzManifests(f *testing.F) {
 	for _, pattern := range []string{"testdata/manifests/*/*.yaml", "testdata/manifests/*/*.json", "../../examples/cluster/*.yaml"} {
 		paths, err := filepath.Glob(pattern)
@@ -149,7 +149,7 @@ func FuzzManifests(f *testing.F) {
 	})
 }
 
-// checkDecoded compares the objects of faultless documents with another decoder's.
+// checkDecoded compares the objects of documents without problems with another decoder's.
 func checkDecoded(t *testing.T, data []byte, r *manifestReader, faulty map[int]bool) {
 	t.Helper()
 	for _, doc := range splitManifest(data) {
@@ -172,16 +172,16 @@ func compareObject(t *testing.T, text []byte, o *manifest) {
 	case o.service != nil:
 		plain := &corev1.Service{}
 		if err := yaml.Unmarshal(text, plain); err != nil {
-			t.Fatalf("%s decodes here, and not there: %v", o.id, err)
+			t.Fatalf("%s decodes here, but not with sigs.k8s.io/yaml: %v", o.id, err)
 		}
-		c := manifestCheck{} // which fills in what the API server fills in
+		c := manifestCheck{} // which sets the API server's defaults
 		plain.Namespace = o.id.namespace
 		c.service(plain)
 		got, want = o.service, plain
 	case o.id.kind == "EndpointSlice":
 		plain := &discoveryv1.EndpointSlice{}
 		if err := yaml.Unmarshal(text, plain); err != nil {
-			t.Fatalf("%s decodes here, and not there: %v", o.id, err)
+			t.Fatalf("%s decodes here, but not with sigs.k8s.io/yaml: %v", o.id, err)
 		}
 		c := manifestCheck{}
 		plain.Namespace = o.id.namespace

@@ -10,16 +10,16 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxProblems bounds what is told of one folder: it may be full of something else.
+// maxProblems bounds the problems reported for one folder: it may contain other kinds of files.
 const maxProblems = 100
 
-// Problem is one thing that is wrong with a folder of manifests.
+// Problem is one problem in a folder of manifests.
 type Problem struct {
-	File     string // its name in the folder; empty: the folder itself
-	Document int    // of the file, from 1, those with nothing but comments not counted; 0: the whole file
-	Line     int    // of the file, from 1; 0: not known
-	What     string // what is wrong; begins with the object and the path of the field, as far as they are known
-	Hint     string // what to write in its place; empty: there is nothing to add
+	File     string // name in the folder; empty: the folder itself
+	Document int    // of the file, from 1, without documents that hold only comments; 0: the whole file
+	Line     int    // of the file, from 1; 0: unknown
+	What     string // begins with the object and the field's path, if known
+	Hint     string // what to write instead; empty: no hint
 }
 
 // String returns the problem on one line, without its hint.
@@ -40,7 +40,7 @@ func (p Problem) String() string {
 	return b.String() + p.What
 }
 
-// boundProblems cuts a list that is too long, and says by how much.
+// boundProblems cuts a long list, and adds the number of further problems.
 func boundProblems(list []Problem) []Problem {
 	if more := len(list) - maxProblems; more > 0 {
 		return append(list[:maxProblems:maxProblems], Problem{What: fmt.Sprintf("%d more problems", more)})
@@ -48,7 +48,7 @@ func boundProblems(list []Problem) []Problem {
 	return list
 }
 
-// quoted puts a value of a file in quotes. It may be anything, so only its beginning is shown.
+// quoted quotes a value of a file. It shows only the beginning of a long value.
 func quoted(text string) string {
 	const most = 80
 	if len(text) > most {
@@ -57,19 +57,19 @@ func quoted(text string) string {
 	return strconv.Quote(text)
 }
 
-// lineFinder finds the lines of a document's fields. It parses the document when it is first asked: most have no problems.
+// lineFinder finds the lines of a document's fields. It parses the document at the first call: most documents have no problem.
 type lineFinder struct {
 	doc  manifestDocument
-	root *yaml.Node // nil: not parsed
+	root *yaml.Node // nil: not parsed yet
 }
 
-// line gives the line of the file where the field with that path stands, such as "spec.ports[1].name". Of one that is
-// missing it gives the line of what is above it, so the answer is never further off than the document's first line.
+// lineOf returns the file's line of the field with that path, such as "spec.ports[1].name". For a missing field, it
+// returns the line of its nearest parent, at worst the document's first line.
 func (f *lineFinder) lineOf(path string) int {
 	if f.root == nil {
 		f.root = &yaml.Node{}
 		if err := yaml.Unmarshal(f.doc.text, f.root); err != nil {
-			f.root = &yaml.Node{} // this reader is more particular than the one that decodes: go without lines
+			f.root = &yaml.Node{} // this parser is stricter than the decoder: report no lines
 		}
 	}
 	if len(f.root.Content) == 0 {
@@ -94,7 +94,7 @@ func pathSteps(path string) []string {
 	return strings.FieldsFunc(strings.ReplaceAll(path, "[", ".["), func(r rune) bool { return r == '.' })
 }
 
-// child gives the value of a key or index below node, and the node whose line is that of the pair.
+// child returns the value of a key or index in node, and the node whose line is that of the pair.
 func child(node *yaml.Node, step string) (key, value *yaml.Node) {
 	if index, found := strings.CutPrefix(step, "["); found {
 		i, err := strconv.Atoi(strings.TrimSuffix(index, "]"))

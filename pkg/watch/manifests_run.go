@@ -14,16 +14,16 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// The clockwork of Manifests.
+// Delays of Manifests.
 const (
-	manifestQuietTime    = 50 * time.Millisecond  // after the last event: a writer has more to come
+	manifestQuietTime    = 50 * time.Millisecond  // after the last event: the writer may have more to write
 	manifestMaxDelay     = 500 * time.Millisecond // after the first event, however many follow
-	manifestRemoveDelay  = 500 * time.Millisecond // after the last change: what is gone is not about to come back
-	manifestPollInterval = 5 * time.Second        // between looks without an event: some file systems tell nothing
+	manifestRemoveDelay  = 500 * time.Millisecond // after the last change: a missing object is then gone for good
+	manifestPollInterval = 5 * time.Second        // without an event: some file systems report none
 )
 
-// Run follows the folder until ctx ends, and returns nil then. Where the kernel grants no watch it looks every five
-// seconds. It can be called once.
+// Run watches the folder until ctx ends, and then returns nil. If the kernel grants no watch, it polls every 5 seconds.
+// Run can be called once.
 func (m *Manifests) Run(ctx context.Context) error {
 	if m.serviceWatcher != nil {
 		ended := make(chan struct{})
@@ -47,21 +47,21 @@ func (m *Manifests) Run(ctx context.Context) error {
 	return nil
 }
 
-// manifestEvents is what followFolder needs of fsnotify.
+// folderEvents is what watchFolder needs of fsnotify.
 type folderEvents struct {
-	watch  func(folders []string) // these, and no others; again for one that has a watch: it may have lost it
+	watch  func(folders []string) // sets the watched folders; a folder given again is watched anew, since its watch may be lost
 	events <-chan fsnotify.Event
 	errors <-chan error
 }
 
-// manifestTimers tell when to look.
+// manifestTimers tell when to rescan.
 type manifestTimers struct {
 	quiet, deadline, confirmGone *time.Timer
 	reread                       *time.Ticker
-	firstEvent                   time.Time // of the first event that no look has answered; zero: there is none
+	firstEvent                   time.Time // first event since the last rescan; zero: none
 }
 
-// newManifestTimers makes timers of which only the ticker runs.
+// newManifestTimers returns timers of which only the polling ticker runs.
 func newManifestTimers() *manifestTimers {
 	stopped := func() *time.Timer {
 		t := time.NewTimer(time.Hour)
@@ -78,7 +78,7 @@ func (t *manifestTimers) stop() {
 	t.reread.Stop()
 }
 
-// wake asks for a look after an event.
+// onEvent schedules a rescan.
 func (t *manifestTimers) onEvent(now time.Time) {
 	t.quiet.Reset(manifestQuietTime)
 	if t.firstEvent.IsZero() {
@@ -87,7 +87,7 @@ func (t *manifestTimers) onEvent(now time.Time) {
 	}
 }
 
-// answered gives the time of the first event that the look to come answers.
+// takeEventTime returns the time of the first event that the next rescan handles, and resets it.
 func (t *manifestTimers) takeEventTime() time.Time {
 	t.quiet.Stop()
 	t.deadline.Stop()
@@ -96,7 +96,7 @@ func (t *manifestTimers) takeEventTime() time.Time {
 	return event
 }
 
-// followFolder is Run on any source of events.
+// watchFolder is Run with any source of events.
 func (m *Manifests) watchFolder(ctx context.Context, source folderEvents) {
 	timers := newManifestTimers()
 	defer timers.stop()
@@ -108,7 +108,7 @@ func (m *Manifests) watchFolder(ctx context.Context, source folderEvents) {
 	}
 	watch()
 	m.applyInitial(ctx)
-	for believe := false; ; believe = false {
+	for removeGone := false; ; removeGone = false {
 		select {
 		case <-ctx.Done():
 			return
@@ -118,7 +118,7 @@ func (m *Manifests) watchFolder(ctx context.Context, source folderEvents) {
 			}
 			continue
 		case err := <-source.errors:
-			// Most often a full queue, that is, events that are lost.
+			// The usual cause is a full queue, which loses events.
 			m.cfg.Log.DebugContext(ctx, "lost file events", "folder", m.cfg.Folder, "error", err)
 			timers.onEvent(m.cfg.Now())
 			continue
@@ -126,14 +126,14 @@ func (m *Manifests) watchFolder(ctx context.Context, source folderEvents) {
 		case <-timers.deadline.C:
 		case <-timers.reread.C:
 		case <-timers.confirmGone.C:
-			believe = true
+			removeGone = true
 		}
-		watch() // before the look, so that no change falls between the two
-		m.rescanSafely(ctx, timers, believe)
+		watch() // before the rescan, so that no change is missed
+		m.rescanSafely(ctx, timers, removeGone)
 	}
 }
 
-// begin takes what the folder holds at first.
+// applyInitial applies the folder's first state.
 func (m *Manifests) applyInitial(ctx context.Context) {
 	m.folder.scan() // it may have changed since NewManifests
 	m.apply(ctx, time.Time{}, true)
@@ -147,19 +147,19 @@ func (m *Manifests) applyInitial(ctx context.Context) {
 	m.serviceWatcher.markSynced(func() { close(m.ready) })
 }
 
-// lookSafely is look, but a defect that some file shows costs that look alone.
-func (m *Manifests) rescanSafely(ctx context.Context, timers *manifestTimers, believe bool) {
+// rescanSafely is rescan, but a panic ends only this rescan.
+func (m *Manifests) rescanSafely(ctx context.Context, timers *manifestTimers, removeGone bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			m.recordPanic("", p, debug.Stack())
 		}
 	}()
-	m.rescan(ctx, timers, believe)
+	m.rescan(ctx, timers, removeGone)
 }
 
-// look applies what has changed in the folder. Objects that are gone are left, until the timer of doubt ran out without
-// another change in the folder.
-func (m *Manifests) rescan(ctx context.Context, timers *manifestTimers, believe bool) {
+// rescan applies the folder's changes. Missing objects stay until removeGone is set: the timer confirmGone expired
+// without another change.
+func (m *Manifests) rescan(ctx context.Context, timers *manifestTimers, removeGone bool) {
 	event := timers.takeEventTime()
 	changed := m.folder.scan()
 	if m.folder.err != nil {
@@ -172,14 +172,14 @@ func (m *Manifests) rescan(ctx context.Context, timers *manifestTimers, believe 
 		} else {
 			timers.confirmGone.Stop()
 		}
-	case believe:
+	case removeGone:
 		m.apply(ctx, time.Time{}, true)
 	}
 }
 
-// watched lists the folders in which a change may concern the manifests, and the paths whose events do: every link on
-// the way to the folder, and all files of the folder and of those that links in it lead to. The latter are given as the
-// folder with a slash at its end. Folders are named without links: the kernel has one watch for a folder, whatever its names.
+// watchedPaths returns the folders to watch, and the paths whose events matter: every link on the way to the folder, and
+// all files of the folder and of those that links in it lead to. The latter are given as the folder with a trailing
+// slash. Folder names have their links resolved: the kernel has one watch per folder, whatever its names.
 func (m *Manifests) watchedPaths() (folders []string, relevant map[string]bool) {
 	relevant = map[string]bool{}
 	seen := map[string]bool{}
@@ -211,10 +211,10 @@ func (m *Manifests) watchedPaths() (folders []string, relevant map[string]bool) 
 	return folders, relevant
 }
 
-// linkTrail gives the path, and the one that it links to, and so on. Links among the folders above are not among them;
-// that they lead elsewhere is seen by looking from time to time.
+// linkChain returns the path, the path it links to, and so on. It ignores links among the parent folders; the periodic
+// rescan notices if those change.
 func linkChain(path string) []string {
-	const most = 40 // links, as for the kernel
+	const most = 40 // links; the kernel has the same limit
 	trail := []string{path}
 	for range most {
 		to, err := os.Readlink(path)
@@ -230,13 +230,13 @@ func linkChain(path string) []string {
 	return trail
 }
 
-// folderWatches are the watches that fsnotify keeps.
+// folderWatches are the watches in fsnotify.
 type folderWatches struct {
 	notify *fsnotify.Watcher
-	kept   map[string]bool // by folder; false: there is none
+	kept   map[string]bool // by folder; false: not watched
 }
 
-// set watches these folders and no others. One that cannot be watched is left to looking from time to time.
+// set watches exactly these folders. A folder that cannot be watched is left to the periodic rescan.
 func (w *folderWatches) set(folders []string) {
 	before := w.kept
 	w.kept = map[string]bool{}

@@ -12,7 +12,7 @@ import (
 
 // manifestDocument is one document of a file.
 type manifestDocument struct {
-	number int    // from 1; documents of nothing but comments are not counted
+	number int    // from 1, without documents that hold only comments
 	first  int    // line of the file where text begins, from 1
 	line   int    // line of the file where its content begins, from 1
 	text   []byte // with its marks and comments; shares memory with the file
@@ -20,24 +20,24 @@ type manifestDocument struct {
 }
 
 // fileLine returns the line of the file, from 1, for a line that the YAML reader counted in the document, from 1. The
-// reader also takes a lone carriage return and the separators of Unicode for line breaks (YAML 1.1, section 4.1.4),
-// which editors do not count: the result is never past the document's last line.
+// reader also treats a lone carriage return and the line separators of Unicode as line breaks (YAML 1.1, section 4.1.4),
+// which editors do not. The result is at most the document's last line.
 func (d *manifestDocument) fileLine(counted int) int {
 	last := d.first + bytes.Count(bytes.TrimRight(d.text, "\n"), []byte("\n"))
 	return min(d.first+counted-1, last)
 }
 
-// splitManifest cuts a YAML file at its document marks. What has no content, comments alone, is left out.
+// splitManifest splits a YAML file at its document marks. It drops documents that hold only comments.
 //
-// A mark is a line that begins with "---" or "..." and ends there or goes on after white space (YAML 1.2, section
-// 9.1.2): nothing else may begin so at the left edge, not even a line of a block scalar. Cutting before parsing is
-// what keeps a mistake in one document from hiding the others.
+// A mark is a line that begins with "---" or "..." and then ends or continues with white space (YAML 1.2, section
+// 9.1.2). No other line may begin so, not even in a block scalar. Splitting before parsing keeps a mistake in one
+// document from hiding the others.
 func splitManifest(data []byte) []manifestDocument {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	var docs []manifestDocument
 	current := manifestDocument{first: 1}
 	start, pos, line := 0, 0, 0
-	directives := false // seen in the current document, whose "---" is still to come
+	directives := false // seen in the current document, before its "---"
 	end := func(at, next int) {
 		if current.line > 0 {
 			current.text = data[start:at]
@@ -69,7 +69,7 @@ func splitManifest(data []byte) []manifestDocument {
 	return docs
 }
 
-// lineKind is what a line means to where documents begin and end.
+// lineKind is the role of a line for document boundaries.
 type lineKind uint8
 
 const (
@@ -100,7 +100,7 @@ func isMark(text []byte, mark string) bool {
 	return found && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0)
 }
 
-// lineWithContent gives line if there is content after its mark, and 0 if not.
+// lineWithContent returns line if there is content after its mark, or 0.
 func lineWithContent(rest []byte, line int) int {
 	if lineKindOf(bytes.TrimLeft(rest, " \t")) == lineBlank {
 		return 0
@@ -108,8 +108,8 @@ func lineWithContent(rest []byte, line int) int {
 	return line
 }
 
-// splitJSON cuts a file of JSON values, one after the other. The error is about what follows the last of them,
-// which begins in the line given with it.
+// splitJSON splits a file of concatenated JSON values. An error is about the text after the last of them, which begins
+// at the returned line.
 func splitJSON(data []byte) (docs []manifestDocument, line int, err error) {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	reader := json.NewDecoder(bytes.NewReader(data))
@@ -132,7 +132,7 @@ func splitJSON(data []byte) (docs []manifestDocument, line int, err error) {
 	}
 }
 
-// errorOffset is where in data the error is, the end for one that says nothing about it.
+// errorOffset returns the position of the error in data, or the end if the error has none.
 func errorOffset(err error, data []byte) int {
 	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok && syntax.Offset <= int64(len(data)) {
 		return int(syntax.Offset)

@@ -21,10 +21,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// updateGoldens rewrites what the tests compare with.
+// updateGoldens rewrites the golden files.
 var updateGoldens = flag.Bool("update", false, "rewrite testdata")
 
-// TestManifestsExamples asks what examples/README.md asks, and compares with what it says.
+// TestManifestsExamples runs the queries of examples/README.md and compares the answers.
 func TestManifestsExamples(t *testing.T) {
 	t.Parallel()
 	w := newFolderHarness(t, nil)
@@ -47,7 +47,7 @@ func TestManifestsExamples(t *testing.T) {
 			got := askZone(t, w.zone, digQuestion(t, lines[0]))
 			want := lines[1:]
 			if len(want) == 0 {
-				want = []string{"NXDOMAIN"} // of which +short prints nothing
+				want = []string{"NXDOMAIN"} // for which +short prints nothing
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("answer (-want +got):\n%s", diff)
@@ -59,7 +59,7 @@ func TestManifestsExamples(t *testing.T) {
 	}
 }
 
-// digQuestion turns the arguments of dig into a name and a type.
+// digQuestion converts the arguments of dig to a name and a type.
 func digQuestion(t *testing.T, arguments string) string {
 	t.Helper()
 	if addr, found := strings.CutPrefix(arguments, "-x "); found {
@@ -71,7 +71,7 @@ func digQuestion(t *testing.T, arguments string) string {
 	return name + ". " + kind
 }
 
-// TestManifestsProblems decodes each folder of testdata/manifests and compares what is wrong with it, and who is served.
+// TestManifestsProblems decodes each folder of testdata/manifests and compares its problems and the served names.
 func TestManifestsProblems(t *testing.T) {
 	t.Parallel()
 	folders, err := filepath.Glob(filepath.Join("testdata", "manifests", "*", ""))
@@ -106,7 +106,7 @@ func TestManifestsProblems(t *testing.T) {
 	}
 }
 
-// served lists the names of the zone but its own, with what they give.
+// served lists the cluster's names with their records.
 func served(t *testing.T, z *zone.Zone) string {
 	t.Helper()
 	var b strings.Builder
@@ -137,8 +137,8 @@ func TestNewManifests(t *testing.T) {
 		cfg  watch.ManifestsConfig
 		want string
 	}{
-		{name: "no folder", cfg: watch.ManifestsConfig{Now: time.Now}, want: "manifests need a folder"},
-		{name: "no clock", cfg: watch.ManifestsConfig{Folder: dir}, want: "manifests need a clock"},
+		{name: "no folder", cfg: watch.ManifestsConfig{Now: time.Now}, want: "manifests: no folder set"},
+		{name: "no clock", cfg: watch.ManifestsConfig{Folder: dir}, want: "manifests: no clock set"},
 		{
 			name: "missing folder", cfg: watch.ManifestsConfig{Folder: filepath.Join(dir, "none"), Now: time.Now},
 			want: "reading manifests: open " + filepath.Join(dir, "none") + ": no such file or directory",
@@ -148,12 +148,12 @@ func TestNewManifests(t *testing.T) {
 			want: "reading manifests: open " + file + ": not a directory",
 		},
 		{
-			name: "selector of services", cfg: watch.ManifestsConfig{Folder: dir, Now: time.Now, ServiceSelector: "a in"},
-			want: "parsing the selector of services: ",
+			name: "service selector", cfg: watch.ManifestsConfig{Folder: dir, Now: time.Now, ServiceSelector: "a in"},
+			want: "parsing the service selector: ",
 		},
 		{
-			name: "selector of namespaces", cfg: watch.ManifestsConfig{Folder: dir, Now: time.Now, NamespaceSelector: "!"},
-			want: "parsing the selector of namespaces: ",
+			name: "namespace selector", cfg: watch.ManifestsConfig{Folder: dir, Now: time.Now, NamespaceSelector: "!"},
+			want: "parsing the namespace selector: ",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestNewManifests(t *testing.T) {
 	}
 }
 
-// TestManifestsSelection shows which objects of a folder the zone gets.
+// TestManifestsSelection checks which objects of a folder the zone gets.
 func TestManifestsSelection(t *testing.T) {
 	t.Parallel()
 	const head = "---\napiVersion: v1\nkind: "
@@ -209,7 +209,7 @@ func TestManifestsSelection(t *testing.T) {
 			want: answers{"web.shop.svc": "NXDOMAIN", "shop.svc": "NXDOMAIN", "web.default.svc": "10.96.0.2", "db.shop.svc": "NXDOMAIN"},
 		},
 		{
-			name: "selector of namespaces", change: func(c *watch.ManifestsConfig) { c.NamespaceSelector = "team=a" },
+			name: "namespace selector", change: func(c *watch.ManifestsConfig) { c.NamespaceSelector = "team=a" },
 			want: answers{"web.shop.svc": "10.96.0.1", "db.shop.svc": "10.244.0.1", "web.default.svc": "NXDOMAIN", "default.svc": "NXDOMAIN"},
 		},
 		{
@@ -218,7 +218,7 @@ func TestManifestsSelection(t *testing.T) {
 			want:   answers{"web.shop.svc": "NXDOMAIN", "web.default.svc": "10.96.0.2"},
 		},
 		{
-			name: "selector of services", change: func(c *watch.ManifestsConfig) { c.ServiceSelector = "tier=front" },
+			name: "service selector", change: func(c *watch.ManifestsConfig) { c.ServiceSelector = "tier=front" },
 			want: answers{"web.shop.svc": "10.96.0.1", "web.default.svc": "NXDOMAIN", "db.shop.svc": "NXDOMAIN", "default.svc": "NODATA"},
 		},
 		{
@@ -312,7 +312,7 @@ func TestManifestsLog(t *testing.T) {
 	}
 }
 
-// TestManifestsUnreadable is about files that cannot be read, or whose reading would never end.
+// TestManifestsUnreadable covers files that cannot be read, or that never end.
 func TestManifestsUnreadable(t *testing.T) {
 	t.Parallel()
 	w := newFolderHarness(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1"), "notes.txt": "no manifest", ".hidden.yaml": "no: [manifest"})
@@ -325,9 +325,9 @@ func TestManifestsUnreadable(t *testing.T) {
 	require(t, os.Truncate(w.path("huge.yaml"), 33<<20))
 	w.start(zone.Config{})
 	want := []string{
-		"dangling.yaml: reading: no such file or directory",
-		"huge.yaml: reading: larger than 32 MiB",
-		"pipe.yaml: reading: not a regular file",
+		"dangling.yaml: reading the file: no such file or directory",
+		"huge.yaml: reading the file: larger than 32 MiB",
+		"pipe.yaml: reading the file: not a regular file",
 	}
 	if diff := cmp.Diff(want, w.problems()); diff != "" {
 		t.Errorf("problems (-want +got):\n%s", diff)

@@ -17,7 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// folderBench runs Manifests on events of the test's own, in virtual time.
+// virtualHarness runs Manifests on the test's own events, in virtual time.
 type virtualHarness struct {
 	t      *testing.T
 	dir    string
@@ -25,13 +25,13 @@ type virtualHarness struct {
 	errors chan error
 }
 
-// served is from when on the Service web had an address, none for "gone".
+// served is an address of the Service web, or "gone", and when it was first served.
 type served struct {
 	At   time.Duration // since the start
 	Addr string
 }
 
-// virtualFolder calls body in a bubble with a followed folder, and returns how the address of web went on.
+// virtualFolder runs body in a bubble with a watched folder, and returns the addresses of web over time.
 func virtualFolder(t *testing.T, body func(*virtualHarness)) []served {
 	t.Helper()
 	b := &virtualHarness{t: t, dir: filepath.Join(t.TempDir(), "manifests")}
@@ -70,7 +70,7 @@ func virtualFolder(t *testing.T, body func(*virtualHarness)) []served {
 	return list
 }
 
-// sample looks every 5 ms, 1 ms after whatever else happens, and notes each change of the address of web.
+// sample reads every 5 ms, 1 ms after everything else, and records each change of web's address.
 func sample(ctx context.Context, z *zone.Zone) []served {
 	start := time.Now()
 	list := []served{{Addr: addressOfWeb(z)}}
@@ -123,7 +123,7 @@ func (b *virtualHarness) event(name string) {
 	b.events <- fsnotify.Event{Name: filepath.Join(b.dir, name), Op: fsnotify.Write}
 }
 
-// elapse lets virtual time pass, and everything that is due in it happen.
+// elapse advances virtual time and runs everything that is due.
 func (b *virtualHarness) elapse(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -151,7 +151,7 @@ func TestManifestsInTime(t *testing.T) {
 			want: []served{first, {At: 90 * ms, Addr: "10.96.0.3"}},
 		},
 		{
-			name: "events without end put it off for 500 ms",
+			name: "endless events delay it by 500 ms at most",
 			body: func(b *virtualHarness) {
 				b.web("10.96.0.2")
 				for range 30 {
@@ -162,7 +162,7 @@ func TestManifestsInTime(t *testing.T) {
 			want: []served{first, {At: 500 * ms, Addr: "10.96.0.2"}},
 		},
 		{
-			name: "what is gone is believed 500 ms later",
+			name: "a missing object is removed 500 ms later",
 			body: func(b *virtualHarness) {
 				b.removeWeb()
 				b.event("web.yaml")
@@ -171,7 +171,7 @@ func TestManifestsInTime(t *testing.T) {
 			want: []served{first, {At: 550 * ms, Addr: "gone"}},
 		},
 		{
-			name: "a file that is emptied and filled in time is not believed",
+			name: "a file that is emptied and refilled in time keeps its objects",
 			body: func(b *virtualHarness) {
 				b.write("web.yaml", "")
 				b.event("web.yaml")
@@ -183,7 +183,7 @@ func TestManifestsInTime(t *testing.T) {
 			want: []served{first, {At: 550 * ms, Addr: "10.96.0.2"}},
 		},
 		{
-			name: "another change puts off what is gone",
+			name: "another change delays the removal",
 			body: func(b *virtualHarness) {
 				b.removeWeb()
 				b.event("web.yaml")
@@ -206,7 +206,7 @@ func TestManifestsInTime(t *testing.T) {
 			want: []served{first, {At: 550 * ms, Addr: "gone"}},
 		},
 		{
-			name: "a document that is broken takes nothing away",
+			name: "a broken document removes nothing",
 			body: func(b *virtualHarness) {
 				b.write("web.yaml", "apiVersion: v1\nkind: [")
 				b.event("web.yaml")
@@ -215,7 +215,7 @@ func TestManifestsInTime(t *testing.T) {
 			want: []served{first},
 		},
 		{
-			name: "without events it looks every 5 s",
+			name: "without events it polls every 5 s",
 			body: func(b *virtualHarness) {
 				b.elapse(time.Second)
 				b.web("10.96.0.2")
@@ -236,7 +236,7 @@ func TestManifestsInTime(t *testing.T) {
 			want: []served{first},
 		},
 		{
-			name: "lost events are a reason to look",
+			name: "lost events cause a rescan",
 			body: func(b *virtualHarness) {
 				b.web("10.96.0.2")
 				b.errors <- fsnotify.ErrEventOverflow
@@ -245,7 +245,7 @@ func TestManifestsInTime(t *testing.T) {
 			want: []served{first, {At: 50 * ms, Addr: "10.96.0.2"}},
 		},
 		{
-			name: "a folder that is gone takes nothing away, one that is back empty does",
+			name: "a missing folder removes nothing, an empty one does",
 			body: func(b *virtualHarness) {
 				if err := os.RemoveAll(b.dir); err != nil {
 					b.t.Fatal(err)

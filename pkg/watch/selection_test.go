@@ -23,7 +23,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// TestWatches shows what the server is asked for.
+// TestWatches checks the requests to the server.
 func TestWatches(t *testing.T) {
 	t.Parallel()
 	const live = "status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown"
@@ -66,7 +66,7 @@ func TestWatches(t *testing.T) {
 			withHarness(t, func(w *harness) {
 				tt.change(&w.config)
 				if f := w.config.ServiceWatch; f != nil {
-					w.follow()
+					w.watchService()
 					f.Changed = w.config.ServiceWatch.Changed
 					w.config.ServiceWatch = f
 				}
@@ -86,7 +86,7 @@ func TestWatches(t *testing.T) {
 	}
 }
 
-// TestNamespaces watches two namespaces one by one, and the view is as fresh as the older.
+// TestNamespaces watches two namespaces separately. The state is as old as the older of them.
 func TestNamespaces(t *testing.T) {
 	withHarness(t, func(w *harness) {
 		w.config.Namespaces = []string{"shop", "default"}
@@ -115,7 +115,7 @@ func TestNamespaces(t *testing.T) {
 	})
 }
 
-// TestNamespaceSelector shows and hides what is in a namespace as its label comes and goes.
+// TestNamespaceSelector checks that a namespace's contents follow its label.
 func TestNamespaceSelector(t *testing.T) {
 	withHarness(t, func(w *harness) {
 		w.config.NamespaceSelector = "team=a"
@@ -133,7 +133,7 @@ func TestNamespaceSelector(t *testing.T) {
 	})
 }
 
-// TestServiceTurnsHeadless follows a service whose slices come and go with the label.
+// TestServiceTurnsHeadless changes a service to headless and back, with its slices.
 func TestServiceTurnsHeadless(t *testing.T) {
 	withHarness(t, func(w *harness) {
 		w.config.Endpoints = watch.EndpointsHeadless
@@ -159,7 +159,7 @@ func TestServiceTurnsHeadless(t *testing.T) {
 	})
 }
 
-// TestSliceMoves takes a slice from one service to another, and to none.
+// TestSliceMoves moves a slice from one service to another, and to none.
 func TestSliceMoves(t *testing.T) {
 	withHarness(t, func(w *harness) {
 		w.server.Put(serviceObject("a", "None"))
@@ -197,7 +197,7 @@ func TestPods(t *testing.T) {
 	})
 }
 
-// TestChangeTime measures from the time that a slice carries.
+// TestChangeTime measures from the slice's own change time.
 func TestChangeTime(t *testing.T) {
 	withHarness(t, func(w *harness) {
 		w.server.Put(serviceObject("db", "None"))
@@ -260,18 +260,18 @@ func TestNew(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(cfg *watch.Config)
-		want   string // begins with
+		want   string // prefix
 		is     error
 	}{
-		{name: "nothing to do", change: func(cfg *watch.Config) { cfg.Store = nil }, want: "a watch needs a store to fill, or a service to follow"},
-		{name: "too strict", change: func(cfg *watch.Config) { cfg.StaleAfter = time.Second }, want: "stale after 1s: shorter than 5s"},
-		{name: "selector", change: func(cfg *watch.Config) { cfg.ServiceSelector = "a in" }, want: `reading label selector "a in": `},
+		{name: "nothing to do", change: func(cfg *watch.Config) { cfg.Store = nil }, want: "watch: neither a store nor a service to watch is set"},
+		{name: "too strict", change: func(cfg *watch.Config) { cfg.StaleAfter = time.Second }, want: "stale after 1s: must be at least 5s"},
+		{name: "selector", change: func(cfg *watch.Config) { cfg.ServiceSelector = "a in" }, want: `parsing label selector "a in": `},
 		{name: "absent kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = absent }, want: "reading kubeconfig " + absent + ": ", is: fs.ErrNotExist},
 		{name: "garbage for kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = garbage }, want: "reading kubeconfig " + garbage + ": "},
 		{name: "pipe for kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = pipe }, want: "reading kubeconfig " + pipe + ": not a regular file"},
 		{name: "folder for kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = "/" }, want: "reading kubeconfig /: is a directory"},
 		{name: "large kubeconfig", change: func(cfg *watch.Config) { cfg.Kubeconfig = large }, want: "reading kubeconfig " + large + ": larger than 1 MiB"},
-		{name: "no pod", change: func(cfg *watch.Config) { cfg.Kubeconfig = "" }, want: "no kubeconfig is named, and this is no pod: "},
+		{name: "no pod", change: func(cfg *watch.Config) { cfg.Kubeconfig = "" }, want: "no kubeconfig is set, and this process does not run in a pod: "},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

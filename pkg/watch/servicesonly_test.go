@@ -13,8 +13,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// heard gives what a store tells from now on: the labels of each owner, spelled with dots, below the domain of one x.
-func heard(store *zone.Store) *syncBuffer {
+// ownersOf returns the owners that the store notifies from now on: their labels below the domain x, with dots.
+func ownersOf(store *zone.Store) *syncBuffer {
 	told := new(syncBuffer)
 	store.Observe([]byte("\x01x\x00"), func(owner []byte) {
 		var text []byte
@@ -26,19 +26,19 @@ func heard(store *zone.Store) *syncBuffer {
 	return told
 }
 
-// TestServicesOnly wants changes of services and nothing else, and waits for no server.
+// TestServicesOnly checks that only services are watched, and that Ready waits for no server.
 func TestServicesOnly(t *testing.T) {
 	withHarness(t, func(w *harness) {
 		w.config.ServicesOnly, w.config.Pods = true, true
-		told := heard(w.store)
+		told := ownersOf(w.store)
 		w.server.Put(serviceObject("web", "10.0.0.1"))
 		w.server.Kill()
 		w.start()
 		if !w.isReady() {
-			t.Error("not ready without a server, which nobody waits for")
+			t.Error("not ready without a server")
 		}
 		if k := w.kind(zone.Services); k.Synced || told.String() != "" {
-			t.Errorf("without a server: %+v, told %q", k, told)
+			t.Errorf("without a server: %+v, notified %q", k, told)
 		}
 		w.server.Revive()
 		w.wantSoon("web.shop.svc", "10.0.0.1", 20*time.Second)
@@ -50,7 +50,7 @@ func TestServicesOnly(t *testing.T) {
 			"web.shop.svc.x.\n1.0.0.10.in-addr.arpa.\n2.0.0.10.in-addr.arpa.\n" +
 			"web.shop.svc.x.\n2.0.0.10.in-addr.arpa.\nshop.svc.x.\nshop.pod.x.\n"
 		if diff := cmp.Diff(want, told.String()); diff != "" {
-			t.Errorf("told (-want +got)\n%s", diff)
+			t.Errorf("notified (-want +got)\n%s", diff)
 		}
 		for _, r := range w.server.Requests("") {
 			if r.Resource != "services" {
@@ -63,25 +63,25 @@ func TestServicesOnly(t *testing.T) {
 	})
 }
 
-// TestServicesOnlyAndFollow is ready when the endpoints that it follows were told.
+// TestServicesOnlyWithServiceWatch checks that Ready waits for the watched endpoints.
 func TestServicesOnlyWithServiceWatch(t *testing.T) {
 	withHarness(t, func(w *harness) {
 		w.config.ServicesOnly, w.config.Namespaces = true, []string{"default", "shop"}
-		told := w.follow()
+		told := w.watchService()
 		w.server.Kill()
 		w.start()
 		if w.isReady() {
-			t.Error("ready, and no endpoints were told")
+			t.Error("ready before the endpoints were reported")
 		}
 		w.server.Revive()
 		w.pass(20 * time.Second)
 		if told.String() == "" || !w.isReady() {
-			t.Errorf("ready: %t, told %q, want both", w.isReady(), told)
+			t.Errorf("ready: %t, reported %q, want both", w.isReady(), told)
 		}
 	})
 }
 
-// TestManifestsServicesOnly has events of the services in a folder.
+// TestManifestsServicesOnly checks the notifications about the services in a folder.
 func TestManifestsServicesOnly(t *testing.T) {
 	t.Parallel()
 	w := newFolderHarness(t, map[string]string{
@@ -89,7 +89,7 @@ func TestManifestsServicesOnly(t *testing.T) {
 		"shop.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n",
 	})
 	w.cfg.ServicesOnly, w.cfg.Endpoints, w.cfg.Pods = true, watch.EndpointsAll, true
-	told := heard(w.cfg.Store)
+	told := ownersOf(w.cfg.Store)
 	w.start(zone.Config{})
 	w.write("web.yaml", serviceYAML("web", "10.96.0.2"))
 	const want = "web.shop.svc.x.\n1.0.96.10.in-addr.arpa.\nshop.svc.x.\nshop.pod.x.\n" +

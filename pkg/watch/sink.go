@@ -5,24 +5,29 @@ package watch
 import (
 	"context"
 	"fmt"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A sink is a feed as the reflector's store. It keeps no object: each goes to the target at once, also those of a first
-// list, of which the reflector keeps only what the sink's transformer leaves, the keys.
+// A sink is the reflector's store for a feed. It keeps no object: each goes to the target at once. Of the objects of a
+// first list, the reflector keeps only what the sink's transformer returns, the keys.
 type sink struct {
 	*feed
 }
 
-// An objectKey is what is left of an object of a first list.
+// An objectKey is the reflector's copy of an object of a first list.
 type objectKey struct {
 	namespace, name string
 }
 
-// object is what every API object is.
+// object has the methods of every API object.
 type object interface {
 	runtime.Object
 	metav1.Object
@@ -66,8 +71,8 @@ func (s sink) event(obj any, deleted bool) error {
 	return nil
 }
 
-// Bookmark implements [cache.ReflectorBookmarkStore]. A bookmark says that all before its version was sent. One of an
-// older version than was seen here comes from a server that is behind, and proves nothing.
+// Bookmark implements [cache.ReflectorBookmarkStore]. A bookmark means that every event before its version was sent. A
+// bookmark older than the newest version received comes from a server that is behind, and confirms nothing.
 func (s sink) Bookmark(resourceVersion string) error {
 	came := s.nextArrival()
 	if version, ok := s.noteVersion(resourceVersion); ok && version < s.highest.Load() {
@@ -91,7 +96,7 @@ func (s sink) Transformer() cache.TransformFunc {
 	}
 }
 
-// first applies one object of a first list.
+// applyListed applies one object of a first list.
 func (s sink) applyListed(o object) objectKey {
 	if s.isSelected(o) {
 		s.target.put(o, s.now())
@@ -100,8 +105,8 @@ func (s sink) applyListed(o object) objectKey {
 	return objectKey{o.GetNamespace(), o.GetName()}
 }
 
-// Replace implements [cache.ReflectorStore]: it is called at the end of a first list, with the keys of the objects that
-// went through the transformer, or with the objects of a plain list.
+// Replace implements [cache.ReflectorStore]. It is called at the end of a first list with the keys that the transformer
+// returned, or with the objects of a plain list.
 func (s sink) Replace(list []any, resourceVersion string) error {
 	keys := make(map[objectKey]struct{}, len(list))
 	at := s.listAsked
@@ -123,7 +128,7 @@ func (s sink) Replace(list []any, resourceVersion string) error {
 		_, ok := keys[objectKey{namespace, name}]
 		return ok || !s.query.covers(namespace, name)
 	}, s.now())
-	// A list that is older than what was seen is one of a server whose history was set back: from now on that is the truth.
+	// A list older than the newest version received means that the server's history was rolled back. It is then the valid state.
 	if version, ok := s.noteVersion(resourceVersion); ok {
 		s.highest.Store(version)
 		s.upTo.Store(version)
@@ -133,10 +138,10 @@ func (s sink) Replace(list []any, resourceVersion string) error {
 	return nil
 }
 
-// Resync implements [cache.ReflectorStore]. There is nothing to resync.
+// Resync implements [cache.ReflectorStore]. It does nothing.
 func (s sink) Resync() error { return nil }
 
-// take reads what the reflector hands over.
+// asObject returns the object that the reflector passed.
 func (s sink) asObject(obj any) (object, error) {
 	o, ok := obj.(object)
 	if !ok {
@@ -146,7 +151,7 @@ func (s sink) asObject(obj any) (object, error) {
 	return o, nil
 }
 
-// asked reports whether an object is one of those asked for. Another one would stay for good: no later list deletes it.
+// isSelected reports whether the object was requested. Any other object would stay for good: no later list deletes it.
 func (s sink) isSelected(o object) bool {
 	if s.query.covers(o.GetNamespace(), o.GetName()) {
 		return true
@@ -155,14 +160,14 @@ func (s sink) isSelected(o object) bool {
 	return false
 }
 
-// hasCome notes that all is known up to a version.
+// confirmUpTo records that all changes up to a version were received.
 func (s sink) confirmUpTo(resourceVersion string) {
 	if version, ok := s.noteVersion(resourceVersion); ok {
 		s.upTo.Store(version)
 	}
 }
 
-// arrived tells of the event that the reflector hands over now.
+// nextArrival returns the arrival of the event that the reflector passes now.
 func (s sink) nextArrival() arrival {
 	select {
 	case a := <-s.stream.arrivals:
@@ -176,3 +181,85 @@ var (
 	_ cache.TransformingStore      = sink{}
 	_ cache.ReflectorBookmarkStore = sink{}
 )
+
+// A target receives the objects of one kind.
+type target interface {
+	put(obj runtime.Object, now time.Time) (changed bool)
+	remove(namespace, name string, now time.Time)
+	retain(keep func(namespace, name string) bool, now time.Time)
+}
+
+// A zoneTarget writes one kind to a store.
+type zoneTarget struct {
+	store *zone.Store
+	kind  zone.Kind
+}
+
+func (t zoneTarget) put(obj runtime.Object, now time.Time) bool {
+	switch o := obj.(type) {
+	case *corev1.Service:
+		return t.store.PutService(serviceOf(o), now)
+	case *discoveryv1.EndpointSlice:
+		if record, ok := sliceOf(o); ok {
+			return t.store.PutSlice(record, now)
+		}
+		return t.store.Delete(zone.Slices, o.Namespace, o.Name, now) // it may have been a usable slice before
+	case *corev1.Namespace:
+		return t.store.PutNamespace(o.Name, now)
+	case *corev1.Pod:
+		if record, ok := podOf(o); ok {
+			return t.store.PutPod(record, now)
+		}
+		return t.store.Delete(zone.Pods, o.Namespace, o.Name, now)
+	default:
+		return false
+	}
+}
+
+func (t zoneTarget) remove(namespace, name string, now time.Time) {
+	t.store.Delete(t.kind, namespace, name, now)
+}
+
+func (t zoneTarget) retain(keep func(namespace, name string) bool, now time.Time) {
+	t.store.Retain(t.kind, keep, now)
+}
+
+// A serviceTarget passes the objects of one kind to a serviceWatcher.
+type serviceTarget struct {
+	watcher *serviceWatcher
+	kind    zone.Kind
+}
+
+func (t serviceTarget) put(obj runtime.Object, _ time.Time) bool {
+	switch o := obj.(type) {
+	case *corev1.Service:
+		t.watcher.putService(o)
+	case *discoveryv1.EndpointSlice:
+		t.watcher.putSlice(o)
+	default:
+	}
+	return true
+}
+
+func (t serviceTarget) remove(namespace, name string, _ time.Time) {
+	if t.kind == zone.Services {
+		t.watcher.deleteService(namespace, name)
+	} else {
+		t.watcher.deleteSlice(namespace, name)
+	}
+}
+
+func (t serviceTarget) retain(keep func(namespace, name string) bool, _ time.Time) {
+	t.watcher.retain(t.kind, keep)
+}
+
+// changedAt returns the time of the change that led to obj, if obj has one. Only EndpointSlices have a time finer than
+// one second.
+func changedAt(obj runtime.Object) (time.Time, bool) {
+	es, ok := obj.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return time.Time{}, false
+	}
+	at, err := time.Parse(time.RFC3339Nano, es.Annotations[corev1.EndpointsLastChangeTriggerTime])
+	return at, err == nil
+}

@@ -19,32 +19,31 @@ import (
 )
 
 const (
-	openTimeout = 10 * time.Second // for a watch to be answered; the server itself waits up to 3 s for its cache
-	listTimeout = 60 * time.Second // for all of one page
-	maxDelay    = 30 * time.Second // that a server may ask for
+	openTimeout = 10 * time.Second // for the response header of a watch; the server itself waits up to 3 s for its cache
+	listTimeout = 60 * time.Second // for one whole page
+	maxDelay    = 30 * time.Second // the longest delay that a server may request
 
-	// shortest is how long a watch should last: one that ends empty within a second has the reflector read everything anew.
+	// minWatchTime is the minimum length of a watch: one that ends empty within a second makes the reflector list again.
 	minWatchTime = 1500 * time.Millisecond
 )
 
-// A query says which objects a feed wants.
+// A query selects the objects of a feed.
 type query struct {
 	client    rest.Interface
 	resource  string
 	namespace string // empty: all, or the kind has none
-	only      string // name of the one object; empty: all
+	only      string // name of the only object; empty: all
 	labels    string // selector
 	fields    string // selector
 	example   runtime.Object
 }
 
-// covers says whether an object is one of those that the query lists.
+// covers reports whether the query selects the object.
 func (q *query) covers(namespace, name string) bool {
 	return (q.namespace == "" || q.namespace == namespace) && (q.only == "" || q.only == name)
 }
 
-// any asks for one object, of the newest state. It does so without the labels: where the server has to search for them, none may
-// match.
+// listOne requests one object at the newest version. It omits the selectors: a search for them may match nothing.
 func (q *query) listOne(ctx context.Context) (runtime.Object, error) {
 	opts := metav1.ListOptions{Limit: 1}
 	all := *q
@@ -52,7 +51,7 @@ func (q *query) listOne(ctx context.Context) (runtime.Object, error) {
 	return all.request(opts).Do(ctx).Get()
 }
 
-// request makes the request with opts and the query's selectors.
+// request builds the request with opts and the query's selectors.
 func (q *query) request(opts metav1.ListOptions) *rest.Request {
 	opts.LabelSelector, opts.FieldSelector = q.labels, q.fields
 	if q.only != "" {
@@ -62,10 +61,10 @@ func (q *query) request(opts metav1.ListOptions) *rest.Request {
 		Namespace(q.namespace).
 		Resource(q.resource).
 		VersionedParams(&opts, metav1.ParameterCodec).
-		MaxRetries(0) // each request is to pass the limiter
+		MaxRetries(0) // each request must pass the limiter
 }
 
-// open begins a watch for the reflector: one with a first list, or one that goes on.
+// openWatch opens a watch for the reflector: with a first list, or resuming.
 func (f *feed) openWatch(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, error) {
 	st := &stream{feed: f}
 	patience := maxListPause
@@ -106,8 +105,8 @@ func (f *feed) openWatch(ctx context.Context, opts metav1.ListOptions) (apiwatch
 	return st, nil
 }
 
-// plan decides on a watch that goes on: whether it is to be short, and how long it is waited for. The view may be found
-// right on the way, or beyond repair.
+// planWatch prepares a resuming watch: whether it is short, and its timeout. It may confirm the state or find that a new
+// list is needed.
 func (f *feed) planWatch(ctx context.Context) (short bool, patience time.Duration, err error) {
 	age, _ := f.status.age(f.feedStatus, f.now())
 	if left := f.timing.after - age; left > minWatchTime {
@@ -124,8 +123,7 @@ func (f *feed) planWatch(ctx context.Context) (short bool, patience time.Duratio
 	}
 	f.behind = false
 	if f.rolledBack || f.unconfirmed >= 2 {
-		// Either the watch goes on in a history that is no more, or something between here and there passes no bookmarks.
-		// A new list proves as much.
+		// The watch resumes in a lost history, or something on the path drops bookmarks. A new list helps with both.
 		f.rolledBack, f.unconfirmed = false, 0
 		f.failed(ctx, errUnconfirmed)
 		return false, 0, apierrors.NewResourceExpired(errUnconfirmed.Error())
@@ -133,7 +131,7 @@ func (f *feed) planWatch(ctx context.Context) (short bool, patience time.Duratio
 	return true, shortWatch + watchEndGrace, nil
 }
 
-// dial sends the request and waits for the answer's head, not longer than openTimeout.
+// sendWatch sends the request and waits for the response header for at most openTimeout.
 func (f *feed) sendWatch(ctx context.Context, cancel context.CancelFunc, opts metav1.ListOptions) (apiwatch.Interface, error) {
 	late := time.AfterFunc(openTimeout, cancel)
 	w, err := f.query.request(opts).Watch(ctx)
@@ -149,7 +147,7 @@ func (f *feed) sendWatch(ctx context.Context, cancel context.CancelFunc, opts me
 	return w, nil
 }
 
-// prove asks for the newest version of all objects, and tells whether the view has come to it.
+// confirm requests the newest version of all objects, and reports whether the state has reached it.
 func (f *feed) confirm(ctx context.Context) (proven bool, err error) {
 	if err := f.waitForLimit(ctx); err != nil {
 		return false, err
@@ -169,7 +167,7 @@ func (f *feed) confirm(ctx context.Context) (proven bool, err error) {
 	switch {
 	case err != nil || version < before:
 		f.behind, f.rolledBack = true, true
-	case version <= f.upTo.Load(): // it may have come in the meantime
+	case version <= f.upTo.Load(): // the event may have come in the meantime
 		f.confirmed(ctx, at)
 		return true, nil
 	default:
@@ -178,7 +176,7 @@ func (f *feed) confirm(ctx context.Context) (proven bool, err error) {
 	return false, nil
 }
 
-// refusal takes account of a request that failed, and gives the error for the reflector.
+// noteFailure records a failed request, and returns the error for the reflector.
 func (f *feed) noteFailure(ctx context.Context, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errNoAnswer
@@ -193,8 +191,8 @@ func (f *feed) noteFailure(ctx context.Context, err error) error {
 	return err
 }
 
-// away gives the error for a reflector that is to try again and go on from where it was. It does so only for a connection
-// that is refused; any other error of the network has it read everything anew, and there is no reason for that.
+// asConnRefused returns the error that makes the reflector retry and resume. It does so only for a refused connection;
+// after any other network error it lists again, which is not needed here.
 func asConnRefused(err error) error {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) || errors.Is(err, context.Canceled) {
 		return err
@@ -202,8 +200,7 @@ func asConnRefused(err error) error {
 	return fmt.Errorf("%w (as %w)", err, syscall.ECONNREFUSED)
 }
 
-// noteFirst keeps how a watch with a first list began. If it began well it is a failure nevertheless until its list
-// is complete.
+// noteFirstList records how a watch with a first list began. Until its list is complete, it counts as a failure.
 func (f *feed) noteFirstList(err error) {
 	f.failures++
 	if err == nil {
@@ -212,8 +209,8 @@ func (f *feed) noteFirstList(err error) {
 	f.listError = err
 }
 
-// list asks for a plain list. The reflector does so whenever a watch with a first list fails, whatever the reason; it is
-// spared where it cannot help.
+// list requests a plain list. The reflector does so whenever a watch with a first list fails, for any reason. The request
+// is not sent if it cannot help.
 func (f *feed) list(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 	if opts.Continue == "" {
 		if f.listError != nil && !listMayHelp(f.listError, f.failures) {
@@ -237,9 +234,9 @@ func (f *feed) list(ctx context.Context, opts metav1.ListOptions) (runtime.Objec
 	return obj, nil
 }
 
-// notOlder gives the resource version to ask for where the reflector wants one: none older than what was seen. It does not
-// know of the objects of a first list that broke off, which the zone has. "0", any state at all, becomes "", the
-// newest, for the same reason.
+// minVersion returns the resource version to request instead of the reflector's: none older than the newest received. The
+// reflector does not count the objects of a first list that ended early, which the zone has. "0", any state, becomes
+// "", the newest, for the same reason.
 func (f *feed) minVersion(wanted string) string {
 	if wanted == "" || wanted == "0" {
 		return ""
@@ -250,10 +247,10 @@ func (f *feed) minVersion(wanted string) string {
 	return wanted
 }
 
-// admit waits until one more request may be sent.
+// waitForLimit waits until one more request may be sent.
 func (f *feed) waitForLimit(ctx context.Context) error {
 	if err := f.limiter.Wait(ctx); err != nil {
-		return fmt.Errorf("waiting to ask for %s: %w", f.query.resource, err)
+		return fmt.Errorf("waiting for the request limit of %s: %w", f.query.resource, err)
 	}
 	if wait := f.notBefore.Sub(f.now()); wait > 0 && !sleep(ctx, wait) {
 		return ctx.Err()

@@ -15,35 +15,35 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 )
 
-// A stream is a watch that is not waited for without end, and that knows when each event came.
+// A stream is a watch with timeouts that records when each event arrived.
 type stream struct {
 	feed   *feed
 	inner  apiwatch.Interface
 	cancel context.CancelFunc
-	short  bool // it was asked for with a short end
+	short  bool // requested with a short timeout
 	out    chan apiwatch.Event
 	quit   chan struct{}
 	stop   func() // closes quit, once
 	done   chan struct{}
 
-	// These belong to pump.
-	listing       bool // the first list goes on
-	caughtUp      bool // after a first list or a bookmark: what comes now is news, not arrears
+	// The following fields belong to pump.
+	listing       bool // the first list is not complete
+	caughtUp      bool // after a first list or a bookmark: every further event is new
 	timer         *time.Timer
-	confirmResult chan bool // tells whether the view was proven; nil: nobody asks
+	confirmResult chan bool // receives whether the state was confirmed; nil: no request
 
-	arrivals chan arrival // of the events handed to the reflector, in their order
-	listedAt time.Time    // when the end of the first list came; may be read once that was received
+	arrivals chan arrival // of the events passed to the reflector, in their order
+	listedAt time.Time    // when the end of the first list came; read it only after receiving that event
 }
 
-// An arrival is when an event came, and whether it proves the view right as of then.
+// An arrival is the time of an event, and whether the event confirms the state as of then.
 type arrival struct {
 	at       time.Time
 	confirms bool
 }
 
-// start hands on the events of inner until the stream is stopped or given up. cancel ends inner's request; patience is with the
-// first event.
+// start passes on the events of inner until the stream is stopped or abandoned. cancel ends inner's request. patience is
+// the timeout for the first event.
 func (s *stream) start(ctx context.Context, inner apiwatch.Interface, cancel context.CancelFunc, patience time.Duration) {
 	s.inner, s.cancel = inner, cancel
 	s.out = make(chan apiwatch.Event)
@@ -64,14 +64,14 @@ func (s *stream) Stop() {
 	<-s.done
 }
 
-// pump hands on the events.
+// pump passes on the events.
 func (s *stream) pump(ctx context.Context) {
 	defer close(s.done)
 	defer close(s.out)
 	defer s.end()
 	defer func() {
 		if p := recover(); p != nil {
-			_ = s.feed.panicked(ctx, p) // the end of the stream has the reflector begin another
+			_ = s.feed.panicked(ctx, p) // the end of the stream makes the reflector start another
 		}
 	}()
 	for {
@@ -87,7 +87,7 @@ func (s *stream) pump(ctx context.Context) {
 	}
 }
 
-// end ends the request and waits for what depends on it.
+// end ends the request and waits for its goroutines.
 func (s *stream) end() {
 	s.timer.Stop()
 	s.inner.Stop()
@@ -98,7 +98,7 @@ func (s *stream) end() {
 	s.feed.streamEnded(s.short, s.caughtUp)
 }
 
-// next waits for an event. It gives false if there will be none.
+// next waits for an event. It reports false at the end.
 func (s *stream) next(ctx context.Context) (ev apiwatch.Event, ok bool) {
 	for {
 		select {
@@ -112,7 +112,7 @@ func (s *stream) next(ctx context.Context) (ev apiwatch.Event, ok bool) {
 		case proven := <-s.confirmResult:
 			s.confirmResult = nil
 			if !proven {
-				return ev, false // the reflector goes on from where it is, with a watch that proves it
+				return ev, false // the reflector resumes with a watch that confirms the state
 			}
 			s.timer.Reset(s.feed.timing.after)
 		case <-s.timer.C:
@@ -130,7 +130,7 @@ func (s *stream) next(ctx context.Context) (ev apiwatch.Event, ok bool) {
 	}
 }
 
-// ask has the view proven beside the watch.
+// startConfirm starts the confirmation in parallel with the watch.
 func (s *stream) startConfirm(ctx context.Context) {
 	asked := make(chan bool, 1)
 	s.confirmResult = asked
@@ -140,15 +140,15 @@ func (s *stream) startConfirm(ctx context.Context) {
 	}()
 }
 
-// stalled gives the event after a first list that paused for too long.
+// stalled returns the event after a pause in the first list that was too long.
 func (s *stream) stalled() (ev apiwatch.Event, ok bool) {
 	select {
-	case ev, ok = <-s.inner.ResultChan(): // it was there all the time, only this side was slow
+	case ev, ok = <-s.inner.ResultChan(): // it was there; only this side was slow
 		return ev, ok
 	default:
 	}
 	s.feed.closeSilentConns()
-	// The end of the stream would have the reflector ask for the same again at once. An error has it wait.
+	// An ended stream makes the reflector repeat the request at once. An error makes it wait.
 	status := metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout,
 		Message: fmt.Sprintf("the first list paused for %s", maxListPause),
@@ -156,7 +156,7 @@ func (s *stream) stalled() (ev apiwatch.Event, ok bool) {
 	return apiwatch.Event{Type: apiwatch.Error, Object: &status}, true
 }
 
-// note takes account of an event before it is handed on. It gives false for one that ends the stream in its place.
+// noteEvent records an event before it is passed on. It reports false for an event that ends the stream instead.
 func (s *stream) noteEvent(ctx context.Context, ev apiwatch.Event) bool {
 	at := s.feed.now()
 	switch {
@@ -178,7 +178,7 @@ func (s *stream) noteEvent(ctx context.Context, ev apiwatch.Event) bool {
 	return true
 }
 
-// noteNews takes account of an event after the first list.
+// noteNews records an event after the first list.
 func (s *stream) noteNews(ev apiwatch.Event, at time.Time) {
 	s.feed.lastUnreadable = false
 	if ev.Type == apiwatch.Bookmark {
@@ -192,11 +192,11 @@ func (s *stream) noteNews(ev apiwatch.Event, at time.Time) {
 	}
 	select {
 	case s.arrivals <- arrival{at: at, confirms: s.caughtUp}:
-	default: // of an event of no known type the reflector takes none
+	default: // the reflector ignores unknown event types
 	}
 }
 
-// isListEnd says whether ev is the bookmark after a first list.
+// isListEnd reports whether ev is the bookmark after a first list.
 func isListEnd(ev apiwatch.Event) bool {
 	if ev.Type != apiwatch.Bookmark {
 		return false

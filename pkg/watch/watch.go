@@ -20,69 +20,69 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// Endpoints says which EndpointSlices a zone gets.
+// Endpoints selects the EndpointSlices that a zone gets.
 type Endpoints uint8
 
-// The choices.
+// Values of Endpoints.
 const (
 	EndpointsHeadless Endpoints = iota // of headless services only
 	EndpointsAll
 	EndpointsNone
 )
 
-// Config is what a Watch is made from.
+// Config configures a Watch.
 type Config struct {
 	Kubeconfig string      // a file; empty: the pod's service account
-	Store      *zone.Store // filled; nil: none is, only Follow counts
+	Store      *zone.Store // nil: none is filled, only ServiceWatch counts
 	Endpoints  Endpoints
-	Pods       bool // are Pods wanted?
+	Pods       bool // watch Pods too
 
-	// ServicesOnly is for who wants to be told of changes, not to answer: the store gets Services alone, whatever Endpoints
-	// and Pods say, and Ready does not wait for them.
+	// ServicesOnly is for a caller that needs change notifications and answers nothing itself: the store gets Services
+	// only, whatever Endpoints and Pods are, and Ready does not wait for them.
 	ServicesOnly bool
 
-	Namespaces []string // only these are watched, each by watches of its own; empty: all
+	Namespaces []string // only these are watched, each with its own watches; empty: all
 
-	// ServiceSelector is a label selector for Services, and as in CoreDNS for EndpointSlices and Pods too: the controller
-	// gives a slice the labels of its Service. NamespaceSelector is one for Namespaces: the store gets no others, and it is
-	// for the zone to hide what is in those ([zone.Config] KnownSpaces). Empty: all.
+	// ServiceSelector is a label selector for Services and, as in CoreDNS, for EndpointSlices and Pods: the controller
+	// copies a Service's labels to its slices. NamespaceSelector selects Namespaces: the store gets no others, and the zone
+	// must hide the contents of those ([zone.Config] KnownNamespaces). Empty selects all.
 	ServiceSelector, NamespaceSelector string
 
-	// StaleAfter is how old the zone lets a view become. A view that was quiet for most of it is proven before, with a new watch
-	// if need be. At least 5 s; 0: 90 s. Below 75 s the minute between bookmarks is too long, and each kind costs a
-	// request or more in that time.
+	// StaleAfter is the zone's staleness limit. A state that was quiet for most of it is confirmed actively, with a new
+	// watch if needed. At least 5 s; 0: 90 s. Below 75 s, the minute between bookmarks is too long, and each kind
+	// costs at least one request in that time.
 	StaleAfter time.Duration
 
-	// MaxList bounds the bytes of a list, its pages taken together, as client-go reads them. The first list of a watch is not one:
-	// its objects come one by one. 0: 1 GiB.
+	// MaxList bounds the bytes of a list, all pages together, as client-go reads them. It does not apply to the first list
+	// of a watch, whose objects come one by one. 0: 1 GiB.
 	MaxList int64
 
 	ServiceWatch *ServiceWatch // nil: none
-	NodeName     string        // the node that NodeZone asks about
+	NodeName     string        // the node of NodeZone
 	UserAgent    string        // empty: node-cache
 	Log          *slog.Logger
 	Now          func() time.Time
 
-	dial dialFunc // in tests; nil: the network
+	dial dialFunc // for tests; nil: the network
 }
 
-// A Watch fills a store from the API server. It keeps no object itself.
+// A Watch fills a store from the API server. It keeps no objects itself.
 type Watch struct {
 	cfg             Config
 	clients         *clients
 	conns           *connTracker
 	statuses        []*kindStatus // of the store's kinds, in their order
-	serviceStatuses []*kindStatus // of the service that is followed
+	serviceStatuses []*kindStatus // of the watched service
 	serviceWatcher  *serviceWatcher
 	feeds           []*feed
-	idle            int // feeds that nobody waits for
+	idle            int // feeds that Ready does not wait for
 	panics          atomic.Uint64
 	ready           chan struct{}
-	unsynced        atomic.Int32 // feeds that are not settled
-	unsyncedService atomic.Int32 // feeds of the follower that are not settled
+	unsynced        atomic.Int32 // feeds that are not synced
+	unsyncedService atomic.Int32 // feeds of the service watch that are not synced
 }
 
-// New reads the credentials and makes a Watch that is to be Run. It opens no connection.
+// New reads the credentials and returns a Watch to Run. It opens no connection.
 func New(cfg Config) (*Watch, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -106,23 +106,23 @@ func New(cfg Config) (*Watch, error) {
 	return w, nil
 }
 
-// check fills what may be left out.
+// check validates the configuration and sets the defaults.
 func (cfg *Config) check() error {
 	if cfg.Store == nil && cfg.ServiceWatch == nil {
-		return errors.New("a watch needs a store to fill, or a service to follow")
+		return errors.New("watch: neither a store nor a service to watch is set")
 	}
 	if cfg.StaleAfter == 0 {
 		cfg.StaleAfter = defaultStaleAfter
 	}
 	if cfg.StaleAfter < minStaleAfter {
-		return fmt.Errorf("stale after %s: shorter than %s, within which the API server need not say anything", cfg.StaleAfter, minStaleAfter)
+		return fmt.Errorf("stale after %s: must be at least %s, the time that the API server may stay silent", cfg.StaleAfter, minStaleAfter)
 	}
 	if cfg.MaxList == 0 {
 		cfg.MaxList = defaultMaxList
 	}
 	for _, s := range []string{cfg.ServiceSelector, cfg.NamespaceSelector} {
 		if _, err := labels.Parse(s); err != nil {
-			return fmt.Errorf("reading label selector %q: %w", s, err)
+			return fmt.Errorf("parsing label selector %q: %w", s, err)
 		}
 	}
 	if cfg.UserAgent == "" {
@@ -131,7 +131,7 @@ func (cfg *Config) check() error {
 	return nil
 }
 
-// addKinds makes the feeds of the store.
+// addKinds adds the feeds of the store.
 func (w *Watch) addKinds() {
 	spaces := w.cfg.Namespaces
 	if len(spaces) == 0 {
@@ -158,7 +158,7 @@ func (w *Watch) addKinds() {
 	w.cfg.Store.Expect(w.kinds()...)
 }
 
-// kinds gives the kinds of objects the store gets, in their order.
+// kinds returns the kinds that the store gets, in their order.
 func (w *Watch) kinds() []zone.Kind {
 	kinds := []zone.Kind{zone.Services}
 	if w.cfg.ServicesOnly {
@@ -174,7 +174,7 @@ func (w *Watch) kinds() []zone.Kind {
 	return kinds
 }
 
-// queryFor gives the query of a kind, for all namespaces.
+// queryFor returns the query of a kind, for all namespaces.
 func (w *Watch) queryFor(kind zone.Kind) query {
 	q := query{client: w.clients.core, labels: w.cfg.ServiceSelector}
 	switch kind {
@@ -194,7 +194,7 @@ func (w *Watch) queryFor(kind zone.Kind) query {
 	return q
 }
 
-// addFollow makes the feeds of the follower: one Service, and its EndpointSlices.
+// addServiceWatch adds the feeds of the service watch: one Service and its EndpointSlices.
 func (w *Watch) addServiceWatch() {
 	w.serviceWatcher = newServiceWatcher(*w.cfg.ServiceWatch)
 	for _, kind := range []zone.Kind{zone.Services, zone.Slices} {
@@ -214,12 +214,12 @@ func (w *Watch) addServiceWatch() {
 				w.feedSynced()
 				return
 			}
-			w.serviceWatcher.markSynced(w.feedSynced) // ready is who has told of the endpoints, not who knows of them
+			w.serviceWatcher.markSynced(w.feedSynced) // Ready waits until the endpoints were reported, not only received
 		})
 	}
 }
 
-// addFeed makes a feed of the view.
+// addFeed adds a feed to the status.
 func (w *Watch) addFeed(v *kindStatus, q query, t target, settled func()) {
 	w.feeds = append(w.feeds, &feed{
 		query: q, target: t, status: v, feedStatus: v.add(), onSynced: settled,
@@ -228,14 +228,14 @@ func (w *Watch) addFeed(v *kindStatus, q query, t target, settled func()) {
 	})
 }
 
-// settled notes that a feed has its first list, or will have none.
+// feedSynced records that a feed has its first list, or will get none.
 func (w *Watch) feedSynced() {
 	if w.unsynced.Add(-1) == 0 {
 		close(w.ready)
 	}
 }
 
-// Run watches until ctx ends, whatever becomes of the API server.
+// Run watches until ctx ends. Errors of the API server do not end it.
 func (w *Watch) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	if w.serviceWatcher != nil {
@@ -249,14 +249,14 @@ func (w *Watch) Run(ctx context.Context) error {
 	return nil
 }
 
-// String names the task.
+// String names the task in logs.
 func (w *Watch) String() string { return "watch of the API server" }
 
-// Ready is closed once every kind that may be read is in sync, and the endpoints followed were told. A kind that the server forbids is
-// not waited for, and with ServicesOnly none is.
+// Ready is closed once every permitted kind is synced and the endpoints of the watched service were reported. It does not
+// wait for a kind that the server forbids, or, with ServicesOnly, for any kind.
 func (w *Watch) Ready() <-chan struct{} { return w.ready }
 
-// NodeZone asks the API server for the topology zone of the node. It is empty for a node that has none.
+// NodeZone requests the topology zone of the node. It is empty if the node has none.
 func (w *Watch) NodeZone(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
@@ -267,7 +267,7 @@ func (w *Watch) NodeZone(ctx context.Context) (string, error) {
 	return node.Labels[corev1.LabelTopologyZone], nil
 }
 
-// Stats reads the counters.
+// Stats returns the counters.
 func (w *Watch) Stats() Stats {
 	now := w.cfg.Now()
 	s := Stats{Requests: w.clients.requests.Load(), Panics: w.panics.Load()}
@@ -285,7 +285,7 @@ func (w *Watch) Stats() Stats {
 	return s
 }
 
-// shareLimits gives the feeds of one resource one limit.
+// shareLimits gives the feeds of one resource a common limit.
 func (w *Watch) shareLimits() {
 	number := make(map[string]int)
 	for _, f := range w.feeds {

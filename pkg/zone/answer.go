@@ -9,29 +9,26 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// maxAliases is the most CNAME records in one answer.
+// maxAliases bounds the CNAME records of one answer.
 const maxAliases = 8
 
-// Answer appends to dst the answer to q, a query of class IN: header with QR and
-// AA, the question in canonical spelling, records, no OPT record. [wire.Question.Reply]
-// makes it the client's. It keeps no reference to dst and allocates nothing where
-// dst has room.
+// Answer appends the answer to q, a query of class IN, to dst: header with QR and AA, the question in canonical case, and
+// the records, without an OPT record. [wire.Question.Reply] adapts it to the client. Answer keeps no reference to dst and
+// does not allocate if dst has room.
 //
-// Of a set that is more than the client takes, or takes more than its share of time to
-// find, a part is given, with TC set: with each turn another one.
+// A set that exceeds the client's size or the budget of steps is truncated, with TC set and another part for each rotation.
 func (z *Zone) Answer(q *wire.Query, c Client, now time.Time, dst []byte) ([]byte, Result) {
 	return z.answer(q, c, now, dst, false)
 }
 
-// A Client is what an answer depends on besides its question.
+// A Client holds what an answer depends on besides its question.
 type Client struct {
-	MaxSize  int    // octets that the answer may have without OPT record; more than a message has: what a message has
-	Rotation uint32 // rotates sets of addresses: with each next number the next one comes first
+	MaxSize  int    // bytes of the answer without OPT record; at most the size of a message
+	Rotation uint32 // rotates sets of addresses: each next number puts the next address first
 }
 
-// LastWord is Answer for a query that somebody else could not answer: a stale view
-// denies, as if there were nobody else to ask. What this zone never knew is
-// Elsewhere still.
+// AnswerStale is Answer for a query that the fallback failed to answer: stale data denies names, as if there were no
+// fallback. For data that was never complete, the verdict is still UseFallback.
 func (z *Zone) AnswerStale(q *wire.Query, c Client, now time.Time, dst []byte) ([]byte, Result) {
 	return z.answer(q, c, now, dst, true)
 }
@@ -50,8 +47,7 @@ func (z *Zone) answer(q *wire.Query, c Client, now time.Time, dst []byte, last b
 	return r.dst, res
 }
 
-// locate takes the name apart, which is at the offset in the message. It is false
-// for a name outside of the zone.
+// splitName makes name, at that offset in the message, the current name. It reports false for a name outside of the zone.
 func (r *reply) splitName(name []byte, at int) bool {
 	left := len(name) - len(r.z.domain)
 	if left < 0 || string(name[left:]) != string(r.z.domain) {
@@ -64,17 +60,17 @@ func (r *reply) splitName(name []byte, at int) bool {
 		off += int(name[off]) + 1
 	}
 	if off != left {
-		return false // the domain's octets, but not its labels
+		return false // the domain's bytes, but not its labels
 	}
 	r.name, r.at, r.labels, r.apex = name, at, n, at+left
 	return !r.excluded()
 }
 
-// apart tells whether the name is kept from this zone.
+// excluded reports whether the configuration excludes the name.
 func (r *reply) excluded() bool {
-	for _, apart := range r.z.excluded {
+	for _, name := range r.z.excluded {
 		for i := range r.labels {
-			if string(r.name[r.offsets[i]:]) == string(apart) {
+			if string(r.name[r.offsets[i]:]) == string(name) {
 				return true
 			}
 		}
@@ -82,13 +78,13 @@ func (r *reply) excluded() bool {
 	return false
 }
 
-// label is the i-th label of the name, from the left, without its length.
+// label returns the i-th label of the name from the left, without its length byte.
 func (r *reply) label(i int) []byte {
 	off := int(r.offsets[i])
 	return r.name[off+1 : off+1+int(r.name[off])]
 }
 
-// from is the octets of the labels i to before j.
+// labelRange returns the bytes of the labels i to before j.
 func (r *reply) labelRange(i, j int) []byte {
 	end := len(r.name) - len(r.z.domain)
 	if j < r.labels {
@@ -97,8 +93,7 @@ func (r *reply) labelRange(i, j int) []byte {
 	return r.name[r.offsets[i]:end]
 }
 
-// resolve answers the current name. An alias within the zone changes that name,
-// until there is no alias.
+// resolve answers the current name. An alias within the zone replaces the current name, until there is none.
 func (r *reply) resolve() Result {
 	for {
 		svc, res := r.lookup()
@@ -129,15 +124,15 @@ func (r *reply) appendAlias(svc *service) {
 	r.answer++
 }
 
-// endless answers for a chain of aliases that has no end: there is no data. A
-// part of the chain would only have the client go round in it.
+// aliasLoop answers for a chain of aliases that is too long: there is no data. With part of the chain, the client would
+// only follow it further.
 func (r *reply) aliasLoop() Result {
 	r.clear()
 	r.splitName(r.q.Name(), wire.HeaderLen)
 	return r.nodata(needsNothing)
 }
 
-// ttlOf is the TTL of the service's names.
+// ttlOf returns the TTL of the service's names.
 func (r *reply) ttlOf(svc *service) uint32 {
 	if svc.ttl >= 0 {
 		return uint32(svc.ttl)
@@ -145,7 +140,7 @@ func (r *reply) ttlOf(svc *service) uint32 {
 	return r.z.ttl
 }
 
-// lookup answers the current name, or gives the service whose alias it is.
+// lookup answers the current name, or returns the service if the name is its alias.
 func (r *reply) lookup() (*service, Result) {
 	if r.labels == 0 {
 		return nil, r.apexName()
@@ -159,7 +154,7 @@ func (r *reply) lookup() (*service, Result) {
 	return nil, r.ownName()
 }
 
-// apexName answers the zone's own name.
+// apexName answers the cluster domain.
 func (r *reply) apexName() Result {
 	switch r.q.Type {
 	case wire.TypeSOA:
@@ -180,31 +175,30 @@ func (r *reply) apexName() Result {
 	return r.nodata(needsNothing)
 }
 
-// Names of the zone's own, as labels left of the domain.
+// The zone's own names, as labels left of the domain.
 const (
 	labelsDNS     = "\x03dns"
 	labelsVersion = "\x0bdns-version"
 )
 
-// The TXT record that says which version of the specification is followed.
+// The TXT record with the version of the specification.
 const (
 	versionText = "\x051.1.0"
 	versionTTL  = 28800
 )
 
-// ownName answers the few names outside of svc and pod. There may be others that
-// a central resolver knows of.
+// ownName answers the few names outside of svc and pod. A central resolver may have others.
 func (r *reply) ownName() Result {
 	switch string(r.labelRange(0, r.labels)) {
 	case labelsDNS:
-		return r.nodata(needsNothing) // there is ns.dns
+		return r.nodata(needsNothing) // ns.dns exists
 	case labelsNS:
-		octets := addrLenOf(r.q.Type)
-		before := r.answer // the aliases that led here
-		if octets != 0 {
+		addrLen := addrLenOf(r.q.Type)
+		before := r.answer // the aliases before it
+		if addrLen != 0 {
 			at := len(r.dst)
-			r.appendNameservers(r.at, octets, &r.answer)
-			r.rotate(at, r.answer-before, octets)
+			r.appendNameservers(r.at, addrLen, &r.answer)
+			r.rotate(at, r.answer-before, addrLen)
 		}
 		if r.answer == before {
 			return r.nodata(needsNothing)
@@ -223,14 +217,14 @@ func (r *reply) ownName() Result {
 	return r.denyUnlessFallback(needsNothing)
 }
 
-// appendNameservers appends the addresses of ns.dns, which is named at the offset.
-func (r *reply) appendNameservers(at, octets int, count *int) {
+// appendNameservers appends the addresses of ns.dns, whose name is at the offset.
+func (r *reply) appendNameservers(at, addrLen int, count *int) {
 	list := r.z.ns4
-	if octets == 16 {
+	if addrLen == 16 {
 		list = r.z.ns6
 	}
-	for ; list != "" && !r.full(addressRecordLen(octets)); list = list[octets:] {
-		r.appendAddress(at, list[:octets], r.z.ttl)
+	for ; list != "" && !r.full(addressRecordLen(addrLen)); list = list[addrLen:] {
+		r.appendAddress(at, list[:addrLen], r.z.ttl)
 		*count++
 	}
 }

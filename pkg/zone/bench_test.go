@@ -15,8 +15,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// clusterOf fills a store with ClusterIP services and with headless ones of a
-// hundred endpoints in each of their slices.
+// clusterOf fills a store with ClusterIP services, and with headless ones with a hundred endpoints in each slice.
 func clusterOf(services, headless, slicesEach int) *zone.Store {
 	s, now := zone.NewStore(), epoch()
 	freshen(s, now)
@@ -49,7 +48,7 @@ func clusterOf(services, headless, slicesEach int) *zone.Store {
 	return s
 }
 
-// A load is one question of the budgets.
+// A load is one question with a budget.
 type load struct {
 	name, question string
 	rrtype         uint16
@@ -77,7 +76,7 @@ func loads() []load {
 	}
 }
 
-// benchZone is a zone with something for every load.
+// benchZone returns a zone with data for every load.
 func benchZone(tb testing.TB) *zone.Zone {
 	tb.Helper()
 	s, now := clusterOf(1000, 10, 1), epoch()
@@ -118,7 +117,7 @@ func BenchmarkAnswer(b *testing.B) {
 			for b.Loop() {
 				turn++
 				if dst, _ := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, now, buf); len(dst) == 1 {
-					b.Fatal("an answer of one octet")
+					b.Fatal("an answer of one byte")
 				}
 			}
 		})
@@ -175,8 +174,8 @@ func TestAnswerAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Budgets of memory, in bytes: of a ClusterIP service with two ports, of a
-// headless endpoint, and of 11,000 and 100,000 of them together.
+// Memory budgets in bytes: for a ClusterIP service with two ports, for a headless endpoint, and for 11,000 and 100,000
+// of them together.
 const (
 	budgetService  = 240
 	budgetEndpoint = 30

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package zone answers the names of a Kubernetes cluster from slim records of its objects.
+// Package zone answers the names of a Kubernetes cluster from compact records of its objects.
 //
-// A [Store] holds the objects, packed; pkg/watch fills it. A [Zone] answers from
-// a store by a configuration, as bytes, without a lock or an allocation. It follows
-// the Kubernetes DNS specification 1.1.0 and, where that is silent, the kubernetes
-// plugin of CoreDNS 1.14.7.
-//
+// A [Store] holds the packed objects; pkg/watch fills it. A [Zone] answers from a store according to its configuration, as
+// bytes, without locks or allocations. It follows the Kubernetes DNS specification 1.1.0 and, where that is silent, the
+// kubernetes plugin of CoreDNS 1.14.7.
 // # What is answered
 //
 // Below the cluster domain:
@@ -27,48 +25,39 @@
 //	_zone, pin._zone, prefer._zone          nothing, and they exist below every headless service
 //	<address>.<ns>.pod                      A or AAAA: insecure if the namespace exists, verified if a pod in it has the address
 //
-// An address in a label has dashes for dots and colons. An endpoint's ends in 0
-// where it would end in a dash; a pod's may be spelled in any way.
+// Addresses in a label have dashes for dots and colons. The label of an endpoint ends in 0 where it would end in a dash.
+// The label of a pod may use any spelling of the address.
 //
-// A published endpoint is one that is ready, or of a service that publishes all.
-// One address is given once, however many slices have it. Sets rotate with every
-// answer; endpoints of the node's topology zone come first. SRV records share a
-// weight of 100 among the endpoints and ports that the name stands for, and are
-// at least 1; the targets' addresses are in the additional section.
+// A published endpoint is ready, or its service publishes all endpoints. Each address is given once, even if several
+// slices have it. Sets rotate with every answer; endpoints of the node's topology zone come first. SRV records share a
+// weight of 100 among the endpoints and ports of the name, and have a weight of at least 1. The targets' addresses are in
+// the additional section.
 //
-// Reverse names of whole addresses are PTR: to the service that has the address,
-// else to every published endpoint that has it and whose service is held. They
-// are looked up in all of in-addr.arpa and ip6.arpa. One that is not found is
-// denied if it is in a cluster range and not the zone's otherwise. So is a name
-// of less than an address: not the zone's.
+// Reverse names of complete addresses have PTR records: to the service with the address, or else to every published
+// endpoint with it whose service is in the store. All of in-addr.arpa and ip6.arpa is looked up. An unknown reverse name
+// is denied if it is in a cluster range; otherwise it is not in the zone. A name of less than an address is not in the zone.
 //
-// A chain of aliases within the zone is followed, eight CNAME records at most.
-// One that leads out of the zone is [Alias]. One that is longer, or has no end,
-// is a name without data: giving its beginning out would only have a client walk
-// it on. An ExternalName that is an IP address or no name cannot be a CNAME
-// record, and its service does not exist here.
+// A chain of aliases within the zone is followed for at most eight CNAME records. The verdict for a chain that leaves the
+// zone is [Alias]. A name whose chain is longer or endless has no data: with part of the chain, a client would only follow
+// it further. An ExternalName that is an IP address or an invalid name cannot be a CNAME record, and its service does not
+// exist here.
 //
-// Objects with names that no label can hold are left out; a hostname, port name
-// or topology zone that no label can hold counts as none. A name of more than 255
-// octets is no target.
+// Objects whose name cannot be a label are ignored. A hostname, port name or topology zone that cannot be a label counts
+// as unset. A name of more than 255 bytes cannot be a target.
 //
-// An answer is built for the size that its client takes, and costs what is sent and not
-// what is held. Of a larger set a part is given with TC, with each turn another one. So it
-// is where an answer spends its budget of steps on entries that are not given: not
-// ready, there already, or of another topology zone. An address has 32 PTR records at
-// most, with each turn others. A service or slice has its first 4,096 ports, a slice 127
-// topology zones.
+// An answer is built for the size that its client accepts. Its cost depends on the records sent, not on the records
+// stored. A larger set is truncated, with TC and another part for each rotation. The same happens if an answer spends its
+// budget of steps on entries that it does not give: unready, duplicate, or of another topology zone. An address has at
+// most 32 PTR records, others with each rotation. A service or slice has at most 4,096 ports, a slice at most 127 topology
+// zones.
 //
-// Names apart, which the configuration lists, and all below them are not the
-// zone's, in a question or as the target of an alias.
+// Names that the configuration excludes, and all names below them, are not in the zone, neither as a question nor as the
+// target of an alias.
+// # Stale and incomplete data
 //
-// # Who may say no
-//
-// A view is one kind of object as the store has it. It is unsynced until its
-// first list is complete, stale when nothing has proven it right for StaleAfter,
-// and blind if nobody ever fills it. One that was restored from a dump was complete
-// once, in another process: until its first list is complete here it is as stale,
-// however young, and not as unsynced.
+// The store tracks the freshness of each kind of object. A kind is unsynced until its first list is complete, stale if it
+// was not confirmed within StaleAfter, and unwatched if it is not expected at all. A kind restored from a dump was complete
+// in another process: until its first list is complete here, it is stale, whatever its age, but not unsynced.
 //
 //	statement                       needs                                 if stale         if unsynced
 //	record of a service             that record                           EDE 3            given
@@ -81,30 +70,24 @@
 //	no such type at endpoints       services and slices                   as above, EDE 3  as above
 //	no such name, by its shape      nothing                               given            given
 //
-// If elsewhere has no answer, [Zone.LastWord] says what a stale view would without
-// elsewhere.
+// If the fallback has no answer, [Zone.AnswerStale] gives the answer that stale data would give without a fallback.
 //
-// By its shape means that no objects could make the name: three or more labels
-// left of a service's that are not zonal, two of which the second is no protocol,
-// an impossible address. A search path that is walked with a name of the world
-// mostly ends there.
+// A name is denied by its shape if no object could have it: three or more labels left of a service that are not zonal, two
+// of which the second is not a protocol, an impossible address. Most search path queries for an external name end there.
 //
-// A blind view says no if there is nobody else to ask. That is so for endpoints
-// without slices, for those of other than headless services where only these
-// services' slices are fetched, and for names outside of svc and pod, which a
+// An unwatched kind denies names only without a fallback. This applies to endpoints without slices, to those of
+// non-headless services where only headless services' slices are watched, and to names outside of svc and pod, which a
 // central resolver may have.
-//
 // # Differences from CoreDNS
 //
-//   - dns, dns-version by other types than TXT, _<proto>.<svc>, _zone.<svc> and the
-//     directives below it: they have names below them or data, so they exist
-//     (RFC 8020). CoreDNS says NXDOMAIN.
+//   - dns, dns-version by other types than TXT, _<proto>.<svc>, _zone.<svc> and the directives below it exist, since they
+//     have data or names below them (RFC 8020). CoreDNS says NXDOMAIN.
 //   - TXT at names that exist without data, such as svc: NODATA. CoreDNS says NXDOMAIN
 //     for this one type.
 //   - Other types than PTR at a reverse name that exists: NODATA. CoreDNS says NXDOMAIN.
 //   - SOA at names that do not exist: NXDOMAIN. CoreDNS says NODATA for this one type.
-//   - in-addr.arpa, ip6.arpa and names in them of less than an address are not the
-//     zone's: a node has no say over them. CoreDNS is given the trees whole.
+//   - in-addr.arpa, ip6.arpa and names in them of less than an address are not in the zone: a node is not authoritative
+//     for them. CoreDNS is configured with the whole trees.
 //   - The SOA record for reverse names has the owner in-addr.arpa or ip6.arpa as
 //     CoreDNS has it, but names ns.dns and hostmaster of the cluster domain, which exist.
 //   - An alias is one for every type (RFC 1034 section 3.6.2). CoreDNS has no data
@@ -131,12 +114,10 @@
 //   - Names may have a TTL of their own.
 //   - An address has 32 PTR records at most.
 //
-// # Readers and writers
+// # Concurrency
 //
-// Objects become immutable records. A service and the slices that name it are one
-// node, which is published with one store, so an answer is made from one state and
-// a reader that saw a new one never sees an older one of that name again. Indexes
-// are tables of numbers, which hold no keys; a reader compares the record.
-// Whoever keeps answers of others about the cluster is told which a change outdates
-// ([Store.Observe], [Owner]), after readers can see it.
+// Objects become immutable records. A service and its slices form one node, which is published with one atomic store. So
+// an answer uses one state, and a reader that saw a new state never sees an older one of that name. Indexes are hash tables
+// of record numbers without keys; a reader compares the record. A cache of other servers' answers about the cluster can
+// register for notifications of changes ([Store.Observe], [Owner]). They come after readers can see the change.
 package zone

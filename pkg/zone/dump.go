@@ -4,24 +4,27 @@ package zone
 
 import (
 	"encoding/binary"
+	"errors"
+	"iter"
 	"math"
+	"net/netip"
 	"strings"
 	"time"
 )
 
-// DumpVersion is the version of the records that Dump makes.
+// DumpVersion is the format version of Dump.
 const DumpVersion = 1
 
-// What a record of a dump is: its first octet. Behind it stand, for
+// Types of records in a dump. A record's first byte is its type. The other fields are, for
 //
-//	a view       kind, and for how long it has not been proven right, in ns
-//	a service    namespace, name, type, whether endpoints are published unready, TTL in seconds and one, TTL or 0, alias, addresses, ports
+//	a view       kind, and the time since its last confirmation, in ns
+//	a service    namespace, name, type, whether unready endpoints are published, TTL in seconds plus one, TTL or 0, alias, addresses, ports
 //	a slice      namespace, name, service, topology zones, entries, ports
 //	a namespace  name
 //	a pod        namespace, name, addresses
 //
-// Numbers are as encoding/binary's Uvarint, texts and lists have their length before them. An address is its octets with
-// their number before them. An entry is an address, a mark as in [slice], and its own name if the mark says that it has one.
+// Numbers are encoded as encoding/binary's Uvarint. Texts and lists are preceded by their length, addresses by their
+// number of bytes. An entry is an address, a mark as in [slice], and its own name if the mark says that it has one.
 const (
 	recordView byte = iota + 1
 	recordService
@@ -30,9 +33,9 @@ const (
 	recordPod
 )
 
-// Dump gives what the store holds of the kinds whose view is complete, or was restored, as records for [Store.Restore],
-// of each kind the view first. It keeps no writer waiting: each record is of one moment, and all of them are not. The first
-// error of emit ends it. emit must not keep the record.
+// Dump passes the store's content to emit, as records for [Store.Restore]. It includes the kinds that are synced or
+// restored, each kind's view first. It blocks no writer: each record is consistent, the dump as a whole is not. Dump stops
+// at the first error of emit. emit must not keep the record.
 func (s *Store) Dump(now time.Time, emit func(record []byte) error) error {
 	d := dumper{emit: emit}
 	for _, k := range []Kind{Namespaces, Slices, Pods, Services} {
@@ -41,7 +44,7 @@ func (s *Store) Dump(now time.Time, emit func(record []byte) error) error {
 		}
 		age := s.Age(k, now)
 		if age == math.MaxInt64 {
-			continue // nobody ever said that it was right
+			continue // never confirmed
 		}
 		d.beginRecord(recordView)
 		d.number(uint64(k))
@@ -52,7 +55,7 @@ func (s *Store) Dump(now time.Time, emit func(record []byte) error) error {
 	return d.err
 }
 
-// A dumper makes records.
+// A dumper encodes records.
 type dumper struct {
 	emit func([]byte) error
 	buf  []byte
@@ -74,7 +77,7 @@ func (d *dumper) kind(s *Store, k Kind) {
 
 func (d *dumper) beginRecord(what byte) { d.buf = append(d.buf[:0], what) }
 
-// end gives the record out, and tells whether to go on.
+// emitRecord passes the record to emit, and reports whether to continue.
 func (d *dumper) emitRecord() bool {
 	if d.err == nil {
 		d.err = d.emit(d.buf)
@@ -182,7 +185,7 @@ func (d *dumper) ports(list portList) {
 	}
 }
 
-// dotted is a name in wire form, with or without the root's label, as text that ends without a dot.
+// dotted converts a name in wire form, with or without the root label, to text without a trailing dot.
 func dotted(name string) string {
 	var text strings.Builder
 	for name != "" && name[0] != 0 {
@@ -194,4 +197,239 @@ func dotted(name string) string {
 		name = name[n:]
 	}
 	return text.String()
+}
+
+// ErrTooOld means that the dump's last confirmation is too old.
+var ErrTooOld = errors.New("the cluster data in the dump is too old")
+
+var errRecord = errors.New("invalid record")
+
+// Restored is the result of Restore.
+type Restored struct {
+	Objects int
+	Age     time.Duration // of the oldest kind
+}
+
+// Restore loads the records of [Store.Dump] into an empty store. passed is the time since the dump. The restored kinds
+// count as stale, whatever their age, until SetSynced is called. Restore loads nothing if a record is invalid, or, with
+// [ErrTooOld], if a kind's last confirmation is older than most. Observers are not notified: nothing changed.
+func (s *Store) Restore(records iter.Seq[[]byte], passed, most time.Duration, now time.Time) (Restored, error) {
+	if _, err := restore(records, nil, passed, most, now); err != nil {
+		return Restored{}, err
+	}
+	previous := s.swapObserver(nil)
+	defer func() { s.swapObserver(previous) }()
+	return restore(records, s, passed, most, now)
+}
+
+// swapObserver replaces the notification function, and returns the previous one.
+func (s *Store) swapObserver(tell func([]byte)) (before func([]byte)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, s.observer.notify = s.observer.notify, tell
+	return before
+}
+
+// restore decodes the records and, if there is a store, puts them into it.
+func restore(records iter.Seq[[]byte], s *Store, passed, most time.Duration, now time.Time) (Restored, error) {
+	r := restorer{store: s, elapsed: passed, maxAge: most, now: now}
+	for record := range records {
+		if err := r.read(record); err != nil {
+			return Restored{}, err
+		}
+	}
+	if s != nil {
+		r.finish()
+	}
+	return r.done, nil
+}
+
+// A restorer decodes records.
+type restorer struct {
+	store           *Store // nil: only decode
+	elapsed, maxAge time.Duration
+	now             time.Time
+
+	done      Restored
+	kinds     kindSet              // kinds seen so far
+	confirmed [kindCount]time.Time // when they were last confirmed
+}
+
+func (r *restorer) read(record []byte) error {
+	in := recordReader{rest: record}
+	switch what := in.readByte(); what {
+	case recordView:
+		k, age := Kind(in.number(kindCount-1)), time.Duration(in.number(1<<62))
+		if age > r.maxAge-r.elapsed {
+			return ErrTooOld
+		}
+		r.kinds |= 1 << k
+		r.done.Age = max(r.done.Age, age+r.elapsed)
+		r.confirmed[k] = r.now.Add(-age - r.elapsed)
+	case recordService, recordSlice, recordNamespace, recordPod:
+		put := in.object(what, r.kinds)
+		if r.store != nil && in.done() {
+			put(r.store, r.now)
+		}
+		r.done.Objects++
+	default:
+		return errRecord
+	}
+	if !in.done() {
+		return errRecord
+	}
+	return nil
+}
+
+// finish marks the kinds as restored.
+func (r *restorer) finish() {
+	for k := range Kind(kindCount) {
+		if r.kinds&(1<<k) != 0 {
+			r.store.ConfirmFresh(k, r.store.BootTime(r.confirmed[k]))
+			r.store.states[k].restored.Store(true)
+		}
+	}
+}
+
+// A recordReader decodes a record. After an error, it is malformed and returns zeros.
+type recordReader struct {
+	rest      []byte
+	malformed bool
+}
+
+// done reports whether the whole record was decoded without an error.
+func (r *recordReader) done() bool { return !r.malformed && len(r.rest) == 0 }
+
+func (r *recordReader) readByte() byte {
+	if r.malformed || len(r.rest) == 0 {
+		r.malformed = true
+		return 0
+	}
+	b := r.rest[0]
+	r.rest = r.rest[1:]
+	return b
+}
+
+// number reads a number up to most.
+func (r *recordReader) number(most uint64) uint64 {
+	n, length := binary.Uvarint(r.rest)
+	if r.malformed || length <= 0 || n > most {
+		r.malformed = true
+		return 0
+	}
+	r.rest = r.rest[length:]
+	return n
+}
+
+// length reads the length of a text or list. Each item takes at least one byte.
+func (r *recordReader) length() int { return int(r.number(uint64(len(r.rest)))) }
+
+func (r *recordReader) text() string {
+	n := r.length()
+	if r.malformed || n > len(r.rest) {
+		r.malformed = true
+		return ""
+	}
+	s := string(r.rest[:n])
+	r.rest = r.rest[n:]
+	return s
+}
+
+func (r *recordReader) addr() netip.Addr {
+	n := r.length()
+	if r.malformed || n > len(r.rest) {
+		r.malformed = true
+		return netip.Addr{}
+	}
+	a, ok := netip.AddrFromSlice(r.rest[:n])
+	r.rest, r.malformed = r.rest[n:], r.malformed || !ok
+	return a
+}
+
+func (r *recordReader) addrs() []netip.Addr {
+	var list []netip.Addr
+	for n := r.length(); n > 0 && !r.malformed; n-- {
+		list = append(list, r.addr())
+	}
+	return list
+}
+
+func (r *recordReader) ports() []Port {
+	var list []Port
+	for n := r.length(); n > 0 && !r.malformed; n-- {
+		list = append(list, Port{Name: r.text(), Protocol: Protocol(r.number(1<<8 - 1)), Number: uint16(r.number(1<<16 - 1))})
+	}
+	return list
+}
+
+// object decodes an object of a known kind, and returns a function that puts it into a store.
+func (r *recordReader) object(what byte, held kindSet) func(*Store, time.Time) {
+	kind, put := Services, (func(*Store, time.Time))(nil)
+	switch what {
+	case recordSlice:
+		kind = Slices
+		sl := r.slice()
+		put = func(s *Store, now time.Time) { s.PutSlice(sl, now) }
+	case recordNamespace:
+		kind = Namespaces
+		name := r.text()
+		put = func(s *Store, now time.Time) { s.PutNamespace(name, now) }
+	case recordPod:
+		kind = Pods
+		p := Pod{Namespace: r.text(), Name: r.text(), Addrs: r.addrs()}
+		put = func(s *Store, now time.Time) { s.PutPod(p, now) }
+	default:
+		svc := r.service()
+		put = func(s *Store, now time.Time) { s.PutService(svc, now) }
+	}
+	if held&(1<<kind) == 0 {
+		r.malformed = true
+	}
+	return put
+}
+
+func (r *recordReader) service() Service {
+	svc := Service{Namespace: r.text(), Name: r.text(), Type: ServiceType(r.number(uint64(ExternalName)))}
+	svc.PublishNotReady = r.number(1) == 1
+	svc.TTL = time.Duration(int64(r.number(uint64(maxTTL/time.Second)+1))-1) * time.Second
+	svc.ExternalName = r.text()
+	if svc.Type != ExternalName {
+		svc.Addrs, svc.Ports = r.addrs(), r.ports()
+	}
+	return svc
+}
+
+func (r *recordReader) slice() Slice {
+	sl := Slice{Namespace: r.text(), Name: r.text(), Service: r.text()}
+	var zones []string
+	for n := r.length(); n > 0 && !r.malformed; n-- {
+		zones = append(zones, r.text())
+		sl.Endpoints = append(sl.Endpoints, Endpoint{Zone: zones[len(zones)-1]}) // without an address: it gives the zone its number
+	}
+	for n := r.length(); n > 0 && !r.malformed; n-- {
+		sl.Endpoints = append(sl.Endpoints, r.endpoint(zones))
+	}
+	sl.Ports = r.ports()
+	return sl
+}
+
+// endpoint decodes an entry of a slice.
+func (r *recordReader) endpoint(zones []string) Endpoint {
+	e := Endpoint{Addrs: []netip.Addr{r.addr()}}
+	mark := uint16(r.number(1<<16 - 1))
+	e.Ready = mark&markReady != 0
+	switch mark & (markHost | markPod) {
+	case markHost:
+		e.Hostname = r.text()
+	case markPod:
+		e.Pod = r.text()
+	case markHost | markPod:
+		r.malformed = true
+	}
+	if zone := int(mark & markZone); zone > len(zones) {
+		r.malformed = true
+	} else if zone > 0 {
+		e.Zone = zones[zone-1]
+	}
+	return e
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// dump is what the store gives, a copy of each record.
+// dump returns a copy of each record of the store.
 func dump(tb testing.TB, s *zone.Store, now time.Time) [][]byte {
 	tb.Helper()
 	var records [][]byte
@@ -34,7 +34,7 @@ func dump(tb testing.TB, s *zone.Store, now time.Time) [][]byte {
 	return records
 }
 
-// restored is a store that got the records back a second later.
+// restored returns a store with the records restored a second later.
 func restored(tb testing.TB, records [][]byte, now time.Time) *zone.Store {
 	tb.Helper()
 	s := zone.NewStore()
@@ -45,7 +45,7 @@ func restored(tb testing.TB, records [][]byte, now time.Time) *zone.Store {
 	return s
 }
 
-// sorted are the records, of which only the order is another after a restore.
+// sorted returns the records in a stable order: a restore may change it.
 func sorted(records [][]byte) []string {
 	list := make([]string, 0, len(records))
 	for _, r := range records {
@@ -57,8 +57,8 @@ func sorted(records [][]byte) []string {
 	return list
 }
 
-// TestRestoredWorld dumps random worlds and restores them: every object is back, and when the API server tells of all of
-// them again that is no news.
+// TestRestoreMatchesOriginal dumps and restores random stores: every object is back, and putting all of them again is no
+// change.
 func TestRestoreMatchesOriginal(t *testing.T) {
 	t.Parallel()
 	list := questions()
@@ -74,13 +74,13 @@ func TestRestoreMatchesOriginal(t *testing.T) {
 			t.Fatalf("seed %d: dumped again (-want +got):\n%s", seed, diff)
 		}
 		now := w.now.Add(time.Minute)
-		s.Observe([]byte("\x05local\x00"), func(owner []byte) { t.Errorf("seed %d: told of %q", seed, owner) })
+		s.Observe([]byte("\x05local\x00"), func(owner []byte) { t.Errorf("seed %d: notified of %q", seed, owner) })
 		serial := s.Serial()
 		w.putAll(s, now)
 		if s.Serial() != serial {
 			t.Errorf("seed %d: what was restored counts as changed", seed)
 		}
-		// The answers are those of the store that was dumped, once the view is in sync.
+		// The answers equal those of the dumped store once the kinds are synced.
 		freshen(s, now)
 		cfg := w.model.cfg
 		cfg.Store = s
@@ -94,7 +94,7 @@ func TestRestoreMatchesOriginal(t *testing.T) {
 	}
 }
 
-// putAll puts what the model has into a store.
+// putAll puts the model's objects into a store.
 func (w *harness) putAll(s *zone.Store, now time.Time) {
 	for _, svc := range w.model.services {
 		s.PutService(svc, now)
@@ -110,7 +110,7 @@ func (w *harness) putAll(s *zone.Store, now time.Time) {
 	}
 }
 
-// TestRestoredTellsNobody is for the order of a start: who observes the store does so before it is filled.
+// TestRestoreDoesNotNotify covers the order of a start: observers register before the store is filled.
 func TestRestoreDoesNotNotify(t *testing.T) {
 	t.Parallel()
 	s, now := zone.NewStore(), epoch()
@@ -122,15 +122,15 @@ func TestRestoreDoesNotNotify(t *testing.T) {
 		t.Fatal(err)
 	}
 	if told != 0 {
-		t.Errorf("told %d times", told)
+		t.Errorf("notified %d times", told)
 	}
 	other.Delete(zone.Services, "shop", "web", now)
 	if told == 0 {
-		t.Error("not told of what came then")
+		t.Error("not notified of later changes")
 	}
 }
 
-// TestFirstSync has the first list after a restore complete: what it has no more is gone, and denied without a mark.
+// TestFirstSync completes the first list after a restore: missing objects are removed, and denied without a mark.
 func TestFirstSync(t *testing.T) {
 	t.Parallel()
 	s, now := zone.NewStore(), epoch()
@@ -145,7 +145,7 @@ func TestFirstSync(t *testing.T) {
 	}
 	for _, kind := range s.Stats().Kinds {
 		if !kind.Restored {
-			t.Error("a kind is not said to be restored")
+			t.Error("a kind is not reported as restored")
 		}
 	}
 	s.Retain(zone.Services, func(_, name string) bool { return name != "web" }, now)
@@ -157,11 +157,11 @@ func TestFirstSync(t *testing.T) {
 		t.Errorf("in sync: %v, want %v", got, want)
 	}
 	if s.Restored(zone.Services) || s.Stats().Kinds[zone.Services].Restored {
-		t.Error("still said to be restored")
+		t.Error("still reported as restored")
 	}
 }
 
-// TestDumpedKinds dumps what was complete, and nothing else.
+// TestDumpedKinds dumps the complete kinds only.
 func TestDumpedKinds(t *testing.T) {
 	t.Parallel()
 	now := epoch()
@@ -181,7 +181,7 @@ func TestDumpedKinds(t *testing.T) {
 	}
 	s.SetSynced(zone.Slices)
 	if got := dump(t, s, now); len(got) != 0 {
-		t.Errorf("complete, and nobody said that it is right: %d records", len(got))
+		t.Errorf("complete, but never confirmed: %d records", len(got))
 	}
 	s.ConfirmFresh(zone.Slices, now)
 	s.SetSynced(zone.Namespaces)
@@ -195,7 +195,7 @@ func TestDumpedKinds(t *testing.T) {
 	}
 }
 
-// TestRestoredAge has ages go on, from one restart to the next.
+// TestRestoredAge checks that ages continue across restarts.
 func TestRestoredAge(t *testing.T) {
 	t.Parallel()
 	s, now := zone.NewStore(), epoch()
@@ -229,7 +229,7 @@ func TestRestoredAge(t *testing.T) {
 	}
 }
 
-// TestRestoreRefuses damages every octet of every record: either it still is a record, or nothing at all is restored.
+// TestRestoreRefuses damages every byte of every record: either it is still a record, or nothing is restored.
 func TestRestoreRefuses(t *testing.T) {
 	t.Parallel()
 	s, now := zone.NewStore(), epoch()
@@ -255,7 +255,7 @@ func TestRestoreRefuses(t *testing.T) {
 	for i, record := range records {
 		for at := range record {
 			if !try(i, record[:at]) {
-				t.Errorf("record %d, cut to %x, is believed", i, record[:at])
+				t.Errorf("record %d, cut to %x, is accepted", i, record[:at])
 			}
 			cut++
 			for _, b := range []byte{0, 1, 0x7f, 0x80, 0xff, record[at] + 1} {
@@ -267,19 +267,19 @@ func TestRestoreRefuses(t *testing.T) {
 			}
 		}
 		if !try(i, append(bytes.Clone(record), 0)) {
-			t.Errorf("record %d with something behind it is believed", i)
+			t.Errorf("record %d with trailing bytes is accepted", i)
 		}
 	}
 	if refused < cut/2 || !try(0, []byte{9}) {
 		t.Errorf("%d refused", refused)
 	}
-	// Objects of a kind whose view is not there would count as complete.
+	// Without this, objects of a kind without its view would count as complete.
 	if _, err := zone.NewStore().Restore(slices.Values(records[1:]), 0, time.Hour, now); err == nil {
-		t.Error("objects without their view are believed")
+		t.Error("objects without their view are accepted")
 	}
 }
 
-// TestDumpEnds ends with the first error.
+// TestDumpEnds checks that the first error of emit ends the dump.
 func TestDumpEnds(t *testing.T) {
 	t.Parallel()
 	s, now := zone.NewStore(), epoch()
@@ -301,7 +301,7 @@ func TestDumpEnds(t *testing.T) {
 	}
 }
 
-// TestDumpWhileWritten dumps while everything changes: what comes out can always be restored.
+// TestDumpWhileWritten dumps during changes: the result can always be restored.
 func TestDumpWhileWritten(t *testing.T) {
 	t.Parallel()
 	s, now := zone.NewStore(), epoch()
@@ -327,7 +327,7 @@ func TestDumpWhileWritten(t *testing.T) {
 	wg.Wait()
 }
 
-// FuzzRestore restores any records. What is believed is what a dump of it gives.
+// FuzzRestore restores arbitrary records. Accepted records equal a dump of the result.
 func FuzzRestore(f *testing.F) {
 	for seed := range uint64(4) {
 		w := newHarness(f, seed, zone.Config{})
@@ -359,23 +359,23 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// TestDumpOfLargeCluster measures. The bounds are for a machine that has much else to do.
+// TestDumpOfLargeCluster measures time and size. The bounds allow for a busy host.
 func TestDumpOfLargeCluster(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector takes most of the time")
 	}
 	s, now := clusterOf(11000, 100, 10), epoch()
-	began, octets := time.Now(), 0
+	began, addrLen := time.Now(), 0
 	records := dump(t, s, now)
 	took := time.Since(began)
 	for _, r := range records {
-		octets += len(r)
+		addrLen += len(r)
 	}
 	began = time.Now()
 	back := restored(t, records, now)
 	tookBack := time.Since(began)
-	t.Logf("11,000 services and 100,000 endpoints: %d records, %d bytes, dumped in %s, restored in %s", len(records), octets, took, tookBack)
-	if took > 2*time.Second || tookBack > 5*time.Second || octets > 4<<20 {
+	t.Logf("11,000 services and 100,000 endpoints: %d records, %d bytes, dumped in %s, restored in %s", len(records), addrLen, took, tookBack)
+	if took > 2*time.Second || tookBack > 5*time.Second || addrLen > 4<<20 {
 		t.Error("too slow or too large")
 	}
 	if diff := cmp.Diff(s.Stats().Kinds[zone.Slices].Objects, back.Stats().Kinds[zone.Slices].Objects); diff != "" {
@@ -402,7 +402,7 @@ func BenchmarkDump(b *testing.B) {
 	})
 }
 
-// TestRestoredNames keeps what no label can hold out, though a record may have it.
+// TestRestoredNames checks that invalid labels in a record are ignored.
 func TestRestoredNames(t *testing.T) {
 	t.Parallel()
 	s, now := zone.NewStore(), epoch()

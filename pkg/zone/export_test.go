@@ -11,7 +11,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// Transfer is Records as the oracle reads them.
+// Transfer returns Records in the model's form.
 func (z *Zone) Transfer(now time.Time, emit func(rr dns.RR) error) error {
 	var buf []byte
 	return z.Records(now, func(r Record) error {

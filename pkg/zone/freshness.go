@@ -6,19 +6,20 @@ import (
 	"math"
 	"sync/atomic"
 	"time"
+
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A view is how far the store's picture of one kind can be trusted.
+// A syncState is the freshness of one kind.
 type syncState struct {
 	expected    atomic.Bool
 	synced      atomic.Bool
-	restored    atomic.Bool               // came from a dump: complete once, and stale until it is synced
-	confirmed   atomic.Pointer[time.Time] // last proven right; nil: never
+	restored    atomic.Bool               // loaded from a dump: complete in another process, and stale until synced
+	confirmed   atomic.Pointer[time.Time] // time of the last confirmation; nil: never
 	alwaysFresh atomic.Bool
 }
 
-// Expect says which kinds will be filled at all. Nobody ever tells the store of
-// the others. Services always count as expected.
+// Expect sets the kinds that will be filled; the others count as unwatched. Services are always expected.
 func (s *Store) Expect(kinds ...Kind) {
 	for i := range s.states {
 		s.states[i].expected.Store(false)
@@ -28,27 +29,26 @@ func (s *Store) Expect(kinds ...Kind) {
 	}
 }
 
-// SetSynced says that the first list of the kind is complete, from now on for good.
+// SetSynced marks the first list of the kind as complete. This cannot be undone.
 func (s *Store) SetSynced(kind Kind) { s.states[kind].synced.Store(true) }
 
-// Synced tells whether the first list of the kind is complete.
+// Synced reports whether the first list of the kind is complete.
 func (s *Store) Synced(kind Kind) bool { return s.states[kind].synced.Load() }
 
-// Restored tells whether the picture of the kind is that of a dump, and no list has been complete since.
+// Restored reports whether the objects of the kind come from a dump, without a complete list since.
 func (s *Store) Restored(kind Kind) bool {
 	return s.states[kind].restored.Load() && !s.Synced(kind)
 }
 
-// Slept adds the length of a suspend to the age of what was seen before it: the
-// monotonic clock of [time.Time] stands still in one (CLOCK_MONOTONIC).
+// AddSuspend adds the length of a suspend to the age of earlier confirmations: the monotonic clock of [time.Time] stops
+// during a suspend (CLOCK_MONOTONIC).
 func (s *Store) AddSuspend(d time.Duration) { s.suspended.Add(int64(d)) }
 
-// Moment is a reading of the clock with the suspends so far. Differences of such
-// moments are ages.
+// BootTime returns now plus all suspends so far, as CLOCK_BOOTTIME counts. The difference of two boot times is an age.
 func (s *Store) BootTime(now time.Time) time.Time { return now.Add(time.Duration(s.suspended.Load())) }
 
-// Seen says that the picture of the kind was right at a [Store.Moment]: an event or a
-// bookmark came. An earlier one than the last changes nothing.
+// ConfirmFresh records that the objects of the kind were up to date at a [Store.BootTime], because of an event or a
+// bookmark. A time before the last one has no effect.
 func (s *Store) ConfirmFresh(kind Kind, at time.Time) {
 	seen := &s.states[kind].confirmed
 	for last := seen.Load(); last == nil || at.After(*last); last = seen.Load() {
@@ -58,12 +58,11 @@ func (s *Store) ConfirmFresh(kind Kind, at time.Time) {
 	}
 }
 
-// SeenForever says that the picture of the kind cannot grow old: it comes from
-// this machine.
+// SetAlwaysFresh marks the kind as always up to date: it comes from this host.
 func (s *Store) SetAlwaysFresh(kind Kind) { s.states[kind].alwaysFresh.Store(true) }
 
-// Age is how long ago the picture of the kind was last proven right: 0 for one
-// that cannot grow old, the longest duration for one that never was.
+// Age returns the time since the last confirmation of the kind: 0 if it is always fresh, the maximum duration if it was
+// never confirmed.
 func (s *Store) Age(kind Kind, now time.Time) time.Duration {
 	v := &s.states[kind]
 	if v.alwaysFresh.Load() {
@@ -75,3 +74,99 @@ func (s *Store) Age(kind Kind, now time.Time) time.Duration {
 	}
 	return max(0, s.BootTime(now).Sub(*seen))
 }
+
+// A kindSet is the set of kinds that an answer depends on.
+type kindSet uint8
+
+// The sets in use.
+const (
+	needsNothing    kindSet = 0 // the shape of the name, or a record in the store
+	needsServices   kindSet = 1 << Services
+	needsSlices     kindSet = 1 << Slices
+	needsNamespaces kindSet = 1 << Namespaces
+	needsPods       kindSet = 1 << Pods
+	needsEndpoints          = needsServices | needsSlices
+)
+
+// A freshness is how far the data of a kind can be trusted.
+type freshness uint8
+
+// From worst to best.
+const (
+	unsynced  freshness = iota // the first list is not complete
+	unwatched                  // the kind is not expected
+	stale                      // complete, but not confirmed recently, or never by this process
+	fresh
+)
+
+// freshnessOf returns the worst freshness of the kinds.
+func (r *reply) freshnessOf(g kindSet) freshness {
+	worst := fresh
+	for k := range Kind(kindCount) {
+		if g&(1<<k) != 0 {
+			worst = min(worst, r.kindFreshness(k))
+		}
+	}
+	return worst
+}
+
+func (r *reply) kindFreshness(k Kind) freshness {
+	s := r.z.store
+	switch {
+	case k != Services && !s.states[k].expected.Load():
+		return unwatched
+	case s.states[k].synced.Load():
+	case s.states[k].restored.Load():
+		return stale
+	default:
+		return unsynced
+	}
+	if s.Age(k, r.now) > r.z.staleAfter {
+		return stale
+	}
+	return fresh
+}
+
+// positive ends the message with its records as the answer. Stale records are given, too, and marked.
+func (r *reply) positive(g kindSet) Result {
+	if r.freshnessOf(g) == stale {
+		r.ede = wire.EDEStaleAnswer
+	}
+	return r.finish(wire.RcodeSuccess, 0)
+}
+
+// nxdomain denies the name.
+func (r *reply) nxdomain(g kindSet) Result {
+	return r.deny(g, wire.RcodeNXDomain, wire.EDEStaleNXDomain)
+}
+
+// nodata denies the type at a name that exists.
+func (r *reply) nodata(g kindSet) Result { return r.deny(g, wire.RcodeSuccess, wire.EDEStaleAnswer) }
+
+// deny denies the name or type if the kinds are fresh. Otherwise it leaves the answer to the fallback. Without a fallback,
+// stale or unwatched kinds deny too, but unsynced kinds do not.
+func (r *reply) deny(g kindSet, rcode byte, staleCode int) Result {
+	if t := r.freshnessOf(g); t != fresh {
+		switch {
+		case r.z.hasFallback() && (t != stale || !r.fallbackFailed):
+			return r.abandon(UseFallback, wire.EDENone)
+		case t == unsynced:
+			return r.abandon(NotReady, wire.EDENotReady)
+		case t == stale:
+			r.ede = staleCode
+		}
+	}
+	r.appendSOA()
+	return r.finish(rcode, 1)
+}
+
+// denyUnlessFallback denies a name that the fallback may know and this zone cannot, if there is no fallback.
+func (r *reply) denyUnlessFallback(g kindSet) Result {
+	if r.z.hasFallback() {
+		return r.abandon(UseFallback, wire.EDENone)
+	}
+	return r.nxdomain(g)
+}
+
+// complete reports whether every record of the kinds is there, so that a set of them is an answer.
+func (r *reply) complete(g kindSet) bool { return r.freshnessOf(g) >= stale }

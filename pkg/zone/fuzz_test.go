@@ -14,7 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// fuzzWorld is a world in which much has happened.
+// fuzzHarness returns a harness after many operations.
 func fuzzHarness(tb testing.TB) *harness {
 	tb.Helper()
 	w := newHarness(tb, 1, zone.Config{TTL: 5 * time.Second, Pods: zone.PodsInsecure, PodNames: true, NodeZone: "east"})

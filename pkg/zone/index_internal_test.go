@@ -11,8 +11,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// TestWrongCandidates plants numbers under hashes that are not theirs: what two
-// keys with one hash do, or a reader that comes between two stores.
+// TestWrongCandidates adds numbers under wrong hashes, as two keys with one hash do, or as a reader sees between two
+// writes.
 func TestWrongCandidates(t *testing.T) {
 	t.Parallel()
 	s, now := NewStore(), time.Unix(1_800_000_000, 0)
@@ -23,7 +23,7 @@ func TestWrongCandidates(t *testing.T) {
 	s.PutSlice(Slice{Namespace: "ns", Name: "s", Service: "h", Endpoints: []Endpoint{{Addrs: []netip.Addr{addr(2)}, Ready: true}}}, now)
 	s.PutPod(Pod{Namespace: "ns", Name: "p", Addrs: []netip.Addr{addr(3)}}, now)
 	other := addr(9).AsSlice()
-	for id := range uint32(40) { // numbers that were never given out, too
+	for id := range uint32(40) { // including unused numbers
 		s.nodesByAddr.add(s.hash(other), id)
 		s.slicesByAddr.add(s.hash(other), id)
 		s.podsByAddr.add(s.hash(other), id)
@@ -55,7 +55,7 @@ func TestWrongCandidates(t *testing.T) {
 	}
 }
 
-// TestIndexesForget has objects come, change and go, after which nothing is left.
+// TestIndexRemoval adds, changes and removes objects, after which the indexes are empty.
 func TestIndexRemoval(t *testing.T) {
 	t.Parallel()
 	s, now := NewStore(), time.Unix(1_800_000_000, 0)

@@ -17,8 +17,7 @@ import (
 // An object is the namespace and name of an API object.
 type object struct{ namespace, name string }
 
-// A model is the slow, obvious zone: plain objects, from which every name and
-// record there is, is written down anew whenever one is asked for.
+// A model is a slow, simple zone: it builds every name and record from plain objects for each question.
 type model struct {
 	cfg        zone.Config
 	services   map[object]zone.Service
@@ -27,10 +26,10 @@ type model struct {
 	pods       map[object]zone.Pod
 
 	types map[string]map[uint16]recordSet // by name, presentation form in lower case
-	nodes map[string]bool                 // names that exist, those with nothing at them too
+	nodes map[string]bool                 // names that exist, including those without data
 }
 
-// A recordSet is what one name has of one type.
+// A recordSet is the records of one name and type.
 type recordSet struct{ answer, extra []string }
 
 func newModel(cfg zone.Config) *model {
@@ -40,10 +39,10 @@ func newModel(cfg zone.Config) *model {
 	}
 }
 
-// changed forgets what was written down.
+// changed drops the built records.
 func (m *model) changed() { m.types = nil }
 
-// label is s in lower case if it can be a label, else nothing.
+// label returns s in lower case if it can be a label, or "".
 func label(s string) string {
 	s = strings.ToLower(s)
 	if s == "" || len(s) > 63 || strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
@@ -60,7 +59,7 @@ type end struct {
 	ports []zone.Port
 }
 
-// ends lists what the service publishes.
+// ends returns what the service publishes.
 func (m *model) ends(svc zone.Service) []end {
 	var list []end
 	for id, s := range m.slices {
@@ -89,7 +88,7 @@ func (m *model) ends(svc zone.Service) []end {
 	return list
 }
 
-// topology is the zone's name as it can be asked for, or nothing.
+// topology returns the zone's name as it can be queried, or "".
 func topology(s string) string {
 	for l := range strings.SplitSeq(s, ".") {
 		if label(l) == "" {
@@ -115,7 +114,7 @@ func (m *model) endLabel(e zone.Endpoint, a netip.Addr) string {
 
 func protocolName(p zone.Protocol) string { return []string{"tcp", "udp", "sctp"}[p] }
 
-// variants are the spellings of _port._proto that mean the port.
+// variants returns the spellings of _port._proto for the port.
 func variants(p zone.Port) []string {
 	name, proto := label(p.Name), protocolName(p.Protocol)
 	if name == "" {
@@ -128,7 +127,7 @@ func variants(p zone.Port) []string {
 	return list
 }
 
-// portIs tells whether the labels port and proto, without underscores, mean p.
+// portIs reports whether the labels port and proto, without underscores, select p.
 func portIs(p zone.Port, want zone.Port) bool {
 	return label(p.Name) == label(want.Name) && p.Protocol == want.Protocol
 }
@@ -153,7 +152,7 @@ func weight(n int) int {
 	return int(max(1, math.Floor(100.0/float64(100*n)*100)))
 }
 
-// exist writes down that the name and all above it exist.
+// exist adds the name and all names above it.
 func (m *model) exist(name string) {
 	for ; name != m.cfg.Domain; name = name[strings.Index(name, ".")+1:] {
 		m.nodes[name] = true
@@ -179,7 +178,7 @@ func (m *model) ttl(svc zone.Service) uint32 {
 	return uint32(m.cfg.TTL.Seconds())
 }
 
-// build writes every record down.
+// build builds every record.
 func (m *model) build() {
 	m.types, m.nodes = map[string]map[uint16]recordSet{}, map[string]bool{}
 	d := m.cfg.Domain
@@ -228,7 +227,7 @@ func (m *model) base(svc zone.Service) string {
 	return svc.Name + "." + svc.Namespace + ".svc." + m.cfg.Domain
 }
 
-// aliasTarget is what an ExternalName points to, if it can.
+// aliasTarget returns the target of an ExternalName, if it is valid.
 func aliasTarget(s string) string {
 	if _, err := netip.ParseAddr(s); err == nil || s == "" || s == "." {
 		return ""
@@ -274,7 +273,7 @@ func (m *model) buildClusterIP(svc zone.Service) {
 	for _, p := range svc.Ports {
 		for _, v := range variants(p) {
 			if m.nodes[v+"."+base] && m.types[v+"."+base] != nil {
-				continue // another port of this name was here
+				continue // another port of this name is there already
 			}
 			for _, a := range addrs {
 				m.add(v+"."+base, addressType(a), recordSet{answer: []string{addressRR(v+"."+base, ttl, a)}})
@@ -303,7 +302,7 @@ func (m *model) buildHeadless(svc zone.Service) {
 	m.nodes["_zone."+base], m.nodes["pin._zone."+base], m.nodes["prefer._zone."+base] = true, true, true
 }
 
-// buildEndpoints writes down the names of the endpoints.
+// buildEndpoints adds the names of the endpoints.
 func (m *model) buildEndpoints(base string, ttl uint32, ends []end) {
 	byLabel := map[string][]end{}
 	for _, e := range ends {
@@ -314,8 +313,7 @@ func (m *model) buildEndpoints(base string, ttl uint32, ends []end) {
 	}
 }
 
-// addEnds writes down a name that stands for endpoints, with only those of a port
-// if that is given.
+// addEnds adds a name for endpoints, with only those of a port if one is given.
 func (m *model) addEnds(owner, base string, ttl uint32, ends []end, port *zone.Port) {
 	for rrtype, set := range endSets(owner, base, ttl, ends, port) {
 		m.add(owner, rrtype, set)
@@ -323,7 +321,7 @@ func (m *model) addEnds(owner, base string, ttl uint32, ends []end, port *zone.P
 	m.exist(owner)
 }
 
-// endSets are the records of a name that stands for endpoints.
+// endSets returns the records of a name for endpoints.
 func endSets(owner, base string, ttl uint32, ends []end, port *zone.Port) map[uint16]recordSet {
 	sets := map[uint16]recordSet{}
 	add := func(rrtype uint16, answer, extra string) {
@@ -369,8 +367,7 @@ func endSets(owner, base string, ttl uint32, ends []end, port *zone.Port) map[ui
 	return sets
 }
 
-// pointers are the PTR records of an address: those of services, of which one is
-// given, or those of endpoints.
+// pointers returns the PTR records of an address: those of services, of which one is given, or those of endpoints.
 func (m *model) pointers(owner string, a netip.Addr) []string {
 	ttl := uint32(m.cfg.TTL.Seconds())
 	var list []string
@@ -397,7 +394,7 @@ func (m *model) pointers(owner string, a netip.Addr) []string {
 	return slices.Compact(list)
 }
 
-// shared tells whether the reverse name is of an address that services have.
+// shared reports whether several services have the address of the reverse name.
 func (m *model) shared(name string) bool {
 	a, _ := reverseAddr(name)
 	for _, svc := range m.services {

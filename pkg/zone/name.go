@@ -11,12 +11,11 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// errName is a name that no DNS message can carry.
+// errName is the error of a name that is invalid in a DNS message.
 var errName = errors.New("not a domain name")
 
-// isLabel tells whether s is the name of an object as Kubernetes allows them
-// where they become a label: lower-case letters, digits and '-' (RFC 1123), and
-// '_', which is not allowed there and harmless here.
+// isLabel reports whether s is a valid Kubernetes object name that becomes a label: lower-case letters, digits and '-'
+// (RFC 1123). It also accepts '_', which Kubernetes refuses and which is harmless here.
 func isLabel(s string) bool {
 	if s == "" || len(s) > wire.MaxLabel {
 		return false
@@ -29,7 +28,7 @@ func isLabel(s string) bool {
 	return true
 }
 
-// asLabel is s as a label in lower case, or empty if it cannot be one.
+// asLabel returns s as a lower-case label, or "" if it cannot be one.
 func asLabel(s string) string {
 	if s = strings.ToLower(s); isLabel(s) {
 		return s
@@ -42,9 +41,8 @@ func appendLabel(dst []byte, label string) []byte {
 	return append(append(dst, byte(len(label))), label...)
 }
 
-// appendLabels appends the dotted labels of s in wire form, without a root
-// label. It fails if one is no label of visible ASCII or if all are longer than
-// a name can be.
+// appendLabels appends the dotted labels of s in wire form, without the root label. It fails if a label is not visible
+// ASCII, or if the name is too long.
 func appendLabels(dst []byte, s string) ([]byte, error) {
 	start := len(dst)
 	for label := range strings.SplitSeq(strings.ToLower(s), ".") {
@@ -64,32 +62,31 @@ func appendLabels(dst []byte, s string) ([]byte, error) {
 	return dst, nil
 }
 
-// wireName is the canonical wire form of s, whose last dot may be missing.
+// wireName converts s, with or without the trailing dot, to canonical wire form.
 func wireName(s string) (string, error) {
 	name, err := appendLabels(nil, strings.TrimSuffix(s, "."))
 	return string(append(name, 0)), err
 }
 
-// nodeKey is the key of the service's node: its two labels in wire form.
+// nodeKey appends the key of a service's node: its two labels in wire form.
 func nodeKey(dst []byte, namespace, name string) []byte {
 	return appendLabel(appendLabel(dst, name), namespace)
 }
 
-// splitKey gives back what nodeKey was made from.
+// splitKey is the inverse of nodeKey.
 func splitKey(key string) (namespace, name string) {
 	n := int(key[0])
 	return key[n+2:], key[1 : n+1]
 }
 
-// keyNamespace is the namespace's label in a node's key, in wire form.
+// keyNamespace returns the namespace label of a node's key, in wire form.
 func keyNamespace(key string) string { return key[1+key[0]:] }
 
-// maxDashed is the most octets of a dashed address: eight groups, seven dashes.
+// maxDashed is the longest dashed address in bytes: eight groups and seven dashes.
 const maxDashed = 39
 
-// appendDashed appends the address in text with dashes in place of dots and
-// colons. One that would end in a dash, which no host name may, ends in 0: it
-// stands for the zeros that the colons left out.
+// appendDashed appends the address as text with dashes for dots and colons. If it would end in a dash, which is invalid
+// in a host name, it ends in 0: one of the zeros that the colons left out.
 func appendDashed(dst, addr []byte) []byte {
 	start := len(dst)
 	if a, ok := netip.AddrFromSlice(addr); ok {
@@ -106,9 +103,8 @@ func appendDashed(dst, addr []byte) []byte {
 	return dst
 }
 
-// parseDashed reads an address with dashes in place of dots or colons, in any
-// spelling, into buf. The result has 4 or 16 octets, or none if it is not one.
-// An IPv4 address in IPv6 form is an IPv4 address.
+// parseDashed parses an address with dashes for dots or colons, in any spelling, into buf. The result has 4 or 16 bytes,
+// or is nil. An IPv4-mapped IPv6 address becomes IPv4.
 func parseDashed(label []byte, buf *[16]byte) []byte {
 	if addr := parseDashed4(label, buf); addr != nil {
 		return addr
@@ -120,7 +116,7 @@ func parseDashed(label []byte, buf *[16]byte) []byte {
 	return addr
 }
 
-// parseDashed4 reads four decimal numbers.
+// parseDashed4 parses four decimal numbers.
 func parseDashed4(label []byte, buf *[16]byte) []byte {
 	part, digits, value := 0, 0, 0
 	for _, c := range label {
@@ -145,10 +141,10 @@ func parseDashed4(label []byte, buf *[16]byte) []byte {
 	return buf[:4]
 }
 
-// parseDashed6 reads eight hexadecimal groups, of which one run may be left out.
+// parseDashed6 parses eight hexadecimal groups, of which one run may be omitted.
 func parseDashed6(label []byte, buf *[16]byte) []byte {
 	*buf = [16]byte{}
-	gap := -1 // where the run that is left out begins
+	gap := -1 // start of the omitted run
 	if len(label) > 0 && label[0] == '-' {
 		if len(label) == 1 || label[1] != '-' {
 			return nil
@@ -167,9 +163,8 @@ func parseDashed6(label []byte, buf *[16]byte) []byte {
 	return buf[:]
 }
 
-// hexGroups reads groups with a dash between them, or two where a run is left out
-// if none is yet. It gives the octets that were read and where the run stands; -1
-// octets if the text is malformed.
+// hexGroups parses groups with a dash between them, or two dashes for the omitted run if there was none yet. It returns
+// the number of bytes, or -1 for malformed text, and the position of the run.
 func hexGroups(text []byte, gap int, buf *[16]byte) (end, where int) {
 	for len(text) > 0 {
 		n, value := hexGroup(text)
@@ -194,8 +189,7 @@ func hexGroups(text []byte, gap int, buf *[16]byte) (end, where int) {
 	return end, gap
 }
 
-// hexGroup reads up to four hexadecimal digits that end the text or stand before
-// a dash. n is how many, 0 for none such.
+// hexGroup parses up to four hexadecimal digits before a dash or the end of the text. n is their number, 0 if malformed.
 func hexGroup(text []byte) (n, value int) {
 	for n < len(text) && text[n] != '-' {
 		digit := wire.HexDigit(text[n])
@@ -208,8 +202,8 @@ func hexGroup(text []byte) (n, value int) {
 	return n, value
 }
 
-// packAddrs sorts addresses into packed octets by family, each once. Invalid
-// ones are left out, and IPv4 addresses in IPv6 form are IPv4 addresses.
+// packAddrs packs addresses by family, sorted and without duplicates. It skips invalid addresses; IPv4-mapped IPv6
+// addresses become IPv4.
 func packAddrs(addrs []netip.Addr) (v4, v6 []byte) {
 	sorted := make([]netip.Addr, 0, len(addrs))
 	for _, a := range addrs {

@@ -33,7 +33,7 @@ func FuzzParseDashed(f *testing.F) {
 		}
 		text := string(appendDashed(nil, have))
 		if again := parseDashed([]byte(text), &buf); string(again) != string(want.Unmap().AsSlice()) {
-			t.Errorf("%q is written %q, which reads as %v", s, text, again)
+			t.Errorf("%q is formatted as %q, which parses as %v", s, text, again)
 		}
 	})
 }

@@ -5,18 +5,18 @@ package zone
 import (
 	"cmp"
 	"slices"
+	"sync/atomic"
 )
 
-// A node is what is known of one service's name: the service and the slices that
-// say they belong to it, either of which may be missing. It is immutable, so that
-// an answer is made from one moment's state.
+// A node holds the data of one service name: the service and its slices. Either may be missing. It is immutable, so an
+// answer uses one consistent state.
 type node struct {
 	key    string // the name's two labels in wire form
 	svc    *service
 	slices []nodeSlice // by number
 
 	total, ready     uint32 // entries of the slices; those that are ready
-	named, namedSome uint8  // protocols of named ports: of slices with a ready entry; with any
+	named, namedSome uint8  // protocols of named ports: in slices with a ready entry; with any entry
 	partial          bool   // the service or a slice was refused
 }
 
@@ -28,7 +28,7 @@ type nodeSlice struct {
 
 func compareID(s nodeSlice, id uint32) int { return cmp.Compare(s.id, id) }
 
-// with is the node with the slice of the number replaced; nil: taken out.
+// withSlice returns the node with the slice of that number replaced, or removed if now is nil.
 func (n *node) withSlice(id uint32, now *slice) *node {
 	changed := &node{key: n.key, svc: n.svc, slices: make([]nodeSlice, 0, len(n.slices)+1)}
 	at, held := slices.BinarySearchFunc(n.slices, id, compareID)
@@ -54,7 +54,7 @@ func (n *node) withSlice(id uint32, now *slice) *node {
 	return changed
 }
 
-// withService is the node with another service, or none.
+// withService returns the node with another service, or nil for none.
 func (n *node) withService(svc *service) *node {
 	changed := *n
 	changed.svc = svc
@@ -62,13 +62,13 @@ func (n *node) withService(svc *service) *node {
 	return &changed
 }
 
-// findRefused sets partial after a change.
+// updatePartial sets partial.
 func (n *node) updatePartial() {
 	n.partial = n.svc != nil && n.svc.refused ||
 		slices.ContainsFunc(n.slices, func(s nodeSlice) bool { return s.slice.refused() })
 }
 
-// slice gives the slice with the number, or nil.
+// slice returns the slice with the number, or nil.
 func (n *node) slice(id uint32) *slice {
 	if at, ok := slices.BinarySearchFunc(n.slices, id, compareID); ok {
 		return n.slices[at].slice
@@ -76,15 +76,15 @@ func (n *node) slice(id uint32) *slice {
 	return nil
 }
 
-// repeats reports whether an address or a name may occur more than once.
+// mayHaveDuplicates reports whether an address or a name may occur more than once.
 func (n *node) mayHaveDuplicates() bool {
 	return len(n.slices) > 1 || len(n.slices) == 1 && n.slices[0].slice.hasDuplicates
 }
 
-// empty reports whether nothing is known of the name.
+// empty reports whether the node has neither a service nor slices.
 func (n *node) empty() bool { return n.svc == nil && len(n.slices) == 0 }
 
-// published reports whether an endpoint of the service is.
+// hasPublished reports whether an endpoint of the service is published.
 func (n *node) hasPublished() bool { return n.ready > 0 || n.svc.publish && n.total > 0 }
 
 // hasProtocol reports whether a published endpoint has a named port of the protocol.
@@ -94,4 +94,16 @@ func (n *node) hasProtocol(p Protocol) bool {
 		set = n.namedSome
 	}
 	return set>>p&1 != 0
+}
+
+// A namespace is a name that a Namespace object or a service proves to exist.
+type namespace struct {
+	label    string // in wire form
+	declared atomic.Bool
+	services atomic.Int32
+}
+
+// exists reports whether the namespace exists. A service in it proves that, even before the Namespace object arrives.
+func (n *namespace) exists() bool {
+	return n != nil && (n.declared.Load() || n.services.Load() > 0)
 }

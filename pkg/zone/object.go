@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// A Kind is a kind of API object that the zone is made from.
+// A Kind is a kind of API object in the store.
 type Kind uint8
 
-// The kinds.
+// The kinds of objects.
 const (
 	Services Kind = iota
 	Slices
@@ -20,26 +20,26 @@ const (
 	kindCount = 4
 )
 
-// Kinds gives the names of the kinds in their order, as metrics label them.
+// Kinds returns the names of the kinds in their order, as metric labels.
 func Kinds() []string { return []string{"service", "endpointslice", "namespace", "pod"} }
 
-// A ServiceType says how a service's name is answered.
+// A ServiceType determines how a service's name is answered.
 type ServiceType uint8
 
-// The types. A NodePort or LoadBalancer service is a ClusterIP service here.
+// The service types. A NodePort or LoadBalancer service counts as a ClusterIP service.
 const (
 	ClusterIP    ServiceType = iota // by the service's own addresses
 	Headless                        // by the addresses of its endpoints
 	ExternalName                    // by an alias for another name
 )
 
-// A Service is what the zone needs of a Service object.
+// A Service holds the relevant fields of a Service object.
 type Service struct {
 	Namespace, Name string
 	Type            ServiceType
 	Addrs           []netip.Addr // cluster IPs of both families; of a ClusterIP service only
 	Ports           []Port
-	ExternalName    string // presentation form, with or without the last dot
+	ExternalName    string // with or without the trailing dot
 	PublishNotReady bool   // endpoints are published whether ready or not
 	TTL             time.Duration
 	// TTL is of the service's names: 0 to 1 h in whole seconds; negative: the zone's.
@@ -55,7 +55,7 @@ const (
 	SCTP
 )
 
-// String is the protocol's name as it stands in DNS names, in lower case.
+// String returns the protocol's name as in DNS names, in lower case.
 func (p Protocol) String() string {
 	switch p {
 	case UDP:
@@ -74,7 +74,7 @@ type Port struct {
 	Number   uint16 // 0: unknown, which gives no SRV record
 }
 
-// A Slice is what the zone needs of an EndpointSlice object.
+// A Slice holds the relevant fields of an EndpointSlice object.
 type Slice struct {
 	Namespace, Name string
 	Service         string // name of the service it belongs to; empty: of none, which is as if there were no slice
@@ -82,16 +82,16 @@ type Slice struct {
 	Endpoints       []Endpoint
 }
 
-// An Endpoint is one of a slice's endpoints.
+// An Endpoint is one endpoint of a slice.
 type Endpoint struct {
 	Addrs    []netip.Addr
 	Hostname string
 	Pod      string // name of the pod; may be left empty where no zone has PodNames, which saves its bytes
 	Zone     string // topology zone
-	Ready    bool   // the ready condition is true or not given
+	Ready    bool   // the ready condition is true or unset
 }
 
-// A Pod is what the zone needs of a Pod object that runs.
+// A Pod holds the relevant fields of a running Pod object.
 type Pod struct {
 	Namespace, Name string
 	Addrs           []netip.Addr

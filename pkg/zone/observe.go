@@ -2,46 +2,46 @@
 
 package zone
 
-import "github.com/nodecache/node-cache/pkg/wire"
+import (
+	"bytes"
 
-// An observer is told whose names have changed. What follows is done by the
-// writer, with mu held and after the change was published: who is told and then
-// looks sees the new state.
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// An observer is notified of the names that changed. The writer calls it with mu held, after it published the change: a
+// reader that was notified sees the new state.
 type observer struct {
 	domain   []byte             // canonical wire form
-	notify   func(owner []byte) // nil: nobody is told
+	notify   func(owner []byte) // nil: no notifications
 	notified uint64
 	buf      []byte
 }
 
-// Observe has tell called with the owner of every name that a change may have
-// given another answer, in place of whoever was told so far; nil: nobody is. See
-// [Owner] for owners. The domain is in canonical wire form. Where nothing changed
-// nothing is told; of the endpoints of a slice, those whose reverse names changed.
+// Observe registers notify, which is called with the owner of each name whose answer may have changed. It replaces the
+// previous function; nil removes it. See [Owner] for owners. The domain is in canonical wire form. A change without effect
+// causes no call. For the endpoints of a slice, only changed reverse names cause one.
 //
-// A reader who asks once tell was called sees the change, or a later one. Changes
-// wait for tell: it must be quick, must not change the store, and must not keep
-// owner.
+// A reader that reads after the call sees the change or a later one. Writers wait for notify: it must be quick, must not
+// change the store, and must not keep owner.
 func (s *Store) Observe(domain []byte, tell func(owner []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.observer.domain, s.observer.notify = append([]byte(nil), domain...), tell
 }
 
-// say tells of the owner in buf.
+// notifyOwner notifies of the owner in buf.
 func (o *observer) notifyOwner(owner []byte) {
 	o.buf = owner
 	o.notified++
 	o.notify(owner)
 }
 
-// name tells of a name in the tree below the domain.
+// notifyName notifies of a name in the tree below the domain.
 func (o *observer) notifyName(labels, tree string) {
 	o.notifyOwner(append(append(append(o.buf[:0], labels...), tree...), o.domain...))
 }
 
-// namespace tells of the names that stand for a namespace, whose label is in wire
-// form.
+// notifyNamespace notifies of the names of a namespace, whose label is in wire form.
 func (o *observer) notifyNamespace(label string) {
 	if o.notify == nil {
 		return
@@ -50,18 +50,18 @@ func (o *observer) notifyNamespace(label string) {
 	o.notifyName(label, treePod)
 }
 
-// addr tells of the reverse name of a packed address.
+// notifyAddr notifies of the reverse name of a packed address.
 func (o *observer) notifyAddr(addr string) { o.notifyOwner(wire.AppendReverse(o.buf[:0], addr)) }
 
-// service tells of the service of the node n, which was old before. The slices of
-// the node are told of if their reverse names lead to the service or did.
+// notifyService notifies of a changed service. It includes the endpoints in the node's slices if their reverse names
+// point to the service or did before.
 func (o *observer) notifyService(n *node, old, svc *service) {
 	if o.notify == nil {
 		return
 	}
 	o.notifyName(n.key, treeService)
-	for _, octets := range []int{4, 16} {
-		o.notifyAddrs(clusterIPs(old, octets), clusterIPs(svc, octets), octets)
+	for _, addrLen := range []int{4, 16} {
+		o.notifyAddrs(clusterIPs(old, addrLen), clusterIPs(svc, addrLen), addrLen)
 	}
 	if owns, owned := ownsEndpoints(svc), ownsEndpoints(old); owns != owned || owns && svc.publish != old.publish {
 		for _, sl := range n.slices {
@@ -70,35 +70,34 @@ func (o *observer) notifyService(n *node, old, svc *service) {
 	}
 }
 
-// clusterIPs are the packed cluster addresses of octets each.
-func clusterIPs(s *service, octets int) string {
+// clusterIPs returns the packed cluster addresses of addrLen bytes each.
+func clusterIPs(s *service, addrLen int) string {
 	if s == nil || s.typ != ClusterIP {
 		return ""
 	}
-	return s.addrs(octets)
+	return s.addrs(addrLen)
 }
 
-// ownsEndpoints tells whether reverse names of endpoints lead to the service.
+// ownsEndpoints reports whether reverse names of endpoints point to the service.
 func ownsEndpoints(s *service) bool { return s != nil && s.typ != ExternalName }
 
-// addrs tells of the addresses that one list has and the other has not. Both are
-// sorted and have each address once.
-func (o *observer) notifyAddrs(a, b string, octets int) {
+// notifyAddrs notifies of the addresses that only one of the lists has. Both are sorted without duplicates.
+func (o *observer) notifyAddrs(a, b string, addrLen int) {
 	for a != "" || b != "" {
 		switch {
-		case b == "" || a != "" && a[:octets] < b[:octets]:
-			o.notifyAddr(a[:octets])
-			a = a[octets:]
-		case a == "" || b[:octets] < a[:octets]:
-			o.notifyAddr(b[:octets])
-			b = b[octets:]
+		case b == "" || a != "" && a[:addrLen] < b[:addrLen]:
+			o.notifyAddr(a[:addrLen])
+			a = a[addrLen:]
+		case a == "" || b[:addrLen] < a[:addrLen]:
+			o.notifyAddr(b[:addrLen])
+			b = b[addrLen:]
 		default:
-			a, b = a[octets:], b[octets:]
+			a, b = a[addrLen:], b[addrLen:]
 		}
 	}
 }
 
-// slice tells of a slice that was old before; either may be nil.
+// notifySlice notifies of a changed slice; either may be nil.
 func (o *observer) notifySlice(old, sl *slice) {
 	switch {
 	case o.notify == nil:
@@ -113,7 +112,7 @@ func (o *observer) notifySlice(old, sl *slice) {
 	}
 }
 
-// owner tells of the service of a slice; either may be nil.
+// notifySliceOwner notifies of the service of a slice; either may be nil.
 func (o *observer) notifySliceOwner(a, b *slice) {
 	if a == nil {
 		a = b
@@ -121,8 +120,7 @@ func (o *observer) notifySliceOwner(a, b *slice) {
 	o.notifyName(a.key, treeService)
 }
 
-// entries tells of the addresses whose reverse names two versions of a slice
-// answer in different ways; either may be nil.
+// notifyEntries notifies of the addresses whose reverse names differ between two versions of a slice; either may be nil.
 func (o *observer) notifyEntries(a, b *slice) {
 	for i, j := 0, 0; ; {
 		addr := firstAddr(a.addrAt(i), b.addrAt(j))
@@ -137,8 +135,7 @@ func (o *observer) notifyEntries(a, b *slice) {
 	}
 }
 
-// earlier gives the address that comes first in a slice: IPv4 comes before IPv6.
-// One that is empty comes last.
+// firstAddr returns the address that sorts first in a slice: IPv4 before IPv6, an empty one last.
 func firstAddr(a, b string) string {
 	if b == "" || a != "" && (len(a) < len(b) || len(a) == len(b) && a < b) {
 		return a
@@ -146,7 +143,7 @@ func firstAddr(a, b string) string {
 	return b
 }
 
-// addrAt is the address of entry e, or empty if there is none.
+// addrAt returns the address of entry e, or "" if there is none.
 func (s *slice) addrAt(e int) string {
 	if s == nil || e >= s.count() {
 		return ""
@@ -154,7 +151,7 @@ func (s *slice) addrAt(e int) string {
 	return s.addr(e)
 }
 
-// endOf gives where the run of entries from e on that have the address ends.
+// runEnd returns the end of the run of entries with the address that starts at e.
 func (s *slice) runEnd(addr string, e int) int {
 	for s.addrAt(e) == addr {
 		e++
@@ -162,8 +159,7 @@ func (s *slice) runEnd(addr string, e int) int {
 	return e
 }
 
-// samePointers tells whether the entries of a from i to end are, for reverse
-// names, those of b from j on.
+// samePointers reports whether the entries of a from i to end have the same reverse names as those of b from j on.
 func samePointers(a *slice, i, end int, b *slice, j int) bool {
 	for ; i < end; i, j = i+1, j+1 {
 		markA, markB := a.mark(i)&^markZone, b.mark(j)&^markZone
@@ -172,4 +168,52 @@ func samePointers(a *slice, i, end int, b *slice, j int) bool {
 		}
 	}
 	return true
+}
+
+// The trees below the domain, in wire form.
+const (
+	treeService = "\x03svc"
+	treePod     = "\x03pod"
+)
+
+// Owner returns the part of a name on whose object its answer depends, whatever server gives it. [Store.Observe] reports
+// changes by owner. Name and domain are in canonical wire form, and the result is a part of name:
+//
+//	<svc>.<ns>.svc.<domain> and all below   <svc>.<ns>.svc.<domain>
+//	<ns>.svc.<domain>                       itself
+//	<ns>.pod.<domain> and all below         <ns>.pod.<domain>
+//	a reverse name of a whole address       itself
+//
+// It is nil for every other name: those do not depend on a single object.
+func Owner(name, domain []byte) []byte {
+	if len(domain) > 1 && bytes.HasSuffix(name, domain) {
+		return ownerBelow(name, len(name)-len(domain))
+	}
+	var buf [16]byte
+	if addr, _ := wire.ReverseAddr(name, &buf); addr != nil {
+		return name
+	}
+	return nil
+}
+
+// ownerBelow is Owner for a name whose bytes end in the domain, if a label begins there.
+func ownerBelow(name []byte, domain int) []byte {
+	var starts [depthService]int // of the last labels left of the domain, rightmost first
+	depth, at := 0, 0
+	for at < domain && name[at] != 0 {
+		copy(starts[1:], starts[:])
+		starts[0] = at
+		depth++
+		at += 1 + int(name[at])
+	}
+	if at != domain || depth < depthNamespace {
+		return nil
+	}
+	switch tree := string(name[starts[0]:domain]); {
+	case tree == treeService && depth >= depthService:
+		return name[starts[depthService-1]:]
+	case tree == treeService, tree == treePod:
+		return name[starts[depthNamespace-1]:]
+	}
+	return nil
 }

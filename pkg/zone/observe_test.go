@@ -16,7 +16,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A listener keeps what a store tells.
+// A recorder records a store's notifications.
 type recorder struct {
 	tb     testing.TB
 	owners []string
@@ -34,7 +34,7 @@ func listen(tb testing.TB, s *zone.Store) *recorder {
 	return l
 }
 
-// take gives what was told since the last time, sorted and without the domain.
+// take returns the owners since the last call, sorted and without the domain.
 func (l *recorder) take() []string {
 	var list []string
 	for _, owner := range l.owners {
@@ -118,7 +118,7 @@ func TestObserve(t *testing.T) {
 		}
 	}
 	if told := s.Stats().Notified; told != l.total || told == 0 {
-		t.Errorf("%d owners told by the count, %d by the listener", told, l.total)
+		t.Errorf("%d notifications counted, %d recorded", told, l.total)
 	}
 	s.Observe(canonical(t, "other.test."), func(owner []byte) { l.owners = append(l.owners, presented(t, owner)) })
 	s.PutService(db, now)
@@ -128,7 +128,7 @@ func TestObserve(t *testing.T) {
 	s.Observe(nil, nil)
 	s.Delete(zone.Services, "shop", "db", now)
 	if diff := cmp.Diff([]string(nil), l.take()); diff != "" {
-		t.Errorf("when nobody is told (-want +got):\n%s", diff)
+		t.Errorf("without an observer (-want +got):\n%s", diff)
 	}
 }
 
@@ -142,14 +142,13 @@ func addrs(list ...string) []netip.Addr {
 
 func ready(list ...string) zone.Endpoint { return zone.Endpoint{Addrs: addrs(list...), Ready: true} }
 
-// A fact is what the zone says to a question, as far as its owner answers for it.
+// A fact is the zone's answer to a question, as far as the question's owner determines it.
 type fact struct {
 	Rcode  string
 	Answer []string
 }
 
-// factOf asks for what the owner of the name answers for, which is not what an
-// alias leads to.
+// factOf asks for the data of the owner, which does not include the target of an alias.
 func (w *harness) factOf(name string, rrtype uint16) fact {
 	said := ask(w.t, w.zone, name, rrtype, 0, w.now)
 	f := fact{Rcode: said.Rcode, Answer: said.Answer}
@@ -161,8 +160,7 @@ func (w *harness) factOf(name string, rrtype uint16) fact {
 	return f
 }
 
-// contested tells whether several services have the address of the reverse name:
-// any of them is the answer.
+// contested reports whether several services have the address of the reverse name: each of them is a valid answer.
 func (w *harness) contested(name string) bool {
 	a, _ := reverseAddr(name)
 	holders := 0
@@ -218,7 +216,7 @@ func (w *harness) observeSteps(steps int) {
 			skip := contested[name]
 			contested[name] = w.contested(name)
 			if skip = skip || contested[name]; step > 0 && diff != "" && !told && !skip {
-				w.t.Fatalf("step %d: %s changed, of which its owner %q was not told: %v\n%s", step, name, owner, seen, diff)
+				w.t.Fatalf("step %d: %s changed, but its owner %q was not notified: %v\n%s", step, name, owner, seen, diff)
 			}
 			if diff != "" {
 				changes++
@@ -227,7 +225,7 @@ func (w *harness) observeSteps(steps int) {
 		}
 		for owner, said := range seen {
 			if diff := cmp.Diff(w.factOf(owner, kindOf(owner)), said); diff != "" && !contested[owner] {
-				w.t.Fatalf("step %d: who was told of %s found something else (-now +then):\n%s", step, owner, diff)
+				w.t.Fatalf("step %d: a reader notified of %s saw another state (-now +then):\n%s", step, owner, diff)
 			}
 		}
 	}
@@ -236,7 +234,7 @@ func (w *harness) observeSteps(steps int) {
 	}
 }
 
-// kindOf is the type of the question that tells most of a name.
+// kindOf returns the type of the question that covers most of a name.
 func kindOf(name string) uint16 {
 	switch {
 	case strings.HasSuffix(name, ".arpa."):
@@ -247,7 +245,7 @@ func kindOf(name string) uint16 {
 	return dns.TypeA
 }
 
-// observedNames are the questions that objects decide.
+// observedNames returns the questions that depend on objects.
 func observedNames() []string {
 	var list []string
 	for _, name := range questions() {
@@ -258,7 +256,7 @@ func observedNames() []string {
 	return list
 }
 
-// BenchmarkObserve is the first list of a large cluster, and changes after it.
+// BenchmarkObserve covers the first list of a large cluster, and changes after it.
 func BenchmarkObserve(b *testing.B) {
 	domain, now := canonical(b, "cluster.local."), epoch()
 	service := func(i int) zone.Service {
@@ -294,6 +292,135 @@ func BenchmarkObserve(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				sl.Endpoints[i%100].Ready = !sl.Endpoints[i%100].Ready
 				s.PutSlice(sl, now)
+			}
+		})
+	}
+}
+
+// canonical returns the wire form of a name in lower case.
+func canonical(tb testing.TB, name string) []byte {
+	tb.Helper()
+	buf := make([]byte, 256)
+	n, err := dns.PackDomainName(dns.CanonicalName(name), buf, 0, nil, false)
+	if err != nil {
+		tb.Fatalf("packing %q: %v", name, err)
+	}
+	return buf[:n]
+}
+
+// presented returns the name of a wire form, or "".
+func presented(tb testing.TB, name []byte) string {
+	tb.Helper()
+	if name == nil {
+		return ""
+	}
+	text, end, err := dns.UnpackDomainName(name, 0)
+	if err != nil || end != len(name) {
+		tb.Fatalf("name %x: %v, %d bytes of it", name, err, end)
+	}
+	return text
+}
+
+func TestOwner(t *testing.T) {
+	const reverse6 = "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa."
+	tests := []struct{ name, want string }{
+		{"web.shop.svc.cluster.local.", "web.shop.svc.cluster.local."},
+		{"WEB.Shop.SVC.cluster.LOCAL.", "web.shop.svc.cluster.local."},
+		{"a.web.shop.svc.cluster.local.", "web.shop.svc.cluster.local."},
+		{"_http._tcp.web.shop.svc.cluster.local.", "web.shop.svc.cluster.local."},
+		{"a.b.c.d.e.f.web.shop.svc.cluster.local.", "web.shop.svc.cluster.local."},
+		{"svc.svc.svc.svc.cluster.local.", "svc.svc.svc.cluster.local."},
+		{"shop.svc.cluster.local.", "shop.svc.cluster.local."},
+		{"shop.pod.cluster.local.", "shop.pod.cluster.local."},
+		{"10-0-0-1.shop.pod.cluster.local.", "shop.pod.cluster.local."},
+		{"x.10-0-0-1.shop.pod.cluster.local.", "shop.pod.cluster.local."},
+		{"svc.cluster.local.", ""},
+		{"pod.cluster.local.", ""},
+		{"cluster.local.", ""},
+		{"dns-version.cluster.local.", ""},
+		{"a.b.c.other.cluster.local.", ""},
+		{"web.shop.svc.xcluster.local.", ""},
+		{"web.shop.svc\\007cluster.local.", ""},
+		{"web.shop.svcluster.local.", ""},
+		{"web.shop.svc.cluster.local.example.", ""},
+		{"local.", ""},
+		{".", ""},
+		{"www.example.com.", ""},
+		{"1.0.96.10.in-addr.arpa.", "1.0.96.10.in-addr.arpa."},
+		{reverse6, reverse6},
+		{"0.96.10.in-addr.arpa.", ""},
+		{"x.1.0.96.10.in-addr.arpa.", ""},
+		{"01.0.96.10.in-addr.arpa.", ""},
+		{reverse6[2:], ""},
+		{"in-addr.arpa.", ""},
+		{"lb._dns-sd._udp.0.0.10.in-addr.arpa.", ""},
+	}
+	domain := canonical(t, "cluster.local.")
+	for _, tt := range tests {
+		name := canonical(t, tt.name)
+		if have := presented(t, zone.Owner(name, domain)); have != tt.want {
+			t.Errorf("%s: owner %q, want %q", tt.name, have, tt.want)
+		}
+		if n := testing.AllocsPerRun(10, func() { zone.Owner(name, domain) }); n != 0 {
+			t.Errorf("%s: %v allocations, want none", tt.name, n)
+		}
+	}
+}
+
+// ownerByLabels is Owner with another name parser.
+func ownerByLabels(name, domain string) string {
+	labels, below := dns.SplitDomainName(name), dns.SplitDomainName(domain)
+	left := len(labels) - len(below)
+	if len(below) == 0 || left < 0 || !slices.Equal(labels[left:], below) {
+		if a, _ := reverseAddr(name); a.IsValid() {
+			return name
+		}
+		return ""
+	}
+	from := -1
+	switch {
+	case left >= 3 && labels[left-1] == "svc":
+		from = left - 3
+	case left == 2 && labels[1] == "svc", left >= 2 && labels[left-1] == "pod":
+		from = left - 2
+	}
+	if from < 0 {
+		return ""
+	}
+	return strings.Join(labels[from:], ".") + "."
+}
+
+func FuzzOwner(f *testing.F) {
+	for i, name := range questions() {
+		if i%7 == 0 {
+			f.Add(canonical(f, name), canonical(f, "cluster.local."))
+		}
+	}
+	f.Add(canonical(f, "a.svc."), canonical(f, "."))
+	f.Add(canonical(f, "web.shop.svc.x.svc.y."), canonical(f, "x.svc.y."))
+	f.Add(canonical(f, "1.0.0.10.in-addr.arpa."), canonical(f, "10.in-addr.arpa."))
+	f.Add([]byte("\x02a\x03svc\x01x\x00"), canonical(f, "x."))
+	f.Fuzz(func(t *testing.T, name, domain []byte) {
+		for _, n := range [][]byte{name, domain} {
+			_, end, err := dns.UnpackDomainName(n, 0)
+			if err != nil || end != len(n) || slices.ContainsFunc(n, func(c byte) bool { return c >= 'A' && c <= 'Z' || c >= 0xc0 }) {
+				return // not a canonical name
+			}
+		}
+		have := presented(t, zone.Owner(name, domain))
+		if want := ownerByLabels(presented(t, name), presented(t, domain)); have != want {
+			t.Errorf("%s below %s: owner %q, want %q", presented(t, name), presented(t, domain), have, want)
+		}
+	})
+}
+
+func BenchmarkOwner(b *testing.B) {
+	domain := canonical(b, "cluster.local.")
+	for _, name := range []string{"_http._tcp.web.shop.svc.cluster.local.", "www.example.com.", "1.0.96.10.in-addr.arpa."} {
+		wire := canonical(b, name)
+		b.Run(fmt.Sprintf("%.4s", name), func(b *testing.B) {
+			for b.Loop() {
+				zone.Owner(wire, domain)
 			}
 		})
 	}

@@ -54,7 +54,7 @@ func (r *reply) appendAddressBytes(addr []byte) {
 	r.answer++
 }
 
-// hasPod tells whether a pod of the namespace has the address.
+// hasPod reports whether a pod of the namespace has the address.
 func (s *Store) hasPod(namespace, addr []byte) bool {
 	hash := s.hash(addr)
 	t := s.podsByAddr.table.Load()
@@ -68,4 +68,35 @@ func (s *Store) hasPod(namespace, addr []byte) bool {
 		}
 		pos = after
 	}
+}
+
+// A pod is a Pod object, packed. It is immutable.
+type pod struct {
+	namespace string // label
+	name      string
+	data      string // IPv4 addresses, IPv6 addresses
+	n4        int
+}
+
+func packPod(p Pod) *pod {
+	v4, v6 := packAddrs(p.Addrs)
+	return &pod{namespace: p.Namespace, name: p.Name, data: string(append(v4, v6...)), n4: len(v4) / 4}
+}
+
+// addrs returns the packed addresses of addrLen bytes each.
+func (p *pod) addrs(addrLen int) string {
+	if addrLen == 4 {
+		return p.data[:4*p.n4]
+	}
+	return p.data[4*p.n4:]
+}
+
+// hasAddr reports whether addr is one of the pod's.
+func (p *pod) hasAddr(addr []byte) bool {
+	for list := p.addrs(len(addr)); list != ""; list = list[len(addr):] {
+		if list[:len(addr)] == string(addr) {
+			return true
+		}
+	}
+	return false
 }

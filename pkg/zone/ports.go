@@ -7,18 +7,17 @@ import (
 	"slices"
 )
 
-// A portList is ports, packed and sorted by number: per port two octets of
-// number, one of protocol, and the name as a label in wire form, whose length is
-// 0 for a port without a name.
+// A portList holds packed ports, sorted by number. Each port has two bytes of number, one of protocol, and the name as a
+// label in wire form, whose length is 0 for a port without a name.
 type portList string
 
-// portFixed is the octets of a port before its name.
+// portFixed is the size of a port before its name, in bytes.
 const portFixed = 3
 
 // maxPorts bounds the ports of a service or slice.
 const maxPorts = 1 << 12
 
-// packPorts appends the ports to dst. A name that cannot be a label counts as none.
+// packPorts appends the ports to dst. An invalid label counts as no name.
 func packPorts(dst []byte, ports []Port) []byte {
 	sorted := slices.Clone(ports)
 	for i := range sorted {
@@ -34,30 +33,29 @@ func packPorts(dst []byte, ports []Port) []byte {
 	return dst
 }
 
-// number is the first port's number.
+// number returns the first port's number.
 func (l portList) number() uint16 { return uint16(l[0])<<8 | uint16(l[1]) }
 
 func (l portList) protocol() Protocol { return Protocol(l[2]) }
 
 func (l portList) name() string { return string(l[portFixed+1 : portFixed+1+int(l[portFixed])]) }
 
-// rest is the list without its first port.
+// rest returns the list without its first port.
 func (l portList) rest() portList { return l[portFixed+1+int(l[portFixed]):] }
 
-// A portFilter says which ports are meant. The zero value means all.
+// A portFilter selects ports. The zero value selects all.
 type portFilter struct {
-	byName   bool // only those with this name and protocol
+	byName   bool // only ports with this name and protocol
 	name     []byte
 	protocol Protocol
 }
 
-// match tells whether the list's first port is meant.
+// match reports whether the list's first port matches.
 func (f *portFilter) match(l portList) bool {
 	return !f.byName || l.protocol() == f.protocol && l.name() != "" && l.name() == string(f.name)
 }
 
-// countIn is how many ports of the list are meant. A list without ports counts
-// as one port without name and number, as it does in CoreDNS.
+// count returns the number of matching ports. An empty list counts as one port without name and number, as in CoreDNS.
 func (f *portFilter) count(l portList) int {
 	if l == "" && !f.byName {
 		return 1
@@ -71,7 +69,7 @@ func (f *portFilter) count(l portList) int {
 	return n
 }
 
-// find gives the list from its first port on that is meant, and how many are.
+// selectFrom returns the list from its first matching port on, and the number of matching ports.
 func (f *portFilter) selectFrom(l portList) (first portList, n int) {
 	if !f.byName {
 		return l, f.count(l)
@@ -87,7 +85,7 @@ func (f *portFilter) selectFrom(l portList) (first portList, n int) {
 	return first, n
 }
 
-// protocols are the protocols of the ports that have a name, a bit each.
+// protocols returns the protocols of the named ports, one bit each.
 func (l portList) protocols() (set uint8) {
 	for ; l != ""; l = l.rest() {
 		if l.name() != "" {
@@ -97,8 +95,7 @@ func (l portList) protocols() (set uint8) {
 	return set
 }
 
-// portName takes the label of a port or protocol apart from its underscore, which
-// may be missing. A bare underscore is no label of either.
+// portName returns a port or protocol label without its underscore, which is optional. A bare underscore is invalid.
 func portName(label []byte) []byte {
 	if len(label) > 1 && label[0] == '_' {
 		return label[1:]
@@ -106,7 +103,7 @@ func portName(label []byte) []byte {
 	return label
 }
 
-// protocolOf reads the label of a protocol.
+// protocolOf parses the label of a protocol.
 func protocolOf(label []byte) (Protocol, bool) {
 	switch string(portName(label)) {
 	case "tcp":

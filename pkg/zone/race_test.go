@@ -4,5 +4,5 @@
 
 package zone_test
 
-// raced says that the race detector is in, which allocates for itself.
+// raceEnabled reports whether the race detector is on, which allocates memory itself.
 const raced = true

@@ -9,8 +9,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// reverse answers a name outside of the domain: that of an address the store
-// knows or, if it knows none, that is in a cluster range.
+// reverse answers a name outside of the domain: the reverse name of a known address, or of any address in a cluster range.
 func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last bool) ([]byte, Result) {
 	foreign := Result{Verdict: NotInZone, EDE: wire.EDENone}
 	var buf [16]byte
@@ -44,7 +43,7 @@ func (z *Zone) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last 
 	return r.dst, res
 }
 
-// clear takes the records back, and with them that there were more.
+// clear removes the records and the truncation.
 func (r *reply) clear() {
 	r.dst = r.dst[:r.start+questionEnd(r.q)]
 	r.dst[r.start+2] &^= bitTruncated
@@ -61,14 +60,13 @@ func (z *Zone) inRanges(addr []byte) bool {
 	return false
 }
 
-// appendPTR appends a PTR record for the endpoint's label, with its length, if
-// there is one, below the service of the node's key. It is false when the message
-// is full.
+// appendPTR appends a PTR record to the name of label, with its length byte, below the service of the node's key. label
+// may be empty. It reports false if the message is full.
 func (r *reply) appendPTR(label []byte, key string) bool {
 	const tree = "\x03svc"
 	size := len(label) + len(key) + len(tree) + len(r.z.domain)
 	if size > wire.MaxName {
-		return true // a name that cannot be
+		return true // the name would be too long
 	}
 	if r.full(2 + fixedLen + size) {
 		return false
@@ -81,7 +79,7 @@ func (r *reply) appendPTR(label []byte, key string) bool {
 	return true
 }
 
-// shown tells whether the names of the node are the zone's to give.
+// exposes reports whether the node's namespace is exposed and its name is not excluded.
 func (z *Zone) exposes(n *node) bool {
 	label := keyNamespace(n.key)
 	if z.namespaces != nil {
@@ -97,7 +95,7 @@ func (z *Zone) exposes(n *node) bool {
 	return space != nil && space.declared.Load()
 }
 
-// serviceAt gives the node of the service that has the address, or nil.
+// serviceAt returns the node of the service with the address, or nil.
 func (s *Store) serviceAt(addr []byte, z *Zone) *node {
 	hash := s.hash(addr)
 	t := s.nodesByAddr.table.Load()
@@ -113,15 +111,15 @@ func (s *Store) serviceAt(addr []byte, z *Zone) *node {
 	}
 }
 
-// maxPointers is the most PTR records of one address: some 2 KiB with usual names.
-// Anybody who may write slices can give any address more names.
+// maxPTRs bounds the PTR records of one address: about 2 KiB with usual names. Any user who can write slices can give an
+// address more names.
 const maxPTRs = 32
 
-// stepsPointer is what a slice with the address costs the budget: to find its service.
+// stepsPTR is the cost of a slice with the address: the lookup of its service.
 const stepsPTR = 64
 
-// endpointsAt appends a PTR record for every name that an endpoint with the
-// address has, up to maxPointers: with each turn others.
+// appendEndpointPTRs appends a PTR record for every name of an endpoint with the address, up to maxPTRs, others with each
+// rotation.
 func (r *reply) appendEndpointPTRs(addr []byte) {
 	s := r.z.store
 	slices, _ := newCandidateChain(&s.slicesByAddr, s.hash(addr), r.rotation)
@@ -136,8 +134,7 @@ func (r *reply) appendEndpointPTRs(addr []byte) {
 	}
 }
 
-// sliceAt appends the PTR records for the entries of a slice with the address, if
-// there are any. It is false when no more can be.
+// appendSlicePTRs appends the PTR records for a slice's entries with the address. It reports false if no more fit.
 func (r *reply) appendSlicePTRs(sl *slice, addr []byte) bool {
 	if r.steps -= stepsPTR; r.steps < 0 {
 		r.endWalk(r.steps)
@@ -167,8 +164,7 @@ func (r *reply) appendSlicePTRs(sl *slice, addr []byte) bool {
 	return true
 }
 
-// entryAt appends the PTR record for an entry, unless it is there already. It is false
-// when no more can be.
+// appendEntryPTR appends the PTR record for an entry, unless it is a duplicate. It reports false if no more fit.
 func (r *reply) appendEntryPTR(sel *selection, sl *slice, e int) bool {
 	var label [64]byte
 	name := sel.appendName(label[:0], sl, e)
@@ -182,8 +178,7 @@ func (r *reply) appendEntryPTR(sel *selection, sl *slice, e int) bool {
 	return r.appendPTR(name, sl.key)
 }
 
-// pointsTo reports whether there is a PTR record to the name already, of which there
-// are few.
+// hasPTR reports whether there is a PTR record to the name already. There are few.
 func (r *reply) hasPTR(label []byte, key string) bool {
 	records := r.dst[r.start+questionEnd(r.q):]
 	for len(records) > 0 {

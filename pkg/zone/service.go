@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// A service is a Service object, packed. It is immutable.
+// A service is a packed Service object. It is immutable.
 type service struct {
 	typ     ServiceType
-	publish bool   // endpoints count as ready
-	refused bool   // it does not fit: nothing else is known of it
+	publish bool   // unready endpoints are published
+	refused bool   // it exceeds the limit: only its name is stored
 	n4, n6  uint16 // addresses of each family
-	ttl     int32  // seconds, negative: the zone's
-	data    string // IPv4 addresses, IPv6 addresses, ports; or the alias's target in canonical wire form, if it can be one
+	ttl     int32  // seconds; negative: the zone's
+	data    string // IPv4 addresses, IPv6 addresses, ports; or the alias's target in canonical wire form, if it is valid
 }
 
 // maxTTL is the longest TTL of a name.
 const maxTTL = time.Hour
 
-// maxAddrs bounds a service's addresses of one family; Kubernetes knows one.
+// maxAddrs bounds a service's addresses of one family; Kubernetes allows one.
 const maxAddrs = 1 << 10
 
 func packService(s Service) *service {
@@ -43,8 +43,8 @@ func packService(s Service) *service {
 	return packed
 }
 
-// aliasTarget is the target in canonical wire form. It is empty for what cannot
-// be one: an IP address, which Kubernetes lets pass for a name, and a malformed name.
+// aliasTarget returns the target in canonical wire form, or "" for an invalid one: a malformed name, or an IP address,
+// which Kubernetes accepts as a name.
 func aliasTarget(s string) string {
 	if _, err := netip.ParseAddr(s); err == nil {
 		return ""
@@ -56,9 +56,9 @@ func aliasTarget(s string) string {
 	return name
 }
 
-// addrs are the packed addresses of octets each.
-func (s *service) addrs(octets int) string {
-	if octets == 4 {
+// addrs returns the packed addresses of addrLen bytes each.
+func (s *service) addrs(addrLen int) string {
+	if addrLen == 4 {
 		return s.data[:4*int(s.n4)]
 	}
 	return s.data[4*int(s.n4) : s.portsAt()]
@@ -68,7 +68,7 @@ func (s *service) portsAt() int { return 4*int(s.n4) + 16*int(s.n6) }
 
 func (s *service) ports() portList { return portList(s.data[s.portsAt():]) }
 
-// holds tells whether addr is one of the service's.
+// hasAddr reports whether addr is one of the service's.
 func (s *service) hasAddr(addr []byte) bool {
 	if s.typ != ClusterIP {
 		return false

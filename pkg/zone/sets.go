@@ -2,45 +2,46 @@
 
 package zone
 
-// appendClusterIPs appends the service's addresses of octets each.
-func (r *reply) appendClusterIPs(svc *service, octets int) {
+import "github.com/nodecache/node-cache/pkg/wire"
+
+// appendClusterIPs appends the service's addresses of addrLen bytes each.
+func (r *reply) appendClusterIPs(svc *service, addrLen int) {
 	n, at := 0, len(r.dst)
-	for list := svc.addrs(octets); list != "" && !r.full(addressRecordLen(octets)); list = list[octets:] {
-		r.appendAddress(r.at, list[:octets], r.ttl)
+	for list := svc.addrs(addrLen); list != "" && !r.full(addressRecordLen(addrLen)); list = list[addrLen:] {
+		r.appendAddress(r.at, list[:addrLen], r.ttl)
 		n++
 	}
-	r.rotate(at, n, octets)
+	r.rotate(at, n, addrLen)
 	r.answer += n
 }
 
-// appendEndpoints appends the addresses of the selection, each once: those of the
-// node's own topology zone first.
-func (r *reply) appendEndpoints(sel *selection, octets int) {
+// appendEndpoints appends the addresses of the selection without duplicates, those of the node's topology zone first.
+func (r *reply) appendEndpoints(sel *selection, addrLen int) {
 	r.beginDedup(sel, int(sel.node.total))
 	defer r.endDedup()
-	spread := int(sel.node.total) > (r.maxSize-(len(r.dst)-r.start))/addressRecordLen(octets) // not always the same ones are left out
+	spread := int(sel.node.total) > (r.maxSize-(len(r.dst)-r.start))/addressRecordLen(addrLen) // rotate which ones are left out
 	near, first := 0, len(r.dst)
 	if r.z.nodeZone != nil && sel.zone == nil {
 		sel.zone = r.z.nodeZone
-		near = r.appendGroup(sel, octets, spread, false)
+		near = r.appendGroup(sel, addrLen, spread, false)
 		sel.zone = nil
 	}
 	far, second := 0, len(r.dst)
 	if !r.truncated() {
-		far = r.appendGroup(sel, octets, spread, near > 0)
+		far = r.appendGroup(sel, addrLen, spread, near > 0)
 	}
 	r.answer += near + far
-	if !r.truncated() { // else where the walks began is the rotation
-		r.rotate(first, near, octets)
-		r.rotate(second, far, octets)
+	if !r.truncated() { // otherwise the start of the walks is the rotation
+		r.rotate(first, near, addrLen)
+		r.rotate(second, far, addrLen)
 	}
 }
 
-// appendGroup appends the addresses of the selection, without those of the node's own
-// topology zone if only far ones are wanted, and gives how many.
-func (r *reply) appendGroup(sel *selection, octets int, spread, onlyFar bool) int {
+// appendGroup appends the addresses of the selection, with onlyFar those outside of the node's topology zone, and returns
+// their number.
+func (r *reply) appendGroup(sel *selection, addrLen int, spread, onlyFar bool) int {
 	n, near, last := 0, uint16(0), (*slice)(nil)
-	for c := (cursor{sel: sel, addrLen: octets, rotates: spread}); c.next(); {
+	for c := (cursor{sel: sel, addrLen: addrLen, rotates: spread}); c.next(); {
 		if onlyFar {
 			if c.slice != last {
 				last, near = c.slice, c.slice.zone(r.z.nodeZone)
@@ -49,7 +50,7 @@ func (r *reply) appendGroup(sel *selection, octets int, spread, onlyFar bool) in
 				continue
 			}
 		}
-		if r.full(addressRecordLen(octets)) {
+		if r.full(addressRecordLen(addrLen)) {
 			break
 		}
 		at := len(r.dst)
@@ -60,4 +61,133 @@ func (r *reply) appendGroup(sel *selection, octets int, spread, onlyFar bool) in
 	}
 	r.endWalk(sel.steps)
 	return n
+}
+
+// srvFixed is the size of SRV RDATA before the target (RFC 2782), in bytes.
+const srvFixed = 6
+
+// minRecordsOfWeightOne is the fewest SRV records that have a weight of 1 each.
+const minRecordsOfWeightOne = 51
+
+// weightOf returns the weight of each of n SRV records, as in CoreDNS.
+func weightOf(n int) uint16 { return uint16(max(1, 100/n)) }
+
+// appendServiceSRV appends one SRV record per port number of a ClusterIP service, and its addresses. The target is the
+// service's name, which is that many labels to the right.
+func (r *reply) appendServiceSRV(svc *service, left int, filter *portFilter) {
+	at := int(r.offsets[left])
+	target := r.name[at:]
+	weight := weightOf(max(1, filter.count(svc.ports())*int(svc.n4+svc.n6)))
+	if svc.n4+svc.n6 == 0 {
+		return
+	}
+	last := uint16(0)
+	for l := svc.ports(); l != ""; l = l.rest() {
+		if l.number() == last || !filter.match(l) {
+			continue
+		}
+		if r.full(2 + fixedLen + srvFixed + len(target)) {
+			return
+		}
+		last = l.number()
+		r.appendSRV(weight, last, len(target))
+		r.dst = append(r.dst, target...)
+		r.answer++
+	}
+	if last == 0 {
+		return
+	}
+	for _, addrLen := range [2]int{4, 16} {
+		for list := svc.addrs(addrLen); list != "" && !r.fullExtra(addressRecordLen(addrLen)); list = list[addrLen:] {
+			r.appendAddress(r.at+at, list[:addrLen], r.ttl)
+			r.extra++
+		}
+	}
+}
+
+// appendSRV appends the current name's SRV record up to the target.
+func (r *reply) appendSRV(weight, port uint16, target int) {
+	r.appendOwner(r.at)
+	r.appendFixed(wire.TypeSRV, r.ttl, srvFixed+target)
+	r.dst = append(r.dst, 0, 0, byte(weight>>8), byte(weight), byte(port>>8), byte(port))
+}
+
+// appendEndpointSRV appends the SRV records of the selection, one per endpoint name and port number, and the endpoints'
+// addresses. The name has that many labels left of the service.
+func (r *reply) appendEndpointSRV(sel *selection, left int) {
+	at := int(r.offsets[left])
+	suffix := r.name[at:]
+	weight := weightOf(max(1, sel.count(minRecordsOfWeightOne)))
+	before := r.answer
+	r.beginDedup(sel, maxMessageRecords)
+	defer r.endDedup()
+	for c := (cursor{sel: sel, rotates: true}); c.next(); {
+		if !r.appendEntrySRV(&c, weight, suffix) {
+			break
+		}
+	}
+	r.endWalk(sel.steps)
+	if r.answer == before || r.truncated() {
+		return
+	}
+	for c := (cursor{sel: sel, rotates: true}); c.next(); {
+		if !r.appendTarget(&c, r.at+at, len(suffix)) {
+			break
+		}
+	}
+}
+
+// appendEntrySRV appends the SRV records of the cursor's entry. It reports false if the message is full.
+func (r *reply) appendEntrySRV(c *cursor, weight uint16, suffix []byte) bool {
+	var buf [64]byte
+	label := c.sel.appendName(buf[:0], c.slice, c.entry)
+	size := len(label) + len(suffix)
+	if size > wire.MaxName {
+		return true // the name would be too long
+	}
+	last := uint16(0)
+	for l, left := c.ports, c.portCount; left > 0 && l != ""; l = l.rest() {
+		if !c.sel.ports.match(l) {
+			continue
+		}
+		left--
+		if l.number() == last {
+			continue
+		}
+		if !c.sel.spend(stepsEntry) || r.full(2+fixedLen+srvFixed+size) {
+			return false
+		}
+		last = l.number()
+		at := len(r.dst)
+		r.appendSRV(weight, last, size)
+		r.dst = append(append(r.dst, label...), suffix...)
+		if !r.dropDuplicate(c.sel, at) {
+			r.answer++
+		}
+	}
+	return true
+}
+
+// appendTarget appends the address of the cursor's entry. Its owner is the entry's name, whose rest is at the offset in
+// the message. It reports false if the message is full.
+func (r *reply) appendTarget(c *cursor, at, rest int) bool {
+	if !c.numbered() {
+		return true
+	}
+	var buf [64]byte
+	label := c.sel.appendName(buf[:0], c.slice, c.entry)
+	if len(label)+rest > wire.MaxName {
+		return true
+	}
+	addr := c.slice.addr(c.entry)
+	if r.fullExtra(len(label) + addressRecordLen(len(addr))) {
+		return false
+	}
+	begin := len(r.dst)
+	r.dst = append(r.dst, label...)
+	r.appendAddress(at, addr, r.ttl)
+	if !r.dropDuplicate(c.sel, begin) {
+		r.extra++
+	}
+	return true
 }

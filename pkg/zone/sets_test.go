@@ -17,7 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// order asks and gives the addresses in the order of the message.
+// order queries the zone and returns the addresses in the order of the message.
 func order(t *testing.T, z *zone.Zone, name string, rrtype uint16, turn uint32) (list []string, m *dns.Msg) {
 	t.Helper()
 	var q wire.Query
@@ -35,7 +35,7 @@ func order(t *testing.T, z *zone.Zone, name string, rrtype uint16, turn uint32) 
 	return list, m
 }
 
-// zoneOf makes a zone over a store that is fresh.
+// zoneOf returns a zone over a store with fresh data.
 func zoneOf(t *testing.T, s *zone.Store, cfg zone.Config) *zone.Zone {
 	t.Helper()
 	freshen(s, epoch())
@@ -150,7 +150,7 @@ func TestSetsThatNoMessageHolds(t *testing.T) {
 		question       string
 		rrtype         uint16
 		least, most    int
-		whole, anybody int // records in all, and turns after which each was in some answer
+		whole, anybody int // total records, and rotations after which each was in some answer
 	}{
 		{"huge.shop.svc.cluster.local.", dns.TypeA, 4000, 5999, 6000, 60},
 		{"huge.shop.svc.cluster.local.", dns.TypeSRV, 500, 5999, 0, 1},
@@ -195,7 +195,7 @@ func TestNamesTooLongForATarget(t *testing.T) {
 		t.Errorf("SRV (-want +got):\n%s", diff)
 	}
 	if g := ask(t, z, "1.0.0.10.in-addr.arpa.", dns.TypePTR, 0, epoch()); g.Verdict != zone.NotInZone {
-		t.Errorf("PTR to a name that cannot be: %+v, want it to be no name of the zone", g)
+		t.Errorf("PTR to a name that is too long: %+v, want NotInZone", g)
 	}
 	if err := z.Transfer(epoch(), func(dns.RR) error { return nil }); err != nil {
 		t.Errorf("transfer: %v", err)
@@ -234,13 +234,13 @@ func TestSpelling(t *testing.T) {
 			owner := record.Header().Name
 			_, above, _ := strings.Cut(owner, ".")
 			if !strings.HasSuffix(tt.question, owner) && !strings.HasSuffix(tt.question, "."+above) {
-				t.Errorf("%s: owner %s, want the spelling of the question", tt.question, owner)
+				t.Errorf("%s: owner %s, want the case of the question", tt.question, owner)
 			}
 		}
 	}
 }
 
-// unpack reads a sealed message.
+// unpack parses an adapted message.
 func unpack(t *testing.T, msg []byte) *dns.Msg {
 	t.Helper()
 	m := new(dns.Msg)
@@ -361,7 +361,7 @@ func TestExcludedNames(t *testing.T) {
 	}
 	if err := z.Transfer(epoch(), func(record dns.RR) error {
 		if dns.IsSubDomain("db.shop.svc.cluster.local.", record.Header().Name) {
-			t.Errorf("transferred, and apart: %s", record)
+			t.Errorf("transferred, but excluded: %s", record)
 		}
 		return nil
 	}); err != nil {
@@ -369,8 +369,7 @@ func TestExcludedNames(t *testing.T) {
 	}
 }
 
-// TestTargetOfASliceWithoutPort has two slices with the same endpoint, of which
-// the first gives no SRV record.
+// TestTargetOfASliceWithoutPort has two slices with the same endpoint. The first slice gives no SRV record.
 func TestTargetOfASliceWithoutPort(t *testing.T) {
 	t.Parallel()
 	s := zone.NewStore()
@@ -391,7 +390,7 @@ func TestTargetOfASliceWithoutPort(t *testing.T) {
 	}
 }
 
-// TestDenialIsNotTruncated asks an address for other types than its pointers, which are more than a message holds.
+// TestDenialIsNotTruncated queries types without data at an address with more PTR records than fit.
 func TestDenialIsNotTruncated(t *testing.T) {
 	t.Parallel()
 	s := zone.NewStore()

@@ -12,17 +12,16 @@ import (
 
 // A slice is an EndpointSlice object, packed into one string. It is immutable.
 //
-// Every address of every endpoint is an entry. The entries are sorted: IPv4
-// before IPv6, then by address, then by name. Those that have a name of their
-// own are sorted by it in a second list. Regions of data, in order:
+// Every address of every endpoint is an entry. Entries are sorted: IPv4 before IPv6, then by address, then by name. A
+// second list sorts the entries with a name of their own by that name. Regions of data, in order:
 //
-//	IPv4 addresses   4 octets each
-//	IPv6 addresses   16 octets each
-//	marks            2 octets per entry: ready, kind of name, number of the topology zone
-//	name offsets     4 octets per entry, if any entry has a name
-//	name order       4 octets per entry with a name: the entry's number
+//	IPv4 addresses   4 bytes each
+//	IPv6 addresses   16 bytes each
+//	marks            2 bytes per entry: ready, kind of name, number of the topology zone
+//	name offsets     4 bytes per entry, if any entry has a name
+//	name order       4 bytes per entry with a name: the entry's number
 //	names            labels in wire form
-//	zones            per topology zone one octet of length and its labels in wire form
+//	zones            per topology zone one byte of length and its labels in wire form
 //	ports            a portList
 type slice struct {
 	key  string // of its service's node
@@ -36,11 +35,11 @@ type slice struct {
 	zonesAt       uint32
 	portsAt       uint32
 
-	hasDuplicates bool  // an address or own name occurs more than once, or may: a name that spells an address
-	protocols     uint8 // of the ports that have a name
+	hasDuplicates bool  // an address or own name occurs more than once, or may: a name spells an address
+	protocols     uint8 // of the named ports
 }
 
-// An entry's mark.
+// Bits of an entry's mark.
 const (
 	markReady = 1 << 15
 	markHost  = 1 << 14 // its name is the endpoint's hostname
@@ -48,20 +47,20 @@ const (
 	markZone  = 1<<13 - 1
 )
 
-// maxEntries bounds a slice: Kubernetes allows 1,000 endpoints in one.
+// maxEntries bounds a slice. Kubernetes allows 1,000 endpoints in one.
 const maxEntries = 1 << 16
 
-// maxTopologies bounds the topology zones of a slice: the entries of further ones have none.
+// maxTopologyZones bounds the topology zones of a slice. Entries of further zones have none.
 const maxTopologyZones = 127
 
-// An entry is one address of one endpoint on its way into a slice.
+// An entry is one address of one endpoint, before packing.
 type entry struct {
 	addr netip.Addr
 	name string
 	mark uint16
 }
 
-// packSlice packs the slice, whose node has the key.
+// packSlice packs the slice for the node with the key.
 func packSlice(s Slice, key string) *slice {
 	var zones zoneNames
 	entries := make([]entry, 0, len(s.Endpoints))
@@ -86,8 +85,7 @@ func packSlice(s Slice, key string) *slice {
 	return packed
 }
 
-// appendEntries appends the endpoint's addresses. A name is taken if it is a
-// label; the hostname comes first.
+// appendEntries appends the endpoint's addresses. The name is the hostname or else the pod name, if it is a label.
 func appendEntries(entries []entry, e *Endpoint, zones *zoneNames) []entry {
 	var mark uint16
 	if e.Ready {
@@ -166,7 +164,7 @@ type zoneNames struct {
 	list []string // wire form of the labels, without root
 }
 
-// number is 0 for a zone that no name can hold.
+// number returns the zone's number, or 0 for a zone that is no valid name.
 func (z *zoneNames) number(zone string) uint16 {
 	if zone == "" {
 		return 0
@@ -188,10 +186,10 @@ func (z *zoneNames) number(zone string) uint16 {
 
 func (s *slice) count() int { return int(s.n4 + s.n6) }
 
-// mark is the mark of entry e.
+// mark returns the mark of entry e.
 func (s *slice) mark(e int) uint16 { return u16(s.data, int(s.marksAt)+2*e) }
 
-// addr is the address of entry e.
+// addr returns the address of entry e.
 func (s *slice) addr(e int) string {
 	if n4 := int(s.n4); e >= n4 {
 		at := 4*n4 + 16*(e-n4)
@@ -200,16 +198,16 @@ func (s *slice) addr(e int) string {
 	return s.data[4*e : 4*e+4]
 }
 
-// label is the own name of entry e, which has one.
+// label returns the own name of entry e, which has one.
 func (s *slice) label(e int) string {
 	at := int(s.namesAt) + int(u32(s.data, int(s.marksAt)+2*s.count()+4*e))
 	return s.data[at+1 : at+1+int(s.data[at])]
 }
 
-// ordered is the entry that is k-th by name.
+// entryByName returns the k-th entry by name.
 func (s *slice) entryByName(k int) int { return int(u32(s.data, int(s.namesAt)-4*int(s.named)+4*k)) }
 
-// zone is the number that the topology zone, in wire form, has here; 0: none.
+// zone returns the number of the topology zone, in wire form; 0: not in this slice.
 func (s *slice) zone(name []byte) uint16 {
 	list := s.data[s.zonesAt:s.portsAt]
 	for i := uint16(1); list != ""; i++ {
@@ -224,12 +222,12 @@ func (s *slice) zone(name []byte) uint16 {
 
 func (s *slice) ports() portList { return portList(s.data[s.portsAt:]) }
 
-// same tells whether both pack the same object.
+// equal reports whether both slices pack the same object.
 func (s *slice) equal(o *slice) bool {
 	return s.key == o.key && s.n4 == o.n4 && s.n6 == o.n6 && s.named == o.named && s.zonesAt == o.zonesAt && s.portsAt == o.portsAt && s.data == o.data
 }
 
-// at gives the entries with the address, as a range.
+// rangeByAddr returns the entries with the address.
 func (s *slice) rangeByAddr(addr []byte) (first, end int) {
 	first, end = 0, int(s.n4)
 	if len(addr) == 16 {
@@ -240,12 +238,12 @@ func (s *slice) rangeByAddr(addr []byte) (first, end int) {
 		return first, first
 	}
 	if first+1 == end || s.addr(first+1) != string(addr) {
-		return first, first + 1 // as nearly always
+		return first, first + 1 // the usual case
 	}
 	return first, first + sort.Search(end-first, func(i int) bool { return s.addr(first+i) > string(addr) })
 }
 
-// called gives the entries with the own name, as a range of the order by name.
+// rangeByName returns the entries with the own name, as a range of the order by name.
 func (s *slice) rangeByName(label []byte) (first, end int) {
 	named := int(s.named)
 	first = sort.Search(named, func(k int) bool { return s.label(s.entryByName(k)) >= string(label) })
@@ -253,14 +251,13 @@ func (s *slice) rangeByName(label []byte) (first, end int) {
 		return first, first
 	}
 	if first+1 == named || s.label(s.entryByName(first+1)) != string(label) {
-		return first, first + 1 // as nearly always
+		return first, first + 1 // the usual case
 	}
 	return first, first + sort.Search(named-first, func(k int) bool { return s.label(s.entryByName(first+k)) > string(label) })
 }
 
-// hasRepeats reports whether an address or own name occurs again. An own name that
-// spells an address counts as one that does: the endpoint with that address may have
-// no other name.
+// findDuplicates reports whether an address or own name occurs more than once. An own name that spells an address counts
+// as a duplicate: the endpoint with that address may have no other name.
 func (s *slice) findDuplicates() bool {
 	for e := 1; e < s.count(); e++ {
 		if s.addr(e) == s.addr(e-1) {

@@ -11,36 +11,36 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A Store holds the objects that a zone answers from. Readers take no lock and
-// see each service as it is at one moment. Writers wait for each other.
+// A Store holds the objects that a zone answers from. Readers take no lock and see each service in a consistent state.
+// Writers block each other.
 type Store struct {
 	seed      maphash.Seed
 	serial    atomic.Uint32
 	states    [kindCount]syncState
-	suspended atomic.Int64 // suspends of the machine, in ns
+	suspended atomic.Int64 // total length of the host's suspends, in ns
 
 	nodes            records[node]
 	nodesByName      hashIndex
-	nodesByAddr      hashIndex // of services
+	nodesByAddr      hashIndex // for services
 	slices           records[slice]
 	slicesByAddr     hashIndex
-	slicesByLabel    hashIndex // of entries' own names, per node
+	slicesByLabel    hashIndex // own names of entries, per node
 	pods             records[pod]
 	podsByAddr       hashIndex
 	namespaces       records[namespace]
 	namespacesByName hashIndex
 
-	mu               sync.Mutex // one writer at a time; guards what follows
+	mu               sync.Mutex // one writer at a time; guards the following fields
 	slicesByName     hashIndex
 	podsByName       hashIndex
 	counts           [kindCount]KindStats
-	limit            int64            // bytes that a namespace may take; 0: any
+	limit            int64            // bytes per namespace; 0: no limit
 	bytesByNamespace map[string]int64 // bytes by namespace
 	scratch          []byte
 	observer         observer
 }
 
-// NewStore makes an empty store.
+// NewStore returns an empty store.
 func NewStore() *Store {
 	s := &Store{seed: maphash.MakeSeed(), bytesByNamespace: make(map[string]int64)}
 	s.nodes.init()
@@ -55,9 +55,8 @@ func NewStore() *Store {
 	return s
 }
 
-// PutService stores the service in place of an older one, and tells whether that
-// changed anything. A service whose name or namespace cannot be a label has no
-// name in the zone and is left out.
+// PutService stores or replaces the service, and reports whether that changed anything. It ignores a service whose name or
+// namespace cannot be a label.
 func (s *Store) PutService(svc Service, now time.Time) (changed bool) {
 	if !isLabel(svc.Namespace) || !isLabel(svc.Name) {
 		return false
@@ -68,8 +67,7 @@ func (s *Store) PutService(svc Service, now time.Time) (changed bool) {
 	return s.setService(s.scratch, packService(svc), now)
 }
 
-// PutSlice stores the slice in place of an older one, and tells whether that
-// changed anything. One that belongs to no service is as none.
+// PutSlice stores or replaces the slice, and reports whether that changed anything. A slice without a service is removed.
 func (s *Store) PutSlice(sl Slice, now time.Time) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,8 +81,7 @@ func (s *Store) PutSlice(sl Slice, now time.Time) (changed bool) {
 	return s.setSlice(sl.Namespace, sl.Name, packSlice(sl, key), now)
 }
 
-// PutPod stores the pod in place of an older one, and tells whether that changed
-// anything.
+// PutPod stores or replaces the pod, and reports whether that changed anything.
 func (s *Store) PutPod(p Pod, now time.Time) (changed bool) {
 	if !isLabel(p.Namespace) {
 		return false
@@ -98,7 +95,7 @@ func (s *Store) PutPod(p Pod, now time.Time) (changed bool) {
 	return s.setPod(p.Namespace, p.Name, packPod(p), now)
 }
 
-// PutNamespace stores the namespace, and tells whether it was not there.
+// PutNamespace stores the namespace, and reports whether it is new.
 func (s *Store) PutNamespace(name string, now time.Time) (changed bool) {
 	if !isLabel(name) {
 		return false
@@ -108,8 +105,7 @@ func (s *Store) PutNamespace(name string, now time.Time) (changed bool) {
 	return s.setNamespace(name, true, now)
 }
 
-// Delete takes the object out, and tells whether it was there. The namespace of
-// a Namespace is empty.
+// Delete removes the object, and reports whether it was there. For a Namespace, namespace is empty.
 func (s *Store) Delete(kind Kind, namespace, name string, now time.Time) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,9 +126,8 @@ func (s *Store) Delete(kind Kind, namespace, name string, now time.Time) (change
 	return false
 }
 
-// Retain deletes every object of the kind for which keep is false: those that a
-// new list no longer has. The namespace of a Namespace is empty. keep must not
-// call the store.
+// Retain deletes every object of the kind for which keep returns false: those missing in a new list. For a Namespace,
+// namespace is empty. keep must not call the store.
 func (s *Store) Retain(kind Kind, keep func(namespace, name string) bool, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,16 +163,15 @@ func (s *Store) Retain(kind Kind, keep func(namespace, name string) bool, now ti
 	}
 }
 
-// Serial is the serial number of the zone: the time of the last change in
-// seconds since 1970, or one more than before where that is more. It is 0 before
-// the first change.
+// Serial returns the serial number of the zone: the time of the last change in seconds since 1970, or the previous serial
+// plus one if that is larger. It is 0 before the first change.
 func (s *Store) Serial() uint32 { return s.serial.Load() }
 
-// maxLead is how many seconds the serial may run ahead of the clock, so that
-// neither many changes a second nor a clock that once was wrong carry it away.
+// maxSerialLead bounds how many seconds the serial may run ahead of the clock, because of frequent changes or a clock
+// that was wrong.
 const maxSerialLead = 3600
 
-// moved counts a change.
+// bumpSerial updates the serial after a change.
 func (s *Store) bumpSerial(now time.Time) {
 	clock, last := uint32(now.Unix()), s.serial.Load()
 	next := clock
@@ -189,19 +183,19 @@ func (s *Store) bumpSerial(now time.Time) {
 
 func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
 
-// labelHash is the hash of an entry's own name below the node with the key.
+// labelHash returns the hash of an entry's own name below the node with the key.
 func (s *Store) labelHash(key string, label []byte) uint64 {
 	var buf [3 * (1 + wire.MaxLabel)]byte
 	return s.hash(append(append(buf[:0], label...), key...))
 }
 
-// objectHash is the hash of an object's namespace and name.
+// objectHash returns the hash of an object's namespace and name.
 func (s *Store) objectHash(namespace, name string) uint64 {
 	s.scratch = append(append(append(s.scratch[:0], namespace...), '/'), name...)
 	return s.hash(s.scratch)
 }
 
-// findNode gives the node with the key and its number, or nil.
+// findNode returns the node with the key and its number, or nil.
 func (s *Store) findNode(key []byte) (*node, uint32) {
 	hash := s.hash(key)
 	t := s.nodesByName.table.Load()
@@ -217,8 +211,7 @@ func (s *Store) findNode(key []byte) (*node, uint32) {
 	}
 }
 
-// findNamespace gives the namespace with the label in wire form and its number,
-// or nil.
+// findNamespace returns the namespace with the label in wire form and its number, or nil.
 func (s *Store) findNamespace(label []byte) (*namespace, uint32) {
 	hash := s.hash(label)
 	t := s.namespacesByName.table.Load()

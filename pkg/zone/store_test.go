@@ -82,7 +82,7 @@ func TestPutReportsChange(t *testing.T) {
 			t.Errorf("%s: %t, want %t", tt.name, have, tt.want)
 		}
 		if moved := s.Serial() != before; moved != tt.want {
-			t.Errorf("%s: serial moved: %t, want %t", tt.name, moved, tt.want)
+			t.Errorf("%s: serial changed: %t, want %t", tt.name, moved, tt.want)
 		}
 	}
 	var want [4]zone.KindStats
@@ -148,15 +148,15 @@ func TestRetain(t *testing.T) {
 	}
 }
 
-// TestNeverOlderAfterNewer has readers that ask for names whose addresses tell
-// the version, while a writer replaces, deletes and creates again.
+// TestNoOlderStateAfterNewer has readers query names whose addresses contain the version, while a writer replaces,
+// deletes and creates them again.
 func TestNoOlderStateAfterNewer(t *testing.T) {
 	t.Parallel()
 	s, now := zone.NewStore(), epoch()
 	freshen(s, now)
 	z := zoneOf(t, s, zone.Config{AllSlices: true})
 	const versions = 3000
-	var wrote atomic.Uint32 // versions that are whole in the store
+	var wrote atomic.Uint32 // versions completely in the store
 	addr := func(v int) []netip.Addr { return []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(v >> 8), byte(v)})} }
 	ask := func(q *wire.Query, buf []byte) (int, bool) {
 		dst, res := z.Answer(q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, buf)
@@ -212,14 +212,14 @@ func TestNewRefuses(t *testing.T) {
 		cfg  zone.Config
 		want string
 	}{
-		{"no store", zone.Config{Domain: "a."}, "a zone needs a store"},
+		{"no store", zone.Config{Domain: "a."}, "zone: no store set"},
 		{"no domain", zone.Config{Store: s}, `cluster domain "": not a domain name`},
 		{"the root", zone.Config{Store: s, Domain: "."}, `cluster domain ".": not a domain name`},
 		{"a long TTL", zone.Config{Store: s, Domain: "a.", TTL: 2 * time.Hour}, "TTL 2h0m0s: not within 0 to 1h0m0s"},
 		{"a negative limit", zone.Config{Store: s, Domain: "a.", StaleAfter: -1}, "stale after -1ns: negative"},
-		{"ignoring what is not known", zone.Config{Store: s, Domain: "a.", IgnoreEmpty: true}, "ignoring empty services needs all slices"},
+		{"ignoring what is not known", zone.Config{Store: s, Domain: "a.", IgnoreEmpty: true}, "ignoring empty services requires all slices"},
 		{"a pod mode", zone.Config{Store: s, Domain: "a.", Pods: 9}, "pod mode 9: unknown"},
-		{"a name apart", zone.Config{Store: s, Domain: "a.", Excluded: []string{"a..b"}}, `name apart "a..b": not a domain name`},
+		{"excluded name", zone.Config{Store: s, Domain: "a.", Excluded: []string{"a..b"}}, `excluded name "a..b": not a domain name`},
 		{"a namespace", zone.Config{Store: s, Domain: "a.", Namespaces: []string{"A.b"}}, `namespace "A.b": not a namespace's name`},
 	}
 	for _, tt := range tests {

@@ -13,35 +13,29 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// ErrUnready says that the zone is not complete yet, so that it cannot be
-// transferred.
-var ErrNotReady = errors.New("zone is not complete yet")
+// ErrNotReady means that the zone is not complete, so it cannot be transferred.
+var ErrNotReady = errors.New("zone is not complete")
 
-// A Record is a resource record of class IN in wire form. Its slices are valid
-// until the next one is made.
+// A Record is a resource record of class IN in wire form. Its slices are valid until the next record.
 type Record struct {
 	Owner []byte // canonical
 	Type  uint16
 	TTL   uint32 // seconds
-	Data  []byte // names in it are whole
+	Data  []byte // names in it are uncompressed
 }
 
-// Complete tells whether all is known that Records lists.
+// Complete reports whether the store has everything that Records lists.
 func (z *Zone) Complete(now time.Time) bool {
 	r := reply{z: z, now: now}
 	return r.freshnessOf(needsServices) >= stale && r.freshnessOf(needsSlices) != unsynced
 }
 
-// Records gives emit every record of the zone in the order of a transfer
-// (RFC 5936 section 2.2): the SOA record, the others, the SOA record again. It
-// ends at the first error of emit, which it returns. emit may wait; no lock is
-// held.
+// Records calls emit with every record of the zone in the order of a transfer (RFC 5936 section 2.2): the SOA record, the
+// others, the SOA record again. It stops at the first error of emit and returns it. emit may block; no lock is held.
 //
-// Every service is as it was when the transfer began, and the serial is that of
-// the same moment or a little before, so that a secondary with the serial lacks
-// nothing older. The order is that of the services' names and does not change
-// while they do not. Names that are answered without being listed anywhere are
-// left out: those of pods, zonal ones, ports without underscores.
+// Every service has its state at the start of the transfer. The serial is of that moment or slightly older, so a secondary
+// with the serial has everything up to it. Records are ordered by service name; the order is stable while the names are.
+// Names that are answered but not listed anywhere are omitted: those of pods, zonal names, ports without underscores.
 func (z *Zone) Records(now time.Time, emit func(Record) error) error {
 	if !z.Complete(now) {
 		return ErrNotReady
@@ -63,7 +57,7 @@ func (z *Zone) Records(now time.Time, emit func(Record) error) error {
 	return emit(soa)
 }
 
-// A transfer is one transfer under way.
+// A transfer is a running transfer.
 type transfer struct {
 	z     *Zone
 	now   time.Time
@@ -73,15 +67,14 @@ type transfer struct {
 	dst   []byte // the answer
 }
 
-// soa is the zone's SOA record as it is now.
 func (t *transfer) soa() Record {
-	whole := slices.Clone(t.z.soaReverse) // which has no pointers
+	whole := slices.Clone(t.z.soaReverse)
 	data := whole[fixedLen:]
 	binary.BigEndian.PutUint32(data[len(data)-soaTail:], t.z.store.Serial())
 	return Record{Owner: t.z.domain, Type: wire.TypeSOA, TTL: binary.BigEndian.Uint32(whole[4:]), Data: data}
 }
 
-// nodes are the services that are shown, by name.
+// nodes returns the exposed services by name.
 func (t *transfer) nodes() []*node {
 	var nodes []*node
 	t.z.store.nodes.each(func(_ uint32, n *node) bool {
@@ -94,7 +87,7 @@ func (t *transfer) nodes() []*node {
 	return nodes
 }
 
-// own emits what is there without any service.
+// zoneRecords emits the records that exist without any service.
 func (t *transfer) zoneRecords() error {
 	for _, q := range []struct {
 		labels string
@@ -107,7 +100,7 @@ func (t *transfer) zoneRecords() error {
 	return nil
 }
 
-// node emits the records of one service: its name's, its ports', its endpoints'.
+// serviceRecords emits the records of one service: its name, its ports and its endpoints.
 func (t *transfer) serviceRecords(n *node) error {
 	base := n.key + "\x03svc"
 	if n.svc.typ == ExternalName {
@@ -136,7 +129,7 @@ func (t *transfer) serviceRecords(n *node) error {
 	return nil
 }
 
-// name emits the addresses and SRV records of a name.
+// nameRecords emits the addresses and SRV records of a name.
 func (t *transfer) nameRecords(n *node, labels string) error {
 	for _, rrtype := range []uint16{wire.TypeA, wire.TypeAAAA, wire.TypeSRV} {
 		if err := t.answer(n, labels, rrtype); err != nil {
@@ -146,7 +139,7 @@ func (t *transfer) nameRecords(n *node, labels string) error {
 	return nil
 }
 
-// ports are the labels of the node's ports, as RFC 2782 has them, each once.
+// ports returns the distinct port labels of the node, in the form of RFC 2782.
 func (t *transfer) ports(n *node) []string {
 	lists := []portList{}
 	if n.svc.typ == ClusterIP {
@@ -168,12 +161,11 @@ func (t *transfer) ports(n *node) []string {
 	return slices.Compact(labels)
 }
 
-// answer emits the records that a name, of the node or of the zone's own for none,
-// has of the type. It is given by its labels left of the domain, and asked for as
-// a client would, but for any number of records.
+// answer emits the records of a type at a name of the node or, if it is nil, of the zone. labels are left of the domain.
+// It answers a query as for a client, but without a limit on the records.
 func (t *transfer) answer(n *node, labels string, rrtype uint16) error {
 	if len(labels)+len(t.z.domain) > wire.MaxName {
-		return nil // a name that cannot be
+		return nil // the name is too long
 	}
 	t.query = append(t.query[:0], 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0)
 	t.query = append(append(t.query, labels...), t.z.domain...)
@@ -182,7 +174,7 @@ func (t *transfer) answer(n *node, labels string, rrtype uint16) error {
 	t.q.Parse(t.query)
 	r := reply{z: t.z, q: &t.q, now: t.now, maxSize: math.MaxInt, steps: math.MaxInt, dst: t.dst[:0], ede: wire.EDENone}
 	if !r.splitName(t.q.Name(), wire.HeaderLen) {
-		return nil // a name apart
+		return nil // an excluded name
 	}
 	r.begin()
 	off := len(r.dst)
@@ -193,7 +185,7 @@ func (t *transfer) answer(n *node, labels string, rrtype uint16) error {
 	}
 	t.dst = r.dst
 	for range r.answer {
-		const owner = 2 // a pointer to the question's name
+		const owner = 2 // size of a pointer to the question's name
 		fixed := t.dst[off+owner:]
 		size := int(binary.BigEndian.Uint16(fixed[8:]))
 		off += owner + fixedLen + size
@@ -201,7 +193,7 @@ func (t *transfer) answer(n *node, labels string, rrtype uint16) error {
 			Owner: t.q.Name(), Type: rrtype, TTL: binary.BigEndian.Uint32(fixed[4:]),
 			Data: fixed[fixedLen : fixedLen+size],
 		}
-		if rrtype == wire.TypeNS { // the only one that ends with a pointer
+		if rrtype == wire.TypeNS { // the only type whose data ends with a pointer
 			record.Data = append([]byte(labelsNS), t.z.domain...)
 		}
 		if err := t.emit(record); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// listed are the records of the model that a transfer has, without the SOA.
+// listed returns the records of the model in a transfer, without the SOA.
 func (m *model) listed() []string {
 	m.build()
 	list := m.apex()[dns.TypeNS].answer
@@ -70,11 +70,11 @@ func TestTransferUnready(t *testing.T) {
 	}
 	emit := func(dns.RR) error { return nil }
 	if err := z.Transfer(epoch(), emit); !errors.Is(err, zone.ErrNotReady) {
-		t.Errorf("before the first list: %v, want ErrUnready", err)
+		t.Errorf("before the first list: %v, want ErrNotReady", err)
 	}
 	freshen(s, epoch())
 	if err := z.Transfer(epoch().Add(time.Hour), emit); err != nil {
-		t.Errorf("with a stale view: %v, want a transfer", err)
+		t.Errorf("with stale data: %v, want a transfer", err)
 	}
 	stop := errors.New("the client left")
 	if err := z.Transfer(epoch(), func(dns.RR) error { return stop }); !errors.Is(err, stop) {

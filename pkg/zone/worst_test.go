@@ -13,13 +13,13 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// worstStore holds the sets that cost most for each answer.
+// worstStore returns a store with the most expensive sets.
 func worstStore() *zone.Store {
 	s, now := zone.NewStore(), epoch()
 	headless := func(name string) {
 		s.PutService(zone.Service{Namespace: "shop", Name: name, Type: zone.Headless, TTL: -1}, now)
 	}
-	// fill puts n endpoints in slices of each, with all that edit does to them.
+	// fill puts n endpoints, changed by edit, into slices of each.
 	fill := func(name string, n, each int, ports []zone.Port, edit func(i int, e *zone.Endpoint)) {
 		headless(name)
 		for at := 0; at < n; at += each {
@@ -56,12 +56,12 @@ func worstStore() *zone.Store {
 	return s
 }
 
-// A worst is a question about one of the sets of worstStore.
+// A worstCase is a question about one of the sets of worstStore.
 type worstCase struct {
 	name, question string
 	rrtype         uint16
 	some           bool // records are given
-	limited        bool // and all are not found within the budget
+	limited        bool // the budget does not cover all of them
 }
 
 func worstCases() []worstCase {
@@ -99,7 +99,7 @@ func worstZone(tb testing.TB) *zone.Zone {
 	return z
 }
 
-// BenchmarkWorst is what the most expensive answers over UDP and TCP cost.
+// BenchmarkWorst measures the most expensive answers over UDP and TCP.
 func BenchmarkWorst(b *testing.B) {
 	z, now := worstZone(b), epoch()
 	buf := make([]byte, 0, wire.MaxMessage)
@@ -124,8 +124,7 @@ func BenchmarkWorst(b *testing.B) {
 	}
 }
 
-// TestWorst has every step of an answer counted by the budget: what is found within it
-// costs no more than that, whatever the zone holds.
+// TestWorst checks that the budget counts every step of an answer: its cost does not depend on what the zone holds.
 func TestWorst(t *testing.T) {
 	t.Parallel()
 	z, now := worstZone(t), epoch()
@@ -139,7 +138,7 @@ func TestWorst(t *testing.T) {
 				t.Fatalf("%s: verdict %d", w.name, result.Verdict)
 			}
 			if len(dst) == 0 {
-				continue // not the zone's
+				continue // not in the zone
 			}
 			m := parse(t, dst)
 			if len(dst) > wire.SafeUDP || len(m.Answer) == 0 && w.some {
@@ -155,8 +154,7 @@ func TestWorst(t *testing.T) {
 	}
 }
 
-// TestPointersAreBounded has an address that more names lead to than are given: not
-// always the same ones.
+// TestPTRsAreBounded has an address with more names than are given: they change with each rotation.
 func TestPTRsAreBounded(t *testing.T) {
 	t.Parallel()
 	z := worstZone(t)
@@ -180,8 +178,8 @@ func TestPTRsAreBounded(t *testing.T) {
 	}
 }
 
-// TestPartsRotate has clients that take a part of a set get all of it over time, also
-// those that ask every second or fifth time only.
+// TestTruncatedSetsRotate checks that clients that accept a part of a set get all of it over time, even if they ask only
+// every second or fifth time.
 func TestTruncatedSetsRotate(t *testing.T) {
 	t.Parallel()
 	z, buf := worstZone(t), make([]byte, 0, wire.MaxMessage)

@@ -4,12 +4,11 @@ package zone
 
 import "time"
 
-// What follows is done by one writer at a time, with mu held. A record is
-// published with one store into its registry. An index entry is added before the
-// record that needs it and taken out after, so that no reader misses a record
-// that is there all the time; one that comes too early finds nothing yet.
+// The following functions run under mu, so there is one writer at a time. A record is published with one atomic store. Its
+// index entries are added before and removed after, so that readers never miss an existing record; an entry that is early
+// finds nothing yet.
 
-// setService makes svc the service of the node, nil for none.
+// setService sets the service of the node; nil removes it.
 func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 	n, id := s.findNode(key)
 	var old *service
@@ -50,7 +49,7 @@ func (s *Store) setService(key []byte, svc *service, now time.Time) bool {
 	return true
 }
 
-// setSlice makes sl the slice with the name, nil for none.
+// setSlice sets the slice with the name; nil removes it.
 func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool {
 	hash := s.objectHash(namespace, name)
 	old, id := s.findSlice(hash, namespace, name)
@@ -92,7 +91,7 @@ func (s *Store) setSlice(namespace, name string, sl *slice, now time.Time) bool 
 	return true
 }
 
-// exchangeSlice makes sl the slice of the node that has the number, nil for none.
+// replaceSlice sets the node's slice with the number; nil removes it.
 func (s *Store) replaceSlice(key string, id uint32, sl *slice) {
 	n, at := s.findNode([]byte(key))
 	if n == nil {
@@ -102,14 +101,14 @@ func (s *Store) replaceSlice(key string, id uint32, sl *slice) {
 	s.setNode(at, n.withSlice(id, sl))
 }
 
-// addNode makes an empty node findable.
+// addNode adds an empty node and its index entry.
 func (s *Store) addNode(n *node) uint32 {
 	id := s.nodes.add(n)
 	s.nodesByName.add(s.hash([]byte(n.key)), id)
 	return id
 }
 
-// setNode publishes the node, or takes it out if it is empty.
+// setNode publishes the node, or removes it if it is empty.
 func (s *Store) setNode(id uint32, n *node) {
 	if !n.empty() {
 		s.nodes.set(id, n)
@@ -120,7 +119,7 @@ func (s *Store) setNode(id uint32, n *node) {
 	s.nodes.drop(id)
 }
 
-// setPod makes p the pod with the name, nil for none.
+// setPod sets the pod with the name; nil removes it.
 func (s *Store) setPod(namespace, name string, p *pod, now time.Time) bool {
 	hash := s.objectHash(namespace, name)
 	old, id := s.findPod(hash, namespace, name)
@@ -147,7 +146,7 @@ func (s *Store) setPod(namespace, name string, p *pod, now time.Time) bool {
 	return true
 }
 
-// setNamespace says whether a Namespace object with the name is there.
+// setNamespace sets whether a Namespace object with the name exists.
 func (s *Store) setNamespace(name string, there bool, now time.Time) bool {
 	if !isLabel(name) {
 		return false
@@ -172,8 +171,7 @@ func (s *Store) setNamespace(name string, there bool, now time.Time) bool {
 	return true
 }
 
-// countServices counts a service into or out of its namespace, and tells whether
-// that made or unmade the namespace.
+// countServices counts a service into or out of its namespace, and reports whether the namespace began or ceased to exist.
 func (s *Store) countServices(label string, in bool) (moved bool) {
 	n, id := s.findNamespace([]byte(label))
 	if n == nil {
@@ -196,7 +194,7 @@ func (s *Store) addNamespace(label []byte) (*namespace, uint32) {
 	return n, id
 }
 
-// dropNamespace takes out a namespace that does not exist.
+// dropNamespace removes a namespace that does not exist.
 func (s *Store) dropNamespace(n *namespace, id uint32) {
 	if !n.exists() {
 		s.namespacesByName.remove(s.hash([]byte(n.label)), id)
@@ -232,8 +230,8 @@ func (s *Store) findPod(hash uint64, namespace, name string) (*pod, uint32) {
 	}
 }
 
-// addAddrs makes id a candidate for each of the packed addresses. An id may be
-// one twice for a while, when the old version of its record has the address too.
+// addAddrs makes id a candidate for each of the packed addresses. For a while, id may be there twice, if the old version
+// of its record has the address too.
 func (s *Store) addAddrs(x *hashIndex, id uint32, v4, v6 string) {
 	s.eachAddr(v4, v6, func(hash uint64) { x.add(hash, id) })
 }
@@ -266,25 +264,25 @@ func (s *Store) eachLabel(sl *slice, f func(hash uint64)) {
 	}
 }
 
-// distinct are the packed addresses of octets each, every one once.
-func (s *slice) distinctAddrs(octets int) string {
+// distinctAddrs returns the packed addresses of addrLen bytes each, without duplicates.
+func (s *slice) distinctAddrs(addrLen int) string {
 	list := s.data[:4*s.n4]
-	if octets == 16 {
+	if addrLen == 16 {
 		list = s.data[4*s.n4 : s.marksAt]
 	}
-	for i := octets; i < len(list); i += octets {
-		if list[i:i+octets] == list[i-octets:i] {
-			return compactAddrs(list, octets)
+	for i := addrLen; i < len(list); i += addrLen {
+		if list[i:i+addrLen] == list[i-addrLen:i] {
+			return compactAddrs(list, addrLen)
 		}
 	}
 	return list
 }
 
-func compactAddrs(list string, octets int) string {
-	kept := []byte(list[:octets])
-	for i := octets; i < len(list); i += octets {
-		if list[i:i+octets] != list[i-octets:i] {
-			kept = append(kept, list[i:i+octets]...)
+func compactAddrs(list string, addrLen int) string {
+	kept := []byte(list[:addrLen])
+	for i := addrLen; i < len(list); i += addrLen {
+		if list[i:i+addrLen] != list[i-addrLen:i] {
+			kept = append(kept, list[i:i+addrLen]...)
 		}
 	}
 	return string(kept)

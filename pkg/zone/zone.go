@@ -11,17 +11,17 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A PodMode says how the names of pods are answered.
+// A PodMode determines which pod names exist.
 type PodMode uint8
 
-// The modes.
+// The pod modes.
 const (
-	PodsDisabled PodMode = iota // there are none
-	PodsInsecure                // every address in an existing namespace has a name
-	PodsVerified                // only addresses of pods in the store have
+	PodsDisabled PodMode = iota // none
+	PodsInsecure                // one for every address in an existing namespace
+	PodsVerified                // only those of pods in the store
 )
 
-// Config is what a zone is made from.
+// Config configures a Zone.
 type Config struct {
 	Store           *Store
 	Domain          string        // "cluster.local."
@@ -33,19 +33,17 @@ type Config struct {
 	NodeZone        string         // endpoints of this topology zone come first; empty: none do
 	Ranges          []netip.Prefix // cluster ranges: reverse names in them that the store does not know are denied
 	Namespaces      []string       // exposed; empty: all
-	Excluded        []string       // names below the domain that are not this zone's to answer, with all below them
-	StaleAfter      time.Duration  // a view older than this denies nothing; default 90 s
+	Excluded        []string       // names below the domain, with all names below them, that this zone does not answer
+	StaleAfter      time.Duration  // data older than this denies nothing; default 90 s
 	Nameservers     []netip.Addr   // addresses of ns.dns.<domain>
-	KnownNamespaces bool           // only namespaces that the store holds are exposed: a selector chose them
-	HasFallback     func() bool    // is there someone else to ask? nil: no
+	KnownNamespaces bool           // only namespaces in the store are exposed: a selector chose them
+	HasFallback     func() bool    // reports whether another resolver can be asked; nil: no
 }
 
-// defaultStaleAfter is three bookmarks of an API server, which come once a minute
-// at the latest, with some to spare.
+// defaultStaleAfter allows for three bookmarks of an API server, which come at least once a minute, and a margin.
 const defaultStaleAfter = 90 * time.Second
 
-// A Zone answers from a store by a configuration. It is immutable, cheap to make,
-// and safe for use by many goroutines.
+// A Zone answers from a store according to a configuration. It is immutable, cheap to create, and safe for concurrent use.
 type Zone struct {
 	store           *Store
 	domain          []byte // canonical wire form
@@ -62,35 +60,34 @@ type Zone struct {
 	staleAfter      time.Duration
 	ns4, ns6        string // packed addresses
 	hasFallback     func() bool
-	soa             []byte // a SOA record of the zone after its owner
+	soa             []byte // the zone's SOA record without its owner
 	soaReverse      []byte // the same for reverse names
 }
 
-// A Verdict says what became of a query.
+// A Verdict is the outcome of a query.
 type Verdict uint8
 
 // The verdicts.
 const (
-	NotInZone   Verdict = iota // not this zone's name: go on as if there were no zone; nothing appended
-	Answered                   // a whole answer appended
-	Alias                      // a chain of CNAME records appended, which leads out of the zone to Result.Target
-	UseFallback                // this zone cannot know now, somebody else can be asked; nothing appended
-	NotReady                   // this zone cannot know now, nobody else to ask: SERVFAIL; nothing appended
+	NotInZone   Verdict = iota // not this zone's name: answer as if there were no zone; nothing appended
+	Answered                   // a complete answer appended
+	Alias                      // a chain of CNAME records appended, which leaves the zone at Result.Target
+	UseFallback                // this zone cannot answer now, another resolver can; nothing appended
+	NotReady                   // this zone cannot answer now, and there is no fallback: SERVFAIL; nothing appended
 )
 
-// A Result is what Answer found.
+// A Result describes the answer.
 type Result struct {
 	Verdict Verdict
 	EDE     int    // for the reply: an Extended DNS Error or wire.EDENone
 	Target  []byte // of an Alias: canonical wire name, in the appended message
-	Limited bool   // a bound of the zone, and not the client's, left records out
+	Limited bool   // records are missing because of a bound of the zone, not of the client
 }
 
-// maxDomain is the most octets of the cluster domain that leave room for the
-// names of its own servers.
+// maxDomain is the longest cluster domain, in bytes, that leaves room for the names of its servers.
 const maxDomain = wire.MaxName - len("\x0ahostmaster")
 
-// New checks the configuration. The store may be filled before or after.
+// New checks the configuration and returns a Zone. The store may be filled before or after.
 func New(cfg Config) (*Zone, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -100,7 +97,7 @@ func New(cfg Config) (*Zone, error) {
 		return nil, fmt.Errorf("cluster domain %q: %w", cfg.Domain, err)
 	}
 	if len(domain) > maxDomain {
-		return nil, fmt.Errorf("cluster domain %q: longer than %d octets", cfg.Domain, maxDomain)
+		return nil, fmt.Errorf("cluster domain %q: longer than %d bytes", cfg.Domain, maxDomain)
 	}
 	z := &Zone{
 		store: cfg.Store, domain: []byte(domain), ttl: uint32(cfg.TTL / time.Second),
@@ -126,11 +123,11 @@ func New(cfg Config) (*Zone, error) {
 		z.namespaces[string(appendLabel(nil, name))] = struct{}{}
 	}
 	for _, name := range cfg.Excluded {
-		apart, err := wireName(name)
+		excluded, err := wireName(name)
 		if err != nil {
-			return nil, fmt.Errorf("name apart %q: %w", name, err)
+			return nil, fmt.Errorf("excluded name %q: %w", name, err)
 		}
-		z.excluded = append(z.excluded, []byte(apart))
+		z.excluded = append(z.excluded, []byte(excluded))
 	}
 	v4, v6 := packAddrs(cfg.Nameservers)
 	z.ns4, z.ns6 = string(v4), string(v6)
@@ -138,17 +135,17 @@ func New(cfg Config) (*Zone, error) {
 	return z, nil
 }
 
-// check finds what is wrong with a configuration, apart from the domain.
+// check validates the configuration, except the domain.
 func (cfg *Config) check() error {
 	switch {
 	case cfg.Store == nil:
-		return errors.New("a zone needs a store")
+		return errors.New("zone: no store set")
 	case cfg.TTL < 0 || cfg.TTL > maxTTL:
 		return fmt.Errorf("TTL %s: not within 0 to %s", cfg.TTL, maxTTL)
 	case cfg.StaleAfter < 0:
 		return fmt.Errorf("stale after %s: negative", cfg.StaleAfter)
 	case cfg.IgnoreEmpty && !cfg.AllSlices:
-		return errors.New("ignoring empty services needs all slices")
+		return errors.New("ignoring empty services requires all slices")
 	case cfg.Pods > PodsVerified:
 		return fmt.Errorf("pod mode %d: unknown", cfg.Pods)
 	}

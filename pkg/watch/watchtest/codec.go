@@ -30,7 +30,7 @@ func newCodec() codec {
 	return codec{serializer.NewCodecFactory(scheme)}
 }
 
-// media gives the first encoding that the client accepts.
+// media returns the first encoding that the client accepts.
 func (c codec) media(r *http.Request) runtime.SerializerInfo {
 	for accepted := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
 		if info, ok := runtime.SerializerInfoForMediaType(c.factory.SupportedMediaTypes(), accepted); ok && info.StreamSerializer != nil {
@@ -41,7 +41,7 @@ func (c codec) media(r *http.Request) runtime.SerializerInfo {
 	return info
 }
 
-// versionOf gives the group and version of an object.
+// versionOf returns the group and version of an object.
 func versionOf(o runtime.Object) schema.GroupVersion {
 	switch o.(type) {
 	case *discoveryv1.EndpointSlice, *discoveryv1.EndpointSliceList:
@@ -51,7 +51,7 @@ func versionOf(o runtime.Object) schema.GroupVersion {
 	}
 }
 
-// encode gives the object's bytes.
+// encode returns the object's bytes.
 func (c codec) encode(info runtime.SerializerInfo, o runtime.Object) []byte {
 	b, err := runtime.Encode(c.factory.EncoderForVersion(info.Serializer, versionOf(o)), o.DeepCopyObject()) // encoding writes into it
 	utilruntime.Must(err)

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package watchtest stands in for an API server and its faults in tests.
+// Package watchtest is a fake API server with faults, for tests.
 package watchtest

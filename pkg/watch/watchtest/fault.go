@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// faults is what is wrong with a server.
+// faults is the active faults of a server.
 type faults struct {
 	refused     map[string]int // status for each resource; "": for all
 	hung        chan struct{}  // closed when it is over; nil: requests are answered
@@ -40,7 +40,7 @@ func (s *Server) Resume() {
 	})
 }
 
-// Freeze makes the watches that are open silent for good. New ones are well.
+// Freeze makes the watches that are open silent for good. New watches work.
 func (s *Server) Freeze() {
 	s.set(func() {
 		for w := range s.watches {
@@ -49,10 +49,10 @@ func (s *Server) Freeze() {
 	})
 }
 
-// Busy has objects change that nobody here watches.
+// Busy has objects change that no watch selects.
 func (s *Server) Busy() { s.set(func() { s.faults.busy = true }) }
 
-// WithoutLists has the server not know watches with a first list, as old servers.
+// WithoutLists makes the server reject watches with a first list, as old servers.
 func (s *Server) WithoutLists() { s.set(func() { s.faults.noLists = true }) }
 
 // WithoutBookmarks has the server send no bookmarks but those at the end of a first list.
@@ -61,7 +61,7 @@ func (s *Server) WithoutBookmarks() { s.set(func() { s.faults.noBookmarks = true
 // CutLists ends each first list before its n-th object. 0 ends that.
 func (s *Server) CutLists(n int) { s.set(func() { s.faults.cutLists = n }) }
 
-// PauseLists has first lists never come to their end.
+// PauseLists makes first lists endless.
 func (s *Server) PauseLists(pause bool) { s.set(func() { s.faults.pauseLists = pause }) }
 
 // CloseAfter ends each watch that begins from now on after d. 0 ends that.
@@ -75,7 +75,7 @@ func (s *Server) Answer(resource string, answer http.HandlerFunc) {
 	s.set(func() { s.faults.answered, s.faults.answer = resource, answer })
 }
 
-// answerOf gives what replies to requests for the resource in the server's place; nil: nothing.
+// answerOf returns what replies to requests for the resource in the server's place; nil: nothing.
 func (s *Server) answerOf(resource string) http.HandlerFunc {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *Server) answerOf(resource string) http.HandlerFunc {
 	return s.faults.answer
 }
 
-// Forget loses the history: a watch from before now is told that it is gone. Those that are open are told so too.
+// Forget loses the history: a watch that resumes before now gets 410 Gone, and so does every open watch.
 func (s *Server) Forget() {
 	gone := failure(http.StatusGone, metav1.StatusReasonExpired, "too old resource version")
 	s.set(func() {
@@ -134,7 +134,7 @@ func (s *Server) Send(event string, o Object) {
 // CloseWatches ends the watches that are open.
 func (s *Server) CloseWatches() { s.set(func() { s.injectLocked(injection{thenEnd: true}) }) }
 
-// set changes what is wrong, and has it seen.
+// set changes what is wrong, and wakes the watches.
 func (s *Server) set(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +163,7 @@ func (s *Server) withoutLists() bool {
 	return s.faults.noLists
 }
 
-// shortened gives how long a watch lasts that was asked for with this length.
+// shortened returns how long a watch lasts that was asked for with this length.
 func (s *Server) shortened(length time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

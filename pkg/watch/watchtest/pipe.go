@@ -40,7 +40,7 @@ type dialer struct {
 	done  chan struct{}
 	end   func()
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the following fields
 	away bool
 	open map[net.Conn]struct{} // both ends
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// A selection is what a request asks for.
+// A selection is what a request selects.
 type selection struct {
 	verb      string
 	resource  string

@@ -31,11 +31,11 @@ type Server struct {
 	codec codec
 	now   func() time.Time
 
-	mu       sync.Mutex        // guards what follows
+	mu       sync.Mutex        // guards the following fields
 	version  uint64            // of the database
 	progress map[string]uint64 // that the cache of a resource knows to have come to
 	history  []change
-	oldest   uint64 // watches from before this version are told that it is gone
+	oldest   uint64 // watches that resume before this version get 410 Gone
 	changed  chan struct{}
 	watches  map[*stream]struct{}
 	requests []Request
@@ -72,10 +72,10 @@ func New(now func() time.Time) *Server {
 	}
 }
 
-// Put creates the object, or changes it to this. It gives the resource version.
+// Put creates the object, or changes it to this. It returns the resource version.
 func (s *Server) Put(o Object) uint64 { return s.change(o, true) }
 
-// Delete takes the object out. It gives the resource version.
+// Delete deletes the object. It returns the resource version.
 func (s *Server) Delete(o Object) uint64 { return s.change(o, false) }
 
 func (s *Server) change(o Object, there bool) uint64 {
@@ -95,13 +95,13 @@ func (s *Server) change(o Object, there bool) uint64 {
 	return s.version
 }
 
-// tellLocked wakes whoever waits for a change.
+// tellLocked wakes every watch.
 func (s *Server) tellLocked() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// stateLocked gives the objects as of a version.
+// stateLocked returns the objects as of a version.
 func (s *Server) stateLocked(resource string, version uint64) map[string]Object {
 	state := make(map[string]Object)
 	for _, c := range s.history {
@@ -116,14 +116,14 @@ func (s *Server) stateLocked(resource string, version uint64) map[string]Object 
 	return state
 }
 
-// Requests gives what was received, for one resource or, for an empty one, for all.
+// Requests returns what was received, for one resource or, for an empty one, for all.
 func (s *Server) Requests(resource string) []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(s.requests), func(r Request) bool { return resource != "" && r.Resource != resource })
 }
 
-// Watching gives how many watches of the resource are open.
+// Watching returns how many watches of the resource are open.
 func (s *Server) Watching(resource string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +174,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// note keeps the request. It gives a channel to wait for if requests are not to be answered now.
+// note records the request. It returns a channel to wait for if requests are not to be answered now.
 func (s *Server) note(sel *selection) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,7 +216,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, sel *selection) {
 	s.codec.write(w, r, o)
 }
 
-// servedLocked gives the version that a list is answered from, and false if the server has not come so far yet. For the newest state
+// servedLocked returns the version that a list is answered from, and false if the server has not come so far yet. For the newest state
 // the cache first comes up to the database; anything else is answered from the cache as it is.
 func (s *Server) servedLocked(sel *selection) (uint64, bool) {
 	if sel.version == "" {
@@ -233,7 +233,7 @@ func (s *Server) servedLocked(sel *selection) (uint64, bool) {
 	return at, err == nil && n <= at
 }
 
-// cameToLocked gives the version that the cache of the resource has come to.
+// cameToLocked returns the version that the cache of the resource has come to.
 func (s *Server) cameToLocked(resource string) uint64 {
 	if s.faults.lag > 0 {
 		return min(s.faults.lag, s.progress[resource])
@@ -241,7 +241,7 @@ func (s *Server) cameToLocked(resource string) uint64 {
 	return s.progress[resource]
 }
 
-// resourceOf gives the plural name of the object's kind.
+// resourceOf returns the plural name of the object's kind.
 func resourceOf(o Object) string {
 	switch o.(type) {
 	case *corev1.Service:
@@ -261,7 +261,7 @@ func resourceOf(o Object) string {
 
 func key(o Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
-// matches says whether the object is one of those asked for.
+// matches reports whether the object is one of those asked for.
 func (sel *selection) matches(o Object) bool {
 	if o == nil || sel.namespace != "" && sel.namespace != o.GetNamespace() {
 		return false

@@ -74,7 +74,7 @@ func (s *Server) close(st *stream) {
 	delete(s.watches, st)
 }
 
-// begin sends what comes first. It gives false if that is the end.
+// begin sends the first events. It reports false at the end.
 func (s *Server) begin(st *stream) bool {
 	s.mu.Lock()
 	asked, _ := strconv.ParseUint(st.sel.version, 10, 64)
@@ -144,7 +144,7 @@ func (s *Server) follow(st *stream, r *http.Request) {
 	}
 }
 
-// news gives what is to be sent now, and what to wait for.
+// news returns what is to be sent now, and what to wait for.
 func (s *Server) news(st *stream) (news []injection, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +184,7 @@ func (s *Server) isFrozen(st *stream) bool {
 	return st.frozen || s.faults.hung != nil
 }
 
-// deliver sends one thing. It gives false if that was the last.
+// deliver sends one thing. It reports false if that was the last.
 func (st *stream) deliver(n injection) bool {
 	var err error
 	switch {

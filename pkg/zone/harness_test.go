@@ -17,8 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A world is a store and the model beside it, with a small set of everything, so
-// that random operations meet.
+// A harness is a store and a model of it, with few names, so that random operations affect each other.
 type harness struct {
 	t     testing.TB
 	rnd   *rand.Rand
@@ -44,7 +43,7 @@ func newHarness(tb testing.TB, seed uint64, cfg zone.Config) *harness {
 	return w
 }
 
-// freshen makes the store's view whole and fresh.
+// freshen makes the store synced and fresh.
 func freshen(s *zone.Store, now time.Time) {
 	s.Expect(zone.Services, zone.Slices, zone.Namespaces, zone.Pods)
 	for k := zone.Services; k <= zone.Pods; k++ {
@@ -55,7 +54,7 @@ func freshen(s *zone.Store, now time.Time) {
 
 func pick[T any](w *harness, list []T) T { return list[w.rnd.IntN(len(list))] }
 
-// some picks up to n of the list, perhaps one twice.
+// some returns up to n of the list, perhaps one twice.
 func some[T any](w *harness, list []T, n int) []T {
 	var picked []T
 	for range w.rnd.IntN(n + 1) {
@@ -132,7 +131,7 @@ func (w *harness) slice() zone.Slice {
 	return s
 }
 
-// step does one random operation to both.
+// step applies one random operation to both.
 func (w *harness) step() {
 	w.now = w.now.Add(time.Duration(w.rnd.IntN(3000)) * time.Millisecond)
 	m := w.model
@@ -201,7 +200,7 @@ func keep[T any](objects map[object]T, f func(namespace, name string) bool) {
 	}
 }
 
-// questions are all names that could tell a difference.
+// questions returns all names that may differ.
 func questions() []string {
 	const d = "cluster.local."
 	list := []string{d, "svc." + d, "pod." + d, "dns." + d, "ns.dns." + d, "x.ns.dns." + d, "dns-version." + d, "x." + d, "local.", "xcluster.local."}
@@ -230,7 +229,7 @@ func questions() []string {
 	return append(list, "01.0.0.10.in-addr.arpa.", "in-addr.arpa.", "ip6.arpa.", "example.com.", ".")
 }
 
-// compare asks both for every question.
+// compare compares both for every question.
 func (w *harness) compare(step int, list []string) {
 	w.t.Helper()
 	for _, name := range list {
@@ -245,14 +244,14 @@ func (w *harness) compareOne(step int, name string, rrtype uint16) {
 	have := ask(w.t, w.zone, name, rrtype, w.rnd.Uint32(), w.now)
 	want := w.model.answer(name, rrtype)
 	if w.model.shared(name) && len(have.Answer) == 1 && slices.Contains(want.Answer, have.Answer[0]) {
-		want.Answer = have.Answer // several services with one address: any of them
+		want.Answer = have.Answer // several services with one address: each is valid
 	}
 	if diff := cmp.Diff(normal(want), normal(have)); diff != "" {
 		w.t.Fatalf("step %d: %s %s (-want +got):\n%s", step, name, dns.TypeToString[rrtype], diff)
 	}
 }
 
-// normal makes empty lists equal.
+// normal replaces empty lists by nil.
 func normal(g got) got {
 	for _, list := range []*[]string{&g.Answer, &g.Ns, &g.Extra} {
 		if len(*list) == 0 {

@@ -17,14 +17,14 @@ import (
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
-// follow has the world follow the service dns, and gives what was told, one line each.
-func (w *harness) follow() *syncBuffer {
+// watchService watches the service dns, and returns the reports, one line each.
+func (w *harness) watchService() *syncBuffer {
 	told := new(syncBuffer)
 	w.config.ServiceWatch = &watch.ServiceWatch{
 		Namespace: "shop", Service: "dns",
 		Changed: func(ready []watch.Server, service []netip.AddrPort) {
 			if told.String() == "" && w.isReady() {
-				w.t.Error("ready before the endpoints were told")
+				w.t.Error("ready before the endpoints were reported")
 			}
 			_, _ = fmt.Fprintf(told, "[%s] %v\n", servers(ready), service)
 		},
@@ -32,7 +32,7 @@ func (w *harness) follow() *syncBuffer {
 	return told
 }
 
-// servers lists addresses, each with its zone if it is known.
+// servers formats addresses, each with its zone if it is known.
 func servers(list []watch.Server) string {
 	texts := make([]string, 0, len(list))
 	for _, s := range list {
@@ -45,21 +45,21 @@ func servers(list []watch.Server) string {
 	return strings.Join(texts, " ")
 }
 
-func (w *harness) wantTold(told *syncBuffer, want ...string) {
+func (w *harness) wantReports(told *syncBuffer, want ...string) {
 	w.t.Helper()
 	if diff := cmp.Diff(want, strings.Split(strings.TrimSuffix(told.String(), "\n"), "\n")); diff != "" {
-		w.t.Errorf("told (-want +got)\n%s", diff)
+		w.t.Errorf("reports (-want +got)\n%s", diff)
 	}
 }
 
-// dnsService makes a service with these ports beside one for metrics.
+// dnsService returns a service with these ports and one for metrics.
 func dnsService(addr string, ports ...corev1.ServicePort) *corev1.Service {
 	svc := serviceObject("dns", addr)
 	svc.Spec.Ports = append(svc.Spec.Ports, ports...)
 	return svc
 }
 
-// dnsSlice makes a slice of the service with the target port for each name of a port.
+// dnsSlice returns a slice of the service with a target port for each port name.
 func dnsSlice(name string, ports map[string]int32, addrs ...string) *discoveryv1.EndpointSlice {
 	es := sliceObject(name, "dns", false, addrs...)
 	for port, number := range ports {
@@ -74,7 +74,7 @@ func dnsSlice(name string, ports map[string]int32, addrs ...string) *discoveryv1
 
 func TestServiceWatch(t *testing.T) {
 	withHarness(t, func(w *harness) {
-		told := w.follow()
+		told := w.watchService()
 		udp := corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53}
 		tcp := corev1.ServicePort{Name: "dns-over-tcp", Protocol: corev1.ProtocolTCP, Port: 53}
 		ports := map[string]int32{"dns": 5353, "dns-over-tcp": 5354, "http": 8080}
@@ -82,7 +82,7 @@ func TestServiceWatch(t *testing.T) {
 		w.server.Put(dnsSlice("dns-1", ports, "10.1.0.2", "10.1.0.1"))
 		w.server.Put(sliceObject("web-1", "web", false, "10.1.0.99"))
 		w.start()
-		w.wantTold(told, "[10.1.0.1:5354 10.1.0.2:5354] [10.0.0.10:53]")
+		w.wantReports(told, "[10.1.0.1:5354 10.1.0.2:5354] [10.0.0.10:53]")
 
 		es := dnsSlice("dns-1", ports, "10.1.0.2", "10.1.0.1", "10.1.0.3")
 		es.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(true), Terminating: new(true)}
@@ -100,7 +100,7 @@ func TestServiceWatch(t *testing.T) {
 		w.pass(settleTime)
 		w.server.Put(dnsService("10.0.0.11", udp, corev1.ServicePort{Name: "dns-over-tcp", Port: 53}))
 		w.pass(settleTime)
-		w.wantTold(told,
+		w.wantReports(told,
 			"[10.1.0.1:5354 10.1.0.2:5354] [10.0.0.10:53]",
 			"[10.1.0.3:5354] [10.0.0.10:53]",
 			"[10.1.0.3:5354 10.1.0.4:5354] [10.0.0.10:53]",
@@ -110,8 +110,8 @@ func TestServiceWatch(t *testing.T) {
 	})
 }
 
-// TestFollowConditions has every word that a slice says of an endpoint. One that is about to end is asked no more,
-// unless no other is left: then as long as it serves, before the service's own address.
+// TestServiceWatchConditions covers all conditions of an endpoint. A terminating endpoint is not reported unless no other
+// is left; then it is reported while it serves, instead of the service's own address.
 func TestServiceWatchConditions(t *testing.T) {
 	t.Parallel()
 	type is = discoveryv1.EndpointConditions
@@ -133,7 +133,7 @@ func TestServiceWatchConditions(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			withHarness(t, func(w *harness) {
-				told := w.follow()
+				told := w.watchService()
 				w.config.Store = nil
 				es := dnsSlice("dns-1", map[string]int32{"dns-tcp": 5354})
 				for i, conditions := range tt.ends {
@@ -144,16 +144,16 @@ func TestServiceWatchConditions(t *testing.T) {
 				w.server.Put(dnsService("10.0.0.10", corev1.ServicePort{Name: "dns-tcp", Port: 53}))
 				w.server.Put(es)
 				w.start()
-				w.wantTold(told, "["+tt.want+"] [10.0.0.10:53]")
+				w.wantReports(told, "["+tt.want+"] [10.0.0.10:53]")
 			})
 		})
 	}
 }
 
-// TestFollowZones tells an endpoint's topology zone, and a change of it.
+// TestServiceWatchZones checks an endpoint's topology zone and a change of it.
 func TestServiceWatchZones(t *testing.T) {
 	withHarness(t, func(w *harness) {
-		told := w.follow()
+		told := w.watchService()
 		w.config.Store = nil
 		slice := func(name string, ends ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 			es := dnsSlice(name, map[string]int32{"dns-tcp": 5354})
@@ -165,11 +165,11 @@ func TestServiceWatchZones(t *testing.T) {
 		}
 		w.server.Put(slice("dns-1", in("10.1.0.1", new("b")), in("10.1.0.2", nil), in("10.1.0.3", new(""))))
 		w.start()
-		w.server.Put(slice("dns-2", in("10.1.0.2", new("a")), in("10.1.0.1", nil))) // two slices have it while they are split
+		w.server.Put(slice("dns-2", in("10.1.0.2", new("a")), in("10.1.0.1", nil))) // both slices hold it while they are split
 		w.pass(settleTime)
 		w.server.Put(slice("dns-2", in("10.1.0.2", new("c"))))
 		w.pass(settleTime)
-		w.wantTold(told,
+		w.wantReports(told,
 			"[10.1.0.1:5354@b 10.1.0.2:5354 10.1.0.3:5354] []",
 			"[10.1.0.1:5354@b 10.1.0.2:5354@a 10.1.0.3:5354] []",
 			"[10.1.0.1:5354@b 10.1.0.2:5354@c 10.1.0.3:5354] []",
@@ -197,12 +197,12 @@ func TestServiceWatchPort(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			withHarness(t, func(w *harness) {
-				told := w.follow()
+				told := w.watchService()
 				w.config.Store = nil
 				w.server.Put(dnsService("10.0.0.10", tt.ports...))
 				w.server.Put(dnsSlice("dns-1", tt.targets, "10.1.0.1"))
 				w.start()
-				w.wantTold(told, tt.want)
+				w.wantReports(told, tt.want)
 				if !w.isReady() || !w.watch.Stats().ServiceWatch.Synced {
 					t.Errorf("not ready: %+v", w.watch.Stats())
 				}
@@ -211,26 +211,26 @@ func TestServiceWatchPort(t *testing.T) {
 	}
 }
 
-// TestFollowForbidden follows the slices alone when the Service may not be read, and nothing at first while the server is away.
+// TestServiceWatchForbidden checks the reports from the slices alone when the Service is forbidden, and none while the server is down.
 func TestServiceWatchForbidden(t *testing.T) {
 	withHarness(t, func(w *harness) {
-		told := w.follow()
+		told := w.watchService()
 		w.server.Refuse("services", http.StatusForbidden)
 		w.server.Put(dnsSlice("dns-1", map[string]int32{"dns-tcp": 5354}, "10.1.0.1"))
 		w.server.Kill()
 		w.start()
 		w.pass(time.Minute)
 		if told.String() != "" {
-			t.Errorf("told %q before anything was known", told.String())
+			t.Errorf("reported %q before the first state", told.String())
 		}
 		w.server.Revive()
 		w.pass(2 * resumeTime)
-		w.wantTold(told, "[10.1.0.1:5354] []")
+		w.wantReports(told, "[10.1.0.1:5354] []")
 		if s := w.watch.Stats().ServiceWatch; s.Synced || !strings.HasPrefix(s.LastError, "forbidden: ") {
 			t.Errorf("counts %+v", s)
 		}
 		w.server.Kill()
 		w.pass(time.Hour)
-		w.wantTold(told, "[10.1.0.1:5354] []")
+		w.wantReports(told, "[10.1.0.1:5354] []")
 	})
 }

@@ -13,13 +13,13 @@ import (
 	"testing/synctest"
 )
 
-// tripper is a function as a round tripper.
+// tripper is a round tripper made of a function.
 type tripper func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements [http.RoundTripper].
 func (t tripper) RoundTrip(req *http.Request) (*http.Response, error) { return t(req) }
 
-// A body that tells whether it was closed.
+// A body records whether it was closed.
 type body struct {
 	io.Reader
 	closed *atomic.Int64
@@ -31,8 +31,8 @@ func (b body) Close() error {
 	return nil
 }
 
-// TestImpatient has requests hang below, as with a credential plugin that never
-// ends: each ends with its context, and there is a bound to what hangs on.
+// TestCancelTripper has requests hang below, as with a credential plugin that never ends: each ends with its context, and
+// the number that keeps hanging is bounded.
 func TestCancelTripper(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestCancelTripper(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := begun.Load(); n != maxAbandoned {
-			t.Errorf("%d requests were begun, want %d", n, maxAbandoned)
+			t.Errorf("%d requests were sent, want %d", n, maxAbandoned)
 		}
 		close(plugin)
 		synctest.Wait()
@@ -78,7 +78,7 @@ func TestCancelTripper(t *testing.T) {
 			t.Errorf("%d late answers were closed, want %d", n, maxAbandoned)
 		}
 		if text, err := trip(t.Context()); text != "late" || err != nil {
-			t.Errorf("after the plugin has ended: %q, %v", text, err)
+			t.Errorf("after the plugin ended: %q, %v", text, err)
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A forward is a name whose answers are to move through addresses in their order, and never back.
+// A forward is a name whose addresses must change in this order, and never back.
 type forward struct {
 	w     *harness
 	name  string
@@ -20,7 +20,7 @@ type forward struct {
 	at    int // the last one seen
 }
 
-// pass lets time go by and looks at each answer.
+// pass advances the time and checks each answer.
 func (f *forward) pass(d time.Duration) {
 	f.w.t.Helper()
 	for range d / settleTime {
@@ -34,7 +34,7 @@ func (f *forward) pass(d time.Duration) {
 	}
 }
 
-// TestNeverOlder has a server answer whose cache is behind what was seen already, in each of the ways to come to it.
+// TestNeverOlder switches to a server whose cache is behind, in every possible way.
 func TestNeverOlder(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -79,7 +79,7 @@ func TestNeverOlder(t *testing.T) {
 	}
 }
 
-// TestFirstListBreaksOff breaks the very first list off and goes on with a server that is behind.
+// TestFirstListBreaksOff interrupts the very first list and continues with a server that is behind.
 func TestFirstListBreaksOff(t *testing.T) {
 	withHarness(t, func(w *harness) {
 		behind := w.server.Put(serviceObject("a", "10.0.0.1"))
@@ -88,7 +88,7 @@ func TestFirstListBreaksOff(t *testing.T) {
 		w.server.CutLists(2)
 		w.start()
 		w.want("a.shop.svc", "10.0.0.2")
-		w.want("b.shop.svc", "unready")
+		w.want("b.shop.svc", "not ready")
 		w.server.Lag(behind)
 		a := &forward{w: w, name: "a.shop.svc", addrs: []string{"10.0.0.2"}}
 		a.pass(20 * time.Second)
@@ -101,7 +101,7 @@ func TestFirstListBreaksOff(t *testing.T) {
 	})
 }
 
-// TestFirstListPauses shows that a first list that never ends is given up, and after some tries is asked for in another way.
+// TestFirstListPauses checks that a first list that never ends is abandoned, and replaced by a plain list after some attempts.
 func TestFirstListPauses(t *testing.T) {
 	withHarness(t, func(w *harness) {
 		w.config.StaleAfter = 5 * time.Second
@@ -109,15 +109,15 @@ func TestFirstListPauses(t *testing.T) {
 		w.server.PauseLists(true)
 		w.start()
 		w.want("web.shop.svc", "10.0.0.1")
-		w.want("none.shop.svc", "unready")
+		w.want("none.shop.svc", "not ready")
 		w.pass(20 * time.Second)
-		w.want("none.shop.svc", "unready")
+		w.want("none.shop.svc", "not ready")
 		w.wantSoon("none.shop.svc", "NXDOMAIN", 20*time.Second)
 		w.wantCalm(2)
 	})
 }
 
-// TestHistorySetBack shows that a server that was restored from a copy is believed.
+// TestHistoryRolledBack checks that the state of a server that was restored from a backup is accepted.
 func TestHistoryRolledBack(t *testing.T) {
 	withHarness(t, func(w *harness) {
 		copied := w.server.Put(serviceObject("web", "10.0.0.1"))
@@ -128,7 +128,7 @@ func TestHistoryRolledBack(t *testing.T) {
 		w.pass(10 * time.Second)
 		w.server.Rewind(copied)
 		took := w.wantSoon("web.shop.svc", "10.0.0.1", 5*time.Minute)
-		t.Logf("believed after %s", took)
+		t.Logf("accepted after %s", took)
 		w.want("new.shop.svc", "NXDOMAIN")
 		w.server.Put(serviceObject("new", "10.0.0.4"))
 		w.wantSoon("new.shop.svc", "10.0.0.4", resumeTime)
@@ -136,7 +136,7 @@ func TestHistoryRolledBack(t *testing.T) {
 	})
 }
 
-// TestOldServer works with one that knows neither watches with a first list nor, in the second case, bookmarks.
+// TestOldServer uses a server without support for watches with a first list and, in the second case, for bookmarks.
 func TestOldServer(t *testing.T) {
 	t.Parallel()
 	for _, bookmarks := range []bool{true, false} {
@@ -163,9 +163,9 @@ func TestOldServer(t *testing.T) {
 					oldest = max(oldest, w.kind(zone.Services).Age)
 				}
 				n := len(w.server.Requests("services")) - before
-				t.Logf("%d requests an hour, oldest view %s", n, oldest)
+				t.Logf("%d requests an hour, oldest state %s", n, oldest)
 				if n > 300 || oldest > 100*time.Second {
-					t.Errorf("%d requests an hour, oldest view %s", n, oldest)
+					t.Errorf("%d requests an hour, oldest state %s", n, oldest)
 				}
 				w.wantCalm(2)
 			})
@@ -173,7 +173,7 @@ func TestOldServer(t *testing.T) {
 	}
 }
 
-// TestOddEvents sends what no server should.
+// TestOddEvents sends events that no server should send.
 func TestOddEvents(t *testing.T) {
 	withHarness(t, func(w *harness) {
 		w.start()

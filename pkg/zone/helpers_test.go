@@ -15,7 +15,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A got is an answer in words, sets sorted.
+// A got is an answer as text, with sorted sets.
 type got struct {
 	Verdict zone.Verdict
 	EDE     int
@@ -26,10 +26,10 @@ type got struct {
 	Extra   []string
 }
 
-// epoch is the time of the tests.
+// epoch is the current time of the tests.
 func epoch() time.Time { return time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC) }
 
-// packet is a query for the name, in presentation form.
+// packet returns a query for the name, in presentation form.
 func packet(tb testing.TB, name string, rrtype uint16) []byte {
 	tb.Helper()
 	m := new(dns.Msg)
@@ -41,7 +41,7 @@ func packet(tb testing.TB, name string, rrtype uint16) []byte {
 	return pkt
 }
 
-// ask asks the zone and checks the form of what it says.
+// ask queries the zone and checks the form of the answer.
 func ask(tb testing.TB, z *zone.Zone, name string, rrtype uint16, turn uint32, now time.Time) got {
 	tb.Helper()
 	return askPacket(tb, z, packet(tb, name, rrtype), turn, now)
@@ -56,13 +56,13 @@ func askPacket(tb testing.TB, z *zone.Zone, pkt []byte, turn uint32, now time.Ti
 	const before = "before"
 	dst, res := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: turn}, now, []byte(before))
 	if !strings.HasPrefix(string(dst), before) {
-		tb.Fatalf("the octets before the answer are %q now", dst[:len(before)])
+		tb.Fatalf("the bytes before the answer are %q now", dst[:len(before)])
 	}
 	g := got{Verdict: res.Verdict, EDE: res.EDE}
 	msg := dst[len(before):]
 	if res.Verdict != zone.Answered && res.Verdict != zone.Alias {
 		if len(msg) != 0 {
-			tb.Fatalf("verdict %d, and %d octets appended", res.Verdict, len(msg))
+			tb.Fatalf("verdict %d, and %d bytes appended", res.Verdict, len(msg))
 		}
 		return g
 	}
@@ -76,7 +76,7 @@ func askPacket(tb testing.TB, z *zone.Zone, pkt []byte, turn uint32, now time.Ti
 	return g
 }
 
-// parse reads a message with both readers.
+// parse parses a message with both parsers.
 func parse(tb testing.TB, msg []byte) *dns.Msg {
 	tb.Helper()
 	var walked wire.Message
@@ -84,7 +84,7 @@ func parse(tb testing.TB, msg []byte) *dns.Msg {
 		tb.Fatalf("wire: %v: %x", err, msg)
 	}
 	if len(walked.Raw) != len(msg) {
-		tb.Fatalf("%d octets trail the message", len(msg)-len(walked.Raw))
+		tb.Fatalf("%d bytes trail the message", len(msg)-len(walked.Raw))
 	}
 	m := new(dns.Msg)
 	if err := m.Unpack(msg); err != nil {
@@ -96,8 +96,7 @@ func parse(tb testing.TB, msg []byte) *dns.Msg {
 	return m
 }
 
-// checkSealed seals the message for its client and checks that only the spelling
-// changed, and that a short one is a whole message.
+// checkSealed adapts the message to its client, and checks that only the case changed and that a truncated message is valid.
 func checkSealed(tb testing.TB, q *wire.Query, msg []byte, plain *dns.Msg) {
 	tb.Helper()
 	whole := slices.Clone(msg)
@@ -112,17 +111,16 @@ func checkSealed(tb testing.TB, q *wire.Query, msg []byte, plain *dns.Msg) {
 	name, _, _ := dns.UnpackDomainName(q.QuestionSection(), 0)
 	for _, record := range sealed.Answer {
 		if owner := record.Header().Name; strings.EqualFold(owner, name) && owner != name {
-			tb.Fatalf("owner %q, want the client's spelling %q", owner, name)
+			tb.Fatalf("owner %q, want the client's case %q", owner, name)
 		}
 	}
 	cut := q.Reply(slices.Clone(msg), 0, &wire.ReplyOptions{Limit: wire.MinUDP, UDPSize: wire.SafeUDP, EDE: wire.EDENone})
 	if err := new(dns.Msg).Unpack(cut); err != nil || len(cut) > wire.MinUDP && len(msg) > wire.MinUDP {
-		tb.Fatalf("cut to %d octets: %v", len(cut), err)
+		tb.Fatalf("cut to %d bytes: %v", len(cut), err)
 	}
 }
 
-// texts are records in words, sorted, names in lower case. A SOA record's serial
-// number is left out.
+// texts returns the records as text, sorted, with names in lower case and without a SOA record's serial number.
 func texts(records []dns.RR) []string {
 	var list []string
 	for _, record := range records {
@@ -144,12 +142,12 @@ func texts(records []dns.RR) []string {
 	return list
 }
 
-// soa is the SOA record of a denial in words.
+// soa returns the SOA record of a denial as text.
 func (m *model) soa(owner string) []string {
 	return []string{rr(owner, min(300, uint32(m.cfg.TTL.Seconds())), "SOA", "ns.dns."+m.cfg.Domain+" hostmaster."+m.cfg.Domain)}
 }
 
-// answer says what the zone must answer while its view is fresh.
+// answer returns the zone's expected answer with fresh data.
 func (m *model) answer(name string, rrtype uint16) got {
 	if m.types == nil {
 		m.build()
@@ -190,7 +188,7 @@ func (m *model) answer(name string, rrtype uint16) got {
 	return got{Verdict: zone.Answered, EDE: wire.EDENone, Rcode: "NOERROR", Ns: m.soa(m.cfg.Domain)} // an endless chain
 }
 
-// find gives what a name in the zone has.
+// find returns the records of a name in the zone.
 func (m *model) find(name string) (map[uint16]recordSet, bool) {
 	if name == m.cfg.Domain {
 		return m.apex(), true
@@ -282,7 +280,7 @@ func (m *model) reverse(name string, rrtype uint16) got {
 	return g
 }
 
-// reverseAddr finds the address of a reverse name by trying.
+// reverseAddr finds the address of a reverse name by trial.
 func reverseAddr(name string) (netip.Addr, string) {
 	for _, tree := range []string{"in-addr.arpa.", "ip6.arpa."} {
 		front, ok := strings.CutSuffix(name, "."+tree)

@@ -4,22 +4,21 @@ package zone
 
 import "github.com/nodecache/node-cache/pkg/wire"
 
-// Labels of the zonal names: <topology zone>.<directive>._zone.<service>.
+// Labels of zonal names: <topology zone>.<directive>._zone.<service>.
 const (
 	labelZone   = "_zone"
-	labelPin    = "pin"    // endpoints of the zone, and no others
-	labelPrefer = "prefer" // all, if there are none of the zone
+	labelPin    = "pin"    // only endpoints of the zone
+	labelPrefer = "prefer" // all endpoints, if the zone has none
 )
 
-// Labels from the right of the domain in the tree of svc.
+// Number of labels left of the domain, in the tree of svc.
 const (
 	depthTree      = 1 // svc
 	depthNamespace = 2
 	depthService   = 3
 )
 
-// serviceTree answers a name at or below svc, or gives the service whose alias
-// it is.
+// serviceTree answers a name at or below svc, or returns the service if the name is its alias.
 func (r *reply) serviceTree() (*service, Result) {
 	if r.labels == depthTree {
 		return nil, r.nodata(needsNothing)
@@ -30,7 +29,7 @@ func (r *reply) serviceTree() (*service, Result) {
 	if r.labels == depthNamespace {
 		return nil, r.namespaceName()
 	}
-	first := r.labels - depthService // the service's label, and the number of those left of it
+	first := r.labels - depthService // index of the service's label, and the number of labels left of it
 	if !r.possible(first) {
 		return nil, r.nxdomain(needsNothing)
 	}
@@ -41,8 +40,7 @@ func (r *reply) serviceTree() (*service, Result) {
 	return r.service(n)
 }
 
-// service answers a name at or below the service of the node, which has one, or
-// gives the service whose alias it is.
+// service answers a name at or below the service of the node, or returns the service if the name is its alias.
 func (r *reply) service(n *node) (*service, Result) {
 	if n.partial {
 		return nil, r.answerRefused()
@@ -81,8 +79,7 @@ func (r *reply) hidden() (Result, bool) {
 	return Result{}, false
 }
 
-// namespaceName answers <namespace>.svc and <namespace>.pod, which hold nothing
-// themselves.
+// namespaceName answers <namespace>.svc and <namespace>.pod, which have no data.
 func (r *reply) namespaceName() Result {
 	if n, _ := r.z.store.findNamespace(r.labelRange(0, 1)); !n.exists() {
 		return r.nxdomain(needsNamespaces)
@@ -90,8 +87,7 @@ func (r *reply) namespaceName() Result {
 	return r.nodata(needsNothing)
 }
 
-// possible tells whether any service at all could have a name with that many
-// labels left of the service's.
+// possible reports whether any service could have a name with that many labels to its left.
 func (r *reply) possible(left int) bool {
 	switch left {
 	case 0, 1:
@@ -103,8 +99,7 @@ func (r *reply) possible(left int) bool {
 	return r.zonalNode(left)
 }
 
-// zonalNode tells whether the labels left of the service are those of a zonal
-// name or of a node above one.
+// zonalNode reports whether the labels left of the service are those of a zonal name or of a node above one.
 func (r *reply) zonalNode(left int) bool {
 	if left == 0 || string(r.label(left-1)) != labelZone {
 		return false
@@ -131,8 +126,8 @@ func (r *reply) clusterIP(n *node, left int) Result {
 		return r.nxdomain(needsServices)
 	}
 	before := r.answer
-	if octets := addrLenOf(r.q.Type); octets != 0 {
-		r.appendClusterIPs(n.svc, octets)
+	if addrLen := addrLenOf(r.q.Type); addrLen != 0 {
+		r.appendClusterIPs(n.svc, addrLen)
 	} else if r.q.Type == wire.TypeSRV {
 		r.appendServiceSRV(n.svc, left, &filter)
 	}
@@ -142,8 +137,8 @@ func (r *reply) clusterIP(n *node, left int) Result {
 	return r.positive(needsServices)
 }
 
-// portFilter is for the ports that a name with that many labels left of the
-// service means: all, or those of _port._proto. It is false for other names.
+// portFilter returns the filter for a name with that many labels left of the service: all ports, or those of
+// _port._proto. It reports false for other names.
 func (r *reply) portFilter(left int) (portFilter, bool) {
 	switch left {
 	case 0:
@@ -155,8 +150,7 @@ func (r *reply) portFilter(left int) (portFilter, bool) {
 	return portFilter{}, false
 }
 
-// belowClusterIP answers the names of the endpoints of a ClusterIP service, of
-// which the store may have been told nothing.
+// belowClusterIP answers the names of endpoints of a ClusterIP service. The store may not have its slices.
 func (r *reply) belowClusterIP(n *node) Result {
 	if res, ok := r.endpoint(n); ok {
 		return res
@@ -170,7 +164,7 @@ func (r *reply) belowClusterIP(n *node) Result {
 	return r.nxdomain(needsEndpoints)
 }
 
-// endpoint answers the name of an endpoint that is held.
+// endpoint answers the name of an endpoint in the store.
 func (r *reply) endpoint(n *node) (Result, bool) {
 	sel := r.selectAll(n).withLabel(r.label(0))
 	if !sel.notEmpty() {
@@ -190,13 +184,13 @@ func (r *reply) headless(n *node, left int) Result {
 	}
 	sel := r.selectAll(n)
 	sel.ports = filter
-	if !r.complete(needsSlices) || !sel.notEmpty() { // a part of a set is no answer
+	if !r.complete(needsSlices) || !sel.notEmpty() { // a partial set is not an answer
 		return r.nxdomain(needsEndpoints)
 	}
 	return r.set(&sel, left)
 }
 
-// belowHeadless answers a name one label below a headless service's.
+// belowHeadless answers a name one label below a headless service.
 func (r *reply) belowHeadless(n *node) Result {
 	if res, ok := r.endpoint(n); ok {
 		return res
@@ -210,7 +204,7 @@ func (r *reply) belowHeadless(n *node) Result {
 	return r.nxdomain(needsEndpoints)
 }
 
-// zonal answers a zonal name or the node above some, of a headless service.
+// zonal answers a zonal name, or a node above one, of a headless service.
 func (r *reply) zonal(n *node, left int) Result {
 	if left == 2 {
 		return r.zonalEmpty()
@@ -229,8 +223,7 @@ func (r *reply) zonal(n *node, left int) Result {
 	return r.set(&sel, left)
 }
 
-// zonalEmpty answers for a node above zonal names. There are such names below
-// every headless service whose endpoints anybody tells us of.
+// zonalEmpty answers for a node above zonal names. Every headless service has such names if slices are watched.
 func (r *reply) zonalEmpty() Result {
 	if r.freshnessOf(needsSlices) == unwatched {
 		return r.nxdomain(needsEndpoints)
@@ -238,21 +231,20 @@ func (r *reply) zonalEmpty() Result {
 	return r.nodata(needsNothing)
 }
 
-// selectAll selects every endpoint of the node that is published.
+// selectAll selects all published endpoints of the node.
 func (r *reply) selectAll(n *node) selection {
 	return selection{
 		store: r.z.store, node: n, publish: n.svc.publish, podNames: r.z.podNames, rotation: r.rotation, steps: r.steps,
 	}
 }
 
-// set answers with the selected endpoints, of which there are some. The name has
-// that many labels left of the service's.
+// set answers with the selected endpoints, of which there is at least one. The name has that many labels left of the service.
 func (r *reply) set(sel *selection, left int) Result {
 	before := r.answer
-	octets := addrLenOf(r.q.Type)
+	addrLen := addrLenOf(r.q.Type)
 	switch {
-	case octets != 0:
-		r.appendEndpoints(sel, octets)
+	case addrLen != 0:
+		r.appendEndpoints(sel, addrLen)
 	case r.q.Type == wire.TypeSRV:
 		r.appendEndpointSRV(sel, left)
 	default:

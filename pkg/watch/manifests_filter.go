@@ -3,27 +3,29 @@
 package watch
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// manifestView chooses which objects of a folder the zone sees, as the API server's selectors and CoreDNS's options do.
+// manifestFilter selects the objects that the zone sees, as the API server's selectors and CoreDNS's options do.
 type manifestFilter struct {
 	namespaces        []string // empty: all
 	services          labels.Selector
-	namespaceSelector labels.Selector // of namespaces
+	namespaceSelector labels.Selector // for namespaces
 	endpoints         Endpoints
 	pods              bool
 }
 
-// zoneRecords is what a store is to hold.
+// zoneRecords are the records that a store is to hold.
 type zoneRecords struct {
 	namespaces []string
 	services   []zone.Service
@@ -31,9 +33,9 @@ type zoneRecords struct {
 	pods       []zone.Pod
 }
 
-// records gives what the zone sees of the objects. A namespace exists when an object is in it; its labels are those of
-// its own document and the one that the API server gives to each. An EndpointSlice has the labels of its Service, if
-// the folder has that one: in a cluster a controller copies them.
+// records converts the visible objects. A namespace exists if an object is in it. Its labels are those of its own
+// document and the one that the API server gives each namespace. An EndpointSlice has the labels of its Service, if the
+// folder has that Service: in a cluster, a controller copies them.
 func (v *manifestFilter) records(objects []manifest) zoneRecords {
 	exposed := v.exposed(objects)
 	r := zoneRecords{namespaces: slices.Sorted(maps.Keys(exposed))}
@@ -57,7 +59,7 @@ func (v *manifestFilter) records(objects []manifest) zoneRecords {
 	return r
 }
 
-// appendPod appends the pod that an object is, if the zone sees pods.
+// appendPod appends the object's pod, if the zone sees pods.
 func (v *manifestFilter) appendPod(dst []zone.Pod, o *manifest) []zone.Pod {
 	if o.pod == nil || !v.pods {
 		return dst
@@ -68,7 +70,7 @@ func (v *manifestFilter) appendPod(dst []zone.Pod, o *manifest) []zone.Pod {
 	return dst
 }
 
-// appendSlices appends the slices of an object that the zone sees.
+// appendSlices appends the visible slices of an object.
 func (v *manifestFilter) appendSlices(dst []zone.Slice, o *manifest, services map[manifestID]*corev1.Service) []zone.Slice {
 	for _, slice := range o.slices {
 		service := manifestID{"Service", slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}
@@ -82,7 +84,7 @@ func (v *manifestFilter) appendSlices(dst []zone.Slice, o *manifest, services ma
 	return dst
 }
 
-// exposed gives the namespaces that the zone sees.
+// exposed returns the namespaces that the zone sees.
 func (v *manifestFilter) exposed(objects []manifest) map[string]bool {
 	labelled := map[string]labels.Set{}
 	for i := range objects {
@@ -107,7 +109,7 @@ func (v *manifestFilter) exposed(objects []manifest) map[string]bool {
 	return exposed
 }
 
-// wants reports whether the zone is to have a slice of a service, nil for one that the folder does not have.
+// wantsSlice reports whether the zone needs a slice of the service. svc is nil if the folder does not have it.
 func (v *manifestFilter) wantsSlice(slice *discoveryv1.EndpointSlice, svc *corev1.Service) bool {
 	set := labels.Set(slice.Labels)
 	if svc != nil {
@@ -126,20 +128,20 @@ func (v *manifestFilter) wantsSlice(slice *discoveryv1.EndpointSlice, svc *corev
 	}
 }
 
-// recordKey names a record in a store.
+// recordKey identifies a record in a store.
 type recordKey struct {
 	kind            zone.Kind
 	namespace, name string
 }
 
-// manifestStore brings a store to what a folder says, one record after the other.
+// manifestStore applies a folder's state to a store, one record at a time.
 type manifestStore struct {
 	store   *zone.Store
 	present map[recordKey]bool // put and not deleted
 }
 
-// put puts what is new or has changed, and gives the kind of each. Slices come before services and namespaces first:
-// a Service that turns headless finds its endpoints there.
+// put stores new and changed records and returns the kind of each. Slices come before services, and namespaces first:
+// a Service that becomes headless then already has its endpoints.
 func (s *manifestStore) put(r zoneRecords, now time.Time) (changed []zone.Kind) {
 	mark := func(kind zone.Kind, namespace, name string, moved bool) {
 		s.present[recordKey{kind, namespace, name}] = true
@@ -162,7 +164,7 @@ func (s *manifestStore) put(r zoneRecords, now time.Time) (changed []zone.Kind) 
 	return changed
 }
 
-// gone lists what was put and is not among the records any more, services first: a name goes with its Service, not
+// removed returns the records that were put and are missing now, services first: a name disappears with its Service, not
 // with its endpoints before that.
 func (s *manifestStore) removed(r zoneRecords) []recordKey {
 	left := maps.Clone(s.present)
@@ -184,7 +186,7 @@ func (s *manifestStore) removed(r zoneRecords) []recordKey {
 	return slices.SortedFunc(maps.Keys(left), func(a, b recordKey) int { return order(a) - order(b) })
 }
 
-// remove deletes what is gone, and gives the kind of each.
+// remove deletes the missing records and returns the kind of each.
 func (s *manifestStore) remove(gone []recordKey, now time.Time) (changed []zone.Kind) {
 	for _, key := range gone {
 		delete(s.present, key)
@@ -195,11 +197,55 @@ func (s *manifestStore) remove(gone []recordKey, now time.Time) (changed []zone.
 	return changed
 }
 
-// begin leaves in the store what the records name and nothing else: it may come filled, from another source.
+// reset deletes from the store what is not in the records: it may have been filled by another source before.
 func (s *manifestStore) reset(now time.Time, kinds []zone.Kind) {
 	for _, kind := range kinds {
 		s.store.Retain(kind, func(namespace, name string) bool { return s.present[recordKey{kind, namespace, name}] }, now)
 		s.store.SetSynced(kind)
 		s.store.SetAlwaysFresh(kind)
 	}
+}
+
+// mirrorEndpoints converts an Endpoints object to EndpointSlices, one per subset. In a cluster, a controller makes one
+// per subset and address family. Here nothing reads a slice's address type, so both families share one. A slash in
+// their names keeps them distinct from the folder's own slices.
+//
+//nolint:staticcheck // deprecated in the API, and still common in folders
+func mirrorEndpoints(endpoints *corev1.Endpoints) []*discoveryv1.EndpointSlice {
+	if endpoints.Labels[discoveryv1.LabelSkipMirror] == "true" {
+		return nil
+	}
+	list := make([]*discoveryv1.EndpointSlice, 0, len(endpoints.Subsets))
+	for i := range endpoints.Subsets {
+		subset := &endpoints.Subsets[i]
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: endpoints.Namespace,
+				Name:      fmt.Sprintf("endpoints/%s/%d", endpoints.Name, i),
+				Labels:    map[string]string{discoveryv1.LabelServiceName: endpoints.Name},
+			},
+			AddressType: discoveryv1.AddressTypeIPv4,
+		}
+		for j := range subset.Ports {
+			p := &subset.Ports[j]
+			slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &p.Port})
+		}
+		slice.Endpoints = mirrorAddresses(slice.Endpoints, subset.Addresses, true)
+		slice.Endpoints = mirrorAddresses(slice.Endpoints, subset.NotReadyAddresses, false)
+		list = append(list, slice)
+	}
+	return list
+}
+
+func mirrorAddresses(dst []discoveryv1.Endpoint, addrs []corev1.EndpointAddress, ready bool) []discoveryv1.Endpoint {
+	for i := range addrs {
+		a := &addrs[i]
+		dst = append(dst, discoveryv1.Endpoint{
+			Addresses:  []string{a.IP},
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			Hostname:   &a.Hostname,
+			TargetRef:  a.TargetRef,
+		})
+	}
+	return dst
 }

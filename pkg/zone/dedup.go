@@ -9,8 +9,7 @@ import (
 	"sync"
 )
 
-// A repeatTable finds records that a message has already. It holds where they
-// begin, by the hash of their bytes.
+// A dedupTable finds duplicate records in a message. It holds their offsets by the hash of their bytes.
 type dedupTable struct {
 	seed  maphash.Seed
 	slots []uint32 // offset in the message; 0: free
@@ -18,29 +17,27 @@ type dedupTable struct {
 }
 
 const (
-	// leastRecord is the fewest octets of a record.
+	// minRecordLen is the size of the smallest record, in bytes.
 	minRecordLen      = 2 + fixedLen + 4
 	maxMessageRecords = maxReply / minRecordLen
-	// maxRepeatSlots is at least twice the records of the largest message.
+	// maxDedupSlots is at least twice the records of the largest message.
 	maxDedupSlots = 1 << 13
-	// stepsRepeat is what a record costs the budget that is there already.
+	// stepsDuplicate is the cost of a duplicate record.
 	stepsDuplicate = 16
 )
 
-// repeatTables has those that are not in use: an answer takes one for as long as
-// it is made, so there are about as many as CPUs.
+// repeatTables holds the unused tables: an answer uses one while it is built, so there are about as many as CPUs.
 //
 //nolint:gochecknoglobals // a pool is shared by design and holds no state
 var dedupTables = sync.Pool{New: func() any { return &dedupTable{seed: maphash.MakeSeed()} }}
 
-// watchRepeats has repeats find the records that follow, of the selection and at most
-// so many, if there may be some more than once.
+// beginDedup starts the detection of duplicates for up to most records of the selection, if there may be any.
 func (r *reply) beginDedup(sel *selection, most int) {
 	if !sel.node.mayHaveDuplicates() {
 		return
 	}
 	records := min(most, r.maxSize/minRecordLen)
-	if r.maxSize == math.MaxInt { // of a transfer
+	if r.maxSize == math.MaxInt { // for a transfer
 		records = 0
 		for _, s := range sel.node.slices {
 			records += s.slice.count() * max(1, sel.ports.count(s.slice.ports()))
@@ -60,7 +57,7 @@ func (r *reply) beginDedup(sel *selection, most int) {
 	r.dedup = t
 }
 
-// forgetRepeats ends what watchRepeats began.
+// endDedup ends the detection.
 func (r *reply) endDedup() {
 	if r.dedup != nil {
 		r.dedup.slots = nil
@@ -69,8 +66,7 @@ func (r *reply) endDedup() {
 	}
 }
 
-// repeats reports whether the record that begins at the offset in dst, and ends it,
-// stands before already, and then takes it off.
+// dropDuplicate reports whether the record from the offset to the end of dst is a duplicate, and then removes it.
 func (r *reply) dropDuplicate(sel *selection, at int) bool {
 	if r.dedup == nil {
 		return false

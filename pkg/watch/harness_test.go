@@ -26,10 +26,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// settleTime is enough for a change to be seen where nothing is wrong, and far less than any pause.
+// settleTime is enough for a change to arrive without faults, and far less than any pause.
 const settleTime = 100 * time.Millisecond
 
-// A world is a stand-in server, and a watch that fills a store from it, in virtual time.
+// A harness is a fake API server, and a watch that fills a store from it, in virtual time.
 type harness struct {
 	t      *testing.T
 	server *watchtest.Server
@@ -40,7 +40,7 @@ type harness struct {
 	log    syncBuffer
 }
 
-// inWorld runs body with a server that has the namespaces default and shop, and that nothing watches yet.
+// withHarness runs body with a server that has the namespaces default and shop, before any watch starts.
 func withHarness(t *testing.T, body func(w *harness)) {
 	t.Helper()
 	t.Parallel()
@@ -59,7 +59,7 @@ func withHarness(t *testing.T, body func(w *harness)) {
 	})
 }
 
-// start makes the watch from the config and runs it until the test ends.
+// start creates the watch from the config and runs it until the test ends.
 func (w *harness) start() {
 	w.t.Helper()
 	var err error
@@ -93,7 +93,7 @@ func (w *harness) start() {
 	synctest.Wait()
 }
 
-// ask gives the addresses of a name, below the cluster domain, or why there are none.
+// ask returns the addresses of a name below the cluster domain, or why there are none.
 func (w *harness) ask(name string) string {
 	w.t.Helper()
 	m := new(dns.Msg)
@@ -110,7 +110,7 @@ func (w *harness) ask(name string) string {
 	switch result.Verdict {
 	case zone.Answered:
 	case zone.NotReady:
-		return "unready"
+		return "not ready"
 	default:
 		return fmt.Sprintf("verdict %d", result.Verdict)
 	}
@@ -135,7 +135,7 @@ func (w *harness) ask(name string) string {
 	return text
 }
 
-// want checks what a name is answered with.
+// want checks the answer for a name.
 func (w *harness) want(name, want string) {
 	w.t.Helper()
 	if got := w.ask(name); got != want {
@@ -143,7 +143,7 @@ func (w *harness) want(name, want string) {
 	}
 }
 
-// wantSoon waits, not longer than limit, until a name is answered so. It gives how long it took.
+// wantSoon waits for an answer until limit, and returns how long it took.
 func (w *harness) wantSoon(name, want string, limit time.Duration) time.Duration {
 	w.t.Helper()
 	began := time.Now()
@@ -160,13 +160,13 @@ func (w *harness) wantSoon(name, want string, limit time.Duration) time.Duration
 	}
 }
 
-// pass lets time go by.
+// pass advances the time.
 func (w *harness) pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// kind gives the counts of a kind.
+// kind returns the counts of a kind.
 func (w *harness) kind(kind zone.Kind) watch.KindStats {
 	w.t.Helper()
 	for _, k := range w.watch.Stats().Kinds {
@@ -178,7 +178,7 @@ func (w *harness) kind(kind zone.Kind) watch.KindStats {
 	return watch.KindStats{}
 }
 
-// wantCalm checks that no resource was asked for more often than once a second, after the burst.
+// wantCalm checks that no resource was requested more often than once a second, after the burst.
 func (w *harness) wantCalm(burst int) {
 	w.t.Helper()
 	for _, resource := range []string{"services", "endpointslices", "namespaces", "pods"} {
@@ -194,7 +194,7 @@ func (w *harness) wantCalm(burst int) {
 	}
 }
 
-// isReady says whether Ready is closed.
+// isReady reports whether Ready is closed.
 func (w *harness) isReady() bool {
 	select {
 	case <-w.watch.Ready():

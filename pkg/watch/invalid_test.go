@@ -17,11 +17,11 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// An endless handler sends head once and then more until the client has enough. sent counts what one response had.
+// An endless handler sends head once and then more until the client closes. sent is the size of one response.
 type endless struct {
 	media, encoding string
 	head, more      []byte
-	sent            atomic.Int64 // most bytes of a response
+	sent            atomic.Int64 // of the largest response, in bytes
 }
 
 func (e *endless) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
@@ -36,7 +36,7 @@ func (e *endless) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// bomb is n spaces, compressed to a thousandth of that.
+// bomb returns n spaces, compressed to a thousandth of that.
 func bomb(t *testing.T, n int) []byte {
 	t.Helper()
 	var buf bytes.Buffer
@@ -50,8 +50,8 @@ func bomb(t *testing.T, n int) []byte {
 	return buf.Bytes()
 }
 
-// TestEndless has the server answer for Services without end. No more is read than the bounds say, the reason is named, the other
-// kinds are well, and once the server is well the view is right.
+// TestEndlessResponses has the server answer endlessly for Services. The client reads no more than the bounds and reports
+// the reason. The other kinds work, and once the server recovers, the state is right.
 func TestEndlessResponses(t *testing.T) {
 	t.Parallel()
 	const (
@@ -71,24 +71,24 @@ func TestEndlessResponses(t *testing.T) {
 	}{
 		{
 			name: "an event in JSON", body: endless{media: "application/json", head: []byte(`{"type":"ADDED","object":{"kind":"`), more: filler},
-			most: maxEvent + slack, want: "event of more than 8 MiB",
+			most: maxEvent + slack, want: "event larger than 8 MiB",
 		},
 		{
 			name: "spaces in JSON", body: endless{media: "application/json", more: bytes.Repeat([]byte("\n"), 64<<10)},
-			most: maxEvent + slack, want: "event of more than 8 MiB",
+			most: maxEvent + slack, want: "event larger than 8 MiB",
 		},
 		{
 			name: "an event in protobuf", body: endless{media: "application/vnd.kubernetes.protobuf;stream=watch", head: []byte("\xff\xff\xff\xff"), more: filler},
-			most: maxEvent + slack, want: "event of more than 8 MiB",
+			most: maxEvent + slack, want: "event larger than 8 MiB",
 		},
 		{
 			name: "spaces in JSON, compressed", body: endless{media: "application/json", encoding: "gzip", more: bomb(t, 64<<20)},
-			most: 64 << 10, want: "event of more than 8 MiB",
+			most: 64 << 10, want: "event larger than 8 MiB",
 		},
-		{name: "a list", lists: true, body: endless{media: "application/json", head: []byte(`{"items":["`), more: filler}, most: maxList + slack, want: "a list that is too long"},
-		{name: "a list of spaces, compressed", lists: true, body: endless{media: "application/json", encoding: "gzip", more: bomb(t, 64<<20)}, most: 64 << 10, want: "a list that is too long"},
-		{name: "an error", body: endless{media: "application/json", head: []byte("{"), more: filler}, most: maxList + slack, want: "a list that is too long"},
-		{name: "pages", lists: true, body: endless{media: "application/json", head: []byte(page)}, want: "a list that is too long"},
+		{name: "a list", lists: true, body: endless{media: "application/json", head: []byte(`{"items":["`), more: filler}, most: maxList + slack, want: "a list larger than the limit"},
+		{name: "a list of spaces, compressed", lists: true, body: endless{media: "application/json", encoding: "gzip", more: bomb(t, 64<<20)}, most: 64 << 10, want: "a list larger than the limit"},
+		{name: "an error", body: endless{media: "application/json", head: []byte("{"), more: filler}, most: maxList + slack, want: "a list larger than the limit"},
+		{name: "pages", lists: true, body: endless{media: "application/json", head: []byte(page)}, want: "a list larger than the limit"},
 	}
 	for i := range tests {
 		tt := &tests[i]
@@ -118,7 +118,7 @@ func TestEndlessResponses(t *testing.T) {
 				})
 				w.start()
 				w.pass(10 * time.Second)
-				w.want("web.shop.svc", "unready")
+				w.want("web.shop.svc", "not ready")
 				if k := w.kind(zone.Services); k.LastError == "" || k.Failures == 0 || !strings.Contains(w.log.String(), tt.want) {
 					t.Errorf("%d failures, the last %q, want %q in the log\n%s", k.Failures, k.LastError, tt.want, w.log.String())
 				}
@@ -140,8 +140,8 @@ func TestEndlessResponses(t *testing.T) {
 	}
 }
 
-// TestLies sends events that no server has a reason to send. What they say of names is answered or left out, and the view is
-// right again soon.
+// TestInvalidServer sends events that no server has a reason to send. They are applied or ignored, and the state is soon
+// right again.
 func TestInvalidServer(t *testing.T) {
 	t.Parallel()
 	version := func(o *corev1.Service, v string) *corev1.Service {
@@ -153,19 +153,19 @@ func TestInvalidServer(t *testing.T) {
 	tests := []struct {
 		name  string
 		send  func(w *harness)
-		error string // named until the view is proven again; empty: none
+		error string // reported until the state is confirmed again; empty: none
 	}{
-		{"a deletion of what is not there", func(w *harness) { w.server.Send("DELETED", version(serviceObject("none", ""), "101")) }, ""},
-		{"a bookmark of the future", func(w *harness) {
+		{"deletion of an unknown object", func(w *harness) { w.server.Send("DELETED", version(serviceObject("none", ""), "101")) }, ""},
+		{"bookmark with a future version", func(w *harness) {
 			w.server.Send("BOOKMARK", &corev1.Service{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "4611686018427387904"}})
 		}, ""},
-		{"an object of the future", func(w *harness) {
+		{"object with a future version", func(w *harness) {
 			w.server.Send("MODIFIED", version(serviceObject("web", "10.0.0.1"), "4611686018427387904"))
 		}, ""},
-		{"an object of the past", func(w *harness) { w.server.Send("MODIFIED", version(serviceObject("web", "10.0.0.1"), "1")) }, ""},
-		{"a version that is no number", func(w *harness) { w.server.Send("MODIFIED", version(serviceObject("web", "10.0.0.1"), "x")) }, ""},
-		{"an object of another namespace", func(w *harness) { w.server.Send("ADDED", foreign) }, "was not asked for: other/foreign"},
-		{"an event of no known type", func(w *harness) { w.server.Send("CHANGED", version(serviceObject("web", "10.0.0.9"), "9")) }, ""},
+		{"object with an old version", func(w *harness) { w.server.Send("MODIFIED", version(serviceObject("web", "10.0.0.1"), "1")) }, ""},
+		{"version that is not a number", func(w *harness) { w.server.Send("MODIFIED", version(serviceObject("web", "10.0.0.1"), "x")) }, ""},
+		{"an object of another namespace", func(w *harness) { w.server.Send("ADDED", foreign) }, "was not requested: other/foreign"},
+		{"event of an unknown type", func(w *harness) { w.server.Send("CHANGED", version(serviceObject("web", "10.0.0.9"), "9")) }, ""},
 		{"410 ten times", func(w *harness) {
 			for range 10 {
 				w.server.Forget()
@@ -197,7 +197,7 @@ func TestInvalidServer(t *testing.T) {
 				}
 				w.server.Put(serviceObject("new", "10.0.0.2"))
 				took := w.wantSoon("new.shop.svc", "10.0.0.2", 40*time.Second)
-				t.Logf("right after %s", took)
+				t.Logf("recovered after %s", took)
 				w.pass(2 * resumeTime)
 				w.want("web.shop.svc", "10.0.0.1")
 				w.want("none.shop.svc", "NXDOMAIN")

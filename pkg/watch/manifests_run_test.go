@@ -32,9 +32,9 @@ func TestManifestsEdit(t *testing.T) {
 	w.write("web.yaml", serviceYAML("web", "10.96.0.2")) // in place
 	w.expect("web.shop.svc", "10.96.0.2")
 	w.write(".web.yaml.new", serviceYAML("web", "10.96.0.3"))
-	require(t, os.Rename(w.path(".web.yaml.new"), w.path("web.yaml"))) // by a new file
+	require(t, os.Rename(w.path(".web.yaml.new"), w.path("web.yaml"))) // replaced by a new file
 	w.expect("web.shop.svc", "10.96.0.3")
-	require(t, os.Rename(w.path("web.yaml"), w.path("web.yaml~"))) // with a copy, as some editors do
+	require(t, os.Rename(w.path("web.yaml"), w.path("web.yaml~"))) // through a backup file, as some editors do
 	w.write("web.yaml", serviceYAML("web", "10.96.0.4"))
 	w.expect("web.shop.svc", "10.96.0.4")
 	w.write("app.yml", serviceYAML("app", "10.96.0.5"))
@@ -43,10 +43,10 @@ func TestManifestsEdit(t *testing.T) {
 	w.expect("web.shop.svc", "NXDOMAIN")
 	w.expect("app.shop.svc", "10.96.0.5")
 	require(t, os.Remove(w.path("app.yml")))
-	w.expect("shop.svc", "NXDOMAIN") // the namespace goes with the last that is in it
+	w.expect("shop.svc", "NXDOMAIN") // the namespace ends with its last object
 }
 
-// TestManifestsKinds turns a service from one type into another.
+// TestManifestsKinds changes the type of a service.
 func TestManifestsKinds(t *testing.T) {
 	t.Parallel()
 	ends := sliceYAML("web-1", "web", "10.244.0.1")
@@ -63,7 +63,7 @@ func TestManifestsKinds(t *testing.T) {
 	w.expect("1.0.244.10.in-addr.arpa. PTR", "NXDOMAIN")
 }
 
-// TestManifestsConfigMap follows a folder of links as the kubelet makes and swaps it.
+// TestManifestsConfigMap watches a folder of links as the kubelet creates and swaps it.
 func TestManifestsConfigMap(t *testing.T) {
 	t.Parallel()
 	w := newFolderHarness(t, nil)
@@ -85,7 +85,7 @@ func TestManifestsConfigMap(t *testing.T) {
 		w.expect("web.shop.svc", fmt.Sprintf("10.96.0.%d", n))
 		old = next
 	}
-	w.write(old+"/web.yaml", serviceYAML("web", "10.96.0.9")) // nobody does, and it is seen
+	w.write(old+"/web.yaml", serviceYAML("web", "10.96.0.9")) // the kubelet never does this; it is noticed anyway
 	w.expect("web.shop.svc", "10.96.0.9")
 	w.expectProblems()
 }
@@ -105,7 +105,7 @@ func TestManifestsLinkToElsewhere(t *testing.T) {
 	w.expect("web.shop.svc", "10.96.0.3")
 }
 
-// TestManifestsFolderLink follows a folder that is a link, through a swap to another folder.
+// TestManifestsFolderLink watches a folder that is a link, while the link moves to another folder.
 func TestManifestsFolderLink(t *testing.T) {
 	t.Parallel()
 	w := newFolderHarness(t, nil)
@@ -123,7 +123,7 @@ func TestManifestsFolderLink(t *testing.T) {
 	w.expect("web.shop.svc", "10.96.0.3")
 }
 
-// TestManifestsFolderGone takes the folder away: what it gave stays, and it is followed again when it is back.
+// TestManifestsFolderGone removes the folder: its objects stay, and the watch resumes when it is back.
 func TestManifestsFolderGone(t *testing.T) {
 	t.Parallel()
 	w := newFolderHarness(t, map[string]string{"web.yaml": serviceYAML("web", "10.96.0.1")})
@@ -142,7 +142,7 @@ func TestManifestsFolderGone(t *testing.T) {
 	w.expect("web.shop.svc", "10.96.0.3")
 }
 
-// TestManifestsMistakes breaks documents and mends them: their objects stay.
+// TestManifestsMistakes breaks and fixes documents: their objects stay.
 func TestManifestsMistakes(t *testing.T) {
 	t.Parallel()
 	web, app := serviceYAML("web", "10.96.0.1"), serviceYAML("app", "10.96.0.2")
@@ -151,22 +151,22 @@ func TestManifestsMistakes(t *testing.T) {
 	w := newFolderHarness(t, map[string]string{"all.yaml": web + app})
 	w.start(zone.Config{})
 
-	w.write("all.yaml", web+noYAML) // nobody can tell that it is app
+	w.write("all.yaml", web+noYAML) // the document does not name app
 	w.expectProblems("all.yaml: document 2, line 7: YAML: did not find expected node content")
 	w.expect("app.shop.svc", "10.96.0.2")
-	w.write("all.yaml", serviceYAML("new", "10.96.0.3")+noYAML) // what is good is served, and nothing is taken away
+	w.write("all.yaml", serviceYAML("new", "10.96.0.3")+noYAML) // valid objects are served, and nothing is removed
 	w.expect("new.shop.svc", "10.96.0.3")
 	w.expect("web.shop.svc", "10.96.0.1")
 	w.expect("app.shop.svc", "10.96.0.2")
-	w.write("all.yaml", web+serviceYAML("app", "10.96.0.4")) // mended: new is gone for good
+	w.write("all.yaml", web+serviceYAML("app", "10.96.0.4")) // fixed: new is removed
 	w.expect("app.shop.svc", "10.96.0.4")
 	w.expect("new.shop.svc", "NXDOMAIN")
 
-	w.write("all.yaml", noAddress) // it names web, so app is gone and web stays
+	w.write("all.yaml", noAddress) // it names web, so app is removed and web stays
 	w.expectProblems(address)
 	w.expect("app.shop.svc", "NXDOMAIN")
 	w.expect("web.shop.svc", "10.96.0.1")
-	w.write("other.yaml", serviceYAML("web", "10.96.0.5")) // one that is good comes before one that is kept
+	w.write("other.yaml", serviceYAML("web", "10.96.0.5")) // a valid object wins over a kept one
 	w.expect("web.shop.svc", "10.96.0.5")
 	require(t, os.Remove(w.path("other.yaml")))
 	w.expect("web.shop.svc", "10.96.0.1")
@@ -175,7 +175,7 @@ func TestManifestsMistakes(t *testing.T) {
 	w.expectProblems()
 }
 
-// TestManifestsNoBlink rewrites a file, and moves an object to another file and back, while its name is asked for.
+// TestManifestsNoGap rewrites a file, and moves an object to another file and back, while clients query its name.
 func TestManifestsNoGap(t *testing.T) {
 	t.Parallel()
 	web := serviceYAML("web", "10.96.0.1")
@@ -204,14 +204,14 @@ func TestManifestsNoGap(t *testing.T) {
 		require(t, os.Truncate(from, 0))
 		require(t, os.WriteFile(to, []byte(web), 0o600))
 		marker := fmt.Sprintf("10.96.1.%d", n+1)
-		w.write("mark.yaml", serviceYAML("mark", marker)) // what follows was seen when this is
+		w.write("mark.yaml", serviceYAML("mark", marker)) // once this is visible, earlier changes are too
 		w.expect("mark.shop.svc", marker)
 	}
 	close(stop)
 	asking.Wait()
 }
 
-// TestManifestsFollow tells the endpoints of a service whatever the zone gets to see.
+// TestManifestsServiceWatch checks the reported endpoints, which do not depend on what the zone sees.
 func TestManifestsServiceWatch(t *testing.T) {
 	t.Parallel()
 	type told struct{ Ready, Service string }

@@ -16,92 +16,91 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// gatherTime is how long a change waits for others: that of a service and its slices comes in pieces.
+// batchDelay is how long a change waits for others: a Service and its slices change in several steps.
 const batchDelay = 10 * time.Millisecond
 
 // dnsPort is the number a Service gives its DNS port, RFC 1035 section 4.2.
 const dnsPort = 53
 
-// A Follow says whose ready endpoints somebody wants to know.
+// A ServiceWatch reports the ready endpoints of one service.
 type ServiceWatch struct {
 	Namespace, Service string
 
-	// Changed is told the endpoints that are ready and not about to end, or while there is none, those that are about
-	// to end and still serve, as kube-proxy does: each with the target port of the service's port 53/TCP, else of its
-	// TCP port named dns-tcp or dns. Beside them it is told the service's own addresses with that port's number. Both
-	// are sorted by address, without repetition and the callee's to keep; either may be empty. It is called once when the first
-	// view is complete, then on each change, never by two goroutines at a time.
+	// Changed receives the ready endpoints that are not terminating. If there is none, it receives the terminating
+	// endpoints that still serve, as kube-proxy does. Each has the target port of the service's port 53/TCP, or else of
+	// its TCP port named dns-tcp or dns. The second argument is the service's own addresses with that port number. Both
+	// lists are sorted by address and have no duplicates. Either may be empty, and the callee may keep them. The first
+	// call is made when the state is complete, further calls on each change, never two at a time.
 	Changed func(ready []Server, service []netip.AddrPort)
 }
 
-// A Server is one endpoint of the service that is followed.
+// A Server is one endpoint of the watched service.
 type Server struct {
 	Addr netip.AddrPort
-	Zone string // topology zone of its node; empty: not known
+	Zone string // topology zone of its node; empty: unknown
 }
 
-// A follower keeps what a Follow asks for, and tells it. Its methods may be called by several goroutines.
+// A serviceWatcher collects the objects of a ServiceWatch and reports changes. Its methods are safe for concurrent use.
 type serviceWatcher struct {
 	cfg  ServiceWatch
-	wake chan struct{} // holds one: there is something to tell
+	wake chan struct{} // capacity 1: there may be a change to report
 
 	mu       sync.Mutex // guards the following fields
-	onSynced func()     // called once the first view is told; nil: it is not complete yet
+	onSynced func()     // called once the first state is reported; nil: it is not complete yet
 	service  zone.Service
 	slices   map[string]sliceEndpoints // by name
 }
 
-// A followedSlice is what counts of one EndpointSlice.
+// sliceEndpoints are the relevant parts of one EndpointSlice.
 type sliceEndpoints struct {
 	ports       []zone.Port
-	ready       []zonedAddr // and not about to end
-	terminating []zonedAddr // about to end, and still serving
+	ready       []zonedAddr // and not terminating
+	terminating []zonedAddr // terminating, and still serving
 }
 
-// A placed is an address and the topology zone that it is in.
+// A zonedAddr is an address with its topology zone.
 type zonedAddr struct {
 	addr netip.Addr
 	zone string
 }
 
-// newFollower makes a follower that knows nothing yet.
+// newServiceWatcher returns a serviceWatcher without objects.
 func newServiceWatcher(f ServiceWatch) *serviceWatcher {
 	return &serviceWatcher{cfg: f, wake: make(chan struct{}, 1), slices: make(map[string]sliceEndpoints)}
 }
 
-// run tells each change until ctx ends. Changes within gatherTime are told as one, but nothing is gained by waiting with
-// the first view, which is whole.
+// run reports each change until ctx ends. Changes within batchDelay are reported together. The first state is complete,
+// so it is reported without delay.
 func (f *serviceWatcher) run(ctx context.Context) {
 	var ready []Server
 	var service []netip.AddrPort
-	for told := false; ; {
+	for reported := false; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-f.wake:
 		}
-		if told && !sleep(ctx, batchDelay) {
+		if reported && !sleep(ctx, batchDelay) {
 			return
 		}
 		r, s, settled := f.snapshot()
-		if settled == nil || told && slices.Equal(r, ready) && slices.Equal(s, service) {
+		if settled == nil || reported && slices.Equal(r, ready) && slices.Equal(s, service) {
 			continue
 		}
 		f.cfg.Changed(slices.Clone(r), slices.Clone(s))
-		if !told {
+		if !reported {
 			settled()
 		}
-		told, ready, service = true, r, s
+		reported, ready, service = true, r, s
 	}
 }
 
-// settle says that the first view is complete: from now on there is something to tell. told is called when that was
-// told for the first time.
-func (f *serviceWatcher) markSynced(told func()) {
-	f.change(func() { f.onSynced = told })
+// markSynced marks the first state as complete, so it can be reported. onSynced is called after the first report.
+func (f *serviceWatcher) markSynced(onSynced func()) {
+	f.change(func() { f.onSynced = onSynced })
 }
 
-// putService takes the Service if it is the one followed.
+// putService stores the Service if it is the watched one.
 func (f *serviceWatcher) putService(svc *corev1.Service) {
 	if f.isWatched(svc.Namespace, svc.Name) {
 		record := serviceOf(svc)
@@ -109,14 +108,14 @@ func (f *serviceWatcher) putService(svc *corev1.Service) {
 	}
 }
 
-// deleteService forgets the Service if it is the one followed.
+// deleteService removes the Service if it is the watched one.
 func (f *serviceWatcher) deleteService(namespace, name string) {
 	if f.isWatched(namespace, name) {
 		f.change(func() { f.service = zone.Service{} })
 	}
 }
 
-// putSlice takes the EndpointSlice if it belongs to the service followed, and forgets it if it no longer does.
+// putSlice stores the EndpointSlice if it belongs to the watched service, and removes it otherwise.
 func (f *serviceWatcher) putSlice(es *discoveryv1.EndpointSlice) {
 	record, ok := sliceOf(es)
 	if !ok || !f.isWatched(record.Namespace, record.Service) {
@@ -130,8 +129,8 @@ func (f *serviceWatcher) putSlice(es *discoveryv1.EndpointSlice) {
 	f.change(func() { f.slices[es.Name] = s })
 }
 
-// add takes an endpoint that is or may be asked. Unknown counts as ready, and where nothing is said of serving, ready
-// says it: the API asks its readers to take it so.
+// add adds an endpoint that serves or may serve. Unknown counts as ready, and an unset serving condition equals ready,
+// as the API asks of its clients.
 func (s *sliceEndpoints) add(ep *discoveryv1.Endpoint) {
 	ready := ep.Conditions.Ready == nil || *ep.Conditions.Ready
 	serving := ready
@@ -150,14 +149,14 @@ func (s *sliceEndpoints) add(ep *discoveryv1.Endpoint) {
 	}
 }
 
-// deleteSlice forgets an EndpointSlice.
+// deleteSlice removes an EndpointSlice.
 func (f *serviceWatcher) deleteSlice(namespace, name string) {
 	if namespace == f.cfg.Namespace {
 		f.change(func() { delete(f.slices, name) })
 	}
 }
 
-// retain forgets the service, or the slices, that keep does not hold.
+// retain removes the service, or the slices, for which keep is false.
 func (f *serviceWatcher) retain(kind zone.Kind, keep func(namespace, name string) bool) {
 	f.change(func() {
 		switch kind {
@@ -180,18 +179,18 @@ func (f *serviceWatcher) isWatched(namespace, name string) bool {
 	return namespace == f.cfg.Namespace && name == f.cfg.Service
 }
 
-// change applies do and asks run to look.
+// change applies do and wakes run.
 func (f *serviceWatcher) change(do func()) {
 	f.mu.Lock()
 	do()
 	f.mu.Unlock()
 	select {
 	case f.wake <- struct{}{}:
-	default: // run will look anyway, and see this too
+	default: // run is already woken and sees this change too
 	}
 }
 
-// view gives what there is to tell, and what to call once it is told; nil while the first view is not complete.
+// snapshot returns the state to report and the callback for its first report. The callback is nil until the state is complete.
 func (f *serviceWatcher) snapshot() (ready []Server, service []netip.AddrPort, settled func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -205,7 +204,7 @@ func (f *serviceWatcher) snapshot() (ready []Server, service []netip.AddrPort, s
 	var leaving []Server
 	for _, s := range f.slices {
 		if known && !serves {
-			break // its slices have no such port either
+			break // its slices cannot have such a port either
 		}
 		if target, found := targetPort(s.ports, port.Name, known); found {
 			ready, leaving = appendServers(ready, s.ready, target), appendServers(leaving, s.terminating, target)
@@ -226,7 +225,7 @@ func appendServers(dst []Server, endpoints []zonedAddr, port uint16) []Server {
 	return dst
 }
 
-// dnsPortOf gives the port that serves DNS over TCP.
+// dnsPortOf returns the port that serves DNS over TCP.
 func dnsPortOf(ports []zone.Port) (zone.Port, bool) {
 	for _, p := range ports {
 		if p.Protocol == zone.TCP && p.Number == dnsPort {
@@ -243,8 +242,8 @@ func dnsPortOf(ports []zone.Port) (zone.Port, bool) {
 	return zone.Port{}, false
 }
 
-// targetPort gives the port of a slice that stands for the service's port of this name. A slice whose service is not known
-// is read by itself.
+// targetPort returns the slice's port for the service port of this name. If the service is unknown, it picks the DNS
+// port of the slice itself.
 func targetPort(ports []zone.Port, name string, known bool) (uint16, bool) {
 	if !known {
 		p, ok := dnsPortOf(ports)
@@ -258,8 +257,8 @@ func targetPort(ports []zone.Port, name string, known bool) (uint16, bool) {
 	return 0, false
 }
 
-// serverSet sorts list in place and drops repetitions: while a slice is split, two may hold the same endpoint. The one
-// that tells its zone stays.
+// uniqueServers sorts list in place and removes duplicates: while a slice is split, two slices may hold the same
+// endpoint. The copy that has a zone stays.
 func uniqueServers(list []Server) []Server {
 	slices.SortFunc(list, func(a, b Server) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(b.Zone, a.Zone))

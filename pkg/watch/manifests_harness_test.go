@@ -20,7 +20,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// folderWorld is a folder of manifests, and a zone over the store that they fill.
+// folderHarness is a folder of manifests, and a zone over the store that they fill.
 type folderHarness struct {
 	t         *testing.T
 	dir       string
@@ -29,7 +29,7 @@ type folderHarness struct {
 	zone      *zone.Zone
 }
 
-// newFolderWorld makes a folder with these files, by their names.
+// newFolderHarness creates a folder with these files, by name.
 func newFolderHarness(t *testing.T, files map[string]string) *folderHarness {
 	t.Helper()
 	w := &folderHarness{t: t, dir: filepath.Join(t.TempDir(), "manifests")}
@@ -41,7 +41,7 @@ func newFolderHarness(t *testing.T, files map[string]string) *folderHarness {
 	return w
 }
 
-// start follows the folder until the test ends. Everything in it is served when start returns.
+// start watches the folder until the test ends. When it returns, all objects are served.
 func (w *folderHarness) start(zoned zone.Config) {
 	w.t.Helper()
 	m, err := watch.NewManifests(w.cfg)
@@ -72,8 +72,8 @@ func (w *folderHarness) write(name, text string) {
 	require(w.t, os.WriteFile(w.path(name), []byte(text), 0o600))
 }
 
-// ask gives the answer to a question such as "web.shop.svc AAAA" below the cluster's domain, sorted; a name with a last
-// dot is whole. An answer without records is NODATA or the name of an rcode.
+// ask returns the sorted answer to a question such as "web.shop.svc AAAA" below the cluster domain; a name with a trailing
+// dot is absolute. An answer without records is NODATA or the name of an rcode.
 func (w *folderHarness) ask(question string) []string {
 	w.t.Helper()
 	return askZone(w.t, w.zone, question)
@@ -98,7 +98,7 @@ func askZone(t *testing.T, z *zone.Zone, question string) []string {
 	}
 	answer, result := z.Answer(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, time.Now(), nil)
 	if result.Verdict != zone.Answered && result.Verdict != zone.Alias {
-		return []string{map[zone.Verdict]string{zone.NotInZone: "foreign", zone.UseFallback: "elsewhere", zone.NotReady: "unready"}[result.Verdict]}
+		return []string{map[zone.Verdict]string{zone.NotInZone: "not in zone", zone.UseFallback: "fallback", zone.NotReady: "not ready"}[result.Verdict]}
 	}
 	reply := new(dns.Msg)
 	require(t, reply.Unpack(answer))
@@ -116,7 +116,7 @@ func askZone(t *testing.T, z *zone.Zone, question string) []string {
 	return list
 }
 
-// expect waits for an answer. The wait is long, because only a broken follower takes it.
+// expect waits for an answer. The timeout is long, because only a failing test reaches it.
 func (w *folderHarness) expect(question string, want ...string) {
 	w.t.Helper()
 	w.eventually(question, want, func() []string { return w.ask(question) })
@@ -163,19 +163,19 @@ func require(t *testing.T, err error) {
 	}
 }
 
-// serviceYAML is a Service with an address in the namespace shop.
+// serviceYAML returns a Service with an address in the namespace shop.
 func serviceYAML(name, addr string) string {
 	return "---\napiVersion: v1\nkind: Service\nmetadata: {name: " + name + ", namespace: shop}\nspec: {clusterIP: " + addr + "}\n"
 }
 
-// sliceYAML is an EndpointSlice of that name with one endpoint of a Service in the namespace shop.
+// sliceYAML returns an EndpointSlice with one endpoint of a Service in the namespace shop.
 func sliceYAML(name, service, addr string) string {
 	return "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n" +
 		"metadata: {name: " + name + ", namespace: shop, labels: {kubernetes.io/service-name: " + service + "}}\n" +
 		"addressType: IPv4\nendpoints: [{addresses: [" + addr + "]}]\n"
 }
 
-// manifestRanges are those of the tests' addresses.
+// manifestRanges are the ranges of the tests' addresses.
 func manifestRanges() []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00:10:96::/112"), netip.MustParsePrefix("fd00:10:244::/56"),

@@ -14,7 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// small fills a store with one of everything.
+// small fills a store with one object of each kind.
 func small(s *zone.Store) {
 	now := epoch()
 	a := netip.MustParseAddr
@@ -31,7 +31,7 @@ func small(s *zone.Store) {
 	s.PutPod(zone.Pod{Namespace: "shop", Name: "p", Addrs: []netip.Addr{a("10.2.0.1")}}, now)
 }
 
-// A short is what matters of an answer here.
+// A summary holds the relevant parts of an answer.
 type summary struct {
 	Verdict zone.Verdict
 	Rcode   string
@@ -52,7 +52,7 @@ func TestDenials(t *testing.T) {
 	no := func(rcode string, ede int) summary { return summary{zone.Answered, rcode, ede, 0} }
 	same := func(s summary) [2]summary { return [2]summary{s, s} }
 	or := func(alone summary) [2]summary { return [2]summary{alone, elsewhere} }
-	// By the state of the view; in each, with nobody else to ask and with somebody.
+	// By freshness; for each, without and with a fallback.
 	tests := []struct {
 		name                   string
 		rrtype                 uint16
@@ -105,7 +105,7 @@ func TestDenials(t *testing.T) {
 						Store: s, Pods: zone.PodsVerified, AllSlices: true, HasFallback: func() bool { return others },
 					}, tt.name+".cluster.local.", tt.rrtype, now)
 					if diff := cmp.Diff(want[i], have); diff != "" {
-						t.Errorf("%s, somebody else to ask: %t (-want +got):\n%s", state, others, diff)
+						t.Errorf("%s, fallback %t (-want +got):\n%s", state, others, diff)
 					}
 				}
 			}
@@ -134,7 +134,7 @@ func TestUnwatchedKinds(t *testing.T) {
 		expect    []zone.Kind
 		allSlices bool
 		question  string
-		want      [2]summary // with nobody else to ask, with somebody
+		want      [2]summary // without a fallback, with one
 	}{
 		{"a headless set without slices", []zone.Kind{zone.Services, zone.Namespaces}, false, "empty.shop.svc", [2]summary{nx, elsewhere}},
 		{"an endpoint without slices", []zone.Kind{zone.Services, zone.Namespaces}, false, "x.empty.shop.svc", [2]summary{nx, elsewhere}},
@@ -155,7 +155,7 @@ func TestUnwatchedKinds(t *testing.T) {
 				s.Expect(tt.expect...)
 				have := summaryOf(t, zone.Config{Store: s, AllSlices: tt.allSlices, HasFallback: func() bool { return others }}, tt.question+".cluster.local.", dns.TypeA, epoch())
 				if diff := cmp.Diff(tt.want[i], have); diff != "" {
-					t.Errorf("somebody else to ask: %t (-want +got):\n%s", others, diff)
+					t.Errorf("fallback %t (-want +got):\n%s", others, diff)
 				}
 			}
 		})
@@ -166,20 +166,20 @@ func TestAge(t *testing.T) {
 	t.Parallel()
 	s, now := zone.NewStore(), epoch()
 	if age := s.Age(zone.Services, now); age < 100*365*24*time.Hour {
-		t.Errorf("never seen: age %s, want the longest", age)
+		t.Errorf("never confirmed: age %s, want the longest", age)
 	}
 	s.ConfirmFresh(zone.Services, now)
 	s.ConfirmFresh(zone.Services, now.Add(-time.Minute))
 	if age := s.Age(zone.Services, now.Add(time.Second)); age != time.Second {
-		t.Errorf("seen a second ago: age %s", age)
+		t.Errorf("confirmed a second ago: age %s", age)
 	}
 	s.AddSuspend(time.Hour)
 	if age := s.Age(zone.Services, now.Add(time.Second)); age != time.Hour+time.Second {
-		t.Errorf("seen a second before a suspend of an hour: age %s", age)
+		t.Errorf("confirmed a second before a suspend of an hour: age %s", age)
 	}
 	s.ConfirmFresh(zone.Services, s.BootTime(now.Add(time.Second)))
 	if age := s.Age(zone.Services, now.Add(2*time.Second)); age != time.Second {
-		t.Errorf("seen after the suspend: age %s, want 1s", age)
+		t.Errorf("confirmed after the suspend: age %s, want 1s", age)
 	}
 	s.SetAlwaysFresh(zone.Services)
 	if age := s.Age(zone.Services, now.Add(time.Hour)); age != 0 {
@@ -226,7 +226,62 @@ func TestReverseRanges(t *testing.T) {
 					Store: s, AllSlices: tt.allSlices, Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, HasFallback: func() bool { return others },
 				}, tt.question, dns.TypePTR, epoch())
 				if diff := cmp.Diff(tt.want[i], have); diff != "" {
-					t.Errorf("somebody else to ask: %t (-want +got):\n%s", others, diff)
+					t.Errorf("fallback %t (-want +got):\n%s", others, diff)
+				}
+			}
+		})
+	}
+}
+
+// TestAnswerStale has a fallback that could not answer.
+func TestAnswerStale(t *testing.T) {
+	t.Parallel()
+	elsewhere := summary{zone.UseFallback, "", wire.EDENone, 0}
+	nx := func(ede int) summary { return summary{zone.Answered, "NXDOMAIN", ede, 0} }
+	tests := []struct {
+		name                   string
+		unsynced, stale, fresh summary
+	}{
+		{"none.shop.svc.cluster.local.", elsewhere, nx(wire.EDEStaleNXDomain), nx(wire.EDENone)},
+		{"com.none.shop.svc.cluster.local.", elsewhere, nx(wire.EDEStaleNXDomain), nx(wire.EDENone)},
+		{"10-9-9-9.none.pod.cluster.local.", elsewhere, nx(wire.EDEStaleNXDomain), nx(wire.EDENone)},
+		// Never denied by this zone.
+		{"x.web.shop.svc.cluster.local.", elsewhere, elsewhere, elsewhere},
+		{"x.cluster.local.", elsewhere, elsewhere, elsewhere},
+		{"example.com.", summary{zone.NotInZone, "", wire.EDENone, 0}, summary{zone.NotInZone, "", wire.EDENone, 0}, summary{zone.NotInZone, "", wire.EDENone, 0}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			for state, want := range map[string]summary{"unsynced": tt.unsynced, "restored": tt.stale, "stale": tt.stale, "fresh": tt.fresh} {
+				s, now := zone.NewStore(), epoch()
+				s.Expect(zone.Services, zone.Slices, zone.Namespaces, zone.Pods)
+				small(s)
+				if state != "unsynced" {
+					freshen(s, now)
+				}
+				if state == "restored" {
+					s = restored(t, dump(t, s, now), now)
+				}
+				if state == "stale" {
+					now = now.Add(91 * time.Second)
+				}
+				z, err := zone.New(zone.Config{Store: s, Domain: "cluster.local.", Pods: zone.PodsInsecure, HasFallback: func() bool { return true }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var q wire.Query
+				q.Parse(packet(t, tt.name, dns.TypeA))
+				msg, res := z.AnswerStale(&q, zone.Client{MaxSize: wire.MaxMessage, Rotation: 0}, now, nil)
+				have := summary{Verdict: res.Verdict, EDE: res.EDE}
+				if res.Verdict == zone.Answered {
+					m := parse(t, msg)
+					have.Rcode, have.Records = dns.RcodeToString[m.Rcode], len(m.Answer)
+				} else if len(msg) > 0 {
+					t.Errorf("%s: %d bytes appended, want none", state, len(msg))
+				}
+				if diff := cmp.Diff(want, have); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", state, diff)
 				}
 			}
 		})

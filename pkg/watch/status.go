@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/zone"
+)
+
+// A kindStatus is the sync state of one kind, from one feed or one per namespace. It is as old as the oldest of them.
+type kindStatus struct {
+	kind  zone.Kind
+	store *zone.Store // nil: no store receives the confirmations
+
+	events, restarts, failures atomic.Uint64
+	arrival, change            histogram
+
+	mu    sync.Mutex // guards the following fields
+	feeds []*feedStatus
+}
+
+// A feedStatus is one feed's part of a kindStatus. The kindStatus's mutex guards it.
+type feedStatus struct {
+	confirmedAt time.Time // boot time of the last confirmation; zero: never
+	synced      bool      // it was confirmed once, or the server forbids it
+	reason      string    // of the last error; empty: confirmed since
+	lastError   string
+}
+
+// add adds a feed.
+func (v *kindStatus) add() *feedStatus {
+	p := new(feedStatus)
+	v.mu.Lock()
+	v.feeds = append(v.feeds, p)
+	v.mu.Unlock()
+	return p
+}
+
+// confirmed records that the feed was up to date at that time. It reports whether this synced the feed, and whether it
+// ended an error.
+func (v *kindStatus) confirmed(p *feedStatus, at time.Time) (settled, healed bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if at = v.bootTime(at); at.After(p.confirmedAt) {
+		p.confirmedAt = at
+	}
+	settled, healed = !p.synced, p.reason != ""
+	p.synced, p.reason, p.lastError = true, "", ""
+	if oldest := v.oldestConfirmedLocked(); v.store != nil && !oldest.IsZero() {
+		v.store.ConfirmFresh(v.kind, oldest)
+		v.store.SetSynced(v.kind)
+	}
+	return settled, healed
+}
+
+// failed records an error, and reports whether its reason is new.
+func (v *kindStatus) failed(p *feedStatus, reason, text string) (news bool) {
+	v.failures.Add(1)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	news = reason != p.reason
+	p.reason, p.lastError = reason, text
+	return news
+}
+
+// refused records that the server forbids the feed. It reports whether this synced the feed.
+func (v *kindStatus) refused(p *feedStatus) (settled bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	settled = !p.synced
+	p.synced = true
+	return settled
+}
+
+// age returns the time since the feed's last confirmation, and false if there was none.
+func (v *kindStatus) age(p *feedStatus, now time.Time) (time.Duration, bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return max(0, v.bootTime(now).Sub(p.confirmedAt)), !p.confirmedAt.IsZero()
+}
+
+// bootTime returns the clock plus the suspends that the store has recorded.
+func (v *kindStatus) bootTime(now time.Time) time.Time {
+	if v.store == nil {
+		return now
+	}
+	return v.store.BootTime(now)
+}
+
+// oldestConfirmedLocked returns the time at which all feeds were last confirmed, or zero.
+func (v *kindStatus) oldestConfirmedLocked() time.Time {
+	oldest := v.feeds[0].confirmedAt
+	for _, p := range v.feeds[1:] {
+		if p.confirmedAt.Before(oldest) {
+			oldest = p.confirmedAt
+		}
+	}
+	return oldest
+}
+
+// stats returns the counters.
+func (v *kindStatus) stats(now time.Time) KindStats {
+	s := KindStats{
+		Kind:     v.kind,
+		Events:   v.events.Load(),
+		Restarts: v.restarts.Load(),
+		Failures: v.failures.Load(),
+		Arrival:  v.arrival.read(),
+		Change:   v.change.read(),
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if oldest := v.oldestConfirmedLocked(); !oldest.IsZero() {
+		s.Synced, s.Age = true, max(0, v.bootTime(now).Sub(oldest))
+	}
+	for _, p := range v.feeds {
+		if p.lastError != "" {
+			s.LastError = p.lastError
+			break
+		}
+	}
+	return s
+}
+
+const bucketCount = 15 // Buckets and the overflow bucket
+
+// Buckets returns the upper bounds of the histograms. Longer durations are counted in one more bucket.
+func Buckets() [bucketCount - 1]time.Duration {
+	return [bucketCount - 1]time.Duration{
+		50 * time.Microsecond, 100 * time.Microsecond, 250 * time.Microsecond, time.Millisecond,
+		5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
+		100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond,
+		time.Second, 2500 * time.Millisecond, 10 * time.Second,
+	}
+}
+
+// Stats are the counters of a source and its current state.
+type Stats struct {
+	Kinds        []KindStats // the filled kinds, in the order of zone.Kind
+	ServiceWatch ServiceWatchStats
+	Requests     uint64 // sent to the API server; 0 for manifests
+	Panics       uint64 // recovered, each also logged with its stack
+}
+
+// KindStats are the counters and state of one kind.
+type KindStats struct {
+	Kind      zone.Kind
+	Synced    bool          // the first list is complete
+	Age       time.Duration // since the last confirmation; 0 before the first list
+	Events    uint64        // objects put or deleted, including those of lists
+	Restarts  uint64        // watches begun after the first
+	Failures  uint64        // failed or abandoned requests and watches
+	LastError string        // begins with its reason ("forbidden: …"); empty once the state is confirmed again
+	Arrival   Histogram     // from reading an event to applying it; lists do not count
+	Change    Histogram     // from the object's own change time to applying it; only EndpointSlices have one
+}
+
+// ServiceWatchStats is the state of a ServiceWatch.
+type ServiceWatchStats struct {
+	Synced    bool
+	LastError string // as in KindStats
+}
+
+// A Histogram counts durations by Buckets.
+type Histogram struct {
+	Counts [bucketCount]uint64 // not cumulative
+	Sum    time.Duration
+}
+
+// A histogram collects a Histogram.
+type histogram struct {
+	counts [bucketCount]atomic.Uint64
+	sum    atomic.Int64 // nanoseconds
+}
+
+// observe counts d. If the clock differs from the server's, d may be negative and counts as 0.
+func (h *histogram) observe(d time.Duration) {
+	d = max(d, 0)
+	i := 0
+	for bounds := Buckets(); i < len(bounds) && d > bounds[i]; i++ {
+		continue
+	}
+	h.counts[i].Add(1)
+	h.sum.Add(int64(d))
+}
+
+// read returns the counts.
+func (h *histogram) read() Histogram {
+	var out Histogram
+	for i := range out.Counts {
+		out.Counts[i] = h.counts[i].Load()
+	}
+	out.Sum = time.Duration(h.sum.Load())
+	return out
+}

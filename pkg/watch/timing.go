@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+const (
+	// defaultStaleAfter allows for one bookmark per minute.
+	defaultStaleAfter = 90 * time.Second
+
+	// minStaleAfter is the shortest limit that a healthy server can meet: two seconds for a bookmark, after two quiet seconds.
+	minStaleAfter = 5 * time.Second
+
+	// shortWatch is the length of a watch that brings a bookmark soon. Besides once a minute, the server sends a bookmark two
+	// seconds before the end of a watch. Its timer is coarse: the bookmark comes within the first two of three seconds.
+	shortWatch = 3 * time.Second
+
+	// watchEndGrace is how long a watch may outlast its requested end.
+	watchEndGrace = 2 * time.Second
+
+	// maxListPause is the longest pause within the first list.
+	maxListPause = 10 * time.Second
+
+	// confirmTime is enough to confirm a state: one request for the version, and one bookmark.
+	confirmTime = 10 * time.Second
+)
+
+// A confirmTiming schedules the confirmation of a state in which nothing changes.
+//
+// A state is confirmed as of a moment if every earlier change was received. The server confirms it with a bookmark, in
+// order after the events, once a minute. But it sends no bookmark for a version that the watch already has, and without
+// changes its cache learns of newer versions only through etcd's progress reports or a request for the newest state. So
+// a state that was quiet for long is confirmed in two steps:
+//
+//  1. A list of one object at the newest version returns that version and makes the server's cache catch up. If this
+//     process already has the version, the state is confirmed as of the request.
+//  2. If not, either something else in the cluster changed, such as a lease, or the watch is silent. The next watch
+//     resumes after the last event received, with a short timeout. The server sends every newer event and, two
+//     seconds before the end, a bookmark. This includes events that the old watch lost.
+//
+// The server answers both from memory. The list before the watch is what causes the bookmark.
+type confirmTiming struct {
+	after   time.Duration // age at which a state is confirmed actively
+	timeout time.Duration // for the answer with the version
+}
+
+// newConfirmTiming returns the timing for a staleness limit.
+func newConfirmTiming(staleAfter time.Duration) confirmTiming {
+	limit := staleAfter - staleAfter/10
+	ask := max(limit/2, limit-confirmTime)
+	return confirmTiming{after: ask, timeout: min(limit-ask, openTimeout)}
+}
+
+// A cancelableClock ends every wait when the feed ends. The reflector's own pauses cannot be canceled.
+type cancelableClock struct {
+	clock.RealClock
+	done <-chan struct{}
+}
+
+// After returns a channel that receives once d has passed or the feed has ended.
+func (c cancelableClock) After(d time.Duration) <-chan time.Time {
+	out := make(chan time.Time, 1)
+	timer := time.NewTimer(d)
+	go func() {
+		defer timer.Stop()
+		select {
+		case now := <-timer.C:
+			out <- now
+		case <-c.done:
+			out <- c.Now()
+		}
+	}()
+	return out
+}
+
+// sleep waits for d. It reports false if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// jittered returns d plus a random part of up to d/2.
+func jittered(d time.Duration) time.Duration {
+	return d + time.Duration(float64(d)*pauseJitter*rand.Float64())
+}
