@@ -10,50 +10,50 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A try is one query to one upstream.
+// An attempt is one query to one upstream. An exchange makes one or more.
 type attempt struct {
-	query []byte // a whole message that other tries share; its ID and the case of its letters are for the carrier to draw
-	// mixed says that the letters of the name leave in random case, and are to come back so. It is heeded over UDP:
-	// nobody forges an answer on a connection by guessing.
+	query []byte // a whole message that attempts share; the transport chooses its ID and the case of its name
+	// randomCase asks the transport to send the name in random case and to require the same case in the answer
+	// (0x20). Only UDP honors it: on a connection, an off-path attacker cannot inject an answer.
 	randomCase  bool
-	connsOpened *atomic.Int32 // connections opened for the same query of a client, by all its tries; maxConns at most. Nil: not counted
-	pending     pendingQuery  // what the carrier notes, guarded by its lock
+	connsOpened *atomic.Int32 // connections opened for one client query by all its attempts, at most maxConnsPerQuery; nil: not counted
+	pending     pendingQuery  // state of the transport, guarded by the transport's lock
 
-	onReply func(reply, *wire.SendBatch) // takes what came; nil: race does
+	onReply func(reply, *wire.SendBatch) // receives the reply; nil: exchange does
 
 	exchange       *exchange
 	endpoint       *endpoint
-	index          int       // in its race, from 0
-	noOPT          bool      // sent without OPT record
-	smallUDP       bool      // sent with the smallest EDNS size, since the upstream was silent before
-	latencyStale   bool      // the upstream was not asked for long before
-	sentAt         time.Time // when it was sent
+	index          int  // in its exchange, from 0
+	noOPT          bool // sent without an OPT record
+	smallUDP       bool // sent with the smallest EDNS size, since the upstream did not answer before
+	latencyStale   bool // the latency was measured too long ago to be useful
+	sentAt         time.Time
 	timeout        time.Duration
-	hedgeDelay     time.Duration // after which it is late; 0: nobody can say
-	mayHedge       bool          // somebody able may be asked beside it then
-	done           bool          // guarded by race.mu, as all below
-	timeoutCounted bool          // for its silence
-	awaitLate      bool          // its race has ended, and it goes on for what can be learned from it
-	transport      transport     // that has it now
-	udpRTT         time.Duration // over UDP, when the answer must be fetched over TCP
-	caseChanged    bool          // it must be because the letters came back changed
-	tcpRetry       bool          // over TCP after UDP: it counts in manners.fetches
+	hedgeDelay     time.Duration // after which an answer counts as late; 0: unknown
+	mayHedge       bool          // the next candidate is healthy, so a hedge may start
+	done           bool          // guarded by exchange.mu, as all fields below
+	timeoutCounted bool          // already counted as timed out
+	awaitLate      bool          // the exchange has ended; a late reply still updates the upstream's health
+	transport      transport     // that sends it now
+	udpRTT         time.Duration // of the UDP answer, when the attempt moved on to TCP; 0: it has not
+	caseChanged    bool          // it moved on to TCP because the answer had another case
+	tcpRetry       bool          // it moved on to TCP: counted in capabilities.tcpRetries
 }
 
-// A ride is what a carrier notes about a try on its way.
+// A pendingQuery is what a transport stores about an attempt.
 type pendingQuery struct {
-	datagram datagramState // as a datagram
-	sent     []byte        // the query as it was sent, but as a datagram
+	datagram datagramState // over UDP
+	sent     []byte        // the query as sent, except over UDP
 
 	id         uint16      // on its connection
 	conn       *streamConn // the connection it is on; nil: none
-	newestConn uint64      // number of the newest connection when it came on this one
-	reused     bool        // that one was open before the query came
-	retried    bool        // it has had its second chance
-	request    *dohRequest // the one of HTTPS that it is; nil: none
+	newestConn uint64      // number of the newest connection when the query was assigned
+	reused     bool        // the connection was open before the query was assigned
+	retried    bool        // already moved once to another connection
+	request    *dohRequest // over HTTPS; nil: none
 }
 
-// carried says what came for the try.
+// deliver hands the reply to whoever started the attempt: an exchange or a probe.
 func (a *attempt) deliver(r reply, batch *wire.SendBatch) {
 	if a.onReply != nil {
 		a.onReply(r, batch)
@@ -62,9 +62,9 @@ func (a *attempt) deliver(r reply, batch *wire.SendBatch) {
 	a.exchange.handleReply(a, r, batch)
 }
 
-// An outcome is what became of a try; err is nil if it has a good answer.
+// An outcome is the result of an attempt; err is nil if the answer is good.
 type outcome struct {
-	cause Cause // with err
+	cause Cause // set if err is
 	rcode uint16
 	edns  bool
 	err   error
@@ -82,32 +82,33 @@ func (o *outcome) reason() Reason {
 	return Network
 }
 
-// A carrier brings queries to one upstream and brings back what it says: sockets of UDP, connections of TCP or TLS,
-// requests of HTTPS. Its methods may be called from any goroutine.
+// A transport sends queries to one upstream and delivers the replies: over UDP sockets, TCP or TLS connections, or
+// HTTPS. Its methods are safe for concurrent use.
 type transport interface {
-	// carry takes the try's query to be sent at the latest when later is flushed. An error says that nothing will
-	// come of it; otherwise the try's carried is called once, unless drop comes first. That call comes after carry has
-	// returned and with no lock of the carrier held. later is not nil and is not flushed here.
+	// send queues the attempt's query, which leaves when batch is flushed at the latest. An error is final. Otherwise
+	// the attempt's deliver is called once, unless cancel is called first. The call comes after send has returned,
+	// without a lock of the transport. batch is not nil and is not flushed here.
 	send(a *attempt, batch *wire.SendBatch) error
-	// drop says that nobody waits for the try any more. A call of carried may be under way all the same. It returns what
-	// was wrong with the last malformed message that came for the try and did not end the wait, nil if there was none.
+	// cancel abandons the attempt. A call of deliver may be under way all the same. It returns the error of the last
+	// malformed message that came for the attempt without ending it, nil if there was none.
 	cancel(a *attempt) (malformed error)
-	// leave refuses queries from now on; those under way go on, and with the last of them all that is open is closed.
+	// shutdown refuses new queries. Pending ones go on; the last of them closes what it used.
 	shutdown()
-	// retire closes what has no query now, and all else after its last query. Queries are still taken.
+	// closeIdle closes what has no query now, and everything else after its last query. New queries are still
+	// accepted.
 	closeIdle()
-	// wait returns when, after leave or retire, nothing is open and no goroutine is left.
+	// wait returns when, after shutdown or closeIdle, nothing is open and no goroutine is left.
 	wait()
-	// open counts the sockets, connections or sessions that are open or opening, and those ever begun.
+	// openCount returns the number of sockets or connections that are open or opening, and of those ever opened.
 	openCount() (now int, ever uint64)
 }
 
-// A received is what came for a try. If err is nil and none of truncated, recased and noEDNS is set, m is a whole message,
-// read from end to end, that answers the query.
+// A reply is what a transport received for an attempt. If err is nil and none of truncated, caseChanged and
+// headerOnlyRcode is set, m is a whole, well-formed message that answers the query.
 type reply struct {
-	m               *wire.Message // of which Raw is the message; valid during the call only
-	truncated       bool          // over UDP: it came with TC set, and m is nil
-	caseChanged     bool          // over UDP: its question is spelled in other letters than were sent, and m is nil
-	headerOnlyRcode uint16        // the response code of a header without a question, see [wire.NoEDNS], and m is nil; 0: none
-	err             error         // wraps errMalformed, errLimit, errDied, or is what the system said
+	m               *wire.Message // valid during the call only
+	truncated       bool          // UDP: TC was set; m is nil
+	caseChanged     bool          // UDP: the question came back in another case; m is nil
+	headerOnlyRcode uint16        // response code of a header without a question, see [wire.NoEDNS]; m is nil; 0: none
+	err             error         // wraps errMalformed, errLimit or errDied, or is a system error
 }

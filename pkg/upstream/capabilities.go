@@ -10,19 +10,19 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// What is learned about an upstream's manners is believed for so long, and then learned anew.
+// capabilityTTL is how long a learned limitation is assumed before it is tested again.
 const capabilityTTL = 10 * time.Minute
 
-// maxTCPTrials is how many tries at a time are fetched over TCP from an upstream whose connections fail: without one
-// there is nothing to be had of an answer that stays truncated, and the first to succeed shows that TCP works again. The
-// others fail at once. How often a connection is opened for them is bounded by [pace].
+// maxTCPRetries is how many truncated answers at a time are retried over TCP while the upstream's TCP connections
+// fail. The first success shows that TCP works again; the other queries fail at once. [openLimiter] bounds how often
+// a connection is opened for them.
 const maxTCPRetries = 16
 
-// mannersProofs is how often something that may be chance must be seen in a row.
+// minEvidence is how often in a row a sign must be seen if it may be chance.
 const minEvidence = 3
 
-// EDNS sizes for those with whom the usual one goes wrong. The large one passes unfragmented over Ethernet (RFC 9715
-// section 3.1): the second fragment of an answer carries no port, ID or question that a forger has to guess.
+// EDNS sizes for upstreams with which the usual one fails. The large one fits an Ethernet frame (RFC 9715 section
+// 3.1): a second fragment would carry no port, ID or question that an attacker has to guess.
 const (
 	smallUDPSize        = 512
 	unfragmentedUDPSize = 1400
@@ -31,17 +31,17 @@ const (
 // maxRefusedTypes bounds the types that an upstream is known to refuse.
 const maxRefusedTypes = 16
 
-// manners are what an upstream can and cannot do, as far as it has shown.
+// capabilities are what an upstream has shown that it can and cannot do.
 type capabilities struct {
-	noEDNS       limitation // FORMERR or NOTIMP for an OPT record, and a good answer without
-	noRandomCase limitation // the letters of names come back changed
-	noTCP        limitation // it truncates answers and does not take connections: let it truncate less
-	smallUDP     limitation // it is silent but to queries with the smallest EDNS size
+	noEDNS       limitation // it answers FORMERR or NOTIMP to an OPT record, and well without
+	noRandomCase limitation // it changes the case of names
+	noTCP        limitation // it truncates answers but accepts no TCP connections: ask for larger UDP answers
+	smallUDP     limitation // it answers only queries with the smallest EDNS size
 	refusedTypes []refusedType
-	tcpRetries   int // tries that wait for TCP after UDP
+	tcpRetries   int // attempts that wait for TCP after UDP
 }
 
-// A habit is believed until some time once there are proofs enough.
+// A limitation is assumed until a point in time, once there is enough evidence.
 type limitation struct {
 	evidence int
 	until    time.Time
@@ -56,13 +56,13 @@ func (l *limitation) observe(now time.Time, enough int) {
 
 func (l *limitation) active(now time.Time) bool { return now.Before(l.until) }
 
-// A refusal is a type that is answered REFUSED or NOTIMP.
+// A refusedType is a record type that the upstream answers with REFUSED or NOTIMP.
 type refusedType struct {
 	rrtype uint16
 	limitation
 }
 
-// apply makes a try fit for the upstream.
+// apply adapts an attempt to the upstream.
 func (c *capabilities) apply(a *attempt, udp, mixCase bool) {
 	a.randomCase = udp && mixCase && !c.noRandomCase.active(a.sentAt)
 	a.smallUDP = udp && (a.smallUDP || c.smallUDP.active(a.sentAt))
@@ -80,7 +80,7 @@ func (c *capabilities) apply(a *attempt, udp, mixCase bool) {
 	}
 }
 
-// mayFetch reports whether a truncated answer may be fetched over TCP. It counts the try then.
+// allowTCPRetry reports whether a truncated answer may be retried over TCP, and if so counts the retry.
 func (c *capabilities) allowTCPRetry(now time.Time) bool {
 	if c.noTCP.active(now) && c.tcpRetries >= maxTCPRetries {
 		return false
@@ -89,30 +89,30 @@ func (c *capabilities) allowTCPRetry(now time.Time) bool {
 	return true
 }
 
-// fetchFailed learns from an answer that was cut, or came in other letters, and could not be had over TCP.
+// tcpRetryFailed records that an answer was truncated, or came in another case, and TCP failed as well.
 func (c *capabilities) tcpRetryFailed(a *attempt, now time.Time) {
 	if a.caseChanged {
 		c.noRandomCase.observe(now, minEvidence)
 		return
 	}
-	c.noTCP.observe(now, 2) // the third try then fares better
+	c.noTCP.observe(now, 2) // so the third attempt succeeds
 }
 
-// answered learns from a good answer.
+// learnFromAnswer learns from a good answer.
 func (c *capabilities) learnFromAnswer(a *attempt, now time.Time) {
 	switch {
 	case !a.noOPT:
 		c.noEDNS.evidence = 0
 	case c.noEDNS.active(now), a.exchange.failure.Reason != Rcode:
 	case a.exchange.headerOnly:
-		// A header alone has only port and ID to guess. One that is forged has a query sent again without OPT; three in
-		// a row, with no answer to an OPT record between them, are needed to leave it out for longer.
+		// A bare header has only port and ID to guess. One forged header causes one retry without OPT. It takes three
+		// in a row, without an answer to an OPT record in between, to leave OPT out for longer.
 		c.noEDNS.observe(now, minEvidence)
 	default:
 		c.noEDNS.observe(now, 1)
 	}
 	switch {
-	case a.caseChanged: // one alone may be a forger's, who is to gain nothing by it
+	case a.caseChanged: // once may be a forgery, which must not change the state
 		c.noRandomCase.observe(now, minEvidence)
 	case a.randomCase:
 		c.noRandomCase.evidence = 0
@@ -132,10 +132,10 @@ func (c *capabilities) learnFromAnswer(a *attempt, now time.Time) {
 	}
 }
 
-// refused learns from a refusal.
+// learnFromRefusal learns from a refusal.
 func (c *capabilities) learnFromRefusal(now time.Time, rrtype uint16, cause Cause) {
 	if cause != CauseRefused && cause != CauseNotImp || rrtype == wire.TypeA || rrtype == wire.TypeAAAA {
-		return // who refuses addresses refuses everything
+		return // an upstream that refuses addresses refuses everything
 	}
 	i := slices.IndexFunc(c.refusedTypes, func(r refusedType) bool { return r.rrtype == rrtype })
 	if i < 0 {
@@ -148,12 +148,12 @@ func (c *capabilities) learnFromRefusal(now time.Time, rrtype uint16, cause Caus
 	c.refusedTypes[i].observe(now, minEvidence)
 }
 
-// refusesType tells whether the type is known to be refused.
+// isTypeRefused reports whether the upstream is known to refuse the type.
 func (c *capabilities) isTypeRefused(now time.Time, rrtype uint16) bool {
 	return slices.ContainsFunc(c.refusedTypes, func(r refusedType) bool { return r.rrtype == rrtype && r.active(now) })
 }
 
-// known lists what is believed, for people.
+// limitations lists the assumed limitations by name, for the status page.
 func (c *capabilities) limitations(now time.Time) []string {
 	var list []string
 	for _, h := range []struct {

@@ -18,19 +18,19 @@ import (
 
 // Bounds of the connections to one upstream.
 const (
-	maxConnections  = 16              // that may be asked for
+	maxConnections  = 16              // the most that a configuration may ask for
 	maxInflight     = 1024            // queries on one connection
-	maxOutbox       = 1 << 18         // octets waiting to be written on one connection
-	maxBatchPerConn = 16              // queries of a batch that go on one connection before the next is looked for
-	dialTimeout     = 3 * time.Second // for the handshake, that of TLS included
+	maxOutbox       = 1 << 18         // bytes waiting to be written on one connection
+	maxBatchPerConn = 16              // queries of a batch on one connection before the next one is used
+	dialTimeout     = 3 * time.Second // for the handshakes of TCP and TLS together
 	writeTimeout    = 3 * time.Second // for one write; a peer that does not read is gone
-	dropSilentAfter = 3 * time.Second // owes an answer and is silent: makes way for another
+	dropSilentAfter = 3 * time.Second // a connection that owes an answer and is silent for so long may be replaced
 )
 
 var (
-	// errDied marks the errors of a connection that ended with queries on it.
+	// errDied marks the error of a connection that ended with pending queries.
 	errDied = errors.New("connection ended")
-	// errLeft is what a query gets from an upstream that fell out of the list.
+	// errRemoved is the error of a query to an upstream that is no longer in the list.
 	errRemoved = fmt.Errorf("upstream has left: %w", errLimit)
 
 	errIdle      = errors.New("idle")
@@ -41,15 +41,15 @@ var (
 	errSilent    = errors.New("peer does not answer")
 )
 
-// lines are the connections to one upstream over TCP (RFC 7766) or TLS (RFC 7858), shared by many queries at a time.
+// A connPool holds the connections to one upstream over TCP (RFC 7766) or TLS (RFC 7858). Many queries share each
+// connection.
 //
-//	carry ─ place: an ID on a connection ─ outbox ─ Flush: one write for a batch ─► upstream
-//	                                                                                   │
-//	try.carried, for each ◄─ unlocked ─ ID, question: all that one read brought ◄──────┘
+//	send ─ assign: an ID on a connection ─ outbox ─ Flush: one write per batch ─► upstream
+//	                                                                                 │
+//	attempt.deliver, for each ◄─ unlocked ─ match ID and question of one read ◄──────┘
 //
-// One lock guards all of it and is never held over I/O, nor while anybody is told what came. A query costs no
-// goroutine, timer or channel: a connection has a goroutine that reads, one that writes what the kernel did not take at
-// once, and a timer for the moments when something may be due.
+// One lock guards all of it. It is never held during I/O or callbacks. A query costs no goroutine, timer or channel.
+// A connection has one goroutine that reads, one that writes what the kernel did not accept at once, and one timer.
 type connPool struct {
 	*common
 	addr      netip.AddrPort
@@ -57,22 +57,22 @@ type connPool struct {
 	tlsClient *tlsClient // nil: plain TCP
 	keepOpen  bool       // keep all connections open while queries come
 
-	mu          sync.Mutex    // guards the fields below, and line's where it says so
-	conns       []*streamConn // opening or open; those that have failed are not here
-	opened      uint64        // ever, which numbers the connections
-	uses        uint64        // queries ever placed, which says whose turn it is
+	mu          sync.Mutex    // guards the fields below, and those of streamConn where it says so
+	conns       []*streamConn // opening or open, without those that failed
+	opened      uint64        // connections ever opened; numbers them
+	uses        uint64        // queries ever assigned; orders connections by last use
 	lastQuery   time.Time     // when a query last came
 	openLimiter openLimiter
 	ids         idSource
 	lastErr     error // of the latest connection that ended before an answer came on it; nil once one has come
-	noIdle      bool  // keep no connection without a query
-	closed      bool  // the upstream is no longer one: take no query
+	noIdle      bool  // close connections after their last query
+	closed      bool  // the upstream was removed: refuse queries
 	running     int   // connections whose goroutines run
 	cond        sync.Cond
 }
 
-// newLines makes the carrier for TCP or, where the target says so, TLS. For a target of UDP it is there for what comes
-// truncated, and opens no connection ahead. It opens nothing yet.
+// newConnPool makes the transport for TCP or, if the target says so, TLS. For a UDP target it serves truncated
+// answers only and opens no connections in advance. It opens nothing yet.
 func newConnPool(c *common, t Target, count *counters) *connPool {
 	p := &connPool{common: c, addr: t.Addr, count: count, keepOpen: t.Network != "udp"}
 	p.cond.L = &p.mu
@@ -83,7 +83,7 @@ func newConnPool(c *common, t Target, count *counters) *connPool {
 	return p
 }
 
-// carry puts the query on a connection.
+// send assigns the query to a connection.
 func (p *connPool) send(a *attempt, batch *wire.SendBatch) error {
 	now := p.now()
 	p.mu.Lock()
@@ -93,7 +93,7 @@ func (p *connPool) send(a *attempt, batch *wire.SendBatch) error {
 	return p.assignLocked(now, a, 0, batch)
 }
 
-// placeLocked gives the query a place on a connection numbered above after.
+// assignLocked assigns the query to a connection numbered above after.
 func (p *connPool) assignLocked(now time.Time, a *attempt, after uint64, batch *wire.SendBatch) error {
 	if p.closed {
 		return errRemoved
@@ -115,9 +115,9 @@ func (p *connPool) assignLocked(now time.Time, a *attempt, after uint64, batch *
 	return c.addLocked(now, a, batch)
 }
 
-// roomLocked is how many connections there may be with another one for a query that could go on l, if there is such an
-// l. One that does nothing is not left aside, nor one that is aged, whose successor is on the way. Where none is of use,
-// there may be one more than are meant to be.
+// targetConnsLocked returns how many connections there may be, including a new one for a query that could use c; c
+// may be nil. An idle connection is always used, and so is an aged one, whose replacement is being opened. If no
+// connection is usable there may be one more than configured.
 func (p *connPool) targetConnsLocked(now time.Time, c *streamConn) int {
 	switch {
 	case c == nil || c.stalledLocked(now):
@@ -128,7 +128,7 @@ func (p *connPool) targetConnsLocked(now time.Time, c *streamConn) int {
 	return 0
 }
 
-// youngLocked counts the connections that have not come to their age.
+// countYoungLocked counts the connections that have not aged.
 func (p *connPool) countYoungLocked() int {
 	n := 0
 	for _, c := range p.conns {
@@ -139,14 +139,14 @@ func (p *connPool) countYoungLocked() int {
 	return n
 }
 
-// pickLocked finds the best connection that has room for a query of so many octets: of those of the best rank the one
-// with the fewest queries, then the one whose turn is the longest ago, so that none is idle while others work. The first
-// few queries of a batch keep together: they share a write then.
-func (p *connPool) pickLocked(now time.Time, after uint64, octets int, batch *wire.SendBatch) *streamConn {
+// pickLocked returns the best connection with room for a query of size bytes, nil if there is none. Within the best
+// rank it prefers fewer queries, then the one unused for longest, so that no connection is idle while others work.
+// The first few queries of a batch stay together, to share a write.
+func (p *connPool) pickLocked(now time.Time, after uint64, size int, batch *wire.SendBatch) *streamConn {
 	var best *streamConn
 	bestRank := rankNone
 	for _, c := range p.conns {
-		if c.number <= after || c.queries.n >= maxInflight || len(c.outbox)+2+octets > maxOutbox {
+		if c.number <= after || c.queries.n >= maxInflight || len(c.outbox)+2+size > maxOutbox {
 			continue
 		}
 		rank := c.rankLocked(now)
@@ -162,7 +162,7 @@ func (p *connPool) pickLocked(now time.Time, after uint64, octets int, batch *wi
 
 func (c *streamConn) rankLocked(now time.Time) int { return c.rank(c.stalledLocked(now)) }
 
-// beforeLocked tells which of two connections of one rank takes the query.
+// lessUsedLocked reports whether c, of two connections of one rank, takes the query.
 func (c *streamConn) lessUsedLocked(other *streamConn) bool {
 	if c.queries.n != other.queries.n {
 		return c.queries.n < other.queries.n
@@ -170,8 +170,8 @@ func (c *streamConn) lessUsedLocked(other *streamConn) bool {
 	return c.lastUse < other.lastUse
 }
 
-// dropSilentLocked makes room where all connections are taken: those go that have been silent for too long. Queries
-// that never pause would keep them otherwise, and a peer that hangs in them would be lost while it serves others.
+// dropSilentLocked makes room if all connections are taken: it closes those that have been silent for too long, and
+// reports whether there were any. Continuous queries would otherwise keep a connection whose peer hangs.
 func (p *connPool) dropSilentLocked(now time.Time) (dropped bool) {
 	if len(p.conns) <= p.connections {
 		return false
@@ -185,8 +185,8 @@ func (p *connPool) dropSilentLocked(now time.Time) (dropped bool) {
 	return dropped
 }
 
-// drop takes the query off its connection, if it is still there. What is malformed ends the wait, so there is nothing
-// to tell.
+// cancel removes the query from its connection. A malformed answer ends an attempt over TCP, so there is none to
+// return.
 func (p *connPool) cancel(a *attempt) error {
 	now := p.now()
 	p.mu.Lock()
@@ -199,7 +199,7 @@ func (p *connPool) cancel(a *attempt) error {
 	return nil
 }
 
-// leave is retire for an upstream that nobody may ask any more.
+// shutdown implements transport.
 func (p *connPool) shutdown() {
 	p.mu.Lock()
 	p.closed = true
@@ -207,7 +207,7 @@ func (p *connPool) shutdown() {
 	p.closeIdle()
 }
 
-// retire closes idle connections now, and the others after their last query.
+// closeIdle implements transport.
 func (p *connPool) closeIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,7 +219,7 @@ func (p *connPool) closeIdle() {
 	}
 }
 
-// wait returns when no connection is left, nor a goroutine of one.
+// wait implements transport.
 func (p *connPool) wait() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -228,15 +228,15 @@ func (p *connPool) wait() {
 	}
 }
 
-// open counts the connections.
+// openCount implements transport.
 func (p *connPool) openCount() (now int, ever uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.conns), p.opened
 }
 
-// lastError says why the latest connection ended before an answer came on it. It is empty once an answer has come on
-// any.
+// lastError returns why the latest connection ended before an answer came on it. It is empty once an answer has come
+// on any connection.
 func (p *connPool) lastError() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -246,16 +246,16 @@ func (p *connPool) lastError() string {
 	return p.lastErr.Error()
 }
 
-// calls are the queries on one connection by their ID. A query stands in the slot that the low bits of its ID name, and
-// an ID whose slot is taken is not given out; at least half of the slots are free, so there is always one to be found.
+// An idTable holds the queries on one connection by ID. The low bits of an ID select the slot. At least half of the
+// slots are free, and an ID whose slot is taken is not used.
 type idTable struct {
-	slots []*attempt // a power of two of them, at least twice n
+	slots []*attempt // a power of two, at least twice n
 	n     int
 }
 
 const minSlots = 32
 
-// at is the query with the ID, or nil.
+// lookup returns the query with the ID, or nil.
 func (q *idTable) lookup(id uint16) *attempt {
 	if len(q.slots) == 0 {
 		return nil
@@ -267,13 +267,13 @@ func (q *idTable) lookup(id uint16) *attempt {
 	return a
 }
 
-// put adds a query under an ID that it draws.
+// add adds a query under a random ID.
 func (q *idTable) add(a *attempt, ids *idSource) error {
 	if 2*(q.n+1) > len(q.slots) {
 		q.grow()
 	}
 	id := uint16(0)
-	for range 4 { // all taken: a chance of 1 in 16 at worst
+	for range 4 { // all four taken: a chance of 1 in 16 at worst
 		var err error
 		if id, err = ids.next(); err != nil {
 			return err
@@ -291,7 +291,7 @@ func (q *idTable) add(a *attempt, ids *idSource) error {
 	return nil
 }
 
-// grow doubles the slots. What had one of its own still has.
+// grow doubles the slots. IDs in different slots stay in different slots.
 func (q *idTable) grow() {
 	before := q.slots
 	q.slots = make([]*attempt, max(2*len(before), minSlots))
@@ -302,20 +302,20 @@ func (q *idTable) grow() {
 	}
 }
 
-// remove takes out a query that is in.
+// remove removes a query that is in the table.
 func (q *idTable) remove(a *attempt) {
 	q.slots[int(a.pending.id)&(len(q.slots)-1)] = nil
 	q.n--
 }
 
-// draws are random numbers, read from their source many at once: a read costs more than they do.
+// An idSource returns random numbers. It reads many from its source at once, as each read is expensive.
 type idSource struct {
 	random io.Reader
 	buf    [256]byte
-	unused []byte // of buf
+	unused []byte // part of buf
 }
 
-// next is 16 random bits.
+// next returns 16 random bits.
 func (d *idSource) next() (uint16, error) {
 	if len(d.unused) < 2 {
 		if _, err := io.ReadFull(d.random, d.buf[:]); err != nil {
@@ -328,20 +328,20 @@ func (d *idSource) next() (uint16, error) {
 	return bits, nil
 }
 
-// When connections are opened.
+// How often connections are opened.
 const (
-	openInterval   = 50 * time.Millisecond // between two connections, in the long run,
-	openBurst      = 3 * maxConnections    // and so many at once
-	preopenReserve = openBurst / 2         // of which so many are kept for queries that wait
+	openInterval   = 50 * time.Millisecond // between two connections in the long run
+	openBurst      = 3 * maxConnections    // connections at once
+	preopenReserve = openBurst / 2         // of the burst, reserved for queries that wait
 )
 
-// A pace bounds how often something is done: so many times at once, and once an interval in the long run. Nothing that
-// clients ask and nothing that upstreams do opens connections faster.
+// An openLimiter is a token bucket for opening connections. Neither clients nor upstreams can cause connections to be
+// opened faster.
 type openLimiter struct {
-	fullAt time.Time // when all of the burst is there again
+	fullAt time.Time // when the whole burst is available again
 }
 
-// take tells whether it may be done now, and leave keep for others, and then counts it.
+// allow reports whether a connection may be opened now so that keep tokens are left, and if so takes one.
 func (l *openLimiter) allow(now time.Time, keep int) bool {
 	full := l.fullAt
 	if full.Before(now) {

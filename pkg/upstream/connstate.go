@@ -6,40 +6,40 @@ import (
 	"time"
 )
 
-// When a connection has had its time.
+// Lifetime of a connection.
 const (
-	connAge      = 60 * time.Second       // after this and up to half as long again no query comes on it
-	replaceRetry = 5 * time.Second        // until one is tried again that is to follow an aged one
-	idleTimeout  = 10 * time.Second       // without a query in flight
-	stallAfter   = 800 * time.Millisecond // owes an answer and is silent: not for new queries
+	connAge      = 60 * time.Second       // then it gets no more queries; up to half as much again is added at random
+	replaceRetry = 5 * time.Second        // between two tries to open the replacement of an aged connection
+	idleTimeout  = 10 * time.Second       // without a pending query
+	stallAfter   = 800 * time.Millisecond // a connection that owes an answer and is silent for so long gets no new queries
 )
 
-// A life is what connections of TCP and TLS and sessions of HTTPS have in common: how good one is beside others, and
-// when it ends. The lock of its carrier guards it.
+// connState is what stream connections and HTTPS connections have in common: their rank for a new query, and when
+// they end. The lock of the pool guards it.
 type connState struct {
-	open       bool      // the handshake is over
+	open       bool      // the handshake is complete
 	preopened  bool      // opened before a query had to wait for it
-	aged       bool      // to be replaced: takes a query only where there is no better one
+	aged       bool      // to be replaced: takes a query only if there is no better one
 	answered   bool      // an answer has come on it
-	owesAnswer bool      // somebody gave up on it since the last answer
-	lastUse    uint64    // the latest query's
-	lastRead   time.Time // when something last came, or since when something is owed
-	idleSince  time.Time // since when it has no query, where it has none
-	agesAt     time.Time // when it has had its time; zero: not open yet
+	owesAnswer bool      // a query was canceled on it since the last answer
+	lastUse    uint64    // sequence number of the latest query
+	lastRead   time.Time // when something last came, or when the first unanswered query was sent
+	idleSince  time.Time // when its last query ended
+	agesAt     time.Time // when it ages; zero: not open yet
 	timer      lazyTimer
 	err        error // why it ended; nil: it has not
 }
 
-// The ranks, the best first.
+// The ranks, best first.
 const (
 	rankGood      = iota
-	rankAged      // had better end, once another is open
+	rankAged      // use only until another one is open
 	rankPreopened // opening, and no query has waited for it yet
-	rankStalled   // if there is no other
+	rankStalled   // use only if there is no other
 	rankNone
 )
 
-// rank is its place among others. stalled says that a query on it would wait.
+// rank compares the connection with others. stalled says that a query on it would wait.
 func (s *connState) rank(stalled bool) int {
 	switch {
 	case stalled:
@@ -52,7 +52,7 @@ func (s *connState) rank(stalled bool) int {
 	return rankGood
 }
 
-// begin notes that the handshake is over. expire is called when it has had its time.
+// markOpen records the end of the handshake. expire is called when the connection ages.
 func (s *connState) markOpen(now time.Time, ids *idSource, expire func()) {
 	age := connAge
 	if bits, err := ids.next(); err == nil {
@@ -62,12 +62,11 @@ func (s *connState) markOpen(now time.Time, ids *idSource, expire func()) {
 	s.timer.set(now, s.agesAt, expire)
 }
 
-// fate is what becomes of one that is there and has no queries: it ends with the error, or is looked at again at that
-// time, or stays as it is if both are zero. quiet is since when there were no queries; replaced says that another one does
-// what it did.
+// idlePolicy decides about a connection without queries: end it with the error, check again at the time, or keep it
+// if both are zero. quiet is when the queries ended; replaced says that its replacement is open.
 //
-// One that is silent although its callers gave up is soon not kept: its path may be cut, or the rest of a frame, or an
-// answer that takes for ever, stand before all that would come after.
+// A connection that stays silent after its queries were canceled is closed soon. Its path may be broken, or an
+// unfinished frame or answer may block all that would follow.
 func (s *connState) idlePolicy(now, quiet time.Time, retired, replaced bool) (look time.Time, end error) {
 	switch {
 	case retired:

@@ -12,20 +12,19 @@ import (
 	"syscall"
 )
 
-// A dialer is what Config.Dial is by default.
+// A dialer is the default of Config.Dial.
 type dialer struct {
-	mark   uint32 // of the sockets; 0: none
+	mark   uint32 // SO_MARK of the sockets; 0: none
 	log    *slog.Logger
-	warned atomic.Bool // of a mark that could not be set
+	warned atomic.Bool // that the mark could not be set
 }
 
-// dial opens a socket that is connected to addr, from a port the kernel draws.
+// dial opens a socket that is connected to addr. The kernel chooses the source port.
 func (d *dialer) dial(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 	switch network {
 	case "udp":
-		// Without a Control function: for it the net package writes out the
-		// address of every socket, a tenth of what a miss costs. A mark that comes
-		// after the connect is in time for the first packet.
+		// No Control function here: with one, package net formats the address of every socket, a tenth of the cost of
+		// a miss. The mark is set after connect, which is before the first packet.
 		conn, err := new(net.Dialer).DialUDP(ctx, network, netip.AddrPort{}, addr)
 		if err != nil {
 			return nil, err
@@ -47,9 +46,8 @@ func (d *dialer) dial(ctx context.Context, network string, addr netip.AddrPort) 
 	return nil, fmt.Errorf("network %q: %w", network, net.UnknownNetworkError(network))
 }
 
-// setMark marks a socket, unless it could not be had. A query without the mark is
-// better than none: rules that act on the mark need the right that the mark needs,
-// so where it is missing there are none of this process.
+// setMark sets the mark if it can, and logs the first failure. A query without the mark is better than none: a
+// process that may not set marks has not installed rules for them either, as both need NET_ADMIN.
 func (d *dialer) setMark(ctx context.Context, raw syscall.RawConn, err error) {
 	if err == nil {
 		err = setSocketMark(raw, d.mark)

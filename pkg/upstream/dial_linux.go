@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userTimeout is how long sent octets may stay unacknowledged, in milliseconds
-// (RFC 5482). A path that is cut without a word then ends its connections soon;
-// by default the kernel would go on for a quarter of an hour.
+// userTimeout is how long sent bytes may stay unacknowledged, in milliseconds (RFC 5482). It ends connections over a
+// broken path soon; the kernel's default is a quarter of an hour.
 const userTimeout = 3000
 
 func setUserTimeout(raw syscall.RawConn) error {
@@ -29,28 +28,28 @@ func setUserTimeout(raw syscall.RawConn) error {
 	return nil
 }
 
-// An acknowledger has the kernel acknowledge what came at once. By default it waits for up to 40 ms for something to send
-// along, and a peer that does not set TCP_NODELAY holds its next answers back until then.
+// A quickAcker makes the kernel acknowledge received data at once. By default the kernel waits up to 40 ms for data
+// to send along. A peer without TCP_NODELAY holds its next answers back until then.
 type quickAcker struct {
 	raw    syscall.RawConn
-	setOpt func(fd uintptr) // made once, so that it needs no memory
+	setOpt func(fd uintptr) // made once, to avoid an allocation per call
 }
 
 func newQuickAcker(raw syscall.RawConn) *quickAcker {
 	return &quickAcker{raw: raw, setOpt: func(fd uintptr) {
-		// It does not last, and where it fails there is only a delay.
+		// TCP_QUICKACK does not last, and a failure only costs a delay.
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
 	}}
 }
 
-// hurry acknowledges what has been read. a may be nil.
+// ackNow acknowledges what has been read. q may be nil.
 func (a *quickAcker) ackNow() {
 	if a != nil {
 		_ = a.raw.Control(a.setOpt)
 	}
 }
 
-// markSocket has the packets of a socket carry a mark.
+// setSocketMark sets SO_MARK on a socket.
 func setSocketMark(raw syscall.RawConn, mark uint32) error {
 	var failed error
 	err := raw.Control(func(fd uintptr) {

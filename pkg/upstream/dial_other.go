@@ -9,16 +9,16 @@ import (
 	"syscall"
 )
 
-// setUserTimeout leaves the kernel's own limits where there is no option for it.
+// setUserTimeout does nothing: there is no such option here.
 func setUserTimeout(syscall.RawConn) error { return nil }
 
-// An quickAcker is nothing where there is no option for it.
+// A quickAcker does nothing: there is no such option here.
 type quickAcker struct{}
 
 func newQuickAcker(syscall.RawConn) *quickAcker { return nil }
 
-// ackNow leaves it to the kernel when to acknowledge.
+// ackNow does nothing.
 func (*quickAcker) ackNow() {}
 
-// setSocketMark fails: marks are Linux's.
+// setSocketMark fails: only Linux has marks.
 func setSocketMark(syscall.RawConn, uint32) error { return errors.ErrUnsupported }

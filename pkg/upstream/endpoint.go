@@ -12,23 +12,23 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// An endpoint is one upstream: an address, what is known about it, and the ways to it.
+// An endpoint is one upstream: its address, its transports, and what was learned about it.
 type endpoint struct {
 	*common
 	endpointKey
 	count       counters
 	primary     transport     // takes queries
-	tcpFallback transport     // takes what first cannot bring whole; nil: none
-	limiter     *rate.Limiter // nil: no bound
-	outstanding atomic.Int32  // tries under way
-	failing     atomic.Bool   // the latest tries failed
-	lastReason  atomic.Uint32 // the Reason of the latest failure
-	down        atomic.Bool   // it has been failing for so long that it is not asked
-	loopMonitor *loopMonitor  // nil: it is not looked whether what is sent to it comes back
+	tcpFallback transport     // repeats over TCP what primary could not deliver whole; nil: none
+	limiter     *rate.Limiter // nil: no limit
+	outstanding atomic.Int32  // pending attempts
+	failing     atomic.Bool   // the latest attempts failed
+	lastReason  atomic.Uint32 // Reason of the latest failure
+	down        atomic.Bool   // failing for so long that it gets only probes
+	loopMonitor *loopMonitor  // nil: no loop detection
 
 	mu           sync.Mutex // guards the fields below
 	latency      latency
-	lastQuery    time.Time // when last
+	lastQuery    time.Time
 	lastPenalty  time.Time // when a failure last counted
 	lastAnswer   time.Time // when an answer last came
 	failureRun   failureRun
@@ -58,7 +58,7 @@ func newEndpoint(c *common, l endpointKey) *endpoint {
 	return e
 }
 
-// carriers are the ways to the upstream.
+// transports lists the endpoint's transports.
 func (e *endpoint) transports() []transport {
 	if e.tcpFallback == nil {
 		return []transport{e.primary}
@@ -66,7 +66,7 @@ func (e *endpoint) transports() []transport {
 	return []transport{e.primary, e.tcpFallback}
 }
 
-// leave lets no query go there any more.
+// shutdown refuses new queries.
 func (e *endpoint) shutdown() {
 	e.stopProbes()
 	for _, c := range e.transports() {
@@ -74,7 +74,7 @@ func (e *endpoint) shutdown() {
 	}
 }
 
-// retire keeps nothing open without a query.
+// closeIdle keeps nothing open without a query from now on.
 func (e *endpoint) closeIdle() {
 	e.stopProbes()
 	for _, c := range e.transports() {
@@ -82,14 +82,14 @@ func (e *endpoint) closeIdle() {
 	}
 }
 
-// wait returns when, after leave or retire, nothing is open.
+// wait returns when, after shutdown or closeIdle, nothing is open.
 func (e *endpoint) wait() {
 	for _, c := range e.transports() {
 		c.wait()
 	}
 }
 
-// open counts what is open.
+// openCount counts open sockets and connections.
 func (e *endpoint) openCount() int {
 	n := 0
 	for _, c := range e.transports() {
@@ -107,10 +107,10 @@ func (e *endpoint) stopProbes() {
 	e.prober.stopped = true
 }
 
-// hopeful tells whether a query may be expected to be answered.
+// healthy reports whether the upstream is expected to answer a query.
 func (e *endpoint) healthy() bool { return !e.failing.Load() && !e.loopMonitor.looped() }
 
-// begin sends a try on its way. An error says that nothing will come of it.
+// send starts an attempt. An error is final.
 func (e *endpoint) send(a *attempt, batch *wire.SendBatch) error {
 	if e.limiter != nil && !e.limiter.AllowN(a.sentAt, 1) {
 		return errRate
@@ -126,7 +126,7 @@ func (e *endpoint) send(a *attempt, batch *wire.SendBatch) error {
 	return nil
 }
 
-// fit makes a try what the upstream can cope with, and notes when it was asked.
+// prepare adapts an attempt to the upstream's capabilities and records the time of the query.
 func (e *endpoint) prepare(a *attempt) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -137,9 +137,9 @@ func (e *endpoint) prepare(a *attempt) {
 	e.capabilities.apply(a, e.network == "udp", e.randomCase)
 }
 
-// heard takes what came for a try. settled is false when that is not the end of it: an answer that UDP did not bring
-// whole, or that somebody on the way has changed, is fetched over TCP.
-func (e *endpoint) handleReply(a *attempt, in reply, now time.Time, batch *wire.SendBatch) (out outcome, settled bool) {
+// handleReply processes the reply to an attempt. final is false if the attempt goes on: an answer that was truncated
+// over UDP, or that came in another case, is requested again over TCP.
+func (e *endpoint) handleReply(a *attempt, in reply, now time.Time, batch *wire.SendBatch) (out outcome, final bool) {
 	if in.truncated || in.caseChanged {
 		if out = e.retryOverTCP(a, &in, now, batch); out.err == nil {
 			return outcome{}, false
@@ -158,7 +158,7 @@ func (e *endpoint) handleReply(a *attempt, in reply, now time.Time, batch *wire.
 	return e.recordAnswer(a, in.m, now), true
 }
 
-// settled takes a try off what is counted of those under way.
+// release ends the accounting of a pending attempt.
 func (e *endpoint) release(a *attempt) {
 	e.outstanding.Add(-1)
 	if a.tcpRetry {
@@ -169,9 +169,9 @@ func (e *endpoint) release(a *attempt) {
 	}
 }
 
-// fetch sends a try over TCP after what came over UDP. The time that it took is that of UDP.
+// retryOverTCP repeats an attempt over TCP. Its round trip time is that of UDP.
 func (e *endpoint) retryOverTCP(a *attempt, in *reply, now time.Time, batch *wire.SendBatch) outcome {
-	a.udpRTT = max(now.Sub(a.sentAt), 1) // 0: it has not been heard
+	a.udpRTT = max(now.Sub(a.sentAt), 1) // 0 means no UDP answer
 	a.caseChanged = in.caseChanged
 	if in.truncated {
 		e.count.truncated.Add(1)

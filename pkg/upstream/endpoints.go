@@ -12,36 +12,33 @@ import (
 // maxEndpoints is how many servers of one Endpoints are used.
 const maxEndpoints = 256
 
-// Endpoints is the servers behind a name, as somebody who watches it tells. The
-// zero value has none yet. Any number of pools may follow it, and its methods may
-// be called from any goroutine.
+// Endpoints is the current list of servers behind a name. The zero value is empty. Several pools may share one, and
+// its methods are safe for concurrent use.
 type Endpoints struct {
 	current atomic.Pointer[memberList] // nil before the first use
 }
 
-// A Server is one of several that are asked alike.
+// A Server is one of several equivalent servers.
 type Server struct {
 	Addr netip.AddrPort
-	Far  bool // in another zone than this machine: asked when those nearer are much busier, or fail
+	Far  bool // in another zone than this node: used when those in this zone are much busier, or fail
 }
 
-// A membership is what one call of Set gave. It never changes.
+// A memberList is the argument of one call of Set. It is immutable.
 type memberList struct {
 	ready, lastResort []Server
-	replaced          chan struct{} // closed when there is a newer one
+	replaced          chan struct{} // closed when a newer list replaces it
 }
 
-// Set says which servers there are from now on. Those of ready share the
-// queries, the nearer ones first; those of lastResort are asked only while ready
-// is empty, each of ready fails, or all that a query asked there were silent for
-// longer than they should. A query that begins after Set has returned is sent to
-// none that is in neither list; one that was sent to such a server before may still
-// get its answer from there, and is asked elsewhere, in the time it has left, when
-// that fails or is late. A server that stays, and is as far as before, keeps its
-// connections and counters.
+// Set replaces the servers. The servers of ready share the queries, those of this zone first. Those of lastResort are
+// asked only while ready is empty, while each of ready fails, or if every ready server that a query was sent to timed
+// out.
 //
-// Addresses that are not valid or lack a port are left out, and so are those
-// beyond 256. Both lists are copied.
+// A query that begins after Set has returned goes to no server outside the two lists. A query that was sent to such a
+// server before may still get its answer from there; on failure or timeout it is sent to another one in the time that
+// is left. A server that stays, with the same Far, keeps its connections and counters.
+//
+// Set ignores addresses that are invalid or lack a port, and all beyond 256. It copies both lists.
 func (e *Endpoints) Set(ready, lastResort []Server) {
 	next := &memberList{ready: sanitizeServers(ready), lastResort: sanitizeServers(lastResort), replaced: make(chan struct{})}
 	for {
@@ -56,7 +53,7 @@ func (e *Endpoints) Set(ready, lastResort []Server) {
 	}
 }
 
-// usable is a copy of a list, cleaned.
+// sanitizeServers returns a copy of the list with valid addresses only.
 func sanitizeServers(servers []Server) []Server {
 	list := make([]Server, 0, min(len(servers), maxEndpoints))
 	for _, s := range servers {
@@ -68,7 +65,7 @@ func sanitizeServers(servers []Server) []Server {
 	return list
 }
 
-// load is the membership of now.
+// load returns the current list.
 func (e *Endpoints) load() *memberList {
 	m := e.current.Load()
 	if m == nil {
@@ -78,7 +75,7 @@ func (e *Endpoints) load() *memberList {
 	return m
 }
 
-// refresh publishes the endpoints of now, unless somebody else just did.
+// refreshSnapshot publishes the current endpoints, unless another goroutine just did.
 func (p *Pool) refreshSnapshot() *snapshot {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,8 +102,8 @@ func (p *Pool) refreshSnapshot() *snapshot {
 	return next
 }
 
-// followEndpoints takes every change over until ctx ends, so that connections
-// to those that left do not wait for the next query to be closed.
+// watchEndpoints applies every change until ctx ends, so that connections to removed servers close without waiting
+// for the next query.
 func (p *Pool) watchEndpoints(ctx context.Context) {
 	for {
 		snap := p.currentSnapshot()

@@ -12,65 +12,65 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// What one query may cost, whatever the upstreams do.
+// Limits for one query.
 const (
-	targetCandidates    = 2 // upstreams asked, of targets
-	endpointCandidates  = 3 // and of endpoints, which come and go more often
+	targetCandidates    = 2 // upstreams asked, if configured as targets
+	endpointCandidates  = 3 // upstreams asked, if from Endpoints, which change more often
 	maxCandidates       = max(targetCandidates, endpointCandidates)
-	maxAttempts         = 6 // in all,
-	attemptsPerUpstream = 3 // and with one of them
+	maxAttempts         = 6 // in all
+	attemptsPerUpstream = 3 // to one upstream
 	maxConnsPerQuery    = 3 // connections opened
 )
 
-// betterTime is how long a query with a bad answer in hand still waits for a good one from an upstream that is silent: as
-// long as a name may take that nobody has asked for in a while, and less than a client's patience.
+// betterAnswerWait is how long a query that has a bad answer waits for a good one from an upstream that has not
+// answered. It is as long as an uncached name may take, and less than a client's timeout.
 const betterAnswerWait = 2500 * time.Millisecond
 
-// A race is one query of a client: tries that are started one after the other and then run side by side until one of them
-// wins. It has no goroutine. What happens to it comes from the carriers and from its timer.
+// An exchange is one client query. It starts attempts one after the other, which then run in parallel until one of
+// them has a good answer. It has no goroutine: transports and its timer call it.
 type exchange struct {
 	pool        *Pool
 	query       []byte
 	deadline    time.Time
 	asker       wire.AnswerReceiver
-	connsOpened atomic.Int32 // opened for it
+	connsOpened atomic.Int32 // connections opened for it
 
 	mu           sync.Mutex // guards the fields below
-	snapshot     *snapshot  // that sides were chosen from
-	candidates   candidates // the best first
-	firstAttempt attempt    // most need no other
+	snapshot     *snapshot  // that the candidates were selected from
+	candidates   candidates // best first
+	firstAttempt attempt    // most exchanges need no other
 	attempts     [maxAttempts]*attempt
-	numStarted   int    // of tries
-	numRunning   int    // of them
-	noneLeft     bool   // no try is left to start
-	done         bool   // nothing is heard any more
-	queryNoOPT   []byte // query without its OPT record, made when first needed
-	headerOnly   bool   // an upstream answered the OPT record with a header alone
+	numStarted   int    // attempts started
+	numRunning   int    // attempts pending
+	noneLeft     bool   // no attempt is left to start
+	done         bool   // the result is final
+	queryNoOPT   []byte // query without its OPT record, built when first needed
+	headerOnly   bool   // an upstream answered the OPT record with a bare header
 	timerKind    timerKind
-	timerAt      time.Time // when its time runs out; zero: it is not waiting for that
-	failure      Failure   // the gravest so far; Err is nil while there is none
+	timerAt      time.Time // when the timer fires; zero: it is not set
+	failure      Failure   // the most specific so far; Err is nil while there is none
 
-	heapIndex int // in the timetable, from 1, and guarded by it; 0: it has none
+	heapIndex int // in the timer heap, from 1, guarded by the heap; 0: not in it
 }
 
-// waits is what the timer of a race is set for.
+// timerKind is what an exchange waits for.
 type timerKind uint8
 
 const (
-	timerHedge    timerKind = iota // the latest try is late for its upstream
-	timerAttempt                   // the latest try's patience ends
-	timerDeadline                  // no try is left
+	timerHedge    timerKind = iota // the latest attempt is late
+	timerAttempt                   // the latest attempt times out
+	timerDeadline                  // no attempt is left to start
 )
 
-// run starts the first try. It tells whether the race is over already, all tries having failed at once.
+// start starts the first attempt. It reports whether the exchange is over because all attempts failed at once.
 func (x *exchange) start(now time.Time, batch *wire.SendBatch) (over bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.startNext(now, batch) && x.finish(now)
 }
 
-// advance starts the next try, and that after it if it fails at once. It tells whether the race is over: all tries
-// failed, or all had their patience, at least one upstream gave a bad answer and no better one is to be expected.
+// startNext starts the next attempt, and further ones while they fail at once. It reports whether the exchange is
+// over: all attempts failed; or all were started, at least one answer was bad, and no better one is expected.
 func (x *exchange) startNext(now time.Time, batch *wire.SendBatch) (over bool) {
 	if snap := x.pool.currentSnapshot(); snap != x.snapshot {
 		x.reselect(now, snap)
@@ -96,8 +96,8 @@ func (x *exchange) startNext(now time.Time, batch *wire.SendBatch) (over bool) {
 	return false
 }
 
-// breakLoops ends the tries with upstreams that have been found to lead back here meanwhile: what would be their answer
-// may be waiting for this race.
+// cancelLooping cancels the attempts with upstreams that were found to loop back to this process: their answer may
+// depend on this very exchange.
 func (x *exchange) cancelLooping(now time.Time) {
 	for _, a := range x.attempts[:x.numStarted] {
 		if a.done || !a.endpoint.loopMonitor.looped() {
@@ -111,7 +111,7 @@ func (x *exchange) cancelLooping(now time.Time) {
 	}
 }
 
-// mayImprove tells whether one of the upstreams that have not said anything yet may still have a good answer.
+// mayImprove reports whether a pending attempt may still get a good answer.
 func (x *exchange) mayImprove(now time.Time) bool {
 	if now.Sub(x.firstAttempt.sentAt) >= betterAnswerWait {
 		return false
@@ -124,8 +124,8 @@ func (x *exchange) mayImprove(now time.Time) bool {
 	return false
 }
 
-// turn is the side that had the fewest tries and may be asked again, nil if there is none. A last resort has no turn
-// while another one may be asked that is expected to answer.
+// nextCandidate returns the candidate with the fewest attempts that may be asked again, nil if there is none. A last
+// resort is skipped while a healthy candidate is left.
 func (x *exchange) nextCandidate() *candidate {
 	var next, resort *candidate
 	hopeful := false
@@ -153,7 +153,7 @@ func (x *exchange) nextCandidate() *candidate {
 	return next
 }
 
-// start makes the next try, with a side.
+// newAttempt creates the next attempt with a candidate.
 func (x *exchange) newAttempt(c *candidate, now time.Time) *attempt {
 	c.attempts++
 	a := &x.firstAttempt
@@ -162,7 +162,7 @@ func (x *exchange) newAttempt(c *candidate, now time.Time) *attempt {
 	}
 	a.exchange, a.endpoint, a.index, a.query, a.noOPT = x, c.ep, x.numStarted, x.query, c.noOPT
 	a.sentAt, a.timeout, a.hedgeDelay, a.mayHedge = now, c.timeout, c.hedgeDelay, c.nextHealthy
-	a.smallUDP = c.timedOut // RFC 6891 section 6.2.5: what it said may have been too large for the way
+	a.smallUDP = c.timedOut // RFC 6891 section 6.2.5: its answer may have been too large for the path
 	a.connsOpened = &x.connsOpened
 	if c.noOPT {
 		a.query = x.withoutOPT()
@@ -173,7 +173,7 @@ func (x *exchange) newAttempt(c *candidate, now time.Time) *attempt {
 	return a
 }
 
-// await sets the timer for what may happen next.
+// armTimer sets the timer for the next event.
 func (x *exchange) armTimer(now time.Time) {
 	latest := x.attempts[x.numStarted-1]
 	wait := x.deadline.Sub(now)
@@ -198,7 +198,7 @@ func (x *exchange) setTimer(now time.Time, d time.Duration) {
 	x.pool.timers.set(x, now, x.timerAt)
 }
 
-// rechoose takes the sides from a newer list. Tries that run on upstreams that have left go on.
+// reselect selects the candidates from a newer snapshot. Pending attempts with removed upstreams go on.
 func (x *exchange) reselect(now time.Time, snap *snapshot) {
 	before := x.candidates
 	x.snapshot, x.candidates = snap, x.pool.selectCandidates(snap, x.query, now)
@@ -210,7 +210,7 @@ func (x *exchange) reselect(now time.Time, snap *snapshot) {
 	}
 }
 
-// side is the upstream's place in the race, nil when it has none any more.
+// candidate returns the candidate for the upstream, nil if there is none any more.
 func (x *exchange) candidate(ep *endpoint) *candidate {
 	for i := range x.candidates.list[:x.candidates.count] {
 		if x.candidates.list[i].ep == ep {
@@ -220,7 +220,7 @@ func (x *exchange) candidate(ep *endpoint) *candidate {
 	return nil
 }
 
-// carried takes what came for one of the tries.
+// handleReply processes the reply to one of the attempts.
 func (x *exchange) handleReply(a *attempt, in reply, batch *wire.SendBatch) {
 	won, over := x.processReply(a, in, batch)
 	switch {
@@ -232,7 +232,7 @@ func (x *exchange) handleReply(a *attempt, in reply, batch *wire.SendBatch) {
 	}
 }
 
-// take tells whether what came has won the race, and whether it is over.
+// processReply reports whether the reply is the answer of the exchange, and whether the exchange is over.
 func (x *exchange) processReply(a *attempt, in reply, batch *wire.SendBatch) (won, over bool) {
 	now := x.pool.now()
 	x.mu.Lock()
@@ -244,9 +244,9 @@ func (x *exchange) processReply(a *attempt, in reply, batch *wire.SendBatch) (wo
 		}
 		return false, false
 	}
-	out, settled := a.endpoint.handleReply(a, in, now, batch)
+	out, final := a.endpoint.handleReply(a, in, now, batch)
 	switch {
-	case !settled: // it goes on by another way
+	case !final: // the attempt goes on over TCP
 		return false, false
 	case out.err == nil:
 		a.done = true
@@ -254,12 +254,12 @@ func (x *exchange) processReply(a *attempt, in reply, batch *wire.SendBatch) (wo
 		return true, x.finish(now)
 	}
 	x.recordFailedAttempt(a, out)
-	// The failure of an earlier one leaves the latest its patience.
+	// The failure of an earlier attempt does not shorten the latest one.
 	over = (a.index == x.numStarted-1 || x.noneLeft) && x.startNext(now, batch)
 	return false, over && x.finish(now)
 }
 
-// withoutOPT is the query without its OPT record, or nil when there is none.
+// withoutOPT returns the query without its OPT record, or nil if it has none.
 func (x *exchange) withoutOPT() []byte {
 	if x.queryNoOPT != nil {
 		return x.queryNoOPT
@@ -272,9 +272,9 @@ func (x *exchange) withoutOPT() []byte {
 	return x.queryNoOPT
 }
 
-// tick is the timetable's.
+// onTimer is called by the timer heap.
 func (x *exchange) onTimer(batch *wire.SendBatch) {
-	defer x.pool.recoverPanic(context.Background(), func() { // nobody else sees to those who wait
+	defer x.pool.recoverPanic(context.Background(), func() { // otherwise the client would wait for ever
 		x.asker.Answered(nil, &Failure{Reason: Network, Err: errPanic}, batch)
 	})
 	if x.handleTimer(batch) {
@@ -282,7 +282,7 @@ func (x *exchange) onTimer(batch *wire.SendBatch) {
 	}
 }
 
-// expire tells whether the race is over now that its timer has run out.
+// handleTimer reports whether the exchange is over now that its timer has fired.
 func (x *exchange) handleTimer(batch *wire.SendBatch) (over bool) {
 	now := x.pool.now()
 	x.mu.Lock()
@@ -290,8 +290,8 @@ func (x *exchange) handleTimer(batch *wire.SendBatch) (over bool) {
 	latest := x.attempts[x.numStarted-1]
 	switch {
 	case x.timerAt.IsZero():
-		return false // it ran out just when it was stopped
-	case now.Before(x.timerAt): // or set anew, for a try that has only just begun
+		return false // it fired while it was being stopped
+	case now.Before(x.timerAt): // it was set again for a newer attempt
 		x.setTimer(now, x.timerAt.Sub(now))
 		return false
 	case x.done:
@@ -300,7 +300,7 @@ func (x *exchange) handleTimer(batch *wire.SendBatch) (over bool) {
 	case !now.Before(x.deadline):
 		x.recordUnanswered(context.DeadlineExceeded)
 		over = true
-	case x.timerKind == timerDeadline: // nothing better has come in the time there was for it
+	case x.timerKind == timerDeadline: // no better answer came in time
 		over = true
 	case x.timerKind == timerAttempt:
 		latest.endpoint.recordTimeout(latest, now)
@@ -318,7 +318,7 @@ func (x *exchange) handleTimer(batch *wire.SendBatch) (over bool) {
 	return over && x.finish(now)
 }
 
-// abandon ends a race that nobody waits for any more, unless it has ended. Answered is then not called.
+// abort ends the exchange unless it has ended, and reports whether it did. Answered is then not called.
 func (x *exchange) abort(err error) (ended bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -329,17 +329,17 @@ func (x *exchange) abort(err error) (ended bool) {
 	return x.finish(x.pool.now())
 }
 
-// silence notes that the tries that run have got no answer.
+// recordUnanswered records that the pending attempts have got no answer.
 func (x *exchange) recordUnanswered(err error) {
 	if x.numRunning > 0 {
 		x.keepFailure(Failure{Reason: Timeout, Err: fmt.Errorf("waiting for an answer: %w", err)})
 	}
 }
 
-// finish ends the race: nothing that comes later is its answer. It returns true.
+// finish ends the exchange and returns true. Later replies do not change its result.
 //
-// A try that was late, and has lost to another for that, goes on as an orphan until its patience ends: whoever is silent
-// would otherwise never be found out.
+// A late attempt that lost to a hedge stays pending until it times out. Otherwise an upstream that does not answer
+// would never be noticed.
 func (x *exchange) finish(now time.Time) bool {
 	x.done = true
 	x.timerAt = time.Time{}
@@ -368,7 +368,7 @@ func (x *exchange) finish(now time.Time) bool {
 	return true
 }
 
-// bury ends the orphans.
+// dropLateAttempts cancels the attempts that stayed pending after the end.
 func (x *exchange) dropLateAttempts(now time.Time) {
 	for _, a := range x.attempts[:x.numStarted] {
 		if a.awaitLate {
@@ -378,7 +378,7 @@ func (x *exchange) dropLateAttempts(now time.Time) {
 	}
 }
 
-// note remembers that a try failed and what follows from it for its side.
+// recordFailedAttempt records that an attempt failed, and the consequences for its candidate.
 func (x *exchange) recordFailedAttempt(a *attempt, out outcome) {
 	a.done = true
 	x.numRunning--
@@ -398,7 +398,7 @@ func (x *exchange) recordFailedAttempt(a *attempt, out outcome) {
 	}
 }
 
-// failed keeps the failure that tells most.
+// keepFailure keeps the more specific of two failures.
 func (x *exchange) keepFailure(f Failure) {
 	if x.failure.Err == nil || f.Reason >= x.failure.Reason {
 		x.failure = f

@@ -10,7 +10,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// ErrNoUpstream says that a pool has nobody to ask.
+// ErrNoUpstream says that a pool has no upstream to ask.
 var ErrNoUpstream = errors.New("no usable upstream")
 
 var (
@@ -23,24 +23,23 @@ var (
 	errMalformed  = errors.New("malformed answer")
 	errRcode      = errors.New("unhelpful response code")
 	errLame       = fmt.Errorf("%w: a referral to others", errRcode)
-	errLimit      = errors.New("limit reached") // one of ours, not the upstream's fault
+	errLimit      = errors.New("limit reached") // a limit of this process, not an upstream's fault
 	errPanic      = errors.New("recovered from a panic")
 )
 
-// A Reason says why a query found no good answer.
+// A Reason says why a query got no good answer.
 type Reason uint8
 
-// The reasons, the least telling first: where tries ended differently, the
-// last of this list is reported.
+// The reasons, least specific first: if attempts ended differently, the last one in this list is reported.
 const (
-	Network    Reason = iota // every try ended in a network error or at a limit of ours
-	Timeout                  // at least one try was still silent at the end
-	Malformed                // an upstream answered what cannot be read
+	Network    Reason = iota // every attempt ended in a network error or at a limit of this process
+	Timeout                  // at least one attempt was still unanswered at the end
+	Malformed                // an upstream sent an answer that cannot be parsed
 	Rcode                    // an upstream answered, but neither NOERROR nor NXDOMAIN
-	NoUpstream               // there is nobody to ask
+	NoUpstream               // there is no upstream to ask
 )
 
-// String is the reason in one lower-case word.
+// String returns the reason as a lower-case word.
 func (r Reason) String() string {
 	switch r {
 	case Network:
@@ -62,11 +61,11 @@ func (r Reason) String() string {
 //nolint:errname // it is the outcome of an exchange more than an error: callers turn it into a reply
 type Failure struct {
 	Reason Reason
-	Rcode  uint16 // the last bad response code; of use where Reason is Rcode
-	Err    error  // what the last try of that reason said; never nil
+	Rcode  uint16 // last bad response code, if Reason is Rcode
+	Err    error  // error of the last attempt with that reason; never nil
 }
 
-// Error is the reason and what is known about it.
+// Error returns the reason and its details.
 func (f *Failure) Error() string {
 	if f.Reason == Rcode {
 		return fmt.Sprintf("asking upstreams: rcode %d", f.Rcode)
@@ -74,31 +73,31 @@ func (f *Failure) Error() string {
 	return fmt.Sprintf("asking upstreams: %s: %v", f.Reason, f.Err)
 }
 
-// Unwrap is the error below.
+// Unwrap returns the wrapped error.
 func (f *Failure) Unwrap() error { return f.Err }
 
-// A Cause says what was wrong with one try or one message, for the counters.
+// A Cause says what was wrong with one attempt or one message. It is a metric label.
 type Cause uint8
 
 // The causes, a closed set.
 const (
-	CauseTimeout     Cause = iota // silent for longer than its patience
-	CauseConnRefused              // nobody listens there
+	CauseTimeout     Cause = iota // no answer within the attempt's timeout
+	CauseConnRefused              // connection refused
 	CauseNetwork                  // any other network error
-	CauseLimit                    // a bound of ours: queries under way, their rate, connections, file descriptors
-	CauseMalformed                // a message with the right ID and question that cannot be read
-	CauseMismatch                 // a message that is not the answer, or not in the letters that were asked; late ones included
+	CauseLimit                    // a limit of this process: pending queries, their rate, connections, file descriptors
+	CauseMalformed                // a message with the right ID and question that cannot be parsed
+	CauseMismatch                 // a message that is not the answer, has another case than the query, or came too late
 	CauseServFail                 // SERVFAIL
 	CauseRefused                  // REFUSED
 	CauseFormErr                  // FORMERR
 	CauseNotImp                   // NOTIMP
 	CauseRcode                    // any other bad response code
-	CauseTLS                      // a certificate, or the way the upstream speaks TLS
-	CauseLame                     // a referral to others in place of an answer
-	NumCauses                     // how many there are
+	CauseTLS                      // certificate or TLS protocol error
+	CauseLame                     // a referral instead of an answer
+	NumCauses                     // number of causes
 )
 
-// String is the cause as a metric label.
+// String returns the cause as a metric label.
 func (c Cause) String() string {
 	switch c {
 	case CauseTimeout:
@@ -132,7 +131,7 @@ func (c Cause) String() string {
 	}
 }
 
-// errorCause sorts the errors of a try that was not cut short.
+// errorCause classifies the error of an attempt.
 func errorCause(err error) Cause {
 	switch {
 	case errors.Is(err, errTLS):
@@ -149,7 +148,7 @@ func errorCause(err error) Cause {
 	return CauseNetwork
 }
 
-// rcodeCause sorts bad response codes.
+// rcodeCause classifies a bad response code.
 func rcodeCause(rcode uint16) Cause {
 	switch rcode {
 	case wire.RcodeServFail:
@@ -164,8 +163,7 @@ func rcodeCause(rcode uint16) Cause {
 	return CauseRcode
 }
 
-// EDE is the Extended DNS Error (RFC 8914 section 4) that tells a client what
-// the failure was.
+// EDE returns the Extended DNS Error (RFC 8914 section 4) for the client.
 func (f *Failure) EDE() int {
 	switch f.Reason {
 	case Network:

@@ -8,7 +8,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// answered books an answer.
+// recordAnswer records an answer.
 func (e *endpoint) recordAnswer(a *attempt, m *wire.Message, now time.Time) outcome {
 	rcode := m.Rcode()
 	switch {
@@ -37,7 +37,8 @@ func (e *endpoint) recordAnswer(a *attempt, m *wire.Message, now time.Time) outc
 	return outcome{}
 }
 
-// refused books an answer that helps nobody. It is no measure of speed: a server that refuses all is quick at it.
+// recordBadAnswer records an answer with a bad response code. It does not count as a latency sample: a server that
+// refuses everything does so quickly.
 func (e *endpoint) recordBadAnswer(a *attempt, now time.Time, out outcome) outcome {
 	e.count.failures[out.cause].Add(1)
 	e.mu.Lock()
@@ -47,7 +48,7 @@ func (e *endpoint) recordBadAnswer(a *attempt, now time.Time, out outcome) outco
 	return out
 }
 
-// failed books that a try ended with an error.
+// recordFailure records that an attempt ended with an error.
 func (e *endpoint) recordFailure(a *attempt, err error, now time.Time) outcome {
 	cause := errorCause(err)
 	if cause != CauseMalformed && (cause != CauseTimeout || !a.timeoutCounted) { // those are counted already
@@ -64,11 +65,11 @@ func (e *endpoint) recordFailure(a *attempt, err error, now time.Time) outcome {
 	return out
 }
 
-// fellShortLocked takes note that a try ended in silence or an error of the network. An upstream that has answered over
-// UDP is well, whatever became of its connections.
+// recordFaultLocked records that an attempt got no answer or a network error. An upstream that answered over UDP
+// stays healthy even if its TCP connections fail.
 func (e *endpoint) recordFaultLocked(a *attempt, now time.Time) {
 	if a.udpRTT > 0 {
-		if a.transport == e.tcpFallback { // else nobody tried
+		if a.transport == e.tcpFallback { // otherwise TCP was not tried
 			e.capabilities.tcpRetryFailed(a, now)
 		}
 		return
@@ -76,7 +77,7 @@ func (e *endpoint) recordFaultLocked(a *attempt, now time.Time) {
 	e.penalizeLocked(a.sentAt, now)
 }
 
-// lostPatience books that a try was silent for longer than it should. It may still be answered.
+// recordTimeout records that an attempt timed out. An answer may still come.
 func (e *endpoint) recordTimeout(a *attempt, now time.Time) {
 	if a.timeoutCounted {
 		return
@@ -89,8 +90,8 @@ func (e *endpoint) recordTimeout(a *attempt, now time.Time) {
 	e.recordFaultLocked(a, now)
 }
 
-// gaveUp books that nobody waits for the try any more, because another one was better or time is up. It returns what
-// was wrong with a malformed answer that came for it, nil if none did.
+// cancel abandons an attempt because another one had an answer or the deadline has passed. It returns the error of a
+// malformed answer that came for it, nil if there was none.
 func (e *endpoint) cancel(a *attempt, now time.Time) (malformed error) {
 	malformed = a.transport.cancel(a)
 	e.release(a)
@@ -100,7 +101,7 @@ func (e *endpoint) cancel(a *attempt, now time.Time) (malformed error) {
 	return malformed
 }
 
-// heardOrphan books what came for a try whose race has ended.
+// recordLateReply records the reply to an attempt whose exchange has ended.
 func (e *endpoint) recordLateReply(a *attempt, in reply, now time.Time) {
 	e.release(a)
 	switch {
@@ -115,18 +116,18 @@ func (e *endpoint) recordLateReply(a *attempt, in reply, now time.Time) {
 	}
 }
 
-// aliveLocked notes that the upstream says something.
+// markAliveLocked records that the upstream sends something.
 func (e *endpoint) markAliveLocked() {
 	e.failing.Store(false)
 	if e.down.Swap(false) {
-		e.loopMonitor.recheck() // it may be another one that is back
+		e.loopMonitor.recheck() // the address may now belong to another server
 	}
 	e.failureRun = failureRun{}
 	e.prober.stopLocked()
 }
 
-// slowLocked makes the upstream slower after a try, begun at start, that ended in silence or a network error. Tries that
-// ran side by side tell of the same fault and count once.
+// penalizeLocked raises the latency after an attempt, sent at start, that got no answer or a network error. Parallel
+// attempts see the same fault, which counts once.
 func (e *endpoint) penalizeLocked(start, now time.Time) {
 	if start.Before(e.lastPenalty) {
 		return
@@ -134,7 +135,7 @@ func (e *endpoint) penalizeLocked(start, now time.Time) {
 	e.latency.penalize()
 	e.lastPenalty = now
 	if start.Before(e.lastAnswer) {
-		return // it was only this query that failed
+		return // an answer came since: only this query failed
 	}
 	e.failing.Store(true)
 	if e.failureRun.add(now) {
@@ -143,19 +144,19 @@ func (e *endpoint) penalizeLocked(start, now time.Time) {
 	e.prober.startLocked(e)
 }
 
-// faults are those in a row.
+// A failureRun is a series of consecutive failures.
 type failureRun struct {
 	n     int
 	since time.Time
 }
 
-// Upstreams that fail so often, over so long, are down: they are not asked but by a probe.
+// When an upstream counts as down. It then gets only probes.
 const (
 	downFailures = 3
-	downAfter    = 800 * time.Millisecond // more than what a way that has become longer takes to show that it still is one
+	downAfter    = 800 * time.Millisecond // longer than a path needs to show that it has only become slower
 )
 
-// count adds a fault, and tells whether they are too many now.
+// add counts a failure and reports whether the upstream is down now.
 func (f *failureRun) add(now time.Time) (down bool) {
 	if f.n == 0 {
 		f.since = now
