@@ -1,64 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package upstream asks other DNS servers until one of them has a good answer.
+// Package upstream sends queries to other DNS servers until one of them has a good answer.
 //
-// # A query's journey
+// # A query's path
 //
-//	Pool.Ask ─ order.go    the two or three upstreams that are best for it
+//	Pool.Ask ─ selection.go   the two or three best upstreams for the query: its candidates
 //	   │
-//	 race.go ─┬─ try 1 ─ endpoint A ─ manners.go ─ carrier ─┐  late for A: a hedge, if one is left to spend
-//	          ├─ try 2 ─ endpoint B      …                  │  silent for its patience, or failed: the next one
-//	          ╎  six at the most                            ▼
-//	          ╎                                 wire.SendBatch.Flush: what came in a batch leaves in one
-//	          ▼                                             ┊
-//	 raceend.go ◄─ endpoint: health.go ◄─ try.carried ◄─ the carrier's reader: all that one read brought
+//	exchange.go ─┬─ attempt 1 ─ endpoint A ─ capabilities.go ─ transport ─┐  late: a hedge, if the budget allows one
+//	             ├─ attempt 2 ─ endpoint B         …                      │  timed out or failed: the next candidate
+//	             ╎  six at most                                           ▼
+//	             ╎                               wire.SendBatch.Flush sends all queries of a batch at once
+//	             ▼                                                        ┊
+//	exchange.go ◄─ endpoint: health.go ◄─ attempt.deliver ◄─ the transport's reader, with all answers of one read
 //	   │
-//	Asked.Answered         the first good answer, or the [Failure] that tells most
+//	AnswerReceiver.Answered   the first good answer, or the most specific [Failure]
 //
-// A race has no goroutine and nobody waits in it. What happens to it is called: by
-// whoever asks, by a carrier, or by its one timer. [Pool.Exchange] is for those who
-// do wait.
+// An exchange has no goroutine and nothing blocks in it. The caller, transports and its timer call it. [Pool.Exchange]
+// is the blocking form.
 //
-// # What is what
+// # Parts
 //
-// A [Pool] asks a route's targets, or [Endpoints] that come and go. What there is at
-// one moment is a roster, which is replaced whole; races under way take the new one
-// over with their next try.
+// A [Pool] asks the targets of a route, or [Endpoints], which change over time. The list at one time is a snapshot,
+// which is replaced as a whole. A running exchange uses the new snapshot from its next attempt on.
 //
-// An endpoint is one upstream: its latency, its health, its manners (what it has
-// shown not to be able to do), a bucket for its rate, and the ways to it. A way is a
-// carrier:
+// An endpoint is one upstream: its latency, health, learned capabilities, rate limit and transports. The transports:
 //
-//	sockets*.go        UDP; a batch draws a socket, a query an ID and the case of its letters
-//	stream*.go, tls.go connections of TCP or TLS that many queries share
-//	http*.go           sessions of HTTP/2, a request for each query
+//	udp*.go                    UDP; each batch gets a random socket, each query a random ID and random case (0x20)
+//	connpool.go, stream*.go    TCP and TLS connections that many queries share
+//	https*.go                  HTTP/2 connections, with one request per query
 //
-// What UDP brings cut, or in changed letters, is fetched over TCP within the same
-// try.
+// If a UDP answer is truncated or its name has another case, the same attempt asks again over TCP.
 //
-// What comes back is only accepted when it answers the question that was asked (RFC
-// 5452 section 9.1) and is well formed from end to end. A datagram that is neither is
-// counted and the wait goes on, so nobody ends a query by sending garbage.
+// An answer is accepted only if it matches the question (RFC 5452 section 9.1) and is well formed from end to end. Any
+// other datagram is counted and ignored, so that garbage cannot end a query.
 //
 // # Health
 //
-// Clients' own queries tell how an upstream fares. One whose last try ended in
-// silence or an error of the network fails: it is asked after all others, and by
-// probes of our own (probe.go). One that goes on failing is down, and gets nothing but
-// probes. A try that lost its race by being late is listened for until its patience
-// ends (an orphan), or hedges would hide that an upstream is silent.
+// Client queries measure an upstream's health. After a timeout or a network error it is failing: it is asked after all
+// others, and probed (probe.go). If it goes on failing it is down, and gets only probes. An attempt that lost to a
+// hedge stays pending until its timeout: otherwise hedges would hide that an upstream does not answer.
 //
-// One that leads back to this process (loop.go finds out) is left out while it does.
+// An upstream that leads back to this process (loop.go) gets only loop probes.
 //
 // # Locks and goroutines
 //
-// Locks are taken in this order: race.mu, Pool.mu, endpoint.mu, a carrier's. Those of
-// [Loops] and loopGuard are taken last, and nothing is called with them held.
-// No lock is held while anybody is told anything; but opening a UDP socket, which
-// never waits, happens under those of the race and, for a probe, of the endpoint.
+// Locks are taken in this order: exchange.mu, Pool.mu, endpoint.mu, a transport's. The locks of [LoopDetector] and
+// loopMonitor come last, and nothing is called with them held. No lock is held during callbacks. Opening a UDP socket,
+// which never blocks, happens under the locks of the exchange and, for a probe, of the endpoint.
 //
-// A UDP socket has a goroutine that reads, a connection one that reads and one that
-// writes what the kernel did not take at once, a session and a request of HTTPS one
-// each. They end with what they serve, and wait, of their carrier, waits for them. Whatever
-// panics in one, or in a timer, is counted and costs no more than the queries in hand.
+// A UDP socket has a reading goroutine. A stream connection has a reader, and a writer for what the kernel did not
+// accept at once. An HTTPS connection and an HTTPS request have one goroutine each. They end with what they serve, and
+// their transport's wait joins them. A panic in a goroutine or timer is counted and fails only the queries it handled.
 package upstream

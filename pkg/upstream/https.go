@@ -21,35 +21,35 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// sessions are the connections to one upstream over HTTPS (RFC 8484), which is HTTP/2 and nothing older. Each query is a
-// request with a goroutine of its own, as net/http will have it; there are at most maxInflight.
+// An httpsPool holds the HTTP/2 connections to one upstream over HTTPS (RFC 8484). Each query is a request with its
+// own goroutine, as net/http requires; there are at most maxInflight.
 //
-//	carry ─ queue ─ Flush ─ a goroutine: join a session, ask, read ─ try.carried
+// 	send ─ queue ─ Flush ─ goroutine: acquire a connection, request, read ─ attempt.deliver
 //
-// The lock is held neither over I/O nor while anybody is told what came.
+// The lock is never held during I/O or callbacks.
 type httpsPool struct {
 	*common
 	target    Target
 	tlsClient *tlsClient
 	count     *counters
 
-	mu          sync.Mutex    // guards the fields below, and session's where it says so
-	queue       []*dohRequest // to be started by the next flush
-	inFlight    int           // requests, those in the queue included
-	conns       []*httpsConn  // opening or open
-	opened      uint64        // sessions ever, which numbers them
-	uses        uint64        // requests ever, which says whose turn it is
+	mu          sync.Mutex    // guards the fields below, and those of httpsConn where it says so
+	queue       []*dohRequest // started by the next flush
+	inFlight    int           // requests, including queued ones
+	conns       []*httpsConn
+	opened      uint64        // connections ever opened; numbers them
+	uses        uint64        // requests ever assigned; orders connections by last use
 	lastQuery   time.Time     // when a query last came
 	openLimiter openLimiter
 	ids         idSource
-	lastErr     error // of the latest session that ended before an answer came on it; nil once one has come
+	lastErr     error // of the latest connection that ended before an answer came on it; nil once one has come
 	noIdle      bool
 	closed      bool
-	running     int // requests that run, and sessions that are not closed yet
+	running     int // requests that run and connections that are not closed yet
 	cond        sync.Cond
 }
 
-// A request is one query under way.
+// A dohRequest is one pending query.
 type dohRequest struct {
 	ctx     context.Context //nolint:containedctx // it is the request's own, from carry to its goroutine
 	cancel  context.CancelFunc
@@ -57,7 +57,7 @@ type dohRequest struct {
 	msg     []byte // with ID 0 (RFC 8484 section 4.1)
 }
 
-// newHTTPS makes the carrier for HTTPS. It opens nothing yet.
+// newHTTPSPool makes the transport for HTTPS. It opens nothing yet.
 func newHTTPSPool(c *common, t Target, count *counters) *httpsPool {
 	p := &httpsPool{common: c, target: t, count: count, tlsClient: newTLSClient(c, t, count, "h2")}
 	if p.target.Path == "" {
@@ -68,7 +68,7 @@ func newHTTPSPool(c *common, t Target, count *counters) *httpsPool {
 	return p
 }
 
-// carry takes the query for a request that the next flush starts.
+// send queues the query for the next flush.
 func (p *httpsPool) send(a *attempt, batch *wire.SendBatch) error {
 	now := p.now()
 	p.mu.Lock()
@@ -92,7 +92,7 @@ func (p *httpsPool) send(a *attempt, batch *wire.SendBatch) error {
 	return nil
 }
 
-// Flush starts the requests of a batch.
+// Flush starts the queued requests.
 func (p *httpsPool) Flush() {
 	p.mu.Lock()
 	queue := p.queue
@@ -104,7 +104,7 @@ func (p *httpsPool) Flush() {
 	}
 }
 
-// drop ends the query's request.
+// cancel cancels the query's request.
 func (p *httpsPool) cancel(a *attempt) error {
 	p.mu.Lock()
 	r := a.pending.request
@@ -116,7 +116,7 @@ func (p *httpsPool) cancel(a *attempt) error {
 	return nil
 }
 
-// run does one request and tells what came.
+// run does one request and delivers the reply.
 func (p *httpsPool) run(r *dohRequest) {
 	var batch wire.SendBatch
 	defer p.finishOne()
@@ -135,7 +135,7 @@ func (p *httpsPool) run(r *dohRequest) {
 	}
 }
 
-// endOne counts a goroutine or a session that has ended.
+// finishOne counts the end of a request or a connection.
 func (p *httpsPool) finishOne() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,7 +144,7 @@ func (p *httpsPool) finishOne() {
 	}
 }
 
-// leave is retire for an upstream that nobody may ask any more.
+// shutdown implements transport.
 func (p *httpsPool) shutdown() {
 	p.mu.Lock()
 	p.closed = true
@@ -152,7 +152,7 @@ func (p *httpsPool) shutdown() {
 	p.closeIdle()
 }
 
-// retire closes idle sessions now, and the others after their last request.
+// closeIdle implements transport.
 func (p *httpsPool) closeIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,7 +164,7 @@ func (p *httpsPool) closeIdle() {
 	}
 }
 
-// wait returns when no request and no session is left.
+// wait implements transport.
 func (p *httpsPool) wait() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,14 +173,15 @@ func (p *httpsPool) wait() {
 	}
 }
 
-// open counts the sessions.
+// openCount implements transport.
 func (p *httpsPool) openCount() (now int, ever uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.conns), p.opened
 }
 
-// lastError says why the latest session ended before an answer came on it. It is empty once an answer has come on any.
+// lastError returns why the latest connection ended before an answer came on it. It is empty once an answer has come
+// on any connection.
 func (p *httpsPool) lastError() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,11 +193,11 @@ func (p *httpsPool) lastError() string {
 
 const dnsMessage = "application/dns-message" // RFC 8484 section 6
 
-// errStatus marks answers of HTTP that are none of DNS.
+// errStatus marks HTTP responses that carry no DNS answer.
 var errStatus = errors.New("no answer but an HTTP status")
 
-// ask does a request and reads what came. A session that was open before and dies under the request may only have come
-// to its end by age: the request then gets one more chance, on a newer one.
+// do does a request and reads the response. If a reused connection ends during the request, the server may just have
+// closed it for its age: the request is retried once on a newer one.
 func (p *httpsPool) do(r *dohRequest) (got reply) {
 	defer p.recoverPanic(r.ctx, func() { got = reply{err: errPanic} })
 	body, slot, err := p.doOnce(r, 0)
@@ -223,8 +224,8 @@ func (p *httpsPool) do(r *dohRequest) (got reply) {
 	return reply{m: m}
 }
 
-// lessAge takes the time that the answer has been in caches of HTTP off its TTLs (RFC 8484 section 5.1). age is in
-// seconds.
+// subtractAge subtracts the time that the answer spent in HTTP caches, in seconds, from its TTLs (RFC 8484 section
+// 5.1).
 func subtractAge(m *wire.Message, age uint32) {
 	if age == 0 {
 		return
@@ -235,13 +236,13 @@ func subtractAge(m *wire.Message, age uint32) {
 	}
 }
 
-// A body is what HTTP brought.
+// An httpBody is the body of a response.
 type httpBody struct {
 	msg []byte
-	age uint32 // in seconds
+	age uint32 // of the Age header, in seconds
 }
 
-// askOnce does the request on a session numbered above after.
+// doOnce does the request on a connection numbered above after.
 func (p *httpsPool) doOnce(r *dohRequest, after uint64) (httpBody, connSlot, error) {
 	now := p.now()
 	p.mu.Lock()
@@ -268,7 +269,7 @@ func (p *httpsPool) doOnce(r *dohRequest, after uint64) (httpBody, connSlot, err
 	return body, slot, err
 }
 
-// why is the reason for the session's end.
+// endReason returns why the connection ended.
 func (c *httpsConn) endReason() error {
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
@@ -303,12 +304,12 @@ func (p *httpsPool) roundTrip(r *dohRequest, conn *http.ClientConn) (httpBody, e
 	}
 	age, err := strconv.ParseUint(resp.Header.Get("Age"), 10, 32)
 	if err != nil {
-		age = 0 // as if there were none (RFC 9111 section 5.1)
+		age = 0 // RFC 9111 section 5.1: ignore it
 	}
 	return httpBody{msg: msg, age: uint32(age)}, nil
 }
 
-// message is the request for a query.
+// newRequest builds the HTTP request for a query.
 func (p *httpsPool) newRequest(ctx context.Context, q []byte) (*http.Request, error) {
 	host := p.tlsClient.serverName
 	if port := p.target.Addr.Port(); port != 443 {
@@ -332,11 +333,11 @@ func (p *httpsPool) newRequest(ctx context.Context, q []byte) (*http.Request, er
 		req.Header.Set("Content-Type", dnsMessage)
 	}
 	req.Header.Set("Accept", dnsMessage)
-	req.Header["User-Agent"] = []string{""} // nothing is sent then: it says nothing about who asks
+	req.Header["User-Agent"] = []string{""} // omits the header, which would identify the client
 	return req, nil
 }
 
-// requestFault is what became of a request that got no response.
+// requestError classifies the error of a request without a response.
 func requestError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("waiting for an answer: %w", ctx.Err())

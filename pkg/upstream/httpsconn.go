@@ -12,28 +12,28 @@ import (
 	"time"
 )
 
-// A session is one connection of HTTP/2.
+// An httpsConn is one HTTP/2 connection.
 type httpsConn struct {
 	pool    *httpsPool
-	number  uint64           // counted from 1 over all of the upstream's
-	ready   chan struct{}    // closed when it is open, or will not be
+	number  uint64           // counted from 1 per upstream
+	ready   chan struct{}    // closed when it is open, or has failed to open
 	client  *http.ClientConn // set when ready is closed; nil: it could not be opened
-	rawConn net.Conn         // what TLS runs over; set before conn
+	rawConn net.Conn         // under TLS; set before client
 
-	// Guarded by sessions.mu:
+	// Guarded by httpsPool.mu:
 	connState
-	cancel   context.CancelFunc // ends the opening; nil: it has not begun
+	cancel   context.CancelFunc // cancels opening; nil: not begun
 	inFlight int                // requests on it
 }
 
-// A seat is a request's place on a session.
+// A connSlot is the place of a request on a connection.
 type connSlot struct {
 	conn   *httpsConn
 	reused bool   // it was open before
-	newest uint64 // number of the newest session then
+	newest uint64 // number of the newest connection at that time
 }
 
-// joinLocked finds a session numbered above after for a request, or opens one.
+// acquireLocked assigns a request to a connection numbered above after, and opens one if needed.
 func (p *httpsPool) acquireLocked(now time.Time, a *attempt, after uint64) (connSlot, error) {
 	best := p.pickLocked(now, after)
 	var refused error
@@ -55,8 +55,8 @@ func (p *httpsPool) acquireLocked(now time.Time, a *attempt, after uint64) (conn
 	return connSlot{conn: best, reused: best.open, newest: p.opened}, nil
 }
 
-// moreLocked tells whether a request that could go on the session best, if there is one, had better have another. An
-// aged one has its successor on the way.
+// needsNewLocked reports whether a request should open a connection rather than use best, which may be nil. The
+// replacement of an aged connection is being opened already.
 func (p *httpsPool) needsNewLocked(now time.Time, best *httpsConn) bool {
 	switch {
 	case best == nil || best.rankLocked(now) == rankStalled:
@@ -67,7 +67,7 @@ func (p *httpsPool) needsNewLocked(now time.Time, best *httpsConn) bool {
 	return p.countYoungLocked() < p.connections
 }
 
-// youngLocked counts the sessions that have not come to their age.
+// countYoungLocked counts the connections that have not aged.
 func (p *httpsPool) countYoungLocked() int {
 	n := 0
 	for _, c := range p.conns {
@@ -78,11 +78,11 @@ func (p *httpsPool) countYoungLocked() int {
 	return n
 }
 
-// pickLocked finds the best session.
+// pickLocked returns the best connection, nil if there is none.
 func (p *httpsPool) pickLocked(now time.Time, after uint64) (best *httpsConn) {
 	bestRank := rankNone
 	for _, c := range slices.Clone(p.conns) {
-		if c.open && c.inFlight == 0 && c.client.Available() == 0 { // the peer will have no more of it
+		if c.open && c.inFlight == 0 && c.client.Available() == 0 { // the peer accepts no more requests
 			c.endLocked(errAged)
 			continue
 		}
@@ -98,14 +98,14 @@ func (p *httpsPool) pickLocked(now time.Time, after uint64) (best *httpsConn) {
 	return best
 }
 
-// rankLocked is the session's rank among the others. One that is full, or that the peer is about to end, is as good as
-// one that is silent: a request on it would wait.
+// rankLocked returns the connection's rank. One that is full or about to be ended by the peer ranks like a silent
+// one: a request on it would wait.
 func (c *httpsConn) rankLocked(now time.Time) int {
 	silent := c.inFlight > 0 && now.Sub(c.lastRead) >= stallAfter
 	return c.rank(silent || c.open && c.client.Available() == 0 || !c.open && c.inFlight >= maxInflight)
 }
 
-// part takes a request off its session. heard tells that something came back.
+// releaseSlot removes a request from its connection. heard says that a response came.
 func (c *httpsConn) releaseSlot(heard bool) {
 	p := c.pool
 	now := p.now()
@@ -123,7 +123,7 @@ func (c *httpsConn) releaseSlot(heard bool) {
 	c.checkIdleLocked(now)
 }
 
-// answered notes that an answer came on the session.
+// recordAnswer records that an answer came on the connection.
 func (c *httpsConn) recordAnswer() {
 	p := c.pool
 	now := p.now()
@@ -134,7 +134,7 @@ func (c *httpsConn) recordAnswer() {
 	p.preopenLocked(now)
 }
 
-// restLocked decides what becomes of a session without requests.
+// checkIdleLocked applies the idle policy to a connection without requests.
 func (c *httpsConn) checkIdleLocked(now time.Time) {
 	if c.err != nil || c.inFlight > 0 {
 		return
@@ -152,12 +152,12 @@ func (c *httpsConn) checkIdleLocked(now time.Time) {
 	}
 }
 
-// freshLocked tells whether there is a session, other than those that came to their age, that is open and answers.
+// hasFreshLocked reports whether a connection that has not aged is open and answers.
 func (p *httpsPool) hasFreshLocked(now time.Time) bool {
 	return slices.ContainsFunc(p.conns, func(c *httpsConn) bool { return c.open && c.rankLocked(now) == rankGood })
 }
 
-// expire does what is due, and sets the alarm to what is due next.
+// onTimer ages the connection, applies the idle policy and sets the timer again.
 func (c *httpsConn) onTimer() {
 	p := c.pool
 	now := p.now()
@@ -179,7 +179,7 @@ func (c *httpsConn) onTimer() {
 	}
 }
 
-// end ends the session: requests on it get an error.
+// end ends the connection; its requests fail.
 func (c *httpsConn) end(err error) {
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
@@ -203,29 +203,29 @@ func (c *httpsConn) endLocked(err error) {
 			p.lastErr = err
 		}
 	}
-	if c.open { // else run sees to it
+	if c.open { // otherwise run closes it
 		c.closeLocked()
 	}
 }
 
-// closeLocked closes the session in a goroutine, which wait waits for.
+// closeLocked closes the connection in a goroutine, which wait waits for.
 func (c *httpsConn) closeLocked() {
 	c.timer.stop()
 	good := expectedEnd(c.err)
 	go func() {
 		defer c.pool.finishOne()
-		if !good { // then there is no time for a farewell, which the peer might not take
+		if !good { // close at once: the peer may not read a GOAWAY
 			_ = c.rawConn.Close()
 		}
 		_ = c.client.Close()
 	}()
 }
 
-// When HTTP/2 itself finds out that a peer is silent: after this a session without a frame is pinged,
-// and after as long again without an answer it is closed.
+// pingAfter is when HTTP/2 pings a connection without frames. Without an answer within the same time it closes the
+// connection.
 const pingAfter = dropSilentAfter / 2
 
-// openForLocked opens a session for a query that waits. The error says why not.
+// openForQueryLocked opens a connection for a waiting query. The error says why it may not.
 func (p *httpsPool) openForQueryLocked(now time.Time, a *attempt) (*httpsConn, error) {
 	if p.closed {
 		return nil, errRemoved
@@ -242,7 +242,7 @@ func (p *httpsPool) openForQueryLocked(now time.Time, a *attempt) (*httpsConn, e
 	return p.openLocked(now), nil
 }
 
-// openAheadLocked opens what is missing of the sessions, no query having to wait for them.
+// preopenLocked opens the missing connections, so that no query has to wait for them.
 func (p *httpsPool) preopenLocked(now time.Time) {
 	if p.noIdle || now.Sub(p.lastQuery) >= idleTimeout {
 		return
@@ -261,7 +261,7 @@ func (p *httpsPool) openLocked(now time.Time) *httpsConn {
 	return c
 }
 
-// run opens the session.
+// run opens the connection.
 func (c *httpsConn) run() {
 	p := c.pool
 	conn, err := c.connect()
@@ -278,10 +278,10 @@ func (c *httpsConn) run() {
 	close(c.ready)
 	p.mu.Unlock()
 	conn.SetStateHook(func(conn *http.ClientConn) { c.checkPeer(conn) })
-	c.checkPeer(conn) // if it was before there was a hook
+	c.checkPeer(conn) // if it ended before the hook was set
 }
 
-// connect makes the connection. Its transport is for this one only, so that what it dials is known to be this session's.
+// connect opens the connection. It has a transport of its own, so that all it dials belongs to this connection.
 func (c *httpsConn) connect() (conn *http.ClientConn, err error) {
 	p := c.pool
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout) // many requests wait for it
@@ -299,7 +299,7 @@ func (c *httpsConn) connect() (conn *http.ClientConn, err error) {
 		MaxResponseHeaderBytes: 16 << 10,
 		Protocols:              new(http.Protocols),
 		HTTP2: &http.HTTP2Config{
-			StrictMaxConcurrentRequests: true, // else it refuses what is above
+			StrictMaxConcurrentRequests: true, // otherwise excess requests fail
 			SendPingTimeout:             pingAfter,
 			PingTimeout:                 pingAfter,
 			WriteByteTimeout:            writeTimeout,
@@ -309,10 +309,10 @@ func (c *httpsConn) connect() (conn *http.ClientConn, err error) {
 	return transport.NewClientConn(ctx, "https", p.target.Addr.String())
 }
 
-// openedLocked notes that the session is open.
+// markOpenLocked records that the connection is open.
 func (c *httpsConn) markOpenLocked(now time.Time) {
 	p := c.pool
-	if c.err != nil { // nobody waited for it
+	if c.err != nil { // ended while it was being opened
 		c.open = true
 		c.closeLocked()
 		return
@@ -329,14 +329,14 @@ func (c *httpsConn) markOpenLocked(now time.Time) {
 	}
 }
 
-// lost ends the session if the peer has, or the network.
+// checkPeer ends the connection if the peer or the network has.
 func (c *httpsConn) checkPeer(conn *http.ClientConn) {
 	if err := conn.Err(); err != nil {
 		c.end(err)
 	}
 }
 
-// dial makes the connection under the session.
+// dial opens the TLS connection below HTTP/2.
 func (c *httpsConn) dial(ctx context.Context) (net.Conn, error) {
 	p := c.pool
 	nc, err := p.dial(ctx, "tcp", p.target.Addr)
@@ -345,7 +345,7 @@ func (c *httpsConn) dial(ctx context.Context) (net.Conn, error) {
 	}
 	if tcp, ok := nc.(*net.TCPConn); ok {
 		if raw, err := tcp.SyscallConn(); err == nil {
-			_ = setUserTimeout(raw) // without it there are still the pings
+			_ = setUserTimeout(raw) // if it fails, the pings remain
 		}
 	}
 	secured, err := p.tlsClient.handshake(ctx, nc)
@@ -357,5 +357,5 @@ func (c *httpsConn) dial(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	c.rawConn = nc
-	return secured, nil // as it is: the transport looks at what was negotiated
+	return secured, nil // not wrapped: the transport inspects what was negotiated
 }

@@ -7,27 +7,27 @@ import (
 	"time"
 )
 
-// How latency becomes order and patience.
+// How latency becomes a score, a timeout and a hedge delay.
 const (
-	decayInterval = 5 * time.Second        // not asked for so long: counts as twice as fast
-	minPenalty    = 100 * time.Millisecond // what a failure costs at least
-	maxPenalty    = time.Second            // and at most
-	initialSRTT   = 100 * time.Millisecond // asked, but has not answered yet
+	decayInterval = 5 * time.Second        // without a query for so long, the score halves
+	minPenalty    = 100 * time.Millisecond // added at least by a failure
+	maxPenalty    = time.Second            // of the latency after failures
+	initialSRTT   = 100 * time.Millisecond // queried, but without an answer yet
 	minTimeout    = 150 * time.Millisecond
 	maxTimeout    = 800 * time.Millisecond
 	timeoutSRTTs  = 4
-	minHedgeDelay = 5 * time.Millisecond // an upstream that is quicker is given so long all the same
-	minSamples    = 16                   // before anybody can say what is late
+	minHedgeDelay = 5 * time.Millisecond // lower bound for fast upstreams
+	minSamples    = 16                   // before the p95 is used
 )
 
-// A latency is what is known of an upstream's round trips.
+// A latency holds what is known of an upstream's round trips.
 type latency struct {
-	srtt    time.Duration // smoothed, penalties included; 0: not known yet
-	p95     time.Duration // of the recent ones, nearly; 0: not known yet
-	samples uint8         // as far as minSamples
+	srtt    time.Duration // smoothed, including penalties; 0: unknown
+	p95     time.Duration // approximate p95 of recent round trips; 0: unknown
+	samples uint8         // up to minSamples
 }
 
-// measured takes a round trip into account (RFC 6298 section 2.3). stale says that what was known before is of no worth.
+// observe adds a round trip (RFC 6298 section 2.3). stale says that the previous value is too old to be used.
 func (l *latency) observe(rtt time.Duration, stale bool) {
 	rtt = max(rtt, 1) // 0 means unknown
 	if l.srtt == 0 || stale {
@@ -43,8 +43,7 @@ func (l *latency) observe(rtt time.Duration, stale bool) {
 	l.trackP95(rtt)
 }
 
-// track moves the percentile: up by nineteen steps for one that was above, down by one step for the nineteen that should
-// be below.
+// trackP95 moves the p95 estimate: up by nineteen steps for a sample above it, down by one step for one below.
 func (l *latency) trackP95(rtt time.Duration) {
 	step := max(l.p95/256, 1)
 	if rtt > l.p95 {
@@ -54,12 +53,12 @@ func (l *latency) trackP95(rtt time.Duration) {
 	l.p95 -= step
 }
 
-// punished makes it longer after a failure.
+// penalize raises the latency after a failure.
 func (l *latency) penalize() {
 	l.srtt = max(l.srtt, min(max(2*l.srtt, minPenalty), maxPenalty))
 }
 
-// patience is how long a try may be silent before the next one starts.
+// timeout returns how long to wait for an answer before the next attempt starts.
 func (l *latency) timeout() time.Duration {
 	srtt := l.srtt
 	if srtt == 0 {
@@ -68,27 +67,26 @@ func (l *latency) timeout() time.Duration {
 	return min(max(timeoutSRTTs*srtt, minTimeout), maxTimeout)
 }
 
-// hedge is how long a try may be silent before it is late; 0: nobody can say yet.
+// hedgeDelay returns after which time an answer is late; 0: unknown yet.
 func (l *latency) hedgeDelay() time.Duration {
 	if l.samples < minSamples {
 		return 0
 	}
-	return max(l.p95+l.p95/4, minHedgeDelay) // the quarter is for those that always take as long
+	return max(l.p95+l.p95/4, minHedgeDelay) // a quarter more, for upstreams with a constant latency
 }
 
-// halvings is how often what was known of an upstream that was last asked then has lost half its worth.
+// decaySteps returns how often the score of an upstream last queried then is halved.
 func decaySteps(now, asked time.Time) int {
-	return int(min(max(now.Sub(asked), 0)/decayInterval, 40)) // 40: hardly any duration is left
+	return int(min(max(now.Sub(asked), 0)/decayInterval, 40)) // 40 leaves almost nothing of any duration
 }
 
-// Hedges are extra queries: few in a hundred, so that an upstream that is slow for all of them does not get twice as many
-// to be slow for.
+// Hedges are extra queries. They are a small share, so that a slow upstream does not get twice the load.
 const (
-	hedgePercent   = 3    // of a hundred queries
-	maxHedgeBudget = 3200 // hundredths that may be saved up
+	hedgePercent   = 3    // of all queries
+	maxHedgeBudget = 3200 // in hundredths of a hedge
 )
 
-// hedges is how many hundredths of a hedge may be spent.
+// A hedgeBudget is the number of hedges that may be sent, in hundredths.
 type hedgeBudget struct{ hundredths atomic.Int64 }
 
 // earn is called for each query.
@@ -98,7 +96,7 @@ func (h *hedgeBudget) earn() {
 	}
 }
 
-// spend takes one hedge, if there is one.
+// spend takes one hedge and reports whether there was one.
 func (h *hedgeBudget) spend() bool {
 	if h.hundredths.Add(-100) >= 0 {
 		return true

@@ -15,32 +15,32 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// How long a query of ours may be on its way back.
+// Bounds of loop probes.
 const (
-	loopProbeTTL  = 30 * time.Second // from sending one; what comes back later is taken for anybody's
-	maxLoopProbes = 4096             // remembered at once; the oldest are forgotten beyond
+	loopProbeTTL  = 30 * time.Second // a probe that returns later is treated as a client's query
+	maxLoopProbes = 4096             // remembered at once; the oldest are evicted
 )
 
-// LoopDetector finds upstreams that lead back to this process, however many resolvers are on the way: it has each asked now
-// and then for a name that nobody else can know, and is told when a query for one comes in. One Loops serves all pools
-// of a process, so that it does not matter at which route the query arrives. Its methods may be called from any
-// goroutine.
+// LoopDetector finds upstreams that send queries back to this process, through any number of resolvers. It sends each
+// upstream a query with a random name from time to time, and recognizes the name if it comes in. All pools of a
+// process share one, as the query may return on any route. Its methods are safe for concurrent use.
 type LoopDetector struct {
 	rand io.Reader
 	now  func() time.Time
 
 	mu    sync.Mutex // guards the fields below
 	sent  map[string]loopProbe
-	order []string // the names of sent, the oldest first
+	order []string // keys of sent, oldest first
 }
 
-// A loopProbe is one query that may come back.
+// A loopProbe is one query that may return.
 type loopProbe struct {
-	sentAt   time.Time // when it was sent
-	onReturn func()    // told that it came back
+	sentAt   time.Time
+	onReturn func()    // called when it returns
 }
 
-// NewLoopDetector makes a LoopDetector without a probe. random gives names; nil: crypto/rand. now is the clock; nil: time.Now.
+// NewLoopDetector makes a LoopDetector without probes. random is the source of names; nil: crypto/rand. now is the
+// clock; nil: time.Now.
 func NewLoopDetector(random io.Reader, now func() time.Time) *LoopDetector {
 	if random == nil {
 		random = rand.Reader
@@ -51,8 +51,8 @@ func NewLoopDetector(random io.Reader, now func() time.Time) *LoopDetector {
 	return &LoopDetector{rand: random, now: now, sent: make(map[string]loopProbe)}
 }
 
-// Detected reports whether a name, canonical and in wire form, is that of a query sent from here within half a minute. The
-// upstream that it was sent to then counts as one that leads back.
+// Detected reports whether name, canonical and in wire form, is that of a probe of the last 30 s. If so, the upstream
+// that the probe was sent to counts as a loop.
 func (d *LoopDetector) Detected(name []byte) bool {
 	now := d.now()
 	d.mu.Lock()
@@ -65,8 +65,8 @@ func (d *LoopDetector) Detected(name []byte) bool {
 	return true
 }
 
-// probe gives a query for a name of its own in the zone. When it comes back, back is called, from any goroutine and
-// as often as it does. Nil: the zone's name is too long, or there is no randomness.
+// probe returns a query for a random name below zone. When it returns, back is called, from any goroutine and
+// possibly more than once. The result is nil if the zone's name is too long or there is no randomness.
 func (d *LoopDetector) probe(zone []byte, back func()) []byte {
 	var nonce [wire.LoopNonce]byte
 	if _, err := io.ReadFull(d.rand, nonce[:]); err != nil {
@@ -87,7 +87,7 @@ func (d *LoopDetector) probe(zone []byte, back func()) []byte {
 	return append(query, 0, byte(wire.TypeA), 0, byte(wire.ClassIN))
 }
 
-// forgetLocked makes room for one more probe.
+// evictLocked makes room for one more probe.
 func (d *LoopDetector) evictLocked(now time.Time) {
 	old := 0
 	for old < len(d.order) && (len(d.order)-old >= maxLoopProbes || now.Sub(d.sent[d.order[old]].sentAt) > loopProbeTTL) {
@@ -97,37 +97,37 @@ func (d *LoopDetector) evictLocked(now time.Time) {
 	d.order = append(d.order[:0], d.order[old:]...)
 }
 
-// When an upstream is probed for a loop: at its first use, when the list has changed, and now and then. While it leads
-// back it is not used, so a timer has it probed.
+// An upstream is probed for a loop at its first use, after the list has changed, and from time to time. A looping
+// upstream gets no queries, so a timer probes it.
 const (
-	loopProbeInterval   = 5 * time.Minute  // while it is used, give or take a fifth
-	loopRecheckInterval = 45 * time.Second // while it leads back, give or take a third
-	loopProbeTimeout    = 5 * time.Second  // a probe that did not come back so soon will not
+	loopProbeInterval   = 5 * time.Minute  // while in use, ±20%
+	loopRecheckInterval = 45 * time.Second // while looping, ±33%
+	loopProbeTimeout    = 5 * time.Second  // a probe that has not returned by then does not count
 )
 
-// A loopGuard finds out whether one upstream leads back to this process. It makes nobody wait: what goes round before
-// the first probe is back is bounded by the deadline of its query. The zero value is not of use, and nil is a guard
-// that never looks. Its methods may be called from any goroutine.
+// A loopMonitor finds out whether one upstream leads back to this process. No query waits for it: until the first
+// probe has returned, the query's deadline bounds the loop. A nil loopMonitor does nothing. Its methods are safe for
+// concurrent use.
 type loopMonitor struct {
 	*common
 	detector *LoopDetector
-	zone     []byte // the names that the upstream is asked for, canonical
+	zone     []byte // that the upstream is asked for, canonical
 	network  string // of the upstream, for the log
 	addr     netip.AddrPort
-	send     func(query []byte) // sends a probe to the upstream, whatever is thought of it, and cares for no answer
+	send     func(query []byte) // sends a probe to the upstream, whatever its state, and ignores the answer
 
-	nextProbe atomic.Int64 // when use is to have a probe sent, in Unix ns
-	looping   atomic.Bool  // it leads back
+	nextProbe atomic.Int64 // when onQuery starts a probe, in Unix ns
+	looping   atomic.Bool  // the upstream leads back here
 
-	mu       sync.Mutex // guards the fields below, and setting back
+	mu       sync.Mutex // guards the fields below, and changes of looping
 	latest   uint64     // number of the latest probe
-	returned uint64     // of the latest that came back; 0: none
+	returned uint64     // number of the latest probe that returned; 0: none
 	timer    *time.Timer
 	stopped  bool
 }
 
-// use notes that the upstream is about to be asked, and has it probed if that is due. It is as cheap as reading a
-// variable when it is not.
+// onQuery is called before each query to the upstream, and starts a probe if one is due. Otherwise it costs one
+// atomic load.
 func (m *loopMonitor) onQuery(now time.Time) {
 	if m == nil || now.UnixNano() < m.nextProbe.Load() {
 		return
@@ -141,17 +141,17 @@ func (m *loopMonitor) onQuery(now time.Time) {
 	m.scheduleLocked(0, m.probe)
 }
 
-// again has the next use probe: what is behind the upstream may have changed.
+// recheck makes the next query start a probe: the server behind the address may have changed.
 func (m *loopMonitor) recheck() {
 	if m != nil {
 		m.nextProbe.Store(0)
 	}
 }
 
-// looped tells whether the upstream leads back, as far as is known.
+// looped reports whether the upstream is known to lead back here.
 func (m *loopMonitor) looped() bool { return m != nil && m.looping.Load() }
 
-// stop ends all probing. What is on its way has no effect any more.
+// stop ends all probing. Probes under way have no effect any more.
 func (m *loopMonitor) stop() {
 	if m == nil {
 		return
@@ -164,7 +164,7 @@ func (m *loopMonitor) stop() {
 	}
 }
 
-// afterLocked has do called later, in place of what was to be called.
+// scheduleLocked calls do later and replaces what was scheduled.
 func (m *loopMonitor) scheduleLocked(wait time.Duration, do func()) {
 	if m.timer != nil {
 		m.timer.Stop()
@@ -175,7 +175,7 @@ func (m *loopMonitor) scheduleLocked(wait time.Duration, do func()) {
 	})
 }
 
-// probe sends one probe. While the upstream leads back, one that stays away clears it.
+// probe sends one probe. A looping upstream is cleared if the probe does not return.
 func (m *loopMonitor) probe() {
 	m.mu.Lock()
 	if m.stopped {
@@ -193,7 +193,7 @@ func (m *loopMonitor) probe() {
 	}
 }
 
-// cameBack takes note of a probe that came back.
+// probeReturned handles a probe that has returned.
 func (m *loopMonitor) probeReturned(number uint64) {
 	m.mu.Lock()
 	if m.stopped || number <= m.returned {
@@ -209,13 +209,13 @@ func (m *loopMonitor) probeReturned(number uint64) {
 	}
 }
 
-// stayedAway takes note of a probe that did not come back in time.
+// probeExpired handles a probe that has not returned in time.
 func (m *loopMonitor) probeExpired(number uint64) {
 	m.mu.Lock()
 	cleared := !m.stopped && number > m.returned
 	if cleared {
 		m.looping.Store(false)
-		m.nextProbe.Store(0) // it may stay away because another resolver in the loop has left us out, and now takes us back too
+		m.nextProbe.Store(0) // probe again soon: another resolver in the loop may have excluded this process for now
 	}
 	m.mu.Unlock()
 	if cleared {
@@ -223,7 +223,7 @@ func (m *loopMonitor) probeExpired(number uint64) {
 	}
 }
 
-// around is a duration within a part of d, so that many processes do not act at the same time.
+// jitter returns a random duration in d ± d/part, so that many processes do not act at the same time.
 func jitter(d, part time.Duration) time.Duration {
 	return d - d/part + mathrand.N(2*d/part)
 }

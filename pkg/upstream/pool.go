@@ -21,50 +21,46 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// Config says whom a pool asks and with what means.
+// Config configures a pool.
 type Config struct {
-	// Targets is a route's list, in the order of the configuration.
+	// Targets are the upstreams of a route, in the order of the configuration.
 	Targets []Target
-	// Policy is the order in which they are asked.
+	// Policy is the order in which targets are asked.
 	Policy Policy
-	// Follow is servers that come and go, asked over TCP. It stands in place of
-	// Targets.
+	// Endpoints are servers that change over time, asked over TCP. They replace Targets.
 	Endpoints *Endpoints
-	// Connections is how many connections of TCP or TLS, or sessions of HTTPS, the queries to one upstream share, 1 to
-	// 16. There are up to twice as many and two more while some are full or silent, or give way to new ones. 0: 1.
+	// Connections is how many TCP, TLS or HTTPS connections the queries to one upstream share, 1 to 16. There are up
+	// to twice as many and two more while some are full, silent or being replaced. 0: 1.
 	Connections int
-	// Rate is the most queries a second that each upstream gets, with a tenth of them at once; what is more goes to
-	// another. 0: no bound.
+	// Rate is the limit of queries per second to each upstream, with bursts of a tenth of it. Excess queries go to
+	// another upstream. 0: no limit.
 	Rate float64
-	// PlainCase leaves the letters of names as they are. They are otherwise sent over UDP in random case, to be held
-	// against the answer's, unless an upstream has shown that it does not keep them.
+	// NoRandomCase turns off 0x20. Otherwise names are sent over UDP in random case, which the answer must repeat,
+	// unless the upstream is known to change the case.
 	NoRandomCase bool
-	// TrustAD leaves the AD flag of answers as it came. Otherwise that is only done of answers over TLS and HTTPS: on
-	// other ways anybody between may set it (RFC 6840 section 5.8 allows it over secure ways only).
+	// TrustAD keeps the AD flag of all answers. By default only answers over TLS and HTTPS keep it: on other
+	// transports anybody on the path may set it (RFC 6840 section 5.8).
 	TrustAD bool
-	// Loops finds the upstreams that lead back to this process. Nil: they are not looked for.
+	// LoopDetector finds the upstreams that lead back to this process. Nil: no detection.
 	LoopDetector *LoopDetector
-	// Zone is the name at or below which the pool is asked, canonical and in wire form: what Loops asks for is below it.
-	// It is of use with Loops only.
+	// Zone is the name at or below which the pool is asked, canonical and in wire form. Loop probes ask for names
+	// below it.
 	Zone []byte
-	// Dial opens a connected socket; network is "udp" or "tcp". It must heed
-	// ctx. Nil: a net.Dialer.
+	// Dial opens a connected socket; network is "udp" or "tcp". It must honor ctx. Nil: a net.Dialer.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
-	// Mark is the mark of the packets to the upstreams (SO_MARK), where Dial is nil.
-	// Without the right to it, which is NET_ADMIN, the sockets stay as they are and
-	// Log takes one error. 0: none.
+	// Mark is the SO_MARK of the packets to the upstreams if Dial is nil. Without the capability NET_ADMIN the
+	// sockets stay unmarked and Log gets one error. 0: none.
 	Mark uint32
-	// Rand gives IDs, the case of letters and the draw of sockets. It is read from many goroutines at once. Nil:
-	// crypto/rand.
+	// Rand is the source of IDs, case and ports. It must be safe for concurrent use. Nil: crypto/rand.
 	Rand io.Reader
-	// Now is the clock, which must go as fast as timers do. Nil: time.Now.
+	// Now is the clock, which must run as fast as timers do. Nil: time.Now.
 	Now func() time.Time
-	// Log takes warnings about upstreams that are left out. Nil: none.
+	// Log gets warnings about excluded upstreams. Nil: none.
 	Log *slog.Logger
-	// Self tells whether an address leads back to our own listener. Nil: never.
+	// Self reports whether an address is one of this process's listeners. Nil: never.
 	Self func(netip.AddrPort) bool
-	// SystemdResolvConf is read in place of a resolv.conf that only names the
-	// stub of systemd-resolved. Empty: /run/systemd/resolve/resolv.conf.
+	// SystemdResolvConf is read instead of a resolv.conf that names only the stub of systemd-resolved. Empty:
+	// /run/systemd/resolve/resolv.conf.
 	SystemdResolvConf string
 }
 
@@ -72,28 +68,28 @@ type Config struct {
 type Target struct {
 	Network    string // "udp", "tcp", "tls" or "https"; unused with ResolvConf
 	Addr       netip.AddrPort
-	Name       string // TLS and HTTPS: the host that the certificate must be for; empty: the address
-	CAFile     string // TLS and HTTPS: path of the authorities in PEM, read again when it changes; empty: the system's
+	Name       string // TLS and HTTPS: server name in the certificate; empty: the address
+	CAFile     string // TLS and HTTPS: path of the CA certificates in PEM, reloaded when the file changes; empty: those of the system
 	Path       string // HTTPS: of the URL; empty: /dns-query
 	Method     string // HTTPS: "GET" or "POST"; empty: POST
-	ResolvConf string // path of a resolv.conf, which stands for its nameservers
+	ResolvConf string // path of a resolv.conf with the nameservers to use
 }
 
-// A Pool asks a route's upstreams. Its methods may be called from any goroutine.
+// A Pool asks the upstreams of a route. Its methods are safe for concurrent use.
 type Pool struct {
 	*common
-	sources       []source   // one per target, in order; after New only Run touches them
+	sources       []source   // one per target, in order; after New only Run uses them
 	endpoints     *Endpoints // nil: sources
-	policy        Policy     // of sources
+	policy        Policy     // for sources
 	hedgeBudget   hedgeBudget
 	timers        timerHeap
-	self          func(netip.AddrPort) bool // Config's
+	self          func(netip.AddrPort) bool // Config.Self
 	maxCandidates int                       // upstreams asked for one query
-	snapshot      atomic.Pointer[snapshot]  // of one moment; current has that of now
+	snapshot      atomic.Pointer[snapshot]  // may be outdated; currentSnapshot returns the current one
 
-	mu       sync.Mutex  // guards replacing list, and the fields below
-	draining []*endpoint // fell out of the list, may still have connections
-	runEnded bool        // Run has: keep no connection without a query
+	mu       sync.Mutex  // guards changes of snapshot, and the fields below
+	draining []*endpoint // removed from the list, may still have connections
+	runEnded bool        // Run has returned: keep no idle connections
 }
 
 // common is what all upstreams of a pool share.
@@ -103,24 +99,23 @@ type common struct {
 	now          func() time.Time
 	log          *slog.Logger
 	connections  int     // per upstream
-	rate         float64 // queries a second to each; 0: no bound
+	rate         float64 // queries per second to each; 0: no limit
 	randomCase   bool
 	trustAD      bool
-	loopDetector *LoopDetector // nil: none are looked for
-	zone         []byte        // the names that are asked for
+	loopDetector *LoopDetector // nil: no detection
+	zone         []byte        // the names that the pool is asked for
 	panics       atomic.Uint64
 }
 
-// A source gives a part of the list: one fixed address, or a followed file.
+// A source provides a part of the list: one address, or the addresses of a file.
 type source struct {
 	target     Target
 	resolvConf *resolvConf // nil: the target's address
 }
 
-// New makes a pool. It reads the resolv.conf files, opens no socket and starts
-// no goroutine. It fails when a target cannot be used or a file cannot be read,
-// and with [ErrNoUpstream] when there are only addresses and all were left out.
-// Endpoints to follow may be none.
+// New makes a pool. It reads the resolv.conf files, but opens no socket and starts no goroutine. It fails if a target
+// is invalid or a file cannot be read. It fails with [ErrNoUpstream] if there are only addresses and all were
+// excluded. Endpoints may be empty.
 func New(cfg Config) (*Pool, error) {
 	cfg = withDefaults(cfg)
 	if cfg.Connections < 1 || cfg.Connections > maxConnections {
@@ -146,7 +141,7 @@ func New(cfg Config) (*Pool, error) {
 	return p, nil
 }
 
-// readTargets makes the first list of a pool that follows no endpoints.
+// readTargets builds the first list of a pool with targets.
 func (p *Pool) readTargets(cfg Config) error {
 	files := 0
 	var left []netip.AddrPort
@@ -212,10 +207,9 @@ func newSource(cfg Config, t Target) (source, error) {
 	return source{target: t}, nil
 }
 
-// Run follows the resolv.conf files or endpoints until ctx ends. Then it closes
-// sockets and connections, each after its last query, and returns nil when all are
-// closed. Ask and Exchange work before, during and after; afterwards they keep
-// nothing open.
+// Run watches the resolv.conf files or endpoints until ctx ends. Then it closes each socket and connection after its
+// last query, and returns nil when all are closed. Ask and Exchange work before, during and after Run; afterwards
+// they keep nothing open.
 func (p *Pool) Run(ctx context.Context) error {
 	if p.endpoints != nil {
 		p.watchEndpoints(ctx)
@@ -236,36 +230,39 @@ func (p *Pool) Run(ctx context.Context) error {
 	return nil
 }
 
-// recovered counts and logs a panic at the root of a goroutine. It is of use
-// only when deferred there; then tell ends what the goroutine was to do.
-func (c *common) recoverPanic(ctx context.Context, tell func()) {
+// recoverPanic counts and logs a panic at the root of a goroutine, and then calls onPanic. It must be deferred
+// directly.
+func (c *common) recoverPanic(ctx context.Context, onPanic func()) {
 	r := recover()
 	if r == nil {
 		return
 	}
 	c.logPanic(ctx, r, debug.Stack())
-	tell()
+	onPanic()
 }
 
-// defect counts and logs a panic that was recovered.
+// logPanic counts and logs a recovered panic.
 func (c *common) logPanic(ctx context.Context, panicked any, stack []byte) {
 	c.panics.Add(1)
 	c.log.ErrorContext(ctx, "panic recovered", "panic", panicked, "stack", string(stack))
 }
 
-// Ask asks q, a whole query whose ID does not matter and whose EDNS size is not above 4096. It calls to.Answered once,
-// at the deadline until at the latest and maybe before it returns: with the whole answer, which has q's ID and the
-// response code NOERROR or NXDOMAIN, and AD only where it is to be believed ([Config.TrustAD]), or with a [*Failure].
-// The answer's question has the letters that it was asked with, which may be mixed: they tell what else the server has
-// copied them to, see [wire.Message.CanonicalizeQuestion]. q is kept and must not change any more, not even then: a try that
-// lost to another may still be on its way. Queries leave when later is flushed at the latest.
+// Ask sends q, a whole query with any ID and an EDNS size of at most 4096. It calls to.Answered once, at the latest
+// at deadline and possibly before Ask returns: with a whole answer or with a [*Failure]. The answer has q's ID, the
+// response code NOERROR or NXDOMAIN, and AD only as [Config.TrustAD] permits.
+//
+// The question in the answer has the case that was sent, which may be random. The case shows which other names the
+// server copied from it, see [wire.Message.CanonicalizeQuestion].
+//
+// Ask keeps q, which must not change any more, not even after Answered: a losing attempt may still be sending it.
+// Queries leave when batch is flushed at the latest.
 func (p *Pool) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 	if _, failure := p.start(q, until, to, batch); failure != nil {
 		to.Answered(nil, failure, batch)
 	}
 }
 
-// begin begins a race, unless it is lost from the start.
+// start starts an exchange, or returns why it failed at once.
 func (p *Pool) start(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) (*exchange, *Failure) {
 	if len(q) < wire.HeaderLen {
 		return nil, &Failure{Reason: Malformed, Err: errShortQuery}
@@ -286,7 +283,7 @@ func (p *Pool) start(q []byte, until time.Time, to wire.AnswerReceiver, batch *w
 	return x, nil
 }
 
-// nobody is the failure of a query when there is no upstream.
+// noUpstreamFailure returns the failure of a query to a pool without upstreams.
 func (p *Pool) noUpstreamFailure() *Failure {
 	if p.endpoints != nil {
 		return &Failure{Reason: NoUpstream, Err: errNoEndpoint}
@@ -294,8 +291,9 @@ func (p *Pool) noUpstreamFailure() *Failure {
 	return &Failure{Reason: NoUpstream, Err: ErrNoUpstream}
 }
 
-// Exchange is Ask for those who wait. It appends the answer to dst, its question in the letters of q, and ends with ctx,
-// which should carry a deadline. Its error is a [*Failure], and dst then as it was. q is not changed and, like dst, not kept.
+// Exchange is a blocking Ask. It appends the answer to dst, with the question in the case of q. It ends with ctx,
+// which should have a deadline. On error, a [*Failure], it returns dst unchanged. It does not change q, and keeps
+// neither q nor dst.
 func (p *Pool) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) {
 	until, limited := ctx.Deadline()
 	if !limited {
@@ -322,9 +320,9 @@ func (p *Pool) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) {
 	return w.answer, w.err
 }
 
-// An exchange waits for its answer.
+// A waiter waits for the answer of an exchange.
 type waiter struct {
-	answer []byte // what it begins with is the caller's
+	answer []byte // begins with the caller's bytes
 	err    error
 	done   chan struct{} // closed when the fields above are final
 }
@@ -335,8 +333,8 @@ func (w *waiter) Answered(answer []byte, err error, _ *wire.SendBatch) {
 	close(w.done)
 }
 
-// check says what is wrong with a target that is an address. The authorities must be readable: a typing error in the
-// path is not to be found out by the first query.
+// check validates a target with an address. It reads the CA file, so that a wrong path is reported before the first
+// query.
 func (t Target) check() error {
 	if !t.Addr.IsValid() || t.Addr.Port() == 0 {
 		return fmt.Errorf("address %q: %w", t.Addr, ErrNoUpstream)
@@ -365,7 +363,7 @@ func (t Target) check() error {
 	return err
 }
 
-// checkWeb looks at what only HTTPS has.
+// checkHTTPS validates the fields that only HTTPS has.
 func (t Target) checkHTTPS() error {
 	if t.Method != "" && t.Method != "GET" && t.Method != "POST" {
 		return fmt.Errorf("method %q: %w", t.Method, errors.ErrUnsupported)

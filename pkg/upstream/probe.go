@@ -9,38 +9,38 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// An upstream that fails is asked by a probe now and then, so that no client waits to find out that it is back.
+// A failing upstream is probed, so that no client query has to find out that it has recovered.
 const (
 	firstProbeDelay = 200 * time.Millisecond // after the failure
-	probeInterval   = 500 * time.Millisecond // and after a probe
-	slowProbeEvery  = 10                     // probes, of which one is slow
+	probeInterval   = 500 * time.Millisecond // between probes
+	slowProbeEvery  = 10                     // probes, one of which is slow
 )
 
-// The probes. Quick ones find an upstream soon after its return, and have until the next one to be answered: what they
-// waited on is left with them, and the next is on a fresh socket or connection. That is too short for an upstream that is
-// back on a longer way, or has handshakes to make on a long one. A slow probe has until the next slow one, and asks
-// something else, as there are filters that drop the quick one's question.
+// The probes. A quick probe is answered before the next one is sent, or abandoned with its socket or connection. It
+// detects recovery soon. That is too short for an upstream with a long round trip or slow handshakes, so a slow probe
+// may take until the next slow one. It asks another question, as some filters drop that of the quick one.
 const (
-	// quickProbe asks for the root's name servers, which every server has something to say about; what it says is of no
-	// matter.
+	// quickProbe asks for the name servers of the root, which every server answers in some way. The answer itself
+	// does not matter.
 	quickProbe = "\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01\x00\x00\x02\x00\x01" + probeOPT
-	// probeOPT is the OPT record that queries of clients have too: who does not answer those is not to be taken for well.
+	// probeOPT is the OPT record that client queries have too: an upstream that does not answer those has not
+	// recovered.
 	probeOPT = "\x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x00"
-	// slowProbe asks for the root's SOA record.
+	// slowProbe asks for the SOA record of the root.
 	slowProbe = "\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01\x00\x00\x06\x00\x01" + probeOPT
 )
 
-// A prober sends probes while its upstream fails. It is guarded by endpoint.mu.
+// A prober sends probes while its upstream fails. endpoint.mu guards it.
 type prober struct {
 	timer   *time.Timer // nil until first needed
 	running bool
-	stopped bool     // the upstream has left
-	sent    int      // probes, since they began
-	quick   *attempt // under way; nil: none
-	slow    *attempt // likewise
+	stopped bool     // the upstream was removed
+	sent    int      // probes since the start
+	quick   *attempt // pending; nil: none
+	slow    *attempt // pending; nil: none
 }
 
-// startLocked begins to probe, unless that goes on already.
+// startLocked starts probing unless it is running.
 func (p *prober) startLocked(e *endpoint) {
 	if p.running || p.stopped {
 		return
@@ -53,7 +53,7 @@ func (p *prober) startLocked(e *endpoint) {
 	p.timer.Reset(firstProbeDelay)
 }
 
-// stopLocked ends it.
+// stopLocked stops probing.
 func (p *prober) stopLocked() {
 	if p.running {
 		p.running = false
@@ -63,7 +63,7 @@ func (p *prober) stopLocked() {
 	cancelProbe(&p.slow)
 }
 
-// giveUpProbe ends a probe, if there is one.
+// cancelProbe cancels a probe, if there is one.
 func cancelProbe(probe **attempt) {
 	if a := *probe; a != nil {
 		_ = a.transport.cancel(a)
@@ -71,7 +71,7 @@ func cancelProbe(probe **attempt) {
 	}
 }
 
-// probe sends the next probe, in place of the last one of its kind.
+// probe sends the next probe and cancels the previous one of its kind.
 func (e *endpoint) probe() {
 	defer e.recoverPanic(context.Background(), func() {})
 	var batch wire.SendBatch
@@ -92,12 +92,12 @@ func (e *endpoint) probe() {
 	a := &attempt{query: []byte(query), transport: e.primary, sentAt: e.now(), endpoint: e}
 	a.onReply = func(r reply, _ *wire.SendBatch) { e.handleProbeReply(a, r) }
 	e.count.probes.Add(1)
-	if a.transport.send(a, &batch) == nil { // else the next one may fare better
+	if a.transport.send(a, &batch) == nil { // on error the next probe may succeed
 		*kind = a
 	}
 }
 
-// probed takes what came for a probe.
+// handleProbeReply handles the reply to a probe.
 func (e *endpoint) handleProbeReply(a *attempt, r reply) {
 	now := e.now()
 	e.mu.Lock()
@@ -114,14 +114,14 @@ func (e *endpoint) handleProbeReply(a *attempt, r reply) {
 		return
 	}
 	e.lastAnswer = now
-	e.latency.srtt = max(now.Sub(a.sentAt), 1) // what was known before it failed, and the penalties, are of no worth
+	e.latency.srtt = max(now.Sub(a.sentAt), 1) // values and penalties from before the failure no longer apply
 	e.markAliveLocked()
 }
 
-// aloneTime is how long an answer to a query of our own that nobody waits for is still taken for one.
+// loopProbeReplyTime is how long the answer to a loop probe is still recognized.
 const loopProbeReplyTime = 2 * time.Second
 
-// sendAlone sends a query whose answer is of no interest.
+// sendLoopProbe sends a query and ignores its answer.
 func (e *endpoint) sendLoopProbe(query []byte) {
 	var batch wire.SendBatch
 	defer batch.Flush()

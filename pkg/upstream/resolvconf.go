@@ -17,23 +17,23 @@ import (
 
 // Bounds of a resolv.conf. The C library reads three nameservers.
 const (
-	maxConfSize    = 64 << 10 // bytes of a file
-	maxNameservers = 16       // used
+	maxConfSize    = 64 << 10 // bytes
+	maxNameservers = 16
 )
 
-// A resolvConf is a followed resolv.conf(5).
+// A resolvConf is a watched resolv.conf(5).
 type resolvConf struct {
 	path        string
-	systemdPath string // read in its place when it only names systemd-resolved's stub
+	systemdPath string // read instead if path names only the stub of systemd-resolved
 	self        func(netip.AddrPort) bool
 	log         *slog.Logger
 
-	servers    []netip.AddrPort // the last good list
-	text       []byte           // what servers was made from
-	unreadable bool             // could not be read the last time
+	servers    []netip.AddrPort // the last valid list
+	text       []byte           // from which servers was read
+	unreadable bool             // at the last attempt
 }
 
-// first reads the file for the first time. That it names nobody is no error.
+// load reads the file for the first time. A file without servers is no error.
 func (f *resolvConf) load() error {
 	text, err := filewatch.ReadFile(f.path, maxConfSize)
 	if err != nil {
@@ -44,8 +44,8 @@ func (f *resolvConf) load() error {
 	return nil
 }
 
-// refresh reads the file again and reports whether its servers have changed. A
-// file that is gone, or names nobody any more, changes nothing.
+// reload reads the file again and reports whether its servers have changed. A file that is missing or names no server
+// changes nothing.
 func (f *resolvConf) reload(ctx context.Context) bool {
 	text, err := filewatch.ReadFile(f.path, maxConfSize)
 	if err != nil {
@@ -71,9 +71,8 @@ func (f *resolvConf) reload(ctx context.Context) bool {
 	return changed
 }
 
-// standIn is the text that counts: systemd's list of real servers where text
-// only names the stub (which would cost a hop, and a cache that serves its own
-// way), else text. The stub is used as it is when that list cannot be had.
+// effectiveText returns systemd's list of real servers if text names only the stub, otherwise text. The stub would
+// cost a hop and has its own cache. It is used if systemd's list cannot be read.
 func (f *resolvConf) effectiveText(text []byte) []byte {
 	servers := nameservers(text)
 	if len(servers) == 0 || slices.ContainsFunc(servers, func(s string) bool {
@@ -88,8 +87,7 @@ func (f *resolvConf) effectiveText(text []byte) []byte {
 	return behind
 }
 
-// usable is the list of servers in text without those that cannot be asked,
-// each of which it warns about.
+// usableServers returns the servers in text that can be asked, and logs the others.
 func (f *resolvConf) usableServers(ctx context.Context, text []byte) []netip.AddrPort {
 	var list []netip.AddrPort
 	for _, s := range nameservers(text) {
@@ -110,16 +108,16 @@ func (f *resolvConf) usableServers(ctx context.Context, text []byte) []netip.Add
 	return list
 }
 
-// nameservers are the words after "nameserver", whatever they are.
+// nameservers returns the arguments of "nameserver", valid or not.
 func nameservers(text []byte) []string {
 	conf, err := dns.ClientConfigFromReader(bytes.NewReader(text))
 	if err != nil {
-		return nil // it has no error for bytes in memory
+		return nil // cannot happen for bytes in memory
 	}
 	return conf.Servers
 }
 
-// followFiles rereads the resolv.conf files on every change until ctx ends.
+// watchFiles reloads the resolv.conf files on every change until ctx ends.
 func (p *Pool) watchFiles(ctx context.Context) {
 	var files []*resolvConf
 	var paths []string
@@ -133,7 +131,7 @@ func (p *Pool) watchFiles(ctx context.Context) {
 		<-ctx.Done()
 		return
 	}
-	unpublished := false // what was read: a defect has cut a look short
+	unpublished := false // a panic interrupted the last reload
 	filewatch.Watch(ctx, filewatch.Config{
 		Paths: paths, Log: p.log,
 		Check: func(bool) time.Duration {
@@ -147,7 +145,7 @@ func (p *Pool) watchFiles(ctx context.Context) {
 	})
 }
 
-// reload reads the files and publishes a new list if one has changed, or has before.
+// reload reads the files and publishes a new list if one has changed, or if changed is set.
 func (p *Pool) reload(ctx context.Context, files []*resolvConf, changed bool) {
 	for _, f := range files {
 		if f.reload(ctx) {

@@ -10,7 +10,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A Policy says in which order a pool asks its targets. Those that fail come last, whatever it is.
+// A Policy is the order in which a pool asks its targets. Failing ones always come last.
 type Policy uint8
 
 // The policies.
@@ -20,7 +20,7 @@ const (
 	Random                   // in a new order for each query
 )
 
-// String is the policy as it is configured.
+// String returns the policy as it is configured.
 func (p Policy) String() string {
 	switch p {
 	case Fastest:
@@ -33,45 +33,45 @@ func (p Policy) String() string {
 	return fmt.Sprintf("policy %d", uint8(p))
 }
 
-// A side is one upstream in a race.
+// A candidate is an upstream that an exchange may ask.
 type candidate struct {
 	ep          *endpoint
 	timeout     time.Duration
-	hedgeDelay  time.Duration // after which a try is late; 0: nobody can say
-	nextHealthy bool          // who is asked next is able: worth a hedge
-	lastResort  bool          // a last resort, while others are able
+	hedgeDelay  time.Duration // after which an answer counts as late; 0: unknown
+	nextHealthy bool          // the next candidate is healthy: hedging makes sense
+	lastResort  bool          // used only if no other candidate is healthy
 	attempts    int
-	noOPT       bool // it does not know EDNS: ask without the OPT record
-	timedOut    bool // it may be so because what it says is too large for the way
-	excluded    bool // it said no: do not ask again
+	noOPT       bool // it does not support EDNS: ask without an OPT record
+	timedOut    bool // maybe because its answers are too large for the path
+	excluded    bool // it refused: do not ask again
 }
 
-// sides are the upstreams of a race, the best first.
+// candidates are the upstreams of an exchange, best first.
 type candidates struct {
 	list  [maxCandidates]candidate
 	count int
 }
 
-// A class goes before what makes one upstream better than another in it.
+// A class ranks above the score.
 type class uint8
 
 const (
-	classHealthy    class = iota // nothing speaks against it
-	classLastResort              // a last resort, while others are able
-	classFailing                 // it fails, or refuses what is asked
-	classExcluded                // it is not asked
+	classHealthy    class = iota
+	classLastResort              // used only if no other upstream is healthy
+	classFailing                 // it fails, or refuses the type
+	classExcluded                // never asked
 )
 
-// A standing is what an upstream's past makes of it.
+// A standing is the rank of an upstream for a query.
 type standing struct {
 	class      class
-	score      time.Duration // its place among its class, lower is better
-	timeout    time.Duration // how long a try may be silent before the next one starts
+	score      time.Duration // rank within the class, lower is better
+	timeout    time.Duration // of an attempt, after which the next one starts
 	hedgeDelay time.Duration
 }
 
-// standing says how good the upstream is for a query. One that nobody has asked yet has the best score, so that each is
-// measured; and the longer one was not asked, the better is its.
+// standing returns the upstream's rank. One without queries so far has the best score, so that each upstream is
+// measured. The score improves with the time since the last query.
 func (e *endpoint) standing(now time.Time, rrtype uint16) standing {
 	if e.down.Load() || e.loopMonitor.looped() {
 		return standing{class: classExcluded}
@@ -92,10 +92,10 @@ func (e *endpoint) standing(now time.Time, rrtype uint16) standing {
 	return s
 }
 
-// choose picks the upstreams of one race from the roster.
+// selectCandidates selects the upstreams for one exchange.
 //
-// Last resorts come after all others while one of these is able, and only if those are few. Once each of the others
-// fails they take part like any.
+// Last resorts come after all others while one of those is healthy. If all others fail, last resorts are ranked like
+// them.
 func (p *Pool) selectCandidates(snap *snapshot, q []byte, now time.Time) candidates {
 	rrtype := wire.QueryType(q)
 	r := ranking{limit: p.maxCandidates}
@@ -125,12 +125,12 @@ func (p *Pool) selectCandidates(snap *snapshot, q []byte, now time.Time) candida
 		r.insert(e, s)
 	}
 	if r.count > 1 {
-		// The first may be one of which little is known, or that is about to be measured anew. The client need not wait
-		// for it longer than for the other.
+		// Little may be known of the first one, or it is being measured again. Do not wait longer for it than for the
+		// second.
 		r.list[0].timeout = min(r.list[0].timeout, r.list[1].timeout)
 	}
 	if r.count == 1 || r.standings[1].class == classFailing {
-		r.list[0].hedgeDelay = 0 // there is nobody better
+		r.list[0].hedgeDelay = 0 // no other one is better
 	}
 	for i := range max(r.count-1, 0) {
 		r.list[i].nextHealthy = r.standings[i+1].class == classHealthy
@@ -138,14 +138,14 @@ func (p *Pool) selectCandidates(snap *snapshot, q []byte, now time.Time) candida
 	return r.candidates
 }
 
-// An order is the best upstreams so far.
+// A ranking holds the best upstreams so far.
 type ranking struct {
 	candidates
 	standings [maxCandidates]standing
 	limit     int
 }
 
-// add sorts an upstream in. The one that is then too many falls out.
+// insert adds an upstream in order, and drops the last one beyond the limit.
 func (r *ranking) insert(e *endpoint, s standing) {
 	if s.class == classExcluded {
 		return
@@ -163,17 +163,16 @@ func (r *ranking) insert(e *endpoint, s standing) {
 	r.list[at], r.standings[at] = candidate{ep: e, timeout: s.timeout, hedgeDelay: s.hedgeDelay, lastResort: s.class == classLastResort}, s
 }
 
-// What a followed endpoint's load is worth.
+// How the load of Endpoints is scored.
 const (
-	sampleSize      = 8                    // endpoints that one query looks at; of few all
-	minScoreSRTT    = time.Millisecond     // quicker is no better: queries are spread, not heaped on the nearest
-	otherZoneFactor = 4                    // an endpoint of another zone counts as so much busier,
-	otherZoneExtra  = 2 * time.Millisecond // and slower
+	sampleSize      = 8                    // endpoints considered for one query
+	minScoreSRTT    = time.Millisecond     // faster does not score better, so that queries spread over all
+	otherZoneFactor = 4                    // an endpoint in another zone counts as so much busier
+	otherZoneExtra  = 2 * time.Millisecond // and as so much slower
 )
 
-// sample sorts in some endpoints at random, by what a query has to expect there: so many that wait, for so long each.
-// Of two that know nothing of each other the less busy one is taken, which spreads the load as evenly as if all were
-// looked at (Mitzenmacher 2001, the power of two choices).
+// insertSample adds random endpoints, scored by pending queries times latency. The less busy of a random sample is
+// almost as good as the least busy of all (Mitzenmacher 2001, the power of two choices).
 func (r *ranking) insertSample(list []*endpoint, now time.Time, rrtype uint16) {
 	if len(list) == 0 {
 		return
@@ -190,7 +189,7 @@ func (r *ranking) insertSample(list []*endpoint, now time.Time, rrtype uint16) {
 		r.insert(e, e.loadStanding(now, rrtype))
 		at = (at + step) % len(list)
 	}
-	for i := 0; !near && i < len(list); i++ { // of many, few may be near
+	for i := 0; !near && i < len(list); i++ { // few of many may be near
 		if e := list[(at+i)%len(list)]; e.near {
 			r.insert(e, e.loadStanding(now, rrtype))
 			near = true
@@ -198,7 +197,7 @@ func (r *ranking) insertSample(list []*endpoint, now time.Time, rrtype uint16) {
 	}
 }
 
-// busyness is the standing of a followed endpoint.
+// loadStanding returns the rank of a server of Endpoints.
 func (e *endpoint) loadStanding(now time.Time, rrtype uint16) standing {
 	s := e.standing(now, rrtype)
 	waiting := int64(e.outstanding.Load()) + 1

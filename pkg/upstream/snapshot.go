@@ -7,16 +7,15 @@ import (
 	"slices"
 )
 
-// A roster is the upstreams of a pool at one moment. A published one never
-// changes.
+// A snapshot is the list of a pool's upstreams at one time. A published snapshot is immutable.
 type snapshot struct {
-	all        []*endpoint      // in order, the last resorts at the end
-	lastResort []*endpoint      // the end of all: not asked while one of the others is any good
-	members    *memberList      // what it was made from; nil without endpoints to follow
-	selfAddrs  []netip.AddrPort // of from, but left out: they lead back here
+	all        []*endpoint      // in order, last resorts at the end
+	lastResort []*endpoint      // the end of all: used only while no other upstream is healthy
+	members    *memberList      // that it was made from; nil without Endpoints
+	selfAddrs  []netip.AddrPort // members excluded as this process's own addresses
 }
 
-// A listing is what makes an upstream what it is: two that are equal are one.
+// An endpointKey identifies an upstream: equal keys are one upstream.
 type endpointKey struct {
 	network string
 	addr    netip.AddrPort
@@ -24,29 +23,28 @@ type endpointKey struct {
 	ca      string // path of a PEM file; empty: the system's
 	path    string // of HTTPS
 	method  string // of HTTPS
-	near    bool   // in this machine's zone, or zones are not told apart
+	near    bool   // in the zone of this node, or zones are not used
 }
 
 func (t *Target) key() endpointKey {
 	return endpointKey{network: t.Network, addr: t.Addr, name: t.Name, ca: t.CAFile, path: t.Path, method: t.Method, near: true}
 }
 
-// target is what the carriers want to know.
+// target returns the key as a Target for a transport.
 func (l *endpointKey) target(network string) Target {
 	return Target{Network: network, Addr: l.addr, Name: l.name, CAFile: l.ca, Path: l.path, Method: l.method}
 }
 
-// Empty tells whether there is nobody to ask now. It is as cheap as reading a
-// variable, but for the first call after the list has changed.
+// Empty reports whether the pool has no upstream. It costs an atomic load, except for the first call after a change.
 func (p *Pool) Empty() bool { return len(p.currentSnapshot().all) == 0 }
 
-// AllDown reports whether asking now would most likely be in vain: each upstream failed when it was last asked, and no
-// probe has come back since.
+// AllDown reports whether a query would most likely fail: each upstream failed when it was last asked, and no probe
+// has been answered since.
 func (p *Pool) AllDown() bool {
 	return !slices.ContainsFunc(p.currentSnapshot().all, (*endpoint).healthy)
 }
 
-// why is what tells most of why all upstreams are down.
+// downReason returns the most specific reason why all upstreams are down.
 func (s *snapshot) downReason() Reason {
 	why := Network
 	for _, e := range s.all {
@@ -55,7 +53,7 @@ func (s *snapshot) downReason() Reason {
 	return why
 }
 
-// current is the roster of now.
+// currentSnapshot returns the current list.
 func (p *Pool) currentSnapshot() *snapshot {
 	snap := p.snapshot.Load()
 	if p.endpoints == nil || snap.members == p.endpoints.load() {
@@ -64,7 +62,7 @@ func (p *Pool) currentSnapshot() *snapshot {
 	return p.refreshSnapshot()
 }
 
-// rebuild publishes what the sources give now.
+// publishSources publishes the current list of the sources.
 func (p *Pool) publishSources() {
 	var entries []endpointKey
 	for _, src := range p.sources {
@@ -81,9 +79,8 @@ func (p *Pool) publishSources() {
 	p.publishLocked(&snapshot{}, entries, nil)
 }
 
-// publishLocked fills next and puts it in place of the roster there is. What
-// was in that one keeps its endpoint, and with it latency, counters and
-// connections. What falls out gets no query any more.
+// publishLocked fills next and replaces the snapshot. An upstream in both keeps its endpoint, with latency, counters
+// and connections. A removed upstream gets no more queries.
 func (p *Pool) publishLocked(next *snapshot, entries, last []endpointKey) {
 	known := map[endpointKey]*endpoint{}
 	for _, e := range p.snapshot.Load().all {
@@ -111,11 +108,11 @@ func (p *Pool) publishLocked(next *snapshot, entries, last []endpointKey) {
 	}
 }
 
-// takeLocked takes an upstream over from those that are known, or makes it.
+// endpointLocked takes the endpoint out of known, or makes a new one.
 func (p *Pool) endpointLocked(known map[endpointKey]*endpoint, l endpointKey) *endpoint {
 	if e := known[l]; e != nil {
 		delete(known, l)
-		e.loopMonitor.recheck() // what is behind it may have changed as well
+		e.loopMonitor.recheck() // the server behind it may have changed too
 		return e
 	}
 	e := newEndpoint(p.common, l)
@@ -125,7 +122,7 @@ func (p *Pool) endpointLocked(known map[endpointKey]*endpoint, l endpointKey) *e
 	return e
 }
 
-// sweep forgets the upstreams that have left and have no connection any more.
+// reapDrained forgets the removed upstreams without open connections.
 func (p *Pool) reapDrained() {
 	p.mu.Lock()
 	var closed []*endpoint

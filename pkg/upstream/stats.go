@@ -8,54 +8,54 @@ import (
 	"time"
 )
 
-// Stats is what a pool counted since it was made.
+// Stats are the counters of a pool since it was made.
 type Stats struct {
 	Servers []ServerStats // in the order of the configuration
-	Panics  uint64        // recovered, each also logged with its stack
+	Panics  uint64        // recovered; each is also logged with its stack
 }
 
-// ServerStats is what was counted for one upstream.
+// ServerStats are the counters of one upstream.
 type ServerStats struct {
 	Network     string // "udp", "tcp", "tls" or "https"
-	Name        string // of the server's certificate, where one is configured
+	Name        string // in the server's certificate, if configured
 	Addr        netip.AddrPort
 	Far         bool                       // in another zone
-	LastResort  bool                       // asked only while none of the others is any good
-	Requests    uint64                     // tries; TCP after a truncated answer belongs to its try
-	Failures    [NumCauses]uint64          // by Cause; several may fall to one try
+	LastResort  bool                       // used only while no other upstream is healthy
+	Requests    uint64                     // attempts; TCP after a truncated answer is part of its attempt
+	Failures    [NumCauses]uint64          // by Cause; one attempt may count several
 	Truncated   uint64                     // UDP answers with TC set
-	SRTT        time.Duration              // smoothed round trip, penalties included; 0: not known yet
-	P95         time.Duration              // of the recent round trips, nearly; 0: not known yet
-	RTTs        [len(rttBounds) + 1]uint64 // good answers by round trip, TookBounds; the last is longer
-	RTTSum      time.Duration              // of them
-	Hedged      uint64                     // tries that got another one beside them since they were late
-	Won         uint64                     // good answers to such and to later tries
-	Outstanding int                        // tries under way
-	Failing     bool                       // the latest tries failed; it is probed
-	Down        bool                       // for so long that it gets no query
+	SRTT        time.Duration              // smoothed round trip, including penalties; 0: unknown
+	P95         time.Duration              // of recent round trips, approximate; 0: unknown
+	RTTs        [len(rttBounds) + 1]uint64 // good answers by round trip, see RTTBounds; the last bucket has no bound
+	RTTSum      time.Duration              // sum of these round trips
+	Hedged      uint64                     // late attempts that were hedged
+	Won         uint64                     // good answers to hedges and to retries
+	Outstanding int                        // pending attempts
+	Failing     bool                       // the latest attempts failed; it is being probed
+	Down        bool                       // failing for so long that it gets no queries
 	Looped      bool                       // queries to it come back here; it gets none
 	Probes      uint64                     // sent while it failed
-	Limitations []string                   // what it cannot do, as far as it has shown
-	Sockets     int                        // of UDP, now
-	Open        int                        // connections now, those being opened included
-	Opened      uint64                     // connections ever begun
-	Resumed     uint64                     // of them, TLS sessions resumed
+	Limitations []string                   // what it is known not to support
+	Sockets     int                        // open UDP sockets
+	Open        int                        // connections open or opening
+	Opened      uint64                     // connections ever opened
+	Resumed     uint64                     // of them, resumed TLS sessions
 	LastError   string                     // why the latest connection ended before an answer came on it; empty once one has come
 }
 
-// A State is how an upstream is doing.
+// A State summarizes the health of an upstream.
 type State uint8
 
-// The states, a closed set. An upstream is in the last one that fits.
+// The states, a closed set. The last one that applies counts.
 const (
 	StateGood    State = iota
-	StateFailing       // its latest tries failed: it is asked after all others, and by probes
-	StateDown          // for so long that it gets probes only
-	StateLooped        // what is sent to it comes back here: it gets probes only
-	NumStates          // how many there are
+	StateFailing       // its latest attempts failed: it is asked after all others, and probed
+	StateDown          // failing for so long that it gets only probes
+	StateLooped        // queries to it come back here: it gets only probes
+	NumStates          // number of states
 )
 
-// String is the state in one lower-case word, as a metric label.
+// String returns the state as a metric label.
 func (s State) String() string {
 	switch s {
 	case StateGood:
@@ -71,7 +71,7 @@ func (s State) String() string {
 	}
 }
 
-// State is how the upstream is doing.
+// State returns the state of the upstream.
 func (s *ServerStats) State() State {
 	switch {
 	case s.Looped:
@@ -84,12 +84,12 @@ func (s *ServerStats) State() State {
 	return StateGood
 }
 
-// counters are an upstream's own.
+// counters are the counters of one upstream.
 type counters struct {
 	requests  atomic.Uint64
 	failures  [NumCauses]atomic.Uint64
 	truncated atomic.Uint64
-	resumed   atomic.Uint64 // sessions of TLS
+	resumed   atomic.Uint64 // TLS sessions
 	hedged    atomic.Uint64
 	won       atomic.Uint64
 	probes    atomic.Uint64
@@ -97,17 +97,17 @@ type counters struct {
 	rttSum    atomic.Int64 // ns
 }
 
-// tookBounds are the upper bounds of the histogram of round trips.
+// rttBounds are the upper bounds of the round trip histogram.
 var rttBounds = [...]time.Duration{ //nolint:gochecknoglobals // a constant in all but name
 	250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond,
 	10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond,
 	500 * time.Millisecond, time.Second, 2500 * time.Millisecond,
 }
 
-// RTTBounds are the upper bounds of [ServerStats].RTTs.
+// RTTBounds returns the upper bounds of [ServerStats].RTTs.
 func RTTBounds() []time.Duration { return rttBounds[:] }
 
-// took counts a good answer.
+// observeRTT counts a good answer.
 func (c *counters) observeRTT(rtt time.Duration) {
 	i := 0
 	for i < len(rttBounds) && rtt > rttBounds[i] {
@@ -117,7 +117,7 @@ func (c *counters) observeRTT(rtt time.Duration) {
 	c.rttSum.Add(int64(rtt))
 }
 
-// Stats reads the counters. An upstream that left the list takes its own along.
+// Stats returns the counters of the current upstreams.
 func (p *Pool) Stats() Stats {
 	snap := p.currentSnapshot()
 	s := Stats{Servers: make([]ServerStats, 0, len(snap.all)), Panics: p.panics.Load()}

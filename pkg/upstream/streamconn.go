@@ -15,29 +15,30 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A line is one connection: a reader and a writer, joined by run. It is in lines.lines until it fails.
+// A streamConn is one TCP or TLS connection, with a reading and a writing goroutine that run joins. It is in
+// connPool.conns until it fails.
 type streamConn struct {
 	pool         *connPool
-	number       uint64        // counted from 1 over all of the upstream's connections
-	wake         chan struct{} // tells the writer to look at outbox; has room for one
-	directWriter *directWriter // writes without waiting; nil: all is left to the writer. Set before open
-	acker        *quickAcker   // nil: not a socket. Set before open
-	rawConn      net.Conn      // what TLS runs over; nil without TLS. Set before open
+	number       uint64        // counted from 1 per upstream
+	wake         chan struct{} // wakes the writer; has room for one
+	directWriter *directWriter // writes without blocking; nil: the writer writes everything. Set before open
+	acker        *quickAcker   // nil: not a TCP socket. Set before open
+	rawConn      net.Conn      // under TLS; nil without TLS. Set before open
 
-	// Guarded by lines.mu:
+	// Guarded by connPool.mu:
 	connState
-	cancel       context.CancelFunc // ends run, wherever it is; nil: run has not begun
-	writing      bool               // what is to be sent has been taken out, and not all is sent yet
-	flushPending bool               // there was a flush meanwhile
+	cancel       context.CancelFunc // ends run; nil: run has not begun
+	writing      bool               // a flush or the writer owns the sending side
+	flushPending bool               // a flush came while writing was set
 	queries      idTable
 	outbox       []byte          // frames to be written
-	spareBuf     []byte          // an outbox that has been sent, for its memory; nil: none
-	unsent       []byte          // what a direct write left over, for the writer
-	batch        *wire.SendBatch // whose queries keep together on it, until the next flush
-	batchCount   int             // so many there are
+	spareBuf     []byte          // a written outbox, kept for its memory; nil: none
+	unsent       []byte          // rest of a direct write, for the writer
+	batch        *wire.SendBatch // whose queries stay together on it until the next flush
+	batchCount   int             // number of these queries
 }
 
-// addLocked puts a query on the connection.
+// addLocked adds a query to the connection.
 func (c *streamConn) addLocked(now time.Time, a *attempt, batch *wire.SendBatch) error {
 	p, r := c.pool, &a.pending
 	if c.queries.n == 0 && !c.owesAnswer {
@@ -55,7 +56,7 @@ func (c *streamConn) addLocked(now time.Time, a *attempt, batch *wire.SendBatch)
 		c.batch, c.batchCount = batch, 0
 	}
 	c.batchCount++
-	if len(c.outbox) == 0 && c.open { // else they are sent when it is
+	if len(c.outbox) == 0 && c.open { // otherwise they are sent once it opens
 		batch.Add(c)
 	}
 	c.outbox = append(c.outbox, 0, 0)
@@ -69,7 +70,7 @@ func (c *streamConn) addLocked(now time.Time, a *attempt, batch *wire.SendBatch)
 	return nil
 }
 
-// removeLocked takes off a query that is on the connection.
+// removeLocked removes a query of this connection.
 func (c *streamConn) removeLocked(now time.Time, a *attempt) {
 	c.queries.remove(a)
 	a.pending.conn = nil
@@ -78,7 +79,7 @@ func (c *streamConn) removeLocked(now time.Time, a *attempt) {
 	}
 }
 
-// restLocked decides what becomes of a connection without queries.
+// checkIdleLocked applies the idle policy to a connection without queries.
 func (c *streamConn) checkIdleLocked(now time.Time) {
 	if c.err != nil || c.queries.n > 0 {
 		return
@@ -96,17 +97,18 @@ func (c *streamConn) checkIdleLocked(now time.Time) {
 	}
 }
 
-// stalledLocked tells whether the connection owes an answer and has been silent for long, as one does whose path is cut.
+// stalledLocked reports whether the connection owes an answer and has been silent for stallAfter. Its path may be
+// broken.
 func (c *streamConn) stalledLocked(now time.Time) bool { return c.silentLocked(now, stallAfter) }
 
-// silentLocked tells whether the connection owes an answer and has brought no whole frame for that long.
+// silentLocked reports whether the connection owes an answer and has received no whole frame for so long.
 func (c *streamConn) silentLocked(now time.Time, long time.Duration) bool {
 	return c.queries.n > 0 && now.Sub(c.lastRead) >= long
 }
 
-// settle sees to the queries of a connection that has failed. One that came when the connection was open already may
-// only have met its end by age, or that of a server that restarts: it gets a second chance, on a newer connection. For
-// the others the end is what came, and for those whose peer was silent: they have been asked again long since.
+// requeueOrFail handles the queries of a connection that has failed. A query that was assigned after the connection
+// opened moves to a newer connection once: the server may only have closed the connection for its age or for a
+// restart. The other queries fail, and so do all if the peer was silent: those have been retried already.
 func (c *streamConn) requeueOrFail() {
 	p := c.pool
 	now := p.now()
@@ -146,18 +148,18 @@ func (c *streamConn) requeueOrFail() {
 	batch.Flush()
 }
 
-// wanted tells whether an end of a connection was our own will, and says nothing about the upstream.
+// expectedEnd reports whether this process ended the connection, so that the error does not concern the upstream.
 func expectedEnd(end error) bool {
 	return errors.Is(end, errIdle) || errors.Is(end, errShutdown) || errors.Is(end, errAged) || errors.Is(end, errAbandoned)
 }
 
-// An arrival is a frame for the query that it answers.
+// An answerFrame is a frame with the attempt that it answers.
 type answerFrame struct {
 	attempt *attempt
 	frame   []byte
 }
 
-// read takes frames until the connection ends.
+// read reads frames until the connection ends.
 func (c *streamConn) read(nc net.Conn) (err error) {
 	p := c.pool
 	defer p.recoverPanic(context.Background(), func() { err = errPanic })
@@ -173,7 +175,7 @@ func (c *streamConn) read(nc net.Conn) (err error) {
 		if n > 0 {
 			var more bool
 			if came, more = c.matchFrames(in, came[:0]); more {
-				c.acker.ackNow() // the peer may wait for it with the others
+				c.acker.ackNow() // the peer may hold the other answers back until then
 			}
 			for _, f := range came {
 				p.deliver(f, &msg, &batch)
@@ -187,8 +189,8 @@ func (c *streamConn) read(nc net.Conn) (err error) {
 	}
 }
 
-// match takes the whole frames that are there and the queries that they answer off the connection. A frame that answers
-// none is counted and ignored. It tells whether more answers are to come.
+// matchFrames appends the received whole frames, and removes their queries from the connection. A frame that answers
+// no query is counted and ignored. more reports whether answers are still pending.
 func (c *streamConn) matchFrames(in *frameBuffer, came []answerFrame) (_ []answerFrame, more bool) {
 	frame := in.next()
 	if frame == nil {
@@ -220,11 +222,11 @@ func (c *streamConn) matchFrames(in *frameBuffer, came []answerFrame) (_ []answe
 	return came, c.queries.n > 0
 }
 
-// deliver reads a frame and hands it to its query.
+// deliver parses a frame and delivers it to its attempt.
 func (p *connPool) deliver(f answerFrame, msg *wire.Message, batch *wire.SendBatch) {
 	var r reply
 	switch err := msg.Parse(f.frame); {
-	case len(f.frame) == wire.HeaderLen: // no answer is as short but this one
+	case len(f.frame) == wire.HeaderLen: // a bare header
 		r.headerOnlyRcode = uint16(f.frame[3] & 0x0f)
 	case err != nil:
 		r.err = fmt.Errorf("%w: %w", errMalformed, err)
@@ -239,13 +241,13 @@ func (p *connPool) deliver(f answerFrame, msg *wire.Message, batch *wire.SendBat
 	f.attempt.deliver(r, batch)
 }
 
-// openForLocked opens a connection for a query that waits. The error says why not.
+// openForQueryLocked opens a connection for a waiting query. The error says why it may not.
 func (p *connPool) openForQueryLocked(now time.Time, a *attempt) (*streamConn, error) {
 	if len(p.conns) >= 2*p.connections+2 {
 		return nil, errLimit
 	}
 	if !p.openLimiter.allow(now, 0) {
-		if p.lastErr != nil { // then it is the upstream that ends them
+		if p.lastErr != nil { // the upstream ends connections too often
 			return nil, fmt.Errorf("opening connections too often, as they end: %w", p.lastErr)
 		}
 		return nil, errLimit
@@ -256,7 +258,7 @@ func (p *connPool) openForQueryLocked(now time.Time, a *attempt) (*streamConn, e
 	return p.openLocked(now), nil
 }
 
-// openAheadLocked opens what is missing of the connections, no query having to wait for them.
+// preopenLocked opens the missing connections, so that no query has to wait for them.
 func (p *connPool) preopenLocked(now time.Time) {
 	if p.noIdle || now.Sub(p.lastQuery) >= idleTimeout {
 		return
@@ -266,15 +268,14 @@ func (p *connPool) preopenLocked(now time.Time) {
 	}
 }
 
-// openAheadIfEagerLocked is openAheadLocked after a sign of life, where connections are kept open.
+// preopenIfKeptOpenLocked calls preopenLocked if the pool keeps connections open.
 func (p *connPool) preopenIfKeptOpenLocked(now time.Time) {
 	if p.keepOpen {
 		p.preopenLocked(now)
 	}
 }
 
-// openLocked adds a connection and starts its goroutine, which ends when the connection has failed: by itself, when
-// idle, or when retired.
+// openLocked adds a connection and starts its goroutine, which ends when the connection ends.
 func (p *connPool) openLocked(now time.Time) *streamConn {
 	p.opened++
 	c := &streamConn{pool: p, number: p.opened, wake: make(chan struct{}, 1), connState: connState{lastRead: now, idleSince: p.lastQuery}}
@@ -284,12 +285,12 @@ func (p *connPool) openLocked(now time.Time) *streamConn {
 	return c
 }
 
-// endedLocked takes the connection out of those that queries go on.
+// removeConnLocked removes the connection from the pool.
 func (p *connPool) removeConnLocked(c *streamConn) {
 	p.conns = slices.DeleteFunc(p.conns, func(other *streamConn) bool { return other == c })
 }
 
-// freshLocked tells whether there is a connection, other than those that came to their age, that is open and answers.
+// hasFreshLocked reports whether a connection that has not aged is open and answers.
 func (p *connPool) hasFreshLocked(now time.Time) bool {
 	return slices.ContainsFunc(p.conns, func(c *streamConn) bool { return c.open && c.rankLocked(now) == rankGood })
 }
@@ -304,7 +305,7 @@ func (c *streamConn) run() {
 			p.cond.Broadcast()
 		}
 	}()
-	ctx, cancel := context.WithCancel(context.Background()) // many queries ride on it: it ends with none of them
+	ctx, cancel := context.WithCancel(context.Background()) // not a query's context: many queries share the connection
 	defer cancel()
 	defer c.requeueOrFail()
 	defer p.recoverPanic(ctx, func() { c.fail(errPanic) })
@@ -316,17 +317,17 @@ func (c *streamConn) run() {
 		c.fail(fmt.Errorf("connecting: %w", err))
 		return
 	}
-	defer func() { _ = nc.Close() }() // maybe for the second time
+	defer func() { _ = nc.Close() }() // possibly a second time
 	defer context.AfterFunc(ctx, func() { c.closeConn(nc) })()
 	var writer sync.WaitGroup
 	writer.Go(func() { c.fail(c.write(ctx, nc)) })
-	c.Flush() // what came while it opened
+	c.Flush() // queries that came while it opened
 	c.fail(c.read(nc))
 	c.requeueOrFail()
 	writer.Wait()
 }
 
-// endsBy sets what is called when the connection fails. It reports false if it has failed already.
+// setCancel sets the function to call when the connection fails. It returns false if it has failed already.
 func (c *streamConn) setCancel(cancel context.CancelFunc) bool {
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
@@ -334,7 +335,7 @@ func (c *streamConn) setCancel(cancel context.CancelFunc) bool {
 	return c.err == nil
 }
 
-// connect opens the connection, handshakes and all.
+// connect opens the connection, including handshakes.
 func (c *streamConn) connect(ctx context.Context) (net.Conn, error) {
 	p := c.pool
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -365,21 +366,21 @@ func (c *streamConn) connect(ctx context.Context) (net.Conn, error) {
 	return nc, nil
 }
 
-// prepare sets the limit of silence, also where it was not our own dialer that made the socket, has answers acknowledged
-// soon, and plain frames written to the socket by whoever flushes.
+// configureTCP sets the user timeout, even if Config.Dial made the socket, and enables quick acknowledgments. Without
+// TLS it enables direct writes.
 func (c *streamConn) configureTCP(tcp *net.TCPConn) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {
-		return // it is closed, which the reader will find
+		return // the socket is closed, which the reader will notice
 	}
-	_ = setUserTimeout(raw) // without it there are still stallTime and silenceTime
+	_ = setUserTimeout(raw) // if it fails, stallAfter and dropSilentAfter remain
 	c.acker = newQuickAcker(raw)
 	if c.pool.tlsClient == nil {
 		c.directWriter = newDirectWriter(raw)
 	}
 }
 
-// openedLocked notes that the handshake is over.
+// markOpenLocked records that the connection is open.
 func (c *streamConn) markOpenLocked(now time.Time) {
 	p := c.pool
 	if c.queries.n == 0 {
@@ -394,7 +395,7 @@ func (c *streamConn) markOpenLocked(now time.Time) {
 	}
 }
 
-// expire does what is due, and sets the alarm to what is due next.
+// onTimer ages the connection, applies the idle policy and sets the timer again.
 func (c *streamConn) onTimer() {
 	p := c.pool
 	now := p.now()
@@ -416,7 +417,7 @@ func (c *streamConn) onTimer() {
 	}
 }
 
-// failLocked ends the connection. Its queries are seen to by its own goroutine. The first reason stays.
+// failLocked ends the connection. run then handles its queries. The first error stays.
 func (c *streamConn) failLocked(err error) {
 	if c.err != nil {
 		return
@@ -429,15 +430,15 @@ func (c *streamConn) failLocked(err error) {
 	c.pool.removeConnLocked(c)
 }
 
-// fail is failLocked for those who do not hold the lock.
+// fail is failLocked for callers without the lock.
 func (c *streamConn) fail(err error) {
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
 	c.failLocked(err)
 }
 
-// hangUp closes the connection. Of TLS a good end is told (RFC 8446 section 6.1), which may have to wait for the peer;
-// a bad one is not.
+// closeConn closes the connection. An expected end of TLS sends close_notify (RFC 8446 section 6.1), which may block;
+// any other end does not.
 func (c *streamConn) closeConn(nc net.Conn) {
 	c.pool.mu.Lock()
 	good := expectedEnd(c.err)

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	maxDirectWrites = 4        // writes that one flush does before it leaves the rest to the writer
-	maxSpareBuf     = 32 << 10 // octets of memory kept for an outbox
+	maxDirectWrites = 4        // direct writes of one flush, before the writer takes over
+	maxSpareBuf     = 32 << 10 // bytes of memory kept for an outbox
 )
 
-// Flush sends the queries of a batch. Where the kernel takes them, they are written here and now and wake nobody.
+// Flush sends the queries of a batch. If the kernel accepts them, they are written here and no goroutine wakes.
 //
-// Who sets writing owns the connection's sending side until he clears it. Who finds it set leaves a note; whoever owns
-// it looks for one before he gives it up.
+// The goroutine that sets writing owns the sending side until it clears writing. Any other one sets flushPending,
+// which the owner checks before it clears writing.
 func (c *streamConn) Flush() {
 	p := c.pool
 	p.mu.Lock()
@@ -54,24 +54,24 @@ func (c *streamConn) Flush() {
 		}
 	}
 	p.mu.Unlock()
-	c.wake <- struct{}{} // there is room: only the owner sends, and the writer takes it before it gives up the side
+	c.wake <- struct{}{} // does not block: only the owner sends, and the writer receives before it gives up the side
 }
 
-// takeLocked takes all that is to be sent.
+// takeOutboxLocked takes all queued frames.
 func (c *streamConn) takeOutboxLocked() []byte {
 	out := c.outbox
 	c.outbox, c.spareBuf, c.flushPending = c.spareBuf[:0], nil, false
 	return out
 }
 
-// sentLocked keeps the memory of what has been sent.
+// recycleLocked keeps the memory of written frames.
 func (c *streamConn) recycleLocked(out []byte) {
 	if cap(out) <= maxSpareBuf {
 		c.spareBuf = out
 	}
 }
 
-// write sends what flushes leave to it, until ctx ends, because the connection has failed.
+// write writes what flushes leave, until ctx ends because the connection has failed.
 func (c *streamConn) write(ctx context.Context, nc net.Conn) (err error) {
 	defer c.pool.recoverPanic(ctx, func() { err = errPanic })
 	stuck := time.AfterFunc(writeTimeout, func() { c.fail(errStuck) })
@@ -92,7 +92,7 @@ func (c *streamConn) write(ctx context.Context, nc net.Conn) (err error) {
 	}
 }
 
-// owed is what is to be written next, after sent has been. When there is nothing, the sending side is free again.
+// nextWrite returns what to write next, after sent was written. If there is nothing, it releases the sending side.
 func (c *streamConn) nextWrite(sent []byte) []byte {
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
@@ -110,16 +110,16 @@ func (c *streamConn) nextWrite(sent []byte) []byte {
 	return nil
 }
 
-// readRoom is how many octets one read of a connection takes: a hundred answers or more. Each connection that is open
-// holds as many.
+// readBufferSize is how many bytes one read takes: a hundred answers or more. Each open connection holds such a
+// buffer.
 const readBufferSize = 16 << 10
 
-// frames are messages with their length in front (RFC 1035 section 4.2.2), as reads bring them.
+// A frameBuffer splits a stream into messages with a length prefix (RFC 1035 section 4.2.2).
 type frameBuffer struct {
 	fixed []byte
-	buf   []byte // small, or what a longer frame needs
-	start int    // of what is not taken yet
-	end   int    // of what was read
+	buf   []byte // fixed, or larger for a long frame
+	start int    // of unread bytes
+	end   int    // of received bytes
 }
 
 func newFrameBuffer() *frameBuffer {
@@ -127,7 +127,7 @@ func newFrameBuffer() *frameBuffer {
 	return &frameBuffer{fixed: small, buf: small}
 }
 
-// next takes a whole frame, which is valid until space is called; nil: there is none.
+// next returns a whole frame, which is valid until the next call of space; nil: there is none.
 func (f *frameBuffer) next() []byte {
 	have := f.buf[f.start:f.end]
 	if len(have) < 2 {
@@ -141,8 +141,7 @@ func (f *frameBuffer) next() []byte {
 	return have[2:n:n]
 }
 
-// space is where the next read goes. It is never empty: what is there is less than a frame, and there is room for the
-// rest of it.
+// space returns the buffer for the next read. It is never empty: less than a frame is left, and the rest of it fits.
 func (f *frameBuffer) space() []byte {
 	have := f.buf[f.start:f.end]
 	need := 2
@@ -157,10 +156,10 @@ func (f *frameBuffer) space() []byte {
 	default:
 		to = make([]byte, need)
 	}
-	f.end = copy(to, have) // the memory may be the same
+	f.end = copy(to, have) // the memory may overlap
 	f.buf, f.start = to, 0
 	return to[f.end:]
 }
 
-// filled notes that so many octets were read into space.
+// filled records that n bytes were read into space.
 func (f *frameBuffer) filled(n int) { f.end += n }

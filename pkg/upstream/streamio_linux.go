@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A direct writes to a socket without waiting. One goroutine at a time may.
+// A directWriter writes to a socket without blocking. It is not safe for concurrent use.
 type directWriter struct {
 	raw      syscall.RawConn
-	sendFunc func(fd uintptr) bool // made once, so that a write needs no memory
+	sendFunc func(fd uintptr) bool // made once, to avoid an allocation per write
 	out      []byte
 	n        int
 	errno    syscall.Errno
@@ -26,7 +26,7 @@ func newDirectWriter(raw syscall.RawConn) *directWriter {
 	return w
 }
 
-// write sends what the kernel takes of out, and says how much that was.
+// write writes as much of out as the kernel accepts, and returns how much.
 func (w *directWriter) write(out []byte) (int, error) {
 	w.out = out
 	err := w.raw.Write(w.sendFunc)
@@ -42,7 +42,7 @@ func (w *directWriter) write(out []byte) (int, error) {
 	return w.n, nil
 }
 
-// send asks the kernel once. RawSyscall keeps the scheduler out: the call never waits.
+// send makes one system call. RawSyscall bypasses the scheduler: the call never blocks.
 func (w *directWriter) send(fd uintptr) bool {
 	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&w.out[0])), uintptr(len(w.out)),
 		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)

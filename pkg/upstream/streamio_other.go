@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// A directWriter is nothing here: all is left to the connection's writer.
+// A directWriter is unused here: the connection's writer writes everything.
 type directWriter struct{}
 
 func newDirectWriter(syscall.RawConn) *directWriter { return nil }

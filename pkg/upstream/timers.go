@@ -10,28 +10,28 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// tickBatch is how many races hear that they are due before what they send leaves.
+// timerBatch is how many exchanges run before their queries are sent.
 const timerBatch = 64
 
-// A timetable tells the races of a pool when they are due. One timer does for all of them, and one goroutine calls them:
-// timers of their own would start a goroutine each, thousands at once when an upstream falls silent, each with a stack
-// that is larger than the race. And the next tries of those that are due together leave together.
+// A timerHeap calls the exchanges of a pool when their timers fire. It uses one runtime timer and one goroutine.
+// Separate timers would start a goroutine each, thousands at once when an upstream stops answering, each with a stack
+// larger than the exchange. It also sends the queries of simultaneous timers in one batch.
 type timerHeap struct {
 	*common
 
-	mu      sync.Mutex   // guards the fields below, and each race's place
-	entries []timerEntry // the earliest first; the children of i are 2i+1 and 2i+2
+	mu      sync.Mutex   // guards the fields below, and exchange.heapIndex
+	entries []timerEntry // a binary heap by time; the children of i are 2i+1 and 2i+2
 	timer   lazyTimer
-	running bool // a goroutine is at it: it sets the bell when it is done
+	running bool // a goroutine runs expired timers, and sets the timer when it is done
 }
 
-// due is a race with the time when it is to be called.
+// A timerEntry is an exchange with the time of its next call.
 type timerEntry struct {
 	at       time.Time
 	exchange *exchange
 }
 
-// set has the race called at a time, and not at another that was set before.
+// set schedules the exchange, and replaces the time that was set before.
 func (h *timerHeap) set(x *exchange, now, at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -47,14 +47,14 @@ func (h *timerHeap) set(x *exchange, now, at time.Time) {
 	}
 }
 
-// ringLocked sets the bell for the first that is due.
+// armLocked sets the timer for the earliest entry.
 func (h *timerHeap) armLocked(now time.Time) {
 	if len(h.entries) > 0 {
 		h.timer.set(now, h.entries[0].at, h.run)
 	}
 }
 
-// remove has the race not called. It may be about to be, nevertheless.
+// remove cancels the call. It may come nevertheless if it was under way.
 func (h *timerHeap) remove(x *exchange) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -74,7 +74,7 @@ func (h *timerHeap) removeLocked(i int) {
 	if i < last {
 		h.siftLocked(i)
 	}
-	if last < cap(h.entries)/4 && cap(h.entries) > timerBatch { // what a burst took
+	if last < cap(h.entries)/4 && cap(h.entries) > timerBatch { // release the memory of a burst
 		h.entries = append(make([]timerEntry, 0, cap(h.entries)/2), h.entries...)
 	}
 }
@@ -84,7 +84,7 @@ func (h *timerHeap) putLocked(i int, d timerEntry) {
 	d.exchange.heapIndex = i + 1
 }
 
-// siftLocked moves the entry at i up or down to where it belongs.
+// siftLocked restores the heap order for entry i.
 func (h *timerHeap) siftLocked(i int) {
 	d := h.entries[i]
 	for i > 0 {
@@ -109,7 +109,7 @@ func (h *timerHeap) siftLocked(i int) {
 	h.putLocked(i, d)
 }
 
-// call calls the races that are due. It is the bell's.
+// run calls the exchanges that are due. The timer calls it.
 func (h *timerHeap) run() {
 	var (
 		batch wire.SendBatch
@@ -124,21 +124,22 @@ func (h *timerHeap) run() {
 	}
 }
 
-// flush sends what a batch of races has to send. A panic costs what caused it only: the next flush goes on behind it.
+// flush sends the queries of a batch. After a panic it goes on with the rest.
 func (h *timerHeap) flush(batch *wire.SendBatch) {
 	defer h.recoverPanic(context.Background(), func() {})
 	batch.Flush()
 }
 
-// take takes out as many races that are due as there is room for. If there is none it sets the bell for the next.
-func (h *timerHeap) popDue(batch []*exchange, rung bool) (n int) {
+// popDue removes expired entries, as many as fit. If there are none it sets the timer. fired says that the timer
+// called.
+func (h *timerHeap) popDue(batch []*exchange, fired bool) (n int) {
 	now := h.now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if rung {
+	if fired {
 		h.timer.fired()
 		if h.running {
-			return 0 // the other one sees to it
+			return 0 // the other goroutine handles them
 		}
 	}
 	h.running = true
@@ -154,14 +155,14 @@ func (h *timerHeap) popDue(batch []*exchange, rung bool) (n int) {
 	return n
 }
 
-// An alarm calls a function when the next of several things is due. What is put off does not touch its timer: the
-// function is called too early then, looks at what is due, and sets the alarm again.
+// A lazyTimer calls a function at the earliest of several times. Postponing does not touch the runtime timer: the
+// function is then called too early, and must set the timer again.
 type lazyTimer struct {
-	dueAt time.Time // when it is due; zero: it is not set
+	dueAt time.Time // when the runtime timer fires; zero: not set
 	timer *time.Timer
 }
 
-// set has f, which is always the same, called then, if it is not called before anyway.
+// set calls f, which is always the same, at then or earlier.
 func (t *lazyTimer) set(now, then time.Time, f func()) {
 	if !t.dueAt.IsZero() && !then.Before(t.dueAt) {
 		return
@@ -174,7 +175,7 @@ func (t *lazyTimer) set(now, then time.Time, f func()) {
 	t.timer.Reset(then.Sub(now))
 }
 
-// rang notes that f has been called.
+// fired records that f was called.
 func (t *lazyTimer) fired() { t.dueAt = time.Time{} }
 
 func (t *lazyTimer) stop() {

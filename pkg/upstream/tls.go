@@ -20,26 +20,26 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// errTLS marks what is wrong with an upstream's certificate, or with the way it speaks TLS.
+// errTLS marks certificate errors and other TLS protocol errors.
 var errTLS = errors.New("no trust in it")
 
-// A trust secures connections to one upstream. There is no way around it: what cannot be verified is not asked.
+// A tlsClient secures connections to one upstream. An upstream that cannot be verified is never asked.
 //
-// Nothing is ever sent before the handshake is over (0-RTT): a query that is replayed tells who asked for it.
+// No data is sent before the end of the handshake (0-RTT): a replayed query would reveal the client's question.
 type tlsClient struct {
 	*common
-	serverName string // that the certificate must be for; an address where there is no name
-	caFile     string // of the authorities; empty: the system's
-	alpn       string // of ALPN
+	serverName string // name in the certificate, or address
+	caFile     string // of the CA certificates; empty: the system's
+	alpn       string // protocol to negotiate
 	count      *counters
 
 	mu         sync.Mutex   // guards the fields below
-	config     *tls.Config  // is not changed any more; nil: not made yet
-	version    fileVersion  // of the file that config was made from
-	badVersion *fileVersion // of the file that was found to be of no use since; nil: none
+	config     *tls.Config  // immutable; nil: not built yet
+	version    fileVersion  // of the CA file that config was built from
+	badVersion *fileVersion // of a CA file that could not be used since; nil: none
 }
 
-// A stamp tells versions of a file apart.
+// A fileVersion identifies a version of a file.
 type fileVersion struct {
 	changed time.Time
 	size    int64
@@ -53,7 +53,7 @@ func newTLSClient(c *common, t Target, count *counters, proto string) *tlsClient
 	return &tlsClient{common: c, serverName: name, caFile: t.CAFile, alpn: proto, count: count}
 }
 
-// handshake makes a TLS connection of nc, or says why the peer is not to be trusted. It does not close nc.
+// handshake does a TLS handshake on nc, or returns why the peer is not trusted. It does not close nc.
 func (t *tlsClient) handshake(ctx context.Context, nc net.Conn) (*tls.Conn, error) {
 	config, err := t.current(ctx)
 	if err != nil {
@@ -72,7 +72,7 @@ func (t *tlsClient) handshake(ctx context.Context, nc net.Conn) (*tls.Conn, erro
 	return conn, nil
 }
 
-// networkFault tells errors of the network from those of TLS, which is about all others.
+// isNetworkError distinguishes network errors from TLS errors.
 func isNetworkError(err error) bool {
 	var errno syscall.Errno
 	var timed net.Error
@@ -82,8 +82,8 @@ func isNetworkError(err error) bool {
 		errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe)
 }
 
-// current is what the next handshake goes by. A file of authorities that has changed is read again, and with the old
-// ones the sessions go that were opened under them. One that can be read no more leaves what there was.
+// current returns the TLS configuration for the next handshake. If the CA file has changed it is read again, and
+// sessions from before cannot be resumed. If it cannot be read, the previous one stays.
 func (t *tlsClient) current(ctx context.Context) (*tls.Config, error) {
 	t.mu.Lock()
 	config, known := t.config, t.version
@@ -106,17 +106,17 @@ func (t *tlsClient) current(ctx context.Context) (*tls.Config, error) {
 	defer t.mu.Unlock()
 	t.version, t.badVersion = seen, nil
 	t.config = &tls.Config{
-		ServerName:         t.serverName, // an address is not sent, but the certificate is held to it
+		ServerName:         t.serverName, // an address is not sent as SNI, but is verified
 		RootCAs:            roots,
 		MinVersion:         tls.VersionTLS12,
 		NextProtos:         []string{t.alpn},
-		ClientSessionCache: tls.NewLRUClientSessionCache(0), // one session, there is one name
+		ClientSessionCache: tls.NewLRUClientSessionCache(0), // default size; one server name needs one session
 		Time:               t.now,
 	}
 	return t.config, nil
 }
 
-// complain says once of each version of the file that it is of no use, however many connections are opened.
+// warnOnce logs an unusable CA file once for each version of it.
 func (t *tlsClient) warnOnce(ctx context.Context, seen fileVersion, err error) {
 	t.mu.Lock()
 	told := t.badVersion != nil && *t.badVersion == seen
@@ -127,10 +127,10 @@ func (t *tlsClient) warnOnce(ctx context.Context, seen fileVersion, err error) {
 	}
 }
 
-// authorities reads the file. If it is the one that is known, only the stamp comes back.
+// readRoots reads the CA file. If it is the known version, it returns only the version.
 func (t *tlsClient) readRoots(have bool, known fileVersion) (fileVersion, *x509.CertPool, error) {
 	if t.caFile == "" {
-		return fileVersion{}, nil, nil // TLS takes the system's
+		return fileVersion{}, nil, nil // package tls uses the system's
 	}
 	info, err := os.Stat(t.caFile)
 	if err != nil {
@@ -144,10 +144,10 @@ func (t *tlsClient) readRoots(have bool, known fileVersion) (fileVersion, *x509.
 	return seen, roots, err
 }
 
-// maxAuthorities bounds a file of certificates, in bytes. All that a system trusts take a quarter of it.
+// maxCAFile bounds a CA file in bytes, at four times the size of a system's.
 const maxCAFile = 1 << 20
 
-// readAuthorities reads certificates in PEM.
+// readCAFile reads certificates in PEM.
 func readCAFile(path string) (*x509.CertPool, error) {
 	pem, err := filewatch.ReadFile(path, maxCAFile)
 	if err != nil {
@@ -161,13 +161,13 @@ func readCAFile(path string) (*x509.CertPool, error) {
 }
 
 const (
-	padBlock      = 128              // RFC 8467 section 4.1: what the size of a query is a multiple of
+	padBlock      = 128              // RFC 8467 section 4.1: pad queries to a multiple of this size
 	optionPadding = 12               // RFC 7830
-	maxPadding    = 4 + padBlock - 1 // octets that padding adds
+	maxPadding    = 4 + padBlock - 1 // bytes that padding adds at most
 )
 
-// appendPadded appends the query with a padding option, so that its size says little about the name in it. A query that
-// has no OPT record at its end, or one that is padded already, is appended as it is.
+// appendPadded appends the query with a padding option, so that its size reveals little about the name. A query
+// without an OPT record at its end, or with padding, is appended unchanged.
 func appendPadded(dst, q []byte) []byte {
 	at := optionsOffset(q)
 	start := len(dst)
@@ -184,7 +184,7 @@ func appendPadded(dst, q []byte) []byte {
 	return dst
 }
 
-// paddable is the offset of the length of the OPT record's options, or -1 where the query takes no padding.
+// optionsOffset returns the offset of the length of the OPT record's options, or -1 if the query cannot be padded.
 func optionsOffset(q []byte) int {
 	at := wire.HeaderLen
 	if len(q) < at {
@@ -217,7 +217,7 @@ func optionsOffset(q []byte) int {
 	return -1
 }
 
-// skipName is the offset after the name at the offset, or -1.
+// skipName returns the offset after the name at the offset, or -1.
 func skipName(q []byte, at int) int {
 	for at < len(q) {
 		switch n := int(q[at]); {
@@ -232,7 +232,7 @@ func skipName(q []byte, at int) int {
 	return -1
 }
 
-// padded tells whether there is a padding among the options, or what cannot be read as options.
+// hasPadding reports whether the options contain padding, or are malformed.
 func hasPadding(options []byte) bool {
 	for len(options) > 0 {
 		if len(options) < 4 || binary.BigEndian.Uint16(options) == optionPadding {

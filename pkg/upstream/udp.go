@@ -21,59 +21,59 @@ import (
 // Bounds of the UDP sockets to one upstream.
 const (
 	socketSlots    = 128             // sockets that take queries
-	maxSockets     = 2 * socketSlots // and those included that only wait for what is on its way
-	socketBatches  = 64              // batches of queries that leave from one port
-	socketQueries  = 1024            // on their way through one socket
-	socketAge      = time.Second     // how long a socket takes queries at least,
-	socketAgeRange = 2 * time.Second // and how much longer at most
-	idDraws        = 8               // after so many one is free, but for a chance of 1 in 2^48
+	maxSockets     = 2 * socketSlots // including those that only wait for answers
+	socketBatches  = 64              // batches of queries from one port
+	socketQueries  = 1024            // pending queries on one socket
+	socketAge      = time.Second     // how long a socket takes queries at least
+	socketAgeRange = 2 * time.Second // random addition to socketAge
+	idDraws        = 8               // tries to find a free ID; all fail with a chance of 1 in 2^48
 )
 
-// sockets are the UDP sockets to one upstream. Queries that come together leave together, in one system call, through
-// one socket that is drawn for them. Each has an ID of its own: who wants to forge its answer must guess both port and
-// ID, and the letters of the name where these are mixed.
+// A socketPool holds the UDP sockets to one upstream. The queries of a batch leave in one system call, through one
+// random socket. Each query has a random ID. To forge an answer, an attacker must guess port, ID and, with 0x20, the
+// case of the name.
 //
-//	carry ─ ID, letters ─ the socket's table ─ outbox ─ Flush ─► upstream
-//	                            │                                  │
-//	try.carried ◄── whole? ◄── ID, question ◄──── reader ◄─────────┘
+// 	send ─ ID, case ─ the socket's table ─ outbox ─ Flush ─► upstream
+// 	                            │                              │
+// 	attempt.deliver ◄─ parse ◄─ match ID and question ◄─ reader ◄┘
 //
-// A socket takes queries for a few seconds and a few batches, and is closed with its last one. After a query that
-// found no answer it takes no more: where something on the way swallows what comes from a port, as a stale entry of
-// connection tracking does, the next try is heard.
+// A socket takes queries for a few seconds and a limited number of batches, and closes after the last answer. After a
+// query without an answer it takes no more: if something on the path drops packets from its port, such as a stale
+// conntrack entry, the next attempt comes from another port.
 //
-// One lock guards all of it and is never held while the network is at work.
+// One lock guards all of it. It is never held during system calls on a socket.
 type socketPool struct {
 	*common
 	addr     netip.AddrPort
 	count    *counters
-	inboxes  sync.Pool     // of *inbox: a socket holds one only while it reads
-	readers  chan struct{} // one for each inbox in use: an inbox is large, and the sockets are many
+	inboxes  sync.Pool     // of *inbox; a socket holds one only while it reads
+	readers  chan struct{} // limits the inboxes in use, which are large
 	outboxes sync.Pool     // of *outbox
 
-	mu          sync.Mutex // guards the fields below, and those of socket and packet where they say so
-	cond        *sync.Cond // tells that a socket was closed
-	outboxQueue *outbox    // what Flush is to send; the first takes more
+	mu          sync.Mutex // guards the fields below, and those of socket and datagramState where they say so
+	cond        *sync.Cond // signaled when a socket is closed
+	outboxQueue *outbox    // that Flush sends; the first one takes more queries
 	slots       [socketSlots]*socket
-	openSockets int       // sockets open or opening
-	opened      uint64    // sockets opened, ever
-	noIdle      bool      // keep no socket without a query
-	closed      bool      // the upstream is no longer one: take no query
-	randBuf     [512]byte // from common's rand
-	randUsed    int       // octets of random that are used up
+	openSockets int       // open or opening
+	opened      uint64    // sockets ever opened
+	noIdle      bool      // close sockets after their last query
+	closed      bool      // the upstream was removed: refuse queries
+	randBuf     [512]byte // from common.rand
+	randUsed    int       // bytes of randBuf used up
 }
 
-// A packet is what sockets note about a try, guarded by their lock.
+// A datagramState is what a socketPool stores about an attempt, guarded by its lock.
 type datagramState struct {
-	socket    *socket // whose table it is in; nil: in none
+	socket    *socket // that has it in its table; nil: none
 	id        uint16
-	sent      []byte    // the query as it was sent
-	inline    [104]byte // of sent, but for long names
-	malformed error     // what was wrong with the last answer that could not be read
+	sent      []byte    // the query as sent
+	inline    [104]byte // memory of sent, except for long names
+	malformed error     // error of the last answer that could not be parsed
 }
 
 func newSocketPool(c *common, addr netip.AddrPort, count *counters) *socketPool {
 	p := &socketPool{common: c, addr: addr, count: count}
-	p.readers = make(chan struct{}, 2*runtime.GOMAXPROCS(0)) // while one waits for a lock, another may go on
+	p.readers = make(chan struct{}, 2*runtime.GOMAXPROCS(0)) // one may go on while another waits for a lock
 	p.cond = sync.NewCond(&p.mu)
 	p.inboxes.New = func() any { return newInbox() }
 	p.outboxes.New = func() any { return newOutbox() }
@@ -81,8 +81,8 @@ func newSocketPool(c *common, addr netip.AddrPort, count *counters) *socketPool 
 	return p
 }
 
-// carry takes the query's place in a socket's table and puts it into the outbox. Where the batch finds its slot empty
-// it opens a socket, which never waits for anybody.
+// send adds the query to a socket's table and to the outbox. It opens a socket if the batch has none, which never
+// blocks.
 func (p *socketPool) send(a *attempt, batch *wire.SendBatch) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +104,7 @@ func (p *socketPool) send(a *attempt, batch *wire.SendBatch) error {
 	return p.addLocked(a, p.outboxQueue)
 }
 
-// addLocked gives the try an ID and puts it into the outbox and into the table of the outbox's socket.
+// addLocked gives the attempt an ID, and adds it to the outbox and to the table of the outbox's socket.
 func (p *socketPool) addLocked(a *attempt, o *outbox) error {
 	id, err := p.freeIDLocked(o.socket)
 	if err != nil {
@@ -129,7 +129,7 @@ func (p *socketPool) addLocked(a *attempt, o *outbox) error {
 	return nil
 }
 
-// freeLocked draws an ID that no other query on the socket has.
+// freeIDLocked returns a random ID that is free on the socket.
 func (p *socketPool) freeIDLocked(s *socket) (uint16, error) {
 	for range idDraws {
 		b, err := p.randomLocked(2)
@@ -144,7 +144,7 @@ func (p *socketPool) freeIDLocked(s *socket) (uint16, error) {
 	return 0, fmt.Errorf("finding a free ID: %w", errLimit)
 }
 
-// drawLocked gives n random octets, 8 at most, which are good until the next call.
+// randomLocked returns n random bytes, 8 at most, valid until the next call.
 func (p *socketPool) randomLocked(n int) ([]byte, error) {
 	if p.randUsed+n > len(p.randBuf) {
 		if _, err := io.ReadFull(p.rand, p.randBuf[:]); err != nil {
@@ -156,11 +156,11 @@ func (p *socketPool) randomLocked(n int) ([]byte, error) {
 	return p.randBuf[p.randUsed-n : p.randUsed], nil
 }
 
-// socketBuffer is the octets the kernel is to keep for a socket until they are read: 64 datagrams of 1,232 octets, each
-// of which it counts as a page.
+// socketBuffer is the receive buffer of a socket in bytes: 64 datagrams of 1,232 bytes, each of which the kernel
+// counts as a page.
 const socketBuffer = 256 << 10
 
-// socketLocked draws a socket for a batch of queries. It may let go of the lock meanwhile.
+// drawSocketLocked returns a random socket for a batch. It may release the lock meanwhile.
 func (p *socketPool) drawSocketLocked() (*socket, error) {
 	if p.closed {
 		return nil, errRemoved
@@ -169,7 +169,7 @@ func (p *socketPool) drawSocketLocked() (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	// While slots are empty, of two the empty one: many sockets are open before one is used again.
+	// Prefer an empty slot of two, so that many sockets are open before one is reused.
 	at := int(drawn[0]) % socketSlots
 	if other := int(drawn[1]) % socketSlots; p.slots[other] == nil {
 		at = other
@@ -182,7 +182,7 @@ func (p *socketPool) drawSocketLocked() (*socket, error) {
 		}
 		short = fmt.Errorf("%w: %w", errLimit, err)
 	}
-	for i := range p.slots { // at is the first that is looked at
+	for i := range p.slots { // begin with at
 		if s := p.slots[(at+i)%socketSlots]; s != nil && len(s.attempts) < socketQueries {
 			s.batches++
 			return s, nil
@@ -191,12 +191,12 @@ func (p *socketPool) drawSocketLocked() (*socket, error) {
 	return nil, fmt.Errorf("finding a socket: %w", short)
 }
 
-// wornLocked tells whether another socket is to take the place of this one. While there can be none, it goes on.
+// usedUpLocked reports whether a new socket should replace this one. It stays in use if none can be opened.
 func (s *socket) usedUpLocked() bool {
 	return s.retiring || s.batches >= socketBatches || len(s.attempts) >= socketQueries
 }
 
-// isShortage tells whether an error of opening a socket is for want of something that open sockets have.
+// isShortage reports whether opening a socket failed for lack of a resource that open sockets have.
 func isShortage(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EAGAIN, syscall.EADDRNOTAVAIL,
@@ -208,8 +208,8 @@ func isShortage(err error) bool {
 	return false
 }
 
-// openLocked opens a socket for a slot and counts its first batch. It lets go of the lock meanwhile. If the slot was
-// filled in that time, the socket has no slot and takes one batch only.
+// openLocked opens a socket for a slot and counts its first batch. It releases the lock meanwhile. If the slot was
+// filled by then, the socket gets no slot and takes only one batch.
 func (p *socketPool) openLocked(at int) (*socket, error) {
 	age, err := p.randomAgeLocked()
 	if err != nil {
@@ -235,7 +235,7 @@ func (p *socketPool) openLocked(at int) (*socket, error) {
 	return s, nil
 }
 
-// placeLocked puts a socket into a slot, unless there is a good one in it.
+// placeLocked puts a socket into a slot unless that holds a usable one.
 func (p *socketPool) placeLocked(s *socket, at int) {
 	old := p.slots[at]
 	if old != nil && !old.usedUpLocked() {
@@ -248,7 +248,7 @@ func (p *socketPool) placeLocked(s *socket, at int) {
 	}
 }
 
-// connect opens a socket with room for a burst of answers.
+// connect opens a socket with a receive buffer for a burst of answers.
 func (p *socketPool) connect() (conn net.Conn, err error) {
 	defer p.recoverPanic(context.Background(), func() { err = errPanic })
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
@@ -258,12 +258,12 @@ func (p *socketPool) connect() (conn net.Conn, err error) {
 		return nil, fmt.Errorf("opening a socket: %w", err)
 	}
 	if udp, ok := conn.(*net.UDPConn); ok {
-		_ = udp.SetReadBuffer(socketBuffer) // less room is no reason not to ask
+		_ = udp.SetReadBuffer(socketBuffer) // a smaller buffer works as well
 	}
 	return conn, nil
 }
 
-// ageLocked draws how long a socket is to take queries.
+// randomAgeLocked returns how long a socket takes queries.
 func (p *socketPool) randomAgeLocked() (time.Duration, error) {
 	drawn, err := p.randomLocked(1)
 	if err != nil {
@@ -272,7 +272,7 @@ func (p *socketPool) randomAgeLocked() (time.Duration, error) {
 	return socketAge + socketAgeRange*time.Duration(drawn[0])/256, nil
 }
 
-// expire is called when a socket is too old for further queries.
+// onAge ends the use of a socket for further queries.
 func (s *socket) onAge() {
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
@@ -280,14 +280,14 @@ func (s *socket) onAge() {
 	s.pool.checkIdleLocked(s)
 }
 
-// restLocked ends a socket that has nothing to do and is not to be used again.
+// checkIdleLocked ends a socket that has no query and gets none.
 func (p *socketPool) checkIdleLocked(s *socket) {
 	if len(s.attempts) == 0 && (s.retiring || s.slot < 0 || p.noIdle) {
 		p.endLocked(s)
 	}
 }
 
-// endLocked has the reader of a socket close it. No query gets there any more.
+// endLocked makes the reader of a socket close it. The socket gets no more queries.
 func (p *socketPool) endLocked(s *socket) {
 	if s.ended {
 		return
@@ -297,31 +297,31 @@ func (p *socketPool) endLocked(s *socket) {
 		p.slots[s.slot], s.slot = nil, -1
 	}
 	s.ageTimer.Stop()
-	// Close would wait for a reader that is at work, and that may wait for this lock.
-	_ = s.conn.SetDeadline(time.Unix(1, 0)) // long past: it wakes the reader
+	// Close would wait for the reader, which may wait for this lock.
+	_ = s.conn.SetDeadline(time.Unix(1, 0)) // in the past: wakes the reader
 }
 
-// releaseLocked counts a socket that is closed, or could not be opened.
+// releaseLocked counts a socket that was closed or could not be opened.
 func (p *socketPool) releaseLocked() {
 	p.openSockets--
 	p.cond.Broadcast()
 }
 
-// release counts a socket that was closed.
+// release is releaseLocked for callers without the lock.
 func (p *socketPool) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.releaseLocked()
 }
 
-// removeLocked takes a try out of its socket's table.
+// removeLocked removes an attempt from its socket's table.
 func (p *socketPool) removeLocked(s *socket, a *attempt) {
 	delete(s.attempts, a.pending.datagram.id)
 	a.pending.datagram.socket = nil
 	p.checkIdleLocked(s)
 }
 
-// drop forgets a try. Its socket is not used for others: whatever came of its query may come of the next one.
+// cancel forgets an attempt. Its socket is not used for others: their packets may get lost in the same way.
 func (p *socketPool) cancel(a *attempt) (malformed error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -332,7 +332,7 @@ func (p *socketPool) cancel(a *attempt) (malformed error) {
 	return a.pending.datagram.malformed
 }
 
-// leave is retire for an upstream that nobody may ask any more.
+// shutdown implements transport.
 func (p *socketPool) shutdown() {
 	p.mu.Lock()
 	p.closed = true
@@ -340,7 +340,7 @@ func (p *socketPool) shutdown() {
 	p.closeIdle()
 }
 
-// retire closes the sockets without a query now, and the others after their last one.
+// closeIdle implements transport.
 func (p *socketPool) closeIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -352,7 +352,7 @@ func (p *socketPool) closeIdle() {
 	}
 }
 
-// wait returns when no socket is open.
+// wait implements transport.
 func (p *socketPool) wait() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -361,7 +361,7 @@ func (p *socketPool) wait() {
 	}
 }
 
-// open counts the sockets.
+// openCount implements transport.
 func (p *socketPool) openCount() (now int, ever uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// inboxSize is the most answers that one system call takes.
+	// inboxSize is the most answers that one system call receives.
 	inboxSize = 32
-	// datagramStride sets the datagrams of a batch apart. It is not a power of two, or their first lines would share
-	// a few of a cache's sets.
+	// datagramStride is the distance of the datagrams in an inbox. It is not a power of two, so that their first
+	// cache lines do not share a few cache sets.
 	datagramStride = datagramSize + 192
 )
 
-// header is the kernel's struct mmsghdr.
+// mmsghdr is the kernel's struct mmsghdr.
 type mmsghdr struct {
 	msg    unix.Msghdr
 	length uint32
 	_      [4]byte
 }
 
-// The kernel reads these by layout; a wrong size must not compile.
+// The kernel relies on the layout: a wrong size must not compile.
 const (
 	_ = uint(unsafe.Sizeof(mmsghdr{}) - 64)
 	_ = uint(64 - unsafe.Sizeof(mmsghdr{}))
@@ -37,7 +37,7 @@ const (
 	_ = uint(16 - unsafe.Sizeof(unix.Iovec{}))
 )
 
-// rawOf gives access to a socket that can be used in batches; nil: it cannot.
+// batchConn returns access to a socket for batched system calls; nil: there is none.
 func batchConn(conn net.Conn) syscall.RawConn {
 	if udp, ok := conn.(*net.UDPConn); ok {
 		if raw, err := udp.SyscallConn(); err == nil {
@@ -47,7 +47,7 @@ func batchConn(conn net.Conn) syscall.RawConn {
 	return nil
 }
 
-// An inbox is the memory of a socket that is being read. Sockets borrow it: one that waits holds none.
+// An inbox is the memory of a socket while it is read. An idle socket holds none.
 type inbox struct {
 	headers   [inboxSize]mmsghdr
 	vecs      [inboxSize]unix.Iovec
@@ -71,7 +71,7 @@ func newInbox() *inbox {
 	return b
 }
 
-// readBatches reads batch after batch until the socket is ended or fails.
+// readBatches reads batches until the socket is ended or fails.
 func (s *socket) readBatches() error {
 	var failed error
 	err := s.raw.Read(func(fd uintptr) bool {
@@ -84,20 +84,20 @@ func (s *socket) readBatches() error {
 	return err
 }
 
-// takeBatches takes what the socket holds. Nil says that it is to be waited for more.
+// drainSocket receives all pending datagrams. Nil means to wait for more.
 func (s *socket) drainSocket(fd uintptr) error {
 	s.pool.readers <- struct{}{}
 	defer func() { <-s.pool.readers }()
 	b := s.pool.inboxes.Get().(*inbox)
 	err := s.recvInto(b, fd)
-	s.pool.inboxes.Put(b) // unless it panicked
+	s.pool.inboxes.Put(b) // not after a panic
 	return err
 }
 
-// takeInto reads into the inbox until the socket is empty.
+// recvInto receives into the inbox until the socket is empty.
 //
-// RawSyscall keeps the scheduler out: the call never blocks, and handing the processor over and back costs more than
-// it does.
+// RawSyscall bypasses the scheduler: the call never blocks, and a hand-over of the processor costs more than the
+// call.
 func (s *socket) recvInto(b *inbox, fd uintptr) error {
 	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.headers[0])), inboxSize, unix.MSG_DONTWAIT, 0, 0)
@@ -112,17 +112,17 @@ func (s *socket) recvInto(b *inbox, fd uintptr) error {
 			return errno
 		}
 		if n < inboxSize {
-			return nil // it was empty then; what came since wakes the poller
+			return nil // it was empty then; later datagrams wake the poller
 		}
 	}
 }
 
-// An outbatch is an outbox as the kernel reads it.
+// An mmsgBatch is an outbox in the kernel's layout.
 type mmsgBatch struct {
 	headers [outboxSize]mmsghdr
 	vecs    [outboxSize]unix.Iovec
-	write   func(fd uintptr) // made once: it would be allocated for each call
-	failed  error            // why the socket is of no use any more
+	write   func(fd uintptr) // made once, to avoid an allocation per call
+	failed  error            // why the socket is unusable
 }
 
 func (b *mmsgBatch) init(o *outbox) {
@@ -133,7 +133,7 @@ func (b *mmsgBatch) init(o *outbox) {
 	b.write = func(fd uintptr) { b.failed = o.write(fd) }
 }
 
-// sendBatch sends the queries. An error says that the socket is of no use any more.
+// sendBatch sends the queries. An error means that the socket is unusable.
 func (o *outbox) sendBatch(raw syscall.RawConn) error {
 	for i := range o.n {
 		msg := o.message(i)
@@ -146,7 +146,7 @@ func (o *outbox) sendBatch(raw syscall.RawConn) error {
 	return o.mmsg.failed
 }
 
-// write has the kernel take the queries, without waiting. One that it refuses does not hold back those behind it.
+// write sends the queries without blocking. A rejected query does not stop those after it.
 func (o *outbox) write(fd uintptr) error {
 	for sent := 0; sent < o.n; {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&o.mmsg.headers[sent])), uintptr(o.n-sent), unix.MSG_DONTWAIT, 0, 0)

@@ -10,17 +10,17 @@ import (
 	"syscall"
 )
 
-// batchConn says that no socket can be used in batches here.
+// batchConn returns nil: there are no batched system calls here.
 func batchConn(net.Conn) syscall.RawConn { return nil }
 
-// An inbox is of use with batches.
+// An inbox is unused without batches.
 type inbox struct{}
 
 func newInbox() *inbox { return &inbox{} }
 
 func (s *socket) readBatches() error { return errors.ErrUnsupported }
 
-// An mmsgBatch is of use with batches.
+// An mmsgBatch is unused without batches.
 type mmsgBatch struct{}
 
 func (mmsgBatch) init(*outbox) {}

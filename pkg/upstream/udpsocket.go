@@ -13,23 +13,23 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// datagramSize is the octets of a datagram that are read: the largest EDNS size a query may have here.
+// datagramSize is how many bytes of a datagram are read: the largest EDNS size of a query here.
 const datagramSize = 4096
 
-// A socket is one UDP port that is connected to the upstream, so that the kernel drops what others send there. Its
-// reader is the only one who closes it.
+// A socket is a UDP socket that is connected to the upstream, so that the kernel drops packets from other addresses.
+// Only its reader closes it.
 type socket struct {
 	pool     *socketPool
 	conn     net.Conn
-	raw      syscall.RawConn // nil: there are no batches for this kind of socket or system
-	ageTimer *time.Timer     // calls expire
+	raw      syscall.RawConn // nil: no batches for this kind of socket or system
+	ageTimer *time.Timer     // calls onAge
 
-	// Guarded by of.mu:
+	// Guarded by socketPool.mu:
 	attempts map[uint16]*attempt // by ID
-	slot     int                 // in of.slots; -1: in none
-	batches  int                 // that were given to it
-	retiring bool                // too old, or found no answer: is not to be used again, if there is another
-	ended    bool                // is about to be closed
+	slot     int                 // in socketPool.slots; -1: in none
+	batches  int                 // assigned to it
+	retiring bool                // too old, or without an answer: used only if there is no other
+	ended    bool                // about to be closed
 }
 
 // run reads until the socket is ended or fails, and closes it.
@@ -38,11 +38,11 @@ func (s *socket) run() {
 	defer s.pool.recoverPanic(context.Background(), func() {})
 	err := s.read()
 	orphans := s.fail()
-	_ = s.conn.Close() // all that matters has been read
+	_ = s.conn.Close() // everything of interest has been read
 	s.pool.deliverError(orphans, fmt.Errorf("receiving: %w", err))
 }
 
-// read returns why there is nothing more to be read.
+// read reads until there is an error, and returns it.
 func (s *socket) read() (err error) {
 	defer s.pool.recoverPanic(context.Background(), func() { err = errPanic })
 	if s.raw != nil {
@@ -67,7 +67,7 @@ func (s *socket) readEach() error {
 	}
 }
 
-// fail ends the socket and gives the tries that were on it.
+// fail ends the socket and returns its pending attempts.
 func (s *socket) fail() (orphans []*attempt) {
 	p := s.pool
 	p.mu.Lock()
@@ -81,7 +81,7 @@ func (s *socket) fail() (orphans []*attempt) {
 	return orphans
 }
 
-// tell has each of the tries know what became of it, also after one whose handling panicked.
+// deliverError delivers the error to each attempt, even if one of the callbacks panics.
 func (p *socketPool) deliverError(tries []*attempt, err error) {
 	var batch wire.SendBatch
 	for _, a := range tries {
@@ -95,7 +95,7 @@ func (p *socketPool) deliverReply(a *attempt, r reply, batch *wire.SendBatch) {
 	a.deliver(r, batch)
 }
 
-// deliver takes n datagrams that came together, and flushes what their answers cause.
+// deliver handles n datagrams received together, and then sends the queries that follow from them.
 func (s *socket) deliver(n int, datagram func(i int) []byte, msg *wire.Message, batch *wire.SendBatch) {
 	for i := 0; i < n; {
 		i = s.deliverFrom(i, n, datagram, msg, batch)
@@ -103,8 +103,8 @@ func (s *socket) deliver(n int, datagram func(i int) []byte, msg *wire.Message, 
 	batch.Flush()
 }
 
-// deliverFrom takes datagrams from the i-th on and returns the one to go on with: the next after one whose handling
-// panicked, or the end.
+// deliverFrom handles the datagrams from i on. It returns the index to go on with: after a panic the one behind,
+// otherwise n.
 func (s *socket) deliverFrom(i, n int, datagram func(i int) []byte, msg *wire.Message, batch *wire.SendBatch) (next int) {
 	defer s.pool.recoverPanic(context.Background(), func() {})
 	for next = i; next < n; {
@@ -114,9 +114,9 @@ func (s *socket) deliverFrom(i, n int, datagram func(i int) []byte, msg *wire.Me
 	return next
 }
 
-// take hands a datagram to the try that it answers. What answers none is counted and dropped, and so is what cannot be
-// read: the wait for the answer goes on, or anybody could end it (RFC 5452 section 9.1). Of a truncated answer nothing
-// but the header and the question is read; TCP brings all of it.
+// handleDatagram delivers a datagram to the attempt that it answers. It counts and drops datagrams that answer none
+// or cannot be parsed; otherwise anybody could end an attempt (RFC 5452 section 9.1). Of a truncated answer only the
+// header and the question are read, as TCP repeats all of it.
 func (s *socket) handleDatagram(r []byte, msg *wire.Message, batch *wire.SendBatch) {
 	var (
 		p           = s.pool
@@ -142,13 +142,13 @@ func (s *socket) handleDatagram(r []byte, msg *wire.Message, batch *wire.SendBat
 		out.m = msg
 	}
 	if !s.claim(a, wire.ID(r)) {
-		p.count.failures[CauseMismatch].Add(1) // another answer was there before
+		p.count.failures[CauseMismatch].Add(1) // another answer came first
 		return
 	}
 	a.deliver(out, batch)
 }
 
-// match finds the try whose ID a datagram has, and tells how its question resembles what was asked there.
+// match returns the attempt with the ID of a datagram, and how well the question matches.
 func (s *socket) match(r []byte) (*attempt, wire.MatchResult) {
 	if len(r) < wire.HeaderLen {
 		return nil, wire.NoMatch
@@ -161,12 +161,12 @@ func (s *socket) match(r []byte) (*attempt, wire.MatchResult) {
 	}
 	likeness := wire.Match(a.pending.datagram.sent, r)
 	if likeness == wire.CaseMismatch && !a.randomCase {
-		likeness = wire.ExactMatch // nobody asked for these letters
+		likeness = wire.ExactMatch // random case was not requested
 	}
 	return a, likeness
 }
 
-// claim takes a try off the socket. It reports whether it was there still.
+// claim removes an attempt from the socket, and reports whether it was there.
 func (s *socket) claim(a *attempt, id uint16) bool {
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
@@ -177,7 +177,7 @@ func (s *socket) claim(a *attempt, id uint16) bool {
 	return true
 }
 
-// note remembers what was wrong with an answer, in case there is no better one.
+// noteMalformed stores the error of an answer, in case no better answer comes.
 func (s *socket) noteMalformed(a *attempt, id uint16, err error) {
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
@@ -186,25 +186,25 @@ func (s *socket) noteMalformed(a *attempt, id uint16, err error) {
 	}
 }
 
-// isTruncated reads the TC bit of a message that is at least a header.
+// isTruncated returns the TC bit of a message of at least a header.
 func isTruncated(r []byte) bool { return r[2]&0x02 != 0 }
 
-// outboxSize is the most queries that one system call sends. Above 64 the cost of each no longer falls.
+// outboxSize is the most queries that one system call sends. Above 64 the cost per query no longer falls.
 const outboxSize = 64
 
-// An outbox is queries that leave together through one socket.
+// An outbox holds queries that leave together through one socket.
 type outbox struct {
 	socket *socket
 	next   *outbox // to be sent as well
 	n      int
 	ids    [outboxSize]uint16
-	ends   [outboxSize]int // of the messages in octets
+	ends   [outboxSize]int // of the messages in buf
 	buf    []byte          // the messages, one after the other
-	failed []failedQuery   // what send could not send
+	failed []failedQuery   // that could not be sent
 	mmsg   mmsgBatch
 }
 
-// A failedQuery is one that the kernel did not take.
+// A failedQuery is a query that the kernel rejected.
 type failedQuery struct {
 	id  uint16
 	err error
@@ -216,12 +216,12 @@ func newOutbox() *outbox {
 	return o
 }
 
-// takesLocked tells whether there is room for one more query.
+// hasRoomLocked reports whether there is room for one more query.
 func (o *outbox) hasRoomLocked() bool {
 	return o.n < outboxSize && !o.socket.ended && len(o.socket.attempts) < socketQueries
 }
 
-// add appends a query with the ID. The message that it gives is to be finished before the next one is added.
+// add appends a query with the ID. The caller must finish the returned message before the next call.
 func (o *outbox) add(q []byte, id uint16) []byte {
 	start := len(o.buf)
 	o.buf = append(o.buf, q...)
@@ -232,7 +232,7 @@ func (o *outbox) add(q []byte, id uint16) []byte {
 	return msg
 }
 
-// message is the i-th query.
+// message returns the i-th query.
 func (o *outbox) message(i int) []byte {
 	start := 0
 	if i > 0 {
@@ -241,14 +241,14 @@ func (o *outbox) message(i int) []byte {
 	return o.buf[start:o.ends[i]]
 }
 
-// reset empties the outbox for other queries.
+// reset empties the outbox for reuse.
 func (o *outbox) reset() {
 	clear(o.failed)
 	o.socket, o.next, o.n = nil, nil, 0
 	o.buf, o.failed = o.buf[:0], o.failed[:0]
 }
 
-// Flush sends what was carried since the last time.
+// Flush sends the queued queries.
 func (p *socketPool) Flush() {
 	p.mu.Lock()
 	o := p.outboxQueue
@@ -263,7 +263,7 @@ func (p *socketPool) Flush() {
 	}
 }
 
-// send sends one outbox. Who cannot be sent hears of it before send returns.
+// sendOutbox sends one outbox. Attempts that cannot be sent get their error before it returns.
 func (p *socketPool) sendOutbox(o *outbox) {
 	s := o.socket
 	var err error
@@ -282,7 +282,7 @@ func (p *socketPool) sendOutbox(o *outbox) {
 	}
 }
 
-// lose takes the try with the ID off the socket, if there is one.
+// takeByID removes and returns the attempt with the ID, nil if there is none.
 func (s *socket) takeByID(id uint16) *attempt {
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
@@ -293,7 +293,7 @@ func (s *socket) takeByID(id uint16) *attempt {
 	return a
 }
 
-// sendEach sends one datagram at a time. An error says that the socket is of no use any more.
+// sendSingly sends one datagram at a time. An error means that the socket is unusable.
 func (o *outbox) sendSingly(w interface{ Write([]byte) (int, error) }) error {
 	for i := range o.n {
 		_, err := w.Write(o.message(i))
@@ -307,8 +307,8 @@ func (o *outbox) sendSingly(w interface{ Write([]byte) (int, error) }) error {
 	return nil
 }
 
-// refused sorts the error of sending the i-th query: it concerns that query only, and is kept for it, or the socket as
-// a whole, and is returned.
+// classifySendError sorts the error of sending the i-th query. An error of that query alone is stored; an error of
+// the socket is returned.
 func (o *outbox) classifySendError(i int, err error) error {
 	switch {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):
