@@ -67,22 +67,22 @@ func (s *connState) markOpen(now time.Time, ids *idSource, expire func()) {
 //
 // A connection that stays silent after its queries were canceled is closed soon. Its path may be broken, or an
 // unfinished frame or answer may block all that would follow.
-func (s *connState) idlePolicy(now, quiet time.Time, retired, replaced bool) (look time.Time, end error) {
+func (s *connState) idlePolicy(now, quiet time.Time, noIdle, replaced bool) (checkAt time.Time, end error) {
 	switch {
-	case retired:
-		return look, errShutdown
+	case noIdle:
+		return checkAt, errShutdown
 	case !s.open && !s.preopened:
-		return look, errAbandoned
+		return checkAt, errAbandoned
 	case !s.open:
-		return look, nil
+		return checkAt, nil
 	case s.owesAnswer && now.Sub(s.lastRead) >= stallAfter:
-		return look, errSilent
+		return checkAt, errSilent
 	case s.owesAnswer:
 		return s.lastRead.Add(stallAfter), nil
 	case s.aged && replaced:
-		return look, errAged
+		return checkAt, errAged
 	case now.Sub(quiet) >= idleTimeout:
-		return look, errIdle
+		return checkAt, errIdle
 	}
 	return quiet.Add(idleTimeout), nil
 }

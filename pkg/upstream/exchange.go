@@ -127,8 +127,8 @@ func (x *exchange) mayImprove(now time.Time) bool {
 // nextCandidate returns the candidate with the fewest attempts that may be asked again, nil if there is none. A last
 // resort is skipped while a healthy candidate is left.
 func (x *exchange) nextCandidate() *candidate {
-	var next, resort *candidate
-	hopeful := false
+	var next, lastResort *candidate
+	anyHealthy := false
 	for i := range x.candidates.list[:x.candidates.count] {
 		c := &x.candidates.list[i]
 		if c.excluded || c.attempts >= min(attemptsPerUpstream, maxAttempts/x.candidates.count) {
@@ -136,9 +136,9 @@ func (x *exchange) nextCandidate() *candidate {
 		}
 		best := &next
 		if c.lastResort {
-			best = &resort
+			best = &lastResort
 		} else {
-			hopeful = hopeful || c.ep.healthy()
+			anyHealthy = anyHealthy || c.ep.healthy()
 		}
 		if *best == nil || c.attempts < (*best).attempts {
 			*best = c
@@ -147,8 +147,8 @@ func (x *exchange) nextCandidate() *candidate {
 	switch {
 	case x.numStarted == maxAttempts:
 		return nil
-	case resort != nil && !hopeful && (next == nil || resort.attempts < next.attempts):
-		return resort
+	case lastResort != nil && !anyHealthy && (next == nil || lastResort.attempts < next.attempts):
+		return lastResort
 	}
 	return next
 }

@@ -24,7 +24,7 @@ import (
 // An httpsPool holds the HTTP/2 connections to one upstream over HTTPS (RFC 8484). Each query is a request with its
 // own goroutine, as net/http requires; there are at most maxInflight.
 //
-// 	send ─ queue ─ Flush ─ goroutine: acquire a connection, request, read ─ attempt.deliver
+//	send ─ queue ─ Flush ─ goroutine: acquire a connection, request, read ─ attempt.deliver
 //
 // The lock is never held during I/O or callbacks.
 type httpsPool struct {
@@ -37,9 +37,9 @@ type httpsPool struct {
 	queue       []*dohRequest // started by the next flush
 	inFlight    int           // requests, including queued ones
 	conns       []*httpsConn
-	opened      uint64        // connections ever opened; numbers them
-	uses        uint64        // requests ever assigned; orders connections by last use
-	lastQuery   time.Time     // when a query last came
+	opened      uint64    // connections ever opened; numbers them
+	uses        uint64    // requests ever assigned; orders connections by last use
+	lastQuery   time.Time // when a query last came
 	openLimiter openLimiter
 	ids         idSource
 	lastErr     error // of the latest connection that ended before an answer came on it; nil once one has come
@@ -251,8 +251,8 @@ func (p *httpsPool) doOnce(r *dohRequest, after uint64) (httpBody, connSlot, err
 	if err != nil {
 		return httpBody{}, slot, err
 	}
-	heard := false
-	defer func() { slot.conn.releaseSlot(heard) }()
+	responded := false
+	defer func() { slot.conn.releaseSlot(responded) }()
 	select {
 	case <-slot.conn.ready:
 	case <-r.ctx.Done():
@@ -262,8 +262,8 @@ func (p *httpsPool) doOnce(r *dohRequest, after uint64) (httpBody, connSlot, err
 		return httpBody{}, slot, fmt.Errorf("%w: %w", errDied, slot.conn.endReason())
 	}
 	body, err := p.roundTrip(r, slot.conn.client)
-	heard = err == nil || errors.Is(err, errStatus) || errors.Is(err, errMalformed)
-	if heard {
+	responded = err == nil || errors.Is(err, errStatus) || errors.Is(err, errMalformed)
+	if responded {
 		slot.conn.recordAnswer()
 	}
 	return body, slot, err

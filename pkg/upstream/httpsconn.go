@@ -105,8 +105,8 @@ func (c *httpsConn) rankLocked(now time.Time) int {
 	return c.rank(silent || c.open && c.client.Available() == 0 || !c.open && c.inFlight >= maxInflight)
 }
 
-// releaseSlot removes a request from its connection. heard says that a response came.
-func (c *httpsConn) releaseSlot(heard bool) {
+// releaseSlot removes a request from its connection. responded says that a response came.
+func (c *httpsConn) releaseSlot(responded bool) {
 	p := c.pool
 	now := p.now()
 	p.mu.Lock()
@@ -115,7 +115,7 @@ func (c *httpsConn) releaseSlot(heard bool) {
 	if c.inFlight == 0 {
 		c.idleSince = now
 	}
-	if heard {
+	if responded {
 		c.lastRead, c.owesAnswer = now, false
 	} else {
 		c.owesAnswer = true
@@ -143,12 +143,12 @@ func (c *httpsConn) checkIdleLocked(now time.Time) {
 	if p.lastQuery.After(quiet) {
 		quiet = p.lastQuery
 	}
-	look, end := c.idlePolicy(now, quiet, p.noIdle, c.aged && p.hasFreshLocked(now))
+	checkAt, end := c.idlePolicy(now, quiet, p.noIdle, c.aged && p.hasFreshLocked(now))
 	switch {
 	case end != nil:
 		c.endLocked(end)
-	case !look.IsZero():
-		c.timer.set(now, look, c.onTimer)
+	case !checkAt.IsZero():
+		c.timer.set(now, checkAt, c.onTimer)
 	}
 }
 
@@ -211,10 +211,10 @@ func (c *httpsConn) endLocked(err error) {
 // closeLocked closes the connection in a goroutine, which wait waits for.
 func (c *httpsConn) closeLocked() {
 	c.timer.stop()
-	good := expectedEnd(c.err)
+	expected := expectedEnd(c.err)
 	go func() {
 		defer c.pool.finishOne()
-		if !good { // close at once: the peer may not read a GOAWAY
+		if !expected { // close at once: the peer may not read a GOAWAY
 			_ = c.rawConn.Close()
 		}
 		_ = c.client.Close()

@@ -36,7 +36,7 @@ type LoopDetector struct {
 // A loopProbe is one query that may return.
 type loopProbe struct {
 	sentAt   time.Time
-	onReturn func()    // called when it returns
+	onReturn func() // called when it returns
 }
 
 // NewLoopDetector makes a LoopDetector without probes. random is the source of names; nil: crypto/rand. now is the

@@ -256,14 +256,14 @@ func (c *common) logPanic(ctx context.Context, panicked any, stack []byte) {
 //
 // Ask keeps q, which must not change any more, not even after Answered: a losing attempt may still be sending it.
 // Queries leave when batch is flushed at the latest.
-func (p *Pool) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
-	if _, failure := p.start(q, until, to, batch); failure != nil {
+func (p *Pool) Ask(q []byte, deadline time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
+	if _, failure := p.start(q, deadline, to, batch); failure != nil {
 		to.Answered(nil, failure, batch)
 	}
 }
 
 // start starts an exchange, or returns why it failed at once.
-func (p *Pool) start(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) (*exchange, *Failure) {
+func (p *Pool) start(q []byte, deadline time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) (*exchange, *Failure) {
 	if len(q) < wire.HeaderLen {
 		return nil, &Failure{Reason: Malformed, Err: errShortQuery}
 	}
@@ -272,7 +272,7 @@ func (p *Pool) start(q []byte, until time.Time, to wire.AnswerReceiver, batch *w
 		return nil, p.noUpstreamFailure()
 	}
 	now := p.now()
-	x := &exchange{pool: p, query: q, deadline: until, asker: to, snapshot: snap, candidates: p.selectCandidates(snap, q, now)}
+	x := &exchange{pool: p, query: q, deadline: deadline, asker: to, snapshot: snap, candidates: p.selectCandidates(snap, q, now)}
 	if x.candidates.count == 0 {
 		return nil, &Failure{Reason: snap.downReason(), Err: errAllDown}
 	}
@@ -295,13 +295,13 @@ func (p *Pool) noUpstreamFailure() *Failure {
 // which should have a deadline. On error, a [*Failure], it returns dst unchanged. It does not change q, and keeps
 // neither q nor dst.
 func (p *Pool) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) {
-	until, limited := ctx.Deadline()
+	deadline, limited := ctx.Deadline()
 	if !limited {
-		until = p.now().Add(time.Hour)
+		deadline = p.now().Add(time.Hour)
 	}
 	var batch wire.SendBatch
 	w := waiter{answer: dst, done: make(chan struct{})}
-	x, failure := p.start(append([]byte(nil), q...), until, &w, &batch) //nolint:contextcheck // ctx is looked at below
+	x, failure := p.start(append([]byte(nil), q...), deadline, &w, &batch) //nolint:contextcheck // ctx is looked at below
 	batch.Flush()
 	if failure != nil {
 		return dst, failure

@@ -131,14 +131,14 @@ func (p *Pool) watchFiles(ctx context.Context) {
 		<-ctx.Done()
 		return
 	}
-	unpublished := false // a panic interrupted the last reload
+	interrupted := false // a panic interrupted the last reload
 	filewatch.Watch(ctx, filewatch.Config{
 		Paths: paths, Log: p.log,
 		Check: func(bool) time.Duration {
-			changed := unpublished
-			unpublished = true
+			changed := interrupted
+			interrupted = true
 			p.reload(ctx, files, changed)
-			unpublished = false
+			interrupted = false
 			return 0
 		},
 		OnPanic: func(panicked any, stack []byte) { p.logPanic(ctx, panicked, stack) },

@@ -57,9 +57,9 @@ type class uint8
 
 const (
 	classHealthy    class = iota
-	classLastResort              // used only if no other upstream is healthy
-	classFailing                 // it fails, or refuses the type
-	classExcluded                // never asked
+	classLastResort       // used only if no other upstream is healthy
+	classFailing          // it fails, or refuses the type
+	classExcluded         // never asked
 )
 
 // A standing is the rank of an upstream for a query.
@@ -99,11 +99,11 @@ func (e *endpoint) standing(now time.Time, rrtype uint16) standing {
 func (p *Pool) selectCandidates(snap *snapshot, q []byte, now time.Time) candidates {
 	rrtype := wire.QueryType(q)
 	r := ranking{limit: p.maxCandidates}
-	firsts := snap.all[:len(snap.all)-len(snap.lastResort)]
+	primary := snap.all[:len(snap.all)-len(snap.lastResort)]
 	if p.endpoints != nil {
-		r.insertSample(firsts, now, rrtype)
+		r.insertSample(primary, now, rrtype)
 	} else {
-		for i, e := range firsts {
+		for i, e := range primary {
 			s := e.standing(now, rrtype)
 			switch p.policy {
 			case Sequential:
@@ -115,13 +115,13 @@ func (p *Pool) selectCandidates(snap *snapshot, q []byte, now time.Time) candida
 			r.insert(e, s)
 		}
 	}
-	lasts := classHealthy
+	lastClass := classHealthy
 	if r.count > 0 && r.standings[0].class == classHealthy {
-		lasts = classLastResort
+		lastClass = classLastResort
 	}
 	for _, e := range snap.lastResort {
 		s := e.standing(now, rrtype)
-		s.class = max(s.class, lasts)
+		s.class = max(s.class, lastClass)
 		r.insert(e, s)
 	}
 	if r.count > 1 {

@@ -96,9 +96,9 @@ func (p *Pool) publishLocked(next *snapshot, entries, last []endpointKey) {
 		}
 	}
 	add(entries)
-	firsts := len(next.all)
+	primary := len(next.all)
 	add(last)
-	next.lastResort = next.all[firsts:]
+	next.lastResort = next.all[primary:]
 	p.snapshot.Store(next)
 	for _, e := range known {
 		e.shutdown()

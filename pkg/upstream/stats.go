@@ -150,8 +150,8 @@ func (e *endpoint) stats() ServerStats {
 	}
 	s.Open, s.Opened = streams.openCount()
 	s.Resumed = e.count.resumed.Load()
-	if told, ok := streams.(interface{ lastError() string }); ok {
-		s.LastError = told.lastError()
+	if pool, ok := streams.(interface{ lastError() string }); ok {
+		s.LastError = pool.lastError()
 	}
 	now := e.now()
 	e.mu.Lock()

@@ -88,12 +88,12 @@ func (c *streamConn) checkIdleLocked(now time.Time) {
 	if p.keepOpen && p.lastQuery.After(quiet) {
 		quiet = p.lastQuery
 	}
-	look, end := c.idlePolicy(now, quiet, p.noIdle, c.aged && p.hasFreshLocked(now))
+	checkAt, end := c.idlePolicy(now, quiet, p.noIdle, c.aged && p.hasFreshLocked(now))
 	switch {
 	case end != nil:
 		c.failLocked(end)
-	case !look.IsZero():
-		c.timer.set(now, look, c.onTimer)
+	case !checkAt.IsZero():
+		c.timer.set(now, checkAt, c.onTimer)
 	}
 }
 
@@ -441,9 +441,9 @@ func (c *streamConn) fail(err error) {
 // any other end does not.
 func (c *streamConn) closeConn(nc net.Conn) {
 	c.pool.mu.Lock()
-	good := expectedEnd(c.err)
+	expected := expectedEnd(c.err)
 	c.pool.mu.Unlock()
-	if !good && c.rawConn != nil {
+	if !expected && c.rawConn != nil {
 		nc = c.rawConn
 	}
 	_ = nc.Close()

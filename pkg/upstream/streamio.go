@@ -74,17 +74,17 @@ func (c *streamConn) recycleLocked(out []byte) {
 // write writes what flushes leave, until ctx ends because the connection has failed.
 func (c *streamConn) write(ctx context.Context, nc net.Conn) (err error) {
 	defer c.pool.recoverPanic(ctx, func() { err = errPanic })
-	stuck := time.AfterFunc(writeTimeout, func() { c.fail(errStuck) })
-	defer stuck.Stop()
+	watchdog := time.AfterFunc(writeTimeout, func() { c.fail(errStuck) })
+	defer watchdog.Stop()
 	for {
-		stuck.Stop()
+		watchdog.Stop()
 		select {
 		case <-c.wake:
 		case <-ctx.Done():
 			return nil // it has failed already
 		}
 		for out := c.nextWrite(nil); len(out) > 0; out = c.nextWrite(out) {
-			stuck.Reset(writeTimeout)
+			watchdog.Reset(writeTimeout)
 			if _, err := nc.Write(out); err != nil {
 				return fmt.Errorf("sending: %w", err)
 			}

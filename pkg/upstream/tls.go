@@ -119,10 +119,10 @@ func (t *tlsClient) current(ctx context.Context) (*tls.Config, error) {
 // warnOnce logs an unusable CA file once for each version of it.
 func (t *tlsClient) warnOnce(ctx context.Context, seen fileVersion, err error) {
 	t.mu.Lock()
-	told := t.badVersion != nil && *t.badVersion == seen
+	warned := t.badVersion != nil && *t.badVersion == seen
 	t.badVersion = &seen
 	t.mu.Unlock()
-	if !told {
+	if !warned {
 		t.log.WarnContext(ctx, "certificate authorities not read again", "file", t.caFile, "error", err)
 	}
 }

@@ -33,9 +33,9 @@ const (
 // random socket. Each query has a random ID. To forge an answer, an attacker must guess port, ID and, with 0x20, the
 // case of the name.
 //
-// 	send ─ ID, case ─ the socket's table ─ outbox ─ Flush ─► upstream
-// 	                            │                              │
-// 	attempt.deliver ◄─ parse ◄─ match ID and question ◄─ reader ◄┘
+//	send ─ ID, case ─ the socket's table ─ outbox ─ Flush ─► upstream
+//	                            │                              │
+//	attempt.deliver ◄─ parse ◄─ match ID and question ◄─ reader ◄┘
 //
 // A socket takes queries for a few seconds and a limited number of batches, and closes after the last answer. After a
 // query without an answer it takes no more: if something on the path drops packets from its port, such as a stale

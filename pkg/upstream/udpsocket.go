@@ -37,9 +37,9 @@ func (s *socket) run() {
 	defer s.pool.release()
 	defer s.pool.recoverPanic(context.Background(), func() {})
 	err := s.read()
-	orphans := s.fail()
+	pending := s.fail()
 	_ = s.conn.Close() // everything of interest has been read
-	s.pool.deliverError(orphans, fmt.Errorf("receiving: %w", err))
+	s.pool.deliverError(pending, fmt.Errorf("receiving: %w", err))
 }
 
 // read reads until there is an error, and returns it.
@@ -68,23 +68,23 @@ func (s *socket) readEach() error {
 }
 
 // fail ends the socket and returns its pending attempts.
-func (s *socket) fail() (orphans []*attempt) {
+func (s *socket) fail() (pending []*attempt) {
 	p := s.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, a := range s.attempts {
 		a.pending.datagram.socket = nil
-		orphans = append(orphans, a)
+		pending = append(pending, a)
 	}
 	clear(s.attempts)
 	p.endLocked(s)
-	return orphans
+	return pending
 }
 
 // deliverError delivers the error to each attempt, even if one of the callbacks panics.
-func (p *socketPool) deliverError(tries []*attempt, err error) {
+func (p *socketPool) deliverError(attempts []*attempt, err error) {
 	var batch wire.SendBatch
-	for _, a := range tries {
+	for _, a := range attempts {
 		p.deliverReply(a, reply{err: err}, &batch)
 	}
 	batch.Flush()
