@@ -20,12 +20,6 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// figure prints what docs may quote.
-func figure(t *testing.T, format string, args ...any) {
-	t.Helper()
-	t.Attr("seen", fmt.Sprintf(format, args...))
-}
-
 // settled is longer than what was asked after an event is not kept for.
 const settled = 1500 * time.Millisecond
 
@@ -113,8 +107,8 @@ func (i *invalidation) services(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	figure(t, "%d answers changed, central resolver CoreDNS: right after %s", len(with.list), with.spread())
-	figure(t, "%d answers changed, without cluster.invalidate: right after %s", len(without.list), without.spread())
+	proctest.Figure(t, "%d answers changed, central resolver CoreDNS: right after %s", len(with.list), with.spread())
+	proctest.Figure(t, "%d answers changed, without cluster.invalidate: right after %s", len(without.list), without.spread())
 	if got := with.at(50); got > time.Second || got >= without.at(50) {
 		t.Errorf("right after %s with events and %s without", with.spread(), without.spread())
 	}
@@ -235,7 +229,7 @@ func (i *invalidation) namespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	reaches(t, &gone, map[*watched]int{service: 2})
-	figure(t, "a namespace with a service: both are known after %s, and the service is gone after %s", made.at(100), gone.at(100))
+	proctest.Figure(t, "a namespace with a service: both are known after %s, and the service is gone after %s", made.at(100), gone.at(100))
 	itself.truth.begin("NXDOMAIN")
 	if err := client.Namespaces().Delete(t.Context(), "born", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -321,6 +315,6 @@ func TestEventsOfLocalZone(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.awaitSays(t, setName, "NOERROR 192.0.2.2")
-	figure(t, "local mode: what a central resolver said of a service is dropped %s after the service changed", time.Since(began).Round(time.Millisecond))
+	proctest.Figure(t, "local mode: what a central resolver said of a service is dropped %s after the service changed", time.Since(began).Round(time.Millisecond))
 	n.expect(t, saying{nobody, dns.TypeA, "NOERROR 192.0.2.1"})
 }

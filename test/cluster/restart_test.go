@@ -231,7 +231,7 @@ func (r *restarted) back(t *testing.T) {
 		n.awaitSays(t, webName, "NOERROR 10.96.1.1")
 		n.awaitSays(t, setName, "NOERROR 10.1.2.1 10.1.2.2")
 	}
-	figure(t, "API server and CoreDNS back: all agents say what is true %s later", time.Since(began).Round(100*time.Millisecond))
+	proctest.Figure(t, "API server and CoreDNS back: all agents say what is true %s later", time.Since(began).Round(100*time.Millisecond))
 	denied.end(t)
 	for _, k := range r.alone.status(t).Cluster.Kinds {
 		if !k.Synced || k.Restored {

@@ -186,7 +186,7 @@ func (a *configured) edits(t *testing.T) {
 		took = append(took, a.awaitVersion(t, version))
 	}
 	slices.Sort(took)
-	figure(t, "20 edits of a ConfigMap: in use %s later at the median, %s at most", took[10].Round(time.Millisecond), took[19].Round(time.Millisecond))
+	proctest.Figure(t, "20 edits of a ConfigMap: in use %s later at the median, %s at most", took[10].Round(time.Millisecond), took[19].Round(time.Millisecond))
 	if took[19] > atLatest {
 		t.Errorf("an edit took %s to be in use", took[19])
 	}
@@ -205,7 +205,7 @@ func (a *configured) row(t *testing.T) {
 	took := a.awaitVersion(t, "row 9")
 	time.Sleep(settled) // also until it is counted
 	s := a.source(t)
-	figure(t, "ten edits in a row: the last is in use %s after it was made, as generation %d of %d", took.Round(time.Millisecond), s.Generation-before, 10)
+	proctest.Figure(t, "ten edits in a row: the last is in use %s after it was made, as generation %d of %d", took.Round(time.Millisecond), s.Generation-before, 10)
 	if s.Generation > before+10 || !s.LastOk {
 		t.Errorf("/status: %+v after generation %d", s, before)
 	}
@@ -276,7 +276,7 @@ func (a *configured) deleted(t *testing.T) {
 	}
 	a.edit(t, "anew")
 	took := a.awaitVersion(t, "anew")
-	figure(t, "a ConfigMap made anew is in use %s later", took.Round(time.Millisecond))
+	proctest.Figure(t, "a ConfigMap made anew is in use %s later", took.Round(time.Millisecond))
 	// It answers before /status says so: what is counted is in use.
 	await(t, "/status is content", func() bool { return a.source(t).LastOk }, func() string { return fmt.Sprintf("it says %+v", a.source(t)) })
 }
@@ -296,7 +296,7 @@ func (a *configured) killed(t *testing.T) {
 	a.restart(t)
 	a.edit(t, "after")
 	took := a.awaitVersion(t, "after")
-	figure(t, "an edit as soon as the API server is back is in use %s later", took.Round(time.Millisecond))
+	proctest.Figure(t, "an edit as soon as the API server is back is in use %s later", took.Round(time.Millisecond))
 	await(t, "that it is back is told", func() bool { return a.source(t).Unread == nil })
 }
 
@@ -317,7 +317,7 @@ func (a *configured) awayAtStart(t *testing.T) {
 	if got := a.version(); got != "after" {
 		t.Errorf("the agent begins with %q", got)
 	}
-	figure(t, "without the API server an agent begins with its last good configuration after %s", time.Since(began).Round(100*time.Millisecond))
+	proctest.Figure(t, "without the API server an agent begins with its last good configuration after %s", time.Since(began).Round(100*time.Millisecond))
 	s := a.source(t)
 	if !s.LastGood.InUse || s.LastOk || s.Unread == nil || s.LastGood.Kept != "not yet" {
 		t.Errorf("/status: %+v", s)
@@ -350,7 +350,7 @@ func (a *configured) withoutRight(t *testing.T) {
 	a.edit(t, "granted")
 	a.grant(t, true)
 	took := a.awaitVersion(t, "granted")
-	figure(t, "a right that is granted shows %s later", took.Round(time.Second))
+	proctest.Figure(t, "a right that is granted shows %s later", took.Round(time.Second))
 	await(t, "it is kept", func() bool {
 		text, err := os.ReadFile(filepath.Join(a.kept, "last-good.yaml"))
 		return err == nil && strings.Contains(string(text), `version: "granted"`)

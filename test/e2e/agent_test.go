@@ -76,7 +76,7 @@ func launch(t *testing.T, s settings, cmd *exec.Cmd, config string) *agent {
 	}
 	a.Process = proctest.Start(t, "node-cache", cmd)
 	t.Cleanup(func() { a.stop(t) })
-	eventually(t, 10*time.Second, "node-cache is ready", func() bool {
+	proctest.Eventually(t, 10*time.Second, "node-cache is ready", func() bool {
 		if a.Ended() {
 			t.Fatalf("node-cache ended: %v", a.Err())
 		}
@@ -134,7 +134,7 @@ func (a *agent) awaitPage(t *testing.T, path, what string, wanted func(page stri
 func (a *agent) awaitLog(t *testing.T, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
-		eventually(t, 10*time.Second, fmt.Sprintf("the log says %q", text), func() bool {
+		proctest.Eventually(t, 10*time.Second, fmt.Sprintf("the log says %q", text), func() bool {
 			return strings.Contains(a.Stderr.String(), text)
 		})
 	}

@@ -11,6 +11,5 @@
 //
 //	E2E_BINARY        a node-cache to test in place of one built from this tree
 //	E2E_RACE          not empty: build node-cache with the race detector
-//	E2E_RELOAD_SECS   length of each load of the reload test, in seconds (60)
-//	E2E_HOSTILE_SECS  length of the hostile load, in seconds (30)
+//	SOAK              not empty: loads as long as those of docs/reliability.md
 package e2e

@@ -78,7 +78,7 @@ func TestQueryExplain(t *testing.T) {
 	} {
 		if tt.name == "the cache, over TCP" {
 			// On a slow machine what was asked for a moment ago may be over.
-			eventually(t, 20*time.Second, "it is from the cache", func() bool { return query(tt.args...) == tt.want })
+			proctest.Eventually(t, 20*time.Second, "it is from the cache", func() bool { return query(tt.args...) == tt.want })
 			continue
 		}
 		if got := query(tt.args...); got != tt.want {
@@ -88,7 +88,7 @@ func TestQueryExplain(t *testing.T) {
 	query("late.test")
 	mute.Store(true)
 	for _, want := range []string{"source=stale state=resting age left took route=.", "source=stale state=resting age left route=."} {
-		eventually(t, 20*time.Second, "upstream is silent, and the reply explained as "+want, func() bool { return query("late.test") == want })
+		proctest.Eventually(t, 20*time.Second, "upstream is silent, and the reply explained as "+want, func() bool { return query("late.test") == want })
 	}
 }
 
@@ -105,7 +105,7 @@ func TestCacheFromPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the pod has a network of its own", func() bool {
+	proctest.Eventually(t, 10*time.Second, "the pod has a network of its own", func() bool {
 		inside, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pod.PID()))
 		return err == nil && inside != outside
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // answerLimit is the time within which a client must have its answer, good or bad: stub resolvers give up at 5 s.
@@ -124,7 +125,7 @@ func TestAllUpstreamsDead(t *testing.T) {
 	for _, s := range []*nameServer{first, second} {
 		s.Signal(syscall.SIGCONT)
 	}
-	eventually(t, 10*time.Second, "names resolve again", func() bool {
+	proctest.Eventually(t, 10*time.Second, "names resolve again", func() bool {
 		r, _ := ask(t, a.addr, fmt.Sprintf("back%d.wild.e2e.test.", time.Now().UnixNano()))
 		return r.Rcode == dns.RcodeSuccess
 	})
@@ -134,7 +135,7 @@ func TestAllUpstreamsDead(t *testing.T) {
 	failing("killed.wild.e2e.test.")
 	host, port := splitPort(t, first.addr)
 	startNSDWith(t, host, port, mainZone())
-	eventually(t, 15*time.Second, "names resolve after a restart, the failed one included", func() bool {
+	proctest.Eventually(t, 15*time.Second, "names resolve after a restart, the failed one included", func() bool {
 		fresh, _ := ask(t, a.addr, fmt.Sprintf("restart%d.wild.e2e.test.", time.Now().UnixNano()))
 		failed, _ := ask(t, a.addr, "killed.wild.e2e.test.")
 		return fresh.Rcode == dns.RcodeSuccess && failed.Rcode == dns.RcodeSuccess

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 // TestHostilePackets sends random and mutated packets over UDP and TCP. The agent lives, its memory stays bounded
 // and a normal client is answered throughout.
 func TestHostilePackets(t *testing.T) {
-	length := seconds(t, "E2E_HOSTILE_SECS", 30)
+	length := proctest.Takes(5*time.Second, 30*time.Second)
 	nsd := startNSD(t)
 	a := startAgent(t, settings{to: []string{nsd.addr}, more: "cache: {size: 8Mi}"})
 	ctx, cancel := context.WithTimeout(t.Context(), length)

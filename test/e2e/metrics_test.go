@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -67,7 +68,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	writeFile(t, a.config, "cache: {sise: 1Mi}\n")
-	eventually(t, 10*time.Second, "the broken file is seen", func() bool { return a.reloads(t).refused == 1 })
+	proctest.Eventually(t, 10*time.Second, "the broken file is seen", func() bool { return a.reloads(t).refused == 1 })
 	after := a.scrape(t)
 
 	tests := []struct {

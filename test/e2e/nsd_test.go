@@ -99,7 +99,7 @@ remote-control:
 func (s *nameServer) waitReady(t *testing.T) {
 	t.Helper()
 	client := dns.Client{Timeout: 500 * time.Millisecond}
-	eventually(t, 10*time.Second, s.Name+" answers", func() bool {
+	proctest.Eventually(t, 10*time.Second, s.Name+" answers", func() bool {
 		if s.Ended() {
 			t.Fatalf("%s ended: %v", s.Name, s.Err())
 		}

@@ -94,7 +94,7 @@ func watchAnswers(a *agent, stop <-chan struct{}) (asked int, problems []string)
 // TestReloadUnderLoad runs dnsperf at full load twice, first with the configuration left alone, then with it
 // swapped every second between good and broken files. The reloads lose no query.
 func TestReloadUnderLoad(t *testing.T) {
-	length := seconds(t, "E2E_RELOAD_SECS", 60)
+	length := proctest.Takes(10*time.Second, time.Minute)
 	proctest.Program(t, "dnsperf", "dnsperf")
 	nsd, other := startNSD(t), startNSD(t)
 	a := startAgent(t, settings{to: []string{nsd.addr}})
@@ -171,7 +171,7 @@ func TestReload(t *testing.T) {
 	}
 	before := a.reloads(t)
 	writeFile(t, a.config, "cache: {sise: 1Mi}\n")
-	eventually(t, 10*time.Second, "the broken file is counted", func() bool { return a.reloads(t).refused == before.refused+1 })
+	proctest.Eventually(t, 10*time.Second, "the broken file is counted", func() bool { return a.reloads(t).refused == before.refused+1 })
 	if got := freshTag(t, a); got != "192.0.2.2" {
 		t.Errorf("with a broken file: %s, want the answer of the running plan", got)
 	}
@@ -183,7 +183,7 @@ func TestReload(t *testing.T) {
 	changed := a.settings
 	changed.to = []string{second.addr}
 	writeFile(t, a.config, changed.yaml())
-	eventually(t, 10*time.Second, "the good file is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
+	proctest.Eventually(t, 10*time.Second, "the good file is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
 	// Queries meet the new plan a moment before it counts as applied.
 	a.awaitPage(t, "/status", "the old problem no more", func(page string) bool { return !strings.Contains(page, "cache.sise") })
 }
@@ -221,5 +221,5 @@ func TestReloadConfigMap(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(dir, "..1")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the new folder is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
+	proctest.Eventually(t, 10*time.Second, "the new folder is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
 }

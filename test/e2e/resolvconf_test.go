@@ -41,7 +41,7 @@ func TestResolvConfFollowed(t *testing.T) {
 	a := startAgent(t, settings{to: []string{file}})
 	uses := func(want, how string) {
 		t.Helper()
-		eventually(t, 10*time.Second, how+" is followed to "+want, func() bool { return freshTag(t, a) == want })
+		proctest.Eventually(t, 10*time.Second, how+" is followed to "+want, func() bool { return freshTag(t, a) == want })
 	}
 	uses("192.0.2.2", "the file as it was at start")
 
@@ -88,7 +88,7 @@ func TestOwnAddressLeftOut(t *testing.T) {
 		t.Errorf("with no server left: %s, want SERVFAIL", got)
 	}
 	writeFile(t, only, "nameserver 127.0.0.4\nnameserver 127.0.0.2\n")
-	eventually(t, 10*time.Second, "a server added later is asked", func() bool { return freshTag(t, b) == "192.0.2.2" })
+	proctest.Eventually(t, 10*time.Second, "a server added later is asked", func() bool { return freshTag(t, b) == "192.0.2.2" })
 }
 
 // TestWithoutConfiguration is the first thing a newcomer does: the agent without a file, in front of the machine's

@@ -89,7 +89,7 @@ func TestWarmRestart(t *testing.T) {
 			folder := filepath.Join(t.TempDir(), "snapshots")
 			asked := warmUp(t, upstream.addr, folder, signal)
 			upstream.Kill()
-			eventually(t, 10*time.Second, "the short answer has expired", func() bool { return time.Since(asked) > 2*time.Second })
+			proctest.Eventually(t, 10*time.Second, "the short answer has expired", func() bool { return time.Since(asked) > 2*time.Second })
 
 			a := startAgent(t, snapshotSettings(upstream.addr, folder))
 			if got := a.snapshot(t); got.Loaded != "loaded" || got.Answers < 2 {
@@ -123,7 +123,7 @@ func warmUp(t *testing.T, upstream, folder string, signal syscall.Signal) (asked
 	config := writeFile(t, filepath.Join(t.TempDir(), "config.yaml"), s.yaml())
 	p := proctest.Start(t, "node-cache to be ended", exec.Command(nodeCache, "agent", "--config", config))
 	addr := fmt.Sprintf("%s:%d", s.address, s.port)
-	eventually(t, 10*time.Second, "the agent answers", func() bool {
+	proctest.Eventually(t, 10*time.Second, "the agent answers", func() bool {
 		r, _, err := (&dns.Client{Timeout: time.Second}).Exchange(new(dns.Msg).SetQuestion("long.e2e.test.", dns.TypeA), addr)
 		return err == nil && len(r.Answer) == 1
 	})
@@ -132,7 +132,7 @@ func warmUp(t *testing.T, upstream, folder string, signal syscall.Signal) (asked
 	}
 	asked = time.Now()
 	if signal == syscall.SIGKILL {
-		eventually(t, 30*time.Second, "there is a snapshot", func() bool {
+		proctest.Eventually(t, 30*time.Second, "there is a snapshot", func() bool {
 			_, err := os.Stat(filepath.Join(folder, "node-cache.snapshot"))
 			return err == nil
 		})
@@ -206,7 +206,7 @@ func TestSnapshotFolderAway(t *testing.T) {
 	if got := a.snapshot(t); got.Loaded != "none" {
 		t.Errorf("/status: %+v", got)
 	}
-	eventually(t, 30*time.Second, "a snapshot has failed", func() bool { return strings.Contains(a.Stderr.String(), "snapshot not saved") })
+	proctest.Eventually(t, 30*time.Second, "a snapshot has failed", func() bool { return strings.Contains(a.Stderr.String(), "snapshot not saved") })
 	if r, ede := askEDE(t, a.addr, "long.e2e.test."); len(r.Answer) != 1 || ede != -1 {
 		t.Errorf("EDE %d\n%s", ede, r)
 	}

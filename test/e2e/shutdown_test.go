@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // TestStopAnswersWhatIsInFlight stops the agent while 200 slow queries wait for their upstream, half of them over
@@ -57,7 +58,7 @@ func stopInFlight(t *testing.T, signal syscall.Signal) {
 			results <- err
 		})
 	}
-	eventually(t, 15*time.Second, "every query waits at the upstream", func() bool {
+	proctest.Eventually(t, 15*time.Second, "every query waits at the upstream", func() bool {
 		names := map[string]bool{}
 		for _, q := range upstream.seen() {
 			names[dns.CanonicalName(q.Question[0].Name)] = true

@@ -82,7 +82,7 @@ func TestLastGoodAtStart(t *testing.T) {
 	m.must(t, map[string]string{"node-cache.yaml": s.yaml()})
 	a := launchFrom(t, s, m, "--last-good", kept)
 	var info os.FileInfo
-	eventually(t, 10*time.Second, "the configuration is kept", func() (ok bool) {
+	proctest.Eventually(t, 10*time.Second, "the configuration is kept", func() (ok bool) {
 		var err error
 		info, err = os.Stat(filepath.Join(kept, "last-good.yaml"))
 		return err == nil
@@ -120,12 +120,12 @@ func TestLastGoodAtStart(t *testing.T) {
 			mended := s
 			mended.to = []string{second.addr}
 			m.must(t, map[string]string{"node-cache.yaml": mended.yaml()})
-			eventually(t, 10*time.Second, "the mended one is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
+			proctest.Eventually(t, 10*time.Second, "the mended one is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
 			a.awaitPage(t, "/status?format=text", "mended: no word of the last good one", func(page string) bool {
 				return !strings.Contains(page, "in use, from")
 			})
 			m.must(t, map[string]string{"node-cache.yaml": s.yaml()})
-			eventually(t, 10*time.Second, "the first one is used", func() bool { return freshTag(t, a) == "192.0.2.2" })
+			proctest.Eventually(t, 10*time.Second, "the first one is used", func() bool { return freshTag(t, a) == "192.0.2.2" })
 		}
 		a.stop(t)
 	}
@@ -152,7 +152,7 @@ users: [{name: none, user: {}}]
 current-context: none
 `, freePort(t)))
 	p := proctest.Start(t, "node-cache", exec.Command(nodeCache, "agent", "--config-map", "kube-system/node-cache", "--kubeconfig", kubeconfig))
-	eventually(t, 10*time.Second, "it says what it waits for", func() bool {
+	proctest.Eventually(t, 10*time.Second, "it says what it waits for", func() bool {
 		return strings.Contains(p.Stderr.String(), "the configuration cannot be read")
 	})
 	p.Signal(syscall.SIGTERM)
@@ -178,10 +178,10 @@ func TestKubeDNSFolder(t *testing.T) {
 	}
 	stub := fmt.Sprintf(`{"e2e.test": [%q]}`, second.addr)
 	dns.must(t, map[string]string{"stubDomains": stub})
-	eventually(t, 10*time.Second, "the stub domain is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
+	proctest.Eventually(t, 10*time.Second, "the stub domain is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
 	before := a.reloads(t)
 	dns.must(t, map[string]string{"stubDomains": "e2e.test=" + second.addr})
-	eventually(t, 10*time.Second, "the mistake is told", func() bool { return a.reloads(t).refused > before.refused })
+	proctest.Eventually(t, 10*time.Second, "the mistake is told", func() bool { return a.reloads(t).refused > before.refused })
 	if got := freshTag(t, a); got != "192.0.2.3" {
 		t.Errorf("after a mistake: %s, want the answers of before", got)
 	}
@@ -192,13 +192,13 @@ func TestKubeDNSFolder(t *testing.T) {
 	if err := os.Remove(dns.file("stubDomains")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the stub domain is gone", func() bool { return freshTag(t, a) == "192.0.2.2" })
+	proctest.Eventually(t, 10*time.Second, "the stub domain is gone", func() bool { return freshTag(t, a) == "192.0.2.2" })
 }
 
 // TestMountsUnderLoad runs dnsperf at full load while both folders are swapped as the kubelet does, by turns between good
 // and broken files, and with the last good configuration written each time. No query is lost.
 func TestMountsUnderLoad(t *testing.T) {
-	length := seconds(t, "E2E_MOUNTS_SECS", 15)
+	length := proctest.Takes(5*time.Second, 15*time.Second)
 	proctest.Program(t, "dnsperf", "dnsperf")
 	nsd, other := startNSD(t), startNSD(t)
 	s := localSettings(t, nsd.addr)

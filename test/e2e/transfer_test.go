@@ -192,7 +192,7 @@ func TestTransferByAddress(t *testing.T) {
 	changed := a.settings
 	changed.more = clusterSection(folder, "127.0.0.2", "192.0.2.0/24")
 	writeFile(t, a.config, changed.yaml())
-	eventually(t, 10*time.Second, "127.0.0.2 may transfer", func() bool { return from("127.0.0.2") == "NOERROR" })
+	proctest.Eventually(t, 10*time.Second, "127.0.0.2 may transfer", func() bool { return from("127.0.0.2") == "NOERROR" })
 	if got := from("127.0.0.1"); got != "REFUSED" {
 		t.Errorf("from 127.0.0.1, afterwards: %s, want REFUSED", got)
 	}
@@ -238,7 +238,7 @@ func TestTransferToNSD(t *testing.T) {
 	same := func(when string) {
 		t.Helper()
 		var diff string
-		eventually(t, 20*time.Second, "NSD serves the zone "+when, func() bool {
+		proctest.Eventually(t, 20*time.Second, "NSD serves the zone "+when, func() bool {
 			if nsd.Ended() {
 				t.Fatalf("nsd ended: %v\n%s", nsd.Err(), nsd.Stderr.String())
 			}
@@ -256,7 +256,7 @@ func TestTransferToNSD(t *testing.T) {
 	}
 	same("at first")
 	writeFile(t, filepath.Join(folder, "new.yaml"), "apiVersion: v1\nkind: Service\nmetadata: {name: new, namespace: shop}\nspec: {clusterIP: 10.96.10.99, ports: [{name: http, port: 80}]}\n")
-	eventually(t, 10*time.Second, "NSD knows the new service", func() bool {
+	proctest.Eventually(t, 10*time.Second, "NSD knows the new service", func() bool {
 		m, _, err := new(dns.Client).Exchange(new(dns.Msg).SetQuestion("new.shop.svc.cluster.local.", dns.TypeA), nsd.addr)
 		return err == nil && m.Authoritative && len(m.Answer) == 1 && strings.HasSuffix(m.Answer[0].String(), "10.96.10.99")
 	})
@@ -264,7 +264,7 @@ func TestTransferToNSD(t *testing.T) {
 	if err := os.Remove(filepath.Join(folder, "new.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "NSD has forgotten the service", func() bool {
+	proctest.Eventually(t, 10*time.Second, "NSD has forgotten the service", func() bool {
 		m, _, err := new(dns.Client).Exchange(new(dns.Msg).SetQuestion("new.shop.svc.cluster.local.", dns.TypeA), nsd.addr)
 		return err == nil && m.Rcode == dns.RcodeNameError
 	})
@@ -327,7 +327,7 @@ func TestTransferClients(t *testing.T) {
 		})
 	}
 	pulling.Wait()
-	eventually(t, 10*time.Second, "the client that does not read is given up", func() bool {
+	proctest.Eventually(t, 10*time.Second, "the client that does not read is given up", func() bool {
 		return a.scrape(t).value(t, "nodecache_tcp_sessions_closed_total", "reason", "write_timeout") >= 1
 	})
 	if err := silent.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
@@ -336,7 +336,7 @@ func TestTransferClients(t *testing.T) {
 	if n, err := io.Copy(io.Discard, silent); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("its connection is still open after %d octets", n)
 	}
-	eventually(t, 5*time.Second, "four may transfer again", func() bool {
+	proctest.Eventually(t, 5*time.Second, "four may transfer again", func() bool {
 		var four sync.WaitGroup
 		errs := make([]error, 4)
 		for i := range errs {

@@ -191,7 +191,7 @@ func (b *bed) awaitAgent(t *testing.T, a daemon) {
 	t.Helper()
 	for _, from := range []*nodelab.Host{b.Pods[0], b.Node} {
 		for _, addr := range b.ask {
-			eventually(t, 15*time.Second, fmt.Sprintf("the agent answers %s at %s", from.Name, addr), func() bool {
+			proctest.Eventually(t, 15*time.Second, fmt.Sprintf("the agent answers %s at %s", from.Name, addr), func() bool {
 				if a.Ended() {
 					t.Fatalf("the agent has ended: %v", a.Err())
 				}
@@ -204,7 +204,7 @@ func (b *bed) awaitAgent(t *testing.T, a daemon) {
 		return
 	}
 	// Before there are rules it answers without a lease; between rules and lease the fallback does.
-	eventually(t, 15*time.Second, "the leases are held", func() bool { return b.ready(t) })
+	proctest.Eventually(t, 15*time.Second, "the leases are held", func() bool { return b.ready(t) })
 }
 
 // ready asks the agent's admin server: leases may be held before there are rules, and where iptables writes one table

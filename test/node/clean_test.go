@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // TestLeftAsFound starts and stops the agent again and again, and compares the node with what it was.
@@ -22,7 +23,7 @@ func TestLeftAsFound(t *testing.T) {
 				t.Parallel()
 				b := newBed(t, options{backend: backend, transparent: transparent, onExit: "remove", lease: time.Second})
 				before := b.everything(t)
-				times := takes(9, 100)
+				times := proctest.Takes(9, 100)
 				for i := range times {
 					if a := b.start(t); i%2 == 0 {
 						a.Signal(syscall.SIGTERM)
@@ -37,7 +38,7 @@ func TestLeftAsFound(t *testing.T) {
 						t.Fatalf("after %d times the node is not as it was (-before +after):\n%s", i+1, diff)
 					}
 				}
-				figure(t, "stopped, or killed and cleaned up, %s, transparent %t: the node is as before %d of %d times", backend, transparent, times, times)
+				proctest.Figure(t, "stopped, or killed and cleaned up, %s, transparent %t: the node is as before %d of %d times", backend, transparent, times, times)
 			})
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // TestKilled kills the agent and does not start it again, until it does.
@@ -99,7 +101,7 @@ func (b *bed) outage(t *testing.T, what string, away func(), back func() time.Ti
 	l.noneLost(t, reports, l.began, gone.Add(-100*time.Millisecond), "before")
 	l.noneLost(t, reports, gone.Add(within), returned, "while the agent is away")
 	l.noneLost(t, reports, again.last().Add(200*time.Millisecond), ended, "after the return")
-	figure(t, "%s, %s: fallback after %s, %s; back after %s, %s", what, b.backend, fallback.since(gone),
+	proctest.Figure(t, "%s, %s: fallback after %s, %s; back after %s, %s", what, b.backend, fallback.since(gone),
 		l.all(reports).Between(gone.Add(-100*time.Millisecond), returned), again.since(returned),
 		l.all(reports).Between(returned, again.last().Add(200*time.Millisecond)))
 }

@@ -4,5 +4,5 @@
 // something goes wrong.
 //
 // The tests need root. Each has a node of its own. What they measure they print in lines that begin with "figure:";
-// docs/reliability.md has those of one run. With -args -long they take the time that the figures there took.
+// docs/reliability.md has those of one run with SOAK=1, which takes longer.
 package node

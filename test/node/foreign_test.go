@@ -28,10 +28,10 @@ func TestForeignResolver(t *testing.T) {
 	for range 10 {
 		asked += b.askAll(t, byAgent)
 	}
-	figure(t, "CoreDNS at the agent's addresses: %d of %d queries answered by the agent", asked, asked)
+	proctest.Figure(t, "CoreDNS at the agent's addresses: %d of %d queries answered by the agent", asked, asked)
 	var status string
 	named := fmt.Sprintf("a process of user 0 is bound to udp://%s:53", agentIPv4) // the agent has no SYS_PTRACE
-	eventually(t, 15*time.Second, "the agent names CoreDNS", func() bool {
+	proctest.Eventually(t, 15*time.Second, "the agent names CoreDNS", func() bool {
 		status = b.page(t, "/status")
 		return strings.Contains(status, named)
 	})
@@ -69,7 +69,7 @@ func (b *bed) startCoreDNS(t *testing.T) *proctest.Process {
 		t.Fatal(err)
 	}
 	c := proctest.Start(t, "CoreDNS", b.Node.Command(t.Context(), program, "-conf", file))
-	eventually(t, 15*time.Second, "CoreDNS listens", func() bool {
+	proctest.Eventually(t, 15*time.Second, "CoreDNS listens", func() bool {
 		if c.Ended() {
 			t.Fatalf("CoreDNS has ended: %v", c.Err())
 		}

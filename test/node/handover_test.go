@@ -14,9 +14,10 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-var upgrades = flag.Int("upgrades", 0, "hand over so often under load; 0: a few times, or 50 with -long")
+var upgrades = flag.Int("upgrades", 0, "hand over so often under load; 0: a few times, or 50 with SOAK")
 
 // handover is what the configuration of an agent needs that hands over.
 func handoverConfig(t *testing.T) string {
@@ -32,7 +33,7 @@ func handoverConfig(t *testing.T) string {
 // awaitTaken waits until an agent has taken over, and holds its leases.
 func (b *bed) awaitTaken(t *testing.T, a daemon) {
 	t.Helper()
-	eventually(t, 20*time.Second, "the next agent has taken over and holds the leases", func() bool {
+	proctest.Eventually(t, 20*time.Second, "the next agent has taken over and holds the leases", func() bool {
 		if a.Ended() {
 			t.Fatalf("the agent has ended: %v", a.Err())
 		}
@@ -68,7 +69,7 @@ func TestHandOver(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			times := *upgrades
 			if times == 0 {
-				times = takes(tt.times, 50)
+				times = proctest.Takes(tt.times, 50)
 			}
 			var old []daemon
 			var slowest time.Duration
@@ -119,7 +120,7 @@ func TestHandOver(t *testing.T) {
 				answered, again, opened = answered+p.answered, again+p.again, opened+p.opened
 			}
 			rate := float64(sum.Sent()) / lasted.Seconds()
-			figure(t, "handed over %d times, %s: %s at %.0f a second; %s over %d persistent sessions, opened %d times, %d asked again; slowest %s",
+			proctest.Figure(t, "handed over %d times, %s: %s at %.0f a second; %s over %d persistent sessions, opened %d times, %d asked again; slowest %s",
 				times, tt.name, sum, rate, nodelab.Thousands(answered), len(sessions), opened, again, ms(slowest))
 		})
 	}

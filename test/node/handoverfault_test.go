@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // handing is a bed with an agent that can hand over.
@@ -39,7 +40,7 @@ func (b *bed) launchWaitingOn(t *testing.T) (next daemon, config string) {
 	}
 	writeKubeconfig(t, config, "https://10.201.0.2:6443")
 	next = b.launchProgram(t, nodeCache, "agent", "--config", config)
-	eventually(t, 15*time.Second, "the next agent waits", func() bool {
+	proctest.Eventually(t, 15*time.Second, "the next agent waits", func() bool {
 		if next.Ended() {
 			t.Fatalf("the agent has ended: %v", next.Err())
 		}
@@ -51,7 +52,7 @@ func (b *bed) launchWaitingOn(t *testing.T) (next daemon, config string) {
 // says waits until an agent has logged something.
 func says(t *testing.T, a daemon, what string) {
 	t.Helper()
-	eventually(t, 20*time.Second, "the log says: "+what, func() bool { return strings.Contains(a.Stderr.String(), what) })
+	proctest.Eventually(t, 20*time.Second, "the log says: "+what, func() bool { return strings.Contains(a.Stderr.String(), what) })
 }
 
 // allAnswered stops the load: nothing was lost, and nobody but the agents has answered.
@@ -65,7 +66,7 @@ func (b *bed) allAnswered(t *testing.T, l *load, what string, sessionsCut int, f
 		t.Errorf("%s: %d queries more than expected went to the fallback", what, leaked-fallbackBefore)
 		leaks(t, reports)
 	}
-	figure(t, "hand-over, %s, %s: %s", what, b.backend, l.all(reports).Between(l.began, end))
+	proctest.Figure(t, "hand-over, %s, %s: %s", what, b.backend, l.all(reports).Between(l.began, end))
 }
 
 // TestHandOverNewDies kills an agent that has the sockets and does not serve yet, several times, and then has one take over.
@@ -118,7 +119,7 @@ func TestHandOverOldLeaves(t *testing.T) {
 			if sum.Lost() > sum.Count(nodelab.Reset) || sum.Lost() > 20 {
 				t.Errorf("the old agent ends: %s", sum)
 			}
-			figure(t, "hand-over, the old agent is told to end first, %s: %s", b.backend, sum)
+			proctest.Figure(t, "hand-over, the old agent is told to end first, %s: %s", b.backend, sum)
 			next.Signal(syscall.SIGTERM)
 			if err := next.Wait(t, 20*time.Second); err != nil {
 				t.Errorf("the next agent ended with %v", err)
@@ -148,7 +149,7 @@ func TestHandOverOldDies(t *testing.T) {
 			}
 			l.noneLost(t, reports, l.began, killed.Add(-100*time.Millisecond), "before")
 			l.noneLost(t, reports, killed.Add(within), end, "after")
-			figure(t, "hand-over, the old agent is killed while the next one waits, %s: %s, the last client answered after %s", b.backend,
+			proctest.Figure(t, "hand-over, the old agent is killed while the next one waits, %s: %s, the last client answered after %s", b.backend,
 				l.all(reports).Between(l.began, end), ms(again.Sub(killed)))
 		})
 	}
@@ -165,7 +166,7 @@ func TestHandOverTogether(t *testing.T) {
 		all = append(all, b.launch(t))
 	}
 	var last daemon
-	eventually(t, 30*time.Second, "all but one have handed over", func() bool {
+	proctest.Eventually(t, 30*time.Second, "all but one have handed over", func() bool {
 		idle := 0
 		for _, a := range all {
 			if a.Ended() {
@@ -291,7 +292,7 @@ func TestHandOverOtherConfig(t *testing.T) {
 			}
 			time.Sleep(500 * time.Millisecond)
 			if tt.gap {
-				figure(t, "hand-over, %s: %s", tt.name, l.all(l.stop()).Between(l.began, time.Now()))
+				proctest.Figure(t, "hand-over, %s: %s", tt.name, l.all(l.stop()).Between(l.began, time.Now()))
 				second.askAll(t, byAgent)
 			} else {
 				second.allAnswered(t, l, tt.name, 1, before+tt.between)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/vishvananda/netlink"
 )
 
@@ -78,7 +79,7 @@ func (b *bed) damage(t *testing.T, d *damage) {
 	l.first(t, byAgent, l.began, 5*time.Second)
 	began := time.Now()
 	d.do() // which may return when it was undone already
-	eventually(t, 10*time.Second, d.name+" is undone", d.whole)
+	proctest.Eventually(t, 10*time.Second, d.name+" is undone", d.whole)
 	healed := time.Since(began)
 	if healed > d.within {
 		t.Errorf("undone after %s, want %s", ms(healed), d.within)
@@ -90,7 +91,7 @@ func (b *bed) damage(t *testing.T, d *damage) {
 	end := time.Now().Add(-200 * time.Millisecond)
 	reports := l.stop()
 	l.noneLost(t, reports, again.Add(200*time.Millisecond), end, "after "+d.name)
-	figure(t, "%s, %s: undone after %s, %s, longest gap %s", d.name, b.backend, ms(healed), l.all(reports).Between(began, end), ms(l.longestGap(reports)))
+	proctest.Figure(t, "%s, %s: undone after %s, %s, longest gap %s", d.name, b.backend, ms(healed), l.all(reports).Between(began, end), ms(l.longestGap(reports)))
 }
 
 // addresses are those of the agent's that the node has.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // TestLeased asks while the lease is held: the agent answers everybody, and nothing is tracked.
@@ -41,7 +42,7 @@ func TestLeased(t *testing.T) {
 					t.Errorf("%d connections are tracked: %v", len(tracked), tracked)
 				}
 				mode := map[bool]string{false: "link-local", true: "transparent"}[transparent]
-				figure(t, "leased, %s, %s: %d of %d answered by the agent, %d connections tracked", mode, backend, asked, asked, len(tracked))
+				proctest.Figure(t, "leased, %s, %s: %d of %d answered by the agent, %d connections tracked", mode, backend, asked, asked, len(tracked))
 			})
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // A load is pods and the node asking 5,000 queries a second: over UDP and TCP, IPv4 and IPv6, from ports that stay and
@@ -102,7 +103,7 @@ func (l *load) first(t *testing.T, who string, since time.Time, limit time.Durat
 			l.explain(t, who, since)
 		}
 	}()
-	eventually(t, limit, who+" answers every client", func() bool {
+	proctest.Eventually(t, limit, who+" answers every client", func() bool {
 		udp, ok := l.firstOf(overUDP, who, since)
 		if !ok {
 			return false
@@ -135,7 +136,7 @@ func (l *load) explain(t *testing.T, who string, since time.Time) {
 // A session that stays open is not asked over while it waits for an answer, and left out.
 func (l *load) firstAnswer(t *testing.T, since time.Time, limit time.Duration) (last time.Time) {
 	t.Helper()
-	eventually(t, limit, "every client is answered", func() bool {
+	proctest.Eventually(t, limit, "every client is answered", func() bool {
 		last = time.Time{}
 		for _, m := range l.meters {
 			for _, kind := range []int{0, 1, overNewSessions} {

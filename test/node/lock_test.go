@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // TestLockHeld has another program hold the lock of iptables when the agent starts, and go on.
@@ -26,7 +27,7 @@ func TestLockHeld(t *testing.T) {
 		}
 	}
 	release := func() { _ = unix.Flock(int(lock.Fd()), unix.LOCK_UN) }
-	length := takes(10*time.Second, time.Minute)
+	length := proctest.Takes(10*time.Second, time.Minute)
 
 	hold()
 	// Before the address is there, a client that keeps its port may be led astray for good: these do not.
@@ -57,7 +58,7 @@ func TestLockHeld(t *testing.T) {
 	}
 	released := time.Now()
 	release()
-	eventually(t, 15*time.Second, "the rules are there", func() bool { return len(b.shape(t)) > 0 })
+	proctest.Eventually(t, 15*time.Second, "the rules are there", func() bool { return len(b.shape(t)) > 0 })
 	written := time.Since(released)
 	// With its rules in place the agent is to renew its lease whoever holds the lock.
 	time.Sleep(lease)
@@ -76,6 +77,6 @@ func TestLockHeld(t *testing.T) {
 	reports := l.stop()
 	l.noneLost(t, reports, l.began, released.Add(-100*time.Millisecond), "the lock is held at the start")
 	l.noneLost(t, reports, held, end.Add(-200*time.Millisecond), "the lock is held later")
-	figure(t, "xtables lock held for %d s: answers %s after the start, rules %s after the lock was given back, %s", int(length.Seconds()),
+	proctest.Figure(t, "xtables lock held for %d s: answers %s after the start, rules %s after the lock was given back, %s", int(length.Seconds()),
 		ms(answered), ms(written), l.all(reports))
 }

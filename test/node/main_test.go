@@ -10,15 +10,12 @@ import (
 	"os/signal"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-var (
-	nodeCache string // path of the binary under test
-	long      = flag.Bool("long", false, "take the time that docs/reliability.md tells of")
-)
+// nodeCache is the path of the binary under test, set by TestMain.
+var nodeCache string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -37,30 +34,4 @@ func run(m *testing.M) int {
 		return 0
 	}
 	return proctest.Main(m, &nodeCache)
-}
-
-// takes is how long, or how often, a test goes on: the shorter in an ordinary run.
-func takes[T any](ordinary, longer T) T {
-	if *long {
-		return longer
-	}
-	return ordinary
-}
-
-// eventually asks again and again until the condition holds, and fails the test when it does not within the limit.
-func eventually(t *testing.T, limit time.Duration, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", limit, what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
-// figure prints what docs/reliability.md may quote.
-func figure(t *testing.T, format string, args ...any) {
-	t.Helper()
-	t.Attr("seen", fmt.Sprintf(format, args...))
 }

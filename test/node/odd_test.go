@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // TestServiceAddressOnALink has the service's addresses on a link of the node, as kube-proxy with IPVS has them.
@@ -29,7 +30,7 @@ func TestServiceAddressOnALink(t *testing.T) {
 			}
 			b.start(t)
 			asked := b.askAll(t, byAgent)
-			figure(t, "service address on a local link, %s: %d of %d answered by the agent", backend, asked, asked)
+			proctest.Figure(t, "service address on a local link, %s: %d of %d answered by the agent", backend, asked, asked)
 		})
 	}
 }
@@ -62,7 +63,7 @@ func TestConnectionTableFull(t *testing.T) {
 		t.Errorf("%s answers through a node whose table is full", who)
 	}
 	asked := b.askAll(t, byAgent)
-	figure(t, "connection table full with %s, %s: %d of %d answered by the agent", nodelab.Thousands(most), b.backend, asked, asked)
+	proctest.Figure(t, "connection table full with %s, %s: %d of %d answered by the agent", nodelab.Thousands(most), b.backend, asked, asked)
 	// The agent's own queries are tracked like everybody's, so that what it does not know it cannot find out.
 	if who, err := nodelab.AskName(b.Pods[0], b.ask[0], "udp", "new.nodelab.test"); err == nil {
 		t.Logf("a name that has to be forwarded: answered by %s", who)
@@ -104,7 +105,7 @@ func TestDoctorNamesPolicy(t *testing.T) {
 			if len(named) == 0 {
 				t.Fatalf("doctor does not name what drops:\n%s", out)
 			}
-			figure(t, "a policy that drops what is not tracked, %s: doctor says %q", tt.name, strings.Join(named, "; "))
+			proctest.Figure(t, "a policy that drops what is not tracked, %s: doctor says %q", tt.name, strings.Join(named, "; "))
 		})
 	}
 }

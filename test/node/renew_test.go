@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // TestRenewals loads the agent as much as it can take while it renews its lease.
@@ -23,9 +24,9 @@ func TestRenewals(t *testing.T) {
 			if _, err := exec.LookPath("dnsperf"); err != nil {
 				t.Skip("no dnsperf: apt-get install dnsperf")
 			}
-			length := takes(7*time.Second, time.Minute)
+			length := proctest.Takes(7*time.Second, time.Minute)
 			if backend == nftables {
-				length = takes(20*time.Second, time.Minute)
+				length = proctest.Takes(20*time.Second, time.Minute)
 			}
 			b := newBed(t, options{backend: backend})
 			b.start(t)
@@ -50,7 +51,7 @@ func TestRenewals(t *testing.T) {
 			if leaked := b.fallbackQueries() - before; leaked > 0 {
 				t.Errorf("%d of %d queries went to the central DNS", leaked, sent)
 			}
-			figure(t, "%d s of renewals at full load, %s: %d lost, %d to the fallback of %s queries", int(length.Seconds()), backend, lost,
+			proctest.Figure(t, "%d s of renewals at full load, %s: %d lost, %d to the fallback of %s queries", int(length.Seconds()), backend, lost,
 				b.fallbackQueries()-before, nodelab.Thousands(sent))
 		})
 	}

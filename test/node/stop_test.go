@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // TestUpgrade stops the agent in order and starts the next one, under load.
@@ -32,7 +34,7 @@ func TestUpgrade(t *testing.T) {
 			end := time.Now().Add(-200 * time.Millisecond)
 			reports := l.stop()
 			l.noneLostBut(t, reports, l.began, end, "stopped and started again", 2, next.started)
-			figure(t, "stopped for an upgrade, %s: fallback after %s, ended after %s, next agent after %s, %s", backend,
+			proctest.Figure(t, "stopped for an upgrade, %s: fallback after %s, ended after %s, next agent after %s, %s", backend,
 				fallback.since(stopped), ms(ended.Sub(stopped)), again.since(next.started), l.all(reports).Between(l.began, end))
 		})
 	}
@@ -60,7 +62,7 @@ func TestNotReady(t *testing.T) {
 	if by := l.all(reports).By(); by[byAgent] > 0 {
 		t.Errorf("an agent that is not ready has answered %d queries", by[byAgent])
 	}
-	figure(t, "not ready yet, %s: %s", b.backend, l.all(reports))
+	proctest.Figure(t, "not ready yet, %s: %s", b.backend, l.all(reports))
 }
 
 // TestCrashLoop kills the agent again and again, soon after it came back.
@@ -85,7 +87,7 @@ func TestCrashLoop(t *testing.T) {
 	if gap > 500*time.Millisecond {
 		t.Errorf("killed %d times: a client had no answer for %s", times, ms(gap))
 	}
-	figure(t, "killed %d times in a row, %s: %s, longest gap %s", times, b.backend, sum, ms(gap))
+	proctest.Figure(t, "killed %d times in a row, %s: %s, longest gap %s", times, b.backend, sum, ms(gap))
 }
 
 // TestSuccessor starts the next agent as soon as the last one has given up its sockets, while that takes away what is the
@@ -97,7 +99,7 @@ func TestSuccessor(t *testing.T) {
 			t.Parallel()
 			b := newBed(t, options{backend: backend, onExit: "remove"})
 			last := b.start(t)
-			times := takes(5, 50)
+			times := proctest.Takes(5, 50)
 			for range times {
 				last.Signal(syscall.SIGTERM)
 				next := b.launch(t)
@@ -111,16 +113,16 @@ func TestSuccessor(t *testing.T) {
 					t.Fatalf("the agent ended with %v", err)
 				}
 				// Without rules the agent answers too: that it does is no sign that all is done.
-				eventually(t, 10*time.Second, "the next agent has rules and leases", func() bool {
+				proctest.Eventually(t, 10*time.Second, "the next agent has rules and leases", func() bool {
 					log := next.Stderr.String()
 					return strings.Contains(log, "rules written") && strings.Count(log, "lease taken") >= len(b.ask)
 				})
 				time.Sleep(600 * time.Millisecond) // until the next renewal, if what was taken went with the last agent's rules
-				eventually(t, 10*time.Second, "the rules are as they should be, and the leases are held", func() bool { return b.ready(t) })
+				proctest.Eventually(t, 10*time.Second, "the rules are as they should be, and the leases are held", func() bool { return b.ready(t) })
 				b.askAll(t, byAgent)
 				last = next
 			}
-			figure(t, "next agent started while the last one stopped with onExit remove, %s: %d times, it has the queries afterwards", backend, times)
+			proctest.Figure(t, "next agent started while the last one stopped with onExit remove, %s: %d times, it has the queries afterwards", backend, times)
 		})
 	}
 }

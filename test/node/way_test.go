@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // A way is how a pod's queries come to the agent.
@@ -30,7 +31,7 @@ func TestWay(t *testing.T) {
 		{name: "transparent, iptables-nft", options: options{backend: iptablesNFT, transparent: true}, tracked: true},
 	}
 	turns, length := 1, 20*time.Millisecond // that each way works; the figures need more
-	if *long {
+	if proctest.Soak() {
 		turns, length = 5, 700*time.Millisecond
 	}
 	conns, best := make([]net.Conn, len(ways)), make([]time.Duration, len(ways))
@@ -46,7 +47,7 @@ func TestWay(t *testing.T) {
 		}
 	}
 	for i, w := range ways {
-		figure(t, "way, %s: %.2f of the first", w.name, float64(best[i])/float64(best[0]))
+		proctest.Figure(t, "way, %s: %.2f of the first", w.name, float64(best[i])/float64(best[0]))
 	}
 }
 

@@ -5,9 +5,9 @@
 //
 // The figures of docs/reliability.md are of
 //
-//	go test -v -timeout 1h ./test/pressure -args -long
+//	SOAK=1 go test -v -timeout 1h ./test/pressure
 //
-// and the plot docs/memory.svg is of the same with -plot. Without -long the same tests run for seconds each, at lower
+// and the plot docs/memory.svg is of the same with -plot. Without SOAK the same tests run for seconds each, at lower
 // rates. What limits memory needs root. The environment may set:
 //
 //	E2E_BINARY  a node-cache to test in place of one built from this tree

@@ -21,8 +21,8 @@ import (
 
 var (
 	plotFile = flag.String("plot", "", "draw the memory of TestMemoryHolds into this SVG file, from the repository's folder on")
-	rate     = flag.Int("rate", 50_000, "with -long: what the flood of TestMemoryHolds asks in a second")
-	halfTime = flag.Duration("half", 5*time.Minute, "with -long: how long the upstream is silent in TestMemoryHolds, and then back")
+	rate     = flag.Int("rate", 50_000, "with SOAK: what the flood of TestMemoryHolds asks in a second")
+	halfTime = flag.Duration("half", 5*time.Minute, "with SOAK: how long the upstream is silent in TestMemoryHolds, and then back")
 )
 
 const mib = 1 << 20
@@ -68,23 +68,23 @@ func TestMemoryHolds(t *testing.T) {
 		half         time.Duration
 		plot         string
 	}{
-		{96, 64, takes(4*time.Second, *halfTime), *plotFile},
-		{64, 32, takes(3*time.Second, *halfTime/5), ""},
+		{96, 64, proctest.Takes(4*time.Second, *halfTime), *plotFile},
+		{64, 32, proctest.Takes(3*time.Second, *halfTime/5), ""},
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("limit %d MiB, cache %d MiB", tt.limit, tt.cache), func(t *testing.T) {
 			h := startHolding(t, tt.limit*mib, tt.cache*mib, "")
-			h.follow(t, takes(time.Second, 5*time.Second))
+			h.follow(t, proctest.Takes(time.Second, 5*time.Second))
 			h.nsd.Signal(syscall.SIGSTOP)
 			h.dead = time.Since(h.began)
 			h.flood = startClients(t, clientsOptions{
-				to: h.agent.listen, rate: takes(20_000, *rate), suffix: takes("large.test", "miss.test"), ports: 4, from: someClients(64),
+				to: h.agent.listen, rate: proctest.Takes(20_000, *rate), suffix: proctest.Takes("large.test", "miss.test"), ports: 4, from: someClients(64),
 				name: func(int) int { return hotNames + rand.IntN(floodNames) },
 			}, false)
 			h.follow(t, tt.half)
 			h.nsd.Signal(syscall.SIGCONT)
 			h.back = time.Since(h.began)
-			h.follow(t, tt.half+takes(2*time.Second, 0)) // so that the large answers fill the cache
+			h.follow(t, tt.half+proctest.Takes(2*time.Second, 0)) // so that the large answers fill the cache
 			end := time.Now()
 			h.flood.end()
 			h.hits.end()
@@ -166,7 +166,7 @@ func (h *holding) judge(t *testing.T, end time.Time) {
 		took := h.hits.took(at[i], at[i+1])
 		proctest.Figure(t, "hits, %s: %d answered, median %s, p99 %s, p99.9 %s, longest %s", phase, len(took),
 			ms(quantile(took, 500)), ms(quantile(took, 990)), ms(quantile(took, 999)), ms(quantile(took, 1000)))
-		if *long && quantile(took, 990) > time.Millisecond {
+		if proctest.Soak() && quantile(took, 990) > time.Millisecond {
 			t.Errorf("hits, %s: p99 %s, want 1 ms", phase, ms(quantile(took, 990)))
 		}
 	}

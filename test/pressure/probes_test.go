@@ -35,9 +35,9 @@ func TestProbesUnderLoad(t *testing.T) {
 	crowd := startCrowd(t, a, 200, 20)
 	pages := startReaders(t, a, "/cache/top?n=1000", "/cache/top?by=size&n=1000", "/metrics", "/status")
 	cold := startFlooder(t, a.listen, netip.MustParseAddr("127.0.0.2"), 0)
-	hot := startClients(t, clientsOptions{to: a.listen, rate: takes(100_000, 200_000), suffix: "fill.test", name: func(i int) int { return i % hotNames }}, false)
+	hot := startClients(t, clientsOptions{to: a.listen, rate: proctest.Takes(100_000, 200_000), suffix: "fill.test", name: func(i int) int { return i % hotNames }}, false)
 	busy, from := a.cpu(t), time.Now()
-	time.Sleep(takes(5*time.Second, time.Minute))
+	time.Sleep(proctest.Takes(5*time.Second, time.Minute))
 	share := 100 * float64(a.cpu(t)-busy) / float64(time.Since(from))
 	proctest.Figure(t, "the agent took %.0f %% of a CPU", share)
 	if share < enoughCPU && k.failures() > 0 {
@@ -59,7 +59,7 @@ func TestProbesUnderLoad(t *testing.T) {
 func fill(t *testing.T, a *agent) {
 	t.Helper()
 	c := startClients(t, clientsOptions{to: a.listen, rate: 30_000, suffix: "fill.test", name: func(i int) int { return i }, from: someClients(64), ports: 4}, false)
-	time.Sleep(takes(3*time.Second, 10*time.Second))
+	time.Sleep(proctest.Takes(3*time.Second, 10*time.Second))
 	c.end()
 	proctest.Figure(t, "to fill the cache: %s", c)
 }

@@ -47,7 +47,7 @@ func TestSessionsHold(t *testing.T) {
 			t.Fatalf("before: %v, %v", r, err)
 		}
 	}
-	h.follow(t, takes(time.Second, 5*time.Second))
+	h.follow(t, proctest.Takes(time.Second, 5*time.Second))
 	attack, before := time.Now(), h.agent.cpu(t)
 	quit := make(chan struct{})
 	var clients sync.WaitGroup
@@ -60,7 +60,7 @@ func TestSessionsHold(t *testing.T) {
 		d := narrow(netip.AddrFrom4([4]byte{127, 2, 0, byte(i % 4)}))
 		clients.Go(func() { neverRead(&d, h.agent.listen, frame, quit) })
 	}
-	h.follow(t, takes(3*time.Second, *halfTime))
+	h.follow(t, proctest.Takes(3*time.Second, *halfTime))
 	end := time.Now()
 	share := 100 * float64(h.agent.cpu(t)-before) / float64(end.Sub(attack))
 	close(quit)
@@ -78,7 +78,7 @@ func TestSessionsHold(t *testing.T) {
 	if kills := h.memory.kills(t); kills > 0 || usage > limit {
 		t.Errorf("the cgroup used %.1f MiB, and the kernel has killed %d times for want of memory", inMiB(usage), kills)
 	}
-	if *long && quantile(took, 990) > time.Millisecond {
+	if proctest.Soak() && quantile(took, 990) > time.Millisecond {
 		t.Errorf("hits: p99 %s, want 1 ms", ms(quantile(took, 990)))
 	}
 	if asked := int(h.hits.asked.Load()); h.hits.rcodes()[dns.RcodeSuccess] < asked*99/100 {

@@ -49,10 +49,10 @@ const (
 func TestWorstPod(t *testing.T) {
 	w := startWorst(t)
 	before := time.Now()
-	w.watch(t, takes(2*time.Second, 10*time.Second))
+	w.watch(t, proctest.Takes(2*time.Second, 10*time.Second))
 	w.attack(t)
 	began := time.Now()
-	w.watch(t, takes(15*time.Second, 10*time.Minute))
+	w.watch(t, proctest.Takes(15*time.Second, 10*time.Minute))
 	ended := time.Now()
 	w.attacker.Signal(syscall.SIGTERM)
 	if err := w.attacker.Wait(t, 30*time.Second); err != nil {
@@ -418,7 +418,7 @@ func (w *worst) judge(t *testing.T, before, began, ended time.Time) {
 // slack is how many of n may fail, one in so many: a machine may stand still for seconds. Only a long run has one for
 // itself, and allows for none.
 func slack(n, oneIn int) int {
-	if *long {
+	if proctest.Soak() {
 		return 0
 	}
 	return n / oneIn
@@ -433,7 +433,7 @@ func (w *worst) judgeTimes(t *testing.T, what string, took []time.Duration) {
 	t.Helper()
 	proctest.Figure(t, "hits over %s: %d answered, median %s, p99 %s, p99.9 %s, longest %s", what, len(took),
 		ms(quantile(took, 500)), ms(quantile(took, 990)), ms(quantile(took, 999)), ms(quantile(took, 1000)))
-	if most := 15 * time.Millisecond; *long && quantile(took, 990) > most {
+	if most := 15 * time.Millisecond; proctest.Soak() && quantile(took, 990) > most {
 		t.Errorf("hits over %s: p99 %s, want %s", what, ms(quantile(took, 990)), ms(most))
 	}
 }

@@ -163,10 +163,10 @@ func TestCentralEndpoints(t *testing.T) {
 	running := map[int]*proctest.Process{0: first, 1: second, 2: third.Process}
 	third.killed = true // maybe
 
-	span := takes(3*time.Second, 10*time.Second)
+	span := proctest.Takes(3*time.Second, 10*time.Second)
 	l := startLoad(t, loadOptions{
 		addr: c.agent.settings.listen, dial: c.agent.settings.dial, suffix: podNames,
-		rate: takes(3000, 20_000), length: time.Minute + 5*span,
+		rate: proctest.Takes(3000, 20_000), length: time.Minute + 5*span,
 	})
 	time.Sleep(time.Second) // connections are opened
 	var phases []phase
@@ -259,7 +259,7 @@ func (c *central) judge(t *testing.T, l *load, phases []phase) {
 		if r.bad() > 0 {
 			t.Errorf("%s: %d lost, %v by rcode, want NOERROR for all", p.name, r.lost, r.rcodes)
 		}
-		if limit := takes(300*time.Millisecond, 50*time.Millisecond); above > limit {
+		if limit := proctest.Takes(300*time.Millisecond, 50*time.Millisecond); above > limit {
 			t.Errorf("%s: p99 is %s above normal, want at most %s", p.name, ms(above), limit)
 		}
 		if p.strays > strays {

@@ -17,14 +17,14 @@ import (
 // ever, memory is bounded, and misses are answered soon after the upstream is back.
 func TestDeadUpstream(t *testing.T) {
 	proctest.Program(t, "nft", "nftables")
-	if !*long { // what docs/reliability.md tells of is of a quiet machine, and the agent has all of it
+	if !proctest.Soak() { // what docs/reliability.md tells of is of a quiet machine, and the agent has all of it
 		proctest.Apart(t)
 	}
 	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1, NoIPv6: true})
 	server := netip.AddrPortFrom(lab.Upstream.IPv4, 53)
 	startNSD(t, lab.Upstream, server, "test", "miss", tag(0))
 	a := start(t, settings{
-		alone: !*long, host: lab.Node, listen: netip.MustParseAddrPort("127.0.0.1:53"), admin: netip.MustParseAddrPort("127.0.0.1:9253"),
+		alone: !proctest.Soak(), host: lab.Node, listen: netip.MustParseAddrPort("127.0.0.1:53"), admin: netip.MustParseAddrPort("127.0.0.1:9253"),
 		rest: forwardTo(server.String()) + "cache: {size: 16Mi}\n",
 	})
 	const names, hitRate = 100, 1000
@@ -33,13 +33,13 @@ func TestDeadUpstream(t *testing.T) {
 			t.Fatalf("before: %s", dns.RcodeToString[r.Rcode])
 		}
 	}
-	rate, span := takes(10_000, 50_000), takes(5*time.Second, time.Minute)
+	rate, span := proctest.Takes(10_000, 50_000), proctest.Takes(5*time.Second, time.Minute)
 	hits := loadOptions{addr: a.settings.listen, dial: a.settings.dial, rate: hitRate, length: span + 20*time.Second, suffix: "miss.test", names: names}
 	misses := loadOptions{addr: a.settings.listen, dial: a.settings.dial, rate: rate, length: span + 20*time.Second, suffix: "miss.test", first: 10_000}
 
 	h := startLoad(t, hits)
 	calm := time.Now()
-	time.Sleep(takes(time.Second, 5*time.Second))
+	time.Sleep(proctest.Takes(time.Second, 5*time.Second))
 	before, _ := a.rss(t)
 	dropAll(t, lab.Upstream)
 	flood := time.Now()
@@ -49,7 +49,7 @@ func TestDeadUpstream(t *testing.T) {
 	if _, err := lab.Upstream.Output(t.Context(), "nft", "flush ruleset"); err != nil {
 		t.Fatal(err)
 	}
-	limit := takes(3*time.Second, time.Second)
+	limit := proctest.Takes(3*time.Second, time.Second)
 	recovered := m.firstGood(t, back, 10*time.Second)
 	time.Sleep(limit + 2*time.Second)
 	m.end()
@@ -68,13 +68,13 @@ func TestDeadUpstream(t *testing.T) {
 	if loud.bad() > loud.asked/1000 { // under so many queries a buffer may overflow
 		t.Errorf("names in the cache: %s, want NOERROR for all", loud)
 	}
-	if most := takes(20*time.Millisecond, time.Millisecond); loud.at(990) > most {
+	if most := proctest.Takes(20*time.Millisecond, time.Millisecond); loud.at(990) > most {
 		t.Errorf("names in the cache: p99 %s, want %s", ms(loud.at(990)), most)
 	}
 	if recovered > limit {
 		t.Errorf("the first answer came %s after the upstream, want %s", ms(recovered), limit)
 	}
-	if after.bad() > after.asked/takes(4, 100) {
+	if after.bad() > after.asked/proctest.Takes(4, 100) {
 		t.Errorf("%s after the return: %s, want NOERROR for nearly all", limit, after)
 	}
 }

@@ -7,9 +7,9 @@
 //
 // The figures of docs/reliability.md are of
 //
-//	go test -v ./test/upstream -args -long
+//	SOAK=1 go test -v ./test/upstream
 //
-// which takes minutes; without -long the same tests run for seconds each, at lower rates. The environment may set:
+// which takes minutes; without SOAK the same tests run for seconds each, at lower rates. The environment may set:
 //
 //	E2E_BINARY  a node-cache to test in place of one built from this tree
 //	E2E_RACE    not empty: build node-cache with the race detector

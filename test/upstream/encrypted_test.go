@@ -145,7 +145,7 @@ func (e *encrypted) expectOnly(t *testing.T, key string) (n int) {
 func (a *agent) misses(t *testing.T, what string, first int, during func()) report {
 	t.Helper()
 	l := startLoad(t, loadOptions{
-		addr: a.settings.listen, dial: a.settings.dial, rate: takes(500, 2000), length: time.Minute, suffix: "upstream.test", first: first,
+		addr: a.settings.listen, dial: a.settings.dial, rate: proctest.Takes(500, 2000), length: time.Minute, suffix: "upstream.test", first: first,
 	})
 	during()
 	l.end()
@@ -161,7 +161,7 @@ func (a *agent) misses(t *testing.T, what string, first int, during func()) repo
 func TestTLS(t *testing.T) {
 	b := newEncryptedBed(t)
 	a := b.start(t, b.both("tls://"))
-	span := takes(time.Second, 5*time.Second)
+	span := proctest.Takes(time.Second, 5*time.Second)
 	r := a.misses(t, "at rest", 0, func() { time.Sleep(span) })
 	asked := b.servers[0].expectOnly(t, "num.query.tls") + b.servers[1].expectOnly(t, "num.query.tls")
 	proctest.Figure(t, "over TLS: %s; %d queries at the servers, all over TLS", r, asked)
@@ -201,7 +201,7 @@ func TestTLS(t *testing.T) {
 // resume has the servers close idle connections, and expects later ones to resume their sessions.
 func (b *encryptedBed) resume(t *testing.T, a *agent) {
 	t.Helper()
-	for i := range takes(4, 20) {
+	for i := range proctest.Takes(4, 20) {
 		time.Sleep(700 * time.Millisecond)
 		for j := range 4 {
 			if r, took := a.ask(t, nameOf(3e6+10*i+j, "upstream.test")); addressOf(r) != tag(0).String() {
@@ -289,7 +289,7 @@ func TestHTTPS(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := b.start(t, tt.route)
-			r := a.misses(t, tt.name, 0, func() { time.Sleep(takes(time.Second, 5*time.Second)) })
+			r := a.misses(t, tt.name, 0, func() { time.Sleep(proctest.Takes(time.Second, 5*time.Second)) })
 			asked := b.servers[0].expectOnly(t, "num.query.https") + b.servers[1].expectOnly(t, "num.query.https")
 			proctest.Figure(t, "%s; %d queries at the servers, all over HTTPS", r, asked)
 			if asked < r.asked*9/10 {

@@ -152,7 +152,7 @@ func TestForgedReplies(t *testing.T) {
 	evil.far = listen(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.66"), server.addr.Port()).String())
 	a := start(t, settings{rest: forwardTo(server.addr.String())})
 
-	rate, queries := takes(200, 500), takes(1000, 10_000)
+	rate, queries := proctest.Takes(200, 500), proctest.Takes(1000, 10_000)
 	l := startLoad(t, loadOptions{
 		addr: a.settings.listen, dial: a.settings.dial, rate: rate, suffix: "real.test",
 		length: time.Duration(queries) * time.Second / time.Duration(rate),

@@ -3,27 +3,15 @@
 package upstream
 
 import (
-	"flag"
 	"os"
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-var (
-	nodeCache string // path of the binary under test
-	long      = flag.Bool("long", false, "take the time and the rates that docs/reliability.md tells of")
-)
+// nodeCache is the path of the binary under test, set by TestMain.
+var nodeCache string
 
 func TestMain(m *testing.M) {
-	flag.Parse()
 	os.Exit(proctest.Main(m, &nodeCache))
-}
-
-// takes is how long, how often or how fast: the less in an ordinary run.
-func takes[T any](ordinary, longer T) T {
-	if *long {
-		return longer
-	}
-	return ordinary
 }

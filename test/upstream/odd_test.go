@@ -183,7 +183,7 @@ func TestOddUpstream(t *testing.T) {
 			both := fmt.Sprintf("to: [%q, %q]", odd, upstreamtest.New(good).Listen(t).String())
 			a := start(t, settings{rest: fmt.Sprintf("forward: [{zone: ., %[1]s}, {zone: order.test, %[1]s, policy: sequential}, {zone: alone.test, to: [%[2]q]}]\n",
 				both, odd)})
-			options := loadOptions{addr: a.settings.listen, dial: a.settings.dial, rate: 100, length: takes(2*time.Second, 10*time.Second), suffix: "fastest.test"}
+			options := loadOptions{addr: a.settings.listen, dial: a.settings.dial, rate: 100, length: proctest.Takes(2*time.Second, 10*time.Second), suffix: "fastest.test"}
 			fastest := startLoad(t, options)
 			options.suffix = "order.test"
 			ordered := startLoad(t, options)
@@ -210,7 +210,7 @@ func judgeOdd(t *testing.T, order string, l *load, lag time.Duration) {
 		t.Errorf("%s: %s, addresses %v, want the right one for each", order, all, all.by)
 	}
 	// Nobody waits for one that is of no use, but for the few who find out whether it still is none.
-	if all.at(1000) > 4*time.Second || then.at(takes(500, 950)) > max(lag, 100*time.Millisecond) {
+	if all.at(1000) > 4*time.Second || then.at(proctest.Takes(500, 950)) > max(lag, 100*time.Millisecond) {
 		t.Errorf("%s: %s; of the second half: %s", order, all, then)
 	}
 }
