@@ -50,7 +50,7 @@ func TestFindSections(t *testing.T) {
 
 func TestKeepSections(t *testing.T) {
 	t.Parallel()
-	frame := "# New\n\n<!-- begin policy -->\n<!-- end policy -->\n\nlast\n"
+	frame := "# New\n\n<!-- begin cluster -->\n<!-- end cluster -->\n\nlast\n"
 	tests := []struct {
 		name string
 		old  []section
@@ -59,8 +59,8 @@ func TestKeepSections(t *testing.T) {
 		{name: "nothing old", want: frame},
 		{
 			name: "at its place",
-			old:  []section{{name: "policy", text: "<!-- begin policy -->\n$1 figures\n<!-- end policy -->\n"}},
-			want: "# New\n\n<!-- begin policy -->\n$1 figures\n<!-- end policy -->\n\nlast\n",
+			old:  []section{{name: "cluster", text: "<!-- begin cluster -->\n$1 figures\n<!-- end cluster -->\n"}},
+			want: "# New\n\n<!-- begin cluster -->\n$1 figures\n<!-- end cluster -->\n\nlast\n",
 		},
 		{
 			name: "at the end where the frame has no place",
@@ -82,7 +82,7 @@ func TestKeepSections(t *testing.T) {
 func TestRewrite(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "performance.md")
-	mine := "<!-- begin policy -->\n| S3-FIFO | 71.2 % |\n<!-- end policy -->\n"
+	mine := "<!-- begin cluster -->\n| agent | 71.2 % |\n<!-- end cluster -->\n"
 	if err := os.WriteFile(path, []byte("stale figures\n"+mine), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestRewrite(t *testing.T) {
 func TestReadSectionsRefuses(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "performance.md")
-	if err := os.WriteFile(path, []byte("<!-- begin policy -->\nlong work\n"), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte("<!-- begin cluster -->\nlong work\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := readSections(path); err == nil {
