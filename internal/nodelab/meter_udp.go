@@ -17,6 +17,7 @@ type pending struct {
 	byID   map[uint16]int
 	order  []int // indexes of queries; those before oldest are of no interest
 	oldest int
+	sent   bool // no query follows
 }
 
 // add gives a query the next ID.
@@ -29,12 +30,21 @@ func (p *pending) add(query int) (id uint16) {
 	return id
 }
 
-func (p *pending) take(id uint16) (query int, ok bool) {
+// take removes the query that an answer with the ID belongs to. It is the last one if no query is left and none follows.
+func (p *pending) take(id uint16) (query int, ok, last bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	query, ok = p.byID[id]
 	delete(p.byID, id)
-	return query, ok
+	return query, ok, p.sent && len(p.byID) == 0
+}
+
+// end notes that no query follows, and reports whether all are answered.
+func (p *pending) end() (answered bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sent = true
+	return len(p.byID) == 0
 }
 
 // oneUDP prepares a client with one port.
@@ -56,7 +66,11 @@ func (m *Meter) oneUDP(load, rate int) (run func(), err error) {
 				m.sendUDP(conn, load, p)
 			}
 		})
-		_ = conn.SetReadDeadline(now().Add(m.config.Timeout + m.config.Linger))
+		deadline := now()
+		if !p.end() {
+			deadline = deadline.Add(m.config.Timeout + m.config.Linger)
+		}
+		_ = conn.SetReadDeadline(deadline)
 		<-received
 		_ = conn.Close()
 	}, nil
@@ -77,7 +91,7 @@ func (m *Meter) sendUDP(conn *net.UDPConn, load int, p *pending) {
 	}
 }
 
-// receive notes answers until the socket's deadline.
+// receive notes answers until the last one, or the socket's deadline.
 func (m *Meter) receive(conn *net.UDPConn, p *pending) {
 	msg := make([]byte, 4096)
 	for {
@@ -88,8 +102,12 @@ func (m *Meter) receive(conn *net.UDPConn, p *pending) {
 		case err != nil:
 			return
 		case n >= headerLen:
-			if i, ok := p.take(binary.BigEndian.Uint16(msg)); ok {
+			i, ok, last := p.take(binary.BigEndian.Uint16(msg))
+			if ok {
 				m.answer(i, msg[:n])
+			}
+			if last {
+				return
 			}
 		}
 	}
