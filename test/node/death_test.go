@@ -13,8 +13,10 @@ import (
 
 // TestKilled kills the agent and does not start it again, until it does.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
 			b := newBed(t, options{backend: backend})
 			a := b.start(t)
 			b.outage(t, "kill -9", a.Kill, func() time.Time { return b.launch(t).started })
@@ -24,8 +26,10 @@ func TestKilled(t *testing.T) {
 
 // TestKilledTransparent kills an agent that has the queries to the service's address.
 func TestKilledTransparent(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{nftables, iptablesNFT} {
 		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
 			b := newBed(t, options{backend: backend, transparent: true})
 			a := b.start(t)
 			b.outage(t, "transparent, kill -9", a.Kill, func() time.Time { return b.launch(t).started })
@@ -35,8 +39,10 @@ func TestKilledTransparent(t *testing.T) {
 
 // TestStopped stops the process, which the kernel goes on to take packets for.
 func TestStopped(t *testing.T) {
+	t.Parallel()
 	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
 			b := newBed(t, options{backend: backend})
 			a := b.start(t)
 			b.outage(t, "kill -STOP", func() { a.Signal(syscall.SIGSTOP) }, func() time.Time {
@@ -50,6 +56,7 @@ func TestStopped(t *testing.T) {
 
 // TestStalled has the readers of a living process do nothing.
 func TestStalled(t *testing.T) {
+	t.Parallel()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +65,7 @@ func TestStalled(t *testing.T) {
 	// other readers answer these.
 	for _, which := range []string{everyReader, oneReader} {
 		t.Run(which, func(t *testing.T) {
+			t.Parallel()
 			b := newBed(t, options{})
 			a := b.launchProgram(t, self, stallingAgent, which, b.config)
 			b.awaitAgent(t, a)

@@ -71,8 +71,10 @@ func (b *bed) allAnswered(t *testing.T, l *load, what string, sessionsCut int, f
 
 // TestHandOverNewDies kills an agent that has the sockets and does not serve yet, several times, and then has one take over.
 func TestHandOverNewDies(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{nftables, iptablesNFT} {
 		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
 			b, old := handing(t, options{backend: backend})
 			before := b.fallbackQueries()
 			l := b.load(t)
@@ -101,8 +103,10 @@ func TestHandOverNewDies(t *testing.T) {
 
 // TestHandOverOldLeaves has the old agent told to end while the next one still waits for the cluster.
 func TestHandOverOldLeaves(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{nftables, iptablesNFT} {
 		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
 			b, old := handing(t, options{backend: backend, onExit: "remove"})
 			l := b.load(t)
 			next := b.launchWaiting(t)
@@ -130,8 +134,10 @@ func TestHandOverOldLeaves(t *testing.T) {
 
 // TestHandOverOldDies kills the old agent while the next one has its sockets and waits.
 func TestHandOverOldDies(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{nftables, iptablesNFT} {
 		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
 			b, old := handing(t, options{backend: backend})
 			l := b.load(t)
 			next := b.launchWaiting(t)
@@ -157,6 +163,7 @@ func TestHandOverOldDies(t *testing.T) {
 
 // TestHandOverTogether starts several agents at once.
 func TestHandOverTogether(t *testing.T) {
+	t.Parallel()
 	b, old := handing(t, options{})
 	before := b.fallbackQueries()
 	l := b.load(t)
@@ -194,6 +201,7 @@ func TestHandOverTogether(t *testing.T) {
 
 // TestHandOverMended has the next agent wait for a cluster that there is not, until its configuration is mended.
 func TestHandOverMended(t *testing.T) {
+	t.Parallel()
 	b, old := handing(t, options{})
 	before := b.fallbackQueries()
 	l := b.load(t)
@@ -211,6 +219,7 @@ func TestHandOverMended(t *testing.T) {
 
 // TestHandOverHung has the old agent hang when the next one comes, which waits until it does not, or is told to end.
 func TestHandOverHung(t *testing.T) {
+	t.Parallel()
 	b, old := handing(t, options{})
 	old.Signal(syscall.SIGSTOP)
 	undone := b.launch(t)
@@ -229,6 +238,7 @@ func TestHandOverHung(t *testing.T) {
 // TestHandOverNewDiesLater kills the agent that has taken over: the fallback answers, and the old one ends when nobody
 // comes, for whoever started it to start it again.
 func TestHandOverNewDiesLater(t *testing.T) {
+	t.Parallel()
 	b, old := handing(t, options{})
 	next := b.launch(t)
 	b.awaitTaken(t, next)
@@ -245,6 +255,7 @@ func TestHandOverNewDiesLater(t *testing.T) {
 
 // TestHandOverOtherConfig hands over between agents that are configured otherwise.
 func TestHandOverOtherConfig(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name          string
 		first, second options
@@ -262,6 +273,7 @@ func TestHandOverOtherConfig(t *testing.T) {
 		{name: "fewer readers", env: [2]string{"GOMAXPROCS=4", "GOMAXPROCS=1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			b := newBed(t, tt.first)
 			config := handoverConfig(t)
 			b.extra = config
@@ -323,6 +335,7 @@ func (b *bed) startWith(t *testing.T, env string) daemon {
 
 // TestSecondWithout starts a second agent without a hand-over: it ends with an error, as the addresses are taken.
 func TestSecondWithout(t *testing.T) {
+	t.Parallel()
 	b, _ := handing(t, options{})
 	other := strings.ReplaceAll(b.text(), "handover:", "#")
 	path := b.config + ".other"

@@ -24,8 +24,10 @@ type damage struct {
 
 // TestDamage damages link and rules under load.
 func TestDamage(t *testing.T) {
+	t.Parallel()
 	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
 			b := newBed(t, options{backend: backend})
 			b.start(t)
 			for _, d := range append(b.linkDamages(t), b.ruleDamages(t)...) {

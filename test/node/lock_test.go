@@ -15,6 +15,7 @@ import (
 
 // TestLockHeld has another program hold the lock of iptables when the agent starts, and go on.
 func TestLockHeld(t *testing.T) {
+	t.Parallel()
 	b := newBed(t, options{backend: iptablesLegacy})
 	lock, err := os.OpenFile(b.Node.XtablesLock(), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

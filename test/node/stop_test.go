@@ -13,8 +13,10 @@ import (
 
 // TestUpgrade stops the agent in order and starts the next one, under load.
 func TestUpgrade(t *testing.T) {
+	t.Parallel()
 	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
 			b := newBed(t, options{backend: backend})
 			a := b.start(t)
 			l := b.load(t)
@@ -42,6 +44,7 @@ func TestUpgrade(t *testing.T) {
 
 // TestNotReady starts an agent that does not know the cluster yet.
 func TestNotReady(t *testing.T) {
+	t.Parallel()
 	b := newBed(t, options{})
 	a := b.start(t)
 	a.Signal(syscall.SIGTERM)
@@ -67,6 +70,7 @@ func TestNotReady(t *testing.T) {
 
 // TestCrashLoop kills the agent again and again, soon after it came back.
 func TestCrashLoop(t *testing.T) {
+	t.Parallel()
 	b := newBed(t, options{})
 	a := b.start(t)
 	l := b.load(t)

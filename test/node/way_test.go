@@ -21,6 +21,7 @@ type way struct {
 // TestWay measures what the rules cost: one query after the other from a pod, each answered from the cache. The ways
 // take turns, and each one's best turn counts, so that what else the machine does matters little.
 func TestWay(t *testing.T) {
+	t.Parallel()
 	ways := []way{
 		{name: "no rules, nothing tracked", options: options{unmanaged: true}},
 		{name: "no rules, tracked", options: options{unmanaged: true}, tracked: true},
