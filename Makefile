@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build run play image test e2e test-kernel lint fuzz bench bench-cluster clean
+.PHONY: help build run play image check test soak e2e test-kernel lint fuzz bench bench-cluster clean
 
 GO       ?= go
 VERSION  ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -30,8 +30,14 @@ play: build ## root, no Kubernetes: a node with two pods, and a shell in one of 
 image: ## build the image dist/node-cache-VERSION.oci.tar, without a container engine
 	cd hack/image && $(GO) run -buildvcs=false . -root ../.. -out ../../dist -version '$(VERSION)' -revision '$(REVISION)' -created '$(CREATED)' $(ARGS)
 
+check: ## the inner loop: run the linters, the unit tests and the scenarios
+	hack/test.sh lint unit scenarios
+
 test: ## install what the tests need, then run every suite
 	hack/test.sh
+
+soak: ## before a release, for hours: the long forms of the suites that have one
+	SOAK=1 hack/test.sh image-module race fuzz rules e2e upstream pressure node
 
 e2e: ## root: install it on a real cluster of two nodes, as the README says
 	hack/test.sh install

@@ -1,17 +1,42 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs every fuzz target of the main module, one after the other.
-# usage: hack/fuzz.sh [TIME PER TARGET] [FLAG OF go test]...
+# Runs every fuzz target of the main module, one after the other. Each package is built once.
+# usage: hack/fuzz.sh [TIME OR COUNT PER TARGET] [-json]
+# With -json the output is that of go test -json, and each target begins with its seeds alone: inputs that earlier runs
+# found would make the time of a run depend on the machine.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 time=${1:-60s}
-shift || true
+json=${2:-}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+corpus=$(go env GOCACHE)/fuzz
+[[ -z $json ]] || corpus=$work/corpus
+
+# fuzz runs one target of a built package, in the folder of the package as the go command does.
+fuzz() { # fuzz FOLDER TARGET
+  local pkg
+  pkg=$(go list "./$1")
+  # Coverage that varies from run to run makes minimising an input take up its whole minute: a few tries do.
+  local run=("$work/fuzz.test" -test.run '^$' -test.fuzz "^$2\$" -test.fuzztime "$time" -test.fuzzminimizetime 10x
+    -test.fuzzcachedir "$corpus/$pkg" -test.timeout 0)
+  if [[ -n $json ]]; then
+    (cd "$1" && "${run[@]}" -test.v=test2json 2>&1) | go tool test2json -p "$pkg"
+  else
+    echo "$pkg $2" && (cd "$1" && "${run[@]}")
+  fi
+}
 
 status=0
-while IFS=: read -r file line; do
-  name=${line#func }
-  # -fuzz takes one package and one target at a time; -run '^$' leaves the other tests out.
-  # Coverage that varies from run to run makes minimising an input take up its whole minute: a few tries do.
-  go test -run '^$' -fuzz "^${name%%(*}\$" -fuzztime "$time" -fuzzminimizetime 10x "$@" "./$(dirname "$file")" || status=1
-done < <(grep -rE --include='*_test.go' --exclude-dir=bench '^func Fuzz[A-Z]' cmd internal pkg test hack 2>/dev/null | sort)
+targets=$(grep -rE --include='*_test.go' --exclude-dir=bench '^func Fuzz[A-Z]' cmd internal pkg test hack 2>/dev/null |
+  sed -E 's,/[^/]*\.go:func (Fuzz[A-Za-z0-9]*)\(.*, \1,' | sort)
+last=
+while read -r folder target; do
+  if [[ $folder != "$last" ]]; then
+    go test -c -fuzz . -o "$work/fuzz.test" "./$folder" || { status=1; continue; }
+    last=$folder
+  fi
+  fuzz "$folder" "$target" || status=1
+done <<<"$targets"
 exit "$status"

@@ -3,6 +3,7 @@
 # Runs every test suite of the project, after installing what the suites need.
 # As root on Debian missing packages come through apt; for others the summary names what could not run.
 # usage: hack/test.sh [SUITE]...       without a name: all suites
+# SOAK=1: the long forms of the suites that have one, for a release; hours, on a machine that does nothing else.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,8 +18,14 @@ nsd:nsd unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus"
 # In this order, one after the other: each keeps both cores of a small machine busy, and many tests use real sockets.
-suites="lint bench-module image-module unit allocs fuzz bench-once scenarios e2e upstream pressure node kernel cluster manifests install"
+suites="lint bench-module image-module unit race fuzz scenarios rules e2e upstream pressure node kernel cluster manifests install"
 race=-race # empty where there is no C compiler, which the race detector needs
+concurrent='admin|agent|cache|follow|handover|resolve|server|snapshot|source|static|unixsock|upstream|watch|zone'
+bulky='TestEndless.*|TestPointersAreBounded|TestPartsRotate|TestWorst|TestRestoredWorld|TestSetsThatNoMessageHolds|TestTransfer(Huge|BigZone)'
+bulky+='|TestIndexesForget|TestTenant|TestLimit|TestResidentMemory|TestResizedMemory|TestDumpOfLarge.*|TestSnapshotOfMuch|TestCapacity|TestSocketsBounds'
+soak=${SOAK:-}
+limit=${soak:+6h}
+limit=${limit:-20m} # of one package's tests
 
 # ---- set-up --------------------------------------------------------------------------------------------------
 
@@ -63,8 +70,9 @@ set_up() {
 # ---- suites: each prints go test -json events -----------------------------------------------------------------
 
 packages() { # every package but the suites that run by themselves
-  go list ./... | grep -vE '/(test/(e2e|scenario|cluster|node|upstream|pressure|kernel|manifests|install)|internal/(kubetest|kubenode|nodelab|play|promtest))(/|$)'
+  go list ./... | grep -vE "/(test/(e2e|scenario|cluster|node|upstream|pressure|kernel|manifests|install)|internal/(kubetest|kubenode|nodelab|play|promtest)|pkg/($rules))(/|\$)"
 }
+rules='intercept|iptables|nftables|netif' # packages whose tests write rules and links of the kernel
 
 # check runs one command that is no Go test and reports it as one.
 check() { # check NAME COMMAND...
@@ -105,40 +113,47 @@ check_vulnerabilities() {
   check govulncheck bash -c "! grep 'Module: '" <<<"$out"
 }
 
+# Every benchmark runs once, after its package's tests: one that no longer works is found here. The race detector changes
+# what is allocated, so budgets are asserted in this suite only.
 suite_unit() {
-  # shellcheck disable=SC2046,SC2086 # lists of words
-  go test -json -count=1 -timeout=15m $race $(packages)
+  # shellcheck disable=SC2046 # a list of words
+  go test -json -count=1 -timeout=15m -bench . -benchtime 1x $(packages)
 }
 
-# The race detector changes what is allocated, so budgets are asserted without it.
-suite_allocs() {
+# What starts goroutines. The tests that are left out handle much data: they take minutes with the detector, and others
+# take the same ways. A soak leaves out none.
+suite_race() {
+  [[ -n $race ]] || { cannot race "no C compiler"; return; }
+  local skip="^($bulky)\$"
+  [[ -z $soak ]] || skip='^$'
   # shellcheck disable=SC2046 # a list of words
-  go test -json -count=1 -timeout=10m $(grep -rlE --include='*_test.go' 'AllocsPerRun|ReadMemStats' cmd internal pkg |
-    xargs -r -n1 dirname | sort -u | sed 's,^,./,')
+  go test -json -count=1 -timeout="$limit" -race -skip "$skip" $(go list ./pkg/... | grep -E "/pkg/($concurrent)(/|\$)")
+}
+
+# What writes rules, links and leases of the kernel, in network namespaces: traffic flows while they change, so nothing
+# runs beside a test, and the race detector slows none.
+suite_rules() {
+  # shellcheck disable=SC2046 # a list of words
+  go test -json -count=1 -p=1 -timeout="$limit" $(go list ./pkg/... | grep -E "/pkg/($rules)(/|\$)")
 }
 
 # A count and no time: at the end of a time the go command sometimes takes its own deadline for a failure of the target.
-suite_fuzz() { hack/fuzz.sh 10000x -json; }
-
-suite_bench-once() {
-  # shellcheck disable=SC2046 # a list of words
-  go test -json -count=1 -timeout=10m -run '^$' -bench . -benchtime=1x $(packages)
-}
+suite_fuzz() { hack/fuzz.sh "${soak:+100}2000x" -json; }
 
 suite_scenarios() { go test -json -count=1 -timeout=10m $race ./test/scenario/...; }
 
-suite_e2e() { go test -json -count=1 -timeout=20m ./test/e2e/...; }
+suite_e2e() { go test -json -count=1 -timeout="$limit" ./test/e2e/...; }
 
 # Upstreams that fail, in network namespaces where they have to: times are taken here too, so nothing runs beside it.
-suite_upstream() { go test -json -count=1 -timeout=10m ./test/upstream; }
+suite_upstream() { go test -json -count=1 -timeout="$limit" ./test/upstream; }
 
 # Floods and little memory, in memory cgroups. Neighbours must lose nothing, so nothing runs beside it.
-suite_pressure() { go test -json -count=1 -timeout=10m ./test/pressure; }
+suite_pressure() { go test -json -count=1 -timeout="$limit" ./test/pressure; }
 
 # The node in network namespaces: pods, a real agent and its faults, make play.
 suite_node() {
   [[ $(id -u) == 0 ]] || { cannot node "network namespaces need root"; return; }
-  go test -json -count=1 -p=1 -timeout=20m ./test/node/... ./internal/nodelab/... ./internal/play/... # times are taken: one after the other
+  go test -json -count=1 -p=1 ${soak:+-parallel=1} -timeout="$limit" ./test/node/... ./internal/nodelab/... ./internal/play/...
 }
 
 # What talks to the kernel, in Debian's, which an emulated machine boots.
