@@ -163,7 +163,7 @@ suite_kernel() { hack/test-kernel.sh; }
 suite_cluster() {
   echo "building kube-apiserver, etcd and CoreDNS: minutes the first time, seconds later" >&3
   go test -json -count=1 -timeout=40m -run '^$' ./internal/kubetest >"$work/programs" || { cat "$work/programs"; return 1; }
-  go test -json -count=1 -timeout=20m $race ./test/cluster/... ./internal/kubetest/...
+  go test -json -count=1 -timeout="$limit" ./test/cluster/... ./internal/kubetest/...
 }
 
 # What is installed: every kustomization and the chart, rendered, compared, and shown to a real API server; alerts and
