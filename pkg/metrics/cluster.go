@@ -8,11 +8,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A Cluster is what this process knows of the Kubernetes cluster around it. A part
-// that is nil is not there, and has no series.
+// A Cluster holds the stats of the Kubernetes cluster's data. A nil part has no series.
 type Cluster struct {
 	Zone   *zone.Stats  // the names held here
-	Source *watch.Stats // who tells of changes, and of the central resolver's endpoints
+	Source *watch.Stats // watches of objects and of the central resolver's endpoints
 }
 
 func zoneFamilies() []family {
@@ -23,28 +22,28 @@ func zoneFamilies() []family {
 			kinds, readKinds(func(k *zone.KindStats) int64 { return k.Objects }),
 		},
 		{
-			"zone_bytes", gauge, "What their records take, without the indexes.",
+			"zone_bytes", gauge, "Memory of their records, without the indexes.",
 			kinds, readKinds(func(k *zone.KindStats) int64 { return k.Bytes }),
 		},
 		{
-			"zone_refused_objects", gauge, "Of them, those that are more than one namespace may take, and are held by name alone.",
+			"zone_refused_objects", gauge, "Objects over the memory limit of one namespace; only their names are held.",
 			kinds, readKinds(func(k *zone.KindStats) int64 { return k.Refused }),
 		},
 		{
-			"zone_index_bytes", gauge, "What the zone's indexes take: by name and by address.",
+			"zone_index_bytes", gauge, "Memory of the zone's indexes, by name and by address.",
 			nil, readZone(func(z *zone.Stats) float64 { return float64(z.Index) }),
 		},
 		{
-			"zone_serial", gauge, "Serial of the zone's SOA record. Each change of an object moves it.",
+			"zone_serial", gauge, "Serial of the zone's SOA record. Each change of an object increases it.",
 			nil, readZone(func(z *zone.Stats) float64 { return float64(z.Serial) }),
 		},
 		{
-			"zone_changes_told_total", counter, "Changes of services and namespaces that the cache was told of, so that nothing older is given.",
+			"zone_changes_told_total", counter, "Changes of services and namespaces passed to the cache, which then drops older answers.",
 			nil, readZone(func(z *zone.Stats) float64 { return float64(z.Notified) }),
 		},
 		{
-			"zone_restored", gauge, "1 while the objects of the kind are those of a snapshot and nobody has told all of them since, else 0.",
-			kinds, readKinds(func(k *zone.KindStats) int64 { return int64(truth(k.Restored)) }),
+			"zone_restored", gauge, "1 while the objects of the kind come from a snapshot and are not synced yet, else 0.",
+			kinds, readKinds(func(k *zone.KindStats) int64 { return int64(boolValue(k.Restored)) }),
 		},
 	}
 }
@@ -53,23 +52,23 @@ func watchFamilies() []family {
 	kinds := []label{{"kind", zone.Kinds()}}
 	return []family{
 		{
-			"watch_synced", gauge, "1 once every object of the kind was told, else 0. It stays 1 while the view grows old.",
-			kinds, readWatch(func(k *watch.KindStats) (float64, bool) { return truth(k.Synced), true }),
+			"watch_synced", gauge, "1 once the objects of the kind are synced, else 0. It stays 1 when they become stale.",
+			kinds, readWatch(func(k *watch.KindStats) (float64, bool) { return boolValue(k.Synced), true }),
 		},
 		{
-			"watch_age_seconds", gauge, "Time since the view of the kind was last proven right, by an event or a bookmark. Absent before it is in sync; 0 for manifests.",
+			"watch_age_seconds", gauge, "Time since the objects of the kind were last confirmed fresh, by an event or a bookmark. Absent before the first sync; 0 for manifests.",
 			kinds, readWatch(func(k *watch.KindStats) (float64, bool) { return k.Age.Seconds(), k.Synced }),
 		},
 		{
-			"watch_events_total", counter, "Objects put or deleted, those of lists included.",
+			"watch_events_total", counter, "Objects added, updated, or deleted, including those of lists.",
 			kinds, readWatch(func(k *watch.KindStats) (float64, bool) { return float64(k.Events), true }),
 		},
 		{
-			"watch_restarts_total", counter, "Watches begun after the first.",
+			"watch_restarts_total", counter, "Watches started after the first.",
 			kinds, readWatch(func(k *watch.KindStats) (float64, bool) { return float64(k.Restarts), true }),
 		},
 		{
-			"watch_failures_total", counter, "Requests and watches that failed or were given up. /status has the last reason.",
+			"watch_failures_total", counter, "Requests and watches that failed or were aborted. /status shows the last error.",
 			kinds, readWatch(func(k *watch.KindStats) (float64, bool) { return float64(k.Failures), true }),
 		},
 		{
@@ -81,10 +80,10 @@ func watchFamilies() []family {
 			},
 		},
 		{
-			"event_to_answer_seconds", histogram, "Time until a change of an object is in the answers: from the event's arrival here, or from the change, " +
-				"where the object carries its time and as far as both clocks agree.",
+			"event_to_answer_seconds", histogram, "Time until answers reflect a change of an object: since the event's arrival, or since the change itself, " +
+				"if the object has a timestamp; the latter includes clock skew.",
 			[]label{{"from", []string{"arrival", "change"}}},
-			readLag,
+			readEventLatency,
 		},
 	}
 }
@@ -92,16 +91,16 @@ func watchFamilies() []family {
 func centralFamilies() []family {
 	return []family{
 		{
-			"central_synced", gauge, "1 once the endpoints of the central resolver's service were told, else 0. Absent unless a service is followed.",
+			"central_synced", gauge, "1 once the endpoints of the central resolver's service are synced, else 0. Absent unless a service is watched.",
 			nil, func(s *sample, out *sink) {
-				if w := s.cluster.Source; w != nil && s.followed() != nil {
-					out.put(truth(w.ServiceWatch.Synced))
+				if w := s.cluster.Source; w != nil && s.serviceRoute() != nil {
+					out.put(boolValue(w.ServiceWatch.Synced))
 				}
 			},
 		},
 		{
-			"central_endpoints", gauge, "Who can be asked for the central resolver's service: its ready endpoints, of which those in another topology zone " +
-				"are counted as far too, and its own addresses, which are the last resort. Absent unless a service is followed.",
+			"central_endpoints", gauge, "Servers of the central resolver's service: its ready endpoints, those of them in another topology zone (far), " +
+				"and its cluster IPs (last_resort). Absent unless a service is watched.",
 			[]label{{"state", []string{"ready", "far", "last_resort"}}},
 			readEndpoints,
 		},
@@ -109,19 +108,18 @@ func centralFamilies() []family {
 }
 
 func readEndpoints(s *sample, out *sink) {
-	r := s.followed()
+	r := s.serviceRoute()
 	if r == nil {
 		return
 	}
-	last := sum(r.Stats.Servers, func(u *upstream.ServerStats) uint64 { return uint64(truth(u.LastResort)) })
+	last := sum(r.Stats.Servers, func(u *upstream.ServerStats) uint64 { return uint64(boolValue(u.LastResort)) })
 	out.put(float64(uint64(len(r.Stats.Servers))-last), "ready")
-	out.count(sum(r.Stats.Servers, func(u *upstream.ServerStats) uint64 { return uint64(truth(u.Far && !u.LastResort)) }), "far")
+	out.count(sum(r.Stats.Servers, func(u *upstream.ServerStats) uint64 { return uint64(boolValue(u.Far && !u.LastResort)) }), "far")
 	out.put(float64(last), "last_resort")
 }
 
-// followed is the route whose upstreams are a service's endpoints; nil: there is
-// none.
-func (s *sample) followed() *Route {
+// serviceRoute returns the route whose upstreams are a service's endpoints, nil if there is none.
+func (s *sample) serviceRoute() *Route {
 	for i := range s.routes {
 		if s.routes[i].Service != "" {
 			return &s.routes[i]
@@ -130,7 +128,7 @@ func (s *sample) followed() *Route {
 	return nil
 }
 
-// readKinds reads a family with a series for each kind that the zone holds.
+// readKinds reads a family with a series for each kind of the zone.
 func readKinds(of func(*zone.KindStats) int64) func(*sample, *sink) {
 	return func(s *sample, out *sink) {
 		if s.cluster.Zone == nil {
@@ -142,7 +140,7 @@ func readKinds(of func(*zone.KindStats) int64) func(*sample, *sink) {
 	}
 }
 
-// readZone reads the only series of a family about the zone.
+// readZone reads the only series of a zone family.
 func readZone(of func(*zone.Stats) float64) func(*sample, *sink) {
 	return func(s *sample, out *sink) {
 		if s.cluster.Zone != nil {
@@ -151,8 +149,7 @@ func readZone(of func(*zone.Stats) float64) func(*sample, *sink) {
 	}
 }
 
-// readWatch reads a family with a series for each kind that is followed and has a
-// value.
+// readWatch reads a family with a series for each watched kind that has a value.
 func readWatch(of func(*watch.KindStats) (value float64, ok bool)) func(*sample, *sink) {
 	return func(s *sample, out *sink) {
 		if s.cluster.Source == nil {
@@ -167,8 +164,8 @@ func readWatch(of func(*watch.KindStats) (value float64, ok bool)) func(*sample,
 	}
 }
 
-// readLag adds up the histograms of all kinds.
-func readLag(s *sample, out *sink) {
+// readEventLatency merges the histograms of all kinds.
+func readEventLatency(s *sample, out *sink) {
 	if s.cluster.Source == nil {
 		return
 	}
@@ -187,8 +184,8 @@ func readLag(s *sample, out *sink) {
 	out.durations(change.Counts[:], bounds[:], change.Sum, "change")
 }
 
-// truth is 1 for true.
-func truth(yes bool) float64 {
+// boolValue returns 1 for true, else 0.
+func boolValue(yes bool) float64 {
 	if yes {
 		return 1
 	}

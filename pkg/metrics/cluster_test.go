@@ -61,8 +61,8 @@ func sourceChanges() map[string]watch.Stats {
 	return list
 }
 
-// TestLag adds up the histograms of two kinds.
-func TestLag(t *testing.T) {
+// TestEventLatency adds up the histograms of two kinds.
+func TestEventLatency(t *testing.T) {
 	t.Parallel()
 	told := watch.Stats{Kinds: []watch.KindStats{{Kind: zone.Services}, {Kind: zone.Slices}}}
 	for i := range told.Kinds[0].Arrival.Counts {
@@ -73,7 +73,7 @@ func TestLag(t *testing.T) {
 	told.Kinds[1].Change.Counts[9], told.Kinds[1].Change.Sum = 3, 300*time.Millisecond
 	cfg := metrics.Config{Cluster: func() metrics.Cluster { return metrics.Cluster{Source: &told} }}
 	want := `
-# HELP nodecache_event_to_answer_seconds Time until a change of an object is in the answers: from the event's arrival here, or from the change, where the object carries its time and as far as both clocks agree.
+# HELP nodecache_event_to_answer_seconds Time until answers reflect a change of an object: since the event's arrival, or since the change itself, if the object has a timestamp; the latter includes clock skew.
 # TYPE nodecache_event_to_answer_seconds histogram
 nodecache_event_to_answer_seconds_bucket{from="arrival",le="5e-05"} 1
 nodecache_event_to_answer_seconds_bucket{from="arrival",le="0.0001"} 3
@@ -115,8 +115,8 @@ nodecache_event_to_answer_seconds_count{from="change"} 3
 	}
 }
 
-// TestPartsOfTheCluster leaves out the series of what is not there.
-func TestPartsOfTheCluster(t *testing.T) {
+// TestClusterParts leaves out the series of what is not there.
+func TestClusterParts(t *testing.T) {
 	t.Parallel()
 	whole := distinct().Cluster()
 	behind := watch.Stats{Kinds: []watch.KindStats{{Kind: zone.Slices, Failures: 1}, {Kind: zone.Services, Synced: true}}}

@@ -19,19 +19,18 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
-// Config says where the values come from. Each function is called once a scrape,
-// maybe by several scrapes at once, and must not wait. A nil function leaves the
-// families of its section out.
+// Config holds the functions that read the values. Each is called once per scrape, maybe by concurrent
+// scrapes, and must not block. A nil function removes the families of its section.
 type Config struct {
-	Ready    func() error // as /readyz asks: nil error: ready to serve
+	Ready    func() error // as for /readyz; a nil error means ready
 	Resolve  func() resolve.Stats
 	Cache    func() cache.Stats
-	Snapshot func() *snapshot.Stats // nil: there are no snapshots
+	Snapshot func() *snapshot.Stats // nil result: snapshots are off
 	Memory   func() Memory
 	Upstream func() []Route // zones are distinct
 	Cluster  func() Cluster
 	Node     func() Node
-	Static   func() *static.Stats // nil: nothing is answered from the configuration
+	Static   func() *static.Stats // nil result: no hosts and no templates
 	Probes   func() []Probe       // labels are distinct
 	Foreign  func() int           // sockets of other processes at the server's addresses
 	UDP      func() []server.UDPStats
@@ -39,48 +38,47 @@ type Config struct {
 	Admin    func() admin.Stats
 	Config   func() ConfigState
 	Source   func() source.Stats    // of the configuration
-	Handover func() *handover.Stats // nil: there is none
+	Handover func() *handover.Stats // nil result: handover is off
 
 	Version string
-	Commit  string // empty: not known
+	Commit  string // empty: unknown
 }
 
-// A Route is a zone's upstreams.
+// A Route holds the upstreams of one zone.
 type Route struct {
 	Zone    string
-	Service string // "namespace/name": its endpoints are the upstreams, shown as one; empty: they are configured
+	Service string // "namespace/name" of the endpoints, exported as one upstream; empty: configured upstreams
 	Stats   upstream.Stats
 }
 
-// ConfigState is what became of the configurations so far.
-type ConfigState struct {
+// ConfigState describes the configurations so far.
+type ConfigState struct { // of the one in use
 	Generation  uint64    // of the one in use
-	LastOK      bool      // the last one read is the one in use
-	Succeeded   uint64    // put to work
+	LastOK      bool      // the configuration read last is in use
+	Succeeded   uint64    // applied
 	Failed      uint64    // refused
-	LastSuccess time.Time // zero: none was put to work yet
-	Panics      uint64    // defects that cut short building what one asks for: each is refused
+	LastSuccess time.Time // zero: none was applied yet
+	Panics      uint64    // recovered panics while building a configuration, which is then refused
 }
 
-// A Collector reads the Stats on each scrape. It implements
-// [prometheus.Collector].
+// A Collector reads all Stats on each scrape. It implements [prometheus.Collector].
 type Collector struct {
 	cfg      Config
-	families []described
-	roll     roll
+	families []describedFamily
+	history  counterHistory
 }
 
-// A described is a family with what Prometheus knows it by.
-type described struct {
+// A describedFamily is a family with its Prometheus description.
+type describedFamily struct {
 	family
 	desc *prometheus.Desc
 }
 
-// New makes a collector.
+// New returns a collector.
 func New(cfg Config) *Collector {
 	c := &Collector{cfg: cfg}
 	for _, s := range sections() {
-		if !s.present(&cfg) {
+		if !s.enabled(&cfg) {
 			continue
 		}
 		for _, f := range s.families {
@@ -89,7 +87,7 @@ func New(cfg Config) *Collector {
 				names[i] = l.name
 			}
 			desc := prometheus.NewDesc(prefix+f.name, f.help, names, nil)
-			c.families = append(c.families, described{family: f, desc: desc})
+			c.families = append(c.families, describedFamily{family: f, desc: desc})
 		}
 	}
 	return c
@@ -110,9 +108,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// A sample is all Stats at one scrape.
+// A sample holds all Stats of one scrape.
 type sample struct {
-	unready  error
+	notReady error
 	resolve  resolve.Stats
 	cache    cache.Stats
 	routes   []Route
@@ -124,7 +122,7 @@ type sample struct {
 	source   source.Stats
 	static   *static.Stats
 	handover *handover.Stats
-	kept     *snapshot.Stats
+	snapshot *snapshot.Stats
 	memory   Memory
 	cluster  Cluster
 	node     Node
@@ -132,13 +130,13 @@ type sample struct {
 	version  string
 	commit   string
 
-	upstreams []named // of routes
+	upstreams []upstreamSeries // of routes
 }
 
 func (c *Collector) sample() *sample {
 	cfg := &c.cfg
 	s := &sample{
-		unready:  call(cfg.Ready),
+		notReady: call(cfg.Ready),
 		resolve:  call(cfg.Resolve),
 		cache:    call(cfg.Cache),
 		foreign:  call(cfg.Foreign),
@@ -149,7 +147,7 @@ func (c *Collector) sample() *sample {
 		source:   call(cfg.Source),
 		static:   call(cfg.Static),
 		handover: call(cfg.Handover),
-		kept:     call(cfg.Snapshot),
+		snapshot: call(cfg.Snapshot),
 		memory:   call(cfg.Memory),
 		cluster:  call(cfg.Cluster),
 		node:     call(cfg.Node),
@@ -157,11 +155,11 @@ func (c *Collector) sample() *sample {
 		version:  cfg.Version,
 		commit:   cfg.Commit,
 	}
-	s.routes, s.upstreams = c.roll.read(cfg.Upstream)
+	s.routes, s.upstreams = c.history.read(cfg.Upstream)
 	return s
 }
 
-// call is f's value, or nothing if there is no f.
+// call returns f's value, or the zero value if f is nil.
 func call[T any](f func() T) (v T) {
 	if f != nil {
 		v = f()
@@ -169,17 +167,16 @@ func call[T any](f func() T) (v T) {
 	return v
 }
 
-// A sink takes the series of one family.
+// A sink emits the series of one family.
 type sink struct {
 	ch   chan<- prometheus.Metric
 	desc *prometheus.Desc
 	kind kind
 }
 
-// put adds the series with these label values, in the order of the family's
-// labels.
+// put emits a series with these label values, in the order of the family's labels.
 func (s *sink) put(value float64, labels ...string) {
-	mend(labels)
+	fixUTF8(labels)
 	as := prometheus.GaugeValue
 	if s.kind == counter {
 		as = prometheus.CounterValue
@@ -187,13 +184,13 @@ func (s *sink) put(value float64, labels ...string) {
 	s.ch <- prometheus.MustNewConstMetric(s.desc, as, value, labels...)
 }
 
-// count adds a series as put does.
+// count emits a series as put does.
 func (s *sink) count(value uint64, labels ...string) { s.put(float64(value), labels...) }
 
-// durations adds a histogram from the counts between the bounds, the last of
-// which is of what was longer than all of them. labels is as for put.
+// durations emits a histogram from the counts between the bounds; the last count is for longer durations.
+// labels is as for put.
 func (s *sink) durations(counts []uint64, bounds []time.Duration, total time.Duration, labels ...string) {
-	mend(labels)
+	fixUTF8(labels)
 	var sum uint64
 	buckets := make(map[float64]uint64, len(bounds))
 	for i, n := range counts {
@@ -205,8 +202,8 @@ func (s *sink) durations(counts []uint64, bounds []time.Duration, total time.Dur
 	s.ch <- prometheus.MustNewConstHistogram(s.desc, sum, total.Seconds(), buckets, labels...)
 }
 
-// mend makes text of labels: an upstream's IPv6 zone may be any bytes.
-func mend(labels []string) {
+// fixUTF8 makes labels valid UTF-8: the IPv6 zone of an upstream's address may be any bytes.
+func fixUTF8(labels []string) {
 	for i, l := range labels {
 		labels[i] = strings.ToValidUTF8(l, "\ufffd")
 	}

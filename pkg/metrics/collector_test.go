@@ -194,7 +194,7 @@ func TestDurations(t *testing.T) {
 		return s
 	}
 	want := `
-# HELP nodecache_request_duration_seconds Time from a query's arrival to its reply. Replies from memory are timed by the batch they leave in.
+# HELP nodecache_request_duration_seconds Time from a query's arrival to its response. Responses from memory are timed per batch.
 # TYPE nodecache_request_duration_seconds histogram
 nodecache_request_duration_seconds_bucket{le="5e-05"} 1
 nodecache_request_duration_seconds_bucket{le="0.0001"} 3
@@ -273,8 +273,8 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// TestLabelsThatAreNoText has an IPv6 zone that is no UTF-8, as a resolv.conf may.
-func TestLabelsThatAreNoText(t *testing.T) {
+// TestInvalidUTF8Labels has an IPv6 zone that is no UTF-8, as a resolv.conf may.
+func TestInvalidUTF8Labels(t *testing.T) {
 	t.Parallel()
 	cfg := distinct()
 	cfg.Upstream = func() []metrics.Route {
@@ -287,8 +287,8 @@ func TestLabelsThatAreNoText(t *testing.T) {
 	}
 }
 
-// TestNothing has no function at all.
-func TestNothing(t *testing.T) {
+// TestNoSources has no function at all.
+func TestNoSources(t *testing.T) {
 	t.Parallel()
 	var got []string
 	for _, f := range gather(t, metrics.Config{}) {

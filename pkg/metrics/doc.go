@@ -2,10 +2,9 @@
 
 // Package metrics turns the Stats of the other packages into Prometheus series.
 //
-// It is the only package that names one. The table of names.go says what each
-// family is called, what it means, which labels it has, and where its values come
-// from; docs/metrics.md is made from it.
+// It is the only package that uses metric names. The table in names.go holds the name, help, labels, and
+// source of each family; docs/metrics.md is generated from it.
 //
-// Every label is a closed set or comes from the configuration. No client's bytes
-// become a part of a series, so nobody can make their number grow.
+// Every label is a closed set or comes from the configuration. No client's bytes become part of a series, so
+// no client can increase their number.
 package metrics

@@ -13,12 +13,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// maxScrapes bounds the scrapes at once; more are answered 503.
+// maxScrapes bounds concurrent scrapes; further ones get 503.
 const maxScrapes = 4
 
-// Handler serves the series of c, of the Go runtime and of the process from a
-// registry of its own. Series that cannot be read are left out, counted in
-// promhttp_metric_handler_errors_total and logged. A nil log is silent.
+// Handler serves the metrics of c, of the Go runtime, and of the process from its own registry. Metrics that
+// cannot be read are left out, counted in promhttp_metric_handler_errors_total, and logged. A nil log is
+// silent.
 func Handler(c *Collector, log *slog.Logger) (http.Handler, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -42,7 +42,7 @@ func Handler(c *Collector, log *slog.Logger) (http.Handler, error) {
 	}), nil
 }
 
-// A scrapeLog logs what went wrong with scrapes.
+// A scrapeLog logs scrape errors.
 type scrapeLog struct{ log *slog.Logger }
 
 // Println implements [promhttp.Logger].

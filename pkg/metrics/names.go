@@ -7,10 +7,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/server"
 )
 
-// prefix begins the name of every family.
+// prefix starts the name of every family.
 const prefix = "nodecache_"
 
-// sections is the table of all families. docs/metrics.md has its order.
+// sections returns the table of all families, in the order of docs/metrics.md.
 func sections() []section {
 	return []section{
 		{"Readiness", func(c *Config) bool { return c.Ready != nil }, readyFamilies()},
@@ -46,9 +46,9 @@ func ipFamilies() []string { return []string{"ipv4", "ipv6"} }
 func readyFamilies() []family {
 	return []family{
 		{
-			"ready", gauge, "1 while /readyz would say yes, else 0: it starts, waits to take over from another agent or has handed over to one, does not know the cluster yet, " +
-				"or does not get the node's queries. /readyz and /status have the reason.",
-			nil, func(s *sample, out *sink) { out.put(truth(s.unready == nil)) },
+			"ready", gauge, "1 while /readyz returns 200, else 0: the agent starts, waits to take over, has handed over, has not synced the cluster, " +
+				"or does not receive the node's queries. /readyz and /status show the reason.",
+			nil, func(s *sample, out *sink) { out.put(boolValue(s.notReady == nil)) },
 		},
 	}
 }
@@ -56,38 +56,38 @@ func readyFamilies() []family {
 func queryFamilies() []family {
 	return []family{
 		{
-			"queries_total", counter, "Queries that could be read, by transport, the client's IP family and the type asked for.",
+			"queries_total", counter, "Valid queries, by transport, the client's IP family, and query type.",
 			[]label{{"proto", protos()}, {"family", ipFamilies()}, {"type", resolve.TypeClasses()}},
 			readQueries,
 		},
 		{
-			"responses_total", counter, "Replies, by what they were made from and their response code.",
+			"responses_total", counter, "Responses, by the source of the answer and response code.",
 			[]label{{"source", resolve.Sources()}, {"rcode", resolve.Rcodes()}},
 			readResponses,
 		},
 		{
-			"request_duration_seconds", histogram, "Time from a query's arrival to its reply. Replies from memory are timed by the batch they leave in.",
+			"request_duration_seconds", histogram, "Time from a query's arrival to its response. Responses from memory are timed per batch.",
 			nil, readDurations,
 		},
 		{
-			"dropped_total", counter, "Packets that got no reply: shorter than a header, or a response themselves.",
-			nil, count(func(s *sample) uint64 { return s.resolve.Dropped }),
+			"dropped_total", counter, "Packets dropped without a response: shorter than a DNS header, or responses themselves.",
+			nil, counterOf(func(s *sample) uint64 { return s.resolve.Dropped }),
 		},
 		{
 			"malformed_total", counter, "Packets answered FORMERR.",
-			nil, count(func(s *sample) uint64 { return s.resolve.Malformed }),
+			nil, counterOf(func(s *sample) uint64 { return s.resolve.Malformed }),
 		},
 		{
-			"rewritten_total", counter, "Queries for whose name a rule of rewrite had another one looked up.",
-			nil, count(func(s *sample) uint64 { return s.resolve.Rewritten }),
+			"rewritten_total", counter, "Queries whose name a rewrite rule changed.",
+			nil, counterOf(func(s *sample) uint64 { return s.resolve.Rewritten }),
 		},
 		{
-			"dns64_made_total", counter, "Replies with IPv6 addresses that were made of IPv4 addresses.",
-			nil, count(func(s *sample) uint64 { return s.resolve.Made }),
+			"dns64_made_total", counter, "Responses with IPv6 addresses synthesized from IPv4 addresses.",
+			nil, counterOf(func(s *sample) uint64 { return s.resolve.Made }),
 		},
 		{
-			"zone_short_total", counter, "Answers of the cluster zone that lack records: an address has more than 32 names, or one answer looked through all that it may.",
-			nil, count(func(s *sample) uint64 { return s.resolve.ZoneShort }),
+			"zone_short_total", counter, "Answers of the cluster zone that lack records: an address has more than 32 names, or the answer reached its lookup limit.",
+			nil, counterOf(func(s *sample) uint64 { return s.resolve.ZoneShort }),
 		},
 	}
 }
@@ -95,32 +95,32 @@ func queryFamilies() []family {
 func missFamilies() []family {
 	return []family{
 		{
-			"joined_total", counter, "Queries that found their question on its way to an upstream and waited with it.",
-			nil, count(func(s *sample) uint64 { return s.resolve.Joined }),
+			"joined_total", counter, "Queries that joined an in-flight upstream query for the same question.",
+			nil, counterOf(func(s *sample) uint64 { return s.resolve.Joined }),
 		},
 		{
-			"prefetches_total", counter, "Refreshes begun in the background before an answer expired.",
-			nil, count(func(s *sample) uint64 { return s.resolve.Prefetches }),
+			"prefetches_total", counter, "Background refreshes started before an answer expired.",
+			nil, counterOf(func(s *sample) uint64 { return s.resolve.Prefetches }),
 		},
 		{
-			"failures_total", counter, "Questions to which no upstream gave a good answer. However many clients waited, each counts once.",
-			nil, count(func(s *sample) uint64 { return s.resolve.Failures }),
+			"failures_total", counter, "Upstream queries without a good answer. Each counts once, however many clients waited.",
+			nil, counterOf(func(s *sample) uint64 { return s.resolve.Failures }),
 		},
 		{
-			"inflight", gauge, "Questions on their way to an upstream, background refreshes included.",
-			nil, level(func(s *sample) int { return s.resolve.Inflight }),
+			"inflight", gauge, "In-flight upstream queries, background refreshes included.",
+			nil, gaugeOf(func(s *sample) int { return s.resolve.Inflight }),
 		},
 		{
-			"waiting", gauge, "Queries that wait for those questions.",
-			nil, level(func(s *sample) int { return s.resolve.Waiting }),
+			"waiting", gauge, "Client queries that wait for an in-flight upstream query.",
+			nil, gaugeOf(func(s *sample) int { return s.resolve.Waiting }),
 		},
 		{
-			"clients", gauge, "Clients whose queries wait, or whose questions are under way: an address is up to two, by whether it is proven (a cookie, TCP).",
-			nil, level(func(s *sample) int { return s.resolve.Clients }),
+			"clients", gauge, "Clients with waiting or in-flight queries. An address counts up to twice: with and without proof of its address (a cookie, TCP).",
+			nil, gaugeOf(func(s *sample) int { return s.resolve.Clients }),
 		},
 		{
-			"shed_total", counter, "What was turned away at a bound: queries at limits.inflight, at limits.waiting and at what their client may have of these, " +
-				"queries of a client that floods, which got no reply, background refreshes and zone transfers at their own. A query that got an answer past its time instead is counted too.",
+			"shed_total", counter, "Load shed, by the limit reached: queries over limits.inflight, limits.waiting, or their client's part of these, " +
+				"queries of a flooding client (dropped without a response), background refreshes, and zone transfers. Queries answered with a stale answer instead count, too.",
 			[]label{{"reason", resolve.Sheds()}},
 			readShed,
 		},
@@ -129,79 +129,79 @@ func missFamilies() []family {
 
 func cacheFamilies() []family { return append(lookupFamilies(), storeFamilies()...) }
 
-// lookupFamilies are what the cache gives.
+// lookupFamilies describe cache lookups.
 func lookupFamilies() []family {
 	return []family{
 		{
-			"cache_hits_total", counter, "Lookups that found a fresh answer or a remembered failure.",
-			nil, count(func(s *sample) uint64 { return s.cache.Hits }),
+			"cache_hits_total", counter, "Lookups that found a fresh answer or a cached failure.",
+			nil, counterOf(func(s *sample) uint64 { return s.cache.Hits }),
 		},
 		{
-			"cache_misses_total", counter, "Lookups that found nothing to use.",
-			nil, count(func(s *sample) uint64 { return s.cache.Misses }),
+			"cache_misses_total", counter, "Lookups that found no usable entry.",
+			nil, counterOf(func(s *sample) uint64 { return s.cache.Misses }),
 		},
 		{
-			"cache_expired_total", counter, "Those of the misses that found an entry past its time.",
-			nil, count(func(s *sample) uint64 { return s.cache.Expired }),
+			"cache_expired_total", counter, "Misses that found an expired entry.",
+			nil, counterOf(func(s *sample) uint64 { return s.cache.Expired }),
 		},
 		{
-			"cache_stale_total", counter, "Answers given past their time, because nothing better was to be had soon enough (RFC 8767).",
-			nil, count(func(s *sample) uint64 { return s.cache.Stale }),
+			"cache_stale_total", counter, "Stale answers served because no upstream answered in time (RFC 8767).",
+			nil, counterOf(func(s *sample) uint64 { return s.cache.Stale }),
 		},
 		{
-			"cache_cuts_total", counter, "Denials given because a name above is known not to exist (RFC 8020).",
-			nil, count(func(s *sample) uint64 { return s.cache.Cut }),
+			"cache_cuts_total", counter, "NXDOMAIN answers served because a parent name is known not to exist (RFC 8020).",
+			nil, counterOf(func(s *sample) uint64 { return s.cache.Cut }),
 		},
 		{
-			"cache_invalidated_total", counter, "Lookups that found an answer older than the last change of the service or namespace it is about.",
-			nil, count(func(s *sample) uint64 { return s.cache.Invalidated }),
+			"cache_invalidated_total", counter, "Lookups that found an answer older than the last change of its service or namespace.",
+			nil, counterOf(func(s *sample) uint64 { return s.cache.Invalidated }),
 		},
 	}
 }
 
-// storeFamilies are what the cache takes in, lets go and holds.
+// storeFamilies describe the cache's contents.
 func storeFamilies() []family {
 	return []family{
 		{
-			"cache_outdated_total", counter, "Answers not stored because what they are about changed while upstreams were asked.",
-			nil, count(func(s *sample) uint64 { return s.cache.Outdated }),
+			"cache_outdated_total", counter, "Answers not stored because their service or namespace changed during the upstream query.",
+			nil, counterOf(func(s *sample) uint64 { return s.cache.Outdated }),
 		},
 		{
-			"cache_removed_total", counter, "Answers taken out: by node-cache cache flush, by a reload that keeps nothing of a route, " +
-				"or by a newer answer that may not be kept.",
-			nil, count(func(s *sample) uint64 { return s.cache.Removed }),
+			"cache_removed_total", counter, "Answers removed by node-cache cache flush, by a reload that turns off caching for a route, " +
+				"or by a newer answer that must not be cached.",
+			nil, counterOf(func(s *sample) uint64 { return s.cache.Removed }),
 		},
 		{
 			"cache_insertions_total", counter, "Answers and failures stored.",
-			nil, count(func(s *sample) uint64 { return s.cache.Insertions }),
+			nil, counterOf(func(s *sample) uint64 { return s.cache.Insertions }),
 		},
 		{
-			"cache_evictions_total", counter, "Entries that could still be used and had to make room.",
-			nil, count(func(s *sample) uint64 { return s.cache.Evictions }),
+			"cache_evictions_total", counter, "Unexpired entries evicted to make room.",
+			nil, counterOf(func(s *sample) uint64 { return s.cache.Evictions }),
 		},
 		{
-			"cache_expirations_total", counter, "Entries past their time whose room was taken.",
-			nil, count(func(s *sample) uint64 { return s.cache.Expirations }),
+			"cache_expirations_total", counter, "Expired entries replaced.",
+			nil, counterOf(func(s *sample) uint64 { return s.cache.Expirations }),
 		},
 		{
 			"cache_rejected_total", counter, "Answers too large to be stored.",
-			nil, count(func(s *sample) uint64 { return s.cache.Rejected }),
+			nil, counterOf(func(s *sample) uint64 { return s.cache.Rejected }),
 		},
 		{
 			"cache_entries", gauge, "Entries held.",
-			nil, level(func(s *sample) int64 { return s.cache.Entries }),
+			nil, gaugeOf(func(s *sample) int64 { return s.cache.Entries }),
 		},
 		{
-			"cache_bytes", gauge, "What the entries take, their own headers included.",
-			nil, level(func(s *sample) int64 { return s.cache.Bytes }),
+			"cache_bytes", gauge, "Memory of the entries, headers included.",
+			nil, gaugeOf(func(s *sample) int64 { return s.cache.Bytes }),
 		},
 		{
-			"cache_fixed_bytes", gauge, "What the cache takes however many entries it holds: its index and its memory of evicted entries.",
-			nil, level(func(s *sample) int64 { return s.cache.Fixed }),
+			"cache_fixed_bytes", gauge, "Memory of the index and of the record of evicted entries, independent of the number of entries.",
+			nil, gaugeOf(func(s *sample) int64 { return s.cache.Fixed }),
 		},
 		{
-			"cache_capacity_bytes", gauge, "The budget for entries and fixed bytes together.",
-			nil, level(func(s *sample) int64 { return s.cache.Capacity }),
+			"cache_capacity_bytes", gauge, "Memory limit for entries and fixed bytes together (cache.size).",
+			nil, gaugeOf(func(s *sample) int64 { return s.cache.Capacity }),
 		},
 	}
 }
@@ -210,7 +210,7 @@ func listenFamilies() []family {
 	return []family{
 		{
 			"foreign_sockets", gauge, "Sockets of other processes that are bound to the agent's addresses and port. /status names the processes.",
-			nil, level(func(s *sample) int { return s.foreign }),
+			nil, gaugeOf(func(s *sample) int { return s.foreign }),
 		},
 	}
 }
@@ -219,19 +219,19 @@ func udpFamilies() []family {
 	return []family{
 		{
 			"udp_received_total", counter, "Datagrams received.",
-			nil, udp(func(u *server.UDPStats) uint64 { return u.Received }),
+			nil, udpCounter(func(u *server.UDPStats) uint64 { return u.Received }),
 		},
 		{
-			"udp_sent_total", counter, "Replies handed to the kernel.",
-			nil, udp(func(u *server.UDPStats) uint64 { return u.Sent }),
+			"udp_sent_total", counter, "Responses passed to the kernel.",
+			nil, udpCounter(func(u *server.UDPStats) uint64 { return u.Sent }),
 		},
 		{
-			"udp_unsent_total", counter, "Replies that the kernel did not take.",
-			nil, udp(func(u *server.UDPStats) uint64 { return u.Unsent }),
+			"udp_unsent_total", counter, "Responses that the kernel did not accept.",
+			nil, udpCounter(func(u *server.UDPStats) uint64 { return u.Unsent }),
 		},
 		{
 			"udp_oversized_total", counter, "Datagrams too long to be a query, dropped.",
-			nil, udp(func(u *server.UDPStats) uint64 { return u.Oversize }),
+			nil, udpCounter(func(u *server.UDPStats) uint64 { return u.Oversize }),
 		},
 	}
 }
@@ -242,23 +242,23 @@ func tcpFamilies() []family {
 	return []family{
 		{"tcp_sessions", gauge, "Sessions open.", nil, readSessions},
 		{
-			"tcp_sessions_accepted_total", counter, "Sessions admitted.",
-			nil, tcp(func(t *server.TCPStats) uint64 { return t.Accepted }),
+			"tcp_sessions_accepted_total", counter, "Sessions accepted.",
+			nil, tcpCounter(func(t *server.TCPStats) uint64 { return t.Accepted }),
 		},
 		{
-			"tcp_sessions_refused_total", counter, "Connections closed at once: at limits.tcpSessions with no session of a client that has more, or at limits.tcpPerClient.",
+			"tcp_sessions_refused_total", counter, "Connections closed at once: limits.tcpSessions was reached and no client had more sessions, or limits.tcpPerClient was reached.",
 			[]label{{"reason", limits}},
-			tcpBy(
+			tcpCounterBy(
 				limits,
 				func(t *server.TCPStats) uint64 { return t.RefusedSessions },
 				func(t *server.TCPStats) uint64 { return t.RefusedPerClient },
 			),
 		},
 		{
-			"tcp_sessions_closed_total", counter, "Sessions ended from this side: idle for long, in the place of a new one at limits.tcpSessions, a frame not finished in time, " +
-				"a frame too short for a header, answers not taken in time, too many answers unread, too much held for all clients together, not done when the agent stopped.",
+			"tcp_sessions_closed_total", counter, "Sessions closed by the agent: idle timeout, replaced by a new one at limits.tcpSessions, a frame not completed in time, " +
+				"a frame shorter than a DNS header, write timeout, too many unread responses, memory limit of all sessions reached, unfinished when the agent stopped.",
 			[]label{{"reason", ends}},
-			tcpBy(
+			tcpCounterBy(
 				ends,
 				func(t *server.TCPStats) uint64 { return t.IdleClosed },
 				func(t *server.TCPStats) uint64 { return t.ShedIdle },
@@ -271,20 +271,20 @@ func tcpFamilies() []family {
 			),
 		},
 		{
-			"tcp_accept_errors_total", counter, "Connections that the kernel could not hand over, as with no file descriptor left.",
-			nil, tcp(func(t *server.TCPStats) uint64 { return t.AcceptErrors }),
+			"tcp_accept_errors_total", counter, "Failed accept calls, for example because no file descriptor is left.",
+			nil, tcpCounter(func(t *server.TCPStats) uint64 { return t.AcceptErrors }),
 		},
 		{
-			"tcp_received_total", counter, "Whole frames received.",
-			nil, tcp(func(t *server.TCPStats) uint64 { return t.Queries }),
+			"tcp_received_total", counter, "Complete frames received.",
+			nil, tcpCounter(func(t *server.TCPStats) uint64 { return t.Queries }),
 		},
 		{
-			"tcp_oversized_total", counter, "Replies too long for a frame, not sent.",
-			nil, tcp(func(t *server.TCPStats) uint64 { return t.Oversized }),
+			"tcp_oversized_total", counter, "Responses too long for a frame, not sent.",
+			nil, tcpCounter(func(t *server.TCPStats) uint64 { return t.Oversized }),
 		},
 		{
-			"tcp_stalls_total", counter, "Times that a session was read no further because too many of its misses were under way.",
-			nil, tcp(func(t *server.TCPStats) uint64 { return t.Stalls }),
+			"tcp_stalls_total", counter, "Times that reading from a session paused because too many of its misses were in flight.",
+			nil, tcpCounter(func(t *server.TCPStats) uint64 { return t.Stalls }),
 		},
 	}
 }
@@ -293,15 +293,15 @@ func configFamilies() []family {
 	results := []string{"success", "failure"}
 	return []family{
 		{
-			"config_generation", gauge, "Number of the configuration in use, 1 at the start.",
-			nil, level(func(s *sample) uint64 { return s.config.Generation }),
+			"config_generation", gauge, "Generation of the configuration in use, 1 at the start.",
+			nil, gaugeOf(func(s *sample) uint64 { return s.config.Generation }),
 		},
 		{
-			"config_last_reload_successful", gauge, "1 if the last configuration that was read is the one in use, else 0.",
+			"config_last_reload_successful", gauge, "1 if the configuration read last is in use, else 0.",
 			nil, readLastOK,
 		},
 		{
-			"config_reloads_total", counter, "Configurations put to work, the one at the start included, or refused.",
+			"config_reloads_total", counter, "Configurations applied, including the one at the start, or refused.",
 			[]label{{"result", results}},
 			func(s *sample, out *sink) {
 				out.count(s.config.Succeeded, results[0])
@@ -309,7 +309,7 @@ func configFamilies() []family {
 			},
 		},
 		{
-			"config_last_reload_success_timestamp_seconds", gauge, "When a configuration was last put to work, in Unix time.",
+			"config_last_reload_success_timestamp_seconds", gauge, "Unix time when a configuration was last applied.",
 			nil, readLastSuccess,
 		},
 	}
@@ -318,12 +318,12 @@ func configFamilies() []family {
 func adminFamilies() []family {
 	return []family{
 		{
-			"admin_connections_refused_total", counter, "HTTP connections closed because too many were open: as a rule not the new one, but one that nothing is being done for.",
-			nil, count(func(s *sample) uint64 { return s.admin.Refused }),
+			"admin_connections_refused_total", counter, "HTTP connections closed because too many were open: usually an idle one, not the new one.",
+			nil, counterOf(func(s *sample) uint64 { return s.admin.Refused }),
 		},
 		{
-			"admin_requests_refused_total", counter, "HTTP requests that found too many pages on their way: one that was taken slowly was cut short for them, or they were answered 503.",
-			nil, count(func(s *sample) uint64 { return s.admin.Busy }),
+			"admin_requests_refused_total", counter, "HTTP requests over the limit of concurrent pages: they were answered 503, or a slow client's page was cut off.",
+			nil, counterOf(func(s *sample) uint64 { return s.admin.Busy }),
 		},
 	}
 }
@@ -331,12 +331,12 @@ func adminFamilies() []family {
 func processFamilies() []family {
 	return []family{
 		{
-			"panics_total", counter, "Defects that cut short the handling of one query, session, exchange, object, file, configuration, snapshot or request. The log has a stack for each.",
+			"panics_total", counter, "Recovered panics, by component. Each one failed a single query, session, exchange, object, file, configuration, snapshot, or request. The log has the stack traces.",
 			[]label{{"where", []string{"resolve", "udp", "tcp", "upstream", "watch", "intercept", "probe", "source", "config", "static", "handover", "snapshot", "admin"}}},
 			readPanics,
 		},
 		{
-			"build_info", gauge, "Always 1. The labels say what runs.",
+			"build_info", gauge, "Always 1. The labels show the version.",
 			[]label{{name: "version"}, {name: "commit"}, {name: "goversion"}},
 			readBuild,
 		},

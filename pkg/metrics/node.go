@@ -7,19 +7,18 @@ import (
 	"github.com/nodecache/node-cache/pkg/netif"
 )
 
-// A Node is what the agent does on its machine besides answering. A part that is
-// nil is not managed, and has no series.
+// A Node holds the stats of the agent's link and interception. A nil part is not managed and has no series.
 type Node struct {
 	Link      *netif.Stats
 	Intercept *intercept.Stats
-	Mode      string // of Intercept, as in the configuration
+	Mode      string // of Intercept, as configured
 }
 
 func linkFamilies() []family {
 	return []family{
 		{
-			"interface_info", gauge, "Always 1. The label says what carries the listen addresses: a dummy link, a bridge without ports or the loopback link. " +
-				"Absent until something does.",
+			"interface_info", gauge, "Always 1. The label shows the link of the listen addresses: a dummy link, a bridge without ports, or the loopback link. " +
+				"Absent until the link is set up.",
 			[]label{{name: "kind"}},
 			func(s *sample, out *sink) {
 				if l := s.node.Link; l != nil && l.Kind != "" {
@@ -28,7 +27,7 @@ func linkFamilies() []family {
 			},
 		},
 		{
-			"interface_addresses", gauge, "Listen addresses that the node has on the link, that it does not have there, and that another link has as well.",
+			"interface_addresses", gauge, "Listen addresses present on the link, missing from it, or present on another link as well.",
 			[]label{{"state", []string{"held", "missing", "elsewhere"}}},
 			func(s *sample, out *sink) {
 				if l := s.node.Link; l != nil {
@@ -39,20 +38,20 @@ func linkFamilies() []family {
 			},
 		},
 		{
-			"interface_repairs_total", counter, "Times that the link or its addresses were not as they should be and were put right.",
+			"interface_repairs_total", counter, "Repairs of the link or its addresses.",
 			nil, readLink(func(l *netif.Stats) float64 { return float64(l.Repairs) }),
 		},
 		{
-			"interface_right", gauge, "1 if link and addresses were as they should be when they were last looked at, else 0. /status has the reason.",
-			nil, readLink(func(l *netif.Stats) float64 { return truth(l.LastError == "") }),
+			"interface_right", gauge, "1 if link and addresses were correct at the last check, else 0. /status shows the reason.",
+			nil, readLink(func(l *netif.Stats) float64 { return boolValue(l.LastError == "") }),
 		},
 		{
-			"interface_contested", gauge, "1 while something undoes the repairs, which are made less often then, else 0.",
-			nil, readLink(func(l *netif.Stats) float64 { return truth(l.Contested) }),
+			"interface_contested", gauge, "1 while another program undoes the repairs, which are made less often then, else 0.",
+			nil, readLink(func(l *netif.Stats) float64 { return boolValue(l.Contested) }),
 		},
 		{
-			"interface_stood_down", gauge, "1 once a newer agent has the link, which this one leaves alone then, else 0.",
-			nil, readLink(func(l *netif.Stats) float64 { return truth(l.StoodDown) }),
+			"interface_stood_down", gauge, "1 once a newer agent owns the link and this one no longer changes it, else 0.",
+			nil, readLink(func(l *netif.Stats) float64 { return boolValue(l.StoodDown) }),
 		},
 	}
 }
@@ -60,7 +59,7 @@ func linkFamilies() []family {
 func leaseFamilies() []family {
 	return []family{
 		{
-			"intercept_info", gauge, "Always 1. The labels say which queries the rules hand to the agent, and what writes the rules.",
+			"intercept_info", gauge, "Always 1. The labels show which queries the rules redirect, and the backend of the rules.",
 			[]label{{name: "mode"}, {name: "backend"}},
 			func(s *sample, out *sink) {
 				if i := s.node.Intercept; i != nil {
@@ -69,32 +68,32 @@ func leaseFamilies() []family {
 			},
 		},
 		{
-			"intercept_lease_held", gauge, "1 while the agent has the queries of all its addresses of the IP family, else 0: they go elsewhere. " +
+			"intercept_lease_held", gauge, "1 while the agent holds the lease on all its addresses of the IP family, else 0: their queries go to the fallback. " +
 				"Absent for a family without an address.",
 			[]label{{"family", ipFamilies()}},
 			readHeld,
 		},
 		{
-			"intercept_lease_lost_seconds", gauge, "Time since the agent last had the queries of all its addresses, or since its start; 0 while it has them.",
+			"intercept_lease_lost_seconds", gauge, "Time since the agent last held the lease on all its addresses, or since its start; 0 while it holds them.",
 			nil, readIntercept(func(i *intercept.Stats) float64 { return i.SinceHeld.Seconds() }),
 		},
 		{
-			"intercept_lease_renewals_total", counter, "Times that the agent answered itself and the lease on an address was renewed.",
+			"intercept_lease_renewals_total", counter, "Lease renewals after a successful self-query, of all addresses.",
 			nil, readIntercept(func(i *intercept.Stats) float64 { return float64(i.Renewals) }),
 		},
 		{
-			"intercept_lease_failures_total", counter, "Times that a lease was not renewed: the agent's own query was not answered in time, refused, answered by somebody else, " +
-				"could not be sent or failed otherwise; a reader of the agent's hangs; the proof came too late; the kernel did not take it.",
+			"intercept_lease_failures_total", counter, "Failed lease renewals: the self-query timed out, was refused, was answered by another server, " +
+				"could not be sent, or failed otherwise; a reader hangs; the answer came too late; the kernel refused the renewal.",
 			[]label{{"reason", leaseCauses()}},
 			readLeaseFailures,
 		},
 		{
-			"intercept_released", gauge, "1 once the agent has given its leases up because it ends, else 0.",
-			nil, readIntercept(func(i *intercept.Stats) float64 { return truth(i.Released) }),
+			"intercept_released", gauge, "1 once the agent has released its leases because it stops, else 0.",
+			nil, readIntercept(func(i *intercept.Stats) float64 { return boolValue(i.Released) }),
 		},
 		{
-			"intercept_stood_down", gauge, "1 once a newer agent has the rules, which this one leaves alone then, else 0.",
-			nil, readIntercept(func(i *intercept.Stats) float64 { return truth(i.StoodDown) }),
+			"intercept_stood_down", gauge, "1 once a newer agent owns the rules and this one no longer changes them, else 0.",
+			nil, readIntercept(func(i *intercept.Stats) float64 { return boolValue(i.StoodDown) }),
 		},
 	}
 }
@@ -102,28 +101,28 @@ func leaseFamilies() []family {
 func ruleFamilies() []family {
 	return []family{
 		{
-			"intercept_rules_right", gauge, "1 if the rules were as they should be when they were last looked at, else 0. /status has the reason.",
-			nil, readIntercept(func(i *intercept.Stats) float64 { return truth(i.LastError == "") }),
+			"intercept_rules_right", gauge, "1 if the rules were correct at the last check, else 0. /status shows the reason.",
+			nil, readIntercept(func(i *intercept.Stats) float64 { return boolValue(i.LastError == "") }),
 		},
 		{
-			"intercept_rule_checks_total", counter, "Looks at the rules after which they were as they should be.",
+			"intercept_rule_checks_total", counter, "Successful checks of the rules.",
 			nil, readIntercept(func(i *intercept.Stats) float64 { return float64(i.Applies) }),
 		},
 		{
-			"intercept_rule_repairs_total", counter, "Those of the checks that had to change them: at the start, for another fallback, or because something else had changed them.",
+			"intercept_rule_repairs_total", counter, "Checks that changed the rules: at the start, for another fallback, or because another program had changed them.",
 			nil, readIntercept(func(i *intercept.Stats) float64 { return float64(i.Changes) }),
 		},
 		{
-			"intercept_rule_failures_total", counter, "Looks at the rules that failed, as while another program holds their lock.",
+			"intercept_rule_failures_total", counter, "Failed checks of the rules, for example while another program holds their lock.",
 			nil, readIntercept(func(i *intercept.Stats) float64 { return float64(i.ApplyFailures) }),
 		},
 		{
-			"intercept_watch_failures_total", counter, "Times that the watch of the rules ended by itself and was begun again.",
+			"intercept_watch_failures_total", counter, "Restarts of the rules' watch after it failed.",
 			nil, readIntercept(func(i *intercept.Stats) float64 { return float64(i.WatchFailures) }),
 		},
 		{
-			"intercept_fallback_targets", gauge, "Who is asked while the lease is not held: used, and known but not used because there are enough. " +
-				"Both are 0 in transparent mode, where the queries go where they are addressed to.",
+			"intercept_fallback_targets", gauge, "Fallback servers while no lease is held: used, and known but unused because there are enough. " +
+				"Both are 0 in transparent mode, where queries go to their original destination.",
 			[]label{{"state", []string{"used", "unused"}}},
 			func(s *sample, out *sink) {
 				if i := s.node.Intercept; i != nil {
@@ -135,7 +134,7 @@ func ruleFamilies() []family {
 	}
 }
 
-// leaseCauses names what can keep a lease from being renewed.
+// leaseCauses returns the reasons of failed renewals.
 func leaseCauses() []string {
 	list := make([]string, intercept.NumCauses)
 	for i := range list {
@@ -144,7 +143,7 @@ func leaseCauses() []string {
 	return list
 }
 
-// readLink reads the only series of a family about the link.
+// readLink reads the only series of a link family.
 func readLink(of func(*netif.Stats) float64) func(*sample, *sink) {
 	return func(s *sample, out *sink) {
 		if s.node.Link != nil {
@@ -153,7 +152,7 @@ func readLink(of func(*netif.Stats) float64) func(*sample, *sink) {
 	}
 }
 
-// readIntercept reads the only series of a family about the interception.
+// readIntercept reads the only series of an interception family.
 func readIntercept(of func(*intercept.Stats) float64) func(*sample, *sink) {
 	return func(s *sample, out *sink) {
 		if s.node.Intercept != nil {
@@ -177,7 +176,7 @@ func readHeld(s *sample, out *sink) {
 	}
 	for family, name := range ipFamilies() {
 		if known[family] {
-			out.put(truth(!lost[family]), name)
+			out.put(boolValue(!lost[family]), name)
 		}
 	}
 }

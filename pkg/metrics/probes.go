@@ -2,7 +2,9 @@
 
 package metrics
 
-import "github.com/nodecache/node-cache/pkg/probe"
+import (
+	"github.com/nodecache/node-cache/pkg/probe"
+)
 
 // A Probe is a configured probe.
 type Probe struct {
@@ -14,7 +16,7 @@ func probeFamilies() []family {
 	each := label{name: "probe"}
 	return []family{
 		{
-			"probe_up", gauge, "1 if the probe's latest question had a good answer, with a record, else 0. Absent before the first question is over, and without probes, like all of these.",
+			"probe_up", gauge, "1 if the latest query of the probe got a good answer with a record, else 0. Absent before the first result, and without probes, like all probe metrics.",
 			[]label{each},
 			readUp,
 		},
@@ -24,7 +26,7 @@ func probeFamilies() []family {
 			readProbed,
 		},
 		{
-			"probe_failures_total", counter, "Questions without a good answer, by reason. nodata: there was no record; nxdomain: there was no such name.",
+			"probe_failures_total", counter, "Probe queries without a good answer, by reason. nodata: no record; nxdomain: no such name.",
 			[]label{each, {"reason", probe.Reasons()}},
 			readProbeFailures,
 		},
@@ -34,7 +36,7 @@ func probeFamilies() []family {
 func readUp(s *sample, out *sink) {
 	for i := range s.probes {
 		if p := &s.probes[i]; p.Stats.Known {
-			out.put(truth(p.Stats.Up), p.Label)
+			out.put(boolValue(p.Stats.Up), p.Label)
 		}
 	}
 }

@@ -68,8 +68,8 @@ func sources(want map[string]float64) {
 	})
 }
 
-// TestWhatIsNotConfigured has no series, and a hand-over that has not begun an outcome.
-func TestWhatIsNotConfigured(t *testing.T) {
+// TestUnconfiguredSource has no series, and a hand-over that has not begun an outcome.
+func TestUnconfiguredSource(t *testing.T) {
 	t.Parallel()
 	cfg := distinct()
 	cfg.Handover = func() *handover.Stats { return nil }

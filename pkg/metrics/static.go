@@ -2,49 +2,50 @@
 
 package metrics
 
-import "github.com/nodecache/node-cache/pkg/static"
+import (
+	"github.com/nodecache/node-cache/pkg/static"
+)
 
-// staticFamilies are of the answers that are made from the configuration.
+// staticFamilies describe the answers from the configuration.
 func staticFamilies() []family {
 	file := []label{{name: "file"}}
 	return []family{
 		{
-			"static_names", gauge, "Names that hosts answers. Absent without hosts and templates, like all of these.",
+			"static_names", gauge, "Names in hosts. Absent without hosts and templates, like all static metrics.",
 			nil, readStatic(func(t *static.Stats, out *sink) { out.put(float64(t.Names)) }),
 		},
 		{
-			"static_addresses", gauge, "Addresses of those names; one that several names have counts for each.",
+			"static_addresses", gauge, "Addresses of those names. An address counts once for each name.",
 			nil, readStatic(func(t *static.Stats, out *sink) { out.put(float64(t.Addresses)) }),
 		},
 		{
-			"static_templates", gauge, "Templates that answer.",
+			"static_templates", gauge, "Templates configured.",
 			nil, readStatic(func(t *static.Stats, out *sink) { out.put(float64(t.Templates)) }),
 		},
 		{
-			"static_template_failures_total", counter, "Questions that a template was for and made no answer of; they got SERVFAIL.",
+			"static_template_failures_total", counter, "Queries that a template failed to answer; they got SERVFAIL.",
 			nil, readStatic(func(t *static.Stats, out *sink) { out.count(t.Failures) }),
 		},
 		{
-			"static_file_names", gauge, "Names read from a file of hosts.",
+			"static_file_names", gauge, "Names read from a hosts file.",
 			file, readHosts(func(f *static.FileStats) float64 { return float64(f.Names) }),
 		},
 		{
-			"static_file_skipped_lines", gauge, "Lines of it that could not be used.",
+			"static_file_skipped_lines", gauge, "Invalid lines of a hosts file.",
 			file, readHosts(func(f *static.FileStats) float64 { return float64(f.Skipped) }),
 		},
 		{
-			"static_file_reads_total", counter, "Times that new contents of it were put to work.",
+			"static_file_reads_total", counter, "Versions of a hosts file loaded.",
 			file, readHosts(func(f *static.FileStats) float64 { return float64(f.Reads) }),
 		},
 		{
-			"static_file_readable", gauge, "1 if it could be read when it was last tried, else 0: what was read before is answered. /status has the reason.",
-			file, readHosts(func(f *static.FileStats) float64 { return truth(f.Err == nil) }),
+			"static_file_readable", gauge, "1 if the last read of the hosts file succeeded, else 0: the previous content is served. /status shows the reason.",
+			file, readHosts(func(f *static.FileStats) float64 { return boolValue(f.Err == nil) }),
 		},
 	}
 }
 
-// readStatic reads a family of answers from the configuration, which has no series
-// without any.
+// readStatic reads a family of static answers. It has no series without hosts and templates.
 func readStatic(read func(*static.Stats, *sink)) func(*sample, *sink) {
 	return func(s *sample, out *sink) {
 		if s.static != nil {
@@ -53,7 +54,7 @@ func readStatic(read func(*static.Stats, *sink)) func(*sample, *sink) {
 	}
 }
 
-// readHosts reads a family with a series for each file of hosts.
+// readHosts reads a family with a series for each hosts file.
 func readHosts(of func(*static.FileStats) float64) func(*sample, *sink) {
 	return readStatic(func(t *static.Stats, out *sink) {
 		for i := range t.Files {

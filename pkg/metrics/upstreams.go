@@ -11,98 +11,97 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
-// A named is an upstream as the series show it.
-type named struct {
+// An upstreamSeries is an upstream as the metrics show it.
+type upstreamSeries struct {
 	zone, name string
 	stats      upstream.ServerStats
-	servers    [upstream.NumStates]int // by state: one, or the endpoints of a service
+	servers    [upstream.NumStates]int // by state: one server, or a service's endpoints
 }
 
-// A roll turns the Stats of routes into those of upstreams with names that stay.
+// A counterHistory turns the Stats of routes into upstreams with stable names.
 //
-// The endpoints of a service come and go with its pods: a label with their
-// addresses would begin new series on each roll-out, on every node. They are one
-// upstream by the service's name. A counter must not fall, so what an endpoint had
-// counted when it was last seen here stays in the sum after it has left.
-type roll struct {
-	mu   sync.Mutex          // guards past
-	past map[[2]string]*past // by zone and service
+// The endpoints of a service change with its pods. A label with their addresses would start new series on
+// each rollout, on every node. So all endpoints are one upstream with the service's name. A counter must not
+// decrease: the last known counts of removed endpoints stay in the sum.
+type counterHistory struct {
+	mu        sync.Mutex                     // guards endpoints
+	endpoints map[[2]string]*endpointHistory // by zone and service
 }
 
-// A past is what the last scrape saw of a service's endpoints.
-type past struct {
-	left upstream.ServerStats // the sum of those that have left
-	seen map[netip.AddrPort]upstream.ServerStats
+// An endpointHistory holds the counters of a service's endpoints at the last scrape.
+type endpointHistory struct {
+	departed upstream.ServerStats // sum over removed endpoints
+	lastSeen map[netip.AddrPort]upstream.ServerStats
 }
 
-// read gives the routes of now and lists their upstreams. It reads them while it
-// has the lock: of two scrapes at once, the later one must not come first.
-func (r *roll) read(of func() []Route) (routes []Route, list []named) {
+// read returns the current routes and their upstreams. It reads the routes under the lock, so that of two
+// concurrent scrapes the later one sees later counters.
+func (r *counterHistory) read(of func() []Route) (routes []Route, list []upstreamSeries) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	routes = call(of)
-	kept := make(map[[2]string]*past)
+	kept := make(map[[2]string]*endpointHistory)
 	for i := range routes {
 		route := &routes[i]
 		if route.Service == "" {
 			for _, s := range route.Stats.Servers {
-				u := named{zone: route.Zone, name: s.Network + "://" + s.Addr.String(), stats: s}
+				u := upstreamSeries{zone: route.Zone, name: s.Network + "://" + s.Addr.String(), stats: s}
 				u.servers[s.State()]++
 				list = append(list, u)
 			}
 			continue
 		}
 		key := [2]string{route.Zone, route.Service}
-		p := r.past[key]
+		p := r.endpoints[key]
 		if p == nil {
-			p = new(past)
+			p = new(endpointHistory)
 		}
 		kept[key] = p
-		u := named{zone: route.Zone, name: route.Service, stats: p.sum(route.Stats.Servers)}
+		u := upstreamSeries{zone: route.Zone, name: route.Service, stats: p.sum(route.Stats.Servers)}
 		for i := range route.Stats.Servers {
 			u.servers[route.Stats.Servers[i].State()]++
 		}
 		list = append(list, u)
 	}
-	r.past = kept
+	r.endpoints = kept
 	return routes, list
 }
 
-// sum adds up the endpoints of now and those that have left.
-func (p *past) sum(servers []upstream.ServerStats) upstream.ServerStats {
+// sum adds up the current and the removed endpoints.
+func (p *endpointHistory) sum(servers []upstream.ServerStats) upstream.ServerStats {
 	now := make(map[netip.AddrPort]upstream.ServerStats, len(servers))
 	for _, s := range servers {
 		now[s.Addr] = s
 	}
-	for addr, was := range p.seen {
-		if is, ok := now[addr]; !ok || is.Requests < was.Requests { // gone, or gone and back with counters of its own
-			add(&p.left, &was)
+	for addr, was := range p.lastSeen {
+		if is, ok := now[addr]; !ok || is.Requests < was.Requests { // removed, or removed and added again with new counters
+			addCounters(&p.departed, &was)
 		}
 	}
-	p.seen = now
-	total := p.left
+	p.lastSeen = now
+	total := p.departed
 	for i := range servers {
 		s := &servers[i]
-		add(&total, s)
+		addCounters(&total, s)
 		total.Open += s.Open
 		total.Sockets += s.Sockets
 		total.Outstanding += s.Outstanding
-		total.SRTT = quicker(total.SRTT, s.SRTT)
-		total.P95 = quicker(total.P95, s.P95)
+		total.SRTT = shorter(total.SRTT, s.SRTT)
+		total.P95 = shorter(total.P95, s.P95)
 	}
 	return total
 }
 
-// quicker is the smaller of two durations, of which 0 is not known.
-func quicker(a, b time.Duration) time.Duration {
+// shorter returns the shorter of two durations, where 0 is unknown.
+func shorter(a, b time.Duration) time.Duration {
 	if a == 0 || b > 0 && b < a {
 		return b
 	}
 	return a
 }
 
-// add adds what only grows.
-func add(to, from *upstream.ServerStats) {
+// addCounters adds all counters of from to to.
+func addCounters(to, from *upstream.ServerStats) {
 	to.Requests += from.Requests
 	for cause, n := range from.Failures {
 		to.Failures[cause] += n
@@ -132,43 +131,43 @@ func upstreamFamilies() []family {
 		return family{name, gauge, help, each, readUpstreams(func(u *upstream.ServerStats) (float64, bool) { return of(u).Seconds(), of(u) > 0 })}
 	}
 	return []family{
-		total("upstream_requests_total", "Tries. The repetition of one over TCP because its answer was cut belongs to it.",
+		total("upstream_requests_total", "Exchanges with the upstream. A retry over TCP after a truncated answer belongs to its exchange.",
 			func(u *upstream.ServerStats) uint64 { return u.Requests }),
 		{
-			"upstream_failures_total", counter, "What went wrong with tries, by reason. Several may fall to one try, and a try may succeed all the same.",
+			"upstream_failures_total", counter, "Failures of exchanges, by reason. One exchange may have several, and may still succeed.",
 			with("reason", causes()), readFailures,
 		},
-		{"upstream_request_duration_seconds", histogram, "Time of good answers, from the try's beginning.", each, readTook},
-		total("upstream_truncated_total", "UDP answers that were cut and asked for again over TCP.",
+		{"upstream_request_duration_seconds", histogram, "Time from the start of an exchange to its good answer.", each, readRTTs},
+		total("upstream_truncated_total", "Truncated UDP answers, retried over TCP.",
 			func(u *upstream.ServerStats) uint64 { return u.Truncated }),
-		total("upstream_hedges_total", "Tries that were late, so that another upstream was asked beside them.",
+		total("upstream_hedges_total", "Slow exchanges for which another upstream was asked as well.",
 			func(u *upstream.ServerStats) uint64 { return u.Hedged }),
-		total("upstream_hedges_won_total", "Good answers to tries that were begun because an earlier one was late or had failed.",
+		total("upstream_hedges_won_total", "Good answers to exchanges started because an earlier one was slow or had failed.",
 			func(u *upstream.ServerStats) uint64 { return u.Won }),
-		known("upstream_latency_seconds", "Smoothed time of an answer, penalties for failures included; of a service that of its quickest endpoint. "+
+		known("upstream_latency_seconds", "Smoothed response time, including penalties for failures; for a service, that of its fastest endpoint. "+
 			"Absent until the first answer or failure.",
 			func(u *upstream.ServerStats) time.Duration { return u.SRTT }),
-		known("upstream_late_seconds", "Time that nearly all recent answers took less than (95 in 100); a try that takes a quarter longer, and 5 ms at least, counts as late. "+
-			"Of a service that of its quickest endpoint. Absent until it is known.",
+		known("upstream_late_seconds", "95th percentile of recent response times. An exchange that takes 25 % longer, and at least 5 ms longer, is hedged. "+
+			"For a service, that of its fastest endpoint. Absent until it is known.",
 			func(u *upstream.ServerStats) time.Duration { return u.P95 }),
-		level("upstream_outstanding", "Tries under way.", func(u *upstream.ServerStats) int { return u.Outstanding }),
+		level("upstream_outstanding", "Exchanges in flight.", func(u *upstream.ServerStats) int { return u.Outstanding }),
 		{
-			"upstream_servers", gauge, "Servers behind an upstream, one or a service's endpoints, by how they are doing. Each is in the last state that fits: " +
-				"its latest tries failed, it gets probes only, or what is sent to it comes back here.",
+			"upstream_servers", gauge, "Servers of an upstream (one, or a service's endpoints), by state. Each is in the last state that applies: " +
+				"recent failures (failing), probes only (down), or it forwards queries back to this agent (looped).",
 			with("state", states()), readStates,
 		},
-		total("upstream_probes_total", "Queries sent only to see whether a failing upstream is back.",
+		total("upstream_probes_total", "Queries sent only to check whether a failing upstream has recovered.",
 			func(u *upstream.ServerStats) uint64 { return u.Probes }),
 		level("upstream_udp_sockets", "UDP sockets open.", func(u *upstream.ServerStats) int { return u.Sockets }),
-		level("upstream_connections", "Connections over TCP, TLS and HTTPS, those being opened included.",
+		level("upstream_connections", "Connections over TCP, TLS, and HTTPS, including those being opened.",
 			func(u *upstream.ServerStats) int { return u.Open }),
-		total("upstream_connections_opened_total", "Connections begun.", func(u *upstream.ServerStats) uint64 { return u.Opened }),
-		total("upstream_tls_resumptions_total", "Those of the connections that took up an earlier session of TLS.",
+		total("upstream_connections_opened_total", "Connections opened.", func(u *upstream.ServerStats) uint64 { return u.Opened }),
+		total("upstream_tls_resumptions_total", "Connections that resumed a TLS session.",
 			func(u *upstream.ServerStats) uint64 { return u.Resumed }),
 	}
 }
 
-// states names how a server can be doing.
+// states returns the names of the server states.
 func states() []string {
 	list := make([]string, upstream.NumStates)
 	for i := range list {
@@ -177,7 +176,7 @@ func states() []string {
 	return list
 }
 
-// causes names what can go wrong with a try.
+// causes returns the names of the failure causes.
 func causes() []string {
 	list := make([]string, upstream.NumCauses)
 	for i := range list {
@@ -186,7 +185,7 @@ func causes() []string {
 	return list
 }
 
-// readUpstreams reads a family with one series for each upstream that has a value.
+// readUpstreams reads a family with a series for each upstream that has a value.
 func readUpstreams(of func(*upstream.ServerStats) (value float64, ok bool)) func(*sample, *sink) {
 	return func(s *sample, out *sink) {
 		for i := range s.upstreams {
@@ -208,7 +207,7 @@ func readFailures(s *sample, out *sink) {
 	}
 }
 
-func readTook(s *sample, out *sink) {
+func readRTTs(s *sample, out *sink) {
 	bounds := upstream.RTTBounds()
 	for i := range s.upstreams {
 		u := &s.upstreams[i]

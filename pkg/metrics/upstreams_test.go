@@ -33,8 +33,8 @@ func endpoints(want map[string]float64, zone, service string, one, two float64) 
 	}
 }
 
-// TestEndpointsComeAndGo scrapes during a roll-out: the series keep their name, and what was counted is never lost.
-func TestEndpointsComeAndGo(t *testing.T) {
+// TestEndpointChanges scrapes during a roll-out: the series keep their name, and what was counted is never lost.
+func TestEndpointChanges(t *testing.T) {
 	t.Parallel()
 	server := func(addr string, requests uint64) upstream.ServerStats {
 		s := upstreamNamed("tcp", addr, 0)
@@ -91,9 +91,9 @@ func TestEndpointsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestScrapesAtOnce has several scrapers while endpoints count on: no scrape may take another's older view for a
+// TestConcurrentUpstreamScrapes has several scrapers while endpoints count on: no scrape may take another's older view for a
 // roll-out.
-func TestScrapesAtOnce(t *testing.T) {
+func TestConcurrentUpstreamScrapes(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex // guards requests
 	requests := uint64(0)
@@ -145,7 +145,7 @@ func TestUpstreamDurations(t *testing.T) {
 		}
 	}}
 	var want strings.Builder
-	want.WriteString("# HELP nodecache_upstream_request_duration_seconds Time of good answers, from the try's beginning.\n" +
+	want.WriteString("# HELP nodecache_upstream_request_duration_seconds Time from the start of an exchange to its good answer.\n" +
 		"# TYPE nodecache_upstream_request_duration_seconds histogram\n")
 	for labels, times := range map[string]int{
 		"upstream=\"udp://[fe80::1%\ufffd]:53\",zone=\".\"":     1,

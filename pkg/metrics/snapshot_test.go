@@ -14,8 +14,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/snapshot"
 )
 
-// TestKeptAndMemory has no snapshot, then none that was loaded or written, and a process without a limit.
-func TestKeptAndMemory(t *testing.T) {
+// TestSnapshotAndMemory has no snapshot, then none that was loaded or written, and a process without a limit.
+func TestSnapshotAndMemory(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
