@@ -76,7 +76,7 @@ func (n *node) status() *NodeStatus {
 
 func linkStatus(cfg *config.Config, stats netif.Stats) *LinkStatus {
 	s := &LinkStatus{
-		Name: cfg.Interface.Name, Kind: stats.Kind, Why: stats.Why, Held: []string{}, Missing: []string{}, Elsewhere: []string{},
+		Name: cfg.Interface.Name, Kind: stats.Kind, Why: stats.Reason, Held: []string{}, Missing: []string{}, Elsewhere: []string{},
 		Repairs: stats.Repairs, Contested: stats.Contested, StoodDown: stats.StoodDown, LastError: stats.LastError,
 	}
 	if stats.Kind == netif.Loopback.String() {
@@ -88,7 +88,7 @@ func linkStatus(cfg *config.Config, stats netif.Stats) *LinkStatus {
 		} else {
 			s.Missing = append(s.Missing, fmt.Sprintf("%s: %s", addr, cmp.Or(stats.Missing[addr], "it is being added")))
 		}
-		if other := stats.Elsewhere[addr]; other != "" {
+		if other := stats.Duplicates[addr]; other != "" {
 			s.Elsewhere = append(s.Elsewhere, fmt.Sprintf("%s: %s", addr, other))
 		}
 	}

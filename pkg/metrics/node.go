@@ -33,7 +33,7 @@ func linkFamilies() []family {
 				if l := s.node.Link; l != nil {
 					out.put(float64(len(l.Held)), "held")
 					out.put(float64(len(l.Missing)), "missing")
-					out.put(float64(len(l.Elsewhere)), "elsewhere")
+					out.put(float64(len(l.Duplicates)), "elsewhere")
 				}
 			},
 		},

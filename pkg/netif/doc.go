@@ -2,35 +2,33 @@
 
 // Package netif keeps the agent's addresses on a link of the node.
 //
-// The link is a dummy; in a kernel that has none a bridge without ports; in one that
-// has neither the addresses are put on lo. [Link.Setup] makes it or adopts what it
-// finds. [Link.Run] looks whenever the kernel tells of a change to it, every
-// [Config].Poll besides, and repairs. What of the node is an agent's:
+// The link is a dummy. If the kernel has no dummy links, it is a bridge without ports;
+// if it has neither, the addresses are on lo. [Link.Setup] creates the link or adopts an
+// existing one. [Link.Run] checks the link on each kernel event that concerns it and
+// every [Config].Poll, and repairs it. An agent owns:
 //
-//	a link      whose alias is "node-cache OWNER". A dummy or a bridge without ports
-//	            of the configured name and without alias is adopted: it gets the alias,
-//	            and goes with [Link.Remove] like one that was made.
-//	an address  of such a link; on lo one whose metric is a mark of its owner's.
+//	a link      whose alias is "node-cache OWNER". Setup adopts a dummy or a bridge
+//	            without ports that has the configured name and no alias: it sets the
+//	            alias, and [Link.Remove] deletes the link like one that Setup created.
+//	an address  on such a link, or an address on lo whose metric is the owner's mark.
 //
-// Nothing else is changed: neither sysctls nor routes nor other links. The newest
-// owner wins. An agent that finds another's alias on its link stops repairing and
+// The package changes nothing else: no sysctls, no routes, no other links. The newest
+// owner wins: an agent that finds another agent's alias on its link stops repairing and
 // removes nothing.
 //
-// Addresses are /32 with scope host and /128 without duplicate address detection,
-// deprecated and without a route of their prefix, so that the node has a reason to
-// choose another source for what it sends to others. Measured on Linux 6.18, the first
-// two on 6.1 as well:
+// IPv4 addresses are /32 with scope host. IPv6 addresses are /128, deprecated, without
+// duplicate address detection and without a prefix route. So the node prefers another
+// source address for its own traffic. Measured on Linux 6.18, the first two on 6.1 too:
 //
 //   - A pod's first datagram after Setup is answered, on each kind of link, also on a
 //     bridge without carrier. Without nodad an IPv6 address is tentative at first.
-//   - IPv4 addresses of a link that is set down still answer. IPv6 ones are gone, and
-//     have to be added again.
-//   - An address of scope global is chosen as the source of what leaves by a link
-//     without addresses, such as the veth of a pod of Calico's.
-//   - The node answers ARP requests for the IPv4 addresses on all its links, whatever
-//     the scope and whichever link has them, lo too, as it does for all its addresses
-//     while net.ipv4.conf.*.arp_ignore is 0. With 3 it does not for these, because of
-//     their scope, and it does for others; 1 and 2 stop it too. Nobody has a reason to
-//     ask: pods and hosts reach 169.254.20.10 by their routes. IPv6 neighbours that ask
-//     get no answer, as the address is on another link.
+//   - IPv4 addresses of a link that is down still answer. IPv6 addresses are removed
+//     and have to be added again.
+//   - The node selects an address of scope global as the source for packets that leave
+//     by a link without addresses, such as the veth of a Calico pod.
+//   - While net.ipv4.conf.*.arp_ignore is 0, the node answers ARP requests for all its
+//     IPv4 addresses on all links, whatever their scope and link. The values 1 and 2
+//     stop that. The value 3 stops it for these addresses, because of their scope, but
+//     not for others. Pods and hosts need no ARP: they reach 169.254.20.10 by a route.
+//     IPv6 neighbors get no answer, because the address is on another link.
 package netif

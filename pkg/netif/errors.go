@@ -9,35 +9,34 @@ import (
 	"strings"
 )
 
-// What callers may want to tell apart.
+// Errors that callers can match.
 var (
-	// ErrOwned says that another agent, a newer one, has the link or the addresses.
+	// ErrOwned means that another, newer agent owns the link or the addresses.
 	ErrOwned = errors.New("it belongs to another agent")
 
-	// ErrForeign says that there is a link of that name which is nobody's to take.
-	ErrForeign = errors.New("it is not the agent's to take")
+	// ErrForeign means that the link of that name was not created for an agent.
+	ErrForeign = errors.New("another program uses it")
 
-	// ErrNotPermitted says that a right is missing.
+	// ErrNotPermitted means that a capability is missing.
 	ErrNotPermitted = errors.New("operation not permitted: the agent needs the capability NET_ADMIN in the node's network namespace")
 
-	// ErrUnsupported says that the kernel lacks the kind of link, or the family of addresses.
-	ErrUnsupported = errors.New("this kernel does not have it")
+	// ErrUnsupported means that the kernel does not support the kind of link or the address family.
+	ErrUnsupported = errors.New("this kernel does not support it")
 
-	// ErrDisabled says that IPv6 is switched off, for the link or for the node.
-	ErrDisabled = errors.New("IPv6 is disabled there (sysctl net.ipv6.conf.*.disable_ipv6)")
+	// ErrDisabled means that IPv6 is disabled for the link or for the node.
+	ErrDisabled = errors.New("IPv6 is disabled (sysctl net.ipv6.conf.*.disable_ipv6)")
 )
 
-// What the kernel says and callers never see.
+// Errors of the kernel that callers do not see.
 var (
-	errNone      = errors.New("there is no such link")
-	errVanished  = errors.New("the link went away meanwhile")
-	errExists    = errors.New("it is there already")
-	errTentative = errors.New("the kernel has not made up its mind yet whether another node has it (tentative)")
+	errNoLink    = errors.New("no such link")
+	errLinkGone  = errors.New("another program removed the link meanwhile")
+	errExists    = errors.New("it exists already")
+	errTentative = errors.New("the kernel has not finished duplicate address detection (tentative)")
 	errDown      = errors.New("the link is down")
 )
 
-// A MissingError says which addresses the node does not hold. Those that it does not
-// name are held.
+// A MissingError lists the addresses that the node does not hold. All others are held.
 type MissingError struct {
 	Missing []Missing // at least one, in the configured order
 	Held    int       // how many addresses are held
@@ -49,7 +48,7 @@ type Missing struct {
 	Err  error // why
 }
 
-// Error names the addresses, their families and the reasons.
+// Error lists the addresses, their families and the causes.
 func (e *MissingError) Error() string {
 	var b strings.Builder
 	for i, m := range e.Missing {
@@ -61,7 +60,7 @@ func (e *MissingError) Error() string {
 	return b.String()
 }
 
-// Unwrap returns the reasons.
+// Unwrap returns the causes.
 func (e *MissingError) Unwrap() []error {
 	errs := make([]error, len(e.Missing))
 	for i, m := range e.Missing {

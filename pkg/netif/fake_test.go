@@ -13,22 +13,21 @@ import (
 	"sync"
 )
 
-// A fakeKernel is a node's links and addresses as the kernel keeps them. All that were
-// opened share it.
+// A fakeKernel models the links and addresses of a node. All opened kernels share it.
 type fakeKernel struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	links    map[int]*device
 	addrs    []address
 	next     int
 	lacks    map[Kind]bool
 	noRights bool
 	noIPv6   bool
-	deaf     bool  // events are lost, and nobody is told
-	broken   error // what opening says
+	deaf     bool  // events are lost
+	broken   error // the error of open
 	streams  []*fakeEvents
-	reads    int              // of addresses
-	puts     int              // of addresses
-	onPut    func(netip.Addr) // somebody else, who sees an address come
+	reads    int              // calls of addresses
+	puts     int              // addresses added
+	onPut    func(netip.Addr) // called when an address is added
 }
 
 func newFake(lacks ...Kind) *fakeKernel {
@@ -60,19 +59,19 @@ func (f *fakeKernel) link(name string) (device, error) {
 			return *d, nil
 		}
 	}
-	return device{}, errNone
+	return device{}, errNoLink
 }
 
-func (f *fakeKernel) name(index int) (string, error) {
+func (f *fakeKernel) linkName(index int) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if d := f.links[index]; d != nil {
 		return d.name, nil
 	}
-	return "", errVanished
+	return "", errLinkGone
 }
 
-func (f *fakeKernel) ports(index int) (n int, err error) {
+func (f *fakeKernel) portCount(index int) (n int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, d := range f.links {
@@ -83,7 +82,7 @@ func (f *fakeKernel) ports(index int) (n int, err error) {
 	return n, nil
 }
 
-func (f *fakeKernel) create(name string, kind Kind) error {
+func (f *fakeKernel) createLink(name string, kind Kind) error {
 	f.mu.Lock()
 	noRights, lacks := f.noRights, f.lacks[kind]
 	f.mu.Unlock()
@@ -106,27 +105,27 @@ func (f *fakeKernel) createOther(name, kind string) error {
 	}
 	f.links[f.next] = &device{index: f.next, name: name, kind: kind}
 	f.next++
-	f.tell()
+	f.notify()
 	return nil
 }
 
-// change changes the link with that index, as whoever has the right.
+// change changes the link with that index.
 func (f *fakeKernel) change(index int, do func(*device)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	d := f.links[index]
 	switch {
 	case d == nil:
-		return errVanished
+		return errLinkGone
 	case f.noRights:
 		return ErrNotPermitted
 	}
 	do(d)
-	f.tell()
+	f.notify()
 	return nil
 }
 
-func (f *fakeKernel) destroy(index int) error {
+func (f *fakeKernel) deleteLink(index int) error {
 	return f.change(index, func(*device) {
 		delete(f.links, index)
 		f.addrs = slices.DeleteFunc(f.addrs, func(a address) bool { return a.index == index })
@@ -141,7 +140,7 @@ func (f *fakeKernel) setUp(index int) error {
 	return f.change(index, func(d *device) { d.up = true })
 }
 
-// setDown takes the IPv6 addresses with it, as the kernel does.
+// setDown also removes the IPv6 addresses, as the kernel does.
 func (f *fakeKernel) setDown(index int) error {
 	return f.change(index, func(d *device) {
 		d.up = false
@@ -165,12 +164,12 @@ func (f *fakeKernel) addresses(index int) ([]address, error) {
 	defer f.mu.Unlock()
 	f.reads++
 	if index != 0 && f.links[index] == nil {
-		return nil, errVanished
+		return nil, errLinkGone
 	}
 	return slices.DeleteFunc(slices.Clone(f.addrs), func(a address) bool { return index != 0 && a.index != index }), nil
 }
 
-func (f *fakeKernel) put(index int, a netip.Addr, mark uint32, replace bool) error {
+func (f *fakeKernel) putAddress(index int, a netip.Addr, mark uint32, replace bool) error {
 	err := f.addPrefix(index, netip.PrefixFrom(a, a.BitLen()), mark, replace)
 	f.mu.Lock()
 	onPut := f.onPut
@@ -189,7 +188,7 @@ func (f *fakeKernel) addPrefix(index int, p netip.Prefix, mark uint32, replace b
 	case f.noRights:
 		return ErrNotPermitted
 	case f.links[index] == nil:
-		return errVanished
+		return errLinkGone
 	case f.noIPv6 && p.Addr().Is6():
 		return ErrDisabled
 	}
@@ -206,11 +205,11 @@ func (f *fakeKernel) addPrefix(index int, p netip.Prefix, mark uint32, replace b
 	default:
 		f.addrs = append(f.addrs, address{index: index, prefix: p, mark: mark})
 	}
-	f.tell()
+	f.notify()
 	return nil
 }
 
-func (f *fakeKernel) drop(index int, p netip.Prefix) error {
+func (f *fakeKernel) removeAddress(index int, p netip.Prefix) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.noRights {
@@ -219,7 +218,7 @@ func (f *fakeKernel) drop(index int, p netip.Prefix) error {
 	before := len(f.addrs)
 	f.addrs = slices.DeleteFunc(f.addrs, func(a address) bool { return a.index == index && a.prefix == p })
 	if len(f.addrs) != before {
-		f.tell()
+		f.notify()
 	}
 	return nil
 }
@@ -244,7 +243,7 @@ func (f *fakeKernel) dump() (string, error) {
 	var b strings.Builder
 	for _, i := range slices.Sorted(maps.Keys(f.links)) {
 		d := *f.links[i]
-		d.index = 0 // never the same again
+		d.index = 0 // differs on each run
 		fmt.Fprintf(&b, "%+v\n", d)
 		list := slices.DeleteFunc(slices.Clone(f.addrs), func(a address) bool { return a.index != i })
 		slices.SortFunc(list, func(a, b address) int { return cmp.Compare(a.prefix.String(), b.prefix.String()) })
@@ -255,7 +254,7 @@ func (f *fakeKernel) dump() (string, error) {
 	return b.String(), nil
 }
 
-func (f *fakeKernel) printed() string { return "" }
+func (f *fakeKernel) ipOutput() string { return "" }
 
 type fakeEvents struct {
 	ready chan struct{}
@@ -271,8 +270,8 @@ func (f *fakeKernel) events(string, []netip.Addr) (events, error) {
 	return e, nil
 }
 
-// tell is called with mu held.
-func (f *fakeKernel) tell() {
+// notify wakes all subscriptions. The caller holds mu.
+func (f *fakeKernel) notify() {
 	if f.deaf {
 		return
 	}
@@ -284,8 +283,8 @@ func (f *fakeKernel) tell() {
 	}
 }
 
-// cut ends all streams of events, as a socket that fails does.
-func (f *fakeKernel) cut() {
+// closeEvents ends all subscriptions, as a failing socket does.
+func (f *fakeKernel) closeEvents() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, e := range f.streams {

@@ -2,54 +2,58 @@
 
 package netif
 
-import "net/netip"
+import (
+	"hash/fnv"
+	"net/netip"
+	"strings"
+)
 
 // loIndex is the index of lo in every network namespace.
 const loIndex = 1
 
-// A kernel is what netif asks of the kernel, in one network namespace. Its errors are
-// this package's where errors.go has one for them.
+// A kernel reads and changes the links of one network namespace. It returns the errors
+// of errors.go where one of them applies.
 type kernel interface {
-	// link returns the link of that name or alternative name, errNone if there is none.
+	// link returns the link with that name or alternative name, or errNoLink.
 	link(name string) (device, error)
 
-	// name returns the name of the link with that index, errVanished if there is none.
-	name(index int) (string, error)
+	// linkName returns the name of the link with that index, or errLinkGone.
+	linkName(index int) (string, error)
 
-	// ports says how many links are ports of the one with that index.
-	ports(index int) (int, error)
+	// portCount returns how many links are ports of the one with that index.
+	portCount(index int) (int, error)
 
-	// create makes a link, Dummy or Bridge, that is down and makes no addresses itself.
-	// errExists if there is one of that name, ErrUnsupported if the kernel has no such kind.
-	create(name string, kind Kind) error
+	// createLink creates a Dummy or Bridge that is down and gets no link-local address. It
+	// returns errExists if the name is in use, ErrUnsupported if the kernel has no such kind.
+	createLink(name string, kind Kind) error
 
-	destroy(index int) error
+	deleteLink(index int) error
 	setAlias(index int, alias string) error
 	setUp(index int) error
 
-	// addresses returns those of one link, or of all with index 0.
+	// addresses returns those of one link, or of all links for index 0.
 	addresses(index int) ([]address, error)
 
-	// put adds an address with mark to a link; replace: gives the one that is there the mark.
-	// An IPv6 address of another prefix length on that link is errExists.
-	put(index int, a netip.Addr, mark uint32, replace bool) error
+	// putAddress adds an address with mark to a link. With replace it changes the mark of
+	// an existing one. An IPv6 address with another prefix length on that link is errExists.
+	putAddress(index int, a netip.Addr, mark uint32, replace bool) error
 
-	// drop takes an address from a link. It is no error if it is not there.
-	drop(index int, p netip.Prefix) error
+	// removeAddress removes an address from a link. A missing one is no error.
+	removeAddress(index int, p netip.Prefix) error
 
-	// events returns the changes from now on of the link called name, of lo, and of
-	// the given addresses wherever they are.
+	// events subscribes to changes of the link called name, of lo, and of addrs on any
+	// link.
 	events(name string, addrs []netip.Addr) (events, error)
 
 	close()
 }
 
-// events are those of a kernel.
+// events is a subscription to the events of a kernel.
 type events interface {
-	// next returns when there was an event, or events may have been lost. An error is final.
+	// next waits for an event. It also returns if events may have been lost. An error is final.
 	next() error
 
-	// close ends a next that waits.
+	// close ends a waiting next.
 	close()
 }
 
@@ -57,10 +61,10 @@ type events interface {
 type device struct {
 	index  int
 	name   string
-	kind   string // as `ip -d link` names it: "dummy", "vlan"; "lo"; "device" for hardware
+	kind   string // as in `ip -d link`: "dummy", "vlan"; "lo"; "device" for hardware
 	alias  string
 	up     bool
-	master int // index of what it is a port of; 0: nothing
+	master int // index of the link whose port it is; 0: none
 }
 
 // An address is an address of a link.
@@ -68,6 +72,31 @@ type address struct {
 	index     int
 	prefix    netip.Prefix // not masked
 	mark      uint32       // its metric
-	tentative bool         // not usable yet
-	failed    bool         // not usable: another node answered for it
+	tentative bool         // not usable yet: duplicate address detection runs
+	failed    bool         // not usable: duplicate address detection failed
 }
+
+const aliasPrefix = "node-cache "
+
+// ownerOf returns the owner in the alias of a link.
+func ownerOf(alias string) (owner string, ours bool) {
+	return strings.CutPrefix(alias, aliasPrefix)
+}
+
+// An address on lo has no alias. Its metric (IFA_RT_PRIORITY, Linux 4.18) is the mark of
+// its owner. The kernel uses the metric for the prefix route only, which a /32 and a
+// /128 without that route do not have.
+const (
+	markPrefix = 0x4e000000 // 'N', and the owner's hash below it
+	markMask   = 0xff000000
+)
+
+func markOf(owner string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(owner)) // never fails
+	sum := h.Sum32()
+	return markPrefix | (sum^sum>>24)&^uint32(markMask)
+}
+
+// isMark reports whether a metric is an agent's mark.
+func isMark(metric uint32) bool { return metric&markMask == markPrefix }

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestRealEventsThatWereLostAreSaid(t *testing.T) {
+func TestRealLostEventsWake(t *testing.T) {
 	t.Parallel()
-	g := onKernel(t, Bridge)
+	g := newKernelHarness(t, Bridge)
 	told, err := g.events(linkName, addrs)
 	must(t, err)
 	defer told.close()
@@ -27,9 +27,9 @@ func TestRealEventsThatWereLostAreSaid(t *testing.T) {
 	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) }))
 	must(t, err)
 	other := netip.MustParsePrefix("10.1.2.3/32")
-	for range 50 { // none of these concerns the agent, and the last that does has no room
+	for range 50 { // unrelated events fill the buffer, so that the relevant last one is lost
 		must(t, g.addPrefix(loIndex, other, markOf("x"), false))
-		must(t, g.drop(loIndex, other))
+		must(t, g.removeAddress(loIndex, other))
 	}
 	must(t, g.createOther(linkName, "bridge"))
 	heard := make(chan error, 1)
@@ -37,14 +37,14 @@ func TestRealEventsThatWereLostAreSaid(t *testing.T) {
 	select {
 	case err := <-heard:
 		must(t, err)
-	case <-time.After(far):
-		t.Fatal("nothing was heard")
+	case <-time.After(waitLimit):
+		t.Fatal("no event after lost events")
 	}
 }
 
-func TestRealEventsOfOthersWakeNobody(t *testing.T) {
+func TestRealUnrelatedEventsIgnored(t *testing.T) {
 	t.Parallel()
-	g := onKernel(t, Bridge)
+	g := newKernelHarness(t, Bridge)
 	must(t, g.createOther(linkName, "bridge"))
 	told, err := g.events(linkName, addrs)
 	must(t, err)
@@ -62,7 +62,7 @@ func TestRealEventsOfOthersWakeNobody(t *testing.T) {
 		t.Helper()
 		select {
 		case err := <-heard:
-			t.Errorf("%s: was heard (%v)", what, err)
+			t.Errorf("%s: woke the subscription (%v)", what, err)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -71,8 +71,8 @@ func TestRealEventsOfOthersWakeNobody(t *testing.T) {
 		select {
 		case err := <-heard:
 			must(t, err)
-		case <-time.After(far):
-			t.Errorf("%s: was not heard", what)
+		case <-time.After(waitLimit):
+			t.Errorf("%s: did not wake the subscription", what)
 		}
 		for len(heard) > 0 {
 			must(t, <-heard)
@@ -84,7 +84,7 @@ func TestRealEventsOfOthersWakeNobody(t *testing.T) {
 	quiet("another link")
 	must(t, g.addPrefix(g.device(t, "cali1").index, host(ip6), 0, false))
 	loud("the address on another link")
-	must(t, g.destroy(g.device(t, linkName).index))
+	must(t, g.deleteLink(g.device(t, linkName).index))
 	loud("the link removed")
 	told.close()
 	select {
@@ -95,15 +95,15 @@ func TestRealEventsOfOthersWakeNobody(t *testing.T) {
 		if err == nil {
 			t.Error("next after close: no error")
 		}
-	case <-time.After(far):
+	case <-time.After(waitLimit):
 		t.Error("next does not end with close")
 	}
 }
 
-// Somebody who takes the address away as soon as it comes, for real.
-func TestRealFightIsBounded(t *testing.T) {
+// Another program removes the address as soon as it is added, on the real kernel.
+func TestRealRepairRateIsBounded(t *testing.T) {
 	t.Parallel()
-	g := onKernel(t, Bridge)
+	g := newKernelHarness(t, Bridge)
 	l := g.setup(t, g.config("one"))
 	dev := g.device(t, linkName)
 	told, err := g.events("none", addrs[:1])
@@ -113,29 +113,29 @@ func TestRealFightIsBounded(t *testing.T) {
 		g.enter()
 		n := 0
 		for told.next() == nil {
-			if g.drop(dev.index, host(ip4)) == nil {
+			if g.removeAddress(dev.index, host(ip4)) == nil {
 				n++
 			}
 		}
 		taken <- n
 	}()
 	g.run(t, l)
-	must(t, g.drop(dev.index, host(ip4)))
-	within(t, 2*far, "fight named", func() bool { return l.Stats().Contested })
+	must(t, g.removeAddress(dev.index, host(ip4)))
+	waitFor(t, 2*waitLimit, "fight named", func() bool { return l.Stats().Contested })
 	before := l.Stats().Repairs
 	time.Sleep(2 * time.Second)
 	after := l.Stats().Repairs
 	told.close()
-	t.Logf("repairs: %d, then %d in 2 s; %d times taken away", before, after-before, <-taken)
+	t.Logf("repairs: %d, then %d in 2 s; %d times removed", before, after-before, <-taken)
 	if after-before > 8 {
 		t.Errorf("%d repairs in 2 s", after-before)
 	}
-	within(t, 2*far, "held", func() bool { return g.whole(t, linkName) })
+	waitFor(t, 2*waitLimit, "held", func() bool { return g.complete(t, linkName) })
 }
 
-func TestRealKernelNamesAMissingRight(t *testing.T) {
+func TestRealMissingCapability(t *testing.T) {
 	t.Parallel()
-	g := onKernel(t, Bridge)
+	g := newKernelHarness(t, Bridge)
 	must(t, g.createOther("eth0", "bridge"))
 	before := g.snapshot(t)
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -154,22 +154,22 @@ func TestRealKernelNamesAMissingRight(t *testing.T) {
 	g.unchanged(t, "setups", before)
 }
 
-func TestRealAutoSaysWhatItTook(t *testing.T) {
+func TestRealAutoReportsKind(t *testing.T) {
 	t.Parallel()
-	g := onKernel(t, Bridge)
+	g := newKernelHarness(t, Bridge)
 	config := g.config("one")
 	config.Kind = Auto
 	s := g.setup(t, config).Stats()
-	t.Logf("took %s; %s", s.Kind, s.Why)
-	if dev := g.device(t, linkName); dev.kind != s.Kind || (s.Kind == "dummy") != (s.Why == "") {
+	t.Logf("kind %s; %s", s.Kind, s.Reason)
+	if dev := g.device(t, linkName); dev.kind != s.Kind || (s.Kind == "dummy") != (s.Reason == "") {
 		t.Errorf("stats %+v, link %+v", s, dev)
 	}
 }
 
-// What the agent's link does not get: a link-local address, routes but the local ones.
-func TestRealLinkBringsNothingElse(t *testing.T) {
+// The agent's link gets no link-local address and only local routes.
+func TestRealLinkAddsNothingElse(t *testing.T) {
 	t.Parallel()
-	g := onKernel(t, Bridge)
+	g := newKernelHarness(t, Bridge)
 	g.setup(t, g.config("one"))
 	dump := g.snapshot(t)
 	if strings.Contains(dump, "fe80::") || strings.Contains(dump, "Dst: fd00:53::a/128 Src: <nil> Gw: <nil> Flags: [] Table: 254") {
@@ -179,7 +179,7 @@ func TestRealLinkBringsNothingElse(t *testing.T) {
 
 func TestRealAlternativeNameIsForeign(t *testing.T) {
 	t.Parallel()
-	g := onKernel(t, Bridge)
+	g := newKernelHarness(t, Bridge)
 	must(t, g.createOther("eth0", "bridge"))
 	links := g.node.(*realNode).links
 	eth0, err := links.LinkByName("eth0")
@@ -187,7 +187,7 @@ func TestRealAlternativeNameIsForeign(t *testing.T) {
 	must(t, links.LinkAddAltName(eth0, linkName))
 	before := g.snapshot(t)
 	err = g.link(t, g.config("one")).Setup(t.Context())
-	if want := "that is another name of link eth0"; !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), want) {
+	if want := "it is an alternative name of link eth0"; !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), want) {
 		t.Errorf("setup: %v, want %q", err, want)
 	}
 	g.unchanged(t, "setup", before)
@@ -195,7 +195,7 @@ func TestRealAlternativeNameIsForeign(t *testing.T) {
 
 func TestCleanupOfThisNamespace(t *testing.T) {
 	t.Parallel()
-	g := onKernel(t, Bridge)
+	g := newKernelHarness(t, Bridge)
 	before := g.snapshot(t)
 	g.setup(t, g.config("dead"))
 	removed, err := Cleanup(t.Context(), linkName, addrs)

@@ -13,77 +13,77 @@ import (
 	"time"
 )
 
-// far is the limit of what takes milliseconds. What it took is logged.
-const far = 5 * time.Second
+// waitLimit bounds waits that normally take milliseconds. The tests log the real time.
+const waitLimit = 5 * time.Second
 
-func TestSetupMakesAndRemoveLeavesNothing(t *testing.T) {
+func TestSetupAndRemove(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(g *ground) {
+	onFakeAndKernel(t, func(g *harness) {
 		t := g.t
-		before, printed := g.snapshot(t), g.printed()
+		before, printed := g.snapshot(t), g.ipOutput()
 		for range 100 {
 			l := g.setup(t, g.config("one"))
-			if !g.whole(t, linkName) {
+			if !g.complete(t, linkName) {
 				t.Fatalf("after setup:\n%s", g.snapshot(t))
 			}
 			dev := g.device(t, linkName)
 			if want := "node-cache one"; dev.alias != want || dev.kind != g.kind.String() {
 				t.Fatalf("link is a %s with alias %q, want a %s with %q", dev.kind, dev.alias, g.kind, want)
 			}
-			want := Stats{Kind: g.kind.String(), Held: addrs, Elsewhere: map[netip.Addr]string{}}
+			want := Stats{Kind: g.kind.String(), Held: addrs, Duplicates: map[netip.Addr]string{}}
 			if d := diff(want, l.Stats()); d != "" {
 				t.Fatalf("stats (-want +got):\n%s", d)
 			}
 			must(t, l.Remove(t.Context()))
 			g.unchanged(t, "removal", before)
 		}
-		if d := diff(printed, g.printed()); d != "" {
+		if d := diff(printed, g.ipOutput()); d != "" {
 			t.Errorf("printed by ip (-before +after):\n%s", d)
 		}
 	})
 }
 
-func TestLoopbackHoldsAndLeavesNothing(t *testing.T) {
+func TestSetupAndRemoveLoopback(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(g *ground) {
+	onFakeAndKernel(t, func(g *harness) {
 		t := g.t
 		config := g.config("one")
 		config.Kind = Loopback
-		before, printed := g.snapshot(t), g.printed()
+		before, printed := g.snapshot(t), g.ipOutput()
 		for range 100 {
 			l := g.setup(t, config)
-			if !g.whole(t, "lo") || l.Stats().Kind != "lo" {
+			if !g.complete(t, "lo") || l.Stats().Kind != "lo" {
 				t.Fatalf("after setup: %+v\n%s", l.Stats(), g.snapshot(t))
 			}
 			must(t, l.Remove(t.Context()))
 			g.unchanged(t, "removal", before)
 		}
-		if d := diff(printed, g.printed()); d != "" {
+		if d := diff(printed, g.ipOutput()); d != "" {
 			t.Errorf("printed by ip (-before +after):\n%s", d)
 		}
 	})
 }
 
-func TestRunHeals(t *testing.T) {
+func TestRunRepairs(t *testing.T) {
 	t.Parallel()
 	harms := []struct {
 		name string
-		do   func(g *ground, dev device) error
+		do   func(g *harness, dev device) error
 	}{
-		{name: "link removed", do: func(g *ground, dev device) error { return g.destroy(dev.index) }},
-		{name: "link set down", do: func(g *ground, dev device) error { return g.setDown(dev.index) }},
-		{name: "IPv4 address removed", do: func(g *ground, dev device) error { return g.drop(dev.index, host(ip4)) }},
-		{name: "IPv6 address removed", do: func(g *ground, dev device) error { return g.drop(dev.index, host(ip6)) }},
-		{name: "alias cleared", do: func(g *ground, dev device) error { return g.setAlias(dev.index, "") }},
-		{name: "removed and made by another", do: func(g *ground, dev device) error {
-			err := errors.Join(g.destroy(dev.index), g.createOther(linkName, g.kind.String()))
+		{name: "link removed", do: func(g *harness, dev device) error { return g.deleteLink(dev.index) }},
+		{name: "link set down", do: func(g *harness, dev device) error { return g.setDown(dev.index) }},
+		{name: "IPv4 address removed", do: func(g *harness, dev device) error { return g.removeAddress(dev.index, host(ip4)) }},
+		{name: "IPv6 address removed", do: func(g *harness, dev device) error { return g.removeAddress(dev.index, host(ip6)) }},
+		{name: "alias cleared", do: func(g *harness, dev device) error { return g.setAlias(dev.index, "") }},
+		{name: "removed and created by another program", do: func(g *harness, dev device) error {
+			err := errors.Join(g.deleteLink(dev.index), g.createOther(linkName, g.kind.String()))
 			if errors.Is(err, errExists) || errors.Is(err, fs.ErrExist) {
-				return nil // the agent was quicker
+				return nil // the agent was faster
 			}
 			return err
 		}},
 	}
-	everywhere(t, func(g *ground) {
+	onFakeAndKernel(t, func(g *harness) {
 		t := g.t
 		l := g.setup(t, g.config("one"))
 		g.run(t, l)
@@ -91,47 +91,47 @@ func TestRunHeals(t *testing.T) {
 		for round := range 3 * len(harms) {
 			harm := harms[round%len(harms)]
 			dev := g.device(t, linkName)
-			time.Sleep(300 * time.Millisecond) // else they are taken for a fight
+			time.Sleep(300 * time.Millisecond) // else the repairs count as contested
 			start := time.Now()
 			must(t, harm.do(g, dev))
-			within(t, far, harm.name, func() bool {
+			waitFor(t, waitLimit, harm.name, func() bool {
 				d, err := g.node.link(linkName)
-				return err == nil && d.alias == "node-cache one" && g.whole(t, linkName)
+				return err == nil && d.alias == "node-cache one" && g.complete(t, linkName)
 			})
-			took := time.Since(start) // the kernel tells of a removal before it is done with it
+			took := time.Since(start) // the kernel sends the event before the removal is complete
 			worst = max(worst, took)
 			t.Logf("%s: back after %s", harm.name, took)
 		}
 		t.Logf("worst: %s", worst)
-		within(t, far, "repairs counted", func() bool { return l.Stats().Repairs >= uint64(3*len(harms)) })
+		waitFor(t, waitLimit, "repairs counted", func() bool { return l.Stats().Repairs >= uint64(3*len(harms)) })
 		if s := l.Stats(); s.Contested || s.LastError != "" {
 			t.Errorf("stats after all: %+v", s)
 		}
 	})
 }
 
-func TestRunHealsLoopback(t *testing.T) {
+func TestRunRepairsLoopback(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(g *ground) {
+	onFakeAndKernel(t, func(g *harness) {
 		t := g.t
 		config := g.config("one")
 		config.Kind = Loopback
 		l := g.setup(t, config)
 		g.run(t, l)
 		for _, a := range addrs {
-			must(t, g.drop(loIndex, host(a)))
-			t.Logf("%s: back after %s", a, within(t, far, "address", func() bool { return g.has(t, "lo", host(a)) }))
+			must(t, g.removeAddress(loIndex, host(a)))
+			t.Logf("%s: back after %s", a, waitFor(t, waitLimit, "address", func() bool { return g.has(t, "lo", host(a)) }))
 		}
 		must(t, g.setDown(loIndex))
-		within(t, far, "lo named", func() bool { return strings.Contains(l.Stats().LastError, "lo: the link is down") })
+		waitFor(t, waitLimit, "lo named", func() bool { return strings.Contains(l.Stats().LastError, "lo: the link is down") })
 		must(t, g.setUp(loIndex))
-		within(t, far, "addresses", func() bool { return g.whole(t, "lo") })
+		waitFor(t, waitLimit, "addresses", func() bool { return g.complete(t, "lo") })
 	})
 }
 
-func TestAdoptsWhatItFinds(t *testing.T) {
+func TestAdoptExistingLink(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(g *ground) {
+	onFakeAndKernel(t, func(g *harness) {
 		t := g.t
 		before := g.snapshot(t)
 		must(t, g.createOther(linkName, g.kind.String()))
@@ -143,7 +143,7 @@ func TestAdoptsWhatItFinds(t *testing.T) {
 		config := g.config("one")
 		config.Kind = Auto
 		l := g.setup(t, config)
-		if now := g.device(t, linkName); now.index != dev.index || now.alias != "node-cache one" || !g.whole(t, linkName) || !g.has(t, linkName, other) {
+		if now := g.device(t, linkName); now.index != dev.index || now.alias != "node-cache one" || !g.complete(t, linkName) || !g.has(t, linkName, other) {
 			t.Errorf("adopted: %+v, was %+v\n%s", now, dev, g.snapshot(t))
 		}
 		must(t, l.Remove(t.Context()))
@@ -151,9 +151,9 @@ func TestAdoptsWhatItFinds(t *testing.T) {
 	})
 }
 
-func TestLongerPrefixOfAnotherIsHeldAndStays(t *testing.T) {
+func TestForeignPrefixLengthIsHeld(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(g *ground) {
+	onFakeAndKernel(t, func(g *harness) {
 		t := g.t
 		wide4, wide6 := netip.PrefixFrom(ip4, 24), netip.PrefixFrom(ip6, 64)
 		config := g.config("one")
@@ -171,28 +171,28 @@ func TestLongerPrefixOfAnotherIsHeldAndStays(t *testing.T) {
 	})
 }
 
-func TestForeignLinksAreLeftAlone(t *testing.T) {
+func TestForeignLinksStay(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
 		name string
-		make func(g *ground) error
+		make func(g *harness) error
 		want string
 	}{
 		{
 			name: "veth", want: "it is a link of kind veth",
-			make: func(g *ground) error { return g.createOther(linkName, "veth") },
+			make: func(g *harness) error { return g.createOther(linkName, "veth") },
 		},
 		{
 			name: "alias", want: `its alias is "uplink of bob"`,
-			make: func(g *ground) error {
+			make: func(g *harness) error {
 				t := g.t
 				must(t, g.createOther(linkName, g.kind.String()))
 				return g.setAlias(g.device(t, linkName).index, "uplink of bob")
 			},
 		},
 		{
-			name: "somebody's address", want: "it has the address 10.9.9.1/24",
-			make: func(g *ground) error {
+			name: "another program's address", want: "it has the address 10.9.9.1/24",
+			make: func(g *harness) error {
 				t := g.t
 				must(t, g.createOther(linkName, g.kind.String()))
 				return g.addPrefix(g.device(t, linkName).index, netip.MustParsePrefix("10.9.9.1/24"), 0, false)
@@ -200,7 +200,7 @@ func TestForeignLinksAreLeftAlone(t *testing.T) {
 		},
 		{
 			name: "bridge with ports", want: "it is a bridge with 1 ports",
-			make: func(g *ground) error {
+			make: func(g *harness) error {
 				t := g.t
 				must(t, g.createOther(linkName, "bridge"))
 				must(t, g.createOther("port", "veth"))
@@ -211,7 +211,7 @@ func TestForeignLinksAreLeftAlone(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			everywhere(t, func(g *ground) {
+			onFakeAndKernel(t, func(g *harness) {
 				t := g.t
 				if err := c.make(g); errors.Is(err, ErrUnsupported) || errors.Is(err, errors.ErrUnsupported) {
 					t.Skipf("this kernel has no such link: %v", err)
@@ -243,12 +243,12 @@ func TestNewerOwnerWins(t *testing.T) {
 	for _, onLo := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lo %t", onLo), func(t *testing.T) {
 			t.Parallel()
-			everywhere(t, func(g *ground) { newerOwnerWins(g, onLo) })
+			onFakeAndKernel(t, func(g *harness) { newerOwnerWins(g, onLo) })
 		})
 	}
 }
 
-func newerOwnerWins(g *ground, onLo bool) {
+func newerOwnerWins(g *harness, onLo bool) {
 	t := g.t
 	t.Helper()
 	before := g.snapshot(t)
@@ -258,10 +258,10 @@ func newerOwnerWins(g *ground, onLo bool) {
 	}
 	older := g.setup(t, first)
 	stopOlder := g.run(t, older)
-	within(t, far, "first look", func() bool { return len(older.Stats().Held) == len(addrs) })
+	waitFor(t, waitLimit, "first look", func() bool { return len(older.Stats().Held) == len(addrs) })
 	newer := g.setup(t, second)
 	stopNewer := g.run(t, newer)
-	within(t, far, "older stands down", func() bool { return older.Stats().StoodDown })
+	waitFor(t, waitLimit, "older stands down", func() bool { return older.Stats().StoodDown })
 
 	held := g.snapshot(t)
 	stopOlder()
@@ -269,16 +269,16 @@ func newerOwnerWins(g *ground, onLo bool) {
 		t.Errorf("older's removal: %v, want ErrOwned", err)
 	}
 	g.unchanged(t, "the older's removal", held)
-	must(t, g.drop(g.device(t, name).index, host(ip4)))
-	within(t, far, "the newer heals", func() bool { return g.whole(t, name) })
+	must(t, g.removeAddress(g.device(t, name).index, host(ip4)))
+	waitFor(t, waitLimit, "the newer heals", func() bool { return g.complete(t, name) })
 	stopNewer()
 	must(t, newer.Remove(t.Context()))
 	g.unchanged(t, "the newer's removal", before)
 }
 
-func TestRunAfterRemoveMakesNothing(t *testing.T) {
+func TestRunAfterRemoveDoesNothing(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(g *ground) {
+	onFakeAndKernel(t, func(g *harness) {
 		t := g.t
 		before := g.snapshot(t)
 		l := g.setup(t, g.config("one"))
@@ -289,21 +289,21 @@ func TestRunAfterRemoveMakesNothing(t *testing.T) {
 	})
 }
 
-func TestCleanupAfterADeadAgent(t *testing.T) {
+func TestCleanupAfterDeadAgent(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(g *ground) {
+	onFakeAndKernel(t, func(g *harness) {
 		t := g.t
 		theirs := netip.MustParsePrefix("10.1.2.3/32")
 		must(t, g.addPrefix(loIndex, theirs, 0, false))
 		before := g.snapshot(t)
-		g.setup(t, g.config("dead")) // and never seen again
+		g.setup(t, g.config("dead")) // never stopped cleanly
 		onLo := g.config("dead")
 		onLo.Kind = Loopback
 		onLo.Addresses = []netip.Addr{netip.MustParseAddr("169.254.20.11"), theirs.Addr()}
 		onLo.Name = "other"
 		g.setup(t, onLo)
 		removed, err := cleanup(g.node, linkName, append(addrs, onLo.Addresses...))
-		want := []string{"link nodelocaldns", "address 169.254.20.11/32 of lo"}
+		want := []string{"link nodelocaldns", "address 169.254.20.11/32 on lo"}
 		if d := diff(want, removed); d != "" || err != nil {
 			t.Errorf("cleanup: %v, removed (-want +got):\n%s", err, d)
 		}
@@ -314,9 +314,9 @@ func TestCleanupAfterADeadAgent(t *testing.T) {
 	})
 }
 
-func TestCleanupByAnotherName(t *testing.T) {
+func TestCleanupWithOtherName(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(g *ground) {
+	onFakeAndKernel(t, func(g *harness) {
 		t := g.t
 		before := g.snapshot(t)
 		g.setup(t, g.config("dead"))
@@ -328,9 +328,9 @@ func TestCleanupByAnotherName(t *testing.T) {
 	})
 }
 
-func TestNextAgentWithAnotherConfigurationLeavesNothingBehind(t *testing.T) {
+func TestSetupRemovesOldConfiguration(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(g *ground) {
+	onFakeAndKernel(t, func(g *harness) {
 		t := g.t
 		before := g.snapshot(t)
 		g.setup(t, g.config("a"))
@@ -343,7 +343,7 @@ func TestNextAgentWithAnotherConfigurationLeavesNothingBehind(t *testing.T) {
 		onLo := g.config("c")
 		onLo.Kind = Loopback
 		g.setup(t, onLo)
-		if _, err := g.node.link(linkName); !errors.Is(err, errNone) || !g.whole(t, "lo") {
+		if _, err := g.node.link(linkName); !errors.Is(err, errNoLink) || !g.complete(t, "lo") {
 			t.Errorf("after setup on lo:\n%s", g.snapshot(t))
 		}
 		renamed := g.config("d")
@@ -353,14 +353,14 @@ func TestNextAgentWithAnotherConfigurationLeavesNothingBehind(t *testing.T) {
 		elsewhere.Name, elsewhere.Addresses = "elsewhere", []netip.Addr{netip.MustParseAddr("169.254.20.12")}
 		other := g.setup(t, elsewhere)
 		last := g.setup(t, g.config("f"))
-		if _, err := g.node.link("former"); !errors.Is(err, errNone) {
-			t.Errorf("a link of another name has the addresses still:\n%s", g.snapshot(t))
+		if _, err := g.node.link("former"); !errors.Is(err, errNoLink) {
+			t.Errorf("a link of another name still has the addresses:\n%s", g.snapshot(t))
 		}
 		if !g.has(t, "elsewhere", host(elsewhere.Addresses[0])) {
-			t.Errorf("what has other addresses is gone:\n%s", g.snapshot(t))
+			t.Errorf("a link with other addresses was removed:\n%s", g.snapshot(t))
 		}
 		must(t, other.Remove(t.Context()))
-		if g.has(t, "lo", host(ip4)) || g.has(t, "lo", host(ip6)) || !g.whole(t, linkName) {
+		if g.has(t, "lo", host(ip4)) || g.has(t, "lo", host(ip6)) || !g.complete(t, linkName) {
 			t.Errorf("after setup on a link:\n%s", g.snapshot(t))
 		}
 		must(t, last.Remove(t.Context()))
@@ -370,14 +370,14 @@ func TestNextAgentWithAnotherConfigurationLeavesNothingBehind(t *testing.T) {
 
 func TestFamiliesAreIndependent(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(g *ground) {
+	onFakeAndKernel(t, func(g *harness) {
 		t := g.t
 		former := g.config("zero")
 		former.Addresses = []netip.Addr{netip.MustParseAddr("169.254.20.11")}
 		g.setup(t, former)
 		must(t, g.setIPv6(false))
 		config := g.config("one")
-		config.Poll = 500 * time.Millisecond // a sysctl makes no event
+		config.Poll = 500 * time.Millisecond // a sysctl causes no event
 		l := g.link(t, config)
 		err := l.Setup(t.Context())
 		var missing *MissingError
@@ -386,10 +386,10 @@ func TestFamiliesAreIndependent(t *testing.T) {
 			t.Fatalf("setup: %v", err)
 		}
 		if want := "IPv6 address fd00:53::a is missing"; !strings.Contains(err.Error(), want) {
-			t.Errorf("error %q does not say %q", err, want)
+			t.Errorf("error %q does not contain %q", err, want)
 		}
 		if g.has(t, linkName, host(former.Addresses[0])) {
-			t.Errorf("a former agent's address is still there:\n%s", g.snapshot(t))
+			t.Errorf("a predecessor's address is still there:\n%s", g.snapshot(t))
 		}
 		s := l.Stats()
 		if !slices.Equal(s.Held, addrs[:1]) || s.LastError != err.Error() || !strings.Contains(s.Missing[ip6], "disable_ipv6") {
@@ -400,23 +400,23 @@ func TestFamiliesAreIndependent(t *testing.T) {
 		}
 		g.run(t, l)
 		must(t, g.setIPv6(true))
-		t.Logf("IPv6 there after %s", within(t, far, "IPv6", func() bool { return g.whole(t, linkName) && l.Stats().LastError == "" }))
+		t.Logf("IPv6 there after %s", waitFor(t, waitLimit, "IPv6", func() bool { return g.complete(t, linkName) && l.Stats().LastError == "" }))
 	})
 }
 
-func TestSaysWhoElseHasTheAddress(t *testing.T) {
+func TestReportsDuplicateAddress(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(g *ground) {
+	onFakeAndKernel(t, func(g *harness) {
 		t := g.t
 		must(t, g.createOther("kube-ipvs0", g.kind.String()))
 		must(t, g.addPrefix(g.device(t, "kube-ipvs0").index, host(ip4), 0, false))
 		must(t, g.addPrefix(loIndex, netip.PrefixFrom(ip6, 64), 0, false))
 		l := g.setup(t, g.config("one"))
 		want := map[netip.Addr]string{ip4: "kube-ipvs0", ip6: "lo"}
-		if d := diff(want, l.Stats().Elsewhere); d != "" {
-			t.Errorf("elsewhere (-want +got):\n%s", d)
+		if d := diff(want, l.Stats().Duplicates); d != "" {
+			t.Errorf("duplicates (-want +got):\n%s", d)
 		}
-		if n := g.logs.count("another link has the address as well"); n != 2 || !g.whole(t, linkName) {
+		if n := g.logs.count("address also on another link"); n != 2 || !g.complete(t, linkName) {
 			t.Errorf("logged %d times\n%s", n, g.snapshot(t))
 		}
 	})

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// Kind is what carries the addresses.
+// Kind is the kind of link that holds the addresses.
 type Kind uint8
 
-// The kinds. Auto takes the first of the others, in their order, that the kernel has.
+// The kinds. Auto uses the first of the others, in this order, that the kernel supports.
 const (
 	Auto     Kind = iota
 	Dummy         // a dummy link
@@ -26,48 +26,48 @@ const (
 	Loopback      // lo itself
 )
 
-// String returns the spelling of k in a configuration.
+// String returns the configuration value of k.
 func (k Kind) String() string { return [...]string{"auto", "dummy", "bridge", "lo"}[k] }
 
-// Config says which addresses are wanted, and where.
+// Config says which addresses a Link keeps, and on which link.
 type Config struct {
-	Name      string           // of the link, at most 15 bytes; Loopback puts nothing there
+	Name      string           // of the link, at most 15 bytes; not used with Loopback
 	Kind      Kind             //
 	Addresses []netip.Addr     // unique, unicast, no zones
-	Owner     string           // names this agent, 1..16 of a-z0-9
-	Poll      time.Duration    // how often to look besides events; 0: 10 s
-	Log       *slog.Logger     // nil: nowhere
+	Owner     string           // the name of this agent, 1 to 16 of a-z0-9
+	Poll      time.Duration    // interval of checks besides those on events; 0: 10 s
+	Log       *slog.Logger     // nil: no logs
 	Now       func() time.Time // nil: time.Now
 }
 
-// A Link keeps the agent's addresses. Its methods may be called from any goroutine,
-// and use the network namespace of the thread that calls them.
+// A Link keeps the agent's addresses. Its methods may be called from any goroutine.
+// They use the network namespace of the calling thread.
 type Link struct {
 	config Config
 	mark   uint32
 	open   func() (kernel, error)
-	turn   chan struct{} // taken by whoever changes the kernel
+	sem    chan struct{} // held while changing the kernel
 
-	mu    sync.Mutex // guards what follows
-	took  Kind       // what carries the addresses; Auto: nothing yet
-	stats Stats
-	gone  bool // removed on purpose
+	mu      sync.Mutex // guards the fields below
+	kind    Kind       // of the link that holds the addresses; Auto: none yet
+	stats   Stats
+	removed bool // by Remove
 }
 
-// Stats is what a Link knows and did.
+// Stats is the state of a Link.
 type Stats struct {
-	Kind      string                // what carries the addresses: "dummy", "bridge" or "lo"; empty: nothing yet
-	Why       string                // why it is none of the kinds before it; empty: there was no need
-	Held      []netip.Addr          // addresses that answer, in the configured order
-	Missing   map[netip.Addr]string // the others, and what keeps them away
-	Elsewhere map[netip.Addr]string // addresses that another link has as well, and its name
-	Repairs   uint64                // times Run had to change anything
-	Contested bool                  // something undoes the repairs; they are made less often
-	StoodDown bool                  // the link is a newer agent's now
-	LastError string                // of the last look; empty: all is well
+	Kind       string                // of the link: "dummy", "bridge" or "lo"; empty: no link yet
+	Reason     string                // why a preferred kind is not used; empty: the first one works
+	Held       []netip.Addr          // addresses that answer, in the configured order
+	Missing    map[netip.Addr]string // the other addresses, with the cause
+	Duplicates map[netip.Addr]string // addresses that another link has too, with that link's name
+	Repairs    uint64                // runs of the check that changed anything
+	Contested  bool                  // another program undoes the repairs, so their rate is limited
+	StoodDown  bool                  // a newer agent owns the link
+	LastError  string                // of the last check; empty: no error
 }
 
-// New checks config. It touches nothing of the node.
+// New validates config. It changes nothing on the node.
 func New(config Config) (*Link, error) {
 	if err := config.check(); err != nil {
 		return nil, err
@@ -79,16 +79,16 @@ func New(config Config) (*Link, error) {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
 	if config.Now == nil {
-		config.Now = time.Now //nolint:forbidigo // the one default; tests and the agent give their own
+		config.Now = time.Now //nolint:forbidigo // the one default; tests and the agent set their own
 	}
 	config.Addresses = slices.Clone(config.Addresses)
-	return &Link{config: config, mark: markOf(config.Owner), open: openKernel, turn: make(chan struct{}, 1)}, nil
+	return &Link{config: config, mark: markOf(config.Owner), open: openKernel, sem: make(chan struct{}, 1)}, nil
 }
 
-// Setup makes the node hold the addresses: it makes or adopts the link, and takes
-// over what another agent has there. If some addresses could not be had, the error is
-// a [*MissingError]; all others are held then. ErrNotPermitted, ErrForeign and
-// ErrUnsupported say what was in the way.
+// Setup creates or adopts the link and adds the addresses. It takes over what another
+// agent owns there. If it cannot add all addresses, it returns a [*MissingError], and
+// all others are held. The error wraps ErrNotPermitted, ErrForeign or ErrUnsupported
+// where one of them is the cause.
 func (l *Link) Setup(ctx context.Context) error {
 	k, err := l.open()
 	if err != nil {
@@ -96,8 +96,8 @@ func (l *Link) Setup(ctx context.Context) error {
 	}
 	defer k.close()
 	for try := 1; ; try++ {
-		changes, err := l.look(ctx, k, true)
-		if errors.Is(err, errVanished) && try < 5 { // it went away between two steps
+		changes, err := l.reconcile(ctx, k, true)
+		if errors.Is(err, errLinkGone) && try < 5 { // another program removed it between two steps
 			continue
 		}
 		stats := l.Stats()
@@ -105,32 +105,32 @@ func (l *Link) Setup(ctx context.Context) error {
 			return err
 		}
 		l.config.Log.InfoContext(ctx, "link set up",
-			"link", l.at(), "kind", stats.Kind, "why", stats.Why, "held", stats.Held, "changes", changes)
-		l.elsewhere(ctx, k)
+			"link", l.linkName(), "kind", stats.Kind, "reason", stats.Reason, "held", stats.Held, "changes", changes)
+		l.findDuplicates(ctx, k)
 		return err
 	}
 }
 
-// Remove takes away what is this agent's own, and leaves the node as it was found.
-// It returns ErrOwned if the link or an address is another agent's by now: all of
-// that stays. Run repairs nothing from here on.
+// Remove deletes what this agent owns and leaves the rest of the node as it was. If the
+// link or an address belongs to another agent by now, Remove leaves it and returns
+// ErrOwned. After Remove, Run repairs nothing.
 func (l *Link) Remove(ctx context.Context) error {
-	if err := l.takeTurn(ctx); err != nil {
+	if err := l.acquire(ctx); err != nil {
 		return err
 	}
-	defer l.endTurn()
+	defer l.release()
 	l.mu.Lock()
-	l.gone = true
+	l.removed = true
 	l.mu.Unlock()
 	k, err := l.open()
 	if err != nil {
 		return err
 	}
 	defer k.close()
-	_, err = clean(k, l.config.Name, func(owner string) bool { return owner == l.config.Owner },
+	_, err = removeOwned(k, l.config.Name, func(owner string) bool { return owner == l.config.Owner },
 		func(a address) bool { return a.mark == l.mark && slices.Contains(l.config.Addresses, a.prefix.Addr()) })
 	if err == nil {
-		err = l.left(k)
+		err = l.checkLoopback(k)
 	}
 	if err == nil {
 		l.update(func(s *Stats) { s.Kind, s.Held = "", nil })
@@ -138,27 +138,27 @@ func (l *Link) Remove(ctx context.Context) error {
 	return err
 }
 
-// left says whether an address on lo is another agent's.
-func (l *Link) left(k kernel) error {
+// checkLoopback returns ErrOwned if an address on lo belongs to another agent.
+func (l *Link) checkLoopback(k kernel) error {
 	list, err := k.addresses(loIndex)
 	if err != nil {
 		return err
 	}
 	for _, a := range list {
-		if marked(a.mark) && slices.Contains(l.config.Addresses, a.prefix.Addr()) {
+		if isMark(a.mark) && slices.Contains(l.config.Addresses, a.prefix.Addr()) {
 			return fmt.Errorf("leaving %s on lo: %w", a.prefix.Addr(), ErrOwned)
 		}
 	}
 	return nil
 }
 
-// Stats returns what the link knows. The caller may keep it.
+// Stats returns a copy of the state.
 func (l *Link) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.stats
 	s.Held = slices.Clone(s.Held)
-	s.Missing, s.Elsewhere = maps.Clone(s.Missing), maps.Clone(s.Elsewhere)
+	s.Missing, s.Duplicates = maps.Clone(s.Missing), maps.Clone(s.Duplicates)
 	return s
 }
 
@@ -168,16 +168,16 @@ func (l *Link) update(change func(*Stats)) {
 	change(&l.stats)
 }
 
-func (l *Link) takeTurn(ctx context.Context) error {
+func (l *Link) acquire(ctx context.Context) error {
 	select {
-	case l.turn <- struct{}{}:
+	case l.sem <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for a look at link %s: %w", l.config.Name, ctx.Err())
+		return fmt.Errorf("waiting for a running check of link %s: %w", l.config.Name, ctx.Err())
 	}
 }
 
-func (l *Link) endTurn() { <-l.turn }
+func (l *Link) release() { <-l.sem }
 
 func (c *Config) check() error {
 	var errs []error
@@ -185,7 +185,7 @@ func (c *Config) check() error {
 		errs = append(errs, err)
 	}
 	if c.Kind > Loopback {
-		errs = append(errs, fmt.Errorf("link kind %d: there is none", c.Kind))
+		errs = append(errs, fmt.Errorf("link kind %d: unknown", c.Kind))
 	}
 	if !isOwner(c.Owner) {
 		errs = append(errs, fmt.Errorf("owner %q is not 1 to 16 letters and digits", c.Owner))
@@ -199,25 +199,25 @@ func (c *Config) check() error {
 	for i, a := range c.Addresses {
 		switch {
 		case !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.Zone() != "" || a.Is4In6() || a.Is6() && a.IsLinkLocalUnicast():
-			errs = append(errs, fmt.Errorf("address %s: a link cannot hold it for the node", a))
+			errs = append(errs, fmt.Errorf("address %s: not a unicast address that a link can hold", a))
 		case slices.Contains(c.Addresses[:i], a):
-			errs = append(errs, fmt.Errorf("address %s is there twice", a))
+			errs = append(errs, fmt.Errorf("address %s: duplicate", a))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// checkName refuses what the kernel does (dev_valid_name), what it takes for a
-// pattern of a name (%), and names that have a meaning of their own in its sysctls.
+// checkName rejects names that the kernel rejects (dev_valid_name), that it treats as a
+// pattern (%), or that have a meaning of their own in its sysctls.
 func checkName(name string, kind Kind) error {
 	odd := func(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r == '%' || r >= 0x7f }
 	switch {
 	case len(name) == 0 || len(name) > 15:
 		return fmt.Errorf("link name %q is not 1 to 15 bytes", name)
 	case name == "." || name == ".." || name == "all" || name == "default" || strings.ContainsFunc(name, odd):
-		return fmt.Errorf("link name %q: no link can be called that", name)
+		return fmt.Errorf("link name %q: not a valid name of a link", name)
 	case name == "lo" && kind != Loopback:
-		return fmt.Errorf("link name %q: that link is not for anyone to make", name)
+		return fmt.Errorf("link name %q: reserved for the loopback link", name)
 	}
 	return nil
 }

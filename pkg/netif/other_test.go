@@ -6,7 +6,7 @@ package netif
 
 import "testing"
 
-func onKernel(t *testing.T, _ Kind) *ground {
+func newKernelHarness(t *testing.T, _ Kind) *harness {
 	t.Helper()
 	t.Skip("links of this kernel are not supported")
 	return nil

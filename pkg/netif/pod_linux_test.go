@@ -16,18 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A pod behind a veth asks in the moment in which Setup returns, and again after the
-// link was down. The agent's sockets were there before the addresses.
-func TestPodsAreAnsweredAtOnce(t *testing.T) {
+// A pod behind a veth queries right after Setup returns, and again after the link was
+// down. The agent's sockets exist before the addresses.
+func TestPodQueryRightAfterSetup(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []Kind{Dummy, Bridge, Loopback} {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
 			carrier := kind
 			if kind == Loopback {
-				carrier = Bridge // the ground asks for a kind that is not always there
+				carrier = Bridge // the harness needs a kind that not every kernel has
 			}
-			g := onKernel(t, carrier)
+			g := newKernelHarness(t, carrier)
 			ask := withPod(t, g)
 			for _, a := range addrs {
 				echo(t, a)
@@ -36,7 +36,7 @@ func TestPodsAreAnsweredAtOnce(t *testing.T) {
 			config.Kind = kind
 			l := g.setup(t, config)
 			for _, a := range addrs {
-				t.Logf("%s answered %s after setup", a, within(t, far, a.String(), func() bool { return ask(a) == nil }))
+				t.Logf("%s answered %s after setup", a, waitFor(t, waitLimit, a.String(), func() bool { return ask(a) == nil }))
 			}
 			if kind == Loopback {
 				return
@@ -45,35 +45,35 @@ func TestPodsAreAnsweredAtOnce(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 			must(t, g.setDown(g.device(t, linkName).index))
 			for _, a := range addrs {
-				t.Logf("%s answered %s after the link was set down", a, within(t, far, a.String(), func() bool { return ask(a) == nil }))
+				t.Logf("%s answered %s after the link was set down", a, waitFor(t, waitLimit, a.String(), func() bool { return ask(a) == nil }))
 			}
 		})
 	}
 }
 
-// A bridge that had a port once has no carrier from then on. Its addresses answer.
+// A bridge without ports has no carrier once its port is removed. Its addresses answer.
 func TestBridgeWithoutCarrierAnswers(t *testing.T) {
 	t.Parallel()
-	g := onKernel(t, Bridge)
+	g := newKernelHarness(t, Bridge)
 	ask := withPod(t, g)
 	must(t, g.createOther(linkName, "bridge"))
 	bridge := g.device(t, linkName)
 	must(t, g.createOther("port", "veth"))
 	must(t, g.enslave(g.device(t, "port").index, bridge.index))
 	must(t, g.setUp(bridge.index))
-	must(t, g.destroy(g.device(t, "port").index))
+	must(t, g.deleteLink(g.device(t, "port").index))
 	for _, a := range addrs {
 		echo(t, a)
 	}
 	g.setup(t, g.config("one"))
 	for _, a := range addrs {
-		within(t, far, a.String(), func() bool { return ask(a) == nil })
+		waitFor(t, waitLimit, a.String(), func() bool { return ask(a) == nil })
 	}
 }
 
-// withPod puts a pod behind a veth of the node that g is. ask sends it a datagram
-// from the pod and waits for the same one.
-func withPod(t *testing.T, g *ground) (ask func(netip.Addr) error) {
+// withPod starts a pod behind a veth of the node. ask sends a datagram from the pod and
+// waits for the echo.
+func withPod(t *testing.T, g *harness) (ask func(netip.Addr) error) {
 	t.Helper()
 	if err := g.createOther("pod", "veth"); errors.Is(err, unix.EOPNOTSUPP) {
 		t.Skip("this kernel has no links of kind veth")
@@ -82,10 +82,10 @@ func withPod(t *testing.T, g *ground) (ask func(netip.Addr) error) {
 	}
 	jobs, results := make(chan func() error), make(chan error)
 	ready := make(chan netns.NsHandle)
-	go func() { // its thread, and the pod with it, ends with the test
+	go func() { // its thread, and so the pod, ends with the test
 		space, err := newNamespace()
 		if err != nil {
-			t.Errorf("making the pod: %v", err)
+			t.Errorf("starting the pod: %v", err)
 		}
 		ready <- space
 		for job := range jobs {
@@ -113,10 +113,10 @@ func withPod(t *testing.T, g *ground) (ask func(netip.Addr) error) {
 		return errors.Join(addressVeth(h, "pod-p", "10.9.0.2/24", "fd09::2/64"), route(h, "10.9.0.1"), route(h, "fd09::1"))
 	}))
 	ask = func(a netip.Addr) error { return in(func() error { return roundTrip(a) }) }
-	for _, gateway := range []string{"10.9.0.1", "fd09::1"} { // a new veth takes its time
+	for _, gateway := range []string{"10.9.0.1", "fd09::1"} { // a new veth is not ready at once
 		a := netip.MustParseAddr(gateway)
 		echo(t, a)
-		within(t, far, "answer of the pod's gateway", func() bool { return ask(a) == nil })
+		waitFor(t, waitLimit, "answer of the pod's gateway", func() bool { return ask(a) == nil })
 	}
 	return ask
 }
@@ -166,7 +166,7 @@ func roundTrip(a netip.Addr) error {
 	return err
 }
 
-// echo answers datagrams to a, which need not be there yet.
+// echo answers datagrams to a, which need not exist yet.
 func echo(t *testing.T, a netip.Addr) {
 	t.Helper()
 	free := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {

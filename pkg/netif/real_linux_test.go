@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onKernel makes a network namespace of its own, in which the calling test goroutine
-// stays, and skips the test where it cannot.
-func onKernel(t *testing.T, kind Kind) *ground {
+// newKernelHarness moves the test goroutine into a new network namespace. It skips the
+// test if that is not possible.
+func newKernelHarness(t *testing.T, kind Kind) *harness {
 	t.Helper()
 	space := inNamespace(t)
 	k, err := openKernel()
@@ -30,22 +30,22 @@ func onKernel(t *testing.T, kind Kind) *ground {
 	lo, err := k.link("lo")
 	must(t, err)
 	must(t, k.setUp(lo.index))
-	if err := k.create("probe", kind); errors.Is(err, ErrUnsupported) {
+	if err := k.createLink("probe", kind); errors.Is(err, ErrUnsupported) {
 		t.Skipf("this kernel has no links of kind %s", kind)
 	} else if err != nil {
 		t.Fatal(err)
 	}
 	probe, err := k.link("probe")
 	must(t, err)
-	must(t, k.destroy(probe.index))
-	return &ground{
+	must(t, k.deleteLink(probe.index))
+	return &harness{
 		t: t, node: &realNode{netlinkKernel: k.(*netlinkKernel)}, opener: openKernel, enter: func() { enter(t, space) },
 		kind: kind, logs: &logBuffer{},
 	}
 }
 
-// inNamespace moves the test to a new namespace. Its thread is never given back, and
-// ends with the test; so does the namespace.
+// inNamespace moves the test to a new namespace. Its thread stays locked and ends with
+// the test, and the namespace with it.
 func inNamespace(t *testing.T) netns.NsHandle {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -57,7 +57,7 @@ func inNamespace(t *testing.T) netns.NsHandle {
 	return space
 }
 
-// newNamespace moves the calling goroutine's thread, for good.
+// newNamespace moves the calling goroutine's thread permanently.
 func newNamespace() (netns.NsHandle, error) {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -74,7 +74,7 @@ func enter(t *testing.T, space netns.NsHandle) {
 	}
 }
 
-// A realNode is a namespace of the kernel, with what others can do there.
+// A realNode is a network namespace of the real kernel.
 type realNode struct{ *netlinkKernel }
 
 func (n *realNode) createOther(name, kind string) error {
@@ -93,7 +93,7 @@ func (n *realNode) createOther(name, kind string) error {
 
 func (n *realNode) addPrefix(index int, p netip.Prefix, mark uint32, replace bool) error {
 	if p.IsSingleIP() && mark != 0 {
-		return n.put(index, p.Addr(), mark, replace)
+		return n.putAddress(index, p.Addr(), mark, replace)
 	}
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 	if p.Addr().Is6() {
@@ -121,10 +121,10 @@ func (n *realNode) setIPv6(on bool) error {
 	return nil
 }
 
-// dump writes what `ip addr`, `ip link` and `ip route show table all` do.
+// dump prints the same as `ip addr`, `ip link` and `ip route show table all`.
 func (n *realNode) dump() (string, error) {
 	text, err := n.dumpOnce()
-	for try := 1; errors.Is(err, netlink.ErrDumpInterrupted) && try < 100; try++ { // by what comes or goes meanwhile
+	for try := 1; errors.Is(err, netlink.ErrDumpInterrupted) && try < 100; try++ { // changes interrupt the dump
 		text, err = n.dumpOnce()
 	}
 	return text, err
@@ -154,7 +154,7 @@ func (n *realNode) dumpOnce() (string, error) {
 		return "", err
 	}
 	for _, r := range routes {
-		// The route to a new IPv6 address comes when the kernel finds the time.
+		// The kernel adds the route to a new IPv6 address asynchronously.
 		if r.Table == unix.RT_TABLE_LOCAL && r.Dst != nil && r.Dst.IP.To4() == nil && present[r.Dst.IP.String()] {
 			continue
 		}
@@ -164,16 +164,16 @@ func (n *realNode) dumpOnce() (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-// printed is what those programs write, where they are. To start them a hundred times
-// takes an emulated machine minutes.
-func (n *realNode) printed() string {
+// ipOutput returns the output of these programs if they are installed. To start them a
+// hundred times takes minutes on an emulated machine.
+func (n *realNode) ipOutput() string {
 	if _, err := exec.LookPath("ip"); err != nil {
 		return ""
 	}
 	var b strings.Builder
 	for _, args := range []string{"addr", "link", "-4 route show table all", "-6 route show table all"} {
 		out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
-		fmt.Fprintf(&b, "ip %s: %v\n%s", args, err, out) // that of busybox cannot do all
+		fmt.Fprintf(&b, "ip %s: %v\n%s", args, err, out) // busybox ip does not support all options
 	}
 	return b.String()
 }

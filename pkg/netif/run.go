@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	gap        = 10 * time.Millisecond  // between two looks, whatever the events
-	firstRetry = 100 * time.Millisecond // after a look that left something missing; doubles up to Poll
-	burst      = 20                     // repairs that are made at once
-	refill     = 500 * time.Millisecond // for one more
+	minInterval    = 10 * time.Millisecond  // between two checks, whatever the events
+	firstRetry     = 100 * time.Millisecond // after a check that left something missing; doubles up to Poll
+	repairBurst    = 20                     // repairs in a burst
+	repairInterval = 500 * time.Millisecond // between repairs after the burst
 )
 
-// Run looks at the link on every event of the kernel that concerns it, and each Poll,
-// and repairs it, until ctx ends. It then leaves everything as it is and returns nil.
-// What something else undoes again and again is repaired at most 2 times a second.
+// Run checks the link on every kernel event that concerns it and every Poll, and
+// repairs it, until ctx ends. It then leaves everything in place and returns nil.
+// If another program undoes the repairs, Run makes at most 2 a second.
 func (l *Link) Run(ctx context.Context) error {
-	r := &runner{Link: l, wake: make(chan struct{}, 1), pace: pace{burst: burst, refill: refill}}
-	defer r.hangUp()
+	r := &runner{Link: l, wake: make(chan struct{}, 1), repairs: bucket{burst: repairBurst, refill: repairInterval}}
+	defer r.disconnect()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for retry := firstRetry; ; {
@@ -34,7 +34,7 @@ func (l *Link) Run(ctx context.Context) error {
 		case <-r.wake:
 		case <-timer.C:
 		}
-		if err := r.look(ctx); ctx.Err() != nil {
+		if err := r.reconcile(ctx); ctx.Err() != nil {
 			return nil
 		} else if err == nil {
 			retry = firstRetry
@@ -43,13 +43,13 @@ func (l *Link) Run(ctx context.Context) error {
 			timer.Reset(retry)
 			retry = min(2*retry, l.config.Poll)
 		}
-		if err := sleep(ctx, max(gap, r.pace.wait(l.config.Now()))); err != nil {
+		if err := sleep(ctx, max(minInterval, r.repairs.wait(l.config.Now()))); err != nil {
 			return nil
 		}
 	}
 }
 
-// sleep waits d, or until ctx ends.
+// sleep waits for d or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -62,94 +62,94 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // String names the task.
-func (l *Link) String() string { return "link " + l.at() }
+func (l *Link) String() string { return "link " + l.linkName() }
 
-// at is the name of what carries the addresses.
-func (l *Link) at() string {
+// linkName returns the name of the link that holds the addresses.
+func (l *Link) linkName() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.config.Kind == Loopback || l.took == Loopback {
+	if l.config.Kind == Loopback || l.kind == Loopback {
 		return "lo"
 	}
 	return l.config.Name
 }
 
-// A runner is a Run.
+// A runner is the state of one Run.
 type runner struct {
 	*Link
-	k       kernel // nil: not open
-	told    events
-	reading sync.WaitGroup
-	broken  chan struct{} // closed when told ended by itself
-	wake    chan struct{}
-	pace    pace
-	polled  time.Time // when all links were looked at
-	said    string    // the last error that was logged
+	kernel         kernel // nil: not open
+	events         events
+	watching       sync.WaitGroup
+	eventsEnded    chan struct{} // closed when events failed
+	wake           chan struct{}
+	repairs        bucket
+	duplicatesRead time.Time // last time that all links were read
+	lastLogged     string    // the last error that was logged
 }
 
-// look opens the kernel if need be and looks once.
-func (r *runner) look(ctx context.Context) error {
-	if err := r.dial(); err != nil {
+// reconcile connects to the kernel if necessary and checks the link once.
+func (r *runner) reconcile(ctx context.Context) error {
+	if err := r.connect(); err != nil {
 		r.update(func(s *Stats) { s.LastError = err.Error() })
-		r.say(ctx, err)
+		r.logResult(ctx, err)
 		return err
 	}
 	now := r.config.Now()
-	changes, err := r.Link.look(ctx, r.k, false)
+	changes, err := r.Link.reconcile(ctx, r.kernel, false)
 	if len(changes) > 0 {
-		r.pace.spend(now)
+		r.repairs.take(now)
 		r.update(func(s *Stats) { s.Repairs++ })
 	}
-	r.contest(ctx, now, changes)
-	r.say(ctx, err)
-	if now.Sub(r.polled) >= r.config.Poll {
-		r.polled = now
-		r.elsewhere(ctx, r.k)
+	r.logRepairs(ctx, now, changes)
+	r.logResult(ctx, err)
+	if now.Sub(r.duplicatesRead) >= r.config.Poll {
+		r.duplicatesRead = now
+		r.findDuplicates(ctx, r.kernel)
 	}
 	return err
 }
 
-// contest logs repairs, and that there are too many.
-func (r *runner) contest(ctx context.Context, now time.Time, changes []string) {
+// logRepairs logs repairs, and when another program starts or stops undoing them.
+func (r *runner) logRepairs(ctx context.Context, now time.Time, changes []string) {
 	was := r.Stats()
-	contested := r.pace.wait(now) > 0 || was.Contested && !r.pace.full(now)
+	contested := r.repairs.wait(now) > 0 || was.Contested && !r.repairs.full(now)
 	if contested != was.Contested {
 		r.update(func(s *Stats) { s.Contested = contested })
 	}
 	switch {
 	case contested && !was.Contested:
-		r.config.Log.WarnContext(ctx, "something on the node undoes repairs of the link, they are made less often from here on",
-			"link", r.at(), "repairs", was.Repairs, "last", changes, "hint", "tell networkd or NetworkManager that the link is unmanaged")
+		r.config.Log.WarnContext(ctx, "link repairs contested, repair rate limited",
+			"link", r.linkName(), "repairs", was.Repairs, "last", changes, "hint", "mark the link as unmanaged in systemd-networkd or NetworkManager")
 	case !contested && was.Contested:
-		r.config.Log.InfoContext(ctx, "repairs of the link are not undone any more", "link", r.at(), "repairs", was.Repairs)
+		r.config.Log.InfoContext(ctx, "link repairs no longer contested", "link", r.linkName(), "repairs", was.Repairs)
 	case len(changes) > 0 && !contested:
-		r.config.Log.WarnContext(ctx, "link repaired", "link", r.at(), "changes", changes)
+		r.config.Log.WarnContext(ctx, "link repaired", "link", r.linkName(), "changes", changes)
 	}
 }
 
-// say logs an error when it is another than before.
-func (r *runner) say(ctx context.Context, err error) {
+// logResult logs an error, or its end, when it differs from the last one.
+func (r *runner) logResult(ctx context.Context, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if text == r.said || ctx.Err() != nil {
+	if text == r.lastLogged || ctx.Err() != nil {
 		return
 	}
-	r.said = text
+	r.lastLogged = text
 	if err != nil {
-		r.config.Log.WarnContext(ctx, "link is not as wanted", "link", r.at(), "err", err)
+		r.config.Log.WarnContext(ctx, "link not as configured", "link", r.linkName(), "err", err)
 		return
 	}
-	r.config.Log.InfoContext(ctx, "link is as wanted again", "link", r.at())
+	r.config.Log.InfoContext(ctx, "link as configured again", "link", r.linkName())
 }
 
-// dial opens the kernel, before the first look, and again when its events ended.
-func (r *runner) dial() error {
-	if r.k != nil {
+// connect opens the kernel before the first check, and again after its events failed.
+func (r *runner) connect() error {
+	if r.kernel != nil {
 		select {
-		case <-r.broken:
-			r.hangUp()
+		case <-r.eventsEnded:
+			r.disconnect()
 		default:
 			return nil
 		}
@@ -158,51 +158,51 @@ func (r *runner) dial() error {
 	if err != nil {
 		return err
 	}
-	told, err := k.events(r.config.Name, r.config.Addresses)
+	events, err := k.events(r.config.Name, r.config.Addresses)
 	if err != nil {
 		k.close()
-		return fmt.Errorf("asking for the events of links: %w", err)
+		return fmt.Errorf("subscribing to link events: %w", err)
 	}
-	r.k, r.told, r.broken = k, told, make(chan struct{})
-	r.reading.Go(func() { r.follow(told, r.broken) })
+	r.kernel, r.events, r.eventsEnded = k, events, make(chan struct{})
+	r.watching.Go(func() { r.watch(events, r.eventsEnded) })
 	return nil
 }
 
-// follow wakes Run at events. Many while it is busy are one.
-func (r *runner) follow(told events, broken chan<- struct{}) {
-	defer r.poke()
-	defer close(broken)
-	for told.next() == nil {
-		r.poke()
+// watch wakes Run on events. Events that arrive while Run is busy are merged.
+func (r *runner) watch(events events, ended chan<- struct{}) {
+	defer r.signal()
+	defer close(ended)
+	for events.next() == nil {
+		r.signal()
 	}
 }
 
-func (r *runner) poke() {
+func (r *runner) signal() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (r *runner) hangUp() {
-	if r.k == nil {
+func (r *runner) disconnect() {
+	if r.kernel == nil {
 		return
 	}
-	r.told.close()
-	r.reading.Wait()
-	r.k.close()
-	r.k = nil
+	r.events.close()
+	r.watching.Wait()
+	r.kernel.close()
+	r.kernel = nil
 }
 
-// elsewhere finds out which other links have the addresses too. That does no harm to
-// the agent, but whoever wonders where its queries go wants to know.
-func (l *Link) elsewhere(ctx context.Context, k kernel) {
+// findDuplicates reads which other links have the addresses too. That does not harm the
+// agent; the log helps to find out where queries go.
+func (l *Link) findDuplicates(ctx context.Context, k kernel) {
 	list, err := k.addresses(0)
 	if err != nil {
-		return // the next poll looks again
+		return // the next poll reads again
 	}
 	own := loIndex
-	if at := l.at(); at != "lo" {
+	if at := l.linkName(); at != "lo" {
 		dev, err := k.link(at)
 		if err != nil {
 			return
@@ -214,41 +214,41 @@ func (l *Link) elsewhere(ctx context.Context, k kernel) {
 		if a.index == own || !slices.Contains(l.config.Addresses, a.prefix.Addr()) {
 			continue
 		}
-		if name, err := k.name(a.index); err == nil {
+		if name, err := k.linkName(a.index); err == nil {
 			found[a.prefix.Addr()] = name
 		}
 	}
 	l.mu.Lock()
-	before := l.stats.Elsewhere
-	l.stats.Elsewhere = found
+	before := l.stats.Duplicates
+	l.stats.Duplicates = found
 	l.mu.Unlock()
 	if maps.Equal(before, found) {
 		return
 	}
 	for a, name := range found {
-		l.config.Log.WarnContext(ctx, "another link has the address as well", "addr", a, "on", name)
+		l.config.Log.WarnContext(ctx, "address also on another link", "addr", a, "link", name)
 	}
 }
 
-// A pace bounds repairs: burst at once, and one more each refill.
-type pace struct {
+// A bucket is a token bucket that bounds repairs: burst at once, then one per refill.
+type bucket struct {
 	burst  int
 	refill time.Duration
-	whole  time.Time // when all that were spent are there again
+	fullAt time.Time // when all tokens are back
 }
 
-// spend takes one.
-func (p *pace) spend(now time.Time) {
-	if p.whole.Before(now) {
-		p.whole = now
+// take removes one token.
+func (p *bucket) take(now time.Time) {
+	if p.fullAt.Before(now) {
+		p.fullAt = now
 	}
-	p.whole = p.whole.Add(p.refill)
+	p.fullAt = p.fullAt.Add(p.refill)
 }
 
-// wait says how long it is until there is one.
-func (p *pace) wait(now time.Time) time.Duration {
-	return max(0, p.whole.Add(-time.Duration(p.burst-1)*p.refill).Sub(now))
+// wait returns the time until a token is available.
+func (p *bucket) wait(now time.Time) time.Duration {
+	return max(0, p.fullAt.Add(-time.Duration(p.burst-1)*p.refill).Sub(now))
 }
 
-// full says whether none is spent.
-func (p *pace) full(now time.Time) bool { return !p.whole.After(now) }
+// full reports whether all tokens are available.
+func (p *bucket) full(now time.Time) bool { return !p.fullAt.After(now) }

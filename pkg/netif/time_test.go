@@ -12,33 +12,33 @@ import (
 	"time"
 )
 
-// onFakeIn runs a test on a fake node, in virtual time.
-func onFakeIn(t *testing.T, f *fakeKernel, test func(*ground, *fakeKernel)) {
+// inVirtualTime runs a test on a fake node in virtual time.
+func inVirtualTime(t *testing.T, f *fakeKernel, test func(*harness, *fakeKernel)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(onFake(t, f), f) })
+	synctest.Test(t, func(t *testing.T) { test(newFakeHarness(t, f), f) })
 }
 
-func TestAutoTakesTheFirstKindTheKernelHas(t *testing.T) {
+func TestAutoUsesFirstSupportedKind(t *testing.T) {
 	t.Parallel()
-	lack := "this kernel does not have it"
+	lack := "this kernel does not support it"
 	for _, c := range []struct {
-		name  string
-		lacks []Kind
-		kind  string
-		why   string
+		name   string
+		lacks  []Kind
+		kind   string
+		reason string
 	}{
 		{name: "all", kind: "dummy"},
-		{name: "no dummy", lacks: []Kind{Dummy}, kind: "bridge", why: "dummy: " + lack},
-		{name: "neither", lacks: []Kind{Dummy, Bridge}, kind: "lo", why: "dummy: " + lack + "; bridge: " + lack},
+		{name: "no dummy", lacks: []Kind{Dummy}, kind: "bridge", reason: "dummy: " + lack},
+		{name: "neither", lacks: []Kind{Dummy, Bridge}, kind: "lo", reason: "dummy: " + lack + "; bridge: " + lack},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			onFakeIn(t, newFake(c.lacks...), func(g *ground, _ *fakeKernel) {
+			inVirtualTime(t, newFake(c.lacks...), func(g *harness, _ *fakeKernel) {
 				t := g.t
 				config := g.config("one")
 				config.Kind = Auto
 				l := g.setup(t, config)
-				want := Stats{Kind: c.kind, Why: c.why, Held: addrs, Elsewhere: map[netip.Addr]string{}}
+				want := Stats{Kind: c.kind, Reason: c.reason, Held: addrs, Duplicates: map[netip.Addr]string{}}
 				if d := diff(want, l.Stats()); d != "" {
 					t.Errorf("stats (-want +got):\n%s", d)
 				}
@@ -50,20 +50,20 @@ func TestAutoTakesTheFirstKindTheKernelHas(t *testing.T) {
 	}
 }
 
-func TestKindThatTheKernelLacks(t *testing.T) {
+func TestUnsupportedKind(t *testing.T) {
 	t.Parallel()
-	onFakeIn(t, newFake(Dummy), func(g *ground, _ *fakeKernel) {
+	inVirtualTime(t, newFake(Dummy), func(g *harness, _ *fakeKernel) {
 		t := g.t
 		err := g.link(t, g.config("one")).Setup(t.Context())
-		if want := "making dummy nodelocaldns: this kernel does not have it"; !errors.Is(err, ErrUnsupported) || err.Error() != want {
+		if want := "creating dummy nodelocaldns: this kernel does not support it"; !errors.Is(err, ErrUnsupported) || err.Error() != want {
 			t.Errorf("setup: %v, want %q", err, want)
 		}
 	})
 }
 
-func TestWithoutRights(t *testing.T) {
+func TestWithoutNetAdmin(t *testing.T) {
 	t.Parallel()
-	onFakeIn(t, newFake(), func(g *ground, f *fakeKernel) {
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
 		t := g.t
 		config := g.config("one")
 		config.Kind = Auto
@@ -71,10 +71,10 @@ func TestWithoutRights(t *testing.T) {
 		l := g.link(t, config)
 		err := l.Setup(t.Context())
 		if !errors.Is(err, ErrNotPermitted) || !strings.Contains(err.Error(), "NET_ADMIN") {
-			t.Errorf("setup with nothing there: %v", err)
+			t.Errorf("setup without a link: %v", err)
 		}
 
-		// What somebody else keeps ready will do, and is never the agent's own.
+		// A link that another program maintains works, and stays that program's.
 		f.set(func() { f.noRights = false })
 		g.setup(t, g.config("installer"))
 		must(t, g.setAlias(g.device(t, linkName).index, ""))
@@ -86,9 +86,9 @@ func TestWithoutRights(t *testing.T) {
 	})
 }
 
-func TestIdleRunDoesNextToNothing(t *testing.T) {
+func TestIdleRunCost(t *testing.T) {
 	t.Parallel()
-	onFakeIn(t, newFake(), func(g *ground, f *fakeKernel) {
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
 		t := g.t
 		l := g.setup(t, g.config("one"))
 		stop := g.run(t, l)
@@ -100,36 +100,36 @@ func TestIdleRunDoesNextToNothing(t *testing.T) {
 	})
 }
 
-func TestLostEventsAreMadeUpForByThePoll(t *testing.T) {
+func TestPollFindsMissedChanges(t *testing.T) {
 	t.Parallel()
-	onFakeIn(t, newFake(), func(g *ground, f *fakeKernel) {
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
 		t := g.t
 		l := g.setup(t, g.config("one"))
 		g.run(t, l)
 		time.Sleep(time.Second)
 		f.set(func() { f.deaf = true })
-		must(t, g.destroy(g.device(t, linkName).index))
-		if took := within(t, 11*time.Second, "link", func() bool { return g.whole(t, linkName) }); took < time.Second {
-			t.Errorf("healed after %s without an event", took)
+		must(t, g.deleteLink(g.device(t, linkName).index))
+		if took := waitFor(t, 11*time.Second, "link", func() bool { return g.complete(t, linkName) }); took < time.Second {
+			t.Errorf("repaired after %s without an event", took)
 		}
 	})
 }
 
-func TestEventsThatEndAreAskedForAgain(t *testing.T) {
+func TestEventStreamReopened(t *testing.T) {
 	t.Parallel()
-	onFakeIn(t, newFake(), func(g *ground, f *fakeKernel) {
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
 		t := g.t
 		l := g.setup(t, g.config("one"))
 		g.run(t, l)
 		time.Sleep(time.Second)
 		f.set(func() { f.broken = errors.New("out of files") })
-		f.cut()
-		within(t, time.Second, "error named", func() bool { return l.Stats().LastError == "out of files" })
+		f.closeEvents()
+		waitFor(t, time.Second, "error named", func() bool { return l.Stats().LastError == "out of files" })
 		f.set(func() { f.broken = nil })
-		within(t, 11*time.Second, "well again", func() bool { return l.Stats().LastError == "" })
-		must(t, g.drop(g.device(t, linkName).index, host(ip4)))
-		if took := within(t, time.Second, "address", func() bool { return g.whole(t, linkName) }); took > 100*time.Millisecond {
-			t.Errorf("healed after %s: no event", took)
+		waitFor(t, 11*time.Second, "well again", func() bool { return l.Stats().LastError == "" })
+		must(t, g.removeAddress(g.device(t, linkName).index, host(ip4)))
+		if took := waitFor(t, time.Second, "address", func() bool { return g.complete(t, linkName) }); took > 100*time.Millisecond {
+			t.Errorf("repaired after %s: no event", took)
 		}
 		if n := g.logs.count("out of files"); n != 1 {
 			t.Errorf("error logged %d times", n)
@@ -137,57 +137,57 @@ func TestEventsThatEndAreAskedForAgain(t *testing.T) {
 	})
 }
 
-// A daemon that knows better removes the address each time it comes.
-func TestAFightIsBoundedAndNamed(t *testing.T) {
+// A daemon removes the address each time it is added.
+func TestContestedRepairsAreBoundedAndLogged(t *testing.T) {
 	t.Parallel()
-	onFakeIn(t, newFake(), func(g *ground, f *fakeKernel) {
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
 		t := g.t
 		l := g.setup(t, g.config("one"))
 		index := g.device(t, linkName).index
-		f.set(func() { f.onPut = func(a netip.Addr) { _ = f.drop(index, host(a)) } })
+		f.set(func() { f.onPut = func(a netip.Addr) { _ = f.removeAddress(index, host(a)) } })
 		g.run(t, l)
 		before := f.count(&f.puts)
-		must(t, g.drop(index, host(ip4)))
+		must(t, g.removeAddress(index, host(ip4)))
 		time.Sleep(time.Minute)
 		s, puts := l.Stats(), f.count(&f.puts)-before
 		t.Logf("in a minute: %d repairs, %d addresses added", s.Repairs, puts)
-		if !s.Contested || puts < 20 || puts > burst+120+1 {
+		if !s.Contested || puts < 20 || puts > repairBurst+120+1 {
 			t.Errorf("in a minute: %d addresses added, %+v", puts, s)
 		}
-		if n, m := g.logs.count("level=WARN"), g.logs.count("unmanaged"); n > burst+1 || m != 1 {
-			t.Errorf("%d warnings, %d of the fight", n, m)
+		if n, m := g.logs.count("level=WARN"), g.logs.count("unmanaged"); n > repairBurst+1 || m != 1 {
+			t.Errorf("%d warnings, %d of contested repairs", n, m)
 		}
 		f.set(func() { f.onPut = nil })
-		within(t, 11*time.Second, "held for good", func() bool { return g.whole(t, linkName) })
-		within(t, 25*time.Second, "over", func() bool { return !l.Stats().Contested })
-		synctest.Wait() // the log comes after
-		if g.logs.count("not undone any more") != 1 {
+		waitFor(t, 11*time.Second, "held for good", func() bool { return g.complete(t, linkName) })
+		waitFor(t, 25*time.Second, "over", func() bool { return !l.Stats().Contested })
+		synctest.Wait() // the log entry follows the change
+		if g.logs.count("no longer contested") != 1 {
 			t.Error("its end is not logged")
 		}
 	})
 }
 
-// One flag flips all the time, and nothing needs a repair.
-func TestAStormOfEventsIsNoBusyLoop(t *testing.T) {
+// A flag flips constantly, but nothing needs a repair.
+func TestEventStormIsRateLimited(t *testing.T) {
 	t.Parallel()
-	onFakeIn(t, newFake(), func(g *ground, f *fakeKernel) {
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
 		t := g.t
 		l := g.setup(t, g.config("one"))
 		g.run(t, l)
 		before := f.count(&f.reads)
 		for range 10_000 {
-			f.set(f.tell)
+			f.set(f.notify)
 			time.Sleep(100 * time.Microsecond)
 		}
 		if n := f.count(&f.reads) - before; n > 120 {
-			t.Errorf("%d looks in a second", n)
+			t.Errorf("%d checks in a second", n)
 		}
 	})
 }
 
-func TestWhatCannotBeHealedIsTriedLessAndLess(t *testing.T) {
+func TestRetryBackoff(t *testing.T) {
 	t.Parallel()
-	onFakeIn(t, newFake(), func(g *ground, f *fakeKernel) {
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
 		t := g.t
 		f.set(func() { f.noIPv6 = true })
 		l := g.link(t, g.config("one"))
@@ -200,21 +200,21 @@ func TestWhatCannotBeHealedIsTriedLessAndLess(t *testing.T) {
 		if n := f.count(&f.puts) - before; n < 60 || n > 75 {
 			t.Errorf("tried %d times in 10 minutes", n)
 		}
-		if n := g.logs.count("link is not as wanted"); n != 1 {
+		if n := g.logs.count("link not as configured"); n != 1 {
 			t.Errorf("logged %d times", n)
 		}
 	})
 }
 
-func TestFailedDuplicateDetectionIsRepeatedWithoutIt(t *testing.T) {
+func TestFailedDuplicateDetectionIsRepaired(t *testing.T) {
 	t.Parallel()
-	onFakeIn(t, newFake(), func(g *ground, f *fakeKernel) {
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
 		t := g.t
 		must(t, g.createOther(linkName, "dummy"))
 		must(t, g.addPrefix(g.device(t, linkName).index, host(ip6), 0, false))
 		f.set(func() { f.addrs[len(f.addrs)-1].failed, f.addrs[len(f.addrs)-1].tentative = true, true })
 		g.setup(t, g.config("one"))
-		if !g.whole(t, linkName) {
+		if !g.complete(t, linkName) {
 			t.Errorf("after setup:\n%s", g.snapshot(t))
 		}
 	})
@@ -222,7 +222,7 @@ func TestFailedDuplicateDetectionIsRepeatedWithoutIt(t *testing.T) {
 
 func TestPortOfAnotherLinkIsForeign(t *testing.T) {
 	t.Parallel()
-	onFakeIn(t, newFake(), func(g *ground, _ *fakeKernel) {
+	inVirtualTime(t, newFake(), func(g *harness, _ *fakeKernel) {
 		t := g.t
 		must(t, g.createOther(linkName, "dummy"))
 		must(t, g.createOther("vrf", "vrf"))
@@ -235,9 +235,9 @@ func TestPortOfAnotherLinkIsForeign(t *testing.T) {
 	})
 }
 
-func TestTentativeAddressIsNamed(t *testing.T) {
+func TestTentativeAddressIsReported(t *testing.T) {
 	t.Parallel()
-	onFakeIn(t, newFake(), func(g *ground, f *fakeKernel) {
+	inVirtualTime(t, newFake(), func(g *harness, f *fakeKernel) {
 		t := g.t
 		must(t, g.createOther(linkName, "dummy"))
 		must(t, g.addPrefix(g.device(t, linkName).index, host(ip6), 0, false))
@@ -248,11 +248,11 @@ func TestTentativeAddressIsNamed(t *testing.T) {
 		}
 		g.run(t, l)
 		f.set(func() { f.addrs[len(f.addrs)-2].tentative = false })
-		within(t, 11*time.Second, "held", func() bool { return len(l.Stats().Held) == 2 })
+		waitFor(t, 11*time.Second, "held", func() bool { return len(l.Stats().Held) == 2 })
 	})
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNewRejects(t *testing.T) {
 	t.Parallel()
 	good := func() Config { return Config{Name: linkName, Addresses: addrs, Owner: "a1"} }
 	for _, c := range []struct {
@@ -262,18 +262,18 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{name: "no name", change: func(c *Config) { c.Name = "" }, want: `link name "" is not 1 to 15 bytes`},
 		{name: "16 bytes", change: func(c *Config) { c.Name = "sixteen-bytes-ab" }, want: `link name "sixteen-bytes-ab" is not 1 to 15 bytes`},
-		{name: "slash", change: func(c *Config) { c.Name = "a/b" }, want: `link name "a/b": no link can be called that`},
-		{name: "pattern", change: func(c *Config) { c.Name = "dns%d" }, want: `link name "dns%d": no link can be called that`},
-		{name: "sysctl", change: func(c *Config) { c.Name = "all" }, want: `link name "all": no link can be called that`},
-		{name: "lo", change: func(c *Config) { c.Name = "lo" }, want: `link name "lo": that link is not for anyone to make`},
-		{name: "kind", change: func(c *Config) { c.Kind = 9 }, want: "link kind 9: there is none"},
+		{name: "slash", change: func(c *Config) { c.Name = "a/b" }, want: `link name "a/b": not a valid name of a link`},
+		{name: "pattern", change: func(c *Config) { c.Name = "dns%d" }, want: `link name "dns%d": not a valid name of a link`},
+		{name: "sysctl", change: func(c *Config) { c.Name = "all" }, want: `link name "all": not a valid name of a link`},
+		{name: "lo", change: func(c *Config) { c.Name = "lo" }, want: `link name "lo": reserved for the loopback link`},
+		{name: "kind", change: func(c *Config) { c.Kind = 9 }, want: "link kind 9: unknown"},
 		{name: "owner", change: func(c *Config) { c.Owner = "A b" }, want: `owner "A b" is not 1 to 16 letters and digits`},
 		{name: "poll", change: func(c *Config) { c.Poll = -1 }, want: "poll -1ns is negative"},
 		{name: "no address", change: func(c *Config) { c.Addresses = nil }, want: "a link needs an address"},
-		{name: "twice", change: func(c *Config) { c.Addresses = []netip.Addr{ip4, ip4} }, want: "address 169.254.20.10 is there twice"},
-		{name: "loopback", change: func(c *Config) { c.Addresses = []netip.Addr{netip.MustParseAddr("127.0.0.53")} }, want: "address 127.0.0.53: a link cannot hold it for the node"},
-		{name: "link-local", change: func(c *Config) { c.Addresses = []netip.Addr{netip.MustParseAddr("fe80::1")} }, want: "address fe80::1: a link cannot hold it for the node"},
-		{name: "none", change: func(c *Config) { c.Addresses = []netip.Addr{{}} }, want: "address invalid IP: a link cannot hold it for the node"},
+		{name: "twice", change: func(c *Config) { c.Addresses = []netip.Addr{ip4, ip4} }, want: "address 169.254.20.10: duplicate"},
+		{name: "loopback", change: func(c *Config) { c.Addresses = []netip.Addr{netip.MustParseAddr("127.0.0.53")} }, want: "address 127.0.0.53: not a unicast address that a link can hold"},
+		{name: "link-local", change: func(c *Config) { c.Addresses = []netip.Addr{netip.MustParseAddr("fe80::1")} }, want: "address fe80::1: not a unicast address that a link can hold"},
+		{name: "none", change: func(c *Config) { c.Addresses = []netip.Addr{{}} }, want: "address invalid IP: not a unicast address that a link can hold"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -291,9 +291,9 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-func TestMarksTellOwnersApart(t *testing.T) {
+func TestMarksDifferByOwner(t *testing.T) {
 	t.Parallel()
-	if !marked(markOf("a")) || markOf("a") == markOf("b") || marked(0) || marked(100) {
+	if !isMark(markOf("a")) || markOf("a") == markOf("b") || isMark(0) || isMark(100) {
 		t.Errorf("marks %#x and %#x", markOf("a"), markOf("b"))
 	}
 }

@@ -25,58 +25,58 @@ var (
 	addrs = []netip.Addr{ip4, ip6}
 )
 
-// A node is a kernel, and what others can do to it.
+// A node is a kernel with the changes that other programs can make.
 type node interface {
 	kernel
-	createOther(name, kind string) error // "veth"; "dummy" and "bridge" as others make them
+	createOther(name, kind string) error // "veth", or "dummy" and "bridge" of other programs
 	addPrefix(index int, p netip.Prefix, mark uint32, replace bool) error
 	setDown(index int) error
 	enslave(port, master int) error
 	setIPv6(on bool) error
 	dump() (string, error) // all links, addresses and routes
-	printed() string       // the same by other programs
+	ipOutput() string      // the same, printed by the program ip
 }
 
-// A ground is where a test takes place: on a fake node in virtual time, or in a
-// network namespace of the kernel below.
-type ground struct {
+// A harness runs a test on a fake node in virtual time, or in a network namespace of
+// the real kernel.
+type harness struct {
 	node
 	t      *testing.T
 	opener func() (kernel, error)
-	enter  func() // makes the calling goroutine's thread one of the node's; for each new goroutine
-	kind   Kind   // of the links that it can have: Dummy or Bridge
+	enter  func() // moves the calling goroutine's thread into the node's namespace
+	kind   Kind   // of the node's links: Dummy or Bridge
 	logs   *logBuffer
 }
 
-// everywhere runs the same test on the fake and on the real kernel.
-func everywhere(t *testing.T, test func(*ground)) {
+// onFakeAndKernel runs the same test on the fake and on the real kernel.
+func onFakeAndKernel(t *testing.T, test func(*harness)) {
 	t.Helper()
 	t.Run("fake", func(t *testing.T) {
 		t.Parallel()
-		synctest.Test(t, func(t *testing.T) { test(onFake(t, newFake())) })
+		synctest.Test(t, func(t *testing.T) { test(newFakeHarness(t, newFake())) })
 	})
 	for _, kind := range []Kind{Dummy, Bridge} {
 		t.Run("kernel with "+kind.String(), func(t *testing.T) {
 			t.Parallel()
-			test(onKernel(t, kind))
+			test(newKernelHarness(t, kind))
 		})
 	}
 }
 
-func onFake(t *testing.T, f *fakeKernel) *ground {
+func newFakeHarness(t *testing.T, f *fakeKernel) *harness {
 	t.Helper()
-	return &ground{node: f, t: t, opener: f.open, enter: func() {}, kind: Dummy, logs: &logBuffer{}}
+	return &harness{node: f, t: t, opener: f.open, enter: func() {}, kind: Dummy, logs: &logBuffer{}}
 }
 
-// config is that of an agent whose links are of the ground's kind.
-func (g *ground) config(owner string) Config {
+// config returns the configuration of an agent with links of the harness's kind.
+func (g *harness) config(owner string) Config {
 	return Config{
 		Name: linkName, Kind: g.kind, Addresses: addrs, Owner: owner, Poll: 10 * time.Second,
 		Log: slog.New(slog.NewTextHandler(g.logs, nil)), Now: time.Now,
 	}
 }
 
-func (g *ground) link(t *testing.T, c Config) *Link {
+func (g *harness) link(t *testing.T, c Config) *Link {
 	t.Helper()
 	l, err := New(c)
 	if err != nil {
@@ -86,8 +86,8 @@ func (g *ground) link(t *testing.T, c Config) *Link {
 	return l
 }
 
-// setup is link and Setup, which has to succeed.
-func (g *ground) setup(t *testing.T, c Config) *Link {
+// setup creates a Link and calls Setup, which has to succeed.
+func (g *harness) setup(t *testing.T, c Config) *Link {
 	t.Helper()
 	l := g.link(t, c)
 	if err := l.Setup(t.Context()); err != nil {
@@ -96,8 +96,8 @@ func (g *ground) setup(t *testing.T, c Config) *Link {
 	return l
 }
 
-// run starts Run, and has the end of the test wait for its end.
-func (g *ground) run(t *testing.T, l *Link) (stop func()) {
+// run starts Run. The test waits for it in a cleanup.
+func (g *harness) run(t *testing.T, l *Link) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -115,7 +115,7 @@ func (g *ground) run(t *testing.T, l *Link) (stop func()) {
 	return stop
 }
 
-func (g *ground) device(t *testing.T, name string) device {
+func (g *harness) device(t *testing.T, name string) device {
 	t.Helper()
 	dev, err := g.node.link(name)
 	if err != nil {
@@ -124,7 +124,7 @@ func (g *ground) device(t *testing.T, name string) device {
 	return dev
 }
 
-func (g *ground) has(t *testing.T, name string, p netip.Prefix) bool {
+func (g *harness) has(t *testing.T, name string, p netip.Prefix) bool {
 	t.Helper()
 	dev, err := g.node.link(name)
 	if err != nil {
@@ -136,15 +136,15 @@ func (g *ground) has(t *testing.T, name string, p netip.Prefix) bool {
 	})
 }
 
-// whole says whether a link has all addresses and is up.
-func (g *ground) whole(t *testing.T, name string) bool {
+// complete reports whether a link has all addresses and is up.
+func (g *harness) complete(t *testing.T, name string) bool {
 	t.Helper()
 	dev, err := g.node.link(name)
 	return err == nil && dev.up && g.has(t, name, host(ip4)) && g.has(t, name, host(ip6))
 }
 
-// snapshot is the node when it has come to rest.
-func (g *ground) snapshot(t *testing.T) string {
+// snapshot dumps the node once it no longer changes.
+func (g *harness) snapshot(t *testing.T) string {
 	t.Helper()
 	for last, start := "", time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		now, err := g.dump()
@@ -154,15 +154,15 @@ func (g *ground) snapshot(t *testing.T) string {
 		if now == last {
 			return now
 		}
-		if time.Since(start) > far {
-			t.Fatalf("the node does not come to rest:\n%s", diff(last, now))
+		if time.Since(start) > waitLimit {
+			t.Fatalf("the node keeps changing:\n%s", diff(last, now))
 		}
 		last = now
 	}
 }
 
-// unchanged fails the test unless the node is, or comes to be, what it was.
-func (g *ground) unchanged(t *testing.T, when, before string) {
+// unchanged fails the test unless the node returns to the state before.
+func (g *harness) unchanged(t *testing.T, when, before string) {
 	t.Helper()
 	now, err := g.dump()
 	if err == nil && now != before {
@@ -175,12 +175,12 @@ func (g *ground) unchanged(t *testing.T, when, before string) {
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// diff compares values that may hold addresses.
+// diff compares values that may contain addresses.
 func diff(want, got any) string {
 	return cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}))
 }
 
-// must is for what others do.
+// must fails the test if a change by another program fails.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -188,8 +188,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// within waits until a condition holds, and returns how long that took.
-func within(t *testing.T, limit time.Duration, what string, condition func() bool) time.Duration {
+// waitFor waits until a condition is true and returns the time that took.
+func waitFor(t *testing.T, limit time.Duration, what string, condition func() bool) time.Duration {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		if condition() {

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netif
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// reconcile compares the kernel with the configuration and changes what differs. With
+// takeOver it also takes what another agent owns; otherwise it leaves that alone. It
+// returns the changes, and an error for what still differs.
+func (l *Link) reconcile(ctx context.Context, k kernel, takeOver bool) (changes []string, err error) {
+	if err := l.acquire(ctx); err != nil {
+		return nil, err
+	}
+	defer l.release()
+	if l.isRemoved() {
+		return nil, nil
+	}
+	p := &pass{Link: l, k: k, takeOver: takeOver}
+	err = p.ensureLink()
+	if err == nil {
+		err = p.ensureAddresses()
+	}
+	if takeOver && len(p.held) > 0 {
+		if swept := p.removeLeftovers(); err == nil { // a missing address is the more useful error
+			err = swept
+		}
+	}
+	l.record(p, err)
+	return p.changes, err
+}
+
+// record stores the result of a pass in the stats.
+func (l *Link) record(p *pass, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := &l.stats
+	s.LastError, s.Missing, s.Held = "", nil, p.held
+	if p.dev.index != 0 {
+		s.Kind = p.dev.kind
+		l.kind = kindOf(p.dev.kind)
+	}
+	if p.reason != "" {
+		s.Reason = p.reason
+	}
+	s.StoodDown = p.ownedByOther
+	if err == nil {
+		return
+	}
+	s.LastError = err.Error()
+	s.Missing = map[netip.Addr]string{}
+	for _, a := range l.config.Addresses {
+		if !slices.Contains(p.held, a) {
+			s.Missing[a] = err.Error()
+		}
+	}
+	if missing := (*MissingError)(nil); errors.As(err, &missing) {
+		for _, m := range missing.Missing {
+			s.Missing[m.Addr] = m.Err.Error()
+		}
+	}
+}
+
+func (l *Link) isRemoved() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.removed
+}
+
+// A pass is one run of reconcile.
+type pass struct {
+	*Link
+	k        kernel
+	takeOver bool
+
+	dev          device       // the link that holds the addresses
+	ownedByOther bool         // dev, or an address on it, belongs to another agent and stays so
+	reason       string       // why a preferred kind is not used
+	changes      []string     // made so far
+	held         []netip.Addr // addresses that answer
+}
+
+func (p *pass) changed(format string, args ...any) {
+	p.changes = append(p.changes, fmt.Sprintf(format, args...))
+}
+
+// ensureLink finds or creates the link for the addresses.
+func (p *pass) ensureLink() error {
+	if p.config.Kind == Loopback || p.currentKind() == Loopback {
+		return p.useLoopback()
+	}
+	dev, err := p.k.link(p.config.Name)
+	if errors.Is(err, errNoLink) {
+		return p.createLink()
+	}
+	if err != nil {
+		return fmt.Errorf("reading link %s: %w", p.config.Name, err)
+	}
+	return p.adopt(dev)
+}
+
+func (p *pass) currentKind() Kind {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.takeOver {
+		return Auto
+	}
+	return p.kind
+}
+
+func (p *pass) useLoopback() error {
+	dev, err := p.k.link("lo")
+	if err != nil {
+		return fmt.Errorf("reading lo: %w", err)
+	}
+	if !dev.up { // the node has to set it up; without it there is no DNS to serve
+		return fmt.Errorf("reading lo: %w", errDown)
+	}
+	p.dev = dev
+	return nil
+}
+
+// createLink creates the link. Auto tries the next kind if the kernel does not support
+// one or does not permit it: the addresses may be on lo already.
+func (p *pass) createLink() error {
+	kinds := []Kind{p.config.Kind}
+	if chosen := p.currentKind(); p.config.Kind == Auto && chosen != Auto {
+		kinds = []Kind{chosen} // trying the others again would make the kernel look for modules each time
+	} else if p.config.Kind == Auto {
+		kinds = []Kind{Dummy, Bridge, Loopback}
+	}
+	var reasons []string
+	var failed error
+	for _, kind := range kinds {
+		if kind == Loopback {
+			p.reason = strings.Join(reasons, "; ")
+			return p.useLoopback()
+		}
+		err := p.k.createLink(p.config.Name, kind)
+		if err == nil {
+			p.changed("created %s %s", kind, p.config.Name)
+			p.reason = strings.Join(reasons, "; ")
+		}
+		if err == nil || errors.Is(err, errExists) { // another program was faster: treat its link like an existing one
+			return p.adoptByName()
+		}
+		failed = fmt.Errorf("creating %s %s: %w", kind, p.config.Name, err)
+		if !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrNotPermitted) {
+			return failed
+		}
+		reasons = append(reasons, fmt.Sprintf("%s: %v", kind, err))
+	}
+	return failed
+}
+
+func (p *pass) adoptByName() error {
+	dev, err := p.k.link(p.config.Name)
+	if errors.Is(err, errNoLink) {
+		err = errLinkGone
+	}
+	if err != nil {
+		return fmt.Errorf("reading link %s: %w", p.config.Name, err)
+	}
+	return p.adopt(dev)
+}
+
+// adopt makes this agent the owner of dev, unless dev is foreign or another agent's.
+func (p *pass) adopt(dev device) error {
+	if err := p.checkAdoptable(dev); err != nil {
+		return fmt.Errorf("adopting link %s: %w", p.config.Name, err)
+	}
+	p.dev = dev
+	owner, ours := ownerOf(dev.alias)
+	switch {
+	case ours && owner == p.config.Owner:
+	case ours && !p.takeOver:
+		p.ownedByOther = true
+		return nil
+	default:
+		if !ours && dev.alias != "" {
+			return fmt.Errorf("adopting link %s: its alias is %q: %w", dev.name, dev.alias, ErrForeign)
+		}
+		err := p.k.setAlias(dev.index, aliasPrefix+p.config.Owner)
+		// Without NET_ADMIN the agent can still use a link that another program maintains.
+		if err != nil && !errors.Is(err, ErrNotPermitted) {
+			return fmt.Errorf("setting the alias of link %s: %w", dev.name, err)
+		}
+		if err == nil {
+			p.changed("adopted %s", dev.name)
+		}
+	}
+	if dev.up {
+		return nil
+	}
+	if err := p.k.setUp(dev.index); err != nil {
+		return fmt.Errorf("setting link %s up: %w", dev.name, err)
+	}
+	p.changed("set %s up", dev.name)
+	return nil
+}
+
+// checkAdoptable returns ErrForeign unless dev is a link that an agent would create.
+func (p *pass) checkAdoptable(dev device) error {
+	switch kind := kindOf(dev.kind); {
+	case dev.name != p.config.Name:
+		return fmt.Errorf("it is an alternative name of link %s: %w", dev.name, ErrForeign)
+	case kind != Dummy && kind != Bridge:
+		return fmt.Errorf("it is a link of kind %s: %w", dev.kind, ErrForeign)
+	}
+	if _, ours := ownerOf(dev.alias); ours {
+		return nil
+	}
+	if dev.master != 0 {
+		return fmt.Errorf("it is a port of another link: %w", ErrForeign)
+	}
+	if kindOf(dev.kind) == Bridge {
+		if n, err := p.k.portCount(dev.index); err != nil {
+			return err
+		} else if n > 0 {
+			return fmt.Errorf("it is a bridge with %d ports: %w", n, ErrForeign)
+		}
+	}
+	return p.checkUnused(dev)
+}
+
+// checkUnused returns ErrForeign if another program uses dev, which has no alias: a
+// bridge with an address may wait for its first port, a dummy may hold addresses of
+// Services. A link that also holds an address of the agent belongs to another node cache.
+func (p *pass) checkUnused(dev device) error {
+	have, err := p.k.addresses(dev.index)
+	if err != nil {
+		return fmt.Errorf("reading its addresses: %w", err)
+	}
+	var other netip.Prefix
+	wanted := false
+	for _, h := range have {
+		switch a := h.prefix.Addr(); {
+		case slices.Contains(p.config.Addresses, a):
+			wanted = true
+		case !a.Is6() || !a.IsLinkLocalUnicast(): // the kernel adds a link-local one to each link
+			other = h.prefix
+		}
+	}
+	if !other.IsValid() || wanted {
+		return nil
+	}
+	return fmt.Errorf("it has the address %s: %w", other, ErrForeign)
+}
+
+// ensureAddresses puts the configured addresses on p.dev.
+func (p *pass) ensureAddresses() error {
+	have, err := p.k.addresses(p.dev.index)
+	if err != nil {
+		return fmt.Errorf("reading the addresses of %s: %w", p.dev.name, err)
+	}
+	var missing []Missing
+	for _, a := range p.config.Addresses {
+		i := slices.IndexFunc(have, func(h address) bool { return h.prefix.Addr() == a })
+		if i < 0 {
+			err = p.addAddress(a)
+		} else {
+			err = p.repairAddress(have[i])
+		}
+		if errors.Is(err, errLinkGone) {
+			return fmt.Errorf("adding %s to %s: %w", a, p.dev.name, err)
+		}
+		if err != nil {
+			missing = append(missing, Missing{Addr: a, Err: err})
+		} else {
+			p.held = append(p.held, a)
+		}
+	}
+	err = p.pruneAddresses(have)
+	if len(missing) > 0 { // the more useful error
+		return &MissingError{Missing: missing, Held: len(p.held)}
+	}
+	return err
+}
+
+func (p *pass) addAddress(a netip.Addr) error {
+	if p.ownedByOther {
+		return fmt.Errorf("it is not on %s: %w", p.dev.name, ErrOwned)
+	}
+	if err := p.k.putAddress(p.dev.index, a, p.mark, false); err != nil && !errors.Is(err, errExists) {
+		return fmt.Errorf("adding it to %s: %w", p.dev.name, err)
+	}
+	p.changed("added %s", a)
+	return nil
+}
+
+// repairAddress makes an existing address usable. On lo, where the mark is the only
+// sign of the owner, it replaces another agent's mark.
+func (p *pass) repairAddress(h address) error {
+	a := h.prefix.Addr()
+	onLo := p.dev.index == loIndex
+	mine := h.prefix.IsSingleIP() && (!onLo || isMark(h.mark)) && !p.ownedByOther
+	if h.failed && mine {
+		if err := p.k.removeAddress(p.dev.index, h.prefix); err != nil {
+			return fmt.Errorf("removing the address that failed duplicate detection from %s: %w", p.dev.name, err)
+		}
+		return p.addAddress(a)
+	}
+	if h.tentative || h.failed {
+		return errTentative
+	}
+	if !onLo || !isMark(h.mark) || h.mark == p.mark {
+		return nil
+	}
+	if !p.takeOver {
+		p.ownedByOther = true
+		return nil
+	}
+	// An error does not matter: the address answers without the mark as well.
+	if err := p.k.putAddress(p.dev.index, a, p.mark, true); err == nil {
+		p.changed("adopted %s", a)
+	}
+	return nil
+}
+
+// pruneAddresses removes addresses that an agent with another configuration left on the link.
+func (p *pass) pruneAddresses(have []address) error {
+	if !p.takeOver {
+		return nil
+	}
+	for _, h := range have {
+		if !isMark(h.mark) || slices.Contains(p.config.Addresses, h.prefix.Addr()) {
+			continue
+		}
+		if err := p.k.removeAddress(p.dev.index, h.prefix); err != nil {
+			return fmt.Errorf("removing %s from %s: %w", h.prefix, p.dev.name, err)
+		}
+		p.changed("removed %s", h.prefix)
+	}
+	return nil
+}
+
+// removeLeftovers removes what agents left on links that the configuration no longer
+// names: on lo, or on a link of another name.
+func (p *pass) removeLeftovers() error {
+	all := func(string) bool { return true }
+	none := func(address) bool { return false }
+	var removed []string
+	var err error
+	if p.dev.index == loIndex {
+		removed, err = removeOwned(p.k, p.config.Name, all, none)
+	} else {
+		removed, err = removeOwned(p.k, "", nil, func(address) bool { return true })
+	}
+	if err == nil {
+		var renamed []string
+		renamed, err = removeOtherLinks(p.k, p.config.Name, p.config.Addresses)
+		removed = append(removed, renamed...)
+	}
+	for _, r := range removed {
+		p.changed("removed %s", r)
+	}
+	if errors.Is(err, ErrNotPermitted) {
+		return nil // leftovers do no harm
+	}
+	return err
+}
+
+func kindOf(kind string) Kind {
+	for k := Dummy; k <= Loopback; k++ {
+		if k.String() == kind {
+			return k
+		}
+	}
+	return Auto
+}
