@@ -25,8 +25,8 @@ var (
 // linked is the Stats of a link of which nothing is at its zero value but what went wrong.
 func linked() netif.Stats {
 	return netif.Stats{
-		Kind: "bridge", Why: "no dummy", Held: []netip.Addr{own4, own6},
-		Missing: map[netip.Addr]string{netip.MustParseAddr("fd00::54"): "taken"}, Elsewhere: map[netip.Addr]string{own4: "eth0"},
+		Kind: "bridge", Reason: "no dummy", Held: []netip.Addr{own4, own6},
+		Missing: map[netip.Addr]string{netip.MustParseAddr("fd00::54"): "taken"}, Duplicates: map[netip.Addr]string{own4: "eth0"},
 		Repairs: 8401, Contested: true, StoodDown: true,
 	}
 }
