@@ -21,7 +21,7 @@ memory=1536                   # MiB; its files live in memory too
 tests='
 test/kernel  120
 pkg/netif    90 -test.parallel=8
-pkg/nftables 60 -test.run=^(TestGolden|TestLease|TestDrain|TestOwnPackets|TestTwoAgents|TestPlainTables|TestRights)$
+pkg/nftables 60 -test.run=^(TestGolden|TestLease|TestDrain|TestOwnPackets|TestTwoAgents|TestWithoutOwnedTables|TestMissingCapability)$
 pkg/iptables 90 -test.run=^(TestPlanIsWhatTheKernelPrints|TestSessionsEnd|TestForeignSet|TestMissingRights)$
 '
 if (($# > 0)); then tests=$(printf '%s 120\n' "$@"); fi

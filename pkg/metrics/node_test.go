@@ -76,7 +76,7 @@ func node(want map[string]float64) {
 // nodeChanges is the Node of distinct with another value in one place after the other.
 func nodeChanges() map[string]metrics.Node {
 	list := map[string]metrics.Node{}
-	for name, change := range changesBut(linked(), "Why") { // a text for /status
+	for name, change := range changesBut(linked(), "Reason") { // a text for /status
 		rules := intercepted()
 		list["Link."+name] = metrics.Node{Link: &change, Intercept: &rules, Mode: "link-local"}
 	}

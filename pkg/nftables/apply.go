@@ -17,97 +17,96 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// attempts is how often Apply reads and writes anew when others write meanwhile.
-const attempts = 5
+// applyAttempts bounds the repetitions of Apply when other programs change rules meanwhile.
+const applyAttempts = 5
 
-// written is what the last Apply left in the kernel.
-type written struct {
-	rules    rules.Rules
-	leases   string // the content of the table of leases
-	fallback string // and that of the other
-	count    int    // the rules in both
-	stale    int    // tables of other agents that are no longer alive, or were not then
+// contents is what the last Apply left in the kernel.
+type contents struct {
+	rules       rules.Rules
+	leases      string // the contents of the lease table
+	fallback    string // the contents of the fallback table
+	count       int    // rules in both
+	staleTables int    // tables of other agents that have ended
 }
 
-// Apply makes the kernel hold r in one transaction, and says whether it did not hold
-// that before. Tables of other agents that have ended are taken away; that of one
-// which still runs is its own. What sends queries elsewhere is always that of the
-// last Apply, whoever's.
+// Apply makes the kernel hold r in one transaction. It reports whether it had to change
+// anything. It deletes the tables of other agents that have ended, but not that of a
+// running agent. The fallback table always holds the rules of the last Apply of any
+// agent.
 func (b *Backend) Apply(ctx context.Context, r rules.Rules) (changed bool, err error) {
 	if err := r.Check(); err != nil {
 		return false, fmt.Errorf("checking rules: %w", err)
 	}
-	b.applying.Lock()
-	defer b.applying.Unlock()
-	for range attempts {
+	b.applyMu.Lock()
+	defer b.applyMu.Unlock()
+	for range applyAttempts {
 		if err := ctx.Err(); err != nil {
 			return false, err
 		}
 		var intact bool
-		if intact, err = b.intact(&r); err != nil || intact {
+		if intact, err = b.upToDate(&r); err != nil || intact {
 			return false, err
 		}
 		if err = b.write(ctx, &r); err == nil {
 			return true, nil
 		}
 		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EBUSY) {
-			break // not for what others did since the tables were read
+			break // not caused by a change of another program since the tables were read
 		}
 	}
 	return false, err
 }
 
-// intact reports whether the kernel holds what an Apply of r wrote.
-func (b *Backend) intact(r *rules.Rules) (bool, error) {
-	if b.written == nil || !reflect.DeepEqual(*r, b.written.rules) {
+// upToDate reports whether the kernel holds what an Apply of r wrote.
+func (b *Backend) upToDate(r *rules.Rules) (bool, error) {
+	if b.applied == nil || !reflect.DeepEqual(*r, b.applied.rules) {
 		return false, nil
 	}
-	now, err := b.look(r)
+	now, err := b.readContents(r)
 	if err != nil {
 		return false, err
 	}
-	return reflect.DeepEqual(now, b.written), nil
+	return reflect.DeepEqual(now, b.applied), nil
 }
 
-// look reads what is there of r's tables.
-func (b *Backend) look(r *rules.Rules) (*written, error) {
-	w := &written{rules: clone(r)}
+// readContents reads the contents of r's tables.
+func (b *Backend) readContents(r *rules.Rules) (*contents, error) {
+	w := &contents{rules: clone(r)}
 	var err error
 	var more int
-	if w.leases, w.count, err = b.content(leaseTable(r.Owner)); err != nil {
+	if w.leases, w.count, err = b.tableContents(leaseTable(r.Owner)); err != nil {
 		return nil, err
 	}
-	if w.fallback, more, err = b.content(fallbackTable); err != nil {
+	if w.fallback, more, err = b.tableContents(fallbackTable); err != nil {
 		return nil, err
 	}
 	w.count += more
-	all, err := b.tables()
+	all, err := b.listTables()
 	if err != nil {
 		return nil, err
 	}
-	stale, err := b.stale(all, leaseTable(r.Owner))
-	w.stale = len(stale)
+	stale, err := b.staleTables(all, leaseTable(r.Owner))
+	w.staleTables = len(stale)
 	return w, err
 }
 
-// clone copies r, whose owner may change what it holds.
+// clone returns a deep copy of r.
 func clone(r *rules.Rules) rules.Rules {
 	c := *r
 	c.Addresses, c.Services, c.Fallback = slices.Clone(r.Addresses), slices.Clone(r.Services), slices.Clone(r.Fallback)
 	return c
 }
 
-// stale returns the tables of leases that are none's: not of an agent that runs, and
-// without a lease or a drain that an agent may still want. Where the kernel does not
-// know tables that are owned the latter alone tells.
-func (b *Backend) stale(all []seen, own string) ([]string, error) {
+// staleTables returns the lease tables that no running agent owns and that have no lease
+// or drain left. If the kernel does not support owned tables, only the leases decide.
+func (b *Backend) staleTables(all []kernelTable, own string) ([]string, error) {
 	var names []string
 	for _, t := range all {
-		mine := t.socket == b.writer.conn.PID() // of a former name of ours
-		if t.name == own || t.name == fallbackTable || t.name == traceTable || t.socket != 0 && !mine {
+		mine := t.ownerPort == b.writer.conn.PID() // of an earlier owner name of this agent
+		if t.name == own || t.name == fallbackTable || t.name == traceTable || t.ownerPort != 0 && !mine {
 			continue
 		}
-		used, err := b.used(t.name)
+		used, err := b.hasLeases(t.name)
 		if err != nil {
 			return nil, err
 		}
@@ -118,9 +117,9 @@ func (b *Backend) stale(all []seen, own string) ([]string, error) {
 	return names, nil
 }
 
-// used reports whether a table of leases has any.
-func (b *Backend) used(table string) (bool, error) {
-	sets, err := b.sets(table)
+// hasLeases reports whether a lease table has any lease or drain.
+func (b *Backend) hasLeases(table string) (bool, error) {
+	sets, err := b.listSets(table)
 	if err != nil {
 		return false, err
 	}
@@ -128,7 +127,7 @@ func (b *Backend) used(table string) (bool, error) {
 		if !strings.HasPrefix(set, leaseSet) && !strings.HasPrefix(set, drainSet) {
 			continue
 		}
-		elements, err := b.elements(table, set)
+		elements, err := b.listElements(table, set)
 		if err != nil {
 			return false, err
 		}
@@ -139,95 +138,95 @@ func (b *Backend) used(table string) (bool, error) {
 	return false, nil
 }
 
-// write replaces what is there by what r says.
+// write replaces the tables with those of r.
 func (b *Backend) write(ctx context.Context, r *rules.Rules) error {
 	leases, fallback := render(r)
-	if err := b.own(leases.name); err != nil {
+	if err := b.ensureLeaseTable(leases.name); err != nil {
 		return err
 	}
-	all, err := b.tables()
+	all, err := b.listTables()
 	if err != nil {
 		return err
 	}
-	stale, err := b.stale(all, leases.name)
+	stale, err := b.staleTables(all, leases.name)
 	if err != nil {
 		return err
 	}
-	chains, _, err := b.chains(leases.name)
+	chains, _, err := b.listChains(leases.name)
 	if err != nil {
 		return err
 	}
 
-	before, err := b.fallback()
+	before, err := b.fallbackTargets()
 	if err != nil {
 		return err
 	}
 	var tx batch
 	for _, name := range stale {
-		tx.dropTable(name)
+		tx.deleteTable(name)
 	}
-	// The table of leases stays, with the leases that are held.
-	tx.dropRules(leases.name)
+	// The lease table stays, with the held leases.
+	tx.deleteRules(leases.name)
 	for _, name := range chains {
-		tx.dropChain(leases.name, name)
+		tx.deleteChain(leases.name, name)
 	}
-	leases.fill(&tx)
-	if slices.ContainsFunc(all, func(t seen) bool { return t.name == fallbackTable }) {
-		tx.dropTable(fallbackTable)
+	leases.addTo(&tx)
+	if slices.ContainsFunc(all, func(t kernelTable) bool { return t.name == fallbackTable }) {
+		tx.deleteTable(fallbackTable)
 	}
 	want := len(leases.rules)
 	if fallback != nil {
 		tx.table(fallback.name, 0)
-		fallback.fill(&tx)
+		fallback.addTo(&tx)
 		want += len(fallback.rules)
 	}
-	b.written = nil
-	if err := b.writer.do(&tx); err != nil {
+	b.applied = nil
+	if err := b.writer.commit(&tx); err != nil {
 		return err
 	}
 	b.table.Store(&leases.name)
-	now, err := b.look(r)
-	if err == nil && now.count == want { // else others took something away already: the next Apply sees to it
-		b.written = now
+	now, err := b.readContents(r)
+	if err == nil && now.count == want { // else another program removed rules already: the next Apply repairs them
+		b.applied = now
 	}
 	if !slices.Equal(before, r.Fallback) {
-		if err := b.forget(ctx, r); err != nil { // clients that keep their port suffer, no others
-			b.log.WarnContext(ctx, "connections to a former fallback stay", "err", err)
+		if err := b.deleteStaleFlows(ctx, r); err != nil { // affects only clients that reuse their port
+			b.log.WarnContext(ctx, "connections to a removed fallback stay", "err", err)
 		}
 	}
 	return err
 }
 
-// own has the table of leases there, to end with this process where the kernel can
-// do that.
-func (b *Backend) own(name string) error {
-	all, err := b.tables()
+// ensureLeaseTable creates the lease table, owned by this process if the kernel supports
+// that.
+func (b *Backend) ensureLeaseTable(name string) error {
+	all, err := b.listTables()
 	if err != nil {
 		return err
 	}
-	if i := slices.IndexFunc(all, func(t seen) bool { return t.name == name }); i >= 0 {
-		if s := all[i].socket; s != 0 && s != b.writer.conn.PID() {
-			return fmt.Errorf("adding table %s: it belongs to another process, at netlink port %d", name, s)
+	if i := slices.IndexFunc(all, func(t kernelTable) bool { return t.name == name }); i >= 0 {
+		if s := all[i].ownerPort; s != 0 && s != b.writer.conn.PID() {
+			return fmt.Errorf("adding table %s: another process owns it, at netlink port %d", name, s)
 		}
 		return nil
 	}
-	if !b.plain {
+	if !b.ownerless {
 		var tx batch
 		tx.table(name, tableOwned)
-		err := b.writer.do(&tx)
+		err := b.writer.commit(&tx)
 		if !errors.Is(err, unix.EOPNOTSUPP) {
 			return err
 		}
-		b.plain = true
-		b.log.Warn("tables cannot be owned, leases end by their time alone", "kernel_needed", "5.12")
+		b.ownerless = true
+		b.log.Warn("owned tables not supported, leases end by timeout only", "kernel_needed", "5.12")
 	}
 	var tx batch
 	tx.table(name, 0)
-	return b.writer.do(&tx)
+	return b.writer.commit(&tx)
 }
 
-// fill adds what is in the table.
-func (t *table) fill(tx *batch) {
+// addTo adds the contents of the table to tx.
+func (t *table) addTo(tx *batch) {
 	for _, s := range t.sets {
 		tx.set(t.name, s)
 	}
@@ -237,4 +236,69 @@ func (t *table) fill(tx *batch) {
 	for _, r := range t.rules {
 		tx.rule(t.name, r)
 	}
+}
+
+// Remove deletes, in one transaction, the tables of the agent called owner, or of all
+// agents. The kernel does not allow deleting the table of a running agent: then Remove
+// deletes nothing and returns an error.
+func (b *Backend) Remove(ctx context.Context, owner string) error {
+	b.applyMu.Lock()
+	defer b.applyMu.Unlock()
+	var err error
+	for range applyAttempts {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err = b.remove(owner); !errors.Is(err, unix.ENOENT) {
+			break
+		}
+	}
+	return err
+}
+
+func (b *Backend) remove(owner string) error {
+	all, err := b.listTables()
+	if err != nil {
+		return err
+	}
+	last, err := b.fallbackOwner()
+	if err != nil {
+		return err
+	}
+	// The kernel removes the hooks one by one: those of the fallback go first.
+	slices.SortStableFunc(all, func(a, b kernelTable) int {
+		switch {
+		case a.name == b.name:
+			return 0
+		case a.name == fallbackTable:
+			return -1
+		case b.name == fallbackTable:
+			return 1
+		}
+		return 0
+	})
+	var tx batch
+	var owned error
+	for _, t := range all {
+		switch {
+		case owner != "" && t.name == fallbackTable && last != owner:
+			owned = fmt.Errorf("removing table %s: %w: %s", t.name, rules.ErrOwned, last)
+			continue
+		case owner != "" && t.name != fallbackTable && t.name != leaseTable(owner):
+			continue
+		case t.name == traceTable && t.ownerPort != 0: // a running doctor uses it
+			continue
+		case t.ownerPort != 0 && t.ownerPort != b.writer.conn.PID():
+			return fmt.Errorf("removing table %s: %w: its agent is running, at netlink port %d", t.name, unix.EPERM, t.ownerPort)
+		}
+		tx.deleteTable(t.name)
+	}
+	if len(tx.messages) == 0 {
+		return owned
+	}
+	if err := b.writer.commit(&tx); err != nil {
+		return err
+	}
+	b.applied = nil
+	return owned
 }

@@ -5,43 +5,47 @@
 package nftables
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// A Backend writes rules into the nftables of one network namespace. It is an
+// A Backend writes rules to the nftables of one network namespace. It implements
 // intercept.Backend.
 type Backend struct {
 	log    *slog.Logger
-	writer *socket // owns the table of leases
+	writer *socket // owns the lease table
 	reader *socket
 	events *socket
 
-	// table is the name of the table of leases, nil before the first Apply or Prepare. Renew and
-	// Release read it without a lock, and so do not wait for an Apply.
+	// table is the name of the lease table, nil before the first Apply or Prepare. Renew and
+	// Release read it without a lock, so they do not wait for an Apply.
 	table atomic.Pointer[string]
 
-	inFlight time.Duration // see the constant
+	flowGrace time.Duration // see the constant
 
-	applying sync.Mutex // one Apply, Prepare or Remove at a time
-	written  *written   // guarded by applying; nil: unknown
-	plain    bool       // guarded by applying; the kernel does not know tables that are owned
+	applyMu   sync.Mutex // held by Apply, Prepare and Remove
+	applied   *contents  // by the last Apply; guarded by applyMu; nil: unknown
+	ownerless bool       // guarded by applyMu; the kernel does not support owned tables
 
-	watching sync.Mutex // one Watch at a time
+	watchMu sync.Mutex // held by Watch
 }
 
 // New opens the netlink sockets of a Backend in the current network namespace. It
-// changes nothing there. The error names the right, or the part of the kernel, that
-// is missing.
+// changes nothing there. The error names a missing capability or kernel option.
 func New(c Config) (*Backend, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	b := &Backend{log: c.Log, inFlight: inFlight}
+	b := &Backend{log: c.Log, flowGrace: flowGrace}
 	for _, s := range []**socket{&b.writer, &b.reader, &b.events} {
 		opened, err := dial()
 		if err != nil {
@@ -49,18 +53,18 @@ func New(c Config) (*Backend, error) {
 		}
 		*s = opened
 	}
-	// An empty transaction asks for the right, and for nf_tables.
-	if err := b.writer.do(&batch{}); err != nil {
+	// An empty transaction fails without the capability or without nf_tables.
+	if err := b.writer.commit(&batch{}); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
 	return b, nil
 }
 
-// String names the backend.
+// String returns the name of the backend.
 func (b *Backend) String() string { return "nftables" }
 
-// Close gives up the sockets, and with them the table of leases: from then on no
-// packet is the agent's. The rules of the fallback stay.
+// Close closes the sockets. The kernel then deletes the lease table, so no packet is the
+// agent's any more. The fallback table stays.
 func (b *Backend) Close() error {
 	var errs []error
 	for _, s := range []*socket{b.writer, b.reader, b.events} {
@@ -72,4 +76,62 @@ func (b *Backend) Close() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Watch calls changed at the start, when another process changes a table that an Apply of
+// this backend writes, and when the kernel lost events. It returns nil when ctx ends.
+func (b *Backend) Watch(ctx context.Context, changed func()) error {
+	b.watchMu.Lock()
+	defer b.watchMu.Unlock()
+	conn := b.events.conn
+	if err := conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		return withHint("watching rules", err)
+	}
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(interrupted)
+		_ = conn.SetReadDeadline(time.Unix(1, 0)) // in the past: ends a waiting read
+	})
+	defer func() {
+		if !stop() {
+			<-interrupted
+		}
+		_ = conn.LeaveGroup(unix.NFNLGRP_NFTABLES)
+		_ = conn.SetReadDeadline(time.Time{})
+	}()
+
+	changed()
+	for ctx.Err() == nil {
+		messages, err := conn.Receive()
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			continue
+		case errors.Is(err, unix.ENOBUFS):
+			changed() // events were lost
+			continue
+		case err != nil:
+			return fmt.Errorf("watching rules: %w", err)
+		}
+		if b.changedByOthers(messages) {
+			changed()
+		}
+	}
+	return nil
+}
+
+// changedByOthers reports whether another process changed what Apply wrote.
+func (b *Backend) changedByOthers(messages []netlink.Message) bool {
+	own := ""
+	if t := b.table.Load(); t != nil {
+		own = *t
+	}
+	for _, m := range messages {
+		if m.Header.PID == b.writer.conn.PID() {
+			continue
+		}
+		if name := tableOf(m.Data); name == fallbackTable || name != "" && name == own {
+			return true
+		}
+	}
+	return false
 }

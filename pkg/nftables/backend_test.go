@@ -26,28 +26,28 @@ import (
 
 var _ intercept.Backend = (*Backend)(nil)
 
-// applies is how often the same rules are put in place.
-const applies = 1_000
+// applyCount is how often the same rules are applied.
+const applyCount = 1_000
 
-// TestApplyAgain applies the same rules again and again while leases are renewed and
-// another program changes a table of its own.
+// TestApplyAgain applies the same rules repeatedly while leases are renewed and another
+// program changes a table of its own.
 func TestApplyAgain(t *testing.T) {
 	t.Parallel()
 	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
-	b := in(t, lab.Node)
+	b := newBackend(t, lab.Node)
 	r := linkLocalRules(central4())
 	apply(t, b, r)
 	renew(t, b, r, longLease)
 	plain, before := ruleset(t, lab.Node, "-s"), ruleset(t, lab.Node, "-s", "-a") // with handles
-	other := in(t, lab.Node)
+	other := newBackend(t, lab.Node)
 	begin := time.Now()
-	for i := range applies {
-		renew(t, b, r, longLease) // a transaction: the kernel counts one more generation of all rules
+	for i := range applyCount {
+		renew(t, b, r, longLease) // a transaction increments the generation of the ruleset
 		if i%2 == 0 {
 			var tx batch
 			tx.table("kube-proxy", 0)
-			tx.dropTable("kube-proxy")
-			if err := other.writer.do(&tx); err != nil {
+			tx.deleteTable("kube-proxy")
+			if err := other.writer.commit(&tx); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -55,7 +55,7 @@ func TestApplyAgain(t *testing.T) {
 			t.Fatalf("Apply number %d of what is there changed something", i)
 		}
 	}
-	t.Logf("%d of them took %v", applies, time.Since(begin))
+	t.Logf("%d of them took %v", applyCount, time.Since(begin))
 	if diff := cmp.Diff(before, ruleset(t, lab.Node, "-s", "-a")); diff != "" {
 		t.Errorf("the rules changed (-before +after):\n%s", diff)
 	}
@@ -71,31 +71,31 @@ func TestApplyAgain(t *testing.T) {
 	}
 }
 
-// TestApplyKeepsLeases changes the rules under a lease, which stays.
+// TestApplyKeepsLeases checks that a lease stays while the rules change.
 func TestApplyKeepsLeases(t *testing.T) {
 	t.Parallel()
 	r := linkLocalRules(central4())
-	s := play(t, r)
+	s := newHarness(t, r)
 	apply(t, s.backend, r)
 	renew(t, s.backend, r, longLease)
 	r.Fallback, r.Admin = nil, 0
 	apply(t, s.backend, r)
-	s.answers(t, r, agentName)
+	s.expectAnswers(t, r, agentName)
 }
 
 func TestRenewNeedsRules(t *testing.T) {
 	t.Parallel()
 	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
-	if err := in(t, lab.Node).Renew(t.Context(), []netip.Addr{agent4()}, time.Second); err == nil {
+	if err := newBackend(t, lab.Node).Renew(t.Context(), []netip.Addr{agent4()}, time.Second); err == nil {
 		t.Error("a lease was renewed before there were rules")
 	}
 }
 
-// TestWatch heals what others take away.
+// TestWatch checks that rules removed by another program are written again.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	r := linkLocalRules(central4(), netip.MustParseAddrPort("[fd00:201::2]:53"))
-	s := play(t, r)
+	s := newHarness(t, r)
 	r.Fallback = s.central()
 	apply(t, s.backend, r)
 	renew(t, s.backend, r, longLease)
@@ -121,13 +121,13 @@ func TestWatch(t *testing.T) {
 	}
 
 	for _, harm := range [][]string{
-		{"flush", "ruleset"}, {"delete", "table", "inet", fallbackTable}, {"flush", "chain", "inet", fallbackTable, chainDivert},
+		{"flush", "ruleset"}, {"delete", "table", "inet", fallbackTable}, {"flush", "chain", "inet", fallbackTable, chainFallback},
 	} {
 		begin := time.Now()
 		if out, err := s.Node.Output(t.Context(), "nft", harm...); err != nil {
 			t.Fatalf("nft %v: %v\n%s", harm, err, out)
 		}
-		s.answers(t, r, agentName) // the lease is out of reach
+		s.expectAnswers(t, r, agentName) // other programs cannot remove the lease
 		select {
 		case <-heal:
 		case <-time.After(10 * time.Second):
@@ -136,13 +136,13 @@ func TestWatch(t *testing.T) {
 		if !apply(t, s.backend, r) {
 			t.Errorf("nft %v: nothing to heal", harm)
 		}
-		t.Logf("nft %v: healed after %v", harm, time.Since(begin))
+		t.Logf("nft %v: repaired after %v", harm, time.Since(begin))
 	}
 	if err := s.backend.Release(t.Context(), keys(r), 0); err != nil {
 		t.Fatal(err)
 	}
-	s.answers(t, r, centralName)
-	if n := calls.Load(); n > 25 { // 1, and some for each harm, but none for the 50 rounds of our own
+	s.expectAnswers(t, r, centralName)
+	if n := calls.Load(); n > 25 { // 1, and a few for each removal, but none for our own 50 renewals
 		t.Errorf("changed was called %d times", n)
 	}
 	cancel()
@@ -157,13 +157,12 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestRemove leaves the node as it was found, again and again.
-// TestFallbackRemovedMeanwhile has somebody remove the table of the fallback all the
-// time, also in the moment in which Apply reads what it has written.
+// TestFallbackRemovedMeanwhile checks Apply while another program removes the fallback
+// table all the time, also while Apply reads what it wrote.
 func TestFallbackRemovedMeanwhile(t *testing.T) {
 	t.Parallel()
 	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
-	b, other := in(t, lab.Node), in(t, lab.Node)
+	b, other := newBackend(t, lab.Node), newBackend(t, lab.Node)
 	r := linkLocalRules(central4())
 	for round := range 5 {
 		var over atomic.Bool
@@ -171,12 +170,12 @@ func TestFallbackRemovedMeanwhile(t *testing.T) {
 		group.Go(func() {
 			for !over.Load() {
 				var tx batch
-				tx.dropTable(fallbackTable)
-				_ = other.writer.do(&tx) // it may not be there
+				tx.deleteTable(fallbackTable)
+				_ = other.writer.commit(&tx) // the table may not exist
 			}
 		})
 		for range 5 {
-			_, _ = b.Apply(t.Context(), r) // it may not be left the time
+			_, _ = b.Apply(t.Context(), r) // an error is fine: the table may be removed at any time
 		}
 		over.Store(true)
 		group.Wait()
@@ -191,6 +190,7 @@ func TestFallbackRemovedMeanwhile(t *testing.T) {
 	}
 }
 
+// TestRemove checks that the node is as before, several times.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
@@ -203,18 +203,18 @@ func TestRemove(t *testing.T) {
 		if i%2 == 1 {
 			r = transparentRules()
 		}
-		b := in(t, lab.Node)
+		b := newBackend(t, lab.Node)
 		apply(t, b, r)
 		renew(t, b, r, longLease)
 		name := ""
 		if i%4 < 2 {
 			name = r.Owner
 		}
-		if i%4 == 2 { // as when the agent was killed
+		if i%4 == 2 { // as after a kill of the agent
 			if err := b.Close(); err != nil {
 				t.Fatal(err)
 			}
-			b = in(t, lab.Node)
+			b = newBackend(t, lab.Node)
 		}
 		if err := b.Remove(t.Context(), name); err != nil {
 			t.Fatal(err)
@@ -231,19 +231,19 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// TestTwoAgents has an agent stop after its successor has started.
+// TestTwoAgents stops an agent after its successor has started.
 func TestTwoAgents(t *testing.T) {
 	t.Parallel()
 	r := linkLocalRules(central4(), netip.MustParseAddrPort("[fd00:201::2]:53"))
-	s := play(t, r)
+	s := newHarness(t, r)
 	r.Fallback = s.central()
 	apply(t, s.backend, r)
 	renew(t, s.backend, r, longLease)
 
-	newer, r2 := in(t, s.Node), r
+	newer, r2 := newBackend(t, s.Node), r
 	r2.Owner = "b2"
 	apply(t, newer, r2)
-	s.answers(t, r, agentName) // the older agent still holds its lease
+	s.expectAnswers(t, r, agentName) // the older agent still holds its lease
 	renew(t, newer, r2, longLease)
 	state, err := newer.State(t.Context())
 	if err != nil || state.Owner != r2.Owner || len(state.Leases) != 2 {
@@ -255,70 +255,70 @@ func TestTwoAgents(t *testing.T) {
 	if err := s.backend.Remove(t.Context(), r.Owner); !errors.Is(err, rules.ErrOwned) {
 		t.Errorf("Remove by the older agent: %v, want ErrOwned", err)
 	}
-	s.answers(t, r, agentName)
+	s.expectAnswers(t, r, agentName)
 	if err := newer.Release(t.Context(), keys(r), 0); err != nil {
 		t.Fatal(err)
 	}
-	s.answers(t, r, centralName)
+	s.expectAnswers(t, r, centralName)
 	if state, err = newer.State(t.Context()); err != nil || state.Owner != r2.Owner || len(state.Fallback) != 2 {
 		t.Errorf("State: %+v, %v", state, err)
 	}
-	same := in(t, s.Node)
+	same := newBackend(t, s.Node)
 	if _, err := same.Apply(t.Context(), r2); err == nil || !strings.Contains(err.Error(), "belongs to another process") {
 		t.Errorf("Apply under the name of an agent that runs: %v", err)
 	}
 }
 
-// TestPlainTables does without tables that are owned, as older kernels must.
-func TestPlainTables(t *testing.T) {
+// TestWithoutOwnedTables works as on kernels before 5.12.
+func TestWithoutOwnedTables(t *testing.T) {
 	t.Parallel()
 	r := linkLocalRules(central4(), netip.MustParseAddrPort("[fd00:201::2]:53"))
-	s := play(t, r)
+	s := newHarness(t, r)
 	r.Fallback = s.central()
-	s.backend.plain = true
+	s.backend.ownerless = true
 	apply(t, s.backend, r)
 	renew(t, s.backend, r, longLease)
-	s.answers(t, r, agentName)
+	s.expectAnswers(t, r, agentName)
 
-	newer, r2 := in(t, s.Node), r
-	newer.plain, r2.Owner = true, "b2"
+	newer, r2 := newBackend(t, s.Node), r
+	newer.ownerless, r2.Owner = true, "b2"
 	apply(t, newer, r2)
-	s.answers(t, r, agentName) // by the older one's lease
+	s.expectAnswers(t, r, agentName) // by the older agent's lease
 	if err := s.backend.Release(t.Context(), keys(r), 0); err != nil {
 		t.Fatal(err)
 	}
 	if !apply(t, newer, r2) {
 		t.Error("the older agent's table was not taken away")
 	}
-	if all, err := newer.tables(); err != nil || len(all) != 2 {
+	if all, err := newer.listTables(); err != nil || len(all) != 2 {
 		t.Errorf("tables: %v, %v", all, err)
 	}
-	s.answers(t, r, centralName)
+	s.expectAnswers(t, r, centralName)
 }
 
-// TestRights does all there is to do with no right but one, and with none.
-func TestRights(t *testing.T) {
+// TestMissingCapability runs all methods with NET_ADMIN only, and with no capability.
+func TestMissingCapability(t *testing.T) {
 	t.Parallel()
 	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
 	tests := []struct {
-		name   string
-		rights uint32
-		want   error
+		name         string
+		capabilities uint32
+		want         error
 	}{
-		{name: "NET_ADMIN", rights: 1 << unix.CAP_NET_ADMIN},
+		{name: "NET_ADMIN", capabilities: 1 << unix.CAP_NET_ADMIN},
 		{name: "none", want: unix.EPERM},
 	}
 	for _, tt := range tests {
 		got := make(chan error)
 		go func() {
-			// The thread that has lost its rights cannot go back to its namespace either. It
-			// ends with this goroutine.
+			// The thread without capabilities cannot return to its namespace. It ends with this
+			// goroutine.
 			runtime.LockOSThread()
 			var failed error
 			_ = lab.Node.Do(func() error {
-				rights := [2]unix.CapUserData{{Effective: tt.rights, Permitted: tt.rights}}
-				if failed = unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &rights[0]); failed == nil {
-					failed = everything(t.Context())
+				capabilities := [2]unix.CapUserData{{Effective: tt.capabilities, Permitted: tt.capabilities}}
+				if failed = unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &capabilities[0]); failed == nil {
+					failed = fullLifecycle(t.Context())
 				}
 				return nil
 			})
@@ -331,8 +331,8 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// everything is the life of a Backend, on the calling thread.
-func everything(ctx context.Context) (err error) {
+// fullLifecycle calls all methods of a Backend on the calling thread.
+func fullLifecycle(ctx context.Context) (err error) {
 	b, err := New(Config{})
 	if err != nil {
 		return err
@@ -353,11 +353,11 @@ func everything(ctx context.Context) (err error) {
 	return errors.Join(err, again, state, b.Renew(ctx, keys(r), longLease), b.Release(ctx, keys(r), longLease), b.Remove(ctx, r.Owner))
 }
 
-// TestClosed ends what waits, and does no more.
+// TestClosed checks that Close ends waiting calls.
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
-	b := in(t, lab.Node)
+	b := newBackend(t, lab.Node)
 	r := linkLocalRules(central4())
 	apply(t, b, r)
 	err := b.Watch(t.Context(), func() { _ = b.Close() })
@@ -367,23 +367,23 @@ func TestClosed(t *testing.T) {
 	if err := b.Renew(t.Context(), keys(r), longLease); err == nil {
 		t.Error("Renew of what is closed went well")
 	}
-	if left, err := in(t, lab.Node).tables(); err != nil || len(left) != 1 || left[0].name != fallbackTable {
+	if left, err := newBackend(t, lab.Node).listTables(); err != nil || len(left) != 1 || left[0].name != fallbackTable {
 		t.Errorf("left: %v, %v, want the fallback", left, err)
 	}
 }
 
-// TestRenewDoesNotWait renews while an Apply is held up.
+// TestRenewDoesNotWait renews while an Apply waits.
 func TestRenewDoesNotWait(t *testing.T) {
 	t.Parallel()
 	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
-	b := in(t, lab.Node)
+	b := newBackend(t, lab.Node)
 	r := linkLocalRules(central4())
 	apply(t, b, r)
-	b.applying.Lock()
-	defer b.applying.Unlock()
+	b.applyMu.Lock()
+	defer b.applyMu.Unlock()
 	b.reader.mu.Lock()
 	defer b.reader.mu.Unlock()
-	renew(t, b, r, longLease) // would wait for ever
+	renew(t, b, r, longLease) // must not wait for the Apply
 }
 
 func BenchmarkRenew(b *testing.B) {

@@ -16,30 +16,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the system's headers of some machines are too old to name.
+// Constants that the system headers of some machines lack.
 const (
 	headerSize    = 4   // struct nfgenmsg
-	tableOwned    = 0x2 // NFT_TABLE_F_OWNER: the table ends with the socket that made it
-	tableOwner    = 7   // NFTA_TABLE_OWNER: that socket's port
+	tableOwned    = 0x2 // NFT_TABLE_F_OWNER: the kernel deletes the table with the socket that made it
+	tableOwner    = 7   // NFTA_TABLE_OWNER: the port of that socket
 	chainFlags    = 0xa // NFTA_CHAIN_FLAGS
 	chainBase     = 0x1 // NFT_CHAIN_BASE
 	verdictAccept = 1   // NF_ACCEPT
 	verdictDrop   = 0   // NF_DROP
-	typeInteger   = 4   // of a set's key or data, as the program nft knows it
+	typeInteger   = 4   // of a set's key or data, in the numbering of the program nft
 	typeIPv4      = 7   //
 	typeIPv6      = 8   //
 	typeService   = 13  //
-	typeShift     = 6   // a concatenation's types, this many bits each
-	hostByteOrder = 1   // of a set's key, as the program nft knows it
+	typeShift     = 6   // bits per type in a concatenation
+	hostByteOrder = 1   // of a set's key, in the numbering of the program nft
 )
 
-// A batch is a transaction in the making: messages that the kernel does all, or
-// none.
+// A batch is a transaction: the kernel carries out all of its messages or none.
 type batch struct {
 	messages []netlink.Message
-	names    []string // what each of messages does, for an error
-	err      error    // the first that encoding met
-	setID    uint32   // of the last set that was added
+	names    []string // what each message does, for errors
+	err      error    // the first encoding error
+	setID    uint32   // of the last added set
 }
 
 // add appends one message of the inet family.
@@ -55,19 +54,18 @@ func (b *batch) add(what string, kind int, flags netlink.HeaderFlags, attrs ...n
 	b.names = append(b.names, what)
 }
 
-// table adds a table if it is not there, owned by the socket that sends it or by
-// nobody.
+// table adds a table if it does not exist, owned by the sending socket or by none.
 func (b *batch) table(name string, flags uint32) {
 	b.add("adding table "+name, unix.NFT_MSG_NEWTABLE, netlink.Create,
 		text(unix.NFTA_TABLE_NAME, name), number(unix.NFTA_TABLE_FLAGS, flags))
 }
 
-// dropTable deletes a table that is there.
-func (b *batch) dropTable(name string) {
+// deleteTable deletes an existing table.
+func (b *batch) deleteTable(name string) {
 	b.add("deleting table "+name, unix.NFT_MSG_DELTABLE, 0, text(unix.NFTA_TABLE_NAME, name))
 }
 
-// chain adds a chain if it is not there.
+// chain adds a chain if it does not exist.
 func (b *batch) chain(table string, c chain) {
 	attrs := []netlink.Attribute{text(unix.NFTA_CHAIN_TABLE, table), text(unix.NFTA_CHAIN_NAME, c.name)}
 	if c.kind != "" {
@@ -79,27 +77,27 @@ func (b *batch) chain(table string, c chain) {
 	b.add("adding chain "+c.name, unix.NFT_MSG_NEWCHAIN, netlink.Create, attrs...)
 }
 
-// dropChain deletes a chain with its rules.
-func (b *batch) dropChain(table, name string) {
+// deleteChain deletes a chain with its rules.
+func (b *batch) deleteChain(table, name string) {
 	b.add("deleting chain "+name, unix.NFT_MSG_DELCHAIN, 0, text(unix.NFTA_CHAIN_TABLE, table), text(unix.NFTA_CHAIN_NAME, name))
 }
 
-// dropRules deletes all rules of a table.
-func (b *batch) dropRules(table string) {
+// deleteRules deletes all rules of a table.
+func (b *batch) deleteRules(table string) {
 	b.add("deleting the rules of "+table, unix.NFT_MSG_DELRULE, 0, text(unix.NFTA_RULE_TABLE, table))
 }
 
-// rule appends a rule to its chain, after the set that is the rule's own, if any.
+// rule appends a rule to its chain, after the rule's own anonymous set, if any.
 func (b *batch) rule(table string, r rule) {
-	what := fmt.Sprintf("adding a rule to %s (%s)", r.chain, r.why)
-	if r.choice != nil {
-		b.set(table, *r.choice)
+	what := fmt.Sprintf("adding a rule to %s (%s)", r.chain, r.comment)
+	if r.targets != nil {
+		b.set(table, *r.targets)
 	}
 	list := make([]netlink.Attribute, len(r.exprs))
 	for i, e := range r.exprs {
-		if l, ok := e.(*expr.Lookup); ok && r.choice != nil && l.SetName == r.choice.name {
+		if l, ok := e.(*expr.Lookup); ok && r.targets != nil && l.SetName == r.targets.name {
 			own := *l
-			own.SetID = b.setID // the kernel makes the name up
+			own.SetID = b.setID // the kernel generates the name
 			e = &own
 		}
 		data, err := encode(e)
@@ -111,10 +109,10 @@ func (b *batch) rule(table string, r rule) {
 	b.add(what, unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append,
 		text(unix.NFTA_RULE_TABLE, table), text(unix.NFTA_RULE_CHAIN, r.chain),
 		nested(unix.NFTA_RULE_EXPRESSIONS, list...),
-		netlink.Attribute{Type: unix.NFTA_RULE_USERDATA, Data: userdata.AppendString(nil, userdata.TypeComment, r.why)})
+		netlink.Attribute{Type: unix.NFTA_RULE_USERDATA, Data: userdata.AppendString(nil, userdata.TypeComment, r.comment)})
 }
 
-// set adds a set, or a map, if it is not there.
+// set adds a set or map if it does not exist.
 func (b *batch) set(table string, s set) {
 	b.setID++
 	attrs := []netlink.Attribute{
@@ -141,14 +139,14 @@ func (b *batch) set(table string, s set) {
 	}
 }
 
-// An element is one of a set.
+// An element is an element of a set or map.
 type element struct {
-	key, data []byte        // data: of a map
+	key, data []byte        // data: maps only
 	timeout   time.Duration // 0: none
 }
 
-// elements adds or deletes elements, by the message kind. The id is that of a set
-// which the same batch adds, or 0.
+// elements adds or deletes elements, by the message kind. The id is that of a set that
+// the same batch adds, or else 0.
 func (b *batch) elements(verb string, kind int, flags netlink.HeaderFlags, table, set string, id uint32, elements ...element) {
 	list := make([]netlink.Attribute, len(elements))
 	for i, e := range elements {
@@ -171,17 +169,16 @@ func (b *batch) elements(verb string, kind int, flags netlink.HeaderFlags, table
 	b.add(verb+" set "+set, kind, flags, attrs...)
 }
 
-// put has the elements in the set with the time-outs that they bring, whether or not
-// they are there: an element that is there keeps its time-out in older kernels, and
-// one that is not cannot be deleted. Adding, deleting and adding again does both, and
-// no packet sees a moment between.
-func (b *batch) put(table, set string, elements ...element) {
-	b.take(table, set, elements...)
+// replaceElements sets the timeouts of elements that may or may not exist. Older kernels
+// keep the timeout of an element that is added again, and a missing element cannot be
+// deleted. So it adds, deletes and adds again; packets see only the result.
+func (b *batch) replaceElements(table, set string, elements ...element) {
+	b.deleteElements(table, set, elements...)
 	b.elements("filling", unix.NFT_MSG_NEWSETELEM, netlink.Create, table, set, 0, elements...)
 }
 
-// take has the elements not in the set, whether or not they are there.
-func (b *batch) take(table, set string, elements ...element) {
+// deleteElements deletes elements that may or may not exist.
+func (b *batch) deleteElements(table, set string, elements ...element) {
 	b.elements("filling", unix.NFT_MSG_NEWSETELEM, netlink.Create, table, set, 0, elements...)
 	bare := slices.Clone(elements)
 	for i := range bare {
@@ -190,8 +187,8 @@ func (b *batch) take(table, set string, elements ...element) {
 	b.elements("emptying", unix.NFT_MSG_DELSETELEM, 0, table, set, 0, bare...)
 }
 
-// frame returns the messages with what begins and ends a transaction.
-func (b *batch) frame() []netlink.Message {
+// framed returns the messages between those that begin and end a transaction.
+func (b *batch) framed() []netlink.Message {
 	border := func(kind uint16) netlink.Message {
 		return netlink.Message{
 			Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: netlink.Request},
@@ -213,12 +210,12 @@ func number(kind uint16, n uint32) netlink.Attribute {
 	return netlink.Attribute{Type: kind, Data: binary.BigEndian.AppendUint32(nil, n)}
 }
 
-// milliseconds is never 0, which would be for ever.
+// milliseconds encodes d as at least 1 ms: 0 would mean no timeout.
 func milliseconds(kind uint16, d time.Duration) netlink.Attribute {
 	return netlink.Attribute{Type: kind, Data: binary.BigEndian.AppendUint64(nil, uint64(max(d.Milliseconds(), 1)))}
 }
 
-// nested panics for more than 64 KiB of attributes, which no rule of ours comes near.
+// nested panics for more than 64 KiB of attributes. Rules of this package are far smaller.
 func nested(kind uint16, attrs ...netlink.Attribute) netlink.Attribute {
 	data, err := netlink.MarshalAttributes(attrs)
 	if err != nil {
@@ -227,16 +224,16 @@ func nested(kind uint16, attrs ...netlink.Attribute) netlink.Attribute {
 	return netlink.Attribute{Type: unix.NLA_F_NESTED | kind, Data: data}
 }
 
-// A raw expression is one that the library cannot express: a write into an IPv6
-// header, which has no checksum of its own, and a connection's first destination in
-// a table of the family inet.
+// A raw expression is one that the library cannot encode: a write to an IPv6 header,
+// which has no checksum, and the original destination of a connection in a table of the
+// family inet.
 type raw struct {
-	expr.Any // nil, to be one
+	expr.Any // nil, to implement the interface
 	name     string
 	attrs    []netlink.Attribute
 }
 
-// encode returns an expression as the kernel reads it.
+// encode returns the netlink encoding of an expression.
 func encode(e expr.Any) ([]byte, error) {
 	r, ok := e.(*raw)
 	if !ok {

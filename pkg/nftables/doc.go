@@ -1,36 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nftables keeps a node's interception rules in nftables, over netlink.
+// Package nftables writes a node's interception rules to nftables over netlink.
 //
-// There are two tables of the family inet. That of the leases is the agent's alone,
-// owned by its netlink socket: it vanishes in the moment in which the process ends,
-// however that ends, and nobody else can change it, `nft flush ruleset` included. That
-// of the fallback outlives the agent:
+// There are two tables of the family inet. The lease table belongs to the agent's
+// netlink socket: the kernel deletes it as soon as the process ends, for any reason, and
+// no other process can change it, not even with `nft flush ruleset`. The fallback table
+// outlives the agent:
 //
-//	table node-cache-NAME (owned)         what is the agent's NAME
-//	  sets lease4, lease6                 addresses that it holds, with time-outs
-//	  sets drain4, drain6                 addresses that it lets go of, likewise
-//	  sets moved4, moved6                 TCP sessions that began since: not the agent's
-//	  prerouting, output (raw)            by port to the chains below
-//	  query, reply                        not tracked: what is the agent's
-//	  rewrite, output-route               transparent: the service's address becomes
+//	table node-cache-NAME (owned)         the packets of agent NAME
+//	  sets lease4, lease6                 addresses whose lease it holds, with timeouts
+//	  sets drain4, drain6                 addresses that it releases, with timeouts
+//	  sets moved4, moved6                 TCP sessions that began during a drain: not the agent's
+//	  prerouting, output (raw)            jump by port to the chains below
+//	  query, reply                        notrack for the agent's packets
+//	  rewrite, output-route               transparent mode: rewrite the Service's address to
 //	                                      the agent's, without conntrack
-//	table node-cache                      what is nobody's, link-local with a fallback
-//	  owner-NAME                          an empty chain: who put it there last
+//	table node-cache                      all other queries, link-local mode with a fallback
+//	  owner-NAME                          an empty chain that names the last writer
 //	  fallback, fallback-*                DNAT to a random target, and masquerading
-//	  input                               resets sessions that are nobody's
+//	  input                               resets TCP sessions that no process has
 //
-// The second table need not know of leases. A packet that the first one leaves
-// untracked never comes by NAT.
+// The second table does not match leases: an untracked packet never reaches NAT.
 //
-// Kernels before 5.12 do not know owned tables. There a lease ends by its time alone,
-// and the next Apply takes away what agents have left that are no more.
+// Kernels before 5.12 do not support owned tables. There a lease ends by its timeout
+// only, and the next Apply deletes the tables of agents that have ended.
 //
-// A change is one transaction: a packet meets the old rules or the new ones. Nothing
-// here accepts packets against another table's will, which nftables does not know:
-// [Trace] finds who drops them.
+// Each change is one transaction: a packet sees the old rules or the new ones. An accept
+// here does not override a drop in another table, which is how nftables works. [Trace]
+// finds such drops.
 //
-// Expressions are those of github.com/google/nftables. Transactions are sent by this
-// package, as the library's cannot own a table, and does not say which message of a
-// transaction the kernel refused.
+// Expressions are those of github.com/google/nftables. This package sends its own
+// transactions, because those of the library cannot own a table, and do not report which
+// message the kernel refused.
 package nftables

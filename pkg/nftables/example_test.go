@@ -14,13 +14,13 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// Queries to 169.254.20.10 are this process's for three seconds, or until it ends, and
-// 10.0.0.5's after that.
+// Queries to 169.254.20.10 go to this process for three seconds or until it ends, and
+// then to 10.0.0.5.
 func ExampleBackend() {
 	ctx := context.Background()
 	backend, err := nftables.New(nftables.Config{Log: slog.Default()})
 	if err != nil {
-		return // as without the capability NET_ADMIN
+		return // for example without the capability NET_ADMIN
 	}
 	defer func() { _ = backend.Close() }()
 	address := netip.MustParseAddr("169.254.20.10")

@@ -30,8 +30,8 @@ const (
 	flowFilter    = 25          // CTA_FILTER
 	filterForward = 1           // CTA_FILTER_ORIG_FLAGS
 	filterBack    = 2           // CTA_FILTER_REPLY_FLAGS
-	filterByPort  = 1<<3 | 1<<5 // by the protocol and the destination's port
-	filterByIP    = 1 << 1      // by the destination
+	filterByPort  = 1<<3 | 1<<5 // protocol and destination port
+	filterByIP    = 1 << 1      // destination address
 	tupleIP       = 1           // CTA_TUPLE_IP
 	tupleProto    = 2           // CTA_TUPLE_PROTO
 	protoNumber   = 1           // CTA_PROTO_NUM
@@ -39,38 +39,38 @@ const (
 	protoDest     = 3           // CTA_PROTO_DST_PORT
 )
 
-// inFlight is how long the flows to a former target are left as they are: a target that
-// leaves in order answers what it was asked, and no new client is sent to it.
-const inFlight = 200 * time.Millisecond
+// flowGrace is how long flows to a removed target stay: a target that shuts down
+// gracefully still answers pending queries, and gets no new ones.
+const flowGrace = 200 * time.Millisecond
 
-// forget has conntrack forget the UDP flows to r's addresses whose answers would come
-// from none of the present targets, once those under way are there. A client that asks
-// from one port all the time would else be sent to a target that has gone, for as long as
-// it asks. The end of ctx is the end of the waiting.
-func (b *Backend) forget(ctx context.Context, r *rules.Rules) error {
-	if strays, err := b.strays(r); len(strays) == 0 {
+// deleteStaleFlows deletes the UDP conntrack entries to r's addresses whose answers come
+// from no current target, after flowGrace for pending answers. Otherwise a client that
+// always uses the same port would be sent to the removed target forever. The end of ctx
+// ends the wait.
+func (b *Backend) deleteStaleFlows(ctx context.Context, r *rules.Rules) error {
+	if strays, err := b.staleFlows(r); len(strays) == 0 {
 		return err
 	}
-	wait := time.NewTimer(b.inFlight)
+	wait := time.NewTimer(b.flowGrace)
 	defer wait.Stop()
 	select {
 	case <-wait.C:
 	case <-ctx.Done():
 	}
-	strays, unlisted := b.strays(r)
+	strays, unlisted := b.staleFlows(r)
 	b.reader.mu.Lock()
 	defer b.reader.mu.Unlock()
 	for _, f := range strays {
-		_, err := b.reader.conn.Execute(flowMessage(flowDelete, netlink.Acknowledge, f.to.Addr(), f.name...))
-		if err != nil && !errors.Is(err, unix.ENOENT) { // it may have ended meanwhile
-			return errors.Join(unlisted, fmt.Errorf("forgetting a connection: %w", err))
+		_, err := b.reader.conn.Execute(flowMessage(flowDelete, netlink.Acknowledge, f.to.Addr(), f.id...))
+		if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: it ended meanwhile
+			return errors.Join(unlisted, fmt.Errorf("deleting a conntrack entry: %w", err))
 		}
 	}
 	return unlisted
 }
 
-// strays are the flows that are to be forgotten, of the addresses whose flows can be listed.
-func (b *Backend) strays(r *rules.Rules) (strays []flow, err error) {
+// staleFlows returns the flows to delete, of all addresses whose flows can be listed.
+func (b *Backend) staleFlows(r *rules.Rules) (staleFlows []flow, err error) {
 	b.reader.mu.Lock()
 	defer b.reader.mu.Unlock()
 	var errs []error
@@ -79,33 +79,33 @@ func (b *Backend) strays(r *rules.Rules) (strays []flow, err error) {
 		if len(part.Fallback) == 0 {
 			continue
 		}
-		flows, err := b.flowsTo(a, r.Port)
+		flows, err := b.listFlows(a, r.Port)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("listing connections: %w", err))
+			errs = append(errs, fmt.Errorf("listing conntrack entries: %w", err))
 		}
 		for _, f := range flows {
-			if !slices.Contains(part.Fallback, f.answers) {
-				strays = append(strays, f)
+			if !slices.Contains(part.Fallback, f.replyFrom) {
+				staleFlows = append(staleFlows, f)
 			}
 		}
 	}
-	return strays, errors.Join(errs...)
+	return staleFlows, errors.Join(errs...)
 }
 
-// A flow is a connection that conntrack knows.
+// A flow is a conntrack entry.
 type flow struct {
-	proto   byte
-	to      netip.AddrPort      // where its first packet was sent
-	answers netip.AddrPort      // where the answers come from
-	name    []netlink.Attribute // what tells it from all others
+	proto     byte
+	to        netip.AddrPort      // destination of the first packet
+	replyFrom netip.AddrPort      // source of the answers
+	id        []netlink.Attribute // identifies the entry
 }
 
-// flowsTo lists the UDP flows to a and port. Kernels older than 5.8 tell of all there
-// are: these are read one by one, as they may be many.
-func (b *Backend) flowsTo(a netip.Addr, port uint16) ([]flow, error) {
+// listFlows lists the UDP flows to a and port. Kernels before 5.8 return all entries:
+// these may be many, so they are read one by one.
+func (b *Backend) listFlows(a netip.Addr, port uint16) ([]flow, error) {
 	dest, by := uint16(2), uint32(filterByPort|filterByIP) // CTA_IP_V4_DST
 	if a.Is6() {
-		dest, by = 4, filterByPort // kernels up to 6.18 at least leave out what they should leave in
+		dest, by = 4, filterByPort // kernels up to 6.18 at least get the IPv6 address filter wrong
 	}
 	peer := nested(flowOriginal,
 		nested(tupleIP, netlink.Attribute{Type: dest, Data: a.AsSlice()}),
@@ -122,7 +122,7 @@ func (b *Backend) flowsTo(a netip.Addr, port uint16) ([]flow, error) {
 		if err != nil {
 			return nil, err
 		}
-		if f, err := flowOf(m.Data); err == nil && f.proto == unix.IPPROTO_UDP && f.to == netip.AddrPortFrom(a, port) {
+		if f, err := parseFlow(m.Data); err == nil && f.proto == unix.IPPROTO_UDP && f.to == netip.AddrPortFrom(a, port) {
 			flows = append(flows, f)
 		}
 	}
@@ -140,8 +140,8 @@ func flowMessage(kind int, flags netlink.HeaderFlags, a netip.Addr, attrs ...net
 	}
 }
 
-// flowOf reads a message about a connection.
-func flowOf(data []byte) (flow, error) {
+// parseFlow parses a conntrack message.
+func parseFlow(data []byte) (flow, error) {
 	var f flow
 	var failed error
 	err := attributes(data, func(ad *netlink.AttributeDecoder) {
@@ -152,7 +152,7 @@ func flowOf(data []byte) (flow, error) {
 			if kind == flowOriginal {
 				flags = unix.NLA_F_NESTED
 			}
-			f.name = append(f.name, netlink.Attribute{Type: kind | flags, Data: slices.Clone(ad.Bytes())})
+			f.id = append(f.id, netlink.Attribute{Type: kind | flags, Data: slices.Clone(ad.Bytes())})
 		}
 		switch kind {
 		case flowOriginal:
@@ -162,13 +162,13 @@ func flowOf(data []byte) (flow, error) {
 		case flowReply:
 			var t tuple
 			failed = errors.Join(failed, t.read(ad.Bytes()))
-			f.answers = t.src
+			f.replyFrom = t.src
 		}
 	})
 	return f, errors.Join(err, failed)
 }
 
-// A tuple is one direction of a connection.
+// A tuple is one direction of a conntrack entry.
 type tuple struct {
 	proto    byte
 	src, dst netip.AddrPort

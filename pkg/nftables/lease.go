@@ -14,71 +14,71 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// Prepare makes this agent's own table with what holds leases, and no rules in it.
+// Prepare creates this agent's lease table with its sets and without rules.
 func (b *Backend) Prepare(ctx context.Context, r rules.Rules) error {
 	if err := errors.Join(ctx.Err(), r.Check()); err != nil {
 		return fmt.Errorf("preparing leases: %w", err)
 	}
-	b.applying.Lock()
-	defer b.applying.Unlock()
+	b.applyMu.Lock()
+	defer b.applyMu.Unlock()
 	t := renderLeases(&r)
-	if err := b.own(t.name); err != nil {
+	if err := b.ensureLeaseTable(t.name); err != nil {
 		return fmt.Errorf("preparing leases: %w", err)
 	}
 	var tx batch
 	for _, s := range t.sets {
 		tx.set(t.name, s)
 	}
-	if err := b.writer.do(&tx); err != nil {
+	if err := b.writer.commit(&tx); err != nil {
 		return fmt.Errorf("preparing leases: %w", err)
 	}
 	b.table.Store(&t.name)
 	return nil
 }
 
-// Renew has the leases on keys end d from now, in one transaction.
+// Renew sets the leases on keys to end d from now, in one transaction.
 func (b *Backend) Renew(ctx context.Context, keys []netip.Addr, d time.Duration) error {
-	return b.change(ctx, "renewing leases", func(tx *batch, table string, f family, key []byte) {
-		tx.put(table, leaseSet+f.suffix(), element{key: key, timeout: d})
+	return b.updateSets(ctx, "renewing leases", func(tx *batch, table string, f family, key []byte) {
+		tx.replaceElements(table, leaseSet+f.suffix(), element{key: key, timeout: d})
 	}, keys)
 }
 
-// Release ends the leases on keys, in one transaction. For the time drain packets to
-// them that begin no TCP session are still the agent's.
+// Release ends the leases on keys, in one transaction. For the time drain, packets to
+// them that belong to an open TCP session still reach the agent.
 func (b *Backend) Release(ctx context.Context, keys []netip.Addr, drain time.Duration) error {
 	if b.table.Load() == nil {
-		return ctx.Err() // nothing was applied or prepared yet, so none is held
+		return ctx.Err() // no Apply or Prepare yet, so no lease is held
 	}
-	return b.change(ctx, "releasing leases", func(tx *batch, table string, f family, key []byte) {
-		// The set keeps what is put there for a moment: the transaction ends before.
-		tx.take(table, leaseSet+f.suffix(), element{key: key, timeout: time.Hour})
+	return b.updateSets(ctx, "releasing leases", func(tx *batch, table string, f family, key []byte) {
+		// The timeout does not matter: the same transaction deletes the element.
+		tx.deleteElements(table, leaseSet+f.suffix(), element{key: key, timeout: time.Hour})
 		if drain > 0 {
-			tx.put(table, drainSet+f.suffix(), element{key: key, timeout: drain})
+			tx.replaceElements(table, drainSet+f.suffix(), element{key: key, timeout: drain})
 		}
 	}, keys)
 }
 
-func (b *Backend) change(ctx context.Context, doing string, add func(tx *batch, table string, f family, key []byte), keys []netip.Addr) error {
+func (b *Backend) updateSets(ctx context.Context, doing string, add func(tx *batch, table string, f family, key []byte), keys []netip.Addr) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	table := b.table.Load()
 	if table == nil {
-		return fmt.Errorf("%s: %w", doing, errors.New("nothing was applied or prepared yet"))
+		return fmt.Errorf("%s: %w", doing, errors.New("no Apply or Prepare yet"))
 	}
 	var tx batch
 	for _, key := range keys {
 		add(&tx, *table, family{v6: key.Is6()}, key.AsSlice())
 	}
-	if err := b.writer.do(&tx); err != nil {
+	if err := b.writer.commit(&tx); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	return nil
 }
 
-// leases adds what is left of those that a table has.
-func (b *Backend) leases(table string, into map[netip.Addr]time.Duration) error {
-	sets, err := b.sets(table)
+// addLeases adds the remaining time of each lease in a table.
+func (b *Backend) addLeases(table string, into map[netip.Addr]time.Duration) error {
+	sets, err := b.listSets(table)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (b *Backend) leases(table string, into map[netip.Addr]time.Duration) error 
 		if set != leaseSet+"4" && set != leaseSet+"6" {
 			continue
 		}
-		elements, err := b.elements(table, set)
+		elements, err := b.listElements(table, set)
 		if err != nil {
 			return err
 		}

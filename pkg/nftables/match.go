@@ -16,33 +16,33 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// A match is a piece of a rule: expressions that end the rule for a packet that is
-// none of what they look for, or that do something with it.
+// A match is a part of a rule: expressions that end the rule for a packet that does not
+// match, or that change the packet.
 type match []expr.Any
 
-// The registers that rules use: the first, and what lies behind an address in it.
+// The registers of rules: the first one, and the one after an address in it.
 const (
-	register     = unix.NFT_REG_1
-	behindIPv4   = unix.NFT_REG32_01
-	behindIPv6   = unix.NFT_REG32_00 + 4
-	statusDNAT   = 1 << 5 // IPS_DST_NAT
-	tcpFlags     = 13     // the offset of a TCP header's flags
-	flagSYN      = 0x02
-	flagACK      = 0x10
-	originalWay  = 0 // IP_CT_DIR_ORIGINAL
-	sourcePort   = 0 // the offsets of ports in a header of TCP or UDP
-	destPort     = 2
-	ipv4Source   = 12 // and of addresses in those of IP
-	ipv4Dest     = 16
-	ipv6Source   = 8
-	ipv6Dest     = 24
-	ipv4Checksum = 10
+	register          = unix.NFT_REG_1
+	afterIPv4         = unix.NFT_REG32_01
+	afterIPv6         = unix.NFT_REG32_00 + 4
+	statusDNAT        = 1 << 5 // IPS_DST_NAT
+	tcpFlags          = 13     // the offset of the flags in a TCP header
+	flagSYN           = 0x02
+	flagACK           = 0x10
+	directionOriginal = 0 // IP_CT_DIR_ORIGINAL
+	sourcePort        = 0 // offsets in a TCP or UDP header
+	destPort          = 2
+	ipv4Source        = 12 // offsets in an IP header
+	ipv4Dest          = 16
+	ipv6Source        = 8
+	ipv6Dest          = 24
+	ipv4Checksum      = 10
 )
 
 // A family is IPv4 or IPv6.
 type family struct{ v6 bool }
 
-// suffix ends the names of the family's sets.
+// suffix returns the end of the names of the family's sets.
 func (f family) suffix() string {
 	if f.v6 {
 		return "6"
@@ -66,7 +66,7 @@ func (f family) is() match {
 	return match{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: register}, equal([]byte{proto})}
 }
 
-// load puts the packet's source or destination into the register.
+// load loads the packet's source or destination into the register.
 func (f family) load(dest bool) *expr.Payload {
 	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset(dest), Len: f.size()}
 }
@@ -83,26 +83,26 @@ func (f family) offset(dest bool) uint32 {
 	return ipv4Source
 }
 
-// to matches packets to a, and from those from a.
+// to matches packets to a, and from matches those from a.
 func (f family) to(a netip.Addr) match   { return match{f.load(true), equal(a.AsSlice())} }
 func (f family) from(a netip.Addr) match { return match{f.load(false), equal(a.AsSlice())} }
 
-// notTo matches packets to anything but a.
+// notTo matches packets to all addresses except a.
 func (f family) notTo(a netip.Addr) match {
 	return match{f.load(true), &expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: a.AsSlice()}}
 }
 
-// toAny matches packets to what is in one of the family's sets of that name.
+// toAny matches packets to an address in the family's set of that name.
 func (f family) toAny(set string) match {
 	return match{f.load(true), &expr.Lookup{SourceRegister: register, SetName: set + f.suffix()}}
 }
 
-// session puts what tells a client's sessions apart into the register: its address and
-// port.
+// session loads the client's address and port, which identify its TCP session, into the
+// register.
 func (f family) session() match {
-	port := uint32(behindIPv4)
+	port := uint32(afterIPv4)
 	if f.v6 {
-		port = behindIPv6
+		port = afterIPv6
 	}
 	return match{
 		f.load(false),
@@ -110,23 +110,23 @@ func (f family) session() match {
 	}
 }
 
-// noteSession matches packets that begin a TCP session, and keeps it in one of the
-// family's sets. A packet that finds the set full is not matched.
-func (f family) noteSession(set string) match {
+// recordSession matches packets that begin a TCP session, and adds the session to the
+// family's set of that name. It does not match if the set is full.
+func (f family) recordSession(set string) match {
 	return slices.Concat(tcp(), flags(flagSYN|flagACK, flagSYN), f.session(),
 		match{&expr.Dynset{SrcRegKey: register, SetName: set + f.suffix(), Operation: unix.NFT_DYNSET_OP_UPDATE}})
 }
 
-// otherSession matches packets of TCP sessions that are not in one of the family's sets.
-func (f family) otherSession(set string) match {
+// notRecorded matches packets of TCP sessions that are not in the family's set of that name.
+func (f family) notRecorded(set string) match {
 	return slices.Concat(tcp(), f.session(),
 		match{&expr.Lookup{SourceRegister: register, SetName: set + f.suffix(), Invert: true}})
 }
 
-// become writes the packet's source or destination, and puts the checksums right:
-// that of IPv4's header, and those of UDP and TCP, which cover the addresses. For
-// IPv6 the latter alone are asked for.
-func (f family) become(dest bool, a netip.Addr) match {
+// rewriteAddress writes the packet's source or destination and updates the checksums:
+// those of the IPv4 header and of UDP and TCP, which cover the addresses. IPv6 has only
+// the latter.
+func (f family) rewriteAddress(dest bool, a netip.Addr) match {
 	value := &expr.Immediate{Register: register, Data: a.AsSlice()}
 	if f.v6 {
 		return match{value, &raw{name: "payload", attrs: []netlink.Attribute{
@@ -143,9 +143,9 @@ func (f family) become(dest bool, a netip.Addr) match {
 	}}
 }
 
-// firstTo matches packets of a protocol's connections whose first packet was to a and
-// port.
-func (f family) firstTo(a netip.Addr, proto byte, port uint16) match {
+// originallyTo matches packets of connections of a protocol whose first packet was to a
+// and port.
+func (f family) originallyTo(a netip.Addr, proto byte, port uint16) match {
 	key := uint32(unix.NFT_CT_DST_IP)
 	if f.v6 {
 		key = unix.NFT_CT_DST_IP6
@@ -153,7 +153,7 @@ func (f family) firstTo(a netip.Addr, proto byte, port uint16) match {
 	original := func(key uint32) *raw {
 		return &raw{name: "ct", attrs: []netlink.Attribute{
 			number(unix.NFTA_CT_KEY, key), number(unix.NFTA_CT_DREG, register),
-			{Type: unix.NFTA_CT_DIRECTION, Data: []byte{originalWay}},
+			{Type: unix.NFTA_CT_DIRECTION, Data: []byte{directionOriginal}},
 		}}
 	}
 	return match{
@@ -163,11 +163,11 @@ func (f family) firstTo(a netip.Addr, proto byte, port uint16) match {
 	}
 }
 
-// divert sends the connection to one of the targets, a random one.
-func (f family) divert(targets *set) match {
-	proto, port := uint32(unix.NFPROTO_IPV4), uint32(behindIPv4)
+// dnatRandom rewrites the connection's destination to a random one of the targets.
+func (f family) dnatRandom(targets *set) match {
+	proto, port := uint32(unix.NFPROTO_IPV4), uint32(afterIPv4)
 	if f.v6 {
-		proto, port = unix.NFPROTO_IPV6, behindIPv6
+		proto, port = unix.NFPROTO_IPV6, afterIPv6
 	}
 	return match{
 		&expr.Numgen{Register: register, Modulus: uint32(len(targets.elements)), Type: unix.NFT_NG_RANDOM},
@@ -176,11 +176,11 @@ func (f family) divert(targets *set) match {
 	}
 }
 
-// divertTo sends the connection to one target.
-func (f family) divertTo(target netip.AddrPort) match {
-	proto, port := uint32(unix.NFPROTO_IPV4), uint32(behindIPv4)
+// dnatTo rewrites the connection's destination to target.
+func (f family) dnatTo(target netip.AddrPort) match {
+	proto, port := uint32(unix.NFPROTO_IPV4), uint32(afterIPv4)
 	if f.v6 {
-		proto, port = unix.NFPROTO_IPV6, behindIPv6
+		proto, port = unix.NFPROTO_IPV6, afterIPv6
 	}
 	return match{
 		&expr.Immediate{Register: register, Data: target.Addr().AsSlice()},
@@ -193,8 +193,8 @@ func equal(data []byte) *expr.Cmp {
 	return &expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: data}
 }
 
-// over matches packets of a protocol whose source or destination port is port.
-func over(proto byte, offset uint32, port uint16) match {
+// portMatch matches packets of a protocol whose port at offset is port.
+func portMatch(proto byte, offset uint32, port uint16) match {
 	return match{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register}, equal([]byte{proto}),
 		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2},
@@ -202,12 +202,12 @@ func over(proto byte, offset uint32, port uint16) match {
 	}
 }
 
-// tcp matches packets of TCP.
+// tcp matches TCP packets.
 func tcp() match {
 	return match{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register}, equal([]byte{unix.IPPROTO_TCP})}
 }
 
-// flags matches TCP packets of whose flags those in mask are want.
+// flags matches TCP packets whose flags in mask equal want.
 func flags(mask, want byte) match {
 	return match{
 		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: tcpFlags, Len: 1},
@@ -216,9 +216,9 @@ func flags(mask, want byte) match {
 	}
 }
 
-// bits matches packets of which that many bits of what e loads are as asked for.
-func bits(load expr.Any, mask uint32, set bool) match {
-	op := expr.CmpOpEq // with none of them
+// maskMatch matches packets for which any bit in mask of the loaded value is set, or none.
+func maskMatch(load expr.Any, mask uint32, set bool) match {
+	op := expr.CmpOpEq // no bit is set
 	if set {
 		op = expr.CmpOpNeq
 	}
@@ -230,31 +230,31 @@ func bits(load expr.Any, mask uint32, set bool) match {
 	}
 }
 
-// marked matches the agent's own packets, or all others.
+// marked matches packets with the agent's mark, or those without it.
 func marked(own bool) match {
-	return bits(&expr.Meta{Key: expr.MetaKeyMARK, Register: register}, rules.Mark, own)
+	return maskMatch(&expr.Meta{Key: expr.MetaKeyMARK, Register: register}, rules.Mark, own)
 }
 
-// tracked matches packets that conntrack has looked at.
+// tracked matches packets that conntrack tracks.
 func tracked() match {
-	return bits(&expr.Ct{Key: expr.CtKeySTATE, Register: register}, expr.CtStateBitUNTRACKED, false)
+	return maskMatch(&expr.Ct{Key: expr.CtKeySTATE, Register: register}, expr.CtStateBitUNTRACKED, false)
 }
 
-// diverted matches packets of connections that DNAT has sent elsewhere.
-func diverted() match {
-	return bits(&expr.Ct{Key: expr.CtKeySTATUS, Register: register}, statusDNAT, true)
+// isDNAT matches packets of connections whose destination DNAT rewrote.
+func isDNAT() match {
+	return maskMatch(&expr.Ct{Key: expr.CtKeySTATUS, Register: register}, statusDNAT, true)
 }
 
-// untrack keeps the packet from conntrack, and ends the chain for it.
-func untrack() match {
+// notrack exempts the packet from conntrack and ends the base chain for it.
+func notrack() match {
 	return match{&expr.Notrack{}, &expr.Verdict{Kind: expr.VerdictAccept}}
 }
 
-func leave() match              { return match{&expr.Verdict{Kind: expr.VerdictAccept}} }
+func accept() match             { return match{&expr.Verdict{Kind: expr.VerdictAccept}} }
 func goTo(chain string) match   { return match{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}} }
 func reset() match              { return match{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}} }
 func masquerade() match         { return match{&expr.Masq{}} }
-func udpTo(port uint16) match   { return over(unix.IPPROTO_UDP, destPort, port) }
-func tcpTo(port uint16) match   { return over(unix.IPPROTO_TCP, destPort, port) }
-func udpFrom(port uint16) match { return over(unix.IPPROTO_UDP, sourcePort, port) }
-func tcpFrom(port uint16) match { return over(unix.IPPROTO_TCP, sourcePort, port) }
+func udpTo(port uint16) match   { return portMatch(unix.IPPROTO_UDP, destPort, port) }
+func tcpTo(port uint16) match   { return portMatch(unix.IPPROTO_TCP, destPort, port) }
+func udpFrom(port uint16) match { return portMatch(unix.IPPROTO_UDP, sourcePort, port) }
+func tcpFrom(port uint16) match { return portMatch(unix.IPPROTO_TCP, sourcePort, port) }

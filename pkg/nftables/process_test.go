@@ -24,28 +24,29 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// agentProcess makes this test binary an agent, whose rules fall back to its value.
+// agentProcess is the environment variable that makes this test binary an agent. Its
+// value is the fallback.
 const agentProcess = "NODE_CACHE_TEST_AGENT"
 
 func TestMain(m *testing.M) {
 	if fallback := os.Getenv(agentProcess); fallback != "" {
-		if err := beAgent(fallback); err != nil {
+		if err := runAgent(fallback); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 	}
 	code := m.Run()
-	if left := leaks(); left != "" {
+	if left := leakedGoroutines(); left != "" {
 		fmt.Fprintln(os.Stderr, "goroutines of this package are left:", left)
 		code = 1
 	}
 	os.Exit(code)
 }
 
-// leaks returns the stacks of goroutines in which a Backend still does something.
-func leaks() string {
+// leakedGoroutines returns the stacks of goroutines that still use a Backend.
+func leakedGoroutines() string {
 	stacks := ""
-	for range 100 { // one that was told to end may need a moment
+	for range 100 { // goroutines that are ending need some time
 		buf := make([]byte, 1<<20)
 		stacks = string(buf[:runtime.Stack(buf, true)])
 		if !strings.Contains(stacks, "nftables.(*Backend)") && !strings.Contains(stacks, "nftables.(*socket)") {
@@ -56,9 +57,8 @@ func leaks() string {
 	return stacks
 }
 
-// beAgent answers at the agent's addresses, and holds the leases on them, until it is
-// killed.
-func beAgent(fallback string) error {
+// runAgent answers at the agent's addresses and holds their leases until it is killed.
+func runAgent(fallback string) error {
 	r := linkLocalRules()
 	r.Owner = "child"
 	for target := range strings.SplitSeq(fallback, ",") {
@@ -94,8 +94,8 @@ func beAgent(fallback string) error {
 	}
 }
 
-// startAgent runs an agent on the node of a scene, and returns when it has its leases.
-func (s *scene) startAgent(t *testing.T, fallback []netip.AddrPort) *exec.Cmd {
+// startAgent starts an agent process on the node and waits until it holds its leases.
+func (s *harness) startAgent(t *testing.T, fallback []netip.AddrPort) *exec.Cmd {
 	t.Helper()
 	targets := make([]string, len(fallback))
 	for i, f := range fallback {
@@ -104,7 +104,7 @@ func (s *scene) startAgent(t *testing.T, fallback []netip.AddrPort) *exec.Cmd {
 	cmd := s.Node.Command(context.Background(), os.Args[0])
 	cmd.Env = append(cmd.Env, agentProcess+"="+strings.Join(targets, ","))
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = nil // not to end with the thread that starts it, as TestRights ends some
+	cmd.SysProcAttr = nil // it must not end with the thread that starts it: TestMissingCapability ends some
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -119,22 +119,22 @@ func (s *scene) startAgent(t *testing.T, fallback []netip.AddrPort) *exec.Cmd {
 	return cmd
 }
 
-// A query is one that was asked, and what came of it.
+// A query is a query with its outcome.
 type query struct {
 	begin, end time.Time
 	who        string
 	err        error
-	again      string // who answered when it was lost and asked once more
+	again      string // the server that answered a repetition, if the query was lost
 }
 
-// queriesPerSecond is what the pods ask an agent that is killed.
+// queriesPerSecond is the load of the pods while the agent is killed.
 const queriesPerSecond = 2000
 
-// TestKilled kills an agent that holds a lease of an hour, under load. All its queries
-// are the fallback's from the moment on in which the kernel has ended the process.
+// TestKilled kills an agent that holds a lease of an hour, under load. The fallback gets
+// all queries as soon as the kernel has ended the process.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	s := play(t, rules.Rules{})
+	s := newHarness(t, rules.Rules{})
 	for _, a := range []netip.Addr{agent4(), agent6()} {
 		if err := s.Node.AddAddress(a); err != nil {
 			t.Fatal(err)
@@ -162,7 +162,7 @@ func TestKilled(t *testing.T) {
 	var killed time.Time
 	ticks := time.NewTicker(time.Second / queriesPerSecond)
 	defer ticks.Stop()
-	for i := range 2 * queriesPerSecond { // whether or not the last one was answered
+	for i := range 2 * queriesPerSecond { // without waiting for the last answer
 		if i == queriesPerSecond {
 			killed = time.Now()
 			if err := agent.Process.Kill(); err != nil {
@@ -180,14 +180,14 @@ func TestKilled(t *testing.T) {
 		when := "before"
 		switch {
 		case o.end.Before(killed):
-		case !o.begin.After(killed): // it may have been sent before or after
+		case !o.begin.After(killed): // sent before or after the kill
 			when = "around"
 		default:
 			when = "after"
 			if o.who == centralName && (first == 0 || o.begin.Sub(killed) < first) {
 				first = o.begin.Sub(killed)
 			}
-			// On a busy machine one of so many may be lost at any time. Under a lease that lasts all of them are.
+			// On a busy host one query may be lost at any time. If the lease stayed, all would be.
 			if o.who != centralName && o.again != centralName {
 				lastBad = max(lastBad, o.begin.Sub(killed))
 			}

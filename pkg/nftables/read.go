@@ -5,54 +5,58 @@
 package nftables
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// A seen is a table of ours that the kernel holds.
-type seen struct {
-	name   string
-	socket uint32 // the port of the socket that owns it; 0: nobody does
+// A kernelTable is an agent's table in the kernel.
+type kernelTable struct {
+	name      string
+	ownerPort uint32 // of the netlink socket that owns it; 0: none
 }
 
-// tables lists those of ours.
-func (b *Backend) tables() ([]seen, error) {
+// listTables lists the tables of agents.
+func (b *Backend) listTables() ([]kernelTable, error) {
 	messages, err := b.reader.dump(unix.NFT_MSG_GETTABLE)
 	if err != nil {
 		return nil, fmt.Errorf("listing tables: %w", err)
 	}
-	var all []seen
+	var all []kernelTable
 	for _, m := range messages {
-		var t seen
+		var t kernelTable
 		err := attributes(m.Data, func(ad *netlink.AttributeDecoder) {
 			switch ad.Type() {
 			case unix.NFTA_TABLE_NAME:
 				t.name = ad.String()
 			case tableOwner:
-				t.socket = ad.Uint32()
+				t.ownerPort = ad.Uint32()
 			}
 		})
 		if err != nil {
 			return nil, fmt.Errorf("listing tables: %w", err)
 		}
-		if ours(t.name) || t.name == traceTable {
+		if isAgentTable(t.name) || t.name == traceTable {
 			all = append(all, t)
 		}
 	}
 	return all, nil
 }
 
-// attributes calls f with each attribute of a message of nf_tables.
+// attributes calls f for each attribute of an nf_tables message.
 func attributes(data []byte, f func(*netlink.AttributeDecoder)) error {
 	if len(data) < headerSize {
-		return fmt.Errorf("a message of %d octets is too short", len(data))
+		return fmt.Errorf("a message of %d bytes is too short", len(data))
 	}
 	ad, err := netlink.NewAttributeDecoder(data[headerSize:])
 	if err != nil {
@@ -65,11 +69,11 @@ func attributes(data []byte, f func(*netlink.AttributeDecoder)) error {
 	return ad.Err()
 }
 
-// tableOf returns the name of the table that a message is about. All kinds of them
-// begin with it.
+// tableOf returns the name of the table that a message is about. It is the first
+// attribute of all kinds of messages.
 func tableOf(data []byte) string {
 	var name string
-	_ = attributes(data, func(ad *netlink.AttributeDecoder) { // what cannot be read names none
+	_ = attributes(data, func(ad *netlink.AttributeDecoder) { // a message that cannot be parsed names no table
 		if ad.Type() == unix.NFTA_TABLE_NAME {
 			name = ad.String()
 		}
@@ -77,16 +81,16 @@ func tableOf(data []byte) string {
 	return name
 }
 
-// chains lists the names of a table's chains, and their attributes. The header before
-// these is left out: it has the generation of all rules of the node, which every change
-// of any table and each renewal of a lease counts up.
-func (b *Backend) chains(table string) (names []string, content []byte, err error) {
+// listChains lists the names of a table's chains, and their attributes. It omits the
+// message headers: they contain the generation of the ruleset, which every change of any
+// table and each renewal of a lease increments.
+func (b *Backend) listChains(table string) (names []string, content []byte, err error) {
 	messages, err := b.reader.dump(unix.NFT_MSG_GETCHAIN, text(unix.NFTA_CHAIN_TABLE, table))
 	if err != nil {
 		return nil, nil, fmt.Errorf("listing the chains of %s: %w", table, err)
 	}
 	for _, m := range messages {
-		if tableOf(m.Data) != table { // older kernels list those of all tables
+		if tableOf(m.Data) != table { // older kernels list the chains of all tables
 			continue
 		}
 		content = append(content, m.Data[headerSize:]...)
@@ -102,8 +106,8 @@ func (b *Backend) chains(table string) (names []string, content []byte, err erro
 	return names, content, nil
 }
 
-// rules counts a table's rules, and returns their attributes.
-func (b *Backend) rules(table string) (count int, content []byte, err error) {
+// listRules counts a table's rules, and returns their attributes.
+func (b *Backend) listRules(table string) (count int, content []byte, err error) {
 	messages, err := b.reader.dump(unix.NFT_MSG_GETRULE, text(unix.NFTA_RULE_TABLE, table))
 	if err != nil {
 		return 0, nil, fmt.Errorf("listing the rules of %s: %w", table, err)
@@ -117,11 +121,11 @@ func (b *Backend) rules(table string) (count int, content []byte, err error) {
 	return count, content, nil
 }
 
-// sets lists the names of a table's sets.
-func (b *Backend) sets(table string) ([]string, error) {
+// listSets lists the names of a table's sets.
+func (b *Backend) listSets(table string) ([]string, error) {
 	messages, err := b.reader.dump(unix.NFT_MSG_GETSET, text(unix.NFTA_SET_TABLE, table))
 	if errors.Is(err, unix.ENOENT) {
-		return nil, nil // the kernel minds only here that there is no such table
+		return nil, nil // no such table; the other dumps return no error for that
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listing the sets of %s: %w", table, err)
@@ -141,12 +145,12 @@ func (b *Backend) sets(table string) ([]string, error) {
 	return names, nil
 }
 
-// elements lists those of a set. The time-outs are what is left of them.
-func (b *Backend) elements(table, set string) ([]element, error) {
+// listElements lists the elements of a set, with their remaining timeouts.
+func (b *Backend) listElements(table, set string) ([]element, error) {
 	messages, err := b.reader.dump(unix.NFT_MSG_GETSETELEM,
 		text(unix.NFTA_SET_ELEM_LIST_TABLE, table), text(unix.NFTA_SET_ELEM_LIST_SET, set))
 	if errors.Is(err, unix.ENOENT) {
-		return nil, nil // it went since it was listed
+		return nil, nil // it was deleted after it was listed
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listing the elements of %s: %w", set, err)
@@ -172,7 +176,7 @@ func (b *Backend) elements(table, set string) ([]element, error) {
 	return all, nil
 }
 
-// read fills e from the attributes of an element.
+// read parses the attributes of an element.
 func (e *element) read(ad *netlink.AttributeDecoder) error {
 	value := func(into *[]byte) {
 		ad.Nested(func(ad *netlink.AttributeDecoder) error {
@@ -197,19 +201,19 @@ func (e *element) read(ad *netlink.AttributeDecoder) error {
 	return ad.Err()
 }
 
-// content is all of a table that only a change of its rules changes: its chains, its
-// rules with their handles, the names of its sets, and what is in its maps. It is
-// without rules if there is no such table.
-func (b *Backend) content(table string) (text string, rules int, err error) {
-	_, chains, err := b.chains(table)
+// tableContents returns the parts of a table that only a change of its rules changes:
+// chains, rules with their handles, names of sets, and elements of maps. It counts no
+// rules if the table does not exist.
+func (b *Backend) tableContents(table string) (text string, rules int, err error) {
+	_, chains, err := b.listChains(table)
 	if err != nil {
 		return "", 0, err
 	}
-	rules, list, err := b.rules(table)
+	rules, list, err := b.listRules(table)
 	if err != nil {
 		return "", 0, err
 	}
-	sets, err := b.sets(table)
+	sets, err := b.listSets(table)
 	if err != nil {
 		return "", 0, err
 	}
@@ -219,7 +223,7 @@ func (b *Backend) content(table string) (text string, rules int, err error) {
 		if !strings.HasPrefix(name, targetMap) {
 			continue
 		}
-		elements, err := b.elements(table, name)
+		elements, err := b.listElements(table, name)
 		if err != nil {
 			return "", 0, err
 		}
@@ -229,4 +233,84 @@ func (b *Backend) content(table string) (text string, rules int, err error) {
 		}
 	}
 	return s.String(), rules, nil
+}
+
+// State reads the tables of all agents.
+func (b *Backend) State(ctx context.Context) (rules.State, error) {
+	s := rules.State{Leases: map[netip.Addr]time.Duration{}}
+	all, err := b.listTables()
+	if err != nil {
+		return rules.State{}, err
+	}
+	for _, t := range all {
+		if t.name == traceTable {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return rules.State{}, err
+		}
+		s.Present = true
+		count, _, err := b.listRules(t.name)
+		if err != nil {
+			return rules.State{}, err
+		}
+		s.Count += count
+		s.LeasesInUse = s.LeasesInUse || count > 0 && b.isOwn(t.name)
+		if t.name != fallbackTable {
+			err = b.addLeases(t.name, s.Leases)
+		} else if s.Owner, err = b.fallbackOwner(); err == nil {
+			s.Fallback, err = b.fallbackTargets()
+		}
+		if err != nil {
+			return rules.State{}, err
+		}
+	}
+	return s, nil
+}
+
+// isOwn reports whether Renew writes leases to the table.
+func (b *Backend) isOwn(table string) bool {
+	own := b.table.Load()
+	return own != nil && *own == table
+}
+
+// fallbackOwner returns the name of the agent that wrote the fallback table, or "".
+func (b *Backend) fallbackOwner() (string, error) {
+	chains, _, err := b.listChains(fallbackTable)
+	for _, name := range chains {
+		if owner, ok := strings.CutPrefix(name, ownerPrefix); ok {
+			return owner, err
+		}
+	}
+	return "", err
+}
+
+// fallbackTargets returns the targets in the fallback table, in the order of the rules.
+func (b *Backend) fallbackTargets() ([]netip.AddrPort, error) {
+	sets, err := b.listSets(fallbackTable)
+	if err != nil {
+		return nil, err
+	}
+	var list []netip.AddrPort
+	for _, set := range sets {
+		elements, err := b.listElements(fallbackTable, set)
+		if err != nil {
+			return nil, err
+		}
+		slices.SortFunc(elements, func(a, b element) int { return targetIndex(a) - targetIndex(b) })
+		for _, e := range elements {
+			if t, ok := parseTarget(e.data); ok && !slices.Contains(list, t) { // each address has a map of its own
+				list = append(list, t)
+			}
+		}
+	}
+	return list, nil
+}
+
+// targetIndex returns the number of a target in its map.
+func targetIndex(e element) int {
+	if len(e.key) != 4 {
+		return 0
+	}
+	return int(binary.NativeEndian.Uint32(e.key))
 }

@@ -17,65 +17,65 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receiveBuffer holds the events of a large transaction of another program, as
-// kube-proxy's are.
+// receiveBuffer has room for the events of a large transaction of another program, such
+// as kube-proxy.
 const receiveBuffer = 4 << 20
 
-// reads is how often a dump is tried again that changed while it was read.
-const reads = 20
+// dumpAttempts bounds the repetitions of a dump that changes interrupt.
+const dumpAttempts = 20
 
-// whole is what was being done when the kernel refuses a transaction as such.
-const whole = "writing rules"
+// wholeBatch names the operation when the kernel refuses a transaction as a whole.
+const wholeBatch = "writing rules"
 
 // A socket is a netlink socket to netfilter.
 type socket struct {
 	conn *netlink.Conn
-	mu   sync.Mutex // one transaction, or dump, at a time
+	mu   sync.Mutex // held during one transaction or dump
 }
 
 func dial() (*socket, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
-		return nil, explain("opening a netlink socket", err)
+		return nil, withHint("opening a netlink socket", err)
 	}
-	// Without the right, the buffer is what the system allows. The kernel's word on
-	// what it did not like is a comfort, that all but old kernels have.
+	// Both are best effort: without NET_ADMIN the buffer has the default size, and old
+	// kernels return no error texts.
 	_ = conn.SetReadBuffer(receiveBuffer)
 	_ = conn.SetOption(netlink.ExtendedAcknowledge, true)
 	return &socket{conn: conn}, nil
 }
 
-// close ends the socket, and with it the tables that it owns.
+// close closes the socket. The kernel then deletes the tables that it owns.
 func (s *socket) close() error { return s.conn.Close() }
 
-// do has the kernel do a batch, all of it or, with an error, nothing.
+// commit sends a batch. The kernel carries out all of it or, with an error, nothing.
 //
-// The kernel works on a batch while it is being sent, so what it has to say is there
-// to be read at once, and nothing of it is left for the next one to stumble upon. No
-// message asks for an acknowledgement: the kernel speaks of failures only.
-func (s *socket) do(b *batch) error {
+// The kernel processes a batch while it is being sent. So all replies can be read at
+// once, and none is left for the next batch. No message requests an acknowledgement: the
+// kernel reports failures only.
+func (s *socket) commit(b *batch) error {
 	if b.err != nil {
 		return b.err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sent, err := s.conn.SendMessages(b.frame())
+	sent, err := s.conn.SendMessages(b.framed())
 	if err != nil {
-		return explain("sending a transaction", err)
+		return withHint("sending a transaction", err)
 	}
-	replies, err := s.pending()
+	replies, err := s.receivePending()
 	if err != nil {
-		return explain("reading the outcome of a transaction", err)
+		return withHint("reading the result of a transaction", err)
 	}
 	names := make(map[uint32]string, len(b.names))
 	for i, name := range b.names {
 		names[sent[i+1].Header.Sequence] = name
 	}
-	return outcome(replies, names)
+	return firstFailure(replies, names)
 }
 
-// pending reads what is there to be read, without waiting.
-func (s *socket) pending() ([]syscall.NetlinkMessage, error) {
+// receivePending reads all queued messages without waiting.
+func (s *socket) receivePending() ([]syscall.NetlinkMessage, error) {
 	rc, err := s.conn.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -107,9 +107,9 @@ func (s *socket) pending() ([]syscall.NetlinkMessage, error) {
 	}
 }
 
-// outcome finds the first failure among the replies to a batch, whose messages have
-// names by their sequence numbers.
-func outcome(replies []syscall.NetlinkMessage, names map[uint32]string) error {
+// firstFailure returns the first failure among the replies to a batch. names has the
+// names of the messages by sequence number.
+func firstFailure(replies []syscall.NetlinkMessage, names map[uint32]string) error {
 	for _, m := range replies {
 		if m.Header.Type != unix.NLMSG_ERROR || len(m.Data) < 4 {
 			continue
@@ -120,24 +120,24 @@ func outcome(replies []syscall.NetlinkMessage, names map[uint32]string) error {
 		}
 		name := names[m.Header.Seq]
 		if name == "" {
-			name = whole
+			name = wholeBatch
 		}
 		errno := unix.Errno(-code)
-		if word := extended(m); word != "" {
-			return explain(name, fmt.Errorf("%w (%s)", errno, word))
+		if word := extendedAck(m); word != "" {
+			return withHint(name, fmt.Errorf("%w (%s)", errno, word))
 		}
-		return explain(name, errno)
+		return withHint(name, errno)
 	}
 	return nil
 }
 
-// extended returns the kernel's own word on a failure, if it has one.
-func extended(m syscall.NetlinkMessage) string {
+// extendedAck returns the kernel's error text, if there is one.
+func extendedAck(m syscall.NetlinkMessage) string {
 	if m.Header.Flags&unix.NLM_F_ACK_TLVS == 0 || len(m.Data) < 4+unix.SizeofNlMsghdr {
 		return ""
 	}
 	at := 4 + unix.SizeofNlMsghdr
-	if m.Header.Flags&unix.NLM_F_CAPPED == 0 { // the whole of our message is repeated
+	if m.Header.Flags&unix.NLM_F_CAPPED == 0 { // the reply repeats our whole message
 		length := binary.NativeEndian.Uint32(m.Data[4:])
 		at = 4 + int(min(length+3, uint32(len(m.Data)))&^3)
 	}
@@ -156,7 +156,7 @@ func extended(m syscall.NetlinkMessage) string {
 	return ""
 }
 
-// dump reads the messages of one kind of the family inet, a consistent view of them.
+// dump reads a consistent list of the messages of one kind for the family inet.
 func (s *socket) dump(kind int, attrs ...netlink.Attribute) ([]netlink.Message, error) {
 	data, err := netlink.MarshalAttributes(attrs)
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *socket) dump(kind int, attrs ...netlink.Attribute) ([]netlink.Message, 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for range reads {
+	for range dumpAttempts {
 		messages, err := s.conn.Execute(netlink.Message{
 			Header: netlink.Header{Type: messageType(kind), Flags: netlink.Request | netlink.Dump},
 			Data:   append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, data...),
@@ -177,23 +177,23 @@ func (s *socket) dump(kind int, attrs ...netlink.Attribute) ([]netlink.Message, 
 			return messages, nil
 		}
 	}
-	return nil, errors.New("the rules change faster than they can be read")
+	return nil, errors.New("the rules keep changing while they are read")
 }
 
-// explain wraps err, with the right or the part of the kernel that is missing.
-func explain(doing string, err error) error {
+// withHint wraps err with the missing capability or kernel option.
+func withHint(doing string, err error) error {
 	var missing string
 	switch {
 	case errors.Is(err, unix.EPERM) && strings.HasPrefix(doing, "deleting table"):
-		missing = "it belongs to a running process"
+		missing = "a running process owns it"
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		missing = "the capability NET_ADMIN is needed"
+		missing = "it needs the capability NET_ADMIN"
 	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EAFNOSUPPORT):
 		missing = "the kernel lacks netfilter's netlink, CONFIG_NETFILTER_NETLINK"
-	case errors.Is(err, unix.EOPNOTSUPP) && doing == whole:
+	case errors.Is(err, unix.EOPNOTSUPP) && doing == wholeBatch:
 		missing = "the kernel lacks nf_tables, CONFIG_NF_TABLES"
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
-		missing = lacks(doing)
+		missing = missingOption(doing)
 	}
 	if missing == "" {
 		return fmt.Errorf("%s: %w", doing, err)
@@ -201,8 +201,8 @@ func explain(doing string, err error) error {
 	return fmt.Errorf("%s: %w: %s", doing, err, missing)
 }
 
-// lacks names the kernel's options without which what was being done cannot be.
-func lacks(doing string) string {
+// missingOption returns the kernel options that an operation needs.
+func missingOption(doing string) string {
 	switch {
 	case strings.HasPrefix(doing, "adding table"):
 		return "the kernel lacks tables of the family inet, CONFIG_NF_TABLES_INET"

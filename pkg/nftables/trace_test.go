@@ -15,7 +15,7 @@ import (
 	"github.com/nodecache/node-cache/internal/nodelab"
 )
 
-// TestTrace has the rules of others drop queries.
+// TestTrace traces queries that rules of other programs drop.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -49,7 +49,7 @@ func TestTrace(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r := linkLocalRules()
-			s := play(t, r)
+			s := newHarness(t, r)
 			if out, err := s.Node.Output(t.Context(), "nft", tt.firewall); err != nil {
 				t.Fatalf("nft: %v\n%s", err, out)
 			}

@@ -25,17 +25,17 @@ const centralName = "central"
 
 func central4() netip.AddrPort { return netip.MustParseAddrPort("10.201.0.2:53") }
 
-// A scene is a node with an agent, and a central resolver beyond it.
-type scene struct {
+// A harness is a node with an agent and a central resolver behind it.
+type harness struct {
 	*nodelab.Lab
 	backend *Backend
 	agent   []*nodelab.Server
 }
 
-// play builds a scene. Conntrack is at work on its node, as on every node.
-func play(t *testing.T, r rules.Rules) *scene {
+// newHarness starts a harness. Conntrack is active on its node, as on every node.
+func newHarness(t *testing.T, r rules.Rules) *harness {
 	t.Helper()
-	s := &scene{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 2})}
+	s := &harness{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 2})}
 	track := "table inet others { chain c { type filter hook prerouting priority 0; ct state new counter; }; }"
 	if out, err := s.Node.Output(t.Context(), "nft", track); err != nil {
 		t.Fatalf("nft: %v\n%s", err, out)
@@ -49,7 +49,7 @@ func play(t *testing.T, r rules.Rules) *scene {
 	for _, a := range []netip.Addr{s.Upstream.IPv4, s.Upstream.IPv6, nodelab.ServiceIPv4(), nodelab.ServiceIPv6()} {
 		serve(t, s.Upstream, netip.AddrPortFrom(a, dnsPort), centralName)
 	}
-	s.backend = in(t, s.Node)
+	s.backend = newBackend(t, s.Node)
 	return s
 }
 
@@ -63,14 +63,14 @@ func serve(t *testing.T, h *nodelab.Host, addr netip.AddrPort, name string) *nod
 	return s
 }
 
-// central is the fallback of both families.
-func (s *scene) central() []netip.AddrPort {
+// central returns the fallback of both families.
+func (s *harness) central() []netip.AddrPort {
 	return []netip.AddrPort{netip.AddrPortFrom(s.Upstream.IPv4, dnsPort), netip.AddrPortFrom(s.Upstream.IPv6, dnsPort)}
 }
 
-// answers asks each of the addresses that r's clients ask, over both protocols, as a
-// pod and as a process of the node, and expects all answers to come from want.
-func (s *scene) answers(t *testing.T, r rules.Rules, want string) {
+// expectAnswers queries each address that clients use, over UDP and TCP, from a pod and
+// from the node. It expects all answers from want.
+func (s *harness) expectAnswers(t *testing.T, r rules.Rules, want string) {
 	t.Helper()
 	for _, h := range []*nodelab.Host{s.Pods[0], s.Node} {
 		for _, l := range r.Leases() {
@@ -84,8 +84,8 @@ func (s *scene) answers(t *testing.T, r rules.Rules, want string) {
 	}
 }
 
-// flows counts what the node's conntrack knows of r's clients' queries.
-func (s *scene) flows(t *testing.T, r rules.Rules) []nodelab.Flow {
+// flows returns the node's conntrack entries of queries to r's addresses.
+func (s *harness) flows(t *testing.T, r rules.Rules) []nodelab.Flow {
 	t.Helper()
 	var all []nodelab.Flow
 	for _, l := range r.Leases() {
@@ -103,16 +103,16 @@ func (s *scene) flows(t *testing.T, r rules.Rules) []nodelab.Flow {
 	return all
 }
 
-// forget empties the node's conntrack.
-func (s *scene) forget(t *testing.T) {
+// flushConntrack deletes all conntrack entries of the node.
+func (s *harness) flushConntrack(t *testing.T) {
 	t.Helper()
 	if out, err := s.Node.Output(t.Context(), "conntrack", "-F"); err != nil {
 		t.Fatalf("conntrack: %v\n%s", err, out)
 	}
 }
 
-// await calls ready until it says yes, and returns how long that took.
-func await(t *testing.T, what string, ready func() bool) time.Duration {
+// waitFor calls ready until it returns true, and returns the time that took.
+func waitFor(t *testing.T, what string, ready func() bool) time.Duration {
 	t.Helper()
 	begin := time.Now()
 	for !ready() {
@@ -124,7 +124,7 @@ func await(t *testing.T, what string, ready func() bool) time.Duration {
 	return time.Since(begin)
 }
 
-// TestLease follows the packets of all kinds of clients through the life of a lease.
+// TestLease checks where the packets of all kinds of clients go during a lease.
 func TestLease(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -137,23 +137,23 @@ func TestLease(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s, r := play(t, tt.rules), tt.rules
+			s, r := newHarness(t, tt.rules), tt.rules
 			for _, h := range s.Hosts() {
-				checksums(t, h)
+				computeChecksums(t, h)
 			}
 			if r.Mode == rules.LinkLocal {
 				r.Fallback = s.central()
 			}
 			apply(t, s.backend, r)
 
-			s.answers(t, r, centralName)
+			s.expectAnswers(t, r, centralName)
 			if len(s.flows(t, r)) == 0 {
 				t.Error("not leased: conntrack knows of nothing, so it cannot be seen to")
 			}
 
-			s.forget(t)
+			s.flushConntrack(t)
 			renew(t, s.backend, r, longLease)
-			s.answers(t, r, agentName)
+			s.expectAnswers(t, r, agentName)
 			if flows := s.flows(t, r); len(flows) > 0 {
 				t.Errorf("leased: conntrack knows %v", flows)
 			}
@@ -162,20 +162,20 @@ func TestLease(t *testing.T) {
 				t.Errorf("State: %+v, %v, want both leases", state, err)
 			}
 
-			renew(t, s.backend, r, 300*time.Millisecond) // shorter than what is left
-			took := await(t, "the lease to lapse", func() bool {
+			renew(t, s.backend, r, 300*time.Millisecond) // shorter than the remaining time
+			took := waitFor(t, "the lease to lapse", func() bool {
 				state, err := s.backend.State(t.Context())
 				return err == nil && len(state.Leases) == 0
 			})
 			t.Logf("a lease of 300 ms lapsed within %v", took)
-			s.answers(t, r, centralName)
+			s.expectAnswers(t, r, centralName)
 
 			renew(t, s.backend, r, longLease)
-			s.answers(t, r, agentName)
+			s.expectAnswers(t, r, agentName)
 			if err := s.backend.Release(t.Context(), keys(r), 0); err != nil {
 				t.Fatal(err)
 			}
-			s.answers(t, r, centralName)
+			s.expectAnswers(t, r, centralName)
 			if err := s.backend.Release(t.Context(), keys(r), 0); err != nil {
 				t.Errorf("releasing what is not leased: %v", err)
 			}
@@ -183,15 +183,15 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// TestDrain releases a lease under an open session: it goes on, and new ones are
-// elsewhere. When the drain has ended, so has the session, at once and not by a
-// time-out of the client's.
+// TestDrain releases a lease during an open session. The session continues, and new ones
+// go to the fallback. When the drain ends, the session is reset at once; the client does
+// not run into a timeout.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	for _, r := range []rules.Rules{linkLocalRules(central4(), netip.MustParseAddrPort("[fd00:201::2]:53")), transparentRules()} {
 		t.Run(r.Mode.String(), func(t *testing.T) {
 			t.Parallel()
-			s := play(t, r)
+			s := newHarness(t, r)
 			if r.Mode == rules.LinkLocal {
 				r.Fallback = s.central()
 			}
@@ -206,7 +206,7 @@ func TestDrain(t *testing.T) {
 			if err := s.backend.Release(t.Context(), keys(r), longLease); err != nil {
 				t.Fatal(err)
 			}
-			s.answers(t, r, centralName)
+			s.expectAnswers(t, r, centralName)
 			for _, c := range open {
 				if got, err := c.ask(); err != nil || got != agentName {
 					t.Errorf("draining, %s: %q, %v, want the agent", c.name, got, err)
@@ -216,9 +216,9 @@ func TestDrain(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r.Mode == rules.Transparent {
-				return // kube-proxy's then, that knows nothing of the session
+				return // kube-proxy gets it then, which does not know the session
 			}
-			await(t, "the drain to end", func() bool { used, err := s.backend.used(leaseTable(owner)); return err == nil && !used })
+			waitFor(t, "the drain to end", func() bool { used, err := s.backend.hasLeases(leaseTable(owner)); return err == nil && !used })
 			for _, c := range open {
 				got, err := c.ask()
 				if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -229,20 +229,20 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestOwnPackets has the agent ask itself: no fallback may answer that, and no
-// conntrack may see it, lease or not.
+// TestOwnPackets sends the agent's self-query: no fallback may answer it and conntrack
+// may not track it, with or without a lease.
 func TestOwnPackets(t *testing.T) {
 	t.Parallel()
 	for _, r := range []rules.Rules{linkLocalRules(central4(), netip.MustParseAddrPort("[fd00:201::2]:53")), transparentRules()} {
 		t.Run(r.Mode.String(), func(t *testing.T) {
 			t.Parallel()
-			s := play(t, r)
+			s := newHarness(t, r)
 			apply(t, s.backend, r)
 			for _, leased := range []bool{false, true} {
 				if leased {
 					renew(t, s.backend, r, longLease)
 				}
-				s.forget(t)
+				s.flushConntrack(t)
 				for _, l := range r.Leases() {
 					for _, network := range []string{"udp", "tcp"} {
 						got, err := askMarked(s.Node, l.Probe, netip.AddrPortFrom(l.Probe, r.Port), network)
@@ -267,12 +267,12 @@ func TestOwnPackets(t *testing.T) {
 	}
 }
 
-// TestSpread counts who of several targets is asked.
-func TestSpread(t *testing.T) {
+// TestFallbackDistribution counts the queries that each target gets.
+func TestFallbackDistribution(t *testing.T) {
 	t.Parallel()
 	const queries = 600
 	r := linkLocalRules()
-	s := play(t, r)
+	s := newHarness(t, r)
 	var servers []*nodelab.Server
 	for _, a := range []string{"10.201.0.2:5301", "10.201.0.2:5302", "10.201.0.2:5303"} {
 		addr := netip.MustParseAddrPort(a)
@@ -293,20 +293,20 @@ func TestSpread(t *testing.T) {
 		chi += d * d / expected
 		t.Logf("%s: %d over UDP, %d over TCP", r.Fallback[i], udp, tcp)
 	}
-	if chi > 27.6 { // two degrees of freedom: once in a million
+	if chi > 27.6 { // two degrees of freedom: probability one in a million
 		t.Errorf("chi square %.1f: not spread evenly", chi)
 	}
 }
 
-// TestFallbackChanges changes the targets again and again under queries: each meets the
-// old rules, or the new ones. A query that is with a target as that leaves may be lost
-// where nothing is waited for, because its connection is forgotten with the others to that
-// target. That is of UDP alone: sessions are not forgotten, see TestFallbackLeaves.
+// TestFallbackChanges changes the targets repeatedly under load. Each query sees the old
+// rules or the new ones. Without a grace period a UDP query that a removed target is
+// answering may be lost, because its conntrack entry is deleted. Entries of TCP sessions
+// are not, see TestFallbackLeaves.
 func TestFallbackChanges(t *testing.T) {
 	t.Parallel()
 	r := linkLocalRules()
-	s := play(t, r)
-	s.backend.inFlight = 0 // as many changes as there can be
+	s := newHarness(t, r)
+	s.backend.flowGrace = 0 // as many changes as possible
 	targets := []netip.AddrPort{netip.MustParseAddrPort("10.201.0.2:5301"), netip.MustParseAddrPort("10.201.0.2:5302")}
 	for _, a := range targets {
 		serve(t, s.Upstream, a, a.String())
@@ -347,13 +347,13 @@ func TestFallbackChanges(t *testing.T) {
 	t.Logf("%d queries during %d changes, %d lost", queries, changes.Load(), lost)
 }
 
-// TestFallbackLeavesInOrder has a target leave while it has a query, which it answers
-// afterwards. The end of the context ends the wait for such answers.
+// TestFallbackLeavesInOrder removes a target that answers a pending query afterwards. The
+// end of the context ends the wait for such answers.
 func TestFallbackLeavesInOrder(t *testing.T) {
 	t.Parallel()
 	r := linkLocalRules()
-	s := play(t, r)
-	s.backend.inFlight = time.Hour
+	s := newHarness(t, r)
+	s.backend.flowGrace = time.Hour
 	leaving := netip.MustParseAddrPort("10.201.0.2:5301")
 	var server net.PacketConn
 	if err := s.Upstream.Do(func() (err error) {
@@ -388,7 +388,7 @@ func TestFallbackLeavesInOrder(t *testing.T) {
 		_, err := s.backend.Apply(ctx, r)
 		applied <- err
 	}()
-	for { // until new queries go elsewhere
+	for { // until new queries go to the other target
 		now, err := s.backend.State(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -397,7 +397,7 @@ func TestFallbackLeavesInOrder(t *testing.T) {
 			break
 		}
 	}
-	time.Sleep(100 * time.Millisecond) // long enough for the flow to be forgotten by who does not wait
+	time.Sleep(100 * time.Millisecond) // without the grace period the entry would be gone by now
 	reply := new(dns.Msg)
 	if err := reply.Unpack(buf[:n]); err != nil {
 		t.Fatal(err)
@@ -420,12 +420,12 @@ func TestFallbackLeavesInOrder(t *testing.T) {
 	}
 }
 
-// TestFallbackLeaves has clients that keep their port follow the targets. Sessions go on
-// with the target that they began with.
+// TestFallbackLeaves checks that clients that reuse their port follow a change of targets.
+// TCP sessions stay with the target of their first packet.
 func TestFallbackLeaves(t *testing.T) {
 	t.Parallel()
 	r := linkLocalRules()
-	s := play(t, r)
+	s := newHarness(t, r)
 	targets := []string{"10.201.0.2:5301", "10.201.0.2:5302", "[fd00:201::2]:5301", "[fd00:201::2]:5302"}
 	var clients []net.Conn
 	var sessions []*session
@@ -456,21 +456,20 @@ func TestFallbackLeaves(t *testing.T) {
 				t.Errorf("client %d: %q, %v, want %q", i, got, err, now[i/2])
 			}
 		}
-		if flows, err := s.backend.flowsTo(agent4(), dnsPort); err != nil || len(flows) != 2 {
+		if flows, err := s.backend.listFlows(agent4(), dnsPort); err != nil || len(flows) != 2 {
 			t.Errorf("flows: %v, %v", flows, err)
 		}
 	}
 }
 
-// TestRenewals renews leases that are short again and again, under queries: the
-// fallback gets none of them.
+// TestRenewals renews short leases repeatedly under load: the fallback gets no query.
 func TestRenewals(t *testing.T) {
 	t.Parallel()
 	const lease, every = 2 * time.Second, 2 * time.Millisecond
 	for _, r := range []rules.Rules{linkLocalRules(central4()), transparentRules()} {
 		t.Run(r.Mode.String(), func(t *testing.T) {
 			t.Parallel()
-			s := play(t, r)
+			s := newHarness(t, r)
 			apply(t, s.backend, r)
 			renew(t, s.backend, r, lease)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -498,11 +497,11 @@ func TestRenewals(t *testing.T) {
 	}
 }
 
-// TestServiceOnLink has the service's addresses on a link of the node, as IPVS does.
+// TestServiceOnLink puts the Service's addresses on a link of the node, as IPVS does.
 func TestServiceOnLink(t *testing.T) {
 	t.Parallel()
 	r := transparentRules()
-	s := play(t, r)
+	s := newHarness(t, r)
 	for _, a := range r.Services {
 		if err := s.Node.AddAddress(a); err != nil {
 			t.Fatal(err)
@@ -510,7 +509,7 @@ func TestServiceOnLink(t *testing.T) {
 	}
 	apply(t, s.backend, r)
 	renew(t, s.backend, r, longLease)
-	s.answers(t, r, agentName)
+	s.expectAnswers(t, r, agentName)
 	if flows := s.flows(t, r); len(flows) > 0 {
 		t.Errorf("conntrack knows %v", flows)
 	}

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refusal is what the kernel says of message seq, with a word of its own, after the
-// first repeated octets of the message's content.
-func refusal(errno unix.Errno, seq uint32, word string, repeated int) syscall.NetlinkMessage {
+// failureReply is the kernel's reply to message seq with an error text, which follows the
+// first repeated bytes of the message.
+func failureReply(errno unix.Errno, seq uint32, word string, repeated int) syscall.NetlinkMessage {
 	m := syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.NLMSG_ERROR, Seq: seq}}
 	m.Data = binary.NativeEndian.AppendUint32(nil, uint32(-int32(errno)))
 	if errno == 0 {
@@ -37,32 +37,32 @@ func refusal(errno unix.Errno, seq uint32, word string, repeated int) syscall.Ne
 	return m
 }
 
-func TestOutcome(t *testing.T) {
+func TestFirstFailure(t *testing.T) {
 	t.Parallel()
 	names := map[uint32]string{1: "adding table node-cache", 2: "adding chain fallback-output", 3: "adding a rule to input (why)", 4: "filling set lease4"}
 	tests := []struct {
 		name    string
 		replies []syscall.NetlinkMessage
 		is      error
-		want    string // in the error; empty: none
+		want    string // part of the error; empty: no error
 	}{
 		{name: "nothing"},
-		{name: "an acknowledgement", replies: []syscall.NetlinkMessage{refusal(0, 1, "", 0)}},
+		{name: "an acknowledgement", replies: []syscall.NetlinkMessage{failureReply(0, 1, "", 0)}},
 		{name: "something else", replies: []syscall.NetlinkMessage{{Header: syscall.NlMsghdr{Type: unix.NLMSG_DONE}}}},
 		{name: "cut short", replies: []syscall.NetlinkMessage{{Header: syscall.NlMsghdr{Type: unix.NLMSG_ERROR}, Data: []byte{1}}}},
-		{name: "no right", replies: []syscall.NetlinkMessage{refusal(unix.EPERM, 99, "", 0)}, is: unix.EPERM, want: "writing rules: operation not permitted: the capability NET_ADMIN is needed"},
-		{name: "no nf_tables", replies: []syscall.NetlinkMessage{refusal(unix.EOPNOTSUPP, 99, "", 0)}, is: unix.EOPNOTSUPP, want: "CONFIG_NF_TABLES"},
-		{name: "no inet", replies: []syscall.NetlinkMessage{refusal(unix.EOPNOTSUPP, 1, "", 0)}, is: unix.EOPNOTSUPP, want: "CONFIG_NF_TABLES_INET"},
-		{name: "no NAT, after what went well", replies: []syscall.NetlinkMessage{refusal(0, 1, "", 0), refusal(unix.ENOENT, 2, "", 0)}, is: unix.ENOENT, want: "adding chain fallback-output: no such file or directory: the kernel lacks NAT"},
-		{name: "no reject", replies: []syscall.NetlinkMessage{refusal(unix.ENOENT, 3, "", 0)}, is: unix.ENOENT, want: "CONFIG_NFT_REJECT_INET"},
-		{name: "the kernel's word", replies: []syscall.NetlinkMessage{refusal(unix.EBUSY, 4, "it is in use", 0)}, is: unix.EBUSY, want: "filling set lease4: device or resource busy (it is in use)"},
-		{name: "the kernel's word behind our own", replies: []syscall.NetlinkMessage{refusal(unix.EBUSY, 4, "it is in use", 37)}, is: unix.EBUSY, want: "filling set lease4: device or resource busy (it is in use)"},
-		{name: "the first of several", replies: []syscall.NetlinkMessage{refusal(unix.EBUSY, 4, "", 0), refusal(unix.EPERM, 1, "", 0)}, is: unix.EBUSY, want: "filling set lease4"},
+		{name: "no right", replies: []syscall.NetlinkMessage{failureReply(unix.EPERM, 99, "", 0)}, is: unix.EPERM, want: "writing rules: operation not permitted: it needs the capability NET_ADMIN"},
+		{name: "no nf_tables", replies: []syscall.NetlinkMessage{failureReply(unix.EOPNOTSUPP, 99, "", 0)}, is: unix.EOPNOTSUPP, want: "CONFIG_NF_TABLES"},
+		{name: "no inet", replies: []syscall.NetlinkMessage{failureReply(unix.EOPNOTSUPP, 1, "", 0)}, is: unix.EOPNOTSUPP, want: "CONFIG_NF_TABLES_INET"},
+		{name: "no NAT, after what went well", replies: []syscall.NetlinkMessage{failureReply(0, 1, "", 0), failureReply(unix.ENOENT, 2, "", 0)}, is: unix.ENOENT, want: "adding chain fallback-output: no such file or directory: the kernel lacks NAT"},
+		{name: "no reject", replies: []syscall.NetlinkMessage{failureReply(unix.ENOENT, 3, "", 0)}, is: unix.ENOENT, want: "CONFIG_NFT_REJECT_INET"},
+		{name: "the kernel's word", replies: []syscall.NetlinkMessage{failureReply(unix.EBUSY, 4, "it is in use", 0)}, is: unix.EBUSY, want: "filling set lease4: device or resource busy (it is in use)"},
+		{name: "the kernel's word behind our own", replies: []syscall.NetlinkMessage{failureReply(unix.EBUSY, 4, "it is in use", 37)}, is: unix.EBUSY, want: "filling set lease4: device or resource busy (it is in use)"},
+		{name: "the first of several", replies: []syscall.NetlinkMessage{failureReply(unix.EBUSY, 4, "", 0), failureReply(unix.EPERM, 1, "", 0)}, is: unix.EBUSY, want: "filling set lease4"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			err := outcome(tt.replies, names)
+			err := firstFailure(tt.replies, names)
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) || !errors.Is(err, tt.is) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
@@ -70,7 +70,7 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-func TestExplain(t *testing.T) {
+func TestWithHint(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		doing string
@@ -78,34 +78,34 @@ func TestExplain(t *testing.T) {
 		want  string
 	}{
 		{doing: "opening a netlink socket", err: unix.EPROTONOSUPPORT, want: "CONFIG_NETFILTER_NETLINK"},
-		{doing: "deleting table node-cache-a1", err: unix.EPERM, want: "it belongs to a running process"},
+		{doing: "deleting table node-cache-a1", err: unix.EPERM, want: "a running process owns it"},
 		{doing: "adding a rule to query (why)", err: unix.ENOENT, want: "CONFIG_NFT_CT"},
 		{doing: "adding a rule to fallback (why)", err: unix.ENOENT, want: "CONFIG_NFT_NUMGEN"},
 		{doing: "filling set lease4", err: unix.ENOENT, want: "filling set lease4: no such file or directory"},
 	}
 	for _, tt := range tests {
-		if got := explain(tt.doing, tt.err); !errors.Is(got, tt.err) || !strings.Contains(got.Error(), tt.want) {
+		if got := withHint(tt.doing, tt.err); !errors.Is(got, tt.err) || !strings.Contains(got.Error(), tt.want) {
 			t.Errorf("got %v, want %q", got, tt.want)
 		}
 	}
 }
 
-// FuzzExtended has the kernel say anything.
-func FuzzExtended(f *testing.F) {
+// FuzzExtendedAck parses arbitrary replies of the kernel.
+func FuzzExtendedAck(f *testing.F) {
 	for _, word := range []string{"", "it is in use"} {
-		m := refusal(unix.EBUSY, 1, word, 5)
+		m := failureReply(unix.EBUSY, 1, word, 5)
 		f.Add(m.Header.Flags, m.Data)
 	}
 	f.Fuzz(func(t *testing.T, flags uint16, data []byte) {
 		m := syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.NLMSG_ERROR, Flags: flags}, Data: data}
-		if word := extended(m); word != "" && !strings.Contains(string(data), word) {
+		if word := extendedAck(m); word != "" && !strings.Contains(string(data), word) {
 			t.Errorf("%q is not what was said", word)
 		}
-		_ = outcome([]syscall.NetlinkMessage{m}, nil)
+		_ = firstFailure([]syscall.NetlinkMessage{m}, nil)
 	})
 }
 
-// FuzzElement reads back elements as the kernel lists them.
+// FuzzElement parses elements as the kernel lists them.
 func FuzzElement(f *testing.F) {
 	f.Add([]byte{10, 0, 0, 1}, []byte{1}, uint64(3000))
 	f.Add(make([]byte, 16), []byte{}, uint64(0))
@@ -130,15 +130,15 @@ func FuzzElement(f *testing.F) {
 	})
 }
 
-// FuzzTraced reads anything as a packet's trace, or as a connection.
-func FuzzTraced(f *testing.F) {
+// FuzzTrace parses arbitrary data as a trace and as a conntrack entry.
+func FuzzTrace(f *testing.F) {
 	f.Add(traceMessage(unix.NFT_TRACETYPE_RULE, verdictDrop, 7))
 	f.Add(traceMessage(unix.NFT_TRACETYPE_POLICY, verdictDrop, 0))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if d, ok := dropOf(data); ok && d.Policy && d.Handle != 0 {
+		if d, ok := parseDrop(data); ok && d.Policy && d.Handle != 0 {
 			t.Errorf("a policy with a handle: %+v", d)
 		}
-		if c, err := flowOf(data); err == nil && c.to.Addr() != (netip.Addr{}) && !c.to.Addr().IsValid() {
+		if c, err := parseFlow(data); err == nil && c.to.Addr() != (netip.Addr{}) && !c.to.Addr().IsValid() {
 			t.Errorf("a flow to %s", c.to)
 		}
 	})
@@ -152,7 +152,7 @@ func traceMessage(kind, verdict uint32, handle uint64) []byte {
 	return append([]byte{unix.NFPROTO_INET, 0, 0, 0}, attrs.Data...)
 }
 
-func TestDropOf(t *testing.T) {
+func TestParseDrop(t *testing.T) {
 	t.Parallel()
 	goTo, accept := int32(-4), uint32(verdictAccept) // NFT_GOTO
 	tests := []struct {
@@ -167,7 +167,7 @@ func TestDropOf(t *testing.T) {
 		{data: []byte{1}, want: "{     0 false } false"},
 	}
 	for _, tt := range tests {
-		d, ok := dropOf(tt.data)
+		d, ok := parseDrop(tt.data)
 		if got := fmt.Sprint(d, ok); strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(tt.want), " ") {
 			t.Errorf("got %s, want %s", got, tt.want)
 		}

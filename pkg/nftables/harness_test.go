@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/internal/nodelab"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+const (
+	dnsPort   = 53
+	adminPort = 9253
+	agentName = "agent"
+	owner     = "a1"
+	longLease = time.Minute
+)
+
+func agent4() netip.Addr { return netip.MustParseAddr("169.254.20.10") }
+func agent6() netip.Addr { return netip.MustParseAddr("fd00::a:1") }
+
+// newBackend opens a Backend in the network namespace of a host.
+func newBackend(t *testing.T, h *nodelab.Host) *Backend {
+	t.Helper()
+	var b *Backend
+	err := h.Do(func() (err error) {
+		b, err = New(Config{})
+		return err
+	})
+	if err != nil {
+		t.Fatalf("making a backend: %v", err)
+	}
+	t.Cleanup(func() { _ = b.Close() }) // some tests close it themselves
+	return b
+}
+
+// linkLocalRules returns the rules of a dual-stack node with a fallback.
+func linkLocalRules(fallback ...netip.AddrPort) rules.Rules {
+	return rules.Rules{
+		Owner: owner, Mode: rules.LinkLocal, Addresses: []netip.Addr{agent4(), agent6()},
+		Port: dnsPort, Admin: adminPort, Fallback: fallback,
+	}
+}
+
+func transparentRules() rules.Rules {
+	r := linkLocalRules()
+	r.Mode, r.Services = rules.Transparent, []netip.Addr{nodelab.ServiceIPv4(), nodelab.ServiceIPv6()}
+	return r
+}
+
+// apply calls Apply and returns whether it changed anything.
+func apply(t *testing.T, b *Backend, r rules.Rules) bool {
+	t.Helper()
+	changed, err := b.Apply(t.Context(), r)
+	if err != nil {
+		t.Fatalf("Apply: %v", err)
+	}
+	return changed
+}
+
+// renew renews all leases of r for d.
+func renew(t *testing.T, b *Backend, r rules.Rules, d time.Duration) {
+	t.Helper()
+	if err := b.Renew(t.Context(), keys(r), d); err != nil {
+		t.Fatalf("Renew: %v", err)
+	}
+}
+
+func keys(r rules.Rules) []netip.Addr {
+	var all []netip.Addr
+	for _, l := range r.Leases() {
+		all = append(all, l.Key)
+	}
+	return all
+}
+
+// ruleset returns the output of nft list ruleset in a host.
+func ruleset(t *testing.T, h *nodelab.Host, args ...string) string {
+	t.Helper()
+	out, err := h.Output(context.Background(), "nft", append(args, "list", "ruleset")...)
+	if err != nil {
+		t.Fatalf("nft list ruleset: %v\n%s", err, out)
+	}
+	return out
+}
+
+// A session is a TCP connection that stays open from query to query.
+type session struct {
+	net.Conn
+	name string
+}
+
+func dialSession(t *testing.T, h *nodelab.Host, addr netip.AddrPort) *session {
+	t.Helper()
+	c, err := h.Dial(t.Context(), "tcp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	s := &session{Conn: c, name: h.Name + " to " + addr.String()}
+	if _, err := s.ask(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// ask returns the name of the server that answers.
+func (s *session) ask() (string, error) {
+	return exchange(s.Conn, true)
+}
+
+// askMarked sends a query with the agent's mark from an address.
+func askMarked(h *nodelab.Host, from netip.Addr, to netip.AddrPort, network string) (who string, err error) {
+	err = h.Do(func() error {
+		d := net.Dialer{Timeout: time.Second, Control: func(_, _ string, c syscall.RawConn) (failed error) {
+			err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, rules.Mark) })
+			if err == nil {
+				err = failed
+			}
+			return err
+		}}
+		switch {
+		case !from.IsValid():
+		case network == "tcp":
+			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		default:
+			d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		}
+		c, err := d.DialContext(context.Background(), network, to.String())
+		if err != nil {
+			return err
+		}
+		defer func() { _ = c.Close() }()
+		who, err = exchange(c, network == "tcp")
+		return err
+	})
+	return who, err
+}
+
+// exchange sends a query on c and returns the name of the server.
+func exchange(c net.Conn, stream bool) (string, error) {
+	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return "", err
+	}
+	q := new(dns.Msg)
+	q.SetQuestion("who.", dns.TypeTXT)
+	msg, err := q.Pack()
+	if err != nil {
+		return "", err
+	}
+	if stream {
+		msg = append(binary.BigEndian.AppendUint16(nil, uint16(len(msg))), msg...)
+	}
+	if _, err := c.Write(msg); err != nil {
+		return "", err
+	}
+	buf := make([]byte, 4096)
+	n := 0
+	if stream {
+		if _, err = io.ReadFull(c, buf[:2]); err == nil {
+			n, err = io.ReadFull(c, buf[:binary.BigEndian.Uint16(buf)])
+		}
+	} else {
+		n, err = c.Read(buf)
+	}
+	if err != nil {
+		return "", err
+	}
+	var a dns.Msg
+	if err := a.Unpack(buf[:n]); err != nil {
+		return "", err
+	}
+	return a.Answer[0].(*dns.TXT).Txt[0], nil
+}
+
+// setChecksums is ETHTOOL_STXCSUM: whether a link offloads checksums.
+const setChecksums = 0x17
+
+// computeChecksums disables checksum offload in a host. Otherwise the kernel does not
+// compute or verify checksums between namespaces.
+func computeChecksums(t *testing.T, h *nodelab.Host) {
+	t.Helper()
+	err := h.Do(func() error {
+		links, err := net.Interfaces()
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		for _, l := range links {
+			if l.Flags&net.FlagLoopback != 0 {
+				continue // lo has no such setting
+			}
+			value := struct{ cmd, data uint32 }{cmd: setChecksums}
+			var request struct {
+				name [unix.IFNAMSIZ]byte
+				data unsafe.Pointer
+				_    [16]byte
+			}
+			copy(request.name[:], l.Name)
+			request.data = unsafe.Pointer(&value)
+			if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+				return errno
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("having %s compute checksums: %v", h.Name, err)
+	}
+}
