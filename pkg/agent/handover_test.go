@@ -58,7 +58,7 @@ func TestHandOver(t *testing.T) {
 	m2.kernel = m1.kernel // both are on one node
 	first, stopFirst := startHanding(t, m1, cfg)
 	held := func() bool {
-		return len(m1.kernel.Rules().Addresses) > 0 && first.node.currentKeeper().Stats().SinceHeld == 0
+		return len(m1.kernel.Rules().Addresses) > 0 && first.node.currentKeeper().Stats().NotHeldFor == 0
 	}
 	if !held() {
 		t.Error("the first one does not hold the lease")

@@ -270,7 +270,7 @@ func (n *node) newKeeper(now interceptTarget) (*intercept.Keeper, error) {
 	prober := intercept.NewProber(intercept.ProberConfig{Port: r.Port, Token: n.owner, Dial: n.host.selfQueryDialer()})
 	keeper, err := intercept.New(intercept.Config{
 		Backend: n.wrapBackend(), Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewInterval, n.config.Intercept.Lease/minRenewals),
-		Await: n.leaseWait, Former: n.predecessors, Probe: prober.Probe, Busy: n.longestBatch, Log: n.log, Now: time.Now,
+		AwaitLease: n.leaseWait, Predecessors: n.predecessors, Probe: prober.Probe, Busy: n.longestBatch, Log: n.log, Now: time.Now,
 	})
 	if err != nil {
 		return nil, err

@@ -331,7 +331,7 @@ func TestNodeReleaseFailing(t *testing.T) {
 	packet := intercept.Packet{Network: "udp", To: netip.AddrPortFrom(cfg.Listen.Addresses[0], cfg.Listen.Port)}
 	until(t, "the lease has ended", func() bool {
 		answered := answers(t, a)
-		leased := m.kernel.Route(packet).Way == intercept.ToAgent // still, after the answer
+		leased := m.kernel.Route(packet).Decision == intercept.ToAgent // still, after the answer
 		if leased && !answered {
 			t.Error("a query that comes to the agent is not answered")
 		}
@@ -365,7 +365,7 @@ func TestNodeOfANewerAgent(t *testing.T) {
 	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
 	newer := *m.kernel.Rules()
 	newer.Owner = "newer1"
-	m.kernel.Seize(newer)
+	m.kernel.Overwrite(newer)
 	until(t, "the agent stands down", func() bool { return a.Status().Node.Intercept.StoodDown })
 	if err := a.notReady(); err == nil || !strings.Contains(err.Error(), "newer1") {
 		t.Errorf("notReady() = %v, want the newer agent named", err)

@@ -110,7 +110,7 @@ func (n *node) interceptStatus() *InterceptStatus {
 	}
 	stats := keeper.Stats()
 	for _, addr := range slices.SortedFunc(maps.Keys(stats.Held), netip.Addr.Compare) {
-		s.Leases = append(s.Leases, LeaseStatus{Address: addr.String(), Held: stats.Held[addr], Problem: stats.Problems[addr]})
+		s.Leases = append(s.Leases, LeaseStatus{Address: addr.String(), Held: stats.Held[addr], Problem: stats.LeaseErrors[addr]})
 	}
 	for _, to := range stats.Fallback {
 		s.Fallback = append(s.Fallback, to.String())

@@ -19,7 +19,7 @@ import (
 func left(t *testing.T, fallback ...netip.AddrPort) *intercept.Fake {
 	t.Helper()
 	f := intercept.NewFake(time.Now)
-	f.Seize(rules.Rules{Owner: "former", Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 53, Fallback: fallback})
+	f.Overwrite(rules.Rules{Owner: "former", Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 53, Fallback: fallback})
 	return f
 }
 
@@ -113,7 +113,7 @@ func TestFormerRulesStayUntilThereAreNew(t *testing.T) {
 	unblock := m.kernel.Block(intercept.CallApply)
 	a := agentOnHost(t, m, nodeConfig(t))
 	runNode(t, a)
-	until(t, "rules are being written", func() bool { return m.kernel.Calls().Begun[intercept.CallApply] > 0 })
+	until(t, "rules are being written", func() bool { return m.kernel.Calls().Started[intercept.CallApply] > 0 })
 	if !answers(t, a) {
 		t.Error("an agent that waits for a lock does not answer")
 	}
@@ -122,7 +122,7 @@ func TestFormerRulesStayUntilThereAreNew(t *testing.T) {
 	}
 	former.Fail(intercept.CallRemove, 1, errors.New("somebody holds the lock"))
 	unblock()
-	until(t, "removing was tried", func() bool { return former.Calls().Begun[intercept.CallRemove] == 1 })
+	until(t, "removing was tried", func() bool { return former.Calls().Started[intercept.CallRemove] == 1 })
 	m.kernel.Flush() // a reason to write rules again
 	until(t, "the former rules are gone", func() bool { return former.Rules() == nil })
 }

@@ -81,14 +81,14 @@ func leaseError(stats intercept.Stats) error {
 	switch {
 	case stats.StoodDown:
 		return fmt.Errorf("the newer agent %s receives the node's queries", stats.NewOwner)
-	case stats.SinceAny == 0:
+	case stats.NoneHeldFor == 0:
 		return nil
 	case stats.Renewals == 0:
 		return errors.New("no lease is held")
 	case stats.Released:
 		return errors.New("the leases are released")
-	case stats.SinceAny < leaseGrace:
+	case stats.NoneHeldFor < leaseGrace:
 		return nil
 	}
-	return fmt.Errorf("no lease has been held for %s", stats.SinceAny.Round(time.Second))
+	return fmt.Errorf("no lease has been held for %s", stats.NoneHeldFor.Round(time.Second))
 }

@@ -27,11 +27,11 @@ func TestReadyWithLease(t *testing.T) {
 		want  string
 	}{
 		{"held", intercept.Stats{Renewals: 7}, ""},
-		{"held for one family, the other never", intercept.Stats{Renewals: 7, SinceHeld: time.Hour}, ""},
-		{"never held", intercept.Stats{SinceHeld: time.Second, SinceAny: time.Second}, "no lease is held"},
-		{"lost a moment ago", intercept.Stats{Renewals: 7, SinceHeld: 29 * time.Second, SinceAny: 29 * time.Second}, ""},
-		{"lost for long", intercept.Stats{Renewals: 7, SinceHeld: 31 * time.Second, SinceAny: 31 * time.Second}, "no lease has been held for 31s"},
-		{"given up", intercept.Stats{Renewals: 7, SinceHeld: time.Second, SinceAny: time.Second, Released: true}, "the leases are released"},
+		{"held for one family, the other never", intercept.Stats{Renewals: 7, NotHeldFor: time.Hour}, ""},
+		{"never held", intercept.Stats{NotHeldFor: time.Second, NoneHeldFor: time.Second}, "no lease is held"},
+		{"lost a moment ago", intercept.Stats{Renewals: 7, NotHeldFor: 29 * time.Second, NoneHeldFor: 29 * time.Second}, ""},
+		{"lost for long", intercept.Stats{Renewals: 7, NotHeldFor: 31 * time.Second, NoneHeldFor: 31 * time.Second}, "no lease has been held for 31s"},
+		{"given up", intercept.Stats{Renewals: 7, NotHeldFor: time.Second, NoneHeldFor: time.Second, Released: true}, "the leases are released"},
 		{"a newer agent", intercept.Stats{Renewals: 7, StoodDown: true, NewOwner: "416155b7"}, "the newer agent 416155b7 receives the node's queries"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -14,10 +14,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// dialMarked connects to addr from that same address, over a socket whose packets no
-// rule sends elsewhere.
+// dialMarked connects to addr from that same address, over a socket with the agent's
+// mark, whose packets no rule redirects.
 func dialMarked(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
-	d := net.Dialer{Control: mark}
+	d := net.Dialer{Control: setMark}
 	from := netip.AddrPortFrom(addr.Addr(), 0)
 	switch network {
 	case "udp":
@@ -28,7 +28,7 @@ func dialMarked(ctx context.Context, network string, addr netip.AddrPort) (net.C
 	return nil, fmt.Errorf("network %q: %w", network, net.UnknownNetworkError(network))
 }
 
-func mark(_, _ string, raw syscall.RawConn) error {
+func setMark(_, _ string, raw syscall.RawConn) error {
 	var failed error
 	err := raw.Control(func(fd uintptr) {
 		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, rules.Mark)
@@ -37,7 +37,7 @@ func mark(_, _ string, raw syscall.RawConn) error {
 		err = failed
 	}
 	if err != nil {
-		return fmt.Errorf("setting SO_MARK, which needs CAP_NET_ADMIN: %w", err)
+		return fmt.Errorf("setting SO_MARK (needs the capability NET_ADMIN): %w", err)
 	}
 	return nil
 }

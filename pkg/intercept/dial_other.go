@@ -11,7 +11,7 @@ import (
 	"net/netip"
 )
 
-// dialMarked is for Linux: elsewhere there is nothing to intercept.
+// dialMarked fails: interception needs Linux.
 func dialMarked(context.Context, string, netip.AddrPort) (net.Conn, error) {
 	return nil, errors.ErrUnsupported
 }

@@ -37,7 +37,7 @@ func ExampleKeeper() {
 		time.Sleep(time.Millisecond)
 	}
 	query := intercept.Packet{Network: "udp", To: netip.AddrPortFrom(address, 53)}
-	fmt.Println("to the agent:", kernel.Route(query).Way == intercept.ToAgent)
+	fmt.Println("to the agent:", kernel.Route(query).Decision == intercept.ToAgent)
 
 	if err := k.Release(ctx, 5*time.Second); err != nil { // the agent is about to stop
 		fmt.Println(err)

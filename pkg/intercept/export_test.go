@@ -2,5 +2,5 @@
 
 package intercept
 
-// DialMarked is what a Prober dials with by default.
+// DialMarked is the default Dial of a Prober.
 var DialMarked = dialMarked

@@ -12,61 +12,61 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// fallbackMax is how many endpoints of a family are used. Queries are spread over
-// them, and with iptables each is a rule that packets may have to pass. Which of more
-// they are is each Keeper's own choice, so that all are some node's.
-const fallbackMax = 16
+// maxFallback is how many endpoints of a family are used. Queries are spread over them,
+// and with iptables each is a rule that packets may have to pass. If there are more, each
+// Keeper selects its own, so that every endpoint is used by some node.
+const maxFallback = 16
 
-// A fallback is the list of endpoints that queries go to while a lease is not held.
+// A fallback is the list of endpoints that get queries while a lease is not held.
 type fallback struct {
-	seed maphash.Seed // of the choice
+	seed maphash.Seed // of the selection
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	list    []netip.AddrPort
 	omitted int
-	nowhere bool // there is to be none: what the kernel has is not wanted either
+	cleared bool // there is to be no fallback, not even the one in the kernel
 }
 
-// SetFallback tells where queries go while a lease is not held. An empty list, or one
-// without any endpoint that can be used, changes nothing: what was good last is a
-// better guess than nowhere. So does one in transparent mode, which has no fallback.
-// It does not wait for the kernel, and of several calls in short order only the last
-// may get there. The list stays the caller's.
+// SetFallback sets the endpoints that get queries while a lease is not held. A list that
+// is empty or has no usable endpoint changes nothing: the last good list is better than
+// none. In transparent mode, which has no fallback, it does nothing. SetFallback does not
+// wait for the kernel; of several calls in quick succession only the last may get there.
+// The caller keeps the list.
 func (k *Keeper) SetFallback(endpoints []netip.AddrPort) {
 	if k.cfg.Rules.Mode == rules.LinkLocal && k.fallback.set(endpoints, k.cfg.Rules.Addresses) {
-		k.wantLook()
+		k.requestPass()
 	}
 }
 
-// ClearFallback tells that queries are to go nowhere while a lease is not held. What an
-// earlier agent left in the kernel goes, too. SetFallback ends that. It does not wait
-// for the kernel.
+// ClearFallback removes the fallback: without a lease, queries go nowhere. It also removes
+// the fallback that an earlier agent left in the kernel. SetFallback sets a new one.
+// ClearFallback does not wait for the kernel.
 func (k *Keeper) ClearFallback() {
 	if k.fallback.clear() {
-		k.wantLook()
+		k.requestPass()
 	}
 }
 
-// clear says whether anything changed.
+// clear reports whether anything changed.
 func (f *fallback) clear() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.nowhere {
+	if f.cleared {
 		return false
 	}
-	f.list, f.omitted, f.nowhere = nil, 0, true
+	f.list, f.omitted, f.cleared = nil, 0, true
 	return true
 }
 
-// set says whether anything changed.
+// set reports whether anything changed.
 func (f *fallback) set(endpoints []netip.AddrPort, own []netip.Addr) bool {
-	list, omitted := clean(endpoints, own, f.seed)
+	list, omitted := usable(endpoints, own, f.seed)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(list) == 0 {
 		return false
 	}
-	f.omitted, f.nowhere = omitted, false
+	f.omitted, f.cleared = omitted, false
 	if slices.Equal(list, f.list) {
 		return false
 	}
@@ -74,30 +74,30 @@ func (f *fallback) set(endpoints []netip.AddrPort, own []netip.Addr) bool {
 	return true
 }
 
-// adopt returns the list for the rules r. One that a former agent left in the kernel
-// is taken over while nobody has told a newer one.
+// adopt returns the list for the rules r. It adopts the list that a predecessor left in
+// the kernel until SetFallback or ClearFallback is called.
 func (f *fallback) adopt(state rules.State, r *rules.Rules) []netip.AddrPort {
 	if r.Mode != rules.LinkLocal {
 		return nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.list) == 0 && !f.nowhere {
-		f.list, f.omitted = clean(state.Fallback, r.Addresses, f.seed)
+	if len(f.list) == 0 && !f.cleared {
+		f.list, f.omitted = usable(state.Fallback, r.Addresses, f.seed)
 	}
 	return slices.Clone(f.list)
 }
 
-func (f *fallback) look() (list []netip.AddrPort, omitted int) {
+func (f *fallback) read() (list []netip.AddrPort, omitted int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.list), f.omitted
 }
 
-// clean returns the endpoints that rules can have: sorted, so that another order is
-// no change, each once, none the agent itself, and not too many of a family: the same
-// ones for the same seed.
-func clean(endpoints []netip.AddrPort, own []netip.Addr, seed maphash.Seed) (list []netip.AddrPort, omitted int) {
+// usable returns the endpoints that rules can use. They are sorted, so that another order
+// is no change. It drops duplicates, invalid endpoints, the agent itself, and all above
+// maxFallback of a family: the same ones for the same seed.
+func usable(endpoints []netip.AddrPort, own []netip.Addr, seed maphash.Seed) (list []netip.AddrPort, omitted int) {
 	for _, e := range endpoints {
 		list = append(list, netip.AddrPortFrom(e.Addr().Unmap(), e.Port()))
 	}
@@ -112,10 +112,10 @@ func clean(endpoints []netip.AddrPort, own []netip.Addr, seed maphash.Seed) (lis
 		}
 		if a.Is4() {
 			of4++
-			return of4 > fallbackMax
+			return of4 > maxFallback
 		}
 		of6++
-		return of6 > fallbackMax
+		return of6 > maxFallback
 	})
 	slices.SortFunc(list, netip.AddrPort.Compare)
 	return list, before - len(list)

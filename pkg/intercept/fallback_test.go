@@ -17,7 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// endpoints are so many of a family, in order.
+// endpoints returns n endpoints of a family, in order.
 func endpoints(v6 bool, n int) []netip.AddrPort {
 	list := make([]netip.AddrPort, n)
 	for i := range list {
@@ -60,13 +60,13 @@ func TestSetFallback(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			play(t, nil, func(s *scene) {
+			run(t, nil, func(s *harness) {
 				t := s.t
-				s.untilHeld()
+				s.waitHeld()
 				time.Sleep(time.Second)
 				given := slices.Clone(tt.set)
 				s.SetFallback(given)
-				clear(given) // it is the caller's
+				clear(given) // the caller may change it
 				time.Sleep(200 * time.Millisecond)
 				synctest.Wait()
 				byText := cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
@@ -83,7 +83,7 @@ func TestSetFallback(t *testing.T) {
 				if all, _ := s.held(); !all {
 					t.Error("the lease was lost meanwhile")
 				}
-				s.kernel.Flush() // it is not only the kernel that knows
+				s.kernel.Flush() // the Keeper also has the list
 				time.Sleep(200 * time.Millisecond)
 				if diff := cmp.Diff(tt.want, s.kernel.Rules().Fallback, byText); diff != "" {
 					t.Errorf("after a flush (-want +got):\n%s", diff)
@@ -93,18 +93,18 @@ func TestSetFallback(t *testing.T) {
 	}
 }
 
-// TestTooManyEndpoints has each agent choose some, and stay with them.
+// TestTooManyEndpoints checks that each agent selects some and keeps them.
 func TestTooManyEndpoints(t *testing.T) {
 	t.Parallel()
 	const most, all = 16, 100
 	chosen := map[netip.AddrPort]bool{}
 	for range 10 {
-		play(t, nil, func(s *scene) {
+		run(t, nil, func(s *harness) {
 			t := s.t
-			s.untilHeld()
+			s.waitHeld()
 			many := append(endpoints(true, all), endpoints(false, all)...)
 			s.SetFallback(many)
-			s.until("chosen", func() bool { return len(s.kernel.Rules().Fallback) == 2*most })
+			s.waitFor("chosen", func() bool { return len(s.kernel.Rules().Fallback) == 2*most })
 			first := s.kernel.Rules().Fallback
 			if !slices.IsSortedFunc(first, netip.AddrPort.Compare) || !first[most-1].Addr().Is4() || !first[most].Addr().Is6() {
 				t.Errorf("the choice is %v, want %d of each family in order", first, most)
@@ -125,29 +125,29 @@ func TestTooManyEndpoints(t *testing.T) {
 	}
 }
 
-// TestEmptyFallbackAtAFlush comes when not even the kernel knows any more.
-func TestEmptyFallbackAtAFlush(t *testing.T) {
+// TestEmptyFallbackAndFlush sets an empty list when the kernel has none either.
+func TestEmptyFallbackAndFlush(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
+		s.waitHeld()
 		time.Sleep(time.Second)
 		s.SetFallback([]netip.AddrPort{})
 		s.kernel.Flush()
-		s.untilHeld()
+		s.waitHeld()
 		if got := s.kernel.Rules().Fallback; len(got) != 2 {
 			t.Errorf("fallback is %v, want what was known", got)
 		}
 	})
 }
 
-// TestFallbackStorm changes the list from several goroutines, a thousand times a second.
-func TestFallbackStorm(t *testing.T) {
+// TestFallbackManyChanges changes the list from several goroutines a thousand times a second.
+func TestFallbackManyChanges(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
-		before := s.kernel.Calls().Begun[intercept.CallApply]
+		s.waitHeld()
+		before := s.kernel.Calls().Started[intercept.CallApply]
 		var group sync.WaitGroup
 		for range 4 {
 			group.Go(func() {
@@ -159,79 +159,79 @@ func TestFallbackStorm(t *testing.T) {
 		}
 		s.staysHeld(10 * time.Second)
 		group.Wait()
-		if n := s.kernel.Calls().Begun[intercept.CallApply] - before; n > 110 {
+		if n := s.kernel.Calls().Started[intercept.CallApply] - before; n > 110 {
 			t.Errorf("rules were written %d times in 10 s, want ten times a second at most", n)
 		}
 		last := endpoints(false, 3)
 		s.SetFallback(last)
-		took := s.until("the last list in the kernel", func() bool { return slices.Equal(s.kernel.Rules().Fallback, last) })
-		within(t, "writing the last list", took, 250*time.Millisecond)
+		took := s.waitFor("the last list in the kernel", func() bool { return slices.Equal(s.kernel.Rules().Fallback, last) })
+		checkDuration(t, "writing the last list", took, 250*time.Millisecond)
 	})
 }
 
-// TestFallbackOfAFormerAgent is good until a newer one is known.
-func TestFallbackOfAFormerAgent(t *testing.T) {
+// TestFallbackOfPredecessor uses a predecessor's list until a newer one is set.
+func TestFallbackOfPredecessor(t *testing.T) {
 	t.Parallel()
-	prepare := func(cfg *intercept.Config, s *scene) {
+	prepare := func(cfg *intercept.Config, s *harness) {
 		r := nodeRules("former")
 		r.Fallback = endpoints(false, 2)
-		s.kernel.Seize(r)
+		s.kernel.Overwrite(r)
 		cfg.Rules.Fallback = nil
 	}
-	play(t, prepare, func(s *scene) {
+	run(t, prepare, func(s *harness) {
 		t := s.t
 		s.SetFallback(nil)
-		s.untilHeld()
+		s.waitHeld()
 		if got := s.kernel.Rules().Fallback; !slices.Equal(got, endpoints(false, 2)) {
 			t.Errorf("fallback is %v, want the former agent's", got)
 		}
-		s.kernel.Flush() // it is remembered
-		s.until("healed", func() bool { return s.kernel.Rules() != nil })
+		s.kernel.Flush() // the Keeper has the list
+		s.waitFor("healed", func() bool { return s.kernel.Rules() != nil })
 		if got := s.kernel.Rules().Fallback; !slices.Equal(got, endpoints(false, 2)) {
 			t.Errorf("fallback is %v after a flush, want the former agent's", got)
 		}
 		s.SetFallback(endpoints(true, 1))
-		s.until("changed", func() bool { return slices.Equal(s.kernel.Rules().Fallback, endpoints(true, 1)) })
+		s.waitFor("changed", func() bool { return slices.Equal(s.kernel.Rules().Fallback, endpoints(true, 1)) })
 	})
 }
 
-// TestClearFallback leads queries nowhere, whatever a former agent did.
+// TestClearFallback leaves no fallback, not even that of a predecessor.
 func TestClearFallback(t *testing.T) {
 	t.Parallel()
-	prepare := func(cfg *intercept.Config, s *scene) {
-		s.kernel.Seize(nodeRules("former"))
+	prepare := func(cfg *intercept.Config, s *harness) {
+		s.kernel.Overwrite(nodeRules("former"))
 		cfg.Rules.Fallback = nil
 	}
-	play(t, prepare, func(s *scene) {
+	run(t, prepare, func(s *harness) {
 		s.ClearFallback()
-		s.untilHeld()
+		s.waitHeld()
 		s.stays("without a fallback", 5*time.Second, func() bool { return len(s.kernel.Rules().Fallback) == 0 })
 		s.SetFallback(endpoints(true, 1))
-		s.until("changed", func() bool { return slices.Equal(s.kernel.Rules().Fallback, endpoints(true, 1)) })
+		s.waitFor("changed", func() bool { return slices.Equal(s.kernel.Rules().Fallback, endpoints(true, 1)) })
 		s.ClearFallback()
-		s.until("cleared", func() bool { return len(s.kernel.Rules().Fallback) == 0 })
+		s.waitFor("cleared", func() bool { return len(s.kernel.Rules().Fallback) == 0 })
 	})
 }
 
 func TestTransparentHasNoFallback(t *testing.T) {
 	t.Parallel()
 	service := netip.MustParseAddr("10.96.0.10")
-	prepare := func(cfg *intercept.Config, s *scene) {
-		s.kernel.Seize(nodeRules("former"))
+	prepare := func(cfg *intercept.Config, s *harness) {
+		s.kernel.Overwrite(nodeRules("former"))
 		cfg.Rules.Mode, cfg.Rules.Services = rules.Transparent, []netip.Addr{service}
 	}
-	play(t, prepare, func(s *scene) {
+	run(t, prepare, func(s *harness) {
 		t := s.t
-		s.until("leased", func() bool { return s.way(service) == intercept.ToAgent })
+		s.waitFor("leased", func() bool { return s.decision(service) == intercept.ToAgent })
 		s.SetFallback(endpoints(false, 1))
-		s.stays("leased", 5*time.Second, func() bool { return s.way(service) == intercept.ToAgent })
+		s.stays("leased", 5*time.Second, func() bool { return s.decision(service) == intercept.ToAgent })
 		if got := s.kernel.Rules(); len(got.Fallback) != 0 || len(s.Stats().Fallback) != 0 {
 			t.Errorf("fallback is %v, want none", got.Fallback)
 		}
 		if err := s.Release(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
-		if way := s.way(service); way != intercept.Direct {
+		if way := s.decision(service); way != intercept.Direct {
 			t.Errorf("a packet goes way %d, want to the service", way)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,46 +19,46 @@ import (
 )
 
 const (
-	defaultLease  = 3 * time.Second
-	defaultRenew  = 500 * time.Millisecond
-	leaseShortest = time.Second // less would lapse whenever the node is busy
+	defaultLease = 3 * time.Second
+	defaultRenew = 500 * time.Millisecond
+	minLease     = time.Second // a shorter one would lapse whenever the node is busy
 )
 
-// Config says what a Keeper keeps, and by what means.
+// Config configures a Keeper.
 type Config struct {
-	Backend Backend     // not closed by the Keeper
-	Rules   rules.Rules // Fallback is what is known at the start; SetFallback replaces it
+	Backend Backend     // the Keeper does not close it
+	Rules   rules.Rules // Fallback is the initial one; SetFallback replaces it
 
-	Lease time.Duration // how long the kernel gives the agent after a proof; 0: 3 s, at least 1 s
-	// Renew is the time between the beginnings of two probes of an address, and less than
-	// that after one that only a reader at work for too long made useless. 0: 0.5 s, at
-	// most a third of Lease.
+	Lease time.Duration // duration of a lease after a successful probe; 0: 3 s, at least 1 s
+	// Renew is the interval between the starts of two probes of an address; shorter after
+	// one that failed only because a reader was busy for too long. 0: 0.5 s, at most a third
+	// of Lease.
 	Renew time.Duration
 
-	// Probe asks the agent through its own listening sockets at addr, and returns nil
-	// only for the right answer. It is called from one goroutine for each lease.
+	// Probe queries the agent through its own listening sockets at addr, and returns nil
+	// only for the right answer. Each lease calls it from one goroutine.
 	Probe func(ctx context.Context, addr netip.Addr) error
 
-	// Await is for an agent that is asked already, and has taken over from another one: how
-	// long the first rules wait for the leases, so that both are there with the same packet,
-	// where there were no rules or those of another backend. It is to be well below what is
-	// left of the other one's lease. 0: they do not wait.
-	Await time.Duration
+	// AwaitLease is for an agent that already serves and has taken over from another one: how
+	// long the first rules wait for the leases, so that both take effect at once if there were
+	// no rules or those of another backend. It has to be well below the remaining time of the
+	// predecessor's lease. 0: the rules do not wait.
+	AwaitLease time.Duration
 
-	// Former are owners whose rules are this one's from now on, besides those found at the
-	// start: one of them may have been writing when it was told to leave that to this agent.
-	Former []string
+	// Predecessors are owners whose rules this agent takes over, besides those found at the
+	// start: one of them may still be writing when it hands over.
+	Predecessors []string
 
-	// Busy is the longest time that a reader of the agent's has been at one batch of
-	// queries by now. Above half of Renew the lease is not renewed, whatever a probe
-	// said: other readers may have answered it. Nil: not asked.
+	// Busy returns how long the longest-running reader of the agent has been in its current
+	// batch of queries. Above half of Renew the lease is not renewed, even if the probe
+	// succeeded: another reader may have answered it. Nil: not checked.
 	Busy func() time.Duration
 
-	Now func() time.Time // monotonic: an age is told by it
-	Log *slog.Logger     // nil: nothing is logged
+	Now func() time.Time // monotonic: ages are computed from it
+	Log *slog.Logger     // nil: no logs
 }
 
-func (cfg *Config) fill() {
+func (cfg *Config) setDefaults() {
 	if cfg.Lease == 0 {
 		cfg.Lease = defaultLease
 	}
@@ -77,8 +78,8 @@ func (cfg *Config) check() error {
 	if cfg.Backend == nil || cfg.Probe == nil || cfg.Now == nil {
 		errs = append(errs, errors.New("a keeper needs a backend, a probe and a clock"))
 	}
-	if cfg.Lease < leaseShortest {
-		errs = append(errs, fmt.Errorf("lease %s is shorter than %s", cfg.Lease, leaseShortest))
+	if cfg.Lease < minLease {
+		errs = append(errs, fmt.Errorf("lease %s is shorter than %s", cfg.Lease, minLease))
 	}
 	if cfg.Renew <= 0 || cfg.Renew > cfg.Lease/3 {
 		errs = append(errs, fmt.Errorf("renewing each %s is not within 0 and a third of the lease %s", cfg.Renew, cfg.Lease))
@@ -89,34 +90,36 @@ func (cfg *Config) check() error {
 	return errors.Join(errs...)
 }
 
-// A Keeper keeps the rules in the kernel and the leases on them. Its methods may be
+// A Keeper keeps the rules in the kernel and renews the leases. Its methods may be
 // called from several goroutines.
 type Keeper struct {
-	cfg      Config
-	log      *slog.Logger
-	leases   []*lease
-	rules    *gate         // passes of the rules loop
-	look     chan struct{} // of one place: the rules are to be looked at
-	started  chan struct{} // closed by Start
-	made     time.Time
-	ahead    atomic.Bool // leases are held, or about to be, that no rules look at yet
-	start    sync.Once
-	running  atomic.Bool
-	count    counters
-	former   []string // Config.Former, and owners found before the first Apply went well; the rules loop's own
-	owned    bool     // an Apply went well; the rules loop's own
-	fallback fallback
-	note     note
+	cfg     Config
+	log     *slog.Logger
+	leases  []*lease
+	rules   *gate         // entered by passes of the rules loop
+	wake    chan struct{} // capacity 1: a pass is requested
+	started chan struct{} // closed by Start
+	made    time.Time
+	// leaseOnly means that leases are held, or about to be, that no rules use yet.
+	leaseOnly atomic.Bool
+	start     sync.Once
+	running   atomic.Bool
+	count     counters
+	fallback  fallback
+	status    status
 
-	written     int       // times that rules were, since writtenFrom; the rules loop's own
-	writtenFrom time.Time // and so is this
+	// The rules loop owns the fields below.
+	predecessors []string // Config.Predecessors, and owners found before the first Apply
+	applied      bool     // an Apply succeeded
+	writes       int      // of rules since writesSince
+	writesSince  time.Time
 }
 
-// New checks cfg. It starts nothing and touches no kernel.
+// New validates cfg. It starts nothing and changes nothing in the kernel.
 func New(cfg Config) (*Keeper, error) {
-	cfg.fill()
+	cfg.setDefaults()
 	seed := maphash.MakeSeed()
-	known, omitted := clean(cfg.Rules.Fallback, cfg.Rules.Addresses, seed) // may come from the cluster: no reason to fail
+	known, omitted := usable(cfg.Rules.Fallback, cfg.Rules.Addresses, seed) // invalid endpoints come from the cluster: no error
 	cfg.Rules.Fallback = known
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -125,11 +128,11 @@ func New(cfg Config) (*Keeper, error) {
 	cfg.Rules.Services = slices.Clone(cfg.Rules.Services)
 	k := &Keeper{
 		cfg: cfg, log: cfg.Log,
-		rules:   newGate(),
-		look:    make(chan struct{}, 1),
-		started: make(chan struct{}),
-		former:  slices.Clone(cfg.Former),
-		made:    cfg.Now(),
+		rules:        newGate(),
+		wake:         make(chan struct{}, 1),
+		started:      make(chan struct{}),
+		predecessors: slices.Clone(cfg.Predecessors),
+		made:         cfg.Now(),
 	}
 	k.fallback.seed = seed
 	if cfg.Rules.Mode == rules.LinkLocal {
@@ -144,82 +147,320 @@ func New(cfg Config) (*Keeper, error) {
 // String names the task.
 func (k *Keeper) String() string { return "interception" }
 
-// Run keeps the rules and the leases until ctx ends, and then leaves both as they
-// are. It joins what it started. It can run once; a second call returns an error.
+// Run keeps the rules and the leases until ctx ends, and then leaves both in place. It
+// waits for what it started. A second call returns an error.
 func (k *Keeper) Run(ctx context.Context) error {
 	if !k.running.CompareAndSwap(false, true) {
 		return errors.New("a keeper runs once")
 	}
 	var group sync.WaitGroup
-	rulesCtx := k.rules.bound(ctx, &group)
+	rulesCtx := k.rules.context(ctx, &group)
 	group.Go(func() { k.watch(rulesCtx) })
 	group.Go(func() { k.reconcile(rulesCtx) })
 	for _, l := range k.leases {
-		leaseCtx := l.gate.bound(ctx, &group)
-		group.Go(func() { k.keep(leaseCtx, l) })
+		leaseCtx := l.gate.context(ctx, &group)
+		group.Go(func() { k.renewLoop(leaseCtx, l) })
 	}
 	group.Wait()
-	<-ctx.Done() // a keeper that stood down is still a task of the agent's
+	<-ctx.Done() // a Keeper that stood down is still a task of the agent
 	return nil
 }
 
-// Start says that the agent serves: from now on its leases may be taken.
+// Start tells the Keeper that the agent serves, so that it may acquire the leases.
 func (k *Keeper) Start() { k.start.Do(func() { close(k.started) }) }
 
-// Release ends the leases at once and for good: when it has returned nil, this Keeper
-// renews none any more, whatever was under way. Packets of TCP sessions reach the
-// agent for the time drain. Rules are kept as they are and still followed. It neither
-// needs Run nor waits for an Apply. A Keeper that stood down has nothing to release.
+// Release ends the leases at once and permanently: after it has returned nil, this Keeper
+// renews none, not even by a call that was running. Packets of open TCP sessions reach the
+// agent for the time drain. The rules stay, and the Keeper still maintains them. Release
+// does not need Run and does not wait for an Apply. After standing down it does nothing.
 func (k *Keeper) Release(ctx context.Context, drain time.Duration) error {
 	keys := make([]netip.Addr, len(k.leases))
-	again := false // a renewal is in the kernel while its lease ends, and may come last
+	again := false // a running renewal may reach the kernel after the release
 	for i, l := range k.leases {
-		l.end(k.cfg.Now())
-		again = again || l.gate.occupied()
+		l.release(k.cfg.Now())
+		again = again || l.gate.busy()
 		keys[i] = l.Key
 	}
-	if k.note.stoodDown() {
+	if k.status.stoodDown() {
 		return nil
 	}
-	first := k.release(ctx, keys, drain)
+	first := k.releaseKeys(ctx, keys, drain)
 	for _, l := range k.leases {
-		if err := l.gate.empty(ctx); err != nil {
-			return fmt.Errorf("waiting for a renewal of %s that is under way: %w", l.Key, err)
+		if err := l.gate.wait(ctx); err != nil {
+			return fmt.Errorf("waiting for a running renewal of %s: %w", l.Key, err)
 		}
 	}
 	if again {
-		return k.release(ctx, keys, drain)
+		return k.releaseKeys(ctx, keys, drain)
 	}
 	return first
 }
 
-func (k *Keeper) release(ctx context.Context, keys []netip.Addr, drain time.Duration) error {
-	err := k.guard(ctx, "releasing the leases", func() error { return k.cfg.Backend.Release(ctx, keys, drain) })
+func (k *Keeper) releaseKeys(ctx context.Context, keys []netip.Addr, drain time.Duration) error {
+	err := k.recoverPanic(ctx, "releasing the leases", func() error { return k.cfg.Backend.Release(ctx, keys, drain) })
 	if err != nil {
 		return fmt.Errorf("releasing the leases: %w", err)
 	}
 	return nil
 }
 
-// Remove takes the rules and leases away, for good, once an Apply that is under way
-// has ended. If they belong to another agent by now it leaves them and returns an
-// error that is [rules.ErrOwned].
+// Remove permanently removes the rules and leases, after waiting for a running Apply. If
+// they belong to another agent by now, it leaves them and returns an error that wraps
+// [rules.ErrOwned].
 func (k *Keeper) Remove(ctx context.Context) error {
 	k.rules.close()
 	for _, l := range k.leases {
-		l.end(k.cfg.Now())
+		l.release(k.cfg.Now())
 	}
-	if err := k.rules.empty(ctx); err != nil {
-		return fmt.Errorf("waiting for the rules that are being written: %w", err)
+	if err := k.rules.wait(ctx); err != nil {
+		return fmt.Errorf("waiting for a running pass over the rules: %w", err)
 	}
 	for _, l := range k.leases {
-		if err := l.gate.empty(ctx); err != nil {
-			return fmt.Errorf("waiting for a renewal of %s that is under way: %w", l.Key, err)
+		if err := l.gate.wait(ctx); err != nil {
+			return fmt.Errorf("waiting for a running renewal of %s: %w", l.Key, err)
 		}
 	}
-	err := k.guard(ctx, "removing the rules", func() error { return k.cfg.Backend.Remove(ctx, k.cfg.Rules.Owner) })
+	err := k.recoverPanic(ctx, "removing the rules", func() error { return k.cfg.Backend.Remove(ctx, k.cfg.Rules.Owner) })
 	if err != nil {
 		return fmt.Errorf("removing the rules: %w", err)
 	}
 	return nil
+}
+
+// A gate admits one goroutine at a time, until it is closed permanently. It ensures that
+// nothing is renewed after a release. A context cannot do that: it may end right after a
+// goroutine has checked it.
+type gate struct {
+	once   sync.Once
+	closed chan struct{}
+	inside chan struct{} // capacity 1: holds a value while a goroutine is inside
+}
+
+func newGate() *gate {
+	return &gate{closed: make(chan struct{}), inside: make(chan struct{}, 1)}
+}
+
+// enter waits until the gate is free and reports whether it is open. If so, leave must follow.
+func (g *gate) enter() bool {
+	select {
+	case g.inside <- struct{}{}:
+	case <-g.closed:
+		return false
+	}
+	if g.isClosed() { // both channels were ready
+		g.leave()
+		return false
+	}
+	return true
+}
+
+func (g *gate) leave() { <-g.inside }
+
+// close closes the gate permanently. A goroutine inside may still be there.
+func (g *gate) close() { g.once.Do(func() { close(g.closed) }) }
+
+func (g *gate) isClosed() bool {
+	select {
+	case <-g.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// busy reports whether a goroutine is still inside the closed gate.
+func (g *gate) busy() bool { return len(g.inside) > 0 }
+
+// wait waits until no goroutine is inside the closed gate.
+func (g *gate) wait(ctx context.Context) error {
+	select {
+	case g.inside <- struct{}{}:
+		g.leave()
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// context returns a context that ends with ctx or when the gate is closed. The group
+// waits for the goroutine behind it.
+func (g *gate) context(ctx context.Context, group *sync.WaitGroup) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	group.Go(func() {
+		defer cancel()
+		select {
+		case <-g.closed:
+		case <-ctx.Done():
+		}
+	})
+	return ctx
+}
+
+// A status is the result of the rules loop.
+type status struct {
+	mu       sync.Mutex // guards the fields below
+	problem  string     // of the last pass over the rules
+	newOwner string     // the owner of the rules since this Keeper stood down
+}
+
+func (n *status) read() (problem, newOwner string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.problem, n.newOwner
+}
+
+// setProblem returns the previous problem.
+func (n *status) setProblem(problem string) (was string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	was, n.problem = n.problem, problem
+	return was
+}
+
+func (n *status) setStoodDown(newOwner string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.newOwner = newOwner
+}
+
+func (n *status) stoodDown() bool {
+	_, newOwner := n.read()
+	return newOwner != ""
+}
+
+// recordPass counts a failed pass over the rules. It logs the error unless the previous
+// pass failed with the same one.
+func (k *Keeper) recordPass(ctx context.Context, err error) {
+	problem := ""
+	if err != nil {
+		k.count.applyFailures.Add(1)
+		problem = err.Error()
+	}
+	switch was := k.status.setProblem(problem); {
+	case was == problem:
+	case err != nil:
+		k.log.WarnContext(ctx, "interception rules not in place", "backend", k.cfg.Backend.String(), "error", err)
+	default:
+		k.log.InfoContext(ctx, "interception rules in place again", "backend", k.cfg.Backend.String())
+	}
+}
+
+// recoverPanic calls fn and turns a panic into an error. The agent can answer without
+// rules; if it crashed, it could not.
+func (k *Keeper) recoverPanic(ctx context.Context, what string, fn func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			k.count.panics.Add(1)
+			k.log.ErrorContext(ctx, "recovered from a panic", "while", what, "panic", r, "stack", string(debug.Stack()))
+			err = fmt.Errorf("recovered from a panic: %v", r)
+		}
+	}()
+	return fn()
+}
+
+// A Cause says why a lease was not renewed.
+type Cause uint8
+
+// The causes, a closed set.
+const (
+	ProbeFailed Cause = iota // the probe failed for any other cause
+	Silent                   // the agent did not answer in time
+	Refused                  // no process listens there
+	Wrong                    // the answer came from another process, or to another query
+	Unsent                   // the probe could not be sent: no address, or no permission to mark it
+	Wedged                   // the probe succeeded, but a reader of the agent hangs
+	StaleProbe               // the probe took too long
+	RenewFailed              // the backend failed to renew
+	NumCauses   = int(iota)
+)
+
+// String returns the cause in lower case, as in metrics.
+func (c Cause) String() string {
+	names := [NumCauses]string{"no-proof", "silent", "refused", "wrong", "unsent", "wedged", "late", "kernel"}
+	if int(c) >= len(names) {
+		return "unknown"
+	}
+	return names[c]
+}
+
+// Stats is the state of a Keeper, and its counters since it was made.
+type Stats struct {
+	Backend string // its name
+
+	Held        map[netip.Addr]bool   // whether each lease, by key, is held; false while no rules use it yet
+	LeaseErrors map[netip.Addr]string // why the last renewal of a lease failed; no entry: it succeeded, or there was none
+	NotHeldFor  time.Duration         // time since all leases were held, or since New; 0 while they are
+
+	Renewals        uint64            // successful renewals; 0 while no rules use the leases yet
+	RenewalFailures [NumCauses]uint64 // failed ones, by Cause
+
+	Applies       uint64 // passes after which the rules were right
+	Changes       uint64 // those of Applies that had to change the rules
+	ApplyFailures uint64
+	WatchFailures uint64 // times that the watch of the rules ended by itself
+	LastError     string // of the last pass; empty: the rules are right
+
+	Fallback        []netip.AddrPort // in use, or to be used; nil in transparent mode
+	FallbackOmitted int              // endpoints that are not used: too many, or invalid
+
+	Panics    uint64 // recovered; each is also logged with its stack
+	Released  bool   // the leases are released permanently
+	StoodDown bool   // a newer agent has the rules, see NewOwner
+	NewOwner  string // empty unless StoodDown
+
+	// NoneHeldFor is the time since any lease was held, or since New; 0 while one is.
+	NoneHeldFor time.Duration
+}
+
+type counters struct {
+	renewals        atomic.Uint64
+	renewalFailures [NumCauses]atomic.Uint64
+	applies         atomic.Uint64
+	changes         atomic.Uint64
+	applyFailures   atomic.Uint64
+	watchFailures   atomic.Uint64
+	panics          atomic.Uint64
+}
+
+// Stats returns the state and the counters. The caller may keep it.
+func (k *Keeper) Stats() Stats {
+	s := Stats{
+		Backend:       k.cfg.Backend.String(),
+		Held:          make(map[netip.Addr]bool, len(k.leases)),
+		LeaseErrors:   map[netip.Addr]string{},
+		Renewals:      k.count.renewals.Load(),
+		Applies:       k.count.applies.Load(),
+		Changes:       k.count.changes.Load(),
+		ApplyFailures: k.count.applyFailures.Load(),
+		WatchFailures: k.count.watchFailures.Load(),
+		Panics:        k.count.panics.Load(),
+		Released:      true,
+	}
+	for cause := range s.RenewalFailures {
+		s.RenewalFailures[cause] = k.count.renewalFailures[cause].Load()
+	}
+	now := k.cfg.Now()
+	ahead := k.leaseOnly.Load()
+	if ahead {
+		s.Renewals = 0
+	}
+	for i, l := range k.leases {
+		held, since, problem := l.read(now)
+		if held && ahead {
+			held, since = false, max(now.Sub(k.made), 1)
+		}
+		s.Held[l.Key] = held
+		s.NotHeldFor = max(s.NotHeldFor, since)
+		if i == 0 || since < s.NoneHeldFor {
+			s.NoneHeldFor = since
+		}
+		s.Released = s.Released && l.gate.isClosed()
+		if problem != "" {
+			s.LeaseErrors[l.Key] = problem
+		}
+	}
+	s.Fallback, s.FallbackOmitted = k.fallback.read()
+	s.LastError, s.NewOwner = k.status.read()
+	s.StoodDown = s.NewOwner != ""
+	return s
 }

@@ -13,40 +13,40 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// wedgedAgain is how much sooner a round follows that found nothing wrong but a reader
-// at work for too long.
-const wedgedAgain = 5
+// wedgedRetry is the factor by which the next renewal comes sooner if only a busy reader
+// prevented this one.
+const wedgedRetry = 5
 
-// A lease is one address's, with what is known of it.
+// A lease is the state of the lease on one address.
 type lease struct {
 	rules.Lease
-	gate  *gate         // of renewals
-	again chan struct{} // of one place: a round is wanted now
-	first chan struct{} // closed by the first renewal
+	gate    *gate         // entered by renewals
+	wake    chan struct{} // capacity 1: a renewal is requested
+	renewed chan struct{} // closed by the first renewal
 
-	foreign time.Time // when another process answered a probe; the goroutine of keep has it
+	foreignAt time.Time // when another process last answered a probe; owned by renewLoop
 
-	mu       sync.Mutex // guards what follows
-	until    time.Time  // the kernel holds the lease until then, if nobody else ended it
-	lastHeld time.Time  // the end of the last one, or when the Keeper was made
-	problem  string     // of the last round; empty: it was renewed
-	held     bool       // as it was told last
-	told     uint32     // bits of causes that were logged since it was held
+	mu           sync.Mutex // guards the fields below
+	until        time.Time  // the kernel holds the lease until then, unless another program ended it
+	lastHeld     time.Time  // the end of the last lease, or the start of the Keeper
+	problem      string     // of the last renewal; empty: it succeeded
+	held         bool       // as last logged
+	loggedCauses uint32     // bits of the causes that were logged since the lease was held
 }
 
 func newLease(l rules.Lease, now time.Time) *lease {
-	return &lease{Lease: l, gate: newGate(), again: make(chan struct{}, 1), first: make(chan struct{}), lastHeld: now}
+	return &lease{Lease: l, gate: newGate(), wake: make(chan struct{}, 1), renewed: make(chan struct{}), lastHeld: now}
 }
 
-func (l *lease) wantRound() {
+func (l *lease) requestRenewal() {
 	select {
-	case l.again <- struct{}{}:
+	case l.wake <- struct{}{}:
 	default:
 	}
 }
 
-// end notes that the lease is given up.
-func (l *lease) end(now time.Time) {
+// release marks the lease as released.
+func (l *lease) release(now time.Time) {
 	l.gate.close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,81 +55,81 @@ func (l *lease) end(now time.Time) {
 	}
 }
 
-// keep renews one lease from Start on until ctx ends.
-func (k *Keeper) keep(ctx context.Context, l *lease) {
+// renewLoop renews one lease from Start until ctx ends.
+func (k *Keeper) renewLoop(ctx context.Context, l *lease) {
 	select {
 	case <-k.started:
 	case <-ctx.Done():
 		return
 	}
-	// Not a ticker, whose tick may be due already after a slow round: Go 1.26 crashes
-	// under the race detector when two of those are taken at once in one bubble.
+	// Not a ticker: after a slow renewal its next tick may be due already, and Go 1.26
+	// crashes under the race detector when two of those are received at once in one bubble.
 	next := time.NewTimer(k.cfg.Renew)
 	defer next.Stop()
 	for ctx.Err() == nil {
 		begun := k.cfg.Now()
-		cause, err := k.round(ctx, l)
+		cause, err := k.renew(ctx, l)
 		if ctx.Err() != nil || l.gate.isClosed() {
 			return
 		}
-		k.noteRound(ctx, l, cause, err)
+		k.recordRenewal(ctx, l, cause, err)
 		space := k.cfg.Renew
-		if cause == Wedged { // it does answer: once the reader is free nothing else is wanting
-			space /= wedgedAgain
+		if cause == Wedged { // the agent answers: once the reader is free, the lease can be renewed
+			space /= wedgedRetry
 		}
 		next.Reset(max(space-k.cfg.Now().Sub(begun), time.Millisecond))
 		select {
 		case <-ctx.Done():
 		case <-next.C:
-		case <-l.again:
+		case <-l.wake:
 		}
 	}
 }
 
-// round has the lease renewed if the agent proves that it answers.
-func (k *Keeper) round(ctx context.Context, l *lease) (Cause, error) {
+// renew probes the agent and renews the lease if the probe succeeds.
+func (k *Keeper) renew(ctx context.Context, l *lease) (Cause, error) {
 	begun := k.cfg.Now()
-	ctx, cancel := context.WithTimeout(ctx, k.cfg.Lease/2) // no proof is of use after that
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.Lease/2) // a later answer is of no use
 	defer cancel()
-	err := k.guard(ctx, "probing the agent", func() error { return k.cfg.Probe(ctx, l.Probe) })
+	err := k.recoverPanic(ctx, "probing the agent", func() error { return k.cfg.Probe(ctx, l.Probe) })
 	if err != nil {
-		if errors.Is(err, errForeign) {
-			l.foreign = begun
+		if errors.Is(err, errForeignAnswer) {
+			l.foreignAt = begun
 		}
 		return causeOf(err), fmt.Errorf("probing %s: %w", l.Probe, err)
 	}
-	// One that answers few of the queries is met by few probes: those between two of them
-	// must not renew the lease.
-	if ago := begun.Sub(l.foreign); ago < 2*k.cfg.Lease {
-		return Wrong, fmt.Errorf("probing %s: %w, as of %s ago", l.Probe, errForeign, ago.Round(time.Millisecond))
+	// A foreign process that answers few of the queries is seen by few probes. The probes
+	// in between must not renew the lease.
+	if ago := begun.Sub(l.foreignAt); ago < 2*k.cfg.Lease {
+		return Wrong, fmt.Errorf("probing %s: %w, as of %s ago", l.Probe, errForeignAnswer, ago.Round(time.Millisecond))
 	}
 	if !l.gate.enter() {
-		return NoProof, context.Canceled
+		return ProbeFailed, context.Canceled
 	}
 	defer l.gate.leave()
 	if busy := k.cfg.Busy(); busy > k.cfg.Renew/2 {
-		return Wedged, fmt.Errorf("a reader has been at one batch of queries for %s", busy)
+		return Wedged, fmt.Errorf("a reader has been in one batch of queries for %s", busy)
 	}
-	// The lease runs from when the proof was asked for. What the way to here took is
-	// not given a second time.
+	// The lease starts when the probe was sent. So the duration of the probe does not
+	// extend it.
 	now := k.cfg.Now()
 	age := now.Sub(begun)
 	if age > k.cfg.Lease/2 {
-		return Late, fmt.Errorf("the proof is %s old", age)
+		return StaleProbe, fmt.Errorf("the probe took %s", age)
 	}
 	left := k.cfg.Lease - age
-	err = k.guard(ctx, "renewing the lease", func() error {
+	err = k.recoverPanic(ctx, "renewing the lease", func() error {
 		return k.cfg.Backend.Renew(ctx, []netip.Addr{l.Key}, left)
 	})
 	if err != nil {
-		return Kernel, fmt.Errorf("renewing the lease on %s: %w", l.Key, err)
+		return RenewFailed, fmt.Errorf("renewing the lease on %s: %w", l.Key, err)
 	}
-	l.taken(begun.Add(k.cfg.Lease))
+	l.renewedUntil(begun.Add(k.cfg.Lease))
 	return 0, nil
 }
 
-// taken notes a renewal; not after the end, when it is about to be taken back.
-func (l *lease) taken(until time.Time) {
+// renewedUntil records a renewal, unless the lease is released and about to be ended.
+func (l *lease) renewedUntil(until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.gate.isClosed() {
@@ -137,37 +137,37 @@ func (l *lease) taken(until time.Time) {
 	}
 	l.until, l.lastHeld = until, until
 	select {
-	case <-l.first:
+	case <-l.renewed:
 	default:
-		close(l.first)
+		close(l.renewed)
 	}
 }
 
-// noteRound counts a round and logs what changed with it. A round that failed is
-// nothing to worry about, the next follows soon; a lease that is not held is.
-func (k *Keeper) noteRound(ctx context.Context, l *lease, cause Cause, err error) {
+// recordRenewal counts a renewal and logs changes. A failed renewal is harmless, because
+// the next follows soon; a lease that is not held is not.
+func (k *Keeper) recordRenewal(ctx context.Context, l *lease, cause Cause, err error) {
 	if err == nil {
 		k.count.renewals.Add(1)
 	} else {
 		k.count.renewalFailures[cause].Add(1)
 	}
-	if cause == Kernel && err != nil && k.count.applies.Load() == 0 && !l.wasHeld() {
-		return // there are no rules yet: if that is a problem the rules loop tells it
+	if cause == RenewFailed && err != nil && k.count.applies.Load() == 0 && !l.wasHeld() {
+		return // there are no rules yet: if that is a problem, the rules loop logs it
 	}
-	taken, lapsed, news := l.note(k.cfg.Now(), cause, err)
+	taken, lapsed, news := l.record(k.cfg.Now(), cause, err)
 	switch {
 	case taken:
-		k.log.InfoContext(ctx, "lease taken", "address", l.Key, "backend", k.cfg.Backend.String())
+		k.log.InfoContext(ctx, "lease acquired", "address", l.Key, "backend", k.cfg.Backend.String())
 	case lapsed:
 		k.log.WarnContext(ctx, "lease lapsed", "address", l.Key, "cause", cause.String(), "error", err)
 	case news:
-		k.log.WarnContext(ctx, "lease not taken", "address", l.Key, "cause", cause.String(), "error", err)
+		k.log.WarnContext(ctx, "lease not acquired", "address", l.Key, "cause", cause.String(), "error", err)
 	}
 }
 
-// note takes down how a round ended, and says what about it is worth telling: the
-// lease is held again, it no longer is, or there is one more cause why it still is not.
-func (l *lease) note(now time.Time, cause Cause, err error) (taken, lapsed, news bool) {
+// record stores the result of a renewal. It returns what has to be logged: the lease is
+// acquired, it lapsed, or it is still not held for a new cause.
+func (l *lease) record(now time.Time, cause Cause, err error) (taken, lapsed, news bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	held := now.Before(l.until)
@@ -177,23 +177,23 @@ func (l *lease) note(now time.Time, cause Cause, err error) (taken, lapsed, news
 		l.problem = err.Error()
 	}
 	if held {
-		l.told = 0
-	} else if err != nil && l.told&(1<<cause) == 0 {
-		l.told |= 1 << cause
+		l.loggedCauses = 0
+	} else if err != nil && l.loggedCauses&(1<<cause) == 0 {
+		l.loggedCauses |= 1 << cause
 		news = true
 	}
 	return taken, lapsed, news
 }
 
-// wasHeld tells whether the lease is held by what was told last.
+// wasHeld reports whether the lease was held when it was last logged.
 func (l *lease) wasHeld() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.held
 }
 
-// look returns the state of the lease: held or not, for how long not, and why.
-func (l *lease) look(now time.Time) (held bool, since time.Duration, problem string) {
+// read returns whether the lease is held, for how long it is not, and why.
+func (l *lease) read(now time.Time) (held bool, since time.Duration, problem string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	held = now.Before(l.until)

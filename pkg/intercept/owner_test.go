@@ -15,16 +15,16 @@ import (
 
 func TestStandDown(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
-		s.kernel.Seize(nodeRules("newer"))
-		s.until("standing down", func() bool { return s.Stats().StoodDown })
+		s.waitHeld()
+		s.kernel.Overwrite(nodeRules("newer"))
+		s.waitFor("standing down", func() bool { return s.Stats().StoodDown })
 		if all, _ := s.held(); !all {
 			t.Error("standing down took the leases away")
 		}
-		before := s.kernel.Calls().Begun
-		within(t, "lapsing", s.untilLapsed(), lease)
+		before := s.kernel.Calls().Started
+		checkDuration(t, "lapsing", s.waitLapsed(), lease)
 		s.staysLapsed(10 * time.Minute)
 		s.kernel.Flush()
 		s.SetFallback(nodeRules("ours").Fallback[:1])
@@ -32,7 +32,7 @@ func TestStandDown(t *testing.T) {
 		if err := s.Release(t.Context(), 0); err != nil {
 			t.Errorf("Release: %v", err)
 		}
-		after := s.kernel.Calls().Begun
+		after := s.kernel.Calls().Started
 		for _, call := range []intercept.Call{intercept.CallApply, intercept.CallRenew, intercept.CallRelease, intercept.CallState} {
 			if after[call] != before[call] {
 				t.Errorf("%d calls of %s after standing down", after[call]-before[call], call)
@@ -50,62 +50,62 @@ func TestStandDown(t *testing.T) {
 	})
 }
 
-// TestFormerAgentsLastApply crosses our first: the former agent is not a newer one.
-func TestFormerAgentsLastApply(t *testing.T) {
+// TestPredecessorAppliesLast: the predecessor's last Apply comes after our first one.
+func TestPredecessorAppliesLast(t *testing.T) {
 	t.Parallel()
-	prepare := func(_ *intercept.Config, s *scene) { s.kernel.Seize(nodeRules("former")) }
-	play(t, prepare, func(s *scene) {
+	prepare := func(_ *intercept.Config, s *harness) { s.kernel.Overwrite(nodeRules("former")) }
+	run(t, prepare, func(s *harness) {
 		t := s.t
-		s.untilHeld()
-		s.kernel.Seize(nodeRules("former"))
+		s.waitHeld()
+		s.kernel.Overwrite(nodeRules("former"))
 		time.Sleep(time.Second)
 		if r := s.kernel.Rules(); r.Owner != "ours" || s.Stats().StoodDown {
 			t.Errorf("the rules are %s's, want taken back", r.Owner)
 		}
 		s.staysHeld(time.Minute)
-		s.kernel.Flush() // nobody's rules are no newer agent's
-		within(t, "healing", s.untilHeld(), 200*time.Millisecond)
+		s.kernel.Flush() // missing rules do not belong to a newer agent
+		checkDuration(t, "healing", s.waitHeld(), 200*time.Millisecond)
 		s.staysHeld(time.Minute)
 	})
 }
 
-// TestLastApplyOfOneNeverSeen crosses ours: who it was taken over from was told to leave the rules alone, and had not
-// written any before.
-func TestLastApplyOfOneNeverSeen(t *testing.T) {
+// TestUnseenPredecessorAppliesLast: the last Apply of a predecessor that had written no
+// rules at our start comes after our first one.
+func TestUnseenPredecessorAppliesLast(t *testing.T) {
 	t.Parallel()
-	prepare := func(cfg *intercept.Config, s *scene) {
-		cfg.Former = []string{"between"}
-		s.kernel.Seize(nodeRules("former"))
+	prepare := func(cfg *intercept.Config, s *harness) {
+		cfg.Predecessors = []string{"between"}
+		s.kernel.Overwrite(nodeRules("former"))
 	}
-	play(t, prepare, func(s *scene) {
+	run(t, prepare, func(s *harness) {
 		t := s.t
-		s.untilHeld()
+		s.waitHeld()
 		time.Sleep(time.Second)
-		s.kernel.Seize(nodeRules("between"))
+		s.kernel.Overwrite(nodeRules("between"))
 		time.Sleep(time.Second)
 		if r := s.kernel.Rules(); r.Owner != "ours" || s.Stats().StoodDown {
 			t.Errorf("the rules are %s's, want taken back", r.Owner)
 		}
 		s.staysHeld(time.Minute)
-		s.kernel.Seize(nodeRules("newer"))
-		s.until("standing down", func() bool { return s.Stats().StoodDown })
+		s.kernel.Overwrite(nodeRules("newer"))
+		s.waitFor("standing down", func() bool { return s.Stats().StoodDown })
 	})
 }
 
-// TestUpgrade has a new agent start while the old one runs, and the old one stop at
-// some time after. Nothing of that may lead queries away from both.
+// TestUpgrade starts a new agent while the old one runs, and stops the old one some time
+// later. Queries always reach one of the two.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	for _, onExit := range []string{"fallback", "remove"} {
 		for range 20 {
 			synctest.Test(t, func(t *testing.T) {
 				kernel := intercept.NewFake(time.Now)
-				old := newScene(t, kernel, "old", nil)
+				old := newHarness(t, kernel, "old", nil)
 				old.Start()
-				old.untilHeld()
-				// The old agent writes at just this time, or does not.
+				old.waitHeld()
+				// The old agent may write at this time.
 				time.Sleep(time.Minute - time.Duration(rand.Int64N(int64(time.Second))))
-				newer := newScene(t, kernel, "newer", nil)
+				newer := newHarness(t, kernel, "newer", nil)
 				newer.Start()
 				old.staysHeld(time.Duration(rand.Int64N(int64(5 * time.Second))))
 				if err := old.Release(t.Context(), 0); err != nil {
@@ -117,7 +117,7 @@ func TestUpgrade(t *testing.T) {
 					}
 				}
 				old.stop()
-				within(t, "the newer agent's lease", newer.untilHeld(), renew+50*time.Millisecond)
+				checkDuration(t, "the newer agent's lease", newer.waitHeld(), renew+50*time.Millisecond)
 				newer.staysHeld(5 * time.Minute)
 				if st := newer.Stats(); st.StoodDown || kernel.Rules().Owner != "newer" {
 					t.Errorf("the rules are %s's, want the newer agent's", kernel.Rules().Owner)
@@ -131,15 +131,15 @@ func TestRestartAfterKill(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		kernel := intercept.NewFake(time.Now)
-		first := newScene(t, kernel, "first", nil)
+		first := newHarness(t, kernel, "first", nil)
 		first.Start()
-		first.untilHeld()
-		first.stop() // as SIGKILL does: nothing is taken back
-		within(t, "standing aside", first.untilLapsed(), lease)
-		next := newScene(t, kernel, "next", func(cfg *intercept.Config, _ *scene) { cfg.Rules.Fallback = nil })
-		next.stays("with the fallback until it is ready", time.Minute, func() bool { return next.way(addr4) == intercept.ToFallback })
+		first.waitHeld()
+		first.stop() // as after SIGKILL: nothing is removed
+		checkDuration(t, "standing aside", first.waitLapsed(), lease)
+		next := newHarness(t, kernel, "next", func(cfg *intercept.Config, _ *harness) { cfg.Rules.Fallback = nil })
+		next.stays("with the fallback until it is ready", time.Minute, func() bool { return next.decision(addr4) == intercept.ToFallback })
 		next.Start()
-		within(t, "taking the lease", next.untilHeld(), 50*time.Millisecond)
+		checkDuration(t, "taking the lease", next.waitHeld(), 50*time.Millisecond)
 		if got := next.Stats().Fallback; len(got) != 2 {
 			t.Errorf("fallback is %v, want the former agent's", got)
 		}

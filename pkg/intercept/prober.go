@@ -4,35 +4,40 @@ package intercept
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/miekg/dns"
 )
 
 const (
 	probeTimeout = time.Second
-	udpEvery     = 60 * time.Millisecond // between tries: the kernel may deal the next to another reader
-	tcpEvery     = 80 * time.Millisecond // not the second after which the kernel repeats a SYN that was lost
-	maxTries     = 12                    // of one transport within one probe
-	udpAtOnce    = 4                     // first tries: from as many ports, for more of those who share the address to be met
+	udpInterval  = 60 * time.Millisecond // between attempts: the kernel may give the next to another reader
+	tcpInterval  = 80 * time.Millisecond // well below the second after which the kernel repeats a lost SYN
+	maxAttempts  = 12                    // per transport and probe
+	udpParallel  = 4                     // first attempts, from different ports, to reach more of the sockets that share the address
 )
 
-// ProberConfig says how an agent is asked whether it answers.
+// ProberConfig configures a Prober.
 type ProberConfig struct {
-	Port    uint16        // at which the agent serves
-	Token   string        // with which the agent answers, see [SelfName]
-	Timeout time.Duration // of one probe, all its tries; 0: 1 s
+	Port    uint16        // of the agent
+	Token   string        // in the agent's answer, see [SelfName]
+	Timeout time.Duration // of one probe with all attempts; 0: 1 s
 
-	// Dial connects to the agent. Nil: from the very address that is asked, over a
-	// socket with [rules.Mark], which needs CAP_NET_ADMIN.
+	// Dial connects to the agent. Nil: from the queried address itself, over a socket with
+	// [rules.Mark], which needs CAP_NET_ADMIN.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 }
 
-// A Prober asks an agent through its own listening sockets.
+// A Prober queries an agent through its own listening sockets.
 type Prober struct {
 	cfg ProberConfig
 }
@@ -48,145 +53,145 @@ func NewProber(cfg ProberConfig) *Prober {
 	return &Prober{cfg: cfg}
 }
 
-// A ProbeError says how a probe failed: what its last telling try said.
+// A ProbeError is the cause of a failed probe: that of its last attempt that got a reply or an error.
 type ProbeError struct {
 	Network string // "udp" or "tcp"
 	Cause   Cause  // Silent, Refused, Wrong, Unsent or NoProof
 	Err     error  // never nil
 }
 
-// Error is the transport, the cause and what is known about it.
+// Error returns the transport, the cause and the error.
 func (e *ProbeError) Error() string { return fmt.Sprintf("%s: %s: %v", e.Network, e.Cause, e.Err) }
 
-// Unwrap is the error below.
+// Unwrap returns Err.
 func (e *ProbeError) Unwrap() error { return e.Err }
 
-// Probe returns nil when the agent answered at addr, over UDP and over TCP, within
-// the prober's timeout and before ctx ended. Otherwise it returns a [*ProbeError].
+// Probe returns nil if the agent answered at addr over UDP and over TCP, within the
+// prober's timeout and before ctx ended. Otherwise it returns a [*ProbeError].
 //
-// Both are asked at once, and again every so often while there is no answer: a query
-// that is lost under load says nothing, and other tries reach other readers. Over UDP
-// the first tries are several, from different ports, and the probe waits for the next
-// try's time for all their answers. An answer that no agent gives ends the probe at
-// once, whatever other tries got: another process shares the address. Tries
-// stay open until the probe is decided. A TCP session that is accepted and closed proves
-// nothing: clients would have no answer either. The agent has a place for this one always.
+// It queries over both at once, and repeats the query while there is no answer: queries
+// may be lost under load, and other attempts reach other readers. Over UDP there are
+// several first attempts, from different ports, and the probe waits for all their answers
+// until the next attempt is due. An answer that is not an agent's fails the probe at
+// once, whatever other attempts got: another process shares the address. Attempts stay
+// open until the probe is decided. A TCP session that is accepted and closed does not
+// count: clients would get no answer either. The agent always accepts this session.
 func (p *Prober) Probe(ctx context.Context, addr netip.Addr) error {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
 	to := netip.AddrPortFrom(addr, p.cfg.Port)
 	var byUDP, byTCP error
 	var group sync.WaitGroup
-	group.Go(func() { byTCP = p.tries(ctx, "tcp", to, 1, tcpEvery) })
-	byUDP = p.tries(ctx, "udp", to, udpAtOnce, udpEvery)
+	group.Go(func() { byTCP = p.attempts(ctx, "tcp", to, 1, tcpInterval) })
+	byUDP = p.attempts(ctx, "udp", to, udpParallel, udpInterval)
 	group.Wait()
-	if byUDP == nil || errors.Is(byTCP, errForeign) && !errors.Is(byUDP, errForeign) {
+	if byUDP == nil || errors.Is(byTCP, errForeignAnswer) && !errors.Is(byUDP, errForeignAnswer) {
 		return byTCP
 	}
 	return byUDP
 }
 
-// tries asks over one transport until answers are right, one is foreign, or ctx ends. It joins its tries.
-func (p *Prober) tries(ctx context.Context, network string, to netip.AddrPort, atOnce int, every time.Duration) error {
+// attempts queries over one transport until an answer is right or foreign, or ctx ends. It waits for its attempts.
+func (p *Prober) attempts(ctx context.Context, network string, to netip.AddrPort, atOnce int, every time.Duration) error {
 	ctx, cancel := context.WithCancel(ctx)
-	results := make(chan error, maxTries)
+	results := make(chan error, maxAttempts)
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer cancel()
-	r := round{network: network, left: maxTries, begin: func() {
-		group.Go(func() { results <- p.try(ctx, network, to) })
+	r := transport{network: network, left: maxAttempts, attempt: func() {
+		group.Go(func() { results <- p.attempt(ctx, network, to) })
 	}}
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for range atOnce {
-		r.next()
+		r.start()
 	}
 	for {
 		select {
 		case err := <-results:
-			r.ended(err)
+			r.record(err)
 			switch {
-			case errors.Is(err, errForeign), r.open == 0 && !r.right && r.left == 0:
-				return r.problem()
-			case r.right && (r.open == 0 || atOnce == 1):
+			case errors.Is(err, errForeignAnswer), r.open == 0 && !r.answered && r.left == 0:
+				return r.err()
+			case r.answered && (r.open == 0 || atOnce == 1):
 				return nil
 			}
 		case <-ticker.C:
-			if r.right {
+			if r.answered {
 				return nil
 			}
-			r.next()
+			r.start()
 		case <-ctx.Done():
-			return r.problem()
+			return r.err()
 		}
 	}
 }
 
-// A round is the tries over one transport.
-type round struct {
-	network string
-	begin   func()      // one more
-	left    int         // that may still begin
-	open    int         // that have begun and not ended
-	right   bool        // one got the right answer
-	telling *ProbeError // the last that ended otherwise than in silence; nil: none did
+// A transport is the state of the attempts over one transport.
+type transport struct {
+	network   string
+	attempt   func()      // starts one more
+	left      int         // attempts that may still start
+	open      int         // attempts that run
+	answered  bool        // one got the right answer
+	lastError *ProbeError // of the last attempt that was not silent; nil: none
 }
 
-func (r *round) next() {
+func (r *transport) start() {
 	if r.left > 0 {
 		r.left--
 		r.open++
-		r.begin()
+		r.attempt()
 	}
 }
 
-// ended takes down how a try ended.
-func (r *round) ended(err error) {
+// record stores the result of an attempt.
+func (r *transport) record(err error) {
 	r.open--
 	if err == nil {
-		r.right = true
+		r.answered = true
 		return
 	}
-	cause := causeOfTry(err)
+	cause := causeOfAttempt(err)
 	if cause != Silent {
-		r.telling = &ProbeError{Network: r.network, Cause: cause, Err: err}
+		r.lastError = &ProbeError{Network: r.network, Cause: cause, Err: err}
 	}
 	if cause == Wrong {
-		r.next() // an agent that is taken over from still reads: the next may be answered by this one
+		r.start() // a predecessor may still read from the sockets: the next attempt may reach this agent
 	}
 }
 
-func (r *round) problem() error {
-	if r.telling != nil {
-		return r.telling
+func (r *transport) err() error {
+	if r.lastError != nil {
+		return r.lastError
 	}
 	return &ProbeError{Network: r.network, Cause: Silent, Err: context.DeadlineExceeded}
 }
 
-// try asks once.
-func (p *Prober) try(ctx context.Context, network string, to netip.AddrPort) error {
+// attempt sends one query.
+func (p *Prober) attempt(ctx context.Context, network string, to netip.AddrPort) error {
 	conn, err := p.cfg.Dial(ctx, network, to)
 	if err != nil {
 		return err
 	}
-	// Closing ends what waits on the connection, whatever it is.
+	// Closing the connection ends all calls that wait on it.
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer func() {
 		stop()
 		_ = conn.Close()
 	}()
-	err = ask(conn, network, p.cfg.Token)
+	err = sendQuery(conn, network, p.cfg.Token)
 	if err != nil && ctx.Err() != nil {
-		return ctx.Err() // which is why the connection was closed
+		return ctx.Err() // the reason for closing the connection
 	}
 	return err
 }
 
-// causeOfTry tells what failed.
-func causeOfTry(err error) Cause {
+// causeOfAttempt returns the cause of a failed attempt.
+func causeOfAttempt(err error) Cause {
 	timeout, ok := errors.AsType[net.Error](err)
 	switch {
-	case errors.Is(err, errWrong):
+	case errors.Is(err, errWrongAnswer):
 		return Wrong
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return Refused
@@ -196,10 +201,10 @@ func causeOfTry(err error) Cause {
 		errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return Unsent
 	}
-	return NoProof
+	return ProbeFailed
 }
 
-// causeOf tells what failed from any probe's error.
+// causeOf returns the cause of a failed probe.
 func causeOf(err error) Cause {
 	if probe, ok := errors.AsType[*ProbeError](err); ok {
 		return probe.Cause
@@ -207,5 +212,97 @@ func causeOf(err error) Cause {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return Silent
 	}
-	return NoProof
+	return ProbeFailed
+}
+
+// SelfName is the name that a probe queries, in class CH and of type TXT. The agent
+// answers with one string, its token, and a TTL of 0.
+const SelfName = "self.node-cache."
+
+var (
+	// errWrongAnswer means that the answer is not the agent's answer to this query.
+	errWrongAnswer = errors.New("not this agent's answer")
+	// errForeignAnswer is an errWrongAnswer that comes from no agent. During a hand-over
+	// two agents read the same sockets for a short time, each with its own token.
+	errForeignAnswer = fmt.Errorf("another process answers here: %w", errWrongAnswer)
+)
+
+// maxAnswer is the maximum size of an answer in bytes, more than the right one needs.
+const maxAnswer = 512
+
+// sendQuery sends the self-query over conn and waits for the answer. Over UDP it ignores
+// messages that do not belong to the query.
+func sendQuery(conn net.Conn, network, token string) error {
+	q := new(dns.Msg)
+	q.SetQuestion(SelfName, dns.TypeTXT)
+	q.Question[0].Qclass = dns.ClassCHAOS
+	q.RecursionDesired = false
+	packed, err := q.Pack()
+	if err != nil {
+		return fmt.Errorf("packing the query: %w", err)
+	}
+	if network == "tcp" {
+		return queryTCP(conn, q, packed, token)
+	}
+	if _, err := conn.Write(packed); err != nil {
+		return fmt.Errorf("sending the query: %w", err)
+	}
+	buf := make([]byte, maxAnswer)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return fmt.Errorf("waiting for the answer: %w", err)
+		}
+		a := new(dns.Msg)
+		if a.Unpack(buf[:n]) != nil || a.Id != q.Id || !a.Response {
+			continue
+		}
+		return checkAnswer(q, a, token)
+	}
+}
+
+func queryTCP(conn net.Conn, q *dns.Msg, packed []byte, token string) error {
+	framed := binary.BigEndian.AppendUint16(nil, uint16(len(packed)))
+	if _, err := conn.Write(append(framed, packed...)); err != nil {
+		return fmt.Errorf("sending the query: %w", err)
+	}
+	var head [2]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
+		return fmt.Errorf("waiting for the answer: %w", err)
+	}
+	size := int(binary.BigEndian.Uint16(head[:]))
+	if size > maxAnswer {
+		return fmt.Errorf("%d bytes: %w", size, errForeignAnswer)
+	}
+	buf := make([]byte, size)
+	if _, err := io.ReadFull(conn, buf); err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	a := new(dns.Msg)
+	if err := a.Unpack(buf); err != nil {
+		return fmt.Errorf("reading the answer: %w", errors.Join(err, errForeignAnswer))
+	}
+	return checkAnswer(q, a, token)
+}
+
+// checkAnswer returns an error unless a is the answer to q by the agent with this token.
+func checkAnswer(q, a *dns.Msg, token string) error {
+	switch {
+	case a.Id != q.Id || !a.Response || len(a.Question) != 1 ||
+		a.Question[0].Qtype != q.Question[0].Qtype || a.Question[0].Qclass != q.Question[0].Qclass ||
+		!strings.EqualFold(a.Question[0].Name, q.Question[0].Name):
+		return fmt.Errorf("another question: %w", errForeignAnswer)
+	case a.Rcode != dns.RcodeSuccess:
+		return fmt.Errorf("rcode %s: %w", dns.RcodeToString[a.Rcode], errForeignAnswer)
+	case len(a.Answer) != 1:
+		return fmt.Errorf("%d records: %w", len(a.Answer), errForeignAnswer)
+	}
+	txt, ok := a.Answer[0].(*dns.TXT)
+	switch {
+	case !ok || len(txt.Txt) != 1:
+		return fmt.Errorf("no token: %w", errForeignAnswer)
+	case txt.Txt[0] != token:
+		return fmt.Errorf("another token: %w", errWrongAnswer)
+	}
+	return nil
 }

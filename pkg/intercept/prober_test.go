@@ -27,14 +27,14 @@ import (
 
 const token = "0123abcd"
 
-// self is the right answer, after a delay.
+// self gives the right answer after a delay.
 func self(after time.Duration) upstreamtest.Action {
 	return upstreamtest.Action{Delay: after, Records: []string{intercept.SelfName + ` 0 CH TXT "` + token + `"`}}
 }
 
 func silent() upstreamtest.Action { return upstreamtest.Action{Drop: true} }
 
-// probe asks a server in memory once, and says how that went and how long it took.
+// probe probes a server in memory once, and returns the duration and the error.
 func probe(t *testing.T, s *upstreamtest.Server) (took time.Duration, err error) {
 	t.Helper()
 	at := netip.AddrPortFrom(addr4, 53)
@@ -176,7 +176,7 @@ func TestProbeIsBounded(t *testing.T) {
 	})
 }
 
-func TestProbeEndsWithItsContext(t *testing.T) {
+func TestProbeContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Int64
@@ -212,7 +212,7 @@ func TestProbeCauses(t *testing.T) {
 		{syscall.ENETUNREACH, intercept.Unsent},
 		{syscall.ETIMEDOUT, intercept.Silent},
 		{os.ErrDeadlineExceeded, intercept.Silent},
-		{errors.New("something else"), intercept.NoProof},
+		{errors.New("something else"), intercept.ProbeFailed},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := intercept.NewProber(intercept.ProberConfig{Port: 53, Dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) {
@@ -226,8 +226,8 @@ func TestProbeCauses(t *testing.T) {
 	}
 }
 
-// TestProbeOnTheWire looks at what a probe's packets are like: they carry the mark
-// and come from the address that they go to, or there are none.
+// TestProbeOnTheWire checks the packets of a probe: they have the mark, and their source
+// is their destination, or there are none.
 func TestProbeOnTheWire(t *testing.T) {
 	t.Parallel()
 	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
@@ -248,7 +248,7 @@ func TestProbeOnTheWire(t *testing.T) {
 	p := intercept.NewProber(intercept.ProberConfig{
 		Port: 53, Token: token,
 		Dial: func(ctx context.Context, network string, addr netip.AddrPort) (conn net.Conn, err error) {
-			err = node.Do(func() error { // on the one thread that is in the node
+			err = node.Do(func() error { // on the thread that is in the node's namespace
 				conn, err = intercept.DialMarked(ctx, network, addr)
 				return err
 			})
@@ -283,8 +283,9 @@ func TestProbeOnTheWire(t *testing.T) {
 	}
 }
 
-// TestForgedOwnAddress has a pod send queries that say they are from the very address that they go to, as the agent's own
-// are. The kernel drops those of IPv4; the answers to those of IPv6 stay on the node.
+// TestForgedOwnAddress sends queries from a pod whose source is their destination, as in
+// the agent's own queries. The kernel drops those over IPv4. Over IPv6 the answers stay on
+// the node.
 func TestForgedOwnAddress(t *testing.T) {
 	t.Parallel()
 	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
@@ -320,7 +321,7 @@ func TestForgedOwnAddress(t *testing.T) {
 		if _, err := forger.WriteToUDPAddrPort(q, to); err != nil {
 			t.Fatal(err)
 		}
-		if who, err := nodelab.Ask(lab.Pods[0], to, "udp"); err != nil || who != token { // behind the forged one, by the same way
+		if who, err := nodelab.Ask(lab.Pods[0], to, "udp"); err != nil || who != token { // after the forged one, by the same path
 			t.Fatalf("%s answers, %v", who, err)
 		}
 		if n, _ := s.Queries(); n != 1+tt.arrive {
@@ -333,7 +334,7 @@ func TestForgedOwnAddress(t *testing.T) {
 	}
 }
 
-// between is the text between two others.
+// between returns the text between before and after.
 func between(text, before, after string) string {
 	_, text, _ = strings.Cut(text, before)
 	text, _, _ = strings.Cut(text, after)

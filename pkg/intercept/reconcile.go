@@ -14,66 +14,66 @@ import (
 )
 
 const (
-	lookEvery  = time.Minute            // without any cause: for what Watch does not see
-	lookSpace  = 100 * time.Millisecond // after a pass: what changes meanwhile is one more pass
-	pauseFirst = 100 * time.Millisecond // after a failure; doubled with each
-	pauseLast  = 5 * time.Second
-	passLimit  = time.Minute // of State and Apply together; a backend's own limits are far shorter
-	writesTold = 20          // of one minute; more are not logged
-	maxFormers = 8           // more agents than that were not here within one start
+	passInterval    = time.Minute            // for changes that Watch does not report
+	passGap         = 100 * time.Millisecond // after a pass; changes meanwhile cause one more pass
+	minBackoff      = 100 * time.Millisecond // after a failure; doubled with each
+	maxBackoff      = 5 * time.Second
+	passTimeout     = time.Minute // of State and Apply together; a backend's own limits are far shorter
+	maxWritesLogged = 20          // per minute
+	maxPredecessors = 8           // there are never more agents at one start
 )
 
 // reconcile makes the kernel hold the rules until ctx ends.
 func (k *Keeper) reconcile(ctx context.Context) {
-	every := time.NewTicker(lookEvery)
+	every := time.NewTicker(passInterval)
 	defer every.Stop()
-	k.leaseFirst(ctx)
-	var p pause
+	k.awaitLeases(ctx)
+	var p backoff
 	for ctx.Err() == nil {
 		select {
-		case <-k.look: // what it is about is part of this pass
+		case <-k.wake: // this pass covers it
 		default:
 		}
 		err := k.pass(ctx)
 		if ctx.Err() != nil || k.rules.isClosed() {
 			return
 		}
-		k.noteRules(ctx, err)
+		k.recordPass(ctx, err)
 		if err != nil {
 			sleep(ctx, p.next())
 			continue
 		}
-		p = pause{}
-		sleep(ctx, lookSpace)
+		p = backoff{}
+		sleep(ctx, passGap)
 		select {
 		case <-ctx.Done():
-		case <-k.look:
+		case <-k.wake:
 		case <-every.C:
 		}
 	}
 }
 
-// leaseFirst waits until the leases are held, or given up, of rules that are not there yet,
-// for as long as these may wait.
-func (k *Keeper) leaseFirst(ctx context.Context) {
-	if k.cfg.Await == 0 || !k.rules.enter() {
+// awaitLeases prepares the leases and waits until they are held or released, at most
+// AwaitLease. The rules are not written before.
+func (k *Keeper) awaitLeases(ctx context.Context) {
+	if k.cfg.AwaitLease == 0 || !k.rules.enter() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, k.cfg.Await)
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.AwaitLease)
 	defer cancel()
-	k.ahead.Store(true)
-	err := k.guard(ctx, "preparing the leases", func() error { return k.cfg.Backend.Prepare(ctx, k.cfg.Rules) })
+	k.leaseOnly.Store(true)
+	err := k.recoverPanic(ctx, "preparing the leases", func() error { return k.cfg.Backend.Prepare(ctx, k.cfg.Rules) })
 	k.rules.leave()
 	if err != nil {
-		k.log.DebugContext(ctx, "leases cannot be held ahead of the rules", "error", err)
-		return // what it is about meets the rules as well, where it is told
+		k.log.DebugContext(ctx, "leases not acquired before the rules", "error", err)
+		return // the passes over the rules meet the same problem and report it
 	}
 	for _, l := range k.leases {
-		l.wantRound()
+		l.requestRenewal()
 	}
 	for _, l := range k.leases {
 		select {
-		case <-l.first:
+		case <-l.renewed:
 		case <-l.gate.closed:
 		case <-ctx.Done():
 			return
@@ -81,42 +81,42 @@ func (k *Keeper) leaseFirst(ctx context.Context) {
 	}
 }
 
-// watch asks for a pass whenever the backend says that rules may be gone.
+// watch requests a pass whenever the backend reports that rules may be gone.
 func (k *Keeper) watch(ctx context.Context) {
-	var p pause
+	var p backoff
 	for ctx.Err() == nil {
 		begun := k.cfg.Now()
-		err := k.guard(ctx, "watching the rules", func() error { return k.cfg.Backend.Watch(ctx, k.wantLook) })
+		err := k.recoverPanic(ctx, "watching the rules", func() error { return k.cfg.Backend.Watch(ctx, k.requestPass) })
 		if ctx.Err() != nil {
 			return
 		}
 		k.count.watchFailures.Add(1)
-		k.log.DebugContext(ctx, "watching of the rules ended", "error", err)
-		if k.cfg.Now().Sub(begun) > pauseLast { // it went well for a while
-			p = pause{}
+		k.log.DebugContext(ctx, "watch of the rules ended", "error", err)
+		if k.cfg.Now().Sub(begun) > maxBackoff { // it worked for a while
+			p = backoff{}
 		}
 		sleep(ctx, p.next())
-		k.wantLook() // for what happened meanwhile
+		k.requestPass() // for changes while there was no watch
 	}
 }
 
-func (k *Keeper) wantLook() {
+func (k *Keeper) requestPass() {
 	select {
-	case k.look <- struct{}{}:
-	default: // one is wanted already
+	case k.wake <- struct{}{}:
+	default: // one is requested already
 	}
 }
 
-// pass looks at what the kernel holds and makes it hold what it should.
+// pass reads what the kernel holds and applies the rules.
 func (k *Keeper) pass(ctx context.Context) error {
 	if !k.rules.enter() {
 		return nil
 	}
 	defer k.rules.leave()
-	ctx, cancel := context.WithTimeout(ctx, passLimit)
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
 	var state rules.State
-	err := k.guard(ctx, "reading the rules", func() (err error) {
+	err := k.recoverPanic(ctx, "reading the rules", func() (err error) {
 		state, err = k.cfg.Backend.State(ctx)
 		return err
 	})
@@ -124,88 +124,88 @@ func (k *Keeper) pass(ctx context.Context) error {
 		return fmt.Errorf("reading the rules: %w", err)
 	}
 	if state.LeasesInUse {
-		k.ahead.Store(false)
+		k.leaseOnly.Store(false)
 	}
-	if k.lost(state.Owner) {
+	if k.ownedByNewer(state.Owner) {
 		k.standDown(ctx, state.Owner)
 		return nil
 	}
 	want := k.cfg.Rules
 	want.Fallback = k.fallback.adopt(state, &k.cfg.Rules)
 	changed := false
-	err = k.guard(ctx, "writing the rules", func() (err error) {
+	err = k.recoverPanic(ctx, "writing the rules", func() (err error) {
 		changed, err = k.cfg.Backend.Apply(ctx, want)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("writing the rules: %w", err)
 	}
-	k.owned = true
-	k.ahead.Store(false)
+	k.applied = true
+	k.leaseOnly.Store(false)
 	k.count.applies.Add(1)
 	if changed {
 		k.count.changes.Add(1)
-		k.tellWritten(ctx, want.Fallback)
-		for _, l := range k.leases { // what holds them may be new, and empty
-			l.wantRound()
+		k.logWrite(ctx, want.Fallback)
+		for _, l := range k.leases { // their sets may be new, and empty
+			l.requestRenewal()
 		}
 	}
 	return nil
 }
 
-// tellWritten logs that rules were written. Who undoes them all the time has them written
-// ten times a second: that is told, and then no more for the rest of a minute.
-func (k *Keeper) tellWritten(ctx context.Context, fallback []netip.AddrPort) {
+// logWrite logs that rules were written. If another program undoes them all the time, they
+// are written ten times a second: logWrite then warns, and is silent for the rest of the minute.
+func (k *Keeper) logWrite(ctx context.Context, fallback []netip.AddrPort) {
 	now := k.cfg.Now()
-	if k.written == 0 || now.Sub(k.writtenFrom) >= lookEvery {
-		k.written, k.writtenFrom = 0, now
+	if k.writes == 0 || now.Sub(k.writesSince) >= passInterval {
+		k.writes, k.writesSince = 0, now
 	}
-	k.written++
+	k.writes++
 	switch {
-	case k.written < writesTold:
+	case k.writes < maxWritesLogged:
 		k.log.InfoContext(ctx, "interception rules written", "backend", k.cfg.Backend.String(), "fallback", fallback)
-	case k.written == writesTold:
-		k.log.WarnContext(ctx, "interception rules written again and again, something on the node may undo them",
+	case k.writes == maxWritesLogged:
+		k.log.WarnContext(ctx, "interception rules rewritten repeatedly, another program may undo them",
 			"backend", k.cfg.Backend.String(), "changes", k.count.changes.Load())
 	}
 }
 
-// lost says whether the rules are those of an agent that came later. Who was here
-// before us is known: its last Apply may have crossed our first.
-func (k *Keeper) lost(owner string) bool {
-	if owner == "" || owner == k.cfg.Rules.Owner || slices.Contains(k.former, owner) {
+// ownedByNewer reports whether the rules belong to an agent that started later. The last
+// Apply of a predecessor may come after our first one; that is not a newer agent.
+func (k *Keeper) ownedByNewer(owner string) bool {
+	if owner == "" || owner == k.cfg.Rules.Owner || slices.Contains(k.predecessors, owner) {
 		return false
 	}
-	if k.owned {
+	if k.applied {
 		return true
 	}
-	if len(k.former) < maxFormers {
-		k.former = append(k.former, owner)
+	if len(k.predecessors) < maxPredecessors {
+		k.predecessors = append(k.predecessors, owner)
 	}
 	return false
 }
 
-// standDown leaves rules and leases to the agent that has them now.
+// standDown leaves rules and leases to the newer agent.
 func (k *Keeper) standDown(ctx context.Context, owner string) {
-	k.note.setStoodDown(owner)
+	k.status.setStoodDown(owner)
 	k.rules.close()
 	for _, l := range k.leases {
-		l.end(k.cfg.Now())
+		l.release(k.cfg.Now())
 	}
 	k.log.InfoContext(ctx, "interception left to a newer agent", "owner", owner, "own", k.cfg.Rules.Owner)
 }
 
-// A pause grows with each failure.
-type pause struct{ last time.Duration }
+// A backoff is a delay that grows with each failure.
+type backoff struct{ last time.Duration }
 
-// next is the pause after one more failure: up to half less than the whole, so that
-// agents which fail for one reason do not try in step.
-func (p *pause) next() time.Duration {
-	p.last = min(max(2*p.last, pauseFirst), pauseLast)
+// next returns the delay after one more failure, reduced by up to half at random, so that
+// agents that fail for the same cause do not retry at the same time.
+func (p *backoff) next() time.Duration {
+	p.last = min(max(2*p.last, minBackoff), maxBackoff)
 	return p.last - rand.N(p.last/2)
 }
 
-// sleep waits for d or the end of ctx.
+// sleep waits for d or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

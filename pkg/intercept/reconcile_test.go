@@ -11,14 +11,14 @@ import (
 	"github.com/nodecache/node-cache/pkg/intercept"
 )
 
-func TestRulesAreHealed(t *testing.T) {
+func TestRulesRestored(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
+		s.waitHeld()
 		for range 5 {
 			s.kernel.Flush()
-			within(t, "healing", s.untilHeld(), 200*time.Millisecond)
+			checkDuration(t, "healing", s.waitHeld(), 200*time.Millisecond)
 			time.Sleep(time.Second)
 		}
 		if got := s.kernel.Calls().Changed; got != 6 {
@@ -27,34 +27,34 @@ func TestRulesAreHealed(t *testing.T) {
 	})
 }
 
-// TestFlushThatNobodyTells is found by the look of each minute.
-func TestFlushThatNobodyTells(t *testing.T) {
+// TestUnnoticedFlush: the pass of each minute finds a flush that Watch does not report.
+func TestUnnoticedFlush(t *testing.T) {
 	t.Parallel()
-	prepare := func(_ *intercept.Config, s *scene) {
+	prepare := func(_ *intercept.Config, s *harness) {
 		s.kernel.Fail(intercept.CallWatch, 1<<30, errors.New("no such group"))
 	}
-	play(t, prepare, func(s *scene) {
+	run(t, prepare, func(s *harness) {
 		t := s.t
-		s.untilHeld()
+		s.waitHeld()
 		s.kernel.Flush()
-		within(t, "healing", s.untilHeld(), 61*time.Second)
+		checkDuration(t, "healing", s.waitHeld(), 61*time.Second)
 		if s.Stats().WatchFailures == 0 {
 			t.Error("no watch failed, want all")
 		}
-		begun := s.kernel.Calls().Begun
+		begun := s.kernel.Calls().Started
 		time.Sleep(10 * time.Minute)
-		if n := s.kernel.Calls().Begun[intercept.CallWatch] - begun[intercept.CallWatch]; n > 300 {
+		if n := s.kernel.Calls().Started[intercept.CallWatch] - begun[intercept.CallWatch]; n > 300 {
 			t.Errorf("a watch that always fails was begun %d times in ten minutes", n)
 		}
 	})
 }
 
-// TestFightOverTheRulesIsNoFloodOfLines has them flushed all the time.
-func TestFightOverTheRulesIsNoFloodOfLines(t *testing.T) {
+// TestContestedRulesLogging flushes the rules all the time.
+func TestContestedRulesLogging(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
+		s.waitHeld()
 		time.Sleep(2 * time.Minute)
 		for range 600 {
 			s.kernel.Flush()
@@ -63,13 +63,13 @@ func TestFightOverTheRulesIsNoFloodOfLines(t *testing.T) {
 		if n := s.log.count("rules written"); n < 20 || n > 41 {
 			t.Errorf("%d lines about rules in half a minute of flushes, want 20 in a minute at most", n)
 		}
-		if n := s.log.count("again and again"); n < 1 || n > 2 {
+		if n := s.log.count("rewritten repeatedly"); n < 1 || n > 2 {
 			t.Errorf("told %d times that somebody undoes the rules, want once in a minute", n)
 		}
 		time.Sleep(time.Minute)
 		before := s.log.count("msg=\"interception rules written\"")
 		s.kernel.Flush()
-		s.untilHeld()
+		s.waitHeld()
 		if n := s.log.count("msg=\"interception rules written\"") - before; n != 1 {
 			t.Errorf("%d lines about one flush a minute later, want one", n)
 		}
@@ -78,13 +78,13 @@ func TestFightOverTheRulesIsNoFloodOfLines(t *testing.T) {
 
 func TestQuietNode(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
+		s.waitHeld()
 		before := s.kernel.Calls()
 		time.Sleep(time.Hour)
 		after := s.kernel.Calls()
-		if n := after.Begun[intercept.CallApply] - before.Begun[intercept.CallApply]; n < 59 || n > 62 {
+		if n := after.Started[intercept.CallApply] - before.Started[intercept.CallApply]; n < 59 || n > 62 {
 			t.Errorf("rules were looked at %d times in an hour, want each minute", n)
 		}
 		if after.Changed != before.Changed {
@@ -93,17 +93,17 @@ func TestQuietNode(t *testing.T) {
 	})
 }
 
-// TestLockHeldAtStart has another program hold the xtables lock for a minute: the
-// former agent's rules stay in force, and nothing of ours ends.
+// TestLockHeldAtStart holds the xtables lock for a minute: the predecessor's rules stay in
+// force, and the Keeper keeps running.
 func TestLockHeldAtStart(t *testing.T) {
 	t.Parallel()
-	prepare := func(_ *intercept.Config, s *scene) {
-		s.kernel.Seize(nodeRules("former"))
+	prepare := func(_ *intercept.Config, s *harness) {
+		s.kernel.Overwrite(nodeRules("former"))
 		s.kernel.Fail(intercept.CallApply, 1<<30, errLocked)
 	}
-	play(t, prepare, func(s *scene) {
+	run(t, prepare, func(s *harness) {
 		t := s.t
-		s.stays("with the fallback", time.Minute, func() bool { return s.way(addr4) == intercept.ToFallback })
+		s.stays("with the fallback", time.Minute, func() bool { return s.decision(addr4) == intercept.ToFallback })
 		st := s.Stats()
 		if st.ApplyFailures < 10 || st.ApplyFailures > 40 {
 			t.Errorf("%d attempts in a minute, want them 5 s apart at last", st.ApplyFailures)
@@ -112,26 +112,26 @@ func TestLockHeldAtStart(t *testing.T) {
 			t.Errorf("last error %q, log:\n%s\nwant one line of it", st.LastError, s.log)
 		}
 		s.kernel.Fail(intercept.CallApply, 0, nil)
-		within(t, "taking the lease", s.untilHeld(), 5*time.Second+renew)
+		checkDuration(t, "taking the lease", s.waitHeld(), 5*time.Second+renew)
 		if st := s.Stats(); st.LastError != "" || s.kernel.Rules().Owner != "ours" {
 			t.Errorf("last error %q, want none", st.LastError)
 		}
 	})
 }
 
-// TestBlockedApply must not keep renewals waiting, however long it hangs.
+// TestBlockedApply checks that a hanging Apply does not delay renewals.
 func TestBlockedApply(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
+		s.waitHeld()
 		unblock := s.kernel.Block(intercept.CallApply)
-		s.kernel.Stir()
+		s.kernel.Notify()
 		s.staysHeld(10 * time.Minute)
-		before := s.kernel.Calls().Begun[intercept.CallApply]
+		before := s.kernel.Calls().Started[intercept.CallApply]
 		unblock()
 		s.kernel.Flush()
-		within(t, "healing", s.untilHeld(), 6*time.Second)
+		checkDuration(t, "healing", s.waitHeld(), 6*time.Second)
 		if before > 5 {
 			t.Errorf("%d Applies were begun while one hung", before)
 		}
@@ -140,15 +140,15 @@ func TestBlockedApply(t *testing.T) {
 
 func TestApplyPanics(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
+		s.waitHeld()
 		for _, call := range []intercept.Call{intercept.CallApply, intercept.CallState, intercept.CallWatch} {
 			s.kernel.Panic(call, 3)
-			s.kernel.Stir()
+			s.kernel.Notify()
 			s.staysHeld(time.Minute)
 		}
-		if got := s.Stats(); got.Panics != 6 || got.LastError != "" { // the watch was not begun again
+		if got := s.Stats(); got.Panics != 6 || got.LastError != "" { // the watch was not restarted
 			t.Errorf("%d panics, last error %q, want 6 and none", got.Panics, got.LastError)
 		}
 		if n := s.log.count("recovered from a panic"); n == 0 {
@@ -157,11 +157,11 @@ func TestApplyPanics(t *testing.T) {
 	})
 }
 
-func TestRunLeavesEverything(t *testing.T) {
+func TestRunLeavesRules(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
+		s.waitHeld()
 		s.stop()
 		if s.kernel.Rules() == nil {
 			t.Error("the end of Run took the rules away")
@@ -169,7 +169,7 @@ func TestRunLeavesEverything(t *testing.T) {
 		if all, _ := s.held(); !all {
 			t.Error("the end of Run took the leases away")
 		}
-		within(t, "lapsing", s.untilLapsed(), lease)
+		checkDuration(t, "lapsing", s.waitLapsed(), lease)
 		s.staysLapsed(time.Minute)
 		if err := s.Run(t.Context()); err == nil {
 			t.Error("Run ran twice")
@@ -177,7 +177,7 @@ func TestRunLeavesEverything(t *testing.T) {
 	})
 }
 
-func TestConfigIsChecked(t *testing.T) {
+func TestConfigCheck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		good := func() intercept.Config {
@@ -204,7 +204,7 @@ func TestConfigIsChecked(t *testing.T) {
 				t.Errorf("%s: no error", name)
 			}
 		}
-		// What the cluster says of endpoints is no reason to refuse.
+		// Invalid endpoints of the cluster are no error.
 		odd := good()
 		odd.Rules.Fallback = append(odd.Rules.Fallback, fallback4)
 		if _, err := intercept.New(odd); err != nil {

@@ -15,95 +15,94 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// released checks that nothing takes a lease any more.
-func released(t *testing.T, s *scene) {
+// checkReleased checks that no lease is acquired any more.
+func checkReleased(t *testing.T, s *harness) {
 	t.Helper()
-	before := s.kernel.Calls().Begun[intercept.CallRenew]
+	before := s.kernel.Calls().Started[intercept.CallRenew]
 	s.staysLapsed(time.Minute)
-	if n := s.kernel.Calls().Begun[intercept.CallRenew]; n != before {
+	if n := s.kernel.Calls().Started[intercept.CallRenew]; n != before {
 		t.Errorf("%d renewals after the release", n-before)
 	}
 	st := s.Stats()
-	if st.Held[addr4] || st.Held[addr6] || !st.Released || st.SinceHeld < time.Minute {
+	if st.Held[addr4] || st.Held[addr6] || !st.Released || st.NotHeldFor < time.Minute {
 		t.Errorf("stats: %+v, want released leases", st)
 	}
 }
 
 func TestRelease(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
-		session := intercept.Packet{Network: "tcp", To: netip.AddrPortFrom(addr4, 53), Session: true}
+		s.waitHeld()
+		session := intercept.Packet{Network: "tcp", To: netip.AddrPortFrom(addr4, 53), Established: true}
 		if err := s.Release(t.Context(), 5*time.Second); err != nil {
 			t.Fatal(err)
 		}
 		if _, none := s.held(); !none {
 			t.Error("a lease is held after Release")
 		}
-		if way := s.kernel.Route(session).Way; way != intercept.ToAgent {
+		if way := s.kernel.Route(session).Decision; way != intercept.ToAgent {
 			t.Errorf("a session goes way %d while it drains, want to the agent", way)
 		}
 		time.Sleep(5 * time.Second)
-		if way := s.kernel.Route(session).Way; way != intercept.Rejected {
+		if way := s.kernel.Route(session).Decision; way != intercept.Rejected {
 			t.Errorf("a session goes way %d when it was drained, want rejected", way)
 		}
-		released(t, s)
-		// Rules are still followed.
+		checkReleased(t, s)
+		// The rules are still maintained.
 		s.SetFallback([]netip.AddrPort{fallback4})
-		s.until("fallback changed", func() bool { return len(s.kernel.Rules().Fallback) == 1 })
+		s.waitFor("fallback changed", func() bool { return len(s.kernel.Rules().Fallback) == 1 })
 		if err := s.Release(t.Context(), 0); err != nil {
 			t.Errorf("once more: %v", err)
 		}
 		s.Start()
-		released(t, s)
+		checkReleased(t, s)
 	})
 }
 
 func TestReleaseBeforeRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newScene(t, intercept.NewFake(time.Now), "ours", nil)
+		s := newHarness(t, intercept.NewFake(time.Now), "ours", nil)
 		if err := s.Release(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
 		s.Start()
-		s.until("rules written", func() bool { return s.kernel.Rules() != nil })
+		s.waitFor("rules written", func() bool { return s.kernel.Rules() != nil })
 		s.staysLapsed(time.Minute)
 	})
 }
 
-// TestReleaseWithProbesInFlight has probes that bring their proof after the release,
-// at every time within a round.
+// TestReleaseWithProbesInFlight runs probes that succeed after the release, at every time
+// within the interval.
 func TestReleaseWithProbesInFlight(t *testing.T) {
 	t.Parallel()
 	const slow = 400 * time.Millisecond
 	for after := time.Duration(0); after <= 2*renew; after += 10 * time.Millisecond {
-		prepare := func(cfg *intercept.Config, _ *scene) {
-			cfg.Probe = func(context.Context, netip.Addr) error { // deaf: it does not heed the context
+		prepare := func(cfg *intercept.Config, _ *harness) {
+			cfg.Probe = func(context.Context, netip.Addr) error { // ignores the context
 				time.Sleep(slow)
 				return nil
 			}
 		}
-		play(t, prepare, func(s *scene) {
+		run(t, prepare, func(s *harness) {
 			t := s.t
-			s.untilHeld()
+			s.waitHeld()
 			time.Sleep(after)
 			if err := s.Release(t.Context(), 0); err != nil {
 				t.Fatal(err)
 			}
-			released(t, s)
+			checkReleased(t, s)
 		})
 	}
 }
 
-// TestReleaseWithRenewalsInFlight has renewals hang in the kernel that are carried
-// out after it ended the lease.
+// TestReleaseWithRenewalsInFlight runs renewals that reach the kernel after the release.
 func TestReleaseWithRenewalsInFlight(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
+		s.waitHeld()
 		unblock := s.kernel.Block(intercept.CallRenew)
 		time.Sleep(2 * renew)
 		var group sync.WaitGroup
@@ -122,12 +121,12 @@ func TestReleaseWithRenewalsInFlight(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		unblock()
 		group.Wait()
-		released(t, s)
+		checkReleased(t, s)
 	})
 }
 
-// A lateRenewal lets the renewals that hang be carried out when a release has just
-// been, before its caller hears of it.
+// A lateRenewal unblocks hanging renewals right after a release, before the release
+// returns.
 type lateRenewal struct {
 	intercept.Backend
 	then func()
@@ -143,17 +142,17 @@ func (b *lateRenewal) Release(ctx context.Context, keys []netip.Addr, drain time
 	return err
 }
 
-// TestReleaseOvertaken has renewals come last in the kernel, and end before Release
-// could see that they were under way.
+// TestReleaseOvertaken runs renewals that reach the kernel last, but return before Release
+// checks for them.
 func TestReleaseOvertaken(t *testing.T) {
 	t.Parallel()
 	backend := &lateRenewal{}
-	prepare := func(cfg *intercept.Config, _ *scene) {
+	prepare := func(cfg *intercept.Config, _ *harness) {
 		backend.Backend = cfg.Backend
 		cfg.Backend = backend
 	}
-	play(t, prepare, func(s *scene) {
-		s.untilHeld()
+	run(t, prepare, func(s *harness) {
+		s.waitHeld()
 		backend.then = s.kernel.Block(intercept.CallRenew)
 		time.Sleep(2 * renew)
 		if err := s.Release(s.t.Context(), 0); err != nil {
@@ -162,16 +161,16 @@ func TestReleaseOvertaken(t *testing.T) {
 		if _, none := s.held(); !none {
 			s.t.Error("Release returned while a lease was held")
 		}
-		released(s.t, s)
+		checkReleased(s.t, s)
 	})
 }
 
-// TestReleaseThatMayNotWait gives up on what hangs, and the lease ends by itself.
-func TestReleaseThatMayNotWait(t *testing.T) {
+// TestReleaseTimeout does not wait for hanging calls; the lease ends by itself.
+func TestReleaseTimeout(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
+		s.waitHeld()
 		unblock := s.kernel.Block(intercept.CallRenew)
 		time.Sleep(2 * renew)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -180,27 +179,27 @@ func TestReleaseThatMayNotWait(t *testing.T) {
 			t.Errorf("Release: %v, want what its context says", err)
 		}
 		unblock()
-		synctest.Wait() // the renewals are carried out
-		within(t, "lapsing", s.untilLapsed(), lease)
-		released(t, s)
+		synctest.Wait() // the renewals reach the kernel
+		checkDuration(t, "lapsing", s.waitLapsed(), lease)
+		checkReleased(t, s)
 	})
 }
 
 func TestReleaseDuringBlockedApply(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
+		s.waitHeld()
 		unblock := s.kernel.Block(intercept.CallApply)
 		defer unblock()
-		s.kernel.Stir()
+		s.kernel.Notify()
 		time.Sleep(time.Second)
 		begun := time.Now()
 		if err := s.Release(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
-		within(t, "the release", time.Since(begun), 0)
-		released(t, s)
+		checkDuration(t, "the release", time.Since(begun), 0)
+		checkReleased(t, s)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := s.Remove(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -211,47 +210,47 @@ func TestReleaseDuringBlockedApply(t *testing.T) {
 
 func TestReleaseFails(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
+		s.waitHeld()
 		broken := errors.New("broken")
 		s.kernel.Fail(intercept.CallRelease, 1, broken)
 		if err := s.Release(t.Context(), 0); !errors.Is(err, broken) {
 			t.Errorf("Release: %v, want the kernel's error", err)
 		}
-		within(t, "lapsing", s.untilLapsed(), lease)
-		released(t, s)
+		checkDuration(t, "lapsing", s.waitLapsed(), lease)
+		checkReleased(t, s)
 	})
 }
 
 func TestRemove(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
+		s.waitHeld()
 		if err := s.Remove(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		s.kernel.Stir()
+		s.kernel.Notify()
 		s.SetFallback([]netip.AddrPort{fallback4})
 		s.stays("without rules", 10*time.Minute, func() bool { return s.kernel.Rules() == nil })
 		if err := s.Remove(t.Context()); err != nil {
 			t.Errorf("once more: %v", err)
 		}
-		if way := s.way(addr4); way != intercept.Direct {
+		if way := s.decision(addr4); way != intercept.Direct {
 			t.Errorf("a packet goes way %d without rules, want where it is addressed to", way)
 		}
 	})
 }
 
-// TestRemoveWaitsForApply: an Apply that ended after it would put the rules back.
+// TestRemoveWaitsForApply: an Apply that ends after Remove would write the rules again.
 func TestRemoveWaitsForApply(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
+		s.waitHeld()
 		unblock := s.kernel.Block(intercept.CallApply)
-		s.kernel.Stir()
+		s.kernel.Notify()
 		time.Sleep(time.Second)
 		var group sync.WaitGroup
 		group.Go(func() {
@@ -266,12 +265,12 @@ func TestRemoveWaitsForApply(t *testing.T) {
 	})
 }
 
-func TestRemoveLeavesTheRulesOfOthers(t *testing.T) {
+func TestRemoveLeavesOtherRules(t *testing.T) {
 	t.Parallel()
-	play(t, nil, func(s *scene) {
+	run(t, nil, func(s *harness) {
 		t := s.t
-		s.untilHeld()
-		s.kernel.Seize(nodeRules("newer"))
+		s.waitHeld()
+		s.kernel.Overwrite(nodeRules("newer"))
 		if err := s.Remove(t.Context()); !errors.Is(err, rules.ErrOwned) {
 			t.Errorf("Remove: %v, want ErrOwned", err)
 		}

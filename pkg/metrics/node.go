@@ -75,7 +75,7 @@ func leaseFamilies() []family {
 		},
 		{
 			"intercept_lease_lost_seconds", gauge, "Time since the agent last held the lease on all its addresses, or since its start; 0 while it holds them.",
-			nil, readIntercept(func(i *intercept.Stats) float64 { return i.SinceHeld.Seconds() }),
+			nil, readIntercept(func(i *intercept.Stats) float64 { return i.NotHeldFor.Seconds() }),
 		},
 		{
 			"intercept_lease_renewals_total", counter, "Lease renewals after a successful self-query, of all addresses.",

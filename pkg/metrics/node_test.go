@@ -115,7 +115,7 @@ func TestNodeParts(t *testing.T) {
 			},
 		},
 		{name: "rules of one family", node: metrics.Node{Intercept: &intercept.Stats{
-			Held: map[netip.Addr]bool{own6: true}, SinceHeld: time.Minute,
+			Held: map[netip.Addr]bool{own6: true}, NotHeldFor: time.Minute,
 		}}, want: map[string]float64{`intercept_lease_held{family="ipv6"}`: 1}},
 		{name: "both", node: metrics.Node{Link: &link, Intercept: &rules, Mode: "link-local"}, want: func() map[string]float64 {
 			all := map[string]float64{}

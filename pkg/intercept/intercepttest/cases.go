@@ -4,13 +4,13 @@ package intercepttest
 
 import "testing"
 
-// Test runs all cases, each in a World of its own and in parallel.
-func Test(t *testing.T, open func(t *testing.T) World) {
+// Run runs all cases in parallel, each on its own Node.
+func Run(t *testing.T, open func(t *testing.T) Node) {
 	t.Helper()
 	t.Parallel()
 	for _, c := range []struct {
 		name string
-		run  func(n node)
+		run  func(n harness)
 	}{
 		{"no rules", noRules},
 		{"rules without a lease", notLeased},
@@ -19,30 +19,30 @@ func Test(t *testing.T, open func(t *testing.T) World) {
 		{"lease lapsed", lapsed},
 		{"lease released", released},
 		{"session drained", drained},
-		{"one socket through it all", oneSocket},
+		{"UDP sockets reused", socketsReused},
 		{"fallback changed", fallbackChanged},
 		{"fallback of one family", fallbackOfOneFamily},
 		{"no fallback", noFallback},
 		{"no gap while rules change", noGap},
-		{"lease before rules", leaseFirst},
-		{"lease before rules, transparent", leaseFirstTransparent},
-		{"lease before rules, another's", leaseFirstAnothers},
-		{"lease before rules, given up", leaseFirstReleased},
+		{"lease before rules", leaseBeforeRules},
+		{"lease before rules, transparent", leaseBeforeRulesTransparent},
+		{"lease before rules, other agent's rules", leaseBeforeRulesOfOther},
+		{"lease before rules, released", leaseBeforeRulesReleased},
 		{"transparent", transparent},
 		{"transparent session drained", transparentDrained},
-		{"rules applied again", appliedAgain},
+		{"rules applied again", applyRepeated},
 		{"state", stateRead},
 		{"leases without rules", withoutRules},
 		{"newer owner", newerOwner},
 		{"newer owner, transparent", newerOwnerTransparent},
-		{"owners cross", crossed},
+		{"writes cross", writesCross},
 		{"agent gone", agentGone},
 		{"removed", removed},
 		{"flushed", flushed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.run(node{World: open(t), t: t})
+			c.run(harness{Node: open(t), t: t})
 		})
 	}
 }

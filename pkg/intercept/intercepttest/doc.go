@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package intercepttest holds the tests that every backend of pkg/intercept must
-// pass, the modelled one and those that write into a kernel.
+// Package intercepttest contains the tests that every backend of pkg/intercept must pass,
+// the fake one and those that write to a kernel.
 package intercepttest

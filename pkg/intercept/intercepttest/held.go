@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-func noRules(n node) {
+func noRules(n harness) {
 	l := n.Layout()
 	n.expect("without rules", n.queries(l.Addresses), Agent)
 	n.expect("without rules", n.queries(l.Services), Service)
 }
 
-func notLeased(n node) {
+func notLeased(n harness) {
 	l := n.Layout()
 	n.apply(n.agent(), n.linkLocal("first"))
 	n.expectFallback("not leased", n.queries(l.Addresses), l.Fallbacks)
@@ -21,7 +21,7 @@ func notLeased(n node) {
 	n.expect("not leased", n.queries(l.Services), Service)
 }
 
-func leased(n node) {
+func leased(n harness) {
 	l := n.Layout()
 	b := n.agent()
 	n.apply(b, n.linkLocal("first"))
@@ -41,7 +41,7 @@ func leased(n node) {
 	}
 }
 
-func oneLeased(n node) {
+func oneLeased(n harness) {
 	l := n.Layout()
 	b := n.agent()
 	n.apply(b, n.linkLocal("first"))
@@ -53,35 +53,35 @@ func oneLeased(n node) {
 	}
 }
 
-func lapsed(n node) {
+func lapsed(n harness) {
 	l := n.Layout()
 	b := n.agent()
 	n.apply(b, n.linkLocal("first"))
 	n.renew(b, l.Addresses, l.Lease)
 	n.expect("leased", n.queries(l.Addresses)[:1], Agent)
-	n.await("without a lease", func() bool { return n.ask(n.queries(l.Addresses)[0]) != Agent })
-	n.await("without any lease", func() bool { return len(n.state(b).Leases) == 0 })
+	n.waitFor("without a lease", func() bool { return n.ask(n.queries(l.Addresses)[0]) != Agent })
+	n.waitFor("without any lease", func() bool { return len(n.state(b).Leases) == 0 })
 	n.expectFallback("lapsed", n.queries(l.Addresses), l.Fallbacks)
-	n.renew(b, l.Addresses, time.Minute) // of what is no longer there
+	n.renew(b, l.Addresses, time.Minute) // of leases that have ended
 	n.expect("leased again", n.queries(l.Addresses), Agent)
-	n.renew(b, l.Addresses, l.Lease) // shorter than before: the last word counts
-	n.await("without a lease", func() bool { return n.ask(n.queries(l.Addresses)[0]) != Agent })
+	n.renew(b, l.Addresses, l.Lease) // shorter than before: the last renewal counts
+	n.waitFor("without a lease", func() bool { return n.ask(n.queries(l.Addresses)[0]) != Agent })
 }
 
-func released(n node) {
+func released(n harness) {
 	l := n.Layout()
 	b := n.agent()
 	n.apply(b, n.linkLocal("first"))
 	n.renew(b, l.Addresses, time.Minute)
 	n.release(b, l.Addresses, 0)
 	n.expectFallback("released", n.queries(l.Addresses), l.Fallbacks)
-	n.release(b, l.Addresses, time.Second) // what is not held
+	n.release(b, l.Addresses, time.Second) // leases that are not held
 	n.expectFallback("released twice", n.queries(l.Addresses), l.Fallbacks)
 	n.renew(b, l.Addresses, time.Minute)
 	n.expect("leased again", n.queries(l.Addresses), Agent)
 }
 
-func transparent(n node) {
+func transparent(n harness) {
 	l := n.Layout()
 	b := n.agent()
 	n.apply(b, n.transparent("first"))
@@ -96,7 +96,7 @@ func transparent(n node) {
 	n.expect("released", n.queries(l.Services), Service)
 	n.renew(b, l.Services, l.Lease)
 	n.expect("leased again", n.queries(l.Services)[:1], Agent)
-	n.await("without a lease", func() bool { return n.ask(n.queries(l.Services)[0]) == Service })
-	n.await("without any lease", func() bool { return len(n.state(b).Leases) == 0 })
+	n.waitFor("without a lease", func() bool { return n.ask(n.queries(l.Services)[0]) == Service })
+	n.waitFor("without any lease", func() bool { return len(n.state(b).Leases) == 0 })
 	n.expect("lapsed", n.queries(l.Services), Service)
 }

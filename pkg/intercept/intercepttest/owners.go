@@ -11,19 +11,19 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-func newerOwner(n node) {
+func newerOwner(n harness) {
 	l := n.Layout()
 	n.takeOver(n.linkLocal, l.Addresses)
 	n.expect("removed", n.queries(l.Addresses), Agent)
 }
 
-func newerOwnerTransparent(n node) {
+func newerOwnerTransparent(n harness) {
 	n.takeOver(n.transparent, n.Layout().Services)
 }
 
-// takeOver has a newer agent take the rules over from an older one, which does not
-// know of it and stops as ever. Then the newer one goes too.
-func (n node) takeOver(of func(owner string) rules.Rules, keys []netip.Addr) {
+// takeOver lets a newer agent take over the rules of an older one, which does not know it
+// and stops normally. Then the newer one stops too.
+func (n harness) takeOver(of func(owner string) rules.Rules, keys []netip.Addr) {
 	n.t.Helper()
 	old, newer := n.Open(n.t), n.agent()
 	n.apply(old, of("old"))
@@ -31,7 +31,7 @@ func (n node) takeOver(of func(owner string) rules.Rules, keys []netip.Addr) {
 	n.apply(newer, of("newer"))
 	n.expect("taken over", n.queries(keys), Agent)
 	owner := n.state(old).Owner
-	// Where nothing lasts beyond its agent, each may have rules of its own side by side.
+	// If no rules outlive their agent, each agent may have its own.
 	apart := owner == "" && len(of("newer").Fallback) == 0
 	if owner != "newer" && !apart {
 		n.t.Errorf("owner is %q, want newer", owner)
@@ -54,9 +54,8 @@ func (n node) takeOver(of func(owner string) rules.Rules, keys []netip.Addr) {
 	}
 }
 
-// crossed has the old agent write once more after the newer one, and the newer one
-// put that right.
-func crossed(n node) {
+// writesCross lets the old agent write once more after the newer one, which repairs that.
+func writesCross(n harness) {
 	l := n.Layout()
 	old, newer := n.Open(n.t), n.agent()
 	n.apply(old, n.linkLocal("old"))
@@ -68,7 +67,7 @@ func crossed(n node) {
 	}
 	n.expect("written by the old agent", n.queries(l.Addresses), Agent)
 	if !n.apply(newer, n.linkLocal("newer")) {
-		n.t.Error("the newer agent found its rules in place")
+		n.t.Error("the newer agent's Apply changed nothing")
 	}
 	if got := n.state(old).Owner; got != "newer" {
 		n.t.Errorf("owner is %q, want newer", got)
@@ -81,16 +80,16 @@ func crossed(n node) {
 	n.expectFallback("released", n.queries(l.Addresses), l.Fallbacks)
 }
 
-// agentGone is what a SIGKILL leaves: nothing runs any more that could take away anything.
-func agentGone(n node) {
+// agentGone checks the state after SIGKILL: no process runs that could remove anything.
+func agentGone(n harness) {
 	l := n.Layout()
 	b := n.Open(n.t)
 	n.apply(b, n.linkLocal("gone"))
 	n.renew(b, l.Addresses, l.Lease)
 	n.close(b)
-	n.await("without a lease", func() bool { return n.ask(n.queries(l.Addresses)[0]) != Agent })
+	n.waitFor("without a lease", func() bool { return n.ask(n.queries(l.Addresses)[0]) != Agent })
 	next := n.agent()
-	n.await("without any lease", func() bool { return len(n.state(next).Leases) == 0 })
+	n.waitFor("without any lease", func() bool { return len(n.state(next).Leases) == 0 })
 	n.expectFallback("gone", n.queries(l.Addresses), l.Fallbacks)
 	if s := n.state(next); s.Owner != "gone" || len(s.Fallback) != len(l.Fallbacks) {
 		n.t.Errorf("the next agent reads %+v, want the rules of the one that is gone", s)
@@ -103,14 +102,14 @@ func agentGone(n node) {
 	}
 }
 
-func removed(n node) {
+func removed(n harness) {
 	for _, r := range []rules.Rules{n.linkLocal("first"), n.transparent("first")} {
 		b := n.Open(n.t)
 		n.apply(b, r)
 		n.remove(b, "first")
 		n.close(b)
 	}
-	// The agent is gone, and somebody cleans up.
+	// The agent is gone, and another process cleans up.
 	for _, r := range []rules.Rules{n.linkLocal("gone"), n.transparent("gone")} {
 		b := n.Open(n.t)
 		n.apply(b, r)
@@ -121,11 +120,11 @@ func removed(n node) {
 	}
 }
 
-// remove takes the rules away, twice, and checks that nothing is left of them.
-func (n node) remove(b intercept.Backend, owner string) {
+// remove removes the rules, twice, and checks that nothing is left.
+func (n harness) remove(b intercept.Backend, owner string) {
 	n.t.Helper()
 	l := n.Layout()
-	for range 2 { // the second finds nothing
+	for range 2 { // the second time there is nothing
 		if err := b.Remove(n.t.Context(), owner); err != nil {
 			n.t.Errorf("removing the rules of %q: %v", owner, err)
 		}

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// sessions are TCP sessions of all clients to the addresses, each of which has had an answer.
-func (n node) sessions(addrs []netip.Addr) map[Query]Conn {
+// sessions opens TCP sessions of all clients to the addresses. Each has had an answer.
+func (n harness) sessions(addrs []netip.Addr) map[Query]Conn {
 	n.t.Helper()
 	all := map[Query]Conn{}
 	for _, q := range n.queries(addrs) {
@@ -18,12 +18,12 @@ func (n node) sessions(addrs []netip.Addr) map[Query]Conn {
 			continue
 		}
 		all[q] = n.dial(q)
-		n.meets("leased", q, all[q], Agent)
+		n.expectConn("leased", q, all[q], Agent)
 	}
 	return all
 }
 
-func drained(n node) {
+func drained(n harness) {
 	l := n.Layout()
 	b := n.agent()
 	n.apply(b, n.linkLocal("first"))
@@ -31,16 +31,16 @@ func drained(n node) {
 	open := n.sessions(l.Addresses)
 	n.release(b, l.Addresses, l.Lease)
 	for q, c := range open {
-		n.meets("draining", q, c, Agent)
+		n.expectConn("draining", q, c, Agent)
 	}
 	n.expectFallback("draining", n.queries(l.Addresses), l.Fallbacks)
 	for q, c := range open {
-		n.await("drained: "+q.String(), func() bool { return c.Ask() == Nobody })
+		n.waitFor("drained: "+q.String(), func() bool { return c.Ask() == NoAnswer })
 	}
 	n.expectFallback("drained", n.queries(l.Addresses), l.Fallbacks)
 }
 
-func transparentDrained(n node) {
+func transparentDrained(n harness) {
 	l := n.Layout()
 	b := n.agent()
 	n.apply(b, n.transparent("first"))
@@ -48,20 +48,20 @@ func transparentDrained(n node) {
 	open := n.sessions(l.Services)
 	n.release(b, l.Services, time.Minute)
 	for q, c := range open {
-		n.meets("draining", q, c, Agent)
+		n.expectConn("draining", q, c, Agent)
 	}
 	n.expect("draining", n.queries(l.Services), Service)
 }
 
-// oneSocket asks through UDP sockets that live on while leases come and go: what the
-// kernel remembers of a flow must not outlive what the rules decide.
-func oneSocket(n node) {
+// socketsReused queries through the same UDP sockets while leases start and end: the
+// kernel's conntrack entry of a flow must not override the rules.
+func socketsReused(n harness) {
 	for _, mode := range []string{"link-local", "transparent"} {
-		n.throughFlips(mode)
+		n.reuseSockets(mode)
 	}
 }
 
-func (n node) throughFlips(mode string) {
+func (n harness) reuseSockets(mode string) {
 	n.t.Helper()
 	l := n.Layout()
 	b := n.Open(n.t)
@@ -81,18 +81,18 @@ func (n node) throughFlips(mode string) {
 	}
 	for range 3 {
 		for q, c := range open {
-			n.meets(mode+", not leased", q, c, want(q)...)
+			n.expectConn(mode+", not leased", q, c, want(q)...)
 		}
 		n.renew(b, keys, time.Minute)
 		for q, c := range open {
-			n.meets(mode+", leased", q, c, Agent)
+			n.expectConn(mode+", leased", q, c, Agent)
 		}
 		n.release(b, keys, 0)
 	}
 }
 
-// meets asks over an open connection: one of those must answer.
-func (n node) meets(when string, q Query, c Conn, want ...string) {
+// expectConn queries over an open connection. One of the servers in want must answer.
+func (n harness) expectConn(when string, q Query, c Conn, want ...string) {
 	n.t.Helper()
 	if got := c.Ask(); !slices.Contains(want, got) {
 		n.t.Errorf("%s: %s: %s answered, want %s", when, q, got, strings.Join(want, " or "))

@@ -14,7 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-func fallbackChanged(n node) {
+func fallbackChanged(n harness) {
 	l := n.Layout()
 	b := n.agent()
 	r := n.linkLocal("first")
@@ -33,12 +33,12 @@ func fallbackChanged(n node) {
 	n.expectFallback("all again", n.queries(l.Addresses), l.Fallbacks)
 }
 
-func fallbackOfOneFamily(n node) {
+func fallbackOfOneFamily(n harness) {
 	l := n.Layout()
 	b := n.agent()
 	for _, v6 := range []bool{false, true} {
 		r := n.linkLocal("first")
-		r.Fallback = only(l.Fallbacks, v6)
+		r.Fallback = ofFamily(l.Fallbacks, v6)
 		n.apply(b, r)
 		n.expectFallback("its family", n.queries(family(l.Addresses, v6)), r.Fallback)
 		n.expect("the other family", n.queries(family(l.Addresses, !v6)), Agent)
@@ -48,7 +48,7 @@ func fallbackOfOneFamily(n node) {
 	}
 }
 
-func noFallback(n node) {
+func noFallback(n harness) {
 	l := n.Layout()
 	b := n.agent()
 	r := n.linkLocal("first")
@@ -61,22 +61,22 @@ func noFallback(n node) {
 	n.expect("released", n.queries(l.Addresses), Agent)
 }
 
-// noGap asks while rules are replaced: every query must meet either the old or the new ones.
-func noGap(n node) {
+// noGap queries while rules are replaced: every query sees the old rules or the new ones.
+func noGap(n harness) {
 	l := n.Layout()
 	b := n.agent()
 	r := n.linkLocal("first")
 	n.apply(b, r)
-	first, second := l.Fallbacks[:0:0], l.Fallbacks[:0:0] // one of each family, the others
-	for i, f := range only(l.Fallbacks, false) {
-		six := only(l.Fallbacks, true)[i]
+	first, second := l.Fallbacks[:0:0], l.Fallbacks[:0:0] // one of each family; the others
+	for i, f := range ofFamily(l.Fallbacks, false) {
+		six := ofFamily(l.Fallbacks, true)[i]
 		if i == 0 {
 			first = append(first, f, six)
 		} else {
 			second = append(second, f, six)
 		}
 	}
-	stop := n.askAlways(n.queries(l.Addresses), func(q Query) []string { return n.fallbacks(q, l.Fallbacks) })
+	stop := n.queryLoop(n.queries(l.Addresses), func(q Query) []string { return n.fallbacks(q, l.Fallbacks) })
 	defer stop()
 	for range 15 {
 		r.Fallback = first
@@ -87,9 +87,9 @@ func noGap(n node) {
 	n.t.Logf("%d queries while rules changed 30 times", stop())
 }
 
-// askAlways asks the queries over and over until stop is called, which says how many
-// there were. One that is answered by nobody whom want names is an error.
-func (n node) askAlways(queries []Query, want func(Query) []string) (stop func() int) {
+// queryLoop sends the queries repeatedly until stop is called, which returns their number.
+// It fails the test if a server answers that is not in want.
+func (n harness) queryLoop(queries []Query, want func(Query) []string) (stop func() int) {
 	var count int
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -116,7 +116,7 @@ func (n node) askAlways(queries []Query, want func(Query) []string) (stop func()
 	})
 }
 
-func appliedAgain(n node) {
+func applyRepeated(n harness) {
 	b := n.agent()
 	for _, r := range []rules.Rules{n.linkLocal("first"), n.transparent("first")} {
 		if !n.apply(b, r) {
@@ -128,7 +128,7 @@ func appliedAgain(n node) {
 		}
 		for range 20 {
 			if n.apply(b, r) {
-				n.t.Errorf("%s: the same rules again were a change", r.Mode)
+				n.t.Errorf("%s: applying the same rules again changed something", r.Mode)
 				break
 			}
 		}
@@ -138,7 +138,7 @@ func appliedAgain(n node) {
 	}
 }
 
-func stateRead(n node) {
+func stateRead(n harness) {
 	l := n.Layout()
 	b, other := n.agent(), n.agent()
 	if s := n.state(b); s.Present || s.Owner != "" || len(s.Leases) != 0 || len(s.Fallback) != 0 || s.Count != 0 {
@@ -164,35 +164,35 @@ func stateRead(n node) {
 	}
 }
 
-// leaseFirst has rules come to an agent that answers already: no query is led elsewhere.
-func leaseFirst(n node) {
+// leaseBeforeRules adds rules for an agent that already answers: all queries reach it.
+func leaseBeforeRules(n harness) {
 	l := n.Layout()
 	b := n.agent()
 	for round := range 5 {
 		if round > 0 {
 			n.remove(b, "first")
 		}
-		stop := n.askAlways(n.queries(l.Addresses), func(Query) []string { return []string{Agent} })
+		stop := n.queryLoop(n.queries(l.Addresses), func(Query) []string { return []string{Agent} })
 		n.prepare(b, n.linkLocal("first"))
 		n.renew(b, l.Addresses, time.Minute)
-		n.prepare(b, n.linkLocal("first")) // the leases that are held stay
+		n.prepare(b, n.linkLocal("first")) // held leases stay
 		if n.state(b).LeasesInUse {
-			n.t.Error("rules look at the leases, and there are none")
+			n.t.Error("LeasesInUse is true without rules")
 		}
 		n.apply(b, n.linkLocal("first"))
 		if !n.state(b).LeasesInUse {
-			n.t.Error("no rules look at the leases")
+			n.t.Error("LeasesInUse is false with rules")
 		}
-		n.t.Logf("%d queries while rules came", stop())
+		n.t.Logf("%d queries while rules were added", stop())
 		n.expect("leased ahead", n.queries(l.Addresses), Agent)
 	}
-	// Last, and once: what conntrack remembers of a flow to the fallback outlives the rules, and takes the answer from
-	// a new client that happens to have the port.
+	// Last, and once: the conntrack entry of a flow to the fallback outlives the rules, and
+	// affects a new client that happens to have the same port.
 	n.release(b, l.Addresses, 0)
 	n.expectFallback("released", n.queries(l.Addresses), l.Fallbacks)
 }
 
-func leaseFirstTransparent(n node) {
+func leaseBeforeRulesTransparent(n harness) {
 	l := n.Layout()
 	b := n.agent()
 	n.prepare(b, n.transparent("first"))
@@ -201,34 +201,34 @@ func leaseFirstTransparent(n node) {
 	n.apply(b, n.transparent("first"))
 	n.expect("leased ahead", n.queries(l.Services), Agent)
 	n.remove(b, "first")
-	n.prepare(b, n.transparent("first")) // and no rules
+	n.prepare(b, n.transparent("first")) // without rules
 	n.remove(b, "first")
 	if s := n.state(b); s.Present {
-		n.t.Errorf("what holds leases stays: %+v", s)
+		n.t.Errorf("the sets for leases stay: %+v", s)
 	}
 }
 
-// leaseFirstAnothers prepares beside rules that another agent keeps: they stay its own.
-func leaseFirstAnothers(n node) {
+// leaseBeforeRulesOfOther prepares leases while another agent has rules, which stay its own.
+func leaseBeforeRulesOfOther(n harness) {
 	l := n.Layout()
 	old, next := n.agent(), n.agent()
 	n.apply(old, n.linkLocal("first"))
 	n.renew(old, l.Addresses, time.Minute)
-	stop := n.askAlways(n.queries(l.Addresses), func(Query) []string { return []string{Agent} })
+	stop := n.queryLoop(n.queries(l.Addresses), func(Query) []string { return []string{Agent} })
 	n.prepare(next, n.linkLocal("second"))
 	if s := n.state(next); s.Owner != "first" {
 		n.t.Errorf("the rules are those of %q, want the first agent's", s.Owner)
 	}
 	n.renew(next, l.Addresses, time.Minute)
 	n.apply(next, n.linkLocal("second"))
-	n.t.Logf("%d queries while rules came", stop())
+	n.t.Logf("%d queries while rules were added", stop())
 	if s := n.state(next); s.Owner != "second" {
 		n.t.Errorf("the rules are those of %q, want the second agent's", s.Owner)
 	}
 }
 
-// leaseFirstReleased gives a lease up under the rules of another agent, which may look at it.
-func leaseFirstReleased(n node) {
+// leaseBeforeRulesReleased releases a lease while the rules of another agent may use it.
+func leaseBeforeRulesReleased(n harness) {
 	l := n.Layout()
 	old, next := n.agent(), n.agent()
 	n.apply(old, n.linkLocal("first"))
@@ -241,42 +241,42 @@ func leaseFirstReleased(n node) {
 	}
 }
 
-func withoutRules(n node) {
+func withoutRules(n harness) {
 	b := n.agent()
 	if err := b.Renew(n.t.Context(), n.Layout().Addresses, time.Second); err == nil {
 		n.t.Error("a lease was renewed without rules")
 	}
-	n.release(b, n.Layout().Addresses, time.Second) // there is none to end
+	n.release(b, n.Layout().Addresses, time.Second) // there is no lease to end
 	n.remove(b, "first")
 	n.Flush(n.t)
 	n.remove(b, "")
 }
 
-// flushed has another program take everything away: the watch must say so, and the
-// next Apply must put all back.
-func flushed(n node) {
+// flushed removes everything as another program may: the watch reports it, and the next
+// Apply restores everything.
+func flushed(n harness) {
 	l := n.Layout()
 	b := n.agent()
-	var told atomic.Int64
+	var notified atomic.Int64
 	ctx, cancel := context.WithCancel(n.t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- b.Watch(ctx, func() { told.Add(1) }) }()
+	go func() { ended <- b.Watch(ctx, func() { notified.Add(1) }) }()
 	defer func() {
 		cancel()
 		if err := <-ended; err != nil {
 			n.t.Errorf("watching: %v", err)
 		}
 	}()
-	n.await("told at the start", func() bool {
-		runtime.Gosched() // the clock may not be the machine's
-		return told.Load() > 0
+	n.waitFor("notified at the start", func() bool {
+		runtime.Gosched() // the clock may be a virtual one
+		return notified.Load() > 0
 	})
 	n.apply(b, n.linkLocal("first"))
-	n.Elapse(time.Second) // what the watch says of our own changes has come
+	n.Elapse(time.Second) // the events of our own changes have arrived
 	for range 2 {
-		was := told.Load()
+		was := notified.Load()
 		n.Flush(n.t)
-		n.await("told of the flush", func() bool { return told.Load() > was })
+		n.waitFor("notified of the flush", func() bool { return notified.Load() > was })
 		if !n.apply(b, n.linkLocal("first")) {
 			n.t.Error("nothing had to change after a flush")
 		}

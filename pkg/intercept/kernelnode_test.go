@@ -35,9 +35,9 @@ func TestIptablesLegacy(t *testing.T) {
 // testKernel runs the shared tests in a real kernel.
 func testKernel(t *testing.T, open func() (intercept.Backend, error), flush [][]string) {
 	t.Helper()
-	intercepttest.Test(t, func(t *testing.T) intercepttest.World {
+	intercepttest.Run(t, func(t *testing.T) intercepttest.Node {
 		t.Helper()
-		return newLabWorld(t, open, flush)
+		return newKernelNode(t, open, flush)
 	})
 }
 
@@ -57,8 +57,8 @@ func flushIptables(variant string) [][]string {
 	return all
 }
 
-// A labWorld is a node in a real kernel, with the servers of a World.
-type labWorld struct {
+// A kernelNode is a node in a real kernel, with the servers of a Node.
+type kernelNode struct {
 	lab    *nodelab.Lab
 	layout intercepttest.Layout
 	open   func() (intercept.Backend, error)
@@ -67,9 +67,9 @@ type labWorld struct {
 	wait   time.Duration     // of a client for its answer
 }
 
-func newLabWorld(t *testing.T, open func() (intercept.Backend, error), flush [][]string) *labWorld {
+func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [][]string) *kernelNode {
 	t.Helper()
-	w := &labWorld{lab: nodelab.ForTest(t, nodelab.Options{Pods: 1}), open: open, flush: flush, wait: patience}
+	w := &kernelNode{lab: nodelab.ForTest(t, nodelab.Options{Pods: 1}), open: open, flush: flush, wait: clientTimeout}
 	up4, up6 := w.lab.Upstream.IPv4, w.lab.Upstream.IPv6
 	w.layout = intercepttest.Layout{
 		Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
@@ -106,10 +106,10 @@ func serve(t *testing.T, h *nodelab.Host, addr netip.AddrPort, name string) *nod
 	return s
 }
 
-func (w *labWorld) Layout() intercepttest.Layout { return w.layout }
-func (w *labWorld) Elapse(d time.Duration)       { time.Sleep(d) }
+func (w *kernelNode) Layout() intercepttest.Layout { return w.layout }
+func (w *kernelNode) Elapse(d time.Duration)       { time.Sleep(d) }
 
-func (w *labWorld) Open(tb testing.TB) intercept.Backend {
+func (w *kernelNode) Open(tb testing.TB) intercept.Backend {
 	tb.Helper()
 	var b intercept.Backend
 	err := w.lab.Node.Do(func() (err error) {
@@ -122,7 +122,7 @@ func (w *labWorld) Open(tb testing.TB) intercept.Backend {
 	return b
 }
 
-func (w *labWorld) Flush(tb testing.TB) {
+func (w *kernelNode) Flush(tb testing.TB) {
 	tb.Helper()
 	for _, command := range w.flush {
 		if out, err := w.lab.Node.Output(tb.Context(), command[0], command[1:]...); err != nil {
@@ -131,7 +131,7 @@ func (w *labWorld) Flush(tb testing.TB) {
 	}
 }
 
-func (w *labWorld) Tracked(tb testing.TB, to netip.AddrPort) int {
+func (w *kernelNode) Tracked(tb testing.TB, to netip.AddrPort) int {
 	tb.Helper()
 	flows, err := nodelab.ConntrackOf(w.lab.Node, to)
 	if err != nil {
@@ -140,10 +140,10 @@ func (w *labWorld) Tracked(tb testing.TB, to netip.AddrPort) int {
 	return len(flows)
 }
 
-// patience is how long a client waits: an age between namespaces, even on a busy machine.
-const patience = 5 * time.Second
+// clientTimeout is long for an answer between namespaces, even on a busy host.
+const clientTimeout = 5 * time.Second
 
-func (w *labWorld) Dial(tb testing.TB, q intercepttest.Query) intercepttest.Conn {
+func (w *kernelNode) Dial(tb testing.TB, q intercepttest.Query) intercepttest.Conn {
 	tb.Helper()
 	from := w.lab.Node
 	if q.From == intercepttest.Pod {
@@ -151,8 +151,8 @@ func (w *labWorld) Dial(tb testing.TB, q intercepttest.Query) intercepttest.Conn
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), w.wait)
 	defer cancel()
-	c := &labConn{wait: w.wait}
-	// An error is nobody's answer.
+	c := &kernelConn{wait: w.wait}
+	// On an error there is no answer.
 	_ = from.Do(func() error {
 		var d net.Dialer
 		if q.Marked {
@@ -176,22 +176,22 @@ func (w *labWorld) Dial(tb testing.TB, q intercepttest.Query) intercepttest.Conn
 	return c
 }
 
-type labConn struct {
-	conn *dns.Conn // nil: there is none, or it ended
+type kernelConn struct {
+	conn *dns.Conn // nil: none, or it ended
 	wait time.Duration
 }
 
-func (c *labConn) Ask() string {
+func (c *kernelConn) Ask() string {
 	if c.conn == nil {
-		return intercepttest.Nobody
+		return intercepttest.NoAnswer
 	}
 	q := new(dns.Msg)
 	q.SetQuestion("who.nodelab.test.", dns.TypeTXT)
-	_ = c.conn.SetDeadline(time.Now().Add(c.wait)) // fails only where writing does
+	_ = c.conn.SetDeadline(time.Now().Add(c.wait)) // an error shows in the write
 	err := c.conn.WriteMsg(q)
 	var a *dns.Msg
 	for err == nil {
-		if a, err = c.conn.ReadMsg(); err == nil && a.Id == q.Id { // else one that came too late
+		if a, err = c.conn.ReadMsg(); err == nil && a.Id == q.Id { // else it is a late answer
 			break
 		}
 	}
@@ -199,7 +199,7 @@ func (c *labConn) Ask() string {
 		if _, stream := c.conn.Conn.(*net.TCPConn); stream {
 			c.Close()
 		}
-		return intercepttest.Nobody
+		return intercepttest.NoAnswer
 	}
 	if len(a.Answer) == 1 {
 		if txt, ok := a.Answer[0].(*dns.TXT); ok && len(txt.Txt) == 1 {
@@ -209,7 +209,7 @@ func (c *labConn) Ask() string {
 	return "an answer of another kind"
 }
 
-func (c *labConn) Close() {
+func (c *kernelConn) Close() {
 	if c.conn != nil {
 		_ = c.conn.Close()
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// TestKeeperInAKernel has a Keeper with a real Prober keep the rules of a real node.
-func TestKeeperInAKernel(t *testing.T) {
+// TestKeeper runs a Keeper with a real Prober on a real kernel.
+func TestKeeper(t *testing.T) {
 	t.Parallel()
 	for _, k := range []struct {
 		name  string
@@ -31,14 +31,14 @@ func TestKeeperInAKernel(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
-			w := newLabWorld(t, k.open, k.flush)
-			w.wait = 100 * time.Millisecond // a query to a silent agent is not waited for
-			keeperInAKernel(t, w)
+			w := newKernelNode(t, k.open, k.flush)
+			w.wait = 100 * time.Millisecond // do not wait long for a silent agent
+			testKeeper(t, w)
 		})
 	}
 }
 
-func keeperInAKernel(t *testing.T, w *labWorld) {
+func testKeeper(t *testing.T, w *kernelNode) {
 	t.Helper()
 	l := w.Layout()
 	b := w.Open(t)
@@ -48,7 +48,7 @@ func keeperInAKernel(t *testing.T, w *labWorld) {
 		}
 	}()
 	prober := intercept.NewProber(intercept.ProberConfig{
-		Port: l.Port, Token: intercepttest.Agent, // the lab's servers answer with their name
+		Port: l.Port, Token: intercepttest.Agent, // the servers answer with their names
 		Dial: func(ctx context.Context, network string, addr netip.AddrPort) (conn net.Conn, err error) {
 			err = w.lab.Node.Do(func() error {
 				conn, err = intercept.DialMarked(ctx, network, addr)
@@ -57,7 +57,7 @@ func keeperInAKernel(t *testing.T, w *labWorld) {
 			return conn, err
 		},
 	})
-	lines := &logLines{}
+	lines := &logBuffer{}
 	k, err := intercept.New(intercept.Config{
 		Backend: b, Probe: prober.Probe, Now: time.Now, Lease: 3 * time.Second, Log: lines.logger(),
 		Rules: rules.Rules{Owner: "ours", Addresses: l.Addresses, Port: l.Port, Admin: l.Admin, Fallback: l.Fallbacks},
@@ -78,13 +78,13 @@ func keeperInAKernel(t *testing.T, w *labWorld) {
 		}
 	}()
 	here := []string{intercepttest.Agent}
-	w.until(t, "without a lease", []string{intercepttest.Fallback(0), intercepttest.Fallback(1)})
+	w.waitForServers(t, "without a lease", []string{intercepttest.Fallback(0), intercepttest.Fallback(1)})
 	k.Start()
-	w.until(t, "started", here)
-	w.pause(true)
-	w.until(t, "wedged", []string{intercepttest.Fallback(0), intercepttest.Fallback(1)})
-	w.pause(false)
-	w.until(t, "recovered", here)
+	w.waitForServers(t, "started", here)
+	w.freeze(true)
+	w.waitForServers(t, "wedged", []string{intercepttest.Fallback(0), intercepttest.Fallback(1)})
+	w.freeze(false)
+	w.waitForServers(t, "recovered", here)
 	before := k.Stats().Changes
 	w.Flush(t)
 	flushed := time.Now()
@@ -95,31 +95,31 @@ func keeperInAKernel(t *testing.T, w *labWorld) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	t.Logf("flushed: rules put back after %s", time.Since(flushed).Round(time.Millisecond))
-	w.until(t, "flushed", here)
+	w.waitForServers(t, "flushed", here)
 	k.SetFallback(l.Fallbacks[:1])
 	if err := k.Release(t.Context(), 0); err != nil {
 		t.Error(err)
 	}
-	w.until(t, "released, with another fallback", []string{intercepttest.Fallback(0)})
+	w.waitForServers(t, "released, with another fallback", []string{intercepttest.Fallback(0)})
 	if err := k.Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
-	w.until(t, "removed", here)
+	w.waitForServers(t, "removed", here)
 	state, err := b.State(t.Context())
 	if err != nil || state.Present {
 		t.Errorf("the state after Remove is %+v (%v), want nothing", state, err)
 	}
 }
 
-func (w *labWorld) pause(on bool) {
+func (w *kernelNode) freeze(on bool) {
 	for _, a := range w.agents {
 		a.Pause(on)
 	}
 }
 
-// until asks from a pod over UDP until those answer ten times in a row, and logs how
-// long that took from the first time on.
-func (w *labWorld) until(t *testing.T, when string, want []string) {
+// waitForServers queries from a pod over UDP until the servers in want answer ten times
+// in a row. It logs the time from the first of these answers.
+func (w *kernelNode) waitForServers(t *testing.T, when string, want []string) {
 	t.Helper()
 	q := intercepttest.Query{From: intercepttest.Pod, Network: "udp", To: netip.AddrPortFrom(w.layout.Addresses[0], w.layout.Port)}
 	begun := time.Now()

@@ -14,42 +14,42 @@ import (
 )
 
 func TestFake(t *testing.T) {
-	intercepttest.Test(t, func(t *testing.T) intercepttest.World {
+	intercepttest.Run(t, func(t *testing.T) intercepttest.Node {
 		t.Helper()
-		return newFakeWorld()
+		return newFakeNode()
 	})
 }
 
-// A fakeWorld is a node on a modelled kernel, with a clock of its own.
-type fakeWorld struct {
+// A fakeNode is a node with a fake kernel and its own clock.
+type fakeNode struct {
 	kernel *intercept.Fake
 
 	mu  sync.Mutex // guards now
 	now time.Time
 }
 
-func newFakeWorld() *fakeWorld {
-	w := &fakeWorld{now: time.Unix(1_800_000_000, 0)}
+func newFakeNode() *fakeNode {
+	w := &fakeNode{now: time.Unix(1_800_000_000, 0)}
 	w.kernel = intercept.NewFake(w.clock)
 	return w
 }
 
-func (w *fakeWorld) clock() time.Time {
+func (w *fakeNode) clock() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.now
 }
 
-func (w *fakeWorld) Elapse(d time.Duration) {
+func (w *fakeNode) Elapse(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.now = w.now.Add(d)
 }
 
-func (w *fakeWorld) Open(testing.TB) intercept.Backend { return w.kernel.Open() }
-func (w *fakeWorld) Flush(testing.TB)                  { w.kernel.Flush() }
+func (w *fakeNode) Open(testing.TB) intercept.Backend { return w.kernel.Open() }
+func (w *fakeNode) Flush(testing.TB)                  { w.kernel.Flush() }
 
-func (w *fakeWorld) Layout() intercepttest.Layout {
+func (w *fakeNode) Layout() intercepttest.Layout {
 	return intercepttest.Layout{
 		Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
 		Services:  []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")},
@@ -61,8 +61,8 @@ func (w *fakeWorld) Layout() intercepttest.Layout {
 	}
 }
 
-// Tracked asks the model: what it would track of a query now.
-func (w *fakeWorld) Tracked(_ testing.TB, to netip.AddrPort) int {
+// Tracked returns what the fake would track of a query now.
+func (w *fakeNode) Tracked(_ testing.TB, to netip.AddrPort) int {
 	for _, network := range []string{"udp", "tcp"} {
 		if w.kernel.Route(intercept.Packet{Network: network, To: to}).Tracked && (network == "tcp" || to.Port() == w.Layout().Port) {
 			return 1
@@ -71,23 +71,23 @@ func (w *fakeWorld) Tracked(_ testing.TB, to netip.AddrPort) int {
 	return 0
 }
 
-func (w *fakeWorld) Dial(_ testing.TB, q intercepttest.Query) intercepttest.Conn {
+func (w *fakeNode) Dial(_ testing.TB, q intercepttest.Query) intercepttest.Conn {
 	c := &fakeConn{world: w, packet: intercept.Packet{Network: q.Network, To: q.To, Marked: q.Marked}}
 	if q.Network == "tcp" {
-		c.session = w.who(c.packet)
-		c.packet.Session = true
-		c.packet.Known = c.session != intercepttest.Agent
+		c.session = w.server(c.packet)
+		c.packet.Established = true
+		c.packet.Tracked = c.session != intercepttest.Agent
 	}
 	return c
 }
 
-// who is the server that a packet reaches.
-func (w *fakeWorld) who(p intercept.Packet) string {
+// server returns the name of the server that a packet reaches.
+func (w *fakeNode) server(p intercept.Packet) string {
 	l := w.Layout()
 	r := w.kernel.Route(p)
 	switch i := slices.Index(l.Fallbacks, r.To); {
-	case r.Way == intercept.Rejected:
-		return intercepttest.Nobody
+	case r.Decision == intercept.Rejected:
+		return intercepttest.NoAnswer
 	case i >= 0:
 		return intercepttest.Fallback(i)
 	case slices.Contains(l.Addresses, r.To.Addr()) && r.To.Port() == l.Admin:
@@ -97,23 +97,23 @@ func (w *fakeWorld) who(p intercept.Packet) string {
 	case slices.Contains(l.Services, r.To.Addr()):
 		return intercepttest.Service
 	}
-	return intercepttest.Nobody
+	return intercepttest.NoAnswer
 }
 
 type fakeConn struct {
-	world   *fakeWorld
+	world   *fakeNode
 	packet  intercept.Packet
-	session string // who took it
+	session string // the server that has it
 }
 
 func (c *fakeConn) Ask() string {
-	who := c.world.who(c.packet)
+	who := c.world.server(c.packet)
 	if c.packet.Network == "udp" {
 		return who
 	}
-	kept := c.world.kernel.Route(c.packet).Way == intercept.Kept
+	kept := c.world.kernel.Route(c.packet).Decision == intercept.SameAsFirst
 	if who != c.session && !kept {
-		c.session = intercepttest.Nobody // who does not know the session resets it
+		c.session = intercepttest.NoAnswer // a server that does not know the session resets it
 	}
 	return c.session
 }

@@ -37,7 +37,7 @@ var (
 	fallback6 = netip.MustParseAddrPort("[fd00:244::3]:53")
 )
 
-// nodeRules are those of a node of both families.
+// nodeRules returns the rules of a dual-stack node.
 func nodeRules(owner string) rules.Rules {
 	return rules.Rules{
 		Owner: owner, Mode: rules.LinkLocal, Addresses: []netip.Addr{addr4, addr6}, Port: 53,
@@ -45,32 +45,32 @@ func nodeRules(owner string) rules.Rules {
 	}
 }
 
-// A scene is a node in virtual time: a modelled kernel, an agent and its Keeper.
-type scene struct {
+// A harness is a node in virtual time: a fake kernel, an agent and its Keeper.
+type harness struct {
 	*intercept.Keeper
 	t      *testing.T
 	kernel *intercept.Fake
-	agent  *simAgent
-	log    *logLines
+	agent  *fakeAgent
+	log    *logBuffer
 	stop   func()      // ends Run and waits for it
-	over   func() bool // Run has returned
+	over   func() bool // whether Run has returned
 }
 
-// play runs a scene in a bubble. Its keeper runs and was told to start, unless prepare says otherwise.
-func play(t *testing.T, prepare func(*intercept.Config, *scene), run func(s *scene)) {
+// run runs a test in a bubble. The Keeper runs and is started, unless prepare prevents it.
+func run(t *testing.T, prepare func(*intercept.Config, *harness), run func(s *harness)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		kernel := intercept.NewFake(time.Now)
-		s := newScene(t, kernel, "ours", prepare)
+		s := newHarness(t, kernel, "ours", prepare)
 		s.Start()
 		run(s)
 		s.stop()
 	})
 }
 
-func newScene(t *testing.T, kernel *intercept.Fake, owner string, prepare func(*intercept.Config, *scene)) *scene {
+func newHarness(t *testing.T, kernel *intercept.Fake, owner string, prepare func(*intercept.Config, *harness)) *harness {
 	t.Helper()
-	s := &scene{t: t, kernel: kernel, agent: &simAgent{token: owner}, log: &logLines{}}
+	s := &harness{t: t, kernel: kernel, agent: &fakeAgent{token: owner}, log: &logBuffer{}}
 	prober := intercept.NewProber(intercept.ProberConfig{Port: 53, Token: owner, Dial: s.agent.Dial})
 	cfg := intercept.Config{
 		Backend: kernel.Open(), Rules: nodeRules(owner), Probe: prober.Probe, Busy: s.agent.busy,
@@ -101,24 +101,24 @@ func newScene(t *testing.T, kernel *intercept.Fake, owner string, prepare func(*
 	return s
 }
 
-// way is where a pod's UDP packet to the address goes now.
-func (s *scene) way(a netip.Addr) intercept.Way {
-	return s.kernel.Route(intercept.Packet{Network: "udp", To: netip.AddrPortFrom(a, 53)}).Way
+// decision returns where a pod's UDP packet to the address goes now.
+func (s *harness) decision(a netip.Addr) intercept.Decision {
+	return s.kernel.Route(intercept.Packet{Network: "udp", To: netip.AddrPortFrom(a, 53)}).Decision
 }
 
-// held says whether the kernel has the leases of all addresses, or of none.
-func (s *scene) held() (all, none bool) {
+// held reports whether the kernel holds the leases on all addresses, or on none.
+func (s *harness) held() (all, none bool) {
 	n := 0
 	for _, a := range []netip.Addr{addr4, addr6} {
-		if s.way(a) == intercept.ToAgent {
+		if s.decision(a) == intercept.ToAgent {
 			n++
 		}
 	}
 	return n == 2, n == 0
 }
 
-// until lets the time pass until the condition holds, and returns how long that took.
-func (s *scene) until(what string, condition func() bool) time.Duration {
+// waitFor lets time pass until the condition is true, and returns the duration.
+func (s *harness) waitFor(what string, condition func() bool) time.Duration {
 	s.t.Helper()
 	begun := time.Now()
 	for !condition() {
@@ -131,18 +131,18 @@ func (s *scene) until(what string, condition func() bool) time.Duration {
 	return time.Since(begun)
 }
 
-func (s *scene) untilHeld() time.Duration {
+func (s *harness) waitHeld() time.Duration {
 	s.t.Helper()
-	return s.until("leased", func() bool { all, _ := s.held(); return all })
+	return s.waitFor("leased", func() bool { all, _ := s.held(); return all })
 }
 
-func (s *scene) untilLapsed() time.Duration {
+func (s *harness) waitLapsed() time.Duration {
 	s.t.Helper()
-	return s.until("lapsed", func() bool { _, none := s.held(); return none })
+	return s.waitFor("lapsed", func() bool { _, none := s.held(); return none })
 }
 
-// stays watches that a condition holds for that long.
-func (s *scene) stays(what string, d time.Duration, condition func() bool) {
+// stays checks that a condition stays true for d.
+func (s *harness) stays(what string, d time.Duration, condition func() bool) {
 	s.t.Helper()
 	for begun := time.Now(); time.Since(begun) < d; time.Sleep(20 * time.Millisecond) {
 		synctest.Wait()
@@ -152,53 +152,53 @@ func (s *scene) stays(what string, d time.Duration, condition func() bool) {
 	}
 }
 
-func (s *scene) staysHeld(d time.Duration) {
+func (s *harness) staysHeld(d time.Duration) {
 	s.t.Helper()
 	s.stays("leased", d, func() bool { all, _ := s.held(); return all })
 }
 
-func (s *scene) staysLapsed(d time.Duration) {
+func (s *harness) staysLapsed(d time.Duration) {
 	s.t.Helper()
 	s.stays("without a lease", d, func() bool { _, none := s.held(); return none })
 }
 
-// within fails when something took longer than it may.
-func within(t *testing.T, what string, took, limit time.Duration) {
+// checkDuration fails the test if took exceeds limit.
+func checkDuration(t *testing.T, what string, took, limit time.Duration) {
 	t.Helper()
 	if took > limit {
 		t.Errorf("%s took %s, want at most %s", what, took, limit)
 	}
 }
 
-// A simAgent answers the self-query in memory.
-type simAgent struct {
+// A fakeAgent answers the self-query in memory.
+type fakeAgent struct {
 	token string
 	group sync.WaitGroup // of answers
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	silent map[netip.Addr]bool
-	down   bool                        // nobody listens
-	lost   func(network string) bool   // whether a try is lost
+	down   bool                        // no process listens
+	lost   func(network string) bool   // whether an attempt is lost
 	delay  func() time.Duration        // of an answer
-	stuck  atomic.Int64                // what busy says
-	other  func(network string) string // the token of who answers instead; empty: none; foreign: no agent
+	stuck  atomic.Int64                // the result of busy
+	other  func(network string) string // the token of another process that answers; empty: none; foreign: not an agent
 }
 
-// foreign stands for the token of a process that is no agent, and refuses the query.
+// foreign is the token of a process that is not an agent and refuses the query.
 const foreign = "REFUSED"
 
-func (a *simAgent) busy() time.Duration { return time.Duration(a.stuck.Load()) }
+func (a *fakeAgent) busy() time.Duration { return time.Duration(a.stuck.Load()) }
 
-// set changes how the agent behaves from now on.
-func (a *simAgent) set(change func(*simAgent)) {
+// set changes the agent's behavior.
+func (a *fakeAgent) set(change func(*fakeAgent)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	change(a)
 }
 
-// mute has the agent answer at none of the addresses, but take what comes.
-func (a *simAgent) mute(addrs ...netip.Addr) {
-	a.set(func(a *simAgent) {
+// silence makes the agent receive but not answer at these addresses.
+func (a *fakeAgent) silence(addrs ...netip.Addr) {
+	a.set(func(a *fakeAgent) {
 		a.silent = map[netip.Addr]bool{}
 		for _, addr := range addrs {
 			a.silent[addr] = true
@@ -206,8 +206,8 @@ func (a *simAgent) mute(addrs ...netip.Addr) {
 	})
 }
 
-// Dial has the signature of a Prober's.
-func (a *simAgent) Dial(_ context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+// Dial is the Dial of a Prober.
+func (a *fakeAgent) Dial(_ context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.down {
@@ -268,30 +268,30 @@ func answer(conn net.Conn, network, token string, silent bool, delay time.Durati
 	_, _ = conn.Write(packed)
 }
 
-// logLines is what was logged.
-type logLines struct {
+// A logBuffer collects the log.
+type logBuffer struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder
 }
 
-func (l *logLines) logger() *slog.Logger {
+func (l *logBuffer) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelInfo}))
 }
 
-func (l *logLines) Write(p []byte) (int, error) {
+func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-func (l *logLines) String() string {
+func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-// count is how many lines contain the text.
-func (l *logLines) count(text string) int {
+// count returns how many lines contain the text.
+func (l *logBuffer) count(text string) int {
 	lines := slices.Collect(strings.Lines(l.String()))
 	return len(slices.DeleteFunc(lines, func(line string) bool { return !strings.Contains(line, text) }))
 }

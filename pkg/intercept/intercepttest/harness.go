@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intercepttest
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/rules"
+)
+
+const (
+	waitLimit    = 10 * time.Second      // for an expected change
+	pollInterval = 50 * time.Millisecond // between two checks
+)
+
+// A harness is a Node under test.
+type harness struct {
+	Node
+	t *testing.T
+}
+
+// agent opens a backend. The test closes it in a cleanup.
+func (n harness) agent() intercept.Backend {
+	n.t.Helper()
+	b := n.Open(n.t)
+	n.t.Cleanup(func() { n.close(b) })
+	return b
+}
+
+func (n harness) close(b intercept.Backend) {
+	n.t.Helper()
+	if err := b.Close(); err != nil {
+		n.t.Errorf("closing backend %s: %v", b, err)
+	}
+}
+
+// linkLocal returns link-local rules with all fallbacks.
+func (n harness) linkLocal(owner string) rules.Rules {
+	l := n.Layout()
+	return rules.Rules{
+		Owner: owner, Mode: rules.LinkLocal, Addresses: l.Addresses,
+		Port: l.Port, Admin: l.Admin, Fallback: l.Fallbacks,
+	}
+}
+
+func (n harness) transparent(owner string) rules.Rules {
+	l := n.Layout()
+	return rules.Rules{
+		Owner: owner, Mode: rules.Transparent, Addresses: l.Addresses, Services: l.Services,
+		Port: l.Port, Admin: l.Admin,
+	}
+}
+
+func (n harness) apply(b intercept.Backend, r rules.Rules) (changed bool) {
+	n.t.Helper()
+	changed, err := b.Apply(n.t.Context(), r)
+	if err != nil {
+		n.t.Fatalf("applying rules by %s: %v", b, err)
+	}
+	return changed
+}
+
+func (n harness) prepare(b intercept.Backend, r rules.Rules) {
+	n.t.Helper()
+	if err := b.Prepare(n.t.Context(), r); err != nil {
+		n.t.Fatalf("preparing leases by %s: %v", b, err)
+	}
+}
+
+func (n harness) renew(b intercept.Backend, keys []netip.Addr, d time.Duration) {
+	n.t.Helper()
+	if err := b.Renew(n.t.Context(), keys, d); err != nil {
+		n.t.Fatalf("renewing leases by %s: %v", b, err)
+	}
+}
+
+func (n harness) release(b intercept.Backend, keys []netip.Addr, drain time.Duration) {
+	n.t.Helper()
+	if err := b.Release(n.t.Context(), keys, drain); err != nil {
+		n.t.Fatalf("releasing leases by %s: %v", b, err)
+	}
+}
+
+func (n harness) state(b intercept.Backend) rules.State {
+	n.t.Helper()
+	s, err := b.State(n.t.Context())
+	if err != nil {
+		n.t.Fatalf("reading the state by %s: %v", b, err)
+	}
+	return s
+}
+
+// queries returns all queries to the addresses: of both clients, over UDP and TCP.
+func (n harness) queries(addrs []netip.Addr) []Query {
+	all := make([]Query, 0, 4*len(addrs))
+	for _, a := range addrs {
+		for _, from := range []Client{Pod, Host} {
+			for _, network := range []string{"udp", "tcp"} {
+				all = append(all, Query{From: from, Network: network, To: netip.AddrPortFrom(a, n.Layout().Port)})
+			}
+		}
+	}
+	return all
+}
+
+// marked returns all self-queries of an agent to the addresses.
+func (n harness) marked(addrs []netip.Addr) []Query {
+	all := slices.DeleteFunc(n.queries(addrs), func(q Query) bool { return q.From != Host })
+	for i := range all {
+		all[i].Marked = true
+	}
+	return all
+}
+
+func (n harness) ask(q Query) string {
+	n.t.Helper()
+	c := n.Dial(n.t, q)
+	defer c.Close()
+	return c.Ask()
+}
+
+// dial opens a Conn. The test closes it in a cleanup.
+func (n harness) dial(q Query) Conn {
+	n.t.Helper()
+	c := n.Dial(n.t, q)
+	n.t.Cleanup(c.Close)
+	return c
+}
+
+// expect sends each query a few times from new ports. Each answer must come from who.
+func (n harness) expect(when string, queries []Query, who string) {
+	n.t.Helper()
+	for _, q := range queries {
+		for range 3 {
+			if got := n.ask(q); got != who {
+				n.t.Errorf("%s: %s: %s answered, want %s", when, q, got, who)
+				break
+			}
+		}
+	}
+}
+
+// expectFallback sends each query repeatedly from new ports. All fallbacks of its family in
+// list must answer, and no other server.
+func (n harness) expectFallback(when string, queries []Query, list []netip.AddrPort) {
+	n.t.Helper()
+	for _, q := range queries {
+		want := n.fallbacks(q, list)
+		seen := map[string]bool{}
+		for range 40 { // 39 fair draws miss one of two once in 10^11 runs
+			got := n.ask(q)
+			if !slices.Contains(want, got) {
+				n.t.Errorf("%s: %s: %s answered, want one of %s", when, q, got, strings.Join(want, ", "))
+				break
+			}
+			if seen[got] = true; len(seen) == len(want) {
+				break
+			}
+		}
+		if len(seen) != len(want) {
+			n.t.Errorf("%s: %s: only %v of %v answered", when, q, seen, want)
+		}
+	}
+}
+
+// fallbacks returns the names of the fallbacks in list that may answer q.
+func (n harness) fallbacks(q Query, list []netip.AddrPort) []string {
+	var names []string
+	for i, f := range n.Layout().Fallbacks {
+		if slices.Contains(list, f) && f.Addr().Is6() == q.To.Addr().Is6() {
+			names = append(names, Fallback(i))
+		}
+	}
+	return names
+}
+
+// untracked checks that conntrack has no entry for queries to the addresses.
+func (n harness) untracked(when string, addrs []netip.Addr) {
+	n.t.Helper()
+	for _, a := range addrs {
+		if got := n.Tracked(n.t, netip.AddrPortFrom(a, n.Layout().Port)); got != 0 {
+			n.t.Errorf("%s: %d tracked connections of queries to %s, want none", when, got, a)
+		}
+	}
+}
+
+// waitFor lets time pass until the condition is true.
+func (n harness) waitFor(what string, condition func() bool) {
+	n.t.Helper()
+	for range waitLimit / pollInterval {
+		if condition() {
+			return
+		}
+		n.Elapse(pollInterval)
+	}
+	n.t.Fatalf("after %s: not %s", waitLimit, what)
+}
+
+// family returns the IPv6 addresses in addrs, or else the IPv4 ones.
+func family(addrs []netip.Addr, v6 bool) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return a.Is6() != v6 })
+}
+
+// ofFamily returns the endpoints of one family.
+func ofFamily(list []netip.AddrPort, v6 bool) []netip.AddrPort {
+	return slices.DeleteFunc(slices.Clone(list), func(a netip.AddrPort) bool { return a.Addr().Is6() != v6 })
+}
