@@ -44,7 +44,7 @@ func TestLeadsBack(t *testing.T) {
 			if _, err := agent.New(agent.Options{Config: &cfg, Log: log}); err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.Contains(log.String(), "it leads back here"); got != tt.want {
+			if got := strings.Contains(log.String(), `own address`); got != tt.want {
 				t.Errorf("left out: %t, want %t; log:\n%s", got, tt.want, log.String())
 			}
 		})

@@ -31,12 +31,12 @@ var (
 	// errDied marks the error of a connection that ended with pending queries.
 	errDied = errors.New("connection ended")
 	// errRemoved is the error of a query to an upstream that is no longer in the list.
-	errRemoved = fmt.Errorf("upstream has left: %w", errLimit)
+	errRemoved = fmt.Errorf("upstream removed: %w", errLimit)
 
 	errIdle      = errors.New("idle")
-	errShutdown  = errors.New("retired")
-	errAged      = errors.New("aged")
-	errAbandoned = errors.New("nobody waits for it")
+	errShutdown  = errors.New("shut down")
+	errAged      = errors.New("too old")
+	errAbandoned = errors.New("no query waits for it")
 	errStuck     = errors.New("peer does not read")
 	errSilent    = errors.New("peer does not answer")
 )
@@ -110,7 +110,7 @@ func (p *connPool) assignLocked(now time.Time, a *attempt, after uint64, batch *
 		}
 	}
 	if c == nil {
-		return fmt.Errorf("finding a connection: %w", cmp.Or(refused, errLimit))
+		return fmt.Errorf("choosing a connection: %w", cmp.Or(refused, errLimit))
 	}
 	return c.addLocked(now, a, batch)
 }
@@ -319,7 +319,7 @@ type idSource struct {
 func (d *idSource) next() (uint16, error) {
 	if len(d.unused) < 2 {
 		if _, err := io.ReadFull(d.random, d.buf[:]); err != nil {
-			return 0, fmt.Errorf("drawing an ID: %w", err)
+			return 0, fmt.Errorf("reading random numbers: %w", err)
 		}
 		d.unused = d.buf[:]
 	}

@@ -92,7 +92,7 @@ func (p *Pool) refreshSnapshot() *snapshot {
 				list = append(list, endpointKey{network: "tcp", addr: s.Addr, near: !s.Far})
 				continue
 			case !slices.Contains(old.selfAddrs, s.Addr):
-				p.log.Warn("upstream left out: it leads back here", "upstream", s.Addr)
+				p.log.Warn("upstream excluded", "reason", "own address", "upstream", s.Addr)
 			}
 			next.selfAddrs = append(next.selfAddrs, s.Addr)
 		}

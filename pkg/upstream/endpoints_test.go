@@ -164,8 +164,8 @@ func TestEndpointsSelf(t *testing.T) {
 			t.Errorf("looked at %d addresses, want each once per change, 5", looked)
 		}
 		want := []string{
-			"WARN upstream left out: it leads back here upstream=192.0.2.1:53",
-			"WARN upstream left out: it leads back here upstream=10.96.0.10:53",
+			"WARN upstream excluded reason=own address upstream=192.0.2.1:53",
+			"WARN upstream excluded reason=own address upstream=10.96.0.10:53",
 		}
 		if diff := cmp.Diff(want, lines()); diff != "" {
 			t.Errorf("log (-want +got):\n%s", diff)

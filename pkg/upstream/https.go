@@ -194,7 +194,7 @@ func (p *httpsPool) lastError() string {
 const dnsMessage = "application/dns-message" // RFC 8484 section 6
 
 // errStatus marks HTTP responses that carry no DNS answer.
-var errStatus = errors.New("no answer but an HTTP status")
+var errStatus = errors.New("HTTP response without a DNS answer")
 
 // do does a request and reads the response. If a reused connection ends during the request, the server may just have
 // closed it for its age: the request is retried once on a newer one.
@@ -209,7 +209,7 @@ func (p *httpsPool) do(r *dohRequest) (got reply) {
 	}
 	if !wire.Answers(r.msg, body.msg) {
 		p.count.failures[CauseMismatch].Add(1)
-		return reply{err: fmt.Errorf("%w: another question or ID", errMalformed)}
+		return reply{err: fmt.Errorf("%w: other question or ID", errMalformed)}
 	}
 	m := new(wire.Message)
 	err = m.Parse(body.msg)
@@ -256,7 +256,7 @@ func (p *httpsPool) doOnce(r *dohRequest, after uint64) (httpBody, connSlot, err
 	select {
 	case <-slot.conn.ready:
 	case <-r.ctx.Done():
-		return httpBody{}, slot, fmt.Errorf("waiting for a session: %w", r.ctx.Err())
+		return httpBody{}, slot, fmt.Errorf("waiting for a connection: %w", r.ctx.Err())
 	}
 	if slot.conn.client == nil {
 		return httpBody{}, slot, fmt.Errorf("%w: %w", errDied, slot.conn.endReason())
@@ -280,7 +280,7 @@ func (c *httpsConn) endReason() error {
 func (p *httpsPool) roundTrip(r *dohRequest, conn *http.ClientConn) (httpBody, error) {
 	req, err := p.newRequest(r.ctx, appendPadded(nil, r.msg))
 	if err != nil {
-		return httpBody{}, fmt.Errorf("making a request: %w", err)
+		return httpBody{}, fmt.Errorf("building a request: %w", err)
 	}
 	resp, err := conn.RoundTrip(req)
 	if err != nil {
@@ -288,11 +288,11 @@ func (p *httpsPool) roundTrip(r *dohRequest, conn *http.ClientConn) (httpBody, e
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		return httpBody{}, fmt.Errorf("%w: %d", errStatus, resp.StatusCode)
+		return httpBody{}, fmt.Errorf("%w: status %d", errStatus, resp.StatusCode)
 	}
 	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil || kind != dnsMessage {
-		return httpBody{}, fmt.Errorf("%w: 200, and not with a DNS message", errStatus)
+		return httpBody{}, fmt.Errorf("%w: wrong content type", errStatus)
 	}
 	msg, err := io.ReadAll(io.LimitReader(resp.Body, wire.MaxMessage+1))
 	if err != nil {
@@ -300,7 +300,7 @@ func (p *httpsPool) roundTrip(r *dohRequest, conn *http.ClientConn) (httpBody, e
 	}
 	if len(msg) > wire.MaxMessage {
 		p.count.failures[CauseMalformed].Add(1)
-		return httpBody{}, fmt.Errorf("%w: longer than a DNS message", errMalformed)
+		return httpBody{}, fmt.Errorf("%w: longer than 65,535 bytes", errMalformed)
 	}
 	age, err := strconv.ParseUint(resp.Header.Get("Age"), 10, 32)
 	if err != nil {

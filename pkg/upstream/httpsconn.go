@@ -44,7 +44,7 @@ func (p *httpsPool) acquireLocked(now time.Time, a *attempt, after uint64) (conn
 		}
 	}
 	if best == nil {
-		return connSlot{}, fmt.Errorf("finding a session: %w", cmp.Or(refused, errLimit))
+		return connSlot{}, fmt.Errorf("choosing a connection: %w", cmp.Or(refused, errLimit))
 	}
 	if best.inFlight == 0 && !best.owesAnswer {
 		best.lastRead = now
@@ -232,7 +232,7 @@ func (p *httpsPool) openForQueryLocked(now time.Time, a *attempt) (*httpsConn, e
 	}
 	if !p.openLimiter.allow(now, 0) {
 		if p.lastErr != nil {
-			return nil, fmt.Errorf("opening sessions too often, as they end: %w", p.lastErr)
+			return nil, fmt.Errorf("opening a connection: rate limited after failures: %w", p.lastErr)
 		}
 		return nil, errLimit
 	}
@@ -350,7 +350,7 @@ func (c *httpsConn) dial(ctx context.Context) (net.Conn, error) {
 	}
 	secured, err := p.tlsClient.handshake(ctx, nc)
 	if err == nil && secured.ConnectionState().NegotiatedProtocol != "h2" {
-		err = fmt.Errorf("%w: it does not speak HTTP/2", errTLS)
+		err = fmt.Errorf("%w: HTTP/2 not negotiated", errTLS)
 	}
 	if err != nil {
 		_ = nc.Close()

@@ -205,7 +205,7 @@ func (m *loopMonitor) probeReturned(number uint64) {
 	m.scheduleLocked(jitter(loopRecheckInterval, 3), m.probe)
 	m.mu.Unlock()
 	if found {
-		m.log.Warn("upstream left out: a query to it came back here", "upstream", m.network+"://"+m.addr.String())
+		m.log.Warn("upstream loop detected", "upstream", m.network+"://"+m.addr.String())
 	}
 }
 
@@ -219,7 +219,7 @@ func (m *loopMonitor) probeExpired(number uint64) {
 	}
 	m.mu.Unlock()
 	if cleared {
-		m.log.Info("upstream taken back: queries to it no longer come back here", "upstream", m.network+"://"+m.addr.String())
+		m.log.Info("upstream loop cleared", "upstream", m.network+"://"+m.addr.String())
 	}
 }
 

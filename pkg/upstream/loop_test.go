@@ -61,8 +61,8 @@ func TestPoolExcludesLoop(t *testing.T) {
 				if got := ask(t, p); got != "192.0.2.10" || p.Stats().Servers[0].Looped {
 					t.Errorf("answer %q, looped %v a while after it was mended", got, p.Stats().Servers[0].Looped)
 				}
-				want := "upstream left out: a query to it came back here upstream=" + network + "://192.0.2.1:53"
-				if log := lines(); len(log) != 2 || !strings.Contains(log[0], want) || !strings.Contains(log[1], "upstream taken back") {
+				want := "upstream loop detected upstream=" + network + "://192.0.2.1:53"
+				if log := lines(); len(log) != 2 || !strings.Contains(log[0], want) || !strings.Contains(log[1], "upstream loop cleared") {
 					t.Errorf("log %q, want %q and its end", log, want)
 				}
 			})

@@ -119,10 +119,10 @@ type source struct {
 func New(cfg Config) (*Pool, error) {
 	cfg = withDefaults(cfg)
 	if cfg.Connections < 1 || cfg.Connections > maxConnections {
-		return nil, fmt.Errorf("reading connections %d: not between 1 and %d", cfg.Connections, maxConnections)
+		return nil, fmt.Errorf("connections %d: not between 1 and %d", cfg.Connections, maxConnections)
 	}
 	if cfg.Endpoints != nil && len(cfg.Targets) > 0 {
-		return nil, fmt.Errorf("following endpoints beside targets: %w", errors.ErrUnsupported)
+		return nil, fmt.Errorf("endpoints together with targets: %w", errors.ErrUnsupported)
 	}
 	p := &Pool{endpoints: cfg.Endpoints, policy: cfg.Policy, self: cfg.Self, maxCandidates: targetCandidates, common: &common{
 		dial: cfg.Dial, rand: cfg.Rand, now: cfg.Now, log: cfg.Log, connections: cfg.Connections,
@@ -148,7 +148,7 @@ func (p *Pool) readTargets(cfg Config) error {
 	for i, t := range cfg.Targets {
 		src, err := newSource(cfg, t)
 		if err != nil {
-			return fmt.Errorf("reading target %d: %w", i, err)
+			return fmt.Errorf("target %d: %w", i, err)
 		}
 		if src.resolvConf != nil {
 			files++
@@ -166,7 +166,7 @@ func (p *Pool) readTargets(cfg Config) error {
 		cfg.Log.Warn("no upstream in any resolv.conf")
 	}
 	for _, addr := range left {
-		cfg.Log.Warn("upstream left out: it leads back here", "upstream", addr)
+		cfg.Log.Warn("upstream excluded", "reason", "own address", "upstream", addr)
 	}
 	return nil
 }
@@ -369,7 +369,7 @@ func (t Target) checkHTTPS() error {
 		return fmt.Errorf("method %q: %w", t.Method, errors.ErrUnsupported)
 	}
 	if t.Path != "" && (!strings.HasPrefix(t.Path, "/") || strings.ContainsAny(t.Path, "?# ")) {
-		return fmt.Errorf("path %q: not a path from the root, without a query", t.Path)
+		return fmt.Errorf("path %q: must begin with / and have no query", t.Path)
 	}
 	return nil
 }

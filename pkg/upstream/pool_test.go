@@ -23,27 +23,27 @@ func TestNewRejects(t *testing.T) {
 	}{
 		{
 			name: "too many connections", targets: []upstream.Target{target("tcp", addrB)}, connections: 17,
-			want: "reading connections 17: not between 1 and 16",
+			want: "connections 17: not between 1 and 16",
 		},
 		{
 			name: "negative connections", targets: []upstream.Target{target("tcp", addrB)}, connections: -1,
-			want: "reading connections -1: not between 1 and 16",
+			want: "connections -1: not between 1 and 16",
 		},
 		{
 			name: "both", targets: []upstream.Target{target("tcp", addrB)}, follow: new(upstream.Endpoints),
-			want: "following endpoints beside targets: unsupported operation",
+			want: "endpoints together with targets: unsupported operation",
 		},
 		{name: "no target", want: "no usable upstream"},
 		{name: "only ourselves", targets: []upstream.Target{target("udp", addrA)}, want: "no usable upstream"},
-		{name: "network", targets: []upstream.Target{target("quic", addrB)}, want: `reading target 0: network "quic": unsupported operation`},
+		{name: "network", targets: []upstream.Target{target("quic", addrB)}, want: `target 0: network "quic": unsupported operation`},
 		{
 			name:    "address",
 			targets: []upstream.Target{target("udp", addrB), target("udp", netip.AddrPort{})},
-			want:    `reading target 1: address "invalid AddrPort": no usable upstream`,
+			want:    `target 1: address "invalid AddrPort": no usable upstream`,
 		},
 		{
 			name: "file", targets: []upstream.Target{{ResolvConf: "testdata/none.conf"}},
-			want: "reading target 0: open testdata/none.conf: no such file or directory",
+			want: "target 0: open testdata/none.conf: no such file or directory",
 		},
 	}
 	for _, tt := range tests {
@@ -71,7 +71,7 @@ func TestNewDropsUnusable(t *testing.T) {
 	if diff := cmp.Diff([]string{"udp 192.0.2.2:53", "tcp 192.0.2.2:53"}, servers(p)); diff != "" {
 		t.Errorf("servers (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"WARN upstream left out: it leads back here upstream=192.0.2.1:53"}, lines()); diff != "" {
+	if diff := cmp.Diff([]string{"WARN upstream excluded reason=own address upstream=192.0.2.1:53"}, lines()); diff != "" {
 		t.Errorf("log (-want +got):\n%s", diff)
 	}
 }

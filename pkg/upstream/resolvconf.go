@@ -50,7 +50,7 @@ func (f *resolvConf) reload(ctx context.Context) bool {
 	text, err := filewatch.ReadFile(f.path, maxConfSize)
 	if err != nil {
 		if !f.unreadable {
-			f.log.WarnContext(ctx, "resolv.conf unreadable, its last servers stay", "error", err)
+			f.log.WarnContext(ctx, "resolv.conf unreadable, keeping its last servers", "error", err)
 		}
 		f.unreadable = true
 		return false
@@ -63,7 +63,7 @@ func (f *resolvConf) reload(ctx context.Context) bool {
 	servers := f.usableServers(ctx, text)
 	f.text = text
 	if len(servers) == 0 {
-		f.log.WarnContext(ctx, "resolv.conf names no usable server, its last servers stay", "path", f.path)
+		f.log.WarnContext(ctx, "resolv.conf names no usable server, keeping its last servers", "path", f.path)
 		return false
 	}
 	changed := !slices.Equal(servers, f.servers)
@@ -95,12 +95,12 @@ func (f *resolvConf) usableServers(ctx context.Context, text []byte) []netip.Add
 		addr := netip.AddrPortFrom(ip.Unmap(), 53)
 		switch {
 		case err != nil:
-			f.log.WarnContext(ctx, "nameserver left out: not an address", "path", f.path, "upstream", s)
+			f.log.WarnContext(ctx, "nameserver excluded", "reason", "not an address", "path", f.path, "upstream", s)
 		case slices.Contains(list, addr):
 		case f.self(addr):
-			f.log.WarnContext(ctx, "nameserver left out: it leads back here", "path", f.path, "upstream", addr)
+			f.log.WarnContext(ctx, "nameserver excluded", "reason", "own address", "path", f.path, "upstream", addr)
 		case len(list) == maxNameservers:
-			f.log.WarnContext(ctx, "nameserver left out: there are too many", "path", f.path, "upstream", addr)
+			f.log.WarnContext(ctx, "nameserver excluded", "reason", "too many", "path", f.path, "upstream", addr)
 		default:
 			list = append(list, addr)
 		}

@@ -68,19 +68,19 @@ func TestResolvConf(t *testing.T) {
 			name: "not an address",
 			text: "nameserver dns.example.\nnameserver\nnameserver 192.0.2.1\n",
 			want: []string{"udp 192.0.2.1:53"},
-			log:  []string{"WARN nameserver left out: not an address path=FILE upstream=dns.example."},
+			log:  []string{"WARN nameserver excluded reason=not an address path=FILE upstream=dns.example."},
 		},
 		{
 			name: "ourselves",
 			text: "nameserver 169.254.20.10\nnameserver 192.0.2.1\n",
 			want: []string{"udp 192.0.2.1:53"},
-			log:  []string{"WARN nameserver left out: it leads back here path=FILE upstream=169.254.20.10:53"},
+			log:  []string{"WARN nameserver excluded reason=own address path=FILE upstream=169.254.20.10:53"},
 		},
 		{
 			name: "only ourselves",
 			text: "nameserver 169.254.20.10\n",
 			log: []string{
-				"WARN nameserver left out: it leads back here path=FILE upstream=169.254.20.10:53",
+				"WARN nameserver excluded reason=own address path=FILE upstream=169.254.20.10:53",
 				"WARN no upstream in any resolv.conf",
 			},
 		},
@@ -99,7 +99,7 @@ func TestResolvConf(t *testing.T) {
 			text:    "nameserver 127.0.0.54\n",
 			systemd: "nameserver 169.254.20.10\nnameserver 192.0.2.7\n",
 			want:    []string{"udp 192.0.2.7:53"},
-			log:     []string{"WARN nameserver left out: it leads back here path=FILE upstream=169.254.20.10:53"},
+			log:     []string{"WARN nameserver excluded reason=own address path=FILE upstream=169.254.20.10:53"},
 		},
 		{
 			name:    "the stub among others",
@@ -123,7 +123,7 @@ func TestResolvConf(t *testing.T) {
 			}(),
 			log: func() (rest []string) {
 				for i := range 4 {
-					rest = append(rest, fmt.Sprintf("WARN nameserver left out: there are too many path=FILE upstream=192.0.2.%d:53", i+17))
+					rest = append(rest, fmt.Sprintf("WARN nameserver excluded reason=too many path=FILE upstream=192.0.2.%d:53", i+17))
 				}
 				return rest
 			}(),
@@ -240,11 +240,11 @@ func TestResolvConfReload(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	f.warns(t, "WARN resolv.conf names no usable server, its last servers stay")
+	f.warns(t, "WARN resolv.conf names no usable server, keeping its last servers")
 	if err := errors.Join(syscall.Mkfifo(path+".pipe", 0o600), os.Rename(path+".pipe", path)); err != nil {
 		t.Fatal(err)
 	}
-	f.warns(t, "WARN resolv.conf unreadable, its last servers stay")
+	f.warns(t, "WARN resolv.conf unreadable, keeping its last servers")
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}

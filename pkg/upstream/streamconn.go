@@ -248,7 +248,7 @@ func (p *connPool) openForQueryLocked(now time.Time, a *attempt) (*streamConn, e
 	}
 	if !p.openLimiter.allow(now, 0) {
 		if p.lastErr != nil { // the upstream ends connections too often
-			return nil, fmt.Errorf("opening connections too often, as they end: %w", p.lastErr)
+			return nil, fmt.Errorf("opening a connection: rate limited after failures: %w", p.lastErr)
 		}
 		return nil, errLimit
 	}

@@ -21,7 +21,7 @@ import (
 )
 
 // errTLS marks certificate errors and other TLS protocol errors.
-var errTLS = errors.New("no trust in it")
+var errTLS = errors.New("TLS failed")
 
 // A tlsClient secures connections to one upstream. An upstream that cannot be verified is never asked.
 //
@@ -62,7 +62,7 @@ func (t *tlsClient) handshake(ctx context.Context, nc net.Conn) (*tls.Conn, erro
 	conn := tls.Client(nc, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		if isNetworkError(err) {
-			return nil, fmt.Errorf("shaking hands: %w", err)
+			return nil, fmt.Errorf("TLS handshake: %w", err)
 		}
 		return nil, fmt.Errorf("%w: %w", errTLS, err)
 	}
@@ -123,7 +123,7 @@ func (t *tlsClient) warnOnce(ctx context.Context, seen fileVersion, err error) {
 	t.badVersion = &seen
 	t.mu.Unlock()
 	if !warned {
-		t.log.WarnContext(ctx, "certificate authorities not read again", "file", t.caFile, "error", err)
+		t.log.WarnContext(ctx, "CA file unusable, keeping the previous one", "file", t.caFile, "error", err)
 	}
 }
 
@@ -134,7 +134,7 @@ func (t *tlsClient) readRoots(have bool, known fileVersion) (fileVersion, *x509.
 	}
 	info, err := os.Stat(t.caFile)
 	if err != nil {
-		return fileVersion{}, nil, fmt.Errorf("looking at certificate authorities: %w", err)
+		return fileVersion{}, nil, fmt.Errorf("reading the CA file: %w", err)
 	}
 	seen := fileVersion{changed: info.ModTime(), size: info.Size()}
 	if have && seen == known {
@@ -151,11 +151,11 @@ const maxCAFile = 1 << 20
 func readCAFile(path string) (*x509.CertPool, error) {
 	pem, err := filewatch.ReadFile(path, maxCAFile)
 	if err != nil {
-		return nil, fmt.Errorf("reading certificate authorities: %w", err)
+		return nil, fmt.Errorf("reading the CA file: %w", err)
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("reading certificate authorities: no certificate in %s", path)
+		return nil, fmt.Errorf("reading the CA file %s: no certificate", path)
 	}
 	return roots, nil
 }

@@ -170,7 +170,7 @@ func TestTLSClientWarnsOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := strings.Count(lines.String(), "not read again"); got != i {
+		if got := strings.Count(lines.String(), "CA file unusable"); got != i {
 			t.Errorf("%d complaints after %q, want %d", got, text, i)
 		}
 	}

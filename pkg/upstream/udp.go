@@ -148,7 +148,7 @@ func (p *socketPool) freeIDLocked(s *socket) (uint16, error) {
 func (p *socketPool) randomLocked(n int) ([]byte, error) {
 	if p.randUsed+n > len(p.randBuf) {
 		if _, err := io.ReadFull(p.rand, p.randBuf[:]); err != nil {
-			return nil, fmt.Errorf("drawing random numbers: %w", err)
+			return nil, fmt.Errorf("reading random numbers: %w", err)
 		}
 		p.randUsed = 0
 	}
@@ -188,7 +188,7 @@ func (p *socketPool) drawSocketLocked() (*socket, error) {
 			return s, nil
 		}
 	}
-	return nil, fmt.Errorf("finding a socket: %w", short)
+	return nil, fmt.Errorf("choosing a socket: %w", short)
 }
 
 // usedUpLocked reports whether a new socket should replace this one. It stays in use if none can be opened.
