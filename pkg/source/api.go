@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// An api asks the API server. Two kinds of objects do not make it worth to link all that is known of them.
+// An api sends requests to the API server. For two kinds of objects, client-go would link too much.
 type api struct {
 	dial                  dialFunc
 	kubeconfig, userAgent string
@@ -27,10 +27,10 @@ type api struct {
 	server *url.URL
 }
 
-// maxRefusal bounds what is read of an answer that says no.
+// maxErrorBody bounds the body that is read of an error response.
 const maxErrorBody = 64 << 10
 
-// open reads the credentials, if that was not done.
+// open reads the credentials, unless that was done.
 func (a *api) open() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -45,7 +45,7 @@ func (a *api) open() error {
 	return nil
 }
 
-// close gives up the connections that nobody uses.
+// close closes the idle connections.
 func (a *api) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -63,7 +63,7 @@ type call struct {
 	body   any    // encoded as JSON; nil: none
 }
 
-// do sends a request. The answer is one that says yes; its body is for the caller to close.
+// do sends a request. It returns a successful response, whose body the caller closes, or an error.
 func (a *api) do(ctx context.Context, c call) (*http.Response, error) {
 	if err := a.open(); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (a *api) do(ctx context.Context, c call) (*http.Response, error) {
 	if c.body != nil {
 		text, err := json.Marshal(c.body)
 		if err != nil {
-			return nil, fmt.Errorf("writing a request: %w", err)
+			return nil, fmt.Errorf("encoding a request: %w", err)
 		}
 		body = bytes.NewReader(text)
 	}
@@ -80,7 +80,7 @@ func (a *api) do(ctx context.Context, c call) (*http.Response, error) {
 	target.RawQuery = c.query.Encode()
 	req, err := http.NewRequestWithContext(ctx, c.method, target.String(), body)
 	if err != nil {
-		return nil, fmt.Errorf("making a request: %w", err)
+		return nil, fmt.Errorf("creating a request: %w", err)
 	}
 	req.Header.Set("Accept", "application/json")
 	if body != nil {
@@ -97,7 +97,7 @@ func (a *api) do(ctx context.Context, c call) (*http.Response, error) {
 	return nil, readStatusError(resp)
 }
 
-// bare is err without the URL, which is long and not news.
+// withoutURL returns err without the long URL that it contains.
 func withoutURL(err error) error {
 	if long := (*url.Error)(nil); errors.As(err, &long) {
 		return long.Err
@@ -105,15 +105,15 @@ func withoutURL(err error) error {
 	return err
 }
 
-// A refusal is the API server's no.
+// A statusError is an error response of the API server.
 type statusError struct {
 	Code    int
 	Reason  string
 	Message string
-	after   time.Duration // it asks for a pause
+	after   time.Duration // requested by Retry-After
 }
 
-// Error is what the server says.
+// Error returns the server's message.
 func (r *statusError) Error() string {
 	if r.Message == "" {
 		return "status " + strconv.Itoa(r.Code)
@@ -121,12 +121,12 @@ func (r *statusError) Error() string {
 	return r.Message
 }
 
-// refusalOf reads an answer that says no.
+// readStatusError reads an error response.
 func readStatusError(resp *http.Response) *statusError {
 	r := &statusError{}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err != nil || json.Unmarshal(text, r) != nil {
-		*r = statusError{} // a proxy's, perhaps
+		*r = statusError{} // possibly from a proxy
 	}
 	r.Code = resp.StatusCode
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
@@ -135,7 +135,7 @@ func readStatusError(resp *http.Response) *statusError {
 	return r
 }
 
-// What can be wrong with the API server, in a word.
+// Reasons for failed requests.
 const (
 	reasonForbidden    = "forbidden"
 	reasonUnauthorized = "unauthorized"
@@ -147,11 +147,11 @@ const (
 )
 
 var (
-	errUnreadable = errors.New("the answer makes no sense")
+	errUnreadable = errors.New("invalid answer")
 	errNoAnswer   = errors.New("the server does not answer")
 )
 
-// wordFor sorts an error of a request.
+// reasonOf classifies an error of a request.
 func reasonOf(err error) string {
 	no := (*statusError)(nil)
 	switch {
@@ -172,22 +172,22 @@ func reasonOf(err error) string {
 	}
 }
 
-// problemOf is an error of a request for a person.
+// requestError returns the error of a request with a hint.
 func requestError(err error, o Object) *Error {
 	word := reasonOf(err)
-	hint := "see how the API server is doing; it is asked again by itself"
+	hint := "check the API server; the agent retries by itself"
 	switch word {
 	case reasonForbidden:
-		hint = fmt.Sprintf("grant list and watch of configmaps in namespace %s, with resourceNames [%s], to this process; it is asked again by itself", o.Namespace, o.Name)
+		hint = fmt.Sprintf("grant list and watch of configmaps in namespace %s, with resourceNames [%s], to this process; the agent retries by itself", o.Namespace, o.Name)
 	case reasonUnauthorized:
-		hint = "the credentials were refused: see the service account, or the file of --kubeconfig"
+		hint = "check the service account, or the file of --kubeconfig: the credentials were refused"
 	case reasonUnreachable:
-		hint = "see that the API server can be reached from here; it is asked again by itself"
+		hint = "check that this host can reach the API server; the agent retries by itself"
 	}
 	return &Error{Err: fmt.Errorf("reading ConfigMap %s: %s: %w", o, word, err), Hint: hint, reason: word}
 }
 
-// decode reads one JSON value.
+// decode decodes one JSON value.
 func decode(d *json.Decoder, into any) error {
 	err := d.Decode(into)
 	var syntax *json.SyntaxError

@@ -21,43 +21,43 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// Key is the key of a ConfigMap that holds the configuration.
+// Key is the key of the configuration in a ConfigMap.
 const Key = "node-cache.yaml"
 
 const (
-	// The time that Load waits for the API server: with something else to begin with, and without.
+	// Timeouts of Load for the API server: with a last good configuration, and without one.
 	loadTimeout           = 5 * time.Second
 	loadTimeoutNoFallback = 30 * time.Second
-	answerLimit           = 10 * time.Second // for a list, and for a watch to begin
+	answerLimit           = 10 * time.Second // for a list, and for the start of a watch
 
-	// A watch lasts four to five minutes, then the next goes on. One that is silent and dead is noticed by then at the latest;
-	// a connection that is dead, within 45 s.
+	// A watch lasts four to five minutes, then the next one resumes. A silent watch is detected by then at the latest, a dead
+	// connection within 45 s.
 	watchMinSeconds    = 240
 	watchJitterSeconds = 60 // seconds
 	watchEndGrace      = 10 * time.Second
 
 	minWatchInterval = time.Second // from one watch to the next, if they end at once
 
-	// maxAnswer bounds a list and each event of a watch: a ConfigMap of 1 MiB may take six times that in JSON, and some for
-	// its managed fields.
+	// maxAnswer bounds a list and each event of a watch: a ConfigMap of 1 MiB may take six times that in JSON, plus its
+	// managed fields.
 	maxAnswer = 16 << 20
 )
 
-// A configMap is a source in the API. It has one request under way at most.
+// A configMap reads the configuration from a ConfigMap. It has at most one request in flight.
 type configMap struct {
 	source   *Source
 	api      *api
 	object   Object
 	requests atomic.Uint64
 
-	// These belong to load, and then to run.
-	version string // watched from; empty: to be listed
+	// The following fields belong to load, and then to run.
+	version string // to watch from; empty: list first
 	exists  bool
-	text    string // of the key; what has none is kept by its error
+	text    string // of the key; an object without it is known by its error
 	pause   backoff
 }
 
-// The objects of the API, as far as they count.
+// The relevant parts of API objects.
 type (
 	meta struct {
 		Name            string `json:"name"`
@@ -82,7 +82,7 @@ func newConfigMap(s *Source, a *api) *configMap {
 	return &configMap{source: s, api: a, object: s.cfg.ConfigMap}
 }
 
-// load implements [follower]. An object that is not there is waited for as a server that is away is.
+// load implements [configReader]. It waits for a missing object as for a server that is down.
 func (m *configMap) load(ctx context.Context) (content, error) {
 	limit := loadTimeoutNoFallback
 	if m.source.lastGood != nil && m.source.lastGood.exists() {
@@ -103,7 +103,7 @@ func (m *configMap) load(ctx context.Context) (content, error) {
 	}
 }
 
-// run implements [follower].
+// run implements [configReader].
 func (m *configMap) run(ctx context.Context) error {
 	defer m.api.close()
 	for ctx.Err() == nil {
@@ -123,10 +123,10 @@ func (m *configMap) run(ctx context.Context) error {
 	return nil
 }
 
-// forget implements [follower].
+// reset implements [configReader].
 func (m *configMap) reset() { m.version, m.exists, m.text = "", false, "" }
 
-// follow lists, if need be, and watches until the watch ends. After an error it goes on from where it was if it can.
+// listAndWatch lists, if needed, and watches until the watch ends. After an error, it resumes if possible.
 func (m *configMap) listAndWatch(ctx context.Context) error {
 	if m.version == "" {
 		before, text := m.exists, m.text
@@ -143,29 +143,29 @@ func (m *configMap) listAndWatch(ctx context.Context) error {
 		return err
 	}
 	if asStatusError(err) != nil || errors.Is(err, errUnreadable) {
-		m.version = "" // what is wrong with the watch may be where it begins
+		m.version = "" // the start of the watch may be the cause
 	}
 	if reasonOf(err) == reasonHistory {
-		return err // it is what happens when a server starts anew
+		return err // a restarting server causes this
 	}
 	m.unreadable(ctx, err)
 	return err
 }
 
-// failed says that the object cannot be read.
+// unreadable reports that the object cannot be read.
 func (m *configMap) unreadable(ctx context.Context, err error) {
 	if ctx.Err() == nil {
 		m.source.setReadError(ctx, requestError(err, m.object))
 	}
 }
 
-// worked says that it can.
+// readable reports that the object can be read.
 func (m *configMap) readable(ctx context.Context) {
 	m.pause.reset()
 	m.source.setReadError(ctx, nil)
 }
 
-// request asks for the object.
+// request requests the object.
 func (m *configMap) request(ctx context.Context, query url.Values) (*http.Response, error) {
 	m.requests.Add(1)
 	query.Set("fieldSelector", "metadata.name="+m.object.Name)
@@ -184,7 +184,7 @@ func (m *configMap) list(ctx context.Context) (content, error) {
 		defer func() { _ = resp.Body.Close() }()
 		err = decode(json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)), &all)
 		if err == nil && all.Metadata.ResourceVersion == "" {
-			err = fmt.Errorf("%w: a list without a version", errUnreadable)
+			err = fmt.Errorf("%w: list without a version", errUnreadable)
 		}
 	}
 	if err != nil {
@@ -204,7 +204,7 @@ func (m *configMap) list(ctx context.Context) (content, error) {
 	return m.content(&all.Items[i]), nil
 }
 
-// watch takes the changes since the version, until the server ends it.
+// watch reads the changes since the version, until the server ends the watch.
 func (m *configMap) watch(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -224,7 +224,7 @@ func (m *configMap) watch(ctx context.Context) error {
 	return m.timeoutError(ctx, m.readEvents(resp.Body))
 }
 
-// late is err, unless the server was not waited for any longer.
+// timeoutError returns errNoAnswer if this process ended the wait, and err otherwise.
 func (m *configMap) timeoutError(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		m.api.close()
@@ -233,7 +233,7 @@ func (m *configMap) timeoutError(ctx context.Context, err error) error {
 	return err
 }
 
-// take takes the events of a watch.
+// readEvents reads the events of a watch.
 func (m *configMap) readEvents(body io.Reader) error {
 	bounded := &io.LimitedReader{R: body}
 	events := json.NewDecoder(bounded)
@@ -243,7 +243,7 @@ func (m *configMap) readEvents(body io.Reader) error {
 		err := decode(events, &e)
 		switch {
 		case err != nil && bounded.N == 0:
-			return fmt.Errorf("%w: an event of more than %d MiB", errUnreadable, maxAnswer>>20)
+			return fmt.Errorf("%w: event larger than %d MiB", errUnreadable, maxAnswer>>20)
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
@@ -255,7 +255,7 @@ func (m *configMap) readEvents(body io.Reader) error {
 	}
 }
 
-// apply takes one event.
+// apply applies one event.
 func (m *configMap) apply(e *event) error {
 	if e.Type == "ERROR" {
 		no := &statusError{}
@@ -266,7 +266,7 @@ func (m *configMap) apply(e *event) error {
 	}
 	var o item
 	if err := json.Unmarshal(e.Object, &o); err != nil || o.Metadata.ResourceVersion == "" {
-		return fmt.Errorf("%w: an event without an object of a version", errUnreadable)
+		return fmt.Errorf("%w: event without an object with a version", errUnreadable)
 	}
 	m.version = o.Metadata.ResourceVersion
 	there, text := m.exists, m.text
@@ -285,25 +285,25 @@ func (m *configMap) apply(e *event) error {
 	return nil
 }
 
-// gone is the content where there is no object. It may be about to be made anew.
+// missing returns the content for a missing object. It may be about to be created again.
 func (m *configMap) missing() content {
 	m.exists, m.text = false, ""
 	return content{transient: true, err: &Error{
 		Err:  fmt.Errorf("ConfigMap %s does not exist", m.object),
-		Hint: "make it, with the configuration as the key " + Key,
+		Hint: "create it, with the configuration in the key " + Key,
 	}}
 }
 
-// content is what an object holds. One without a text is a mistake, not a configuration of defaults.
+// content returns the object's content. A missing or empty text is an error, not a configuration of defaults.
 func (m *configMap) content(o *item) content {
 	text, ok := o.Data[Key]
 	m.exists, m.text = true, text
 	switch _, binary := o.BinaryData[Key]; {
 	case binary:
-		return m.invalid("the key "+Key+" is no text", "make it from a file of UTF-8 text")
+		return m.invalid("the key "+Key+" is not text", "create it from a UTF-8 text file")
 	case !ok:
 		keys := slices.Sorted(maps.Keys(o.Data))
-		return m.invalid("there is no key "+Key, fmt.Sprintf("the configuration belongs there; the keys are [%s]", strings.Join(keys, ", ")))
+		return m.invalid("no key "+Key, fmt.Sprintf("put the configuration there; the keys are [%s]", strings.Join(keys, ", ")))
 	case strings.TrimSpace(text) == "":
 		return m.invalid("the key "+Key+" is empty", "write `kind: Config` for the built-in defaults")
 	}
@@ -311,12 +311,12 @@ func (m *configMap) content(o *item) content {
 	return content{config: c, err: err}
 }
 
-// bad is the content of an object without a configuration.
+// invalid returns the content of an object without a configuration.
 func (m *configMap) invalid(what, hint string) content {
 	return content{err: &Error{Err: fmt.Errorf("ConfigMap %s: %s", m.object, what), Hint: hint}}
 }
 
-// asRefusal is the API server's no that err is, nil if it is none.
+// asStatusError returns the API server's error response in err, or nil.
 func asStatusError(err error) *statusError {
 	no := (*statusError)(nil)
 	errors.As(err, &no)

@@ -17,7 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// TestConfigMapFollowed has a ConfigMap edited, one time after the other.
+// TestConfigMapWatched edits a ConfigMap repeatedly.
 func TestConfigMapWatched(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestConfigMapWatched(t *testing.T) {
 	})
 }
 
-// TestConfigMapLastWins has ten edits come while the agent is busy with the first.
+// TestConfigMapLastWins makes ten edits while the agent applies the first.
 func TestConfigMapLastWins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestConfigMapLastWins(t *testing.T) {
 	})
 }
 
-// TestTellsOfWhatItRead has an edit come between two steps of telling: it is told next.
+// TestReportsOnlyChanges makes an edit between two steps of a report: it is reported next.
 func TestReportsOnlyChanges(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, Config{})
@@ -75,11 +75,11 @@ func TestReportsOnlyChanges(t *testing.T) {
 	first := w.combined()
 	w.setContent(&w.mainContent, content{})
 	if !w.Source.markReported(first.reportedState) || !w.Source.markReported(w.combined().reportedState) || w.Source.markReported(w.combined().reportedState) {
-		t.Error("want each content told, once")
+		t.Error("want each content reported, once")
 	}
 }
 
-// TestConfigMapGone deletes the object, for a moment and for longer.
+// TestConfigMapGone deletes the object, briefly and for longer.
 func TestConfigMapGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestConfigMapGone(t *testing.T) {
 	})
 }
 
-// TestConfigMapEmpty has objects without a configuration, which are none of built-in defaults.
+// TestConfigMapEmpty has objects without a configuration, which are not the built-in defaults.
 func TestConfigMapEmpty(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -109,8 +109,8 @@ func TestConfigMapEmpty(t *testing.T) {
 		data map[string]string
 		want string
 	}{
-		{"no data", nil, "there is no key node-cache.yaml"},
-		{"another key", map[string]string{"config.yaml": size(4)}, "there is no key node-cache.yaml"},
+		{"no data", nil, "no key node-cache.yaml"},
+		{"another key", map[string]string{"config.yaml": size(4)}, "no key node-cache.yaml"},
 		{"an empty text", map[string]string{Key: ""}, "the key node-cache.yaml is empty"},
 		{"spaces", map[string]string{Key: " \n\n"}, "the key node-cache.yaml is empty"},
 	} {
@@ -136,7 +136,7 @@ func TestConfigMapEmpty(t *testing.T) {
 	}
 }
 
-// TestConfigMapPaths has a path that is relative: there is no folder of a file that it could begin at.
+// TestConfigMapPaths has a relative path: there is no folder that it could be relative to.
 func TestConfigMapPaths(t *testing.T) {
 	t.Parallel()
 	here, err := filepath.Abs("kept")
@@ -161,7 +161,7 @@ func TestConfigMapResumed(t *testing.T) {
 		w.tales()
 		synctest.Wait()
 		w.api.cut(io.ErrUnexpectedEOF)
-		w.api.putText(size(4)) // while nobody watches
+		w.api.putText(size(4)) // while no watch is open
 		time.Sleep(10 * time.Second)
 		w.expect(t, "after a connection that broke", "applied 4")
 		w.api.cut(nil)
@@ -193,7 +193,7 @@ func TestConfigMapResumed(t *testing.T) {
 	})
 }
 
-// TestConfigMapPatience asks a server that is away: at the start, and then for an hour.
+// TestConfigMapLoadTimeout uses a server that is down: at the start, and then for an hour.
 func TestConfigMapLoadTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -227,7 +227,7 @@ func TestConfigMapLoadTimeout(t *testing.T) {
 		if !st.LastGoodInUse || st.Problem == nil || !strings.Contains(st.Problem.Error(), "unreachable") {
 			t.Errorf("status %+v, want the last good one in use and the server unreachable", st)
 		}
-		if n := strings.Count(w.logged(), "the configuration cannot be read"); n != 1 {
+		if n := strings.Count(w.logged(), "configuration source unreadable"); n != 1 {
 			t.Errorf("said %d times that it is unreachable, want once:\n%s", n, w.logged())
 		}
 		w.api.putText(size(8))
@@ -237,13 +237,13 @@ func TestConfigMapLoadTimeout(t *testing.T) {
 		if st := w.Status(); st.LastGoodInUse || st.Problem != nil {
 			t.Errorf("status %+v, want no trouble", st)
 		}
-		if !strings.Contains(w.logged(), "the configuration can be read again") {
+		if !strings.Contains(w.logged(), "configuration source recovered") {
 			t.Error("the log does not say that it is back")
 		}
 	})
 }
 
-// TestConfigMapCredentials has none: with something to begin with they may come later.
+// TestConfigMapCredentials has no credentials: with a last good configuration, they may come later.
 func TestConfigMapCredentials(t *testing.T) {
 	t.Parallel()
 	api := newFakeAPI()
@@ -270,8 +270,8 @@ func TestConfigMapCredentials(t *testing.T) {
 	})
 }
 
-// TestConfigMapLate has the object made after the start.
-func TestConfigMapTimeout(t *testing.T) {
+// TestConfigMapCreatedLater creates the object after the start.
+func TestConfigMapCreatedLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newHarness(t, Config{})
@@ -290,7 +290,7 @@ func TestConfigMapTimeout(t *testing.T) {
 	})
 }
 
-// TestConfigMapDenied has the server say no.
+// TestConfigMapDenied has the server deny requests.
 func TestConfigMapDenied(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -298,12 +298,12 @@ func TestConfigMapDenied(t *testing.T) {
 		code int
 		want string
 		hint string
-		most time.Duration // until the change is seen
+		most time.Duration // until the change is applied
 	}{
 		{"forbidden", http.StatusForbidden, "reading ConfigMap kube-system/node-cache: forbidden: sorry", "grant list and watch of configmaps in namespace kube-system, with resourceNames [node-cache]", 30 * time.Second},
-		{"unauthorized", http.StatusUnauthorized, "reading ConfigMap kube-system/node-cache: unauthorized: sorry", "the credentials were refused", 30 * time.Second},
-		{"busy", http.StatusTooManyRequests, "reading ConfigMap kube-system/node-cache: busy: sorry", "see how the API server is doing", 8 * time.Second},
-		{"broken", http.StatusInternalServerError, "reading ConfigMap kube-system/node-cache: server error: sorry", "see how the API server is doing", 8 * time.Second},
+		{"unauthorized", http.StatusUnauthorized, "reading ConfigMap kube-system/node-cache: unauthorized: sorry", "check the service account", 30 * time.Second},
+		{"busy", http.StatusTooManyRequests, "reading ConfigMap kube-system/node-cache: busy: sorry", "check the API server", 8 * time.Second},
+		{"broken", http.StatusInternalServerError, "reading ConfigMap kube-system/node-cache: server error: sorry", "check the API server", 8 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -352,7 +352,7 @@ func TestConfigMapQuiet(t *testing.T) {
 		w.api.putText(size(4))
 		time.Sleep(30 * time.Second)
 		if got := w.tales(); !strings.HasSuffix(got, "applied 4") {
-			t.Errorf("told %q, want the change", got)
+			t.Errorf("reported %q, want the change", got)
 		}
 		if w.api.most > 1 {
 			t.Errorf("%d requests at one time, want one", w.api.most)

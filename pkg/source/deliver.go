@@ -11,19 +11,19 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// doubt is how long something must be gone before it is believed: most are replaced.
+// goneDelay is how long a missing file or object is ignored: most are replaced.
 const goneDelay = 2 * time.Second
 
-// again is the pause between two attempts with a configuration that could not be used at the start.
+// retryInterval is the pause between attempts with a configuration that was unusable at the start.
 const retryInterval = time.Minute
 
-// telling is what Changed was told last.
+// reportedState is the last report to Changed.
 type reportedState struct {
 	main, overlay uint64 // numbers of the contents
-	why           string // there is no configuration; empty: there is
+	why           string // the error; empty: there is a configuration
 }
 
-// set takes a new content of a part.
+// setContent sets the content of a part.
 func (s *Source) setContent(part *content, c content) {
 	s.mu.Lock()
 	c.number = part.number + 1
@@ -31,13 +31,13 @@ func (s *Source) setContent(part *content, c content) {
 	s.mu.Unlock()
 }
 
-// found takes a new content of a part and has Run tell of it.
+// report sets the content of a part and wakes Run.
 func (s *Source) report(part *content, c content) {
 	s.setContent(part, c)
 	s.notify()
 }
 
-// wake has deliver look whether there is something to tell.
+// notify wakes deliver.
 func (s *Source) notify() {
 	select {
 	case s.changed <- struct{}{}:
@@ -45,26 +45,26 @@ func (s *Source) notify() {
 	}
 }
 
-// A verdict is the whole configuration, or why there is none.
+// An outcome is the whole configuration, or an error.
 type outcome struct {
 	config    config.Config
 	err       error
-	confirmed bool // false: what is wrong may be over in a moment
+	confirmed bool // false: an error may be transient
 	reportedState
 }
 
-// combined is what the parts make together.
+// combined merges the parts.
 func (s *Source) combined() outcome {
 	s.mu.Lock()
-	base, over := s.mainContent, s.overlay
+	main, over := s.mainContent, s.overlay
 	s.mu.Unlock()
 	v := outcome{
-		err: cmp.Or(base.err, over.err), confirmed: !base.transient && !over.transient,
-		reportedState: reportedState{main: base.number, overlay: over.number},
+		err: cmp.Or(main.err, over.err), confirmed: !main.transient && !over.transient,
+		reportedState: reportedState{main: main.number, overlay: over.number},
 	}
 	if v.err == nil {
-		v.err = s.recovering("laying the kube-dns folder over the configuration", func() (err error) {
-			v.config, err = merged(base.config, over.routes, s.cfg.KubeDNS)
+		v.err = s.recovering("merging the kube-dns folder into the configuration", func() (err error) {
+			v.config, err = merged(main.config, over.routes, s.cfg.KubeDNS)
 			return err
 		})
 	}
@@ -74,8 +74,8 @@ func (s *Source) combined() outcome {
 	return v
 }
 
-// tell notes that Changed is told something, and is false if that is what it was told before. It is not of the parts as they
-// are by now: they may have changed again.
+// markReported records a report to Changed, and reports whether it differs from the last one. t is not read from the
+// parts, which may have changed again.
 func (s *Source) markReported(t reportedState) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,13 +87,13 @@ func (s *Source) markReported(t reportedState) bool {
 	return t != before
 }
 
-// Run follows the source until ctx ends. Load must have been called. Whatever goes wrong meanwhile is told to Changed, and is
-// no end of it: its error is of what is closed at the end.
+// Run watches the source until ctx ends. Load must have been called before. Errors are reported to Changed and do not end
+// Run. The returned error is from closing the source.
 func (s *Source) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
-	var followed error
+	var runErr error
 	tasks.Go(func() {
-		followed = s.runWithRestarts(ctx, s.readAction(), s.main.run, func(why error) {
+		runErr = s.runWithRestarts(ctx, s.readAction(), s.main.run, func(why error) {
 			s.main.reset()
 			s.report(&s.mainContent, content{err: why})
 		})
@@ -109,12 +109,12 @@ func (s *Source) Run(ctx context.Context) error {
 			_ = s.runWithRestarts(ctx, "writing events", s.events.run, func(error) {})
 		})
 	}
-	_ = s.runWithRestarts(ctx, "telling of a configuration", s.deliver, func(error) { s.forgetReported() })
+	_ = s.runWithRestarts(ctx, "reporting a configuration", s.deliver, func(error) { s.forgetReported() })
 	tasks.Wait()
-	return followed
+	return runErr
 }
 
-// untell has what there is told once more.
+// forgetReported makes deliver report again.
 func (s *Source) forgetReported() {
 	s.mu.Lock()
 	s.reported = reportedState{}
@@ -122,20 +122,20 @@ func (s *Source) forgetReported() {
 	s.notify()
 }
 
-// deliver tells Changed of what is found.
+// deliver reports changes to Changed.
 func (s *Source) deliver(ctx context.Context) error {
 	settled, retry := stoppedTimer(), time.NewTimer(retryInterval)
 	defer settled.Stop()
 	defer retry.Stop()
-	doubting := false
+	waiting := false
 	for {
-		believe := false
+		expired := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.changed:
 		case <-settled.C:
-			believe, doubting = true, false
+			expired, waiting = true, false
 		case <-retry.C:
 			retry.Reset(retryInterval)
 			if !s.retry() {
@@ -144,15 +144,15 @@ func (s *Source) deliver(ctx context.Context) error {
 		}
 		v := s.combined()
 		switch {
-		case !v.confirmed && !believe:
-			if !doubting {
+		case !v.confirmed && !expired:
+			if !waiting {
 				settled.Reset(goneDelay)
-				doubting = true
+				waiting = true
 			}
 			continue
 		case v.confirmed:
 			settled.Stop()
-			doubting = false
+			waiting = false
 		}
 		if s.markReported(v.reportedState) {
 			s.cfg.Changed(v.config, v.err)
@@ -160,7 +160,7 @@ func (s *Source) deliver(ctx context.Context) error {
 	}
 }
 
-// retry has the configuration told once more, if there is one and it could not be used at the start.
+// retry reports the configuration again, if there is one and it was unusable at the start.
 func (s *Source) retry() bool {
 	if !s.lastGoodInUse.Load() {
 		return false

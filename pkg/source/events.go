@@ -17,34 +17,33 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// The reasons of events.
+// Reasons of Events.
 const (
 	ReasonRefused = "ConfigRefused"
-	ReasonApplied = "ConfigApplied" // only after one that was refused
+	ReasonApplied = "ConfigApplied" // only after a refused one
 )
 
 const (
-	// After a burst an agent writes an event every half minute: an edit that breaks 5,000 of them is not to break the API server
-	// as well.
+	// After a burst, an agent writes an Event every half minute: a bad edit on 5,000 agents must not overload the API server.
 	eventBurst = 4
 	eventEvery = 30 * time.Second
 
 	eventTries = 4
-	eventLimit = 5 * time.Second // for one try
+	eventLimit = 5 * time.Second // for one attempt
 
-	// An event that says what the one before said is that one, once more, for as long as the API server has it: an hour.
+	// A repeated event updates the count of the last Event, as long as the API server keeps that: an hour.
 	eventLife = 50 * time.Minute
 
-	maxMessage = 1000 // bytes; the API takes 1024
+	maxMessage = 1000 // bytes; the API allows 1024
 )
 
-// A Pod is whom events are about.
+// A Pod is the subject of the Events.
 type Pod struct {
 	Namespace, Name, UID string
-	Node                 string // that it runs on; may be empty
+	Node                 string // its node; may be empty
 }
 
-// events writes Events, one at a time, the newest.
+// events writes Events, one at a time, the newest first.
 type events struct {
 	source *Source
 	api    *api
@@ -53,19 +52,19 @@ type events struct {
 
 	written, failed, dropped atomic.Uint64
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following fields
 	pending *notice
 	bad     bool // the last configuration was refused
 
-	// These belong to run.
+	// The following fields belong to run.
 	last          notice
-	name          string // of the object of last
-	count         int    // its times
+	name          string // of the Event object of last
+	count         int    // of that Event
 	begun         time.Time
-	failureLogged bool // the last failure was not said
+	failureLogged bool // the last failure was not logged yet
 }
 
-// A notice is what an Event says.
+// A notice is the content of an Event.
 type notice struct {
 	kind, reason, message string
 	at                    time.Time
@@ -78,7 +77,7 @@ func newEvents(s *Source, a *api) *events {
 	}
 }
 
-// refused has an event written about a configuration.
+// refused posts an Event about a refused configuration.
 func (e *events) refused(err error) {
 	e.mu.Lock()
 	e.bad = true
@@ -86,7 +85,7 @@ func (e *events) refused(err error) {
 	e.post(notice{kind: "Warning", reason: ReasonRefused, message: summarize("the running configuration stays: ", err)})
 }
 
-// applied has one written if the configuration before was refused.
+// applied posts an Event if the previous configuration was refused.
 func (e *events) applied(generation uint64) {
 	e.mu.Lock()
 	bad := e.bad
@@ -97,7 +96,7 @@ func (e *events) applied(generation uint64) {
 	}
 }
 
-// post has a notice written in place of the one that waits.
+// post replaces the pending notice.
 func (e *events) post(n notice) {
 	n.at = e.source.cfg.Now()
 	e.mu.Lock()
@@ -112,7 +111,7 @@ func (e *events) post(n notice) {
 	}
 }
 
-// inShort is, after a beginning, the first thing that is wrong, and how many more there are.
+// summarize returns the first problem of err after begin, and the number of further problems.
 func summarize(begin string, err error) string {
 	text := err.Error()
 	if bad := (*config.Error)(nil); errors.As(err, &bad) {
@@ -159,14 +158,14 @@ func (e *events) run(ctx context.Context) error {
 	}
 }
 
-// waits says whether there is something to write.
+// hasPending reports whether there is a notice to write.
 func (e *events) hasPending() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.pending != nil
 }
 
-// deliver writes one notice, and tries again for a while if that fails.
+// deliver writes one notice, with a few attempts.
 func (e *events) deliver(ctx context.Context, n *notice) {
 	var p backoff
 	for try := 1; ; try++ {
@@ -181,11 +180,11 @@ func (e *events) deliver(ctx context.Context, n *notice) {
 		case try == eventTries || denied(err):
 			e.failed.Add(1)
 			if e.failureLogged {
-				hint := "see that the API server can be reached from here"
+				hint := "check that this host can reach the API server"
 				if asStatusError(err) != nil {
 					hint = "grant create and patch of events in namespace " + e.source.cfg.Pod.Namespace + " to this process"
 				}
-				e.source.cfg.Log.WarnContext(ctx, "an event could not be written", "reason", n.reason, "err", err, "hint", hint)
+				e.source.cfg.Log.WarnContext(ctx, "writing event failed", "reason", n.reason, "err", err, "hint", hint)
 			}
 			e.failureLogged = false
 			return
@@ -196,13 +195,13 @@ func (e *events) deliver(ctx context.Context, n *notice) {
 	}
 }
 
-// denied says whether another try is in vain.
+// denied reports whether a further attempt is useless.
 func denied(err error) bool {
 	no := asStatusError(err)
 	return no != nil && no.Code/100 == 4 && no.Code != http.StatusTooManyRequests
 }
 
-// write writes a notice as an event of its own, or as another time of the last one.
+// write writes a notice as a new Event, or updates the count of the last one.
 func (e *events) write(ctx context.Context, n *notice) error {
 	if n.reason == e.last.reason && n.message == e.last.message && n.at.Sub(e.begun) < eventLife {
 		err := e.send(ctx, call{
@@ -224,14 +223,14 @@ func (e *events) write(ctx context.Context, n *notice) error {
 		method: http.MethodPost, path: []string{"namespaces", pod.Namespace, "events"},
 		kind: "application/json", body: eventBody(pod, n, name),
 	})
-	if no := asStatusError(err); err != nil && (no == nil || no.Code != http.StatusConflict) { // a conflict: it was written, and the answer lost
+	if no := asStatusError(err); err != nil && (no == nil || no.Code != http.StatusConflict) { // a conflict: it was written, and the response was lost
 		return err
 	}
 	e.last, e.name, e.count, e.begun = *n, name, 1, n.at
 	return nil
 }
 
-// send makes a request whose answer does not matter.
+// send sends a request and ignores the response.
 func (e *events) send(ctx context.Context, c call) error {
 	ctx, cancel := context.WithTimeout(ctx, eventLimit)
 	defer cancel()
@@ -242,7 +241,7 @@ func (e *events) send(ctx context.Context, c call) error {
 	return resp.Body.Close()
 }
 
-// eventBody is an Event of the core group, which `kubectl describe pod` shows.
+// eventBody returns an Event of the core group, which `kubectl describe pod` shows.
 func eventBody(pod *Pod, n *notice, name string) map[string]any {
 	about := map[string]any{"apiVersion": "v1", "kind": "Pod", "namespace": pod.Namespace, "name": pod.Name}
 	if pod.UID != "" {
@@ -258,5 +257,5 @@ func eventBody(pod *Pod, n *notice, name string) map[string]any {
 	}
 }
 
-// stamp is a time as the API writes it.
+// formatTime formats a time for the API.
 func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -16,13 +16,13 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// pod is whom the tests' events are about.
+// pod is the subject of the tests' events.
 func pod() Pod {
 	return Pod{Namespace: "kube-system", Name: "node-cache-x1", UID: "0ca1", Node: "node-1"}
 }
 
-// told puts events into words.
-func told(events []map[string]any) (words []string) {
+// eventTexts formats events.
+func eventTexts(events []map[string]any) (words []string) {
 	for _, e := range events {
 		words = append(words, fmt.Sprintf("%s %s ×%v: %s", e["type"], e["reason"], e["count"], e["message"]))
 	}
@@ -53,7 +53,7 @@ func TestEvents(t *testing.T) {
 			"Warning ConfigRefused ×1: the running configuration stays: configmap kube-system/node-cache: cache.minTTL: 5: not a duration (hint: write it with a unit: 5s) (and 1 more)",
 			"Normal ConfigApplied ×1: configuration applied, generation 3",
 		}
-		if diff := cmp.Diff(want, told(w.api.written())); diff != "" {
+		if diff := cmp.Diff(want, eventTexts(w.api.written())); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
 		}
 		about := map[string]any{"apiVersion": "v1", "kind": "Pod", "namespace": "kube-system", "name": "node-cache-x1", "uid": "0ca1"}
@@ -66,7 +66,7 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// TestEventsAgain has the same refused again and again: it is one event with a count, for as long as the server has it.
+// TestEventsAgain repeats one refusal: it is one Event with a count, as long as the server keeps it.
 func TestEventsAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -78,13 +78,13 @@ func TestEventsAgain(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		want := "Warning ConfigRefused ×3: the running configuration stays: bad"
-		if got := strings.Join(told(w.api.written()), "; "); got != want {
+		if got := strings.Join(eventTexts(w.api.written()), "; "); got != want {
 			t.Errorf("events %q, want %q", got, want)
 		}
-		w.api.set(func() { w.api.events = nil }) // its hour is over, say
+		w.api.set(func() { w.api.events = nil }) // as if its hour were over
 		w.Refused(errors.New("bad"))
 		time.Sleep(time.Minute)
-		if got := strings.Join(told(w.api.written()), "; "); got != strings.Replace(want, "×3", "×1", 1) {
+		if got := strings.Join(eventTexts(w.api.written()), "; "); got != strings.Replace(want, "×3", "×1", 1) {
 			t.Errorf("events %q, want one, anew", got)
 		}
 		time.Sleep(time.Hour)
@@ -96,7 +96,7 @@ func TestEventsAgain(t *testing.T) {
 	})
 }
 
-// TestEventsLimit has a thousand different refusals within ten minutes. None waits for an event.
+// TestEventsLimit has a thousand different refusals within ten minutes. Reloads do not wait for events.
 func TestEventsLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestEventsLimit(t *testing.T) {
 			time.Sleep(600 * time.Millisecond)
 		}
 		time.Sleep(time.Minute)
-		all := told(w.api.written())
+		all := eventTexts(w.api.written())
 		if n := len(all); n < 20 || n > 26 || !strings.HasSuffix(all[n-1], "bad 999") {
 			t.Errorf("%d events, want one each half minute, the last of them the last: %q", n, all)
 		}
@@ -122,7 +122,7 @@ func TestEventsLimit(t *testing.T) {
 	})
 }
 
-// TestEventsFail has the API server away, and then without the right.
+// TestEventsFail has the API server down, and then without the permission.
 func TestEventsFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestMessageLength(t *testing.T) {
 	}
 }
 
-// TestInShort cuts messages to what the API takes.
+// TestSummarize cuts messages to the length that the API accepts.
 func TestSummarize(t *testing.T) {
 	t.Parallel()
 	long := &config.Error{Path: "file", Problems: []config.Problem{{Path: "key", What: strings.Repeat("ä", 600)}}}

@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// A fakeAPI is an API server in memory with one ConfigMap and the Events that were written. It is its own transport.
+// A fakeAPI is an API server in memory, with one ConfigMap and the written Events. It is its own transport.
 type fakeAPI struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the following fields
 	version  int
 	object   *item
 	history  []change // since the oldest version
@@ -31,10 +31,10 @@ type fakeAPI struct {
 	denyWith string
 	calls    []string // "list", "watch 12", "POST", "PATCH", in order
 	open     int      // requests of the ConfigMap under way
-	most     int      // at one time
+	most     int      // at the same time
 	events   []map[string]any
 	noEvents int                      // status of the answers to events; 0: they are written
-	trap     func(*http.Request) bool // says for which requests the transport panics; nil: none
+	trap     func(*http.Request) bool // reports whether the transport panics for a request; nil: never
 }
 
 // A change is an event of the history.
@@ -47,7 +47,7 @@ func newFakeAPI() *fakeAPI {
 	return &fakeAPI{version: 10, watches: map[*io.PipeWriter]bool{}}
 }
 
-// dial stands for watch.HTTP.
+// dial replaces watch.NewHTTPClient.
 func (f *fakeAPI) dial(string, string) (*http.Client, *url.URL, error) {
 	return &http.Client{Transport: f}, &url.URL{Scheme: "https", Host: "api.test", Path: "/base"}, nil
 }
@@ -60,7 +60,7 @@ func (f *fakeAPI) event(kind string, o any) string {
 	return string(text) + "\n"
 }
 
-// put makes or changes the object.
+// put creates or changes the object.
 func (f *fakeAPI) put(data map[string]string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -86,7 +86,7 @@ func (f *fakeAPI) remove() {
 	f.tellLocked(f.event("DELETED", gone))
 }
 
-// bookmark says that there is nothing new up to a version.
+// bookmark sends a bookmark of a version.
 func (f *fakeAPI) bookmark() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,7 +108,7 @@ func (f *fakeAPI) forget() {
 	f.history, f.oldest = nil, f.version
 }
 
-// cut ends every watch with an error, nil for an end in good order.
+// cut ends every watch with an error, or normally for nil.
 func (f *fakeAPI) cut(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,7 +118,7 @@ func (f *fakeAPI) cut(err error) {
 	}
 }
 
-// set changes the fake as a whole.
+// set changes the fake under its lock.
 func (f *fakeAPI) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -224,7 +224,7 @@ func (f *fakeAPI) watchLocked(req *http.Request, q url.Values) (*http.Response, 
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: body}, nil
 }
 
-// answerLocked is a no.
+// answerLocked writes an error response.
 func (f *fakeAPI) answerLocked(code int, message string) *http.Response {
 	text := fmt.Sprintf(`{"kind":"Status","code":%d,"message":%q}`, code, message)
 	return f.bodyLocked(code, text)
@@ -238,7 +238,7 @@ func (f *fakeAPI) bodyLocked(code int, text string) *http.Response {
 	})}}
 }
 
-// takeEvent writes an event or changes one.
+// takeEvent stores or patches an event.
 func (f *fakeAPI) takeEvent(req *http.Request) (*http.Response, error) {
 	var body map[string]any
 	if err := json.NewDecoder(req.Body).Decode(&body); err != nil {
@@ -264,7 +264,7 @@ func (f *fakeAPI) takeEvent(req *http.Request) (*http.Response, error) {
 	return f.answerLocked(http.StatusNotFound, "no such event"), nil
 }
 
-// closing is a body that tells of its end.
+// closing is a body that reports its close.
 type closing struct {
 	io.Reader
 	close func()

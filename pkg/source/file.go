@@ -8,14 +8,14 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// A file is a source in the file system.
+// A file reads the configuration from the file system.
 type file struct {
 	source  *Source
 	watcher *config.Watcher
-	unread  bool // whether what the watcher has seen was found
+	unread  bool // the watcher may have seen changes that were not read
 }
 
-// load begins to watch before it reads, so that no change falls between the two.
+// load starts the watch before it reads, so that no change is missed.
 func (f *file) load(context.Context) (content, error) {
 	cfg := &f.source.cfg
 	var err error
@@ -30,7 +30,7 @@ func (f *file) load(context.Context) (content, error) {
 	return content{config: c, err: err}, nil
 }
 
-// run implements [follower]. There is nothing to follow by a path that begins at a folder which is gone.
+// run implements [configReader]. A path through a removed folder cannot be watched.
 func (f *file) run(ctx context.Context) error {
 	if f.unread {
 		c, err := f.load(ctx)
@@ -47,5 +47,5 @@ func (f *file) run(ctx context.Context) error {
 	return f.watcher.Run(ctx)
 }
 
-// forget implements [follower].
+// reset implements [configReader].
 func (f *file) reset() { f.unread = true }

@@ -13,8 +13,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// FuzzTake reads what may come in place of a watch's events. Whatever it is, a configuration comes of nothing but an event about
-// the one object with a text under the key, and the version goes on with what had one.
+// FuzzReadEvents reads arbitrary events of a watch. Only an event about the one object with a text under the key gives a
+// configuration, and the version follows the events that have one.
 func FuzzReadEvents(f *testing.F) {
 	api := newFakeAPI()
 	for _, text := range []string{
@@ -47,18 +47,18 @@ func FuzzReadEvents(f *testing.F) {
 	})
 }
 
-// TestTakeBounded has an event that does not end.
+// TestReadEventsBounded has an endless event.
 func TestReadEventsBounded(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, Config{})
 	m := w.main.(*configMap)
 	endless := io.MultiReader(strings.NewReader(`{"type":"ADDED","object":"`), &repeated{})
 	if err := m.readEvents(endless); !errors.Is(err, errUnreadable) {
-		t.Errorf("got %v, want that it makes no sense", err)
+		t.Errorf("got %v, want errUnreadable", err)
 	}
 }
 
-// repeated is a text without an end.
+// repeated is an endless text.
 type repeated struct{}
 
 // Read implements [io.Reader].

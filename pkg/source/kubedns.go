@@ -17,24 +17,24 @@ import (
 	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
-const maxFile = 1 << 20 // bytes; a ConfigMap holds no more
+const maxFile = 1 << 20 // bytes; a ConfigMap holds at most that
 
-// dataLink is what the kubelet swaps to change all files of a folder at once.
+// dataLink is the link that the kubelet swaps to change all files of a folder at once.
 const dataLink = "..data"
 
-// kubeDNSFiles are the keys of a kube-dns ConfigMap.
+// kubeDNSFiles returns the keys of a kube-dns ConfigMap.
 func kubeDNSFiles() []string { return []string{"stubDomains", "upstreamNameservers", "federations"} }
 
-// A kubeDNS is the folder of a mounted kube-dns ConfigMap. A folder without the files is one without stub domains: such a
-// ConfigMap is mounted if it exists.
+// A kubeDNS reads the folder of a mounted kube-dns ConfigMap. A folder without the files has no stub domains: the mount of
+// such a ConfigMap is optional.
 type kubeDNS struct {
 	source *Source
 	folder string
-	files  map[string]string // by file, what look read last; nil: the last look failed
-	failed string            // why
+	files  map[string]string // by name, as last read; nil: the last read failed
+	failed string            // the last error
 }
 
-// look reads the folder, unless it is as before; then the number of the content is 0.
+// readIfChanged reads the folder, and reports whether it changed.
 func (k *kubeDNS) readIfChanged() (c content, changed bool) {
 	data, err := readFolder(k.folder)
 	switch {
@@ -42,7 +42,7 @@ func (k *kubeDNS) readIfChanged() (c content, changed bool) {
 		return content{}, false
 	case err != nil:
 		k.files, k.failed = nil, err.Error()
-		return content{transient: true, err: &Error{Err: err, Hint: "see that the kube-dns ConfigMap is mounted at the folder of --kube-dns"}}, true
+		return content{transient: true, err: &Error{Err: err, Hint: "check that the kube-dns ConfigMap is mounted at the folder of --kube-dns"}}, true
 	}
 	k.files, k.failed = data, ""
 	routes, notes, err := convert.KubeDNS(data)
@@ -50,27 +50,27 @@ func (k *kubeDNS) readIfChanged() (c content, changed bool) {
 		return content{err: k.invalid(err)}, true
 	}
 	for _, n := range notes {
-		k.source.cfg.Log.Warn("part of the kube-dns folder has no counterpart", "file", n.File, "what", n.What, "why", n.Why, "hint", n.Hint)
+		k.source.cfg.Log.Warn("kube-dns setting not supported", "file", n.File, "what", n.What, "why", n.Why, "hint", n.Hint)
 	}
 	return content{routes: routes}, true
 }
 
-// bad is the error of one of the files, or of several.
+// invalid returns the error of one or several files.
 func (k *kubeDNS) invalid(err error) error {
 	all := []error{err}
 	if several, ok := err.(interface{ Unwrap() []error }); ok {
 		all = several.Unwrap()
 	}
-	told := &config.Error{Path: "kube-dns folder " + k.folder}
+	bad := &config.Error{Path: "kube-dns folder " + k.folder}
 	for _, err := range all {
-		told.Problems = append(told.Problems, config.Problem{What: err.Error(), Hint: "the configuration before stays in use until it is mended"})
+		bad.Problems = append(bad.Problems, config.Problem{What: err.Error(), Hint: "fix it; the previous configuration stays in use until then"})
 	}
-	return told
+	return bad
 }
 
-// readFolder reads the files of one moment: those behind the link of the kubelet, if there is one.
+// readFolder reads a consistent state of the files: those behind the kubelet's link, if there is one.
 func readFolder(folder string) (map[string]string, error) {
-	const attempts = 3 // the link may be swapped while the files behind it are read
+	const attempts = 3 // the link may be swapped during a read
 	for n := 1; ; n++ {
 		from := folder
 		if target, err := os.Readlink(filepath.Join(folder, dataLink)); err == nil {
@@ -86,7 +86,7 @@ func readFolder(folder string) (map[string]string, error) {
 	}
 }
 
-// readFiles reads the files of a folder, those that are there.
+// readFiles reads the existing files of a folder.
 func readFiles(folder string) (map[string]string, error) {
 	data := map[string]string{}
 	for _, name := range kubeDNSFiles() {
@@ -104,7 +104,7 @@ func readFiles(folder string) (map[string]string, error) {
 	return data, nil
 }
 
-// run looks whenever something happens in the folder, and from time to time, until ctx ends.
+// run reads the folder after each event, and periodically, until ctx ends.
 func (k *kubeDNS) run(ctx context.Context) {
 	paths := kubeDNSFiles()
 	for i, name := range paths {
@@ -125,13 +125,13 @@ func (k *kubeDNS) run(ctx context.Context) {
 	})
 }
 
-// forget has the next look find something, whatever it is.
+// reset makes the next read report its result, even if nothing changed.
 func (k *kubeDNS) reset() { k.files, k.failed = nil, "" }
 
 func (k *kubeDNS) action() string { return "reading the kube-dns folder " + k.folder }
 
-// merged lays routes over the configuration: the upstreams of a zone are those of its route, and what else is said of the
-// zone stays. The result is one that could have been written as it is.
+// merged merges routes into the configuration: they replace the upstreams of the same zone's route and keep its other
+// keys. The result is a valid configuration.
 func merged(cfg config.Config, routes []config.Route, folder string) (config.Config, error) {
 	if len(routes) == 0 {
 		return cfg, nil
@@ -146,12 +146,12 @@ func merged(cfg config.Config, routes []config.Route, folder string) (config.Con
 		if bad := (*config.Error)(nil); errors.As(err, &bad) {
 			return config.Config{}, &config.Error{Path: "with the kube-dns folder " + folder, Problems: bad.Problems}
 		}
-		return config.Config{}, fmt.Errorf("laying the kube-dns folder %s over the configuration: %w", folder, err)
+		return config.Config{}, fmt.Errorf("merging the kube-dns folder %s into the configuration: %w", folder, err)
 	}
 	return cfg, nil
 }
 
-// overlay lays one route over a list of them.
+// overlay merges one route into a list.
 func overlay(forward []config.Route, r config.Route, cache *config.Cache) []config.Route {
 	for i := range forward {
 		if forward[i].Zone == r.Zone {

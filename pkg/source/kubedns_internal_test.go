@@ -17,7 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// swap puts files into a folder as the kubelet does: a new folder, and the link ..data moved to it.
+// swap replaces a folder's files as the kubelet does: with a new folder, and the link ..data moved to it.
 func swap(t *testing.T, folder, version string, files map[string]string) {
 	t.Helper()
 	behind := filepath.Join(folder, version)
@@ -58,7 +58,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// routes puts the routes of a configuration into words.
+// routes formats the routes of a configuration.
 func routes(cfg config.Config) (words []string) {
 	for _, r := range cfg.Forward {
 		words = append(words, fmt.Sprintf("%s %v %s min %s ca %q", r.Zone, r.To, r.Policy, r.MinTTL, r.CA))
@@ -66,7 +66,7 @@ func routes(cfg config.Config) (words []string) {
 	return words
 }
 
-// TestMerged lays kube-dns folders over configurations.
+// TestMerged merges kube-dns folders into configurations.
 func TestMerged(t *testing.T) {
 	t.Parallel()
 	const (
@@ -123,7 +123,7 @@ func TestMerged(t *testing.T) {
 	}
 }
 
-// TestReachable tells what cannot be read from what is bad.
+// TestReachable distinguishes unreadable from invalid sources.
 func TestReachable(t *testing.T) {
 	t.Parallel()
 	folder, kept := t.TempDir(), keepGood(t)
@@ -156,7 +156,7 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-// TestOverlay takes what goes with the upstreams of a route away with them.
+// TestOverlay removes the options that belong to the replaced upstreams of a route.
 func TestOverlay(t *testing.T) {
 	t.Parallel()
 	r := config.DefaultRoute("example.com.")
@@ -172,7 +172,7 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-// TestKubeDNSFollowed changes a mounted folder and the file beside it.
+// TestKubeDNSWatched changes a mounted folder and the file beside it.
 func TestKubeDNSWatched(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -210,23 +210,23 @@ func TestKubeDNSWatched(t *testing.T) {
 		step.do()
 		for deadline := began.Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 			w.mu.Lock()
-			told := len(w.told) > 0
+			reported := len(w.reported) > 0
 			w.mu.Unlock()
-			if told {
+			if reported {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%s: nothing was told", step.name)
+				t.Fatalf("%s: nothing was reported", step.name)
 			}
 		}
 		if got := w.tales(); !strings.HasPrefix(got, step.want) {
-			t.Errorf("%d %s: told %q, want %q", n, step.name, got, step.want)
+			t.Errorf("%d %s: reported %q, want %q", n, step.name, got, step.want)
 		}
-		t.Logf("%s: told after %s", step.name, time.Since(began).Round(time.Millisecond))
+		t.Logf("%s: reported after %s", step.name, time.Since(began).Round(time.Millisecond))
 	}
 }
 
-// TestParseObject reads names of ConfigMaps.
+// TestParseObject parses names of ConfigMaps.
 func TestParseObject(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Object{

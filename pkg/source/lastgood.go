@@ -21,19 +21,19 @@ import (
 
 const (
 	lastGoodName    = "last-good.yaml"
-	temporaryPrefix = ".last-good-" // begins the names of files that are being written
-	temporaryMaxAge = time.Minute   // the age at which such a file is one that a killed writer has left behind
+	temporaryPrefix = ".last-good-" // prefix of files that are being written
+	temporaryMaxAge = time.Minute   // a file of this age was left behind by a killed process
 
-	// The first and the last line say whether a file is whole, and as it was written. One that lost its end could be read all
-	// the same, as one with the defaults of what is missing; one that a disk has damaged, as another configuration.
+	// The first and last lines show whether a file is complete and unchanged. Without this check, a truncated file would load
+	// with the defaults of the missing keys, and a file with a disk error as another configuration.
 	headerPrefix  = "# The configuration that node-cache put to work"
 	trailerPrefix = "# This is the end of it, its checksum is "
 
-	// lastSave is how long the end waits for the last one: a disk that hangs must not keep a pod from ending.
+	// finalSaveTimeout bounds the last save: a hanging disk must not keep a pod from ending.
 	finalSaveTimeout = 2 * time.Second
 )
 
-// A keeper keeps the last good configuration.
+// A lastGoodStore saves the last good configuration.
 type lastGoodStore struct {
 	source   *Source
 	folder   string
@@ -41,13 +41,13 @@ type lastGoodStore struct {
 	saves    atomic.Uint64
 	failures atomic.Uint64
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following fields
 	pending *lastGoodEntry
 	saved   time.Time
 	why     string
 }
 
-// A keepsake is a configuration to be kept.
+// A lastGoodEntry is a configuration to save.
 type lastGoodEntry struct {
 	config     config.Config
 	generation uint64
@@ -60,13 +60,13 @@ func newLastGoodStore(s *Source) *lastGoodStore {
 
 func (k *lastGoodStore) path() string { return filepath.Join(k.folder, lastGoodName) }
 
-// exists says whether there is something to begin with.
+// exists reports whether there is a saved configuration.
 func (k *lastGoodStore) exists() bool {
 	_, err := os.Stat(k.path())
 	return err == nil
 }
 
-// read gives what was kept, and when.
+// read returns the saved configuration, and when it was saved.
 func (k *lastGoodStore) read() (cfg config.Config, at time.Time, err error) {
 	data, err := filewatch.ReadTrusted(k.path(), maxFile)
 	if err != nil {
@@ -79,20 +79,19 @@ func (k *lastGoodStore) read() (cfg config.Config, at time.Time, err error) {
 	if err := checkWhole(text); err != nil {
 		return cfg, at, fmt.Errorf("reading the last good configuration: %s %w", k.path(), err)
 	}
-	// Every key is in it, so the role makes no difference to its values, but what a role forbids has to be found.
+	// The file contains every key, so the role does not change its values. But a key that the role forbids is an error.
 	cfg, err = config.ParseAs(k.path(), k.folder, data, k.source.cfg.Role)
 	return cfg, at, err
 }
 
-// What can be wrong with the file as a whole.
+// Errors of the file as a whole.
 var (
 	errEmpty     = errors.New("is empty")
-	errTruncated = errors.New("has lost its end")
-	errDamaged   = errors.New("is not as it was written")
+	errTruncated = errors.New("is truncated")
+	errDamaged   = errors.New("has a wrong checksum")
 )
 
-// checkWhole says what is wrong with a file as a whole. One with neither the first line nor the last was put there by a
-// person.
+// checkWhole checks the first and last lines. A file without both was written by a person.
 func checkWhole(text string) error {
 	if strings.TrimSpace(text) == "" {
 		return errEmpty
@@ -109,12 +108,12 @@ func checkWhole(text string) error {
 	return nil
 }
 
-// withEnd is a text with its last line.
+// withTrailer returns the text with its last line.
 func withTrailer(text string) string {
 	return fmt.Sprintf("%s%s%08x.\n", text, trailerPrefix, crc32.ChecksumIEEE([]byte(text)))
 }
 
-// keep has a configuration kept, soon.
+// save queues a configuration to be saved.
 func (k *lastGoodStore) save(cfg config.Config, generation uint64) {
 	k.mu.Lock()
 	k.pending = &lastGoodEntry{config: cfg, generation: generation, at: k.source.cfg.Now()}
@@ -125,7 +124,7 @@ func (k *lastGoodStore) save(cfg config.Config, generation uint64) {
 	}
 }
 
-// run writes what is to be kept until ctx ends, and then what is left to do. What could not be written is tried again.
+// run saves configurations until ctx ends, including the last one. Failed saves are retried.
 func (k *lastGoodStore) run(ctx context.Context) {
 	done := make(chan struct{})
 	go func() { // joined below, unless the file system hangs
@@ -138,11 +137,11 @@ func (k *lastGoodStore) run(ctx context.Context) {
 	select {
 	case <-done:
 	case <-late.C:
-		k.source.cfg.Log.ErrorContext(ctx, "the last good configuration is not kept", "err", "the file system does not answer", "folder", k.folder)
+		k.source.cfg.Log.ErrorContext(ctx, "saving last good configuration timed out", "err", "the file system does not answer", "folder", k.folder)
 	}
 }
 
-// follow is run without an eye on the time.
+// saveLoop is run without the final timeout.
 func (k *lastGoodStore) saveLoop(ctx context.Context) error {
 	retry := stoppedTimer()
 	defer retry.Stop()
@@ -160,10 +159,10 @@ func (k *lastGoodStore) saveLoop(ctx context.Context) error {
 	return nil
 }
 
-// flush writes what is to be kept, if something is. It is false if that is still to be done.
+// flush saves the pending configuration. It reports false if it is still pending.
 func (k *lastGoodStore) flush() (done bool) {
 	select {
-	case <-k.kick: // whatever it is for is taken now
+	case <-k.kick: // this run handles it
 	default:
 	}
 	k.mu.Lock()
@@ -178,17 +177,17 @@ func (k *lastGoodStore) flush() (done bool) {
 	log := k.source.cfg.Log
 	if err == nil {
 		k.saves.Add(1)
-		log.Debug("last good configuration kept", "file", k.path(), "generation", p.generation)
+		log.Debug("last good configuration saved", "file", k.path(), "generation", p.generation)
 		return true
 	}
 	k.failures.Add(1)
 	if before != why {
-		log.Error("the last good configuration is not kept, the one before stays", "err", err, "hint", "see that the folder of --last-good can be written to and has room; it is tried again each minute")
+		log.Error("saving last good configuration failed", "err", err, "hint", "check that the folder of --last-good is writable and has free space; the agent retries every minute, and the previous one stays")
 	}
 	return false
 }
 
-// ended notes how an attempt to write p ended. It gives why the one before failed, and why this one did.
+// noteResult records the result of saving p. It returns the error of the previous attempt and of this one.
 func (k *lastGoodStore) noteResult(p *lastGoodEntry, err error) (before, why string) {
 	if err != nil {
 		why = err.Error()
@@ -205,17 +204,17 @@ func (k *lastGoodStore) noteResult(p *lastGoodEntry, err error) (before, why str
 	return before, why
 }
 
-// write writes the file, whole or not at all.
+// write writes the file atomically.
 func (k *lastGoodStore) write(p *lastGoodEntry) (err error) {
 	text, err := config.Marshal(p.config)
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(k.folder, 0o700); err != nil {
-		return fmt.Errorf("making the folder of the last good configuration: %w", err)
+		return fmt.Errorf("creating the folder of the last good configuration: %w", err)
 	}
 	k.removeTemporary(p.at)
-	f, err := os.CreateTemp(k.folder, temporaryPrefix) // for nobody else to read
+	f, err := os.CreateTemp(k.folder, temporaryPrefix) // readable only by this user
 	if err != nil {
 		return k.writeError(err)
 	}
@@ -225,13 +224,13 @@ func (k *lastGoodStore) write(p *lastGoodEntry) (err error) {
 		err = os.Rename(f.Name(), k.path())
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // if it fails too, the next one sweeps
+		_ = os.Remove(f.Name()) // a later save removes it otherwise
 		return k.writeError(err)
 	}
 	return syncFolder(k.folder)
 }
 
-// unwritten is why there is no file, without the drawn name of the one that was to become it: else each attempt's were news.
+// writeError returns err without the random file name, so that equal errors are logged once.
 func (k *lastGoodStore) writeError(err error) error {
 	path, link := (*fs.PathError)(nil), (*os.LinkError)(nil)
 	switch {
@@ -243,18 +242,18 @@ func (k *lastGoodStore) writeError(err error) error {
 	return fmt.Errorf("writing the last good configuration %s: %w", k.path(), err)
 }
 
-// head tells a person what the file is.
+// header explains the file to its reader.
 func (k *lastGoodStore) header(p *lastGoodEntry) string {
 	return fmt.Sprintf(headerPrefix+" at %s as generation %d,\n# from %s, with every key.\n"+
 		"# It is used at a start when there is none, or only a bad one. Changes made here are lost.\n",
 		p.at.UTC().Format(time.RFC3339), p.generation, strings.ReplaceAll(k.source.Name(), "\n", " "))
 }
 
-// sweep removes what killed writers have left behind.
+// removeTemporary removes the files of killed processes.
 func (k *lastGoodStore) removeTemporary(now time.Time) {
 	entries, err := os.ReadDir(k.folder)
 	if err != nil {
-		return // whatever is wrong, writing will tell
+		return // the save reports the error
 	}
 	for _, e := range entries {
 		info, err := e.Info()
@@ -264,7 +263,7 @@ func (k *lastGoodStore) removeTemporary(now time.Time) {
 	}
 }
 
-// syncFolder sees the new name on the disk.
+// syncFolder makes the new name durable.
 func syncFolder(folder string) error {
 	f, err := os.Open(folder)
 	if err != nil {
@@ -272,12 +271,12 @@ func syncFolder(folder string) error {
 	}
 	err = f.Sync()
 	if errors.Is(err, fs.ErrInvalid) {
-		err = nil // not every file system can
+		err = nil // some file systems do not support it
 	}
 	return errors.Join(err, f.Close())
 }
 
-// last tells when it was kept last, and why the last attempt failed.
+// status returns the time of the last save, and the error of the last attempt.
 func (k *lastGoodStore) status() (at time.Time, why string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

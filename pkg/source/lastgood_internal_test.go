@@ -21,7 +21,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
-// TestLastGood keeps what was put to work, and begins with it.
+// TestLastGood saves applied configurations, and starts with the last one.
 func TestLastGood(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "deep", "down")
@@ -42,7 +42,7 @@ func TestLastGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The bubble's clock begins with the year 2000.
+	// The bubble's clock starts in the year 2000.
 	const head = "# The configuration that node-cache put to work at 2000-01-01T00:00:00Z as generation 1,\n# from configmap kube-system/node-cache, with every key.\n"
 	if !strings.HasPrefix(string(text), head) {
 		t.Errorf("begins with %.200q", text)
@@ -84,7 +84,7 @@ func TestLastGood(t *testing.T) {
 	})
 }
 
-// TestLastGoodUnusable has a configuration that can be read, and cannot be used at the start: it is tried again.
+// TestLastGoodUnusable has a valid configuration that cannot be applied at the start: it is retried.
 func TestLastGoodUnusable(t *testing.T) {
 	t.Parallel()
 	folder := keepGood(t)
@@ -108,8 +108,8 @@ func TestLastGoodUnusable(t *testing.T) {
 	})
 }
 
-// TestLastGoodReplaced has an agent that begins with the last good configuration put others to work, before it can say that
-// they are good: each is told once, and none is kept.
+// TestLastGoodReplaced has an agent that starts with the last good configuration apply others before they are proven good:
+// each is reported once, and none is saved.
 func TestLastGoodReplaced(t *testing.T) {
 	t.Parallel()
 	folder := keepGood(t)
@@ -138,7 +138,7 @@ func TestLastGoodReplaced(t *testing.T) {
 	})
 }
 
-// TestLastGoodMissing has neither.
+// TestLastGoodMissing has neither configuration.
 func TestLastGoodMissing(t *testing.T) {
 	t.Parallel()
 	bad := filepath.Join(t.TempDir(), lastGoodName)
@@ -152,14 +152,13 @@ func TestLastGoodMissing(t *testing.T) {
 		if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), missing) {
 			t.Errorf("%s: %v, want the error of the file", folder, err)
 		}
-		if !strings.Contains(w.logged(), "there is no last good configuration either") {
+		if !strings.Contains(w.logged(), "no usable last good configuration") {
 			t.Errorf("%s: the log does not say that there is no last good one:\n%s", folder, w.logged())
 		}
 	}
 }
 
-// TestLastGoodDamaged has one that lost its end, each line of it by turns, and one in which each octet is another by turns:
-// none is taken for a whole one.
+// TestLastGoodDamaged truncates the file at each line, and changes each byte: none of the results is accepted.
 func TestLastGoodDamaged(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -175,7 +174,7 @@ func TestLastGoodDamaged(t *testing.T) {
 	if _, _, err := w.lastGood.read(); err != nil {
 		t.Fatalf("whole: %v", err)
 	}
-	for _, mode := range []fs.FileMode{0o666, 0o600} { // others may have written it; then not
+	for _, mode := range []fs.FileMode{0o666, 0o600} { // others may have written it; only then refused
 		if err := os.Chmod(w.lastGood.path(), mode); err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +207,7 @@ func TestLastGoodDamaged(t *testing.T) {
 	}
 }
 
-// TestLastGoodUnwritable has a file where the folder is to be.
+// TestLastGoodUnwritable has a file in the folder's place.
 func TestLastGoodUnwritable(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
@@ -230,13 +229,13 @@ func TestLastGoodUnwritable(t *testing.T) {
 		if st := w.Status(); st.SaveError == "" {
 			t.Error("the status does not say so")
 		}
-		if n := strings.Count(w.logged(), "the last good configuration is not kept"); n != 1 {
+		if n := strings.Count(w.logged(), "saving last good configuration failed"); n != 1 {
 			t.Errorf("said %d times, want once:\n%s", n, w.logged())
 		}
 	})
 }
 
-// blocked makes a folder in which something is in the way of the last good configuration.
+// blocked returns a folder where something blocks the last good configuration.
 func blocked(t *testing.T) (folder, inTheWay string) {
 	t.Helper()
 	folder = t.TempDir()
@@ -247,7 +246,7 @@ func blocked(t *testing.T) (folder, inTheWay string) {
 	return folder, inTheWay
 }
 
-// TestLastGoodLater has something in the way at the start that goes away later.
+// TestLastGoodLater has an obstacle at the start that disappears later.
 func TestLastGoodLater(t *testing.T) {
 	t.Parallel()
 	folder, inTheWay := blocked(t)
@@ -259,7 +258,7 @@ func TestLastGoodLater(t *testing.T) {
 		if st := w.Stats(); st.Saves != 0 || st.SaveFailures != 4 {
 			t.Errorf("stats %+v, want a failure at once and one each minute", st)
 		}
-		if n := strings.Count(w.logged(), "the last good configuration is not kept"); n != 1 {
+		if n := strings.Count(w.logged(), "saving last good configuration failed"); n != 1 {
 			t.Errorf("said %d times, want once:\n%s", n, w.logged())
 		}
 		if err := os.Remove(inTheWay); err != nil {
@@ -276,7 +275,7 @@ func TestLastGoodLater(t *testing.T) {
 	})
 }
 
-// TestLastGoodSwept finds what a killed writer left behind.
+// TestLastGoodRemovesTemporary has files of a killed process.
 func TestLastGoodRemovesTemporary(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -304,7 +303,7 @@ func TestLastGoodRemovesTemporary(t *testing.T) {
 	}
 }
 
-// TestFileNowhere follows a file whose path could not be completed, as in a working directory that is gone.
+// TestFileNowhere watches a file whose path could not be completed, as in a removed working directory.
 func TestFileNowhere(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

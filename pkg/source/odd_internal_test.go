@@ -21,8 +21,8 @@ func mount(t *testing.T, text string) (folder, path string) {
 	return folder, filepath.Join(folder, Key)
 }
 
-// TestStorm swaps the folder that configuration and kube-dns keys are in as often as it can: nothing in between is bad, and
-// the last one is the one that runs.
+// TestStorm swaps the folder of the configuration and the kube-dns keys as fast as possible: no state in between is
+// invalid, and the last one is applied.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	folder, path := mount(t, size(3))
@@ -36,16 +36,16 @@ func TestStorm(t *testing.T) {
 	eventually(t, "the last one", func() bool { return strings.HasSuffix(w.saying(), "applied 200") })
 	said := w.tales()
 	if strings.Contains(said, "refused") {
-		t.Errorf("told %s", said)
+		t.Errorf("reported %s", said)
 	}
 	eventually(t, "the last one is kept", func() bool {
 		cfg, _, err := w.lastGood.read()
 		return err == nil && cfg.Cache.Size == 200<<20
 	})
-	t.Logf("%d swaps, %d told", n, strings.Count(said, ";")+1)
+	t.Logf("%d swaps, %d reported", n, strings.Count(said, ";")+1)
 }
 
-// TestOddFiles puts in the file's place what is no configuration: it is refused, and the next good one is put to work.
+// TestOddFiles replaces the file by invalid ones: each is refused, and the next good one is applied.
 func TestOddFiles(t *testing.T) {
 	t.Parallel()
 	inPlace := func(put func(path string) error) func(*testing.T, string, string) {
@@ -93,9 +93,9 @@ func TestOddFiles(t *testing.T) {
 			defer w.begin(t)()
 			w.expect(t, "at the start", "loaded 3")
 			tt.make(t, folder, path)
-			eventually(t, "told", func() bool { return w.saying() != "" })
+			eventually(t, "reported", func() bool { return w.saying() != "" })
 			if got := w.tales(); !strings.HasPrefix(got, "refused") || !strings.Contains(got, tt.want) {
-				t.Errorf("told %.300s, want a refusal: %s", got, tt.want)
+				t.Errorf("reported %.300s, want a refusal: %s", got, tt.want)
 			}
 			_ = os.RemoveAll(path)
 			swap(t, folder, "..good", map[string]string{Key: size(5)})
@@ -104,7 +104,7 @@ func TestOddFiles(t *testing.T) {
 	}
 }
 
-// bomb is a small text that is billions of words once each alias is what it stands for.
+// bomb is a small text that expands to billions of words through aliases.
 func bomb() string {
 	var b strings.Builder
 	b.WriteString("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n")

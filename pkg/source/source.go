@@ -19,96 +19,96 @@ import (
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
-// Config is what a Source is made from. One of File and ConfigMap is required, not both.
+// Config configures a Source. Exactly one of File and ConfigMap is required.
 type Config struct {
-	File       string // its path
-	ConfigMap  Object // its key node-cache.yaml is the configuration
+	File       string // path
+	ConfigMap  Object // its key node-cache.yaml holds the configuration
 	Kubeconfig string // a file, for the ConfigMap and for events; empty: the pod's service account
-	KubeDNS    string // folder of a mounted kube-dns ConfigMap, laid over it; empty: none
-	LastGood   string // folder for the last good configuration, made if it is missing; empty: none is kept
+	KubeDNS    string // folder of a mounted kube-dns ConfigMap, merged into the routes; empty: none
+	LastGood   string // folder for the last good configuration, created if missing; empty: none is saved
 	Role       config.Role
-	Pod        Pod    // whom events are about; zero: none are written
+	Pod        Pod    // subject of Events; zero: none are written
 	UserAgent  string // empty: node-cache
 
-	// Changed gets a configuration to put to work, or why there is none: the one before is to stay. It is called by Run, one
-	// at a time; what comes meanwhile is told when it returns, the last of it. Its outcome is to be reported to Applied,
-	// Using or Refused. Required.
+	// Changed receives a new configuration, or an error if there is none; the running configuration then stays. Run calls
+	// it, never twice at a time. Changes during a call are reported afterwards, the latest only. The caller reports the
+	// result to Applied, AppliedProvisionally or Refused. Required.
 	Changed func(config.Config, error)
 
 	Log *slog.Logger     // nil: silent
 	Now func() time.Time // required
 }
 
-// An Object is the name of an object in a namespace.
+// An Object is a namespace and a name.
 type Object struct {
 	Namespace, Name string
 }
 
-// String is the object as NAMESPACE/NAME.
+// String returns NAMESPACE/NAME.
 func (o Object) String() string { return o.Namespace + "/" + o.Name }
 
-// ParseObject reads NAMESPACE/NAME.
+// ParseObject parses NAMESPACE/NAME.
 func ParseObject(text string) (Object, error) {
 	namespace, name, _ := strings.Cut(text, "/")
-	// Names begin with a letter or a digit; one of dots would lead to another path of the API.
+	// Names begin with a letter or digit; one of dots would change the API path.
 	if namespace == "" || name == "" || namespace[0] == '.' || name[0] == '.' || strings.Contains(name, "/") || strings.ContainsAny(text, " ,=%?#\t\n") {
 		return Object{}, fmt.Errorf("%q: not NAMESPACE/NAME", text)
 	}
 	return Object{Namespace: namespace, Name: name}, nil
 }
 
-// A Source brings the configuration.
+// A Source reads and watches the configuration.
 type Source struct {
 	cfg           Config
 	main          configReader
 	dns           *kubeDNS       // nil: none
-	lastGood      *lastGoodStore // nil: no last good configuration is kept
+	lastGood      *lastGoodStore // nil: no last good configuration is saved
 	events        *events        // nil: none are written
 	changed       chan struct{}
-	lastGoodInUse atomic.Bool // the last good configuration
+	lastGoodInUse atomic.Bool // the last good configuration is in use
 	panics        atomic.Uint64
 
-	mu          sync.Mutex // guards what follows
+	mu          sync.Mutex // guards the following fields
 	mainContent content    // of the file or the ConfigMap
 	overlay     content    // of the kube-dns folder
 	reported    reportedState
 	readError   *Error // why the main source cannot be read
 }
 
-// A follower is where the configuration is kept.
+// A configReader reads and watches the configuration.
 type configReader interface {
-	// load gives what there is now. It takes as long as it may, until ctx ends, for a source that may become readable.
+	// load returns the current content. It may wait until ctx ends for a source that may become readable.
 	load(ctx context.Context) (content, error)
-	// run reports whatever comes to Source.found, and to Source.reachable whether it can be read. It returns once ctx has
-	// ended and not before: what goes wrong meanwhile is reported, and tried again. After a defect it is called again.
+	// run reports changes to Source.report, and readability to Source.setReadError. It returns when ctx ends, not before:
+	// errors are reported and retried. After a panic, it is called again.
 	run(ctx context.Context) error
-	// forget has run report what there is, as news, after a defect in load or in run.
+	// reset makes run report the current content again, after a panic in load or run.
 	reset()
 }
 
-// content is what was found in a part of the source.
+// content is the content of a part of the source.
 type content struct {
 	config    config.Config  // of the main part
 	routes    []config.Route // of the kube-dns folder
 	err       error          // why there is neither
-	transient bool           // it looks as it does between two steps of a writer
-	number    uint64         // differs from that of the content before
+	transient bool           // a writer may be between two steps
+	number    uint64         // differs from that of the previous content
 }
 
-// dialFunc makes a client of the API server, and gives its URL.
+// dialFunc returns a client of the API server and its URL.
 type dialFunc func(kubeconfig, userAgent string) (*http.Client, *url.URL, error)
 
-// New checks what it is given. It reads nothing but credentials, and starts nothing.
+// New checks its configuration. It reads only credentials and starts nothing.
 func New(cfg Config) (*Source, error) { return newSource(cfg, watch.NewHTTPClient) }
 
 func newSource(cfg Config, dial dialFunc) (*Source, error) {
 	switch {
 	case (cfg.File == "") == (cfg.ConfigMap == Object{}):
-		return nil, errors.New("a source needs either a file or a ConfigMap")
+		return nil, errors.New("source: set either a file or a ConfigMap")
 	case cfg.Changed == nil:
-		return nil, errors.New("a source needs a function to call")
+		return nil, errors.New("source: no Changed function set")
 	case cfg.Now == nil:
-		return nil, errors.New("a source needs a clock")
+		return nil, errors.New("source: no clock set")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -122,7 +122,7 @@ func newSource(cfg Config, dial dialFunc) (*Source, error) {
 	if cfg.File != "" {
 		s.main = &file{source: s}
 	} else {
-		// With something to begin with it is tried again, as a server that is away is.
+		// With a last good configuration, credentials are retried like a server that is down.
 		if err := api.open(); err != nil && (s.lastGood == nil || !s.lastGood.exists()) {
 			return nil, &Error{Err: fmt.Errorf("reading ConfigMap %s: %w", cfg.ConfigMap, err), Hint: credentialsHint}
 		}
@@ -137,13 +137,13 @@ func newSource(cfg Config, dial dialFunc) (*Source, error) {
 	return s, nil
 }
 
-// credentialsHint is for who cannot be a client of the API server.
-const credentialsHint = "name a file with --kubeconfig, or run in a pod with a service account"
+// credentialsHint is the hint for missing credentials.
+const credentialsHint = "set --kubeconfig, or run in a pod with a service account"
 
 // String names the task in logs.
 func (s *Source) String() string { return "configuration source" }
 
-// Name says where the configuration is kept, for people.
+// Name returns the location of the configuration for messages.
 func (s *Source) Name() string {
 	if s.cfg.File != "" {
 		return s.cfg.File
@@ -151,11 +151,11 @@ func (s *Source) Name() string {
 	return "configmap " + s.cfg.ConfigMap.String()
 }
 
-// reading is what a defect cuts short in load or run of the main part: it is one thing to say, not two.
+// readAction names the action for errors of load and run of the main part, so that both give the same error.
 func (s *Source) readAction() string { return "reading " + s.Name() }
 
-// Load gives the configuration to begin with, and why it is only the last good one; nil when it is not. It waits some seconds
-// for an API server that is away, and longer where there is no last good one.
+// Load returns the initial configuration. If that is the last good one, why is the reason, otherwise nil. Load waits some
+// seconds for an API server that is down, and longer without a last good configuration.
 func (s *Source) Load(ctx context.Context) (cfg config.Config, why, err error) {
 	cfg, err = s.loadParts(ctx)
 	if err == nil || ctx.Err() != nil {
@@ -166,7 +166,7 @@ func (s *Source) Load(ctx context.Context) (cfg config.Config, why, err error) {
 	return cfg, why, err
 }
 
-// first reads every part.
+// loadParts reads every part.
 func (s *Source) loadParts(ctx context.Context) (config.Config, error) {
 	var base, over content
 	err := s.recovering(s.readAction(), func() (err error) {
@@ -198,8 +198,8 @@ func (s *Source) loadParts(ctx context.Context) (config.Config, error) {
 	return v.config, v.err
 }
 
-// Fallback gives the last good configuration in place of one that cannot be used. Without one the error is why, with what is
-// missing in the log.
+// Fallback returns the last good configuration instead of one that is unusable. Without one, it returns why, and logs the
+// cause.
 func (s *Source) Fallback(ctx context.Context, why error) (config.Config, error) {
 	if s.lastGood == nil {
 		return config.Config{}, why
@@ -211,7 +211,7 @@ func (s *Source) Fallback(ctx context.Context, why error) (config.Config, error)
 		return err
 	})
 	if err != nil {
-		s.cfg.Log.ErrorContext(ctx, "there is no last good configuration either", "err", err)
+		s.cfg.Log.ErrorContext(ctx, "no usable last good configuration", "err", err)
 		return config.Config{}, why
 	}
 	s.lastGoodInUse.Store(true)
@@ -219,7 +219,7 @@ func (s *Source) Fallback(ctx context.Context, why error) (config.Config, error)
 	return cfg, nil
 }
 
-// reachable notes why the main source cannot be read, nil if it can, and says so if that is news.
+// setReadError records why the main source cannot be read, nil if it can, and logs changes.
 func (s *Source) setReadError(ctx context.Context, wrong *Error) {
 	s.mu.Lock()
 	before := s.readError
@@ -227,13 +227,13 @@ func (s *Source) setReadError(ctx context.Context, wrong *Error) {
 	s.mu.Unlock()
 	switch {
 	case wrong == nil && before != nil:
-		s.cfg.Log.InfoContext(ctx, "the configuration can be read again", "source", s.Name())
+		s.cfg.Log.InfoContext(ctx, "configuration source recovered", "source", s.Name())
 	case wrong != nil && (before == nil || before.reason != wrong.reason):
-		s.cfg.Log.ErrorContext(ctx, "the configuration cannot be read", "source", s.Name(), "err", wrong.Err, "hint", wrong.Hint)
+		s.cfg.Log.ErrorContext(ctx, "configuration source unreadable", "source", s.Name(), "err", wrong.Err, "hint", wrong.Hint)
 	}
 }
 
-// Applied says that a configuration of the source was put to work. It is kept as the last good one, soon.
+// Applied reports that a configuration of the source was applied. It is then saved as the last good one.
 func (s *Source) Applied(cfg config.Config, generation uint64) {
 	s.lastGoodInUse.Store(false)
 	if s.lastGood != nil {
@@ -244,18 +244,18 @@ func (s *Source) Applied(cfg config.Config, generation uint64) {
 	}
 }
 
-// Using says that a configuration of the source is in use, which has yet to show that it is good: it is not kept. Applied
+// AppliedProvisionally reports that a configuration of the source is in use, but not proven good: it is not saved. Applied
 // may follow.
 func (s *Source) AppliedProvisionally() { s.lastGoodInUse.Store(false) }
 
-// Refused says that there is something wrong with a configuration, which was not put to work.
+// Refused reports that a configuration was refused.
 func (s *Source) Refused(err error) {
 	if s.events != nil {
 		s.events.refused(err)
 	}
 }
 
-// Status says how the source is doing.
+// Status returns the state of the source.
 func (s *Source) Status() Status {
 	st := Status{Kind: s.kind(), Name: s.cfg.File, KubeDNS: s.cfg.KubeDNS, LastGood: s.cfg.LastGood, LastGoodInUse: s.lastGoodInUse.Load()}
 	if s.cfg.File == "" {
@@ -270,7 +270,7 @@ func (s *Source) Status() Status {
 	return st
 }
 
-// unreadLocked says whether what is in files could not be read when it was last looked at. What is bad was.
+// unreadableLocked reports whether the last read of the files failed. Invalid content counts as read.
 func (s *Source) unreadableLocked() bool {
 	bad := (*config.Error)(nil)
 	return s.cfg.File != "" && s.mainContent.err != nil && !errors.As(s.mainContent.err, &bad) || s.overlay.err != nil && !errors.As(s.overlay.err, &bad)
@@ -283,7 +283,7 @@ func (s *Source) kind() string {
 	return KindConfigMap
 }
 
-// Stats reads the counters.
+// Stats returns the counters.
 func (s *Source) Stats() Stats {
 	st := Stats{Kind: s.kind(), KubeDNS: s.dns != nil, LastGood: s.lastGoodInUse.Load(), Panics: s.panics.Load()}
 	s.mu.Lock()
@@ -300,3 +300,61 @@ func (s *Source) Stats() Stats {
 	}
 	return st
 }
+
+// Values of Stats.Kind.
+const (
+	KindNone      = "none" // built-in defaults
+	KindFile      = "file"
+	KindConfigMap = "configmap"
+)
+
+// Kinds returns all kinds of sources.
+func Kinds() []string { return []string{KindNone, KindFile, KindConfigMap} }
+
+// Stats are the counters of a Source.
+type Stats struct {
+	Kind    string // one of Kinds
+	KubeDNS bool   // a kube-dns folder is merged into it
+
+	LastGood     bool   // the last good configuration is in use since the start
+	Reachable    bool   // the last read gave a result, even if the ConfigMap does not exist
+	Requests     uint64 // to the API server, for the ConfigMap
+	Saves        uint64 // of the last good configuration
+	SaveFailures uint64
+
+	EventsWritten uint64
+	EventsFailed  uint64 // abandoned: the API server did not accept them
+	EventsDropped uint64 // replaced by a newer one before the attempt
+
+	Panics uint64 // recovered, while reading, saving or reporting a configuration
+}
+
+// Status is the state of a Source for display.
+type Status struct {
+	Kind string // one of Kinds
+	Name string // path of the file, or NAMESPACE/NAME of the ConfigMap; empty: none
+
+	KubeDNS string // its folder; empty: none
+
+	LastGood      string    // folder of the last good configuration; empty: none is saved
+	LastGoodInUse bool      // it is in use
+	Saved         time.Time // last save of this process; zero: none yet
+	SaveError     string    // error of the last save; empty: none
+
+	// Problem is why the source cannot be read; nil: it can. It does not include invalid content.
+	Problem *Error
+}
+
+// An Error is an error of a source with a hint.
+type Error struct {
+	Err  error
+	Hint string // empty: no hint
+
+	reason string // errors with the same reason are logged once
+}
+
+// Error returns the error's text.
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error.
+func (e *Error) Unwrap() error { return e.Err }

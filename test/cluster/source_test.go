@@ -270,7 +270,7 @@ func (a *configured) deleted(t *testing.T) {
 		t.Errorf("without a ConfigMap the agent runs %q", got)
 	}
 	kubetest.Apply(t, a.cluster, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: systemSpace, Name: agentName}})
-	await(t, "that it is empty is told", func() bool { return strings.Contains(a.source(t).LastError, "there is no key node-cache.yaml") })
+	await(t, "that it is empty is told", func() bool { return strings.Contains(a.source(t).LastError, "no key node-cache.yaml") })
 	if got := a.version(); got != "mended" {
 		t.Errorf("with an empty ConfigMap the agent runs %q", got)
 	}
@@ -345,7 +345,7 @@ func (a *configured) withoutRight(t *testing.T) {
 	}
 	await(t, "the log says so too", func() bool {
 		log := a.Stderr.String()
-		return strings.Contains(log, "the configuration cannot be read") && strings.Contains(log, hint)
+		return strings.Contains(log, "configuration source unreadable") && strings.Contains(log, hint)
 	})
 	a.edit(t, "granted")
 	a.grant(t, true)

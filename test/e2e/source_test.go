@@ -153,7 +153,7 @@ current-context: none
 `, freePort(t)))
 	p := proctest.Start(t, "node-cache", exec.Command(nodeCache, "agent", "--config-map", "kube-system/node-cache", "--kubeconfig", kubeconfig))
 	proctest.Eventually(t, 10*time.Second, "it says what it waits for", func() bool {
-		return strings.Contains(p.Stderr.String(), "the configuration cannot be read")
+		return strings.Contains(p.Stderr.String(), "configuration source unreadable")
 	})
 	p.Signal(syscall.SIGTERM)
 	if err := p.Wait(t, 5*time.Second); err != nil {

@@ -17,27 +17,27 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// A world is a source and an agent that puts to work what it gets, unless its size of the cache is 2 MiB: that one it refuses.
+// A harness is a source and an agent that applies its configurations, but refuses a cache size of 2 MiB.
 type harness struct {
 	*Source
 	api *fakeAPI
 	log *bytes.Buffer
 
-	busy   time.Duration // that the agent takes for each configuration
+	busy   time.Duration // time that the agent takes for each configuration
 	doubts bool          // the agent does not serve yet
 
-	mu         sync.Mutex // guards what follows
-	told       []string   // "applied SIZE", "refused WHY", in order
+	mu         sync.Mutex // guards the following fields
+	reported   []string   // "applied SIZE", "refused WHY", in order
 	at         []time.Time
 	generation uint64
-	trap       string // what has the log panic when it is to be written; empty: nothing
-	stumbles   int    // times that the agent panics
+	trap       string // the log panics at messages with this text; empty: never
+	stumbles   int    // panics of the agent
 }
 
-// size is a configuration that is told by the size of its cache, in MiB.
+// size returns a configuration that is identified by the size of its cache, in MiB.
 func size(mib int) string { return fmt.Sprintf("cache: {size: %dMi}\n", mib) }
 
-// newWorld is one with a ConfigMap, unless cfg has a file.
+// newHarness returns a harness with a ConfigMap, unless cfg has a file.
 func newHarness(t *testing.T, cfg Config) *harness {
 	t.Helper()
 	w := &harness{api: newFakeAPI(), log: &bytes.Buffer{}}
@@ -53,7 +53,7 @@ func newHarness(t *testing.T, cfg Config) *harness {
 	return w
 }
 
-// A lockedWriter writes the log of a world.
+// A lockedWriter writes the log of a harness.
 type lockedWriter struct{ w *harness }
 
 // Write implements [io.Writer].
@@ -72,7 +72,7 @@ func (w *harness) logged() string {
 	return w.log.String()
 }
 
-// changed is what the agent does.
+// changed is the agent's Changed.
 func (w *harness) changed(cfg config.Config, err error) {
 	if w.busy > 0 {
 		time.Sleep(w.busy)
@@ -109,21 +109,21 @@ func (w *harness) changed(cfg config.Config, err error) {
 func (w *harness) tell(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = append(w.told, what)
+	w.reported = append(w.reported, what)
 }
 
-// setTrap has the log panic for what has a text in it; empty: for nothing.
+// setTrap makes the log panic at messages with a text; empty: never.
 func (w *harness) setTrap(text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.trap = text
 }
 
-// saying is what was told so far.
+// saying returns the reports so far.
 func (w *harness) saying() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return strings.Join(w.told, "; ")
+	return strings.Join(w.reported, "; ")
 }
 
 // eventually waits for a condition.
@@ -136,12 +136,12 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// tales is what was told so far, and forgets it.
+// tales returns the reports since the last call.
 func (w *harness) tales() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := strings.Join(w.told, "; ")
-	w.told, w.at = nil, nil
+	all := strings.Join(w.reported, "; ")
+	w.reported, w.at = nil, nil
 	return all
 }
 
@@ -179,15 +179,15 @@ func (w *harness) follow(t *testing.T) (stop func()) {
 	return stop
 }
 
-// expect compares what was told since the last time.
+// expect compares the reports since the last call.
 func (w *harness) expect(t *testing.T, when, want string) {
 	t.Helper()
 	if got := w.tales(); got != want {
-		t.Errorf("%s: told %q, want %q", when, got, want)
+		t.Errorf("%s: reported %q, want %q", when, got, want)
 	}
 }
 
-// keepGood writes a last good configuration, of 7 MiB, into a folder of the test's own.
+// keepGood writes a last good configuration, of 7 MiB, into a temporary folder.
 func keepGood(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()

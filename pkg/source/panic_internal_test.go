@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// defects checks how many there were, each with a stack in the log.
+// defects checks the number of panics, each with a stack in the log.
 func (w *harness) defects(t *testing.T, want uint64) {
 	t.Helper()
 	got := w.Stats().Panics
@@ -24,8 +24,8 @@ func (w *harness) defects(t *testing.T, want uint64) {
 	}
 }
 
-// TestDefectInWatch has the requests for the ConfigMap panic for a while: what runs stays, and what has come meanwhile is
-// put to work.
+// TestPanicInWatch makes the requests for the ConfigMap panic for a while: the running configuration stays, and the changes
+// of that time are applied afterwards.
 func TestPanicInWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -39,24 +39,24 @@ func TestPanicInWatch(t *testing.T) {
 		synctest.Wait()
 		w.expect(t, "while the watch lasts", "applied 4")
 		w.api.cut(nil)
-		time.Sleep(time.Second + firstRestartDelay + 2*firstRestartDelay + time.Second) // the end of a watch is followed by a second
-		w.expect(t, "panics", "refused reading configmap kube-system/node-cache: a defect, the log has its stack")
+		time.Sleep(time.Second + firstRestartDelay + 2*firstRestartDelay + time.Second) // each watch is followed by a second
+		w.expect(t, "panics", "refused reading configmap kube-system/node-cache: internal error, the log has its stack trace")
 		w.defects(t, 3)
 		w.api.putText(size(5))
 		w.api.set(func() { w.api.trap = nil })
 		time.Sleep(4 * firstRestartDelay)
-		w.expect(t, "mended", "applied 5")
+		w.expect(t, "fixed", "applied 5")
 		w.api.putText(size(6))
 		synctest.Wait()
 		w.expect(t, "from then on", "applied 6")
 		w.defects(t, 3)
-		if got := strings.Join(told(w.api.written()), "; "); !strings.Contains(got, "a defect, the log has its stack") {
+		if got := strings.Join(eventTexts(w.api.written()), "; "); !strings.Contains(got, "internal error, the log has its stack trace") {
 			t.Errorf("events %s, want one about it", got)
 		}
 	})
 }
 
-// TestDefectAtStart has it panic at the start: it begins with the last good one.
+// TestPanicAtStart panics at the start: the agent starts with the last good configuration.
 func TestPanicAtStart(t *testing.T) {
 	t.Parallel()
 	folder := keepGood(t)
@@ -71,7 +71,7 @@ func TestPanicAtStart(t *testing.T) {
 		w.api.set(func() { w.api.trap = nil })
 		time.Sleep(firstRestartDelay)
 		synctest.Wait()
-		w.expect(t, "mended", "applied 3")
+		w.expect(t, "fixed", "applied 3")
 	})
 	synctest.Test(t, func(t *testing.T) {
 		w := newHarness(t, Config{})
@@ -82,7 +82,7 @@ func TestPanicAtStart(t *testing.T) {
 	})
 }
 
-// TestDefectInEvents has the requests that write an Event panic: the Event is given up after its tries, and the next is
+// TestPanicInEvents makes the requests for an Event panic: the Event is abandoned after some attempts, and the next is
 // written.
 func TestPanicInEvents(t *testing.T) {
 	t.Parallel()
@@ -101,7 +101,7 @@ func TestPanicInEvents(t *testing.T) {
 			t.Errorf("stats %+v, want one failed and one written", st)
 		}
 		w.api.set(func() { w.api.noEvents = http.StatusForbidden })
-		w.setTrap("an event could not be written")
+		w.setTrap("writing event failed")
 		w.Refused(errors.New("worst"))
 		synctest.Wait()
 		w.defects(t, eventTries+1)
@@ -115,14 +115,14 @@ func TestPanicInEvents(t *testing.T) {
 	})
 }
 
-// TestDefectInKeeping has the keeping of the last good configuration panic: the next is kept.
+// TestPanicInLastGood makes the save of the last good configuration panic: the next is saved.
 func TestPanicInLastGood(t *testing.T) {
 	t.Parallel()
 	folder, inTheWay := blocked(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := newHarness(t, Config{LastGood: folder})
 		w.api.putText(size(3))
-		w.setTrap("the last good configuration is not kept")
+		w.setTrap("saving last good configuration failed")
 		defer w.begin(t)()
 		synctest.Wait()
 		w.defects(t, 1)
@@ -139,7 +139,7 @@ func TestPanicInLastGood(t *testing.T) {
 	})
 }
 
-// TestDefectInTelling has who is told of a configuration panic: it is told again.
+// TestPanicInReport makes Changed panic: the configuration is reported again.
 func TestPanicInReport(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestPanicInReport(t *testing.T) {
 	})
 }
 
-// A stumbling follower panics a number of times before it does what the follower does that it stands for.
+// A panicking reader panics a number of times before it calls the reader that it wraps.
 type panicking struct {
 	configReader
 	loads, runs int
@@ -176,7 +176,7 @@ func (f *panicking) run(ctx context.Context) error {
 	return f.configReader.run(ctx)
 }
 
-// TestDefectInFile has the reading and the following of a file panic.
+// TestPanicInFile makes the read and the watch of a file panic.
 func TestPanicInFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config.yaml")
@@ -195,7 +195,7 @@ func TestPanicInFile(t *testing.T) {
 	w.defects(t, 2)
 }
 
-// TestDefectInKubeDNS has the reading of the kube-dns folder panic.
+// TestPanicInKubeDNS makes the read of the kube-dns folder panic.
 func TestPanicInKubeDNS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -206,10 +206,10 @@ func TestPanicInKubeDNS(t *testing.T) {
 	write(t, file, size(3))
 	write(t, filepath.Join(folder, "federations"), `{"a": "b.example"}`)
 	w := newHarness(t, Config{File: file, KubeDNS: folder, LastGood: keepGood(t)})
-	w.setTrap("part of the kube-dns folder has no counterpart")
+	w.setTrap("kube-dns setting not supported")
 	defer w.begin(t)()
 	w.expect(t, "at the start", "last good 7")
 	eventually(t, "another try", func() bool { return w.Stats().Panics > 1 })
 	w.setTrap("")
-	eventually(t, "mended", func() bool { return strings.HasSuffix(w.saying(), "applied 3") })
+	eventually(t, "fixed", func() bool { return strings.HasSuffix(w.saying(), "applied 3") })
 }
