@@ -74,7 +74,7 @@ func TestReportsOnlyChanges(t *testing.T) {
 	w.setContent(&w.mainContent, content{})
 	first := w.combined()
 	w.setContent(&w.mainContent, content{})
-	if !w.Source.markReported(first.reportedState) || !w.Source.markReported(w.combined().reportedState) || w.Source.markReported(w.combined().reportedState) {
+	if !w.markReported(first.reportedState) || !w.markReported(w.combined().reportedState) || w.markReported(w.combined().reportedState) {
 		t.Error("want each content reported, once")
 	}
 }
