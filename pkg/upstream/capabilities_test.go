@@ -18,7 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// What an upstream cannot do is found out once, and then not asked of it.
+// A limitation of an upstream is learned once and then respected.
 func TestCapabilities(t *testing.T) {
 	t.Parallel()
 	good := one("192.0.2.10")
@@ -32,8 +32,8 @@ func TestCapabilities(t *testing.T) {
 	tests := []struct {
 		name   string
 		script upstreamtest.Script
-		first  int    // queries that it takes to find out
-		asked  string // the queries of one exchange then
+		first  int    // queries until it is learned
+		asked  string // the queries of one exchange after that
 		knows  string
 	}{
 		{
@@ -122,7 +122,7 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// Queries without an OPT record prove nothing of what large EDNS sizes come to.
+// Queries without an OPT record are no evidence about large EDNS sizes.
 func TestCapabilitiesSmallWithoutEDNS(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -149,13 +149,13 @@ func TestCapabilitiesSmallWithoutEDNS(t *testing.T) {
 	})
 }
 
-// headerAlone is FORMERR without the question.
+// headerAlone builds a FORMERR without a question.
 func headerAlone(q []byte) []byte {
 	return []byte{q[0], q[1], 0x80, 1, 0, 0, 0, 0, 0, 0, 0, 0}
 }
 
-// An upstream that answers an OPT record with a header alone is asked without it at once, over UDP and TCP. Headers that
-// are forged between its answers never have it believed to know no EDNS.
+// An upstream that answers OPT with a bare header is asked without OPT at once, over UDP and TCP. Forged headers
+// between its answers never turn EDNS off for later queries.
 func TestNoEDNSFromBareHeader(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"udp", "tcp"} {
@@ -185,7 +185,7 @@ func TestNoEDNSFromBareHeader(t *testing.T) {
 	}
 }
 
-// lowerCase is an answer of which somebody has made the letters small.
+// lowerCase builds an answer with a name in lower case.
 func lowerCase(q []byte) []byte {
 	var m dns.Msg
 	if err := m.Unpack(q); err != nil {
@@ -205,7 +205,7 @@ func lowerCase(q []byte) []byte {
 	return out
 }
 
-// Who refuses a type is asked last for that, and first for all others.
+// An upstream that refuses a type is asked last for it, and first for all others.
 func TestRefusedType(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -250,7 +250,7 @@ func TestRefusedType(t *testing.T) {
 	})
 }
 
-// No upstream gets more queries a second than it may; the others take them.
+// No upstream gets more queries than its rate; others take the excess.
 func TestRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -262,7 +262,7 @@ func TestRate(t *testing.T) {
 		})
 		run(t, p)
 		failed := 0
-		for range 500 { // 50 a second
+		for range 500 { // 50 per second
 			if got := ask(t, p); got == "network" {
 				failed++
 			}
@@ -280,8 +280,7 @@ func TestRate(t *testing.T) {
 	})
 }
 
-// An upstream whose connections failed for a while gives whole answers again with the first query after they no longer
-// do. Meanwhile few clients wait for them.
+// After TCP recovers, the first truncated query gets a whole answer. Meanwhile only a few clients wait for TCP.
 func TestCapabilitiesTCPRecovers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

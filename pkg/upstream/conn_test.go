@@ -18,7 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// Idle connections are closed after ten seconds, not before.
+// Idle connections are closed after ten seconds, not earlier.
 func TestTCPIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -42,14 +42,13 @@ func TestTCPIdle(t *testing.T) {
 	})
 }
 
-// 1024 queries fill a connection and 2048 both; what is above that is refused
-// at once, and nobody is blamed.
+// 1024 queries fill a connection and 2048 both. Further queries fail at once, without a fault of the upstream.
 func TestTCPInflightLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.Always(after(50*time.Millisecond, one("192.0.2.10"))))
 		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
-		ask(t, p) // so that its latency is known, and a penalty would show
+		ask(t, p) // measures the latency, so that a penalty would show
 		var answered, refused atomic.Int32
 		var group sync.WaitGroup
 		for range 2100 {
@@ -78,7 +77,7 @@ func TestTCPInflightLimit(t *testing.T) {
 	})
 }
 
-// A connection that has gone silent is not used while another can be had.
+// A stalled connection is not used if there is another one.
 func TestTCPStalledConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,7 +98,7 @@ func TestTCPStalledConnection(t *testing.T) {
 	})
 }
 
-// A peer that takes the connection and never reads is given up.
+// A connection whose peer never reads is closed.
 func TestTCPPeerThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -134,12 +133,11 @@ func TestTCPPeerThatDoesNotRead(t *testing.T) {
 	})
 }
 
-// What waits for a peer that does not read is bounded, however many clients
-// come and go.
+// The outbox for a peer that does not read is bounded, however many clients come and go.
 func TestTCPOutboxIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var peers []net.Conn // not read from
+		var peers []net.Conn // never read
 		p := newPool(t, upstream.Config{
 			Targets: []upstream.Target{target("tcp", addrA)},
 			Dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) {
@@ -167,7 +165,7 @@ func TestTCPOutboxIsBounded(t *testing.T) {
 	})
 }
 
-// A handshake that nobody answers ends with the last query that waits for it.
+// A handshake without an answer ends with the last query that waits for it.
 func TestTCPAbandonedHandshake(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -183,8 +181,8 @@ func TestTCPAbandonedHandshake(t *testing.T) {
 	})
 }
 
-// Run's end closes what is idle, lets the queries in flight end, and leaves a
-// pool that still answers and keeps nothing.
+// The end of Run closes idle connections and waits for pending queries. The pool still answers afterwards, and keeps
+// nothing open.
 func TestTCPRunEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -219,14 +217,13 @@ func TestTCPRunEnds(t *testing.T) {
 	})
 }
 
-// A peer that hangs in the connections it has, and serves new ones, is not lost,
-// whether its clients come one after the other or never pause.
+// A peer that hangs on its connections but serves new ones stays usable, for sequential and for continuous clients.
 func TestTCPSilentConnectionsAreReplaced(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name  string
 		every time.Duration // between two clients
-		want  string        // what comes of the clients, in order
+		want  string        // outcomes of the clients, in order
 	}{
 		{name: "one after the other", every: 5 * time.Second, want: "timeout 192.0.2.10 192.0.2.10"},
 		{name: "without a pause", every: 2 * time.Second, want: "timeout timeout 192.0.2.10"},
@@ -256,7 +253,7 @@ func TestTCPSilentConnectionsAreReplaced(t *testing.T) {
 	}
 }
 
-// askFor asks with so much time.
+// askFor asks with a timeout.
 func askFor(t *testing.T, p *upstream.Pool, long time.Duration) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), long)
@@ -265,8 +262,7 @@ func askFor(t *testing.T, p *upstream.Pool, long time.Duration) string {
 	return outcome(t, r, err)
 }
 
-// A stuck connection is not kept by queries that come, wait for a short while and
-// give up, one after the other: 800 ms after the first it is closed.
+// Short queries do not keep a stalled connection open: it is closed 800 ms after the first one.
 func TestTCPStuckUnderShortQueries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -289,7 +285,7 @@ func TestTCPStuckUnderShortQueries(t *testing.T) {
 	})
 }
 
-// An answer that nobody waits for any more shows that the connection works.
+// An answer to a canceled query shows that the connection works.
 func TestTCPLateAnswerKeepsConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -301,7 +297,7 @@ func TestTCPLateAnswerKeepsConnection(t *testing.T) {
 				t.Errorf("query %d: %q, want %q", i, got, want)
 			}
 			if i == 2 {
-				continue // 800 ms of silence are not over
+				continue // the 800 ms are not over
 			}
 			time.Sleep(5 * time.Second)
 		}

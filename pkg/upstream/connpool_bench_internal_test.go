@@ -16,8 +16,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// BenchmarkLines asks a responder on loopback, so many queries at a time in batches of up to 32, as a reader of clients'
-// queries has them. The responder's part is in the figures: it reads and writes in batches too.
+// BenchmarkConnPool queries a responder on loopback in batches of up to 32, like the server's reader. The figures
+// include the responder, which batches its system calls too.
 func BenchmarkConnPool(b *testing.B) {
 	for _, network := range []string{"tcp", "tls"} {
 		for _, depth := range []int{1, 100, 1000} {
@@ -71,7 +71,7 @@ func benchmarkConnPool(b *testing.B, network string, depth int) {
 	}
 }
 
-// frameResponder listens on loopback and answers all that comes until the benchmark ends.
+// frameResponder listens on loopback and answers every query until the benchmark ends.
 func frameResponder(b *testing.B, network string) Target {
 	b.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

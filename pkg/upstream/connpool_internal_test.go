@@ -23,7 +23,7 @@ import (
 
 var peer = netip.MustParseAddrPort("192.0.2.1:853")
 
-// Queries of a batch ride on one connection and get their own answers, although these come in another order.
+// The queries of a batch share a connection and get their own answers, even out of order.
 func TestConnPoolOutOfOrder(t *testing.T) {
 	t.Parallel()
 	for _, split := range []int{0, 1, 7} {
@@ -57,7 +57,7 @@ func TestConnPoolOutOfOrder(t *testing.T) {
 	}
 }
 
-// The same over real sockets, plain, by TLS and by HTTPS.
+// The same over real sockets, with TCP, TLS and HTTPS.
 func TestTransportsOverSockets(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"tcp", "tls", "https"} {
@@ -82,7 +82,7 @@ func TestTransportsOverSockets(t *testing.T) {
 	}
 }
 
-// hold answers for www.example. only once it is told to, the last first.
+// An answerGate holds its answers back until release, which sends the last one first.
 type answerGate struct {
 	mu    sync.Mutex // guards waits
 	waits []chan struct{}
@@ -110,7 +110,7 @@ func (g *answerGate) release() int {
 	return n
 }
 
-// Ten thousand queries are outstanding at once, and each gets its answer. What is above the bound is refused at once.
+// Ten thousand queries are pending at once, and each gets its answer. A query above the limit fails at once.
 func TestConnPoolTenThousandOutstanding(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -144,8 +144,7 @@ func TestConnPoolTenThousandOutstanding(t *testing.T) {
 	})
 }
 
-// The queries of a connection that the peer closes are asked again on another, at once and without a word, whichever way
-// it closes.
+// If the peer closes a connection, its queries move to another one at once and without an error.
 func TestConnPoolQueriesMove(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"tcp", "tls"} {
@@ -184,7 +183,7 @@ func TestConnPoolQueriesMove(t *testing.T) {
 	}
 }
 
-// slowDial is a network whose handshakes take long.
+// slowDial connects with a slow handshake.
 func slowDial(servers upstreamtest.Network, long time.Duration) dialFunc {
 	return func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 		time.Sleep(long)
@@ -192,7 +191,7 @@ func slowDial(servers upstreamtest.Network, long time.Duration) dialFunc {
 	}
 }
 
-// Connections that come to their age are replaced before anybody has to wait, and lose nothing.
+// Connections that age are replaced before a query has to wait, and lose none.
 func TestConnPoolConnAge(t *testing.T) {
 	t.Parallel()
 	for _, connections := range []int{1, 3} {
@@ -201,7 +200,7 @@ func TestConnPoolConnAge(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
 					a := answerOrRefuse(q)
-					a.Delay = 150 * time.Millisecond // some are under way at any time
+					a.Delay = 150 * time.Millisecond // some queries are always pending
 					return a
 				})
 				h := newHarness(t, Target{Network: "tcp", Addr: peer}, connections, slowDial(upstreamtest.Network{peer: s}, time.Second))
@@ -234,8 +233,8 @@ func TestConnPoolConnAge(t *testing.T) {
 	}
 }
 
-// After the first answer all connections are open, whoever closes them, for as long as there are queries. For what comes
-// truncated over UDP there is no more than is needed.
+// After the first answer all connections are kept open while queries come. The TCP fallback of UDP opens none in
+// advance.
 func TestConnPoolPreopen(t *testing.T) {
 	t.Parallel()
 	for network, want := range map[string]int{"tcp": 4, "udp": 1} {
@@ -270,7 +269,7 @@ func TestConnPoolPreopen(t *testing.T) {
 				all := slices.Clone(theirs)
 				mu.Unlock()
 				for _, conn := range all {
-					_ = conn.Close() // as if the peer did
+					_ = conn.Close() // like the peer
 				}
 				if network == "udp" {
 					want = 0
@@ -283,7 +282,7 @@ func TestConnPoolPreopen(t *testing.T) {
 	}
 }
 
-// An upstream that hangs up on all that is asked cannot make the connections many.
+// An upstream that closes every connection does not cause a storm of new ones.
 func TestConnPoolReconnectStorm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -313,7 +312,7 @@ func TestConnPoolReconnectStorm(t *testing.T) {
 	})
 }
 
-// Frames come out as they went in, wherever the reads cut them.
+// Frames are split correctly, wherever reads end.
 func TestFrameBuffer(t *testing.T) {
 	t.Parallel()
 	var stream []byte
@@ -343,7 +342,7 @@ func TestFrameBuffer(t *testing.T) {
 	}
 }
 
-// The IDs of a connection are random, never given twice at a time, and found again.
+// IDs on a connection are random, unique and can be looked up.
 func TestIDTable(t *testing.T) {
 	t.Parallel()
 	for name, source := range map[string]io.Reader{"random": rand.Reader, "always the same": zeros{}} {
@@ -382,7 +381,7 @@ func TestIDTable(t *testing.T) {
 	}
 }
 
-// zeros is a source of nothing else.
+// zeros is a random source that returns only zeros.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) {

@@ -18,7 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// TestCustomDial limits the kernel's silence also on sockets that are not of our own dialer.
+// The user timeout is set on sockets of a custom Dial too.
 func TestCustomDial(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"tcp", "tls", "https"} {
@@ -51,8 +51,8 @@ func TestCustomDial(t *testing.T) {
 	}
 }
 
-// A peer that leaves Nagle's algorithm on (RFC 896) sends an answer only when the one before it is acknowledged. It must
-// not have to wait for the kernel's delayed acknowledgement, 40 ms each time.
+// A peer with Nagle's algorithm (RFC 896) sends an answer only after the previous one was acknowledged. It must not
+// wait for delayed acknowledgments of 40 ms.
 func TestConnPoolQuickAck(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -79,7 +79,7 @@ func TestConnPoolQuickAck(t *testing.T) {
 	h := newHarness(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1, nil)
 	h.ask(t, "www.example.")
 	const rounds = 50
-	slow := 0 // a machine that is busy has such rounds too
+	slow := 0 // some rounds are slow on a busy machine
 	for range rounds {
 		start := time.Now()
 		var all []*pendingAnswer

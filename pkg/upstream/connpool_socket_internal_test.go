@@ -18,7 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A reset moves them too, which takes real sockets.
+// Queries move after a reset too, which needs a real socket.
 func TestConnPoolReset(t *testing.T) {
 	t.Parallel()
 	s := upstreamtest.New(answerOrRefuse)
@@ -41,7 +41,7 @@ func TestConnPoolReset(t *testing.T) {
 	}
 }
 
-// What the kernel does not take at once goes later, in order and whole. Real sockets with little room.
+// What the kernel does not accept at once is sent later, in order and complete. The sockets have small buffers.
 func TestConnPoolSlowPeer(t *testing.T) {
 	t.Parallel()
 	ln := listenSmall(t)
@@ -66,7 +66,7 @@ func TestConnPoolSlowPeer(t *testing.T) {
 			return conn, err
 		})
 	began := time.Now()
-	h.now = func() time.Time { return began } // all on one connection, however long it takes to send them
+	h.now = func() time.Time { return began } // a fixed clock keeps all on one connection
 	name := strings.Repeat("a123456789b123456789c123456789d123456789e12345678.", 4) + "example."
 	var all []*pendingAnswer
 	for len(all) < maxInflight {
@@ -97,7 +97,7 @@ func TestConnPoolSlowPeer(t *testing.T) {
 	<-served
 }
 
-// listenSmall listens for connections that hold little.
+// listenSmall listens with small socket buffers.
 func listenSmall(t *testing.T) net.Listener {
 	t.Helper()
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
@@ -129,14 +129,14 @@ func echo(conn net.Conn) {
 	}
 }
 
-// A peer that never reads is given up after the write time-out, also where the kernel holds what is sent.
+// A connection whose peer never reads fails after the write timeout, even while the kernel still accepts data.
 func TestConnPoolStuckPeer(t *testing.T) {
 	t.Parallel()
 	ln := listenSmall(t)
 	placed := make(chan struct{})
 	h := newHarness(t, Target{Network: "tcp", Addr: ln.Addr().(*net.TCPAddr).AddrPort()}, 1,
 		func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
-			<-placed // or those that came after it was open would get a second chance, where they are few
+			<-placed // queries that come after it opened would move to another connection
 			conn, err := new(net.Dialer).DialContext(context.WithoutCancel(ctx), network, addr.String())
 			if err == nil {
 				err = conn.(*net.TCPConn).SetWriteBuffer(16 << 10)
@@ -144,7 +144,7 @@ func TestConnPoolStuckPeer(t *testing.T) {
 			return conn, err
 		})
 	start := time.Now()
-	h.now = func() time.Time { return start } // all on one connection, however long it takes to send them
+	h.now = func() time.Time { return start } // a fixed clock keeps all on one connection
 	name := strings.Repeat("a123456789b123456789c123456789d123456789e12345678.", 4) + "example."
 	var all []*pendingAnswer
 	for range maxInflight {

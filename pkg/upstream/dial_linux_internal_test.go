@@ -20,8 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMark looks at the marks as they arrive, from the first packet on, in a
-// network of the test's own.
+// Packets carry the mark from the first one on, in the test's own network namespace.
 func TestMark(t *testing.T) {
 	t.Parallel()
 	for _, ip := range []string{"127.0.0.1", "::1"} {
@@ -44,10 +43,10 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// TestMarkWithoutRight has the sockets all the same, and one line of why they have no mark.
+// Without the capability, sockets are opened without a mark, and one log line says why.
 func TestMarkWithoutCapability(t *testing.T) {
 	t.Parallel()
-	runtime.LockOSThread() // for ever: the thread without rights ends with the test
+	runtime.LockOSThread() // not unlocked: the thread without capabilities ends with the test
 	var none [2]unix.CapUserData
 	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
 		t.Fatal(err)
@@ -75,8 +74,8 @@ func TestMarkWithoutCapability(t *testing.T) {
 
 type dialFunc = func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 
-// enterNamespace takes the test into a network of its own, where sockets that are
-// accepted have the mark of the first packet. Its thread ends with it.
+// enterNamespace moves the test into its own network namespace, where accepted sockets inherit the mark of the first
+// packet. The thread ends with the test.
 func enterNamespace(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -98,7 +97,7 @@ func enterNamespace(t *testing.T) {
 	}
 }
 
-// arriveUDP sends a packet and returns its mark as it arrives.
+// arriveUDP sends a packet and returns its mark on arrival.
 func arriveUDP(t *testing.T, ip netip.Addr, dial dialFunc) uint32 {
 	t.Helper()
 	server, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, 0)))
@@ -134,7 +133,7 @@ func arriveUDP(t *testing.T, ip netip.Addr, dial dialFunc) uint32 {
 	return 0
 }
 
-// arriveTCP connects and returns the mark of the socket that is accepted.
+// arriveTCP connects and returns the mark of the accepted socket.
 func arriveTCP(t *testing.T, ip netip.Addr, dial dialFunc) uint32 {
 	t.Helper()
 	server, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 0)))

@@ -20,8 +20,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// When all are down each query is told so at once, nobody is asked but by probes, and all is well within a second of
-// their return.
+// If all upstreams are down each query fails at once and only probes are sent. Recovery takes less than a second.
 func TestAllDownFailsFast(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"udp", "tcp"} {
@@ -36,7 +35,7 @@ func TestAllDownFailsFast(t *testing.T) {
 					clients.Go(func() { ask(t, p) })
 				}
 				clients.Wait()
-				ask(t, p) // three faults, over more than one query's time
+				ask(t, p) // three failures over a longer time than one query
 				asked := len(a.Queries()) + len(b.Queries())
 				for range 1000 {
 					start := time.Now()
@@ -68,7 +67,8 @@ func TestAllDownFailsFast(t *testing.T) {
 	}
 }
 
-// One that is back is found even if it is slower now than a quick probe waits, or has a filter against what that asks.
+// Recovery is noticed even if the upstream has become slower than a quick probe waits, or filters the quick probe's
+// question.
 func TestRecoveryOnOtherPath(t *testing.T) {
 	t.Parallel()
 	silent, back := upstreamtest.Action{Drop: true}, one("192.0.2.10")
@@ -76,7 +76,7 @@ func TestRecoveryOnOtherPath(t *testing.T) {
 		name    string
 		network string
 		script  upstreamtest.Script
-		dial    time.Duration // that opening takes
+		dial    time.Duration // duration of connecting
 	}{
 		{name: "slow over UDP", network: "udp", script: upstreamtest.Always(after(1500*time.Millisecond, back))},
 		{name: "slow over TCP", network: "tcp", script: upstreamtest.Always(after(1500*time.Millisecond, back))},
@@ -119,7 +119,7 @@ func TestRecoveryOnOtherPath(t *testing.T) {
 	}
 }
 
-// Who is down stays out of everybody's way, however short of choice.
+// An upstream that is down is not asked, even if there are few others.
 func TestOneDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestOneDown(t *testing.T) {
 	})
 }
 
-// A pool is without hope while each of its upstreams fails, until a probe is answered.
+// AllDown is true while every upstream fails, until a probe is answered.
 func TestPoolAllDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -152,7 +152,7 @@ func TestPoolAllDown(t *testing.T) {
 		p := lab.pool(t, endpoints(list(addrA), list(addrL)))
 		var got []bool
 		note := func() { got = append(got, p.AllDown()) }
-		note() // nobody was asked yet
+		note() // no query so far
 		ask(t, p)
 		note()
 		lab.end(addrA)
@@ -162,7 +162,7 @@ func TestPoolAllDown(t *testing.T) {
 		ask(t, p)
 		note()
 		time.Sleep(6 * time.Second)
-		note() // the probes are in vain
+		note() // the probes are not answered
 		lab.set(addrA, healthy("192.0.2.10"), nil)
 		time.Sleep(time.Second)
 		note()

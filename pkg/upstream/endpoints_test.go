@@ -20,9 +20,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A new server comes, an old one leaves and then ends in one way or another: no
-// query is lost, none waits for longer than a try, and none reaches the one that
-// left.
+// During a rollout a new server comes, and an old one is removed and then ends. No query is lost, waits longer than
+// one attempt, or reaches the removed server.
 func TestEndpointsRollout(t *testing.T) {
 	t.Parallel()
 	ends := []struct {
@@ -47,7 +46,7 @@ func TestEndpointsRollout(t *testing.T) {
 				}
 
 				var answer string
-				var inFlight sync.WaitGroup // with A, when it leaves
+				var inFlight sync.WaitGroup // with A when it is removed
 				lab.b.SetScript(upstreamtest.Always(after(3*time.Millisecond, one("192.0.2.20"))))
 				during(t, p, time.Second)
 				e.Set(list(addrA, addrB, addrC), list(addrL))
@@ -82,7 +81,7 @@ func TestEndpointsRollout(t *testing.T) {
 	}
 }
 
-// Nobody to ask is said at once, and is over with the first Set.
+// Without servers a query fails at once, until the first Set.
 func TestEndpointsEmpty(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,7 +124,7 @@ func TestEndpointsEmpty(t *testing.T) {
 	})
 }
 
-// The zone asks for every name it does not know.
+// The zone calls Empty for every unknown name.
 func TestEmptyDoesNotAllocate(t *testing.T) {
 	// Not parallel: AllocsPerRun counts all goroutines.
 	p := newPool(t, upstream.Config{Endpoints: endpoints(list(addrA), nil)})
@@ -134,8 +133,7 @@ func TestEmptyDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// Ourselves are no endpoint, which is said once. A Set that changes nothing is
-// not looked at again.
+// Own addresses are excluded, and logged once. A Set without changes has no effect.
 func TestEndpointsSelf(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -173,7 +171,7 @@ func TestEndpointsSelf(t *testing.T) {
 	})
 }
 
-// One query costs six tries at most, however often the servers change under it.
+// One query makes six attempts at most, however often the servers change meanwhile.
 func TestEndpointsAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -188,7 +186,7 @@ func TestEndpointsAttempts(t *testing.T) {
 		p := newPool(t, upstream.Config{Endpoints: e, Dial: memory.Dial})
 		run(t, p)
 		for range addrs {
-			ask(t, p) // each has a connection then
+			ask(t, p) // opens a connection to each
 		}
 		s.SetScript(upstreamtest.Always(upstreamtest.Action{Drop: true}))
 		before := len(s.Queries())
@@ -199,7 +197,7 @@ func TestEndpointsAttempts(t *testing.T) {
 			}
 		})
 		for len(addrs) > 5 {
-			time.Sleep(101 * time.Millisecond) // never when a patience ends: that try would meet a leaver, unasked
+			time.Sleep(101 * time.Millisecond) // never at a timeout: that attempt would go to a removed server
 			addrs = addrs[1:]
 			e.Set(addrs, nil)
 		}
@@ -210,9 +208,9 @@ func TestEndpointsAttempts(t *testing.T) {
 	})
 }
 
-// Who has left is forgotten.
+// Removed servers are forgotten.
 func TestEndpointsDropCounters(t *testing.T) {
-	// Not parallel: it looks at the heap.
+	// Not parallel: it measures the heap.
 	e := new(upstream.Endpoints)
 	p := newPool(t, upstream.Config{Endpoints: e})
 	run(t, p)
@@ -229,12 +227,12 @@ func TestEndpointsDropCounters(t *testing.T) {
 		e.Set(list(addr), nil)
 		p.Empty()
 	}
-	// At 100 octets each it would be 2 MB.
+	// 100 bytes each would be 2 MB.
 	until(t, "less than 1 MB more on the heap", func() bool { return heap() < before+1<<20 })
 }
 
-// Two pools may follow the same endpoints, as before and after a reload. The one
-// whose Run has ended still answers, and keeps no connection to newcomers either.
+// Two pools may share one Endpoints, as before and after a reload. A pool whose Run has ended still answers, and
+// keeps no connection to new servers either.
 func TestEndpointsAfterRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -263,8 +261,7 @@ func TestEndpointsAfterRun(t *testing.T) {
 	})
 }
 
-// Changes from everywhere, under load: every query is answered while one server
-// is there all the time.
+// With concurrent changes under load, every query is answered while one server stays.
 func TestEndpointsChangeUnderLoad(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A timer that has run out just when it was set anew, or stopped, says nothing of the try that it is now for.
+// A timer that fires just when it is set again, or stopped, does not affect the newer attempt.
 func TestExchangeEarlyTimer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -45,8 +45,8 @@ func TestExchangeEarlyTimer(t *testing.T) {
 	})
 }
 
-// A race that was won by a later try leaves those that were late their patience, each its own: the longest is waited
-// out, so that all who stay silent are blamed.
+// After a later attempt has won, each late attempt stays pending until its own timeout, so that all silent upstreams
+// are counted.
 func TestExchangeLateReplies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

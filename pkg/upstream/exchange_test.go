@@ -21,14 +21,14 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// A diary notes when servers A, B and C were asked, as "A@0s B@400ms".
+// A queryLog records when servers A, B and C were asked, as "A@0s B@400ms".
 type queryLog struct {
 	mu    sync.Mutex // guards lines
 	start time.Time
 	lines []string
 }
 
-// server is a server in memory that keeps the diary.
+// server makes a server in memory that writes to the log.
 func (d *queryLog) server(name string, script upstreamtest.Script) *upstreamtest.Server {
 	d.start = time.Now()
 	return upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
@@ -52,7 +52,7 @@ func (d *queryLog) String() string {
 	return strings.Join(d.lines, " ")
 }
 
-// One exchange with up to three servers that nothing is known of yet.
+// One exchange with up to three servers without latency samples.
 func TestExchangeAttempts(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
@@ -174,10 +174,10 @@ func TestExchangeAttempts(t *testing.T) {
 	for _, tt := range tests {
 		for _, network := range []string{"udp", "tcp"} {
 			if network == "tcp" && strings.HasPrefix(tt.name, "garbage") {
-				continue // over TCP it ends a try at once: TestTCPMalformed
+				continue // over TCP it ends an attempt at once: TestTCPMalformed
 			}
 			if network == "tcp" && strings.HasSuffix(tt.name, "last moment") {
-				continue // a connection that is silent for three seconds is given up
+				continue // a connection that is silent for three seconds is closed
 			}
 			t.Run(tt.name+" "+network, func(t *testing.T) {
 				t.Parallel()
@@ -212,7 +212,7 @@ func TestExchangeAttempts(t *testing.T) {
 	}
 }
 
-// referral is an answer that names other servers, as from one that does not recurse.
+// referral builds a referral, as from a server that does not recurse.
 func referral(q []byte) []byte {
 	var m dns.Msg
 	if err := m.Unpack(q); err != nil {
@@ -231,7 +231,7 @@ func referral(q []byte) []byte {
 	return out
 }
 
-// A bad answer does not end the wait for an upstream that takes its time with a name, and answers others meanwhile.
+// A bad answer does not end the wait for an upstream that is slow for this name only.
 func TestExchangeWaitsForBetter(t *testing.T) {
 	t.Parallel()
 	for took, want := range map[time.Duration]string{2 * time.Second: "192.0.2.10", 3 * time.Second: "rcode REFUSED"} {
@@ -258,13 +258,13 @@ func TestExchangeWaitsForBetter(t *testing.T) {
 	}
 }
 
-// Nobody listening is known at once, not at the deadline. Real sockets.
+// A refused connection fails the query at once, not at the deadline. Real sockets.
 func TestExchangeRefused(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"udp", "tcp"} {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel()
-			// Ports below 1024 that nobody has, so that no other test gets one.
+			// Ports below 1024 without a listener, which no other test can get.
 			addr := netip.MustParseAddrPort("127.0.0.9:9")
 			p := newPool(t, upstream.Config{Targets: []upstream.Target{target(network, addr)}})
 			run(t, p)
@@ -281,7 +281,7 @@ func TestExchangeRefused(t *testing.T) {
 	}
 }
 
-// A caller that leaves is no fault of the upstream.
+// A canceled query is no fault of the upstream.
 func TestExchangeCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -304,7 +304,7 @@ func TestExchangeCancelled(t *testing.T) {
 	})
 }
 
-// A panic in a try or on a connection is one failure, counted, and no more.
+// A panic in an attempt or on a connection is counted and fails only that one.
 func TestPanicIsContained(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"udp", "tcp"} {

@@ -37,7 +37,7 @@ func TestFailureText(t *testing.T) {
 	}
 }
 
-// Metric labels are a closed set: each cause has one, no two the same.
+// Metric labels are a closed set: each cause has a unique one.
 func TestCauseLabels(t *testing.T) {
 	t.Parallel()
 	got := make([]string, 0, upstream.NumCauses)

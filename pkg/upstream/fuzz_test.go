@@ -16,8 +16,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// FuzzDatagram sends any octets, then the good answer. The good one is taken,
-// or the octets were an answer to the question themselves.
+// FuzzDatagram sends arbitrary bytes, then the good answer, which is accepted unless the bytes were an answer
+// themselves.
 func FuzzDatagram(f *testing.F) {
 	q := question(f, "www.example.")
 	for _, shape := range upstreamtest.BadShapes() {
@@ -33,13 +33,13 @@ func FuzzDatagram(f *testing.F) {
 			Targets: []upstream.Target{target("udp", addrA)},
 			Dial: func(_ context.Context, network string, _ netip.AddrPort) (net.Conn, error) {
 				if network == "tcp" {
-					return nil, net.ErrClosed // a truncated one is a failure then
+					return nil, net.ErrClosed // a truncated answer then fails
 				}
 				ours, peer := net.Pipe()
 				go func() {
 					defer func() { _ = peer.Close() }()
 					query := make([]byte, 512)
-					for { // again without OPT, maybe
+					for { // possibly again without OPT
 						n, err := peer.Read(query)
 						if err != nil {
 							return
@@ -70,12 +70,11 @@ func FuzzDatagram(f *testing.F) {
 	})
 }
 
-// FuzzStream sends any octets over TCP and closes. Whatever they are, the query
-// ends at once; where a plain splitter finds the answer among the frames, so
-// does the pool.
+// FuzzStream sends arbitrary bytes over TCP and closes. The query ends at once, and finds the answer if a plain
+// splitter does.
 func FuzzStream(f *testing.F) {
 	q := question(f, "www.example.")
-	copy(q, []byte{1, 1}) // the ID that fixed gives: the seeds answer
+	copy(q, []byte{1, 1}) // the ID from fixed, which the seeds answer
 	frame := func(msg []byte) []byte { return append(binary.BigEndian.AppendUint16(nil, uint16(len(msg))), msg...) }
 	for _, shape := range upstreamtest.BadShapes() {
 		f.Add(append(frame(shape.Make(q)), frame(upstreamtest.Forged(q))...), uint8(3))
@@ -104,7 +103,7 @@ func FuzzStream(f *testing.F) {
 				return ours, nil
 			},
 		})
-		run(t, p) // whose end closes the connection that was opened in place of this one
+		run(t, p) // its end closes the connection opened instead of this one
 		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 		defer cancel()
 		r, err := p.Exchange(ctx, q, nil)
@@ -117,7 +116,7 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
-// fixed is randomness that always gives ones.
+// fixed is a random source that returns only ones.
 type fixed struct{}
 
 func (fixed) Read(p []byte) (int, error) {
@@ -127,7 +126,7 @@ func (fixed) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// split tells whether the answer is the first frame with its ID and question.
+// split reports whether the answer is the first frame with its ID and question.
 func split(stream, answer []byte) bool {
 	for len(stream) >= 2 {
 		n := int(binary.BigEndian.Uint16(stream))

@@ -17,11 +17,11 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// addrL is a last resort.
+// addrL is the last resort.
 var addrL = netip.MustParseAddrPort("10.96.0.10:53")
 
-// A lab is the servers A, B, C and L in memory. Each answers with an address of
-// its own after a millisecond, until something happens to it.
+// A harness has the servers A, B, C and L in memory. Each answers with its own address after a millisecond, until the
+// test changes it.
 type harness struct {
 	a, b, c, l *upstreamtest.Server
 	servers    upstreamtest.Network
@@ -67,18 +67,17 @@ func (h *harness) set(addr netip.AddrPort, script upstreamtest.Script, err error
 	h.dial[addr] = err
 }
 
-// vanish cuts the path to a server without a word.
+// vanish makes a server stop answering without closing its connections.
 func (h *harness) vanish(addr netip.AddrPort) {
 	h.set(addr, upstreamtest.Always(upstreamtest.Action{Drop: true}), errNoAnswer)
 }
 
-// end is that of the program there: its connections are closed with the next
-// query, new ones refused.
+// end ends the server process: its connections close with the next query, and new ones are refused.
 func (h *harness) end(addr netip.AddrPort) {
 	h.set(addr, upstreamtest.Always(upstreamtest.Action{Close: true}), syscall.ECONNREFUSED)
 }
 
-// pool follows e in the lab.
+// pool makes a pool of the Endpoints in the harness.
 func (h *harness) pool(t *testing.T, e *upstream.Endpoints) *upstream.Pool {
 	t.Helper()
 	p := newPool(t, upstream.Config{Endpoints: e, Dial: h.Dial})
@@ -107,7 +106,7 @@ type load struct {
 	longest time.Duration // of all
 }
 
-// during puts a load on the pool for that long and waits for its last answer.
+// during runs a load for the time and waits for its last answer.
 func during(t *testing.T, p *upstream.Pool, long time.Duration) load {
 	t.Helper()
 	var (
@@ -134,7 +133,7 @@ func during(t *testing.T, p *upstream.Pool, long time.Duration) load {
 	return sum
 }
 
-// only fails when anything but answers of these servers came.
+// only fails if there was anything but answers of these servers.
 func (l load) only(t *testing.T, phase string, want ...string) {
 	t.Helper()
 	for answer, n := range l.answers {

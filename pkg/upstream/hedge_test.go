@@ -11,7 +11,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// A query that is later than nearly all before it is asked elsewhere too, long before anybody loses patience.
+// A late query is hedged, long before its timeout.
 func TestHedge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -39,13 +39,14 @@ func TestHedge(t *testing.T) {
 	})
 }
 
-// An upstream that becomes slow for all does not get its load sent to the other one too, but for a few in a hundred.
+// An upstream that becomes slow for all queries does not double the load of the other one: only a small share is
+// hedged.
 func TestHedgeBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const ms = time.Millisecond
 		tr := newThreeServers(t, upstream.Sequential, after(6*ms, one("192.0.2.10")), after(3*ms, one("192.0.2.20")))
-		tr.asked(t, 2000, ms) // more than enough to save up all that may be
+		tr.asked(t, 2000, ms) // saves up the whole budget
 		const saved, n = 32, 1000
 		tr.servers[0].SetScript(upstreamtest.Always(after(100*ms, one("192.0.2.10"))))
 		tr.asked(t, n, ms)
@@ -55,7 +56,7 @@ func TestHedgeBudget(t *testing.T) {
 	})
 }
 
-// Nobody is asked early who is not better than the one that is late: not the last resort, and not the same one again.
+// A hedge goes only to a better upstream: not to the last resort, and not to the late one.
 func TestHedgeLoadOnOthers(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond

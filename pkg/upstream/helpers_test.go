@@ -30,12 +30,12 @@ var (
 	addrC = netip.MustParseAddrPort("192.0.2.3:53")
 )
 
-// TestMain fails when goroutines are left after the last test.
+// TestMain fails if goroutines are left after the last test.
 func TestMain(m *testing.M) {
 	before := runtime.NumGoroutine()
 	code := m.Run()
 	if flag.Lookup("test.fuzz").Value.String() != "" {
-		os.Exit(code) // the fuzzer keeps goroutines of its own
+		os.Exit(code) // the fuzzer keeps its own goroutines
 	}
 	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -53,20 +53,20 @@ func one(address string) upstreamtest.Action {
 	return upstreamtest.Action{Records: []string{"www.example. 60 IN A " + address}}
 }
 
-// after is a, later.
+// after delays an action.
 func after(d time.Duration, a upstreamtest.Action) upstreamtest.Action {
 	a.Delay = d
 	return a
 }
 
-// rcode answers with a response code and, as EDNS asks, an OPT record.
+// rcode answers with a response code and, if requested, an OPT record.
 func rcode(code int) upstreamtest.Action { return upstreamtest.Action{Rcode: code} }
 
 func target(network string, addr netip.AddrPort) upstream.Target {
 	return upstream.Target{Network: network, Addr: addr}
 }
 
-// memory runs a pool over servers in memory, all asked over network.
+// memory runs a pool with servers in memory, all over network.
 func memory(t *testing.T, network string, net upstreamtest.Network, addrs ...netip.AddrPort) *upstream.Pool {
 	t.Helper()
 	cfg := upstream.Config{Dial: net.Dial}
@@ -87,7 +87,7 @@ func newPool(tb testing.TB, cfg upstream.Config) *upstream.Pool {
 	return p
 }
 
-// run runs the pool until the test ends and waits for its end.
+// run runs the pool until the test ends and joins it.
 func run(tb testing.TB, p *upstream.Pool) {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -101,7 +101,7 @@ func run(tb testing.TB, p *upstream.Pool) {
 	})
 }
 
-// question is a query as the resolver sends it: RD, and EDNS with 1232 octets.
+// question builds a query as the resolver sends it: RD, and EDNS with 1232 bytes.
 func question(tb testing.TB, name string) []byte {
 	tb.Helper()
 	m := new(dns.Msg).SetQuestion(name, dns.TypeA).SetEdns0(1232, false)
@@ -112,8 +112,7 @@ func question(tb testing.TB, name string) []byte {
 	return q
 }
 
-// ask asks for www.example. within 4.5 s, and gives the first address of the
-// answer, or the failure in a few words.
+// ask asks for www.example. within 4.5 s. It returns the first address of the answer, or the failure in a few words.
 func ask(tb testing.TB, p *upstream.Pool) string {
 	tb.Helper()
 	return askName(tb, p, "www.example.")
@@ -153,7 +152,7 @@ func outcome(tb testing.TB, r []byte, err error) string {
 	return "empty " + dns.RcodeToString[m.Rcode]
 }
 
-// failures are the causes counted for the pool's first server, as "cause=n …".
+// failures returns the causes counted for the pool's first server, as "cause=n …".
 func failures(p *upstream.Pool) string {
 	var out []string
 	for cause, n := range p.Stats().Servers[0].Failures {
@@ -177,7 +176,7 @@ func servers(p *upstream.Pool) []string {
 	return out
 }
 
-// logger is a log and a function that gives its lines so far.
+// logger returns a log and a function that returns its lines.
 func logger() (log *slog.Logger, lines func() []string) {
 	out := new(proctest.Output)
 	h := slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {

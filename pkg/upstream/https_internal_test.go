@@ -17,7 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// doh makes a carrier for a server in memory, by the name dns.example.
+// newDoHHarness makes a transport for a server in memory with the name dns.example.
 func newDoHHarness(t *testing.T, s *upstreamtest.Server, connections int, change func(*Target)) *harness {
 	t.Helper()
 	target := Target{Network: "https", Addr: peer, Name: "dns.example", CAFile: secure(t, s, "dns.example")}
@@ -27,7 +27,7 @@ func newDoHHarness(t *testing.T, s *upstreamtest.Server, connections int, change
 	return newHarness(t, target, connections, upstreamtest.Network{peer: s}.Dial)
 }
 
-// What a request looks like (RFC 8484 section 4.1).
+// The request is as in RFC 8484 section 4.1.
 func TestHTTPSRequest(t *testing.T) {
 	t.Parallel()
 	type seen struct{ Method, Proto, Host, Path, Accept, Type, Agent string }
@@ -76,7 +76,7 @@ func TestHTTPSRequest(t *testing.T) {
 	}
 }
 
-// Whatever a server answers, it is an answer or it is told what was wrong.
+// Each response is either an answer or a classified error.
 func TestHTTPSResponses(t *testing.T) {
 	t.Parallel()
 	raw := func(f func(q []byte) []byte) upstreamtest.Action {
@@ -86,7 +86,7 @@ func TestHTTPSResponses(t *testing.T) {
 		name  string
 		a     upstreamtest.Action
 		want  string
-		cause Cause // counted where it is seen; CauseTimeout: none
+		cause Cause // CauseTimeout: none
 	}{
 		{name: "an answer", a: raw(upstreamtest.Forged), want: "192.0.2.66"},
 		{name: "NXDOMAIN", a: upstreamtest.Action{Rcode: dns.RcodeNameError}, want: "NXDOMAIN"},
@@ -139,7 +139,7 @@ func TestHTTPSResponses(t *testing.T) {
 	}
 }
 
-// The time that an answer was in a cache of HTTP has passed for its TTLs too.
+// The Age of a response is subtracted from its TTLs.
 func TestHTTPSAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestHTTPSAge(t *testing.T) {
 	})
 }
 
-// A server that wants no more requests on a session (GOAWAY), or cuts it, loses none.
+// No query is lost if the server sends GOAWAY or closes the connection.
 func TestHTTPSConnectionsEnd(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]upstreamtest.Action{"GOAWAY": {Close: true}, "cut": {Reset: true}} {
@@ -218,7 +218,7 @@ func TestHTTPSConnectionsEnd(t *testing.T) {
 	}
 }
 
-// Requests are bounded, and those that nobody waits for any more end on both sides.
+// The number of requests is bounded, and canceled ones end on both sides.
 func TestHTTPSCancel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -254,7 +254,7 @@ func TestHTTPSCancel(t *testing.T) {
 	})
 }
 
-// Sessions are open before they are needed, are replaced at their age without anybody waiting, and go without queries.
+// Connections are opened in advance, replaced when they age without a query waiting, and closed when idle.
 func TestHTTPSConnAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -284,7 +284,7 @@ func TestHTTPSConnAge(t *testing.T) {
 	})
 }
 
-// A session on which nothing comes back makes way for another.
+// A connection without responses is replaced.
 func TestHTTPSSilence(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// The last resort is asked when nobody is ready or all that are fail, within the
-// same query, and left when one of them is back.
+// The last resort is asked if no server is ready or all ready ones fail, within the same query. Queries return to the
+// others when one has recovered.
 func TestEndpointsLastResort(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
@@ -23,7 +23,7 @@ func TestEndpointsLastResort(t *testing.T) {
 		name    string
 		fail    func(*harness, *upstream.Endpoints)
 		back    func(*harness, *upstream.Endpoints)
-		late    int           // queries that had to wait while there was nobody else
+		late    int           // queries that waited
 		longest time.Duration // of them
 	}{
 		{
@@ -42,14 +42,14 @@ func TestEndpointsLastResort(t *testing.T) {
 			longest: ms,
 		},
 		{
-			name: "all silent", // 300 ms: one patience each; then a probe of each in 5 s
+			name: "all silent", // 300 ms: one timeout each; then one probe of each in 5 s
 			fail: func(h *harness, _ *upstream.Endpoints) {
 				h.vanish(addrA)
 				h.vanish(addrB)
 			},
 			back:    func(h *harness, _ *upstream.Endpoints) { h.set(addrA, healthy("192.0.2.10"), nil) },
 			late:    31 + 30 + 2*2,
-			longest: 601 * ms, // of a query that was under way when they fell silent
+			longest: 601 * ms, // of a query that was pending when they stopped answering
 		},
 	}
 	for _, tt := range tests {
@@ -83,9 +83,8 @@ func TestEndpointsLastResort(t *testing.T) {
 	}
 }
 
-// A server that is gone without a word costs the queries of one patience their
-// wait. The next ones ask another; the connection is closed long before the
-// kernel gives it up.
+// A server that stops answering delays queries for one timeout only. The next ones go to another server, and the
+// connection is closed long before the kernel would.
 func TestEndpointsBlackHole(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -120,7 +119,7 @@ func TestEndpointsBlackHole(t *testing.T) {
 	}
 }
 
-// One query that takes long says nothing of a server that answers others.
+// One slow name says nothing about the health of a server that answers others.
 func TestEndpointsSlowQuery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -131,7 +130,7 @@ func TestEndpointsSlowQuery(t *testing.T) {
 			}
 			return after(time.Millisecond, one("192.0.2.10"))
 		})
-		// Its answer ends the slow try with A amid two queries.
+		// The answer ends the slow attempt with A between two queries.
 		lab.l.SetScript(upstreamtest.Always(after(3*time.Millisecond, one("192.0.2.99"))))
 		p := lab.pool(t, endpoints(list(addrA), list(addrL)))
 		during(t, p, 100*time.Millisecond)
@@ -145,8 +144,7 @@ func TestEndpointsSlowQuery(t *testing.T) {
 	})
 }
 
-// A stuck connection that is tried again now and then is not kept by that: the
-// next try is on a new one.
+// Retries do not keep a stalled connection open: the next attempt uses a new one.
 func TestEndpointsStuckConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

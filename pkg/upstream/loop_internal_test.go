@@ -24,7 +24,7 @@ import (
 // rootZone is the root in wire form.
 const rootZone = "\x00"
 
-// probeName is the name that a probe asks for.
+// probeName returns the name that a probe asks for.
 func probeName(t *testing.T, query []byte) []byte {
 	t.Helper()
 	m := new(dns.Msg)
@@ -71,7 +71,7 @@ func TestLoopDetector(t *testing.T) {
 	}
 }
 
-// TestLoopsIsBounded sends more probes than are remembered, then waits until none is.
+// The detector remembers a bounded number of probes, for a limited time.
 func TestLoopDetectorBound(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1795212600, 0)
@@ -114,12 +114,12 @@ func TestLoopDetectorConcurrent(t *testing.T) {
 	all.Wait()
 }
 
-// A mirror is an upstream that can be made to send queries back.
+// A fakeLoop is an upstream that can be made to send queries back.
 type fakeLoop struct {
 	detector *LoopDetector
 
 	mu      sync.Mutex // guards the fields below
-	looping bool       // back
+	looping bool       // sends queries back
 	probes  []time.Time
 	warned  int
 }
@@ -140,14 +140,14 @@ func (f *fakeLoop) set(leads bool) {
 	f.looping = leads
 }
 
-// sent gives the probes so far, and how often a loop was found.
+// sent returns the number of probes and of warnings so far.
 func (f *fakeLoop) sent() (probes, found int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.probes), f.warned
 }
 
-// guarded makes a guard of the mirror.
+// newFakeLoopMonitor makes a monitor of the fake upstream.
 func newFakeLoopMonitor(f *fakeLoop) *loopMonitor {
 	c := &common{rand: rand.Reader, now: time.Now, log: slog.New(warnings{slog.DiscardHandler, f})}
 	f.detector = NewLoopDetector(nil, time.Now)
@@ -157,7 +157,7 @@ func newFakeLoopMonitor(f *fakeLoop) *loopMonitor {
 	}
 }
 
-// warnings is a log that counts as found what it is warned of.
+// warnings is a log handler that counts warnings.
 type warnings struct {
 	slog.Handler
 
@@ -175,7 +175,7 @@ func (w warnings) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-// useFor has the upstream used ten times a second.
+// useFor queries the upstream ten times a second.
 func useFor(m *loopMonitor, d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		m.onQuery(time.Now())
@@ -240,7 +240,7 @@ func TestLoopMonitorDetectsAndClears(t *testing.T) {
 			t.Errorf("after 10 minutes: looped %v, found %d times, %d probes more, want 10 to 20", m.looped(), found, n-1)
 		}
 		f.set(false)
-		time.Sleep(time.Minute + loopProbeTimeout + time.Second) // unused: the timer must do
+		time.Sleep(time.Minute + loopProbeTimeout + time.Second) // unused: the timer must probe
 		synctest.Wait()
 		if m.looped() {
 			t.Error("still left out after a probe stayed away")
@@ -259,7 +259,7 @@ func TestLoopMonitorDetectsAndClears(t *testing.T) {
 	})
 }
 
-// TestLoopGuardLate has probes come back late, more than once and after the end.
+// Probes that return late, more than once or after the end have no wrong effect.
 func TestLoopMonitorLateProbe(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -274,7 +274,7 @@ func TestLoopMonitorLateProbe(t *testing.T) {
 		if !f.detector.Detected(name) || !m.looped() {
 			t.Error("a probe that came back after 20 s is not known")
 		}
-		for range 80 { // the same one, over and over: it must not put off the next
+		for range 80 { // the same one repeatedly must not postpone the next
 			time.Sleep(time.Second)
 			f.detector.Detected(name)
 		}

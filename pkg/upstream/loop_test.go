@@ -14,8 +14,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// An upstream that leads back is found by the first query to it and left out, also by the races that wait for it, until
-// it leads back no more.
+// The first query to an upstream that loops back detects the loop. The upstream is excluded, also for exchanges that
+// wait for it, until the loop ends.
 func TestPoolExcludesLoop(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"udp", "tcp"} {
@@ -34,7 +34,7 @@ func TestPoolExcludesLoop(t *testing.T) {
 							t.Errorf("nobody knows of %q", q.Name)
 						}
 					}
-					return upstreamtest.Action{Drop: true} // it waits for us, as we do for it
+					return upstreamtest.Action{Drop: true} // it waits for this process, which waits for it
 				})
 				b := upstreamtest.New(upstreamtest.Always(after(2*time.Millisecond, one("192.0.2.20"))))
 				log, lines := logger()

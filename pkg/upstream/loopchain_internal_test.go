@@ -20,22 +20,22 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// firstPatience is how long a query waits for an upstream of which nothing is known.
+// firstPatience is the timeout of an upstream without latency samples.
 const firstPatience = timeoutSRTTs * initialSRTT
 
-// A hop is the upstream of one resolver: another resolver, or, when there is none, one that knows every name.
+// A hop is the upstream of one resolver: another resolver, or, if nil, a server that knows every name.
 type hop struct {
 	guard *loopMonitor
 
 	mu    sync.Mutex // guards the fields below
 	next  *resolve.Resolver
-	asked int // queries that went this way, probes included
+	asked int // queries that came this way, including probes
 }
 
-// A hopReply takes the reply of the next resolver.
+// A hopReply receives the reply of the next resolver.
 type hopReply struct {
-	to   wire.AnswerReceiver // nil: nobody
-	done atomic.Bool         // no sync.Once: the flight that it ends may have it among its own clients
+	to   wire.AnswerReceiver // nil: no client
+	done atomic.Bool         // no sync.Once: the exchange that it ends may have it among its own clients
 }
 
 // Reply implements wire.Replier.
@@ -67,7 +67,7 @@ func (h *hop) Ask(q []byte, until time.Time, to wire.AnswerReceiver, _ *wire.Sen
 		go r.fail(errLoop)
 		return
 	}
-	time.AfterFunc(firstPatience, func() { // when a race looks whether its upstreams lead back
+	time.AfterFunc(firstPatience, func() { // when an exchange checks for loops
 		if h.guard.looped() {
 			r.fail(errLoop)
 		}
@@ -76,14 +76,14 @@ func (h *hop) Ask(q []byte, until time.Time, to wire.AnswerReceiver, _ *wire.Sen
 	go h.send(q, r)
 }
 
-// sum is how many queries went this way.
+// sum returns how many queries came this way.
 func (h *hop) sum() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.asked
 }
 
-// carry brings a query to the next resolver.
+// send sends a query to the next resolver.
 func (h *hop) send(q []byte, to wire.Replier) {
 	time.Sleep(time.Millisecond)
 	h.mu.Lock()
@@ -121,7 +121,7 @@ func (h *hop) send(q []byte, to wire.Replier) {
 	worker.Flush(time.Now())
 }
 
-// newHop makes an upstream that leads nowhere yet, and the resolver that has it.
+// newHop makes an upstream without a next resolver, and a resolver that uses it.
 func newHop(t *testing.T) (*hop, *resolve.Resolver) {
 	t.Helper()
 	h := &hop{}
@@ -146,7 +146,7 @@ func newHop(t *testing.T) (*hop, *resolve.Resolver) {
 	return h, r
 }
 
-// client asks a resolver for a name and gives the rcode and how long it took.
+// client queries a resolver, and returns the rcode and the time.
 func client(t *testing.T, r *resolve.Resolver, name string) (rcode int, took time.Duration) {
 	t.Helper()
 	q, err := new(dns.Msg).SetQuestion(name, dns.TypeA).Pack()
@@ -165,8 +165,8 @@ type replyFunc func(msg []byte)
 // Reply implements wire.Replier.
 func (f replyFunc) Reply(msg []byte, _ *wire.SendBatch) { f(msg) }
 
-// TestLoopThroughTwoResolvers has two resolvers forward to each other: the first query fails when its patience ends and
-// the others at once, none goes round more than a few times, and both work again when one has another upstream.
+// Two resolvers forward to each other. The first query fails after its timeout and the others at once, no query
+// circulates more than a few times, and both recover when one gets another upstream.
 func TestLoopThroughTwoResolvers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestLoopThroughTwoResolvers(t *testing.T) {
 		a.next, b.next = second, first
 		defer a.guard.stop()
 		defer b.guard.stop()
-		const queries = 600 // one a second
+		const queries = 600 // one per second
 		slow := 0
 		for i := range queries {
 			name := string([]byte{'a' + byte(i%26), 'a' + byte(i/26)}) + ".example."
@@ -192,7 +192,8 @@ func TestLoopThroughTwoResolvers(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		synctest.Wait()
-		// One for each to find it out; and of a hundred runs one has a query that comes as a guard draws its next probe.
+		// One per resolver to detect the loop. In one of a hundred runs a query comes just before a monitor's next
+		// probe.
 		if slow > 4 {
 			t.Errorf("%d of %d queries took longer than 100 ms, want two as a rule and four at the most", slow, queries)
 		}
@@ -219,7 +220,7 @@ func TestLoopThroughTwoResolvers(t *testing.T) {
 	})
 }
 
-// TestLoopToItself has a resolver whose upstream is itself.
+// A resolver whose upstream is itself detects the loop.
 func TestLoopToItself(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

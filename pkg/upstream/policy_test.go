@@ -12,7 +12,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// A trio is three targets that are asked by a policy.
+// threeServers are three targets with a policy.
 type threeServers struct {
 	pool    *upstream.Pool
 	servers []*upstreamtest.Server
@@ -34,7 +34,7 @@ func newThreeServers(t *testing.T, policy upstream.Policy, actions ...upstreamte
 	return tr
 }
 
-// asked asks n times, with a pause after each, and tells who was asked.
+// asked sends n queries, with a pause after each, and returns who was asked.
 func (tr *threeServers) asked(t *testing.T, n int, pause time.Duration) string {
 	t.Helper()
 	var b strings.Builder
@@ -123,5 +123,5 @@ func TestRandom(t *testing.T) {
 	})
 }
 
-// hedged is how many of n queries may be asked twice since the first one asked was late.
+// hedged returns how many of n queries may be hedged.
 func hedged(n int) int { return n*3/100 + 1 }

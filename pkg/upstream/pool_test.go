@@ -59,7 +59,7 @@ func TestNewRejects(t *testing.T) {
 	}
 }
 
-// An entry twice is one upstream, ourselves none.
+// Duplicate entries are one upstream, and own addresses are excluded.
 func TestNewDropsUnusable(t *testing.T) {
 	t.Parallel()
 	log, lines := logger()

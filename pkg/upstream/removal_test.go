@@ -18,17 +18,17 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// What becomes of one query that is with A when A leaves, 100 ms after it came.
+// A query is pending with A when A is removed, 100 ms after it came.
 func TestEndpointsInFlight(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
 	tests := []struct {
 		name   string
 		a      upstreamtest.Action
-		ready  []upstream.Server // after A has left
+		ready  []upstream.Server // after A was removed
 		want   string
 		took   time.Duration
-		closed time.Duration // when the connection to A is
+		closed time.Duration // when the connection to A is closed
 	}{
 		{
 			name: "A still answers", a: after(300*ms, one("192.0.2.10")), ready: list(addrB),
@@ -71,7 +71,7 @@ func TestEndpointsInFlight(t *testing.T) {
 						},
 					})
 					run(t, p)
-					if warm { // and so that A's patience is 400 ms in both cases
+					if warm { // and so that A's timeout is 400 ms in both cases
 						lab.a.SetScript(upstreamtest.Always(after(100*ms, one("192.0.2.10"))))
 						ask(t, p)
 					}
@@ -100,7 +100,7 @@ func TestEndpointsInFlight(t *testing.T) {
 	}
 }
 
-// A connection that is idle when its server leaves is closed at once.
+// An idle connection closes at once when its server is removed.
 func TestEndpointsIdleRemoved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -128,14 +128,14 @@ func TestEndpointsIdleRemoved(t *testing.T) {
 	})
 }
 
-// Who stays keeps connection and counters, whichever list it is in.
+// A server that stays keeps its connection and counters, in either list.
 func TestEndpointsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		lab := newHarness()
 		e := endpoints(list(addrA, addrB), nil)
 		p := lab.pool(t, e)
-		for range 20 { // one of them goes to B, but for a chance of one in a million
+		for range 20 { // one goes to B, except for a chance of one in a million
 			ask(t, p)
 		}
 		known := p.Stats().Servers[1]

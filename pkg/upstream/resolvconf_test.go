@@ -25,7 +25,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// write puts a file in place at once, as a careful writer does.
+// write replaces a file atomically.
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil {
@@ -162,7 +162,7 @@ func TestResolvConf(t *testing.T) {
 	}
 }
 
-// A list may hold files and addresses, in order.
+// A list may mix files and addresses, in order.
 func TestResolvConfAmongAddresses(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "resolv.conf")
@@ -176,7 +176,7 @@ func TestResolvConfAmongAddresses(t *testing.T) {
 	}
 }
 
-// A followed is a pool over a resolv.conf that Run follows.
+// A watchedPool is a pool with a resolv.conf that Run watches.
 type watchedPool struct {
 	*upstream.Pool
 	path, systemd string
@@ -195,7 +195,7 @@ func follow(t *testing.T, path, systemd string) watchedPool {
 	return watchedPool{Pool: p, path: path, systemd: systemd, lines: lines}
 }
 
-// until waits for a condition, 10 s at most.
+// until waits up to 10 s for a condition.
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
@@ -257,7 +257,7 @@ func TestResolvConfReload(t *testing.T) {
 	}
 }
 
-// A file that becomes the stub's, and then what is behind the stub.
+// A file becomes the stub's, then the list behind the stub changes.
 func TestResolvConfStubReload(t *testing.T) {
 	t.Parallel()
 	path, systemd := filepath.Join(t.TempDir(), "resolv.conf"), filepath.Join(t.TempDir(), "resolv.conf")
@@ -270,7 +270,7 @@ func TestResolvConfStubReload(t *testing.T) {
 	f.becomes(t, "udp 192.0.2.3:53")
 }
 
-// A defect in reading a file costs that reading: what was read before is asked, and the file is read again later.
+// After a panic while reading a file, the previous servers stay, and the file is read again later.
 func TestResolvConfPanic(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "resolv.conf")
@@ -326,7 +326,7 @@ func TestResolvConfInConfigMap(t *testing.T) {
 	f.becomes(t, "udp 192.0.2.2:53")
 }
 
-// A closeTeller tells when it is closed.
+// A closeNotifier notifies when it is closed.
 type closeNotifier struct {
 	net.Conn
 	tell func()
@@ -337,8 +337,7 @@ func (c *closeNotifier) Close() error {
 	return c.Conn.Close()
 }
 
-// A server that leaves the list takes its connections along, after their last
-// query.
+// A removed server loses its connections after their last query.
 func TestResolvConfRemovedUpstreams(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "resolv.conf")
@@ -372,7 +371,7 @@ func TestResolvConfRemovedUpstreams(t *testing.T) {
 	}
 	select {
 	case <-closed:
-	case <-time.After(5 * time.Second): // half of what an idle connection has
+	case <-time.After(5 * time.Second): // half of the idle timeout
 		t.Error("the connection is still open, want it closed after its last query")
 	}
 }

@@ -17,14 +17,14 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// The order follows latency; who is slow or failed is tried again now and then.
+// The order follows the latency. Slow and failed servers are tried again from time to time.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
 	tests := []struct {
 		name  string
 		a, b  upstreamtest.Action
-		later map[int]upstreamtest.Action // what A does from that query on
+		later map[int]upstreamtest.Action // actions of A from that query on
 		every time.Duration               // between queries
 		n     int
 		want  string // servers asked, query by query
@@ -36,7 +36,7 @@ func TestOrder(t *testing.T) {
 			want: "A B B B B B B B B B",
 		},
 		{
-			name: "not being asked halves every 5 s", // 20 ms are worth less than 4 ms after 15 s
+			name: "not being asked halves every 5 s", // after 15 s, 20 ms score better than 4 ms
 			a:    after(20*ms, one("192.0.2.10")), b: after(4*ms, one("192.0.2.20")),
 			every: time.Second, n: 20,
 			want: "A B B B B B B B B B B B B B B A B B B B",
@@ -80,7 +80,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// The patience grows with the latency: 4 × srtt between 150 and 800 ms.
+// The timeout follows the latency: 4 × srtt between 150 and 800 ms.
 func TestAttemptTimeout(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
@@ -111,7 +111,7 @@ func TestAttemptTimeout(t *testing.T) {
 	}
 }
 
-// Penalties: 100 ms at least, then twice as much; tries side by side count once, so that a second has two. Then it is
+// Penalties: 100 ms at least, then doubled. Parallel attempts count once, so a second has two. Then the server is
 // down.
 func TestPenalty(t *testing.T) {
 	t.Parallel()
@@ -137,7 +137,7 @@ func TestPenalty(t *testing.T) {
 	})
 }
 
-// Whether one that was silent is back is found out by probes. No other client waits for it.
+// Recovery is found by probes, without delaying another client.
 func TestProbes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestProbes(t *testing.T) {
 		if got := a.Probes(); got < 110 || got > 125 {
 			t.Errorf("%d probes in a minute, want two a second", got)
 		}
-		a.SetScript(upstreamtest.Always(rcode(dns.RcodeRefused))) // it says something
+		a.SetScript(upstreamtest.Always(rcode(dns.RcodeRefused))) // any answer counts
 		time.Sleep(time.Second)
 		before := a.Probes()
 		if p.Stats().Servers[0].Failing {

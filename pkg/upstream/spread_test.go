@@ -13,7 +13,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// A fleet is followed endpoints, each a server in memory.
+// A serverGroup is the servers of an Endpoints, in memory.
 type serverGroup struct {
 	pool      *upstream.Pool
 	endpoints *upstream.Endpoints
@@ -32,7 +32,7 @@ func newServerGroup(t *testing.T) *serverGroup {
 	return f
 }
 
-// add adds a server that takes so long, and makes it known.
+// add adds a server with the latency.
 func (f *serverGroup) add(took time.Duration, far bool) {
 	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(len(f.servers) + 1)}), 53)
 	s := upstreamtest.New(upstreamtest.Always(after(took, one(addr.Addr().String()))))
@@ -43,7 +43,7 @@ func (f *serverGroup) add(took time.Duration, far bool) {
 	f.endpoints.Set(f.members, nil)
 }
 
-// shares puts a load on the pool and tells how many of a hundred queries each server got.
+// shares runs a load on the pool and returns each server's share of the queries in percent.
 func (f *serverGroup) shares(t *testing.T, long, every time.Duration) []int {
 	t.Helper()
 	before := make([]int, len(f.servers))
@@ -123,7 +123,7 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// A newcomer has its share at once.
+// A new server gets its share at once.
 func TestSpreadToNewEndpoint(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestSpreadToNewEndpoint(t *testing.T) {
 	})
 }
 
-// One of many is near: it is found, whoever is drawn.
+// The one near server of many is found, whatever the sample.
 func TestSpreadOverMany(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestSpreadOverMany(t *testing.T) {
 	})
 }
 
-// One that hangs holds up only those that were on their way to it.
+// A server that hangs delays only the queries that were sent to it.
 func TestSpreadAroundBlackHole(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

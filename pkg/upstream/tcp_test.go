@@ -16,8 +16,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// numbered answers n7.example. with 192.0.2.7, the higher numbers first and all
-// in the smallest pieces.
+// numbered answers n7.example. with 192.0.2.7, higher numbers first and in the smallest pieces.
 func numbered(q upstreamtest.Query) upstreamtest.Action {
 	var n int
 	_, _ = fmt.Sscanf(q.Name, "n%d.example.", &n)
@@ -43,8 +42,7 @@ func askNumbered(t *testing.T, p *upstream.Pool, clients int) {
 	group.Wait()
 }
 
-// Many queries ride on one connection, each with an ID of its own, and get
-// their own answers although these come in another order.
+// Many queries share a connection with unique IDs, and get their own answers even out of order.
 func TestTCPPipelines(t *testing.T) {
 	t.Parallel()
 	const clients = 50
@@ -72,7 +70,7 @@ func TestTCPPipelines(t *testing.T) {
 	})
 }
 
-// The same over real sockets, where pieces are read as they come.
+// The same over real sockets, where pieces arrive separately.
 func TestTCPPipelinesOverSockets(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, upstream.Config{Targets: []upstream.Target{target("tcp", upstreamtest.New(numbered).Listen(t))}})
@@ -80,8 +78,8 @@ func TestTCPPipelinesOverSockets(t *testing.T) {
 	askNumbered(t, p, 50)
 }
 
-// Queries at one time are spread over the connections there may be, evenly. One
-// query at a time needs one, and the others are open before they are needed.
+// Simultaneous queries spread evenly over the connections. Sequential queries use one, and the others are opened in
+// advance.
 func TestTCPConnections(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -136,12 +134,12 @@ func TestTCPConnections(t *testing.T) {
 	}
 }
 
-// Frames that answer nothing are counted and passed over.
+// Frames that answer no query are counted and skipped.
 func TestTCPBadFrameFirst(t *testing.T) {
 	t.Parallel()
 	for _, shape := range upstreamtest.BadShapes() {
 		if shape.Reads {
-			continue // it is the answer, and ends the try: TestTCPMalformed
+			continue // it is the answer, and ends the attempt: TestTCPMalformed
 		}
 		t.Run(shape.Name, func(t *testing.T) {
 			t.Parallel()
@@ -164,8 +162,7 @@ func TestTCPBadFrameFirst(t *testing.T) {
 	}
 }
 
-// An answer that cannot be read ends the try at once: nobody else can have sent
-// it. The connection stays.
+// A malformed answer ends the attempt at once, as only the peer can have sent it. The connection stays.
 func TestTCPMalformed(t *testing.T) {
 	t.Parallel()
 	truncated := upstreamtest.Shape{Name: "truncated", Reads: true, Make: func(q []byte) []byte {
@@ -200,7 +197,7 @@ func TestTCPMalformed(t *testing.T) {
 	}
 }
 
-// One client query costs three TCP connections at most, whatever happens.
+// One client query opens at most three TCP connections.
 func TestTCPConnectionsPerQuery(t *testing.T) {
 	t.Parallel()
 	truncated := upstreamtest.Always(upstreamtest.Action{Truncate: true})
@@ -259,8 +256,7 @@ func TestTCPConnectionsPerQuery(t *testing.T) {
 	}
 }
 
-// A connection may have come to its end by age: the query on it is asked again,
-// on a new connection, within the same try.
+// If a connection ends for its age, its query moves to a new connection within the same attempt.
 func TestTCPRetryOnNewConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -280,7 +276,7 @@ func TestTCPRetryOnNewConnection(t *testing.T) {
 	})
 }
 
-// The same where the connection is reset, which takes a real socket.
+// The same after a reset, which needs a real socket.
 func TestTCPResetUnderQuery(t *testing.T) {
 	t.Parallel()
 	s := upstreamtest.New(upstreamtest.Sequence(one("192.0.2.10"), upstreamtest.Action{Reset: true}, one("192.0.2.10")))
@@ -296,7 +292,7 @@ func TestTCPResetUnderQuery(t *testing.T) {
 	}
 }
 
-// A dying connection gives all its queries back at once. They share a new one.
+// If a connection ends, all its queries move to a new one at once.
 func TestTCPConnectionLostWithManyQueries(t *testing.T) {
 	t.Parallel()
 	const clients = 200
@@ -329,15 +325,14 @@ func TestTCPConnectionLostWithManyQueries(t *testing.T) {
 	})
 }
 
-// The second chance is on a connection opened since: another old one may well
-// be as dead.
+// The retry uses a newer connection: another old one may have ended too.
 func TestTCPRetryIsOnFreshConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.Always(after(50*time.Millisecond, one("192.0.2.10"))))
 		p := memory(t, "tcp", upstreamtest.Network{addrA: s}, addrA)
 		var group sync.WaitGroup
-		for range 1100 { // more than one connection takes
+		for range 1100 { // more than fit one connection
 			group.Go(func() { ask(t, p) })
 		}
 		group.Wait()
@@ -356,7 +351,7 @@ func TestTCPRetryIsOnFreshConnection(t *testing.T) {
 	})
 }
 
-// A connection that dies with a fresh query on it is a failure of the try.
+// If a connection ends with a query that opened it, the attempt fails.
 func TestTCPFreshConnectionLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -374,7 +369,7 @@ func TestTCPFreshConnectionLost(t *testing.T) {
 	})
 }
 
-// A frame of any claimed length, cut anywhere, is no answer and no wait.
+// A frame with any length prefix, cut anywhere, is neither an answer nor a reason to wait.
 func TestTCPCutFrames(t *testing.T) {
 	t.Parallel()
 	for cut := range 20 {

@@ -14,14 +14,13 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// Races are set, set anew and removed at random, and the clock goes on: each is taken out once, when it is due, the
-// earliest first.
+// Random sets, resets and removals: each exchange is returned once, when it is due, the earliest first.
 func TestTimerHeapOrder(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) { // where no time passes, and the bell does not ring
+	synctest.Test(t, func(t *testing.T) { // no time passes, so the timer does not fire
 		random := rand.New(rand.NewPCG(1, 2))
 		now := time.Unix(1e9, 0)
-		table := timerHeap{common: &common{now: func() time.Time { return now }}, running: true} // no bell while the test takes
+		table := timerHeap{common: &common{now: func() time.Time { return now }}, running: true} // the timer does not fire during the test
 		races := make([]exchange, 300)
 		want := map[*exchange]time.Time{}
 		for range 20_000 {
@@ -50,7 +49,7 @@ func TestTimerHeapOrder(t *testing.T) {
 	})
 }
 
-// takeDue takes what is due, and compares it with what is to be.
+// takeDue pops the expired entries and compares them with the expected ones.
 func takeDue(t *testing.T, table *timerHeap, now time.Time, want map[*exchange]time.Time) {
 	t.Helper()
 	batch, last := make([]*exchange, 7), time.Time{}
@@ -72,7 +71,7 @@ func takeDue(t *testing.T, table *timerHeap, now time.Time, want map[*exchange]t
 	table.running = true
 }
 
-// busiest counts the goroutines whenever a race is over.
+// busiest records the highest number of goroutines at the end of an exchange.
 type busiest struct{ asked, goroutines int }
 
 func (b *busiest) Answered([]byte, error, *wire.SendBatch) {
@@ -80,7 +79,7 @@ func (b *busiest) Answered([]byte, error, *wire.SendBatch) {
 	b.goroutines = max(b.goroutines, runtime.NumGoroutine())
 }
 
-// Thousands of queries that come to nothing in the same moment take no goroutine each: a stack is larger than a race.
+// Thousands of queries that time out at once need no goroutine each: a stack is larger than an exchange.
 func TestTimerHeapGoroutines(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	synctest.Test(t, func(t *testing.T) {
 		const queries = 3000
@@ -103,7 +102,7 @@ func TestTimerHeapGoroutines(t *testing.T) { //nolint:paralleltest // it counts 
 		if b.asked != 0 {
 			t.Errorf("%d queries have no answer", b.asked)
 		}
-		if most := before + 2*maxSockets; b.goroutines > most { // each socket has a reader, and a timer for its life
+		if most := before + 2*maxSockets; b.goroutines > most { // each socket has a reader and an age timer
 			t.Errorf("%d goroutines at one time, want at most %d", b.goroutines, most)
 		}
 		ep := p.snapshot.Load().all[0]

@@ -20,7 +20,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// secure gives the server a certificate for the hosts and returns the file of the authority that signed it.
+// secure gives the server a certificate for the hosts and returns the CA file.
 func secure(tb testing.TB, s *upstreamtest.Server, hosts ...string) string {
 	tb.Helper()
 	authority := upstreamtest.NewAuthority(tb, time.Now())
@@ -30,18 +30,18 @@ func secure(tb testing.TB, s *upstreamtest.Server, hosts ...string) string {
 	return path
 }
 
-// Whom nothing vouches for is asked nothing, over TLS and over HTTPS, and the status can say what was wrong.
+// An upstream without a valid certificate gets no query, over TLS and HTTPS, and LastError gives the reason.
 func TestTLSClient(t *testing.T) {
 	t.Parallel()
 	const name = "dns.example"
 	tests := []struct {
 		name  string
 		asked string        // name of the target
-		hosts []string      // of the certificate
-		ends  time.Duration // of the certificate, from now
-		other bool          // the file has another authority
+		hosts []string      // in the certificate
+		ends  time.Duration // expiry of the certificate, from now
+		other bool          // the CA file has another authority
 		plain bool          // the server speaks no TLS
-		want  string        // in the last error; empty: all is well
+		want  string        // in LastError; empty: success
 	}{
 		{name: "the right name", asked: name, hosts: []string{name}, ends: time.Hour},
 		{name: "the right address", hosts: []string{peer.Addr().String()}, ends: time.Hour},
@@ -91,7 +91,7 @@ func TestTLSClient(t *testing.T) {
 	}
 }
 
-// chatter connects to a peer that speaks some other protocol.
+// plainTextPeer connects to a peer that speaks another protocol.
 func plainTextPeer(context.Context, string, netip.AddrPort) (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	go func() {
@@ -102,8 +102,8 @@ func plainTextPeer(context.Context, string, netip.AddrPort) (net.Conn, error) {
 	return ours, nil
 }
 
-// An authority that is replaced while the process runs is believed from the next handshake on, and the old one no more,
-// nor a session from its time. A file that is spoilt leaves things as they were.
+// A CA file that changes at run time applies from the next handshake on, and older sessions are not resumed. An
+// invalid file changes nothing.
 func TestTLSClientCARotation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestTLSClientCARotation(t *testing.T) {
 		path := h.transport.(*connPool).tlsClient.caFile
 		step := func(what, want string, resumed int) {
 			t.Helper()
-			// What was opened ahead may have been under the old rules.
+			// Connections opened in advance may have used the previous CA file.
 			h.transport.(*connPool).mu.Lock()
 			for _, c := range append([]*streamConn(nil), h.transport.(*connPool).conns...) {
 				c.failLocked(errAged)
@@ -151,7 +151,7 @@ func TestTLSClientCARotation(t *testing.T) {
 	})
 }
 
-// A file that is spoilt is told of once, and again when it is spoilt in another way, not with each connection.
+// Each version of an invalid CA file is logged once, not once per connection.
 func TestTLSClientWarnsOnce(t *testing.T) {
 	t.Parallel()
 	var lines bytes.Buffer
@@ -176,7 +176,7 @@ func TestTLSClientWarnsOnce(t *testing.T) {
 	}
 }
 
-// Queries over TLS have a size that is a multiple of 128 octets, and are otherwise as they were.
+// Padded queries have a size that is a multiple of 128 bytes, and the same content.
 func TestPadding(t *testing.T) {
 	t.Parallel()
 	for labels := range 60 {
@@ -225,7 +225,7 @@ func checkPadding(t *testing.T, m *dns.Msg, padded bool) {
 	}
 }
 
-// FuzzPadding pads anything: what comes is read as the query was, or is as it was.
+// FuzzPadding pads arbitrary bytes: the result parses like the query, or is unchanged.
 func FuzzPadding(f *testing.F) {
 	f.Add(askFor(f, "www.example."))
 	f.Add([]byte{0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 41})
@@ -236,7 +236,7 @@ func FuzzPadding(f *testing.F) {
 		}
 		var before, after dns.Msg
 		if before.Unpack(q) != nil || before.IsEdns0() == nil {
-			return // it has the shape of a query all the same, and stays of no use
+			return // it looks like a query but is still invalid
 		}
 		if err := after.Unpack(got); err != nil || len(got)%128 != 0 {
 			t.Fatalf("%d octets, %v", len(got), err)
@@ -249,7 +249,7 @@ func FuzzPadding(f *testing.F) {
 	})
 }
 
-// Of a TLS upstream the queries are padded on the way.
+// Queries to a TLS upstream are padded on the wire.
 func TestTLSPads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -24,14 +24,14 @@ var (
 	_ transport = (*httpsPool)(nil)
 )
 
-// A lab is one carrier and what it counts, without a pool around it.
+// A harness is one transport with its counters, without a pool.
 type harness struct {
 	*common
 	transport
 	count counters
 }
 
-// labOf makes a carrier for the target. It is retired when the test ends, and then nothing may be left of it.
+// newHarness makes a transport for the target. At the end of the test it checks that nothing is left open.
 func newHarness(tb testing.TB, target Target, connections int, dial func(context.Context, string, netip.AddrPort) (net.Conn, error)) *harness {
 	tb.Helper()
 	if err := target.check(); err != nil {
@@ -51,7 +51,7 @@ func newHarness(tb testing.TB, target Target, connections int, dial func(context
 	tb.Cleanup(func() {
 		h.closeIdle()
 		if tb.Failed() {
-			return // queries that nobody waits for any more would be waited for
+			return // wait would wait for queries that the test abandoned
 		}
 		h.wait()
 		if open, _ := h.openCount(); open != 0 || h.panics.Load() != 0 {
@@ -61,14 +61,14 @@ func newHarness(tb testing.TB, target Target, connections int, dial func(context
 	return h
 }
 
-// A ticket is a query under way.
+// A pendingAnswer is a query under way.
 type pendingAnswer struct {
 	attempt
 	harness *harness
 	result  chan string // has room for one
 }
 
-// send starts a query for the name's address without waiting.
+// query sends a query for the name's address and does not wait.
 func (h *harness) query(tb testing.TB, name string, change ...func(*attempt)) *pendingAnswer {
 	tb.Helper()
 	var batch wire.SendBatch
@@ -77,7 +77,7 @@ func (h *harness) query(tb testing.TB, name string, change ...func(*attempt)) *p
 	return p
 }
 
-// sendLater is send in a batch.
+// queryInBatch is query as part of a batch.
 func (h *harness) queryInBatch(tb testing.TB, name string, batch *wire.SendBatch, change ...func(*attempt)) *pendingAnswer {
 	tb.Helper()
 	p := &pendingAnswer{harness: h, result: make(chan string, 1)}
@@ -92,7 +92,7 @@ func (h *harness) queryInBatch(tb testing.TB, name string, batch *wire.SendBatch
 	return p
 }
 
-// wait gives the first address of the answer or what else came, and gives up after so long.
+// wait returns the first address of the answer, or the outcome in a word. It gives up after the time.
 func (p *pendingAnswer) wait(long time.Duration) string {
 	timer := time.NewTimer(long)
 	defer timer.Stop()
@@ -105,7 +105,7 @@ func (p *pendingAnswer) wait(long time.Duration) string {
 	}
 }
 
-// ask is send and wait.
+// ask is query and wait.
 func (h *harness) ask(tb testing.TB, name string) string {
 	tb.Helper()
 	return h.query(tb, name).wait(4500 * time.Millisecond)
@@ -120,7 +120,7 @@ func askFor(tb testing.TB, name string) []byte {
 	return q
 }
 
-// outcomeOf is what came, in a word.
+// outcomeOf describes a reply in a word.
 func outcomeOf(r reply) string {
 	switch {
 	case r.err != nil:
@@ -142,7 +142,7 @@ func outcomeOf(r reply) string {
 	return dns.RcodeToString[m.Rcode]
 }
 
-// number answers n7.example. with 192.0.2.7 after a delay that is longer for low numbers.
+// answerIndex answers n7.example. with 192.0.2.7, low numbers later.
 func answerIndex(q upstreamtest.Query) upstreamtest.Action {
 	var n int
 	_, _ = fmt.Sscanf(q.Name, "n%d.example.", &n)
@@ -152,7 +152,7 @@ func answerIndex(q upstreamtest.Query) upstreamtest.Action {
 	}
 }
 
-// known answers for any name.
+// answerOrRefuse answers any name.
 func answerOrRefuse(q upstreamtest.Query) upstreamtest.Action {
 	return upstreamtest.Action{Records: []string{q.Name + " 60 IN A 192.0.2.10"}}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// AD is believed of upstreams over TLS and HTTPS, of others only where the configuration says so.
+// AD is kept from upstreams over TLS and HTTPS, and from others only if configured.
 func TestTrustAD(t *testing.T) {
 	t.Parallel()
 	authentic := func(truncate bool) upstreamtest.Script {

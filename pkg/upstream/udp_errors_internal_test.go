@@ -21,13 +21,13 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// nobody is an address where nobody listens.
+// unusedAddr is an address without a listener.
 func unusedAddr(t *testing.T) netip.AddrPort {
 	t.Helper()
 	return proctest.FreeAddr(t)
 }
 
-// Where nobody listens, all that were sent hear of it, and what comes next finds another socket.
+// Without a listener all sent queries fail, and the next query uses another socket.
 func TestSocketPoolRefused(t *testing.T) {
 	t.Parallel()
 	h := newSocketHarness(t, unusedAddr(t), nil)
@@ -49,7 +49,7 @@ func TestSocketPoolRefused(t *testing.T) {
 	}
 }
 
-// A query that the kernel does not take says so; those around it are sent.
+// A query that the kernel rejects fails; the others of the batch are sent.
 func TestSocketPoolTooLong(t *testing.T) {
 	t.Parallel()
 	h := newSocketHarness(t, responder(t), nil)
@@ -68,7 +68,7 @@ func TestSocketPoolTooLong(t *testing.T) {
 	}
 }
 
-// An error of sending concerns one query or the socket.
+// A send error affects one query or the whole socket.
 func TestSocketPoolSendErrors(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -109,7 +109,7 @@ func TestSocketPoolSendErrors(t *testing.T) {
 	}
 }
 
-// Without descriptors the sockets that are open serve on.
+// Without free descriptors the open sockets are used.
 func TestSocketPoolWithoutDescriptors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestSocketPoolWithoutDescriptors(t *testing.T) {
 	})
 }
 
-// Errors of opening, and of the source of randomness, are the query's; a panic is contained, and nothing is held by it.
+// Errors of opening a socket and of the random source fail the query. A panic is contained and releases everything.
 func TestSocketPoolCannotOpen(t *testing.T) {
 	t.Parallel()
 	var dial socketDial
@@ -157,7 +157,7 @@ func TestSocketPoolCannotOpen(t *testing.T) {
 		{name: "panic", dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) { panic("a bug") }, want: errPanic},
 		{name: "no randomness", rand: strings.NewReader(""), want: io.EOF},
 	}
-	for _, tt := range tests { // one after the other, on the same carrier
+	for _, tt := range tests { // in sequence, on the same transport
 		dial = tt.dial
 		h.mu.Lock()
 		if h.rand = rand.Reader; tt.rand != nil {
@@ -175,7 +175,7 @@ func TestSocketPoolCannotOpen(t *testing.T) {
 	}
 }
 
-// A panic of who takes an answer, or the news that there is none, costs nobody else theirs.
+// A panic in the callback of one attempt does not affect the others.
 func TestSocketPoolContainsPanics(t *testing.T) {
 	t.Parallel()
 	for name, addr := range map[string]netip.AddrPort{"answer": responder(t), "error": unusedAddr(t)} {

@@ -21,20 +21,21 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A socketDial stands in for the system's way to open a socket.
+// A socketDial replaces the system's way to open a socket.
 type socketDial = func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 
-// A socketBench is a carrier, its counters, and what came for its tries.
+// A socketHarness is a socketPool with its counters and the outcomes of its attempts.
 type socketHarness struct {
 	*socketPool
 	count counters
 
 	booking sync.Mutex // guards what
 	what    map[string]int
-	came    sync.WaitGroup // one for each try on its way
+	came    sync.WaitGroup // one for each pending attempt
 }
 
-// benchOf makes a carrier of queries to addr, which is closed with the test. Nil dials for real.
+// newSocketHarness makes a socketPool for addr, which is closed at the end of the test. A nil dial opens real
+// sockets.
 func newSocketHarness(tb testing.TB, addr netip.AddrPort, dial socketDial) *socketHarness {
 	tb.Helper()
 	if dial == nil {
@@ -55,7 +56,7 @@ func newSocketHarness(tb testing.TB, addr netip.AddrPort, dial socketDial) *sock
 	return h
 }
 
-// questionFor is a query as the resolver sends it.
+// questionFor builds a query as the resolver sends it.
 func questionFor(tb testing.TB, name string) []byte {
 	tb.Helper()
 	q, err := new(dns.Msg).SetQuestion(name, dns.TypeA).SetEdns0(1232, false).Pack()
@@ -65,7 +66,7 @@ func questionFor(tb testing.TB, name string) []byte {
 	return q
 }
 
-// try makes a try whose outcome is booked in what.
+// try makes an attempt whose outcome is counted in what.
 func (h *socketHarness) try(q []byte, mixed bool) *attempt {
 	h.came.Add(1)
 	a := &attempt{query: q, randomCase: mixed}
@@ -78,7 +79,7 @@ func (h *socketHarness) try(q []byte, mixed bool) *attempt {
 	return a
 }
 
-// describe says in a word or two what came for a query.
+// describe describes a reply in a word or two.
 func describe(q []byte, r reply) string {
 	switch {
 	case r.err != nil:
@@ -115,7 +116,7 @@ func (h *socketHarness) ask(tb testing.TB, n int, q []byte, mixed bool) (tries [
 	return tries
 }
 
-// want compares what came for the tries until now.
+// want compares the outcomes so far.
 func (h *socketHarness) want(tb testing.TB, want map[string]int) {
 	tb.Helper()
 	h.booking.Lock()
@@ -125,7 +126,7 @@ func (h *socketHarness) want(tb testing.TB, want map[string]int) {
 	}
 }
 
-// fixedRandom always gives the same.
+// fixedRandom always returns the same bytes.
 type fixedRandom struct{}
 
 func (fixedRandom) Read(p []byte) (int, error) {
@@ -133,7 +134,7 @@ func (fixedRandom) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// swallow dials sockets from which nothing ever comes back, and counts them.
+// silentDial opens sockets that never receive anything, and counts them.
 func silentDial(dials *atomic.Int32) socketDial {
 	return func(context.Context, string, netip.AddrPort) (net.Conn, error) {
 		dials.Add(1)
@@ -178,7 +179,7 @@ func responder(tb testing.TB) netip.AddrPort {
 	return pc.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-// BenchmarkSockets asks for so many names at a time. The time is that of a query, its answer and the responder's part.
+// BenchmarkSocketPool queries so many names at a time. The time includes the responder.
 func BenchmarkSocketPool(b *testing.B) {
 	for _, depth := range []int{1, 8, 64} {
 		for _, mixed := range []bool{false, true} {

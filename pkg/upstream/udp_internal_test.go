@@ -58,7 +58,7 @@ func ports(queries []upstreamtest.Query) int {
 	return len(seen)
 }
 
-// What is not the answer neither ends the wait nor stands in its way, with a batch of datagrams and one by one.
+// Datagrams that are not the answer neither end an attempt nor delay it, in batches and one by one.
 func TestSocketPoolBadDatagramsFirst(t *testing.T) {
 	t.Parallel()
 	for _, real := range []bool{true, false} {
@@ -88,7 +88,7 @@ func TestSocketPoolBadDatagramsFirst(t *testing.T) {
 	}
 }
 
-// TestSocketsForged sends an answer with every ID but the right one, and answers to other questions with the right one.
+// Answers with every wrong ID, and answers to other questions with the right ID, are rejected.
 func TestSocketPoolForged(t *testing.T) {
 	t.Parallel()
 	const others = 40_000
@@ -118,13 +118,13 @@ func TestSocketPoolForged(t *testing.T) {
 	})
 	h.ask(t, 1, questionFor(t, "www.example."), false)
 	h.came.Wait()
-	h.want(t, map[string]int{"forged": 1}) // by the responder, with the right address
+	h.want(t, map[string]int{"forged": 1}) // from the responder
 	if got, want := h.count.failures[CauseMismatch].Load(), uint64(1<<16-1+others); got != want {
 		t.Errorf("%d mismatches, want %d", got, want)
 	}
 }
 
-// The letters that were drawn must come back, where they were.
+// The answer must repeat the random case, if there was one.
 func TestSocketPoolRandomCase(t *testing.T) {
 	t.Parallel()
 	name := "a-long-name-with-letters.example."
@@ -186,7 +186,7 @@ func TestSocketPoolTruncated(t *testing.T) {
 	h.want(t, map[string]int{"truncated": 3})
 }
 
-// An answer that is too late, or comes twice, is nobody's.
+// A late or repeated answer is ignored.
 func TestSocketPoolLateAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -198,13 +198,13 @@ func TestSocketPoolLateAnswer(t *testing.T) {
 		late := h.ask(t, 1, questionFor(t, "www.example."), false)[0]
 		time.Sleep(50 * time.Millisecond)
 		_ = h.cancel(late)
-		_ = h.cancel(late) // which is of no effect
+		_ = h.cancel(late) // no effect
 		h.came.Done()
 		h.ask(t, 1, questionFor(t, "www.example."), false)
 		h.came.Wait()
 		time.Sleep(100 * time.Millisecond)
 		h.want(t, map[string]int{"forged": 1})
-		// The late answer finds its socket closed; the second one comes to an open socket.
+		// The late answer finds its socket closed; the repeated one comes to an open socket.
 		if got := h.count.failures[CauseMismatch].Load(); got != 1 {
 			t.Errorf("%d mismatches, want 1", got)
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A port from which a query found no answer is not used again, even if it is drawn.
+// A port with an unanswered query is not used again, even if it is drawn.
 func TestSocketPoolLeavesSilentPort(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,14 +44,14 @@ func TestSocketPoolLeavesSilentPort(t *testing.T) {
 		h.came.Done()
 		h.ask(t, 1, q, false)
 		h.came.Wait()
-		synctest.Wait() // the first socket's reader ends by itself
+		synctest.Wait() // the first socket's reader ends
 		if now, ever := h.openCount(); now != 1 || ever != 2 {
 			t.Errorf("%d sockets of %d are open, want 1 of 2", now, ever)
 		}
 	})
 }
 
-// A socket lasts for so many batches, and so long.
+// A socket takes a limited number of batches, for a limited time.
 func TestSocketPoolRetiresSockets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestSocketPoolRetiresSockets(t *testing.T) {
 	})
 }
 
-// fail ends all queries under way.
+// fail cancels all pending attempts.
 func (h *socketHarness) fail(tb testing.TB) {
 	tb.Helper()
 	for _, s := range h.slots {
@@ -116,7 +116,7 @@ func TestSocketPoolIdle(t *testing.T) {
 	})
 }
 
-// Queries without end and without answers are bounded, and so are the sockets.
+// Endless queries without answers need a bounded number of sockets and table entries.
 func TestSocketPoolBounds(t *testing.T) {
 	t.Parallel()
 	var dials atomic.Int32
@@ -135,7 +135,7 @@ func TestSocketPoolBounds(t *testing.T) {
 		if len(tries)%16 == 0 {
 			batch.Flush()
 		}
-		if n := len(tries); n%1000 == 0 { // some come to the end of their time
+		if n := len(tries); n%1000 == 0 { // some time out
 			_ = h.cancel(tries[n/2])
 		}
 		if now, _ := h.openCount(); now > maxSockets {
@@ -154,7 +154,7 @@ func TestSocketPoolBounds(t *testing.T) {
 	}
 }
 
-// Who leaves takes no query, lets those under way end, and then holds nothing.
+// After shutdown the pool refuses queries, finishes pending ones and then holds nothing.
 func TestSocketPoolShutdown(t *testing.T) {
 	t.Parallel()
 	for _, leave := range []bool{true, false} {
@@ -215,7 +215,7 @@ func TestSocketPoolReleasesDescriptors(t *testing.T) {
 	}
 }
 
-// Many ask, batch by batch, and do not wait for all of it. Every try is told once, of its own answer, or dropped.
+// Many goroutines send batches and cancel some attempts. Every attempt gets its own answer once, or is canceled.
 func TestSocketPoolConcurrent(t *testing.T) {
 	t.Parallel()
 	const (

@@ -13,7 +13,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// Only so many sockets have an inbox at a time, however many have answers to be read: an inbox is large.
+// Only a limited number of sockets hold an inbox at a time, as it is large.
 func TestSocketPoolInboxes(t *testing.T) {
 	t.Parallel()
 	h := newSocketHarness(t, responder(t), nil)
@@ -22,7 +22,7 @@ func TestSocketPoolInboxes(t *testing.T) {
 	var reading, ever atomic.Int32
 	var counting sync.Mutex
 	release := make(chan struct{})
-	for range 4 * most { // each from a socket of its own, as most slots are empty
+	for range 4 * most { // most slots are empty, so each uses its own socket
 		tr := h.try(q, false)
 		book := tr.onReply
 		tr.onReply = func(r reply, batch *wire.SendBatch) {
@@ -42,7 +42,7 @@ func TestSocketPoolInboxes(t *testing.T) {
 	for reading.Load() < most {
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(20 * time.Millisecond) // for those that should not come
+	time.Sleep(20 * time.Millisecond) // for replies that should not come
 	close(release)
 	h.came.Wait()
 	if got := ever.Load(); got != most {

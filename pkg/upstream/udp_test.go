@@ -18,8 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// RFC 5452: an attacker may not know port or ID. Real sockets, as the kernel
-// draws the port.
+// RFC 5452: port and ID are unpredictable. Real sockets, as the kernel chooses the port.
 func TestUDPPortsAndIDs(t *testing.T) {
 	t.Parallel()
 	s := upstreamtest.New(upstreamtest.Always(one("192.0.2.10")))
@@ -50,7 +49,7 @@ func TestUDPPortsAndIDs(t *testing.T) {
 	}
 }
 
-// TuDoor (CVE-2023-28452): what is not the answer does not end the wait for it.
+// TuDoor (CVE-2023-28452): a bad datagram does not end the wait for the answer.
 func TestUDPBadDatagramFirst(t *testing.T) {
 	t.Parallel()
 	for _, shape := range upstreamtest.BadShapes() {
@@ -86,7 +85,7 @@ func TestUDPBadDatagramFirst(t *testing.T) {
 	}
 }
 
-// The same from a real socket, and all shapes at once.
+// The same over a real socket, with all shapes at once.
 func TestUDPBadDatagramsFromSocket(t *testing.T) {
 	t.Parallel()
 	shapes := upstreamtest.BadShapes()
@@ -102,7 +101,7 @@ func TestUDPBadDatagramsFromSocket(t *testing.T) {
 	}
 }
 
-// A datagram from another port has the right ID and question, and is forged.
+// A datagram from another port is ignored, even with the right ID and question.
 func TestUDPOtherSourceIgnored(t *testing.T) {
 	t.Parallel()
 	other, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -188,7 +187,7 @@ func TestTruncatedGoesToTCP(t *testing.T) {
 	}
 }
 
-// The answer keeps the caller's ID, dst's beginning and nothing that trails.
+// The answer has the caller's ID, follows the content of dst and has no trailing bytes.
 func TestExchangeAppends(t *testing.T) {
 	t.Parallel()
 	s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Raw: []upstreamtest.Raw{func(q []byte) []byte {
@@ -240,7 +239,7 @@ func TestUDPOverIPv6(t *testing.T) {
 	}
 }
 
-// An NXDOMAIN is an answer.
+// NXDOMAIN is an answer.
 func TestDenialIsGood(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -255,8 +254,7 @@ func TestDenialIsGood(t *testing.T) {
 	})
 }
 
-// The letters of names are mixed over UDP, unless that is not wanted, and nowhere else. The answer has those of the
-// query all the same.
+// Names are sent in random case over UDP only, unless that is off. The answer has the case of the query.
 func TestRandomCase(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -17,14 +17,14 @@ import (
 	"time"
 )
 
-// An Authority signs certificates for servers. All of them are good from half a year before the moment it was made, its
-// own until half a year after it.
+// An Authority signs server certificates. They and its own certificate are valid from half a year before its
+// creation; its own ends half a year after it.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// NewAuthority makes an authority that nobody trusts yet.
+// NewAuthority makes an authority that no client trusts yet.
 func NewAuthority(tb testing.TB, now time.Time) *Authority {
 	tb.Helper()
 	key := newKey(tb)
@@ -44,7 +44,7 @@ func NewAuthority(tb testing.TB, now time.Time) *Authority {
 	return &Authority{cert: cert, key: key}
 }
 
-// Trust writes the authority's certificate to the file, in place of what is there.
+// Trust writes the authority's certificate to the file, and replaces its content.
 func (a *Authority) Trust(tb testing.TB, path string) {
 	tb.Helper()
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
@@ -53,7 +53,7 @@ func (a *Authority) Trust(tb testing.TB, path string) {
 	}
 }
 
-// Issue makes a certificate for hosts, which may be addresses, that ends then.
+// Issue makes a certificate for hosts, which may be addresses, that expires at ends.
 func (a *Authority) Issue(tb testing.TB, ends time.Time, hosts ...string) tls.Certificate {
 	tb.Helper()
 	key := newKey(tb)

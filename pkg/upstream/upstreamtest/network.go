@@ -10,19 +10,19 @@ import (
 	"syscall"
 )
 
-// A Network is servers that are reached in memory. An address without a server
-// refuses connections; one whose server is nil swallows everything.
+// A Network connects to servers in memory. An address that is not in it refuses connections; a nil server never
+// answers.
 type Network map[netip.AddrPort]*Server
 
-// Dial connects to the server at addr. All it starts ends when the connection
-// is closed. It has the signature of upstream.Config.Dial.
+// Dial connects to the server at addr. What it starts ends when the connection is closed. It has the signature of
+// upstream.Config.Dial.
 func (n Network) Dial(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 	s, ok := n[addr]
 	if !ok {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 	}
 	if s == nil && network == "tcp" {
-		<-ctx.Done() // a handshake that nobody answers
+		<-ctx.Done() // a handshake without an answer
 		return nil, &net.OpError{Op: "dial", Net: network, Err: ctx.Err()}
 	}
 	if s == nil {
@@ -30,8 +30,8 @@ func (n Network) Dial(ctx context.Context, network string, addr netip.AddrPort) 
 	}
 	ours, theirs := net.Pipe()
 	if network == "tcp" {
-		if s.secures() {
-			ours = newRoomy(ours)
+		if s.usesTLS() {
+			ours = newBufferedConn(ours)
 		}
 		go s.serveTCP(ours, nil) //nolint:contextcheck // it outlives the dial, and ends when theirs is closed
 	} else {
@@ -40,7 +40,7 @@ func (n Network) Dial(ctx context.Context, network string, addr netip.AddrPort) 
 	return theirs, nil
 }
 
-// servePackets takes each write on the pipe for a datagram.
+// servePackets treats each write on the pipe as a datagram.
 func (s *Server) servePackets(conn net.Conn) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -57,10 +57,10 @@ func (s *Server) servePackets(conn net.Conn) {
 		}
 		q := parse(buf[:n])
 		q.Network = "udp"
-		act := s.take(q)
+		act := s.recordQuery(q)
 		running.Go(func() {
 			act.perform(q, closed, func(msg []byte) {
-				_, _ = conn.Write(msg) // a client that has left is no fault
+				_, _ = conn.Write(msg) // the client may have closed
 			})
 		})
 	}

@@ -12,61 +12,60 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Query is what the server was asked.
+// A Query is a query that the server received.
 type Query struct {
-	Name    string // lower case, with a dot at the end; empty: not to be parsed
+	Name    string // lower case, with a dot at the end; empty: unparsable
 	Type    uint16
 	ID      uint16
 	EDNS    bool           // has an OPT record
 	Network string         // "udp", "tcp", "tls" or "https"
-	From    netip.AddrPort // the client's socket; not valid in memory
-	Conn    int            // number of the TCP connection, from 1, whatever it carries; 0 over UDP
-	Raw     []byte         // the message as it came; not to be changed
-	Probe   bool           // no client's: it shows whether the server is back, or leads back
-	HTTP    *http.Request  // over HTTPS; nil: over something else
+	From    netip.AddrPort // address of the client; invalid in memory
+	Conn    int            // number of the TCP connection, from 1; 0 over UDP
+	Raw     []byte         // the message as received; must not be changed
+	Probe   bool           // not a client's: a health or loop probe
+	HTTP    *http.Request  // over HTTPS; nil: other transports
 }
 
-// An Action is how the server treats a query. The zero value answers NOERROR
-// without records.
+// An Action is how the server treats a query. The zero value answers NOERROR without records.
 type Action struct {
 	Delay    time.Duration // before anything else
-	Drop     bool          // say nothing
-	Close    bool          // TCP: hang up, after the messages if there are any in Raw. HTTPS: answer, and take no more requests
-	Reset    bool          // TCP: hang up with a RST
+	Drop     bool          // do not answer
+	Close    bool          // TCP: close, after the messages in Raw, if any. HTTPS: answer, and send GOAWAY
+	Reset    bool          // TCP: close with RST
 	Rcode    int
-	Records  []string // answer section, in the notation of zone files
+	Records  []string // answer section, in zone file format
 	Truncate bool     // over UDP: TC=1 and no records
-	NoEDNS   bool     // no OPT record in the answer, as from a server that knows none
-	Raw      []Raw    // messages to send in place of the answer
-	Split    int      // TCP: octets in one write; 0: the whole frame
+	NoEDNS   bool     // no OPT record in the answer, like a server without EDNS
+	Raw      []Raw    // messages to send instead of the answer
+	Split    int      // TCP: bytes per write; 0: the whole frame
 
-	Status      int    // HTTPS: of the response; 0: 200
-	ContentType string // HTTPS: of the response; empty: what it should be
-	Age         int    // HTTPS: of the response, in seconds; 0: none
+	Status      int    // HTTPS: response status; 0: 200
+	ContentType string // HTTPS: response content type; empty: the right one
+	Age         int    // HTTPS: Age of the response in seconds; 0: none
 }
 
-// Raw is a message made from the query, to be sent as it is.
+// Raw builds a message from the query; it is sent unchanged.
 type Raw func(q []byte) []byte
 
-// A Script decides what happens to a query. It is called from many goroutines.
+// A Script selects the action for a query. It must be safe for concurrent use.
 type Script func(Query) Action
 
-// Always is the script of a server that knows one thing only.
+// Always returns a script with one action.
 func Always(a Action) Script { return func(Query) Action { return a } }
 
-// Sequence takes the actions one after the other. The last one stays.
+// Sequence returns a script that takes the actions one after the other. The last one repeats.
 func Sequence(actions ...Action) Script {
 	var asked atomic.Int64
 	return func(q Query) Action {
 		n := asked.Load()
-		if !q.Probe { // which is treated like the query before it
+		if !q.Probe { // a probe is treated like the query before it
 			n = asked.Add(1)
 		}
 		return actions[min(max(int(n), 1), len(actions))-1]
 	}
 }
 
-// By gives UDP, and TCP with what runs over it, a script each.
+// By returns a script that treats UDP and the other transports differently.
 func By(udp, tcp Script) Script {
 	return func(q Query) Action {
 		if q.Network != "udp" {
@@ -76,9 +75,8 @@ func By(udp, tcp Script) Script {
 	}
 }
 
-// Zone answers from records in the notation of zone files: those of the name
-// and type asked for, or the name's CNAME; NXDOMAIN for names that have none.
-// It panics on a record it cannot read.
+// Zone returns a script that answers from records in zone file format: with the records of the name and type, or with
+// the CNAME of the name. Other names are NXDOMAIN. It panics if a record is invalid.
 func Zone(records ...string) Script {
 	type record struct {
 		name string
@@ -108,7 +106,7 @@ func Zone(records ...string) Script {
 	}
 }
 
-// answer builds the answer to q. It is nil when q cannot be read.
+// answer builds the answer to q. It is nil if q cannot be parsed.
 func (a *Action) answer(q Query) []byte {
 	var m, r dns.Msg
 	if m.Unpack(q.Raw) != nil {
@@ -137,7 +135,7 @@ func (a *Action) answer(q Query) []byte {
 	return out
 }
 
-// parse reads what a script may want to know of a query.
+// parse returns what a script may use of a query.
 func parse(raw []byte) Query {
 	q := Query{Raw: raw}
 	var m dns.Msg

@@ -17,8 +17,8 @@ import (
 
 const dnsMessage = "application/dns-message"
 
-// Secure has the server speak TLS on TCP connections that come from now on, with the certificate: DNS over TLS to who
-// offers "dot" or nothing, DNS over HTTPS by HTTP/2 to who offers "h2".
+// Secure enables TLS on new TCP connections: DNS over TLS for clients that offer the protocol "dot" or none, DNS over
+// HTTPS by HTTP/2 for clients that offer "h2".
 func (s *Server) Secure(cert tls.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,20 +27,20 @@ func (s *Server) Secure(cert tls.Certificate) {
 	}
 }
 
-func (s *Server) secures() bool {
+func (s *Server) usesTLS() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.secure != nil
 }
 
-// Resumed is the number of TLS connections so far that took up an earlier session.
+// Resumed returns the number of resumed TLS sessions.
 func (s *Server) Resumed() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.resumed
 }
 
-// secured is the connection after the handshake, or as it is if the server speaks no TLS. It is nil if the handshake
+// secured returns the connection after the handshake, unchanged if the server speaks no TLS, and nil if the handshake
 // failed.
 func (s *Server) secured(conn net.Conn) net.Conn {
 	s.mu.Lock()
@@ -65,7 +65,7 @@ func (s *Server) secured(conn net.Conn) net.Conn {
 
 // serveHTTP answers requests on one connection until either side ends it.
 func (s *Server) serveHTTP(conn *tls.Conn, number int) {
-	listener := &lone{conn: make(chan net.Conn, 1), ended: make(chan struct{}), addr: conn.LocalAddr()}
+	listener := &singleConnListener{conn: make(chan net.Conn, 1), ended: make(chan struct{}), addr: conn.LocalAddr()}
 	listener.conn <- conn
 	server := &http.Server{
 		ReadHeaderTimeout: time.Minute,
@@ -96,7 +96,7 @@ func (s *Server) answerHTTP(w http.ResponseWriter, r *http.Request, conn net.Con
 	}
 	q := parse(raw)
 	q.Network, q.Conn, q.HTTP = "https", number, r
-	act := s.take(q)
+	act := s.recordQuery(q)
 	answered := false
 	act.perform(q, r.Context().Done(), func(msg []byte) {
 		answered = true
@@ -113,7 +113,7 @@ func (s *Server) answerHTTP(w http.ResponseWriter, r *http.Request, conn net.Con
 		if act.Status != 0 {
 			w.WriteHeader(act.Status)
 		}
-		_, _ = w.Write(msg) // a client that has left is no fault
+		_, _ = w.Write(msg) // the client may have closed
 	})
 	switch {
 	case act.Reset:
@@ -126,16 +126,16 @@ func (s *Server) answerHTTP(w http.ResponseWriter, r *http.Request, conn net.Con
 	}
 }
 
-// A lone is a listener with one connection.
-type lone struct {
+// A singleConnListener is a listener with one connection.
+type singleConnListener struct {
 	conn  chan net.Conn
 	once  sync.Once
 	ended chan struct{}
 	addr  net.Addr
 }
 
-// Accept gives the connection, and then waits for the end.
-func (l *lone) Accept() (net.Conn, error) {
+// Accept returns the connection once, and then blocks until Close.
+func (l *singleConnListener) Accept() (net.Conn, error) {
 	select {
 	case conn := <-l.conn:
 		return conn, nil
@@ -144,11 +144,11 @@ func (l *lone) Accept() (net.Conn, error) {
 	}
 }
 
-// Close has Accept return.
-func (l *lone) Close() error {
+// Close makes Accept return.
+func (l *singleConnListener) Close() error {
 	l.once.Do(func() { close(l.ended) })
 	return nil
 }
 
-// Addr is the connection's.
-func (l *lone) Addr() net.Addr { return l.addr }
+// Addr returns the address of the connection.
+func (l *singleConnListener) Addr() net.Addr { return l.addr }

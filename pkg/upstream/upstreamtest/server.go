@@ -27,39 +27,39 @@ type Server struct {
 // New makes a server. It opens nothing.
 func New(script Script) *Server { return &Server{script: script} }
 
-// SetScript replaces the script for queries that come from now on.
+// SetScript replaces the script for new queries.
 func (s *Server) SetScript(script Script) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.script = script
 }
 
-// Queries are all queries so far, in the order they came.
+// Queries returns all queries so far, in order of arrival.
 func (s *Server) Queries() []Query {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Query(nil), s.queries...)
 }
 
-// Probes is how many probes came. They are none of Queries.
+// Probes returns the number of probes. Queries does not include them.
 func (s *Server) Probes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.probes
 }
 
-// Connections is the number of TCP connections so far.
+// Connections returns the number of TCP connections so far.
 func (s *Server) Connections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.streams
 }
 
-// Listen opens a UDP and a TCP socket with one port on 127.0.0.1. They are
-// closed, and all that the server does ended, with the test.
+// Listen opens a UDP and a TCP socket on one port of 127.0.0.1. They are closed at the end of the test, which waits
+// for everything that the server started.
 func (s *Server) Listen(tb testing.TB) netip.AddrPort {
 	tb.Helper()
-	for range 20 { // the port of one may be taken for the other
+	for range 20 { // the UDP port may be taken for TCP
 		pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 		if err != nil {
 			tb.Fatalf("listening on UDP: %v", err)
@@ -78,7 +78,7 @@ func (s *Server) Listen(tb testing.TB) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// serve answers on both sockets until end is called, which waits for all of it.
+// serve answers on both sockets until end is called, which waits for everything.
 func (s *Server) serve(pc *net.UDPConn, ln *net.TCPListener) (end func()) {
 	var running sync.WaitGroup
 	done := make(chan struct{})
@@ -111,17 +111,17 @@ func (s *Server) serveUDP(pc *net.UDPConn, done <-chan struct{}) {
 		}
 		q := parse(buf[:n])
 		q.Network, q.From = "udp", from
-		act := s.take(q)
+		act := s.recordQuery(q)
 		running.Go(func() {
 			act.perform(q, done, func(msg []byte) {
-				_, _ = pc.WriteToUDPAddrPort(msg, from) // a client that has left is no fault
+				_, _ = pc.WriteToUDPAddrPort(msg, from) // the client may have closed
 			})
 		})
 	}
 }
 
-// serveTCP answers on one connection, real or in memory, plain or not, until
-// either side closes it or done is closed.
+// serveTCP serves one connection, real or in memory, with or without TLS, until either side closes it or done is
+// closed.
 func (s *Server) serveTCP(bare net.Conn, done <-chan struct{}) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -160,7 +160,7 @@ func (s *Server) serveTCP(bare net.Conn, done <-chan struct{}) {
 type stream struct {
 	net.Conn
 	server  *Server
-	bare    net.Conn // without TLS
+	bare    net.Conn // below TLS
 	hangUp  func()
 	closed  <-chan struct{}
 	network string
@@ -168,7 +168,7 @@ type stream struct {
 	writing sync.Mutex // one frame at a time
 }
 
-// serveOne reads a query and has it answered. It reports false at the end.
+// serveOne reads a query and starts its answer. It reports false at the end.
 func (st *stream) serveOne(running *sync.WaitGroup) bool {
 	raw, err := readFrame(st)
 	if err != nil {
@@ -179,7 +179,7 @@ func (st *stream) serveOne(running *sync.WaitGroup) bool {
 	if from, ok := st.bare.RemoteAddr().(*net.TCPAddr); ok {
 		q.From = from.AddrPort()
 	}
-	act := st.server.take(q)
+	act := st.server.recordQuery(q)
 	running.Go(func() {
 		act.perform(q, st.closed, func(msg []byte) {
 			st.writing.Lock()
@@ -203,8 +203,8 @@ func (s *Server) connected() int {
 	return s.streams
 }
 
-// take books a query and asks the script about it.
-func (s *Server) take(q Query) Action {
+// recordQuery records a query and calls the script.
+func (s *Server) recordQuery(q Query) Action {
 	s.mu.Lock()
 	script := s.script
 	if q.Probe {
@@ -216,8 +216,7 @@ func (s *Server) take(q Query) Action {
 	return script(q)
 }
 
-// perform does what the action says, all but hanging up, or less if done is
-// closed before.
+// perform performs the action, except for closing the connection. It stops if done is closed.
 func (a *Action) perform(q Query, done <-chan struct{}, send func([]byte)) {
 	if a.Delay > 0 {
 		delay := time.NewTimer(a.Delay)
@@ -252,8 +251,8 @@ func readFrame(r io.Reader) ([]byte, error) {
 	return frame, err
 }
 
-// writeFrame writes the message with its length, at most split octets at once.
-// A client that has left is no fault.
+// writeFrame writes the message with its length, at most split bytes at once. It ignores errors: the client may have
+// closed.
 func writeFrame(w io.Writer, msg []byte, split int) {
 	frame := append(binary.BigEndian.AppendUint16(nil, uint16(len(msg))), msg...)
 	if split == 0 {

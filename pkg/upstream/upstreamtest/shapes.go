@@ -4,17 +4,16 @@ package upstreamtest
 
 import "encoding/binary"
 
-// A Shape is a way in which an answer can be wrong.
+// A Shape is a kind of bad answer.
 type Shape struct {
 	Name  string
-	Make  Raw  // from a query with one question and no more than an OPT record
-	Reads bool // it has the ID and the question, and only cannot be read
+	Make  Raw  // for a query with one question and at most an OPT record
+	Reads bool // ID and question match; only the rest cannot be parsed
 }
 
 const headerLen = 12
 
-// BadShapes are answers that no resolver may take for one, and that may not end
-// its wait for the good one either.
+// BadShapes returns answers that a resolver must not accept, and that must not end its wait for the good answer.
 func BadShapes() []Shape {
 	pointer := func(to byte) Raw { // an A record whose owner is a pointer
 		return func(q []byte) []byte {
@@ -63,7 +62,7 @@ func BadShapes() []Shape {
 	}
 }
 
-// changed makes a whole answer with a fault in it.
+// changed builds a whole answer with a fault.
 func changed(fault func(r []byte)) Raw {
 	return func(q []byte) []byte {
 		r := Forged(q)
@@ -72,12 +71,12 @@ func changed(fault func(r []byte)) Raw {
 	}
 }
 
-// Forged makes a well-formed answer: the address 192.0.2.66.
+// Forged builds a well-formed answer with the address 192.0.2.66.
 func Forged(q []byte) []byte {
 	return append(reply(q, 1), 0xc0, headerLen, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 66)
 }
 
-// reply is the header and question of an answer that counts so many records.
+// reply builds the header and question of an answer that claims so many records.
 func reply(q []byte, answers byte) []byte {
 	r := append([]byte(nil), q[:questionEnd(q)]...)
 	r[2] |= 0x80
@@ -85,7 +84,7 @@ func reply(q []byte, answers byte) []byte {
 	return r
 }
 
-// questionEnd is the offset after the one question of q.
+// questionEnd returns the offset after the question of q.
 func questionEnd(q []byte) int {
 	off := headerLen
 	for q[off] != 0 {
@@ -94,7 +93,7 @@ func questionEnd(q []byte) int {
 	return off + 5
 }
 
-// WithID gives the message that raw makes another ID.
+// WithID changes the ID of the message that raw builds.
 func WithID(raw Raw, id uint16) Raw {
 	return func(q []byte) []byte {
 		r := raw(q)
