@@ -57,7 +57,7 @@ func TestCapabilities(t *testing.T) {
 			first: 3, asked: "udp 0", knows: "no-edns",
 		},
 		{
-			name: "letters changed",
+			name: "case changed",
 			script: upstreamtest.By(func(upstreamtest.Query) upstreamtest.Action {
 				return upstreamtest.Action{Raw: []upstreamtest.Raw{lowerCase}}
 			}, upstreamtest.Always(good)),
@@ -144,7 +144,7 @@ func TestCapabilitiesSmallWithoutEDNS(t *testing.T) {
 			ask(t, p)
 		}
 		if diff := cmp.Diff([]string{"no-edns"}, p.Stats().Servers[0].Limitations); diff != "" || plain.Load() < 10 {
-			t.Errorf("after %d queries without OPT manners (-want +got):\n%s", plain.Load(), diff)
+			t.Errorf("after %d queries without OPT limitations (-want +got):\n%s", plain.Load(), diff)
 		}
 	})
 }
@@ -245,7 +245,7 @@ func TestRefusedType(t *testing.T) {
 			t.Errorf("A (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff([]string{"refuses-type-65"}, p.Stats().Servers[0].Limitations); diff != "" {
-			t.Errorf("manners (-want +got):\n%s", diff)
+			t.Errorf("limitations (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -93,7 +93,7 @@ func TestTCPStalledConnection(t *testing.T) {
 			t.Errorf("answer %q, want 192.0.2.10", got)
 		}
 		if took := time.Since(start); took != 800*time.Millisecond {
-			t.Errorf("it took %v, want 800ms: two tries on the first connection", took)
+			t.Errorf("it took %v, want 800ms: two attempts on the first connection", took)
 		}
 	})
 }

@@ -139,7 +139,7 @@ func TestConnPoolTenThousandOutstanding(t *testing.T) {
 			}
 		}
 		if refused != "refused: limit" {
-			t.Errorf("one too many: %q, want it refused for a limit", refused)
+			t.Errorf("query above the limit: %q, want refused: limit", refused)
 		}
 	})
 }
@@ -288,18 +288,18 @@ func TestConnPoolReconnectStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := upstreamtest.New(upstreamtest.Always(upstreamtest.Action{Close: true}))
 		h := newHarness(t, Target{Network: "tcp", Addr: peer}, 4, upstreamtest.Network{peer: s}.Dial)
-		told := map[string]int{}
+		outcomes := map[string]int{}
 		const seconds = 10
 		for range seconds * 100 {
-			told[h.ask(t, "www.example.")]++
-			told[h.ask(t, "www.example.")]++
+			outcomes[h.ask(t, "www.example.")]++
+			outcomes[h.ask(t, "www.example.")]++
 			time.Sleep(10 * time.Millisecond)
 		}
 		if got, most := s.Connections(), openBurst+seconds*int(time.Second/openInterval)+1; got < openBurst || got > most {
 			t.Errorf("%d connections, want %d to %d", got, openBurst, most)
 		}
-		if told["network"]+told["refused: network"] != 2*seconds*100 {
-			t.Errorf("told %v, want that the upstream is at fault", told)
+		if outcomes["network"]+outcomes["refused: network"] != 2*seconds*100 {
+			t.Errorf("outcomes %v, want network errors only", outcomes)
 		}
 		if h.transport.(*connPool).lastError() == "" {
 			t.Error("no last error, want what ended the connections")
@@ -337,7 +337,7 @@ func TestFrameBuffer(t *testing.T) {
 			t.Errorf("in pieces of %d: %d frames, want %d as they were", piece, len(got), len(want))
 		}
 		if in.space(); cap(in.buf) != readBufferSize {
-			t.Errorf("in pieces of %d: %d octets are kept, want %d", piece, cap(in.buf), readBufferSize)
+			t.Errorf("in pieces of %d: buffer of %d bytes, want %d", piece, cap(in.buf), readBufferSize)
 		}
 	}
 }

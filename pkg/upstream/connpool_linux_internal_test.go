@@ -38,7 +38,7 @@ func TestCustomDial(t *testing.T) {
 				return conn, err
 			})
 			if got := h.ask(t, "www.example."); got != "192.0.2.10" {
-				t.Fatalf("told %q, want 192.0.2.10", got)
+				t.Fatalf("got %q, want 192.0.2.10", got)
 			}
 			withFD(t, <-dialled, func(fd int) error {
 				limit, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
@@ -90,7 +90,7 @@ func TestConnPoolQuickAck(t *testing.T) {
 		batch.Flush()
 		for _, p := range all {
 			if got := p.wait(10e9); got != "192.0.2.66" {
-				t.Fatalf("told %q, want 192.0.2.66", got)
+				t.Fatalf("got %q, want 192.0.2.66", got)
 			}
 		}
 		if time.Since(start) > 35*time.Millisecond {

@@ -153,7 +153,7 @@ func TestConnPoolStuckPeer(t *testing.T) {
 	close(placed)
 	for _, p := range all {
 		if got := p.wait(30e9); got != "network" {
-			t.Fatalf("told %q, want that the upstream is at fault", got)
+			t.Fatalf("outcome %q, want an upstream fault", got)
 		}
 	}
 	took := time.Since(start)

@@ -148,22 +148,22 @@ func TestOneDown(t *testing.T) {
 func TestPoolAllDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newHarness()
-		p := lab.pool(t, endpoints(list(addrA), list(addrL)))
+		h := newHarness()
+		p := h.pool(t, endpoints(list(addrA), list(addrL)))
 		var got []bool
 		note := func() { got = append(got, p.AllDown()) }
 		note() // no query so far
 		ask(t, p)
 		note()
-		lab.end(addrA)
+		h.end(addrA)
 		ask(t, p)
 		note() // the last resort answers
-		lab.end(addrL)
+		h.end(addrL)
 		ask(t, p)
 		note()
 		time.Sleep(6 * time.Second)
 		note() // the probes are not answered
-		lab.set(addrA, healthy("192.0.2.10"), nil)
+		h.set(addrA, healthy("192.0.2.10"), nil)
 		time.Sleep(time.Second)
 		note()
 		if diff := cmp.Diff([]bool{false, false, false, true, true, false}, got); diff != "" {

@@ -36,41 +36,41 @@ func TestEndpointsRollout(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				lab := newHarness()
+				h := newHarness()
 				e := endpoints(list(addrA, addrB), list(addrL))
-				p := lab.pool(t, e)
+				p := h.pool(t, e)
 				got := during(t, p, time.Second)
 				got.only(t, "before", "192.0.2.10", "192.0.2.20")
 				if got.late > 0 {
-					t.Errorf("before: %d late, the longest %v, want none", got.late, got.longest)
+					t.Errorf("before: %d late, longest %v, want none", got.late, got.longest)
 				}
 
 				var answer string
 				var inFlight sync.WaitGroup // with A when it is removed
-				lab.b.SetScript(upstreamtest.Always(after(3*time.Millisecond, one("192.0.2.20"))))
+				h.b.SetScript(upstreamtest.Always(after(3*time.Millisecond, one("192.0.2.20"))))
 				during(t, p, time.Second)
 				e.Set(list(addrA, addrB, addrC), list(addrL))
 				got = during(t, p, time.Second)
 				got.only(t, "three", "192.0.2.10", "192.0.2.20", "192.0.2.30")
 				inFlight.Go(func() { answer = ask(t, p) })
 				synctest.Wait()
-				tt.end(lab)
+				tt.end(h)
 				e.Set(list(addrB, addrC), list(addrL))
-				asked := len(lab.a.Queries())
+				asked := len(h.a.Queries())
 				got = during(t, p, 12*time.Second)
 				inFlight.Wait()
 
 				got.only(t, "after", "192.0.2.20", "192.0.2.30")
 				if got.late > 0 {
-					t.Errorf("after: %d late, the longest %v, want none", got.late, got.longest)
+					t.Errorf("after: %d late, longest %v, want none", got.late, got.longest)
 				}
 				if !strings.HasPrefix(answer, "192.0.2.") {
 					t.Errorf("in flight: %q, want an answer", answer)
 				}
-				if more := len(lab.a.Queries()) - asked; more > 0 {
+				if more := len(h.a.Queries()) - asked; more > 0 {
 					t.Errorf("%d queries to the one that left, want none", more)
 				}
-				if n := len(lab.l.Queries()); n > 0 {
+				if n := len(h.l.Queries()); n > 0 {
 					t.Errorf("%d queries to the last resort, want none", n)
 				}
 				if diff := cmp.Diff([]string{"tcp 192.0.2.2:53", "tcp 192.0.2.3:53"}, servers(p)[:2]); diff != "" {
@@ -85,9 +85,9 @@ func TestEndpointsRollout(t *testing.T) {
 func TestEndpointsEmpty(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newHarness()
+		h := newHarness()
 		e := new(upstream.Endpoints)
-		p := lab.pool(t, e)
+		p := h.pool(t, e)
 		for _, step := range []struct {
 			ready, last []upstream.Server
 			want        string
@@ -137,12 +137,12 @@ func TestEmptyDoesNotAllocate(t *testing.T) {
 func TestEndpointsSelf(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newHarness()
+		h := newHarness()
 		log, lines := logger()
 		e := endpoints(list(addrA), list(addrL))
 		looked := 0
 		p := newPool(t, upstream.Config{
-			Endpoints: e, Dial: lab.Dial, Log: log,
+			Endpoints: e, Dial: h.Dial, Log: log,
 			Self: func(addr netip.AddrPort) bool {
 				looked++
 				return addr == addrA || addr == addrL
@@ -159,7 +159,7 @@ func TestEndpointsSelf(t *testing.T) {
 			}
 		}
 		if looked != 2+3 {
-			t.Errorf("looked at %d addresses, want each once per change, 5", looked)
+			t.Errorf("checked %d addresses, want each once per change, 5", looked)
 		}
 		want := []string{
 			"WARN upstream excluded reason=own address upstream=192.0.2.1:53",
@@ -236,10 +236,10 @@ func TestEndpointsDropCounters(t *testing.T) {
 func TestEndpointsAfterRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newHarness()
+		h := newHarness()
 		e := endpoints(list(addrA), nil)
-		next := lab.pool(t, e)
-		p := newPool(t, upstream.Config{Endpoints: e, Dial: lab.Dial})
+		next := h.pool(t, e)
+		p := newPool(t, upstream.Config{Endpoints: e, Dial: h.Dial})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- p.Run(ctx) }()
@@ -265,9 +265,9 @@ func TestEndpointsAfterRun(t *testing.T) {
 func TestEndpointsChangeUnderLoad(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newHarness()
+		h := newHarness()
 		e := endpoints(list(addrA), nil)
-		p := newPool(t, upstream.Config{Endpoints: e, Dial: lab.Dial, Connections: 4})
+		p := newPool(t, upstream.Config{Endpoints: e, Dial: h.Dial, Connections: 4})
 		run(t, p)
 		var group sync.WaitGroup
 		sets := [][]upstream.Server{list(addrA), list(addrB, addrA), list(addrC, addrB, addrA), list(addrA, addrC)}

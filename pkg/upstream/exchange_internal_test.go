@@ -59,8 +59,8 @@ func TestExchangeLateReplies(t *testing.T) {
 		now := time.Now()
 		x := &exchange{pool: p, query: askFor(t, "www.example."), deadline: now.Add(4 * time.Second), snapshot: p.snapshot.Load()}
 		var batch wire.SendBatch
-		for i, patience := range []time.Duration{400e6, 200e6} {
-			tr := &attempt{exchange: x, endpoint: ep, query: x.query, index: i, sentAt: now, timeout: patience, hedgeDelay: time.Millisecond}
+		for i, timeout := range []time.Duration{400e6, 200e6} {
+			tr := &attempt{exchange: x, endpoint: ep, query: x.query, index: i, sentAt: now, timeout: timeout, hedgeDelay: time.Millisecond}
 			if err := ep.send(tr, &batch); err != nil {
 				t.Fatal(err)
 			}
@@ -75,10 +75,10 @@ func TestExchangeLateReplies(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if got := ep.count.failures[CauseTimeout].Load(); got != 2 {
-			t.Errorf("%d timeouts, want one for each try", got)
+			t.Errorf("%d timeouts, want one per attempt", got)
 		}
 		if got := ep.outstanding.Load(); got != 0 {
-			t.Errorf("%d tries are outstanding, want none", got)
+			t.Errorf("%d attempts are pending, want none", got)
 		}
 		ep.stopProbes()
 	})

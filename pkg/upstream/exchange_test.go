@@ -23,9 +23,9 @@ import (
 
 // A queryLog records when servers A, B and C were asked, as "A@0s B@400ms".
 type queryLog struct {
-	mu    sync.Mutex // guards lines
-	start time.Time
-	lines []string
+	mu      sync.Mutex // guards lines
+	start   time.Time
+	entries []string
 }
 
 // server makes a server in memory that writes to the log.
@@ -41,7 +41,7 @@ func (d *queryLog) server(name string, script upstreamtest.Script) *upstreamtest
 		if !q.EDNS {
 			edns = "-plain"
 		}
-		d.lines = append(d.lines, fmt.Sprintf("%s%s@%v", name, edns, time.Since(d.start)))
+		d.entries = append(d.entries, fmt.Sprintf("%s%s@%v", name, edns, time.Since(d.start)))
 		return script(q)
 	})
 }
@@ -49,7 +49,7 @@ func (d *queryLog) server(name string, script upstreamtest.Script) *upstreamtest
 func (d *queryLog) String() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return strings.Join(d.lines, " ")
+	return strings.Join(d.entries, " ")
 }
 
 // One exchange with up to three servers without latency samples.
@@ -79,7 +79,7 @@ func TestExchangeAttempts(t *testing.T) {
 			want: "192.0.2.20", asked: "A@0s B@400ms", took: 420 * ms,
 		},
 		{
-			name: "the slow one is still heard",
+			name: "a late reply still counts",
 			a:    []upstreamtest.Action{after(500*ms, good)}, b: []upstreamtest.Action{silent},
 			want: "192.0.2.10", asked: "A@0s B@400ms", took: 500 * ms,
 		},
@@ -89,7 +89,7 @@ func TestExchangeAttempts(t *testing.T) {
 			want: "192.0.2.10", asked: "A@0s A@400ms", took: 410 * ms,
 		},
 		{
-			name: "two silent servers get three tries each, in turn",
+			name: "two silent servers get three attempts each, in turn",
 			a:    []upstreamtest.Action{silent}, b: []upstreamtest.Action{silent}, c: []upstreamtest.Action{good},
 			want: "timeout", asked: "A@0s B@400ms A@800ms B@1.2s A@1.6s B@2s", took: 4500 * ms,
 		},
@@ -99,22 +99,22 @@ func TestExchangeAttempts(t *testing.T) {
 			want: "192.0.2.20", asked: "A@0s B@0s", took: 10 * ms,
 		},
 		{
-			name: "who said SERVFAIL or REFUSED is not asked again",
+			name: "SERVFAIL and REFUSED are not retried",
 			a:    []upstreamtest.Action{rcode(dns.RcodeServerFailure)}, b: []upstreamtest.Action{rcode(dns.RcodeRefused)},
 			want: "rcode REFUSED", asked: "A@0s B@0s", took: 0,
 		},
 		{
-			name: "the other has all its tries",
+			name: "the other one gets all its attempts",
 			a:    []upstreamtest.Action{rcode(dns.RcodeRefused)}, b: []upstreamtest.Action{silent, silent, after(10*ms, other)},
 			want: "192.0.2.20", asked: "A@0s B@0s B@400ms B@800ms", took: 810 * ms,
 		},
 		{
-			name: "with a bad answer in hand nobody waits for the deadline",
+			name: "a bad answer does not wait for the deadline",
 			a:    []upstreamtest.Action{rcode(dns.RcodeServerFailure)}, b: []upstreamtest.Action{silent},
 			want: "rcode SERVFAIL", asked: "A@0s B@0s B@400ms B@800ms", took: 1200 * ms,
 		},
 		{
-			name: "an earlier failure does not hurry the latest try",
+			name: "an earlier failure does not shorten the latest attempt",
 			a:    []upstreamtest.Action{after(500*ms, rcode(dns.RcodeServerFailure))},
 			b:    []upstreamtest.Action{silent, silent, after(10*ms, other)},
 			want: "192.0.2.20", asked: "A@0s B@400ms B@800ms B@1.2s", took: 1210 * ms,

@@ -30,7 +30,7 @@ type harness struct {
 	dial map[netip.AddrPort]error
 }
 
-var errNoAnswer = errors.New("nothing comes back")
+var errNoAnswer = errors.New("no answer")
 
 func healthy(address string) upstreamtest.Script {
 	return upstreamtest.Always(after(time.Millisecond, one(address)))

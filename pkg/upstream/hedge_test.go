@@ -63,16 +63,16 @@ func TestHedgeLoadOnOthers(t *testing.T) {
 	t.Run("the last resort", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			lab := newHarness()
-			p := lab.pool(t, endpoints(list(addrA), list(addrL)))
+			h := newHarness()
+			p := h.pool(t, endpoints(list(addrA), list(addrL)))
 			during(t, p, time.Second)
-			lab.a.SetScript(upstreamtest.Always(after(100*ms, one("192.0.2.10"))))
-			if got := ask(t, p); got != "192.0.2.10" || len(lab.l.Queries()) > 0 {
-				t.Errorf("answer %q, %d queries to the last resort, want none while there is patience", got, len(lab.l.Queries()))
+			h.a.SetScript(upstreamtest.Always(after(100*ms, one("192.0.2.10"))))
+			if got := ask(t, p); got != "192.0.2.10" || len(h.l.Queries()) > 0 {
+				t.Errorf("answer %q, %d queries to the last resort, want none before the timeout", got, len(h.l.Queries()))
 			}
 		})
 	})
-	t.Run("who was asked already", func(t *testing.T) {
+	t.Run("an upstream that was asked already", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			tr := newThreeServers(t, upstream.Random, after(6*ms, one("192.0.2.10")), after(6*ms, one("192.0.2.20")))

@@ -56,7 +56,7 @@ func TestHTTPSRequest(t *testing.T) {
 				h := newDoHHarness(t, s, 1, tt.change)
 				for range 3 {
 					if got := h.ask(t, "www.example."); got != "192.0.2.10" {
-						t.Fatalf("told %q, want 192.0.2.10", got)
+						t.Fatalf("got %q, want 192.0.2.10", got)
 					}
 				}
 				for _, q := range s.Queries() {
@@ -68,7 +68,7 @@ func TestHTTPSRequest(t *testing.T) {
 						t.Errorf("request (-want +got):\n%s", diff)
 					}
 					if q.ID != 0 || len(q.Raw)%padBlock != 0 || q.Conn != 1 {
-						t.Errorf("ID %d, %d octets, connection %d, want 0, a multiple of 128, 1", q.ID, len(q.Raw), q.Conn)
+						t.Errorf("ID %d, %d bytes, connection %d, want 0, a multiple of 128, 1", q.ID, len(q.Raw), q.Conn)
 					}
 				}
 			})
@@ -120,7 +120,7 @@ func TestHTTPSResponses(t *testing.T) {
 				s := upstreamtest.New(upstreamtest.Always(tt.a))
 				h := newDoHHarness(t, s, 1, nil)
 				if got := h.ask(t, "www.example."); got != tt.want {
-					t.Errorf("told %q, want %q", got, tt.want)
+					t.Errorf("got %q, want %q", got, tt.want)
 				}
 				for cause := range NumCauses {
 					want := uint64(0)
@@ -173,7 +173,7 @@ func TestHTTPSAge(t *testing.T) {
 // No query is lost if the server sends GOAWAY or closes the connection.
 func TestHTTPSConnectionsEnd(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]upstreamtest.Action{"GOAWAY": {Close: true}, "cut": {Reset: true}} {
+	for name, end := range map[string]upstreamtest.Action{"GOAWAY": {Close: true}, "reset": {Reset: true}} {
 		for _, connections := range []int{1, 3} {
 			t.Run(fmt.Sprintf("%s of %d", name, connections), func(t *testing.T) {
 				t.Parallel()
@@ -204,13 +204,13 @@ func TestHTTPSConnectionsEnd(t *testing.T) {
 						}
 						for _, p := range all {
 							if got := p.wait(time.Second); got != "192.0.2.10" {
-								t.Errorf("told %q, want 192.0.2.10", got)
+								t.Errorf("got %q, want 192.0.2.10", got)
 							}
 						}
 						time.Sleep(100 * time.Millisecond)
 					}
 					if got := s.Connections(); got < 10 {
-						t.Errorf("%d sessions, want many", got)
+						t.Errorf("%d connections, want many", got)
 					}
 				})
 			})
@@ -231,12 +231,12 @@ func TestHTTPSCancel(t *testing.T) {
 			all = append(all, h.query(t, "www.example."))
 		}
 		if got := h.ask(t, "www.example."); got != "refused: limit" {
-			t.Errorf("one too many: %q, want it refused for a limit", got)
+			t.Errorf("query above the limit: %q, want refused: limit", got)
 		}
 		synctest.Wait()
 		for _, p := range all {
 			if got := p.wait(1); got != "timeout" {
-				t.Errorf("told %q, want nothing", got)
+				t.Errorf("got %q, want nothing", got)
 			}
 		}
 		synctest.Wait()
@@ -269,12 +269,12 @@ func TestHTTPSConnAge(t *testing.T) {
 		for range 5 * 60 {
 			start := time.Now()
 			if got := h.ask(t, "www.example."); got != "192.0.2.10" || time.Since(start) != 0 {
-				t.Errorf("told %q after %v, want an answer at once", got, time.Since(start))
+				t.Errorf("got %q after %v, want an answer at once", got, time.Since(start))
 			}
 			time.Sleep(time.Second)
 		}
 		if _, ever := h.openCount(); ever < 6 || ever > 12 {
-			t.Errorf("%d sessions in five minutes, want 6 to 12", ever)
+			t.Errorf("%d connections in five minutes, want 6 to 12", ever)
 		}
 		time.Sleep(idleTimeout)
 		synctest.Wait()
@@ -298,10 +298,10 @@ func TestHTTPSSilence(t *testing.T) {
 		first := h.query(t, "www.example.")
 		time.Sleep(stallAfter)
 		if got := h.ask(t, "www.example."); got != "192.0.2.10" {
-			t.Errorf("told %q, want 192.0.2.10 by another session", got)
+			t.Errorf("got %q, want 192.0.2.10 on another connection", got)
 		}
 		if got := first.wait(time.Second); got != "timeout" {
-			t.Errorf("the first was told %q, want nothing", got)
+			t.Errorf("first outcome %q, want nothing", got)
 		}
 	})
 }

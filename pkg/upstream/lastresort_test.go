@@ -56,26 +56,26 @@ func TestEndpointsLastResort(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				lab := newHarness()
+				h := newHarness()
 				e := endpoints(list(addrA, addrB), list(addrL))
-				p := lab.pool(t, e)
+				p := h.pool(t, e)
 				during(t, p, time.Second)
-				if n := len(lab.l.Queries()); n > 0 {
+				if n := len(h.l.Queries()); n > 0 {
 					t.Errorf("%d queries to the last resort while others answer, want none", n)
 				}
 
-				tt.fail(lab, e)
+				tt.fail(h, e)
 				got := during(t, p, 12*time.Second)
 				got.only(t, "all gone", "192.0.2.99")
 				if got.late > tt.late || got.longest > tt.longest {
-					t.Errorf("%d late, the longest %v, want at most %d, %v", got.late, got.longest, tt.late, tt.longest)
+					t.Errorf("%d late, longest %v, want at most %d, %v", got.late, got.longest, tt.late, tt.longest)
 				}
 
-				tt.back(lab, e)
+				tt.back(h, e)
 				during(t, p, 6*time.Second)
-				last := len(lab.l.Queries())
+				last := len(h.l.Queries())
 				during(t, p, 12*time.Second).only(t, "back", "192.0.2.10")
-				if more := len(lab.l.Queries()) - last; more > 0 {
+				if more := len(h.l.Queries()) - last; more > 0 {
 					t.Errorf("%d queries to the last resort with one back, want none", more)
 				}
 			})
@@ -91,25 +91,25 @@ func TestEndpointsBlackHole(t *testing.T) {
 		name string
 		dead func(*harness)
 	}{
-		{name: "path cut", dead: func(h *harness) { h.vanish(addrA) }},
+		{name: "path broken", dead: func(h *harness) { h.vanish(addrA) }},
 		{name: "program stuck", dead: func(h *harness) { h.a.SetScript(upstreamtest.Always(upstreamtest.Action{Drop: true})) }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				lab := newHarness()
-				lab.b.SetScript(upstreamtest.Always(after(3*time.Millisecond, one("192.0.2.20")))) // A is preferred
-				p := lab.pool(t, endpoints(list(addrA, addrB), nil))
+				h := newHarness()
+				h.b.SetScript(upstreamtest.Always(after(3*time.Millisecond, one("192.0.2.20")))) // A is preferred
+				p := h.pool(t, endpoints(list(addrA, addrB), nil))
 				during(t, p, time.Second)
 				if got := p.Stats().Servers[0]; got.Open != 1 || got.Requests < 190 {
 					t.Fatalf("%d connections to A, %d requests, want it to be used", got.Open, got.Requests)
 				}
-				tt.dead(lab)
+				tt.dead(h)
 				got := during(t, p, 12*time.Second)
 				got.only(t, "dead", "192.0.2.20")
 				if got.longest > 153*time.Millisecond || got.late > 31 {
-					t.Errorf("%d late, the longest %v, want no more than come in 155 ms, 153ms", got.late, got.longest)
+					t.Errorf("%d late, longest %v, want no more than come in 155 ms, 153ms", got.late, got.longest)
 				}
 				if got := p.Stats().Servers[0].Open; got > 2 {
 					t.Errorf("%d connections to A, want one for the quick probe and one for the slow at most", got)
@@ -123,22 +123,22 @@ func TestEndpointsBlackHole(t *testing.T) {
 func TestEndpointsSlowQuery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newHarness()
-		lab.a.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
+		h := newHarness()
+		h.a.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
 			if q.Name == "slow.example." {
 				return upstreamtest.Action{Drop: true}
 			}
 			return after(time.Millisecond, one("192.0.2.10"))
 		})
 		// The answer ends the slow attempt with A between two queries.
-		lab.l.SetScript(upstreamtest.Always(after(3*time.Millisecond, one("192.0.2.99"))))
-		p := lab.pool(t, endpoints(list(addrA), list(addrL)))
+		h.l.SetScript(upstreamtest.Always(after(3*time.Millisecond, one("192.0.2.99"))))
+		p := h.pool(t, endpoints(list(addrA), list(addrL)))
 		during(t, p, 100*time.Millisecond)
 		var slow sync.WaitGroup
 		slow.Go(func() { askName(t, p, "slow.example.") })
 		during(t, p, time.Second).only(t, "beside a slow one", "192.0.2.10")
 		slow.Wait()
-		if got := len(lab.l.Queries()); got != 1 {
+		if got := len(h.l.Queries()); got != 1 {
 			t.Errorf("%d queries to the last resort, want the slow one", got)
 		}
 	})
@@ -148,10 +148,10 @@ func TestEndpointsSlowQuery(t *testing.T) {
 func TestEndpointsStuckConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newHarness()
-		p := lab.pool(t, endpoints(list(addrA), list(addrL)))
+		h := newHarness()
+		p := h.pool(t, endpoints(list(addrA), list(addrL)))
 		ask(t, p)
-		lab.a.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
+		h.a.SetScript(func(q upstreamtest.Query) upstreamtest.Action {
 			if q.Conn == 1 {
 				return upstreamtest.Action{Drop: true}
 			}

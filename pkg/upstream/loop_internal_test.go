@@ -61,7 +61,7 @@ func TestLoopDetector(t *testing.T) {
 		t.Error("an old query is still known")
 	}
 	if want := map[string]int{"one": 2, "two": 1}; back["one"] != 2 || back["two"] != 1 || back["other"] != 0 {
-		t.Errorf("told %v, want %v", back, want)
+		t.Errorf("got %v, want %v", back, want)
 	}
 	if q := d.probe(bytes.Repeat([]byte("\x01a"), 120), nil); q != nil {
 		t.Errorf("probe for a name too long: %x", q)
@@ -106,7 +106,7 @@ func TestLoopDetectorConcurrent(t *testing.T) {
 				came := false
 				q := d.probe([]byte(rootZone), func() { came = true })
 				if !d.Detected(q[12:len(q)-4]) || !came {
-					t.Error("a probe did not come back")
+					t.Error("a probe did not return")
 				}
 			}
 		})
@@ -127,17 +127,17 @@ type fakeLoop struct {
 func (f *fakeLoop) send(query []byte) {
 	f.mu.Lock()
 	f.probes = append(f.probes, time.Now())
-	leads := f.looping
+	looping := f.looping
 	f.mu.Unlock()
-	if leads {
+	if looping {
 		f.detector.Detected(query[12 : len(query)-4])
 	}
 }
 
-func (f *fakeLoop) set(leads bool) {
+func (f *fakeLoop) set(looping bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.looping = leads
+	f.looping = looping
 }
 
 // sent returns the number of probes and of warnings so far.
@@ -215,10 +215,10 @@ func TestLoopMonitorInterval(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
 		if n, _ := f.sent(); n != before {
-			t.Errorf("%d probes while nobody used it", n-before)
+			t.Errorf("%d probes while unused", n-before)
 		}
 		if m.looped() {
-			t.Error("it leads back, though no probe came")
+			t.Error("looped without a returned probe")
 		}
 	})
 }
@@ -243,7 +243,7 @@ func TestLoopMonitorDetectsAndClears(t *testing.T) {
 		time.Sleep(time.Minute + loopProbeTimeout + time.Second) // unused: the timer must probe
 		synctest.Wait()
 		if m.looped() {
-			t.Error("still left out after a probe stayed away")
+			t.Error("still excluded after a probe did not return")
 		}
 		before, _ := f.sent()
 		useFor(m, time.Minute)
@@ -254,7 +254,7 @@ func TestLoopMonitorDetectsAndClears(t *testing.T) {
 		m.recheck()
 		useFor(m, time.Second)
 		if _, found := f.sent(); !m.looped() || found != 2 {
-			t.Errorf("it leads back again: looped %v, found %d times, want 2", m.looped(), found)
+			t.Errorf("new loop: looped %v, found %d times, want 2", m.looped(), found)
 		}
 	})
 }
@@ -280,7 +280,7 @@ func TestLoopMonitorLateProbe(t *testing.T) {
 		}
 		synctest.Wait()
 		if m.looped() {
-			t.Error("left out because of an old probe")
+			t.Error("excluded because of an old probe")
 		}
 		m.onQuery(time.Now())
 		synctest.Wait()
@@ -326,6 +326,6 @@ func TestNilLoopMonitor(t *testing.T) {
 	m.recheck()
 	m.stop()
 	if m.looped() {
-		t.Error("without a guard an upstream leads back")
+		t.Error("a nil monitor reports a loop")
 	}
 }

@@ -31,7 +31,7 @@ func TestPoolExcludesLoop(t *testing.T) {
 					case strings.Contains(q.Name, ".loop.node-cache."):
 						name := q.Raw[wire.HeaderLen : len(q.Raw)-4]
 						if !loops.Detected(name) {
-							t.Errorf("nobody knows of %q", q.Name)
+							t.Errorf("probe %q not detected", q.Name)
 						}
 					}
 					return upstreamtest.Action{Drop: true} // it waits for this process, which waits for it
@@ -54,7 +54,7 @@ func TestPoolExcludesLoop(t *testing.T) {
 					}
 				}
 				if got := p.Stats().Servers; !got[0].Looped || got[1].Looped || len(a.Queries()) != 1 {
-					t.Errorf("looped %v and %v after %d queries to the first, want it left out after one", got[0].Looped, got[1].Looped, len(a.Queries()))
+					t.Errorf("looped %v and %v after %d queries to the first, want it excluded after one", got[0].Looped, got[1].Looped, len(a.Queries()))
 				}
 				mended.Store(true)
 				time.Sleep(90 * time.Second)

@@ -25,7 +25,7 @@ const firstPatience = timeoutSRTTs * initialSRTT
 
 // A hop is the upstream of one resolver: another resolver, or, if nil, a server that knows every name.
 type hop struct {
-	guard *loopMonitor
+	monitor *loopMonitor
 
 	mu    sync.Mutex // guards the fields below
 	next  *resolve.Resolver
@@ -61,14 +61,14 @@ func (r *hopReply) fail(err error) {
 
 // Ask implements resolve.Asker.
 func (h *hop) Ask(q []byte, until time.Time, to wire.AnswerReceiver, _ *wire.SendBatch) {
-	h.guard.onQuery(time.Now())
+	h.monitor.onQuery(time.Now())
 	r := &hopReply{to: to}
-	if h.guard.looped() {
+	if h.monitor.looped() {
 		go r.fail(errLoop)
 		return
 	}
 	time.AfterFunc(firstPatience, func() { // when an exchange checks for loops
-		if h.guard.looped() {
+		if h.monitor.looped() {
 			r.fail(errLoop)
 		}
 	})
@@ -77,7 +77,7 @@ func (h *hop) Ask(q []byte, until time.Time, to wire.AnswerReceiver, _ *wire.Sen
 }
 
 // sum returns how many queries came this way.
-func (h *hop) sum() int {
+func (h *hop) queries() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.asked
@@ -126,7 +126,7 @@ func newHop(t *testing.T) (*hop, *resolve.Resolver) {
 	t.Helper()
 	h := &hop{}
 	loops := NewLoopDetector(nil, time.Now)
-	h.guard = &loopMonitor{
+	h.monitor = &loopMonitor{
 		common: &common{now: time.Now, log: slog.New(slog.DiscardHandler)}, detector: loops, zone: []byte(rootZone),
 		network: "udp", addr: netip.MustParseAddrPort("192.0.2.1:53"),
 		send: func(q []byte) { go h.send(q, new(hopReply)) },
@@ -173,8 +173,8 @@ func TestLoopThroughTwoResolvers(t *testing.T) {
 		a, first := newHop(t)
 		b, second := newHop(t)
 		a.next, b.next = second, first
-		defer a.guard.stop()
-		defer b.guard.stop()
+		defer a.monitor.stop()
+		defer b.monitor.stop()
 		const queries = 600 // one per second
 		slow := 0
 		for i := range queries {
@@ -184,7 +184,7 @@ func TestLoopThroughTwoResolvers(t *testing.T) {
 				t.Fatalf("query %d: rcode %d, want SERVFAIL", i, rcode)
 			}
 			if took > firstPatience+10*time.Millisecond {
-				t.Errorf("query %d took %s, want its patience at the most", i, took)
+				t.Errorf("query %d took %s, want the timeout at most", i, took)
 			}
 			if took > 100*time.Millisecond {
 				slow++
@@ -197,10 +197,10 @@ func TestLoopThroughTwoResolvers(t *testing.T) {
 		if slow > 4 {
 			t.Errorf("%d of %d queries took longer than 100 ms, want two as a rule and four at the most", slow, queries)
 		}
-		if !a.guard.looped() && !b.guard.looped() {
-			t.Error("nobody knows of the loop")
+		if !a.monitor.looped() && !b.monitor.looped() {
+			t.Error("the loop was not detected")
 		}
-		if sum := a.sum() + b.sum(); sum > 2*queries {
+		if sum := a.queries() + b.queries(); sum > 2*queries {
 			t.Errorf("%d queries between the two for %d of a client", sum, queries)
 		} else {
 			t.Logf("%d queries between the two for %d of a client", sum, queries)
@@ -209,13 +209,13 @@ func TestLoopThroughTwoResolvers(t *testing.T) {
 		b.mu.Lock()
 		b.next = nil // it has another upstream now
 		b.mu.Unlock()
-		b.guard.recheck()
+		b.monitor.recheck()
 		time.Sleep(time.Minute + 2*loopProbeTimeout)
 		if rcode, _ := client(t, first, "mended.example."); rcode != dns.RcodeSuccess {
-			t.Errorf("rcode %d a minute after the loop was cut, want NOERROR", rcode)
+			t.Errorf("rcode %d a minute after the loop ended, want NOERROR", rcode)
 		}
-		if a.guard.looped() || b.guard.looped() {
-			t.Error("an upstream is still left out after the loop was cut")
+		if a.monitor.looped() || b.monitor.looped() {
+			t.Error("an upstream is still excluded after the loop ended")
 		}
 	})
 }
@@ -226,7 +226,7 @@ func TestLoopToItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, r := newHop(t)
 		h.next = r
-		defer h.guard.stop()
+		defer h.monitor.stop()
 		for i := range 60 {
 			rcode, took := client(t, r, string([]byte{'a' + byte(i%26), 'a' + byte(i/26)})+".example.")
 			if rcode != dns.RcodeServerFailure || took > firstPatience+10*time.Millisecond || i > 0 && took > 100*time.Millisecond {
@@ -234,8 +234,8 @@ func TestLoopToItself(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		if !h.guard.looped() || h.sum() > 10 {
-			t.Errorf("looped %v after %d queries", h.guard.looped(), h.sum())
+		if !h.monitor.looped() || h.queries() > 10 {
+			t.Errorf("looped %v after %d queries", h.monitor.looped(), h.queries())
 		}
 	})
 }

@@ -72,7 +72,7 @@ func TestSequential(t *testing.T) {
 			want: "AB B B B B",
 		},
 		{
-			name: "who refuses is still the first",
+			name: "a refusing target stays first",
 			a:    rcode(5), b: after(9*ms, one("192.0.2.20")), c: after(ms, one("192.0.2.30")),
 			want: "AB AB AB AB AB",
 		},

@@ -35,7 +35,7 @@ func TestEndpointsInFlight(t *testing.T) {
 			want: "192.0.2.10", took: 300 * ms, closed: 300 * ms,
 		},
 		{
-			name: "A still answers, and nobody else is there", a: after(900*ms, one("192.0.2.10")),
+			name: "A still answers, without another server", a: after(900*ms, one("192.0.2.10")),
 			want: "192.0.2.10", took: 900 * ms, closed: 900 * ms,
 		},
 		{
@@ -56,14 +56,14 @@ func TestEndpointsInFlight(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					lab := newHarness()
+					h := newHarness()
 					var start time.Time
 					var closed time.Duration
 					e := endpoints(list(addrA), nil)
 					p := newPool(t, upstream.Config{
 						Endpoints: e,
 						Dial: func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
-							conn, err := lab.Dial(ctx, network, addr)
+							conn, err := h.Dial(ctx, network, addr)
 							if addr == addrA {
 								conn = &closeNotifier{Conn: conn, tell: sync.OnceFunc(func() { closed = time.Since(start) })}
 							}
@@ -72,10 +72,10 @@ func TestEndpointsInFlight(t *testing.T) {
 					})
 					run(t, p)
 					if warm { // and so that A's timeout is 400 ms in both cases
-						lab.a.SetScript(upstreamtest.Always(after(100*ms, one("192.0.2.10"))))
+						h.a.SetScript(upstreamtest.Always(after(100*ms, one("192.0.2.10"))))
 						ask(t, p)
 					}
-					lab.a.SetScript(upstreamtest.Always(tt.a))
+					h.a.SetScript(upstreamtest.Always(tt.a))
 					start = time.Now()
 					var answer string
 					var took time.Duration
@@ -91,8 +91,8 @@ func TestEndpointsInFlight(t *testing.T) {
 					if answer != tt.want || took != tt.took {
 						t.Errorf("answer %q after %v, want %q after %v", answer, took, tt.want, tt.took)
 					}
-					if closed != tt.closed || lab.a.Connections() != 1 {
-						t.Errorf("%d connections to A, closed after %v, want one, %v", lab.a.Connections(), closed, tt.closed)
+					if closed != tt.closed || h.a.Connections() != 1 {
+						t.Errorf("%d connections to A, closed after %v, want one, %v", h.a.Connections(), closed, tt.closed)
 					}
 				})
 			})
@@ -104,13 +104,13 @@ func TestEndpointsInFlight(t *testing.T) {
 func TestEndpointsIdleRemoved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newHarness()
+		h := newHarness()
 		closed := false
 		e := endpoints(list(addrA), nil)
 		p := newPool(t, upstream.Config{
 			Endpoints: e,
 			Dial: func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
-				conn, err := lab.Dial(ctx, network, addr)
+				conn, err := h.Dial(ctx, network, addr)
 				return &closeNotifier{Conn: conn, tell: func() { closed = true }}, err
 			},
 		})
@@ -132,9 +132,9 @@ func TestEndpointsIdleRemoved(t *testing.T) {
 func TestEndpointsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lab := newHarness()
+		h := newHarness()
 		e := endpoints(list(addrA, addrB), nil)
-		p := lab.pool(t, e)
+		p := h.pool(t, e)
 		for range 20 { // one goes to B, except for a chance of one in a million
 			ask(t, p)
 		}

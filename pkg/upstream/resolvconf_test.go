@@ -253,7 +253,7 @@ func TestResolvConfReload(t *testing.T) {
 	write(t, path, "nameserver 192.0.2.1\n")
 	f.becomes(t, "udp 192.0.2.1:53")
 	if got := strings.Count(strings.Join(f.lines(), "\n"), "WARN"); got != 2 {
-		t.Errorf("%d warnings, want one for each fault:\n%s", got, strings.Join(f.lines(), "\n"))
+		t.Errorf("%d warnings, want one per fault:\n%s", got, strings.Join(f.lines(), "\n"))
 	}
 }
 

@@ -42,7 +42,7 @@ func TestOrder(t *testing.T) {
 			want: "A B B B B B B B B B B B B B B A B B B B",
 		},
 		{
-			name: "a silent one costs one query its patience, then is asked last",
+			name: "a silent one delays one query by its timeout, then is asked last",
 			a:    upstreamtest.Action{Drop: true}, b: after(5*ms, one("192.0.2.20")),
 			every: 100 * ms, n: 6,
 			want: "AB B B B B B",

@@ -268,7 +268,7 @@ func TestTCPRetryOnNewConnection(t *testing.T) {
 			}
 		}
 		if got := p.Stats().Servers[0]; got.Requests != 3 || got.Opened != 2 || s.Connections() != 2 {
-			t.Errorf("%d tries, %d opened, want 3 and 2", got.Requests, got.Opened)
+			t.Errorf("%d attempts, %d opened, want 3 and 2", got.Requests, got.Opened)
 		}
 		if got := failures(p); got != "" {
 			t.Errorf("failures %q, want none", got)
@@ -320,7 +320,7 @@ func TestTCPConnectionLostWithManyQueries(t *testing.T) {
 			t.Errorf("it took %v, want 100ms: the connection's end and no wait", took)
 		}
 		if got := p.Stats().Servers[0]; got.Requests != clients+1 || got.Opened != 2 {
-			t.Errorf("%d tries, %d opened, want %d and 2", got.Requests, got.Opened, clients+1)
+			t.Errorf("%d attempts, %d opened, want %d and 2", got.Requests, got.Opened, clients+1)
 		}
 	})
 }
@@ -364,7 +364,7 @@ func TestTCPFreshConnectionLost(t *testing.T) {
 			t.Errorf("failures %q, want %q", got, want)
 		}
 		if got := p.Stats().Servers[0].Requests; got != 2 {
-			t.Errorf("%d tries, want 2", got)
+			t.Errorf("%d attempts, want 2", got)
 		}
 	})
 }
@@ -373,7 +373,7 @@ func TestTCPFreshConnectionLost(t *testing.T) {
 func TestTCPCutFrames(t *testing.T) {
 	t.Parallel()
 	for cut := range 20 {
-		t.Run(fmt.Sprintf("after %d octets", cut), func(t *testing.T) {
+		t.Run(fmt.Sprintf("after %d bytes", cut), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				p := newPool(t, upstream.Config{

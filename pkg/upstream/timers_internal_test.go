@@ -57,7 +57,7 @@ func takeDue(t *testing.T, table *timerHeap, now time.Time, want map[*exchange]t
 		for _, x := range batch[:n] {
 			at, ok := want[x]
 			if !ok || at.After(now) || at.Before(last) || x.heapIndex != 0 {
-				t.Fatalf("a race of %v was taken at %v after one of %v, in the table: %t, place %d", at, now, last, ok, x.heapIndex)
+				t.Fatalf("an exchange due at %v popped at %v after one due at %v, expected: %t, heap index %d", at, now, last, ok, x.heapIndex)
 			}
 			last = at
 			delete(want, x)
@@ -65,7 +65,7 @@ func takeDue(t *testing.T, table *timerHeap, now time.Time, want map[*exchange]t
 	}
 	for _, at := range want {
 		if !at.After(now) {
-			t.Fatalf("a race of %v was not taken at %v", at, now)
+			t.Fatalf("an exchange due at %v not popped at %v", at, now)
 		}
 	}
 	table.running = true

@@ -76,7 +76,7 @@ func TestTLSClient(t *testing.T) {
 						want, asked = "tls", 0
 					}
 					if got := h.ask(t, "www.example."); got != want {
-						t.Errorf("told %q, want %q", got, want)
+						t.Errorf("got %q, want %q", got, want)
 					}
 					if got := len(s.Queries()); got != asked {
 						t.Errorf("the server was asked %d times, want %d", got, asked)
@@ -126,11 +126,11 @@ func TestTLSClientCARotation(t *testing.T) {
 			synctest.Wait()
 			before := int(h.count.resumed.Load())
 			if got := h.ask(t, "www.example."); got != want {
-				t.Errorf("%s: told %q, want %q", what, got, want)
+				t.Errorf("%s: got %q, want %q", what, got, want)
 			}
 			synctest.Wait()
 			if got := int(h.count.resumed.Load()); got-before < resumed || resumed == 0 && got != before && want != "192.0.2.66" {
-				t.Errorf("%s: %d sessions resumed, want %d", what, got-before, resumed)
+				t.Errorf("%s: %d connections resumed, want %d", what, got-before, resumed)
 			}
 		}
 		step("at first", "192.0.2.66", 0)
@@ -146,7 +146,7 @@ func TestTLSClientCARotation(t *testing.T) {
 		}
 		step("the file is spoilt", "192.0.2.66", 1)
 		if got := s.Resumed(); got != int(h.count.resumed.Load()) {
-			t.Errorf("the server counts %d sessions resumed, we %d", got, h.count.resumed.Load())
+			t.Errorf("the server counts %d connections resumed, we %d", got, h.count.resumed.Load())
 		}
 	})
 }
@@ -217,7 +217,7 @@ func checkPadding(t *testing.T, m *dns.Msg, padded bool) {
 	options := &back.IsEdns0().Option
 	last := len(*options) - 1
 	if _, ok := (*options)[last].(*dns.EDNS0_PADDING); !ok || len(got)%128 != 0 || len(got)-len(q) >= 128+4 {
-		t.Errorf("%d octets became %d, with the option last %t, want the next multiple of 128", len(q), len(got), ok)
+		t.Errorf("%d bytes became %d, with the option last %t, want the next multiple of 128", len(q), len(got), ok)
 	}
 	*options = (*options)[:last]
 	if back.String() != m.String() {
@@ -239,7 +239,7 @@ func FuzzPadding(f *testing.F) {
 			return // it looks like a query but is still invalid
 		}
 		if err := after.Unpack(got); err != nil || len(got)%128 != 0 {
-			t.Fatalf("%d octets, %v", len(got), err)
+			t.Fatalf("%d bytes, %v", len(got), err)
 		}
 		options := &after.IsEdns0().Option
 		*options = (*options)[:len(*options)-1]
@@ -257,12 +257,12 @@ func TestTLSPads(t *testing.T) {
 		h := newHarness(t, Target{Network: "tls", Addr: peer, CAFile: secure(t, s, peer.Addr().String())}, 1, upstreamtest.Network{peer: s}.Dial)
 		for _, name := range []string{"a.", "www.example.", strings.Repeat("abcdefg.", 12)} {
 			if got := h.ask(t, name); got != "192.0.2.10" {
-				t.Errorf("%s: told %q, want 192.0.2.10", name, got)
+				t.Errorf("%s: got %q, want 192.0.2.10", name, got)
 			}
 		}
 		for _, q := range s.Queries() {
 			if len(q.Raw)%padBlock != 0 || q.Network != "tls" {
-				t.Errorf("%s: %d octets over %s, want a multiple of 128 over tls", q.Name, len(q.Raw), q.Network)
+				t.Errorf("%s: %d bytes over %s, want a multiple of 128 over tls", q.Name, len(q.Raw), q.Network)
 			}
 		}
 	})

@@ -35,8 +35,8 @@ func TestSocketPoolRefused(t *testing.T) {
 		h.ask(t, 50, questionFor(t, "www.example."), false)
 		h.came.Wait()
 	}
-	h.booking.Lock()
-	defer h.booking.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	sum := 0
 	for what, n := range h.what {
 		if !strings.Contains(what, "refused") {
@@ -45,7 +45,7 @@ func TestSocketPoolRefused(t *testing.T) {
 		sum += n
 	}
 	if _, ever := h.openCount(); sum != 150 || ever != 3 {
-		t.Errorf("%d tries heard of %d sockets, want 150 of 3", sum, ever)
+		t.Errorf("%d attempts got replies from %d sockets, want 150 of 3", sum, ever)
 	}
 }
 

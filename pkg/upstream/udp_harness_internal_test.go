@@ -29,9 +29,9 @@ type socketHarness struct {
 	*socketPool
 	count counters
 
-	booking sync.Mutex // guards what
-	what    map[string]int
-	came    sync.WaitGroup // one for each pending attempt
+	mu   sync.Mutex // guards what
+	what map[string]int
+	came sync.WaitGroup // one for each pending attempt
 }
 
 // newSocketHarness makes a socketPool for addr, which is closed at the end of the test. A nil dial opens real
@@ -72,8 +72,8 @@ func (h *socketHarness) try(q []byte, mixed bool) *attempt {
 	a := &attempt{query: q, randomCase: mixed}
 	a.onReply = func(r reply, _ *wire.SendBatch) {
 		defer h.came.Done()
-		h.booking.Lock()
-		defer h.booking.Unlock()
+		h.mu.Lock()
+		defer h.mu.Unlock()
 		h.what[describe(q, r)]++
 	}
 	return a
@@ -119,8 +119,8 @@ func (h *socketHarness) ask(tb testing.TB, n int, q []byte, mixed bool) (tries [
 // want compares the outcomes so far.
 func (h *socketHarness) want(tb testing.TB, want map[string]int) {
 	tb.Helper()
-	h.booking.Lock()
-	defer h.booking.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if diff := cmp.Diff(want, h.what); diff != "" {
 		tb.Errorf("outcomes (-want +got):\n%s", diff)
 	}

@@ -263,9 +263,9 @@ func TestSocketPoolConcurrent(t *testing.T) {
 	}
 	group.Wait()
 	if n := strange.Load(); n != 0 {
-		t.Errorf("%d tries were told twice, or of something else than their answer", n)
+		t.Errorf("%d attempts got two replies or a wrong one", n)
 	}
 	if got, all := told.Load(), int64(askers*batches*size); got > all || got < all-all/size*dropped {
-		t.Errorf("%d tries of %d were told", got, all)
+		t.Errorf("%d attempts of %d got a reply", got, all)
 	}
 }

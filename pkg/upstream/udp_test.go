@@ -156,7 +156,7 @@ func TestTruncatedGoesToTCP(t *testing.T) {
 		udp  upstreamtest.Action
 	}{
 		{name: "empty with TC", udp: upstreamtest.Action{Truncate: true}},
-		{name: "cut in a record with TC", udp: upstreamtest.Action{Raw: []upstreamtest.Raw{func(q []byte) []byte {
+		{name: "truncated within a record, with TC", udp: upstreamtest.Action{Raw: []upstreamtest.Raw{func(q []byte) []byte {
 			r := upstreamtest.Forged(q)
 			r[2] |= 2
 			return r[:len(r)-3]
@@ -180,7 +180,7 @@ func TestTruncatedGoesToTCP(t *testing.T) {
 				}
 				got := p.Stats().Servers[0]
 				if got.Requests != 1 || got.Truncated != 1 || got.Opened != 1 {
-					t.Errorf("requests %d truncated %d opened %d, want one try of all", got.Requests, got.Truncated, got.Opened)
+					t.Errorf("requests %d truncated %d opened %d, want one request", got.Requests, got.Truncated, got.Opened)
 				}
 			})
 		})
@@ -208,7 +208,7 @@ func TestExchangeAppends(t *testing.T) {
 		t.Error("the query was changed")
 	}
 	if got, err := p.Exchange(t.Context(), q[:5], []byte("before")); err == nil || string(got) != "before" {
-		t.Errorf("a cut query: %q, %v, want an error and dst alone", got, err)
+		t.Errorf("a truncated query: %q, %v, want an error and dst alone", got, err)
 	}
 }
 

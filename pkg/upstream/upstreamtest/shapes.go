@@ -37,24 +37,24 @@ func BadShapes() []Shape {
 			r[5] = 0
 			return r
 		}},
-		{Name: "cut header", Make: func(q []byte) []byte { return reply(q, 0)[:7] }},
-		{Name: "cut question", Make: func(q []byte) []byte { return reply(q, 0)[:headerLen+3] }},
+		{Name: "truncated header", Make: func(q []byte) []byte { return reply(q, 0)[:7] }},
+		{Name: "truncated question", Make: func(q []byte) []byte { return reply(q, 0)[:headerLen+3] }},
 		{Name: "empty", Make: func([]byte) []byte { return []byte{} }},
 		{Name: "garbage", Make: func([]byte) []byte { return []byte("\xff\xfenot a message, but long enough for one") }},
-		{Name: "cut rdata", Reads: true, Make: func(q []byte) []byte { r := Forged(q); return r[:len(r)-2] }},
+		{Name: "truncated rdata", Reads: true, Make: func(q []byte) []byte { r := Forged(q); return r[:len(r)-2] }},
 		{Name: "forward pointer", Reads: true, Make: func(q []byte) []byte {
 			return pointer(byte(questionEnd(q)) + 4)(q)
 		}},
 		{Name: "pointer loop", Reads: true, Make: func(q []byte) []byte {
 			return pointer(byte(questionEnd(q)))(q)
 		}},
-		{Name: "label of 64 octets", Reads: true, Make: func(q []byte) []byte {
+		{Name: "label of 64 bytes", Reads: true, Make: func(q []byte) []byte {
 			r := append(reply(q, 1), 64)
 			r = append(r, make([]byte, 64)...)
 			return append(r, 0, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 66)
 		}},
-		{Name: "more counted than there", Reads: true, Make: changed(func(r []byte) { r[7] = 9 })},
-		{Name: "cut OPT", Reads: true, Make: func(q []byte) []byte {
+		{Name: "count above the number of records", Reads: true, Make: changed(func(r []byte) { r[7] = 9 })},
+		{Name: "truncated OPT", Reads: true, Make: func(q []byte) []byte {
 			r := reply(q, 0)
 			r[11] = 1
 			return append(r, 0, 0, 41, 4, 208, 0, 0)
