@@ -24,41 +24,39 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// maxPage bounds what is read of a page, in bytes: a thousand entries of the longest
-// names there are have less.
+// maxPage bounds the bytes read of a page. A thousand entries with the longest names are smaller.
 const maxPage = 16 << 20
 
-// pageTimeout is how long a page may take. The agent gives itself 30 seconds.
+// pageTimeout bounds the time for a page. The agent's own limit is 30 s.
 const pageTimeout = 40 * time.Second
 
-// adminVariable is the environment variable that names the admin server where no flag
-// does.
+// adminVariable is the environment variable with the default of --admin.
 const adminVariable = "NODE_CACHE_ADMIN"
 
-// adminUsage explains the flag --admin.
-const adminUsage = "the agent's admin server, `IP:PORT` or unix:/path; " + adminVariable + " changes the default"
+// adminUsage is the help text of --admin.
+const adminUsage = "the agent's admin server, `IP:PORT` or unix:/path; " + adminVariable + " sets the default"
 
-// defaultAdmin is the admin server without the flag --admin.
+// defaultAdmin returns the default of --admin.
 func defaultAdmin() string {
 	return cmp.Or(os.Getenv(adminVariable), config.Default(config.Agent).Admin.Address.String())
 }
 
-// An adminClient asks an agent's admin server for pages.
+// An adminClient requests pages from an agent's admin server.
 type adminClient struct {
-	where string // as it was given
-	base  string // of URLs
+	where string // as given by the user
+	base  string // prefix of URLs
 	http  http.Client
 }
 
-// newAdminClient makes a client of the server at where: IP:PORT, or unix: and a path.
+// newAdminClient returns a client of the server at where: IP:PORT, or unix: and a path.
 func newAdminClient(where string) (*adminClient, error) {
 	c := &adminClient{where: where, http: http.Client{Timeout: pageTimeout}}
-	// No proxy: an agent gives its cache to clients on its own machine only.
+	// No proxy: the agent shows its cache only to clients on its own host.
 	transport := &http.Transport{DisableKeepAlives: true}
 	c.http.Transport = transport
 	if path, ok := strings.CutPrefix(where, "unix:"); ok {
 		if !filepath.IsAbs(path) {
-			return nil, fmt.Errorf("--admin %q: the path of the socket must begin with /", where)
+			return nil, fmt.Errorf("--admin %q: the path of the socket must start with /", where)
 		}
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
@@ -69,14 +67,14 @@ func newAdminClient(where string) (*adminClient, error) {
 	}
 	addr, err := netip.ParseAddrPort(where)
 	if err != nil || addr.Port() == 0 {
-		return nil, fmt.Errorf("--admin %q: not IP:PORT, nor unix: and a path", where)
+		return nil, fmt.Errorf("--admin %q: neither IP:PORT nor unix:/path", where)
 	}
 	c.base = "http://" + addr.String()
 	return c, nil
 }
 
-// do sends a request without a body and gives the page. What the server refuses is an
-// error with the server's hint.
+// do sends a request without a body and returns the page. If the server refuses, the error has the server's
+// hint.
 func (c *adminClient) do(ctx context.Context, method, path string, parameters url.Values) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, c.base+path+"?"+parameters.Encode(), nil)
 	if err != nil {
@@ -85,7 +83,7 @@ func (c *adminClient) do(ctx context.Context, method, path string, parameters ur
 	r.Header.Set("Accept", "application/json")
 	reply, err := c.http.Do(r)
 	if err != nil {
-		return nil, c.unanswered(err)
+		return nil, c.connectError(err)
 	}
 	defer func() { _ = reply.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(reply.Body, maxPage+1))
@@ -95,21 +93,20 @@ func (c *adminClient) do(ctx context.Context, method, path string, parameters ur
 	case len(body) > maxPage:
 		return nil, fmt.Errorf("reading %s of the agent at %s: longer than %d bytes", path, c.where, maxPage)
 	case reply.StatusCode != http.StatusOK:
-		return nil, c.refused(path, reply, string(body))
+		return nil, c.refusedError(path, reply, string(body))
 	}
 	return body, nil
 }
 
-// unready is why the agent is not ready, empty if it is. An error is that nobody said
-// so.
-func (c *adminClient) unready(ctx context.Context) (why string, err error) {
+// notReady returns why the agent is not ready, "" if it is. The error means that the agent did not respond.
+func (c *adminClient) notReady(ctx context.Context) (why string, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/readyz", nil)
 	if err != nil {
 		return "", err
 	}
 	reply, err := c.http.Do(r)
 	if err != nil {
-		return "", c.unanswered(err)
+		return "", c.connectError(err)
 	}
 	defer func() { _ = reply.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(reply.Body, maxPage))
@@ -119,34 +116,34 @@ func (c *adminClient) unready(ctx context.Context) (why string, err error) {
 	case reply.StatusCode == http.StatusOK:
 		return "", nil
 	case reply.StatusCode != http.StatusServiceUnavailable:
-		return "", c.refused("/readyz", reply, string(body))
+		return "", c.refusedError("/readyz", reply, string(body))
 	}
 	return cmp.Or(plain(bytes.TrimSpace(body)), "no reason given"), nil
 }
 
-// refused says why the server gave no page.
-func (c *adminClient) refused(path string, reply *http.Response, text string) error {
+// refusedError returns the error of a request that the server refused.
+func (c *adminClient) refusedError(path string, reply *http.Response, text string) error {
 	why, hint, _ := strings.Cut(strings.TrimSpace(text), "\nhint: ")
 	if reply.StatusCode == http.StatusNotFound {
-		why, hint = "no such page", "it is not an agent's admin server, or an agent older than this program"
+		why, hint = "no such page", "the server is not an agent, or older than this program"
 	}
 	return &agent.HintError{Err: fmt.Errorf("asking the agent at %s for %s: %s", c.where, path, why), Hint: hint}
 }
 
-// unanswered says why there is no reply, and what to look at.
-func (c *adminClient) unanswered(err error) error {
+// connectError adds a hint to the error of a request without a response.
+func (c *adminClient) connectError(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
-		err = wrapped.Err // without the URL, which the text below has
+		err = wrapped.Err // without the URL: the error below names it
 	}
-	hint := "look at the agent's log"
+	hint := "check the agent's log"
 	var timeout interface{ Timeout() bool }
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
-		hint = "no agent serves that; --admin or " + adminVariable + " names its admin.address, or unix: and its admin.socket"
+		hint = "no agent listens there; set --admin or " + adminVariable + " to its admin.address, or to unix: and its admin.socket"
 	case errors.Is(err, fs.ErrPermission):
-		hint = "the socket is for the user that the agent runs as"
+		hint = "run the command as the user of the agent, who owns the socket"
 	case errors.As(err, &timeout) && timeout.Timeout():
-		hint = "the address may be no agent's, or a firewall drops the packets"
+		hint = "check that the address is an agent's and that no firewall drops the packets"
 	}
 	return &agent.HintError{Err: fmt.Errorf("asking the agent at %s: %w", c.where, err), Hint: hint}
 }

@@ -22,17 +22,18 @@ func agentCommand() *cobra.Command {
 		Short: "Serve DNS on this node",
 		Long: `Serve DNS on this node until SIGTERM or SIGINT.
 
-Without a file the built-in defaults hold, which need no rights: port 1053 of
-127.0.0.1, upstreams from /etc/resolv.conf. A file is followed: what changes in it
-applies at once, and a bad one is refused while the running configuration stays. So
-is a ConfigMap, through the API or mounted as a folder. In a pod that says who it is
-(POD_NAME, POD_NAMESPACE, POD_UID) a refusal is an Event as well.
+Without a file the agent uses built-in defaults, which need no privileges: port 1053 of
+127.0.0.1, and upstreams from /etc/resolv.conf. A file is watched: valid changes apply
+at once, an invalid file is refused and the running configuration stays. The same
+holds for a ConfigMap, read through the API or mounted as a folder. If the pod's
+identity is set (POD_NAME, POD_NAMESPACE, POD_UID), a refusal is also an Event.
+
 Logs go to standard error.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
-			outliveReader()
-			options := agent.Options{Version: version, Log: cmd.ErrOrStderr(), DropCapabilities: giveUp}
+			ignoreSIGPIPE()
+			options := agent.Options{Version: version, Log: cmd.ErrOrStderr(), DropCapabilities: dropCapabilities}
 			if err := from.options(&options); err != nil {
 				return err
 			}
@@ -44,7 +45,7 @@ Logs go to standard error.`,
 				return unlessEnded(err)
 			}
 			if !from.given() {
-				greet(cmd.OutOrStdout(), a)
+				printWelcome(cmd.OutOrStdout(), a)
 			}
 			return a.Run(ctx)
 		},
@@ -53,22 +54,22 @@ Logs go to standard error.`,
 	return cmd
 }
 
-// outliveReader has this process go on when nobody reads its log any more. It would end
-// with the next line else.
-func outliveReader() { signal.Ignore(syscall.SIGPIPE) }
+// ignoreSIGPIPE lets this process continue when the reader of its log is gone. Without it the next log line
+// would end the process.
+func ignoreSIGPIPE() { signal.Ignore(syscall.SIGPIPE) }
 
-// giveUp keeps no right of this process but those to keep.
-func giveUp(keep []capabilities.Capability) error { return capabilities.Drop(keep...) }
+// dropCapabilities drops all capabilities of this process except keep.
+func dropCapabilities(keep []capabilities.Capability) error { return capabilities.Drop(keep...) }
 
-// greet tells a newcomer, who runs without a file, what to type next.
-func greet(out io.Writer, a *agent.Agent) {
+// printWelcome tells a user who starts the agent without a file what to type next.
+func printWelcome(out io.Writer, a *agent.Agent) {
 	addr, program := a.Addrs()[0], os.Args[0]
 	_, _ = fmt.Fprintf(out, "node-cache %s answers DNS on %s, UDP and TCP. In another terminal:\n", version, addr)
 	_, _ = fmt.Fprintf(out, "  dig @%s -p %d example.com\n", addr.Addr(), addr.Port())
 	_, _ = fmt.Fprintf(out, "  %s query --server %s example.com\n", program, addr)
 	if admin := a.AdminAddr(); admin.IsValid() {
-		_, _ = fmt.Fprintf(out, "  curl 'http://%s/status?format=text'    how it is doing\n", admin)
-		_, _ = fmt.Fprintf(out, "  curl http://%s/metrics                 for Prometheus\n", admin)
+		_, _ = fmt.Fprintf(out, "  curl 'http://%s/status?format=text'    shows its status\n", admin)
+		_, _ = fmt.Fprintf(out, "  curl http://%s/metrics                 shows its metrics\n", admin)
 	}
-	_, _ = fmt.Fprintf(out, "It runs on built-in defaults; `%s check --print` shows them. Ctrl-C stops it.\n", program)
+	_, _ = fmt.Fprintf(out, "It uses built-in defaults; `%s check --print` shows them. Ctrl-C stops it.\n", program)
 }

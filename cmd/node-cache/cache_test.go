@@ -90,7 +90,7 @@ func TestCacheCommands(t *testing.T) {
   web.example.net.  48  IN  A      192.0.2.1
 
 www.example.com. TXT DO CD subnet 192.0.2.0/24
-  stale, NOERROR, age 1h1m30s, over since 1m30s, 65535 hits or more, 160 bytes
+  stale, NOERROR, age 1h1m30s, expired 1m30s ago, 65535 hits or more, 160 bytes
   www.example.com.  0  IN  TXT  "two words"
 `, ""}},
 		{"a name and a type", []string{"get", "www.example.com.", "a"}, "get www.example.com. A", result{exitOK, `www.example.com. A
@@ -101,8 +101,8 @@ www.example.com. TXT DO CD subnet 192.0.2.0/24
 		{"a name that does not exist", []string{"get", "gone.example.com"}, "get gone.example.com. ", result{exitOK, `gone.example.com. *
   fresh, NXDOMAIN, age 1s, left 29s, 0 hits, 152 bytes
 `, ""}},
-		{"a name that is not held", []string{"get", "other.example.com"}, "get other.example.com. ", result{exitNothing, "nothing is held of it\n", ""}},
-		{"a type by number", []string{"get", "other.example.com", "type65"}, "get other.example.com. TYPE65", result{exitNothing, "nothing is held of it\n", ""}},
+		{"a name that is not held", []string{"get", "other.example.com"}, "get other.example.com. ", result{exitNothing, "no entries\n", ""}},
+		{"a type by number", []string{"get", "other.example.com", "type65"}, "get other.example.com. TYPE65", result{exitNothing, "no entries\n", ""}},
 		{"nothing held, for a program", []string{"get", "--output", "json", "other.example.com"}, "get other.example.com. ", result{exitNothing, "{\n  \"entries\": null\n}\n", ""}},
 		{"what is asked for most", []string{"top"}, "top hits", result{exitOK, `HITS   BYTES  STATE  RCODE     AGE      LEFT    NAME               TYPE
 1      144    fresh  NOERROR   12s      48s     www.example.com.   A
@@ -128,10 +128,10 @@ www.example.com. TXT DO CD subnet 192.0.2.0/24
   ]
 }
 `, ""}},
-		{"forget a name", []string{"flush", "a"}, `flush {"Name":"a.","Zone":"","All":false}`, result{exitOK, "nothing was held: there was nothing to forget\n", ""}},
-		{"forget another name", []string{"flush", "aa"}, `flush {"Name":"aa.","Zone":"","All":false}`, result{exitOK, "forgotten: 1 entry\n", ""}},
-		{"forget a zone", []string{"flush", "--zone", "b.example"}, `flush {"Name":"","Zone":"b.example.","All":false}`, result{exitOK, "nothing was held: there was nothing to forget\n", ""}},
-		{"forget the root", []string{"flush", "--zone", "."}, `flush {"Name":"","Zone":".","All":false}`, result{exitOK, "nothing was held: there was nothing to forget\n", ""}},
+		{"forget a name", []string{"flush", "a"}, `flush {"Name":"a.","Zone":"","All":false}`, result{exitOK, "no entry matched\n", ""}},
+		{"forget another name", []string{"flush", "aa"}, `flush {"Name":"aa.","Zone":"","All":false}`, result{exitOK, "removed: 1 entry\n", ""}},
+		{"forget a zone", []string{"flush", "--zone", "b.example"}, `flush {"Name":"","Zone":"b.example.","All":false}`, result{exitOK, "no entry matched\n", ""}},
+		{"forget the root", []string{"flush", "--zone", "."}, `flush {"Name":"","Zone":".","All":false}`, result{exitOK, "no entry matched\n", ""}},
 		{"forget all, for a program", []string{"flush", "--all", "--output", "json"}, `flush {"Name":"","Zone":"","All":true}`, result{exitOK, "{\n  \"flushed\": 0\n}\n", ""}},
 		{"the agent refuses", []string{"get", "refused"}, "get refused. ", result{exitFailed, "", "node-cache: asking the agent at ADDR for /cache/get: not today\n"}},
 	} {
@@ -158,7 +158,7 @@ func TestCacheUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"no command", nil, "cache: one of get, top and flush is missing"},
+		{"no command", nil, "cache: missing subcommand: get, top, or flush"},
 		{"another command", []string{"drop"}, `unknown command "drop" for "node-cache cache"`},
 		{"get nothing", []string{"get"}, "accepts between 1 and 2 arg(s), received 0"},
 		{"get what is no name", []string{"get", "a..b"}, `"a..b": not a domain name`},
@@ -168,15 +168,15 @@ func TestCacheUsage(t *testing.T) {
 		{"top of none", []string{"top", "-n", "0"}, "-n 0: not from 1 to 1000"},
 		{"top of too many", []string{"top", "-n", "1001"}, "-n 1001: not from 1 to 1000"},
 		{"top by age", []string{"top", "--by", "age"}, `--by "age": not hits or size`},
-		{"flush nothing", []string{"flush"}, "cache flush: one of NAME, --zone and --all is needed, and only one"},
-		{"flush a name and all", []string{"flush", "a", "--all"}, "cache flush: one of NAME, --zone and --all is needed, and only one"},
-		{"flush a zone and all", []string{"flush", "--zone", "a", "--all"}, "cache flush: one of NAME, --zone and --all is needed, and only one"},
+		{"flush nothing", []string{"flush"}, "cache flush: give exactly one of NAME, --zone, and --all"},
+		{"flush a name and all", []string{"flush", "a", "--all"}, "cache flush: give exactly one of NAME, --zone, and --all"},
+		{"flush a zone and all", []string{"flush", "--zone", "a", "--all"}, "cache flush: give exactly one of NAME, --zone, and --all"},
 		{"flush an empty zone", []string{"flush", "--zone", ""}, `"": not a domain name`},
 		{"flush what is no zone", []string{"flush", "--zone", ".a"}, `".a": not a domain name`},
 		{"another format", []string{"top", "--output", "yaml"}, `--output "yaml": not text or json`},
-		{"an agent by name", []string{"top", "--admin", "localhost:9253"}, `--admin "localhost:9253": not IP:PORT, nor unix: and a path`},
-		{"an agent without a port", []string{"top", "--admin", "127.0.0.1"}, `--admin "127.0.0.1": not IP:PORT, nor unix: and a path`},
-		{"a socket beside", []string{"top", "--admin", "unix:run/x"}, `--admin "unix:run/x": the path of the socket must begin with /`},
+		{"an agent by name", []string{"top", "--admin", "localhost:9253"}, `--admin "localhost:9253": neither IP:PORT nor unix:/path`},
+		{"an agent without a port", []string{"top", "--admin", "127.0.0.1"}, `--admin "127.0.0.1": neither IP:PORT nor unix:/path`},
+		{"a socket beside", []string{"top", "--admin", "unix:run/x"}, `--admin "unix:run/x": the path of the socket must start with /`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -191,7 +191,7 @@ func TestCacheUsage(t *testing.T) {
 // TestCacheNobodyThere holds the form of what a person sees when no agent answers.
 func TestCacheNobodyThere(t *testing.T) {
 	t.Parallel()
-	const noAgent = "hint: no agent serves that; --admin or NODE_CACHE_ADMIN names its admin.address, or unix: and its admin.socket\n"
+	const noAgent = "hint: no agent listens there; set --admin or NODE_CACHE_ADMIN to its admin.address, or to unix: and its admin.socket\n"
 	folder := t.TempDir()
 	stale := filepath.Join(folder, "stale")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
@@ -208,7 +208,7 @@ func TestCacheNobodyThere(t *testing.T) {
 		{"nobody listens", "127.0.0.1:1", `^node-cache: asking the agent at 127\.0\.0\.1:1: .*connection refused\n` + noAgent},
 		{"no socket", "unix:" + folder + "/none", `^node-cache: asking the agent at unix:.*/none: .*no such file or directory\n` + noAgent},
 		{"a socket of nobody", "unix:" + stale, `^node-cache: asking the agent at unix:.*/stale: .*connection refused\n` + noAgent},
-		{"another server", other.Listener.Addr().String(), `^node-cache: asking the agent at \S+ for /cache/top: no such page\nhint: it is not an agent's admin server, `},
+		{"another server", other.Listener.Addr().String(), `^node-cache: asking the agent at \S+ for /cache/top: no such page\nhint: the server is not an agent, `},
 		{"a server of pages", text.Listener.Addr().String(), `^node-cache: reading /cache/top of the agent at \S+: invalid character '<'`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -15,11 +15,12 @@ func checkCommand() *cobra.Command {
 	var show, central bool
 	cmd := &cobra.Command{
 		Use:   "check [--resolver] [FILE]",
-		Short: "Check a configuration file as the agent would read it",
-		Long: `Check a configuration file with the code the agent, or with --resolver the central
-resolver, reads it with. Every problem is reported at once, with its path and a
-hint. Exit code 0: good; 1: not. Where this container has too little memory for it, that is
-said too.`,
+		Short: "Check a configuration file",
+		Long: `Check a configuration file with the code of the agent, or with --resolver of the
+central resolver. All problems are reported at once, with their paths and hints. If
+this container has too little memory for the configuration, that is reported as well.
+
+Exit code 0: valid; 1: invalid.`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			role := config.Agent
@@ -34,9 +35,9 @@ said too.`,
 					return err
 				}
 			} else if !show {
-				return &usageError{fmt.Errorf("check: a file to check, or --print for the defaults, is missing")}
+				return &usageError{fmt.Errorf("check: missing FILE, or --print for the defaults")}
 			}
-			if p := agent.MemoryProblem(&cfg); p != nil { // of this container: the file is good elsewhere
+			if p := agent.MemoryProblem(&cfg); p != nil { // of this container: the file may be fine elsewhere
 				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "node-cache: %s: %s\nhint: %s\n", name, p.What, p.Hint)
 			}
 			if !show {
@@ -51,7 +52,7 @@ said too.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&show, "print", false, "print the whole configuration, defaults filled in, instead of `ok`")
-	cmd.Flags().BoolVar(&central, "resolver", false, "check it as the file of a central resolver, whose defaults are others")
+	cmd.Flags().BoolVar(&show, "print", false, "print the complete configuration with defaults instead of `ok`")
+	cmd.Flags().BoolVar(&central, "resolver", false, "use the defaults of a central resolver")
 	return cmd
 }

@@ -23,16 +23,16 @@ func cleanupCommand() *cobra.Command {
 	var force, stay bool
 	cmd := &cobra.Command{
 		Use:   "cleanup [--config FILE] [--folder FOLDER]... [--force] [--stay]",
-		Short: "Take away what agents left on this node",
-		Long: `Take away the rules and the link that agents left on this node: for the node of an
-agent that was killed and will not come back, or that was uninstalled. Rules are
-found whichever backend made them. Without a file the default name of the link
-holds; with interface.kind lo the file is needed, because it names the addresses.
-While an agent renews its lease nothing is touched, unless --force is given.
-Snapshots, sockets and kept configurations in the folders given go too, if that
-went well.
-Exit code 0: nothing of an agent's is there any more; 1: something is.`,
-		Args: usageArgs(cobra.MatchAll(cobra.NoArgs, func(*cobra.Command, []string) error { return named(folders) })),
+		Short: "Remove what agents left on this node",
+		Long: `Remove the rules and the link that agents left on this node. Use it after an agent was
+killed for good or uninstalled. It finds the rules of every backend. Without a file it
+looks for the default name of the link; with interface.kind lo the file is needed,
+because it lists the addresses. While an agent renews its lease, nothing is removed,
+unless --force is given. If all that succeeds, snapshots, sockets, and saved
+configurations in the given folders are removed, too.
+
+Exit code 0: nothing of an agent is left; 1: something is.`,
+		Args: usageArgs(cobra.MatchAll(cobra.NoArgs, func(*cobra.Command, []string) error { return checkFolder(folders) })),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg := config.Default(config.Agent)
 			if file != "" {
@@ -51,7 +51,7 @@ Exit code 0: nothing of an agent's is there any more; 1: something is.`,
 				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "removed: %s\n", what)
 			}
 			if err == nil && len(removed) == 0 {
-				_, _ = fmt.Fprintln(cmd.OutOrStdout(), "nothing of an agent's is here")
+				_, _ = fmt.Fprintln(cmd.OutOrStdout(), "nothing to remove")
 			}
 			if err == nil && stay {
 				<-cmd.Context().Done()
@@ -60,23 +60,24 @@ Exit code 0: nothing of an agent's is there any more; 1: something is.`,
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "the agent's configuration `FILE`")
-	cmd.Flags().StringArrayVar(&folders, "folder", nil, "a `FOLDER` that agents kept files in; may be given again")
-	cmd.Flags().BoolVar(&stay, "stay", false, "when all is clean, wait for SIGTERM: for a DaemonSet, whose containers may not end")
-	cmd.Flags().BoolVar(&force, "force", false, "also while an agent runs, which puts its rules back if it can")
+	cmd.Flags().StringArrayVar(&folders, "folder", nil, "`FOLDER` with files of agents; repeatable")
+	cmd.Flags().BoolVar(&stay, "stay", false, "after a successful cleanup, wait for SIGTERM, as a DaemonSet requires")
+	cmd.Flags().BoolVar(&force, "force", false, "remove even while an agent runs, which may restore its rules")
 	return cmd
 }
 
-// named refuses a folder without a name, as a variable of a script that is not set gives.
-func named(folders []string) error {
+// checkFolder refuses an empty folder name, as from an unset variable in a script.
+func checkFolder(folders []string) error {
 	if slices.Contains(folders, "") {
 		return errors.New("--folder names no folder")
 	}
 	return nil
 }
 
-// isLeft tells the names of files that agents leave in their folders: a snapshot and one that was being written, the
-// configuration that worked last and one that was being written, the socket of the hand-over. A person's copy has another.
-func isLeft(name string) bool {
+// isAgentFile reports whether an agent leaves a file of this name in its folder: a snapshot, a last good
+// configuration, a partial one of either, or the handover socket. Copies that an operator made have other
+// names.
+func isAgentFile(name string) bool {
 	switch name {
 	case "node-cache.snapshot", "last-good.yaml", "handover.sock":
 		return true
@@ -84,8 +85,8 @@ func isLeft(name string) bool {
 	return strings.HasPrefix(name, "node-cache.snapshot.tmp-") || strings.HasPrefix(name, ".last-good-")
 }
 
-// removeFiles removes the files of agents from folders, and tells which. What else is there stays, and so do the folders.
-// A folder that is not there holds nothing.
+// removeFiles removes agents' files from folders and returns their paths. Other files and the folders stay. A
+// missing folder is empty.
 func removeFiles(folders []string) (removed []string, err error) {
 	for _, folder := range folders {
 		entries, readErr := os.ReadDir(folder)
@@ -93,7 +94,7 @@ func removeFiles(folders []string) (removed []string, err error) {
 			err = errors.Join(err, fmt.Errorf("cleanup: %w", readErr))
 		}
 		for _, e := range entries {
-			if !isLeft(e.Name()) || e.IsDir() {
+			if !isAgentFile(e.Name()) || e.IsDir() {
 				continue
 			}
 			path := filepath.Join(folder, e.Name())

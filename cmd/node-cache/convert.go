@@ -15,24 +15,25 @@ import (
 	"github.com/nodecache/node-cache/pkg/convert"
 )
 
-// maxConverted bounds a file that is converted, in bytes: a byte more than the converter takes.
+// maxConverted bounds the size of an input file in bytes: one more than the converter accepts.
 const maxConverted = 1<<20 + 1
 
 func convertCommand() *cobra.Command {
 	var strict, daemonSet bool
 	cmd := &cobra.Command{
 		Use:   "convert [--strict] [--daemonset] FILE...",
-		Short: "Convert a Corefile or the ConfigMap of kube-dns to a configuration file",
-		Long: `Convert the configuration of CoreDNS, of NodeLocal DNSCache or of kube-dns. A FILE is
-a Corefile, or YAML as kubectl get -o yaml writes it, with ConfigMaps in it; - is the
-standard input. Several files make one configuration: give the ConfigMaps node-local-dns
-and kube-dns together, or a Corefile with those that it imports.
+		Short: "Convert a Corefile or a kube-dns ConfigMap to a configuration file",
+		Long: `Convert the configuration of CoreDNS, NodeLocal DNSCache, or kube-dns. A FILE is a
+Corefile, or YAML with ConfigMaps as printed by kubectl get -o yaml; - is the standard
+input. Several files make one configuration: give the ConfigMaps node-local-dns and
+kube-dns together, or a Corefile with the files that it imports.
 
-The configuration goes to standard output, with the line that each key is from as a
-comment; it passes node-cache check where the certificates are that it names. What has no
-counterpart, or a different one, goes to standard error, line by line, with what to do
-instead. Exit code 0; with --strict 1 if something has no counterpart. Nothing is written
-when a file cannot be read.`,
+The configuration goes to standard output. Comments show the source line of each key.
+It passes node-cache check if the certificates that it names exist. Lines without a
+counterpart, or with a different one, go to standard error, with what to do instead.
+If a file cannot be read, nothing is written.
+
+Exit code 0; with --strict 1 if a line has no counterpart.`,
 		Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			inputs := make([]convert.Input, 0, len(args))
@@ -55,41 +56,41 @@ when a file cannot be read.`,
 			return writeConverted(result, strict, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().BoolVar(&daemonSet, "daemonset", false, "add what the agents of daemonset/base need: an address of their own, the sockets and folders of the pod")
-	cmd.Flags().BoolVar(&strict, "strict", false, "end with exit code 1 if something has no counterpart")
+	cmd.Flags().BoolVar(&daemonSet, "daemonset", false, "add the keys that agents of daemonset/base need: their address, sockets, and folders")
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with code 1 if a line has no counterpart")
 	return cmd
 }
 
-// readInput reads a file, or the standard input for -.
+// readInput reads a file, or standard input for -.
 func readInput(name string, stdin io.Reader) (in convert.Input, err error) {
 	if name == "-" {
 		in.Name = "standard input"
 		in.Text, err = io.ReadAll(io.LimitReader(stdin, maxConverted))
 		if err != nil {
-			return in, fmt.Errorf("reading the standard input: %w", err)
+			return in, fmt.Errorf("reading standard input: %w", err)
 		}
 		return in, nil
 	}
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return in, &agent.HintError{
-			Err:  fmt.Errorf("reading what is to be converted: %w", err),
-			Hint: "give a Corefile, or the YAML of ConfigMaps; - is the standard input",
+			Err:  fmt.Errorf("reading the input: %w", err),
+			Hint: "give a Corefile, the YAML of ConfigMaps, or - for standard input",
 		}
 	}
 	if err != nil {
-		return in, fmt.Errorf("reading what is to be converted: %w", err)
+		return in, fmt.Errorf("reading the input: %w", err)
 	}
 	defer func() { _ = f.Close() }() // it was only read
 	in.Name = name
 	in.Text, err = io.ReadAll(io.LimitReader(f, maxConverted))
 	if err != nil {
-		return in, fmt.Errorf("reading what is to be converted: %w", err)
+		return in, fmt.Errorf("reading the input: %w", err)
 	}
 	return in, nil
 }
 
-// writeConverted writes the configuration to one side, and what is to be said about it to the other.
+// writeConverted writes the configuration to one stream, and the notes about it to the other.
 func writeConverted(result *convert.Result, strict bool, stdout, stderr io.Writer) error {
 	text, err := result.YAML()
 	if err != nil {

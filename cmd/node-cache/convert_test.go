@@ -41,8 +41,8 @@ func TestConvert(t *testing.T) {
 			1, "", "node-cache: converting: reading the Corefile: " + bad + ":1 - Syntax error: Unexpected token '{', expecting '}'\n",
 		}},
 		{"no file", []string{"convert", filepath.Join(folder, "none")}, result{
-			1, "", "node-cache: reading what is to be converted: open " + filepath.Join(folder, "none") + ": no such file or directory\n" +
-				"hint: give a Corefile, or the YAML of ConfigMaps; - is the standard input\n",
+			1, "", "node-cache: reading the input: open " + filepath.Join(folder, "none") + ": no such file or directory\n" +
+				"hint: give a Corefile, the YAML of ConfigMaps, or - for standard input\n",
 		}},
 		{"nothing to convert", []string{"convert"}, result{
 			2, "", "node-cache: requires at least 1 arg(s), only received 0\nhint: `node-cache --help` lists commands and flags\n",

@@ -18,11 +18,11 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// inPod is the hidden command that a doctor starts as a pod of the node.
+// inPod is the hidden command that doctor runs in its test pod.
 const inPod = "doctor-in-pod"
 
-// examination is what the command line of doctor asks for.
-type examination struct {
+// doctorFlags are the flags of doctor.
+type doctorFlags struct {
 	file    string
 	output  string
 	name    string
@@ -32,34 +32,33 @@ type examination struct {
 }
 
 func doctorCommand() *cobra.Command {
-	x := examination{}
+	x := doctorFlags{}
 	cmd := &cobra.Command{
 		Use:   "doctor [--config FILE] [--output text|json]",
-		Short: "Examine how this node's DNS queries get to its agent",
-		Long: `Examine how this node's DNS queries get to its agent: from the node, and from a
-network namespace that is made for it, behind a veth, as a pod would. Each line says
-what was looked at, and what to do if it is not as it should be. Nothing on the node
-is changed.
+		Short: "Check how this node's DNS queries reach the agent",
+		Long: `Check how this node's DNS queries reach the agent: from the node, and from a network
+namespace that doctor creates behind a veth, like a pod's. Each line names a check and,
+if it fails, what to do. Doctor changes nothing else on the node.
 
 Run it on the node or in the agent's container, with the agent's file. It needs the
-right NET_ADMIN, and SYS_ADMIN or user namespaces for the part of a pod; processes of
-the node are seen with hostPID only. What it cannot look at it says.
+capability NET_ADMIN, and SYS_ADMIN or user namespaces for the pod checks. It sees
+processes of the node only with hostPID. Checks that cannot run are listed.
 
-Exit code 0: nothing failed; 1: something did; 2: the command line is bad.`,
+Exit code 0: no check failed; 1: a check failed; 2: invalid command line.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return x.run(cmd) },
 	}
-	cmd.Flags().StringVar(&x.file, "config", "", "the agent's configuration `FILE`; without it the built-in defaults hold")
+	cmd.Flags().StringVar(&x.file, "config", "", "the agent's configuration `FILE`; default: built-in defaults")
 	cmd.Flags().StringVar(&x.output, "output", "text", "`FORMAT` of the report: text or json")
-	cmd.Flags().StringVar(&x.name, "name", "", "a `NAME` of the cluster that is asked for; default: kubernetes.default.svc of its domain, \"-\": none")
-	cmd.Flags().StringSliceVar(&x.service, "service", nil, "`ADDRESS` of the DNS service, for mode transparent, if it is not in the file")
-	cmd.Flags().DurationVar(&x.timeout, "timeout", time.Second, "how long to wait for each answer")
-	cmd.Flags().BoolVar(&x.noPod, "no-pod", false, "make no network namespace")
+	cmd.Flags().StringVar(&x.name, "name", "", "cluster `NAME` to query; default: kubernetes.default.svc of the domain; \"-\": none")
+	cmd.Flags().StringSliceVar(&x.service, "service", nil, "`ADDRESS` of the DNS service in transparent mode, if the file has none")
+	cmd.Flags().DurationVar(&x.timeout, "timeout", time.Second, "timeout of each query")
+	cmd.Flags().BoolVar(&x.noPod, "no-pod", false, "create no network namespace")
 	return cmd
 }
 
-// run examines the node and prints the report.
-func (x *examination) run(cmd *cobra.Command) error {
+// run checks the node and prints the report.
+func (x *doctorFlags) run(cmd *cobra.Command) error {
 	if x.output != "text" && x.output != "json" {
 		return &usageError{fmt.Errorf("--output %q: not text or json", x.output)}
 	}
@@ -98,8 +97,8 @@ func (x *examination) run(cmd *cobra.Command) error {
 	return err
 }
 
-// config is what the doctor is to know of the agent's configuration.
-func (x *examination) config(cfg *config.Config) (doctor.Config, error) {
+// config returns the doctor's configuration from the agent's.
+func (x *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 	c := doctor.Config{
 		Intercept: cfg.Intercept.Manage,
 		Rules: rules.Rules{
@@ -142,17 +141,17 @@ func (x *examination) config(cfg *config.Config) (doctor.Config, error) {
 	return c, nil
 }
 
-// isTerminal says whether somebody may be looking.
+// isTerminal reports whether the output is a terminal with colors.
 func isTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// inPodCommand is a pod for a doctor: it is run by one, in a network namespace.
+// inPodCommand queries as a pod. Doctor runs it in a network namespace.
 func inPodCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    inPod,
-		Short:  "Ask as a pod, for the command doctor, which starts this",
+		Short:  "Query as a pod (started by doctor)",
 		Hidden: true,
 		Args:   usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -51,18 +51,18 @@ func TestDoctorConfig(t *testing.T) {
 	service := netip.MustParseAddr("10.96.0.10")
 	for _, tt := range []struct {
 		name, text string
-		x          examination
+		x          doctorFlags
 		want       doctor.Config
 	}{
 		{
-			name: "defaults", x: examination{timeout: time.Second, noPod: true},
+			name: "defaults", x: doctorFlags{timeout: time.Second, noPod: true},
 			want: doctor.Config{
 				Rules:   rules.Rules{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 1053},
 				Backend: "auto", Link: "nodelocaldns", Admin: netip.MustParseAddrPort("127.0.0.1:9253"), Timeout: time.Second,
 			},
 		},
 		{
-			name: "link-local", x: examination{noPod: true},
+			name: "link-local", x: doctorFlags{noPod: true},
 			text: "listen: {addresses: [169.254.20.10], port: 53}\nclusterDomain: k8s.example\nintercept: {manage: true, backend: nftables, fallback: none}\ninterface: {manage: true, name: dns0}\nadmin: {address: ''}",
 			want: doctor.Config{
 				Intercept: true, Rules: rules.Rules{Addresses: addrs, Port: 53}, Backend: "nftables", ManageLink: true, Link: "dns0",
@@ -70,7 +70,7 @@ func TestDoctorConfig(t *testing.T) {
 			},
 		},
 		{
-			name: "transparent", x: examination{noPod: true, name: "-", service: []string{"10.96.0.10"}},
+			name: "transparent", x: doctorFlags{noPod: true, name: "-", service: []string{"10.96.0.10"}},
 			text: "listen: {addresses: [169.254.20.10], port: 53}\nintercept: {manage: true, mode: transparent}\ncluster: {resolver: central, manifests: ., central: {service: a/b}}",
 			want: doctor.Config{
 				Intercept: true, Rules: rules.Rules{Mode: rules.Transparent, Addresses: addrs, Port: 53, Services: []netip.Addr{service}},
@@ -78,7 +78,7 @@ func TestDoctorConfig(t *testing.T) {
 			},
 		},
 		{
-			name: "another name", x: examination{noPod: true, name: "www.example.org"},
+			name: "another name", x: doctorFlags{noPod: true, name: "www.example.org"},
 			want: doctor.Config{
 				Rules:   rules.Rules{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 1053},
 				Backend: "auto", Link: "nodelocaldns", Admin: netip.MustParseAddrPort("127.0.0.1:9253"), Name: "www.example.org.",

@@ -24,24 +24,24 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// Exit codes that scripts can rely on.
+// Exit codes for scripts.
 const (
 	exitOK      = 0
-	exitFailed  = 1 // the agent could not start or stopped with an error, a file is bad, a query got no answer
-	exitUsage   = 2 // the command line itself
-	exitNothing = 3 // query: the name or the type does not exist; cache get, cache top: nothing is held
+	exitFailed  = 1 // the agent failed, a file is invalid, or a query got no answer
+	exitUsage   = 2 // invalid command line
+	exitNothing = 3 // query: the name or type does not exist; cache get, cache top: no entries
 )
 
 func main() {
-	// The few lines that client-go writes without a logger of ours are to look like the others.
+	// client-go writes some lines without the agent's logger. They get the same format.
 	klog.SetSlogLogger(slog.New(slog.NewJSONHandler(os.Stderr, nil)))
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the whole program but the exit.
+// run is the whole program except the exit.
 func run(args []string, stdout, stderr io.Writer) int {
 	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // nohup has it so
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores SIGHUP
 		signals = append(signals, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
@@ -68,10 +68,10 @@ func rootCommand() *cobra.Command {
 	return root
 }
 
-// A usageError is a command line that cannot be followed.
+// A usageError is an invalid command line.
 type usageError struct{ error }
 
-// usageArgs makes the errors of an argument check usage errors.
+// usageArgs turns the errors of an argument check into usage errors.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
@@ -81,14 +81,13 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// An exitError ends the program with a code of its own, having said why already.
+// An exitError ends the program with this code, after the error has been printed.
 type exitError int
 
-// Error is what a caller would see that does not know the type.
+// Error returns the text for callers that do not know the type.
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// report prints err as `node-cache: what: why`, with a hint where there is one,
-// and gives the exit code.
+// report prints err as `node-cache: what: why`, with its hint if it has one, and returns the exit code.
 func report(err error, stderr io.Writer) int {
 	var (
 		code    exitError
@@ -104,25 +103,25 @@ func report(err error, stderr io.Writer) int {
 	case errors.As(err, &code):
 		return int(code)
 	case errors.As(err, &usage):
-		complain(stderr, usage.Error(), "`node-cache --help` lists commands and flags")
+		printError(stderr, usage.Error(), "`node-cache --help` lists commands and flags")
 		return exitUsage
 	case errors.As(err, &bad):
-		complainAll(stderr, bad)
+		printProblems(stderr, bad)
 	case errors.As(err, &problem):
-		complain(stderr, err.Error(), problem.Hint)
+		printError(stderr, err.Error(), problem.Hint)
 	case errors.As(err, &unreadable):
-		complain(stderr, err.Error(), fileHint(err))
+		printError(stderr, err.Error(), fileHint(err))
 	default:
-		complain(stderr, err.Error(), "")
+		printError(stderr, err.Error(), "")
 	}
 	return exitFailed
 }
 
-// complainAll lists everything that is wrong with a configuration file.
-func complainAll(stderr io.Writer, bad *config.Error) {
+// printProblems prints all problems of a configuration file.
+func printProblems(stderr io.Writer, bad *config.Error) {
 	explained := true
 	for _, p := range bad.Problems {
-		complain(stderr, where(bad.Path, p.Path)+p.What, p.Hint)
+		printError(stderr, location(bad.Path, p.Path)+p.What, p.Hint)
 		explained = explained && p.Hint != ""
 	}
 	if !explained {
@@ -130,21 +129,21 @@ func complainAll(stderr io.Writer, bad *config.Error) {
 	}
 }
 
-// fileHint says what to do about a file that cannot be read.
+// fileHint returns what to do about an unreadable file.
 func fileHint(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "give the path of a file that exists; `node-cache check --print` writes one to begin with"
+		return "give the path of an existing file; create one with `node-cache check --print`"
 	case errors.Is(err, fs.ErrPermission):
-		return "let the user that node-cache runs as read it"
+		return "make the file readable for the user of node-cache"
 	case errors.Is(err, syscall.EISDIR):
-		return "give the path of the file in that folder"
+		return "give the path of a file in that folder"
 	}
-	return "`node-cache check FILE` reads it as the agent does"
+	return "check the file with `node-cache check FILE`"
 }
 
-// where names the file and the key of a problem, as far as they are known.
-func where(file, key string) string {
+// location returns the file and the key of a problem, as far as they are known.
+func location(file, key string) string {
 	if file != "" {
 		file += ": "
 	}
@@ -154,7 +153,7 @@ func where(file, key string) string {
 	return file + key
 }
 
-func complain(stderr io.Writer, what, hint string) {
+func printError(stderr io.Writer, what, hint string) {
 	_, _ = fmt.Fprintf(stderr, "node-cache: %s\n", what)
 	if hint != "" {
 		_, _ = fmt.Fprintf(stderr, "hint: %s\n", hint)

@@ -50,7 +50,7 @@ func TestUsage(t *testing.T) {
 		{"unknown command", []string{"serve"}, `node-cache: unknown command "serve" for "node-cache"`},
 		{"unknown flag", []string{"agent", "--colour"}, "node-cache: unknown flag: --colour"},
 		{"too many files", []string{"check", "a", "b"}, "node-cache: accepts at most 1 arg(s), received 2"},
-		{"nothing to check", []string{"check"}, "node-cache: check: a file to check, or --print for the defaults, is missing"},
+		{"nothing to check", []string{"check"}, "node-cache: check: missing FILE, or --print for the defaults"},
 		{"no name", []string{"query"}, "node-cache: accepts between 1 and 2 arg(s), received 0"},
 		{"a name that is none", []string{"query", "a..b"}, `node-cache: "a..b": not a domain name`},
 		{"a type that is none", []string{"query", "a.b", "BOGUS"}, `node-cache: "BOGUS": not a record type`},
@@ -89,7 +89,7 @@ node-cache: FILE: foo: unknown key`, "FILE", bad)
 		t.Errorf("five mistakes: code %d\n%s", got.Code, cmp.Diff(order, lines))
 	}
 	missing := command("check", filepath.Join(t.TempDir(), "none.yaml"))
-	if missing.Code != exitFailed || !strings.Contains(missing.Stderr, "no such file or directory\nhint: give the path of a file that exists;") {
+	if missing.Code != exitFailed || !strings.Contains(missing.Stderr, "no such file or directory\nhint: give the path of an existing file;") {
 		t.Errorf("a missing file: %+v", missing)
 	}
 }

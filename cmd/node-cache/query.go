@@ -19,7 +19,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A question is what the command line of query asks for.
+// A question holds the command line of query.
 type question struct {
 	server  netip.AddrPort
 	tcp     bool
@@ -35,30 +35,30 @@ func queryCommand() *cobra.Command {
 	listen := config.Default(config.Agent).Listen
 	cmd := &cobra.Command{
 		Use:   "query [--server IP:PORT] [--tcp] [--explain] NAME [TYPE]",
-		Short: "Ask an agent for a name",
-		Long: `Ask an agent for a name and print what it says. TYPE is A if it is left out.
-With --explain an agent on this machine also says where its reply came from, and of
-one from its cache how good and how old it is and what is left of its time.
+		Short: "Send a query to an agent",
+		Long: `Send a query to an agent and print the response. The default TYPE is A. With --explain,
+an agent on this host adds the source of its answer, and for one from the cache its
+state, age, and remaining TTL.
 
 Exit code 0: there are records; 3: the name or the type does not exist; 1: no
-answer, or a failure.`,
+response, or a failure.`,
 		Args: usageArgs(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := q.read(server, args); err != nil {
+			if err := q.parse(server, args); err != nil {
 				return &usageError{err}
 			}
 			return q.ask(cmd)
 		},
 	}
 	cmd.Flags().StringVar(&server, "server", netip.AddrPortFrom(listen.Addresses[0], listen.Port).String(), "the agent's `IP[:PORT]`")
-	cmd.Flags().BoolVar(&q.tcp, "tcp", false, "ask over TCP")
-	cmd.Flags().BoolVar(&q.explain, "explain", false, "ask an agent on this machine how its reply came about")
-	cmd.Flags().DurationVar(&q.timeout, "timeout", 5*time.Second, "how long to wait")
+	cmd.Flags().BoolVar(&q.tcp, "tcp", false, "use TCP")
+	cmd.Flags().BoolVar(&q.explain, "explain", false, "show how an agent on this host got its answer")
+	cmd.Flags().DurationVar(&q.timeout, "timeout", 5*time.Second, "timeout")
 	return cmd
 }
 
-// read takes the command line in.
-func (q *question) read(server string, args []string) error {
+// parse parses the command line.
+func (q *question) parse(server string, args []string) error {
 	var err error
 	if q.server, err = netip.ParseAddrPort(server); err != nil {
 		ip, ipErr := netip.ParseAddr(server)
@@ -77,7 +77,7 @@ func (q *question) read(server string, args []string) error {
 	return err
 }
 
-// ask sends the question and prints the answer.
+// ask sends the query and prints the response.
 func (q *question) ask(cmd *cobra.Command) error {
 	network := "udp"
 	if q.tcp {
@@ -89,7 +89,7 @@ func (q *question) ask(cmd *cobra.Command) error {
 		reply, took, err = q.exchange(cmd.Context(), network)
 	}
 	if err != nil {
-		return q.unanswered(err)
+		return q.exchangeError(err)
 	}
 	out := cmd.OutOrStdout()
 	for _, rr := range reply.Answer {
@@ -123,20 +123,20 @@ func (q *question) exchange(ctx context.Context, network string) (*dns.Msg, time
 	return c.ExchangeContext(ctx, m, q.server.String())
 }
 
-// unanswered says why there is no answer, and what to look at.
-func (q *question) unanswered(err error) error {
-	hint := "look at the agent's /status page"
+// exchangeError adds a hint to the error of a query without a response.
+func (q *question) exchangeError(err error) error {
+	hint := "check the agent's /status page"
 	var timeout interface{ Timeout() bool }
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		hint = "nothing listens there; `node-cache agent` does on its listen.addresses and listen.port"
+		hint = "nothing listens there; use an address of listen.addresses with listen.port"
 	case errors.As(err, &timeout) && timeout.Timeout():
-		hint = "the address may be no agent's, or a firewall drops the packets"
+		hint = "check that the address is an agent's and that no firewall drops the packets"
 	}
 	return &agent.HintError{Err: fmt.Errorf("asking %s for %s: %w", q.server, q.name, err), Hint: hint}
 }
 
-// extendedErrors are the RFC 8914 codes in a reply, as comments.
+// extendedErrors returns the RFC 8914 errors in a response, as comments.
 func extendedErrors(reply *dns.Msg) []string {
 	var lines []string
 	opt := reply.IsEdns0()
@@ -151,7 +151,7 @@ func extendedErrors(reply *dns.Msg) []string {
 	return lines
 }
 
-// explanation is how a reply came about, as a comment.
+// explanation returns where an answer came from, as a comment.
 func explanation(reply *dns.Msg) string {
 	if opt := reply.IsEdns0(); opt != nil {
 		for _, o := range opt.Option {
@@ -163,7 +163,7 @@ func explanation(reply *dns.Msg) string {
 	return "; not explained: only an agent does that, and only to clients on its own machine"
 }
 
-// plain is text from the network as far as it can steer no terminal.
+// plain returns text from the network without characters that control a terminal.
 func plain(text []byte) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' {

@@ -15,12 +15,12 @@ func readyCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "ready [--admin IP:PORT|unix:/path]",
-		Short: "Tell whether an agent is ready, as a probe does",
-		Long: `Tell whether an agent is ready: whether its page /readyz says so. It is asked over its
-admin server. Of two agents that share an address, as while one takes over from the
-other, a socket of its own tells one from the other.
+		Short: "Report whether an agent is ready",
+		Long: `Report whether an agent is ready, as its page /readyz does. The command uses the
+agent's admin server. While one agent takes over from another, both share the address:
+use the unix socket to ask one of them.
 
-Exit code 0: it is ready; 1: it is not, or nobody says so, with the reason.`,
+Exit code 0: ready; 1: not ready or no response, with the reason.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if timeout <= 0 {
@@ -31,7 +31,7 @@ Exit code 0: it is ready; 1: it is not, or nobody says so, with the reason.`,
 				return &usageError{err}
 			}
 			c.http.Timeout = timeout
-			why, err := c.unready(cmd.Context())
+			why, err := c.notReady(cmd.Context())
 			switch {
 			case err != nil:
 				return err
@@ -43,6 +43,6 @@ Exit code 0: it is ready; 1: it is not, or nobody says so, with the reason.`,
 		},
 	}
 	cmd.Flags().StringVar(&admin, "admin", defaultAdmin(), adminUsage)
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "how long to wait")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "timeout")
 	return cmd
 }

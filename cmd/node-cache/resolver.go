@@ -14,17 +14,16 @@ func resolverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resolver [--config FILE | --config-map NAMESPACE/NAME]",
 		Short: "Serve DNS for the whole cluster",
-		Long: `Serve DNS for the whole cluster until SIGTERM or SIGINT: the names of the cluster
-from the API server, all others through the routes of the configuration. It is
-the agent with other defaults: every address of the machine, the cluster zone with
-all endpoints, and the admin server on every address. It is ready once the cluster
-zone is in sync. Without a file, the service account of the pod is used.
-Logs go to standard error.`,
+		Long: `Serve DNS for the whole cluster until SIGTERM or SIGINT: cluster names from the API
+server, all other names through the configured routes. It is the agent with other
+defaults: it listens on every address, serves the cluster zone with all endpoints, and
+serves the admin pages on every address. It is ready once the cluster zone is synced.
+Without a file it uses the pod's service account. Logs go to standard error.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
-			outliveReader()
-			options := agent.Options{Role: config.Resolver, Version: version, Log: cmd.ErrOrStderr(), DropCapabilities: giveUp}
+			ignoreSIGPIPE()
+			options := agent.Options{Role: config.Resolver, Version: version, Log: cmd.ErrOrStderr(), DropCapabilities: dropCapabilities}
 			if err := from.options(&options); err != nil {
 				return err
 			}

@@ -22,17 +22,17 @@ type sourceFlags struct {
 // add adds the flags to the command of an agent or a resolver.
 func (f *sourceFlags) add(cmd *cobra.Command) {
 	flags, who := cmd.Flags(), cmd.Name()
-	flags.StringVar(&f.file, "config", "", "configuration file; `FILE` is followed while the "+who+" runs")
-	flags.StringVar(&f.configMap, "config-map", "", "ConfigMap `NAMESPACE/NAME` that has the configuration as its key "+source.Key+"; it is followed through the API, in place of a file")
-	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "credentials for --config-map; without `FILE` those of the pod's service account")
-	flags.StringVar(&f.kubeDNS, "kube-dns", "", "mounted kube-dns ConfigMap; its stub domains and nameservers take the place of those in the configuration, and `FOLDER` is followed")
-	flags.StringVar(&f.lastGood, "last-good", "", "keeps the last configuration put to work in `FOLDER`, and begins with it when there is no good one at the start")
+	flags.StringVar(&f.file, "config", "", "configuration `FILE`, watched while the "+who+" runs")
+	flags.StringVar(&f.configMap, "config-map", "", "ConfigMap `NAMESPACE/NAME` with the configuration in its key "+source.Key+", watched through the API instead of a file")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` for --config-map; default: the pod's service account")
+	flags.StringVar(&f.kubeDNS, "kube-dns", "", "mounted kube-dns ConfigMap; `FOLDER` is watched, its stub domains and nameservers replace those of the configuration")
+	flags.StringVar(&f.lastGood, "last-good", "", "save the last applied configuration in `FOLDER`, and start with it if there is no valid one")
 }
 
-// given says whether the configuration comes from anywhere.
+// given reports whether a flag names a configuration.
 func (f *sourceFlags) given() bool { return f.file != "" || f.configMap != "" }
 
-// options fills in what the flags and the pod's environment say.
+// options sets the options from the flags and the pod's environment.
 func (f *sourceFlags) options(o *agent.Options) error {
 	switch {
 	case f.file != "" && f.configMap != "":
@@ -63,7 +63,8 @@ func (f *sourceFlags) options(o *agent.Options) error {
 	return nil
 }
 
-// unlessEnded is err, but nil for a program that was told to end while it waited for its configuration, or for its sockets.
+// unlessEnded returns err, or nil if the program was stopped while it waited for its configuration or its
+// sockets.
 func unlessEnded(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return nil

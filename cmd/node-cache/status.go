@@ -15,10 +15,10 @@ func statusCommand() *cobra.Command {
 	var admin, output string
 	cmd := &cobra.Command{
 		Use:   "status [--output text|json]",
-		Short: "Tell what an agent runs and how it is doing",
-		Long: `Tell what an agent runs and how it is doing, what is wrong first: its page /status.
+		Short: "Show the status of an agent",
+		Long: `Show the status of an agent, problems first. It is the agent's page /status.
 
-Exit code 0: it has said so, whatever that is; 1: no reply.`,
+Exit code 0: the agent responded, in any state; 1: it did not.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {

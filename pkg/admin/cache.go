@@ -77,7 +77,7 @@ func parameters(r *http.Request, known []string) (url.Values, error) {
 	}
 	for name, values := range given {
 		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("parameter %q: not known here", printable(name))
+			return nil, fmt.Errorf("parameter %q: unknown", printable(name))
 		}
 		if len(values) > 1 {
 			return nil, fmt.Errorf("parameter %q: given more than once", name)
@@ -106,7 +106,7 @@ func (s *Server) cacheTop(given url.Values) (any, error) {
 	}
 	if given.Has("by") {
 		if by = given.Get("by"); by != "hits" && by != "size" {
-			return nil, fmt.Errorf("by %q: hits and size are known", by)
+			return nil, fmt.Errorf("by %q: neither hits nor size", by)
 		}
 	}
 	return s.cfg.Cache.Top(n, by)
@@ -119,7 +119,7 @@ func (s *Server) cacheFlush(given url.Values) (any, error) {
 	case all == "1":
 		what.All = true
 	case given.Has("all"):
-		return nil, fmt.Errorf("all %q: 1 is known", all)
+		return nil, fmt.Errorf("all %q: must be 1", all)
 	}
 	chosen := 0
 	for _, one := range []bool{what.Name != "", what.Zone != "", what.All} {
@@ -128,7 +128,7 @@ func (s *Server) cacheFlush(given url.Values) (any, error) {
 		}
 	}
 	if chosen != 1 {
-		return nil, errors.New("one of name, zone and all=1 says what to flush")
+		return nil, errors.New("give exactly one of name, zone, and all=1")
 	}
 	return s.cfg.Cache.Flush(what)
 }

@@ -63,9 +63,9 @@ func TestCachePages(t *testing.T) {
 		{"get nothing", get("/cache/get"), wrong("name: missing")},
 		{"get a bad name", get("/cache/get?name=bad"), wrong("bad: not a domain name\ufffd[2J")},
 		{"get two names", get("/cache/get?name=a&name=b"), wrong(`parameter "name": given more than once`)},
-		{"get by an unknown word", get("/cache/get?names=a"), wrong(`parameter "names": not known here`)},
+		{"get by an unknown word", get("/cache/get?names=a"), wrong(`parameter "names": unknown`)},
 		{"get by a bad escape", get("/cache/get?name=%zz"), wrong(`parameters: invalid URL escape "%zz"`)},
-		{"get in an unknown format", get("/cache/get?name=a&format=xml"), wrong(`format "xml": text and json are known`)},
+		{"get in an unknown format", get("/cache/get?name=a&format=xml"), wrong(`format "xml": neither text nor json`)},
 		{"get by POST", post("/cache/get?name=a"), reply{405, text, "Method Not Allowed\n"}},
 
 		{"top", get("/cache/top"), said("top 20 hits")},
@@ -74,19 +74,19 @@ func TestCachePages(t *testing.T) {
 		{"top of too many", get("/cache/top?n=1001"), wrong(`n "1001": not a number from 1 to 1000`)},
 		{"top of none", get("/cache/top?n=0"), wrong(`n "0": not a number from 1 to 1000`)},
 		{"top of what is no number", get("/cache/top?n=many"), wrong(`n "many": not a number from 1 to 1000`)},
-		{"top by age", get("/cache/top?by=age"), wrong(`by "age": hits and size are known`)},
-		{"top by nothing", get("/cache/top?by="), wrong(`by "": hits and size are known`)},
+		{"top by age", get("/cache/top?by=age"), wrong(`by "age": neither hits nor size`)},
+		{"top by nothing", get("/cache/top?by="), wrong(`by "": neither hits nor size`)},
 
 		{"flush a name", post("/cache/flush?name=a."), said("flush {Name:a. Zone: All:false}")},
 		{"flush a zone", post("/cache/flush?zone=b."), said("flush {Name: Zone:b. All:false}")},
 		{"flush all", post("/cache/flush?all=1"), said("flush {Name: Zone: All:true}")},
 		{"flush a bad name", post("/cache/flush?name=bad"), wrong("bad: not a domain name\ufffd[2J")},
-		{"flush nothing", post("/cache/flush"), wrong("one of name, zone and all=1 says what to flush")},
-		{"flush a name and a zone", post("/cache/flush?name=a&zone=b"), wrong("one of name, zone and all=1 says what to flush")},
-		{"flush a name and all", post("/cache/flush?name=a&all=1"), wrong("one of name, zone and all=1 says what to flush")},
-		{"flush not all", post("/cache/flush?all=0"), wrong(`all "0": 1 is known`)},
+		{"flush nothing", post("/cache/flush"), wrong("give exactly one of name, zone, and all=1")},
+		{"flush a name and a zone", post("/cache/flush?name=a&zone=b"), wrong("give exactly one of name, zone, and all=1")},
+		{"flush a name and all", post("/cache/flush?name=a&all=1"), wrong("give exactly one of name, zone, and all=1")},
+		{"flush not all", post("/cache/flush?all=0"), wrong(`all "0": must be 1`)},
 		{"flush by GET", get("/cache/flush?all=1"), reply{405, text, "Method Not Allowed\n"}},
-		{"flush for a script", post("/cache/flush?all=1&format=yaml"), wrong(`format "yaml": text and json are known`)},
+		{"flush for a script", post("/cache/flush?all=1&format=yaml"), wrong(`format "yaml": neither text nor json`)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -33,7 +33,7 @@ func (s *Server) check(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	http.Error(w, "no probe has this label; /healthcheck/ lists them", http.StatusNotFound)
+	http.Error(w, "no probe has this label; see /healthcheck/", http.StatusNotFound)
 }
 
 // checks lists every check on a line of its own, and is good if all are.

@@ -26,20 +26,20 @@ type page struct {
 // pages lists what the server has besides the index, in the index's order.
 func (s *Server) pages() []page {
 	list := []page{
-		{"/status", "what runs and how it is doing, as JSON; /status?format=text for a human", s.made(s.status)},
+		{"/status", "status of the agent as JSON; /status?format=text as text", s.made(s.status)},
 		{"/metrics", "counters and gauges, for Prometheus", s.made(s.cfg.Metrics.ServeHTTP)},
-		{"/readyz", "200 while queries are answered, else 503 with the reason", outcome(s.cfg.Ready)},
+		{"/readyz", "200 while the agent is ready, else 503 with the reason", outcome(s.cfg.Ready)},
 		{"/livez", "200 unless a restart is needed, else 503 with the reason", outcome(s.cfg.Live)},
-		{"/debug/pprof/", "profiles, for go tool pprof on this machine; others get 403", s.profile(pprof.Index)},
+		{"/debug/pprof/", "profiles for go tool pprof, only for clients on this host", s.profile(pprof.Index)},
 	}
 	if s.cfg.Checks != nil {
 		list = append(list, page{
-			"/healthcheck/", "how the configured probes go; /healthcheck/LABEL: 200 while one has good answers, else 503 with the reason", s.checks,
+			"/healthcheck/", "results of the configured probes; /healthcheck/LABEL: 200 while that probe succeeds, else 503 with the reason", s.checks,
 		})
 	}
 	if s.cfg.Cache != nil {
 		list = append(list, page{
-			"/cache/top", "what the cache holds, most asked for first; also /cache/get?name=NAME and POST /cache/flush; to clients on this machine, others get 403",
+			"/cache/top", "cache entries with the most hits; also /cache/get?name=NAME and POST /cache/flush; only for clients on this host",
 			s.cachePage(s.cacheTop, "n", "by"),
 		})
 	}
@@ -99,7 +99,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		switch {
 		case r.ContentLength != 0: // -1 is a body of unknown length
 			h.Set("Connection", "close") // leaves the body unread
-			http.Error(w, "no page takes a request body", http.StatusRequestEntityTooLarge)
+			http.Error(w, "request bodies are not accepted", http.StatusRequestEntityTooLarge)
 		case tooLong(r):
 			http.Error(w, fmt.Sprintf("seconds: at most %d", maxProfile), http.StatusBadRequest)
 		case !s.isKnownHost(r):

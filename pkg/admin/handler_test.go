@@ -78,10 +78,10 @@ func TestNewRejects(t *testing.T) {
 		want   string
 	}{
 		{"no address", func(c *admin.Config) { c.Addr = netip.AddrPort{} }, "an admin server needs an address or a socket"},
-		{"half a cache", func(c *admin.Config) { c.Cache = &admin.Cache{} }, "the pages of the cache need to get, to list and to flush"},
-		{"no metrics", func(c *admin.Config) { c.Metrics = nil }, "an admin server needs the metrics, the readiness and the status"},
-		{"no readiness", func(c *admin.Config) { c.Ready = nil }, "an admin server needs the metrics, the readiness and the status"},
-		{"no status", func(c *admin.Config) { c.Status = nil }, "an admin server needs the metrics, the readiness and the status"},
+		{"half a cache", func(c *admin.Config) { c.Cache = &admin.Cache{} }, "the cache pages need Get, Top, and Flush"},
+		{"no metrics", func(c *admin.Config) { c.Metrics = nil }, "an admin server needs Metrics, Ready, and Status"},
+		{"no readiness", func(c *admin.Config) { c.Ready = nil }, "an admin server needs Metrics, Ready, and Status"},
+		{"no status", func(c *admin.Config) { c.Status = nil }, "an admin server needs Metrics, Ready, and Status"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -145,7 +145,7 @@ func TestPages(t *testing.T) {
 			"status accepting what cannot be read", nil, get("/status", "Accept", ";;;, text/plain"),
 			reply{200, text, "version  v1\n"},
 		},
-		{"status in an unknown format", nil, get("/status?format=xml"), reply{400, text, "format \"xml\": text and json are known\n"}},
+		{"status in an unknown format", nil, get("/status?format=xml"), reply{400, text, "format \"xml\": neither text nor json\n"}},
 		{
 			"status that cannot be encoded", func(c *admin.Config) { c.Status = func() any { return func() {} } }, get("/status"),
 			reply{500, text, "encoding the page: json: unsupported type: func()\n"},
@@ -161,11 +161,11 @@ func TestPages(t *testing.T) {
 		},
 		{
 			"a body", nil, httptest.NewRequest(http.MethodGet, "/status", strings.NewReader("x")),
-			reply{413, text, "no page takes a request body\n"},
+			reply{413, text, "request bodies are not accepted\n"},
 		},
 		{
 			"a body of unknown length", nil, httptest.NewRequest(http.MethodGet, "/status", io.MultiReader(strings.NewReader("x"))),
-			reply{413, text, "no page takes a request body\n"},
+			reply{413, text, "request bodies are not accepted\n"},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

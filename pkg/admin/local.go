@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-var errHost = errors.New("no page is served under this name\nhint: ask by IP address or as localhost, or list the name in admin.hosts")
+var errHost = errors.New("unknown host name\nhint: use an IP address or localhost, or add the name to admin.hosts")
 
 // here serves a page to clients on this machine only.
 //
@@ -34,10 +34,10 @@ func checkHere(r *http.Request) error {
 		return nil // no browser opens one, and its mode says who may
 	}
 	if !isLocal(r) {
-		return errors.New("this page is for clients on this machine\nhint: ask from the node itself, or through `kubectl port-forward`")
+		return errors.New("this page is for clients on this host\nhint: run the request on the node, or through `kubectl port-forward`")
 	}
 	if r.Method == http.MethodPost && (r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "") {
-		return errors.New("browsers may change nothing here\nhint: `node-cache cache flush`, or curl, does")
+		return errors.New("browsers may not change anything here\nhint: use `node-cache cache flush` or curl")
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func (s *Server) profile(page http.HandlerFunc) http.HandlerFunc {
 // busy serves that there are too many requests of a kind at once.
 func busy(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
-	http.Error(w, "too many pages are being made at once", http.StatusServiceUnavailable)
+	http.Error(w, "too many concurrent requests", http.StatusServiceUnavailable)
 }
 
 // A wholePage takes a page in place of the client.

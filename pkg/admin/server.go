@@ -91,10 +91,10 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.New("an admin server needs an address or a socket")
 	}
 	if cfg.Metrics == nil || cfg.Ready == nil || cfg.Status == nil {
-		return nil, errors.New("an admin server needs the metrics, the readiness and the status")
+		return nil, errors.New("an admin server needs Metrics, Ready, and Status")
 	}
 	if cfg.Cache != nil && cfg.Cache.missing() {
-		return nil, errors.New("the pages of the cache need to get, to list and to flush")
+		return nil, errors.New("the cache pages need Get, Top, and Flush")
 	}
 	if cfg.Live == nil {
 		cfg.Live = func() error { return nil }

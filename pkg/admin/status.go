@@ -28,7 +28,7 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, view any) {
 		kind = "text/plain; charset=utf-8"
 	}
 	if err != nil {
-		s.cfg.Log.ErrorContext(r.Context(), "page not rendered", "path", r.URL.Path, "err", err)
+		s.cfg.Log.ErrorContext(r.Context(), "rendering page failed", "path", r.URL.Path, "err", err)
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -48,7 +48,7 @@ func wantsText(r *http.Request) (bool, error) {
 		return false, nil
 	case "":
 	default:
-		return false, fmt.Errorf("format %q: text and json are known", format)
+		return false, fmt.Errorf("format %q: neither text nor json", format)
 	}
 	for item := range strings.SplitSeq(strings.Join(r.Header.Values("Accept"), ","), ",") {
 		kind, _, err := mime.ParseMediaType(item)

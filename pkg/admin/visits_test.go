@@ -253,7 +253,7 @@ func TestChecks(t *testing.T) {
 	}{
 		{"one that is well", down, "/healthcheck/cluster", reply{200, text, "ok\n"}},
 		{"one that is not", down, "/healthcheck/outside", reply{503, text, "SERVFAIL\nfrom\ufffd nobody\n"}},
-		{"one that is not known", down, "/healthcheck/other", reply{404, text, "no probe has this label; /healthcheck/ lists them\n"}},
+		{"one that is not known", down, "/healthcheck/other", reply{404, text, "no probe has this label; see /healthcheck/\n"}},
 		{"all", down, "/healthcheck/", reply{503, text, "cluster: ok\noutside: SERVFAIL from\ufffd nobody\n"}},
 		{"all well", up, "/healthcheck/", reply{200, text, "cluster: ok\n"}},
 		{"none configured", none, "/healthcheck/", reply{200, text, ""}},

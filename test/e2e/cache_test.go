@@ -109,7 +109,7 @@ func startSeen(t *testing.T) (a *agent, tcp, socket string) {
 func TestCacheCommands(t *testing.T) {
 	t.Parallel()
 	a, tcp, socket := startSeen(t)
-	nothing := output{3, "nothing is held of it\n", ""}
+	nothing := output{3, "no entries\n", ""}
 	if diff := cmp.Diff(nothing, cacheCommand(t, tcp, "get", "www.seen.test")); diff != "" {
 		t.Errorf("before anybody asked (-want +got):\n%s", diff)
 	}
@@ -148,11 +148,11 @@ func TestCacheCommands(t *testing.T) {
 		want string
 		left []string
 	}{
-		{[]string{"flush", "none.seen.test"}, "nothing was held: there was nothing to forget\n", top},
-		{[]string{"flush", "www.seen.test"}, "forgotten: 1 entry\n", top[1:]},
-		{[]string{"flush", "--zone", "deep.seen.test"}, "forgotten: 2 entries\n", []string{top[2], top[4]}},
-		{[]string{"flush", "--all"}, "forgotten: 2 entries\n", nil},
-		{[]string{"flush", "--all"}, "nothing was held: there was nothing to forget\n", nil},
+		{[]string{"flush", "none.seen.test"}, "no entry matched\n", top},
+		{[]string{"flush", "www.seen.test"}, "removed: 1 entry\n", top[1:]},
+		{[]string{"flush", "--zone", "deep.seen.test"}, "removed: 2 entries\n", []string{top[2], top[4]}},
+		{[]string{"flush", "--all"}, "removed: 2 entries\n", nil},
+		{[]string{"flush", "--all"}, "no entry matched\n", nil},
 	} {
 		if diff := cmp.Diff(output{0, step.want, ""}, cacheCommand(t, tcp, step.args...)); diff != "" {
 			t.Errorf("%v (-want +got):\n%s", step.args, diff)

@@ -144,7 +144,7 @@ func TestCacheFromPod(t *testing.T) {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}
-	const refused = "node-cache: asking the agent at 10.77.0.1:9253 for /cache/%s: this page is for clients on this machine\nhint: ask from the node itself, or through `kubectl port-forward`\n"
+	const refused = "node-cache: asking the agent at 10.77.0.1:9253 for /cache/%s: this page is for clients on this host\nhint: run the request on the node, or through `kubectl port-forward`\n"
 	for _, args := range [][]string{{"get", "www.test"}, {"top"}, {"flush", "--all"}} {
 		command := append([]string{nodeCache, "cache", "--admin", "10.77.0.1:9253"}, args...)
 		if diff := cmp.Diff(output{1, "", fmt.Sprintf(refused, args[0])}, runCommand(t, asPod(command...)...)); diff != "" {
