@@ -74,7 +74,7 @@ func testFrozenConnection(t *testing.T, c *kubetest.Cluster) {
 	denied.end(t)
 	for _, n := range []*node{alone, backed} {
 		n.expect(t, saying{webName, dns.TypeA, "NOERROR 10.96.1.1 ede=3"}, saying{setName, dns.TypeA, "NOERROR 10.1.2.1 10.1.2.2 ede=3"})
-		if s := n.status(t); len(s.Problems) < 3 || !strings.HasPrefix(s.Problems[0].What, "not confirmed for ") {
+		if s := n.status(t); len(s.Problems) < 3 || !strings.HasPrefix(s.Problems[0].What, "not confirmed fresh for ") {
 			t.Errorf("/status of an old view: %+v", s.Problems)
 		}
 	}

@@ -206,7 +206,7 @@ func TestSnapshotFolderAway(t *testing.T) {
 	if got := a.snapshot(t); got.Loaded != "none" {
 		t.Errorf("/status: %+v", got)
 	}
-	proctest.Eventually(t, 30*time.Second, "a snapshot has failed", func() bool { return strings.Contains(a.Stderr.String(), "snapshot not saved") })
+	proctest.Eventually(t, 30*time.Second, "a snapshot has failed", func() bool { return strings.Contains(a.Stderr.String(), "saving snapshot failed") })
 	if r, ede := askEDE(t, a.addr, "long.e2e.test."); len(r.Answer) != 1 || ede != -1 {
 		t.Errorf("EDE %d\n%s", ede, r)
 	}
@@ -220,7 +220,7 @@ func TestSnapshotFolderAway(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(above, "snapshots", "node-cache.snapshot")); err != nil {
 		t.Error(err)
 	}
-	if n := strings.Count(a.Stderr.String(), "snapshot not saved"); n != 1 {
+	if n := strings.Count(a.Stderr.String(), "saving snapshot failed"); n != 1 {
 		t.Errorf("said %d times", n)
 	}
 }

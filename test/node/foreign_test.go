@@ -30,7 +30,7 @@ func TestForeignResolver(t *testing.T) {
 	}
 	proctest.Figure(t, "CoreDNS at the agent's addresses: %d of %d queries answered by the agent", asked, asked)
 	var status string
-	named := fmt.Sprintf("a process of user 0 is bound to udp://%s:53", agentIPv4) // the agent has no SYS_PTRACE
+	named := fmt.Sprintf("a process of user 0 is also bound to udp://%s:53", agentIPv4) // the agent has no SYS_PTRACE
 	proctest.Eventually(t, 15*time.Second, "the agent names CoreDNS", func() bool {
 		status = b.page(t, "/status")
 		return strings.Contains(status, named)

@@ -44,7 +44,7 @@ func (b *bed) launchWaitingOn(t *testing.T) (next daemon, config string) {
 		if next.Ended() {
 			t.Fatalf("the agent has ended: %v", next.Err())
 		}
-		return strings.Contains(next.Stderr.String(), "waiting for the cluster zone")
+		return strings.Contains(next.Stderr.String(), "waiting for cluster sync")
 	})
 	return next, config
 }
@@ -245,7 +245,7 @@ func TestHandOverNewDiesLater(t *testing.T) {
 	says(t, old, "idle after handover")
 	next.Kill()
 	b.askAll(t, byCentral)
-	if err := old.Wait(t, 30*time.Second); err == nil || !strings.Contains(old.Stderr.String(), "has ended without a successor") {
+	if err := old.Wait(t, 30*time.Second); err == nil || !strings.Contains(old.Stderr.String(), "ended without a successor") {
 		t.Errorf("the old agent ended with %v", err)
 	}
 	again := b.start(t)
