@@ -53,7 +53,7 @@ type pendingQuery struct {
 	request    *dohRequest // over HTTPS; nil: none
 }
 
-// deliver hands the reply to whoever started the attempt: an exchange or a probe.
+// deliver hands the reply to the exchange or probe that started the attempt.
 func (a *attempt) deliver(r reply, batch *wire.SendBatch) {
 	if a.onReply != nil {
 		a.onReply(r, batch)

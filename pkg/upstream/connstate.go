@@ -9,7 +9,7 @@ import (
 // Lifetime of a connection.
 const (
 	connAge      = 60 * time.Second       // then it gets no more queries; up to half as much again is added at random
-	replaceRetry = 5 * time.Second        // between two tries to open the replacement of an aged connection
+	replaceRetry = 5 * time.Second        // between attempts to open the replacement of an aged connection
 	idleTimeout  = 10 * time.Second       // without a pending query
 	stallAfter   = 800 * time.Millisecond // a connection that owes an answer and is silent for so long gets no new queries
 )

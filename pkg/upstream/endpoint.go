@@ -36,19 +36,19 @@ type endpoint struct {
 	prober       prober
 }
 
-func newEndpoint(c *common, l endpointKey) *endpoint {
-	e := &endpoint{common: c, endpointKey: l}
-	switch l.network {
+func newEndpoint(c *common, k endpointKey) *endpoint {
+	e := &endpoint{common: c, endpointKey: k}
+	switch k.network {
 	case "udp":
-		e.primary, e.tcpFallback = newSocketPool(c, l.addr, &e.count), newConnPool(c, l.target("udp"), &e.count)
+		e.primary, e.tcpFallback = newSocketPool(c, k.addr, &e.count), newConnPool(c, k.target("udp"), &e.count)
 	case "https":
-		e.primary = newHTTPSPool(c, l.target(l.network), &e.count)
+		e.primary = newHTTPSPool(c, k.target(k.network), &e.count)
 	default:
-		e.primary = newConnPool(c, l.target(l.network), &e.count)
+		e.primary = newConnPool(c, k.target(k.network), &e.count)
 	}
 	if c.loopDetector != nil {
 		e.loopMonitor = &loopMonitor{
-			common: c, detector: c.loopDetector, zone: c.zone, network: l.network, addr: l.addr,
+			common: c, detector: c.loopDetector, zone: c.zone, network: k.network, addr: k.addr,
 			send: e.sendLoopProbe,
 		}
 	}
@@ -69,31 +69,31 @@ func (e *endpoint) transports() []transport {
 // shutdown refuses new queries.
 func (e *endpoint) shutdown() {
 	e.stopProbes()
-	for _, c := range e.transports() {
-		c.shutdown()
+	for _, t := range e.transports() {
+		t.shutdown()
 	}
 }
 
 // closeIdle keeps nothing open without a query from now on.
 func (e *endpoint) closeIdle() {
 	e.stopProbes()
-	for _, c := range e.transports() {
-		c.closeIdle()
+	for _, t := range e.transports() {
+		t.closeIdle()
 	}
 }
 
 // wait returns when, after shutdown or closeIdle, nothing is open.
 func (e *endpoint) wait() {
-	for _, c := range e.transports() {
-		c.wait()
+	for _, t := range e.transports() {
+		t.wait()
 	}
 }
 
 // openCount counts open sockets and connections.
 func (e *endpoint) openCount() int {
 	n := 0
-	for _, c := range e.transports() {
-		now, _ := c.openCount()
+	for _, t := range e.transports() {
+		now, _ := t.openCount()
 		n += now
 	}
 	return n

@@ -32,7 +32,7 @@ type exchange struct {
 	pool        *Pool
 	query       []byte
 	deadline    time.Time
-	asker       wire.AnswerReceiver
+	receiver    wire.AnswerReceiver
 	connsOpened atomic.Int32 // connections opened for it
 
 	mu           sync.Mutex // guards the fields below
@@ -58,7 +58,7 @@ type timerKind uint8
 
 const (
 	timerHedge    timerKind = iota // the latest attempt is late
-	timerAttempt                   // the latest attempt times out
+	timerTimeout                   // the latest attempt times out
 	timerDeadline                  // no attempt is left to start
 )
 
@@ -138,7 +138,7 @@ func (x *exchange) nextCandidate() *candidate {
 		if c.lastResort {
 			best = &lastResort
 		} else {
-			anyHealthy = anyHealthy || c.ep.healthy()
+			anyHealthy = anyHealthy || c.endpoint.healthy()
 		}
 		if *best == nil || c.attempts < (*best).attempts {
 			*best = c
@@ -160,7 +160,7 @@ func (x *exchange) newAttempt(c *candidate, now time.Time) *attempt {
 	if x.numStarted > 0 {
 		a = new(attempt)
 	}
-	a.exchange, a.endpoint, a.index, a.query, a.noOPT = x, c.ep, x.numStarted, x.query, c.noOPT
+	a.exchange, a.endpoint, a.index, a.query, a.noOPT = x, c.endpoint, x.numStarted, x.query, c.noOPT
 	a.sentAt, a.timeout, a.hedgeDelay, a.mayHedge = now, c.timeout, c.hedgeDelay, c.nextHealthy
 	a.smallUDP = c.timedOut // RFC 6891 section 6.2.5: its answer may have been too large for the path
 	a.connsOpened = &x.connsOpened
@@ -187,7 +187,7 @@ func (x *exchange) armTimer(now time.Time) {
 		x.timerKind = timerHedge
 		wait = min(wait, latest.hedgeDelay)
 	default:
-		x.timerKind = timerAttempt
+		x.timerKind = timerTimeout
 		wait = min(wait, latest.timeout)
 	}
 	x.setTimer(now, wait)
@@ -204,7 +204,7 @@ func (x *exchange) reselect(now time.Time, snap *snapshot) {
 	x.snapshot, x.candidates = snap, x.pool.selectCandidates(snap, x.query, now)
 	for i := range before.list[:before.count] {
 		old := &before.list[i]
-		if c := x.candidate(old.ep); c != nil {
+		if c := x.candidate(old.endpoint); c != nil {
 			c.attempts, c.noOPT, c.timedOut, c.excluded = old.attempts, old.noOPT, old.timedOut, old.excluded
 		}
 	}
@@ -213,7 +213,7 @@ func (x *exchange) reselect(now time.Time, snap *snapshot) {
 // candidate returns the candidate for the upstream, nil if there is none any more.
 func (x *exchange) candidate(ep *endpoint) *candidate {
 	for i := range x.candidates.list[:x.candidates.count] {
-		if x.candidates.list[i].ep == ep {
+		if x.candidates.list[i].endpoint == ep {
 			return &x.candidates.list[i]
 		}
 	}
@@ -226,9 +226,9 @@ func (x *exchange) handleReply(a *attempt, in reply, batch *wire.SendBatch) {
 	switch {
 	case won:
 		wire.SetID(in.m.Raw, wire.ID(x.query))
-		x.asker.Answered(in.m.Raw, nil, batch)
+		x.receiver.Answered(in.m.Raw, nil, batch)
 	case over:
-		x.asker.Answered(nil, &x.failure, batch)
+		x.receiver.Answered(nil, &x.failure, batch)
 	}
 }
 
@@ -275,10 +275,10 @@ func (x *exchange) withoutOPT() []byte {
 // onTimer is called by the timer heap.
 func (x *exchange) onTimer(batch *wire.SendBatch) {
 	defer x.pool.recoverPanic(context.Background(), func() { // otherwise the client would wait for ever
-		x.asker.Answered(nil, &Failure{Reason: Network, Err: errPanic}, batch)
+		x.receiver.Answered(nil, &Failure{Reason: Network, Err: errPanic}, batch)
 	})
 	if x.handleTimer(batch) {
-		x.asker.Answered(nil, &x.failure, batch)
+		x.receiver.Answered(nil, &x.failure, batch)
 	}
 }
 
@@ -302,7 +302,7 @@ func (x *exchange) handleTimer(batch *wire.SendBatch) (over bool) {
 		over = true
 	case x.timerKind == timerDeadline: // no better answer came in time
 		over = true
-	case x.timerKind == timerAttempt:
+	case x.timerKind == timerTimeout:
 		latest.endpoint.recordTimeout(latest, now)
 		if c := x.candidate(latest.endpoint); c != nil {
 			c.timedOut = true
@@ -312,7 +312,7 @@ func (x *exchange) handleTimer(batch *wire.SendBatch) (over bool) {
 		latest.endpoint.count.hedged.Add(1)
 		over = x.startNext(now, batch)
 	default:
-		x.timerKind = timerAttempt
+		x.timerKind = timerTimeout
 		x.setTimer(now, min(latest.sentAt.Add(latest.timeout).Sub(now), x.deadline.Sub(now)))
 	}
 	return over && x.finish(now)

@@ -39,7 +39,7 @@ type Config struct {
 	// unless the upstream is known to change the case.
 	NoRandomCase bool
 	// TrustAD keeps the AD flag of all answers. By default only answers over TLS and HTTPS keep it: on other
-	// transports anybody on the path may set it (RFC 6840 section 5.8).
+	// transports any host on the path may set it (RFC 6840 section 5.8).
 	TrustAD bool
 	// LoopDetector finds the upstreams that lead back to this process. Nil: no detection.
 	LoopDetector *LoopDetector
@@ -272,7 +272,7 @@ func (p *Pool) start(q []byte, deadline time.Time, to wire.AnswerReceiver, batch
 		return nil, p.noUpstreamFailure()
 	}
 	now := p.now()
-	x := &exchange{pool: p, query: q, deadline: deadline, asker: to, snapshot: snap, candidates: p.selectCandidates(snap, q, now)}
+	x := &exchange{pool: p, query: q, deadline: deadline, receiver: to, snapshot: snap, candidates: p.selectCandidates(snap, q, now)}
 	if x.candidates.count == 0 {
 		return nil, &Failure{Reason: snap.downReason(), Err: errAllDown}
 	}
@@ -301,7 +301,7 @@ func (p *Pool) Exchange(ctx context.Context, q, dst []byte) ([]byte, error) {
 	}
 	var batch wire.SendBatch
 	w := waiter{answer: dst, done: make(chan struct{})}
-	x, failure := p.start(append([]byte(nil), q...), deadline, &w, &batch) //nolint:contextcheck // ctx is looked at below
+	x, failure := p.start(append([]byte(nil), q...), deadline, &w, &batch) //nolint:contextcheck // ctx is used below
 	batch.Flush()
 	if failure != nil {
 		return dst, failure

@@ -65,7 +65,7 @@ func TestEndpointsInFlight(t *testing.T) {
 						Dial: func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 							conn, err := h.Dial(ctx, network, addr)
 							if addr == addrA {
-								conn = &closeNotifier{Conn: conn, tell: sync.OnceFunc(func() { closed = time.Since(start) })}
+								conn = &closeNotifier{Conn: conn, onClose: sync.OnceFunc(func() { closed = time.Since(start) })}
 							}
 							return conn, err
 						},
@@ -111,7 +111,7 @@ func TestEndpointsIdleRemoved(t *testing.T) {
 			Endpoints: e,
 			Dial: func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 				conn, err := h.Dial(ctx, network, addr)
-				return &closeNotifier{Conn: conn, tell: func() { closed = true }}, err
+				return &closeNotifier{Conn: conn, onClose: func() { closed = true }}, err
 			},
 		})
 		run(t, p)

@@ -329,11 +329,11 @@ func TestResolvConfInConfigMap(t *testing.T) {
 // A closeNotifier notifies when it is closed.
 type closeNotifier struct {
 	net.Conn
-	tell func()
+	onClose func()
 }
 
 func (c *closeNotifier) Close() error {
-	c.tell()
+	c.onClose()
 	return c.Conn.Close()
 }
 
@@ -354,7 +354,7 @@ func TestResolvConfRemovedUpstreams(t *testing.T) {
 		Dial: func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 			conn, err := upstreamtest.Network{addrA: a}.Dial(ctx, network, addr)
 			if network == "tcp" && err == nil {
-				conn = &closeNotifier{Conn: conn, tell: sync.OnceFunc(func() { closed <- struct{}{} })}
+				conn = &closeNotifier{Conn: conn, onClose: sync.OnceFunc(func() { closed <- struct{}{} })}
 			}
 			return conn, err
 		},

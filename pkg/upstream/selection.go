@@ -35,7 +35,7 @@ func (p Policy) String() string {
 
 // A candidate is an upstream that an exchange may ask.
 type candidate struct {
-	ep          *endpoint
+	endpoint    *endpoint
 	timeout     time.Duration
 	hedgeDelay  time.Duration // after which an answer counts as late; 0: unknown
 	nextHealthy bool          // the next candidate is healthy: hedging makes sense
@@ -109,7 +109,7 @@ func (p *Pool) selectCandidates(snap *snapshot, q []byte, now time.Time) candida
 			case Sequential:
 				s.score = time.Duration(i)
 			case Random:
-				s.score = time.Duration(rand.Int64N(1 << 30)) //nolint:gosec // nothing hangs on its being guessed
+				s.score = time.Duration(rand.Int64N(1 << 30)) //nolint:gosec // not security relevant
 			case Fastest:
 			}
 			r.insert(e, s)
@@ -160,7 +160,7 @@ func (r *ranking) insert(e *endpoint, s standing) {
 	r.count = min(r.count+1, r.limit)
 	copy(r.list[at+1:r.count], r.list[at:])
 	copy(r.standings[at+1:r.count], r.standings[at:])
-	r.list[at], r.standings[at] = candidate{ep: e, timeout: s.timeout, hedgeDelay: s.hedgeDelay, lastResort: s.class == classLastResort}, s
+	r.list[at], r.standings[at] = candidate{endpoint: e, timeout: s.timeout, hedgeDelay: s.hedgeDelay, lastResort: s.class == classLastResort}, s
 }
 
 // How the load of Endpoints is scored.
@@ -181,7 +181,7 @@ func (r *ranking) insertSample(list []*endpoint, now time.Time, rrtype uint16) {
 	if len(list) > sampleSize {
 		step = len(list) / sampleSize
 	}
-	at := rand.IntN(len(list)) //nolint:gosec // nothing hangs on its being guessed
+	at := rand.IntN(len(list)) //nolint:gosec // not security relevant
 	near := false
 	for range min(len(list), sampleSize) {
 		e := list[at]

@@ -31,8 +31,8 @@ func (t *Target) key() endpointKey {
 }
 
 // target returns the key as a Target for a transport.
-func (l *endpointKey) target(network string) Target {
-	return Target{Network: network, Addr: l.addr, Name: l.name, CAFile: l.ca, Path: l.path, Method: l.method}
+func (k *endpointKey) target(network string) Target {
+	return Target{Network: network, Addr: k.addr, Name: k.name, CAFile: k.ca, Path: k.path, Method: k.method}
 }
 
 // Empty reports whether the pool has no upstream. It costs an atomic load, except for the first call after a change.
@@ -88,10 +88,10 @@ func (p *Pool) publishLocked(next *snapshot, entries, last []endpointKey) {
 	}
 	seen := map[endpointKey]bool{}
 	add := func(entries []endpointKey) {
-		for _, l := range entries {
-			if !seen[l] {
-				seen[l] = true
-				next.all = append(next.all, p.endpointLocked(known, l))
+		for _, k := range entries {
+			if !seen[k] {
+				seen[k] = true
+				next.all = append(next.all, p.endpointLocked(known, k))
 			}
 		}
 	}
@@ -109,13 +109,13 @@ func (p *Pool) publishLocked(next *snapshot, entries, last []endpointKey) {
 }
 
 // endpointLocked takes the endpoint out of known, or makes a new one.
-func (p *Pool) endpointLocked(known map[endpointKey]*endpoint, l endpointKey) *endpoint {
-	if e := known[l]; e != nil {
-		delete(known, l)
+func (p *Pool) endpointLocked(known map[endpointKey]*endpoint, k endpointKey) *endpoint {
+	if e := known[k]; e != nil {
+		delete(known, k)
 		e.loopMonitor.recheck() // the server behind it may have changed too
 		return e
 	}
-	e := newEndpoint(p.common, l)
+	e := newEndpoint(p.common, k)
 	if p.runEnded {
 		e.closeIdle()
 	}

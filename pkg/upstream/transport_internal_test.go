@@ -97,8 +97,8 @@ func (p *pendingAnswer) wait(long time.Duration) string {
 	timer := time.NewTimer(long)
 	defer timer.Stop()
 	select {
-	case told := <-p.result:
-		return told
+	case got := <-p.result:
+		return got
 	case <-timer.C:
 		_ = p.harness.cancel(&p.attempt)
 		return "timeout"

@@ -110,17 +110,17 @@ func (p *socketPool) addLocked(a *attempt, o *outbox) error {
 	if err != nil {
 		return err
 	}
-	var letters uint64
+	var caseBits uint64
 	if a.randomCase {
 		drawn, err := p.randomLocked(8)
 		if err != nil {
 			return err
 		}
-		letters = binary.LittleEndian.Uint64(drawn)
+		caseBits = binary.LittleEndian.Uint64(drawn)
 	}
 	msg := o.add(a.query, id)
 	if a.randomCase {
-		wire.RandomCase(msg, letters)
+		wire.RandomCase(msg, caseBits)
 	}
 	d := &a.pending.datagram
 	d.socket, d.id, d.malformed = o.socket, id, nil

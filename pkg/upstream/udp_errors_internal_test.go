@@ -56,7 +56,7 @@ func TestSocketPoolTooLong(t *testing.T) {
 	q := questionFor(t, "www.example.")
 	var batch wire.SendBatch
 	for _, q := range [][]byte{q, append(slices.Clip(q), make([]byte, 65_500)...), q} {
-		if err := h.send(h.try(q, false), &batch); err != nil {
+		if err := h.send(h.newAttempt(q, false), &batch); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -121,7 +121,7 @@ func TestSocketPoolWithoutDescriptors(t *testing.T) {
 			}
 			return upstreamtest.Network{inMemory: s}.Dial(ctx, network, addr)
 		})
-		err := h.send(h.try(questionFor(t, "www.example."), false), new(wire.SendBatch))
+		err := h.send(h.newAttempt(questionFor(t, "www.example."), false), new(wire.SendBatch))
 		h.came.Done()
 		if !errors.Is(err, errLimit) || !errors.Is(err, syscall.EMFILE) {
 			t.Errorf("error %v, want EMFILE and the limit", err)
@@ -185,7 +185,7 @@ func TestSocketPoolContainsPanics(t *testing.T) {
 			q := questionFor(t, "www.example.")
 			var batch wire.SendBatch
 			for i := range 30 {
-				tr := h.try(q, false)
+				tr := h.newAttempt(q, false)
 				if i%3 == 0 {
 					report := tr.onReply
 					tr.onReply = func(r reply, batch *wire.SendBatch) {

@@ -45,10 +45,10 @@ func newSocketHarness(tb testing.TB, addr netip.AddrPort, dial socketDial) *sock
 	h.socketPool = newSocketPool(&common{
 		dial: dial, rand: rand.Reader, now: time.Now, log: slog.New(slog.DiscardHandler), connections: 1,
 	}, addr, &h.count)
-	var c transport = h.socketPool
+	var t transport = h.socketPool
 	tb.Cleanup(func() {
-		c.shutdown()
-		c.wait()
+		t.shutdown()
+		t.wait()
 		if now, _ := h.openCount(); now != 0 || h.slots != [socketSlots]*socket{} {
 			tb.Errorf("%d sockets are open at the end, want none", now)
 		}
@@ -66,8 +66,8 @@ func questionFor(tb testing.TB, name string) []byte {
 	return q
 }
 
-// try makes an attempt whose outcome is counted in what.
-func (h *socketHarness) try(q []byte, mixed bool) *attempt {
+// newAttempt makes an attempt whose outcome is counted in what.
+func (h *socketHarness) newAttempt(q []byte, mixed bool) *attempt {
 	h.came.Add(1)
 	a := &attempt{query: q, randomCase: mixed}
 	a.onReply = func(r reply, _ *wire.SendBatch) {
@@ -102,18 +102,18 @@ func describe(q []byte, r reply) string {
 }
 
 // ask sends n queries in one batch.
-func (h *socketHarness) ask(tb testing.TB, n int, q []byte, mixed bool) (tries []*attempt) {
+func (h *socketHarness) ask(tb testing.TB, n int, q []byte, mixed bool) (attempts []*attempt) {
 	tb.Helper()
 	var batch wire.SendBatch
 	for range n {
-		a := h.try(q, mixed)
+		a := h.newAttempt(q, mixed)
 		if err := h.send(a, &batch); err != nil {
 			a.deliver(reply{err: err}, &batch)
 		}
-		tries = append(tries, a)
+		attempts = append(attempts, a)
 	}
 	batch.Flush()
-	return tries
+	return attempts
 }
 
 // want compares the outcomes so far.
@@ -186,14 +186,14 @@ func BenchmarkSocketPool(b *testing.B) {
 			b.Run(fmt.Sprintf("depth=%d/mixed=%v", depth, mixed), func(b *testing.B) {
 				s := newSocketHarness(b, responder(b), nil)
 				var (
-					q     = questionFor(b, "www.service.namespace.svc.cluster.local.")
-					left  atomic.Int64
-					woken = make(chan struct{}, 1)
-					batch wire.SendBatch
-					tries = make([]attempt, depth)
+					q        = questionFor(b, "www.service.namespace.svc.cluster.local.")
+					left     atomic.Int64
+					woken    = make(chan struct{}, 1)
+					batch    wire.SendBatch
+					attempts = make([]attempt, depth)
 				)
-				for i := range tries {
-					tries[i] = attempt{query: q, randomCase: mixed, onReply: func(r reply, _ *wire.SendBatch) {
+				for i := range attempts {
+					attempts[i] = attempt{query: q, randomCase: mixed, onReply: func(r reply, _ *wire.SendBatch) {
 						if r.m == nil {
 							b.Errorf("received %+v", r)
 						}
@@ -205,8 +205,8 @@ func BenchmarkSocketPool(b *testing.B) {
 				b.ReportAllocs()
 				for n := 0; n < b.N; n += depth {
 					left.Store(int64(depth))
-					for i := range tries {
-						if err := s.send(&tries[i], &batch); err != nil {
+					for i := range attempts {
+						if err := s.send(&attempts[i], &batch); err != nil {
 							b.Fatal(err)
 						}
 					}

@@ -123,20 +123,20 @@ func TestSocketPoolBounds(t *testing.T) {
 	h := newSocketHarness(t, inMemory, silentDial(&dials))
 	q := questionFor(t, "www.example.")
 	var (
-		batch wire.SendBatch
-		tries []*attempt
-		err   error
+		batch    wire.SendBatch
+		attempts []*attempt
+		err      error
 	)
 	for err == nil {
 		tr := &attempt{query: q, onReply: func(reply, *wire.SendBatch) {}}
 		if err = h.send(tr, &batch); err == nil {
-			tries = append(tries, tr)
+			attempts = append(attempts, tr)
 		}
-		if len(tries)%16 == 0 {
+		if len(attempts)%16 == 0 {
 			batch.Flush()
 		}
-		if n := len(tries); n%1000 == 0 { // some time out
-			_ = h.cancel(tries[n/2])
+		if n := len(attempts); n%1000 == 0 { // some time out
+			_ = h.cancel(attempts[n/2])
 		}
 		if now, _ := h.openCount(); now > maxSockets {
 			t.Fatalf("%d sockets are open, want at most %d", now, maxSockets)
@@ -146,10 +146,10 @@ func TestSocketPoolBounds(t *testing.T) {
 	if !errors.Is(err, errLimit) {
 		t.Errorf("error %v, want that of a limit", err)
 	}
-	if n := len(tries); n < socketSlots*socketQueries || n > maxSockets*socketQueries+len(tries)/1000 {
+	if n := len(attempts); n < socketSlots*socketQueries || n > maxSockets*socketQueries+len(attempts)/1000 {
 		t.Errorf("%d queries under way, want at least %d and at most %d", n, socketSlots*socketQueries, maxSockets*socketQueries)
 	}
-	for _, tr := range tries {
+	for _, tr := range attempts {
 		_ = h.cancel(tr)
 	}
 }
@@ -224,27 +224,27 @@ func TestSocketPoolConcurrent(t *testing.T) {
 	)
 	h := newSocketHarness(t, responder(t), nil)
 	var (
-		group         sync.WaitGroup
-		told, strange atomic.Int64
+		group            sync.WaitGroup
+		replies, strange atomic.Int64
 	)
 	for a := range askers {
 		group.Go(func() {
 			q := questionFor(t, fmt.Sprintf("asker-%d.example.", a))
 			for range batches {
 				var (
-					batch wire.SendBatch
-					came  sync.WaitGroup
-					tries [size]attempt
+					batch    wire.SendBatch
+					came     sync.WaitGroup
+					attempts [size]attempt
 				)
 				came.Add(size - dropped)
-				for i := range tries {
-					tr, first := &tries[i], true
+				for i := range attempts {
+					tr, first := &attempts[i], true
 					*tr = attempt{query: q, randomCase: true, onReply: func(r reply, _ *wire.SendBatch) {
 						if r.m == nil || wire.Match(tr.pending.datagram.sent, r.m.Raw) != wire.ExactMatch || !first {
 							strange.Add(1)
 						}
 						first = false
-						if told.Add(1); i < size-dropped {
+						if replies.Add(1); i < size-dropped {
 							came.Done()
 						}
 					}}
@@ -255,7 +255,7 @@ func TestSocketPoolConcurrent(t *testing.T) {
 				}
 				batch.Flush()
 				for i := range dropped {
-					_ = h.cancel(&tries[size-1-i])
+					_ = h.cancel(&attempts[size-1-i])
 				}
 				came.Wait()
 			}
@@ -265,7 +265,7 @@ func TestSocketPoolConcurrent(t *testing.T) {
 	if n := strange.Load(); n != 0 {
 		t.Errorf("%d attempts got two replies or a wrong one", n)
 	}
-	if got, all := told.Load(), int64(askers*batches*size); got > all || got < all-all/size*dropped {
+	if got, all := replies.Load(), int64(askers*batches*size); got > all || got < all-all/size*dropped {
 		t.Errorf("%d attempts of %d got a reply", got, all)
 	}
 }

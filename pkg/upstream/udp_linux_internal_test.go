@@ -23,7 +23,7 @@ func TestSocketPoolInboxes(t *testing.T) {
 	var counting sync.Mutex
 	release := make(chan struct{})
 	for range 4 * most { // most slots are empty, so each uses its own socket
-		tr := h.try(q, false)
+		tr := h.newAttempt(q, false)
 		book := tr.onReply
 		tr.onReply = func(r reply, batch *wire.SendBatch) {
 			counting.Lock()

@@ -115,7 +115,7 @@ func (s *socket) deliverFrom(i, n int, datagram func(i int) []byte, msg *wire.Me
 }
 
 // handleDatagram delivers a datagram to the attempt that it answers. It counts and drops datagrams that answer none
-// or cannot be parsed; otherwise anybody could end an attempt (RFC 5452 section 9.1). Of a truncated answer only the
+// or cannot be parsed; otherwise any sender could end an attempt (RFC 5452 section 9.1). Of a truncated answer only the
 // header and the question are read, as TCP repeats all of it.
 func (s *socket) handleDatagram(r []byte, msg *wire.Message, batch *wire.SendBatch) {
 	var (
