@@ -184,7 +184,7 @@ func (t *Client) receiveAll() {
 // to have ended, else Close would wait for one that cannot be heard.
 const maxPanics = 10
 
-// receiveOne waits for one word, and tells whether it was the last, or a defect kept it from
+// receiveOne waits for one word, and reports whether it was the last, or a defect kept it from
 // being heard.
 func (t *Client) receiveOne(hurry func()) (last, defect bool) {
 	defer func() {
@@ -247,7 +247,7 @@ func (t *Client) TakeOver(ctx context.Context, claim Claim) error {
 	}
 }
 
-// PredecessorEnded tells whether an error of Take says that the other agent had ended.
+// PredecessorEnded reports whether an error of Take says that the other agent had ended.
 func PredecessorEnded(err error) bool {
 	return errors.Is(err, errPredecessorEnded) || errors.Is(err, io.EOF)
 }
@@ -276,7 +276,7 @@ func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// Alive tells whether an agent listens at the path, if only one that is asked more than it
+// Alive reports whether an agent listens at the path, if only one that is asked more than it
 // can hear.
 func Alive(ctx context.Context, path string) bool {
 	c, err := dial(ctx, path)

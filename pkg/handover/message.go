@@ -16,7 +16,7 @@ import (
 const Protocol = 1
 
 const (
-	maxMessage = 32 << 10 // octets
+	maxMessage = 32 << 10 // bytes
 	maxFiles   = 100      // sockets with one message; the kernel takes 253
 	maxSockets = 4096     // in all
 )
@@ -47,7 +47,7 @@ type Claim struct {
 	Rules   string   `json:"rules"`  // the backend by which it leads queries to itself; empty: by none
 }
 
-// Has tells whether the sockets of a name are among those that the claim is for.
+// Has reports whether the sockets of a name are among those that the claim is for.
 func (c *Claim) Has(l Listen) bool {
 	return slices.Contains(c.Serves, l)
 }
@@ -90,14 +90,14 @@ var (
 	errUnexpected = errors.New("a message that does not belong here")
 )
 
-// encode makes a message into octets.
+// encode makes a message into bytes.
 func encode(m *message) ([]byte, error) {
 	text, err := json.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("encoding a message: %w", err)
 	}
 	if len(text) > maxMessage {
-		return nil, fmt.Errorf("encoding a message of %d octets: %w", len(text), errTooLong)
+		return nil, fmt.Errorf("encoding a message of %d bytes: %w", len(text), errTooLong)
 	}
 	return text, nil
 }
@@ -115,7 +115,7 @@ func decode(text []byte) (*message, error) {
 	}
 	for _, name := range names {
 		if len(name) > 64 {
-			return nil, fmt.Errorf("decoding a message: a name of %d octets: %w", len(name), errTooLong)
+			return nil, fmt.Errorf("decoding a message: a name of %d bytes: %w", len(name), errTooLong)
 		}
 	}
 	if len(m.Listens) > maxFiles {

@@ -38,7 +38,7 @@ type Offer struct {
 // ServerConfig is what a Giver is made from. All but Log and Tally are required.
 type ServerConfig struct {
 	Path    string // of the unix socket, in a folder that exists
-	Agent   string // this agent's name, 1..16 octets
+	Agent   string // this agent's name, 1..16 bytes
 	Version string
 
 	// Snapshot writes what this agent knows for its successor to read.
@@ -442,7 +442,7 @@ func (g *Server) release(ctx context.Context, c *conn, claim *Claim) error {
 
 // Shutdown says that this agent is about to end. Nobody gets the sockets any more but an
 // agent that has them already: it is told, and waited for until it has taken over or
-// ended, or patience is over. Leave tells whether this agent has handed over.
+// ended, or patience is over. Leave reports whether this agent has handed over.
 func (g *Server) Shutdown(ctx context.Context, patience time.Duration) bool {
 	g.mu.Lock()
 	g.leaving = true

@@ -78,7 +78,7 @@ func (s *server) serve(network string, c *dns.Conn) {
 		}
 		return
 	}
-	_, _ = c.Write([]byte("no message")) // of 10 octets, too short for a header
+	_, _ = c.Write([]byte("no message")) // of 10 bytes, too short for a header
 }
 
 // since is when the server was asked, from a moment on.

@@ -89,7 +89,7 @@ func checkAnswer(q, r *dns.Msg) *failure {
 	return nil
 }
 
-// sameQuestion tells whether an answer repeats the question, in any case of letters.
+// sameQuestion reports whether an answer repeats the question, in any case of letters.
 func sameQuestion(a, b dns.Question) bool {
 	return a.Qtype == b.Qtype && a.Qclass == b.Qclass && dns.CanonicalName(a.Name) == dns.CanonicalName(b.Name)
 }

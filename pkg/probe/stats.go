@@ -61,7 +61,7 @@ func (p *Prober) Result() error {
 	return fmt.Errorf("%s for %s from %s", s.LastError, p.cfg.question(), p.cfg.server())
 }
 
-// recordSuccess books a good answer and tells whether the one before was not.
+// recordSuccess books a good answer and reports whether the one before was not.
 func (p *Prober) recordSuccess(took time.Duration) (changed bool) {
 	bucket := 0
 	for bounds := Buckets(); bucket < NumBuckets && took > bounds[bucket]; {
@@ -76,7 +76,7 @@ func (p *Prober) recordSuccess(took time.Duration) (changed bool) {
 	return changed
 }
 
-// recordFailure books a question without one and tells whether the one before was another.
+// recordFailure books a question without one and reports whether the one before was another.
 func (p *Prober) recordFailure(f *failure) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

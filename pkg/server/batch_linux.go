@@ -19,9 +19,9 @@ const (
 	// cost per datagram no longer falls.
 	batchSize = 64
 	// packetStride sets the packets of a batch apart. It is not a power of two:
-	// at 2048 octets their first lines would share two of a cache's sets.
+	// at 2048 bytes their first lines would share two of a cache's sets.
 	packetStride = maxQuery + 64
-	// replyRoom is the octets of a batch's replies, one after the other. Longer
+	// replyRoom is the bytes of a batch's replies, one after the other. Longer
 	// ones are rare and find room elsewhere.
 	replyRoom = batchSize * 1232
 )
@@ -48,7 +48,7 @@ const (
 type udpBatch struct {
 	in       [batchSize]message
 	inVec    [batchSize]unix.Iovec
-	from     [batchSize]unix.RawSockaddrInet6 // an IPv4 one fills the first 16 octets
+	from     [batchSize]unix.RawSockaddrInet6 // an IPv4 one fills the first 16 bytes
 	control  [batchSize][controlLen]byte
 	packets  [batchSize * packetStride]byte
 	out      [batchSize]message
@@ -56,7 +56,7 @@ type udpBatch struct {
 	replies  [replyRoom]byte
 	received int
 	pending  int // replies in out
-	used     int // octets of replies taken
+	used     int // bytes of replies taken
 	wildcard bool
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// framed returns a frame of size octets, all of them fill, with its length in front.
+// framed returns a frame of size bytes, all of them fill, with its length in front.
 func framed(size int, fill byte) []byte {
 	out := binary.BigEndian.AppendUint16(nil, uint16(size))
 	return append(out, bytes.Repeat([]byte{fill}, size)...)
@@ -43,7 +43,7 @@ func splitInPieces(t *testing.T, stream []byte, sizes []byte) (messages [][]byte
 	for i := 0; len(stream) > 0; i++ {
 		room := f.readBuffer()
 		if len(room) == 0 || len(f.buf) > frameHeader+wire.MaxMessage {
-			t.Fatalf("room of %d octets in a buffer of %d", len(room), len(f.buf))
+			t.Fatalf("room of %d bytes in a buffer of %d", len(room), len(f.buf))
 		}
 		piece := len(stream)
 		if len(sizes) > 0 {
@@ -64,7 +64,7 @@ func splitInPieces(t *testing.T, stream []byte, sizes []byte) (messages [][]byte
 		}
 	}
 	if f.partial() != (f.end > f.start) {
-		t.Fatalf("partial is %v with %d octets left", f.partial(), f.end-f.start)
+		t.Fatalf("partial is %v with %d bytes left", f.partial(), f.end-f.start)
 	}
 	return messages, f.end - f.start, nil
 }
@@ -83,7 +83,7 @@ func TestFrames(t *testing.T) {
 		{name: "a length alone", stream: []byte{0, 12}, rest: 2},
 		{name: "smallest", stream: framed(12, 1), want: []int{12}},
 		{name: "zero length", stream: []byte{0, 0}, rest: 2, err: errFrameShort},
-		{name: "one octet short of a header", stream: framed(11, 1), rest: 13, err: errFrameShort},
+		{name: "one byte short of a header", stream: framed(11, 1), rest: 13, err: errFrameShort},
 		{name: "short after whole", stream: append(framed(12, 1), 0, 5), want: []int{12}, rest: 2, err: errFrameShort},
 		{name: "two", stream: append(framed(30, 1), framed(31, 2)...), want: []int{30, 31}},
 		{name: "two and a half", stream: append(append(framed(30, 1), framed(31, 2)...), 0, 20, 9), want: []int{30, 31}, rest: 3},
@@ -125,19 +125,19 @@ func TestFramesBufferSize(t *testing.T) {
 	large := framed(65535, 7)
 	feed(large[:2])
 	if got := size(); got != frameBuffer {
-		t.Errorf("after a claim of 65535: %d octets of buffer, want %d", got, frameBuffer)
+		t.Errorf("after a claim of 65535: %d bytes of buffer, want %d", got, frameBuffer)
 	}
 	feed(large[2:5000])
 	if got := size(); got != 2*frameBuffer {
-		t.Errorf("after 5000 octets: %d octets of buffer, want %d", got, 2*frameBuffer)
+		t.Errorf("after 5000 bytes: %d bytes of buffer, want %d", got, 2*frameBuffer)
 	}
 	feed(large[5000:])
 	if msg, err := f.next(); len(msg) != 65535 || err != nil {
-		t.Fatalf("got a message of %d octets and error %v", len(msg), err)
+		t.Fatalf("got a message of %d bytes and error %v", len(msg), err)
 	}
 	feed(framed(20, 1)[:10])
 	if got := size(); got != frameBuffer {
-		t.Errorf("after the large message: %d octets of buffer, want %d", got, frameBuffer)
+		t.Errorf("after the large message: %d bytes of buffer, want %d", got, frameBuffer)
 	}
 	feed(framed(20, 1)[10:])
 	if msg, err := f.next(); !bytes.Equal(msg, framed(20, 1)[2:]) || err != nil {
@@ -153,7 +153,7 @@ func TestFrameSeal(t *testing.T) {
 		want bool
 	}{
 		{name: "empty", size: 0, want: false},
-		{name: "one octet", size: 1, want: true},
+		{name: "one byte", size: 1, want: true},
 		{name: "largest", size: 65535, want: true},
 		{name: "too long", size: 65536, want: false},
 	}
@@ -167,7 +167,7 @@ func TestFrameSeal(t *testing.T) {
 				want = append(bytes.Clone(before), framed(tt.size, 0)...)
 			}
 			if ok != tt.want || !bytes.Equal(got, want) {
-				t.Errorf("got %v and %d octets, want %v and %d", ok, len(got), tt.want, len(want))
+				t.Errorf("got %v and %d bytes, want %v and %d", ok, len(got), tt.want, len(want))
 			}
 		})
 	}

@@ -29,7 +29,7 @@ func newHandover() handover {
 	return handover{once: new(sync.Once), requested: make(chan struct{}), stopped: make(chan struct{}), done: make(chan struct{})}
 }
 
-// started tells whether the sockets were given.
+// started reports whether the sockets were given.
 func (h *handover) started() bool {
 	select {
 	case <-h.requested:

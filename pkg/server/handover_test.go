@@ -348,7 +348,7 @@ func TestTCPGivenStays(t *testing.T) {
 				go w.stop()
 			}
 			if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
-				t.Errorf("%d octets, %v: want the end of the session", n, err)
+				t.Errorf("%d bytes, %v: want the end of the session", n, err)
 			}
 			if _, err := net.DialTimeout("tcp", w.Addr().String(), time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Errorf("a new session: %v, want that it is refused", err)
@@ -376,6 +376,6 @@ func exchange(t *testing.T, c net.Conn, id uint16) {
 	buf := make([]byte, 512)
 	n, err := c.Read(buf)
 	if err != nil || n < 4 || binary.BigEndian.Uint16(buf[2:]) != id {
-		t.Fatalf("%d octets, %v", n, err)
+		t.Fatalf("%d bytes, %v", n, err)
 	}
 }

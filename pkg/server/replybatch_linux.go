@@ -14,7 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// replyBatchSize is the octets of a sheaf's replies: half a kilobyte for each, which
+// replyBatchSize is the bytes of a sheaf's replies: half a kilobyte for each, which
 // most do not have. A sheaf with longer ones is full earlier.
 const replyBatchSize = batchSize * 512
 
@@ -24,7 +24,7 @@ type replyBatch struct {
 	vec    [batchSize]unix.Iovec
 	room   [replyBatchSize]byte
 	count  int
-	used   int              // octets of room taken
+	used   int              // bytes of room taken
 	unsent int              // replies that the kernel did not take
 	send   func(fd uintptr) // made once, as a function made at each call costs an allocation
 }
@@ -43,7 +43,7 @@ func newReplyBatch() *replyBatch {
 	return s
 }
 
-// fits tells whether there is room for msg. In an empty sheaf there is.
+// fits reports whether there is room for msg. In an empty sheaf there is.
 func (s *replyBatch) fits(msg []byte) bool {
 	return s.count == 0 || s.count < batchSize && s.used+len(msg) <= replyBatchSize
 }
@@ -132,7 +132,7 @@ func (s *udpSocket) send(full *replyBatch) {
 	s.server.repliesDue.Add(int64(-n))
 }
 
-// A pendingReply answers one query that left a reader of batches. It has 64 octets.
+// A pendingReply answers one query that left a reader of batches. It has 64 bytes.
 type pendingReply struct {
 	socket   *udpSocket
 	source   []byte // control message that names the source address, for a wildcard socket

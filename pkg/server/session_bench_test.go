@@ -17,7 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A constantHandler answers every query at once with 64 octets.
+// A constantHandler answers every query at once with 64 bytes.
 type constantHandler struct{}
 
 const constantSize = 64

@@ -24,7 +24,7 @@ const (
 	// room of other answers.
 	maxStreamPending = 64 << 10
 	// streamWriteTimeouts is how many WriteTimeouts a stream waits for room for one
-	// message. A client that takes an octet now and then must not hold whoever
+	// message. A client that takes an byte now and then must not hold whoever
 	// sends to it for hours.
 	streamWriteTimeouts = 10
 )
@@ -128,7 +128,7 @@ func (o *outbox) awaitSpaceLocked(msg []byte) bool {
 	return !o.fullLocked(msg)
 }
 
-// fullLocked tells whether a stream's message has to wait.
+// fullLocked reports whether a stream's message has to wait.
 func (o *outbox) fullLocked(msg []byte) bool {
 	held := len(o.pending) + o.inFlight
 	return !o.closed && held > 0 && held+frameHeader+len(msg) > maxStreamPending

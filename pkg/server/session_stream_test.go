@@ -17,8 +17,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
 
-// streams is a rule for a name answered by count messages of size octets. The fourth
-// octet of each tells its turn.
+// streams is a rule for a name answered by count messages of size bytes. The fourth
+// byte of each tells its turn.
 func streams(count, size int) map[string]servertest.Rule {
 	return map[string]servertest.Rule{
 		"all.example":  {Action: servertest.Stream, Count: count, Size: size},
@@ -48,7 +48,7 @@ func (c *tcpClient) wantStreams(count int, ids ...uint16) {
 func TestTCPStream(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{40, 3000, 16 << 10, 65535} {
-		t.Run(fmt.Sprintf("messages of %d octets", size), func(t *testing.T) {
+		t.Run(fmt.Sprintf("messages of %d bytes", size), func(t *testing.T) {
 			t.Parallel()
 			w := serveTCP(t, server.TCPConfig{}, streams(100, size))
 			c := w.dial()
@@ -84,7 +84,7 @@ func TestTCPStreamOversized(t *testing.T) {
 func TestTCPStreamLetsOthersThrough(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const fit = 6 // messages of 10,002 octets in 64 KiB
+		const fit = 6 // messages of 10,002 bytes in 64 KiB
 		w := servePipes(t, server.TCPConfig{}, streams(200, 10_000))
 		c := w.dial()
 		c.ask(1, "all.example", "slow.example")
@@ -121,7 +121,7 @@ func TestTCPStreamLetsOthersThrough(t *testing.T) {
 	})
 }
 
-// A client that takes nothing is given up after WriteTimeout, one that takes an octet
+// A client that takes nothing is given up after WriteTimeout, one that takes an byte
 // now and then after ten of them for one message. What sends to it ends.
 func TestTCPStreamToSlowClient(t *testing.T) {
 	t.Parallel()
@@ -131,11 +131,11 @@ func TestTCPStreamToSlowClient(t *testing.T) {
 		want time.Duration
 	}{
 		{"that reads nothing", func(io.Reader) {}, 3 * time.Second},
-		{"that reads an octet every two seconds", func(r io.Reader) {
-			var octet [1]byte
+		{"that reads an byte every two seconds", func(r io.Reader) {
+			var byte [1]byte
 			for {
 				time.Sleep(2 * time.Second)
-				if _, err := r.Read(octet[:]); err != nil {
+				if _, err := r.Read(byte[:]); err != nil {
 					return
 				}
 			}

@@ -97,7 +97,7 @@ func TestTCPAnswersOneReadWithOneWrite(t *testing.T) {
 	}
 }
 
-// The stream is cut in two at every octet. Over a pipe the first half is read for
+// The stream is cut in two at every byte. Over a pipe the first half is read for
 // certain before the second is sent.
 func TestTCPSplitAtEveryOffset(t *testing.T) {
 	t.Parallel()
@@ -174,7 +174,7 @@ func TestTCPManyLargeAnswers(t *testing.T) {
 	c.wantReplies(want...)
 	for _, size := range ln.sizes() {
 		if size > 4*20002 { // the fourth answer passes 64 KiB
-			t.Errorf("a write of %d octets", size)
+			t.Errorf("a write of %d bytes", size)
 		}
 	}
 }
@@ -199,8 +199,8 @@ func TestTCPShortFrames(t *testing.T) {
 		frame []byte
 	}{
 		{"empty", []byte{0, 0}},
-		{"one octet", []byte{0, 1, 0}},
-		{"one octet less than a header", append([]byte{0, 11}, make([]byte, 11)...)},
+		{"one byte", []byte{0, 1, 0}},
+		{"one byte less than a header", append([]byte{0, 11}, make([]byte, 11)...)},
 		{"with much behind it", append([]byte{0, 3}, make([]byte, 100_000)...)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -240,7 +240,7 @@ func (t *TCP) drain() {
 // before that, the zero time too, give less.
 func (t *TCP) clock(now time.Time) int64 { return int64(now.Sub(t.born)) + 1 }
 
-// addrPort returns addr with IPv4 addresses in their four-octet form, or the zero
+// addrPort returns addr with IPv4 addresses in their 4-byte form, or the zero
 // value when addr is not of an IP network.
 func addrPort(addr net.Addr) netip.AddrPort {
 	tcp, ok := addr.(*net.TCPAddr)

@@ -166,7 +166,7 @@ func (c *tcpClient) receive() []byte {
 	}
 	msg := make([]byte, binary.BigEndian.Uint16(size[:]))
 	if _, err := io.ReadFull(c, msg); err != nil {
-		c.t.Fatalf("receiving a message of %d octets: %v", len(msg), err)
+		c.t.Fatalf("receiving a message of %d bytes: %v", len(msg), err)
 	}
 	return msg
 }
@@ -195,7 +195,7 @@ func (c *tcpClient) wantEnd() {
 	c.t.Helper()
 	rest, err := io.ReadAll(c)
 	if err != nil || len(rest) > 0 {
-		c.t.Fatalf("wanted the end, got %d octets and error %v", len(rest), err)
+		c.t.Fatalf("wanted the end, got %d bytes and error %v", len(rest), err)
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 
 const (
 	// maxQuery is the largest query taken over UDP. An EDNS query with every
-	// option that a stub sends has some 400 octets.
+	// option that a stub sends has some 400 bytes.
 	maxQuery = 2048
 	// maxUDPReply is the largest reply that leaves over UDP, whatever is configured.
 	maxUDPReply = 4096

@@ -90,7 +90,7 @@ func (s *udpSocket) readReady(ctx context.Context, b *udpBatch, fd uintptr, left
 	return true, nil
 }
 
-// shouldPoll tells whether to wait for the poller after a batch. It may only where the
+// shouldPoll reports whether to wait for the poller after a batch. It may only where the
 // batch was not full: the socket was empty then, so what came since wakes the
 // poller. After a few datagrams, asking again would cost a call to hear that there
 // are no more. And while replies are due, what upstreams say is read by others who

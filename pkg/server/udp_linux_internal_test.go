@@ -57,7 +57,7 @@ func TestSheafKeepsNothing(t *testing.T) {
 			}
 		}
 		if s.count != 0 || s.used != 0 || !s.fits(make([]byte, 65535)) {
-			t.Errorf("%d replies, %d octets", s.count, s.used)
+			t.Errorf("%d replies, %d bytes", s.count, s.used)
 		}
 	}
 }

@@ -112,7 +112,7 @@ func TestUDPGathersSlowReplies(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		queries int
-		size    int // octets of a reply
+		size    int // bytes of a reply
 		early   int // replies that leave before the flush
 	}{
 		{"one", 1, 100, 0},
@@ -155,7 +155,7 @@ func TestUDPGathersSlowReplies(t *testing.T) {
 				reply := read(t, clients[id/8])
 				key := fmt.Sprint(id/8, " ", servertest.ID(reply))
 				if !want[key] || len(reply) != tt.size {
-					t.Fatalf("client %d got %d octets, id %d: not his, or a second time", id/8, len(reply), servertest.ID(reply))
+					t.Fatalf("client %d got %d bytes, id %d: not his, or a second time", id/8, len(reply), servertest.ID(reply))
 				}
 				delete(want, key)
 			}

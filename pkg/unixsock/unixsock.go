@@ -24,7 +24,7 @@ import (
 // Mode lets the user that the process runs as, and root, connect.
 const Mode fs.FileMode = 0o600
 
-// MaxPath is how many octets the kernel has for a path, without the zero at its end.
+// MaxPath is how many bytes the kernel has for a path, without the zero at its end.
 const MaxPath = 107
 
 // lockTimeout is how long Listen waits for others that make a socket in the same folder,
@@ -113,7 +113,7 @@ func open(ctx context.Context, network, path string) (*Listener, error) {
 	return l, nil
 }
 
-// lock locks a folder, and tells whether it did. Whoever may read the folder can hold its lock
+// lock locks a folder, and reports whether it did. Whoever may read the folder can hold its lock
 // for ever, and is not to keep this process from its socket so: after a while it goes
 // without, and so does one that may not read the folder, or whose file system has no locks.
 func lock(ctx context.Context, path string) (unlock func(), held bool, err error) {
@@ -172,7 +172,7 @@ func (l *Listener) Addr() net.Addr {
 	return &net.UnixAddr{Net: l.UnixListener.Addr().Network(), Name: l.path}
 }
 
-// OwnsPath tells whether the file at the path is still the listener's.
+// OwnsPath reports whether the file at the path is still the listener's.
 func (l *Listener) OwnsPath() bool {
 	now, err := os.Lstat(l.path)
 	return err == nil && os.SameFile(now, l.file)

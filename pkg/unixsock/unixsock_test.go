@@ -34,13 +34,13 @@ func mustListen(t *testing.T, network, path string) *unixsock.Listener {
 	t.Helper()
 	l, err := unixsock.Listen(t.Context(), network, path)
 	if err != nil {
-		t.Fatalf("%s, %d octets: %v", network, len(path), err)
+		t.Fatalf("%s, %d bytes: %v", network, len(path), err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 
-// heard tells whether somebody listens.
+// heard reports whether somebody listens.
 func heard(network, path string) bool {
 	c, err := net.Dial(network, path)
 	if err == nil {
@@ -155,7 +155,7 @@ func TestLongPath(t *testing.T) {
 	for _, path := range []string{filepath.Join(deep, "h.s"), filepath.Join(dir, strings.Repeat("s", unixsock.MaxPath-len(dir)-1))} {
 		mustListen(t, "unixpacket", path)
 		if !heard("unixpacket", path) {
-			t.Errorf("%d octets: nobody is heard there", len(path))
+			t.Errorf("%d bytes: nobody is heard there", len(path))
 		}
 	}
 	if _, err := unixsock.Listen(t.Context(), "unix", filepath.Join(deep, "h.sock")); !errors.Is(err, syscall.EINVAL) {

@@ -18,7 +18,7 @@ const (
 	flagsAnswer = 0x8180 // QR RD RA
 )
 
-// cat joins octets.
+// cat joins bytes.
 func cat(parts ...[]byte) []byte {
 	var all []byte
 	for _, p := range parts {
@@ -74,12 +74,12 @@ func soa(serial uint32) []byte {
 // option is one EDNS option.
 func option(code uint16, data ...byte) []byte { return cat(u16(code, uint16(len(data))), data) }
 
-// longName is a name of size octets in all, 3 to 255, in labels of 63 or less.
+// longName is a name of size bytes in all, 3 to 255, in labels of 63 or less.
 func longName(size int) []byte {
 	var b []byte
 	for size > 1 {
 		n := min(64, size-1)
-		if size-1-n == 1 { // one octet cannot hold a label
+		if size-1-n == 1 { // one byte cannot hold a label
 			n--
 		}
 		b = append(b, byte(n-1))

@@ -31,7 +31,7 @@ func slowMix(name []byte, bits uint64) []byte {
 	return mixed
 }
 
-// FuzzMixCase holds RandomCase against an octet-by-octet reading, and Match against
+// FuzzMixCase holds RandomCase against an byte-by-byte reading, and Match against
 // what it must say of an answer in those letters and in others.
 func FuzzMixCase(f *testing.F) {
 	for _, q := range seedQueries(f) {
@@ -83,14 +83,14 @@ func TestMixCase(t *testing.T) {
 			case q[i] - 0x20:
 				upper[i]++
 			default:
-				t.Fatalf("octet %d: %#x became %#x", i, q[i], mixed[i])
+				t.Fatalf("byte %d: %#x became %#x", i, q[i], mixed[i])
 			}
 		}
 	}
 	for i, c := range q {
 		letter := i > 12 && i < 30 && 'a' <= c && c <= 'z'
 		if letter && (upper[i] < rounds/3 || upper[i] > rounds*2/3) || !letter && upper[i] > 0 {
-			t.Errorf("octet %d, %q, was changed %d times of %d", i, c, upper[i], rounds)
+			t.Errorf("byte %d, %q, was changed %d times of %d", i, c, upper[i], rounds)
 		}
 	}
 }

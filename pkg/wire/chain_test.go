@@ -90,7 +90,7 @@ func TestMessageGraftTooLong(t *testing.T) {
 	m := parseMessage(t, far)
 	buf, ok := m.AppendToChain(append([]byte(nil), start...), 0, offset)
 	if ok || string(buf) != string(start) {
-		t.Errorf("grafted %t, %d octets of %d", ok, len(buf), len(start))
+		t.Errorf("grafted %t, %d bytes of %d", ok, len(buf), len(start))
 	}
 }
 

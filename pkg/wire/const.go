@@ -4,12 +4,12 @@ package wire
 
 // Sizes of RFC 1035 section 2.3.4, RFC 6891 and RFC 9715.
 const (
-	HeaderLen  = 12    // octets of the fixed header
-	MaxName    = 255   // octets of a name in wire form, root label included
-	MaxLabel   = 63    // octets of one label
-	MaxMessage = 65535 // octets of a message over TCP
-	MinUDP     = 512   // what every client takes over UDP, and what a smaller EDNS size counts as
-	SafeUDP    = 1232  // what passes unfragmented everywhere: DNS Flag Day 2020, RFC 9715
+	HeaderLen  = 12    // bytes of the fixed header
+	MaxName    = 255   // bytes of a name in wire form, root label included
+	MaxLabel   = 63    // bytes of one label
+	MaxMessage = 65535 // bytes of a message over TCP
+	MinUDP     = 512   // the size that every client accepts over UDP; smaller EDNS sizes count as this
+	SafeUDP    = 1232  // the size that passes unfragmented everywhere: DNS Flag Day 2020, RFC 9715
 )
 
 // Record and query types the data path knows by name. All others pass (RFC 3597).
@@ -69,8 +69,8 @@ const (
 	EDEInvalidData          = 24
 )
 
-// OptionExplain is the EDNS option, of the codes for local use (RFC 6891 section 9), by which a client asks how its
-// reply came about, and by which the reply tells it as text.
+// OptionExplain is an EDNS option code for local use (RFC 6891 section 9). A client sends it empty
+// to ask how its reply was made. The reply carries the explanation as text.
 const OptionExplain = 65305
 
 // EDNS option codes.
@@ -82,7 +82,7 @@ const (
 	optionExplain   = OptionExplain
 )
 
-// Bits of the header's third and fourth octet.
+// Bits of the header's third and fourth byte.
 const (
 	bitQR = 0x80 // third
 	bitAA = 0x04

@@ -81,7 +81,7 @@ func TestAppendBelowTooLong(t *testing.T) {
 			}
 			buf, ok := m.AppendDenial([]byte("before"), append(bytes.Clone(longName(100)[:99]), owner...), wire.TypeA)
 			if ok || string(buf) != "before" {
-				t.Errorf("made %t, %d octets", ok, len(buf))
+				t.Errorf("made %t, %d bytes", ok, len(buf))
 			}
 		})
 	}

@@ -55,7 +55,7 @@ func TestAppendExplanation(t *testing.T) {
 				whole := unpack(t, reply[len(before):])
 				got := q.AppendExplanation(bytes.Clone(reply), &opts, []byte(text))
 				if !bytes.HasPrefix(got, []byte(before)) || len(got)-len(reply) > wire.ExplanationRoom {
-					t.Errorf("%s: %d octets more, room for %d", name, len(got)-len(reply), wire.ExplanationRoom)
+					t.Errorf("%s: %d bytes more, room for %d", name, len(got)-len(reply), wire.ExplanationRoom)
 				}
 				m := unpack(t, got[len(before):])
 				if told, ok := explained(m); told != want || !ok {
@@ -92,7 +92,7 @@ func TestSmallestReply(t *testing.T) {
 	reply := q.Reply(bytes.Clone(stored.Raw), 0, &opts)
 	reply = q.AppendExplanation(reply, &opts, []byte(strings.Repeat("x", wire.MaxExplanation)))
 	if m := unpack(t, reply); len(reply) > 512 || !m.Truncated {
-		t.Errorf("%d octets, truncated %t; want 512 at most", len(reply), m.Truncated)
+		t.Errorf("%d bytes, truncated %t; want 512 at most", len(reply), m.Truncated)
 	}
 }
 

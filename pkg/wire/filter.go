@@ -6,18 +6,19 @@ import (
 	"encoding/binary"
 )
 
-// A RecordFilter writes messages anew with some of their records only. The zero value is ready for use, again and again.
+// A RecordFilter rewrites messages with some of their records only. The zero value is ready for use
+// and can be reused.
 type RecordFilter struct {
-	msg       []byte   // the message as it was
-	out       []byte   // and as it will be
-	newOffset []uint16 // where the label that stood at an offset stands now; 0: nowhere yet
+	msg       []byte   // the message before
+	out       []byte   // the message after
+	newOffset []uint16 // new offset of the label at an old offset; 0: not written yet
 }
 
-// Keep leaves of m the question and the records that order lists by their indices in m.Records, in that order, which
-// keeps the sections apart. An OPT record goes too. Names stay what they are, whatever of them stood in records that are
-// gone. m.Raw is written over, or is a new slice in the rare case that this does not suffice. The error is
-// [ErrMalformed], and m spoilt, if the names do not fit any more: spelled out they may take more than [MaxMessage]
-// octets.
+// Keep rewrites m with its question and the records that order lists by their indices in m.Records,
+// in that order. The order must keep the sections apart. Keep drops the OPT record. Names keep
+// their values even if the records they were compressed against are gone. Keep overwrites m.Raw, or
+// replaces it in the rare case that it is too small. If the uncompressed names need more than
+// [MaxMessage] bytes, Keep returns [ErrMalformed] and m is no longer valid.
 func (s *RecordFilter) Keep(m *Message, order []uint16) error {
 	s.copyQuestion(m)
 	var counts [Additional + 1]uint16
@@ -36,7 +37,7 @@ func (s *RecordFilter) Keep(m *Message, order []uint16) error {
 	return m.Parse(m.Raw)
 }
 
-// copyQuestion copies what stays as it is: header and question.
+// copyQuestion copies the header and the question, which do not change.
 func (s *RecordFilter) copyQuestion(m *Message) {
 	s.msg = m.Raw
 	s.out = append(s.out[:0], m.Raw[:m.qend]...)
@@ -66,14 +67,15 @@ func (s *RecordFilter) copyRecord(r Record) {
 	binary.BigEndian.PutUint16(s.out[data-2:], uint16(len(s.out)-data))
 }
 
-// copyName appends the name at off. It returns the offset after the name as it was.
+// copyName appends the name at off. It returns the offset after the name in the old message.
 func (s *RecordFilter) copyName(off int) (end int) {
 	s.out = appendRelocated(s.out, 0, s.newOffset, s.msg, off)
 	return anyNameEnd(s.msg, off)
 }
 
-// appendRelocated appends the name at off in msg to a message that begins at start in out: its labels up to one that was written
-// before, and then a pointer to that. moved tells where the label that stood at an offset in msg stands now; 0: nowhere yet.
+// appendRelocated appends the name at off in msg to the message that begins at start in out. It
+// writes the labels up to the first one that was written before, then a pointer to that one.
+// newOffset holds the new offset of each label by its offset in msg; 0 means not written yet.
 func appendRelocated(out []byte, start int, moved []uint16, msg []byte, off int) []byte {
 	for {
 		off = follow(msg, off)

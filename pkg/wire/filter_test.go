@@ -53,7 +53,7 @@ func TestSifter(t *testing.T) {
 				t.Fatalf("answer %d, records %v (-want +got)\n%s", n, order, diff)
 			}
 			if len(m.Raw) > len(msg) != (raw != &m.Raw[0]) {
-				t.Errorf("answer %d, records %v: %d octets of %d, in place %t", n, order, len(m.Raw), len(msg), raw == &m.Raw[0])
+				t.Errorf("answer %d, records %v: %d bytes of %d, in place %t", n, order, len(m.Raw), len(msg), raw == &m.Raw[0])
 			}
 			if m.HasOPT() {
 				t.Error("the OPT record is still there")
@@ -101,7 +101,7 @@ func TestSifterTooLong(t *testing.T) {
 		t.Fatalf("all behind the first: %v", err)
 	}
 	if len(m.Raw) > len(head)+len(name) {
-		t.Fatalf("%d octets became %d: the name is spelled more than once", len(head), len(m.Raw))
+		t.Fatalf("%d bytes became %d: the name is spelled more than once", len(head), len(m.Raw))
 	}
 	filler = record(pointer(12), wire.TypeTXT, make([]byte, 16_383))
 	head = reply(402, 0, 0, record(name, wire.TypeTXT, nil), filler)
@@ -118,7 +118,7 @@ func TestSifterTooLong(t *testing.T) {
 	}
 	m = parseMessage(t, head)
 	if err := s.Keep(m, order); !errors.Is(err, wire.ErrMalformed) {
-		t.Errorf("error %v with %d octets, want %v", err, len(m.Raw), wire.ErrMalformed)
+		t.Errorf("error %v with %d bytes, want %v", err, len(m.Raw), wire.ErrMalformed)
 	}
 }
 

@@ -149,7 +149,7 @@ func FuzzStripOPT(f *testing.F) {
 		}
 		again := parseMessage(t, m.Raw)
 		if again.HasOPT() || len(again.Raw) != len(m.Raw) {
-			t.Fatalf("OPT %t, %d of %d octets", again.HasOPT(), len(again.Raw), len(m.Raw))
+			t.Fatalf("OPT %t, %d of %d bytes", again.HasOPT(), len(again.Raw), len(m.Raw))
 		}
 		if diff := cmp.Diff(before, view(t, &m)); diff != "" {
 			t.Fatalf("(-want +got)\n%s", diff)
@@ -184,7 +184,7 @@ func FuzzReply(f *testing.F) {
 		}
 		opts := &wire.ReplyOptions{Limit: 512 + int(limit), UDPSize: 1232, Keepalive: uint16(kind & 1), EDE: int(kind&2) - 1}
 		if kind&4 != 0 {
-			opts.Cookie = make([]byte, 8+int(kind>>3)) // 8 to 39 octets
+			opts.Cookie = make([]byte, 8+int(kind>>3)) // 8 to 39 bytes
 		}
 		replyTo(t, &q, &m, opts)
 		if ttl > 1<<31-1 {
@@ -198,7 +198,7 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// FuzzLower holds the letter cases against an octet-by-octet reading.
+// FuzzLower holds the letter cases against an byte-by-byte reading.
 func FuzzLower(f *testing.F) {
 	f.Add([]byte("\x03WWW\x07eXAMPLE\x00"), []byte("\x03www\x07example\x00"))
 	f.Add([]byte("@AZ[`az{\x00\x7f\x80\xc1\xda\xff"), []byte("`az{@AZ[\x00\x7f\x80\xe1\xfa\xdf"))

@@ -92,7 +92,7 @@ func TestQueryKeySubnet(t *testing.T) {
 	longest := parseQuery(t, ask(flagsQuery, longName(255), opt(1232, 0, 0, option(8, append([]byte{0, 2, 128, 0}, make([]byte, 16)...)...))))
 	longest.AddSubnetToKey()
 	if got, want := len(longest.Key()), 255+3+20; got != want {
-		t.Errorf("the longest key has %d octets, want %d", got, want)
+		t.Errorf("the longest key has %d bytes, want %d", got, want)
 	}
 }
 

@@ -38,7 +38,7 @@ func TestLoopName(t *testing.T) {
 			}
 			text, end, err := dns.UnpackDomainName(got, 0)
 			if err != nil || end != len(got) || text != tt.want {
-				t.Fatalf("got %q, %d of %d octets, error %v, want %q", text, end, len(got), err, tt.want)
+				t.Fatalf("got %q, %d of %d bytes, error %v, want %q", text, end, len(got), err, tt.want)
 			}
 			if !wire.IsLoopName(got) {
 				t.Error("not known for what it is")
@@ -73,7 +73,7 @@ func TestIsLoopName(t *testing.T) {
 		})
 	}
 	if wire.IsLoopName(nil) || wire.IsLoopName(bytes.Repeat([]byte{32}, 48)) {
-		t.Error("octets that are no name are taken for one")
+		t.Error("bytes that are no name are taken for one")
 	}
 }
 

@@ -24,8 +24,8 @@ func TestMessageParseMalformed(t *testing.T) {
 		want string
 	}{
 		{"nothing", nil, badSize},
-		{"eleven octets", reply(0, 0, 0)[:11], badSize},
-		{"65536 octets", cat(reply(0, 0, 0), make([]byte, 65536-firstRecord)), badSize},
+		{"eleven bytes", reply(0, 0, 0)[:11], badSize},
+		{"65536 bytes", cat(reply(0, 0, 0), make([]byte, 65536-firstRecord)), badSize},
 		{"no question", cat(header(flagsAnswer, 0, 0, 0, 0)), badCount},
 		{"two questions", cat(header(flagsAnswer, 2, 0, 0, 0), question(labels("a"), 1), question(labels("a"), 1)), badCount},
 		{"question missing", reply(0, 0, 0)[:12], badQuestion},
@@ -40,13 +40,13 @@ func TestMessageParseMalformed(t *testing.T) {
 		{"record cut in the header", reply(1, 0, 0, a[:11]), badCut},
 		{"record cut in RDATA", reply(1, 0, 0, a[:15]), badCut},
 		{"pointer to itself", txt(pointer(firstRecord)), badPointer},
-		{"pointer to its second octet", txt(pointer(firstRecord + 1)), badPointer},
+		{"pointer to its second byte", txt(pointer(firstRecord + 1)), badPointer},
 		{"pointer forward", txt(pointer(firstRecord + 2)), badPointer},
 		{"pointer beyond the end", txt(pointer(0x3fff)), badPointer},
 		{"pointer to the ID", txt(pointer(0)), badPointer},
-		{"pointer to the last octet of the header", txt(pointer(11)), badPointer},
+		{"pointer to the last byte of the header", txt(pointer(11)), badPointer},
 		{"pointer into a label", txt(pointer(14)), badPointer},
-		{"pointer to octets of the question that are a pointer in one spelling only", respelled(), badPointer},
+		{"pointer to bytes of the question that are a pointer in one spelling only", respelled(), badPointer},
 		{"pointer to the question's type", txt(pointer(21)), badPointer},
 		{"pointer to its own first label", txt(cat([]byte{1, 'x'}, pointer(firstRecord))), badPointer},
 		{"loop of two", reply(2, 0, 0, record(pointer(firstRecord+12), 16, nil), record(pointer(firstRecord), 16, nil)), badPointer},
@@ -121,8 +121,8 @@ func TestMessageParseNamesInRDATA(t *testing.T) {
 				{"pointer forward", data(pointer(last + 2)), false},
 				{"pointer to the header", data(pointer(4)), false},
 				{"label of 64", data(labels(strings.Repeat("a", 64))), false},
-				{"an octet behind", cat(data(labels("last")), []byte{0}), false},
-				{"an octet missing", data(labels("last"))[:len(data(labels("last")))-1], false},
+				{"an byte behind", cat(data(labels("last")), []byte{0}), false},
+				{"an byte missing", data(labels("last"))[:len(data(labels("last")))-1], false},
 				{"half a pointer", cat(make([]byte, l[0]), []byte{0xc0}), false},
 				{"nothing", nil, false},
 			}
@@ -149,7 +149,7 @@ func TestMessageParseEveryCut(t *testing.T) {
 	for n := range len(whole) {
 		var m wire.Message
 		if err := m.Parse(whole[:n:n]); !errors.Is(err, wire.ErrMalformed) {
-			t.Errorf("the first %d octets: %v, want %v", n, err, wire.ErrMalformed)
+			t.Errorf("the first %d bytes: %v, want %v", n, err, wire.ErrMalformed)
 		}
 	}
 	if got, want := len(parseMessage(t, whole).Records), 4; got != want {

@@ -7,8 +7,8 @@ import (
 	"errors"
 )
 
-// ErrMalformed says that a message breaks RFC 1035's rules and is not to be
-// used. It carries no detail: who sent it decides what else is known.
+// ErrMalformed reports that a message violates RFC 1035 and must not be used. It has no detail:
+// only the caller knows who sent the message.
 var ErrMalformed = errors.New("malformed message")
 
 // Sections of a message, in their order after the question.
@@ -18,38 +18,37 @@ const (
 	Additional
 )
 
-// A Record is where one resource record stands in a message.
+// A Record locates one resource record in a message.
 type Record struct {
 	Owner   uint16 // offset of its owner name
-	TTL     uint16 // offset of its TTL field; RDATA begins 6 octets on
+	TTL     uint16 // offset of its TTL field; RDATA begins 6 bytes on
 	Type    uint16
 	Class   uint16
-	Size    uint16 // octets of RDATA
+	Size    uint16 // bytes of RDATA
 	Section uint8
 }
 
-// Data is the offset of the record's RDATA.
+// Data returns the offset of the record's RDATA.
 func (r Record) Data() int { return int(r.TTL) + 6 }
 
-// A Message is a whole answer, walked. The zero value is ready for Parse, which
-// may be called again and again and then reuses Records.
+// A Message is a whole parsed answer. The zero value is ready for Parse, which may be called again
+// and then reuses Records.
 type Message struct {
-	Raw     []byte   // header to last record, what trails cut off
+	Raw     []byte   // header to last record, without trailing bytes
 	Records []Record // all but the OPT record, in order
 
 	qend       int // offset after the question
 	opt        int // offset of the OPT record, 0: none
 	optEnd     int
-	labelSteps int // labels and pointers passed so far behind pointers
+	labelSteps int // labels and pointers visited after first pointers so far
 	rcode      uint16
-	labels     labelSet // where a compression pointer may lead
+	labels     labelSet // offsets that a compression pointer may lead to
 }
 
-// Parse walks msg from end to end: every count, bound and name. It keeps msg.
-// A message with other than one question, two OPT records, an OPT outside the
-// additional section, an address of the wrong size, bad RDATA of a type with
-// names in it, or a pointer to anything but a name before it is [ErrMalformed],
-// and then m holds nothing.
+// Parse checks every count, bound and name of msg. It keeps msg. It returns [ErrMalformed], and
+// leaves m empty, for a message with a question count other than one, two OPT records, an OPT
+// record outside the additional section, an address of the wrong size, invalid RDATA of a type that
+// contains names, or a pointer to anything but an earlier name.
 func (m *Message) Parse(msg []byte) error {
 	m.Raw, m.Records = nil, m.Records[:0]
 	m.opt, m.optEnd, m.labelSteps = 0, 0, 0
@@ -76,7 +75,7 @@ func (m *Message) Parse(msg []byte) error {
 	return nil
 }
 
-// record walks the record at off and returns the offset after it, or -1.
+// record parses the record at off and returns the offset after it, or -1.
 func (m *Message) record(msg []byte, off int, section uint8) int {
 	end := m.nameEnd(msg, off)
 	if end < 0 || end+10 > len(msg) {
@@ -122,14 +121,14 @@ func optionsFit(data []byte) bool {
 	return true
 }
 
-// A layout says where names stand in the RDATA of a type.
+// A layout describes where names are in the RDATA of a type.
 type layout struct {
-	before, names, after int // octets, names, octets
+	before, names, after int // bytes before, number of names, bytes after
 }
 
-// nameLayout gives the layout of the types whose RDATA may hold compressed
-// names (RFC 1035 section 3.3, RFC 3597 section 4), or false. NAPTR, SIG and
-// NXT pass as they are: nobody compresses them.
+// nameLayout returns the layout of the types whose RDATA may hold compressed names (RFC 1035
+// section 3.3, RFC 3597 section 4), or false. NAPTR, SIG and NXT are copied unchanged: no server
+// compresses them.
 func nameLayout(rrtype uint16) (layout, bool) {
 	switch rrtype {
 	case TypeNS, 3, 4, TypeCNAME, 7, 8, 9, TypePTR, TypeDNAME: // 3 MD, 4 MF, 7 MB, 8 MG, 9 MR
@@ -169,28 +168,27 @@ func (m *Message) dataFits(msg []byte, r Record) bool {
 	return off+l.after == len(msg)
 }
 
-// Rcode is the response code with the OPT record's upper bits.
+// Rcode returns the response code, including the upper bits from the OPT record.
 func (m *Message) Rcode() uint16 { return m.rcode }
 
-// Truncated tells whether TC is set.
+// Truncated reports whether TC is set.
 func (m *Message) Truncated() bool { return m.Raw[2]&bitTC != 0 }
 
-// ClearAuthority takes the AA flag off: who passes an answer on from memory is
-// not its authority (RFC 1035 section 4.1.1).
+// ClearAuthority clears AA: a cache is not the authority for an answer (RFC 1035 section 4.1.1).
 func (m *Message) ClearAuthority() { m.Raw[2] &^= bitAA }
 
-// ClearAuthentic takes the AD flag off: what was left out of an answer, or put into it,
-// nobody has vouched for (RFC 4035 section 3.2.3).
+// ClearAuthentic clears AD: an answer with records added or removed is no longer validated (RFC
+// 4035 section 3.2.3).
 func (m *Message) ClearAuthentic() { m.Raw[3] &^= bitAD }
 
-// HasOPT tells whether there was an OPT record.
+// HasOPT reports whether the message had an OPT record.
 func (m *Message) HasOPT() bool { return m.opt != 0 }
 
-// QuestionType is the type that was asked for.
+// QuestionType returns the type in the question.
 func (m *Message) QuestionType() uint16 { return binary.BigEndian.Uint16(m.Raw[m.qend-4:]) }
 
-// RecordTTL is the record's TTL in seconds. One with the top bit set counts as
-// zero (RFC 2181 section 8).
+// RecordTTL returns the record's TTL in seconds. A TTL with the top bit set counts as zero (RFC
+// 2181 section 8).
 func (m *Message) RecordTTL(r Record) uint32 {
 	ttl := binary.BigEndian.Uint32(m.Raw[r.TTL:])
 	if ttl > 1<<31-1 {
@@ -204,12 +202,12 @@ func (m *Message) SetRecordTTL(r Record, ttl uint32) {
 	binary.BigEndian.PutUint32(m.Raw[r.TTL:], ttl)
 }
 
-// SameOwner tells whether two records have one owner name, letter case aside.
+// SameOwner reports whether two records have the same owner name, ignoring case.
 func (m *Message) SameOwner(a, b Record) bool {
 	return sameName(m.Raw, int(a.Owner), int(b.Owner))
 }
 
-// SOAMinimum is the MINIMUM field of the SOA record r, in seconds.
+// SOAMinimum returns the MINIMUM field of the SOA record r, in seconds.
 func (m *Message) SOAMinimum(r Record) uint32 {
 	minimum := binary.BigEndian.Uint32(m.Raw[r.Data()+int(r.Size)-4:])
 	if minimum > 1<<31-1 {
@@ -218,20 +216,20 @@ func (m *Message) SOAMinimum(r Record) uint32 {
 	return minimum
 }
 
-// ID is the message's ID.
+// ID returns the message's ID.
 func ID(msg []byte) uint16 { return binary.BigEndian.Uint16(msg) }
 
-// SetID writes the message's ID.
+// SetID sets the message's ID.
 func SetID(msg []byte, id uint16) { binary.BigEndian.PutUint16(msg, id) }
 
-// QuestionNameOffset is the offset of the name that was asked for, in every message.
+// QuestionNameOffset is the offset of the name in the question, in every message.
 const QuestionNameOffset = HeaderLen
 
-// SameName tells whether the names at two offsets of the message are one, letter case aside. Offsets of names are those
-// of the question, of owners, and of what [Message.Target] and [Message.Signer] give.
+// SameName reports whether the names at two offsets are equal, ignoring case. Valid offsets are
+// those of the question, of owners, and the results of [Message.Target] and [Message.Signer].
 func (m *Message) SameName(a, b int) bool { return sameName(m.Raw, a, b) }
 
-// Within tells whether the name at one offset is the zone at the other, or a name below it.
+// Within reports whether the name at one offset is the zone at the other, or below it.
 func (m *Message) Within(name, zone int) bool {
 	msg := m.Raw
 	for deeper := countLabels(msg, name) - countLabels(msg, zone); deeper != 0; deeper-- {
@@ -244,7 +242,8 @@ func (m *Message) Within(name, zone int) bool {
 	return sameName(msg, name, zone)
 }
 
-// countLabels counts the labels of the name at off, which passed nameEnd, but for the root label.
+// countLabels counts the labels of the name at off without the root label. The name must have
+// passed nameEnd.
 func countLabels(msg []byte, off int) int {
 	for n := 0; ; n++ {
 		off = follow(msg, off)
@@ -255,9 +254,10 @@ func countLabels(msg []byte, off int) int {
 	}
 }
 
-// Target is the offset of the name that the record r sends its reader on to: of CNAME, DNAME, NS, MX, SRV, SVCB, HTTPS
-// and NAPTR. A target that is the root stands for the owner in SVCB and HTTPS (RFC 9460 section 2.5), and for none in
-// MX, SRV and NAPTR. It is -1 if there is none, or one that is compressed where that is forbidden.
+// Target returns the offset of the name that the record r points to, for CNAME, DNAME, NS, MX, SRV,
+// SVCB, HTTPS and NAPTR. A root target means the owner in SVCB and HTTPS (RFC 9460 section 2.5),
+// and no target in MX, SRV and NAPTR. Target returns -1 if there is none, or if it is compressed
+// where that is forbidden.
 func (m *Message) Target(r Record) int {
 	off := r.Data()
 	end := off + int(r.Size)
@@ -287,7 +287,7 @@ func (m *Message) Target(r Record) int {
 	return -1
 }
 
-// plainNameAt is off if a name without pointers stands there that ends before end, and -1 if not.
+// plainNameAt returns off if a name without pointers begins there and ends before end, else -1.
 func (m *Message) plainNameAt(off, end int) int {
 	if off >= end || plainNameEnd(m.Raw[:end], off) < 0 {
 		return -1
@@ -295,7 +295,7 @@ func (m *Message) plainNameAt(off, end int) int {
 	return off
 }
 
-// Covered is the type that r, a RRSIG record, signs; 0 if it is cut short.
+// TypeCovered returns the type that the RRSIG record r signs, or 0 if r is too short.
 func (m *Message) TypeCovered(r Record) uint16 {
 	if r.Size < 2 {
 		return 0
@@ -303,8 +303,8 @@ func (m *Message) TypeCovered(r Record) uint16 {
 	return binary.BigEndian.Uint16(m.Raw[r.Data():])
 }
 
-// Signer is the offset of the name of the zone whose key made r, a RRSIG record (RFC 4034 section 3.1.7), or -1 if there
-// is none to be read.
+// Signer returns the offset of the signer's name in the RRSIG record r (RFC 4034 section 3.1.7), or
+// -1 if there is no valid one.
 func (m *Message) Signer(r Record) int {
 	const fixed = 18
 	if r.Size <= fixed {
@@ -313,7 +313,8 @@ func (m *Message) Signer(r Record) int {
 	return m.plainNameAt(r.Data()+fixed, r.Data()+int(r.Size))
 }
 
-// AppendName appends the canonical form of the name at an offset, uncompressed, at most [MaxName] octets.
+// AppendName appends the canonical, uncompressed form of the name at an offset: at most [MaxName]
+// bytes.
 func (m *Message) AppendName(dst []byte, name int) []byte {
 	for {
 		name = follow(m.Raw, name)
@@ -328,9 +329,9 @@ func (m *Message) AppendName(dst []byte, name int) []byte {
 	}
 }
 
-// Lame tells whether the message says no more than who else might know: a referral, which is what a server sends that
-// is asked for a name it neither serves nor resolves. NOERROR, no answer, not from the name's authority, and in the
-// authority section NS records but no SOA record (RFC 2308 section 2.2).
+// IsReferral reports whether the message is a referral, which a server sends for a name that it
+// neither serves nor resolves: NOERROR without AA, without answers, and with NS records but no SOA
+// record in the authority section (RFC 2308 section 2.2).
 func (m *Message) IsReferral() bool {
 	if m.rcode != RcodeSuccess || m.Raw[2]&bitAA != 0 || binary.BigEndian.Uint16(m.Raw[6:]) != 0 {
 		return false
@@ -347,9 +348,9 @@ func (m *Message) IsReferral() bool {
 	return refers
 }
 
-// AddressRun finds the first set of addresses in the answer section: a run of two or more A or AAAA records of one owner
-// and TTL. It gives the place of its first record in Records and how many there are, 0 and 0 if there is none. A set like
-// that may be given in any order.
+// AddressRun finds the first address RRset in the answer section: a run of two or more A or AAAA
+// records with the same owner and TTL. It returns the index of the first record in Records and the
+// number of records, or 0 and 0. The addresses of such a run may be rotated.
 func (m *Message) AddressRun() (first, count int) {
 	for first < len(m.Records) && m.Records[first].Section == Answer {
 		count = 1

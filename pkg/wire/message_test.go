@@ -48,7 +48,7 @@ func bare(n int) []byte {
 	return msg
 }
 
-// respelled is an answer whose question holds the octets 0xc0 'A' at offset 97,
+// respelled is an answer whose question holds the bytes 0xc0 'A' at offset 97,
 // a pointer to a label at 65, and an owner that leads there. With the letter in
 // lower case, as the question is stored, that pointer would lead to itself.
 func respelled() []byte {
@@ -74,7 +74,7 @@ func TestMessageParse(t *testing.T) {
 		{"OPT is not counted", reply(1, 0, 1, a, opt(1232, 0, 0)), 1},
 		{"OPT first", reply(1, 0, 2, a, opt(1232, 0, 0, option(3, 1)), a), 2},
 		{"OPT of version 3", reply(1, 0, 1, a, opt(1232, 3, 0)), 1},
-		{"trailing octets", cat(reply(1, 0, 0, a), []byte("rubbish")), 1},
+		{"trailing bytes", cat(reply(1, 0, 0, a), []byte("rubbish")), 1},
 		{"no RDATA in an unknown type", reply(1, 0, 0, record(self, 65280, nil)), 1},
 		{"pointer in an unknown type is no name", reply(1, 0, 0, record(self, 65280, pointer(0x3fff))), 1},
 		{"pointer into the question name", reply(1, 0, 0, record(pointer(20), wire.TypeTXT, nil)), 1},
@@ -126,7 +126,7 @@ func TestMessageParseForgets(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := m.Parse(after); !errors.Is(err, wire.ErrMalformed) {
-			t.Errorf("pointer to %d of %d octets: %v, want %v", at, len(after), err, wire.ErrMalformed)
+			t.Errorf("pointer to %d of %d bytes: %v, want %v", at, len(after), err, wire.ErrMalformed)
 		}
 	}
 }

@@ -7,18 +7,17 @@ import (
 	"sort"
 )
 
-// maxPointers is the most compression pointers one name may follow. A name of
-// 255 octets has at most 127 labels, so an honest one needs no more; without
-// the bound a 64 KiB message of pointers costs quadratic time (CVE-2024-8508).
+// maxPointers is the most compression pointers that one name may follow. A name of 255 bytes has at
+// most 127 labels, so a valid name needs no more. Without the bound a 64 KiB message of pointers
+// costs quadratic time (CVE-2024-8508).
 const maxPointers = 126
 
-// maxLabelSteps is the most labels and pointers that are passed in all the names of a
-// message behind their first pointers. 4,096 addresses of a name below ip6.arpa
-// take 151,552. Whoever walks all names of a message that was parsed knows from it
-// what he is in for.
+// maxLabelSteps bounds the labels and pointers that all names of a message visit after their first
+// pointers. 4,096 addresses of a name below ip6.arpa need 151,552. The bound also limits the cost
+// of walking all names of a parsed message.
 const maxLabelSteps = 1 << 18
 
-// plainNameEnd is the offset after the uncompressed name at off, or -1.
+// plainNameEnd returns the offset after the uncompressed name at off, or -1.
 func plainNameEnd(msg []byte, off int) int {
 	start := off
 	for {
@@ -39,8 +38,7 @@ func plainNameEnd(msg []byte, off int) int {
 	}
 }
 
-// anyNameEnd is the offset after the name at off, which may end in a pointer
-// that is not followed, or -1.
+// anyNameEnd returns the offset after the name at off, or -1. A pointer at its end is not followed.
 func anyNameEnd(msg []byte, off int) int {
 	start := off
 	for {
@@ -67,8 +65,8 @@ func anyNameEnd(msg []byte, off int) int {
 	}
 }
 
-// sameName compares the two names at a and b, pointers followed, letter case
-// aside. Both must have passed nameEnd.
+// sameName compares the names at a and b, following pointers and ignoring case. Both must have
+// passed nameEnd.
 func sameName(msg []byte, a, b int) bool {
 	for {
 		a, b = follow(msg, a), follow(msg, b)
@@ -89,7 +87,7 @@ func sameName(msg []byte, a, b int) bool {
 	}
 }
 
-// follow steps over pointers at off to the label they lead to.
+// follow returns the offset of the label that the pointers at off lead to.
 func follow(msg []byte, off int) int {
 	for msg[off] >= 0xc0 {
 		off = pointer(msg, off)
@@ -97,8 +95,8 @@ func follow(msg []byte, off int) int {
 	return off
 }
 
-// lower writes src to dst, which has its length, with A to Z in lower case.
-// Length octets are below 'A', so a whole wire-form name can go through it.
+// lower writes src to dst in lower case. Both have the same length. Length bytes are below 'A', so
+// src may be a whole wire-form name.
 func lower(dst, src []byte) {
 	const (
 		ones   = 0x0101010101010101
@@ -121,12 +119,12 @@ func lower(dst, src []byte) {
 	}
 }
 
-// Canonical writes the canonical form of the uncompressed wire-form name to dst,
-// which must be as long.
+// Canonical writes the canonical form of the uncompressed wire-form name to dst, which has the same
+// length.
 func Canonical(dst, name []byte) { lower(dst, name) }
 
-// equalFold compares two strings of one length, ASCII letter case aside
-// (RFC 4343): octets above 127 must match exactly.
+// equalFold compares two strings of the same length, ignoring the case of ASCII letters (RFC 4343).
+// Bytes above 127 must match exactly.
 func equalFold(a, b []byte) bool {
 	for i, c := range a {
 		d := b[i]
@@ -140,9 +138,8 @@ func equalFold(a, b []byte) bool {
 	return true
 }
 
-// AppendText appends the wire-form name in presentation format (RFC 1035
-// section 5.1): dots between labels and at the end, octets that are not plain
-// letters, digits, '-', '_' or '*' escaped.
+// AppendText appends the wire-form name in presentation format (RFC 1035 section 5.1), with a final
+// dot. It escapes all bytes but letters, digits, '-', '_' and '*'.
 func AppendText(dst, name []byte) []byte {
 	if len(name) == 1 {
 		return append(dst, '.')
@@ -163,20 +160,17 @@ func AppendText(dst, name []byte) []byte {
 	return dst
 }
 
-// pointerReach is one more than the highest offset a compression pointer holds.
+// pointerReach is one more than the highest offset that fits a compression pointer.
 const pointerReach = 1 << 14
 
-// A labelSet remembers where the labels of a message's names begin, as far as
-// a compression pointer reaches.
+// A labelSet records the offsets of labels that a compression pointer may lead to.
 //
-// A pointer may lead to such a place only, so that a name is made of names and
-// of nothing else. What is patched, cut off or moved later (the question's
-// letter case, TTLs, the OPT record, the records behind a truncation, the
-// addresses of an RRset) can then never turn a checked name into another one,
-// or into a loop.
+// A valid pointer leads only to such an offset, so a name consists of other names' labels only.
+// Later edits (question case, TTLs, the OPT record, truncation, rotation of addresses) then cannot
+// change a checked name or turn it into a loop.
 type labelSet [pointerReach / 64]uint64
 
-// reset empties the set for a message of size octets.
+// reset empties the set for a message of size bytes.
 func (s *labelSet) reset(size int) { clear(s[:min(size/64+1, len(s))]) }
 
 func (s *labelSet) add(off int) {
@@ -187,7 +181,7 @@ func (s *labelSet) add(off int) {
 
 func (s *labelSet) has(off int) bool { return s[off/64]&(1<<(off%64)) != 0 }
 
-// addLabels adds the labels from off to the root label or the pointer at stop.
+// addLabels adds the labels from off up to the root label or pointer at stop.
 func (s *labelSet) addLabels(msg []byte, off, stop int) {
 	for ; off < stop; off += int(msg[off]) + 1 {
 		s.add(off)
@@ -195,8 +189,8 @@ func (s *labelSet) addLabels(msg []byte, off, stop int) {
 	s.add(stop)
 }
 
-// labelsEnd steps over the labels at off. It returns where the octet stands that
-// ends them, a root label's or a pointer's, or -1 if the message ends first.
+// labelsEnd skips the labels at off. It returns the offset of the root label or pointer that ends
+// them, or -1 if the message ends first.
 func labelsEnd(msg []byte, off int) int {
 	for off < len(msg) && msg[off] != 0 && msg[off] <= MaxLabel {
 		off += int(msg[off]) + 1
@@ -207,9 +201,9 @@ func labelsEnd(msg []byte, off int) int {
 	return off
 }
 
-// nameEnd is the offset after the name at off with every pointer of it followed
-// and checked: to a label of a name before this one, at most [MaxName] octets
-// in all. It is -1 if the name is malformed.
+// nameEnd returns the offset after the name at off. It checks that every pointer leads to a label
+// of an earlier name, and that the name has at most [MaxName] bytes. It returns -1 if the name is
+// malformed.
 func (m *Message) nameEnd(msg []byte, off int) int {
 	stop := labelsEnd(msg, off)
 	if stop < 0 || stop-off+1 > MaxName {
@@ -241,8 +235,8 @@ func (m *Message) nameEnd(msg []byte, off int) int {
 	return -1
 }
 
-// target is where the pointer at off leads to, if it may: to a label before
-// start, where the name began. It is -1 if not.
+// target returns where the pointer at off leads. It returns -1 unless that is a label before start,
+// where the name begins.
 func (m *Message) target(msg []byte, off, start int) int {
 	if msg[off] < 0xc0 || off+2 > len(msg) {
 		return -1
@@ -254,15 +248,14 @@ func (m *Message) target(msg []byte, off, start int) int {
 	return to
 }
 
-// pointer is where the compression pointer at off leads to.
+// pointer returns the target of the compression pointer at off.
 func pointer(msg []byte, off int) int {
 	return int(binary.BigEndian.Uint16(msg[off:]) & (pointerReach - 1))
 }
 
-// isLabel tells whether a label that may be pointed at begins at off: one of a
-// name that was walked, or of a name without pointers that stands whole in the
-// RDATA of a type that is not looked into. Some servers compress against the
-// signer of an RRSIG. Addresses do not count: they may change places.
+// isLabel reports whether a pointer may lead to off: to a label of a parsed name, or of an
+// uncompressed name in the RDATA of a type that Parse does not inspect. Some servers compress
+// against the signer of an RRSIG. Addresses do not count, because they may be rotated.
 func (m *Message) isLabel(msg []byte, off int) bool {
 	if m.labels.has(off) {
 		return true

@@ -12,7 +12,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// slowLower is b with the ASCII letters A to Z in lower case, octet by octet.
+// slowLower is b with the ASCII letters A to Z in lower case, byte by byte.
 func slowLower(b []byte) []byte {
 	out := make([]byte, 0, len(b))
 	for _, c := range b {
@@ -24,7 +24,7 @@ func slowLower(b []byte) []byte {
 	return out
 }
 
-// TestLowerEveryOctet puts every octet at every place of a word.
+// TestLowerEveryOctet puts every byte at every place of a word.
 func TestLowerEveryOctet(t *testing.T) {
 	t.Parallel()
 	for size := range 18 {
@@ -46,7 +46,7 @@ func TestLowerEveryOctet(t *testing.T) {
 	}
 }
 
-// TestEqualFoldEveryPair compares every two octets.
+// TestEqualFoldEveryPair compares every two bytes.
 func TestEqualFoldEveryPair(t *testing.T) {
 	t.Parallel()
 	for a := range 256 {
@@ -76,7 +76,7 @@ func TestMessageSameOwner(t *testing.T) {
 		{"its child", cat([]byte{1, 'a'}, pointer(firstRecord)), false},
 		{"one label with a dot", labels("www.example"), false},
 		{"root", labels(), false},
-		{"an octet 0x20 apart that is no letter", labels("www", "\x45xampl\x25"), false},
+		{"an byte 0x20 apart that is no letter", labels("www", "\x45xampl\x25"), false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -105,9 +105,9 @@ func TestAppendText(t *testing.T) {
 		{"plain", labels("www", "Example"), "www.Example."},
 		{"service and wildcard", labels("*", "_x", "a-0"), "*._x.a-0."},
 		{"dot, space and NUL in a label", labels("a. \x00"), `a\046\032\000.`},
-		{"octets above 127", labels("\x80\xff"), `\128\255.`},
-		{"every octet", labels(string(every[:63]), string(every[63:126]), string(every[126:189])), ""},
-		{"the other octets", labels(string(every[189:252]), string(every[252:])), ""},
+		{"bytes above 127", labels("\x80\xff"), `\128\255.`},
+		{"every byte", labels(string(every[:63]), string(every[63:126]), string(every[126:189])), ""},
+		{"the other bytes", labels(string(every[189:252]), string(every[252:])), ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

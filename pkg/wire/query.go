@@ -6,13 +6,13 @@ import (
 	"encoding/binary"
 )
 
-// A Fault is what is wrong with a packet that claims to be a query.
+// A Fault is the defect of a packet that should be a query.
 type Fault uint8
 
-// The faults, and the answer each one gets.
+// The faults and their answers.
 const (
-	FaultNone    Fault = iota // a query
-	FaultDrop                 // shorter than a header, or a response: no answer, or two servers would answer each other for ever
+	FaultNone    Fault = iota // a valid query
+	FaultDrop                 // no answer: shorter than a header, or a response, which could start a loop between two servers
 	FaultFormErr              // FORMERR
 	FaultNotImp               // NOTIMP: an opcode other than QUERY
 	FaultBadVers              // BADVERS: an EDNS version above 0
@@ -22,17 +22,16 @@ const (
 const (
 	maxAdditional = 2  // records after the question: an OPT and a TSIG or SIG(0)
 	maxOptions    = 64 // EDNS options; more are an attack on the reader (CVE-2026-41292)
-	maxSubnet     = 20 // octets of a client-subnet option: family, two lengths, an IPv6 address
+	maxSubnet     = 20 // bytes of a client-subnet option: family, two lengths, an IPv6 address
 )
 
-// Key flags: what makes two queries for one name and type differ in answer.
+// Key flags: the bits that change the answer to one name and type.
 const (
 	keyDO = 1 << iota
 	keyCD
 )
 
-// An Ask is what a reply needs to know of its query: who asks what, and what he
-// can take. Its slices point into the packet it was read from.
+// A Question holds what a reply needs from its query. Its slices point into the packet.
 type Question struct {
 	ID        uint16
 	Type      uint16
@@ -40,33 +39,32 @@ type Question struct {
 	RD        bool
 	AD        bool
 	CD        bool
-	EDNS      bool   // an OPT record was there
+	EDNS      bool   // the query had an OPT record
 	DO        bool   // DNSSEC OK
-	Keepalive bool   // RFC 7828 option was there
-	Explain   bool   // an empty OptionExplain was there
-	UDPSize   uint16 // octets the client takes over UDP, at least 512
+	Keepalive bool   // the query had the RFC 7828 option
+	Explain   bool   // the query had an empty OptionExplain
+	UDPSize   uint16 // bytes that the client accepts over UDP, at least 512
 
-	question []byte // name as the client spelled it, type, class
+	question []byte // name in the client's spelling, type, class
 	nameLen  int
 }
 
-// A Query is one query, read. The zero value is ready for Parse, which may be
-// called again and again.
+// A Query is one parsed query. The zero value is ready for Parse, which may be called again.
 type Query struct {
 	Question
 
-	Cookie    []byte // RFC 7873 option data, 8 or 16 to 40 octets; nil: none
+	Cookie    []byte // RFC 7873 option data, 8 or 16 to 40 bytes; nil: none
 	Subnet    []byte // RFC 7871 option data; nil: none
-	Serial    uint32 // of the zone's version that an IXFR query's client has
-	HasSerial bool   // Serial was given
+	Serial    uint32 // zone serial of the client, from an IXFR query
+	HasSerial bool   // the query had a serial
 
-	keyNameLen int // octets of the name looked for, with which the key begins
+	keyNameLen int // length of the name at the start of key
 	keyLen     int
 	key        [MaxName + 3 + maxSubnet]byte
 }
 
-// Parse reads pkt in one pass and keeps pointing into it. With FaultNone every
-// field is set; with FaultFormErr and FaultBadVers what came before the fault is.
+// Parse reads pkt in one pass and keeps references to it. With FaultNone it sets every field. With
+// FaultFormErr and FaultBadVers it sets the fields that precede the fault.
 func (q *Query) Parse(pkt []byte) Fault {
 	q.reset()
 	if len(pkt) < HeaderLen || pkt[2]&bitQR != 0 {
@@ -106,9 +104,9 @@ func (q *Query) Parse(pkt []byte) Fault {
 	return fault
 }
 
-// parseIXFR reads the records before the additional section, at off. A query
-// has none but for IXFR, and that the SOA record of the client's version, in the
-// authority section (RFC 1995 section 3). It returns the offset after them, or -1.
+// parseIXFR reads the records before the additional section, at off. Only an IXFR query has one:
+// the SOA record of the client's zone version, in the authority section (RFC 1995 section 3). It
+// returns the offset after it, or -1.
 func (q *Query) parseIXFR(pkt []byte, off int) int {
 	if q.Type != TypeIXFR || binary.BigEndian.Uint32(pkt[6:]) != 1 {
 		return -1
@@ -137,7 +135,7 @@ func (q *Query) reset() {
 	q.keyNameLen, q.keyLen = 0, 0
 }
 
-// sealKey completes the key behind the name.
+// finishKey writes type and flags after the name in the key.
 func (q *Query) finishKey() {
 	n := q.keyNameLen
 	binary.BigEndian.PutUint16(q.key[n:], q.Type)
@@ -152,8 +150,7 @@ func (q *Query) finishKey() {
 	q.keyLen = n + 3
 }
 
-// parseAdditional reads n records from off: one OPT at most, anything else is
-// stepped over.
+// parseAdditional reads n records from off. It accepts one OPT record and skips all others.
 func (q *Query) parseAdditional(pkt []byte, off, n int) Fault {
 	if n > maxAdditional {
 		return FaultFormErr
@@ -174,11 +171,11 @@ func (q *Query) parseAdditional(pkt []byte, off, n int) Fault {
 		}
 		off = next
 	}
-	return fault // BADVERS only now: what follows the OPT may still be malformed
+	return fault // BADVERS only now: a record after the OPT may still be malformed
 }
 
-// recordEnds is the offset after the owner of the record at off and the offset
-// after the record, which is beyond pkt if the record is cut or malformed.
+// recordEnds returns the offset after the owner of the record at off, and the offset after the
+// record. The latter is beyond pkt if the record is cut or malformed.
 func recordEnds(pkt []byte, off int) (owner, next int) {
 	owner = anyNameEnd(pkt, off)
 	if owner < 0 || owner+10 > len(pkt) {
@@ -187,7 +184,7 @@ func recordEnds(pkt []byte, off int) (owner, next int) {
 	return owner, owner + 10 + int(binary.BigEndian.Uint16(pkt[owner+8:]))
 }
 
-// parseOPT reads an OPT record from its class field on (RFC 6891 section 6.1).
+// parseOPT reads an OPT record, beginning with its class field (RFC 6891 section 6.1).
 func (q *Query) parseOPT(opt []byte) Fault {
 	q.EDNS = true
 	q.UDPSize = max(binary.BigEndian.Uint16(opt), MinUDP)
@@ -213,8 +210,8 @@ func (q *Query) parseOPT(opt []byte) Fault {
 	return FaultNone
 }
 
-// parseOption takes one option in, and says whether its length may be. Unknown ones
-// are ignored (RFC 6891 section 6.1.2), repeated ones after the first too.
+// parseOption reads one option and reports whether its length is valid. It ignores unknown options
+// (RFC 6891 section 6.1.2) and repeated ones after the first.
 func (q *Query) parseOption(code uint16, data []byte) bool {
 	switch code {
 	case optionCookie: // RFC 7873 section 5.2.2
@@ -239,16 +236,15 @@ func (q *Query) parseOption(code uint16, data []byte) bool {
 	return true
 }
 
-// subnetFits checks a client-subnet option as RFC 7871 section 6 lays it out:
-// family, source and scope prefix, and no more of the address than the source
-// prefix has; the scope is the answer's to set.
+// subnetFits checks a client-subnet option (RFC 7871 section 6): family, source and scope prefix
+// length, and an address no longer than the source prefix. A query's scope must be zero.
 func subnetFits(data []byte) bool {
 	if len(data) < 4 {
 		return false
 	}
 	bits := 32
 	switch binary.BigEndian.Uint16(data) {
-	case 0: // says only that there is to be no subnet
+	case 0: // the client asks that no subnet is sent
 		bits = 0
 	case 1:
 	case 2:
@@ -260,34 +256,33 @@ func subnetFits(data []byte) bool {
 	return source <= bits && data[3] == 0 && len(data) == 4+(source+7)/8
 }
 
-// Name is the canonical name in wire form of what is looked for: the name that
-// was asked, or the target of the aliases followed since. It is valid until the
-// next Parse or Follow.
+// Name returns the canonical wire-form name to look up: the name in the question, or the one of the
+// last SetName. It is valid until the next Parse or SetName.
 func (q *Query) Name() []byte { return q.key[:q.keyNameLen] }
 
-// Follow makes target, a canonical name in wire form, what is looked for: the
-// name that was asked turned out to be an alias. The reply still has the question
-// as it was asked.
+// SetName replaces the name to look up, because the previous one is an alias of it. name is
+// canonical and in wire form. The reply keeps the question of the client.
 func (q *Query) SetName(target []byte) {
 	q.keyNameLen = copy(q.key[:MaxName], target)
 	q.finishKey()
 }
 
-// SetType makes rrtype what is looked for. [Question.OriginalType] is still the type that was asked.
+// SetType replaces the type to look up. [Question.OriginalType] keeps the type of the client's
+// question.
 func (q *Query) SetType(rrtype uint16) {
 	q.Type = rrtype
 	q.finishKey()
 }
 
-// AppendQuestion appends the question for what is looked for: canonical name, type, class.
+// AppendQuestion appends the question to look up: canonical name, type, class.
 func (q *Query) AppendQuestion(dst []byte) []byte {
 	dst = append(dst, q.Name()...)
 	dst = binary.BigEndian.AppendUint16(dst, q.Type)
 	return binary.BigEndian.AppendUint16(dst, q.Class)
 }
 
-// Resume makes q the query again that a is the Ask of, but for its cookie and its client's subnet. What is looked for is
-// what was asked.
+// SetQuestion makes q the query that a was taken from, without its cookie and client subnet. The
+// name and type to look up are again those of the client's question.
 func (q *Query) SetQuestion(a *Question) {
 	q.reset()
 	q.Question = *a
@@ -297,27 +292,26 @@ func (q *Query) SetQuestion(a *Question) {
 	q.finishKey()
 }
 
-// Asked is the type that was asked for, of a query with a question.
+// OriginalType returns the type of the client's question, for a query with a question.
 func (q *Question) OriginalType() uint16 { return binary.BigEndian.Uint16(q.question[q.nameLen:]) }
 
-// Question is the question as asked: name in the client's spelling, type, class.
-// It points into the packet.
+// QuestionSection returns the question as received: name in the client's spelling, type, class. It
+// points into the packet.
 func (q *Question) QuestionSection() []byte { return q.question }
 
-// Key is what tells answers apart: canonical name, type, and the DO and CD bits
-// (RFC 4035 section 3.2, CVE-2024-0874). It is valid until the next Parse. The
-// class is not in it: only IN is ever looked up.
+// Key returns the cache key: canonical name, type, and the DO and CD bits (RFC 4035 section 3.2,
+// CVE-2024-0874). It is valid until the next Parse. It has no class: only IN is looked up.
 func (q *Query) Key() []byte { return q.key[:q.keyLen] }
 
-// KeySubnet makes the client's subnet a part of the key, for a route that
-// passes it on. An answer made for one subnet is then never given to another.
+// AddSubnetToKey adds the client subnet to the key, for a route that forwards the subnet. An answer
+// for one subnet is then never given to another.
 func (q *Query) AddSubnetToKey() {
 	q.finishKey()
 	q.keyLen += copy(q.key[q.keyLen:], q.Subnet)
 }
 
-// Limit is the octets a reply to q may have: what the client can take, and over
-// UDP never more than udpMax.
+// Limit returns the most bytes that a reply to q may have: what the client accepts, and over UDP at
+// most udpMax.
 func (q *Question) Limit(stream bool, udpMax int) int {
 	if stream {
 		return MaxMessage
@@ -325,16 +319,16 @@ func (q *Question) Limit(stream bool, udpMax int) int {
 	return min(int(q.UDPSize), udpMax)
 }
 
-// Clone makes an Ask that owns its bytes.
+// Clone returns a Question that owns its bytes.
 func (q *Question) Clone() Question {
 	a, _ := q.CloneTo(make([]byte, 0, len(q.question)))
 	return a
 }
 
-// CloneTo makes an Ask whose bytes are appended to room, which it returns grown.
+// CloneTo returns a Question whose bytes are appended to room, and the grown room.
 func (q *Question) CloneTo(room []byte) (Question, []byte) {
 	a := *q
-	if q.question != nil { // else there is none in the copy either
+	if q.question != nil { // a nil question stays nil
 		start := len(room)
 		room = append(room, q.question...)
 		a.question = room[start:len(room):len(room)]
@@ -342,8 +336,8 @@ func (q *Question) CloneTo(room []byte) (Question, []byte) {
 	return a, room
 }
 
-// AppendKey appends the key, as of [Query.Key], that q's question would have if it
-// were for name, which is canonical and in wire form. It has no subnet.
+// AppendKey appends the key, see [Query.Key], of q's question with another name. name is canonical
+// and in wire form. The key has no subnet.
 func (q *Question) AppendKey(dst, name []byte) []byte {
 	dst = append(dst, name...)
 	dst = binary.BigEndian.AppendUint16(dst, q.Type)
@@ -357,6 +351,5 @@ func (q *Question) AppendKey(dst, name []byte) []byte {
 	return append(dst, flags)
 }
 
-// KeyFlags takes the octet of a key behind name and type apart: the question's DO and
-// CD bits.
+// KeyFlags decodes the flags byte of a key, which follows name and type, into the DO and CD bits.
 func KeyFlags(flags byte) (do, cd bool) { return flags&keyDO != 0, flags&keyCD != 0 }

@@ -65,7 +65,7 @@ func TestQueryParse(t *testing.T) {
 		{"without RD", ask(0, a), with(func(a *asked) { a.RD = false })},
 		{"AD and CD", ask(flagsQuery|0x30, a), with(func(a *asked) { a.AD, a.CD = true, true })},
 		{"AA, TC, RA, Z and an rcode mean nothing", ask(flagsQuery|0x06cf, a), plain},
-		{"trailing octets", cat(ask(flagsQuery, a), []byte("rubbish")), plain},
+		{"trailing bytes", cat(ask(flagsQuery, a), []byte("rubbish")), plain},
 		{"upper case", ask(flagsQuery, labels("A")), plain},
 		{"root", ask(flagsQuery, labels()), with(func(a *asked) { a.Name = "\x00" })},
 		{"label of 63", ask(flagsQuery, labels(strings.Repeat("A", 63))), with(func(q *asked) {
@@ -75,7 +75,7 @@ func TestQueryParse(t *testing.T) {
 		{"127 labels", ask(flagsQuery, labels(strings.Split(strings.Repeat("X", 127), "")...)), with(func(q *asked) {
 			q.Name = string(labels(strings.Split(strings.Repeat("x", 127), "")...))
 		})},
-		{"any octet in a label", ask(flagsQuery, labels("\x00.\\A\xc1\xff\xdd[@Z")), with(func(a *asked) {
+		{"any byte in a label", ask(flagsQuery, labels("\x00.\\A\xc1\xff\xdd[@Z")), with(func(a *asked) {
 			a.Name = string(labels("\x00.\\a\xc1\xff\xdd[@z"))
 		})},
 		{"class CH", cat(header(flagsQuery, 1, 0, 0, 0), a, u16(wire.TypeTXT, wire.ClassCH)), with(func(a *asked) {
@@ -157,7 +157,7 @@ func TestQueryParseFault(t *testing.T) {
 		want wire.Fault
 	}{
 		{"nothing", nil, wire.FaultDrop},
-		{"eleven octets", good[:11], wire.FaultDrop},
+		{"eleven bytes", good[:11], wire.FaultDrop},
 		{"a response", ask(flagsAnswer, a), wire.FaultDrop},
 		{"a response of another opcode", ask(0xa800, a), wire.FaultDrop},
 		{"opcode IQUERY", ask(1<<11, a), wire.FaultNotImp},
@@ -250,7 +250,7 @@ func TestQueryParseEveryCut(t *testing.T) {
 			want = wire.FaultDrop
 		}
 		if got := q.Parse(whole[:n:n]); got != want {
-			t.Errorf("the first %d octets: fault %d, want %d", n, got, want)
+			t.Errorf("the first %d bytes: fault %d, want %d", n, got, want)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// questionEnd is where the question of q ends, a query with one, or -1.
+// questionEnd returns the offset after the question of q, or -1.
 func questionEnd(q []byte) int {
 	end := plainNameEnd(q, HeaderLen)
 	if end < 0 || end+4 > len(q) {
@@ -16,7 +16,7 @@ func questionEnd(q []byte) int {
 	return end + 4
 }
 
-// QueryType is the type that q, a query as [Query.AppendUpstream] makes it, asks for; 0 if it is none.
+// QueryType returns the type in the question of q, a query that [Query.AppendUpstream] made, or 0.
 func QueryType(q []byte) uint16 {
 	end := questionEnd(q)
 	if end < 0 {
@@ -25,30 +25,29 @@ func QueryType(q []byte) uint16 {
 	return binary.BigEndian.Uint16(q[end-4:])
 }
 
-// CopyQuestion gives the answer r to the query q the spelling of q's question. It is for answers that [Match] has let
-// through.
+// CopyQuestion overwrites the question of the answer r with that of the query q. r must have passed
+// [Match].
 func CopyQuestion(r, q []byte) {
 	if end := questionEnd(q); end <= len(r) && end > 0 {
 		copy(r[HeaderLen:end], q[HeaderLen:end])
 	}
 }
 
-// WithUDPSize is a copy of q, a query as [Query.AppendUpstream] makes it, that says another EDNS size. Without an OPT
-// record right after the question it is q.
-func WithUDPSize(q []byte, octets uint16) []byte {
+// WithUDPSize returns a copy of q, a query that [Query.AppendUpstream] made, with another EDNS
+// size. It returns q itself if no OPT record follows the question.
+func WithUDPSize(q []byte, bytes uint16) []byte {
 	end := questionEnd(q)
 	if end < 0 || len(q) < end+11 || q[end] != 0 || binary.BigEndian.Uint16(q[end+1:]) != TypeOPT {
 		return q
 	}
 	q = slices.Clone(q)
-	binary.BigEndian.PutUint16(q[end+3:], octets)
+	binary.BigEndian.PutUint16(q[end+3:], bytes)
 	return q
 }
 
-// RandomCase changes the letter case of the name in q, a query, as the bits say: the name's octet i by bit i modulo 64. Who
-// answers without having seen the query must guess them too, if the answer is held to the spelling it was asked with
-// (draft-vixie-dnsext-dns0x20). Bits must be as hard to guess as an ID. 64 are enough: more letters add more of a
-// secret than the ID and the port hold together.
+// RandomCase changes the case of the letters in the name of the query q: byte i by bit i modulo 64
+// of bits. An attacker that forges an answer must guess the bits too (draft-vixie-dnsext-dns0x20).
+// The bits must be as unpredictable as an ID. 64 bits suffice: ID and port together have fewer.
 func RandomCase(q []byte, bits uint64) {
 	end := plainNameEnd(q, HeaderLen)
 	if end < 0 {
@@ -67,13 +66,14 @@ func RandomCase(q []byte, bits uint64) {
 	}
 }
 
-// Masks of eight octets side by side.
+// Masks for the eight bytes of a uint64.
 const (
 	lowBits  = 0x0101010101010101 // the lowest bit of each
 	highBits = 0x80 * lowBits     // the highest
 )
 
-// letterBits is the highest bit of each of the eight octets that is an ASCII letter. Length octets are none.
+// letterBits sets the highest bit of each of the eight bytes that is an ASCII letter. Length bytes
+// are no letters.
 func letterBits(x uint64) uint64 {
 	const (
 		belowA = (0x80 - 'a') * lowBits
@@ -83,27 +83,28 @@ func letterBits(x uint64) uint64 {
 	return ^x & highBits & ((folded + belowA) ^ (folded + aboveZ))
 }
 
-// spreadBits is the highest bit of each of eight octets whose bit is set: the first octet's is the lowest.
+// spreadBits sets the highest bit of byte i if bit i of bits is set.
 func spreadBits(bits byte) uint64 {
-	const diagonal = 0x8040201008040201 // bit i of octet i
+	const diagonal = 0x8040201008040201 // bit i of byte i
 	return (uint64(bits)*lowBits&diagonal + 0x7f*lowBits) & highBits
 }
 
-// A Likeness tells how the question of an answer resembles that of the query.
+// A MatchResult says how the question of an answer compares with that of the query.
 type MatchResult uint8
 
-// The degrees of likeness.
+// The results of Match.
 const (
-	NoMatch      MatchResult = iota // another question, or no answer at all
-	CaseMismatch                    // the same question in other letters: to be believed only where case says nothing
+	NoMatch      MatchResult = iota // another question, or no answer
+	CaseMismatch                    // the same question in other case: acceptable only without 0x20
 	ExactMatch                      // the same bytes
-	// NoEDNS is no question but a header alone, FORMERR or NOTIMP for a query with an OPT record: what a server
-	// answers that stops reading where EDNS begins (RFC 6891 section 7).
+	// NoEDNS is a bare header with FORMERR or NOTIMP for a query with an OPT record: the answer of a server
+	// that does not support EDNS (RFC 6891 section 7).
 	NoEDNS
 )
 
-// Match tells whether r can be the answer to the query q: a response to opcode QUERY with q's ID and q's one question
-// (RFC 5452 section 9.1), and whether that is spelled as in q. Any octets will do for r; q must be a query.
+// Match compares the answer r with the query q. A match is a response with opcode QUERY, q's ID and
+// exactly q's question (RFC 5452 section 9.1). The result says whether the case of the name is the
+// same too. r may be any bytes; q must be a query.
 func Match(q, r []byte) MatchResult {
 	if len(r) < HeaderLen || r[2]&bitQR == 0 || r[2]&opcodeMask != 0 ||
 		ID(q) != ID(r) || binary.BigEndian.Uint16(r[4:]) != 1 {
@@ -126,22 +127,22 @@ func Match(q, r []byte) MatchResult {
 	return NoMatch
 }
 
-// deniesEDNS is the part of Match for a response without a question.
+// deniesEDNS reports whether r is a NoEDNS response to q.
 func deniesEDNS(q, r []byte) bool {
 	return len(r) == HeaderLen && r[2]&bitQR != 0 && r[2]&opcodeMask == 0 && ID(q) == ID(r) &&
 		binary.BigEndian.Uint64(r[4:]) == 0 && (r[3]&rcodeMask == RcodeFormErr || r[3]&rcodeMask == RcodeNotImp) &&
 		binary.BigEndian.Uint16(q[10:]) > 0 // queries have no additional record but OPT
 }
 
-// Answers reports whether r can be the answer to the query q, in whatever letters it spells the question; see [Match].
+// Answers reports whether r matches the query q, in any case; see [Match].
 func Answers(q, r []byte) bool {
 	likeness := Match(q, r)
 	return likeness == ExactMatch || likeness == CaseMismatch
 }
 
-// CanonicalizeQuestion brings the question of an answer that is about to be stored to its canonical spelling. Where it was
-// asked in mixed letters, the copies that the server made of it are spelled anew too: owner names that stand
-// uncompressed, and the targets of CNAME records that were made up for a DNAME.
+// CanonicalizeQuestion converts the question to canonical case before an answer is stored. If the
+// question was sent with random case, it also converts the server's copies of it: uncompressed
+// owner names, and the targets of CNAME records that the server synthesized from a DNAME.
 func (m *Message) CanonicalizeQuestion() {
 	name := m.Raw[HeaderLen : m.qend-4]
 	if !hasCapital(name) {
@@ -161,8 +162,8 @@ func (m *Message) CanonicalizeQuestion() {
 	}
 }
 
-// lowerCommonLabels lowers the letters of the labels that the name at target, as far as it stands uncompressed, begins with
-// and that the name at owner begins with too.
+// lowerCommonLabels converts the uncompressed labels at the start of the name at target to lower
+// case, as long as they equal those of the name at owner.
 func (m *Message) lowerCommonLabels(owner, target int) {
 	msg := m.Raw
 	for {
@@ -180,7 +181,7 @@ func (m *Message) lowerCommonLabels(owner, target int) {
 	}
 }
 
-// hasCapital tells whether an upper-case letter is in the name.
+// hasCapital reports whether the name contains an upper-case letter.
 func hasCapital(name []byte) bool {
 	for ; len(name) >= 8; name = name[8:] {
 		x := binary.LittleEndian.Uint64(name)

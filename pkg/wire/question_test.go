@@ -46,13 +46,13 @@ func TestWithUDPSize(t *testing.T) {
 			case opt == nil && tt.want != 0:
 				t.Error("the OPT record is gone")
 			case opt != nil && (opt.UDPSize() != tt.want || !opt.Do()):
-				t.Errorf("OPT record %v, want %d octets and DO", opt, tt.want)
+				t.Errorf("OPT record %v, want %d bytes and DO", opt, tt.want)
 			}
 		})
 	}
 }
 
-// Any octets will do.
+// Any bytes will do.
 func TestQueryTypeOfGarbage(t *testing.T) {
 	t.Parallel()
 	for _, q := range []string{"", "0123456789ab", "0123456789ab\x03www", "0123456789ab\x03www\x00\x00"} {

@@ -6,10 +6,9 @@ import (
 	"encoding/binary"
 )
 
-// StripOPT takes the OPT record out, in place: it is between two hops only and
-// belongs to no stored answer (RFC 6891 section 6.1.1). Where records follow
-// it, they move up and the pointers in them are mended; it fails, with the
-// message spoilt, if one of them pointed into the OPT record itself.
+// StripOPT removes the OPT record in place: it is valid for one hop only and must not be stored
+// (RFC 6891 section 6.1.1). Records after it move up and their pointers are corrected. StripOPT
+// fails, and m is no longer valid, if a pointer led into the OPT record itself.
 func (m *Message) StripOPT() error {
 	if m.opt == 0 {
 		return nil
@@ -41,14 +40,12 @@ func (m *Message) StripOPT() error {
 	return nil
 }
 
-// AppendToChain completes the answer buf[start:], which ends with a CNAME record in its
-// answer section, by m, the answer to the question for that record's target: m's
-// records follow, m's rcode is the whole answer's (RFC 6604 section 3), and what is
-// not all of m is not all of the whole: TC. m has no OPT record and stays as it is.
-// The target stands uncompressed at offset target of the answer, and is m's name.
-// Records that a message has no room for are left out, with TC unless only
-// additional ones are. AppendToChain returns buf grown, or as it was and false if a
-// compression pointer cannot reach its label any more.
+// AppendToChain appends m, the answer for a CNAME target, to the answer buf[start:], which ends
+// with that CNAME record in its answer section. m has no OPT record and does not change. The target
+// is uncompressed at offset target of the answer and equals m's name. The result has m's rcode (RFC
+// 6604 section 3), and TC if m has TC. Records that do not fit are left out, with TC unless only
+// additional records are. AppendToChain returns the grown buf, or the unchanged buf and false if a
+// compression pointer can no longer reach its label.
 func (m *Message) AppendToChain(buf []byte, start, target int) ([]byte, bool) {
 	by := len(buf) - start - m.qend
 	moved := func(label int) int {
@@ -79,8 +76,8 @@ func (m *Message) AppendToChain(buf []byte, start, target int) ([]byte, bool) {
 	return buf, true
 }
 
-// recordsWithin finds how many records end at or before a limit, how many of them each
-// section has, and where the last one ends.
+// recordsWithin returns how many records end at or before limit, their number by section, and the
+// end of the last one.
 func (m *Message) recordsWithin(limit int) (fits int, counts [Additional + 1]uint16, end int) {
 	end = m.qend
 	for i, r := range m.Records {
@@ -94,8 +91,7 @@ func (m *Message) recordsWithin(limit int) (fits int, counts [Additional + 1]uin
 	return len(m.Records), counts, end
 }
 
-// relocateRecord corrects the pointers of the record r of msg, whose labels have
-// moved.
+// relocateRecord corrects the pointers of the record r of msg after labels have moved.
 func relocateRecord(msg []byte, r Record, moved func(int) int) bool {
 	off := relocateName(msg, int(r.Owner), moved)
 	l, ok := nameLayout(r.Type)
@@ -111,8 +107,8 @@ func relocateRecord(msg []byte, r Record, moved func(int) int) bool {
 	return true
 }
 
-// relocateName corrects the pointer that the name at off may end with, and returns
-// the offset after the name, or -1 if the pointer's label is lost.
+// relocateName corrects the pointer at the end of the name at off, if it has one. It returns the
+// offset after the name, or -1 if the pointer's label is gone.
 func relocateName(msg []byte, off int, moved func(int) int) int {
 	for {
 		n := int(msg[off])
@@ -132,12 +128,11 @@ func relocateName(msg []byte, off int, moved func(int) int) int {
 	}
 }
 
-// AppendDenial appends m, the denial of a name, as the answer to the question for
-// name and rrtype: no name is below one that does not exist (RFC 8020). Name is a
-// canonical wire-form name that ends in the name that m denies; m's question is
-// canonical too, and m has no OPT record and stays as it is. AD goes: nobody said
-// that this name's denial is proven. It returns dst as it was and false if the
-// message or a compression pointer gets too long.
+// AppendDenial appends m, an NXDOMAIN answer, as the answer for name and rrtype: no name exists
+// below a name that does not exist (RFC 8020). name is canonical and ends in the name that m
+// denies. The question of m is canonical too. m has no OPT record and does not change. The result
+// has AD clear, because no server validated it for this name. AppendDenial returns the unchanged
+// dst and false if the message or a compression pointer gets too long.
 func (m *Message) AppendDenial(dst, name []byte, rrtype uint16) ([]byte, bool) {
 	by := len(name) - (m.qend - 4 - HeaderLen)
 	if len(m.Raw)+by > MaxMessage {
@@ -150,7 +145,7 @@ func (m *Message) AppendDenial(dst, name []byte, rrtype uint16) ([]byte, bool) {
 	dst = append(dst, m.Raw[m.qend-2:]...) // the class, and all records
 	msg := dst[start:]
 	msg[3] &^= bitAD
-	// The name that m denies stands behind the new labels now, and so does the rest.
+	// The new labels shift the denied name and all records.
 	moved := func(label int) int { return label + by }
 	for _, r := range m.Records {
 		r.Owner, r.TTL = uint16(int(r.Owner)+by), uint16(int(r.TTL)+by)

@@ -6,24 +6,23 @@ import (
 	"encoding/binary"
 )
 
-// A ReplyOptions is what a reply carries of its own, apart from the stored answer. Only
-// a client that sent an OPT record sees any of it but Limit.
+// ReplyOptions are the parts of a reply that do not come from the stored answer. Without an OPT
+// record in the query only Limit applies.
 type ReplyOptions struct {
-	Limit     int    // octets the reply may have
-	UDPSize   int    // octets this server takes over UDP
+	Limit     int    // most bytes of the reply
+	UDPSize   int    // bytes that this server accepts over UDP
 	Cookie    []byte // whole RFC 7873 cookie, client part first; nil: none
 	Keepalive uint16 // RFC 7828 idle time-out in units of 100 ms; 0: none
 	EDE       int    // RFC 8914 code, or EDENone
 }
 
-// Reply turns the stored answer buf[start:], which has q's question and no OPT
-// record, into the reply to q, in place: q's ID, spelling and flags, cut to the
-// limit at whole RRsets, or whole addresses of the answer, and an OPT record if q
-// had one. It returns buf grown or shortened; what is before start stays.
+// Reply turns the stored answer buf[start:], which has q's question and no OPT record, into the
+// reply to q in place. It sets q's ID, spelling and flags, truncates to the limit at whole RRsets,
+// or at single addresses of the answer section, and adds an OPT record if q had one. It returns buf
+// grown or shortened; bytes before start do not change.
 //
-// AA is kept as it is stored: it is the cluster zone's, or was taken off what came
-// from elsewhere. So is TC: the zone has sets that no message holds. AD is kept for
-// a client that asked for it only (RFC 6840 section 5.7).
+// AA stays as stored: only answers of the cluster zone have it. TC stays too: the zone has RRsets
+// larger than any message. AD is kept only for a client that asked for it (RFC 6840 section 5.7).
 func (q *Question) Reply(buf []byte, start int, s *ReplyOptions) []byte {
 	msg := buf[start:]
 	binary.BigEndian.PutUint16(msg, q.ID)
@@ -38,8 +37,8 @@ func (q *Question) Reply(buf []byte, start int, s *ReplyOptions) []byte {
 	return q.appendOPT(buf, start, s, 0)
 }
 
-// flags gives the header's third and fourth octet of a reply to q: of the
-// stored fourth octet, the rcode and AD are kept.
+// flags returns bytes 2 and 3 of the header of a reply to q. It keeps rcode and AD of the stored
+// byte 3.
 func (q *Question) flags(stored byte) (third, fourth byte) {
 	third, fourth = bitQR, bitRA|stored&rcodeMask
 	if q.RD {
@@ -54,7 +53,7 @@ func (q *Question) flags(stored byte) (third, fourth byte) {
 	return third, fourth
 }
 
-// AppendEmpty appends a reply to q that has rcode and no record but an OPT.
+// AppendEmpty appends a reply to q with rcode and no records but an OPT.
 func (q *Question) AppendEmpty(dst []byte, rcode int, s *ReplyOptions) []byte {
 	start := len(dst)
 	dst = q.appendHeader(dst, rcode)
@@ -65,8 +64,8 @@ func (q *Question) AppendEmpty(dst []byte, rcode int, s *ReplyOptions) []byte {
 	return q.appendOPT(dst, start, s, byte(rcode>>4))
 }
 
-// AppendRecord appends a reply to q with one record, owned by the name that was
-// asked. The TTL is in seconds.
+// AppendRecord appends a reply to q with one record, owned by the name in the question. ttl is in
+// seconds.
 func (q *Question) AppendRecord(dst []byte, rrtype uint16, ttl uint32, data []byte, s *ReplyOptions) []byte {
 	start := len(dst)
 	dst = q.appendHeader(dst, RcodeSuccess)
@@ -87,22 +86,21 @@ func (q *Question) appendHeader(dst []byte, rcode int) []byte {
 	return append(dst, third, fourth, 0, 0, 0, 0, 0, 0, 0, 0)
 }
 
-// AppendFault appends the answer to pkt, which has at least a header and is at
-// fault: its header alone, with ID, opcode and RD as they came (RFC 8906
-// section 3).
+// AppendFault appends the answer to the faulty packet pkt, which has at least a header: a bare
+// header with ID, opcode and RD of pkt (RFC 8906 section 3).
 func AppendFault(dst, pkt []byte, rcode byte) []byte {
 	return append(dst, pkt[0], pkt[1], bitQR|pkt[2]&(opcodeMask|bitRD), rcode&rcodeMask, 0, 0, 0, 0, 0, 0, 0, 0)
 }
 
-// Octets of options with their four octets of code and length.
+// Lengths in bytes of the OPT record and of options with their code and length.
 const (
 	optFixed     = 11
 	keepaliveLen = 4 + 2
 	edeLen       = 4 + 2
 )
 
-// Room is the bytes that an answer may have for Reply to cut nothing off, with an
-// Extended DNS Error in the OPT record if the client may have one.
+// AnswerLimit returns the most bytes of an answer that Reply does not truncate. It reserves room
+// for an Extended DNS Error if the client may get one.
 func (q *Question) AnswerLimit(s *ReplyOptions) int {
 	room := s.Limit - q.optLen(s)
 	if q.EDNS && s.EDE == EDENone {
@@ -111,7 +109,7 @@ func (q *Question) AnswerLimit(s *ReplyOptions) int {
 	return room
 }
 
-// optLen is the octets of the OPT record that the reply to q will end with.
+// optLen returns the length in bytes of the OPT record of the reply to q.
 func (q *Question) optLen(s *ReplyOptions) int {
 	if !q.EDNS {
 		return 0
@@ -129,7 +127,7 @@ func (q *Question) optLen(s *ReplyOptions) int {
 	return n
 }
 
-// appendOPT appends the OPT record for the message at start, if q had one.
+// appendOPT appends the OPT record to the message at start, if q had one.
 func (q *Question) appendOPT(dst []byte, start int, s *ReplyOptions, rcodeHigh byte) []byte {
 	if !q.EDNS {
 		return dst
@@ -155,11 +153,10 @@ func (q *Question) appendOPT(dst []byte, start int, s *ReplyOptions, rcodeHigh b
 	return dst
 }
 
-// AppendUpstream appends the query that is sent upstream for q: RD, the
-// canonical name, an OPT record of our own with [SafeUDP] octets, DO and CD as
-// the client has them, and AD so that a validating upstream says what it knows
-// (RFC 6840 section 5.7). No option of the client's is passed on but, when
-// subnet is set, its client subnet. The ID is zero.
+// AppendUpstream appends the query to send upstream for q: RD, the canonical name, our own OPT
+// record with [SafeUDP] bytes, the client's DO and CD bits, and AD so that a validating upstream
+// reports its result (RFC 6840 section 5.7). It forwards no option of the client but, if subnet is
+// set, the client subnet. The ID is zero.
 func (q *Query) AppendUpstream(dst []byte, subnet bool) []byte {
 	fourth := byte(bitAD)
 	if q.CD {
@@ -180,17 +177,16 @@ func (q *Query) AppendUpstream(dst []byte, subnet bool) []byte {
 	return append(dst, q.Subnet...)
 }
 
-// MaxExplanation is the most octets of text that an explanation may have. The
-// smallest reply there is has room for it beside everything else of its own.
+// MaxExplanation is the longest text of an explanation in bytes. It fits the smallest reply beside
+// all other options.
 const MaxExplanation = ExplanationRoom - 4
 
-// ExplanationRoom is the octets that an explanation takes of a reply at the most.
-// Who is going to give one takes it off the limit that the reply is made with.
+// ExplanationRoom is the most bytes that an explanation adds to a reply. The caller subtracts it
+// from the limit of a reply that gets one.
 const ExplanationRoom = 160
 
-// AppendExplanation appends text as an OptionExplain to the OPT record that buf
-// ends with: that of a reply to q which was made with s and just now. Text beyond
-// MaxExplanation is cut.
+// AppendExplanation appends text as OptionExplain to the OPT record at the end of buf. buf must end
+// with a reply to q that was just made with s. Text beyond MaxExplanation is cut.
 func (q *Question) AppendExplanation(buf []byte, s *ReplyOptions, text []byte) []byte {
 	if !q.EDNS {
 		return buf

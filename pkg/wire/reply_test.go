@@ -46,7 +46,7 @@ func replyTo(tb testing.TB, q *wire.Query, stored *wire.Message, s *wire.ReplyOp
 	}
 	got := buf[len(before):]
 	if len(got) > s.Limit {
-		tb.Errorf("%d octets, limit %d", len(got), s.Limit)
+		tb.Errorf("%d bytes, limit %d", len(got), s.Limit)
 	}
 	end := sealed(q, s)
 	counts, size, truncated := slowCut(tb, stored, s.Limit-len(end))
@@ -72,7 +72,7 @@ func replyTo(tb testing.TB, q *wire.Query, stored *wire.Message, s *wire.ReplyOp
 	}
 	m := new(wire.Message)
 	if err := m.Parse(got); err != nil || m.HasOPT() != q.EDNS || len(m.Raw) != len(got) {
-		tb.Errorf("the reply is walked with error %v, OPT %t, %d of %d octets", err, m.HasOPT(), len(m.Raw), len(got))
+		tb.Errorf("the reply is walked with error %v, OPT %t, %d of %d bytes", err, m.HasOPT(), len(m.Raw), len(got))
 	}
 	whole := new(dns.Msg)
 	if err := whole.Unpack(stored.Raw); err == nil {

@@ -4,19 +4,16 @@ package wire
 
 import "bytes"
 
-// The trees of names that lead back from addresses, in canonical wire form (RFC 1035
-// section 3.5, RFC 3596 section 2.5).
+// The zones of reverse names in canonical wire form (RFC 1035 section 3.5, RFC 3596 section 2.5).
 const (
 	reverseTree4 = "\x07in-addr\x04arpa\x00"
 	reverseTree6 = "\x03ip6\x04arpa\x00"
 )
 
-// ReverseAddr reads the address that name, a canonical name in wire form, leads back
-// from into buf. The result is a part of buf: 4 octets for a name in in-addr.arpa and 16
-// for one in ip6.arpa, whatever the address, so that one of IPv4 in the form of IPv6 has
-// 16. It is nil for every other name, and for those of less or more than one address;
-// what buf holds means nothing then. tree is the offset in name at which the tree's own
-// name begins.
+// ReverseAddr decodes the address in name, a canonical wire-form reverse name, into buf. The result
+// is a slice of buf: 4 bytes for a name in in-addr.arpa, 16 for one in ip6.arpa, also for an
+// IPv4-mapped address. It is nil for other names and for names that hold more or less than one
+// address; the content of buf is then undefined. tree is the offset in name of the zone.
 func ReverseAddr(name []byte, buf *[16]byte) (addr []byte, tree int) {
 	switch {
 	case bytes.HasSuffix(name, []byte(reverseTree4)):
@@ -29,8 +26,8 @@ func ReverseAddr(name []byte, buf *[16]byte) (addr []byte, tree int) {
 	return nil, 0
 }
 
-// reverseAddr4 reads four labels of decimal numbers, the last octet first. That they end
-// where the tree begins says that the tree begins with a label of the name.
+// reverseAddr4 decodes four labels of decimal numbers, the last byte first. The labels must end
+// exactly where the zone begins.
 func reverseAddr4(labels []byte, buf *[16]byte) []byte {
 	for i := 3; i >= 0; i-- {
 		if len(labels) == 0 || int(labels[0]) >= len(labels) {
@@ -49,7 +46,7 @@ func reverseAddr4(labels []byte, buf *[16]byte) []byte {
 	return buf[:4]
 }
 
-// decimal reads an octet written without leading zeros.
+// decimal parses a byte without leading zeros.
 func decimal(text []byte) (byte, bool) {
 	if len(text) == 0 || len(text) > 3 || text[0] == '0' && len(text) > 1 {
 		return 0, false
@@ -64,7 +61,7 @@ func decimal(text []byte) (byte, bool) {
 	return byte(n), n < 256
 }
 
-// reverseAddr6 reads thirty-two labels of one hexadecimal digit, the last first.
+// reverseAddr6 decodes 32 labels of one hexadecimal digit, the last digit first.
 func reverseAddr6(labels []byte, buf *[16]byte) []byte {
 	const digits = 2 * len(buf)
 	if len(labels) != 2*digits {
@@ -75,18 +72,17 @@ func reverseAddr6(labels []byte, buf *[16]byte) []byte {
 		if labels[2*i] != 1 || digit < 0 {
 			return nil
 		}
-		octet := &buf[len(buf)-1-i/2]
+		b := &buf[len(buf)-1-i/2]
 		if i%2 == 0 {
-			*octet = byte(digit)
+			*b = byte(digit)
 		} else {
-			*octet |= byte(digit << 4)
+			*b |= byte(digit << 4)
 		}
 	}
 	return buf[:]
 }
 
-// HexDigit is the value of a hexadecimal digit as canonical names spell it, without
-// capitals. It is -1 for any other octet.
+// HexDigit returns the value of a lower-case hexadecimal digit, or -1 for any other byte.
 func HexDigit(c byte) int {
 	switch {
 	case c >= '0' && c <= '9':
@@ -97,8 +93,7 @@ func HexDigit(c byte) int {
 	return -1
 }
 
-// AppendReverse appends the canonical name, in wire form, that leads back from an
-// address of 4 or 16 octets.
+// AppendReverse appends the canonical wire-form reverse name of an address of 4 or 16 bytes.
 func AppendReverse[T string | []byte](dst []byte, addr T) []byte {
 	if len(addr) == 4 {
 		for i := len(addr) - 1; i >= 0; i-- {
@@ -113,7 +108,7 @@ func AppendReverse[T string | []byte](dst []byte, addr T) []byte {
 	return append(dst, reverseTree6...)
 }
 
-// appendDecimalLabel appends a label with the decimal number.
+// appendDecimalLabel appends n as a label of decimal digits.
 func appendDecimalLabel(dst []byte, n byte) []byte {
 	switch {
 	case n >= 100:

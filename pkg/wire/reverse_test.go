@@ -84,13 +84,13 @@ func TestReverseAllocations(t *testing.T) {
 // any address, and whether any name is one of them.
 func FuzzReverseAddr(f *testing.F) {
 	for _, addr := range []string{"0.0.0.0", "10.96.0.1", "255.200.100.99", "::", "::ffff:10.0.0.1", "2001:db8::1", "fd00:ff:abcd::ffff"} {
-		octets := netip.MustParseAddr(addr).AsSlice()
-		f.Add(octets, wire.AppendReverse(nil, octets))
+		bytes := netip.MustParseAddr(addr).AsSlice()
+		f.Add(bytes, wire.AppendReverse(nil, bytes))
 	}
 	f.Add([]byte("1234"), []byte("\x0201\x010\x010\x010\x07in-addr\x04arpa\x00"))
 	f.Add([]byte("1234"), []byte("\x010\x010\x010\x0f1\x07in-addr\x04arpa\x00"))
-	f.Fuzz(func(t *testing.T, octets, name []byte) {
-		checkReverse(t, octets)
+	f.Fuzz(func(t *testing.T, bytes, name []byte) {
+		checkReverse(t, bytes)
 		var q wire.Query
 		if q.Parse(ask(0, name)) != wire.FaultNone {
 			return
@@ -110,37 +110,37 @@ func FuzzReverseAddr(f *testing.F) {
 			}
 			return
 		}
-		if octets := octetsOf(text); octets != nil && oracleReverse(t, octets) == text {
-			t.Errorf("%s is not read, which is the name of %v", text, octets)
+		if bytes := octetsOf(text); bytes != nil && oracleReverse(t, bytes) == text {
+			t.Errorf("%s is not read, which is the name of %v", text, bytes)
 		}
 	})
 }
 
 // checkReverse writes the name of an address and reads it.
-func checkReverse(t *testing.T, octets []byte) {
+func checkReverse(t *testing.T, bytes []byte) {
 	t.Helper()
-	if len(octets) != 4 && len(octets) != 16 {
+	if len(bytes) != 4 && len(bytes) != 16 {
 		return
 	}
-	name := wire.AppendReverse(nil, octets)
-	if text, end, err := dns.UnpackDomainName(name, 0); err != nil || end != len(name) || text != oracleReverse(t, octets) {
-		t.Fatalf("the name of %v is %s (%v), want %s", octets, text, err, oracleReverse(t, octets))
+	name := wire.AppendReverse(nil, bytes)
+	if text, end, err := dns.UnpackDomainName(name, 0); err != nil || end != len(name) || text != oracleReverse(t, bytes) {
+		t.Fatalf("the name of %v is %s (%v), want %s", bytes, text, err, oracleReverse(t, bytes))
 	}
 	var buf [16]byte
-	if back, _ := wire.ReverseAddr(name, &buf); !bytes.Equal(back, octets) {
-		t.Fatalf("the name of %v is read as %v", octets, back)
+	if back, _ := wire.ReverseAddr(name, &buf); !bytes.Equal(back, bytes) {
+		t.Fatalf("the name of %v is read as %v", bytes, back)
 	}
 }
 
 // oracleReverse is the oracle's name of an address. It takes IPv4 addresses in the form
 // of IPv6 for such of IPv4, for which the name is spelled out here.
-func oracleReverse(t *testing.T, octets []byte) string {
+func oracleReverse(t *testing.T, bytes []byte) string {
 	t.Helper()
-	addr, _ := netip.AddrFromSlice(octets)
+	addr, _ := netip.AddrFromSlice(bytes)
 	if addr.Is4In6() {
 		var text strings.Builder
-		for _, octet := range slices.Backward(octets) {
-			fmt.Fprintf(&text, "%x.%x.", octet&0xf, octet>>4)
+		for _, byte := range slices.Backward(bytes) {
+			fmt.Fprintf(&text, "%x.%x.", byte&0xf, byte>>4)
 		}
 		return text.String() + "ip6.arpa."
 	}

@@ -7,39 +7,40 @@ import (
 	"encoding/binary"
 )
 
-// A Renamer knows other names for some.
+// A Renamer maps names to other names.
 type Renamer interface {
-	// Rename appends the other name for name, both canonical and in wire form. It returns dst as it was, and false, if
-	// there is none.
+	// Rename appends the new name for name. Both are canonical and in wire form. Rename returns the
+	// unchanged dst and false if the name has no new name.
 	Rename(dst, name []byte) ([]byte, bool)
 }
 
-// A Rewriter writes answers anew, with other names or addresses. The zero value is ready for use, again and again.
+// A Rewriter rewrites answers with other names or addresses. The zero value is ready for use and
+// can be reused.
 //
-// Names are written label by label up to one that is in the new message already, so that it does not matter how, or
-// against what, they were compressed. A name that gets another one is compressed against the new question alone and
-// against itself where it comes again.
+// It writes names label by label up to one that the new message already has, so the compression of
+// the old message does not matter. A renamed name is compressed against the new question and
+// earlier copies of itself only.
 type Rewriter struct {
-	m        *Message // as it was
-	msg      []byte   // the message as it was
-	out      []byte   // what it is appended to
-	start    int      // where the message begins in out
+	m        *Message // the old message
+	msg      []byte   // m.Raw
+	out      []byte   // the buffer that the new message is appended to
+	start    int      // start of the new message in out
 	question []byte   // the new question's name
 	counts   [Additional + 1]uint16
 
 	renamer       Renamer
-	renamedOffset []uint16 // where the name that begins at an offset, and got another one, stands now; 0: nowhere yet; hasNone
-	newOffset     []uint16 // where the label that stood at an offset stands now, in a name that stayed what it is
+	renamedOffset []uint16 // new offset of the renamed name at an old offset; 0: not written yet; or notRenamed
+	newOffset     []uint16 // new offset of the label at an old offset, for names that are not renamed
 
 	current, replacement, targetName []byte // reused
 	addr                             [16]byte
 }
 
-// Rename appends m, which has no OPT record, as the answer to question, a canonical name in wire form: names have what
-// names calls them in owners, and in the data of the types that lead to names. A CNAME record that leads to its own
-// owner then is left out: what it led to stands there already. Type and class of the question stay, AD goes: nobody has
-// signed this. Where that makes more than a message holds it ends before, with TC unless only additional records had to
-// go: a set of which a part does not fit has the rest.
+// Rename appends m as the answer to question, a canonical wire-form name. m has no OPT record.
+// Rename maps owners and the names in RDATA by names. It drops a CNAME record whose target becomes
+// its own owner. Type and class of the question stay. AD is cleared, because no server validated
+// the result. If the result exceeds [MaxMessage], Rename stops early and sets TC, unless only
+// additional records are left out.
 func (c *Rewriter) Rename(dst []byte, m *Message, question []byte, names Renamer) []byte {
 	c.begin(dst, m, question, names)
 	for _, r := range m.Records {
@@ -55,13 +56,14 @@ func (c *Rewriter) Rename(dst []byte, m *Message, question []byte, names Renamer
 	return c.finish()
 }
 
-// An Embedder makes an IPv6 address of an IPv4 address. It is false for one of which none is to be made.
+// An Embedder maps an IPv4 address to an IPv6 address. It returns false for an address that must
+// not be mapped.
 type Embedder func(to *[16]byte, from *[4]byte) bool
 
-// Embed appends m, the answer to a question for addresses of IPv4 without OPT record, as that to the question for
-// addresses of IPv6: each address of its answer section is made into one by embed, or left out, with a TTL of longest
-// seconds at most (RFC 6147 section 5.1.7). Signatures of what was changed go, and AD. Where that makes more than a
-// message holds it ends before, as that of Rename does.
+// SynthesizeAAAA appends m, the answer to an A question, as the answer to the AAAA question (RFC
+// 6147). m has no OPT record. embed maps each address of the answer section or drops it. TTLs are
+// at most longest seconds (RFC 6147 section 5.1.7). Signatures of changed records and AD are
+// dropped. A result that exceeds [MaxMessage] is cut as by Rename.
 func (c *Rewriter) SynthesizeAAAA(dst []byte, m *Message, embed Embedder, longest uint32) []byte {
 	c.begin(dst, m, m.Raw[HeaderLen:m.qend-4], nil)
 	binary.BigEndian.PutUint16(c.out[len(c.out)-4:], TypeAAAA)
@@ -108,8 +110,8 @@ func (c *Rewriter) begin(dst []byte, m *Message, question []byte, names Renamer)
 	c.renamedOffset[HeaderLen] = HeaderLen
 }
 
-// overflows tells whether r, which was appended at an offset, is more than the message holds. It is taken back then, and
-// counted if not.
+// overflows reports whether r, which was appended at an offset, exceeds the message size. If so it
+// removes r, otherwise it counts r.
 func (c *Rewriter) overflows(r Record, at int) bool {
 	if len(c.out)-c.start <= MaxMessage {
 		c.counts[r.Section]++
@@ -122,7 +124,7 @@ func (c *Rewriter) overflows(r Record, at int) bool {
 	return true
 }
 
-// finish gives the message away.
+// finish writes the section counts and returns the message.
 func (c *Rewriter) finish() []byte {
 	for section, n := range c.counts {
 		binary.BigEndian.PutUint16(c.out[c.start+6+2*section:], n)
@@ -132,7 +134,7 @@ func (c *Rewriter) finish() []byte {
 	return out
 }
 
-// appendAAAA appends r, an address, as c.addr.
+// appendAAAA appends the address record r with the address c.addr.
 func (c *Rewriter) appendAAAA(m *Message, r Record, longest uint32) {
 	c.copyName(int(r.Owner))
 	c.out = binary.BigEndian.AppendUint16(c.out, TypeAAAA)
@@ -142,14 +144,14 @@ func (c *Rewriter) appendAAAA(m *Message, r Record, longest uint32) {
 	c.out = append(c.out, c.addr[:]...)
 }
 
-// copyRecord appends r with its names passed.
+// copyRecord appends r with its names mapped.
 func (c *Rewriter) copyRecord(m *Message, r Record) {
 	c.copyName(int(r.Owner))
 	c.out = append(c.out, c.msg[r.TTL-4:r.Data()]...)
 	c.copyData(m, r)
 }
 
-// copyData appends the RDATA of r and corrects its length, which was appended before.
+// copyData appends the RDATA of r and corrects its length field, which the caller appended.
 func (c *Rewriter) copyData(m *Message, r Record) {
 	size := len(c.out)
 	off, end := r.Data(), r.Data()+int(r.Size)
@@ -166,14 +168,14 @@ func (c *Rewriter) copyData(m *Message, r Record) {
 	binary.BigEndian.PutUint16(c.out[size-2:], uint16(len(c.out)-size))
 }
 
-// isSelfAlias tells whether the target of r, a CNAME record, gets the name that its owner gets.
+// isSelfAlias reports whether the CNAME record r points to its own owner after renaming.
 func (c *Rewriter) isSelfAlias(r Record) bool {
 	c.replacement = c.newName(c.replacement[:0], int(r.Owner))
 	c.targetName = c.newName(c.targetName[:0], r.Data())
 	return bytes.Equal(c.replacement, c.targetName)
 }
 
-// newName appends what the name at off is called in the new message.
+// newName appends the name that the name at off gets in the new message.
 func (c *Rewriter) newName(dst []byte, off int) []byte {
 	c.current = c.m.AppendName(c.current[:0], off)
 	if other, ok := c.renamer.Rename(dst, c.current); ok {
@@ -182,16 +184,16 @@ func (c *Rewriter) newName(dst []byte, off int) []byte {
 	return append(dst, c.current...)
 }
 
-// hasPlainTarget tells of types with a target that may not be compressed.
+// hasPlainTarget reports whether the type has a target that must not be compressed.
 func hasPlainTarget(rrtype uint16) bool {
 	return rrtype == TypeSVCB || rrtype == TypeHTTPS || rrtype == TypeNAPTR
 }
 
-// copyTarget appends the RDATA of r up to its target and the target's other name, if it has one. It returns how far it
-// came.
+// copyTarget appends the RDATA of r up to and including its renamed target, if it has one. It
+// returns the offset of the rest.
 func (c *Rewriter) copyTarget(m *Message, r Record) int {
 	off, target := r.Data(), m.Target(r)
-	if target < off { // there is none, or it is the owner
+	if target < off { // no target, or the owner
 		return off
 	}
 	c.current = m.AppendName(c.current[:0], target)
@@ -204,7 +206,8 @@ func (c *Rewriter) copyTarget(m *Message, r Record) int {
 	return plainNameEnd(c.msg, target)
 }
 
-// pass appends the name at off, or its other name. It returns the offset after the name as it was.
+// copyName appends the name at off, or its new name. It returns the offset after the name in the
+// old message.
 func (c *Rewriter) copyName(off int) (end int) {
 	end = anyNameEnd(c.msg, off)
 	off = follow(c.msg, off)
@@ -215,10 +218,10 @@ func (c *Rewriter) copyName(off int) (end int) {
 	return end
 }
 
-// notRenamed stands in Rewriter.renamed for a name that has no other name.
+// notRenamed marks a name in Rewriter.renamedOffset that has no new name.
 const notRenamed = pointerReach
 
-// copyRenamed appends the other name of the name at off, if it has one.
+// copyRenamed appends the new name of the name at off, if it has one.
 func (c *Rewriter) copyRenamed(off int) bool {
 	if off < pointerReach {
 		switch to := c.renamedOffset[off]; to {
@@ -245,7 +248,7 @@ func (c *Rewriter) copyRenamed(off int) bool {
 	return true
 }
 
-// appendName appends a name, with a pointer to as much of the question as it ends with.
+// appendName appends a name. It compresses the suffix that the name shares with the question.
 func (c *Rewriter) appendName(name []byte) {
 	for off := 0; name[off] != 0; off += int(name[off]) + 1 {
 		if at := len(c.question) - (len(name) - off); at >= 0 && c.isLabelStart(at) && bytes.Equal(c.question[at:], name[off:]) {
@@ -257,7 +260,7 @@ func (c *Rewriter) appendName(name []byte) {
 	c.out = append(c.out, name...)
 }
 
-// isLabelStart tells whether a label of the question begins at an offset in it.
+// isLabelStart reports whether a label of the question begins at offset at of the question.
 func (c *Rewriter) isLabelStart(at int) bool {
 	off := 0
 	for off < at {

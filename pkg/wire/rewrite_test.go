@@ -277,7 +277,7 @@ func checkCut(tb testing.TB, m, cut *wire.Message) {
 	tb.Helper()
 	lost := slices.ContainsFunc(m.Records[:len(m.Records)-1], func(r wire.Record) bool { return r.Section == wire.Additional })
 	if len(m.Raw) < 16<<10 || !cut.Truncated() && !lost {
-		tb.Fatalf("%d of %d records in %d octets, TC %t", len(cut.Records), len(m.Records), len(cut.Raw), cut.Truncated())
+		tb.Fatalf("%d of %d records in %d bytes, TC %t", len(cut.Records), len(m.Records), len(cut.Raw), cut.Truncated())
 	}
 }
 
@@ -410,10 +410,10 @@ func TestRecastTooLong(t *testing.T) {
 				}
 				back := parseMessage(t, out[1:])
 				if out[0] != 'x' || back.Truncated() != tt.want || len(back.Raw) != len(out)-1 {
-					t.Errorf("%s: %d of %d octets, TC %t, want %t", name, len(back.Raw), len(out), back.Truncated(), tt.want)
+					t.Errorf("%s: %d of %d bytes, TC %t, want %t", name, len(back.Raw), len(out), back.Truncated(), tt.want)
 				}
 				if left := wire.MaxMessage - len(back.Raw); left < 0 || left > 100 || len(back.Records) < 500 {
-					t.Errorf("%s: %d records and room for %d octets", name, len(back.Records), left)
+					t.Errorf("%s: %d records and room for %d bytes", name, len(back.Records), left)
 				}
 			}
 		})
@@ -434,7 +434,7 @@ func TestRecastSize(t *testing.T) {
 	var c wire.Rewriter
 	out := c.Rename(nil, &m, packed(t, "web.old.example."), below{from: packed(t, "web.new.test."), to: packed(t, "web.old.example.")})
 	if most := len(m.Raw) + 8; len(out) > most || len(out) < len(m.Raw) {
-		t.Errorf("%d octets of %d, want at most %d", len(out), len(m.Raw), most)
+		t.Errorf("%d bytes of %d, want at most %d", len(out), len(m.Raw), most)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // Why a message is refused. The first group is refused by the oracle too.
 const (
 	badLabel   = "label type"
-	badLength  = "name above 255 octets"
+	badLength  = "name above 255 bytes"
 	badChain   = "too many pointers"
 	badCut     = "record cut"
 	badAddress = "address size"
@@ -33,7 +33,7 @@ const (
 	badSteps    = "too much behind pointers"
 )
 
-// oracleTakes tells whether the oracle reads what is refused for this reason.
+// oracleTakes reports whether the oracle reads what is refused for this reason.
 func oracleTakes(reason string) bool {
 	switch reason {
 	case badSize, badCount, badQuestion, badMissing, badPointer, badEmpty, badShort, badOPT, badOptions, badSteps:
@@ -115,7 +115,7 @@ func (s *slow) record(off, section int) (next int, reason string) {
 	return next, ""
 }
 
-// namesIn gives octets before, names, and octets behind in RDATA.
+// namesIn gives bytes before, names, and bytes behind in RDATA.
 var namesIn = map[uint16][3]int{
 	dns.TypeNS: {0, 1, 0}, dns.TypeMD: {0, 1, 0}, dns.TypeMF: {0, 1, 0}, dns.TypeCNAME: {0, 1, 0},
 	dns.TypeMB: {0, 1, 0}, dns.TypeMG: {0, 1, 0}, dns.TypeMR: {0, 1, 0}, dns.TypePTR: {0, 1, 0},
@@ -200,7 +200,7 @@ func (s *slow) name(off int) (end int, reason string) {
 	}
 }
 
-// stands tells whether a name without pointers stands at off inside RDATA that
+// stands reports whether a name without pointers stands at off inside RDATA that
 // is not looked into.
 func (s *slow) stands(off int) bool {
 	for _, r := range s.opaque {
@@ -236,7 +236,7 @@ func slowOptions(data []byte) []slowOption {
 
 // blur gives the walked message with the type of every record that is not
 // looked into changed to one that the oracle does not know either, so that it
-// reads their RDATA as mere octets; the OPT record becomes a TYPE65281.
+// reads their RDATA as mere bytes; the OPT record becomes a TYPE65281.
 func blur(m *wire.Message) []byte {
 	raw := append([]byte{}, m.Raw...)
 	for _, r := range m.Records {
@@ -273,7 +273,7 @@ func questionEnd(msg []byte) int {
 }
 
 // slowCut is how many records of each section of the walked message fit room
-// octets at whole RRsets, or at whole addresses of the answer, how many octets that
+// bytes at whole RRsets, or at whole addresses of the answer, how many bytes that
 // is, and whether TC is due.
 func slowCut(tb testing.TB, m *wire.Message, room int) (counts [3]int, size int, truncated bool) {
 	tb.Helper()

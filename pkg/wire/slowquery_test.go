@@ -37,7 +37,7 @@ func whyNoQuery(pkt []byte, m *dns.Msg) string {
 	return whyNoOPT(pkt, m)
 }
 
-// whyNoOPT is the part of whyNoQuery that reads the OPT record's octets.
+// whyNoOPT is the part of whyNoQuery that reads the OPT record's bytes.
 func whyNoOPT(pkt []byte, m *dns.Msg) string {
 	off := questionEndOf(pkt)
 	if len(m.Ns) == 1 {
@@ -73,7 +73,7 @@ func whyNoOPT(pkt []byte, m *dns.Msg) string {
 	return ""
 }
 
-// slowVersion tells whether the records before the additional section are one SOA
+// slowVersion reports whether the records before the additional section are one SOA
 // record of an IXFR query, whole.
 func slowVersion(pkt []byte, m *dns.Msg) bool {
 	if m.Question[0].Qtype != dns.TypeIXFR || len(m.Answer) != 0 || len(m.Ns) != 1 || binary.BigEndian.Uint16(pkt[8:]) != 1 {
@@ -101,16 +101,16 @@ func ownerEndOf(pkt []byte, off int) int {
 	return end
 }
 
-// slowSubnet tells whether a client-subnet option says as many bits as it has
-// octets for, by listing every length that may be.
+// slowSubnet reports whether a client-subnet option says as many bits as it has
+// bytes for, by listing every length that may be.
 func slowSubnet(data []byte) bool {
 	for family, bits := range map[byte]int{0: 0, 1: 32, 2: 128} {
 		for prefix := 0; prefix <= bits; prefix++ {
-			octets := prefix / 8
+			bytes := prefix / 8
 			if prefix%8 != 0 {
-				octets++
+				bytes++
 			}
-			if len(data) == 4+octets && data[0] == 0 && data[1] == family && int(data[2]) == prefix && data[3] == 0 {
+			if len(data) == 4+bytes && data[0] == 0 && data[1] == family && int(data[2]) == prefix && data[3] == 0 {
 				return true
 			}
 		}

@@ -32,7 +32,7 @@ func TestMessageStripOPT(t *testing.T) {
 	t.Parallel()
 	self := pointer(12)
 	a := record(self, wire.TypeA, []byte{10, 0, 0, 1})
-	edns := opt(1232, 0, 0x8000, option(65001, 1, 2, 3, 4, 5)) // 20 octets
+	edns := opt(1232, 0, 0x8000, option(65001, 1, 2, 3, 4, 5)) // 20 bytes
 	behind := firstRecord + len(edns)                          // of the first record behind such an OPT
 	named := record(cat([]byte{2, 'n', 's'}, self), wire.TypeA, []byte{10, 0, 0, 2})
 	next := behind + len(named)
@@ -68,7 +68,7 @@ func TestMessageStripOPT(t *testing.T) {
 			reply(0, 0, 2, record(self, wire.TypeRRSIG, cat(make([]byte, 18), labels("s"))), record(pointer(firstRecord+12+18), 16, nil)),
 		},
 		{
-			"octets like pointers in other RDATA stay", reply(0, 0, 3, edns, named, record(self, 65280, pointer(behind))),
+			"bytes like pointers in other RDATA stay", reply(0, 0, 3, edns, named, record(self, 65280, pointer(behind))),
 			reply(0, 0, 2, named, record(self, 65280, pointer(behind))),
 		},
 	}

@@ -4,10 +4,9 @@ package wire
 
 import "encoding/binary"
 
-// Truncate cuts msg, a walked answer without OPT record, to at most limit octets as
-// [Question.Reply] does: whole sets of records go, of addresses in the answer section no more
-// than must, and TC tells of it unless only additional ones went. The limit has room
-// for the question. It is cut in place.
+// Truncate cuts msg, a parsed answer without OPT record, to at most limit bytes in place, as
+// [Question.Reply] does. It removes whole RRsets, but single addresses of the answer section. It
+// sets TC unless only additional records are removed. limit must leave room for the question.
 func Truncate(msg []byte, limit int) []byte {
 	if len(msg) <= limit {
 		return msg
@@ -15,14 +14,13 @@ func Truncate(msg []byte, limit int) []byte {
 	return msg[:truncate(msg, limit)]
 }
 
-// truncate cuts msg, a walked answer without OPT record, to at most limit
-// octets at the end of a whole RRset and mends its counts. TC is set when an
-// answer or authority record had to go; additional records go without it
-// (RFC 2181 section 9). It returns the new length.
+// truncate cuts msg, a parsed answer without OPT record, to at most limit bytes at the end of an
+// RRset and corrects the counts. It sets TC if it removes an answer or authority record, but not
+// for additional records (RFC 2181 section 9). It returns the new length.
 //
-// Of a set of addresses in the answer section what fits stays, which RFC 2181
-// allows with TC: clients that never ask again over TCP (musl before 1.2.4) have
-// some addresses of a large service then, and not none.
+// Of an address RRset in the answer section it keeps what fits, which RFC 2181 allows with TC.
+// Clients that never retry over TCP (musl before 1.2.4) then get some addresses of a large service
+// instead of none.
 func truncate(msg []byte, limit int) int {
 	question := plainNameEnd(msg, HeaderLen) + 4
 	c := truncator{end: question, boundary: question}
@@ -41,15 +39,15 @@ func truncate(msg []byte, limit int) int {
 	return c.end
 }
 
-// A truncator walks the records of a message and knows where it may be cut.
+// A truncator walks the records of a message and finds where it may be cut.
 type truncator struct {
-	end      int       // of the records walked
-	counts   [3]uint16 // of those, by section
-	boundary int       // the last place to cut at or before end
-	kept     [3]uint16 // counts up to there
+	end      int       // end of the records read
+	counts   [3]uint16 // records read, by section
+	boundary int       // last valid cut at or before end
+	kept     [3]uint16 // records before boundary, by section
 }
 
-// section walks a section. It is false as soon as a record ends beyond limit.
+// section reads a section. It returns false at the first record that ends beyond limit.
 func (c *truncator) section(msg []byte, section uint8, limit int) bool {
 	previous := -1
 	for range binary.BigEndian.Uint16(msg[6+2*section:]) {
@@ -67,13 +65,13 @@ func (c *truncator) section(msg []byte, section uint8, limit int) bool {
 	return true
 }
 
-// isAddress tells whether the record whose owner ends at off is an address.
+// isAddress reports whether the record whose owner ends at off is an A or AAAA record.
 func isAddress(msg []byte, off int) bool {
 	rrtype := binary.BigEndian.Uint16(msg[off:])
 	return rrtype == TypeA || rrtype == TypeAAAA
 }
 
-// sameSet tells whether the records at a and b are of one RRset.
+// sameSet reports whether the records at a and b belong to the same RRset.
 func sameSet(msg []byte, a, b int) bool {
 	x, y := anyNameEnd(msg, a), anyNameEnd(msg, b)
 	return string(msg[x:x+4]) == string(msg[y:y+4]) && sameName(msg, a, b)

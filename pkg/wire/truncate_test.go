@@ -22,7 +22,7 @@ func many(tb testing.TB, n int, format string) []dns.RR {
 	return records(tb, lines...)
 }
 
-// big gives answers of more than 1232 octets, by name.
+// big gives answers of more than 1232 bytes, by name.
 func big(tb testing.TB) map[string]*dns.Msg {
 	tb.Helper()
 	const name = "www.example."
@@ -59,7 +59,7 @@ func TestQueryReplyTruncates(t *testing.T) {
 			t.Parallel()
 			m := parseMessage(t, pack(t, stored))
 			if len(m.Raw) <= wire.SafeUDP {
-				t.Fatalf("%d octets are no big answer", len(m.Raw))
+				t.Fatalf("%d bytes are no big answer", len(m.Raw))
 			}
 			question := m.Raw[12:questionEnd(m.Raw)]
 			plain := parseQuery(t, cat(header(0x0100, 1, 0, 0, 0), question))
@@ -81,8 +81,8 @@ func TestQueryReplyTruncates(t *testing.T) {
 func TestQueryReplyTruncatesExactly(t *testing.T) {
 	t.Parallel()
 	self := pointer(12)
-	text := func(owner []byte, size int) []byte { return record(owner, wire.TypeTXT, make([]byte, size)) } // 12 octets and size
-	addr := func(owner []byte) []byte { return record(owner, wire.TypeA, make([]byte, 4)) }                // 16 octets behind a pointer
+	text := func(owner []byte, size int) []byte { return record(owner, wire.TypeTXT, make([]byte, size)) } // 12 bytes and size
+	addr := func(owner []byte) []byte { return record(owner, wire.TypeA, make([]byte, 4)) }                // 16 bytes behind a pointer
 	set := func(owner []byte) []byte { return cat(text(owner, 100), text(owner, 100)) }
 	other, upper := labels("other"), labels("OTHER")
 	type result struct {
@@ -97,8 +97,8 @@ func TestQueryReplyTruncatesExactly(t *testing.T) {
 		limit  int
 		want   result
 	}{
-		{"fits to the octet", reply(1, 0, 0, text(self, 475)), 512, result{false, 1, 0, 0, 512}},
-		{"one octet more", reply(1, 0, 0, text(self, 476)), 512, result{true, 0, 0, 0, 25}},
+		{"fits to the byte", reply(1, 0, 0, text(self, 475)), 512, result{false, 1, 0, 0, 512}},
+		{"one byte more", reply(1, 0, 0, text(self, 476)), 512, result{true, 0, 0, 0, 25}},
 		{"second set goes", reply(2, 0, 0, text(self, 463), text(other, 0)), 512, result{true, 1, 0, 0, 500}},
 		{"whole set goes, other spelling", reply(3, 0, 0, text(self, 250), text(other, 80), text(upper, 112)), 512, result{true, 1, 0, 0, 287}},
 		{"authority goes with TC", reply(1, 2, 0, text(self, 200), set(other)), 400, result{true, 1, 0, 0, 237}},

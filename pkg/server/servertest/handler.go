@@ -35,7 +35,7 @@ type Rule struct {
 	Action Action
 	After  time.Duration // of Later
 	Count  int           // of Stream
-	Size   int           // the reply is filled up to so many octets; 0: as long as the query
+	Size   int           // the reply is filled up to so many bytes; 0: as long as the query
 }
 
 // A Handler is a server.Handler that follows rules. It is safe for use by many
@@ -180,7 +180,7 @@ func (h *Handler) hold(name string, q heldQuery) {
 }
 
 // stream sends reply count times, as far as it is taken, the last time to end the
-// query. The fourth octet counts them.
+// query. The fourth byte counts them.
 func (h *Handler) stream(name string, reply []byte, count int, to wire.Replier) {
 	var batch wire.SendBatch
 	defer batch.Flush()

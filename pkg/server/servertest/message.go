@@ -9,7 +9,7 @@ import (
 
 const (
 	headerLen = 12
-	flagQR    = 0x80 // in the third octet of the header
+	flagQR    = 0x80 // in the third byte of the header
 )
 
 // Query returns a query for the A record of name, which is given without its last
@@ -28,7 +28,7 @@ func Query(id uint16, name string) []byte {
 	return append(msg, 0, 0, 1, 0, 1) // root, type A, class IN
 }
 
-// Frame returns msg with the two octets of its length in front, as over TCP.
+// Frame returns msg with the two bytes of its length in front, as over TCP.
 func Frame(msg []byte) []byte {
 	framed := binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(msg)), uint16(len(msg)))
 	return append(framed, msg...)
@@ -64,7 +64,7 @@ func Name(msg []byte) string {
 }
 
 // AppendReply appends to dst what the handler answers to query: the same bytes as a
-// reply, filled up with zeros to size octets.
+// reply, filled up with zeros to size bytes.
 func AppendReply(dst, query []byte, size int) []byte {
 	at := len(dst)
 	dst = append(dst, query...)
