@@ -16,28 +16,27 @@ import (
 	"time"
 )
 
-// A Socket is a listening socket that came from another agent. Its file is the
-// receiver's to close.
+// A Socket is a listening socket received from another agent. The receiver closes its file.
 type Socket struct {
 	Listen
 
 	File *os.File
 }
 
-// ClientConfig says whom to meet.
+// ClientConfig configures Connect.
 type ClientConfig struct {
 	Path     string
 	Agent    string // this agent's name
 	Version  string
 	Now      func() time.Time
 	Log      *slog.Logger // nil: silent
-	Recorder *Recorder    // nil: nothing is counted
+	Recorder *Recorder    // nil: nothing is recorded
 }
 
-// A Client is an agent that takes over from another. Its methods are called one after the
-// other; Hurry may be listened to meanwhile.
+// A Client takes over from another agent. Its methods are called in sequence; only
+// PredecessorLeaving may be used concurrently.
 type Client struct {
-	// Predecessor names the other agent, FromVersion its version.
+	// Predecessor is the name of the other agent, PredecessorVersion its version.
 	Predecessor, PredecessorVersion string
 
 	cfg     ClientConfig
@@ -48,8 +47,8 @@ type Client struct {
 	ended   sync.WaitGroup
 }
 
-// Connect connects to the agent that listens at the path. If there is none the error is
-// [ErrNobody]; if it does not hand over, a [*RefusedError].
+// Connect connects to the agent that listens at the path. The error is [ErrNoAgent] if there is
+// none, and a [*RefusedError] if it refuses to hand over.
 func Connect(ctx context.Context, cfg ClientConfig) (*Client, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -82,7 +81,7 @@ func hello(c *conn, cfg *ClientConfig) (*Client, error) {
 	}
 	m, files, err := c.receive(requestTimeout)
 	if err != nil {
-		return nil, fmt.Errorf("greeting an agent: %w", err)
+		return nil, fmt.Errorf("waiting for welcome: %w", err)
 	}
 	closeAll(files)
 	switch m.Type {
@@ -94,12 +93,12 @@ func hello(c *conn, cfg *ClientConfig) (*Client, error) {
 			cfg: *cfg, conn: c, receive: c.receive, leaving: make(chan struct{}), given: make(chan struct{}),
 		}, nil
 	default:
-		return nil, fmt.Errorf("%q in place of %q: %w", m.Type, typeWelcome, errUnexpected)
+		return nil, fmt.Errorf("received %q, want %q: %w", m.Type, typeWelcome, errUnexpected)
 	}
 }
 
-// Snapshot has the other agent write what it knows. It returns the reason if that was not
-// possible.
+// Snapshot asks the predecessor to write its cache snapshot. It returns the predecessor's error if
+// that failed.
 func (t *Client) Snapshot(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { _ = t.conn.Close() })()
 	if err := t.conn.send(&message{Type: typeSnapshot}); err != nil {
@@ -111,15 +110,15 @@ func (t *Client) Snapshot(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("waiting for a snapshot: %w", err)
 	case m.Type != typeSnapshot:
-		return fmt.Errorf("%q in place of %q: %w", m.Type, typeSnapshot, errUnexpected)
+		return fmt.Errorf("received %q, want %q: %w", m.Type, typeSnapshot, errUnexpected)
 	case m.Problem != "":
 		return errors.New(m.Problem)
 	}
 	return nil
 }
 
-// Sockets gets the sockets, from which the other agent goes on to read until Take. It is
-// called once; Hurry is closed from then on when there is no more time.
+// Sockets receives the sockets, which the predecessor keeps reading until TakeOver. It is called
+// once. From then on PredecessorLeaving is closed when the predecessor is about to end.
 func (t *Client) Sockets(ctx context.Context) (sockets []Socket, err error) {
 	defer context.AfterFunc(ctx, func() { _ = t.conn.Close() })()
 	defer func() {
@@ -154,20 +153,18 @@ func (t *Client) Sockets(ctx context.Context) (sockets []Socket, err error) {
 	return sockets, nil
 }
 
-// Discard closes the files of sockets that are not wanted. Those that the other agent has
-// stay open.
+// Discard closes the files of unused sockets. The predecessor's descriptors stay open.
 func Discard(sockets []Socket) {
 	for _, s := range sockets {
 		_ = s.File.Close()
 	}
 }
 
-// receiveAll hears what the other agent says while this one makes itself ready and takes over.
-// After a defect it goes on with the next word: to hear no more would be to be told neither
-// when to hurry nor when that one has stopped.
+// receiveAll receives the predecessor's messages while this agent prepares and takes over. After a
+// panic it continues with the next message: otherwise this agent would miss both leaving and given.
 func (t *Client) receiveAll() {
 	hurry := sync.OnceFunc(func() { close(t.leaving) })
-	defer hurry() // the other one has ended
+	defer hurry() // the predecessor has ended
 	for defects := 0; defects < maxPanics; {
 		last, defect := t.receiveOne(hurry)
 		if last {
@@ -177,15 +174,15 @@ func (t *Client) receiveAll() {
 			defects++
 		}
 	}
-	t.cfg.Log.Error("the agent that is taken over from is not heard any more")
+	t.cfg.Log.Error("handover receiver stopped after panics")
 }
 
-// maxPanics are as many as a conversation is worth: beyond them the other agent is taken
-// to have ended, else Close would wait for one that cannot be heard.
+// maxPanics bounds the panics of one connection. After that many the predecessor counts as ended;
+// otherwise Close would wait forever.
 const maxPanics = 10
 
-// receiveOne waits for one word, and reports whether it was the last, or a defect kept it from
-// being heard.
+// receiveOne handles one message. It reports whether that was the last one, or whether a panic
+// prevented reading it.
 func (t *Client) receiveOne(hurry func()) (last, defect bool) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
@@ -205,28 +202,28 @@ func (t *Client) receiveOne(hurry func()) (last, defect bool) {
 	case typeGiven:
 		close(t.given)
 		return true, false
-	default: // of a later version: it cannot matter, or the protocol were another
+	default: // a message of a later version: it is optional, else the protocol version would differ
 	}
 	return false, false
 }
 
-// PredecessorLeaving is closed when the other agent is about to end, or has ended: what the sockets
-// hold waits for this one then.
+// PredecessorLeaving returns a channel that is closed when the predecessor is about to end or has
+// ended. Queries in the sockets then wait for this agent.
 func (t *Client) PredecessorLeaving() <-chan struct{} { return t.leaving }
 
-// errPredecessorEnded says that the other agent had ended before it was told.
-var errPredecessorEnded = errors.New("the agent that is taken over from has ended")
+// errPredecessorEnded reports that the predecessor ended before it confirmed the takeover.
+var errPredecessorEnded = errors.New("predecessor has ended")
 
-// TakeOver tells the other agent that this one serves. It returns when that one has stopped
-// reading, has ended, or is silent for too long; the error says which of the latter it
-// was. Either way the sockets are this agent's. The conversation is over then.
+// TakeOver notifies the predecessor that this agent serves. It returns when the predecessor has
+// stopped reading, has ended, or does not respond in time; the error tells the last two apart. In
+// all cases this agent now owns the sockets, and the connection is closed.
 func (t *Client) TakeOver(ctx context.Context, claim Claim) error {
 	defer t.Close()
 	if err := t.conn.send(&message{Type: typeTake, Claim: &claim}); err != nil {
 		return errors.Join(errPredecessorEnded, err)
 	}
 	heard := make(chan struct{})
-	go func() { // ends with Close at the latest
+	go func() { // ends when Close returns, at the latest
 		t.ended.Wait()
 		close(heard)
 	}()
@@ -247,21 +244,21 @@ func (t *Client) TakeOver(ctx context.Context, claim Claim) error {
 	}
 }
 
-// PredecessorEnded reports whether an error of Take says that the other agent had ended.
+// PredecessorEnded reports whether an error of TakeOver means that the predecessor had ended.
 func PredecessorEnded(err error) bool {
 	return errors.Is(err, errPredecessorEnded) || errors.Is(err, io.EOF)
 }
 
-// Close ends the conversation. Before Take it means that this agent does not take over.
+// Close closes the connection. Before TakeOver it means that this agent does not take over.
 func (t *Client) Close() {
 	_ = t.conn.Close()
 	t.ended.Wait()
 }
 
-// ErrNoAgent says that no agent listens at the path.
-var ErrNoAgent = errors.New("nobody listens there")
+// ErrNoAgent reports that no agent listens at the path.
+var ErrNoAgent = errors.New("no agent listens at the socket")
 
-// dial connects to whoever listens at path.
+// dial connects to the agent that listens at path.
 func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
@@ -276,8 +273,7 @@ func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// Alive reports whether an agent listens at the path, if only one that is asked more than it
-// can hear.
+// Alive reports whether an agent listens at the path, even one whose backlog is full.
 func Alive(ctx context.Context, path string) bool {
 	c, err := dial(ctx, path)
 	if err == nil {

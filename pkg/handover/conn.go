@@ -14,20 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// network keeps messages apart.
+// network is the socket type: it preserves message boundaries.
 const network = "unixpacket"
 
-// errOtherUser says that the other end is another user's process.
-var errOtherUser = errors.New("the other end runs as another user")
+// errOtherUser reports that the peer is a process of another user.
+var errOtherUser = errors.New("peer runs as another user")
 
-// A conn is one end of a conversation.
+// A conn is one end of a connection between two agents.
 type conn struct {
 	*net.UnixConn
 
 	now func() time.Time
 }
 
-// newConn checks who is at the other end. It closes c if that is nobody to talk to.
+// newConn checks the user of the peer. It closes c on error.
 func newConn(c *net.UnixConn, now func() time.Time) (*conn, error) {
 	user, err := peerUID(c)
 	if err == nil && user != os.Geteuid() {
@@ -40,7 +40,7 @@ func newConn(c *net.UnixConn, now func() time.Time) (*conn, error) {
 	return &conn{UnixConn: c, now: now}, nil
 }
 
-// send sends a message, and files with it, which stay the caller's.
+// send sends a message with files. The caller keeps the files.
 func (c *conn) send(m *message, files ...*os.File) error {
 	text, err := encode(m)
 	if err != nil {
@@ -58,14 +58,14 @@ func (c *conn) send(m *message, files ...*os.File) error {
 		return err
 	}
 	if _, _, err := c.WriteMsgUnix(text, rights, nil); err != nil {
-		return fmt.Errorf("saying %s: %w", m.Type, err)
+		return fmt.Errorf("sending %s: %w", m.Type, err)
 	}
 	return nil
 }
 
-// receive waits for the next message, without end if limit is 0. The files that came with
-// it are the caller's, also those of a message that it did not expect. At the end of the
-// conversation the error is io.EOF.
+// receive waits for the next message; a limit of 0 means no time limit. The caller owns the files
+// that come with the message, also if the message is unexpected. The error is io.EOF when the peer
+// has closed the connection.
 func (c *conn) receive(limit time.Duration) (*message, []*os.File, error) {
 	deadline := time.Time{}
 	if limit > 0 {
@@ -78,11 +78,11 @@ func (c *conn) receive(limit time.Duration) (*message, []*os.File, error) {
 	n, rightsLen, flags, _, err := c.ReadMsgUnix(text, rights)
 	files, broken := filesOf(rights[:rightsLen])
 	switch {
-	case errors.Is(err, syscall.ECONNRESET): // it ended before it had read all
+	case errors.Is(err, syscall.ECONNRESET): // the peer ended before it had read everything
 		err = io.EOF
 	case err != nil && !errors.Is(err, io.EOF):
-		err = fmt.Errorf("listening: %w", err)
-	case err == nil && n == 0: // no message is empty
+		err = fmt.Errorf("receiving: %w", err)
+	case err == nil && n == 0: // end of connection: no message is empty
 		err = io.EOF
 	case err == nil && (n > maxMessage || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0):
 		err = errTooLong
@@ -100,19 +100,19 @@ func (c *conn) receive(limit time.Duration) (*message, []*os.File, error) {
 	return m, files, nil
 }
 
-// filesOf are the files that came with a message.
+// filesOf returns the files that came with a message.
 func filesOf(rights []byte) (files []*os.File, err error) {
 	if len(rights) == 0 {
 		return nil, nil
 	}
 	parts, err := unix.ParseSocketControlMessage(rights)
 	if err != nil {
-		return nil, fmt.Errorf("reading what came with a message: %w", err)
+		return nil, fmt.Errorf("reading control messages: %w", err)
 	}
 	for i := range parts {
 		numbers, e := unix.ParseUnixRights(&parts[i])
 		if e != nil {
-			err = fmt.Errorf("reading what came with a message: %w", e)
+			err = fmt.Errorf("reading control messages: %w", e)
 			continue
 		}
 		for _, number := range numbers {
@@ -128,7 +128,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// duplicate is another descriptor of the same socket.
+// duplicate returns another descriptor of the same socket.
 func duplicate(raw syscall.RawConn, name string) (*os.File, error) {
 	number := -1
 	var err error

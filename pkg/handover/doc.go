@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package handover passes the listening sockets of a running agent to the one that
-// takes its place.
+// Package handover passes the listening sockets of a running agent to its successor.
 //
-// The sockets stay what they are: the kernel goes on to queue packets and sessions in
-// them, whoever reads. So neither agent has to be quick, and nothing that a socket
-// holds is lost when either of them dies:
+// The sockets stay open: the kernel keeps queueing packets and connections in them, whichever
+// process reads. So neither agent has to be quick, and no queued query is lost when one of them
+// dies:
 //
-//	new ─ hello ──────────▶ old      one taker at a time, the same user, one protocol
-//	new ─ snapshot ───────▶ old      writes what it knows
-//	new ─ sockets ────────▶ old      sends them, and goes on reading
-//	new                              makes itself ready, for as long as that takes
-//	new ◀────────── leaving ─ old    only if it is to end: now or never
+//	new ─ hello ──────────▶ old      one successor at a time, same user, same protocol
+//	new ─ snapshot ───────▶ old      writes its cache snapshot
+//	new ─ sockets ────────▶ old      sends its sockets, and keeps reading them
+//	new                              prepares to serve, for as long as that takes
+//	new ◀────────── leaving ─ old    only if the old agent is shutting down: take over now
 //	new                              reads the sockets too
-//	new ─ take ───────────▶ old      reads no more, leaves the node alone
-//	new ◀──────────── given ─ old    and keeps its open sessions for a while
-//	new                              listens in the old one's place for its own successor
+//	new ─ take ───────────▶ old      stops reading, leaves link and rules alone
+//	new ◀──────────── given ─ old    keeps its open TCP sessions for a while
+//	new                              listens at the path for its own successor
 //
-// A new agent that dies before it says take was never there; one that finds the old one
-// dead takes what it holds. Messages are those of a unix socket that keeps them apart,
-// bounded in size and in number, and each has its time.
+// If the new agent dies before it sends take, the old one continues. If the old agent dies, the new
+// one takes what the sockets hold. Messages use a unix socket that preserves message boundaries.
+// They are bounded in size and number, and each has a timeout.
 package handover

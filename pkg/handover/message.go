@@ -10,9 +10,8 @@ import (
 	"slices"
 )
 
-// Protocol is the version of what the two agents say to each other. It changes when an
-// agent of the other version would misunderstand; fields that are added do not change
-// it, an agent passes over what it does not know.
+// Protocol is the version of the protocol between the two agents. It changes only for incompatible
+// changes. New fields do not change it: an agent ignores fields that it does not know.
 const Protocol = 1
 
 const (
@@ -28,31 +27,30 @@ const (
 	KindAdmin = "admin" // TCP, of the admin server
 )
 
-// A Listen names a socket: what listens on it, and where. Several UDP sockets share one
-// name.
+// A Listen identifies a socket by kind and address. Several UDP sockets may share one Listen.
 type Listen struct {
 	Kind string         `json:"kind"`
 	Addr netip.AddrPort `json:"addr"`
 }
 
-// String is the kind and the address.
+// String returns the kind and the address.
 func (l Listen) String() string { return l.Kind + " " + l.Addr.String() }
 
-// A Claim is what an agent says that takes over.
+// A Claim describes the agent that takes over.
 type Claim struct {
 	Agent   string   `json:"agent"`
 	Version string   `json:"version"`
-	Serves  []Listen `json:"serves"` // the sockets that it reads from now on
-	Link    bool     `json:"link"`   // it keeps the link that has the addresses
-	Rules   string   `json:"rules"`  // the backend by which it leads queries to itself; empty: by none
+	Serves  []Listen `json:"serves"` // the sockets that it reads
+	Link    bool     `json:"link"`   // it manages the link with the addresses
+	Rules   string   `json:"rules"`  // its interception backend; empty: none
 }
 
-// Has reports whether the sockets of a name are among those that the claim is for.
+// Has reports whether the claim covers the sockets of l.
 func (c *Claim) Has(l Listen) bool {
 	return slices.Contains(c.Serves, l)
 }
 
-// What a message is.
+// Message types.
 const (
 	typeHello    = "hello"
 	typeWelcome  = "welcome"
@@ -64,33 +62,33 @@ const (
 	typeGiven    = "given"
 )
 
-// Reasons why an agent does not hand over: a closed set.
+// Reasons why an agent refuses a handover: a closed set.
 const (
-	ReasonBusy     = "busy"     // it is about to hand over to another one
+	ReasonBusy     = "busy"     // it is handing over to another agent
 	ReasonProtocol = "protocol" // it speaks another protocol
-	ReasonLeaving  = "leaving"  // it is about to end
+	ReasonLeaving  = "leaving"  // it is shutting down
 	ReasonGiven    = "given"    // it has handed over already
 )
 
-// A message is all that is ever said.
+// A message is the one message format of the protocol.
 type message struct {
 	Type     string   `json:"type"`
 	Protocol int      `json:"protocol,omitempty"` // of hello, welcome and refused
 	Agent    string   `json:"agent,omitempty"`    // likewise
 	Version  string   `json:"version,omitempty"`  // likewise
 	Reason   string   `json:"reason,omitempty"`   // of refused
-	Problem  string   `json:"problem,omitempty"`  // of snapshot: why there is none
-	Listens  []Listen `json:"listens,omitempty"`  // of sockets: what the files that come with it are, in order
-	More     bool     `json:"more,omitempty"`     // of sockets: another such message follows
+	Problem  string   `json:"problem,omitempty"`  // of snapshot: why it could not be written
+	Listens  []Listen `json:"listens,omitempty"`  // of sockets: identifies the attached files, in order
+	More     bool     `json:"more,omitempty"`     // of sockets: another sockets message follows
 	Claim    *Claim   `json:"claim,omitempty"`    // of take
 }
 
 var (
-	errTooLong    = errors.New("the message is too long")
-	errUnexpected = errors.New("a message that does not belong here")
+	errTooLong    = errors.New("message too long")
+	errUnexpected = errors.New("unexpected message")
 )
 
-// encode makes a message into bytes.
+// encode marshals a message and checks its size.
 func encode(m *message) ([]byte, error) {
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -102,8 +100,8 @@ func encode(m *message) ([]byte, error) {
 	return text, nil
 }
 
-// decode reads a message. Names in it are for logs and are checked; addresses are
-// checked by their type.
+// decode unmarshals a message. It bounds names, which are only logged; addresses are checked by
+// their type.
 func decode(text []byte) (*message, error) {
 	m := new(message)
 	if err := json.Unmarshal(text, m); err != nil {
@@ -124,18 +122,18 @@ func decode(text []byte) (*message, error) {
 	return m, nil
 }
 
-// A RefusedError says that an agent is there and does not hand over.
+// A RefusedError reports that an agent is running and refuses to hand over.
 type RefusedError struct {
-	Reason   string // one of the reasons, or what a later protocol has for one
+	Reason   string // one of the reasons above, or a reason of a later protocol
 	Agent    string // its name
 	Version  string // of the agent
 	Protocol int    // that it speaks
 }
 
-// Error says which agent refused and why.
+// Error names the agent that refused and its reason.
 func (e *RefusedError) Error() string {
 	if e.Reason == ReasonProtocol {
 		return fmt.Sprintf("agent %s (%s) speaks protocol %d and this one %d", e.Agent, e.Version, e.Protocol, Protocol)
 	}
-	return fmt.Sprintf("agent %s (%s) does not hand over: %s", e.Agent, e.Version, e.Reason)
+	return fmt.Sprintf("agent %s (%s) refuses to hand over: %s", e.Agent, e.Version, e.Reason)
 }

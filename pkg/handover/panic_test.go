@@ -138,7 +138,7 @@ func panickyAt(message string) func(*ServerConfig) {
 func TestListeningDefect(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
-	o := newOldWith(t, path, "old", 1, panickyAt("a successor can take over"))
+	o := newOldWith(t, path, "old", 1, panickyAt("handover socket listening"))
 	n := mustMeet(t, path, "new")
 	mustSockets(t, n)
 	if err := n.TakeOver(t.Context(), Claim{Agent: "new"}); err != nil {

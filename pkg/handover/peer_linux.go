@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peerUID is the user that the other end ran as when it connected, or listened.
+// peerUID returns the user that the peer ran as when it connected or listened.
 func peerUID(c *net.UnixConn) (int, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -22,24 +22,24 @@ func peerUID(c *net.UnixConn) (int, error) {
 		return 0, e
 	}
 	if err != nil {
-		return 0, fmt.Errorf("asking who the other end is: %w", err)
+		return 0, fmt.Errorf("reading peer credentials: %w", err)
 	}
 	return int(user.Uid), nil
 }
 
-// errOtherNamespace says that a socket is of no use here.
-var errOtherNamespace = errors.New("the sockets are of another network namespace")
+// errOtherNamespace reports sockets that are of no use in this network namespace.
+var errOtherNamespace = errors.New("sockets belong to another network namespace")
 
-// checkNamespace returns nil if the socket is one of this process's network namespace. A kernel
-// before 5.14 cannot tell, and is believed to agree.
+// checkNamespace returns an error if the socket belongs to another network namespace. Kernels
+// before 5.14 cannot tell; checkNamespace then returns nil.
 func checkNamespace(f *os.File) error {
 	own, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("asking for the network namespace: %w", err)
+		return fmt.Errorf("opening a socket to compare network namespaces: %w", err)
 	}
 	defer func() { _ = unix.Close(own) }()
 	here, err := unix.GetsockoptUint64(own, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil { // it does not know the question
+	if err != nil { // a kernel without SO_NETNS_COOKIE
 		return nil
 	}
 	there, err := unix.GetsockoptUint64(int(f.Fd()), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)

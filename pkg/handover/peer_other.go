@@ -10,10 +10,10 @@ import (
 	"os"
 )
 
-// peerUID is the user that the other end runs as, which only Linux tells here.
+// peerUID is supported on Linux only.
 func peerUID(*net.UnixConn) (int, error) {
-	return 0, errors.New("sockets are handed over on Linux only")
+	return 0, errors.New("handing over sockets: supported on Linux only")
 }
 
-// checkNamespace is never asked: there is nobody to take sockets from.
+// checkNamespace is never called: without peerUID no socket is received.
 func checkNamespace(*os.File) error { return nil }

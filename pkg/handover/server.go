@@ -19,63 +19,63 @@ import (
 )
 
 const (
-	sendTimeout     = 2 * time.Second        // a message is sent or the other end is given up
-	requestTimeout  = 5 * time.Second        // from the connection to the next request, before there is a taker
-	snapshotTimeout = 10 * time.Second       // for a snapshot
-	stopTimeout     = 2 * time.Second        // for the readers to stop; they go on to, if it takes longer
-	listenInterval  = 5 * time.Second        // between two looks at whether the path is this agent's
-	retryDelay      = 100 * time.Millisecond // after what should not happen
-	maxConns        = 8                      // conversations at once; more are closed
+	sendTimeout     = 2 * time.Second        // to send a message
+	requestTimeout  = 5 * time.Second        // to wait for a request, before the sockets are sent
+	snapshotTimeout = 10 * time.Second       // to write a snapshot
+	stopTimeout     = 2 * time.Second        // to wait for the readers to stop; they still stop if it takes longer
+	listenInterval  = 5 * time.Second        // between checks that this agent owns the path
+	retryDelay      = 100 * time.Millisecond // after an accept error or a panic
+	maxConns        = 8                      // connections at once; more are closed
 )
 
-// An Offer is a listening socket of this agent's.
+// An Offer is a listening socket of this agent.
 type Offer struct {
 	Listen
 
 	Raw syscall.RawConn
 }
 
-// ServerConfig is what a Giver is made from. All but Log and Tally are required.
+// ServerConfig configures a Server. All fields but Log and Recorder are required.
 type ServerConfig struct {
-	Path    string // of the unix socket, in a folder that exists
+	Path    string // of the unix socket, in an existing folder
 	Agent   string // this agent's name, 1..16 bytes
 	Version string
 
-	// Snapshot writes what this agent knows for its successor to read.
+	// Snapshot writes the cache snapshot for the successor.
 	Snapshot func(ctx context.Context) error
-	// Offers are the sockets that this agent listens on; an error: not now.
+	// Offers returns the sockets that this agent listens on, or an error if it cannot hand over now.
 	Offers func() ([]Offer, error)
-	// Release has this agent read no more from the sockets that the claim is for, and leave
-	// link and rules alone. It returns once that is so, or when ctx ends.
+	// Release makes this agent stop reading the sockets of the claim and leave link and rules
+	// alone. It returns when that is done or ctx ends.
 	Release func(ctx context.Context, c Claim)
-	// SuccessorLost is called when an agent that had the sockets has ended without taking over. It
-	// may have taken the link already.
+	// SuccessorLost is called when an agent that received the sockets has ended without taking
+	// over. That agent may already have changed the link.
 	SuccessorLost func(ctx context.Context)
 
 	Now      func() time.Time
 	Log      *slog.Logger // nil: silent
-	Recorder *Recorder    // nil: nothing is counted
+	Recorder *Recorder    // nil: nothing is recorded
 }
 
-// A Server waits for an agent that takes the place of this one. Its methods may be called
-// from several goroutines.
+// A Server waits for a successor of this agent and hands over to it. Its methods are safe for
+// concurrent use.
 type Server struct {
 	cfg   ServerConfig
 	given chan struct{} // closed once another agent has taken over
 
 	mu         sync.Mutex         // guards what follows
-	listener   *unixsock.Listener // nil: the path is another's, or could not be had
-	successor  *conn              // has the sockets, or is about to get them; nil: nobody
-	hasSockets bool               // taker has them
-	leaving    bool               // this agent ends: nobody else gets them
-	released   bool               // Yield was called: it is once
-	gone       chan struct{}
+	listener   *unixsock.Listener // nil: another process owns the path, or listening failed
+	successor  *conn              // the agent being served; nil: none
+	hasSockets bool               // successor received the sockets
+	leaving    bool               // this agent is shutting down: no other agent is admitted
+	released   bool               // Release was called, which happens at most once
+	gone       chan struct{}      // closed when the successor disconnects
 }
 
 // NewServer checks cfg. It opens nothing.
 func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Path == "" || cfg.Agent == "" || cfg.Snapshot == nil || cfg.Offers == nil || cfg.Release == nil || cfg.SuccessorLost == nil || cfg.Now == nil {
-		return nil, errors.New("handing over needs a path, a name, a clock and all that is to be done")
+		return nil, errors.New("a handover server needs Path, Agent, Snapshot, Offers, Release, SuccessorLost and Now")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -89,12 +89,11 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 // String names the task.
 func (g *Server) String() string { return "hand-over" }
 
-// HandedOver is closed once another agent has taken over.
+// HandedOver returns a channel that is closed once another agent has taken over.
 func (g *Server) HandedOver() <-chan struct{} { return g.given }
 
-// Run waits for an agent that takes over, and deals with it, until ctx ends or one has. It
-// listens at the path unless another agent is heard there, and looks at that again and
-// again. It joins what it started.
+// Run serves successors until ctx ends or one has taken over. It listens at the path unless another
+// agent listens there, and checks that periodically. It joins all its goroutines.
 func (g *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -114,7 +113,7 @@ func (g *Server) Run(ctx context.Context) error {
 		}
 		if l := g.ensureListening(ctx); l != nil {
 			group.Go(func() {
-				for done := false; !done; { // until it is not cut short by a defect
+				for done := false; !done; { // a panic ends accept early
 					done = g.accept(ctx, l, heard) || !pause(ctx, retryDelay)
 				}
 			})
@@ -123,7 +122,7 @@ func (g *Server) Run(ctx context.Context) error {
 	}
 }
 
-// ensureListening sees to it that this agent listens at the path, and returns the listener if it is
+// ensureListening makes sure that this agent listens at the path. It returns the listener if it is
 // a new one.
 func (g *Server) ensureListening(ctx context.Context) (made *unixsock.Listener) {
 	defer g.recoverPanic()
@@ -135,7 +134,7 @@ func (g *Server) ensureListening(ctx context.Context) (made *unixsock.Listener) 
 	}
 	l, err := unixsock.Listen(ctx, network, g.cfg.Path)
 	if err != nil {
-		g.problem(ctx, "no successor can take over from this agent", err)
+		g.problem(ctx, "handover socket unavailable", err)
 		return nil
 	}
 	if has != nil {
@@ -146,16 +145,16 @@ func (g *Server) ensureListening(ctx context.Context) (made *unixsock.Listener) 
 		g.listener, made = l, l
 	}
 	g.mu.Unlock()
-	if over { // meanwhile
+	if over { // released meanwhile
 		_ = l.Close()
 		return nil
 	}
 	g.cfg.Recorder.Update(func(s *Stats) { s.Listening, s.LastError = true, "" })
-	g.cfg.Log.InfoContext(ctx, "a successor can take over", "socket", g.cfg.Path)
+	g.cfg.Log.InfoContext(ctx, "handover socket listening", "socket", g.cfg.Path)
 	return made
 }
 
-// problem notes an error, and logs it unless the last one was the same.
+// problem records an error, and logs it unless the last one was the same.
 func (g *Server) problem(ctx context.Context, what string, err error) {
 	news := false
 	g.cfg.Recorder.Update(func(s *Stats) {
@@ -163,11 +162,11 @@ func (g *Server) problem(ctx context.Context, what string, err error) {
 		s.LastError = err.Error()
 	})
 	if news {
-		g.cfg.Log.WarnContext(ctx, what, "err", err, "socket", g.cfg.Path) //nolint:sloglint // one of two constants
+		g.cfg.Log.WarnContext(ctx, what, "err", err, "socket", g.cfg.Path) //nolint:sloglint // callers pass constants
 	}
 }
 
-// stopListening stops listening. A successor that listens at the path already keeps it.
+// stopListening closes the listener. The path stays if a successor already listens there.
 func (g *Server) stopListening() {
 	g.mu.Lock()
 	l := g.listener
@@ -179,14 +178,13 @@ func (g *Server) stopListening() {
 	g.cfg.Recorder.Update(func(s *Stats) { s.Listening = false })
 }
 
-// An connections is the conversations that go on at a time.
+// connections tracks the open connections and bounds their number.
 type connections struct {
 	group *sync.WaitGroup
 	slots chan struct{}
 }
 
-// accept takes conversations until the listener is closed, or ctx ends, and returns true
-// then.
+// accept serves connections until the listener is closed or ctx ends, and then returns true.
 func (g *Server) accept(ctx context.Context, l *unixsock.Listener, heard *connections) (done bool) {
 	defer g.recoverPanic()
 	for {
@@ -195,8 +193,8 @@ func (g *Server) accept(ctx context.Context, l *unixsock.Listener, heard *connec
 			return true
 		}
 		if err != nil {
-			g.problem(ctx, "a successor could not be heard", err)
-			if !pause(ctx, retryDelay) { // no descriptor, say
+			g.problem(ctx, "handover accept failed", err)
+			if !pause(ctx, retryDelay) { // out of file descriptors, for example
 				return true
 			}
 			continue
@@ -214,7 +212,7 @@ func (g *Server) accept(ctx context.Context, l *unixsock.Listener, heard *connec
 	}
 }
 
-// pause waits for d and returns true, or returns false when ctx ends before.
+// pause waits for d and returns true, or returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -226,28 +224,28 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// serveConn deals with one agent from its first word to its last.
+// serveConn serves one agent until the connection ends.
 func (g *Server) serveConn(ctx context.Context, raw *net.UnixConn) {
 	defer g.recoverPanic()
 	c, err := newConn(raw, g.cfg.Now)
 	if err != nil {
-		g.problem(ctx, "somebody else asked for the sockets", err)
+		g.problem(ctx, "handover client rejected", err)
 		return
 	}
 	defer func() { _ = c.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 	hello, err := g.receiveType(c, typeHello, requestTimeout)
 	if err != nil {
-		return // one that only looks whether somebody is there
+		return // a client that only checks whether an agent listens
 	}
 	if !g.admit(c, hello) {
 		return
 	}
 	defer g.endConn(ctx, c, hello.Agent)
 	err = g.serveRequests(ctx, c)
-	ended := errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) // the other one has
+	ended := errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) // the peer has ended
 	if err != nil && !ended && ctx.Err() == nil {
-		g.problem(ctx, "handing over was broken off", err)
+		g.problem(ctx, "handover failed", err)
 	}
 }
 
@@ -259,12 +257,12 @@ func (g *Server) receiveType(c *conn, want string, limit time.Duration) (*messag
 	}
 	closeAll(files)
 	if m.Type != want {
-		return nil, fmt.Errorf("%q in place of %q: %w", m.Type, want, errUnexpected)
+		return nil, fmt.Errorf("received %q, want %q: %w", m.Type, want, errUnexpected)
 	}
 	return m, nil
 }
 
-// admit makes c the taker, or tells it why not.
+// admit makes c the successor or sends the reason for a refusal.
 func (g *Server) admit(c *conn, hello *message) bool {
 	reason := g.refusal(c, hello)
 	answer := &message{Type: typeWelcome, Protocol: Protocol, Agent: g.cfg.Agent, Version: g.cfg.Version}
@@ -284,7 +282,7 @@ func (g *Server) admit(c *conn, hello *message) bool {
 	if reason != "" {
 		told = told.With("refused", reason)
 	}
-	told.Info("an agent asks to take over")
+	told.Info("handover requested")
 	err := c.send(answer)
 	if reason == "" && err != nil {
 		g.forget(c)
@@ -309,7 +307,7 @@ func (g *Server) refusal(c *conn, hello *message) string {
 	return ""
 }
 
-// forget ends c's being the taker.
+// forget clears the successor if it is c.
 func (g *Server) forget(c *conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -319,8 +317,8 @@ func (g *Server) forget(c *conn) {
 	}
 }
 
-// endConn ends the conversation with the taker. The next one comes when nothing is left of
-// this one: what Lost does must not undo what that one does.
+// endConn ends the connection of the successor. The next successor is admitted only after
+// SuccessorLost has returned, which must not undo the next one's work.
 func (g *Server) endConn(ctx context.Context, c *conn, agent string) {
 	defer g.forget(c)
 	g.mu.Lock()
@@ -330,11 +328,11 @@ func (g *Server) endConn(ctx context.Context, c *conn, agent string) {
 		return
 	}
 	g.cfg.Recorder.Update(func(s *Stats) { s.Abandoned++ })
-	g.cfg.Log.WarnContext(ctx, "an agent that was to take over has ended, this one goes on", "agent", agent)
+	g.cfg.Log.WarnContext(ctx, "successor ended before takeover", "agent", agent)
 	g.cfg.SuccessorLost(ctx)
 }
 
-// serveRequests does what the taker asks for, until it has taken over or goes away.
+// serveRequests handles requests until the successor has taken over or disconnects.
 func (g *Server) serveRequests(ctx context.Context, c *conn) error {
 	limit := requestTimeout
 	for {
@@ -348,7 +346,7 @@ func (g *Server) serveRequests(ctx context.Context, c *conn) error {
 			err = g.snapshot(ctx, c)
 		case typeSockets:
 			err = g.sendSockets(c)
-			limit = 0 // it makes itself ready: while it lives nobody else is served
+			limit = 0 // it prepares to serve; until it ends no other agent is served
 		case typeTake:
 			return g.release(ctx, c, m.Claim)
 		default:
@@ -371,7 +369,7 @@ func (g *Server) snapshot(ctx context.Context, c *conn) error {
 	return c.send(answer)
 }
 
-// sendSockets sends the sockets. This agent goes on to read them.
+// sendSockets sends the sockets. This agent keeps reading them.
 func (g *Server) sendSockets(c *conn) error {
 	var offers []Offer
 	err := g.withRecovery(func() (err error) {
@@ -392,7 +390,7 @@ func (g *Server) sendSockets(c *conn) error {
 	g.hasSockets = g.successor == c
 	leaving := g.leaving
 	g.mu.Unlock()
-	if leaving { // since it was admitted
+	if leaving { // Shutdown was called after the successor was admitted
 		return c.send(&message{Type: typeLeaving})
 	}
 	return nil
@@ -413,7 +411,7 @@ func sendSocketsPart(c *conn, part []Offer, more bool) error {
 	return c.send(m, files...)
 }
 
-// release leaves the sockets to the taker, which reads them already.
+// release leaves the sockets to the successor, which already reads them.
 func (g *Server) release(ctx context.Context, c *conn, claim *Claim) error {
 	g.mu.Lock()
 	fits := claim != nil && g.hasSockets && g.successor == c && !g.released
@@ -424,26 +422,26 @@ func (g *Server) release(ctx context.Context, c *conn, claim *Claim) error {
 	if !fits {
 		return fmt.Errorf("%q: %w", typeTake, errUnexpected)
 	}
-	defer close(g.given) // whatever comes of the rest: nobody else is given anything
+	defer close(g.given) // also after an error: no other agent may take over
 	now := g.cfg.Now()
 	g.cfg.Recorder.Update(func(s *Stats) { s.Given, s.To, s.GivenAt = true, claim.Agent, now })
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
-	// Whatever comes of it: the successor serves, and nobody can have that undone.
+	// Errors do not matter: the successor already serves.
 	_ = g.withRecovery(func() error {
 		g.cfg.Release(within, *claim)
 		return nil
 	})
 	g.cfg.Log.InfoContext(ctx, "handed over", "agent", claim.Agent, "version", claim.Version, "took", g.cfg.Now().Sub(now))
-	// The path is the successor's as soon as it hears this.
+	// The successor listens at the path as soon as it receives this message.
 	g.stopListening()
 	return c.send(&message{Type: typeGiven})
 }
 
-// Shutdown says that this agent is about to end. Nobody gets the sockets any more but an
-// agent that has them already: it is told, and waited for until it has taken over or
-// ended, or patience is over. Leave reports whether this agent has handed over.
-func (g *Server) Shutdown(ctx context.Context, patience time.Duration) bool {
+// Shutdown announces that this agent is about to end. It admits no new agent. An agent that already
+// has the sockets is notified; Shutdown waits until that agent has taken over or ended, or timeout
+// is over. It reports whether this agent has handed over.
+func (g *Server) Shutdown(ctx context.Context, timeout time.Duration) bool {
 	g.mu.Lock()
 	g.leaving = true
 	taker, holds, gone, yielded := g.successor, g.hasSockets, g.gone, g.released
@@ -451,10 +449,10 @@ func (g *Server) Shutdown(ctx context.Context, patience time.Duration) bool {
 	if taker == nil && !yielded {
 		return false
 	}
-	if holds && !yielded { // else it is told when it gets them
-		_ = taker.send(&message{Type: typeLeaving}) // one that does not hear it has ended
+	if holds && !yielded { // otherwise sendSockets notifies it
+		_ = taker.send(&message{Type: typeLeaving}) // an error means that the successor has ended
 	}
-	limit := time.NewTimer(patience)
+	limit := time.NewTimer(timeout)
 	defer limit.Stop()
 	select {
 	case <-g.given:
@@ -470,24 +468,24 @@ func (g *Server) Shutdown(ctx context.Context, patience time.Duration) bool {
 	}
 }
 
-// errPanic is what the other end is told of a panic.
-var errPanic = errors.New("a defect, the log has its stack")
+// errPanic is the error sent to the peer after a panic.
+var errPanic = errors.New("internal error: see the log for the stack")
 
-// LogPanic logs and counts a panic that was recovered from. What hands over, or takes over, is
-// not to end a process that answers a node's queries.
+// LogPanic logs and counts a recovered panic. A panic during a handover must not end an agent that
+// serves a node.
 func LogPanic(log *slog.Logger, recorder *Recorder, defect any) {
 	log.Error("recovered from a panic", "where", "handover", "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
 	recorder.Update(func(s *Stats) { s.Panics++ })
 }
 
-// recoverPanic, deferred, ends one step of the giver's at its panic.
+// recoverPanic, deferred, logs a panic and ends the current step.
 func (g *Server) recoverPanic() {
 	if defect := recover(); defect != nil {
 		LogPanic(g.cfg.Log, g.cfg.Recorder, defect)
 	}
 }
 
-// withRecovery does what the giver was configured with. A panic in it is an error.
+// withRecovery calls a configured function. A panic in it becomes an error.
 func (g *Server) withRecovery(do func() error) (err error) {
 	defer func() {
 		if defect := recover(); defect != nil {

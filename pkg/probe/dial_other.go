@@ -6,5 +6,5 @@ package probe
 
 import "syscall"
 
-// markSocket does nothing: there are no marks.
+// markSocket does nothing: only Linux has packet marks.
 func markSocket(syscall.RawConn, uint32) error { return nil }

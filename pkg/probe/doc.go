@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package probe asks DNS servers the same question again and again.
+// Package probe sends the same question to a DNS server at an interval.
 //
-// A [Prober] is one such question. It tells how the latest one went, and counts
-// answers, their times and what went wrong, as the sidecar of kube-dns did. Each
-// question has a socket and an ID of its own, so that no late answer is taken for
-// that to the next.
+// A [Prober] reports the latest result, and counts answers, latencies and failures, as the kube-dns
+// sidecar did. Each query has its own socket and ID, so that a late answer cannot match the next
+// query.
 package probe

@@ -17,24 +17,22 @@ import (
 	"github.com/miekg/dns"
 )
 
-// udpSize is the largest answer over UDP that is asked for, in bytes: what no path
-// has to fragment.
+// udpSize is the advertised EDNS size in bytes, which passes unfragmented everywhere.
 const udpSize = 1232
 
-// Config is what a prober is made from.
+// Config configures a Prober.
 type Config struct {
 	Label    string // for the log
-	Network  string // "udp", with TCP for answers that are cut, or "tcp"
+	Network  string // "udp", with TCP after truncation, or "tcp"
 	Server   netip.AddrPort
 	Name     string // absolute
 	Type     uint16
-	Interval time.Duration // from one question to the next
-	Timeout  time.Duration // for an answer, at most Interval
-	// Mark is what the packets of the sockets carry, 0 for none. A socket that cannot
-	// be marked goes without.
+	Interval time.Duration // between queries
+	Timeout  time.Duration // of one query, at most Interval
+	// Mark is the packet mark of the sockets; 0: none. If it cannot be set, packets stay unmarked.
 	Mark uint32
 	Now  func() time.Time
-	// Dial opens a connected socket; nil: as the net package does, with the mark.
+	// Dial opens a connected socket; nil: a net.Dialer with the mark.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 	Log  *slog.Logger // nil: silent
 }
@@ -43,7 +41,7 @@ func (c *Config) server() string { return c.Network + "://" + c.Server.String() 
 
 func (c *Config) question() string { return c.Name + " " + dns.Type(c.Type).String() }
 
-// A Prober asks one server one question again and again.
+// A Prober sends one question to one server periodically.
 type Prober struct {
 	cfg Config
 
@@ -58,11 +56,11 @@ func New(cfg Config) (*Prober, error) {
 	case cfg.Network != "udp" && cfg.Network != "tcp":
 		return nil, fmt.Errorf("probe %q: network %q is not udp or tcp", cfg.Label, cfg.Network)
 	case !cfg.Server.IsValid() || cfg.Server.Port() == 0:
-		return nil, fmt.Errorf("probe %q: %s is nobody to ask", cfg.Label, cfg.Server)
+		return nil, fmt.Errorf("probe %q: %s is not a server address", cfg.Label, cfg.Server)
 	case !isName || !dns.IsFqdn(cfg.Name) || cfg.Type == 0:
-		return nil, fmt.Errorf("probe %q: %s is no question", cfg.Label, cfg.question())
+		return nil, fmt.Errorf("probe %q: %s is not a valid question", cfg.Label, cfg.question())
 	case cfg.Timeout <= 0 || cfg.Interval < cfg.Timeout:
-		return nil, fmt.Errorf("probe %q: a timeout of %s within an interval of %s", cfg.Label, cfg.Timeout, cfg.Interval)
+		return nil, fmt.Errorf("probe %q: timeout %s must be positive and at most the interval %s", cfg.Label, cfg.Timeout, cfg.Interval)
 	case cfg.Now == nil:
 		return nil, fmt.Errorf("probe %q: needs a clock", cfg.Label)
 	}
@@ -75,10 +73,10 @@ func New(cfg Config) (*Prober, error) {
 	return &Prober{cfg: cfg}, nil
 }
 
-// String names the prober.
+// String returns the prober's name.
 func (p *Prober) String() string { return "probe " + p.cfg.Label }
 
-// Run asks until ctx ends, at once and then every interval.
+// Run sends a query at once and then every interval, until ctx ends.
 func (p *Prober) Run(ctx context.Context) error {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -94,26 +92,26 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// probeOnce asks once and books how that went.
+// probeOnce sends one query and records the result.
 func (p *Prober) probeOnce(ctx context.Context, begun time.Time) {
 	err := p.ask(ctx)
 	if ctx.Err() != nil {
-		return // it was not given its time
+		return // shutting down: the query had no time to finish
 	}
 	if f, bad := errors.AsType[*failure](err); bad {
 		if p.recordFailure(f) {
-			p.cfg.Log.WarnContext(ctx, "probe without a good answer", "probe", p.cfg.Label, "server", p.cfg.server(),
+			p.cfg.Log.WarnContext(ctx, "probe failed", "probe", p.cfg.Label, "server", p.cfg.server(),
 				"question", p.cfg.question(), "reason", f.reason.String(), "err", f.what)
 		}
 		return
 	}
 	if took := p.cfg.Now().Sub(begun); p.recordSuccess(took) {
-		p.cfg.Log.InfoContext(ctx, "probe has a good answer again", "probe", p.cfg.Label, "took", took)
+		p.cfg.Log.InfoContext(ctx, "probe recovered", "probe", p.cfg.Label, "took", took)
 	}
 }
 
-// ask asks once. Its error is a *failure. A defect in what reads the answer costs this
-// question only.
+// ask sends one query. Its error is a *failure. A panic while reading the answer fails this query
+// only.
 func (p *Prober) ask(ctx context.Context) (err error) {
 	defer func() {
 		if defect := recover(); defect != nil {
@@ -121,7 +119,7 @@ func (p *Prober) ask(ctx context.Context) (err error) {
 			p.stats.Panics++
 			p.mu.Unlock()
 			p.cfg.Log.ErrorContext(ctx, "recovered from a panic", "where", "probe", "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
-			err = &failure{Malformed, "a defect: the log has its stack"}
+			err = &failure{Malformed, "internal error: see the log for the stack"}
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
@@ -141,14 +139,14 @@ func (p *Prober) ask(ctx context.Context) (err error) {
 	return nil
 }
 
-// exchange sends the question over a socket of its own and waits for the answer.
+// exchange sends the query over its own socket and waits for the answer.
 func (p *Prober) exchange(ctx context.Context, network string, q *dns.Msg) (*dns.Msg, error) {
 	conn, err := p.cfg.Dial(ctx, network, p.cfg.Server)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
-	// What ends the prober ends the wait; its deadline the socket has itself.
+	// Closing the socket ends the wait when the prober ends. The socket has its own deadline.
 	defer context.AfterFunc(ctx, func() {
 		if errors.Is(ctx.Err(), context.Canceled) {
 			_ = conn.Close()
@@ -159,7 +157,7 @@ func (p *Prober) exchange(ctx context.Context, network string, q *dns.Msg) (*dns
 	return r, err
 }
 
-// newDial is what Config.Dial is by default.
+// newDial returns the default of Config.Dial.
 func newDial(mark uint32) func(context.Context, string, netip.AddrPort) (net.Conn, error) {
 	d := &net.Dialer{}
 	if mark != 0 {

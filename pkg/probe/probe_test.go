@@ -72,10 +72,10 @@ func TestFailures(t *testing.T) {
 	}{
 		{name: "silence", answer: records, takes: 2 * time.Second, reason: probe.Timeout, want: "no answer within 1s"},
 		{name: "no way", refuse: &net.OpError{Op: "dial", Net: "udp", Err: errors.New("no route to host")}, reason: probe.Unreachable, want: "no route to host"},
-		{name: "a connection that ends", answer: func(string, *dns.Msg) *dns.Msg { return nil }, reason: probe.Unreachable, want: "the connection ended without an answer"},
-		{name: "no message", reason: probe.Malformed, want: "what came could not be read: dns: short read"},
-		{name: "another question", answer: other, reason: probe.Malformed, want: "what came is no answer to the question"},
-		{name: "a query", answer: func(_ string, q *dns.Msg) *dns.Msg { return q }, reason: probe.Malformed, want: "what came is no answer to the question"},
+		{name: "a connection that ends", answer: func(string, *dns.Msg) *dns.Msg { return nil }, reason: probe.Unreachable, want: "connection closed without an answer"},
+		{name: "no message", reason: probe.Malformed, want: "unreadable answer: dns: short read"},
+		{name: "another question", answer: other, reason: probe.Malformed, want: "message does not answer the question"},
+		{name: "a query", answer: func(_ string, q *dns.Msg) *dns.Msg { return q }, reason: probe.Malformed, want: "message does not answer the question"},
 		{name: "SERVFAIL", answer: with(dns.RcodeServerFailure), reason: probe.ServFail, want: "SERVFAIL"},
 		{name: "NXDOMAIN", answer: with(dns.RcodeNameError), reason: probe.NXDomain, want: "NXDOMAIN: the name does not exist"},
 		{name: "no record", answer: with(dns.RcodeSuccess), reason: probe.NoData, want: "no record of that type"},
@@ -106,7 +106,7 @@ func TestFailures(t *testing.T) {
 					t.Errorf("once it answers: %+v, %v", st, p.Result())
 				}
 				stop()
-				for line, n := range map[string]int{"probe without a good answer": 1, "reason=" + tc.reason.String(): 1, "has a good answer again": 1} {
+				for line, n := range map[string]int{"probe failed": 1, "reason=" + tc.reason.String(): 1, "probe recovered": 1} {
 					if got := strings.Count(log.String(), line); got != n {
 						t.Errorf("the log says %q %d times, want %d:\n%s", line, got, n, log.String())
 					}
@@ -219,13 +219,13 @@ func TestNewRejects(t *testing.T) {
 		want   string
 	}{
 		{"another network", func(c *probe.Config) { c.Network = "tls" }, `probe "web": network "tls" is not udp or tcp`},
-		{"no server", func(c *probe.Config) { c.Server = netip.AddrPort{} }, `probe "web": invalid AddrPort is nobody to ask`},
-		{"no port", func(c *probe.Config) { c.Server = netip.MustParseAddrPort("192.0.2.1:0") }, `probe "web": 192.0.2.1:0 is nobody to ask`},
-		{"no name", func(c *probe.Config) { c.Name = "a..b." }, `probe "web": a..b. A is no question`},
-		{"a relative name", func(c *probe.Config) { c.Name = "a" }, `probe "web": a A is no question`},
-		{"no type", func(c *probe.Config) { c.Type = 0 }, `probe "web": www.example. None is no question`},
-		{"no timeout", func(c *probe.Config) { c.Timeout = 0 }, `probe "web": a timeout of 0s within an interval of 5s`},
-		{"a timeout too long", func(c *probe.Config) { c.Timeout = 6 * time.Second }, `probe "web": a timeout of 6s within an interval of 5s`},
+		{"no server", func(c *probe.Config) { c.Server = netip.AddrPort{} }, `probe "web": invalid AddrPort is not a server address`},
+		{"no port", func(c *probe.Config) { c.Server = netip.MustParseAddrPort("192.0.2.1:0") }, `probe "web": 192.0.2.1:0 is not a server address`},
+		{"no name", func(c *probe.Config) { c.Name = "a..b." }, `probe "web": a..b. A is not a valid question`},
+		{"a relative name", func(c *probe.Config) { c.Name = "a" }, `probe "web": a A is not a valid question`},
+		{"no type", func(c *probe.Config) { c.Type = 0 }, `probe "web": www.example. None is not a valid question`},
+		{"no timeout", func(c *probe.Config) { c.Timeout = 0 }, `probe "web": timeout 0s must be positive and at most the interval 5s`},
+		{"a timeout too long", func(c *probe.Config) { c.Timeout = 6 * time.Second }, `probe "web": timeout 6s must be positive and at most the interval 5s`},
 		{"no clock", func(c *probe.Config) { c.Now = nil }, `probe "web": needs a clock`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -12,22 +12,22 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Reason says why a question had no good answer.
+// A Reason is why a query failed.
 type Reason uint8
 
 // The reasons, a closed set.
 const (
-	Timeout     Reason = iota // nothing came in time
-	Unreachable               // there was no way to ask, or the connection ended
-	Malformed                 // what came is no answer to the question
-	ServFail                  // the server could not
+	Timeout     Reason = iota // no answer in time
+	Unreachable               // SERVFAIL be reached, or closed the connection
+	Malformed                 // the message is not an answer to the question
+	ServFail                  // SERVFAIL
 	NXDomain                  // the name does not exist
-	NoData                    // there is no record
-	OtherRcode                // the server said another response code, such as REFUSED
+	NoData                    // NOERROR without a record
+	OtherRcode                // another response code, such as REFUSED
 	NumReasons  = int(iota)
 )
 
-// String is the reason in lower-case words, joined by an underscore.
+// String returns the reason in lower case with underscores.
 func (r Reason) String() string {
 	names := [NumReasons]string{"timeout", "unreachable", "malformed", "servfail", "nxdomain", "nodata", "other_rcode"}
 	if int(r) >= len(names) {
@@ -36,7 +36,7 @@ func (r Reason) String() string {
 	return names[r]
 }
 
-// Reasons names all of them.
+// Reasons returns the names of all reasons.
 func Reasons() []string {
 	list := make([]string, NumReasons)
 	for i := range list {
@@ -45,7 +45,7 @@ func Reasons() []string {
 	return list
 }
 
-// A failure is why a question had no good answer, with words for a person.
+// A failure is why a query failed, with a description.
 type failure struct {
 	reason Reason
 	what   string
@@ -54,7 +54,7 @@ type failure struct {
 // Error implements error.
 func (f *failure) Error() string { return f.what }
 
-// classify tells a failure to exchange messages.
+// classify maps an error of exchange to a failure.
 func (c *Config) classify(err error) *failure {
 	var unread *dns.Error
 	var timeout net.Error
@@ -63,20 +63,20 @@ func (c *Config) classify(err error) *failure {
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return &failure{Timeout, fmt.Sprintf("no answer within %s", c.Timeout)}
 	case errors.As(err, &unread):
-		return &failure{Malformed, "what came could not be read: " + unread.Error()}
+		return &failure{Malformed, "unreadable answer: " + unread.Error()}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return &failure{Unreachable, "the connection ended without an answer"}
+		return &failure{Unreachable, "connection closed without an answer"}
 	case errors.As(err, &op):
-		err = op.Err // without the addresses, one of which is another each time
+		err = op.Err // without the addresses: the local port changes each time
 	}
 	return &failure{Unreachable, err.Error()}
 }
 
-// checkAnswer says what is wrong with an answer, nil if nothing is.
+// checkAnswer returns why an answer is not good, or nil.
 func checkAnswer(q, r *dns.Msg) *failure {
 	switch {
 	case !r.Response, len(r.Question) != 1, !sameQuestion(q.Question[0], r.Question[0]):
-		return &failure{Malformed, "what came is no answer to the question"}
+		return &failure{Malformed, "message does not answer the question"}
 	case r.Rcode == dns.RcodeServerFailure:
 		return &failure{ServFail, "SERVFAIL" + extendedError(r)}
 	case r.Rcode == dns.RcodeNameError:
@@ -89,7 +89,7 @@ func checkAnswer(q, r *dns.Msg) *failure {
 	return nil
 }
 
-// sameQuestion reports whether an answer repeats the question, in any case of letters.
+// sameQuestion reports whether an answer repeats the question, in any case.
 func sameQuestion(a, b dns.Question) bool {
 	return a.Qtype == b.Qtype && a.Qclass == b.Qclass && dns.CanonicalName(a.Name) == dns.CanonicalName(b.Name)
 }
@@ -101,8 +101,8 @@ func rcode(code int) string {
 	return fmt.Sprintf("response code %d", code)
 }
 
-// extendedError is the server's own reason (RFC 8914), as far as it gives one that is
-// known. Its free text is not told: it may be anything.
+// extendedError returns the server's Extended DNS Error (RFC 8914) if its code is known. It omits
+// the free text, which may contain anything.
 func extendedError(r *dns.Msg) string {
 	opt := r.IsEdns0()
 	if opt == nil {

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// NumBuckets is how many bounds [Buckets] has.
+// NumBuckets is the number of bounds of [Buckets].
 const NumBuckets = 12
 
-// Buckets are the upper bounds of Stats.Took.
+// Buckets returns the upper bounds of Stats.Took.
 func Buckets() [NumBuckets]time.Duration {
 	return [NumBuckets]time.Duration{
 		250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond,
@@ -19,35 +19,34 @@ func Buckets() [NumBuckets]time.Duration {
 	}
 }
 
-// ErrPending is the result of a prober before the first question is over.
-var ErrPending = errors.New("nothing is known yet: the first question is under way")
+// ErrPending is the result of a prober before its first query is done.
+var ErrPending = errors.New("no result yet: the first query is in progress")
 
-// Stats is what a Prober knows and has counted since it was made.
+// Stats are the state and the counters of a Prober.
 type Stats struct {
-	Known bool // a question is over; before that the two below say nothing
-	Up    bool // the latest had a good answer
-	// Last is how long that answer took; of the latest good one while it is not Up, 0
-	// if there was none.
+	Known bool // a query is done; before that Up and Last are not valid
+	Up    bool // the latest query succeeded
+	// Last is the duration of the latest successful query; 0: none succeeded.
 	Last time.Duration
 
-	Failures [NumReasons]uint64     // questions without a good answer
-	Took     [NumBuckets + 1]uint64 // good answers by time; the last is of what took longer than every bound
-	TookSum  time.Duration          // of the good answers
+	Failures [NumReasons]uint64     // failed queries
+	Took     [NumBuckets + 1]uint64 // successful queries by duration; the last counts those above every bound
+	TookSum  time.Duration          // of the successful queries
 
-	Row       uint64 // questions without a good answer since the latest good one
-	LastError string // why the latest had none; empty: it had one, or there was none yet
-	Panics    uint64 // recovered, each also logged with its stack
+	Row       uint64 // failed queries since the latest successful one
+	LastError string // why the latest query failed; empty: it did not
+	Panics    uint64 // recovered panics, each also logged with its stack
 }
 
-// Stats reads the counters.
+// Stats returns the counters.
 func (p *Prober) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.stats
 }
 
-// Result is nil if the latest question had a good answer, else it says what went
-// wrong; ErrNotYet before the first is over.
+// Result returns nil if the latest query succeeded, else its error; ErrPending before the first is
+// done.
 func (p *Prober) Result() error {
 	s := p.Stats()
 	switch {
@@ -61,7 +60,7 @@ func (p *Prober) Result() error {
 	return fmt.Errorf("%s for %s from %s", s.LastError, p.cfg.question(), p.cfg.server())
 }
 
-// recordSuccess books a good answer and reports whether the one before was not.
+// recordSuccess counts a success and reports whether the query before had failed.
 func (p *Prober) recordSuccess(took time.Duration) (changed bool) {
 	bucket := 0
 	for bounds := Buckets(); bucket < NumBuckets && took > bounds[bucket]; {
@@ -76,7 +75,7 @@ func (p *Prober) recordSuccess(took time.Duration) (changed bool) {
 	return changed
 }
 
-// recordFailure books a question without one and reports whether the one before was another.
+// recordFailure counts a failure and reports whether it is the first one since a success.
 func (p *Prober) recordFailure(f *failure) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

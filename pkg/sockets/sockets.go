@@ -11,23 +11,24 @@ import (
 	"strings"
 )
 
-// A Socket takes packets or sessions from any client.
+// A Socket is a socket that accepts packets or connections from any client.
 type Socket struct {
 	TCP     bool
-	Local   netip.AddrPort // may be an unspecified address
+	Local   netip.AddrPort // the address may be unspecified
 	UID     int
 	Inode   uint64
 	PID     int    // 0: not visible
 	Program string // of PID
 }
 
-// Accepts reports whether packets to a get to the socket, unless one with a more specific address has them.
+// Accepts reports whether the socket gets packets to a, unless a socket with a more specific
+// address does.
 func (s *Socket) Accepts(a netip.Addr) bool {
 	local := s.Local.Addr()
 	return local == a || local.IsUnspecified() && (local.Is6() || a.Is4())
 }
 
-// Owner names the process that has the socket.
+// Owner describes the process that owns the socket.
 func (s *Socket) Owner() string {
 	if s.PID == 0 {
 		return fmt.Sprintf("a process of user %d", s.UID)
@@ -35,7 +36,7 @@ func (s *Socket) Owner() string {
 	return fmt.Sprintf("%s (process %d)", s.Program, s.PID)
 }
 
-// AddProcesses fills in the process of each socket, as far as the folder proc shows it.
+// AddProcesses sets PID and Program of each socket, as far as the folder proc shows them.
 func AddProcesses(list []Socket, proc string) {
 	of := map[string][]*Socket{}
 	for i := range list {
@@ -61,7 +62,7 @@ func AddProcesses(list []Socket, proc string) {
 	}
 }
 
-// links reads the links of a folder; none if it may not be seen.
+// links returns the targets of the links in a folder, or nil if it cannot be read.
 func links(folder string) (list []string) {
 	files, err := os.ReadDir(folder)
 	if err != nil {
@@ -75,7 +76,7 @@ func links(folder string) (list []string) {
 	return list
 }
 
-// program is the name of a process's program, at most 15 bytes; empty if the process has ended.
+// program returns the name of a process, at most 15 bytes, or "" if the process has ended.
 func program(dir string) string {
 	text, err := os.ReadFile(filepath.Join(dir, "comm"))
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ListBound lists the sockets that are bound to port, by any address. TCP sockets listen, and
-// UDP sockets are not connected. The kernel filters by state and port, so that its other
-// sockets cost this process nothing. It takes no capability.
+// ListBound lists the sockets bound to port at any address: listening TCP sockets and unconnected
+// UDP sockets. The kernel filters by state and port, so other sockets cost nothing. It needs no
+// capability.
 func ListBound(port uint16) ([]Socket, error) {
 	var list []Socket
 	for _, r := range []request{
@@ -40,7 +40,7 @@ func ListBound(port uint16) ([]Socket, error) {
 	return list, nil
 }
 
-// Inode is the number of a socket, by which it is found in the list.
+// Inode returns the inode number of a socket, which identifies it in the list.
 func Inode(raw syscall.RawConn) (uint64, error) {
 	var st unix.Stat_t
 	var failed error
@@ -48,24 +48,24 @@ func Inode(raw syscall.RawConn) (uint64, error) {
 	return st.Ino, errors.Join(err, failed)
 }
 
-// States, TCP_CLOSE and TCP_LISTEN of net/tcp_states.h. The first is also that of a UDP
-// socket that is not connected.
+// States TCP_CLOSE and TCP_LISTEN of net/tcp_states.h. An unconnected UDP socket is in
+// state TCP_CLOSE.
 const (
 	closed = 7
 	listen = 10
 )
 
-// A request asks for the sockets of one family and protocol in one state at one port: an
-// inet_diag_req_v2 of linux/inet_diag.h.
+// A request is an inet_diag_req_v2 of linux/inet_diag.h: it asks for the sockets of one family,
+// protocol, state and port.
 type request struct {
 	family, protocol, state uint8
 	port                    uint16
 }
 
-// Len is the length of what Serialize returns.
+// Len returns the length of the result of Serialize.
 func (request) Len() int { return 56 }
 
-// Serialize makes the kernel's form.
+// Serialize encodes the request for the kernel.
 func (r request) Serialize() []byte {
 	b := make([]byte, r.Len())
 	b[0], b[1] = r.family, r.protocol
@@ -74,7 +74,7 @@ func (r request) Serialize() []byte {
 	return b
 }
 
-// parse reads an inet_diag_msg.
+// parse decodes an inet_diag_msg.
 func parse(msg []byte, r request) (Socket, bool) {
 	const size = 72
 	if len(msg) < size {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unixsock listens on unix sockets with a file: the file comes in place of one that
-// nobody listens on any more, is the user's alone, and goes with who has made it, but not
-// with a successor's in its place.
+// Package unixsock listens on unix sockets with a file. Listen replaces the file of a socket that
+// no process listens on any more. The file is accessible to its user only. Close removes the file,
+// unless a successor has replaced it.
 package unixsock
 
 import (
@@ -21,17 +21,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mode lets the user that the process runs as, and root, connect.
+// Mode permits the process's user, and root, to connect.
 const Mode fs.FileMode = 0o600
 
-// MaxPath is how many bytes the kernel has for a path, without the zero at its end.
+// MaxPath is the longest path in bytes that the kernel accepts, without the terminating zero.
 const MaxPath = 107
 
-// lockTimeout is how long Listen waits for others that make a socket in the same folder,
-// which takes them no time.
+// lockTimeout bounds how long Listen waits for another process that creates a socket in the same
+// folder.
 const lockTimeout = 3 * time.Second
 
-// What Listen finds at the path.
+// Errors of Listen.
 var (
 	ErrInUse     = errors.New("another process listens there")
 	ErrNotSocket = errors.New("a file that is no socket is there")
@@ -46,10 +46,10 @@ type Listener struct {
 	once sync.Once
 }
 
-// Listen makes a socket of network unix or unixpacket at path, in one step in place of one
-// that nobody listens on any more. The error is [ErrTaken] or [ErrNoSocket] if something
-// else is there. Whoever listens holds the folder's lock meanwhile, so that of two who find
-// the same remains only one takes their place.
+// Listen listens on a socket of network unix or unixpacket at path. It atomically replaces a socket
+// that no process listens on any more. The error is [ErrInUse] or [ErrNotSocket] if something else
+// is at path. Listen holds a lock on the folder, so that only one of two concurrent callers
+// replaces an abandoned socket.
 func Listen(ctx context.Context, network, path string) (*Listener, error) {
 	unlock, held, err := lock(ctx, filepath.Dir(path))
 	if err != nil {
@@ -79,9 +79,9 @@ func Listen(ctx context.Context, network, path string) (*Listener, error) {
 	return l, nil
 }
 
-// tempPath is the path of a socket that is being made. A path that fits has one beside it that
-// does. Without the lock the name is drawn: another process may be making one as well, and
-// neither is to take the other's for its own.
+// tempPath returns the path at which the socket is created before it is renamed. It is never longer
+// than path or MaxPath. Without the lock the name is random, because another process may create a
+// socket at the same time.
 func tempPath(path string, locked bool) string {
 	name := "." + filepath.Base(path) + "~"
 	if !locked {
@@ -91,11 +91,11 @@ func tempPath(path string, locked bool) string {
 	return made[:min(len(made), max(len(path), MaxPath))]
 }
 
-// open opens a socket that keeps its file when it is closed.
+// open listens on a socket whose file stays after Close.
 func open(ctx context.Context, network, path string) (*Listener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error
-		// The file takes its mode from the socket: it never has a wider one.
+		// The file inherits its mode from the socket, so it is never wider.
 		if e := raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), uint32(Mode)) }); e != nil {
 			return e
 		}
@@ -103,7 +103,7 @@ func open(ctx context.Context, network, path string) (*Listener, error) {
 	}}
 	opened, err := lc.Listen(ctx, network, path)
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
-		err = op.Err // the path in the rest is not the caller's
+		err = op.Err // the rest names the temporary path
 	}
 	if err != nil {
 		return nil, err
@@ -113,9 +113,9 @@ func open(ctx context.Context, network, path string) (*Listener, error) {
 	return l, nil
 }
 
-// lock locks a folder, and reports whether it did. Whoever may read the folder can hold its lock
-// for ever, and is not to keep this process from its socket so: after a while it goes
-// without, and so does one that may not read the folder, or whose file system has no locks.
+// lock locks a folder and reports whether it succeeded. Any process that may read the folder can
+// hold its lock forever, and must not block this one: after lockTimeout it continues without. It
+// also continues without the lock if it may not read the folder or the file system has no locks.
 func lock(ctx context.Context, path string) (unlock func(), held bool, err error) {
 	folder, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	switch {
@@ -142,7 +142,7 @@ func lock(ctx context.Context, path string) (unlock func(), held bool, err error
 	}
 }
 
-// checkFree returns nil if nothing is at path, or a socket that nobody listens on.
+// checkFree returns nil if nothing is at path, or a socket that no process listens on.
 func checkFree(ctx context.Context, network, path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -159,7 +159,7 @@ func checkFree(ctx context.Context, network, path string) error {
 	case err == nil:
 		_ = conn.Close()
 		return ErrInUse
-	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EPROTOTYPE): // its backlog is full, or it is of another network
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EPROTOTYPE): // its backlog is full, or its type differs
 		return ErrInUse
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -167,7 +167,7 @@ func checkFree(ctx context.Context, network, path string) error {
 	return err
 }
 
-// Addr is the path. The kernel knows the socket by the one that it was made at.
+// Addr returns the path given to Listen. The kernel knows the socket by its temporary path.
 func (l *Listener) Addr() net.Addr {
 	return &net.UnixAddr{Net: l.UnixListener.Addr().Network(), Name: l.path}
 }
@@ -178,8 +178,8 @@ func (l *Listener) OwnsPath() bool {
 	return err == nil && os.SameFile(now, l.file)
 }
 
-// Close stops listening and removes the file, if it is still the listener's. A successor's
-// would look the same after that: only the first call looks.
+// Close stops listening and removes the file if it is still the listener's. Only the first call
+// checks the file: after it, a successor's file could have the same identity.
 func (l *Listener) Close() error {
 	l.once.Do(func() {
 		if l.OwnsPath() {

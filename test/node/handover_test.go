@@ -38,7 +38,7 @@ func (b *bed) awaitTaken(t *testing.T, a daemon) {
 			t.Fatalf("the agent has ended: %v", a.Err())
 		}
 		log := a.Stderr.String()
-		return strings.Contains(log, `"taken over"`) && strings.Contains(log, "a successor can take over") &&
+		return strings.Contains(log, `"taken over"`) && strings.Contains(log, "handover socket listening") &&
 			(b.unmanaged || strings.Count(log, "lease taken") >= len(b.ask))
 	})
 }

@@ -82,7 +82,7 @@ func TestHandOverNewDies(t *testing.T) {
 				next := b.launchWaiting(t)
 				time.Sleep(100 * time.Millisecond)
 				next.Kill()
-				says(t, old, "an agent that was to take over has ended")
+				says(t, old, "successor ended before takeover")
 			}
 			next := b.launchWaiting(t)
 			next.Signal(syscall.SIGTERM) // in order
