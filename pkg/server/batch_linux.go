@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// batchSize is the most datagrams that one system call takes. Above 64 the
-	// cost per datagram no longer falls.
+	// batchSize is the most datagrams of one system call. Above 64 the cost per datagram no longer
+	// falls.
 	batchSize = 64
-	// packetStride sets the packets of a batch apart. It is not a power of two:
-	// at 2048 bytes their first lines would share two of a cache's sets.
+	// packetStride is the distance of packets in a batch. It is not a power of two: at 2048 bytes
+	// their first cache lines would share two sets of a cache.
 	packetStride = maxQuery + 64
-	// replyRoom is the bytes of a batch's replies, one after the other. Longer
-	// ones are rare and find room elsewhere.
+	// replyRoom is the buffer size in bytes for a batch's replies. A reply that does not fit is
+	// allocated.
 	replyRoom = batchSize * 1232
 )
 
@@ -33,7 +33,7 @@ type message struct {
 	_      [4]byte
 }
 
-// The kernel reads these by layout; a wrong size must not compile.
+// The kernel depends on these layouts; a wrong size must not compile.
 const (
 	_ = uint(unsafe.Sizeof(message{}) - 64)
 	_ = uint(64 - unsafe.Sizeof(message{}))
@@ -42,13 +42,12 @@ const (
 	_ = uint(unsafe.Sizeof(unix.RawSockaddrInet6{}) - unix.SizeofSockaddrInet6)
 )
 
-// A batch is the memory of one reader: datagrams as recvmmsg wrote them, and
-// replies as sendmmsg reads them. A reply goes to the sockaddr its query came
-// from, which is not copied.
+// A udpBatch is the memory of one reader: datagrams as recvmmsg writes them, and replies as
+// sendmmsg reads them. A reply uses the sockaddr of its query, which is not copied.
 type udpBatch struct {
 	in       [batchSize]message
 	inVec    [batchSize]unix.Iovec
-	from     [batchSize]unix.RawSockaddrInet6 // an IPv4 one fills the first 16 bytes
+	from     [batchSize]unix.RawSockaddrInet6 // an IPv4 address uses the first 16 bytes
 	control  [batchSize][controlLen]byte
 	packets  [batchSize * packetStride]byte
 	out      [batchSize]message
@@ -56,7 +55,7 @@ type udpBatch struct {
 	replies  [replyRoom]byte
 	received int
 	pending  int // replies in out
-	used     int // bytes of replies taken
+	used     int // bytes of replies in use
 	wildcard bool
 }
 
@@ -76,7 +75,7 @@ func newUDPBatch(wildcard bool) *udpBatch {
 	return b
 }
 
-// rearm restores what the kernel wrote over in the i-th header.
+// rearm restores the fields of the i-th header that the kernel overwrote.
 func (b *udpBatch) rearm(i int) {
 	h := &b.in[i].header
 	h.Namelen = unix.SizeofSockaddrInet6
@@ -87,10 +86,10 @@ func (b *udpBatch) rearm(i int) {
 	}
 }
 
-// receive takes what the socket holds, without waiting.
+// receive reads what the socket holds, without waiting.
 //
-// RawSyscall keeps the scheduler out: the call never blocks, and handing the
-// processor over and back costs more than it does.
+// RawSyscall bypasses the scheduler: the call never blocks, and releasing the processor costs more
+// than the call.
 func (b *udpBatch) receive(fd uintptr) syscall.Errno {
 	for i := range b.received {
 		b.rearm(i)
@@ -103,7 +102,7 @@ func (b *udpBatch) receive(fd uintptr) syscall.Errno {
 	return errno
 }
 
-// packet is the i-th datagram received, or nil if it was cut.
+// packet returns the i-th datagram, or nil if it was truncated.
 func (b *udpBatch) packet(i int) []byte {
 	if b.in[i].header.Flags&unix.MSG_TRUNC != 0 {
 		return nil
@@ -112,7 +111,7 @@ func (b *udpBatch) packet(i int) []byte {
 	return b.packets[start : start+int(b.in[i].length)]
 }
 
-// peer is where the i-th datagram came from.
+// peer returns the source of the i-th datagram.
 func (b *udpBatch) peer(i int) netip.AddrPort {
 	sa := &b.from[i]
 	if sa.Family == unix.AF_INET {
@@ -126,14 +125,14 @@ func (b *udpBatch) peer(i int) netip.AddrPort {
 	return netip.AddrPortFrom(addr, bigEndian(sa.Port))
 }
 
-// bigEndian reads a port as the kernel lays it out.
+// bigEndian converts a port from network byte order.
 func bigEndian(port uint16) uint16 {
 	p := (*[2]byte)(unsafe.Pointer(&port))
 	return uint16(p[0])<<8 | uint16(p[1])
 }
 
-// source is the control message that makes a reply to the i-th datagram leave
-// from the address it was sent to; nil if the socket has only one.
+// source returns the control message that makes a reply to the i-th datagram leave from the address
+// it was sent to; nil if the socket has only one address.
 func (b *udpBatch) source(i int) []byte {
 	if !b.wildcard {
 		return nil
@@ -143,11 +142,11 @@ func (b *udpBatch) source(i int) []byte {
 	return control
 }
 
-// replyBuffer is where the next reply is to be appended.
+// reply returns the Replier for the i-th datagram, for an answer that comes after this batch.
 func (b *udpBatch) replyBuffer() []byte { return b.replies[b.used:b.used:replyRoom] }
 
-// queueReply adds the reply to the i-th datagram to those that flush sends. It is
-// what was appended to space, wherever that ended up.
+// queueReply adds the reply to the i-th datagram to those that flush sends. reply was appended to
+// replyBuffer, which may have reallocated it.
 func (b *udpBatch) queueReply(i int, reply []byte) {
 	if cap(reply) == replyRoom-b.used {
 		b.used += len(reply)
@@ -171,12 +170,11 @@ func (b *udpBatch) reply(i int, s *udpSocket) *pendingReply {
 	return &pendingReply{socket: s, to: b.from[i], source: slices.Clone(b.source(i))}
 }
 
-// flush sends the queued replies and returns how many the kernel did not take.
+// flush sends the queued replies and returns how many the kernel refused.
 func (b *udpBatch) flush(fd uintptr) (unsent int) { return sendAll(fd, b.out[:b.pending]) }
 
-// sendAll sends messages and returns how many the kernel did not take. One that
-// cannot be sent (its client's route is gone, say) does not hold back those behind
-// it.
+// sendAll sends messages and returns how many the kernel refused. A message that cannot be sent,
+// for example because the route to its client is gone, does not stop the others.
 func sendAll(fd uintptr, out []message) (unsent int) {
 	for len(out) > 0 {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&out[0])), uintptr(len(out)), unix.MSG_DONTWAIT, 0, 0)

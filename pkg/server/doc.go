@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server reads queries from UDP sockets and TCP sessions and sends the
-// replies a [Handler] gives.
+// Package server reads queries from UDP sockets and TCP sessions and sends the replies of a
+// [Handler].
 //
-// It knows nothing of DNS but where a message begins and ends. Every reader, a
-// UDP socket's or a TCP session's, takes its queries through a [Worker] into the
-// handler: a query is tried from memory on the reader itself, and only what is
-// not held there leaves for another goroutine.
+// It does not parse DNS; it only knows where a message begins and ends. Every reader, of a UDP
+// socket or a TCP session, has a [Worker] of the handler. The worker answers a query from memory on
+// the reader's goroutine. Only a miss moves to another goroutine.
 package server

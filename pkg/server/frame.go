@@ -10,22 +10,23 @@ import (
 )
 
 const (
-	frameHeader = 2       // the length in front of each message, RFC 1035 section 4.2.2
-	frameBuffer = 4 << 10 // about a hundred queries; every session holds this much
+	frameHeader = 2       // the length before each message, RFC 1035 section 4.2.2
+	frameBuffer = 4 << 10 // about a hundred queries; every session has this buffer
 )
 
-// errFrameShort reports a frame that cannot hold a DNS header. The stream cannot be trusted after it.
+// errFrameShort reports a frame that cannot hold a DNS header. The stream cannot be parsed after
+// it.
 var errFrameShort = errors.New("frame shorter than a DNS header")
 
 // frames splits a TCP stream into DNS messages.
 //
-// One buffer takes what a read brings, and messages are slices of it. The buffer grows only when bytes of a larger
-// message have really come, never on the word of a length prefix, so a client pays for memory with traffic.
-// It shrinks as soon as the large message is gone.
+// Reads go to one buffer, and messages are slices of it. The buffer grows only when bytes of a
+// larger message have arrived, not because of a length prefix alone, so a client pays for memory
+// with traffic. It shrinks as soon as the large message is consumed.
 type frames struct {
-	buf        []byte // small, or something larger
-	small      []byte // kept, so that shrinking allocates nothing
-	start, end int    // buf[start:end] holds bytes not yet handed out
+	buf        []byte // small, or a larger buffer
+	small      []byte // kept so that shrinking does not allocate
+	start, end int    // buf[start:end] holds bytes not yet returned
 }
 
 func newFrames() frames {
@@ -33,7 +34,8 @@ func newFrames() frames {
 	return frames{buf: small, small: small}
 }
 
-// readBuffer returns where the next read goes; it is never empty. It moves bytes: messages handed out before are void.
+// readBuffer returns where the next read goes; it is never empty. It moves bytes and invalidates
+// earlier messages.
 func (f *frames) readBuffer() []byte {
 	rest := f.buf[f.start:f.end]
 	switch {
@@ -47,10 +49,11 @@ func (f *frames) readBuffer() []byte {
 	return f.buf[f.end:]
 }
 
-// advance says that n bytes were read into room.
+// advance adds n bytes that were read into readBuffer.
 func (f *frames) advance(n int) { f.end += n }
 
-// next returns the next whole message, or nil when more bytes are needed. The message is valid until room is called.
+// next returns the next whole message, or nil if more bytes are needed. The message is valid until
+// readBuffer is called.
 func (f *frames) next() ([]byte, error) {
 	rest := f.buf[f.start:f.end]
 	if len(rest) < frameHeader {
@@ -67,10 +70,11 @@ func (f *frames) next() ([]byte, error) {
 	return rest[frameHeader : frameHeader+size : frameHeader+size], nil
 }
 
-// partial reports whether a frame has begun that is not whole. It means something once next returned nil.
+// partial reports whether an incomplete frame has begun. It is valid after next returned nil.
 func (f *frames) partial() bool { return f.start < f.end }
 
-// need returns how many bytes the buffer must hold for the frame that has begun, as far as that is known.
+// need returns the number of bytes that the buffer must hold for the current frame, as far as
+// known.
 func (f *frames) need() int {
 	rest := f.buf[f.start:f.end]
 	if len(rest) < frameHeader {
@@ -85,11 +89,12 @@ func (f *frames) move(to, rest []byte) {
 	f.buf = to
 }
 
-// frameOpen appends room for the length of a message to dst. The message is appended next, then frameSeal called.
+// frameOpen appends room for the length of a message to dst. The caller appends the message and
+// calls frameSeal.
 func frameOpen(dst []byte) []byte { return append(dst, 0, 0) }
 
-// frameSeal writes the length of the message that was appended after frameOpen(dst[:at]). A message that is empty, or
-// longer than a frame can be, is cut off again and reported as false.
+// frameSeal writes the length of the message appended after frameOpen(dst[:at]). It removes a
+// message that is empty or too long for a frame, and returns false.
 func frameSeal(dst []byte, at int) ([]byte, bool) {
 	size := len(dst) - at - frameHeader
 	if size <= 0 || size > wire.MaxMessage {

@@ -15,21 +15,21 @@ import (
 	"time"
 )
 
-// A handing is what a server knows of its sockets' being given to another process, which
-// reads them from then on. What they hold is left to it.
+// A handover is the state of passing a server's sockets to another process, which reads them from
+// then on. Queries left in the sockets are for that process.
 type handover struct {
 	once        *sync.Once
-	requested   chan struct{} // closed by Give
-	stopped     chan struct{} // closed by Run once nothing more is taken from the sockets
-	done        chan struct{} // closed by Run at its end
-	sessionTime time.Duration // how long open sessions go on; written before asked is closed
+	requested   chan struct{} // closed by HandOver
+	stopped     chan struct{} // closed by Run once it reads no more from the sockets
+	done        chan struct{} // closed by Run when it returns
+	sessionTime time.Duration // how long open sessions continue; written before requested is closed
 }
 
 func newHandover() handover {
 	return handover{once: new(sync.Once), requested: make(chan struct{}), stopped: make(chan struct{}), done: make(chan struct{})}
 }
 
-// started reports whether the sockets were given.
+// started reports whether HandOver was called.
 func (h *handover) started() bool {
 	select {
 	case <-h.requested:
@@ -39,7 +39,7 @@ func (h *handover) started() bool {
 	}
 }
 
-// request asks Run to take no more, and returns once it does not, or ctx ends.
+// request asks Run to read no more. It returns once Run has stopped, or ctx ends.
 func (h *handover) request(ctx context.Context, stay time.Duration) {
 	h.once.Do(func() {
 		h.sessionTime = stay
@@ -52,13 +52,13 @@ func (h *handover) request(ctx context.Context, stay time.Duration) {
 	}
 }
 
-// Adopt has the server read the sockets of files, which another process has opened and
-// may still read, in place of those that Listen would open. The server has a reader for
-// each of them, whatever the configuration says: what one that nobody reads holds would
-// be lost. The files are closed, also after an error; then no socket stays. The sockets
-// must be the first of their address, as those of Listen are.
+// Adopt makes the server read the sockets of files instead of opening its own. Another process has
+// opened them and may still read them. The server starts one reader for each, whatever Readers
+// says, because queries in an unread socket would be lost. Adopt closes the files, also after an
+// error, and then keeps no socket. The sockets must be the first of their address, as those of
+// Listen are.
 func (u *UDP) Adopt(files []*os.File) (err error) {
-	u.sockets.clear() // of another try
+	u.sockets.clear() // of an earlier attempt
 	for _, f := range files {
 		if err == nil {
 			err = u.adopt(f)
@@ -66,12 +66,12 @@ func (u *UDP) Adopt(files []*os.File) (err error) {
 		_ = f.Close()
 	}
 	if err == nil && len(u.sockets.all()) == 0 {
-		err = errors.New("no socket was given")
+		err = errors.New("no sockets received")
 	}
 	if err != nil {
 		u.Close()
 		u.sockets.clear()
-		return fmt.Errorf("taking over udp %s: %w", u.cfg.Addr, err)
+		return fmt.Errorf("adopting udp sockets of %s: %w", u.cfg.Addr, err)
 	}
 	warnNoSelector(u.cfg.Log, "udp", u.Addr(), u.AttachSelector())
 	return nil
@@ -85,7 +85,7 @@ func (u *UDP) adopt(f *os.File) error {
 	conn, ok := opened.(*net.UDPConn)
 	if !ok || conn.LocalAddr().(*net.UDPAddr).Port != int(u.cfg.Addr.Port()) && u.cfg.Addr.Port() != 0 {
 		_ = opened.Close()
-		return fmt.Errorf("%s %s is another socket", opened.LocalAddr().Network(), opened.LocalAddr())
+		return fmt.Errorf("unexpected socket %s %s", opened.LocalAddr().Network(), opened.LocalAddr())
 	}
 	s := u.newSocket(u.cfg.Addr)
 	if err := s.setConn(conn); err != nil {
@@ -100,7 +100,7 @@ func control(raw syscall.RawConn, set func(fd int) error) error {
 	return controlFunc(set)("", "", raw)
 }
 
-// Raw are the sockets, to be given to another process.
+// RawConns returns the sockets, to be passed to another process.
 func (u *UDP) RawConns() []syscall.RawConn {
 	sockets := u.sockets.all()
 	list := make([]syscall.RawConn, len(sockets))
@@ -110,13 +110,12 @@ func (u *UDP) RawConns() []syscall.RawConn {
 	return list
 }
 
-// MissingReaders is how many sockets the configuration asks for beyond those that there are.
+// MissingReaders returns how many more readers the configuration asks for than there are sockets.
 func (u *UDP) MissingReaders() int { return max(u.cfg.Readers-len(u.sockets.all()), 0) }
 
-// AddReaders opens the sockets that the configuration asks for beyond those that were adopted,
-// and has Run read them. It may only be called while Run serves and nobody is given the
-// sockets: what comes to a socket that nobody reads is lost. No socket of another process
-// may share the address: the new ones would no longer follow the first.
+// AddReaders opens the missing sockets and makes Run read them. It may only be called while Run
+// serves and no handover is in progress: queries in a socket without a reader are lost. No socket
+// of another process may share the address, or the new sockets would not directly follow the first.
 func (u *UDP) AddReaders(ctx context.Context) error {
 	for range u.MissingReaders() {
 		s, err := u.open(ctx, u.Addr(), false)
@@ -134,13 +133,13 @@ func (u *UDP) AddReaders(ctx context.Context) error {
 	return nil
 }
 
-// A socketList is the sockets of a server. More may be added while they are read.
+// A socketList holds the sockets of a server. Sockets may be added while they are read.
 type socketList struct {
-	mu   sync.Mutex                   // taken by who changes the list
-	list atomic.Pointer[[]*udpSocket] // never changed, but replaced
+	mu   sync.Mutex                   // held while the list changes
+	list atomic.Pointer[[]*udpSocket] // copied on write
 }
 
-// all may be called at any time. The list is not the caller's to change.
+// all returns the list, which the caller must not change. It may be called at any time.
 func (l *socketList) all() []*udpSocket {
 	if list := l.list.Load(); list != nil {
 		return *list
@@ -157,23 +156,22 @@ func (l *socketList) add(s *udpSocket) {
 
 func (l *socketList) clear() { l.list.Store(nil) }
 
-// HandOver leaves the sockets to another process that reads them already: Run takes nothing
-// more from them, sends the replies that are due and returns. Give returns when nothing
-// more is taken, or ctx ends.
+// HandOver leaves the sockets to another process that already reads them. Run stops reading, sends
+// the outstanding replies and returns. HandOver returns when reading has stopped, or ctx ends.
 func (u *UDP) HandOver(ctx context.Context) { u.handover.request(ctx, 0) }
 
-// Adopt has the server accept sessions from the listening socket of a file, which another
-// process has opened and may still use. The file is closed, also after an error.
+// Adopt makes the server accept sessions from the listening socket of a file, which another process
+// has opened and may still use. It closes the file, also after an error.
 func (t *TCP) Adopt(f *os.File) error {
 	defer func() { _ = f.Close() }()
 	ln, err := net.FileListener(f)
 	if err != nil {
-		return fmt.Errorf("taking over tcp %s: %w", t.cfg.Addr, unwrapOpError(err))
+		return fmt.Errorf("adopting tcp socket of %s: %w", t.cfg.Addr, unwrapOpError(err))
 	}
 	own, ok := ln.(*net.TCPListener)
 	if !ok {
 		_ = ln.Close()
-		return fmt.Errorf("taking over tcp %s: %s is another socket", t.cfg.Addr, ln.Addr().Network())
+		return fmt.Errorf("adopting tcp socket of %s: unexpected %s socket", t.cfg.Addr, ln.Addr().Network())
 	}
 	raw, err := own.SyscallConn()
 	if err == nil {
@@ -181,14 +179,14 @@ func (t *TCP) Adopt(f *os.File) error {
 	}
 	if err != nil {
 		_ = ln.Close()
-		return fmt.Errorf("taking over tcp %s: %w", t.cfg.Addr, err)
+		return fmt.Errorf("adopting tcp socket of %s: %w", t.cfg.Addr, err)
 	}
 	t.listener = ln
 	warnNoSelector(t.cfg.Log, "tcp", t.Addr(), t.AttachSelector())
 	return nil
 }
 
-// RawConn is the listening socket, to be given to another process; nil if it has none.
+// RawConn returns the listening socket, to be passed to another process; nil if there is none.
 func (t *TCP) RawConn() syscall.RawConn {
 	ln, ok := t.listener.(syscall.Conn)
 	if !ok {
@@ -201,18 +199,17 @@ func (t *TCP) RawConn() syscall.RawConn {
 	return raw
 }
 
-// HandOver leaves the listening socket to another process that accepts from it already: Run
-// accepts no more, goes on with the sessions it has until they end by themselves, its
-// context ends or the time stay is over, and returns as it would at the end of its
-// context. Give returns when nothing more is accepted, or ctx ends.
+// HandOver leaves the listening socket to another process that already accepts from it. Run stops
+// accepting and serves its open sessions until they end, its context ends or stay is over; then it
+// drains and returns. HandOver returns when accepting has stopped, or ctx ends.
 func (t *TCP) HandOver(ctx context.Context, stay time.Duration) { t.handover.request(ctx, stay) }
 
-// awaitSessions waits until there is no session any more, ctx ends, or the time is over.
+// awaitSessions waits until no session is open, ctx ends, or limit is over.
 func (t *TCP) awaitSessions(ctx context.Context, limit time.Duration) {
-	const look = 10 * time.Millisecond // an upgrade is rare, and this is short beside it
+	const interval = 10 * time.Millisecond // short compared with an upgrade
 	ended := time.NewTimer(limit)
 	defer ended.Stop()
-	ticker := time.NewTicker(look)
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for t.table.count() > 0 {
 		select {

@@ -14,23 +14,22 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// replyBatchSize is the bytes of a sheaf's replies: half a kilobyte for each, which
-// most do not have. A sheaf with longer ones is full earlier.
+// replyBatchSize is the buffer size in bytes of a replyBatch: 512 for each reply. Most replies are
+// shorter. A batch with longer ones is full earlier.
 const replyBatchSize = batchSize * 512
 
-// A sheaf is replies of the slow path that leave a socket in one system call.
+// A replyBatch holds resolved replies that one system call sends through a socket.
 type replyBatch struct {
 	out    [batchSize]message
 	vec    [batchSize]unix.Iovec
 	room   [replyBatchSize]byte
 	count  int
 	used   int              // bytes of room taken
-	unsent int              // replies that the kernel did not take
-	send   func(fd uintptr) // made once, as a function made at each call costs an allocation
+	unsent int              // replies that the kernel refused
+	send   func(fd uintptr) // made once: a closure for each call would allocate
 }
 
-// replyBatches are the empty ones: there are as many as are being filled or sent, not
-// as sockets.
+// replyBatches are the empty ones. There are as many as are being filled or sent, not as sockets.
 var replyBatches = sync.Pool{New: func() any { return newReplyBatch() }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
 
 func newReplyBatch() *replyBatch {
@@ -43,12 +42,12 @@ func newReplyBatch() *replyBatch {
 	return s
 }
 
-// fits reports whether there is room for msg. In an empty sheaf there is.
+// fits reports whether msg fits. It always fits an empty batch.
 func (s *replyBatch) fits(msg []byte) bool {
 	return s.count == 0 || s.count < batchSize && s.used+len(msg) <= replyBatchSize
 }
 
-// add copies msg, which must fit and not be empty. Of r it keeps the addresses.
+// add copies msg, which must fit and not be empty. It keeps references to the addresses in r.
 func (s *replyBatch) add(r *pendingReply, msg []byte) {
 	kept := append(s.room[s.used:s.used:replyBatchSize], msg...)
 	s.used = min(s.used+len(msg), replyBatchSize)
@@ -66,7 +65,7 @@ func (s *replyBatch) add(r *pendingReply, msg []byte) {
 	s.count++
 }
 
-// reset makes the sheaf empty, so that it holds nobody's memory.
+// reset empties the batch and drops all references.
 func (s *replyBatch) reset() {
 	for i := range s.count {
 		h := &s.out[i].header
@@ -77,15 +76,15 @@ func (s *replyBatch) reset() {
 	s.count, s.used, s.unsent = 0, 0, 0
 }
 
-// An replyQueue gathers the replies of the slow path that leave one socket. While
-// it holds some, a flush of the socket is still to come.
+// A replyQueue gathers the resolved replies of one socket. While it is not empty, a flush of the
+// socket is pending.
 type replyQueue struct {
 	mu    sync.Mutex  // guards sheaf
 	batch *replyBatch // nil: empty
 }
 
-// add adds a reply. It reports whether it is the first, and hands out what had to
-// make room for it.
+// add adds a reply. It reports whether it is the first, and returns a full batch that had to make
+// room for it.
 func (o *replyQueue) add(r *pendingReply, msg []byte) (first bool, full *replyBatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -100,7 +99,7 @@ func (o *replyQueue) add(r *pendingReply, msg []byte) (first bool, full *replyBa
 	return first, full
 }
 
-// take hands out what was gathered, nil if that is nothing.
+// take removes and returns the gathered batch, or nil.
 func (o *replyQueue) take() *replyBatch {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -109,14 +108,14 @@ func (o *replyQueue) take() *replyBatch {
 	return s
 }
 
-// Flush implements [wire.Flusher]: it sends the replies that were gathered.
+// Flush implements [wire.Flusher]: it sends the gathered replies.
 func (s *udpSocket) Flush() {
 	if full := s.replies.take(); full != nil {
 		s.send(full)
 	}
 }
 
-// send sends the replies of a sheaf, which is no longer the caller's.
+// send sends the replies of a batch, and returns the batch to the pool.
 func (s *udpSocket) send(full *replyBatch) {
 	n := full.count
 	if s.raw.Control(full.send) != nil { // the socket is closed
@@ -132,7 +131,7 @@ func (s *udpSocket) send(full *replyBatch) {
 	s.server.repliesDue.Add(int64(-n))
 }
 
-// A pendingReply answers one query that left a reader of batches. It has 64 bytes.
+// A pendingReply replies to one query of a batch that missed the cache. Its size is 64 bytes.
 type pendingReply struct {
 	socket   *udpSocket
 	source   []byte // control message that names the source address, for a wildcard socket

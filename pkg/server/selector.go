@@ -8,13 +8,13 @@ import (
 	"net/netip"
 )
 
-// errNoSelector says that the kernel refuses what selectOwn asks for.
+// errNoSelector reports that the kernel rejects attachSelector.
 var errNoSelector = errors.New("no socket selector")
 
-// AttachSelector has the kernel deal queries among the server's own sockets only, whatever
-// other sockets with SO_REUSEPORT share the address. A process with such a socket can
-// undo it. It counts on Listen, by which the own sockets are the first of the address.
-// A server that gave its sockets leaves that to the process that has them, and maybe more.
+// AttachSelector makes the kernel distribute queries among the server's own sockets only, even if
+// sockets of other processes share the address with SO_REUSEPORT. A process with such a socket can
+// replace the selector. It requires that the own sockets are the first of the address, which Listen
+// ensures. After a handover it does nothing: the other process attaches its own.
 func (u *UDP) AttachSelector() error {
 	if u.handover.started() {
 		return nil
@@ -25,7 +25,8 @@ func (u *UDP) AttachSelector() error {
 	return control(own[0].raw, func(fd int) error { return attachSelector(fd, len(own)) })
 }
 
-// AttachSelector has the kernel give sessions to the server's own socket only, see that of UDP.
+// AttachSelector makes the kernel pass connections to the server's own socket only, see
+// [UDP.AttachSelector].
 func (t *TCP) AttachSelector() error {
 	raw := t.RawConn()
 	if raw == nil || t.handover.started() {
@@ -34,9 +35,9 @@ func (t *TCP) AttachSelector() error {
 	return control(raw, func(fd int) error { return attachSelector(fd, 1) })
 }
 
-// warnNoSelector logs why a server goes on without a selector, unless err is nil.
+// warnNoSelector logs that a server runs without a selector, unless err is nil.
 func warnNoSelector(log *slog.Logger, network string, addr netip.AddrPort, err error) {
 	if err != nil {
-		log.Warn("socket selector refused: other processes may share the port", "network", network, "addr", addr, "err", err)
+		log.Warn("socket selector refused", "network", network, "addr", addr, "err", err)
 	}
 }

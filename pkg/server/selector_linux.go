@@ -8,32 +8,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attachSelector has the kernel deal what comes to the address of socket fd among the first
-// own sockets of its SO_REUSEPORT group only. The group numbers its sockets in the order
-// in which they joined, so that a socket which another process binds later gets nothing.
+// attachSelector makes the kernel distribute packets or connections for the address of socket fd
+// among the first own sockets of its SO_REUSEPORT group. The group numbers sockets in the order of
+// bind, so a socket that another process binds later gets nothing.
 //
-// Before bind, on a socket with SO_REUSEPORT, it gives the socket a group of its own.
-// Bind then fails if any other socket has the address, with SO_REUSEPORT or without,
-// while others may join later.
+// Called before bind on a socket with SO_REUSEPORT, it gives the socket its own group. Bind then
+// fails if any other socket has the address, with or without SO_REUSEPORT. Others may join later.
 func attachSelector(fd, own int) error {
 	program := selectorProgram(own, rand.Uint32())
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
 		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
-// Offsets from the network header of the packet, where the program reads.
+// Offsets that the program reads, from the network header of the packet.
 const (
 	skfNet   = 1<<32 - 0x100000 // SKF_NET_OFF
 	srcIPv4  = skfNet + 12
-	portIPv4 = skfNet + 20 // without IP options: with them it spreads by something else of the packet
+	portIPv4 = skfNet + 20 // assumes no IP options: with them it hashes other bytes of the packet
 	srcIPv6  = skfNet + 16 // the low 64 bits
 	portIPv6 = skfNet + 40
 )
 
-// selectorProgram is a program that returns an index below own. It is a hash of the client's
-// address and port: the queries of one client's socket go to one reader, which takes
-// them with one call, as with the kernel's own hash. The key keeps clients from choosing
-// their reader by their port. What cannot be read selects the first socket.
+// selectorProgram returns a program that returns an index below own: a hash of the client's address
+// and port. All queries of one client socket go to one reader, which receives them with one system
+// call, as with the kernel's own hash. The key prevents clients from choosing a reader by their
+// port. A packet that the program cannot read goes to the first socket.
 func selectorProgram(own int, key uint32) []unix.SockFilter {
 	if own <= 1 {
 		return []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
@@ -42,7 +41,7 @@ func selectorProgram(own int, key uint32) []unix.SockFilter {
 	const toX = unix.BPF_MISC | unix.BPF_TAX
 	const alu, x = unix.BPF_ALU, unix.BPF_X
 	return []unix.SockFilter{
-		{Code: load | one, K: skfNet}, // the version and the header's length: a socket of [::] gets both families
+		{Code: load | one, K: skfNet}, // version and header length: a socket of [::] gets both families
 		{Code: alu | unix.BPF_RSH, K: 4},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ, K: 4, Jf: 4},
 		{Code: load | word, K: srcIPv4},

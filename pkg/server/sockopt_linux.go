@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setFreeBind lets a socket be bound to an address that no link has.
+// setFreeBind permits binding to an address that no link has.
 func setFreeBind(fd int, addr netip.Addr) error {
 	if addr.Is4() {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1)
@@ -18,23 +18,23 @@ func setFreeBind(fd int, addr netip.Addr) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)
 }
 
-// sessionBuffer is asked of the kernel for what a session has not read, and again for
-// what its client has not. It takes twice that.
+// sessionBuffer is the requested size in bytes of a session's kernel send and receive buffers. The
+// kernel doubles it.
 const sessionBuffer = 16 << 10
 
-// limitSessionBuffers bounds what the kernel keeps for a TCP session that reads slower than its
-// client writes, or the other way round. By itself it would keep megabytes for each,
-// which are memory of this process's container. A kernel that refuses leaves it at that.
+// limitSessionBuffers bounds the kernel memory of a TCP session whose client writes faster than the
+// session reads, or reads slower than it writes. By default that would be megabytes for each
+// session, charged to this container. Errors are ignored.
 //
-// What a client leaves unread for as long as unread, the kernel gives up with the
-// connection. It would else keep the answers of a closed session for minutes.
+// The kernel closes a connection whose client leaves data unread for the duration unread. Otherwise
+// it would keep the answers of a closed session for minutes.
 func limitSessionBuffers(fd int, unread time.Duration) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, sessionBuffer)
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sessionBuffer)
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unread.Milliseconds()))
 }
 
-// unsentBytes is how many bytes of answers the kernel keeps that the client has not taken.
+// unsentBytes returns the number of bytes that the kernel keeps until the client acknowledges them.
 func unsentBytes(raw syscall.RawConn) (n int) {
 	_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
 	return n

@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// setFreeBind lets a socket be bound to an address that no link has.
+// setFreeBind is supported on Linux only.
 func setFreeBind(int, netip.Addr) error { return errors.ErrUnsupported }
 
 const sessionBuffer = 16 << 10
 
-// limitSessionBuffers is of Linux only.
+// limitSessionBuffers is supported on Linux only.
 func limitSessionBuffers(int, time.Duration) {}
 
-// unsentBytes is of Linux only.
+// unsentBytes is supported on Linux only.
 func unsentBytes(syscall.RawConn) int { return 0 }
 
-// attachSelector is of Linux only.
+// attachSelector is supported on Linux only.
 func attachSelector(int, int) error { return errors.ErrUnsupported }
 
-// A poller is of Linux only.
+// A poller is supported on Linux only.
 type poller struct{}
 
 func (*poller) open()  {}

@@ -15,31 +15,32 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// drainBatches bounds what a stopping reader still takes: a socket's whole
-// buffer many times over, and an end under a load that has none.
+// drainBatches bounds the batches that a stopping reader still answers: many times a socket's
+// buffer, but finite under constant load.
 const drainBatches = 256
 
-// minBusyBatch is the least batch after which the next is asked for at once: while
-// so many were answered, more have come, and asking costs a tenth of waiting.
+// minBusyBatch is the smallest batch after which the reader asks for the next one at once. After so
+// many queries more have arrived, and a system call costs a tenth of waiting.
 const minBusyBatch = 4
 
-// setReceiveBuffer asks for a receive buffer. More than the system's limit needs a right
-// that we may not have; the limit is what we get then.
+// setReceiveBuffer requests a receive buffer. More than the system's limit needs CAP_NET_ADMIN;
+// without it the limit applies.
 func setReceiveBuffer(fd, size int) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, size) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, size)
 	}
 }
 
-// ignorePathMTU sends answers over IPv4 in one piece whatever path MTU the kernel has learned for a client: anybody may
-// forge the ICMP message that lowers it to 552 bytes, and fragments may be forged without knowing ports or IDs (RFC 9715).
-// IPv6 has no path MTU that the largest answer of the default listen.udpSize does not fit.
+// ignorePathMTU sends IPv4 answers unfragmented whatever path MTU the kernel has learned for a
+// client. An attacker can forge the ICMP message that lowers the path MTU to 552 bytes, and can
+// forge fragments without knowing ports or IDs (RFC 9715). With IPv6, the largest answer of the
+// default listen.udpSize fits every path MTU.
 func ignorePathMTU(fd int) {
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_OMIT)
 }
 
-// readBatches answers batch after batch: one system call takes what has
-// arrived, one sends what could be answered from memory.
+// readBatches answers batches: one system call receives what has arrived, one sends what was
+// answered from memory.
 func (s *udpSocket) readBatches(ctx context.Context) error {
 	b := newUDPBatch(s.wildcard)
 	left := drainBatches
@@ -64,8 +65,8 @@ func (s *udpSocket) readBatches(ctx context.Context) error {
 	}
 }
 
-// readReady answers batches until the socket is empty, which is not the end,
-// or fails, or the reader is stopping and took as many as are left to it.
+// readReady answers batches until the socket is empty (done is false), it fails, or a stopping
+// reader has used up left.
 func (s *udpSocket) readReady(ctx context.Context, b *udpBatch, fd uintptr, left *int) (done bool, failed error) {
 	for *left > 0 {
 		switch errno := b.receive(fd); errno {
@@ -90,16 +91,16 @@ func (s *udpSocket) readReady(ctx context.Context, b *udpBatch, fd uintptr, left
 	return true, nil
 }
 
-// shouldPoll reports whether to wait for the poller after a batch. It may only where the
-// batch was not full: the socket was empty then, so what came since wakes the
-// poller. After a few datagrams, asking again would cost a call to hear that there
-// are no more. And while replies are due, what upstreams say is read by others who
-// wait for the poller, which a reader that never waits keeps from them.
+// shouldPoll reports whether to wait for the poller after a batch. It may only after a batch that
+// was not full: the socket was empty then, so later packets wake the poller. After a few datagrams
+// another system call would find none. While replies are outstanding, the goroutines that read from
+// upstreams need the poller, which a reader that never waits would keep from them.
 func (s *udpSocket) shouldPoll(b *udpBatch) bool {
 	return b.received < minBusyBatch || b.received < batchSize && s.server.repliesDue.Load() > 0
 }
 
-// drain answers what the socket still holds after the last wake-up, if nobody else does.
+// drain answers what the socket still holds after the last wake-up, unless another process reads
+// it.
 func (s *udpSocket) drain(read func(uintptr) bool) error {
 	if s.server.handover.started() {
 		return nil
@@ -107,7 +108,7 @@ func (s *udpSocket) drain(read func(uintptr) bool) error {
 	return s.raw.Control(func(fd uintptr) { read(fd) })
 }
 
-// answer takes a batch through the worker and sends what was answered.
+// answer passes a batch to the worker and sends the answers.
 func (s *udpSocket) answer(ctx context.Context, b *udpBatch, fd uintptr) {
 	now := time.Now()
 	s.busy.begin(s.server.clock(now))
@@ -127,11 +128,11 @@ func (s *udpSocket) answer(ctx context.Context, b *udpBatch, fd uintptr) {
 	s.busy.end()
 }
 
-// answerFrom answers the batch's datagrams from the i-th on and returns the one
-// to go on with: the next after one whose handling panicked, or the end.
+// answerFrom answers the batch's datagrams from the i-th on. It returns the next index to continue
+// at: after a panic the one after the packet that caused it, else the end.
 func (s *udpSocket) answerFrom(ctx context.Context, b *udpBatch, i int, now time.Time) (next int) {
 	defer s.recoverPanic(ctx)
-	peer := &s.peer // the worker takes its address; here it costs no allocation
+	peer := &s.peer // the worker takes its address; a field does not allocate
 	for next = i; next < b.received; {
 		i, next = next, next+1
 		pkt := b.packet(i)

@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setReceiveBuffer asks for a receive buffer, as far as the system's limit goes.
+// setReceiveBuffer requests a receive buffer, up to the system's limit.
 func setReceiveBuffer(fd, size int) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, size)
 }
 
-// ignorePathMTU is of Linux only.
+// ignorePathMTU is supported on Linux only.
 func ignorePathMTU(int) {}
 
-// replyQueue is of batches only.
+// replyQueue is used with batches only.
 type replyQueue struct{}
 
-// readBatches is the portable reader where there is no recvmmsg.
+// readBatches is the portable reader on systems without recvmmsg.
 func (s *udpSocket) readBatches(ctx context.Context) error { return s.readPortable(ctx) }

@@ -16,8 +16,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// readPortable is the reader that needs nothing of the system but the net package:
-// one system call for a query, another for its reply.
+// readPortable is the reader that needs only the net package: one system call for a query, another
+// for its reply.
 func (s *udpSocket) readPortable(ctx context.Context) error {
 	in, out := make([]byte, maxQuery), make([]byte, 0, maxUDPReply)
 	oob := make([]byte, controlLen)
@@ -37,7 +37,7 @@ func (s *udpSocket) readPortable(ctx context.Context) error {
 	}
 }
 
-// answerOne answers one datagram. out is room for the reply.
+// answerOne answers one datagram. out is the buffer for the reply.
 func (s *udpSocket) answerOne(ctx context.Context, pkt, oob []byte, from netip.AddrPort, out []byte) {
 	defer s.recoverPanic(ctx)
 	stats := &s.server.stats
@@ -65,13 +65,13 @@ func (s *udpSocket) answerOne(ctx context.Context, pkt, oob []byte, from netip.A
 	s.flushWorker(ctx)
 }
 
-// pauseAfterError waits a moment after an error of the socket that is not its end, such
-// as a lack of kernel memory, so that the reader goes on without spinning.
+// pauseAfterError waits briefly after a transient socket error, such as a lack of kernel memory, so
+// that the reader does not spin. It returns err if the socket is closed.
 func (s *udpSocket) pauseAfterError(ctx context.Context, err error) error {
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, unix.EBADF) {
 		return err
 	}
-	s.server.cfg.Log.WarnContext(ctx, "reading from a udp socket", "err", err)
+	s.server.cfg.Log.WarnContext(ctx, "udp read failed", "err", err)
 	timer := time.NewTimer(10 * time.Millisecond)
 	defer timer.Stop()
 	select {
@@ -81,11 +81,11 @@ func (s *udpSocket) pauseAfterError(ctx context.Context, err error) error {
 	return nil
 }
 
-// A udpReply answers one query that left the portable reader.
+// A udpReply replies to one query of the portable reader that missed the cache.
 type udpReply struct {
 	socket   *udpSocket
 	to       netip.AddrPort
-	oob      []byte // source address, for a wildcard socket
+	oob      []byte // control message with the source address, for a wildcard socket
 	finished atomic.Bool
 }
 

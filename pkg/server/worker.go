@@ -13,54 +13,52 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A Worker is a reader's way into the handler. It holds what one query at a time
-// needs, so it is used by one goroutine at a time and a hit allocates nothing.
+// A Worker answers the queries of one reader. It holds the state of one query, so one goroutine at
+// a time may use it and a hit allocates nothing.
 type Worker interface {
-	// AnswerFromMemory tries to answer the query in pkt from memory. With wire.Answered it
-	// appended the reply to dst; with wire.Missed the caller owes a call of
-	// Resolve before the next AnswerFromMemory and leaves pkt untouched until that returned.
+	// AnswerFromMemory tries to answer the query in pkt from memory. With wire.Answered it has
+	// appended the reply to dst. With wire.Missed the caller must call Resolve before the next
+	// AnswerFromMemory, and must not change pkt until Resolve has returned.
 	AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict)
-	// Resolve takes over the query that the last AnswerFromMemory missed. It does not wait for
-	// the answer, which to gets later, or at once when the query is refused. Of a
-	// query that came over TCP to is a wire.Stream.
+	// Resolve resolves the query that the last AnswerFromMemory missed. It does not wait for the
+	// answer: to gets it later, or at once if the query is refused. For a query over TCP, to is a
+	// wire.Stream.
 	Resolve(from *wire.Peer, now time.Time, to wire.Replier)
-	// Flush lets go what Resolve put off to the end of the batch, as queries upstream
-	// are, and makes known what was counted since the last Flush. Readers call it
-	// after each batch, with the time the batch was done, and after a panic, before
-	// they give the worker up.
+	// Flush sends what Resolve queued for the end of the batch, such as upstream queries, and
+	// publishes what was counted since the last Flush. Readers call it after each batch, with the
+	// time at which the batch ended, and after a panic before they discard the worker.
 	Flush(now time.Time)
 }
 
-// A Handler gives readers their workers: a UDP socket one of its own, TCP sessions
-// one for each batch, which others use again after them.
+// A Handler creates workers for readers: one for each UDP socket, and one for each batch of TCP
+// sessions, which is reused.
 type Handler interface {
 	NewWorker() Worker
 }
 
 const (
-	// maxGathered is how many bytes of answers are gathered before they are
-	// written, so that one read of a hundred queries for large answers cannot
-	// gather megabytes.
+	// maxGathered is the number of bytes of answers after which a batch is written. A
+	// hundred queries for large answers then cannot gather megabytes.
 	maxGathered = 32 << 10
-	// gatherBuffer is enough for any batch: it ends at the answer that passes kitBatch. A
-	// smaller buffer would grow step by step, which is garbage for each large answer.
+	// gatherBuffer fits any batch, which ends at the answer that exceeds maxGathered. A
+	// smaller buffer would grow and leave garbage for each large answer.
 	gatherBuffer = maxGathered + frameHeader + wire.MaxMessage
-	// maxIdleBuffers is how many buffers the shelf keeps.
+	// maxIdleBuffers bounds the buffers that the pool keeps.
 	maxIdleBuffers = 32
 )
 
-// A batchWorker is what one batch of queries needs: a worker, and room for the answers.
+// A batchWorker holds what one batch of queries needs: a worker, and a buffer for the answers.
 //
-// Sessions take one for a batch and not for life. So there are as many workers and
-// buffers as batches at work at once, not as sessions open or ever opened. A worker
-// is used by one goroutine at a time; the shelf's lock orders them.
+// A session takes one for each batch and not for life. So there are as many workers and buffers as
+// concurrent batches, not as open sessions. One goroutine at a time uses a worker; the pool's lock
+// orders them.
 type batchWorker struct {
 	worker Worker
 	out    []byte // framed answers
 }
 
-// A workerPool keeps what kits are made of. What was used last is taken first: it is warm
-// in the CPU's cache.
+// A workerPool keeps idle workers and buffers. It returns the most recently used ones first,
+// because they are in the CPU's cache.
 type workerPool struct {
 	handler Handler
 
@@ -69,7 +67,7 @@ type workerPool struct {
 	buffers [][]byte
 }
 
-// get returns a kit that is not in use, with an empty out.
+// get returns an unused worker with an empty buffer.
 func (s *workerPool) get() (k batchWorker) {
 	s.mu.Lock()
 	if n := len(s.idle); n > 0 {
@@ -88,24 +86,24 @@ func (s *workerPool) get() (k batchWorker) {
 	return k
 }
 
-// put gives a kit back. A kit whose worker panicked must not come back.
+// put returns a worker to the pool. A worker that panicked must not come back.
 func (s *workerPool) put(k batchWorker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.idle = append(s.idle, k.worker)
-	if len(s.buffers) < maxIdleBuffers && cap(k.out) <= 2*gatherBuffer { // more at once were a burst of slow clients
+	if len(s.buffers) < maxIdleBuffers && cap(k.out) <= 2*gatherBuffer { // more are left over from a burst of slow clients
 		s.buffers = append(s.buffers, k.out[:0])
 	}
 }
 
-// flushAfterPanic lets go what a worker put off before it panicked: others' queries may be
-// among it. What panics there once more is known already.
+// flushAfterPanic sends what a worker queued before it panicked, because queries of other clients
+// may be among it. It ignores a second panic.
 func flushAfterPanic(worker Worker) {
 	defer func() { _ = recover() }()
 	worker.Flush(time.Now())
 }
 
-// logPanic records a recovered panic: a defect of ours that one packet showed.
+// logPanic logs a recovered panic.
 func logPanic(ctx context.Context, log *slog.Logger, where string, defect any) {
 	log.ErrorContext(ctx, "recovered from a panic", "where", where, "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
 }

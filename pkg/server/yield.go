@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// yieldInterval is how long sessions work before they let the network be looked at, which costs
-// some 2 µs.
+// yieldInterval is how long sessions work before they let the scheduler poll the network, which
+// costs about 2 µs.
 const yieldInterval = 100 * time.Microsecond
 
-// A yielder keeps sessions from holding up the readers of UDP. Go's scheduler looks at the
-// network once nothing else can run, or after 10 ms. So where many sessions have large
-// answers to build, a packet waits for all of them.
+// A yielder prevents sessions from delaying UDP readers. Go's scheduler polls the network when no
+// goroutine is runnable, or after 10 ms. Without a yielder, a packet would wait for all sessions
+// that are building large answers.
 type yielder struct {
-	spent atomic.Int64 // ns of work since the network was looked at
+	spent atomic.Int64 // ns of work since the network was polled
 	mu    sync.Mutex   // guards poll
 	poll  poller
 }
@@ -24,12 +24,13 @@ type yielder struct {
 // addWork counts work.
 func (y *yielder) addWork(d time.Duration) { y.spent.Add(int64(d)) }
 
-// yield waits until the scheduler has looked at the network, if there was much work since.
+// yield waits until the scheduler has polled the network, if enough work was done since the last
+// poll.
 func (y *yielder) yield() {
 	if y.spent.Load() < int64(yieldInterval) {
 		return
 	}
-	y.mu.Lock() // those who wait pass one by one, each after another look
+	y.mu.Lock() // waiting sessions continue one by one, each after its own poll
 	defer y.mu.Unlock()
 	if y.spent.Load() >= int64(yieldInterval) {
 		y.poll.wait()

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A poller waits for an event of its own, which the scheduler finds when it looks at the
-// network. The zero value, and one that could not be opened, never waits.
+// A poller waits for an event of its own, which the scheduler finds when it polls the network. The
+// zero value, and a poller that could not be opened, never waits.
 type poller struct {
 	file       *os.File // eventfd(2)
 	raw        syscall.RawConn
-	signalFunc func(uintptr) bool // calls poller.event
+	signalFunc func(uintptr) bool // calls poller.signal
 	one        [8]byte
 	signaled   bool
 }
@@ -31,7 +31,7 @@ func (p *poller) open() {
 	binary.NativeEndian.PutUint64(p.one[:], 1)
 }
 
-// wait returns when the scheduler has looked at the network.
+// wait returns when the scheduler has polled the network.
 func (p *poller) wait() {
 	if p.raw != nil {
 		p.signaled = false
@@ -39,7 +39,8 @@ func (p *poller) wait() {
 	}
 }
 
-// signal makes the event at first, and is then called again once it is found.
+// signal triggers the event on its first call. The runtime calls it again when it has found the
+// event.
 func (p *poller) signal(fd uintptr) (found bool) {
 	if p.signaled {
 		return true
