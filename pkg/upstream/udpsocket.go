@@ -119,17 +119,17 @@ func (s *socket) deliverFrom(i, n int, datagram func(i int) []byte, msg *wire.Me
 // header and the question are read, as TCP repeats all of it.
 func (s *socket) handleDatagram(r []byte, msg *wire.Message, batch *wire.SendBatch) {
 	var (
-		p           = s.pool
-		a, likeness = s.match(r)
-		out         reply
+		p          = s.pool
+		a, matched = s.match(r)
+		out        reply
 	)
 	switch {
-	case likeness == wire.NoMatch:
+	case matched == wire.NoMatch:
 		p.count.failures[CauseMismatch].Add(1)
 		return
-	case likeness == wire.CaseMismatch:
+	case matched == wire.CaseMismatch:
 		out.caseChanged = true
-	case likeness == wire.NoEDNS:
+	case matched == wire.NoEDNS:
 		out.headerOnlyRcode = uint16(r[3] & 0x0f)
 	case isTruncated(r):
 		out.truncated = true
@@ -159,11 +159,11 @@ func (s *socket) match(r []byte) (*attempt, wire.MatchResult) {
 	if a == nil {
 		return nil, wire.NoMatch
 	}
-	likeness := wire.Match(a.pending.datagram.sent, r)
-	if likeness == wire.CaseMismatch && !a.randomCase {
-		likeness = wire.ExactMatch // random case was not requested
+	matched := wire.Match(a.pending.datagram.sent, r)
+	if matched == wire.CaseMismatch && !a.randomCase {
+		matched = wire.ExactMatch // random case was not requested
 	}
-	return a, likeness
+	return a, matched
 }
 
 // claim removes an attempt from the socket, and reports whether it was there.
