@@ -80,7 +80,7 @@ func nodeChanges() map[string]metrics.Node {
 		rules := intercepted()
 		list["Link."+name] = metrics.Node{Link: &change, Intercept: &rules, Mode: "link-local"}
 	}
-	for name, change := range changesBut(intercepted(), "Problems", "NewOwner", "SinceAny") { // as well, or for /readyz
+	for name, change := range changesBut(intercepted(), "LeaseErrors", "NewOwner", "NoneHeldFor") { // as well, or for /readyz
 		link := linked()
 		list["Intercept."+name] = metrics.Node{Link: &link, Intercept: &change, Mode: "link-local"}
 	}
