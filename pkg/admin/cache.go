@@ -14,50 +14,49 @@ import (
 
 const (
 	defaultTop = 20
-	maxTop     = 1000 // entries that one page lists
+	maxTop     = 1000 // entries of one page
 )
 
-// A Cache is what the pages of the cache show and do. Every function is needed. What
-// they give is rendered as the status is; an error is the request's fault, and its
-// text is told.
+// A Cache holds the functions of the cache pages. All are required. Their results are rendered like the
+// status. An error is a bad request and its text is the reply.
 type Cache struct {
-	Get   func(name, rrtype string) (any, error) // what is held of a name; of every type if rrtype is empty
+	Get   func(name, rrtype string) (any, error) // entries of a name; of all types if rrtype is empty
 	Top   func(n int, by string) (any, error)    // the n entries with the most "hits" or the largest "size"
-	Flush func(what Flush) (any, error)          // forgets
+	Flush func(what Flush) (any, error)          // removes entries
 }
 
-// A Flush is what to forget: one of the three.
-type Flush struct {
-	Name string // every type of one name
+// A Flush selects the entries to remove by one of its fields.
+type Flush struct { // all types of one name
+	Name string // that name and all names below it
 	Zone string // that name and every one below it
 	All  bool
 }
 
-// missing tells whether a page could not be served.
+// missing reports whether a function is missing.
 func (c *Cache) missing() bool { return c.Get == nil || c.Top == nil || c.Flush == nil }
 
-// cachePage serves what f makes of a request's parameters, of which it takes those
-// named. Pages are made one at a time: each may walk the whole cache.
+// cachePage serves the result of f for a request's parameters, of which only names are allowed. Pages are
+// rendered one at a time: each may walk the whole cache.
 func (s *Server) cachePage(f func(url.Values) (any, error), names ...string) http.HandlerFunc {
-	return here(func(w http.ResponseWriter, r *http.Request) {
+	return localOnly(func(w http.ResponseWriter, r *http.Request) {
 		given, err := parameters(r, append(names, "format"))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		if _, err := wantsText(r); err != nil { // before anything is done
+		if _, err := wantsText(r); err != nil { // before f runs
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
 		select {
-		case s.walks <- struct{}{}:
-		case <-r.Context().Done(): // the client has gone, or the agent stops
+		case s.cacheSlot <- struct{}{}:
+		case <-r.Context().Done(): // the client is gone, or the agent stops
 			busy(w)
 			return
 		}
-		done := sync.OnceFunc(func() { <-s.walks })
+		done := sync.OnceFunc(func() { <-s.cacheSlot })
 		defer done()
-		s.made(func(w http.ResponseWriter, r *http.Request) {
+		s.buffered(func(w http.ResponseWriter, r *http.Request) {
 			view, err := f(given)
 			done()
 			if err != nil {
@@ -69,7 +68,7 @@ func (s *Server) cachePage(f func(url.Values) (any, error), names ...string) htt
 	})
 }
 
-// parameters are those of a request, each known and given once at most.
+// parameters returns the parameters of a request. Each must be known and given once.
 func parameters(r *http.Request, known []string) (url.Values, error) {
 	given, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -86,7 +85,7 @@ func parameters(r *http.Request, known []string) (url.Values, error) {
 	return given, nil
 }
 
-// cacheGet serves what is held of a name.
+// cacheGet returns the entries of a name.
 func (s *Server) cacheGet(given url.Values) (any, error) {
 	name := given.Get("name")
 	if name == "" {
@@ -95,7 +94,7 @@ func (s *Server) cacheGet(given url.Values) (any, error) {
 	return s.cfg.Cache.Get(name, given.Get("type"))
 }
 
-// cacheTop serves the entries that rank highest.
+// cacheTop returns the top entries.
 func (s *Server) cacheTop(given url.Values) (any, error) {
 	n, by := defaultTop, "hits"
 	if given.Has("n") {
@@ -112,7 +111,7 @@ func (s *Server) cacheTop(given url.Values) (any, error) {
 	return s.cfg.Cache.Top(n, by)
 }
 
-// cacheFlush has the cache forget.
+// cacheFlush removes entries.
 func (s *Server) cacheFlush(given url.Values) (any, error) {
 	what := Flush{Name: given.Get("name"), Zone: given.Get("zone")}
 	switch all := given.Get("all"); {

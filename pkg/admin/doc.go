@@ -2,10 +2,11 @@
 
 // Package admin serves the pages for operators over HTTP.
 //
-// It is given what the pages show as functions and knows no other package. The
-// pages are listed at /; docs/status.md describes them.
+// It receives the content of the pages as functions and knows no other package. The index at / lists the
+// pages; docs/status.md describes them.
 //
-// Who reaches the port is not trusted: a request has a small header, no body and
-// a time limit, connections are bounded in number, profiles are for clients on
+// Clients of the port are not trusted. Requests have a small header, no body, and a time limit. The number of
+// connections is bounded. Profiles are for clients on this host only. A handler that panics fails only its
+// own request.
 // this machine only, and a handler that panics costs its own request only.
 package admin

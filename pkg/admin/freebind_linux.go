@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bindFreely lets a socket be bound to an address that no link has.
-func bindFreely(fd int, addr netip.Addr) error {
+// setFreeBind allows a socket to bind an address that no link has.
+func setFreeBind(fd int, addr netip.Addr) error {
 	if addr.Is4() {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1)
 	}

@@ -9,5 +9,5 @@ import (
 	"net/netip"
 )
 
-// bindFreely lets a socket be bound to an address that no link has.
-func bindFreely(int, netip.Addr) error { return errors.ErrUnsupported }
+// setFreeBind allows a socket to bind an address that no link has.
+func setFreeBind(int, netip.Addr) error { return errors.ErrUnsupported }

@@ -13,21 +13,21 @@ import (
 	"strings"
 )
 
-// maxProfile bounds the seconds that a profile may take.
+// maxProfile bounds the duration of a profile in seconds.
 const maxProfile = 300
 
-// A page is one entry of the index.
+// A page is an entry of the index.
 type page struct {
 	path    string
 	meaning string
 	handler http.HandlerFunc
 }
 
-// pages lists what the server has besides the index, in the index's order.
+// pages returns the pages of the index in order.
 func (s *Server) pages() []page {
 	list := []page{
-		{"/status", "status of the agent as JSON; /status?format=text as text", s.made(s.status)},
-		{"/metrics", "counters and gauges, for Prometheus", s.made(s.cfg.Metrics.ServeHTTP)},
+		{"/status", "status of the agent as JSON; /status?format=text as text", s.buffered(s.status)},
+		{"/metrics", "counters and gauges, for Prometheus", s.buffered(s.cfg.Metrics.ServeHTTP)},
 		{"/readyz", "200 while the agent is ready, else 503 with the reason", outcome(s.cfg.Ready)},
 		{"/livez", "200 unless a restart is needed, else 503 with the reason", outcome(s.cfg.Live)},
 		{"/debug/pprof/", "profiles for go tool pprof, only for clients on this host", s.profile(pprof.Index)},
@@ -46,10 +46,10 @@ func (s *Server) pages() []page {
 	return list
 }
 
-// Handler serves every page without the connection limits.
+// Handler serves all pages without the connection limits.
 //
-// /status is JSON. It is text with ?format=text, or when the Accept header names
-// text/plain before application/json.
+// /status is JSON. It is text with ?format=text, or if the Accept header names text/plain before
+// application/json.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	pages := s.pages()
@@ -71,7 +71,7 @@ func (s *Server) Handler() http.Handler {
 	return s.guard(mux)
 }
 
-// exact is the pattern of a page. What is below /debug/pprof/ is one, too.
+// exact returns the pattern of a page. Paths below /debug/pprof/ match it, too.
 func exact(path string) string {
 	if path == "/healthcheck/" {
 		return path + "{$}"
@@ -79,7 +79,7 @@ func exact(path string) string {
 	return path
 }
 
-// guard rejects what no page takes, and ends a panic at the request it struck.
+// guard rejects invalid requests and limits a panic to its own request.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		w := &watchedWriter{ResponseWriter: out}
@@ -88,11 +88,11 @@ func (s *Server) guard(next http.Handler) http.Handler {
 				s.recovered(w, r, defect)
 			}
 		}()
-		if !s.requests.wait(r) {
+		if !s.requestThrottle.wait(r) {
 			busy(w)
 			return
 		}
-		s.requests.took(requestCost)
+		s.requestThrottle.took(requestCost)
 		h := w.Header()
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -110,20 +110,20 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// tooLong tells whether a profile over a longer time than allowed is asked for.
+// tooLong reports whether a request asks for a profile longer than maxProfile.
 func tooLong(r *http.Request) bool {
 	if !strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
 		return false
 	}
 	seconds, err := strconv.ParseFloat(r.URL.Query().Get("seconds"), 64)
-	return errors.Is(err, strconv.ErrRange) || err == nil && !(seconds <= maxProfile) // NaN is no time either
+	return errors.Is(err, strconv.ErrRange) || err == nil && !(seconds <= maxProfile) // NaN is invalid, too
 }
 
-// recovered counts and logs a panic. The client gets a 500, or a broken
-// connection if a part of the reply may have left.
+// recovered counts and logs a panic. The client gets a 500, or a broken connection if part of the reply may
+// be sent already.
 func (s *Server) recovered(w *watchedWriter, r *http.Request, defect any) {
 	if err, ok := defect.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-		panic(defect) // a handler's way to break the connection, no defect
+		panic(defect) // the way of a handler to break the connection
 	}
 	s.panics.Add(1)
 	s.cfg.Log.ErrorContext(r.Context(), "recovered from a panic", "where", "admin", "path", r.URL.Path,
@@ -131,11 +131,11 @@ func (s *Server) recovered(w *watchedWriter, r *http.Request, defect any) {
 	if w.begun {
 		panic(http.ErrAbortHandler)
 	}
-	w.Header().Del("Content-Encoding") // of the reply that did not come
+	w.Header().Del("Content-Encoding") // of the abandoned reply
 	http.Error(w, "internal error, see the log", http.StatusInternalServerError)
 }
 
-// A watchedWriter knows whether the reply has begun.
+// A watchedWriter records whether the reply has begun.
 type watchedWriter struct {
 	http.ResponseWriter
 	begun bool
@@ -153,7 +153,7 @@ func (w *watchedWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// Unwrap lets [http.ResponseController] move the write deadline, as profiles need.
+// Unwrap allows [http.ResponseController] to move the write deadline, as profiles need.
 func (w *watchedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // index serves the list of pages.

@@ -13,13 +13,13 @@ import (
 
 var errHost = errors.New("unknown host name\nhint: use an IP address or localhost, or add the name to admin.hosts")
 
-// here serves a page to clients on this machine only.
+// localOnly serves a page to clients on this host only.
 //
-// A browser on this machine, or at the end of a `kubectl port-forward`, is such a client too, and any site that it shows
-// can make it ask. So what a browser says of itself counts: it changes nothing.
-func here(page http.HandlerFunc) http.HandlerFunc {
+// A browser on this host, or behind `kubectl port-forward`, is such a client too, and any website can make it
+// send requests. So requests that browsers mark as their own must not change anything.
+func localOnly(page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if err := checkHere(r); err != nil {
+		if err := checkLocal(r); err != nil {
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
@@ -27,10 +27,9 @@ func here(page http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// checkHere says why a request may not have a page for clients on this machine, and
-// what to do about it.
-func checkHere(r *http.Request) error {
-	if isSocket(r) {
+// checkLocal returns why a request may not access a page for local clients, and a hint.
+func checkLocal(r *http.Request) error {
+	if isSocket(r) { // browsers cannot open it, and its mode controls access
 		return nil // no browser opens one, and its mode says who may
 	}
 	if !isLocal(r) {
@@ -42,15 +41,14 @@ func checkHere(r *http.Request) error {
 	return nil
 }
 
-// isSocket tells whether a request came over the unix socket.
+// isSocket reports whether a request came over the unix socket.
 func isSocket(r *http.Request) bool {
 	_, ok := r.Context().Value(http.LocalAddrContextKey).(*net.UnixAddr)
 	return ok
 }
 
-// isLocal tells whether a request came from a loopback address, or from the very
-// address of this machine that it was sent to. No other machine can do that: the
-// second packet of the handshake would not leave this one.
+// isLocal reports whether a request came from a loopback address, or from the address of this host that it
+// was sent to. No other host can do that: the second packet of its handshake would not leave this host.
 func isLocal(r *http.Request) bool {
 	client, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -61,9 +59,9 @@ func isLocal(r *http.Request) bool {
 	return from.IsLoopback() || ok && from == server.AddrPort().Addr().Unmap()
 }
 
-// isKnownHost reports whether the Host header of a request is an address, localhost or a name of the configuration, with
-// or without a port, or empty. A site can point any other name at this server, and then the browsers that show the site
-// let it read what is served here. No browser opens the unix socket.
+// isKnownHost reports whether the Host header of a request is empty, an address, localhost, or a configured
+// name, with or without a port. A website can point any other name at this server (DNS rebinding), and could
+// then read the pages through its visitors' browsers. Browsers cannot open the unix socket.
 func (s *Server) isKnownHost(r *http.Request) bool {
 	host := r.Host
 	if name, _, err := net.SplitHostPort(host); err == nil {

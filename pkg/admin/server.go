@@ -19,73 +19,72 @@ import (
 	"github.com/nodecache/node-cache/pkg/unixsock"
 )
 
-// What Listen finds at the socket's path.
+// Errors of Listen about the path of the unix socket.
 var (
 	ErrSocketTaken = unixsock.ErrInUse
 	ErrNoSocket    = unixsock.ErrNotSocket
 )
 
 const (
-	// maxHeader bounds a request's header in bytes; net/http allows itself 4 KiB
-	// more. A Prometheus scrape sends some 300.
+	// maxHeader bounds a request's header in bytes; net/http allows 4 KiB more. A Prometheus scrape sends
+	// about 300.
 	maxHeader = 8 << 10
 	// maxConns bounds the connections. A probe and two scrapers keep three open.
 	maxConns = 128
-	// maxPages bounds the pages that are made or written at once, each of which takes
-	// memory, and maxProfiles the profiles.
+	// maxPages bounds the pages rendered or written at once, because each needs memory. maxProfiles bounds
+	// the profiles.
 	maxPages    = 16
 	maxProfiles = 4
 
 	headerTimeout = 5 * time.Second
 	readTimeout   = 10 * time.Second
-	// writeTimeout runs from the end of the header to the end of the reply.
-	// net/http/pprof adds the length of the profile that is asked for.
+	// writeTimeout runs from the end of the header to the end of the reply. net/http/pprof adds the length of
+	// the profile.
 	writeTimeout = 30 * time.Second
 	idleTimeout  = 2 * time.Minute
 	drainTimeout = 5 * time.Second
 )
 
-// Config is what a server is made from.
+// Config configures a Server.
 type Config struct {
-	Addr netip.AddrPort // port 0: the kernel chooses; the zero value: none, and Socket is given
-	// FreeBind lets Listen bind an address that no link of the machine has yet, and
-	// that may go and come back while the server runs. Of Linux only.
+	Addr netip.AddrPort // port 0: the kernel chooses; zero value: none, and Socket is set
+	// FreeBind lets Listen bind an address that no link has yet, and that may go and come back while the
+	// server runs. Linux only.
 	FreeBind bool
-	Socket   string       // path of a unix socket that serves the pages too, in a folder that exists; empty: none
-	Hosts    []string     // names, lower-case and without a dot at the end, in Host headers of requests to Addr, besides addresses and localhost
+	Socket   string       // path of a unix socket in an existing folder; empty: none
+	Hosts    []string     // allowed Host headers of requests to Addr, besides addresses and localhost; lower-case, without a final dot
 	Metrics  http.Handler // serves /metrics
-	Ready    func() error // nil error: ready to serve; else its text is the body of a 503
-	Live     func() error // as Ready, for "need not be restarted"; nil func: always alive
-	Status   func() any   // rendered as JSON or as text; see [Server.Handler]
-	Cache    *Cache       // the pages of the cache; nil: there are none
-	// Checks gives what /healthcheck/ lists; nil: there is no such page. It must not
-	// wait.
+	Ready    func() error // nil error: ready; else the body of a 503
+	Live     func() error // nil error: no restart needed; nil func: always alive
+	Status   func() any   // rendered as JSON or text, see [Server.Handler]
+	Cache    *Cache       // the cache pages; nil: none
+	// Checks returns the probes of /healthcheck/; nil: no such page. It must not block.
 	Checks func() []Check
-	Log    *slog.Logger // nil: silent
+	Log    *slog.Logger // nil: no log
 }
 
-// Stats counts since the start.
+// Stats counts events since the start.
 type Stats struct {
 	Refused uint64 // connections closed because too many were open
-	Busy    uint64 // requests that found too many pages on their way: refused, or a slower one was
-	Panics  uint64 // requests cut short by a defect in a handler
+	Busy    uint64 // requests over maxPages: refused, or a slower one was cut off
+	Panics  uint64 // requests failed by a panic
 }
 
-// A Server serves the pages on one TCP address, one unix socket, or both.
+// A Server serves the pages on a TCP address, a unix socket, or both.
 type Server struct {
-	cfg      Config
-	http     *http.Server
-	listener *gate        // of TCP; nil before Listen, and without an address
-	socket   net.Listener // nil before Listen, and without a path
-	visits   *visits
-	walks    chan struct{} // holds one value while a page of the cache is made
-	profiles chan struct{} // holds one for each profile under way
-	requests *pace         // of all
-	making   *pace         // of those for pages that take time to make
-	panics   atomic.Uint64
+	cfg             Config
+	http            *http.Server
+	listener        *gate        // TCP; nil before Listen, and without an address
+	socket          net.Listener // nil before Listen, and without a path
+	connections     *connections
+	cacheSlot       chan struct{} // semaphore of the cache pages: one at a time
+	profiles        chan struct{} // semaphore of the profiles
+	requestThrottle *throttle     // of all requests
+	renderThrottle  *throttle     // of pages that take time to render
+	panics          atomic.Uint64
 }
 
-// New checks cfg. It opens nothing.
+// New checks cfg. It opens no socket.
 func New(cfg Config) (*Server, error) {
 	if !cfg.Addr.IsValid() && cfg.Socket == "" {
 		return nil, errors.New("an admin server needs an address or a socket")
@@ -102,7 +101,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, visits: newVisits(), walks: make(chan struct{}, 1), profiles: make(chan struct{}, maxProfiles), requests: newPace(), making: newPace()}
+	s := &Server{cfg: cfg, connections: newConnections(), cacheSlot: make(chan struct{}, 1), profiles: make(chan struct{}, maxProfiles), requestThrottle: newThrottle(), renderThrottle: newThrottle()}
 	s.http = &http.Server{
 		Handler:           s.Handler(),
 		MaxHeaderBytes:    maxHeader,
@@ -110,27 +109,27 @@ func New(cfg Config) (*Server, error) {
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
-		ConnContext:       s.visits.come,
+		ConnContext:       s.connections.accept,
 		ConnState:         s.connState,
 		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelWarn),
 	}
 	return s, nil
 }
 
-// connState follows what becomes of connections.
+// connState tracks the state of connections.
 func (s *Server) connState(conn net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateActive, http.StateIdle:
-		s.visits.seen(conn)
+		s.connections.touch(conn)
 	case http.StateClosed, http.StateHijacked:
-		s.visits.leave(conn)
+		s.connections.remove(conn)
 	case http.StateNew:
 	}
 }
 
-// Listen binds the address, unless a socket was adopted, and the unix socket. The address with SO_REUSEPORT, so that a
-// successor can listen before this server stops; the socket only if nobody listens
-// there. After an error nothing stays open. It starts no goroutine.
+// Listen binds the address, unless a socket was adopted, and the unix socket. SO_REUSEPORT allows a successor
+// to listen before this server stops. The unix socket is bound only if no process listens there. After an
+// error nothing stays open. Listen starts no goroutine.
 func (s *Server) Listen(ctx context.Context) error {
 	if s.cfg.Addr.IsValid() && s.listener == nil {
 		if err := s.listenTCP(ctx); err != nil {
@@ -168,27 +167,26 @@ func (s *Server) listenTCP(ctx context.Context) error {
 
 func (s *Server) setOptions(fd int) error {
 	if s.cfg.FreeBind {
-		if err := bindFreely(fd, s.cfg.Addr.Addr()); err != nil {
+		if err := setFreeBind(fd, s.cfg.Addr.Addr()); err != nil {
 			return err
 		}
 	}
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 }
 
-// network names the family, so that 0.0.0.0 is not taken for both.
+// network returns the network of one family, so that 0.0.0.0 does not include IPv6.
 func network(addr netip.AddrPort) string {
 	switch {
 	case addr.Addr().Is4():
 		return "tcp4"
 	case addr.Addr().IsUnspecified():
-		return "tcp" // [::] serves IPv4 too
+		return "tcp" // [::] includes IPv4
 	default:
 		return "tcp6"
 	}
 }
 
-// Addr is the address that is served, with the port the kernel chose if the
-// configured one is 0; invalid if there is none. Listen must have been called.
+// Addr returns the address with its actual port; invalid if there is none. Listen must have been called.
 func (s *Server) Addr() netip.AddrPort {
 	if s.listener == nil {
 		return netip.AddrPort{}
@@ -196,9 +194,8 @@ func (s *Server) Addr() netip.AddrPort {
 	return s.listener.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// Run serves until ctx ends. Then it takes no more connections, cuts profiles
-// short, waits up to 5 s for the requests under way and closes what is left. A
-// handler that still works by then is not waited for. Listen must have been
+// Run serves until ctx ends. Then it accepts no more connections, ends profiles, waits up to 5 s for running
+// requests, and closes the rest. It does not wait for handlers that still run then. Listen must have been
 // called.
 func (s *Server) Run(ctx context.Context) error {
 	s.http.BaseContext = func(net.Listener) context.Context { return ctx }
@@ -214,7 +211,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	<-serving.Done()
 	if ctx.Err() == nil {
-		_ = s.http.Close() // one has ended by itself: no more of the other
+		_ = s.http.Close() // one listener has failed: stop the other
 		return s.join(ended)
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
@@ -225,7 +222,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.join(ended)
 }
 
-// listeners are those that Listen has made.
+// listeners returns the open listeners.
 func (s *Server) listeners() (list []net.Listener) {
 	if s.listener != nil {
 		list = append(list, s.listener)
@@ -236,6 +233,7 @@ func (s *Server) listeners() (list []net.Listener) {
 	return list
 }
 
+// serve serves one listener until the server stops.
 // serve serves what comes on one listener until the server stops.
 func (s *Server) serve(l net.Listener) error {
 	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -244,6 +242,7 @@ func (s *Server) serve(l net.Listener) error {
 	return nil
 }
 
+// join waits for all listeners and returns their errors.
 // join waits for every listener to end and gives their errors.
 func (s *Server) join(ended <-chan error) error {
 	var err error
@@ -253,6 +252,7 @@ func (s *Server) join(ended <-chan error) error {
 	return err
 }
 
+// Close closes the listeners of a server that does not run.
 // Close gives up the listeners of a server that does not run.
 func (s *Server) Close() {
 	for _, l := range s.listeners() {
@@ -261,7 +261,8 @@ func (s *Server) Close() {
 }
 
 // Stats may be called at any time.
+// Stats may be called at any time.
 func (s *Server) Stats() Stats {
-	refused, busy := s.visits.stats()
+	refused, busy := s.connections.stats()
 	return Stats{Refused: refused, Busy: busy, Panics: s.panics.Load()}
 }

@@ -133,8 +133,8 @@ func TestConnectionBeingServed(t *testing.T) {
 	})
 }
 
-// TestSlowTakers has clients that ask for pages and do not take them: others get theirs.
-func TestSlowTakers(t *testing.T) {
+// TestSlowReaders has clients that ask for pages and do not take them: others get theirs.
+func TestSlowReaders(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := server(t, func(c *admin.Config) {
@@ -199,8 +199,8 @@ func TestProfilesAtOnce(t *testing.T) {
 	})
 }
 
-// TestWalksWaitInTurn has somebody wait for a walk through the cache and go: the walk is not made for nobody.
-func TestWalksWaitInTurn(t *testing.T) {
+// TestCachePagesWaitInTurn has somebody wait for a walk through the cache and go: the walk is not made for nobody.
+func TestCachePagesWaitInTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		leave, walks := make(chan struct{}), 0

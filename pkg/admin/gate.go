@@ -10,20 +10,20 @@ import (
 	"syscall"
 )
 
-// A gate is a TCP listener whose connections may be another process's for a time: before
-// this server accepts from it, and after it does no more.
+// A gate is a TCP listener shared with another process: the connections are the other's until open and after
+// handOver.
 type gate struct {
 	net.Listener
 
-	opened, given, closed          chan struct{}
+	opened, handedOver, closed     chan struct{}
 	opening, giving, closing, once sync.Once // once: of the listener itself
 }
 
 func newGate(l net.Listener) *gate {
-	return &gate{Listener: l, opened: make(chan struct{}), given: make(chan struct{}), closed: make(chan struct{})}
+	return &gate{Listener: l, opened: make(chan struct{}), handedOver: make(chan struct{}), closed: make(chan struct{})}
 }
 
-// Accept implements [net.Listener]. While the connections are another's it waits.
+// Accept implements [net.Listener]. It blocks while the other process accepts.
 func (g *gate) Accept() (net.Conn, error) {
 	select {
 	case <-g.opened:
@@ -35,7 +35,7 @@ func (g *gate) Accept() (net.Conn, error) {
 		return conn, nil
 	}
 	select {
-	case <-g.given: // which is not the end of the server
+	case <-g.handedOver: // handed over, which does not end the server
 		<-g.closed
 		return nil, net.ErrClosed
 	default:
@@ -57,14 +57,13 @@ func (g *gate) shut() (err error) {
 
 func (g *gate) open() { g.opening.Do(func() { close(g.opened) }) }
 
-func (g *gate) give() {
-	g.giving.Do(func() { close(g.given) })
+func (g *gate) handOver() {
+	g.giving.Do(func() { close(g.handedOver) })
 	_ = g.shut()
 }
 
-// Adopt has the server serve on the listening socket of a file, which another process has
-// opened and still uses, in place of one of Config.Addr that Listen would open. Nothing is
-// accepted from it before Open. The file is closed, also after an error.
+// Adopt makes the server use the listening socket of a file that another process opened and still uses, in
+// place of Config.Addr. The server accepts nothing before Open. Adopt closes the file in any case.
 func (s *Server) Adopt(f *os.File) error {
 	defer func() { _ = f.Close() }()
 	opened, err := net.FileListener(f)
@@ -79,14 +78,14 @@ func (s *Server) Adopt(f *os.File) error {
 	return nil
 }
 
-// Open has the server accept from a socket that it has adopted. It does nothing otherwise.
+// Open starts accepting from an adopted socket. Otherwise it does nothing.
 func (s *Server) Open() {
 	if s.listener != nil {
 		s.listener.open()
 	}
 }
 
-// Raw is the listening TCP socket, to be given to another process; nil if there is none.
+// Raw returns the listening TCP socket, to pass it to another process; nil if there is none.
 func (s *Server) Raw() syscall.RawConn {
 	if s.listener == nil {
 		return nil
@@ -102,12 +101,11 @@ func (s *Server) Raw() syscall.RawConn {
 	return raw
 }
 
-// Give leaves the TCP socket to another process that accepts from it. The unix socket
-// stays. Connections that are open are closed after what is asked on them: whoever asks
-// again asks the other process.
+// Give leaves the TCP socket to another process. The unix socket stays. Open connections are closed after
+// their current request, so that further requests reach the other process.
 func (s *Server) Give() {
 	s.http.SetKeepAlivesEnabled(false)
 	if s.listener != nil {
-		s.listener.give()
+		s.listener.handOver()
 	}
 }

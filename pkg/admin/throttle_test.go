@@ -12,9 +12,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 )
 
-// TestPace has a pod ask for pages without end, over as many connections as there may be: they take a tenth of a CPU, a
+// TestThrottle has a pod ask for pages without end, over as many connections as there may be: they take a tenth of a CPU, a
 // probe of the pod's network waits for a moment, and one of this machine for none.
-func TestPace(t *testing.T) {
+func TestThrottle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const attack, page = 10 * time.Second, time.Millisecond

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+)
+
+// connections tracks the connections of a server. Their number is bounded, but a new one is usually accepted:
+// the server closes an idle one for it. Probes must always get in, because the kubelet restarts an agent that
+// refuses them.
+//
+// At most maxPages pages are rendered at once, so that clients that read slowly or not at all use only part
+// of the memory. There, too, a newer request replaces an older one.
+type connections struct {
+	mu    sync.Mutex // guards the fields below
+	open  map[net.Conn]*connection
+	from  map[netip.Addr]int // connections per client
+	pages int                // being rendered or written
+	turn  uint64             // of the latest change
+	count struct {
+		refused uint64 // connections
+		busy    uint64 // requests
+	}
+}
+
+// A connection is an open connection and its state.
+type connection struct {
+	conn     net.Conn
+	from     netip.Addr // zero value: over the unix socket
+	local    bool       // client on this host
+	turn     uint64     // sequence number of the latest change
+	activity activity
+}
+
+// activity is what the server does for a connection.
+type activity uint8
+
+const (
+	idle      activity = iota // idle, sending a request, or reading a small reply
+	rendering                 // rendering a page: must not be closed
+	writing                   // writing a rendered page
+)
+
+func newConnections() *connections {
+	return &connections{open: make(map[net.Conn]*connection), from: make(map[netip.Addr]int)}
+}
+
+// accept registers a connection, or closes it if there is no room. The context of its requests holds it.
+func (v *connections) accept(ctx context.Context, conn net.Conn) context.Context {
+	n := &connection{conn: conn, from: address(conn.RemoteAddr())}
+	n.local = !n.from.IsValid() || n.from.IsLoopback() || n.from == address(conn.LocalAddr())
+	if out := v.admit(n); out != nil {
+		_ = out.conn.Close() // its reader or writer gets an error
+	}
+	return context.WithValue(ctx, connectionKey{}, n)
+}
+
+// admit registers a connection and returns the one to close for it, possibly itself.
+func (v *connections) admit(n *connection) (out *connection) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.open) >= maxConns {
+		v.count.refused++
+		if out = v.evictableLocked(func(o *connection) bool { return o.activity != rendering }); out == nil {
+			return n
+		}
+		v.removeLocked(out)
+	}
+	v.open[n.conn] = n
+	v.from[n.from]++
+	v.setLocked(n, idle)
+	return out
+}
+
+// evictableLocked returns the first connection to close among those that fit, nil if none fits. Clients on
+// this host come last, then clients with the most connections come first, then the oldest state comes first.
+func (v *connections) evictableLocked(fits func(*connection) bool) (least *connection) {
+	for _, o := range v.open {
+		if fits(o) && (least == nil || v.before(o, least)) {
+			least = o
+		}
+	}
+	return least
+}
+
+func (v *connections) before(a, b *connection) bool {
+	if a.local != b.local {
+		return b.local
+	}
+	if x, y := v.from[a.from], v.from[b.from]; x != y {
+		return x > y
+	}
+	return a.turn < b.turn
+}
+
+func (v *connections) removeLocked(o *connection) {
+	delete(v.open, o.conn)
+	if v.from[o.from]--; v.from[o.from] == 0 {
+		delete(v.from, o.from)
+	}
+}
+
+// remove forgets a closed connection.
+func (v *connections) remove(conn net.Conn) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if o := v.open[conn]; o != nil {
+		v.removeLocked(o)
+	}
+}
+
+// touch notes that a connection is in use.
+func (v *connections) touch(conn net.Conn) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if o := v.open[conn]; o != nil {
+		v.setLocked(o, o.activity)
+	}
+}
+
+// begin reports whether a page may be rendered for a connection, which may be nil. Each true needs an end.
+func (v *connections) begin(o *connection) bool {
+	slow, ok := v.reserve(o)
+	if slow != nil {
+		_ = slow.conn.Close()
+	}
+	return ok
+}
+
+// reserve counts a page and returns the connection to close for it, if any. The handler of that one notices
+// soon and decrements the count; until then there is one page more.
+func (v *connections) reserve(o *connection) (slow *connection, ok bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.pages >= maxPages {
+		v.count.busy++
+		if slow = v.evictableLocked(func(o *connection) bool { return o.activity == writing }); slow == nil {
+			return nil, false
+		}
+		v.removeLocked(slow)
+	}
+	v.pages++
+	v.setLocked(o, rendering)
+	return slow, true
+}
+
+// write notes that the page is rendered and being sent.
+func (v *connections) write(o *connection) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.setLocked(o, writing)
+}
+
+// end notes that a page is sent or abandoned.
+func (v *connections) end(o *connection) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.pages--
+	v.setLocked(o, idle)
+}
+
+// hold keeps a connection open until release, for work with other bounds.
+func (v *connections) hold(o *connection) (release func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.setLocked(o, rendering)
+	return func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.setLocked(o, idle)
+	}
+}
+
+func (v *connections) setLocked(o *connection, d activity) {
+	if o != nil {
+		v.turn++
+		o.turn, o.activity = v.turn, d
+	}
+}
+
+// stats returns the counters.
+func (v *connections) stats() (refused, busy uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.count.refused, v.count.busy
+}
+
+// connectionKey is the context key of a request's connection.
+type connectionKey struct{}
+
+// connectionOf returns the connection of a request, nil if unknown.
+func connectionOf(r *http.Request) *connection {
+	o, _ := r.Context().Value(connectionKey{}).(*connection)
+	return o
+}
+
+// address returns the IP address of an endpoint, invalid for a unix socket.
+func address(end net.Addr) netip.Addr {
+	tcp, ok := end.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return tcp.AddrPort().Addr().Unmap()
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+)
+
+// buffered serves a page that takes time and memory. The page is rendered completely before any of it is
+// sent, so a slow client delays only itself.
+func (s *Server) buffered(page http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v := connectionOf(r)
+		if !s.renderThrottle.wait(r) || !s.connections.begin(v) {
+			busy(w)
+			return
+		}
+		defer s.connections.end(v)
+		whole := &pageBuffer{header: w.Header()}
+		began := s.renderThrottle.now()
+		page(whole, r)
+		s.renderThrottle.took(s.renderThrottle.now().Sub(began))
+		s.connections.write(v)
+		w.WriteHeader(cmp.Or(whole.code, http.StatusOK))
+		_, _ = w.Write(whole.body.Bytes())
+	}
+}
+
+// profile serves a profile to clients on this host, few at a time.
+func (s *Server) profile(page http.HandlerFunc) http.HandlerFunc {
+	return localOnly(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case s.profiles <- struct{}{}:
+		default:
+			busy(w)
+			return
+		}
+		defer func() { <-s.profiles }()
+		defer s.connections.hold(connectionOf(r))()
+		page(w, r)
+	})
+}
+
+// busy replies that there are too many requests of a kind.
+func busy(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, "too many concurrent requests", http.StatusServiceUnavailable)
+}
+
+// A pageBuffer collects a page.
+type pageBuffer struct {
+	header http.Header // the reply's own
+	code   int         // 0: not set
+	body   bytes.Buffer
+}
+
+// Header implements [http.ResponseWriter].
+func (p *pageBuffer) Header() http.Header { return p.header }
+
+// WriteHeader implements [http.ResponseWriter].
+func (p *pageBuffer) WriteHeader(code int) { p.code = cmp.Or(p.code, code) }
+
+// Write implements [http.ResponseWriter].
+func (p *pageBuffer) Write(b []byte) (int, error) { return p.body.Write(b) }
+
+// status serves the status.
+func (s *Server) status(w http.ResponseWriter, r *http.Request) { s.render(w, r, s.cfg.Status()) }
+
+// render serves a page in the requested format.
+func (s *Server) render(w http.ResponseWriter, r *http.Request, view any) {
+	text, err := wantsText(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	body, err := encode(view)
+	kind := "application/json"
+	if err == nil && text {
+		body, err = renderText(body)
+		kind = "text/plain; charset=utf-8"
+	}
+	if err != nil {
+		s.cfg.Log.ErrorContext(r.Context(), "rendering page failed", "path", r.URL.Path, "err", err)
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("Vary", "Accept")
+	_, _ = w.Write(body)
+}
+
+// wantsText reports whether a request asks for text rather than JSON. The query decides, else the first known
+// type of the Accept header. Weights are ignored.
+func wantsText(r *http.Request) (bool, error) {
+	switch format := r.URL.Query().Get("format"); format {
+	case "text":
+		return true, nil
+	case "json":
+		return false, nil
+	case "":
+	default:
+		return false, fmt.Errorf("format %q: neither text nor json", format)
+	}
+	for item := range strings.SplitSeq(strings.Join(r.Header.Values("Accept"), ","), ",") {
+		kind, _, err := mime.ParseMediaType(item)
+		switch {
+		case err != nil:
+		case kind == "text/plain":
+			return true, nil
+		case kind == "application/json":
+			return false, nil
+		}
+	}
+	return false, nil
+}
+
+// encode returns v as indented JSON with a final newline.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // the page is no HTML, and people read it
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		return nil, fmt.Errorf("encoding the page: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// A Check is a periodic check.
+type Check struct {
+	Label string // of a-z, 0-9 and -
+	Err   error  // nil: the check succeeds
+}
+
+// outcome serves the result of f. It is not counted in maxPages, because probes request it.
+func outcome(f func() error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		text, good := "ok\n", true
+		if err := f(); err != nil {
+			text, good = printable(err.Error())+"\n", false
+		}
+		writeOutcome(w, text, good)
+	}
+}
+
+// check serves the check that the request names.
+func (s *Server) check(w http.ResponseWriter, r *http.Request) {
+	for _, c := range s.cfg.Checks() {
+		if c.Label == r.PathValue("label") {
+			outcome(func() error { return c.Err })(w, r)
+			return
+		}
+	}
+	http.Error(w, "no probe has this label; see /healthcheck/", http.StatusNotFound)
+}
+
+// checks lists each check on its own line, and succeeds if all do.
+func (s *Server) checks(w http.ResponseWriter, _ *http.Request) {
+	var text strings.Builder
+	good := true
+	for _, c := range s.cfg.Checks() {
+		how := "ok"
+		if c.Err != nil {
+			good, how = false, strings.ReplaceAll(printable(c.Err.Error()), "\n", " ")
+		}
+		text.WriteString(c.Label + ": " + how + "\n")
+	}
+	writeOutcome(w, text.String(), good)
+}
+
+// writeOutcome writes text, with 503 unless good.
+func writeOutcome(w http.ResponseWriter, text string, good bool) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if !good {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_, _ = io.WriteString(w, text)
+}
