@@ -34,7 +34,7 @@ func TestConvert(t *testing.T) {
 		}},
 		{"something is lost", []string{"convert", "--strict", lossy}, result{
 			1, head + "# " + lossy + ":3: forward . 192.0.2.1\n- zone: \".\"\n  to: [\"192.0.2.1\"]\nadmin:\n  # " + lossy + ":5: health :8080\n  address: \"[::]:8080\"\n",
-			lossy + ":4: acl: clients are not told apart by address (no counterpart)\n  hint: let a NetworkPolicy or the node's firewall say who may ask\n" +
+			lossy + ":4: acl: answers do not depend on the client's address (no counterpart)\n  hint: restrict clients with a NetworkPolicy or the node's firewall\n" +
 				lossy + ":5: health :8080: the page is /livez at admin.address, where metrics are too (differs)\n  hint: point the probe there\n",
 		}},
 		{"a block without an end", []string{"convert", bad}, result{

@@ -16,27 +16,27 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// aliasTTL is that of the aliases which stand for rules with expressions, in seconds.
+// aliasTTL is the TTL of the aliases for rules with expressions, in seconds.
 const aliasTTL = 30
 
-// alias takes a rule that rewrites names by expression. The names become aliases, whose targets are looked up. Where
-// the rule has one target, and hosts has its addresses, the names have these.
+// alias converts a rule that rewrites names by expression. The names become aliases, whose targets are looked up. If the
+// rule has one target with addresses in hosts, the names get these addresses.
 func (c *corefile) alias(s *server, st *statement, from, to string) {
 	const hint = "write a rule with exact, prefix or suffix for each group of names that is meant"
 	expression, err := regexp.Compile(from)
 	if err != nil {
-		c.noteLost(st.at, st.text(), "not an expression of Go: "+err.Error(), hint)
+		c.noteLost(st.at, st.text(), "not a Go regular expression: "+err.Error(), hint)
 		return
 	}
 	target, ok := groupTemplate(to, expression.NumSubexp())
 	if !ok {
-		c.noteLost(st.at, st.text(), "no name comes of "+strconv.Quote(to), hint)
+		c.noteLost(st.at, st.text(), "not a name: "+strconv.Quote(to), hint)
 		return
 	}
 	zones := s.zones
 	for _, zone := range zones {
 		if matchesAll([]string{from}) && c.otherServerBelow(s, zone) != "" {
-			c.noteLost(st.at, st.text(), "it would have all names of "+c.otherServerBelow(s, zone)+" as well, which another server is asked for there", hint)
+			c.noteLost(st.at, st.text(), "it would also match all names of "+c.otherServerBelow(s, zone)+", which have another server", hint)
 			return
 		}
 	}
@@ -56,7 +56,7 @@ func (c *corefile) alias(s *server, st *statement, from, to string) {
 	}
 }
 
-// aliasAnswers notes what else of the answer is rewritten. The names are the client's in any case.
+// aliasAnswers notes the other answer rules. The answer always has the client's name.
 func (c *corefile) aliasAnswers(st *statement, rest []string, lines []statement) {
 	words := slices.Clone(rest)
 	for _, line := range lines {
@@ -67,8 +67,8 @@ func (c *corefile) aliasAnswers(st *statement, rest []string, lines []statement)
 	}
 }
 
-// aliasesFirst puts the aliases before all templates but those that leave out a type for all names: these are for what
-// a name was made into as well.
+// aliasesFirst moves the aliases before all templates except those that drop a type for all names: these apply to
+// rewritten names too.
 func (c *corefile) aliasesFirst() {
 	var types, others []sourced[config.Template]
 	for _, t := range c.templates {
@@ -83,7 +83,7 @@ func (c *corefile) aliasesFirst() {
 	}
 }
 
-// asHost answers the names that an expression fits by templates: with the addresses, and with no record of other types.
+// hostTemplates answers the names that match an expression by templates: with the addresses, and without data for other types.
 func (c *corefile) hostTemplates(st *statement, zone, expression string, addresses []netip.Addr) {
 	add := func(t config.Template) {
 		t.Zone, t.Match = zone, []string{expression}
@@ -106,8 +106,8 @@ func (c *corefile) hostTemplates(st *statement, zone, expression string, address
 	add(config.Template{})
 }
 
-// grouped writes what takes the place of a name as the action of a template, with a dot at its end: {1} is the first
-// group of the expression. It is false if no name can come of that.
+// groupTemplate converts a replacement to the action of a template, with a trailing dot: {1} is the first group of the
+// expression. It reports false if the result cannot be a name.
 func groupTemplate(to string, groups int) (text string, ok bool) {
 	sample := to
 	text = strings.ToLower(to)
@@ -120,13 +120,13 @@ func groupTemplate(to string, groups int) (text string, ok bool) {
 		return "", false
 	}
 	text = strings.NewReplacer("\x00", `{{ index .Group "`, "\x01", `" }}`).Replace(text)
-	if strings.HasSuffix(to, "}") { // the group may end with the dot of the name, and none is needed
+	if strings.HasSuffix(to, "}") { // the group may end with the name's dot, and none is needed
 		return text, true
 	}
 	return strings.TrimSuffix(text, ".") + ".", true
 }
 
-// isEverything reports whether a template with these expressions is for all names of its zone.
+// matchesAll reports whether a template with these expressions applies to all names of its zone.
 func matchesAll(match []string) bool {
 	return len(match) == 0 || slices.ContainsFunc(match, func(m string) bool {
 		tree, err := syntax.Parse(m, syntax.Perl)
@@ -141,7 +141,7 @@ func matchesAll(match []string) bool {
 	})
 }
 
-// fitsAnything reports whether a part of an expression fits whatever a name has there.
+// matchesAnything reports whether a part of an expression matches every text.
 func matchesAnything(e *syntax.Regexp) bool {
 	switch e.Op {
 	case syntax.OpEmptyMatch, syntax.OpBeginText, syntax.OpEndText, syntax.OpStar, syntax.OpQuest:

@@ -11,20 +11,20 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// The longest TTLs that the cache takes.
+// The longest TTLs that the configuration accepts.
 const (
 	day         = 24 * time.Hour
 	maxTTL      = 7 * day
 	maxNegative = day
 )
 
-// defaultCapacity is what a cache of CoreDNS holds when nothing is written, in answers.
+// defaultCapacity is the default size of CoreDNS's cache, in answers.
 const defaultCapacity = 9984
 
-// answerSize is what an answer takes in the cache, in bytes, with room to spare.
+// answerSize is a generous size of an answer in the cache, in bytes.
 const answerSize = 512
 
-// cache takes the bounds on TTLs for the zones of a server, and what is set for the whole cache.
+// cache converts the TTL bounds for the zones of a server, and the options of the whole cache.
 func (c *corefile) cache(s *server, st *statement) {
 	var bounds ttls
 	zones := c.cachedZones(s, st, &bounds)
@@ -62,10 +62,10 @@ func (c *corefile) cache(s *server, st *statement) {
 	c.limitTTLs(zones, st, bounds)
 }
 
-// ttls are bounds on TTLs; a nil one was not written.
+// ttls are bounds on TTLs; nil: not set.
 type ttls struct{ min, max, negative *time.Duration }
 
-// cachedZones reads what stands behind cache: a TTL for all, and zones in place of those of the server.
+// cachedZones parses the arguments of cache: a TTL for all, and zones that replace those of the server.
 func (c *corefile) cachedZones(s *server, st *statement, bounds *ttls) []string {
 	args := st.args()
 	if len(args) > 0 {
@@ -93,7 +93,7 @@ func (c *corefile) cachedZones(s *server, st *statement, bounds *ttls) []string 
 	return overlap(s.zones, list)
 }
 
-// cacheTTL reads the argument at a place behind the capacity. Without one the bound stays.
+// cacheTTL parses an optional TTL argument after the capacity.
 func (c *corefile) cacheTTL(option *statement, i int, most time.Duration, before *time.Duration) *time.Duration {
 	if len(option.args()) <= i {
 		return before
@@ -109,7 +109,7 @@ func (c *corefile) cacheTTL(option *statement, i int, most time.Duration, before
 	return &d
 }
 
-// capacity makes the cache larger when more answers are to be held than the default has room for.
+// capacity enlarges the cache if the default is too small for that many answers.
 func (c *corefile) capacity(option *statement) {
 	if len(option.args()) == 0 {
 		return
@@ -131,7 +131,7 @@ func (c *corefile) capacity(option *statement) {
 func (c *corefile) prefetch(option *statement) {
 	args := option.args()
 	if len(args) == 0 {
-		c.noteLost(option.at, "cache: prefetch", "it has no number", "")
+		c.noteLost(option.at, "cache: prefetch", "the number is missing", "")
 		return
 	}
 	hits, err := strconv.Atoi(args[0])
@@ -153,7 +153,7 @@ func (c *corefile) prefetch(option *statement) {
 	}
 }
 
-// serveStale takes how long answers are given past their time. They are always verified first, for a moment.
+// serveStale converts how long stale answers are given. They are always refreshed first, for a moment.
 func (c *corefile) serveStale(option *statement) {
 	args := option.args()
 	stale := &c.cfg.Cache.ServeStale
@@ -173,13 +173,13 @@ func (c *corefile) serveStale(option *statement) {
 			take(2, "cache.serveStale.after", 10*time.Millisecond, 3*time.Second, &stale.After)
 		}
 	} else {
-		c.noteDiffers(option.at, "cache: "+option.text(), "upstreams have a moment to answer before an answer past its time is given", "cache.serveStale.after is that time")
+		c.noteDiffers(option.at, "cache: "+option.text(), "upstreams have a moment to answer before a stale answer is given", "cache.serveStale.after is that time")
 	}
 	take(ttl, "cache.serveStale.ttl", time.Second, 5*time.Minute, &stale.TTL)
 	stale.For, stale.TTL = stale.For.Truncate(time.Second), stale.TTL.Truncate(time.Second)
 }
 
-// disable keeps the answers of zones out of the cache. Only answers and denials together can be.
+// disable keeps zones out of the cache. This is possible only for answers and denials together.
 func (c *corefile) disable(s *server, option *statement) {
 	args := option.args()
 	if len(args) == 0 {
@@ -213,14 +213,14 @@ func (c *corefile) disable(s *server, option *statement) {
 	}
 }
 
-// halved notes where only answers or only denials were kept out of the cache.
+// noteHalfDisabled notes zones whose answers or denials alone were kept out of the cache.
 func (c *corefile) noteHalfDisabled() {
 	for _, h := range c.halfDisabled {
 		c.noteLost(h.at, h.text, "answers and denials of a zone are kept, or neither", "cache: off in the route of the zone keeps neither; negativeTTL bounds denials")
 	}
 }
 
-// limit sets the bounds on TTLs: for the zone of all names in the cache itself, for others in their routes.
+// limitTTLs sets the bounds on TTLs: for the root zone in the cache itself, for others in their routes.
 func (c *corefile) limitTTLs(zones []string, st *statement, b ttls) {
 	if b == (ttls{}) {
 		return
@@ -241,16 +241,16 @@ func (c *corefile) limitTTLs(zones []string, st *statement, b ttls) {
 	}
 }
 
-// clusterBounds says how long the names of the cluster are kept.
+// clusterBounds notes how long cluster names are cached.
 func (c *corefile) clusterBounds(st *statement) {
 	if c.cluster.local {
-		c.noteDiffers(st.at, st.text(), "the names of the cluster come from a view of the API, which nothing is kept beside", "cluster.ttl is what clients are told")
+		c.noteDiffers(st.at, st.text(), "the names of the cluster come from the API and are not cached", "cluster.ttl sets the TTL for clients")
 		return
 	}
-	c.noteDiffers(st.at, st.text(), "the names of the cluster are kept by the bounds of the whole cache", "cluster.invalidate drops those that change in the cluster before their time")
+	c.noteDiffers(st.at, st.text(), "the names of the cluster have the bounds of the whole cache", "cluster.invalidate removes names that change in the cluster")
 }
 
-// limitAll sets the bounds of the cache, which routes that set none have as well.
+// limitCacheTTLs sets the bounds of the cache, which routes without own bounds inherit.
 func (c *corefile) limitCacheTTLs(st *statement, b ttls) {
 	cache := &c.cfg.Cache
 	for _, key := range []struct {
@@ -266,7 +266,7 @@ func (c *corefile) limitCacheTTLs(st *statement, b ttls) {
 	cache.MinTTL = min(cache.MinTTL, cache.MaxTTL)
 }
 
-// fill gives a route the bounds that it has not of its own.
+// fill sets the bounds that a route does not have itself.
 func (t *ttls) fill(r *config.Route, cache *config.Cache) {
 	r.MinTTL, r.MaxTTL, r.NegativeTTL = cache.MinTTL, cache.MaxTTL, cache.NegativeTTL
 	for _, b := range []struct{ dst, value *time.Duration }{{&r.MinTTL, t.min}, {&r.MaxTTL, t.max}, {&r.NegativeTTL, t.negative}} {
@@ -277,11 +277,11 @@ func (t *ttls) fill(r *config.Route, cache *config.Cache) {
 	r.MinTTL = min(r.MinTTL, r.MaxTTL)
 }
 
-// change changes the route of a zone. A zone without a route of its own gets one like that which its names have.
+// changeRoute changes the route of a zone. A zone without a route gets a copy of the one that its names use.
 func (c *corefile) changeRoute(zone string, st *statement, how func(*route)) {
 	if c.cluster.domain != "" && below(zone, c.cluster.domain) {
-		if !c.cluster.local { // else nothing of it is kept
-			c.noteLost(st.at, st.text(), "the names of the cluster are kept like all others", "cluster.invalidate drops those that change in the cluster")
+		if !c.cluster.local { // otherwise nothing of it is cached
+			c.noteLost(st.at, st.text(), "the names of the cluster are cached like all others", "cluster.invalidate removes names that change in the cluster")
 		}
 		return
 	}

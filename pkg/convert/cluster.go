@@ -11,14 +11,14 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// What the placeholders in the manifest of NodeLocal DNSCache stand for. Two of them it fills in itself.
+// Placeholders in the manifest of NodeLocal DNSCache. It fills in two of them itself.
 const (
 	clusterIP      = "__PILLAR__DNS__SERVER__"       // the address of the DNS service
 	centralServers = "__PILLAR__CLUSTER__DNS__"      // the servers behind the DNS service
-	upstreams      = "__PILLAR__UPSTREAM__SERVERS__" // those of the ConfigMap of kube-dns, or of /etc/resolv.conf
+	upstreams      = "__PILLAR__UPSTREAM__SERVERS__" // those of the kube-dns ConfigMap, or of /etc/resolv.conf
 )
 
-// pillars puts the usual values in place of those placeholders that have one.
+// fillPlaceholders replaces the placeholders that have a usual value.
 func fillPlaceholders(text string) string {
 	return strings.NewReplacer(
 		"__PILLAR__LOCAL__DNS__", "169.254.20.10",
@@ -26,15 +26,15 @@ func fillPlaceholders(text string) string {
 	).Replace(text)
 }
 
-// clusterState says who answers the names of the cluster.
+// clusterState says which servers answer the cluster's names.
 type clusterState struct {
-	local   bool     // this program, as the plugin kubernetes does
-	central bool     // others, which these are:
-	to      []string // words of forward
+	local   bool     // this program, like the plugin kubernetes
+	central bool     // other servers, which are in to
+	to      []string // arguments of forward
 	domain  string
 }
 
-// clusterDomain finds out whether names of the cluster are forwarded, as NodeLocal DNSCache does.
+// clusterDomain finds out whether the cluster's names are forwarded, as in NodeLocal DNSCache.
 func (c *corefile) clusterDomain() {
 	for _, s := range c.servers {
 		if len(s.all("kubernetes")) > 0 {
@@ -51,7 +51,7 @@ func (c *corefile) clusterDomain() {
 	}
 }
 
-// central takes a forward for that to the central resolver if it is the one of the cluster's domain.
+// central converts a forward to the central resolver if it is for the cluster domain.
 func (c *corefile) central(s *server, st *statement) bool {
 	to := st.args()[1:]
 	i := slices.IndexFunc(s.zones, func(zone string) bool { return zone == "cluster.local." })
@@ -67,7 +67,7 @@ func (c *corefile) central(s *server, st *statement) bool {
 		for _, word := range to {
 			t, err := config.ParseTarget(word)
 			if err != nil || t.Kind == config.ResolvConf || t.Kind == config.TLS || t.Kind == config.HTTPS {
-				return false // it is a route, then
+				return false // then it is a route
 			}
 			addresses = append(addresses, t.Addr)
 		}
@@ -78,12 +78,12 @@ func (c *corefile) central(s *server, st *statement) bool {
 	c.setKey("cluster.resolver", st, "central")
 	if filled {
 		c.cfg.Cluster.Central.Service = config.ServiceName{Namespace: "kube-system", Name: "kube-dns"}
-		c.noteDiffers(st.at, to[slices.IndexFunc(to, isDNSService)], "the endpoints of the Service kube-system/kube-dns are followed by the API, and asked directly",
+		c.noteDiffers(st.at, to[slices.IndexFunc(to, isDNSService)], "the endpoints of the Service kube-system/kube-dns are watched through the API, and queried directly",
 			"write the name that the Service has in cluster.central.service; no second Service such as kube-dns-upstream is needed")
 	} else {
 		c.cfg.Cluster.Central.Addresses = slices.Compact(addresses)
-		c.noteDiffers(st.at, st.text(), "the addresses are asked over TCP, and as they are",
-			"where one is that of a Service, name the Service in cluster.central.service instead: its endpoints are followed")
+		c.noteDiffers(st.at, st.text(), "the addresses are queried over TCP, and unchanged",
+			"where one is that of a Service, name the Service in cluster.central.service instead: its endpoints are watched")
 	}
 	if c.cfg.Interface.Manage && !c.cfg.Intercept.Manage && filled {
 		c.cfg.Intercept.Manage = true
@@ -92,19 +92,19 @@ func (c *corefile) central(s *server, st *statement) bool {
 	return true
 }
 
-// isDNSService reports whether a word of forward is a placeholder for the cluster's DNS: its servers, or its address,
-// which those who replace kube-proxy or run it with IPVS write there.
+// isDNSService reports whether an argument of forward is a placeholder for the cluster's DNS: its servers, or its address
+// in setups without kube-proxy or with IPVS.
 func isDNSService(word string) bool { return word == centralServers || word == clusterIP }
 
-// isCentral reports whether a forward is for names of the cluster and to its central resolver.
+// isCentral reports whether a forward is for cluster names and to the central resolver.
 func (c *corefile) isCentral(zone string, to []string) bool {
 	return c.cluster.central && (zone == c.cluster.domain || isReverse(zone)) && slices.Equal(to, c.cluster.to)
 }
 
-// kubernetes takes the plugin that answers the names of a cluster.
+// kubernetes converts the plugin that answers the cluster's names.
 func (c *corefile) kubernetes(s *server, st *statement) {
 	if c.cluster.domain != "" {
-		c.noteLost(st.at, st.text(), "one cluster is served, which is "+c.cluster.domain, "leave the other one to its own resolver, and write a route for it")
+		c.noteLost(st.at, st.text(), "only one cluster is served: "+c.cluster.domain, "write a route to the other cluster's resolver")
 		return
 	}
 	reverse := c.clusterZones(s, st)
@@ -118,7 +118,7 @@ func (c *corefile) kubernetes(s *server, st *statement) {
 	cluster.Resolver, cluster.Endpoints, cluster.Pods = config.ResolverLocal, config.EndpointsAll, config.PodsDisabled
 	c.sources["cluster.endpoints"] = "as CoreDNS has it; headless is enough unless endpoints of other services are asked for, and takes less memory"
 	c.sources["cluster.pods"] = "as CoreDNS has it where nothing is written"
-	var through []string // zones whose denials are handed on
+	var through []string // zones with fallthrough
 	for _, option := range st.body {
 		if option.words[0] == "fallthrough" {
 			through = append(through, c.fallthroughZones(s, &option)...)
@@ -137,7 +137,7 @@ func (c *corefile) kubernetes(s *server, st *statement) {
 	c.noteDenials(st, reverse, through)
 }
 
-// clusterZones tells the domain of the cluster from its reverse zones, and reports whether there are any of these.
+// clusterZones separates the cluster domain from its reverse zones, and reports whether there are reverse zones.
 func (c *corefile) clusterZones(s *server, st *statement) (reverse bool) {
 	hosts := st.args()
 	if len(hosts) == 0 {
@@ -161,12 +161,12 @@ func (c *corefile) clusterZones(s *server, st *statement) (reverse bool) {
 		case isReverse(zone):
 			reverse = true
 			if zone != "in-addr.arpa." && zone != "ip6.arpa." {
-				c.noteDiffers(st.at, zone, "reverse names are the cluster's by prefix", "write the prefix that the zone is of into cluster.ranges")
+				c.noteDiffers(st.at, zone, "reverse zones are configured as prefixes", "write the zone's prefix into cluster.ranges")
 			}
 		case c.cluster.domain == "":
 			c.cluster.domain = zone
 		case zone != c.cluster.domain:
-			c.noteLost(st.at, zone, "the cluster has one domain, which is "+c.cluster.domain, "rewrite the names: {suffix: ."+strings.TrimSuffix(zone, ".")+
+			c.noteLost(st.at, zone, "the cluster has only one domain: "+c.cluster.domain, "rewrite the names: {suffix: ."+strings.TrimSuffix(zone, ".")+
 				", to: ."+strings.TrimSuffix(c.cluster.domain, ".")+"}")
 			continue
 		}
@@ -175,7 +175,7 @@ func (c *corefile) clusterZones(s *server, st *statement) (reverse bool) {
 	return reverse
 }
 
-// fallthroughZones are the zones of fallthrough, those of the server when it names none.
+// fallthroughZones returns the zones of fallthrough, or those of the server if it names none.
 func (c *corefile) fallthroughZones(s *server, option *statement) []string {
 	if len(option.args()) == 0 {
 		return append([]string{"in-addr.arpa.", "ip6.arpa."}, s.zones...)
@@ -189,7 +189,7 @@ func (c *corefile) fallthroughZones(s *server, option *statement) []string {
 	return list
 }
 
-// denials notes where names that the cluster does not have are answered otherwise.
+// noteDenials notes differences for names that the cluster does not have.
 func (c *corefile) noteDenials(st *statement, reverse bool, through []string) {
 	handedOn := func(zone string) bool {
 		return slices.ContainsFunc(through, func(t string) bool { return below(zone, t) })
@@ -205,7 +205,7 @@ func (c *corefile) noteDenials(st *statement, reverse bool, through []string) {
 	}
 }
 
-// kubernetesOption takes one line of the block.
+// kubernetesOption converts one line of the block.
 func (c *corefile) kubernetesOption(st, option *statement) {
 	cluster, args := &c.cfg.Cluster, option.args()
 	switch option.words[0] {
@@ -245,31 +245,31 @@ func (c *corefile) kubernetesOption(st, option *statement) {
 			cluster.Kubeconfig = args[0]
 		}
 		if len(args) > 1 {
-			c.option(st, option, "the current context of the file is taken", "write a kubeconfig whose current context it is")
+			c.option(st, option, "the file's current context is used", "write a kubeconfig whose current context it is")
 		}
 	default:
 		c.kubernetesNone(st, option)
 	}
 }
 
-// kubernetesNone notes a line of the block that has no counterpart.
+// kubernetesNone notes an unsupported line of the block.
 func (c *corefile) kubernetesNone(st, option *statement) {
 	switch option.words[0] {
 	case "endpoint", "tls":
-		c.option(st, option, "the way to the API server is in a kubeconfig", "write one, and name it in cluster.kubeconfig; in a pod the service account is enough")
+		c.option(st, option, "the API server's address is in a kubeconfig", "write one, and name it in cluster.kubeconfig; in a pod the service account is enough")
 	case "apiserver_qps", "apiserver_burst", "apiserver_max_inflight":
-		c.option(st, option, "the rate of requests is not to be set", "objects are watched, so there are few")
+		c.option(st, option, "the request rate cannot be set", "objects are watched, so there are few")
 	case "startup_timeout":
-		c.option(st, option, "a start waits for the view of the cluster as long as it takes, and /readyz with it", "with a snapshot there is one at once: see snapshot.folder")
+		c.option(st, option, "the start and /readyz wait for the cluster's objects without a timeout", "a snapshot makes the start immediate: see snapshot.folder")
 	case "multicluster":
 		why, hint := unsupported("multicluster")
 		c.option(st, option, why, hint)
 	case "zonal":
-		c.option(st, option, "names of endpoints by zone are not made up", "cluster.nodeZone puts the endpoints of the node's own zone first")
+		c.option(st, option, "names of endpoints by zone are not supported", "cluster.nodeZone puts the endpoints of the node's own zone first")
 	case "federation":
 		why, hint := unsupported("federation")
 		c.option(st, option, why, hint)
-	case "resyncperiod", "upstream": // CoreDNS passes over them as well
+	case "resyncperiod", "upstream": // CoreDNS ignores them as well
 	case "transfer":
 		c.transferTo(option)
 	default:
@@ -277,21 +277,21 @@ func (c *corefile) kubernetesNone(st, option *statement) {
 	}
 }
 
-// transfer takes the plugin that says who may have the zones.
+// transfer converts the plugin for zone transfers.
 func (c *corefile) transfer(_ *server, st *statement) {
 	for _, option := range st.body {
 		if option.words[0] != "to" {
-			c.option(st, &option, "nobody is told of changes", "")
+			c.option(st, &option, "NOTIFY is not sent", "")
 			continue
 		}
 		c.transferTo(&option)
 	}
 	if !c.cluster.local {
-		c.noteLost(st.at, st.text(), "only the zone of the cluster can be had", "")
+		c.noteLost(st.at, st.text(), "only the cluster's zone can be transferred", "")
 	}
 }
 
-// transferTo reads what follows to.
+// transferTo parses the arguments of to.
 func (c *corefile) transferTo(option *statement) {
 	for _, word := range option.args() {
 		switch a, err := netip.ParseAddr(strings.Trim(hostOf(word), "[]")); {
@@ -301,7 +301,7 @@ func (c *corefile) transferTo(option *statement) {
 			c.allowTransfer(netip.PrefixFrom(netip.IPv6Unspecified(), 0))
 		case err == nil:
 			c.allowTransfer(netip.PrefixFrom(a.Unmap().WithZone(""), a.Unmap().BitLen()))
-			c.noteDiffers(option.at, "transfer: to "+word, "nobody is told of changes", "the other server looks for itself, by the times in the SOA record")
+			c.noteDiffers(option.at, "transfer: to "+word, "NOTIFY is not sent", "the other server polls by the timers of the SOA record")
 		default:
 			c.noteLost(option.at, "transfer: to "+word, "not an address", "")
 		}
@@ -314,7 +314,7 @@ func (c *corefile) allowTransfer(p netip.Prefix) {
 	}
 }
 
-// hostOf cuts the port from an address.
+// hostOf removes the port from an address.
 func hostOf(text string) string {
 	if a, err := netip.ParseAddrPort(text); err == nil {
 		return a.Addr().String()
@@ -322,7 +322,7 @@ func hostOf(text string) string {
 	return text
 }
 
-// kubeDNS takes the routes of a ConfigMap of kube-dns, as NodeLocal DNSCache does.
+// kubeDNS converts the routes of a kube-dns ConfigMap, as NodeLocal DNSCache does.
 func (c *corefile) kubeDNS(data map[string]string) error {
 	if data == nil {
 		return nil

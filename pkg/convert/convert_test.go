@@ -95,7 +95,7 @@ func TestForDaemonSet(t *testing.T) {
 // TestOnNodeTellsOfPod says of a configuration that the DaemonSet has to be changed for it.
 func TestForDaemonSetNotesPod(t *testing.T) {
 	t.Parallel()
-	const rights, memory = "no right to list pods", "its memory limit is 144Mi, and 162Mi are needed"
+	const rights, memory = "no permission to list pods", "its memory limit is 144Mi, and 162Mi are needed"
 	for _, tt := range []struct {
 		name, block, want string // want: empty for neither
 	}{
@@ -200,7 +200,7 @@ func TestFilesErrors(t *testing.T) {
 		want string
 	}{
 		{name: "nothing", want: "there is nothing to convert: neither a Corefile nor the ConfigMap of one, or of kube-dns"},
-		{name: "empty", in: []string{" \n"}, want: "reading file0: it is empty"},
+		{name: "empty", in: []string{" \n"}, want: "reading file0: empty"},
 		{name: "another object", in: []string{"kind: Service\nmetadata: {name: a}\n"}, want: "reading file0: no ConfigMap in it has a Corefile or the keys of kube-dns"},
 		{name: "only parts", in: []string{"kind: ConfigMap\ndata: {a.server: 'a { whoami }'}\n"}, want: "there is nothing to convert: neither a Corefile nor the ConfigMap of one, or of kube-dns: give the Corefile that imports a.server beside it: kubectl -n kube-system get configmap coredns coredns-custom -o yaml has both"},
 		{name: "parts with another key", in: []string{"kind: ConfigMap\ndata: {a.db: 'x', b.override: 'log'}\n"}, want: "there is nothing to convert: neither a Corefile nor the ConfigMap of one, or of kube-dns: give the Corefile that imports b.override beside it: kubectl -n kube-system get configmap coredns coredns-custom -o yaml has both"},
@@ -211,14 +211,14 @@ func TestFilesErrors(t *testing.T) {
 		{name: "YAML without a kind", in: []string{"data:\n  Corefile: |\n    . {\n      errors\n    }\n"}, want: "reading file0: it is neither a Corefile nor YAML of a ConfigMap as kubectl get -o yaml writes it: no object with a kind is in it"},
 		{name: "values of a chart", in: []string{"servers:\n- zones: [{zone: .}]\n  port: 53\n"}, want: "reading file0: it is neither a Corefile nor YAML of a ConfigMap as kubectl get -o yaml writes it: no object with a kind is in it"},
 		{name: "JSON that ends early", in: []string{`{"kind": "ConfigMap", "data"`}, want: "reading file0: it is neither a Corefile nor YAML of a ConfigMap as kubectl get -o yaml writes it: yaml: line 1: did not find expected ',' or '}'"},
-		{name: "a program", in: []string{"\x7fELF\x02\x01\x00"}, want: "reading file0: it is no text in UTF-8"},
-		{name: "a comment alone", in: []string{"# nothing yet\n"}, want: "reading the Corefile: file0: no server block is in it"},
-		{name: "more than a configuration holds", in: []string{". {\n" + strings.Repeat("template IN A {\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\n}\n", 12_000) + "}\n"}, want: "checking what was converted: larger than 1Mi: name a file with the names in hosts.files, or run more than one agent"},
+		{name: "a program", in: []string{"\x7fELF\x02\x01\x00"}, want: "reading file0: not UTF-8 text"},
+		{name: "a comment alone", in: []string{"# nothing yet\n"}, want: "reading the Corefile: file0: no server block"},
+		{name: "more than a configuration holds", in: []string{". {\n" + strings.Repeat("template IN A {\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\n}\n", 12_000) + "}\n"}, want: "checking the converted configuration: larger than 1Mi: name a file with the names in hosts.files, or run more than one agent"},
 		{name: "a brace too few", in: []string{".:53 {\n  errors\n"}, want: "reading the Corefile: file0:2 - Syntax error: Unexpected token 'errors', expecting '}'"},
 		{name: "too large", in: []string{strings.Repeat("a", 1<<20+1)}, want: "reading file0: larger than 1 MiB"},
 		{name: "snippets that double", in: []string{doubleImports(20)}, want: "reading the Corefile: file0:62: more than 200000 words with what is imported"},
 		{name: "import beside others", in: []string{". { import a\n}\n"}, want: "reading the Corefile: file0:1: import shares its line: write it on a line of its own"},
-		{name: "import of nothing", in: []string{". {\nimport\n}\n"}, want: "reading the Corefile: file0:2: import of nothing"},
+		{name: "import without a name", in: []string{". {\nimport\n}\n"}, want: "reading the Corefile: file0:2: import without a name"},
 		{name: "bad kube-dns", in: []string{"kind: ConfigMap\ndata: {stubDomains: '['}\n"}, want: "reading stubDomains: not a JSON object of lists, like {\"example.com\": [\"192.0.2.1\"]}: unexpected end of JSON input"},
 		{name: "files that import each other", in: []string{"import a.server\n", "kind: ConfigMap\ndata: {a.server: \"import a.server\\n\"}\n"}, want: "reading the Corefile: files that import each other"},
 	} {

@@ -3,6 +3,7 @@
 package convert
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -12,39 +13,39 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// Result is a configuration, with what of the other one it does not hold.
+// Result is a configuration, with notes about what it does not contain.
 type Result struct {
-	Config config.Config // of an agent; passes every check
+	Config config.Config // of an agent; valid
 	Notes  []Note        // in the order of the files and their lines
 
-	sources map[string]string // by path of a key: the line that it is from
+	sources map[string]string // by path of a key: the source line
 }
 
-// YAML returns the configuration as a file: what differs from the defaults, with the line it is from as a comment. The
-// error is that of [config.MarshalChanges].
+// YAML returns the configuration as a file: the keys that differ from the defaults, each with its source line as a
+// comment. The error is that of [config.MarshalChanges].
 func (r *Result) YAML() ([]byte, error) {
 	text, err := config.MarshalChanges(r.Config, config.Agent, func(path string) string { return r.sources[path] })
-	if err != nil { // it may be the comments that make it too large
+	if err != nil { // the comments may make it too large
 		text, err = config.MarshalChanges(r.Config, config.Agent, func(string) string { return "" })
 	}
 	if err != nil {
-		return nil, fmt.Errorf("writing what was converted: %w", err)
+		return nil, fmt.Errorf("encoding the converted configuration: %w", err)
 	}
 	return text, nil
 }
 
-// Lost reports whether something has no counterpart.
+// Lost reports whether something could not be converted.
 func (r *Result) Lost() bool {
 	return slices.ContainsFunc(r.Notes, func(n Note) bool { return !n.Kept })
 }
 
-// Corefile converts the text of a Corefile. The file is its name in notes, comments and errors. An error says that the
-// text is no Corefile; whatever is in one becomes configuration or a note.
+// Corefile converts the text of a Corefile. file is its name in notes, comments and errors. It fails only if the text is
+// not a Corefile; every valid part becomes configuration or a note.
 func Corefile(file string, text []byte) (*Result, error) {
 	return convert([]document{{name: file, first: 1, text: string(text)}}, nil, nil)
 }
 
-// corefile is a conversion that is under way.
+// corefile is a running conversion.
 type corefile struct {
 	cfg     config.Config
 	notes   []Note
@@ -52,63 +53,63 @@ type corefile struct {
 
 	routes    []route
 	templates []sourced[config.Template]
-	aliases   []sourced[config.Template] // of rules with expressions, which come before all others
+	aliases   []sourced[config.Template] // for rules with expressions, placed before all others
 	rewrites  []sourced[config.Rewrite]
 
-	excepted []sourced[string] // zones that nobody is asked for
+	excepted []sourced[string] // zones without an upstream
 
-	wild         []sourced[string] // names below which hosts answers all others
+	wild         []sourced[string] // names below which hosts answers every other name
 	denied       []sourced[string] // zones whose other names do not exist
 	disabled     map[string]string // what is kept out of the cache, by server and zones: success or denial
-	halfDisabled []sourced[string] // those that are one of the two
+	halfDisabled []sourced[string] // those that are only one of the two
 
 	servers           []*server
 	upstreams         []config.Target  // of __PILLAR__UPSTREAM__SERVERS__
-	listenAddrs       map[string]place // the listen addresses, and where each is from
-	listensEverywhere bool             // a server takes queries at every address
+	listenAddrs       map[string]place // the listen addresses with their source lines
+	listensEverywhere bool             // a server listens on every address
 	cluster           clusterState
 	keys              map[string]keySet   // by path: where it was set first, and its value
 	firstFile         place               // the first file
-	noted             map[string]bool     // notes that need not come again
-	shared            map[string]document // files beside the Corefiles, by the last part of their names
-	otherPorts        []*otherPort        // server blocks at other ports
-	mentioned         map[string]bool     // the last parts of the files that Corefiles name
-	unknownKeys       map[string]place    // keys of ConfigMaps that nobody imports
-	hostAt            map[string]int      // the places of names in hosts.names
+	noted             map[string]bool     // notes that are given once
+	shared            map[string]document // other files, by base name
+	otherPorts        []*otherPort        // server blocks on other ports
+	mentioned         map[string]bool     // base names of the files in Corefiles
+	unknownKeys       map[string]place    // keys of ConfigMaps that no Corefile imports
+	hostAt            map[string]int      // indexes of names in hosts.names
 }
 
-// sourced is an item of a list, with the line that it is from.
+// sourced is a list item with its source line.
 type sourced[T any] struct {
 	value T
 	at    place
 	text  string // of the line
 }
 
-// route is a route with the lines that it is from.
+// route is a route with its source line.
 type route struct {
 	config.Route
-	ttls // those that it has not from the cache
+	ttls // those not inherited from the cache
 
 	at    place
 	text  string
-	early bool // of the ConfigMap of kube-dns, and not in a Corefile so far
+	early bool // of the kube-dns ConfigMap, and not in a Corefile so far
 }
 
-// keySet is a value that a key has already.
+// keySet is the value of a key with its source line.
 type keySet struct {
 	at    place
 	value string
 }
 
-// server is a server block whose zones are known.
+// server is a server block with its zones.
 type server struct {
 	*block
 
 	zones []string
-	own   []string // zones at or below them that somebody here answers or forwards
+	own   []string // zones at or below them that a plugin answers or forwards
 }
 
-// convert makes one configuration of Corefiles and of a ConfigMap of kube-dns.
+// convert converts Corefiles and a kube-dns ConfigMap to one configuration.
 func convert(docs []document, shared map[string]document, kubeDNS map[string]string) (*Result, error) {
 	c := &corefile{
 		cfg: config.Default(config.Agent), sources: map[string]string{}, listenAddrs: map[string]place{}, keys: map[string]keySet{}, noted: map[string]bool{},
@@ -140,7 +141,7 @@ func convert(docs []document, shared map[string]document, kubeDNS map[string]str
 	return c.result()
 }
 
-// read parses the Corefiles, and takes those of their server blocks that can be served.
+// read parses the Corefiles, and collects the server blocks that can be served.
 func (c *corefile) read(docs []document, shared map[string]document) error {
 	c.shared = shared
 	used := map[string]bool{}
@@ -163,7 +164,7 @@ func (c *corefile) read(docs []document, shared map[string]document) error {
 		c.collectFileNames(&all[i])
 	}
 	if len(docs) > 0 && len(c.servers) == 0 && len(c.notes) == 0 {
-		return fmt.Errorf("reading the Corefile: %s: no server block is in it", docs[0].name)
+		return fmt.Errorf("reading the Corefile: %s: no server block", docs[0].name)
 	}
 	for _, name := range sortedNames(shared) {
 		if !used[name] {
@@ -173,7 +174,7 @@ func (c *corefile) read(docs []document, shared map[string]document) error {
 	return nil
 }
 
-// names keeps what may be the files that the plugins of a server block read.
+// collectFileNames collects the possible file names in a server block.
 func (c *corefile) collectFileNames(b *block) {
 	for _, st := range b.plugins {
 		for _, word := range st.args() {
@@ -182,25 +183,25 @@ func (c *corefile) collectFileNames(b *block) {
 	}
 }
 
-// unused notes a key of a ConfigMap that no Corefile imports.
+// noteUnusedKey notes a key of a ConfigMap that no Corefile imports.
 func (c *corefile) noteUnusedKey(name string, d document) {
-	if d.unknownKey != (place{}) { // which a Corefile may read
+	if d.unknownKey != (place{}) { // a Corefile may read it
 		c.unknownKeys[name] = d.unknownKey
 		return
 	}
 	c.noteLost(place{file: d.name}, name, "no Corefile imports it", "give the Corefile that does, or leave this out")
 }
 
-// oddKeys notes the keys of ConfigMaps that nothing is known of.
+// noteUnknownKeys notes the unknown keys of ConfigMaps.
 func (c *corefile) noteUnknownKeys() {
 	for name, at := range c.unknownKeys {
-		if !c.mentioned[name] { // else it was said where it is named
+		if !c.mentioned[name] { // otherwise there is a note where it is mentioned
 			c.noteLost(at, "key "+name, "no Corefile imports it, and it is no key of kube-dns", "")
 		}
 	}
 }
 
-// take keeps a server block, unless it is for a port or a transport that there is not.
+// addServer adds a server block, unless its port or transport is unsupported.
 func (c *corefile) addServer(b *block) {
 	s := &server{block: b}
 	for _, key := range b.keys {
@@ -208,7 +209,7 @@ func (c *corefile) addServer(b *block) {
 		what := "server " + key
 		switch {
 		case a.transport != "dns":
-			c.noteLost(b.at, what, "queries are taken over UDP and TCP alone", "leave it to a server beside this one, such as the central resolver")
+			c.noteLost(b.at, what, "only UDP and TCP are supported", "leave it to a server beside this one, such as the central resolver")
 			continue
 		case !c.port(b, a, what):
 			continue
@@ -220,7 +221,7 @@ func (c *corefile) addServer(b *block) {
 		}
 		for _, zone := range list {
 			if c.serverOf(zone) != nil {
-				c.noteLost(b.at, what, "the zone "+zone+" has a server already", "leave one of them out")
+				c.noteLost(b.at, what, "the zone "+zone+" already has a server", "leave one of them out")
 				continue
 			}
 			s.zones = append(s.zones, zone)
@@ -230,13 +231,13 @@ func (c *corefile) addServer(b *block) {
 		return
 	}
 	if len(b.plugins) == 0 {
-		c.noteLost(b.at, "server "+strings.Join(b.keys, " "), "its block has no plugins, so nobody is asked for its names",
+		c.noteLost(b.at, "server "+strings.Join(b.keys, " "), "its block has no plugins, so its names have no upstream",
 			"plugins stand in braces: a line without them is a server by itself")
 	}
 	c.servers = append(c.servers, s)
 }
 
-// serverOf is the server block that has a zone itself, nil for none.
+// serverOf returns the server block with this very zone, or nil.
 func (c *corefile) serverOf(zone string) *server {
 	for _, s := range c.servers {
 		if slices.Contains(s.zones, zone) {
@@ -246,7 +247,7 @@ func (c *corefile) serverOf(zone string) *server {
 	return nil
 }
 
-// heard is the server block whose zones a name is in, nil for none.
+// serverFor returns the server block whose zones contain a name, or nil.
 func (c *corefile) serverFor(name string) *server {
 	var best *server
 	longest := -1
@@ -260,25 +261,25 @@ func (c *corefile) serverFor(name string) *server {
 	return best
 }
 
-// lost notes what has no counterpart.
+// noteLost notes something that could not be converted.
 func (c *corefile) noteLost(at place, what, why, hint string) {
 	c.notes = append(c.notes, Note{File: at.file, Line: at.line, What: what, Why: why, Hint: hint})
 }
 
-// differs notes what has a counterpart that is not quite the same.
+// noteDiffers notes something that works differently.
 func (c *corefile) noteDiffers(at place, what, why, hint string) {
 	c.notes = append(c.notes, Note{File: at.file, Line: at.line, What: what, Why: why, Hint: hint, Kept: true})
 }
 
-// first reports whether something is said for the first time, which is enough.
+// firstTime reports whether the text is new, so that its note is given once.
 func (c *corefile) firstTime(what string) bool {
 	again := c.noted[what]
 	c.noted[what] = true
 	return !again
 }
 
-// set tells where the value of a key is from, and reports whether the key has it: the first server block to set a key
-// of the whole program has the say, and another value is noted.
+// setKey records the source of a key's value, and reports whether the key has this value. The first server block to set a
+// key of the whole program wins; a different later value is noted.
 func (c *corefile) setKey(path string, s *statement, value string) bool {
 	before, again := c.keys[path]
 	if again && before.value != value {
@@ -292,7 +293,7 @@ func (c *corefile) setKey(path string, s *statement, value string) bool {
 	return true
 }
 
-// result puts the lists together and holds them to the checks.
+// result completes the lists and validates the configuration.
 func (c *corefile) result() (*Result, error) {
 	c.finishRoutes()
 	c.listSources()
@@ -304,13 +305,42 @@ func (c *corefile) result() (*Result, error) {
 		}
 		var bad *config.Error
 		if !errors.As(err, &bad) {
-			return nil, fmt.Errorf("checking what was converted: %w", err)
+			return nil, fmt.Errorf("checking the converted configuration: %w", err)
 		}
 		located := slices.DeleteFunc(slices.Clone(bad.Problems), func(p config.Problem) bool { return p.Path == "" })
 		if len(located) == 0 {
-			return nil, fmt.Errorf("checking what was converted: %s: name a file with the names in hosts.files, or run more than one agent", bad.Problems[0].What)
+			return nil, fmt.Errorf("checking the converted configuration: %s: name a file with the names in hosts.files, or run more than one agent", bad.Problems[0].What)
 		}
 		c.remove(located)
 	}
-	return nil, errors.New("checking what was converted: too much of it is wrong")
+	return nil, errors.New("checking the converted configuration: too many problems")
+}
+
+// Note is about a part that could not be converted, or works differently.
+type Note struct {
+	File string // as given; for a kube-dns ConfigMap its key
+	Line int    // from 1; 0: the whole file
+	What string // the part as written
+	Why  string // why it is missing, or what differs
+	Hint string // what to do instead; empty: nothing
+
+	// Kept reports whether the part was converted and differs as Why says. False: it was not.
+	Kept bool
+}
+
+// String returns the note on one line, without its hint: Corefile:12: what: why.
+func (n Note) String() string {
+	place := n.File
+	if n.Line > 0 {
+		place = fmt.Sprintf("%s:%d", n.File, n.Line)
+	}
+	return place + ": " + n.What + ": " + n.Why
+}
+
+// inOrder sorts notes by position, stably.
+func inOrder(notes []Note) []Note {
+	slices.SortStableFunc(notes, func(a, b Note) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
+	})
+	return notes
 }

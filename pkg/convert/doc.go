@@ -2,8 +2,7 @@
 
 // Package convert turns the configuration of other DNS servers into one of node-cache.
 //
-// [Corefile] reads that of CoreDNS and of NodeLocal DNSCache, [KubeDNS] the ConfigMap of kube-dns, and [Files] either of
-// them as people have it: in a file, in a ConfigMap, in several at once. What has no counterpart is told in notes, each
-// with its line and with what to do instead: nothing is left out in silence. What comes out always passes the checks of
-// the configuration.
+// [Corefile] converts that of CoreDNS and of NodeLocal DNSCache, [KubeDNS] the ConfigMap of kube-dns, and [Files] converts
+// both in their usual forms: in a file, in a ConfigMap, or in several. Notes report every part that could not be converted,
+// with its line and what to do instead. The result is always a valid configuration.
 package convert

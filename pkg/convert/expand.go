@@ -14,35 +14,35 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 )
 
-// document is the text of a Corefile, or of a part of one.
+// document is the text of a Corefile or of a part of one.
 type document struct {
-	name       string // as notes name it
-	first      int    // the line of the file that the text begins at
+	name       string // in notes
+	first      int    // first line of the text in the file
 	text       string
-	unknownKey place // of a key whose name does not tell what it is for; zero: it does
+	unknownKey place // of an unknown key; zero: the key is known
 }
 
-// Bounds on what imports may make of a text.
+// Bounds on expanded imports.
 const (
 	maxImportDepth = 8
 	maxTokens      = 200_000
 )
 
-// expander puts the files that a Corefile imports in their places.
+// expander expands the imports of a Corefile.
 type expander struct {
-	shared map[string]document // the files there are, by the last part of their names
-	used   map[string]bool     // those of them that were imported
+	shared map[string]document // available files, by base name
+	used   map[string]bool     // those that were imported
 	notes  []Note
 	lines  []string
 	places []place
 
-	snippets map[string]int // tokens of each snippet so far, with those that it imports
+	snippets map[string]int // tokens of each snippet so far, including its imports
 	tokens   int
-	unfilled map[string]bool // what stands for values, as far as it was noted
-	forms    *regexp.Regexp  // of that
+	unfilled map[string]bool // noted placeholders
+	forms    *regexp.Regexp  // of placeholders
 }
 
-// expand appends the lines of a document, with what they import in place of import.
+// expand appends the lines of a document with its imports expanded.
 func (e *expander) expand(d document, depth int) error {
 	if depth > maxImportDepth {
 		return errors.New("reading the Corefile: files that import each other")
@@ -70,7 +70,7 @@ func (e *expander) expand(d document, depth int) error {
 	return nil
 }
 
-// importFiles puts those of the files there are that a pattern means in its place.
+// importFiles expands the available files that a pattern selects.
 func (e *expander) importFiles(pattern string, at place, depth int) error {
 	var names []string
 	for name := range e.shared {
@@ -81,7 +81,7 @@ func (e *expander) importFiles(pattern string, at place, depth int) error {
 	slices.Sort(names)
 	if len(names) == 0 {
 		e.notes = append(e.notes, Note{
-			File: at.file, Line: at.line, What: "import " + pattern, Why: "the files that it means were not given",
+			File: at.file, Line: at.line, What: "import " + pattern, Why: "the imported files were not given",
 			Hint: "give them, or the ConfigMap that they are keys of, beside this one",
 		})
 	}
@@ -94,15 +94,15 @@ func (e *expander) importFiles(pattern string, at place, depth int) error {
 	return nil
 }
 
-// scan finds the lines that import a file, which the reader of Corefiles would look for on this machine, and names of
-// the environment that have no value here. It bounds what snippets add up to.
+// scan finds the lines that import a file, which the Corefile parser would read on this host, and environment variables
+// that are not set here. It bounds the size of snippets.
 func (e *expander) scan(d document) (map[int]string, error) {
 	words := caddyfile.NewDispenser(d.name, strings.NewReader(d.text))
 	s := scanner{document: d, snippets: e.snippets, files: map[int]string{}}
 	for words.Next() {
 		s.tokens = append(s.tokens, caddyfile.Token{Line: words.Line(), Text: words.Val()})
 	}
-	plugin := "" // or what else the line begins with
+	plugin := "" // or the first word of the line
 	for i, t := range s.tokens {
 		if s.begins(i) {
 			plugin = t.Text
@@ -124,27 +124,27 @@ func tooLong(where string) error {
 	return fmt.Errorf("reading the Corefile: %s: more than %d words with what is imported", where, maxTokens)
 }
 
-// scanner walks along the words of a document.
+// scanner scans the words of a document.
 type scanner struct {
 	document
 
 	tokens   []caddyfile.Token
-	snippets map[string]int // tokens of each snippet so far, with those that it imports
-	files    map[int]string // what is imported and is no snippet, by the line
+	snippets map[string]int // tokens of each snippet so far, including its imports
+	files    map[int]string // imports of files, by line
 
-	depth   int    // braces that are open
-	snippet string // the one that the words belong to, if any
-	size    int    // tokens so far, those of snippets where they are imported
+	depth   int    // open braces
+	snippet string // the current snippet, if any
+	size    int    // tokens so far, with expanded snippets
 }
 
 func (s *scanner) place(t caddyfile.Token) place { return place{s.name, s.first + t.Line - 1} }
 
-// begins reports whether a token is the first of its line. One in quotes may have more than one line.
+// begins reports whether a token is the first of its line. A quoted token may span lines.
 func (s *scanner) begins(i int) bool {
 	return i == 0 || s.tokens[i-1].Line+strings.Count(s.tokens[i-1].Text, "\n") != s.tokens[i].Line
 }
 
-// token takes the next word.
+// token scans the next word.
 func (s *scanner) token(i int, t caddyfile.Token) error {
 	s.size++
 	isName := strings.HasPrefix(t.Text, "(") && strings.HasSuffix(t.Text, ")") && len(t.Text) > 1
@@ -170,11 +170,11 @@ func (s *scanner) token(i int, t caddyfile.Token) error {
 	return nil
 }
 
-// imports takes the name behind import: a snippet, or a file that has the line to itself.
+// imports scans the name after import: a snippet, or a file on a line of its own.
 func (s *scanner) imports(i int, t caddyfile.Token) error {
 	behind := func(n int) bool { return i+n < len(s.tokens) && s.tokens[i+n].Line == t.Line }
 	if !behind(1) {
-		return fmt.Errorf("reading the Corefile: %s: import of nothing", s.place(t))
+		return fmt.Errorf("reading the Corefile: %s: import without a name", s.place(t))
 	}
 	name := s.tokens[i+1].Text
 	if added, known := s.snippets[name]; known {
@@ -188,7 +188,7 @@ func (s *scanner) imports(i int, t caddyfile.Token) error {
 	return nil
 }
 
-// placeholder notes what is still to be filled in, once. Records of templates have such signs as well.
+// placeholder notes each placeholder once. Records of templates may contain such marks as well.
 func (e *expander) placeholder(plugin, word string, at place) {
 	if slices.Contains([]string{"answer", "authority", "additional"}, plugin) {
 		return
@@ -198,10 +198,10 @@ func (e *expander) placeholder(plugin, word string, at place) {
 		return
 	}
 	e.unfilled[found] = true
-	e.notes = append(e.notes, Note{File: at.file, Line: at.line, What: found, Why: "it stands for a value that nobody has filled in", Hint: unfilledHint})
+	e.notes = append(e.notes, Note{File: at.file, Line: at.line, What: found, Why: "it is a placeholder without a value", Hint: unfilledHint})
 }
 
-// environment notes each variable of the environment that has no value on this machine.
+// environment notes each environment variable that is not set here.
 func (e *expander) environment(word string, at place) {
 	for _, brackets := range [][2]string{{"{$", "}"}, {"{%", "%}"}} {
 		for rest := word; ; {
@@ -220,4 +220,38 @@ func (e *expander) environment(word string, at place) {
 			}
 		}
 	}
+}
+
+// unfilledHint is the hint for a template that is not rendered.
+const unfilledHint = "fill it in first, or convert what the cluster has: kubectl get configmap -o yaml"
+
+// unfilled finds the first line for a template tool, such as Helm or Ansible, which is not a line of a Corefile.
+func unfilled(text string) (line int, found bool) {
+	at := regexp.MustCompile(`(?m)^[^"#\n]*\{(?:%|\{-?\s*(?:if|else|end|range|with|include|template|toYaml|tpl|define|default)\b).*$`).FindStringIndex(text)
+	if at == nil {
+		return 0, false
+	}
+	return 1 + strings.Count(text[:at[0]], "\n"), true
+}
+
+// unfilledError returns the error for a template. first is the line of the file where the text begins.
+func unfilledError(text string, first int) error {
+	line, found := unfilled(text)
+	if !found {
+		return nil
+	}
+	return fmt.Errorf("line %d has {{ … }} or {%% … %%}, which a tool is to fill in: render the template first (helm template, ansible), or convert what the cluster has: kubectl get configmap -o yaml", first+line-1)
+}
+
+// placeholders returns an expression for words of a Corefile that are placeholders.
+func placeholders() *regexp.Regexp {
+	return regexp.MustCompile(`__[A-Z][A-Z0-9_]*__|^\$\{?[A-Za-z_][A-Za-z0-9_]*\}?$|^<[A-Za-z][^<>]*>$|^\{\{.*|^(?:CLUSTER_DOMAIN|REVERSE_CIDRS|UPSTREAMNAMESERVER)$`)
+}
+
+// placeholder returns the placeholder in a word, except those of NodeLocal DNSCache.
+func placeholder(forms *regexp.Regexp, word string) string {
+	for _, known := range []string{clusterIP, centralServers, upstreams, "__PILLAR__LOCAL__DNS__", "__PILLAR__DNS__DOMAIN__"} {
+		word = strings.ReplaceAll(word, known, "")
+	}
+	return forms.FindString(word)
 }

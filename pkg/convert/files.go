@@ -17,16 +17,16 @@ import (
 
 // Input is one file to convert.
 type Input struct {
-	Name string // as notes name it
+	Name string // in notes
 	Text []byte
 }
 
-// maxInput bounds one file. A ConfigMap holds no more.
+// maxInput bounds one file. A ConfigMap holds at most that.
 const maxInput = 1 << 20
 
-// Files converts all inputs to one configuration. What each is shows in its text: a Corefile, or YAML with ConfigMaps
-// in it, alone, in a List, or among other objects. Of a ConfigMap are taken: a Corefile, the keys of kube-dns, and keys
-// that end in .override or .server, which a Corefile may import. An error says that an input is none of these.
+// Files converts all inputs to one configuration. It detects their type: a Corefile, or YAML with ConfigMaps, alone, in a
+// List, or among other objects. It converts a ConfigMap's Corefile, kube-dns keys, and keys that end in .override or
+// .server, which a Corefile may import. It fails if an input is none of these.
 func Files(inputs []Input) (*Result, error) {
 	var f inputSet
 	for _, in := range inputs {
@@ -47,24 +47,24 @@ func Files(inputs []Input) (*Result, error) {
 	return convert(f.corefiles, f.shared, f.kubeDNS)
 }
 
-// imported is the name of one of the files there are, one that is meant to be imported.
+// imported returns the name of a file that a Corefile is meant to import.
 func (f *inputSet) imported() string {
 	all := sortedNames(f.shared)
 	isPart := func(name string) bool { return f.shared[name].unknownKey == (place{}) }
 	return all[max(0, slices.IndexFunc(all, isPart))]
 }
 
-// found is what the inputs hold.
+// inputSet is the content of the inputs.
 type inputSet struct {
 	corefiles []document
-	shared    map[string]document // what Corefiles may import, by name
+	shared    map[string]document // files for imports, by name
 	kubeDNS   map[string]string
 }
 
-// add takes one input.
+// add adds one input.
 func (f *inputSet) add(in Input) error {
 	if strings.TrimSpace(string(in.Text)) == "" {
-		return fmt.Errorf("reading %s: it is empty", in.Name)
+		return fmt.Errorf("reading %s: empty", in.Name)
 	}
 	objects, err := objects(in.Text)
 	if err != nil {
@@ -91,7 +91,7 @@ func (f *inputSet) add(in Input) error {
 	return nil
 }
 
-// objects are the mappings in a text of YAML, those of a List one by one. A Corefile has none, and is no error.
+// objects returns the mappings in a YAML text, including those of a List. A Corefile has none, without an error.
 func objects(text []byte) ([]*yaml.Node, error) {
 	var list []*yaml.Node
 	isYAML := false
@@ -123,7 +123,7 @@ func objects(text []byte) ([]*yaml.Node, error) {
 	}
 }
 
-// notCorefile says why a text without objects is no Corefile either: it is meant to be YAML, or is no text at all.
+// notCorefile returns the error for a text without objects that is no Corefile: invalid YAML, or not a text.
 func notCorefile(text []byte, isYAML bool, problem error) error {
 	if err := unfilledError(string(text), 1); err != nil && problem != nil {
 		return err
@@ -132,14 +132,14 @@ func notCorefile(text []byte, isYAML bool, problem error) error {
 	isControl := func(c rune) bool { return c < ' ' && !strings.ContainsRune("\t\n\f\r", c) }
 	switch {
 	case bytes.ContainsFunc(text, isControl):
-		return errors.New("it is no text in UTF-8")
+		return errors.New("not UTF-8 text")
 	case isYAML, meant.Match(text):
 		return fmt.Errorf("it is neither a Corefile nor YAML of a ConfigMap as kubectl get -o yaml writes it: %w", problem)
 	}
 	return nil
 }
 
-// value is that of a key of a mapping, nil without one.
+// value returns the value of a key of a mapping, or nil.
 func value(mapping *yaml.Node, key string) *yaml.Node {
 	if mapping == nil || mapping.Kind != yaml.MappingNode {
 		return nil
@@ -152,7 +152,7 @@ func value(mapping *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-// configMap takes the keys of a ConfigMap, and reports whether there was one to take.
+// configMap adds the keys of a ConfigMap, and reports whether it has known ones.
 func (f *inputSet) configMap(file string, data *yaml.Node) (bool, error) {
 	if data == nil || data.Kind != yaml.MappingNode {
 		return false, nil
@@ -174,20 +174,20 @@ func (f *inputSet) configMap(file string, data *yaml.Node) (bool, error) {
 			if err := setOnce(&f.kubeDNS, file, key, text.Value); err != nil {
 				return false, err
 			}
-		case key == "Corefile-backup": // which kubeadm leaves of an upgrade
+		case key == "Corefile-backup": // a backup of kubeadm's upgrade
 		default:
 			d := embeddedDocument(file, key, text)
 			d.unknownKey = place{file, data.Content[i].Line}
 			odd[key] = d
 		}
 	}
-	if took { // else it has nothing to do with DNS
+	if took { // otherwise it is not about DNS
 		f.addUnknown(odd)
 	}
 	return took, nil
 }
 
-// addOdd keeps other keys of a ConfigMap, which a Corefile may import or read. Those that are known come first.
+// addUnknown adds other keys of a ConfigMap, which a Corefile may import or read. Known keys take precedence.
 func (f *inputSet) addUnknown(odd map[string]document) {
 	for key, d := range odd {
 		if _, again := f.shared[key]; again {
@@ -200,7 +200,7 @@ func (f *inputSet) addUnknown(odd map[string]document) {
 	}
 }
 
-// once sets a key that only one ConfigMap may have.
+// setOnce sets a key that only one ConfigMap may have.
 func setOnce[T any](all *map[string]T, file, key string, v T) error {
 	if *all == nil {
 		*all = map[string]T{}
@@ -212,7 +212,7 @@ func setOnce[T any](all *map[string]T, file, key string, v T) error {
 	return nil
 }
 
-// inside is a text inside of YAML. In a literal block its lines are lines of the file; in quotes they are not.
+// embeddedDocument returns a text in a YAML value. In a literal block, its lines are lines of the file; in quotes they are not.
 func embeddedDocument(file, key string, text *yaml.Node) document {
 	if text.Style&yaml.LiteralStyle != 0 {
 		return document{name: file, first: text.Line + 1, text: text.Value}
@@ -220,5 +220,5 @@ func embeddedDocument(file, key string, text *yaml.Node) document {
 	return document{name: file + " " + key, first: 1, text: text.Value}
 }
 
-// names are the keys of what may be imported, sorted.
+// sortedNames returns the sorted names of the files for imports.
 func sortedNames(shared map[string]document) []string { return slices.Sorted(maps.Keys(shared)) }

@@ -12,10 +12,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// maxRemoved bounds how often the checks are asked.
+// maxRemoved bounds the validation rounds.
 const maxRemoved = 25
 
-// finishRoutes puts the routes into the configuration, as they were found.
+// finishRoutes moves the routes into the configuration, in order.
 func (c *corefile) finishRoutes() {
 	if !slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == "." }) {
 		c.routes = append(c.routes, route{Route: config.Default(config.Agent).Forward[0]})
@@ -27,7 +27,7 @@ func (c *corefile) finishRoutes() {
 	}
 }
 
-// listSources makes the comments for the items of lists, and puts these into the configuration.
+// listSources writes the comments for list items, and moves the lists into the configuration.
 func (c *corefile) listSources() {
 	for path := range c.sources {
 		if strings.Contains(path, "[") {
@@ -50,8 +50,8 @@ func (c *corefile) listSources() {
 	}
 }
 
-// remove takes what the checks refuse out of the configuration, and notes each. Of a list the last items go first, so
-// that the numbers of the others stay right.
+// remove removes what the validation refuses, and notes each item. It removes the last items of a list first, so that the
+// other indexes stay valid.
 func (c *corefile) remove(problems []config.Problem) {
 	type item struct {
 		list string
@@ -80,7 +80,7 @@ func (c *corefile) remove(problems []config.Problem) {
 	c.listSources()
 }
 
-// refuse notes an item that is taken out.
+// refuse notes an item that is removed.
 func (c *corefile) refuse(list string, i int, p config.Problem) {
 	var at place
 	text := p.Path
@@ -95,7 +95,7 @@ func (c *corefile) refuse(list string, i int, p config.Problem) {
 	c.noteLost(at, text, p.What, p.Hint)
 }
 
-// reset puts a section back to its default, and notes why.
+// reset resets a section to its default, and notes the reason.
 func (c *corefile) reset(p config.Problem) {
 	head, _, _ := strings.Cut(p.Path, ".")
 	head, _, _ = strings.Cut(head, "[")
@@ -141,7 +141,7 @@ func (c *corefile) reset(p config.Problem) {
 	}
 }
 
-// without returns list without the items that are to go.
+// without returns list without the items for which gone returns true.
 func without[T any](list []T, gone func(int) bool) []T {
 	var kept []T
 	for i, v := range list {
@@ -152,7 +152,7 @@ func without[T any](list []T, gone func(int) bool) []T {
 	return kept
 }
 
-// cutItem cuts the name of a list and the number of its item from a path such as forward[1].to[0].
+// cutItem splits a path such as forward[1].to[0] into the name of the list and the index.
 func cutItem(path string) (list string, i int, found bool) {
 	list, rest, found := strings.Cut(path, "[")
 	number, _, closed := strings.Cut(rest, "]")

@@ -11,10 +11,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// forward takes a route.
+// forward converts a route.
 func (c *corefile) forward(s *server, st *statement) {
 	if len(st.args()) < 2 {
-		c.noteLost(st.at, st.text(), "it names no zone or no upstream", "")
+		c.noteLost(st.at, st.text(), "the zone or the upstream is missing", "")
 		return
 	}
 	from, err := zones(fillPlaceholders(st.args()[0]))
@@ -24,7 +24,7 @@ func (c *corefile) forward(s *server, st *statement) {
 	}
 	routed := overlap(s.zones, from)
 	if len(routed) == 0 {
-		c.noteLost(st.at, st.text(), "it is for no name that this server is asked for", "")
+		c.noteLost(st.at, st.text(), "it does not apply to any zone of this server", "")
 		return
 	}
 	options := c.forwardOptions(st)
@@ -48,7 +48,7 @@ func (c *corefile) forward(s *server, st *statement) {
 	c.except(st, options.except)
 }
 
-// proxy takes what CoreDNS had before it had forward.
+// proxy converts CoreDNS's predecessor of forward.
 func (c *corefile) proxy(s *server, st *statement) {
 	as := statement{at: st.at, words: st.words}
 	for _, option := range st.body {
@@ -58,12 +58,12 @@ func (c *corefile) proxy(s *server, st *statement) {
 		case text == "protocol dns force_tcp":
 			as.body = append(as.body, statement{at: option.at, words: []string{"force_tcp"}})
 		case option.words[0] == "protocol":
-			c.noteLost(st.at, st.text()+", "+text, "upstreams are asked over UDP, TCP, TLS and HTTPS", "write a route to a server that is asked over one of these: {zone: …, to: […]}")
+			c.noteLost(st.at, st.text()+", "+text, "upstreams support UDP, TCP, TLS and HTTPS only", "write a route to a server with one of these: {zone: …, to: […]}")
 			return
 		case option.words[0] == "fail_timeout", option.words[0] == "spray":
-			c.optionDiffers(st, &option, "upstreams are judged by their answers, and probed when they fail, at times of node-cache's own", "docs/upstreams.md has the times")
+			c.optionDiffers(st, &option, "node-cache judges upstreams by their answers and probes failed ones, with its own timers", "docs/upstreams.md has the times")
 		case text == "policy least_conn":
-			c.optionDiffers(st, &option, "the fastest of the upstreams is asked", "")
+			c.optionDiffers(st, &option, "the fastest upstream is used", "")
 		default:
 			as.body = append(as.body, option)
 		}
@@ -71,7 +71,7 @@ func (c *corefile) proxy(s *server, st *statement) {
 	c.forward(s, &as)
 }
 
-// overlap are the zones of a server as far as they are in those that a plugin names, and the other way round.
+// overlap returns the zones of a server that are in those of a plugin, and vice versa.
 func overlap(served, from []string) []string {
 	var list []string
 	add := func(zone string) {
@@ -95,7 +95,7 @@ func overlap(served, from []string) []string {
 // route adds a route unless its zone has one.
 func (c *corefile) route(r config.Route, st *statement) {
 	if c.cluster.domain == r.Zone {
-		c.noteLost(st.at, st.text(), "the domain of the cluster is answered as a whole", "names below it may have a route of their own")
+		c.noteLost(st.at, st.text(), "the cluster domain cannot be forwarded", "names below it may have a route of their own")
 		return
 	}
 	i := slices.IndexFunc(c.routes, func(other route) bool { return other.Zone == r.Zone })
@@ -103,19 +103,19 @@ func (c *corefile) route(r config.Route, st *statement) {
 	case i < 0:
 		c.routes = append(c.routes, route{Route: r, at: st.at, text: st.text()})
 	case c.routes[i].early && (r.Zone != "." || slices.Contains(st.args(), upstreams)):
-		// NodeLocal DNSCache takes these servers in place of what the Corefile has as well.
+		// NodeLocal DNSCache prefers these servers to those of the Corefile.
 		r.To = c.routes[i].To
 		c.routes[i].Route, c.routes[i].early = r, false
 	case c.routes[i].early:
 		c.routes[i] = route{Route: r, at: st.at, text: st.text()}
 		c.noteLost(place{file: upstreamNameservers}, "the list", fmt.Sprintf("%s has other upstreams for all names", st.at), "")
 	default:
-		c.noteLost(st.at, st.text(), fmt.Sprintf("%s has a route already, by %s", r.Zone, c.routes[i].at),
+		c.noteLost(st.at, st.text(), fmt.Sprintf("%s already has a route, by %s", r.Zone, c.routes[i].at),
 			"a zone has one route: list all upstreams in it, in order and with policy sequential")
 	}
 }
 
-// forwardOptions are the lines in the block of a forward.
+// forwardOptions are the options of a forward.
 type forwardOptions struct {
 	except     []string
 	tcp        bool
@@ -134,7 +134,7 @@ func (c *corefile) forwardOptions(st *statement) forwardOptions {
 			o.except = append(o.except, args...)
 		case "force_tcp":
 			o.tcp = true
-		case "prefer_udp": // so it is in any case
+		case "prefer_udp": // the default
 		case "failover":
 			c.failover(st, &option)
 		case "tls_servername":
@@ -156,11 +156,11 @@ func (c *corefile) forwardOptions(st *statement) forwardOptions {
 	return o
 }
 
-// failover notes codes that have nobody else asked here.
+// failover notes rcodes that do not cause a failover here.
 func (c *corefile) failover(st, option *statement) {
 	for _, code := range option.args() {
 		if !slices.Contains([]string{"SERVFAIL", "REFUSED", "FORMERR", "NOTIMP"}, strings.ToUpper(code)) {
-			c.option(st, option, "an answer with "+code+" is not asked for elsewhere", "SERVFAIL, REFUSED and whatever else is no answer has the next upstream of the list asked")
+			c.option(st, option, "no failover for answers with "+code, "SERVFAIL, REFUSED and missing answers cause a failover to the next upstream")
 			return
 		}
 	}
@@ -180,11 +180,11 @@ func (c *corefile) policy(st, option *statement) config.Policy {
 	return config.PolicyFastest
 }
 
-// certificates reads the files of tls: none, those to trust, the client's own, or all.
+// certificates converts the arguments of tls: none, the CA, the client's certificate, or both.
 func (c *corefile) certificates(st, option *statement) string {
 	args := option.args()
 	if len(args) >= 2 {
-		c.option(st, option, "upstreams are shown no certificate", "let them know this client by its address")
+		c.option(st, option, "client certificates are not supported", "let the upstream identify this client by its address")
 	}
 	if len(args) == 1 || len(args) == 3 {
 		c.noteDiffers(option.at, st.words[0]+": "+option.text(), "the file is read where the agent runs, and the configuration is refused where it is not there",
@@ -194,14 +194,14 @@ func (c *corefile) certificates(st, option *statement) string {
 	return ""
 }
 
-// maxConcurrent bounds what is under way, with all upstreams together.
+// maxConcurrent bounds the in-flight queries of all upstreams together.
 func (c *corefile) maxConcurrent(option *statement) {
 	n, err := strconv.Atoi(strings.Join(option.args(), ""))
 	if err != nil || n < 0 {
-		c.noteLost(option.at, "forward: "+option.text(), "no number", "")
+		c.noteLost(option.at, "forward: "+option.text(), "not a number", "")
 		return
 	}
-	if n == 0 { // no bound
+	if n == 0 { // no limit
 		return
 	}
 	n = min(n, 1<<20)
@@ -212,11 +212,11 @@ func (c *corefile) maxConcurrent(option *statement) {
 	}
 }
 
-// forwardNone notes a line that has no counterpart.
+// forwardNone notes an unsupported option.
 func (c *corefile) forwardNone(st, option *statement) {
 	const (
-		judged      = "upstreams are judged by their answers, and probed when they fail, at times of node-cache's own"
-		connections = "connections are kept and renewed at times of node-cache's own"
+		judged      = "node-cache judges upstreams by their answers and probes failed ones, with its own timers"
+		connections = "node-cache keeps and renews connections with its own timers"
 	)
 	switch option.words[0] {
 	case "max_fails", "health_check", "failfast_all_unhealthy_upstreams":
@@ -224,9 +224,9 @@ func (c *corefile) forwardNone(st, option *statement) {
 	case "expire", "max_idle_conns", "max_age":
 		c.optionDiffers(st, option, connections, "forward[].connections says how many there are")
 	case "max_connect_attempts", "read_timeout":
-		c.optionDiffers(st, option, "how long an upstream may take goes by what it usually takes", "limits.deadline bounds the whole of a query")
+		c.optionDiffers(st, option, "the timeout depends on the upstream's usual response time", "limits.deadline bounds each query")
 	case "next", "next_on_nodata":
-		c.option(st, option, "an answer is not asked for elsewhere because of what it says", "SERVFAIL and REFUSED have the next upstream of the list asked")
+		c.option(st, option, "the content of an answer does not cause a failover", "SERVFAIL and REFUSED cause a failover to the next upstream")
 	case "source_address":
 		c.option(st, option, "the kernel chooses the address that upstreams see", "set a route with a source address: ip route add … src …")
 	case "resolver":
@@ -236,7 +236,7 @@ func (c *corefile) forwardNone(st, option *statement) {
 	}
 }
 
-// targets are the upstreams that have an address, each once.
+// targets returns the upstreams with an address, without duplicates.
 func (c *corefile) targets(st *statement, o forwardOptions) []config.Target {
 	var to []config.Target
 	for _, word := range st.args()[1:] {
@@ -250,13 +250,13 @@ func (c *corefile) targets(st *statement, o forwardOptions) []config.Target {
 		}
 	}
 	if o.tcp && slices.ContainsFunc(to, func(t config.Target) bool { return t.Kind == config.ResolvConf }) {
-		c.noteDiffers(st.at, st.words[0]+": force_tcp", "the servers of a resolv.conf are asked over UDP, and over TCP for what does not fit",
+		c.noteDiffers(st.at, st.words[0]+": force_tcp", "the servers of a resolv.conf are queried over UDP, and over TCP after truncation",
 			"write tcp:// and their addresses in place of the file where UDP must not be used")
 	}
 	return to
 }
 
-// wordTargets are the upstreams that one word of a forward stands for.
+// wordTargets returns the upstreams of one argument of a forward.
 func (c *corefile) wordTargets(st *statement, word, serverName string) []config.Target {
 	switch {
 	case word == upstreams && len(c.upstreams) == 0:
@@ -264,12 +264,12 @@ func (c *corefile) wordTargets(st *statement, word, serverName string) []config.
 	case word == upstreams:
 		return c.upstreams
 	case isDNSService(word):
-		c.noteLost(st.at, word, "the endpoints of the DNS service are asked for names of the cluster alone", "write the addresses of a server that knows the zone")
+		c.noteLost(st.at, word, "the endpoints of the DNS service are used for cluster names only", "write the addresses of a server that knows the zone")
 		return nil
 	}
 	t, err := target(word, serverName)
 	switch {
-	case err != nil && placeholder(placeholders(), word) != "": // which was said
+	case err != nil && placeholder(placeholders(), word) != "": // noted before
 		return nil
 	case err != nil:
 		c.noteLost(st.at, st.words[0]+": "+word, oneLine(err), "")
@@ -281,7 +281,7 @@ func (c *corefile) wordTargets(st *statement, word, serverName string) []config.
 	return []config.Target{t}
 }
 
-// target reads an upstream, with the name that its certificate must be for.
+// target parses an upstream with the server name of its certificate.
 func target(word, serverName string) (config.Target, error) {
 	scheme, rest, isURL := strings.Cut(word, "://")
 	if !isURL {
@@ -311,7 +311,7 @@ func target(word, serverName string) (config.Target, error) {
 	return config.ParseTarget(scheme + "://" + rest + path)
 }
 
-// except keeps names from being forwarded: they get SERVFAIL, as from a server that has nobody to ask.
+// except makes names without forwarding get SERVFAIL, as from a server without an upstream.
 func (c *corefile) except(st *statement, hosts []string) {
 	for _, host := range hosts {
 		list, err := zones(fillPlaceholders(host))
@@ -325,7 +325,7 @@ func (c *corefile) except(st *statement, hosts []string) {
 	}
 }
 
-// exceptions makes templates of the zones that are not forwarded, unless somebody has them all the same.
+// exceptTemplates writes templates for the zones that are not forwarded, unless they have a route.
 func (c *corefile) exceptTemplates() {
 	for _, e := range c.excepted {
 		switch {
@@ -346,12 +346,12 @@ func (c *corefile) isAnswered(zone string) bool {
 	})
 }
 
-// isServed reports whether a zone itself is routed, or the cluster's.
+// isServed reports whether this very zone has a route or is the cluster's.
 func (c *corefile) isServed(zone string) bool {
 	return c.cluster.domain == zone || slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == zone })
 }
 
-// isServedBelow reports whether a route or the cluster has the zone, or one in it.
+// isServedBelow reports whether the zone, or one below it, has a route or is the cluster's.
 func (c *corefile) isServedBelow(zone string) bool {
 	if c.cluster.domain != "" && below(c.cluster.domain, zone) {
 		return true
@@ -359,7 +359,7 @@ func (c *corefile) isServedBelow(zone string) bool {
 	return slices.ContainsFunc(c.routes, func(r route) bool { return below(r.Zone, zone) })
 }
 
-// unserved has SERVFAIL for the names of a server that asks nobody for them, so that they do not leave for another.
+// denyUnforwarded answers SERVFAIL for the names of a server without an upstream, so that no other upstream gets them.
 func (c *corefile) denyUnforwarded(s *server) {
 	for _, zone := range s.zones {
 		isServed := slices.ContainsFunc(s.own, func(own string) bool { return below(zone, own) })

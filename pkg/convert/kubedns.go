@@ -14,19 +14,19 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// The keys of the ConfigMap of kube-dns.
+// Keys of the kube-dns ConfigMap.
 const (
 	stubDomains         = "stubDomains"
 	upstreamNameservers = "upstreamNameservers"
 	federations         = "federations"
 )
 
-// KubeDNS returns the routes of a ConfigMap of kube-dns, given by its keys: those of stubDomains in the order of their
-// zones, then that of the root when there are upstreamNameservers. A key that is absent, or empty, has none. Every other
-// key of a route is at its default.
+// KubeDNS converts the keys of a kube-dns ConfigMap to routes: those of stubDomains in the order of their zones, then that
+// of the root, if there are upstreamNameservers. A missing or empty key gives no route. The other keys of a route have
+// their defaults.
 //
-// The error has a line for each value that is not as kube-dns takes it; there are no routes then. The notes are about
-// what kube-dns takes and a route does not have; their File is the key.
+// The error has a line for each invalid value; there are no routes then. The notes are about values that are valid in
+// kube-dns but not in a route; their File is the key.
 func KubeDNS(data map[string]string) (routes []config.Route, notes []Note, err error) {
 	k := kubeDNS{seen: map[string]string{}}
 	k.stubs(data[stubDomains])
@@ -35,9 +35,9 @@ func KubeDNS(data map[string]string) (routes []config.Route, notes []Note, err e
 		switch {
 		case key == stubDomains, key == upstreamNameservers:
 		case key == federations && strings.TrimSpace(data[key]) != "":
-			k.notes = append(k.notes, Note{File: key, What: "the domains of a federation", Why: "names of federated services are not made up here", Hint: "Kubernetes has dropped them: leave the key out"})
+			k.notes = append(k.notes, Note{File: key, What: "the domains of a federation", Why: "federation is not supported", Hint: "Kubernetes has dropped them: leave the key out"})
 		case key != federations:
-			k.notes = append(k.notes, Note{File: key, What: "key", Why: "kube-dns has no such key"})
+			k.notes = append(k.notes, Note{File: key, What: "key", Why: "unknown key"})
 		}
 	}
 	if len(k.errs) > 0 {
@@ -46,12 +46,12 @@ func KubeDNS(data map[string]string) (routes []config.Route, notes []Note, err e
 	return k.routes, k.notes, nil
 }
 
-// kubeDNS collects what a ConfigMap holds.
+// kubeDNS is a running conversion of a kube-dns ConfigMap.
 type kubeDNS struct {
 	routes []config.Route
 	notes  []Note
 	errs   []error
-	seen   map[string]string // by zone: how it is written
+	seen   map[string]string // by zone: its text
 }
 
 func (k *kubeDNS) fail(key, format string, args ...any) {
@@ -105,7 +105,7 @@ func (k *kubeDNS) upstreams(text string) {
 	}
 }
 
-// targets are the servers of one zone, each once.
+// targets returns the servers of one zone, without duplicates.
 func (k *kubeDNS) targets(key, zone string, servers []string) []config.Target {
 	var to []config.Target
 	for _, server := range servers {
@@ -116,7 +116,7 @@ func (k *kubeDNS) targets(key, zone string, servers []string) []config.Target {
 		case err == nil:
 		case isHostName(server):
 			k.notes = append(k.notes, Note{
-				File: key, What: fmt.Sprintf("%s: %s", zone, server), Why: "a server is asked at an address, not at a name",
+				File: key, What: fmt.Sprintf("%s: %s", zone, server), Why: "a server needs an address, not a name",
 				Hint: "write the address of the server; where it is a Service, its cluster IP",
 			})
 		default:
@@ -132,7 +132,7 @@ func (k *kubeDNS) targets(key, zone string, servers []string) []config.Target {
 	return to
 }
 
-// kubeDNSServer reads an address with or without a port: behind a colon or, as dnsmasq has it, behind a #.
+// kubeDNSServer parses an address with an optional port: after a colon or, as in dnsmasq, after a #.
 func kubeDNSServer(text string) (config.Target, error) {
 	address, port, found := strings.Cut(strings.TrimSpace(text), "#")
 	if found {
@@ -148,14 +148,14 @@ func kubeDNSServer(text string) (config.Target, error) {
 	return t, err
 }
 
-// isHostName reports whether a text that is no address is the name of a host, with or without a port.
+// isHostName reports whether the text is a host name, with or without a port.
 func isHostName(text string) bool {
 	host, _, _ := strings.Cut(strings.TrimSpace(text), ":")
 	name, err := config.ParseZone(host)
 	return err == nil && strings.ContainsAny(name, "abcdefghijklmnopqrstuvwxyz") && !strings.ContainsAny(text, "/#[]")
 }
 
-// oneLine is an error of the configuration with its hint behind it.
+// oneLine formats a configuration error and its hint on one line.
 func oneLine(err error) string {
 	var e *config.Error
 	if !errors.As(err, &e) {

@@ -52,16 +52,16 @@ func TestKubeDNS(t *testing.T) {
 			data: map[string]string{"stubDomains": `{"a.example": ["ns.example", "10.1.0.1"], "b.example": ["ns.example:53"]}`},
 			want: []config.Route{config.DefaultRoute("a.example.", plainTarget("10.1.0.1:53"))},
 			notes: []convert.Note{
-				{File: "stubDomains", What: "a.example: ns.example", Why: "a server is asked at an address, not at a name", Hint: "write the address of the server; where it is a Service, its cluster IP"},
-				{File: "stubDomains", What: "b.example: ns.example:53", Why: "a server is asked at an address, not at a name", Hint: "write the address of the server; where it is a Service, its cluster IP"},
+				{File: "stubDomains", What: "a.example: ns.example", Why: "a server needs an address, not a name", Hint: "write the address of the server; where it is a Service, its cluster IP"},
+				{File: "stubDomains", What: "b.example: ns.example:53", Why: "a server needs an address, not a name", Hint: "write the address of the server; where it is a Service, its cluster IP"},
 				{File: "stubDomains", What: "b.example", Why: "no server with an address is left, so there is no route for it", Hint: "name at least one server by its address"},
 			},
 		},
 		{
 			name: "other keys", data: map[string]string{"federations": "a=b.example", "stubDomain": "{}"},
 			notes: []convert.Note{
-				{File: "federations", What: "the domains of a federation", Why: "names of federated services are not made up here", Hint: "Kubernetes has dropped them: leave the key out"},
-				{File: "stubDomain", What: "key", Why: "kube-dns has no such key"},
+				{File: "federations", What: "the domains of a federation", Why: "federation is not supported", Hint: "Kubernetes has dropped them: leave the key out"},
+				{File: "stubDomain", What: "key", Why: "unknown key"},
 			},
 		},
 	} {

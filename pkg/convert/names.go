@@ -16,13 +16,13 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// The codes that templates here give.
+// Rcodes of the templates.
 const (
 	rcodeServFail = dns.RcodeServerFailure
 	rcodeNXDomain = dns.RcodeNameError
 )
 
-// hosts takes names with addresses: those of a file, and those that are written in the block.
+// hosts converts names with addresses: those of a file, and those in the block.
 func (c *corefile) hosts(s *server, st *statement) {
 	file, served := "", s.zones
 	if args := st.args(); len(args) > 0 {
@@ -45,12 +45,12 @@ func (c *corefile) hosts(s *server, st *statement) {
 		case "fallthrough":
 			onward = true
 			if len(args) > 0 {
-				c.noteDiffers(option.at, "hosts: "+option.text(), "names that are not there are looked up as ever, in all zones", "")
+				c.noteDiffers(option.at, "hosts: "+option.text(), "unknown names are always looked up, in all zones", "")
 			}
-		case "ttl": // read first: wildcards have it in their text
+		case "ttl": // read before: wildcards contain it
 		case "no_reverse":
 			c.cfg.Hosts.NoReverse = true
-		case "reload", "fallthrough_unsupported": // files are followed
+		case "reload", "fallthrough_unsupported": // files are always watched
 		default:
 			inline = true
 			c.hostsLine(s, st, &option, served)
@@ -71,7 +71,7 @@ func (c *corefile) hostsTTL(option *statement) {
 	}
 }
 
-// namedZones are the zones behind the name of a plugin.
+// namedZones returns the zones in the arguments of a plugin.
 func (c *corefile) namedZones(st *statement, hosts []string) []string {
 	var list []string
 	for _, host := range hosts {
@@ -85,7 +85,7 @@ func (c *corefile) namedZones(st *statement, hosts []string) []string {
 	return list
 }
 
-// hostsLine takes an address and its names, as hosts(5) has them.
+// hostsLine converts an address and its names, as in hosts(5).
 func (c *corefile) hostsLine(s *server, st, line *statement, served []string) {
 	address, err := netip.ParseAddr(line.words[0])
 	if err != nil {
@@ -117,7 +117,7 @@ func (c *corefile) hostsLine(s *server, st, line *statement, served []string) {
 	}
 }
 
-// host adds an address to a name, once.
+// host adds an address to a name, without duplicates.
 func (c *corefile) host(name string, address netip.Addr) {
 	names := &c.cfg.Hosts.Names
 	i, again := c.hostAt[name]
@@ -131,7 +131,7 @@ func (c *corefile) host(name string, address netip.Addr) {
 	}
 }
 
-// wildcard answers all names one label below a name, by a template for each family.
+// wildcard answers all names one label below a name, with a template for each family.
 func (c *corefile) wildcard(line *statement, parent string, address netip.Addr) {
 	t := config.Template{Zone: parent, Types: []uint16{dns.TypeA}, Match: []string{oneLabelBelow(parent)}}
 	record := "A"
@@ -150,17 +150,17 @@ func (c *corefile) wildcard(line *statement, parent string, address netip.Addr) 
 		c.wild = append(c.wild, sourced[string]{parent, line.at, "hosts: " + line.text() + ", other types"})
 	}
 	c.templates = append(c.templates, sourced[config.Template]{t, line.at, "hosts: " + line.text()})
-	c.noteDiffers(line.at, "hosts: "+line.text(), "a template answers the names, and those that are written down come first", "")
+	c.noteDiffers(line.at, "hosts: "+line.text(), "a template answers the names; names in hosts take precedence", "")
 }
 
-// oneBelow is an expression for the names one label below another.
+// oneLabelBelow returns an expression for the names one label below another.
 func oneLabelBelow(parent string) string { return `^[^.]+\.` + regexp.QuoteMeta(parent) + `$` }
 
-// hostsFile takes the file, which is /etc/hosts where none is named.
+// hostsFile converts the file, by default /etc/hosts.
 func (c *corefile) hostsFile(s *server, st *statement, file string, inline bool) {
 	switch {
 	case file == "" && inline:
-		c.noteDiffers(st.at, st.text(), "the names of /etc/hosts are not read beside those that are written down", "write files: [/etc/hosts] into hosts if they are meant")
+		c.noteDiffers(st.at, st.text(), "/etc/hosts is not read in addition to inline names", "write files: [/etc/hosts] into hosts if needed")
 		return
 	case file == "":
 		file = "/etc/hosts"
@@ -175,45 +175,44 @@ func (c *corefile) hostsFile(s *server, st *statement, file string, inline bool)
 	c.sources["hosts.files"] = st.at.String() + ": " + st.text()
 	c.keys["hosts"] = keySet{at: st.at}
 	if filepath.Clean(file) != "/etc/hosts" {
-		c.noteDiffers(st.at, st.text(), "the file is read where the agent runs, and has to be there",
+		c.noteDiffers(st.at, st.text(), "the file is read on the agent's host and must exist there",
 			"mount what has it into the agents' pods and write its path there into hosts.files, or list the names in hosts.names")
 	}
 	if len(c.servers) > 1 || !slices.Equal(s.zones, []string{"."}) {
-		c.noteDiffers(st.at, st.text(), "the names of a file are answered whatever zone they are in", "")
+		c.noteDiffers(st.at, st.text(), "the names of a file are answered in all zones", "")
 	}
 }
 
-// denyOthers answers names of zones that hosts has for itself alone. Those of the root have other answers elsewhere.
+// denyOthers denies the other names of zones that only hosts answers. Names of the root zone have other answers.
 func (c *corefile) denyOthers(st *statement, served []string) {
 	for _, zone := range served {
 		if zone == "." {
-			c.noteLost(st.at, st.text(), "names that are not there are looked up, not denied: fallthrough, which is not written, is how it always is", "")
+			c.noteLost(st.at, st.text(), "unknown names are looked up, not denied: fallthrough is always on", "")
 			continue
 		}
 		c.denied = append(c.denied, sourced[string]{zone, st.at, st.text() + ", without fallthrough"})
 	}
 }
 
-// denialTemplates makes templates that deny the zones which hosts has for itself, and the types that names of
-// wildcards have not.
+// denialTemplates writes templates that deny the zones of hosts, and the types without data at wildcard names.
 func (c *corefile) denialTemplates() {
 	for _, w := range c.wild {
 		c.templates = append(c.templates, sourced[config.Template]{config.Template{Zone: w.value, Match: []string{oneLabelBelow(w.value)}}, w.at, w.text})
 	}
 	for _, d := range c.denied {
 		if c.isServedBelow(d.value) {
-			c.noteLost(d.at, d.text, "names that are not there are looked up, not denied, as there is a route in "+d.value, "")
+			c.noteLost(d.at, d.text, "unknown names are looked up, not denied: there is a route in "+d.value, "")
 			continue
 		}
 		c.templates = append(c.templates, sourced[config.Template]{config.Template{Zone: d.value, Rcode: rcodeNXDomain}, d.at, d.text})
 	}
 }
 
-// template takes answers by pattern.
+// template converts answers by pattern.
 func (c *corefile) template(s *server, st *statement) {
 	args := st.args()
 	if len(args) < 2 {
-		c.noteLost(st.at, st.text(), "it names no class and no type", "")
+		c.noteLost(st.at, st.text(), "class and type are missing", "")
 		return
 	}
 	if class := strings.ToUpper(args[0]); class != "IN" && class != "ANY" {
@@ -224,7 +223,7 @@ func (c *corefile) template(s *server, st *statement) {
 	if typ := strings.ToUpper(args[1]); typ != "ANY" {
 		value, known := dns.StringToType[typ]
 		if !known {
-			c.noteLost(st.at, st.text(), args[1]+" is no type", "")
+			c.noteLost(st.at, st.text(), args[1]+" is not a type", "")
 			return
 		}
 		t.Types = []uint16{value}
@@ -236,8 +235,8 @@ func (c *corefile) template(s *server, st *statement) {
 	onward := c.templateBody(st, &t)
 	for _, zone := range zones {
 		if other := c.otherServerBelow(s, zone); other != "" && matchesAll(t.Match) && !isEmpty(&t) {
-			c.noteLost(st.at, st.text(), "it would answer for "+other+" too, which has a server of its own there: templates come before routes",
-				"leave it to a name server, and write a route to that for "+zone)
+			c.noteLost(st.at, st.text(), "it would also answer for "+other+", which has its own server: templates come before routes",
+				"write a route for "+zone+" to a name server")
 			continue
 		}
 		one := t
@@ -252,7 +251,7 @@ func (c *corefile) template(s *server, st *statement) {
 	}
 }
 
-// templateBody reads the block, and reports whether names that do not match are handed on.
+// templateBody parses the block, and reports whether it has fallthrough.
 func (c *corefile) templateBody(st *statement, t *config.Template) (onward bool) {
 	for _, option := range st.body {
 		args := option.args()
@@ -275,11 +274,11 @@ func (c *corefile) templateBody(st *statement, t *config.Template) (onward bool)
 		case "fallthrough":
 			onward = true
 			if len(args) > 0 {
-				c.noteDiffers(option.at, "template: "+option.text(), "names that do not match are looked up as ever, in all zones", "")
+				c.noteDiffers(option.at, "template: "+option.text(), "names that do not match are always looked up, in all zones", "")
 			}
 		case "ederror":
-			c.option(st, &option, "templates give no Extended DNS Error", "")
-		case "upstream": // CoreDNS passes over it as well
+			c.option(st, &option, "templates do not support Extended DNS Errors", "")
+		case "upstream": // CoreDNS ignores it as well
 		default:
 			c.unknown(st, &option)
 		}
@@ -287,15 +286,15 @@ func (c *corefile) templateBody(st *statement, t *config.Template) (onward bool)
 	return onward
 }
 
-// templateReach notes a template that takes names which another server would have had.
+// noteTemplateScope notes a template that applies to another server's names.
 func (c *corefile) noteTemplateScope(s *server, st *statement, zone string) {
 	if other := c.otherServerBelow(s, zone); other != "" {
-		c.noteDiffers(st.at, st.text(), "templates are for all names of their zone, also for those that another server has there, as of "+other,
-			"see that the expressions leave these alone")
+		c.noteDiffers(st.at, st.text(), "templates apply to all names of their zone, including those of another server: "+other,
+			"check that the expressions do not match these")
 	}
 }
 
-// otherBelow is a zone in another that a different server has, empty if there is none.
+// otherServerBelow returns a zone below another that a different server has, or "".
 func (c *corefile) otherServerBelow(s *server, zone string) string {
 	for _, other := range c.servers {
 		if other == s {
@@ -308,12 +307,12 @@ func (c *corefile) otherServerBelow(s *server, zone string) string {
 	return ""
 }
 
-// isEmpty reports whether a template says that there is no record, and nothing else.
+// isEmpty reports whether a template only says that there is no record.
 func isEmpty(t *config.Template) bool {
 	return t.Rcode == dns.RcodeSuccess && len(t.Answer)+len(t.Additional) == 0
 }
 
-// dns64 takes the prefix of a NAT64.
+// dns64 converts the prefix of a NAT64.
 func (c *corefile) dns64(_ *server, st *statement) {
 	prefix := "64:ff9b::/96"
 	if len(st.args()) > 0 {
@@ -345,11 +344,11 @@ func (c *corefile) dns64(_ *server, st *statement) {
 		c.cfg.DNS64.Clients = config.DNS64All
 	}
 	if len(c.servers) > 1 {
-		c.noteDiffers(st.at, st.text(), "it is for the names of all servers", "")
+		c.noteDiffers(st.at, st.text(), "it applies to the names of all servers", "")
 	}
 }
 
-// local takes the names of the machine itself.
+// local converts the names of the host itself.
 func (c *corefile) local(_ *server, st *statement) {
 	const name = "localhost."
 	if _, again := c.hostAt[name]; !again {

@@ -11,7 +11,7 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 )
 
-// place is a line of a file that was given.
+// place is a line of an input file.
 type place struct {
 	file string
 	line int // from 1; 0: the whole file
@@ -24,20 +24,20 @@ func (p place) String() string {
 	return fmt.Sprintf("%s:%d", p.file, p.line)
 }
 
-// statement is a line of a Corefile with the block in braces behind it.
+// statement is a line of a Corefile with its block in braces.
 type statement struct {
 	at    place
 	words []string // never empty
 	body  []statement
 }
 
-// args are the words behind the first.
+// args returns the words after the first.
 func (s *statement) args() []string { return s.words[1:] }
 
-// maxQuoted bounds what of a Corefile is repeated in a note, in bytes.
+// maxQuoted bounds the part of a Corefile that a note repeats, in bytes.
 const maxQuoted = 80
 
-// text is the line as it was written, without the block and without what no terminal should get.
+// text returns the line as written, without its block and without control characters.
 func (s *statement) text() string {
 	text := strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f {
@@ -51,14 +51,14 @@ func (s *statement) text() string {
 	return text
 }
 
-// block is a server block: its keys, and its plugins by name, those of one name in the order of the file.
+// block is a server block: its keys, and its plugins by name, each in the order of the file.
 type block struct {
 	at      place
 	keys    []string
 	plugins []statement
 }
 
-// all are the statements of a plugin, in the order of the file.
+// all returns the statements of a plugin, in the order of the file.
 func (b *block) all(name string) []statement {
 	var list []statement
 	for _, s := range b.plugins {
@@ -69,7 +69,7 @@ func (b *block) all(name string) []statement {
 	return list
 }
 
-// parse reads the server blocks of a Corefile whose imports are expanded.
+// parse parses the server blocks of a Corefile with expanded imports.
 func parse(name, text string, places []place) ([]block, error) {
 	parsed, err := caddyfile.Parse(name, strings.NewReader(text), nil)
 	if err != nil {
@@ -87,7 +87,7 @@ func parse(name, text string, places []place) ([]block, error) {
 		for _, plugin := range slices.Sorted(maps.Keys(p.Tokens)) {
 			b.plugins = append(b.plugins, statements(&cursor{tokens: p.Tokens[plugin]}, locate)...)
 		}
-		for _, s := range b.plugins { // the keys come without their line
+		for _, s := range b.plugins { // the parser drops the lines of the keys
 			if b.at.line == 0 || s.at.file == b.at.file && s.at.line < b.at.line {
 				b.at = s.at
 			}
@@ -97,13 +97,13 @@ func parse(name, text string, places []place) ([]block, error) {
 	return blocks, nil
 }
 
-// cursor walks along tokens.
+// cursor iterates over tokens.
 type cursor struct {
 	tokens []caddyfile.Token
 	i      int
 }
 
-// statements reads lines until the brace that closes the block, or the end.
+// statements parses lines until the closing brace of the block, or the end.
 func statements(c *cursor, locate func(int) place) []statement {
 	var list []statement
 	for c.i < len(c.tokens) {
@@ -127,7 +127,7 @@ func statements(c *cursor, locate func(int) place) []statement {
 	return list
 }
 
-// newLine reports whether the token begins a line. A token in quotes may have more than one.
+// newLine reports whether the token begins a line. A quoted token may span lines.
 func (c *cursor) newLine() bool {
 	before, now := c.tokens[c.i-1], c.tokens[c.i]
 	return before.File != now.File || before.Line+strings.Count(before.Text, "\n") != now.Line

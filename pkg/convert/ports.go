@@ -10,17 +10,17 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// behind is a server block at another port than all others, which a forward of theirs may lead to.
+// otherPort is a server block on a port of its own, which other blocks may forward to.
 type otherPort struct {
 	*block
 
 	what, zone, port string
-	forwardedTo      bool // a forward leads to it
-	inlined          bool // its upstreams are asked by those who forward to it
+	forwardedTo      bool // a forward uses it
+	inlined          bool // its upstreams replace it in the forward
 	to               []config.Target
 }
 
-// usualPort takes the port that most server blocks have for all; the first of those that as many have.
+// usualPort uses the port of most server blocks for all, on a tie the first.
 func (c *corefile) usualPort(blocks []block) {
 	count, most := map[string]int{}, ""
 	var all []keySet
@@ -43,16 +43,16 @@ func (c *corefile) usualPort(blocks []block) {
 	}
 }
 
-// portOf is the number of a port, 53 where none is written.
+// portOf returns the port number, by default 53.
 func portOf(a address) (port uint16, ok bool) {
 	n, err := strconv.ParseUint(cmp.Or(a.port, "53"), 10, 16)
 	return uint16(n), err == nil && n > 0
 }
 
-// port reports whether a server block has the port that queries are taken at. Those at others wait to be asked for.
+// port reports whether a server block has the listen port. Blocks on other ports are collected.
 func (c *corefile) port(b *block, a address, what string) bool {
 	if _, ok := portOf(a); !ok {
-		c.noteLost(b.at, what, "no number of a port", "")
+		c.noteLost(b.at, what, "not a port number", "")
 		return false
 	}
 	port := cmp.Or(a.port, "53")
@@ -61,16 +61,16 @@ func (c *corefile) port(b *block, a address, what string) bool {
 	}
 	zone, err := config.ParseZone(a.host)
 	if err != nil {
-		zone = "" // that of no route
+		zone = "" // not a zone of a route
 	}
 	c.otherPorts = append(c.otherPorts, &otherPort{block: b, what: what, zone: zone, port: port})
 	return false
 }
 
-// unasked notes the server blocks at other ports that no forward leads to.
+// noteUnusedPorts notes the server blocks on other ports that no forward uses.
 func (c *corefile) noteUnusedPorts() {
 	for _, b := range c.otherPorts {
-		why, hint := "all queries are taken at one port, which is "+c.keys["listen.port"].value, "put the zone under that port, or run another agent for it"
+		why, hint := "the agent listens on one port: "+c.keys["listen.port"].value, "put the zone under that port, or run another agent for it"
 		if b.forwardedTo {
 			hint = "a route leads to it: run another agent, or a CoreDNS, with this block at that address"
 		}
@@ -80,8 +80,8 @@ func (c *corefile) noteUnusedPorts() {
 	}
 }
 
-// through are the upstreams of the server block that a forward leads to at another port of the machine itself, as it is
-// done for upstreams with several names over TLS. It is false where there is none, or one that does more than forward.
+// otherPortUpstreams returns the upstreams of the server block on another port of this host that a forward uses. Such
+// blocks serve for upstreams with several TLS names. It reports false if there is none, or if it does more than forward.
 func (c *corefile) otherPortUpstreams(st *statement, t config.Target) (to []config.Target, ok bool) {
 	if t.Kind != config.Plain && t.Kind != config.TCP || !t.Addr.Addr().IsLoopback() {
 		return nil, false
@@ -93,7 +93,7 @@ func (c *corefile) otherPortUpstreams(st *statement, t config.Target) (to []conf
 		return nil, false
 	}
 	b := c.otherPorts[i]
-	leadsOn := func(t config.Target) bool { // to another block at a port of its own, or to itself
+	leadsOn := func(t config.Target) bool { // to another such block, or to itself
 		return t.Addr.Addr().IsLoopback() && slices.ContainsFunc(c.otherPorts, func(b *otherPort) bool { return b.port == strconv.Itoa(int(t.Addr.Port())) })
 	}
 	if b.forwardedTo = true; !b.onlyForwards(leadsOn) {
@@ -102,13 +102,13 @@ func (c *corefile) otherPortUpstreams(st *statement, t config.Target) (to []conf
 	if !b.inlined {
 		inner := b.all("forward")[0]
 		b.inlined, b.to = true, c.targets(&inner, c.forwardOptions(&inner))
-		c.noteDiffers(b.at, b.what, "its upstreams are asked by the route that leads to it, at "+st.at.String(), "")
+		c.noteDiffers(b.at, b.what, "its upstreams are used directly by the route to it, at "+st.at.String(), "")
 	}
 	return b.to, true
 }
 
-// onlyForwards reports whether a server block hands all queries to upstreams none of which leads on, and does nothing
-// with them that a route does not do.
+// onlyForwards reports whether a server block only forwards all queries, without options that a route does not have, and
+// not to another such block.
 func (b *otherPort) onlyForwards(leadsOn func(config.Target) bool) bool {
 	asWell := []string{"forward", "bind", "errors", "log", "cache", "loop", "reload", "any", "debug", "loadbalance", "bufsize", "prometheus", "health", "ready"}
 	if slices.ContainsFunc(b.plugins, func(st statement) bool { return !slices.Contains(asWell, st.words[0]) }) {

@@ -10,13 +10,13 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// What is said of a rule after which others are tried.
+// Notes about a rule with continue.
 const (
-	noMore     = "a name is rewritten once, and no other rule is tried on what comes of it"
-	noMoreHint = "write what all rules together make of the name"
+	noMore     = "a name is rewritten once; no further rule applies to the result"
+	noMoreHint = "write one rule with the combined result"
 )
 
-// rewrite takes a rule for names.
+// rewrite converts a rule for names.
 func (c *corefile) rewrite(s *server, st *statement) {
 	words := st.args()
 	goesOn := len(words) > 0 && words[0] == "continue"
@@ -29,7 +29,7 @@ func (c *corefile) rewrite(s *server, st *statement) {
 		answers = st.body[1:]
 	}
 	if len(words) == 0 {
-		c.noteLost(st.at, st.text(), "it says nothing", "")
+		c.noteLost(st.at, st.text(), "the rule is empty", "")
 		return
 	}
 	line := statement{at: st.at, words: append([]string{"rewrite"}, words...)}
@@ -58,7 +58,7 @@ func (c *corefile) rewrite(s *server, st *statement) {
 	c.noteRewriteScope(s, &line, rule)
 }
 
-// rewriteNone says why a field is not rewritten.
+// rewriteNone returns why a field cannot be rewritten.
 func rewriteNone(field string) (why, hint string) {
 	switch field {
 	case "type":
@@ -70,25 +70,25 @@ func rewriteNone(field string) (why, hint string) {
 	case "edns0":
 		return "no options are added to queries", "clientSubnet: pass in a route hands on that of the client"
 	case "cname":
-		return "the targets of aliases are not changed", "a rule for the name that is asked, or hosts, leads elsewhere from the start"
+		return "the targets of aliases are not changed", "a rule for the name that is asked, or hosts, changes the target"
 	case "rcode":
-		return "the code of an answer is not changed", ""
+		return "the rcode of an answer is not changed", ""
 	}
-	return "the field is not known", "see rewrite in docs/configuration.md"
+	return "unknown field", "see rewrite in docs/configuration.md"
 }
 
-// rule reads how a name is rewritten, and returns what stands behind it.
+// rule parses how a name is rewritten, and returns the remaining words.
 func (c *corefile) rule(st *statement, words []string) (rule config.Rewrite, rest []string, ok bool) {
 	kind := "exact"
 	switch {
 	case len(words) > 2:
 		kind, words = strings.ToLower(words[0]), words[1:]
 	case len(words) < 2:
-		c.noteLost(st.at, st.text(), "it names no two names", "")
+		c.noteLost(st.at, st.text(), "it needs two names", "")
 		return rule, nil, false
 	}
 	from, to := words[0], words[1]
-	// CoreDNS ends all but expressions with a dot.
+	// CoreDNS adds a trailing dot to everything except expressions.
 	dotted := func(text string) string { return strings.ToLower(strings.TrimSuffix(text, ".")) }
 	rule = config.Rewrite{From: dotted(from), To: dotted(to)}
 	switch kind {
@@ -111,7 +111,7 @@ func (c *corefile) rule(st *statement, words []string) (rule config.Rewrite, res
 	return rule, words[2:], true
 }
 
-// answers notes what of the answer is rewritten in other ways than back.
+// answers notes rewrites of the answer that differ from restoring the name.
 func (c *corefile) answers(st *statement, rest []string, lines []statement) {
 	words := slices.Clone(rest)
 	for _, line := range lines {
@@ -120,36 +120,36 @@ func (c *corefile) answers(st *statement, rest []string, lines []statement) {
 	for _, word := range words {
 		switch word {
 		case "name":
-			c.noteDiffers(st.at, st.text(), "the rewritten name is always turned back in the answer, whatever is written for it", "")
+			c.noteDiffers(st.at, st.text(), "the answer always has the original name, whatever the rule says", "")
 			return
 		case "value":
-			c.noteDiffers(st.at, st.text(), "targets in the answer are turned back where they are, or end in, what was put in place", "")
+			c.noteDiffers(st.at, st.text(), "targets in the answer are restored if they equal or end in the replacement", "")
 			return
 		}
 	}
 }
 
-// rewriteReach notes a rule that takes names which another server would have had.
+// noteRewriteScope notes a rule that applies to another server's names.
 func (c *corefile) noteRewriteScope(s *server, st *statement, rule config.Rewrite) {
 	if rule.Kind == config.RewriteExact {
 		if heard := c.serverFor(rule.From + "."); heard != s {
-			c.noteDiffers(st.at, st.text(), "the name is not asked of this server there, and is rewritten here", "leave the rule out")
+			c.noteDiffers(st.at, st.text(), "the name belongs to another server there, and is rewritten here", "leave the rule out")
 		}
 		return
 	}
 	if len(c.servers) > 1 {
-		c.noteDiffers(st.at, st.text(), "rules are for the names of all servers", "")
+		c.noteDiffers(st.at, st.text(), "rules apply to the names of all servers", "")
 	}
 }
 
-// isSuffixRule reports whether an expression and what takes its place change the end of a name alone.
+// isSuffixRule reports whether a rule changes only the end of a name.
 func isSuffixRule(from, to string) bool {
 	_, found := suffixOf(from)
 	tail, plain := strings.CutPrefix(to, "{1}")
 	return found && plain && !strings.Contains(tail, "{")
 }
 
-// suffixOf is what an expression for a name and a suffix ends in: (.*)\.old\.example has .old.example.
+// suffixOf returns the suffix that an expression matches: .old.example for (.*)\.old\.example.
 func suffixOf(text string) (string, bool) {
 	tree, err := syntax.Parse(text, syntax.Perl)
 	if err != nil || tree.Op != syntax.OpConcat {
@@ -170,9 +170,9 @@ func suffixOf(text string) (string, bool) {
 		switch {
 		case part.Op == syntax.OpLiteral && part.Flags&syntax.FoldCase == 0:
 			suffix.WriteString(string(part.Rune))
-		case part.Op == syntax.OpAnyCharNotNL: // a dot that nobody has escaped
+		case part.Op == syntax.OpAnyCharNotNL: // an unescaped dot
 			suffix.WriteByte('.')
-		case part.Op == syntax.OpQuest && part.Sub[0].Op == syntax.OpLiteral && string(part.Sub[0].Rune) == ".": // the last one
+		case part.Op == syntax.OpQuest && part.Sub[0].Op == syntax.OpLiteral && string(part.Sub[0].Rune) == ".": // the trailing dot
 		default:
 			return "", false
 		}

@@ -13,21 +13,21 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// handler takes one statement of a server block.
+// handler converts one statement of a server block.
 type handler func(c *corefile, s *server, st *statement)
 
-// handlers are the plugins that have a counterpart. They are called in the order of this list, those that make routes
-// before those that say more of them.
+// handlers returns the supported plugins in the order of their conversion: those that add routes come before those that
+// change them.
 func handlers() []struct {
 	plugin string
 	take   handler
 } {
-	same := func(*corefile, *server, *statement) {} // node-cache does that in any case
+	same := func(*corefile, *server, *statement) {} // node-cache always does that
 	return []struct {
 		plugin string
 		take   handler
 	}{
-		{"bind", same}, // read before all others
+		{"bind", same}, // read first
 		{"kubernetes", (*corefile).kubernetes},
 		{"transfer", (*corefile).transfer},
 		{"template", (*corefile).template},
@@ -52,13 +52,13 @@ func handlers() []struct {
 		{"loadbalance", (*corefile).loadbalance},
 		{"any", same},
 		{"loop", same},
-		{"metadata", same}, // which tells other plugins something, and clients nothing
+		{"metadata", same}, // for other plugins only, without effect on clients
 		{"reload", same},
-		{"root", same}, // read where a path is
+		{"root", same}, // read with each path
 	}
 }
 
-// server takes all statements of a server block.
+// server converts all statements of a server block.
 func (c *corefile) server(s *server) {
 	known := map[string]bool{}
 	for _, h := range handlers() {
@@ -76,28 +76,28 @@ func (c *corefile) server(s *server) {
 	c.denyUnforwarded(s)
 }
 
-// option notes what stands in the block of a plugin and has no counterpart.
+// option notes an unsupported option of a plugin.
 func (c *corefile) option(st, option *statement, why, hint string) {
 	c.noteLost(option.at, st.words[0]+": "+option.text(), why, hint)
 }
 
-// optionDiffers notes what stands in the block of a plugin and is done here in a way of its own.
+// optionDiffers notes an option of a plugin that works differently.
 func (c *corefile) optionDiffers(st, option *statement, why, hint string) {
 	c.noteDiffers(option.at, st.words[0]+": "+option.text(), why, hint)
 }
 
-// unknown notes an option that the plugin is not known to have.
+// unknown notes an unknown option of a plugin.
 func (c *corefile) unknown(st, option *statement) {
-	c.option(st, option, "the option is not known", "see whether docs/configuration.md has a key for what it does")
+	c.option(st, option, "unknown option", "check docs/configuration.md for a matching key")
 }
 
-// noBind is what the note is about that there is no address of the server's own.
+// noBind is the subject of the note about a server without its own address.
 const noBind = "no bind"
 
-// kubelets is what to do where pods do not ask the address of the DNS service.
+// kubeletHint is the hint for pods that do not use the address of the DNS service.
 const kubeletHint = "where the kubelets' clusterDNS is the link-local address, write intercept.mode: link-local, and no intercept.services"
 
-// listen takes the addresses of bind.
+// listen converts the addresses of bind.
 func (c *corefile) listen() {
 	var addresses []netip.Addr
 	for _, s := range c.servers {
@@ -110,10 +110,10 @@ func (c *corefile) listen() {
 	if c.listensEverywhere || len(addresses) == 0 {
 		c.cfg.Listen.Addresses = []netip.Addr{netip.IPv6Unspecified()}
 		if len(addresses) > 0 {
-			c.noteLost(c.listenAddrs[addresses[0].String()], "bind", "one server listens everywhere, so all do", "write listen.addresses with those that are meant")
+			c.noteLost(c.listenAddrs[addresses[0].String()], "bind", "one server listens on every address, so all do", "list the addresses in listen.addresses")
 		}
 		if c.cfg.Listen.Port == 53 && len(c.servers) > 0 {
-			c.noteDiffers(c.firstFile, noBind, "queries are taken at every address, which a node may have other servers on",
+			c.noteDiffers(c.firstFile, noBind, "it listens on every address, where a node may have other servers",
 				"on a node listen on an address of its own, like 169.254.20.10, with interface.manage; convert --daemonset does that")
 		}
 		return
@@ -125,22 +125,22 @@ func (c *corefile) listen() {
 	c.splitAddresses(addresses)
 }
 
-// everywhere is the one unspecified address that stands for all of a list.
+// unspecifiedAddress returns the one unspecified address that replaces a list.
 func (c *corefile) unspecifiedAddress(addresses []netip.Addr) netip.Addr {
 	if !slices.ContainsFunc(addresses, netip.Addr.Is6) {
 		return netip.IPv4Unspecified()
 	}
 	if !slices.Contains(addresses, netip.IPv6Unspecified()) {
-		c.noteDiffers(c.listenAddrs[netip.IPv4Unspecified().String()], "bind 0.0.0.0", "queries are taken at every address, of IPv6 too, as others of that family are listed", "list single addresses where that must not be")
+		c.noteDiffers(c.listenAddrs[netip.IPv4Unspecified().String()], "bind 0.0.0.0", "it listens on every address, including IPv6, since IPv6 addresses are listed", "list single addresses to avoid that")
 	}
 	return netip.IPv6Unspecified()
 }
 
-// bind adds the addresses of one bind to those there are.
+// bind adds the addresses of one bind.
 func (c *corefile) bind(st *statement, addresses []netip.Addr) []netip.Addr {
 	for _, word := range st.args() {
 		if word == "lo" {
-			c.noteDiffers(st.at, "bind lo", "the addresses that the link has everywhere are listened on, 127.0.0.1 and ::1", "add others that it has to listen.addresses")
+			c.noteDiffers(st.at, "bind lo", "it listens on the usual addresses of the link, 127.0.0.1 and ::1", "add others that it has to listen.addresses")
 			for _, a := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
 				if !slices.Contains(addresses, a) {
 					addresses = append(addresses, a)
@@ -155,12 +155,12 @@ func (c *corefile) bind(st *statement, addresses []netip.Addr) []netip.Addr {
 		}
 	}
 	for _, option := range st.body {
-		c.option(st, &option, "all listed addresses are listened on", "list those that are meant, without except")
+		c.option(st, &option, "it listens on all listed addresses", "list only the wanted addresses, without except")
 	}
 	return addresses
 }
 
-// bound reads a word of bind.
+// bindAddress parses a word of bind.
 func (c *corefile) bindAddress(st *statement, word string) (netip.Addr, bool) {
 	word = fillPlaceholders(word)
 	if word == clusterIP {
@@ -173,16 +173,16 @@ func (c *corefile) bindAddress(st *statement, word string) (netip.Addr, bool) {
 	}
 	a, err := netip.ParseAddr(word)
 	switch {
-	case err != nil && placeholder(placeholders(), word) != "": // which was said
+	case err != nil && placeholder(placeholders(), word) != "": // noted before
 		return a, false
 	case err != nil:
-		c.noteLost(st.at, "bind "+word, "links are not listened on by their names", "list the addresses of the link in listen.addresses")
+		c.noteLost(st.at, "bind "+word, "links cannot be given by name", "list the addresses of the link in listen.addresses")
 		return a, false
 	}
 	return a.Unmap(), true
 }
 
-// split tells the addresses that a node has for itself from that of the DNS service, as NodeLocal DNSCache binds both.
+// splitAddresses separates the node's own addresses from that of the DNS service, as NodeLocal DNSCache binds both.
 func (c *corefile) splitAddresses(addresses []netip.Addr) {
 	own := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return !a.IsLinkLocalUnicast() || a.Zone() != "" })
 	others := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return slices.Contains(own, a) })
@@ -203,7 +203,7 @@ func (c *corefile) splitAddresses(addresses []netip.Addr) {
 	}
 }
 
-// endpoint reads an address to serve HTTP on, of which either part may be left out.
+// endpoint parses an HTTP listen address with optional parts.
 func (c *corefile) endpoint(st *statement, usual string) (netip.AddrPort, bool) {
 	text := usual
 	if len(st.args()) > 0 {
@@ -231,7 +231,7 @@ func (c *corefile) prometheus(_ *server, st *statement) {
 	for _, option := range st.body {
 		switch option.words[0] {
 		case "tls":
-			c.option(st, &option, "metrics are served without TLS", "let a NetworkPolicy say who may read them, or put a proxy before admin.address")
+			c.option(st, &option, "metrics are served without TLS", "restrict access with a NetworkPolicy, or put a proxy before admin.address")
 		case "runtime_metrics":
 			c.optionDiffers(st, &option, "the metrics of the runtime are those of docs/metrics.md", "")
 		default:
@@ -240,7 +240,7 @@ func (c *corefile) prometheus(_ *server, st *statement) {
 	}
 }
 
-// page notes a page that the admin server has at another address.
+// adminPage notes a page that the admin server has at another address.
 func (c *corefile) adminPage(st *statement, page, usual string) {
 	a, ok := c.endpoint(st, usual)
 	if !ok {
@@ -256,7 +256,7 @@ func (c *corefile) health(_ *server, st *statement) {
 	c.adminPage(st, "/livez", ":8080")
 	for _, option := range st.body {
 		if option.words[0] == "lameduck" {
-			c.noteDiffers(option.at, "health: "+option.text(), "queries that wait are answered before the end, without a set time", "")
+			c.noteDiffers(option.at, "health: "+option.text(), "pending queries are answered before the exit, without a configured delay", "")
 			continue
 		}
 		c.unknown(st, &option)
@@ -266,7 +266,7 @@ func (c *corefile) health(_ *server, st *statement) {
 func (c *corefile) ready(_ *server, st *statement) {
 	c.adminPage(st, "/readyz", ":8181")
 	for _, option := range st.body {
-		c.option(st, &option, "/readyz asks all parts of the program each time", "")
+		c.option(st, &option, "/readyz checks all parts of the program each time", "")
 	}
 }
 
@@ -298,7 +298,7 @@ func (c *corefile) errors(_ *server, st *statement) {
 	for _, option := range st.body {
 		switch option.words[0] {
 		case "consolidate", "stacktrace":
-			c.optionDiffers(st, &option, "failures of single queries are counted and not logged, so there are no lines to put together", "log.queries: errors logs them: see docs/metrics.md for the counts")
+			c.optionDiffers(st, &option, "failures of single queries are counted and not logged, so there are no lines to consolidate", "log.queries: errors logs them: see docs/metrics.md for the counts")
 		default:
 			c.unknown(st, &option)
 		}
@@ -342,7 +342,7 @@ func (c *corefile) bufsize(_ *server, st *statement) {
 
 func (c *corefile) cancel(_ *server, st *statement) {
 	if len(st.args()) == 0 {
-		return // 5.001 s, with which nobody has meant anything
+		return // 5.001 s, the default
 	}
 	if d, ok := c.span(st, st.args()[0], 250*time.Millisecond, time.Minute); ok && c.setKey("limits.deadline", st, d.String()) {
 		c.cfg.Limits.Deadline = d
@@ -363,41 +363,41 @@ func (c *corefile) timeouts(_ *server, st *statement) {
 
 func (c *corefile) loadbalance(_ *server, st *statement) {
 	if len(st.args()) > 0 && st.args()[0] != "round_robin" {
-		c.noteLost(st.at, st.text(), "addresses take turns, all alike", "")
+		c.noteLost(st.at, st.text(), "addresses rotate, without weights", "")
 	}
 	for _, option := range st.body {
-		c.option(st, &option, "addresses take turns, all alike", "cluster.nodeZone puts the endpoints of the node's own zone first")
+		c.option(st, &option, "addresses rotate, without weights", "cluster.nodeZone puts the endpoints of the node's own zone first")
 	}
 }
 
-// span reads a duration, or a number of seconds, and puts what is out of range to its nearest end.
+// span parses a duration, or a number of seconds, and clamps it to the range.
 func (c *corefile) span(st *statement, text string, least, most time.Duration) (time.Duration, bool) {
 	d, err := time.ParseDuration(text)
 	if n, numErr := strconv.Atoi(text); numErr == nil && n >= 0 && n < 1<<31 {
 		d, err = time.Duration(n)*time.Second, nil
 	}
 	if err != nil {
-		c.noteLost(st.at, st.text(), strconv.Quote(text)+" is no duration", "")
+		c.noteLost(st.at, st.text(), strconv.Quote(text)+" is not a duration", "")
 		return 0, false
 	}
 	if near := min(max(d, least), most); near != d {
-		c.noteDiffers(st.at, st.text(), "it is "+near.String()+" here, the nearest there is", "")
+		c.noteDiffers(st.at, st.text(), "it is "+near.String()+" here, the nearest valid value", "")
 		d = near
 	}
 	return d, true
 }
 
-// between says what happens to names that no server block has.
+// noteUnmatchedNames notes what happens to names without a server block.
 func (c *corefile) noteUnmatchedNames() {
 	const hint = `the route of the zone "." says who is asked for them`
 	if slices.ContainsFunc(c.routes, func(r route) bool { return r.Zone == "." }) {
 		return
 	}
 	if s := c.serverOf("."); s != nil {
-		c.noteDiffers(s.at, "server .", "it forwards nothing there, and names that nobody else answers go to /etc/resolv.conf here", hint)
+		c.noteDiffers(s.at, "server .", "it forwards nothing there; other names go to /etc/resolv.conf here", hint)
 		return
 	}
-	c.noteDiffers(c.firstFile, cmp.Or(strings.Join(c.servedZones(), " "), "no zones"), "names of no server are refused there, and go to /etc/resolv.conf here", hint)
+	c.noteDiffers(c.firstFile, cmp.Or(strings.Join(c.servedZones(), " "), "no zones"), "names without a server are refused there, and go to /etc/resolv.conf here", hint)
 }
 
 func (c *corefile) servedZones() []string {

@@ -17,10 +17,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// maxRecords bounds what is read of the file of a zone.
+// maxRecords bounds the records of a zone file.
 const maxRecords = 10_000
 
-// file takes a zone whose text is at hand, in the ConfigMap of the Corefile: names with addresses go to hosts.
+// file converts a zone whose text is in the Corefile's ConfigMap: names with addresses go to hosts.
 func (c *corefile) file(s *server, st *statement) {
 	args := st.args()
 	if len(args) == 0 || c.shared[path.Base(args[0])].name == "" {
@@ -36,7 +36,7 @@ func (c *corefile) file(s *server, st *statement) {
 		switch option.words[0] {
 		case "fallthrough":
 			onward = true
-		case "reload", "upstream": // nothing of the zone changes by itself
+		case "reload", "upstream": // the converted zone does not change by itself
 		default:
 			c.unknown(st, &option)
 		}
@@ -50,15 +50,15 @@ func (c *corefile) file(s *server, st *statement) {
 		c.zone(st, zone, records)
 		s.own = append(s.own, zone)
 		if !onward {
-			apex := config.Template{Zone: zone, Match: []string{"^" + regexp.QuoteMeta(zone) + "$"}} // which is there in any case
+			apex := config.Template{Zone: zone, Match: []string{"^" + regexp.QuoteMeta(zone) + "$"}} // the apex always exists
 			c.templates = append(c.templates, sourced[config.Template]{apex, st.at, st.text()})
 			c.denied = append(c.denied, sourced[string]{zone, st.at, st.text() + ", its other names"})
 		}
-		c.noteDiffers(st.at, st.text(), "the addresses of "+zone+" are in hosts, with one TTL and with their reverse names, and nobody has its SOA and NS records", "")
+		c.noteDiffers(st.at, st.text(), "the addresses of "+zone+" are in hosts, with one TTL and with their reverse names, and without its SOA and NS records", "")
 	}
 }
 
-// zoneRecords reads the records of a zone. Nothing of the file is of another zone.
+// zoneRecords parses the records of a zone. Records of other zones are an error.
 func zoneRecords(text, zone string) ([]dns.RR, error) {
 	parser := dns.NewZoneParser(strings.NewReader(text), zone, "")
 	parser.SetDefaultTTL(3600)
@@ -67,9 +67,9 @@ func zoneRecords(text, zone string) ([]dns.RR, error) {
 		rr.Header().Name = dns.CanonicalName(rr.Header().Name)
 		switch {
 		case !below(rr.Header().Name, zone):
-			return nil, fmt.Errorf("%s is not in it", rr.Header().Name)
+			return nil, fmt.Errorf("%s is not in the zone", rr.Header().Name)
 		case len(list) == maxRecords:
-			return nil, fmt.Errorf("it has more than %d records", maxRecords)
+			return nil, fmt.Errorf("more than %d records", maxRecords)
 		}
 		list = append(list, rr)
 	}
@@ -79,14 +79,14 @@ func zoneRecords(text, zone string) ([]dns.RR, error) {
 	return list, nil
 }
 
-// zoneNames are the names of a zone: those with addresses, and those that are aliases.
+// zoneNames are the names of a zone: those with addresses, and the aliases.
 type zoneNames struct {
 	zone      string
 	addresses map[string][]netip.Addr
 	aliases   map[string]string // the targets
 }
 
-// zone puts the addresses of a zone into hosts, and those of its wildcards into templates, those for longer names first.
+// zone moves the addresses of a zone into hosts, and those of its wildcards into templates, the longest names first.
 func (c *corefile) zone(st *statement, zone string, records []dns.RR) {
 	z := zoneNames{zone, map[string][]netip.Addr{}, map[string]string{}}
 	order := make([]string, 0, len(records))
@@ -94,7 +94,7 @@ func (c *corefile) zone(st *statement, zone string, records []dns.RR) {
 		order = append(order, rr.Header().Name)
 		c.record(st, &z, rr)
 	}
-	rank := func(name string) int { // a wildcard is for names that no other name and no longer wildcard is for
+	rank := func(name string) int { // a wildcard has lower precedence than other names and longer wildcards
 		if strings.HasPrefix(name, "*.") {
 			return dns.CountLabel(name)
 		}
@@ -106,7 +106,7 @@ func (c *corefile) zone(st *statement, zone string, records []dns.RR) {
 	}
 }
 
-// record takes one record of a zone, or notes that it is left out.
+// record converts one record of a zone, or notes that it is left out.
 func (c *corefile) record(st *statement, z *zoneNames, rr dns.RR) {
 	name := rr.Header().Name
 	switch rr := rr.(type) {
@@ -120,14 +120,14 @@ func (c *corefile) record(st *statement, z *zoneNames, rr dns.RR) {
 		z.aliases[name] = dns.CanonicalName(rr.Target)
 	case *dns.SOA, *dns.NS:
 		if name != z.zone {
-			c.noteLost(st.at, st.words[0]+": "+name, "a part of the zone that other servers have is not asked of them", "write a route for it: {zone: …, to: […]}")
+			c.noteLost(st.at, st.words[0]+": "+name, "delegations are not followed", "write a route for it: {zone: …, to: […]}")
 		}
 	default:
-		c.noteLost(st.at, st.words[0]+": "+name+" "+dns.TypeToString[rr.Header().Rrtype], "hosts has addresses alone", "a template can have the record")
+		c.noteLost(st.at, st.words[0]+": "+name+" "+dns.TypeToString[rr.Header().Rrtype], "hosts has only addresses", "a template can have the record")
 	}
 }
 
-// lead follows the aliases of a zone from a name to one that is none, or is outside.
+// resolveAlias returns the end of a chain of aliases in the zone.
 func (z *zoneNames) resolveAlias(name string) (end string, arrived bool) {
 	for range len(z.aliases) {
 		target, isAlias := z.aliases[name]
@@ -140,7 +140,7 @@ func (z *zoneNames) resolveAlias(name string) (end string, arrived bool) {
 	return name, !isAlias
 }
 
-// zoneName takes one name of a zone: with its addresses, or with those that its alias leads to within the zone.
+// zoneName converts one name of a zone: with its addresses, or with those of its alias's target in the zone.
 func (c *corefile) zoneName(st *statement, z *zoneNames, name string) {
 	expression := "^" + regexp.QuoteMeta(name) + "$"
 	parent, isWildcard := strings.CutPrefix(name, "*.")
@@ -162,6 +162,6 @@ func (c *corefile) zoneName(st *statement, z *zoneNames, name string) {
 		answer := fmt.Sprintf("{{ .Name }} %d IN CNAME %s", aliasTTL, end)
 		c.aliases = append(c.aliases, sourced[config.Template]{config.Template{Zone: parent, Match: []string{expression}, Answer: []string{answer}}, st.at, st.text()})
 	case end != name:
-		c.noteLost(st.at, st.words[0]+": "+name+" CNAME", "it leads to no address", "")
+		c.noteLost(st.at, st.words[0]+": "+name+" CNAME", "it has no address", "")
 	}
 }

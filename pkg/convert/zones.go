@@ -13,12 +13,12 @@ import (
 
 // address is one key of a server block.
 type address struct {
-	transport string // dns unless another one was written
-	host      string // a zone, or a prefix that stands for reverse zones
-	port      string // empty: none was written
+	transport string // dns by default
+	host      string // a zone, or a prefix for reverse zones
+	port      string // empty: not set
 }
 
-// parseAddress reads a key: a zone or a prefix, with a transport before it and a port behind it or neither.
+// parseAddress parses a key: a zone or a prefix, with an optional transport and port.
 func parseAddress(key string) address {
 	a := address{transport: "dns", host: key}
 	if transport, rest, found := strings.Cut(key, "://"); found {
@@ -33,7 +33,7 @@ func parseAddress(key string) address {
 	return a
 }
 
-// zones are the zones that a host stands for: itself, or those of the reverse names of a prefix.
+// zones returns the zones of a host: itself, or the reverse zones of a prefix.
 func zones(host string) ([]string, error) {
 	if p, err := netip.ParsePrefix(host); err == nil {
 		return reverseZones(p.Masked()), nil
@@ -45,7 +45,7 @@ func zones(host string) ([]string, error) {
 	return []string{zone}, nil
 }
 
-// reverseZones are the zones that hold the reverse names of a prefix and of no other address.
+// reverseZones returns the zones with exactly the reverse names of a prefix.
 func reverseZones(p netip.Prefix) []string {
 	step, suffix := 8, "in-addr.arpa."
 	if p.Addr().Is6() {
@@ -72,7 +72,7 @@ func reverseZones(p netip.Prefix) []string {
 	return list
 }
 
-// reverseLabels are the numbers that the labels of a reverse name stand for, the most significant one first.
+// reverseLabels returns the numbers in the labels of a reverse name, the most significant first.
 func reverseLabels(a netip.Addr) []int {
 	var list []int
 	for _, b := range a.AsSlice() {
@@ -85,10 +85,10 @@ func reverseLabels(a netip.Addr) []int {
 	return list
 }
 
-// isReverse reports whether the names of a zone are those of addresses.
+// isReverse reports whether a zone is a reverse zone.
 func isReverse(zone string) bool { return below(zone, "in-addr.arpa.") || below(zone, "ip6.arpa.") }
 
-// below reports whether a name is a zone or below it. Both are absolute and in lower case.
+// below reports whether name is zone or below it. Both are absolute and in lower case.
 func below(name, zone string) bool {
 	return zone == "." || name == zone || strings.HasSuffix(name, "."+zone)
 }

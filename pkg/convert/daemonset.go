@@ -11,7 +11,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// What the DaemonSet in daemonset/base counts on.
+// Settings of the DaemonSet in daemonset/base.
 const (
 	adminSocket    = "/run/pod/admin.sock"
 	handoverSocket = "/run/node-cache/handover.sock"
@@ -20,9 +20,9 @@ const (
 	memoryLimit    = 144 // MiB
 )
 
-// OnNode gives the configuration what the agents of daemonset/base need beside it: an address of their own on the node,
-// with its queries led there, the sockets and folders of the pod, and the address of the probes. What was converted and
-// is different stays where it can. An error says that both together are no configuration.
+// ForDaemonSet adds what the agents of daemonset/base need: an address of their own on the node, interception of its
+// queries, the sockets and folders of the pod, and the address of the probes. It keeps converted values if possible. It
+// fails if the result is not a valid configuration.
 func (r *Result) ForDaemonSet() error {
 	c, own := r.Config, netip.AddrFrom4([4]byte{169, 254, 20, 10})
 	const why = "as daemonset/base has it"
@@ -59,18 +59,18 @@ func (r *Result) ForDaemonSet() error {
 	return nil
 }
 
-// tellOfPod notes what of the DaemonSet has to be changed for the configuration. Its HTTP probes ask an address.
+// notePodChanges notes the changes that the DaemonSet needs for the configuration. Its HTTP probes use an address.
 func (r *Result) notePodChanges(asked netip.Addr) {
 	c := &r.Config
 	tell := func(what, why, hint string) {
 		r.Notes = append(r.Notes, Note{File: "daemonset/base", What: what, Why: why, Hint: hint, Kept: true})
 	}
 	if first := c.Listen.Addresses[0]; first != asked {
-		tell("listen.addresses: "+first.String(), "its HTTP probes ask "+asked.String()+", and end agents that are not there",
+		tell("listen.addresses: "+first.String(), "its HTTP probes use "+asked.String()+", and restart agents that do not listen there",
 			"patch both: {op: replace, path: /spec/template/spec/containers/0/livenessProbe/httpGet/host, value: "+strconv.Quote(first.String())+"}, and readinessProbe")
 	}
 	if c.Cluster.Resolver == config.ResolverLocal && c.Cluster.Pods == config.PodsVerified {
-		tell("cluster.pods: verified", "its agents have no right to list pods, and are not ready without",
+		tell("cluster.pods: verified", "its agents have no permission to list pods, and are not ready without it",
 			`add {apiGroups: [""], resources: [pods], verbs: [list, watch]} to the ClusterRole node-cache: daemonset/README.md`)
 	}
 	const mib = 1 << 20
