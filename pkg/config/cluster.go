@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Cluster says who answers the names of the cluster domain, and from what.
+// Cluster sets which resolver answers the cluster domain, and from which source.
 type Cluster struct {
 	Resolver ClusterResolver // default ResolverNone; for a resolver ResolverLocal, which nothing else may replace
 
@@ -36,7 +36,7 @@ type Cluster struct {
 
 	IgnoreEmptyService bool          // a service without a ready endpoint does not exist; only with EndpointsAll; default false
 	TTL                time.Duration // of the answers, whole seconds, 0..1h; default 5s
-	StaleAfter         time.Duration // a view of the API older than this denies nothing, 5s..1h; default 90s
+	StaleAfter         time.Duration // objects not confirmed fresh for longer deny no name, 5s..1h; default 90s
 
 	// Ranges are the addresses of services and pods, whose reverse names are the
 	// cluster's: masked and unique, one may hold another. Default empty: a resolver in
@@ -75,13 +75,13 @@ func (s ServiceName) String() string {
 	return s.Namespace + "/" + s.Name
 }
 
-// ClusterResolver says who answers the names of the cluster domain.
+// ClusterResolver selects the resolver of the cluster domain.
 type ClusterResolver uint8
 
-// Who answers the names of the cluster domain.
+// The resolvers of the cluster domain.
 const (
 	ResolverNone    ClusterResolver = iota // nobody here: they are forwarded like others
-	ResolverLocal                          // this process, from its own view of the API
+	ResolverLocal                          // this process, from its own watch of the API
 	ResolverCentral                        // Central
 )
 

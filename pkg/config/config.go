@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Config is the plan of one agent or resolver. [Default] has the value of every absent key.
+// Config is the configuration of one agent or resolver. [Default] has the value of every absent key.
 type Config struct {
 	Listen        Listen
 	Forward       []Route // in the order of the file, zones unique; the root zone is always there
 	ClusterDomain string  // lower-case and absolute, not the root; default "cluster.local."
 	Cluster       Cluster
 	Hosts         Hosts
-	Rewrite       []Rewrite  // the first that fits a name is taken; default empty
-	Templates     []Template // the first that fits a question is taken; default empty
+	Rewrite       []Rewrite  // the first that matches a name applies; default empty
+	Templates     []Template // the first that matches a question applies; default empty
 	DNS64         DNS64
 	Interface     Interface
 	Intercept     Intercept
@@ -30,7 +30,7 @@ type Config struct {
 	Log           Log
 }
 
-// Listen says where DNS queries are taken, over UDP and TCP.
+// Listen sets where DNS queries are received, over UDP and TCP.
 type Listen struct {
 	// Addresses are unique and never empty; default 127.0.0.1, for a resolver ::.
 	// 0.0.0.0 stands for every IPv4 address, :: for every address, and nothing they
@@ -40,7 +40,7 @@ type Listen struct {
 	UDPSize   int    // bytes of the largest answer over UDP, 512..4096; default 1232 (DNS Flag Day 2020)
 }
 
-// Route says which upstreams know the names at and below a zone. [DefaultRoute] has the value of every absent key.
+// Route sets the upstreams of the names at and below a zone. [DefaultRoute] has the value of every absent key.
 type Route struct {
 	Zone string   // lower-case and absolute: "." or "example.com."
 	To   []Target // unique and never empty; no address twice over the same transport
@@ -62,7 +62,7 @@ type Route struct {
 	MinTTL      time.Duration // as in Cache, for the names of this route; default: that of Cache
 	MaxTTL      time.Duration // likewise
 	NegativeTTL time.Duration // likewise
-	NoCache     bool          // keep nothing but failures of this route; default false
+	NoCache     bool          // cache only failures of this route; default false
 }
 
 // Cache bounds the cache, in bytes and in time. All its TTLs but MinTTL are at least a second, all are whole seconds.
@@ -79,20 +79,20 @@ type Cache struct {
 	NXDomainCut bool
 }
 
-// Prefetch says which answers are asked for again before they expire.
+// Prefetch sets which answers are refreshed before they expire.
 type Prefetch struct {
 	Hits      int     // lookups that make an answer worth it, 0..1000000; 0: no prefetch; default 2
 	Remaining float64 // part of the TTL that is left when it is due, 0.01..0.9, in steps of 0.0001; default 0.1
 }
 
-// ServeStale says when an answer past its time is given (RFC 8767).
+// ServeStale sets when a stale answer is served (RFC 8767).
 type ServeStale struct {
-	For   time.Duration // how long past its time, whole seconds, 0..72h; 0: never; default 1h
+	For   time.Duration // how long after expiry, whole seconds, 0..72h; 0: never; default 1h
 	TTL   time.Duration // that of all its records, whole seconds, 1s..5m; default 30s
 	After time.Duration // time that upstreams have to answer first, 10ms..30s and below Limits.Deadline unless For is 0; default 200ms
 }
 
-// Snapshot says how what is known outlives a restart.
+// Snapshot sets how the cache and the cluster objects survive a restart.
 type Snapshot struct {
 	Folder string        // absolute unless Parse read a relative path; default empty: there is no snapshot
 	Period time.Duration // from one to the next, 10s..1h and at most MaxAge; default 1m
@@ -100,7 +100,7 @@ type Snapshot struct {
 	MaxAge time.Duration // an older one is not loaded, 1m..168h; default 24h
 }
 
-// Limits bounds what is done at one time.
+// Limits bounds concurrent work.
 type Limits struct {
 	Inflight     int           // upstream exchanges, 1..1048576; default 4096
 	Waiting      int           // client queries that wait for them, Inflight..16777216; default 16384
@@ -111,13 +111,13 @@ type Limits struct {
 	TCPIdle      time.Duration // a TCP session without a query ends after it, 1s..1h; default 10s
 }
 
-// Identity is what the agent says about itself in class CH. An empty string: the question is refused.
+// Identity holds the answers to queries of class CH. An empty string refuses the query.
 type Identity struct {
 	Version  string // TXT of version.bind, up to 255 bytes; default empty
-	Hostname string // TXT of hostname.bind and id.server, up to 255 bytes; "auto": the machine's; default empty
+	Hostname string // TXT of hostname.bind and id.server, up to 255 bytes; "auto": the host name; default empty
 }
 
-// Admin says where /metrics, /livez, /readyz, /status and the view of the cache are served.
+// Admin sets where /metrics, /livez, /readyz, /status and the cache pages are served.
 type Admin struct {
 	Address netip.AddrPort // the zero value: nowhere; default 127.0.0.1:9253, for a resolver [::]:9253
 	Socket  string         // path of a unix socket, absolute, at most 107 bytes; default empty: none
@@ -127,7 +127,7 @@ type Admin struct {
 	Hosts []string
 }
 
-// Log says what is logged.
+// Log sets what is logged.
 type Log struct {
 	Level   slog.Level // one of slog's four; default info
 	Format  string     // "json" or "text"; default "json"

@@ -9,7 +9,7 @@
 // contradicts them, depends on the [Role] of the program. What Parse returns needs no more
 // checks, and [Marshal] writes it so that Parse reads the same again.
 //
-// The file is read by hand-over: text becomes one JSON document, the document
+// Parsing has steps: the text becomes one JSON document, the document
 // is walked along tables of the known keys (one per section, see fields.go),
 // each key's reader checks its own value, and the rules between keys come last.
 package config

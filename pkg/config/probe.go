@@ -28,9 +28,9 @@ func DefaultProbe(label, name string) Probe {
 	return Probe{Label: label, Name: name, Type: 1, Interval: 5 * time.Second, Timeout: time.Second}
 }
 
-// Handover says where an agent meets the one that it takes over from.
+// Handover sets the socket for the handover between agents.
 type Handover struct {
-	Socket string // path of a unix socket, absolute, at most 107 bytes; default empty: there is no hand-over
+	Socket string // path of a unix socket, absolute, at most 107 bytes; default empty: no handover
 }
 
 // The bounds on probes: each is a set of series.
