@@ -8,31 +8,31 @@ import (
 )
 
 const (
-	// kernelSend is what the kernel keeps at most of the answers that a client has not
-	// read. It begins one more packet when its buffer is almost full.
+	// kernelSend is the most bytes of unread answers that the kernel keeps. It starts one more
+	// packet when its buffer is almost full.
 	kernelSend = 2*sessionBuffer + 32<<10
-	// kernelReceive is what it keeps of the queries that a session has not read.
+	// kernelReceive is the most bytes of unread queries that the kernel keeps.
 	kernelReceive = 2 * sessionBuffer
 )
 
-// A sessionMemory bounds the bytes that the sessions hold beyond what an idle one takes:
-// answers that clients do not read, frames that have begun, and the kernel's buffers.
-// An answer that the kernel takes at once is not counted.
+// A sessionMemory bounds the memory of all sessions beyond that of an idle one: answers that
+// clients do not read, incomplete frames, and kernel buffers. An answer that the kernel accepts at
+// once does not count.
 type sessionMemory struct {
 	limit    atomic.Int64 // 0: none
 	total    atomic.Int64
-	shedding sync.Mutex // held while sessions are closed
+	shedding sync.Mutex // held while sessions are closed for memory
 }
 
-// A memoryUse is what one session holds. All methods may be called from any goroutine.
+// A memoryUse is the memory of one session. All methods are safe for concurrent use.
 type memoryUse struct {
 	memory *sessionMemory
-	own    atomic.Int64 // bytes of its buffers
-	kernel atomic.Int64 // most bytes of answers that the kernel may keep for it
+	own    atomic.Int64 // bytes of the session's buffers
+	kernel atomic.Int64 // estimated bytes of answers in the kernel
 }
 
-// add counts n bytes of buffers more, or less. The caller calls relieve afterwards, with
-// no lock held.
+// add adds n bytes of buffers; n may be negative. The caller calls shedMemory afterwards, with no
+// lock held.
 func (h *memoryUse) add(n int) {
 	if n != 0 {
 		h.own.Add(int64(n))
@@ -40,8 +40,8 @@ func (h *memoryUse) add(n int) {
 	}
 }
 
-// addSent counts n bytes that the kernel took. Whether the client has read them is found
-// out only when the limit is reached.
+// addSent adds n bytes that the kernel accepted. Whether the client has read them is checked only
+// at the limit.
 func (h *memoryUse) addSent(n int) {
 	if more := min(int64(n), kernelSend-h.kernel.Load()); more > 0 {
 		h.kernel.Add(more)
@@ -49,19 +49,19 @@ func (h *memoryUse) addSent(n int) {
 	}
 }
 
-// setKernel replaces the estimate of sent by what the kernel keeps.
+// setKernel replaces the estimate of addSent by the kernel's own count.
 func (h *memoryUse) setKernel(kernel int64) {
 	h.memory.total.Add(kernel - h.kernel.Swap(kernel))
 }
 
 func (h *memoryUse) bytes() int64 { return h.own.Load() + h.kernel.Load() }
 
-// release counts nothing for the session any more.
+// reset removes the session from the total.
 func (h *memoryUse) reset() {
 	h.memory.total.Add(-h.own.Swap(0) - h.kernel.Swap(0))
 }
 
-// shedMemory closes sessions when all together hold too much: the largest of the client that
+// shedMemory closes sessions if all together hold too much: the largest session of the client that
 // holds most, until a quarter of the limit is free. The caller holds no lock.
 func (t *TCP) shedMemory() {
 	m := &t.memory
@@ -74,6 +74,6 @@ func (t *TCP) shedMemory() {
 		if s.out.abort() {
 			t.count.shedMemory.Add(1)
 		}
-		s.out.usage.reset() // it is about to, and others must not be closed for it
+		s.out.usage.reset() // at once, so that no other session is closed for this memory
 	}
 }

@@ -17,35 +17,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TCPConfig is what a TCP server is made from. A zero value takes the default.
+// TCPConfig configures a TCP server. Zero values mean the default.
 type TCPConfig struct {
 	Addr     netip.AddrPort // what Listen binds
-	FreeBind bool           // Listen binds Addr though no link of the machine has it yet, and it may go and come back; of Linux only
-	Listener net.Listener   // given: used as it is in place of Addr, and closed by Run
+	FreeBind bool           // Listen may bind an address that no link has yet; it may come and go; Linux only
+	Listener net.Listener   // used instead of Addr if set, and closed by Run
 	Handler  Handler        // required
 
 	MaxSessions  int // sessions in all; default 1024
 	MaxPerClient int // sessions of one address; default 128
-	MaxPipeline  int // misses outstanding in one session, then it is read no more; default 128
+	MaxPipeline  int // outstanding misses of one session, above which it is not read; default 128
 
-	// MaxMemory is how many bytes the sessions may hold for clients that do not read their
-	// answers or do not finish their queries, the kernel's buffers included; 0: any number.
+	// MaxMemory bounds the bytes held for clients that do not read their answers or do not
+	// finish their queries, including kernel buffers; 0: no limit.
 	MaxMemory int64
 
 	IdleTimeout  time.Duration // a session with nothing to do is closed after this; default 10 s
-	FrameTimeout time.Duration // a frame that has begun must be whole by then; default 3 s
-	WriteTimeout time.Duration // a client must take at least some bytes within it; default 3 s
-	DrainTimeout time.Duration // longest wait at the end for answers that are due; default 5 s
+	FrameTimeout time.Duration // time to receive a whole frame; default 3 s
+	WriteTimeout time.Duration // time in which a client must read some bytes; default 3 s
+	DrainTimeout time.Duration // longest wait at shutdown for outstanding answers; default 5 s
 
 	Log *slog.Logger // nil: silent
 }
 
 // TCP serves DNS over TCP on one address (RFC 7766).
 //
-// Each session has a goroutine that reads. It answers every query held in memory
-// from one read with one write, and hands the others over. Their answers come on
-// goroutines of the handler, in any order; they are put by, and one goroutine per
-// session, there only while it has something to write, sends them.
+// Each session has a goroutine that reads. It answers all queries of one read that are in memory
+// with one write, and passes the others to Resolve. Their answers come from goroutines of the
+// handler, in any order. They are queued, and one writer goroutine per session sends them; it
+// exists only while there is something to write.
 type TCP struct {
 	cfg         TCPConfig
 	born        time.Time // what clock counts from
@@ -55,7 +55,7 @@ type TCP struct {
 	workers     workerPool
 	count       tcpCounters
 	idleTimeout atomic.Int64   // ns
-	tasks       sync.WaitGroup // the goroutines of the sessions, joined by Run
+	tasks       sync.WaitGroup // goroutines of the sessions, joined by Run
 	handover    handover
 	yielder     yielder
 }
@@ -106,19 +106,18 @@ func NewTCP(cfg TCPConfig) (*TCP, error) {
 	return t, nil
 }
 
-// SetLimits changes MaxSessions, MaxPerClient, MaxHeld and Idle while the server runs.
-// Sessions that are above a new limit stay; a session takes the new idle time
-// after its next query.
+// SetLimits changes MaxSessions, MaxPerClient, MaxMemory and IdleTimeout while the server runs.
+// Sessions above a new limit stay. A session uses the new idle timeout after its next query.
 func (t *TCP) SetLimits(sessions, perClient int, held int64, idle time.Duration) {
 	t.table.setLimits(sessions, perClient)
 	t.memory.limit.Store(held)
 	t.idleTimeout.Store(int64(idle))
 }
 
-// idle is how long a session may have nothing to do.
+// idle returns the current idle timeout.
 func (t *TCP) idle() time.Duration { return time.Duration(t.idleTimeout.Load()) }
 
-// Close gives up the socket of a server that does not run.
+// Close closes the socket of a server that does not run.
 func (t *TCP) Close() {
 	if t.listener != nil {
 		_ = t.listener.Close()
@@ -136,10 +135,10 @@ func setDefault[T int | time.Duration](name string, value *T, standard T) error 
 	return nil
 }
 
-// Listen binds the address, unless a listener was given. It starts no goroutine,
-// so that an address that cannot be had is known before anything runs. No other process
-// may listen there, where the kernel lets that be asked for; one that does so later gets
-// no session, see selectOwn. Sessions that an earlier agent still has do not matter.
+// Listen binds the address, unless a listener was given. It starts no goroutine, so a bind error is
+// known before anything runs. No other process may listen on the address, as far as the kernel can
+// check that. A process that listens later gets no connection, see attachSelector. Open sessions of
+// an earlier agent do not matter.
 func (t *TCP) Listen(ctx context.Context) error {
 	if t.listener != nil {
 		return nil
@@ -153,9 +152,9 @@ func (t *TCP) Listen(ctx context.Context) error {
 			refused = attachSelector(fd, 1)
 			return nil
 		}),
-		KeepAlive: -1, // sessions end by their own time-outs long before a probe would tell
+		KeepAlive: -1, // sessions time out long before a keepalive probe
 	}
-	lc.SetMultipathTCP(false) // whose sockets take a selector and do not use it
+	lc.SetMultipathTCP(false) // MPTCP sockets accept a selector and ignore it
 	ln, err := lc.Listen(ctx, network("tcp", t.cfg.Addr), t.cfg.Addr.String())
 	if err != nil {
 		return fmt.Errorf("listening on tcp %s: %w", t.cfg.Addr, unwrapOpError(err))
@@ -165,7 +164,7 @@ func (t *TCP) Listen(ctx context.Context) error {
 	return nil
 }
 
-// setOptions prepares the listening socket, and the sessions that inherit from it.
+// setOptions sets the options of the listening socket, which its sessions inherit.
 func (t *TCP) setOptions(fd int) error {
 	limitSessionBuffers(fd, 2*t.cfg.WriteTimeout)
 	if t.cfg.FreeBind {
@@ -176,8 +175,8 @@ func (t *TCP) setOptions(fd int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 }
 
-// Addr is the address that is served, with the port the kernel chose if port 0
-// was asked for. Before Listen it is the address of the configuration.
+// Addr returns the served address, with the port that the kernel chose for port 0. Before Listen it
+// is the configured address.
 func (t *TCP) Addr() netip.AddrPort {
 	if t.listener == nil {
 		return t.cfg.Addr
@@ -185,12 +184,12 @@ func (t *TCP) Addr() netip.AddrPort {
 	return addrPort(t.listener.Addr())
 }
 
-// Run accepts sessions until ctx ends, and returns nil then. An error of accept is
-// counted and waited out; only a listener closed by another ends Run with an error.
+// Run accepts sessions until ctx ends, and then returns nil. It counts accept errors and retries
+// after a pause. It returns an error only if the listener was closed from outside.
 //
-// In both cases Run drains: sessions read what has come by then and no more, those that
-// were just opened what comes within 100 ms of that; it is answered, and after
-// DrainTimeout at most they are closed. No goroutine is left behind.
+// In both cases Run drains: a session reads only what has arrived by then, a session that was just
+// opened what arrives within 100 ms of its start. Run answers it and closes the sessions, after
+// DrainTimeout at the latest. It leaves no goroutine behind.
 func (t *TCP) Run(ctx context.Context) error {
 	if t.listener == nil {
 		return errors.New("serving tcp: Listen was not called")
@@ -236,12 +235,11 @@ func (t *TCP) drain() {
 	}
 }
 
-// clock returns now as nanoseconds since the server was made, from 1 on. Times
-// before that, the zero time too, give less.
+// clock returns now as nanoseconds since the server was created, starting at 1. Earlier times, such
+// as the zero time, give less.
 func (t *TCP) clock(now time.Time) int64 { return int64(now.Sub(t.born)) + 1 }
 
-// addrPort returns addr with IPv4 addresses in their 4-byte form, or the zero
-// value when addr is not of an IP network.
+// addrPort returns addr with IPv4 addresses in 4-byte form, or the zero value for other networks.
 func addrPort(addr net.Addr) netip.AddrPort {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {
@@ -251,16 +249,15 @@ func addrPort(addr net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// Waits after an accept call that failed. The first is short because most such
-// errors are of one connection; the last keeps a lasting one, no descriptor left,
-// from taking a CPU.
+// Pauses after a failed accept. The first is short because most errors concern one
+// connection. The last prevents a lasting error, such as no free descriptor, from
+// using a CPU.
 const (
 	minAcceptPause = 5 * time.Millisecond
 	maxAcceptPause = time.Second
-	// acceptWarnInterval sets the warnings apart: whoever opens connections could
-	// else fill the log.
+	// acceptWarnInterval is the least time between warnings, so that clients cannot fill the log.
 	acceptWarnInterval = 10 * time.Second
-	// acceptCost is what a new session costs.
+	// acceptCost is the CPU time of a new session, as counted by the yielder.
 	acceptCost = 20 * time.Microsecond
 )
 
@@ -283,10 +280,10 @@ func (t *TCP) accept(ctx context.Context) error {
 		t.count.acceptErrors.Add(1)
 		if now := time.Now(); now.Sub(warned) >= acceptWarnInterval {
 			warned = now
-			t.cfg.Log.WarnContext(ctx, "cannot accept tcp sessions", "addr", t.Addr(), "err", err)
+			t.cfg.Log.WarnContext(ctx, "tcp accept failed", "addr", t.Addr(), "err", err)
 		}
 		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-			if t.shed(netip.Addr{}, false) { // its descriptor serves the next client
+			if t.shed(netip.Addr{}, false) { // frees a descriptor for the next client
 				pause = 0
 			}
 		}
@@ -297,8 +294,8 @@ func (t *TCP) accept(ctx context.Context) error {
 	}
 }
 
-// admit starts a session for conn, or closes conn when there is no place for it. One from
-// the served address itself always gets one: so does this process ask itself.
+// admit starts a session for conn, or closes conn if there is no place. A connection from the
+// served address itself always gets a place: this process checks itself that way.
 func (t *TCP) admit(ctx context.Context, conn net.Conn) {
 	s := newSession(t, conn)
 	refused := t.table.add(s)
@@ -319,7 +316,7 @@ func (t *TCP) admit(ctx context.Context, conn net.Conn) {
 	_ = conn.Close()
 }
 
-// shed closes a session for a new one of client, and reports whether there was one.
+// shed closes a session to make room for one of client, and reports whether it found one.
 func (t *TCP) shed(client netip.Addr, own bool) bool {
 	s := t.table.evict(client, own, t.clock(time.Now()))
 	if s == nil {
@@ -330,7 +327,7 @@ func (t *TCP) shed(client netip.Addr, own bool) bool {
 	return true
 }
 
-// sleep waits for d and returns true, or returns false when ctx ends before.
+// sleep waits for d and returns true, or returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -342,30 +339,30 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// TCPStats are the counts of a TCP server. All but Open only grow.
+// TCPStats are the counters of a TCP server. All but Open only grow.
 type TCPStats struct {
-	Open     int    // sessions at this moment
+	Open     int    // open sessions
 	Accepted uint64 // sessions admitted
-	Queries  uint64 // whole frames taken from clients
+	Queries  uint64 // whole frames received
 
-	RefusedSessions  uint64 // connections closed at once: MaxSessions reached, and no session had to go for them
+	RefusedSessions  uint64 // connections closed at once: MaxSessions reached and no session could be shed
 	RefusedPerClient uint64 // connections closed at once: MaxPerClient reached
-	ShedIdle         uint64 // sessions closed in favour of new ones, idle ones first
-	AcceptErrors     uint64 // accept calls that failed, as with no file descriptor left
+	ShedIdle         uint64 // sessions closed to admit new ones, idle ones first
+	AcceptErrors     uint64 // failed accept calls, for example without free file descriptors
 
-	IdleClosed    uint64 // sessions that said nothing for Idle
-	SlowClosed    uint64 // sessions with a frame unfinished after FrameTimeout
+	IdleClosed    uint64 // sessions without a query for IdleTimeout
+	SlowClosed    uint64 // sessions with an incomplete frame after FrameTimeout
 	ShortFrames   uint64 // sessions ended by a frame shorter than a DNS header
-	WriteTimeouts uint64 // sessions whose client took no byte for WriteTimeout
+	WriteTimeouts uint64 // sessions whose client read no byte for WriteTimeout
 	Overflows     uint64 // sessions whose client left too many bytes of answers unread
-	ShedMemory    uint64 // sessions closed because all together held MaxHeld bytes
+	ShedMemory    uint64 // sessions closed because all together held MaxMemory bytes
 	Oversized     uint64 // answers too long for a frame, not sent
 	Stalls        uint64 // times a session stopped reading because MaxPipeline misses were outstanding
 	DrainCut      uint64 // sessions not finished at DrainTimeout
 	Panics        uint64 // sessions ended by a panic in the handler
 }
 
-// tcpCounters is the live form of TCPStats.
+// tcpCounters are the atomic counters behind TCPStats.
 type tcpCounters struct {
 	accepted, queries                                         atomic.Uint64
 	refusedSessions, refusedPerClient, shedIdle, acceptErrors atomic.Uint64
@@ -374,7 +371,7 @@ type tcpCounters struct {
 	shedMemory                                                atomic.Uint64
 }
 
-// Stats returns the counts so far. It may be called at any time from any goroutine.
+// Stats returns the counters. It may be called at any time from any goroutine.
 func (t *TCP) Stats() TCPStats {
 	c := &t.count
 	return TCPStats{

@@ -24,32 +24,30 @@ import (
 )
 
 const (
-	// maxQuery is the largest query taken over UDP. An EDNS query with every
-	// option that a stub sends has some 400 bytes.
+	// maxQuery is the largest query accepted over UDP. An EDNS query with every option of a stub
+	// has about 400 bytes.
 	maxQuery = 2048
-	// maxUDPReply is the largest reply that leaves over UDP, whatever is configured.
+	// maxUDPReply is the largest reply over UDP, whatever is configured.
 	maxUDPReply = 4096
-	// receiveBuffer is asked of the kernel for each socket, unless UDPConfig says
-	// otherwise: some 10 ms of queries at a million a second; the kernel may give
-	// less.
+	// receiveBuffer is the default receive buffer of a socket: about 10 ms of queries at a million
+	// a second. The kernel may give less.
 	receiveBuffer = 4 << 20
 )
 
-// UDPConfig is what a UDP server is made from.
+// UDPConfig configures a UDP server.
 type UDPConfig struct {
 	Addr         netip.AddrPort
 	Handler      Handler
 	Readers      int           // sockets, each with a reader; 0: one per CPU Go may use
 	DrainTimeout time.Duration // longest wait at the end for replies that are due; 0: 5 s
-	// ReceiveBuffer is how many bytes of queries each socket may hold before they are
-	// read, at most 4 MiB, which is what 0 stands for. The kernel's own of them count
-	// too, and it takes twice that: all of it is memory of this process's container.
+	// ReceiveBuffer bounds the bytes of unread queries in each socket. The maximum, and the default
+	// for 0, is 4 MiB. The kernel counts its own overhead and doubles the value. All of it is
+	// charged to this container.
 	ReceiveBuffer int
-	// FreeBind lets Listen bind an address that no link of the machine has yet, and
-	// that may go and come back while the server runs. Of Linux only.
+	// FreeBind lets Listen bind an address that no link has yet, and that may come and go while the
+	// server runs. Linux only.
 	FreeBind bool
-	// Portable takes the reader that needs no recvmmsg, which is otherwise for
-	// systems without it.
+	// Portable selects the reader that does not need recvmmsg.
 	Portable bool
 	Log      *slog.Logger // nil: silent
 }
@@ -59,27 +57,27 @@ type UDP struct {
 	cfg     UDPConfig
 	born    time.Time // what clock counts from
 	sockets socketList
-	added   chan *udpSocket // of Widen, for Run
+	added   chan *udpSocket // sockets that AddReaders passes to Run
 
-	selectorMu sync.Mutex // taken by SelectOwn
+	selectorMu sync.Mutex // held by AttachSelector
 
 	stats      udpCounters
-	repliesDue atomic.Int64 // replies that Resolve still owes
+	repliesDue atomic.Int64 // replies outstanding after Resolve
 	handover   handover
 }
 
-// A udpSocket is one of the sockets, with what its reader keeps between batches.
+// A udpSocket is one of the sockets, with the state of its reader.
 type udpSocket struct {
 	server    *UDP
 	conn      *net.UDPConn
 	raw       syscall.RawConn // of conn
-	wildcard  bool            // replies must name the address they leave from
+	wildcard  bool            // replies must set their source address
 	v6        bool
 	worker    Worker
 	busy      batchStart
-	peer      wire.Peer    // of the query in hand
-	resolving wire.Replier // while Resolve runs: what it was given
-	replies   replyQueue   // replies of the slow path, gathered
+	peer      wire.Peer    // of the current query
+	resolving wire.Replier // the Replier passed to Resolve, while it runs
+	replies   replyQueue   // gathered replies of resolved queries
 }
 
 // NewUDP checks cfg. It opens nothing.
@@ -102,10 +100,10 @@ func NewUDP(cfg UDPConfig) (*UDP, error) {
 	return &UDP{cfg: cfg, born: time.Now(), added: make(chan *udpSocket), handover: newHandover()}, nil
 }
 
-// Listen opens the sockets. If one cannot be opened none stays. The address must be free:
-// other sockets with SO_REUSEPORT may share it later, but get nothing, see selectOwn.
+// Listen opens the sockets, all or none. The address must be free. Other sockets with SO_REUSEPORT
+// may share it later, but get no queries, see attachSelector.
 func (u *UDP) Listen(ctx context.Context) error {
-	u.sockets.clear() // of another try
+	u.sockets.clear() // of an earlier attempt
 	s, err := u.open(ctx, u.cfg.Addr, true)
 	if errors.Is(err, errNoSelector) {
 		if err = u.checkUnshared(ctx); err == nil {
@@ -118,14 +116,14 @@ func (u *UDP) Listen(ctx context.Context) error {
 			warnNoSelector(u.cfg.Log, "udp", u.Addr(), u.AttachSelector())
 			return nil
 		}
-		s, err = u.open(ctx, u.Addr(), false) // at the port the kernel chose, if it was asked to
+		s, err = u.open(ctx, u.Addr(), false) // the port that the kernel chose, if Addr has port 0
 	}
 	u.Close()
 	return fmt.Errorf("listening on udp %s: %w", u.cfg.Addr, err)
 }
 
-// checkUnshared binds the address without sharing it, and lets it go: two agents that share a
-// port would each get half of the queries.
+// checkUnshared binds the address without SO_REUSEPORT and closes the socket: two agents that share
+// a port would each get half of the queries.
 func (u *UDP) checkUnshared(ctx context.Context) error {
 	lc := net.ListenConfig{Control: controlFunc(func(fd int) error {
 		if u.cfg.FreeBind {
@@ -140,7 +138,7 @@ func (u *UDP) checkUnshared(ctx context.Context) error {
 	return conn.Close()
 }
 
-// controlFunc makes a net.ListenConfig's Control of what sets options of a socket.
+// controlFunc returns a net.ListenConfig.Control that calls set with the descriptor.
 func controlFunc(set func(fd int) error) func(_, _ string, raw syscall.RawConn) error {
 	return func(_, _ string, raw syscall.RawConn) error {
 		var err error
@@ -151,7 +149,7 @@ func controlFunc(set func(fd int) error) func(_, _ string, raw syscall.RawConn) 
 	}
 }
 
-// unwrapOpError takes off what the net package adds to an error, the address once more.
+// unwrapOpError removes the net.OpError, which repeats the address.
 func unwrapOpError(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err
@@ -159,7 +157,7 @@ func unwrapOpError(err error) error {
 	return err
 }
 
-// open binds one more socket; one that is to be alone, only if no other has the address.
+// open binds one more socket. With alone it fails if any other socket has the address.
 func (u *UDP) open(ctx context.Context, addr netip.AddrPort, alone bool) (*udpSocket, error) {
 	s := u.newSocket(addr)
 	lc := net.ListenConfig{Control: controlFunc(func(fd int) error {
@@ -182,7 +180,7 @@ func (u *UDP) newSocket(addr netip.AddrPort) *udpSocket {
 	return &udpSocket{server: u, wildcard: addr.Addr().IsUnspecified(), v6: addr.Addr().Is6()}
 }
 
-// setConn has s read from conn, which is closed after an error.
+// setConn makes s read from conn. It closes conn on error.
 func (s *udpSocket) setConn(conn *net.UDPConn) (err error) {
 	s.conn = conn
 	if s.raw, err = s.conn.SyscallConn(); err != nil {
@@ -193,7 +191,7 @@ func (s *udpSocket) setConn(conn *net.UDPConn) (err error) {
 	return nil
 }
 
-// network names the family, so that 0.0.0.0 is not taken for both.
+// network returns the network with the address family, so that 0.0.0.0 does not mean both families.
 func network(base string, addr netip.AddrPort) string {
 	switch {
 	case addr.Addr().Is4():
@@ -219,22 +217,20 @@ func (s *udpSocket) setOptions(fd int) error {
 	if !s.wildcard {
 		return nil
 	}
-	if s.v6 { // covers IPv4 clients of [::] too, as mapped addresses
+	if s.v6 { // also for IPv4 clients of [::], as mapped addresses
 		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
 	}
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 }
 
-// Addr is the address that is served, with the port the kernel chose if Listen
-// was given port 0.
+// Addr returns the served address, with the port that the kernel chose if Listen was given port 0.
 func (u *UDP) Addr() netip.AddrPort {
 	return u.sockets.all()[0].conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-// Run serves until ctx ends, and on until no reply is due any more: while one is,
-// its socket must stay open, and what arrives there would else be met with
-// silence. Then what the sockets hold is still answered, and they are closed. All
-// that takes no longer than the drain time and an answer from memory.
+// Run serves until ctx ends, and then until no reply is outstanding: until then it keeps the
+// sockets open and answers new queries. Then it answers what the sockets still hold and closes
+// them. Shutdown takes at most DrainTimeout and the time to answer from memory.
 func (u *UDP) Run(ctx context.Context) error {
 	defer u.Close()
 	base, stopReading := context.WithCancel(context.WithoutCancel(ctx))
@@ -252,7 +248,7 @@ func (u *UDP) Run(ctx context.Context) error {
 		select {
 		case s := <-u.added:
 			g.Go(func() error { return s.run(reading) })
-			if reading.Err() != nil { // the others were told to stop before this one was among them
+			if reading.Err() != nil { // the readers were woken before this one was in the list
 				u.wake()
 			}
 			continue
@@ -277,24 +273,24 @@ func (u *UDP) Run(ctx context.Context) error {
 	return nil
 }
 
-// wake makes the readers look whether they are to stop.
+// wake makes the readers check whether to stop.
 func (u *UDP) wake() {
 	for _, s := range u.sockets.all() {
 		_ = s.conn.SetReadDeadline(time.Unix(1, 0))
 	}
 }
 
-// awaitReplies waits until no reply is due, at most until limit.
+// awaitReplies waits until no reply is outstanding, at most until limit.
 func (u *UDP) awaitReplies(limit time.Time) {
-	const look = 2 * time.Millisecond // a stop is rare, and this is short beside it
-	ticker := time.NewTicker(look)
+	const interval = 2 * time.Millisecond // short compared with a shutdown
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for u.repliesDue.Load() > 0 && time.Now().Before(limit) {
 		<-ticker.C
 	}
 }
 
-// Close gives up the sockets of a server that does not run.
+// Close closes the sockets of a server that does not run.
 func (u *UDP) Close() {
 	for _, s := range u.sockets.all() {
 		_ = s.conn.Close()
@@ -309,9 +305,8 @@ func (s *udpSocket) run(ctx context.Context) error {
 	return s.readBatches(ctx)
 }
 
-// recoverPanic, deferred around a packet's handling, keeps a defect that one packet
-// shows from ending the service of a node: the packet gets no answer, and the
-// reader goes on with a new worker.
+// recoverPanic, deferred while packets are handled, keeps a panic from ending the process: the
+// packet gets no answer, and the reader continues with a new worker.
 func (s *udpSocket) recoverPanic(ctx context.Context) {
 	defect := recover()
 	if defect == nil {
@@ -320,7 +315,7 @@ func (s *udpSocket) recoverPanic(ctx context.Context) {
 	s.server.stats.panics.Add(1)
 	logPanic(ctx, s.server.cfg.Log, "udp", defect)
 	if s.resolving != nil {
-		s.resolving.Reply(nil, new(wire.SendBatch)) // of no effect if it was replied to
+		s.resolving.Reply(nil, new(wire.SendBatch)) // no effect if Reply was called before
 		s.resolving = nil
 	}
 	broken := s.worker
@@ -328,14 +323,13 @@ func (s *udpSocket) recoverPanic(ctx context.Context) {
 	flushAfterPanic(broken)
 }
 
-// flushLane ends a batch.
+// flushWorker ends a batch.
 func (s *udpSocket) flushWorker(ctx context.Context) {
 	defer s.recoverPanic(ctx)
 	s.worker.Flush(time.Now())
 }
 
-// resolve hands the query the worker just missed over, and what its reply is to be
-// given to.
+// resolve passes the query that the worker just missed to Resolve.
 func (s *udpSocket) resolve(peer *wire.Peer, to wire.Replier, now time.Time) {
 	s.server.repliesDue.Add(1)
 	s.resolving = to
@@ -343,17 +337,17 @@ func (s *udpSocket) resolve(peer *wire.Peer, to wire.Replier, now time.Time) {
 	s.resolving = nil
 }
 
-// batchStart says since when a reader is inside a batch. A single store at either
-// end of the batch is all that it costs the reader.
-type batchStart struct{ at atomic.Int64 } // by UDP.clock; 0: it waits for packets
+// A batchStart records when a reader began its current batch. It costs the reader one atomic store
+// at each end of the batch.
+type batchStart struct{ at atomic.Int64 } // by UDP.clock; 0: waiting for packets
 
 func (b *batchStart) begin(at int64) { b.at.Store(at) }
 
 func (b *batchStart) end() { b.at.Store(0) }
 
-// BusyFor is the longest time that any reader has been inside one batch by now, zero
-// if all of them wait for packets. A batch takes some microseconds, or as long as
-// what the worker calls holds it up: a reader that is held up answers nobody.
+// BusyFor returns the longest time that any reader has been inside one batch, or zero if all wait
+// for packets. A batch takes some microseconds, unless the worker blocks: a blocked reader answers
+// no client.
 func (u *UDP) BusyFor(now time.Time) time.Duration {
 	var longest int64
 	for _, s := range u.sockets.all() {
@@ -364,15 +358,15 @@ func (u *UDP) BusyFor(now time.Time) time.Duration {
 	return time.Duration(longest)
 }
 
-// clock returns now as nanoseconds since the server was made, from 1 on.
+// clock returns now as nanoseconds since the server was created, starting at 1.
 func (u *UDP) clock(now time.Time) int64 { return int64(now.Sub(u.born)) + 1 }
 
-// controlLen is room for one packet-info control message of either family.
+// controlLen is the buffer size in bytes for one packet-info control message of either family.
 const controlLen = 64
 
-// clearInterface rewrites a received packet-info message into one to send: the
-// address stays, the interface goes, so that the reply takes the route to its
-// client. A link-local IPv6 address means nothing without its interface.
+// clearInterface turns a received packet-info message into one to send. It keeps the address and
+// clears the interface, so that the reply follows the route to its client. A link-local IPv6
+// address keeps its interface, which it needs.
 func clearInterface(control []byte) {
 	const header = unix.SizeofCmsghdr
 	if len(control) < header+unix.SizeofInet4Pktinfo {
@@ -388,15 +382,15 @@ func clearInterface(control []byte) {
 	}
 }
 
-// sourceControl is a copy of the received control message that makes a reply
-// leave from the address that was asked.
+// sourceControl returns a copy of the received control message that makes a reply leave from the
+// address the query was sent to.
 func sourceControl(received []byte) []byte {
 	control := slices.Clone(received)
 	clearInterface(control)
 	return control
 }
 
-// udpCounters is the live form of UDPStats.
+// udpCounters are the atomic counters behind UDPStats.
 type udpCounters struct {
 	received, sent, unsent, oversize, panics atomic.Uint64
 }
@@ -405,12 +399,12 @@ type udpCounters struct {
 type UDPStats struct {
 	Received uint64
 	Sent     uint64
-	Unsent   uint64 // replies the kernel did not take
-	Oversize uint64 // queries too long to be one: dropped
-	Panics   uint64 // queries whose handling was cut short by a defect
+	Unsent   uint64 // replies that the kernel refused
+	Oversize uint64 // datagrams too long for a query: dropped
+	Panics   uint64 // queries whose handling panicked
 }
 
-// Stats may be called at any time.
+// Stats returns the counters. It may be called at any time.
 func (u *UDP) Stats() UDPStats {
 	return UDPStats{
 		Received: u.stats.received.Load(),
