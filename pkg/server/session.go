@@ -18,42 +18,40 @@ import (
 )
 
 const (
-	ticketBusy int64 = 0  // at work
-	ticketShed int64 = -1 // given up for a new session: whatever comes now is too late
+	ticketBusy int64 = 0  // processing queries
+	ticketShed int64 = -1 // shed for a new session: later queries are not answered
 
-	// lingerTime and lingerBytes bound the reading on after the last answer. To
-	// close with unread bytes makes the kernel send RST and forget what it has
-	// not sent yet: the client would lose answers.
+	// lingerTime and lingerBytes bound the reading after the last answer. If a
+	// socket is closed with unread bytes, the kernel sends RST and discards unsent
+	// data: the client would lose answers.
 	lingerTime  = 250 * time.Millisecond
 	lingerBytes = 256 << 10
 
-	// firstQueryWait is how long after it was opened a session that is to end waits for the
-	// first that its client says: who has just connected is about to ask, and would be
-	// told that nobody wants to hear it.
+	// firstQueryWait is how long a session that is to end waits, from its start, for the first
+	// query. A client that has just connected is about to send one.
 	firstQueryWait = 100 * time.Millisecond
 
-	// maxDrainReads is how often a session that is to end still reads what has come by
-	// then: a client that sends without a pause must not keep it.
+	// maxDrainReads bounds the reads of a session that is to end, so that a client that sends
+	// without a pause cannot keep it open.
 	maxDrainReads = 16
 )
 
-// An endReason says why a session reads no more.
+// An endReason is why a session stops reading.
 type endReason uint8
 
 const (
-	endNone         endReason = iota // it goes on
-	endEOF                           // the client will send no more; it may still read
-	endIdle                          // nothing to do for Idle
-	endFrameTimeout                  // a frame begun was not whole in time
+	endNone         endReason = iota // the session continues
+	endEOF                           // the client closed its sending side; it may still read
+	endIdle                          // no query for IdleTimeout
+	endFrameTimeout                  // a frame was not complete within FrameTimeout
 	endShortFrame                    // a frame cannot hold a query
-	endDrain                         // the server stops, and what had come, or was about to, is read
+	endDrain                         // the server stops and has read all pending queries
 	endError                         // the connection failed
-	endShed                          // closed in favour of a new session
+	endShed                          // shed for a new session
 )
 
-// A session is one client's TCP connection. It reads top to bottom: run, read,
-// answer, finish. Only the goroutine of run touches fields that are not atomic,
-// but for out, which has its own lock.
+// A session is one client's TCP connection. Read it in the order run, read, answer, finish. Only
+// the goroutine of run uses fields that are not atomic, except out, which has its own lock.
 type session struct {
 	server *TCP
 	conn   net.Conn
@@ -62,18 +60,18 @@ type session struct {
 	out    outbox
 
 	opened   time.Time
-	gotQuery bool // a whole frame of the client's
+	gotQuery bool // a whole frame was received
 
-	readDeadline time.Time // the read deadline set in conn; zero: none
-	waitingSince time.Time // when the session last began to wait for bytes
-	frameStart   time.Time // when the frame now partly read began; zero: none
-	framesRead   int       // frames taken since the last read
-	drainReads   int       // reads since the session was to end
-	extraBytes   int       // bytes that in has beyond what it began with
+	readDeadline time.Time // the read deadline of conn; zero: none
+	waitingSince time.Time // when the session began to wait for bytes
+	frameStart   time.Time // when the incomplete frame began; zero: none
+	framesRead   int       // frames processed since the last read
+	drainReads   int       // reads since the session is to end
+	extraBytes   int       // size of in beyond its initial size
 
-	// idle is the ticket of a session that waits with nothing taken: the time on the
-	// server's clock, or with half a frame read frameTicket of that, or idleNot or idleShed.
-	// Who swaps it owns the decision: the session when bytes came, the table when it sheds.
+	// idle is a ticket: since when a waiting session is idle, on the server's clock, or
+	// with an incomplete frame frameTicket of that, or idleNot or idleShed.
+	// A compare-and-swap decides who wins: the session when bytes arrive, or the table when it sheds.
 	idle     atomic.Int64
 	draining atomic.Bool
 }
@@ -96,7 +94,7 @@ func (s *session) run(ctx context.Context) {
 			logPanic(ctx, s.server.cfg.Log, "tcp", defect)
 		}
 	}()
-	s.in = newFrames() // here and not before: a connection that is refused costs no buffer
+	s.in = newFrames() // only here: a refused connection costs no buffer
 	end := s.read()
 	for end == endNone {
 		if end = s.answer(); end == endNone {
@@ -106,18 +104,18 @@ func (s *session) run(ctx context.Context) {
 	s.finish(end)
 }
 
-// read waits for bytes and takes as many as one read brings. Deadlines are moved
-// only when one ran out too early: a busy session sets none at all.
+// read waits for bytes and does one read. It moves deadlines only after one expired too early: a
+// busy session sets none.
 func (s *session) read() endReason {
 	ticket := s.beginWait(time.Now())
 	for {
 		draining := s.draining.Load()
 		if due := s.deadline(); s.readDeadline.IsZero() || due.Before(s.readDeadline) {
 			s.readDeadline = due
-			_ = s.conn.SetReadDeadline(due) // fails only where Read fails too
+			_ = s.conn.SetReadDeadline(due) // if it fails, Read fails too
 		}
 		if draining != s.draining.Load() {
-			continue // stop may have set its deadline before this one
+			continue // stop may have set its deadline before this one was set
 		}
 		if s.mustEnd() {
 			return s.endWait(ticket, s.readBuffered())
@@ -136,12 +134,13 @@ func (s *session) read() endReason {
 			if end := s.timeoutReason(); end != endNone {
 				return s.endWait(ticket, end)
 			}
-			s.readDeadline = time.Time{} // it ran out for what is over now
+			s.readDeadline = time.Time{} // it expired for an earlier wait
 		}
 	}
 }
 
-// readBuffer is where the next read goes. What the buffer has grown counts as held.
+// readBuffer returns where the next read goes. It counts growth of the buffer as memory of the
+// session.
 func (s *session) readBuffer() []byte {
 	room := s.in.readBuffer()
 	if more := len(s.in.buf) - frameBuffer - s.extraBytes; more != 0 {
@@ -152,7 +151,7 @@ func (s *session) readBuffer() []byte {
 	return room
 }
 
-// timeoutReason says how a session ends whose deadline is over, if it ends.
+// timeoutReason returns why a session whose deadline expired ends, if it ends.
 func (s *session) timeoutReason() endReason {
 	switch {
 	case s.draining.Load(), s.deadline().After(time.Now()):
@@ -163,14 +162,14 @@ func (s *session) timeoutReason() endReason {
 	return endIdle
 }
 
-// mustEnd says that the session is to end, and that its client has been heard or has had
-// its time to begin.
+// mustEnd reports whether the session is to end now: the server drains, and the client has sent a
+// query or had its time to.
 func (s *session) mustEnd() bool {
 	return s.draining.Load() && (s.gotQuery || time.Since(s.opened) >= firstQueryWait)
 }
 
-// readBuffered takes what has come before the session was to end, if there is more of it: it was
-// accepted, and its client would have to ask again. It waits for nothing.
+// readBuffered reads what arrived before the session was to end: those queries were acknowledged,
+// and their client would have to retry. It does not wait.
 func (s *session) readBuffered() endReason {
 	conn, ok := s.conn.(syscall.Conn)
 	if s.drainReads++; !ok || s.drainReads > maxDrainReads {
@@ -181,7 +180,7 @@ func (s *session) readBuffered() endReason {
 		return endError
 	}
 	n, failed := 0, error(nil)
-	// Reading in the usual way, past the deadline, would give nothing.
+	// conn.Read would fail: its deadline has passed.
 	room := s.readBuffer()
 	err = raw.Control(func(fd uintptr) {
 		for n, failed = unix.Read(int(fd), room); errors.Is(failed, unix.EINTR); {
@@ -204,8 +203,8 @@ func (s *session) readBuffered() endReason {
 	}
 }
 
-// beginWait notes what the session waits for: the rest of a frame, or the next query,
-// for which it gets a ticket.
+// beginWait notes what the session waits for, the rest of a frame or the next query, and returns
+// the ticket.
 func (s *session) beginWait(now time.Time) int64 {
 	fresh := s.framesRead > 0 || s.frameStart.IsZero()
 	s.waitingSince, s.framesRead = now, 0
@@ -216,8 +215,8 @@ func (s *session) beginWait(now time.Time) int64 {
 		s.idle.Store(ticket)
 		return ticket
 	case fresh:
-		// From now and not from the read that brought it: while the session
-		// answered what came before, the client could not be heard.
+		// Not the time of the read: while the session answered earlier queries, it
+		// could not read the rest of this frame.
 		s.frameStart = now
 	}
 	ticket := frameTicket(s.server.clock(s.frameStart))
@@ -225,10 +224,10 @@ func (s *session) beginWait(now time.Time) int64 {
 	return ticket
 }
 
-// frameTicket turns the time at which a frame began into a ticket, and back.
+// frameTicket converts the time at which a frame began to a ticket, and back.
 func frameTicket(at int64) int64 { return ticketShed - at }
 
-// endWait ends a wait. It tells a session that was shed meanwhile.
+// endWait ends a wait. It returns endShed if the session was shed meanwhile.
 func (s *session) endWait(ticket int64, end endReason) endReason {
 	if !s.idle.CompareAndSwap(ticket, ticketBusy) {
 		return endShed
@@ -236,8 +235,8 @@ func (s *session) endWait(ticket int64, end endReason) endReason {
 	return end
 }
 
-// deadline returns when the session has waited too long. That is still to come as long
-// as an answer is outstanding, unless a frame has begun.
+// deadline returns when the session has waited too long. While an answer is outstanding that is in
+// the future, unless a frame has begun.
 func (s *session) deadline() time.Time {
 	switch {
 	case !s.gotQuery && s.draining.Load():
@@ -256,8 +255,8 @@ func (s *session) deadline() time.Time {
 	}
 }
 
-// idleSince returns since when a session with that ticket has been idle, on the
-// server's clock, or false when it is not. Any goroutine may call it.
+// idleSince returns since when a session with that ticket has been idle, on the server's clock, or
+// false if it is not idle. Any goroutine may call it.
 func (s *session) idleSince(ticket int64) (since int64, idle bool) {
 	busy, answered := s.out.state()
 	if busy || ticket == ticketBusy {
@@ -269,7 +268,7 @@ func (s *session) idleSince(ticket int64) (since int64, idle bool) {
 	return max(ticket, s.server.clock(answered)), true
 }
 
-// answer deals with all whole frames that were read.
+// answer processes all whole frames that were read.
 func (s *session) answer() endReason {
 	for {
 		more, end := s.answerBatch()
@@ -282,16 +281,16 @@ func (s *session) answer() endReason {
 	}
 }
 
-// answerBatch answers frames until none is whole, enough bytes are gathered, or as many
-// misses are outstanding as may be; in the latter two cases more is true. What it
-// gathered leaves in one write.
+// answerBatch answers frames until none is whole, enough bytes are gathered, or MaxPipeline misses
+// are outstanding; in the last two cases more is true. It writes the gathered answers with one
+// write.
 func (s *session) answerBatch() (more bool, end endReason) {
 	s.server.yielder.yield()
 	now := time.Now()
 	k := s.server.workers.get()
 	whole := false
 	defer func() {
-		if !whole { // one of them panicked
+		if !whole { // a query panicked
 			flushAfterPanic(k.worker)
 		}
 	}()
@@ -324,7 +323,7 @@ func (s *session) answerBatch() (more bool, end endReason) {
 	return more, end
 }
 
-// answerQuery answers or hands over one query. It reports whether the batch must end.
+// answerQuery answers or resolves one query. It reports whether the batch must end.
 func (s *session) answerQuery(k *batchWorker, pkt []byte, now time.Time) bool {
 	at := len(k.out)
 	out, verdict := k.worker.AnswerFromMemory(pkt, &s.peer, now, frameOpen(k.out))
@@ -347,7 +346,7 @@ func (s *session) answerQuery(k *batchWorker, pkt []byte, now time.Time) bool {
 	}
 }
 
-// finish sends what is owed. The connection is closed afterwards, by run.
+// finish sends outstanding answers. run closes the connection afterwards.
 func (s *session) finish(end endReason) {
 	count := &s.server.count
 	switch end {
@@ -364,7 +363,7 @@ func (s *session) finish(end endReason) {
 	}
 }
 
-// linger says that no more is sent, and lets the client finish.
+// linger closes the sending side and reads until the client closes, within bounds.
 func (s *session) linger() {
 	half, ok := s.conn.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
@@ -374,17 +373,17 @@ func (s *session) linger() {
 	_, _ = io.CopyN(io.Discard, onlyReader{s.conn}, lingerBytes)
 }
 
-// onlyReader hides the conn's other methods, with which io would splice.
+// onlyReader hides the other methods of the conn, with which io would splice.
 type onlyReader struct{ io.Reader }
 
-// stop makes the session finish and read no more, but for what has come, or is about to
-// of a client that has just connected. Any goroutine may call it.
+// stop makes the session finish: it reads only what has arrived, or what a client that has just
+// connected is about to send. Any goroutine may call it.
 func (s *session) stop() {
 	s.draining.Store(true)
 	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
 }
 
-// cut ends the session now. Any goroutine may call it.
+// cut ends the session at once. Any goroutine may call it.
 func (s *session) cut() {
 	if s.out.fail() {
 		s.server.count.drainCut.Add(1)

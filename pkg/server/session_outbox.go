@@ -16,41 +16,40 @@ import (
 )
 
 const (
-	// maxPending bounds the answers of misses that a client has not taken.
+	// maxPending bounds the resolved answers that a client has not read.
 	maxPending = 256 << 10
-	// maxSpare is the buffer a session keeps between answers of misses.
+	// maxSpare is the largest buffer that a session keeps between resolved answers.
 	maxSpare = 2 << 10
-	// maxStreamPending bounds what is put by of streams, so that they never take the
-	// room of other answers.
+	// maxStreamPending bounds the queued messages of streams, so that they leave room for other
+	// answers.
 	maxStreamPending = 64 << 10
-	// streamWriteTimeouts is how many WriteTimeouts a stream waits for room for one
-	// message. A client that takes an byte now and then must not hold whoever
-	// sends to it for hours.
+	// streamWriteTimeouts is how many WriteTimeouts a stream waits for room for one message. A
+	// client that reads a byte now and then must not block the sender for hours.
 	streamWriteTimeouts = 10
 )
 
-// An outbox sends the answers of one session: those the session brings itself, by
-// send, and those of misses, by More and Reply on any goroutine.
+// An outbox sends the answers of one session: those from memory, which the session passes to
+// writeAnswers, and resolved ones, which any goroutine passes to SendMessage and Reply.
 //
-// One goroutine at a time has the role of the writer and writes to the connection
-// without the lock. Send waits for the role: a session whose client does not read
-// shall not read either. Reply never waits: it puts the answer by and leaves it to
-// the writer, or starts one. More does the same once little enough is put by.
+// One goroutine at a time is the writer and writes to the connection without the lock. writeAnswers
+// waits to become the writer: a session whose client does not read must not read either. Reply
+// never waits: it queues the answer for the writer, or starts one. SendMessage does the same once
+// few enough bytes are queued.
 type outbox struct {
 	server *TCP
 	conn   net.Conn
 
 	mu           sync.Mutex // guards the fields below; changed.L
-	changed      sync.Cond  // a miss was answered, the writer is done, or closed; only the session's goroutine waits
-	drained      sync.Cond  // the writer wrote what it had, or closed, or a stream's patience is over; streams wait
-	pending      []byte     // framed answers that wait for the writer
-	spare        []byte     // what pending becomes when the writer takes it
-	inFlight     int        // bytes of misses the writer is sending
-	misses       int        // handed over and not answered yet
-	answered     time.Time  // when the last of them was answered
-	writing      bool       // a goroutine has the role of the writer
-	sessionWaits bool       // the session waits for the role
-	closed       bool       // conn is closed, or about to be
+	changed      sync.Cond  // a miss was answered, the writer stopped, or closed; only the session's goroutine waits
+	drained      sync.Cond  // the writer wrote its chunk, or closed, or a stream timed out; streams wait
+	pending      []byte     // framed answers queued for the writer
+	spare        []byte     // replaces pending when the writer takes it
+	inFlight     int        // bytes of resolved answers that the writer is sending
+	misses       int        // queries passed to Resolve and not answered yet
+	answered     time.Time  // when the last miss was answered
+	writing      bool       // a goroutine is the writer
+	sessionWaits bool       // the session waits to become the writer
+	closed       bool       // conn is closed, or being closed
 	counted      int        // bytes of pending and spare that held counts
 
 	usage         memoryUse
@@ -70,8 +69,8 @@ func (o *outbox) init(t *TCP, conn net.Conn) {
 	}
 }
 
-// expect notes that a query is about to be handed over. It reports whether as many
-// are outstanding as may be.
+// addMiss counts a query that is about to be resolved. It reports whether MaxPipeline misses are
+// outstanding.
 func (o *outbox) addMiss() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -94,7 +93,7 @@ func (o *outbox) Reply(msg []byte, _ *wire.SendBatch) {
 	o.server.shedMemory()
 }
 
-// More implements [wire.Stream] for every miss of the session.
+// SendMessage implements [wire.Stream] for every miss of the session.
 func (o *outbox) SendMessage(msg []byte) bool {
 	if len(msg) > wire.MaxMessage {
 		o.server.count.oversized.Add(1)
@@ -111,8 +110,8 @@ func (o *outbox) SendMessage(msg []byte) bool {
 	return sent
 }
 
-// awaitSpaceLocked waits until a stream's message has to wait no more. It returns
-// false when that took too long.
+// awaitSpaceLocked waits until a stream's message has room. It returns false after
+// streamWriteTimeouts.
 func (o *outbox) awaitSpaceLocked(msg []byte) bool {
 	late := false
 	limit := time.AfterFunc(streamWriteTimeouts*o.server.cfg.WriteTimeout, func() {
@@ -134,7 +133,7 @@ func (o *outbox) fullLocked(msg []byte) bool {
 	return !o.closed && held > 0 && held+frameHeader+len(msg) > maxStreamPending
 }
 
-// appendLocked adds msg to what is pending. It reports whether there is no room.
+// appendLocked adds msg to pending. It reports whether there is no room.
 func (o *outbox) appendLocked(msg []byte) (overflow bool) {
 	if o.closed || len(msg) == 0 {
 		return false
@@ -152,13 +151,13 @@ func (o *outbox) appendLocked(msg []byte) (overflow bool) {
 	}
 	if !o.writing && !o.sessionWaits {
 		o.writing = true
-		o.server.tasks.Go(o.writeLoop) // the session, one of the tasks, waits for it in close
+		o.server.tasks.Go(o.writeLoop) // the session, also one of the tasks, waits for it in close
 	}
 	return false
 }
 
-// writeAnswers writes framed answers, after those being written. It reports whether the
-// client took them.
+// writeAnswers writes framed answers after those being written. It reports whether the write
+// succeeded.
 func (o *outbox) writeAnswers(framed []byte) bool {
 	o.mu.Lock()
 	o.sessionWaits = true
@@ -171,13 +170,13 @@ func (o *outbox) writeAnswers(framed []byte) bool {
 		return false
 	}
 	o.writing = true
-	o.writePendingLocked() // answers of misses that came before, and
+	o.writePendingLocked() // resolved answers that came before
 	o.mu.Unlock()
 	ok := o.write(framed)
 	o.mu.Lock()
-	o.writePendingLocked() // those that came meanwhile
+	o.writePendingLocked() // resolved answers that came meanwhile
 	if len(o.pending) > 0 && !o.closed {
-		o.server.tasks.Go(o.writeLoop) // a stream goes on, and the session has to read
+		o.server.tasks.Go(o.writeLoop) // a stream continues, and the session has to read
 	} else {
 		o.releaseWriterLocked()
 	}
@@ -185,8 +184,8 @@ func (o *outbox) writeAnswers(framed []byte) bool {
 	return ok
 }
 
-// writeLoop writes what is pending until nothing is or the session wants the role of
-// the writer, which flush has and gives up.
+// writeLoop writes pending until it is empty or the session wants to become the writer. writeLoop
+// is the writer until it returns.
 func (o *outbox) writeLoop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -196,8 +195,7 @@ func (o *outbox) writeLoop() {
 	o.releaseWriterLocked()
 }
 
-// writePendingLocked writes what is pending now, with the lock given up meanwhile. The
-// caller has the role of the writer.
+// writePendingLocked writes pending, and unlocks meanwhile. The caller is the writer.
 func (o *outbox) writePendingLocked() {
 	if len(o.pending) == 0 || o.closed {
 		return
@@ -216,14 +214,14 @@ func (o *outbox) writePendingLocked() {
 	o.drained.Broadcast()
 }
 
-// countLocked counts what pending and spare hold now.
+// countLocked counts the current capacity of pending and spare.
 func (o *outbox) countLocked() {
 	now := cap(o.pending) + cap(o.spare)
 	o.usage.add(now - o.counted)
 	o.counted = now
 }
 
-// releaseWriterLocked gives up the role of the writer.
+// releaseWriterLocked ends the caller's role as the writer.
 func (o *outbox) releaseWriterLocked() {
 	if len(o.pending) == 0 && cap(o.pending) > maxSpare || o.closed {
 		o.pending = nil
@@ -233,8 +231,8 @@ func (o *outbox) releaseWriterLocked() {
 	o.changed.Signal()
 }
 
-// write writes b. What the kernel does not take at once counts as held, with what comes
-// of the client meanwhile.
+// write writes b. What the kernel does not accept at once counts as memory of the session, with its
+// unread queries.
 func (o *outbox) write(b []byte) bool {
 	rest := o.writeNonblocking(b)
 	o.usage.addSent(len(b) - len(rest))
@@ -250,13 +248,13 @@ func (o *outbox) write(b []byte) bool {
 	return ok
 }
 
-// writeNonblocking writes as much of b as the kernel takes without a wait, and returns the rest.
+// writeNonblocking writes as much of b as the kernel accepts without waiting, and returns the rest.
 func (o *outbox) writeNonblocking(b []byte) []byte {
 	if o.raw == nil {
 		return b
 	}
 	o.writeBuf, o.written = b, 0
-	_ = o.raw.Write(o.writeOnceFunc) // writeAll has the error, too
+	_ = o.raw.Write(o.writeOnceFunc) // writeAll gets the error too
 	o.writeBuf = nil
 	return b[o.written:]
 }
@@ -270,18 +268,18 @@ func (o *outbox) writeOnce(fd uintptr) bool {
 	return true
 }
 
-// writeAll writes b, and goes on as long as the client takes some of it within each
-// WriteTimeout. It closes the session otherwise.
+// writeAll writes b as long as the client reads some bytes within each WriteTimeout. Otherwise it
+// closes the session.
 func (o *outbox) writeAll(b []byte) bool {
-	defer func() { _ = o.conn.SetWriteDeadline(time.Time{}) }() // writeNow has none
+	defer func() { _ = o.conn.SetWriteDeadline(time.Time{}) }() // writeNonblocking needs none
 	for {
-		_ = o.conn.SetWriteDeadline(time.Now().Add(o.server.cfg.WriteTimeout)) // fails only where Write fails too
+		_ = o.conn.SetWriteDeadline(time.Now().Add(o.server.cfg.WriteTimeout)) // if it fails, Write fails too
 		n, err := o.conn.Write(b)
 		if err == nil {
 			return true
 		}
 		switch {
-		case errors.Is(err, syscall.ETIMEDOUT): // the kernel has given the client up before
+		case errors.Is(err, syscall.ETIMEDOUT): // TCP_USER_TIMEOUT expired first
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			o.fail()
 			return false
@@ -296,8 +294,8 @@ func (o *outbox) writeAll(b []byte) bool {
 	}
 }
 
-// awaitMissSlot waits until fewer misses are outstanding than may be. It returns
-// false when the session is closed.
+// awaitMissSlot waits until fewer than MaxPipeline misses are outstanding. It returns false if the
+// session is closed.
 func (o *outbox) awaitMissSlot() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -312,8 +310,8 @@ func (o *outbox) awaitMissSlot() bool {
 	return !o.closed
 }
 
-// awaitAnswers waits until every miss is answered and every answer written. It returns
-// false when the session was closed before.
+// awaitAnswers waits until every miss is answered and every answer is written. It returns false if
+// the session was closed before.
 func (o *outbox) awaitAnswers() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -323,8 +321,7 @@ func (o *outbox) awaitAnswers() bool {
 	return !o.closed
 }
 
-// close closes the connection and waits for the writer. Answers of misses that
-// come later are thrown away.
+// close closes the connection and waits for the writer. Later resolved answers are discarded.
 func (o *outbox) close() {
 	o.fail()
 	o.mu.Lock()
@@ -334,8 +331,8 @@ func (o *outbox) close() {
 	}
 }
 
-// fail closes the connection, which ends its reader and its writer. It reports
-// whether it was open. Any goroutine may call it.
+// fail closes the connection, which ends its reader and its writer. It reports whether it was open.
+// Any goroutine may call it.
 func (o *outbox) fail() bool {
 	o.mu.Lock()
 	first := !o.closed
@@ -349,7 +346,7 @@ func (o *outbox) fail() bool {
 	return first
 }
 
-// abort is fail, and has the kernel forget what the client has not read.
+// abort is fail, and makes the kernel discard unread answers.
 func (o *outbox) abort() bool {
 	if c, ok := o.conn.(interface{ SetLinger(seconds int) error }); ok {
 		_ = c.SetLinger(0)
@@ -357,8 +354,8 @@ func (o *outbox) abort() bool {
 	return o.fail()
 }
 
-// closeOrAbort is fail for a client that has had time to read. If it has not, the kernel must not
-// keep the answers for it.
+// closeOrAbort closes the connection. It aborts if the client has unread answers, so that the
+// kernel does not keep them: the client had time to read.
 func (o *outbox) closeOrAbort() bool {
 	if o.measureKernel() > 0 {
 		return o.abort()
@@ -366,7 +363,8 @@ func (o *outbox) closeOrAbort() bool {
 	return o.fail()
 }
 
-// measureKernel corrects what is held by the kernel's own count, and returns that.
+// measureKernel replaces the estimate of the kernel's bytes by the kernel's own count, and returns
+// it.
 func (o *outbox) measureKernel() (kernel int64) {
 	if o.raw != nil {
 		kernel = int64(unsentBytes(o.raw))
@@ -375,7 +373,7 @@ func (o *outbox) measureKernel() (kernel int64) {
 	return kernel
 }
 
-// holds is how many bytes the session holds, with the kernel's own count; 0 once it is closed.
+// heldBytes returns the memory of the session, with the kernel's own count; 0 once it is closed.
 func (o *outbox) heldBytes() int64 {
 	o.mu.Lock()
 	closed := o.closed
@@ -389,8 +387,8 @@ func (o *outbox) heldBytes() int64 {
 	return o.usage.bytes()
 }
 
-// state reports whether an answer is outstanding or being written, and when a miss
-// was last answered.
+// state reports whether an answer is outstanding or being written, and when a miss was last
+// answered.
 func (o *outbox) state() (busy bool, answered time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// maxEvictTries is how often an idle session is looked for when the one found got a
-// query at that moment.
+// maxEvictTries is how often evict picks another session if the one picked got a query at that
+// moment.
 const maxEvictTries = 3
 
-// stalledFrame is when a frame that has begun counts as idle: a client sends a query at
-// once, and who sends halves of many must not hold all places.
+// stalledFrame is the time after which an incomplete frame counts as idle. Clients send a query at
+// once; a client that sends incomplete frames must not occupy all places.
 const stalledFrame = time.Second
 
-// A refusal says why a session got no place in the table.
+// A refusal is why a session was not admitted.
 type refusal uint8
 
 const (
@@ -27,11 +27,11 @@ const (
 	refusedClient
 )
 
-// A sessionTable holds the open sessions, within limits in all and per client.
+// A sessionTable holds the open sessions, within a total limit and a limit per client.
 type sessionTable struct {
 	mu        sync.Mutex // guards all below
-	limit     int        // sessions in all
-	perClient int        // sessions of one address
+	limit     int        // limit of all sessions
+	perClient int        // limit of sessions per address
 	open      int
 	clients   map[netip.Addr][]*session
 }
@@ -44,15 +44,15 @@ func newSessionTable(limit, perClient int) sessionTable {
 	}
 }
 
-// setLimits changes the limits. Sessions above a new one stay.
+// setLimits changes the limits. Sessions above a new limit stay.
 func (t *sessionTable) setLimits(limit, perClient int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.limit, t.perClient = limit, perClient
 }
 
-// add gives s a place if there is one. The limit of the client comes first: a
-// client at its limit must not cost others their idle sessions.
+// add admits s if there is room. It checks the limit per client first: a client at its limit must
+// not cost other clients their idle sessions.
 func (t *sessionTable) add(s *session) refusal {
 	client := s.peer.Addr.Addr()
 	t.mu.Lock()
@@ -68,7 +68,7 @@ func (t *sessionTable) add(s *session) refusal {
 	return refusedNone
 }
 
-// remove frees the place of s. It does nothing when s has none.
+// remove removes s. It does nothing if s is not in the table.
 func (t *sessionTable) remove(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -90,18 +90,17 @@ func (t *sessionTable) removeLocked(s *session) {
 	t.clients[client] = slices.Delete(list, i, i+1)
 }
 
-// evict takes one session out of a full table for one of client, claimed so that it
-// answers nothing more; nil: the new one gets no place. In this order:
+// evict removes one session from a full table to make room for client, and claims it so that it
+// answers nothing more. It returns nil if there is none; the new session is then refused. The order
+// is:
 //
-//   - The client with most sessions loses the one that has been idle the longest, or its
-//     oldest one, if that leaves it more than client has, or in any case with own. A frame
-//     is idle after stalledFrame.
-//   - A client that has as many, or client itself, loses the one that has been idle the
-//     longest.
+//   - The client with most sessions loses its longest idle one, or its oldest one if that leaves
+//     it more sessions than client has, or in any case with own. An incomplete frame is idle
+//     after stalledFrame.
+//   - A client with as many sessions as client, or client itself, loses its longest idle one.
 //
-// Whether clients with fewer sessions are idle is of no importance: a client that keeps
-// many at work must not cost them theirs. A client that has all that it may have loses one
-// of its own.
+// Idle sessions of clients with fewer sessions stay: a client with many busy sessions must not cost
+// them theirs. A client at its own limit loses one of its own.
 func (t *sessionTable) evict(client netip.Addr, own bool, now int64) *session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,9 +120,9 @@ func (t *sessionTable) evict(client netip.Addr, own bool, now int64) *session {
 // A victim is a session that may be closed for another.
 type victim struct {
 	session        *session
-	ticket         int64 // that claims it; idleNot: it is at work, and needs none
-	clientSessions int   // sessions of its client: one of the client with most goes first,
-	since          int64 // then one that is idle, and of these the one that was so, or has been open, the longest
+	ticket         int64 // claims the session; ticketBusy: it is busy and needs no claim
+	clientSessions int   // sessions of its client: most first,
+	since          int64 // then idle before busy, then the longest idle or oldest
 }
 
 func (v *victim) before(w *victim) bool {
@@ -136,8 +135,8 @@ func (v *victim) before(w *victim) bool {
 	return v.since < w.since
 }
 
-// choose takes a session of list in place of v, if it goes before: an idle one, with stalled
-// also one that is idle with half a frame, and with atWork also one at work.
+// choose replaces v by a session of list that goes before it: an idle one, with stalled also one
+// with an incomplete frame, and with atWork also a busy one.
 func (v *victim) choose(list []*session, atWork, stalled bool, now int64) {
 	for _, s := range list {
 		w := victim{session: s, ticket: s.idle.Load(), clientSessions: len(list)}
@@ -157,8 +156,8 @@ func (v *victim) choose(list []*session, atWork, stalled bool, now int64) {
 	}
 }
 
-// victimLocked looks at the sessions of clients with no fewer than client has, and leaves out
-// those of clients with fewer than one that it has found a session of.
+// victimLocked examines clients with at least as many sessions as client. It skips clients with
+// fewer sessions than one for which it has already found a victim.
 func (t *sessionTable) victimLocked(client netip.Addr, own bool, now int64) (first victim) {
 	mine := len(t.clients[client])
 	for peer, list := range t.clients {
@@ -172,16 +171,16 @@ func (t *sessionTable) victimLocked(client netip.Addr, own bool, now int64) (fir
 	return first
 }
 
-// A heldSession is a session that holds bytes.
+// A heldSession is a session and the bytes that it holds.
 type heldSession struct {
 	session *session
 	client  netip.Addr
 	bytes   int64
 }
 
-// largest is what to close where all hold more than limit, so that they hold target at
-// most: of the client that holds most the session that does, again and again. A large
-// answer to a client that reads must not go for those who hold many smaller ones.
+// largest returns the sessions to close so that all hold at most target, or nil if they hold at
+// most limit. It repeatedly takes the largest session of the client that holds most. A large answer
+// to one client that reads must not be dropped for a client that holds many smaller ones.
 func (t *sessionTable) largest(limit, target int64) (list []*session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
