@@ -35,13 +35,13 @@ func CopyQuestion(r, q []byte) {
 
 // WithUDPSize returns a copy of q, a query that [Query.AppendUpstream] made, with another EDNS
 // size. It returns q itself if no OPT record follows the question.
-func WithUDPSize(q []byte, bytes uint16) []byte {
+func WithUDPSize(q []byte, size uint16) []byte {
 	end := questionEnd(q)
 	if end < 0 || len(q) < end+11 || q[end] != 0 || binary.BigEndian.Uint16(q[end+1:]) != TypeOPT {
 		return q
 	}
 	q = slices.Clone(q)
-	binary.BigEndian.PutUint16(q[end+3:], bytes)
+	binary.BigEndian.PutUint16(q[end+3:], size)
 	return q
 }
 

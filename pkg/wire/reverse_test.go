@@ -84,13 +84,13 @@ func TestReverseAllocations(t *testing.T) {
 // any address, and whether any name is one of them.
 func FuzzReverseAddr(f *testing.F) {
 	for _, addr := range []string{"0.0.0.0", "10.96.0.1", "255.200.100.99", "::", "::ffff:10.0.0.1", "2001:db8::1", "fd00:ff:abcd::ffff"} {
-		bytes := netip.MustParseAddr(addr).AsSlice()
-		f.Add(bytes, wire.AppendReverse(nil, bytes))
+		raw := netip.MustParseAddr(addr).AsSlice()
+		f.Add(raw, wire.AppendReverse(nil, raw))
 	}
 	f.Add([]byte("1234"), []byte("\x0201\x010\x010\x010\x07in-addr\x04arpa\x00"))
 	f.Add([]byte("1234"), []byte("\x010\x010\x010\x0f1\x07in-addr\x04arpa\x00"))
-	f.Fuzz(func(t *testing.T, bytes, name []byte) {
-		checkReverse(t, bytes)
+	f.Fuzz(func(t *testing.T, raw, name []byte) {
+		checkReverse(t, raw)
 		var q wire.Query
 		if q.Parse(ask(0, name)) != wire.FaultNone {
 			return
@@ -110,37 +110,37 @@ func FuzzReverseAddr(f *testing.F) {
 			}
 			return
 		}
-		if bytes := octetsOf(text); bytes != nil && oracleReverse(t, bytes) == text {
-			t.Errorf("%s is not read, which is the name of %v", text, bytes)
+		if raw := addrBytesOf(text); raw != nil && oracleReverse(t, raw) == text {
+			t.Errorf("%s is not read, which is the name of %v", text, raw)
 		}
 	})
 }
 
 // checkReverse writes the name of an address and reads it.
-func checkReverse(t *testing.T, bytes []byte) {
+func checkReverse(t *testing.T, raw []byte) {
 	t.Helper()
-	if len(bytes) != 4 && len(bytes) != 16 {
+	if len(raw) != 4 && len(raw) != 16 {
 		return
 	}
-	name := wire.AppendReverse(nil, bytes)
-	if text, end, err := dns.UnpackDomainName(name, 0); err != nil || end != len(name) || text != oracleReverse(t, bytes) {
-		t.Fatalf("the name of %v is %s (%v), want %s", bytes, text, err, oracleReverse(t, bytes))
+	name := wire.AppendReverse(nil, raw)
+	if text, end, err := dns.UnpackDomainName(name, 0); err != nil || end != len(name) || text != oracleReverse(t, raw) {
+		t.Fatalf("the name of %v is %s (%v), want %s", raw, text, err, oracleReverse(t, raw))
 	}
 	var buf [16]byte
-	if back, _ := wire.ReverseAddr(name, &buf); !bytes.Equal(back, bytes) {
-		t.Fatalf("the name of %v is read as %v", bytes, back)
+	if back, _ := wire.ReverseAddr(name, &buf); !bytes.Equal(back, raw) {
+		t.Fatalf("the name of %v is read as %v", raw, back)
 	}
 }
 
 // oracleReverse is the oracle's name of an address. It takes IPv4 addresses in the form
 // of IPv6 for such of IPv4, for which the name is spelled out here.
-func oracleReverse(t *testing.T, bytes []byte) string {
+func oracleReverse(t *testing.T, raw []byte) string {
 	t.Helper()
-	addr, _ := netip.AddrFromSlice(bytes)
+	addr, _ := netip.AddrFromSlice(raw)
 	if addr.Is4In6() {
 		var text strings.Builder
-		for _, byte := range slices.Backward(bytes) {
-			fmt.Fprintf(&text, "%x.%x.", byte&0xf, byte>>4)
+		for _, b := range slices.Backward(raw) {
+			fmt.Fprintf(&text, "%x.%x.", b&0xf, b>>4)
 		}
 		return text.String() + "ip6.arpa."
 	}
@@ -151,9 +151,9 @@ func oracleReverse(t *testing.T, bytes []byte) string {
 	return name
 }
 
-// octetsOf are those that a name in one of the trees may be of, read by parts; nil: of
+// addrBytesOf are those that a name in one of the trees may be of, read by parts; nil: of
 // none.
-func octetsOf(name string) []byte {
+func addrBytesOf(name string) []byte {
 	labels := dns.SplitDomainName(name)
 	slices.Reverse(labels[:max(len(labels)-2, 0)])
 	var text string

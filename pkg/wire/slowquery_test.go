@@ -106,11 +106,11 @@ func ownerEndOf(pkt []byte, off int) int {
 func slowSubnet(data []byte) bool {
 	for family, bits := range map[byte]int{0: 0, 1: 32, 2: 128} {
 		for prefix := 0; prefix <= bits; prefix++ {
-			bytes := prefix / 8
+			size := prefix / 8
 			if prefix%8 != 0 {
-				bytes++
+				size++
 			}
-			if len(data) == 4+bytes && data[0] == 0 && data[1] == family && int(data[2]) == prefix && data[3] == 0 {
+			if len(data) == 4+size && data[0] == 0 && data[1] == family && int(data[2]) == prefix && data[3] == 0 {
 				return true
 			}
 		}
