@@ -27,17 +27,17 @@ func suspendedTime() (longest time.Duration) {
 }
 
 // readClocks reads the host's clocks.
-func readClocks() snapshot.Moment {
-	m := snapshot.Moment{Wall: time.Now()}
+func readClocks() snapshot.ClockState {
+	m := snapshot.ClockState{Wall: time.Now()}
 	var up unix.Timespec
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
 		return m // the wall clock alone
 	}
 	id, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", ""))
-	if err == nil && len(id) == len(m.Boot) {
-		copy(m.Boot[:], id)
-		m.Up = time.Duration(up.Nano())
+	if err == nil && len(id) == len(m.BootID) {
+		copy(m.BootID[:], id)
+		m.Uptime = time.Duration(up.Nano())
 	}
 	return m
 }

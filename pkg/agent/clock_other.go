@@ -14,4 +14,4 @@ import (
 func suspendedTime() time.Duration { return 0 }
 
 // readClocks reads the wall clock.
-func readClocks() snapshot.Moment { return snapshot.Moment{Wall: time.Now()} }
+func readClocks() snapshot.ClockState { return snapshot.ClockState{Wall: time.Now()} }

@@ -45,7 +45,7 @@ func (a *Agent) observe(c *cluster) {
 // call purge from their own goroutines.
 func (a *Agent) purge(owner []byte) {
 	if r := a.running.Load(); r != nil {
-		r.cache.Changed(owner, time.Now())
+		r.cache.OwnerChanged(owner, time.Now())
 	}
 }
 

@@ -230,7 +230,7 @@ func (r *generation) resize(old *generation) error {
 	if old.config.Cache.Size == r.config.Cache.Size {
 		return nil
 	}
-	resized, err := old.cache.Resized(cacheConfig(r.config.Cache), time.Now())
+	resized, err := old.cache.Resize(cacheConfig(r.config.Cache), time.Now())
 	if err != nil {
 		return fmt.Errorf("resizing the cache: %w", err)
 	}
@@ -242,7 +242,7 @@ func cacheConfig(cfg config.Cache) cache.Config {
 	return cache.Config{
 		Size:     cfg.Size,
 		Prefetch: cache.Prefetch{Hits: cfg.Prefetch.Hits, Remaining: cfg.Prefetch.Remaining},
-		Stale:    cache.Stale{For: cfg.ServeStale.For, TTL: cfg.ServeStale.TTL},
+		ServeStale:    cache.ServeStale{Window: cfg.ServeStale.For, TTL: cfg.ServeStale.TTL},
 	}
 }
 

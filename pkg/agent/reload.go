@@ -112,7 +112,7 @@ func (a *Agent) apply(ctx context.Context, parts *taskSet, cfg config.Config) er
 	plan.Cache = r.cache
 	a.logHandler.set(a.options.Log, cfg.Log)
 	r.cache.SetPrefetch(cache.Prefetch{Hits: cfg.Cache.Prefetch.Hits, Remaining: cfg.Cache.Prefetch.Remaining})
-	r.cache.SetStale(cache.Stale{For: cfg.Cache.ServeStale.For, TTL: cfg.Cache.ServeStale.TTL})
+	r.cache.SetServeStale(cache.ServeStale{Window: cfg.Cache.ServeStale.For, TTL: cfg.Cache.ServeStale.TTL})
 	a.limitSessions(&cfg.Limits)
 	a.running.Store(r)
 	a.limitNames(r.cluster)

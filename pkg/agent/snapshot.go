@@ -29,7 +29,7 @@ type snapshots struct { // identifies this agent's files
 	writer  string // names this agent's files
 	log     *slog.Logger
 	folder  func(path string) snapshot.Folder
-	clocks  func() snapshot.Moment
+	clocks  func() snapshot.ClockState
 	changed chan struct{} // signals a new configuration
 	busy    chan struct{} // semaphore: holds a value while a save runs
 
@@ -69,7 +69,7 @@ func (s *snapshots) load(r *generation) {
 		loaded.Outcome = snapshot.OutcomeNone
 		s.log.Info("no snapshot", "folder", cfg.Folder)
 	case err != nil:
-		loaded = snapshot.Loaded{Outcome: snapshot.OutcomeRefused, Why: err.Error()}
+		loaded = snapshot.Loaded{Outcome: snapshot.OutcomeRefused, Reason: err.Error()}
 		s.log.Warn("snapshot refused", "err", err, "hint", snapshotHint(err))
 	default:
 		loaded.Outcome = snapshot.OutcomeLoaded
@@ -107,21 +107,21 @@ func (s *snapshots) restore(r *generation) (loaded snapshot.Loaded, err error) {
 	if loaded.Age, err = snap.Age(s.clocks(), cfg.MaxAge); err != nil {
 		return loaded, err
 	}
-	if err := errors.Join(snap.Version(snapshot.Cache, cache.DumpVersion), snap.Version(snapshot.Zone, zone.DumpVersion), snap.Version(snapshot.Central, centralVersion)); err != nil {
+	if err := errors.Join(snap.CheckVersion(snapshot.Cache, cache.DumpVersion), snap.CheckVersion(snapshot.Zone, zone.DumpVersion), snap.CheckVersion(snapshot.Central, centralVersion)); err != nil {
 		return loaded, err
 	}
 	loaded.Entries, err = r.cache.Restore(snap.Records(snapshot.Cache), loaded.Age, time.Now(), r.cluster.owner())
 	if err != nil {
-		return loaded, snap.Refuse(snapshot.Cache, err)
+		return loaded, snap.RecordError(snapshot.Cache, err)
 	}
 	purgeNoCache(r, nil)
 	useCentral, err := readCentral(r, snap.Records(snapshot.Central), loaded.Age, cfg.MaxAge, time.Now())
 	if err != nil {
-		return loaded, snap.Refuse(snapshot.Central, err)
+		return loaded, snap.RecordError(snapshot.Central, err)
 	}
 	loaded.Objects, err = s.restoreZone(r, snap, loaded.Age)
 	if err != nil {
-		return loaded, snap.Refuse(snapshot.Zone, err)
+		return loaded, snap.RecordError(snapshot.Zone, err)
 	}
 	useCentral()
 	return loaded, nil
@@ -298,7 +298,7 @@ func snapshotStatus(st *snapshot.Stats, now time.Time) *SnapshotStatus {
 		return nil
 	}
 	s := &SnapshotStatus{
-		Loaded: cmp.Or(st.Loaded.Outcome, snapshot.OutcomeNone), Refused: st.Loaded.Why,
+		Loaded: cmp.Or(st.Loaded.Outcome, snapshot.OutcomeNone), Refused: st.Loaded.Reason,
 		Answers: st.Loaded.Entries, Objects: st.Loaded.Objects,
 		Saved: "never", Bytes: st.Bytes, Failed: st.Failed, LastError: st.LastError,
 	}

@@ -28,7 +28,7 @@ import (
 
 // A troubled folder is one that has, at times, no room.
 type troubled struct {
-	*snapshot.Disk
+	*snapshot.FakeDisk
 
 	mu      sync.Mutex // guards what follows
 	trouble error      // of making files; nil: none
@@ -46,7 +46,7 @@ func (d *troubled) Create(name string) (snapshot.File, error) {
 	if trouble != nil {
 		return nil, trouble
 	}
-	return d.Disk.Create(name)
+	return d.FakeDisk.Create(name)
 }
 
 func (d *troubled) set(trouble error) {
@@ -102,7 +102,7 @@ func knowing(t *testing.T) *generation {
 	cfg.Cluster.Resolver = config.ResolverLocal
 	r := &generation{config: cfg}
 	var err error
-	r.cache, err = cache.New(cache.Config{Size: cache.MinSize, Stale: cache.Stale{For: time.Hour, TTL: 30 * time.Second}}, time.Now())
+	r.cache, err = cache.New(cache.Config{Size: cache.MinSize, ServeStale: cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second}}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func learn(t *testing.T, r *generation) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.cache.Put(wwwKey(), &cache.Answer{Msg: msg, TTLs: []uint16{uint16(len(msg)) - 10}, Life: time.Minute}, now)
+	r.cache.Put(wwwKey(), &cache.Answer{Msg: msg, TTLs: []uint16{uint16(len(msg)) - 10}, Lifetime: time.Minute}, now)
 	s := r.cluster.store
 	s.PutService(zone.Service{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.96.0.7")}, TTL: -1}, now)
 	s.ConfirmFresh(zone.Services, now)
@@ -147,18 +147,18 @@ func knows(r *generation) (answer, object bool) {
 func TestSnapshotRoundTrip(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		disk, log := snapshot.NewDisk(), new(notes)
+		disk, log := snapshot.NewFakeDisk(), new(notes)
 		r, s := knowing(t), keeping(disk, log)
 		s.load(r)
 		learn(t, r)
 		s.attempt(t.Context(), time.Second, r)
 		saved := s.read()
-		if saved.Saved != 1 || saved.Failed != 0 || saved.Bytes != int64(len(disk.Octets(snapshot.Name))) || saved.LastSaved.IsZero() {
+		if saved.Saved != 1 || saved.Failed != 0 || saved.Bytes != int64(len(disk.Content(snapshot.Name))) || saved.LastSaved.IsZero() {
 			t.Errorf("saved: %+v", saved)
 		}
 		time.Sleep(20 * time.Second)
 		next, s := knowing(t), keeping(disk, log)
-		s.clocks = func() snapshot.Moment { return snapshot.Moment{Wall: time.Now().Add(10 * time.Second)} }
+		s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: time.Now().Add(10 * time.Second)} }
 		s.load(next)
 		want := snapshot.Loaded{Outcome: snapshot.OutcomeLoaded, Entries: 1, Objects: 1, Age: 30 * time.Second}
 		got := s.read().Loaded
@@ -182,12 +182,12 @@ func TestSnapshotRoundTrip(t *testing.T) {
 func TestSnapshotRefused(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
-	good := snapshot.NewDisk()
+	good := snapshot.NewFakeDisk()
 	r, s := knowing(t), keeping(good, new(notes))
-	s.clocks = func() snapshot.Moment { return snapshot.Moment{Wall: now} }
+	s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now} }
 	learn(t, r)
 	s.attempt(t.Context(), time.Second, r)
-	octets := good.Octets(snapshot.Name)
+	octets := good.Content(snapshot.Name)
 	newer := bytes.Clone(octets)
 	newer[8] = 2
 	damaged := bytes.Clone(octets)
@@ -198,29 +198,29 @@ func TestSnapshotRefused(t *testing.T) {
 		later  time.Duration
 		want   string
 	}{
-		{"damaged", damaged, 0, "it is damaged: a checksum is wrong"},
-		{"cut", octets[:len(octets)-1], 0, "it is cut short"},
-		{"foreign", []byte("hello"), 0, "it is no snapshot of node-cache"},
-		{"newer", newer, 0, "it has version 2, of a newer node-cache: this one reads version 1"},
-		{"future", octets, -time.Second, "it is from the future"},
-		{"old", octets, 25 * time.Hour, "it is 25h0m0s old, which is more than snapshot.maxAge, 24h0m0s"},
+		{"damaged", damaged, 0, "corrupt: checksum mismatch"},
+		{"cut", octets[:len(octets)-1], 0, "truncated"},
+		{"foreign", []byte("hello"), 0, "not a node-cache snapshot"},
+		{"newer", newer, 0, "version 2 is from a newer node-cache: this one reads version 1"},
+		{"future", octets, -time.Second, "created in the future"},
+		{"old", octets, 25 * time.Hour, "age 25h0m0s exceeds snapshot.maxAge, 24h0m0s"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			disk, log := snapshot.NewDisk(), new(notes)
-			disk.Put(snapshot.Name, tt.octets)
+			disk, log := snapshot.NewFakeDisk(), new(notes)
+			disk.WriteFile(snapshot.Name, tt.octets)
 			r, s := knowing(t), keeping(disk, log)
-			s.clocks = func() snapshot.Moment { return snapshot.Moment{Wall: now.Add(tt.later)} }
+			s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now.Add(tt.later)} }
 			s.load(r)
 			loaded := s.read().Loaded
-			if loaded.Outcome != snapshot.OutcomeRefused || !strings.Contains(loaded.Why, "snapshot /disk/node-cache.snapshot: ") || !strings.Contains(loaded.Why, tt.want) {
+			if loaded.Outcome != snapshot.OutcomeRefused || !strings.Contains(loaded.Reason, "snapshot /disk/node-cache.snapshot: ") || !strings.Contains(loaded.Reason, tt.want) {
 				t.Errorf("%+v, want %q", loaded, tt.want)
 			}
 			if answer, object := knows(r); answer || object || r.cluster.restored() {
 				t.Errorf("it knows the answer: %t, the service: %t", answer, object)
 			}
-			if lines := log.take(); len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "hint=\"nothing has to be done") {
+			if lines := log.take(); len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "hint=\"no action needed") {
 				t.Errorf("log %q", lines)
 			}
 			s.attempt(t.Context(), time.Second, r)
@@ -239,9 +239,9 @@ func TestSnapshotOddRecord(t *testing.T) {
 	t.Parallel()
 	whole := func(t *testing.T, r *generation, edit func(kind snapshot.Kind, record []byte) []byte) snapshot.Folder {
 		t.Helper()
-		disk := snapshot.NewDisk()
+		disk := snapshot.NewFakeDisk()
 		_, err := snapshot.Save(t.Context(), snapshot.Job{
-			Folder: disk, Writer: "w", At: readClocks(), Most: 1 << 20,
+			Folder: disk, Writer: "w", At: readClocks(), MaxSize: 1 << 20,
 			Fill: func(w *snapshot.Writer) error {
 				w.Section(snapshot.Zone, zone.DumpVersion)
 				err := dumpZone(r, time.Now(), func(record []byte) error { return w.Record(edit(snapshot.Zone, record)) })
@@ -272,8 +272,8 @@ func TestSnapshotOddRecord(t *testing.T) {
 			if want := kind == 0; answer != want || object != want {
 				t.Errorf("it knows the answer: %t, the service: %t; want %t: %+v", answer, object, want, s.read().Loaded)
 			}
-			if want := fmt.Sprintf("section %q: invalid record", kind); kind != 0 && !strings.Contains(s.read().Loaded.Why, want) {
-				t.Errorf("why %q, want %q", s.read().Loaded.Why, want)
+			if want := fmt.Sprintf("section %q: invalid record", kind); kind != 0 && !strings.Contains(s.read().Loaded.Reason, want) {
+				t.Errorf("why %q, want %q", s.read().Loaded.Reason, want)
 			}
 		})
 	}
@@ -282,7 +282,7 @@ func TestSnapshotOddRecord(t *testing.T) {
 // TestSnapshotScope leaves the view of the cluster out when other objects are asked for now, and takes the answers.
 func TestSnapshotScope(t *testing.T) {
 	t.Parallel()
-	disk, log := snapshot.NewDisk(), new(notes)
+	disk, log := snapshot.NewFakeDisk(), new(notes)
 	r, s := knowing(t), keeping(disk, log)
 	learn(t, r)
 	s.attempt(t.Context(), time.Second, r)
@@ -309,7 +309,7 @@ func TestSnapshotBeforeSync(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		t.Run(fmt.Sprint("known ", known), func(t *testing.T) {
 			t.Parallel()
-			disk := snapshot.NewDisk()
+			disk := snapshot.NewFakeDisk()
 			before := knowing(t)
 			if known {
 				learn(t, before)

@@ -27,7 +27,7 @@ func knowingMuch(t *testing.T) *generation {
 		msg := append(make([]byte, 12, 128), key[:len(key)-1]...)
 		msg[2], msg[3], msg[5], msg[7] = 0x81, 0x80, 1, 1
 		msg = append(msg, 0, 1, 0xc0, 12, 0, 1, 0, 1)
-		a := cache.Answer{TTLs: []uint16{uint16(len(msg))}, Life: time.Hour}
+		a := cache.Answer{TTLs: []uint16{uint16(len(msg))}, Lifetime: time.Hour}
 		a.Msg = append(binary.BigEndian.AppendUint32(msg, 3600), 0, 4, 192, 0, 2, byte(i))
 		r.cache.Put(key, &a, now)
 	}
@@ -70,13 +70,13 @@ func TestSnapshotOfMuch(t *testing.T) {
 	began := time.Now()
 	s.load(next)
 	took, loaded := time.Since(began), s.read().Loaded
-	t.Logf("saved %d bytes in %s; loaded %d answers and %d objects in %s", saved.Bytes, saved.Took, loaded.Entries, loaded.Objects, took)
+	t.Logf("saved %d bytes in %s; loaded %d answers and %d objects in %s", saved.Bytes, saved.Duration, loaded.Entries, loaded.Objects, took)
 	switch {
 	case saved.Saved != 1 || saved.Bytes > r.config.Snapshot.Size || saved.Bytes < r.config.Snapshot.Size*4/5: // the hash decides how many of the answers were evicted
 		t.Errorf("saved: %+v", saved)
 	case loaded.Objects != 12_000 || loaded.Entries < 200_000:
 		t.Errorf("loaded: %+v; log %q", loaded, log.take())
-	case saved.Took > 20*time.Second || took > 20*time.Second:
+	case saved.Duration > 20*time.Second || took > 20*time.Second:
 		t.Error("too slow")
 	}
 }

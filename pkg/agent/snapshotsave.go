@@ -123,7 +123,7 @@ func (s *snapshots) save(ctx context.Context, r *generation) (err error) {
 	cfg := &r.config.Snapshot
 	began := time.Now()
 	n, err := snapshot.Save(ctx, snapshot.Job{
-		Folder: s.folder(cfg.Folder), Writer: s.writer, At: s.clocks(), Most: cfg.Size,
+		Folder: s.folder(cfg.Folder), Writer: s.writer, At: s.clocks(), MaxSize: cfg.Size,
 		Fill: func(w *snapshot.Writer) error { return s.fill(ctx, w, r, began) },
 	})
 	if err == nil {
@@ -143,7 +143,7 @@ func (s *snapshots) fill(ctx context.Context, w *snapshot.Writer, r *generation,
 		return err
 	}
 	w.Section(snapshot.Cache, cache.DumpVersion)
-	_, err := r.cache.Dump(w.Left(), now, w.Record)
+	_, err := r.cache.Dump(w.Remaining(), now, w.Record)
 	return err
 }
 
@@ -154,10 +154,10 @@ func (s *snapshots) fillZone(ctx context.Context, w *snapshot.Writer, r *generat
 	}
 	size := int64(0)
 	err := dumpZone(r, now, func(record []byte) error {
-		size += snapshot.Framed(len(record))
+		size += snapshot.FramedSize(len(record))
 		return nil
 	})
-	switch most := w.Left() / 10 * 9; { // the zone may grow until it is written
+	switch most := w.Remaining() / 10 * 9; { // the zone may grow until it is written
 	case err != nil, size == 0:
 		return err
 	case size > most:
@@ -199,7 +199,7 @@ func (s *snapshots) saved(ctx context.Context, n int64, began, now time.Time) {
 	s.mu.Lock()
 	healed := s.stats.LastError != ""
 	s.stats.Saved++
-	s.stats.LastSaved, s.stats.LastError, s.stats.Bytes, s.stats.Took = now, "", n, now.Sub(began)
+	s.stats.LastSaved, s.stats.LastError, s.stats.Bytes, s.stats.Duration = now, "", n, now.Sub(began)
 	s.mu.Unlock()
 	level := slog.LevelDebug
 	if healed {

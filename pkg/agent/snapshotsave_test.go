@@ -46,14 +46,14 @@ func TestSnapshotCentral(t *testing.T) {
 	before := knowingCentral()
 	before.cluster.centralEndpoints.set(ready, own)
 	now := time.Now()
-	var disk *snapshot.Disk
+	var disk *snapshot.FakeDisk
 	next := func(from *generation, later time.Duration) *generation {
-		disk = snapshot.NewDisk()
+		disk = snapshot.NewFakeDisk()
 		s := keeping(disk, new(notes))
-		s.clocks = func() snapshot.Moment { return snapshot.Moment{Wall: now} }
+		s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now} }
 		s.attempt(t.Context(), time.Second, from)
 		r := knowingCentral()
-		s.clocks = func() snapshot.Moment { return snapshot.Moment{Wall: now.Add(later)} }
+		s.clocks = func() snapshot.ClockState { return snapshot.ClockState{Wall: now.Add(later)} }
 		s.load(r)
 		if got := s.read().Loaded.Outcome; got != snapshot.OutcomeLoaded {
 			t.Fatalf("%s", got)
@@ -87,7 +87,7 @@ func TestSnapshotCentral(t *testing.T) {
 // TestSnapshotTrouble counts what goes wrong, says it once, and serves on.
 func TestSnapshotTrouble(t *testing.T) {
 	t.Parallel()
-	disk, log := &troubled{Disk: snapshot.NewDisk()}, new(notes)
+	disk, log := &troubled{FakeDisk: snapshot.NewFakeDisk()}, new(notes)
 	r, s := knowing(t), keeping(disk, log)
 	attempt := func(trouble error) []string {
 		disk.set(trouble)
@@ -104,7 +104,7 @@ func TestSnapshotTrouble(t *testing.T) {
 		{syscall.ENOSPC, "", ""},
 		{syscall.EROFS, "read-only file system", "without readOnly"},
 		{syscall.EROFS, "", ""},
-		{syscall.EACCES, "permission denied", "let the user"},
+		{syscall.EACCES, "permission denied", "give the user"},
 		{nil, "snapshot saved", ""},
 		{nil, "", ""},
 		{syscall.EROFS, "read-only file system", "without readOnly"},
@@ -127,7 +127,7 @@ func TestSnapshotTrouble(t *testing.T) {
 func TestSnapshotHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		disk, log := &troubled{Disk: snapshot.NewDisk(), hangs: make(chan struct{})}, new(notes)
+		disk, log := &troubled{FakeDisk: snapshot.NewFakeDisk(), hangs: make(chan struct{})}, new(notes)
 		r, s := knowing(t), keeping(disk, log)
 		for i := range 3 {
 			began := time.Now()
@@ -152,7 +152,7 @@ func TestSnapshotHangs(t *testing.T) {
 func TestSnapshotDefect(t *testing.T) {
 	t.Parallel()
 	log := new(notes)
-	r, s := knowing(t), keeping(snapshot.NewDisk(), log)
+	r, s := knowing(t), keeping(snapshot.NewFakeDisk(), log)
 	good := s.folder
 	s.folder = func(string) snapshot.Folder { panic("a trap") }
 	s.load(r)
@@ -173,7 +173,7 @@ func TestSnapshotDefect(t *testing.T) {
 // TestSnapshotTooLarge leaves a view of the cluster out that does not fit whole, and says so once.
 func TestSnapshotTooLarge(t *testing.T) {
 	t.Parallel()
-	disk, log := snapshot.NewDisk(), new(notes)
+	disk, log := snapshot.NewFakeDisk(), new(notes)
 	r, s := knowing(t), keeping(disk, log)
 	learn(t, r)
 	for i := range 3000 {
@@ -186,7 +186,7 @@ func TestSnapshotTooLarge(t *testing.T) {
 	if lines := log.take(); len(lines) != 1 || !strings.Contains(lines[0], "too large for the snapshot") {
 		t.Errorf("log %q", lines)
 	}
-	if got := len(disk.Octets(snapshot.Name)); got > 40<<10 {
+	if got := len(disk.Content(snapshot.Name)); got > 40<<10 {
 		t.Errorf("%d octets", got)
 	}
 	next := knowing(t)
@@ -200,7 +200,7 @@ func TestSnapshotTooLarge(t *testing.T) {
 func TestSnapshotPeriod(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		disk := snapshot.NewDisk()
+		disk := snapshot.NewFakeDisk()
 		a := &Agent{snapshots: keeping(disk, new(notes)), ready: make(chan struct{})}
 		use := func(folder string, period time.Duration) {
 			r := knowing(t)
@@ -248,7 +248,7 @@ func TestMoment(t *testing.T) {
 	a := readClocks()
 	time.Sleep(time.Millisecond)
 	b := readClocks()
-	if a.Boot == [16]byte{} || a.Boot != b.Boot || b.Up <= a.Up || !b.Wall.After(a.Wall) {
+	if a.BootID == [16]byte{} || a.BootID != b.BootID || b.Uptime <= a.Uptime || !b.Wall.After(a.Wall) {
 		t.Errorf("%+v, then %+v", a, b)
 	}
 }

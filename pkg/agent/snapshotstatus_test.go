@@ -26,7 +26,7 @@ func TestSnapshotStatus(t *testing.T) {
 		{
 			name: "loaded and saved",
 			stats: &snapshot.Stats{
-				Saved: 3, LastSaved: now.Add(-41 * time.Second), Bytes: 4096, Took: time.Millisecond,
+				Saved: 3, LastSaved: now.Add(-41 * time.Second), Bytes: 4096, Duration: time.Millisecond,
 				Loaded: snapshot.Loaded{Outcome: snapshot.OutcomeLoaded, Entries: 7, Objects: 5, Age: 3900 * time.Millisecond},
 			},
 			want: &SnapshotStatus{Loaded: "loaded", Age: "4s", Answers: 7, Objects: 5, Saved: "41s", Bytes: 4096},
@@ -35,7 +35,7 @@ func TestSnapshotStatus(t *testing.T) {
 			name: "refused, and the folder is full",
 			stats: &snapshot.Stats{
 				Failed: 2, LastError: "no space left on device",
-				Loaded: snapshot.Loaded{Outcome: snapshot.OutcomeRefused, Why: "its checksum is wrong"},
+				Loaded: snapshot.Loaded{Outcome: snapshot.OutcomeRefused, Reason: "its checksum is wrong"},
 			},
 			want:     &SnapshotStatus{Loaded: "refused", Refused: "its checksum is wrong", Saved: "never", Failed: 2, LastError: "no space left on device"},
 			problems: []string{"no space left on device"},

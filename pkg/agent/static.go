@@ -32,7 +32,7 @@ func (a *Agent) staticFor(cfg *config.Config, old *generation) (*staticAnswers, 
 	}
 	s := static.Config{Files: f.hosts.Files, TTL: f.hosts.TTL, NoReverse: f.hosts.NoReverse, Log: a.log}
 	if old != nil && old.static != nil {
-		s.Before = old.static.answers
+		s.Predecessor = old.static.answers
 	}
 	for _, h := range f.hosts.Names {
 		s.Names = append(s.Names, static.Host{Name: h.Name, Addresses: h.Addresses})

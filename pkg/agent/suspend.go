@@ -40,7 +40,7 @@ func watchSuspends(ctx context.Context, asleep func() time.Duration, report func
 // addSuspend ages the cache and the cluster's objects by a suspend.
 func (a *Agent) addSuspend(d time.Duration) {
 	r := a.running.Load()
-	r.cache.Slept(d)
+	r.cache.AddSuspend(d)
 	if c := r.cluster; c != nil && c.events != nil {
 		c.events.AddSuspend(d)
 	}

@@ -26,7 +26,7 @@ func TestAllocs(t *testing.T) {
 	late, denied, below, svc := nth("a", 5), keyOf("denied.", 1, 0), keyOf("d.c.b.a.denied.", 28, 0), []byte("svc")
 	c.Put(late, plain(late, time.Second, 100), epoch)
 	denial := plain(denied, time.Hour, 100)
-	denial.NXDomain, denial.Owner, denial.Asked = true, svc, epoch
+	denial.NXDomain, denial.Owner, denial.QueriedAt = true, svc, epoch
 	c.Put(denied, denial, epoch)
 	subnet := append(bytes.Clone(key), 0, 1, 8, 0, 10)
 	c.Put(subnet, a, epoch)
@@ -39,7 +39,7 @@ func TestAllocs(t *testing.T) {
 			}
 		}
 	}
-	findDue := find(due, 50*time.Minute, cache.Due)
+	findDue := find(due, 50*time.Minute, cache.PrefetchDue)
 	tests := []struct {
 		name string
 		run  func()
@@ -51,24 +51,24 @@ func TestAllocs(t *testing.T) {
 		{name: "put again, due again", run: func() { c.Put(due, soon, epoch); findDue() }},
 		{name: "failure again", run: func() { c.PutFailure(failed, failure, time.Second, 10*time.Second, epoch) }},
 		{name: "failure behind an answer", run: func() { c.PutFailure(key, failure, time.Second, time.Second, epoch) }},
-		{name: "late", run: find(late, time.Minute, cache.Late)},
+		{name: "late", run: find(late, time.Minute, cache.Stale)},
 		{name: "late, given", run: func() {
 			if _, ok := c.LookupStale(late, after(time.Minute), dst); !ok {
-				t.Error("nothing late is given")
+				t.Error("LookupStale found nothing")
 			}
 		}},
-		{name: "put to rest", run: func() { c.Rest(late, after(time.Hour), after(time.Minute)) }},
-		{name: "rests", run: find(late, 2*time.Minute, cache.Resting)},
+		{name: "put to rest", run: func() { c.DelayRefresh(late, after(time.Hour), after(time.Minute)) }},
+		{name: "rests", run: find(late, 2*time.Minute, cache.StaleBackoff)},
 		{name: "failure behind a late answer", run: func() { c.PutFailure(late, failure, time.Second, time.Second, after(time.Hour)) }},
 		{name: "denied", run: find(keyOf("denied.", 15, 0), time.Second, cache.Fresh)},
 		{name: "denied below", run: func() {
-			if _, ok := c.LookupCut(below[:len(below)-3], 1, 0, epoch, dst); !ok {
+			if _, ok := c.LookupNXDomainCut(below[:len(below)-3], 1, 0, epoch, dst); !ok {
 				t.Error("no denial of an ancestor")
 			}
 		}},
 		{name: "denied again", run: func() { c.Put(denied, denial, epoch) }},
 		{name: "with a subnet", run: find(subnet, time.Second, cache.Fresh)},
-		{name: "event", run: func() { c.Changed([]byte("other"), epoch); c.Outdated(svc, epoch) }},
+		{name: "event", run: func() { c.OwnerChanged([]byte("other"), epoch); c.ChangedSince(svc, epoch) }},
 		{name: "removed", run: func() { c.Put(due, soon, epoch); c.Remove(due) }},
 		{name: "stats", run: func() { _ = c.Stats() }},
 	}
@@ -79,10 +79,10 @@ func TestAllocs(t *testing.T) {
 	}
 }
 
-// benchmarkNames is how many names the benchmarks ask for: a busy node's.
+// benchmarkNames is the number of names, as on a busy node.
 const benchmarkNames = 1 << 14
 
-// benchmarkCache has an answer of two addresses to every name but the last.
+// benchmarkCache returns a cache with two addresses for every name but the last.
 func benchmarkCache(b *testing.B) (c *cache.Cache, keys [][]byte) {
 	b.Helper()
 	c, err := cache.New(cache.Config{Size: 64 << 20, Prefetch: cache.Prefetch{Hits: 2, Remaining: 0.1}}, epoch)
@@ -142,8 +142,7 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// BenchmarkDenial looks up types of names that do not exist, and, once they are found
-// to be absent, names four labels below ones that are not known either.
+// BenchmarkDenial looks up names that do not exist, and names four labels below unknown names.
 func BenchmarkDenial(b *testing.B) {
 	c, _ := benchmarkCache(b)
 	var asked, below [][]byte
@@ -175,7 +174,7 @@ func BenchmarkDenial(b *testing.B) {
 			if _, got := c.Lookup(key, now, dst); got != cache.Absent {
 				b.Fatalf("%d, want absent", got)
 			}
-			if _, ok := c.LookupCut(key[:len(key)-3], 9, 0, now, dst); ok {
+			if _, ok := c.LookupNXDomainCut(key[:len(key)-3], 9, 0, now, dst); ok {
 				b.Fatal("denied")
 			}
 			i++

@@ -12,61 +12,59 @@ import (
 	"time"
 )
 
-// MinSize is the smallest budget, in bytes: one shard that still holds the
-// largest answer there is.
+// MinSize is the smallest budget in bytes: one shard that can hold the largest answer.
 const MinSize = 1 << 20
 
-// MaxSize is the largest budget, in bytes. An index's offsets reach twice as far.
+// MaxSize is the largest budget in bytes. The offsets of an index can address twice as much.
 const MaxSize = 1 << 40
 
-// maxShards bounds the shards. Sixty-four keep two CPUs from meeting at one
-// lock in all but one of sixty-four lookups.
+// maxShards bounds the number of shards. With 64, two CPUs contend for a lock in one of 64 lookups.
 const maxShards = 64
 
-// Config is what a cache is made from.
+// Config configures a Cache.
 type Config struct {
-	Size     int64    // bytes in all, MinSize to MaxSize
-	Prefetch Prefetch // zero: no answer is ever due
-	Stale    Stale    // zero: no answer is given past its time
+	Size       int64      // bytes in total, MinSize to MaxSize
+	Prefetch   Prefetch   // zero: no prefetching
+	ServeStale ServeStale // zero: no stale answers
 }
 
-// Prefetch says when an answer is due for a refresh before it expires.
+// Prefetch says when an answer is refreshed before it expires.
 type Prefetch struct {
-	Hits      int     // times it was asked for since it was stored, more than 65535 count as 65535; 0: never due
-	Remaining float64 // part of its lifetime that is left, 0 to 1
+	Hits      int     // minimum uses since it was stored, 65535 at most; 0: never
+	Remaining float64 // maximum part of its lifetime that is left, 0 to 1
 }
 
-// A Cache is safe for use by many goroutines.
+// A Cache is safe for concurrent use.
 type Cache struct {
 	*shared
 
 	shards []*shard
 
-	resizing sync.Mutex // guards next
-	next     *Cache     // what it was resized to; nil: it was not
+	resizing  sync.Mutex // guards successor
+	successor *Cache     // the resized cache that replaced this one; nil: none
 }
 
-// shared is what a cache has in common with those that it is resized to.
+// shared is the state that a cache has in common with its successors.
 type shared struct {
-	seed  maphash.Seed
-	epoch time.Time    // zero of the stored times
-	slept atomic.Int64 // suspends since then, in ns, which [time.Time] does not count
+	seed      maphash.Seed
+	epoch     time.Time    // origin of stored times
+	suspended atomic.Int64 // ns spent in suspend since then; [time.Time] does not count them
 
-	dueHits      atomic.Uint32 // Prefetch.Hits
-	dueRemaining atomic.Uint32 // Prefetch.Remaining in parts of dueUnit
-	staleTTL     atomic.Uint32 // Stale.TTL in seconds
-	staleFor     atomic.Int64  // Stale.For
+	prefetchHits      atomic.Uint32 // Prefetch.Hits
+	prefetchRemaining atomic.Uint32 // Prefetch.Remaining in parts of prefetchUnit
+	staleTTL          atomic.Uint32 // ServeStale.TTL in seconds
+	staleWindow       atomic.Int64  // ServeStale.Window
 
 	owners owners
 }
 
-// dueUnit is the precision of Prefetch.Remaining.
-const dueUnit = 1 << 16
+// prefetchUnit is the precision of Prefetch.Remaining.
+const prefetchUnit = 1 << 16
 
-// maxHits is where an entry stops to count.
+// maxHits is the largest hit count of an entry.
 const maxHits = 1<<16 - 1
 
-// New makes an empty cache. Memory is reserved at once and used as it fills.
+// New returns an empty cache. It reserves the memory at once; the kernel backs it as it fills.
 func New(cfg Config, now time.Time) (*Cache, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -76,27 +74,26 @@ func New(cfg Config, now time.Time) (*Cache, error) {
 		return nil, fmt.Errorf("reserving %d bytes: %w", cfg.Size, err)
 	}
 	c.SetPrefetch(cfg.Prefetch)
-	c.SetStale(cfg.Stale)
+	c.SetServeStale(cfg.ServeStale)
 	return c, nil
 }
 
 func (cfg *Config) check() error {
 	if cfg.Size < MinSize {
-		return fmt.Errorf("cache size %d bytes: the least is %d", cfg.Size, MinSize)
+		return fmt.Errorf("cache size %d bytes is below the minimum of %d", cfg.Size, MinSize)
 	}
 	if cfg.Size > MaxSize {
-		return fmt.Errorf("cache size %d bytes: the most is %d", cfg.Size, int64(MaxSize))
+		return fmt.Errorf("cache size %d bytes is above the maximum of %d", cfg.Size, int64(MaxSize))
 	}
 	return nil
 }
 
-// pageBits are those of an offset in a page of memory.
+// pageBits is the number of offset bits within a memory page.
 const pageBits = 12
 
-// shards is how many shards make a cache of this size, and the bytes of each: an odd
-// number of pages. They lie side by side, and with a power of two between them the same
-// page of each would compete with the others for one place in the CPU's translation
-// buffer, which costs a lookup a sixth of its time.
+// shards returns the number of shards and the size of each in bytes: an odd number of pages. Shards
+// are adjacent in memory. With a power of two as their distance, the same page of each would compete
+// for one TLB set, which costs a lookup a sixth of its time.
 func (cfg *Config) shards() (n, size int) {
 	n = min(maxShards, 1<<(bits.Len64(uint64(cfg.Size/MinSize))-1))
 	pages := int((cfg.Size-ownersLen)/int64(n)) >> pageBits
@@ -109,7 +106,7 @@ func newShared(epoch time.Time) *shared {
 	return sh
 }
 
-// build makes an empty cache of n shards, a power of two, of size bytes each.
+// build returns an empty cache of n shards, a power of two, of size bytes each.
 func (sh *shared) build(n, size int) (*Cache, error) {
 	c := &Cache{shared: sh, shards: make([]*shard, n)}
 	for i := range c.shards {
@@ -122,54 +119,98 @@ func (sh *shared) build(n, size int) (*Cache, error) {
 	return c, nil
 }
 
-// SetPrefetch changes when answers become due, from the next lookup on.
+// SetPrefetch changes the prefetch settings from the next lookup on.
 func (c *Cache) SetPrefetch(p Prefetch) {
-	c.dueHits.Store(uint32(min(maxHits, max(0, p.Hits))))
-	c.dueRemaining.Store(uint32(min(1, max(0, p.Remaining)) * dueUnit))
+	c.prefetchHits.Store(uint32(min(maxHits, max(0, p.Hits))))
+	c.prefetchRemaining.Store(uint32(min(1, max(0, p.Remaining)) * prefetchUnit))
 }
 
-// at is a moment as entries have it.
-func (sh *shared) at(now time.Time) int64 { return int64(now.Sub(sh.epoch)) + sh.slept.Load() }
+// nanos converts now to ns since the epoch, suspended time included.
+func (sh *shared) nanos(now time.Time) int64 { return int64(now.Sub(sh.epoch)) + sh.suspended.Load() }
 
-// Slept adds the length of a suspend to the age of every entry: the monotonic clock of [time.Time] stands still in one
-// (CLOCK_MONOTONIC). What upstream was asked before counts as asked before every event then.
-func (c *Cache) Slept(d time.Duration) {
+// AddSuspend adds the length d of a suspend to the age of every entry, because the monotonic clock of
+// [time.Time] (CLOCK_MONOTONIC) stops during a suspend. Answers queried before the suspend count as
+// queried before every owner change.
+func (c *Cache) AddSuspend(d time.Duration) {
 	for i := range c.owners {
 		moment := &c.owners[i]
 		for last := moment.Load(); last != math.MinInt64 && !moment.CompareAndSwap(last, last+int64(d)); {
 			last = moment.Load()
 		}
 	}
-	c.slept.Add(int64(d))
+	c.suspended.Add(int64(d))
 }
 
-// lock gives the shard with the low bits of a name's hash, locked, of the cache that c
-// has become.
-func (c *Cache) lock(low uint64) *shard {
+// lockShard returns the locked shard for a name's hash bits. If c was resized it follows the
+// successors.
+func (c *Cache) lockShard(low uint64) *shard {
 	for {
 		s := c.shards[low&uint64(len(c.shards)-1)]
 		s.mu.Lock()
-		if s.next == nil {
+		if s.successor == nil {
 			return s
 		}
-		c = s.next
+		c = s.successor
 		s.mu.Unlock()
 	}
 }
 
-// visit calls f for each shard, locked, of c or of the cache that it has become.
-func (c *Cache) visit(f func(*shard)) {
+// eachShard calls f for each shard, locked, of c or of its successors.
+func (c *Cache) eachShard(f func(*shard)) {
 	for c != nil {
 		var next *Cache
 		for _, s := range c.shards {
 			s.mu.Lock()
-			if s.next == nil {
+			if s.successor == nil {
 				f(s)
 			} else {
-				next = s.next
+				next = s.successor
 			}
 			s.mu.Unlock()
 		}
 		c = next
 	}
+}
+
+// Stats sums the counters of all shards since the cache was made. Hits, Misses and Insertions count
+// calls; Expired counts the misses that found an expired answer.
+type Stats struct {
+	Hits, Misses, Expired uint64
+	Insertions            uint64
+	Evictions             uint64 // usable answers that were evicted
+	Expirations           uint64 // expired or invalidated answers whose bytes were freed
+	Rejected              uint64 // answers that no shard can hold
+	Stale                 uint64 // stale answers returned; neither hits nor misses
+	NXDomainCut           uint64 // answers of LookupNXDomainCut, each after a miss
+	Invalidated           uint64 // misses that found an answer older than its owner's last change
+	Outdated              uint64 // answers not stored because their owner changed too recently
+	Removed               uint64 // answers removed by Remove, Flush and FlushName
+	Entries               int64
+	Bytes                 int64 // of the entries, headers included
+	Fixed                 int64 // bytes of indexes, ghosts and owners
+	Capacity              int64 // the budget in bytes
+}
+
+// Stats sums the counters. It locks one shard at a time.
+func (c *Cache) Stats() Stats {
+	sum := Stats{Fixed: ownersLen, Capacity: ownersLen}
+	c.eachShard(func(s *shard) {
+		sum.Hits += s.stats.Hits
+		sum.Misses += s.stats.Misses
+		sum.Expired += s.stats.Expired
+		sum.Insertions += s.stats.Insertions
+		sum.Evictions += s.stats.Evictions
+		sum.Expirations += s.stats.Expirations
+		sum.Rejected += s.stats.Rejected
+		sum.Stale += s.stats.Stale
+		sum.NXDomainCut += s.stats.NXDomainCut
+		sum.Invalidated += s.stats.Invalidated
+		sum.Outdated += s.stats.Outdated
+		sum.Removed += s.stats.Removed
+		sum.Entries += int64(s.index.count)
+		sum.Bytes += int64(s.liveBytes)
+		sum.Fixed += int64(s.fixedBytes())
+		sum.Capacity += int64(s.fixedBytes() + len(s.arena))
+	})
+	return sum
 }

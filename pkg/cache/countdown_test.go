@@ -11,8 +11,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
-// TestClockBehind looks up with a moment read before the answer was stored, as a
-// reader does whose batch was long.
+// TestClockBehind looks up with a time read before the answer was stored, as a worker with a long batch does.
 func TestClockBehind(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, cache.Prefetch{Hits: 1, Remaining: 1})
@@ -30,7 +29,7 @@ func TestClockBehind(t *testing.T) {
 	}
 }
 
-// TestCountdown follows the TTLs of one answer, of which one is shorter than its life.
+// TestCountdown checks the TTLs of one answer; one of them is shorter than its lifetime.
 func TestCountdown(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, cache.Prefetch{})

@@ -12,7 +12,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// authority makes the records of a authority, and its rcode another.
+// authority moves the records of a to the authority section and sets the rcode.
 func authority(a *cache.Answer, rcode byte) *cache.Answer {
 	a.Msg[3] |= rcode
 	copy(a.Msg[8:10], a.Msg[6:8])
@@ -20,15 +20,15 @@ func authority(a *cache.Answer, rcode byte) *cache.Answer {
 	return a
 }
 
-// A said is one answer and what it is an answer to.
-type said struct {
+// An upstreamAnswer is one answer and its question.
+type upstreamAnswer struct {
 	at   time.Duration
 	what string // "data", "nodata", "nxdomain", "chain": of aliases that ends in NXDOMAIN
 	key  []byte
 }
 
-// tell puts what upstream said, with a life of 10 s.
-func (s said) tell(t *testing.T, c *cache.Cache) {
+// put stores the answer with a lifetime of 10 s.
+func (s upstreamAnswer) put(t *testing.T, c *cache.Cache) {
 	t.Helper()
 	a := plain(s.key, 10*time.Second, 20)
 	switch s.what {
@@ -45,7 +45,7 @@ func (s said) tell(t *testing.T, c *cache.Cache) {
 	c.Put(s.key, a, after(s.at))
 }
 
-// meaning is what msg says, in the words of said.
+// meaning returns the kind of msg, as in upstreamAnswer.what.
 func meaning(msg []byte) string {
 	switch {
 	case len(msg) == 0:
@@ -78,50 +78,50 @@ func TestDenials(t *testing.T) {
 	absent := found{"nothing", cache.Absent}
 	tests := []struct {
 		name  string
-		said  []said
+		said  []upstreamAnswer
 		asked []byte
 		at    time.Duration
 		want  found
 	}{
-		{name: "NXDOMAIN is of all types", said: []said{{0, "nxdomain", keyA}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},
-		{name: "and of its own", said: []said{{0, "nxdomain", keyA}}, asked: keyA, want: found{"nxdomain", cache.Fresh}},
-		{name: "with other flags it is another", said: []said{{0, "nxdomain", keyA}}, asked: keyDO, want: absent},
-		{name: "with a subnet it is another", said: []said{{0, "nxdomain", keyA}}, asked: keySubnet, want: absent},
-		{name: "of a subnet too", said: []said{{0, "nxdomain", keySubnet}}, asked: keyA, want: absent},
-		{name: "it is not of the names below", said: []said{{0, "nxdomain", keyA}}, asked: keyBelow, want: absent},
-		{name: "it is not of the names above", said: []said{{0, "nxdomain", keyA}}, asked: keyAbove, want: absent},
-		{name: "NODATA is of a type", said: []said{{0, "nodata", keyA}}, asked: keyMX, want: absent},
-		{name: "a chain to NXDOMAIN is of a type", said: []said{{0, "chain", keyA}}, asked: keyMX, want: absent},
-		{name: "data before NXDOMAIN", said: []said{{0, "data", keyMX}, {0, "nxdomain", keyA}}, asked: keyMX, want: found{"data", cache.Fresh}},
-		{name: "NXDOMAIN in place of data", said: []said{{0, "data", keyMX}, {0, "nxdomain", keyMX}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},
-		{name: "late data behind fresh NXDOMAIN", said: []said{{0, "data", keyMX}, {5 * s, "nxdomain", keyA}}, asked: keyMX, at: 11 * s, want: found{"nxdomain", cache.Fresh}},
-		{name: "late data behind later NXDOMAIN", said: []said{{0, "data", keyMX}, {5 * s, "nxdomain", keyA}}, asked: keyMX, at: 20 * s, want: found{"nxdomain", cache.Late}},
-		{name: "late NXDOMAIN alone", said: []said{{0, "nxdomain", keyA}}, asked: keyMX, at: 20 * s, want: found{"nxdomain", cache.Late}},
-		{name: "data take NXDOMAIN away", said: []said{{0, "nxdomain", keyA}, {0, "data", keyA}}, asked: keyMX, want: absent},
-		{name: "data of another type too", said: []said{{0, "nxdomain", keyA}, {0, "data", keyMX}}, asked: keyA, want: absent},
-		{name: "NODATA too", said: []said{{0, "nxdomain", keyA}, {0, "nodata", keyMX}}, asked: keyA, want: absent},
-		{name: "a chain too", said: []said{{0, "nxdomain", keyA}, {0, "chain", keyMX}}, asked: keyA, want: absent},
-		{name: "not for other flags", said: []said{{0, "nxdomain", keyA}, {0, "data", keyDO}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},
-		{name: "an address held: NXDOMAIN is of a type", said: []said{{0, "data", keyA}, {0, "nxdomain", keyAAAA}}, asked: keyMX, want: absent},
-		{name: "an address held: of that type", said: []said{{0, "data", keyA}, {0, "nxdomain", keyAAAA}}, asked: keyAAAA, want: found{"nxdomain", cache.Fresh}},
-		{name: "an address held: it stays", said: []said{{0, "data", keyA}, {0, "nxdomain", keyAAAA}}, asked: keyA, want: found{"data", cache.Fresh}},
-		{name: "the other address held", said: []said{{0, "data", keyAAAA}, {0, "nxdomain", keyA}}, asked: keyMX, want: absent},
-		{name: "an address held, and asked for something else", said: []said{{0, "data", keyA}, {0, "nxdomain", keyMX}}, asked: keyAAAA, want: absent},
-		{name: "an address past its time", said: []said{{0, "data", keyA}, {10 * s, "nxdomain", keyAAAA}}, asked: keyMX, at: 10 * s, want: found{"nxdomain", cache.Fresh}},
-		{name: "no address of the type", said: []said{{0, "nodata", keyA}, {0, "nxdomain", keyAAAA}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},
-		{name: "the address itself is denied", said: []said{{0, "data", keyA}, {0, "nxdomain", keyA}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},
-		{name: "an address held with other flags", said: []said{{0, "data", keyDO}, {0, "nxdomain", keyAAAA}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},
-		{name: "a question for type 0 is no denial", said: []said{{0, "data", keyOf("www.example.", 0, 0)}}, asked: keyMX, want: absent},
+		{name: "NXDOMAIN is of all types", said: []upstreamAnswer{{0, "nxdomain", keyA}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},
+		{name: "and of its own", said: []upstreamAnswer{{0, "nxdomain", keyA}}, asked: keyA, want: found{"nxdomain", cache.Fresh}},
+		{name: "with other flags it is another", said: []upstreamAnswer{{0, "nxdomain", keyA}}, asked: keyDO, want: absent},
+		{name: "with a subnet it is another", said: []upstreamAnswer{{0, "nxdomain", keyA}}, asked: keySubnet, want: absent},
+		{name: "of a subnet too", said: []upstreamAnswer{{0, "nxdomain", keySubnet}}, asked: keyA, want: absent},
+		{name: "it is not of the names below", said: []upstreamAnswer{{0, "nxdomain", keyA}}, asked: keyBelow, want: absent},
+		{name: "it is not of the names above", said: []upstreamAnswer{{0, "nxdomain", keyA}}, asked: keyAbove, want: absent},
+		{name: "NODATA is of a type", said: []upstreamAnswer{{0, "nodata", keyA}}, asked: keyMX, want: absent},
+		{name: "a chain to NXDOMAIN is of a type", said: []upstreamAnswer{{0, "chain", keyA}}, asked: keyMX, want: absent},
+		{name: "data before NXDOMAIN", said: []upstreamAnswer{{0, "data", keyMX}, {0, "nxdomain", keyA}}, asked: keyMX, want: found{"data", cache.Fresh}},
+		{name: "NXDOMAIN in place of data", said: []upstreamAnswer{{0, "data", keyMX}, {0, "nxdomain", keyMX}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},
+		{name: "late data behind fresh NXDOMAIN", said: []upstreamAnswer{{0, "data", keyMX}, {5 * s, "nxdomain", keyA}}, asked: keyMX, at: 11 * s, want: found{"nxdomain", cache.Fresh}},
+		{name: "late data behind later NXDOMAIN", said: []upstreamAnswer{{0, "data", keyMX}, {5 * s, "nxdomain", keyA}}, asked: keyMX, at: 20 * s, want: found{"nxdomain", cache.Stale}},
+		{name: "late NXDOMAIN alone", said: []upstreamAnswer{{0, "nxdomain", keyA}}, asked: keyMX, at: 20 * s, want: found{"nxdomain", cache.Stale}},
+		{name: "data take NXDOMAIN away", said: []upstreamAnswer{{0, "nxdomain", keyA}, {0, "data", keyA}}, asked: keyMX, want: absent},
+		{name: "data of another type too", said: []upstreamAnswer{{0, "nxdomain", keyA}, {0, "data", keyMX}}, asked: keyA, want: absent},
+		{name: "NODATA too", said: []upstreamAnswer{{0, "nxdomain", keyA}, {0, "nodata", keyMX}}, asked: keyA, want: absent},
+		{name: "a chain too", said: []upstreamAnswer{{0, "nxdomain", keyA}, {0, "chain", keyMX}}, asked: keyA, want: absent},
+		{name: "not for other flags", said: []upstreamAnswer{{0, "nxdomain", keyA}, {0, "data", keyDO}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},
+		{name: "an address held: NXDOMAIN is of a type", said: []upstreamAnswer{{0, "data", keyA}, {0, "nxdomain", keyAAAA}}, asked: keyMX, want: absent},
+		{name: "an address held: of that type", said: []upstreamAnswer{{0, "data", keyA}, {0, "nxdomain", keyAAAA}}, asked: keyAAAA, want: found{"nxdomain", cache.Fresh}},
+		{name: "an address held: it stays", said: []upstreamAnswer{{0, "data", keyA}, {0, "nxdomain", keyAAAA}}, asked: keyA, want: found{"data", cache.Fresh}},
+		{name: "the other address held", said: []upstreamAnswer{{0, "data", keyAAAA}, {0, "nxdomain", keyA}}, asked: keyMX, want: absent},
+		{name: "an address held, and asked for something else", said: []upstreamAnswer{{0, "data", keyA}, {0, "nxdomain", keyMX}}, asked: keyAAAA, want: absent},
+		{name: "an address past its time", said: []upstreamAnswer{{0, "data", keyA}, {10 * s, "nxdomain", keyAAAA}}, asked: keyMX, at: 10 * s, want: found{"nxdomain", cache.Fresh}},
+		{name: "no address of the type", said: []upstreamAnswer{{0, "nodata", keyA}, {0, "nxdomain", keyAAAA}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},
+		{name: "the address itself is denied", said: []upstreamAnswer{{0, "data", keyA}, {0, "nxdomain", keyA}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},
+		{name: "an address held with other flags", said: []upstreamAnswer{{0, "data", keyDO}, {0, "nxdomain", keyAAAA}}, asked: keyMX, want: found{"nxdomain", cache.Fresh}},
+		{name: "a question for type 0 is no denial", said: []upstreamAnswer{{0, "data", keyOf("www.example.", 0, 0)}}, asked: keyMX, want: absent},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			c := newStale(t, hourly)
 			for _, s := range tt.said {
-				s.tell(t, c)
+				s.put(t, c)
 			}
 			msg, how := c.Lookup(tt.asked, after(tt.at), nil)
-			if how == cache.Late {
+			if how == cache.Stale {
 				msg, _ = c.LookupStale(tt.asked, after(tt.at), nil)
 			}
 			if diff := cmp.Diff(tt.want, found{meaning(msg), how}, cmp.AllowUnexported(found{})); diff != "" {
@@ -136,23 +136,23 @@ func TestDenials(t *testing.T) {
 	}
 }
 
-// TestDenialFailures has failures come behind a denial of the name.
+// TestDenialFailures records failures after a denial of the name.
 func TestDenialFailures(t *testing.T) {
 	t.Parallel()
 	const s = time.Second
 	c := newStale(t, hourly)
-	said{0, "nxdomain", keyA}.tell(t, c)
+	upstreamAnswer{0, "nxdomain", keyA}.put(t, c)
 	fail(c, keyMX, after(5*s)) // of a flight that began before
 	fail(c, keyMX, after(20*s))
-	if got := freshness(c, keyMX, after(22*s-1)); got != cache.Resting {
-		t.Errorf("late denial after its second failure: %d, want resting", got)
+	if got := freshness(c, keyMX, after(22*s-1)); got != cache.StaleBackoff {
+		t.Errorf("stale denial after its second failure: %d, want stale backoff", got)
 	}
-	if got := freshness(c, keyAAAA, after(22*s-1)); got != cache.Resting {
-		t.Errorf("for another type: %d, want resting", got)
+	if got := freshness(c, keyAAAA, after(22*s-1)); got != cache.StaleBackoff {
+		t.Errorf("for another type: %d, want stale backoff", got)
 	}
-	c.Rest(keyAAAA, after(30*s), after(22*s))
-	if got := freshness(c, keyMX, after(29*s)); got != cache.Resting {
-		t.Errorf("put to rest: %d, want resting", got)
+	c.DelayRefresh(keyAAAA, after(30*s), after(22*s))
+	if got := freshness(c, keyMX, after(29*s)); got != cache.StaleBackoff {
+		t.Errorf("after DelayRefresh: %d, want stale backoff", got)
 	}
 	fail(c, keyDO, after(20*s))
 	if got := freshness(c, keyDO, after(20*s)); got != cache.Failed {
@@ -163,14 +163,14 @@ func TestDenialFailures(t *testing.T) {
 	if got := freshness(c, none, epoch); got != cache.Absent {
 		t.Errorf("failure of type 0: %d, want absent", got)
 	}
-	// A remembered failure does not hide what another type's question finds out.
+	// A cached failure does not hide an answer stored for another type.
 	other := keyOf("other.example.", 1, 0)
 	fail(c, other, epoch)
-	said{0, "nxdomain", keyOf("other.example.", 28, 0)}.tell(t, c)
-	for at, want := range map[time.Duration]cache.Freshness{s - 1: cache.Fresh, 11 * s: cache.Late} {
+	upstreamAnswer{0, "nxdomain", keyOf("other.example.", 28, 0)}.put(t, c)
+	for at, want := range map[time.Duration]cache.Freshness{s - 1: cache.Fresh, 11 * s: cache.Stale} {
 		fail(c, other, after(at))
 		if at > 10*s {
-			want = cache.Resting
+			want = cache.StaleBackoff
 		}
 		if got := freshness(c, other, after(at)); got != want {
 			t.Errorf("a failure and a denial, at %v: %d, want %d", at, got, want)
@@ -185,7 +185,7 @@ func TestLookupCut(t *testing.T) {
 	deep := "d.c.b.a.example."
 	tests := []struct {
 		name  string
-		said  []said
+		said  []upstreamAnswer
 		asked string
 		floor int
 		flags byte
@@ -193,35 +193,35 @@ func TestLookupCut(t *testing.T) {
 		want  string // the name that is denied
 	}{
 		{name: "nothing held", asked: deep},
-		{name: "parent", said: []said{{0, "nxdomain", keyOf("c.b.a.example.", 1, 0)}}, asked: deep, want: "c.b.a.example."},
-		{name: "far above", said: []said{{0, "nxdomain", keyOf("example.", 28, 0)}}, asked: deep, want: "example."},
-		{name: "itself is no ancestor", said: []said{{0, "nxdomain", keyOf(deep, 1, 0)}}, asked: deep},
-		{name: "a sibling", said: []said{{0, "nxdomain", keyOf("x.b.a.example.", 1, 0)}}, asked: deep},
-		{name: "the nearest", said: []said{{0, "nxdomain", keyOf("example.", 1, 0)}, {0, "nxdomain", keyOf("b.a.example.", 1, 0)}}, asked: deep, want: "b.a.example."},
-		{name: "at the floor", said: []said{{0, "nxdomain", keyOf("example.", 1, 0)}}, asked: deep, floor: 9, want: "example."},
-		{name: "below the floor", said: []said{{0, "nxdomain", keyOf("example.", 1, 0)}}, asked: deep, floor: 10},
-		{name: "a floor above all", said: []said{{0, "nxdomain", keyOf("c.b.a.example.", 1, 0)}}, asked: deep, floor: 255},
-		{name: "the root", said: []said{{0, "nxdomain", keyOf(".", 1, 0)}}, asked: deep, floor: 1},
+		{name: "parent", said: []upstreamAnswer{{0, "nxdomain", keyOf("c.b.a.example.", 1, 0)}}, asked: deep, want: "c.b.a.example."},
+		{name: "far above", said: []upstreamAnswer{{0, "nxdomain", keyOf("example.", 28, 0)}}, asked: deep, want: "example."},
+		{name: "itself is no ancestor", said: []upstreamAnswer{{0, "nxdomain", keyOf(deep, 1, 0)}}, asked: deep},
+		{name: "a sibling", said: []upstreamAnswer{{0, "nxdomain", keyOf("x.b.a.example.", 1, 0)}}, asked: deep},
+		{name: "the nearest", said: []upstreamAnswer{{0, "nxdomain", keyOf("example.", 1, 0)}, {0, "nxdomain", keyOf("b.a.example.", 1, 0)}}, asked: deep, want: "b.a.example."},
+		{name: "at the floor", said: []upstreamAnswer{{0, "nxdomain", keyOf("example.", 1, 0)}}, asked: deep, floor: 9, want: "example."},
+		{name: "below the floor", said: []upstreamAnswer{{0, "nxdomain", keyOf("example.", 1, 0)}}, asked: deep, floor: 10},
+		{name: "a floor above all", said: []upstreamAnswer{{0, "nxdomain", keyOf("c.b.a.example.", 1, 0)}}, asked: deep, floor: 255},
+		{name: "the root", said: []upstreamAnswer{{0, "nxdomain", keyOf(".", 1, 0)}}, asked: deep, floor: 1},
 		{name: "of the root", asked: "."},
-		{name: "other flags", said: []said{{0, "nxdomain", keyOf("example.", 1, 1)}}, asked: deep},
-		{name: "the same flags", said: []said{{0, "nxdomain", keyOf("example.", 1, 2)}}, asked: deep, flags: 2, want: "example."},
-		{name: "of a subnet", said: []said{{0, "nxdomain", keyOf("example.", 1, 0, 0, 1, 8, 0, 10)}}, asked: deep},
-		{name: "past its time", said: []said{{0, "nxdomain", keyOf("example.", 1, 0)}}, asked: deep, at: 10 * s},
-		{name: "the nearest is past its time", said: []said{{0, "nxdomain", keyOf("b.a.example.", 1, 0)}, {5 * s, "nxdomain", keyOf("example.", 1, 0)}}, asked: deep, at: 11 * s, want: "example."},
-		{name: "NODATA", said: []said{{0, "nodata", keyOf("example.", 1, 0)}}, asked: deep},
-		{name: "a chain", said: []said{{0, "chain", keyOf("example.", 1, 0)}}, asked: deep},
-		{name: "denied for its type only", said: []said{{0, "data", keyOf("example.", 1, 0)}, {0, "nxdomain", keyOf("example.", 28, 0)}}, asked: deep},
-		{name: "taken away by data", said: []said{{0, "nxdomain", keyOf("example.", 28, 0)}, {0, "data", keyOf("example.", 1, 0)}}, asked: deep},
+		{name: "other flags", said: []upstreamAnswer{{0, "nxdomain", keyOf("example.", 1, 1)}}, asked: deep},
+		{name: "the same flags", said: []upstreamAnswer{{0, "nxdomain", keyOf("example.", 1, 2)}}, asked: deep, flags: 2, want: "example."},
+		{name: "of a subnet", said: []upstreamAnswer{{0, "nxdomain", keyOf("example.", 1, 0, 0, 1, 8, 0, 10)}}, asked: deep},
+		{name: "past its time", said: []upstreamAnswer{{0, "nxdomain", keyOf("example.", 1, 0)}}, asked: deep, at: 10 * s},
+		{name: "the nearest is past its time", said: []upstreamAnswer{{0, "nxdomain", keyOf("b.a.example.", 1, 0)}, {5 * s, "nxdomain", keyOf("example.", 1, 0)}}, asked: deep, at: 11 * s, want: "example."},
+		{name: "NODATA", said: []upstreamAnswer{{0, "nodata", keyOf("example.", 1, 0)}}, asked: deep},
+		{name: "a chain", said: []upstreamAnswer{{0, "chain", keyOf("example.", 1, 0)}}, asked: deep},
+		{name: "denied for its type only", said: []upstreamAnswer{{0, "data", keyOf("example.", 1, 0)}, {0, "nxdomain", keyOf("example.", 28, 0)}}, asked: deep},
+		{name: "taken away by data", said: []upstreamAnswer{{0, "nxdomain", keyOf("example.", 28, 0)}, {0, "data", keyOf("example.", 1, 0)}}, asked: deep},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			c := newStale(t, hourly)
 			for _, s := range tt.said {
-				s.tell(t, c)
+				s.put(t, c)
 			}
 			asked := keyOf(tt.asked, 1)
-			msg, ok := c.LookupCut(asked[:len(asked)-2], tt.floor, tt.flags, after(tt.at), nil)
+			msg, ok := c.LookupNXDomainCut(asked[:len(asked)-2], tt.floor, tt.flags, after(tt.at), nil)
 			got := ""
 			if ok {
 				n := questionLen(msg[wire.HeaderLen:]) - 2
@@ -230,7 +230,7 @@ func TestLookupCut(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" || !ok && len(msg) > 0 || ok && meaning(msg) != "nxdomain" {
 				t.Errorf("%q (-want +got)\n%s", msg, diff)
 			}
-			if got := c.Stats().Cut == 1; got != ok {
+			if got := c.Stats().NXDomainCut == 1; got != ok {
 				t.Errorf("counted: %t, want %t", got, ok)
 			}
 		})

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cache stores whole DNS answers by question, in shards, within a number of bytes.
+// Package cache stores whole DNS answers by question, in shards, within a byte budget.
 //
-// The bytes live in two logs per shard, outside the Go heap: a small one where
-// every new answer starts, and a main one for those that were asked for again
-// before the small log came round (S3-FIFO, SOSP 2023). A log is written at its
-// head and freed at its tail, so there is no fragmentation, nothing for the
-// garbage collector to walk, and the budget is exact: index, ghosts, headers and
-// answers are all inside it. docs/adr/0002-eviction-policy.md has the figures.
+// Each shard keeps its entries in two logs outside the Go heap: a small one for new answers, and a
+// main one for answers that were used again before they reached the end of the small log (S3-FIFO,
+// SOSP 2023). A log is written at its head and freed at its tail. So there is no fragmentation and
+// no work for the garbage collector, and the budget is exact: it includes index, ghosts, headers and
+// answers. docs/adr/0002-eviction-policy.md has the measurements.
 //
-// All that is known of a name is in one shard, so that one lock is enough to choose
-// between the answer to a question, the denial of its name, what is past its time but
-// better than nothing, and a remembered failure. docs/adr/0008-what-a-cache-may-say.md
-// says why in that order.
+// All entries of one name are in one shard. One lock is enough to choose between the answer to a
+// question, the denial of its name, a stale answer and a cached failure.
+// docs/adr/0008-what-a-cache-may-say.md gives the reasons for that order.
 //
-// An answer may have an owner, whose changes are events that the cache is told of: what
-// was asked for before an event is not there any more, see owners.go.
+// An answer may have an owner, such as a Service. [Cache.OwnerChanged] invalidates all answers that
+// were queried before the owner's last change, see owners.go.
 package cache

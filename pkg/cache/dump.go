@@ -8,35 +8,36 @@ import (
 	"time"
 )
 
-// DumpVersion is the version of the records that Dump makes.
+// DumpVersion is the version of the record format of Dump.
 const DumpVersion = 1
 
-// The octet of a record that says what its entry was like.
+// The flags byte of a record.
 const (
-	dumpFreq   = maxFreq // mask
-	dumpProven = 1 << 2  // it was in the main log
-	dumpAsked  = 1 << 3  // it was asked for past its time
+	dumpFreq      = maxFreq // mask of the use count
+	dumpInMain    = 1 << 2  // was in the main log
+	dumpStaleUsed = 1 << 3  // was used after it expired
 )
 
 const (
-	dumpSlots = 256      // slots of an index that are looked at under one hold of the lock
-	dumpBytes = 32 << 10 // of answers that are copied under one, or one answer
+	dumpSlots = 256      // index slots visited under one lock
+	dumpBytes = 32 << 10 // bytes of answers copied under one lock, or one answer
 )
 
-// Dump gives the answers that may still be given, fresh or late, as records for [Cache.Restore]: those that are asked
-// for most, if they would be more than most octets, each counted with its length before it as encoding/binary's Uvarint.
-// Remembered failures are left out. It gives how many there were, and ends with the first error of emit, which must not keep the record.
+// Dump passes the usable answers, fresh or stale, to emit as records for [Cache.Restore]. If they
+// would exceed maxBytes it emits the most used ones. Each record counts with its length prefix, an
+// encoding/binary Uvarint. Cached failures are left out. Dump returns the number of records. It ends
+// with the first error of emit, which must not keep the record.
 //
-// A lookup waits for as long as it takes to look at some slots of an index and to copy 32 KiB, some 20 µs.
-// So all records are not of one moment, and what is stored anew meanwhile may be missing.
-func (c *Cache) Dump(most int64, now time.Time, emit func(record []byte) error) (n int, err error) {
-	c = c.newest()
-	d := dumper{at: c.at(now), room: most}
-	d.weigh(c)
-	err = c.turns(func(s *shard, pos int) (int, error) {
-		pos = d.copySome(s, pos)
+// Dump holds a shard's lock for about 20 µs at a time: for some index slots and 32 KiB of answers. So
+// the records are not of one instant, and answers stored during the call may be missing.
+func (c *Cache) Dump(maxBytes int64, now time.Time, emit func(record []byte) error) (n int, err error) {
+	c = c.current()
+	d := dumper{at: c.nanos(now), room: maxBytes}
+	d.selectRanks(c)
+	err = c.roundRobin(func(s *shard, pos int) (int, error) {
+		pos = d.copyBatch(s, pos)
 		for _, r := range d.records {
-			if err := emit(d.octets[r.from:r.to]); err != nil {
+			if err := emit(d.buf[r.from:r.to]); err != nil {
 				return pos, err
 			}
 			n++
@@ -46,9 +47,9 @@ func (c *Cache) Dump(most int64, now time.Time, emit func(record []byte) error) 
 	return n, err
 }
 
-// turns calls f for each shard in turn with a slot to go on from, until f has given -1 for all. Who waits for a shard
-// gets it while f is at the others.
-func (c *Cache) turns(f func(s *shard, pos int) (int, error)) error {
+// roundRobin calls f for each shard in turn, with the slot to continue from, until f has returned -1
+// for all. A goroutine that waits for a shard gets it while f visits the others.
+func (c *Cache) roundRobin(f func(s *shard, pos int) (int, error)) error {
 	next := make([]int, len(c.shards))
 	for left := len(c.shards); left > 0; {
 		for i, s := range c.shards {
@@ -67,11 +68,11 @@ func (c *Cache) turns(f func(s *shard, pos int) (int, error)) error {
 	return nil
 }
 
-// newest is the cache that c has become. It waits while c is being resized.
-func (c *Cache) newest() *Cache {
+// current returns the last successor of c. It waits while c is being resized.
+func (c *Cache) current() *Cache {
 	for {
 		c.resizing.Lock()
-		next := c.next
+		next := c.successor
 		c.resizing.Unlock()
 		if next == nil {
 			return c
@@ -80,74 +81,75 @@ func (c *Cache) newest() *Cache {
 	}
 }
 
-// ranks is how many ranks there are.
-const ranks = worths * dumpHits
+// ranks is the number of ranks.
+const ranks = worthClasses * dumpHits
 
-// dumpHits is how many classes of hits there are: by powers of two.
+// dumpHits is the number of hit classes, by powers of two.
 const dumpHits = 17
 
-// A dumper makes records.
+// A dumper creates records.
 type dumper struct {
-	at      int64
-	room    int64 // octets that records may still take
-	least   int   // the rank of which not all fit
-	spare   int64 // octets for records of this rank
-	octets  []byte
-	records []span // in octets
+	at         int64
+	room       int64  // bytes left for records
+	cutoffRank int    // the rank of which only a part fits
+	cutoffRoom int64  // bytes for records of cutoffRank
+	buf        []byte // of the records
+	records    []span // in buf
 }
 
 type span struct{ from, to int }
 
-// weigh finds out which ranks there is room for.
-func (d *dumper) weigh(c *Cache) {
-	var have [ranks]int64
-	_ = c.turns(func(s *shard, pos int) (int, error) {
+// selectRanks determines which ranks fit.
+func (d *dumper) selectRanks(c *Cache) {
+	var bytes [ranks]int64
+	_ = c.roundRobin(func(s *shard, pos int) (int, error) {
 		return d.walk(s, pos, func(e entry, rank int, _ bool) bool {
-			have[rank] += recordLen(e)
+			bytes[rank] += recordLen(e)
 			return true
 		}), nil
 	})
-	d.least, d.spare = ranks-1, d.room
-	for d.least > 0 && have[d.least] <= d.spare {
-		d.spare -= have[d.least]
-		d.least--
+	d.cutoffRank, d.cutoffRoom = ranks-1, d.room
+	for d.cutoffRank > 0 && bytes[d.cutoffRank] <= d.cutoffRoom {
+		d.cutoffRoom -= bytes[d.cutoffRank]
+		d.cutoffRank--
 	}
 }
 
-// copySome makes records of some entries from a slot on, and gives the slot to go on from, -1 at the end.
-func (d *dumper) copySome(s *shard, pos int) int {
-	d.octets, d.records = d.octets[:0], d.records[:0]
-	return d.walk(s, pos, func(e entry, rank int, proven bool) bool {
+// copyBatch creates records of some entries from a slot on. It returns the slot to continue from, -1
+// at the end.
+func (d *dumper) copyBatch(s *shard, pos int) int {
+	d.buf, d.records = d.buf[:0], d.records[:0]
+	return d.walk(s, pos, func(e entry, rank int, inMain bool) bool {
 		room := &d.room
 		switch {
-		case rank < d.least:
+		case rank < d.cutoffRank:
 			return true
-		case rank == d.least:
-			room = &d.spare
+		case rank == d.cutoffRank:
+			room = &d.cutoffRoom
 		}
-		from := len(d.octets)
-		d.octets = e.appendRecord(d.octets, proven, d.at)
-		took := framed(len(d.octets) - from)
-		if took > *room || took > d.room {
-			d.octets = d.octets[:from]
+		from := len(d.buf)
+		d.buf = e.appendRecord(d.buf, inMain, d.at)
+		size := framedSize(len(d.buf) - from)
+		if size > *room || size > d.room {
+			d.buf = d.buf[:from]
 			return true
 		}
-		if d.room -= took; rank == d.least {
-			d.spare -= took
+		if d.room -= size; rank == d.cutoffRank {
+			d.cutoffRoom -= size
 		}
-		d.records = append(d.records, span{from, len(d.octets)})
-		return len(d.octets) < dumpBytes
+		d.records = append(d.records, span{from, len(d.buf)})
+		return len(d.buf) < dumpBytes
 	})
 }
 
-// walk calls f for the entries of use in some slots from pos on, until it returns false, and gives the slot to go on
-// from, -1 at the end. An index never grows, and an entry leaves its slot only when another before it goes: one may be
-// missed for that.
-func (d *dumper) walk(s *shard, pos int, f func(e entry, rank int, proven bool) bool) int {
+// walk calls f for the usable entries in some slots from pos on, until f returns false. It returns the
+// slot to continue from, -1 at the end. An index never grows, and an entry changes its slot only when
+// another before it is removed; such an entry may be missed.
+func (d *dumper) walk(s *shard, pos int, f func(e entry, rank int, inMain bool) bool) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for end := pos + dumpSlots; pos < end; pos++ {
-		if pos >= len(s.index.slots) { // the shard was emptied, or this is its end
+		if pos >= len(s.index.slots) { // end of the index, or the shard was released
 			return -1
 		}
 		slot := s.index.slots[pos]
@@ -155,46 +157,46 @@ func (d *dumper) walk(s *shard, pos int, f func(e entry, rank int, proven bool) 
 			continue
 		}
 		off := int(slot&0xffffffff-1) << 3
-		e, proven := s.at(off), off >= s.main.base
+		e, inMain := s.entryAt(off), off >= s.main.base
 		state := s.state(e, d.at)
 		if state == Absent || state == Failed {
 			continue
 		}
-		if !f(e, e.worth(state, proven)*dumpHits+bits.Len16(e.hits()), proven) {
+		if !f(e, e.worthClass(state, inMain)*dumpHits+bits.Len16(e.hits()), inMain) {
 			return pos + 1
 		}
 	}
 	return pos
 }
 
-// recordLen is about what the entry's record takes.
+// recordLen estimates the bytes of the entry's record.
 func recordLen(e entry) int64 {
-	const fixed = 4 + 2 + 1 + 3 // age, life and hits, as they mostly are, and three octets
-	return framed(fixed + len(e.tail()) + len(e.msg()))
+	const fixed = 4 + 2 + 1 + 3 // usual lengths of age, lifetime and hits, and three bytes
+	return framedSize(fixed + len(e.tail()) + len(e.msg()))
 }
 
-// framed is what a record of so many octets takes with its length.
-func framed(octets int) int64 {
+// framedSize returns the size of a record with its length prefix.
+func framedSize(size int) int64 {
 	var length [binary.MaxVarintLen64]byte
-	return int64(octets + binary.PutUvarint(length[:], uint64(octets)))
+	return int64(size + binary.PutUvarint(length[:], uint64(size)))
 }
 
-// appendRecord appends the entry as it is at a moment: its age in ms, its life in seconds and its hits as Uvarint, an octet
-// of what it was like, how long it took to get it in askedUnit, the length of its key's tail, the tail, the message. That
-// tells name and type.
-func (e entry) appendRecord(dst []byte, proven bool, at int64) []byte {
+// appendRecord appends the entry as a record: age in ms, lifetime in seconds and hits as Uvarints,
+// then the flags byte, the query age in queryAgeUnit, the length of the key's tail, the tail and the
+// message. Name and type are in the message.
+func (e entry) appendRecord(dst []byte, inMain bool, at int64) []byte {
 	age := max(0, at-e.stored())
-	like := e[offFreq] & dumpFreq
-	if proven {
-		like |= dumpProven
+	flags := e[offFreq] & dumpFreq
+	if inMain {
+		flags |= dumpInMain
 	}
-	if e[offFlags]&flagAsked != 0 {
-		like |= dumpAsked
+	if e[offFlags]&flagStaleUsed != 0 {
+		flags |= dumpStaleUsed
 	}
 	dst = binary.AppendUvarint(dst, uint64((age+int64(time.Millisecond)-1)/int64(time.Millisecond)))
-	dst = binary.AppendUvarint(dst, uint64(e.life()/int64(time.Second)))
+	dst = binary.AppendUvarint(dst, uint64(e.lifetime()/int64(time.Second)))
 	dst = binary.AppendUvarint(dst, uint64(e.hits()))
-	dst = append(dst, like, e[offAsked], e[offTail])
+	dst = append(dst, flags, e[offQueryAge], e[offTail])
 	dst = append(dst, e.tail()...)
 	return append(dst, e.msg()...)
 }

@@ -17,32 +17,32 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// dump is what the cache gives, a copy of each record.
+// dump returns a copy of each record of Dump.
 func dump(tb testing.TB, c *cache.Cache, most int64, now time.Time) [][]byte {
 	tb.Helper()
 	var records [][]byte
-	octets := int64(0)
+	size := int64(0)
 	n, err := c.Dump(most, now, func(record []byte) error {
 		records = append(records, bytes.Clone(record))
-		octets += int64(len(binary.AppendUvarint(nil, uint64(len(record)))) + len(record))
+		size += int64(len(binary.AppendUvarint(nil, uint64(len(record)))) + len(record))
 		return nil
 	})
 	if err != nil || n != len(records) {
-		tb.Fatalf("%d records, said to be %d: %v", len(records), n, err)
+		tb.Fatalf("%d records, Dump returned %d: %v", len(records), n, err)
 	}
-	if octets > most {
-		tb.Fatalf("%d octets, and only %d were asked for", octets, most)
+	if size > most {
+		tb.Fatalf("%d bytes, want at most %d", size, most)
 	}
 	return records
 }
 
-// everything is more than a cache of these tests holds.
+// everything exceeds the size of all caches in these tests.
 const everything = 1 << 40
 
-// restart is the cache of the next process, which starts after the time away with its own clock's now.
+// restart returns the cache of the next process, which starts after the time away.
 func restart(tb testing.TB, records [][]byte, away time.Duration, now time.Time, owner func([]byte) []byte) *cache.Cache {
 	tb.Helper()
-	c, err := cache.New(cache.Config{Size: 4 * cache.MinSize, Stale: cache.Stale{For: time.Hour, TTL: 30 * time.Second}}, now)
+	c, err := cache.New(cache.Config{Size: 4 * cache.MinSize, ServeStale: cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second}}, now)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -53,17 +53,17 @@ func restart(tb testing.TB, records [][]byte, away time.Duration, now time.Time,
 	return c
 }
 
-// staleCache is one that gives answers past their time for an hour.
+// staleCache returns a cache with a stale window of one hour.
 func staleCache(tb testing.TB) *cache.Cache {
 	tb.Helper()
-	c, err := cache.New(cache.Config{Size: 4 * cache.MinSize, Stale: cache.Stale{For: time.Hour, TTL: 30 * time.Second}}, epoch)
+	c, err := cache.New(cache.Config{Size: 4 * cache.MinSize, ServeStale: cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second}}, epoch)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return c
 }
 
-// soaDenial makes the denial of key's name.
+// soaDenial returns the denial of key's name.
 func soaDenial(key []byte, life time.Duration) *cache.Answer {
 	a := answerTo(key, life, rr{rrtype: wire.TypeSOA, ttl: uint32(life / time.Second), rdata: append([]byte{0, 0}, make([]byte, 20)...)})
 	binary.BigEndian.PutUint16(a.Msg[6:], 0)
@@ -73,8 +73,8 @@ func soaDenial(key []byte, life time.Duration) *cache.Answer {
 	return a
 }
 
-// TestDumpPrefers keeps what is asked for when not all fits.
-func TestDumpPrefers(t *testing.T) {
+// TestDumpKeepsMostUsed prefers used entries when not all fit.
+func TestDumpKeepsMostUsed(t *testing.T) {
 	t.Parallel()
 	for _, most := range []int64{0, 1, 1000, 40_000, 200_000} {
 		c := staleCache(t)
@@ -100,20 +100,20 @@ func TestDumpPrefers(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("%d octets: %d that were asked for, %d others", most, asked, other)
+		t.Logf("%d bytes: %d used, %d others", most, asked, other)
 		switch {
 		case most <= 1000 && asked+other > 8, most > 1000 && asked+other < int64Count(most, 220):
-			t.Errorf("%d octets: %d entries", most, asked+other)
+			t.Errorf("%d bytes: %d entries", most, asked+other)
 		case most == 40_000 && other > asked/10, most == 200_000 && asked < entries/10-8:
-			t.Errorf("%d octets: %d asked for and %d others", most, asked, other)
+			t.Errorf("%d bytes: %d used and %d others", most, asked, other)
 		}
 	}
 }
 
 func int64Count(octets, each int64) int { return int(octets / each) }
 
-// TestDumpEnds ends with the first error.
-func TestDumpEnds(t *testing.T) {
+// TestDumpError ends with the first error of emit.
+func TestDumpError(t *testing.T) {
 	t.Parallel()
 	c := staleCache(t)
 	for i := range 100 {
@@ -136,13 +136,13 @@ func TestDumpEnds(t *testing.T) {
 	}
 }
 
-// TestDumpOfResized follows a cache to what it has become.
-func TestDumpOfResized(t *testing.T) {
+// TestDumpAfterResize dumps the successor of a resized cache.
+func TestDumpAfterResize(t *testing.T) {
 	t.Parallel()
 	c := staleCache(t)
 	key := nth("n", 1)
 	c.Put(key, plain(key, time.Minute, 10), epoch)
-	if _, err := c.Resized(cache.Config{Size: cache.MinSize}, epoch); err != nil {
+	if _, err := c.Resize(cache.Config{Size: cache.MinSize}, epoch); err != nil {
 		t.Fatal(err)
 	}
 	if got := len(dump(t, c, everything, epoch)); got != 1 {
@@ -150,14 +150,14 @@ func TestDumpOfResized(t *testing.T) {
 	}
 }
 
-// TestDumpInParallel dumps while answers come and go. What comes out can always be restored, and holds what it should.
+// TestDumpInParallel dumps while answers are stored and evicted. Every dump can be restored.
 func TestDumpInParallel(t *testing.T) {
 	t.Parallel()
 	c, err := cache.NewTiny(16<<10, 4, epoch)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.SetStale(cache.Stale{For: time.Hour, TTL: 30 * time.Second})
+	c.SetServeStale(cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second})
 	var wg sync.WaitGroup
 	done := make(chan struct{})
 	for w := range 3 {
@@ -195,10 +195,10 @@ func TestDumpInParallel(t *testing.T) {
 	}
 }
 
-// fullCache is one with as many answers as fit, some asked for.
+// fullCache returns a full cache, with some entries used.
 func fullCache(tb testing.TB, size int64) *cache.Cache {
 	tb.Helper()
-	c, err := cache.New(cache.Config{Size: size, Stale: cache.Stale{For: time.Hour, TTL: 30 * time.Second}}, epoch)
+	c, err := cache.New(cache.Config{Size: size, ServeStale: cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second}}, epoch)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func fullCache(tb testing.TB, size int64) *cache.Cache {
 	return c
 }
 
-// TestDumpOfLargeCache measures: how long a dump and a restore of 16 MiB take, and how long a lookup waits meanwhile.
+// TestDumpOfLargeCache measures a dump and a restore of 16 MiB, and the longest lookup during the dump.
 func TestDumpOfLargeCache(t *testing.T) {
 	const size = 64 << 20
 	c := fullCache(t, size)

@@ -3,87 +3,88 @@
 package cache
 
 import (
+	"bytes"
 	"encoding/binary"
+	"hash/maphash"
 	"math"
+	"math/bits"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// An entry is one stored answer as bytes of a log: a header, the part of the
-// key that the answer's question does not hold, the offsets of its TTLs, and the
-// answer. Entries begin at multiples of eight.
+// An entry is one stored answer in a log: a header, the part of the key that the question does not
+// hold, the offsets of its TTLs, and the answer. Entries are aligned to eight bytes.
 type entry []byte
 
-// The header's fields by offset, in host-independent little endian.
+// Header fields by offset, little-endian on all hosts.
 const (
 	offHash        = 0  // uint64
 	offStored      = 8  // int64, ns since the cache's epoch
-	offLife        = 16 // uint32, seconds
-	offSize        = 20 // uint32, octets of the whole entry, padding included
+	offLifetime    = 16 // uint32, seconds
+	offSize        = 20 // uint32, bytes of the whole entry, padding included
 	offMsgLen      = 24 // uint16
-	offTTLs        = 26 // uint16, how many
+	offTTLs        = 26 // uint16, count
 	offRotateFirst = 28 // uint16, index into the TTLs
 	offRotateCount = 30 // uint16
 	offHits        = 32 // uint16, since it was stored
-	offTurn        = 34 // uint16, which address is first the next time
-	offTail        = 36 // uint8, octets of the key behind name and type
-	offFreq        = 37 // uint8, of the eviction policy
+	offRotation    = 34 // uint16, the address that comes first next time
+	offTail        = 36 // uint8, bytes of the key after name and type
+	offFreq        = 37 // uint8, use count of the eviction policy
 	offFlags       = 38 // uint8
-	offName        = 39 // uint8, octets of the question's name less one
+	offName        = 39 // uint8, length of the question's name minus one
 
-	// The rest is for answers that are given past their time, and for those that
-	// change with an owner.
-	offRest     = 40 // uint32, in restUnit after the entry's end; 0: it does not rest
+	// The remaining fields serve stale answers and answers with an owner.
+	offBackoff  = 40 // uint32, in backoffUnit after expiry; 0: no backoff
 	offOwner    = 44 // uint16, tag; 0: none
-	offAsked    = 46 // uint8, in askedUnit: how long before it was stored upstream was asked
-	offFailures = 47 // uint8, refreshes that failed since it was stored
+	offQueryAge = 46 // uint8, in queryAgeUnit: time from the upstream query to storing
+	offFailures = 47 // uint8, failed refreshes since it was stored
 	headerLen   = 48
 )
 
 // Flags of an entry.
 const (
-	flagDead    = 1 << iota // replaced or removed; its bytes wait for the tail
-	flagFailure             // remembers a failure
-	flagDue                 // its refresh was asked for
-	flagDenied              // denies its name, whatever the type
-	flagAsked               // was asked for past its time
+	flagDead       = 1 << iota // replaced or removed; its bytes are freed at the tail
+	flagFailure                // a cached failure
+	flagPrefetched             // its prefetch was requested
+	flagDenial                 // denies its name for all types
+	flagStaleUsed              // was used after it expired
 )
 
-// maxFreq caps an entry's count, as S3-FIFO does: two bits tell hot from warm.
+// maxFreq caps the use count, as in S3-FIFO.
 const maxFreq = 3
 
-// maxTail is the most octets a key may have behind name and type.
+// maxTail bounds the bytes of a key after name and type.
 const maxTail = 1<<8 - 1
 
 func entrySize(tail, ttls, msg int) int {
 	return (headerLen + tail + 2*ttls + msg + 7) &^ 7
 }
 
-// fill writes the whole entry, as one that is stored at the moment at under k with rrtype
-// in place of its own type.
-func (e entry) fill(k *key, rrtype uint16, a *Answer, flags byte, b birth, at int64) {
+// encode writes the whole entry. It is stored at the time at under k, with rrtype in place of k's
+// type.
+func (e entry) encode(k *key, rrtype uint16, a *Answer, flags byte, b origin, at int64) {
 	clear(e[:headerLen])
 	binary.LittleEndian.PutUint64(e[offHash:], k.hash(rrtype))
 	binary.LittleEndian.PutUint64(e[offStored:], uint64(at))
-	binary.LittleEndian.PutUint32(e[offLife:], uint32(a.Life/time.Second))
+	binary.LittleEndian.PutUint32(e[offLifetime:], uint32(a.Lifetime/time.Second))
 	binary.LittleEndian.PutUint32(e[offSize:], uint32(len(e)))
 	binary.LittleEndian.PutUint16(e[offMsgLen:], uint16(len(a.Msg)))
 	binary.LittleEndian.PutUint16(e[offTTLs:], uint16(len(a.TTLs)))
 	binary.LittleEndian.PutUint16(e[offRotateFirst:], uint16(a.RotateFirst))
 	binary.LittleEndian.PutUint16(e[offRotateCount:], uint16(a.RotateCount))
 	binary.LittleEndian.PutUint16(e[offOwner:], b.tag)
-	e[offAsked] = b.tenth
+	e[offQueryAge] = b.queryAge
 	e[offTail] = byte(len(k.tail()))
 	e[offFlags] = flags
-	e[offName] = byte(k.n - 1)
+	e[offName] = byte(k.nameLen - 1)
 	off := headerLen + copy(e[headerLen:], k.tail())
 	for _, ttl := range a.TTLs {
 		binary.LittleEndian.PutUint16(e[off:], ttl)
 		off += 2
 	}
 	copy(e[off:], a.Msg)
-	binary.BigEndian.PutUint16(e[off+wire.HeaderLen+k.n:], rrtype)
+	binary.BigEndian.PutUint16(e[off+wire.HeaderLen+k.nameLen:], rrtype)
 }
 
 func (e entry) hash() uint64 { return binary.LittleEndian.Uint64(e[offHash:]) }
@@ -93,44 +94,44 @@ func (e entry) hits() uint16 { return binary.LittleEndian.Uint16(e[offHits:]) }
 
 func (e entry) setHits(n uint16) { binary.LittleEndian.PutUint16(e[offHits:], n) }
 
-// life is how long the entry may be used, in ns.
-func (e entry) life() int64 {
-	return int64(binary.LittleEndian.Uint32(e[offLife:])) * int64(time.Second)
+// lifetime returns the time from storing to expiry, in ns.
+func (e entry) lifetime() int64 {
+	return int64(binary.LittleEndian.Uint32(e[offLifetime:])) * int64(time.Second)
 }
 
 func (e entry) stored() int64 { return int64(binary.LittleEndian.Uint64(e[offStored:])) }
 
-// end is the moment from which the entry may not be used, in ns since the epoch.
-func (e entry) end() int64 { return e.stored() + e.life() }
+// end returns the expiry time, in ns since the epoch.
+func (e entry) end() int64 { return e.stored() + e.lifetime() }
 
-// rest is the moment until which the entry rests, in ns since the epoch.
-func (e entry) rest() int64 {
-	return e.end() + int64(binary.LittleEndian.Uint32(e[offRest:]))*int64(restUnit)
+// backoffEnd returns the end of the refresh backoff, in ns since the epoch.
+func (e entry) backoffEnd() int64 {
+	return e.end() + int64(binary.LittleEndian.Uint32(e[offBackoff:]))*int64(backoffUnit)
 }
 
-// restUntil makes the entry rest until a moment, if that is past its end.
-func (e entry) restUntil(at int64) {
-	units := (at - e.end() + int64(restUnit) - 1) / int64(restUnit)
-	binary.LittleEndian.PutUint32(e[offRest:], uint32(min(math.MaxUint32, max(0, units))))
+// setBackoff sets the end of the refresh backoff. A time before expiry clears it.
+func (e entry) setBackoff(at int64) {
+	units := (at - e.end() + int64(backoffUnit) - 1) / int64(backoffUnit)
+	binary.LittleEndian.PutUint32(e[offBackoff:], uint32(min(math.MaxUint32, max(0, units))))
 }
 
-// owner is the tag of what the entry changes with, 0 for none.
+// owner returns the owner's tag, 0 for none.
 func (e entry) owner() uint16 { return binary.LittleEndian.Uint16(e[offOwner:]) }
 
-// asked is when upstream was asked for the entry, in ns since the epoch.
-func (e entry) asked() int64 { return e.stored() - int64(e[offAsked])*int64(askedUnit) }
+// queriedAt returns when upstream was queried, in ns since the epoch.
+func (e entry) queriedAt() int64 { return e.stored() - int64(e[offQueryAge])*int64(queryAgeUnit) }
 
-// name and rrtype are those of the question that the entry answers, or denies.
+// name and rrtype return the question that the entry answers or denies.
 func (e entry) name() []byte { return e.msg()[wire.HeaderLen:][:int(e[offName])+1] }
 
 func (e entry) rrtype() uint16 {
 	return binary.BigEndian.Uint16(e.msg()[wire.HeaderLen+int(e[offName])+1:])
 }
 
-// tail is the part of the key behind name and type.
+// tail returns the part of the key after name and type.
 func (e entry) tail() []byte { return e[headerLen : headerLen+int(e[offTail])] }
 
-// ttls and msg are the entry's two variable parts.
+// ttls and msg return the two variable parts.
 func (e entry) ttls() []byte {
 	off := headerLen + int(e[offTail])
 	return e[off : off+2*int(binary.LittleEndian.Uint16(e[offTTLs:]))]
@@ -141,12 +142,11 @@ func (e entry) msg() []byte {
 	return e[off : off+int(binary.LittleEndian.Uint16(e[offMsgLen:]))]
 }
 
-// holds tells whether the entry is stored under k with rrtype in place of its own
-// type. The lengths must agree: class and records behind the question are no part of a
-// key, though a key's tail may spell them.
-func (e entry) holds(k *key, rrtype uint16) bool {
+// matches reports whether the entry is stored under k with rrtype in place of k's type. It compares
+// lengths first, because a key's tail may spell the bytes that follow the question.
+func (e entry) matches(k *key, rrtype uint16) bool {
 	n, tail := int(e[offName])+1, int(e[offTail])
-	if k.n != n || len(k.raw) != n+2+tail {
+	if k.nameLen != n || len(k.raw) != n+2+tail {
 		return false
 	}
 	question := e.msg()[wire.HeaderLen:]
@@ -154,8 +154,8 @@ func (e entry) holds(k *key, rrtype uint16) bool {
 		string(k.raw[n+2:]) == string(e[headerLen:headerLen+tail])
 }
 
-// appendAnswer appends the answer as it is at the moment at. A clock that was read
-// before the answer was stored finds it as it was then.
+// appendAnswer appends the answer with its TTLs counted down to at. A clock that is behind the time of
+// storing gets the original TTLs.
 func (e entry) appendAnswer(dst []byte, at int64) []byte {
 	start := len(dst)
 	dst = append(dst, e.msg()...)
@@ -173,8 +173,7 @@ func (e entry) appendAnswer(dst []byte, at int64) []byte {
 	return dst
 }
 
-// appendStale appends the answer as one past its time, with ttl seconds for all its
-// records (RFC 8767 section 4).
+// appendStale appends the answer with ttl seconds as the TTL of all records (RFC 8767 section 4).
 func (e entry) appendStale(dst []byte, ttl uint32) []byte {
 	start := len(dst)
 	dst = e.appendAnswer(dst, e.stored())
@@ -185,19 +184,18 @@ func (e entry) appendStale(dst []byte, ttl uint32) []byte {
 	return dst
 }
 
-// answer makes msg, the entry's answer, one to the question of k: what denies a name is
-// stored for every type.
-func (e entry) answer(msg []byte, k *key) {
-	if e[offFlags]&flagDenied != 0 {
-		binary.BigEndian.PutUint16(msg[wire.HeaderLen+k.n:], k.rrtype)
+// setQuestionType sets the question's type in msg to that of k, because a denial is stored once for
+// all types.
+func (e entry) setQuestionType(msg []byte, k *key) {
+	if e[offFlags]&flagDenial != 0 {
+		binary.BigEndian.PutUint16(msg[wire.HeaderLen+k.nameLen:], k.rrtype)
 	}
 }
 
-// rotate writes the RDATA of the address set in msg one place further on than
-// the last time, so that every address is first in turn.
+// rotate writes the RDATA of the address set in msg rotated by one more place than the last time.
 func (e entry) rotate(msg []byte, n int) {
-	source := int(binary.LittleEndian.Uint16(e[offTurn:]))
-	binary.LittleEndian.PutUint16(e[offTurn:], uint16((source+1)%n))
+	source := int(binary.LittleEndian.Uint16(e[offRotation:]))
+	binary.LittleEndian.PutUint16(e[offRotation:], uint16((source+1)%n))
 	first := int(binary.LittleEndian.Uint16(e[offRotateFirst:]))
 	ttls := e.ttls()[2*first:]
 	from := e.msg()
@@ -210,4 +208,72 @@ func (e entry) rotate(msg []byte, n int) {
 			source = 0
 		}
 	}
+}
+
+// denialType is the type under which the denial of a name is stored. NXDOMAIN denies all types (RFC
+// 2308 section 5), and no query has type 0 (RFC 6895 section 3.1).
+const denialType = 0
+
+// A key is a parsed cache key. All keys of a name have the same shardBits.
+type key struct {
+	raw       []byte // canonical name in wire form, type, tail
+	nameLen   int    // bytes
+	rrtype    uint16
+	shardBits uint64 // of the name's hash
+	base      uint64 // hash of everything but the type
+}
+
+// shardMask masks the hash bits that choose the shard.
+const shardMask = maxShards - 1
+
+// hashMultiplier is an odd number with random-looking bits.
+const hashMultiplier = 0x9e3779b97f4a7c15
+
+// plainTailLen is the length after the name in nearly every key: type and flags, no subnet.
+const plainTailLen = 3
+
+// key parses a key of the public interface, which must be complete.
+func (sh *shared) key(raw []byte) key {
+	n := 0
+	for raw[n] != 0 {
+		n += int(raw[n]) + 1
+	}
+	if n++; n != len(raw)-plainTailLen {
+		return sh.longKey(raw, n)
+	}
+	// The slice bound uses the length and not n, so that a CPU that predicts the comparison
+	// does not wait for the loop over the labels.
+	name := raw[:len(raw)-plainTailLen]
+	hash := maphash.Bytes(sh.seed, name)
+	return key{
+		raw: raw, nameLen: len(name), rrtype: binary.BigEndian.Uint16(raw[len(raw)-plainTailLen:]),
+		shardBits: hash & shardMask, base: hash ^ tailMark ^ uint64(raw[len(raw)-1])<<16,
+	}
+}
+
+// tailMark distinguishes the hash of keys with a tail of one byte.
+const tailMark = 1 << 24
+
+// longKey parses a key whose name has n bytes and whose tail is not one byte.
+func (sh *shared) longKey(raw []byte, n int) key {
+	hash := maphash.Bytes(sh.seed, raw[:n])
+	k := key{raw: raw, nameLen: n, rrtype: binary.BigEndian.Uint16(raw[n:]), shardBits: hash & shardMask, base: hash}
+	if tail := k.tail(); len(tail) > 0 {
+		k.base ^= maphash.Bytes(sh.seed, tail) &^ 0xffff
+	}
+	return k
+}
+
+// denialKey returns the key of the denial of name for questions with this tail.
+func (sh *shared) denialKey(name, tail []byte) key {
+	return sh.key(append(append(bytes.Clone(name), 0, denialType), tail...))
+}
+
+// tail returns the flags and, where answers depend on it, the client subnet.
+func (k *key) tail() []byte { return k.raw[k.nameLen+2:] }
+
+// hash returns the hash of the key with rrtype in place of its own type.
+func (k *key) hash(rrtype uint16) uint64 {
+	high, low := bits.Mul64(k.base^uint64(rrtype), hashMultiplier)
+	return (high^low)&^shardMask | k.shardBits
 }

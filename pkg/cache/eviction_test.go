@@ -9,12 +9,11 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
-// many bounds the loops that wait for the cache to be full.
+// many bounds the loops that fill a cache.
 const many = 100_000
 
-// warm fills c until its main log has been full once: from then on only what was
-// asked for gets there.
-func warm(t *testing.T, c *cache.Cache) {
+// fillMainLog fills c until its main log has been full once. From then on only used entries get there.
+func fillMainLog(t *testing.T, c *cache.Cache) {
 	t.Helper()
 	for i := range many {
 		key := nth("warm", i)
@@ -27,18 +26,18 @@ func warm(t *testing.T, c *cache.Cache) {
 	t.Fatal("never full")
 }
 
-// fill puts n answers that nobody asks for, and returns the octets of them.
-func fill(c *cache.Cache, prefix string, n int, now time.Time) (octets int) {
+// fill stores n answers without using them, and returns their bytes.
+func fill(c *cache.Cache, prefix string, n int, now time.Time) (size int) {
 	for i := range n {
 		key := nth(prefix, i)
 		a := plain(key, time.Hour, 100)
 		c.Put(key, a, now)
-		octets += len(a.Msg)
+		size += len(a.Msg)
 	}
-	return octets
+	return size
 }
 
-// held counts the keys of a prefix that c still has.
+// held counts the stored keys of a prefix.
 func held(c *cache.Cache, prefix string, n int) int {
 	count := 0
 	for i := range n {
@@ -49,12 +48,11 @@ func held(c *cache.Cache, prefix string, n int) int {
 	return count
 }
 
-// TestScan reads past the cache twenty times what it can hold. A FIFO would lose
-// everything; here what was asked for stays, and only that.
+// TestScan stores twenty times the cache's capacity. A FIFO would lose everything; S3-FIFO keeps the used entries.
 func TestScan(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, cache.Prefetch{})
-	warm(t, c)
+	fillMainLog(t, c)
 	const n = 200 // fewer than the small log holds of each
 	fill(c, "hot", n, epoch)
 	for range 2 {
@@ -65,8 +63,8 @@ func TestScan(t *testing.T) {
 		}
 	}
 	fill(c, "cold", n, epoch)
-	if octets := fill(c, "scan", many+50_000, epoch); octets < 20*cache.MinSize {
-		t.Fatalf("the scan has only %d octets", octets)
+	if bytes := fill(c, "scan", many+50_000, epoch); bytes < 20*cache.MinSize {
+		t.Fatalf("the scan has only %d bytes", bytes)
 	}
 	if got := held(c, "hot", n); got != n {
 		t.Errorf("%d of %d hot answers are left", got, n)
@@ -77,18 +75,17 @@ func TestScan(t *testing.T) {
 	check(t, c)
 }
 
-// TestGhosts stores again what was just thrown out: it goes straight to the main
-// log, and a scan cannot reach it there. What is new does not.
+// TestGhosts stores evicted answers again. They go straight to the main log and survive a scan; new answers do not.
 func TestGhosts(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, cache.Prefetch{})
-	warm(t, c)
+	fillMainLog(t, c)
 	const n = 50
 	fill(c, "back", n, epoch)
 	fillers := 0
 	for ; held(c, "back", n) > 0; fillers++ {
 		if fillers == many {
-			t.Fatal("never thrown out")
+			t.Fatal("never evicted")
 		}
 		fill(c, "filler"+string(rune('a'+fillers%26)), fillers/26+1, epoch)
 	}
@@ -104,10 +101,10 @@ func TestGhosts(t *testing.T) {
 		}
 	}
 	if proven < n*8/10 { // a few ghosts were overwritten by others
-		t.Errorf("%d of %d that came back are in the main log", proven, n)
+		t.Errorf("%d of %d returned answers are in the main log", proven, n)
 	}
 	if fresh > n/10 {
-		t.Errorf("%d of %d new ones are in the main log", fresh, n)
+		t.Errorf("%d of %d new answers are in the main log", fresh, n)
 	}
 	fill(c, "scan", 10_000, epoch)
 	if got := held(c, "back", n); got < proven {
@@ -116,8 +113,7 @@ func TestGhosts(t *testing.T) {
 	check(t, c)
 }
 
-// TestExpirations lets answers expire in both logs. They are the first to go, and
-// no answer that may still be used goes while there are any.
+// TestExpirations lets answers expire in both logs. They are evicted before all usable answers.
 func TestExpirations(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -164,7 +160,7 @@ func TestExpirations(t *testing.T) {
 	}
 }
 
-// TestRejected puts what cannot be kept.
+// TestRejected stores answers that the cache cannot hold.
 func TestRejected(t *testing.T) {
 	t.Parallel()
 	key := keyOf("a.", 1, 0)

@@ -9,25 +9,24 @@ import (
 	"time"
 )
 
-// NewTiny makes a cache of n shards of size bytes, less than New allows, so that
-// a test wraps its logs after a few answers. n is a power of two.
+// NewTiny returns a cache of n shards, a power of two, of size bytes each. That may be less than New
+// allows, so that the logs wrap after a few answers.
 func NewTiny(size, n int, epoch time.Time) (*Cache, error) {
 	return newShared(epoch).build(n, size)
 }
 
-// ResizedTiny is Resized with the shards of NewTiny.
-func (c *Cache) ResizedTiny(size, n int, now time.Time) (*Cache, error) {
-	return c.resized(n, size, now)
+// ResizeTiny is Resize with the shards of NewTiny.
+func (c *Cache) ResizeTiny(size, n int, now time.Time) (*Cache, error) {
+	return c.resize(n, size, now)
 }
 
-// Holds tells whether something is stored under key itself, whatever its age, without
-// counting it as asked for.
+// Holds reports whether key itself is stored, whatever its age. It counts no use.
 func (c *Cache) Holds(key []byte) bool {
 	_, ok := c.held(key)
 	return ok
 }
 
-// InMain tells whether what is stored under key is in a main log.
+// InMain reports whether key is stored in a main log.
 func (c *Cache) InMain(key []byte) bool {
 	main, ok := c.held(key)
 	return ok && main
@@ -35,23 +34,23 @@ func (c *Cache) InMain(key []byte) bool {
 
 func (c *Cache) held(key []byte) (main, ok bool) {
 	k := c.key(key)
-	s := c.lock(k.low)
+	s := c.lockShard(k.shardBits)
 	defer s.mu.Unlock()
 	_, off, ok := s.find(&k, k.rrtype)
 	return off >= s.main.base, ok
 }
 
-// Tag is the place of an owner, which it may share.
+// Tag returns the tag of an owner. Owners may share a tag.
 func (c *Cache) Tag(owner []byte) uint16 { return c.tag(owner) }
 
-// Shards counts the shards.
+// Shards returns the number of shards.
 func (c *Cache) Shards() int { return len(c.shards) }
 
-// Emptied counts the shards whose memory was given back.
-func (c *Cache) Emptied() (n int) {
+// Released counts the shards whose memory was freed.
+func (c *Cache) Released() (n int) {
 	for _, s := range c.shards {
 		s.mu.Lock()
-		if s.next != nil && s.arena == nil {
+		if s.successor != nil && s.arena == nil {
 			n++
 		}
 		s.mu.Unlock()
@@ -59,32 +58,32 @@ func (c *Cache) Emptied() (n int) {
 	return n
 }
 
-// Takes tells whether a fits into a shard.
-func (c *Cache) Takes(key []byte, a *Answer) bool {
+// Fits reports whether a fits a shard.
+func (c *Cache) Fits(key []byte, a *Answer) bool {
 	k := c.key(key)
-	s := c.lock(k.low)
+	s := c.lockShard(k.shardBits)
 	defer s.mu.Unlock()
 	return entrySize(len(k.tail()), len(a.TTLs), len(a.Msg)) <= s.main.size/4
 }
 
-// Check says which promise between logs, index and sums is broken.
+// Check verifies the invariants of logs, index and counters.
 func (c *Cache) Check() error {
 	var errs []error
-	c.visit(func(s *shard) { errs = append(errs, s.check()) })
+	c.eachShard(func(s *shard) { errs = append(errs, s.check()) })
 	return errors.Join(errs...)
 }
 
 func (s *shard) check() error { return s.checkBy(s.key) }
 
-// checkBy is check where keys have other hashes than they would have.
+// checkBy is check with another hash function for keys.
 func (s *shard) checkBy(keyOf func(raw []byte) key) error {
 	seen := map[string]bool{}
 	count, live := 0, 0
 	visit := func(off int) error {
-		e := s.at(off)
+		e := s.entryAt(off)
 		if e.dead() {
 			if n := s.index.slotsOf(off); n != 0 {
-				return fmt.Errorf("dead entry at %d is found in %d slots", off, n)
+				return fmt.Errorf("dead entry at %d is in %d index slots", off, n)
 			}
 			return nil
 		}
@@ -106,18 +105,18 @@ func (s *shard) checkBy(keyOf func(raw []byte) key) error {
 		return errors.New("the logs do not share the arena")
 	case count != s.index.count || count != filled:
 		return fmt.Errorf("%d live entries, index counts %d and holds %d", count, s.index.count, filled)
-	case live != s.live || live > len(s.arena):
-		return fmt.Errorf("%d live bytes in an arena of %d, counted %d", live, len(s.arena), s.live)
-	case count > s.index.most || s.index.most >= len(s.index.slots):
-		return fmt.Errorf("%d entries in %d slots, at most %d", count, len(s.index.slots), s.index.most)
+	case live != s.liveBytes || live > len(s.arena):
+		return fmt.Errorf("%d live bytes in an arena of %d, counted %d", live, len(s.arena), s.liveBytes)
+	case count > s.index.maxCount || s.index.maxCount >= len(s.index.slots):
+		return fmt.Errorf("%d entries in %d slots, at most %d", count, len(s.index.slots), s.index.maxCount)
 	}
 	return nil
 }
 
-// checkEntry checks that the index finds the live entry at off, once.
+// checkEntry checks that the index has the live entry at off exactly once.
 func (s *shard) checkEntry(off int, e entry, seen map[string]bool, keyOf func(raw []byte) key) error {
 	if n := s.index.slotsOf(off); n != 1 {
-		return fmt.Errorf("live entry at %d is found in %d slots", off, n)
+		return fmt.Errorf("live entry at %d is in %d index slots", off, n)
 	}
 	raw := e.key()
 	if seen[string(raw)] {
@@ -128,7 +127,7 @@ func (s *shard) checkEntry(off int, e entry, seen map[string]bool, keyOf func(ra
 	if _, at, ok := s.find(&k, k.rrtype); !ok || at != off {
 		return fmt.Errorf("entry at %d is found at %d (%t) under its own key", off, at, ok)
 	}
-	if denial := e[offFlags]&flagDenied != 0; denial != (k.rrtype == denied) {
+	if denial := e[offFlags]&flagDenial != 0; denial != (k.rrtype == denialType) {
 		return fmt.Errorf("entry at %d denies its name (%t) and has the type %d", off, denial, k.rrtype)
 	}
 	if e[offFreq] > maxFreq {
@@ -137,14 +136,14 @@ func (s *shard) checkEntry(off int, e entry, seen map[string]bool, keyOf func(ra
 	return nil
 }
 
-// key is what the entry is stored under.
+// key returns the key of the entry.
 func (e entry) key() []byte {
 	key := append([]byte(nil), e.name()...)
 	key = binary.BigEndian.AppendUint16(key, e.rrtype())
 	return append(key, e.tail()...)
 }
 
-// slotsOf counts the slots that stand for off.
+// slotsOf counts the index slots of off.
 func (x *index) slotsOf(off int) int {
 	n := 0
 	for _, slot := range x.slots {
@@ -155,7 +154,7 @@ func (x *index) slotsOf(off int) int {
 	return n
 }
 
-// check walks the log from its tail to its head and visits every entry.
+// check visits every entry from the log's tail to its head.
 func (r *ring) check(s *shard, visit func(off int) error) error {
 	end := r.base + r.size
 	parts := [][2]int{{r.tail, r.head}}
@@ -174,7 +173,7 @@ func (r *ring) check(s *shard, visit func(off int) error) error {
 	for _, part := range parts {
 		off := part[0]
 		for off < part[1] {
-			size := s.at(off).size()
+			size := s.entryAt(off).size()
 			if size < headerLen || size%8 != 0 || off%8 != 0 {
 				return fmt.Errorf("entry of %d bytes at %d", size, off)
 			}

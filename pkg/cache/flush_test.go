@@ -77,8 +77,8 @@ func TestFlush(t *testing.T) {
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	c := newStale(t, hourly)
-	for _, s := range []said{{0, "data", keyMX}, {0, "nxdomain", keyA}, {0, "data", keyDO}} {
-		s.tell(t, c)
+	for _, s := range []upstreamAnswer{{0, "data", keyMX}, {0, "nxdomain", keyA}, {0, "data", keyDO}} {
+		s.put(t, c)
 	}
 	c.Remove(keyMX)
 	c.Remove(keyMX)
@@ -93,9 +93,8 @@ func TestRemove(t *testing.T) {
 	check(t, c)
 }
 
-// TestFlushed fills a cache again and again, and flushes it in between: the room is used
-// again.
-func TestFlushed(t *testing.T) {
+// TestFlushReusesSpace fills and flushes a cache repeatedly.
+func TestFlushReusesSpace(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, cache.Prefetch{})
 	for range 5 {

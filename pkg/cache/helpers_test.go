@@ -13,13 +13,13 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// epoch is when every test begins.
+// epoch is the start time of every test.
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// after is the moment d after the test began.
+// after returns the time d after the start of the test.
 func after(d time.Duration) time.Time { return epoch.Add(d) }
 
-// keyOf is the key for name, such as "www.example.", with tail behind name and type.
+// keyOf returns the key for name, such as "www.example.", with tail after name and type.
 func keyOf(name string, rrtype uint16, tail ...byte) []byte {
 	var key []byte
 	for label := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
@@ -32,7 +32,7 @@ func keyOf(name string, rrtype uint16, tail ...byte) []byte {
 	return append(key, tail...)
 }
 
-// questionLen is the octets of name and type at the start of key.
+// questionLen returns the length of name and type at the start of key.
 func questionLen(key []byte) int {
 	off := 0
 	for key[off] != 0 {
@@ -41,21 +41,21 @@ func questionLen(key []byte) int {
 	return off + 3
 }
 
-// A rr is one record whose owner is the name that was asked.
+// An rr is one record of the queried name.
 type rr struct {
 	rrtype uint16
 	ttl    uint32
 	rdata  []byte
 }
 
-// answerTo makes the answer to key's question, usable for life.
+// answerTo returns the answer to key's question with the given lifetime.
 func answerTo(key []byte, life time.Duration, records ...rr) *cache.Answer {
 	msg := make([]byte, wire.HeaderLen, 512)
 	msg[2], msg[3], msg[5] = 0x81, 0x80, 1
 	binary.BigEndian.PutUint16(msg[6:], uint16(len(records)))
 	msg = append(msg, key[:questionLen(key)]...)
 	msg = binary.BigEndian.AppendUint16(msg, wire.ClassIN)
-	a := &cache.Answer{Life: life}
+	a := &cache.Answer{Lifetime: life}
 	for _, r := range records {
 		msg = append(msg, 0xc0, wire.HeaderLen)
 		msg = binary.BigEndian.AppendUint16(msg, r.rrtype)
@@ -69,12 +69,12 @@ func answerTo(key []byte, life time.Duration, records ...rr) *cache.Answer {
 	return a
 }
 
-// plain makes an answer of one opaque record of n octets with life as its TTL.
+// plain returns an answer of one opaque record of n bytes with life as its TTL.
 func plain(key []byte, life time.Duration, n int) *cache.Answer {
 	return answerTo(key, life, rr{rrtype: 16, ttl: uint32(life / time.Second), rdata: make([]byte, n)})
 }
 
-// ttlsOf reads the TTLs of msg, an answer of the shape a.
+// ttlsOf reads the TTLs of msg, an answer with the layout of a.
 func ttlsOf(a *cache.Answer, msg []byte) []uint32 {
 	var ttls []uint32
 	for _, off := range a.TTLs {
@@ -83,7 +83,7 @@ func ttlsOf(a *cache.Answer, msg []byte) []uint32 {
 	return ttls
 }
 
-// rdataOf reads the RDATA of msg, an answer of the shape a.
+// rdataOf reads the RDATA of msg, an answer with the layout of a.
 func rdataOf(a *cache.Answer, msg []byte) []string {
 	var rdata []string
 	for _, off := range a.TTLs {
@@ -93,7 +93,7 @@ func rdataOf(a *cache.Answer, msg []byte) []string {
 	return rdata
 }
 
-// newCache makes a cache of the least size.
+// newCache returns a cache of the minimum size.
 func newCache(tb testing.TB, p cache.Prefetch) *cache.Cache {
 	tb.Helper()
 	c, err := cache.New(cache.Config{Size: cache.MinSize, Prefetch: p}, epoch)
@@ -103,7 +103,7 @@ func newCache(tb testing.TB, p cache.Prefetch) *cache.Cache {
 	return c
 }
 
-// newTiny makes a cache of one shard of size bytes.
+// newTiny returns a cache of one shard of size bytes.
 func newTiny(tb testing.TB, size int) *cache.Cache {
 	tb.Helper()
 	c, err := cache.NewTiny(size, 1, epoch)
@@ -113,7 +113,7 @@ func newTiny(tb testing.TB, size int) *cache.Cache {
 	return c
 }
 
-// check fails the test if c is broken inside.
+// check fails the test if an invariant of c is violated.
 func check(tb testing.TB, c *cache.Cache) {
 	tb.Helper()
 	if err := c.Check(); err != nil {
@@ -121,12 +121,12 @@ func check(tb testing.TB, c *cache.Cache) {
 	}
 }
 
-// nth is a key like no other's.
+// nth returns a unique key.
 func nth(prefix string, i int) []byte {
 	return keyOf(fmt.Sprintf("%s%07d.example.", prefix, i), 1, 0)
 }
 
-// freshness finds out how fresh key is at now, and asks for it thereby.
+// freshness looks key up, which counts as a use, and returns its freshness.
 func freshness(c *cache.Cache, key []byte, now time.Time) cache.Freshness {
 	_, f := c.Lookup(key, now, nil)
 	return f

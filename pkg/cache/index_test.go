@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestIndex plays adds, moves and removals against a map. Few homes and few tags
-// make probes long, equal tags frequent and runs that cross the table's end.
+// TestIndex compares adds, moves and removals with a map. Few homes and few tags make long probes,
+// frequent equal tags and runs across the table's end.
 func TestIndex(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -30,8 +30,8 @@ func TestIndex(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(1, uint64(tt.slots)))
 			x := newIndex(make([]uint64, tt.slots))
-			if want := tt.slots / 8 * 7; x.most != want {
-				t.Fatalf("takes %d of %d, want %d", x.most, tt.slots, want)
+			if want := tt.slots / 8 * 7; x.maxCount != want {
+				t.Fatalf("takes %d of %d, want %d", x.maxCount, tt.slots, want)
 			}
 			hashes := map[int]uint64{} // by offset
 			for i := range 4_000 {
@@ -43,13 +43,13 @@ func TestIndex(t *testing.T) {
 				}
 				off := freeOffset(r, hashes)
 				switch used := offsets(hashes); {
-				case len(used) < x.most && r.IntN(2) == 0:
+				case len(used) < x.maxCount && r.IntN(2) == 0:
 					x.add(hash, off)
 					hashes[off] = hash
 				case len(used) == 0:
 				case r.IntN(3) == 0:
 					from := used[r.IntN(len(used))]
-					x.move(hashes[from], from, off)
+					x.relocate(hashes[from], from, off)
 					hashes[off] = hashes[from]
 					delete(hashes, from)
 				default:
@@ -71,7 +71,7 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// freeOffset is an offset that is not in use, the largest there can be included.
+// freeOffset returns an unused offset, possibly the largest.
 func freeOffset(r *rand.Rand, used map[int]uint64) int {
 	for {
 		off := []int{0, 8, 1<<35 - 16, 1 << 34}[r.IntN(4)]
@@ -93,7 +93,7 @@ func offsets(hashes map[int]uint64) []int {
 	return all
 }
 
-// compareIndex asks for hash: the walk gives all offsets of its tag, each once.
+// compareIndex checks that a probe for hash returns all offsets of its tag once.
 func compareIndex(t *testing.T, x *index, hashes map[int]uint64, hash uint64) {
 	t.Helper()
 	var want, got []int

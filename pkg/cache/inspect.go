@@ -12,51 +12,51 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// Bounds on what a look inside holds up and takes.
+// Bounds on the lock time and size of an inspection.
 const (
-	walkStep    = 512     // places of an index that are looked at under one lock: some 50 µs
-	maxInspect  = 256     // entries of one name: more than clients' subnets make there are not
+	walkStep    = 512     // index positions visited under one lock: about 50 µs
+	maxInspect  = 256     // entries of one name; client subnets may create many
 	maxMessages = 1 << 20 // bytes of their messages
 )
 
-// A State says what an entry is good for, in a word for operators.
+// A State is the state of an entry, as operators see it.
 type State uint8
 
-// The states. What is of no use waits for its turn to be overwritten.
+// The states. Unusable entries stay until they are overwritten.
 const (
-	StateFresh    State = iota // an answer within its time
-	StateDue                   // a fresh answer whose refresh was asked for
-	StateStale                 // an answer past its time that is given if nothing better comes
-	StateResting               // a stale answer that is given at once: its refresh failed or was late a moment ago
-	StateFailed                // a remembered failure
-	StateExpired               // of no use: past its time for too long
-	StateOutdated              // of no use: older than the last event of its owner
+	StateFresh    State = iota // not expired
+	StateDue                   // fresh, and its prefetch was requested
+	StateStale                 // expired; used if upstream does not answer
+	StateBackoff               // stale and used at once: a refresh failed or timed out recently
+	StateFailed                // a cached failure
+	StateExpired               // unusable: expired for too long
+	StateOutdated              // unusable: older than its owner's last change
 )
 
-// String is the state's word.
+// String returns the word for the state in status pages and explanations.
 func (s State) String() string {
 	return [...]string{"fresh", "due", "stale", "resting", "failed", "expired", "outdated"}[s]
 }
 
-// Usable tells whether an entry of the state may be a reply.
+// Usable reports whether an entry in this state may be returned to clients.
 func (s State) Usable() bool { return s < StateExpired }
 
-// An Entry is what is held under one key, as it was at a moment.
+// An Entry describes what is stored under one key, at one time.
 type Entry struct {
 	Name   []byte // canonical wire form
-	Type   uint16 // 0: every type, because the name does not exist
-	DO, CD bool   // flags of the questions that it answers
+	Type   uint16 // 0: all types, because the name does not exist
+	DO, CD bool   // flags of the questions it answers
 	Subnet []byte // RFC 7871 option data; nil: none
 	State  State
 	Rcode  int
 	Age    time.Duration // since it was stored
-	Left   time.Duration // until its time is over; negative: since it was
-	Hits   int           // since it was stored; 65535: that many or more
-	Size   int           // bytes of its log
-	Msg    []byte        // whole message with the TTLs of the moment; nil from Peek and Top
+	Left   time.Duration // until expiry; negative: since expiry
+	Hits   int           // since it was stored, 65535 at most
+	Size   int           // bytes in its log
+	Msg    []byte        // whole message with current TTLs; nil from Peek and Top
 }
 
-// A Rank is what Top sorts by.
+// A Rank is the sort order of Top.
 type Rank uint8
 
 // The ranks.
@@ -65,29 +65,29 @@ const (
 	BySize
 )
 
-// of is how high an entry ranks.
-func (r Rank) of(e entry) int {
+// value returns the sort value of an entry.
+func (r Rank) value(e entry) int {
 	if r == BySize {
 		return e.size()
 	}
 	return int(e.hits())
 }
 
-// Inspect gives what is held of a name, which is canonical and in wire form, by type
-// and flags: up to 256 entries, and up to 1 MiB of messages. It counts no hit.
+// Inspect returns the entries of name, which is canonical and in wire form, sorted by type and flags:
+// at most 256 entries with at most 1 MiB of messages. It counts no hit.
 func (c *Cache) Inspect(name []byte, now time.Time) []Entry {
 	var list []Entry
-	at, room := c.at(now), maxMessages
-	c.walk(c.denialKey(name, nil).low, func(s *shard, e entry) {
+	at, room := c.nanos(now), maxMessages
+	c.walk(c.denialKey(name, nil).shardBits, func(s *shard, e entry) {
 		if len(list) == maxInspect || !bytes.Equal(e.name(), name) {
 			return
 		}
-		seen := s.view(e, at)
+		seen := s.publicEntry(e, at)
 		if slices.ContainsFunc(list, func(other Entry) bool { return seen.compare(&other) == 0 }) {
 			return
 		}
 		if room -= len(e.msg()); room >= 0 {
-			seen.Msg = e.counted(at)
+			seen.Msg = e.currentAnswer(at)
 		}
 		list = append(list, seen)
 	})
@@ -95,42 +95,41 @@ func (c *Cache) Inspect(name []byte, now time.Time) []Entry {
 	return list
 }
 
-// Peek gives what Lookup would find, and perhaps not use, for the question of key. It
-// counts no hit.
+// Peek returns the entry that Lookup would select for key, even if it is not usable. It counts no hit.
 func (c *Cache) Peek(key []byte, now time.Time) (Entry, bool) {
-	k, at := c.key(key), c.at(now)
-	s := c.lock(k.low)
+	k, at := c.key(key), c.nanos(now)
+	s := c.lockShard(k.shardBits)
 	defer s.mu.Unlock()
-	e, _ := s.choose(&k, at)
+	e, _ := s.selectEntry(&k, at)
 	if e == nil {
 		return Entry{}, false
 	}
-	return s.view(e, at), true
+	return s.publicEntry(e, at), true
 }
 
-// Top gives the n entries that rank highest, the highest first. What comes and goes
-// meanwhile may be missing. It counts no hit.
+// Top returns the n highest-ranking entries in descending order. Entries stored or evicted during the
+// call may be missing. It counts no hit.
 func (c *Cache) Top(n int, by Rank, now time.Time) []Entry {
-	at := c.at(now)
+	at := c.nanos(now)
 	for {
-		c = c.newest()
-		t := top{limit: n, by: by}
+		c = c.current()
+		t := topHeap{limit: n, by: by}
 		for i := range c.shards {
-			c.walk(uint64(i), func(s *shard, e entry) { t.take(s, e, at) })
+			c.walk(uint64(i), func(s *shard, e entry) { t.add(s, e, at) })
 		}
-		if c.newest() == c {
+		if c.current() == c {
 			return t.sorted()
 		}
 	}
 }
 
-// walk calls f for the entries of the shard with the low bits of a name's hash, some at
-// a time under its lock. What stays is met, now and then twice.
+// walk calls f for the entries of the shard of a name's hash bits, some at a time under its lock. It
+// visits every entry that stays, occasionally twice.
 func (c *Cache) walk(low uint64, f func(s *shard, e entry)) {
 	var in *shard
 	for pos, done := 0, false; !done; {
-		s := c.lock(low)
-		if s != in { // the entries have moved, and are all ahead again
+		s := c.lockShard(low)
+		if s != in { // the entries moved: start over
 			in, pos = s, 0
 		}
 		pos, done = s.walk(pos, f)
@@ -138,14 +137,13 @@ func (c *Cache) walk(low uint64, f func(s *shard, e entry)) {
 	}
 }
 
-// walk calls f for the entries of some places of the index from pos on, and gives the
-// place to go on from. It stops at a free place only: what is behind one belongs there,
-// and gets in front of it by no removal.
+// walk calls f for the entries of some index positions from pos on, and returns the position to
+// continue from. It stops only at a free position: no removal moves an entry across one.
 func (s *shard) walk(pos int, f func(s *shard, e entry)) (next int, done bool) {
 	for least := pos + walkStep; pos < len(s.index.slots); pos++ {
 		slot := s.index.slots[pos]
 		if slot != 0 {
-			f(s, s.at(int(slot&0xffffffff-1)<<3))
+			f(s, s.entryAt(int(slot&0xffffffff-1)<<3))
 		} else if pos >= least {
 			return pos, false
 		}
@@ -153,8 +151,8 @@ func (s *shard) walk(pos int, f func(s *shard, e entry)) (next int, done bool) {
 	return pos, true
 }
 
-// view is e in public, without its message.
-func (s *shard) view(e entry, at int64) Entry {
+// publicEntry describes e, without its message.
+func (s *shard) publicEntry(e entry, at int64) Entry {
 	v := Entry{
 		Name: bytes.Clone(e.name()), Type: e.rrtype(), State: s.stateOf(e, at), Rcode: int(e.msg()[3] & 0x0f),
 		Age: time.Duration(max(0, at-e.stored())), Left: time.Duration(e.end() - at), Hits: int(e.hits()), Size: e.size(),
@@ -168,20 +166,20 @@ func (s *shard) view(e entry, at int64) Entry {
 	return v
 }
 
-// stateOf is what e is good for, in an operator's words.
+// stateOf returns the state of e for operators.
 func (s *shard) stateOf(e entry, at int64) State {
 	switch s.state(e, at) {
-	case Fresh, Due:
-		if e[offFlags]&flagDue != 0 {
+	case Fresh, PrefetchDue:
+		if e[offFlags]&flagPrefetched != 0 {
 			return StateDue
 		}
 		return StateFresh
 	case Failed:
 		return StateFailed
-	case Late:
+	case Stale:
 		return StateStale
-	case Resting:
-		return StateResting
+	case StaleBackoff:
+		return StateBackoff
 	case Absent:
 	}
 	if s.outdated(e) {
@@ -190,16 +188,15 @@ func (s *shard) stateOf(e entry, at int64) State {
 	return StateExpired
 }
 
-// counted is the answer at the moment at, as the next one who asks would get it: he
-// still does.
-func (e entry) counted(at int64) []byte {
-	turn := binary.LittleEndian.Uint16(e[offTurn:])
+// currentAnswer returns the answer as the next client would get it, without rotating its addresses.
+func (e entry) currentAnswer(at int64) []byte {
+	turn := binary.LittleEndian.Uint16(e[offRotation:])
 	msg := e.appendAnswer(nil, at)
-	binary.LittleEndian.PutUint16(e[offTurn:], turn)
+	binary.LittleEndian.PutUint16(e[offRotation:], turn)
 	return msg
 }
 
-// compare orders entries by what tells their questions apart. It is 0 for one key.
+// compare orders entries by their key. It returns 0 for equal keys.
 func (e *Entry) compare(o *Entry) int {
 	flag := func(b bool) int {
 		if b {
@@ -213,14 +210,14 @@ func (e *Entry) compare(o *Entry) int {
 	)
 }
 
-// A top collects the entries that rank highest: a heap, the lowest of them first.
-type top struct {
+// A topHeap collects the highest-ranking entries: a heap with the lowest of them first.
+type topHeap struct {
 	limit int
 	by    Rank
 	heap  []ranked
 }
 
-// A ranked is an entry and how high it ranks.
+// A ranked is an entry and its sort value.
 type ranked struct {
 	Entry
 
@@ -228,16 +225,16 @@ type ranked struct {
 	hash uint64
 }
 
-// below tells whether heap place i ranks lower than place j.
-func (t *top) below(i, j int) bool { return t.heap[i].rank < t.heap[j].rank }
+// below reports whether heap element i ranks lower than element j.
+func (t *topHeap) below(i, j int) bool { return t.heap[i].rank < t.heap[j].rank }
 
-// take takes e in if it ranks high enough.
-func (t *top) take(s *shard, e entry, at int64) {
-	rank := t.by.of(e)
+// add adds e if it ranks high enough.
+func (t *topHeap) add(s *shard, e entry, at int64) {
+	rank := t.by.value(e)
 	if len(t.heap) == t.limit && (t.limit == 0 || rank <= t.heap[0].rank) {
 		return
 	}
-	r := ranked{Entry: s.view(e, at), rank: rank, hash: e.hash()}
+	r := ranked{Entry: s.publicEntry(e, at), rank: rank, hash: e.hash()}
 	for i := range t.heap {
 		if t.heap[i].hash == r.hash && t.heap[i].compare(&r.Entry) == 0 {
 			return
@@ -245,22 +242,22 @@ func (t *top) take(s *shard, e entry, at int64) {
 	}
 	if len(t.heap) < t.limit {
 		t.heap = append(t.heap, r)
-		t.rise(len(t.heap) - 1)
+		t.siftUp(len(t.heap) - 1)
 		return
 	}
 	t.heap[0] = r
-	t.sink(0)
+	t.siftDown(0)
 }
 
-// rise moves place i of the heap up to where it belongs.
-func (t *top) rise(i int) {
+// siftUp restores the heap order upwards from element i.
+func (t *topHeap) siftUp(i int) {
 	for ; i > 0 && t.below(i, (i-1)/2); i = (i - 1) / 2 {
 		t.swap(i, (i-1)/2)
 	}
 }
 
-// sink moves place i of the heap down to where it belongs.
-func (t *top) sink(i int) {
+// siftDown restores the heap order downwards from element i.
+func (t *topHeap) siftDown(i int) {
 	for {
 		least := i
 		for _, child := range [...]int{2*i + 1, 2*i + 2} {
@@ -276,10 +273,10 @@ func (t *top) sink(i int) {
 	}
 }
 
-func (t *top) swap(i, j int) { t.heap[i], t.heap[j] = t.heap[j], t.heap[i] }
+func (t *topHeap) swap(i, j int) { t.heap[i], t.heap[j] = t.heap[j], t.heap[i] }
 
-// sorted gives the entries, the highest first, those of one rank by name.
-func (t *top) sorted() []Entry {
+// sorted returns the entries in descending order, those of equal rank by key.
+func (t *topHeap) sorted() []Entry {
 	slices.SortFunc(t.heap, func(a, b ranked) int {
 		return cmp.Or(cmp.Compare(b.rank, a.rank), a.compare(&b.Entry))
 	})

@@ -18,10 +18,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// name is the name of a key.
+// name returns the name of a key.
 func name(key []byte) []byte { return key[:questionLen(key)-2] }
 
-// denialOf makes the denial of key's name, with an opaque record of ttl seconds.
+// denialOf returns the denial of key's name, with an opaque record of life as its TTL.
 func denialOf(key []byte, life time.Duration) *cache.Answer {
 	a := plain(key, life, 20)
 	a.Msg[3] |= wire.RcodeNXDomain
@@ -29,7 +29,7 @@ func denialOf(key []byte, life time.Duration) *cache.Answer {
 	return a
 }
 
-// TestInspectStates shows what is told of an entry in each state.
+// TestInspectStates inspects an entry in each state.
 func TestInspectStates(t *testing.T) {
 	t.Parallel()
 	owner := name(keyOf("svc.example.", 0))
@@ -70,7 +70,7 @@ func TestInspectStates(t *testing.T) {
 		}, 70 * time.Second, []told{{1, "stale", 0, 70 * time.Second, -10 * time.Second, 0, []uint32{0}}}},
 		{"resting", func(c *cache.Cache) {
 			c.Put(key, plain(key, time.Minute, 4), epoch)
-			c.Rest(key, after(80*time.Second), after(70*time.Second))
+			c.DelayRefresh(key, after(80*time.Second), after(70*time.Second))
 		}, 71 * time.Second, []told{{1, "resting", 0, 71 * time.Second, -11 * time.Second, 0, []uint32{0}}}},
 		{"too old to be of use", func(c *cache.Cache) {
 			c.Put(key, plain(key, time.Minute, 4), epoch)
@@ -85,9 +85,9 @@ func TestInspectStates(t *testing.T) {
 		}, 2 * time.Second, []told{{1, "expired", 0, 2 * time.Second, -time.Second, 0, nil}}},
 		{"changed by its owner", func(c *cache.Cache) {
 			a := plain(key, time.Minute, 4)
-			a.Owner, a.Asked = owner, epoch
+			a.Owner, a.QueriedAt = owner, epoch
 			c.Put(key, a, epoch)
-			c.Changed(owner, after(time.Second))
+			c.OwnerChanged(owner, after(time.Second))
 		}, 2 * time.Second, []told{{1, "outdated", 0, 2 * time.Second, 58 * time.Second, 0, []uint32{58}}}},
 		{"a name that does not exist", func(c *cache.Cache) {
 			c.Put(key, denialOf(key, time.Minute), epoch)
@@ -104,7 +104,7 @@ func TestInspectStates(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			c := newCache(t, cache.Prefetch{Hits: 2, Remaining: 0.1})
-			c.SetStale(cache.Stale{For: time.Hour, TTL: 30 * time.Second})
+			c.SetServeStale(cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second})
 			tc.do(c)
 			before := c.Stats()
 			var got []told
@@ -121,13 +121,13 @@ func TestInspectStates(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			if diff := gocmp.Diff(before, c.Stats()); diff != "" {
-				t.Errorf("it is counted (-before +after):\n%s", diff)
+				t.Errorf("Inspect changed the stats (-before +after):\n%s", diff)
 			}
 		})
 	}
 }
 
-// ttlsIn reads the TTLs of a message that plain or denialOf has made.
+// ttlsIn reads the TTLs of a message of plain or denialOf.
 func ttlsIn(msg []byte) (ttls []uint32) {
 	key := msg[wire.HeaderLen:]
 	off := wire.HeaderLen + questionLen(key) + 2 // behind the class
@@ -138,7 +138,7 @@ func ttlsIn(msg []byte) (ttls []uint32) {
 	return ttls
 }
 
-// TestInspectKeys tells entries of one name and type apart.
+// TestInspectKeys distinguishes entries of one name and type.
 func TestInspectKeys(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, cache.Prefetch{})
@@ -162,8 +162,8 @@ func TestInspectKeys(t *testing.T) {
 	}
 }
 
-// TestInspectIsBounded asks for a name that clients' subnets have filled the cache with.
-func TestInspectIsBounded(t *testing.T) {
+// TestInspectBounds inspects a name with many client subnets.
+func TestInspectBounds(t *testing.T) {
 	t.Parallel()
 	c, err := cache.New(cache.Config{Size: 64 << 20}, epoch)
 	if err != nil {
@@ -178,12 +178,12 @@ func TestInspectIsBounded(t *testing.T) {
 		size += len(e.Msg)
 	}
 	if len(list) == 0 || len(list) > 256 || size == 0 || size > 1<<20 {
-		t.Errorf("%d entries with %d bytes of messages, want some, 256 and 1 MiB at most", len(list), size)
+		t.Errorf("%d entries with %d bytes of messages, want up to 256 and 1 MiB", len(list), size)
 	}
 }
 
-// TestInspectKeepsTheTurn shows that a look leaves the order of addresses to those who ask.
-func TestInspectKeepsTheTurn(t *testing.T) {
+// TestInspectKeepsRotation checks that Inspect does not rotate addresses.
+func TestInspectKeepsRotation(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, cache.Prefetch{})
 	key := keyOf("a.example.", wire.TypeA, 0)
@@ -194,16 +194,16 @@ func TestInspectKeepsTheTurn(t *testing.T) {
 		seen := c.Inspect(name(key), epoch)
 		got, _ := c.Lookup(key, epoch, nil)
 		if diff := gocmp.Diff(rdataOf(a, got), rdataOf(a, seen[0].Msg)); diff != "" {
-			t.Errorf("seen before it was given (-given +seen):\n%s", diff)
+			t.Errorf("inspected before the lookup (-lookup +inspected):\n%s", diff)
 		}
 	}
 }
 
-// TestPeek shows that it finds what Lookup uses.
+// TestPeek checks that Peek returns the entry that Lookup uses.
 func TestPeek(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, cache.Prefetch{})
-	c.SetStale(cache.Stale{For: time.Hour, TTL: 30 * time.Second})
+	c.SetServeStale(cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second})
 	a, txt := keyOf("a.example.", wire.TypeA, 0), keyOf("a.example.", wire.TypeTXT, 0)
 	if _, ok := c.Peek(a, epoch); ok {
 		t.Error("found in an empty cache")
@@ -218,11 +218,11 @@ func TestPeek(t *testing.T) {
 		}
 	}
 	if got := c.Stats(); got.Hits+got.Misses != 0 {
-		t.Errorf("it is counted: %+v", got)
+		t.Errorf("Peek changed the stats: %+v", got)
 	}
 }
 
-// TestTop compares with a sorted list of all.
+// TestTop compares Top with a sorted list.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -263,7 +263,7 @@ func TestTop(t *testing.T) {
 					t.Errorf("%q twice", e.Name)
 				}
 				seen[string(e.Name)] = true
-				// Of those that share the last rank any may be there.
+				// Any entries of the last rank may be in the list.
 				if rank > want[len(want)-1].Rank && string(e.Name) != want[i].Name {
 					t.Errorf("rank %d, place %d of %d: %q, want %q", by, i, n, e.Name, want[i].Name)
 				}
@@ -275,7 +275,7 @@ func TestTop(t *testing.T) {
 	}
 }
 
-// TestInspectWhileResized looks inside while the cache is used, and becomes larger and smaller.
+// TestInspectWhileResized inspects a cache while it is used and resized.
 func TestInspectWhileResized(t *testing.T) {
 	t.Parallel()
 	c, err := cache.New(cache.Config{Size: 2 << 20}, epoch)
@@ -319,7 +319,7 @@ func TestInspectWhileResized(t *testing.T) {
 		}
 	})
 	for i := range 20 {
-		c, err = c.Resized(cache.Config{Size: int64(1+i%4*3) << 20}, epoch)
+		c, err = c.Resize(cache.Config{Size: int64(1+i%4*3) << 20}, epoch)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -329,7 +329,7 @@ func TestInspectWhileResized(t *testing.T) {
 	check(t, c)
 }
 
-// BenchmarkTop looks through a full cache of 64 MiB.
+// BenchmarkTop scans a full cache of 64 MiB.
 func BenchmarkTop(b *testing.B) {
 	c, err := cache.New(cache.Config{Size: 64 << 20}, epoch)
 	if err != nil {

@@ -8,66 +8,65 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// Freshness is what Lookup found.
+// Freshness is the result of a lookup.
 type Freshness uint8
 
-// The kinds of freshness.
+// Results of a lookup.
 const (
-	Absent  Freshness = iota // nothing that may be used
-	Fresh                    // an answer
-	Due                      // an answer whose refresh the caller should start; said once per stored answer
-	Failed                   // a remembered failure (RFC 9520)
-	Late                     // an answer past its time, not appended: upstream is to be asked first
-	Resting                  // an answer past its time, appended, whose refresh failed or was overdue a moment ago
+	Absent       Freshness = iota // no usable entry
+	Fresh                         // an answer
+	PrefetchDue                   // a fresh answer that the caller should refresh; returned once per stored answer
+	Failed                        // a cached failure (RFC 9520)
+	Stale                         // an expired answer, not appended: the caller should query upstream first
+	StaleBackoff                  // an expired answer, appended: a refresh failed or timed out recently
 )
 
-// Lookup appends the answer stored under key to dst, with its TTLs counted down
-// to now and its address records rotated by one more place than last time; one that
-// rests has the TTLs that answers past their time are given with. The header's ID and
-// flags and the question's spelling are the stored ones. It keeps no reference to dst.
+// Lookup appends the answer stored under key to dst. It counts the TTLs down to now and rotates the
+// address records by one more place than last time. An answer in backoff gets the stale TTL. The
+// header's ID and flags and the question's case are as stored. Lookup keeps no reference to dst.
 //
-// In this order it is: the fresh answer to the question, the fresh denial of its name,
-// the later of the two past their time, the remembered failure.
+// It prefers, in this order: the fresh answer to the question, the fresh denial of its name, the later
+// of the two if stale, the cached failure.
 func (c *Cache) Lookup(key []byte, now time.Time, dst []byte) ([]byte, Freshness) {
-	k, at := c.key(key), c.at(now)
-	s := c.lock(k.low)
+	k, at := c.key(key), c.nanos(now)
+	s := c.lockShard(k.shardBits)
 	start := len(dst)
-	e, found := s.choose(&k, at)
+	e, found := s.selectEntry(&k, at)
 	switch found {
 	case Fresh:
 		s.stats.Hits++
-		if hits := e.touch(); s.becomesDue(e, hits, at) {
-			found = Due
+		if hits := e.touch(); s.prefetchDue(e, hits, at) {
+			found = PrefetchDue
 		}
 		dst = e.appendAnswer(dst, at)
 	case Failed:
 		s.stats.Hits++
 		e.touch()
 		dst = e.appendAnswer(dst, at)
-	case Resting:
+	case StaleBackoff:
 		s.stats.Stale++
 		e.touch()
-		e[offFlags] |= flagAsked
+		e[offFlags] |= flagStaleUsed
 		dst = e.appendStale(dst, s.staleTTL.Load())
 	default:
-		s.missed(e, found)
+		s.countMiss(e, found)
 		s.mu.Unlock()
 		return dst, found
 	}
-	e.answer(dst[start:], &k)
+	e.setQuestionType(dst[start:], &k)
 	s.mu.Unlock()
 	return dst, found
 }
 
-// missed counts a lookup that gives nothing, though it may have found e.
-func (s *shard) missed(e entry, found Freshness) {
+// countMiss counts a lookup without an answer. e is the unusable entry, if there is one.
+func (s *shard) countMiss(e entry, found Freshness) {
 	s.stats.Misses++
 	switch {
 	case e == nil:
-	case found == Late:
+	case found == Stale:
 		s.stats.Expired++
 		e.touch()
-		e[offFlags] |= flagAsked
+		e[offFlags] |= flagStaleUsed
 	case s.outdated(e):
 		s.stats.Invalidated++
 	default:
@@ -75,26 +74,25 @@ func (s *shard) missed(e entry, found Freshness) {
 	}
 }
 
-// choose finds what the question of k gets. What is of no use is given with Absent, if
-// there is something.
-func (s *shard) choose(k *key, at int64) (entry, Freshness) {
+// selectEntry returns the entry for the question of k. With Absent it may return an unusable one.
+func (s *shard) selectEntry(k *key, at int64) (entry, Freshness) {
 	e, _, ok := s.find(k, k.rrtype)
 	if !ok {
-		return s.chooseDenial(k, nil, Absent, at)
+		return s.selectWithDenial(k, nil, Absent, at)
 	}
-	if at < e.end() && e[offFlags]&flagFailure == 0 && e.owner() == 0 { // nearly always: state would say so too
+	if at < e.end() && e[offFlags]&flagFailure == 0 && e.owner() == 0 { // fast path, same result as state
 		return e, Fresh
 	}
 	state := s.state(e, at)
 	if state == Fresh {
 		return e, Fresh
 	}
-	return s.chooseDenial(k, e, state, at)
+	return s.selectWithDenial(k, e, state, at)
 }
 
-// chooseDenial is what the question of k gets that has e, which is not fresh.
-func (s *shard) chooseDenial(k *key, e entry, state Freshness, at int64) (entry, Freshness) {
-	denial, _, ok := s.find(k, denied)
+// selectWithDenial chooses between e, which is not fresh, and the denial of the name.
+func (s *shard) selectWithDenial(k *key, e entry, state Freshness, at int64) (entry, Freshness) {
+	denial, _, ok := s.find(k, denialType)
 	if !ok {
 		return e, state
 	}
@@ -106,34 +104,34 @@ func (s *shard) chooseDenial(k *key, e entry, state Freshness, at int64) (entry,
 	}
 }
 
-// state is what e is good for at the moment at: anything but Due.
+// state returns the freshness of e at the time at, without PrefetchDue.
 func (s *shard) state(e entry, at int64) Freshness {
 	if s.outdated(e) {
 		return Absent
 	}
-	late := at - e.end()
+	overdue := at - e.end()
 	failure := e[offFlags]&flagFailure != 0
 	switch {
-	case late < 0 && failure:
+	case overdue < 0 && failure:
 		return Failed
-	case late < 0:
+	case overdue < 0:
 		return Fresh
-	case failure || late >= s.staleFor.Load():
+	case failure || overdue >= s.staleWindow.Load():
 		return Absent
-	case at < e.rest():
-		return Resting
+	case at < e.backoffEnd():
+		return StaleBackoff
 	default:
-		return Late
+		return Stale
 	}
 }
 
-// outdated tells whether e is older than its owner's last event.
+// outdated reports whether e predates its owner's last change.
 func (s *shard) outdated(e entry) bool {
 	tag := e.owner()
-	return tag != 0 && s.owners.outdated(tag, e.asked())
+	return tag != 0 && s.owners.outdated(tag, e.queriedAt())
 }
 
-// touch counts a use of e and gives how many there were since it was stored.
+// touch counts a use of e and returns the uses since it was stored.
 func (e entry) touch() uint16 {
 	if f := e[offFreq]; f < maxFreq {
 		e[offFreq] = f + 1
@@ -146,35 +144,35 @@ func (e entry) touch() uint16 {
 	return hits
 }
 
-// becomesDue tells whether e, which is fresh, is to be refreshed, for the first time.
-func (s *shard) becomesDue(e entry, hits uint16, at int64) bool {
-	due := s.dueHits.Load()
-	if due == 0 || uint32(hits) < due || e[offFlags]&flagDue != 0 {
+// prefetchDue reports whether a fresh e should be refreshed. It returns true once per entry.
+func (s *shard) prefetchDue(e entry, hits uint16, at int64) bool {
+	due := s.prefetchHits.Load()
+	if due == 0 || uint32(hits) < due || e[offFlags]&flagPrefetched != 0 {
 		return false
 	}
-	if float64(e.end()-at) >= float64(e.life())*float64(s.dueRemaining.Load())/dueUnit {
+	if float64(e.end()-at) >= float64(e.lifetime())*float64(s.prefetchRemaining.Load())/prefetchUnit {
 		return false
 	}
-	e[offFlags] |= flagDue
+	e[offFlags] |= flagPrefetched
 	return true
 }
 
-// LookupCut appends the denial, as it is stored, of an ancestor of name, which is
-// canonical and in wire form: no name is below one that does not exist (RFC 8020). Of
-// the ancestors only those of at least floor octets count, and never the root. The key
-// flags are those of the question. Its own question has the type 0.
-func (c *Cache) LookupCut(name []byte, floor int, flags byte, now time.Time, dst []byte) ([]byte, bool) {
+// LookupNXDomainCut appends the stored denial of an ancestor of name, which is canonical and in wire
+// form: no name exists below one that does not exist (RFC 8020). It considers only ancestors of at
+// least floor bytes, and never the root. flags are the key flags of the question. The question of the
+// appended message has type 0.
+func (c *Cache) LookupNXDomainCut(name []byte, floor int, flags byte, now time.Time, dst []byte) ([]byte, bool) {
 	var room [wire.MaxName + 3]byte
-	raw, at := append(append(room[:0], name...), 0, denied, flags), c.at(now)
+	raw, at := append(append(room[:0], name...), 0, denialType, flags), c.nanos(now)
 	for {
 		raw = raw[1+int(raw[0]):]
 		if n := len(raw) - 3; n < floor || n < 2 {
 			return dst, false
 		}
 		k := c.key(raw)
-		s := c.lock(k.low)
-		if e, _, ok := s.find(&k, denied); ok && s.state(e, at) == Fresh {
-			s.stats.Cut++
+		s := c.lockShard(k.shardBits)
+		if e, _, ok := s.find(&k, denialType); ok && s.state(e, at) == Fresh {
+			s.stats.NXDomainCut++
 			e.touch()
 			dst = e.appendAnswer(dst, at)
 			s.mu.Unlock()
@@ -182,4 +180,91 @@ func (c *Cache) LookupCut(name []byte, floor int, flags byte, now time.Time, dst
 		}
 		s.mu.Unlock()
 	}
+}
+
+// ServeStale configures the use of expired answers (RFC 8767).
+type ServeStale struct {
+	Window time.Duration // time after expiry in which an answer may be used, MaxStaleWindow at most; 0: never
+	TTL    time.Duration // of stale answers, whole seconds; also the maximum backoff after failed refreshes
+}
+
+// MaxStaleWindow is the largest ServeStale.Window: an entry's backoff field cannot represent more.
+const MaxStaleWindow = 30 * 24 * time.Hour
+
+// backoffUnit is the precision of an entry's backoff, rounded up.
+const backoffUnit = time.Millisecond
+
+// SetServeStale changes the settings for stale answers from the next lookup on.
+func (c *Cache) SetServeStale(s ServeStale) {
+	c.staleWindow.Store(int64(min(MaxStaleWindow, max(0, s.Window))))
+	c.staleTTL.Store(uint32(min(MaxStaleWindow, max(0, s.TTL)) / time.Second))
+}
+
+// LookupStale appends the stale answer to the question of key, with the stale TTL. If a fresh answer
+// has arrived in the meantime it appends that. It counts no hit. It returns false if there is no
+// answer.
+func (c *Cache) LookupStale(key []byte, now time.Time, dst []byte) ([]byte, bool) {
+	k, at := c.key(key), c.nanos(now)
+	s := c.lockShard(k.shardBits)
+	defer s.mu.Unlock()
+	start := len(dst)
+	e, found := s.selectEntry(&k, at)
+	switch found {
+	case Fresh:
+		dst = e.appendAnswer(dst, at)
+	case Stale, StaleBackoff:
+		s.stats.Stale++
+		dst = e.appendStale(dst, s.staleTTL.Load())
+	default:
+		return dst, false
+	}
+	e.setQuestionType(dst[start:], &k)
+	return dst, true
+}
+
+// DelayRefresh puts the stale answer to the question of key into backoff until the given time: Lookup
+// appends it at once. It does not count as a failed refresh, so the next backoff is not longer.
+func (c *Cache) DelayRefresh(key []byte, until, now time.Time) {
+	k, at := c.key(key), c.nanos(now)
+	s := c.lockShard(k.shardBits)
+	defer s.mu.Unlock()
+	s.forQuestion(&k, func(e entry) {
+		if state := s.state(e, at); state == Stale || state == StaleBackoff {
+			e.setBackoff(max(e.backoffEnd(), c.nanos(until)))
+		}
+	})
+}
+
+// forQuestion calls f with the entry under k and with the denial of its name.
+func (s *shard) forQuestion(k *key, f func(entry)) {
+	if e, _, ok := s.find(k, k.rrtype); ok {
+		f(e)
+	}
+	if k.rrtype == denialType {
+		return
+	}
+	if e, _, ok := s.find(k, denialType); ok {
+		f(e)
+	}
+}
+
+// recordFailure puts the usable answers to the question of k into backoff, for first and then twice as
+// long each time. It reports whether there is a usable answer.
+func (s *shard) recordFailure(k *key, first time.Duration, at int64) (usable bool) {
+	s.forQuestion(k, func(e entry) {
+		switch s.state(e, at) {
+		case Fresh, Stale, StaleBackoff:
+			usable = true
+			rest, limit := int64(first), int64(s.staleTTL.Load())*int64(time.Second)
+			for n := e[offFailures]; n > 0 && rest < limit; n-- {
+				rest *= 2
+			}
+			if e[offFailures]++; e[offFailures] == 0 {
+				e[offFailures]--
+			}
+			e.setBackoff(at + min(rest, limit))
+		default:
+		}
+	})
+	return usable
 }

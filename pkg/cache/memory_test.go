@@ -18,7 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
-// fillVariable makes the test binary fill a cache and report, in place of testing.
+// fillVariable makes the test binary fill a cache and report instead of running tests.
 const fillVariable = "CACHE_TEST_FILL"
 
 func TestMain(m *testing.M) {
@@ -32,14 +32,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A footprint is what the filled cache and its process take, in bytes.
+// A footprint is the memory of the filled cache and its process, in bytes.
 type footprint struct {
 	Before, After int64 // resident, before the cache was made and when it was full
 	Stats         cache.Stats
 	Resized       []resized
 }
 
-// A resized is what one more resizing took.
+// A resized is the measurement of one resize.
 type resized struct {
 	From, To    int64 // the sizes
 	Peak, After int64 // resident, at most meanwhile and when it was done
@@ -51,8 +51,8 @@ const (
 	fillNames = 2_000_000
 )
 
-// fillAndReport puts random names, asks for most of them once, resizes the cache some
-// times if that is wanted, and prints a footprint.
+// fillAndReport stores random names, uses most of them once, resizes the cache if resize is set, and
+// prints a footprint.
 func fillAndReport(resize bool) error {
 	var f footprint
 	var err error
@@ -70,7 +70,7 @@ func fillAndReport(resize bool) error {
 		names /= 4 // enough to fill it
 	}
 	for i := range names {
-		// As in DNS traffic: most answers are of 120 to 400 octets, a few are larger.
+		// As in DNS traffic: most answers have 120 to 400 bytes, a few are larger.
 		name := fmt.Sprintf("%0*x.%x.example.", 8+r.IntN(24), r.Uint32(), i)
 		key := keyOf(name, 1, 0)
 		n := r.IntN(180)
@@ -97,14 +97,14 @@ func fillAndReport(resize bool) error {
 	return json.NewEncoder(os.Stdout).Encode(&f)
 }
 
-// resizeOften resizes c and those it becomes, and measures each time.
+// resizeOften resizes c and its successors, and measures each resize.
 func resizeOften(c *cache.Cache) (all []resized, err error) {
 	from := int64(fillSize)
 	for _, to := range []int64{48 << 20, 72 << 20, 8 << 20, 64 << 20, 64 << 20, 16 << 20} {
 		if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
 			return nil, err // 5 begins the peak anew
 		}
-		if c, err = c.Resized(cache.Config{Size: to}, after(time.Minute)); err != nil {
+		if c, err = c.Resize(cache.Config{Size: to}, after(time.Minute)); err != nil {
 			return nil, err
 		}
 		r := resized{From: from, To: to, Entries: c.Stats().Entries}
@@ -126,7 +126,7 @@ func resizeOften(c *cache.Cache) (all []resized, err error) {
 	return all, nil
 }
 
-// resident is the bytes of the process that are in memory.
+// resident returns the resident bytes of the process.
 func resident() (int64, error) {
 	statm, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -140,7 +140,7 @@ func resident() (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// footprintOf has the test binary fill a cache in a process of its own.
+// footprintOf runs the test binary to fill a cache in its own process.
 func footprintOf(t *testing.T, what string) (f footprint) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -162,24 +162,23 @@ func footprintOf(t *testing.T, what string) (f footprint) {
 	return f
 }
 
-// TestResidentMemory fills a cache of the default size with two million names in
-// a process of its own, and asks the kernel what that takes.
+// TestResidentMemory fills a cache of the default size with two million names in its own process, and
+// measures its resident memory.
 func TestResidentMemory(t *testing.T) {
 	t.Parallel()
 	f := footprintOf(t, "fill")
 	s := f.Stats
 	t.Logf("%d KiB resident more, %d entries, %+v", (f.After-f.Before)>>10, s.Entries, s)
 	if s.Insertions != fillNames || s.Evictions == 0 || s.Capacity > fillSize || s.Bytes+s.Fixed > s.Capacity {
-		t.Errorf("not filled within its size: %+v", s)
+		t.Errorf("not filled, or over its size: %+v", s)
 	}
 	if grown := f.After - f.Before; grown > fillSize/10*11 || grown < fillSize/10*9 {
 		t.Errorf("grew by %d bytes, want %d within a tenth", grown, fillSize)
 	}
 }
 
-// TestResizedMemory resizes a full cache in a process of its own, and asks the kernel
-// what is resident at most. Each time that is the larger of the two sizes and a little,
-// and when it is done the former cache takes nothing.
+// TestResizedMemory resizes a full cache in its own process, and measures peak resident memory. The
+// peak is little more than the larger of the two sizes; afterwards the old cache takes nothing.
 func TestResizedMemory(t *testing.T) {
 	t.Parallel()
 	f := footprintOf(t, "resize")

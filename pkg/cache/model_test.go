@@ -16,7 +16,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
-// A stored is what the model knows of one answer.
+// A stored is the model's state of one answer.
 type stored struct {
 	answer   *cache.Answer
 	at       time.Time
@@ -30,14 +30,14 @@ type stored struct {
 	failures int
 }
 
-// A model is the slow and obvious cache: a map that forgets nothing, beside the
-// cache that is tested. The cache may forget what it was told, if it counts that.
+// A model is a simple reference cache: a map without eviction, next to the cache under test. The cache
+// may evict entries if it counts them.
 type model struct {
 	tb       testing.TB
 	c        *cache.Cache
 	now      time.Time
 	prefetch cache.Prefetch
-	stale    cache.Stale
+	stale    cache.ServeStale
 	entries  map[string]*stored
 	events   map[uint16]time.Time // last change of each owner, by its place
 	want     cache.Stats          // the counts that do not depend on what is evicted
@@ -56,7 +56,7 @@ func newModel(tb testing.TB, size, shards int) *model {
 	m := &model{tb: tb, c: c, now: epoch, entries: map[string]*stored{}, events: map[uint16]time.Time{}, keys: modelKeys()}
 	known := map[string]bool{}
 	for _, key := range m.keys {
-		for _, key := range [][]byte{key, noneOf(key)} {
+		for _, key := range [][]byte{key, denialKeyOf(key)} {
 			if !known[string(key)] {
 				known[string(key)] = true
 				m.all = append(m.all, key)
@@ -66,8 +66,8 @@ func newModel(tb testing.TB, size, shards int) *model {
 	return m
 }
 
-// modelKeys are keys that are alike: prefixes of each other, the same name with
-// other types, tails that look like names, names below each other.
+// modelKeys are similar keys: prefixes of each other, one name with several types, tails that look like
+// names, names below each other.
 func modelKeys() [][]byte {
 	var keys [][]byte
 	for _, name := range []string{".", "a.", "a.a.", "aa.", "svc.cluster.local.", "0123456789012345678901234567890.org."} {
@@ -85,19 +85,19 @@ func modelKeys() [][]byte {
 	return keys
 }
 
-// nameOf and noneOf are the name of a key, and the key of its denial.
+// nameOf and denialKeyOf return the name of a key, and the key of its denial.
 func nameOf(key []byte) []byte { return key[:questionLen(key)-2] }
 
-func noneOf(key []byte) []byte {
+func denialKeyOf(key []byte) []byte {
 	denial := bytes.Clone(key)
 	binary.BigEndian.PutUint16(denial[len(nameOf(key)):], 0)
 	return denial
 }
 
-// typeOf is the type that a key asks for.
+// typeOf returns the type of a key.
 func typeOf(key []byte) uint16 { return binary.BigEndian.Uint16(key[len(nameOf(key)):]) }
 
-// labels are those of a name, the root's included.
+// labels returns the labels of a name, with the root.
 func labels(name []byte) (all []string) {
 	for name[0] != 0 {
 		all = append(all, string(name[1:1+name[0]]))
@@ -106,14 +106,14 @@ func labels(name []byte) (all []string) {
 	return append(all, "")
 }
 
-// below tells whether name is zone or below it.
+// below reports whether name is at or below zone.
 func below(name, zone []byte) bool {
 	n, z := labels(name), labels(zone)
 	return len(n) >= len(z) && slices.Equal(n[len(n)-len(z):], z)
 }
 
-// ownerOf is what the answers for a name change with: the name itself in the cluster's
-// zone, something common to some others.
+// ownerOf returns the owner of a name: the name itself in the cluster zone, a shared owner for some
+// others.
 func ownerOf(name []byte) []byte {
 	switch all := labels(name); {
 	case slices.Contains(all, "cluster"):
@@ -125,10 +125,10 @@ func ownerOf(name []byte) []byte {
 	}
 }
 
-// A tape is the source of a run's choices.
-type tape []byte
+// choices is the input of a run.
+type choices []byte
 
-func (p *tape) next() int {
+func (p *choices) next() int {
 	if len(*p) == 0 {
 		return 0
 	}
@@ -137,8 +137,8 @@ func (p *tape) next() int {
 	return int(b)
 }
 
-// run plays the choices on p, and checks the cache after each.
-func (m *model) run(p tape) {
+// run plays the choices in p, and checks the cache after each.
+func (m *model) run(p choices) {
 	m.tb.Helper()
 	for len(p) > 0 {
 		op := p.next()
@@ -151,7 +151,7 @@ func (m *model) run(p tape) {
 	m.check()
 }
 
-func (m *model) step(op int, key []byte, p *tape) {
+func (m *model) step(op int, key []byte, p *choices) {
 	m.tb.Helper()
 	switch op % 32 {
 	case 0, 1, 2, 3, 4, 5, 6, 7:
@@ -163,9 +163,9 @@ func (m *model) step(op int, key []byte, p *tape) {
 	case 18:
 		m.lookupStale(key)
 	case 19:
-		m.rest(key, p.next())
+		m.delayRefresh(key, p.next())
 	case 20, 21:
-		m.cut(nameOf(key), p.next(), byte(op/32%4))
+		m.lookupNXDomainCut(nameOf(key), p.next(), byte(op/32%4))
 	case 22, 23, 24, 25:
 		m.now = m.now.Add(time.Duration(p.next()) * 100 * time.Millisecond)
 	case 26:
@@ -187,7 +187,7 @@ func (m *model) step(op int, key []byte, p *tape) {
 	}
 }
 
-// check compares the counts and looks inside.
+// check compares the counters and verifies the invariants.
 func (m *model) check() {
 	m.tb.Helper()
 	check(m.tb, m.c)
@@ -227,7 +227,7 @@ func TestAgainstModel(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(4) {
 				r := rand.New(rand.NewPCG(seed, uint64(tt.size)))
-				p := make(tape, tt.steps)
+				p := make(choices, tt.steps)
 				for i := range p {
 					p[i] = byte(r.Uint32())
 				}
@@ -237,7 +237,7 @@ func TestAgainstModel(t *testing.T) {
 	}
 }
 
-// FuzzCache plays any sequence of operations against the model.
+// FuzzCache plays arbitrary operations against the model.
 func FuzzCache(f *testing.F) {
 	f.Add([]byte{0, 28, 0, 3, 0, 3, 7, 4, 1, 22, 0, 55, 10, 3, 8, 3, 0, 10, 3, 18, 3})               // late, failed, rests
 	f.Add([]byte{5, 0, 1, 4, 2, 3, 10, 1, 20, 1, 0, 22, 0, 30, 8, 1, 4, 10, 1, 22, 0, 20, 8, 1, 4})  // denied, failed twice

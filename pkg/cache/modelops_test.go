@@ -15,8 +15,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// know forgets of key what the cache forgot, and tells whether it is stored.
-func (m *model) know(key []byte) (*stored, bool) {
+// reconcile drops key from the model if the cache evicted it, and reports whether it is stored.
+func (m *model) reconcile(key []byte) (*stored, bool) {
 	m.tb.Helper()
 	held, e := m.c.Holds(key), m.entries[string(key)]
 	if held && e == nil {
@@ -28,15 +28,15 @@ func (m *model) know(key []byte) (*stored, bool) {
 	return m.entries[string(key)], held
 }
 
-// drop forgets what is stored under key, and tells whether there was something.
+// drop removes key from the model and reports whether it was stored.
 func (m *model) drop(key []byte) bool {
 	m.tb.Helper()
-	_, held := m.know(key)
+	_, held := m.reconcile(key)
 	delete(m.entries, string(key))
 	return held
 }
 
-// state is what e is good for at a moment, other than due.
+// state returns the freshness of e at a time, without PrefetchDue.
 func (m *model) state(e *stored, now time.Time) cache.Freshness {
 	if e == nil {
 		return cache.Absent
@@ -49,16 +49,16 @@ func (m *model) state(e *stored, now time.Time) cache.Freshness {
 		return cache.Failed
 	case late < 0:
 		return cache.Fresh
-	case e.failure || late >= m.stale.For:
+	case e.failure || late >= m.stale.Window:
 		return cache.Absent
 	case now.Before(e.rest):
-		return cache.Resting
+		return cache.StaleBackoff
 	default:
-		return cache.Late
+		return cache.Stale
 	}
 }
 
-// outdated tells whether an answer that was asked for at a moment is not to be trusted.
+// outdated reports whether an answer queried at a time may predate its owner's last change.
 func (m *model) outdated(owner []byte, asked time.Time) bool {
 	if owner == nil {
 		return false
@@ -74,12 +74,12 @@ func (m *model) changed(key []byte, ago int) {
 		return
 	}
 	at, tag := m.now.Add(-time.Duration(ago)*100*time.Millisecond), m.c.Tag(owner)
-	m.c.Changed(owner, at)
+	m.c.OwnerChanged(owner, at)
 	if event, ok := m.events[tag]; !ok || event.Before(at) {
 		m.events[tag] = at
 	}
 	for _, since := range []time.Time{m.now, at, at.Add(-1), epoch} {
-		if want, got := m.events[tag].After(since), m.c.Outdated(owner, since); got != want {
+		if want, got := m.events[tag].After(since), m.c.ChangedSince(owner, since); got != want {
 			m.tb.Fatalf("outdated since %v: %t, want %t", since, got, want)
 		}
 	}
@@ -89,9 +89,9 @@ func (m *model) put(key []byte, shape, life, more int) {
 	m.tb.Helper()
 	lives := []int{1, 2, 5, 7, 30, 100, 300, 0}
 	a := m.answer(key, shape, time.Duration(lives[life%len(lives)])*time.Second)
-	a.Owner, a.Asked = ownerOf(nameOf(key)), m.now.Add(-time.Duration(more)*200*time.Millisecond/3)
+	a.Owner, a.QueriedAt = ownerOf(nameOf(key)), m.now.Add(-time.Duration(more)*200*time.Millisecond/3)
 	if more%7 == 0 {
-		a.Asked = time.Time{} // just now
+		a.QueriedAt = time.Time{} // just now
 	}
 	target := key
 	if more%3 == 0 {
@@ -100,16 +100,16 @@ func (m *model) put(key []byte, shape, life, more int) {
 		copy(a.Msg[8:10], a.Msg[6:8]) // the records are authority
 		a.Msg[6], a.Msg[7] = 0, 0
 		if !m.contradicted(key) {
-			target = noneOf(key)
+			target = denialKeyOf(key)
 		}
 	}
-	e := &stored{answer: a, at: m.now, asked: m.now, life: a.Life}
-	if !a.Asked.IsZero() {
-		e.asked = m.now.Add(-(m.now.Sub(a.Asked) + 100*time.Millisecond - 1).Truncate(100 * time.Millisecond))
+	e := &stored{answer: a, at: m.now, asked: m.now, life: a.Lifetime}
+	if !a.QueriedAt.IsZero() {
+		e.asked = m.now.Add(-(m.now.Sub(a.QueriedAt) + 100*time.Millisecond - 1).Truncate(100 * time.Millisecond))
 	}
 	had := map[string]bool{}
-	for _, key := range [][]byte{key, noneOf(key)} {
-		_, had[string(key)] = m.know(key)
+	for _, key := range [][]byte{key, denialKeyOf(key)} {
+		_, had[string(key)] = m.reconcile(key)
 	}
 	m.c.Put(key, a, m.now)
 	switch {
@@ -120,7 +120,7 @@ func (m *model) put(key []byte, shape, life, more int) {
 		m.want.Rejected++
 		return
 	}
-	for _, other := range [][]byte{key, noneOf(key)} {
+	for _, other := range [][]byte{key, denialKeyOf(key)} {
 		if !bytes.Equal(other, target) && (typeOf(other) == 0 || typeOf(target) == 0) && had[string(other)] {
 			m.replaced++
 			delete(m.entries, string(other))
@@ -129,7 +129,7 @@ func (m *model) put(key []byte, shape, life, more int) {
 	m.stored(target, e, had[string(target)])
 }
 
-// contradicted tells whether a denial for key comes while the name has a fresh address.
+// contradicted reports whether a fresh address contradicts a denial for key.
 func (m *model) contradicted(key []byte) bool {
 	m.tb.Helper()
 	for _, rrtype := range []uint16{1, 28} {
@@ -138,17 +138,17 @@ func (m *model) contradicted(key []byte) bool {
 		if typeOf(key) == 0 || rrtype == typeOf(key) || !slices.ContainsFunc(m.all, func(k []byte) bool { return bytes.Equal(k, address) }) {
 			continue
 		}
-		if e, _ := m.know(address); m.state(e, m.now) == cache.Fresh && e.answer.Msg[3]&15 == 0 && e.answer.Msg[7] > 0 {
+		if e, _ := m.reconcile(address); m.state(e, m.now) == cache.Fresh && e.answer.Msg[3]&15 == 0 && e.answer.Msg[7] > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// stored notes that e was given to the cache under key.
+// stored records that e was put into the cache under key.
 func (m *model) stored(key []byte, e *stored, held bool) {
 	m.tb.Helper()
-	if !m.c.Takes(key, e.answer) || e.life < time.Second {
+	if !m.c.Fits(key, e.answer) || e.life < time.Second {
 		m.want.Rejected++
 		if held {
 			m.replaced++
@@ -166,7 +166,7 @@ func (m *model) stored(key []byte, e *stored, held bool) {
 	}
 }
 
-// answer makes one of many shapes, no two alike.
+// answer returns a unique answer of one of many shapes.
 func (m *model) answer(key []byte, shape int, life time.Duration) *cache.Answer {
 	mark := binary.BigEndian.AppendUint64(nil, m.want.Insertions)
 	var records []rr
@@ -193,26 +193,26 @@ func (m *model) putFailure(key []byte, choice int) {
 	m.tb.Helper()
 	first, limit := time.Second, time.Duration(1+choice%6)*time.Second
 	a := answerTo(key, first)
-	e, held := m.know(key)
-	denial, _ := m.know(noneOf(key))
-	usable := m.tire(e, first)
+	e, held := m.reconcile(key)
+	denial, _ := m.reconcile(denialKeyOf(key))
+	usable := m.recordFailure(e, first)
 	if denial != e {
-		usable = m.tire(denial, first) || usable
+		usable = m.recordFailure(denial, first) || usable
 	}
 	m.c.PutFailure(key, a.Msg, first, limit, m.now)
 	if usable || typeOf(key) == 0 {
 		return
 	}
 	if e != nil && e.failure && m.now.Sub(e.at) < 2*e.life {
-		a.Life = min(2*e.life, limit)
+		a.Lifetime = min(2*e.life, limit)
 	}
-	m.stored(key, &stored{answer: a, at: m.now, life: a.Life, failure: true}, held)
+	m.stored(key, &stored{answer: a, at: m.now, life: a.Lifetime, failure: true}, held)
 }
 
-// tire puts e to rest after a failure, if it may still be given.
-func (m *model) tire(e *stored, first time.Duration) bool {
+// recordFailure puts e into backoff after a failure, if it is usable.
+func (m *model) recordFailure(e *stored, first time.Duration) bool {
 	switch m.state(e, m.now) {
-	case cache.Fresh, cache.Late, cache.Resting:
+	case cache.Fresh, cache.Stale, cache.StaleBackoff:
 		rest := first
 		for range e.failures {
 			rest = min(2*rest, m.stale.TTL)
@@ -225,25 +225,24 @@ func (m *model) tire(e *stored, first time.Duration) bool {
 	}
 }
 
-func (m *model) rest(key []byte, choice int) {
+func (m *model) delayRefresh(key []byte, choice int) {
 	m.tb.Helper()
 	until := m.now.Add(time.Duration(choice-10) * 100 * time.Millisecond)
-	e, _ := m.know(key)
-	denial, _ := m.know(noneOf(key))
-	m.c.Rest(key, until, m.now)
+	e, _ := m.reconcile(key)
+	denial, _ := m.reconcile(denialKeyOf(key))
+	m.c.DelayRefresh(key, until, m.now)
 	for _, e := range []*stored{e, denial} {
-		if state := m.state(e, m.now); (state == cache.Late || state == cache.Resting) && e.rest.Before(until) {
+		if state := m.state(e, m.now); (state == cache.Stale || state == cache.StaleBackoff) && e.rest.Before(until) {
 			e.rest = until
 		}
 	}
 }
 
-// find is what the question of key gets, in the order that Lookup promises, and what is of no
-// use if there is nothing else.
+// find returns the entry for the question of key in the order of Lookup, or an unusable one.
 func (m *model) find(key []byte, now time.Time) (e *stored, found cache.Freshness) {
 	m.tb.Helper()
-	exact, _ := m.know(key)
-	denial, _ := m.know(noneOf(key))
+	exact, _ := m.reconcile(key)
+	denial, _ := m.reconcile(denialKeyOf(key))
 	newer, older := exact, denial
 	if exact == nil || denial != nil && !denial.at.Before(exact.at) {
 		newer, older = denial, exact
@@ -254,8 +253,8 @@ func (m *model) find(key []byte, now time.Time) (e *stored, found cache.Freshnes
 	}{
 		{exact, []cache.Freshness{cache.Fresh}},
 		{denial, []cache.Freshness{cache.Fresh}},
-		{newer, []cache.Freshness{cache.Late, cache.Resting}},
-		{older, []cache.Freshness{cache.Late, cache.Resting}},
+		{newer, []cache.Freshness{cache.Stale, cache.StaleBackoff}},
+		{older, []cache.Freshness{cache.Stale, cache.StaleBackoff}},
 		{exact, []cache.Freshness{cache.Failed}},
 	}
 	for _, o := range order {
@@ -269,7 +268,7 @@ func (m *model) find(key []byte, now time.Time) (e *stored, found cache.Freshnes
 	return denial, cache.Absent
 }
 
-// lookup asks for key as one whose clock is late would.
+// lookup looks key up with a clock that is behind.
 func (m *model) lookup(key []byte, late time.Duration) {
 	m.tb.Helper()
 	now := m.now.Add(-late)
@@ -281,7 +280,7 @@ func (m *model) lookup(key []byte, late time.Duration) {
 	}
 	got = got[len(prefix):]
 	switch want {
-	case cache.Absent, cache.Late:
+	case cache.Absent, cache.Stale:
 		m.want.Misses++
 		switch {
 		case e == nil:
@@ -293,11 +292,11 @@ func (m *model) lookup(key []byte, late time.Duration) {
 		if found != want || len(got) > 0 {
 			m.tb.Fatalf("%x: found %d %x, want %d and nothing", key, found, got, want)
 		}
-		if want == cache.Late {
+		if want == cache.Stale {
 			e.hits++
 		}
 		return
-	case cache.Resting:
+	case cache.StaleBackoff:
 		m.want.Stale++
 		e.hits++
 	default:
@@ -307,10 +306,10 @@ func (m *model) lookup(key []byte, late time.Duration) {
 	if found != want {
 		m.tb.Fatalf("%x: freshness %d, want %d of %+v", key, found, want, e)
 	}
-	m.compare(e, key, want == cache.Resting, now, got)
+	m.compare(e, key, want == cache.StaleBackoff, now, got)
 }
 
-// compare says what is wrong with got, given of e to the question of key.
+// compare checks got, the answer of e to the question of key.
 func (m *model) compare(e *stored, key []byte, stale bool, now time.Time, got []byte) {
 	m.tb.Helper()
 	want := e.asOf(now)
@@ -330,7 +329,7 @@ func (m *model) lookupStale(key []byte) {
 	m.tb.Helper()
 	e, state := m.find(key, m.now)
 	got, found := m.c.LookupStale(key, m.now, nil)
-	stale := state == cache.Late || state == cache.Resting
+	stale := state == cache.Stale || state == cache.StaleBackoff
 	if want := stale || state == cache.Fresh; found != want {
 		m.tb.Fatalf("%x: found %t, want %t of %+v", key, found, want, e)
 	}
@@ -342,8 +341,8 @@ func (m *model) lookupStale(key []byte) {
 	}
 }
 
-// cut looks for the denial of an ancestor of name.
-func (m *model) cut(name []byte, floor int, flags byte) {
+// lookupNXDomainCut looks for the denial of an ancestor of name.
+func (m *model) lookupNXDomainCut(name []byte, floor int, flags byte) {
 	m.tb.Helper()
 	floor %= 20
 	var e *stored
@@ -354,16 +353,16 @@ func (m *model) cut(name []byte, floor int, flags byte) {
 		if parent[0] == 0 || len(parent) < floor || !slices.ContainsFunc(m.all, func(k []byte) bool { return bytes.Equal(k, denial) }) {
 			continue
 		}
-		if e, _ = m.know(denial); m.state(e, m.now) != cache.Fresh {
+		if e, _ = m.reconcile(denial); m.state(e, m.now) != cache.Fresh {
 			e = nil
 		}
 	}
-	got, found := m.c.LookupCut(name, floor, flags, m.now, nil)
+	got, found := m.c.LookupNXDomainCut(name, floor, flags, m.now, nil)
 	if found != (e != nil) {
 		m.tb.Fatalf("%x from %d: found %t %x, want %+v", name, floor, found, got, e)
 	}
 	if found {
-		m.want.Cut++
+		m.want.NXDomainCut++
 		e.hits++
 		m.compare(e, denial, false, m.now, got)
 	}
@@ -374,7 +373,7 @@ func (m *model) remove(key []byte) {
 	if m.drop(key) {
 		m.want.Removed++
 	}
-	if typeOf(key) != 0 && m.drop(noneOf(key)) {
+	if typeOf(key) != 0 && m.drop(denialKeyOf(key)) {
 		m.want.Removed++
 	}
 	m.c.Remove(key)
@@ -400,7 +399,7 @@ func (m *model) flush(name []byte, tree bool) {
 	}
 }
 
-// freshness counts a lookup of e and says what it should find.
+// freshness counts a lookup of e and returns its expected freshness.
 func (m *model) freshness(e *stored, now time.Time) cache.Freshness {
 	e.hits++
 	if e.failure {
@@ -411,10 +410,10 @@ func (m *model) freshness(e *stored, now time.Time) cache.Freshness {
 		return cache.Fresh
 	}
 	e.due = true
-	return cache.Due
+	return cache.PrefetchDue
 }
 
-// asOf is the answer that is given now.
+// asOf returns the answer as Lookup returns it now.
 func (e *stored) asOf(now time.Time) []byte {
 	msg := append([]byte(nil), e.answer.Msg...)
 	age := uint32(max(0, now.Sub(e.at)) / time.Second)
@@ -431,11 +430,11 @@ func (e *stored) asOf(now time.Time) []byte {
 }
 
 func (m *model) setStale(choice int) {
-	m.stale = cache.Stale{
-		For: []time.Duration{0, 2 * time.Second, 10 * time.Second, time.Hour}[choice%4],
-		TTL: []time.Duration{time.Second, 3 * time.Second, 30 * time.Second}[choice/4%3],
+	m.stale = cache.ServeStale{
+		Window: []time.Duration{0, 2 * time.Second, 10 * time.Second, time.Hour}[choice%4],
+		TTL:    []time.Duration{time.Second, 3 * time.Second, 30 * time.Second}[choice/4%3],
 	}
-	m.c.SetStale(m.stale)
+	m.c.SetServeStale(m.stale)
 }
 
 func (m *model) setPrefetch(choice int) {
@@ -446,15 +445,15 @@ func (m *model) setPrefetch(choice int) {
 func (m *model) resize(choice int) {
 	m.tb.Helper()
 	for _, key := range m.all {
-		m.know(key)
+		m.reconcile(key)
 	}
 	old := m.c
 	var err error
 	switch choice % 8 {
 	case 0:
-		m.c, err = old.Resized(cache.Config{Size: cache.MinSize, Prefetch: m.prefetch, Stale: m.stale}, m.now)
+		m.c, err = old.Resize(cache.Config{Size: cache.MinSize, Prefetch: m.prefetch, ServeStale: m.stale}, m.now)
 	default:
-		m.c, err = old.ResizedTiny(1<<(10+choice%8), 1<<(choice/8%3), m.now)
+		m.c, err = old.ResizeTiny(1<<(10+choice%8), 1<<(choice/8%3), m.now)
 	}
 	if err != nil {
 		m.tb.Fatal(err)
@@ -462,8 +461,8 @@ func (m *model) resize(choice int) {
 	if choice%8 == 0 {
 		for _, key := range m.all {
 			before := m.entries[string(key)]
-			if _, held := m.know(key); before != nil && m.state(before, m.now) != cache.Absent && !held {
-				m.tb.Fatalf("%x was usable and is not in the larger cache", key)
+			if _, held := m.reconcile(key); before != nil && m.state(before, m.now) != cache.Absent && !held {
+				m.tb.Fatalf("%x was usable and is missing in the larger cache", key)
 			}
 		}
 	}

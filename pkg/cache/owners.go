@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// ownerPlaces is how many moments there are. Owners that share one take more answers
-// away than they must, which costs a query.
-const ownerPlaces = 4096
+// ownerSlots is the size of the owner table. Owners that share a slot invalidate each other's answers,
+// which costs an upstream query.
+const ownerSlots = 4096
 
-// settle is how long after an event upstream may still answer as before it: it has its
-// own watch, and may hear of the event later.
-const settle = time.Second
+// propagationDelay is how long after a change upstream may still answer from before it, because its
+// own watch can lag behind ours.
+const propagationDelay = time.Second
 
-// askedUnit is the precision of an entry's age at birth, rounded up.
-const askedUnit = 100 * time.Millisecond
+// queryAgeUnit is the precision of an entry's query age, rounded up.
+const queryAgeUnit = 100 * time.Millisecond
 
-// An owners table has the moment of each owner's last event, by the hash of its name, in
-// ns since the epoch. It is read without a lock.
-type owners [ownerPlaces]atomic.Int64
+// owners holds the time of each owner's last change, in ns since the epoch, by the hash of its name.
+// Readers take no lock.
+type owners [ownerSlots]atomic.Int64
 
-// ownersLen is what the table takes of the budget, in bytes.
-const ownersLen = 8 * ownerPlaces
+// ownersLen is the size of the table in bytes. It counts against the budget.
+const ownersLen = 8 * ownerSlots
 
 func (o *owners) init() {
 	for i := range o {
@@ -33,22 +33,20 @@ func (o *owners) init() {
 	}
 }
 
-// outdated tells whether an answer that upstream was asked for at asked is older than
-// the last event of the owner with this tag, or too young to know of it for sure.
+// outdated reports whether an answer queried at asked may predate the last change of the owner.
 func (o *owners) outdated(tag uint16, asked int64) bool {
-	return asked < o[tag-1].Load()+int64(settle)
+	return asked < o[tag-1].Load()+int64(propagationDelay)
 }
 
-// tag is an owner's place in the table, from 1.
+// tag returns the owner's slot plus one.
 func (sh *shared) tag(owner []byte) uint16 {
-	return uint16(maphash.Bytes(sh.seed, owner)%ownerPlaces) + 1
+	return uint16(maphash.Bytes(sh.seed, owner)%ownerSlots) + 1
 }
 
-// Changed says that owner changed: no answer that has it as its owner is given any
-// more, and none is kept for which upstream was asked before, or within the second that
-// upstream may take to hear of it.
-func (c *Cache) Changed(owner []byte, now time.Time) {
-	moment, at := &c.owners[c.tag(owner)-1], c.at(now)
+// OwnerChanged invalidates all answers of owner. It also keeps Put from storing answers that were
+// queried before now, or within propagationDelay after it.
+func (c *Cache) OwnerChanged(owner []byte, now time.Time) {
+	moment, at := &c.owners[c.tag(owner)-1], c.nanos(now)
 	for {
 		last := moment.Load()
 		if at <= last || moment.CompareAndSwap(last, at) {
@@ -57,30 +55,30 @@ func (c *Cache) Changed(owner []byte, now time.Time) {
 	}
 }
 
-// Outdated tells whether owner changed after since.
-func (c *Cache) Outdated(owner []byte, since time.Time) bool {
-	return c.owners[c.tag(owner)-1].Load() > c.at(since)
+// ChangedSince reports whether owner changed after since.
+func (c *Cache) ChangedSince(owner []byte, since time.Time) bool {
+	return c.owners[c.tag(owner)-1].Load() > c.nanos(since)
 }
 
-// A birth is what an entry has of its owner.
-type birth struct {
-	tag   uint16 // 0: none
-	tenth uint8  // how long before it was stored upstream was asked, in askedUnit
+// An origin says whom an entry belongs to and when it was queried.
+type origin struct {
+	tag      uint16 // of the owner; 0: none
+	queryAge uint8  // time from the upstream query to storing, in queryAgeUnit
 }
 
-// birth is what an entry for a, stored at the moment at, has of its owner; false if it
-// may not be kept.
-func (sh *shared) birth(a *Answer, at int64) (birth, bool) {
+// origin returns the origin of an entry for a, stored at the time at. It returns false if the answer
+// may predate its owner's last change.
+func (sh *shared) origin(a *Answer, at int64) (origin, bool) {
 	if a.Owner == nil {
-		return birth{}, true
+		return origin{}, true
 	}
-	b := birth{tag: sh.tag(a.Owner)}
-	if !a.Asked.IsZero() {
-		took := (at - sh.at(a.Asked) + int64(askedUnit) - 1) / int64(askedUnit)
+	b := origin{tag: sh.tag(a.Owner)}
+	if !a.QueriedAt.IsZero() {
+		took := (at - sh.nanos(a.QueriedAt) + int64(queryAgeUnit) - 1) / int64(queryAgeUnit)
 		if took > math.MaxUint8 {
-			return b, false // no flight takes as long
+			return b, false // longer than any upstream query takes
 		}
-		b.tenth = uint8(max(0, took))
+		b.queryAge = uint8(max(0, took))
 	}
-	return b, !sh.owners.outdated(b.tag, at-int64(b.tenth)*int64(askedUnit))
+	return b, !sh.owners.outdated(b.tag, at-int64(b.queryAge)*int64(queryAgeUnit))
 }

@@ -51,13 +51,13 @@ func TestOwners(t *testing.T) {
 			}
 			key := keyOf("x.svc.ns.", 1, 0)
 			for _, e := range tt.before {
-				c.Changed(e.owner, after(e.at))
+				c.OwnerChanged(e.owner, after(e.at))
 			}
 			a := plain(key, 100*time.Second, 4)
-			a.Owner, a.Asked = tt.owner, after(tt.asked)
+			a.Owner, a.QueriedAt = tt.owner, after(tt.asked)
 			c.Put(key, a, after(10*time.Second))
 			for _, e := range tt.after {
-				c.Changed(e.owner, after(e.at))
+				c.OwnerChanged(e.owner, after(e.at))
 			}
 			if got := freshness(c, key, after(20*time.Second)); got != tt.want {
 				t.Errorf("%d, want %d", got, tt.want)
@@ -70,8 +70,8 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestOwnersStale has an event come for an answer that is late, rests, denies its name
-// or may be followed by a failure. None of it is given any more.
+// TestOwnersStale changes the owner of a stale answer, one in backoff, a denial and one before a failure.
+// None of them is returned afterwards.
 func TestOwnersStale(t *testing.T) {
 	t.Parallel()
 	const s = time.Second
@@ -79,23 +79,23 @@ func TestOwnersStale(t *testing.T) {
 	put := func(denies bool) *cache.Cache {
 		c := newStale(t, hourly)
 		a := plain(key, 10*s, 4)
-		a.Owner, a.Asked, a.NXDomain = svc, epoch, denies
+		a.Owner, a.QueriedAt, a.NXDomain = svc, epoch, denies
 		c.Put(key, a, epoch)
 		return c
 	}
 	for _, denies := range []bool{false, true} {
 		c := put(denies)
-		c.Rest(key, after(30*s), after(20*s))
-		c.Changed(svc, after(20*s))
+		c.DelayRefresh(key, after(30*s), after(20*s))
+		c.OwnerChanged(svc, after(20*s))
 		if got := freshness(c, key, after(21*s)); got != cache.Absent {
 			t.Errorf("denial %t: %d, want absent", denies, got)
 		}
 		if msg, ok := c.LookupStale(key, after(21*s), nil); ok {
-			t.Errorf("denial %t: is given: %x", denies, msg)
+			t.Errorf("denial %t: LookupStale returned %x", denies, msg)
 		}
 		below := keyOf("x.svc.ns.", 1)
-		if msg, ok := c.LookupCut(below[:len(below)-2], 1, 0, after(s), nil); ok {
-			t.Errorf("denial %t: denies what is below: %x", denies, msg)
+		if msg, ok := c.LookupNXDomainCut(below[:len(below)-2], 1, 0, after(s), nil); ok {
+			t.Errorf("denial %t: denies names below: %x", denies, msg)
 		}
 		fail(c, key, after(22*s))
 		if got := freshness(c, key, after(22*s)); got != cache.Failed {
@@ -103,9 +103,9 @@ func TestOwnersStale(t *testing.T) {
 		}
 		check(t, c)
 	}
-	// A denial is taken back by an address only while that is worth something.
+	// An outdated address does not contradict a denial.
 	c := put(false)
-	c.Changed(svc, after(s))
+	c.OwnerChanged(svc, after(s))
 	mx := keyOf("svc.ns.", 15, 0)
 	denial := authority(plain(mx, 100*s, 4), 3)
 	denial.NXDomain = true
@@ -115,35 +115,35 @@ func TestOwnersStale(t *testing.T) {
 	}
 }
 
-func TestOutdated(t *testing.T) {
+func TestChangedSince(t *testing.T) {
 	t.Parallel()
 	const s = time.Second
 	c := newStale(t, hourly)
 	svc := []byte("\x03svc\x02ns\x00")
-	if c.Outdated(svc, after(-time.Hour)) {
-		t.Error("without an event: outdated")
+	if c.ChangedSince(svc, after(-time.Hour)) {
+		t.Error("outdated without a change")
 	}
-	c.Changed(svc, after(10*s))
-	c.Changed(svc, after(9*s))
+	c.OwnerChanged(svc, after(10*s))
+	c.OwnerChanged(svc, after(9*s))
 	for since, want := range map[time.Duration]bool{0: true, 10*s - 1: true, 10 * s: false, 11 * s: false} {
-		if got := c.Outdated(svc, after(since)); got != want {
+		if got := c.ChangedSince(svc, after(since)); got != want {
 			t.Errorf("since %v: %t, want %t", since, got, want)
 		}
 	}
 }
 
-// TestOutdatedEvictions has the owner of everything in a full cache change: what is
-// held goes without another turn, though it was asked for.
+// TestOutdatedEvictions changes the owner of everything in a full cache. The entries are evicted without
+// a second chance, though they were used.
 func TestOutdatedEvictions(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, cache.Prefetch{})
-	warm(t, c)
+	fillMainLog(t, c)
 	const n = 300
 	svc := []byte("\x03svc\x02ns\x00")
 	for i := range n {
 		key := nth("svc", i)
 		a := plain(key, time.Hour, 100)
-		a.Owner, a.Asked = svc, epoch
+		a.Owner, a.QueriedAt = svc, epoch
 		c.Put(key, a, epoch)
 		for range 5 {
 			c.Lookup(key, epoch, nil)
@@ -152,7 +152,7 @@ func TestOutdatedEvictions(t *testing.T) {
 	if got := held(c, "svc", n); got != n {
 		t.Fatalf("%d of %d are held", got, n)
 	}
-	c.Changed(svc, after(time.Second))
+	c.OwnerChanged(svc, after(time.Second))
 	before := c.Stats()
 	for i := 0; held(c, "svc", n) > 0; i++ {
 		if i == many {

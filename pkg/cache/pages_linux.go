@@ -4,7 +4,7 @@ package cache
 
 import "golang.org/x/sys/unix"
 
-// smallPages has the kernel back memory page by page. Where it has huge pages for
-// everybody, a cache that is hardly filled would take all its memory at once. A kernel
-// that knows no huge pages refuses, and may.
-func smallPages(m []byte) { _ = unix.Madvise(m, unix.MADV_NOHUGEPAGE) }
+// disableHugePages makes the kernel back m with small pages. With transparent huge pages enabled for
+// all processes, a nearly empty cache would take all its memory at once. A kernel without huge pages
+// returns an error, which is fine.
+func disableHugePages(m []byte) { _ = unix.Madvise(m, unix.MADV_NOHUGEPAGE) }

@@ -4,5 +4,5 @@
 
 package cache
 
-// smallPages is of Linux only.
-func smallPages([]byte) {}
+// disableHugePages does nothing outside Linux.
+func disableHugePages([]byte) {}

@@ -30,23 +30,23 @@ func TestParallel(t *testing.T) {
 				switch i % 16 {
 				case 3:
 					if i%160 == 3 {
-						current.Load().Changed(key, now)
+						current.Load().OwnerChanged(key, now)
 					}
 				case 4:
 					denial := answerTo(key, 5*time.Second, rr{rrtype: 6, ttl: 5, rdata: key})
-					denial.NXDomain, denial.Owner, denial.Asked = true, key, now
+					denial.NXDomain, denial.Owner, denial.QueriedAt = true, key, now
 					current.Load().Put(key, denial, now)
 				case 5:
-					current.Load().Rest(key, now.Add(time.Second), now)
+					current.Load().DelayRefresh(key, now.Add(time.Second), now)
 				case 6:
 					var found bool
-					if dst, found = current.Load().LookupStale(key, now, dst[:0]); found && !isAnswerTo(key, dst, cache.Late) {
+					if dst, found = current.Load().LookupStale(key, now, dst[:0]); found && !isAnswerTo(key, dst, cache.Stale) {
 						t.Errorf("%q: %q", key, dst)
 						return
 					}
 				case 7:
-					if dst, found := current.Load().LookupCut(append([]byte("\x01x"), key[:len(key)-3]...), 1, 0, now, dst[:0]); found &&
-						!isAnswerTo(noneOf(key), dst, cache.Failed) {
+					if dst, found := current.Load().LookupNXDomainCut(append([]byte("\x01x"), key[:len(key)-3]...), 1, 0, now, dst[:0]); found &&
+						!isAnswerTo(denialKeyOf(key), dst, cache.Failed) {
 						t.Errorf("below %q: %q", key, dst)
 						return
 					}
@@ -77,7 +77,7 @@ func TestParallel(t *testing.T) {
 	group.Go(func() {
 		for i := range 40 {
 			c := current.Load()
-			d, err := c.Resized(cache.Config{Size: cache.MinSize << (i % 3), Prefetch: cache.Prefetch{Hits: 1 + i%3, Remaining: 0.5}, Stale: hourly}, epoch)
+			d, err := c.Resize(cache.Config{Size: cache.MinSize << (i % 3), Prefetch: cache.Prefetch{Hits: 1 + i%3, Remaining: 0.5}, ServeStale: hourly}, epoch)
 			if err != nil {
 				t.Error(err)
 				return
@@ -102,7 +102,7 @@ func TestParallel(t *testing.T) {
 
 // isAnswerTo tells whether msg is what TestParallel puts under key.
 func isAnswerTo(key, msg []byte, found cache.Freshness) bool {
-	if found == cache.Absent || found == cache.Late && len(msg) == 0 {
+	if found == cache.Absent || found == cache.Stale && len(msg) == 0 {
 		return len(msg) == 0
 	}
 	n := questionLen(key)

@@ -29,13 +29,13 @@ func TestDue(t *testing.T) {
 		{name: "off", asks: []ask{{0, cache.Fresh}, {99 * s, cache.Fresh}, {99 * s, cache.Fresh}, {100 * s, cache.Absent}}},
 		{name: "asked once", prefetch: tenth, asks: []ask{{99 * s, cache.Fresh}}},
 		{name: "time left", prefetch: tenth, asks: []ask{{0, cache.Fresh}, {1 * s, cache.Fresh}, {90 * s, cache.Fresh}}},
-		{name: "said once", prefetch: tenth, asks: []ask{{0, cache.Fresh}, {91 * s, cache.Due}, {92 * s, cache.Fresh}, {99 * s, cache.Fresh}}},
-		{name: "both late", prefetch: tenth, asks: []ask{{95 * s, cache.Fresh}, {95 * s, cache.Due}, {95 * s, cache.Fresh}}},
+		{name: "said once", prefetch: tenth, asks: []ask{{0, cache.Fresh}, {91 * s, cache.PrefetchDue}, {92 * s, cache.Fresh}, {99 * s, cache.Fresh}}},
+		{name: "both late", prefetch: tenth, asks: []ask{{95 * s, cache.Fresh}, {95 * s, cache.PrefetchDue}, {95 * s, cache.Fresh}}},
 		{name: "not past its end", prefetch: tenth, asks: []ask{{0, cache.Fresh}, {0, cache.Fresh}, {100 * s, cache.Absent}}},
-		{name: "one hit, whole life", prefetch: cache.Prefetch{Hits: 1, Remaining: 1}, asks: []ask{{0, cache.Fresh}, {time.Millisecond, cache.Due}, {s, cache.Fresh}}},
+		{name: "one hit, whole life", prefetch: cache.Prefetch{Hits: 1, Remaining: 1}, asks: []ask{{0, cache.Fresh}, {time.Millisecond, cache.PrefetchDue}, {s, cache.Fresh}}},
 		{name: "nothing left", prefetch: cache.Prefetch{Hits: 1}, asks: []ask{{99 * s, cache.Fresh}, {100*s - 1, cache.Fresh}}},
 		{name: "less than nothing", prefetch: cache.Prefetch{Hits: -1, Remaining: -1}, asks: []ask{{0, cache.Fresh}, {99 * s, cache.Fresh}}},
-		{name: "more than all", prefetch: cache.Prefetch{Hits: 1, Remaining: 7}, asks: []ask{{s, cache.Due}, {s, cache.Fresh}}},
+		{name: "more than all", prefetch: cache.Prefetch{Hits: 1, Remaining: 7}, asks: []ask{{s, cache.PrefetchDue}, {s, cache.Fresh}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestDueHitsLarge(t *testing.T) {
 			t.Fatalf("early: %d, want fresh", got)
 		}
 	}
-	if got := freshness(c, key, after(60*time.Second)); got != cache.Due {
+	if got := freshness(c, key, after(60*time.Second)); got != cache.PrefetchDue {
 		t.Errorf("lookup 65546: %d, want due", got)
 	}
 }
@@ -87,7 +87,7 @@ func TestSetPrefetch(t *testing.T) {
 		t.Fatalf("off: %d, want fresh", got)
 	}
 	c.SetPrefetch(cache.Prefetch{Hits: 2, Remaining: 0.5})
-	if got := freshness(c, key, now); got != cache.Due {
+	if got := freshness(c, key, now); got != cache.PrefetchDue {
 		t.Errorf("on: %d, want due", got)
 	}
 }

@@ -3,93 +3,161 @@
 package cache
 
 import (
+	"bytes"
 	"encoding/binary"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// An Answer is what is stored.
+// An Answer is an answer to store.
 type Answer struct {
-	Msg  []byte        // whole message, no OPT record, question in canonical spelling
-	TTLs []uint16      // offsets of the TTL fields in Msg, ascending
-	Life time.Duration // how long it may be used, whole seconds
-	// Rotate is the run of TTLs, first and count, whose records are one address
-	// set of equal RDATA length; a count below 2 means that none is.
+	Msg      []byte        // whole message, no OPT record, question in canonical case
+	TTLs     []uint16      // offsets of the TTL fields in Msg, ascending
+	Lifetime time.Duration // whole seconds
+	// RotateFirst and RotateCount are the run of TTLs whose records form one address set
+	// with equal RDATA length; a count below 2 means none.
 	RotateFirst, RotateCount int
 
-	NXDomain bool      // it denies the question's name itself, not the target of an alias
-	Owner    []byte    // name of what it changes with, for Changed; nil: nothing
-	Asked    time.Time // when upstream was asked; of use with Owner only
+	NXDomain  bool      // denies the question's name itself, not the target of an alias
+	Owner     []byte    // name of the object that the answer depends on, for OwnerChanged; nil: none
+	QueriedAt time.Time // when upstream was queried; used only with Owner
 }
 
-// Put stores a under key, which must be its question's name, type and whatever
-// else tells answers apart. An older answer is replaced, and so is the denial of the
-// name. A denial of the name is stored for all types, unless a fresh address of it is
-// held, as upstreams have it that deny one family and have the other (RFC 4074 section
-// 4.2). Nothing of a or key is kept. An answer that no shard can hold is counted and
-// left out, and one whose owner changed too lately is too.
+// Put stores a under key, which must contain the name and type of its question and everything else
+// that answers depend on. It replaces an older answer and the denial of the name. A denial of the name
+// is stored for all types, unless a fresh address of the name is cached: some servers answer NXDOMAIN
+// for one address family and data for the other (RFC 4074 section 4.2). Put keeps no reference to a or
+// key. It counts and drops answers that no shard can hold and those whose owner changed too recently.
 func (c *Cache) Put(key []byte, a *Answer, now time.Time) {
-	k, at := c.key(key), c.at(now)
-	birth, ok := c.birth(a, at)
-	s := c.lock(k.low)
+	k, at := c.key(key), c.nanos(now)
+	from, ok := c.origin(a, at)
+	s := c.lockShard(k.shardBits)
 	defer s.mu.Unlock()
 	s.now = at
 	switch {
 	case !ok:
 		s.stats.Outdated++
-	case a.NXDomain && !s.contradicts(&k):
-		if k.rrtype != denied {
+	case a.NXDomain && !s.hasFreshAddress(&k):
+		if k.rrtype != denialType {
 			s.remove(&k, k.rrtype)
 		}
-		s.store(&k, denied, a, flagDenied, birth)
-	case k.rrtype == denied:
-		s.stats.Rejected++ // what is no denial would pass for one
+		s.store(&k, denialType, a, flagDenial, from)
+	case k.rrtype == denialType:
+		s.stats.Rejected++ // would be mistaken for a denial
 	default:
-		s.remove(&k, denied)
-		s.store(&k, k.rrtype, a, 0, birth)
+		s.remove(&k, denialType)
+		s.store(&k, k.rrtype, a, 0, from)
 	}
 }
 
-// contradicts tells whether there is a fresh address of the name that the question of k,
-// which is for something else, finds denied.
-func (s *shard) contradicts(k *key) bool {
-	if k.rrtype == denied {
+// hasFreshAddress reports whether a fresh address of another type contradicts a denial for k.
+func (s *shard) hasFreshAddress(k *key) bool {
+	if k.rrtype == denialType {
 		return false
 	}
 	for _, rrtype := range [...]uint16{wire.TypeA, wire.TypeAAAA} {
 		if rrtype == k.rrtype {
 			continue
 		}
-		if e, _, ok := s.find(k, rrtype); ok && s.state(e, s.now) == Fresh && e.positive() {
+		if e, _, ok := s.find(k, rrtype); ok && s.state(e, s.now) == Fresh && e.hasData() {
 			return true
 		}
 	}
 	return false
 }
 
-// positive tells whether the entry's answer has records that say that its name exists.
-func (e entry) positive() bool {
+// hasData reports whether the answer proves that its name exists.
+func (e entry) hasData() bool {
 	msg := e.msg()
 	return msg[3]&0x0f == wire.RcodeSuccess && binary.BigEndian.Uint16(msg[6:]) > 0
 }
 
-// PutFailure remembers under key that there was no answer: for first at first,
-// and for twice as long each time the next failure follows within the time the
-// last was remembered for, up to limit (RFC 9520 section 3.2). An answer that
-// may still be used is never replaced by it: it is put to rest, for first and then twice
-// as long each time, up to Stale.TTL.
+// PutFailure caches a failure under key: first for the duration first, then for twice as long each
+// time the next failure follows within the duration of the last, up to limit (RFC 9520 section 3.2).
+// It never replaces a usable answer; that answer goes into backoff instead, for first and then twice
+// as long each time, up to ServeStale.TTL.
 func (c *Cache) PutFailure(key, msg []byte, first, limit time.Duration, now time.Time) {
-	a := Answer{Msg: msg, Life: first}
-	k, at := c.key(key), c.at(now)
-	s := c.lock(k.low)
+	a := Answer{Msg: msg, Lifetime: first}
+	k, at := c.key(key), c.nanos(now)
+	s := c.lockShard(k.shardBits)
 	defer s.mu.Unlock()
 	s.now = at
-	if s.tire(&k, first, at) || k.rrtype == denied {
+	if s.recordFailure(&k, first, at) || k.rrtype == denialType {
 		return
 	}
-	if e, _, ok := s.find(&k, k.rrtype); ok && e[offFlags]&flagFailure != 0 && at < e.end()+e.life() {
-		a.Life = min(2*time.Duration(e.life()), limit)
+	if e, _, ok := s.find(&k, k.rrtype); ok && e[offFlags]&flagFailure != 0 && at < e.end()+e.lifetime() {
+		a.Lifetime = min(2*time.Duration(e.lifetime()), limit)
 	}
-	s.store(&k, k.rrtype, &a, flagFailure, birth{})
+	s.store(&k, k.rrtype, &a, flagFailure, origin{})
+}
+
+// Remove removes the entry under key and the denial of its name.
+func (c *Cache) Remove(key []byte) {
+	k := c.key(key)
+	s := c.lockShard(k.shardBits)
+	defer s.mu.Unlock()
+	for _, rrtype := range [...]uint16{k.rrtype, denialType} {
+		if s.remove(&k, rrtype) {
+			s.stats.Removed++
+		}
+	}
+}
+
+// Flush removes all entries at and below zone and returns their number. zone is canonical and in wire
+// form; the root removes everything.
+func (c *Cache) Flush(zone []byte) (n int) {
+	c.eachShard(func(s *shard) {
+		n += s.flush(func(name []byte) bool { return isWithin(name, zone) })
+	})
+	return n
+}
+
+// FlushName removes all entries of name, which is canonical and in wire form, and returns their
+// number.
+func (c *Cache) FlushName(name []byte) int {
+	k := c.denialKey(name, nil)
+	s := c.lockShard(k.shardBits)
+	defer s.mu.Unlock()
+	return s.flush(func(other []byte) bool { return bytes.Equal(name, other) })
+}
+
+// flush removes the entries whose name fits.
+func (s *shard) flush(fits func(name []byte) bool) (n int) {
+	s.each(func(off int, e entry, _ bool) {
+		if fits(e.name()) {
+			s.drop(off, e)
+			n++
+		}
+	})
+	s.stats.Removed += uint64(n)
+	if s.index.count == 0 { // no live entry: reset the logs
+		s.small, s.main = newRing(s.small.base, s.small.size), newRing(s.main.base, s.main.size)
+	}
+	return n
+}
+
+// remove removes the entry under k, with rrtype in place of its own type, and reports whether there
+// was one.
+func (s *shard) remove(k *key, rrtype uint16) bool {
+	e, off, ok := s.find(k, rrtype)
+	if ok {
+		s.drop(off, e)
+	}
+	return ok
+}
+
+// drop marks the entry at off as dead.
+func (s *shard) drop(off int, e entry) {
+	e[offFlags] |= flagDead
+	s.index.remove(e.hash(), off)
+	s.liveBytes -= e.size()
+}
+
+// isWithin reports whether name is at or below zone.
+func isWithin(name, zone []byte) bool {
+	for len(name) > len(zone) {
+		name = name[1+int(name[0]):]
+	}
+	return bytes.Equal(name, zone)
 }

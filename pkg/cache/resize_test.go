@@ -22,11 +22,11 @@ func TestNewErrors(t *testing.T) {
 		size int64
 		want string
 	}{
-		{name: "too small", size: cache.MinSize - 1, want: "cache size 1048575 bytes: the least is 1048576"},
-		{name: "nothing", want: "cache size 0 bytes: the least is 1048576"},
-		{name: "negative", size: math.MinInt64, want: "cache size -9223372036854775808 bytes: the least is 1048576"},
-		{name: "too large", size: cache.MaxSize + 1, want: "cache size 1099511627777 bytes: the most is 1099511627776"},
-		{name: "far too much", size: math.MaxInt64, want: "cache size 9223372036854775807 bytes: the most is 1099511627776"},
+		{name: "too small", size: cache.MinSize - 1, want: "cache size 1048575 bytes is below the minimum of 1048576"},
+		{name: "nothing", want: "cache size 0 bytes is below the minimum of 1048576"},
+		{name: "negative", size: math.MinInt64, want: "cache size -9223372036854775808 bytes is below the minimum of 1048576"},
+		{name: "too large", size: cache.MaxSize + 1, want: "cache size 1099511627777 bytes is above the maximum of 1099511627776"},
+		{name: "far too much", size: math.MaxInt64, want: "cache size 9223372036854775807 bytes is above the maximum of 1099511627776"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -36,15 +36,15 @@ func TestNewErrors(t *testing.T) {
 				t.Errorf("got error %v, want %q", err, tt.want)
 			}
 			c := newCache(t, cache.Prefetch{})
-			if _, err := c.Resized(cache.Config{Size: tt.size}, epoch); err == nil || err.Error() != tt.want {
+			if _, err := c.Resize(cache.Config{Size: tt.size}, epoch); err == nil || err.Error() != tt.want {
 				t.Errorf("resized: got error %v, want %q", err, tt.want)
 			}
 		})
 	}
 }
 
-// TestCapacity fills caches of odd sizes with answers too large to use up the
-// index. What they take stays in the budget, and most of the budget is used.
+// TestCapacity fills caches of unusual sizes with large answers. They stay within the budget and use
+// most of it.
 func TestCapacity(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int64{cache.MinSize, cache.MinSize + 1, 2*cache.MinSize - 1, 3_333_333, 4 << 20} {
@@ -64,8 +64,7 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-// TestResizedState moves answers in every state to a larger cache. Nothing that
-// an observer can see changes but the counts.
+// TestResizedState moves answers in every state to a larger cache. Only counters change.
 func TestResizedState(t *testing.T) {
 	t.Parallel()
 	p := cache.Prefetch{Hits: 2, Remaining: 0.5}
@@ -90,7 +89,7 @@ func TestResizedState(t *testing.T) {
 	c.Lookup(keys["said"], after(60*time.Second), nil)
 	c.Lookup(keys["turned"], epoch, nil)
 
-	d, err := c.Resized(cache.Config{Size: 4 << 20, Prefetch: p}, after(20*time.Second))
+	d, err := c.Resize(cache.Config{Size: 4 << 20, Prefetch: p}, after(20*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,8 +101,8 @@ func TestResizedState(t *testing.T) {
 	}
 	now := after(70 * time.Second)
 	want := map[string]cache.Freshness{
-		"fresh": cache.Fresh, "once": cache.Due, "due": cache.Due, "said": cache.Fresh, "expired": cache.Absent,
-		"turned": cache.Due, "failed": cache.Failed,
+		"fresh": cache.Fresh, "once": cache.PrefetchDue, "due": cache.PrefetchDue, "said": cache.Fresh, "expired": cache.Absent,
+		"turned": cache.PrefetchDue, "failed": cache.Failed,
 	}
 	got := map[string]cache.Freshness{}
 	for name, key := range keys {
@@ -128,9 +127,9 @@ func TestResizedState(t *testing.T) {
 	}
 }
 
-// TestResizedSizes resizes a full cache. A larger one has everything; a smaller
-// one is full, and of what was asked for. Shards that become one come one after
-// the other, so that the last one's answers push out the first one's.
+// TestResizedSizes resizes a full cache. A larger one keeps everything; a smaller one is full of used
+// entries. Shards that are merged move one after the other, so that the last one's answers evict the
+// first one's.
 func TestResizedSizes(t *testing.T) {
 	t.Parallel()
 	const n = 20_000
@@ -163,13 +162,13 @@ func TestResizedSizes(t *testing.T) {
 			for i := range n / 2 {
 				proven[i] = c.InMain(nth("hot", i))
 			}
-			d, err := c.Resized(cache.Config{Size: tt.size}, epoch)
+			d, err := c.Resize(cache.Config{Size: tt.size}, epoch)
 			if err != nil {
 				t.Fatal(err)
 			}
 			check(t, d)
 			if got := held(d, "hot", n/2); float64(got) < tt.atLeast*float64(hot) {
-				t.Errorf("%d of %d answers that were asked for are left, want %v of them", got, hot, tt.atLeast)
+				t.Errorf("%d of %d used answers are left, want %v of them", got, hot, tt.atLeast)
 			}
 			for i := range n / 2 {
 				if key := nth("hot", i); tt.complete && proven[i] && !d.InMain(key) {
@@ -186,14 +185,14 @@ func TestResizedSizes(t *testing.T) {
 	}
 }
 
-// TestResizedTooSmall leaves out an answer that the new shards cannot hold.
+// TestResizedTooSmall drops an answer that the new shards cannot hold.
 func TestResizedTooSmall(t *testing.T) {
 	t.Parallel()
 	c := newTiny(t, 1<<14)
 	large, little := keyOf("large.", 1, 0), keyOf("little.", 1, 0)
 	c.Put(large, plain(large, time.Minute, 2000), epoch)
 	c.Put(little, plain(little, time.Minute, 20), epoch)
-	d, err := c.ResizedTiny(1<<12, 2, epoch)
+	d, err := c.ResizeTiny(1<<12, 2, epoch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +211,7 @@ func TestResizedFullIndex(t *testing.T) {
 		c.Put(key, answerTo(key, time.Minute), epoch)
 	}
 	before := c.Stats().Entries
-	d, err := c.ResizedTiny(1<<12, 1, epoch)
+	d, err := c.ResizeTiny(1<<12, 1, epoch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,8 +221,8 @@ func TestResizedFullIndex(t *testing.T) {
 	}
 }
 
-// TestStoredAgain stores answers of growing and shrinking length between two
-// neighbours, whose bytes stay theirs.
+// TestStoredAgain replaces an answer by ones of growing and shrinking length. The adjacent entries do
+// not change.
 func TestStoredAgain(t *testing.T) {
 	t.Parallel()
 	c := newTiny(t, 1<<15)
@@ -243,16 +242,15 @@ func TestStoredAgain(t *testing.T) {
 			asked := append(bytes.Clone(want.Msg[12:17]), 0)
 			got, _ := c.Lookup(asked, epoch, nil)
 			if diff := cmp.Diff(want.Msg, got); diff != "" {
-				t.Fatalf("with %d octets, %q (-want +got)\n%s", n, asked, diff)
+				t.Fatalf("with %d bytes, %q (-want +got)\n%s", n, asked, diff)
 			}
 		}
 		check(t, c)
 	}
 }
 
-// TestResizedKeepsHot shrinks a full cache to a size that has room for nearly all that
-// is asked for. Of that next to nothing is lost, though there is more of the rest, and
-// though shards become one.
+// TestResizedKeepsHot shrinks a full cache to a size with room for nearly all used entries. Almost none
+// of them is lost, though there are more unused ones and shards are merged.
 func TestResizedKeepsHot(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -281,22 +279,22 @@ func TestResizedKeepsHot(t *testing.T) {
 			}
 			fill(c, "new", 10_000, epoch) // so that the logs turn
 			before := held(c, "hot", tt.hot)
-			d, err := c.Resized(cache.Config{Size: tt.size}, epoch)
+			d, err := c.Resize(cache.Config{Size: tt.size}, epoch)
 			if err != nil {
 				t.Fatal(err)
 			}
 			check(t, d)
 			after := held(d, "hot", tt.hot)
-			t.Logf("%d of %d answers that are asked for were held, %d are left: %+v", before, tt.hot, after, d.Stats())
+			t.Logf("%d of %d used answers were held, %d are left: %+v", before, tt.hot, after, d.Stats())
 			if after < before*98/100 || before < tt.hot*98/100 {
-				t.Errorf("%d of %d answers that are asked for were held, %d are left", before, tt.hot, after)
+				t.Errorf("%d of %d used answers were held, %d are left", before, tt.hot, after)
 			}
 		})
 	}
 }
 
-// TestResizedAgain resizes a cache many times. Each gives its memory back at once, and
-// the first leads to the last.
+// TestResizedAgain resizes a cache many times. Each frees its memory at once, and the first forwards to
+// the last.
 func TestResizedAgain(t *testing.T) {
 	t.Parallel()
 	first, err := cache.New(cache.Config{Size: 8 << 20}, epoch)
@@ -307,12 +305,12 @@ func TestResizedAgain(t *testing.T) {
 	svc := []byte("svc")
 	c := first
 	for _, size := range []int64{2 << 20, 16 << 20, 1 << 20, 8 << 20, 8 << 20, 3 << 20} {
-		d, err := c.Resized(cache.Config{Size: size}, epoch)
+		d, err := c.Resize(cache.Config{Size: size}, epoch)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want, got := c.Shards(), c.Emptied(); got != want {
-			t.Errorf("%d of %d shards gave their memory back", got, want)
+		if want, got := c.Shards(), c.Released(); got != want {
+			t.Errorf("%d of %d shards freed their memory", got, want)
 		}
 		c = d
 	}
@@ -321,24 +319,24 @@ func TestResizedAgain(t *testing.T) {
 	}
 	key := keyOf("a.", 1, 0)
 	a := plain(key, time.Hour, 4)
-	a.Owner, a.Asked = svc, epoch
+	a.Owner, a.QueriedAt = svc, epoch
 	first.Put(key, a, epoch)
 	if got := freshness(c, key, epoch); got != cache.Fresh {
 		t.Errorf("put into the first: %d, want fresh", got)
 	}
-	first.SetStale(hourly)
-	if got := freshness(c, key, after(time.Hour)); got != cache.Late {
-		t.Errorf("settings of the first: %d, want late", got)
+	first.SetServeStale(hourly)
+	if got := freshness(c, key, after(time.Hour)); got != cache.Stale {
+		t.Errorf("settings of the first: %d, want stale", got)
 	}
-	first.Changed(svc, epoch)
+	first.OwnerChanged(svc, epoch)
 	if got := freshness(c, key, epoch); got != cache.Absent {
 		t.Errorf("events of the first: %d, want absent", got)
 	}
-	d, err := first.Resized(cache.Config{Size: 4 << 20}, epoch) // what is nothing any more
+	d, err := first.Resize(cache.Config{Size: 4 << 20}, epoch) // what is nothing any more
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Emptied() != c.Shards() || d.Emptied() != 0 {
+	if c.Released() != c.Shards() || d.Released() != 0 {
 		t.Errorf("the first was resized, not the last")
 	}
 	if diff := cmp.Diff(d.Stats(), first.Stats()); diff != "" {
@@ -350,8 +348,8 @@ func TestResizedAgain(t *testing.T) {
 	check(t, first)
 }
 
-// TestResizedInParallel has readers and writers stay at the first cache while it is
-// resized again and again. Nothing that was put is missing, before or after.
+// TestResizedInParallel has readers and writers use the first cache while it is resized repeatedly. No
+// stored answer is lost.
 func TestResizedInParallel(t *testing.T) {
 	t.Parallel()
 	const workers, names = 4, 400
@@ -378,7 +376,7 @@ func TestResizedInParallel(t *testing.T) {
 	}
 	c := first
 	for i := range 30 {
-		d, err := c.Resized(cache.Config{Size: cache.MinSize << (i * 7 % 5)}, epoch)
+		d, err := c.Resize(cache.Config{Size: cache.MinSize << (i * 7 % 5)}, epoch)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,16 +14,17 @@ import (
 
 var errRecord = errors.New("invalid record")
 
-// maxAge bounds the ages that are read, so that no sum of them overflows.
+// maxAge bounds the ages that Restore accepts, so that sums do not overflow.
 const maxAge = 10 * 365 * 24 * time.Hour
 
-// Restore puts back what [Cache.Dump] gave, after the time passed since then, for a cache that is not used yet. Each
-// message is read as if it came from the network, and all that is known of it is found out anew; owner, if it is not
-// nil, tells whose changes it depends on. What may not be given any more is left out, and so is what does not fit,
-// of the less worthy first. It gives how many entries are back. If a record cannot be read the cache is left empty.
+// Restore stores the records of [Cache.Dump] in an unused cache, aged by the time passed since the
+// dump. It parses each message as if it came from the network and derives all metadata again. owner,
+// if not nil, returns the owner of a name. Answers that are no longer usable are left out, and so are
+// the less used ones if not all fit. Restore returns the number of entries. If a record is malformed
+// it leaves the cache empty.
 func (c *Cache) Restore(records iter.Seq[[]byte], passed time.Duration, now time.Time, owner func(name []byte) []byte) (n int, err error) {
-	r := restorer{cache: c, at: c.at(now), passed: min(maxAge, max(0, passed)), owner: owner}
-	for class := range classes {
+	r := restorer{cache: c, at: c.nanos(now), passed: min(maxAge, max(0, passed)), owner: owner}
+	for class := range restoreClasses {
 		for record := range records {
 			if err := r.read(record, class); err != nil {
 				c.Flush([]byte{0})
@@ -34,21 +35,21 @@ func (c *Cache) Restore(records iter.Seq[[]byte], passed time.Duration, now time
 	return r.entries, nil
 }
 
-// The classes of records, in the order in which they find room: those of entries that were asked for since they were
-// stored, those of others from a main log, and the rest.
-const classes = 3
+// restoreClasses is the number of passes over the records: entries used since they were stored, others
+// from the main log, the rest.
+const restoreClasses = 3
 
-func classOf(like byte, hits uint64) int {
+func restoreClass(flags byte, hits uint64) int {
 	switch {
-	case like&dumpFreq != 0, hits > 0:
+	case flags&dumpFreq != 0, hits > 0:
 		return 0
-	case like&dumpProven != 0:
+	case flags&dumpInMain != 0:
 		return 1
 	}
 	return 2
 }
 
-// A restorer is reused from record to record.
+// A restorer is reused for all records.
 type restorer struct {
 	cache   *Cache
 	at      int64
@@ -61,7 +62,7 @@ type restorer struct {
 	entry  entry
 }
 
-// read takes a record, if it is of the class.
+// read restores a record if it is of the class.
 func (r *restorer) read(record []byte, class int) error {
 	var numbers [3]uint64 // age, life, hits
 	for i, most := range [...]uint64{uint64(maxAge / time.Millisecond), math.MaxUint32, maxHits} {
@@ -75,26 +76,26 @@ func (r *restorer) read(record []byte, class int) error {
 		return errRecord
 	}
 	end := 3 + int(record[2])
-	like, tenth, tail, msg := record[0], record[1], record[3:end], record[end:]
-	if like&^(dumpFreq|dumpProven|dumpAsked) != 0 {
+	flags, queryAge, tail, msg := record[0], record[1], record[3:end], record[end:]
+	if flags&^(dumpFreq|dumpInMain|dumpStaleUsed) != 0 {
 		return errRecord
 	}
-	if classOf(like, numbers[2]) != class {
+	if restoreClass(flags, numbers[2]) != class {
 		return nil
 	}
-	r.answer.Life = time.Duration(numbers[1]) * time.Second
-	if err := r.judge(msg); err != nil {
+	r.answer.Lifetime = time.Duration(numbers[1]) * time.Second
+	if err := r.validate(msg); err != nil {
 		return err
 	}
 	age := time.Duration(numbers[0]) * time.Millisecond
-	r.put(tail, birth{tenth: tenth}, like, uint16(numbers[2]), r.at-int64(age)-int64(r.passed))
+	r.put(tail, origin{queryAge: queryAge}, flags, uint16(numbers[2]), r.at-int64(age)-int64(r.passed))
 	return nil
 }
 
-// judge reads a message and makes it r.answer. What is no answer that a cache keeps is no record.
-func (r *restorer) judge(msg []byte) error {
+// validate parses a message into r.answer. It rejects messages that a cache would not store.
+func (r *restorer) validate(msg []byte) error {
 	m := &r.m
-	if m.Parse(msg) != nil || len(m.Raw) != len(msg) || m.HasOPT() || m.Truncated() || len(m.Records) == 0 || !isStored(msg) {
+	if m.Parse(msg) != nil || len(m.Raw) != len(msg) || m.HasOPT() || m.Truncated() || len(m.Records) == 0 || !isStoredForm(msg) {
 		return errRecord
 	}
 	r.answer.Msg, r.answer.TTLs = msg, r.answer.TTLs[:0]
@@ -103,25 +104,25 @@ func (r *restorer) judge(msg []byte) error {
 		r.answer.TTLs = append(r.answer.TTLs, rr.TTL)
 		shortest = min(shortest, m.RecordTTL(rr))
 	}
-	r.answer.NXDomain = m.QuestionType() == denied
+	r.answer.NXDomain = m.QuestionType() == denialType
 	denies := m.Rcode() == wire.RcodeNXDomain
 	switch {
 	case m.Rcode() != wire.RcodeSuccess && !denies,
 		r.answer.NXDomain && (!denies || m.Records[0].Section == wire.Answer),
-		r.answer.Life < time.Second, r.answer.Life > time.Duration(shortest)*time.Second:
+		r.answer.Lifetime < time.Second, r.answer.Lifetime > time.Duration(shortest)*time.Second:
 		return errRecord
 	}
 	r.answer.RotateFirst, r.answer.RotateCount = r.m.AddressRun()
 	return nil
 }
 
-// isStored tells whether a message that was parsed is a response to a standard query of class IN with the question in
-// canonical spelling.
-func isStored(msg []byte) bool {
+// isStoredForm reports whether a parsed message is a response to a standard query of class IN with the
+// question in canonical case.
+func isStoredForm(msg []byte) bool {
 	const response, opcode = 0x80, 0x78
 	name := nameOf(msg)
 	for _, c := range name {
-		if c >= 'A' && c <= 'Z' { // the lengths of labels are below these
+		if c >= 'A' && c <= 'Z' { // label lengths are smaller
 			return false
 		}
 	}
@@ -129,7 +130,7 @@ func isStored(msg []byte) bool {
 	return msg[2]&response != 0 && msg[2]&opcode == 0 && class == wire.ClassIN
 }
 
-// nameOf is the name in the question of a message that was parsed.
+// nameOf returns the name in the question of a parsed message.
 func nameOf(msg []byte) []byte {
 	end := wire.HeaderLen
 	for msg[end] != 0 {
@@ -138,8 +139,8 @@ func nameOf(msg []byte) []byte {
 	return msg[wire.HeaderLen : end+1]
 }
 
-// put puts r.answer into the cache as one that was stored at a moment, if it may still be given and fits.
-func (r *restorer) put(tail []byte, b birth, like byte, hits uint16, stored int64) {
+// put stores r.answer with the given storing time, if it is usable and fits.
+func (r *restorer) put(tail []byte, b origin, recordFlags byte, hits uint16, stored int64) {
 	c := r.cache
 	name := nameOf(r.answer.Msg)
 	k := c.denialKey(name, tail)
@@ -150,14 +151,14 @@ func (r *restorer) put(tail []byte, b birth, like byte, hits uint16, stored int6
 		}
 	}
 	if b.tag == 0 {
-		b.tenth = 0
+		b.queryAge = 0
 	}
 	flags := byte(0)
 	if r.answer.NXDomain {
-		flags |= flagDenied
+		flags |= flagDenial
 	}
-	if like&dumpAsked != 0 {
-		flags |= flagAsked
+	if recordFlags&dumpStaleUsed != 0 {
+		flags |= flagStaleUsed
 	}
 	size := entrySize(len(tail), len(r.answer.TTLs), len(r.answer.Msg))
 	if cap(r.entry) < size {
@@ -165,28 +166,28 @@ func (r *restorer) put(tail []byte, b birth, like byte, hits uint16, stored int6
 	}
 	e := r.entry[:size]
 	clear(e)
-	e.fill(&k, k.rrtype, &r.answer, flags, b, stored)
-	e[offFreq] = like & dumpFreq
+	e.encode(&k, k.rrtype, &r.answer, flags, b, stored)
+	e[offFreq] = recordFlags & dumpFreq
 	e.setHits(hits)
 
-	s := c.lock(k.low)
+	s := c.lockShard(k.shardBits)
 	defer s.mu.Unlock()
 	if state := s.state(e, r.at); state == Absent {
 		return
 	}
-	if _, _, ok := s.find(&k, k.rrtype); !ok && s.insert(e, like&(dumpProven|dumpFreq) != 0) {
+	if _, _, ok := s.find(&k, k.rrtype); !ok && s.insert(e, recordFlags&(dumpInMain|dumpFreq) != 0) {
 		r.entries++
 	}
 }
 
-// insert puts a copy of e in, where it finds room without pushing another out.
-func (s *shard) insert(e entry, worthy bool) bool {
+// insert stores a copy of e if it fits without evicting another entry.
+func (s *shard) insert(e entry, toMain bool) bool {
 	size := e.size()
-	if s.index.count >= s.index.most || size > s.main.size/4 {
+	if s.index.count >= s.index.maxCount || size > s.main.size/4 {
 		return false
 	}
 	first, then := &s.small, &s.main
-	if worthy || size > s.small.size/2 {
+	if toMain || size > s.small.size/2 {
 		first, then = then, first
 	}
 	off, ok := first.reserve(size)
@@ -198,6 +199,6 @@ func (s *shard) insert(e entry, worthy bool) bool {
 	}
 	copy(s.arena[off:], e)
 	s.index.add(e.hash(), off)
-	s.live += size
+	s.liveBytes += size
 	return true
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// TestRestoredAges has ages go on while nobody runs.
+// TestRestoredAges counts the time between dump and restore.
 func TestRestoredAges(t *testing.T) {
 	t.Parallel()
 	c := staleCache(t)
@@ -38,12 +38,12 @@ func TestRestoredAges(t *testing.T) {
 		{0, key, cache.Fresh, cache.Fresh, 80, 0},
 		{50 * time.Second, key, cache.Fresh, cache.Fresh, 30, 0},
 		{79 * time.Second, key, cache.Fresh, cache.Fresh, 1, 0},
-		{80 * time.Second, key, cache.Late, cache.Resting, 30, 0},
-		{time.Hour + 79*time.Second, key, cache.Late, cache.Resting, 30, 0},
+		{80 * time.Second, key, cache.Stale, cache.StaleBackoff, 30, 0},
+		{time.Hour + 79*time.Second, key, cache.Stale, cache.StaleBackoff, 30, 0},
 		{time.Hour + 80*time.Second, key, cache.Absent, cache.Absent, 0, 0},
 		{0, denied, cache.Fresh, cache.Fresh, 40, 3},
 		{39 * time.Second, denied, cache.Fresh, cache.Fresh, 1, 3},
-		{40 * time.Second, denied, cache.Late, cache.Resting, 30, 3},
+		{40 * time.Second, denied, cache.Stale, cache.StaleBackoff, 30, 3},
 		{0, failed, cache.Absent, cache.Absent, 0, 0},
 	}
 	for _, tt := range tests {
@@ -54,7 +54,7 @@ func TestRestoredAges(t *testing.T) {
 			if _, got := d.Lookup(tt.key, now, nil); got != tt.want {
 				t.Fatalf("freshness %d, want %d", got, tt.want)
 			}
-			d.Rest(tt.key, now.Add(time.Second), now)
+			d.DelayRefresh(tt.key, now.Add(time.Second), now)
 			msg, got := d.Lookup(tt.key, now, nil)
 			if got != tt.then {
 				t.Fatalf("then freshness %d, want %d", got, tt.then)
@@ -69,7 +69,7 @@ func TestRestoredAges(t *testing.T) {
 	}
 }
 
-// TestRestoredAgain has no entry grow younger by being dumped and restored, a hundred times in a second.
+// TestRestoredAgain dumps and restores a hundred times in a second. No entry gets younger.
 func TestRestoredAgain(t *testing.T) {
 	t.Parallel()
 	c := staleCache(t)
@@ -80,12 +80,12 @@ func TestRestoredAgain(t *testing.T) {
 		c = restart(t, dump(t, c, everything, now), 10*time.Millisecond, now, nil)
 	}
 	now = now.Add(9 * time.Second)
-	if got := freshness(c, key, now); got != cache.Late {
-		t.Errorf("freshness %d, want late", got)
+	if got := freshness(c, key, now); got != cache.Stale {
+		t.Errorf("freshness %d, want stale", got)
 	}
 }
 
-// TestRestoredWhole restores answers of all kinds, each as it was.
+// TestRestoredWhole restores answers of all kinds unchanged.
 func TestRestoredWhole(t *testing.T) {
 	t.Parallel()
 	c := staleCache(t)
@@ -99,7 +99,7 @@ func TestRestoredWhole(t *testing.T) {
 		case 1:
 			key = keyOf(fmt.Sprintf("n%d.example.", i), 1, byte(i))
 		case 2:
-			key = append(key, make([]byte, 244+i%11)...) // the longest tail has 255 octets
+			key = append(key, make([]byte, 244+i%11)...) // the longest tail has 255 bytes
 		}
 		keys = append(keys, key)
 		life := time.Duration(10+rnd.IntN(90)) * time.Second
@@ -139,11 +139,11 @@ func TestRestoredWhole(t *testing.T) {
 		}
 	}
 	if differ > len(records)/2 {
-		t.Errorf("%d of %d records are not what they were", differ, len(records))
+		t.Errorf("%d of %d records differ", differ, len(records))
 	}
 }
 
-// TestRestoredRotation goes on to turn address sets, whose places are found anew.
+// TestRestoredRotation rotates restored address sets.
 func TestRestoredRotation(t *testing.T) {
 	t.Parallel()
 	c := staleCache(t)
@@ -171,7 +171,7 @@ func TestRestoredRotation(t *testing.T) {
 	}
 }
 
-// TestRestoredOwners gives what is restored its owner again, with the time that upstream took.
+// TestRestoredOwners restores owners and query ages.
 func TestRestoredOwners(t *testing.T) {
 	t.Parallel()
 	c := staleCache(t)
@@ -184,7 +184,7 @@ func TestRestoredOwners(t *testing.T) {
 	}
 	for _, key := range [][]byte{owned, free} {
 		a := plain(key, time.Minute, 10)
-		a.Owner, a.Asked = owner(key[:questionLen(key)-2]), after(-2*time.Second)
+		a.Owner, a.QueriedAt = owner(key[:questionLen(key)-2]), after(-2*time.Second)
 		c.Put(key, a, epoch)
 	}
 	records := dump(t, c, everything, after(time.Second))
@@ -203,19 +203,19 @@ func TestRestoredOwners(t *testing.T) {
 			t.Parallel()
 			d := restart(t, records, 0, now, owner)
 			if !tt.event.IsZero() {
-				d.Changed(owner(owned[:questionLen(owned)-2]), tt.event)
+				d.OwnerChanged(owner(owned[:questionLen(owned)-2]), tt.event)
 			}
 			if got := freshness(d, owned, now); got != tt.want {
 				t.Errorf("freshness %d, want %d", got, tt.want)
 			}
 			if got := freshness(d, free, now); got != cache.Fresh {
-				t.Errorf("what nobody owns: freshness %d", got)
+				t.Errorf("without owner: freshness %d", got)
 			}
 		})
 	}
 }
 
-// TestRestoreIntoLess restores into a cache that does not hold all: the worthy come first, and nothing is pushed out.
+// TestRestoreIntoLess restores into a smaller cache. Used entries come first, and nothing is evicted.
 func TestRestoreIntoLess(t *testing.T) {
 	t.Parallel()
 	c := staleCache(t)
@@ -246,11 +246,11 @@ func TestRestoreIntoLess(t *testing.T) {
 		}
 	}
 	if lost > 0 {
-		t.Errorf("%d of what was asked for are lost, of %d that are there", lost, n)
+		t.Errorf("%d used entries are lost, %d are restored", lost, n)
 	}
 }
 
-// TestRestoreRefuses damages records: what is believed is a message that another reader understands, too.
+// TestRestoreRefuses restores corrupt records. It accepts only messages that another parser accepts too.
 func TestRestoreRefuses(t *testing.T) {
 	t.Parallel()
 	c := staleCache(t)
@@ -271,7 +271,7 @@ func TestRestoreRefuses(t *testing.T) {
 		n, err := d.Restore(slices.Values(append(slices.Clone(good), bad)), 0, epoch, nil)
 		entries := d.Stats().Entries
 		if err != nil && (n != 0 || entries != 0) {
-			t.Fatalf("%x is refused, and %d entries are there", bad, entries)
+			t.Fatalf("%x is refused, but %d entries are restored", bad, entries)
 		}
 		d.Flush([]byte{0})
 		check(t, d)
@@ -280,7 +280,7 @@ func TestRestoreRefuses(t *testing.T) {
 	for _, record := range good {
 		for at := range record {
 			if !refused(record[:at]) {
-				t.Errorf("cut to %d octets it is believed", at)
+				t.Errorf("accepted when truncated to %d bytes", at)
 			}
 			for _, b := range []byte{0, 1, 0x41, 0x80, 0xc0, 0xff, record[at] + 1} {
 				bad := bytes.Clone(record)
@@ -289,12 +289,12 @@ func TestRestoreRefuses(t *testing.T) {
 			}
 		}
 		if !refused(append(bytes.Clone(record), 0)) {
-			t.Error("with something behind it it is believed")
+			t.Error("accepted with trailing bytes")
 		}
 	}
 }
 
-// TestRestoreRefusesMessages gives messages that no cache would have stored.
+// TestRestoreRefusesMessages restores messages that no cache would store.
 func TestRestoreRefusesMessages(t *testing.T) {
 	t.Parallel()
 	key := keyOf("www.example.", wire.TypeTXT, 0)
@@ -344,8 +344,8 @@ func TestRestoreRefusesMessages(t *testing.T) {
 	}
 }
 
-// FuzzRestore restores any two records. What is believed can be looked up, and another parser reads it as the answer to
-// its question.
+// FuzzRestore restores two arbitrary records. Accepted ones can be looked up, and another parser reads
+// them as answers to their question.
 func FuzzRestore(f *testing.F) {
 	c := staleCache(f)
 	for i := range 6 {
@@ -373,7 +373,7 @@ func FuzzRestore(f *testing.F) {
 			}
 			key := keyIn(record)
 			msg, found := c.Lookup(key, epoch, nil)
-			if found == cache.Late {
+			if found == cache.Stale {
 				msg, _ = c.LookupStale(key, epoch, nil)
 			}
 			if found == cache.Absent {
@@ -391,7 +391,7 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// keyIn is the key of a record that was believed.
+// keyIn returns the key of an accepted record.
 func keyIn(record []byte) []byte {
 	for range 3 {
 		_, n := binary.Uvarint(record)

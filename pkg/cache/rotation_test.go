@@ -13,7 +13,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
-// set is n records of rrtype with RDATA of size octets: aaaa…, bbbb… and so on.
+// set is n records of rrtype with RDATA of size bytes: aaaa…, bbbb… and so on.
 func set(rrtype uint16, n, size int) []rr {
 	var records []rr
 	for i := range n {
@@ -72,14 +72,14 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// firsts are the first octets of every record's RDATA in msg, each checked to be
+// firsts are the first bytes of every record's RDATA in msg, each checked to be
 // whole.
 func firsts(a *cache.Answer, msg []byte) string {
 	var s []byte
 	for i, rdata := range rdataOf(a, msg) {
 		before := rdataOf(a, a.Msg)[i]
 		if len(rdata) != len(before) {
-			return fmt.Sprintf("record %d has %d octets", i, len(rdata))
+			return fmt.Sprintf("record %d has %d bytes", i, len(rdata))
 		}
 		if rdata != before && rdata != string(bytes.Repeat([]byte{rdata[0]}, len(rdata))) {
 			return fmt.Sprintf("record %d is %q", i, rdata)

@@ -12,33 +12,33 @@ import (
 )
 
 const (
-	bytesPerSlot = 112 // of the budget: the least there is, an A record of a short name, has some 100
-	smallPart    = 10  // the small log is a tenth, as in the S3-FIFO paper
-	maxChances   = 64  // second chances one insertion may give: bounds the time under the lock
+	bytesPerSlot     = 112 // of the budget; the smallest entry, one A record of a short name, takes about 100
+	smallPart        = 10  // the small log is a tenth, as in the S3-FIFO paper
+	maxSecondChances = 64  // per insertion, to bound the time under the lock
 )
 
 // A shard is a part of the cache with its own lock.
 type shard struct {
 	*shared
 
-	mu   sync.Mutex // guards all below
-	next *Cache     // where the entries are that were here; nil: they are here
+	mu        sync.Mutex // guards all below
+	successor *Cache     // the cache that the entries moved to; nil: they are here
 
 	mapped []byte // all memory of the shard: arena, index and ghosts
 	arena  []byte // both logs
 	small  ring
 	main   ring
 	index  index
-	// ghosts remembers what left the small log unasked for, by hash: an answer
-	// that comes back while it is remembered goes straight to the main log. New
-	// ghosts overwrite old ones.
-	ghosts []uint32
-	now    int64 // moment of the operation under way, ns since the epoch
-	live   int   // bytes of entries that can be found
-	spare  entry // copy of an entry on its way from the small log to the main one
-	stats  Stats
+	// ghosts holds the hashes of entries evicted from the small log without a use. An answer
+	// that returns while it is remembered goes straight to the main log. New ghosts
+	// overwrite old ones.
+	ghosts    []uint32
+	now       int64 // time of the current operation, ns since the epoch
+	liveBytes int   // of entries that the index finds
+	spare     entry // buffer for an entry on its way from the small to the main log
+	stats     Stats
 
-	unmap runtime.Cleanup // gives the arena back
+	unmap runtime.Cleanup // unmaps the memory
 }
 
 func newShard(sh *shared, size int) (*shard, error) {
@@ -46,16 +46,16 @@ func newShard(sh *shared, size int) (*shard, error) {
 	if err != nil {
 		return nil, err
 	}
-	smallPages(mapped)
+	disableHugePages(mapped)
 	s := &shard{shared: sh, mapped: mapped}
-	// At the latest the memory goes when nobody can reach the shard any more.
+	// Unmap the memory when the shard becomes unreachable, unless release did it before.
 	s.unmap = runtime.AddCleanup(s, func(m []byte) { _ = unix.Munmap(m) }, mapped)
-	// On the heap, index and ghosts would count twice: the collector lets that grow
-	// to double of what is in use.
+	// On the Go heap, index and ghosts would count twice: the collector lets the heap grow
+	// to twice its live size.
 	slots := size / bytesPerSlot
 	s.index = newIndex(unsafe.Slice((*uint64)(unsafe.Pointer(&mapped[0])), slots))
 	s.ghosts = unsafe.Slice((*uint32)(unsafe.Pointer(&mapped[8*slots])), slots)
-	s.arena = mapped[(s.fixed()+7)&^7:]
+	s.arena = mapped[(s.fixedBytes()+7)&^7:]
 	s.arena = s.arena[:len(s.arena)&^7]
 	logs := len(s.arena)
 	small := logs / smallPart &^ 7
@@ -64,16 +64,15 @@ func newShard(sh *shared, size int) (*shard, error) {
 	return s, nil
 }
 
-// fixed is the bytes of index and ghosts.
-func (s *shard) fixed() int { return 8*len(s.index.slots) + 4*len(s.ghosts) }
+// fixedBytes returns the size of index and ghosts.
+func (s *shard) fixedBytes() int { return 8*len(s.index.slots) + 4*len(s.ghosts) }
 
-func (s *shard) at(off int) entry {
+func (s *shard) entryAt(off int) entry {
 	e := entry(s.arena[off:])
 	return e[:e.size()]
 }
 
-// find gives the entry stored under k, with rrtype in place of its own type, and its
-// offset.
+// find returns the entry stored under k, with rrtype in place of its own type, and its offset.
 func (s *shard) find(k *key, rrtype uint16) (entry, int, bool) {
 	hash := k.hash(rrtype)
 	for pos := s.index.home(hash); ; {
@@ -81,17 +80,17 @@ func (s *shard) find(k *key, rrtype uint16) (entry, int, bool) {
 		if off, pos = s.index.next(hash, pos); off < 0 {
 			return nil, 0, false
 		}
-		if e := s.at(off); e.holds(k, rrtype) {
+		if e := s.entryAt(off); e.matches(k, rrtype) {
 			return e, off, true
 		}
 	}
 }
 
-// store puts an answer in place of what is there under k, with rrtype in place of its
-// own type. What cannot be stored takes the older answer out nevertheless.
-func (s *shard) store(k *key, rrtype uint16, a *Answer, flags byte, b birth) {
+// store stores an answer under k, with rrtype in place of its own type, and replaces the older one. If
+// the answer cannot be stored, store still removes the older one.
+func (s *shard) store(k *key, rrtype uint16, a *Answer, flags byte, b origin) {
 	size := entrySize(len(k.tail()), len(a.TTLs), len(a.Msg))
-	if size > s.main.size/4 || len(k.tail()) > maxTail || a.Life < time.Second {
+	if size > s.main.size/4 || len(k.tail()) > maxTail || a.Lifetime < time.Second {
 		s.stats.Rejected++
 		s.remove(k, rrtype)
 		return
@@ -101,38 +100,38 @@ func (s *shard) store(k *key, rrtype uint16, a *Answer, flags byte, b birth) {
 	if old, off, ok := s.find(k, rrtype); ok {
 		freq = old[offFreq]
 		if old.size() >= size && old.size() <= 2*size {
-			// In its place, even where that leaves some bytes unused: at the
-			// log's head it would push another answer out.
-			old.fill(k, rrtype, a, flags, b, s.now)
+			// Overwrite in place, even if that wastes some bytes: a new entry at the
+			// head would evict another answer.
+			old.encode(k, rrtype, a, flags, b, s.now)
 			old[offFreq] = freq
 			return
 		}
 		s.drop(off, old)
 	}
-	for s.index.count >= s.index.most {
+	for s.index.count >= s.index.maxCount {
 		s.evict()
 	}
 	hash := k.hash(rrtype)
-	off, log := s.place(hash, size, freq > 0)
+	off, log := s.allocate(hash, size, freq > 0)
 	e := entry(s.arena[off : off+size])
-	e.fill(k, rrtype, a, flags, b, s.now)
+	e.encode(k, rrtype, a, flags, b, s.now)
 	if log == &s.main && freq > 0 {
 		e[offFreq] = freq - 1
 	}
 	s.index.add(hash, off)
-	s.live += size
+	s.liveBytes += size
 }
 
-// place frees and reserves size bytes: in the main log for an answer that has
-// shown its worth or would crowd the small log, else in the small one.
-func (s *shard) place(hash uint64, size int, worthy bool) (int, *ring) {
+// allocate frees and reserves size bytes: in the main log if toMain is set, if the hash is a ghost, or
+// if the entry is large; otherwise in the small log.
+func (s *shard) allocate(hash uint64, size int, toMain bool) (int, *ring) {
 	log := &s.small
 	ghost := &s.ghosts[s.index.home(hash)]
-	known := *ghost == uint32(hash)|1
-	if known {
-		*ghost = 0 // another's ghost stays
+	remembered := *ghost == uint32(hash)|1
+	if remembered {
+		*ghost = 0 // keeps the ghost of another hash
 	}
-	if worthy || known || size > s.small.size/2 {
+	if toMain || remembered || size > s.small.size/2 {
 		log = &s.main
 	}
 	for {
@@ -147,7 +146,7 @@ func (s *shard) place(hash uint64, size int, worthy bool) (int, *ring) {
 	}
 }
 
-// evict makes room in the index by one entry or more.
+// evict frees at least one index slot.
 func (s *shard) evict() {
 	if !s.small.empty() {
 		s.evictSmall()
@@ -156,67 +155,67 @@ func (s *shard) evict() {
 	}
 }
 
-// evictSmall frees the small log's tail: what was asked for goes on to the main
-// log, and so does all the rest that may still be given while that has never been full;
-// then what nobody asked for is remembered as a ghost.
+// evictSmall frees the tail of the small log. A used entry moves to the main log. Until the main log
+// has been full once, other usable entries move there too. Later an unused entry is evicted and
+// becomes a ghost.
 func (s *shard) evictSmall() {
 	off := s.small.tail
-	e := s.at(off)
+	e := s.entryAt(off)
 	if e.dead() {
 		s.small.free(e.size())
 		return
 	}
-	state, spent := s.state(e, s.now), s.spent(e)
+	state, spent := s.state(e, s.now), s.disposable(e)
 	switch {
 	case !spent && e[offFreq] > 0:
 		s.spare = append(s.spare[:0], e...)
 		s.small.free(e.size())
-		to, _ := s.place(e.hash(), len(s.spare), true)
-		s.moveTo(off, to)
-	case state != Absent && !s.main.filled && s.settle(off, e):
+		to, _ := s.allocate(e.hash(), len(s.spare), true)
+		s.relocateSpare(off, to)
+	case state != Absent && !s.main.filled && s.promoteToUnused(off, e):
 	case spent:
-		s.forget(off, e)
+		s.dropEvicted(off, e)
 		s.small.free(e.size())
 	default:
 		s.ghosts[s.index.home(e.hash())] = uint32(e.hash()) | 1
-		s.forget(off, e)
+		s.dropEvicted(off, e)
 		s.small.free(e.size())
 	}
 }
 
-// settle moves the small log's tail entry to room in the main log that was never
-// used, if there is some left.
-func (s *shard) settle(off int, e entry) bool {
+// promoteToUnused moves the small log's tail entry to never used space of the main log, if there is
+// some.
+func (s *shard) promoteToUnused(off int, e entry) bool {
 	to, ok := s.main.reserve(e.size())
 	if !ok {
 		return false
 	}
 	s.spare = append(s.spare[:0], e...)
 	s.small.free(e.size())
-	s.moveTo(off, to)
+	s.relocateSpare(off, to)
 	return true
 }
 
-// moveTo makes the spare copy the entry at to, which was found at off.
-func (s *shard) moveTo(off, to int) {
+// relocateSpare writes the spare copy to offset to and updates the index from offset off.
+func (s *shard) relocateSpare(off, to int) {
 	copy(s.arena[to:], s.spare)
-	e := s.at(to)
+	e := s.entryAt(to)
 	e[offFreq] = 0
-	s.index.move(e.hash(), off, to)
+	s.index.relocate(e.hash(), off, to)
 }
 
-// evictMain frees the main log's tail for good, after giving what was asked for
-// since its last turn another one at the head.
+// evictMain frees the tail of the main log. An entry that was used since its last turn moves to the
+// head instead.
 func (s *shard) evictMain() {
-	for chances := maxChances; ; chances-- {
+	for chances := maxSecondChances; ; chances-- {
 		off := s.main.tail
-		e := s.at(off)
+		e := s.entryAt(off)
 		if e.dead() {
 			s.main.free(e.size())
 			return
 		}
-		if chances == 0 || e[offFreq] == 0 || s.spent(e) {
-			s.forget(off, e)
+		if chances == 0 || e[offFreq] == 0 || s.disposable(e) {
+			s.dropEvicted(off, e)
 			s.main.free(e.size())
 			return
 		}
@@ -224,24 +223,24 @@ func (s *shard) evictMain() {
 	}
 }
 
-// secondChance moves the main log's tail entry to its head. There is room: the
-// head is never past the tail's new place by more than the bytes just freed.
+// secondChance moves the main log's tail entry to its head. There is always room for it, because its
+// own bytes were just freed.
 func (s *shard) secondChance(off int, e entry) {
 	size := e.size()
 	s.main.free(size)
 	to, _ := s.main.reserve(size)
 	copy(s.arena[to:], e) // the two may overlap
-	e = s.at(to)
+	e = s.entryAt(to)
 	e[offFreq]--
-	s.index.move(e.hash(), off, to)
+	s.index.relocate(e.hash(), off, to)
 }
 
-// each calls f for every entry that can be found, with its offset: those of the small
-// log, then those of the main log, which are proven, each from tail to head.
-func (s *shard) each(f func(off int, e entry, proven bool)) {
+// each calls f for every live entry with its offset: first the small log, then the main log, each from
+// tail to head.
+func (s *shard) each(f func(off int, e entry, inMain bool)) {
 	for _, log := range []*ring{&s.small, &s.main} {
 		for off, wrapped := log.tail, log.wrapped; wrapped || off < log.head; {
-			e := s.at(off)
+			e := s.entryAt(off)
 			if !e.dead() {
 				f(off, e, log == &s.main)
 			}
@@ -252,26 +251,157 @@ func (s *shard) each(f func(off int, e entry, proven bool)) {
 	}
 }
 
-// spent tells whether e is of no use for an answer any more, or of so little that it
-// goes before all others: it is past its time and nobody asked for it since.
-func (s *shard) spent(e entry) bool {
+// disposable reports whether e is evicted before all others: it is unusable, or stale and unused since
+// it expired.
+func (s *shard) disposable(e entry) bool {
 	switch s.state(e, s.now) {
 	case Absent:
 		return true
-	case Late, Resting:
-		return e[offFlags]&flagAsked == 0
+	case Stale, StaleBackoff:
+		return e[offFlags]&flagStaleUsed == 0
 	default:
 		return false
 	}
 }
 
-// forget takes the entry at off out of the index and counts why it went.
-func (s *shard) forget(off int, e entry) {
+// dropEvicted removes the entry at off from the index and counts the reason.
+func (s *shard) dropEvicted(off int, e entry) {
 	if s.now < e.end() && !s.outdated(e) {
 		s.stats.Evictions++
 	} else {
 		s.stats.Expirations++
 	}
 	s.index.remove(e.hash(), off)
-	s.live -= e.size()
+	s.liveBytes -= e.size()
+}
+
+// An index maps hashes to entries: open addressing with linear probing, fixed size. A slot holds the
+// upper half of the hash and the entry's arena offset in units of eight, plus one; zero is free.
+type index struct {
+	slots    []uint64
+	count    int
+	maxCount int // seven eighths of the slots, so that probes stay short
+}
+
+func newIndex(slots []uint64) index { return index{slots: slots, maxCount: len(slots) / 8 * 7} }
+
+// home returns the first position to probe for hash: its upper half scaled to the table, so that the
+// table can have any length.
+func (x *index) home(hash uint64) uint64 { return hash >> 32 * uint64(len(x.slots)) >> 32 }
+
+// nextPos returns the position after pos.
+func (x *index) nextPos(pos uint64) uint64 {
+	if pos++; pos < uint64(len(x.slots)) {
+		return pos
+	}
+	return 0
+}
+
+// distance returns the number of steps between two positions.
+func (x *index) distance(from, to uint64) uint64 {
+	if to < from {
+		to += uint64(len(x.slots))
+	}
+	return to - from
+}
+
+// next returns the next offset stored for hash, at or after pos, and the position to continue from. A
+// negative offset ends the probe. The first probe starts at home.
+func (x *index) next(hash, pos uint64) (off int, after uint64) {
+	for {
+		slot := x.slots[pos]
+		if slot == 0 {
+			return -1, pos
+		}
+		pos = x.nextPos(pos)
+		if slot>>32 == hash>>32 {
+			return int(slot&0xffffffff-1) << 3, pos
+		}
+	}
+}
+
+// add inserts off under hash. There must be room.
+func (x *index) add(hash uint64, off int) {
+	pos := x.home(hash)
+	for x.slots[pos] != 0 {
+		pos = x.nextPos(pos)
+	}
+	x.slots[pos] = slotOf(hash, off)
+	x.count++
+}
+
+// relocate changes the offset of an entry.
+func (x *index) relocate(hash uint64, from, to int) {
+	x.slots[x.position(hash, from)] = slotOf(hash, to)
+}
+
+// remove deletes the entry at off and closes the gap, so that probes need no tombstones.
+func (x *index) remove(hash uint64, off int) {
+	hole := x.position(hash, off)
+	x.count--
+	for pos := hole; ; {
+		pos = x.nextPos(pos)
+		slot := x.slots[pos]
+		if slot == 0 {
+			break
+		}
+		if x.distance(x.home(slot), pos) >= x.distance(hole, pos) {
+			x.slots[hole] = slot
+			hole = pos
+		}
+	}
+	x.slots[hole] = 0
+}
+
+func (x *index) position(hash uint64, off int) uint64 {
+	want, pos := slotOf(hash, off), x.home(hash)
+	for x.slots[pos] != want {
+		pos = x.nextPos(pos)
+	}
+	return pos
+}
+
+func slotOf(hash uint64, off int) uint64 {
+	return hash&^0xffffffff | uint64(off>>3+1)
+}
+
+// A ring is a log of entries in the arena's bytes base to base+size, written at the head and freed at
+// the tail. Entries are contiguous: if one does not fit before the end, the log leaves a gap there and
+// continues at its base.
+type ring struct {
+	base, size int
+	head, tail int // offsets in the arena
+	gap        int // where the gap begins; only while wrapped
+	wrapped    bool
+	filled     bool // has wrapped once: all bytes were used
+}
+
+func newRing(base, size int) ring {
+	return ring{base: base, size: size, head: base, tail: base}
+}
+
+func (r *ring) empty() bool { return r.head == r.tail && !r.wrapped }
+
+// reserve returns the offset of n free bytes at the head, or false if the tail must be freed first.
+func (r *ring) reserve(n int) (off int, ok bool) {
+	if !r.wrapped && r.head+n > r.base+r.size {
+		r.gap, r.head, r.wrapped, r.filled = r.head, r.base, true, true
+	}
+	if r.wrapped && r.head+n > r.tail {
+		return 0, false
+	}
+	off = r.head
+	r.head += n
+	return off, true
+}
+
+// free frees the n bytes of the entry at the tail.
+func (r *ring) free(n int) {
+	r.tail += n
+	if r.wrapped && r.tail == r.gap {
+		r.tail, r.wrapped = r.base, false
+	}
+	if r.empty() {
+		r.head, r.tail = r.base, r.base
+	}
 }

@@ -16,7 +16,7 @@ import (
 func bare(question []byte, extra ...byte) *Answer {
 	msg := append(make([]byte, wire.HeaderLen), question...)
 	msg = binary.BigEndian.AppendUint16(msg, wire.ClassIN)
-	return &Answer{Msg: append(msg, extra...), Life: time.Minute}
+	return &Answer{Msg: append(msg, extra...), Lifetime: time.Minute}
 }
 
 func testShard(t *testing.T, size int) *shard {
@@ -33,10 +33,10 @@ func testShard(t *testing.T, size int) *shard {
 func hashed(s *shard, hash func(raw []byte) uint64) func(raw []byte) key {
 	return func(raw []byte) key {
 		if raw == nil {
-			return key{rest: hash(raw)}
+			return key{base: hash(raw)}
 		}
 		k := s.key(raw)
-		k.low, k.rest = 0, hash(raw)^uint64(k.rrtype)
+		k.shardBits, k.base = 0, hash(raw)^uint64(k.rrtype)
 		return k
 	}
 }
@@ -99,7 +99,7 @@ func TestSameHash(t *testing.T) {
 			}
 			keyOf := hashed(s, hash)
 			k, other := keyOf(tt.key), keyOf(tt.other)
-			s.store(&k, k.rrtype, a, 0, birth{})
+			s.store(&k, k.rrtype, a, 0, origin{})
 			if _, _, ok := s.find(&k, k.rrtype); !ok {
 				t.Errorf("%q is not found", tt.key)
 			}
@@ -128,7 +128,7 @@ func TestFewHashes(t *testing.T) {
 			a := bare(question, make([]byte, 1+r.IntN(100))...)
 			a.Msg[0] = byte(i)
 			s.now = int64(i) * int64(time.Millisecond)
-			s.store(&k, k.rrtype, a, 0, birth{})
+			s.store(&k, k.rrtype, a, 0, origin{})
 			told[string(key)] = byte(i)
 		}
 		if e, _, ok := s.find(&k, k.rrtype); ok {
@@ -154,7 +154,7 @@ func TestMaxChances(t *testing.T) {
 	for i := range 1000 {
 		question := []byte{2, byte('a' + i%26), byte(i), 0, 0, 1}
 		k := s.key(question)
-		s.store(&k, k.rrtype, bare(question, make([]byte, 60)...), 0, birth{})
+		s.store(&k, k.rrtype, bare(question, make([]byte, 60)...), 0, origin{})
 		e, _, ok := s.find(&k, k.rrtype)
 		if !ok {
 			t.Fatalf("answer %d is not found", i)
@@ -179,7 +179,7 @@ func TestMaxChances(t *testing.T) {
 			left++
 		}
 	})
-	if count <= maxChances || spared != maxChances || left != count-1 || s.stats.Evictions != before+1 {
+	if count <= maxSecondChances || spared != maxSecondChances || left != count-1 || s.stats.Evictions != before+1 {
 		t.Errorf("of %d entries %d are spared, %d left, %d evicted", count, spared, left, s.stats.Evictions-before)
 	}
 	s.now = int64(time.Hour) // all are past their time, and none is spared
@@ -209,25 +209,25 @@ func TestNoChances(t *testing.T) {
 		{name: "late", change: func(s *shard) { s.now = int64(time.Hour) }},
 		{name: "late and asked for since", change: func(s *shard) {
 			s.now = int64(time.Hour)
-			s.each(func(_ int, e entry, _ bool) { e[offFlags] |= flagAsked })
+			s.each(func(_ int, e entry, _ bool) { e[offFlags] |= flagStaleUsed })
 		}, spared: true},
 		{name: "too late, and asked for since", change: func(s *shard) {
 			s.now = int64(3 * time.Hour)
-			s.each(func(_ int, e entry, _ bool) { e[offFlags] |= flagAsked })
+			s.each(func(_ int, e entry, _ bool) { e[offFlags] |= flagStaleUsed })
 		}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := testShard(t, 1<<15)
-			s.staleFor.Store(int64(2 * time.Hour))
+			s.staleWindow.Store(int64(2 * time.Hour))
 			for i := range 300 {
 				question := []byte{2, byte('a' + i%26), byte(i), 0, 0, 1}
 				k := s.key(question)
-				s.store(&k, k.rrtype, bare(question, make([]byte, 60)...), 0, birth{tag: s.tag([]byte("svc"))})
+				s.store(&k, k.rrtype, bare(question, make([]byte, 60)...), 0, origin{tag: s.tag([]byte("svc"))})
 			}
 			s.each(func(_ int, e entry, _ bool) { e[offFreq] = maxFreq })
-			tail := s.at(s.main.tail).hash()
+			tail := s.entryAt(s.main.tail).hash()
 			tt.change(s)
 			s.evictMain()
 			spared := false
@@ -260,7 +260,7 @@ func TestGhostOfAnother(t *testing.T) {
 		{name: "its own, once only", hash: hash},
 	}
 	for _, tt := range tests { // in this order
-		if _, log := s.place(tt.hash, 64, tt.worthy); (log == &s.main) != tt.wantMain {
+		if _, log := s.allocate(tt.hash, 64, tt.worthy); (log == &s.main) != tt.wantMain {
 			t.Errorf("%s: goes to the main log: %t, want %t", tt.name, !tt.wantMain, tt.wantMain)
 		}
 	}

@@ -11,22 +11,21 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
-// hourly is how the tests below give answers past their time.
-var hourly = cache.Stale{For: time.Hour, TTL: 30 * time.Second}
+// hourly is the stale configuration of the tests below.
+var hourly = cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second}
 
-// newStale makes a cache of the least size that gives answers past their time.
-func newStale(tb testing.TB, s cache.Stale) *cache.Cache {
+// newStale returns a cache of the minimum size that serves stale answers.
+func newStale(tb testing.TB, s cache.ServeStale) *cache.Cache {
 	tb.Helper()
-	c, err := cache.New(cache.Config{Size: cache.MinSize, Stale: s}, epoch)
+	c, err := cache.New(cache.Config{Size: cache.MinSize, ServeStale: s}, epoch)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return c
 }
 
-// A move is something that happens to the question a. A in a cache, which has an answer
-// from the start, for 10 s.
-type move struct {
+// A staleStep is one operation on the question a. A of a cache, which starts with an answer of 10 s.
+type staleStep struct {
 	at   time.Duration
 	do   func(c *cache.Cache, key []byte, now time.Time) // nil: nothing
 	want cache.Freshness                                 // of a lookup right after
@@ -36,8 +35,8 @@ func fail(c *cache.Cache, key []byte, now time.Time) {
 	c.PutFailure(key, answerTo(key, 0).Msg, time.Second, 5*time.Second, now)
 }
 
-func restFor(d time.Duration) func(c *cache.Cache, key []byte, now time.Time) {
-	return func(c *cache.Cache, key []byte, now time.Time) { c.Rest(key, now.Add(d), now) }
+func delayFor(d time.Duration) func(c *cache.Cache, key []byte, now time.Time) {
+	return func(c *cache.Cache, key []byte, now time.Time) { c.DelayRefresh(key, now.Add(d), now) }
 }
 
 func putFor(life time.Duration) func(c *cache.Cache, key []byte, now time.Time) {
@@ -49,113 +48,113 @@ func TestStale(t *testing.T) {
 	const s, ms = time.Second, time.Millisecond
 	tests := []struct {
 		name  string
-		stale cache.Stale
-		moves []move
+		stale cache.ServeStale
+		steps []staleStep
 	}{
-		{name: "off", moves: []move{
+		{name: "off", steps: []staleStep{
 			{at: 10*s - 1, want: cache.Fresh},
 			{at: 10 * s, want: cache.Absent},
-			{at: 11 * s, do: restFor(s), want: cache.Absent},
+			{at: 11 * s, do: delayFor(s), want: cache.Absent},
 			{at: 12 * s, do: fail, want: cache.Failed},
 		}},
-		{name: "late until it is too late", stale: hourly, moves: []move{
+		{name: "stale until the window ends", stale: hourly, steps: []staleStep{
 			{at: 10*s - 1, want: cache.Fresh},
-			{at: 10 * s, want: cache.Late},
-			{at: 11 * s, want: cache.Late},
-			{at: 10*s + time.Hour - 1, want: cache.Late},
+			{at: 10 * s, want: cache.Stale},
+			{at: 11 * s, want: cache.Stale},
+			{at: 10*s + time.Hour - 1, want: cache.Stale},
 			{at: 10*s + time.Hour, want: cache.Absent},
 		}},
-		{name: "overdue", stale: hourly, moves: []move{
-			{at: 11 * s, want: cache.Late},
-			{at: 11*s + 200*ms, do: restFor(3 * s), want: cache.Resting},
-			{at: 14*s + 200*ms - 1, want: cache.Resting},
-			{at: 14*s + 200*ms, want: cache.Late},
+		{name: "delayed", stale: hourly, steps: []staleStep{
+			{at: 11 * s, want: cache.Stale},
+			{at: 11*s + 200*ms, do: delayFor(3 * s), want: cache.StaleBackoff},
+			{at: 14*s + 200*ms - 1, want: cache.StaleBackoff},
+			{at: 14*s + 200*ms, want: cache.Stale},
 		}},
-		{name: "overdue, to less than a millisecond", stale: hourly, moves: []move{
-			{at: 11 * s, do: restFor(1), want: cache.Resting},
-			{at: 11*s + ms - 1, want: cache.Resting},
-			{at: 11*s + ms, want: cache.Late},
+		{name: "delayed, to less than a millisecond", stale: hourly, steps: []staleStep{
+			{at: 11 * s, do: delayFor(1), want: cache.StaleBackoff},
+			{at: 11*s + ms - 1, want: cache.StaleBackoff},
+			{at: 11*s + ms, want: cache.Stale},
 		}},
-		{name: "overdue twice, the longer counts", stale: hourly, moves: []move{
-			{at: 11 * s, do: restFor(3 * s), want: cache.Resting},
-			{at: 12 * s, do: restFor(s), want: cache.Resting},
-			{at: 14*s - 1, want: cache.Resting},
-			{at: 14 * s, want: cache.Late},
+		{name: "delayed twice, the longer counts", stale: hourly, steps: []staleStep{
+			{at: 11 * s, do: delayFor(3 * s), want: cache.StaleBackoff},
+			{at: 12 * s, do: delayFor(s), want: cache.StaleBackoff},
+			{at: 14*s - 1, want: cache.StaleBackoff},
+			{at: 14 * s, want: cache.Stale},
 		}},
-		{name: "overdue until a moment that is over", stale: hourly, moves: []move{
-			{at: 11 * s, do: restFor(-s), want: cache.Late},
+		{name: "delayed until a time in the past", stale: hourly, steps: []staleStep{
+			{at: 11 * s, do: delayFor(-s), want: cache.Stale},
 		}},
-		{name: "fresh answers do not rest", stale: hourly, moves: []move{
-			{at: 9 * s, do: restFor(5 * s), want: cache.Fresh},
-			{at: 10 * s, want: cache.Late},
+		{name: "fresh answers have no backoff", stale: hourly, steps: []staleStep{
+			{at: 9 * s, do: delayFor(5 * s), want: cache.Fresh},
+			{at: 10 * s, want: cache.Stale},
 		}},
-		{name: "rests past its use", stale: cache.Stale{For: 2 * s, TTL: s}, moves: []move{
-			{at: 11 * s, do: restFor(time.Hour), want: cache.Resting},
+		{name: "backoff beyond the window", stale: cache.ServeStale{Window: 2 * s, TTL: s}, steps: []staleStep{
+			{at: 11 * s, do: delayFor(time.Hour), want: cache.StaleBackoff},
 			{at: 12 * s, want: cache.Absent},
 		}},
-		{name: "failures, each rest twice the last up to the TTL", stale: cache.Stale{For: time.Hour, TTL: 5 * s}, moves: []move{
-			{at: 10 * s, do: fail, want: cache.Resting},
-			{at: 11*s - 1, want: cache.Resting},
-			{at: 11 * s, want: cache.Late},
-			{at: 20 * s, do: fail, want: cache.Resting},
-			{at: 22*s - 1, want: cache.Resting},
-			{at: 22 * s, do: fail, want: cache.Resting},
-			{at: 26*s - 1, want: cache.Resting},
-			{at: 26 * s, do: fail, want: cache.Resting},
-			{at: 31*s - 1, want: cache.Resting},
-			{at: 31 * s, want: cache.Late},
-			{at: 40 * s, do: fail, want: cache.Resting},
-			{at: 45*s - 1, want: cache.Resting},
-			{at: 45 * s, want: cache.Late},
+		{name: "failures double the backoff up to the TTL", stale: cache.ServeStale{Window: time.Hour, TTL: 5 * s}, steps: []staleStep{
+			{at: 10 * s, do: fail, want: cache.StaleBackoff},
+			{at: 11*s - 1, want: cache.StaleBackoff},
+			{at: 11 * s, want: cache.Stale},
+			{at: 20 * s, do: fail, want: cache.StaleBackoff},
+			{at: 22*s - 1, want: cache.StaleBackoff},
+			{at: 22 * s, do: fail, want: cache.StaleBackoff},
+			{at: 26*s - 1, want: cache.StaleBackoff},
+			{at: 26 * s, do: fail, want: cache.StaleBackoff},
+			{at: 31*s - 1, want: cache.StaleBackoff},
+			{at: 31 * s, want: cache.Stale},
+			{at: 40 * s, do: fail, want: cache.StaleBackoff},
+			{at: 45*s - 1, want: cache.StaleBackoff},
+			{at: 45 * s, want: cache.Stale},
 		}},
-		{name: "overdue is no failure", stale: hourly, moves: []move{
-			{at: 10 * s, do: restFor(s), want: cache.Resting},
-			{at: 12 * s, do: restFor(s), want: cache.Resting},
-			{at: 14 * s, do: fail, want: cache.Resting},
-			{at: 15 * s, want: cache.Late},
+		{name: "a delay is no failure", stale: hourly, steps: []staleStep{
+			{at: 10 * s, do: delayFor(s), want: cache.StaleBackoff},
+			{at: 12 * s, do: delayFor(s), want: cache.StaleBackoff},
+			{at: 14 * s, do: fail, want: cache.StaleBackoff},
+			{at: 15 * s, want: cache.Stale},
 		}},
-		{name: "a failure ends the rest of one overdue", stale: hourly, moves: []move{
-			{at: 10 * s, do: restFor(5 * s), want: cache.Resting},
-			{at: 11 * s, do: fail, want: cache.Resting},
-			{at: 12 * s, want: cache.Late},
+		{name: "a failure replaces a delay", stale: hourly, steps: []staleStep{
+			{at: 10 * s, do: delayFor(5 * s), want: cache.StaleBackoff},
+			{at: 11 * s, do: fail, want: cache.StaleBackoff},
+			{at: 12 * s, want: cache.Stale},
 		}},
-		{name: "failures while it was fresh count", stale: hourly, moves: []move{
+		{name: "failures while it was fresh count", stale: hourly, steps: []staleStep{
 			{at: 9*s + 500*ms, do: fail, want: cache.Fresh},
-			{at: 10 * s, want: cache.Resting},
-			{at: 10*s + 500*ms, want: cache.Late},
-			{at: 11 * s, do: fail, want: cache.Resting},
-			{at: 13*s - 1, want: cache.Resting},
-			{at: 13 * s, want: cache.Late},
+			{at: 10 * s, want: cache.StaleBackoff},
+			{at: 10*s + 500*ms, want: cache.Stale},
+			{at: 11 * s, do: fail, want: cache.StaleBackoff},
+			{at: 13*s - 1, want: cache.StaleBackoff},
+			{at: 13 * s, want: cache.Stale},
 		}},
-		{name: "an answer begins anew", stale: hourly, moves: []move{
-			{at: 10 * s, do: fail, want: cache.Resting},
-			{at: 11 * s, do: fail, want: cache.Resting},
+		{name: "an answer resets the backoff", stale: hourly, steps: []staleStep{
+			{at: 10 * s, do: fail, want: cache.StaleBackoff},
+			{at: 11 * s, do: fail, want: cache.StaleBackoff},
 			{at: 12 * s, do: putFor(s), want: cache.Fresh},
-			{at: 13 * s, want: cache.Late},
-			{at: 13 * s, do: fail, want: cache.Resting},
-			{at: 14 * s, want: cache.Late},
+			{at: 13 * s, want: cache.Stale},
+			{at: 13 * s, do: fail, want: cache.StaleBackoff},
+			{at: 14 * s, want: cache.Stale},
 		}},
-		{name: "too late, then failed, then answered", stale: cache.Stale{For: 2 * s, TTL: s}, moves: []move{
+		{name: "expired, then failed, then answered", stale: cache.ServeStale{Window: 2 * s, TTL: s}, steps: []staleStep{
 			{at: 12 * s, do: fail, want: cache.Failed},
 			{at: 13 * s, want: cache.Absent}, // a failure past its time is nothing
 			{at: 14 * s, do: putFor(s), want: cache.Fresh},
-			{at: 15 * s, want: cache.Late},
+			{at: 15 * s, want: cache.Stale},
 		}},
-		{name: "an answer that may not be kept takes the late one away", stale: hourly, moves: []move{
+		{name: "an answer that cannot be stored removes the stale one", stale: hourly, steps: []staleStep{
 			{at: 11 * s, do: putFor(0), want: cache.Absent},
 		}},
-		{name: "removed", stale: hourly, moves: []move{
+		{name: "removed", stale: hourly, steps: []staleStep{
 			{at: 11 * s, do: func(c *cache.Cache, key []byte, _ time.Time) { c.Remove(key) }, want: cache.Absent},
 			{at: 11 * s, do: fail, want: cache.Failed},
 		}},
-		{name: "turned off and on", stale: hourly, moves: []move{
-			{at: 11 * s, do: func(c *cache.Cache, _ []byte, _ time.Time) { c.SetStale(cache.Stale{}) }, want: cache.Absent},
-			{at: 11 * s, do: func(c *cache.Cache, _ []byte, _ time.Time) { c.SetStale(hourly) }, want: cache.Late},
+		{name: "disabled and enabled", stale: hourly, steps: []staleStep{
+			{at: 11 * s, do: func(c *cache.Cache, _ []byte, _ time.Time) { c.SetServeStale(cache.ServeStale{}) }, want: cache.Absent},
+			{at: 11 * s, do: func(c *cache.Cache, _ []byte, _ time.Time) { c.SetServeStale(hourly) }, want: cache.Stale},
 		}},
-		{name: "longer than there is, shorter than nothing", stale: cache.Stale{For: 1 << 62, TTL: -1}, moves: []move{
-			{at: 10*s + cache.MaxStale - 2*ms, want: cache.Late},
-			{at: 10*s + cache.MaxStale - ms, do: fail, want: cache.Late},
-			{at: 10*s + cache.MaxStale, want: cache.Absent},
+		{name: "out of range", stale: cache.ServeStale{Window: 1 << 62, TTL: -1}, steps: []staleStep{
+			{at: 10*s + cache.MaxStaleWindow - 2*ms, want: cache.Stale},
+			{at: 10*s + cache.MaxStaleWindow - ms, do: fail, want: cache.Stale},
+			{at: 10*s + cache.MaxStaleWindow, want: cache.Absent},
 		}},
 	}
 	for _, tt := range tests {
@@ -164,16 +163,16 @@ func TestStale(t *testing.T) {
 			c := newStale(t, tt.stale)
 			key := keyOf("a.", 1, 0)
 			c.Put(key, plain(key, 10*time.Second, 4), epoch)
-			for i, m := range tt.moves {
+			for i, m := range tt.steps {
 				if m.do != nil {
 					m.do(c, key, after(m.at))
 				}
 				msg, got := c.Lookup(key, after(m.at), nil)
 				if got != m.want {
-					t.Fatalf("move %d, at %v: %d, want %d", i, m.at, got, m.want)
+					t.Fatalf("step %d, at %v: %d, want %d", i, m.at, got, m.want)
 				}
-				if none := got == cache.Absent || got == cache.Late; none != (len(msg) == 0) {
-					t.Fatalf("move %d, at %v: %d gives %x", i, m.at, got, msg)
+				if none := got == cache.Absent || got == cache.Stale; none != (len(msg) == 0) {
+					t.Fatalf("step %d, at %v: %d returns %x", i, m.at, got, msg)
 				}
 			}
 			check(t, c)
@@ -181,8 +180,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// TestStaleAnswer looks at what is given past its time: another TTL, the next address,
-// everything else as it was.
+// TestStaleAnswer checks a stale answer: the stale TTL, rotated addresses, otherwise unchanged.
 func TestStaleAnswer(t *testing.T) {
 	t.Parallel()
 	c := newStale(t, hourly)
@@ -198,14 +196,14 @@ func TestStaleAnswer(t *testing.T) {
 		"LookupStale": func() []byte {
 			msg, ok := c.LookupStale(key, now, []byte("x"))
 			if !ok {
-				t.Fatal("nothing late is given")
+				t.Fatal("LookupStale found nothing")
 			}
 			return msg
 		},
 		"Lookup": func() []byte {
 			msg, found := c.Lookup(key, now, []byte("x"))
-			if found != cache.Resting {
-				t.Fatalf("%d, want resting", found)
+			if found != cache.StaleBackoff {
+				t.Fatalf("%d, want stale backoff", found)
 			}
 			return msg
 		},
@@ -213,7 +211,7 @@ func TestStaleAnswer(t *testing.T) {
 	firstsOf := ""
 	for i, name := range []string{"LookupStale", "LookupStale", "Lookup", "Lookup"} {
 		if i == 2 {
-			c.Rest(key, now.Add(time.Second), now)
+			c.DelayRefresh(key, now.Add(time.Second), now)
 		}
 		msg := look[name]()
 		if msg[0] != 'x' || len(msg) != 1+len(a.Msg) {
@@ -232,8 +230,8 @@ func TestStaleAnswer(t *testing.T) {
 	}
 }
 
-// TestLookupStaleOther gives what is not late, to those whose flight came to nothing
-// while others had luck, or none.
+// TestLookupStaleOther returns answers that are not stale to queries that failed while others succeeded
+// or failed too.
 func TestLookupStaleOther(t *testing.T) {
 	t.Parallel()
 	c := newStale(t, hourly)
@@ -256,14 +254,12 @@ func TestLookupStaleOther(t *testing.T) {
 	}
 }
 
-// TestLateEvictions has answers go past their time, of which half are asked for since,
-// and then puts other ones until the late ones that nobody asked for are gone. The late
-// ones that are asked for stay as well as the live ones: but for a few whose turn it was
-// when everything around them was asked for too.
-func TestLateEvictions(t *testing.T) {
+// TestStaleEvictions lets answers expire, uses half of them, and stores others until the unused stale ones
+// are evicted. Used stale answers stay like fresh ones, except for a few.
+func TestStaleEvictions(t *testing.T) {
 	t.Parallel()
 	c := newStale(t, hourly)
-	warm(t, c)
+	fillMainLog(t, c)
 	const n = 300
 	put := func(prefix string, life time.Duration) {
 		for i := range n {
@@ -284,7 +280,7 @@ func TestLateEvictions(t *testing.T) {
 	}
 	for i := 0; held(c, "late", n) > 0; i++ {
 		if i == many {
-			t.Fatalf("%d of %d late answers are never dropped", held(c, "late", n), n)
+			t.Fatalf("%d of %d stale answers are never evicted", held(c, "late", n), n)
 		}
 		lookAll()
 		for j := range 100 {
@@ -294,23 +290,22 @@ func TestLateEvictions(t *testing.T) {
 		}
 	}
 	if live, asked := held(c, "live", n), held(c, "asked", n); live < n*95/100 || asked < n*95/100 {
-		t.Errorf("%d of %d live answers are left, and %d late ones that were asked for", live, n, asked)
+		t.Errorf("%d of %d fresh answers are left, and %d used stale ones", live, n, asked)
 	}
 	check(t, c)
 }
 
-// TestLateStayWhereThereIsRoom puts more than the small log holds. What is past its time
-// stays nevertheless, though nobody asked for it since, for the main log has room that was
-// never used.
-func TestLateStayWhereThereIsRoom(t *testing.T) {
+// TestStaleStayWithRoom stores more than the small log holds. Unused stale answers stay, because the main
+// log has space that was never used.
+func TestStaleStayWithRoom(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name  string
-		stale cache.Stale
+		stale cache.ServeStale
 		want  int
 	}{
-		{name: "given past their time", stale: hourly, want: 1000},
-		{name: "not given past their time", want: 0},
+		{name: "stale answers on", stale: hourly, want: 1000},
+		{name: "stale answers off", want: 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -324,7 +319,7 @@ func TestLateStayWhereThereIsRoom(t *testing.T) {
 				c.Put(key, plain(key, time.Hour, 100), after(time.Minute))
 			}
 			if s := c.Stats(); held(c, "late", 1000) < tt.want || s.Evictions > 0 || tt.want == 0 && s.Expirations == 0 {
-				t.Errorf("%d late answers are left, want %d: %+v", held(c, "late", 1000), tt.want, s)
+				t.Errorf("%d stale answers are left, want %d: %+v", held(c, "late", 1000), tt.want, s)
 			}
 			check(t, c)
 		})

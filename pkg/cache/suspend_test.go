@@ -22,12 +22,12 @@ func TestSlept(t *testing.T) {
 		{0, s, cache.Fresh},
 		{8 * s, s, cache.Fresh},
 		{0, 2*s - 1, cache.Fresh},
-		{0, 2 * s, cache.Late},
-		{59 * time.Minute, 3 * s, cache.Late},
+		{0, 2 * s, cache.Stale},
+		{59 * time.Minute, 3 * s, cache.Stale},
 		{time.Minute, 4 * s, cache.Absent},
 	} {
 		if step.slept > 0 {
-			c.Slept(step.slept)
+			c.AddSuspend(step.slept)
 		}
 		if got := freshness(c, key, after(step.at)); got != step.want {
 			t.Errorf("slept %s more, %s later: %d, want %d", step.slept, step.at, got, step.want)
@@ -41,15 +41,15 @@ func TestSleptOwners(t *testing.T) {
 	t.Parallel()
 	const s = time.Second
 	c, key, owner := newStale(t, hourly), keyOf("www.example.", 1), []byte("owner")
-	c.Changed(owner, after(10*s))
-	c.Slept(time.Hour)
+	c.OwnerChanged(owner, after(10*s))
+	c.AddSuspend(time.Hour)
 	for asked, want := range map[time.Duration]bool{9 * s: true, 12 * s: false} {
-		if got := c.Outdated(owner, after(asked)); got != want {
+		if got := c.ChangedSince(owner, after(asked)); got != want {
 			t.Errorf("asked at %s: outdated %t, want %t", asked, got, want)
 		}
 	}
 	a := plain(key, 10*s, 4)
-	a.Owner, a.Asked = owner, after(9*s)
+	a.Owner, a.QueriedAt = owner, after(9*s)
 	c.Put(key, a, after(11*s))
 	if got := freshness(c, key, after(11*s)); got != cache.Absent {
 		t.Errorf("asked for before the event: %d, want it absent", got)

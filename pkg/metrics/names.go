@@ -83,7 +83,7 @@ func queryFamilies() []family {
 		},
 		{
 			"dns64_made_total", counter, "Responses with IPv6 addresses synthesized from IPv4 addresses.",
-			nil, counterOf(func(s *sample) uint64 { return s.resolve.Made }),
+			nil, counterOf(func(s *sample) uint64 { return s.resolve.Synthesized }),
 		},
 		{
 			"zone_short_total", counter, "Answers of the cluster zone that lack records: an address has more than 32 names, or the answer reached its lookup limit.",
@@ -150,7 +150,7 @@ func lookupFamilies() []family {
 		},
 		{
 			"cache_cuts_total", counter, "NXDOMAIN answers served because a parent name is known not to exist (RFC 8020).",
-			nil, counterOf(func(s *sample) uint64 { return s.cache.Cut }),
+			nil, counterOf(func(s *sample) uint64 { return s.cache.NXDomainCut }),
 		},
 		{
 			"cache_invalidated_total", counter, "Lookups that found an answer older than the last change of its service or namespace.",

@@ -93,7 +93,7 @@ func distinct() metrics.Config {
 		Cache: func() cache.Stats { return numbered[cache.Stats](2000) },
 		Snapshot: func() *snapshot.Stats {
 			return &snapshot.Stats{
-				Saved: 2101, Failed: 2102, LastSaved: time.Unix(1600000000, 500e6), Bytes: 2103, Took: 2104, Panics: 2108,
+				Saved: 2101, Failed: 2102, LastSaved: time.Unix(1600000000, 500e6), Bytes: 2103, Duration: 2104, Panics: 2108,
 				Loaded: snapshot.Loaded{Outcome: snapshot.OutcomeLoaded, Entries: 2105, Objects: 2106, Age: 2107},
 			}
 		},

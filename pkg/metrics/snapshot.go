@@ -41,7 +41,7 @@ func snapshotFamilies() []family {
 		},
 		{
 			"snapshot_last_save_duration_seconds", gauge, "Duration of the last save.",
-			nil, readSnapshot(func(k *snapshot.Stats, out *sink) { out.put(k.Took.Seconds()) }),
+			nil, readSnapshot(func(k *snapshot.Stats, out *sink) { out.put(k.Duration.Seconds()) }),
 		},
 		{
 			"snapshot_bytes", gauge, "Size of the last saved snapshot.",

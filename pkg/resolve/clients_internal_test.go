@@ -331,7 +331,7 @@ func TestHitIsNoneOfIt(t *testing.T) {
 	if _, verdict := worker.AnswerFromMemory(pkt, &from, time.Now(), nil); verdict != wire.Missed {
 		t.Fatalf("verdict %v, want a miss", verdict)
 	}
-	c.Put(worker.q.Key(), &cache.Answer{Msg: msg, Life: time.Minute}, time.Now())
+	c.Put(worker.q.Key(), &cache.Answer{Msg: msg, Lifetime: time.Minute}, time.Now())
 	r.flights.mu.Lock()
 	defer r.flights.mu.Unlock()
 	done := make(chan wire.Verdict, 1)

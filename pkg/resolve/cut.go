@@ -14,7 +14,7 @@ import (
 // miss is for a name that is not held. It is denied if that follows from what is, and
 // missed if not, unless it may not be asked for upstream.
 func (l *Worker) miss(found cache.Freshness, from *wire.Peer, now time.Time, dst []byte) (_ []byte, _ wire.Verdict, denied bool) {
-	l.late = found == cache.Late
+	l.late = found == cache.Stale
 	returned := l.isReturned()
 	if !l.late && !returned {
 		if dst, denied = l.cut(now, dst); denied {
@@ -67,7 +67,7 @@ func (l *Worker) cutBy(parent, child []byte, now time.Time, dst []byte) ([]byte,
 		return dst, false
 	}
 	start, flags := len(dst), l.q.Key()[len(name)+2]
-	held, ok := l.plan.Cache.LookupCut(child, len(parent), flags, now, dst)
+	held, ok := l.plan.Cache.LookupNXDomainCut(child, len(parent), flags, now, dst)
 	if !ok {
 		return dst, false
 	}

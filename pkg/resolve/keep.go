@@ -12,16 +12,16 @@ func (d *desk) store(f *flight, life time.Duration, now time.Time) {
 	}
 	c := f.plan.Cache
 	if d.answer.Owner = nil; f.plan.Owner != nil {
-		d.answer.Owner, d.answer.Asked = f.plan.Owner(f.name()), f.r.epoch.Add(f.began)
+		d.answer.Owner, d.answer.QueriedAt = f.plan.Owner(f.name()), f.r.epoch.Add(f.began)
 	}
 	if life <= 0 {
 		// An answer from before its owner's last event says nothing of what came after.
-		if d.answer.Owner == nil || !c.Outdated(d.answer.Owner, d.answer.Asked) {
+		if d.answer.Owner == nil || !c.ChangedSince(d.answer.Owner, d.answer.QueriedAt) {
 			c.Remove(f.key)
 		}
 		return
 	}
-	d.answer.Msg, d.answer.Life = d.result.msg, life
+	d.answer.Msg, d.answer.Lifetime = d.result.msg, life
 	c.Put(f.key, &d.answer, now)
 	if d.answer.NXDomain {
 		f.r.cuts.note(f.name(), f.r.age(now)+life)
@@ -63,7 +63,7 @@ func (l *Worker) joinableLocked(hash uint64, key []byte) *flight {
 	if f == nil {
 		return nil
 	}
-	if owner := l.plan.owner(l.q.Name()); owner != nil && l.plan.Cache.Outdated(owner, l.r.epoch.Add(f.began)) {
+	if owner := l.plan.owner(l.q.Name()); owner != nil && l.plan.Cache.ChangedSince(owner, l.r.epoch.Add(f.began)) {
 		return nil
 	}
 	return f

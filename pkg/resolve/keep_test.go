@@ -92,7 +92,7 @@ func TestEventDuringFlight(t *testing.T) {
 		pkt := pack(t, question(owned, dns.TypeA))
 		before.send(pkt)
 		time.Sleep(100 * time.Millisecond)
-		p.Cache.Changed(web, time.Now())
+		p.Cache.OwnerChanged(web, time.Now())
 		time.Sleep(100 * time.Millisecond)
 		after.send(pkt)
 		with.send(pkt) // joins the newer one
@@ -121,7 +121,7 @@ func TestEventDuringFlight(t *testing.T) {
 		if after.send(pkt); after.first(t) != "192.0.2.4" || len(u.asks) != 4 {
 			t.Errorf("%d queries upstream, want 4: the last answer is kept", len(u.asks))
 		}
-		p.Cache.Changed(web, time.Now().Add(time.Second))
+		p.Cache.OwnerChanged(web, time.Now().Add(time.Second))
 		time.Sleep(2 * time.Second)
 		after.send(pkt)
 		if got := after.first(t); got != "waits" || len(u.asks) != 5 {
@@ -145,7 +145,7 @@ func TestEventOfOthers(t *testing.T) {
 				u := &pending{}
 				p, web := owners(t, u)
 				long := time.Now().Add(-time.Hour)
-				for p.Cache.Changed(wireName(t, other), long); p.Cache.Outdated(web, long.Add(-1)); p.Cache.Changed(wireName(t, other), long) {
+				for p.Cache.OwnerChanged(wireName(t, other), long); p.Cache.ChangedSince(web, long.Add(-1)); p.Cache.OwnerChanged(wireName(t, other), long) {
 					p, web = owners(t, u) // the two had one place in the table of owners
 				}
 				r := newResolver(t, p)
@@ -153,7 +153,7 @@ func TestEventOfOthers(t *testing.T) {
 				pkt := pack(t, question(owned, dns.TypeA))
 				one.send(pkt)
 				time.Sleep(time.Second)
-				p.Cache.Changed(wireName(t, other), time.Now())
+				p.Cache.OwnerChanged(wireName(t, other), time.Now())
 				two.send(pkt)
 				if len(u.asks) != 1 {
 					t.Fatalf("%d queries upstream, want 1", len(u.asks))
@@ -180,7 +180,7 @@ func TestOutdatedTakesNothing(t *testing.T) {
 		pkt := pack(t, question(owned, dns.TypeA))
 		old.send(pkt)
 		time.Sleep(100 * time.Millisecond)
-		p.Cache.Changed(web, time.Now())
+		p.Cache.OwnerChanged(web, time.Now())
 		time.Sleep(1500 * time.Millisecond)
 		young.send(pkt)
 		u.answer(t, 1, 30, "192.0.2.2")

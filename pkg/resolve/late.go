@@ -158,7 +158,7 @@ func (r *Resolver) relieve(f *flight, now time.Time, batch *wire.SendBatch) {
 	if !d.instead(f, now) {
 		return
 	}
-	f.plan.Cache.Rest(f.key, r.epoch.Add(f.began+f.plan.Deadline), now)
+	f.plan.Cache.DelayRefresh(f.key, r.epoch.Add(f.began+f.plan.Deadline), now)
 	first, joined, ok := r.leave(f)
 	if !ok {
 		return
@@ -256,7 +256,7 @@ func (l *Worker) makeDo(why Shed, from *wire.Peer, now time.Time, to wire.Replie
 		d.buf, d.result = msg, stale(msg)
 	}
 	if why != ShedClient { // there is room for others: one who wants too much is not to keep the answer old for them
-		l.plan.Cache.Rest(l.q.Key(), now.Add(makeDoRest), now)
+		l.plan.Cache.DelayRefresh(l.q.Key(), now.Add(makeDoRest), now)
 	}
 	h := hand{r: l.r, plan: l.plan, result: &d.result, now: now, batch: &l.batch}
 	w := l.turned(from, now, to)

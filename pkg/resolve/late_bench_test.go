@@ -13,7 +13,7 @@ import (
 func again(tb testing.TB, stale time.Duration) (ask func(), m *misser) {
 	tb.Helper()
 	p := plan(tb, newCanned(tb))
-	p.Cache.SetStale(cache.Stale{For: stale, TTL: 30 * time.Second})
+	p.Cache.SetServeStale(cache.ServeStale{Window: stale, TTL: 30 * time.Second})
 	m = missing(tb, p, false)
 	now := time.Now().Add(400 * time.Second)
 	return func() {

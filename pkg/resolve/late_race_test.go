@@ -35,7 +35,7 @@ func TestLateIsSealed(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				u := newUpstream(t, records...)
 				p := plan(t, u)
-				p.Cache.SetStale(cache.Stale{For: time.Hour, TTL: 30 * time.Second})
+				p.Cache.SetServeStale(cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second})
 				r := newResolver(t, p)
 				newClient(r, true).exchange(t, pack(t, question("big.test.", dns.TypeA)))
 				time.Sleep(110 * time.Second)
@@ -77,7 +77,7 @@ func TestLateIsSealed(t *testing.T) {
 func TestLateAllocations(t *testing.T) {
 	u := newUpstream(t, "www.test. 100 IN A 192.0.2.1")
 	p := plan(t, u)
-	p.Cache.SetStale(cache.Stale{For: time.Hour, TTL: 30 * time.Second})
+	p.Cache.SetServeStale(cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second})
 	r := newResolver(t, p)
 	c := newClient(r, false)
 	pkt := pack(t, query("www.test.", dns.TypeA))
@@ -85,7 +85,7 @@ func TestLateAllocations(t *testing.T) {
 	now := time.Now().Add(110 * time.Second)
 	var q wire.Query
 	q.Parse(pkt)
-	p.Cache.Rest(q.Key(), now.Add(time.Minute), now)
+	p.Cache.DelayRefresh(q.Key(), now.Add(time.Minute), now)
 	dst := make([]byte, 0, 4096)
 	if got := testing.AllocsPerRun(1000, func() {
 		if _, verdict := c.worker.AnswerFromMemory(pkt, &c.from, now, dst); verdict != wire.Answered {
@@ -129,7 +129,7 @@ func TestLateRaces(t *testing.T) {
 	p := plan(t, u)
 	p.StaleAfter = time.Millisecond
 	p.Owner = func(name []byte) []byte { return name }
-	p.Cache.SetStale(cache.Stale{For: cache.MaxStale, TTL: time.Second})
+	p.Cache.SetServeStale(cache.ServeStale{Window: cache.MaxStaleWindow, TTL: time.Second})
 	r, err := resolve.New(resolve.Config{Plan: p, Now: now, Rand: rand.Reader})
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestLateRaces(t *testing.T) {
 	meddler.Go(func() {
 		for n := 0; !stop.Load(); n++ {
 			if n%50 == 0 {
-				p.Cache.Changed([]byte("\x01a\x04test\x00"), now())
+				p.Cache.OwnerChanged([]byte("\x01a\x04test\x00"), now())
 			}
 			next := *p
 			r.Swap(&next)

@@ -175,9 +175,9 @@ func TestLateOtherwise(t *testing.T) {
 		{"not to be asked for upstream", func(_ *play, m *dns.Msg) { m.RecursionDesired = false }, "REFUSED, refused after 0s", 0},
 		{"with the DO bit it is another question", func(_ *play, m *dns.Msg) { m.IsEdns0().SetDo() }, "SERVFAIL ede=22, failure after 0s", 1},
 		{"of another type it is another question", func(_ *play, m *dns.Msg) { m.Question[0].Qtype = dns.TypeAAAA }, "SERVFAIL ede=22, failure after 0s", 1},
-		{"turned off", func(y *play, _ *dns.Msg) { y.p.Cache.SetStale(cache.Stale{}) }, "SERVFAIL ede=22, failure after 0s", 1},
-		{"turned shorter", func(y *play, _ *dns.Msg) { y.p.Cache.SetStale(cache.Stale{For: 5 * time.Second}) }, "SERVFAIL ede=22, failure after 0s", 1},
-		{"another TTL", func(y *play, _ *dns.Msg) { y.p.Cache.SetStale(cache.Stale{For: time.Hour, TTL: 7 * time.Second}) }, "NOERROR | www.test. 7 192.0.2.1 ede=3, stale after 0s", 1},
+		{"turned off", func(y *play, _ *dns.Msg) { y.p.Cache.SetServeStale(cache.ServeStale{}) }, "SERVFAIL ede=22, failure after 0s", 1},
+		{"turned shorter", func(y *play, _ *dns.Msg) { y.p.Cache.SetServeStale(cache.ServeStale{Window: 5 * time.Second}) }, "SERVFAIL ede=22, failure after 0s", 1},
+		{"another TTL", func(y *play, _ *dns.Msg) { y.p.Cache.SetServeStale(cache.ServeStale{Window: time.Hour, TTL: 7 * time.Second}) }, "NOERROR | www.test. 7 192.0.2.1 ede=3, stale after 0s", 1},
 		{"without EDNS", func(_ *play, m *dns.Msg) { m.Extra = nil }, "NOERROR | www.test. 30 192.0.2.1, stale after 0s", 1},
 		{"in another spelling", func(_ *play, m *dns.Msg) { m.Question[0].Name = "WwW.tEsT." }, "NOERROR | WwW.tEsT. 30 192.0.2.1 ede=3, stale after 0s", 1},
 		{"without a route", func(y *play, _ *dns.Msg) {

@@ -116,7 +116,7 @@ func newPlay(t *testing.T) *play {
 	t.Helper()
 	u := &moody{tb: t, mood: "old"}
 	p := plan(t, u)
-	p.Cache.SetStale(cache.Stale{For: time.Hour, TTL: 30 * time.Second})
+	p.Cache.SetServeStale(cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second})
 	p.Cache.SetPrefetch(cache.Prefetch{Hits: 2, Remaining: 0.1})
 	return &play{u: u, p: p, r: newResolver(t, p)}
 }

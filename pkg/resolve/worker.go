@@ -70,21 +70,21 @@ func (l *Worker) fromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, 
 	dst, found := l.plan.Cache.Lookup(l.q.Key(), now, dst)
 	source := SourceCache
 	switch found {
-	case cache.Absent, cache.Late:
+	case cache.Absent, cache.Stale:
 		var verdict wire.Verdict
 		var denied bool
 		if dst, verdict, denied = l.miss(found, from, now, dst); !denied {
 			return dst, verdict
 		}
-	case cache.Due:
+	case cache.PrefetchDue:
 		l.refresh(now)
-	case cache.Failed, cache.Resting:
+	case cache.Failed, cache.StaleBackoff:
 		if l.plan.Zone != nil && !l.detour.led() {
 			if said, ok := l.lastWord(from, now, dst); ok {
 				return append(dst[:start], said[len(dst):]...), wire.Answered
 			}
 		}
-		if source, l.opts.EDE = SourceFailure, wire.EDECachedError; found == cache.Resting {
+		if source, l.opts.EDE = SourceFailure, wire.EDECachedError; found == cache.StaleBackoff {
 			source, l.opts.EDE = SourceStale, staleEDE(dst[start:])
 		}
 	case cache.Fresh:

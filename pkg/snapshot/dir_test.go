@@ -26,26 +26,26 @@ func mode(t *testing.T, path string) fs.FileMode {
 	return info.Mode().Perm()
 }
 
-// TestDirIsMade makes the folder and the file, for their owner alone.
-func TestDirIsMade(t *testing.T) {
+// TestDirCreated creates the directory and the file for their owner only.
+func TestDirCreated(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "new")
 	save(t, snapshot.Dir(path), before())
 	if got := mode(t, path); got != 0o700 {
-		t.Errorf("the folder has mode %o", got)
+		t.Errorf("the directory has mode %o", got)
 	}
 	if got := mode(t, filepath.Join(path, snapshot.Name)); got != 0o600 {
 		t.Errorf("the file has mode %o", got)
 	}
 	below := filepath.Join(path, "a", "b")
 	_, err := snapshot.Save(t.Context(), before().job(snapshot.Dir(below)))
-	var told *snapshot.Error
-	if !errors.As(err, &told) || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(told.Hint, "only the last one") {
-		t.Errorf("a folder in a folder that is not there: %v", err)
+	var snapErr *snapshot.Error
+	if !errors.As(err, &snapErr) || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(snapErr.Hint, "only the last directory") {
+		t.Errorf("without the parent directory: %v", err)
 	}
 }
 
-// TestDirLeftovers removes what killed writers have left behind, but not what one may be about to write, nor other files.
+// TestDirLeftovers removes the files of killed writers, but neither recent nor unrelated ones.
 func TestDirLeftovers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -76,19 +76,19 @@ func TestDirLeftovers(t *testing.T) {
 	}
 }
 
-// TestDirDistrust reads nothing that others could have written, and does not hang on what is no file.
-func TestDirDistrust(t *testing.T) {
+// TestDirUntrusted refuses files that others can write, and does not block on a pipe.
+func TestDirUntrusted(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name string
 		make func(t *testing.T, path string) error
 		want string
 	}{
-		{"others may write", func(_ *testing.T, path string) error { return os.Chmod(path, 0o622) }, "others may write to it"},
+		{"writable by others", func(_ *testing.T, path string) error { return os.Chmod(path, 0o622) }, "others may write to it"},
 		{"of another user", func(t *testing.T, path string) error {
 			t.Helper()
 			if os.Geteuid() != 0 {
-				t.Skip("only root can give files away")
+				t.Skip("needs root to change the owner")
 			}
 			return os.Chown(path, 1234, -1)
 		}, "it belongs to another user"},
@@ -103,13 +103,13 @@ func TestDirDistrust(t *testing.T) {
 				return err
 			}
 			return os.Mkdir(path, 0o700)
-		}, "it is no file"},
+		}, "not a regular file"},
 		{"pipe", func(_ *testing.T, path string) error {
 			if err := os.Remove(path); err != nil {
 				return err
 			}
 			return syscall.Mkfifo(path, 0o600)
-		}, "it is no file"},
+		}, "not a regular file"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -126,8 +126,8 @@ func TestDirDistrust(t *testing.T) {
 	}
 }
 
-// TestDirOfOthers neither reads nor writes a snapshot in a folder where others could exchange it.
-func TestDirOfOthers(t *testing.T) {
+// TestDirWritableByOthers neither reads nor writes where others can replace the file.
+func TestDirWritableByOthers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	save(t, snapshot.Dir(dir), before())
@@ -137,18 +137,18 @@ func TestDirOfOthers(t *testing.T) {
 	_, saved := snapshot.Save(t.Context(), before().job(snapshot.Dir(dir)))
 	_, loaded := snapshot.Load(snapshot.Dir(dir), plenty)
 	for what, err := range map[string]error{"Save": saved, "Load": loaded} {
-		told, ok := errors.AsType[*snapshot.Error](err)
-		if !ok || !strings.Contains(told.Error(), "its folder belongs to another user, or others may write to it") || !strings.Contains(told.Hint, "name a folder") {
-			t.Errorf("%s: %v, want one about the folder, with a hint", what, err)
+		snapErr, ok := errors.AsType[*snapshot.Error](err)
+		if !ok || !strings.Contains(snapErr.Error(), "the directory belongs to another user or is writable by others") || !strings.Contains(snapErr.Hint, "set snapshot.folder to a directory") {
+			t.Errorf("%s: %v, want an error about the directory, with a hint", what, err)
 		}
 	}
-	if err := os.Chmod(dir, 0o777|fs.ModeSticky); err != nil { // others can exchange nothing
+	if err := os.Chmod(dir, 0o777|fs.ModeSticky); err != nil { // sticky: others cannot replace files
 		t.Fatal(err)
 	}
 	save(t, snapshot.Dir(dir), before())
 }
 
-// TestDirNotExist tells a first start from a fault.
+// TestDirNotExist distinguishes a first start from an error.
 func TestDirNotExist(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{t.TempDir(), filepath.Join(t.TempDir(), "none")} {
@@ -162,26 +162,26 @@ func TestDirNotExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := snapshot.Save(t.Context(), before().job(snapshot.Dir(file)))
-	var told *snapshot.Error
-	if !errors.As(err, &told) || !errors.Is(err, syscall.ENOTDIR) || told.Hint == "" {
-		t.Errorf("a file for a folder: %v", err)
+	var snapErr *snapshot.Error
+	if !errors.As(err, &snapErr) || !errors.Is(err, syscall.ENOTDIR) || snapErr.Hint == "" {
+		t.Errorf("the directory is a file: %v", err)
 	}
 	_, err = snapshot.Load(snapshot.Dir(file), plenty)
-	if !errors.As(err, &told) || !errors.Is(err, syscall.ENOTDIR) || !strings.Contains(told.Hint, "name a folder") {
-		t.Errorf("reading, a file for a folder: %v, hint %q", err, told.Hint)
+	if !errors.As(err, &snapErr) || !errors.Is(err, syscall.ENOTDIR) || !strings.Contains(snapErr.Hint, "set snapshot.folder to a directory") {
+		t.Errorf("loading, the directory is a file: %v, hint %q", err, snapErr.Hint)
 	}
 }
 
-// TestDirFolderInTheWay says what to do about a folder that has the file's name, which no file can replace.
-func TestDirFolderInTheWay(t *testing.T) {
+// TestDirNameIsDirectory hints at removing a directory that has the file's name.
+func TestDirNameIsDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, snapshot.Name), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	_, err := snapshot.Save(t.Context(), before().job(snapshot.Dir(dir)))
-	var told *snapshot.Error
-	if !errors.As(err, &told) || !strings.Contains(told.Hint, "take away what is there") {
-		t.Errorf("got %v, want a hint to take the folder away", err)
+	var snapErr *snapshot.Error
+	if !errors.As(err, &snapErr) || !strings.Contains(snapErr.Hint, "remove the directory") {
+		t.Errorf("got %v, want a hint to remove the directory", err)
 	}
 }

@@ -1,39 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package snapshot keeps what an agent knows in one file, for its next start.
+// Package snapshot stores an agent's state in one file, for its next start.
 //
-// [Save] writes the file and [Load] reads it, from a [Folder]. What stands in the records is the business of the
-// packages that they come from; here they are octets.
+// [Save] writes the file to a [Folder] and [Load] reads it. The packages that own the records
+// define their content; this package treats them as bytes.
 //
-// # The file
+// # File format
 //
-// All numbers are little endian.
+// All numbers are little-endian.
 //
 //	head      8  magic
-//	          4  version of the file, 1
+//	          4  file version, 1
 //	          4  zero
-//	          8  time of day when it was made, ns since 1970, signed
-//	          8  ns that the machine had been up
-//	         16  what tells this boot of the machine from others
-//	sections     records, one after the other: length (as encoding/binary's Uvarint), octets
+//	          8  wall clock at creation, ns since 1970, signed
+//	          8  host uptime at creation, ns
+//	         16  boot ID of the host
+//	sections     records: length (encoding/binary's Uvarint), bytes
 //	table        for each section:
 //	          2  kind
 //	          2  version
-//	          4  CRC-32C of its octets
+//	          4  CRC-32C of its bytes
 //	          8  length
 //	tail      4  number of sections
-//	          4  CRC-32C of all before the tail
+//	          4  CRC-32C of everything before the tail
 //	          8  length of the file
-//	          8  magic, backwards
-//	          4  CRC-32C of the tail before it
+//	          8  magic, reversed
+//	          4  CRC-32C of the tail up to here
 //
-// Sections stand without gaps in the order of the table. The table comes after them, so that they can be written while
-// they are made. Magic and version are where they are in every version to come.
+// Sections follow each other without gaps, in the order of the table. The table comes last, so that
+// Save can write sections while they are produced. Magic and version keep their place in every
+// future version.
 //
-// # All or nothing
+// # Atomicity
 //
-// The file is written under another name, synced, given its name, and the folder is synced. Whenever the writer or the
-// machine stops, the name stands for the file before, whole, or for the new one, whole. A reader reads all of it, and
-// believes nothing before every octet is found to be covered by a checksum that is right. It reads only files that belong
-// to its own user or to root and that no other user may write to.
+// Save writes a temporary file, syncs it, renames it and syncs the folder. If the process or the
+// host stops at any point, the name refers to either the complete old file or the complete new one.
+// Load reads the whole file and verifies every checksum before it uses any byte. It accepts only
+// files that belong to the process's user or to root and that no other user can write.
 package snapshot

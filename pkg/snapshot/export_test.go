@@ -4,14 +4,14 @@ package snapshot
 
 import "encoding/binary"
 
-// Mend makes the checksums, and the length, of octets right as far as the layout can be read from them.
-func Mend(octets []byte) {
-	if len(octets) < headLen+tailLen {
+// FixChecksums corrects the checksums and the length in data, as far as its layout can be read.
+func FixChecksums(data []byte) {
+	if len(data) < headLen+tailLen {
 		return
 	}
-	copy(octets, magic)
-	binary.LittleEndian.PutUint32(octets[len(magic):], version)
-	body, tail := octets[:len(octets)-tailLen], octets[len(octets)-tailLen:]
+	copy(data, magic)
+	binary.LittleEndian.PutUint32(data[len(magic):], version)
+	body, tail := data[:len(data)-tailLen], data[len(data)-tailLen:]
 	n := int64(binary.LittleEndian.Uint32(tail))
 	if rest := body[headLen:]; n*entryLen <= int64(len(rest)) {
 		table := rest[int64(len(rest))-n*entryLen:]

@@ -14,177 +14,177 @@ import (
 	"time"
 )
 
-// ErrStopped is what a [Disk] says to a process that it has stopped.
-var ErrStopped = errors.New("the process has ended")
+// ErrStopped is the error of a [FakeDisk] operation after the simulated process stopped.
+var ErrStopped = errors.New("process stopped")
 
-// A Disk is a fake [Folder]: a file system that can fail or stop at every operation and every octet, and whose machine
-// can end. It is safe for use by many goroutines.
-type Disk struct {
-	mu    sync.Mutex       // guards all below
-	made  bool             // the folder is there
-	names map[string]*data // as a process sees them
-	safe  map[string]*data // as they are found after the machine's end
-	steps int              // taken so far: one for each operation, and for each octet written
-	stop  int              // the step that is not taken; 0: all are
-	fail  error            // of that step alone; nil: the process ends there
-	now   time.Time
+// A FakeDisk is an in-memory [Folder] that can fail or stop at every operation and every byte written,
+// and that can simulate a crash of the host. It is safe for concurrent use.
+type FakeDisk struct {
+	mu          sync.Mutex           // guards all below
+	created     bool                 // the folder exists
+	names       map[string]*fakeData // as a process sees them
+	syncedNames map[string]*fakeData // as they are after a host crash
+	steps       int                  // operations and written bytes so far
+	failStep    int                  // the step that fails; 0: none
+	failErr     error                // error of that one step; nil: the process stops there
+	now         time.Time
 }
 
-// data is a file.
-type data struct {
-	octets []byte // as a process sees them
-	safe   []byte // as they are found after the machine's end
-	at     time.Time
+// fakeData is the content of one file.
+type fakeData struct {
+	content []byte // as a process sees it
+	synced  []byte // as it is after a host crash
+	modTime time.Time
 }
 
-// NewDisk makes a disk without the folder.
-func NewDisk() *Disk {
-	return &Disk{names: map[string]*data{}, safe: map[string]*data{}}
+// NewFakeDisk returns a disk on which the folder does not exist.
+func NewFakeDisk() *FakeDisk {
+	return &FakeDisk{names: map[string]*fakeData{}, syncedNames: map[string]*fakeData{}}
 }
 
-// SetTime is the time that files written from now on have.
-func (d *Disk) SetTime(now time.Time) {
+// SetTime sets the modification time of files written from now on.
+func (d *FakeDisk) SetTime(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.now = now
 }
 
-// Steps is how many steps were taken since the last call of StopAt or FailAt.
-func (d *Disk) Steps() int {
+// Steps returns the number of steps since the last call of StopAt or FailAt.
+func (d *FakeDisk) Steps() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.steps
 }
 
-// StopAt has the process end before its step-th step from now on, counted from 1; 0: not at all. Of a write the octets
-// before are written.
-func (d *Disk) StopAt(step int) { d.set(step, nil) }
+// StopAt stops the process before the given step, counted from 1; 0 never stops it. A write that is
+// stopped keeps the bytes written before.
+func (d *FakeDisk) StopAt(step int) { d.setFailure(step, nil) }
 
-// FailAt has that step fail, and no other.
-func (d *Disk) FailAt(step int, err error) { d.set(step, err) }
+// FailAt makes the given step, and no other, fail with err.
+func (d *FakeDisk) FailAt(step int, err error) { d.setFailure(step, err) }
 
-func (d *Disk) set(step int, err error) {
+func (d *FakeDisk) setFailure(step int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.steps, d.stop, d.fail = 0, step, err
+	d.steps, d.failStep, d.failErr = 0, step, err
 }
 
-// A Loss says what becomes of what was not synced when a machine ends.
-type Loss uint8
+// A CrashLoss says which unsynced data a crash loses.
+type CrashLoss uint8
 
-// The losses.
+// Kinds of loss.
 const (
-	LoseNothing Loss = iota // it is the process that ends, not the machine
-	LoseOctets              // names are kept
-	LoseNames               // octets are kept
+	LoseNothing CrashLoss = iota // only the process stops
+	LoseContent                  // keeps names
+	LoseNames                    // keeps content
 	LoseAll
-	LoseHalf // names are kept, and the first half of the octets
+	LoseHalf // keeps names and the first half of the content
 
-	losses
+	crashLossCount
 )
 
-// Losses lists them.
-func Losses() []Loss {
-	list := make([]Loss, losses)
+// CrashLosses lists all kinds of loss.
+func CrashLosses() []CrashLoss {
+	list := make([]CrashLoss, crashLossCount)
 	for i := range list {
-		list[i] = Loss(i)
+		list[i] = CrashLoss(i)
 	}
 	return list
 }
 
-// After is the disk as the next process finds it, with the loss. The disk itself stays.
-func (d *Disk) After(l Loss) *Disk {
+// Reopen returns the disk as the next process finds it after the loss. It does not change d.
+func (d *FakeDisk) Reopen(l CrashLoss) *FakeDisk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	next := &Disk{made: d.made, names: map[string]*data{}, now: d.now}
+	next := &FakeDisk{created: d.created, names: map[string]*fakeData{}, now: d.now}
 	from := d.names
 	if l == LoseNames || l == LoseAll {
-		from = d.safe
+		from = d.syncedNames
 	}
 	for name, f := range from {
-		octets := f.octets
+		content := f.content
 		switch l {
-		case LoseOctets, LoseAll:
-			octets = f.safe
+		case LoseContent, LoseAll:
+			content = f.synced
 		case LoseHalf:
-			octets = f.octets[:max(len(f.safe), len(f.octets)/2)]
+			content = f.content[:max(len(f.synced), len(f.content)/2)]
 		default:
 		}
-		next.names[name] = &data{octets: bytes.Clone(octets), safe: bytes.Clone(octets), at: f.at}
+		next.names[name] = &fakeData{content: bytes.Clone(content), synced: bytes.Clone(content), modTime: f.modTime}
 	}
-	next.safe = maps.Clone(next.names)
+	next.syncedNames = maps.Clone(next.names)
 	return next
 }
 
-// Put makes a file, synced.
-func (d *Disk) Put(name string, octets []byte) {
+// WriteFile stores a synced file.
+func (d *FakeDisk) WriteFile(name string, content []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.made = true
-	f := &data{octets: bytes.Clone(octets), safe: bytes.Clone(octets), at: d.now}
-	d.names[name], d.safe[name] = f, f
+	d.created = true
+	f := &fakeData{content: bytes.Clone(content), synced: bytes.Clone(content), modTime: d.now}
+	d.names[name], d.syncedNames[name] = f, f
 }
 
-// Octets is what a file holds, nil if it is not there.
-func (d *Disk) Octets(name string) []byte {
+// Content returns the content of a file, nil if it does not exist.
+func (d *FakeDisk) Content(name string) []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if f := d.names[name]; f != nil {
-		return bytes.Clone(f.octets)
+		return bytes.Clone(f.content)
 	}
 	return nil
 }
 
-// Names are the files there are, sorted.
-func (d *Disk) Names() []string {
+// Names returns the sorted file names.
+func (d *FakeDisk) Names() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Sorted(maps.Keys(d.names))
 }
 
-// stepLocked takes a step, or says why not.
-func (d *Disk) stepLocked() error {
-	if d.stop > 0 && d.fail == nil && d.steps+1 >= d.stop {
+// stepLocked counts one step, or returns the error of the step that fails.
+func (d *FakeDisk) stepLocked() error {
+	if d.failStep > 0 && d.failErr == nil && d.steps+1 >= d.failStep {
 		return ErrStopped
 	}
 	d.steps++
-	if d.steps == d.stop {
-		return d.fail
+	if d.steps == d.failStep {
+		return d.failErr
 	}
 	return nil
 }
 
 // Make implements [Folder].
-func (d *Disk) Make() error {
+func (d *FakeDisk) Make() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.stepLocked(); err != nil {
 		return err
 	}
-	d.made = true
+	d.created = true
 	return nil
 }
 
 // Create implements [Folder].
-func (d *Disk) Create(name string) (File, error) {
+func (d *FakeDisk) Create(name string) (File, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.stepLocked(); err != nil {
 		return nil, err
 	}
-	if !d.made {
+	if !d.created {
 		return nil, fs.ErrNotExist
 	}
 	if d.names[name] != nil {
 		return nil, fs.ErrExist
 	}
-	f := &data{at: d.now}
+	f := &fakeData{modTime: d.now}
 	d.names[name] = f
-	return &diskFile{disk: d, data: f}, nil
+	return &fakeFile{disk: d, data: f}, nil
 }
 
 // Rename implements [Folder].
-func (d *Disk) Rename(from, to string) error {
+func (d *FakeDisk) Rename(from, to string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.stepLocked(); err != nil {
@@ -200,7 +200,7 @@ func (d *Disk) Rename(from, to string) error {
 }
 
 // Remove implements [Folder].
-func (d *Disk) Remove(name string) error {
+func (d *FakeDisk) Remove(name string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.stepLocked(); err != nil {
@@ -214,18 +214,18 @@ func (d *Disk) Remove(name string) error {
 }
 
 // Sync implements [Folder].
-func (d *Disk) Sync() error {
+func (d *FakeDisk) Sync() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.stepLocked(); err != nil {
 		return err
 	}
-	d.safe = maps.Clone(d.names)
+	d.syncedNames = maps.Clone(d.names)
 	return nil
 }
 
 // Open implements [Folder].
-func (d *Disk) Open(name string) (io.ReadCloser, int64, error) {
+func (d *FakeDisk) Open(name string) (io.ReadCloser, int64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.stepLocked(); err != nil {
@@ -235,12 +235,12 @@ func (d *Disk) Open(name string) (io.ReadCloser, int64, error) {
 	if f == nil {
 		return nil, 0, fs.ErrNotExist
 	}
-	octets := bytes.Clone(f.octets)
-	return io.NopCloser(bytes.NewReader(octets)), int64(len(octets)), nil
+	content := bytes.Clone(f.content)
+	return io.NopCloser(bytes.NewReader(content)), int64(len(content)), nil
 }
 
 // List implements [Folder].
-func (d *Disk) List() (map[string]time.Time, error) {
+func (d *FakeDisk) List() (map[string]time.Time, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.stepLocked(); err != nil {
@@ -248,23 +248,23 @@ func (d *Disk) List() (map[string]time.Time, error) {
 	}
 	list := make(map[string]time.Time, len(d.names))
 	for name, f := range d.names {
-		list[name] = f.at
+		list[name] = f.modTime
 	}
 	return list, nil
 }
 
 // String implements [Folder].
-func (d *Disk) String() string { return "/disk" }
+func (d *FakeDisk) String() string { return "/disk" }
 
-// A diskFile is a file that is open. Its octets stay with it when its name goes.
-type diskFile struct {
-	disk   *Disk
-	data   *data
+// A fakeFile is an open file. It keeps its content when its name is removed.
+type fakeFile struct {
+	disk   *FakeDisk
+	data   *fakeData
 	closed bool
 }
 
 // Write implements [File].
-func (f *diskFile) Write(b []byte) (int, error) {
+func (f *fakeFile) Write(b []byte) (int, error) {
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
 	if f.closed {
@@ -274,14 +274,14 @@ func (f *diskFile) Write(b []byte) (int, error) {
 		if err := f.disk.stepLocked(); err != nil {
 			return i, err
 		}
-		f.data.octets = append(f.data.octets, b[i])
+		f.data.content = append(f.data.content, b[i])
 	}
-	f.data.at = f.disk.now
+	f.data.modTime = f.disk.now
 	return len(b), nil
 }
 
 // Sync implements [File].
-func (f *diskFile) Sync() error {
+func (f *fakeFile) Sync() error {
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
 	if err := f.disk.stepLocked(); err != nil {
@@ -290,12 +290,12 @@ func (f *diskFile) Sync() error {
 	if f.closed {
 		return syscall.EBADF
 	}
-	f.data.safe = bytes.Clone(f.data.octets)
+	f.data.synced = bytes.Clone(f.data.content)
 	return nil
 }
 
 // Close implements [File].
-func (f *diskFile) Close() error {
+func (f *fakeFile) Close() error {
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
 	if f.closed {
@@ -306,6 +306,6 @@ func (f *diskFile) Close() error {
 }
 
 var (
-	_ Folder = (*Disk)(nil)
+	_ Folder = (*FakeDisk)(nil)
 	_ Folder = Dir("")
 )

@@ -15,48 +15,48 @@ import (
 	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
-// Name is the snapshot's name in its folder.
+// Name is the name of the snapshot file in its folder.
 const Name = "node-cache.snapshot"
 
-// temporary begins the names under which snapshots are written. Each writer has names of its own, so that two on one
-// folder never write into one file.
-const temporary = Name + ".tmp-"
+// tempPrefix starts the names of temporary files. Each writer appends its own suffix, so that two
+// writers of one folder never share a file.
+const tempPrefix = Name + ".tmp-"
 
-// A Folder is the little that is needed of a file system. [Dir] is one, and [Disk] a fake.
+// A Folder is the part of a file system that snapshots need. [Dir] is the real one, [FakeDisk] a fake.
 type Folder interface {
-	// Make makes the folder if it is not there. It is an error if others could exchange the files in it.
+	// Make creates the folder if it does not exist. It fails if other users could replace files in it.
 	Make() error
-	// Create makes a file for writing that is not there yet.
+	// Create creates a file for writing. It fails if the file exists.
 	Create(name string) (File, error)
-	// Rename gives a file another name, and takes that from the file that has it.
+	// Rename renames a file and replaces an existing file of the new name.
 	Rename(from, to string) error
 	Remove(name string) error
-	// Sync returns once the names in the folder would outlive the machine's end.
+	// Sync makes the names in the folder durable.
 	Sync() error
-	// Open opens a file that belongs to this process's user or to root and that no other user may write to, and tells its
-	// size.
+	// Open opens a file that belongs to the process's user or to root and that no other user can
+	// write. It also returns the size.
 	Open(name string) (io.ReadCloser, int64, error)
-	// List lists the files by name, with the time each was last written to.
+	// List returns the modification times of the files by name.
 	List() (map[string]time.Time, error)
-	// String is the folder's path.
+	// String returns the path of the folder.
 	String() string
 }
 
-// A File is one that is written to.
+// A File is open for writing.
 type File interface {
 	io.WriteCloser
-	// Sync returns once what was written would outlive the machine's end.
+	// Sync makes the written bytes durable.
 	Sync() error
 }
 
-func file(f Folder) string { return filepath.Join(f.String(), Name) }
+func path(f Folder) string { return filepath.Join(f.String(), Name) }
 
-// A Dir is the folder with that path.
+// A Dir is the folder at that path.
 type Dir string
 
-var errFolder = errors.New("its folder belongs to another user, or others may write to it")
+var errFolder = errors.New("the directory belongs to another user or is writable by others")
 
-// Make implements [Folder]. The folder is for its owner alone. Those above it must be there.
+// Make implements [Folder]. The new directory is accessible to its owner only. Its parent must exist.
 func (d Dir) Make() error {
 	if err := os.Mkdir(string(d), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -64,8 +64,9 @@ func (d Dir) Make() error {
 	return d.check()
 }
 
-// check returns an error unless the folder belongs to this process's user or to root and no other user can put another
-// file in the place of one. Who may write to a folder above it can exchange it for another such folder only.
+// check returns an error unless the directory belongs to the process's user or to root and no other
+// user can replace files in it. A user who can write to a parent directory can only substitute another
+// such directory.
 func (d Dir) check() error {
 	info, err := os.Stat(string(d))
 	if err != nil {
@@ -102,7 +103,7 @@ func (d Dir) Sync() error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Open implements [Folder]. Links are not followed, and what is no file is not waited for.
+// Open implements [Folder]. It does not follow symbolic links and does not block on pipes.
 func (d Dir) Open(name string) (io.ReadCloser, int64, error) {
 	if err := d.check(); err != nil {
 		return nil, 0, err
@@ -113,7 +114,7 @@ func (d Dir) Open(name string) (io.ReadCloser, int64, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("it is no file: %s", info.Mode())
+		err = fmt.Errorf("not a regular file: %s", info.Mode())
 	}
 	if err == nil {
 		err = filewatch.CheckOwner(info)
@@ -125,7 +126,7 @@ func (d Dir) Open(name string) (io.ReadCloser, int64, error) {
 	return f, info.Size(), nil
 }
 
-// List implements [Folder]. What is no file is left out.
+// List implements [Folder]. It skips everything but regular files.
 func (d Dir) List() (map[string]time.Time, error) {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {

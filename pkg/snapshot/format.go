@@ -4,32 +4,33 @@ package snapshot
 
 import (
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"time"
 )
 
-// The layout that doc.go describes.
+// File layout, see the package comment.
 const (
-	magic   = "\x8dNCsnap\n"
-	cigam   = "\npansCN\x8d"
-	version = 1
+	magic        = "\x8dNCsnap\n"
+	trailerMagic = "\npansCN\x8d"
+	version      = 1
 
 	headLen  = 48
 	entryLen = 16
 	tailLen  = 28
 )
 
-// A Kind says what a section's records are.
+// A Kind identifies what a section's records are.
 type Kind uint16
 
 // The kinds.
 const (
-	Cache   Kind = 1 // answers, of pkg/cache
-	Zone    Kind = 2 // objects of the cluster, of pkg/zone
-	Central Kind = 3 // where the central resolver is, of pkg/agent
+	Cache   Kind = 1 // answers of pkg/cache
+	Zone    Kind = 2 // cluster objects of pkg/zone
+	Central Kind = 3 // address of the central resolver, from pkg/agent
 )
 
-// String names the kind.
+// String returns the name of the kind.
 func (k Kind) String() string {
 	switch k {
 	case Cache:
@@ -46,26 +47,26 @@ func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
 
 func checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli()) }
 
-func appendHead(dst []byte, at Moment) []byte {
+func appendHead(dst []byte, at ClockState) []byte {
 	dst = append(dst, magic...)
 	dst = binary.LittleEndian.AppendUint32(dst, version)
 	dst = binary.LittleEndian.AppendUint32(dst, 0)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(at.Wall.UnixNano()))
-	dst = binary.LittleEndian.AppendUint64(dst, uint64(at.Up))
-	return append(dst, at.Boot[:]...)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(at.Uptime))
+	return append(dst, at.BootID[:]...)
 }
 
-// readHead reads a head of this version.
-func readHead(b []byte) Moment {
-	at := Moment{
-		Wall: time.Unix(0, int64(binary.LittleEndian.Uint64(b[16:]))),
-		Up:   time.Duration(binary.LittleEndian.Uint64(b[24:])),
+// readHead decodes a head of this version.
+func readHead(b []byte) ClockState {
+	at := ClockState{
+		Wall:   time.Unix(0, int64(binary.LittleEndian.Uint64(b[16:]))),
+		Uptime: time.Duration(binary.LittleEndian.Uint64(b[24:])),
 	}
-	copy(at.Boot[:], b[32:headLen])
+	copy(at.BootID[:], b[32:headLen])
 	return at
 }
 
-// An entry is a section in the table.
+// An entry is the table row of one section.
 type entry struct {
 	kind    Kind
 	version uint16
@@ -87,12 +88,34 @@ func readEntry(b []byte) entry {
 	}
 }
 
-// appendTail appends the tail of a file that has so many octets before it.
+// appendTail appends the tail of a file with the given number of bytes before it.
 func appendTail(dst []byte, sections int, sum uint32, before int64) []byte {
 	start := len(dst)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(sections))
 	dst = binary.LittleEndian.AppendUint32(dst, sum)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(before)+tailLen)
-	dst = append(dst, cigam...)
+	dst = append(dst, trailerMagic...)
 	return binary.LittleEndian.AppendUint32(dst, checksum(dst[start:]))
+}
+
+// A ClockState is the time as one host reports it.
+type ClockState struct {
+	Wall   time.Time     // wall clock
+	BootID [16]byte      // identifies this boot of the host; zero: unknown
+	Uptime time.Duration // since boot, suspended time included
+}
+
+var errFuture = errors.New("created in the future")
+
+// since returns the time from earlier to m. Within one boot it uses the uptime, which cannot be set;
+// otherwise it uses the wall clock.
+func (m ClockState) since(earlier ClockState) (time.Duration, error) {
+	passed := m.Wall.Round(0).Sub(earlier.Wall.Round(0))
+	if m.BootID == earlier.BootID && m.BootID != [16]byte{} {
+		passed = m.Uptime - earlier.Uptime
+	}
+	if passed < 0 {
+		return 0, errFuture
+	}
+	return passed, nil
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/nodecache/node-cache/pkg/snapshot"
 )
 
-// FuzzLoad reads any octets, with their checksums as they are and made right. Whatever is loaded is what the file
-// would be if it was saved again.
+// FuzzLoad loads arbitrary bytes, with their checksums as they are or corrected. Saving a loaded
+// snapshot again gives the same content.
 func FuzzLoad(f *testing.F) {
 	for _, c := range []content{{}, before(), after()} {
-		disk := snapshot.NewDisk()
+		disk := snapshot.NewFakeDisk()
 		if _, err := snapshot.Save(f.Context(), c.job(disk)); err != nil {
 			f.Fatal(err)
 		}
-		good := disk.Octets(snapshot.Name)
+		good := disk.Content(snapshot.Name)
 		f.Add(good, false)
 		f.Add(good, true)
 		f.Add(good[:len(good)-1], false)
@@ -31,13 +31,13 @@ func FuzzLoad(f *testing.F) {
 			f.Add(bad, true)
 		}
 	}
-	f.Fuzz(func(t *testing.T, octets []byte, mend bool) {
-		if mend {
-			octets = bytes.Clone(octets)
-			snapshot.Mend(octets)
+	f.Fuzz(func(t *testing.T, data []byte, fix bool) {
+		if fix {
+			data = bytes.Clone(data)
+			snapshot.FixChecksums(data)
 		}
-		disk := snapshot.NewDisk()
-		disk.Put(snapshot.Name, octets)
+		disk := snapshot.NewFakeDisk()
+		disk.WriteFile(snapshot.Name, data)
 		s, err := snapshot.Load(disk, plenty)
 		if err != nil {
 			if _, ok := errors.AsType[*snapshot.Error](err); !ok {
@@ -46,10 +46,10 @@ func FuzzLoad(f *testing.F) {
 			return
 		}
 		_, _ = s.Age(at(time.Hour), time.Hour)
-		_ = s.Version(snapshot.Cache, 1)
-		again := snapshot.NewDisk()
+		_ = s.CheckVersion(snapshot.Cache, 1)
+		again := snapshot.NewFakeDisk()
 		job := read(s).job(again)
-		job.Most = plenty
+		job.MaxSize = plenty
 		if _, err := snapshot.Save(t.Context(), job); err != nil {
 			t.Fatal(err)
 		}

@@ -12,41 +12,43 @@ import (
 )
 
 var (
-	errForeign = errors.New("it is no snapshot of node-cache")
-	errCut     = errors.New("it is cut short")
-	errDamaged = errors.New("it is damaged: a checksum is wrong")
-	errOdd     = errors.New("it is damaged, though its checksums are right")
+	errNotSnapshot = errors.New("not a node-cache snapshot")
+	errTruncated   = errors.New("truncated")
+	errDamaged     = errors.New("corrupt: checksum mismatch")
+	errMalformed   = errors.New("corrupt: malformed, though the checksums match")
 )
 
-// A Snapshot is a file that was found whole.
+// A Snapshot is a verified file, in memory.
 type Snapshot struct {
 	folder   Folder
-	at       Moment
+	madeAt   ClockState
 	sections []section
 }
 
 type section struct {
 	entry
-	octets []byte
+	data []byte
 }
 
-// Load reads the snapshot, which stands in memory then. One of more than most octets is refused: it may be of a time when
-// there was more memory, and a process that ends in reading it would do so at each start. The error is an [*Error], and
-// errors.Is(err, fs.ErrNotExist) if there is none. Nothing in the file can make it panic.
-func Load(f Folder, most int64) (*Snapshot, error) {
-	octets, err := read(f, most)
+// Load reads the snapshot into memory. It refuses a file larger than maxSize bytes: the file may date
+// from a time with a higher memory limit, and a process killed while reading it would be killed at
+// every start. The error is an [*Error]; errors.Is(err, fs.ErrNotExist) reports that there is no
+// snapshot. No file content makes Load panic.
+func Load(f Folder, maxSize int64) (*Snapshot, error) {
+	data, err := read(f, maxSize)
 	if err != nil {
-		return nil, refusing(f, err)
+		return nil, loadError(f, err)
 	}
 	s := &Snapshot{folder: f}
-	if err := s.parse(octets); err != nil {
-		return nil, refusing(f, err)
+	if err := s.parse(data); err != nil {
+		return nil, loadError(f, err)
 	}
 	return s, nil
 }
 
-// read gives the whole file. What cannot be a snapshot, or is too large, is not read to its end.
-func read(f Folder, most int64) (octets []byte, err error) {
+// read returns the whole file. It stops early if the head is not one of a snapshot or the file is too
+// large.
+func read(f Folder, maxSize int64) (data []byte, err error) {
 	r, size, err := f.Open(Name)
 	if err != nil {
 		return nil, err
@@ -54,53 +56,53 @@ func read(f Folder, most int64) (octets []byte, err error) {
 	defer func() { _ = r.Close() }()
 	head := make([]byte, min(size, headLen))
 	if _, err := io.ReadFull(r, head); err != nil {
-		return nil, fmt.Errorf("reading it: %w", err)
+		return nil, fmt.Errorf("reading: %w", err)
 	}
 	if err := checkHead(head); err != nil {
 		return nil, err
 	}
-	if size > most {
-		return nil, fmt.Errorf("it has %d octets, which is more than snapshot.size, %d", size, most)
+	if size > maxSize {
+		return nil, fmt.Errorf("size %d bytes exceeds snapshot.size, %d", size, maxSize)
 	}
-	octets = make([]byte, size)
-	copy(octets, head)
-	if _, err := io.ReadFull(r, octets[headLen:]); err != nil {
-		return nil, fmt.Errorf("reading it: %w", err)
+	data = make([]byte, size)
+	copy(data, head)
+	if _, err := io.ReadFull(r, data[headLen:]); err != nil {
+		return nil, fmt.Errorf("reading: %w", err)
 	}
-	return octets, nil
+	return data, nil
 }
 
-// checkHead says what of this version the head is not. All that it has is read: a file may be shorter than a head.
+// checkHead verifies a head of this version. A short file may have only a part of a head.
 func checkHead(head []byte) error {
 	if string(head[:min(len(head), len(magic))]) != magic[:min(len(head), len(magic))] {
-		return errForeign
+		return errNotSnapshot
 	}
 	if len(head) < headLen {
-		return errCut
+		return errTruncated
 	}
 	switch v := binary.LittleEndian.Uint32(head[len(magic):]); {
 	case v > version:
-		return fmt.Errorf("it has version %d, of a newer node-cache: this one reads version %d", v, version)
+		return fmt.Errorf("version %d is from a newer node-cache: this one reads version %d", v, version)
 	case v < version:
-		return errDamaged // there was none before 1
+		return errDamaged // version 1 is the first
 	}
 	return nil
 }
 
-// parse reads a file whose head is right as far as it can be told from itself.
-func (s *Snapshot) parse(octets []byte) error {
-	if len(octets) < headLen+tailLen {
-		return errCut
+// parse reads a file whose head is valid and verifies it against its own checksums.
+func (s *Snapshot) parse(data []byte) error {
+	if len(data) < headLen+tailLen {
+		return errTruncated
 	}
-	body, tail := octets[:len(octets)-tailLen], octets[len(octets)-tailLen:]
-	if string(tail[16:16+len(cigam)]) != cigam {
-		return errCut
+	body, tail := data[:len(data)-tailLen], data[len(data)-tailLen:]
+	if string(tail[16:16+len(trailerMagic)]) != trailerMagic {
+		return errTruncated
 	}
 	if binary.LittleEndian.Uint32(tail[24:]) != checksum(tail[:24]) {
 		return errDamaged
 	}
-	if binary.LittleEndian.Uint64(tail[8:]) != uint64(len(octets)) {
-		return errCut
+	if binary.LittleEndian.Uint64(tail[8:]) != uint64(len(data)) {
+		return errTruncated
 	}
 	whole := binary.LittleEndian.Uint32(tail[4:]) == checksum(body)
 	if err := s.parseTable(body, int64(binary.LittleEndian.Uint32(tail))); err != nil {
@@ -110,11 +112,11 @@ func (s *Snapshot) parse(octets []byte) error {
 		return err
 	}
 	if !whole {
-		return s.damage()
+		return s.damageError()
 	}
-	s.at = readHead(octets)
-	if binary.LittleEndian.Uint32(octets[12:]) != 0 {
-		return errOdd
+	s.madeAt = readHead(data)
+	if binary.LittleEndian.Uint32(data[12:]) != 0 {
+		return errMalformed
 	}
 	for i := range s.sections {
 		if err := s.sections[i].check(); err != nil {
@@ -124,66 +126,67 @@ func (s *Snapshot) parse(octets []byte) error {
 	return nil
 }
 
-// parseTable finds the sections, of which there are n.
+// parseTable reads the table of n sections.
 func (s *Snapshot) parseTable(body []byte, n int64) error {
 	rest := body[headLen:]
 	if n*entryLen > int64(len(rest)) {
-		return errOdd
+		return errMalformed
 	}
 	table := rest[int64(len(rest))-n*entryLen:]
 	rest = rest[:len(rest)-len(table)]
 	for ; len(table) > 0; table = table[entryLen:] {
 		e := readEntry(table)
 		if e.length > uint64(len(rest)) {
-			return errOdd
+			return errMalformed
 		}
 		s.sections = append(s.sections, section{e, rest[:e.length]})
 		rest = rest[e.length:]
 	}
 	if len(rest) > 0 {
-		return errOdd
+		return errMalformed
 	}
 	return nil
 }
 
-// damage says where the damage is.
-func (s *Snapshot) damage() error {
+// damageError returns an error that names the first corrupt section.
+func (s *Snapshot) damageError() error {
 	for i := range s.sections {
-		if sec := &s.sections[i]; checksum(sec.octets) != sec.sum {
+		if sec := &s.sections[i]; checksum(sec.data) != sec.sum {
 			return fmt.Errorf("section %q: %w", sec.kind, errDamaged)
 		}
 	}
 	return errDamaged
 }
 
-// check looks whether a section's records fill it.
+// check verifies the section's checksum and that records fill it exactly.
 func (s *section) check() error {
-	if checksum(s.octets) != s.sum {
+	if checksum(s.data) != s.sum {
 		return fmt.Errorf("section %q: %w", s.kind, errDamaged)
 	}
-	for rest := s.octets; len(rest) > 0; {
+	for rest := s.data; len(rest) > 0; {
 		length, n := binary.Uvarint(rest)
 		if n <= 0 || length > uint64(len(rest)-n) {
-			return fmt.Errorf("section %q: %w", s.kind, errOdd)
+			return fmt.Errorf("section %q: %w", s.kind, errMalformed)
 		}
 		rest = rest[n+int(length):]
 	}
 	return nil
 }
 
-// Age is how long ago the snapshot was made. The error, an [*Error], says that it is more than most, or was not yet.
-func (s *Snapshot) Age(now Moment, most time.Duration) (time.Duration, error) {
-	age, err := now.since(s.at)
-	if err == nil && age > most {
-		err = fmt.Errorf("it is %s old, which is more than snapshot.maxAge, %s", age.Round(time.Second), most)
+// Age returns the time since the snapshot was made. It returns an [*Error] if that is more than maxAge
+// or negative.
+func (s *Snapshot) Age(now ClockState, maxAge time.Duration) (time.Duration, error) {
+	age, err := now.since(s.madeAt)
+	if err == nil && age > maxAge {
+		err = fmt.Errorf("age %s exceeds snapshot.maxAge, %s", age.Round(time.Second), maxAge)
 	}
 	if err != nil {
-		return 0, refusing(s.folder, err)
+		return 0, loadError(s.folder, err)
 	}
 	return age, nil
 }
 
-// Has tells whether there is a section of the kind.
+// Has reports whether there is a section of the kind.
 func (s *Snapshot) Has(k Kind) bool {
 	for i := range s.sections {
 		if s.sections[i].kind == k {
@@ -193,29 +196,29 @@ func (s *Snapshot) Has(k Kind) bool {
 	return false
 }
 
-// Version gives an error, an [*Error], for a section of the kind whose version is not the one that the caller reads.
-func (s *Snapshot) Version(k Kind, reads uint16) error {
+// CheckVersion returns an [*Error] if a section of the kind has a version other than want.
+func (s *Snapshot) CheckVersion(k Kind, want uint16) error {
 	for i := range s.sections {
-		if sec := &s.sections[i]; sec.kind == k && sec.version != reads {
-			return refusing(s.folder, fmt.Errorf("its section %q has version %d: this node-cache reads version %d", k, sec.version, reads))
+		if sec := &s.sections[i]; sec.kind == k && sec.version != want {
+			return loadError(s.folder, fmt.Errorf("section %q has version %d: this node-cache reads version %d", k, sec.version, want))
 		}
 	}
 	return nil
 }
 
-// Refuse makes an [*Error] of what is wrong with a record.
-func (s *Snapshot) Refuse(k Kind, err error) error {
-	return refusing(s.folder, fmt.Errorf("section %q: %w", k, err))
+// RecordError returns an [*Error] for an invalid record in a section of the kind.
+func (s *Snapshot) RecordError(k Kind, err error) error {
+	return loadError(s.folder, fmt.Errorf("section %q: %w", k, err))
 }
 
-// Records gives the records of the sections of the kind. They are valid as long as the snapshot.
+// Records iterates over the records of the kind. They are valid as long as the snapshot.
 func (s *Snapshot) Records(k Kind) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for i := range s.sections {
 			if s.sections[i].kind != k {
 				continue
 			}
-			for rest := s.sections[i].octets; len(rest) > 0; {
+			for rest := s.sections[i].data; len(rest) > 0; {
 				length, n := binary.Uvarint(rest)
 				record := rest[n : n+int(length) : n+int(length)]
 				if !yield(record) {

@@ -12,66 +12,67 @@ import (
 	"time"
 )
 
-// leftOver is how old a file of another writer is before it is taken for what a killed one has left behind. No writer
-// that lives takes as long.
-const leftOver = time.Minute
+// leftoverAge is the age at which another writer's temporary file counts as abandoned. A running
+// writer never takes that long.
+const leftoverAge = time.Minute
 
-// written is how much is handed to the file system at a time.
-const written = 64 << 10
+// writeBufferSize is the number of bytes passed to one write call.
+const writeBufferSize = 64 << 10
 
-var errFull = errors.New("it grew past snapshot.size")
+var errFull = errors.New("larger than snapshot.size")
 
-// A Job is a snapshot to be made.
+// A Job describes one snapshot to save.
 type Job struct {
-	Folder Folder
-	Writer string // tells this writer of the folder from others: letters and digits
-	At     Moment
-	Most   int64                 // octets that the file may have
-	Fill   func(w *Writer) error // writes the sections
+	Folder  Folder
+	Writer  string // identifies this writer of the folder: letters and digits
+	At      ClockState
+	MaxSize int64                 // bytes
+	Fill    func(w *Writer) error // writes the sections
 }
 
-// Save makes the snapshot and gives its size in octets. After an error the one before is still there, if there was one,
-// unless it was only the folder that could not be synced: then it is one of the two. The error is an [*Error].
+// Save writes the snapshot and returns its size in bytes. After an error the previous snapshot is
+// still in place; if only the sync of the folder failed, it is the previous or the new one. The error
+// is an [*Error].
 func Save(ctx context.Context, j Job) (int64, error) {
 	if err := j.Folder.Make(); err != nil {
-		return 0, saving(j.Folder, err)
+		return 0, saveError(j.Folder, err)
 	}
-	j.sweep()
-	name := temporary + j.Writer
+	j.removeLeftovers()
+	name := tempPrefix + j.Writer
 	n, err := j.write(ctx, name)
 	if err == nil {
 		err = j.Folder.Rename(name, Name)
 	}
 	if err != nil {
-		_ = j.Folder.Remove(name) // if it fails, too, the next one tries again
-		return 0, saving(j.Folder, err)
+		_ = j.Folder.Remove(name) // if this fails too, the next Save removes it
+		return 0, saveError(j.Folder, err)
 	}
 	if err := j.Folder.Sync(); err != nil {
-		return 0, saving(j.Folder, err)
+		return 0, saveError(j.Folder, err)
 	}
 	return n, nil
 }
 
-// sweep removes what killed writers have left behind, and what this one has.
-func (j *Job) sweep() {
+// removeLeftovers removes the temporary files of killed writers and of this one.
+func (j *Job) removeLeftovers() {
 	files, err := j.Folder.List()
 	if err != nil {
-		return // whatever is wrong, writing will tell
+		return // the write reports the same problem
 	}
 	for name, at := range files {
-		if writer, ok := strings.CutPrefix(name, temporary); ok && (writer == j.Writer || j.At.Wall.Sub(at) > leftOver) {
+		if writer, ok := strings.CutPrefix(name, tempPrefix); ok && (writer == j.Writer || j.At.Wall.Sub(at) > leftoverAge) {
 			_ = j.Folder.Remove(name)
 		}
 	}
 }
 
-// write writes the file under the name, and sees it synced.
+// write writes and syncs the file.
 func (j *Job) write(ctx context.Context, name string) (size int64, err error) {
 	f, err := j.Folder.Create(name)
 	if err != nil {
 		return 0, err
 	}
-	w := &Writer{ctx: ctx, out: bufio.NewWriterSize(f, written), most: j.Most}
+	w := &Writer{ctx: ctx, out: bufio.NewWriterSize(f, writeBufferSize), maxSize: j.MaxSize}
 	w.write(appendHead(nil, j.At))
 	if err = j.Fill(w); err == nil {
 		err = w.finish()
@@ -82,35 +83,35 @@ func (j *Job) write(ctx context.Context, name string) (size int64, err error) {
 	return w.size, errors.Join(err, f.Close())
 }
 
-// A Writer takes a snapshot's records. Its first error stays and is given by whatever is called then.
+// A Writer takes a snapshot's records. After its first error every call returns that error.
 type Writer struct {
-	ctx     context.Context //nolint:containedctx // of the one call of Save that the writer lives for
-	out     *bufio.Writer
-	most    int64
-	size    int64  // octets written
-	sum     uint32 // of them
-	section uint32 // of those of the section under way
-	entries []entry
-	length  [binary.MaxVarintLen64]byte
-	err     error
+	ctx        context.Context //nolint:containedctx // a writer lives for one call of Save
+	out        *bufio.Writer
+	maxSize    int64
+	size       int64  // bytes written
+	sum        uint32 // CRC-32C of all bytes written
+	sectionSum uint32 // CRC-32C of the current section
+	entries    []entry
+	length     [binary.MaxVarintLen64]byte
+	err        error
 }
 
-// Section ends the section under way and begins another.
+// Section ends the current section and begins a new one.
 func (w *Writer) Section(k Kind, version uint16) {
-	w.seal()
+	w.endSection()
 	w.entries = append(w.entries, entry{kind: k, version: version})
-	w.section = 0
+	w.sectionSum = 0
 }
 
-// seal completes the entry of the section under way.
-func (w *Writer) seal() {
+// endSection completes the table entry of the current section.
+func (w *Writer) endSection() {
 	if n := len(w.entries); n > 0 {
-		w.entries[n-1].sum = w.section
+		w.entries[n-1].sum = w.sectionSum
 	}
 }
 
-// Framed is the octets that a record takes.
-func Framed(record int) int64 {
+// FramedSize returns the bytes that a record takes, its length prefix included.
+func FramedSize(record int) int64 {
 	n := int64(record) + 1
 	for rest := record >> 7; rest > 0; rest >>= 7 {
 		n++
@@ -118,15 +119,15 @@ func Framed(record int) int64 {
 	return n
 }
 
-// Left is how many octets records may still take, if there is to be no further section.
-func (w *Writer) Left() int64 {
-	return max(0, w.most-w.size-int64(len(w.entries))*entryLen-tailLen)
+// Remaining returns the bytes that are left for records, if no section follows.
+func (w *Writer) Remaining() int64 {
+	return max(0, w.maxSize-w.size-int64(len(w.entries))*entryLen-tailLen)
 }
 
-// Record writes a record of the section under way. It fails once the context has ended or the snapshot would be larger
-// than it may be.
+// Record appends a record to the current section. It fails if the context has ended or the snapshot
+// would exceed its maximum size.
 func (w *Writer) Record(b []byte) error {
-	if w.err == nil && Framed(len(b)) > w.Left() {
+	if w.err == nil && FramedSize(len(b)) > w.Remaining() {
 		w.err = errFull
 	}
 	if w.err == nil {
@@ -135,14 +136,14 @@ func (w *Writer) Record(b []byte) error {
 	if w.err != nil {
 		return w.err
 	}
-	head := w.length[:binary.PutUvarint(w.length[:], uint64(len(b)))]
-	w.inSection(head)
-	w.inSection(b)
+	length := w.length[:binary.PutUvarint(w.length[:], uint64(len(b)))]
+	w.writeInSection(length)
+	w.writeInSection(b)
 	return w.err
 }
 
-func (w *Writer) inSection(b []byte) {
-	w.section = crc32.Update(w.section, castagnoli(), b)
+func (w *Writer) writeInSection(b []byte) {
+	w.sectionSum = crc32.Update(w.sectionSum, castagnoli(), b)
 	w.entries[len(w.entries)-1].length += uint64(len(b))
 	w.write(b)
 }
@@ -156,9 +157,9 @@ func (w *Writer) write(b []byte) {
 	_, w.err = w.out.Write(b)
 }
 
-// finish writes table and tail.
+// finish writes the table and the tail.
 func (w *Writer) finish() error {
-	w.seal()
+	w.endSection()
 	for i := range w.entries {
 		w.write(w.entries[i].append(nil))
 	}

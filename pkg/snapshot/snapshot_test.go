@@ -20,20 +20,19 @@ import (
 	"github.com/nodecache/node-cache/pkg/snapshot"
 )
 
-// plenty is how many octets a file may have where its size is not what a test is about.
+// plenty is a size limit for tests that are not about the size.
 const plenty = 1 << 40
 
 func noon() time.Time { return time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC) }
 
-// at is the moment so long after noon, of a machine that was booted at midnight.
-func at(later time.Duration) snapshot.Moment {
-	return snapshot.Moment{Wall: noon().Add(later), Boot: [16]byte{1}, Up: 12*time.Hour + later}
+// at is the given time after noon, on a host booted at midnight.
+func at(later time.Duration) snapshot.ClockState {
+	return snapshot.ClockState{Wall: noon().Add(later), BootID: [16]byte{1}, Uptime: 12*time.Hour + later}
 }
 
-// A content is what a snapshot holds, by kind.
+// A content is the records of a snapshot by kind.
 type content map[snapshot.Kind][]string
 
-// fill writes the content.
 func (c content) fill(w *snapshot.Writer) error {
 	for _, kind := range []snapshot.Kind{snapshot.Zone, snapshot.Cache} {
 		if c[kind] == nil {
@@ -50,7 +49,7 @@ func (c content) fill(w *snapshot.Writer) error {
 }
 
 func (c content) job(f snapshot.Folder) snapshot.Job {
-	return snapshot.Job{Folder: f, Writer: "a", At: at(0), Most: 1 << 20, Fill: c.fill}
+	return snapshot.Job{Folder: f, Writer: "a", At: at(0), MaxSize: 1 << 20, Fill: c.fill}
 }
 
 func save(t *testing.T, f snapshot.Folder, c content) {
@@ -60,7 +59,7 @@ func save(t *testing.T, f snapshot.Folder, c content) {
 	}
 }
 
-// read is what the snapshot holds.
+// read returns the records of the snapshot.
 func read(s *snapshot.Snapshot) content {
 	c := content{}
 	for _, kind := range []snapshot.Kind{snapshot.Zone, snapshot.Cache} {
@@ -71,7 +70,7 @@ func read(s *snapshot.Snapshot) content {
 	return c
 }
 
-// load is what the folder's snapshot holds, nil if there is none.
+// load returns the records of the folder's snapshot, nil if there is none.
 func load(f snapshot.Folder) (content, error) {
 	s, err := snapshot.Load(f, plenty)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,11 +90,11 @@ func after() content {
 	return content{snapshot.Cache: {"three", strings.Repeat("4", 200), "5"}}
 }
 
-func TestSavedIsLoaded(t *testing.T) {
+func TestSaveLoad(t *testing.T) {
 	t.Parallel()
 	long := content{snapshot.Zone: {strings.Repeat("z", 1<<14)}, snapshot.Cache: slices.Repeat([]string{"answer"}, 9000)}
 	for name, want := range map[string]content{"nothing": {}, "some": before(), "more than a buffer": long} {
-		for folder, f := range map[string]snapshot.Folder{"fake": snapshot.NewDisk(), "real": snapshot.Dir(t.TempDir() + "/new")} {
+		for folder, f := range map[string]snapshot.Folder{"fake": snapshot.NewFakeDisk(), "real": snapshot.Dir(t.TempDir() + "/new")} {
 			t.Run(name+"/"+folder, func(t *testing.T) {
 				t.Parallel()
 				n, err := snapshot.Save(t.Context(), want.job(f))
@@ -111,37 +110,37 @@ func TestSavedIsLoaded(t *testing.T) {
 				}
 				_, size, err := f.Open(snapshot.Name)
 				if err != nil || size != n {
-					t.Errorf("the file has %d octets (%v), want the %d that were told", size, err, n)
+					t.Errorf("the file has %d bytes (%v), Save returned %d", size, err, n)
 				}
 			})
 		}
 	}
 }
 
-// TestKilled ends the process, or the machine, at every step of a write.
+// TestKilled stops the process or the host at every step of a save.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	for _, start := range []content{nil, before()} {
-		disk := snapshot.NewDisk()
+		disk := snapshot.NewFakeDisk()
 		if start != nil {
 			save(t, disk, start)
 		}
-		whole := disk.After(snapshot.LoseNothing)
+		whole := disk.Reopen(snapshot.LoseNothing)
 		save(t, whole, after())
 		steps := whole.Steps()
 		if steps < 300 {
-			t.Fatalf("%d steps: the octets are not among them", steps)
+			t.Fatalf("%d steps: written bytes are not counted", steps)
 		}
 		outcomes := map[string]int{}
 		for step := 1; step <= steps; step++ {
-			dying := disk.After(snapshot.LoseNothing)
+			dying := disk.Reopen(snapshot.LoseNothing)
 			dying.StopAt(step)
 			_, err := snapshot.Save(t.Context(), after().job(dying))
 			if !errors.Is(err, snapshot.ErrStopped) {
-				t.Fatalf("step %d of %d: %v, want the process to have ended", step, steps, err)
+				t.Fatalf("step %d of %d: %v, want ErrStopped", step, steps, err)
 			}
-			for _, loss := range snapshot.Losses() {
-				next := dying.After(loss)
+			for _, loss := range snapshot.CrashLosses() {
+				next := dying.Reopen(loss)
 				got, err := load(next)
 				switch {
 				case err != nil:
@@ -153,7 +152,7 @@ func TestKilled(t *testing.T) {
 				default:
 					t.Fatalf("step %d of %d, loss %d: found neither the old one nor the new one: %v", step, steps, loss, got)
 				}
-				// The next process, which has another name, is not in the way of what was left behind, and cleans up.
+				// The next process, with another writer name, saves despite the leftovers and removes them.
 				again := before().job(next)
 				again.Writer, again.At = "b", at(time.Hour)
 				if _, err := snapshot.Save(t.Context(), again); err != nil {
@@ -170,16 +169,16 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestFailed has every step fail once, in the way of a full disk.
-func TestFailed(t *testing.T) {
+// TestFailedSteps makes every step fail once with ENOSPC.
+func TestFailedSteps(t *testing.T) {
 	t.Parallel()
-	disk := snapshot.NewDisk()
+	disk := snapshot.NewFakeDisk()
 	save(t, disk, before())
-	whole := disk.After(snapshot.LoseNothing)
+	whole := disk.Reopen(snapshot.LoseNothing)
 	save(t, whole, after())
 	steps, failed := whole.Steps(), 0
 	for step := 1; step <= steps; step++ {
-		d := disk.After(snapshot.LoseNothing)
+		d := disk.Reopen(snapshot.LoseNothing)
 		d.FailAt(step, syscall.ENOSPC)
 		_, saveErr := snapshot.Save(t.Context(), after().job(d))
 		got, err := load(d)
@@ -193,39 +192,39 @@ func TestFailed(t *testing.T) {
 			continue
 		}
 		failed++
-		var told *snapshot.Error
-		if !errors.As(saveErr, &told) || !errors.Is(saveErr, syscall.ENOSPC) || told.File != "/disk/"+snapshot.Name || told.Hint == "" {
+		var saveError *snapshot.Error
+		if !errors.As(saveErr, &saveError) || !errors.Is(saveErr, syscall.ENOSPC) || saveError.File != "/disk/"+snapshot.Name || saveError.Hint == "" {
 			t.Fatalf("step %d: error %#v", step, saveErr)
 		}
-		if !cmp.Equal(got, before()) && step < steps { // at the last one the folder is synced
-			t.Fatalf("step %d: %v, and not what was there before", step, got)
+		if !cmp.Equal(got, before()) && step < steps { // the last step syncs the folder
+			t.Fatalf("step %d: %v, want the previous snapshot", step, got)
 		}
 		if diff := cmp.Diff([]string{snapshot.Name}, d.Names()); diff != "" {
 			t.Fatalf("step %d: files (-want +got):\n%s", step, diff)
 		}
 		save(t, d, after())
 	}
-	if failed < steps-2 { // what cannot be listed is not swept
+	if failed < steps-2 { // a failed List skips the cleanup
 		t.Errorf("%d of %d steps failed the save", failed, steps)
 	}
 }
 
-// TestDamaged changes every octet, and cuts the file everywhere.
-func TestDamaged(t *testing.T) {
+// TestCorrupt changes, removes and inserts every byte, and truncates the file everywhere.
+func TestCorrupt(t *testing.T) {
 	t.Parallel()
-	disk := snapshot.NewDisk()
+	disk := snapshot.NewFakeDisk()
 	save(t, disk, before())
-	good := disk.Octets(snapshot.Name)
-	refused := func(octets []byte, what string, i int) {
+	good := disk.Content(snapshot.Name)
+	refused := func(data []byte, what string, i int) {
 		t.Helper()
-		disk.Put(snapshot.Name, octets)
+		disk.WriteFile(snapshot.Name, data)
 		got, err := load(disk)
-		var told *snapshot.Error
-		if err == nil || !errors.As(err, &told) || told.Hint == "" {
-			t.Fatalf("octet %d of %d %s: %v, error %v", i, len(good), what, got, err)
+		var saveError *snapshot.Error
+		if err == nil || !errors.As(err, &saveError) || saveError.Hint == "" {
+			t.Fatalf("byte %d of %d %s: %v, error %v", i, len(good), what, got, err)
 		}
-		if want := "snapshot /disk/node-cache.snapshot: it "; !strings.HasPrefix(err.Error(), want) && !strings.Contains(err.Error(), "section") {
-			t.Fatalf("octet %d %s: error %q, want %q…", i, what, err, want)
+		if want := "snapshot /disk/node-cache.snapshot: "; !strings.HasPrefix(err.Error(), want) && !strings.Contains(err.Error(), "section") {
+			t.Fatalf("byte %d %s: error %q, want prefix %q", i, what, err, want)
 		}
 	}
 	for i := range good {
@@ -237,26 +236,26 @@ func TestDamaged(t *testing.T) {
 			bad[i] ^= flip
 			refused(bad, "changed", i)
 		}
-		refused(good[:i], "and all after it cut off", i)
-		refused(append(bytes.Clone(good[:i]), good[i+1:]...), "cut out", i)
-		refused(slices.Insert(bytes.Clone(good), i, 0), "after one too many", i)
+		refused(good[:i], "and all after it removed", i)
+		refused(append(bytes.Clone(good[:i]), good[i+1:]...), "removed", i)
+		refused(slices.Insert(bytes.Clone(good), i, 0), "after an inserted byte", i)
 	}
-	refused(append(bytes.Clone(good), 0), "after the end", len(good))
+	refused(append(bytes.Clone(good), 0), "appended", len(good))
 	refused(append(bytes.Clone(good), good...), "twice", len(good))
-	disk.Put(snapshot.Name, good)
+	disk.WriteFile(snapshot.Name, good)
 	if got, err := load(disk); err != nil || !cmp.Equal(got, before()) {
 		t.Errorf("the good one: %v, %v", got, err)
 	}
 }
 
-// TestMixed puts parts of two snapshots together: what two writers on one file would make.
-func TestMixed(t *testing.T) {
+// TestMixedFiles joins parts of two snapshots, as two writers of one file would.
+func TestMixedFiles(t *testing.T) {
 	t.Parallel()
 	var files [2][]byte
 	for i := range files {
-		disk := snapshot.NewDisk()
+		disk := snapshot.NewFakeDisk()
 		save(t, disk, content{snapshot.Zone: {fmt.Sprint("service", i)}, snapshot.Cache: {fmt.Sprint("answer", i)}})
-		files[i] = disk.Octets(snapshot.Name)
+		files[i] = disk.Content(snapshot.Name)
 	}
 	differ := 0
 	for i := range files[0] {
@@ -265,10 +264,10 @@ func TestMixed(t *testing.T) {
 			continue
 		}
 		differ++
-		disk := snapshot.NewDisk()
-		disk.Put(snapshot.Name, mixed)
+		disk := snapshot.NewFakeDisk()
+		disk.WriteFile(snapshot.Name, mixed)
 		if got, err := load(disk); err == nil {
-			t.Errorf("the first %d octets of one, the rest of another: %v", i, got)
+			t.Errorf("the first %d bytes of one, the rest of another: %v", i, got)
 		}
 	}
 	if differ < 10 {
@@ -276,38 +275,38 @@ func TestMixed(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
+func TestLoadErrors(t *testing.T) {
 	t.Parallel()
-	disk := snapshot.NewDisk()
+	disk := snapshot.NewFakeDisk()
 	save(t, disk, before())
-	good := disk.Octets(snapshot.Name)
+	good := disk.Content(snapshot.Name)
 	with := func(at int, b ...byte) []byte {
-		octets := bytes.Clone(good)
-		copy(octets[at:], b)
-		return octets
+		data := bytes.Clone(good)
+		copy(data[at:], b)
+		return data
 	}
 	tests := []struct {
-		name   string
-		octets []byte
-		want   string
+		name string
+		data []byte
+		want string
 	}{
-		{"empty", nil, "it is cut short"},
-		{"short", good[:40], "it is cut short"},
-		{"no tail", good[:100], "it is cut short"},
-		{"foreign", []byte("apiVersion: v1\nkind: ConfigMap\ndata:\n  a: b\n  c: d\n"), "it is no snapshot of node-cache"},
-		{"foreign and short", []byte("x"), "it is no snapshot of node-cache"},
-		{"newer", with(8, 2), "it has version 2, of a newer node-cache: this one reads version 1"},
-		{"version 0", with(8, 0), "it is damaged: a checksum is wrong"},
-		{"head", with(20, 7), "it is damaged: a checksum is wrong"},
-		{"zone", with(50, 7), `section "zone": it is damaged: a checksum is wrong`},
-		{"cache", with(60, 7), `section "cache": it is damaged: a checksum is wrong`},
-		{"large", append(bytes.Clone(good), 0), fmt.Sprintf("it has %d octets, which is more than snapshot.size, %d", len(good)+1, len(good))},
+		{"empty", nil, "truncated"},
+		{"short", good[:40], "truncated"},
+		{"no tail", good[:100], "truncated"},
+		{"foreign", []byte("apiVersion: v1\nkind: ConfigMap\ndata:\n  a: b\n  c: d\n"), "not a node-cache snapshot"},
+		{"foreign and short", []byte("x"), "not a node-cache snapshot"},
+		{"newer", with(8, 2), "version 2 is from a newer node-cache: this one reads version 1"},
+		{"version 0", with(8, 0), "corrupt: checksum mismatch"},
+		{"head", with(20, 7), "corrupt: checksum mismatch"},
+		{"zone", with(50, 7), `section "zone": corrupt: checksum mismatch`},
+		{"cache", with(60, 7), `section "cache": corrupt: checksum mismatch`},
+		{"large", append(bytes.Clone(good), 0), fmt.Sprintf("size %d bytes exceeds snapshot.size, %d", len(good)+1, len(good))},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d := snapshot.NewDisk()
-			d.Put(snapshot.Name, tt.octets)
+			d := snapshot.NewFakeDisk()
+			d.WriteFile(snapshot.Name, tt.data)
 			_, err := snapshot.Load(d, int64(len(good)))
 			if want := "snapshot /disk/node-cache.snapshot: " + tt.want; err == nil || err.Error() != want {
 				t.Errorf("error %v, want %s", err, want)
@@ -318,30 +317,30 @@ func TestRefusals(t *testing.T) {
 
 func TestAge(t *testing.T) {
 	t.Parallel()
-	moment := func(wall, up time.Duration, boot byte) snapshot.Moment {
-		return snapshot.Moment{Wall: noon().Add(wall), Up: 12*time.Hour + up, Boot: [16]byte{boot}}
+	state := func(wall, up time.Duration, boot byte) snapshot.ClockState {
+		return snapshot.ClockState{Wall: noon().Add(wall), Uptime: 12*time.Hour + up, BootID: [16]byte{boot}}
 	}
 	tests := []struct {
 		name string
-		now  snapshot.Moment
+		now  snapshot.ClockState
 		want time.Duration
 		err  string
 	}{
-		{"the same boot", moment(time.Minute, time.Minute, 1), time.Minute, ""},
-		{"the same moment", moment(0, 0, 1), 0, ""},
-		{"the same boot, the time of day was set", moment(-time.Hour, time.Minute, 1), time.Minute, ""},
-		{"the same boot, and earlier", moment(time.Minute, -time.Second, 1), 0, "it is from the future"},
-		{"another boot", moment(time.Hour, -11*time.Hour, 2), time.Hour, ""},
-		{"another boot, and the time of day was set back", moment(-time.Second, time.Hour, 2), 0, "it is from the future"},
-		{"a boot that is not known", moment(time.Hour, 2*time.Hour, 0), time.Hour, ""},
-		{"as old as may be", moment(0, 24*time.Hour, 1), 24 * time.Hour, ""},
-		{"too old", moment(0, 24*time.Hour+time.Second, 1), 0, "it is 24h0m1s old, which is more than snapshot.maxAge, 24h0m0s"},
-		{"too old by the time of day", moment(25*time.Hour, 0, 2), 0, "it is 25h0m0s old, which is more than snapshot.maxAge, 24h0m0s"},
+		{"the same boot", state(time.Minute, time.Minute, 1), time.Minute, ""},
+		{"the same moment", state(0, 0, 1), 0, ""},
+		{"the same boot, the time of day was set", state(-time.Hour, time.Minute, 1), time.Minute, ""},
+		{"the same boot, and earlier", state(time.Minute, -time.Second, 1), 0, "created in the future"},
+		{"another boot", state(time.Hour, -11*time.Hour, 2), time.Hour, ""},
+		{"another boot, and the time of day was set back", state(-time.Second, time.Hour, 2), 0, "created in the future"},
+		{"unknown boot", state(time.Hour, 2*time.Hour, 0), time.Hour, ""},
+		{"as old as may be", state(0, 24*time.Hour, 1), 24 * time.Hour, ""},
+		{"too old", state(0, 24*time.Hour+time.Second, 1), 0, "age 24h0m1s exceeds snapshot.maxAge, 24h0m0s"},
+		{"too old by the time of day", state(25*time.Hour, 0, 2), 0, "age 25h0m0s exceeds snapshot.maxAge, 24h0m0s"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			disk := snapshot.NewDisk()
+			disk := snapshot.NewFakeDisk()
 			save(t, disk, before())
 			s, err := snapshot.Load(disk, plenty)
 			if err != nil {
@@ -359,22 +358,22 @@ func TestAge(t *testing.T) {
 	}
 }
 
-// TestBounded never lets the file get larger than it may be.
-func TestBounded(t *testing.T) {
+// TestMaxSize limits the file to MaxSize.
+func TestMaxSize(t *testing.T) {
 	t.Parallel()
-	for most := int64(1); most < 400; most++ {
-		disk := snapshot.NewDisk()
+	for maxSize := int64(1); maxSize < 400; maxSize++ {
+		disk := snapshot.NewFakeDisk()
 		job := content{}.job(disk)
-		job.Most = most
+		job.MaxSize = maxSize
 		full := false
 		job.Fill = func(w *snapshot.Writer) error {
 			w.Section(snapshot.Zone, 1)
 			w.Section(snapshot.Cache, 1)
 			for range 20 {
 				record := bytes.Repeat([]byte{1}, 130)
-				fits := snapshot.Framed(len(record)) <= w.Left()
+				fits := snapshot.FramedSize(len(record)) <= w.Remaining()
 				if err := w.Record(record); (err == nil) != fits {
-					t.Errorf("most %d: record fits: %t, error %v", most, fits, err)
+					t.Errorf("MaxSize %d: record fits: %t, error %v", maxSize, fits, err)
 				} else if err != nil {
 					full = true
 					return err
@@ -383,16 +382,16 @@ func TestBounded(t *testing.T) {
 			return nil
 		}
 		_, err := snapshot.Save(t.Context(), job)
-		if !full || err == nil || disk.Octets(snapshot.Name) != nil {
-			t.Errorf("most %d: filled %t, error %v", most, full, err)
+		if !full || err == nil || disk.Content(snapshot.Name) != nil {
+			t.Errorf("MaxSize %d: full %t, error %v", maxSize, full, err)
 		}
 	}
 }
 
-// TestCancelled leaves the one before when it is to end.
-func TestCancelled(t *testing.T) {
+// TestCanceled keeps the previous snapshot when the context ends.
+func TestCanceled(t *testing.T) {
 	t.Parallel()
-	disk := snapshot.NewDisk()
+	disk := snapshot.NewFakeDisk()
 	save(t, disk, before())
 	ctx, cancel := context.WithCancel(t.Context())
 	job := after().job(disk)
@@ -408,14 +407,14 @@ func TestCancelled(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if got, err := load(disk); err != nil || !cmp.Equal(got, before()) {
-		t.Errorf("%v, %v, want the one before", got, err)
+		t.Errorf("%v, %v, want the previous snapshot", got, err)
 	}
 }
 
-// TestTwoWriters has two agents save into one folder all the time, and a third read.
+// TestTwoWriters has two agents save to one folder while a third reads.
 func TestTwoWriters(t *testing.T) {
 	t.Parallel()
-	disk := snapshot.NewDisk()
+	disk := snapshot.NewFakeDisk()
 	disk.SetTime(time.Now())
 	for name, f := range map[string]snapshot.Folder{"fake": disk, "real": snapshot.Dir(t.TempDir())} {
 		t.Run(name, func(t *testing.T) {
@@ -455,22 +454,22 @@ func TestTwoWriters(t *testing.T) {
 	}
 }
 
-func TestVersion(t *testing.T) {
+func TestCheckVersion(t *testing.T) {
 	t.Parallel()
-	disk := snapshot.NewDisk()
+	disk := snapshot.NewFakeDisk()
 	save(t, disk, before())
 	s, err := snapshot.Load(disk, plenty)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(s.Version(snapshot.Cache, 1), s.Version(snapshot.Zone, 1), s.Version(9, 1)); err != nil {
+	if err := errors.Join(s.CheckVersion(snapshot.Cache, 1), s.CheckVersion(snapshot.Zone, 1), s.CheckVersion(9, 1)); err != nil {
 		t.Error(err)
 	}
-	want := `snapshot /disk/node-cache.snapshot: its section "cache" has version 1: this node-cache reads version 2`
-	if err := s.Version(snapshot.Cache, 2); err == nil || err.Error() != want {
+	want := `snapshot /disk/node-cache.snapshot: section "cache" has version 1: this node-cache reads version 2`
+	if err := s.CheckVersion(snapshot.Cache, 2); err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
 	if !s.Has(snapshot.Zone) || s.Has(9) {
-		t.Error("sections are mistaken")
+		t.Error("Has reports the wrong sections")
 	}
 }

@@ -4,34 +4,33 @@ package snapshot
 
 import "time"
 
-// Outcomes of looking for a snapshot at start: the closed set of Loaded's Outcome.
+// Values of Loaded.Outcome: a closed set.
 const (
-	// OutcomeNone says that there was none, or that snapshots are off.
+	// OutcomeNone means that there was no snapshot, or that snapshots are off.
 	OutcomeNone = "none"
-	// OutcomeLoaded says that one was found whole and taken in.
+	// OutcomeLoaded means that a valid snapshot was restored.
 	OutcomeLoaded = "loaded"
-	// OutcomeRefused says that there was one and that nothing of it was believed.
+	// OutcomeRefused means that there was a snapshot, and nothing of it was used.
 	OutcomeRefused = "refused"
 )
 
-// Stats is what has become of an agent's snapshots since its start. Its zero
-// value is that of an agent that has neither looked for one nor saved one.
+// Stats counts an agent's snapshots since its start.
 type Stats struct {
-	Saved     uint64        // snapshots that got onto the folder's file system whole
-	Failed    uint64        // attempts that did not; the snapshot before stays
-	LastSaved time.Time     // when the newest was done; zero: never since start
-	LastError string        // why the last attempt failed; empty when it did not
-	Bytes     int64         // size of the newest snapshot's file
-	Took      time.Duration // what making and writing it took
-	Panics    uint64        // defects that cut short reading one or making one
+	Saved     uint64        // snapshots written and synced
+	Failed    uint64        // failed attempts; the previous snapshot stays
+	LastSaved time.Time     // when the latest was written; zero: none since start
+	LastError string        // why the last attempt failed; empty: it succeeded
+	Bytes     int64         // size of the latest snapshot file
+	Duration  time.Duration // of making and writing the latest
+	Panics    uint64        // recovered panics while reading or making a snapshot
 	Loaded    Loaded
 }
 
-// Loaded is what was found at start.
+// Loaded describes the snapshot restored at start.
 type Loaded struct {
-	Outcome string        // one of none, loaded, refused; empty is none
-	Entries int           // answers put back into the cache
-	Objects int           // objects put back into the zone
-	Age     time.Duration // age of the snapshot when it was loaded
-	Why     string        // why it was refused; empty otherwise
+	Outcome string        // none, loaded or refused; empty means none
+	Entries int           // answers restored to the cache
+	Objects int           // objects restored to the zone
+	Age     time.Duration // of the snapshot when it was loaded
+	Reason  string        // why it was refused; otherwise empty
 }

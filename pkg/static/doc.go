@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package static answers from what the configuration itself says: hosts and templates.
+// Package static answers from the configuration itself: hosts and templates.
 //
 // Hosts are names with addresses, from the configuration or from files in the format
-// of hosts(5), which are followed. A name that has addresses has nothing else: other
-// types are denied. Names that nobody gave addresses are others' to answer.
+// of hosts(5), which are watched for changes. A name with addresses has no other records:
+// queries for other types get NODATA. Queries for unknown names are not answered here.
 //
-// Templates make records of the name that is asked for. What they make is a function
-// of the question alone, so that the last questions' answers are kept as they are.
+// Templates generate records from the question. The answer depends on the question alone,
+// so the package caches recent answers.
 //
-// Who asks takes no lock. A change of a file makes a new table, which is swapped in
-// one step.
+// Queries take no lock. When a file changes, a new table replaces the old one atomically.
 package static

@@ -3,10 +3,16 @@
 package static
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"os"
 	"reflect"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,7 +20,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
-// hostsConfig is the part of a Config that hosts are made from.
+// hostsConfig is the part of a Config that Hosts depend on.
 type hostsConfig struct {
 	Names     []Host
 	Files     []string
@@ -22,49 +28,49 @@ type hostsConfig struct {
 	NoReverse bool
 }
 
-// Hosts are names with addresses. They are safe for use by many goroutines.
+// Hosts are names with addresses. They are safe for concurrent use.
 type Hosts struct {
 	cfg   hostsConfig
 	log   *slog.Logger
 	ttl   uint32 // seconds
 	table atomic.Pointer[table]
 
-	// These belong to newHosts, and then to Run.
-	files  []*file
-	behind bool // the table does not have what was read: a defect came between
+	// Owned by newHosts, then by Run.
+	files         []*hostsFile
+	tableOutdated bool // a panic kept read content out of the table
 
 	panics atomic.Uint64
 
-	mu     sync.Mutex // guards what follows
-	states []file     // as of the last look
+	mu     sync.Mutex  // guards states
+	states []hostsFile // at the last check
 }
 
-// newHosts gives those of before if they are to be the same. Else it reads the files, and takes over from before what was
-// read of those that cannot be read now.
-func newHosts(cfg hostsConfig, before *Hosts, log *slog.Logger) (*Hosts, error) {
-	if before != nil && reflect.DeepEqual(before.cfg, cfg) {
-		return before, nil
+// newHosts returns the predecessor if its configuration is the same. Otherwise it reads the files. For
+// files that it cannot read now it keeps the predecessor's content.
+func newHosts(cfg hostsConfig, predecessor *Hosts, log *slog.Logger) (*Hosts, error) {
+	if predecessor != nil && reflect.DeepEqual(predecessor.cfg, cfg) {
+		return predecessor, nil
 	}
 	h := &Hosts{cfg: cfg, log: log, ttl: uint32(cfg.TTL / time.Second)}
 	for _, name := range cfg.Names {
 		if _, ok := appendName(nil, name.Name); !ok {
-			return nil, fmt.Errorf("making the hosts: %q is not a name", name.Name)
+			return nil, fmt.Errorf("parsing hosts: %q is not a domain name", name.Name)
 		}
 	}
-	h.table.Store(h.named().table())
+	h.table.Store(h.configuredHosts().table())
 	for _, path := range cfg.Files {
-		h.files = append(h.files, before.file(path))
+		h.files = append(h.files, predecessor.hostsFile(path))
 	}
-	// Without hosts before, those without a file are better than none.
-	if err := h.readFirst(); err != nil && before != nil {
-		before.panics.Add(h.panics.Load()) // they are counted where somebody reads it
+	// Without a predecessor, the hosts of the configuration are better than none.
+	if err := h.readInitial(); err != nil && predecessor != nil {
+		predecessor.panics.Add(h.panics.Load()) // h is discarded, and its counters with it
 		return nil, err
 	}
 	return h, nil
 }
 
-// file is a file of a path with what was read of it before, if anything was.
-func (h *Hosts) file(path string) *file {
+// hostsFile returns the file at path, with the content that h has of it. h may be nil.
+func (h *Hosts) hostsFile(path string) *hostsFile {
 	if h != nil {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -76,19 +82,207 @@ func (h *Hosts) file(path string) *file {
 			}
 		}
 	}
-	return &file{path: path}
+	return &hostsFile{path: path}
 }
 
-// Run follows the files until ctx ends, and returns nil then. Where the kernel tells of no changes it looks every five
-// seconds. Run can be called once.
+// Run watches the files until ctx ends, and returns nil then. Where the kernel cannot report changes
+// it checks every five seconds. Run may be called once.
 func (h *Hosts) Run(ctx context.Context) error {
 	if len(h.files) == 0 {
 		<-ctx.Done()
 		return nil
 	}
-	filewatch.Watch(ctx, filewatch.Config{Paths: h.cfg.Files, Check: h.look, OnPanic: h.defect, Log: h.log})
+	filewatch.Watch(ctx, filewatch.Config{Paths: h.cfg.Files, Check: h.reload, OnPanic: h.recordPanic, Log: h.log})
 	return nil
 }
 
 // String names the task in logs.
 func (h *Hosts) String() string { return "hosts files" }
+
+// maxFileSize bounds the bytes read of one file. The longest public lists are shorter.
+const maxFileSize = 32 << 20
+
+// A hostsFile is one file in the format of hosts(5) and its last content.
+type hostsFile struct {
+	path      string
+	readInfo  os.FileInfo // of the content that was read; nil: none yet
+	lastInfo  os.FileInfo // of the last check; nil: none yet
+	text      []byte      // the content; nil: none yet
+	err       error       // of the last check
+	emptyOnce bool        // the last check found the file empty, after it had content
+
+	changes   int  // consecutive checks that each found the file changed
+	unsettled bool // the file is still being written; its content may be partial
+
+	names, skipped int // of the content
+	reads          uint64
+}
+
+// reload reads the file if it seems changed, or always with force, and reports whether f.text has new
+// content. It keeps the previous content if the file is gone or unreadable. Most writers truncate a
+// file first, so it also keeps the content of a file that is empty for the first time, and of one that
+// is still changing, for up to maxChanges checks.
+func (f *hostsFile) reload(force bool) bool {
+	f.unsettled = false
+	info, err := os.Stat(f.path)
+	if f.err = err; err != nil {
+		return false
+	}
+	if !force && !f.emptyOnce && sameFile(info, f.readInfo) {
+		return false
+	}
+	if f.readInfo != nil && !sameFile(info, f.lastInfo) && !sameFile(info, f.readInfo) && f.changes < maxChanges {
+		f.lastInfo, f.unsettled = info, true
+		f.changes++
+		return false
+	}
+	f.lastInfo, f.changes = info, 0
+	text, err := filewatch.ReadFile(f.path, maxFileSize)
+	if f.err = err; err != nil {
+		return false
+	}
+	if len(text) == 0 && len(f.text) > 0 && !f.emptyOnce {
+		f.emptyOnce = true
+		return false
+	}
+	f.emptyOnce, f.readInfo = false, info
+	if f.text != nil && bytes.Equal(text, f.text) {
+		return false
+	}
+	f.text = text
+	return true
+}
+
+// sameFile reports whether the file seems unchanged.
+func sameFile(info, was os.FileInfo) bool {
+	return was != nil && os.SameFile(info, was) && info.ModTime().Equal(was.ModTime()) && info.Size() == was.Size()
+}
+
+// parse adds the names of a text in the format of hosts(5). It returns the number of names and of
+// lines that it had to skip.
+func (b *builder) parse(text []byte) (names, skipped int) {
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, maxFileSize+1)
+	for lines.Scan() {
+		line, _, _ := bytes.Cut(lines.Bytes(), []byte{'#'})
+		fields := bytes.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		addr, err := netip.ParseAddr(string(fields[0]))
+		good := err == nil && len(fields) > 1
+		for _, name := range fields[1:] {
+			if err == nil && b.add(string(name), addr) {
+				names++
+			} else {
+				good = false
+			}
+		}
+		if !good {
+			skipped++
+		}
+	}
+	return names, skipped
+}
+
+const (
+	settleTime = 250 * time.Millisecond // time without a change after which a file counts as written
+	maxChanges = 120                    // checks, settleTime apart, after which a changing file is read nevertheless
+)
+
+var errPanic = errors.New("reading the hosts files: recovered from a panic, see the log for its stack")
+
+// readInitial reads the files for the first time.
+func (h *Hosts) readInitial() (err error) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			h.recordPanic(panicked, debug.Stack())
+			err = errPanic
+		}
+	}()
+	h.tableOutdated = len(h.files) > 0
+	h.reload(true)
+	return nil
+}
+
+// recordPanic counts and logs a recovered panic.
+func (h *Hosts) recordPanic(panicked any, stack []byte) {
+	h.panics.Add(1)
+	h.log.Error("recovered from a panic", "where", "static", "panic", fmt.Sprint(panicked), "stack", string(stack))
+}
+
+// reload checks the files, with all set also those that seem unchanged, and rebuilds the table if one
+// has changed. It returns the time after which the caller must call it again, 0 for none.
+func (h *Hosts) reload(all bool) (again time.Duration) {
+	changed := h.tableOutdated
+	h.tableOutdated = true // stays set if a panic ends this call
+	for _, f := range h.files {
+		before := f.err
+		if f.reload(all) {
+			changed = true
+			f.reads++
+		}
+		if f.unsettled {
+			again = settleTime
+		}
+		if f.err != nil && (before == nil || f.err.Error() != before.Error()) {
+			h.log.Warn("hosts file unreadable, keeping its previous content", "path", f.path, "err", f.err)
+		}
+	}
+	if changed {
+		h.buildTable()
+	}
+	h.publishStates()
+	h.tableOutdated = false
+	return again
+}
+
+// configuredHosts starts a table with the hosts of the configuration. Files cannot add addresses to
+// these names.
+func (h *Hosts) configuredHosts() *builder {
+	b := newBuilder(!h.cfg.NoReverse)
+	for _, host := range h.cfg.Names {
+		for _, addr := range host.Addresses {
+			b.add(host.Name, addr)
+		}
+	}
+	b.freeze()
+	return b
+}
+
+// buildTable builds the table of all hosts and publishes it.
+func (h *Hosts) buildTable() {
+	b := h.configuredHosts()
+	for _, f := range h.files {
+		f.names, f.skipped = b.parse(f.text)
+		if f.skipped > 0 {
+			h.log.Warn("hosts file lines skipped", "path", f.path, "lines", f.skipped)
+		}
+	}
+	t := b.table()
+	h.table.Store(t)
+	h.log.Info("hosts files loaded", "files", len(h.files), "names", len(t.names), "addresses", t.addresses)
+}
+
+// publishStates copies the state of the files for other goroutines.
+func (h *Hosts) publishStates() {
+	states := make([]hostsFile, 0, len(h.files))
+	for _, f := range h.files {
+		states = append(states, *f)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.states = states
+}
+
+// fileStats returns the state of each file at the last check.
+func (h *Hosts) fileStats() []FileStats {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	stats := make([]FileStats, 0, len(h.states))
+	for i := range h.states {
+		f := &h.states[i]
+		stats = append(stats, FileStats{Path: f.path, Names: f.names, Skipped: f.skipped, Reads: f.reads, Err: f.err})
+	}
+	return stats
+}

@@ -21,8 +21,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// ask is what s says to a question: the reply in one line, and the verdict.
-func ask(tb testing.TB, s *static.Static, name string, rrtype uint16) string {
+// query returns the answer of s in one line, or its verdict.
+func query(tb testing.TB, s *static.Static, name string, rrtype uint16) string {
 	tb.Helper()
 	pkt, err := new(dns.Msg).SetQuestion(name, rrtype).Pack()
 	if err != nil {
@@ -30,11 +30,11 @@ func ask(tb testing.TB, s *static.Static, name string, rrtype uint16) string {
 	}
 	var q wire.Query
 	if q.Parse(pkt) != wire.FaultNone {
-		tb.Fatal("the query cannot be read")
+		tb.Fatal("Parse failed")
 	}
 	out, result := s.Answer(&q, []byte("before"))
 	if string(out[:6]) != "before" {
-		tb.Fatal("written to what was there")
+		tb.Fatal("Answer changed the bytes before dst")
 	}
 	msg := out[6:]
 	switch result.Verdict {
@@ -49,7 +49,7 @@ func ask(tb testing.TB, s *static.Static, name string, rrtype uint16) string {
 		tb.Fatalf("%v: %x", err, msg)
 	}
 	if string(w.AppendName(nil, wire.QuestionNameOffset)) != string(q.Name()) {
-		tb.Fatal("another question")
+		tb.Fatal("the question differs")
 	}
 	m := new(dns.Msg)
 	if err := m.Unpack(msg); err != nil {
@@ -172,7 +172,7 @@ func TestHosts(t *testing.T) {
 		{"9.2.0.192.in-addr.arpa.", dns.TypePTR, "none"},
 		{"1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.f.ip6.arpa.", dns.TypePTR, "NOERROR| 1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.f.ip6.arpa. 30 PTR db.example."},
 	} {
-		if diff := cmp.Diff(tt.want, ask(t, s, tt.ask, tt.rrtype)); diff != "" {
+		if diff := cmp.Diff(tt.want, query(t, s, tt.ask, tt.rrtype)); diff != "" {
 			t.Errorf("%s %s (-want +got):\n%s", tt.ask, dns.TypeToString[tt.rrtype], diff)
 		}
 	}
@@ -181,12 +181,12 @@ func TestHosts(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	s = newStatic(t, static.Config{Files: []string{path}, NoReverse: true})
-	if got := ask(t, s, "1.0.0.127.in-addr.arpa.", dns.TypePTR); got != "none" {
-		t.Errorf("without names of addresses: %s", got)
+	if got := query(t, s, "1.0.0.127.in-addr.arpa.", dns.TypePTR); got != "none" {
+		t.Errorf("with NoReverse: %s", got)
 	}
 }
 
-// TestHostsBounds has an address with more names, and a name with more addresses, than are given.
+// TestHostsBounds exceeds the bounds of names per address and addresses per name.
 func TestHostsBounds(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
@@ -205,13 +205,13 @@ func TestHostsBounds(t *testing.T) {
 		rrtype uint16
 		want   int
 	}{{"1.0.0.127.in-addr.arpa.", dns.TypePTR, 64}, {"many.example.", dns.TypeA, 1024}, {"many.example.", dns.TypeAAAA, 1024}} {
-		if got := strings.Count(ask(t, s, tt.ask, tt.rrtype), "|"); got != tt.want {
+		if got := strings.Count(query(t, s, tt.ask, tt.rrtype), "|"); got != tt.want {
 			t.Errorf("%s: %d records, want %d", tt.ask, got, tt.want)
 		}
 	}
 }
 
-// parse reads the templates of records.
+// parse compiles record templates.
 func parse(tb testing.TB, texts ...string) (list []static.Record) {
 	tb.Helper()
 	for _, text := range texts {
@@ -244,7 +244,7 @@ func TestTemplates(t *testing.T) {
 			{Zone: "class.example.", Answer: parse(t, "{{ .Name }} 60 CH TXT x")},
 			{Zone: "opt.example.", Answer: parse(t, "{{ .Name }} 60 IN TYPE41 \\# 0")},
 			{Zone: "long.example.", Answer: parse(t, "{{ .Name }} 60 IN TXT"+strings.Repeat(" "+strings.Repeat("0", 255), 5))},
-			{Zone: "max.example.", Answer: slowTXT(t)},
+			{Zone: "max.example.", Answer: tooManyTXT(t)},
 			{Zone: "info.example.", Types: []uint16{dns.TypeTXT}, Answer: parse(t, `{{ .Name }} 60 IN TXT "{{ .Name }}" "{{ .Zone }}" "{{ .Type }}" "{{ .Class }}" "{{ index .Match 0 }}" "{{ index .Group "0" }}" "{{ parseInt "ff" 16 8 }}"`)},
 			{Zone: ".", Types: []uint16{dns.TypeHTTPS}, Answer: parse(t, " ")},
 		},
@@ -278,22 +278,22 @@ func TestTemplates(t *testing.T) {
 		{"x.test.", dns.TypeA, "none"},
 		{"xip.example.", dns.TypeA, "none"},
 	} {
-		for range 2 { // made, and made before
-			if diff := cmp.Diff(tt.want, ask(t, s, tt.ask, tt.rrtype)); diff != "" {
+		for range 2 { // evaluated, then from the cache
+			if diff := cmp.Diff(tt.want, query(t, s, tt.ask, tt.rrtype)); diff != "" {
 				t.Errorf("%s %s (-want +got):\n%s", tt.ask, dns.TypeToString[tt.rrtype], diff)
 			}
 		}
 	}
-	if got := strings.Count(ask(t, s, "long.example.", dns.TypeTXT), "0"); got < 1000 {
-		t.Errorf("a long answer has %d noughts", got)
+	if got := strings.Count(query(t, s, "long.example.", dns.TypeTXT), "0"); got < 1000 {
+		t.Errorf("the long answer has %d zeros", got)
 	}
 	if st := s.Stats(); st.Failures != 12 || st.Templates != 15 {
 		t.Errorf("%+v", st)
 	}
 }
 
-// slowTXT is more records than a message holds.
-func slowTXT(tb testing.TB) (list []static.Record) {
+// tooManyTXT returns more records than fit a message.
+func tooManyTXT(tb testing.TB) (list []static.Record) {
 	tb.Helper()
 	for i := range 300 {
 		list = append(list, parse(tb, fmt.Sprintf(`{{ .Name }} 60 IN TXT "%d%s"`, i, strings.Repeat("x", 240)))...)
@@ -301,7 +301,7 @@ func slowTXT(tb testing.TB) (list []static.Record) {
 	return list
 }
 
-// TestNew makes what cannot be.
+// TestNew rejects invalid configurations.
 func TestNew(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []static.Config{
@@ -312,28 +312,28 @@ func TestNew(t *testing.T) {
 		{Templates: []static.Template{{Zone: ".", Rcode: 16}}},
 	} {
 		if _, err := static.New(cfg); err == nil {
-			t.Errorf("%+v is taken", cfg)
+			t.Errorf("%+v: no error", cfg)
 		}
 	}
 }
 
-// TestMissingFile begins without a file, which is in the log and in Stats.
+// TestMissingFile logs unreadable files and shows them in Stats.
 func TestMissingFile(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	path := filepath.Join(t.TempDir(), "hosts")
 	s := newStatic(t, static.Config{Files: []string{path, t.TempDir()}, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	if st := s.Stats(); st.Files[0].Err == nil || st.Files[1].Err == nil || strings.Count(log.String(), "hosts file not read") != 2 {
+	if st := s.Stats(); st.Files[0].Err == nil || st.Files[1].Err == nil || strings.Count(log.String(), "hosts file unreadable") != 2 {
 		t.Errorf("%+v, log %s", st, log.String())
 	}
-	if got := ask(t, s, "localhost.", dns.TypeA); got != "none" {
+	if got := query(t, s, "localhost.", dns.TypeA); got != "none" {
 		t.Error(got)
 	}
 }
 
-// TestAllocations is the budget of the answers of hosts, of what is none, and of templates whose answer was made before.
+// TestAllocations requires that hosts, misses and cached template answers do not allocate.
 func TestAllocations(t *testing.T) {
-	s, queries := budget(t)
+	s, queries := allocationQueries(t)
 	dst := make([]byte, 0, 4096)
 	for name, q := range queries {
 		if got := testing.AllocsPerRun(1000, func() { s.Answer(q, dst) }); got != 0 {
@@ -342,7 +342,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-func budget(tb testing.TB) (*static.Static, map[string]*wire.Query) {
+func allocationQueries(tb testing.TB) (*static.Static, map[string]*wire.Query) {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "hosts")
 	write(tb, path, hostsText)
@@ -371,7 +371,7 @@ func budget(tb testing.TB) (*static.Static, map[string]*wire.Query) {
 }
 
 func BenchmarkAnswer(b *testing.B) {
-	s, queries := budget(b)
+	s, queries := allocationQueries(b)
 	dst := make([]byte, 0, 4096)
 	for _, name := range []string{"host", "denied", "wild", "pointer", "template", "none"} {
 		b.Run(name, func(b *testing.B) {
@@ -381,7 +381,7 @@ func BenchmarkAnswer(b *testing.B) {
 			}
 		})
 	}
-	b.Run("template, made anew", func(b *testing.B) {
+	b.Run("template, not cached", func(b *testing.B) {
 		b.ReportAllocs()
 		var q wire.Query
 		for i := 0; b.Loop(); i++ {
@@ -394,7 +394,7 @@ func BenchmarkAnswer(b *testing.B) {
 	})
 }
 
-// BenchmarkRead reads a list of names as those that are to keep advertisements away are.
+// BenchmarkRead loads a file like a large block list.
 func BenchmarkRead(b *testing.B) {
 	var text strings.Builder
 	for i := range 200_000 {
@@ -408,7 +408,7 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// FuzzHosts reads any file, and compares with a slow reading of it.
+// FuzzHosts compares arbitrary files with a simple parser.
 func FuzzHosts(f *testing.F) {
 	f.Add(hostsText)
 	f.Add("1.2.3.4 a.b A.B. c#d\r\n::1\ta")
@@ -416,9 +416,9 @@ func FuzzHosts(f *testing.F) {
 		path := filepath.Join(t.TempDir(), "hosts")
 		write(t, path, text)
 		s := newStatic(t, static.Config{Files: []string{path}})
-		for name, want := range slowHosts(text) {
+		for name, want := range parseHostsSlowly(text) {
 			for rrtype, want := range want {
-				got := ask(t, s, name, rrtype)
+				got := query(t, s, name, rrtype)
 				if n := strings.Count(got, "|"); n != min(len(want), 1024) {
 					t.Fatalf("%s %d: %s, want %v", name, rrtype, got, want)
 				}
@@ -432,8 +432,8 @@ func FuzzHosts(f *testing.F) {
 	})
 }
 
-// slowHosts is the addresses in a hosts file by name and type.
-func slowHosts(text string) map[string]map[uint16][]string {
+// parseHostsSlowly returns the addresses of a hosts file by name and type.
+func parseHostsSlowly(text string) map[string]map[uint16][]string {
 	out := map[string]map[uint16][]string{}
 	for line := range strings.SplitSeq(text, "\n") {
 		line, _, _ = strings.Cut(line, "#")
@@ -471,7 +471,7 @@ func slowHosts(text string) map[string]map[uint16][]string {
 	return out
 }
 
-// isName tells of names that can be asked for in this very spelling.
+// isName reports whether the name is valid and needs no escapes.
 func isName(name string) bool {
 	if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" {
 		return false

@@ -11,81 +11,81 @@ import (
 )
 
 const (
-	// maxAddresses of one name and family are answered; a message of 64 KiB holds them.
+	// maxAddresses bounds the addresses of one name and family, so that they fit a 64 KiB message.
 	maxAddresses = 1024
-	// maxPointers is how many names an address leads back to. Lists of names that are to
-	// lead nowhere give one address to all of them.
+	// maxPointers bounds the PTR records of one address. Block lists give all their names
+	// the same address.
 	maxPointers = 64
-	// maxReply is the octets an answer may have before an OPT record is appended.
+	// maxReply bounds the bytes of an answer, before the OPT record.
 	maxReply = wire.MaxMessage - 128
 )
 
-// A table is all names with addresses. It does not change once it is made.
+// A table holds all names with addresses. It is immutable.
 type table struct {
-	names     map[string]host   // by canonical name
-	pointers  map[string]string // by canonical name of the address: names, one behind the other
-	wild      bool              // there are names that begin with an asterisk
-	addresses int
+	names        map[string]addresses // by canonical name
+	pointers     map[string]string    // by canonical reverse name: concatenated host names
+	hasWildcards bool                 // some names begin with an asterisk label
+	addresses    int
 }
 
-// A host is the addresses of one name, packed.
-type host struct {
+// addresses are the packed addresses of one name.
+type addresses struct {
 	v4, v6 string
 }
 
 // A builder makes a table.
 type builder struct {
-	names    map[string]*building
+	names    map[string]*addressLists
 	pointers map[netip.Addr]*strings.Builder
 	counts   map[netip.Addr]int
-	closed   map[string]bool // names that have all they get
+	frozen   map[string]bool // names that take no more addresses
 	reverse  bool
 	room     []byte
 }
 
-type building struct{ v4, v6 []byte }
+type addressLists struct{ v4, v6 []byte }
 
 func newBuilder(reverse bool) *builder {
-	return &builder{names: map[string]*building{}, pointers: map[netip.Addr]*strings.Builder{}, counts: map[netip.Addr]int{}, closed: map[string]bool{}, reverse: reverse}
+	return &builder{names: map[string]*addressLists{}, pointers: map[netip.Addr]*strings.Builder{}, counts: map[netip.Addr]int{}, frozen: map[string]bool{}, reverse: reverse}
 }
 
-// add gives a name an address, unless it is closed. It is false if that is no name.
+// add adds an address to a name, unless the name is frozen. It returns false for an invalid name.
 func (b *builder) add(text string, addr netip.Addr) bool {
 	name, ok := appendName(b.room[:0], text)
 	b.room = name
 	if !ok {
 		return false
 	}
-	if b.closed[string(name)] {
+	if b.frozen[string(name)] {
 		return true
 	}
 	h := b.names[string(name)]
 	if h == nil {
-		h = &building{}
+		h = &addressLists{}
 		b.names[string(name)] = h
 	}
 	addr = addr.Unmap().WithZone("")
-	list, octets := &h.v6, addr.AsSlice()
+	list, raw := &h.v6, addr.AsSlice()
 	if addr.Is4() {
 		list = &h.v4
 	}
-	if len(*list) == maxAddresses*len(octets) || holds(*list, octets) {
+	if len(*list) == maxAddresses*len(raw) || contains(*list, raw) {
 		return true
 	}
-	*list = append(*list, octets...)
-	b.point(addr, name)
+	*list = append(*list, raw...)
+	b.addPointer(addr, name)
 	return true
 }
 
-// close has no name that is there get more addresses.
-func (b *builder) close() {
+// freeze makes add ignore the names added so far.
+func (b *builder) freeze() {
 	for name := range b.names {
-		b.closed[name] = true
+		b.frozen[name] = true
 	}
 }
 
-// holds tells whether an address is in a list of such.
-func holds(list, addr []byte) bool {
+// contains reports whether the packed list contains the address.
+func contains(list, addr []byte) bool {
 	for ; len(list) > 0; list = list[len(addr):] {
 		if string(list[:len(addr)]) == string(addr) {
 			return true
@@ -94,10 +94,10 @@ func holds(list, addr []byte) bool {
 	return false
 }
 
-// point has an address lead back to a name. What stands for nowhere, and what may
-// stand for any name, does not.
-func (b *builder) point(addr netip.Addr, name []byte) {
-	if !b.reverse || addr.IsUnspecified() || isWild(name) || b.counts[addr] == maxPointers {
+// addPointer adds a PTR record from the address to the name. Unspecified addresses and wildcard names
+// get none.
+func (b *builder) addPointer(addr netip.Addr, name []byte) {
+	if !b.reverse || addr.IsUnspecified() || isWildcard(name) || b.counts[addr] == maxPointers {
 		return
 	}
 	to := b.pointers[addr]
@@ -109,13 +109,13 @@ func (b *builder) point(addr netip.Addr, name []byte) {
 	to.Write(name)
 }
 
-// table gives what was built.
+// table returns the built table.
 func (b *builder) table() *table {
-	t := &table{names: make(map[string]host, len(b.names)), pointers: make(map[string]string, len(b.pointers))}
+	t := &table{names: make(map[string]addresses, len(b.names)), pointers: make(map[string]string, len(b.pointers))}
 	for name, h := range b.names {
-		t.names[name] = host{v4: string(h.v4), v6: string(h.v6)}
+		t.names[name] = addresses{v4: string(h.v4), v6: string(h.v6)}
 		t.addresses += len(h.v4)/4 + len(h.v6)/16
-		t.wild = t.wild || isWild([]byte(name))
+		t.hasWildcards = t.hasWildcards || isWildcard([]byte(name))
 	}
 	for addr, names := range b.pointers {
 		t.pointers[string(wire.AppendReverse(nil, addr.AsSlice()))] = names.String()
@@ -123,13 +123,13 @@ func (b *builder) table() *table {
 	return t
 }
 
-// isWild tells whether a name stands for those with any first label in its place.
-func isWild(name []byte) bool { return name[0] == 1 && name[1] == '*' }
+// isWildcard reports whether the first label of the name is an asterisk.
+func isWildcard(name []byte) bool { return name[0] == 1 && name[1] == '*' }
 
-// answer appends the answer to q if its name is one of the table's.
+// answer appends the answer to q if the table has its name.
 func (t *table) answer(q *wire.Query, ttl uint32, dst []byte) ([]byte, bool) {
 	name := q.Name()
-	if h, ok := t.find(name); ok {
+	if h, ok := t.lookup(name); ok {
 		return appendAddresses(dst, q, ttl, h), true
 	}
 	if len(t.pointers) > 0 {
@@ -140,10 +140,10 @@ func (t *table) answer(q *wire.Query, ttl uint32, dst []byte) ([]byte, bool) {
 	return dst, false
 }
 
-// find is the host with a name, or with an asterisk for its first label.
-func (t *table) find(name []byte) (host, bool) {
+// lookup returns the addresses of the name, or of the wildcard at its parent.
+func (t *table) lookup(name []byte) (addresses, bool) {
 	h, ok := t.names[string(name)]
-	if ok || !t.wild || name[0] == 0 {
+	if ok || !t.hasWildcards || name[0] == 0 {
 		return h, ok
 	}
 	var room [wire.MaxName + 2]byte
@@ -151,27 +151,27 @@ func (t *table) find(name []byte) (host, bool) {
 	return h, ok
 }
 
-// appendAddresses appends the answer from the addresses of a name.
-func appendAddresses(dst []byte, q *wire.Query, ttl uint32, h host) []byte {
-	list, octets := "", 0
+// appendAddresses appends the answer to a query for a host name.
+func appendAddresses(dst []byte, q *wire.Query, ttl uint32, h addresses) []byte {
+	list, size := "", 0
 	switch q.Type {
 	case wire.TypeA:
-		list, octets = h.v4, 4
+		list, size = h.v4, 4
 	case wire.TypeAAAA:
-		list, octets = h.v6, 16
+		list, size = h.v6, 16
 	}
 	start := len(dst)
 	dst = appendHead(dst, q)
 	count := 0
-	for ; list != ""; list = list[octets:] {
-		dst = appendOwn(dst, q.Type, ttl, list[:octets])
+	for ; list != ""; list = list[size:] {
+		dst = appendOwn(dst, q.Type, ttl, list[:size])
 		count++
 	}
 	binary.BigEndian.PutUint16(dst[start+6:], uint16(count))
 	return dst
 }
 
-// appendPointers appends the answer from the names of an address.
+// appendPointers appends the answer to a query for a reverse name.
 func appendPointers(dst []byte, q *wire.Query, ttl uint32, names string) []byte {
 	start := len(dst)
 	dst = appendHead(dst, q)
@@ -189,21 +189,21 @@ func appendPointers(dst []byte, q *wire.Query, ttl uint32, names string) []byte 
 	return dst
 }
 
-// appendHead appends header and question.
+// appendHead appends the header and the question.
 func appendHead(dst []byte, q *wire.Query) []byte {
 	const bitsAnswer = 0x84 // QR, AA
 	return q.AppendQuestion(append(dst, 0, 0, bitsAnswer, 0, 0, 1, 0, 0, 0, 0, 0, 0))
 }
 
-// appendOwn appends a record of the name that is asked for.
+// appendOwn appends a record owned by the name in the question.
 func appendOwn(dst []byte, rrtype uint16, ttl uint32, data string) []byte {
 	dst = append(dst, 0xc0, wire.HeaderLen, byte(rrtype>>8), byte(rrtype), 0, byte(wire.ClassIN),
 		byte(ttl>>24), byte(ttl>>16), byte(ttl>>8), byte(ttl), byte(len(data)>>8), byte(len(data)))
 	return append(dst, data...)
 }
 
-// appendName appends the canonical wire form of a name. It is false for what is no name
-// of visible ASCII, and for the root.
+// appendName appends the canonical wire form of a name. It returns false for the root and for a name
+// with characters other than visible ASCII.
 func appendName(dst []byte, text string) ([]byte, bool) {
 	start := len(dst)
 	text = strings.TrimSuffix(text, ".")

@@ -3,72 +3,75 @@
 package static
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"regexp"
 	"slices"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A Template answers questions by records that are made of them.
+// A Template generates the answers to questions that match it.
 type Template struct {
-	Zone  string   // the names at and below it; with the dot at its end
-	Types []uint16 // of the questions; empty: every one
-	Match []string // regular expressions on the name, in lower case and with its dot at the end; one must match; empty: every name does
+	Zone  string   // matches names at and below it; with the trailing dot
+	Types []uint16 // query types; empty: all
+	Match []string // regular expressions on the lower-case name with its trailing dot; one must match; empty: all names match
 	Rcode int      // 0 to 15
 
 	Answer, Authority, Additional []Record
 }
 
-// A Record makes a record for a question. It returns nil to leave the record out.
+// A Record generates a record for a question. It returns nil to omit the record.
 type Record func(*Question) (dns.RR, error)
 
-// A Question is what the actions of a template see.
+// A Question is the input of a template's actions.
 type Question struct {
-	Name  string            // that is asked for: in lower case, with the dot at its end
+	Name  string            // query name in lower case, with the trailing dot
 	Zone  string            // of the template
-	Type  string            // like AAAA
+	Type  string            // such as AAAA
 	Class string            // always IN
 	Match []string          // what the expression matched, then its groups; without one the name
 	Group map[string]string // the groups by number and, where they have one, by name
 }
 
-var errLong = errors.New("more than a message holds")
+var errTooLarge = errors.New("answer exceeds the maximum message size")
 
-// An answering is a template as it is used.
-type answering struct {
+// A compiledTemplate is a Template ready for use.
+type compiledTemplate struct {
 	Template
 	zone  []byte // in wire form
 	match []*regexp.Regexp
 }
 
-func newAnswering(t Template) (*answering, error) {
-	a := &answering{Template: t, zone: []byte{0}}
+func compileTemplate(t Template) (*compiledTemplate, error) {
+	a := &compiledTemplate{Template: t, zone: []byte{0}}
 	if t.Zone != "." {
 		var ok bool
 		if a.zone, ok = appendName(nil, t.Zone); !ok {
-			return nil, fmt.Errorf("%q is not a zone", t.Zone)
+			return nil, fmt.Errorf("zone %q is not a domain name", t.Zone)
 		}
 	}
 	if t.Rcode < 0 || t.Rcode > 15 {
-		return nil, fmt.Errorf("there is no code %d", t.Rcode)
+		return nil, fmt.Errorf("rcode %d is out of range 0 to 15", t.Rcode)
 	}
 	for _, text := range t.Match {
 		re, err := regexp.Compile(text)
 		if err != nil {
-			return nil, fmt.Errorf("reading a regular expression: %w", err)
+			return nil, fmt.Errorf("compiling a regular expression: %w", err)
 		}
 		a.match = append(a.match, re)
 	}
 	return a, nil
 }
 
-// covers tells whether the template is for questions of this zone and type.
-func (a *answering) covers(q *wire.Query) bool {
+// covers reports whether q's name and type are those of the template.
+func (a *compiledTemplate) covers(q *wire.Query) bool {
 	if len(a.Types) > 0 && !slices.Contains(a.Types, q.Type) {
 		return false
 	}
@@ -84,16 +87,16 @@ func (a *answering) covers(q *wire.Query) bool {
 	return off == at
 }
 
-// fromTemplates answers q by the first template that fits it.
-func (s *Static) fromTemplates(q *wire.Query, dst []byte) ([]byte, Result) {
-	if !slices.ContainsFunc(s.templates, func(a *answering) bool { return a.covers(q) }) {
+// answerFromTemplates answers q by the first template that matches it.
+func (s *Static) answerFromTemplates(q *wire.Query, dst []byte) ([]byte, Result) {
+	if !slices.ContainsFunc(s.templates, func(a *compiledTemplate) bool { return a.covers(q) }) {
 		return dst, Result{}
 	}
-	place := s.memos.place(q)
+	place := s.answerCache.slot(q)
 	m := place.Load()
-	if m == nil || !m.of(q) {
-		m = s.make(q)
-		if len(m.msg) <= maxMemo {
+	if m == nil || !m.matches(q) {
+		m = s.evaluate(q)
+		if len(m.msg) <= maxCachedAnswer {
 			place.Store(m)
 		}
 	}
@@ -105,9 +108,9 @@ func (s *Static) fromTemplates(q *wire.Query, dst []byte) ([]byte, Result) {
 	return dst, Result{Verdict: m.verdict, Target: dst[start+len(m.msg)-m.target:]}
 }
 
-// make makes the answer to q.
-func (s *Static) make(q *wire.Query) *memo {
-	m := &memo{name: string(q.Name()), rrtype: q.Type}
+// evaluate generates the answer to q.
+func (s *Static) evaluate(q *wire.Query) *cachedAnswer {
+	m := &cachedAnswer{name: string(q.Name()), rrtype: q.Type}
 	name, _, err := dns.UnpackDomainName(q.Name(), 0)
 	if err != nil {
 		return m
@@ -123,7 +126,7 @@ func (s *Static) make(q *wire.Query) *memo {
 		m.verdict = Answered
 		if m.msg, m.target, err = a.answer(question, q); err != nil {
 			m.msg, m.target, m.verdict = nil, 0, Failed
-			s.log.Debug("a template has made no answer", "name", name, "type", question.Type, "err", err)
+			s.log.Debug("template failed", "name", name, "type", question.Type, "err", err)
 		}
 		if m.target > 0 {
 			m.verdict = Alias
@@ -133,8 +136,9 @@ func (s *Static) make(q *wire.Query) *memo {
 	return m
 }
 
-// question is what the template's actions see of a name, if that fits it.
-func (a *answering) question(name string, rrtype uint16) (*Question, bool) {
+// question returns the input for the template's actions. It returns false if no expression matches the
+// name.
+func (a *compiledTemplate) question(name string, rrtype uint16) (*Question, bool) {
 	q := &Question{Name: name, Zone: a.Zone, Type: dns.Type(rrtype).String(), Class: "IN", Group: map[string]string{}}
 	if len(a.match) == 0 {
 		q.Match, q.Group["0"] = []string{name}, name
@@ -157,9 +161,9 @@ func (a *answering) question(name string, rrtype uint16) (*Question, bool) {
 	return nil, false
 }
 
-// answer is the message for a question. target is how many octets its end has that are
-// the name of an alias whose answer is to follow; 0: it is the whole answer.
-func (a *answering) answer(question *Question, q *wire.Query) (msg []byte, target int, err error) {
+// answer returns the message for a question. If it ends with a CNAME record to resolve, target is the
+// length of that name at its end; otherwise target is 0.
+func (a *compiledTemplate) answer(question *Question, q *wire.Query) (msg []byte, target int, err error) {
 	m := &dns.Msg{
 		MsgHdr:   dns.MsgHdr{Response: true, Authoritative: true, Rcode: a.Rcode},
 		Compress: true,
@@ -169,30 +173,30 @@ func (a *answering) answer(question *Question, q *wire.Query) (msg []byte, targe
 		to   *[]dns.RR
 		from []Record
 	}{{&m.Answer, a.Answer}, {&m.Ns, a.Authority}, {&m.Extra, a.Additional}} {
-		if *section.to, err = records(section.from, question); err != nil {
+		if *section.to, err = makeRecords(section.from, question); err != nil {
 			return nil, 0, err
 		}
 	}
-	to := outside(m)
+	to := aliasTarget(m)
 	m.Compress = to == ""
 	if msg, err = m.Pack(); err != nil {
 		return nil, 0, fmt.Errorf("packing the answer: %w", err)
 	}
 	if len(msg) > maxReply {
-		return nil, 0, errLong
+		return nil, 0, errTooLarge
 	}
 	if to == "" {
 		return msg, 0, nil
 	}
 	name, ok := appendName(nil, to)
 	if !ok || string(msg[len(msg)-len(name):]) != string(name) {
-		return msg, 0, nil // an odd target: the client may follow it
+		return msg, 0, nil // unusual target: the client may resolve it
 	}
 	return msg, len(name), nil
 }
 
-// records makes records for a question.
-func records(list []Record, question *Question) (made []dns.RR, err error) {
+// makeRecords generates the records of one section.
+func makeRecords(list []Record, question *Question) (made []dns.RR, err error) {
 	for _, record := range list {
 		rr, err := record(question)
 		if err != nil {
@@ -205,9 +209,9 @@ func records(list []Record, question *Question) (made []dns.RR, err error) {
 	return made, nil
 }
 
-// outside is the target of the alias that an answer ends with, empty if it ends
-// otherwise. It is in lower case then.
-func outside(m *dns.Msg) string {
+// aliasTarget returns the target of the CNAME record that the answer ends with, and converts it to
+// lower case. It returns "" if the answer ends otherwise.
+func aliasTarget(m *dns.Msg) string {
 	if m.Rcode != dns.RcodeSuccess || len(m.Answer) == 0 || len(m.Ns)+len(m.Extra) > 0 || m.Question[0].Qtype == dns.TypeCNAME {
 		return ""
 	}
@@ -217,4 +221,40 @@ func outside(m *dns.Msg) string {
 	}
 	alias.Target = dns.CanonicalName(alias.Target)
 	return alias.Target
+}
+
+const (
+	answerCacheSlots = 1024
+	maxCachedAnswer  = 1024 // bytes
+)
+
+// An answerCache holds recent answers of templates, one per slot. Evaluating a template costs as much
+// as fifty cache hits. A cached answer takes little more memory than maxCachedAnswer.
+type answerCache struct {
+	seed  maphash.Seed
+	slots [answerCacheSlots]atomic.Pointer[cachedAnswer]
+}
+
+// A cachedAnswer is the immutable result for one question.
+type cachedAnswer struct {
+	name    string // canonical
+	rrtype  uint16
+	verdict Verdict
+	msg     []byte
+	target  int // with Alias: length of the external name that msg ends with
+}
+
+func (m *answerCache) init() { m.seed = maphash.MakeSeed() }
+
+// slot returns the slot of q's question.
+func (m *answerCache) slot(q *wire.Query) *atomic.Pointer[cachedAnswer] {
+	key := q.Key()[:len(q.Name())+2] // name and type only
+	return &m.slots[maphash.Bytes(m.seed, key)%answerCacheSlots]
+}
+
+// matches reports whether m is the result for q's question.
+func (m *cachedAnswer) matches(q *wire.Query) bool {
+	key := q.Key()
+	n := len(q.Name())
+	return string(key[:n]) == m.name && binary.BigEndian.Uint16(key[n:]) == m.rrtype
 }

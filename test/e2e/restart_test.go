@@ -163,11 +163,11 @@ func TestDamagedSnapshot(t *testing.T) {
 		edit func(octets []byte) []byte
 		want string
 	}{
-		{"damaged", func(o []byte) []byte { o[len(o)/2] ^= 4; return o }, "it is damaged: a checksum is wrong"},
-		{"cut", func(o []byte) []byte { return o[:len(o)/2] }, "it is cut short"},
-		{"empty", func([]byte) []byte { return nil }, "it is cut short"},
-		{"newer", func(o []byte) []byte { o[8]++; return o }, "of a newer node-cache"},
-		{"foreign", func([]byte) []byte { return []byte("not a snapshot, but somebody's notes") }, "it is no snapshot of node-cache"},
+		{"damaged", func(o []byte) []byte { o[len(o)/2] ^= 4; return o }, "corrupt: checksum mismatch"},
+		{"cut", func(o []byte) []byte { return o[:len(o)/2] }, "truncated"},
+		{"empty", func([]byte) []byte { return nil }, "truncated"},
+		{"newer", func(o []byte) []byte { o[8]++; return o }, "from a newer node-cache"},
+		{"foreign", func([]byte) []byte { return []byte("not a snapshot, but somebody's notes") }, "not a node-cache snapshot"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

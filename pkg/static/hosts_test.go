@@ -14,7 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/static"
 )
 
-// eventually waits for a condition.
+// eventually waits up to 30 s for a condition.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
@@ -37,7 +37,7 @@ func run(t *testing.T, s *static.Static) {
 	})
 }
 
-// TestFollow changes a file in every way that files are changed.
+// TestFollow creates, writes, replaces, removes and truncates a file.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -45,7 +45,7 @@ func TestFollow(t *testing.T) {
 	s := newStatic(t, static.Config{Files: []string{path}, Names: []static.Host{{Name: "own.test", Addresses: addrs("192.0.2.99")}}})
 	run(t, s)
 	is := func(addr string) func() bool {
-		return func() bool { return ask(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A "+addr }
+		return func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A "+addr }
 	}
 	write(t, path, "192.0.2.1 a.test\n")
 	eventually(t, "created", is("192.0.2.1"))
@@ -59,24 +59,24 @@ func TestFollow(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "told that it is gone", func() bool { return s.Stats().Files[0].Err != nil })
+	eventually(t, "reported missing", func() bool { return s.Stats().Files[0].Err != nil })
 	if !is("192.0.2.3")() {
-		t.Error("what was read is gone with the file")
+		t.Error("the content was dropped with the file")
 	}
 	write(t, path, "192.0.2.4 a.test\n")
 	eventually(t, "back", is("192.0.2.4"))
-	eventually(t, "no error any more", func() bool { return s.Stats().Files[0].Err == nil })
+	eventually(t, "no error", func() bool { return s.Stats().Files[0].Err == nil })
 	write(t, path, "")
-	eventually(t, "empty", func() bool { return ask(t, s, "a.test.", dns.TypeA) == "none" })
-	if got := ask(t, s, "own.test.", dns.TypeA); got != "NOERROR| own.test. 30 A 192.0.2.99" {
+	eventually(t, "empty", func() bool { return query(t, s, "a.test.", dns.TypeA) == "none" })
+	if got := query(t, s, "own.test.", dns.TypeA); got != "NOERROR| own.test. 30 A 192.0.2.99" {
 		t.Error(got)
 	}
 	if got := s.Stats().Files[0].Reads; got < 5 || got > 6 {
-		t.Errorf("%d contents put to work, want 5 or 6", got)
+		t.Errorf("%d contents loaded, want 5 or 6", got)
 	}
 }
 
-// TestFollowLinks changes a file the way the kubelet changes those of a ConfigMap.
+// TestFollowLinks changes a file as the kubelet changes those of a ConfigMap volume.
 func TestFollowLinks(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -97,10 +97,10 @@ func TestFollowLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newStatic(t, static.Config{Files: []string{filepath.Join(folder, "hosts")}})
-	if got := ask(t, s, "a.test.", dns.TypeA); got != "NOERROR| a.test. 30 A 192.0.2.1" {
+	if got := query(t, s, "a.test.", dns.TypeA); got != "NOERROR| a.test. 30 A 192.0.2.1" {
 		t.Error(got)
 	}
 	run(t, s)
 	version("..2", "192.0.2.2 a.test\n")
-	eventually(t, "the new version", func() bool { return ask(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A 192.0.2.2" })
+	eventually(t, "the new version", func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A 192.0.2.2" })
 }

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package static
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestReloadWhileWritten checks a file between the steps of an in-place write. It is read once it settles, or after
+// maxChanges checks.
+func TestReloadWhileWritten(t *testing.T) {
+	t.Parallel()
+	f := &hostsFile{path: filepath.Join(t.TempDir(), "hosts")}
+	write := func(step, text string, changed, unsettled bool) {
+		t.Helper()
+		if err := os.WriteFile(f.path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.reload(true); got != changed || f.unsettled != unsettled || f.err != nil {
+			t.Errorf("%s: changed %t, unsettled %t, %v; want %t, %t", step, got, f.unsettled, f.err, changed, unsettled)
+		}
+	}
+	at := func(size int) string { return strings.Repeat("#", size) }
+	unchanged := func(step string, changed bool) {
+		t.Helper()
+		if got := f.reload(true); got != changed || f.unsettled {
+			t.Errorf("%s: changed %t, unsettled %t", step, got, f.unsettled)
+		}
+	}
+	write("the first", at(100), true, false)
+	unchanged("unchanged", false)
+	write("emptied", "", false, true)
+	write("a part", at(10), false, true)
+	write("more", at(20), false, true)
+	if len(f.text) != 100 {
+		t.Errorf("%d bytes in use during the write, want 100", len(f.text))
+	}
+	unchanged("settled", true)
+	if len(f.text) != 20 {
+		t.Errorf("%d bytes in use after the write, want 20", len(f.text))
+	}
+	for i := range maxChanges {
+		write("changing", at(30+i), false, true)
+	}
+	write("maxChanges", at(29), true, false)
+	write("again", at(28), false, true)
+}

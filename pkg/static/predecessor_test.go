@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package static_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/pkg/static"
+)
+
+// TestPredecessor replaces a Static while its file is gone. The content of the file stays as long as the file is configured.
+func TestPredecessor(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "hosts")
+	write(t, path, "192.0.2.1 a.test\n")
+	cfg := static.Config{Files: []string{path}, TTL: 30 * time.Second}
+	first := newStatic(t, cfg)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	expect := func(s *static.Static, name, want string) {
+		t.Helper()
+		if got := query(t, s, name, dns.TypeA); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+	cfg.Predecessor, cfg.Templates = first, []static.Template{{Zone: "made.test.", Answer: parse(t, "{{ .Name }} 60 IN A 192.0.2.2")}}
+	second := newStatic(t, cfg)
+	if second.Hosts() != first.Hosts() {
+		t.Error("a change of templates replaced the hosts")
+	}
+	expect(second, "a.test.", "NOERROR| a.test. 30 A 192.0.2.1")
+	expect(second, "x.made.test.", "NOERROR| x.made.test. 60 A 192.0.2.2")
+	if st := second.Stats(); st.Files[0].Reads != 1 || st.Files[0].Err != nil {
+		t.Errorf("%+v, want one read", st.Files[0])
+	}
+
+	cfg.Predecessor, cfg.Names = second, []static.Host{{Name: "own.test", Addresses: addrs("192.0.2.3")}}
+	third := newStatic(t, cfg)
+	expect(third, "own.test.", "NOERROR| own.test. 30 A 192.0.2.3")
+	expect(third, "a.test.", "NOERROR| a.test. 30 A 192.0.2.1")
+	expect(second, "own.test.", "none")
+	if st := third.Stats(); st.Files[0].Err == nil || st.Files[0].Names != 1 || st.Names != 2 {
+		t.Errorf("%+v, want the file's name and its error", st)
+	}
+
+	cfg.Predecessor, cfg.Files = third, []string{path + ".other"}
+	expect(newStatic(t, cfg), "a.test.", "none")
+	cfg.Predecessor, cfg.Files = nil, []string{path}
+	expect(newStatic(t, cfg), "a.test.", "none")
+}
+
+// A panicLog panics on the message about skipped lines, while panics is set.
+type panicLog struct {
+	slog.Handler
+	panics atomic.Bool
+}
+
+func newPanicLog() *panicLog { return &panicLog{Handler: slog.DiscardHandler} }
+
+// Enabled implements [slog.Handler].
+func (*panicLog) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle implements [slog.Handler].
+func (l *panicLog) Handle(_ context.Context, r slog.Record) error {
+	if l.panics.Load() && strings.HasPrefix(r.Message, "hosts file lines skipped") {
+		panic("by the test")
+	}
+	return nil
+}
+
+// TestPanicWhileFollowing panics while a changed file is loaded. The previous content is answered, and the load is
+// retried.
+func TestPanicWhileFollowing(t *testing.T) {
+	t.Parallel()
+	path, log := filepath.Join(t.TempDir(), "hosts"), newPanicLog()
+	write(t, path, "192.0.2.1 a.test\n")
+	s := newStatic(t, static.Config{Files: []string{path}, TTL: 30 * time.Second, Log: slog.New(log)})
+	run(t, s)
+	log.panics.Store(true)
+	write(t, path, "nonsense\n192.0.2.2 a.test\n")
+	eventually(t, "a panic", func() bool { return s.Stats().Panics > 0 })
+	if got := query(t, s, "a.test.", dns.TypeA); got != "NOERROR| a.test. 30 A 192.0.2.1" {
+		t.Errorf("after a panic: %s", got)
+	}
+	log.panics.Store(false)
+	eventually(t, "a retry", func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A 192.0.2.2" })
+}
+
+// TestPanicInNew panics in the first load. A predecessor stays in use; without one the configured hosts are answered,
+// and the load is retried.
+func TestPanicInNew(t *testing.T) {
+	t.Parallel()
+	path, log := filepath.Join(t.TempDir(), "hosts"), newPanicLog()
+	write(t, path, "nonsense\n192.0.2.1 a.test\n")
+	cfg := static.Config{Files: []string{path}, TTL: 30 * time.Second, Log: slog.New(log)}
+	before := newStatic(t, cfg)
+	log.panics.Store(true)
+	cfg.Predecessor, cfg.TTL = before, time.Minute
+	if _, err := static.New(cfg); err == nil {
+		t.Error("New succeeded, want the error of the panic")
+	}
+	if got := before.Stats().Panics; got != 1 {
+		t.Errorf("the predecessor counts %d panics, want 1", got)
+	}
+	cfg.Predecessor, cfg.Names = nil, []static.Host{{Name: "own.test", Addresses: addrs("192.0.2.3")}}
+	s := newStatic(t, cfg)
+	if got := query(t, s, "own.test.", dns.TypeA); got != "NOERROR| own.test. 60 A 192.0.2.3" || s.Stats().Panics != 1 {
+		t.Errorf("%s, %d panics", got, s.Stats().Panics)
+	}
+	log.panics.Store(false)
+	run(t, s)
+	eventually(t, "a retry", func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 60 A 192.0.2.1" })
+}
