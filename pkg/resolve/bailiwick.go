@@ -29,65 +29,65 @@ import (
 
 // What an answer may have. An honest one meets none of these.
 const (
-	maxLinks     = 16   // aliases that lead to the data
+	maxChain     = 16   // aliases that lead to the data
 	maxAliases   = 64   // alias records and signatures of such in the answer section
 	maxRecords   = 4096 // in all: more addresses than 64 KiB hold (CVE-2024-1737)
 	maxAuthority = 64   // records of the authority section that are looked at: the others go
 	maxZones     = 16   // zones that these are of
-	maxLeads     = 256  // names, room for which is kept from one answer to the next
+	maxTargets   = 256  // names, room for which is kept from one answer to the next
 )
 
 // A refusal is why an answer that can be read is not taken.
-type refusal string
+type sanitizeError string
 
 const (
-	errNonsense refusal = "answer that contradicts itself"
-	errReferral refusal = "referral in place of an answer"
-	errExcess   refusal = "answer with more records or aliases than are taken"
+	errContradiction sanitizeError = "answer that contradicts itself"
+	errReferral      sanitizeError = "referral in place of an answer"
+	errExcess        sanitizeError = "answer with more records or aliases than are taken"
 )
 
 // Error is the reason.
-func (r refusal) Error() string { return string(r) }
+func (r sanitizeError) Error() string { return string(r) }
 
 // EDE is the Extended DNS Error that clients get (RFC 8914 section 4.25).
-func (refusal) EDE() int { return wire.EDEInvalidData }
+func (sanitizeError) EDE() int { return wire.EDEInvalidData }
 
 // A bailiwick finds out which records of an answer belong there. It is reused.
 type bailiwick struct {
 	chain
 
-	zones []int               // offsets of the names of zones that the authority section may speak of
-	seed  maphash.Seed        // keeps those who write answers from finding two names of one hash
-	leads map[uint64]struct{} // hashes of the names that the answer's data lead to
-	name  []byte              // reused
-	order []uint16            // reused
-	sift  wire.RecordFilter
+	zones   []int               // offsets of the names of zones that the authority section may speak of
+	seed    maphash.Seed        // keeps those who write answers from finding two names of one hash
+	targets map[uint64]struct{} // hashes of the names that the answer's data lead to
+	name    []byte              // reused
+	order   []uint16            // reused
+	sift    wire.RecordFilter
 }
 
 // clean takes out of m what does not belong there and puts the aliases in order.
 // An answer that cannot be mended so is an error.
-func (b *bailiwick) clean(m *wire.Message) error {
+func (b *bailiwick) sanitize(m *wire.Message) error {
 	switch {
 	case m.IsReferral():
 		return errReferral
 	case len(m.Records) > maxRecords:
 		return errExcess
-	case plain(m):
+	case isPlain(m):
 		return nil
 	}
-	if err := b.follow(m); err != nil {
+	if err := b.followChain(m); err != nil {
 		return err
 	}
 	lost := b.placeAnswer()
-	if lost > 0 && (m.Rcode() == wire.RcodeNXDomain || b.beside()) {
-		return errNonsense
+	if lost > 0 && (m.Rcode() == wire.RcodeNXDomain || b.unrelated()) {
+		return errContradiction
 	}
-	lost += b.placeRest()
+	lost += b.placeOtherSections()
 	ordered := b.inOrder()
 	if lost == 0 && ordered {
 		return nil
 	}
-	if err := b.sift.Keep(m, b.kept(ordered)); err != nil {
+	if err := b.sift.Keep(m, b.keptRecords(ordered)); err != nil {
 		return err
 	}
 	if m.IsReferral() { // what hid it is gone
@@ -98,7 +98,7 @@ func (b *bailiwick) clean(m *wire.Message) error {
 
 // plain tells of most answers, fast, that there is nothing to be found: data of
 // the name and type asked for and nothing else. Aliases are never plain.
-func plain(m *wire.Message) bool {
+func isPlain(m *wire.Message) bool {
 	want := m.QuestionType()
 	if isAlias(want) {
 		return false
@@ -113,10 +113,10 @@ func plain(m *wire.Message) bool {
 
 // beside tells whether nothing in the answer section is about the name that was
 // asked for. Data of another type are: they say that there is none of this type.
-func (b *bailiwick) beside() bool {
+func (b *bailiwick) unrelated() bool {
 	for i := range b.answers {
 		r := b.m.Records[i]
-		if b.places[i] != nowhere || r.Class == wire.ClassIN && b.m.SameName(int(r.Owner), wire.QuestionNameOffset) {
+		if b.places[i] != discarded || r.Class == wire.ClassIN && b.m.SameName(int(r.Owner), wire.QuestionNameOffset) {
 			return false
 		}
 	}
@@ -125,7 +125,7 @@ func (b *bailiwick) beside() bool {
 
 // placeRest gives the records behind the answer section their places. It returns
 // how many belong nowhere.
-func (b *bailiwick) placeRest() (lost int) {
+func (b *bailiwick) placeOtherSections() (lost int) {
 	rest := b.m.Records[b.answers:]
 	if len(rest) == 0 {
 		return 0
@@ -134,12 +134,12 @@ func (b *bailiwick) placeRest() (lost int) {
 	if additional < 0 {
 		additional = len(rest)
 	}
-	b.findZones(rest[:min(additional, maxAuthority)])
-	b.findLeads(len(rest) > additional)
+	b.collectZones(rest[:min(additional, maxAuthority)])
+	b.collectTargets(len(rest) > additional)
 	for i, r := range rest {
-		at := nowhere
-		if r.Class == wire.ClassIN && (i < min(additional, maxAuthority) && b.hasAuthority(r) || i >= additional && b.isLedTo(r)) {
-			at = last
+		at := discarded
+		if r.Class == wire.ClassIN && (i < min(additional, maxAuthority) && b.hasAuthority(r) || i >= additional && b.isGlue(r)) {
+			at = dataPlace
 		} else {
 			lost++
 		}
@@ -150,7 +150,7 @@ func (b *bailiwick) placeRest() (lost int) {
 
 // findZones finds the zones that the chain goes through, as far as the authority
 // section has records of them.
-func (b *bailiwick) findZones(authority []wire.Record) {
+func (b *bailiwick) collectZones(authority []wire.Record) {
 	b.zones = b.zones[:0]
 	for _, r := range authority {
 		zone := b.zone(r)
@@ -207,11 +207,11 @@ func (b *bailiwick) signed(r wire.Record) uint16 {
 
 // findLeads finds the names that the answer's data lead to, if there is use for
 // them.
-func (b *bailiwick) findLeads(use bool) {
-	if len(b.leads) > maxLeads {
-		b.leads = nil
+func (b *bailiwick) collectTargets(use bool) {
+	if len(b.targets) > maxTargets {
+		b.targets = nil
 	}
-	clear(b.leads)
+	clear(b.targets)
 	switch b.m.QuestionType() {
 	case wire.TypeNS, wire.TypeMX, wire.TypeSRV, wire.TypeSVCB, wire.TypeHTTPS, wire.TypeNAPTR:
 	default:
@@ -220,29 +220,29 @@ func (b *bailiwick) findLeads(use bool) {
 	if !use {
 		return
 	}
-	if b.leads == nil {
-		b.leads, b.seed = make(map[uint64]struct{}), maphash.MakeSeed()
+	if b.targets == nil {
+		b.targets, b.seed = make(map[uint64]struct{}), maphash.MakeSeed()
 	}
 	for i, r := range b.m.Records[:b.answers] {
-		if b.places[i] != last || r.Type == wire.TypeRRSIG {
+		if b.places[i] != dataPlace || r.Type == wire.TypeRRSIG {
 			continue
 		}
 		if target := b.m.Target(r); target >= 0 {
-			b.leads[b.hash(target)] = struct{}{}
+			b.targets[b.hash(target)] = struct{}{}
 		}
 	}
 }
 
 // isLedTo tells whether r is an address, or the signature of one, of a name that
 // the answer's data lead to.
-func (b *bailiwick) isLedTo(r wire.Record) bool {
-	if len(b.leads) == 0 {
+func (b *bailiwick) isGlue(r wire.Record) bool {
+	if len(b.targets) == 0 {
 		return false
 	}
 	if t := b.signed(r); t != wire.TypeA && t != wire.TypeAAAA {
 		return false
 	}
-	_, ok := b.leads[b.hash(int(r.Owner))]
+	_, ok := b.targets[b.hash(int(r.Owner))]
 	return ok
 }
 
@@ -254,10 +254,10 @@ func (b *bailiwick) hash(name int) uint64 {
 
 // kept are the indices of the records that have a place, in the order of their
 // places if they are not ordered well enough as they are.
-func (b *bailiwick) kept(ordered bool) []uint16 {
+func (b *bailiwick) keptRecords(ordered bool) []uint16 {
 	b.order = b.order[:0]
 	for i, at := range b.places {
-		if at != nowhere {
+		if at != discarded {
 			b.order = append(b.order, uint16(i))
 		}
 	}
@@ -268,4 +268,166 @@ func (b *bailiwick) kept(ordered bool) []uint16 {
 		return cmp.Or(cmp.Compare(b.m.Records[i].Section, b.m.Records[j].Section), cmp.Compare(b.places[i], b.places[j]))
 	})
 	return b.order
+}
+
+// A place is where in its section a record belongs: at an alias, by number, or
+// one of these.
+type place uint8
+
+const (
+	dataPlace place = 254 // the data, and everything behind the answer section
+	discarded place = 255
+)
+
+// A chain is how an answer gets from the name that was asked for to the data:
+// over CNAME records, each of which a DNAME record may have made.
+type chain struct {
+	m       *wire.Message
+	answers int     // records of the answer section, which come first
+	names   []int   // offsets of the name that was asked for and of the target of each alias
+	places  []place // of the records, by index
+	aliases []int   // indices of alias records
+}
+
+// follow finds the chain in m, in whatever order its records stand, and gives the
+// alias records of it their places: an even one to a DNAME record, the next to
+// the CNAME record that follows from it.
+func (c *chain) followChain(m *wire.Message) error {
+	c.m, c.names = m, append(c.names[:0], wire.QuestionNameOffset)
+	c.places = slices.Grow(c.places[:0], len(m.Records))[:len(m.Records)]
+	if err := c.collectAliases(); err != nil {
+		return err
+	}
+	for at := place(0); len(c.aliases) > 0; at += 2 {
+		name, final := c.lastName(), m.QuestionType() == wire.TypeCNAME
+		to := at + 1
+		if final { // the alias is what was asked for, not a way there
+			to = dataPlace
+		}
+		alias := c.claim(to, func(r wire.Record) bool { return r.Type == wire.TypeCNAME && m.SameName(name, int(r.Owner)) })
+		if alias < 0 {
+			return nil
+		}
+		c.claim(at, func(r wire.Record) bool {
+			return r.Type == wire.TypeDNAME && m.Within(name, int(r.Owner)) && !m.SameName(name, int(r.Owner))
+		})
+		if final {
+			return nil
+		}
+		if len(c.names) > maxChain {
+			return errExcess
+		}
+		c.names = append(c.names, m.Records[alias].Data())
+	}
+	return nil
+}
+
+// findAliases counts the records of the answer section and lists the aliases
+// among them. Nothing has a place yet.
+func (c *chain) collectAliases() error {
+	c.aliases, c.answers = c.aliases[:0], 0
+	signed := 0
+	for i, r := range c.m.Records {
+		c.places[i] = discarded
+		if r.Section != wire.Answer {
+			continue
+		}
+		c.answers++
+		switch {
+		case r.Class != wire.ClassIN:
+		case isAlias(r.Type):
+			c.aliases = append(c.aliases, i)
+		case r.Type == wire.TypeRRSIG && isAlias(c.m.TypeCovered(r)):
+			signed++
+		}
+	}
+	if len(c.aliases)+signed > maxAliases {
+		return errExcess
+	}
+	return nil
+}
+
+func isAlias(rrtype uint16) bool { return rrtype == wire.TypeCNAME || rrtype == wire.TypeDNAME }
+
+// take gives the first alias record that fits the place, and returns its index,
+// or -1.
+func (c *chain) claim(at place, fits func(wire.Record) bool) int {
+	for n, i := range c.aliases {
+		if fits(c.m.Records[i]) {
+			c.places[i] = at
+			c.aliases = slices.Delete(c.aliases, n, n+1)
+			return i
+		}
+	}
+	return -1
+}
+
+// last is the offset of the chain's last name.
+func (c *chain) lastName() int { return c.names[len(c.names)-1] }
+
+// isIn tells whether a name of the chain is in the zone, of which the offset of
+// the name is given.
+func (c *chain) isIn(zone int) bool {
+	for _, name := range slices.Backward(c.names) {
+		if c.m.Within(name, zone) {
+			return true
+		}
+	}
+	return false
+}
+
+// placeAnswer gives the records of the answer section that are no aliases their
+// places. It returns how many belong nowhere.
+func (c *chain) placeAnswer() (lost int) {
+	want, end := c.m.QuestionType(), c.lastName()
+	for i, r := range c.m.Records[:c.answers] {
+		switch {
+		case c.places[i] != discarded:
+			continue
+		case r.Class != wire.ClassIN:
+		case r.Type == want && c.m.SameName(int(r.Owner), end):
+			c.places[i] = dataPlace
+		case r.Type == wire.TypeRRSIG:
+			c.places[i] = c.placeSignature(r, want, end)
+		}
+		if c.places[i] == discarded {
+			lost++
+		}
+	}
+	return lost
+}
+
+// placeSignature is the place of r, an RRSIG record: that of what it signs.
+func (c *chain) placeSignature(r wire.Record, want uint16, end int) place {
+	covered := c.m.TypeCovered(r)
+	if covered == want && c.m.SameName(int(r.Owner), end) {
+		return dataPlace
+	}
+	if !isAlias(covered) {
+		return discarded
+	}
+	for i, signed := range c.m.Records[:c.answers] {
+		at := c.places[i]
+		if at < dataPlace && signed.Type == covered && c.m.SameName(int(r.Owner), int(signed.Owner)) {
+			return at
+		}
+	}
+	return discarded
+}
+
+// inOrder tells whether every alias stands before what it leads to. Signatures
+// may stand anywhere.
+func (c *chain) inOrder() bool {
+	before := place(0)
+	for i, r := range c.m.Records[:c.answers] {
+		at := c.places[i]
+		if at == discarded || r.Type == wire.TypeRRSIG {
+			continue
+		}
+		if at < before {
+			return false
+		}
+		before = at
+	}
+	return true
 }

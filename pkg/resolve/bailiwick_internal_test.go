@@ -87,7 +87,7 @@ func (ref *reference) follow() bool {
 	for at := place(0); ; at += 2 {
 		to, final := at+1, ref.m.Question[0].Qtype == dns.TypeCNAME
 		if final {
-			to = last
+			to = dataPlace
 		}
 		alias := ref.find(to, func(rr dns.RR) bool {
 			_, ok := rr.(*dns.CNAME)
@@ -100,7 +100,7 @@ func (ref *reference) follow() bool {
 			})
 		}
 		if alias == nil || final {
-			return len(ref.names) <= maxLinks+1 && aliases <= maxAliases
+			return len(ref.names) <= maxChain+1 && aliases <= maxAliases
 		}
 		ref.names = append(ref.names, alias.(*dns.CNAME).Target)
 	}
@@ -123,14 +123,14 @@ func (ref *reference) data() {
 		}
 		_, signature := rr.(*dns.RRSIG)
 		if same(h.Name, ref.last()) && (h.Rrtype == want || signature && covers(rr) == want) {
-			ref.at[i] = last
+			ref.at[i] = dataPlace
 		}
 	}
 	for i, rr := range ref.m.Answer {
 		_, taken := ref.at[i]
 		if sig, ok := rr.(*dns.RRSIG); ok && !taken && sig.Hdr.Class == dns.ClassINET && (sig.TypeCovered == dns.TypeCNAME || sig.TypeCovered == dns.TypeDNAME) {
 			for j, signed := range ref.m.Answer {
-				if at, taken := ref.at[j]; taken && at < last && signed.Header().Rrtype == sig.TypeCovered && same(signed.Header().Name, sig.Hdr.Name) {
+				if at, taken := ref.at[j]; taken && at < dataPlace && signed.Header().Rrtype == sig.TypeCovered && same(signed.Header().Name, sig.Hdr.Name) {
 					ref.at[i] = at
 					break
 				}
@@ -209,7 +209,7 @@ func (ref *reference) additional(rr dns.RR) bool {
 		return false
 	}
 	for i, data := range ref.m.Answer {
-		if ref.at[i] != last {
+		if ref.at[i] != dataPlace {
 			continue
 		}
 		target := ""
@@ -320,7 +320,7 @@ func compareCleaned(tb testing.TB, b *bailiwick, given *dns.Msg) string {
 		tb.Fatal(err)
 	}
 	want, refused := refer(given)
-	if err := b.clean(&m); (err != nil) != refused {
+	if err := b.sanitize(&m); (err != nil) != refused {
 		tb.Fatalf("error %v, refused by the reference %t:\n%v", err, refused, given)
 	} else if err != nil {
 		return err.Error()
@@ -336,7 +336,7 @@ func compareCleaned(tb testing.TB, b *bailiwick, given *dns.Msg) string {
 		}
 	}
 	once := bytes.Clone(m.Raw)
-	if err := b.clean(&m); err != nil || !bytes.Equal(once, m.Raw) {
+	if err := b.sanitize(&m); err != nil || !bytes.Equal(once, m.Raw) {
 		tb.Errorf("once more: error %v, octets the same %t", err, bytes.Equal(once, m.Raw))
 	}
 	return done
@@ -356,7 +356,7 @@ func TestBailiwick(t *testing.T) {
 		}
 		done[compareCleaned(t, &b, invent(seed))]++
 	}
-	for _, what := range []string{"untouched", "changed", errNonsense.Error(), errReferral.Error()} {
+	for _, what := range []string{"untouched", "changed", errContradiction.Error(), errReferral.Error()} {
 		if done[what] < 20 {
 			t.Errorf("%s: %d of 5000", what, done[what])
 		}
@@ -396,7 +396,7 @@ func FuzzClean(f *testing.F) {
 		}
 		before, readable := len(m.Records), new(dns.Msg).Unpack(m.Raw) == nil
 		var b bailiwick
-		if b.clean(&m) != nil {
+		if b.sanitize(&m) != nil {
 			return
 		}
 		if len(m.Records) > before {
@@ -406,7 +406,7 @@ func FuzzClean(f *testing.F) {
 			t.Fatalf("%x became %x", msg, m.Raw)
 		}
 		once := bytes.Clone(m.Raw)
-		if err := b.clean(&m); err != nil || !bytes.Equal(once, m.Raw) {
+		if err := b.sanitize(&m); err != nil || !bytes.Equal(once, m.Raw) {
 			t.Fatalf("once more: error %v, %x became %x", err, once, m.Raw)
 		}
 	})

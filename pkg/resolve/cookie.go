@@ -25,11 +25,11 @@ const (
 // A cookieJar makes server cookies (RFC 7873, RFC 9018). They let a client that
 // checks them tell our replies from forged ones. None is required in
 // return, but a query with a valid one has a proven source address, see clientKey.
-type cookieJar struct {
+type cookieSecret struct {
 	k0, k1 uint64
 }
 
-func (j *cookieJar) init(random io.Reader) error {
+func (j *cookieSecret) init(random io.Reader) error {
 	var key [16]byte
 	if _, err := io.ReadFull(random, key[:]); err != nil {
 		return fmt.Errorf("drawing the cookie secret: %w", err)
@@ -41,7 +41,7 @@ func (j *cookieJar) init(random io.Reader) error {
 
 // bake writes the whole cookie for a client that sent received, of at least
 // eight octets, from addr, to dst, and returns it.
-func (j *cookieJar) bake(dst *[cookieLen]byte, received []byte, addr netip.Addr, now time.Time) []byte {
+func (j *cookieSecret) makeCookie(dst *[cookieLen]byte, received []byte, addr netip.Addr, now time.Time) []byte {
 	copy(dst[:], received[:clientCookieLen])
 	copy(dst[clientCookieLen:], []byte{cookieVersion, 0, 0, 0}) // three reserved bytes
 	binary.BigEndian.PutUint32(dst[12:], uint32(now.Unix()))
@@ -50,7 +50,7 @@ func (j *cookieJar) bake(dst *[cookieLen]byte, received []byte, addr netip.Addr,
 }
 
 // hash is that of RFC 9018 section 4.4, of a cookie but its hash and the client's address.
-func (j *cookieJar) hash(head []byte, addr netip.Addr) uint64 {
+func (j *cookieSecret) hash(head []byte, addr netip.Addr) uint64 {
 	var in [16 + 16]byte
 	n := copy(in[:16], head)
 	if addr.Is4() {
@@ -66,7 +66,7 @@ func (j *cookieJar) hash(head []byte, addr netip.Addr) uint64 {
 // proves reports whether a cookie was given to a client at addr no longer ago than an hour
 // (RFC 9018 section 4.3). A restart draws another secret: the reply to the first query has a
 // cookie that is valid again.
-func (j *cookieJar) proves(cookie []byte, addr netip.Addr, now time.Time) bool {
+func (j *cookieSecret) isValid(cookie []byte, addr netip.Addr, now time.Time) bool {
 	if len(cookie) != cookieLen || cookie[clientCookieLen] != cookieVersion {
 		return false
 	}

@@ -29,12 +29,12 @@ func TestCookieVectors(t *testing.T) {
 			t.Parallel()
 			secret, _ := hex.DecodeString(tt.secret)
 			client, _ := hex.DecodeString(tt.client)
-			var jar cookieJar
+			var jar cookieSecret
 			if err := jar.init(bytes.NewReader(secret)); err != nil {
 				t.Fatal(err)
 			}
 			var dst [cookieLen]byte
-			if got := hex.EncodeToString(jar.bake(&dst, client, netip.MustParseAddr(tt.addr), time.Unix(tt.unix, 0))); got != tt.want {
+			if got := hex.EncodeToString(jar.makeCookie(&dst, client, netip.MustParseAddr(tt.addr), time.Unix(tt.unix, 0))); got != tt.want {
 				t.Errorf("got  %s\nwant %s", got, tt.want)
 			}
 		})
@@ -44,7 +44,7 @@ func TestCookieVectors(t *testing.T) {
 // TestCookieProves has cookies come back, as they were given and otherwise.
 func TestCookieProves(t *testing.T) {
 	t.Parallel()
-	var jar, other cookieJar
+	var jar, other cookieSecret
 	if jar.init(rand.Reader) != nil || other.init(rand.Reader) != nil {
 		t.Fatal("no randomness")
 	}
@@ -52,7 +52,7 @@ func TestCookieProves(t *testing.T) {
 	now := time.Unix(1<<32-10, 0) // the clock of 32 bits wraps
 	for _, addr := range []netip.Addr{four, six} {
 		var room, foreign [cookieLen]byte
-		cookie := jar.bake(&room, []byte("8 bytes."), addr, now)
+		cookie := jar.makeCookie(&room, []byte("8 bytes."), addr, now)
 		for _, tt := range []struct {
 			name   string
 			cookie []byte
@@ -70,16 +70,16 @@ func TestCookieProves(t *testing.T) {
 			{"a short one", cookie[:cookieLen-1], addr, 0, false},
 			{"a long one", append(slices.Clone(cookie), 0), addr, 0, false},
 			{"of another address", cookie, addr.Next(), 0, false},
-			{"of another secret", other.bake(&foreign, []byte("8 bytes."), addr, now), addr, 0, false},
+			{"of another secret", other.makeCookie(&foreign, []byte("8 bytes."), addr, now), addr, 0, false},
 		} {
-			if got := jar.proves(tt.cookie, tt.addr, now.Add(tt.after)); got != tt.want {
+			if got := jar.isValid(tt.cookie, tt.addr, now.Add(tt.after)); got != tt.want {
 				t.Errorf("%s, %s: got %t, want %t", addr, tt.name, got, tt.want)
 			}
 		}
 		for i := range cookie {
 			changed := slices.Clone(cookie)
 			changed[i] ^= 1
-			if jar.proves(changed, addr, now) {
+			if jar.isValid(changed, addr, now) {
 				t.Errorf("%s: proven with byte %d changed", addr, i)
 			}
 		}

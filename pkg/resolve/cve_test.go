@@ -18,7 +18,7 @@ import (
 // fell for, these are the ones made with a well-formed answer to the question
 // that was asked. pkg/upstream has those with any other; pkg/wire those with
 // malformed ones.
-type evil struct {
+type maliciousAnswer struct {
 	name       string
 	ask        uint16 // A if it is zero
 	rcode      int
@@ -55,9 +55,9 @@ const (
 	evilAddr = "www.test. 300 IN A 1.1.1.1"
 )
 
-func evils() []evil {
+func evils() []maliciousAnswer {
 	refused, address := "SERVFAIL", "NOERROR www.test. A 1.1.1.1"
-	return []evil{
+	return []maliciousAnswer{
 		// MaginotDNS, CVE-2021-25220, CVE-2025-40778, CVE-2026-42960: what was not asked is believed.
 		{name: "an address of another name in the answer", answer: []string{evilAddr, "bank.test. 300 IN A 6.6.6.6"}, want: address, untouched: "bank.test."},
 		{name: "an address of another name before the answer", answer: []string{"bank.test. 300 IN A 6.6.6.6", evilAddr}, want: address, untouched: "bank.test."},
@@ -161,7 +161,7 @@ func replyText(m *dns.Msg) string {
 
 // TestEvil says each of them, and looks at what the client gets, then at what he
 // gets from the cache, and asks for what was spoken of without right.
-func TestEvil(t *testing.T) {
+func TestMaliciousAnswers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range evils() {
 		t.Run(tt.name, func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestEvil(t *testing.T) {
 
 // say makes an upstream's answers about www.test these; of other names it knows
 // nothing else than it did.
-func (e *evil) say(tb testing.TB) func(*dns.Msg) {
+func (e *maliciousAnswer) say(tb testing.TB) func(*dns.Msg) {
 	tb.Helper()
 	read := func(lines []string) []dns.RR {
 		list := make([]dns.RR, 0, len(lines))

@@ -3,9 +3,12 @@
 package resolve
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -27,11 +30,11 @@ import (
 // with what is left of the client's time. That for AAAA has half of it: some servers do
 // not answer that (RFC 4074 section 4.1).
 type DNS64 struct {
-	prefix netip.Prefix
-	all    bool // made even where there is an address
-	any    bool // for clients over IPv4, too
-	octets [16]byte
-	made   wire.Embedder // embed
+	prefix      netip.Prefix
+	all         bool // made even where there is an address
+	ipv4Clients bool // for clients over IPv4, too
+	base        [16]byte
+	embedder    wire.Embedder // embed
 }
 
 // DNS64Config is what a DNS64 is made from.
@@ -44,36 +47,36 @@ type DNS64Config struct {
 // NewDNS64 checks the prefix.
 func NewDNS64(cfg DNS64Config) (*DNS64, error) {
 	p := cfg.Prefix.Masked()
-	s := &DNS64{prefix: p, all: cfg.All, any: cfg.IPv4}
+	s := &DNS64{prefix: p, all: cfg.All, ipv4Clients: cfg.IPv4}
 	if !p.IsValid() || !p.Addr().Is6() {
 		return nil, errors.New("a DNS64 needs a prefix of IPv6")
 	}
-	s.octets = p.Addr().As16()
+	s.base = p.Addr().As16()
 	switch p.Bits() {
 	case 32, 40, 48, 56, 64, 96:
 	default:
 		return nil, errors.New("a DNS64 needs a prefix of 32, 40, 48, 56, 64 or 96 bits")
 	}
-	if s.octets[8] != 0 {
+	if s.base[8] != 0 {
 		return nil, errors.New("a DNS64 needs a prefix whose bits 64 to 71 are zero")
 	}
-	s.made = s.embed
+	s.embedder = s.embed
 	return s, nil
 }
 
 // gap is the octet of an address that is zero and has no part in it (RFC 6052 section
 // 2.2).
-const gap = 8
+const reservedByte = 8
 
 // embed makes the IPv6 address for an IPv4 address, of which one is to be made.
 func (s *DNS64) embed(to *[16]byte, from *[4]byte) bool {
 	if !isUsable4(from[:]) {
 		return false
 	}
-	*to = s.octets
+	*to = s.base
 	at := s.prefix.Bits() / 8
 	for _, octet := range from {
-		if at == gap {
+		if at == reservedByte {
 			at++
 		}
 		to[at] = octet
@@ -86,7 +89,7 @@ func (s *DNS64) embed(to *[16]byte, from *[4]byte) bool {
 func (s *DNS64) extract(addr *[16]byte) (v4 [4]byte) {
 	at := s.prefix.Bits() / 8
 	for i := range v4 {
-		if at == gap {
+		if at == reservedByte {
 			at++
 		}
 		v4[i] = addr[at]
@@ -98,58 +101,58 @@ func (s *DNS64) extract(addr *[16]byte) (v4 [4]byte) {
 // unknownTTL is the longest time, in seconds, that an address is kept that was made
 // where the denial of an IPv6 address has no SOA record (RFC 6147 section 5.1.7), or has it
 // beyond what a reply to the client holds.
-const unknownTTL = 600
+const defaultTTL = 600
 
 // markSix has addresses made for the query in hand if it is one for that.
-func (l *Worker) markSix(s *DNS64, from *wire.Peer) {
+func (l *Worker) enableDNS64(s *DNS64, from *wire.Peer) {
 	q := &l.q
-	if q.Type != wire.TypeAAAA || !q.RD || q.DO && q.CD || !s.any && from.Addr.Addr().Is4() {
+	if q.Type != wire.TypeAAAA || !q.RD || q.DO && q.CD || !s.ipv4Clients && from.Addr.Addr().Is4() {
 		return
 	}
-	l.detour.take()
-	l.detour.six, l.detour.from = s, *from
+	l.redirect.start()
+	l.redirect.dns64, l.redirect.client = s, *from
 	if l.plan.anySubnet {
-		l.detour.subnet = q.Subnet
+		l.redirect.subnet = q.Subnet
 	}
 }
 
 // sixth looks at the answer to one of the two questions. It tells that the other is to
 // be asked, or has w.held be the answer to the first, or finds that there is none.
-func (w *way) sixth(d *detour, failed bool, msg []byte) step {
-	if !failed && w.tail.Parse(msg) != nil {
-		return lost
+func (w *restorer) restoreDNS64(d *redirect, failure bool, msg []byte) restoreState {
+	if !failure && w.tail.Parse(msg) != nil {
+		return failed
 	}
-	if !d.second {
-		if !failed && !d.six.wanting(&w.tail) {
-			return w.usable()
+	if !d.retryA {
+		if !failure && !d.dns64.needsSynthesis(&w.tail) {
+			return w.withoutMapped()
 		}
-		d.second, d.kept, d.most = true, d.kept[:0], unknownTTL
-		if !failed {
-			d.kept, d.most = append(d.kept, msg...), longest(&w.tail)
+		d.retryA, d.firstAnswer, d.maxTTL = true, d.firstAnswer[:0], defaultTTL
+		if !failure {
+			d.firstAnswer, d.maxTTL = append(d.firstAnswer, msg...), maxSynthesizedTTL(&w.tail)
 		}
-		return again
+		return needsRetry
 	}
-	if failed {
-		return lost
+	if failure {
+		return failed
 	}
-	d.made = hasAddress(&w.tail, wire.TypeA)
-	if !d.made {
+	d.synthesized = hasAddress(&w.tail, wire.TypeA)
+	if !d.synthesized {
 		useless := hasType(&w.tail, wire.TypeA) // nothing is to be made of them
-		if d.back = w.isBetter(d.kept, useless); d.back {
-			return w.usable()
+		if d.useFirst = w.isBetter(d.firstAnswer, useless); d.useFirst {
+			return w.withoutMapped()
 		}
 		if useless {
-			return lost
+			return failed
 		}
 	}
-	w.held = w.cast.SynthesizeAAAA(w.held[:0], &w.tail, d.six.made, d.most)
-	return arrived
+	w.held = w.recaster.SynthesizeAAAA(w.held[:0], &w.tail, d.dns64.embedder, d.maxTTL)
+	return restored
 }
 
 // isBetter tells whether the answer to the first question is the one to give where that
 // to the second has nothing to make addresses of. It is in w.tail then. If it only has
 // addresses that no client is to get, the denial of others says more.
-func (w *way) isBetter(answer []byte, useless bool) bool {
+func (w *restorer) isBetter(answer []byte, useless bool) bool {
 	m := &w.denial
 	if m.Parse(answer) != nil || !useless && hasType(m, wire.TypeAAAA) && !hasAddress(m, wire.TypeAAAA) {
 		return false
@@ -159,7 +162,7 @@ func (w *way) isBetter(answer []byte, useless bool) bool {
 
 // usable has w.held be the answer in w.tail, which may be written over, without the
 // addresses that no client is to get (RFC 6147 section 5.1.4).
-func (w *way) usable() step {
+func (w *restorer) withoutMapped() restoreState {
 	m := &w.tail
 	if hasMapped(m) {
 		w.order = w.order[:0]
@@ -170,27 +173,27 @@ func (w *way) usable() step {
 			w.order = append(w.order, uint16(i))
 		}
 		if w.sift.Keep(m, w.order) != nil {
-			return lost
+			return failed
 		}
 		m.ClearAuthentic()
 	}
 	w.held = append(w.held[:0], m.Raw...)
-	return arrived
+	return restored
 }
 
 // longest is how long an address may be kept, in seconds, that is made where m says that
 // there is none.
-func longest(m *wire.Message) uint32 {
+func maxSynthesizedTTL(m *wire.Message) uint32 {
 	for _, r := range m.Records {
 		if r.Section == wire.Authority && r.Type == wire.TypeSOA {
 			return m.RecordTTL(r)
 		}
 	}
-	return unknownTTL
+	return defaultTTL
 }
 
 // wanting tells whether addresses are to be made in place of an answer.
-func (s *DNS64) wanting(m *wire.Message) bool {
+func (s *DNS64) needsSynthesis(m *wire.Message) bool {
 	switch {
 	case m.Rcode() == wire.RcodeNXDomain:
 		return false
@@ -230,4 +233,114 @@ func isUsable4(addr []byte) bool { return addr[0] != 0 && addr[0] != 127 }
 func isMapped(m *wire.Message, r wire.Record) bool {
 	const prefix = "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff" // ::ffff:0:0/96
 	return r.Section == wire.Answer && r.Type == wire.TypeAAAA && string(m.Raw[r.Data():][:len(prefix)]) == prefix
+}
+
+// fromPrefix answers for the names that are about the prefix itself, or leads on from
+// one.
+func (l *Worker) answerFromPrefix(x *extras, from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
+	q, start := &l.q, len(dst)
+	if q.DO && q.CD {
+		return dst, false
+	}
+	if q.Type == wire.TypePTR && !l.redirect.hasAlias() {
+		out, target := x.dns64.appendReverse(q, dst)
+		if dst = out[:start]; target > 0 && l.followAlias(out, start, target) && x.static != nil {
+			var done bool
+			if dst, done = l.answerFromStatic(from, now, dst); done {
+				return dst, true
+			}
+		}
+	}
+	out, ok := x.dns64.answerWellKnown(q, l.redirect.active && l.redirect.dns64 != nil, dst)
+	if !ok {
+		return dst, false
+	}
+	if out, done := l.restoreAndReply(SourceLocal, from, now, out, start); done {
+		return out, true
+	}
+	return l.answerFromPrefix(x, from, now, out[:start])
+}
+
+const (
+	nameWellKnown  = "\x08ipv4only\x04arpa\x00"
+	nameReverse170 = "\x03170\x010\x010\x03192\x07in-addr\x04arpa\x00"
+	nameReverse171 = "\x03171\x010\x010\x03192\x07in-addr\x04arpa\x00"
+
+	wellKnownTTL = 3600 // seconds
+	reverseTTL   = 600  // seconds, of the CNAME record that leads on from an address of the prefix
+)
+
+// wellKnown appends the answer to q if it is for the name by which clients find the
+// prefix, or for what leads back to that: nobody else is to be asked (RFC 8880 section
+// 7). No name is below these. made says whether the client gets addresses that are made.
+func (s *DNS64) answerWellKnown(q *wire.Query, made bool, dst []byte) ([]byte, bool) {
+	start, name := len(dst), q.Name()
+	switch {
+	case !bytes.HasSuffix(name, []byte("\x04arpa\x00")): // nearly every name
+		return dst, false
+	case string(name) == nameWellKnown:
+		dst = appendAnswer(dst, q)
+		for _, last := range []byte{170, 171} {
+			v4 := [4]byte{192, 0, 0, last}
+			switch {
+			case q.Type == wire.TypeA:
+				dst = appendOwn(dst, start, wire.TypeA, wellKnownTTL, v4[:])
+			case q.Type == wire.TypeAAAA && made:
+				var v6 [16]byte
+				s.embed(&v6, &v4)
+				dst = appendOwn(dst, start, wire.TypeAAAA, wellKnownTTL, v6[:])
+			}
+		}
+	case string(name) == nameReverse170, string(name) == nameReverse171:
+		dst = appendAnswer(dst, q)
+		if q.Type == wire.TypePTR {
+			dst = appendOwn(dst, start, wire.TypePTR, wellKnownTTL, []byte(nameWellKnown))
+		}
+	case isBelow(name, nameWellKnown), isBelow(name, nameReverse170), isBelow(name, nameReverse171):
+		dst = appendAnswer(dst, q)
+		dst[start+3] |= wire.RcodeNXDomain
+	default:
+		return dst, false
+	}
+	return dst, true
+}
+
+// isBelow tells whether a canonical name is below another.
+func isBelow(name []byte, other string) bool {
+	kept := len(name) - len(other)
+	return kept > 0 && string(name[kept:]) == other && isLabelAt(name, kept)
+}
+
+// appendReverse appends the answer to q, for the name of an address of the prefix: the
+// alias of the name of its IPv4 address, which has target octets; 0: it is none.
+func (s *DNS64) appendReverse(q *wire.Query, dst []byte) (out []byte, target int) {
+	var addr [16]byte
+	if v6, _ := wire.ReverseAddr(q.Name(), &addr); len(v6) != len(addr) || !s.prefix.Contains(netip.AddrFrom16(addr)) {
+		return dst, 0
+	}
+	var room [32]byte
+	v4 := s.extract(&addr)
+	name := wire.AppendReverse(room[:0], v4[:])
+	start := len(dst)
+	return appendOwn(appendAnswer(dst, q), start, wire.TypeCNAME, reverseTTL, name), len(name)
+}
+
+// appendAnswer appends the beginning of an answer to q: header and question.
+func appendAnswer(dst []byte, q *wire.Query) []byte {
+	const bitsAnswer = 0x84 // QR, AA
+	return q.AppendQuestion(append(dst, 0, 0, bitsAnswer, 0, 0, 1, 0, 0, 0, 0, 0, 0))
+}
+
+// appendOwn appends a record of the name that is asked for to the answer section of
+// dst[start:], which has nothing behind that.
+func appendOwn(dst []byte, start int, rrtype uint16, ttl uint32, data []byte) []byte {
+	dst = append(dst, 0xc0, wire.HeaderLen)
+	dst = binary.BigEndian.AppendUint16(dst, rrtype)
+	dst = binary.BigEndian.AppendUint16(dst, wire.ClassIN)
+	dst = binary.BigEndian.AppendUint32(dst, ttl)
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(data)))
+	dst = append(dst, data...)
+	count := dst[start+6 : start+8]
+	binary.BigEndian.PutUint16(count, binary.BigEndian.Uint16(count)+1)
+	return dst
 }

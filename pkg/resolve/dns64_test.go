@@ -281,7 +281,7 @@ func TestDNS64Reverse(t *testing.T) {
 
 // TestDNS64Shares has clients wait for both questions: each is asked once, for all of them, and each client has one
 // place at a time.
-func TestDNS64Shares(t *testing.T) {
+func TestDNS64SharesQueries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpstream(t, "four.test. 300 IN A 192.0.2.1")
@@ -319,7 +319,7 @@ func TestDNS64Shares(t *testing.T) {
 			}
 		}
 		s := r.Stats()
-		if u.count() != 2 || s.Waiting != 0 || s.Inflight != 0 || s.Clients != 0 || s.Panics != 0 || s.Made != 2 {
+		if u.count() != 2 || s.Waiting != 0 || s.Inflight != 0 || s.Clients != 0 || s.Panics != 0 || s.Synthesized != 2 {
 			t.Errorf("%d asked, %+v", u.count(), s)
 		}
 		if got := s.Responses[resolve.SourceUpstream][0]; got != 3 {

@@ -30,15 +30,15 @@ import (
 // time is done after the reply was made, so that who does not ask pays one test.
 
 // An account is the text of an explanation as it is written.
-type account struct {
-	buf  [wire.MaxExplanation]byte
-	n    int
-	made bool          // the answer has addresses that were made
-	most time.Duration // then: for how long at most
+type explanation struct {
+	buf         [wire.MaxExplanation]byte
+	n           int
+	synthesized bool          // the answer has addresses that were made
+	maxTTL      time.Duration // then: for how long at most
 }
 
 // add adds a member, if there is room for all of it.
-func (a *account) add(name string, value []byte) {
+func (a *explanation) add(name string, value []byte) {
 	size := len(name) + 1 + len(value)
 	if a.n > 0 {
 		size++
@@ -54,18 +54,18 @@ func (a *account) add(name string, value []byte) {
 	a.n = len(to)
 }
 
-func (a *account) word(name, value string) { a.add(name, []byte(value)) }
+func (a *explanation) word(name, value string) { a.add(name, []byte(value)) }
 
 // seconds adds a time in whole seconds.
-func (a *account) seconds(name string, d time.Duration) {
+func (a *explanation) seconds(name string, d time.Duration) {
 	a.add(name, append(strconv.AppendInt(nil, int64(d/time.Second), 10), 's'))
 }
 
 // left adds what is left of a time, a part of a second as a whole one: of a minute that
 // has just begun that is the minute.
-func (a *account) left(d time.Duration) {
-	if a.made {
-		d = min(d, a.most)
+func (a *explanation) left(d time.Duration) {
+	if a.synthesized {
+		d = min(d, a.maxTTL)
 	}
 	if d > 0 {
 		d += time.Second - 1
@@ -74,11 +74,11 @@ func (a *account) left(d time.Duration) {
 }
 
 // took adds how long a flight took.
-func (a *account) took(d time.Duration) {
+func (a *explanation) took(d time.Duration) {
 	a.add("took", append(strconv.AppendFloat(nil, float64(d)/float64(time.Millisecond), 'f', 2, 64), "ms"...))
 }
 
-func (a *account) text() []byte { return a.buf[:a.n] }
+func (a *explanation) text() []byte { return a.buf[:a.n] }
 
 // admitExplain forgets that a client asked how its reply comes about if it may not
 // know, and else keeps room for that in the reply.
@@ -92,20 +92,20 @@ func (l *Worker) admitExplain(from *wire.Peer) {
 
 // explain appends to a reply of AnswerFromMemory how it came about.
 func (l *Worker) explain(source Source, dst []byte, now time.Time) []byte {
-	a := account{}
+	a := explanation{}
 	a.word("source", Sources()[source])
-	if l.detour.taken {
-		a.detour(&l.detour, &l.q.Question)
+	if l.redirect.active {
+		a.redirect(&l.redirect, &l.q.Question)
 	}
 	switch source {
 	case SourceZone:
 		a.zoneState(l.opts.EDE)
 	case SourceCache, SourceStale, SourceFailure:
-		if l.detour.taken && l.detour.back { // the key in hand is that of the second question
+		if l.redirect.active && l.redirect.useFirst { // the key in hand is that of the second question
 			l.q.SetType(l.q.OriginalType())
-			l.keySubnet()
+			l.addSubnetToKey()
 		}
-		a.held(l.plan, l.q.Key(), l.q.Name(), now)
+		a.cacheState(l.plan, l.q.Key(), l.q.Name(), now)
 		a.route(l.plan, l.q.Name())
 	default: // made here, of nothing that is held
 	}
@@ -115,23 +115,23 @@ func (l *Worker) explain(source Source, dst []byte, now time.Time) []byte {
 // explain appends to a reply of the slow path how it came about.
 func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) []byte {
 	var name [wire.MaxName]byte
-	sought := w.sought(name[:0])
-	a := account{}
+	sought := w.lookupName(name[:0])
+	a := explanation{}
 	a.word("source", Sources()[source])
-	if w.detour != nil {
-		a.detour(w.detour, &w.ask)
+	if w.redirect != nil {
+		a.redirect(w.redirect, &w.ask)
 	}
 	switch source {
 	case SourceZone:
 		a.zoneState(w.opts.EDE)
 	case SourceStale, SourceFailure, SourceUpstream:
-		key := w.soughtKey(sought)
+		key := w.lookupKey(sought)
 		if e, ok := plan.Cache.Peek(key, now); ok && source == SourceUpstream && e.State <= cache.StateDue {
 			a.left(e.Left)
 		} else if source == SourceUpstream {
 			a.word("kept", "no")
 		} else {
-			a.held(plan, key, sought, now)
+			a.cacheState(plan, key, sought, now)
 		}
 	default: // made here, of nothing that is held
 		return w.ask.AppendExplanation(msg, &w.opts, a.text())
@@ -143,9 +143,9 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) [
 
 // soughtKey is the key, without a subnet, of the question whose answer the waiter got,
 // for the name that was sought.
-func (w *waiter) soughtKey(name []byte) []byte {
+func (w *waiter) lookupKey(name []byte) []byte {
 	ask := w.ask
-	if d := w.detour; d != nil && d.second && !d.back {
+	if d := w.redirect; d != nil && d.retryA && !d.useFirst {
 		ask.Type = wire.TypeA
 	}
 	return ask.AppendKey(nil, name)
@@ -154,7 +154,7 @@ func (w *waiter) soughtKey(name []byte) []byte {
 // explainShed appends to the reply of a client for whom there was no room which
 // bound was reached.
 func (w *waiter) explainShed(reason Shed, msg []byte) []byte {
-	a := account{}
+	a := explanation{}
 	a.word("source", Sources()[SourceShed])
 	a.word("reason", Sheds()[reason])
 	return w.ask.AppendExplanation(msg, &w.opts, a.text())
@@ -162,24 +162,24 @@ func (w *waiter) explainShed(reason Shed, msg []byte) []byte {
 
 // sought appends the canonical name that the waiter's flight was for: its own
 // question's, or the target of the alias that the zone gave for it.
-func (w *waiter) sought(dst []byte) []byte {
+func (w *waiter) lookupName(dst []byte) []byte {
 	var room [wire.MaxName]byte
 	asked := canonical(&room, &w.ask)
-	if w.detour == nil {
+	if w.redirect == nil {
 		return append(dst, asked...)
 	}
-	return w.detour.sought(dst, asked)
+	return w.redirect.lookupName(dst, asked)
 }
 
 // detour adds which way led to what was looked for.
-func (a *account) detour(d *detour, ask *wire.Question) {
+func (a *explanation) redirect(d *redirect, ask *wire.Question) {
 	if d.rule != nil {
 		var room, to [wire.MaxName]byte
-		a.add("rewritten", wire.AppendText(nil, d.rule.of(to[:0], canonical(&room, ask))))
+		a.add("rewritten", wire.AppendText(nil, d.rule.target(to[:0], canonical(&room, ask))))
 	}
-	if d.second {
+	if d.retryA {
 		a.word("made", "dns64")
-		a.made, a.most = d.made, time.Duration(d.most)*time.Second
+		a.synthesized, a.maxTTL = d.synthesized, time.Duration(d.maxTTL)*time.Second
 	}
 }
 
@@ -192,7 +192,7 @@ func canonical(room *[wire.MaxName]byte, ask *wire.Question) []byte {
 }
 
 // zoneState adds how sure of itself the zone was.
-func (a *account) zoneState(ede int) {
+func (a *explanation) zoneState(ede int) {
 	switch ede {
 	case wire.EDENotReady:
 		a.word("state", "unready")
@@ -204,7 +204,7 @@ func (a *account) zoneState(ede int) {
 }
 
 // held adds what the cache holds under key, or what denies a name above.
-func (a *account) held(p *Plan, key, name []byte, now time.Time) {
+func (a *explanation) cacheState(p *Plan, key, name []byte, now time.Time) {
 	e, ok := p.Cache.Peek(key, now)
 	var above []byte
 	if !ok || !e.State.Usable() {
@@ -236,7 +236,7 @@ func (p *Plan) denial(key, name []byte, now time.Time) (e cache.Entry, above []b
 }
 
 // route adds the zone of the name's route.
-func (a *account) route(p *Plan, name []byte) {
+func (a *explanation) route(p *Plan, name []byte) {
 	r := p.route(name)
 	if r == nil {
 		a.word("route", "none")

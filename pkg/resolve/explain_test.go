@@ -58,50 +58,50 @@ func TestExplain(t *testing.T) {
 	www := func() *dns.Msg { return wish("www.test.", dns.TypeA) }
 	for _, tt := range []struct {
 		name    string
-		prepare func(t *testing.T, y *play) // nil: nothing is to be done
-		q       *dns.Msg                    // nil: www
+		prepare func(t *testing.T, y *stateTest) // nil: nothing is to be done
+		q       *dns.Msg                         // nil: www
 		want    string
 	}{
 		{name: "upstream", want: "source=upstream left=100s took=0.00ms route=."},
 		{
-			name: "upstream, slowly", prepare: func(_ *testing.T, y *play) { y.u.be("slow") },
+			name: "upstream, slowly", prepare: func(_ *testing.T, y *stateTest) { y.u.be("slow") },
 			want: "source=upstream left=100s took=300.00ms route=.",
 		},
 		{
-			name: "an answer that may not be kept", prepare: func(_ *testing.T, y *play) { y.u.be("zero") },
+			name: "an answer that may not be kept", prepare: func(_ *testing.T, y *stateTest) { y.u.be("zero") },
 			want: "source=upstream kept=no took=0.00ms route=.",
 		},
 		{
-			name: "upstream denies", prepare: func(_ *testing.T, y *play) { y.u.be("NXDOMAIN") },
+			name: "upstream denies", prepare: func(_ *testing.T, y *stateTest) { y.u.be("NXDOMAIN") },
 			want: "source=upstream left=20s took=0.00ms route=.",
 		},
 		{
-			name: "fresh", prepare: func(t *testing.T, y *play) { t.Helper(); y.prepare(t, "fresh") },
+			name: "fresh", prepare: func(t *testing.T, y *stateTest) { t.Helper(); y.prepare(t, "fresh") },
 			want: "source=cache state=fresh age=10s left=90s route=.",
 		},
 		{
-			name: "due", prepare: func(t *testing.T, y *play) { t.Helper(); y.prepare(t, "due"); y.u.be("silent") },
+			name: "due", prepare: func(t *testing.T, y *stateTest) { t.Helper(); y.prepare(t, "due"); y.u.be("silent") },
 			want: "source=cache state=due age=95s left=5s route=.",
 		},
 		{
-			name: "late, and upstream is silent", prepare: func(t *testing.T, y *play) { t.Helper(); y.prepare(t, "late"); y.u.be("silent") },
+			name: "late, and upstream is silent", prepare: func(t *testing.T, y *stateTest) { t.Helper(); y.prepare(t, "late"); y.u.be("silent") },
 			want: "source=stale state=resting age=110s left=-10s took=200.00ms route=.",
 		},
 		{
-			name: "late, and upstream fails", prepare: func(t *testing.T, y *play) { t.Helper(); y.prepare(t, "late"); y.u.be("failing") },
+			name: "late, and upstream fails", prepare: func(t *testing.T, y *stateTest) { t.Helper(); y.prepare(t, "late"); y.u.be("failing") },
 			want: "source=stale state=resting age=110s left=-10s took=0.00ms route=.",
 		},
 		{
-			name: "resting", prepare: func(t *testing.T, y *play) { t.Helper(); y.prepare(t, "resting") },
+			name: "resting", prepare: func(t *testing.T, y *stateTest) { t.Helper(); y.prepare(t, "resting") },
 			want: "source=stale state=resting age=110s left=-10s route=.",
 		},
 		{
-			name: "a failure", prepare: func(_ *testing.T, y *play) { y.u.be("failing") },
+			name: "a failure", prepare: func(_ *testing.T, y *stateTest) { y.u.be("failing") },
 			want: "source=failure state=failed age=0s left=1s took=0.00ms route=.",
 		},
 		{
 			name: "a remembered failure",
-			prepare: func(t *testing.T, y *play) {
+			prepare: func(t *testing.T, y *stateTest) {
 				t.Helper()
 				y.u.be("failing")
 				y.ask(t, query("www.test.", dns.TypeA))
@@ -110,7 +110,7 @@ func TestExplain(t *testing.T) {
 		},
 		{
 			name: "a name below one that does not exist",
-			prepare: func(t *testing.T, y *play) {
+			prepare: func(t *testing.T, y *stateTest) {
 				t.Helper()
 				y.u.be("NXDOMAIN")
 				y.ask(t, query("www.test.", dns.TypeA))
@@ -120,14 +120,14 @@ func TestExplain(t *testing.T) {
 			want: "source=cache state=fresh age=5s left=15s below=www.test. route=.",
 		},
 		{
-			name: "no route", prepare: func(_ *testing.T, y *play) {
+			name: "no route", prepare: func(_ *testing.T, y *stateTest) {
 				y.p.Routes = []resolve.Route{{Suffix: []byte("\x07example\x00"), Upstream: y.u, TTL: bounds()}}
 				y.r.Swap(y.p)
 			},
 			want: "source=failure took=0.00ms route=none",
 		},
 		{
-			name: "a route of its own", prepare: func(_ *testing.T, y *play) {
+			name: "a route of its own", prepare: func(_ *testing.T, y *stateTest) {
 				y.p.Routes = append(y.p.Routes, resolve.Route{Suffix: []byte("\x04test\x00"), Upstream: y.u, TTL: bounds()})
 				y.r.Swap(y.p)
 			},
@@ -140,15 +140,15 @@ func TestExplain(t *testing.T) {
 		{name: "a type that is none", q: wish("www.test.", 200), want: "source=refused"},
 		{name: "any type", q: wish("www.test.", dns.TypeANY), want: "source=local"},
 		{
-			name: "no room to wait", prepare: func(_ *testing.T, y *play) { y.p.Waiting = 0; y.r.Swap(y.p) },
+			name: "no room to wait", prepare: func(_ *testing.T, y *stateTest) { y.p.Waiting = 0; y.r.Swap(y.p) },
 			want: "source=shed reason=waiting",
 		},
 		{
-			name: "no room to ask", prepare: func(_ *testing.T, y *play) { y.p.Inflight = 0; y.r.Swap(y.p) },
+			name: "no room to ask", prepare: func(_ *testing.T, y *stateTest) { y.p.Inflight = 0; y.r.Swap(y.p) },
 			want: "source=shed reason=inflight",
 		},
 		{
-			name: "no room to ask, and a late answer", prepare: func(t *testing.T, y *play) {
+			name: "no room to ask, and a late answer", prepare: func(t *testing.T, y *stateTest) {
 				t.Helper()
 				y.prepare(t, "late")
 				y.p.Inflight = 0
@@ -221,7 +221,7 @@ func TestExplainZone(t *testing.T) {
 }
 
 // TestExplainNobody shows that without a way to know who is near nobody is.
-func TestExplainNobody(t *testing.T) {
+func TestExplainRemoteClients(t *testing.T) {
 	t.Parallel()
 	r := newResolver(t, plan(t, newUpstream(t, "www.test. 60 IN A 192.0.2.1")))
 	if told := explanations(t, r, "127.0.0.1:1", wish("www.test.", dns.TypeA)); told != nil {
@@ -281,7 +281,7 @@ func TestExplainCosts(t *testing.T) {
 
 // TestExplainMade asks how addresses came about that were made, or were not for want of any to make them of: what is
 // left is what the reply's records have.
-func TestExplainMade(t *testing.T) {
+func TestExplainSynthesized(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpstream(t, "four.test. 300 IN A 192.0.2.1", "short.test. 20 IN A 192.0.2.2", "six.test. 100 IN AAAA 2001:db8::6", "long.test. 900 IN A 192.0.2.3")

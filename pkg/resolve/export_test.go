@@ -4,7 +4,7 @@ package resolve
 
 // Find is the canonical name that is looked up in place of name.
 func (rs *Rewrites) Find(name []byte) []byte {
-	to, rule := rs.find(nil, name)
+	to, rule := rs.match(nil, name)
 	if rule == nil {
 		return name
 	}
@@ -12,4 +12,4 @@ func (rs *Rewrites) Find(name []byte) []byte {
 }
 
 // Walked is how many records the answer had that the worker led back last.
-func (l *Worker) Walked() int { return len(l.way.tail.Records) }
+func (l *Worker) Walked() int { return len(l.restorer.tail.Records) }

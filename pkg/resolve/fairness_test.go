@@ -24,7 +24,7 @@ import (
 )
 
 // A slowpoke is an upstream that answers every query with one address, when it may.
-type slowpoke struct {
+type slowUpstream struct {
 	delay   time.Duration // of each answer; 0: none comes
 	each    time.Duration // what it works on one: others wait in a queue
 	mu      sync.Mutex    // guards all below
@@ -32,7 +32,7 @@ type slowpoke struct {
 }
 
 // Ask implements resolve.Asker.
-func (s *slowpoke) Ask(q []byte, until time.Time, to wire.AnswerReceiver, _ *wire.SendBatch) {
+func (s *slowUpstream) Ask(q []byte, until time.Time, to wire.AnswerReceiver, _ *wire.SendBatch) {
 	now := time.Now()
 	s.mu.Lock()
 	if s.engaged.Before(now) {
@@ -131,20 +131,20 @@ func TestFairness(t *testing.T) {
 	const others, rate, flood = 9, 50, 100_000
 	for _, tt := range []struct {
 		name     string
-		upstream *slowpoke
+		upstream *slowUpstream
 		greedy   int // clients that flood
 		client   int // what one client may have
 		answered bool
 	}{
-		{"silent", &slowpoke{}, 1, 256, false},
-		{"slow", &slowpoke{delay: 50 * time.Millisecond}, 1, 256, true},
-		{"overloaded", &slowpoke{delay: time.Millisecond, each: time.Millisecond}, 1, 256, true},
-		{"silent, no bound per client", &slowpoke{}, 1, 0, false},
-		{"slow, no bound per client", &slowpoke{delay: 50 * time.Millisecond}, 1, 0, true},
-		{"overloaded, no bound per client", &slowpoke{delay: time.Millisecond, each: time.Millisecond}, 1, 0, true},
-		{"silent, seven greedy clients", &slowpoke{}, 7, 0, false},
-		{"slow, seven greedy clients", &slowpoke{delay: 50 * time.Millisecond}, 7, 0, true},
-		{"slow, a hundred greedy clients", &slowpoke{delay: 50 * time.Millisecond}, 100, 0, true},
+		{"silent", &slowUpstream{}, 1, 256, false},
+		{"slow", &slowUpstream{delay: 50 * time.Millisecond}, 1, 256, true},
+		{"overloaded", &slowUpstream{delay: time.Millisecond, each: time.Millisecond}, 1, 256, true},
+		{"silent, no bound per client", &slowUpstream{}, 1, 0, false},
+		{"slow, no bound per client", &slowUpstream{delay: 50 * time.Millisecond}, 1, 0, true},
+		{"overloaded, no bound per client", &slowUpstream{delay: time.Millisecond, each: time.Millisecond}, 1, 0, true},
+		{"silent, seven greedy clients", &slowUpstream{}, 7, 0, false},
+		{"slow, seven greedy clients", &slowUpstream{delay: 50 * time.Millisecond}, 7, 0, true},
+		{"slow, a hundred greedy clients", &slowUpstream{delay: 50 * time.Millisecond}, 100, 0, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -202,7 +202,7 @@ func TestIdleNode(t *testing.T) {
 	t.Parallel()
 	for _, names := range []int{400, 3300} {
 		synctest.Test(t, func(t *testing.T) {
-			p := plan(t, &slowpoke{delay: time.Second})
+			p := plan(t, &slowUpstream{delay: time.Second})
 			p.Waiting = 16384
 			r := newResolver(t, p)
 			pod := newPod(t, r, 0)
@@ -217,10 +217,10 @@ func TestIdleNode(t *testing.T) {
 
 // TestReturnsPlaces has a client take all places that it can get before a second one asks. The first gets
 // none of those that become free until the second has its share.
-func TestReturnsPlaces(t *testing.T) {
+func TestPlacesAreReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := plan(t, &slowpoke{delay: 500 * time.Millisecond})
+		p := plan(t, &slowUpstream{delay: 500 * time.Millisecond})
 		p.Waiting = 16384
 		r := newResolver(t, p)
 		first, second := newPod(t, r, 0), newPod(t, r, 1)
@@ -250,7 +250,7 @@ func TestForgedAddress(t *testing.T) {
 		t.Run(fmt.Sprint(addresses), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				p := plan(t, &slowpoke{delay: 500 * time.Millisecond})
+				p := plan(t, &slowUpstream{delay: 500 * time.Millisecond})
 				p.Waiting = 16384
 				r := newResolver(t, p)
 				forger, plain, proven, stream := newPod(t, r, 0), newPod(t, r, 0), newPod(t, r, 0), newPod(t, r, 0)
@@ -309,7 +309,7 @@ func packWithCookie(tb testing.TB, r *resolve.Resolver, from wire.Peer, name str
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		u := &slowpoke{delay: 2 * time.Second}
+		u := &slowUpstream{delay: 2 * time.Second}
 		pl := plan(t, u)
 		pl.PerClient, pl.Deadline = 10, 4*time.Second
 		var log bytes.Buffer
@@ -372,7 +372,7 @@ func TestNewcomer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const places = 32
-		p := plan(t, &slowpoke{delay: time.Second})
+		p := plan(t, &slowUpstream{delay: time.Second})
 		p.Inflight = places
 		r := newResolver(t, p)
 		greedy := newPod(t, r, 0)
@@ -417,7 +417,7 @@ func TestRefreshesGiveWay(t *testing.T) {
 		t.Run(fmt.Sprintf("%d of 8 places", tt.taken), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				p := plan(t, &slowpoke{delay: time.Second})
+				p := plan(t, &slowUpstream{delay: time.Second})
 				p.Inflight = 8
 				p.Cache.SetPrefetch(cache.Prefetch{Hits: 2, Remaining: 0.1})
 				r := newResolver(t, p)

@@ -14,7 +14,7 @@ import (
 
 // A parrot is an upstream that answers whatever it is told to, behind a header
 // and question that fit.
-type parrot struct {
+type fuzzUpstream struct {
 	flags  [2]byte
 	counts [6]byte
 	rest   []byte
@@ -22,7 +22,7 @@ type parrot struct {
 }
 
 // Ask implements resolve.Asker.
-func (p *parrot) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
+func (p *fuzzUpstream) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 	var dst []byte
 	end := 12 + bytes.IndexByte(q[12:], 0) + 5
 	dst = append(dst, 0, 0, 0x80|p.flags[0]&0x07, p.flags[1], 0, 1)
@@ -59,7 +59,7 @@ func FuzzAnswer(f *testing.F) {
 		if len(flags) < 2 || len(counts) < 6 || len(rest) > 60_000 {
 			return
 		}
-		u := &parrot{rest: rest}
+		u := &fuzzUpstream{rest: rest}
 		copy(u.flags[:], flags)
 		copy(u.counts[:], counts)
 		r := newResolver(t, plan(t, u))

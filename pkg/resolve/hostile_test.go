@@ -20,7 +20,7 @@ import (
 )
 
 // TestDetourOdd sends every odd packet where all that leads aside is configured: they get what they get elsewhere.
-func TestDetourOdd(t *testing.T) {
+func TestRedirectOdd(t *testing.T) {
 	t.Parallel()
 	p := plan(t, newUpstream(t, "www.test. 300 IN A 192.0.2.1", `www.test. 300 IN TYPE65280 \# 2 abcd`))
 	p.Version, p.Hostname, p.Self = "v9", "node-7", "a1b2c3"
@@ -46,7 +46,7 @@ func TestDetourOdd(t *testing.T) {
 
 // TestDetourFlags asks for what every part answers with all bits, classes and sizes that a query may have: each gets a
 // reply to its own question that fits, and only those that are for addresses have some made.
-func TestDetourFlags(t *testing.T) {
+func TestRedirectFlags(t *testing.T) {
 	t.Parallel()
 	s := shop(time.Now())
 	inSync(s)
@@ -85,13 +85,13 @@ func TestDetourFlags(t *testing.T) {
 			}
 		}
 	}
-	if st := r.Stats(); st.Panics != 0 || st.Made == 0 {
-		t.Errorf("%d panics, %d made", st.Panics, st.Made)
+	if st := r.Stats(); st.Panics != 0 || st.Synthesized == 0 {
+		t.Errorf("%d panics, %d made", st.Panics, st.Synthesized)
 	}
 }
 
 // TestDetourLongest asks by names of 255 octets, and by such as a rule makes one of 255 octets of, and of 256.
-func TestDetourLongest(t *testing.T) {
+func TestRedirectLongest(t *testing.T) {
 	t.Parallel()
 	label := strings.Repeat("a", 62)
 	fill := strings.Repeat(label+".", 3) // 189 octets
@@ -133,7 +133,7 @@ func TestDetourLongest(t *testing.T) {
 
 // TestDetourHuge leads to a set that fills a message, from everywhere: what does not fit any more behind the way there,
 // by longer names, or as longer addresses, is left out, and the reply says so.
-func TestDetourHuge(t *testing.T) {
+func TestRedirectHuge(t *testing.T) {
 	t.Parallel()
 	s := shop(time.Now())
 	addrs := make([]string, 5000)
@@ -185,7 +185,7 @@ func TestDetourHuge(t *testing.T) {
 
 // TestDetourKept has clients wait for the second question whose first one had an answer of nearly a message: little of
 // it is kept for each, and that is what they get if nothing comes of the second.
-func TestDetourKept(t *testing.T) {
+func TestRedirectFirstAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpstream(t)
@@ -238,7 +238,7 @@ func TestDetourKept(t *testing.T) {
 }
 
 // TestDetourLogType has the log say what was asked where the question for what addresses are made of has no answer.
-func TestDetourLogType(t *testing.T) {
+func TestRedirectLogType(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	p := plan(t, newUpstream(t))

@@ -15,13 +15,13 @@ import (
 
 // A canned upstream answers every query at once with one address, and allocates
 // nothing: what is measured with it is the resolver.
-type canned struct {
+type fixedUpstream struct {
 	reply []byte // an answer to the longest name, whose question is written over
 	err   error  // not nil: comes in place of an answer
 }
 
 // newCanned makes an upstream for names as long as missName.
-func newCanned(tb testing.TB) *canned {
+func newCanned(tb testing.TB) *fixedUpstream {
 	tb.Helper()
 	m := question(missName, dns.TypeA)
 	m.Response, m.RecursionAvailable, m.Compress = true, true, true
@@ -31,11 +31,11 @@ func newCanned(tb testing.TB) *canned {
 	}
 	m.Answer = []dns.RR{rr}
 	m.SetEdns0(1232, false)
-	return &canned{reply: pack(tb, m)}
+	return &fixedUpstream{reply: pack(tb, m)}
 }
 
 // Ask implements resolve.Asker.
-func (c *canned) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
+func (c *fixedUpstream) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 	if c.err != nil {
 		to.Answered(nil, c.err, batch)
 		return

@@ -32,9 +32,9 @@ import (
 //	a name of our own loop probes         REFUSED, see probe.go
 
 // fault answers a packet that is no query.
-func (l *Worker) fault(fault wire.Fault, pkt []byte, from *wire.Peer, dst []byte) ([]byte, wire.Verdict) {
-	l.tally.fault(fault)
-	switch fault {
+func (l *Worker) answerFault(answerFault wire.Fault, pkt []byte, from *wire.Peer, dst []byte) ([]byte, wire.Verdict) {
+	l.tally.fault(answerFault)
+	switch answerFault {
 	case wire.FaultFormErr:
 		l.tally.response(SourceRefused, wire.RcodeFormErr)
 		return wire.AppendFault(dst, pkt, wire.RcodeFormErr), wire.Answered
@@ -57,25 +57,25 @@ func oddType(t uint16) bool { return t >= 128 && t <= 255 || t == wire.TypeOPT |
 func isTransfer(t uint16) bool { return t == wire.TypeAXFR || t == wire.TypeIXFR }
 
 // odd answers a well-formed query that is for no record of class IN.
-func (l *Worker) odd(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (l *Worker) answerOdd(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	q := &l.q
 	start := len(dst)
 	switch {
 	case q.Class == wire.ClassIN && isTransfer(q.Type):
-		return l.transfer(from, now, dst)
+		return l.answerTransfer(from, now, dst)
 	case q.Class == wire.ClassIN && q.Type == wire.TypeANY:
 		dst = q.AppendRecord(dst, wire.TypeHINFO, 3600, []byte("\x07RFC8482\x00"), &l.opts)
 	case q.Class == wire.ClassCH && q.Type == wire.TypeTXT:
 		text := l.identity()
 		if text == "" {
-			return l.empty(SourceRefused, wire.RcodeRefused, from, now, dst)
+			return l.answerEmpty(SourceRefused, wire.RcodeRefused, from, now, dst)
 		}
 		data := append([]byte{byte(len(text))}, text...)
 		dst = q.AppendRecord(dst, wire.TypeTXT, 0, data, &l.opts)
 	default:
-		return l.empty(SourceRefused, wire.RcodeRefused, from, now, dst)
+		return l.answerEmpty(SourceRefused, wire.RcodeRefused, from, now, dst)
 	}
-	return l.answered(SourceLocal, dst, start, from, now), wire.Answered
+	return l.finishReply(SourceLocal, dst, start, from, now), wire.Answered
 }
 
 // identity is the text for the CH name that was asked, empty for none.
@@ -86,15 +86,52 @@ func (l *Worker) identity() string {
 	case "\x08hostname\x04bind\x00", "\x02id\x06server\x00":
 		return l.plan.Hostname
 	}
-	if l.knowsSelf() {
+	if l.isSelfIdentity() {
 		return l.plan.Self
 	}
 	return ""
 }
 
 // empty answers with an rcode and nothing else.
-func (l *Worker) empty(source Source, rcode int, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (l *Worker) answerEmpty(source Source, rcode int, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	start := len(dst)
 	dst = l.q.AppendEmpty(dst, rcode, &l.opts)
-	return l.answered(source, dst, start, from, now), wire.Answered
+	return l.finishReply(source, dst, start, from, now), wire.Answered
+}
+
+// SelfName is the name, of class CH and type TXT, whose answer is [Plan.Self]. By
+// it an agent proves to itself that what is sent to an address reaches its own
+// sockets, and what reads them works.
+const SelfName = "self.node-cache."
+
+const selfName = "\x04self\x0anode-cache\x00" // SelfName in wire form
+
+// asksSelf reports whether the query in hand is the agent's to itself, which comes from an
+// address of this machine.
+func (l *Worker) isSelfQuery(from *wire.Peer) bool {
+	return l.q.Class == wire.ClassCH && l.q.Type == wire.TypeTXT && len(l.plan.self) > 0 && string(l.q.Name()) == selfName &&
+		l.plan.Local != nil && l.plan.Local(from.Addr.Addr())
+}
+
+// self answers the agent. It takes the way of every answer from memory, but is in
+// no count and no log: those are of clients, and it asks several times a second.
+func (l *Worker) answerSelf(from *wire.Peer, now time.Time, dst []byte) []byte {
+	l.initReplyOptions(from, now)
+	return l.q.AppendRecord(dst, wire.TypeTXT, 0, l.plan.self, &l.opts)
+}
+
+// knowsSelf reports whether the name is SelfName behind this agent's text as a label. Any
+// client that knows the text may have it confirmed: so the doctor finds out, from a pod,
+// which agent answers there.
+func (l *Worker) isSelfIdentity() bool {
+	name := l.q.Name()
+	n := len(l.plan.self)
+	return n > 1 && len(name) == n+len(selfName) && string(name[n:]) == selfName && string(name[:n]) == string(l.plan.self)
+}
+
+// isReturned tells whether the query in hand is one that went out to an upstream from here and has come back. It must
+// not go out again.
+func (l *Worker) isLoop() bool {
+	name := l.q.Name()
+	return wire.IsLoopName(name) && l.plan.Loop != nil && l.plan.Loop(name)
 }

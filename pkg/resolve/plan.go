@@ -43,7 +43,7 @@ type TTLs struct {
 type extras struct {
 	rewrites *Rewrites
 	static   *static.Static
-	six      *DNS64
+	dns64    *DNS64
 }
 
 // A Plan is everything a configuration says about answers. It is built whole and
@@ -106,7 +106,7 @@ func (p *Plan) compile() {
 	}
 	p.extras = nil
 	if p.Rewrites != nil || p.Static != nil || p.DNS64 != nil {
-		p.extras = &extras{rewrites: p.Rewrites, static: p.Static, six: p.DNS64}
+		p.extras = &extras{rewrites: p.Rewrites, static: p.Static, dns64: p.DNS64}
 	}
 	p.routes = make(map[string]*Route, len(p.Routes))
 	for i := range p.Routes {

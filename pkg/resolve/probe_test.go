@@ -12,7 +12,7 @@ import (
 
 // TestReturned has queries with loop names come in: one that went out from here goes no further, one that did not is
 // like any other.
-func TestReturned(t *testing.T) {
+func TestLoop(t *testing.T) {
 	t.Parallel()
 	const name = "000102030405060708090a0b0c0d0e0f.loop.node-cache.example."
 	for _, tt := range []struct {

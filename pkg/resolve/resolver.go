@@ -22,17 +22,17 @@ type Config struct {
 
 // A Resolver answers queries by its plan. It is safe for use by many goroutines.
 type Resolver struct {
-	plan      atomic.Pointer[Plan]
-	now       func() time.Time
-	epoch     time.Time // when it was made
-	log       *slog.Logger
-	cookies   cookieJar
-	flights   flights
-	cuts      cuts
-	transfers atomic.Int32 // under way
-	flying    sync.WaitGroup
-	spare     sync.Pool // of *Worker, see comeBack
-	counts    counters
+	plan       atomic.Pointer[Plan]
+	now        func() time.Time
+	epoch      time.Time // when it was made
+	log        *slog.Logger
+	cookies    cookieSecret
+	queries    queryTable
+	cuts       cutFilter
+	transfers  atomic.Int32 // under way
+	pending    sync.WaitGroup
+	workerPool sync.Pool // of *Worker, see comeBack
+	counts     counters
 }
 
 // New makes a resolver.
@@ -47,14 +47,14 @@ func New(cfg Config) (*Resolver, error) {
 	if err := r.cookies.init(cfg.Rand); err != nil {
 		return nil, err
 	}
-	r.flights.init()
+	r.queries.init()
 	r.cuts.init()
 	r.Swap(cfg.Plan)
 	return r, nil
 }
 
 // age is a moment as the time since the resolver was made: a third of the room.
-func (r *Resolver) age(now time.Time) time.Duration { return now.Sub(r.epoch) }
+func (r *Resolver) sinceStart(now time.Time) time.Duration { return now.Sub(r.epoch) }
 
 // Swap makes plan the one that queries see from now on. Flights under way end
 // by the plan they began with. The resolver owns plan from here.
@@ -68,6 +68,6 @@ func (r *Resolver) Swap(plan *Plan) {
 // client's session.
 func (r *Resolver) Run(ctx context.Context) error {
 	<-ctx.Done()
-	r.flying.Wait()
+	r.pending.Wait()
 	return nil
 }

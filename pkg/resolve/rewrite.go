@@ -40,13 +40,13 @@ type Rewrite struct {
 // below that, and with a suffix rule those that have the new suffix get the old one. A
 // name that holds a dot within a label is none of those that rules are about.
 type Rewrites struct {
-	rules []rewrite
-	exact map[string]int // index of the first exact rule, by canonical name
-	loose []int          // indices of the others, in order
+	rules    []rewriteRule
+	exact    map[string]int // index of the first exact rule, by canonical name
+	patterns []int          // indices of the others, in order
 }
 
 // A rewrite is a rule as it is used.
-type rewrite struct {
+type rewriteRule struct {
 	Rewrite
 	name []byte // with RewriteExact: To in wire form
 }
@@ -56,12 +56,12 @@ type rewrite struct {
 func NewRewrites(rules []Rewrite) (*Rewrites, error) {
 	rs := &Rewrites{exact: map[string]int{}}
 	for i, rule := range rules {
-		r := rewrite{Rewrite: rule}
+		r := rewriteRule{Rewrite: rule}
 		switch {
 		case rule.From == "":
 			return nil, fmt.Errorf("rewrite rule %d: it is for nothing", i)
 		case rule.Kind != RewriteExact:
-			rs.loose = append(rs.loose, i)
+			rs.patterns = append(rs.patterns, i)
 		default:
 			from, ok := appendName(nil, []byte(rule.From))
 			to, good := appendName(nil, []byte(rule.To))
@@ -80,15 +80,15 @@ func NewRewrites(rules []Rewrite) (*Rewrites, error) {
 
 // find appends to dst the name that is looked up in place of name, and gives the rule
 // that says so; nil: none does.
-func (rs *Rewrites) find(dst, name []byte) ([]byte, *rewrite) {
+func (rs *Rewrites) match(dst, name []byte) ([]byte, *rewriteRule) {
 	first, found := rs.exact[string(name)]
 	if !found {
 		first = len(rs.rules)
 	}
-	if len(rs.loose) > 0 {
+	if len(rs.patterns) > 0 {
 		var room [wire.MaxName]byte
-		text, ok := appendFlat(room[:0], name)
-		for _, i := range rs.loose {
+		text, ok := appendPlainText(room[:0], name)
+		for _, i := range rs.patterns {
 			if !ok || i > first {
 				break
 			}
@@ -104,21 +104,21 @@ func (rs *Rewrites) find(dst, name []byte) ([]byte, *rewrite) {
 }
 
 // of appends the name that the rule makes of name, one that it fits.
-func (r *rewrite) of(dst, name []byte) []byte {
+func (r *rewriteRule) target(dst, name []byte) []byte {
 	if r.Kind == RewriteExact {
 		return append(dst, r.name...)
 	}
 	var room [wire.MaxName]byte
-	text, _ := appendFlat(room[:0], name)
+	text, _ := appendPlainText(room[:0], name)
 	to, _ := r.apply(dst, text)
 	return to
 }
 
 // apply appends the name that a loose rule makes of the one with a text. It is false
 // if it makes none.
-func (r *rewrite) apply(dst, text []byte) ([]byte, bool) {
+func (r *rewriteRule) apply(dst, text []byte) ([]byte, bool) {
 	if r.Kind == RewriteSuffix {
-		return swapEnd(dst, text, r.From, r.To)
+		return replaceSuffix(dst, text, r.From, r.To)
 	}
 	rest, ok := bytes.CutPrefix(text, []byte(r.From))
 	if !ok || len(r.To)+len(rest) > wire.MaxName {
@@ -130,7 +130,7 @@ func (r *rewrite) apply(dst, text []byte) ([]byte, bool) {
 
 // swapEnd appends the name whose text is this one with another end. It is false if
 // the text has not the end from, or that is no name.
-func swapEnd(dst, text []byte, from, to string) ([]byte, bool) {
+func replaceSuffix(dst, text []byte, from, to string) ([]byte, bool) {
 	kept := len(text) - len(from)
 	if kept < 0 || string(text[kept:]) != from || kept+len(to) > wire.MaxName {
 		return dst, false
@@ -141,7 +141,7 @@ func swapEnd(dst, text []byte, from, to string) ([]byte, bool) {
 
 // appendFlat appends the text of a canonical name: its labels with dots between them,
 // and nothing escaped. It is false if a dot is in a label.
-func appendFlat(dst, name []byte) ([]byte, bool) {
+func appendPlainText(dst, name []byte) ([]byte, bool) {
 	for off := 0; name[off] != 0; {
 		next := off + 1 + int(name[off])
 		label := name[off+1 : next]
@@ -179,23 +179,23 @@ func appendName(dst, text []byte) ([]byte, bool) {
 
 // A reversal leads names of an answer back, see Rewrites. Its slices are canonical
 // names.
-type reversal struct {
-	rule          *rewrite
-	sought, asked []byte
+type reverseRenamer struct {
+	rule              *rewriteRule
+	lookupName, asked []byte
 }
 
 // Rename implements [wire.Renamer].
-func (r *reversal) Rename(dst, name []byte) ([]byte, bool) {
+func (r *reverseRenamer) Rename(dst, name []byte) ([]byte, bool) {
 	if r.rule.Kind == RewriteSuffix && r.rule.To != "" {
 		var room [wire.MaxName]byte
-		text, ok := appendFlat(room[:0], name)
+		text, ok := appendPlainText(room[:0], name)
 		if !ok {
 			return dst, false
 		}
-		return swapEnd(dst, text, r.rule.To, r.rule.From)
+		return replaceSuffix(dst, text, r.rule.To, r.rule.From)
 	}
-	kept := len(name) - len(r.sought)
-	if kept < 0 || kept+len(r.asked) > wire.MaxName || string(name[kept:]) != string(r.sought) || !isLabelAt(name, kept) {
+	kept := len(name) - len(r.lookupName)
+	if kept < 0 || kept+len(r.asked) > wire.MaxName || string(name[kept:]) != string(r.lookupName) || !isLabelAt(name, kept) {
 		return dst, false
 	}
 	return append(append(dst, name[:kept]...), r.asked...), true

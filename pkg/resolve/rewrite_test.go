@@ -184,7 +184,7 @@ func sortedGist(text string) []string {
 
 // TestRewriteShares has clients of a name and of what is looked up in its place wait for one flight, and be bounded as
 // one.
-func TestRewriteShares(t *testing.T) {
+func TestRewriteSharesQueries(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, "www.test. 300 IN A 192.0.2.1")
 	u.gate = make(chan struct{})

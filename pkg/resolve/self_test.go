@@ -59,7 +59,7 @@ func TestSelf(t *testing.T) {
 }
 
 // TestSelfOfOthers is counted as any CHAOS name is: a client elsewhere does not get the agent's name, but can have it confirmed.
-func TestSelfOfOthers(t *testing.T) {
+func TestSelfRemoteClients(t *testing.T) {
 	t.Parallel()
 	p := plan(t, newUpstream(t))
 	p.Self = "a1b2c3"

@@ -11,7 +11,7 @@ import (
 // see flightRoom.
 func TestFlightSize(t *testing.T) {
 	t.Parallel()
-	if got := unsafe.Sizeof(flight{}); got > 512 {
+	if got := unsafe.Sizeof(inFlight{}); got > 512 {
 		t.Errorf("a flight has %d octets, at most 512 are cheap", got)
 	}
 }

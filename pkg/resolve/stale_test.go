@@ -3,10 +3,8 @@
 package resolve_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"sync"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,285 +15,393 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A moody upstream answers as its mood is: with records, with a failure, late or not
-// at all. It is a resolve.Asker.
-type moody struct {
-	tb testing.TB
-
-	mu    sync.Mutex // guards all below
-	mood  string
-	asked int
+// late is a play with an answer for www.test. that is past its time.
+func late(t *testing.T) *stateTest {
+	t.Helper()
+	y := newPlay(t)
+	y.prepare(t, "late")
+	return y
 }
 
-func (u *moody) be(mood string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.mood, u.asked = mood, 0
+// TestOverdue follows a flight that is overdue: all who wait are relieved at once and
+// no longer counted, who comes later never waits, and the flight refreshes what is held.
+func TestOverdue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		y := late(t)
+		y.u.be("slow")
+		pkt := pack(t, query("www.test.", dns.TypeA))
+		clients := make([]*client, 5)
+		start := time.Now()
+		for i := range clients {
+			clients[i] = newClient(y.r, i%2 == 0)
+			clients[i].send(pkt)
+			time.Sleep(10 * time.Millisecond)
+		}
+		if s := y.r.Stats(); s.Waiting != 5 || s.Inflight != 1 {
+			t.Errorf("%d wait for %d flights, want 5 for 1", s.Waiting, s.Inflight)
+		}
+		for i, c := range clients {
+			got := unpack(t, <-c.got)
+			if took := time.Since(start); took != 200*time.Millisecond || say(got) != "NOERROR | www.test. 30 192.0.2.1 ede=3" {
+				t.Errorf("client %d got %s after %s, want the late answer after 200 ms", i, say(got), took)
+			}
+		}
+		synctest.Wait()
+		if s := y.r.Stats(); s.Waiting != 0 || s.Inflight != 1 {
+			t.Errorf("afterwards %d wait for %d flights, want none, for 1", s.Waiting, s.Inflight)
+		}
+		if got := y.ask(t, query("www.test.", dns.TypeA)); got != oldAtOnce {
+			t.Errorf("who comes then gets %s", got)
+		}
+		if got, joined := y.held(t, query("www.test.", dns.TypeA)), y.r.Stats().Joined; got != heldResting || joined != 4 {
+			t.Errorf("held %s, %d joined; who comes then does not join", got, joined)
+		}
+		y.settle()
+		if took := time.Since(start); took < 300*time.Millisecond || took > 320*time.Millisecond {
+			t.Errorf("the flight ended after %s", took)
+		}
+		if got := y.ask(t, query("www.test.", dns.TypeA)); got != "NOERROR | www.test. 100 192.0.2.2, cache after 0s" || y.u.count() != 1 {
+			t.Errorf("and then %s, after %d queries upstream", got, y.u.count())
+		}
+	})
 }
 
-func (u *moody) count() int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.asked
+// TestOverdueRefresh has the refresh of an answer that is due take so long that the
+// answer's time ends meanwhile: who joins then has a late answer.
+func TestOverdueRefresh(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		y, m := newPlay(t), query("www.test.", dns.TypeA)
+		y.ask(t, m)
+		y.ask(t, m)
+		time.Sleep(98 * time.Second)
+		y.u.be("silent")
+		start := time.Now()
+		for _, want := range []struct {
+			at    time.Duration // since the refresh began
+			reply string
+		}{
+			{0, "NOERROR | www.test. 2 192.0.2.1, cache after 0s"},
+			{1900 * time.Millisecond, "NOERROR | www.test. 1 192.0.2.1, cache after 0s"},
+			{2100 * time.Millisecond, oldAtOnce},
+			{2200 * time.Millisecond, oldAtOnce},
+			{3900 * time.Millisecond, oldAtOnce},
+		} {
+			time.Sleep(want.at - time.Since(start))
+			if got := y.ask(t, m); got != want.reply {
+				t.Errorf("after %s: %s, want %s", want.at, got, want.reply)
+			}
+		}
+		if got := y.u.count(); got != 1 {
+			t.Errorf("%d queries upstream, want 1", got)
+		}
+		y.settle()
+		if s := y.r.Stats(); s.Waiting != 0 {
+			t.Errorf("%d wait", s.Waiting)
+		}
+	})
 }
 
-// Ask implements resolve.Asker.
-func (u *moody) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
-	u.mu.Lock()
-	mood := u.mood
-	u.asked++
-	u.mu.Unlock()
-	put := func(wait time.Duration, answer []byte, err error) {
-		time.AfterFunc(wait, func() {
-			var batch wire.SendBatch
-			to.Answered(answer, err, &batch)
-			batch.Flush()
+// TestOverdueBetweenMissAndResolve has a query that AnswerFromMemory missed while the flight was in
+// time, and that Resolve brings to it when it is overdue.
+func TestOverdueBetweenMissAndResolve(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		y := late(t)
+		y.u.be("silent")
+		pkt := pack(t, query("www.test.", dns.TypeA))
+		first, second := newClient(y.r, false), newClient(y.r, false)
+		first.send(pkt)
+		time.Sleep(199 * time.Millisecond)
+		now := time.Now()
+		if _, verdict := second.worker.AnswerFromMemory(pkt, &second.from, now, nil); verdict != wire.Missed {
+			t.Fatalf("verdict %v, want a miss", verdict)
+		}
+		time.Sleep(2 * time.Millisecond)
+		second.worker.Resolve(&second.from, now, second)
+		second.worker.Flush(time.Now())
+		for i, c := range []*client{first, second} {
+			select {
+			case got := <-c.got:
+				if say(unpack(t, got)) != "NOERROR | www.test. 30 192.0.2.1 ede=3" {
+					t.Errorf("client %d got %s", i, say(unpack(t, got)))
+				}
+			default:
+				t.Errorf("client %d waits still", i)
+			}
+		}
+		y.settle()
+		if s := y.r.Stats(); s.Joined != 1 || s.Waiting != 0 {
+			t.Errorf("%d joined, %d wait", s.Joined, s.Waiting)
+		}
+	})
+}
+
+// TestLateGone has the late answer taken out while its flight is overdue: who waits
+// goes on waiting.
+func TestStaleGone(t *testing.T) {
+	t.Parallel()
+	for mood, want := range map[string]string{
+		"slow":   "NOERROR | www.test. 100 192.0.2.2, upstream after 300ms",
+		"silent": "SERVFAIL ede=22, failure after 4s",
+	} {
+		t.Run(mood, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				y := late(t)
+				y.u.be(mood)
+				time.AfterFunc(100*time.Millisecond, func() { y.p.Cache.Flush([]byte{0}) })
+				if got := y.ask(t, query("www.test.", dns.TypeA)); got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
 		})
 	}
-	switch mood {
-	case "slow":
-		put(300*time.Millisecond, u.answer(q, "good"), nil)
-	case "silent":
-		put(time.Until(until), nil, context.DeadlineExceeded)
-	case "failing":
-		to.Answered(nil, errors.New("refused"), batch)
-	case "garbage":
-		to.Answered([]byte("garbage, and no message at all"), nil, batch)
-	default:
-		to.Answered(u.answer(q, mood), nil, batch)
-	}
 }
 
-func (u *moody) answer(q []byte, mood string) []byte {
-	m := unpack(u.tb, q)
-	r := new(dns.Msg).SetReply(m)
-	r.Compress = true
-	soa := "test. 20 IN SOA ns.test. host.test. 1 3600 600 86400 20"
-	var answer, authority string
-	switch mood {
-	case "old":
-		answer = m.Question[0].Name + " 100 IN A 192.0.2.1"
-	case "good":
-		answer = m.Question[0].Name + " 100 IN A 192.0.2.2"
-	case "zero":
-		answer = m.Question[0].Name + " 0 IN A 192.0.2.2"
-	case "SERVFAIL":
-		r.Rcode = dns.RcodeServerFailure
-	case "NXDOMAIN":
-		r.Rcode, authority = dns.RcodeNameError, soa
-	case "NODATA":
-		authority = soa
-	case "NXDOMAIN without SOA":
-		r.Rcode = dns.RcodeNameError
-	default:
-		u.tb.Errorf("no such mood: %q", mood)
-	}
-	for text, section := range map[string]*[]dns.RR{answer: &r.Answer, authority: &r.Ns} {
-		if text == "" {
-			continue
-		}
-		rr, err := dns.NewRR(text)
-		if err != nil {
-			u.tb.Error(err)
-		}
-		*section = append(*section, rr)
-	}
-	return pack(u.tb, r)
-}
-
-// A play is a resolver with a moody upstream and late answers, in virtual time.
-type play struct {
-	u *moody
-	p *resolve.Plan
-	r *resolve.Resolver
-}
-
-func newPlay(t *testing.T) *play {
-	t.Helper()
-	u := &moody{tb: t, mood: "old"}
-	p := plan(t, u)
-	p.Cache.SetServeStale(cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second})
-	p.Cache.SetPrefetch(cache.Prefetch{Hits: 2, Remaining: 0.1})
-	return &play{u: u, p: p, r: newResolver(t, p)}
-}
-
-// query is a question with EDNS, so that Extended DNS Errors are seen.
-func query(name string, rrtype uint16) *dns.Msg {
-	m := question(name, rrtype)
-	m.SetEdns0(1232, false)
-	return m
-}
-
-// ask gives the reply in one line, with where it came from and how long it took.
-func (y *play) ask(t *testing.T, m *dns.Msg) string {
-	t.Helper()
-	before, start := y.r.Stats().Responses, time.Now()
-	got := unpack(t, newClient(y.r, false).exchange(t, pack(t, m)))
-	took := time.Since(start)
-	source := "nowhere"
-	after := y.r.Stats().Responses
-	for i, name := range resolve.Sources() {
-		if sum(after[i][:]) > sum(before[i][:]) {
-			source = name
-		}
-	}
-	return fmt.Sprintf("%s, %s after %s", say(got), source, took)
-}
-
-// held is what the cache gives for a question.
-func (y *play) held(t *testing.T, m *dns.Msg) string {
-	t.Helper()
-	var q wire.Query
-	if q.Parse(pack(t, m)) != wire.FaultNone {
-		t.Fatal("the query cannot be read")
-	}
-	msg, state := y.p.Cache.Lookup(q.Key(), time.Now(), nil)
-	name := [...]string{"absent", "fresh", "fresh", "failed", "late", "resting"}[state]
-	if msg == nil {
-		return name
-	}
-	return name + " " + say(unpack(t, msg))
-}
-
-// settle waits until nothing is under way.
-func (y *play) settle() {
-	synctest.Wait()
-	for y.r.Stats().Inflight > 0 {
-		time.Sleep(10 * time.Millisecond)
-		synctest.Wait()
-	}
-}
-
-// prepare brings www.test. into a state of the cache.
-func (y *play) prepare(t *testing.T, state string) {
-	t.Helper()
-	m := query("www.test.", dns.TypeA)
-	if state == "absent" {
-		return
-	}
-	y.u.be("old")
-	y.ask(t, m)
-	switch state {
-	case "fresh":
-		time.Sleep(10 * time.Second)
-	case "due":
-		y.ask(t, m)
-		time.Sleep(95 * time.Second)
-	case "late":
-		time.Sleep(110 * time.Second)
-	case "resting":
-		time.Sleep(110 * time.Second)
-		y.u.be("SERVFAIL")
-		y.ask(t, m)
-		time.Sleep(500 * time.Millisecond)
-	case "expired":
-		time.Sleep(100*time.Second + time.Hour)
-	default:
-		t.Fatalf("no such state: %q", state)
-	}
-}
-
-const (
-	oldFresh   = "NOERROR | www.test. 90 192.0.2.1, cache after 0s"
-	oldDue     = "NOERROR | www.test. 5 192.0.2.1, cache after 0s"
-	oldLate    = "NOERROR | www.test. 30 192.0.2.1 ede=3, stale after 200ms"
-	oldAtOnce  = "NOERROR | www.test. 30 192.0.2.1 ede=3, stale after 0s"
-	newAtOnce  = "NOERROR | www.test. 100 192.0.2.2, upstream after 0s"
-	newSlowly  = "NOERROR | www.test. 100 192.0.2.2, upstream after 300ms"
-	denied     = "NXDOMAIN / test., upstream after 0s"
-	noData     = "NOERROR / test., upstream after 0s"
-	failedNow  = "SERVFAIL ede=22, failure after 0s"
-	failedLate = "SERVFAIL ede=22, failure after 4s"
-
-	heldNew     = "fresh NOERROR | www.test. 100 192.0.2.2"
-	heldDenied  = "fresh NXDOMAIN / test."
-	heldNoData  = "fresh NOERROR / test."
-	heldResting = "resting NOERROR | www.test. 30 192.0.2.1"
-)
-
-// TestStateOfCacheByStateOfUpstream is the whole table of what a client gets: by what
-// is held of the name and what upstream is like. A recovered upstream failed the query
-// before, 1.1 s ago.
-func TestStateOfCacheByStateOfUpstream(t *testing.T) {
+// TestLateOtherwise is about queries that a late answer means something else for.
+func TestStaleFallbacks(t *testing.T) {
 	t.Parallel()
-	type cell struct {
-		reply string
-		asked int    // queries upstream for it
-		held  string // when they are over
+	for _, tt := range []struct {
+		name  string
+		alter func(*stateTest, *dns.Msg)
+		want  string
+		asked int
+	}{
+		{"not to be asked for upstream", func(_ *stateTest, m *dns.Msg) { m.RecursionDesired = false }, "REFUSED, refused after 0s", 0},
+		{"with the DO bit it is another question", func(_ *stateTest, m *dns.Msg) { m.IsEdns0().SetDo() }, "SERVFAIL ede=22, failure after 0s", 1},
+		{"of another type it is another question", func(_ *stateTest, m *dns.Msg) { m.Question[0].Qtype = dns.TypeAAAA }, "SERVFAIL ede=22, failure after 0s", 1},
+		{"turned off", func(y *stateTest, _ *dns.Msg) { y.p.Cache.SetServeStale(cache.ServeStale{}) }, "SERVFAIL ede=22, failure after 0s", 1},
+		{"turned shorter", func(y *stateTest, _ *dns.Msg) { y.p.Cache.SetServeStale(cache.ServeStale{Window: 5 * time.Second}) }, "SERVFAIL ede=22, failure after 0s", 1},
+		{"another TTL", func(y *stateTest, _ *dns.Msg) {
+			y.p.Cache.SetServeStale(cache.ServeStale{Window: time.Hour, TTL: 7 * time.Second})
+		}, "NOERROR | www.test. 7 192.0.2.1 ede=3, stale after 0s", 1},
+		{"without EDNS", func(_ *stateTest, m *dns.Msg) { m.Extra = nil }, "NOERROR | www.test. 30 192.0.2.1, stale after 0s", 1},
+		{"in another spelling", func(_ *stateTest, m *dns.Msg) { m.Question[0].Name = "WwW.tEsT." }, "NOERROR | WwW.tEsT. 30 192.0.2.1 ede=3, stale after 0s", 1},
+		{"without a route", func(y *stateTest, _ *dns.Msg) {
+			next := *y.p
+			next.Routes = nil
+			y.r.Swap(&next)
+		}, "SERVFAIL ede=22, failure after 0s", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				y, m := late(t), query("www.test.", dns.TypeA)
+				y.u.be("failing")
+				tt.alter(y, m)
+				if got := y.ask(t, m); got != tt.want || y.u.count() != tt.asked {
+					t.Errorf("got %s and %d queries upstream, want %s and %d", got, y.u.count(), tt.want, tt.asked)
+				}
+			})
+		})
 	}
-	// What is fresh is given, whatever upstream is like. What is due is, too, and upstream
-	// is asked, which changes what is held if there is an answer. What rests is given.
-	fresh := cell{oldFresh, 0, "fresh NOERROR | www.test. 90 192.0.2.1"}
-	due := cell{oldDue, 1, "fresh NOERROR | www.test. 5 192.0.2.1"}
-	resting := cell{oldAtOnce, 0, heldResting}
-	// Without anything that may be given it is all upstream's.
-	nothing := map[string]cell{
-		"good":      {newAtOnce, 1, heldNew},
-		"slow":      {newSlowly, 1, heldNew},
-		"SERVFAIL":  {failedNow, 1, "failed SERVFAIL"},
-		"NXDOMAIN":  {denied, 1, heldDenied},
-		"NODATA":    {noData, 1, heldNoData},
-		"silent":    {failedLate, 1, "failed SERVFAIL"},
-		"garbage":   {failedNow, 1, "failed SERVFAIL"},
-		"recovered": {newAtOnce, 1, heldNew},
+}
+
+// TestRestingWithoutRD answers from memory who asks for what is held.
+func TestBackoffWithoutRD(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		y, m := newPlay(t), query("www.test.", dns.TypeA)
+		y.prepare(t, "resting")
+		m.RecursionDesired = false
+		if got := y.ask(t, m); got != oldAtOnce {
+			t.Errorf("got %s, want %s", got, oldAtOnce)
+		}
+	})
+}
+
+// TestLateDenials gives denials past their time, too: the address of one family is
+// worth little to a client that gets SERVFAIL for the other.
+func TestStaleDenials(t *testing.T) {
+	t.Parallel()
+	for mood, want := range map[string]string{
+		"NXDOMAIN": "NXDOMAIN / test. ede=19, stale after 0s",
+		"NODATA":   "NOERROR / test. ede=3, stale after 0s",
+	} {
+		t.Run(mood, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				y, m := newPlay(t), query("www.test.", dns.TypeA)
+				y.u.be(mood)
+				y.ask(t, m)
+				time.Sleep(25 * time.Second)
+				y.u.be("failing")
+				for i := range 2 { // by a flight that fails, and at rest
+					if got := y.ask(t, m); got != want || y.u.count() != 1 {
+						t.Errorf("reply %d: %s and %d queries upstream, want %s and 1", i, got, y.u.count(), want)
+					}
+				}
+			})
+		})
 	}
-	table := map[string]map[string]cell{
-		"fresh": {
-			"good": fresh, "slow": fresh, "SERVFAIL": fresh, "NXDOMAIN": fresh, "NODATA": fresh, "silent": fresh, "garbage": fresh,
-			"recovered": {"NOERROR | www.test. 89 192.0.2.1, cache after 0s", 0, "fresh NOERROR | www.test. 89 192.0.2.1"},
-		},
-		"due": {
-			"good": {oldDue, 1, heldNew}, "slow": {oldDue, 1, heldNew},
-			"SERVFAIL": due, "garbage": due,
-			"NXDOMAIN": {oldDue, 1, heldDenied}, "NODATA": {oldDue, 1, heldNoData},
-			"silent":    {oldDue, 1, "fresh NOERROR | www.test. 1 192.0.2.1"}, // 4 s on
-			"recovered": {"NOERROR | www.test. 4 192.0.2.1, cache after 0s", 0, "fresh NOERROR | www.test. 4 192.0.2.1"},
-		},
-		"late": {
-			"good":      {newAtOnce, 1, heldNew},
-			"slow":      {oldLate, 1, heldNew},
-			"SERVFAIL":  {oldAtOnce, 1, heldResting},
-			"NXDOMAIN":  {denied, 1, heldDenied},
-			"NODATA":    {noData, 1, heldNoData},
-			"silent":    {oldLate, 1, heldResting},
-			"garbage":   {oldAtOnce, 1, heldResting},
-			"recovered": {newAtOnce, 1, heldNew},
-		},
-		"resting": {
-			"good": resting, "slow": resting, "SERVFAIL": resting, "NXDOMAIN": resting, "NODATA": resting, "silent": resting, "garbage": resting,
-			"recovered": {newAtOnce, 1, heldNew}, // it has rested enough
-		},
-		"expired": nothing,
-		"absent":  nothing,
-	}
-	for state, row := range table {
-		for mood, want := range row {
-			t.Run(state+", "+mood, func(t *testing.T) {
+}
+
+// TestRests counts the queries for a name that upstream cannot answer any more, asked
+// for every 100 ms: the pauses get longer and end with what lateness gives as TTL. All
+// the time the client has an answer.
+func TestRefreshBackoff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		y, m := late(t), query("www.test.", dns.TypeA)
+		y.u.be("failing")
+		start := time.Now()
+		var asked []time.Duration
+		for time.Since(start) < 2*time.Minute {
+			before := y.u.count()
+			if got := y.ask(t, m); got != oldAtOnce {
+				t.Fatalf("after %s: %s", time.Since(start), got)
+			}
+			if y.u.count() > before {
+				asked = append(asked, time.Since(start))
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		want := []time.Duration{0, time.Second, 3 * time.Second, 7 * time.Second, 15 * time.Second, 31 * time.Second, 61 * time.Second, 91 * time.Second}
+		if diff := cmp.Diff(want, asked); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
+		y.u.be("good")
+		time.Sleep(30 * time.Second)
+		if got := y.ask(t, m); got != newAtOnce {
+			t.Errorf("recovered: %s", got)
+		}
+	})
+}
+
+// TestNotKept has answers that may not be kept take out what is held: it is known to
+// be old.
+func TestUncacheableAnswer(t *testing.T) {
+	t.Parallel()
+	for _, mood := range []string{"zero", "NXDOMAIN without SOA"} {
+		for _, state := range []string{"late", "due"} {
+			t.Run(mood+", "+state, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					y, m := newPlay(t), query("www.test.", dns.TypeA)
 					y.prepare(t, state)
-					if mood == "recovered" {
-						y.u.be("SERVFAIL")
-						y.ask(t, m)
-						time.Sleep(1100 * time.Millisecond)
-						y.u.be("good")
-					} else {
-						y.u.be(mood)
-					}
-					got := cell{reply: y.ask(t, m)}
+					y.u.be(mood)
+					y.ask(t, m)
 					y.settle()
-					got.asked, got.held = y.u.count(), y.held(t, m)
-					if diff := cmp.Diff(want, got, cmp.AllowUnexported(cell{})); diff != "" {
-						t.Errorf("(-want +got)\n%s", diff)
-					}
-					if s := y.r.Stats(); s.Waiting != 0 || s.Panics != 0 {
-						t.Errorf("%d wait, %d panics", s.Waiting, s.Panics)
+					if got := y.held(t, m); got != "absent" {
+						t.Errorf("held: %s", got)
 					}
 				})
 			})
 		}
+	}
+}
+
+// TestNoRoomForLate gives the late answer to who cannot be asked for, in place of
+// SERVFAIL, and lets it rest for a second if nobody may ask.
+func TestStaleOnShed(t *testing.T) {
+	t.Parallel()
+	for name, bound := range map[string]func(*resolve.Plan){
+		"flights": func(p *resolve.Plan) { p.Inflight = 1 },
+		"waiting": func(p *resolve.Plan) { p.Waiting = 1 },
+		"client":  func(p *resolve.Plan) { p.PerClient = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				y := late(t)
+				bound(y.p)
+				y.u.be("silent")
+				busy := newClient(y.r, false)
+				busy.send(pack(t, question("busy.test.", dns.TypeA)))
+				for i := range 3 {
+					if got := y.ask(t, query("www.test.", dns.TypeA)); got != oldAtOnce {
+						t.Errorf("reply %d: %s", i, got)
+					}
+				}
+				want := heldResting
+				if name == "client" { // others may still ask for it
+					want = "late"
+				}
+				if got := y.held(t, query("www.test.", dns.TypeA)); got != want {
+					t.Errorf("held: %s, want %s", got, want)
+				}
+				time.Sleep(time.Second)
+				if got := y.held(t, query("www.test.", dns.TypeA)); got != "late" {
+					t.Errorf("held a second later: %s", got)
+				}
+				if got := y.ask(t, query("new.test.", dns.TypeA)); !strings.HasPrefix(got, "SERVFAIL ede=0, shed") {
+					t.Errorf("a name that is not held: %s", got)
+				}
+				turned := uint64(2) // the first of the three, before it rested, and the new name
+				if name == "client" {
+					turned = 4
+				}
+				shed := y.r.Stats().Shed
+				if got := sum(shed[:]); got != turned || y.u.count() != 1 {
+					t.Errorf("%d sheds, %d queries upstream, want %d and 1", got, y.u.count(), turned)
+				}
+				<-busy.got
+			})
+		})
+	}
+}
+
+// TestLateOfTheCluster gives the zone's last word before a late answer of the central
+// resolver, and completes aliases by late answers.
+func TestStaleClusterNames(t *testing.T) {
+	t.Parallel()
+	const gone = "none.shop.svc.cluster.local."
+	for _, tt := range []struct {
+		name  string
+		stale bool // the view
+		mood  string
+		want  []string
+	}{
+		{gone, true, "crowded", []string{"NXDOMAIN aa / cluster.local. ede=19, zone after 0s", "NXDOMAIN aa / cluster.local. ede=19, zone after 0s"}},
+		{gone, true, "failing", []string{"NXDOMAIN aa / cluster.local. ede=19, zone after 0s", "NXDOMAIN aa / cluster.local. ede=19, zone after 0s"}},
+		{gone, true, "silent", []string{"NXDOMAIN aa / cluster.local. ede=19, zone after 200ms", "NXDOMAIN aa / cluster.local. ede=19, zone after 0s"}},
+		{"x.cluster.local.", true, "failing", []string{"NOERROR | x.cluster.local. 30 192.0.2.1 ede=3, stale after 0s", "NOERROR | x.cluster.local. 30 192.0.2.1 ede=3, stale after 0s"}},
+		{"mail.shop.svc.cluster.local.", false, "failing", []string{
+			"NOERROR aa | mail.shop.svc.cluster.local. 5 mail.example.com. | mail.example.com. 30 192.0.2.1 ede=3, stale after 0s",
+			"NOERROR aa | mail.shop.svc.cluster.local. 5 mail.example.com. | mail.example.com. 30 192.0.2.1 ede=3, stale after 0s",
+		}},
+		{"mail.shop.svc.cluster.local.", false, "silent", []string{
+			"NOERROR aa | mail.shop.svc.cluster.local. 5 mail.example.com. | mail.example.com. 30 192.0.2.1 ede=3, stale after 200ms",
+			"NOERROR aa | mail.shop.svc.cluster.local. 5 mail.example.com. | mail.example.com. 30 192.0.2.1 ede=3, stale after 0s",
+		}},
+	} {
+		t.Run(fmt.Sprint(tt.name, tt.mood), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				y, s := newPlay(t), shop(time.Now())
+				for _, kind := range []zone.Kind{zone.Services, zone.Slices, zone.Namespaces} {
+					s.SetSynced(kind)
+					if tt.stale {
+						s.ConfirmFresh(kind, time.Now().Add(-time.Hour))
+					} else {
+						s.SetAlwaysFresh(kind)
+					}
+				}
+				y.p.Zone = view(t, s, true)
+				y.p.Routes = append(y.p.Routes, resolve.Route{Suffix: wireName(t, "cluster.local."), Upstream: y.u, TTL: bounds(), Exact: true})
+				y.p.Inflight = 1
+				y.r = newResolver(t, y.p)
+				m := query(tt.name, dns.TypeA)
+				y.ask(t, m)
+				time.Sleep(110 * time.Second)
+				if y.u.be(tt.mood); tt.mood == "crowded" { // there is no room but for another
+					y.u.be("silent")
+					newClient(y.r, false).send(pack(t, query("busy.test.", dns.TypeA)))
+				}
+				for i, want := range tt.want {
+					if diff := cmp.Diff(want, y.ask(t, m)); diff != "" {
+						t.Errorf("reply %d (-want +got)\n%s", i, diff)
+					}
+				}
+				if got := y.u.count(); got != 1 {
+					t.Errorf("%d queries upstream, want 1", got)
+				}
+			})
+		})
 	}
 }

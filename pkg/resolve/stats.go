@@ -3,6 +3,8 @@
 package resolve
 
 import (
+	"context"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -81,23 +83,23 @@ const (
 
 // Stats counts since the start.
 type Stats struct {
-	Queries    [2][2][typeClassCount]uint64    // UDP, TCP; IPv4, IPv6; TypeClasses
-	Responses  [sourceCount][rcodeCount]uint64 // Sources; Rcodes
-	Durations  [bucketCount]uint64             // from a query's arrival to its reply; Buckets
-	Total      time.Duration                   // sum of the durations
-	Dropped    uint64                          // packets that got no reply
-	Malformed  uint64                          // packets answered FORMERR
-	Rewritten  uint64                          // queries for whose name a rule had another one looked up
-	Made       uint64                          // replies with IPv6 addresses that were made of IPv4 addresses
-	ZoneShort  uint64                          // answers of the zone that lack records at a bound of the zone
-	Joined     uint64                          // queries that found their question under way
-	Prefetches uint64                          // refreshes begun
-	Failures   uint64                          // flights that came back without an answer
-	Panics     uint64                          // flights cut short by a defect
-	Shed       [shedCount]uint64               // Sheds
-	Inflight   int                             // flights under way, refreshes included
-	Waiting    int                             // queries that wait for them
-	Clients    int                             // that wait, or whose flights are under way: of a source address up to two, see clientKey
+	Queries     [2][2][typeClassCount]uint64    // UDP, TCP; IPv4, IPv6; TypeClasses
+	Responses   [sourceCount][rcodeCount]uint64 // Sources; Rcodes
+	Durations   [bucketCount]uint64             // from a query's arrival to its reply; Buckets
+	Total       time.Duration                   // sum of the durations
+	Dropped     uint64                          // packets that got no reply
+	Malformed   uint64                          // packets answered FORMERR
+	Rewritten   uint64                          // queries for whose name a rule had another one looked up
+	Synthesized uint64                          // replies with IPv6 addresses that were made of IPv4 addresses
+	ZoneShort   uint64                          // answers of the zone that lack records at a bound of the zone
+	Joined      uint64                          // queries that found their question under way
+	Prefetches  uint64                          // refreshes begun
+	Failures    uint64                          // flights that came back without an answer
+	Panics      uint64                          // flights cut short by a defect
+	Shed        [shedCount]uint64               // Sheds
+	Inflight    int                             // flights under way, refreshes included
+	Waiting     int                             // queries that wait for them
+	Clients     int                             // that wait, or whose flights are under way: of a source address up to two, see clientKey
 }
 
 // counters are the resolver's, added to by flights one by one and by workers once
@@ -108,7 +110,7 @@ type counters struct {
 	durations [bucketCount]atomic.Uint64
 	total     atomic.Int64 // ns
 
-	dropped, malformed, rewritten, made, zoneShort, joined, prefetches, failures, panics atomic.Uint64
+	dropped, malformed, rewritten, synthesized, zoneShort, joined, prefetches, failures, panics atomic.Uint64
 
 	shed [shedCount]atomic.Uint64
 }
@@ -122,20 +124,20 @@ func (c *counters) response(source Source, rcode int, took time.Duration) {
 
 // A tally is what one worker counted in one batch.
 type tally struct {
-	start     time.Time
-	replies   uint64
-	queries   [2][2][typeClassCount]uint32
-	responses [sourceCount][rcodeCount]uint32
-	dropped   uint32
-	malformed uint32
-	rewritten uint32
-	made      uint32
-	zoneShort uint32
-	touched   bool
+	start       time.Time
+	replies     uint64
+	queries     [2][2][typeClassCount]uint32
+	responses   [sourceCount][rcodeCount]uint32
+	dropped     uint32
+	malformed   uint32
+	rewritten   uint32
+	synthesized uint32
+	zoneShort   uint32
+	touched     bool
 }
 
 // began notes when the batch's first query was read.
-func (t *tally) began(now time.Time) {
+func (t *tally) begin(now time.Time) {
 	if !t.touched {
 		t.start, t.touched = now, true
 	}
@@ -190,8 +192,8 @@ func (t *tally) flush(c *counters, now time.Time) {
 	if t.rewritten > 0 {
 		c.rewritten.Add(uint64(t.rewritten))
 	}
-	if t.made > 0 {
-		c.made.Add(uint64(t.made))
+	if t.synthesized > 0 {
+		c.synthesized.Add(uint64(t.synthesized))
 	}
 	if t.zoneShort > 0 {
 		c.zoneShort.Add(uint64(t.zoneShort))
@@ -260,16 +262,16 @@ func bucket(d time.Duration) int {
 func (r *Resolver) Stats() Stats {
 	c := &r.counts
 	s := Stats{
-		Total:      time.Duration(c.total.Load()),
-		Dropped:    c.dropped.Load(),
-		Malformed:  c.malformed.Load(),
-		Rewritten:  c.rewritten.Load(),
-		Made:       c.made.Load(),
-		ZoneShort:  c.zoneShort.Load(),
-		Joined:     c.joined.Load(),
-		Prefetches: c.prefetches.Load(),
-		Failures:   c.failures.Load(),
-		Panics:     c.panics.Load(),
+		Total:       time.Duration(c.total.Load()),
+		Dropped:     c.dropped.Load(),
+		Malformed:   c.malformed.Load(),
+		Rewritten:   c.rewritten.Load(),
+		Synthesized: c.synthesized.Load(),
+		ZoneShort:   c.zoneShort.Load(),
+		Joined:      c.joined.Load(),
+		Prefetches:  c.prefetches.Load(),
+		Failures:    c.failures.Load(),
+		Panics:      c.panics.Load(),
 	}
 	for proto := range c.queries {
 		for family := range c.queries[proto] {
@@ -281,9 +283,9 @@ func (r *Resolver) Stats() Stats {
 	}
 	loadAll(s.Durations[:], c.durations[:])
 	loadAll(s.Shed[:], c.shed[:])
-	r.flights.mu.Lock()
-	s.Inflight, s.Waiting, s.Clients = r.flights.count, r.flights.waiting, len(r.flights.clients.byKey)
-	r.flights.mu.Unlock()
+	r.queries.mu.Lock()
+	s.Inflight, s.Waiting, s.Clients = r.queries.count, r.queries.waiting, len(r.queries.clients.byKey)
+	r.queries.mu.Unlock()
 	return s
 }
 
@@ -291,4 +293,43 @@ func loadAll(to []uint64, from []atomic.Uint64) {
 	for i := range from {
 		to[i] = from[i].Load()
 	}
+}
+
+// slowQuery is what counts as slow: a stub that waits so long is close to asking
+// again.
+const slowQuery = time.Second
+
+// A QueryLog writes one line for each query it picks.
+type QueryLog struct {
+	Log    *slog.Logger
+	All    bool // every query
+	Errors bool // replies other than NOERROR and NXDOMAIN
+	Slow   bool // replies that took a second or more
+	Sample int  // every n-th query; 0: none
+
+	count atomic.Uint64
+}
+
+// picks tells whether the log takes a reply.
+func (l *QueryLog) selects(rcode int, took time.Duration) bool {
+	return l.All ||
+		l.Errors && rcode != wire.RcodeSuccess && rcode != wire.RcodeNXDomain ||
+		l.Slow && took >= slowQuery ||
+		l.Sample > 0 && l.count.Add(1)%uint64(l.Sample) == 0
+}
+
+func (l *QueryLog) record(ctx context.Context, ask *wire.Question, from *wire.Peer, source Source, rcode int, took time.Duration) {
+	if !l.selects(rcode, took) {
+		return
+	}
+	question := ask.QuestionSection()
+	var name []byte
+	rrtype := ask.Type
+	if len(question) > 4 {
+		name = wire.AppendText(nil, question[:len(question)-4])
+		rrtype = ask.OriginalType() // another may be what is looked for in its place
+	}
+	l.Log.InfoContext(ctx, "query",
+		"name", string(name), "type", rrtype, "client", from.Addr.Addr(), "tcp", from.Stream,
+		"rcode", Rcodes()[rcodeGroup(rcode)], "source", Sources()[source], "took", took)
 }

@@ -43,32 +43,32 @@ var (
 
 // transfer answers a query for a whole zone, or leaves it to Resolve if the answer
 // is the zone.
-func (l *Worker) transfer(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (l *Worker) answerTransfer(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	q, z, start := &l.q, l.plan.Zone, len(dst)
 	if !l.plan.mayTransfer(from.Addr.Addr()) {
-		return l.empty(SourceRefused, wire.RcodeRefused, from, now, dst)
+		return l.answerEmpty(SourceRefused, wire.RcodeRefused, from, now, dst)
 	}
-	dst, serial, ours := l.version(now, dst)
+	dst, serial, ours := l.soaAnswer(now, dst)
 	if !ours {
-		return l.empty(SourceRefused, wire.RcodeNotAuth, from, now, dst[:start])
+		return l.answerEmpty(SourceRefused, wire.RcodeNotAuth, from, now, dst[:start])
 	}
 	if q.Type == wire.TypeAXFR && !from.Stream {
-		return l.empty(SourceRefused, wire.RcodeRefused, from, now, dst[:start])
+		return l.answerEmpty(SourceRefused, wire.RcodeRefused, from, now, dst[:start])
 	}
 	if !z.Complete(now) {
 		l.opts.EDE = wire.EDENotReady
-		return l.empty(SourceZone, wire.RcodeServFail, from, now, dst[:start])
+		return l.answerEmpty(SourceZone, wire.RcodeServFail, from, now, dst[:start])
 	}
 	if q.Type == wire.TypeIXFR && (!from.Stream || q.HasSerial && !newer(serial, q.Serial)) {
 		dst = q.Reply(dst, start, &l.opts)
-		return l.answered(SourceZone, dst, start, from, now), wire.Answered
+		return l.finishReply(SourceZone, dst, start, from, now), wire.Answered
 	}
 	return dst[:start], wire.Missed
 }
 
 // version appends the SOA record as the answer to the query, and gives its serial.
 // It is false if the name that was asked is not the zone's.
-func (l *Worker) version(now time.Time, dst []byte) (out []byte, serial uint32, ours bool) {
+func (l *Worker) soaAnswer(now time.Time, dst []byte) (out []byte, serial uint32, ours bool) {
 	if l.plan.Zone == nil {
 		return dst, 0, false
 	}
@@ -99,7 +99,7 @@ func (p *Plan) mayTransfer(client netip.Addr) bool {
 }
 
 // transfer begins a transfer to a client, if there is room for one more.
-func (r *Resolver) transfer(plan *Plan, w waiter, client netip.Addr, batch *wire.SendBatch) {
+func (r *Resolver) startTransfer(plan *Plan, w waiter, client netip.Addr, batch *wire.SendBatch) {
 	to, ok := w.to.(wire.Stream)
 	if !ok { // a transport that has no streams after all
 		r.reply(plan, &w, SourceRefused, w.ask.AppendEmpty(nil, wire.RcodeRefused, &w.opts), w.since, batch)
@@ -108,10 +108,10 @@ func (r *Resolver) transfer(plan *Plan, w waiter, client netip.Addr, batch *wire
 	if r.transfers.Add(1) > maxTransfers {
 		r.transfers.Add(-1)
 		r.counts.shed[ShedTransfers].Add(1)
-		r.shed(ShedTransfers, &w, plan, batch)
+		r.replyShed(ShedTransfers, &w, plan, batch)
 		return
 	}
-	r.flying.Go(func() {
+	r.pending.Go(func() {
 		defer r.transfers.Add(-1)
 		t := transfer{r: r, plan: plan, waiter: w, client: client, stream: to}
 		t.run()
@@ -128,10 +128,10 @@ type transfer struct {
 	axfr   axfrMessage
 	batch  wire.SendBatch // flushed when it is over
 
-	begun   time.Time // when the first message was ready: how long that took is what is counted
+	readyAt time.Time // when the first message was ready: how long that took is what is counted
 	serial  uint32
 	records int
-	octets  int
+	bytes   int
 }
 
 // run sends the zone, and whatever happens one end of it.
@@ -144,7 +144,7 @@ func (t *transfer) run() {
 		}
 	}()
 	t.axfr.begin(t.ask.QuestionSection())
-	err := t.plan.Zone.Records(t.r.now(), t.put)
+	err := t.plan.Zone.Records(t.r.now(), t.addRecord)
 	switch {
 	case err == nil:
 		t.finish()
@@ -161,7 +161,7 @@ func (t *transfer) run() {
 }
 
 // put adds a record, after sending what has no room for it.
-func (t *transfer) put(record zone.Record) error {
+func (t *transfer) addRecord(record zone.Record) error {
 	if !t.axfr.fits(&record) {
 		if err := t.send(); err != nil {
 			return err
@@ -178,7 +178,7 @@ func (t *transfer) put(record zone.Record) error {
 
 // send sends a message with more to follow.
 func (t *transfer) send() error {
-	msg := t.sealed()
+	msg := t.reply()
 	if !t.stream.SendMessage(msg) {
 		return errClientGone
 	}
@@ -189,21 +189,21 @@ func (t *transfer) send() error {
 }
 
 // sealed is the AXFR message as a reply to the client.
-func (t *transfer) sealed() []byte {
-	if t.begun.IsZero() {
-		t.begun = t.r.now()
+func (t *transfer) reply() []byte {
+	if t.readyAt.IsZero() {
+		t.readyAt = t.r.now()
 	}
 	msg := t.ask.Reply(t.axfr.message(), 0, &t.opts)
-	t.octets += len(msg)
+	t.bytes += len(msg)
 	return msg
 }
 
 // finish sends the last message.
 func (t *transfer) finish() {
-	msg := t.sealed()
-	t.r.reply(t.plan, &t.waiter, SourceTransfer, msg, t.begun, &t.batch)
+	msg := t.reply()
+	t.r.reply(t.plan, &t.waiter, SourceTransfer, msg, t.readyAt, &t.batch)
 	t.r.log.Info("zone transferred",
-		"client", t.client, "serial", t.serial, "records", t.records, "octets", t.octets, "took", t.r.now().Sub(t.since))
+		"client", t.client, "serial", t.serial, "records", t.records, "octets", t.bytes, "took", t.r.now().Sub(t.since))
 }
 
 // fail ends the transfer with an error, unless it has ended.
@@ -213,5 +213,110 @@ func (t *transfer) fail(ede int) {
 	}
 	t.opts.EDE = ede
 	msg := t.ask.AppendEmpty(nil, wire.RcodeServFail, &t.opts)
-	t.r.reply(t.plan, &t.waiter, SourceTransfer, msg, cmp.Or(t.begun, t.r.now()), &t.batch)
+	t.r.reply(t.plan, &t.waiter, SourceTransfer, msg, cmp.Or(t.readyAt, t.r.now()), &t.batch)
+}
+
+const (
+	// axfrMessageSize is the octets of a message of a transfer. A compression pointer
+	// reaches no farther, so longer messages would save nothing.
+	axfrMessageSize = 16 << 10
+	// axfrOPTRoom is what the OPT record may take of it.
+	axfrOPTRoom = 128
+	// recordFixedLen is the octets of a record between owner and RDATA.
+	recordFixedLen = 10
+)
+
+// An axfrMessage is one message of a transfer as it is filled with records: header,
+// question, answer section. An owner name is compressed against the one before it
+// and the question, which is the end of every name.
+type axfrMessage struct {
+	buf   []byte
+	count int // records
+
+	owner labels // of the record before, or of the question
+	spare labels // reused
+}
+
+// labels are the labels of a canonical name, and where they stand in a message.
+type labels struct {
+	name []byte
+	list []label // but the root
+}
+
+type label struct {
+	start int // in the name
+	at    int // in the message
+}
+
+// set takes a name apart. It keeps no reference to it.
+func (l *labels) set(name []byte) {
+	l.name = append(l.name[:0], name...)
+	l.list = l.list[:0]
+	for off := 0; name[off] != 0; off += int(name[off]) + 1 {
+		l.list = append(l.list, label{start: off})
+	}
+}
+
+// text is label i with its length.
+func (l *labels) text(i int) []byte {
+	start := l.list[i].start
+	return l.name[start : start+1+int(l.name[start])]
+}
+
+// begin starts a message with the question.
+func (p *axfrMessage) begin(question []byte) {
+	const bitsAnswer = 0x84 // third octet of the header: QR, AA
+	p.count = 0
+	p.buf = append(p.buf[:0], 0, 0, bitsAnswer, 0, 0, 1, 0, 0, 0, 0, 0, 0)
+	p.buf = append(p.buf, question...)
+	name := make([]byte, len(question)-4) // without type and class
+	wire.Canonical(name, question[:len(name)])
+	p.owner.set(name)
+	for i := range p.owner.list {
+		p.owner.list[i].at = wire.HeaderLen + p.owner.list[i].start
+	}
+}
+
+// fits tells whether there is room for the record. The first one always fits.
+func (p *axfrMessage) fits(r *zone.Record) bool {
+	return p.count == 0 || len(p.buf)+len(r.Owner)+recordFixedLen+len(r.Data)+axfrOPTRoom <= axfrMessageSize
+}
+
+// add appends the record.
+func (p *axfrMessage) add(r *zone.Record) {
+	p.appendOwner(r.Owner)
+	p.buf = binary.BigEndian.AppendUint16(p.buf, r.Type)
+	p.buf = binary.BigEndian.AppendUint16(p.buf, wire.ClassIN)
+	p.buf = binary.BigEndian.AppendUint32(p.buf, r.TTL)
+	p.buf = binary.BigEndian.AppendUint16(p.buf, uint16(len(r.Data)))
+	p.buf = append(p.buf, r.Data...)
+	p.count++
+}
+
+// appendOwner appends the name: the labels that the owner before does not end
+// with, and a pointer to those that it does.
+func (p *axfrMessage) appendOwner(name []byte) {
+	last, own := &p.owner, &p.spare
+	own.set(name)
+	i, j := len(own.list), len(last.list)
+	for i > 0 && j > 0 && string(own.text(i-1)) == string(last.text(j-1)) {
+		i, j = i-1, j-1
+		own.list[i].at = last.list[j].at
+	}
+	for k := range i {
+		own.list[k].at = len(p.buf)
+		p.buf = append(p.buf, own.text(k)...)
+	}
+	if i < len(own.list) {
+		p.buf = binary.BigEndian.AppendUint16(p.buf, 0xc000|uint16(own.list[i].at))
+	} else {
+		p.buf = append(p.buf, 0)
+	}
+	p.owner, p.spare = p.spare, p.owner
+}
+
+// message is the message with its records counted. It is the AXFR message's until begin.
+func (p *axfrMessage) message() []byte {
+	binary.BigEndian.PutUint16(p.buf[6:], uint16(p.count))
+	return p.buf
 }

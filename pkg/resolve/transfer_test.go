@@ -25,7 +25,7 @@ import (
 )
 
 // A far is the client of a transfer: a wire.Stream that keeps what it is sent.
-type far struct {
+type transferClient struct {
 	more func(msg []byte) bool // nil: takes everything
 
 	mu   sync.Mutex // guards msgs
@@ -33,9 +33,9 @@ type far struct {
 	done chan struct{} // closed by Reply
 }
 
-func newFar() *far { return &far{done: make(chan struct{})} }
+func newFar() *transferClient { return &transferClient{done: make(chan struct{})} }
 
-func (f *far) keep(msg []byte) {
+func (f *transferClient) keep(msg []byte) {
 	if msg == nil {
 		return
 	}
@@ -45,7 +45,7 @@ func (f *far) keep(msg []byte) {
 }
 
 // More implements wire.Stream.
-func (f *far) SendMessage(msg []byte) bool {
+func (f *transferClient) SendMessage(msg []byte) bool {
 	if f.more != nil && !f.more(msg) {
 		return false
 	}
@@ -54,13 +54,13 @@ func (f *far) SendMessage(msg []byte) bool {
 }
 
 // Reply implements wire.Replier.
-func (f *far) Reply(msg []byte, _ *wire.SendBatch) {
+func (f *transferClient) Reply(msg []byte, _ *wire.SendBatch) {
 	f.keep(msg)
 	close(f.done)
 }
 
 // wait waits for the end and reads what came.
-func (f *far) wait(tb testing.TB) []*dns.Msg {
+func (f *transferClient) wait(tb testing.TB) []*dns.Msg {
 	tb.Helper()
 	<-f.done
 	f.mu.Lock()
@@ -74,7 +74,7 @@ func (f *far) wait(tb testing.TB) []*dns.Msg {
 
 // ask sends a query from an address, and returns the reply or, if it became a
 // transfer, nil.
-func (f *far) ask(tb testing.TB, r *resolve.Resolver, q *dns.Msg, from string, stream bool) *dns.Msg {
+func (f *transferClient) ask(tb testing.TB, r *resolve.Resolver, q *dns.Msg, from string, stream bool) *dns.Msg {
 	tb.Helper()
 	peer := wire.Peer{Addr: netip.AddrPortFrom(netip.MustParseAddr(from), 4567), Stream: stream}
 	worker, now := r.NewWorker(), time.Now()
@@ -109,7 +109,7 @@ func transferPlan(tb testing.TB, s *zone.Store) *resolve.Plan {
 	return p
 }
 
-func TestTransferWho(t *testing.T) {
+func TestTransferClients(t *testing.T) {
 	t.Parallel()
 	const whole = "the zone"
 	now := time.Now()
@@ -445,11 +445,11 @@ func ended(t *testing.T, r *resolve.Resolver) {
 	}
 }
 
-func TestTransfersAtOnce(t *testing.T) {
+func TestConcurrentTransfers(t *testing.T) {
 	t.Parallel()
 	r := newResolver(t, transferPlan(t, bigCluster(1000, 0, time.Now())))
 	gate := make(chan struct{})
-	var begun []*far
+	var begun []*transferClient
 	for range 4 {
 		f, entered := newFar(), make(chan struct{})
 		f.more = func([]byte) bool {
@@ -491,7 +491,7 @@ func TestTransfersAtOnce(t *testing.T) {
 }
 
 // TestTransferBrokenOff tells how a transfer ends that does not come to its end.
-func TestTransferBrokenOff(t *testing.T) {
+func TestTransferAborted(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
@@ -538,7 +538,7 @@ func TestTransferBrokenOff(t *testing.T) {
 				if got := r.Stats().Panics; got != tt.panics {
 					t.Errorf("%d panics, want %d", got, tt.panics)
 				}
-				var again *far
+				var again *transferClient
 				for range 4 { // its place is free
 					again = newFar()
 					again.ask(t, r, axfr(), "127.0.0.1", true)

@@ -8,26 +8,27 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/wire"
+	"github.com/nodecache/node-cache/pkg/zone"
 )
 
 // A Worker is one reader's own way into the resolver: the query being read, the
 // reply's particulars, and counts that are added to the resolver's once a batch.
 // It is for one goroutine.
 type Worker struct {
-	r      *Resolver
-	plan   *Plan // of the query last given to AnswerFromMemory
-	q      wire.Query
-	opts   wire.ReplyOptions
-	cookie [cookieLen]byte
-	detour detour // from the name that was asked to the one that is looked for
-	way    way
-	turn   uint32 // counts the zone's answers, to rotate their addresses
-	tally  tally
-	batch  wire.SendBatch // what Resolve and refreshes put off to the end of the batch
-	blank  *flight        // the next one that this worker begins; nil: none is made yet
-	late   bool           // what AnswerFromMemory missed is held, past its time
-	proven bool           // what Resolve was given is from the address that it names
-	ago    time.Duration  // since the query came: 0 but for one that comes back, see comeback.go
+	r          *Resolver
+	plan       *Plan // of the query last given to AnswerFromMemory
+	q          wire.Query
+	opts       wire.ReplyOptions
+	cookie     [cookieLen]byte
+	redirect   redirect // from the name that was asked to the one that is looked for
+	restorer   restorer
+	rotation   uint32 // counts the zone's answers, to rotate their addresses
+	tally      tally
+	batch      wire.SendBatch // what Resolve and refreshes put off to the end of the batch
+	spareQuery *inFlight      // the next one that this worker begins; nil: none is made yet
+	staleHeld  bool           // what AnswerFromMemory missed is held, past its time
+	addrProven bool           // what Resolve was given is from the address that it names
+	elapsed    time.Duration  // since the query came: 0 but for one that comes back, see comeback.go
 }
 
 // NewWorker makes a worker.
@@ -38,49 +39,49 @@ func (r *Resolver) NewWorker() *Worker { return &Worker{r: r} }
 // as it is.
 func (l *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	l.plan = l.r.plan.Load()
-	l.tally.began(now)
+	l.tally.begin(now)
 	if fault := l.q.Parse(pkt); fault != wire.FaultNone {
-		return l.fault(fault, pkt, from, dst)
+		return l.answerFault(fault, pkt, from, dst)
 	}
-	if l.asksSelf(from) {
-		return l.self(from, now, dst), wire.Answered
+	if l.isSelfQuery(from) {
+		return l.answerSelf(from, now, dst), wire.Answered
 	}
 	l.tally.query(from, l.q.Type)
-	l.prepare(from, now)
-	l.detour.taken = false
+	l.initReplyOptions(from, now)
+	l.redirect.active = false
 	if l.q.Class != wire.ClassIN || oddType(l.q.Type) {
-		return l.odd(from, now, dst)
+		return l.answerOdd(from, now, dst)
 	}
 	if l.plan.extras != nil {
-		return l.aside(from, now, dst)
+		return l.answerWithExtras(from, now, dst)
 	}
 	if l.plan.Zone != nil {
 		var done bool
-		if dst, done = l.fromZone(from, now, dst); done {
+		if dst, done = l.answerFromZone(from, now, dst); done {
 			return dst, wire.Answered
 		}
 	}
-	return l.fromCache(from, now, dst)
+	return l.answerFromCache(from, now, dst)
 }
 
 // fromCache answers from the cache.
-func (l *Worker) fromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
+func (l *Worker) answerFromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	start := len(dst)
-	l.keySubnet()
+	l.addSubnetToKey()
 	dst, found := l.plan.Cache.Lookup(l.q.Key(), now, dst)
 	source := SourceCache
 	switch found {
 	case cache.Absent, cache.Stale:
 		var verdict wire.Verdict
 		var denied bool
-		if dst, verdict, denied = l.miss(found, from, now, dst); !denied {
+		if dst, verdict, denied = l.handleMiss(found, from, now, dst); !denied {
 			return dst, verdict
 		}
 	case cache.PrefetchDue:
 		l.refresh(now)
 	case cache.Failed, cache.StaleBackoff:
-		if l.plan.Zone != nil && !l.detour.led() {
-			if said, ok := l.lastWord(from, now, dst); ok {
+		if l.plan.Zone != nil && !l.redirect.hasAlias() {
+			if said, ok := l.answerZoneFallback(from, now, dst); ok {
 				return append(dst[:start], said[len(dst):]...), wire.Answered
 			}
 		}
@@ -89,19 +90,19 @@ func (l *Worker) fromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, 
 		}
 	case cache.Fresh:
 	}
-	if l.detour.taken {
+	if l.redirect.active {
 		var done bool
-		if dst, done = l.deliver(source, from, now, dst, start); !done {
-			return l.second(from, now, dst)
+		if dst, done = l.restoreAndReply(source, from, now, dst, start); !done {
+			return l.answerRetry(from, now, dst)
 		}
 		return dst, wire.Answered
 	}
 	dst = l.q.Reply(dst, start, &l.opts)
-	return l.answered(source, dst, start, from, now), wire.Answered
+	return l.finishReply(source, dst, start, from, now), wire.Answered
 }
 
 // prepare sets what the reply will carry of its own.
-func (l *Worker) prepare(from *wire.Peer, now time.Time) {
+func (l *Worker) initReplyOptions(from *wire.Peer, now time.Time) {
 	q := &l.q
 	l.opts = wire.ReplyOptions{Limit: q.Limit(from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
 	if !q.EDNS {
@@ -111,7 +112,7 @@ func (l *Worker) prepare(from *wire.Peer, now time.Time) {
 		l.admitExplain(from)
 	}
 	if q.Cookie != nil {
-		l.opts.Cookie = l.r.cookies.bake(&l.cookie, q.Cookie, from.Addr.Addr(), now)
+		l.opts.Cookie = l.r.cookies.makeCookie(&l.cookie, q.Cookie, from.Addr.Addr(), now)
 	}
 	if q.Keepalive && from.Stream {
 		l.opts.Keepalive = keepaliveUnits(l.plan.Keepalive)
@@ -120,7 +121,7 @@ func (l *Worker) prepare(from *wire.Peer, now time.Time) {
 
 // keySubnet makes the client's subnet a part of the key if the route of the name
 // passes it on.
-func (l *Worker) keySubnet() {
+func (l *Worker) addSubnetToKey() {
 	if l.q.Subnet == nil || !l.plan.anySubnet {
 		return
 	}
@@ -136,11 +137,11 @@ func keepaliveUnits(d time.Duration) uint16 {
 
 // answered counts and logs the reply dst[start:] that AnswerFromMemory gives, and explains it to
 // who asked for that.
-func (l *Worker) answered(source Source, dst []byte, start int, from *wire.Peer, now time.Time) []byte {
+func (l *Worker) finishReply(source Source, dst []byte, start int, from *wire.Peer, now time.Time) []byte {
 	rcode := int(dst[start+3] & 0x0f)
 	l.tally.response(source, rcode)
 	if l.plan.QueryLog != nil {
-		l.plan.QueryLog.record(context.Background(), &l.q.Question, from, source, rcode, l.r.now().Sub(now)+l.ago)
+		l.plan.QueryLog.record(context.Background(), &l.q.Question, from, source, rcode, l.r.now().Sub(now)+l.elapsed)
 	}
 	if l.q.Explain {
 		dst = l.explain(source, dst, now)
@@ -152,17 +153,17 @@ func (l *Worker) answered(source Source, dst []byte, start int, from *wire.Peer,
 // its key or begins one, or begins a transfer.
 func (l *Worker) Resolve(from *wire.Peer, now time.Time, to wire.Replier) {
 	if isTransfer(l.q.Type) {
-		l.r.transfer(l.plan, l.waiter(nil, from, now, to), from.Addr.Addr(), &l.batch)
+		l.r.startTransfer(l.plan, l.waiter(nil, from, now, to), from.Addr.Addr(), &l.batch)
 		return
 	}
-	l.proven = from.Stream || l.r.cookies.proves(l.q.Cookie, from.Addr.Addr(), now)
+	l.addrProven = from.Stream || l.r.cookies.isValid(l.q.Cookie, from.Addr.Addr(), now)
 	l.join(from, now, to)
 }
 
 // waiter is the client of the query, to wait for what comes of it. It has copies
 // of what it needs of the packet, appended to room as far as there is some.
 func (l *Worker) waiter(room []byte, from *wire.Peer, now time.Time, to wire.Replier) waiter {
-	w := waiter{opts: l.opts, since: now.Add(-l.ago), to: to}
+	w := waiter{opts: l.opts, since: now.Add(-l.elapsed), to: to}
 	if l.plan.QueryLog != nil {
 		peer := *from
 		w.from = &peer
@@ -176,9 +177,9 @@ func (l *Worker) waiter(room []byte, from *wire.Peer, now time.Time, to wire.Rep
 		room = append(room, l.opts.Cookie...)
 		w.opts.Cookie = room[start:]
 	}
-	if l.detour.taken {
-		w.detour = l.detour.clone()
-		w.detour.proven = l.proven
+	if l.redirect.active {
+		w.redirect = l.redirect.clone()
+		w.redirect.addrProven = l.addrProven
 		w.ask.Type = w.ask.OriginalType()
 	}
 	return w
@@ -189,4 +190,80 @@ func (l *Worker) waiter(room []byte, from *wire.Peer, now time.Time, to wire.Rep
 func (l *Worker) Flush(now time.Time) {
 	l.batch.Flush()
 	l.tally.flush(&l.r.counts, now)
+}
+
+// fromZone answers from the cluster zone if the name is one of its own and it
+// knows. If not, the query goes on: as it came, or for the target of an alias
+// that the zone gave.
+func (l *Worker) answerFromZone(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
+	start := len(dst)
+	l.rotation++
+	dst, result := l.plan.Zone.Answer(&l.q, l.zoneClient(), now, dst)
+	switch result.Verdict {
+	case zone.Answered:
+		l.opts.EDE = result.EDE
+		if result.Limited {
+			l.tally.zoneShort++
+		}
+		if l.redirect.active {
+			var done bool
+			if dst, done = l.restoreAndReply(SourceZone, from, now, dst, start); !done {
+				return l.answerFromZone(from, now, dst)
+			}
+			return dst, true
+		}
+		dst = l.q.Reply(dst, start, &l.opts)
+		return l.finishReply(SourceZone, dst, start, from, now), true
+	case zone.NotReady:
+		l.opts.EDE = result.EDE
+		dst, _ = l.answerEmpty(SourceZone, wire.RcodeServFail, from, now, dst)
+		return dst, true
+	case zone.Alias:
+		l.opts.EDE = result.EDE
+		if !l.followAlias(dst, start, len(result.Target)) {
+			dst, _ = l.answerEmpty(SourceFailure, wire.RcodeServFail, from, now, dst[:start])
+			return dst, true
+		}
+		return dst[:start], false
+	case zone.UseFallback:
+		if l.plan.Unreachable != nil && l.plan.Unreachable() {
+			return l.answerZoneFallback(from, now, dst)
+		}
+	case zone.NotInZone:
+	}
+	return dst, false
+}
+
+// zoneClient is what the zone's answer depends on besides the question.
+func (l *Worker) zoneClient() zone.Client {
+	return zone.Client{MaxSize: l.q.AnswerLimit(&l.opts), Rotation: l.rotation}
+}
+
+// lastWord answers from the zone what nobody else can answer, if the zone has
+// anything to say.
+func (l *Worker) answerZoneFallback(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
+	start := len(dst)
+	dst, result := l.plan.Zone.AnswerStale(&l.q, l.zoneClient(), now, dst)
+	if result.Verdict != zone.Answered {
+		return dst[:start], false
+	}
+	l.opts.EDE = result.EDE
+	if dst, done := l.restoreAndReply(SourceZone, from, now, dst, start); done {
+		return dst, true
+	}
+	return l.answerZoneFallback(from, now, dst[:start])
+}
+
+// lastWord makes what the zone has to say to q the outcome, where there is no answer
+// to it, and tells whether that is anything.
+func (d *responseBuilder) useZoneFallback(z *zone.Zone, q *wire.Query, now time.Time) bool {
+	if z == nil {
+		return false
+	}
+	msg, said := z.AnswerStale(q, zone.Client{MaxSize: wire.MaxMessage}, now, d.buf[:0])
+	if said.Verdict != zone.Answered {
+		return false
+	}
+	d.buf, d.result = msg, outcome{msg: msg, source: SourceZone, ede: said.EDE}
+	return true
 }

@@ -106,10 +106,10 @@ func worst() map[string][]byte {
 
 	h = newHeap(65280)
 	same, b, c := h.ladder('a'), h.ladder('b'), h.ladder('c')
-	for range maxAliases - maxLinks {
+	for range maxAliases - maxChain {
 		h.add(c, wire.TypeCNAME, c...)
 	}
-	for range maxLinks / 2 {
+	for range maxChain / 2 {
 		h.add(same, wire.TypeCNAME, b...)
 		h.add(b, wire.TypeCNAME, same...)
 	}
@@ -141,12 +141,12 @@ func TestWorst(t *testing.T) {
 			if err := new(dns.Msg).Unpack(msg); err != nil {
 				t.Fatal(err)
 			}
-			j := new(judge)
+			j := new(validator)
 			if err := j.m.Parse(slices.Clone(msg)); err != nil || len(j.m.Records) < 300 {
 				t.Fatalf("%d records, error %v", len(j.m.Records), err)
 			}
 			began := time.Now()
-			left, _, err := j.judge(testRoute(), slices.Clone(msg))
+			left, _, err := j.validate(testRoute(), slices.Clone(msg))
 			took := time.Since(began)
 			t.Logf("%d octets, of which %d are left, in %s, error %v", len(msg), len(left), took, err)
 			if took > time.Second {
@@ -159,12 +159,12 @@ func TestWorst(t *testing.T) {
 func BenchmarkWorst(b *testing.B) {
 	for name, msg := range worst() {
 		b.Run(name, func(b *testing.B) {
-			p, j := testRoute(), new(judge)
+			p, j := testRoute(), new(validator)
 			buf := make([]byte, len(msg))
 			b.ReportAllocs()
 			for b.Loop() {
 				copy(buf, msg)
-				_, _, _ = j.judge(p, buf) // some are refused
+				_, _, _ = j.validate(p, buf) // some are refused
 			}
 		})
 	}

@@ -70,13 +70,13 @@ func testRoute() *Route {
 }
 
 // TestJudgeAllocations cannot run beside other tests: the count is the process's.
-func TestJudgeAllocations(t *testing.T) {
+func TestValidatorAllocations(t *testing.T) {
 	for name, msg := range honest(t) {
-		p, j := testRoute(), new(judge)
+		p, j := testRoute(), new(validator)
 		buf := make([]byte, len(msg))
 		got := testing.AllocsPerRun(100, func() {
 			copy(buf, msg)
-			if left, _, err := j.judge(p, buf); err != nil || len(left) != len(msg) {
+			if left, _, err := j.validate(p, buf); err != nil || len(left) != len(msg) {
 				t.Errorf("%s: %d octets of %d are left, error %v", name, len(left), len(msg), err)
 			}
 		})
@@ -97,7 +97,7 @@ func BenchmarkClean(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := bw.clean(&m); err != nil {
+				if err := bw.sanitize(&m); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -105,15 +105,15 @@ func BenchmarkClean(b *testing.B) {
 	}
 }
 
-func BenchmarkJudge(b *testing.B) {
+func BenchmarkValidator(b *testing.B) {
 	for name, msg := range honest(b) {
 		b.Run(name, func(b *testing.B) {
-			p, j := testRoute(), new(judge)
+			p, j := testRoute(), new(validator)
 			buf := make([]byte, len(msg))
 			b.ReportAllocs()
 			for b.Loop() {
 				copy(buf, msg)
-				if _, _, err := j.judge(p, buf); err != nil {
+				if _, _, err := j.validate(p, buf); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -10,7 +10,7 @@ import (
 )
 
 // again is a worker that asks for one name whose answer is always 100 s past its time.
-func again(tb testing.TB, stale time.Duration) (ask func(), m *misser) {
+func needsRetry(tb testing.TB, stale time.Duration) (ask func(), m *misser) {
 	tb.Helper()
 	p := plan(tb, newCanned(tb))
 	p.Cache.SetServeStale(cache.ServeStale{Window: stale, TTL: 30 * time.Second})
@@ -25,13 +25,13 @@ func again(tb testing.TB, stale time.Duration) (ask func(), m *misser) {
 // BenchmarkMissAgain is a miss of a name that was held until a moment ago: what a name
 // that is asked for all the time costs when its time is over. Without late answers it
 // is any miss.
-func BenchmarkMissAgain(b *testing.B) {
+func BenchmarkStaleMiss(b *testing.B) {
 	for _, tt := range []struct {
 		name  string
 		stale time.Duration
 	}{{"expired", 0}, {"late", time.Hour}} {
 		b.Run(tt.name, func(b *testing.B) {
-			ask, m := again(b, tt.stale)
+			ask, m := needsRetry(b, tt.stale)
 			b.ReportAllocs()
 			for b.Loop() {
 				ask()
@@ -43,11 +43,11 @@ func BenchmarkMissAgain(b *testing.B) {
 
 // TestMissAgainAllocations is the budget of a late answer's flight: no more than any
 // other's.
-func TestMissAgainAllocations(t *testing.T) {
+func TestStaleMissAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector's pools forget on purpose")
 	}
-	ask, m := again(t, time.Hour)
+	ask, m := needsRetry(t, time.Hour)
 	ask()
 	before := m.got.replies
 	if got := testing.AllocsPerRun(2000, ask); got > 1 {

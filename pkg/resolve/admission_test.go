@@ -13,7 +13,7 @@ import (
 // A backlog is an upstream that answers each query when so many others have come: that
 // many are under way all the time. It allocates nothing.
 type backlog struct {
-	canned
+	fixedUpstream
 	under []held
 	next  int
 }
@@ -30,7 +30,7 @@ func (b *backlog) Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *
 	b.under[b.next] = held{q, to}
 	b.next = (b.next + 1) % len(b.under)
 	if before.to != nil {
-		b.canned.Ask(before.q, until, before.to, batch)
+		b.fixedUpstream.Ask(before.q, until, before.to, batch)
 	}
 }
 
@@ -40,7 +40,7 @@ const backlogged = 1000
 // newMissOfMany asks for a new name in turn for each of many clients.
 func newMissOfMany(tb testing.TB) (miss func(), m *misser) {
 	tb.Helper()
-	u := &backlog{canned: *newCanned(tb), under: make([]held, backlogged)}
+	u := &backlog{fixedUpstream: *newCanned(tb), under: make([]held, backlogged)}
 	m = newMisser(tb, u, false)
 	now := time.Now()
 	return func() {

@@ -13,16 +13,16 @@ import (
 
 // miss is for a name that is not held. It is denied if that follows from what is, and
 // missed if not, unless it may not be asked for upstream.
-func (l *Worker) miss(found cache.Freshness, from *wire.Peer, now time.Time, dst []byte) (_ []byte, _ wire.Verdict, denied bool) {
-	l.late = found == cache.Stale
-	returned := l.isReturned()
-	if !l.late && !returned {
-		if dst, denied = l.cut(now, dst); denied {
+func (l *Worker) handleMiss(found cache.Freshness, from *wire.Peer, now time.Time, dst []byte) (_ []byte, _ wire.Verdict, denied bool) {
+	l.staleHeld = found == cache.Stale
+	loop := l.isLoop()
+	if !l.staleHeld && !loop {
+		if dst, denied = l.answerFromCut(now, dst); denied {
 			return dst, wire.Answered, true
 		}
 	}
-	if !l.q.RD || returned { // asked for what is held, and it is not; or by ourselves
-		dst, verdict := l.empty(SourceRefused, wire.RcodeRefused, from, now, dst)
+	if !l.q.RD || loop { // asked for what is held, and it is not; or by ourselves
+		dst, verdict := l.answerEmpty(SourceRefused, wire.RcodeRefused, from, now, dst)
 		return dst, verdict, false
 	}
 	return dst, wire.Missed, false
@@ -33,12 +33,12 @@ func (l *Worker) miss(found cache.Freshness, from *wire.Peer, now time.Time, dst
 // come and go one by one. A client that asks for proof gets that of its own name, and
 // an answer made for a subnet is made for one name. A name of one label denies nothing
 // below: one forged answer would take a whole top-level domain off the node.
-func (l *Worker) cut(now time.Time, dst []byte) ([]byte, bool) {
+func (l *Worker) answerFromCut(now time.Time, dst []byte) ([]byte, bool) {
 	latest := l.r.cuts.latest.Load()
 	if latest == 0 || !l.plan.Cut || l.q.DO {
 		return dst, false
 	}
-	at := l.r.age(now)
+	at := l.r.sinceStart(now)
 	if latest <= int64(at) {
 		return dst, false
 	}
@@ -47,8 +47,8 @@ func (l *Worker) cut(now time.Time, dst []byte) ([]byte, bool) {
 		if len(parent) <= 2+int(parent[0]) { // one label, or the root
 			break
 		}
-		if l.r.cuts.may(parent, at) {
-			if denied, ok := l.cutBy(parent, child, now, dst); ok {
+		if l.r.cuts.mayHold(parent, at) {
+			if denied, ok := l.answerFromCutAt(parent, child, now, dst); ok {
 				return denied, true
 			}
 		}
@@ -60,7 +60,7 @@ func (l *Worker) cut(now time.Time, dst []byte) ([]byte, bool) {
 // cutBy is cut by the denial of one name, given with the name one label longer. The names
 // above the route's are another server's to deny (CVE-2026-44687), and the route's own is
 // there because the configuration says so.
-func (l *Worker) cutBy(parent, child []byte, now time.Time, dst []byte) ([]byte, bool) {
+func (l *Worker) answerFromCutAt(parent, child []byte, now time.Time, dst []byte) ([]byte, bool) {
 	name := l.q.Name()
 	route := l.plan.route(name)
 	if route == nil || len(parent) <= len(route.Suffix) || route.Exact || route.Subnet || l.plan.owner(name) != nil {
@@ -71,40 +71,42 @@ func (l *Worker) cutBy(parent, child []byte, now time.Time, dst []byte) ([]byte,
 	if !ok {
 		return dst, false
 	}
-	l.way.held = append(l.way.held[:0], held[start:]...)
-	if l.way.tail.Parse(l.way.held) != nil {
+	l.restorer.held = append(l.restorer.held[:0], held[start:]...)
+	if l.restorer.tail.Parse(l.restorer.held) != nil {
 		return dst, false
 	}
-	return l.way.tail.AppendDenial(held[:start], name, l.q.Type)
+	return l.restorer.tail.AppendDenial(held[:start], name, l.q.Type)
 }
 
 // cutPlaces is how many moments cuts has. While fewer names than these are denied at
 // once, a miss rarely looks for a denial that is not there.
-const cutPlaces = 1 << 13
+const cutFilterSlots = 1 << 13
 
 // cuts knows at a glance of most names that no denial of them is held, so that a miss
 // need not look for those of all the names above its own. By hash of the name it has
 // the moment until which one may be. What it does not know of, as denials of before a
 // restart, is not looked for.
-type cuts struct {
+type cutFilter struct {
 	seed   maphash.Seed
 	latest atomic.Int64 // of all moments, as nanoseconds since the resolver was made; 0: there are none
-	until  [cutPlaces]atomic.Int64
+	until  [cutFilterSlots]atomic.Int64
 }
 
-func (c *cuts) init() { c.seed = maphash.MakeSeed() }
+func (c *cutFilter) init() { c.seed = maphash.MakeSeed() }
 
 // may tells whether the denial of name may be held.
-func (c *cuts) may(name []byte, at time.Duration) bool { return c.place(name).Load() > int64(at) }
-
-// note has the denial of name be looked for until a moment.
-func (c *cuts) note(name []byte, until time.Duration) {
-	raise(&c.latest, int64(until))
-	raise(c.place(name), int64(until))
+func (c *cutFilter) mayHold(name []byte, at time.Duration) bool {
+	return c.slot(name).Load() > int64(at)
 }
 
-func (c *cuts) place(name []byte) *atomic.Int64 {
-	return &c.until[maphash.Bytes(c.seed, name)%cutPlaces]
+// note has the denial of name be looked for until a moment.
+func (c *cutFilter) add(name []byte, until time.Duration) {
+	raise(&c.latest, int64(until))
+	raise(c.slot(name), int64(until))
+}
+
+func (c *cutFilter) slot(name []byte) *atomic.Int64 {
+	return &c.until[maphash.Bytes(c.seed, name)%cutFilterSlots]
 }
 
 // raise makes a moment no earlier than until.

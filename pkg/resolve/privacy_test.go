@@ -16,7 +16,7 @@ import (
 )
 
 // A sieve is an upstream that looks at what reaches it, and never answers well.
-type sieve struct {
+type privacyUpstream struct {
 	tb     testing.TB
 	subnet bool
 	client *dns.Msg // what the client sent, nil if that cannot be read
@@ -24,7 +24,7 @@ type sieve struct {
 }
 
 // Ask implements resolve.Asker.
-func (s *sieve) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
+func (s *privacyUpstream) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch) {
 	s.caught++
 	s.check(q)
 	to.Answered(nil, dns.ErrId, batch)
@@ -32,7 +32,7 @@ func (s *sieve) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.S
 
 // check fails the test if q is anything but a plain query of our own making: what
 // a client hid in his does not leave (CVE-2026-42004, CVE-2025-59030).
-func (s *sieve) check(q []byte) {
+func (s *privacyUpstream) check(q []byte) {
 	m := new(dns.Msg)
 	if err := m.Unpack(q); err != nil {
 		s.tb.Fatalf("%x left, and cannot be read: %v", q, err)
@@ -92,7 +92,7 @@ func FuzzLeaves(f *testing.F) {
 		f.Add(pack(f, m), true)
 	}
 	f.Fuzz(func(t *testing.T, pkt []byte, subnet bool) {
-		s := &sieve{tb: t, subnet: subnet}
+		s := &privacyUpstream{tb: t, subnet: subnet}
 		if m := new(dns.Msg); m.Unpack(pkt) == nil && len(m.Question) == 1 {
 			s.client = m
 		}

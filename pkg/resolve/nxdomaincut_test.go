@@ -18,13 +18,13 @@ const denied20 = "NXDOMAIN / test., upstream after 0s"
 
 // TestCut asks for names around one that is denied, gone.test., and tells which of
 // them upstream is not asked for (RFC 8020).
-func TestCut(t *testing.T) {
+func TestNXDomainCut(t *testing.T) {
 	t.Parallel()
 	const cut = "NXDOMAIN / test., cache after 0s"
 	const address = " 100 192.0.2.2, upstream after 0s"
 	for _, tt := range []struct {
 		name  string
-		alter func(*play, *dns.Msg) // nil: nothing
+		alter func(*stateTest, *dns.Msg) // nil: nothing
 		about string
 		qtype uint16
 		want  string
@@ -38,23 +38,23 @@ func TestCut(t *testing.T) {
 		{"the name above", nil, "test.", dns.TypeA, "NOERROR | test." + address},
 		{"a name beside", nil, "begone.test.", dns.TypeA, "NOERROR | begone.test." + address},
 		{"a label that only ends like it", nil, "x.begone.test.", dns.TypeA, "NOERROR | x.begone.test." + address},
-		{"turned off", func(y *play, _ *dns.Msg) { y.p.Cut = false }, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
-		{"turned off, the name itself", func(y *play, _ *dns.Msg) { y.p.Cut = false }, "gone.test.", dns.TypeAAAA, cut},
-		{"with proof", func(_ *play, m *dns.Msg) { m.IsEdns0().SetDo() }, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
-		{"unchecked", func(_ *play, m *dns.Msg) { m.CheckingDisabled = true }, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
-		{"without RD", func(_ *play, m *dns.Msg) { m.RecursionDesired = false }, "www.gone.test.", dns.TypeA, cut},
-		{"a route's names below it", func(y *play, _ *dns.Msg) {
+		{"turned off", func(y *stateTest, _ *dns.Msg) { y.p.Cut = false }, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
+		{"turned off, the name itself", func(y *stateTest, _ *dns.Msg) { y.p.Cut = false }, "gone.test.", dns.TypeAAAA, cut},
+		{"with proof", func(_ *stateTest, m *dns.Msg) { m.IsEdns0().SetDo() }, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
+		{"unchecked", func(_ *stateTest, m *dns.Msg) { m.CheckingDisabled = true }, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
+		{"without RD", func(_ *stateTest, m *dns.Msg) { m.RecursionDesired = false }, "www.gone.test.", dns.TypeA, cut},
+		{"a route's names below it", func(y *stateTest, _ *dns.Msg) {
 			y.p.Routes = append(y.p.Routes, resolve.Route{Suffix: []byte("\x03sub\x04gone\x04test\x00"), Upstream: y.u, TTL: bounds()})
 		}, "www.sub.gone.test.", dns.TypeA, "NOERROR | www.sub.gone.test." + address},
-		{"a route's name itself", func(y *play, _ *dns.Msg) {
+		{"a route's name itself", func(y *stateTest, _ *dns.Msg) {
 			y.p.Routes = append(y.p.Routes, resolve.Route{Suffix: []byte("\x04gone\x04test\x00"), Upstream: y.u, TTL: bounds()})
 		}, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
-		{"names of the cluster", func(y *play, _ *dns.Msg) { y.p.Routes[0].Exact = true }, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
-		{"names of the cluster on a route of the configuration", func(y *play, _ *dns.Msg) {
+		{"names of the cluster", func(y *stateTest, _ *dns.Msg) { y.p.Routes[0].Exact = true }, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
+		{"names of the cluster on a route of the configuration", func(y *stateTest, _ *dns.Msg) {
 			y.p.Owner = func(name []byte) []byte { return name }
 		}, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
-		{"a route that tells clients apart", func(y *play, _ *dns.Msg) { y.p.Routes[0].Subnet = true }, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
-		{"its time is over", func(*play, *dns.Msg) { time.Sleep(21 * time.Second) }, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
+		{"a route that tells clients apart", func(y *stateTest, _ *dns.Msg) { y.p.Routes[0].Subnet = true }, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
+		{"its time is over", func(*stateTest, *dns.Msg) { time.Sleep(21 * time.Second) }, "www.gone.test.", dns.TypeA, "NOERROR | www.gone.test." + address},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -69,7 +69,7 @@ func TestAdmit(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			var fs flights
+			var fs queryTable
 			fs.init()
 			fs.count, fs.refreshes = tt.refresh, tt.refresh
 			for i, h := range tt.held {
@@ -77,8 +77,8 @@ func TestAdmit(t *testing.T) {
 					continue
 				}
 				c := fs.clients.addLocked(address(i))
-				c.flights, c.waiting = h.begun, h.begun+h.joined
-				fs.count += c.flights
+				c.queries, c.waiting = h.begun, h.begun+h.joined
+				fs.count += c.queries
 				fs.waiting += c.waiting
 			}
 			waiting := fs.waiting
@@ -101,10 +101,10 @@ func shedName(s Shed) string { return append(Sheds(), "admitted")[s] }
 // A ledger is flights as they are meant to be, beside those that are.
 type ledger struct {
 	t      *testing.T
-	fs     flights
+	fs     queryTable
 	plan   Plan
 	random *rand.Rand
-	under  []*flight
+	under  []*inFlight
 	begun  map[clientKey]int
 	waits  map[clientKey]int
 	shed   [shedCount]int
@@ -120,15 +120,15 @@ func (l *ledger) ask(who clientKey, name int, now time.Time) {
 	switch {
 	case c == nil:
 		l.shed[why]++
-		_, _ = l.fs.floodsLocked(who, now)
+		_, _ = l.fs.floodLocked(who, now)
 		return
 	case f != nil:
-		f.rest = append(f.rest, waiter{client: c})
+		f.joined = append(f.joined, waiter{client: c})
 	default:
 		if reserve := float64(l.plan.Inflight) / 8; l.begun[who] >= free && float64(free) <= reserve {
 			l.t.Fatalf("%v has begun %d flights and may begin one more with %d free: its part of the reserve of %v is less", who, l.begun[who], free, reserve)
 		}
-		f = &flight{key: key, hash: hash, client: c, first: waiter{client: c}}
+		f = &inFlight{key: key, hash: hash, client: c, first: waiter{client: c}}
 		l.fs.addLocked(f)
 		l.under = append(l.under, f)
 		l.begun[who]++
@@ -137,17 +137,17 @@ func (l *ledger) ask(who clientKey, name int, now time.Time) {
 }
 
 // leave replies to all who wait for a flight, which goes on.
-func (l *ledger) leave(f *flight) {
+func (l *ledger) leave(f *inFlight) {
 	if c := f.first.client; c != nil {
 		l.waits[c.key]--
 		f.first.client = nil
-		l.fs.leaveLocked(c)
+		l.fs.removeWaiterLocked(c)
 	}
-	for _, w := range f.rest {
+	for _, w := range f.joined {
 		l.waits[w.client.key]--
-		l.fs.leaveLocked(w.client)
+		l.fs.removeWaiterLocked(w.client)
 	}
-	f.rest = nil
+	f.joined = nil
 }
 
 // land ends a flight.
@@ -160,10 +160,10 @@ func (l *ledger) land(i int) {
 	if c := f.first.client; c != nil {
 		l.waits[c.key]--
 	}
-	for _, w := range f.rest {
+	for _, w := range f.joined {
 		l.waits[w.client.key]--
 	}
-	l.fs.take(f)
+	l.fs.remove(f)
 }
 
 // check compares the counts with the model's, and with the bounds.
@@ -180,7 +180,7 @@ func (l *ledger) check() {
 			continue
 		}
 		records++
-		if c == nil || c.key != who || c.waiting != n || c.flights != l.begun[who] {
+		if c == nil || c.key != who || c.waiting != n || c.queries != l.begun[who] {
 			l.t.Fatalf("%v: got %+v, want %d waiting, %d flights", who, c, n, l.begun[who])
 		}
 		if n > l.plan.PerClient {
@@ -282,23 +282,23 @@ func TestGreedy(t *testing.T) {
 // TestFloods counts sheds of many clients over seconds.
 func TestFloods(t *testing.T) {
 	t.Parallel()
-	var fs flights
+	var fs queryTable
 	fs.init()
 	const first = 1_800_000_000
 	for _, second := range []int64{first, first + 1, first + floodPause - 1, first + floodPause, first + floodPause + 1} {
 		for range 10 {
 			for n := range floodSheds / 10 {
-				if silent, _ := fs.floodsLocked(address(1), time.Unix(second, int64(n))); silent {
+				if silent, _ := fs.floodLocked(address(1), time.Unix(second, int64(n))); silent {
 					t.Fatalf("second %d: it floods within the first %d", second, floodSheds)
 				}
 			}
 		}
-		silent, news := fs.floodsLocked(address(1), time.Unix(second, 1e9-1))
+		silent, news := fs.floodLocked(address(1), time.Unix(second, 1e9-1))
 		if !silent || news != (second == first || second == first+floodPause) {
 			t.Errorf("second %d: after %d it floods: %t, and is logged: %t", second, floodSheds, silent, news)
 		}
 		for n := 2; n < 3000; n++ { // the slots are few, but nobody is taken for another
-			if silent, _ := fs.floodsLocked(address(n), time.Unix(second, 1e9-1)); silent {
+			if silent, _ := fs.floodLocked(address(n), time.Unix(second, 1e9-1)); silent {
 				t.Fatalf("second %d: client %d floods with one query", second, n)
 			}
 		}
@@ -307,7 +307,7 @@ func TestFloods(t *testing.T) {
 
 // TestHitIsNoneOfIt has a query for what is held be answered while somebody else has
 // the account of clients: no hit waits for it.
-func TestHitIsNoneOfIt(t *testing.T) {
+func TestHitsAreNotLimited(t *testing.T) {
 	t.Parallel()
 	c, err := cache.New(cache.Config{Size: 1 << 20}, time.Now())
 	if err != nil {
@@ -332,8 +332,8 @@ func TestHitIsNoneOfIt(t *testing.T) {
 		t.Fatalf("verdict %v, want a miss", verdict)
 	}
 	c.Put(worker.q.Key(), &cache.Answer{Msg: msg, Lifetime: time.Minute}, time.Now())
-	r.flights.mu.Lock()
-	defer r.flights.mu.Unlock()
+	r.queries.mu.Lock()
+	defer r.queries.mu.Unlock()
 	done := make(chan wire.Verdict, 1)
 	go func() {
 		_, verdict := worker.AnswerFromMemory(pkt, &from, time.Now(), nil)

@@ -154,7 +154,7 @@ func TestFlushOrder(t *testing.T) {
 }
 
 // TestRefreshIsPutOff has an answer refreshed, whose query leaves with the batch.
-func TestRefreshIsPutOff(t *testing.T) {
+func TestRefreshIsBatched(t *testing.T) {
 	t.Parallel()
 	var log []string
 	refreshing := false

@@ -59,16 +59,16 @@ type clientKey struct {
 type client struct {
 	key     clientKey
 	waiting int     // its queries that wait
-	flights int     // that it began and that have not landed
+	queries int     // that it began and that have not landed
 	next    *client // in the free list
 }
 
 // clients are those who wait. They are guarded by the lock of the flights.
 type clients struct {
-	byKey  map[clientKey]*client
-	free   *client // records for reuse: as many as ever were of use at once
-	floods [floodSlots]flood
-	named  int64 // Unix time of the last log line about one
+	byKey      map[clientKey]*client
+	free       *client // records for reuse: as many as ever were of use at once
+	floods     [floodSlots]flood
+	lastLogged int64 // Unix time of the last log line about one
 }
 
 // A flood counts what one client was denied within one second.
@@ -79,16 +79,16 @@ type flood struct {
 }
 
 // client is that of the query in hand.
-func (l *Worker) client(from *wire.Peer) clientKey { return clientKey{from.Addr.Addr(), l.proven} }
+func (l *Worker) client(from *wire.Peer) clientKey { return clientKey{from.Addr.Addr(), l.addrProven} }
 
 // admitLocked counts a query that comes to wait as its client's, and its flight too
 // if it begins one. Whoever leaves has to be taken out by leaveLocked, and the flight
 // by landLocked. It returns nil, and why, if there is no room.
-func (fs *flights) admitLocked(key clientKey, begins bool, plan *Plan) (c *client, why Shed) {
+func (fs *queryTable) admitLocked(key clientKey, begins bool, plan *Plan) (c *client, why Shed) {
 	c = fs.clients.byKey[key]
 	waiting, flights := 0, 0
 	if c != nil {
-		waiting, flights = c.waiting, c.flights
+		waiting, flights = c.waiting, c.queries
 	}
 	freeWaiting, freeFlights := plan.Waiting-fs.waiting, plan.Inflight-(fs.count-fs.refreshes)
 	spareWaiting, spareFlights := 0, 0
@@ -102,7 +102,7 @@ func (fs *flights) admitLocked(key clientKey, begins bool, plan *Plan) (c *clien
 		return nil, ShedWaiting
 	case begins && freeFlights <= spareFlights:
 		return nil, ShedInflight
-	case waiting >= most(plan.Waiting, freeWaiting)-spareWaiting, begins && flights >= most(plan.Inflight, freeFlights)-spareFlights:
+	case waiting >= fairShare(plan.Waiting, freeWaiting)-spareWaiting, begins && flights >= fairShare(plan.Inflight, freeFlights)-spareFlights:
 		return nil, ShedClient
 	}
 	if c == nil {
@@ -111,7 +111,7 @@ func (fs *flights) admitLocked(key clientKey, begins bool, plan *Plan) (c *clien
 	c.waiting++
 	fs.waiting++
 	if begins {
-		c.flights++
+		c.queries++
 	}
 	return c, 0
 }
@@ -125,7 +125,7 @@ func (fs *flights) admitLocked(key clientKey, begins bool, plan *Plan) (c *clien
 //
 // A client that had more before the others came is above the threshold: it gets no place
 // until it has less than that.
-func most(places, free int) int {
+func fairShare(places, free int) int {
 	reserve := (places + reservePart - 1) / reservePart
 	return free + spareWeight*max(0, free-reserve)
 }
@@ -134,15 +134,15 @@ func most(places, free int) int {
 // reply, or is about to. The caller holds fs.mu and sees to it that nobody takes the
 // same waiter out again, as take does with all whose client is not nil. A flight that
 // goes on without its waiters stays the client's until it lands.
-func (fs *flights) leaveLocked(c *client) {
+func (fs *queryTable) removeWaiterLocked(c *client) {
 	c.waiting--
 	fs.waiting--
 	fs.clients.releaseLocked(c)
 }
 
 // landLocked takes out a flight that the client began.
-func (fs *flights) landLocked(c *client) {
-	c.flights--
+func (fs *queryTable) removeQueryLocked(c *client) {
+	c.queries--
 	fs.clients.releaseLocked(c)
 }
 
@@ -160,7 +160,7 @@ func (cs *clients) addLocked(key clientKey) *client {
 
 // releaseLocked gives up the record of a client that waits for nothing.
 func (cs *clients) releaseLocked(c *client) {
-	if c.waiting > 0 || c.flights > 0 {
+	if c.waiting > 0 || c.queries > 0 {
 		return
 	}
 	delete(cs.byKey, c.key)
@@ -171,16 +171,16 @@ func (cs *clients) releaseLocked(c *client) {
 // its client was told often enough, and whether to log that. Over TCP nobody floods: who
 // does not read is not read from. Who can get a late answer gets that, for no more than a
 // hit costs.
-func (l *Worker) floodsLocked(from *wire.Peer, now time.Time) (silent, news bool) {
-	if from.Stream || l.late {
+func (l *Worker) floodLocked(from *wire.Peer, now time.Time) (silent, logIt bool) {
+	if from.Stream || l.staleHeld {
 		return false, false
 	}
-	return l.r.flights.floodsLocked(l.client(from), now)
+	return l.r.queries.floodLocked(l.client(from), now)
 }
 
 // floodsLocked counts a query over UDP that is turned away at now, and tells whether
 // its client was told often enough within this second, and whether to log that.
-func (fs *flights) floodsLocked(key clientKey, now time.Time) (silent, news bool) {
+func (fs *queryTable) floodLocked(key clientKey, now time.Time) (silent, logIt bool) {
 	f := &fs.clients.floods[maphash.Comparable(fs.seed, key)%floodSlots]
 	second := now.Unix()
 	if f.second != second {
@@ -190,8 +190,8 @@ func (fs *flights) floodsLocked(key clientKey, now time.Time) (silent, news bool
 		return false, false
 	}
 	f.sheds++
-	if f.sheds == floodSheds+1 && second-fs.clients.named >= floodPause {
-		fs.clients.named, news = second, true
+	if f.sheds == floodSheds+1 && second-fs.clients.lastLogged >= floodPause {
+		fs.clients.lastLogged, logIt = second, true
 	}
-	return f.sheds > floodSheds, news
+	return f.sheds > floodSheds, logIt
 }

@@ -16,7 +16,7 @@ import (
 
 // TestKept tells which answers are kept, and for how long. Bounds: 5 s to 1 h,
 // denials to 30 s.
-func TestKept(t *testing.T) {
+func TestStoredAnswer(t *testing.T) {
 	t.Parallel()
 	const soa = "test. 600 IN SOA ns.test. host.test. 1 3600 600 86400 20"
 	for _, tt := range []struct {

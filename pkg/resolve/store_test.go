@@ -82,7 +82,7 @@ func owners(t *testing.T, u resolve.Asker) (p *resolve.Plan, web []byte) {
 // TestEventDuringFlight has a Service change while its name is asked for upstream: who
 // waits gets the answer from before, who comes after the event does not, and neither
 // answer is kept: the second may have come from somebody who had not heard yet.
-func TestEventDuringFlight(t *testing.T) {
+func TestOwnerChangedDuringQuery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := &pending{}
@@ -136,7 +136,7 @@ func TestEventDuringFlight(t *testing.T) {
 
 // TestEventOfOthers has events that do not concern the flight: it is joined, and its
 // answer kept.
-func TestEventOfOthers(t *testing.T) {
+func TestOtherOwnerChanged(t *testing.T) {
 	t.Parallel()
 	for _, other := range []string{"db.shop.svc.cluster.local.", "shop.svc.cluster.local.", "web.other.svc.cluster.local."} {
 		t.Run(other, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestEventOfOthers(t *testing.T) {
 
 // TestOutdatedTakesNothing has an answer that may not be kept come from before an
 // event, and after what came after the event was kept: that stays.
-func TestOutdatedTakesNothing(t *testing.T) {
+func TestOutdatedRemovesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := &pending{}
@@ -195,7 +195,7 @@ func TestOutdatedTakesNothing(t *testing.T) {
 
 // TestRouteKeepsNothing has a route whose answers are not kept: each query asks, those
 // at once ask once, and failures are kept all the same.
-func TestRouteKeepsNothing(t *testing.T) {
+func TestRouteNoStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		y, m := newPlay(t), query("www.test.", dns.TypeA)
@@ -227,7 +227,7 @@ func TestRouteKeepsNothing(t *testing.T) {
 
 // TestKeepingTurnedOff has a reload turn keeping off while a flight by the old plan is
 // under way: what it brings is not kept.
-func TestKeepingTurnedOff(t *testing.T) {
+func TestNoStoreTurnedOn(t *testing.T) {
 	t.Parallel()
 	for name, off := range map[string]bool{"on": false, "off": true} {
 		t.Run(name, func(t *testing.T) {
@@ -316,7 +316,7 @@ func TestRouteBounds(t *testing.T) {
 
 // TestAliasTargetsAreKeptUnderTheirName has the target of a cluster's alias, fetched for
 // the alias, answered to who asks for the target, with its own TTL.
-func TestAliasTargetsAreKeptUnderTheirName(t *testing.T) {
+func TestAliasTargetsStoredByName(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := shop(time.Now())

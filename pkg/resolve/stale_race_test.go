@@ -23,7 +23,7 @@ import (
 
 // TestLateIsSealed holds late answers to what every reply is held to: the client's
 // size, cookie and transport.
-func TestLateIsSealed(t *testing.T) {
+func TestStaleReplyOptions(t *testing.T) {
 	t.Parallel()
 	var records []string
 	for i := range 60 {
@@ -74,7 +74,7 @@ func TestLateIsSealed(t *testing.T) {
 }
 
 // TestLateAllocations is the budget of what rests: that of every hit.
-func TestLateAllocations(t *testing.T) {
+func TestStaleAllocations(t *testing.T) {
 	u := newUpstream(t, "www.test. 100 IN A 192.0.2.1")
 	p := plan(t, u)
 	p.Cache.SetServeStale(cache.ServeStale{Window: time.Hour, TTL: 30 * time.Second})
@@ -108,7 +108,7 @@ func (o *once) Reply([]byte, *wire.SendBatch) { o.n.Add(1) }
 
 // TestLateRaces has answers, failures, the moment of being overdue, events and flushes
 // race for many clients of a few names: each gets one reply.
-func TestLateRaces(t *testing.T) {
+func TestStaleRaces(t *testing.T) {
 	t.Parallel()
 	var turn atomic.Int64
 	u := asker(func(q []byte, _ time.Time, to wire.AnswerReceiver, _ *wire.SendBatch) {

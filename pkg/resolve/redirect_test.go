@@ -103,7 +103,7 @@ func TestStatic(t *testing.T) {
 }
 
 // TestDetourUnready asks by another name for one of a cluster of which nothing is known yet.
-func TestDetourUnready(t *testing.T) {
+func TestRedirectUnready(t *testing.T) {
 	t.Parallel()
 	p, _ := clusterPlan(t, shop(time.Now()), false)
 	detouring(t, p)
@@ -118,7 +118,7 @@ func TestDetourUnready(t *testing.T) {
 }
 
 // TestDetourExplain asks how replies came about that a detour led to.
-func TestDetourExplain(t *testing.T) {
+func TestRedirectExplain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := plan(t, newUpstream(t, "one.test. 300 IN A 192.0.2.1"))
@@ -149,7 +149,7 @@ func TestDetourExplain(t *testing.T) {
 }
 
 // TestDetourLog has the log say what clients asked, and from where it was answered.
-func TestDetourLog(t *testing.T) {
+func TestRedirectLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -183,7 +183,7 @@ func TestDetourLog(t *testing.T) {
 }
 
 // TestDetourReload has a query take a detour, and the plan that knows of it go: the next one takes none.
-func TestDetourReload(t *testing.T) {
+func TestRedirectReload(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, "one.test. 300 IN A 192.0.2.1", "one.example. 300 IN A 192.0.2.2")
 	with, without := plan(t, u), plan(t, u)
@@ -209,7 +209,7 @@ func TestDetourReload(t *testing.T) {
 }
 
 // TestDetourEnds has a query take a detour, and one that takes none follow it on the same worker.
-func TestDetourEnds(t *testing.T) {
+func TestRedirectEnds(t *testing.T) {
 	t.Parallel()
 	p := plan(t, newUpstream(t, "one.test. 300 IN A 192.0.2.1"))
 	detouring(t, p)
@@ -228,7 +228,7 @@ func TestDetourEnds(t *testing.T) {
 
 // TestTemplateMakesSix has a template that is for IPv4 addresses alone give what those of IPv6 are made of, whoever says
 // that there are none.
-func TestTemplateMakesSix(t *testing.T) {
+func TestTemplateDNS64(t *testing.T) {
 	t.Parallel()
 	s := shop(time.Now())
 	inSync(s)
@@ -298,7 +298,7 @@ func detours(tb testing.TB) (*resolve.Worker, wire.Peer, map[string][]byte) {
 }
 
 // TestDetourAllocations is the budget of what is answered from memory on a detour: none.
-func TestDetourAllocations(t *testing.T) {
+func TestRedirectAllocations(t *testing.T) {
 	worker, from, queries := detours(t)
 	dst := make([]byte, 0, 4096)
 	for name, q := range queries {
@@ -317,7 +317,7 @@ func TestDetourAllocations(t *testing.T) {
 	}
 }
 
-func BenchmarkDetour(b *testing.B) {
+func BenchmarkRedirect(b *testing.B) {
 	worker, from, queries := detours(b)
 	for _, name := range []string{"none", "none, AAAA", "host", "host denied", "host PTR", "template", "rewritten", "suffix", "dns64", "dns64 prefix"} {
 		b.Run(name, func(b *testing.B) {
@@ -332,7 +332,7 @@ func BenchmarkDetour(b *testing.B) {
 }
 
 // TestDetourRace has clients ask for everything at once while plans change.
-func TestDetourRace(t *testing.T) {
+func TestRedirectRace(t *testing.T) {
 	t.Parallel()
 	s := shop(time.Now())
 	inSync(s)
@@ -378,7 +378,7 @@ func TestDetourRace(t *testing.T) {
 }
 
 // FuzzDetour gives any octets to a worker whose plan has everything: what comes back must be a reply to them, and fit.
-func FuzzDetour(f *testing.F) {
+func FuzzRedirect(f *testing.F) {
 	u := newUpstream(f, "one.test. 300 IN A 192.0.2.1")
 	s := shop(time.Now())
 	inSync(s)

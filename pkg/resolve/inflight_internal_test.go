@@ -11,12 +11,12 @@ import (
 
 // TestFlightsOfOneHash adds, finds and takes flights whose keys share a few hashes,
 // in any order, and compares with a plain map by key.
-func TestFlightsOfOneHash(t *testing.T) {
+func TestQueryTableSharedHash(t *testing.T) {
 	t.Parallel()
-	var fs flights
+	var fs queryTable
 	fs.init()
 	addr, plan := clientKey{addr: netip.MustParseAddr("192.0.2.1")}, &Plan{Inflight: 1 << 20, Waiting: 1 << 20}
-	model := map[string]*flight{}
+	model := map[string]*inFlight{}
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 20_000 {
 		n := random.IntN(40)
@@ -29,15 +29,15 @@ func TestFlightsOfOneHash(t *testing.T) {
 		if got != nil {
 			if random.IntN(2) == 0 {
 				c, _ := fs.admitLocked(addr, false, plan)
-				got.rest = append(got.rest, waiter{client: c})
+				got.joined = append(got.joined, waiter{client: c})
 				continue
 			}
 			delete(model, key)
-			if joined := len(got.rest); len(fs.take(got)) != joined {
+			if joined := len(got.joined); len(fs.remove(got)) != joined {
 				t.Fatalf("%s: not all %d who joined were given", key, joined)
 			}
 		} else {
-			f := &flight{key: []byte(key), hash: hash, refresh: random.IntN(4) == 0}
+			f := &inFlight{key: []byte(key), hash: hash, refresh: random.IntN(4) == 0}
 			if !f.refresh {
 				f.client, _ = fs.admitLocked(addr, true, plan)
 				f.first.client = f.client
@@ -47,7 +47,7 @@ func TestFlightsOfOneHash(t *testing.T) {
 		}
 		waiting, refreshes := 0, 0
 		for _, f := range model {
-			waiting += len(f.rest)
+			waiting += len(f.joined)
 			if f.refresh {
 				refreshes++
 			} else {
@@ -59,7 +59,7 @@ func TestFlightsOfOneHash(t *testing.T) {
 		}
 	}
 	for _, f := range model {
-		fs.take(f)
+		fs.remove(f)
 	}
 	if len(fs.byHash) != 0 || fs.count != 0 || fs.waiting != 0 {
 		t.Errorf("%d hashes, %d flights, %d waiting are left", len(fs.byHash), fs.count, fs.waiting)

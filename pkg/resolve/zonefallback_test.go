@@ -18,7 +18,7 @@ import (
 // TestLastWord has an old view, and a central resolver that fails: what is not held
 // is denied all the same, at once, from memory, and without asking it when that is
 // known to be in vain.
-func TestLastWord(t *testing.T) {
+func TestZoneFallback(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name        string

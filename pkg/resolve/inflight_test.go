@@ -20,7 +20,7 @@ import (
 
 // TestOneFlightForMany is the promise that a cold name costs one query upstream,
 // however many ask for it.
-func TestOneFlightForMany(t *testing.T) {
+func TestIdenticalQueriesJoin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpstream(t, "www.test. 300 IN A 192.0.2.1")
@@ -232,9 +232,9 @@ func TestFailures(t *testing.T) {
 }
 
 // A breaker is a client whose reply cannot be sent.
-type breaker struct{}
+type panickingReplier struct{}
 
-func (breaker) Reply([]byte, *wire.SendBatch) { panic("asked to") }
+func (panickingReplier) Reply([]byte, *wire.SendBatch) { panic("asked to") }
 
 // TestPanicWhileReplying lets the first of two clients of one flight break: the
 // second is answered, and nothing is left under way.
@@ -250,7 +250,7 @@ func TestPanicWhileReplying(t *testing.T) {
 		if _, verdict := first.worker.AnswerFromMemory(pkt, &first.from, now, nil); verdict != wire.Missed {
 			t.Fatalf("verdict %v, want a miss", verdict)
 		}
-		first.worker.Resolve(&first.from, now, breaker{})
+		first.worker.Resolve(&first.from, now, panickingReplier{})
 		second.send(pkt)
 		close(u.gate)
 		if got := unpack(t, <-second.got); got.Rcode != dns.RcodeSuccess || len(got.Answer) != 1 {
@@ -264,7 +264,7 @@ func TestPanicWhileReplying(t *testing.T) {
 }
 
 // TestNobodyIsForgotten swaps plans under many clients: each gets one reply.
-func TestNobodyIsForgotten(t *testing.T) {
+func TestEveryWaiterGetsAReply(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, "www.test. 300 IN A 192.0.2.1")
 	u.gate = make(chan struct{})
