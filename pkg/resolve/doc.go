@@ -2,40 +2,37 @@
 
 // Package resolve decides how one query is answered.
 //
-// # A query's journey
+// # Path of a query
 //
-//	packet ─ AnswerFromMemory ─┬─ odd.go      malformed, other opcodes, CH, ANY: answered or dropped here
-//	                           ├─ transfer.go the cluster zone as a whole: refused here, or sent by a goroutine of its own
-//	                           ├─ detour.go   where the configuration has one of these, and else nothing:
-//	                           │   ├─ rewrite.go another name is looked for
-//	                           │   ├─ static     hosts and templates: answered, or an alias of another name
-//	                           │   └─ dns64.go   an address of the NAT64: the alias of its IPv4 address
-//	                           ├─ zone        a name of the cluster: answered, denied, or an alias of a name outside
-//	                           ├─ cache       fresh, due, at rest or a remembered failure: patched for this client and done
-//	                           ├─ cut.go      the denial of a name above: made into one of this name
-//	                           └─ Resolve ─── flights.go   identical misses join; one bounded flight for all of them
-//	                                           ├─ clients.go who has too many already is turned away
-//	                                           ├─ route    longest suffix of the name
-//	                                           └─ Asker.Ask, with a deadline; the query leaves with Worker.Flush
+//	packet ─ Worker.AnswerFromMemory
+//	   ├─ odd.go          malformed, other opcodes, class CH, ANY: answered or dropped
+//	   ├─ transfer.go     AXFR and IXFR: refused, or sent by a goroutine of its own
+//	   ├─ redirect.go     only if the configuration has one of these:
+//	   │   ├─ rewrite.go  another name is looked up
+//	   │   ├─ static      hosts and templates: an answer, or an alias of another name
+//	   │   └─ dns64.go    reverse name of a NAT64 address: an alias of the IPv4 reverse name
+//	   ├─ zone            cluster name: an answer, a denial, or an alias of an external name
+//	   ├─ cache           fresh, in backoff, or a cached failure: answered
+//	   ├─ nxdomaincut.go  a cached denial of a parent name: answered NXDOMAIN
+//	   └─ Worker.Resolve ─ inflight.go  identical misses share one upstream query
+//	                        ├─ admission.go  a client with too many queries is shed
+//	                        ├─ route         longest matching suffix
+//	                        └─ Asker.Ask     with a deadline; sent by Worker.Flush
 //
-//	answer ─ flight.Answered ─┬─ judge.go  what may be kept, and for how long
-//	                          ├─ keep.go   cache.Put, or what is held goes
-//	                          └─ waiter.go every waiter's reply
-//	                              ├─ detour.go   names are led back to the client's
-//	                              └─ comeback.go no IPv6 address: the question for IPv4 addresses, in what is left of the time
-//	none by StaleAfter, or a failure ─ late.go ─ an answer past its time, if one is held
+//	answer ─ inFlight.Answered
+//	   ├─ validate.go   what may be cached, and for how long
+//	   └─ replies to all waiters
+//	       └─ redirect.go  restores the client's name; DNS64 may query A records in the remaining time
+//	no answer within StaleAfter, or a failure ─ stale.go  a stale answer, if there is one
 //
-// The order is code, in [Worker.AnswerFromMemory], [Worker.Resolve] and (*flight).Answered, and
-// nowhere else.
+// [Worker.AnswerFromMemory], [Worker.Resolve] and (*inFlight).Answered define this order.
 //
-// AnswerFromMemory runs on the goroutine that read the packet, takes no lock but a cache
-// shard's and allocates nothing. A flight is not a goroutine but one piece of
-// memory, which whoever reads from upstreams brings to its end, by the deadline at
-// the latest. However many clients wait for it, they cost their spelling of the
-// question and an address each. Queries upstream and replies are gathered in a
-// [wire.SendBatch] and leave with the batch that brought them about.
+// AnswerFromMemory runs on the goroutine that read the packet. It takes no lock except a cache
+// shard's, and allocates nothing. An in-flight query is one memory block and not a goroutine. The
+// goroutine that reads from upstreams completes it, by its deadline at the latest. A waiting client
+// costs the bytes of its question and an address. Upstream queries and replies are collected in a
+// [wire.SendBatch] and sent with the current batch.
 //
-// An answer that is due is given out at once and flown again in the background,
-// as a flight without waiters. If that fails the answer lives as long as it would
-// have and not longer.
+// An answer that is due for prefetch is returned at once and refreshed by an in-flight query without
+// waiters. If that fails the answer keeps its original expiry.
 package resolve

@@ -16,23 +16,41 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// maxRefreshes bounds the flights that began for nobody. Refreshes give way to
-// clients: a popular answer that is not refreshed is merely asked for once more. They
-// begin only while less than half of what may be under way is, and take no client's
-// place.
+// An in-flight query serves all clients that ask the same question. Its states:
+//
+//	Worker.join / Worker.refresh
+//	   │
+//	   ├─ no room ───────────────────────► shed: stale answer, SERVFAIL or nothing (rejectQuery)
+//	   ├─ same question in flight ───────► joined: waits in inFlight.joined (joinLocked)
+//	   ▼
+//	added        in the query table; others may join (addLocked)
+//	   │ prepareQuery: route and upstream query
+//	   ▼
+//	ready, sent  Asker.Ask was called (send)
+//	   │
+//	   ├─ StaleAfter, stale answer held ─► stale served: waiters get it, the query goes on (serveStale)
+//	   │ Answered: answer, error or deadline
+//	   ▼
+//	answered     validated and stored, or the failure recorded (responseBuilder.process)
+//	   ▼
+//	completed    out of the table; all waiters get their reply (complete)
+
+// maxRefreshes bounds the in-flight refreshes. Refreshes yield to clients, because an answer that
+// expires costs only one more query. A refresh starts only while less than half of Plan.Inflight
+// is used, and takes no client's place.
 const maxRefreshes = 256
 
-// flights are the questions under way.
+// A queryTable holds all in-flight queries.
 type queryTable struct {
 	seed maphash.Seed
 
-	mu         sync.Mutex           // guards all below, and of each flight what others change
-	byHash     map[uint64]*inFlight // of its key; those that share one are linked
-	count      int                  // flights, refreshes included
-	waiting    int                  // clients, over all flights
-	refreshes  int                  // flights that began for no client
-	clients    clients              // who waits
-	staleQueue staleQueue           // those whose clients wait for a late answer
+	mu         sync.Mutex           // guards all below, and the fields of queries that others change
+	byHash     map[uint64]*inFlight // by hash of the key; queries of one hash are linked
+	count      int                  // in-flight queries, refreshes included
+	waiting    int                  // waiting clients, over all queries
+	refreshes  int
+	clients    clients    // with waiting or in-flight queries
+	staleQueue staleQueue // queries whose waiters can get a stale answer
 }
 
 func (fs *queryTable) init() {
@@ -43,7 +61,7 @@ func (fs *queryTable) init() {
 
 func (fs *queryTable) hash(key []byte) uint64 { return maphash.Bytes(fs.seed, key) }
 
-// findLocked is the flight for key, nil if none is under way.
+// findLocked returns the newest in-flight query for key, nil if there is none.
 func (fs *queryTable) findLocked(hash uint64, key []byte) *inFlight {
 	f := fs.byHash[hash]
 	for f != nil && !bytes.Equal(f.key, key) {
@@ -52,7 +70,7 @@ func (fs *queryTable) findLocked(hash uint64, key []byte) *inFlight {
 	return f
 }
 
-// addLocked adds a flight. It is found before others with its key, see joinableLocked.
+// addLocked adds a query. findLocked prefers it to older ones with the same key, see joinableLocked.
 func (fs *queryTable) addLocked(f *inFlight) {
 	f.next = fs.byHash[f.hash]
 	fs.byHash[f.hash] = f
@@ -62,7 +80,7 @@ func (fs *queryTable) addLocked(f *inFlight) {
 	}
 }
 
-// take takes a flight out and gives those who joined it. Nobody joins from then on.
+// remove removes a query and returns the waiters that joined it. No client can join any more.
 func (fs *queryTable) remove(f *inFlight) (joined []waiter) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -95,9 +113,8 @@ func (fs *queryTable) remove(f *inFlight) (joined []waiter) {
 	return joined
 }
 
-// join makes the client of the query in l wait for the flight for its key,
-// beginning one if there is none. When a bound is reached the client is told so at
-// once.
+// join makes the client of the current query wait for the in-flight query with its key, and starts one
+// if there is none. If a limit is reached it sheds the query.
 func (l *Worker) join(from *wire.Peer, now time.Time, to wire.Replier) {
 	fs := &l.r.queries
 	f := l.nextQuery(l.q.Key(), now)
@@ -110,7 +127,7 @@ func (l *Worker) join(from *wire.Peer, now time.Time, to wire.Replier) {
 		silent, logIt := l.floodLocked(from, now)
 		fs.mu.Unlock()
 		if logIt {
-			l.r.log.Warn("a client floods and gets no replies", "client", from.Addr.Addr())
+			l.r.log.Warn("client flood, replies suppressed", "client", from.Addr.Addr())
 		}
 		l.rejectQuery(why, silent, from, now, to)
 	case existing != nil:
@@ -129,8 +146,9 @@ func (l *Worker) join(from *wire.Peer, now time.Time, to wire.Replier) {
 	}
 }
 
-// patience is how long upstream has for a flight that the query in hand begins: what is left of its client's time, or
-// half of all if another question may be to follow. Some servers never answer for addresses of IPv6.
+// timeout returns the time that upstream has for the current query: what is left of the client's
+// deadline, or half of the deadline if a query for A records may follow. Some servers never answer
+// AAAA queries.
 func (l *Worker) timeout() time.Duration {
 	if d := &l.redirect; d.active && d.dns64 != nil && !d.retryA {
 		return l.plan.Deadline / 2
@@ -138,7 +156,7 @@ func (l *Worker) timeout() time.Duration {
 	return l.plan.Deadline - l.elapsed
 }
 
-// boardLocked has the client c of the query in hand wait for a flight under way.
+// joinLocked makes client c of the current query wait for an existing in-flight query.
 func (l *Worker) joinLocked(existing *inFlight, c *client, from *wire.Peer, now time.Time, to wire.Replier) {
 	w := l.waiter(nil, from, now, to)
 	w.client = c
@@ -148,7 +166,7 @@ func (l *Worker) joinLocked(existing *inFlight, c *client, from *wire.Peer, now 
 	}
 }
 
-// begin lets a flight that was added depart, for the client of the query in hand.
+// start sends a query that was added, for the client of the current query.
 func (l *Worker) start(f *inFlight, from *wire.Peer, now time.Time, to wire.Replier) {
 	l.prepareQuery(f)
 	f.first = l.waiter(f.query, from, now, to)
@@ -159,8 +177,8 @@ func (l *Worker) start(f *inFlight, from *wire.Peer, now time.Time, to wire.Repl
 	f.send(now.Add(l.timeout()), &l.batch)
 }
 
-// turnAway answers a client for whom there is no room: with the late answer that AnswerFromMemory
-// found, or the reason, or, if it was told often enough, not at all.
+// rejectQuery handles a query without room. The client gets the stale answer that the lookup found, or
+// SERVFAIL with the reason, or nothing if it was told too often.
 func (l *Worker) rejectQuery(why Shed, silent bool, from *wire.Peer, now time.Time, to wire.Replier) {
 	switch {
 	case l.staleHeld && l.serveStaleOnShed(why, from, now, to):
@@ -172,7 +190,7 @@ func (l *Worker) rejectQuery(why Shed, silent bool, from *wire.Peer, now time.Ti
 	}
 }
 
-// refresh begins a flight for an answer that is due, unless one is under way.
+// refresh starts a query for an answer that is due for prefetch, unless one is in flight.
 func (l *Worker) refresh(now time.Time) {
 	fs, key := &l.r.queries, l.q.Key()
 	f := l.nextQuery(key, now)
@@ -195,8 +213,8 @@ func (l *Worker) refresh(now time.Time) {
 	f.send(now.Add(f.plan.Deadline), &l.batch)
 }
 
-// nextFlight is a flight that the worker may begin for key. It is made before the
-// lock is taken, and left for the next time if it is not needed.
+// nextQuery returns the query that the worker may start for key. It is allocated before the lock is
+// taken, and kept for the next call if it is not used.
 func (l *Worker) nextQuery(key []byte, now time.Time) *inFlight {
 	if l.spareQuery == nil {
 		l.spareQuery = &inFlight{r: l.r}
@@ -208,8 +226,8 @@ func (l *Worker) nextQuery(key []byte, now time.Time) *inFlight {
 	return f
 }
 
-// prepareFlight completes a flight that was added. Others may find it and join it
-// meanwhile; the rest of it is still this worker's own.
+// prepareQuery completes a query that was added. Others may join it in the meantime; only this worker
+// accesses its other fields.
 func (l *Worker) prepareQuery(f *inFlight) {
 	l.spareQuery = nil
 	f.route = l.plan.route(l.q.Name())
@@ -218,21 +236,22 @@ func (l *Worker) prepareQuery(f *inFlight) {
 	f.query = query[start:]
 }
 
-// ignore gives no reply to a client that was turned away too often.
+// dropQuery sends no reply to a flooding client.
 func (l *Worker) dropQuery(to wire.Replier) {
 	l.r.counts.shed[ShedFlood].Add(1)
 	l.tally.dropped++
 	to.Reply(nil, &l.batch)
 }
 
-// shed answers a client for whom there is no room.
+// replyShed replies SERVFAIL to a client without room.
 func (l *Worker) replyShed(reason Shed, from *wire.Peer, now time.Time, to wire.Replier) {
 	l.r.counts.shed[reason].Add(1)
 	w := l.shedWaiter(from, now, to)
 	l.r.replyShed(reason, &w, l.plan, &l.batch)
 }
 
-// turned is the client of the query in hand, who gets its reply before this returns.
+// shedWaiter returns the client of the current query as a waiter whose reply is sent before this
+// returns.
 func (l *Worker) shedWaiter(from *wire.Peer, now time.Time, to wire.Replier) waiter {
 	w := waiter{ask: l.q.Question, opts: l.opts, from: from, since: now.Add(-l.elapsed), to: to}
 	if l.redirect.active {
@@ -242,45 +261,43 @@ func (l *Worker) shedWaiter(from *wire.Peer, now time.Time, to wire.Replier) wai
 	return w
 }
 
-// flightRoom is for the bytes of one flight: the key, the query and the first
-// client's question, of names of some forty octets, and a cookie. Longer ones find
-// room elsewhere. With it a flight has 512 octets: for more the allocator takes a
-// fifth of a miss longer.
+// inFlightBuffer holds the key, the query and the first client's question for names of about 40 bytes,
+// and a cookie. Longer ones are allocated. With this size an inFlight has 512 bytes; the next size
+// class would make a miss a fifth slower.
 const inFlightBuffer = 184
 
-// A flight is one question on its way upstream, for all who asked it. It is one
-// piece of memory: nothing of a common miss is anywhere else.
+// An inFlight is one upstream query, for all clients with the same question. It is one memory block: a
+// usual miss allocates nothing else.
 type inFlight struct {
 	r            *Resolver
 	plan         *Plan
-	route        *Route // nil: there is none for the name
+	route        *Route // nil: no route matches the name
 	key          []byte
-	query        []byte // as sent upstream
+	query        []byte // as sent to upstream
 	hash         uint64 // of key
 	next         *inFlight
 	client       *client       // whose place it takes; nil: it is a refresh
 	begunAt      time.Duration // since the resolver was made
-	refresh      bool          // begun for no client
-	ready        bool          // all of it is written, and may be read by others
-	completed    bool          // nobody joins any more
-	staleHeld    bool          // a late answer was held for somebody who waited
-	staleDue     bool          // and they have waited for long enough
-	inStaleQueue bool          // in lates
-	answered     atomic.Bool   // what came of it is known
+	refresh      bool          // started without a client
+	ready        bool          // all fields are written, others may read them
+	completed    bool          // no client can join any more
+	staleHeld    bool          // a stale answer is held for a waiter
+	staleDue     bool          // and StaleAfter has passed
+	inStaleQueue bool
+	answered     atomic.Bool // Answered was called
 
-	prevStale, nextStale *inFlight // in lates
+	prevStale, nextStale *inFlight // in the stale queue
 
-	first  waiter   // who began it, unless it is a refresh
-	joined []waiter // who joined it
+	first  waiter // that started it, unless it is a refresh
+	joined []waiter
 	buf    [inFlightBuffer]byte
 }
 
-// errNoRoute is what comes of a question that no route takes.
+// errNoRoute is the failure of a query without a route.
 var errNoRoute = errors.New("no route for the name")
 
-// depart asks upstream, which has until a moment. The deadline is not the client's nor the server's: a
-// flight serves whoever joins it, and what was accepted is answered even while the
-// agent stops.
+// send passes the query to upstream, with a deadline. The deadline is neither a client's nor the
+// server's: a query serves every client that joins it, and is answered even while the agent stops.
 func (f *inFlight) send(until time.Time, batch *wire.SendBatch) {
 	f.r.pending.Add(1)
 	defer func() {
@@ -298,8 +315,8 @@ func (f *inFlight) send(until time.Time, batch *wire.SendBatch) {
 	f.route.Upstream.Ask(f.query, until, f, batch)
 }
 
-// Answered implements [wire.AnswerReceiver]: it keeps what may be kept, and answers
-// everybody who waits. Only the first call counts.
+// Answered implements [wire.AnswerReceiver]. It stores the answer, if allowed, and replies to all
+// waiters. Only the first call counts.
 func (f *inFlight) Answered(answer []byte, err error, batch *wire.SendBatch) {
 	if f.answered.Swap(true) {
 		return
@@ -311,8 +328,8 @@ func (f *inFlight) Answered(answer []byte, err error, batch *wire.SendBatch) {
 	builderPool.Put(d)
 }
 
-// land ends the flight and replies to its waiters. By now the cache has what was to
-// be kept, so that whoever asks from here on finds it there.
+// complete ends the query and replies to its waiters. The cache already has the answer, so that later
+// queries find it there.
 func (f *inFlight) complete(result *outcome, now time.Time, batch *wire.SendBatch) {
 	defer f.r.pending.Done()
 	joined := f.r.queries.remove(f)
@@ -327,14 +344,14 @@ func (f *inFlight) complete(result *outcome, now time.Time, batch *wire.SendBatc
 	h.deliverAll(&f.first, joined)
 }
 
-// An outcome is what a flight came back with: msg, or a failure if it is nil.
+// An outcome is the result of an in-flight query: msg, or a failure if it is nil.
 type outcome struct {
 	msg    []byte
 	source Source
 	ede    int
 }
 
-// A desk is where an answer is dealt with. It is reused.
+// A responseBuilder turns an upstream answer or a failure into an outcome. It is reused.
 type responseBuilder struct {
 	validator
 
@@ -345,7 +362,7 @@ type responseBuilder struct {
 
 var builderPool = sync.Pool{New: func() any { return new(responseBuilder) }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
 
-// decide makes d.result of what came for the flight.
+// process sets d.result from the upstream answer or the error.
 func (d *responseBuilder) process(f *inFlight, answer []byte, err error, now time.Time) {
 	d.result = outcome{source: SourceUpstream, ede: wire.EDEOther}
 	defer func() {
@@ -362,9 +379,9 @@ func (d *responseBuilder) process(f *inFlight, answer []byte, err error, now tim
 	}
 }
 
-// keep judges the answer and stores it as long as it may be.
+// validateAndStore validates the answer and caches it for as long as allowed.
 func (d *responseBuilder) validateAndStore(f *inFlight, answer []byte, now time.Time) error {
-	d.buf = append(d.buf[:0], answer...) // the judge writes to it
+	d.buf = append(d.buf[:0], answer...) // validate modifies it
 	msg, life, err := d.validator.validate(f.route, d.buf)
 	if err != nil {
 		return err
@@ -374,11 +391,11 @@ func (d *responseBuilder) validateAndStore(f *inFlight, answer []byte, now time.
 	return nil
 }
 
-// fail remembers that there was no answer. The zone has the last word.
+// recordFailure caches the failure. The zone may still have an answer.
 func (d *responseBuilder) recordFailure(f *inFlight, err error, now time.Time) {
 	d.result.ede = wire.EDENoReachableAuthority
 	if f.route == nil {
-		return // nobody was asked: there is nothing to remember
+		return // no upstream was queried: nothing to cache
 	}
 	if coded, ok := errors.AsType[interface {
 		error
@@ -396,18 +413,18 @@ func (d *responseBuilder) recordFailure(f *inFlight, err error, now time.Time) {
 	d.useZoneFallback(f.plan.Zone, &d.q, now)
 }
 
-// A waiter is a client that waits for a flight.
+// A waiter is a client that waits for an in-flight query.
 type waiter struct {
 	ask      wire.Question
-	redirect *redirect // to the flight's question; nil if that is the client's own
+	redirect *redirect // to the question looked up; nil: the client's own question
 	opts     wire.ReplyOptions
 	from     *wire.Peer // for the query log; nil if there is none
 	since    time.Time
-	to       wire.Replier // nil once it was called
+	to       wire.Replier // nil after the reply
 	client   *client      // as which it is counted; nil once it is not, see leaveLocked
 }
 
-// A hand gives the outcome of a flight to those who wait for it.
+// A replySender sends the outcome of a query to its waiters.
 type replySender struct {
 	r      *Resolver
 	plan   *Plan
@@ -416,11 +433,11 @@ type replySender struct {
 	batch  *wire.SendBatch
 }
 
-// rooms are for one reply each, while it is made.
+// replyBuffers are buffers for one reply each.
 var replyBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1232); return &b }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
 
-// give replies to one waiter. What goes wrong with one reply, that one client's
-// bytes may have caused, costs the others nothing.
+// deliver replies to one waiter. A panic, which the bytes of that client's query may have caused, does
+// not affect other waiters.
 func (h *replySender) deliver(w *waiter) {
 	defer func() {
 		if defect := recover(); defect != nil {
@@ -451,7 +468,7 @@ func (h *replySender) deliver(w *waiter) {
 	h.r.reply(h.plan, w, source, msg, h.now, h.batch)
 }
 
-// whole appends the answer for the waiter, if there is one.
+// restoreAnswer appends the answer for the waiter, if there is one.
 func (h *replySender) restoreAnswer(dst []byte, w *waiter) ([]byte, restoreState) {
 	failure := h.result.msg == nil
 	dst = append(dst, h.result.msg...)
@@ -476,7 +493,7 @@ func (r *Resolver) panicked(where string, defect any) {
 	r.log.Error("recovered from a panic", "where", where, "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
 }
 
-// shed answers a client for whom there is no room.
+// replyShed replies SERVFAIL to a client without room.
 func (r *Resolver) replyShed(reason Shed, w *waiter, plan *Plan, batch *wire.SendBatch) {
 	w.opts.EDE = wire.EDEOther
 	msg := w.ask.AppendEmpty(nil, wire.RcodeServFail, &w.opts)
@@ -492,7 +509,7 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 	rcode := int(msg[3] & 0x0f)
 	took := now.Sub(w.since)
 	r.counts.response(source, rcode, took)
-	if plan.QueryLog != nil && w.from != nil { // nil: there was no log yet, or no more, when it came
+	if plan.QueryLog != nil && w.from != nil { // nil: the query log was off when the query arrived
 		plan.QueryLog.record(context.Background(), &w.ask, w.from, source, rcode, took)
 	}
 	if w.ask.Explain {
@@ -501,7 +518,7 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 	w.end(msg, batch)
 }
 
-// end gives the waiter its one reply.
+// end sends the waiter's one reply; nil sends none.
 func (w *waiter) end(msg []byte, batch *wire.SendBatch) {
 	to := w.to
 	w.to = nil

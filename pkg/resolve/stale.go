@@ -23,34 +23,33 @@ import (
 // The zone's last word goes before it each time. The flight that nobody waits for any
 // more keeps its place, and its client's: it is still work that upstream has to do.
 
-// makeDoRest is how long a late answer rests for which there was no room to ask.
+// shedBackoff is the refresh backoff of a stale answer used because there was no room for a query.
 const shedBackoff = time.Second
 
-// lates are the flights whose clients may get a late answer before they land, in the
-// order of the moments when they do. One timer serves all: it goes off when the first
-// of them may be due, and at nobody's cost when they landed before.
+// A staleQueue holds the queries whose waiters can get a stale answer, ordered by the time when they
+// get it. One timer serves all queries. It is not stopped when they complete earlier.
 type staleQueue struct {
 	first, last *inFlight
-	timer       *time.Timer   // nil until it was needed
-	fireAt      time.Duration // when it goes off, as a flight's began; 0: it does not
+	timer       *time.Timer   // nil until first needed
+	fireAt      time.Duration // in the clock of inFlight.begunAt; 0: not set
 }
 
-// overdueAt is when the flight's clients get a late answer, as f.began.
+// staleAt returns when the waiters get a stale answer, in the clock of begunAt.
 func (f *inFlight) staleAt() time.Duration { return f.begunAt + f.plan.StaleAfter }
 
-// seat makes all of f readable to others, and notes if a late answer is held for who
-// began it.
-func (r *Resolver) markReady(f *inFlight, late bool, now time.Time) {
+// markReady allows others to read all of f. staleHeld says that the first client can get a stale
+// answer.
+func (r *Resolver) markReady(f *inFlight, staleHeld bool, now time.Time) {
 	r.queries.mu.Lock()
 	defer r.queries.mu.Unlock()
 	f.ready = true
-	if late {
+	if staleHeld {
 		r.enqueueStaleLocked(f, now)
 	}
 }
 
-// watchLocked notes that a late answer is held for who waits for f. The caller holds
-// the flights' lock.
+// enqueueStaleLocked records that a stale answer is held for a waiter of f. The caller holds the
+// table's lock.
 func (r *Resolver) enqueueStaleLocked(f *inFlight, now time.Time) {
 	if f.staleHeld {
 		return
@@ -77,7 +76,7 @@ func (r *Resolver) enqueueStaleLocked(f *inFlight, now time.Time) {
 	}
 }
 
-// alarmLocked has the timer go off at a moment.
+// setStaleTimerLocked sets the timer.
 func (r *Resolver) setStaleTimerLocked(at time.Duration, now time.Time) {
 	ls := &r.queries.staleQueue
 	ls.fireAt = at
@@ -88,7 +87,7 @@ func (r *Resolver) setStaleTimerLocked(at time.Duration, now time.Time) {
 	}
 }
 
-// unlistLocked takes f out if it is in the list.
+// removeLocked removes f if it is in the queue.
 func (ls *staleQueue) removeLocked(f *inFlight) {
 	if !f.inStaleQueue {
 		return
@@ -107,11 +106,11 @@ func (ls *staleQueue) removeLocked(f *inFlight) {
 	f.prevStale, f.nextStale = nil, nil
 }
 
-// maxRelieved is how many flights' replies are gathered before they are sent.
+// maxBatchedReplies is the number of queries whose replies are sent in one batch.
 const maxBatchedReplies = 64
 
-// overdue gives late answers to those who have waited long enough. It runs when the
-// timer goes off.
+// serveOverdue replies with stale answers to the waiters of all queries older than StaleAfter. The
+// timer calls it.
 func (r *Resolver) serveOverdue() {
 	var batch wire.SendBatch
 	for n := 1; ; n++ {
@@ -127,8 +126,8 @@ func (r *Resolver) serveOverdue() {
 	}
 }
 
-// nextOverdue takes the next flight that is overdue from the list. If none is, the
-// timer is set for the first that will be.
+// nextOverdue removes and returns the next query that is due. If none is, it sets the timer for the
+// first one.
 func (r *Resolver) nextOverdue(now time.Time) *inFlight {
 	fs := &r.queries
 	fs.mu.Lock()
@@ -147,11 +146,11 @@ func (r *Resolver) nextOverdue(now time.Time) *inFlight {
 	return f
 }
 
-// relieve gives those who wait for a flight that is overdue what there is to give. If
-// there is nothing they wait on.
+// serveStale replies with the stale answer to all waiters of f. Without a stale answer they keep
+// waiting.
 func (r *Resolver) serveStale(f *inFlight, now time.Time, batch *wire.SendBatch) {
 	if f.answered.Load() || !r.queries.isReady(f) {
-		return // its answer is about to be given; or its beginner is still busy with it
+		return // it is being answered, or still being prepared
 	}
 	d := builderPool.Get().(*responseBuilder)
 	defer builderPool.Put(d)
@@ -168,15 +167,15 @@ func (r *Resolver) serveStale(f *inFlight, now time.Time, batch *wire.SendBatch)
 	h.deliverAll(&first, joined)
 }
 
-// seated tells whether all of f is written, and may be read under the lock.
+// isReady reports whether all of f is written and may be read under the lock.
 func (fs *queryTable) isReady(f *inFlight) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return f.ready
 }
 
-// leave takes everybody out of a flight that goes on without them, and counts as one
-// that is under way itself. It is false if the flight has landed.
+// detachWaiters removes all waiters from a query that goes on without them. The caller counts as
+// pending work until it calls r.pending.Done. It returns false if the query has completed.
 func (r *Resolver) detachWaiters(f *inFlight) (first waiter, joined []waiter, ok bool) {
 	fs := &r.queries
 	fs.mu.Lock()
@@ -196,7 +195,7 @@ func (r *Resolver) detachWaiters(f *inFlight) (first waiter, joined []waiter, ok
 	return first, joined, true
 }
 
-// giveAll gives the outcome to who began a flight, if he waits, and to who joined it.
+// deliverAll replies to the first client, if it waits, and to those that joined.
 func (h *replySender) deliverAll(first *waiter, joined []waiter) {
 	if first.to != nil {
 		h.deliver(first)
@@ -206,15 +205,15 @@ func (h *replySender) deliverAll(first *waiter, joined []waiter) {
 	}
 }
 
-// instead makes the outcome of what there is to give in place of an answer to f. It
-// is false, and the outcome as it was, if there is nothing.
+// useFallback sets the outcome from the zone fallback or the stale answer. It returns false and leaves
+// the outcome unchanged if there is neither.
 func (d *responseBuilder) useFallback(f *inFlight, now time.Time) (found bool) {
 	defer func() {
 		if defect := recover(); defect != nil {
-			f.r.panicked("late answer", defect)
+			f.r.panicked("stale answer", defect)
 		}
 	}()
-	if f.route == nil { // the configuration wants nobody to be asked
+	if f.route == nil { // the configuration routes the name nowhere
 		return false
 	}
 	if f.plan.Zone != nil && d.q.Parse(f.query) == wire.FaultNone {
@@ -229,13 +228,12 @@ func (d *responseBuilder) useFallback(f *inFlight, now time.Time) (found bool) {
 	return ok
 }
 
-// stale is the outcome of a late answer.
+// staleOutcome returns the outcome of a stale answer.
 func staleOutcome(msg []byte) outcome {
 	return outcome{msg: msg, source: SourceStale, ede: staleEDE(msg)}
 }
 
-// staleEDE is how the client of a late answer is told that it is one (RFC 8914
-// sections 4.4 and 4.20).
+// staleEDE returns the Extended DNS Error of a stale answer (RFC 8914 sections 4.4 and 4.20).
 func staleEDE(msg []byte) int {
 	if msg[3]&0x0f == wire.RcodeNXDomain {
 		return wire.EDEStaleNXDomain
@@ -243,19 +241,19 @@ func staleEDE(msg []byte) int {
 	return wire.EDEStaleAnswer
 }
 
-// makeDo gives the client of the query in hand, for whom there is no room, the zone's
-// last word or the late answer that AnswerFromMemory found. It is false if that is gone meanwhile.
+// serveStaleOnShed replies to a shed client with the zone fallback or the stale answer that the lookup
+// found. It returns false if the answer is gone in the meantime.
 func (l *Worker) serveStaleOnShed(why Shed, from *wire.Peer, now time.Time, to wire.Replier) bool {
 	d := builderPool.Get().(*responseBuilder)
 	defer builderPool.Put(d)
-	if hasAlias := l.redirect.hasAlias(); hasAlias || !d.useZoneFallback(l.plan.Zone, &l.q, now) { // the zone that led here has had its word
+	if hasAlias := l.redirect.hasAlias(); hasAlias || !d.useZoneFallback(l.plan.Zone, &l.q, now) { // the zone was asked for the alias already
 		msg, ok := l.plan.Cache.LookupStale(l.q.Key(), now, d.buf[:0])
 		if !ok {
 			return false
 		}
 		d.buf, d.result = msg, staleOutcome(msg)
 	}
-	if why != ShedClient { // there is room for others: one who wants too much is not to keep the answer old for them
+	if why != ShedClient { // a client over its limit must not delay the refresh for others
 		l.plan.Cache.DelayRefresh(l.q.Key(), now.Add(shedBackoff), now)
 	}
 	h := replySender{r: l.r, plan: l.plan, result: &d.result, now: now, batch: &l.batch}
