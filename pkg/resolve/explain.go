@@ -10,34 +10,34 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A client on this machine may ask how its reply came about, by an EDNS option: it is
-// who would look for a fault here. It is told words of closed sets, numbers, and names
-// that the configuration or its own question has, as `name=value` parted by blanks:
+// A client on this host may ask for an explanation of its reply with an EDNS option. The explanation
+// contains words of closed sets, numbers, and names from the configuration or from the question, as
+// `name=value` separated by spaces:
 //
-//	source   where the reply came from, one of Sources
-//	rewritten the name that was looked up in place of the one that was asked
-//	made     dns64: addresses were made, or looked for to be made
-//	state    of what the cache holds, or the zone: a cache.State, or unready
-//	age      of it, whole seconds
-//	left     of its time, whole seconds; negative: since it was over; of made addresses, of theirs
-//	took     from the query's arrival to its reply, in milliseconds, of a flight
-//	kept     no: the answer may not be kept
-//	below    the name whose denial answers for all below it
-//	reason   of a shed, one of Sheds
+//	source   origin of the reply, one of Sources
+//	rewritten name looked up in place of the query name
+//	made     dns64: addresses were synthesized, or A records were queried for that
+//	state    of the cache entry or the zone: a cache.State, or unready
+//	age      of the entry, whole seconds
+//	left     seconds until expiry; negative: since expiry; for synthesized addresses: theirs
+//	took     milliseconds from the query to its reply, if upstream was queried
+//	kept     no: the answer may not be cached
+//	below    denied name that covers all names below it
+//	reason   the limit that shed the query, one of Sheds
 //	route    the zone of the route; none: no route takes the name
 //
-// To everybody else the option is an unknown one: ignored and not echoed. What costs
-// time is done after the reply was made, so that who does not ask pays one test.
+// For other clients the option is unknown: it is ignored and not echoed. The explanation is built
+// after the reply, so that other queries pay for one test only.
 
-// An account is the text of an explanation as it is written.
+// An explanation is the text while it is written.
 type explanation struct {
 	buf         [wire.MaxExplanation]byte
 	n           int
-	synthesized bool          // the answer has addresses that were made
-	maxTTL      time.Duration // then: for how long at most
+	synthesized bool          // the answer has synthesized addresses
+	maxTTL      time.Duration // of these
 }
 
-// add adds a member, if there is room for all of it.
+// add adds a member if there is room for all of it.
 func (a *explanation) add(name string, value []byte) {
 	size := len(name) + 1 + len(value)
 	if a.n > 0 {
@@ -56,13 +56,12 @@ func (a *explanation) add(name string, value []byte) {
 
 func (a *explanation) word(name, value string) { a.add(name, []byte(value)) }
 
-// seconds adds a time in whole seconds.
+// seconds adds a duration in whole seconds.
 func (a *explanation) seconds(name string, d time.Duration) {
 	a.add(name, append(strconv.AppendInt(nil, int64(d/time.Second), 10), 's'))
 }
 
-// left adds what is left of a time, a part of a second as a whole one: of a minute that
-// has just begun that is the minute.
+// left adds the time until expiry, rounded up to whole seconds.
 func (a *explanation) left(d time.Duration) {
 	if a.synthesized {
 		d = min(d, a.maxTTL)
@@ -73,15 +72,15 @@ func (a *explanation) left(d time.Duration) {
 	a.seconds("left", d)
 }
 
-// took adds how long a flight took.
+// took adds the duration of an upstream query.
 func (a *explanation) took(d time.Duration) {
 	a.add("took", append(strconv.AppendFloat(nil, float64(d)/float64(time.Millisecond), 'f', 2, 64), "ms"...))
 }
 
 func (a *explanation) text() []byte { return a.buf[:a.n] }
 
-// admitExplain forgets that a client asked how its reply comes about if it may not
-// know, and else keeps room for that in the reply.
+// admitExplain ignores the option of a client that may not use it. Otherwise it reserves room in the
+// reply.
 func (l *Worker) admitExplain(from *wire.Peer) {
 	if l.plan.Local == nil || !l.plan.Local(from.Addr.Addr()) {
 		l.q.Explain = false
@@ -90,7 +89,7 @@ func (l *Worker) admitExplain(from *wire.Peer) {
 	l.opts.Limit -= wire.ExplanationRoom
 }
 
-// explain appends to a reply of AnswerFromMemory how it came about.
+// explain appends the explanation to a reply of AnswerFromMemory.
 func (l *Worker) explain(source Source, dst []byte, now time.Time) []byte {
 	a := explanation{}
 	a.word("source", Sources()[source])
@@ -101,18 +100,18 @@ func (l *Worker) explain(source Source, dst []byte, now time.Time) []byte {
 	case SourceZone:
 		a.zoneState(l.opts.EDE)
 	case SourceCache, SourceStale, SourceFailure:
-		if l.redirect.active && l.redirect.useFirst { // the key in hand is that of the second question
+		if l.redirect.active && l.redirect.useFirst { // the current key is that of the A query
 			l.q.SetType(l.q.OriginalType())
 			l.addSubnetToKey()
 		}
 		a.cacheState(l.plan, l.q.Key(), l.q.Name(), now)
 		a.route(l.plan, l.q.Name())
-	default: // made here, of nothing that is held
+	default: // from no cache entry
 	}
 	return l.q.AppendExplanation(dst, &l.opts, a.text())
 }
 
-// explain appends to a reply of the slow path how it came about.
+// explain appends the explanation to a reply of the slow path.
 func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) []byte {
 	var name [wire.MaxName]byte
 	sought := w.lookupName(name[:0])
@@ -133,7 +132,7 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) [
 		} else {
 			a.cacheState(plan, key, sought, now)
 		}
-	default: // made here, of nothing that is held
+	default: // from no cache entry
 		return w.ask.AppendExplanation(msg, &w.opts, a.text())
 	}
 	a.took(now.Sub(w.since))
@@ -141,8 +140,8 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) [
 	return w.ask.AppendExplanation(msg, &w.opts, a.text())
 }
 
-// soughtKey is the key, without a subnet, of the question whose answer the waiter got,
-// for the name that was sought.
+// lookupKey returns the cache key, without a subnet, of the question whose answer the waiter got, for
+// the name that was looked up.
 func (w *waiter) lookupKey(name []byte) []byte {
 	ask := w.ask
 	if d := w.redirect; d != nil && d.retryA && !d.useFirst {
@@ -151,8 +150,7 @@ func (w *waiter) lookupKey(name []byte) []byte {
 	return ask.AppendKey(nil, name)
 }
 
-// explainShed appends to the reply of a client for whom there was no room which
-// bound was reached.
+// explainShed appends the limit that shed the query.
 func (w *waiter) explainShed(reason Shed, msg []byte) []byte {
 	a := explanation{}
 	a.word("source", Sources()[SourceShed])
@@ -160,8 +158,8 @@ func (w *waiter) explainShed(reason Shed, msg []byte) []byte {
 	return w.ask.AppendExplanation(msg, &w.opts, a.text())
 }
 
-// sought appends the canonical name that the waiter's flight was for: its own
-// question's, or the target of the alias that the zone gave for it.
+// lookupName appends the canonical name that was looked up for the waiter: its query name, or the name
+// it was redirected to.
 func (w *waiter) lookupName(dst []byte) []byte {
 	var room [wire.MaxName]byte
 	asked := canonical(&room, &w.ask)
@@ -171,7 +169,7 @@ func (w *waiter) lookupName(dst []byte) []byte {
 	return w.redirect.lookupName(dst, asked)
 }
 
-// detour adds which way led to what was looked for.
+// redirect adds how the question was redirected.
 func (a *explanation) redirect(d *redirect, ask *wire.Question) {
 	if d.rule != nil {
 		var room, to [wire.MaxName]byte
@@ -183,7 +181,7 @@ func (a *explanation) redirect(d *redirect, ask *wire.Question) {
 	}
 }
 
-// canonical is the canonical name that is asked for.
+// canonical returns the canonical query name.
 func canonical(room *[wire.MaxName]byte, ask *wire.Question) []byte {
 	question := ask.QuestionSection()
 	name := room[:len(question)-4]
@@ -191,7 +189,7 @@ func canonical(room *[wire.MaxName]byte, ask *wire.Question) []byte {
 	return name
 }
 
-// zoneState adds how sure of itself the zone was.
+// zoneState adds the state of the zone.
 func (a *explanation) zoneState(ede int) {
 	switch ede {
 	case wire.EDENotReady:
@@ -203,7 +201,7 @@ func (a *explanation) zoneState(ede int) {
 	}
 }
 
-// held adds what the cache holds under key, or what denies a name above.
+// cacheState adds the cache entry under key, or the denial of a parent name.
 func (a *explanation) cacheState(p *Plan, key, name []byte, now time.Time) {
 	e, ok := p.Cache.Peek(key, now)
 	var above []byte
@@ -221,8 +219,7 @@ func (a *explanation) cacheState(p *Plan, key, name []byte, now time.Time) {
 	}
 }
 
-// denial is the fresh denial of a name above, by which everything below it is denied,
-// and that name.
+// denial returns the fresh cached denial of a parent name, and that name.
 func (p *Plan) denial(key, name []byte, now time.Time) (e cache.Entry, above []byte, ok bool) {
 	flags := key[len(name)+2]
 	for above = name; len(above) > 1; {

@@ -499,7 +499,7 @@ func (r *Resolver) replyShed(reason Shed, w *waiter, plan *Plan, batch *wire.Sen
 	msg := w.ask.AppendEmpty(nil, wire.RcodeServFail, &w.opts)
 	if w.ask.Explain {
 		msg = w.explainShed(reason, msg)
-		w.ask.Explain = false // it is done
+		w.ask.Explain = false // done
 	}
 	r.reply(plan, w, SourceShed, msg, w.since, batch)
 }

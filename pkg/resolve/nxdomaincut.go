@@ -11,8 +11,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// miss is for a name that is not held. It is denied if that follows from what is, and
-// missed if not, unless it may not be asked for upstream.
+// handleMiss handles a query without a usable cache entry. It denies the name if a cached denial of a
+// parent covers it, and refuses queries that must not go upstream.
 func (l *Worker) handleMiss(found cache.Freshness, from *wire.Peer, now time.Time, dst []byte) (_ []byte, _ wire.Verdict, denied bool) {
 	l.staleHeld = found == cache.Stale
 	loop := l.isLoop()
@@ -21,18 +21,18 @@ func (l *Worker) handleMiss(found cache.Freshness, from *wire.Peer, now time.Tim
 			return dst, wire.Answered, true
 		}
 	}
-	if !l.q.RD || loop { // asked for what is held, and it is not; or by ourselves
+	if !l.q.RD || loop { // no recursion desired, or a loop
 		dst, verdict := l.answerEmpty(SourceRefused, wire.RcodeRefused, from, now, dst)
 		return dst, verdict, false
 	}
 	return dst, wire.Missed, false
 }
 
-// cut appends the denial of the name in hand that follows from the denial of a name
-// above it (RFC 8020), if one is held. It is for external names: those of the cluster
-// come and go one by one. A client that asks for proof gets that of its own name, and
-// an answer made for a subnet is made for one name. A name of one label denies nothing
-// below: one forged answer would take a whole top-level domain off the node.
+// answerFromCut appends the denial of the name that follows from a cached denial of a parent name (RFC
+// 8020). It applies to external names only, because cluster names come and go one by one. It does not
+// apply to DO queries, which need the proof for their own name, nor to subnet routes. A name of one
+// label denies nothing below it: one forged answer would remove a whole top-level domain from the
+// node.
 func (l *Worker) answerFromCut(now time.Time, dst []byte) ([]byte, bool) {
 	latest := l.r.cuts.latest.Load()
 	if latest == 0 || !l.plan.Cut || l.q.DO {
@@ -57,9 +57,9 @@ func (l *Worker) answerFromCut(now time.Time, dst []byte) ([]byte, bool) {
 	return dst, false
 }
 
-// cutBy is cut by the denial of one name, given with the name one label longer. The names
-// above the route's are another server's to deny (CVE-2026-44687), and the route's own is
-// there because the configuration says so.
+// answerFromCutAt is answerFromCut for the denial of parent; child is the name one label longer. Names
+// above the route's belong to other servers (CVE-2026-44687), and the route's own name exists by
+// configuration.
 func (l *Worker) answerFromCutAt(parent, child []byte, now time.Time, dst []byte) ([]byte, bool) {
 	name := l.q.Name()
 	route := l.plan.route(name)
@@ -78,28 +78,27 @@ func (l *Worker) answerFromCutAt(parent, child []byte, now time.Time, dst []byte
 	return l.restorer.tail.AppendDenial(held[:start], name, l.q.Type)
 }
 
-// cutPlaces is how many moments cuts has. While fewer names than these are denied at
-// once, a miss rarely looks for a denial that is not there.
+// cutFilterSlots is the number of slots in a cutFilter. With fewer denied names a miss rarely looks up
+// a denial that is not cached.
 const cutFilterSlots = 1 << 13
 
-// cuts knows at a glance of most names that no denial of them is held, so that a miss
-// need not look for those of all the names above its own. By hash of the name it has
-// the moment until which one may be. What it does not know of, as denials of before a
-// restart, is not looked for.
+// A cutFilter tells for most names without a lookup that no denial of them is cached. By hash of the
+// name it holds the time until which a denial may be cached. Denials that it does not know, such as
+// restored ones, are not used.
 type cutFilter struct {
 	seed   maphash.Seed
-	latest atomic.Int64 // of all moments, as nanoseconds since the resolver was made; 0: there are none
+	latest atomic.Int64 // maximum of until, in ns since the resolver was made; 0: empty
 	until  [cutFilterSlots]atomic.Int64
 }
 
 func (c *cutFilter) init() { c.seed = maphash.MakeSeed() }
 
-// may tells whether the denial of name may be held.
+// mayHold reports whether the denial of name may be cached.
 func (c *cutFilter) mayHold(name []byte, at time.Duration) bool {
 	return c.slot(name).Load() > int64(at)
 }
 
-// note has the denial of name be looked for until a moment.
+// add records that the denial of name is cached until the given time.
 func (c *cutFilter) add(name []byte, until time.Duration) {
 	raise(&c.latest, int64(until))
 	raise(c.slot(name), int64(until))
@@ -109,7 +108,7 @@ func (c *cutFilter) slot(name []byte) *atomic.Int64 {
 	return &c.until[maphash.Bytes(c.seed, name)%cutFilterSlots]
 }
 
-// raise makes a moment no earlier than until.
+// raise sets a time to until if that is later.
 func raise(moment *atomic.Int64, until int64) {
 	for {
 		was := moment.Load()

@@ -8,8 +8,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// What odd packets get. docs/odd-packets.md is this table for users, and
-// odd_test.go holds both to it.
+// Replies to unusual packets. docs/odd-packets.md has this table for users, and odd_test.go checks
+// both.
 //
 //	shorter than a header, QR=1           dropped
 //	opcode other than QUERY               NOTIMP, header only          (RFC 8906 section 3.1.4)
@@ -31,7 +31,7 @@ import (
 //	RD=0 for a name not held              REFUSED
 //	a name of our own loop probes         REFUSED, see probe.go
 
-// fault answers a packet that is no query.
+// answerFault replies to a malformed or unsupported packet.
 func (l *Worker) answerFault(answerFault wire.Fault, pkt []byte, from *wire.Peer, dst []byte) ([]byte, wire.Verdict) {
 	l.tally.fault(answerFault)
 	switch answerFault {
@@ -50,13 +50,13 @@ func (l *Worker) answerFault(answerFault wire.Fault, pkt []byte, from *wire.Peer
 	return dst, wire.Dropped
 }
 
-// oddType tells whether a type asks for something other than records.
+// oddType reports whether a query type does not ask for records.
 func oddType(t uint16) bool { return t >= 128 && t <= 255 || t == wire.TypeOPT || t == 0 }
 
-// isTransfer tells whether a type asks for a zone.
+// isTransfer reports whether a query type asks for a zone transfer.
 func isTransfer(t uint16) bool { return t == wire.TypeAXFR || t == wire.TypeIXFR }
 
-// odd answers a well-formed query that is for no record of class IN.
+// answerOdd answers a well-formed query that is not for records of class IN.
 func (l *Worker) answerOdd(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	q := &l.q
 	start := len(dst)
@@ -78,7 +78,7 @@ func (l *Worker) answerOdd(from *wire.Peer, now time.Time, dst []byte) ([]byte, 
 	return l.finishReply(SourceLocal, dst, start, from, now), wire.Answered
 }
 
-// identity is the text for the CH name that was asked, empty for none.
+// identity returns the text of the CH name in the query, "" for none.
 func (l *Worker) identity() string {
 	switch string(l.q.Name()) {
 	case "\x07version\x04bind\x00", "\x07version\x06server\x00":
@@ -92,45 +92,42 @@ func (l *Worker) identity() string {
 	return ""
 }
 
-// empty answers with an rcode and nothing else.
+// answerEmpty answers with an rcode and no records.
 func (l *Worker) answerEmpty(source Source, rcode int, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	start := len(dst)
 	dst = l.q.AppendEmpty(dst, rcode, &l.opts)
 	return l.finishReply(source, dst, start, from, now), wire.Answered
 }
 
-// SelfName is the name, of class CH and type TXT, whose answer is [Plan.Self]. By
-// it an agent proves to itself that what is sent to an address reaches its own
-// sockets, and what reads them works.
+// SelfName is the name, of class CH and type TXT, whose answer is [Plan.Self]. With it an agent
+// verifies that packets to an address reach its own sockets and that the goroutines reading them work.
 const SelfName = "self.node-cache."
 
 const selfName = "\x04self\x0anode-cache\x00" // SelfName in wire form
 
-// asksSelf reports whether the query in hand is the agent's to itself, which comes from an
-// address of this machine.
+// isSelfQuery reports whether the query is the agent's own, from an address of this host.
 func (l *Worker) isSelfQuery(from *wire.Peer) bool {
 	return l.q.Class == wire.ClassCH && l.q.Type == wire.TypeTXT && len(l.plan.self) > 0 && string(l.q.Name()) == selfName &&
 		l.plan.Local != nil && l.plan.Local(from.Addr.Addr())
 }
 
-// self answers the agent. It takes the way of every answer from memory, but is in
-// no count and no log: those are of clients, and it asks several times a second.
+// answerSelf answers the agent. It follows the path of every answer from memory. It is neither counted
+// nor logged: counters and logs are about clients, and the agent sends several such queries a second.
 func (l *Worker) answerSelf(from *wire.Peer, now time.Time, dst []byte) []byte {
 	l.initReplyOptions(from, now)
 	return l.q.AppendRecord(dst, wire.TypeTXT, 0, l.plan.self, &l.opts)
 }
 
-// knowsSelf reports whether the name is SelfName behind this agent's text as a label. Any
-// client that knows the text may have it confirmed: so the doctor finds out, from a pod,
-// which agent answers there.
+// isSelfIdentity reports whether the name is SelfName prefixed by this agent's text as a label. Any
+// client that knows the text may verify it. So the doctor finds out from a pod which agent answers.
 func (l *Worker) isSelfIdentity() bool {
 	name := l.q.Name()
 	n := len(l.plan.self)
 	return n > 1 && len(name) == n+len(selfName) && string(name[n:]) == selfName && string(name[:n]) == string(l.plan.self)
 }
 
-// isReturned tells whether the query in hand is one that went out to an upstream from here and has come back. It must
-// not go out again.
+// isLoop reports whether the query was sent to an upstream by this process and came back. It must not
+// be sent again.
 func (l *Worker) isLoop() bool {
 	name := l.q.Name()
 	return wire.IsLoopName(name) && l.plan.Loop != nil && l.plan.Loop(name)

@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// Config is what a resolver is made from.
+// Config configures a Resolver.
 type Config struct {
 	Plan *Plan
-	Now  func() time.Time // the clock of flights
-	Rand io.Reader        // the secret of cookies comes from it
+	Now  func() time.Time // the clock of in-flight queries
+	Rand io.Reader        // source of the cookie secret
 	Log  *slog.Logger     // nil: silent
 }
 
-// A Resolver answers queries by its plan. It is safe for use by many goroutines.
+// A Resolver answers queries according to its plan. It is safe for concurrent use.
 type Resolver struct {
 	plan       atomic.Pointer[Plan]
 	now        func() time.Time
@@ -29,16 +29,16 @@ type Resolver struct {
 	cookies    cookieSecret
 	queries    queryTable
 	cuts       cutFilter
-	transfers  atomic.Int32 // under way
+	transfers  atomic.Int32 // running transfers
 	pending    sync.WaitGroup
-	workerPool sync.Pool // of *Worker, see comeBack
+	workerPool sync.Pool // of *Worker, for DNS64 retries
 	counts     counters
 }
 
-// New makes a resolver.
+// New returns a resolver.
 func New(cfg Config) (*Resolver, error) {
 	if cfg.Plan == nil || cfg.Now == nil || cfg.Rand == nil {
-		return nil, errors.New("a resolver needs a plan, a clock and randomness")
+		return nil, errors.New("resolver: Plan, Now and Rand are required")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -53,19 +53,19 @@ func New(cfg Config) (*Resolver, error) {
 	return r, nil
 }
 
-// age is a moment as the time since the resolver was made: a third of the room.
+// sinceStart converts a time to the duration since the resolver was made, which takes a third of the
+// space.
 func (r *Resolver) sinceStart(now time.Time) time.Duration { return now.Sub(r.epoch) }
 
-// Swap makes plan the one that queries see from now on. Flights under way end
-// by the plan they began with. The resolver owns plan from here.
+// Swap replaces the plan for new queries. In-flight queries finish with their own plan. The resolver
+// owns plan from here on.
 func (r *Resolver) Swap(plan *Plan) {
 	plan.compile()
 	r.plan.Store(plan)
 }
 
-// Run waits for ctx to end and then for what is under way: flights, each of which
-// ends with its deadline at the latest, and transfers, which end with their
-// client's session.
+// Run waits for ctx to end and then for pending work: in-flight queries, which end by their deadline,
+// and transfers, which end with their client's session.
 func (r *Resolver) Run(ctx context.Context) error {
 	<-ctx.Done()
 	r.pending.Wait()

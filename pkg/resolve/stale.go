@@ -8,20 +8,19 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// An answer past its time is given for want of a better one (RFC 8767). It is late
-// when upstream is to be asked first, and rests when that was in vain a moment ago:
+// A stale answer is used if upstream does not answer (RFC 8767):
 //
-//	late     a flight as for any miss. If it comes back
-//	           with an answer     that is given, to everybody
-//	           without            the answer rests and is given, to everybody
-//	           not in StaleAfter  the answer rests until the flight's deadline and is given to everybody
-//	                              who waits, and to who comes; the flight goes on, as a refresh does
-//	         If there is no room for a flight the answer is given, and rests for makeDoRest
-//	         unless the room is only not the client's.
-//	resting  given at once, see Worker.fromCache.
+//	stale          an upstream query starts, as for any miss
+//	                 answer             all waiters get it
+//	                 failure            all waiters get the stale answer, which goes into backoff
+//	                 none in StaleAfter the same, with a backoff until the query's deadline; the
+//	                                    query goes on without waiters, like a refresh
+//	               Without room for a query the client gets the stale answer. It goes into
+//	               backoff for shedBackoff, unless only this client's limit is reached.
+//	stale backoff  the answer is returned at once, see Worker.answerFromCache
 //
-// The zone's last word goes before it each time. The flight that nobody waits for any
-// more keeps its place, and its client's: it is still work that upstream has to do.
+// An answer of the zone fallback precedes the stale answer each time. A query without waiters still
+// counts against its client's limit: it is still work for upstream.
 
 // shedBackoff is the refresh backoff of a stale answer used because there was no room for a query.
 const shedBackoff = time.Second

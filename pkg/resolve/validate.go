@@ -10,20 +10,19 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-var errRcode = errors.New("response code that is no answer")
+var errRcode = errors.New("response code is neither NOERROR nor NXDOMAIN")
 
-// A judge decides what an upstream's answer is worth. It is reused.
+// A validator checks and sanitizes upstream answers. It is reused.
 type validator struct {
 	m         wire.Message
 	bailiwick bailiwick
 	answer    cache.Answer
 }
 
-// judge makes the answer what it may be stored as, in place: no OPT record and
-// none that does not belong there, the question in canonical spelling, no AA flag,
-// TTLs within the route's bounds. life is
-// how long it may be kept, 0 for not at all. The offsets of the TTLs and the
-// address set that rotates are left in j.answer.
+// validate converts an answer in place to the form in which it is cached: no OPT record, no unrelated
+// records, the question in canonical case, no AA flag, TTLs within the route's bounds. life is how
+// long it may be cached, 0 for not at all. The TTL offsets and the rotating address set are left in
+// j.answer.
 func (j *validator) validate(route *Route, answer []byte) (msg []byte, life time.Duration, err error) {
 	m := &j.m
 	if err := m.Parse(answer); err != nil {
@@ -61,24 +60,24 @@ func (j *validator) validate(route *Route, answer []byte) (msg []byte, life time
 	return m.Raw, time.Duration(shortest) * time.Second, nil
 }
 
-// A kind is what an answer says.
+// An answerKind classifies an answer.
 type answerKind uint8
 
 const (
-	positive    answerKind = iota // it has the type that was asked for
-	negative                      // NXDOMAIN or NODATA, with the SOA that says for how long (RFC 2308)
-	uncacheable                   // a denial without SOA, a chain without end: for those who asked, not to keep (RFC 2308 section 5)
-	contradictory
+	positive      answerKind = iota // has the queried type
+	negative                        // NXDOMAIN or NODATA with an SOA record (RFC 2308)
+	uncacheable                     // a denial without SOA, or an incomplete alias chain: for the waiters only (RFC 2308 section 5)
+	contradictory                   // rcode and records contradict each other
 )
 
-// kind reads the answer's meaning from its rcode and records.
+// classify returns the kind of the answer.
 func (j *validator) classify() answerKind {
 	m := &j.m
 	want := m.QuestionType()
 	var found, soa bool
 	for _, r := range m.Records {
 		switch r.Section {
-		case wire.Answer: // what is left of it is aliases and data that were asked for
+		case wire.Answer: // only aliases and data of the queried type are left
 			found = found || r.Type == want
 		case wire.Authority:
 			soa = soa || r.Type == wire.TypeSOA
@@ -97,7 +96,7 @@ func (j *validator) classify() answerKind {
 	}
 }
 
-// seconds are the bounds the route sets to TTLs of a kind.
+// ttlBounds returns the route's TTL bounds for a kind, in seconds.
 func (r *Route) ttlBounds(k answerKind) (lowest, highest uint32) {
 	if k != positive {
 		return 0, uint32(r.TTL.Negative / time.Second)
@@ -108,8 +107,8 @@ func (r *Route) ttlBounds(k answerKind) (lowest, highest uint32) {
 	return lowest, uint32(r.TTL.Max / time.Second)
 }
 
-// denialTTL is how long a denial holds: the SOA record's TTL or its MINIMUM,
-// whichever is less (RFC 2308 section 5).
+// denialTTL returns the lifetime of a denial: the SOA record's TTL or its MINIMUM, whichever is less
+// (RFC 2308 section 5).
 func (j *validator) denialTTL() uint32 {
 	for _, r := range j.m.Records {
 		if r.Section == wire.Authority && r.Type == wire.TypeSOA {
@@ -119,8 +118,8 @@ func (j *validator) denialTTL() uint32 {
 	return 0
 }
 
-// clampTTLs brings every TTL within the bounds and returns the shortest. A TTL
-// of zero stays: it forbids keeping, not shows carelessness (RFC 1035 section 3.2.1).
+// clampTTLs clamps all TTLs to the bounds and returns the shortest. A TTL of zero stays, because it
+// forbids caching (RFC 1035 section 3.2.1).
 func (j *validator) clampTTLs(lowest, highest uint32) uint32 {
 	shortest := highest
 	for _, r := range j.m.Records {
@@ -134,8 +133,8 @@ func (j *validator) clampTTLs(lowest, highest uint32) uint32 {
 	return shortest
 }
 
-// store keeps the judged answer to f for life. One that may not be kept takes with it
-// what is held: that is known to be old.
+// store caches the validated answer for life. An answer that may not be cached removes the cached one,
+// which is known to be outdated.
 func (d *responseBuilder) store(f *inFlight, life time.Duration, now time.Time) {
 	if f.route.NoStore {
 		return
@@ -145,7 +144,7 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration, now time.Time) 
 		d.answer.Owner, d.answer.QueriedAt = f.plan.Owner(f.name()), f.r.epoch.Add(f.begunAt)
 	}
 	if life <= 0 {
-		// An answer from before its owner's last event says nothing of what came after.
+		// An answer from before its owner's last change does not outdate a later one.
 		if d.answer.Owner == nil || !c.ChangedSince(d.answer.Owner, d.answer.QueriedAt) {
 			c.Remove(f.key)
 		}
@@ -157,12 +156,12 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration, now time.Time) 
 		f.r.cuts.add(f.name(), f.r.sinceStart(now)+life)
 	}
 	if plan := f.r.plan.Load(); plan != f.plan && plan.noStore(f.name()) {
-		// A reload turned keeping off, and may have emptied the cache before this came.
+		// A reload set NoStore, and may have flushed the cache before this answer arrived.
 		c.Remove(f.key)
 	}
 }
 
-// name is the canonical name that the flight asks for.
+// name returns the canonical query name.
 func (f *inFlight) name() []byte {
 	end := 0
 	for f.key[end] != 0 {
@@ -171,7 +170,7 @@ func (f *inFlight) name() []byte {
 	return f.key[:end+1]
 }
 
-// owner is what Owner gives, nil without one.
+// owner returns the owner of a name, nil for none.
 func (p *Plan) owner(name []byte) []byte {
 	if p.Owner == nil {
 		return nil
@@ -179,15 +178,15 @@ func (p *Plan) owner(name []byte) []byte {
 	return p.Owner(name)
 }
 
-// noStore tells whether no answer to a name is kept.
+// noStore reports whether the name's route forbids caching.
 func (p *Plan) noStore(name []byte) bool {
 	route := p.route(name)
 	return route != nil && route.NoStore
 }
 
-// joinableLocked is the flight for key, the worker's query's, that the query may join,
-// nil if there is none: one that began before the last event of the name's owner has
-// an answer from before. Another begins beside it then, and is found first.
+// joinableLocked returns the in-flight query for key that the current query may join, nil if there is
+// none. A query that began before the owner's last change may return an outdated answer, so a new one
+// starts next to it.
 func (l *Worker) joinableLocked(hash uint64, key []byte) *inFlight {
 	f := l.r.queries.findLocked(hash, key)
 	if f == nil {

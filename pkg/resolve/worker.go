@@ -11,32 +11,30 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A Worker is one reader's own way into the resolver: the query being read, the
-// reply's particulars, and counts that are added to the resolver's once a batch.
-// It is for one goroutine.
+// A Worker is the resolver's state for one goroutine that reads packets: the current query, its reply
+// options, and counters that are added to the resolver's once per batch.
 type Worker struct {
 	r          *Resolver
-	plan       *Plan // of the query last given to AnswerFromMemory
+	plan       *Plan // of the current query
 	q          wire.Query
 	opts       wire.ReplyOptions
 	cookie     [cookieLen]byte
-	redirect   redirect // from the name that was asked to the one that is looked for
+	redirect   redirect // from the client's question to the one looked up
 	restorer   restorer
-	rotation   uint32 // counts the zone's answers, to rotate their addresses
+	rotation   uint32 // counts zone answers, to rotate their addresses
 	tally      tally
-	batch      wire.SendBatch // what Resolve and refreshes put off to the end of the batch
-	spareQuery *inFlight      // the next one that this worker begins; nil: none is made yet
-	staleHeld  bool           // what AnswerFromMemory missed is held, past its time
-	addrProven bool           // what Resolve was given is from the address that it names
-	elapsed    time.Duration  // since the query came: 0 but for one that comes back, see comeback.go
+	batch      wire.SendBatch // upstream queries and replies to send at the end of the batch
+	spareQuery *inFlight      // for the next query to start; nil: not allocated
+	staleHeld  bool           // a stale answer is held for the current miss
+	addrProven bool           // the source address of the current miss is verified
+	elapsed    time.Duration  // since the query arrived; 0 except for DNS64 retries
 }
 
-// NewWorker makes a worker.
+// NewWorker returns a worker.
 func (r *Resolver) NewWorker() *Worker { return &Worker{r: r} }
 
-// AnswerFromMemory answers the query in pkt from memory if it can. It appends the reply to
-// dst. With wire.Missed the caller owes a call of Resolve, until which pkt must stay
-// as it is.
+// AnswerFromMemory answers the query in pkt from memory if it can, and appends the reply to dst. After
+// wire.Missed the caller must call Resolve; until then pkt must not change.
 func (l *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	l.plan = l.r.plan.Load()
 	l.tally.begin(now)
@@ -64,7 +62,7 @@ func (l *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, ds
 	return l.answerFromCache(from, now, dst)
 }
 
-// fromCache answers from the cache.
+// answerFromCache answers the current query from the cache.
 func (l *Worker) answerFromCache(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	start := len(dst)
 	l.addSubnetToKey()
@@ -101,7 +99,7 @@ func (l *Worker) answerFromCache(from *wire.Peer, now time.Time, dst []byte) ([]
 	return l.finishReply(source, dst, start, from, now), wire.Answered
 }
 
-// prepare sets what the reply will carry of its own.
+// initReplyOptions sets the options of the reply.
 func (l *Worker) initReplyOptions(from *wire.Peer, now time.Time) {
 	q := &l.q
 	l.opts = wire.ReplyOptions{Limit: q.Limit(from.Stream, l.plan.UDPSize), UDPSize: l.plan.UDPSize, EDE: wire.EDENone}
@@ -119,8 +117,7 @@ func (l *Worker) initReplyOptions(from *wire.Peer, now time.Time) {
 	}
 }
 
-// keySubnet makes the client's subnet a part of the key if the route of the name
-// passes it on.
+// addSubnetToKey adds the client's subnet to the cache key if the name's route forwards it.
 func (l *Worker) addSubnetToKey() {
 	if l.q.Subnet == nil || !l.plan.anySubnet {
 		return
@@ -130,13 +127,13 @@ func (l *Worker) addSubnetToKey() {
 	}
 }
 
-// keepaliveUnits is d in the units of RFC 7828, 100 ms.
+// keepaliveUnits converts d to the units of RFC 7828, 100 ms.
 func keepaliveUnits(d time.Duration) uint16 {
 	return uint16(min(d/(100*time.Millisecond), 1<<16-1))
 }
 
-// answered counts and logs the reply dst[start:] that AnswerFromMemory gives, and explains it to
-// who asked for that.
+// finishReply counts and logs the reply dst[start:] of AnswerFromMemory, and adds the explanation that
+// a client asked for.
 func (l *Worker) finishReply(source Source, dst []byte, start int, from *wire.Peer, now time.Time) []byte {
 	rcode := int(dst[start+3] & 0x0f)
 	l.tally.response(source, rcode)
@@ -149,8 +146,8 @@ func (l *Worker) finishReply(source Source, dst []byte, start int, from *wire.Pe
 	return dst
 }
 
-// Resolve takes the query over that the last AnswerFromMemory missed: it joins the flight for
-// its key or begins one, or begins a transfer.
+// Resolve takes over the query that AnswerFromMemory missed. It joins or starts the in-flight query
+// for its key, or starts a transfer.
 func (l *Worker) Resolve(from *wire.Peer, now time.Time, to wire.Replier) {
 	if isTransfer(l.q.Type) {
 		l.r.startTransfer(l.plan, l.waiter(nil, from, now, to), from.Addr.Addr(), &l.batch)
@@ -160,8 +157,8 @@ func (l *Worker) Resolve(from *wire.Peer, now time.Time, to wire.Replier) {
 	l.join(from, now, to)
 }
 
-// waiter is the client of the query, to wait for what comes of it. It has copies
-// of what it needs of the packet, appended to room as far as there is some.
+// waiter returns the client of the current query as a waiter. It copies what it needs of the packet,
+// appended to room as far as there is space.
 func (l *Worker) waiter(room []byte, from *wire.Peer, now time.Time, to wire.Replier) waiter {
 	w := waiter{opts: l.opts, since: now.Add(-l.elapsed), to: to}
 	if l.plan.QueryLog != nil {
@@ -185,16 +182,15 @@ func (l *Worker) waiter(room []byte, from *wire.Peer, now time.Time, to wire.Rep
 	return w
 }
 
-// Flush ends the batch, which is done at now: it lets go what was put off, such as
-// the queries upstream, and adds what was counted to the resolver's counts.
+// Flush ends the batch at the time now: it sends the collected queries and replies, and adds the
+// worker's counters to the resolver's.
 func (l *Worker) Flush(now time.Time) {
 	l.batch.Flush()
 	l.tally.flush(&l.r.counts, now)
 }
 
-// fromZone answers from the cluster zone if the name is one of its own and it
-// knows. If not, the query goes on: as it came, or for the target of an alias
-// that the zone gave.
+// answerFromZone answers from the cluster zone if that has the name. Otherwise it returns false, and
+// the query goes on unchanged or for the target of an alias from the zone.
 func (l *Worker) answerFromZone(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
 	start := len(dst)
 	l.rotation++
@@ -234,13 +230,12 @@ func (l *Worker) answerFromZone(from *wire.Peer, now time.Time, dst []byte) ([]b
 	return dst, false
 }
 
-// zoneClient is what the zone's answer depends on besides the question.
+// zoneClient returns the properties of the client that the zone's answer depends on.
 func (l *Worker) zoneClient() zone.Client {
 	return zone.Client{MaxSize: l.q.AnswerLimit(&l.opts), Rotation: l.rotation}
 }
 
-// lastWord answers from the zone what nobody else can answer, if the zone has
-// anything to say.
+// answerZoneFallback answers from the zone a name that no upstream can answer, if the zone can.
 func (l *Worker) answerZoneFallback(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
 	start := len(dst)
 	dst, result := l.plan.Zone.AnswerStale(&l.q, l.zoneClient(), now, dst)
@@ -254,8 +249,8 @@ func (l *Worker) answerZoneFallback(from *wire.Peer, now time.Time, dst []byte) 
 	return l.answerZoneFallback(from, now, dst[:start])
 }
 
-// lastWord makes what the zone has to say to q the outcome, where there is no answer
-// to it, and tells whether that is anything.
+// useZoneFallback sets the outcome from the zone if upstream gave no answer, and reports whether the
+// zone has one.
 func (d *responseBuilder) useZoneFallback(z *zone.Zone, q *wire.Query, now time.Time) bool {
 	if z == nil {
 		return false
