@@ -82,23 +82,23 @@ func (l *Worker) client(from *wire.Peer) clientKey { return clientKey{from.Addr.
 // room.
 func (fs *queryTable) admitLocked(key clientKey, begins bool, plan *Plan) (c *client, why Shed) {
 	c = fs.clients.byKey[key]
-	waiting, flights := 0, 0
+	waiting, queries := 0, 0
 	if c != nil {
-		waiting, flights = c.waiting, c.queries
+		waiting, queries = c.waiting, c.queries
 	}
-	freeWaiting, freeFlights := plan.Waiting-fs.waiting, plan.Inflight-(fs.count-fs.refreshes)
-	spareWaiting, spareFlights := 0, 0
+	freeWaiting, freeQueries := plan.Waiting-fs.waiting, plan.Inflight-(fs.count-fs.refreshes)
+	spareWaiting, spareQueries := 0, 0
 	if !key.proven {
-		spareWaiting, spareFlights = plan.Waiting/provenPart, plan.Inflight/provenPart
+		spareWaiting, spareQueries = plan.Waiting/provenPart, plan.Inflight/provenPart
 	}
 	switch {
 	case plan.PerClient > 0 && waiting >= plan.PerClient:
 		return nil, ShedClient
 	case freeWaiting <= spareWaiting:
 		return nil, ShedWaiting
-	case begins && freeFlights <= spareFlights:
+	case begins && freeQueries <= spareQueries:
 		return nil, ShedInflight
-	case waiting >= fairShare(plan.Waiting, freeWaiting)-spareWaiting, begins && flights >= fairShare(plan.Inflight, freeFlights)-spareFlights:
+	case waiting >= fairShare(plan.Waiting, freeWaiting)-spareWaiting, begins && queries >= fairShare(plan.Inflight, freeQueries)-spareQueries:
 		return nil, ShedClient
 	}
 	if c == nil {

@@ -10,11 +10,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// An answer is stored whole and under its question alone, so that a record too
-// many cannot answer another question here. Behind us it could: a stub resolver,
-// a second cache and an application read what they are given. So each record
-// needs a reason to be there (RFC 2181 section 5.4.1, CVE-2021-25220,
-// CVE-2025-40778):
+// The cache stores an answer whole under its question, so that an unrelated record cannot answer
+// another question here. It could do so in a stub resolver or another cache behind this one. So only
+// these records stay (RFC 2181 section 5.4.1, CVE-2021-25220, CVE-2025-40778):
 //
 //	answer      the aliases that lead from the name asked for to the last name, in
 //	            this order; the data of the type asked for that the last name has;
@@ -24,48 +22,47 @@ import (
 //	additional  addresses of the names that the answer's data lead to; their
 //	            signatures
 //
-// and the class IN, the only one that is ever asked for. What has no reason is
-// taken out.
+// All of class IN, the only class that is queried. Other records are removed.
 
-// What an answer may have. An honest one meets none of these.
+// Limits of an answer. Legitimate answers are far below them.
 const (
-	maxChain     = 16   // aliases that lead to the data
-	maxAliases   = 64   // alias records and signatures of such in the answer section
-	maxRecords   = 4096 // in all: more addresses than 64 KiB hold (CVE-2024-1737)
-	maxAuthority = 64   // records of the authority section that are looked at: the others go
-	maxZones     = 16   // zones that these are of
-	maxTargets   = 256  // names, room for which is kept from one answer to the next
+	maxChain     = 16   // aliases in the chain to the data
+	maxAliases   = 64   // alias records and their signatures in the answer section
+	maxRecords   = 4096 // in total: more addresses than 64 KiB hold (CVE-2024-1737)
+	maxAuthority = 64   // authority records that are examined; others are removed
+	maxZones     = 16   // zones of these
+	maxTargets   = 256  // names whose map is kept for the next answer
 )
 
-// A refusal is why an answer that can be read is not taken.
+// A sanitizeError is the reason why a parseable answer is rejected.
 type sanitizeError string
 
 const (
 	errContradiction sanitizeError = "answer that contradicts itself"
 	errReferral      sanitizeError = "referral in place of an answer"
-	errExcess        sanitizeError = "answer with more records or aliases than are taken"
+	errExcess        sanitizeError = "answer has too many records or aliases"
 )
 
-// Error is the reason.
+// Error implements error.
 func (r sanitizeError) Error() string { return string(r) }
 
-// EDE is the Extended DNS Error that clients get (RFC 8914 section 4.25).
+// EDE returns the Extended DNS Error for clients (RFC 8914 section 4.25).
 func (sanitizeError) EDE() int { return wire.EDEInvalidData }
 
-// A bailiwick finds out which records of an answer belong there. It is reused.
+// A bailiwick determines which records belong in an answer. It is reused.
 type bailiwick struct {
 	chain
 
-	zones   []int               // offsets of the names of zones that the authority section may speak of
-	seed    maphash.Seed        // keeps those who write answers from finding two names of one hash
-	targets map[uint64]struct{} // hashes of the names that the answer's data lead to
+	zones   []int               // offsets of the zone names that the authority section may have records of
+	seed    maphash.Seed        // random, so that senders cannot construct hash collisions
+	targets map[uint64]struct{} // hashes of the names that the answer's data refer to
 	name    []byte              // reused
 	order   []uint16            // reused
 	sift    wire.RecordFilter
 }
 
-// clean takes out of m what does not belong there and puts the aliases in order.
-// An answer that cannot be mended so is an error.
+// sanitize removes unrelated records from m and sorts the aliases. It returns an error if that is not
+// enough.
 func (b *bailiwick) sanitize(m *wire.Message) error {
 	switch {
 	case m.IsReferral():
@@ -90,14 +87,14 @@ func (b *bailiwick) sanitize(m *wire.Message) error {
 	if err := b.sift.Keep(m, b.keptRecords(ordered)); err != nil {
 		return err
 	}
-	if m.IsReferral() { // what hid it is gone
+	if m.IsReferral() { // a referral hidden by removed records
 		return errReferral
 	}
 	return nil
 }
 
-// plain tells of most answers, fast, that there is nothing to be found: data of
-// the name and type asked for and nothing else. Aliases are never plain.
+// isPlain reports whether the answer has only data of the queried name and type, which is the usual
+// case. Answers with aliases are not plain.
 func isPlain(m *wire.Message) bool {
 	want := m.QuestionType()
 	if isAlias(want) {
@@ -111,8 +108,8 @@ func isPlain(m *wire.Message) bool {
 	return true
 }
 
-// beside tells whether nothing in the answer section is about the name that was
-// asked for. Data of another type are: they say that there is none of this type.
+// unrelated reports whether nothing in the answer section is about the query name. Data of another
+// type are related: they show that there is none of this type.
 func (b *bailiwick) unrelated() bool {
 	for i := range b.answers {
 		r := b.m.Records[i]
@@ -123,8 +120,8 @@ func (b *bailiwick) unrelated() bool {
 	return true
 }
 
-// placeRest gives the records behind the answer section their places. It returns
-// how many belong nowhere.
+// placeOtherSections assigns places to the records after the answer section. It returns the number of
+// records to remove.
 func (b *bailiwick) placeOtherSections() (lost int) {
 	rest := b.m.Records[b.answers:]
 	if len(rest) == 0 {
@@ -148,8 +145,7 @@ func (b *bailiwick) placeOtherSections() (lost int) {
 	return lost
 }
 
-// findZones finds the zones that the chain goes through, as far as the authority
-// section has records of them.
+// collectZones collects the zones of the chain that the authority section has records of.
 func (b *bailiwick) collectZones(authority []wire.Record) {
 	b.zones = b.zones[:0]
 	for _, r := range authority {
@@ -163,15 +159,14 @@ func (b *bailiwick) collectZones(authority []wire.Record) {
 	}
 }
 
-// zone is the offset of the name of the zone that r of the authority section
-// names, or -1.
+// zone returns the offset of the zone name for a record of the authority section, or -1.
 func (b *bailiwick) zone(r wire.Record) int {
 	switch {
 	case r.Class != wire.ClassIN:
 	case isApex(r.Type):
 		return int(r.Owner)
 	case r.Type == wire.TypeRRSIG && isDenial(b.m.TypeCovered(r)):
-		// A wildcard's answer has no other: the proof that there was no better name.
+		// A wildcard answer has only this record: the proof that no closer name exists.
 		if zone := b.m.Signer(r); zone >= 0 && b.m.Within(int(r.Owner), zone) {
 			return zone
 		}
@@ -179,13 +174,13 @@ func (b *bailiwick) zone(r wire.Record) int {
 	return -1
 }
 
-// isApex tells of types that the authority section has of a zone as such.
+// isApex reports whether the authority section has this type for a zone as such.
 func isApex(t uint16) bool { return t == wire.TypeSOA || t == wire.TypeNS || t == wire.TypeDS }
 
-// isDenial tells of types that say what is not in a zone.
+// isDenial reports whether records of the type deny names or types.
 func isDenial(t uint16) bool { return t == wire.TypeNSEC || t == wire.TypeNSEC3 }
 
-// hasAuthority tells whether r belongs in the authority section.
+// hasAuthority reports whether r belongs in the authority section.
 func (b *bailiwick) hasAuthority(r wire.Record) bool {
 	rrtype, owner := b.signed(r), int(r.Owner)
 	switch {
@@ -197,7 +192,7 @@ func (b *bailiwick) hasAuthority(r wire.Record) bool {
 	return false
 }
 
-// signed is the type of r, or, if r is a signature, of what it signs.
+// signed returns the type of r, or the type that r covers if r is a signature.
 func (b *bailiwick) signed(r wire.Record) uint16 {
 	if r.Type == wire.TypeRRSIG {
 		return b.m.TypeCovered(r)
@@ -205,8 +200,7 @@ func (b *bailiwick) signed(r wire.Record) uint16 {
 	return r.Type
 }
 
-// findLeads finds the names that the answer's data lead to, if there is use for
-// them.
+// collectTargets collects the names that the answer's data refer to, if use is set.
 func (b *bailiwick) collectTargets(use bool) {
 	if len(b.targets) > maxTargets {
 		b.targets = nil
@@ -233,8 +227,7 @@ func (b *bailiwick) collectTargets(use bool) {
 	}
 }
 
-// isLedTo tells whether r is an address, or the signature of one, of a name that
-// the answer's data lead to.
+// isGlue reports whether r is an address, or the signature of one, of a collected target.
 func (b *bailiwick) isGlue(r wire.Record) bool {
 	if len(b.targets) == 0 {
 		return false
@@ -246,14 +239,13 @@ func (b *bailiwick) isGlue(r wire.Record) bool {
 	return ok
 }
 
-// hash is the same for two spellings of one name.
+// hash returns a hash that ignores case.
 func (b *bailiwick) hash(name int) uint64 {
 	b.name = b.m.AppendName(b.name[:0], name)
 	return maphash.Bytes(b.seed, b.name)
 }
 
-// kept are the indices of the records that have a place, in the order of their
-// places if they are not ordered well enough as they are.
+// keptRecords returns the indexes of the records to keep, sorted by place unless they are in order.
 func (b *bailiwick) keptRecords(ordered bool) []uint16 {
 	b.order = b.order[:0]
 	for i, at := range b.places {
@@ -270,28 +262,26 @@ func (b *bailiwick) keptRecords(ordered bool) []uint16 {
 	return b.order
 }
 
-// A place is where in its section a record belongs: at an alias, by number, or
-// one of these.
+// A place is the position of a record in its section: at an alias, by number, or one of these.
 type place uint8
 
 const (
-	dataPlace place = 254 // the data, and everything behind the answer section
-	discarded place = 255
+	dataPlace place = 254 // the data, and all records after the answer section
+	discarded place = 255 // the record is removed
 )
 
-// A chain is how an answer gets from the name that was asked for to the data:
-// over CNAME records, each of which a DNAME record may have made.
+// A chain is the path from the query name to the data: CNAME records, each of which may follow from a
+// DNAME record.
 type chain struct {
 	m       *wire.Message
-	answers int     // records of the answer section, which come first
-	names   []int   // offsets of the name that was asked for and of the target of each alias
-	places  []place // of the records, by index
-	aliases []int   // indices of alias records
+	answers int     // records of the answer section
+	names   []int   // offsets of the query name and of each alias target
+	places  []place // by record index
+	aliases []int   // indexes of alias records
 }
 
-// follow finds the chain in m, in whatever order its records stand, and gives the
-// alias records of it their places: an even one to a DNAME record, the next to
-// the CNAME record that follows from it.
+// followChain follows the aliases in m, in any order of records, and assigns their places: an even one
+// to a DNAME record, the next one to the CNAME record that follows from it.
 func (c *chain) followChain(m *wire.Message) error {
 	c.m, c.names = m, append(c.names[:0], wire.QuestionNameOffset)
 	c.places = slices.Grow(c.places[:0], len(m.Records))[:len(m.Records)]
@@ -301,7 +291,7 @@ func (c *chain) followChain(m *wire.Message) error {
 	for at := place(0); len(c.aliases) > 0; at += 2 {
 		name, final := c.lastName(), m.QuestionType() == wire.TypeCNAME
 		to := at + 1
-		if final { // the alias is what was asked for, not a way there
+		if final { // the alias is the queried data
 			to = dataPlace
 		}
 		alias := c.claim(to, func(r wire.Record) bool { return r.Type == wire.TypeCNAME && m.SameName(name, int(r.Owner)) })
@@ -322,8 +312,8 @@ func (c *chain) followChain(m *wire.Message) error {
 	return nil
 }
 
-// findAliases counts the records of the answer section and lists the aliases
-// among them. Nothing has a place yet.
+// collectAliases counts the records of the answer section and lists its aliases. No record has a place
+// yet.
 func (c *chain) collectAliases() error {
 	c.aliases, c.answers = c.aliases[:0], 0
 	signed := 0
@@ -349,8 +339,7 @@ func (c *chain) collectAliases() error {
 
 func isAlias(rrtype uint16) bool { return rrtype == wire.TypeCNAME || rrtype == wire.TypeDNAME }
 
-// take gives the first alias record that fits the place, and returns its index,
-// or -1.
+// claim assigns the place to the first matching alias record, and returns its index, or -1.
 func (c *chain) claim(at place, fits func(wire.Record) bool) int {
 	for n, i := range c.aliases {
 		if fits(c.m.Records[i]) {
@@ -362,11 +351,10 @@ func (c *chain) claim(at place, fits func(wire.Record) bool) int {
 	return -1
 }
 
-// last is the offset of the chain's last name.
+// lastName returns the offset of the chain's last name.
 func (c *chain) lastName() int { return c.names[len(c.names)-1] }
 
-// isIn tells whether a name of the chain is in the zone, of which the offset of
-// the name is given.
+// isIn reports whether a name of the chain is in the zone at the given offset.
 func (c *chain) isIn(zone int) bool {
 	for _, name := range slices.Backward(c.names) {
 		if c.m.Within(name, zone) {
@@ -376,8 +364,8 @@ func (c *chain) isIn(zone int) bool {
 	return false
 }
 
-// placeAnswer gives the records of the answer section that are no aliases their
-// places. It returns how many belong nowhere.
+// placeAnswer assigns places to the records of the answer section that are not aliases. It returns the
+// number of records to remove.
 func (c *chain) placeAnswer() (lost int) {
 	want, end := c.m.QuestionType(), c.lastName()
 	for i, r := range c.m.Records[:c.answers] {
@@ -397,7 +385,7 @@ func (c *chain) placeAnswer() (lost int) {
 	return lost
 }
 
-// placeSignature is the place of r, an RRSIG record: that of what it signs.
+// placeSignature returns the place of the records that the RRSIG record r signs.
 func (c *chain) placeSignature(r wire.Record, want uint16, end int) place {
 	covered := c.m.TypeCovered(r)
 	if covered == want && c.m.SameName(int(r.Owner), end) {
@@ -415,8 +403,7 @@ func (c *chain) placeSignature(r wire.Record, want uint16, end int) place {
 	return discarded
 }
 
-// inOrder tells whether every alias stands before what it leads to. Signatures
-// may stand anywhere.
+// inOrder reports whether every alias precedes its target. Signatures may be anywhere.
 func (c *chain) inOrder() bool {
 	before := place(0)
 	for i, r := range c.m.Records[:c.answers] {

@@ -12,19 +12,18 @@ import (
 	"github.com/dchest/siphash"
 )
 
-// Octets of a cookie as RFC 9018 section 4 lays it out: the client's part,
-// version, reserved, time, hash.
+// Cookie layout (RFC 9018 section 4): client cookie, version, reserved, time, hash. Lengths in bytes.
 const (
 	clientCookieLen = 8
 	cookieLen       = clientCookieLen + 16
 	cookieVersion   = 1
 	cookieLife      = 3600 // seconds for which a cookie is valid
-	cookieAhead     = 300  // seconds by which it may be ahead of the clock
+	cookieAhead     = 300  // seconds a cookie's time may be ahead of the clock
 )
 
-// A cookieJar makes server cookies (RFC 7873, RFC 9018). They let a client that
-// checks them tell our replies from forged ones. None is required in
-// return, but a query with a valid one has a proven source address, see clientKey.
+// A cookieSecret creates server cookies (RFC 7873, RFC 9018). Clients that check cookies can detect
+// forged replies. Cookies are not required, but a query with a valid one has a verified source
+// address, see clientKey.
 type cookieSecret struct {
 	k0, k1 uint64
 }
@@ -32,15 +31,15 @@ type cookieSecret struct {
 func (j *cookieSecret) init(random io.Reader) error {
 	var key [16]byte
 	if _, err := io.ReadFull(random, key[:]); err != nil {
-		return fmt.Errorf("drawing the cookie secret: %w", err)
+		return fmt.Errorf("generating the cookie secret: %w", err)
 	}
 	j.k0 = binary.LittleEndian.Uint64(key[:])
 	j.k1 = binary.LittleEndian.Uint64(key[8:])
 	return nil
 }
 
-// bake writes the whole cookie for a client that sent received, of at least
-// eight octets, from addr, to dst, and returns it.
+// makeCookie writes to dst the full cookie for a client at addr that sent received, of at least eight
+// bytes, and returns it.
 func (j *cookieSecret) makeCookie(dst *[cookieLen]byte, received []byte, addr netip.Addr, now time.Time) []byte {
 	copy(dst[:], received[:clientCookieLen])
 	copy(dst[clientCookieLen:], []byte{cookieVersion, 0, 0, 0}) // three reserved bytes
@@ -49,7 +48,8 @@ func (j *cookieSecret) makeCookie(dst *[cookieLen]byte, received []byte, addr ne
 	return dst[:]
 }
 
-// hash is that of RFC 9018 section 4.4, of a cookie but its hash and the client's address.
+// hash returns the hash of RFC 9018 section 4.4 over the cookie without its hash and the client's
+// address.
 func (j *cookieSecret) hash(head []byte, addr netip.Addr) uint64 {
 	var in [16 + 16]byte
 	n := copy(in[:16], head)
@@ -63,9 +63,9 @@ func (j *cookieSecret) hash(head []byte, addr netip.Addr) uint64 {
 	return siphash.Hash(j.k0, j.k1, in[:n])
 }
 
-// proves reports whether a cookie was given to a client at addr no longer ago than an hour
-// (RFC 9018 section 4.3). A restart draws another secret: the reply to the first query has a
-// cookie that is valid again.
+// isValid reports whether this process issued the cookie to a client at addr within the last hour (RFC
+// 9018 section 4.3). After a restart the secret is new, and the first reply contains a valid cookie
+// again.
 func (j *cookieSecret) isValid(cookie []byte, addr netip.Addr, now time.Time) bool {
 	if len(cookie) != cookieLen || cookie[clientCookieLen] != cookieVersion {
 		return false

@@ -13,79 +13,76 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// DNS64 makes IPv6 addresses of IPv4 addresses, for clients that reach those through a
-// NAT64 (RFC 6147).
+// DNS64 synthesizes IPv6 addresses from IPv4 addresses, for clients behind a NAT64 (RFC 6147).
 //
-//	AAAA, and there is one            that; made from A all the same if All
-//	AAAA, the name does not exist     that
-//	AAAA, none, or no answer          made from A, with the SOA's TTL of the denial at most
-//	AAAA, and none of A               the denial of AAAA
-//	AAAA in ::ffff:0:0/96             as if it were not there (section 5.1.4)
-//	AAAA by DO=1 and CD=1             as if there were no DNS64: the client validates (section 5.5)
-//	PTR of an address of the prefix   CNAME to the name of its IPv4 address, and its answer
-//	ipv4only.arpa, its reverse,
-//	and what is below                 answered here (RFC 7050, RFC 8880); NXDOMAIN below
+//	AAAA records exist                returned; synthesized nevertheless with All
+//	AAAA, NXDOMAIN                    returned
+//	AAAA, NODATA or no answer         synthesized from A, with the denial's SOA TTL as the maximum
+//	AAAA, and no A records            the denial of AAAA
+//	AAAA in ::ffff:0:0/96             ignored (section 5.1.4)
+//	AAAA with DO=1 and CD=1           no DNS64: the client validates (section 5.5)
+//	PTR of an address of the prefix   CNAME to the reverse name of its IPv4 address, and its answer
+//	ipv4only.arpa, its reverse names,
+//	and names below                   answered here (RFC 7050, RFC 8880); NXDOMAIN below
 //
-// The question for A is asked once that for AAAA was answered, as a flight of its own
-// with what is left of the client's time. That for AAAA has half of it: some servers do
-// not answer that (RFC 4074 section 4.1).
+// The A query follows the answer to the AAAA query, with the rest of the client's deadline. The AAAA
+// query has half of it, because some servers never answer AAAA queries (RFC 4074 section 4.1).
 type DNS64 struct {
 	prefix      netip.Prefix
-	all         bool // made even where there is an address
-	ipv4Clients bool // for clients over IPv4, too
+	all         bool // synthesize even if there are AAAA records
+	ipv4Clients bool // synthesize also for clients over IPv4
 	base        [16]byte
 	embedder    wire.Embedder // embed
 }
 
-// DNS64Config is what a DNS64 is made from.
+// DNS64Config configures a DNS64.
 type DNS64Config struct {
-	Prefix netip.Prefix // of IPv6, of 32, 40, 48, 56, 64 or 96 bits (RFC 6052)
-	All    bool         // addresses are made even where there are some
-	IPv4   bool         // clients that ask over IPv4 get them, too
+	Prefix netip.Prefix // IPv6, of 32, 40, 48, 56, 64 or 96 bits (RFC 6052)
+	All    bool         // synthesize even if there are AAAA records
+	IPv4   bool         // synthesize also for clients over IPv4
 }
 
-// NewDNS64 checks the prefix.
+// NewDNS64 returns a DNS64, or an error if the prefix is invalid.
 func NewDNS64(cfg DNS64Config) (*DNS64, error) {
 	p := cfg.Prefix.Masked()
 	s := &DNS64{prefix: p, all: cfg.All, ipv4Clients: cfg.IPv4}
 	if !p.IsValid() || !p.Addr().Is6() {
-		return nil, errors.New("a DNS64 needs a prefix of IPv6")
+		return nil, errors.New("DNS64 prefix is not an IPv6 prefix")
 	}
 	s.base = p.Addr().As16()
 	switch p.Bits() {
 	case 32, 40, 48, 56, 64, 96:
 	default:
-		return nil, errors.New("a DNS64 needs a prefix of 32, 40, 48, 56, 64 or 96 bits")
+		return nil, errors.New("DNS64 prefix length is not 32, 40, 48, 56, 64 or 96")
 	}
 	if s.base[8] != 0 {
-		return nil, errors.New("a DNS64 needs a prefix whose bits 64 to 71 are zero")
+		return nil, errors.New("DNS64 prefix: bits 64 to 71 are not zero")
 	}
 	s.embedder = s.embed
 	return s, nil
 }
 
-// gap is the octet of an address that is zero and has no part in it (RFC 6052 section
-// 2.2).
+// reservedByte is the index of the address byte that is always zero (RFC 6052 section 2.2).
 const reservedByte = 8
 
-// embed makes the IPv6 address for an IPv4 address, of which one is to be made.
+// embed writes the IPv6 address for an IPv4 address. It returns false if there is none.
 func (s *DNS64) embed(to *[16]byte, from *[4]byte) bool {
 	if !isUsable4(from[:]) {
 		return false
 	}
 	*to = s.base
 	at := s.prefix.Bits() / 8
-	for _, octet := range from {
+	for _, b := range from {
 		if at == reservedByte {
 			at++
 		}
-		to[at] = octet
+		to[at] = b
 		at++
 	}
 	return true
 }
 
-// extract is the IPv4 address that an address of the prefix was made from.
+// extract returns the IPv4 address embedded in an address of the prefix.
 func (s *DNS64) extract(addr *[16]byte) (v4 [4]byte) {
 	at := s.prefix.Bits() / 8
 	for i := range v4 {
@@ -98,12 +95,11 @@ func (s *DNS64) extract(addr *[16]byte) (v4 [4]byte) {
 	return v4
 }
 
-// unknownTTL is the longest time, in seconds, that an address is kept that was made
-// where the denial of an IPv6 address has no SOA record (RFC 6147 section 5.1.7), or has it
-// beyond what a reply to the client holds.
+// defaultTTL is the maximum TTL, in seconds, of synthesized addresses if the AAAA denial has no SOA
+// record within the client's reply size (RFC 6147 section 5.1.7).
 const defaultTTL = 600
 
-// markSix has addresses made for the query in hand if it is one for that.
+// enableDNS64 enables DNS64 for the current query if it qualifies.
 func (l *Worker) enableDNS64(s *DNS64, from *wire.Peer) {
 	q := &l.q
 	if q.Type != wire.TypeAAAA || !q.RD || q.DO && q.CD || !s.ipv4Clients && from.Addr.Addr().Is4() {
@@ -116,8 +112,8 @@ func (l *Worker) enableDNS64(s *DNS64, from *wire.Peer) {
 	}
 }
 
-// sixth looks at the answer to one of the two questions. It tells that the other is to
-// be asked, or has w.held be the answer to the first, or finds that there is none.
+// restoreDNS64 handles the answer to the AAAA or the A query. It asks for the A query, or sets w.held
+// to the answer, or reports that there is none.
 func (w *restorer) restoreDNS64(d *redirect, failure bool, msg []byte) restoreState {
 	if !failure && w.tail.Parse(msg) != nil {
 		return failed
@@ -137,7 +133,7 @@ func (w *restorer) restoreDNS64(d *redirect, failure bool, msg []byte) restoreSt
 	}
 	d.synthesized = hasAddress(&w.tail, wire.TypeA)
 	if !d.synthesized {
-		useless := hasType(&w.tail, wire.TypeA) // nothing is to be made of them
+		useless := hasType(&w.tail, wire.TypeA) // A records without a usable address
 		if d.useFirst = w.isBetter(d.firstAnswer, useless); d.useFirst {
 			return w.withoutMapped()
 		}
@@ -149,9 +145,9 @@ func (w *restorer) restoreDNS64(d *redirect, failure bool, msg []byte) restoreSt
 	return restored
 }
 
-// isBetter tells whether the answer to the first question is the one to give where that
-// to the second has nothing to make addresses of. It is in w.tail then. If it only has
-// addresses that no client is to get, the denial of others says more.
+// isBetter reports whether the AAAA answer is the one to return if the A answer has no usable
+// addresses. Then it is in w.tail. If it only has unusable addresses the denial of A records says
+// more.
 func (w *restorer) isBetter(answer []byte, useless bool) bool {
 	m := &w.denial
 	if m.Parse(answer) != nil || !useless && hasType(m, wire.TypeAAAA) && !hasAddress(m, wire.TypeAAAA) {
@@ -160,8 +156,8 @@ func (w *restorer) isBetter(answer []byte, useless bool) bool {
 	return w.tail.Parse(answer) == nil
 }
 
-// usable has w.held be the answer in w.tail, which may be written over, without the
-// addresses that no client is to get (RFC 6147 section 5.1.4).
+// withoutMapped sets w.held to the answer in w.tail, without addresses that clients must not get (RFC
+// 6147 section 5.1.4). It may modify w.tail.
 func (w *restorer) withoutMapped() restoreState {
 	m := &w.tail
 	if hasMapped(m) {
@@ -181,8 +177,8 @@ func (w *restorer) withoutMapped() restoreState {
 	return restored
 }
 
-// longest is how long an address may be kept, in seconds, that is made where m says that
-// there is none.
+// maxSynthesizedTTL returns the maximum TTL, in seconds, of addresses synthesized because of the
+// denial m.
 func maxSynthesizedTTL(m *wire.Message) uint32 {
 	for _, r := range m.Records {
 		if r.Section == wire.Authority && r.Type == wire.TypeSOA {
@@ -192,7 +188,7 @@ func maxSynthesizedTTL(m *wire.Message) uint32 {
 	return defaultTTL
 }
 
-// wanting tells whether addresses are to be made in place of an answer.
+// needsSynthesis reports whether to replace an AAAA answer by synthesized addresses.
 func (s *DNS64) needsSynthesis(m *wire.Message) bool {
 	switch {
 	case m.Rcode() == wire.RcodeNXDomain:
@@ -203,12 +199,12 @@ func (s *DNS64) needsSynthesis(m *wire.Message) bool {
 	return !hasAddress(m, wire.TypeAAAA)
 }
 
-// hasType tells whether the answer section has a record of a type.
+// hasType reports whether the answer section has a record of a type.
 func hasType(m *wire.Message, rrtype uint16) bool {
 	return slices.ContainsFunc(m.Records, func(r wire.Record) bool { return r.Section == wire.Answer && r.Type == rrtype })
 }
 
-// hasAddress tells whether the answer has an address of a type that is one to a client.
+// hasAddress reports whether the answer has a usable address of a type.
 func hasAddress(m *wire.Message, rrtype uint16) bool {
 	for _, r := range m.Records {
 		if r.Section == wire.Answer && r.Type == rrtype && r.Class == wire.ClassIN &&
@@ -219,24 +215,23 @@ func hasAddress(m *wire.Message, rrtype uint16) bool {
 	return false
 }
 
-// hasMapped tells whether the answer has an address that isMapped tells of.
+// hasMapped reports whether the answer has an IPv4-mapped address.
 func hasMapped(m *wire.Message) bool {
 	return slices.ContainsFunc(m.Records, func(r wire.Record) bool { return isMapped(m, r) })
 }
 
-// isUsable4 tells whether an IPv4 address is one that a NAT64 may lead to: not 0.0.0.0,
-// by which lists of hosts block names, nor one of the client itself.
+// isUsable4 reports whether a NAT64 may translate an IPv4 address: not 0.0.0.0, which block lists use,
+// nor loopback.
 func isUsable4(addr []byte) bool { return addr[0] != 0 && addr[0] != 127 }
 
-// isMapped tells whether r is an IPv4 address in the form of an IPv6 address that
-// answers the question: no client is to get one.
+// isMapped reports whether r is an IPv4-mapped IPv6 address in the answer section, which clients must
+// not get.
 func isMapped(m *wire.Message, r wire.Record) bool {
 	const prefix = "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff" // ::ffff:0:0/96
 	return r.Section == wire.Answer && r.Type == wire.TypeAAAA && string(m.Raw[r.Data():][:len(prefix)]) == prefix
 }
 
-// fromPrefix answers for the names that are about the prefix itself, or leads on from
-// one.
+// answerFromPrefix answers queries about the prefix itself, or redirects them.
 func (l *Worker) answerFromPrefix(x *extras, from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
 	q, start := &l.q, len(dst)
 	if q.DO && q.CD {
@@ -267,16 +262,16 @@ const (
 	nameReverse171 = "\x03171\x010\x010\x03192\x07in-addr\x04arpa\x00"
 
 	wellKnownTTL = 3600 // seconds
-	reverseTTL   = 600  // seconds, of the CNAME record that leads on from an address of the prefix
+	reverseTTL   = 600  // seconds, of the CNAME record at the reverse name of a synthesized address
 )
 
-// wellKnown appends the answer to q if it is for the name by which clients find the
-// prefix, or for what leads back to that: nobody else is to be asked (RFC 8880 section
-// 7). No name is below these. made says whether the client gets addresses that are made.
+// answerWellKnown appends the answer for the names by which clients discover the prefix, and for names
+// below them. No upstream may be queried for these (RFC 8880 section 7). made says whether this client
+// gets synthesized addresses.
 func (s *DNS64) answerWellKnown(q *wire.Query, made bool, dst []byte) ([]byte, bool) {
 	start, name := len(dst), q.Name()
 	switch {
-	case !bytes.HasSuffix(name, []byte("\x04arpa\x00")): // nearly every name
+	case !bytes.HasSuffix(name, []byte("\x04arpa\x00")): // usual case
 		return dst, false
 	case string(name) == nameWellKnown:
 		dst = appendAnswer(dst, q)
@@ -305,14 +300,14 @@ func (s *DNS64) answerWellKnown(q *wire.Query, made bool, dst []byte) ([]byte, b
 	return dst, true
 }
 
-// isBelow tells whether a canonical name is below another.
+// isBelow reports whether a canonical name is below another.
 func isBelow(name []byte, other string) bool {
 	kept := len(name) - len(other)
 	return kept > 0 && string(name[kept:]) == other && isLabelAt(name, kept)
 }
 
-// appendReverse appends the answer to q, for the name of an address of the prefix: the
-// alias of the name of its IPv4 address, which has target octets; 0: it is none.
+// appendReverse appends the answer for the reverse name of an address of the prefix: an alias of the
+// reverse name of its IPv4 address, which has target bytes. target is 0 for other names.
 func (s *DNS64) appendReverse(q *wire.Query, dst []byte) (out []byte, target int) {
 	var addr [16]byte
 	if v6, _ := wire.ReverseAddr(q.Name(), &addr); len(v6) != len(addr) || !s.prefix.Contains(netip.AddrFrom16(addr)) {
@@ -325,14 +320,14 @@ func (s *DNS64) appendReverse(q *wire.Query, dst []byte) (out []byte, target int
 	return appendOwn(appendAnswer(dst, q), start, wire.TypeCNAME, reverseTTL, name), len(name)
 }
 
-// appendAnswer appends the beginning of an answer to q: header and question.
+// appendAnswer appends the header and the question of an answer to q.
 func appendAnswer(dst []byte, q *wire.Query) []byte {
 	const bitsAnswer = 0x84 // QR, AA
 	return q.AppendQuestion(append(dst, 0, 0, bitsAnswer, 0, 0, 1, 0, 0, 0, 0, 0, 0))
 }
 
-// appendOwn appends a record of the name that is asked for to the answer section of
-// dst[start:], which has nothing behind that.
+// appendOwn appends a record of the query name to the answer section of dst[start:], which has no
+// other sections.
 func appendOwn(dst []byte, start int, rrtype uint16, ttl uint32, data []byte) []byte {
 	dst = append(dst, 0xc0, wire.HeaderLen)
 	dst = binary.BigEndian.AppendUint16(dst, rrtype)

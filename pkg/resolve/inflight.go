@@ -382,7 +382,7 @@ func (d *responseBuilder) process(f *inFlight, answer []byte, err error, now tim
 // validateAndStore validates the answer and caches it for as long as allowed.
 func (d *responseBuilder) validateAndStore(f *inFlight, answer []byte, now time.Time) error {
 	d.buf = append(d.buf[:0], answer...) // validate modifies it
-	msg, life, err := d.validator.validate(f.route, d.buf)
+	msg, life, err := d.validate(f.route, d.buf)
 	if err != nil {
 		return err
 	}

@@ -11,50 +11,50 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A detour is what lies between the question that a client asked and the one that is
-// looked for in its place, in the order in which it is taken:
+// A redirect is the way from the client's question to the question that is looked up in its place, in
+// this order:
 //
-//	rule    a rewrite rule gave another name
-//	head    an alias of the zone, of a template or of DNS64 led to the name of another server
-//	second  there is no IPv6 address, and IPv4 addresses are looked for
+//	rule      a rewrite rule replaced the name
+//	aliasMsg  an alias of the zone, of a template or of DNS64 leads to an external name
+//	retryA    there is no IPv6 address, and A records are queried
 //
-// The answer comes back the other way round, see way.back. The queries of few clients
-// take one: all others pay for a look at taken.
+// restorer.restore reverses it for the answer. Most queries have no redirect and pay for the check of
+// active only.
 type redirect struct {
-	active bool // if not, nothing else here means anything
+	active bool // if false, the other fields mean nothing
 
 	rule     *rewriteRule // nil: the name is the client's
-	aliasMsg []byte       // a message that ends with the CNAME record whose target is looked for; empty: none
-	target   int          // offset of that name in head, where it stands uncompressed
+	aliasMsg []byte       // a message that ends with the CNAME record whose target is looked up; empty: none
+	target   int          // offset of that target in aliasMsg, where it is uncompressed
 
-	dns64       *DNS64    // nil: IPv6 addresses are not made for this query
-	retryA      bool      // the question for IPv4 addresses is in hand
-	firstAnswer []byte    // then: the answer to the one for IPv6 addresses; empty: there was none
-	client      wire.Peer // with six: the client
-	addrProven  bool      // with six: its address is, see clientKey
-	synthesized bool      // the answer has addresses that were made
-	maxTTL      uint32    // with second: for how many seconds at most one that is made may be kept
-	useFirst    bool      // with second: the answer to the first question is given after all
-	subnet      []byte    // with six: of the client, if a route may want it
+	dns64       *DNS64    // nil: no DNS64 for this query
+	retryA      bool      // the current question is for A records
+	firstAnswer []byte    // with retryA: the answer to the AAAA query; empty: none
+	client      wire.Peer // with dns64
+	addrProven  bool      // with dns64: the client's address is verified, see clientKey
+	synthesized bool      // the answer has synthesized addresses
+	maxTTL      uint32    // with retryA: of synthesized addresses, in seconds
+	useFirst    bool      // with retryA: the answer to the AAAA query is returned after all
+	subnet      []byte    // with dns64: of the client, if a route may forward it
 }
 
-// take begins a detour, unless it has begun.
+// start activates the redirect, unless it is active.
 func (d *redirect) start() {
 	if !d.active {
 		*d = redirect{active: true, aliasMsg: d.aliasMsg[:0], firstAnswer: d.firstAnswer[:0]}
 	}
 }
 
-// led tells whether an alias led to the name that is looked for.
+// hasAlias reports whether an alias led to the current name.
 func (d *redirect) hasAlias() bool { return d.active && len(d.aliasMsg) > 0 }
 
-// maxKept is how many octets of the answer to a first question are kept for a client that
-// waits for that to the second: what any client takes over UDP, and far more than a denial
-// has. It is given only if nothing comes of the second question, with TC if that was not
-// all. Without a bound each packet of a client could have a whole message kept.
+// maxFirstAnswer bounds the bytes of the AAAA answer that are kept while the client waits for A
+// records: the maximum of a UDP reply, and far more than a denial has. The answer is used only if the
+// A query has no result, truncated with TC if it was longer. Without this bound each query could hold
+// a whole message.
 const maxFirstAnswer = 4096
 
-// clone is a detour that owns its bytes, for a client that is going to wait.
+// clone returns a copy with its own bytes, for a client that waits.
 func (d *redirect) clone() *redirect {
 	d.firstAnswer = wire.Truncate(d.firstAnswer, maxFirstAnswer)
 	c := *d
@@ -62,8 +62,7 @@ func (d *redirect) clone() *redirect {
 	return &c
 }
 
-// sought appends the canonical name that is looked for in place of the one asked for,
-// which is canonical too.
+// lookupName appends the canonical name that is looked up in place of the canonical name asked.
 func (d *redirect) lookupName(dst, asked []byte) []byte {
 	switch {
 	case d.hasAlias():
@@ -74,16 +73,16 @@ func (d *redirect) lookupName(dst, asked []byte) []byte {
 	return append(dst, asked...)
 }
 
-// A step says where an answer has got to on its way back.
+// A restoreState is the progress of an answer on its way back to the client's question.
 type restoreState uint8
 
 const (
-	restored   restoreState = iota // it is the answer to the client's question
-	needsRetry                     // another question is to be answered first
-	failed                         // there is none, or none that a message holds
+	restored   restoreState = iota // it answers the client's question
+	needsRetry                     // A records must be queried first
+	failed                         // there is no answer, or none that fits a message
 )
 
-// A way is what it takes to lead an answer back. It is reused.
+// A restorer turns answers back into answers to the client's question. It is reused.
 type restorer struct {
 	tail     wire.Message
 	denial   wire.Message
@@ -95,19 +94,19 @@ type restorer struct {
 	name     [wire.MaxName]byte
 }
 
-// ways are for answers that flights bring.
+// restorerPool is for answers from upstream.
 var restorerPool = sync.Pool{New: func() any { return new(restorer) }} //nolint:gochecknoglobals // a pool is shared by design and holds no state
 
-// lead makes dst[start:], the answer to what is looked for by ask and the client, the
-// answer to the client's question. failed says that it is none. What is beyond the limit
-// of the client's reply is cut off first: every record that is left costs time here.
+// restore turns dst[start:], the answer to the current question, into the answer to the client's
+// question. failure says that there is no answer. It first truncates the answer to limit, because each
+// record costs time here.
 func (w *restorer) restore(d *redirect, ask *wire.Question, limit int, failure bool, dst []byte, start int) ([]byte, restoreState) {
 	dst = dst[:start+len(wire.Truncate(dst[start:], limit))]
 	if d.dns64 != nil {
 		switch next := w.restoreDNS64(d, failure, dst[start:]); next {
 		case needsRetry:
 			return dst[:start], needsRetry
-		case failed: // what is in hand are addresses of IPv4
+		case failed: // the message has A records
 			failure = true
 		case restored:
 			dst = append(dst[:start], w.held...)
@@ -129,8 +128,8 @@ func (w *restorer) restore(d *redirect, ask *wire.Question, limit int, failure b
 	return dst, restored
 }
 
-// graft puts the head before dst[start:]. It is false if a name of one does not reach
-// into the other any more.
+// prependAlias inserts the alias message before dst[start:]. It returns false if the compression
+// pointers of one cannot reach into the other any more.
 func (w *restorer) prependAlias(d *redirect, dst []byte, start int) ([]byte, bool) {
 	w.held = append(w.held[:0], dst[start:]...)
 	if w.tail.Parse(w.held) != nil {
@@ -139,7 +138,7 @@ func (w *restorer) prependAlias(d *redirect, dst []byte, start int) ([]byte, boo
 	return w.tail.AppendToChain(append(dst[:start], d.aliasMsg...), start, d.target)
 }
 
-// rename makes dst[start:] the answer to the name that was asked for.
+// rename turns dst[start:] into the answer for the client's name.
 func (w *restorer) rename(rule *rewriteRule, ask *wire.Question, dst []byte, start int) ([]byte, restoreState) {
 	w.held = append(w.held[:0], dst[start:]...)
 	if w.tail.Parse(w.held) != nil {
@@ -156,10 +155,10 @@ func (w *restorer) rename(rule *rewriteRule, ask *wire.Question, dst []byte, sta
 	return dst, restored
 }
 
-// aside is the rest of AnswerFromMemory where a plan has more than a zone and a cache.
+// answerWithExtras is the rest of AnswerFromMemory for plans with extras.
 func (l *Worker) answerWithExtras(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	var done bool
-	if !wire.IsLoopName(l.q.Name()) { // else it is to be known again by whoever sent it
+	if !wire.IsLoopName(l.q.Name()) { // the sender must recognize a loop name unchanged
 		if dst, done = l.answerFromExtras(from, now, dst); done {
 			return dst, wire.Answered
 		}
@@ -172,8 +171,7 @@ func (l *Worker) answerWithExtras(from *wire.Peer, now time.Time, dst []byte) ([
 	return l.answerFromCache(from, now, dst)
 }
 
-// fromExtras answers from what few plans have, or has another name or address looked
-// for.
+// answerFromExtras answers from the extras, or redirects the query.
 func (l *Worker) answerFromExtras(from *wire.Peer, now time.Time, dst []byte) (_ []byte, done bool) {
 	x := l.plan.extras
 	if x.rewrites != nil {
@@ -193,7 +191,7 @@ func (l *Worker) answerFromExtras(from *wire.Peer, now time.Time, dst []byte) (_
 	return dst, false
 }
 
-// rewrite has another name looked for if a rule says so.
+// applyRewrites redirects the query if a rule matches.
 func (l *Worker) applyRewrites(rules *Rewrites) {
 	to, rule := rules.match(l.restorer.name[:0], l.q.Name())
 	if rule == nil {
@@ -205,8 +203,8 @@ func (l *Worker) applyRewrites(rules *Rewrites) {
 	l.q.SetName(to)
 }
 
-// fromStatic answers from the configuration itself, or goes on for the target of an
-// alias from there.
+// answerFromStatic answers from the configuration, or redirects the query to the target of an alias
+// there.
 func (l *Worker) answerFromStatic(from *wire.Peer, now time.Time, dst []byte) ([]byte, bool) {
 	start := len(dst)
 	dst, result := l.plan.Static.Answer(&l.q, dst)
@@ -231,13 +229,13 @@ func (l *Worker) answerFromStatic(from *wire.Peer, now time.Time, dst []byte) ([
 	return dst[:start], false
 }
 
-// follow has the target of an alias looked for: dst[start:] is the answer as far as it
-// goes, and ends with the target, of so many octets. It is false if that does not fit
-// behind what led here.
+// followAlias redirects the query to the target of an alias: dst[start:] is the answer so far, and
+// ends with the target, of so many bytes. It returns false if the alias does not fit behind the
+// previous one.
 func (l *Worker) followAlias(dst []byte, start, target int) bool {
 	d := &l.redirect
 	d.start()
-	d.firstAnswer, d.maxTTL = d.firstAnswer[:0], defaultTTL // it is of the name that led here
+	d.firstAnswer, d.maxTTL = d.firstAnswer[:0], defaultTTL // of the previous name
 	if len(d.aliasMsg) == 0 {
 		d.aliasMsg = append(d.aliasMsg, dst[start:]...)
 	} else {
@@ -254,9 +252,9 @@ func (l *Worker) followAlias(dst []byte, start, target int) bool {
 	return true
 }
 
-// deliver makes dst[start:], the answer to what is looked for, the client's reply. It is
-// false, and dst as it was before, if another question, which is in hand now, is to be
-// answered first.
+// restoreAndReply turns dst[start:], the answer to the current question, into the client's reply. If A
+// records must be queried first it returns false and dst as it was before; the current question is
+// changed then.
 func (l *Worker) restoreAndReply(source Source, from *wire.Peer, now time.Time, dst []byte, start int) ([]byte, bool) {
 	if l.redirect.active {
 		var next restoreState
@@ -272,8 +270,8 @@ func (l *Worker) restoreAndReply(source Source, from *wire.Peer, now time.Time, 
 	return l.finishReply(source, dst, start, from, now), true
 }
 
-// second answers the second question from memory, of which the cache had the answer to the first, or an upstream. A
-// template may be for the one type and not for the other.
+// answerRetry answers the A query from memory, after the AAAA answer came from the cache or an
+// upstream. A template may cover one type and not the other.
 func (l *Worker) answerRetry(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	var done bool
 	if l.plan.Static != nil && !l.redirect.hasAlias() {
@@ -289,7 +287,7 @@ func (l *Worker) answerRetry(from *wire.Peer, now time.Time, dst []byte) ([]byte
 	return l.answerFromCache(from, now, dst)
 }
 
-// notYet goes on with a query whose answer has not come to its client's question.
+// continueOrFail prepares the A query, or replies SERVFAIL.
 func (l *Worker) continueOrFail(next restoreState, from *wire.Peer, now time.Time, dst []byte, start int) ([]byte, bool) {
 	if next == failed {
 		l.q.Type = l.q.OriginalType()
@@ -301,10 +299,9 @@ func (l *Worker) continueOrFail(next restoreState, from *wire.Peer, now time.Tim
 	return dst[:start], false
 }
 
-// comeBack has the second question of a waiter answered, whose first one was: from
-// memory, or by a flight that it joins or begins as any query does, and as the same
-// client's. It runs on whatever goroutine brought the first answer. It is false, and
-// nothing done, if the client's time is over.
+// retryWithA answers the A query of a waiter after its AAAA query: from memory, or by an in-flight
+// query as for any miss, accounted to the same client. It runs on the goroutine that delivered the
+// first answer. It returns false, without effect, if the client's deadline has passed.
 func (h *replySender) retryWithA(w *waiter) bool {
 	if h.now.Sub(w.since) >= h.plan.Deadline {
 		return false
@@ -317,7 +314,7 @@ func (h *replySender) retryWithA(w *waiter) bool {
 	done := false
 	defer func() {
 		l.batch, *h.batch = *h.batch, l.batch
-		if done { // a worker that a panic left is not used again
+		if done { // after a panic the worker is not reused
 			h.r.workerPool.Put(l)
 		}
 	}()
@@ -345,7 +342,7 @@ func (h *replySender) retryWithA(w *waiter) bool {
 	return true
 }
 
-// worker is one to use for a moment.
+// idleWorker returns a worker for temporary use.
 func (r *Resolver) idleWorker() *Worker {
 	if l, ok := r.workerPool.Get().(*Worker); ok {
 		return l

@@ -9,64 +9,61 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// RewriteKind says which part of a name a rule replaces.
+// A RewriteKind is the part of a name that a rule replaces.
 type RewriteKind uint8
 
-// The kinds of rules.
+// Kinds of rules.
 const (
-	RewriteExact  RewriteKind = iota // all of it
-	RewritePrefix                    // its beginning, whether or not a label ends there
-	RewriteSuffix                    // its end, whether or not a label begins there
+	RewriteExact  RewriteKind = iota // the whole name
+	RewritePrefix                    // the beginning, not necessarily whole labels
+	RewriteSuffix                    // the end, not necessarily whole labels
 )
 
-// A Rewrite asks for another name in place of the client's. From and To are text in
-// lower case without the dot at the end of the name, of letters, digits, '-', '_' and
-// dots between labels.
+// A Rewrite replaces the name in a query. From and To are text in lower case without the trailing dot:
+// letters, digits, '-', '_', and dots between labels.
 type Rewrite struct {
 	Kind     RewriteKind
 	From, To string
 }
 
-// Rewrites are rules, of which the first that makes a name of a name counts. It is
-// applied once: what it makes is not looked at by the rules again.
+// Rewrites is a list of rules. The first rule that matches and yields a valid name is applied, once.
 //
 //	                                  asked               looked up
 //	exact   a.example   b.example     a.example           b.example
 //	prefix  p-          q-            p-web.example       q-web.example
 //	suffix  .old.test   .new.test     web.old.test        web.new.test
 //
-// Names in the answer are led back, so that it is one to the client's question: those
-// that are, or are below, the name that was looked up become the client's or a name
-// below that, and with a suffix rule those that have the new suffix get the old one. A
-// name that holds a dot within a label is none of those that rules are about.
+// Names in the answer are restored: the name that was looked up becomes the client's, and so do names
+// below it. With a suffix rule all names with the new suffix get the old one. Rules do not match names
+// with a dot within a label.
 type Rewrites struct {
 	rules    []rewriteRule
 	exact    map[string]int // index of the first exact rule, by canonical name
-	patterns []int          // indices of the others, in order
+	patterns []int          // indexes of the other rules, in order
 }
 
-// A rewrite is a rule as it is used.
+// A rewriteRule is a rule ready for use.
 type rewriteRule struct {
 	Rewrite
 	name []byte // with RewriteExact: To in wire form
 }
 
-// NewRewrites makes rules ready for use. There is an error for one that no name can
-// fit, or that makes none.
+// NewRewrites prepares rules. It returns an error for a rule that cannot match, or that yields no
+// name.
 func NewRewrites(rules []Rewrite) (*Rewrites, error) {
 	rs := &Rewrites{exact: map[string]int{}}
 	for i, rule := range rules {
 		r := rewriteRule{Rewrite: rule}
 		switch {
 		case rule.From == "":
-			return nil, fmt.Errorf("rewrite rule %d: it is for nothing", i)
+			return nil, fmt.Errorf("rewrite rule %d: from is empty", i)
 		case rule.Kind != RewriteExact:
 			rs.patterns = append(rs.patterns, i)
 		default:
 			from, ok := appendName(nil, []byte(rule.From))
 			to, good := appendName(nil, []byte(rule.To))
 			if !ok || !good {
-				return nil, fmt.Errorf("rewrite rule %d: %q and %q are not both names", i, rule.From, rule.To)
+				return nil, fmt.Errorf("rewrite rule %d: %q or %q is not a domain name", i, rule.From, rule.To)
 			}
 			r.name = to
 			if _, again := rs.exact[string(from)]; !again {
@@ -78,8 +75,8 @@ func NewRewrites(rules []Rewrite) (*Rewrites, error) {
 	return rs, nil
 }
 
-// find appends to dst the name that is looked up in place of name, and gives the rule
-// that says so; nil: none does.
+// match appends to dst the name to look up in place of name, and returns the rule that applies, nil
+// for none.
 func (rs *Rewrites) match(dst, name []byte) ([]byte, *rewriteRule) {
 	first, found := rs.exact[string(name)]
 	if !found {
@@ -103,7 +100,7 @@ func (rs *Rewrites) match(dst, name []byte) ([]byte, *rewriteRule) {
 	return append(dst, rs.rules[first].name...), &rs.rules[first]
 }
 
-// of appends the name that the rule makes of name, one that it fits.
+// target appends the name that the rule yields for name, which it matches.
 func (r *rewriteRule) target(dst, name []byte) []byte {
 	if r.Kind == RewriteExact {
 		return append(dst, r.name...)
@@ -114,8 +111,8 @@ func (r *rewriteRule) target(dst, name []byte) []byte {
 	return to
 }
 
-// apply appends the name that a loose rule makes of the one with a text. It is false
-// if it makes none.
+// apply appends the name that a prefix or suffix rule yields for text. It returns false if the rule
+// does not apply.
 func (r *rewriteRule) apply(dst, text []byte) ([]byte, bool) {
 	if r.Kind == RewriteSuffix {
 		return replaceSuffix(dst, text, r.From, r.To)
@@ -128,8 +125,8 @@ func (r *rewriteRule) apply(dst, text []byte) ([]byte, bool) {
 	return appendName(dst, append(append(room[:0], r.To...), rest...))
 }
 
-// swapEnd appends the name whose text is this one with another end. It is false if
-// the text has not the end from, or that is no name.
+// replaceSuffix appends the name for text with suffix to in place of from. It returns false if text
+// has no such suffix or the result is not a name.
 func replaceSuffix(dst, text []byte, from, to string) ([]byte, bool) {
 	kept := len(text) - len(from)
 	if kept < 0 || string(text[kept:]) != from || kept+len(to) > wire.MaxName {
@@ -139,8 +136,8 @@ func replaceSuffix(dst, text []byte, from, to string) ([]byte, bool) {
 	return appendName(dst, append(append(room[:0], text[:kept]...), to...))
 }
 
-// appendFlat appends the text of a canonical name: its labels with dots between them,
-// and nothing escaped. It is false if a dot is in a label.
+// appendPlainText appends the labels of a canonical name with dots between them, without escapes. It
+// returns false if a label contains a dot.
 func appendPlainText(dst, name []byte) ([]byte, bool) {
 	for off := 0; name[off] != 0; {
 		next := off + 1 + int(name[off])
@@ -157,8 +154,8 @@ func appendPlainText(dst, name []byte) ([]byte, bool) {
 	return dst, true
 }
 
-// appendName appends the wire form of the name with a text as of appendFlat. It is
-// false if there is no such name, or it is the root.
+// appendName appends the wire form of a name in the format of appendPlainText. It returns false for
+// invalid names and for the root.
 func appendName(dst, text []byte) ([]byte, bool) {
 	start := len(dst)
 	for rest := text; ; {
@@ -177,8 +174,7 @@ func appendName(dst, text []byte) ([]byte, bool) {
 	}
 }
 
-// A reversal leads names of an answer back, see Rewrites. Its slices are canonical
-// names.
+// A reverseRenamer restores the names of an answer, see Rewrites. Its slices are canonical names.
 type reverseRenamer struct {
 	rule              *rewriteRule
 	lookupName, asked []byte
@@ -201,7 +197,7 @@ func (r *reverseRenamer) Rename(dst, name []byte) ([]byte, bool) {
 	return append(append(dst, name[:kept]...), r.asked...), true
 }
 
-// isLabelAt tells whether a label of the name begins at an offset.
+// isLabelAt reports whether a label of the name begins at an offset.
 func isLabelAt(name []byte, at int) bool {
 	off := 0
 	for off < at {

@@ -11,61 +11,60 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A Source says where a reply came from.
+// A Source is the origin of a reply.
 type Source uint8
 
 // The sources, in the order of Sources.
 const (
 	SourceZone     Source = iota // the cluster zone
-	SourceCache                  // an answer held
-	SourceStale                  // an answer held past its time: nothing better was to be had soon enough (RFC 8767)
-	SourceUpstream               // an answer just fetched
-	SourceFailure                // no answer was to be had, now or a moment ago
-	SourceLocal                  // made here: identity, ANY
-	SourceRefused                // an odd query, or one for a name not held with RD=0
-	SourceShed                   // a bound was reached
-	SourceTransfer               // the cluster zone as a whole
+	SourceCache                  // a cached answer
+	SourceStale                  // a stale answer, because there was no other in time (RFC 8767)
+	SourceUpstream               // a new answer of an upstream
+	SourceFailure                // no answer, now or recently
+	SourceLocal                  // generated here: identity, ANY
+	SourceRefused                // an unusual query, or RD=0 for a name that is not cached
+	SourceShed                   // a limit was reached
+	SourceTransfer               // a zone transfer
 	SourceStatic                 // hosts and templates of the configuration
 	sourceCount
 )
 
-// A Shed is a bound that was reached.
+// A Shed is the limit that shed a query.
 type Shed uint8
 
-// The bounds, in the order of Sheds.
+// The limits, in the order of Sheds.
 const (
-	ShedInflight  Shed = iota // flights
-	ShedWaiting               // clients waiting
+	ShedInflight  Shed = iota // in-flight queries
+	ShedWaiting               // waiting clients
 	ShedRefresh               // background refreshes
 	ShedTransfers             // zone transfers
-	ShedClient                // what one client may have
-	ShedFlood                 // sheds that one client is told of
+	ShedClient                // limit of one client
+	ShedFlood                 // SERVFAIL replies to one flooding client
 	shedCount
 )
 
-// Sources names the sources. Like the sets below it is closed: no client's bytes
-// ever become a name.
+// Sources returns the names of the sources. Like the sets below it is closed: bytes from clients never
+// become a name.
 func Sources() []string {
 	return []string{"zone", "cache", "stale", "upstream", "failure", "local", "refused", "shed", "transfer", "static"}
 }
 
-// Sheds names the bounds.
+// Sheds returns the names of the limits.
 func Sheds() []string {
 	return []string{"inflight", "waiting", "refresh", "transfers", "client", "flood"}
 }
 
-// TypeClasses names the groups of query types.
+// TypeClasses returns the names of the query type groups.
 func TypeClasses() []string {
 	return []string{"A", "AAAA", "SRV", "PTR", "CNAME", "TXT", "MX", "HTTPS", "other"}
 }
 
-// Rcodes names the groups of response codes.
+// Rcodes returns the names of the response code groups.
 func Rcodes() []string {
 	return []string{"NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "BADVERS", "other"}
 }
 
-// Buckets are the upper bounds of the durations' histogram; what is longer is
-// counted last.
+// Buckets returns the upper bounds of the duration histogram. The last bucket counts longer durations.
 func Buckets() [bucketCount - 1]time.Duration {
 	return [bucketCount - 1]time.Duration{
 		50 * time.Microsecond, 100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond,
@@ -81,29 +80,29 @@ const (
 	bucketCount    = 17 // Buckets and the rest
 )
 
-// Stats counts since the start.
+// Stats holds the counters since start.
 type Stats struct {
 	Queries     [2][2][typeClassCount]uint64    // UDP, TCP; IPv4, IPv6; TypeClasses
 	Responses   [sourceCount][rcodeCount]uint64 // Sources; Rcodes
-	Durations   [bucketCount]uint64             // from a query's arrival to its reply; Buckets
+	Durations   [bucketCount]uint64             // from query to reply; Buckets
 	Total       time.Duration                   // sum of the durations
 	Dropped     uint64                          // packets that got no reply
 	Malformed   uint64                          // packets answered FORMERR
-	Rewritten   uint64                          // queries for whose name a rule had another one looked up
-	Synthesized uint64                          // replies with IPv6 addresses that were made of IPv4 addresses
-	ZoneShort   uint64                          // answers of the zone that lack records at a bound of the zone
-	Joined      uint64                          // queries that found their question under way
-	Prefetches  uint64                          // refreshes begun
-	Failures    uint64                          // flights that came back without an answer
-	Panics      uint64                          // flights cut short by a defect
+	Rewritten   uint64                          // queries redirected by a rewrite rule
+	Synthesized uint64                          // replies with DNS64 addresses
+	ZoneShort   uint64                          // zone answers that lack records because of a limit of the zone
+	Joined      uint64                          // queries that joined an in-flight query
+	Prefetches  uint64                          // refreshes started
+	Failures    uint64                          // upstream queries without an answer
+	Panics      uint64                          // recovered panics
 	Shed        [shedCount]uint64               // Sheds
-	Inflight    int                             // flights under way, refreshes included
-	Waiting     int                             // queries that wait for them
-	Clients     int                             // that wait, or whose flights are under way: of a source address up to two, see clientKey
+	Inflight    int                             // in-flight queries, refreshes included
+	Waiting     int                             // waiting clients
+	Clients     int                             // with waiting or in-flight queries; up to two per source address, see clientKey
 }
 
-// counters are the resolver's, added to by flights one by one and by workers once
-// a batch.
+// counters are the resolver's counters. In-flight queries add to them one by one, workers once per
+// batch.
 type counters struct {
 	queries   [2][2][typeClassCount]atomic.Uint64
 	responses [sourceCount][rcodeCount]atomic.Uint64
@@ -136,7 +135,7 @@ type tally struct {
 	touched     bool
 }
 
-// began notes when the batch's first query was read.
+// begin records when the batch's first query was read.
 func (t *tally) begin(now time.Time) {
 	if !t.touched {
 		t.start, t.touched = now, true
@@ -169,7 +168,7 @@ func (t *tally) fault(f wire.Fault) {
 	}
 }
 
-// flush adds the batch, done at now, to c. A batch's replies leave together, so
+// flush adds the counts of the batch, done at now, to c. The replies of a batch are sent together, so
 // all of them took as long as the batch.
 func (t *tally) flush(c *counters, now time.Time) {
 	if !t.touched {
@@ -214,7 +213,7 @@ func addAll(to []atomic.Uint64, from []uint32) {
 	}
 }
 
-// typeClass is the index into TypeClasses.
+// typeClass returns the index into TypeClasses.
 func typeClass(rrtype uint16) int {
 	switch rrtype {
 	case wire.TypeA:
@@ -237,7 +236,7 @@ func typeClass(rrtype uint16) int {
 	return typeClassCount - 1
 }
 
-// rcodeGroup is the index into Rcodes.
+// rcodeGroup returns the index into Rcodes.
 func rcodeGroup(rcode int) int {
 	switch {
 	case rcode <= wire.RcodeRefused:
@@ -248,7 +247,7 @@ func rcodeGroup(rcode int) int {
 	return rcodeCount - 1
 }
 
-// bucket is the index into the histogram.
+// bucket returns the index into the histogram.
 func bucket(d time.Duration) int {
 	for i, bound := range Buckets() {
 		if d <= bound {
@@ -295,11 +294,10 @@ func loadAll(to []uint64, from []atomic.Uint64) {
 	}
 }
 
-// slowQuery is what counts as slow: a stub that waits so long is close to asking
-// again.
+// slowQuery is the duration from which a query counts as slow. Stub resolvers retry soon after it.
 const slowQuery = time.Second
 
-// A QueryLog writes one line for each query it picks.
+// A QueryLog logs the queries that it selects.
 type QueryLog struct {
 	Log    *slog.Logger
 	All    bool // every query
@@ -310,7 +308,7 @@ type QueryLog struct {
 	count atomic.Uint64
 }
 
-// picks tells whether the log takes a reply.
+// selects reports whether to log a reply.
 func (l *QueryLog) selects(rcode int, took time.Duration) bool {
 	return l.All ||
 		l.Errors && rcode != wire.RcodeSuccess && rcode != wire.RcodeNXDomain ||
@@ -327,7 +325,7 @@ func (l *QueryLog) record(ctx context.Context, ask *wire.Question, from *wire.Pe
 	rrtype := ask.Type
 	if len(question) > 4 {
 		name = wire.AppendText(nil, question[:len(question)-4])
-		rrtype = ask.OriginalType() // another may be what is looked for in its place
+		rrtype = ask.OriginalType() // the type looked up may differ
 	}
 	l.Log.InfoContext(ctx, "query",
 		"name", string(name), "type", rrtype, "client", from.Addr.Addr(), "tcp", from.Stream,

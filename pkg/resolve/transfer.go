@@ -14,35 +14,33 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// Who asks for the cluster zone as a whole, by AXFR (RFC 5936) or IXFR (RFC 1995).
+// Replies to zone transfer queries, by AXFR (RFC 5936) or IXFR (RFC 1995):
 //
-//	not in Plan.TransferTo            REFUSED: the policy comes first and says nothing of zones
+//	not in Plan.TransferTo            REFUSED, whatever the zone
 //	not for the zone's name           NOTAUTH                   (RFC 5936 section 2.2.1)
 //	IXFR, nothing newer, or over UDP  the SOA record alone      (RFC 1995 sections 2 and 4)
 //	AXFR over UDP                     REFUSED                   (RFC 5936 section 4.2 leaves it undefined)
 //	the zone is not complete yet      SERVFAIL with EDE 14
-//	maxTransfers are under way        SERVFAIL
+//	maxTransfers are running          SERVFAIL
 //	else                              the zone; IXFR gets it whole, too (RFC 1995 section 4)
 //
-// What was begun and cannot be finished ends with a SERVFAIL message, which tells
-// the client to throw away what it has (RFC 5936 section 2.2).
+// A transfer that cannot be completed ends with a SERVFAIL message, so that the client discards what
+// it has (RFC 5936 section 2.2).
 
 const (
-	// maxTransfers are under way at once. Each keeps a CPU busy while its client
-	// reads fast.
+	// maxTransfers bounds concurrent transfers. Each uses a whole CPU while its client reads
+	// fast.
 	maxTransfers = 4
-	// maxTransferTime is how long one may take, so that clients that hardly read
-	// do not keep others from theirs.
+	// maxTransferTime bounds one transfer, so that slow clients do not block others.
 	maxTransferTime = 5 * time.Minute
 )
 
 var (
-	errClientGone   = errors.New("the client takes no more")
-	errTransferTime = errors.New("the client is too slow")
+	errClientGone   = errors.New("client closed the connection")
+	errTransferTime = errors.New("client too slow")
 )
 
-// transfer answers a query for a whole zone, or leaves it to Resolve if the answer
-// is the zone.
+// answerTransfer answers a transfer query, or leaves it to Resolve if the reply is the zone.
 func (l *Worker) answerTransfer(from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
 	q, z, start := &l.q, l.plan.Zone, len(dst)
 	if !l.plan.mayTransfer(from.Addr.Addr()) {
@@ -66,8 +64,8 @@ func (l *Worker) answerTransfer(from *wire.Peer, now time.Time, dst []byte) ([]b
 	return dst[:start], wire.Missed
 }
 
-// version appends the SOA record as the answer to the query, and gives its serial.
-// It is false if the name that was asked is not the zone's.
+// soaAnswer appends the SOA record as the answer to the query, and returns its serial. It returns
+// false if the query name is not the zone's.
 func (l *Worker) soaAnswer(now time.Time, dst []byte) (out []byte, serial uint32, ours bool) {
 	if l.plan.Zone == nil {
 		return dst, 0, false
@@ -86,22 +84,22 @@ func (l *Worker) soaAnswer(now time.Time, dst []byte) (out []byte, serial uint32
 	return dst, soaSerial(m.Raw[soa.Data() : soa.Data()+int(soa.Size)]), true
 }
 
-// soaSerial is the serial number in a SOA record's RDATA.
+// soaSerial returns the serial number in the RDATA of an SOA record.
 func soaSerial(data []byte) uint32 { return binary.BigEndian.Uint32(data[len(data)-20:]) }
 
-// newer tells whether serial a is after b (RFC 1982 section 3.2).
+// newer reports whether serial a is after b (RFC 1982 section 3.2).
 func newer(a, b uint32) bool { return int32(a-b) > 0 }
 
-// mayTransfer tells whether the client may have the whole zone.
+// mayTransfer reports whether the client may transfer the zone.
 func (p *Plan) mayTransfer(client netip.Addr) bool {
 	client = client.WithZone("")
 	return slices.ContainsFunc(p.TransferTo, func(prefix netip.Prefix) bool { return prefix.Contains(client) })
 }
 
-// transfer begins a transfer to a client, if there is room for one more.
+// startTransfer starts a transfer to a client, if there is room.
 func (r *Resolver) startTransfer(plan *Plan, w waiter, client netip.Addr, batch *wire.SendBatch) {
 	to, ok := w.to.(wire.Stream)
-	if !ok { // a transport that has no streams after all
+	if !ok { // the transport has no streams
 		r.reply(plan, &w, SourceRefused, w.ask.AppendEmpty(nil, wire.RcodeRefused, &w.opts), w.since, batch)
 		return
 	}
@@ -118,7 +116,7 @@ func (r *Resolver) startTransfer(plan *Plan, w waiter, client netip.Addr, batch 
 	})
 }
 
-// A transfer is the zone on its way to one client.
+// A transfer sends the zone to one client.
 type transfer struct {
 	waiter
 	r      *Resolver
@@ -128,13 +126,13 @@ type transfer struct {
 	axfr   axfrMessage
 	batch  wire.SendBatch // flushed when it is over
 
-	readyAt time.Time // when the first message was ready: how long that took is what is counted
+	readyAt time.Time // when the first message was ready; the counted duration ends here
 	serial  uint32
 	records int
 	bytes   int
 }
 
-// run sends the zone, and whatever happens one end of it.
+// run sends the zone, and ends the reply in all cases.
 func (t *transfer) run() {
 	defer t.batch.Flush()
 	defer func() {
@@ -160,7 +158,7 @@ func (t *transfer) run() {
 		"client", t.client, "records", t.records, "took", t.r.now().Sub(t.since), "err", err)
 }
 
-// put adds a record, after sending what has no room for it.
+// addRecord adds a record, and sends the current message first if it is full.
 func (t *transfer) addRecord(record zone.Record) error {
 	if !t.axfr.fits(&record) {
 		if err := t.send(); err != nil {
@@ -176,7 +174,7 @@ func (t *transfer) addRecord(record zone.Record) error {
 	return nil
 }
 
-// send sends a message with more to follow.
+// send sends a message that more will follow.
 func (t *transfer) send() error {
 	msg := t.reply()
 	if !t.stream.SendMessage(msg) {
@@ -188,7 +186,7 @@ func (t *transfer) send() error {
 	return nil
 }
 
-// sealed is the AXFR message as a reply to the client.
+// reply returns the message as a reply to the client.
 func (t *transfer) reply() []byte {
 	if t.readyAt.IsZero() {
 		t.readyAt = t.r.now()
@@ -202,8 +200,8 @@ func (t *transfer) reply() []byte {
 func (t *transfer) finish() {
 	msg := t.reply()
 	t.r.reply(t.plan, &t.waiter, SourceTransfer, msg, t.readyAt, &t.batch)
-	t.r.log.Info("zone transferred",
-		"client", t.client, "serial", t.serial, "records", t.records, "octets", t.bytes, "took", t.r.now().Sub(t.since))
+	t.r.log.Info("zone transfer complete",
+		"client", t.client, "serial", t.serial, "records", t.records, "bytes", t.bytes, "took", t.r.now().Sub(t.since))
 }
 
 // fail ends the transfer with an error, unless it has ended.
@@ -217,18 +215,17 @@ func (t *transfer) fail(ede int) {
 }
 
 const (
-	// axfrMessageSize is the octets of a message of a transfer. A compression pointer
-	// reaches no farther, so longer messages would save nothing.
+	// axfrMessageSize is the size of a transfer message in bytes. Compression pointers do not
+	// reach farther, so longer messages would save nothing.
 	axfrMessageSize = 16 << 10
-	// axfrOPTRoom is what the OPT record may take of it.
+	// axfrOPTRoom is the part reserved for the OPT record.
 	axfrOPTRoom = 128
-	// recordFixedLen is the octets of a record between owner and RDATA.
+	// recordFixedLen is the length of a record between owner and RDATA.
 	recordFixedLen = 10
 )
 
-// An axfrMessage is one message of a transfer as it is filled with records: header,
-// question, answer section. An owner name is compressed against the one before it
-// and the question, which is the end of every name.
+// An axfrMessage is one message of a transfer: header, question, answer section. Owner names are
+// compressed against the previous owner and the question, which is the end of every name.
 type axfrMessage struct {
 	buf   []byte
 	count int // records
@@ -237,7 +234,7 @@ type axfrMessage struct {
 	spare labels // reused
 }
 
-// labels are the labels of a canonical name, and where they stand in a message.
+// labels are the labels of a canonical name and their offsets in a message.
 type labels struct {
 	name []byte
 	list []label // but the root
@@ -248,7 +245,7 @@ type label struct {
 	at    int // in the message
 }
 
-// set takes a name apart. It keeps no reference to it.
+// set parses a name. It keeps no reference to it.
 func (l *labels) set(name []byte) {
 	l.name = append(l.name[:0], name...)
 	l.list = l.list[:0]
@@ -257,7 +254,7 @@ func (l *labels) set(name []byte) {
 	}
 }
 
-// text is label i with its length.
+// text returns label i with its length byte.
 func (l *labels) text(i int) []byte {
 	start := l.list[i].start
 	return l.name[start : start+1+int(l.name[start])]
@@ -265,7 +262,7 @@ func (l *labels) text(i int) []byte {
 
 // begin starts a message with the question.
 func (p *axfrMessage) begin(question []byte) {
-	const bitsAnswer = 0x84 // third octet of the header: QR, AA
+	const bitsAnswer = 0x84 // third byte of the header: QR, AA
 	p.count = 0
 	p.buf = append(p.buf[:0], 0, 0, bitsAnswer, 0, 0, 1, 0, 0, 0, 0, 0, 0)
 	p.buf = append(p.buf, question...)
@@ -277,7 +274,7 @@ func (p *axfrMessage) begin(question []byte) {
 	}
 }
 
-// fits tells whether there is room for the record. The first one always fits.
+// fits reports whether there is room for the record. The first record always fits.
 func (p *axfrMessage) fits(r *zone.Record) bool {
 	return p.count == 0 || len(p.buf)+len(r.Owner)+recordFixedLen+len(r.Data)+axfrOPTRoom <= axfrMessageSize
 }
@@ -293,8 +290,8 @@ func (p *axfrMessage) add(r *zone.Record) {
 	p.count++
 }
 
-// appendOwner appends the name: the labels that the owner before does not end
-// with, and a pointer to those that it does.
+// appendOwner appends the name: the labels that differ from the end of the previous owner, and a
+// pointer to the others.
 func (p *axfrMessage) appendOwner(name []byte) {
 	last, own := &p.owner, &p.spare
 	own.set(name)
@@ -315,7 +312,7 @@ func (p *axfrMessage) appendOwner(name []byte) {
 	p.owner, p.spare = p.spare, p.owner
 }
 
-// message is the message with its records counted. It is the AXFR message's until begin.
+// message sets the record count and returns the message. It is valid until begin.
 func (p *axfrMessage) message() []byte {
 	binary.BigEndian.PutUint16(p.buf[6:], uint16(p.count))
 	return p.buf

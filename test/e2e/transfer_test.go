@@ -301,7 +301,7 @@ func TestTransferClients(t *testing.T) {
 	if len(records) < 4000*17 {
 		t.Fatalf("%d records", len(records))
 	}
-	a.awaitLog(t, "zone transferred") // so that all four places are free
+	a.awaitLog(t, "zone transfer complete") // all four places are free
 	silent := dialTransfer(t, a.addr)
 	for i := range 3 { // they leave at once, and with a reset after a part
 		gone := dialTransfer(t, a.addr)
