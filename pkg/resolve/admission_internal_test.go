@@ -98,7 +98,7 @@ func TestAdmit(t *testing.T) {
 
 func shedName(s Shed) string { return append(Sheds(), "admitted")[s] }
 
-// A ledger is flights as they are meant to be, beside those that are.
+// A ledger is in-flight queries as they are meant to be, beside those that are.
 type ledger struct {
 	t      *testing.T
 	fs     queryTable
@@ -110,7 +110,7 @@ type ledger struct {
 	shed   [shedCount]int
 }
 
-// ask has a client ask for a name: it joins a flight, begins one or is turned away.
+// ask has a client ask for a name: it joins an in-flight query, begins one or is shed.
 func (l *ledger) ask(who clientKey, name int, now time.Time) {
 	key := []byte(strconv.Itoa(name))
 	hash := uint64(name & 1023)
@@ -126,7 +126,7 @@ func (l *ledger) ask(who clientKey, name int, now time.Time) {
 		f.joined = append(f.joined, waiter{client: c})
 	default:
 		if reserve := float64(l.plan.Inflight) / 8; l.begun[who] >= free && float64(free) <= reserve {
-			l.t.Fatalf("%v has begun %d flights and may begin one more with %d free: its part of the reserve of %v is less", who, l.begun[who], free, reserve)
+			l.t.Fatalf("%v has begun %d in-flight queries and may begin one more with %d free: its part of the reserve of %v is less", who, l.begun[who], free, reserve)
 		}
 		f = &inFlight{key: key, hash: hash, client: c, first: waiter{client: c}}
 		l.fs.addLocked(f)
@@ -136,7 +136,7 @@ func (l *ledger) ask(who clientKey, name int, now time.Time) {
 	l.waits[who]++
 }
 
-// leave replies to all who wait for a flight, which goes on.
+// leave replies to all who wait for an in-flight query, which goes on.
 func (l *ledger) leave(f *inFlight) {
 	if c := f.first.client; c != nil {
 		l.waits[c.key]--
@@ -150,7 +150,7 @@ func (l *ledger) leave(f *inFlight) {
 	f.joined = nil
 }
 
-// land ends a flight.
+// land ends an in-flight query.
 func (l *ledger) land(i int) {
 	f := l.under[i]
 	l.under = slices.Delete(l.under, i, i+1)
@@ -181,23 +181,23 @@ func (l *ledger) check() {
 		}
 		records++
 		if c == nil || c.key != who || c.waiting != n || c.queries != l.begun[who] {
-			l.t.Fatalf("%v: got %+v, want %d waiting, %d flights", who, c, n, l.begun[who])
+			l.t.Fatalf("%v: got %+v, want %d waiting, %d in-flight queries", who, c, n, l.begun[who])
 		}
 		if n > l.plan.PerClient {
 			l.t.Fatalf("%d wait of %v", n, who)
 		}
 	}
 	if l.fs.waiting != waiting || l.fs.count != len(l.under) || len(l.fs.clients.byKey) != records {
-		l.t.Fatalf("%d waiting, %d flights, %d clients, want %d, %d, %d",
+		l.t.Fatalf("%d waiting, %d in-flight queries, %d clients, want %d, %d, %d",
 			l.fs.waiting, l.fs.count, len(l.fs.clients.byKey), waiting, len(l.under), records)
 	}
 	if waiting > l.plan.Waiting || l.fs.count-l.fs.refreshes > l.plan.Inflight {
-		l.t.Fatalf("%d waiting, %d flights: more than the bounds", waiting, l.fs.count)
+		l.t.Fatalf("%d waiting, %d in-flight queries: more than the bounds", waiting, l.fs.count)
 	}
 }
 
-// TestAccount lets clients come, be turned away and leave in any order, early or with
-// their flight. The counts are right all the time, within the bounds, and zero at the
+// TestAccount lets clients come, be shed and leave in any order, early or with
+// their query. The counts are right all the time, within the bounds, and zero at the
 // end; and all records are there to be used again.
 func TestAccount(t *testing.T) {
 	t.Parallel()
@@ -230,7 +230,7 @@ func TestAccount(t *testing.T) {
 			free++
 		}
 		if l.fs.waiting != 0 || l.fs.count != 0 || len(l.fs.clients.byKey) != 0 || free > min(clients, l.plan.Waiting+l.plan.Inflight) {
-			t.Fatalf("at the end %d waiting, %d flights, %d clients, %d records", l.fs.waiting, l.fs.count, len(l.fs.clients.byKey), free)
+			t.Fatalf("at the end %d waiting, %d in-flight queries, %d clients, %d records", l.fs.waiting, l.fs.count, len(l.fs.clients.byKey), free)
 		}
 		for i, n := range l.shed {
 			shed[i] += n
@@ -238,7 +238,7 @@ func TestAccount(t *testing.T) {
 	}
 	for _, why := range []Shed{ShedClient, ShedWaiting, ShedInflight} {
 		if shed[why] == 0 {
-			t.Errorf("nobody was turned away for %q: this test shows less than it should", shedName(why))
+			t.Errorf("no query was shed for %q: this test shows less than it should", shedName(why))
 		}
 	}
 }

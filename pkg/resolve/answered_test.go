@@ -119,8 +119,7 @@ func (l ledger) Reply(_ []byte, batch *wire.SendBatch) {
 	batch.Add(recorder{"replies", l.log})
 }
 
-// TestFlushOrder follows a batch: what is asked upstream leaves at its end and not
-// before, in the order it was put off, and what that brings leaves with it.
+// TestFlushOrder checks that upstream queries and replies leave in order at the end of a batch.
 func TestFlushOrder(t *testing.T) {
 	t.Parallel()
 	var log []string
@@ -184,8 +183,7 @@ func TestRefreshIsBatched(t *testing.T) {
 	}
 }
 
-// TestUntil tells what deadline an upstream is given: the plan's, from the query's
-// arrival on.
+// TestUntil checks the deadline passed to upstream: the plan's, from the query's arrival.
 func TestUntil(t *testing.T) {
 	t.Parallel()
 	var got time.Time
@@ -202,8 +200,7 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// TestRunWaits stops a resolver with a flight under way: Run returns when it has
-// landed.
+// TestRunWaits stops a resolver with a query in flight. Run returns after it has completed.
 func TestRunWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -230,7 +227,7 @@ func TestRunWaits(t *testing.T) {
 	})
 }
 
-// TestNoRoute asks for a name that nobody is to be asked for.
+// TestNoRoute queries a name without a route.
 func TestNoRoute(t *testing.T) {
 	t.Parallel()
 	p := plan(t, newUpstream(t))

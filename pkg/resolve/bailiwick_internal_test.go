@@ -53,7 +53,7 @@ func refer(m *dns.Msg) (kept [3][]string, refused bool) {
 	return listed(left), refers(m, left.Answer, left.Ns)
 }
 
-// refers tells whether an answer with m's header and these records is a referral.
+// refers reports whether an answer with m's header and these records is a referral.
 func refers(m *dns.Msg, an, ns []dns.RR) bool {
 	return len(an) == 0 && m.Rcode == dns.RcodeSuccess && !m.Authoritative && has(ns, dns.TypeNS) && !has(ns, dns.TypeSOA)
 }
@@ -164,7 +164,7 @@ func (ref *reference) ordered() []int {
 	return list
 }
 
-// inZone tells whether a name of the chain is in the zone.
+// inZone reports whether a name of the chain is in the zone.
 func (ref *reference) inZone(zone string) bool {
 	return slices.ContainsFunc(ref.names, func(name string) bool { return dns.IsSubDomain(zone, name) })
 }
@@ -232,7 +232,7 @@ func (ref *reference) additional(rr dns.RR) bool {
 	return false
 }
 
-// invent makes an answer of octets: of few names and types, so that most of them
+// invent makes an answer of bytes: of few names and types, so that most of them
 // have to do with each other.
 func invent(seed []byte) *dns.Msg {
 	names := []string{"www.example.", "a.example.", "b.example.", "example.", "c.a.example.", "x.other.", "other.", ".", "WWW.Example.", "A.example."}
@@ -332,12 +332,12 @@ func compareCleaned(tb testing.TB, b *bailiwick, given *dns.Msg) string {
 	if cmp.Equal(want, listed(given)) {
 		done = "untouched"
 		if !bytes.Equal(m.Raw, packed) {
-			tb.Error("nothing went, but the octets are others")
+			tb.Error("nothing went, but the bytes are others")
 		}
 	}
 	once := bytes.Clone(m.Raw)
 	if err := b.sanitize(&m); err != nil || !bytes.Equal(once, m.Raw) {
-		tb.Errorf("once more: error %v, octets the same %t", err, bytes.Equal(once, m.Raw))
+		tb.Errorf("once more: error %v, bytes the same %t", err, bytes.Equal(once, m.Raw))
 	}
 	return done
 }
@@ -376,7 +376,7 @@ func FuzzBailiwick(f *testing.F) {
 	})
 }
 
-// FuzzClean gives octets: what is left of a message can be read if all of it
+// FuzzClean gives bytes: what is left of a message can be read if all of it
 // could, is no more than it was, and stays the same when it is looked at again.
 func FuzzClean(f *testing.F) {
 	for _, msg := range honest(f) {

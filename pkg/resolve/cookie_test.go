@@ -41,7 +41,7 @@ func TestCookieVectors(t *testing.T) {
 	}
 }
 
-// TestCookieProves has cookies come back, as they were given and otherwise.
+// TestCookieProves checks valid, changed and expired cookies.
 func TestCookieProves(t *testing.T) {
 	t.Parallel()
 	var jar, other cookieSecret

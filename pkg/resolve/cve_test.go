@@ -13,11 +13,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// An evil is what an upstream, or who speaks in its place, says to a question
-// about www.test, and what may become of it. Of the attacks that other resolvers
-// fell for, these are the ones made with a well-formed answer to the question
-// that was asked. pkg/upstream has those with any other; pkg/wire those with
-// malformed ones.
+// A maliciousAnswer is an answer that an attacker sends to the question that was asked.
 type maliciousAnswer struct {
 	name       string
 	ask        uint16 // A if it is zero
@@ -124,7 +120,7 @@ func evils() []maliciousAnswer {
 	}
 }
 
-// tiny is n records of 11 octets each.
+// tiny is n records of 11 bytes each.
 func tiny(n int) []string {
 	records := make([]string, n)
 	for i := range records {

@@ -279,8 +279,7 @@ func TestDNS64Reverse(t *testing.T) {
 	}
 }
 
-// TestDNS64Shares has clients wait for both questions: each is asked once, for all of them, and each client has one
-// place at a time.
+// TestDNS64SharesQueries has clients wait for both queries. Each is sent once for all clients.
 func TestDNS64SharesQueries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -305,7 +304,7 @@ func TestDNS64SharesQueries(t *testing.T) {
 		close(six)
 		synctest.Wait()
 		if s := r.Stats(); s.Waiting != 3 || s.Inflight != 1 || s.Clients != 1 {
-			t.Errorf("with the second question: %d waiting, %d flights, %d clients; want 3, 1, 1", s.Waiting, s.Inflight, s.Clients)
+			t.Errorf("with the second question: %d waiting, %d in-flight queries, %d clients; want 3, 1, 1", s.Waiting, s.Inflight, s.Clients)
 		}
 		late := newClient6(r)
 		late.send(pack(t, question("four.test.", dns.TypeAAAA)))
@@ -399,7 +398,7 @@ func TestDNS64Deadline(t *testing.T) {
 	}
 }
 
-// TestDNS64Stale has answers past their time made into others, and the client told.
+// TestDNS64Stale synthesizes addresses from stale answers, with the stale EDE.
 func TestDNS64Stale(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -417,7 +416,7 @@ func TestDNS64Stale(t *testing.T) {
 		y.u.be("failing")
 		time.Sleep(110 * time.Second)
 		if got := ask(); !strings.Contains(got, "64:ff9b::") || !strings.Contains(got, "ede=3") {
-			t.Errorf("past its time: %s", got)
+			t.Errorf("expired: %s", got)
 		}
 		if got := ask(); !strings.Contains(got, "64:ff9b::") || !strings.Contains(got, "ede=3") {
 			t.Errorf("at rest: %s", got)
@@ -452,7 +451,7 @@ func TestDNS64Signed(t *testing.T) {
 	}
 }
 
-// TestDNS64WellKnownTarget has an alias lead to the name that tells the prefix: nobody is asked for that either.
+// TestDNS64WellKnownTarget follows an alias to the well-known name. No upstream is queried for it.
 func TestDNS64WellKnownTarget(t *testing.T) {
 	t.Parallel()
 	for _, all := range []bool{false, true} {

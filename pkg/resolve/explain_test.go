@@ -51,8 +51,8 @@ func explanations(t *testing.T, r *resolve.Resolver, from string, q *dns.Msg) (l
 	return list
 }
 
-// TestExplain brings a resolver into a state and asks how the reply came about: as a stranger, who is told nothing, in
-// one, and as a client on this machine in another.
+// TestExplain checks the explanation in each state: none for remote clients, the expected text for
+// local ones.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	www := func() *dns.Msg { return wish("www.test.", dns.TypeA) }
@@ -220,7 +220,7 @@ func TestExplainZone(t *testing.T) {
 	}
 }
 
-// TestExplainNobody shows that without a way to know who is near nobody is.
+// TestExplainRemoteClients checks that no client gets an explanation without Plan.Local.
 func TestExplainRemoteClients(t *testing.T) {
 	t.Parallel()
 	r := newResolver(t, plan(t, newUpstream(t, "www.test. 60 IN A 192.0.2.1")))
@@ -249,7 +249,7 @@ func TestExplainFits(t *testing.T) {
 			c.from.Addr = netip.MustParseAddrPort(near)
 			reply := c.exchange(t, pack(t, m))
 			if len(reply) > int(size) || len(unpack(t, reply).Answer) == 0 {
-				t.Errorf("%d octets of %d, %d records", len(reply), size, len(unpack(t, reply).Answer))
+				t.Errorf("%d bytes of %d, %d records", len(reply), size, len(unpack(t, reply).Answer))
 			}
 			if told := explanations(t, r, near, m); len(told) != 1 || !strings.HasPrefix(told[0], "source=") {
 				t.Errorf("told %q", told)

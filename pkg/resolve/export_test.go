@@ -11,5 +11,5 @@ func (rs *Rewrites) Find(name []byte) []byte {
 	return to
 }
 
-// Walked is how many records the answer had that the worker led back last.
+// Walked is how many records the answer had that the worker restored last.
 func (l *Worker) Walked() int { return len(l.restorer.tail.Records) }

@@ -61,7 +61,7 @@ func addressFor(q []byte) []byte {
 	return append(r, 0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 192, 0, 2, 1)
 }
 
-// A pod asks for names that nobody has asked for, and keeps account.
+// A pod queries names that are not cached, and counts its replies.
 type pod struct {
 	worker *resolve.Worker
 	from   wire.Peer
@@ -86,7 +86,7 @@ type podQuery struct {
 	at time.Time
 }
 
-// Reply implements wire.Replier. Who is turned away hears so at once.
+// Reply implements wire.Replier. Who is shed hears so at once.
 func (q podQuery) Reply(msg []byte, _ *wire.SendBatch) {
 	switch {
 	case msg == nil:
@@ -125,7 +125,7 @@ func (p *pod) String() string {
 }
 
 // TestFairness has clients flood names at 100,000 a second while nine others ask for
-// 50 each: none of the nine is turned away, and what the upstream can answer they get.
+// 50 each: none of the nine is shed, and what the upstream can answer they get.
 func TestFairness(t *testing.T) {
 	t.Parallel()
 	const others, rate, flood = 9, 50, 100_000
@@ -196,8 +196,8 @@ func TestFairness(t *testing.T) {
 	}
 }
 
-// TestIdleNode has one client ask for more names at once than half of what may be in flight. No other
-// client asks for anything: none of its queries is shed.
+// TestIdleNode lets one client use more than half of the in-flight limit while no other client is
+// active.
 func TestIdleNode(t *testing.T) {
 	t.Parallel()
 	for _, names := range []int{400, 3300} {
@@ -304,7 +304,7 @@ func packWithCookie(tb testing.TB, r *resolve.Resolver, from wire.Peer, name str
 	return pack(tb, q)
 }
 
-// TestFlood has a client go on when it was turned away: a thousand times a second it
+// TestFlood has a client go on when it was shed: a thousand times a second it
 // is told, and then no more, but over TCP. What is held it gets all the time.
 func TestFlood(t *testing.T) {
 	t.Parallel()
@@ -324,7 +324,7 @@ func TestFlood(t *testing.T) {
 		over := newPod(t, r, 0)
 		over.ask(10 + 1000)
 		if over.shed.Load() != 1000 || over.ignored.Load() != 0 {
-			t.Errorf("%s, want 1000 turned away", over)
+			t.Errorf("%s, want 1000 shed", over)
 		}
 		over.ask(500)
 		if over.shed.Load() != 1000 || over.ignored.Load() != 500 {
@@ -407,8 +407,7 @@ func TestNewcomer(t *testing.T) {
 	})
 }
 
-// TestRefreshesGiveWay has answers that are due be asked for while clients have half
-// of the places: they are given as they are, and not refreshed.
+// TestRefreshesGiveWay checks that prefetching stops while clients use half of the in-flight limit.
 func TestRefreshesGiveWay(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -434,7 +433,7 @@ func TestRefreshesGiveWay(t *testing.T) {
 					t.Errorf("what is due is answered with\n%s", m)
 				}
 				if s := r.Stats(); int(s.Prefetches) != tt.refreshes || int(s.Shed[resolve.ShedRefresh]) != 1-tt.refreshes {
-					t.Errorf("%d refreshes, %d turned away, want %d, %d", s.Prefetches, s.Shed[resolve.ShedRefresh], tt.refreshes, 1-tt.refreshes)
+					t.Errorf("%d refreshes, %d shed, want %d, %d", s.Prefetches, s.Shed[resolve.ShedRefresh], tt.refreshes, 1-tt.refreshes)
 				}
 				time.Sleep(5 * time.Second)
 			})

@@ -12,8 +12,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A parrot is an upstream that answers whatever it is told to, behind a header
-// and question that fit.
+// A fuzzUpstream returns given bytes behind a matching header.
 type fuzzUpstream struct {
 	flags  [2]byte
 	counts [6]byte
@@ -33,9 +32,7 @@ func (p *fuzzUpstream) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch 
 	to.Answered(dst, nil, batch)
 }
 
-// FuzzAnswer gives any octets as an upstream's answer, and asks twice, small and
-// large: from upstream and from the cache the client gets a reply to his question
-// that can be read and that he can take.
+// FuzzAnswer returns arbitrary bytes as the upstream's answer, for small and large clients.
 func FuzzAnswer(f *testing.F) {
 	for _, text := range [][]string{
 		{"www.test. 300 IN A 192.0.2.1", "www.test. 300 IN A 192.0.2.2"},
@@ -87,7 +84,7 @@ func FuzzAnswer(f *testing.F) {
 				limit = min(max(int(size), wire.MinUDP), wire.SafeUDP)
 			}
 			if len(reply) > limit {
-				t.Errorf("round %d: %d octets, limit %d", round, len(reply), limit)
+				t.Errorf("round %d: %d bytes, limit %d", round, len(reply), limit)
 			}
 			if walked.HasOPT() != (round > 0) {
 				t.Errorf("round %d: OPT %t", round, walked.HasOPT())

@@ -75,7 +75,7 @@ func TestRedirectFlags(t *testing.T) {
 			got := unpack(t, reply)
 			made := strings.Contains(say(got), "64:ff9b::")
 			if len(reply) > 512 || got.Id != m.Id || got.Question[0] != m.Question[0] || got.CheckingDisabled != cd || got.RecursionDesired != rd {
-				t.Errorf("%v: %d octets, %v", m, len(reply), got)
+				t.Errorf("%v: %d bytes, %v", m, len(reply), got)
 			}
 			if made && (rrtype != dns.TypeAAAA || do && cd || !rd || bits>>3 == 7 || got.AuthenticatedData) {
 				t.Errorf("addresses were made for %v: %v", m, got)
@@ -90,7 +90,7 @@ func TestRedirectFlags(t *testing.T) {
 	}
 }
 
-// TestDetourLongest asks by names of 255 octets, and by such as a rule makes one of 255 octets of, and of 256.
+// TestRedirectLongest redirects names of 255 bytes, and names that become 255 or 256 bytes long.
 func TestRedirectLongest(t *testing.T) {
 	t.Parallel()
 	label := strings.Repeat("a", 62)
@@ -177,14 +177,13 @@ func TestRedirectHuge(t *testing.T) {
 			}
 			got.Compress = true
 			if octets := got.Len(); octets > most {
-				t.Errorf("%s, stream %t: %d octets", tt.ask, stream, octets)
+				t.Errorf("%s, stream %t: %d bytes", tt.ask, stream, octets)
 			}
 		}
 	}
 }
 
-// TestDetourKept has clients wait for the second question whose first one had an answer of nearly a message: little of
-// it is kept for each, and that is what they get if nothing comes of the second.
+// TestRedirectFirstAnswer checks the answer kept for each client while the A query is in flight.
 func TestRedirectFirstAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -226,7 +225,7 @@ func TestRedirectFirstAnswer(t *testing.T) {
 			got := unpack(t, <-c.got)
 			got.Compress = true
 			if octets := got.Len(); !got.Truncated || octets > 4200 || len(got.Answer) < 140 {
-				t.Errorf("client %d: TC %t, %d octets, %d records", i, got.Truncated, octets, len(got.Answer))
+				t.Errorf("client %d: TC %t, %d bytes, %d records", i, got.Truncated, octets, len(got.Answer))
 			}
 		}
 		c := newClient6(r) // both are held now
@@ -237,7 +236,7 @@ func TestRedirectFirstAnswer(t *testing.T) {
 	})
 }
 
-// TestDetourLogType has the log say what was asked where the question for what addresses are made of has no answer.
+// TestRedirectLogType checks the logged type if the A query fails.
 func TestRedirectLogType(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestFlightsOfOneHash adds, finds and takes flights whose keys share a few hashes,
-// in any order, and compares with a plain map by key.
+// TestQueryTableSharedHash adds, finds and removes queries whose keys share a few hashes, and
+// compares with a map.
 func TestQueryTableSharedHash(t *testing.T) {
 	t.Parallel()
 	var fs queryTable
@@ -55,13 +55,13 @@ func TestQueryTableSharedHash(t *testing.T) {
 			}
 		}
 		if fs.count != len(model) || fs.waiting != waiting || fs.refreshes != refreshes {
-			t.Fatalf("%d flights, %d waiting, %d refreshes, want %d, %d, %d", fs.count, fs.waiting, fs.refreshes, len(model), waiting, refreshes)
+			t.Fatalf("%d in-flight queries, %d waiting, %d refreshes, want %d, %d, %d", fs.count, fs.waiting, fs.refreshes, len(model), waiting, refreshes)
 		}
 	}
 	for _, f := range model {
 		fs.remove(f)
 	}
 	if len(fs.byHash) != 0 || fs.count != 0 || fs.waiting != 0 {
-		t.Errorf("%d hashes, %d flights, %d waiting are left", len(fs.byHash), fs.count, fs.waiting)
+		t.Errorf("%d hashes, %d in-flight queries, %d waiting are left", len(fs.byHash), fs.count, fs.waiting)
 	}
 }

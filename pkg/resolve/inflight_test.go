@@ -81,7 +81,7 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// TestAuthenticData shows AD to those who asked for it only (RFC 6840 section 5.7).
+// TestAuthenticData returns AD only to clients that asked for it (RFC 6840 section 5.7).
 func TestAuthenticData(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -139,7 +139,7 @@ func TestClientSubnet(t *testing.T) {
 	}
 }
 
-// TestBounds reaches each bound and sees who is turned away, and that he is told.
+// TestBounds reaches each limit and checks which queries are shed.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -176,13 +176,13 @@ func TestBounds(t *testing.T) {
 					case reply := <-c.got:
 						shed++
 						if m := unpack(t, reply); m.Rcode != dns.RcodeServerFailure || !strings.Contains(m.String(), "EDE") {
-							t.Errorf("turned away with\n%s", m)
+							t.Errorf("shed with\n%s", m)
 						}
 					default:
 					}
 				}
 				if got := r.Stats().Shed[tt.why]; shed != tt.shed || got != uint64(tt.shed) {
-					t.Errorf("%d turned away, %d counted, want %d", shed, got, tt.shed)
+					t.Errorf("%d shed, %d counted, want %d", shed, got, tt.shed)
 				}
 				close(u.gate)
 				synctest.Wait()
@@ -236,8 +236,8 @@ type panickingReplier struct{}
 
 func (panickingReplier) Reply([]byte, *wire.SendBatch) { panic("asked to") }
 
-// TestPanicWhileReplying lets the first of two clients of one flight break: the
-// second is answered, and nothing is left under way.
+// TestPanicWhileReplying panics in the reply to the first of two waiters. The other one gets its
+// reply.
 func TestPanicWhileReplying(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -289,6 +289,6 @@ func TestEveryWaiterGetsAReply(t *testing.T) {
 	}
 	clients.Wait()
 	if s := r.Stats(); s.Inflight != 0 || s.Waiting != 0 || s.Clients != 0 {
-		t.Errorf("in flight %d, waiting %d, clients %d after everybody was answered", s.Inflight, s.Waiting, s.Clients)
+		t.Errorf("in flight %d, waiting %d, clients %d after all replies", s.Inflight, s.Waiting, s.Clients)
 	}
 }

@@ -40,7 +40,7 @@ func large(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire.SendBatch)
 	to.Answered(msg, nil, batch)
 }
 
-// A largeCase is a query whose answer is led back from a large one.
+// A largeCase is a query with a large answer to restore.
 type largeCase struct {
 	name, asked, rewrite string
 	rrtype               uint16
@@ -78,8 +78,7 @@ func (l *largeCase) resolver(tb testing.TB) *resolve.Resolver {
 	return newResolver(tb, p)
 }
 
-// TestLarge has no more of a large answer led back than the client gets: who asks over UDP cannot make the agent walk
-// thousands of records for each query.
+// TestLarge checks that a large answer is truncated to the client's limit before it is restored.
 func TestLarge(t *testing.T) {
 	t.Parallel()
 	for _, tt := range largeCases() {

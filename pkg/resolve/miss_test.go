@@ -149,8 +149,8 @@ func TestMissAllocations(t *testing.T) {
 	}
 }
 
-// TestLongMiss asks for names of any length: what does not fit into a flight's own
-// room is kept all the same.
+// TestLongMiss queries names of any length. Questions that exceed the query's own buffer are cached
+// too.
 func TestLongMiss(t *testing.T) {
 	t.Parallel()
 	var name string
@@ -165,11 +165,11 @@ func TestLongMiss(t *testing.T) {
 		for range 2 { // from upstream, then from the cache
 			got := unpack(t, c.exchange(t, pack(t, m)))
 			if got.Question[0].Name != name || len(got.Answer) != 1 || !strings.Contains(got.String(), "COOKIE: 0123456789abcdef") {
-				t.Fatalf("%d octets: got\n%s", len(name), got)
+				t.Fatalf("%d bytes: got\n%s", len(name), got)
 			}
 		}
 		if u.count() != 1 {
-			t.Errorf("%d octets: %d queries upstream, want 1", len(name), u.count())
+			t.Errorf("%d bytes: %d queries upstream, want 1", len(name), u.count())
 		}
 	}
 }

@@ -4,5 +4,5 @@
 
 package resolve_test
 
-// raceEnabled tells that the race detector is built in.
+// raceEnabled reports whether the race detector is built in.
 const raceEnabled = false

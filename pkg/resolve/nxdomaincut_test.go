@@ -16,8 +16,8 @@ import (
 
 const denied20 = "NXDOMAIN / test., upstream after 0s"
 
-// TestCut asks for names around one that is denied, gone.test., and tells which of
-// them upstream is not asked for (RFC 8020).
+// TestNXDomainCut queries names around the denied name gone.test. and checks which ones go upstream
+// (RFC 8020).
 func TestNXDomainCut(t *testing.T) {
 	t.Parallel()
 	const cut = "NXDOMAIN / test., cache after 0s"

@@ -54,7 +54,7 @@ func classed(tb testing.TB, name string, rrtype, class uint16) []byte {
 	return pack(tb, m)
 }
 
-// raw is a header with one question made of the given octets.
+// raw is a header with one question made of the given bytes.
 func raw(question ...byte) []byte {
 	return append([]byte{0, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, question...)
 }

@@ -61,15 +61,15 @@ func (s *privacyUpstream) check(q []byte) {
 			}
 		}
 	case len(q) != end+11:
-		s.tb.Errorf("%d octets more than the question and an OPT: %x", len(q)-end-11, q)
+		s.tb.Errorf("%d bytes more than the question and an OPT: %x", len(q)-end-11, q)
 	}
 	if s.client != nil && (s.client.Question[0].Qtype != question.Qtype || !strings.EqualFold(s.client.Question[0].Name, question.Name) || s.client.CheckingDisabled != m.CheckingDisabled) {
 		s.tb.Errorf("the client asked\n%v\nand this left\n%v", s.client, m)
 	}
 }
 
-// FuzzLeaves gives any octets as a client's packet, and looks at what leaves for
-// an upstream: queries of opcode QUERY and class IN for records, and nothing else.
+// FuzzLeaves sends arbitrary packets of a client and checks that upstream queries contain only the
+// question.
 func FuzzLeaves(f *testing.F) {
 	www := question("WWW.test.", dns.TypeA)
 	edns := www.Copy().SetEdns0(4096, true)

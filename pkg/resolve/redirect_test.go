@@ -117,7 +117,7 @@ func TestRedirectUnready(t *testing.T) {
 	}
 }
 
-// TestDetourExplain asks how replies came about that a detour led to.
+// TestRedirectExplain checks the explanations of redirected queries.
 func TestRedirectExplain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestRedirectExplain(t *testing.T) {
 	})
 }
 
-// TestDetourLog has the log say what clients asked, and from where it was answered.
+// TestRedirectLog checks the query log of redirected queries.
 func TestRedirectLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestRedirectLog(t *testing.T) {
 	})
 }
 
-// TestDetourReload has a query take a detour, and the plan that knows of it go: the next one takes none.
+// TestRedirectReload removes the redirect by a reload. The next query is not redirected.
 func TestRedirectReload(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, "one.test. 300 IN A 192.0.2.1", "one.example. 300 IN A 192.0.2.2")
@@ -208,7 +208,7 @@ func TestRedirectReload(t *testing.T) {
 	}
 }
 
-// TestDetourEnds has a query take a detour, and one that takes none follow it on the same worker.
+// TestRedirectEnds checks that a redirect does not affect the next query of the same worker.
 func TestRedirectEnds(t *testing.T) {
 	t.Parallel()
 	p := plan(t, newUpstream(t, "one.test. 300 IN A 192.0.2.1"))
@@ -226,8 +226,7 @@ func TestRedirectEnds(t *testing.T) {
 	}
 }
 
-// TestTemplateMakesSix has a template that is for IPv4 addresses alone give what those of IPv6 are made of, whoever says
-// that there are none.
+// TestTemplateDNS64 synthesizes addresses from the A records of a template.
 func TestTemplateDNS64(t *testing.T) {
 	t.Parallel()
 	s := shop(time.Now())
@@ -297,7 +296,7 @@ func detours(tb testing.TB) (*resolve.Worker, wire.Peer, map[string][]byte) {
 	return c.worker, c.from, queries
 }
 
-// TestDetourAllocations is the budget of what is answered from memory on a detour: none.
+// TestRedirectAllocations requires that redirected queries answered from memory do not allocate.
 func TestRedirectAllocations(t *testing.T) {
 	worker, from, queries := detours(t)
 	dst := make([]byte, 0, 4096)
@@ -377,7 +376,7 @@ func TestRedirectRace(t *testing.T) {
 	}
 }
 
-// FuzzDetour gives any octets to a worker whose plan has everything: what comes back must be a reply to them, and fit.
+// FuzzRedirect sends arbitrary packets to a worker with all features. Replies must match and fit.
 func FuzzRedirect(f *testing.F) {
 	u := newUpstream(f, "one.test. 300 IN A 192.0.2.1")
 	s := shop(time.Now())
@@ -412,7 +411,7 @@ func FuzzRedirect(f *testing.F) {
 			return
 		}
 		if !stream && len(reply) > min(wire.SafeUDP, int(q.UDPSize)) {
-			t.Errorf("%d octets over UDP", len(reply))
+			t.Errorf("%d bytes over UDP", len(reply))
 		}
 		m := new(dns.Msg)
 		if err := m.Unpack(reply); err != nil {

@@ -182,8 +182,7 @@ func sortedGist(text string) []string {
 	return parts
 }
 
-// TestRewriteShares has clients of a name and of what is looked up in its place wait for one flight, and be bounded as
-// one.
+// TestRewriteSharesQueries has clients of a name and of its rewritten name wait for one query.
 func TestRewriteSharesQueries(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, "www.test. 300 IN A 192.0.2.1")
@@ -212,7 +211,7 @@ func TestRewriteSharesQueries(t *testing.T) {
 	}
 }
 
-// TestRewriteFits has answers that fill the client's room before names are led back, and do not fit after.
+// TestRewriteFits restores names in answers that fit before and do not fit afterwards.
 func TestRewriteFits(t *testing.T) {
 	t.Parallel()
 	var records []string
@@ -236,7 +235,7 @@ func TestRewriteFits(t *testing.T) {
 				got := unpack(t, reply)
 				whole := len(got.Answer) == map[uint16]int{dns.TypeA: 40, dns.TypeSRV: 20}[rrtype]
 				if got.Truncated == stream || whole != stream || !stream && len(reply) > 512 || len(got.IsEdns0().Option) != 1 {
-					t.Errorf("%s, TCP %t: TC %t, %d records, %d octets, %v", dns.TypeToString[rrtype], stream, got.Truncated, len(got.Answer), len(reply), got.IsEdns0())
+					t.Errorf("%s, TCP %t: TC %t, %d records, %d bytes, %v", dns.TypeToString[rrtype], stream, got.Truncated, len(got.Answer), len(reply), got.IsEdns0())
 				}
 			}
 		}

@@ -7,11 +7,10 @@ import (
 	"unsafe"
 )
 
-// TestFlightSize keeps a flight within what the allocator gives out without a header,
-// see flightRoom.
+// TestFlightSize keeps an inFlight within a size class without a header, see inFlightBuffer.
 func TestFlightSize(t *testing.T) {
 	t.Parallel()
 	if got := unsafe.Sizeof(inFlight{}); got > 512 {
-		t.Errorf("a flight has %d octets, at most 512 are cheap", got)
+		t.Errorf("an in-flight query has %d bytes, at most 512 are cheap", got)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
-// again is a worker that asks for one name whose answer is always 100 s past its time.
+// again is a worker that asks for one name whose answer is always 100 s expired.
 func needsRetry(tb testing.TB, stale time.Duration) (ask func(), m *misser) {
 	tb.Helper()
 	p := plan(tb, newCanned(tb))
@@ -22,9 +22,7 @@ func needsRetry(tb testing.TB, stale time.Duration) (ask func(), m *misser) {
 	}, m
 }
 
-// BenchmarkMissAgain is a miss of a name that was held until a moment ago: what a name
-// that is asked for all the time costs when its time is over. Without late answers it
-// is any miss.
+// BenchmarkStaleMiss is a miss of a name with a stale answer.
 func BenchmarkStaleMiss(b *testing.B) {
 	for _, tt := range []struct {
 		name  string
@@ -41,8 +39,8 @@ func BenchmarkStaleMiss(b *testing.B) {
 	}
 }
 
-// TestMissAgainAllocations is the budget of a late answer's flight: no more than any
-// other's.
+// TestStaleMissAllocations limits the allocations of a miss with a stale answer to those of any
+// miss.
 func TestStaleMissAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector's pools forget on purpose")
@@ -54,6 +52,6 @@ func TestStaleMissAllocations(t *testing.T) {
 		t.Errorf("%v allocations, want 1", got)
 	}
 	if got := m.got.replies - before; got != 2001 {
-		t.Errorf("%d replies to 2001 queries: they did not become flights", got)
+		t.Errorf("%d replies to 2001 queries: they did not become in-flight queries", got)
 	}
 }

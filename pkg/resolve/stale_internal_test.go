@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestLates lists flights of many moments and takes them out, by their moment and by
-// landing before it, and compares with a plain list.
+// TestStaleQueue adds and removes queries of many times in the stale queue, and compares with a
+// plain list.
 func TestStaleQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

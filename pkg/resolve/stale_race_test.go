@@ -21,8 +21,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// TestLateIsSealed holds late answers to what every reply is held to: the client's
-// size, cookie and transport.
+// TestStaleReplyOptions checks that stale answers obey the client's size limit and options.
 func TestStaleReplyOptions(t *testing.T) {
 	t.Parallel()
 	var records []string
@@ -57,7 +56,7 @@ func TestStaleReplyOptions(t *testing.T) {
 					reply := newClient(r, tt.stream).exchange(t, pack(t, m))
 					got := unpack(t, reply)
 					if len(reply) > tt.limit || got.Truncated != tt.truncated || got.Id != m.Id || got.Question[0].Name != "BIG.test." || len(got.Answer) < 28 {
-						t.Errorf("limit %d: %d octets, TC=%t, %d records, question %v", tt.limit, len(reply), got.Truncated, len(got.Answer), got.Question)
+						t.Errorf("limit %d: %d bytes, TC=%t, %d records, question %v", tt.limit, len(reply), got.Truncated, len(got.Answer), got.Question)
 					}
 					for _, rr := range got.Answer {
 						if rr.Header().Ttl != 30 {
@@ -73,7 +72,7 @@ func TestStaleReplyOptions(t *testing.T) {
 	}
 }
 
-// TestLateAllocations is the budget of what rests: that of every hit.
+// TestStaleAllocations requires that answers in backoff do not allocate.
 func TestStaleAllocations(t *testing.T) {
 	u := newUpstream(t, "www.test. 100 IN A 192.0.2.1")
 	p := plan(t, u)
@@ -96,7 +95,7 @@ func TestStaleAllocations(t *testing.T) {
 		t.Errorf("%v allocations, want 0", got)
 	}
 	if got := r.Stats().Responses[resolve.SourceStale]; sum(got[:]) < 1000 {
-		t.Errorf("%v replies were late answers", got)
+		t.Errorf("%v replies were stale answers", got)
 	}
 }
 
@@ -106,8 +105,8 @@ type once struct{ n atomic.Int32 }
 // Reply implements wire.Replier.
 func (o *once) Reply([]byte, *wire.SendBatch) { o.n.Add(1) }
 
-// TestLateRaces has answers, failures, the moment of being overdue, events and flushes
-// race for many clients of a few names: each gets one reply.
+// TestStaleRaces runs answers, failures, stale replies, owner changes and flushes in parallel.
+// Every client gets one reply.
 func TestStaleRaces(t *testing.T) {
 	t.Parallel()
 	var turn atomic.Int64
@@ -189,13 +188,13 @@ func TestStaleRaces(t *testing.T) {
 	}
 	stale := sum(s.Responses[resolve.SourceStale][:])
 	if stale == 0 {
-		t.Error("no reply was a late answer")
+		t.Error("no reply was a stale answer")
 	}
-	t.Logf("%d queries waited, %d replies were late answers, in %s", queries, stale, time.Since(start))
+	t.Logf("%d queries waited, %d replies were stale answers, in %s", queries, stale, time.Since(start))
 }
 
-// TestOverdueInOrder has flights of two plans be overdue, of which the later one has
-// less patience: each at its own moment, and many of one moment at once.
+// TestOverdueInOrder serves stale answers for two plans with different StaleAfter, each at its own
+// time.
 func TestOverdueInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

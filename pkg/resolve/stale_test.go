@@ -18,7 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// late is a play with an answer for www.test. that is past its time.
+// late is a play with an answer for www.test. that is expired.
 func late(t *testing.T) *stateTest {
 	t.Helper()
 	y := newPlay(t)
@@ -26,8 +26,8 @@ func late(t *testing.T) *stateTest {
 	return y
 }
 
-// TestOverdue follows a flight that is overdue: all who wait are relieved at once and
-// no longer counted, who comes later never waits, and the flight refreshes what is held.
+// TestOverdue checks a query that exceeds StaleAfter: all waiters get the stale answer, and the
+// query goes on as a refresh.
 func TestOverdue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -42,17 +42,17 @@ func TestOverdue(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if s := y.r.Stats(); s.Waiting != 5 || s.Inflight != 1 {
-			t.Errorf("%d wait for %d flights, want 5 for 1", s.Waiting, s.Inflight)
+			t.Errorf("%d wait for %d in-flight queries, want 5 for 1", s.Waiting, s.Inflight)
 		}
 		for i, c := range clients {
 			got := unpack(t, <-c.got)
 			if took := time.Since(start); took != 200*time.Millisecond || say(got) != "NOERROR | www.test. 30 192.0.2.1 ede=3" {
-				t.Errorf("client %d got %s after %s, want the late answer after 200 ms", i, say(got), took)
+				t.Errorf("client %d got %s after %s, want the stale answer after 200 ms", i, say(got), took)
 			}
 		}
 		synctest.Wait()
 		if s := y.r.Stats(); s.Waiting != 0 || s.Inflight != 1 {
-			t.Errorf("afterwards %d wait for %d flights, want none, for 1", s.Waiting, s.Inflight)
+			t.Errorf("afterwards %d wait for %d in-flight queries, want none, for 1", s.Waiting, s.Inflight)
 		}
 		if got := y.ask(t, query("www.test.", dns.TypeA)); got != oldAtOnce {
 			t.Errorf("who comes then gets %s", got)
@@ -62,7 +62,7 @@ func TestOverdue(t *testing.T) {
 		}
 		y.settle()
 		if took := time.Since(start); took < 300*time.Millisecond || took > 320*time.Millisecond {
-			t.Errorf("the flight ended after %s", took)
+			t.Errorf("the query ended after %s", took)
 		}
 		if got := y.ask(t, query("www.test.", dns.TypeA)); got != "NOERROR | www.test. 100 192.0.2.2, cache after 0s" || y.u.count() != 1 {
 			t.Errorf("and then %s, after %d queries upstream", got, y.u.count())
@@ -70,8 +70,8 @@ func TestOverdue(t *testing.T) {
 	})
 }
 
-// TestOverdueRefresh has the refresh of an answer that is due take so long that the
-// answer's time ends meanwhile: who joins then has a late answer.
+// TestOverdueRefresh lets an answer expire during its refresh. Clients that join then get a stale
+// answer.
 func TestOverdueRefresh(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestOverdueRefresh(t *testing.T) {
 	})
 }
 
-// TestOverdueBetweenMissAndResolve has a query that AnswerFromMemory missed while the flight was in
+// TestOverdueBetweenMissAndResolve has a query that AnswerFromMemory missed while the query was in
 // time, and that Resolve brings to it when it is overdue.
 func TestOverdueBetweenMissAndResolve(t *testing.T) {
 	t.Parallel()
@@ -141,8 +141,7 @@ func TestOverdueBetweenMissAndResolve(t *testing.T) {
 	})
 }
 
-// TestLateGone has the late answer taken out while its flight is overdue: who waits
-// goes on waiting.
+// TestStaleGone removes the stale answer while its query is overdue. The waiters keep waiting.
 func TestStaleGone(t *testing.T) {
 	t.Parallel()
 	for mood, want := range map[string]string{
@@ -163,7 +162,7 @@ func TestStaleGone(t *testing.T) {
 	}
 }
 
-// TestLateOtherwise is about queries that a late answer means something else for.
+// TestStaleFallbacks checks queries for which a stale answer is not used as usual.
 func TestStaleFallbacks(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -202,7 +201,7 @@ func TestStaleFallbacks(t *testing.T) {
 	}
 }
 
-// TestRestingWithoutRD answers from memory who asks for what is held.
+// TestBackoffWithoutRD answers queries without RD from memory.
 func TestBackoffWithoutRD(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -241,9 +240,8 @@ func TestStaleDenials(t *testing.T) {
 	}
 }
 
-// TestRests counts the queries for a name that upstream cannot answer any more, asked
-// for every 100 ms: the pauses get longer and end with what lateness gives as TTL. All
-// the time the client has an answer.
+// TestRefreshBackoff counts upstream queries for a name that fails. The pauses double up to the
+// stale TTL.
 func TestRefreshBackoff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -273,8 +271,7 @@ func TestRefreshBackoff(t *testing.T) {
 	})
 }
 
-// TestNotKept has answers that may not be kept take out what is held: it is known to
-// be old.
+// TestUncacheableAnswer checks that an uncacheable answer removes the cached one.
 func TestUncacheableAnswer(t *testing.T) {
 	t.Parallel()
 	for _, mood := range []string{"zero", "NXDOMAIN without SOA"} {
@@ -296,8 +293,8 @@ func TestUncacheableAnswer(t *testing.T) {
 	}
 }
 
-// TestNoRoomForLate gives the late answer to who cannot be asked for, in place of
-// SERVFAIL, and lets it rest for a second if nobody may ask.
+// TestStaleOnShed returns the stale answer instead of SERVFAIL to shed queries, with a backoff of
+// one second.
 func TestStaleOnShed(t *testing.T) {
 	t.Parallel()
 	for name, bound := range map[string]func(*resolve.Plan){
@@ -346,8 +343,7 @@ func TestStaleOnShed(t *testing.T) {
 	}
 }
 
-// TestLateOfTheCluster gives the zone's last word before a late answer of the central
-// resolver, and completes aliases by late answers.
+// TestStaleClusterNames prefers the zone fallback to a stale answer of the central resolver.
 func TestStaleClusterNames(t *testing.T) {
 	t.Parallel()
 	const gone = "none.shop.svc.cluster.local."

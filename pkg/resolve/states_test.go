@@ -19,8 +19,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A moody upstream answers as its mood is: with records, with a failure, late or not
-// at all. It is a resolve.Asker.
+// A scriptedUpstream answers with records, with a failure, late or not at all.
 type scriptedUpstream struct {
 	tb testing.TB
 
@@ -105,7 +104,7 @@ func (u *scriptedUpstream) answer(q []byte, mood string) []byte {
 	return pack(u.tb, r)
 }
 
-// A play is a resolver with a moody upstream and late answers, in virtual time.
+// A stateTest is a resolver with a scriptedUpstream and stale answers, in virtual time.
 type stateTest struct {
 	u *scriptedUpstream
 	p *resolve.Plan

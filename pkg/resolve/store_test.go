@@ -23,7 +23,7 @@ func zoneAlias(name, target string) zone.Service {
 // equalLine compares two lines, letter case aside.
 func equalLine(a, b string) bool { return strings.EqualFold(a, b) }
 
-// A desk of flights: an upstream that answers when, and in which order, the test says.
+// A pending upstream answers when, and in the order, the test says.
 type pending struct {
 	asks []func(answer []byte)
 	qs   [][]byte
@@ -79,9 +79,8 @@ func owners(t *testing.T, u resolve.Asker) (p *resolve.Plan, web []byte) {
 	return p, wireName(t, owned)
 }
 
-// TestEventDuringFlight has a Service change while its name is asked for upstream: who
-// waits gets the answer from before, who comes after the event does not, and neither
-// answer is kept: the second may have come from somebody who had not heard yet.
+// TestOwnerChangedDuringQuery changes a Service while its name is queried. Neither the old answer
+// nor the next one within the propagation delay is cached.
 func TestOwnerChangedDuringQuery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -110,7 +109,7 @@ func TestOwnerChangedDuringQuery(t *testing.T) {
 		}
 		after.send(pkt)
 		if len(u.asks) != 3 {
-			t.Errorf("%d queries upstream, want 3: nothing was kept", len(u.asks))
+			t.Errorf("%d queries upstream, want 3: nothing was cached", len(u.asks))
 		}
 		u.answer(t, 2, 30, "192.0.2.3")
 		after.first(t)
@@ -119,13 +118,13 @@ func TestOwnerChangedDuringQuery(t *testing.T) {
 		u.answer(t, 3, 30, "192.0.2.4")
 		after.first(t)
 		if after.send(pkt); after.first(t) != "192.0.2.4" || len(u.asks) != 4 {
-			t.Errorf("%d queries upstream, want 4: the last answer is kept", len(u.asks))
+			t.Errorf("%d queries upstream, want 4: the last answer is cached", len(u.asks))
 		}
 		p.Cache.OwnerChanged(web, time.Now().Add(time.Second))
 		time.Sleep(2 * time.Second)
 		after.send(pkt)
 		if got := after.first(t); got != "waits" || len(u.asks) != 5 {
-			t.Errorf("an event drops what is kept: %s, %d queries upstream", got, len(u.asks))
+			t.Errorf("an event drops what is cached: %s, %d queries upstream", got, len(u.asks))
 		}
 		u.answer(t, 4, 30, "192.0.2.5")
 		if s := r.Stats(); s.Inflight != 0 || s.Waiting != 0 {
@@ -134,8 +133,8 @@ func TestOwnerChangedDuringQuery(t *testing.T) {
 	})
 }
 
-// TestEventOfOthers has events that do not concern the flight: it is joined, and its
-// answer kept.
+// TestOtherOwnerChanged changes other owners during a query. The query can be joined, and its
+// answer is cached.
 func TestOtherOwnerChanged(t *testing.T) {
 	t.Parallel()
 	for _, other := range []string{"db.shop.svc.cluster.local.", "shop.svc.cluster.local.", "web.other.svc.cluster.local."} {
@@ -161,15 +160,15 @@ func TestOtherOwnerChanged(t *testing.T) {
 				u.answer(t, 0, 30, "192.0.2.1")
 				two.first(t)
 				if two.send(pkt); two.first(t) != "192.0.2.1" {
-					t.Error("the answer was not kept")
+					t.Error("the answer was not cached")
 				}
 			})
 		})
 	}
 }
 
-// TestOutdatedTakesNothing has an answer that may not be kept come from before an
-// event, and after what came after the event was kept: that stays.
+// TestOutdatedRemovesNothing checks that an outdated uncacheable answer does not remove a newer
+// cached one.
 func TestOutdatedRemovesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -193,8 +192,7 @@ func TestOutdatedRemovesNothing(t *testing.T) {
 	})
 }
 
-// TestRouteKeepsNothing has a route whose answers are not kept: each query asks, those
-// at once ask once, and failures are kept all the same.
+// TestRouteNoStore checks a route with NoStore: concurrent queries join, and failures are cached.
 func TestRouteNoStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -215,7 +213,7 @@ func TestRouteNoStore(t *testing.T) {
 		y.ask(t, m)
 		y.ask(t, query("x.www.test.", dns.TypeA))
 		if got := y.u.count(); got != 2 {
-			t.Errorf("%d queries upstream, want 2: no denial is kept", got)
+			t.Errorf("%d queries upstream, want 2: no denial is cached", got)
 		}
 		y.u.be("failing")
 		got := []string{y.ask(t, m), y.ask(t, m)}
@@ -225,8 +223,7 @@ func TestRouteNoStore(t *testing.T) {
 	})
 }
 
-// TestKeepingTurnedOff has a reload turn keeping off while a flight by the old plan is
-// under way: what it brings is not kept.
+// TestNoStoreTurnedOn reloads with NoStore while a query is in flight. Its answer is not cached.
 func TestNoStoreTurnedOn(t *testing.T) {
 	t.Parallel()
 	for name, off := range map[string]bool{"on": false, "off": true} {

@@ -15,7 +15,7 @@ import (
 )
 
 // TestAXFRMessageNames fills messages with owners that share any number of labels, of any
-// octets, and reads them back.
+// bytes, and reads them back.
 func TestAXFRMessageNames(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -54,7 +54,7 @@ func compareAXFRMessage(t *testing.T, p *axfrMessage, want []string) {
 	t.Helper()
 	msg := p.message()
 	if len(msg) > axfrMessageSize-axfrOPTRoom {
-		t.Fatalf("a message of %d octets", len(msg))
+		t.Fatalf("a message of %d bytes", len(msg))
 	}
 	var walked wire.Message
 	if err := walked.Parse(msg); err != nil || len(walked.Records) != len(want) {

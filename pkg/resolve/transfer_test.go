@@ -24,7 +24,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/zone"
 )
 
-// A far is the client of a transfer: a wire.Stream that keeps what it is sent.
+// A transferClient is a wire.Stream that keeps the messages it gets.
 type transferClient struct {
 	more func(msg []byte) bool // nil: takes everything
 
@@ -397,7 +397,7 @@ func TestTransferMessages(t *testing.T) {
 	checkTransfer(t, q, msgs)
 	for i, msg := range f.msgs {
 		if len(msg) > 16<<10 || i < len(msgs)-1 && len(msg) < 15<<10 {
-			t.Errorf("message %d of %d has %d octets", i, len(msgs), len(msg))
+			t.Errorf("message %d of %d has %d bytes", i, len(msgs), len(msg))
 		}
 		if got := len(msgs[i].IsEdns0().Option); got != 2 {
 			t.Errorf("message %d has %d options, want the server's cookie and time-out", i, got)
@@ -490,7 +490,7 @@ func TestConcurrentTransfers(t *testing.T) {
 	}
 }
 
-// TestTransferBrokenOff tells how a transfer ends that does not come to its end.
+// TestTransferAborted checks transfers that cannot be completed.
 func TestTransferAborted(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

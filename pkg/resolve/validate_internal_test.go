@@ -77,7 +77,7 @@ func TestValidatorAllocations(t *testing.T) {
 		got := testing.AllocsPerRun(100, func() {
 			copy(buf, msg)
 			if left, _, err := j.validate(p, buf); err != nil || len(left) != len(msg) {
-				t.Errorf("%s: %d octets of %d are left, error %v", name, len(left), len(msg), err)
+				t.Errorf("%s: %d bytes of %d are left, error %v", name, len(left), len(msg), err)
 			}
 		})
 		if got != 0 {

@@ -14,8 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// TestKept tells which answers are kept, and for how long. Bounds: 5 s to 1 h,
-// denials to 30 s.
+// TestStoredAnswer checks which answers are cached, and for how long.
 func TestStoredAnswer(t *testing.T) {
 	t.Parallel()
 	const soa = "test. 600 IN SOA ns.test. host.test. 1 3600 600 86400 20"
@@ -169,7 +168,7 @@ func TestLimits(t *testing.T) {
 					reply := newClient(r, tt.stream).exchange(t, pack(t, question))
 					m := unpack(t, reply)
 					if len(reply) > tt.limit || m.Truncated != truncated {
-						t.Errorf("%d octets, TC=%t; want at most %d, TC=%t", len(reply), m.Truncated, tt.limit, truncated)
+						t.Errorf("%d bytes, TC=%t; want at most %d, TC=%t", len(reply), m.Truncated, tt.limit, truncated)
 					}
 					want := 60
 					if truncated { // one address less for the OPT record at most

@@ -111,8 +111,7 @@ func BenchmarkAnswerFromMemory(b *testing.B) {
 	}
 }
 
-// TestPrefetch tells that an answer that is due is answered as
-// quickly as any, and refreshed once.
+// TestPrefetch checks that a due answer is returned at once and refreshed.
 func TestPrefetch(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, "www.test. 100 IN A 192.0.2.1")
@@ -250,8 +249,7 @@ func TestQueryLog(t *testing.T) {
 	}
 }
 
-// FuzzWorker gives any octets to a worker: what comes back must be a reply to them,
-// and fit.
+// FuzzWorker sends arbitrary packets to a worker. Replies must match and fit.
 func FuzzWorker(f *testing.F) {
 	seed := question("www.test.", dns.TypeA)
 	for _, edns := range []bool{false, true} {
@@ -281,7 +279,7 @@ func FuzzWorker(f *testing.F) {
 			t.Errorf("reply header %x to %x", reply[:4], pkt[:4])
 		}
 		if !stream && len(reply) > wire.SafeUDP {
-			t.Errorf("%d octets over UDP", len(reply))
+			t.Errorf("%d bytes over UDP", len(reply))
 		}
 		if m := new(dns.Msg); m.Unpack(reply) != nil {
 			t.Errorf("reply cannot be read: %x", reply)
@@ -289,7 +287,7 @@ func FuzzWorker(f *testing.F) {
 	})
 }
 
-// TestKeepalive tells TCP clients that ask how long a session may idle (RFC 7828).
+// TestKeepalive checks the TCP keepalive option (RFC 7828).
 func TestKeepalive(t *testing.T) {
 	t.Parallel()
 	r := newResolver(t, plan(t, newUpstream(t, "www.test. 300 IN A 192.0.2.1")))

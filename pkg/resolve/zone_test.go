@@ -237,7 +237,7 @@ func TestAliasFailures(t *testing.T) {
 }
 
 // TestAliasesShareTheirTarget has clients of two aliases and of their target wait
-// for one flight, each for an answer to the own question.
+// for one in-flight query, each for an answer to the own question.
 func TestAliasesShareTheirTarget(t *testing.T) {
 	t.Parallel()
 	s := shop(time.Now())
@@ -272,8 +272,7 @@ func TestAliasesShareTheirTarget(t *testing.T) {
 	}
 }
 
-// TestExactTTL keeps the central resolver's TTLs below the plan's shortest, and
-// raises those of others.
+// TestExactTTL keeps the central resolver's TTLs that are below the plan's minimum.
 func TestExactTTL(t *testing.T) {
 	t.Parallel()
 	root := newUpstream(t, "a.example. 1 IN A 192.0.2.1")
