@@ -43,15 +43,15 @@ func leaves() []layer {
 	}
 }
 
-// secret is a dependency that only some packages may know.
-type secret struct {
+// restrictedImport is a dependency that only some packages may know.
+type restrictedImport struct {
 	imported string
 	owners   []string // folders, each with what lies below it
 	why      string
 }
 
-func secrets() []secret {
-	return []secret{
+func restrictedImports() []restrictedImport {
+	return []restrictedImport{
 		{
 			imported: "github.com/prometheus", owners: []string{"pkg/metrics", "pkg/agent"},
 			why: "packages count in a Stats struct, pkg/metrics names the series",
@@ -97,10 +97,10 @@ func TestLeafImports(t *testing.T) {
 	}
 }
 
-func TestSecretImports(t *testing.T) {
+func TestRestrictedImports(t *testing.T) {
 	t.Parallel()
 	all := goFiles(t)
-	for _, s := range secrets() {
+	for _, s := range restrictedImports() {
 		for _, f := range all {
 			if f.test || within(f.folder(), s.owners) {
 				continue

@@ -35,7 +35,7 @@ type Options struct {
 
 // A Cluster is a running one.
 type Cluster struct {
-	Control  *Machine
+	Control  *Host
 	Nodes    []*Node
 	Internet *Internet
 
@@ -66,7 +66,7 @@ func Start(tb testing.TB, o Options) *Cluster {
 	}
 	tb.Cleanup(func() {
 		if tb.Failed() {
-			tb.Logf("the cluster's programs:\n%s", c.LastWords())
+			tb.Logf("the cluster's programs:\n%s", c.LogTails())
 		}
 		if err := c.Close(); err != nil {
 			tb.Errorf("ending the cluster: %v", err)
@@ -107,7 +107,7 @@ func Launch(ctx context.Context, dir string, o Options) (*Cluster, error) {
 		return nil, err
 	}
 	if err := c.launch(ctx); err != nil {
-		return nil, errors.Join(err, errors.New(c.LastWords()), c.Close())
+		return nil, errors.Join(err, errors.New(c.LogTails()), c.Close())
 	}
 	return c, nil
 }
@@ -136,7 +136,7 @@ func (c *Cluster) launch(ctx context.Context) error {
 	if err := sweepCgroups(); err != nil {
 		return err
 	}
-	if err := c.launchMachines(ctx); err != nil {
+	if err := c.launchHosts(ctx); err != nil {
 		return err
 	}
 	archives, err := c.writeImages()
@@ -164,23 +164,23 @@ func (c *Cluster) launch(ctx context.Context) error {
 	return c.launchKubelets(ctx)
 }
 
-func (c *Cluster) launchMachines(ctx context.Context) (err error) {
-	if c.Control, err = newMachine(ctx, "control", c.dir); err != nil {
+func (c *Cluster) launchHosts(ctx context.Context) (err error) {
+	if c.Control, err = newHost(ctx, "control", c.dir); err != nil {
 		return err
 	}
 	if err := c.options.buildLAN(c.Control); err != nil {
 		return err
 	}
-	machines := []*Machine{c.Control}
+	machines := []*Host{c.Control}
 	for i := 1; i <= c.options.Nodes; i++ {
 		name := fmt.Sprintf("node%d", i)
-		m, err := newMachine(ctx, name, c.dir)
+		m, err := newHost(ctx, name, c.dir)
 		if err != nil {
 			return err
 		}
-		c.Nodes = append(c.Nodes, &Node{Machine: m, cluster: c, number: i, cgroup: c.cgroup + "/" + name})
+		c.Nodes = append(c.Nodes, &Node{Host: m, cluster: c, number: i, cgroup: c.cgroup + "/" + name})
 		machines = append(machines, m)
-		if err := c.options.plugIn(c.Control, m, i); err != nil {
+		if err := c.options.connect(c.Control, m, i); err != nil {
 			return err
 		}
 	}
@@ -231,7 +231,7 @@ func (c *Cluster) Close() error {
 	if c.Internet != nil {
 		c.Internet.Close()
 	}
-	for _, m := range c.machines() {
+	for _, m := range c.hosts() {
 		m.Close()
 	}
 	return removeCgroup(c.cgroup)
@@ -243,10 +243,10 @@ func (c *Cluster) Kubeconfig() string { return filepath.Join(c.dir, "kubeconfig"
 // Client speaks with the API server as one who may do everything.
 func (c *Cluster) Client() *kubernetes.Clientset { return c.client }
 
-// LastWords are the ends of what the programs wrote.
-func (c *Cluster) LastWords() string {
+// LogTails are the ends of what the programs wrote.
+func (c *Cluster) LogTails() string {
 	var b strings.Builder
-	for _, m := range c.machines() {
+	for _, m := range c.hosts() {
 		for _, s := range m.services {
 			fmt.Fprintf(&b, "--- %s of %s ---\n%s\n", s, m.Name, m.tail(s))
 		}
@@ -254,20 +254,20 @@ func (c *Cluster) LastWords() string {
 	return b.String()
 }
 
-// machines are the control machine and the nodes, as far as they have been started.
-func (c *Cluster) machines() []*Machine {
-	all := make([]*Machine, 0, 1+len(c.Nodes))
+// hosts are the control machine and the nodes, as far as they have been started.
+func (c *Cluster) hosts() []*Host {
+	all := make([]*Host, 0, 1+len(c.Nodes))
 	if c.Control != nil {
 		all = append(all, c.Control)
 	}
 	for _, n := range c.Nodes {
-		all = append(all, n.Machine)
+		all = append(all, n.Host)
 	}
 	return all
 }
 
-// until asks again and again until something is so, and tells why it is not when ctx or the limit ends first.
-func (c *Cluster) until(ctx context.Context, what string, condition func(context.Context) error) error {
+// waitUntil asks again and again until something is so, and tells why it is not when ctx or the limit ends first.
+func (c *Cluster) waitUntil(ctx context.Context, what string, condition func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	ticker := time.NewTicker(50 * time.Millisecond)

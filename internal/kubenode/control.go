@@ -59,7 +59,7 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.until(ctx, "the API server is ready", func(ctx context.Context) error {
+	if err := c.waitUntil(ctx, "the API server is ready", func(ctx context.Context) error {
 		_, err := c.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
 		return err
 	}); err != nil {
@@ -81,7 +81,7 @@ func (c *Cluster) startControllers(ctx context.Context, keys kubetest.Keys) erro
 }
 
 // linkPrograms puts the programs that are run by name on a machine's PATH.
-func (c *Cluster) linkPrograms(m *Machine) error {
+func (c *Cluster) linkPrograms(m *Host) error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("finding this program: %w", err)

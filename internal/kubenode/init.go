@@ -55,7 +55,7 @@ func runInit() error {
 		return errors.New("this is no process to be started by hand")
 	}
 	ready := os.NewFile(3, "ready")
-	if err := enterMachine(os.Args[1]); err != nil {
+	if err := enterHost(os.Args[1]); err != nil {
 		return err
 	}
 	listener, err := (&net.ListenConfig{}).Listen(background(), "unix", requestSocket)
@@ -78,8 +78,8 @@ func runInit() error {
 	}
 }
 
-// enterMachine makes this process's namespaces a machine of that name.
-func enterMachine(name string) error {
+// enterHost makes this process's namespaces a machine of that name.
+func enterHost(name string) error {
 	if err := unix.Sethostname([]byte(name)); err != nil {
 		return fmt.Errorf("setting the host's name: %w", err)
 	}
@@ -133,12 +133,12 @@ func mountAll() error {
 	if err := os.WriteFile("/etc/resolv.conf", []byte("nameserver "+InternetDNS+"\n"), 0o644); err != nil {
 		return fmt.Errorf("writing resolv.conf: %w", err)
 	}
-	return pretendSettings()
+	return fakeSysctls()
 }
 
-// pretendSettings shows the kubelet the settings of the kernel that it wants, so that it leaves those of the machine that
+// fakeSysctls shows the kubelet the settings of the kernel that it wants, so that it leaves those of the machine that
 // runs the test alone.
-func pretendSettings() error {
+func fakeSysctls() error {
 	for key, value := range map[string]string{
 		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 		"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
@@ -159,11 +159,11 @@ func systemctl(args []string) error {
 	if len(args) != 2 {
 		return errors.New("usage: systemctl restart|start|stop SERVICE")
 	}
-	return ask(background(), requestSocket, request{Do: args[0], Name: strings.TrimSuffix(args[1], ".service")})
+	return sendRequest(background(), requestSocket, request{Do: args[0], Name: strings.TrimSuffix(args[1], ".service")})
 }
 
-// ask sends a request to the first process of a machine and waits for its answer.
-func ask(ctx context.Context, socket string, r request) error {
+// sendRequest sends a request to the first process of a machine and waits for its answer.
+func sendRequest(ctx context.Context, socket string, r request) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return fmt.Errorf("asking the machine: %w", err)

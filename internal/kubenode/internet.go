@@ -35,7 +35,7 @@ type Internet struct {
 func (i *Internet) Queries() uint64 { return i.queries.Load() }
 
 // serveInternet starts the server on a machine that has the address.
-func serveInternet(ctx context.Context, m *Machine) (*Internet, error) {
+func serveInternet(ctx context.Context, m *Host) (*Internet, error) {
 	i := &Internet{}
 	addr := InternetDNS + ":53"
 	err := m.Do(func() error {

@@ -52,7 +52,7 @@ func (c *Cluster) AwaitDNS(ctx context.Context) error {
 	if c.options.DualStack {
 		families = append(families, discoveryv1.AddressTypeIPv6)
 	}
-	return c.until(ctx, "every node leads to CoreDNS", func(ctx context.Context) error {
+	return c.waitUntil(ctx, "every node leads to CoreDNS", func(ctx context.Context) error {
 		addrs, err := c.endpointsOfDNS(ctx)
 		if err != nil {
 			return err

@@ -66,7 +66,7 @@ func (o Options) podsOf(i int) []netip.Prefix {
 
 // network is the pods' network on node i, as its CNI plugins are told of it.
 func (o Options) network(i int) string {
-	pods, all := o.podsOf(i), o.everywhere()
+	pods, all := o.podsOf(i), o.defaultRoutes()
 	ranges, routes := make([]string, len(pods)), make([]string, len(all))
 	for k := range pods {
 		ranges[k] = fmt.Sprintf(`[{"subnet": %q}]`, pods[k])
@@ -75,8 +75,8 @@ func (o Options) network(i int) string {
 	return fmt.Sprintf(cniText, strings.Join(ranges, ", "), strings.Join(routes, ", "))
 }
 
-// everywhere are the networks that hold all addresses.
-func (o Options) everywhere() []netip.Prefix {
+// defaultRoutes are the networks that hold all addresses.
+func (o Options) defaultRoutes() []netip.Prefix {
 	all := []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
 	if o.DualStack {
 		all = append(all, netip.PrefixFrom(netip.IPv6Unspecified(), 0))
@@ -86,7 +86,7 @@ func (o Options) everywhere() []netip.Prefix {
 
 // buildLAN makes the switch that all machines are plugged into, on the control machine, which is the nodes' way to
 // everywhere.
-func (o Options) buildLAN(control *Machine) error {
+func (o Options) buildLAN(control *Host) error {
 	control.Addr = netip.MustParseAddr(controlAddr)
 	if o.DualStack {
 		control.Addr6 = netip.MustParseAddr(controlAddr6)
@@ -97,16 +97,16 @@ func (o Options) buildLAN(control *Machine) error {
 		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 			return fmt.Errorf("adding bridge %s: %w", lanBridge, err)
 		}
-		if err := raise(lanBridge, control.lan()...); err != nil {
+		if err := setLinkUp(lanBridge, control.lanPrefixes()...); err != nil {
 			return err
 		}
 		internet := netip.MustParseAddr(InternetDNS)
-		return raise("lo", netip.PrefixFrom(internet, internet.BitLen()))
+		return setLinkUp("lo", netip.PrefixFrom(internet, internet.BitLen()))
 	})
 }
 
-// plugIn connects node i to the switch and gives it its addresses.
-func (o Options) plugIn(control, node *Machine, i int) error {
+// connect connects node i to the switch and gives it its addresses.
+func (o Options) connect(control, node *Host, i int) error {
 	port := fmt.Sprintf("node%d", i)
 	err := control.Do(func() error {
 		bridge, err := netlink.LinkByName(lanBridge)
@@ -119,7 +119,7 @@ func (o Options) plugIn(control, node *Machine, i int) error {
 		if err := netlink.LinkAdd(veth); err != nil {
 			return fmt.Errorf("adding link %s: %w", port, err)
 		}
-		return raise(port)
+		return setLinkUp(port)
 	})
 	if err != nil {
 		return fmt.Errorf("connecting node %d: %w", i, err)
@@ -129,10 +129,10 @@ func (o Options) plugIn(control, node *Machine, i int) error {
 		node.Addr6 = nodeAddr6(i)
 	}
 	err = node.Do(func() error {
-		if err := raise(lanPort, node.lan()...); err != nil {
+		if err := setLinkUp(lanPort, node.lanPrefixes()...); err != nil {
 			return err
 		}
-		return routeAll(o.everywhere(), control)
+		return routeAll(o.defaultRoutes(), control)
 	})
 	if err != nil {
 		return fmt.Errorf("connecting node %d: %w", i, err)
@@ -140,8 +140,8 @@ func (o Options) plugIn(control, node *Machine, i int) error {
 	return nil
 }
 
-// lan are the machine's addresses, one of each family that the cluster has, with the networks that the switch is.
-func (m *Machine) lan() []netip.Prefix {
+// lanPrefixes are the machine's addresses, one of each family that the cluster has, with the networks that the switch is.
+func (m *Host) lanPrefixes() []netip.Prefix {
 	all := []netip.Prefix{netip.PrefixFrom(m.Addr, lanBits)}
 	if m.Addr6.IsValid() {
 		all = append(all, netip.PrefixFrom(m.Addr6, lanBits6))
@@ -150,8 +150,8 @@ func (m *Machine) lan() []netip.Prefix {
 }
 
 // routePods shows every machine the way to the pods of all nodes.
-func (o Options) routePods(control *Machine, nodes []*Machine) error {
-	for _, m := range append([]*Machine{control}, nodes...) {
+func (o Options) routePods(control *Host, nodes []*Host) error {
+	for _, m := range append([]*Host{control}, nodes...) {
 		err := m.Do(func() error {
 			for j, other := range nodes {
 				if m == other {
@@ -171,8 +171,8 @@ func (o Options) routePods(control *Machine, nodes []*Machine) error {
 }
 
 // routeAll adds a route to each network, one of each family, by a machine's address of that family.
-func routeAll(to []netip.Prefix, by *Machine) error {
-	for i, addr := range by.lan() {
+func routeAll(to []netip.Prefix, by *Host) error {
+	for i, addr := range by.lanPrefixes() {
 		if err := route(to[i], addr.Addr()); err != nil {
 			return err
 		}
@@ -180,8 +180,8 @@ func routeAll(to []netip.Prefix, by *Machine) error {
 	return nil
 }
 
-// raise sets a link of the calling thread's namespace up with addresses.
-func raise(name string, addrs ...netip.Prefix) error {
+// setLinkUp sets a link of the calling thread's namespace up with addresses.
+func setLinkUp(name string, addrs ...netip.Prefix) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("finding link %s: %w", name, err)

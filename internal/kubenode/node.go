@@ -25,7 +25,7 @@ const (
 
 // A Node is a machine with kubelet, containerd and kube-proxy, which are its services of these names.
 type Node struct {
-	*Machine
+	*Host
 
 	cluster *Cluster
 	number  int // from 1
@@ -42,7 +42,7 @@ func (n *Node) startContainerd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return n.cluster.until(ctx, n.Name+"'s containerd serves", func(context.Context) error {
+	return n.cluster.waitUntil(ctx, n.Name+"'s containerd serves", func(context.Context) error {
 		_, err := os.Stat(n.Path(containerdSocket))
 		return err
 	})
@@ -136,7 +136,7 @@ func (n *Node) SetDNS(ctx context.Context, addrs ...netip.Addr) error {
 
 // awaitReady waits until the API server has the node as ready.
 func (n *Node) awaitReady(ctx context.Context) error {
-	return n.cluster.until(ctx, n.Name+" is ready", func(ctx context.Context) error {
+	return n.cluster.waitUntil(ctx, n.Name+" is ready", func(ctx context.Context) error {
 		node, err := n.cluster.client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -82,12 +82,12 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 		}
 		c.apiserver = p
 	}
-	return c.apiserver.until(ctx, readyPoll, c.serves)
+	return c.apiserver.waitUntil(ctx, readyPoll, c.checkReady)
 }
 
-// serves asks the API server whether it is ready. Only after it says so does it make default/kubernetes, of which
+// checkReady asks the API server whether it is ready. Only after it says so does it make default/kubernetes, of which
 // the slice comes last.
-func (c *Cluster) serves(ctx context.Context) error {
+func (c *Cluster) checkReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if _, err := c.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); err != nil {

@@ -74,7 +74,7 @@ func Start(tb testing.TB, o Options) *Cluster {
 	tb.Cleanup(func() {
 		c.Close()
 		if tb.Failed() {
-			tb.Logf("the cluster's programs:\n%s", c.lastWords())
+			tb.Logf("the cluster's programs:\n%s", c.logTails())
 		}
 	})
 	return c
@@ -226,13 +226,13 @@ func (c *Cluster) KubeconfigAt(name string, address netip.AddrPort) (string, err
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.dir, name) }
 
-// lastWords is the end of what each program wrote.
-func (c *Cluster) lastWords() string {
+// logTails is the end of what each program wrote.
+func (c *Cluster) logTails() string {
 	var words strings.Builder
 	for _, name := range []string{"etcd", apiServerName, "kube-controller-manager"} {
 		p := process{name: name, log: c.path(name + ".log")}
 		if _, err := os.Stat(p.log); err == nil {
-			words.WriteString(p.lastWords() + "\n")
+			words.WriteString(p.logTail() + "\n")
 		}
 	}
 	return words.String()

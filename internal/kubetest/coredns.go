@@ -35,7 +35,7 @@ func StartCoreDNS(tb testing.TB, c *Cluster, corefile string) netip.AddrPort {
 	tb.Cleanup(func() {
 		s.Close()
 		if tb.Failed() {
-			tb.Log(s.process.lastWords())
+			tb.Log(s.process.logTail())
 		}
 	})
 	return s.addr
@@ -81,7 +81,7 @@ func (c *Cluster) LaunchCoreDNS(ctx context.Context, dir, corefile string) (*Cor
 	defer cancel()
 	// It can be ready before it listens.
 	for _, condition := range []func(context.Context) error{get("http://" + ready.String() + "/ready"), answers(addr)} {
-		if err := p.until(ctx, readyPoll, condition); err != nil {
+		if err := p.waitUntil(ctx, readyPoll, condition); err != nil {
 			p.kill()
 			return nil, err
 		}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 const corefile = `cluster.local in-addr.arpa {
@@ -43,7 +44,7 @@ func TestCoreDNSAnswers(t *testing.T) {
 		client := dns.Client{Net: transport}
 		for _, tt := range tests {
 			var got string
-			eventually(t, tt.name+" over "+transport, func() bool {
+			proctest.Eventually(t, limit, tt.name+" over "+transport, func() bool {
 				r, _, err := client.Exchange(new(dns.Msg).SetQuestion(tt.name, tt.qtype), server.String())
 				if err != nil {
 					t.Fatal(err)
@@ -75,7 +76,7 @@ func TestSilenceThroughAProxy(t *testing.T) {
 	config.Host = "https://" + p.Addr().String()
 	has := services(t, config)
 	kubetest.Apply(t, c, kubetest.Namespace("shop"), service("first"))
-	eventually(t, "the first service is seen", func() bool { return has("first") })
+	proctest.Eventually(t, limit, "the first service is seen", func() bool { return has("first") })
 
 	p.Freeze()
 	before := p.Traffic()
@@ -84,7 +85,7 @@ func TestSilenceThroughAProxy(t *testing.T) {
 		t.Errorf("through a frozen proxy: traffic went from %+v to %+v", before, p.Traffic())
 	}
 	p.Resume()
-	eventually(t, "the second service is seen", func() bool { return has("second") })
+	proctest.Eventually(t, limit, "the second service is seen", func() bool { return has("second") })
 	if after := p.Traffic(); after.ToClient <= before.ToClient || after.Connections != before.Connections {
 		t.Errorf("traffic: got %+v after %+v, want more bytes on the same connection", after, before)
 	}

@@ -105,7 +105,7 @@ func (k *KubeProxy) launch(ctx context.Context, c *Cluster, dir string, o *KubeP
 		k.proxy.Close()
 		return err
 	}
-	if err := k.process.until(ctx, readyPoll, kubeProxyInStep); err != nil {
+	if err := k.process.waitUntil(ctx, readyPoll, kubeProxySynced); err != nil {
 		k.Close()
 		return err
 	}
@@ -130,8 +130,8 @@ func raiseLoopback() error {
 	return nil
 }
 
-// kubeProxyInStep asks kube-proxy by hand: an HTTP client would connect from a thread in another namespace.
-func kubeProxyInStep(ctx context.Context) error {
+// kubeProxySynced asks kube-proxy by hand: an HTTP client would connect from a thread in another namespace.
+func kubeProxySynced(ctx context.Context) error {
 	d := net.Dialer{Timeout: 5 * time.Second}
 	conn, err := d.DialContext(ctx, "tcp4", kubeProxyHealth)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 func TestKubeProxyFollowsServices(t *testing.T) {
@@ -29,7 +30,7 @@ func TestKubeProxyFollowsServices(t *testing.T) {
 
 	before := k.Traffic()
 	kubetest.Apply(t, c, kubetest.Namespace("shop"), service("web"))
-	eventually(t, "the service is among kube-proxy's rules", func() bool {
+	proctest.Eventually(t, limit, "the service is among kube-proxy's rules", func() bool {
 		return strings.Contains(tables(t, "nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", k.PID())), "shop/web:sql")
 	})
 	if after := k.Traffic(); after.ToClient <= before.ToClient || after.Connections != before.Connections {

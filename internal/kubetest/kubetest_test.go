@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // limit bounds every wait for the cluster.
@@ -53,7 +54,7 @@ func TestWatchHealsOverRestarts(t *testing.T) {
 			c := kubetest.Start(t, kubetest.Options{})
 			has := services(t, c.Config(kubetest.Admin))
 			kubetest.Apply(t, c, kubetest.Namespace("shop"), service("before"))
-			eventually(t, "the service from before is seen", func() bool { return has("before") })
+			proctest.Eventually(t, limit, "the service from before is seen", func() bool { return has("before") })
 
 			tt.end(c)
 			if got := c.APIServerPID(); got != 0 {
@@ -66,7 +67,7 @@ func TestWatchHealsOverRestarts(t *testing.T) {
 				t.Fatal(err)
 			}
 			kubetest.Apply(t, c, service("after"))
-			eventually(t, "the service from after is seen", func() bool { return has("after") })
+			proctest.Eventually(t, limit, "the service from after is seen", func() bool { return has("after") })
 			if !has("before") {
 				t.Error("the service from before is gone")
 			}
@@ -103,26 +104,26 @@ func TestControllersMakeSlices(t *testing.T) {
 		"10.1.0.1 db-0 node-1 zone-a ready=true", "10.1.0.2 db-1 node-1 zone-a ready=true",
 		"fd00::1 db-0 node-1 zone-a ready=true", "fd00::2 db-1 node-1 zone-a ready=true",
 	}
-	sees(t, c, "both pods in both families", want)
+	awaitEndpoints(t, c, "both pods in both families", want)
 
 	late := pod(1)
 	late.Status.Conditions[0].Status = corev1.ConditionFalse
 	kubetest.Apply(t, c, late) // replaces the status
 	want[1] = strings.Replace(want[1], "true", "false", 1)
 	want[3] = strings.Replace(want[3], "true", "false", 1)
-	sees(t, c, "one pod is not ready", want)
+	awaitEndpoints(t, c, "one pod is not ready", want)
 
 	if err := c.Client().CoreV1().Services("shop").Delete(t.Context(), "db", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	sees(t, c, "no slices without the service", nil)
+	awaitEndpoints(t, c, "no slices without the service", nil)
 }
 
-// sees waits until the endpoints of shop/db are those.
-func sees(t *testing.T, c *kubetest.Cluster, what string, want []string) {
+// awaitEndpoints waits until the endpoints of shop/db are those.
+func awaitEndpoints(t *testing.T, c *kubetest.Cluster, what string, want []string) {
 	t.Helper()
 	var got []string
-	eventually(t, what, func() bool {
+	proctest.Eventually(t, limit, what, func() bool {
 		slices, err := c.Client().DiscoveryV1().EndpointSlices("shop").List(t.Context(),
 			metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=db," + corev1.IsHeadlessService})
 		if err != nil {
@@ -167,7 +168,7 @@ func TestUsersHaveTheRightsThatAreGranted(t *testing.T) {
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "reader"},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "kube-system", Name: "node-cache"}},
 		})
-	eventually(t, "the right is granted", func() bool {
+	proctest.Eventually(t, limit, "the right is granted", func() bool {
 		_, err := client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
 		return err == nil
 	})
@@ -186,7 +187,7 @@ func TestAudit(t *testing.T) {
 	config.UserAgent = "probe/1"
 	has := services(t, config)
 	kubetest.Apply(t, c, kubetest.Namespace("shop"), service("web"))
-	eventually(t, "the service is seen", func() bool { return has("web") })
+	proctest.Eventually(t, limit, "the service is seen", func() bool { return has("web") })
 
 	requests, err := c.Audit()
 	if err != nil {
@@ -265,19 +266,4 @@ func pod(n int) *corev1.Pod {
 		Namespace: "shop", Name: name, Labels: map[string]string{"app": "db"}, Node: "node-1", Hostname: name, Subdomain: "db",
 		IPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(1 + n)}), netip.MustParseAddr(fmt.Sprintf("fd00::%d", 1+n))},
 	}.Object()
-}
-
-// eventually asks again and again until the condition holds.
-func eventually(t *testing.T, what string, condition func() bool, why ...func() string) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	for !condition() {
-		if time.Now().After(deadline) {
-			for _, w := range why {
-				t.Log(w())
-			}
-			t.Fatalf("not within %s: %s", limit, what)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
 }

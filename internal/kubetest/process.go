@@ -104,8 +104,8 @@ func (p *process) exited() bool {
 	}
 }
 
-// lastWords is the end of what the process wrote.
-func (p *process) lastWords() string {
+// logTail is the end of what the process wrote.
+func (p *process) logTail() string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {
 		return err.Error()
@@ -113,9 +113,9 @@ func (p *process) lastWords() string {
 	return p.name + ": " + lastLines(string(text), 12)
 }
 
-// until asks every pause whether something is so, until it is. It ends early with the process's last words when the
+// waitUntil asks every pause whether something is so, until it is. It ends early with the process's last words when the
 // process has ended, and with why, the condition's last error, when ctx has.
-func (p *process) until(ctx context.Context, pause time.Duration, condition func(context.Context) error) error {
+func (p *process) waitUntil(ctx context.Context, pause time.Duration, condition func(context.Context) error) error {
 	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
 	for {
@@ -125,9 +125,9 @@ func (p *process) until(ctx context.Context, pause time.Duration, condition func
 		}
 		select {
 		case <-p.done:
-			return fmt.Errorf("waiting for %s: it ended: %s", p.name, p.lastWords())
+			return fmt.Errorf("waiting for %s: it ended: %s", p.name, p.logTail())
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s: %w: %s", p.name, why, p.lastWords())
+			return fmt.Errorf("waiting for %s: %w: %s", p.name, why, p.logTail())
 		case <-ticker.C:
 		}
 	}

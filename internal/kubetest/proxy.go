@@ -98,7 +98,7 @@ func (p *Proxy) Cut() {
 	defer p.mu.Unlock()
 	p.cut = true
 	for conn := range p.conns {
-		end(conn)
+		reset(conn)
 	}
 }
 
@@ -128,12 +128,12 @@ func (p *Proxy) accept() {
 			return // closed
 		}
 		p.accepted.Add(1)
-		p.tasks.Go(func() { p.carry(client) })
+		p.tasks.Go(func() { p.relay(client) })
 	}
 }
 
-// carry joins a client with the server until either ends the connection.
-func (p *Proxy) carry(client net.Conn) {
+// relay joins a client with the server until either ends the connection.
+func (p *Proxy) relay(client net.Conn) {
 	if !p.add(client) {
 		return
 	}
@@ -150,10 +150,10 @@ func (p *Proxy) carry(client net.Conn) {
 	var back sync.WaitGroup
 	back.Go(func() {
 		p.copy(client, server, &p.toClient)
-		end(client)
+		reset(client)
 	})
 	p.copy(server, client, &p.toServer)
-	end(server)
+	reset(server)
 	back.Wait()
 }
 
@@ -195,7 +195,7 @@ func (p *Proxy) add(conn net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cut {
-		end(conn)
+		reset(conn)
 		return false
 	}
 	p.conns[conn] = struct{}{}
@@ -205,7 +205,7 @@ func (p *Proxy) add(conn net.Conn) bool {
 func (p *Proxy) remove(conn net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	end(conn)
+	reset(conn)
 	delete(p.conns, conn)
 }
 
@@ -218,8 +218,8 @@ func (p *Proxy) flowsLocked() bool {
 	}
 }
 
-// end closes a connection with a reset, so that no port waits for late segments.
-func end(conn net.Conn) {
+// reset closes a connection with a reset, so that no port waits for late segments.
+func reset(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // closed already
 	}

@@ -26,7 +26,7 @@ func TestProxyCountsBytes(t *testing.T) {
 	p := echoProxy(t)
 	c := dial(t, p)
 	for _, line := range []string{"one", "two and more"} {
-		if got, err := say(c, line); got != line || err != nil {
+		if got, err := exchangeLine(c, line); got != line || err != nil {
 			t.Errorf("through the proxy: got %q, %v, want %q", got, err, line)
 		}
 	}
@@ -41,7 +41,7 @@ func TestProxyFreezes(t *testing.T) {
 	t.Parallel()
 	p := echoProxy(t)
 	before := dial(t, p)
-	if _, err := say(before, "hello"); err != nil {
+	if _, err := exchangeLine(before, "hello"); err != nil {
 		t.Fatal(err)
 	}
 	p.Freeze()
@@ -50,13 +50,13 @@ func TestProxyFreezes(t *testing.T) {
 		if _, err := fmt.Fprintln(c, "anybody?"); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := listen(c, silence); !timedOut(err) {
+		if got, err := readLine(c, silence); !timedOut(err) {
 			t.Errorf("%s: got %q, %v, want silence", name, got, err)
 		}
 	}
 	p.Resume()
 	for name, c := range map[string]net.Conn{"a connection from before": before, "a new connection": during} {
-		if got, err := listen(c, limit); got != "anybody?" || err != nil {
+		if got, err := readLine(c, limit); got != "anybody?" || err != nil {
 			t.Errorf("%s, resumed: got %q, %v, want what was held back", name, got, err)
 		}
 	}
@@ -66,21 +66,21 @@ func TestProxyCuts(t *testing.T) {
 	t.Parallel()
 	p := echoProxy(t)
 	before := dial(t, p)
-	if _, err := say(before, "hello"); err != nil {
+	if _, err := exchangeLine(before, "hello"); err != nil {
 		t.Fatal(err)
 	}
 	p.Cut()
-	if got, err := say(before, "anybody?"); err == nil || timedOut(err) {
+	if got, err := exchangeLine(before, "anybody?"); err == nil || timedOut(err) {
 		t.Errorf("a connection from before: got %q, %v, want its end", got, err)
 	}
 	if c, err := net.DialTimeout("tcp4", p.Addr().String(), limit); err == nil { // it may end before it is told of
 		defer func() { _ = c.Close() }()
-		if got, err := say(c, "anybody?"); err == nil || timedOut(err) {
+		if got, err := exchangeLine(c, "anybody?"); err == nil || timedOut(err) {
 			t.Errorf("a new connection: got %q, %v, want its end", got, err)
 		}
 	}
 	p.Resume()
-	if got, err := say(dial(t, p), "hello"); got != "hello" || err != nil {
+	if got, err := exchangeLine(dial(t, p), "hello"); got != "hello" || err != nil {
 		t.Errorf("resumed: got %q, %v, want an answer", got, err)
 	}
 }
@@ -89,7 +89,7 @@ func TestFrozenProxyCloses(t *testing.T) {
 	t.Parallel()
 	p := echoProxy(t)
 	c := dial(t, p)
-	if _, err := say(c, "hello"); err != nil {
+	if _, err := exchangeLine(c, "hello"); err != nil {
 		t.Fatal(err)
 	}
 	p.Freeze()
@@ -97,7 +97,7 @@ func TestFrozenProxyCloses(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Close() // waits for its tasks, so the test ends only if they do
-	if _, err := listen(c, limit); err == nil || timedOut(err) {
+	if _, err := readLine(c, limit); err == nil || timedOut(err) {
 		t.Errorf("after the proxy's end: got %v, want the connection's end", err)
 	}
 }
@@ -148,16 +148,16 @@ func dial(t *testing.T, p *kubetest.Proxy) net.Conn {
 	return c
 }
 
-// say sends a line and returns the answer without blanks.
-func say(c net.Conn, line string) (string, error) {
+// exchangeLine sends a line and returns the answer without blanks.
+func exchangeLine(c net.Conn, line string) (string, error) {
 	if _, err := fmt.Fprintln(c, line); err != nil {
 		return "", err
 	}
-	return listen(c, limit)
+	return readLine(c, limit)
 }
 
-// listen reads a line.
-func listen(c net.Conn, patience time.Duration) (string, error) {
+// readLine reads a line.
+func readLine(c net.Conn, patience time.Duration) (string, error) {
 	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return "", err
 	}

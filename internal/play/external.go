@@ -101,10 +101,10 @@ func answer(q *dns.Msg) *dns.Msg {
 	case nothing:
 		m.SetRcode(q, dns.RcodeNameError)
 	case asked.Qtype == dns.TypeA:
-		m.Answer = []dns.RR{&dns.A{Hdr: header, A: net.IPv4(192, 0, 2, sum(asked.Name))}}
+		m.Answer = []dns.RR{&dns.A{Hdr: header, A: net.IPv4(192, 0, 2, nameHash(asked.Name))}}
 	case asked.Qtype == dns.TypeAAAA:
 		ip := net.ParseIP("2001:db8::")
-		ip[15] = sum(asked.Name)
+		ip[15] = nameHash(asked.Name)
 		m.Answer = []dns.RR{&dns.AAAA{Hdr: header, AAAA: ip}}
 	case asked.Qtype == dns.TypeTXT:
 		m.Answer = []dns.RR{&dns.TXT{Hdr: header, Txt: []string{"from the external DNS"}}}
@@ -118,8 +118,8 @@ func answer(q *dns.Msg) *dns.Msg {
 	return m
 }
 
-// sum makes a number of a name, the same for each spelling.
-func sum(name string) byte {
+// nameHash makes a number of a name, the same for each spelling.
+func nameHash(name string) byte {
 	s := byte(0)
 	for _, c := range []byte(strings.ToLower(name)) {
 		s = s*31 + c

@@ -45,7 +45,7 @@ func (p *play) writeFiles(o options) error {
 		return fmt.Errorf("copying the objects of the cluster: %w", err)
 	}
 	for name, mode := range map[string]os.FileMode{"agent.yaml": 0o644, "central.yaml": 0o644, "bin/agent": 0o755, "bin/doctor": 0o755, "bin/host": 0o755, "bin/who-answers": 0o755} {
-		text, err := p.fill(name)
+		text, err := p.expandTemplate(name)
 		if err != nil {
 			return err
 		}
@@ -68,11 +68,11 @@ func (p *play) writeFiles(o options) error {
 
 // hosts are the hosts by the names that a person gives them.
 func (p *play) hosts() map[string]*nodelab.Host {
-	return map[string]*nodelab.Host{"pod1": p.lab.Pods[1], "pod2": p.lab.Pods[2], "node": p.lab.Node, "upstream": p.lab.Upstream}
+	return map[string]*nodelab.Host{"pod1": p.network.Pods[1], "pod2": p.network.Pods[2], "node": p.network.Node, "upstream": p.network.Upstream}
 }
 
-// fill is one of the embedded files with what it leaves open.
-func (p *play) fill(name string) ([]byte, error) {
+// expandTemplate is one of the embedded files with what it leaves open.
+func (p *play) expandTemplate(name string) ([]byte, error) {
 	t, err := template.ParseFS(files, "files/"+name)
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", name, err)
@@ -81,7 +81,7 @@ func (p *play) fill(name string) ([]byte, error) {
 	err = t.Execute(&text, map[string]any{
 		"AgentName": agentName, "AgentIPv4": agentIPv4(), "AgentIPv6": agentIPv6(),
 		"CentralName": centralName, "CentralIPv4": nodelab.ServiceIPv4(), "CentralIPv6": nodelab.ServiceIPv6(),
-		"Dir": p.dir, "PID": p.agentPID, "Pod1": p.lab.Pods[1], "Pod2": p.lab.Pods[2], "Node": p.lab.Node, "Upstream": p.lab.Upstream,
+		"Dir": p.dir, "PID": p.agentPID, "Pod1": p.network.Pods[1], "Pod2": p.network.Pods[2], "Node": p.network.Node, "Upstream": p.network.Upstream,
 		"NoDig": missing("dig"),
 	})
 	if err != nil {
@@ -98,7 +98,7 @@ func missing(program string) bool {
 
 // welcome says where one is, and what to try.
 func (p *play) welcome(stdout io.Writer) error {
-	text, err := p.fill("welcome.txt")
+	text, err := p.expandTemplate("welcome.txt")
 	if err != nil {
 		return err
 	}
@@ -110,5 +110,5 @@ func (p *play) welcome(stdout io.Writer) error {
 func (p *play) environment(host string) []string {
 	return append(os.Environ(),
 		"PLAY="+p.dir, "PATH="+filepath.Join(p.dir, "bin")+":"+os.Getenv("PATH")+":/usr/sbin:/sbin",
-		"PLAY_HOST="+host, "HISTFILE="+filepath.Join(p.dir, "history"), "XTABLES_LOCKFILE="+p.lab.Node.XtablesLock())
+		"PLAY_HOST="+host, "HISTFILE="+filepath.Join(p.dir, "history"), "XTABLES_LOCKFILE="+p.network.Node.XtablesLock())
 }

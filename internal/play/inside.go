@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	startTime = 15 * time.Second // after it the agent has the lease, or there is something wrong
-	byeTime   = time.Second      // for a shell to end after a hang-up
+	startTime  = 15 * time.Second // after it the agent has the lease, or there is something wrong
+	hangUpTime = time.Second      // for a shell to end after a hang-up
 )
 
-// inside is the first process of the namespaces: it builds everything, and ends it when the shell has ended or ctx has.
-func inside(ctx context.Context, o options, stdout io.Writer) (code int, err error) {
+// runInner is the first process of the namespaces: it builds everything, and ends it when the shell has ended or ctx has.
+func runInner(ctx context.Context, o options, stdout io.Writer) (code int, err error) {
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go awaitOutside(cancel)
+	go awaitOuter(cancel)
 	if err := mount(o.dir); err != nil {
 		return 0, err
 	}
@@ -46,7 +46,7 @@ func inside(ctx context.Context, o options, stdout io.Writer) (code int, err err
 	defer p.reaper.stop()
 	defer func() { err = errors.Join(err, p.close()) }()
 	if err := p.build(ctx, o); err != nil {
-		return 0, p.explain(ctx, err)
+		return 0, p.withLogs(ctx, err)
 	}
 	if err := p.welcome(stdout); err != nil {
 		return 0, err
@@ -54,9 +54,9 @@ func inside(ctx context.Context, o options, stdout io.Writer) (code int, err err
 	return p.shell(ctx)
 }
 
-// awaitOutside waits for the end of the outer process, which says nothing when it is killed. Nobody waits for it: it
+// awaitOuter waits for the end of the outer process, which says nothing when it is killed. Nobody waits for it: it
 // ends with this process at the latest.
-func awaitOutside(ended func()) {
+func awaitOuter(ended func()) {
 	const pipe = 3 // the first after standard error
 	unix.CloseOnExec(pipe)
 	_, _ = os.NewFile(pipe, "outside").Read(make([]byte, 1))
@@ -66,7 +66,7 @@ func awaitOutside(ended func()) {
 // A play is a node with its surroundings.
 type play struct {
 	dir      string // with configuration, logs and the commands of the shell
-	lab      *nodelab.Lab
+	network  *nodelab.Lab
 	external *external
 	reaper   *reaper
 	agentPID int
@@ -75,13 +75,13 @@ type play struct {
 // build makes the hosts and starts what runs there, the agent last.
 func (p *play) build(ctx context.Context, o options) (err error) {
 	// Pod 0 stays empty, so that the pods, their links on the node and their addresses have the same numbers.
-	if p.lab, err = nodelab.New(nodelab.Options{Pods: 3}); err != nil {
+	if p.network, err = nodelab.New(nodelab.Options{Pods: 3}); err != nil {
 		return err
 	}
 	if err := p.writeFiles(o); err != nil {
 		return err
 	}
-	if p.external, err = serveExternal(ctx, p.lab.Upstream, filepath.Join(p.dir, "external.log")); err != nil {
+	if p.external, err = serveExternal(ctx, p.network.Upstream, filepath.Join(p.dir, "external.log")); err != nil {
 		return err
 	}
 	if err := p.startCentral(ctx); err != nil {
@@ -96,8 +96,8 @@ func (p *play) build(ctx context.Context, o options) (err error) {
 // close ends what runs in the hosts, and the hosts.
 func (p *play) close() error {
 	var errs []error
-	if p.lab != nil {
-		errs = append(errs, p.lab.Close())
+	if p.network != nil {
+		errs = append(errs, p.network.Close())
 	}
 	if p.external != nil {
 		errs = append(errs, p.external.close())
@@ -105,8 +105,8 @@ func (p *play) close() error {
 	return errors.Join(errs...)
 }
 
-// explain adds what the programs logged to an error, unless it is the person's own wish to end.
-func (p *play) explain(ctx context.Context, err error) error {
+// withLogs adds what the programs logged to an error, unless it is the person's own wish to end.
+func (p *play) withLogs(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errors.New("ended before the node was built")
 	}
@@ -125,14 +125,14 @@ func (p *play) startCentral(ctx context.Context) error {
 		return fmt.Errorf("making a log: %w", err)
 	}
 	defer func() { _ = log.Close() }()
-	cmd := p.lab.Upstream.Command(ctx, filepath.Join(p.dir, "bin/node-cache"), "resolver", "--config", filepath.Join(p.dir, "central.yaml"))
+	cmd := p.network.Upstream.Command(ctx, filepath.Join(p.dir, "bin/node-cache"), "resolver", "--config", filepath.Join(p.dir, "central.yaml"))
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting the central resolver: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	if err := until(ctx, p.lab.Node.Dial, centralName, nodelab.ServiceIPv4(), nodelab.ServiceIPv6()); err != nil {
+	if err := awaitServer(ctx, p.network.Node.Dial, centralName, nodelab.ServiceIPv4(), nodelab.ServiceIPv6()); err != nil {
 		return fmt.Errorf("waiting for the central resolver: %w", err)
 	}
 	return nil
@@ -152,7 +152,7 @@ func (p *play) startAgent(ctx context.Context) error {
 		return fmt.Errorf("starting the agent: %w", err)
 	}
 	// Before the lease is held the same question gets the central resolver's answer.
-	if err := until(ctx, p.lab.Pods[1].Dial, agentName, agentIPv4(), agentIPv6()); err != nil {
+	if err := awaitServer(ctx, p.network.Pods[1].Dial, agentName, agentIPv4(), agentIPv6()); err != nil {
 		return fmt.Errorf("waiting for the agent to take the lease: %w", err)
 	}
 	text, err := os.ReadFile(filepath.Join(p.dir, "agent.pid"))
@@ -181,7 +181,7 @@ func (p *play) shell(ctx context.Context) (code int, err error) {
 		return exitCode(status), nil
 	}
 	_ = cmd.Process.Signal(unix.SIGHUP)
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), byeTime)
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTime)
 	defer cancel()
 	if _, err := p.reaper.wait(late, cmd.Process.Pid); err != nil {
 		_ = cmd.Process.Kill()

@@ -68,7 +68,7 @@ func dispatch(args []string, stdout, stderr io.Writer) (code int, err error) {
 		return 0, err
 	}
 	if command == "inside" {
-		return inside(context.Background(), o, stdout)
+		return runInner(context.Background(), o, stdout)
 	}
-	return outside(o)
+	return runOuter(o)
 }

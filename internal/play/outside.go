@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outside runs the inner process in namespaces of its own, and waits for it.
-func outside(o options) (code int, err error) {
-	if err := possible(o); err != nil {
+// runOuter runs the inner process in namespaces of its own, and waits for it.
+func runOuter(o options) (code int, err error) {
+	if err := checkRequirements(o); err != nil {
 		return 0, err
 	}
 	self, err := os.Executable()
@@ -60,8 +60,8 @@ func outside(o options) (code int, err error) {
 	}
 }
 
-// possible says what this machine lacks.
-func possible(o options) error {
+// checkRequirements says what this machine lacks.
+func checkRequirements(o options) error {
 	if os.Geteuid() != 0 {
 		return &hintError{errors.New("it makes network namespaces, which only root may"), "sudo make play; `make run` needs no rights"}
 	}

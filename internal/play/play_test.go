@@ -36,8 +36,8 @@ func command(t *testing.T) (cmd *exec.Cmd, tmp string) {
 	return cmd, tmp
 }
 
-// census has the shell say which network namespaces there are.
-const census = "for h in pod1 pod2 node upstream; do $h readlink /proc/self/ns/net; done; echo cou''nted\n" // a terminal's echo does not look like it
+// listNamespaces has the shell say which network namespaces there are.
+const listNamespaces = "for h in pod1 pod2 node upstream; do $h readlink /proc/self/ns/net; done; echo cou''nted\n" // a terminal's echo does not look like it
 
 // namespaces reads what the census said.
 func namespaces(t *testing.T, text string) []string {
@@ -49,34 +49,22 @@ func namespaces(t *testing.T, text string) []string {
 	return found
 }
 
-// poll waits until done.
-func poll(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	for !done() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in %s: %s", limit, what)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
-// expectNothing waits until nobody uses the namespaces any more, which is when they end, and wants an empty folder.
-func expectNothing(t *testing.T, spaces []string, tmp string) {
+// expectCleanedUp waits until nobody uses the namespaces any more, which is when they end, and wants an empty folder.
+func expectCleanedUp(t *testing.T, spaces []string, tmp string) {
 	t.Helper()
 	var left []string
-	poll(t, "the namespaces are gone", func() bool {
-		left = users(spaces)
+	proctest.Eventually(t, limit, "the namespaces are gone", func() bool {
+		left = namespaceUsers(spaces)
 		return len(left) == 0
 	})
-	poll(t, "the folder is empty", func() bool {
+	proctest.Eventually(t, limit, "the folder is empty", func() bool {
 		entries, err := os.ReadDir(tmp)
 		return err == nil && len(entries) == 0
 	})
 }
 
-// users lists the processes that are in one of the network namespaces, or hold it open.
-func users(spaces []string) []string {
+// namespaceUsers lists the processes that are in one of the network namespaces, or hold it open.
+func namespaceUsers(spaces []string) []string {
 	wanted := map[string]bool{}
 	for _, s := range spaces {
 		wanted[s] = true
@@ -100,7 +88,7 @@ func TestScript(t *testing.T) {
 	if _, err := exec.LookPath("dig"); err != nil {
 		t.Skip("no dig: apt-get install bind9-dnsutils")
 	}
-	cmd.Stdin = strings.NewReader(census + `
+	cmd.Stdin = strings.NewReader(listNamespaces + `
 		until_says() { until who-answers | sort -u -k 3 | grep -q "$1"; do sleep 0.05; done; who-answers | cut -c 24- | sort -u; }
 		ask() { dig +short +tries=1 "$@" web.shop.svc.cluster.local || echo nobody; }
 		echo "== leased"; ask; ask +tcp; pod2 dig +short -x 10.96.10.1; dig +short www.example.com TXT; who-answers | cut -c 24- | sort -u
@@ -142,7 +130,7 @@ the agent runs again
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the shell's output (-want +got):\n%s\nall of it:\n%s", diff, &p.Stdout)
 	}
-	expectNothing(t, namespaces(t, p.Stdout.String()), tmp)
+	expectCleanedUp(t, namespaces(t, p.Stdout.String()), tmp)
 }
 
 // TestKilled ends a play from outside, while a program runs in the background of its shell.
@@ -164,12 +152,12 @@ func TestKilled(t *testing.T) {
 			stdin, script := pipe(t)
 			cmd.Stdin = stdin
 			p := proctest.Start(t, "play", cmd)
-			if _, err := io.WriteString(script, "setsid sleep 1000 & "+census); err != nil {
+			if _, err := io.WriteString(script, "setsid sleep 1000 & "+listNamespaces); err != nil {
 				t.Fatal(err)
 			}
-			poll(t, "the shell counts", func() bool { return strings.Contains(p.Stdout.String(), "counted\n") || p.Ended() })
+			proctest.Eventually(t, limit, "the shell counts", func() bool { return strings.Contains(p.Stdout.String(), "counted\n") || p.Ended() })
 			spaces := namespaces(t, p.Stdout.String())
-			if len(users(spaces)) < 4 {
+			if len(namespaceUsers(spaces)) < 4 {
 				t.Error("nobody is in the namespaces: this test would not see them left")
 			}
 			pid := p.PID()
@@ -182,7 +170,7 @@ func TestKilled(t *testing.T) {
 			if err := p.Wait(t, limit); err == nil {
 				t.Error("it ended well, want an error")
 			}
-			expectNothing(t, spaces, tmp)
+			expectCleanedUp(t, spaces, tmp)
 		})
 	}
 }
@@ -236,15 +224,15 @@ func TestTerminal(t *testing.T) {
 		if _, err := io.WriteString(person, text); err != nil {
 			t.Fatal(err)
 		}
-		poll(t, "the screen shows "+want, func() bool { return strings.Contains(screen.String()[before:], want) })
+		proctest.Eventually(t, limit, "the screen shows "+want, func() bool { return strings.Contains(screen.String()[before:], want) })
 		return screen.String()[before:]
 	}
 	typed("", "pod1$ ")
-	spaces := namespaces(t, typed(census, "counted\r\n"))
+	spaces := namespaces(t, typed(listNamespaces, "counted\r\n"))
 	typed("echo sle''eps; sleep 1000; echo sl''ept\n", "sleeps\r\n")
 	// An interrupt that comes between two programs is lost: a person types it again.
 	before, last := len(screen.String()), time.Time{}
-	poll(t, "the prompt is back", func() bool {
+	proctest.Eventually(t, limit, "the prompt is back", func() bool {
 		if time.Since(last) > time.Second {
 			last = time.Now()
 			_, _ = io.WriteString(person, "\x03")
@@ -260,7 +248,7 @@ func TestTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	expectNothing(t, spaces, tmp)
+	expectCleanedUp(t, spaces, tmp)
 }
 
 // TestNotRoot wants to be told, and what to do.

@@ -53,12 +53,12 @@ func ask(ctx context.Context, dial dialer, network string, addr netip.Addr) (str
 	return "", fmt.Errorf("answered with %s", dns.RcodeToString[m.Rcode])
 }
 
-// until waits until name answers at all addresses, over UDP and TCP.
-func until(ctx context.Context, dial dialer, name string, addrs ...netip.Addr) error {
+// awaitServer waits until name answers at all addresses, over UDP and TCP.
+func awaitServer(ctx context.Context, dial dialer, name string, addrs ...netip.Addr) error {
 	tick := time.NewTicker(untilPoll)
 	defer tick.Stop()
 	for {
-		err := all(ctx, dial, name, addrs)
+		err := checkServers(ctx, dial, name, addrs)
 		if err == nil {
 			return nil
 		}
@@ -70,8 +70,8 @@ func until(ctx context.Context, dial dialer, name string, addrs ...netip.Addr) e
 	}
 }
 
-// all says where not name answers.
-func all(ctx context.Context, dial dialer, name string, addrs []netip.Addr) error {
+// checkServers says where not name answers.
+func checkServers(ctx context.Context, dial dialer, name string, addrs []netip.Addr) error {
 	var errs []error
 	for _, addr := range addrs {
 		for _, network := range []string{"udp", "tcp"} {
@@ -98,7 +98,7 @@ func whoAnswers(ctx context.Context, args []string, stdout, stderr io.Writer) (c
 	if *wait > 0 {
 		limited, cancel := context.WithTimeout(ctx, *wait)
 		defer cancel()
-		if err := until(limited, dial, agentName, agentIPv4(), agentIPv6()); err != nil {
+		if err := awaitServer(limited, dial, agentName, agentIPv4(), agentIPv6()); err != nil {
 			return 0, err
 		}
 	}

@@ -9,13 +9,16 @@ import (
 	"time"
 )
 
-// Eventually asks again and again until the condition holds, and tells how long that took. It fails the test when it is
-// not within the limit.
-func Eventually(t *testing.T, limit time.Duration, what string, condition func() bool) time.Duration {
+// Eventually polls condition until it holds and returns how long that took. After limit it fails the test, with the
+// details that the functions return.
+func Eventually(t *testing.T, limit time.Duration, what string, condition func() bool, details ...func() string) time.Duration {
 	t.Helper()
 	began := time.Now()
 	for !condition() {
 		if time.Since(began) > limit {
+			for _, detail := range details {
+				t.Log(detail())
+			}
 			t.Fatalf("not within %s: %s", limit, what)
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// placed is what a panel has besides its queries.
-type placed struct {
+// panelLayout is what a panel has besides its queries.
+type panelLayout struct {
 	panel
 	ID    int    `json:"id"`
 	Type  string `json:"type"`
@@ -30,7 +30,7 @@ type placed struct {
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	var board struct {
-		Panels []placed `json:"panels"`
+		Panels []panelLayout `json:"panels"`
 	}
 	if err := json.Unmarshal([]byte(mustRead(t, filepath.Join(root, "daemonset", "monitoring", "dashboard.json"))), &board); err != nil {
 		t.Fatal(err)

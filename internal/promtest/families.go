@@ -20,8 +20,8 @@ type family struct {
 // targetLabels are what podmonitor.yaml and Prometheus give every series of a target.
 func targetLabels() []string { return []string{"job", "node", "instance", "namespace"} }
 
-// foreign are metrics of others that queries may name, with their labels.
-func foreign() map[string][]string {
+// otherMetrics are metrics of others that queries may name, with their labels.
+func otherMetrics() map[string][]string {
 	return map[string][]string{
 		"up":                                  {"pod"},
 		"process_start_time_seconds":          nil,
@@ -57,7 +57,7 @@ func families(root string) (map[string]family, error) {
 		bucket["le"] = nil
 		all[m[1]+"_bucket"] = family{labels: bucket}
 	}
-	for name, labels := range foreign() {
+	for name, labels := range otherMetrics() {
 		f := family{labels: map[string][]string{}}
 		for _, l := range labels {
 			f.labels[l] = nil
@@ -152,7 +152,7 @@ func problems(expr string, known map[string]family) []string {
 			labels = append(labels, name)
 		}
 		for _, m := range u.matchers {
-			list = append(list, f.wrong(u.name, m)...)
+			list = append(list, f.matcherProblems(u.name, m)...)
 		}
 	}
 	for _, l := range grouped {
@@ -163,8 +163,8 @@ func problems(expr string, known map[string]family) []string {
 	return list
 }
 
-// wrong says what is wrong with a condition on a metric of the family.
-func (f *family) wrong(name string, m matcher) []string {
+// matcherProblems says what is wrong with a condition on a metric of the family.
+func (f *family) matcherProblems(name string, m matcher) []string {
 	values, ok := f.labels[m.label]
 	switch {
 	case slices.Contains(targetLabels(), m.label):

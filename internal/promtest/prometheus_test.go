@@ -57,7 +57,7 @@ func TestPrometheus(t *testing.T) {
 	})
 	checkLabels(t, base)
 	checkResults(t, base, agent.exposed(t))
-	checkQuiet(t, base)
+	checkNoAlerts(t, base)
 }
 
 // checkLabels asks for one target with the labels that the rules and the dashboard use.
@@ -108,8 +108,8 @@ func hasSeries(expr string, exposed map[string]bool) bool {
 	return !slices.ContainsFunc(uses, func(u use) bool { return !exposed[u.name] })
 }
 
-// checkQuiet asks for no alert: nothing is wrong with this agent.
-func checkQuiet(t *testing.T, base string) {
+// checkNoAlerts asks for no alert: nothing is wrong with this agent.
+func checkNoAlerts(t *testing.T, base string) {
 	t.Helper()
 	active, err := ActiveAlerts(t.Context(), base)
 	if err != nil {

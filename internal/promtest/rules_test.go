@@ -17,7 +17,7 @@ import (
 // root is the top of the repository, seen from this package.
 const root = "../.."
 
-func TestAlertsSayWhatTheyMust(t *testing.T) {
+func TestAlertAnnotations(t *testing.T) {
 	t.Parallel()
 	for _, a := range mustAlerts(t) {
 		if !slices.Contains([]string{"critical", "warning", "info"}, a.Labels["severity"]) {

@@ -42,7 +42,7 @@ func TestAlertsFire(t *testing.T) {
 		}
 		delete(scenarios, a.Name)
 		// A file for each: promtool evaluates every rule of a file for every test of it.
-		proctest.WriteFile(t, filepath.Join(folder, a.Name+"-rule.yaml"), asJSON(t, bare(&a)))
+		proctest.WriteFile(t, filepath.Join(folder, a.Name+"-rule.yaml"), asJSON(t, withoutAnnotations(&a)))
 		args = append(args, a.Name+".yaml")
 		proctest.WriteFile(t, filepath.Join(folder, a.Name+".yaml"), asJSON(t, map[string]any{
 			"rule_files": []string{a.Name + "-rule.yaml"}, "evaluation_interval": "1m", "tests": s.tests(&a),
@@ -58,8 +58,8 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
-// bare is a file of one alert without its texts, which promtool would want to be told.
-func bare(a *Alert) groups {
+// withoutAnnotations is a file of one alert without its texts, which promtool would want to be told.
+func withoutAnnotations(a *Alert) groups {
 	return groups{Groups: []group{{Name: "one", Rules: []rule{{Alert: a.Name, Expr: a.Expr, For: a.For.String(), Labels: a.Labels}}}}}
 }
 

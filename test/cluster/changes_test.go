@@ -26,28 +26,28 @@ const (
 // expectInTime judges how long changes took to count.
 func (s *times) expectInTime(t *testing.T) {
 	t.Helper()
-	if got := s.at(99); got > inTime {
+	if got := s.percentile(99); got > inTime {
 		t.Errorf("99 of 100 changes count within %s, want within %s", got, inTime)
 	}
-	if got := s.at(100); got > atLatest {
+	if got := s.percentile(100); got > atLatest {
 		t.Errorf("a change counts after %s, want within %s", got, atLatest)
 	}
 }
 
-// A life is what is true of a name, one state after the other.
-type life struct {
+// A stateHistory is what is true of a name, one state after the other.
+type stateHistory struct {
 	mu     sync.Mutex // guards states
 	states []string   // answers in words
 }
 
-func (l *life) begin(state string) {
+func (l *stateHistory) begin(state string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.states = append(l.states, state)
 }
 
 // next gives the first state from the given one on with that answer, and -1 if there is none.
-func (l *life) next(from int, said string) int {
+func (l *stateHistory) next(from int, said string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if i := slices.Index(l.states[from:], said); i >= 0 {
@@ -56,8 +56,8 @@ func (l *life) next(from int, said string) int {
 	return -1
 }
 
-// A witness asks for a name again and again, one query after the other, and sees that no answer is older than the one before.
-type witness struct {
+// A nameWatcher asks for a name again and again, one query after the other, and sees that no answer is older than the one before.
+type nameWatcher struct {
 	quit  chan struct{}
 	tasks sync.WaitGroup
 	seen  chan int // the state after each answer; holds the newest
@@ -66,13 +66,13 @@ type witness struct {
 }
 
 // watchName asks for the name's IPv4 addresses until end.
-func watchName(addr netip.AddrPort, name string, l *life) *witness {
-	return watchAnswers(name, l, func() string { return says(addr, name, dns.TypeA) })
+func watchName(addr netip.AddrPort, name string, l *stateHistory) *nameWatcher {
+	return watchAnswers(name, l, func() string { return answerText(addr, name, dns.TypeA) })
 }
 
 // watchAnswers asks for a name until end.
-func watchAnswers(name string, l *life, ask func() string) *witness {
-	w := &witness{quit: make(chan struct{}), seen: make(chan int, 1)}
+func watchAnswers(name string, l *stateHistory, ask func() string) *nameWatcher {
+	w := &nameWatcher{quit: make(chan struct{}), seen: make(chan int, 1)}
 	w.tasks.Go(func() {
 		ticker := time.NewTicker(time.Second / perSecond)
 		defer ticker.Stop()
@@ -99,8 +99,8 @@ func watchAnswers(name string, l *life, ask func() string) *witness {
 	return w
 }
 
-// sees waits until the witness has seen the state, and returns how long that took.
-func (w *witness) sees(t *testing.T, state int) time.Duration {
+// awaitState waits until the witness has seen the state, and returns how long that took.
+func (w *nameWatcher) awaitState(t *testing.T, state int) time.Duration {
 	t.Helper()
 	took, ok := w.until(state)
 	if !ok {
@@ -110,7 +110,7 @@ func (w *witness) sees(t *testing.T, state int) time.Duration {
 }
 
 // until waits until the witness has seen the state, and returns how long that took; false if it did not in time.
-func (w *witness) until(state int) (time.Duration, bool) {
+func (w *nameWatcher) until(state int) (time.Duration, bool) {
 	began := time.Now()
 	limit := time.NewTimer(30 * time.Second)
 	defer limit.Stop()
@@ -127,7 +127,7 @@ func (w *witness) until(state int) (time.Duration, bool) {
 }
 
 // end stops asking and reports what was wrong.
-func (w *witness) end(t *testing.T) {
+func (w *nameWatcher) end(t *testing.T) {
 	t.Helper()
 	close(w.quit)
 	w.tasks.Wait()
@@ -143,14 +143,14 @@ func testChanges(t *testing.T, c *kubetest.Cluster) {
 	const services = 200
 	n := startReady(t, settings{cluster: local(kubeconfig(c.Kubeconfig(kubetest.Admin)))})
 	kubetest.Apply(t, c, kubetest.Namespace("busy"))
-	n.awaitSays(t, "busy.svc.cluster.local.", "NOERROR")
+	n.awaitAnswer(t, "busy.svc.cluster.local.", "NOERROR")
 	others := startLoad(t, n.settings.addr, inTurn(steady()...))
 	var took times
 	asked := 0
 	for i := range services {
 		first, second := fmt.Sprintf("10.97.%d.1", i), fmt.Sprintf("10.97.%d.2", i)
 		name := fmt.Sprintf("s-%d", i)
-		truth := &life{states: []string{"NXDOMAIN"}}
+		truth := &stateHistory{states: []string{"NXDOMAIN"}}
 		w := watchName(n.settings.addr, name+".busy.svc.cluster.local.", truth)
 		for state, change := range []struct {
 			said string
@@ -166,13 +166,13 @@ func testChanges(t *testing.T, c *kubetest.Cluster) {
 			if err := change.do(); err != nil {
 				t.Fatal(err)
 			}
-			took.add(w.sees(t, state+1))
+			took.add(w.awaitState(t, state+1))
 		}
 		w.end(t)
 		asked += w.asked
 	}
 	others.end(t)
 	t.Logf("%d changes, %d queries for their names, right after %s (median), %s (99 %%), %s (longest)", len(took.list), asked,
-		took.at(50), took.at(99), took.at(100))
+		took.percentile(50), took.percentile(99), took.percentile(100))
 	took.expectInTime(t)
 }

@@ -4,9 +4,13 @@ package cluster
 
 import (
 	"testing"
+	"time"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
 )
+
+// limit bounds each wait for the cluster. A machine that runs other tests is slow.
+const limit = time.Minute
 
 // account is a user with the rights that a test gives it, as the service account of a pod.
 const account = "system:serviceaccount:kube-system:node-cache"
@@ -20,7 +24,7 @@ func TestCluster(t *testing.T) {
 		name string
 		test func(*testing.T, *kubetest.Cluster)
 	}{
-		{"rights", testRights},
+		{"rights", testPermissions},
 		{"frozen watch", testFrozenWatch},
 		{"frozen connection", testFrozenConnection},
 		{"changes", testChanges},

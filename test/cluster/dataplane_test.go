@@ -18,8 +18,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/dataplane"
 )
 
-// TestKubeProxyIsFound has a look at nodes with kube-proxy, while it answers and when it does not.
-func TestKubeProxyIsFound(t *testing.T) {
+// TestDetectKubeProxy has a look at nodes with kube-proxy, while it answers and when it does not.
+func TestDetectKubeProxy(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("making network namespaces needs root")
@@ -56,21 +56,21 @@ func TestKubeProxyIsFound(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			lab := nodelab.ForTest(whole, nodelab.Options{Pods: 1})
+			network := nodelab.ForTest(whole, nodelab.Options{Pods: 1})
 			k, err := c.LaunchKubeProxyWith(t.Context(), t.TempDir(), kubetest.KubeProxyOptions{
-				Mode: tt.mode, Programs: xtables(t, tt.tools), Enter: lab.Node.Enter,
+				Mode: tt.mode, Programs: xtables(t, tt.tools), Enter: network.Node.Enter,
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			// Lab and kube-proxy outlast the others: the thread that ends with it may have started parts of the cluster.
 			whole.Cleanup(k.Close)
-			expectFound(t, lab.Node, tt.want)
+			expectFound(t, network.Node, tt.want)
 			if err := syscall.Kill(k.PID(), syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
 			tt.want.Evidence = tt.want.Evidence[1:] // only its rules tell now
-			expectFound(t, lab.Node, tt.want)
+			expectFound(t, network.Node, tt.want)
 		})
 	}
 }

@@ -61,8 +61,8 @@ type client struct {
 
 // patience is how long a server has for one answer, and tries how often it is asked.
 const (
-	patience = time.Second
-	tries    = 3
+	answerTimeout = time.Second
+	attempts      = 3
 )
 
 // ask returns the answer.
@@ -94,7 +94,7 @@ func (c *client) exchange(packet []byte, via *transport) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return view{}, err
 	}
 	if _, err := conn.Write(packet); err != nil {
@@ -156,11 +156,11 @@ type question struct {
 	via   transport
 }
 
-// A pair is CoreDNS and node-cache.
-type pair struct{ them, us netip.AddrPort }
+// A serverPair is CoreDNS and node-cache.
+type serverPair struct{ coredns, nodeCache netip.AddrPort }
 
 // compareAll asks both servers everything. What does not fit into an answer over UDP is asked again over TCP.
-func (p pair) compareAll(questions []question) ([]comparison, error) {
+func (p serverPair) compareAll(questions []question) ([]comparison, error) {
 	results, err := p.askAll(questions)
 	if err != nil {
 		return nil, err
@@ -168,30 +168,30 @@ func (p pair) compareAll(questions []question) ([]comparison, error) {
 	var cut []int
 	var again []question
 	for i := range results {
-		if c := &results[i]; c.via.network == "udp" && (c.cut() || c.diff&facetAdditional != 0) {
+		if c := &results[i]; c.via.network == "udp" && (c.truncated() || c.diff&facetAdditional != 0) {
 			cut = append(cut, i)
 			again = append(again, question{c.subject, c.qtype, transports()[2]})
 		}
 	}
 	wholes, err := p.askAll(again)
 	for i, at := range cut {
-		results[at].whole = &wholes[i].us
+		results[at].whole = &wholes[i].nodeCache
 	}
 	return append(results, wholes...), err
 }
 
-// cut tells whether one of the answers is not whole.
-func (c *comparison) cut() bool { return c.them.msg.Truncated || c.us.msg.Truncated }
+// truncated tells whether one of the answers is not whole.
+func (c *comparison) truncated() bool { return c.coredns.msg.Truncated || c.nodeCache.msg.Truncated }
 
 // askAll asks both servers everything and returns the comparisons in the order of the questions.
-func (p pair) askAll(questions []question) ([]comparison, error) {
+func (p serverPair) askAll(questions []question) ([]comparison, error) {
 	const workers = 6
 	results := make([]comparison, len(questions))
 	errs := make([]error, workers)
 	var group sync.WaitGroup
 	for w := range workers {
 		group.Go(func() {
-			them, us := &client{server: p.them}, &client{server: p.us}
+			them, us := &client{server: p.coredns}, &client{server: p.nodeCache}
 			defer them.close()
 			defer us.close()
 			for i := w; i < len(questions); i += workers {
@@ -207,26 +207,26 @@ func (p pair) askAll(questions []question) ([]comparison, error) {
 
 func compareOne(them, us *client, q *question) (comparison, error) {
 	c := comparison{subject: q.subject, qtype: q.qtype, via: q.via}
-	theirTries := tries
+	theirTries := attempts
 	if q.silent {
 		theirTries = 1
 	}
 	var err error
-	c.them, err = them.ask(q.name, q.qtype, &q.via, theirTries)
+	c.coredns, err = them.ask(q.name, q.qtype, &q.via, theirTries)
 	silent := errors.Is(err, os.ErrDeadlineExceeded)
 	if err != nil && !silent {
 		return c, err
 	}
-	if c.us, err = us.ask(q.name, q.qtype, &q.via, tries); err != nil {
+	if c.nodeCache, err = us.ask(q.name, q.qtype, &q.via, attempts); err != nil {
 		return c, err
 	}
 	if silent {
-		c.them, c.diff = view{msg: new(dns.Msg)}, facetSilence
+		c.coredns, c.diff = view{msg: new(dns.Msg)}, facetSilence
 		return c, nil
 	}
 	c.compare()
 	if c.target != "" && c.diff != facetNone {
-		followed, err := us.ask(c.target, q.qtype, &q.via, tries)
+		followed, err := us.ask(c.target, q.qtype, &q.via, attempts)
 		if err != nil {
 			return c, err
 		}
@@ -245,12 +245,12 @@ func (c *comparison) askTargets(them, us *client) (bool, error) {
 		server     *client
 		own, other []string
 		want       int
-	}{{them, c.them.answer, c.us.answer, dns.RcodeNameError}, {us, c.us.answer, c.them.answer, dns.RcodeSuccess}} {
+	}{{them, c.coredns.answer, c.nodeCache.answer, dns.RcodeNameError}, {us, c.nodeCache.answer, c.coredns.answer, dns.RcodeSuccess}} {
 		for _, text := range side.own {
 			if slices.Contains(side.other, text) {
 				continue
 			}
-			v, err := side.server.ask(text[strings.LastIndex(text, "\t")+1:], dns.TypeA, &c.via, tries)
+			v, err := side.server.ask(text[strings.LastIndex(text, "\t")+1:], dns.TypeA, &c.via, attempts)
 			if err != nil || v.msg.Rcode != side.want {
 				return false, err
 			}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // changes are objects that take the place of others, or are new.
@@ -37,7 +38,7 @@ func changes() []runtime.Object {
 		newService("shop", "web6", at("fd00:10:96::501", "10.96.5.4"), ports("other:81"), selects("db")),  // had others
 		newService("shop", "to-web", aliasOf("db.shop.svc.cluster.local")),
 		newService("shop", "self", aliasOf("web.shop.svc.cluster.local")),
-		newService("shop", "half", headless(corev1.IPv4Protocol), ports("sql:5432"), selects("half"), toldUnready),
+		newService("shop", "half", headless(corev1.IPv4Protocol), ports("sql:5432"), selects("half"), markedUnready),
 		newSlice("mixed", "hand-3", slicePorts("other:5433"), endpoint("10.2.1.1", named("first"))), // was of another service
 		newSlice("zones", "zones-2", slicePorts("sql:5432"), endpoint("10.2.3.8", in("zone-b")), endpoint("10.2.3.1", in("zone-b"))),
 		ready.Object(), failing.Object(),
@@ -77,7 +78,7 @@ func change(t *testing.T, c *kubetest.Cluster, objects []runtime.Object) []runti
 	kubetest.Apply(t, c, changes()...)
 	after := slices.Concat(left, changes())
 	waitForSlices(t, c, after)
-	await(t, "the namespaces are empty", func() bool {
+	proctest.Eventually(t, limit, "the namespaces are empty", func() bool {
 		_, err := c.Client().CoreV1().Namespaces().Get(t.Context(), gone, metav1.GetOptions{})
 		services := listServices(t, c, stuck)
 		return apierrors.IsNotFound(err) && slices.Equal(services, []string{"stuck"})
@@ -141,10 +142,10 @@ func sentinels() []runtime.Object {
 }
 
 // waitForSentinels waits until both servers know the sentinels.
-func (p pair) waitForSentinels(t *testing.T) {
+func (p serverPair) waitForSentinels(t *testing.T) {
 	t.Helper()
 	way := &transports()[0]
-	for _, server := range []*client{{server: p.them}, {server: p.us}} {
+	for _, server := range []*client{{server: p.coredns}, {server: p.nodeCache}} {
 		defer server.close()
 		for _, q := range []struct {
 			name string
@@ -153,8 +154,8 @@ func (p pair) waitForSentinels(t *testing.T) {
 			{name: "sentinel.shop.svc." + domain, want: 1},
 			{name: "sentinel.svc." + domain},
 		} {
-			await(t, q.name, func() bool {
-				v, err := server.ask(q.name, dns.TypeA, way, tries)
+			proctest.Eventually(t, limit, q.name, func() bool {
+				v, err := server.ask(q.name, dns.TypeA, way, attempts)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -183,7 +184,7 @@ func waitForSlices(t *testing.T, c *kubetest.Cluster, objects []runtime.Object) 
 		want[s.Namespace+"/"+s.Name+" ready"] = ready
 	}
 	var got map[string]int
-	await(t, "the endpoint slices are made", func() bool {
+	proctest.Eventually(t, limit, "the endpoint slices are made", func() bool {
 		list, err := c.Client().DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{
 			LabelSelector: discoveryv1.LabelManagedBy + "=endpointslice-controller.k8s.io",
 		})

@@ -98,35 +98,35 @@ func isCluster(name string) bool {
 // A comparison is one question and both answers.
 type comparison struct {
 	subject
-	qtype    uint16
-	via      transport
-	them, us view
-	diff     facets
-	whole    *view // our answer over TCP, when one over UDP may not be whole
-	followed *view // our answer for the target of an alias
-	dangling bool  // CoreDNS denies the targets that only its PTR records have, and we know those that only ours have
+	qtype              uint16
+	via                transport
+	coredns, nodeCache view
+	diff               facets
+	whole              *view // our answer over TCP, when one over UDP may not be whole
+	followed           *view // our answer for the target of an alias
+	dangling           bool  // CoreDNS denies the targets that only its PTR records have, and we know those that only ours have
 }
 
 // compare says in which respects the answers differ.
 func (c *comparison) compare() {
-	them, us := c.them.msg, c.us.msg
+	them, us := c.coredns.msg, c.nodeCache.msg
 	c.diff = facetNone
 	for f, same := range map[facets]bool{
 		facetRcode: them.Rcode == us.Rcode,
 		facetAA:    them.Authoritative == us.Authoritative,
 		facetTC:    them.Truncated == us.Truncated,
 		facetRA:    them.RecursionAvailable == us.RecursionAvailable,
-		facetOPT:   c.them.opt == c.us.opt,
-		facetOrder: slices.Equal(c.them.order, c.us.order),
+		facetOPT:   c.coredns.opt == c.nodeCache.opt,
+		facetOrder: slices.Equal(c.coredns.order, c.nodeCache.order),
 		facetEcho:  slices.Equal(them.Question, us.Question),
 	} {
 		if !same {
 			c.diff |= f
 		}
 	}
-	c.diff |= sections(c.them.answer, c.us.answer, facetAnswer)
-	c.diff |= sections(c.them.authority, c.us.authority, facetAuthority)
-	c.diff |= sections(c.them.additional, c.us.additional, facetAdditional)
+	c.diff |= sections(c.coredns.answer, c.nodeCache.answer, facetAnswer)
+	c.diff |= sections(c.coredns.authority, c.nodeCache.authority, facetAuthority)
+	c.diff |= sections(c.coredns.additional, c.nodeCache.additional, facetAdditional)
 	if c.diff&facetAnswer != 0 {
 		c.diff &^= facetOrder // which follows from the records
 	}
@@ -173,7 +173,7 @@ func (c *comparison) String() string {
 	for _, side := range []struct {
 		who string
 		v   *view
-	}{{"CoreDNS", &c.them}, {"node-cache", &c.us}} {
+	}{{"CoreDNS", &c.coredns}, {"node-cache", &c.nodeCache}} {
 		m := side.v.msg
 		fmt.Fprintf(&b, "  %s: %s aa=%t tc=%t ra=%t opt=%q, %d octets\n", side.who, dns.RcodeToString[m.Rcode], m.Authoritative, m.Truncated,
 			m.RecursionAvailable, side.v.opt, side.v.size)

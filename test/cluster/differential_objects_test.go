@@ -24,17 +24,17 @@ var longLabel = strings.Repeat("long-", 12) + "end"
 // picked is the label that the runs with selectors choose by.
 var picked = map[string]string{"picked": "yes"}
 
-// worldObjects are what the differential test's cluster holds: every kind of service and endpoint that the API
+// clusterObjects are what the differential test's cluster holds: every kind of service and endpoint that the API
 // server accepts.
-func worldObjects() []runtime.Object {
+func clusterObjects() []runtime.Object {
 	return slices.Concat(
-		worldNamespaces(), clusterServices(), oddServices(), headlessServices(), aliases(), aliasChains(),
-		pods(), handMadeSlices(), oddSlices(), largeSets(),
+		clusterNamespaces(), clusterServices(), oddServices(), headlessServices(), aliases(), aliasChains(),
+		pods(), manualSlices(), oddSlices(), largeSets(),
 	)
 }
 
-// worldNamespaces are the namespaces and nodes. The names of some read like something else.
-func worldNamespaces() []runtime.Object {
+// clusterNamespaces are the namespaces and nodes. The names of some read like something else.
+func clusterNamespaces() []runtime.Object {
 	objects := []runtime.Object{kubetest.Node("node-a", "zone-a"), kubetest.Node("node-b", "zone-b")}
 	for _, name := range []string{"shop", "other", "empty", "0-9", longLabel, "svc", "pod", "dns", "cluster", "any"} {
 		objects = append(objects, kubetest.Namespace(name))
@@ -61,7 +61,7 @@ func clusterServices() []runtime.Object {
 		newService("shop", "one-number", at("10.96.1.7"), ports("a:7/TCP", "b:7/UDP", "c:7/SCTP"), selects("web")),
 		newService("shop", "many-ports", at("10.96.1.8", "fd00:10:96::108"), ports(manyPorts(130)...), selects("web")),
 		newService("shop", "slow", at("10.96.1.9"), ports("http:80"), selects("not-ready")),
-		newService("shop", "slow-told", at("10.96.1.10"), ports("http:80"), selects("not-ready"), toldUnready),
+		newService("shop", "slow-told", at("10.96.1.10"), ports("http:80"), selects("not-ready"), markedUnready),
 		newService("shop", "nobody", at("10.96.1.11"), ports("http:80"), selects("nobody")),
 		newService("shop", "by-hand", at("10.96.1.12"), ports("http:80")),
 		newService("shop", "no-slices", at("10.96.1.13"), ports("http:80"), annotated("example.com/ttl", "30s")),
@@ -104,12 +104,12 @@ func headlessServices() []runtime.Object {
 		newService("shop", "nameless", headless(corev1.IPv4Protocol), ports(":5432"), selects("db")),
 		newService("shop", "bare", headless(corev1.IPv4Protocol, corev1.IPv6Protocol), ports("sql:5432"), selects("web")),
 		newService("shop", "half", headless(corev1.IPv4Protocol), ports("sql:5432"), selects("half")),
-		newService("shop", "half-told", headless(corev1.IPv4Protocol), ports("sql:5432"), selects("half"), toldUnready),
+		newService("shop", "half-told", headless(corev1.IPv4Protocol), ports("sql:5432"), selects("half"), markedUnready),
 		newService("shop", "unready", headless(corev1.IPv4Protocol), ports("sql:5432"), selects("not-ready")),
-		newService("shop", "unready-told", headless(corev1.IPv4Protocol), ports("sql:5432"), selects("not-ready"), toldUnready),
+		newService("shop", "unready-told", headless(corev1.IPv4Protocol), ports("sql:5432"), selects("not-ready"), markedUnready),
 		newService("shop", "vacant", headless(corev1.IPv4Protocol), ports("sql:5432"), selects("nobody")),
 		newService("shop", "hand", headless(corev1.IPv4Protocol), ports("sql:5432")),
-		newService("shop", "told", headless(corev1.IPv4Protocol), ports("sql:5432"), toldUnready),
+		newService("shop", "told", headless(corev1.IPv4Protocol), ports("sql:5432"), markedUnready),
 		newService("shop", "hand6", headless(corev1.IPv6Protocol), ports("sql:5432")),
 		newService("shop", "mixed", headless(corev1.IPv4Protocol, corev1.IPv6Protocol), ports("sql:5432")),
 		newService("shop", "zones", headless(corev1.IPv4Protocol), ports("sql:5432")),
@@ -288,7 +288,7 @@ func aliasOf(target string) serviceOption {
 	return func(s *corev1.Service) { s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, target }
 }
 
-func toldUnready(s *corev1.Service) { s.Spec.PublishNotReadyAddresses = true }
+func markedUnready(s *corev1.Service) { s.Spec.PublishNotReadyAddresses = true }
 
 // finalized keeps the service when it is deleted.
 func finalized(s *corev1.Service) { s.Finalizers = []string{"node-cache.io/test"} }

@@ -29,14 +29,14 @@ func generalDifferences() []difference {
 			name: "recursion is offered",
 			why:  "RFC 1035 section 4.1.1: RA says what the server can do, not how this answer came about. CoreDNS leaves it to the plugin.",
 			explains: func(c *comparison) facets {
-				return when(c.us.msg.RecursionAvailable, facetRA)
+				return when(c.nodeCache.msg.RecursionAvailable, facetRA)
 			},
 		},
 		{
 			name: "type ANY",
 			why:  "RFC 8482 section 4.2: one HINFO record, whatever the name. CoreDNS denies the type.",
 			explains: func(c *comparison) facets {
-				minimal := len(c.us.answer) == 1 && strings.HasSuffix(c.us.answer[0], "\tHINFO\t\"RFC8482\" \"\"")
+				minimal := len(c.nodeCache.answer) == 1 && strings.HasSuffix(c.nodeCache.answer[0], "\tHINFO\t\"RFC8482\" \"\"")
 				return when(c.qtype == dns.TypeANY && minimal, facetRcode|facetAA|facetTC|facetsSections)
 			},
 		},
@@ -45,14 +45,14 @@ func generalDifferences() []difference {
 			why:  "RFC 6895 section 3.1: that is a question for a server of the zone, not a type of data to be fetched. CoreDNS forwards it.",
 			explains: func(c *comparison) facets {
 				transfer := c.shape == shapeElse && (c.qtype == dns.TypeAXFR || c.qtype == dns.TypeIXFR)
-				return when(transfer && c.us.msg.Rcode == dns.RcodeRefused, facetRcode|facetsSections)
+				return when(transfer && c.nodeCache.msg.Rcode == dns.RcodeRefused, facetRcode|facetsSections)
 			},
 		},
 		{
 			name: "type SOA of a name that does not exist",
 			why:  "RFC 2308 section 2.1: NXDOMAIN is for the name, whatever the type. CoreDNS does not look the name up for this type.",
 			explains: func(c *comparison) facets {
-				denied := c.rcodes(dns.RcodeSuccess, dns.RcodeNameError) && len(c.them.answer)+len(c.us.answer) == 0
+				denied := c.rcodes(dns.RcodeSuccess, dns.RcodeNameError) && len(c.coredns.answer)+len(c.nodeCache.answer) == 0
 				return when(c.qtype == dns.TypeSOA && denied, facetRcode)
 			},
 		},
@@ -74,8 +74,8 @@ func generalDifferences() []difference {
 			name: "the SOA record of a zone that the name is not in",
 			why:  "RFC 2308 section 5: a denial is kept for as long as the zone of the name says, and no other may. The server outside gives the same record for every name.",
 			explains: func(c *comparison) facets {
-				strange := !dns.IsSubDomain("example.test.", dns.CanonicalName(c.name)) && len(c.us.authority) == 0 &&
-					len(c.them.authority) == 1 && strings.HasPrefix(c.them.authority[0], "example.test.")
+				strange := !dns.IsSubDomain("example.test.", dns.CanonicalName(c.name)) && len(c.nodeCache.authority) == 0 &&
+					len(c.coredns.authority) == 1 && strings.HasPrefix(c.coredns.authority[0], "example.test.")
 				return when(strange && c.rcodes(dns.RcodeNameError, dns.RcodeNameError), facetAuthority)
 			},
 		},
@@ -106,7 +106,7 @@ func aliasDifferences() []difference {
 			name: "more than 8 aliases in a row",
 			why:  "No part of a chain that is not followed to its end is given. CoreDNS goes on to 11.",
 			explains: func(c *comparison) facets {
-				return when(c.target != "" && c.usDeny(dns.RcodeSuccess) && c.them.msg.Rcode == dns.RcodeSuccess && len(c.them.answer) > 8, facetsSections)
+				return when(c.target != "" && c.nodeCacheDenies(dns.RcodeSuccess) && c.coredns.msg.Rcode == dns.RcodeSuccess && len(c.coredns.answer) > 8, facetsSections)
 			},
 		},
 		{
@@ -122,7 +122,7 @@ func aliasDifferences() []difference {
 				"other records of the name (RFC 1034 section 3.6.2).",
 			explains: func(c *comparison) facets {
 				hosts := strings.HasSuffix(strings.ToLower(c.name), "hosts.shop.svc."+domain)
-				return when(hosts && c.them.msg.Rcode == dns.RcodeSuccess && len(c.us.answer) == 0, facetRcode|facetsSections)
+				return when(hosts && c.coredns.msg.Rcode == dns.RcodeSuccess && len(c.nodeCache.answer) == 0, facetRcode|facetsSections)
 			},
 		},
 	}
@@ -171,7 +171,7 @@ func nameDifferences() []difference {
 			why:  "RFC 1034 section 4.2.1: a zone has one. CoreDNS leaves out an address that it is bound to by the plugin bind.",
 			explains: func(c *comparison) facets {
 				own := c.shape == shapeOwn && c.qtype == dns.TypeA || c.shape == shapeTree && c.qtype == dns.TypeNS
-				return when(own && len(c.them.answer) == 0 && len(c.us.answer) == 1, facetRcode|facetsSections)
+				return when(own && len(c.coredns.answer) == 0 && len(c.nodeCache.answer) == 1, facetRcode|facetsSections)
 			},
 		},
 		{
@@ -200,8 +200,8 @@ func podDifferences() []difference {
 			name: "type SRV of a pod",
 			why:  "RFC 2782: an SRV record names a port. CoreDNS gives one with port 0.",
 			explains: func(c *comparison) facets {
-				port0 := len(c.them.answer) == 1 && strings.Contains(c.them.answer[0], "\tSRV\t0 100 0 ")
-				return when(c.qtype == dns.TypeSRV && port0 && c.usDeny(dns.RcodeSuccess), facetsSections)
+				port0 := len(c.coredns.answer) == 1 && strings.Contains(c.coredns.answer[0], "\tSRV\t0 100 0 ")
+				return when(c.qtype == dns.TypeSRV && port0 && c.nodeCacheDenies(dns.RcodeSuccess), facetsSections)
 			},
 		},
 		{
@@ -234,9 +234,9 @@ func podDifferences() []difference {
 				if c.label(0) == unreadyEndpoint || strings.ToLower(c.name) == unreadyAddress {
 					return when(c.rcodes(dns.RcodeNameError, dns.RcodeSuccess), facetRcode|facetAA|facetsSections)
 				}
-				told := slices.Contains(dns.SplitDomainName(strings.ToLower(c.name)), "told") && c.us.msg.Rcode == dns.RcodeSuccess
-				return when(told && slices.Equal(withoutWeight(c.them.answer), withoutWeight(withoutUnready(c.us.answer))) &&
-					slices.Equal(folded(c.them.additional), withoutUnready(c.us.additional)), facetAnswer|facetAdditional)
+				told := slices.Contains(dns.SplitDomainName(strings.ToLower(c.name)), "told") && c.nodeCache.msg.Rcode == dns.RcodeSuccess
+				return when(told && slices.Equal(withoutWeight(c.coredns.answer), withoutWeight(withoutUnready(c.nodeCache.answer))) &&
+					slices.Equal(folded(c.coredns.additional), withoutUnready(c.nodeCache.additional)), facetAnswer|facetAdditional)
 			},
 		},
 		{
@@ -245,8 +245,8 @@ func podDifferences() []difference {
 			explains: func(c *comparison) facets {
 				named := c.rcodes(dns.RcodeNameError, dns.RcodeSuccess) && c.shape == shapeEndpoint
 				return when(named && slices.Contains(slices.Collect(maps.Values(dottedPods())), c.label(0)), facetRcode|facetsSections) |
-					when(slices.Equal(withoutDots(c.them.answer), folded(c.us.answer)) &&
-						slices.Equal(withoutDots(c.them.additional), folded(c.us.additional)), facetAnswer|facetAdditional)
+					when(slices.Equal(withoutDots(c.coredns.answer), folded(c.nodeCache.answer)) &&
+						slices.Equal(withoutDots(c.coredns.additional), folded(c.nodeCache.additional)), facetAnswer|facetAdditional)
 			},
 		},
 	}
@@ -262,7 +262,7 @@ func reverseDifferences() []difference {
 			name: "other types of a reverse name",
 			why:  "RFC 2308 section 2.2: a name with a PTR record exists for every type. CoreDNS denies it.",
 			explains: func(c *comparison) facets {
-				forwarded := when(!c.them.msg.Authoritative, facetAA|facetAuthority) // by the plugin fallthrough
+				forwarded := when(!c.coredns.msg.Authoritative, facetAA|facetAuthority) // by the plugin fallthrough
 				return when(c.qtype != dns.TypePTR && isReverse(c) && c.emptyNode(), facetRcode|forwarded)
 			},
 		},
@@ -270,13 +270,13 @@ func reverseDifferences() []difference {
 			name: "name server of the reverse tree",
 			why:  "RFC 1035 section 3.3.13: MNAME is a name server's name. CoreDNS invents ns.dns.in-addr.arpa.",
 			explains: func(c *comparison) facets {
-				same := len(c.us.authority) == 1 && len(c.them.authority) == 1 && isReverse(c)
+				same := len(c.nodeCache.authority) == 1 && len(c.coredns.authority) == 1 && isReverse(c)
 				if !same {
 					return facetNone
 				}
-				ours := strings.ToLower(c.us.authority[0])
+				ours := strings.ToLower(c.nodeCache.authority[0])
 				tree, _, _ := strings.Cut(ours, "\t")
-				theirs := strings.ReplaceAll(strings.ToLower(c.them.authority[0]), "ns.dns."+tree, "ns.dns."+domain)
+				theirs := strings.ReplaceAll(strings.ToLower(c.coredns.authority[0]), "ns.dns."+tree, "ns.dns."+domain)
 				return when(ours == strings.ReplaceAll(theirs, "hostmaster."+tree, "hostmaster."+domain), facetAuthority)
 			},
 		},
@@ -284,7 +284,7 @@ func reverseDifferences() []difference {
 			name: "reverse names of no address",
 			why:  "They are nobody's in the cluster, and go to the routes as others do. CoreDNS serves in-addr.arpa and ip6.arpa whole.",
 			explains: func(c *comparison) facets {
-				forwarded := !c.us.msg.Authoritative && c.us.msg.Rcode == dns.RcodeNameError
+				forwarded := !c.nodeCache.msg.Authoritative && c.nodeCache.msg.Rcode == dns.RcodeNameError
 				return when(isReverse(c) && c.shape != shapeReverse && c.shape != shapeUnknown && forwarded, facetRcode|facetAA|facetsSections)
 			},
 		},
@@ -296,7 +296,7 @@ func reverseDifferences() []difference {
 				if !c.dangling {
 					return facetNone
 				}
-				forwarded := when(!c.us.msg.Authoritative, facetAA)
+				forwarded := when(!c.nodeCache.msg.Authoritative, facetAA)
 				return facetAnswer | when(c.rcodes(dns.RcodeSuccess, dns.RcodeNameError), facetRcode|facetAuthority|forwarded)
 			},
 		},
@@ -318,7 +318,7 @@ func sizeDifferences() []difference {
 			why: "RFC 2181 section 9: sets but those of addresses are left out whole, and TC is set only if one that was asked for is " +
 				"cut. CoreDNS cuts between any two records, compresses otherwise, and sets TC for additional ones as well.",
 			explains: func(c *comparison) facets {
-				return when(c.whole != nil && isCutWell(c), facetTC|facetAnswer|facetAdditional|facetOrder)
+				return when(c.whole != nil && isTruncatedCorrectly(c), facetTC|facetAnswer|facetAdditional|facetOrder)
 			},
 		},
 		{
@@ -326,7 +326,7 @@ func sizeDifferences() []difference {
 			why:  "RFC 2782: weights share the load between targets. CoreDNS counts the same target twice.",
 			explains: func(c *comparison) facets {
 				double := strings.HasSuffix(strings.ToLower(c.name), "hand.shop.svc."+domain)
-				return when(double && c.qtype == dns.TypeSRV && slices.Equal(withoutWeight(c.them.answer), withoutWeight(c.us.answer)), facetAnswer)
+				return when(double && c.qtype == dns.TypeSRV && slices.Equal(withoutWeight(c.coredns.answer), withoutWeight(c.nodeCache.answer)), facetAnswer)
 			},
 		},
 	}
@@ -341,17 +341,17 @@ func when(condition bool, f facets) facets {
 
 // rcodes tells whether those are the rcodes of CoreDNS and of node-cache.
 func (c *comparison) rcodes(them, us int) bool {
-	return c.them.msg.Rcode == them && c.us.msg.Rcode == us
+	return c.coredns.msg.Rcode == them && c.nodeCache.msg.Rcode == us
 }
 
-// usDeny tells whether node-cache says no with the rcode and a SOA record.
-func (c *comparison) usDeny(rcode int) bool {
-	return c.us.msg.Rcode == rcode && len(c.us.answer) == 0 && len(c.us.authority) == 1
+// nodeCacheDenies tells whether node-cache says no with the rcode and a SOA record.
+func (c *comparison) nodeCacheDenies(rcode int) bool {
+	return c.nodeCache.msg.Rcode == rcode && len(c.nodeCache.answer) == 0 && len(c.nodeCache.authority) == 1
 }
 
 // emptyNode tells whether CoreDNS says that the name does not exist, and node-cache that it has nothing.
 func (c *comparison) emptyNode() bool {
-	return c.them.msg.Rcode == dns.RcodeNameError && c.usDeny(dns.RcodeSuccess)
+	return c.coredns.msg.Rcode == dns.RcodeNameError && c.nodeCacheDenies(dns.RcodeSuccess)
 }
 
 // label is the i-th label of the name in lower case.
@@ -373,24 +373,24 @@ func sameInZone(c *comparison) bool {
 			return !isCluster(owner)
 		})
 	}
-	return slices.Equal(inZone(c.them.answer), inZone(c.us.answer)) && slices.Equal(inZone(c.them.authority), inZone(c.us.authority)) &&
-		slices.Equal(inZone(c.them.additional), inZone(c.us.additional))
+	return slices.Equal(inZone(c.coredns.answer), inZone(c.nodeCache.answer)) && slices.Equal(inZone(c.coredns.authority), inZone(c.nodeCache.authority)) &&
+		slices.Equal(inZone(c.coredns.additional), inZone(c.nodeCache.additional))
 }
 
 // isFollowed tells whether our answer is the alias and all that our answer for its target is.
 func isFollowed(c *comparison) bool {
-	us, tail := c.us.msg, c.followed.msg
+	us, tail := c.nodeCache.msg, c.followed.msg
 	if us.Rcode != tail.Rcode {
 		return false
 	}
 	if us.Rcode == dns.RcodeServerFailure {
-		return len(c.us.answer) == 0
+		return len(c.nodeCache.answer) == 0
 	}
 	if us.Truncated || tail.Truncated {
 		return us.Truncated // which is looked into over TCP
 	}
-	first, rest := 0, make([]string, 0, len(c.us.answer))
-	for _, text := range withoutTTL(folded(c.us.answer)) {
+	first, rest := 0, make([]string, 0, len(c.nodeCache.answer))
+	for _, text := range withoutTTL(folded(c.nodeCache.answer)) {
 		if text == strings.ToLower(c.name+"\tIN\tCNAME\t"+c.target) {
 			first++
 			continue
@@ -398,23 +398,23 @@ func isFollowed(c *comparison) bool {
 		rest = append(rest, text)
 	}
 	return first == 1 && slices.Equal(rest, withoutTTL(folded(c.followed.answer))) &&
-		slices.Equal(withoutTTL(folded(c.us.authority)), withoutTTL(folded(c.followed.authority))) &&
-		slices.Equal(withoutTTL(folded(c.us.additional)), withoutTTL(folded(c.followed.additional)))
+		slices.Equal(withoutTTL(folded(c.nodeCache.authority)), withoutTTL(folded(c.followed.authority))) &&
+		slices.Equal(withoutTTL(folded(c.nodeCache.additional)), withoutTTL(folded(c.followed.additional)))
 }
 
-// isCutWell tells whether our answer is a part of the whole one, within the limit, and not less than it must be.
-func isCutWell(c *comparison) bool {
-	if c.us.msg.Rcode != c.whole.msg.Rcode || c.us.size > c.via.limit() {
+// isTruncatedCorrectly tells whether our answer is a part of the whole one, within the limit, and not less than it must be.
+func isTruncatedCorrectly(c *comparison) bool {
+	if c.nodeCache.msg.Rcode != c.whole.msg.Rcode || c.nodeCache.size > c.via.limit() {
 		return false
 	}
-	answer, whole := withoutTTL(folded(c.us.answer)), withoutTTL(folded(c.whole.answer))
-	if c.us.msg.Truncated == slices.Equal(answer, whole) {
+	answer, whole := withoutTTL(folded(c.nodeCache.answer)), withoutTTL(folded(c.whole.answer))
+	if c.nodeCache.msg.Truncated == slices.Equal(answer, whole) {
 		return false // TC is for answers that are not whole
 	}
 	if addresses := c.qtype == dns.TypeA || c.qtype == dns.TypeAAAA; addresses && len(answer) == 0 {
 		return false // some addresses are better than none
 	}
-	return isPart(answer, whole) && isPart(withoutTTL(folded(c.us.additional)), withoutTTL(folded(c.whole.additional)))
+	return isPart(answer, whole) && isPart(withoutTTL(folded(c.nodeCache.additional)), withoutTTL(folded(c.whole.additional)))
 }
 
 func isPart(part, whole []string) bool {

@@ -59,7 +59,7 @@ cluster:
 		t.Fatal(err)
 	}
 	proctest.Start(t, "node-cache resolver", exec.Command(nodeCache, "resolver", "--config", file))
-	await(t, "node-cache is ready", func() bool { return isReady(t, admin) })
+	proctest.Eventually(t, limit, "node-cache is ready", func() bool { return isReady(t, admin) })
 	return addr
 }
 

@@ -18,8 +18,8 @@ const (
 	largeSet6 = 60
 )
 
-// handMadeSlices are what people and foreign controllers write.
-func handMadeSlices() []runtime.Object {
+// manualSlices are what people and foreign controllers write.
+func manualSlices() []runtime.Object {
 	return []runtime.Object{
 		newSlice("by-hand", "by-hand-1", slicePorts("http:80"),
 			endpoint("10.2.0.1"), endpoint("10.2.0.2", named("own")), endpoint("10.2.0.3", unready)),

@@ -68,14 +68,14 @@ func allTypes() (few, all []uint16) {
 // TestDifferential takes all the processors there are, and its variants come one after the other: it is not parallel.
 func TestDifferential(t *testing.T) {
 	c := kubetest.Start(t, kubetest.Options{Programs: programs, Controllers: true})
-	objects := worldObjects()
+	objects := clusterObjects()
 	kubetest.Apply(t, c, objects...)
 	waitForSlices(t, c, objects)
 	d := differential{
 		cluster: c, upstream: startUpstream(t),
 		total: tally{reasons: map[string]int{}},
 	}
-	list := subjects(append(objects, kubernetesService()))
+	list := subjects(append(objects, apiService()))
 	for i, v := range variants() {
 		t.Run(v.name, func(t *testing.T) {
 			p := d.start(t, &v)
@@ -88,7 +88,7 @@ func TestDifferential(t *testing.T) {
 			after := change(t, c, objects)
 			kubetest.Apply(t, c, sentinels()...)
 			p.waitForSentinels(t)
-			list = subjects(slices.Concat(after, sentinels(), objects, []runtime.Object{kubernetesService()}))
+			list = subjects(slices.Concat(after, sentinels(), objects, []runtime.Object{apiService()}))
 			d.compare(t, p, list, false)
 		})
 	}
@@ -109,16 +109,16 @@ type differential struct {
 }
 
 // start runs both servers in the variant until the test ends.
-func (d *differential) start(t *testing.T, v *variant) pair {
+func (d *differential) start(t *testing.T, v *variant) serverPair {
 	t.Helper()
-	return pair{
-		them: startCoreDNS(t, d.cluster, v.coredns, d.upstream),
-		us:   startResolver(t, d.cluster, v.settings, d.upstream),
+	return serverPair{
+		coredns:   startCoreDNS(t, d.cluster, v.coredns, d.upstream),
+		nodeCache: startResolver(t, d.cluster, v.settings, d.upstream),
 	}
 }
 
 // compare asks both servers for all names, of every type or of few.
-func (d *differential) compare(t *testing.T, p pair, list []subject, everyType bool) {
+func (d *differential) compare(t *testing.T, p serverPair, list []subject, everyType bool) {
 	t.Helper()
 	results, err := p.compareAll(questions(list, everyType))
 	if err != nil {
@@ -129,8 +129,8 @@ func (d *differential) compare(t *testing.T, p pair, list []subject, everyType b
 	d.total.add(&got)
 }
 
-// kubernetesService is the service that the API server makes for itself.
-func kubernetesService() runtime.Object {
+// apiService is the service that the API server makes for itself.
+func apiService() runtime.Object {
 	return newService("default", "kubernetes", at("10.96.0.1", "fd00:10:96::1"), ports("https:443"))
 }
 
@@ -200,7 +200,7 @@ func judge(t *testing.T, results []comparison) tally {
 			}
 		}
 		if left != 0 {
-			key := fmt.Sprintf("%s: %s (%s and %s)", c.shape, left, dns.RcodeToString[c.them.msg.Rcode], dns.RcodeToString[c.us.msg.Rcode])
+			key := fmt.Sprintf("%s: %s (%s and %s)", c.shape, left, dns.RcodeToString[c.coredns.msg.Rcode], dns.RcodeToString[c.nodeCache.msg.Rcode])
 			unexplained[key] = append(unexplained[key], c)
 		}
 	}

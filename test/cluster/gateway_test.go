@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // A gateway stands before the API server as a load balancer does: it ends TLS, speaks HTTP/2 to clients, and says 502 while
@@ -50,7 +51,7 @@ func startGateway(t *testing.T, c *kubetest.Cluster) *gateway {
 	t.Helper()
 	g := &gateway{held: new(bool), kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	g.epoch, g.cut = context.WithCancel(context.Background())
-	g.lead(t, c)
+	g.forwardTo(t, c)
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.Header.Del("Authorization")
@@ -75,7 +76,7 @@ func startGateway(t *testing.T, c *kubetest.Cluster) *gateway {
 		server.CloseClientConnections()
 		server.Close()
 	})
-	writeFile(t, g.kubeconfig, fmt.Sprintf(`apiVersion: v1
+	proctest.WriteFile(t, g.kubeconfig, fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters: [{name: gateway, cluster: {server: %q, insecure-skip-tls-verify: true}}]
 users: [{name: admin, user: {token: anything}}]
@@ -85,8 +86,8 @@ current-context: gateway
 	return g
 }
 
-// lead has the requests from now on go to the API server of a cluster.
-func (g *gateway) lead(t *testing.T, c *kubetest.Cluster) {
+// forwardTo has the requests from now on go to the API server of a cluster.
+func (g *gateway) forwardTo(t *testing.T, c *kubetest.Cluster) {
 	t.Helper()
 	target, err := url.Parse(c.Server())
 	if err != nil {

@@ -41,7 +41,7 @@ func TestInvalidate(t *testing.T) { //nolint:tparallel // the API server is gone
 	i.lines = []string{"resolver: central", central(coredns), "ranges: [10.96.0.0/12]"}
 	i.without = startReady(t, settings{cluster: i.lines})
 	i.with = startReady(t, settings{cluster: i.asUser(account)})
-	await(t, "services are in sync", func() bool { return i.with.status(t).kind(t, "service").Synced })
+	proctest.Eventually(t, limit, "services are in sync", func() bool { return i.with.status(t).kind(t, "service").Synced })
 	if s := i.with.status(t); len(s.Problems) > 0 || len(s.Cluster.Kinds) != 1 {
 		t.Errorf("/status: problems %+v, kinds %+v; want none, and services alone", s.Problems, s.Cluster.Kinds)
 	}
@@ -49,9 +49,9 @@ func TestInvalidate(t *testing.T) { //nolint:tparallel // the API server is gone
 		t.Errorf("/status without: %d requests to the API server, kinds %+v; want none", s.Cluster.Requests, s.Cluster.Kinds)
 	}
 	time.Sleep(settled) // the events of the first list
-	t.Run("services", i.services)
-	t.Run("namespace", i.namespace)
-	t.Run("no API server", i.noServer)
+	t.Run("services", i.testServices)
+	t.Run("namespace", i.testNamespace)
+	t.Run("no API server", i.testNoServer)
 }
 
 // invalidation is a cluster, and agents that ask a central resolver.
@@ -70,7 +70,7 @@ func (i *invalidation) asUser(name string) []string {
 // is slow at times.
 func (n *node) ask(name string, qtype uint16) func() string {
 	return func() string {
-		said, _, _ := strings.Cut(n.says(name, qtype), " ede=")
+		said, _, _ := strings.Cut(n.answerText(name, qtype), " ede=")
 		return said
 	}
 }
@@ -78,20 +78,20 @@ func (n *node) ask(name string, qtype uint16) func() string {
 // A watched is a name whose answer a change may give another.
 type watched struct {
 	name  string
-	truth *life
-	*witness
+	truth *stateHistory
+	*nameWatcher
 }
 
 // watch asks for the name, which does not exist yet, until end.
 func (n *node) watch(name string, qtype uint16) *watched {
-	w := &watched{name: name, truth: &life{states: []string{"NXDOMAIN"}}}
-	w.witness = watchAnswers(name, w.truth, n.ask(name, qtype))
+	w := &watched{name: name, truth: &stateHistory{states: []string{"NXDOMAIN"}}}
+	w.nameWatcher = watchAnswers(name, w.truth, n.ask(name, qtype))
 	return w
 }
 
-// services makes services, deletes them and makes them again with another address, at each of which their names and the
+// testServices makes services, deletes them and makes them again with another address, at each of which their names and the
 // reverse names are asked for 100 times a second. No answer is older than the one before.
-func (i *invalidation) services(t *testing.T) {
+func (i *invalidation) testServices(t *testing.T) {
 	const lanes, rounds = 3, 3
 	var with, without times
 	var tasks sync.WaitGroup
@@ -109,7 +109,7 @@ func (i *invalidation) services(t *testing.T) {
 	}
 	proctest.Figure(t, "%d answers changed, central resolver CoreDNS: right after %s", len(with.list), with.spread())
 	proctest.Figure(t, "%d answers changed, without cluster.invalidate: right after %s", len(without.list), without.spread())
-	if got := with.at(50); got > time.Second || got >= without.at(50) {
+	if got := with.percentile(50); got > time.Second || got >= without.percentile(50) {
 		t.Errorf("right after %s with events and %s without", with.spread(), without.spread())
 	}
 	if cached := i.with.status(t).Queries.BySource["cache"]; cached == 0 {
@@ -129,8 +129,8 @@ func (s *times) add(d time.Duration) {
 	s.list = append(s.list, d)
 }
 
-// at gives the time within which so many of a hundred were done.
-func (s *times) at(percent int) time.Duration {
+// percentile gives the time within which so many of a hundred were done.
+func (s *times) percentile(percent int) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	slices.Sort(s.list)
@@ -139,11 +139,11 @@ func (s *times) at(percent int) time.Duration {
 
 // spread is the distribution in words.
 func (s *times) spread() string {
-	return fmt.Sprintf("%s (median), %s (90 %%), %s (longest)", s.at(50), s.at(90), s.at(100))
+	return fmt.Sprintf("%s (median), %s (90 %%), %s (longest)", s.percentile(50), s.percentile(90), s.percentile(100))
 }
 
-// reaches waits until every one of the names has seen its state, and takes down how long each took.
-func reaches(t *testing.T, took *times, states map[*watched]int) {
+// awaitStates waits until every one of the names has seen its state, and takes down how long each took.
+func awaitStates(t *testing.T, took *times, states map[*watched]int) {
 	t.Helper()
 	var tasks sync.WaitGroup
 	for w, state := range states {
@@ -195,7 +195,7 @@ func (i *invalidation) serviceLife(t *testing.T, n *node, took *times, pause tim
 			t.Error(err)
 			break
 		}
-		reaches(t, took, map[*watched]int{forward: state + 1, pointer: 1 + state%2})
+		awaitStates(t, took, map[*watched]int{forward: state + 1, pointer: 1 + state%2})
 	}
 	for _, w := range append(reverse, forward) {
 		w.end(t)
@@ -211,8 +211,8 @@ func reverseOf(addr netip.Addr) string {
 	return name
 }
 
-// namespace is known by its services: the first makes it exist, the last one's end has it asked for again.
-func (i *invalidation) namespace(t *testing.T) {
+// testNamespace is known by its services: the first makes it exist, the last one's end has it asked for again.
+func (i *invalidation) testNamespace(t *testing.T) {
 	const space, name = "born.svc.cluster.local.", "web.born.svc.cluster.local."
 	client := i.cluster.Client().CoreV1()
 	itself, service := i.with.watch(space, dns.TypeA), i.with.watch(name, dns.TypeA)
@@ -222,14 +222,14 @@ func (i *invalidation) namespace(t *testing.T) {
 	kubetest.Apply(t, i.cluster, kubetest.Namespace("born"))
 	kubetest.Apply(t, i.cluster, newService("born", "web", at("10.98.200.1"), ports("http:80")))
 	var made, gone times
-	reaches(t, &made, map[*watched]int{itself: 1, service: 1})
+	awaitStates(t, &made, map[*watched]int{itself: 1, service: 1})
 	time.Sleep(settled)
 	service.truth.begin("NXDOMAIN")
 	if err := client.Services("born").Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	reaches(t, &gone, map[*watched]int{service: 2})
-	proctest.Figure(t, "a namespace with a service: both are known after %s, and the service is gone after %s", made.at(100), gone.at(100))
+	awaitStates(t, &gone, map[*watched]int{service: 2})
+	proctest.Figure(t, "a namespace with a service: both are known after %s, and the service is gone after %s", made.percentile(100), gone.percentile(100))
 	itself.truth.begin("NXDOMAIN")
 	if err := client.Namespaces().Delete(t.Context(), "born", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -238,19 +238,19 @@ func (i *invalidation) namespace(t *testing.T) {
 	if _, err := client.Namespaces().Finalize(t.Context(), born, metav1.UpdateOptions{}); err != nil { // as a controller does
 		t.Fatal(err)
 	}
-	reaches(t, &gone, map[*watched]int{itself: 2}) // no service tells of that: it takes the TTL of what was kept
+	awaitStates(t, &gone, map[*watched]int{itself: 2}) // no service tells of that: it takes the TTL of what was kept
 	itself.end(t)
 	service.end(t)
 }
 
-// noServer takes the API server away: what is asked is answered as long as the central resolver can, also by an agent that
+// testNoServer takes the API server away: what is asked is answered as long as the central resolver can, also by an agent that
 // starts meanwhile. When it is there again, changes are heard of again.
-func (i *invalidation) noServer(t *testing.T) {
-	var list []inquiry
+func (i *invalidation) testNoServer(t *testing.T) {
+	var list []expectedQuery
 	for _, q := range steady() {
 		if q.qtype != dns.TypeSRV {
 			// A server that starts has the CPUs, and after 200 ms the agent gives what it kept (serveStale.after).
-			q.right = append(q.right, pastTime(q.right[0]))
+			q.right = append(q.right, staleText(q.right[0]))
 			list = append(list, q)
 		}
 	}
@@ -260,12 +260,12 @@ func (i *invalidation) noServer(t *testing.T) {
 	// A server that has just started forbids all to everybody but the administrator for a moment.
 	restarted := startReady(t, settings{cluster: i.asUser(kubetest.Admin)})
 	for _, q := range list {
-		restarted.expect(t, saying{q.name, q.qtype, q.right[0]})
+		restarted.expect(t, expectedAnswer{q.name, q.qtype, q.right[0]})
 	}
 	if err := i.cluster.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "services are in sync", func() bool { return restarted.status(t).kind(t, "service").Synced })
+	proctest.Eventually(t, limit, "services are in sync", func() bool { return restarted.status(t).kind(t, "service").Synced })
 	both := []*node{i.with, restarted}
 	var before []int
 	for _, n := range both {
@@ -273,7 +273,7 @@ func (i *invalidation) noServer(t *testing.T) {
 	}
 	kubetest.Apply(t, i.cluster, shopService("again", "10.98.201.1"))
 	for k, n := range both { // CoreDNS, which they ask, may hear of it half a minute later
-		await(t, "changes are heard of again", func() bool { return n.status(t).kind(t, "service").Events > before[k] })
+		proctest.Eventually(t, limit, "changes are heard of again", func() bool { return n.status(t).kind(t, "service").Events > before[k] })
 	}
 	load.end(t)
 }
@@ -302,9 +302,9 @@ func TestEventsOfLocalZone(t *testing.T) {
 	n := startReady(t, settings{cluster: local(kubeconfig(c.Kubeconfig(account)), central(addr))})
 	time.Sleep(settled) // the events of the first list
 	const nobody = "nobody.svc.cluster.local."
-	n.expect(t, saying{setName, dns.TypeA, "NOERROR 192.0.2.1"}, saying{nobody, dns.TypeA, "NOERROR 192.0.2.1"})
+	n.expect(t, expectedAnswer{setName, dns.TypeA, "NOERROR 192.0.2.1"}, expectedAnswer{nobody, dns.TypeA, "NOERROR 192.0.2.1"})
 	last.Store(2)
-	n.expect(t, saying{setName, dns.TypeA, "NOERROR 192.0.2.1"}, saying{nobody, dns.TypeA, "NOERROR 192.0.2.1"})
+	n.expect(t, expectedAnswer{setName, dns.TypeA, "NOERROR 192.0.2.1"}, expectedAnswer{nobody, dns.TypeA, "NOERROR 192.0.2.1"})
 	db, err := c.Client().CoreV1().Services("shop").Get(t.Context(), "db", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -314,7 +314,7 @@ func TestEventsOfLocalZone(t *testing.T) {
 	if _, err := c.Client().CoreV1().Services("shop").Update(t.Context(), db, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	n.awaitSays(t, setName, "NOERROR 192.0.2.2")
+	n.awaitAnswer(t, setName, "NOERROR 192.0.2.2")
 	proctest.Figure(t, "local mode: what a central resolver said of a service is dropped %s after the service changed", time.Since(began).Round(time.Millisecond))
-	n.expect(t, saying{nobody, dns.TypeA, "NOERROR 192.0.2.1"})
+	n.expect(t, expectedAnswer{nobody, dns.TypeA, "NOERROR 192.0.2.1"})
 }

@@ -51,7 +51,7 @@ func TestKubeProxy(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			p := newProxied(t)
-			o := kubetest.KubeProxyOptions{Mode: tt.mode, Enter: p.lab.Node.Enter}
+			o := kubetest.KubeProxyOptions{Mode: tt.mode, Enter: p.network.Node.Enter}
 			if tt.mode == "iptables" {
 				o.Programs = iptablesPrograms(t, tt.backend)
 			}
@@ -108,14 +108,14 @@ func dnsService(upstream *nodelab.Host) []runtime.Object {
 
 // proxied is a node with kube-proxy.
 type proxied struct {
-	lab    *nodelab.Lab
-	config string
+	network *nodelab.Lab
+	config  string
 }
 
 func newProxied(t *testing.T) *proxied {
 	t.Helper()
-	p := &proxied{lab: nodelab.ForTest(t, nodelab.Options{}), config: filepath.Join(t.TempDir(), "node-cache.yaml")}
-	up := p.lab.Upstream
+	p := &proxied{network: nodelab.ForTest(t, nodelab.Options{}), config: filepath.Join(t.TempDir(), "node-cache.yaml")}
+	up := p.network.Upstream
 	for addr, name := range map[netip.AddrPort]string{
 		netip.AddrPortFrom(up.IPv4, endpointPort): "central", netip.AddrPortFrom(up.IPv6, endpointPort): "central",
 		netip.AddrPortFrom(up.IPv4, 5300): "agent",
@@ -126,7 +126,7 @@ func newProxied(t *testing.T) *proxied {
 		}
 		t.Cleanup(s.Close)
 	}
-	writeFile(t, p.config, fmt.Sprintf(`
+	proctest.WriteFile(t, p.config, fmt.Sprintf(`
 listen: {addresses: [169.254.20.10, "fd00:20::10"], port: 53}
 interface: {manage: true}
 intercept: {manage: true, mode: transparent, services: [%q, %q]}
@@ -141,9 +141,9 @@ func (p *proxied) test(t *testing.T, backend string) {
 	t.Helper()
 	p.await(t, "central", 15*time.Second)
 	for _, kill := range []bool{false, true} {
-		a := proctest.Start(t, "node-cache agent", p.lab.Node.Command(t.Context(), nodeCache, "agent", "--config", p.config))
+		a := proctest.Start(t, "node-cache agent", p.network.Node.Command(t.Context(), nodeCache, "agent", "--config", p.config))
 		p.await(t, "agent", 15*time.Second)
-		await(t, "the agent says that it uses "+backend, func() bool { return strings.Contains(a.Stderr.String(), backend) })
+		proctest.Eventually(t, limit, "the agent says that it uses "+backend, func() bool { return strings.Contains(a.Stderr.String(), backend) })
 		p.all(t, "agent")
 		meter := p.meter(t)
 		if kill {
@@ -163,7 +163,7 @@ func (p *proxied) meter(t *testing.T) []*nodelab.Meter {
 	var meters []*nodelab.Meter
 	for _, a := range []netip.Addr{dnsIPv4, dnsIPv6} {
 		m, err := nodelab.StartMeter(nodelab.MeterConfig{
-			Host: p.lab.Pods[0], Target: netip.AddrPortFrom(a, 53), Loads: []nodelab.Load{{Network: "udp", Fresh: true, Rate: 50}},
+			Host: p.network.Pods[0], Target: netip.AddrPortFrom(a, 53), Loads: []nodelab.Load{{Network: "udp", Fresh: true, Rate: 50}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -181,7 +181,7 @@ func passesTo(t *testing.T, meters []*nodelab.Meter, who string, end time.Time) 
 	t.Helper()
 	const lapse = 3500 * time.Millisecond
 	for _, m := range meters {
-		await(t, who+" answers after the agent's end", func() bool {
+		proctest.Eventually(t, limit, who+" answers after the agent's end", func() bool {
 			_, ok := m.FirstBy(0, who, end)
 			return ok
 		}, func() string { return m.Report().String() })
@@ -214,7 +214,7 @@ func (p *proxied) await(t *testing.T, who string, limit time.Duration) {
 	deadline := time.Now().Add(limit)
 	for _, a := range []netip.Addr{dnsIPv4, dnsIPv6} {
 		for {
-			got, err := nodelab.Ask(p.lab.Pods[0], netip.AddrPortFrom(a, 53), "udp")
+			got, err := nodelab.Ask(p.network.Pods[0], netip.AddrPortFrom(a, 53), "udp")
 			if got == who {
 				break
 			}
@@ -229,7 +229,7 @@ func (p *proxied) await(t *testing.T, who string, limit time.Duration) {
 // all asks from every pod and the node.
 func (p *proxied) all(t *testing.T, who string) {
 	t.Helper()
-	for _, from := range append([]*nodelab.Host{p.lab.Node}, p.lab.Pods...) {
+	for _, from := range append([]*nodelab.Host{p.network.Node}, p.network.Pods...) {
 		for _, a := range []netip.Addr{dnsIPv4, dnsIPv6} {
 			for _, network := range []string{"udp", "tcp"} {
 				if got, err := nodelab.Ask(from, netip.AddrPortFrom(a, 53), network); got != who || err != nil {

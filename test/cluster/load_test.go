@@ -16,8 +16,8 @@ import (
 // perSecond is the rate of every load. It leaves a small machine to the programs under test.
 const perSecond = 100
 
-// An inquiry is a question of a load, and the answers of which each is right, in words.
-type inquiry struct {
+// An expectedQuery is a question of a load, and the answers of which each is right, in words.
+type expectedQuery struct {
 	name  string
 	qtype uint16
 	right []string
@@ -37,7 +37,7 @@ type load struct {
 }
 
 // startLoad asks the inquiries that next gives for 0, 1, 2 … until [load.end]. Each query has a socket of its own.
-func startLoad(t *testing.T, addr netip.AddrPort, next func(i int) inquiry) *load {
+func startLoad(t *testing.T, addr netip.AddrPort, next func(i int) expectedQuery) *load {
 	t.Helper()
 	l := &load{addr: addr, began: time.Now(), quit: make(chan struct{})}
 	l.stop = sync.OnceFunc(func() {
@@ -62,13 +62,13 @@ func startLoad(t *testing.T, addr netip.AddrPort, next func(i int) inquiry) *loa
 }
 
 // inTurn asks the same questions over and over.
-func inTurn(list ...inquiry) func(int) inquiry {
-	return func(i int) inquiry { return list[i%len(list)] }
+func inTurn(list ...expectedQuery) func(int) expectedQuery {
+	return func(i int) expectedQuery { return list[i%len(list)] }
 }
 
-func (l *load) ask(q *inquiry) {
+func (l *load) ask(q *expectedQuery) {
 	at := time.Since(l.began)
-	got := says(l.addr, q.name, q.qtype)
+	got := answerText(l.addr, q.name, q.qtype)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked++

@@ -40,7 +40,7 @@ func startExamples(t *testing.T) (n *node, folder string) {
 		}
 		text = strings.Replace(text, old, now, 1)
 	}
-	writeFile(t, n.config, text+fmt.Sprintf("admin: {address: %q}\n", n.settings.admin))
+	proctest.WriteFile(t, n.config, text+fmt.Sprintf("admin: {address: %q}\n", n.settings.admin))
 	n.Process = proctest.Start(t, "node-cache agent", exec.Command(nodeCache, "agent", "--config", n.config))
 	t.Cleanup(func() { n.stop(t) })
 	n.awaitReady(t)
@@ -124,10 +124,10 @@ func (n *node) editShop(t *testing.T, file string) {
 				t.Fatal(err)
 			}
 		} else {
-			writeFile(t, file, changed)
+			proctest.WriteFile(t, file, changed)
 		}
 		edited := time.Now()
-		n.awaitSays(t, webName, "NOERROR "+address)
+		n.awaitAnswer(t, webName, "NOERROR "+address)
 		took.add(time.Since(edited))
 	}
 	t.Logf("%d edits of a file: right after %s", edits, took.spread())
@@ -135,9 +135,9 @@ func (n *node) editShop(t *testing.T, file string) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	n.awaitSays(t, webName, "NXDOMAIN")
-	writeFile(t, file, text)
-	n.awaitSays(t, webName, "NOERROR 10.96.10.1")
+	n.awaitAnswer(t, webName, "NXDOMAIN")
+	proctest.WriteFile(t, file, text)
+	n.awaitAnswer(t, webName, "NOERROR 10.96.10.1")
 }
 
 // TestManifestProblems breaks files beside good ones.
@@ -145,8 +145,8 @@ func TestManifestProblems(t *testing.T) {
 	t.Parallel()
 	n, folder := startExamples(t)
 	held := startLoad(t, n.settings.addr, inTurn(
-		inquiry{"db.shop.svc.cluster.local.", dns.TypeA, []string{"NOERROR 10.244.1.10 10.244.2.10 10.244.3.10"}},
-		inquiry{webName, dns.TypeA, []string{"NOERROR 10.96.10.1"}},
+		expectedQuery{"db.shop.svc.cluster.local.", dns.TypeA, []string{"NOERROR 10.244.1.10 10.244.2.10 10.244.3.10"}},
+		expectedQuery{webName, dns.TypeA, []string{"NOERROR 10.96.10.1"}},
 	))
 	for name, text := range map[string]string{
 		"garbage.yaml": "{ this is : [ no YAML\n",
@@ -167,16 +167,16 @@ spec: {clusterIP: 10.96.20.2}
 `,
 		"binary.yaml": "\x00\xff\xfe",
 	} {
-		writeFile(t, filepath.Join(folder, name), text)
+		proctest.WriteFile(t, filepath.Join(folder, name), text)
 	}
 	// A slip in a file that was good takes nothing away.
 	shop := readFile(t, filepath.Join(folder, "shop.yaml"))
-	writeFile(t, filepath.Join(folder, "shop.yaml"), strings.ReplaceAll(shop, "10.96.10.1", "10.96.10.x"))
-	n.awaitSays(t, "good.shop.svc.cluster.local.", "NOERROR 10.96.20.1")
-	n.awaitSays(t, "good-too.shop.svc.cluster.local.", "NOERROR 10.96.20.2")
-	n.expect(t, saying{"bad.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN"})
+	proctest.WriteFile(t, filepath.Join(folder, "shop.yaml"), strings.ReplaceAll(shop, "10.96.10.1", "10.96.10.x"))
+	n.awaitAnswer(t, "good.shop.svc.cluster.local.", "NOERROR 10.96.20.1")
+	n.awaitAnswer(t, "good-too.shop.svc.cluster.local.", "NOERROR 10.96.20.2")
+	n.expect(t, expectedAnswer{"bad.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN"})
 	files := map[string]int{"garbage.yaml": 1, "mixed.yaml": 2, "binary.yaml": 1, "shop.yaml": 2}
-	await(t, "each broken file is named", func() bool { return len(n.problemFiles(t)) == len(files) },
+	proctest.Eventually(t, limit, "each broken file is named", func() bool { return len(n.problemFiles(t)) == len(files) },
 		func() string { return fmt.Sprintf("named are %v", n.problemFiles(t)) })
 	if diff := cmp.Diff(files, n.problemFiles(t)); diff != "" {
 		t.Errorf("files and documents with problems (-want +got):\n%s", diff)
@@ -185,7 +185,7 @@ spec: {clusterIP: 10.96.20.2}
 		t.Errorf("/status names the problems %+v, want that there are some with the manifests", s.Problems)
 	}
 	for file := range files { // what it wrote is on its way through a pipe
-		await(t, "the log names "+file, func() bool { return strings.Contains(n.Stderr.String(), file) })
+		proctest.Eventually(t, limit, "the log names "+file, func() bool { return strings.Contains(n.Stderr.String(), file) })
 	}
 	if !n.ready() {
 		t.Error("not ready with problems in some files")
@@ -195,9 +195,9 @@ spec: {clusterIP: 10.96.20.2}
 			t.Fatal(err)
 		}
 	}
-	writeFile(t, filepath.Join(folder, "shop.yaml"), shop)
-	await(t, "no problem is left", func() bool { return len(n.status(t).Problems) == 0 })
-	n.awaitSays(t, "good.shop.svc.cluster.local.", "NXDOMAIN")
+	proctest.WriteFile(t, filepath.Join(folder, "shop.yaml"), shop)
+	proctest.Eventually(t, limit, "no problem is left", func() bool { return len(n.status(t).Problems) == 0 })
+	n.awaitAnswer(t, "good.shop.svc.cluster.local.", "NXDOMAIN")
 	held.end(t)
 }
 

@@ -46,10 +46,10 @@ func TestModes(t *testing.T) { //nolint:tparallel // they count the queries of t
 	for _, pod := range []string{firstPod, secondPod, lastPod} {
 		m.resolvers[pod] = m.startResolver(t, pod)
 	}
-	t.Run("resolver", m.resolver)
-	t.Run("local with addresses", m.localByAddresses)
-	t.Run("central", m.central)
-	t.Run("local with a service", m.localByService)
+	t.Run("resolver", m.testResolver)
+	t.Run("local with addresses", m.testLocalByAddresses)
+	t.Run("central", m.testCentral)
+	t.Run("local with a service", m.testLocalByService)
 }
 
 // modes is a cluster with central resolvers.
@@ -83,8 +83,8 @@ func (m *modes) startResolver(t *testing.T, pod string) *node {
 	})
 }
 
-// asked counts the queries that each resolver has had.
-func (m *modes) asked(t *testing.T) map[string]int {
+// queryCounts counts the queries that each resolver has had.
+func (m *modes) queryCounts(t *testing.T) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
 	for pod, n := range m.resolvers {
@@ -101,11 +101,11 @@ const (
 	behindWeb = "10-1-3-1." + webName
 )
 
-// resolver asks a central resolver itself.
-func (m *modes) resolver(t *testing.T) {
+// testResolver asks a central resolver itself.
+func (m *modes) testResolver(t *testing.T) {
 	n := m.resolvers[firstPod]
 	n.expectSteady(t)
-	n.expect(t, saying{behindWeb, dns.TypeA, "NOERROR 10.1.3.1"}, saying{corpName, dns.TypeA, "NOERROR 192.0.2.9"})
+	n.expect(t, expectedAnswer{behindWeb, dns.TypeA, "NOERROR 10.1.3.1"}, expectedAnswer{corpName, dns.TypeA, "NOERROR 192.0.2.9"})
 	records, err := transferFrom(n.settings.addr, "127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
@@ -122,13 +122,13 @@ func (m *modes) resolver(t *testing.T) {
 	}
 	// Queries are counted after they are answered, and the next ones are to be counted from here.
 	asked := len(steady()) + 4
-	await(t, fmt.Sprintf("%d queries are counted", asked), func() bool { return n.status(t).Queries.Total == asked },
+	proctest.Eventually(t, limit, fmt.Sprintf("%d queries are counted", asked), func() bool { return n.status(t).Queries.Total == asked },
 		func() string { return fmt.Sprintf("%d are", n.status(t).Queries.Total) })
 }
 
 // transferFrom transfers the zone to a client with this address.
 func transferFrom(server netip.AddrPort, client string) ([]string, error) {
-	d := &dns.Client{Net: "tcp", Timeout: clientPatience}
+	d := &dns.Client{Net: "tcp", Timeout: clientTimeout}
 	d.Dialer = dialerFrom(client)
 	conn, err := d.DialContext(context.Background(), server.String())
 	if err != nil {
@@ -154,18 +154,18 @@ func transferFrom(server netip.AddrPort, client string) ([]string, error) {
 // itself is the queries by which an agent finds out whether an upstream that it uses for the first time leads back to it.
 const itself = 1
 
-// localByAddresses has an agent that knows the cluster, and a resolver for the rest.
-func (m *modes) localByAddresses(t *testing.T) {
+// testLocalByAddresses has an agent that knows the cluster, and a resolver for the rest.
+func (m *modes) testLocalByAddresses(t *testing.T) {
 	n := startReady(t, settings{cluster: local(m.api, central(m.resolvers[firstPod].settings.addr))})
-	before := m.asked(t)
+	before := m.queryCounts(t)
 	n.expectSteady(t)
-	if diff := cmp.Diff(before, m.asked(t)); diff != "" {
+	if diff := cmp.Diff(before, m.queryCounts(t)); diff != "" {
 		t.Errorf("names of the node's own zone were asked elsewhere (-want +got):\n%s", diff)
 	}
 	n.expect(t,
-		saying{corpName, dns.TypeA, "NOERROR 192.0.2.9"},
-		saying{behindWeb, dns.TypeA, "NOERROR 10.1.3.1"},
-		saying{"10-1-3-2." + webName, dns.TypeA, "NXDOMAIN"},
+		expectedAnswer{corpName, dns.TypeA, "NOERROR 192.0.2.9"},
+		expectedAnswer{behindWeb, dns.TypeA, "NOERROR 10.1.3.1"},
+		expectedAnswer{"10-1-3-2." + webName, dns.TypeA, "NXDOMAIN"},
 	)
 	m.expectAsked(t, n, before, firstPod, 3)
 }
@@ -177,8 +177,8 @@ func (m *modes) expectAsked(t *testing.T, n *node, before map[string]int, pod st
 	t.Helper()
 	least := before[pod] + queries + itself
 	var got map[string]int
-	await(t, fmt.Sprintf("%s has had %d queries", pod, least), func() bool {
-		got = m.asked(t)
+	proctest.Eventually(t, limit, fmt.Sprintf("%s has had %d queries", pod, least), func() bool {
+		got = m.queryCounts(t)
 		return got[pod] >= least
 	}, func() string { return fmt.Sprintf("queries at the central resolvers: %v", got) })
 	e := n.status(t).endpoint(t, pod)
@@ -193,17 +193,17 @@ func (m *modes) expectAsked(t *testing.T, n *node, before map[string]int, pod st
 	}
 }
 
-// central has an agent that knows nothing of the cluster.
-func (m *modes) central(t *testing.T) {
+// testCentral has an agent that knows nothing of the cluster.
+func (m *modes) testCentral(t *testing.T) {
 	n := startReady(t, settings{cluster: []string{
 		"resolver: central", "ranges: [10.96.0.0/12]", central(m.resolvers[secondPod].settings.addr),
 	}})
-	before := m.asked(t)
+	before := m.queryCounts(t)
 	n.expectSteady(t)
 	n.expectSteady(t) // from the cache
-	n.expect(t, saying{corpName, dns.TypeA, "NOERROR 192.0.2.9"}, saying{behindWeb, dns.TypeA, "NOERROR 10.1.3.1"})
+	n.expect(t, expectedAnswer{corpName, dns.TypeA, "NOERROR 192.0.2.9"}, expectedAnswer{behindWeb, dns.TypeA, "NOERROR 10.1.3.1"})
 	m.expectAsked(t, n, before, secondPod, len(steady())+2)
-	await(t, "every query is counted", func() bool { return n.status(t).Queries.Total == 2*len(steady())+2 },
+	proctest.Eventually(t, limit, "every query is counted", func() bool { return n.status(t).Queries.Total == 2*len(steady())+2 },
 		func() string { return fmt.Sprintf("%d are", n.status(t).Queries.Total) })
 	if s := n.status(t); s.Cluster.Requests != 0 || s.Queries.BySource["cache"] != len(steady()) {
 		t.Errorf("%d requests to the API server, answers by source %v, want none and %d from the cache",
@@ -216,18 +216,18 @@ func centralSlice(endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice 
 	return inNamespace("kube-system", newSlice("kube-dns", "kube-dns-1", slicePorts("dns:53/UDP", "dns-tcp:53"), endpoints...))
 }
 
-// localByService has an agent that follows the endpoints of the central resolvers' service through a roll-out, while
+// testLocalByService has an agent that follows the endpoints of the central resolvers' service through a roll-out, while
 // every query needs one of them.
-func (m *modes) localByService(t *testing.T) {
+func (m *modes) testLocalByService(t *testing.T) {
 	kubetest.Apply(t, m.cluster, newService("kube-system", "kube-dns", at(lastPod), ports("dns:53/UDP", "dns-tcp:53")),
 		centralSlice(endpoint(firstPod)))
 	const service = "central: {service: kube-system/kube-dns}"
 	startReady(t, settings{cluster: []string{"resolver: central", "ranges: [10.96.0.0/12]", m.api, service}}).expectSteady(t)
 	n := startReady(t, settings{cluster: local(m.api, service)})
-	ask := startLoad(t, n.settings.addr, func(i int) inquiry {
-		return inquiry{fmt.Sprintf("n%d.corp.cluster.local.", i), dns.TypeA, []string{"NOERROR 192.0.2.9"}}
+	ask := startLoad(t, n.settings.addr, func(i int) expectedQuery {
+		return expectedQuery{fmt.Sprintf("n%d.corp.cluster.local.", i), dns.TypeA, []string{"NOERROR 192.0.2.9"}}
 	})
-	m.onlyAsked(t, n, m.asked(t), []string{firstPod})
+	m.onlyAsked(t, n, m.queryCounts(t), []string{firstPod})
 	for _, step := range []struct {
 		name      string
 		endpoints []discoveryv1.Endpoint
@@ -265,7 +265,7 @@ func (m *modes) localByService(t *testing.T) {
 		if m.resolvers[firstPod].Ended() && strings.HasPrefix(step.name, "the first comes") {
 			m.resolvers[firstPod] = m.startResolver(t, firstPod)
 		}
-		since := m.asked(t)
+		since := m.queryCounts(t)
 		kubetest.Apply(t, m.cluster, centralSlice(step.endpoints...))
 		if !t.Run(step.name, func(t *testing.T) { m.onlyAsked(t, n, since, step.asked, step.also...) }) {
 			break
@@ -289,11 +289,11 @@ func (n *node) hang() {
 func (m *modes) onlyAsked(t *testing.T, n *node, since map[string]int, want []string, tolerated ...string) {
 	t.Helper()
 	var strays, missing []string
-	await(t, fmt.Sprintf("only %q are asked", want), func() bool {
-		before := m.asked(t)
+	proctest.Eventually(t, limit, fmt.Sprintf("only %q are asked", want), func() bool {
+		before := m.queryCounts(t)
 		time.Sleep(time.Second)
 		strays, missing = nil, nil
-		for pod, count := range m.asked(t) {
+		for pod, count := range m.queryCounts(t) {
 			switch wanted := slices.Contains(want, pod); {
 			case wanted && count == since[pod]:
 				missing = append(missing, pod)

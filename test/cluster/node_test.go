@@ -94,7 +94,7 @@ func (n *node) launch(t *testing.T, flags ...string) {
 	cmd.Env = append(os.Environ(), n.settings.env...)
 	n.Process = proctest.Start(t, "node-cache "+n.settings.command, cmd)
 	t.Cleanup(func() { n.stop(t) })
-	await(t, "the admin server answers", func() bool {
+	proctest.Eventually(t, limit, "the admin server answers", func() bool {
 		if n.Ended() {
 			t.Fatalf("node-cache ended: %v", n.Err())
 		}
@@ -113,7 +113,7 @@ func startReady(t *testing.T, s settings) *node {
 
 func (n *node) awaitReady(t *testing.T) {
 	t.Helper()
-	await(t, "node-cache is ready", n.ready)
+	proctest.Eventually(t, limit, "node-cache is ready", n.ready)
 }
 
 func (n *node) ready() bool {
@@ -124,18 +124,7 @@ func (n *node) ready() bool {
 // write puts the settings into the configuration file, as an editor that renames does.
 func (n *node) write(t *testing.T) {
 	t.Helper()
-	writeFile(t, n.config, n.settings.yaml())
-}
-
-// writeFile replaces a file in one step.
-func writeFile(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	proctest.WriteFile(t, n.config, n.settings.yaml())
 }
 
 // stop asks node-cache to end and expects a clean exit. Stopping twice is harmless.
@@ -254,31 +243,33 @@ func (s status) endpoint(t *testing.T, ip string) endpointStatus {
 	return endpointStatus{}
 }
 
-// says asks over UDP and puts the answer in words: see [inWords].
-func (n *node) says(name string, qtype uint16) string { return says(n.settings.addr, name, qtype) }
+// answerText asks over UDP and puts the answer in words: see [inWords].
+func (n *node) answerText(name string, qtype uint16) string {
+	return answerText(n.settings.addr, name, qtype)
+}
 
-// awaitSays asks for the IPv4 addresses again and again until the answer is as wanted.
-func (n *node) awaitSays(t *testing.T, name, want string) {
+// awaitAnswer asks for the IPv4 addresses again and again until the answer is as wanted.
+func (n *node) awaitAnswer(t *testing.T, name, want string) {
 	t.Helper()
 	var got string
-	await(t, fmt.Sprintf("%s is %q", name, want), func() bool {
-		got = n.says(name, dns.TypeA)
+	proctest.Eventually(t, limit, fmt.Sprintf("%s is %q", name, want), func() bool {
+		got = n.answerText(name, dns.TypeA)
 		return got == want
 	}, func() string { return "the answer is " + got })
 }
 
-// A saying is a question and its answer in words.
-type saying struct {
+// A expectedAnswer is a question and its answer in words.
+type expectedAnswer struct {
 	name  string
 	qtype uint16
 	want  string
 }
 
 // expect asks each question once.
-func (n *node) expect(t *testing.T, list ...saying) {
+func (n *node) expect(t *testing.T, list ...expectedAnswer) {
 	t.Helper()
 	for _, s := range list {
-		if got := n.says(s.name, s.qtype); got != s.want {
+		if got := n.answerText(s.name, s.qtype); got != s.want {
 			t.Errorf("%s %s: %q, want %q", s.name, dns.TypeToString[s.qtype], got, s.want)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // testNodeZone has an agent that asks the API server for its topology zone, and one that is told another.
@@ -39,8 +40,8 @@ func testNodeZone(t *testing.T, c *kubetest.Cluster) {
 		{"of the configuration", settings{env: []string{"NODE_ZONE=zone-a"}, cluster: local(own, "nodeZone: zone-c")}, set[6:]},
 	} {
 		n := startReady(t, tt.s)
-		n.awaitSays(t, name, "NOERROR "+strings.Join(set, " "))
-		await(t, "the endpoints of the zone "+tt.name+" come first", func() bool { return n.comesFirst(t, name, tt.near) })
+		n.awaitAnswer(t, name, "NOERROR "+strings.Join(set, " "))
+		proctest.Eventually(t, limit, "the endpoints of the zone "+tt.name+" come first", func() bool { return n.comesFirst(t, name, tt.near) })
 		turns := map[string]bool{}
 		for range 50 {
 			if !n.comesFirst(t, name, tt.near) {

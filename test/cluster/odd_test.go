@@ -42,22 +42,22 @@ func testOddObjects(t *testing.T, c *kubetest.Cluster) {
 	)
 	n := startReady(t, settings{cluster: local(kubeconfig(c.Kubeconfig(kubetest.Admin)))})
 	name := func(service string) string { return service + ".odd.svc.cluster.local." }
-	n.awaitSays(t, name("last"), "NOERROR 10.96.4.7")
+	n.awaitAnswer(t, name("last"), "NOERROR 10.96.4.7")
 	n.expect(t,
-		saying{name("self"), dns.TypeA, "NOERROR"},
-		saying{name("ping"), dns.TypeA, "NOERROR"},
-		saying{name("pong"), dns.TypeAAAA, "NOERROR"},
-		saying{name("number"), dns.TypeA, "NXDOMAIN"},
-		saying{name("far"), dns.TypeCNAME, "NOERROR " + far + "."},
-		saying{name(longLabel), dns.TypeA, "NOERROR 10.96.4.5"},
-		saying{"_a-port-of-15-ch._sctp." + name(longLabel), dns.TypeSRV, "NOERROR 0 100 80 " + name(longLabel)},
-		saying{"_port-99._tcp." + name("many"), dns.TypeSRV, "NOERROR 0 100 1099 " + name("many")},
-		saying{name("none"), dns.TypeA, "NXDOMAIN"},
-		saying{name("set"), dns.TypeA, "NOERROR 10.1.4.1 10.1.4.2"},
-		saying{longLabel + "." + name("set"), dns.TypeA, "NOERROR 10.1.4.1"},
-		saying{"10-1-4-2." + name("set"), dns.TypeA, "NOERROR 10.1.4.2"},
-		saying{name("nowhere"), dns.TypeA, "NXDOMAIN"},
-		saying{"3.4.1.10.in-addr.arpa.", dns.TypePTR, "SERVFAIL ede=23"}, // left to an upstream that is not there
+		expectedAnswer{name("self"), dns.TypeA, "NOERROR"},
+		expectedAnswer{name("ping"), dns.TypeA, "NOERROR"},
+		expectedAnswer{name("pong"), dns.TypeAAAA, "NOERROR"},
+		expectedAnswer{name("number"), dns.TypeA, "NXDOMAIN"},
+		expectedAnswer{name("far"), dns.TypeCNAME, "NOERROR " + far + "."},
+		expectedAnswer{name(longLabel), dns.TypeA, "NOERROR 10.96.4.5"},
+		expectedAnswer{"_a-port-of-15-ch._sctp." + name(longLabel), dns.TypeSRV, "NOERROR 0 100 80 " + name(longLabel)},
+		expectedAnswer{"_port-99._tcp." + name("many"), dns.TypeSRV, "NOERROR 0 100 1099 " + name("many")},
+		expectedAnswer{name("none"), dns.TypeA, "NXDOMAIN"},
+		expectedAnswer{name("set"), dns.TypeA, "NOERROR 10.1.4.1 10.1.4.2"},
+		expectedAnswer{longLabel + "." + name("set"), dns.TypeA, "NOERROR 10.1.4.1"},
+		expectedAnswer{"10-1-4-2." + name("set"), dns.TypeA, "NOERROR 10.1.4.2"},
+		expectedAnswer{name("nowhere"), dns.TypeA, "NXDOMAIN"},
+		expectedAnswer{"3.4.1.10.in-addr.arpa.", dns.TypePTR, "SERVFAIL ede=23"}, // left to an upstream that is not there
 	)
 	for service, want := range map[string]uint32{"quick": 0, "slow": 3600, "wrong": 5, "longer": 5} {
 		m, err := exchange(n.settings.addr, name(service), dns.TypeA)

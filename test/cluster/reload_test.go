@@ -30,19 +30,19 @@ func testReload(t *testing.T, c *kubetest.Cluster) {
 	steps := []struct {
 		name  string
 		lines []string
-		want  []saying
+		want  []expectedAnswer
 	}{
-		{"one namespace", []string{own, "namespaces: [shop]"}, []saying{
+		{"one namespace", []string{own, "namespaces: [shop]"}, []expectedAnswer{
 			{gateName, dns.TypeA, "NXDOMAIN"}, {"garden.svc.cluster.local.", dns.TypeA, "NXDOMAIN"}, {behindWeb, dns.TypeA, "NXDOMAIN"},
 		}},
-		{"all of them again", []string{own}, []saying{{gateName, dns.TypeA, "NOERROR 10.96.3.1"}}},
-		{"all endpoints", []string{own, "endpoints: all"}, []saying{{behindWeb, dns.TypeA, "NOERROR 10.1.3.1"}}},
-		{"no pods", []string{own, "pods: disabled"}, []saying{{podName, dns.TypeA, "NXDOMAIN"}, {behindWeb, dns.TypeA, "NXDOMAIN"}}},
-		{"true pods", []string{own, "pods: verified"}, []saying{
+		{"all of them again", []string{own}, []expectedAnswer{{gateName, dns.TypeA, "NOERROR 10.96.3.1"}}},
+		{"all endpoints", []string{own, "endpoints: all"}, []expectedAnswer{{behindWeb, dns.TypeA, "NOERROR 10.1.3.1"}}},
+		{"no pods", []string{own, "pods: disabled"}, []expectedAnswer{{podName, dns.TypeA, "NXDOMAIN"}, {behindWeb, dns.TypeA, "NXDOMAIN"}}},
+		{"true pods", []string{own, "pods: verified"}, []expectedAnswer{
 			{podName, dns.TypeA, "NOERROR 10.1.3.1"}, {noPodName, dns.TypeA, "NXDOMAIN"},
 		}},
-		{"any pods", []string{own, "pods: insecure"}, []saying{{noPodName, dns.TypeA, "NOERROR 10.1.3.9"}}},
-		{"namespaces of a label", []string{own, "namespaceSelector: kubernetes.io/metadata.name in (shop)"}, []saying{
+		{"any pods", []string{own, "pods: insecure"}, []expectedAnswer{{noPodName, dns.TypeA, "NOERROR 10.1.3.9"}}},
+		{"namespaces of a label", []string{own, "namespaceSelector: kubernetes.io/metadata.name in (shop)"}, []expectedAnswer{
 			{gateName, dns.TypeA, "NXDOMAIN"}, {podName, dns.TypeA, "NOERROR 10.1.3.1"},
 		}},
 	}
@@ -51,9 +51,9 @@ func testReload(t *testing.T, c *kubetest.Cluster) {
 		before := n.status(t).Config.Generation
 		n.settings.cluster = local(step.lines...)
 		n.write(t)
-		await(t, step.name+": applied", func() bool { return n.status(t).Config.Generation > before })
+		proctest.Eventually(t, limit, step.name+": applied", func() bool { return n.status(t).Config.Generation > before })
 		for _, s := range step.want {
-			if got := n.says(s.name, s.qtype); got != s.want {
+			if got := n.answerText(s.name, s.qtype); got != s.want {
 				t.Errorf("%s: %s: %q, want %q", step.name, s.name, got, s.want)
 			}
 		}
@@ -69,11 +69,11 @@ func (n *node) reloadTTL(t *testing.T) {
 	before := n.status(t)
 	n.settings.cluster = append(n.settings.cluster, "ttl: 30s")
 	n.write(t)
-	await(t, "a TTL of 30 s", func() bool {
+	proctest.Eventually(t, limit, "a TTL of 30 s", func() bool {
 		m, err := exchange(n.settings.addr, webName, dns.TypeA)
 		return err == nil && len(m.Answer) == 1 && m.Answer[0].Header().Ttl == 30
 	})
-	await(t, "it is counted", func() bool { return n.status(t).Config.Generation > before.Config.Generation }) // which is done last
+	proctest.Eventually(t, limit, "it is counted", func() bool { return n.status(t).Config.Generation > before.Config.Generation }) // which is done last
 	if got := n.status(t).Cluster.Requests - before.Cluster.Requests; got < 0 || got > 3 {
 		t.Errorf("%d requests to the API server for another TTL, want none but those that were due", got)
 	}
@@ -85,7 +85,7 @@ func (n *node) reloadAway(t *testing.T, c *kubetest.Cluster) {
 	before := n.status(t)
 	n.settings.cluster = local(kubeconfig(unreachable(t, c)))
 	n.write(t)
-	await(t, "the file is refused", func() bool {
+	proctest.Eventually(t, limit, "the file is refused", func() bool {
 		now := n.status(t).Config
 		return now.Refused > before.Config.Refused && !now.LastOk
 	})
@@ -100,7 +100,7 @@ func (n *node) reloadAway(t *testing.T, c *kubetest.Cluster) {
 		t.Error("not ready after a file that was refused")
 	}
 	kubetest.Apply(t, c, shopService("reloaded", "10.96.3.2"))
-	n.awaitSays(t, "reloaded.shop.svc.cluster.local.", "NOERROR 10.96.3.2")
+	n.awaitAnswer(t, "reloaded.shop.svc.cluster.local.", "NOERROR 10.96.3.2")
 }
 
 // unreachable is a kubeconfig that leads to a port where nobody listens.

@@ -26,8 +26,8 @@ const (
 	freshName = "fresh.shop.svc.cluster.local."
 )
 
-// A door is one address that leads to another over TCP, while it is open.
-type door struct {
+// A relay is one address that leads to another over TCP, while it is open.
+type relay struct {
 	addr netip.AddrPort
 
 	listener net.Listener
@@ -35,7 +35,7 @@ type door struct {
 }
 
 // open lets connections through to an address.
-func (d *door) open(t *testing.T, to netip.AddrPort) {
+func (d *relay) open(t *testing.T, to netip.AddrPort) {
 	t.Helper()
 	var err error
 	if d.listener, err = net.Listen("tcp", d.addr.String()); err != nil {
@@ -70,7 +70,7 @@ func pass(in net.Conn, to netip.AddrPort) {
 }
 
 // close lets no connection through. Those that are open end with the server behind.
-func (d *door) close() {
+func (d *relay) close() {
 	if d.listener != nil {
 		_ = d.listener.Close()
 	}
@@ -81,7 +81,7 @@ func (d *door) close() {
 type restarted struct {
 	cluster *kubetest.Cluster
 	coredns *kubetest.CoreDNS
-	door    door // to CoreDNS
+	door    relay // to CoreDNS
 
 	alone   *node // has the zone and knows nobody else
 	backed  *node // has the zone and asks CoreDNS about what it cannot know
@@ -102,9 +102,9 @@ func TestWarmRestart(t *testing.T) {
 	r.backed = startReady(t, keeping(t, local(direct, resolver)))
 	r.central = startReady(t, keeping(t, asking))
 	r.events = startReady(t, keeping(t, append(asking, "invalidate: true", direct)))
-	await(t, "services are in sync", func() bool { return r.events.status(t).kind(t, "service").Synced })
+	proctest.Eventually(t, limit, "services are in sync", func() bool { return r.events.status(t).kind(t, "service").Synced })
 	time.Sleep(settled) // the events of the first list
-	r.knowAll(t)
+	r.fillCaches(t)
 
 	for _, n := range r.all() {
 		n.stop(t)
@@ -117,12 +117,12 @@ func TestWarmRestart(t *testing.T) {
 	for _, n := range []**node{&r.alone, &r.backed, &r.central, &r.events} {
 		*n = startNode(t, (*n).settings)
 	}
-	r.restoredZone(t)
-	r.asked(t)
+	r.testRestoredZone(t)
+	r.testRestoredCache(t)
 	if t.Failed() {
 		return
 	}
-	r.back(t)
+	r.testRecovery(t)
 }
 
 // keeping are the settings of an agent that keeps a snapshot.
@@ -158,33 +158,33 @@ func (r *restarted) startCoreDNS(t *testing.T) {
 	})
 }
 
-// knowAll asks every agent for all that it is to know.
-func (r *restarted) knowAll(t *testing.T) {
+// fillCaches asks every agent for all that it is to know.
+func (r *restarted) fillCaches(t *testing.T) {
 	t.Helper()
 	for _, n := range r.all() {
 		n.expect(t,
-			saying{webName, dns.TypeA, "NOERROR 10.96.1.1"},
-			saying{oldName, dns.TypeA, "NOERROR 10.96.1.9"},
-			saying{setName, dns.TypeA, "NOERROR 10.1.2.1 10.1.2.2"},
-			saying{webReverse, dns.TypePTR, "NOERROR " + webName},
-			saying{freshName, dns.TypeA, "NXDOMAIN"},
+			expectedAnswer{webName, dns.TypeA, "NOERROR 10.96.1.1"},
+			expectedAnswer{oldName, dns.TypeA, "NOERROR 10.96.1.9"},
+			expectedAnswer{setName, dns.TypeA, "NOERROR 10.1.2.1 10.1.2.2"},
+			expectedAnswer{webReverse, dns.TypePTR, "NOERROR " + webName},
+			expectedAnswer{freshName, dns.TypeA, "NXDOMAIN"},
 		)
 	}
 }
 
-// restoredZone looks at the agents that have the zone, of which nobody can tell whether it is right still.
-func (r *restarted) restoredZone(t *testing.T) {
+// testRestoredZone looks at the agents that have the zone, of which nobody can tell whether it is right still.
+func (r *restarted) testRestoredZone(t *testing.T) {
 	t.Helper()
 	for _, n := range []*node{r.alone, r.backed} {
 		n.expect(t,
-			saying{webName, dns.TypeA, "NOERROR 10.96.1.1 ede=3"},
-			saying{oldName, dns.TypeA, "NOERROR 10.96.1.9 ede=3"},
-			saying{setName, dns.TypeA, "NOERROR 10.1.2.1 10.1.2.2 ede=3"},
-			saying{webReverse, dns.TypePTR, "NOERROR " + webName + " ede=3"},
-			saying{"_http._tcp." + webName, dns.TypeSRV, "NOERROR 0 100 80 " + webName + " ede=3"},
-			saying{freshName, dns.TypeA, "NXDOMAIN ede=19"},
-			saying{"nobody.svc.cluster.local.", dns.TypeA, "NXDOMAIN ede=19"},
-			saying{"www.example.com.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN"}, // no object can make it
+			expectedAnswer{webName, dns.TypeA, "NOERROR 10.96.1.1 ede=3"},
+			expectedAnswer{oldName, dns.TypeA, "NOERROR 10.96.1.9 ede=3"},
+			expectedAnswer{setName, dns.TypeA, "NOERROR 10.1.2.1 10.1.2.2 ede=3"},
+			expectedAnswer{webReverse, dns.TypePTR, "NOERROR " + webName + " ede=3"},
+			expectedAnswer{"_http._tcp." + webName, dns.TypeSRV, "NOERROR 0 100 80 " + webName + " ede=3"},
+			expectedAnswer{freshName, dns.TypeA, "NXDOMAIN ede=19"},
+			expectedAnswer{"nobody.svc.cluster.local.", dns.TypeA, "NXDOMAIN ede=19"},
+			expectedAnswer{"www.example.com.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN"}, // no object can make it
 		)
 		code, body, err := n.get("/readyz")
 		if err != nil || code != http.StatusServiceUnavailable || !strings.Contains(body, "from a snapshot") {
@@ -199,25 +199,25 @@ func (r *restarted) restoredZone(t *testing.T) {
 	}
 }
 
-// asked looks at the agents that know what they asked for.
-func (r *restarted) asked(t *testing.T) {
+// testRestoredCache looks at the agents that know what they asked for.
+func (r *restarted) testRestoredCache(t *testing.T) {
 	t.Helper()
 	for _, n := range []*node{r.central, r.events} {
-		n.awaitSays(t, webName, "NOERROR 10.96.1.1 ede=3") // CoreDNS gives it 5 s
-		n.awaitSays(t, setName, "NOERROR 10.1.2.1 10.1.2.2 ede=3")
-		n.awaitSays(t, freshName, "NXDOMAIN ede=19")
-		if said := n.says("never.shop.svc.cluster.local.", dns.TypeA); !strings.HasPrefix(said, "SERVFAIL") {
+		n.awaitAnswer(t, webName, "NOERROR 10.96.1.1 ede=3") // CoreDNS gives it 5 s
+		n.awaitAnswer(t, setName, "NOERROR 10.1.2.1 10.1.2.2 ede=3")
+		n.awaitAnswer(t, freshName, "NXDOMAIN ede=19")
+		if said := n.answerText("never.shop.svc.cluster.local.", dns.TypeA); !strings.HasPrefix(said, "SERVFAIL") {
 			t.Errorf("what nobody asked for before: %s", said)
 		}
 	}
 }
 
-// back has both come back, and then what is true is said, without a mark.
-func (r *restarted) back(t *testing.T) {
+// testRecovery has both come back, and then what is true is said, without a mark.
+func (r *restarted) testRecovery(t *testing.T) {
 	t.Helper()
 	denied := startLoad(t, r.alone.settings.addr, inTurn(
-		inquiry{freshName, dns.TypeA, []string{"NXDOMAIN ede=19", "NOERROR 10.96.1.3 ede=3", "NOERROR 10.96.1.3"}},
-		inquiry{webName, dns.TypeA, []string{"NOERROR 10.96.1.1 ede=3", "NOERROR 10.96.1.1"}},
+		expectedQuery{freshName, dns.TypeA, []string{"NXDOMAIN ede=19", "NOERROR 10.96.1.3 ede=3", "NOERROR 10.96.1.3"}},
+		expectedQuery{webName, dns.TypeA, []string{"NOERROR 10.96.1.1 ede=3", "NOERROR 10.96.1.1"}},
 	))
 	if err := r.cluster.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
@@ -226,10 +226,10 @@ func (r *restarted) back(t *testing.T) {
 	began := time.Now()
 	for _, n := range r.all() {
 		n.awaitReady(t)
-		n.awaitSays(t, freshName, "NOERROR 10.96.1.3")
-		n.awaitSays(t, oldName, "NXDOMAIN")
-		n.awaitSays(t, webName, "NOERROR 10.96.1.1")
-		n.awaitSays(t, setName, "NOERROR 10.1.2.1 10.1.2.2")
+		n.awaitAnswer(t, freshName, "NOERROR 10.96.1.3")
+		n.awaitAnswer(t, oldName, "NXDOMAIN")
+		n.awaitAnswer(t, webName, "NOERROR 10.96.1.1")
+		n.awaitAnswer(t, setName, "NOERROR 10.1.2.1 10.1.2.2")
 	}
 	proctest.Figure(t, "API server and CoreDNS back: all agents say what is true %s later", time.Since(began).Round(100*time.Millisecond))
 	denied.end(t)

@@ -55,8 +55,8 @@ func deleteService(t *testing.T, c *kubetest.Cluster, name string) {
 }
 
 // steady are right answers whatever becomes of the API server, as long as the view is not stale.
-func steady() []inquiry {
-	return []inquiry{
+func steady() []expectedQuery {
+	return []expectedQuery{
 		{webName, dns.TypeA, []string{"NOERROR 10.96.1.1"}},
 		{setName, dns.TypeA, []string{"NOERROR 10.1.2.1 10.1.2.2"}},
 		{absentName, dns.TypeA, []string{"NXDOMAIN"}},
@@ -114,13 +114,13 @@ func TestServerFaults(t *testing.T) { //nolint:tparallel // the one server has i
 	f := &serverFaults{cluster: kubetest.Start(t, kubetest.Options{Programs: programs})}
 	openShop(t, f.cluster)
 	f.gateway = startGateway(t, f.cluster)
-	f.absentAtStart(t)
+	f.testAbsentAtStart(t)
 	if t.Failed() {
 		return
 	}
-	t.Run("killed under load", f.killed)
-	t.Run("history lost", f.historyLost)
-	t.Run("paused", f.paused)
+	t.Run("killed under load", f.testKilled)
+	t.Run("history lost", f.testHistoryLost)
+	t.Run("paused", f.testPaused)
 }
 
 // serverFaults is a cluster whose API server fails, and who depends on it.
@@ -140,8 +140,8 @@ func (f *serverFaults) restart(t *testing.T) {
 	}
 }
 
-// absentAtStart starts agents while there is no API server.
-func (f *serverFaults) absentAtStart(t *testing.T) {
+// testAbsentAtStart starts agents while there is no API server.
+func (f *serverFaults) testAbsentAtStart(t *testing.T) {
 	t.Helper()
 	f.cluster.KillAPIServer()
 	direct := kubeconfig(f.cluster.Kubeconfig(kubetest.Admin))
@@ -152,19 +152,19 @@ func (f *serverFaults) absentAtStart(t *testing.T) {
 	resolver := startNode(t, settings{command: "resolver", root: outside, cluster: []string{direct}})
 	for _, n := range []*node{f.alone, f.behind, resolver} {
 		n.expect(t,
-			saying{webName, dns.TypeA, "SERVFAIL ede=14"},
-			saying{absentName, dns.TypeA, "SERVFAIL ede=14"},
-			saying{setName, dns.TypeSRV, "SERVFAIL ede=14"},
-			saying{"nobody.svc.cluster.local.", dns.TypeA, "SERVFAIL ede=14"},
-			saying{"www.example.com.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN"},
-			saying{"dns-version.cluster.local.", dns.TypeTXT, `NOERROR "1.1.0"`},
-			saying{"large.example.test.", dns.TypeMX, "NOERROR"},
+			expectedAnswer{webName, dns.TypeA, "SERVFAIL ede=14"},
+			expectedAnswer{absentName, dns.TypeA, "SERVFAIL ede=14"},
+			expectedAnswer{setName, dns.TypeSRV, "SERVFAIL ede=14"},
+			expectedAnswer{"nobody.svc.cluster.local.", dns.TypeA, "SERVFAIL ede=14"},
+			expectedAnswer{"www.example.com.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN"},
+			expectedAnswer{"dns-version.cluster.local.", dns.TypeTXT, `NOERROR "1.1.0"`},
+			expectedAnswer{"large.example.test.", dns.TypeMX, "NOERROR"},
 		)
 	}
-	f.backed.expect(t, saying{webName, dns.TypeA, fromCentral}, saying{absentName, dns.TypeA, fromCentral}, saying{setName, dns.TypeA, fromCentral})
+	f.backed.expect(t, expectedAnswer{webName, dns.TypeA, fromCentral}, expectedAnswer{absentName, dns.TypeA, fromCentral}, expectedAnswer{setName, dns.TypeA, fromCentral})
 	all := []*node{f.alone, f.backed, f.behind, resolver}
 	for _, n := range all {
-		await(t, "/readyz says 503 and why", func() bool { // it says that it starts at first
+		proctest.Eventually(t, limit, "/readyz says 503 and why", func() bool { // it says that it starts at first
 			code, body, err := n.get("/readyz")
 			return err == nil && code == 503 && strings.Contains(body, "not synced")
 		})
@@ -187,15 +187,15 @@ func (f *serverFaults) absentAtStart(t *testing.T) {
 func (n *node) expectSteady(t *testing.T) {
 	t.Helper()
 	for _, q := range steady() {
-		n.expect(t, saying{q.name, q.qtype, q.right[0]})
+		n.expect(t, expectedAnswer{q.name, q.qtype, q.right[0]})
 	}
 }
 
 // outage is how long the API server stays away.
 const outage = 12 * time.Second
 
-// killed has the API server end and come again while names are asked for.
-func (f *serverFaults) killed(t *testing.T) {
+// testKilled has the API server end and come again while names are asked for.
+func (f *serverFaults) testKilled(t *testing.T) {
 	nodes := []*node{f.alone, f.backed, f.behind}
 	var loads []*load
 	for _, n := range nodes {
@@ -212,7 +212,7 @@ func (f *serverFaults) killed(t *testing.T) {
 	f.restart(t)
 	kubetest.Apply(t, f.cluster, shopService("new", "10.96.1.2"))
 	for _, n := range nodes {
-		n.awaitSays(t, "new.shop.svc.cluster.local.", "NOERROR 10.96.1.2")
+		n.awaitAnswer(t, "new.shop.svc.cluster.local.", "NOERROR 10.96.1.2")
 	}
 	length := time.Since(killed)
 	for _, l := range loads {
@@ -230,20 +230,20 @@ func (f *serverFaults) killed(t *testing.T) {
 	t.Logf("requests within %.0f s: %v", length.Seconds(), tries)
 }
 
-// historyLost has the API server forget what happened since the agent last heard: it says 410 Gone.
-func (f *serverFaults) historyLost(t *testing.T) {
+// testHistoryLost has the API server forget what happened since the agent last heard: it says 410 Gone.
+func (f *serverFaults) testHistoryLost(t *testing.T) {
 	f.gateway.refuse()
 	deleteService(t, f.cluster, "old")
 	kubetest.Apply(t, f.cluster, shopService("fresh", "10.96.1.3"), shopSet("db-1", endpoint("10.1.2.2"), endpoint("10.1.2.3")))
 	f.cluster.KillAPIServer()
 	f.restart(t)
-	f.behind.expect(t, saying{"old.shop.svc.cluster.local.", dns.TypeA, "NOERROR 10.96.1.9"})
+	f.behind.expect(t, expectedAnswer{"old.shop.svc.cluster.local.", dns.TypeA, "NOERROR 10.96.1.9"})
 	accepted := time.Now()
 	f.gateway.accept()
-	f.behind.awaitSays(t, "old.shop.svc.cluster.local.", "NXDOMAIN")
-	f.behind.awaitSays(t, "fresh.shop.svc.cluster.local.", "NOERROR 10.96.1.3")
-	f.behind.awaitSays(t, setName, "NOERROR 10.1.2.2 10.1.2.3")
-	f.behind.expect(t, saying{"9.1.96.10.in-addr.arpa.", dns.TypePTR, "NXDOMAIN"}, saying{webName, dns.TypeA, "NOERROR 10.96.1.1"})
+	f.behind.awaitAnswer(t, "old.shop.svc.cluster.local.", "NXDOMAIN")
+	f.behind.awaitAnswer(t, "fresh.shop.svc.cluster.local.", "NOERROR 10.96.1.3")
+	f.behind.awaitAnswer(t, setName, "NOERROR 10.1.2.2 10.1.2.3")
+	f.behind.expect(t, expectedAnswer{"9.1.96.10.in-addr.arpa.", dns.TypePTR, "NXDOMAIN"}, expectedAnswer{webName, dns.TypeA, "NOERROR 10.96.1.1"})
 	lists := map[string]int{}
 	for _, r := range f.gateway.since(accepted) {
 		if r.first {
@@ -257,30 +257,30 @@ func (f *serverFaults) historyLost(t *testing.T) {
 	}
 }
 
-// paused has the API server stop with its connections open.
-func (f *serverFaults) paused(t *testing.T) {
+// testPaused has the API server stop with its connections open.
+func (f *serverFaults) testPaused(t *testing.T) {
 	direct := kubeconfig(f.cluster.Kubeconfig(kubetest.Admin))
 	alone := startReady(t, settings{cluster: local("staleAfter: 10s", direct)})
 	backed := startReady(t, settings{cluster: local("staleAfter: 10s", direct, central(startCentral(t)))})
 	for _, n := range []*node{alone, backed} {
-		n.expect(t, saying{absentName, dns.TypeA, "NXDOMAIN"})
+		n.expect(t, expectedAnswer{absentName, dns.TypeA, "NXDOMAIN"})
 	}
-	held := inTurn(inquiry{webName, dns.TypeA, []string{"NOERROR 10.96.1.1", "NOERROR 10.96.1.1 ede=3"}})
+	held := inTurn(expectedQuery{webName, dns.TypeA, []string{"NOERROR 10.96.1.1", "NOERROR 10.96.1.1 ede=3"}})
 	loads := []*load{startLoad(t, alone.settings.addr, held), startLoad(t, backed.settings.addr, held)}
 	f.cluster.PauseAPIServer()
 	began := time.Now()
-	alone.awaitSays(t, absentName, "NXDOMAIN ede=19")
-	backed.awaitSays(t, absentName, fromCentral)
-	if took := time.Since(began); took > staleAfter+slack {
+	alone.awaitAnswer(t, absentName, "NXDOMAIN ede=19")
+	backed.awaitAnswer(t, absentName, fromCentral)
+	if took := time.Since(began); took > staleAfter+loadMargin {
 		t.Errorf("noticed after %s, want soon after %s", took, staleAfter)
 	}
-	alone.expect(t, saying{webName, dns.TypeA, "NOERROR 10.96.1.1 ede=3"}, saying{setName, dns.TypeA, "NOERROR 10.1.2.2 10.1.2.3 ede=3"})
+	alone.expect(t, expectedAnswer{webName, dns.TypeA, "NOERROR 10.96.1.1 ede=3"}, expectedAnswer{setName, dns.TypeA, "NOERROR 10.1.2.2 10.1.2.3 ede=3"})
 	f.cluster.ResumeAPIServer()
 	resumed := time.Now()
 	kubetest.Apply(t, f.cluster, shopService("born", "10.96.1.4"))
 	for _, n := range []*node{alone, backed} {
-		n.awaitSays(t, "born.shop.svc.cluster.local.", "NOERROR 10.96.1.4")
-		n.awaitSays(t, absentName, "NXDOMAIN")
+		n.awaitAnswer(t, "born.shop.svc.cluster.local.", "NOERROR 10.96.1.4")
+		n.awaitAnswer(t, absentName, "NXDOMAIN")
 	}
 	if took := time.Since(resumed); took > 2*staleAfter {
 		t.Errorf("healed after %s, want within %s", took, 2*staleAfter)

@@ -52,13 +52,13 @@ func TestConfigMap(t *testing.T) {
 		name string
 		step func(*testing.T)
 	}{
-		{"edits", a.edits},
-		{"ten in a row", a.row},
-		{"refused", a.refused},
-		{"deleted", a.deleted},
-		{"API server killed", a.killed},
-		{"API server away at the start", a.awayAtStart},
-		{"no right at the start", a.withoutRight},
+		{"edits", a.testEdits},
+		{"ten in a row", a.testRapidEdits},
+		{"refused", a.testRefused},
+		{"deleted", a.testDeleted},
+		{"API server killed", a.testServerKilled},
+		{"API server away at the start", a.testServerAbsentAtStart},
+		{"no right at the start", a.testWithoutPermission},
 	}
 	for _, s := range steps {
 		if !t.Run(s.name, s.step) {
@@ -128,7 +128,7 @@ func (a *configured) start(t *testing.T) {
 func (a *configured) version() string {
 	q := new(dns.Msg).SetQuestion("version.bind.", dns.TypeTXT)
 	q.Question[0].Qclass = dns.ClassCHAOS
-	m, _, err := (&dns.Client{Timeout: clientPatience}).Exchange(q, a.settings.addr.String())
+	m, _, err := (&dns.Client{Timeout: clientTimeout}).Exchange(q, a.settings.addr.String())
 	if err != nil || len(m.Answer) != 1 {
 		return ""
 	}
@@ -174,8 +174,8 @@ func (a *configured) source(t *testing.T) sourceStatus {
 	return page.Config
 }
 
-// edits measures how long an edit takes to be in use.
-func (a *configured) edits(t *testing.T) {
+// testEdits measures how long an edit takes to be in use.
+func (a *configured) testEdits(t *testing.T) {
 	t.Helper()
 	const edits = 20
 	before := a.source(t).Generation
@@ -191,12 +191,12 @@ func (a *configured) edits(t *testing.T) {
 		t.Errorf("an edit took %s to be in use", took[19])
 	}
 	// The last one is in use before it is counted.
-	await(t, "each edit is counted", func() bool { return a.source(t).Generation == before+edits },
+	proctest.Eventually(t, limit, "each edit is counted", func() bool { return a.source(t).Generation == before+edits },
 		func() string { return fmt.Sprintf("/status after generation %d: %+v", before, a.source(t)) })
 }
 
-// row makes edits faster than they can be put to work.
-func (a *configured) row(t *testing.T) {
+// testRapidEdits makes edits faster than they can be put to work.
+func (a *configured) testRapidEdits(t *testing.T) {
 	t.Helper()
 	before := a.source(t).Generation
 	for n := range 10 {
@@ -214,11 +214,11 @@ func (a *configured) row(t *testing.T) {
 	}
 }
 
-// refused writes a mistake, and mends it. The pod tells of both.
-func (a *configured) refused(t *testing.T) {
+// testRefused writes a mistake, and mends it. The pod tells of both.
+func (a *configured) testRefused(t *testing.T) {
 	t.Helper()
 	a.put(t, a.settings.yaml()+"cache: {sise: 1Mi}\n")
-	await(t, "the mistake is refused", func() bool { return !a.source(t).LastOk })
+	proctest.Eventually(t, limit, "the mistake is refused", func() bool { return !a.source(t).LastOk })
 	event := a.awaitEvent(t, "ConfigRefused")
 	if event.Type != corev1.EventTypeWarning || !strings.Contains(event.Message, `cache.sise: unknown key (hint: did you mean "size"?)`) {
 		t.Errorf("event: %s %s", event.Type, event.Message)
@@ -246,7 +246,7 @@ func (a *configured) refused(t *testing.T) {
 func (a *configured) awaitEvent(t *testing.T, reason string) corev1.Event {
 	t.Helper()
 	var found corev1.Event
-	await(t, "an event "+reason, func() bool {
+	proctest.Eventually(t, limit, "an event "+reason, func() bool {
 		list, err := a.cluster.Client().CoreV1().Events(systemSpace).List(t.Context(), metav1.ListOptions{
 			FieldSelector: "involvedObject.name=" + agentPod + ",reason=" + reason,
 		})
@@ -259,18 +259,18 @@ func (a *configured) awaitEvent(t *testing.T, reason string) corev1.Event {
 	return found
 }
 
-// deleted takes the ConfigMap away, and makes it anew.
-func (a *configured) deleted(t *testing.T) {
+// testDeleted takes the ConfigMap away, and makes it anew.
+func (a *configured) testDeleted(t *testing.T) {
 	t.Helper()
 	if err := a.cluster.Client().CoreV1().ConfigMaps(systemSpace).Delete(t.Context(), agentName, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "that it is gone is told", func() bool { return strings.Contains(a.source(t).LastError, "does not exist") })
+	proctest.Eventually(t, limit, "that it is gone is told", func() bool { return strings.Contains(a.source(t).LastError, "does not exist") })
 	if got := a.version(); got != "mended" {
 		t.Errorf("without a ConfigMap the agent runs %q", got)
 	}
 	kubetest.Apply(t, a.cluster, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: systemSpace, Name: agentName}})
-	await(t, "that it is empty is told", func() bool { return strings.Contains(a.source(t).LastError, "no key node-cache.yaml") })
+	proctest.Eventually(t, limit, "that it is empty is told", func() bool { return strings.Contains(a.source(t).LastError, "no key node-cache.yaml") })
 	if got := a.version(); got != "mended" {
 		t.Errorf("with an empty ConfigMap the agent runs %q", got)
 	}
@@ -278,14 +278,14 @@ func (a *configured) deleted(t *testing.T) {
 	took := a.awaitVersion(t, "anew")
 	proctest.Figure(t, "a ConfigMap made anew is in use %s later", took.Round(time.Millisecond))
 	// It answers before /status says so: what is counted is in use.
-	await(t, "/status is content", func() bool { return a.source(t).LastOk }, func() string { return fmt.Sprintf("it says %+v", a.source(t)) })
+	proctest.Eventually(t, limit, "/status is content", func() bool { return a.source(t).LastOk }, func() string { return fmt.Sprintf("it says %+v", a.source(t)) })
 }
 
-// killed kills the API server, and starts it again.
-func (a *configured) killed(t *testing.T) {
+// testServerKilled kills the API server, and starts it again.
+func (a *configured) testServerKilled(t *testing.T) {
 	t.Helper()
 	a.cluster.KillAPIServer()
-	await(t, "that it is away is told", func() bool { return a.source(t).Unread != nil })
+	proctest.Eventually(t, limit, "that it is away is told", func() bool { return a.source(t).Unread != nil })
 	s := a.source(t)
 	if !strings.Contains(s.Unread.What, "unreachable") || s.Unread.Hint == "" || !s.LastOk {
 		t.Errorf("/status: %+v, %+v", s, s.Unread)
@@ -297,7 +297,7 @@ func (a *configured) killed(t *testing.T) {
 	a.edit(t, "after")
 	took := a.awaitVersion(t, "after")
 	proctest.Figure(t, "an edit as soon as the API server is back is in use %s later", took.Round(time.Millisecond))
-	await(t, "that it is back is told", func() bool { return a.source(t).Unread == nil })
+	proctest.Eventually(t, limit, "that it is back is told", func() bool { return a.source(t).Unread == nil })
 }
 
 func (a *configured) restart(t *testing.T) {
@@ -307,8 +307,8 @@ func (a *configured) restart(t *testing.T) {
 	}
 }
 
-// awayAtStart starts the agent while there is no API server.
-func (a *configured) awayAtStart(t *testing.T) {
+// testServerAbsentAtStart starts the agent while there is no API server.
+func (a *configured) testServerAbsentAtStart(t *testing.T) {
 	t.Helper()
 	a.stop(t)
 	a.cluster.KillAPIServer()
@@ -324,13 +324,13 @@ func (a *configured) awayAtStart(t *testing.T) {
 	}
 	a.awaitReady(t)
 	a.restart(t)
-	await(t, "the ConfigMap is in use", func() bool { s := a.source(t); return !s.LastGood.InUse && s.LastOk && s.Unread == nil })
+	proctest.Eventually(t, limit, "the ConfigMap is in use", func() bool { s := a.source(t); return !s.LastGood.InUse && s.LastOk && s.Unread == nil })
 	a.edit(t, "later")
 	a.awaitVersion(t, "later")
 }
 
-// withoutRight starts the agent when it may not read the ConfigMap, and then lets it.
-func (a *configured) withoutRight(t *testing.T) {
+// testWithoutPermission starts the agent when it may not read the ConfigMap, and then lets it.
+func (a *configured) testWithoutPermission(t *testing.T) {
 	t.Helper()
 	a.stop(t)
 	a.grant(t, false)
@@ -343,7 +343,7 @@ func (a *configured) withoutRight(t *testing.T) {
 	if len(s.Problems) == 0 || !strings.Contains(s.Problems[0].What, "forbidden") || !strings.HasPrefix(s.Problems[0].Hint, hint) {
 		t.Errorf("/status: %+v", s.Problems)
 	}
-	await(t, "the log says so too", func() bool {
+	proctest.Eventually(t, limit, "the log says so too", func() bool {
 		log := a.Stderr.String()
 		return strings.Contains(log, "configuration source unreadable") && strings.Contains(log, hint)
 	})
@@ -351,7 +351,7 @@ func (a *configured) withoutRight(t *testing.T) {
 	a.grant(t, true)
 	took := a.awaitVersion(t, "granted")
 	proctest.Figure(t, "a right that is granted shows %s later", took.Round(time.Second))
-	await(t, "it is kept", func() bool {
+	proctest.Eventually(t, limit, "it is kept", func() bool {
 		text, err := os.ReadFile(filepath.Join(a.kept, "last-good.yaml"))
 		return err == nil && strings.Contains(string(text), `version: "granted"`)
 	})

@@ -114,9 +114,9 @@ func TestBadStartUnreadableFile(t *testing.T) {
 	checkOneProblem(t, failToStart(t, exec.Command(nodeCache, "agent", "--config", folder)), folder, "is a directory")
 }
 
-// TestBadStartWithoutRights binds a low port as a user who may not, in a network of its own: some machines let
+// TestBadStartWithoutCapabilities binds a low port as a user who may not, in a network of its own: some machines let
 // every user bind every port of the first one.
-func TestBadStartWithoutRights(t *testing.T) {
+func TestBadStartWithoutCapabilities(t *testing.T) {
 	t.Parallel()
 	s := settings{address: "0.0.0.0", port: 53, admin: freePort(t), to: []string{"192.0.2.1"}}
 	cmd := agentCommand(t, s.yaml())

@@ -327,9 +327,9 @@ func startConverted(t *testing.T, text func(port, ready int) string) string {
 	return launchFile(t, settings{address: "127.0.0.1", port: port, admin: ready}, config).addr
 }
 
-// A seen is what a client sees of an answer: its code, its name, and its records in order of their text, those that come
+// A visibleAnswer is what a client sees of an answer: its code, its name, and its records in order of their text, those that come
 // beside the answer last.
-type seen struct {
+type visibleAnswer struct {
 	Code, Name string
 	Records    []record
 }
@@ -349,7 +349,7 @@ func sameTTLs(age time.Duration) cmp.Option {
 }
 
 // answerOf asks a server.
-func answerOf(t *testing.T, server, name, typ string) seen {
+func answerOf(t *testing.T, server, name, typ string) visibleAnswer {
 	t.Helper()
 	q := new(dns.Msg).SetQuestion(name, dns.StringToType[typ])
 	var r *dns.Msg
@@ -365,7 +365,7 @@ func answerOf(t *testing.T, server, name, typ string) seen {
 	if err != nil {
 		t.Fatalf("asking %s: %v", server, err)
 	}
-	s := seen{Code: dns.RcodeToString[r.Rcode], Name: r.Question[0].Name}
+	s := visibleAnswer{Code: dns.RcodeToString[r.Rcode], Name: r.Question[0].Name}
 	for _, section := range [][]dns.RR{r.Answer, r.Extra} {
 		var records []record
 		for _, rr := range section {

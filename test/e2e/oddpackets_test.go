@@ -11,8 +11,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestDigOddQueries asks what no stub resolver asks, and expects the rcode that each RFC names.
-func TestDigOddQueries(t *testing.T) {
+// TestDigUnusualQueries asks what no stub resolver asks, and expects the rcode that each RFC names.
+func TestDigUnusualQueries(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, settings{to: []string{startNSD(t).addr}})
 	tests := []struct {

@@ -15,9 +15,9 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// variants are the configurations that the reload test swaps in: good ones that change what a reload can change,
+// configVariants are the configurations that the reload test swaps in: good ones that change what a reload can change,
 // with a broken one behind each.
-func variants(s settings, nsd, other string) []string {
+func configVariants(s settings, nsd, other string) []string {
 	with := func(to []string, more string) string {
 		v := s
 		v.to, v.more = to, more
@@ -35,9 +35,9 @@ func variants(s settings, nsd, other string) []string {
 	}
 }
 
-// swap replaces the configuration every second until stop is closed, by turns with a rename and in place. It
+// swapConfigs replaces the configuration every second until stop is closed, by turns with a rename and in place. It
 // returns how many good and how many broken files it wrote.
-func swap(t *testing.T, a *agent, texts []string, stop <-chan struct{}) (good, broken int) {
+func swapConfigs(t *testing.T, a *agent, texts []string, stop <-chan struct{}) (good, broken int) {
 	t.Helper()
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -106,10 +106,10 @@ func TestReloadUnderLoad(t *testing.T) {
 	stop, swapped, watched := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	var good, broken, asked int
 	var problems []string
-	texts := variants(a.settings, nsd.addr, other.addr)
+	texts := configVariants(a.settings, nsd.addr, other.addr)
 	go func() {
 		defer close(swapped)
-		good, broken = swap(t, a, texts, stop)
+		good, broken = swapConfigs(t, a, texts, stop)
 	}()
 	go func() {
 		defer close(watched)

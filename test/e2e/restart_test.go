@@ -87,7 +87,7 @@ func TestWarmRestart(t *testing.T) {
 			t.Parallel()
 			upstream := startNSDWith(t, "127.0.0.1", freePort(t), restartZone)
 			folder := filepath.Join(t.TempDir(), "snapshots")
-			asked := warmUp(t, upstream.addr, folder, signal)
+			asked := fillSnapshot(t, upstream.addr, folder, signal)
 			upstream.Kill()
 			proctest.Eventually(t, 10*time.Second, "the short answer has expired", func() bool { return time.Since(asked) > 2*time.Second })
 
@@ -114,9 +114,9 @@ func TestWarmRestart(t *testing.T) {
 	}
 }
 
-// warmUp has an agent learn two answers and ends it once they are in the snapshot, which is when it ends in order, or a
+// fillSnapshot has an agent learn two answers and ends it once they are in the snapshot, which is when it ends in order, or a
 // period later. It gives the time by which they were known.
-func warmUp(t *testing.T, upstream, folder string, signal syscall.Signal) (asked time.Time) {
+func fillSnapshot(t *testing.T, upstream, folder string, signal syscall.Signal) (asked time.Time) {
 	t.Helper()
 	s := snapshotSettings(upstream, folder)
 	s.address, s.port, s.admin = "127.0.0.1", freePort(t), freePort(t)
@@ -151,7 +151,7 @@ func TestDamagedSnapshot(t *testing.T) {
 	t.Parallel()
 	upstream := startNSDWith(t, "127.0.0.1", freePort(t), restartZone)
 	folder := t.TempDir()
-	warmUp(t, upstream.addr, folder, syscall.SIGTERM)
+	fillSnapshot(t, upstream.addr, folder, syscall.SIGTERM)
 	path := filepath.Join(folder, "node-cache.snapshot")
 	good, err := os.ReadFile(path)
 	if err != nil {
@@ -197,8 +197,8 @@ func TestDamagedSnapshot(t *testing.T) {
 	}
 }
 
-// TestSnapshotFolderAway serves as ever while there is no room for snapshots, says so once, and makes one when there is.
-func TestSnapshotFolderAway(t *testing.T) {
+// TestSnapshotFolderUnwritable serves as ever while there is no room for snapshots, says so once, and makes one when there is.
+func TestSnapshotFolderUnwritable(t *testing.T) {
 	t.Parallel()
 	upstream := startNSDWith(t, "127.0.0.1", freePort(t), restartZone)
 	above := filepath.Join(t.TempDir(), "above")

@@ -96,8 +96,8 @@ func splitPort(t *testing.T, addr string) (host string, port int) {
 	return host, port
 }
 
-// TestLogReaderEnds has whoever reads the log end: the agent serves on.
-func TestLogReaderEnds(t *testing.T) {
+// TestLogReaderExits has whoever reads the log end: the agent serves on.
+func TestLogReaderExits(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	s := settings{address: "127.0.0.1", port: freePort(t), admin: freePort(t), to: []string{startScripted(t, answerA).addr}, more: "log: {queries: all}"}

@@ -19,21 +19,21 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// A mount is a folder with the files of a ConfigMap, as the kubelet keeps it.
-type mount struct {
+// A configMapMount is a folder with the files of a ConfigMap, as the kubelet keeps it.
+type configMapMount struct {
 	dir     string
 	version int
 }
 
-func newMount(t *testing.T) *mount {
+func newConfigMapMount(t *testing.T) *configMapMount {
 	t.Helper()
-	return &mount{dir: t.TempDir()}
+	return &configMapMount{dir: t.TempDir()}
 }
 
-func (m *mount) file(name string) string { return filepath.Join(m.dir, name) }
+func (m *configMapMount) file(name string) string { return filepath.Join(m.dir, name) }
 
 // publish swaps the files of the folder in one step: the link ..data moves to a new folder, and the old one goes.
-func (m *mount) publish(files map[string]string) error {
+func (m *configMapMount) publish(files map[string]string) error {
 	m.version++
 	folder := fmt.Sprintf("..%d", m.version)
 	errs := []error{os.Mkdir(m.file(folder), 0o755)}
@@ -50,8 +50,8 @@ func (m *mount) publish(files map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// must publishes.
-func (m *mount) must(t *testing.T, files map[string]string) {
+// mustPublish publishes.
+func (m *configMapMount) mustPublish(t *testing.T, files map[string]string) {
 	t.Helper()
 	if err := m.publish(files); err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func (m *mount) must(t *testing.T, files map[string]string) {
 }
 
 // launchFrom runs node-cache with the settings in a mounted folder, and with further flags.
-func launchFrom(t *testing.T, s settings, m *mount, flags ...string) *agent {
+func launchFrom(t *testing.T, s settings, m *configMapMount, flags ...string) *agent {
 	t.Helper()
 	config := m.file("node-cache.yaml")
 	cmd := exec.Command(nodeCache, append([]string{"agent", "--config", config}, flags...)...)
@@ -78,8 +78,8 @@ func TestLastGoodAtStart(t *testing.T) {
 	first, second := startTagged(t, "192.0.2.2"), startTagged(t, "192.0.2.3")
 	kept := filepath.Join(t.TempDir(), "kept")
 	s := localSettings(t, first.addr)
-	m := newMount(t)
-	m.must(t, map[string]string{"node-cache.yaml": s.yaml()})
+	m := newConfigMapMount(t)
+	m.mustPublish(t, map[string]string{"node-cache.yaml": s.yaml()})
 	a := launchFrom(t, s, m, "--last-good", kept)
 	var info os.FileInfo
 	proctest.Eventually(t, 10*time.Second, "the configuration is kept", func() (ok bool) {
@@ -104,7 +104,7 @@ func TestLastGoodAtStart(t *testing.T) {
 		if text == "" {
 			files = map[string]string{"other.yaml": s.yaml()}
 		}
-		m.must(t, files)
+		m.mustPublish(t, files)
 		a := launchFrom(t, s, m, "--last-good", kept)
 		if got := freshTag(t, a); got != "192.0.2.2" {
 			t.Errorf("%s: %s, want the answers of the last good configuration", name, got)
@@ -119,12 +119,12 @@ func TestLastGoodAtStart(t *testing.T) {
 		if name == "a mistake" {
 			mended := s
 			mended.to = []string{second.addr}
-			m.must(t, map[string]string{"node-cache.yaml": mended.yaml()})
+			m.mustPublish(t, map[string]string{"node-cache.yaml": mended.yaml()})
 			proctest.Eventually(t, 10*time.Second, "the mended one is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
 			a.awaitPage(t, "/status?format=text", "mended: no word of the last good one", func(page string) bool {
 				return !strings.Contains(page, "in use, from")
 			})
-			m.must(t, map[string]string{"node-cache.yaml": s.yaml()})
+			m.mustPublish(t, map[string]string{"node-cache.yaml": s.yaml()})
 			proctest.Eventually(t, 10*time.Second, "the first one is used", func() bool { return freshTag(t, a) == "192.0.2.2" })
 		}
 		a.stop(t)
@@ -141,8 +141,8 @@ func TestNothingGoodAtStart(t *testing.T) {
 	}
 }
 
-// TestEndWhileWaiting tells an agent to end that waits for an API server.
-func TestEndWhileWaiting(t *testing.T) {
+// TestStopWhileWaiting tells an agent to end that waits for an API server.
+func TestStopWhileWaiting(t *testing.T) {
 	t.Parallel()
 	kubeconfig := writeFile(t, filepath.Join(t.TempDir(), "kubeconfig"), fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -169,18 +169,18 @@ func TestKubeDNSFolder(t *testing.T) {
 	t.Parallel()
 	first, second := startTagged(t, "192.0.2.2"), startTagged(t, "192.0.2.3")
 	s := localSettings(t, first.addr)
-	m, dns := newMount(t), newMount(t)
-	m.must(t, map[string]string{"node-cache.yaml": s.yaml()})
-	dns.must(t, nil)
+	m, dns := newConfigMapMount(t), newConfigMapMount(t)
+	m.mustPublish(t, map[string]string{"node-cache.yaml": s.yaml()})
+	dns.mustPublish(t, nil)
 	a := launchFrom(t, s, m, "--kube-dns", dns.dir)
 	if got := freshTag(t, a); got != "192.0.2.2" {
 		t.Errorf("without stub domains: %s", got)
 	}
 	stub := fmt.Sprintf(`{"e2e.test": [%q]}`, second.addr)
-	dns.must(t, map[string]string{"stubDomains": stub})
+	dns.mustPublish(t, map[string]string{"stubDomains": stub})
 	proctest.Eventually(t, 10*time.Second, "the stub domain is used", func() bool { return freshTag(t, a) == "192.0.2.3" })
 	before := a.reloads(t)
-	dns.must(t, map[string]string{"stubDomains": "e2e.test=" + second.addr})
+	dns.mustPublish(t, map[string]string{"stubDomains": "e2e.test=" + second.addr})
 	proctest.Eventually(t, 10*time.Second, "the mistake is told", func() bool { return a.reloads(t).refused > before.refused })
 	if got := freshTag(t, a); got != "192.0.2.3" {
 		t.Errorf("after a mistake: %s, want the answers of before", got)
@@ -188,7 +188,7 @@ func TestKubeDNSFolder(t *testing.T) {
 	a.awaitPage(t, "/status?format=text", "what is wrong", func(page string) bool {
 		return strings.Contains(page, "kube-dns folder "+dns.dir)
 	})
-	dns.must(t, nil)
+	dns.mustPublish(t, nil)
 	if err := os.Remove(dns.file("stubDomains")); err != nil {
 		t.Fatal(err)
 	}
@@ -202,11 +202,11 @@ func TestMountsUnderLoad(t *testing.T) {
 	proctest.Program(t, "dnsperf", "dnsperf")
 	nsd, other := startNSD(t), startNSD(t)
 	s := localSettings(t, nsd.addr)
-	m, dns := newMount(t), newMount(t)
-	m.must(t, map[string]string{"node-cache.yaml": s.yaml()})
-	dns.must(t, nil)
+	m, dns := newConfigMapMount(t), newConfigMapMount(t)
+	m.mustPublish(t, map[string]string{"node-cache.yaml": s.yaml()})
+	dns.mustPublish(t, nil)
 	a := launchFrom(t, s, m, "--kube-dns", dns.dir, "--last-good", t.TempDir())
-	texts := variants(s, nsd.addr, other.addr)
+	texts := configVariants(s, nsd.addr, other.addr)
 	stubs := []string{fmt.Sprintf(`{"wild.e2e.test": [%q]}`, other.addr), fmt.Sprintf(`{"wild.e2e.test": [%q]}`, nsd.addr)}
 
 	stop, swapped := make(chan struct{}), make(chan struct{})
@@ -224,7 +224,7 @@ func TestMountsUnderLoad(t *testing.T) {
 			if n%2 == 1 {
 				swap = func() error { return dns.publish(map[string]string{"stubDomains": stubs[n/2%len(stubs)]}) }
 			}
-			late, err := a.noticed(swap)
+			late, err := a.reloadTime(swap)
 			if err != nil {
 				problems = append(problems, fmt.Sprintf("swap %d: %v", n, err))
 			}
@@ -246,9 +246,9 @@ func TestMountsUnderLoad(t *testing.T) {
 	}
 }
 
-// noticed makes a change and gives the time until the agent has applied or refused what there is then; 0 while the file is
+// reloadTime makes a change and gives the time until the agent has applied or refused what there is then; 0 while the file is
 // bad and a change of the other folder makes no difference.
-func (a *agent) noticed(change func() error) (time.Duration, error) {
+func (a *agent) reloadTime(change func() error) (time.Duration, error) {
 	before, err := a.configNow()
 	if err != nil {
 		return 0, err

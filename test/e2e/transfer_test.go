@@ -59,8 +59,8 @@ func bigFolder(t *testing.T) string {
 	return dir
 }
 
-// pull transfers the cluster zone from a server. The SOA records at both ends are left out but for the serial.
-func pull(addr string) (serial uint32, records []dns.RR, err error) {
+// transfer transfers the cluster zone from a server. The SOA records at both ends are left out but for the serial.
+func transfer(addr string) (serial uint32, records []dns.RR, err error) {
 	transfer := dns.Transfer{DialTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second}
 	envelopes, err := transfer.In(new(dns.Msg).SetAxfr("cluster.local."), addr)
 	if err != nil {
@@ -80,8 +80,8 @@ func pull(addr string) (serial uint32, records []dns.RR, err error) {
 	return soa.Serial, records[1 : len(records)-1], nil
 }
 
-// noPlace tells whether a pull met others that had all the places. One that has left may hold its place for some moments.
-func noPlace(err error) bool {
+// noTransferSlot tells whether a pull met others that had all the places. One that has left may hold its place for some moments.
+func noTransferSlot(err error) bool {
 	return err != nil && strings.Contains(err.Error(), fmt.Sprintf("bad xfr rcode: %d", dns.RcodeServerFailure))
 }
 
@@ -99,7 +99,7 @@ func lines(records []dns.RR) []string {
 func TestTransferAnswers(t *testing.T) {
 	t.Parallel()
 	a := startCluster(t, copyExamples(t))
-	_, records, err := pull(a.addr)
+	_, records, err := transfer(a.addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestTransferAnswers(t *testing.T) {
 func TestTransferWithDig(t *testing.T) {
 	t.Parallel()
 	a := startCluster(t, copyExamples(t))
-	serial, records, err := pull(a.addr)
+	serial, records, err := transfer(a.addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,11 +242,11 @@ func TestTransferToNSD(t *testing.T) {
 			if nsd.Ended() {
 				t.Fatalf("nsd ended: %v\n%s", nsd.Err(), nsd.Stderr.String())
 			}
-			ours, records, err := pull(a.addr)
+			ours, records, err := transfer(a.addr)
 			if err != nil {
 				t.Fatal(err)
 			}
-			theirs, copied, err := pull(nsd.addr)
+			theirs, copied, err := transfer(nsd.addr)
 			diff = cmp.Diff(lines(records), lines(copied))
 			return err == nil && ours == theirs
 		})
@@ -294,7 +294,7 @@ func dialTransfer(t *testing.T, addr string) *net.TCPConn {
 func TestTransferClients(t *testing.T) {
 	t.Parallel()
 	a := startCluster(t, bigFolder(t))
-	_, records, err := pull(a.addr)
+	_, records, err := transfer(a.addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,10 +316,10 @@ func TestTransferClients(t *testing.T) {
 	var pulling sync.WaitGroup
 	for range 2 {
 		pulling.Go(func() {
-			_, again, err := pull(a.addr)
-			for until := time.Now().Add(10 * time.Second); noPlace(err) && time.Now().Before(until); {
+			_, again, err := transfer(a.addr)
+			for until := time.Now().Add(10 * time.Second); noTransferSlot(err) && time.Now().Before(until); {
 				time.Sleep(20 * time.Millisecond)
-				_, again, err = pull(a.addr)
+				_, again, err = transfer(a.addr)
 			}
 			if err != nil || len(again) != len(records) {
 				t.Errorf("beside clients that do not read: %d records, want %d: %v", len(again), len(records), err)
@@ -340,7 +340,7 @@ func TestTransferClients(t *testing.T) {
 		var four sync.WaitGroup
 		errs := make([]error, 4)
 		for i := range errs {
-			four.Go(func() { _, _, errs[i] = pull(a.addr) })
+			four.Go(func() { _, _, errs[i] = transfer(a.addr) })
 		}
 		four.Wait()
 		return errors.Join(errs...) == nil
@@ -352,7 +352,7 @@ func TestTransferClients(t *testing.T) {
 func TestTransferAtStop(t *testing.T) {
 	t.Parallel()
 	a := startCluster(t, bigFolder(t))
-	_, records, err := pull(a.addr)
+	_, records, err := transfer(a.addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,14 +21,14 @@ import (
 // A machine's state is what an agent changes on a node, by what shows it.
 type state map[string]string
 
-// noise is what says nothing in it: comments, counters, kube-proxy's table and its chains of Services, the cables of pods,
+// ignoredLines is what says nothing in it: comments, counters, kube-proxy's table and its chains of Services, the cables of pods,
 // and lifetimes.
-func noise() *regexp.Regexp {
+func ignoredLines() *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^#.*\n|^.*KUBE-S(EP|VC|ERVICES).*\n|^table \S+ kube-proxy\n|^.*veth.*\n| ?\[\d+:\d+\]|_lft \S+`)
 }
 
-// node returns a node's state.
-func node(t *testing.T, n *kubenode.Node) state {
+// nodeState returns a node's state.
+func nodeState(t *testing.T, n *kubenode.Node) state {
 	t.Helper()
 	s := state{}
 	for _, command := range []string{
@@ -39,29 +39,29 @@ func node(t *testing.T, n *kubenode.Node) state {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lines := slices.Sorted(strings.Lines(noise().ReplaceAllString(out, "")))
+		lines := slices.Sorted(strings.Lines(ignoredLines().ReplaceAllString(out, "")))
 		s[n.Name+"# "+command] = strings.Join(lines, "")
 	}
 	return s
 }
 
-// nodes returns the state of both nodes.
-func (b *bed) nodes(t *testing.T) state {
+// nodeStates returns the state of both nodes.
+func (b *harness) nodeStates(t *testing.T) state {
 	t.Helper()
 	all := state{}
 	for _, n := range b.Nodes {
-		maps.Copy(all, node(t, n))
+		maps.Copy(all, nodeState(t, n))
 	}
 	return all
 }
 
-// clean waits until the nodes are as they were: kube-proxy takes a moment for what has changed meanwhile.
-func (b *bed) clean(t *testing.T, before state) {
+// awaitClean waits until the nodes are as they were: kube-proxy takes a moment for what has changed meanwhile.
+func (b *harness) awaitClean(t *testing.T, before state) {
 	t.Helper()
 	var diff string
 	began := time.Now()
 	for {
-		if diff = cmp.Diff(before, b.nodes(t)); diff == "" {
+		if diff = cmp.Diff(before, b.nodeStates(t)); diff == "" {
 			break
 		}
 		if time.Since(began) > limit {
@@ -72,17 +72,17 @@ func (b *bed) clean(t *testing.T, before state) {
 	proctest.Figure(t, "links, addresses, routes, nftables, iptables and ipset as before on both nodes")
 }
 
-// cleans has every node cleaned by the manifests' own way, a folder of them, after the agents are gone.
-func (b *bed) cleans(t *testing.T, folder string) {
+// runCleanup has every node cleaned by the manifests' own way, a folder of them, after the agents are gone.
+func (b *harness) runCleanup(t *testing.T, folder string) {
 	t.Helper()
-	b.shell(t, "kubectl apply -k "+folder)
-	b.shell(t, "kubectl -n kube-system rollout status daemonset/node-cache-cleanup --timeout=3m")
-	b.shell(t, "kubectl -n kube-system logs -l app.kubernetes.io/name=node-cache-cleanup -c cleanup --prefix")
-	b.shell(t, "kubectl delete -k "+folder)
+	b.runShell(t, "kubectl apply -k "+folder)
+	b.runShell(t, "kubectl -n kube-system rollout status daemonset/node-cache-cleanup --timeout=3m")
+	b.runShell(t, "kubectl -n kube-system logs -l app.kubernetes.io/name=node-cache-cleanup -c cleanup --prefix")
+	b.runShell(t, "kubectl delete -k "+folder)
 }
 
-// tracked are the flows from clients to the agents' addresses that their nodes' kernels track.
-func (b *bed) tracked(t *testing.T, clients []client) []string {
+// trackedFlows are the flows from clients to the agents' addresses that their nodes' kernels track.
+func (b *harness) trackedFlows(t *testing.T, clients []client) []string {
 	t.Helper()
 	from := map[string]bool{}
 	for _, c := range clients {
@@ -112,8 +112,8 @@ func (b *bed) tracked(t *testing.T, clients []client) []string {
 	return found
 }
 
-// noFiles fails the test when an agent's file is left on a node.
-func (b *bed) noFiles(t *testing.T) {
+// expectNoFiles fails the test when an agent's file is left on a node.
+func (b *harness) expectNoFiles(t *testing.T) {
 	t.Helper()
 	for _, n := range b.Nodes {
 		out, err := n.Output(t.Context(), "find", "/run/node-cache", "/var/lib/node-cache", "!", "-type", "d")

@@ -23,9 +23,9 @@ const names = "kubernetes.default.svc.cluster.local,www.example.com"
 
 // A client is a pod that asks all the time, over UDP and TCP.
 type client struct {
-	bed  *bed
-	pod  corev1.Pod
-	name string
+	harness *harness
+	pod     corev1.Pod
+	name    string
 }
 
 // A tally is what has become of a client's queries over one transport.
@@ -68,8 +68,8 @@ spec:
 ---
 `
 
-// clients starts a client on each node, with more arguments for it, and ends them with the test.
-func (b *bed) clients(t *testing.T, name string, args ...string) []client {
+// startClients starts a client on each node, with more arguments for it, and ends them with the test.
+func (b *harness) startClients(t *testing.T, name string, args ...string) []client {
 	t.Helper()
 	var quoted []string
 	for _, arg := range append([]string{"/bin/pod", "ask", "-names=" + names}, args...) {
@@ -79,7 +79,7 @@ func (b *bed) clients(t *testing.T, name string, args ...string) []client {
 	for _, n := range b.Nodes {
 		fmt.Fprintf(&manifest, clientPod, name+"-"+n.Name, n.Name, strings.Join(quoted, ", "))
 	}
-	b.apply(t, manifest.String(), "apply", "-f", "-")
+	b.kubectlInput(t, manifest.String(), "apply", "-f", "-")
 	t.Cleanup(func() {
 		for _, n := range b.Nodes {
 			_, _ = b.Kubectl(context.WithoutCancel(t.Context()), "", "delete", "pod", name+"-"+n.Name, "--ignore-not-found", "--wait=false")
@@ -90,26 +90,26 @@ func (b *bed) clients(t *testing.T, name string, args ...string) []client {
 		b.kubectl(t, "wait", "--for=condition=Ready", "--timeout=90s", "pod/"+name+"-"+n.Name)
 		for _, pod := range b.pods(t, "default", "app=client") {
 			if pod.Name == name+"-"+n.Name {
-				all = append(all, client{bed: b, pod: pod, name: pod.Name})
+				all = append(all, client{harness: b, pod: pod, name: pod.Name})
 			}
 		}
 	}
-	begin(t, all)
+	resetCounts(t, all)
 	return all
 }
 
-// begin has clients count from nought.
-func begin(t *testing.T, clients []client) {
+// resetCounts has clients count from nought.
+func resetCounts(t *testing.T, clients []client) {
 	t.Helper()
-	take(t, clients)
+	takeCounts(t, clients)
 }
 
-// take sums up what clients have counted, and has them begin anew.
-func take(t *testing.T, clients []client) counts {
+// takeCounts sums up what clients have counted, and has them begin anew.
+func takeCounts(t *testing.T, clients []client) counts {
 	t.Helper()
 	var sum counts
 	for _, c := range clients {
-		status, text := c.bed.do(t, http.MethodPost, "http://"+c.pod.Status.PodIP+":8080/counts")
+		status, text := c.harness.httpDo(t, http.MethodPost, "http://"+c.pod.Status.PodIP+":8080/counts")
 		var one counts
 		if err := json.Unmarshal([]byte(text), &one); err != nil || status != http.StatusOK {
 			t.Fatalf("the counts of %s: %d, %v: %s", c.name, status, err, text)
@@ -121,18 +121,18 @@ func take(t *testing.T, clients []client) counts {
 	return sum
 }
 
-// watch lets clients ask for some time and tells what became of the queries.
-func watch(t *testing.T, clients []client, during time.Duration, what string) counts {
+// measure lets clients ask for some time and tells what became of the queries.
+func measure(t *testing.T, clients []client, during time.Duration, what string) counts {
 	t.Helper()
-	begin(t, clients)
+	resetCounts(t, clients)
 	time.Sleep(during)
-	got := take(t, clients)
+	got := takeCounts(t, clients)
 	proctest.Figure(t, "%s: %s", what, got)
 	return got
 }
 
-// wantNoLoss fails the test when a query of a transport was not answered well.
-func wantNoLoss(t *testing.T, transports map[string]tally) {
+// expectNoLoss fails the test when a query of a transport was not answered well.
+func expectNoLoss(t *testing.T, transports map[string]tally) {
 	t.Helper()
 	for name, got := range transports {
 		if got.Lost > 0 || got.Wrong > 0 || got.Answered == 0 {
@@ -144,5 +144,5 @@ func wantNoLoss(t *testing.T, transports map[string]tally) {
 // exec runs a program in the client's pod.
 func (c client) exec(t *testing.T, argv ...string) string {
 	t.Helper()
-	return c.bed.kubectl(t, append([]string{"exec", c.name, "--"}, argv...)...)
+	return c.harness.kubectl(t, append([]string{"exec", c.name, "--"}, argv...)...)
 }

@@ -27,83 +27,83 @@ const (
 // TestFamilies applies the overlay for two families where nodes, pods and Services have both, first as it is and then with
 // component iptables, so that kube-proxy's iptables and ip6tables have the agents' rules beside them.
 func TestFamilies(t *testing.T) {
-	b := newBed(t, kubenode.Options{ProxyMode: "iptables", DualStack: true})
-	b.apply(t, set, "apply", "-f", "-")
+	b := newHarness(t, kubenode.Options{ProxyMode: "iptables", DualStack: true})
+	b.kubectlInput(t, set, "apply", "-f", "-")
 	b.kubectl(t, "patch", "service/web", "--type=merge", `--patch={"spec": {"ipFamilyPolicy": "PreferDualStack"}}`)
 	b.kubectl(t, "rollout", "status", "deployment/web", "--timeout=2m")
-	before := b.nodes(t)
+	before := b.nodeStates(t)
 	t.Run("dual-stack", func(t *testing.T) {
-		b.families(t, "daemonset/overlays/dual-stack", "nftables")
-		b.leaves(t, before, "daemonset/uninstall")
+		b.testFamilies(t, "daemonset/overlays/dual-stack", "nftables")
+		b.uninstall(t, before, "daemonset/uninstall")
 	})
 	if t.Failed() {
 		return
 	}
 	t.Run("iptables", func(t *testing.T) {
 		b.loadIPTables(t)
-		b.families(t, kustomization(t, "daemonset/overlays/dual-stack", "daemonset/components/iptables"), "iptables-nft")
-		b.refusesToClean(t)
-		b.leaves(t, before, "daemonset/uninstall-iptables")
+		b.testFamilies(t, kustomization(t, "daemonset/overlays/dual-stack", "daemonset/components/iptables"), "iptables-nft")
+		b.testCleanupRefused(t)
+		b.uninstall(t, before, "daemonset/uninstall-iptables")
 	})
 }
 
-// families has agents answer over both families with a backend, replaces them, and deletes them from under the clients,
+// testFamilies has agents answer over both families with a backend, replaces them, and deletes them from under the clients,
 // whom the fallback answers then. Kubelets name the agents meanwhile.
-func (b *bed) families(t *testing.T, folder, backend string) {
+func (b *harness) testFamilies(t *testing.T, folder, backend string) {
 	t.Helper()
 	began := time.Now()
-	b.shell(t, "kubectl apply -k "+folder)
+	b.runShell(t, "kubectl apply -k "+folder)
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
-	b.agentsReady(t)
+	b.expectAgentsReady(t)
 	proctest.Figure(t, "2 agents ready %s after kubectl apply", since(began))
-	b.holds(t, backend)
+	b.expectLeases(t, backend)
 	b.setDNS(t, agentAddr, agentAddr6)
-	both := b.pairs(t)
+	both := b.startPairs(t)
 
-	both.watch(t, "by agents")
-	if flows := b.tracked(t, both.all()); len(flows) > 0 {
+	both.expectNoLoss(t, "by agents")
+	if flows := b.trackedFlows(t, both.all()); len(flows) > 0 {
 		t.Errorf("the kernels track %d flows to the agents, one is %s", len(flows), flows[0])
 	}
-	b.withoutDNS(t, func() { both.watch(t, "without CoreDNS") })
+	b.withoutDNS(t, func() { both.expectNoLoss(t, "without CoreDNS") })
 
-	begin(t, both.all())
+	resetCounts(t, both.all())
 	began = time.Now()
 	b.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/node-cache")
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=3m")
 	b.eventually(t, "the old agents are gone", func() bool { return len(b.agents(t)) == 2 })
-	both.take(t, "2 agents replaced in "+since(began).String(), true)
-	b.agentsReady(t)
-	b.holds(t, backend)
+	both.expectAnswered(t, "2 agents replaced in "+since(began).String(), true)
+	b.expectAgentsReady(t)
+	b.expectLeases(t, backend)
 
-	b.shell(t, "kubectl delete -k "+folder)
-	b.gone(t)
-	both.take(t, "while the agents end", false) // TCP sessions of the agents are reset: docs/node.md
-	both.watch(t, "answered by the fallback")
+	b.runShell(t, "kubectl delete -k "+folder)
+	b.awaitNoAgents(t)
+	both.expectAnswered(t, "while the agents end", false) // TCP sessions of the agents are reset: docs/node.md
+	both.expectNoLoss(t, "answered by the fallback")
 	// The fallback is a rule of NAT: what is said of the agents' flows above would be seen if it were not so.
-	flows := b.tracked(t, both.all())
+	flows := b.trackedFlows(t, both.all())
 	if len(flows) == 0 {
 		t.Error("the kernels track no flow to the fallback")
 	}
 	proctest.Figure(t, "the kernels tracked no flow to the agents, and %d to the fallback", len(flows))
 }
 
-// leaves sets the kubelets back and cleans the nodes, which are then as they were.
-func (b *bed) leaves(t *testing.T, before state, folder string) {
+// uninstall sets the kubelets back and cleans the nodes, which are then as they were.
+func (b *harness) uninstall(t *testing.T, before state, folder string) {
 	t.Helper()
 	b.setDNS(t, kubenode.DNSService)
-	b.cleans(t, folder)
-	b.clean(t, before)
-	b.noFiles(t)
+	b.runCleanup(t, folder)
+	b.awaitClean(t, before)
+	b.expectNoFiles(t)
 }
 
 // A pair is two clients on each node, one for each family: those of the first ask what their resolv.conf names first.
 type pair struct{ four, six []client }
 
-// pairs starts clients of both families.
-func (b *bed) pairs(t *testing.T) pair {
+// startPairs starts clients of both families.
+func (b *harness) startPairs(t *testing.T) pair {
 	t.Helper()
 	asked := "-names=" + b.questions(t)
-	p := pair{four: b.clients(t, "four", asked), six: b.clients(t, "six", asked, "-server="+agentAddr6)}
+	p := pair{four: b.startClients(t, "four", asked), six: b.startClients(t, "six", asked, "-server="+agentAddr6)}
 	for _, c := range p.all() {
 		conf := c.exec(t, "cat", "/etc/resolv.conf")
 		if !strings.Contains(conf, "nameserver "+agentAddr+"\nnameserver "+agentAddr6+"\n") {
@@ -115,47 +115,47 @@ func (b *bed) pairs(t *testing.T) pair {
 
 func (p pair) all() []client { return slices.Concat(p.four, p.six) }
 
-// watch lets the clients ask for some time, and fails the test when a query was not answered well.
-func (p pair) watch(t *testing.T, what string) {
+// expectNoLoss lets the clients ask for some time, and fails the test when a query was not answered well.
+func (p pair) expectNoLoss(t *testing.T, what string) {
 	t.Helper()
-	begin(t, p.all())
+	resetCounts(t, p.all())
 	time.Sleep(2 * time.Second)
-	p.take(t, what, true)
+	p.expectAnswered(t, what, true)
 }
 
-// take fails the test when a query since the last time was not answered well, over UDP or, where it is meant too, TCP.
-func (p pair) take(t *testing.T, what string, tcp bool) {
+// expectAnswered fails the test when a query since the last time was not answered well, over UDP or, where it is meant too, TCP.
+func (p pair) expectAnswered(t *testing.T, what string, tcp bool) {
 	t.Helper()
 	for _, one := range []struct {
 		clients []client
 		server  string
 	}{{p.four, agentAddr}, {p.six, agentAddr6}} {
-		got := take(t, one.clients)
+		got := takeCounts(t, one.clients)
 		proctest.Figure(t, "%s, %s: %s", what, one.server, got)
-		wantNoLoss(t, map[string]tally{"UDP": got.UDP})
+		expectNoLoss(t, map[string]tally{"UDP": got.UDP})
 		if tcp {
-			wantNoLoss(t, map[string]tally{"TCP": got.TCP})
+			expectNoLoss(t, map[string]tally{"TCP": got.TCP})
 		}
 	}
 }
 
-// refusesToClean has every node cleaned with the image without iptables, which leaves rules of iptables and the link alone.
-func (b *bed) refusesToClean(t *testing.T) {
+// testCleanupRefused has every node cleaned with the image without iptables, which leaves rules of iptables and the link alone.
+func (b *harness) testCleanupRefused(t *testing.T) {
 	t.Helper()
-	was := b.nodes(t)
-	b.shell(t, "kubectl apply -k daemonset/uninstall")
+	was := b.nodeStates(t)
+	b.runShell(t, "kubectl apply -k daemonset/uninstall")
 	b.eventually(t, "the image without iptables says that another is needed, on both nodes", func() bool {
 		out, _ := b.Kubectl(t.Context(), "", "-n", "kube-system", "logs", "-l", "app.kubernetes.io/name=node-cache-cleanup", "-c", "cleanup") // not there yet
 		return strings.Count(out, "uninstall-iptables") >= 2
 	})
-	if diff := cmp.Diff(was, b.nodes(t)); diff != "" {
+	if diff := cmp.Diff(was, b.nodeStates(t)); diff != "" {
 		t.Errorf("the nodes (-before +after):\n%s", diff)
 	}
-	b.shell(t, "kubectl delete -k daemonset/uninstall")
+	b.runShell(t, "kubectl delete -k daemonset/uninstall")
 }
 
 // setDNS has both kubelets name addresses.
-func (b *bed) setDNS(t *testing.T, addrs ...string) {
+func (b *harness) setDNS(t *testing.T, addrs ...string) {
 	t.Helper()
 	var parsed []netip.Addr
 	for _, addr := range addrs {
@@ -168,8 +168,8 @@ func (b *bed) setDNS(t *testing.T, addrs ...string) {
 	}
 }
 
-// holds fails the test unless both agents hold the leases of both addresses, with rules of a backend.
-func (b *bed) holds(t *testing.T, backend string) {
+// expectLeases fails the test unless both agents hold the leases of both addresses, with rules of a backend.
+func (b *harness) expectLeases(t *testing.T, backend string) {
 	t.Helper()
 	for _, pod := range b.agents(t) {
 		var s struct {
@@ -193,7 +193,7 @@ func (b *bed) holds(t *testing.T, backend string) {
 
 // questions are what clients ask by turns, with what they have to be told: names of the cluster and of the Internet, their
 // addresses of both families, services, and the reverse names of these addresses.
-func (b *bed) questions(t *testing.T) string {
+func (b *harness) questions(t *testing.T) string {
 	t.Helper()
 	service, err := b.Client().CoreV1().Services("kube-system").Get(t.Context(), "kube-dns", metav1.GetOptions{})
 	if err != nil {

@@ -13,12 +13,12 @@ import (
 
 // A helm is the program on the control machine.
 type helm struct {
-	bed *bed
-	env []string
+	harness *harness
+	env     []string
 }
 
 // newHelm puts the program on the control machine's PATH, with its own files in a folder of the test.
-func newHelm(t *testing.T, b *bed) helm {
+func newHelm(t *testing.T, b *harness) helm {
 	t.Helper()
 	program, err := kubetest.Program(t.Context(), "helm")
 	if err != nil {
@@ -28,56 +28,56 @@ func newHelm(t *testing.T, b *bed) helm {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	return helm{bed: b, env: []string{"HELM_CACHE_HOME=" + dir, "HELM_CONFIG_HOME=" + dir, "HELM_DATA_HOME=" + dir}}
+	return helm{harness: b, env: []string{"HELM_CACHE_HOME=" + dir, "HELM_CONFIG_HOME=" + dir, "HELM_DATA_HOME=" + dir}}
 }
 
 func (h helm) run(t *testing.T, command string) {
 	t.Helper()
-	h.bed.shell(t, "helm "+command, h.env...)
+	h.harness.runShell(t, "helm "+command, h.env...)
 }
 
-// helm installs the chart with the configuration by the API and an old ConfigMap of kube-dns, tests it, upgrades it and
+// testHelm installs the chart with the configuration by the API and an old ConfigMap of kube-dns, tests it, upgrades it and
 // takes it away, while pods on both nodes ask the agents.
-func (b *bed) helm(t *testing.T) {
+func (b *harness) testHelm(t *testing.T) {
 	t.Helper()
 	h := newHelm(t, b)
-	b.stubs(t, b.company(t))
+	b.applyStubDomains(t, b.startCompanyDNS(t))
 	began := time.Now()
 	h.run(t, "install node-cache daemonset/chart -n kube-system --set config.watch=api --set config.kubeDNS=kube-dns --wait --timeout=3m")
-	b.agentsReady(t)
+	b.expectAgentsReady(t)
 	proctest.Figure(t, "2 agents ready %s after helm install", since(began))
-	clients := b.clients(t, "helm", "-server=169.254.20.10")
-	got := watch(t, clients, 2*time.Second, "installed by helm")
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	clients := b.startClients(t, "helm", "-server=169.254.20.10")
+	got := measure(t, clients, 2*time.Second, "installed by helm")
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 	for _, c := range clients {
 		if out := c.exec(t, "nslookup", "www."+companyZone, "169.254.20.10"); !strings.Contains(out, companyAddr) {
 			t.Errorf("%s: a stub domain of the ConfigMap kube-dns: %s", c.name, out)
 		}
 	}
 	h.run(t, "test node-cache -n kube-system --logs --timeout=2m")
-	b.upgrades(t, h, clients)
+	b.testUpgrades(t, h, clients)
 
-	begin(t, clients)
+	resetCounts(t, clients)
 	h.run(t, "uninstall node-cache -n kube-system --wait --timeout=3m")
-	b.gone(t)
-	got = take(t, clients)
+	b.awaitNoAgents(t)
+	got = takeCounts(t, clients)
 	proctest.Figure(t, "while helm uninstalls it: %s", got)
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP}) // TCP sessions of the agents are reset: docs/node.md
-	got = watch(t, clients, 2*time.Second, "answered by the fallback")
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP}) // TCP sessions of the agents are reset: docs/node.md
+	got = measure(t, clients, 2*time.Second, "answered by the fallback")
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 	const kinds = "daemonsets,deployments,pods,services,configmaps,secrets,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings"
 	if left := b.kubectl(t, "get", kinds, "-A", "-l", "app.kubernetes.io/instance=node-cache", "-o", "name"); left != "" {
 		t.Errorf("objects that helm has left:\n%s", left)
 	}
 }
 
-// upgrades changes a value that is the ConfigMap's alone, which the running agents take, and then one that has the pods
+// testUpgrades changes a value that is the ConfigMap's alone, which the running agents take, and then one that has the pods
 // replaced, by the memory limit that goes with it.
-func (b *bed) upgrades(t *testing.T, h helm, clients []client) {
+func (b *harness) testUpgrades(t *testing.T, h helm, clients []client) {
 	t.Helper()
 	before, pods := b.configs(t), b.agents(t)
 	began := time.Now()
-	begin(t, clients)
+	resetCounts(t, clients)
 	h.run(t, "upgrade node-cache daemonset/chart -n kube-system --reuse-values --set config.agent.cache.minTTL=7s --wait --timeout=3m")
 	b.eventually(t, "both agents have taken the change", func() bool {
 		for i, c := range b.configs(t) {
@@ -88,9 +88,9 @@ func (b *bed) upgrades(t *testing.T, h helm, clients []client) {
 		return true
 	})
 	took := since(began)
-	got := take(t, clients)
+	got := takeCounts(t, clients)
 	proctest.Figure(t, "both agents run with a change %s after helm upgrade: %s", took, got)
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 	for i, pod := range b.agents(t) {
 		if pod.UID != pods[i].UID {
 			t.Errorf("%s was replaced for a change of the ConfigMap", pods[i].Name)
@@ -101,10 +101,10 @@ func (b *bed) upgrades(t *testing.T, h helm, clients []client) {
 	h.run(t, "upgrade node-cache daemonset/chart -n kube-system --reuse-values --set config.agent.cache.size=48Mi --wait --timeout=3m")
 	b.eventually(t, "the old agents are gone", func() bool { return len(b.agents(t)) == 2 })
 	took = since(began)
-	got = take(t, clients)
+	got = takeCounts(t, clients)
 	proctest.Figure(t, "2 agents replaced in %s by helm upgrade: %s", took, got)
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP})
-	b.agentsReady(t)
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP})
+	b.expectAgentsReady(t)
 	for i, c := range b.configs(t) {
 		if c.Cache.Capacity >= before[i].Cache.Capacity {
 			t.Errorf("the cache's size after helm upgrade: %d, and before %d", c.Cache.Capacity, before[i].Cache.Capacity)

@@ -55,7 +55,7 @@ func archiveOf(image string) string {
 }
 
 // loadIPTables gives both nodes the image of component iptables. It skips the test where packages are not to be fetched.
-func (b *bed) loadIPTables(t *testing.T) {
+func (b *harness) loadIPTables(t *testing.T) {
 	t.Helper()
 	if os.Getenv("IMAGE_IPTABLES") == "" {
 		t.Skip("fetches packages from Debian: set IMAGE_IPTABLES")

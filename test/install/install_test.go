@@ -13,9 +13,9 @@ import (
 
 // TestInstall goes with a user from the first command of the README to the last. Each step needs those before it.
 func TestInstall(t *testing.T) {
-	b := newBed(t, kubenode.Options{ProxyMode: "iptables"})
+	b := newHarness(t, kubenode.Options{ProxyMode: "iptables"})
 	blocks := readme(t)
-	before := b.nodes(t)
+	before := b.nodeStates(t)
 	ok := func(name string, step func(*testing.T)) {
 		if !t.Failed() {
 			t.Run(name, step)
@@ -24,47 +24,47 @@ func TestInstall(t *testing.T) {
 	ok("agents on every node", func(t *testing.T) {
 		t.Helper()
 		began := time.Now()
-		b.follow(t, blocks[stepAgents])
-		b.agentsReady(t)
+		b.runBlock(t, blocks[stepAgents])
+		b.expectAgentsReady(t)
 		proctest.Figure(t, "2 agents ready %s after kubectl apply", since(began))
 	})
 	ok("a pod that asks it", func(t *testing.T) {
 		t.Helper()
-		b.follow(t, blocks[stepTry])
+		b.runBlock(t, blocks[stepTry])
 	})
 	ok("kubelets name it", func(t *testing.T) {
 		t.Helper()
-		b.follow(t, blocks[stepKubelet])
-		b.resolves(t)
+		b.runBlock(t, blocks[stepKubelet])
+		b.testResolution(t)
 	})
-	ok("headless names follow a Deployment", b.scales)
+	ok("headless names follow a Deployment", b.testScaling)
 	ok("tune it", func(t *testing.T) {
 		t.Helper()
-		b.tunes(t, blocks[stepTune])
+		b.testTuning(t, blocks[stepTune])
 	})
-	ok("a bad change is refused", b.refuses)
-	ok("probes under load", b.floods)
-	ok("a rolling update under load", b.rolls)
-	ok("Prometheus", b.monitors)
-	ok("the DaemonSet is deleted", b.deletes)
+	ok("a bad change is refused", b.testRefusedConfig)
+	ok("probes under load", b.testProbesUnderFlood)
+	ok("a rolling update under load", b.testRollingUpdate)
+	ok("Prometheus", b.testMonitoring)
+	ok("the DaemonSet is deleted", b.testDelete)
 	ok("take it away", func(t *testing.T) {
 		t.Helper()
-		b.follow(t, blocks[stepKubeletBack])
-		b.follow(t, blocks[stepRemove])
-		b.clean(t, before)
-		b.noFiles(t)
+		b.runBlock(t, blocks[stepKubeletBack])
+		b.runBlock(t, blocks[stepRemove])
+		b.awaitClean(t, before)
+		b.expectNoFiles(t)
 	})
-	ok("transparent", b.transparent)
+	ok("transparent", b.testTransparent)
 	ok("transparent leaves nothing", func(t *testing.T) {
 		t.Helper()
-		b.clean(t, before)
+		b.awaitClean(t, before)
 	})
 }
 
-// resolves shows that pods on both nodes resolve by what the kubelet gives them, which is the agent.
-func (b *bed) resolves(t *testing.T) {
+// testResolution shows that pods on both nodes resolve by what the kubelet gives them, which is the agent.
+func (b *harness) testResolution(t *testing.T) {
 	t.Helper()
-	clients := b.clients(t, "asks")
+	clients := b.startClients(t, "asks")
 	for _, c := range clients {
 		if conf := c.exec(t, "cat", "/etc/resolv.conf"); !strings.Contains(conf, "nameserver 169.254.20.10\n") {
 			t.Errorf("%s: resolv.conf:\n%s", c.name, conf)
@@ -74,6 +74,6 @@ func (b *bed) resolves(t *testing.T) {
 			t.Errorf("%s: %s", c.name, out)
 		}
 	}
-	got := watch(t, clients, 3*time.Second, "on both nodes, half of the names the cluster's")
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	got := measure(t, clients, 3*time.Second, "on both nodes, half of the names the cluster's")
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 }

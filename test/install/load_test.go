@@ -11,33 +11,33 @@ import (
 	"github.com/nodecache/node-cache/pkg/handover"
 )
 
-// floods has a pod on each node ask without a pause, for longer than the kubelet takes to give up on an agent whose probes
+// testProbesUnderFlood has a pod on each node ask without a pause, for longer than the kubelet takes to give up on an agent whose probes
 // fail (60 s with the liveness probe, which two of its periods stand for here).
-func (b *bed) floods(t *testing.T) {
+func (b *harness) testProbesUnderFlood(t *testing.T) {
 	t.Helper()
 	began := time.Now()
-	clients := b.clients(t, "floods", "-flood=16")
-	watch(t, clients, 25*time.Second, "two flooders and two clients")
+	clients := b.startClients(t, "floods", "-flood=16")
+	measure(t, clients, 25*time.Second, "two flooders and two clients")
 	if unhealthy := b.events(t, "Unhealthy", began); len(unhealthy) > 0 {
 		t.Errorf("probes failed:\n%s", strings.Join(unhealthy, "\n"))
 	}
-	b.agentsReady(t)
+	b.expectAgentsReady(t)
 	proctest.Figure(t, "0 restarts, 0 failed probes")
 }
 
-// rolls replaces the agents while pods on both nodes ask them.
-func (b *bed) rolls(t *testing.T) {
+// testRollingUpdate replaces the agents while pods on both nodes ask them.
+func (b *harness) testRollingUpdate(t *testing.T) {
 	t.Helper()
-	clients := b.clients(t, "rolls", "-every=5ms", "-flood=2")
+	clients := b.startClients(t, "rolls", "-every=5ms", "-flood=2")
 	began := time.Now()
 	b.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/node-cache")
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=3m")
 	b.eventually(t, "the old agents are gone", func() bool { return len(b.agents(t)) == 2 })
 	took := since(began)
-	got := take(t, clients)
-	b.agentsReady(t)
+	got := takeCounts(t, clients)
+	b.expectAgentsReady(t)
 	proctest.Figure(t, "2 agents replaced in %s: %s", took, got)
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP, "flood": got.Flood})
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP, "flood": got.Flood})
 	for _, pod := range b.agents(t) {
 		var s struct{ Handover struct{ Taken, Why string } }
 		b.status(t, pod, &s)
@@ -47,22 +47,22 @@ func (b *bed) rolls(t *testing.T) {
 	}
 }
 
-// deletes takes the DaemonSet away from under the pods that ask its agents, whose fallback is kube-dns, and brings it
+// testDelete takes the DaemonSet away from under the pods that ask its agents, whose fallback is kube-dns, and brings it
 // back.
-func (b *bed) deletes(t *testing.T) {
+func (b *harness) testDelete(t *testing.T) {
 	t.Helper()
-	clients := b.clients(t, "deletes")
+	clients := b.startClients(t, "deletes")
 	b.kubectl(t, "-n", "kube-system", "delete", "daemonset", "node-cache")
-	b.gone(t)
-	got := take(t, clients)
+	b.awaitNoAgents(t)
+	got := takeCounts(t, clients)
 	proctest.Figure(t, "while the agents end: %s", got)
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP})
-	got = watch(t, clients, 3*time.Second, "answered by the fallback")
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
-	b.shell(t, "kubectl apply -k daemonset/base")
-	b.shell(t, "kubectl -n kube-system rollout status daemonset/node-cache --timeout=3m")
-	b.agentsReady(t)
-	got = take(t, clients)
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP})
+	got = measure(t, clients, 3*time.Second, "answered by the fallback")
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	b.runShell(t, "kubectl apply -k daemonset/base")
+	b.runShell(t, "kubectl -n kube-system rollout status daemonset/node-cache --timeout=3m")
+	b.expectAgentsReady(t)
+	got = takeCounts(t, clients)
 	proctest.Figure(t, "while agents come again: %s", got)
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP})
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP})
 }

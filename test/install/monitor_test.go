@@ -23,16 +23,16 @@ import (
 // prometheusAddr is where it listens on the control machine.
 const prometheusAddr = "127.0.0.1:9090"
 
-// monitors has a Prometheus find and scrape the agents as the PodMonitor says, and evaluate every alert and every query of
+// testMonitoring has a Prometheus find and scrape the agents as the PodMonitor says, and evaluate every alert and every query of
 // the dashboard.
-func (b *bed) monitors(t *testing.T) {
+func (b *harness) testMonitoring(t *testing.T) {
 	t.Helper()
 	prometheus := proctest.Program(t, "prometheus", "prometheus")
 	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base", "daemonset/components/metrics"))
 	b.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/node-cache")
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
 	b.eventually(t, "the old agents are gone", func() bool { return len(b.agents(t)) == 2 })
-	b.clients(t, "monitors")
+	b.startClients(t, "monitors")
 
 	dir := t.TempDir()
 	rules, err := promtest.RuleFile(repository)
@@ -40,18 +40,18 @@ func (b *bed) monitors(t *testing.T) {
 		t.Fatal(err)
 	}
 	proctest.WriteFile(t, filepath.Join(dir, "rules.yaml"), string(rules))
-	config := proctest.WriteFile(t, filepath.Join(dir, "prometheus.yaml"), b.scrapes(t))
+	config := proctest.WriteFile(t, filepath.Join(dir, "prometheus.yaml"), b.prometheusConfig(t))
 	err = b.Control.Start(t.Context(), "prometheus", prometheus, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+prometheusAddr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.Control.Kill(context.WithoutCancel(t.Context()), "prometheus") })
-	b.evaluates(t, b.gateway(t, prometheusAddr))
+	b.evaluateQueries(t, b.startGateway(t, prometheusAddr))
 }
 
-// gateway is the URL of a server that passes requests to one of the control machine.
-func (b *bed) gateway(t *testing.T, addr string) string {
+// startGateway is the URL of a server that passes requests to one of the control machine.
+func (b *harness) startGateway(t *testing.T, addr string) string {
 	t.Helper()
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: addr})
 	proxy.Transport = b.http.Transport
@@ -60,8 +60,8 @@ func (b *bed) gateway(t *testing.T, addr string) string {
 	return server.URL
 }
 
-// evaluates asks a Prometheus everything.
-func (b *bed) evaluates(t *testing.T, prometheus string) {
+// evaluateQueries asks a Prometheus everything.
+func (b *harness) evaluateQueries(t *testing.T, prometheus string) {
 	t.Helper()
 	up := promtest.Query{Where: "targets", Expr: `sum(count_over_time(up{job="node-cache"}[1m])) / (count(up{job="node-cache"} == 1) == 2) > 20`}
 	b.eventually(t, "both agents are scraped, ten times and more", func() bool {
@@ -138,9 +138,9 @@ func (r relabeling) prometheus() map[string]any {
 	return m
 }
 
-// scrapes is Prometheus' configuration: what its operator makes of the agents' PodMonitor, in seconds instead of minutes.
+// prometheusConfig is Prometheus' configuration: what its operator makes of the agents' PodMonitor, in seconds instead of minutes.
 // Debian's Prometheus cannot ask an API server for pods, so they are listed here, with the labels it would give them.
-func (b *bed) scrapes(t *testing.T) string {
+func (b *harness) prometheusConfig(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(repository, "daemonset", "monitoring", "podmonitor.yaml"))
 	if err != nil {
@@ -180,7 +180,7 @@ func (b *bed) scrapes(t *testing.T) string {
 		"rule_files": []string{"rules.yaml"},
 		"scrape_configs": []any{map[string]any{
 			"job_name": "node-cache", "metrics_path": endpoint.Path, "relabel_configs": rules,
-			"static_configs": b.discovered(t, label),
+			"static_configs": b.discoveredAgents(t, label),
 		}},
 	})
 	if err != nil {
@@ -189,8 +189,8 @@ func (b *bed) scrapes(t *testing.T) string {
 	return string(config)
 }
 
-// discovered are the agents as Prometheus' discovery has them. label names a pod's label.
-func (b *bed) discovered(t *testing.T, label func(string) string) []any {
+// discoveredAgents are the agents as Prometheus' discovery has them. label names a pod's label.
+func (b *harness) discoveredAgents(t *testing.T, label func(string) string) []any {
 	t.Helper()
 	var targets []any
 	for _, pod := range b.agents(t) {

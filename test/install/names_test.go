@@ -38,11 +38,11 @@ spec:
       containers: [{name: web, image: "` + kubenode.BusyboxImage + `", command: [sleep, "3600"]}]
 `
 
-// scales shows that pods on both nodes see the addresses of a Deployment's pods as it grows and shrinks.
-func (b *bed) scales(t *testing.T) {
+// testScaling shows that pods on both nodes see the addresses of a Deployment's pods as it grows and shrinks.
+func (b *harness) testScaling(t *testing.T) {
 	t.Helper()
-	clients := b.clients(t, "scales", "-every=1s")
-	b.apply(t, set, "apply", "-f", "-")
+	clients := b.startClients(t, "scales", "-every=1s")
+	b.kubectlInput(t, set, "apply", "-f", "-")
 	var seen []string
 	for _, replicas := range []int{2, 6, 1, 0, 3} {
 		b.kubectl(t, "scale", "deployment/web", fmt.Sprintf("--replicas=%d", replicas))
@@ -66,7 +66,7 @@ func (b *bed) scales(t *testing.T) {
 }
 
 // endpoints are the ready addresses in the EndpointSlices of a service.
-func (b *bed) endpoints(t *testing.T, service string) []string {
+func (b *harness) endpoints(t *testing.T, service string) []string {
 	t.Helper()
 	list, err := b.Client().DiscoveryV1().EndpointSlices("default").List(t.Context(),
 		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service})
@@ -88,8 +88,8 @@ func (b *bed) endpoints(t *testing.T, service string) []string {
 // addressesOf are the IPv4 addresses of a name, as the client's pod sees it; none when the name is not there.
 func (c client) addressesOf(t *testing.T, name string) []string {
 	t.Helper()
-	out, _ := c.bed.Kubectl(t.Context(), "", "exec", c.name, "--", "nslookup", name) // it fails for one that is denied
-	_, answer, _ := strings.Cut(out, "\n\n")                                         // after the server's own
+	out, _ := c.harness.Kubectl(t.Context(), "", "exec", c.name, "--", "nslookup", name) // it fails for one that is denied
+	_, answer, _ := strings.Cut(out, "\n\n")                                             // after the server's own
 	var found []string
 	for _, match := range regexp.MustCompile(`Address: ([\d.]+)\n`).FindAllStringSubmatch(answer, -1) {
 		found = append(found, match[1])
@@ -98,39 +98,39 @@ func (c client) addressesOf(t *testing.T, name string) []string {
 	return found
 }
 
-// transparent shows that pods that ask the Service's address are answered on their node, with nothing changed in them and
+// testTransparent shows that pods that ask the Service's address are answered on their node, with nothing changed in them and
 // in the kubelets. Other than with kube-dns away that cannot be told from outside.
-func (b *bed) transparent(t *testing.T) {
+func (b *harness) testTransparent(t *testing.T) {
 	t.Helper()
-	clients := b.clients(t, "transparent")
+	clients := b.startClients(t, "transparent")
 	if conf := clients[0].exec(t, "cat", "/etc/resolv.conf"); !strings.Contains(conf, "nameserver "+kubenode.DNSService+"\n") {
 		t.Fatalf("resolv.conf:\n%s", conf)
 	}
-	begin(t, clients)
+	resetCounts(t, clients)
 	b.kubectl(t, "apply", "-k", repository+"/daemonset/overlays/transparent")
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
-	b.agentsReady(t)
-	got := take(t, clients)
+	b.expectAgentsReady(t)
+	got := takeCounts(t, clients)
 	proctest.Figure(t, "while the agents start: %s", got)
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP}) // TCP sessions with kube-dns are reset then: docs/node.md
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP}) // TCP sessions with kube-dns are reset then: docs/node.md
 
 	b.withoutDNS(t, func() {
-		got := watch(t, clients, 3*time.Second, "without CoreDNS")
-		wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+		got := measure(t, clients, 3*time.Second, "without CoreDNS")
+		expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 	})
 
-	begin(t, clients)
+	resetCounts(t, clients)
 	b.kubectl(t, "delete", "-k", repository+"/daemonset/overlays/transparent")
-	b.gone(t)
-	got = take(t, clients)
+	b.awaitNoAgents(t)
+	got = takeCounts(t, clients)
 	proctest.Figure(t, "while the agents end: %s", got)
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP})
-	got = watch(t, clients, 2*time.Second, "without agents")
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP})
+	got = measure(t, clients, 2*time.Second, "without agents")
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 }
 
 // withoutDNS does something while the cluster's own DNS is away.
-func (b *bed) withoutDNS(t *testing.T, do func()) {
+func (b *harness) withoutDNS(t *testing.T, do func()) {
 	t.Helper()
 	b.kubectl(t, "-n", "kube-system", "scale", "deployment/coredns", "--replicas=0")
 	b.eventually(t, "CoreDNS is away", func() bool { return len(b.pods(t, "kube-system", "k8s-app=kube-dns")) == 0 })
@@ -141,8 +141,8 @@ func (b *bed) withoutDNS(t *testing.T, do func()) {
 	}
 }
 
-// gone waits until there are no agents.
-func (b *bed) gone(t *testing.T) {
+// awaitNoAgents waits until there are no agents.
+func (b *harness) awaitNoAgents(t *testing.T) {
 	t.Helper()
 	b.eventually(t, "the agents are gone", func() bool { return len(b.agents(t)) == 0 })
 }

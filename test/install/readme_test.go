@@ -51,12 +51,12 @@ func readme(t *testing.T) [][]string {
 	return blocks
 }
 
-// follow runs the commands of a block as they stand: those of a node on both. Variables are added to their environment.
-func (b *bed) follow(t *testing.T, block []string, env ...string) {
+// runBlock runs the commands of a block as they stand: those of a node on both. Variables are added to their environment.
+func (b *harness) runBlock(t *testing.T, block []string, env ...string) {
 	t.Helper()
 	for _, line := range block {
 		if command, ok := strings.CutPrefix(line, "$ "); ok {
-			b.shell(t, command, env...)
+			b.runShell(t, command, env...)
 			continue
 		}
 		command := strings.TrimPrefix(line, "node# ")

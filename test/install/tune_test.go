@@ -22,14 +22,14 @@ type config struct {
 	Cache struct{ Capacity int64 }
 }
 
-// tunes edits the ConfigMap as the README has it, with an editor that makes the cache smaller, and waits until both agents
+// testTuning edits the ConfigMap as the README has it, with an editor that makes the cache smaller, and waits until both agents
 // have taken that. The kubelet's part is the longer one: it writes the file.
-func (b *bed) tunes(t *testing.T, block []string) {
+func (b *harness) testTuning(t *testing.T, block []string) {
 	t.Helper()
-	clients := b.clients(t, "tunes")
+	clients := b.startClients(t, "tunes")
 	before := b.configs(t)
 	began := time.Now()
-	b.follow(t, block, "KUBE_EDITOR=sed -i 's/size: 64Mi/size: 48Mi/'")
+	b.runBlock(t, block, "KUBE_EDITOR=sed -i 's/size: 64Mi/size: 48Mi/'")
 	b.eventually(t, "both agents have a smaller cache", func() bool {
 		for i, c := range b.configs(t) {
 			if c.Config.Generation <= before[i].Config.Generation || c.Cache.Capacity >= before[i].Cache.Capacity {
@@ -38,14 +38,14 @@ func (b *bed) tunes(t *testing.T, block []string) {
 		}
 		return true
 	})
-	b.agentsReady(t)
+	b.expectAgentsReady(t)
 	proctest.Figure(t, "both agents run with the change %s after the edit", since(began))
-	got := take(t, clients)
+	got := takeCounts(t, clients)
 	proctest.Figure(t, "meanwhile: %s", got)
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 }
 
-func (b *bed) configs(t *testing.T) []config {
+func (b *harness) configs(t *testing.T) []config {
 	t.Helper()
 	var all []config
 	for _, pod := range b.agents(t) {
@@ -56,14 +56,14 @@ func (b *bed) configs(t *testing.T) []config {
 	return all
 }
 
-// refuses applies a change that is wrong, and then takes it back.
-func (b *bed) refuses(t *testing.T) {
+// testRefusedConfig applies a change that is wrong, and then takes it back.
+func (b *harness) testRefusedConfig(t *testing.T) {
 	t.Helper()
-	clients := b.clients(t, "refuses")
+	clients := b.startClients(t, "refuses")
 	before := b.configs(t)
 	const edit = "kubectl -n kube-system edit configmap node-cache"
 	began := time.Now()
-	b.shell(t, edit, "KUBE_EDITOR=sed -i 's/size: 48Mi/size: plenty/'")
+	b.runShell(t, edit, "KUBE_EDITOR=sed -i 's/size: 48Mi/size: plenty/'")
 	b.eventually(t, "both agents refuse it with an Event", func() bool { return len(b.events(t, "ConfigRefused", began)) == 2 })
 	proctest.Figure(t, "2 Events %s after the edit; one says: %s", since(began), b.events(t, "ConfigRefused", began)[0])
 	for i, c := range b.configs(t) {
@@ -71,16 +71,16 @@ func (b *bed) refuses(t *testing.T) {
 			t.Errorf("an agent that refused a change: %+v, before %+v", c, before[i])
 		}
 	}
-	got := take(t, clients)
+	got := takeCounts(t, clients)
 	proctest.Figure(t, "meanwhile: %s", got)
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
-	b.shell(t, edit, "KUBE_EDITOR=sed -i 's/size: plenty/size: 64Mi/'")
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	b.runShell(t, edit, "KUBE_EDITOR=sed -i 's/size: plenty/size: 64Mi/'")
 	b.eventually(t, "both agents take what is right", func() bool { return len(b.events(t, "ConfigApplied", began)) == 2 })
-	b.agentsReady(t)
+	b.expectAgentsReady(t)
 }
 
 // events are the messages of events about agents, of a reason and since then. Some have times in seconds only.
-func (b *bed) events(t *testing.T, reason string, from time.Time) []string {
+func (b *harness) events(t *testing.T, reason string, from time.Time) []string {
 	t.Helper()
 	list, err := b.Client().CoreV1().Events("kube-system").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=" + reason})
 	if err != nil {

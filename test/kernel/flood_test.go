@@ -57,15 +57,15 @@ func startUpstream(t *testing.T) *upstream {
 	return u
 }
 
-// A local agent is one on loopback: it has no rules and no link.
-type local struct {
+// A loopbackAgent agent is one on loopback: it has no rules and no link.
+type loopbackAgent struct {
 	*proctest.Process
 	listen, admin netip.AddrPort
 	asked         atomic.Int64 // names of floods so far: each is another
 }
 
 // configure writes a configuration with a cache of so many octets, and tells its path.
-func (l *local) configure(t *testing.T, up *upstream, size int64) string {
+func (l *loopbackAgent) configure(t *testing.T, up *upstream, size int64) string {
 	t.Helper()
 	l.listen, l.admin = proctest.FreeAddr(t), proctest.FreeAddr(t)
 	file := filepath.Join(t.TempDir(), "node-cache.yaml")
@@ -81,10 +81,10 @@ admin: {address: %q}
 	return file
 }
 
-// startLocal starts an agent by the command that in makes, and waits until it tells its status.
-func startLocal(t *testing.T, up *upstream, size int64, in func(name string, args ...string) *exec.Cmd) *local {
+// startLoopbackAgent starts an agent by the command that in makes, and waits until it tells its status.
+func startLoopbackAgent(t *testing.T, up *upstream, size int64, in func(name string, args ...string) *exec.Cmd) *loopbackAgent {
 	t.Helper()
-	l := &local{}
+	l := &loopbackAgent{}
 	l.Process = proctest.Start(t, "agent", in("node-cache", "agent", "--config", l.configure(t, up, size)))
 	poll(t, "the agent tells its status", func() error {
 		if l.Ended() {
@@ -107,7 +107,7 @@ type localStatus struct {
 	Problems []struct{ Where, What string }
 }
 
-func (l *local) fetch(t *testing.T) (s localStatus, err error) {
+func (l *loopbackAgent) fetch(t *testing.T) (s localStatus, err error) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: limit / 2}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+l.admin.String()+"/status", http.NoBody)
@@ -122,7 +122,7 @@ func (l *local) fetch(t *testing.T) (s localStatus, err error) {
 	return s, json.NewDecoder(response.Body).Decode(&s)
 }
 
-func (l *local) status(t *testing.T) localStatus {
+func (l *loopbackAgent) status(t *testing.T) localStatus {
 	t.Helper()
 	s, err := l.fetch(t)
 	if err != nil {
@@ -132,7 +132,7 @@ func (l *local) status(t *testing.T) localStatus {
 }
 
 // answers wants an answer with data, within the limit for anything.
-func (l *local) answers(t *testing.T, name string) {
+func (l *loopbackAgent) answers(t *testing.T, name string) {
 	t.Helper()
 	poll(t, "the agent answers for "+name, func() error {
 		c := dns.Client{Net: "tcp", Timeout: 5 * time.Second}
@@ -146,7 +146,7 @@ func (l *local) answers(t *testing.T, name string) {
 
 // ask sends queries for names that nobody has asked for over a socket of its own, until it is over. Before each it calls
 // next, with the socket.
-func (l *local) ask(t *testing.T, over *atomic.Bool, next func(net.Conn)) {
+func (l *loopbackAgent) ask(t *testing.T, over *atomic.Bool, next func(net.Conn)) {
 	t.Helper()
 	query, err := new(dns.Msg).SetQuestion("00000000.flood.test.", dns.TypeTXT).SetEdns0(1232, false).Pack()
 	if err != nil {
@@ -167,7 +167,7 @@ func (l *local) ask(t *testing.T, over *atomic.Bool, next func(net.Conn)) {
 }
 
 // fill has some clients ask, each when it has its answer, until the cache is full or the agent has ended.
-func (l *local) fill(t *testing.T) {
+func (l *loopbackAgent) fill(t *testing.T) {
 	t.Helper()
 	var over atomic.Bool
 	var running sync.WaitGroup
@@ -197,7 +197,7 @@ func (l *local) fill(t *testing.T) {
 }
 
 // flood asks rate times a second at most, and takes no answers, until the function returned is called.
-func (l *local) flood(t *testing.T, rate int64) (end func()) {
+func (l *loopbackAgent) flood(t *testing.T, rate int64) (end func()) {
 	t.Helper()
 	var over atomic.Bool
 	var running sync.WaitGroup

@@ -114,8 +114,8 @@ func (c cgroup) kills(t *testing.T) int64 {
 	return c.field(t, "memory.events", "oom_kill")
 }
 
-// enter has a program be in the cgroup from its first moment, and see all cgroups.
-func (c cgroup) enter(t *testing.T, name string, args ...string) *exec.Cmd {
+// command has a program be in the cgroup from its first moment, and see all cgroups.
+func (c cgroup) command(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	dir, err := os.Open(string(c))
 	if err != nil {
@@ -127,12 +127,12 @@ func (c cgroup) enter(t *testing.T, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// contain has a program be in the cgroup as in a container: in namespaces in which the cgroup is the root of all that can
+// containerCommand has a program be in the cgroup as in a container: in namespaces in which the cgroup is the root of all that can
 // be seen, mounted by the shell command mount.
-func (c cgroup) contain(t *testing.T, mount, name string, args ...string) *exec.Cmd {
+func (c cgroup) containerCommand(t *testing.T, mount, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	script := []string{"-c", "umount " + cgroups + " && " + mount + ` && exec "$0" "$@"`, name}
-	cmd := c.enter(t, "sh", append(script, args...)...)
+	cmd := c.command(t, "sh", append(script, args...)...)
 	cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWCGROUP | unix.CLONE_NEWNS
 	return cmd
 }
@@ -143,8 +143,8 @@ const (
 	mountNothing = "true"
 )
 
-// enterHybrid has a program be in a cgroup of version 1, with just that one mounted as a container runtime does.
-func (c cgroup) enterHybrid(name string, args ...string) *exec.Cmd {
+// hybridCommand has a program be in a cgroup of version 1, with just that one mounted as a container runtime does.
+func (c cgroup) hybridCommand(name string, args ...string) *exec.Cmd {
 	const script = `echo $$ >"$0/cgroup.procs" && mount -t tmpfs cgroup ` + cgroups + ` && mkdir ` + cgroups + `/memory ` + cgroups + `/unified &&
 mount --bind "$0" ` + cgroups + `/memory && mount -t cgroup2 cgroup2 ` + cgroups + `/unified && exec "$@"`
 	cmd := exec.Command("sh", append([]string{"-c", script, string(c), name}, args...)...)

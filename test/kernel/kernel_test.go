@@ -89,10 +89,10 @@ func (n *node) serve(t *testing.T, at netip.Addr, name string) {
 func (n *node) start(t *testing.T) *proctest.Process {
 	t.Helper()
 	agent := proctest.Start(t, "agent", n.Node.Command(context.Background(), n.program, "agent", "--config", n.config))
-	took := poll(t, "the leases are held", func() error { return n.leased(t) })
+	took := poll(t, "the leases are held", func() error { return n.checkLeases(t) })
 	t.Attr("start-to-lease", took.Round(time.Millisecond).String())
 	before := n.tracked(t)
-	n.await(t, byAgent)
+	n.awaitServer(t, byAgent)
 	for flow := range n.tracked(t) {
 		if !before[flow] {
 			t.Errorf("a connection to the agent is tracked: %s", flow)
@@ -118,8 +118,8 @@ func (n *node) tracked(t *testing.T) map[nodelab.Flow]bool {
 	return known
 }
 
-// leased asks the agent whether it holds both leases: at its own address it answers without them too.
-func (n *node) leased(t *testing.T) error {
+// checkLeases asks the agent whether it holds both leases: at its own address it answers without them too.
+func (n *node) checkLeases(t *testing.T) error {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DialContext: n.Node.Dial, DisableKeepAlives: true}, Timeout: time.Second}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1:9253/status", http.NoBody)
@@ -150,8 +150,8 @@ func (n *node) leased(t *testing.T) error {
 	return nil
 }
 
-// await waits until who answers a pod and the node itself everywhere, and says how long that took.
-func (n *node) await(t *testing.T, who string) time.Duration {
+// awaitServer waits until who answers a pod and the node itself everywhere, and says how long that took.
+func (n *node) awaitServer(t *testing.T, who string) time.Duration {
 	t.Helper()
 	return poll(t, who+" answers", func() error {
 		for _, from := range []*nodelab.Host{n.Pods[0], n.Node} {
@@ -213,8 +213,8 @@ func (n *node) linkOnce() (kind string, held []netip.Addr, err error) {
 	return kind, held, err
 }
 
-// healed waits until the link is there with both addresses.
-func (n *node) healed(t *testing.T) time.Duration {
+// awaitRepair waits until the link is there with both addresses.
+func (n *node) awaitRepair(t *testing.T) time.Duration {
 	t.Helper()
 	return poll(t, "the link holds both addresses", func() error {
 		_, held, err := n.link()
@@ -225,8 +225,8 @@ func (n *node) healed(t *testing.T) time.Duration {
 	})
 }
 
-// remove takes something of the agent's away, and wants it back.
-func (n *node) remove(t *testing.T, what string, do func(netlink.Link) error) {
+// removeAndAwaitRepair takes something of the agent's away, and wants it back.
+func (n *node) removeAndAwaitRepair(t *testing.T, what string, do func(netlink.Link) error) {
 	t.Helper()
 	err := n.Node.Do(func() error {
 		link, err := netlink.LinkByName(linkName)
@@ -238,7 +238,7 @@ func (n *node) remove(t *testing.T, what string, do func(netlink.Link) error) {
 	if err != nil {
 		t.Fatalf("removing the %s: %v", what, err)
 	}
-	took := n.healed(t)
+	took := n.awaitRepair(t)
 	t.Attr("removed-"+what+"-back-after", took.Round(100*time.Microsecond).String())
 	// 200 ms are promised, and an emulated machine may take its time. But the agent looks by itself every 10 s only:
 	// sooner means that it was told.
@@ -247,8 +247,8 @@ func (n *node) remove(t *testing.T, what string, do func(netlink.Link) error) {
 	}
 }
 
-// picture is all that a node shows of its links, addresses and rules.
-func (n *node) picture(t *testing.T) string {
+// networkState is all that a node shows of its links, addresses and rules.
+func (n *node) networkState(t *testing.T) string {
 	t.Helper()
 	text := ""
 	for _, command := range [][]string{{"ip", "addr"}, {"ip", "rule"}, {"ip", "route", "show", "table", "all"}, {"nft", "list", "ruleset"}} {
@@ -268,28 +268,28 @@ func (n *node) picture(t *testing.T) string {
 // cleaned up after.
 func TestDummy(t *testing.T) {
 	n := newNode(t)
-	before := n.picture(t)
+	before := n.networkState(t)
 	agent := n.start(t)
 
 	kind, held, err := n.link()
 	if err != nil || kind != "dummy" || len(held) != 2 {
 		t.Fatalf("the link is a %q with %v, %v; want a dummy with both addresses", kind, held, err)
 	}
-	n.remove(t, "address", func(link netlink.Link) error {
+	n.removeAndAwaitRepair(t, "address", func(link netlink.Link) error {
 		return netlink.AddrDel(link, &netlink.Addr{IPNet: netlink.NewIPNet(addresses()[0].AsSlice())})
 	})
-	n.remove(t, "link", netlink.LinkDel)
-	n.await(t, byAgent)
+	n.removeAndAwaitRepair(t, "link", netlink.LinkDel)
+	n.awaitServer(t, byAgent)
 
 	agent.Kill()
-	t.Attr("killed-fallback-answers-after", n.await(t, byOthers).Round(time.Millisecond).String())
+	t.Attr("killed-fallback-answers-after", n.awaitServer(t, byOthers).Round(time.Millisecond).String())
 
 	if out, err := n.Node.Output(t.Context(), n.program, "cleanup", "--config", n.config); err != nil {
 		t.Fatal(err)
 	} else {
 		t.Logf("cleanup: %s", out)
 	}
-	if diff := cmp.Diff(before, n.picture(t)); diff != "" {
+	if diff := cmp.Diff(before, n.networkState(t)); diff != "" {
 		t.Errorf("cleanup left a difference (-before +after):\n%s", diff)
 	}
 }

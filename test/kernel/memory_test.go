@@ -49,19 +49,19 @@ func TestMemoryLimitIsSeen(t *testing.T) {
 					cgroup(filepath.Join(cgroups, path)).set(t, file, n*mib)
 				}
 			}
-			l := startLocal(t, up, 16*mib, func(name string, args ...string) *exec.Cmd {
+			l := startLoopbackAgent(t, up, 16*mib, func(name string, args ...string) *exec.Cmd {
 				if tt.inside {
-					return c.contain(t, mountUnified, name, args...)
+					return c.containerCommand(t, mountUnified, name, args...)
 				}
-				return c.enter(t, name, args...)
+				return c.command(t, name, args...)
 			})
-			l.sees(t, tt.want*mib, 16*mib)
+			l.expectLimits(t, tt.want*mib, 16*mib)
 		})
 	}
 }
 
-// sees wants the agent to have shared out a limit in octets, of which the cache has size; 0: none.
-func (l *local) sees(t *testing.T, limit, size int64) {
+// expectLimits wants the agent to have shared out a limit in octets, of which the cache has size; 0: none.
+func (l *loopbackAgent) expectLimits(t *testing.T, limit, size int64) {
 	t.Helper()
 	m := l.status(t).Memory
 	if limit == 0 {
@@ -95,11 +95,11 @@ func TestMemoryHoldsUnified(t *testing.T) {
 	needsUnified(t)
 	up, c := startUpstream(t), newContainer(t)
 	c.set(t, "memory.max", heldFirst)
-	l := startLocal(t, up, heldCache, func(name string, args ...string) *exec.Cmd { return c.contain(t, mountUnified, name, args...) })
-	l.sees(t, heldFirst, heldCache)
+	l := startLoopbackAgent(t, up, heldCache, func(name string, args ...string) *exec.Cmd { return c.containerCommand(t, mountUnified, name, args...) })
+	l.expectLimits(t, heldFirst, heldCache)
 	c.set(t, "memory.max", heldLimit)
 	l.fill(t)
-	sockets := l.press(t, up, c)
+	sockets := l.floodSockets(t, up, c)
 	t.Attr("held", fmt.Sprintf("%d of %d octets in sockets, %d in the process", sockets, int64(heldLimit), c.field(t, "memory.stat", "anon")))
 	if sockets > heldSockets {
 		t.Errorf("%d octets lie in sockets, want %d at most", sockets, int64(heldSockets))
@@ -115,7 +115,7 @@ func TestMemoryHoldsUnified(t *testing.T) {
 		}
 		return err
 	})
-	l.sees(t, heldLimit, heldCache)
+	l.expectLimits(t, heldLimit, heldCache)
 	if p := l.status(t).Problems; len(p) > 0 {
 		t.Errorf("problems: %v", p)
 	}
@@ -130,20 +130,20 @@ func TestMemoryUnseen(t *testing.T) {
 	needsUnified(t)
 	up, c := startUpstream(t), newContainer(t)
 	c.set(t, "memory.max", heldFirst)
-	l := startLocal(t, up, heldCache, func(name string, args ...string) *exec.Cmd { return c.contain(t, mountNothing, name, args...) })
+	l := startLoopbackAgent(t, up, heldCache, func(name string, args ...string) *exec.Cmd { return c.containerCommand(t, mountNothing, name, args...) })
 	if log := l.Stderr.String(); !strings.Contains(log, "reading the container's memory limit failed") {
 		t.Errorf("the log does not tell that the limit is not known:\n%s", log)
 	}
-	sockets := l.press(t, up, c)
+	sockets := l.floodSockets(t, up, c)
 	t.Attr("held", fmt.Sprintf("%d octets in sockets", sockets))
 	if sockets <= heldSockets {
 		t.Errorf("%d octets lie in the sockets of an agent that takes what it likes, no more than in those of another", sockets)
 	}
 }
 
-// press stops the agent and floods it until no more goes into its sockets, which hold the octets that it tells, and floods
+// floodSockets stops the agent and floods it until no more goes into its sockets, which hold the octets that it tells, and floods
 // it on while its upstream is silent.
-func (l *local) press(t *testing.T, up *upstream, c cgroup) (sockets int64) {
+func (l *loopbackAgent) floodSockets(t *testing.T, up *upstream, c cgroup) (sockets int64) {
 	t.Helper()
 	up.silent.Store(true)
 	l.Signal(syscall.SIGSTOP)
@@ -174,8 +174,8 @@ func TestMemoryIsTooLittle(t *testing.T) {
 	} {
 		c := newContainer(t)
 		c.set(t, "memory.max", tt.limit)
-		file := new(local).configure(t, startUpstream(t), 16*mib)
-		cmd := c.contain(t, mountUnified, "node-cache", "check", file)
+		file := new(loopbackAgent).configure(t, startUpstream(t), 16*mib)
+		cmd := c.containerCommand(t, mountUnified, "node-cache", "check", file)
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		if err := cmd.Run(); err != nil {
@@ -193,5 +193,5 @@ func TestMemoryLimitHybrid(t *testing.T) {
 	needsUnified(t)
 	c := newHybrid(t, "kubepods/burstable/pod5f0c/0a1b")
 	c.set(t, "memory.limit_in_bytes", 52*mib)
-	startLocal(t, startUpstream(t), 16*mib, c.enterHybrid).sees(t, 52*mib, 16*mib)
+	startLoopbackAgent(t, startUpstream(t), 16*mib, c.hybridCommand).expectLimits(t, 52*mib, 16*mib)
 }

@@ -50,8 +50,8 @@ func TestSuspendAndClockJump(t *testing.T) {
 		}
 		return nil
 	})
-	poll(t, "the leases are held", func() error { return n.leased(t) })
-	n.await(t, byAgent)
+	poll(t, "the leases are held", func() error { return n.checkLeases(t) })
+	n.awaitServer(t, byAgent)
 
 	before, start = n.ttl(t), time.Now()
 	var now unix.Timeval
@@ -65,10 +65,10 @@ func TestSuspendAndClockJump(t *testing.T) {
 	if after := n.ttl(t); before-after > uint32(time.Since(start)/time.Second)+1 {
 		t.Errorf("a TTL of %d is %d after the clock was set", before, after)
 	}
-	if err := n.leased(t); err != nil {
+	if err := n.checkLeases(t); err != nil {
 		t.Errorf("after the clock was set: %v", err)
 	}
-	n.await(t, byAgent)
+	n.awaitServer(t, byAgent)
 }
 
 // ttl asks the agent for a name that it has in its cache.

@@ -114,7 +114,7 @@ func TestMetricsComponent(t *testing.T) {
 					checkProbes(t, &w.spec, &w.spec.Containers[0], &after)
 				}
 			}
-			if after.Admin.Address = before.Admin.Address; whole(t, before) != whole(t, after) {
+			if after.Admin.Address = before.Admin.Address; fullConfig(t, before) != fullConfig(t, after) {
 				t.Error("the component changes more than admin.address")
 			}
 			for _, o := range list {

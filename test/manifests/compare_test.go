@@ -16,10 +16,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// TestChartIsKustomize compares what the two ways to install give, object by object. Two things differ, and are taken away
+// TestChartMatchesKustomize compares what the two ways to install give, object by object. Two things differ, and are taken away
 // here: labels that Helm's conventions ask for, and the text of configurations, which the chart writes without comments and
 // in the order of the alphabet. What Helm runs as hooks kustomize does not have.
-func TestChartIsKustomize(t *testing.T) {
+func TestChartMatchesKustomize(t *testing.T) {
 	t.Parallel()
 	for _, r := range renderings() {
 		t.Run(r.name, func(t *testing.T) {
@@ -48,15 +48,15 @@ func byID(t *testing.T, list []*unstructured.Unstructured) map[string]any {
 		}
 		if text, is := configText(o); is {
 			_ = unstructured.SetNestedField(o.Object, "read below", "data", configKey)
-			known[id(o)+", as it is read"] = strings.Split(whole(t, parsed(t, o, text)), "\n")
+			known[id(o)+", as it is read"] = strings.Split(fullConfig(t, parsed(t, o, text)), "\n")
 		}
 		known[id(o)] = o.Object
 	}
 	return known
 }
 
-// whole writes a configuration out with every key.
-func whole(t *testing.T, cfg config.Config) string {
+// fullConfig writes a configuration out with every key.
+func fullConfig(t *testing.T, cfg config.Config) string {
 	t.Helper()
 	text, err := config.Marshal(cfg)
 	if err != nil {

@@ -22,7 +22,7 @@ func TestPodsAgreeWithConverted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			spec, r := basePod(t), onNode(t, text)
+			spec, r := basePod(t), convertForBase(t, text)
 			checkAgreement(t, &spec, &r.Config)
 			for _, n := range r.Notes {
 				if n.File == "daemonset/base" {
@@ -39,7 +39,7 @@ func TestConvertKnowsMemory(t *testing.T) {
 	spec := basePod(t)
 	room := spec.Containers[0].Resources.Limits.Memory().Value() - 64<<20
 	for size, want := range map[int64]bool{room: false, room + 1<<20: true} {
-		r := onNode(t, fmt.Sprintf(". {\n cache {\n  success %d\n }\n forward . 192.0.2.1\n}\n", size/512))
+		r := convertForBase(t, fmt.Sprintf(". {\n cache {\n  success %d\n }\n forward . 192.0.2.1\n}\n", size/512))
 		if got := slices.ContainsFunc(r.Notes, func(n convert.Note) bool { return strings.HasPrefix(n.What, "cache.size") }); got != want {
 			t.Errorf("a cache of %d bytes: a note: %t, want %t", r.Config.Cache.Size, got, want)
 		}
@@ -58,8 +58,8 @@ func basePod(t *testing.T) corev1.PodSpec {
 	return corev1.PodSpec{}
 }
 
-// onNode converts a Corefile for the pods of base.
-func onNode(t *testing.T, text string) *convert.Result {
+// convertForBase converts a Corefile for the pods of base.
+func convertForBase(t *testing.T, text string) *convert.Result {
 	t.Helper()
 	r, err := convert.Corefile("Corefile", []byte(text))
 	if err != nil {

@@ -63,7 +63,7 @@ func rows(t *testing.T, prefix string, node *yaml.Node) string {
 			t.Errorf("values.yaml does not say what %s means", path)
 		}
 		if whole || meaning != "" {
-			fmt.Fprintf(&out, "| `%s` | %s | %s |\n", path, shown(value, whole), strings.ReplaceAll(meaning, "|", `\|`))
+			fmt.Fprintf(&out, "| `%s` | %s | %s |\n", path, displayValue(value, whole), strings.ReplaceAll(meaning, "|", `\|`))
 		}
 		if !whole {
 			out.WriteString(rows(t, path+".", value))
@@ -72,8 +72,8 @@ func rows(t *testing.T, prefix string, node *yaml.Node) string {
 	return out.String()
 }
 
-// shown is a default value as a command line would have it.
-func shown(value *yaml.Node, whole bool) string {
+// displayValue is a default value as a command line would have it.
+func displayValue(value *yaml.Node, whole bool) string {
 	var v any
 	if err := value.Decode(&v); err != nil || !whole {
 		return ""

@@ -14,15 +14,15 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// TestLeftAsFound starts and stops the agent again and again, and compares the node with what it was.
-func TestLeftAsFound(t *testing.T) {
+// TestStopRestoresNode starts and stops the agent again and again, and compares the node with what it was.
+func TestStopRestoresNode(t *testing.T) {
 	t.Parallel()
 	for _, transparent := range []bool{false, true} {
 		for _, backend := range backends() {
 			t.Run(backend, func(t *testing.T) {
 				t.Parallel()
-				b := newBed(t, options{backend: backend, transparent: transparent, onExit: "remove", lease: time.Second})
-				before := b.everything(t)
+				b := newHarness(t, options{backend: backend, transparent: transparent, onExit: "remove", lease: time.Second})
+				before := b.nodeState(t)
 				times := proctest.Takes(9, 100)
 				for i := range times {
 					if a := b.start(t); i%2 == 0 {
@@ -34,7 +34,7 @@ func TestLeftAsFound(t *testing.T) {
 						a.Kill()
 						b.run(t, nodeCache, "cleanup", "--config", b.config)
 					}
-					if diff := cmp.Diff(before, b.everything(t)); diff != "" {
+					if diff := cmp.Diff(before, b.nodeState(t)); diff != "" {
 						t.Fatalf("after %d times the node is not as it was (-before +after):\n%s", i+1, diff)
 					}
 				}
@@ -44,8 +44,8 @@ func TestLeftAsFound(t *testing.T) {
 	}
 }
 
-// everything is what of the node an agent could have changed.
-func (b *bed) everything(t *testing.T) map[string]string {
+// nodeState is what of the node an agent could have changed.
+func (b *harness) nodeState(t *testing.T) map[string]string {
 	t.Helper()
 	state := map[string]string{}
 	for _, command := range []string{

@@ -17,7 +17,7 @@ func TestKilled(t *testing.T) {
 	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t, options{backend: backend})
+			b := newHarness(t, options{backend: backend})
 			a := b.start(t)
 			b.outage(t, "kill -9", a.Kill, func() time.Time { return b.launch(t).started })
 		})
@@ -30,20 +30,20 @@ func TestKilledTransparent(t *testing.T) {
 	for _, backend := range []string{nftables, iptablesNFT} {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t, options{backend: backend, transparent: true})
+			b := newHarness(t, options{backend: backend, transparent: true})
 			a := b.start(t)
 			b.outage(t, "transparent, kill -9", a.Kill, func() time.Time { return b.launch(t).started })
 		})
 	}
 }
 
-// TestStopped stops the process, which the kernel goes on to take packets for.
-func TestStopped(t *testing.T) {
+// TestPaused stops the process, which the kernel goes on to take packets for.
+func TestPaused(t *testing.T) {
 	t.Parallel()
 	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t, options{backend: backend})
+			b := newHarness(t, options{backend: backend})
 			a := b.start(t)
 			b.outage(t, "kill -STOP", func() { a.Signal(syscall.SIGSTOP) }, func() time.Time {
 				now := time.Now() // it may answer before the signal is said to be sent
@@ -66,7 +66,7 @@ func TestStalled(t *testing.T) {
 	for _, which := range []string{everyReader, oneReader} {
 		t.Run(which, func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t, options{})
+			b := newHarness(t, options{})
 			a := b.launchProgram(t, self, stallingAgent, which, b.config)
 			b.awaitAgent(t, a)
 			b.outage(t, "stalled: "+which, func() { a.Signal(syscall.SIGUSR1) }, func() time.Time {
@@ -80,42 +80,42 @@ func TestStalled(t *testing.T) {
 
 // outage takes the agent away under load, looks at who answers meanwhile, and brings it back. The fallback is to answer
 // in time.
-func (b *bed) outage(t *testing.T, what string, away func(), back func() time.Time) {
+func (b *harness) outage(t *testing.T, what string, away func(), back func() time.Time) {
 	t.Helper()
 	l := b.load(t)
-	l.first(t, byAgent, l.began, 5*time.Second)
+	l.awaitServer(t, byAgent, l.began, 5*time.Second)
 	time.Sleep(500 * time.Millisecond)
 	gone := time.Now()
 	away()
-	fallback := l.first(t, byCentral, gone, 2*within)
+	fallback := l.awaitServer(t, byCentral, gone, 2*fallbackLimit)
 	// A client that waits for a session that nobody answers waits for a second, whoever answers by then. What it asks after
 	// the time that is granted is looked at below.
-	if at, _ := l.firstOf([]int{0, 1, overNewSessions}, byCentral, gone); at.Sub(gone) > within {
-		t.Errorf("the last client was answered by the fallback after %s, want %s", ms(at.Sub(gone)), within)
+	if at, _ := l.firstAnswerOf([]int{0, 1, overNewSessions}, byCentral, gone); at.Sub(gone) > fallbackLimit {
+		t.Errorf("the last client was answered by the fallback after %s, want %s", ms(at.Sub(gone)), fallbackLimit)
 	}
 	// From here on everything is answered, also after the time that the issue grants.
-	time.Sleep(time.Until(gone.Add(within + 500*time.Millisecond)))
+	time.Sleep(time.Until(gone.Add(fallbackLimit + 500*time.Millisecond)))
 	b.askAll(t, byCentral)
 	// With a tracked way to the agent, what is tracked already goes on as it is.
-	l.stay = b.transparent && b.backend != nftables
+	l.sessionsStay = b.transparent && b.backend != nftables
 	returned := back()
-	again := l.first(t, byAgent, returned, 10*time.Second)
+	again := l.awaitServer(t, byAgent, returned, 10*time.Second)
 	if took := again.last().Sub(returned); took > time.Second {
 		t.Errorf("the last client was answered by the agent %s after its return, want 1 s", ms(took))
 	}
 	time.Sleep(500 * time.Millisecond)
 	ended := time.Now().Add(-200 * time.Millisecond)
 	reports := l.stop()
-	l.noneLost(t, reports, l.began, gone.Add(-100*time.Millisecond), "before")
-	l.noneLost(t, reports, gone.Add(within), returned, "while the agent is away")
-	l.noneLost(t, reports, again.last().Add(200*time.Millisecond), ended, "after the return")
+	l.expectNoneLost(t, reports, l.began, gone.Add(-100*time.Millisecond), "before")
+	l.expectNoneLost(t, reports, gone.Add(fallbackLimit), returned, "while the agent is away")
+	l.expectNoneLost(t, reports, again.last().Add(200*time.Millisecond), ended, "after the return")
 	proctest.Figure(t, "%s, %s: fallback after %s, %s; back after %s, %s", what, b.backend, fallback.since(gone),
-		l.all(reports).Between(gone.Add(-100*time.Millisecond), returned), again.since(returned),
-		l.all(reports).Between(returned, again.last().Add(200*time.Millisecond)))
+		l.merge(reports).Between(gone.Add(-100*time.Millisecond), returned), again.since(returned),
+		l.merge(reports).Between(returned, again.last().Add(200*time.Millisecond)))
 }
 
 // rules are what is on the node, for a person who looks for a mistake.
-func (b *bed) rules(t *testing.T) string {
+func (b *harness) rules(t *testing.T) string {
 	t.Helper()
 	if b.backend == nftables {
 		return b.run(t, "nft", "list", "ruleset")

@@ -16,7 +16,7 @@ import (
 type drops map[string]int
 
 // drops counts what was dropped so far, by the whole machine between namespaces and by the sockets and links of each host.
-func (b *bed) drops(t *testing.T) drops {
+func (b *harness) drops(t *testing.T) drops {
 	t.Helper()
 	d := drops{}
 	stat, err := os.ReadFile("/proc/net/softnet_stat")

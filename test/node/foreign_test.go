@@ -21,7 +21,7 @@ const byOther = "coredns"
 // and the agent names it. An agent that starts after it does not share the addresses with it.
 func TestForeignResolver(t *testing.T) {
 	t.Parallel()
-	b := newBed(t, options{})
+	b := newHarness(t, options{})
 	a := b.start(t)
 	b.startCoreDNS(t)
 	asked := 0
@@ -32,17 +32,17 @@ func TestForeignResolver(t *testing.T) {
 	var status string
 	named := fmt.Sprintf("a process of user 0 is also bound to udp://%s:53", agentIPv4) // the agent has no SYS_PTRACE
 	proctest.Eventually(t, 15*time.Second, "the agent names CoreDNS", func() bool {
-		status = b.page(t, "/status")
+		status = b.adminPage(t, "/status")
 		return strings.Contains(status, named)
 	})
 	for _, network := range []string{"udp", "tcp"} {
-		for _, addr := range b.ask {
+		for _, addr := range b.dnsAddrs {
 			if s := network + "://" + addr.String(); !strings.Contains(status, s+`"`) {
 				t.Errorf("the status does not name CoreDNS's socket %s:\n%s", s, status)
 			}
 		}
 	}
-	if page := b.page(t, "/metrics"); strings.Contains(page, "nodecache_foreign_sockets 0\n") || !strings.Contains(page, "nodecache_foreign_sockets ") {
+	if page := b.adminPage(t, "/metrics"); strings.Contains(page, "nodecache_foreign_sockets 0\n") || !strings.Contains(page, "nodecache_foreign_sockets ") {
 		t.Error("the metric says that there is no foreign socket")
 	}
 
@@ -57,7 +57,7 @@ func TestForeignResolver(t *testing.T) {
 }
 
 // startCoreDNS runs CoreDNS at the agent's addresses on the node, and waits until it has bound them.
-func (b *bed) startCoreDNS(t *testing.T) *proctest.Process {
+func (b *harness) startCoreDNS(t *testing.T) *proctest.Process {
 	t.Helper()
 	program, err := kubetest.Program(t.Context(), "coredns")
 	if err != nil {

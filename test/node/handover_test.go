@@ -30,8 +30,8 @@ func handoverConfig(t *testing.T) string {
 	return fmt.Sprintf("handover: {socket: %s}\nsnapshot: {folder: %s}\n", filepath.Join(dir, "handover.sock"), dir)
 }
 
-// awaitTaken waits until an agent has taken over, and holds its leases.
-func (b *bed) awaitTaken(t *testing.T, a daemon) {
+// awaitHandOver waits until an agent has taken over, and holds its leases.
+func (b *harness) awaitHandOver(t *testing.T, a daemon) {
 	t.Helper()
 	proctest.Eventually(t, 20*time.Second, "the next agent has taken over and holds the leases", func() bool {
 		if a.Ended() {
@@ -39,7 +39,7 @@ func (b *bed) awaitTaken(t *testing.T, a daemon) {
 		}
 		log := a.Stderr.String()
 		return strings.Contains(log, `"taken over"`) && strings.Contains(log, "handover socket listening") &&
-			(b.unmanaged || strings.Count(log, "lease taken") >= len(b.ask))
+			(b.unmanaged || strings.Count(log, "lease taken") >= len(b.dnsAddrs))
 	})
 }
 
@@ -47,24 +47,24 @@ func (b *bed) awaitTaken(t *testing.T, a daemon) {
 // every query.
 func TestHandOver(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		bed   options
-		times int // in an ordinary run
+		name    string
+		options options
+		times   int // in an ordinary run
 	}{
-		{name: nftables, bed: options{backend: nftables}, times: 10},
-		{name: iptablesNFT, bed: options{backend: iptablesNFT}, times: 5},
-		{name: iptablesLegacy, bed: options{backend: iptablesLegacy}, times: 2},
-		{name: "transparent, " + nftables, bed: options{backend: nftables, transparent: true}, times: 2},
-		{name: "transparent, " + iptablesNFT, bed: options{backend: iptablesNFT, transparent: true}, times: 2},
+		{name: nftables, options: options{backend: nftables}, times: 10},
+		{name: iptablesNFT, options: options{backend: iptablesNFT}, times: 5},
+		{name: iptablesLegacy, options: options{backend: iptablesLegacy}, times: 2},
+		{name: "transparent, " + nftables, options: options{backend: nftables, transparent: true}, times: 2},
+		{name: "transparent, " + iptablesNFT, options: options{backend: iptablesNFT, transparent: true}, times: 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b, last := handing(t, tt.bed)
+			b, last := startHandOver(t, tt.options)
 			before := b.fallbackQueries()
 			dropped := b.drops(t)
 			l := b.flood(t)
 			sessions := []*pipeline{
-				startPipeline(t, b.Pods[0], b.ask[0], 20), startPipeline(t, b.Pods[1], b.ask[1], 20),
-				startPipeline(t, b.Node, b.ask[0], 3),
+				startPipeline(t, b.Pods[0], b.dnsAddrs[0], 20), startPipeline(t, b.Pods[1], b.dnsAddrs[1], 20),
+				startPipeline(t, b.Node, b.dnsAddrs[0], 3),
 			}
 			time.Sleep(500 * time.Millisecond)
 			times := *upgrades
@@ -75,7 +75,7 @@ func TestHandOver(t *testing.T) {
 			var slowest time.Duration
 			for range times {
 				next := b.launch(t)
-				b.awaitTaken(t, next)
+				b.awaitHandOver(t, next)
 				slowest = max(slowest, time.Since(next.started))
 				time.Sleep(500 * time.Millisecond)
 				last.Signal(syscall.SIGTERM) // as the kubelet does, when the next pod is ready
@@ -100,7 +100,7 @@ func TestHandOver(t *testing.T) {
 			if overflow, told := b.drops(t).since(dropped); sum.Lost() > 0 {
 				at, _ := sum.FirstLost()
 				last, _ := sum.LastLost()
-				t.Logf("%s; from %s to %s; dropped by the kernel: %d: %s", sum, clock(at), clock(last), overflow, told)
+				t.Logf("%s; from %s to %s; dropped by the kernel: %d: %s", sum, logTime(at), logTime(last), overflow, told)
 				// What waits for an upstream whose answer was dropped fails. A session that the old agent has accepted, and
 				// whose client on a busy machine has not asked before it ended, is closed. The client asks again.
 				lost, late, cut := sum.Count(nodelab.Lost), sum.Count(nodelab.Late), sum.Count(nodelab.Reset)
@@ -117,7 +117,7 @@ func TestHandOver(t *testing.T) {
 			answered, again, opened := 0, 0, 0
 			for _, p := range sessions {
 				p.end(t)
-				answered, again, opened = answered+p.answered, again+p.again, opened+p.opened
+				answered, again, opened = answered+p.answered, again+p.repeated, opened+p.opened
 			}
 			rate := float64(sum.Sent()) / lasted.Seconds()
 			proctest.Figure(t, "handed over %d times, %s: %s at %.0f a second; %s over %d persistent sessions, opened %d times, %d asked again; slowest %s",
@@ -127,7 +127,7 @@ func TestHandOver(t *testing.T) {
 }
 
 // flood is pods and the node asking 20,000 queries a second, some of them for new names.
-func (b *bed) flood(t *testing.T) *load {
+func (b *harness) flood(t *testing.T) *load {
 	t.Helper()
 	l := &load{began: time.Now()}
 	udp := func(rate int) nodelab.Load { return nodelab.Load{Network: "udp", Rate: rate} }
@@ -135,11 +135,11 @@ func (b *bed) flood(t *testing.T) *load {
 	freshTCP := nodelab.Load{Network: "tcp", Rate: 25, Fresh: true}
 	const patient, longer = 6 * time.Second, 8 * time.Second // what is late is not lost; not so long that the IDs come again
 	for _, c := range []nodelab.MeterConfig{
-		{Host: b.Pods[0], Target: b.ask[0], Loads: []nodelab.Load{udp(4000), udp(4000), freshUDP(300), freshTCP}},
-		{Host: b.Pods[1], Target: b.ask[1], Loads: []nodelab.Load{udp(4000), udp(4000), freshUDP(300), freshTCP}},
-		{Host: b.Node, Target: b.ask[0], Loads: []nodelab.Load{udp(3000), freshUDP(100), freshTCP}},
-		{Host: b.Node, Target: b.ask[1], Loads: []nodelab.Load{udp(1000), freshUDP(100), freshTCP}},
-		{Host: b.Pods[0], Target: b.ask[0], Loads: []nodelab.Load{udp(50)}, Names: 1 << 20},
+		{Host: b.Pods[0], Target: b.dnsAddrs[0], Loads: []nodelab.Load{udp(4000), udp(4000), freshUDP(300), freshTCP}},
+		{Host: b.Pods[1], Target: b.dnsAddrs[1], Loads: []nodelab.Load{udp(4000), udp(4000), freshUDP(300), freshTCP}},
+		{Host: b.Node, Target: b.dnsAddrs[0], Loads: []nodelab.Load{udp(3000), freshUDP(100), freshTCP}},
+		{Host: b.Node, Target: b.dnsAddrs[1], Loads: []nodelab.Load{udp(1000), freshUDP(100), freshTCP}},
+		{Host: b.Pods[0], Target: b.dnsAddrs[0], Loads: []nodelab.Load{udp(50)}, Names: 1 << 20},
 	} {
 		c.Timeout, c.Linger = patient, longer
 		m, err := nodelab.StartMeter(c)

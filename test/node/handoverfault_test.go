@@ -15,27 +15,27 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// handing is a bed with an agent that can hand over.
-func handing(t *testing.T, o options) (*bed, daemon) {
+// startHandOver is a bed with an agent that can hand over.
+func startHandOver(t *testing.T, o options) (*harness, daemon) {
 	t.Helper()
-	b := newBed(t, o)
+	b := newHarness(t, o)
 	b.extra += handoverConfig(t)
-	b.write(t, b.text())
+	b.writeConfig(t, b.configText())
 	return b, b.start(t)
 }
 
 // launchWaiting starts an agent that gets the sockets and then waits for the cluster, which nobody tells it about.
-func (b *bed) launchWaiting(t *testing.T) daemon {
+func (b *harness) launchWaiting(t *testing.T) daemon {
 	t.Helper()
 	next, _ := b.launchWaitingOn(t)
 	return next
 }
 
 // launchWaitingOn is launchWaiting, and gives the file of the configuration.
-func (b *bed) launchWaitingOn(t *testing.T) (next daemon, config string) {
+func (b *harness) launchWaitingOn(t *testing.T) (next daemon, config string) {
 	t.Helper()
 	config = filepath.Join(t.TempDir(), "next.yaml") // the old agent follows its own
-	if err := os.WriteFile(config, []byte(b.text()+"cluster: {resolver: local, kubeconfig: kubeconfig}\n"), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(b.configText()+"cluster: {resolver: local, kubeconfig: kubeconfig}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	writeKubeconfig(t, config, "https://10.201.0.2:6443")
@@ -49,40 +49,40 @@ func (b *bed) launchWaitingOn(t *testing.T) (next daemon, config string) {
 	return next, config
 }
 
-// says waits until an agent has logged something.
-func says(t *testing.T, a daemon, what string) {
+// awaitLog waits until an agent has logged something.
+func awaitLog(t *testing.T, a daemon, what string) {
 	t.Helper()
 	proctest.Eventually(t, 20*time.Second, "the log says: "+what, func() bool { return strings.Contains(a.Stderr.String(), what) })
 }
 
-// allAnswered stops the load: nothing was lost, and nobody but the agents has answered.
-func (b *bed) allAnswered(t *testing.T, l *load, what string, sessionsCut int, fallbackBefore uint64) {
+// expectAllAnswered stops the load: nothing was lost, and nobody but the agents has answered.
+func (b *harness) expectAllAnswered(t *testing.T, l *load, what string, sessionsCut int, fallbackBefore uint64) {
 	t.Helper()
 	time.Sleep(500 * time.Millisecond)
 	end := time.Now().Add(-200 * time.Millisecond)
 	reports := l.stop()
-	l.noneLostBut(t, reports, l.began, end, what, sessionsCut)
+	l.expectNoneLostExcept(t, reports, l.began, end, what, sessionsCut)
 	if leaked := b.fallbackQueries(); leaked > fallbackBefore {
 		t.Errorf("%s: %d queries more than expected went to the fallback", what, leaked-fallbackBefore)
-		leaks(t, reports)
+		fallbackAnswers(t, reports)
 	}
-	proctest.Figure(t, "hand-over, %s, %s: %s", what, b.backend, l.all(reports).Between(l.began, end))
+	proctest.Figure(t, "hand-over, %s, %s: %s", what, b.backend, l.merge(reports).Between(l.began, end))
 }
 
-// TestHandOverNewDies kills an agent that has the sockets and does not serve yet, several times, and then has one take over.
-func TestHandOverNewDies(t *testing.T) {
+// TestHandOverNewKilled kills an agent that has the sockets and does not serve yet, several times, and then has one take over.
+func TestHandOverNewKilled(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{nftables, iptablesNFT} {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			b, old := handing(t, options{backend: backend})
+			b, old := startHandOver(t, options{backend: backend})
 			before := b.fallbackQueries()
 			l := b.load(t)
 			for range 3 {
 				next := b.launchWaiting(t)
 				time.Sleep(100 * time.Millisecond)
 				next.Kill()
-				says(t, old, "successor ended before takeover")
+				awaitLog(t, old, "successor ended before takeover")
 			}
 			next := b.launchWaiting(t)
 			next.Signal(syscall.SIGTERM) // in order
@@ -90,28 +90,28 @@ func TestHandOverNewDies(t *testing.T) {
 				t.Errorf("an agent that did not come to serve ended with %v", err)
 			}
 			last := b.launch(t)
-			b.awaitTaken(t, last)
+			b.awaitHandOver(t, last)
 			old.Signal(syscall.SIGTERM)
 			if err := old.Wait(t, 20*time.Second); err != nil {
 				t.Errorf("the old agent ended with %v", err)
 			}
-			b.allAnswered(t, l, "the next agent dies before it serves", 1, before)
+			b.expectAllAnswered(t, l, "the next agent dies before it serves", 1, before)
 			b.askAll(t, byAgent)
 		})
 	}
 }
 
-// TestHandOverOldLeaves has the old agent told to end while the next one still waits for the cluster.
-func TestHandOverOldLeaves(t *testing.T) {
+// TestHandOverOldStops has the old agent told to end while the next one still waits for the cluster.
+func TestHandOverOldStops(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{nftables, iptablesNFT} {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			b, old := handing(t, options{backend: backend, onExit: "remove"})
+			b, old := startHandOver(t, options{backend: backend, onExit: "remove"})
 			l := b.load(t)
 			next := b.launchWaiting(t)
 			old.Signal(syscall.SIGTERM)
-			says(t, next, `"taken over"`)
+			awaitLog(t, next, `"taken over"`)
 			if err := old.Wait(t, 20*time.Second); err != nil {
 				t.Errorf("the old agent ended with %v", err)
 			}
@@ -119,7 +119,7 @@ func TestHandOverOldLeaves(t *testing.T) {
 			end := time.Now().Add(-200 * time.Millisecond)
 			// Without a view of the cluster the lease comes after ten seconds: the fallback answers until then, and sessions
 			// that are open when the old one's lease ends are reset.
-			sum := l.all(l.stop()).Between(l.began, end)
+			sum := l.merge(l.stop()).Between(l.began, end)
 			if sum.Lost() > sum.Count(nodelab.Reset) || sum.Lost() > 20 {
 				t.Errorf("the old agent ends: %s", sum)
 			}
@@ -132,39 +132,39 @@ func TestHandOverOldLeaves(t *testing.T) {
 	}
 }
 
-// TestHandOverOldDies kills the old agent while the next one has its sockets and waits.
-func TestHandOverOldDies(t *testing.T) {
+// TestHandOverOldKilled kills the old agent while the next one has its sockets and waits.
+func TestHandOverOldKilled(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{nftables, iptablesNFT} {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			b, old := handing(t, options{backend: backend})
+			b, old := startHandOver(t, options{backend: backend})
 			l := b.load(t)
 			next := b.launchWaiting(t)
 			time.Sleep(100 * time.Millisecond)
 			killed := time.Now()
 			old.Kill()
-			again := l.firstAnswer(t, killed, 5*time.Second)
-			says(t, next, `"taken over"`)
-			time.Sleep(time.Until(killed.Add(within + time.Second)))
+			again := l.awaitAnyServer(t, killed, 5*time.Second)
+			awaitLog(t, next, `"taken over"`)
+			time.Sleep(time.Until(killed.Add(fallbackLimit + time.Second)))
 			end := time.Now().Add(-200 * time.Millisecond)
 			reports := l.stop()
 			// What a reader had in hand dies with it, and its sessions do, until the kernel has noticed.
 			if took := again.Sub(killed); took > time.Second {
 				t.Errorf("the last client was answered %s after the old agent was killed, want 1 s", ms(took))
 			}
-			l.noneLost(t, reports, l.began, killed.Add(-100*time.Millisecond), "before")
-			l.noneLost(t, reports, killed.Add(within), end, "after")
+			l.expectNoneLost(t, reports, l.began, killed.Add(-100*time.Millisecond), "before")
+			l.expectNoneLost(t, reports, killed.Add(fallbackLimit), end, "after")
 			proctest.Figure(t, "hand-over, the old agent is killed while the next one waits, %s: %s, the last client answered after %s", b.backend,
-				l.all(reports).Between(l.began, end), ms(again.Sub(killed)))
+				l.merge(reports).Between(l.began, end), ms(again.Sub(killed)))
 		})
 	}
 }
 
-// TestHandOverTogether starts several agents at once.
-func TestHandOverTogether(t *testing.T) {
+// TestHandOverConcurrent starts several agents at once.
+func TestHandOverConcurrent(t *testing.T) {
 	t.Parallel()
-	b, old := handing(t, options{})
+	b, old := startHandOver(t, options{})
 	before := b.fallbackQueries()
 	l := b.load(t)
 	const together = 3
@@ -187,7 +187,7 @@ func TestHandOverTogether(t *testing.T) {
 		}
 		return idle == together
 	})
-	b.awaitTaken(t, last)
+	b.awaitHandOver(t, last)
 	for _, a := range all {
 		if a != last {
 			a.Signal(syscall.SIGTERM)
@@ -196,53 +196,53 @@ func TestHandOverTogether(t *testing.T) {
 			}
 		}
 	}
-	b.allAnswered(t, l, fmt.Sprintf("%d agents at once", together), together, before)
+	b.expectAllAnswered(t, l, fmt.Sprintf("%d agents at once", together), together, before)
 }
 
-// TestHandOverMended has the next agent wait for a cluster that there is not, until its configuration is mended.
-func TestHandOverMended(t *testing.T) {
+// TestHandOverConfigFixed has the next agent wait for a cluster that there is not, until its configuration is mended.
+func TestHandOverConfigFixed(t *testing.T) {
 	t.Parallel()
-	b, old := handing(t, options{})
+	b, old := startHandOver(t, options{})
 	before := b.fallbackQueries()
 	l := b.load(t)
 	next, config := b.launchWaitingOn(t)
-	if err := os.WriteFile(config, []byte(b.text()), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(b.configText()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.awaitTaken(t, next)
+	b.awaitHandOver(t, next)
 	old.Signal(syscall.SIGTERM)
 	if err := old.Wait(t, 20*time.Second); err != nil {
 		t.Errorf("the old agent ended with %v", err)
 	}
-	b.allAnswered(t, l, "mended while the next one waits", 1, before)
+	b.expectAllAnswered(t, l, "mended while the next one waits", 1, before)
 }
 
 // TestHandOverHung has the old agent hang when the next one comes, which waits until it does not, or is told to end.
 func TestHandOverHung(t *testing.T) {
 	t.Parallel()
-	b, old := handing(t, options{})
+	b, old := startHandOver(t, options{})
 	old.Signal(syscall.SIGSTOP)
 	undone := b.launch(t)
-	says(t, undone, "waiting for addresses of another agent")
+	awaitLog(t, undone, "waiting for addresses of another agent")
 	undone.Signal(syscall.SIGTERM)
 	if err := undone.Wait(t, 10*time.Second); err != nil {
 		t.Errorf("an agent that waited for the addresses ended with %v", err)
 	}
 	next := b.launch(t)
-	says(t, next, "waiting for addresses of another agent")
+	awaitLog(t, next, "waiting for addresses of another agent")
 	old.Signal(syscall.SIGCONT)
-	b.awaitTaken(t, next)
+	b.awaitHandOver(t, next)
 	b.askAll(t, byAgent)
 }
 
-// TestHandOverNewDiesLater kills the agent that has taken over: the fallback answers, and the old one ends when nobody
+// TestHandOverNewKilledLater kills the agent that has taken over: the fallback answers, and the old one ends when nobody
 // comes, for whoever started it to start it again.
-func TestHandOverNewDiesLater(t *testing.T) {
+func TestHandOverNewKilledLater(t *testing.T) {
 	t.Parallel()
-	b, old := handing(t, options{})
+	b, old := startHandOver(t, options{})
 	next := b.launch(t)
-	b.awaitTaken(t, next)
-	says(t, old, "idle after handover")
+	b.awaitHandOver(t, next)
+	awaitLog(t, old, "idle after handover")
 	next.Kill()
 	b.askAll(t, byCentral)
 	if err := old.Wait(t, 30*time.Second); err == nil || !strings.Contains(old.Stderr.String(), "ended without a successor") {
@@ -274,14 +274,14 @@ func TestHandOverOtherConfig(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t, tt.first)
+			b := newHarness(t, tt.first)
 			config := handoverConfig(t)
 			b.extra = config
-			b.write(t, b.text())
+			b.writeConfig(t, b.configText())
 			old := b.startWith(t, tt.env[0])
 			before := b.fallbackQueries()
 			l := b.load(t)
-			l.first(t, byAgent, l.began, 5*time.Second)
+			l.awaitServer(t, byAgent, l.began, 5*time.Second)
 
 			second := *b
 			second.options = tt.second
@@ -291,12 +291,12 @@ func TestHandOverOtherConfig(t *testing.T) {
 			}
 			second.lease = lease
 			second.config = filepath.Join(t.TempDir(), "second.yaml") // the first agent follows its own
-			second.write(t, second.text())
+			second.writeConfig(t, second.configText())
 			if second.backend != b.backend {
-				second.followKubeProxy(t)
+				second.addKubeProxyChains(t)
 			}
 			next := second.launchWith(t, tt.env[1])
-			second.awaitTaken(t, next)
+			second.awaitHandOver(t, next)
 			time.Sleep(lease + time.Second) // what the old one had would have lapsed
 			old.Signal(syscall.SIGTERM)
 			if err := old.Wait(t, 20*time.Second); err != nil {
@@ -304,10 +304,10 @@ func TestHandOverOtherConfig(t *testing.T) {
 			}
 			time.Sleep(500 * time.Millisecond)
 			if tt.gap {
-				proctest.Figure(t, "hand-over, %s: %s", tt.name, l.all(l.stop()).Between(l.began, time.Now()))
+				proctest.Figure(t, "hand-over, %s: %s", tt.name, l.merge(l.stop()).Between(l.began, time.Now()))
 				second.askAll(t, byAgent)
 			} else {
-				second.allAnswered(t, l, tt.name, 1, before+tt.between)
+				second.expectAllAnswered(t, l, tt.name, 1, before+tt.between)
 			}
 			if second.unmanaged {
 				if rules := b.rules(t); strings.Contains(rules, "node-cache") || strings.Contains(rules, "NODE-CACHE") {
@@ -318,7 +318,7 @@ func TestHandOverOtherConfig(t *testing.T) {
 	}
 }
 
-func (b *bed) launchWith(t *testing.T, env string) daemon {
+func (b *harness) launchWith(t *testing.T, env string) daemon {
 	t.Helper()
 	if env == "" {
 		return b.launch(t)
@@ -326,18 +326,18 @@ func (b *bed) launchWith(t *testing.T, env string) daemon {
 	return b.launchProgram(t, "env", env, nodeCache, "agent", "--config", b.config)
 }
 
-func (b *bed) startWith(t *testing.T, env string) daemon {
+func (b *harness) startWith(t *testing.T, env string) daemon {
 	t.Helper()
 	a := b.launchWith(t, env)
 	b.awaitAgent(t, a)
 	return a
 }
 
-// TestSecondWithout starts a second agent without a hand-over: it ends with an error, as the addresses are taken.
-func TestSecondWithout(t *testing.T) {
+// TestSecondAgentWithoutHandOver starts a second agent without a hand-over: it ends with an error, as the addresses are taken.
+func TestSecondAgentWithoutHandOver(t *testing.T) {
 	t.Parallel()
-	b, _ := handing(t, options{})
-	other := strings.ReplaceAll(b.text(), "handover:", "#")
+	b, _ := startHandOver(t, options{})
+	other := strings.ReplaceAll(b.configText(), "handover:", "#")
 	path := b.config + ".other"
 	if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
 		t.Fatal(err)
@@ -347,13 +347,13 @@ func TestSecondWithout(t *testing.T) {
 		t.Errorf("the second agent ended with %v", err)
 	}
 	b.askAll(t, byAgent)
-	if who, err := nodelab.Ask(b.Pods[0], b.ask[0], "tcp"); who != byAgent {
+	if who, err := nodelab.Ask(b.Pods[0], b.dnsAddrs[0], "tcp"); who != byAgent {
 		t.Errorf("%q answers, %v", who, err)
 	}
 }
 
-// leaks tells when the fallback has answered.
-func leaks(t *testing.T, reports []nodelab.Report) {
+// fallbackAnswers tells when the fallback has answered.
+func fallbackAnswers(t *testing.T, reports []nodelab.Report) {
 	t.Helper()
 	for i, r := range reports {
 		for kind := range kinds() {
@@ -369,11 +369,11 @@ func leaks(t *testing.T, reports []nodelab.Report) {
 				last = o.Sent
 			}
 			if n > 0 {
-				t.Logf("%s, %s: %d by the fallback, from %s to %s", clients()[i], kinds()[kind], n, clock(first), clock(last))
+				t.Logf("%s, %s: %d by the fallback, from %s to %s", clients()[i], kinds()[kind], n, logTime(first), logTime(last))
 			}
 		}
 	}
 }
 
-// clock is a time as the agents' logs have it.
-func clock(at time.Time) string { return at.UTC().Format("15:04:05.000") }
+// logTime is a time as the agents' logs have it.
+func logTime(at time.Time) string { return at.UTC().Format("15:04:05.000") }

@@ -18,7 +18,7 @@ func TestLeased(t *testing.T) {
 		for _, backend := range backends() {
 			t.Run(backend, func(t *testing.T) {
 				t.Parallel()
-				b := newBed(t, options{backend: backend, transparent: transparent})
+				b := newHarness(t, options{backend: backend, transparent: transparent})
 				b.start(t)
 				before := b.fallbackQueries()
 				// Connections are tracked here as soon as a rule asks for it, and kube-proxy's do.
@@ -49,10 +49,10 @@ func TestLeased(t *testing.T) {
 }
 
 // askAll asks from pods and node, over UDP and TCP, in both families, and wants who to answer.
-func (b *bed) askAll(t *testing.T, who string) (asked int) {
+func (b *harness) askAll(t *testing.T, who string) (asked int) {
 	t.Helper()
 	for _, from := range append([]*nodelab.Host{b.Node}, b.Pods...) {
-		for _, addr := range b.ask {
+		for _, addr := range b.dnsAddrs {
 			for _, network := range []string{"udp", "tcp"} {
 				for range 5 {
 					asked++
@@ -70,10 +70,10 @@ func (b *bed) askAll(t *testing.T, who string) (asked int) {
 }
 
 // tracked lists the connections of clients that the node tracks.
-func (b *bed) tracked(t *testing.T) []nodelab.Flow {
+func (b *harness) tracked(t *testing.T) []nodelab.Flow {
 	t.Helper()
 	var tracked []nodelab.Flow
-	for _, addr := range b.ask {
+	for _, addr := range b.dnsAddrs {
 		flows, err := nodelab.ConntrackOf(b.Node, addr)
 		if err != nil {
 			t.Fatal(err)

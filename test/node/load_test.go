@@ -16,23 +16,23 @@ import (
 // A load is pods and the node asking 5,000 queries a second: over UDP and TCP, IPv4 and IPv6, from ports that stay and
 // from new ones.
 type load struct {
-	began  time.Time
-	meters []*nodelab.Meter
-	astray bool // one client may have gone astray, see isAstray
-	stay   bool // a TCP session stays with the server that it was opened to
+	began        time.Time
+	meters       []*nodelab.Meter
+	staleRoute   bool // one client may have gone astray, see isAstray
+	sessionsStay bool // a TCP session stays with the server that it was opened to
 }
 
-func (b *bed) load(t *testing.T) *load {
+func (b *harness) load(t *testing.T) *load {
 	t.Helper()
 	l := &load{began: time.Now()}
 	udp := func(rate int) nodelab.Load { return nodelab.Load{Network: "udp", Rate: rate} }
 	freshUDP := func(rate int) nodelab.Load { return nodelab.Load{Network: "udp", Rate: rate, Fresh: true} }
 	tcp, freshTCP := nodelab.Load{Network: "tcp", Rate: 25}, nodelab.Load{Network: "tcp", Rate: 25, Fresh: true}
 	for _, c := range []nodelab.MeterConfig{
-		{Host: b.Pods[0], Target: b.ask[0], Loads: []nodelab.Load{udp(1500), freshUDP(300), tcp, freshTCP}},
-		{Host: b.Pods[1], Target: b.ask[1], Loads: []nodelab.Load{udp(1500), freshUDP(300), tcp, freshTCP}},
-		{Host: b.Node, Target: b.ask[0], Loads: []nodelab.Load{udp(500), freshUDP(100), tcp, freshTCP}},
-		{Host: b.Node, Target: b.ask[1], Loads: []nodelab.Load{udp(500), freshUDP(100), tcp, freshTCP}},
+		{Host: b.Pods[0], Target: b.dnsAddrs[0], Loads: []nodelab.Load{udp(1500), freshUDP(300), tcp, freshTCP}},
+		{Host: b.Pods[1], Target: b.dnsAddrs[1], Loads: []nodelab.Load{udp(1500), freshUDP(300), tcp, freshTCP}},
+		{Host: b.Node, Target: b.dnsAddrs[0], Loads: []nodelab.Load{udp(500), freshUDP(100), tcp, freshTCP}},
+		{Host: b.Node, Target: b.dnsAddrs[1], Loads: []nodelab.Load{udp(500), freshUDP(100), tcp, freshTCP}},
 	} {
 		m, err := nodelab.StartMeter(c)
 		if err != nil {
@@ -44,11 +44,11 @@ func (b *bed) load(t *testing.T) *load {
 	return l
 }
 
-// isAstray tells whether it is the node's client that keeps its port, over IPv6. When the agent's address goes and
+// usesStaleRoute tells whether it is the node's client that keeps its port, over IPv6. When the agent's address goes and
 // comes back, the kernel may go on to use the way for that socket which it had taken in between, the default route: the
 // socket caches it, and no change in the table of local addresses tells it otherwise.
-func (l *load) isAstray(client, kind int) bool {
-	return l.astray && clients()[client] == "node IPv6" && kind == 0
+func (l *load) usesStaleRoute(client, kind int) bool {
+	return l.staleRoute && clients()[client] == "node IPv6" && kind == 0
 }
 
 // clients are the names of the meters.
@@ -80,23 +80,23 @@ func (l *load) stop() []nodelab.Report {
 	return reports
 }
 
-// A first is when the last of all clients had its first answer.
-type first struct{ udp, tcp time.Time }
+// A firstAnswers is when the last of all clients had its first answer.
+type firstAnswers struct{ udp, tcp time.Time }
 
 // since tells how long after a time that was.
-func (f first) since(at time.Time) string {
+func (f firstAnswers) since(at time.Time) string {
 	return fmt.Sprintf("%s (TCP %s)", ms(f.udp.Sub(at)), ms(f.tcp.Sub(at)))
 }
 
-func (f first) last() time.Time {
+func (f firstAnswers) last() time.Time {
 	if f.tcp.After(f.udp) {
 		return f.tcp
 	}
 	return f.udp
 }
 
-// first waits until each client was answered by who over UDP and over TCP, of what it asked since a time.
-func (l *load) first(t *testing.T, who string, since time.Time, limit time.Duration) (f first) {
+// awaitServer waits until each client was answered by who over UDP and over TCP, of what it asked since a time.
+func (l *load) awaitServer(t *testing.T, who string, since time.Time, limit time.Duration) (f firstAnswers) {
 	t.Helper()
 	defer func() {
 		if t.Failed() {
@@ -104,12 +104,12 @@ func (l *load) first(t *testing.T, who string, since time.Time, limit time.Durat
 		}
 	}()
 	proctest.Eventually(t, limit, who+" answers every client", func() bool {
-		udp, ok := l.firstOf(overUDP, who, since)
+		udp, ok := l.firstAnswerOf(overUDP, who, since)
 		if !ok {
 			return false
 		}
-		tcp, ok := l.firstOf(overTCP, who, since)
-		f = first{udp, tcp}
+		tcp, ok := l.firstAnswerOf(overTCP, who, since)
+		f = firstAnswers{udp, tcp}
 		return ok
 	})
 	return f
@@ -132,9 +132,9 @@ func (l *load) explain(t *testing.T, who string, since time.Time) {
 	}
 }
 
-// firstAnswer waits until each client was answered by anybody, of what it asked since a time, and says when the last was.
+// awaitAnyServer waits until each client was answered by anybody, of what it asked since a time, and says when the last was.
 // A session that stays open is not asked over while it waits for an answer, and left out.
-func (l *load) firstAnswer(t *testing.T, since time.Time, limit time.Duration) (last time.Time) {
+func (l *load) awaitAnyServer(t *testing.T, since time.Time, limit time.Duration) (last time.Time) {
 	t.Helper()
 	proctest.Eventually(t, limit, "every client is answered", func() bool {
 		last = time.Time{}
@@ -157,10 +157,10 @@ func (l *load) firstAnswer(t *testing.T, since time.Time, limit time.Duration) (
 	return last
 }
 
-func (l *load) firstOf(kinds []int, who string, since time.Time) (last time.Time, ok bool) {
+func (l *load) firstAnswerOf(kinds []int, who string, since time.Time) (last time.Time, ok bool) {
 	for i, m := range l.meters {
 		for _, kind := range kinds {
-			if l.isAstray(i, kind) || l.stay && kind == overOneSession {
+			if l.usesStaleRoute(i, kind) || l.sessionsStay && kind == overOneSession {
 				continue
 			}
 			at, ok := m.FirstBy(kind, who, since)
@@ -175,12 +175,12 @@ func (l *load) firstOf(kinds []int, who string, since time.Time) (last time.Time
 	return last, true
 }
 
-// all is one report of all clients, not in order.
-func (l *load) all(reports []nodelab.Report) nodelab.Report {
+// merge is one report of all clients, not in order.
+func (l *load) merge(reports []nodelab.Report) nodelab.Report {
 	var sum nodelab.Report
 	for i, r := range reports {
 		for kind := range kinds() {
-			if !l.isAstray(i, kind) {
+			if !l.usesStaleRoute(i, kind) {
 				sum.Outcomes = append(sum.Outcomes, r.Of(kind).Outcomes...)
 			}
 		}
@@ -188,23 +188,23 @@ func (l *load) all(reports []nodelab.Report) nodelab.Report {
 	return sum
 }
 
-// noneLost fails the test if a client lost a query that it sent between two times.
-func (l *load) noneLost(t *testing.T, reports []nodelab.Report, from, to time.Time, what string) {
+// expectNoneLost fails the test if a client lost a query that it sent between two times.
+func (l *load) expectNoneLost(t *testing.T, reports []nodelab.Report, from, to time.Time, what string) {
 	t.Helper()
-	l.noneLostBut(t, reports, from, to, what, 0)
+	l.expectNoneLostExcept(t, reports, from, to, what, 0)
 }
 
-// noneLostBut is noneLost for when others take over: a TCP session that stays open, and is then another server's who
+// expectNoneLostExcept is noneLost for when others take over: a TCP session that stays open, and is then another server's who
 // does not know it, is reset each time. So is one that was just opened when an agent took the lease after one of the times.
-func (l *load) noneLostBut(t *testing.T, reports []nodelab.Report, from, to time.Time, what string, takeovers int, leased ...time.Time) {
+func (l *load) expectNoneLostExcept(t *testing.T, reports []nodelab.Report, from, to time.Time, what string, takeovers int, leased ...time.Time) {
 	t.Helper()
 	for i, r := range reports {
 		for kind := range kinds() {
 			part := r.Of(kind).Between(from, to)
-			if part.Lost() == 0 || l.isAstray(i, kind) || kind == overOneSession && part.Lost() <= takeovers && part.Lost() == part.Count(nodelab.Reset) {
+			if part.Lost() == 0 || l.usesStaleRoute(i, kind) || kind == overOneSession && part.Lost() <= takeovers && part.Lost() == part.Count(nodelab.Reset) {
 				continue
 			}
-			if kind == overNewSessions && part.Lost() == cutByLease(r, part, leased) {
+			if kind == overNewSessions && part.Lost() == sessionsResetByLease(r, part, leased) {
 				continue
 			}
 			first, _ := part.FirstLost()
@@ -215,9 +215,9 @@ func (l *load) noneLostBut(t *testing.T, reports []nodelab.Report, from, to time
 	}
 }
 
-// cutByLease counts the sessions of part that were open when an agent took the lease of the client's address, after one of
+// sessionsResetByLease counts the sessions of part that were open when an agent took the lease of the client's address, after one of
 // the times: opened to the fallback, they are the agent's from then on, who does not know them.
-func cutByLease(all, part nodelab.Report, since []time.Time) (n int) {
+func sessionsResetByLease(all, part nodelab.Report, since []time.Time) (n int) {
 	for _, o := range part.Outcomes {
 		if o.Result == nodelab.Reset && slices.ContainsFunc(since, func(at time.Time) bool {
 			earliest, latest := leaseTaken(all, at)
@@ -247,7 +247,7 @@ func (l *load) longestGap(reports []nodelab.Report) time.Duration {
 	var longest time.Duration
 	for i, r := range reports {
 		for kind := range kinds() {
-			if l.isAstray(i, kind) {
+			if l.usesStaleRoute(i, kind) {
 				continue
 			}
 			longest = max(longest, r.Of(kind).LongestGap())

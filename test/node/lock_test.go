@@ -16,7 +16,7 @@ import (
 // TestLockHeld has another program hold the lock of iptables when the agent starts, and go on.
 func TestLockHeld(t *testing.T) {
 	t.Parallel()
-	b := newBed(t, options{backend: iptablesLegacy})
+	b := newHarness(t, options{backend: iptablesLegacy})
 	lock, err := os.OpenFile(b.Node.XtablesLock(), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func TestLockHeld(t *testing.T) {
 	hold()
 	// Before the address is there, a client that keeps its port may be led astray for good: these do not.
 	var starts []*nodelab.Meter
-	for _, addr := range b.ask {
+	for _, addr := range b.dnsAddrs {
 		m, err := nodelab.StartMeter(nodelab.MeterConfig{Host: b.Pods[0], Target: addr, Loads: []nodelab.Load{{Network: "udp", Rate: 100, Fresh: true}}})
 		if err != nil {
 			t.Fatal(err)
@@ -54,12 +54,12 @@ func TestLockHeld(t *testing.T) {
 	}
 	l := b.load(t)
 	time.Sleep(length / 2)
-	if rules := b.shape(t); rules != "" {
+	if rules := b.normalizedRules(t); rules != "" {
 		t.Errorf("the lock keeps nobody from writing rules:\n%s", rules)
 	}
 	released := time.Now()
 	release()
-	proctest.Eventually(t, 15*time.Second, "the rules are there", func() bool { return len(b.shape(t)) > 0 })
+	proctest.Eventually(t, 15*time.Second, "the rules are there", func() bool { return len(b.normalizedRules(t)) > 0 })
 	written := time.Since(released)
 	// With its rules in place the agent is to renew its lease whoever holds the lock.
 	time.Sleep(lease)
@@ -76,8 +76,8 @@ func TestLockHeld(t *testing.T) {
 		m.Stop()
 	}
 	reports := l.stop()
-	l.noneLost(t, reports, l.began, released.Add(-100*time.Millisecond), "the lock is held at the start")
-	l.noneLost(t, reports, held, end.Add(-200*time.Millisecond), "the lock is held later")
+	l.expectNoneLost(t, reports, l.began, released.Add(-100*time.Millisecond), "the lock is held at the start")
+	l.expectNoneLost(t, reports, held, end.Add(-200*time.Millisecond), "the lock is held later")
 	proctest.Figure(t, "xtables lock held for %d s: answers %s after the start, rules %s after the lock was given back, %s", int(length.Seconds()),
-		ms(answered), ms(written), l.all(reports))
+		ms(answered), ms(written), l.merge(reports))
 }

@@ -27,7 +27,7 @@ func run(m *testing.M) int {
 	if flag.NArg() == 3 && flag.Arg(0) == stallingAgent {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
-		if err := runStalling(ctx, flag.Arg(1), flag.Arg(2)); err != nil {
+		if err := runStallingAgent(ctx, flag.Arg(1), flag.Arg(2)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

@@ -22,8 +22,8 @@ func TestServiceAddressOnALink(t *testing.T) {
 	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t, options{backend: backend, transparent: true})
-			for _, addr := range b.ask {
+			b := newHarness(t, options{backend: backend, transparent: true})
+			for _, addr := range b.dnsAddrs {
 				if err := b.Node.AddAddress(addr.Addr()); err != nil {
 					t.Fatal(err)
 				}
@@ -38,7 +38,7 @@ func TestServiceAddressOnALink(t *testing.T) {
 // TestConnectionTableFull fills the node's table of tracked connections.
 func TestConnectionTableFull(t *testing.T) {
 	t.Parallel()
-	b := newBed(t, options{})
+	b := newHarness(t, options{})
 	b.start(t)
 	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
 	if err != nil {
@@ -65,7 +65,7 @@ func TestConnectionTableFull(t *testing.T) {
 	asked := b.askAll(t, byAgent)
 	proctest.Figure(t, "connection table full with %s, %s: %d of %d answered by the agent", nodelab.Thousands(most), b.backend, asked, asked)
 	// The agent's own queries are tracked like everybody's, so that what it does not know it cannot find out.
-	if who, err := nodelab.AskName(b.Pods[0], b.ask[0], "udp", "new.nodelab.test"); err == nil {
+	if who, err := nodelab.AskName(b.Pods[0], b.dnsAddrs[0], "udp", "new.nodelab.test"); err == nil {
 		t.Logf("a name that has to be forwarded: answered by %s", who)
 	} else {
 		t.Logf("a name that has to be forwarded: %v", err)
@@ -85,7 +85,7 @@ func TestDoctorNamesPolicy(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t, options{})
+			b := newHarness(t, options{})
 			b.start(t)
 			b.run(t, "sh", "-c", tt.rule)
 			out, err := b.Node.Command(t.Context(), nodeCache, "doctor", "--config", b.config).CombinedOutput()

@@ -28,8 +28,8 @@ type pipeline struct {
 	stop  chan struct{}
 	group sync.WaitGroup
 
-	answered, again, opened int // to be read after end
-	failed                  error
+	answered, repeated, opened int // to be read after end
+	failed                     error
 }
 
 func startPipeline(t *testing.T, host *nodelab.Host, to netip.AddrPort, depth int) *pipeline {
@@ -87,7 +87,7 @@ func (p *pipeline) run() {
 				return
 			}
 			if try > 0 {
-				p.again += len(open)
+				p.repeated += len(open)
 			}
 			var err error
 			if conn == nil {

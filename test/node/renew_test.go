@@ -28,7 +28,7 @@ func TestRenewals(t *testing.T) {
 			if backend == nftables {
 				length = proctest.Takes(20*time.Second, time.Minute)
 			}
-			b := newBed(t, options{backend: backend})
+			b := newHarness(t, options{backend: backend})
 			b.start(t)
 			before := b.fallbackQueries()
 			var names strings.Builder
@@ -44,7 +44,7 @@ func TestRenewals(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			sent, lost := number(t, out, "Queries sent"), number(t, out, "Queries lost")
+			sent, lost := dnsperfNumber(t, out, "Queries sent"), dnsperfNumber(t, out, "Queries lost")
 			if !strings.Contains(out, "NOERROR "+strconv.Itoa(sent)+" ") || lost != 0 {
 				t.Errorf("not all answered:\n%s", out)
 			}
@@ -57,8 +57,8 @@ func TestRenewals(t *testing.T) {
 	}
 }
 
-// number reads one of dnsperf's statistics.
-func number(t *testing.T, out, label string) int {
+// dnsperfNumber reads one of dnsperf's statistics.
+func dnsperfNumber(t *testing.T, out, label string) int {
 	t.Helper()
 	m := regexp.MustCompile(regexp.QuoteMeta(label) + `:\s+(\d+)`).FindStringSubmatch(out)
 	if m == nil {

@@ -26,8 +26,8 @@ const (
 	oneReader   = "one-reader"
 )
 
-// runStalling is an agent that a signal makes stall.
-func runStalling(ctx context.Context, which, file string) error {
+// runStallingAgent is an agent that a signal makes stall.
+func runStallingAgent(ctx context.Context, which, file string) error {
 	s := &stall{only: which == oneReader}
 	a, err := agent.New(agent.Options{
 		File: file, Version: "stalling", Log: os.Stderr,

@@ -17,13 +17,13 @@ func TestUpgrade(t *testing.T) {
 	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t, options{backend: backend})
+			b := newHarness(t, options{backend: backend})
 			a := b.start(t)
 			l := b.load(t)
-			l.first(t, byAgent, l.began, 5*time.Second)
+			l.awaitServer(t, byAgent, l.began, 5*time.Second)
 			stopped := time.Now()
 			a.Signal(syscall.SIGTERM)
-			fallback := l.first(t, byCentral, stopped, 5*time.Second)
+			fallback := l.awaitServer(t, byCentral, stopped, 5*time.Second)
 			if err := a.Wait(t, 10*time.Second); err != nil {
 				t.Errorf("the agent ended with %v", err)
 			}
@@ -31,13 +31,13 @@ func TestUpgrade(t *testing.T) {
 			time.Sleep(time.Second)
 			b.askAll(t, byCentral)
 			next := b.launch(t)
-			again := l.first(t, byAgent, next.started, 10*time.Second)
+			again := l.awaitServer(t, byAgent, next.started, 10*time.Second)
 			time.Sleep(500 * time.Millisecond)
 			end := time.Now().Add(-200 * time.Millisecond)
 			reports := l.stop()
-			l.noneLostBut(t, reports, l.began, end, "stopped and started again", 2, next.started)
+			l.expectNoneLostExcept(t, reports, l.began, end, "stopped and started again", 2, next.started)
 			proctest.Figure(t, "stopped for an upgrade, %s: fallback after %s, ended after %s, next agent after %s, %s", backend,
-				fallback.since(stopped), ms(ended.Sub(stopped)), again.since(next.started), l.all(reports).Between(l.began, end))
+				fallback.since(stopped), ms(ended.Sub(stopped)), again.since(next.started), l.merge(reports).Between(l.began, end))
 		})
 	}
 }
@@ -45,14 +45,14 @@ func TestUpgrade(t *testing.T) {
 // TestNotReady starts an agent that does not know the cluster yet.
 func TestNotReady(t *testing.T) {
 	t.Parallel()
-	b := newBed(t, options{})
+	b := newHarness(t, options{})
 	a := b.start(t)
 	a.Signal(syscall.SIGTERM)
 	if err := a.Wait(t, 10*time.Second); err != nil {
 		t.Errorf("the agent ended with %v", err)
 	}
 	// Nobody answers at the API server's address.
-	b.write(t, b.text()+"cluster: {resolver: local, kubeconfig: kubeconfig}\n")
+	b.writeConfig(t, b.configText()+"cluster: {resolver: local, kubeconfig: kubeconfig}\n")
 	writeKubeconfig(t, b.config, "https://10.201.0.2:6443")
 	l := b.load(t)
 	next := b.launch(t)
@@ -61,33 +61,33 @@ func TestNotReady(t *testing.T) {
 		t.Fatalf("the agent has ended: %v", next.Err())
 	}
 	reports := l.stop()
-	l.noneLost(t, reports, l.began, time.Now().Add(-1200*time.Millisecond), "not ready")
-	if by := l.all(reports).By(); by[byAgent] > 0 {
+	l.expectNoneLost(t, reports, l.began, time.Now().Add(-1200*time.Millisecond), "not ready")
+	if by := l.merge(reports).By(); by[byAgent] > 0 {
 		t.Errorf("an agent that is not ready has answered %d queries", by[byAgent])
 	}
-	proctest.Figure(t, "not ready yet, %s: %s", b.backend, l.all(reports))
+	proctest.Figure(t, "not ready yet, %s: %s", b.backend, l.merge(reports))
 }
 
 // TestCrashLoop kills the agent again and again, soon after it came back.
 func TestCrashLoop(t *testing.T) {
 	t.Parallel()
-	b := newBed(t, options{})
+	b := newHarness(t, options{})
 	a := b.start(t)
 	l := b.load(t)
-	l.first(t, byAgent, l.began, 5*time.Second)
+	l.awaitServer(t, byAgent, l.began, 5*time.Second)
 	const times = 5
 	for range times {
 		time.Sleep(200 * time.Millisecond)
 		killed := time.Now()
 		a.Kill()
-		l.first(t, byCentral, killed, within)
+		l.awaitServer(t, byCentral, killed, fallbackLimit)
 		time.Sleep(200 * time.Millisecond)
 		a = b.launch(t)
-		l.first(t, byAgent, a.started, 5*time.Second)
+		l.awaitServer(t, byAgent, a.started, 5*time.Second)
 	}
 	time.Sleep(300 * time.Millisecond)
 	reports := l.stop()
-	sum, gap := l.all(reports), l.longestGap(reports)
+	sum, gap := l.merge(reports), l.longestGap(reports)
 	if gap > 500*time.Millisecond {
 		t.Errorf("killed %d times: a client had no answer for %s", times, ms(gap))
 	}
@@ -101,7 +101,7 @@ func TestSuccessor(t *testing.T) {
 	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t, options{backend: backend, onExit: "remove"})
+			b := newHarness(t, options{backend: backend, onExit: "remove"})
 			last := b.start(t)
 			times := proctest.Takes(5, 50)
 			for range times {
@@ -119,7 +119,7 @@ func TestSuccessor(t *testing.T) {
 				// Without rules the agent answers too: that it does is no sign that all is done.
 				proctest.Eventually(t, 10*time.Second, "the next agent has rules and leases", func() bool {
 					log := next.Stderr.String()
-					return strings.Contains(log, "rules written") && strings.Count(log, "lease taken") >= len(b.ask)
+					return strings.Contains(log, "rules written") && strings.Count(log, "lease taken") >= len(b.dnsAddrs)
 				})
 				time.Sleep(600 * time.Millisecond) // until the next renewal, if what was taken went with the last agent's rules
 				proctest.Eventually(t, 10*time.Second, "the rules are as they should be, and the leases are held", func() bool { return b.ready(t) })

@@ -23,7 +23,7 @@ type settings struct {
 	rest   string   // the sections but listen, admin and log
 	env    []string // added to the environment
 	memory *cgroup  // that the agent is in from its first moment; nil: that of the test
-	alone  bool     // the agent has one CPU, and no other, and goes before others there as far as this user may say so
+	ownCPU bool     // the agent has one CPU, and no other, and goes before others there as far as this user may say so
 }
 
 // agent is a running node-cache on loopback.
@@ -41,7 +41,7 @@ func start(t *testing.T, s settings) *agent {
 	a.web = http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	a.configure(t, s.rest)
 	line := []string{nodeCache, "agent", "--config", a.config}
-	if s.alone {
+	if s.ownCPU {
 		line = proctest.Alone(line[0], line[1:]...)
 	}
 	cmd := exec.Command(line[0], line[1:]...)

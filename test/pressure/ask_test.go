@@ -33,8 +33,8 @@ const (
 	digits    = 8 // of the label that numbers the names
 )
 
-// patience is how long an answer is waited for at the end.
-const patience = 5 * time.Second
+// answerTimeout is how long an answer is waited for at the end.
+const answerTimeout = 5 * time.Second
 
 // clientsOptions say who asks what.
 type clientsOptions struct {
@@ -52,13 +52,13 @@ type clientsOptions struct {
 // the load itself is does not show in it.
 type clients struct {
 	clientsOptions
-	began   time.Time
-	asked   atomic.Int64
-	strange atomic.Int64 // answers that belong to no query, or came too late for it
-	ports   []*port
-	quit    chan struct{}
-	running sync.WaitGroup // of the sender
-	reading sync.WaitGroup // of the receivers
+	began      time.Time
+	asked      atomic.Int64
+	unexpected atomic.Int64 // answers that belong to no query, or came too late for it
+	ports      []*port
+	quit       chan struct{}
+	running    sync.WaitGroup // of the sender
+	reading    sync.WaitGroup // of the receivers
 }
 
 // A port is a socket with the queries that were sent from it.
@@ -224,29 +224,29 @@ func (c *clients) receive(p *port) {
 		}
 		at := proctest.Arrival(oob[:oobn])
 		if !c.stream {
-			c.book(p, msg[:n], at)
+			c.recordAnswer(p, msg[:n], at)
 			continue
 		}
 		have += n
 		rest := msg[:have]
 		for len(rest) > 1 && len(rest) >= 2+int(binary.BigEndian.Uint16(rest)) {
 			size := 2 + int(binary.BigEndian.Uint16(rest))
-			c.book(p, rest[2:size], at)
+			c.recordAnswer(p, rest[2:size], at)
 			rest = rest[size:]
 		}
 		have = copy(msg, rest)
 	}
 }
 
-// book books an answer that came at a time, in Unix time in ns.
-func (c *clients) book(p *port, msg []byte, at int64) {
+// recordAnswer books an answer that came at a time, in Unix time in ns.
+func (c *clients) recordAnswer(p *port, msg []byte, at int64) {
 	if len(msg) < headerLen || msg[2]&0x80 == 0 {
-		c.strange.Add(1)
+		c.unexpected.Add(1)
 		return
 	}
 	sent := p.pending[binary.BigEndian.Uint16(msg)].Swap(0)
 	if sent == 0 {
-		c.strange.Add(1)
+		c.unexpected.Add(1)
 		return
 	}
 	p.mu.Lock()
@@ -266,7 +266,7 @@ func (c *clients) end() {
 		close(c.quit)
 	}
 	c.running.Wait()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline) && c.answered() < int(c.asked.Load()); {
+	for deadline := time.Now().Add(answerTimeout); time.Now().Before(deadline) && c.answered() < int(c.asked.Load()); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	for _, p := range c.ports {

@@ -30,13 +30,13 @@ const attacksEnv = "PRESSURE_ATTACKS"
 
 // A target is what an attacking pod knows.
 type target struct {
-	Attacks    []string
-	Agent      netip.AddrPort
-	Admin      netip.AddrPort
-	Sources    []netip.Addr // its own addresses
-	Neighbours []netip.Addr // addresses of other pods
-	Upstream   netip.AddrPort
-	Node       netip.Addr // that asks the upstream
+	Attacks   []string
+	Agent     netip.AddrPort
+	Admin     netip.AddrPort
+	Sources   []netip.Addr // its own addresses
+	OtherPods []netip.Addr // addresses of other pods
+	Upstream  netip.AddrPort
+	Node      netip.Addr // that asks the upstream
 }
 
 // An attack runs until its context ends.
@@ -400,7 +400,7 @@ func spoofedAddresses(a *attacker) {
 	defer func() { _ = unix.Close(fd) }()
 	cold, hot := query(nil, "spoof.test"), packed(hotName, dns.TypeA, 0)
 	a.pace(5000, func(i int) {
-		from, to, msg := netip.AddrPortFrom(a.Neighbours[i%len(a.Neighbours)], uint16(1024+rand.IntN(8000))), a.Agent, hot
+		from, to, msg := netip.AddrPortFrom(a.OtherPods[i%len(a.OtherPods)], uint16(1024+rand.IntN(8000))), a.Agent, hot
 		switch i % 4 {
 		case 0:
 			from, to, msg = a.Upstream, netip.AddrPortFrom(a.Node, uint16(1024+rand.IntN(64000))), slices.Clone(cold)

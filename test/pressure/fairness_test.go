@@ -29,11 +29,11 @@ import (
 // an ordinary run the flood over UDP is no faster than any machine takes; else it is as fast as it can be.
 func TestFairness(t *testing.T) {
 	const neighbours, latency = 9, 150 * time.Millisecond // the flood wants 7,500 places, more than there are
-	up := startFar(t, latency)
+	up := startSlowServer(t, latency)
 	a := start(t, settings{rest: fmt.Sprintf("forward: [{zone: ., to: [%q]}]\ncache: {size: 16Mi}\n", up)})
-	var all []*neighbour
+	var all []*steadyClient
 	for i := range neighbours {
-		all = append(all, newNeighbour(t, a.listen, i))
+		all = append(all, newSteadyClient(t, a.listen, i))
 	}
 	for _, n := range all {
 		n.start()
@@ -51,12 +51,12 @@ func TestFairness(t *testing.T) {
 	proctest.Figure(t, "the flood: %s in %s, for which the agent took %s of processor time", f, over.Sub(flood).Round(time.Millisecond), busy)
 	proctest.Figure(t, "turned away: %.0f told, %.0f not; %d packets found a full buffer", a.shed(t, "client"), a.shed(t, "flood"), dropped)
 	for _, kind := range []string{"cold", "hot"} {
-		proctest.Figure(t, "%s names before: %s", kind, sumUp(all, kind == "hot", time.Time{}, flood))
-		proctest.Figure(t, "%s names in the flood: %s", kind, sumUp(all, kind == "hot", flood, over))
+		proctest.Figure(t, "%s names before: %s", kind, summarize(all, kind == "hot", time.Time{}, flood))
+		proctest.Figure(t, "%s names in the flood: %s", kind, summarize(all, kind == "hot", flood, over))
 	}
 	for _, n := range all {
 		for _, hot := range []bool{false, true} {
-			r := sumUp([]*neighbour{n}, hot, time.Time{}, over)
+			r := summarize([]*steadyClient{n}, hot, time.Time{}, over)
 			lost := r.lost > 0 && (n.stream || dropped == 0) || r.lost > dropped || r.lost > r.asked/10
 			if r.asked == 0 || r.good != r.asked-r.lost || lost {
 				t.Errorf("%s, hot names %t: %s", n.conn.LocalAddr(), hot, r)
@@ -71,8 +71,8 @@ func TestFairness(t *testing.T) {
 	}
 }
 
-// startFar runs a server that gives every name an address, but not soon.
-func startFar(t *testing.T, latency time.Duration) netip.AddrPort {
+// startSlowServer runs a server that gives every name an address, but not soon.
+func startSlowServer(t *testing.T, latency time.Duration) netip.AddrPort {
 	t.Helper()
 	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(proctest.FreeAddr(t)))
 	if err != nil {
@@ -114,30 +114,30 @@ func withAddress(q []byte) []byte {
 	return append(r, 0xc0, headerLen, 0, typeA, 0, classIN, 0, 0, 1, 44, 0, 4, 192, 0, 2, 1)
 }
 
-// A neighbour asks at a steady rate, and only once for each answer.
-type neighbour struct {
-	conn    net.Conn
-	stream  bool
-	suffix  string
-	room    []byte // of a query
-	quit    chan struct{}
-	asking  sync.WaitGroup
-	reading sync.WaitGroup
-	asked   atomic.Int32 // of fates
-	fates   [1 << 16]fate
+// A steadyClient asks at a steady rate, and only once for each answer.
+type steadyClient struct {
+	conn     net.Conn
+	stream   bool
+	suffix   string
+	room     []byte // of a query
+	quit     chan struct{}
+	asking   sync.WaitGroup
+	reading  sync.WaitGroup
+	asked    atomic.Int32 // of fates
+	outcomes [1 << 16]outcome
 }
 
-// A fate is what became of the query with that ID: odd ones ask for hot names.
-type fate struct {
+// A outcome is what became of the query with that ID: odd ones ask for hot names.
+type outcome struct {
 	sent time.Time
 	took atomic.Int64 // 0: there is no answer
 	code atomic.Int32
 }
 
-// newNeighbour connects the i-th one. Every third one has a TCP connection.
-func newNeighbour(t *testing.T, to netip.AddrPort, i int) *neighbour {
+// newSteadyClient connects the i-th one. Every third one has a TCP connection.
+func newSteadyClient(t *testing.T, to netip.AddrPort, i int) *steadyClient {
 	t.Helper()
-	n := &neighbour{stream: i%3 == 2, suffix: fmt.Sprintf("n%d.test", i), room: make([]byte, 0, 512), quit: make(chan struct{})}
+	n := &steadyClient{stream: i%3 == 2, suffix: fmt.Sprintf("n%d.test", i), room: make([]byte, 0, 512), quit: make(chan struct{})}
 	from, network := net.IPv4(127, 0, 0, byte(3+i)), "udp"
 	d := net.Dialer{LocalAddr: &net.UDPAddr{IP: from}}
 	if n.stream {
@@ -152,7 +152,7 @@ func newNeighbour(t *testing.T, to netip.AddrPort, i int) *neighbour {
 }
 
 // start begins to ask, for a cold name and a hot one in turn.
-func (n *neighbour) start() {
+func (n *steadyClient) start() {
 	n.reading.Go(n.read)
 	n.asking.Go(func() {
 		const pause = 10 * time.Millisecond // a hundred times a second
@@ -169,9 +169,9 @@ func (n *neighbour) start() {
 }
 
 // ask asks for the next name.
-func (n *neighbour) ask() {
+func (n *steadyClient) ask() {
 	id := int(n.asked.Load())
-	if id == len(n.fates) {
+	if id == len(n.outcomes) {
 		return
 	}
 	msg := query(n.room[:0], n.suffix)
@@ -184,13 +184,13 @@ func (n *neighbour) ask() {
 	if n.stream {
 		msg = append(binary.BigEndian.AppendUint16(nil, uint16(len(msg))), msg...)
 	}
-	n.fates[id].sent = time.Now()
+	n.outcomes[id].sent = time.Now()
 	n.asked.Add(1)
 	_, _ = n.conn.Write(msg) // one that was not sent is not answered
 }
 
 // read books answers until the connection is closed.
-func (n *neighbour) read() {
+func (n *steadyClient) read() {
 	in := bufio.NewReader(n.conn)
 	for msg := make([]byte, 4096); ; {
 		size, err := readMessage(n.conn, in, n.stream, msg)
@@ -200,7 +200,7 @@ func (n *neighbour) read() {
 		if size < headerLen || msg[2]&0x80 == 0 {
 			continue
 		}
-		f := &n.fates[binary.BigEndian.Uint16(msg)]
+		f := &n.outcomes[binary.BigEndian.Uint16(msg)]
 		f.code.Store(int32(msg[3] & 15))
 		f.took.Store(max(1, int64(time.Since(f.sent))))
 	}
@@ -219,7 +219,7 @@ func readMessage(conn net.Conn, in *bufio.Reader, stream bool, msg []byte) (int,
 }
 
 // end asks no more and waits for the last answers. It may be called twice.
-func (n *neighbour) end() {
+func (n *steadyClient) end() {
 	select {
 	case <-n.quit:
 		return
@@ -227,16 +227,16 @@ func (n *neighbour) end() {
 		close(n.quit)
 	}
 	n.asking.Wait()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline) && !n.answered(); {
+	for deadline := time.Now().Add(answerTimeout); time.Now().Before(deadline) && !n.answered(); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	_ = n.conn.Close()
 	n.reading.Wait()
 }
 
-func (n *neighbour) answered() bool {
+func (n *steadyClient) answered() bool {
 	for i := range n.asked.Load() {
-		if n.fates[i].took.Load() == 0 {
+		if n.outcomes[i].took.Load() == 0 {
 			return false
 		}
 	}
@@ -256,11 +256,11 @@ func (s summary) String() string {
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// sumUp sums up what neighbours asked from one moment to another, of hot names or of cold ones.
-func sumUp(all []*neighbour, hot bool, from, to time.Time) (s summary) {
+// summarize sums up what neighbours asked from one moment to another, of hot names or of cold ones.
+func summarize(all []*steadyClient, hot bool, from, to time.Time) (s summary) {
 	for _, n := range all {
 		for i := range n.asked.Load() {
-			f := &n.fates[i]
+			f := &n.outcomes[i]
 			if hot != (i%2 == 1) || f.sent.Before(from) || !f.sent.Before(to) {
 				continue
 			}

@@ -44,8 +44,8 @@ type failure struct {
 	read  int64   // octets that it waited for, from disks
 }
 
-// enoughCPU is the share of a CPU, in percent, below which an agent under load was kept from running by other programs.
-const enoughCPU = 20
+// minCPUShare is the share of a CPU, in percent, below which an agent under load was kept from running by other programs.
+const minCPUShare = 20
 
 // startKubelet begins to probe, until end is called or the test ends.
 func startKubelet(t *testing.T, a *agent) *kubelet {
@@ -153,9 +153,9 @@ func (k *kubelet) failures() (n int) {
 	return n
 }
 
-// judge ends the probing and says how it went: not one probe may have failed, but for those that are excused. Without
+// check ends the probing and says how it went: not one probe may have failed, but for those that are excused. Without
 // excused none is.
-func (k *kubelet) judge(t *testing.T, excused func(f failure) bool) {
+func (k *kubelet) check(t *testing.T, excused func(f failure) bool) {
 	t.Helper()
 	k.end()
 	for _, p := range k.probes {

@@ -38,8 +38,8 @@ const (
 // with too little reads ten times as many (docs/memory.md), and one whose pages are read ahead many at each time.
 const thrashing = 24 * mib
 
-// holding is an agent in a cgroup, its upstream, and who asks it.
-type holding struct {
+// memoryRun is an agent in a cgroup, its upstream, and who asks it.
+type memoryRun struct {
 	agent      *agent
 	memory     *cgroup
 	limit      int64
@@ -73,22 +73,22 @@ func TestMemoryHolds(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("limit %d MiB, cache %d MiB", tt.limit, tt.cache), func(t *testing.T) {
-			h := startHolding(t, tt.limit*mib, tt.cache*mib, "")
-			h.follow(t, proctest.Takes(time.Second, 5*time.Second))
+			h := startMemoryRun(t, tt.limit*mib, tt.cache*mib, "")
+			h.takeSamples(t, proctest.Takes(time.Second, 5*time.Second))
 			h.nsd.Signal(syscall.SIGSTOP)
 			h.dead = time.Since(h.began)
 			h.flood = startClients(t, clientsOptions{
-				to: h.agent.listen, rate: proctest.Takes(20_000, *rate), suffix: proctest.Takes("large.test", "miss.test"), ports: 4, from: someClients(64),
+				to: h.agent.listen, rate: proctest.Takes(20_000, *rate), suffix: proctest.Takes("large.test", "miss.test"), ports: 4, from: clientAddrs(64),
 				name: func(int) int { return hotNames + rand.IntN(floodNames) },
 			}, false)
-			h.follow(t, tt.half)
+			h.takeSamples(t, tt.half)
 			h.nsd.Signal(syscall.SIGCONT)
 			h.back = time.Since(h.began)
-			h.follow(t, tt.half+proctest.Takes(2*time.Second, 0)) // so that the large answers fill the cache
+			h.takeSamples(t, tt.half+proctest.Takes(2*time.Second, 0)) // so that the large answers fill the cache
 			end := time.Now()
 			h.flood.end()
 			h.hits.end()
-			h.judge(t, end)
+			h.check(t, end)
 			if tt.plot != "" {
 				if !filepath.IsAbs(tt.plot) {
 					tt.plot = filepath.Join("..", "..", tt.plot)
@@ -99,11 +99,11 @@ func TestMemoryHolds(t *testing.T) {
 	}
 }
 
-// startHolding starts the agent, with more configuration, and asks for the hot names.
-func startHolding(t *testing.T, limit, size int64, more string) *holding {
+// startMemoryRun starts the agent, with more configuration, and asks for the hot names.
+func startMemoryRun(t *testing.T, limit, size int64, more string) *memoryRun {
 	t.Helper()
 	proctest.Apart(t)
-	h := &holding{memory: newCgroup(t, limit), limit: limit}
+	h := &memoryRun{memory: newCgroup(t, limit), limit: limit}
 	nsd, upstream := startNSD(t)
 	h.nsd = nsd
 	h.agent = start(t, settings{memory: h.memory, rest: fmt.Sprintf("forward: [{zone: ., to: [%q]}]\ncache: {size: %d}\n%s", upstream, size, more)})
@@ -125,8 +125,8 @@ func startHolding(t *testing.T, limit, size int64, more string) *holding {
 	return h
 }
 
-// follow takes a sample each second for so long.
-func (h *holding) follow(t *testing.T, long time.Duration) {
+// takeSamples takes a sample each second for so long.
+func (h *memoryRun) takeSamples(t *testing.T, long time.Duration) {
 	t.Helper()
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -138,8 +138,8 @@ func (h *holding) follow(t *testing.T, long time.Duration) {
 	}
 }
 
-// judge says what has become of memory and queries.
-func (h *holding) judge(t *testing.T, end time.Time) {
+// check says what has become of memory and queries.
+func (h *memoryRun) check(t *testing.T, end time.Time) {
 	t.Helper()
 	var rss, usage int64
 	for _, s := range h.samples {
@@ -158,8 +158,8 @@ func (h *holding) judge(t *testing.T, end time.Time) {
 	proctest.Figure(t, "the flood: %s", h.flood)
 	proctest.Figure(t, "hits: %s", h.hits)
 	// Other programs may take the CPU, or keep the disk busy that the few pages are on.
-	h.kubelet.judge(t, func(f failure) bool {
-		return share < enoughCPU || f.share < enoughCPU && f.read > 0 && read < thrashing
+	h.kubelet.check(t, func(f failure) bool {
+		return share < minCPUShare || f.share < minCPUShare && f.read > 0 && read < thrashing
 	})
 	at := []time.Time{h.began, h.began.Add(h.dead), h.began.Add(h.back), end}
 	for i, phase := range []string{"before", "upstream silent", "upstream back"} {
@@ -189,7 +189,7 @@ func (h *holding) judge(t *testing.T, end time.Time) {
 
 // TestMemoryTooLittle lowers the limit of a running agent until it is too little, and then does as the hint says.
 func TestMemoryTooLittle(t *testing.T) {
-	h := startHolding(t, 128*mib, 64*mib, "")
+	h := startMemoryRun(t, 128*mib, 64*mib, "")
 	problem := func() (p problem) {
 		for _, p := range h.agent.status(t).Problems {
 			if p.Where == "memory" {

@@ -16,7 +16,7 @@ const (
 )
 
 // plot draws the samples over time.
-func (h *holding) plot() string {
+func (h *memoryRun) plot() string {
 	last := h.samples[len(h.samples)-1].at
 	most := h.limit * 21 / 20
 	x := func(at time.Duration) float64 {

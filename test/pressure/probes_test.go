@@ -23,8 +23,8 @@ import (
 // restarts a DNS server because it is busy. Here not one probe may fail.
 func TestProbesUnderLoad(t *testing.T) {
 	proctest.Apart(t)
-	up := startFar(t, time.Millisecond)
-	a := start(t, settings{alone: true, rest: fmt.Sprintf("forward: [{zone: ., to: [%q]}]\ncache: {size: 64Mi}\n", up)})
+	up := startSlowServer(t, time.Millisecond)
+	a := start(t, settings{ownCPU: true, rest: fmt.Sprintf("forward: [{zone: ., to: [%q]}]\ncache: {size: 64Mi}\n", up)})
 	fill(t, a)
 	k := startKubelet(t, a)
 	time.Sleep(time.Second)
@@ -32,18 +32,18 @@ func TestProbesUnderLoad(t *testing.T) {
 		p.forget(t, "idle")
 	}
 
-	crowd := startCrowd(t, a, 200, 20)
-	pages := startReaders(t, a, "/cache/top?n=1000", "/cache/top?by=size&n=1000", "/metrics", "/status")
+	crowd := startIdleConns(t, a, 200, 20)
+	pages := startPageReaders(t, a, "/cache/top?n=1000", "/cache/top?by=size&n=1000", "/metrics", "/status")
 	cold := startFlooder(t, a.listen, netip.MustParseAddr("127.0.0.2"), 0)
 	hot := startClients(t, clientsOptions{to: a.listen, rate: proctest.Takes(100_000, 200_000), suffix: "fill.test", name: func(i int) int { return i % hotNames }}, false)
 	busy, from := a.cpu(t), time.Now()
 	time.Sleep(proctest.Takes(5*time.Second, time.Minute))
 	share := 100 * float64(a.cpu(t)-busy) / float64(time.Since(from))
 	proctest.Figure(t, "the agent took %.0f %% of a CPU", share)
-	if share < enoughCPU && k.failures() > 0 {
+	if share < minCPUShare && k.failures() > 0 {
 		t.Skipf("%d probes failed, and the agent got no more than %.0f %% of a CPU: other programs on this machine take it all", k.failures(), share)
 	}
-	k.judge(t, nil)
+	k.check(t, nil)
 	cold.end()
 	hot.end()
 	proctest.Figure(t, "cold names: %s", cold)
@@ -58,7 +58,7 @@ func TestProbesUnderLoad(t *testing.T) {
 // fill fills the cache.
 func fill(t *testing.T, a *agent) {
 	t.Helper()
-	c := startClients(t, clientsOptions{to: a.listen, rate: 30_000, suffix: "fill.test", name: func(i int) int { return i }, from: someClients(64), ports: 4}, false)
+	c := startClients(t, clientsOptions{to: a.listen, rate: 30_000, suffix: "fill.test", name: func(i int) int { return i }, from: clientAddrs(64), ports: 4}, false)
 	time.Sleep(proctest.Takes(3*time.Second, 10*time.Second))
 	c.end()
 	proctest.Figure(t, "to fill the cache: %s", c)
@@ -73,18 +73,18 @@ func (p *kubeletProbe) forget(t *testing.T, when string) {
 	p.took = nil
 }
 
-// A crowd keeps connections to an admin server open and does next to nothing with them. One that is closed is made anew.
-type crowd struct {
+// A idleConns keeps connections to an admin server open and does next to nothing with them. One that is closed is made anew.
+type idleConns struct {
 	made    atomic.Int64
 	quit    chan struct{}
 	running sync.WaitGroup
 }
 
-// startCrowd has so many connections idle, and so many more ask for /metrics and not take it. They come from one address,
+// startIdleConns has so many connections idle, and so many more ask for /metrics and not take it. They come from one address,
 // as those of a pod do.
-func startCrowd(t *testing.T, a *agent, idle, slow int) *crowd {
+func startIdleConns(t *testing.T, a *agent, idle, slow int) *idleConns {
 	t.Helper()
-	c := &crowd{quit: make(chan struct{})}
+	c := &idleConns{quit: make(chan struct{})}
 	for i := range idle + slow {
 		request := ""
 		switch {
@@ -105,7 +105,7 @@ func startCrowd(t *testing.T, a *agent, idle, slow int) *crowd {
 }
 
 // idle makes one connection, sends a request and waits for its end. It tells whether to make another.
-func (c *crowd) idle(to netip.AddrPort, request string) bool {
+func (c *idleConns) idle(to netip.AddrPort, request string) bool {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}, Timeout: time.Second}
 	conn, err := d.Dial("tcp", to.String())
 	if err == nil {
@@ -142,7 +142,7 @@ func (c *crowd) idle(to netip.AddrPort, request string) bool {
 }
 
 // end closes the connections and says how many there were. It may be called twice.
-func (c *crowd) end() int64 {
+func (c *idleConns) end() int64 {
 	select {
 	case <-c.quit:
 	default:
@@ -152,8 +152,8 @@ func (c *crowd) end() int64 {
 	return c.made.Load()
 }
 
-// readers ask for pages again and again.
-type readers struct {
+// pageReaders ask for pages again and again.
+type pageReaders struct {
 	paths   []string
 	good    []atomic.Int64 // by path
 	bad     []atomic.Int64
@@ -161,9 +161,9 @@ type readers struct {
 	running sync.WaitGroup
 }
 
-func startReaders(t *testing.T, a *agent, paths ...string) *readers {
+func startPageReaders(t *testing.T, a *agent, paths ...string) *pageReaders {
 	t.Helper()
-	r := &readers{paths: paths, good: make([]atomic.Int64, len(paths)), bad: make([]atomic.Int64, len(paths)), quit: make(chan struct{})}
+	r := &pageReaders{paths: paths, good: make([]atomic.Int64, len(paths)), bad: make([]atomic.Int64, len(paths)), quit: make(chan struct{})}
 	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	for i, path := range paths {
 		r.running.Go(func() {
@@ -191,7 +191,7 @@ func startReaders(t *testing.T, a *agent, paths ...string) *readers {
 }
 
 // end ends the reading and sums up. It may be called twice.
-func (r *readers) end() string {
+func (r *pageReaders) end() string {
 	select {
 	case <-r.quit:
 	default:

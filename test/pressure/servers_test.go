@@ -58,8 +58,8 @@ zone:
 	return p, addr
 }
 
-// someClients are n client addresses.
-func someClients(n int) (list []netip.Addr) {
+// clientAddrs are n client addresses.
+func clientAddrs(n int) (list []netip.Addr) {
 	for i := range n {
 		list = append(list, netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}))
 	}

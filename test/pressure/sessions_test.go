@@ -24,8 +24,8 @@ import (
 // endpoints of the Service "huge", and addresses below huge.test, have an answer of some 60 KB.
 const endpoints = 3700
 
-// askAgain is how often a session asks, and how soon it is opened again.
-const askAgain = 100 * time.Millisecond
+// queryInterval is how often a session asks, and how soon it is opened again.
+const queryInterval = 100 * time.Millisecond
 
 // TestSessionsHold has four clients open 128 TCP sessions each, ask for answers of 60 KB from the zone and from the cache,
 // and read nothing. The kernel does not end the agent, and what others ask for is answered as ever.
@@ -38,7 +38,7 @@ func TestSessionsHold(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	proctest.WriteFile(t, filepath.Join(dir, "huge.yaml"), hugeService())
-	h := startHolding(t, limit, 64*mib, fmt.Sprintf("cluster: {resolver: local, manifests: %q}\nsnapshot: {folder: %q, size: 16Mi}\n", dir, folder))
+	h := startMemoryRun(t, limit, 64*mib, fmt.Sprintf("cluster: {resolver: local, manifests: %q}\nsnapshot: {folder: %q, size: 16Mi}\n", dir, folder))
 	stream := dns.Client{Net: "tcp", Timeout: 5 * time.Second}
 	names := []string{"huge.default.svc.cluster.local.", "a.huge.test."}
 	for _, name := range names {
@@ -47,7 +47,7 @@ func TestSessionsHold(t *testing.T) {
 			t.Fatalf("before: %v, %v", r, err)
 		}
 	}
-	h.follow(t, proctest.Takes(time.Second, 5*time.Second))
+	h.takeSamples(t, proctest.Takes(time.Second, 5*time.Second))
 	attack, before := time.Now(), h.agent.cpu(t)
 	quit := make(chan struct{})
 	var clients sync.WaitGroup
@@ -60,7 +60,7 @@ func TestSessionsHold(t *testing.T) {
 		d := narrow(netip.AddrFrom4([4]byte{127, 2, 0, byte(i % 4)}))
 		clients.Go(func() { neverRead(&d, h.agent.listen, frame, quit) })
 	}
-	h.follow(t, proctest.Takes(3*time.Second, *halfTime))
+	h.takeSamples(t, proctest.Takes(3*time.Second, *halfTime))
 	end := time.Now()
 	share := 100 * float64(h.agent.cpu(t)-before) / float64(end.Sub(attack))
 	close(quit)
@@ -115,8 +115,8 @@ func narrow(from netip.Addr) net.Dialer {
 
 // neverRead asks over one session after another until quit is closed.
 func neverRead(d *net.Dialer, to netip.AddrPort, frame []byte, quit <-chan struct{}) {
-	time.Sleep(rand.N(askAgain)) // or all would ask at once
-	again := time.NewTicker(askAgain)
+	time.Sleep(rand.N(queryInterval)) // or all would ask at once
+	again := time.NewTicker(queryInterval)
 	defer again.Stop()
 	var conn net.Conn
 	for {

@@ -47,12 +47,12 @@ const (
 // ask for names that are in the cache. The agent runs as daemonset/base ships it: its configuration, and its memory limit.
 // E2E_ATTACK names single attacks, comma-separated.
 func TestWorstPod(t *testing.T) {
-	w := startWorst(t)
+	w := startWorstCase(t)
 	before := time.Now()
-	w.watch(t, proctest.Takes(2*time.Second, 10*time.Second))
+	w.takeSamples(t, proctest.Takes(2*time.Second, 10*time.Second))
 	w.attack(t)
 	began := time.Now()
-	w.watch(t, proctest.Takes(15*time.Second, 10*time.Minute))
+	w.takeSamples(t, proctest.Takes(15*time.Second, 10*time.Minute))
 	ended := time.Now()
 	w.attacker.Signal(syscall.SIGTERM)
 	if err := w.attacker.Wait(t, 30*time.Second); err != nil {
@@ -61,11 +61,11 @@ func TestWorstPod(t *testing.T) {
 	for line := range strings.Lines(w.attacker.Stdout.String()) {
 		proctest.Figure(t, "attack %s", strings.TrimSpace(line))
 	}
-	w.judge(t, before, began, ended)
+	w.check(t, before, began, ended)
 }
 
-// worst is a node with an agent, one pod that attacks and others that ask.
-type worst struct {
+// worstCase is a node with an agent, one pod that attacks and others that ask.
+type worstCase struct {
 	*nodelab.Lab
 	agent    *agent
 	memory   *cgroup
@@ -76,15 +76,15 @@ type worst struct {
 	sessions []*nodelab.Meter
 	attacker *proctest.Process
 
-	highest int64 // bytes of its working set
-	lapses  int   // samples in which the lease was not held
-	samples int   // of the lease
+	highest     int64 // bytes of its working set
+	leaseLapses int   // samples in which the lease was not held
+	samples     int   // of the lease
 }
 
-// startWorst starts the agent, and the pods that ask.
-func startWorst(t *testing.T) *worst {
+// startWorstCase starts the agent, and the pods that ask.
+func startWorstCase(t *testing.T) *worstCase {
 	t.Helper()
-	w := &worst{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 10, NoIPv6: true})}
+	w := &worstCase{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 10, NoIPv6: true})}
 	for _, key := range []string{"all", "default", "pod0"} { // no CNI that checks where packets come from
 		if err := w.Node.Sysctl("net/ipv4/conf/"+key+"/rp_filter", "0"); err != nil {
 			t.Fatal(err)
@@ -110,7 +110,7 @@ func startWorst(t *testing.T) *worst {
 	proctest.Eventually(t, 20*time.Second, "all names are in the cache", func() bool { return w.hits[0].answered() > hotNames*len(others) })
 	for _, pod := range others {
 		m, err := nodelab.StartMeter(nodelab.MeterConfig{
-			Host: pod, Target: w.agent.listen, Timeout: patience,
+			Host: pod, Target: w.agent.listen, Timeout: answerTimeout,
 			Loads: []nodelab.Load{{Network: "tcp", Rate: 5, Fresh: true}},
 		})
 		if err != nil {
@@ -142,7 +142,7 @@ func readShipped(t *testing.T, file string, object any) {
 }
 
 // startAgent starts the agent with what daemonset/base ships, but for folders, its upstream and where it has the cluster from.
-func (w *worst) startAgent(t *testing.T) {
+func (w *worstCase) startAgent(t *testing.T) {
 	t.Helper()
 	var shipped corev1.ConfigMap
 	readShipped(t, "configmap.yaml", &shipped)
@@ -177,7 +177,7 @@ func (w *worst) startAgent(t *testing.T) {
 		if a.Ended() {
 			t.Fatalf("node-cache ended: %v", a.Err())
 		}
-		return w.held()
+		return w.leaseHeld()
 	})
 	proctest.Eventually(t, 20*time.Second, "pods are answered", func() bool {
 		_, err := nodelab.Ask(w.Pods[1], a.listen, "udp")
@@ -185,14 +185,14 @@ func (w *worst) startAgent(t *testing.T) {
 	})
 }
 
-// held reports whether the agent has the lease.
-func (w *worst) held() bool {
+// leaseHeld reports whether the agent has the lease.
+func (w *worstCase) leaseHeld() bool {
 	page, err := w.agent.get("/metrics")
 	return err == nil && strings.Contains(page, `lease_held{family="ipv4"} 1`)
 }
 
 // manifests writes the cluster's objects: its resolver, and what costs most to answer of what a pod's owner may create.
-func (w *worst) manifests(t *testing.T) (folder string) {
+func (w *worstCase) manifests(t *testing.T) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
 	proctest.WriteFile(t, filepath.Join(folder, "namespaces.yaml"), "apiVersion: v1\nkind: Namespace\nmetadata: {name: kube-system}\n"+
@@ -240,7 +240,7 @@ func service(namespace, name, ip string, endpoints []string, ports string) strin
 }
 
 // startUpstream answers every name with an address after 5 ms, and some in the ways that the zones above name.
-func (w *worst) startUpstream(t *testing.T) {
+func (w *worstCase) startUpstream(t *testing.T) {
 	t.Helper()
 	var udp net.PacketConn
 	var tcp net.Listener
@@ -333,7 +333,7 @@ func worstAnswer(q []byte, stream bool) []byte {
 }
 
 // attack has the first pod attack with eight addresses and half a CPU.
-func (w *worst) attack(t *testing.T) {
+func (w *worstCase) attack(t *testing.T) {
 	t.Helper()
 	pod := w.Pods[0]
 	to := target{
@@ -354,7 +354,7 @@ func (w *worst) attack(t *testing.T) {
 		to.Sources = append(to.Sources, a)
 	}
 	for _, p := range w.Pods[1:] {
-		to.Neighbours = append(to.Neighbours, p.IPv4)
+		to.OtherPods = append(to.OtherPods, p.IPv4)
 	}
 	text, err := json.Marshal(to)
 	if err != nil {
@@ -367,8 +367,8 @@ func (w *worst) attack(t *testing.T) {
 	w.attacker = proctest.Start(t, "the attacking pod", cmd)
 }
 
-// watch looks at memory and lease for so long.
-func (w *worst) watch(t *testing.T, long time.Duration) {
+// takeSamples looks at memory and lease for so long.
+func (w *worstCase) takeSamples(t *testing.T, long time.Duration) {
 	t.Helper()
 	ticker := time.NewTicker(250 * time.Millisecond)
 	defer ticker.Stop()
@@ -378,46 +378,46 @@ func (w *worst) watch(t *testing.T, long time.Duration) {
 		}
 		w.highest = max(w.highest, w.memory.workingSet(t))
 		w.samples++
-		if !w.held() {
-			w.lapses++
+		if !w.leaseHeld() {
+			w.leaseLapses++
 		}
 	}
 }
 
-// judge says what has become of the agent and its clients.
-func (w *worst) judge(t *testing.T, before, began, ended time.Time) {
+// check says what has become of the agent and its clients.
+func (w *worstCase) check(t *testing.T, before, began, ended time.Time) {
 	t.Helper()
 	proctest.Figure(t, "working set %.1f of %d MiB at most", inMiB(w.highest), w.limit/mib)
 	if kills := w.memory.kills(t); kills > 0 || w.highest > w.limit {
 		t.Errorf("working set %d of %d bytes, and the kernel has killed %d times", w.highest, w.limit, kills)
 	}
-	if w.lapses > slack(w.samples, 20) {
-		t.Errorf("the lease was not held in %d of %d samples", w.lapses, w.samples)
+	if w.leaseLapses > allowedFailures(w.samples, 20) {
+		t.Errorf("the lease was not held in %d of %d samples", w.leaseLapses, w.samples)
 	}
 	udp, tcp := w.central.Queries()
 	proctest.Figure(t, "the central resolver had %d queries over UDP and %d over TCP", udp, tcp)
 	for i, hits := range w.hits {
 		hits.end()
 		proctest.Figure(t, "hits over %s: %s", networks()[i], hits)
-		if asked := int(hits.asked.Load()); hits.rcodes()[dns.RcodeSuccess] < asked-slack(asked, 1000) {
+		if asked := int(hits.asked.Load()); hits.rcodes()[dns.RcodeSuccess] < asked-allowedFailures(asked, 1000) {
 			t.Errorf("hits over %s: %s, want NOERROR for all", networks()[i], hits)
 		}
-		w.judgeTimes(t, networks()[i]+", before", hits.took(before, began))
-		w.judgeTimes(t, networks()[i]+", under attack", hits.took(began, ended))
+		w.checkTimes(t, networks()[i]+", before", hits.took(before, began))
+		w.checkTimes(t, networks()[i]+", under attack", hits.took(began, ended))
 	}
 	var sessions nodelab.Report
 	for _, m := range w.sessions {
 		sessions.Outcomes = append(sessions.Outcomes, m.Stop().Outcomes...)
 	}
 	proctest.Figure(t, "hits by new sessions: %s", sessions)
-	if by := sessions.By()["upstream"]; by < sessions.Sent()-slack(sessions.Sent(), 100) {
+	if by := sessions.By()["upstream"]; by < sessions.Sent()-allowedFailures(sessions.Sent(), 100) {
 		t.Errorf("hits by new sessions: %s, want all answered by way of the agent", sessions)
 	}
 }
 
-// slack is how many of n may fail, one in so many: a machine may stand still for seconds. Only a long run has one for
+// allowedFailures is how many of n may fail, one in so many: a machine may stand still for seconds. Only a long run has one for
 // itself, and allows for none.
-func slack(n, oneIn int) int {
+func allowedFailures(n, oneIn int) int {
 	if proctest.Soak() {
 		return 0
 	}
@@ -427,9 +427,9 @@ func slack(n, oneIn int) int {
 // networks are those that the other pods ask over.
 func networks() []string { return []string{"UDP", "TCP"} }
 
-// judgeTimes says how long answers took. Only a long run has the machine for itself. On two CPUs 2 ms are not reached:
+// checkTimes says how long answers took. Only a long run has the machine for itself. On two CPUs 2 ms are not reached:
 // docs/adr/0013-readers-share-threads-with-sessions.md.
-func (w *worst) judgeTimes(t *testing.T, what string, took []time.Duration) {
+func (w *worstCase) checkTimes(t *testing.T, what string, took []time.Duration) {
 	t.Helper()
 	proctest.Figure(t, "hits over %s: %d answered, median %s, p99 %s, p99.9 %s, longest %s", what, len(took),
 		ms(quantile(took, 500)), ms(quantile(took, 990)), ms(quantile(took, 999)), ms(quantile(took, 1000)))

@@ -40,22 +40,22 @@ func TestScenarios(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			synctest.Test(t, func(t *testing.T) { play(t, txtar.Parse(data)) })
+			synctest.Test(t, func(t *testing.T) { runScenario(t, txtar.Parse(data)) })
 		})
 	}
 }
 
-// A stage is a scenario being played.
-type stage struct {
-	t       *testing.T
-	files   map[string]string
-	mu      sync.Mutex // guards network
-	network upstreamtest.Network
-	seen    map[netip.AddrPort]int
-	given   map[string]uint64 // replies by source, when last looked at
-	agent   *agent.Agent
-	last    reply
-	waiting []chan reply
+// A scenarioRun is a scenario being played.
+type scenarioRun struct {
+	t               *testing.T
+	files           map[string]string
+	mu              sync.Mutex // guards network
+	network         upstreamtest.Network
+	queriesSeen     map[netip.AddrPort]int
+	repliesBySource map[string]uint64 // replies by source, when last looked at
+	agent           *agent.Agent
+	last            reply
+	waiting         []chan reply
 }
 
 // A reply is what a client got, and after how long.
@@ -64,9 +64,9 @@ type reply struct {
 	took time.Duration
 }
 
-func play(t *testing.T, archive *txtar.Archive) {
+func runScenario(t *testing.T, archive *txtar.Archive) {
 	t.Helper()
-	s := &stage{t: t, files: map[string]string{}, network: upstreamtest.Network{}, seen: map[netip.AddrPort]int{}, given: map[string]uint64{}}
+	s := &scenarioRun{t: t, files: map[string]string{}, network: upstreamtest.Network{}, queriesSeen: map[netip.AddrPort]int{}, repliesBySource: map[string]uint64{}}
 	for _, f := range archive.Files {
 		s.files[f.Name] = string(f.Data)
 	}
@@ -88,7 +88,7 @@ func play(t *testing.T, archive *txtar.Archive) {
 }
 
 // start runs an agent without sockets of its own.
-func (s *stage) start(ctx context.Context, ended chan<- error) {
+func (s *scenarioRun) start(ctx context.Context, ended chan<- error) {
 	cfg, err := s.config("config")
 	if err != nil {
 		s.t.Fatal(err)
@@ -103,7 +103,7 @@ func (s *stage) start(ctx context.Context, ended chan<- error) {
 }
 
 // dial connects to the server that is at addr now.
-func (s *stage) dial(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+func (s *scenarioRun) dial(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 	now := upstreamtest.Network{}
 	s.mu.Lock()
 	if server, ok := s.network[addr]; ok {
@@ -113,22 +113,22 @@ func (s *stage) dial(ctx context.Context, network string, addr netip.AddrPort) (
 	return now.Dial(ctx, network, addr)
 }
 
-func (s *stage) config(name string) (config.Config, error) {
+func (s *scenarioRun) config(name string) (config.Config, error) {
 	cfg, err := config.Parse([]byte(s.files[name]), config.Agent)
 	cfg.Listen.Addresses = nil
 	cfg.Admin = config.Admin{}
 	return cfg, err
 }
 
-func (s *stage) command(words []string) error {
+func (s *scenarioRun) command(words []string) error {
 	args := words[1:]
 	switch words[0] {
 	case "upstream":
 		return s.upstream(args)
 	case "query":
-		s.last = <-s.ask(args)
+		s.last = <-s.query(args)
 	case "ask":
-		s.waiting = append(s.waiting, s.ask(args))
+		s.waiting = append(s.waiting, s.query(args))
 	case "settle":
 		for _, c := range s.waiting {
 			s.last = <-c
@@ -143,11 +143,11 @@ func (s *stage) command(words []string) error {
 		}
 		return err
 	case "asked":
-		return s.asked(args)
+		return s.expectQueries(args)
 	case "given":
 		total := s.agent.Status().Queries.BySource[args[0]]
-		got := total - s.given[args[0]]
-		s.given[args[0]] = total
+		got := total - s.repliesBySource[args[0]]
+		s.repliesBySource[args[0]] = total
 		if fmt.Sprint(got) != args[1] {
 			return fmt.Errorf("there were %d", got)
 		}
@@ -173,7 +173,7 @@ func (s *stage) command(words []string) error {
 	return nil
 }
 
-func (s *stage) upstream(args []string) error {
+func (s *scenarioRun) upstream(args []string) error {
 	addr, err := netip.ParseAddrPort(args[0])
 	if err != nil {
 		return err
@@ -208,7 +208,7 @@ func (s *stage) upstream(args []string) error {
 		server.SetScript(script)
 	} else {
 		s.network[addr] = upstreamtest.New(script)
-		s.seen[addr] = 0
+		s.queriesSeen[addr] = 0
 	}
 	return nil
 }
@@ -290,8 +290,8 @@ func (c *client) Reply(msg []byte, _ *wire.SendBatch) {
 	c.got <- r
 }
 
-// ask sends a query through a worker of its own.
-func (s *stage) ask(args []string) chan reply {
+// query sends a query through a worker of its own.
+func (s *scenarioRun) query(args []string) chan reply {
 	m := new(dns.Msg).SetQuestion(dns.Fqdn(args[0]), dns.StringToType[args[1]])
 	m.SetEdns0(1232, slices.Contains(args, "+do"))
 	m.CheckingDisabled = slices.Contains(args, "+cd")
@@ -317,7 +317,7 @@ func (s *stage) ask(args []string) chan reply {
 }
 
 // expect compares the last reply with what is wanted of it.
-func (s *stage) expect(args []string) error {
+func (s *scenarioRun) expect(args []string) error {
 	m := s.last.msg
 	if m == nil {
 		return fmt.Errorf("there was no reply, or one that cannot be read")
@@ -374,7 +374,7 @@ func ede(m *dns.Msg) string {
 	return "none"
 }
 
-func (s *stage) asked(args []string) error {
+func (s *scenarioRun) expectQueries(args []string) error {
 	addr, err := netip.ParseAddrPort(args[0])
 	if err != nil {
 		return err
@@ -384,8 +384,8 @@ func (s *stage) asked(args []string) error {
 	if server := s.network[addr]; server != nil {
 		total = len(server.Queries())
 	}
-	got := total - s.seen[addr]
-	s.seen[addr] = total
+	got := total - s.queriesSeen[addr]
+	s.queriesSeen[addr] = total
 	if fmt.Sprint(got) != args[1] {
 		return fmt.Errorf("it got %d", got)
 	}

@@ -29,7 +29,7 @@ type settings struct {
 	listen  netip.AddrPort // a spare loopback address when it is zero
 	admin   netip.AddrPort // a spare loopback address when it is zero
 	env     []string       // added to the environment
-	alone   bool           // it runs as proctest.Alone says
+	ownCPU  bool           // it runs as proctest.Alone says
 	rest    string         // the sections but listen, admin and log
 }
 
@@ -68,7 +68,7 @@ func start(t *testing.T, s settings) *agent {
 	a.web = http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: s.dial}}
 	proctest.WriteFile(t, a.config, s.yaml())
 	line := []string{nodeCache, s.command, "--config", a.config}
-	if s.alone {
+	if s.ownCPU {
 		line = proctest.Alone(line[0], line[1:]...)
 	}
 	cmd := command(s.host, line[0], line[1:]...)
@@ -175,8 +175,8 @@ func (a *agent) upstream(t *testing.T, address string) server {
 	return server{}
 }
 
-// tries is how many queries have left the agent.
-func (a *agent) tries(t *testing.T) int {
+// upstreamQueries is how many queries have left the agent.
+func (a *agent) upstreamQueries(t *testing.T) int {
 	t.Helper()
 	sum := 0
 	for _, u := range a.status(t).Upstreams {

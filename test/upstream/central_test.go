@@ -19,8 +19,8 @@ import (
 // podNames are names that each central resolver answers from their spelling, without knowing them.
 const podNames = "shop.pod.cluster.local"
 
-// A central is a cluster's central resolver: pods that come and go, behind a service that an agent follows.
-type central struct {
+// A centralResolver is a cluster's central resolver: pods that come and go, behind a service that an agent follows.
+type centralResolver struct {
 	*nodelab.Lab
 	folder  string // of the manifests
 	service *nodelab.Server
@@ -39,9 +39,9 @@ const (
 	terminating = "{ready: false, serving: true, terminating: true}"
 )
 
-func newCentral(t *testing.T, endpoints ...endpoint) *central {
+func newCentral(t *testing.T, endpoints ...endpoint) *centralResolver {
 	t.Helper()
-	c := &central{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 5, NoIPv6: true}), folder: t.TempDir()}
+	c := &centralResolver{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 5, NoIPv6: true}), folder: t.TempDir()}
 	// What kube-proxy would hand to some endpoint comes here, to be counted.
 	var err error
 	if c.service, err = nodelab.Serve(c.Upstream, netip.AddrPortFrom(nodelab.ServiceIPv4(), 53), "service"); err != nil {
@@ -58,7 +58,7 @@ func newCentral(t *testing.T, endpoints ...endpoint) *central {
 }
 
 // publish writes the service and its endpoints.
-func (c *central) publish(t *testing.T, endpoints ...endpoint) {
+func (c *centralResolver) publish(t *testing.T, endpoints ...endpoint) {
 	t.Helper()
 	var b strings.Builder
 	fmt.Fprintf(&b, `apiVersion: v1
@@ -82,19 +82,21 @@ endpoints:
 }
 
 // addr is where a pod answers.
-func (c *central) addr(pod int) netip.AddrPort { return netip.AddrPortFrom(c.Pods[pod].IPv4, 53) }
+func (c *centralResolver) addr(pod int) netip.AddrPort {
+	return netip.AddrPortFrom(c.Pods[pod].IPv4, 53)
+}
 
 // tag is the address in the answers of the NSD in a pod.
 func tag(pod int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + pod)}) }
 
 // startNSD has a pod be an NSD.
-func (c *central) startNSD(t *testing.T, pod int) *proctest.Process {
+func (c *centralResolver) startNSD(t *testing.T, pod int) *proctest.Process {
 	t.Helper()
 	return startNSD(t, c.Pods[pod], c.addr(pod), "cluster.local", "shop.pod", tag(pod))
 }
 
 // startResolver has a pod be node-cache as a central resolver.
-func (c *central) startResolver(t *testing.T, pod int) *agent {
+func (c *centralResolver) startResolver(t *testing.T, pod int) *agent {
 	t.Helper()
 	folder := t.TempDir()
 	proctest.WriteFile(t, filepath.Join(folder, "shop.yaml"), "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n")
@@ -104,8 +106,8 @@ func (c *central) startResolver(t *testing.T, pod int) *agent {
 	})
 }
 
-// dropAll has a host lose every packet that comes in from now on, until the rules are flushed.
-func dropAll(t *testing.T, h *nodelab.Host) {
+// dropPackets has a host lose every packet that comes in from now on, until the rules are flushed.
+func dropPackets(t *testing.T, h *nodelab.Host) {
 	t.Helper()
 	for _, rule := range []string{"add table inet hole", "add chain inet hole in { type filter hook prerouting priority -300; policy drop; }"} {
 		if _, err := h.Output(t.Context(), "nft", rule); err != nil {
@@ -177,13 +179,13 @@ func TestCentralEndpoints(t *testing.T) {
 	}
 	pass("all three answer", time.Now())
 
-	began, pod := time.Now(), c.most(l, running, span)
+	began, pod := time.Now(), c.busiestPod(l, running, span)
 	delete(running, pod)
-	dropAll(t, c.Pods[pod])
+	dropPackets(t, c.Pods[pod])
 	pass("one is a black hole", began)
 
-	began, killed := time.Now(), c.most(l, running, span)
-	c.publish(t, listed(running, ready)...)
+	began, killed := time.Now(), c.busiestPod(l, running, span)
+	c.publish(t, endpointLines(running, ready)...)
 	running[killed].Signal(syscall.SIGKILL)
 	delete(running, killed)
 	pass("one is killed, and still listed", began)
@@ -191,7 +193,7 @@ func TestCentralEndpoints(t *testing.T) {
 	// As a Deployment does it: once the new pod is ready, the old one is told to end, and the list says so while it does.
 	fresh := c.startResolver(t, next)
 	began = time.Now()
-	last := listed(running, ready)[0]
+	last := endpointLines(running, ready)[0]
 	c.publish(t, last, endpoint{next, ready})
 	proctest.Eventually(t, 5*time.Second, "the new endpoint is known", func() bool {
 		return slices.ContainsFunc(c.agent.status(t).Cluster.Central.Endpoints, func(s server) bool {
@@ -214,7 +216,7 @@ func TestCentralEndpoints(t *testing.T) {
 	took, percent := awaitShare(t, four, began)
 	pass("a fourth is added", began)
 	l.end()
-	c.judge(t, l, phases)
+	c.checkPhases(t, l, phases)
 	proctest.Figure(t, "the fourth had %d %% of half a second's queries %s after it was listed, and %d %% of all from then on", percent, ms(took),
 		lastShare(before, queries(t, four)))
 	if percent < 15 {
@@ -222,8 +224,8 @@ func TestCentralEndpoints(t *testing.T) {
 	}
 }
 
-// listed are lines for the pods that run.
-func listed(running map[int]*proctest.Process, state string) []endpoint {
+// endpointLines are lines for the pods that run.
+func endpointLines(running map[int]*proctest.Process, state string) []endpoint {
 	var list []endpoint
 	for pod := range running {
 		list = append(list, endpoint{pod, state})
@@ -231,14 +233,14 @@ func listed(running map[int]*proctest.Process, state string) []endpoint {
 	return list
 }
 
-// most is the pod that has given most of the latest answers.
-func (c *central) most(l *load, running map[int]*proctest.Process, span time.Duration) int {
+// busiestPod is the pod that has given most of the latest answers.
+func (c *centralResolver) busiestPod(l *load, running map[int]*proctest.Process, span time.Duration) int {
 	r := l.between(time.Now().Add(-span/2), time.Now())
 	best, most := -1, -1
 	for pod := range running {
 		n := r.by[tag(pod)]
 		if pod == 2 { // the resolver
-			n = r.by[itself()]
+			n = r.by[ownAddr()]
 		}
 		if n > most {
 			best, most = pod, n
@@ -247,14 +249,14 @@ func (c *central) most(l *load, running map[int]*proctest.Process, span time.Dur
 	return best
 }
 
-// judge expects that no fault showed.
-func (c *central) judge(t *testing.T, l *load, phases []phase) {
+// checkPhases expects that no fault showed.
+func (c *centralResolver) checkPhases(t *testing.T, l *load, phases []phase) {
 	t.Helper()
 	normal := l.between(phases[0].from, phases[0].to)
 	strays := uint64(0)
 	for _, p := range phases {
 		r := l.between(p.from, p.to)
-		above := r.at(990) - normal.at(990)
+		above := r.quantile(990) - normal.quantile(990)
 		proctest.Figure(t, "%s: %s, %s above normal; %s", p.name, r, ms(above), r.shares())
 		if r.bad() > 0 {
 			t.Errorf("%s: %d lost, %v by rcode, want NOERROR for all", p.name, r.lost, r.rcodes)

@@ -20,11 +20,11 @@ func TestDeadUpstream(t *testing.T) {
 	if !proctest.Soak() { // what docs/reliability.md tells of is of a quiet machine, and the agent has all of it
 		proctest.Apart(t)
 	}
-	lab := nodelab.ForTest(t, nodelab.Options{Pods: 1, NoIPv6: true})
-	server := netip.AddrPortFrom(lab.Upstream.IPv4, 53)
-	startNSD(t, lab.Upstream, server, "test", "miss", tag(0))
+	network := nodelab.ForTest(t, nodelab.Options{Pods: 1, NoIPv6: true})
+	server := netip.AddrPortFrom(network.Upstream.IPv4, 53)
+	startNSD(t, network.Upstream, server, "test", "miss", tag(0))
 	a := start(t, settings{
-		alone: !proctest.Soak(), host: lab.Node, listen: netip.MustParseAddrPort("127.0.0.1:53"), admin: netip.MustParseAddrPort("127.0.0.1:9253"),
+		ownCPU: !proctest.Soak(), host: network.Node, listen: netip.MustParseAddrPort("127.0.0.1:53"), admin: netip.MustParseAddrPort("127.0.0.1:9253"),
 		rest: forwardTo(server.String()) + "cache: {size: 16Mi}\n",
 	})
 	const names, hitRate = 100, 1000
@@ -41,12 +41,12 @@ func TestDeadUpstream(t *testing.T) {
 	calm := time.Now()
 	time.Sleep(proctest.Takes(time.Second, 5*time.Second))
 	before, _ := a.rss(t)
-	dropAll(t, lab.Upstream)
+	dropPackets(t, network.Upstream)
 	flood := time.Now()
 	m := startLoad(t, misses)
 	time.Sleep(span)
 	back := time.Now()
-	if _, err := lab.Upstream.Output(t.Context(), "nft", "flush ruleset"); err != nil {
+	if _, err := network.Upstream.Output(t.Context(), "nft", "flush ruleset"); err != nil {
 		t.Fatal(err)
 	}
 	limit := proctest.Takes(3*time.Second, time.Second)
@@ -68,8 +68,8 @@ func TestDeadUpstream(t *testing.T) {
 	if loud.bad() > loud.asked/1000 { // under so many queries a buffer may overflow
 		t.Errorf("names in the cache: %s, want NOERROR for all", loud)
 	}
-	if most := proctest.Takes(20*time.Millisecond, time.Millisecond); loud.at(990) > most {
-		t.Errorf("names in the cache: p99 %s, want %s", ms(loud.at(990)), most)
+	if most := proctest.Takes(20*time.Millisecond, time.Millisecond); loud.quantile(990) > most {
+		t.Errorf("names in the cache: p99 %s, want %s", ms(loud.quantile(990)), most)
 	}
 	if recovered > limit {
 		t.Errorf("the first answer came %s after the upstream, want %s", ms(recovered), limit)

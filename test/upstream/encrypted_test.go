@@ -22,17 +22,17 @@ import (
 // serverName is in the certificates.
 const serverName = "dns.upstream.test"
 
-// An encrypted is an unbound that answers over TLS and HTTPS, and in plain text for those who do not care.
-type encrypted struct {
+// An encryptedServer is an unbound that answers over TLS and HTTPS, and in plain text for those who do not care.
+type encryptedServer struct {
 	*proctest.Process
 	host   *nodelab.Host
 	folder string
 }
 
 // startEncrypted runs unbound in a host, with a certificate. It closes a connection that was idle for 300 ms.
-func startEncrypted(t *testing.T, h *nodelab.Host, ca *authority) *encrypted {
+func startEncrypted(t *testing.T, h *nodelab.Host, ca *authority) *encryptedServer {
 	t.Helper()
-	e := &encrypted{host: h, folder: t.TempDir()}
+	e := &encryptedServer{host: h, folder: t.TempDir()}
 	proctest.WriteFile(t, filepath.Join(e.folder, "unbound.conf"), fmt.Sprintf(`server:
   interface: %[1]s@53
   interface: %[1]s@853
@@ -61,12 +61,12 @@ remote-control:
   control-interface: %[2]s/control
   control-use-cert: no
 `, h.IPv4, e.folder, tag(0)))
-	e.roll(t, ca)
+	e.startWithCertificate(t, ca)
 	return e
 }
 
-// roll starts unbound, or starts it again, with a new certificate.
-func (e *encrypted) roll(t *testing.T, ca *authority) {
+// startWithCertificate starts unbound, or starts it again, with a new certificate.
+func (e *encryptedServer) startWithCertificate(t *testing.T, ca *authority) {
 	t.Helper()
 	unbound := proctest.Program(t, "unbound", "unbound")
 	ca.issue(t, e.folder, serverName)
@@ -78,11 +78,11 @@ func (e *encrypted) roll(t *testing.T, ca *authority) {
 	}
 	e.Process = proctest.Start(t, "unbound", command(e.host, unbound, "-d", "-c", filepath.Join(e.folder, "unbound.conf")))
 	awaitServer(t, e.host, e.Process, netip.AddrPortFrom(e.host.IPv4, 53), "upstream.test")
-	e.counts(t) // begin at 0
+	e.statistics(t) // begin at 0
 }
 
-// counts are the numbers that unbound has counted since the last call.
-func (e *encrypted) counts(t *testing.T) map[string]int {
+// statistics are the numbers that unbound has counted since the last call.
+func (e *encryptedServer) statistics(t *testing.T) map[string]int {
 	t.Helper()
 	out, err := exec.Command(proctest.Program(t, "unbound-control", "unbound"), "-c", filepath.Join(e.folder, "unbound.conf"), "stats").CombinedOutput()
 	if err != nil {
@@ -98,18 +98,18 @@ func (e *encrypted) counts(t *testing.T) map[string]int {
 	return counts
 }
 
-// encryptedBed is a node with two servers that speak TLS and HTTPS.
-type encryptedBed struct {
+// encryptedHarness is a node with two servers that speak TLS and HTTPS.
+type encryptedHarness struct {
 	*nodelab.Lab
 	ca      *authority
 	file    string // of certificates that the agent trusts
-	servers [2]*encrypted
+	servers [2]*encryptedServer
 }
 
-func newEncryptedBed(t *testing.T) *encryptedBed {
+func newEncryptedHarness(t *testing.T) *encryptedHarness {
 	t.Helper()
 	proctest.Program(t, "unbound", "unbound")
-	b := &encryptedBed{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 1, NoIPv6: true}), ca: newAuthority(t, "first")}
+	b := &encryptedHarness{Lab: nodelab.ForTest(t, nodelab.Options{Pods: 1, NoIPv6: true}), ca: newAuthority(t, "first")}
 	b.file = proctest.WriteFile(t, filepath.Join(t.TempDir(), "ca.pem"), b.ca.pem)
 	for i, h := range []*nodelab.Host{b.Upstream, b.Pods[0]} {
 		b.servers[i] = startEncrypted(t, h, b.ca)
@@ -118,7 +118,7 @@ func newEncryptedBed(t *testing.T) *encryptedBed {
 }
 
 // start runs an agent whose route has further settings.
-func (b *encryptedBed) start(t *testing.T, route string) *agent {
+func (b *encryptedHarness) start(t *testing.T, route string) *agent {
 	t.Helper()
 	return start(t, settings{
 		host: b.Node, listen: netip.MustParseAddrPort("127.0.0.1:53"), admin: netip.MustParseAddrPort("127.0.0.1:9253"),
@@ -126,15 +126,15 @@ func (b *encryptedBed) start(t *testing.T, route string) *agent {
 	})
 }
 
-// both is the list of both servers over a transport.
-func (b *encryptedBed) both(scheme string) string {
+// serverList is the list of both servers over a transport.
+func (b *encryptedHarness) serverList(scheme string) string {
 	return fmt.Sprintf("to: [%q, %q]", scheme+b.servers[0].host.IPv4.String()+"#"+serverName, scheme+b.servers[1].host.IPv4.String()+"#"+serverName)
 }
 
 // expectOnly expects that a server was asked in one way only. The queries that awaited its start are not counted.
-func (e *encrypted) expectOnly(t *testing.T, key string) (n int) {
+func (e *encryptedServer) expectOnly(t *testing.T, key string) (n int) {
 	t.Helper()
-	counts := e.counts(t)
+	counts := e.statistics(t)
 	if n = counts[key]; counts["total.num.queries"] != n {
 		t.Errorf("unbound had %d queries, of which %d count as %s, want all", counts["total.num.queries"], n, key)
 	}
@@ -159,8 +159,8 @@ func (a *agent) misses(t *testing.T, what string, first int, during func()) repo
 
 // TestTLS has an agent ask over TLS while certificates and those who sign them change.
 func TestTLS(t *testing.T) {
-	b := newEncryptedBed(t)
-	a := b.start(t, b.both("tls://"))
+	b := newEncryptedHarness(t)
+	a := b.start(t, b.serverList("tls://"))
 	span := proctest.Takes(time.Second, 5*time.Second)
 	r := a.misses(t, "at rest", 0, func() { time.Sleep(span) })
 	asked := b.servers[0].expectOnly(t, "num.query.tls") + b.servers[1].expectOnly(t, "num.query.tls")
@@ -169,7 +169,7 @@ func TestTLS(t *testing.T) {
 	r = a.misses(t, "with new certificates", 1e6, func() {
 		for _, s := range b.servers {
 			time.Sleep(span)
-			s.roll(t, b.ca)
+			s.startWithCertificate(t, b.ca)
 		}
 		time.Sleep(span)
 	})
@@ -180,7 +180,7 @@ func TestTLS(t *testing.T) {
 		proctest.WriteFile(t, b.file, b.ca.pem+second.pem)
 		for _, s := range b.servers {
 			time.Sleep(span)
-			s.roll(t, second)
+			s.startWithCertificate(t, second)
 		}
 		proctest.WriteFile(t, b.file, second.pem)
 		time.Sleep(span)
@@ -189,17 +189,17 @@ func TestTLS(t *testing.T) {
 
 	third := newAuthority(t, "third")
 	for _, s := range b.servers { // in the wrong order
-		s.roll(t, third)
+		s.startWithCertificate(t, third)
 	}
 	if r, took := a.ask(t, nameOf(4e6, "upstream.test")); r.Rcode != dns.RcodeServerFailure {
 		t.Errorf("servers of an authority that is not trusted yet: %s after %s, want SERVFAIL", dns.RcodeToString[r.Rcode], ms(took))
 	}
-	b.mend(t, a, third)
-	b.resume(t, a)
+	b.fixAuthority(t, a, third)
+	b.testResumption(t, a)
 }
 
-// resume has the servers close idle connections, and expects later ones to resume their sessions.
-func (b *encryptedBed) resume(t *testing.T, a *agent) {
+// testResumption has the servers close idle connections, and expects later ones to resume their sessions.
+func (b *encryptedHarness) testResumption(t *testing.T, a *agent) {
 	t.Helper()
 	for i := range proctest.Takes(4, 20) {
 		time.Sleep(700 * time.Millisecond)
@@ -214,7 +214,7 @@ func (b *encryptedBed) resume(t *testing.T, a *agent) {
 		resumed += u.Open.Resumed
 	}
 	for _, s := range b.servers {
-		counts := s.counts(t)
+		counts := s.statistics(t)
 		seen += counts["num.query.tls.resume"]
 		if counts["num.query.tls"] != counts["total.num.queries"] {
 			t.Errorf("%d queries came over TLS, %d in all", counts["num.query.tls"], counts["total.num.queries"])
@@ -228,7 +228,7 @@ func (b *encryptedBed) resume(t *testing.T, a *agent) {
 
 // TestTLSRefused has servers that are not who they should be. Nothing is asked of them, in plain text neither.
 func TestTLSRefused(t *testing.T) {
-	b := newEncryptedBed(t)
+	b := newEncryptedHarness(t)
 	address := b.servers[0].host.IPv4.String()
 	for _, tt := range []struct {
 		name, to string
@@ -253,19 +253,19 @@ func TestTLSRefused(t *testing.T) {
 			if u.LastError == "" || !strings.Contains(u.LastError, tt.want) {
 				t.Errorf("/status says %q of the upstream, want it to name %q", u.LastError, tt.want)
 			}
-			if n := b.servers[0].counts(t)["total.num.queries"]; n != 0 {
+			if n := b.servers[0].statistics(t)["total.num.queries"]; n != 0 {
 				t.Errorf("the server was asked %d times, want never", n)
 			}
 			if tt.ca != b.ca {
-				b.mend(t, a, b.ca)
+				b.fixAuthority(t, a, b.ca)
 			}
 			a.stop(t)
 		})
 	}
 }
 
-// mend puts the right authority into the file. The agent is to find out by itself.
-func (b *encryptedBed) mend(t *testing.T, a *agent, right *authority) {
+// fixAuthority puts the right authority into the file. The agent is to find out by itself.
+func (b *encryptedHarness) fixAuthority(t *testing.T, a *agent, right *authority) {
 	t.Helper()
 	proctest.WriteFile(t, b.file, right.pem)
 	n := 0
@@ -274,17 +274,17 @@ func (b *encryptedBed) mend(t *testing.T, a *agent, right *authority) {
 		r, _ := a.ask(t, nameOf(5e6+n, "upstream.test"))
 		return addressOf(r) == tag(0).String()
 	})
-	b.servers[0].counts(t)
+	b.servers[0].statistics(t)
 	proctest.Figure(t, "trusted %s after the file had the right authority", ms(took))
 }
 
 // TestHTTPS has an agent ask over HTTPS, in each way a query can travel.
 func TestHTTPS(t *testing.T) {
-	b := newEncryptedBed(t)
+	b := newEncryptedHarness(t)
 	address := b.servers[0].host.IPv4
 	for _, tt := range []struct{ name, route string }{
-		{name: "POST", route: b.both("https://")},
-		{name: "GET", route: b.both("https://") + ", https: {method: get}"},
+		{name: "POST", route: b.serverList("https://")},
+		{name: "GET", route: b.serverList("https://") + ", https: {method: get}"},
 		{name: "by name", route: fmt.Sprintf("to: [\"https://%s/dns-query\"], bootstrap: [%s]", serverName, address)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

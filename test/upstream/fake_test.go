@@ -19,23 +19,23 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// A fake is a UDP server on loopback that a test writes, message by message. TCP connections to it are refused, unless
+// A fakeServer is a UDP server on loopback that a test writes, message by message. TCP connections to it are refused, unless
 // something else listens there.
-type fake struct {
+type fakeServer struct {
 	addr    netip.AddrPort
 	conn    *net.UDPConn
 	queries atomic.Int64
 }
 
-// startFake calls answer for each query, one after the other.
-func startFake(t *testing.T, answer func(f *fake, q []byte, from netip.AddrPort)) *fake {
+// startFakeServer calls answer for each query, one after the other.
+func startFakeServer(t *testing.T, answer func(f *fakeServer, q []byte, from netip.AddrPort)) *fakeServer {
 	t.Helper()
 	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(proctest.FreeAddr(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = conn.SetReadBuffer(4 << 20)
-	f := &fake{addr: conn.LocalAddr().(*net.UDPAddr).AddrPort(), conn: conn}
+	f := &fakeServer{addr: conn.LocalAddr().(*net.UDPAddr).AddrPort(), conn: conn}
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -56,7 +56,7 @@ func startFake(t *testing.T, answer func(f *fake, q []byte, from netip.AddrPort)
 }
 
 // serveTCP answers over TCP too, at the same port.
-func (f *fake) serveTCP(t *testing.T, answer func(q []byte) []byte) {
+func (f *fakeServer) serveTCP(t *testing.T, answer func(q []byte) []byte) {
 	t.Helper()
 	ln, err := net.Listen("tcp4", f.addr.String())
 	if err != nil {
@@ -76,7 +76,7 @@ func (f *fake) serveTCP(t *testing.T, answer func(q []byte) []byte) {
 }
 
 // send sends a message. A client that has left is none of the server's business.
-func (f *fake) send(msg []byte, to netip.AddrPort) { _, _ = f.conn.WriteToUDPAddrPort(msg, to) }
+func (f *fakeServer) send(msg []byte, to netip.AddrPort) { _, _ = f.conn.WriteToUDPAddrPort(msg, to) }
 
 // endOfQuestion is where the question of a message ends, or 0 if it has none that can be read.
 func endOfQuestion(msg []byte) int {
@@ -103,16 +103,16 @@ func answerWith(q []byte, a netip.Addr) []byte {
 	return append(append(r, 0, 4), v4[:]...)
 }
 
-// spelled is the address that a name begins with.
-func spelled(name string) (netip.Addr, bool) {
+// addrInName is the address that a name begins with.
+func addrInName(name string) (netip.Addr, bool) {
 	label, _, _ := strings.Cut(name, ".")
 	a, err := netip.ParseAddr(strings.ReplaceAll(label, "-", "."))
 	return a, err == nil
 }
 
-// good is the script of a server that gives each name the address that it spells, and none to others.
-func good(q upstreamtest.Query) upstreamtest.Action {
-	a, ok := spelled(q.Name)
+// answerAddrInName is the script of a server that gives each name the address that it spells, and none to others.
+func answerAddrInName(q upstreamtest.Query) upstreamtest.Action {
+	a, ok := addrInName(q.Name)
 	if !ok || q.Type != dns.TypeA {
 		return upstreamtest.Action{}
 	}

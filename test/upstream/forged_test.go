@@ -20,29 +20,29 @@ import (
 // forged is the address in everything that an attacker sends.
 func forged() netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, 66}) }
 
-// bank is a name that the attacker wants to have.
-const bank = "www.bank.test."
+// victimName is a name that the attacker wants to have.
+const victimName = "www.bank.test."
 
 // An attacker sends forged answers to the sockets of an agent. It is better off than a real one: it sees the queries.
 type attacker struct {
-	other *net.UDPConn // another port of the upstream's address
-	far   *net.UDPConn // the upstream's port at another address
-	sent  [kinds]atomic.Int64
+	otherPort    *net.UDPConn // another port of the upstream's address
+	otherAddress *net.UDPConn // the upstream's port at another address
+	sent         [kinds]atomic.Int64
 }
 
 // The kinds of forgeries. Those before fromElsewhere come from where the query went.
 const (
-	otherID       = iota
-	otherName     // of the same length
-	otherType     // AAAA
-	otherClass    // CH
-	noResponse    // QR=0
-	otherOpcode   // an answer to an update
-	noQuestion    // nothing but records
-	cut           // in the middle of the record
-	fromElsewhere // from another port
-	fromAfar      // from another address
-	otherLetters  // upper case for lower case and the reverse; for every tenth query only
+	otherID          = iota
+	otherName        // of the same length
+	otherType        // AAAA
+	otherClass       // CH
+	noResponse       // QR=0
+	otherOpcode      // an answer to an update
+	noQuestion       // nothing but records
+	truncatedReply   // in the middle of the record
+	fromOtherPort    // from another port
+	fromOtherAddress // from another address
+	otherCase        // upper case for lower case and the reverse; for every tenth query only
 	kinds
 )
 
@@ -60,7 +60,7 @@ func forge(kind int, q []byte) []byte {
 		r[end-3] = byte(dns.TypeAAAA)
 	case otherClass:
 		r[end-1] = dns.ClassCHAOS
-	case otherLetters:
+	case otherCase:
 		for i := headerLen; i < end-5; i++ {
 			if c := r[i] | 0x20; c >= 'a' && c <= 'z' {
 				r[i] ^= 0x20
@@ -73,26 +73,26 @@ func forge(kind int, q []byte) []byte {
 	case noQuestion:
 		r[5] = 0
 		r = append(r[:headerLen], r[end:]...)
-	case cut:
+	case truncatedReply:
 		r = r[:len(r)-2]
 	}
 	return r
 }
 
 // attack sends n forgeries for a query, of each kind in turn.
-func (a *attacker) attack(f *fake, n int, q []byte, from netip.AddrPort) {
+func (a *attacker) attack(f *fakeServer, n int, q []byte, from netip.AddrPort) {
 	for i := range n {
-		kind := i % otherLetters
+		kind := i % otherCase
 		if i == 0 && f.queries.Load()%10 == 0 {
-			kind = otherLetters
+			kind = otherCase
 		}
 		msg := forge(kind, q)
 		a.sent[kind].Add(1)
 		switch kind {
-		case fromElsewhere:
-			_, _ = a.other.WriteToUDPAddrPort(msg, from)
-		case fromAfar:
-			_, _ = a.far.WriteToUDPAddrPort(msg, from)
+		case fromOtherPort:
+			_, _ = a.otherPort.WriteToUDPAddrPort(msg, from)
+		case fromOtherAddress:
+			_, _ = a.otherAddress.WriteToUDPAddrPort(msg, from)
 		default:
 			f.send(msg, from)
 		}
@@ -106,7 +106,7 @@ func poisoned(q []byte) []byte {
 		return nil
 	}
 	name := m.Question[0].Name
-	a, ok := spelled(name)
+	a, ok := addrInName(name)
 	if !ok { // the bank's own server
 		a = netip.AddrFrom4([4]byte{192, 0, 2, 7})
 	}
@@ -118,9 +118,9 @@ func poisoned(q []byte) []byte {
 		}
 		return rr
 	}
-	r.Answer = []dns.RR{record(name + " 300 IN A " + a.String()), record(bank + " 300 IN A " + forged().String())}
-	r.Ns = []dns.RR{record("bank.test. 300 IN NS " + bank), record(". 300 IN NS " + bank)}
-	r.Extra = []dns.RR{record(bank + " 300 IN A " + forged().String())}
+	r.Answer = []dns.RR{record(name + " 300 IN A " + a.String()), record(victimName + " 300 IN A " + forged().String())}
+	r.Ns = []dns.RR{record("bank.test. 300 IN NS " + victimName), record(". 300 IN NS " + victimName)}
+	r.Extra = []dns.RR{record(victimName + " 300 IN A " + forged().String())}
 	out, _ := r.Pack()
 	return out
 }
@@ -138,8 +138,8 @@ func TestForgedReplies(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close() })
 		return conn
 	}
-	evil.other = listen("127.0.0.1:0")
-	server := startFake(t, func(f *fake, q []byte, from netip.AddrPort) {
+	evil.otherPort = listen("127.0.0.1:0")
+	server := startFakeServer(t, func(f *fakeServer, q []byte, from netip.AddrPort) {
 		if endOfQuestion(q) == 0 {
 			t.Errorf("a query that cannot be read: %x", q)
 			return
@@ -149,7 +149,7 @@ func TestForgedReplies(t *testing.T) {
 		evil.attack(f, each/2, q, from)
 	})
 	server.serveTCP(t, poisoned)
-	evil.far = listen(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.66"), server.addr.Port()).String())
+	evil.otherAddress = listen(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.66"), server.addr.Port()).String())
 	a := start(t, settings{rest: forwardTo(server.addr.String())})
 
 	rate, queries := proctest.Takes(200, 500), proctest.Takes(1000, 10_000)
@@ -159,27 +159,27 @@ func TestForgedReplies(t *testing.T) {
 	})
 	l.finish()
 	r := l.all()
-	if r.by[itself()] != r.asked {
+	if r.by[ownAddr()] != r.asked {
 		t.Errorf("%s; addresses %v, want the true one for each; /status: %+v", r, r.by, a.upstream(t, server.addr.String()))
 	}
-	if n := l.strange.Load(); n > 0 {
+	if n := l.unexpected.Load(); n > 0 {
 		t.Errorf("%d answers that belong to no query", n)
 	}
 	// What came beside the answers was not kept, and comes from its own server. Its answer is forged at too.
 	for range 2 {
-		if reply, _ := a.ask(t, bank); addressOf(reply) != "192.0.2.7" {
-			t.Errorf("%s has the address %q, want the true one", bank, addressOf(reply))
+		if reply, _ := a.ask(t, victimName); addressOf(reply) != "192.0.2.7" {
+			t.Errorf("%s has the address %q, want the true one", victimName, addressOf(reply))
 		}
 	}
 	all, near := int64(0), int64(0)
 	for kind := range evil.sent {
 		all += evil.sent[kind].Load()
-		if kind < fromElsewhere {
+		if kind < fromOtherPort {
 			near += evil.sent[kind].Load()
 		}
 	}
 	counted := int64(a.metric(t, "nodecache_upstream_failures_total", "reason", "mismatch") + a.metric(t, "nodecache_upstream_failures_total", "reason", "malformed"))
-	tries := int64(a.tries(t))
+	tries := int64(a.upstreamQueries(t))
 	proctest.Figure(t, "%s forged replies of %d kinds to %s queries: %d accepted, %s counted; %s", nodelab.Thousands(int(all)), int(kinds),
 		nodelab.Thousands(int(tries)), r.by[forged()], nodelab.Thousands(int(counted)), r)
 	// Half of them come behind the answer, where a socket may be closed already.

@@ -26,7 +26,7 @@ func TestJoinedClients(t *testing.T) {
 	answered := netip.AddrFrom4([4]byte{192, 0, 2, 7})
 	var asked atomic.Int64
 	joined := question(nil, "joined.test")
-	slow := startFake(t, func(f *fake, q []byte, from netip.AddrPort) {
+	slow := startFakeServer(t, func(f *fakeServer, q []byte, from netip.AddrPort) {
 		if answerTo(q) == nil {
 			return // the agent's own
 		}
@@ -55,8 +55,8 @@ func TestJoinedClients(t *testing.T) {
 		}
 		clients.Go(func() {
 			defer func() { _ = conn.Close() }()
-			_ = conn.SetDeadline(began.Add(patience))
-			right.Add(int64(countRight(conn, each, uint16(s), answerWith(query, answered))))
+			_ = conn.SetDeadline(began.Add(answerTimeout))
+			right.Add(int64(countAnswers(conn, each, uint16(s), answerWith(query, answered))))
 		})
 		for i := range each {
 			binary.BigEndian.PutUint16(query, uint16(s+i<<12))
@@ -79,8 +79,8 @@ func TestJoinedClients(t *testing.T) {
 	}
 }
 
-// countRight reads from a socket until the answers to n queries have come, each once, or time is out.
-func countRight(conn net.Conn, n int, id uint16, want []byte) int {
+// countAnswers reads from a socket until the answers to n queries have come, each once, or time is out.
+func countAnswers(conn net.Conn, n int, id uint16, want []byte) int {
 	seen := map[uint16]bool{}
 	msg := make([]byte, 512)
 	for len(seen) < n {

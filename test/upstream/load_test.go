@@ -31,8 +31,8 @@ const (
 // is an address, as in names of pods.
 const labelFrom, labelBase = 100, 150
 
-// patience is how long an answer is waited for.
-const patience = 5 * time.Second
+// answerTimeout is how long an answer is waited for.
+const answerTimeout = 5 * time.Second
 
 // loadOptions say what a load asks.
 type loadOptions struct {
@@ -49,13 +49,13 @@ type loadOptions struct {
 // What an answer took is what the kernel says: how busy the load itself is does not show in it.
 type load struct {
 	loadOptions
-	began    time.Time
-	outcomes []outcome
-	asked    atomic.Int64 // of outcomes, those that were sent
-	strange  atomic.Int64 // answers that belong to no query, or came twice
-	quit     chan struct{}
-	sending  sync.WaitGroup
-	ports    []*loadPort
+	began      time.Time
+	outcomes   []outcome
+	asked      atomic.Int64 // of outcomes, those that were sent
+	unexpected atomic.Int64 // answers that belong to no query, or came twice
+	quit       chan struct{}
+	sending    sync.WaitGroup
+	ports      []*loadPort
 }
 
 // An outcome is what became of a query.
@@ -212,7 +212,7 @@ func (l *load) receive(p *loadPort) {
 		case err != nil && ended(err):
 			return
 		case err == nil && n >= headerLen:
-			l.book(p, msg[:n], proctest.Arrival(oob[:oobn]))
+			l.recordAnswer(p, msg[:n], proctest.Arrival(oob[:oobn]))
 		}
 	}
 }
@@ -223,18 +223,18 @@ func ended(err error) bool {
 	return !ok || netErr.Timeout() || strings.Contains(err.Error(), "closed")
 }
 
-// book notes an answer.
-func (l *load) book(p *loadPort, msg []byte, at int64) {
+// recordAnswer notes an answer.
+func (l *load) recordAnswer(p *loadPort, msg []byte, at int64) {
 	i := int(p.byID[binary.BigEndian.Uint16(msg)].Load()) - 1
 	if i < 0 {
-		l.strange.Add(1)
+		l.unexpected.Add(1)
 		return
 	}
 	o := &l.outcomes[i]
 	number(p.want, l.nameNumber(i))
 	rest, ok := bytes.CutPrefix(msg[headerLen:], p.want)
 	if !ok || msg[2]&0x80 == 0 || o.took.Load() != 0 {
-		l.strange.Add(1)
+		l.unexpected.Add(1)
 		return
 	}
 	o.code.Store(uint32(msg[3] & 15))
@@ -258,7 +258,7 @@ func (l *load) end() {
 // finish waits until all is asked, and for the last answers.
 func (l *load) finish() {
 	l.sending.Wait()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline) && !l.allAnswered(); {
+	for deadline := time.Now().Add(answerTimeout); time.Now().Before(deadline) && !l.allAnswered(); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	for _, p := range l.ports {
@@ -270,7 +270,7 @@ func (l *load) finish() {
 // allAnswered tells whether nothing is missing of the last seconds.
 func (l *load) allAnswered() bool {
 	asked := int(l.asked.Load())
-	for i := asked - 1; i >= max(0, asked-int(patience.Seconds())*l.rate); i-- {
+	for i := asked - 1; i >= max(0, asked-int(answerTimeout.Seconds())*l.rate); i-- {
 		if l.outcomes[i].took.Load() == 0 {
 			return false
 		}

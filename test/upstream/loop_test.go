@@ -32,7 +32,7 @@ func TestLoop(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			agents := tt.start(t, upstreamtest.New(good).Listen(t).String())
+			agents := tt.start(t, upstreamtest.New(answerAddrInName).Listen(t).String())
 			const names = 50
 			var slowest time.Duration
 			for i := range names {
@@ -57,13 +57,13 @@ func TestLoop(t *testing.T) {
 			}
 			sent := 0
 			for _, a := range agents {
-				sent += a.tries(t)
+				sent += a.upstreamQueries(t)
 			}
 			proctest.Figure(t, "%d names: SERVFAIL, the slowest after %s; %d queries sent in all; named %s later", names, ms(slowest), sent, ms(named))
 			if sent > 10*names { // each may go round until the loop is known
 				t.Errorf("%d queries left the agents for %d names", sent, names)
 			}
-			began, before := time.Now(), agents[0].tries(t)
+			began, before := time.Now(), agents[0].upstreamQueries(t)
 			for i := range names {
 				name := nameOf(i, "better.test")
 				if r, took := agents[0].ask(t, name); addressOf(r) != addressIn(i).String() {
@@ -72,7 +72,7 @@ func TestLoop(t *testing.T) {
 				}
 			}
 			proctest.Figure(t, "%d names of which another upstream knows: answered within %s", names, ms(time.Since(began)))
-			if n := agents[0].tries(t) - before; n > 3*names {
+			if n := agents[0].upstreamQueries(t) - before; n > 3*names {
 				t.Errorf("%d queries left the agent for %d names that another upstream knows", n, names)
 			}
 		})
@@ -106,14 +106,14 @@ func startRelay(t *testing.T, to netip.AddrPort) netip.AddrPort {
 	t.Helper()
 	var relayed sync.WaitGroup
 	t.Cleanup(relayed.Wait)
-	return startFake(t, func(f *fake, q []byte, from netip.AddrPort) {
+	return startFakeServer(t, func(f *fakeServer, q []byte, from netip.AddrPort) {
 		relayed.Go(func() {
 			conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(to))
 			if err != nil {
 				return
 			}
 			defer func() { _ = conn.Close() }()
-			_ = conn.SetDeadline(time.Now().Add(patience))
+			_ = conn.SetDeadline(time.Now().Add(answerTimeout))
 			r := make([]byte, 4096)
 			if _, err = conn.Write(q); err != nil {
 				return

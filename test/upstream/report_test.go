@@ -25,8 +25,8 @@ type report struct {
 	took   []time.Duration    // of what was answered, in order of length
 }
 
-// itself stands in report.by for the address that the name itself spells, which servers of different places give alike.
-func itself() netip.Addr { return netip.IPv4Unspecified() }
+// ownAddr stands in report.by for the address that the name itself spells, which servers of different places give alike.
+func ownAddr() netip.Addr { return netip.IPv4Unspecified() }
 
 // between reports on queries that were sent in a span of time. Those without an answer so far are lost.
 func (l *load) between(from, to time.Time) report {
@@ -46,20 +46,20 @@ func (l *load) between(from, to time.Time) report {
 		code := int(o.code.Load())
 		r.rcodes[code]++
 		if code == dns.RcodeSuccess {
-			r.by[l.giver(i)]++
+			r.by[l.answerAddr(i)]++
 		}
 	}
 	slices.Sort(r.took)
 	return r
 }
 
-// giver is the address in the answer to query i.
-func (l *load) giver(i int) netip.Addr {
+// answerAddr is the address in the answer to query i.
+func (l *load) answerAddr(i int) netip.Addr {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], l.outcomes[i].who.Load())
 	a := netip.AddrFrom4(b)
 	if a == addressIn(l.nameNumber(i)) {
-		return itself()
+		return ownAddr()
 	}
 	return a
 }
@@ -67,8 +67,8 @@ func (l *load) giver(i int) netip.Addr {
 // all reports on every query.
 func (l *load) all() report { return l.between(l.began, time.Now().Add(time.Hour)) }
 
-// at is the time that the given part of the answers, in thousandths, took at most.
-func (r report) at(thousandths int) time.Duration {
+// quantile is the time that the given part of the answers, in thousandths, took at most.
+func (r report) quantile(thousandths int) time.Duration {
 	if len(r.took) == 0 {
 		return 0
 	}
@@ -105,7 +105,7 @@ func (r report) String() string {
 	for _, code := range slices.Sorted(maps.Keys(r.rcodes)) {
 		fmt.Fprintf(&b, ", %s %s", nodelab.Thousands(r.rcodes[code]), dns.RcodeToString[code])
 	}
-	fmt.Fprintf(&b, "; median %s, longest %s, p99 %s", ms(r.at(500)), ms(r.at(1000)), ms(r.at(990)))
+	fmt.Fprintf(&b, "; median %s, longest %s, p99 %s", ms(r.quantile(500)), ms(r.quantile(1000)), ms(r.quantile(990)))
 	return b.String()
 }
 

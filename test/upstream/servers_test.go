@@ -88,7 +88,7 @@ func (a *agent) ask(t *testing.T, name string) (r *dns.Msg, took time.Duration) 
 	q := new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA)
 	q.SetEdns0(1232, false)
 	began := time.Now()
-	r, err := askOnce(a.settings.host, a.settings.listen, "udp", q, patience)
+	r, err := askOnce(a.settings.host, a.settings.listen, "udp", q, answerTimeout)
 	if err != nil {
 		t.Fatalf("asking %s for %s: %v", a.Name, name, err)
 	}

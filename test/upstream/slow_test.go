@@ -31,7 +31,7 @@ func TestSlowNames(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			to := []string{upstreamtest.New(func(q upstreamtest.Query) upstreamtest.Action {
-				a := good(q)
+				a := answerAddrInName(q)
 				if strings.HasSuffix(q.Name, ".slow.test.") {
 					a.Delay = slow
 				}
@@ -43,23 +43,23 @@ func TestSlowNames(t *testing.T) {
 			a := start(t, settings{rest: forwardTo(to...)})
 			var clients sync.WaitGroup
 			for i := range 5 {
-				clients.Go(func() { a.expectSpelled(t, i, "slow.test", patience) })
-				a.expectSpelled(t, i, "quick.test", time.Second)
+				clients.Go(func() { a.expectAddrInName(t, i, "slow.test", answerTimeout) })
+				a.expectAddrInName(t, i, "quick.test", time.Second)
 			}
 			clients.Wait()
 			for i := range 5 { // it is no worse for it
-				a.expectSpelled(t, 10+i, "quick.test", time.Second)
+				a.expectAddrInName(t, 10+i, "quick.test", time.Second)
 			}
 		})
 	}
 }
 
-// expectSpelled asks for the name with a number and expects the address that it spells.
-func (a *agent) expectSpelled(t *testing.T, n int, suffix string, limit time.Duration) {
+// expectAddrInName asks for the name with a number and expects the address that it spells.
+func (a *agent) expectAddrInName(t *testing.T, n int, suffix string, limit time.Duration) {
 	t.Helper()
 	q := new(dns.Msg).SetQuestion(nameOf(n, suffix), dns.TypeA)
 	began := time.Now()
-	r, err := askOnce(a.settings.host, a.settings.listen, "udp", q, patience)
+	r, err := askOnce(a.settings.host, a.settings.listen, "udp", q, answerTimeout)
 	took := time.Since(began)
 	if err != nil || addressOf(r) != addressIn(n).String() || took > limit {
 		said := fmt.Sprint(err)

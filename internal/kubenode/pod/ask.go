@@ -19,13 +19,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// An asker asks one server.
-type asker struct {
-	server  string // IP:port
-	asked   []question
-	every   time.Duration // between two queries of a transport
-	flood   int           // clients that ask without a pause besides
-	timeout time.Duration
+// An client asks one server.
+type client struct {
+	server       string // IP:port
+	asked        []question
+	every        time.Duration // between two queries of a transport
+	floodClients int           // clients that ask without a pause besides
+	timeout      time.Duration
 
 	mu  sync.Mutex // guards now, and the beginning of a query in it
 	now *epoch
@@ -34,13 +34,13 @@ type asker struct {
 // ask runs a client until ctx ends: a query to each transport from time to time, each from a port of its own, and counts
 // at http://:8080/counts.
 func ask(ctx context.Context, args []string) error {
-	a := asker{now: &epoch{}}
+	a := client{now: &epoch{}}
 	flags := flag.NewFlagSet("ask", flag.ContinueOnError)
 	flags.StringVar(&a.server, "server", "", "`address` of the server; empty: the first of /etc/resolv.conf")
 	names := flags.String("names", "kubernetes.default.svc.cluster.local",
 		"`questions` by commas: a name, or NAME/TYPE, or NAME/TYPE/DATA of a record that the answer has to have")
 	flags.DurationVar(&a.every, "every", 10*time.Millisecond, "`time` between two queries")
-	flags.IntVar(&a.flood, "flood", 0, "`clients` that ask without a pause")
+	flags.IntVar(&a.floodClients, "flood", 0, "`clients` that ask without a pause")
 	flags.DurationVar(&a.timeout, "timeout", 5*time.Second, "`time` after which a query is lost")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -61,12 +61,12 @@ func ask(ctx context.Context, args []string) error {
 	return a.run(ctx)
 }
 
-func (a *asker) run(ctx context.Context) error {
+func (a *client) run(ctx context.Context) error {
 	var group sync.WaitGroup
-	group.Go(func() { a.steadily(ctx, "udp", func(e *epoch) *counts { return &e.udp }) })
-	group.Go(func() { a.steadily(ctx, "tcp", func(e *epoch) *counts { return &e.tcp }) })
-	for i := range a.flood {
-		group.Go(func() { a.pour(ctx, i) })
+	group.Go(func() { a.askAtInterval(ctx, "udp", func(e *epoch) *counts { return &e.udp }) })
+	group.Go(func() { a.askAtInterval(ctx, "tcp", func(e *epoch) *counts { return &e.tcp }) })
+	for i := range a.floodClients {
+		group.Go(func() { a.flood(ctx, i) })
 	}
 	server := &http.Server{Addr: ":8080", Handler: a, ReadHeaderTimeout: time.Second}
 	group.Go(func() {
@@ -81,8 +81,8 @@ func (a *asker) run(ctx context.Context) error {
 	return nil
 }
 
-// steadily asks every so often, whether the queries before are answered or not.
-func (a *asker) steadily(ctx context.Context, network string, counts func(*epoch) *counts) {
+// askAtInterval asks every so often, whether the queries before are answered or not.
+func (a *client) askAtInterval(ctx context.Context, network string, counts func(*epoch) *counts) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	ticker := time.NewTicker(a.every)
@@ -96,14 +96,14 @@ func (a *asker) steadily(ctx context.Context, network string, counts func(*epoch
 		q := a.asked[i%len(a.asked)]
 		e := a.begin()
 		group.Go(func() {
-			defer e.under.Done()
+			defer e.inFlight.Done()
 			counts(e).count(a.once(network, q))
 		})
 	}
 }
 
 // once asks one query on a socket of its own.
-func (a *asker) once(network string, q question) (took time.Duration, err error) {
+func (a *client) once(network string, q question) (took time.Duration, err error) {
 	client := dns.Client{Net: network, Timeout: a.timeout}
 	answer, took, err := client.Exchange(q.message(), a.server)
 	if err != nil {
@@ -112,8 +112,8 @@ func (a *asker) once(network string, q question) (took time.Duration, err error)
 	return took, q.check(answer)
 }
 
-// pour asks without a pause on one socket.
-func (a *asker) pour(ctx context.Context, i int) {
+// flood asks without a pause on one socket.
+func (a *client) flood(ctx context.Context, i int) {
 	client := dns.Client{Timeout: a.timeout}
 	for ctx.Err() == nil {
 		conn, err := client.DialContext(ctx, a.server)
@@ -130,23 +130,23 @@ func (a *asker) pour(ctx context.Context, i int) {
 				err = q.check(answer)
 			}
 			e.flooded.count(took, err)
-			e.under.Done()
+			e.inFlight.Done()
 		}
 		_ = conn.Close()
 	}
 }
 
 // begin begins a query, whose end is to be told to the epoch.
-func (a *asker) begin() *epoch {
+func (a *client) begin() *epoch {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.now.under.Add(1)
+	a.now.inFlight.Add(1)
 	return a.now
 }
 
 // ServeHTTP gives the counts as JSON. A POST begins a new epoch and gives the counts of the one before, when all of its
 // queries are answered or lost.
-func (a *asker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	e := a.now
 	if r.Method == http.MethodPost {
@@ -154,7 +154,7 @@ func (a *asker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	a.mu.Unlock()
 	if r.Method == http.MethodPost {
-		e.under.Wait()
+		e.inFlight.Wait()
 	}
 	_ = json.NewEncoder(w).Encode(e.tallies()) // who asked may have gone
 }

@@ -44,7 +44,7 @@ func serveDNS(t *testing.T) (addr string) {
 
 func TestCountsWaitForQueriesUnderWay(t *testing.T) {
 	t.Parallel()
-	a := &asker{
+	a := &client{
 		server: serveDNS(t), asked: asking(t, "good.test,lost.test,wrong.test,good.test"),
 		every: time.Hour, timeout: 300 * time.Millisecond, now: &epoch{},
 	}
@@ -52,7 +52,7 @@ func TestCountsWaitForQueriesUnderWay(t *testing.T) {
 	for _, q := range a.asked {
 		e := a.begin()
 		go func() {
-			defer e.under.Done()
+			defer e.inFlight.Done()
 			e.udp.count(a.once("udp", q))
 		}()
 	}
@@ -121,15 +121,15 @@ func asking(t *testing.T, list string) []question {
 
 func TestFloodAndSteadyClients(t *testing.T) {
 	t.Parallel()
-	a := &asker{server: serveDNS(t), asked: asking(t, "good.test"), every: time.Millisecond, timeout: 5 * time.Second, now: &epoch{}}
+	a := &client{server: serveDNS(t), asked: asking(t, "good.test"), every: time.Millisecond, timeout: 5 * time.Second, now: &epoch{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		a.pour(ctx, 0)
+		a.flood(ctx, 0)
 	}()
-	go a.steadily(ctx, "udp", func(e *epoch) *counts { return &e.udp })
+	go a.askAtInterval(ctx, "udp", func(e *epoch) *counts { return &e.udp })
 	for {
 		got := counted(t, a, http.MethodGet)
 		if got["flood"].Answered > 100 && got["udp"].Answered > 10 {
@@ -144,7 +144,7 @@ func TestFloodAndSteadyClients(t *testing.T) {
 	<-done
 }
 
-func counted(t *testing.T, a *asker, method string) map[string]tally {
+func counted(t *testing.T, a *client, method string) map[string]tally {
 	t.Helper()
 	w := httptest.NewRecorder()
 	a.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, "/counts", http.NoBody))

@@ -22,10 +22,10 @@ type tally struct {
 
 // An epoch is what has become of the queries that were sent in some time. Each belongs to that of its start.
 type epoch struct {
-	under   sync.WaitGroup // queries that are under way
-	udp     counts
-	tcp     counts
-	flooded counts
+	inFlight sync.WaitGroup // queries that are under way
+	udp      counts
+	tcp      counts
+	flooded  counts
 }
 
 // tallies are the epoch's so far.

@@ -44,15 +44,15 @@ func (q question) message() *dns.Msg { return new(dns.Msg).SetQuestion(q.name, q
 
 // check fails with errWrong unless an answer has what is wanted.
 func (q question) check(answer *dns.Msg) error {
-	if answer.Rcode == dns.RcodeSuccess && slices.ContainsFunc(answer.Answer, q.is) {
+	if answer.Rcode == dns.RcodeSuccess && slices.ContainsFunc(answer.Answer, q.matches) {
 		return nil
 	}
 	return fmt.Errorf("%w: %s %s: %s with %d records, %v", errWrong, q.name, dns.TypeToString[q.kind],
 		dns.RcodeToString[answer.Rcode], len(answer.Answer), answer.Answer)
 }
 
-// is tells whether a record is what is wanted.
-func (q question) is(rr dns.RR) bool {
+// matches tells whether a record is what is wanted.
+func (q question) matches(rr dns.RR) bool {
 	head := rr.Header()
 	return head.Rrtype == q.kind && (q.want == "" || strings.TrimPrefix(rr.String(), head.String()) == q.want)
 }

@@ -42,11 +42,11 @@ func measure(ctx context.Context, opts options, progress io.Writer) (report, err
 	if err := needTwoCPUs(); err != nil {
 		return report{}, err
 	}
-	if _, err := lookProgram("dnsperf"); err != nil {
+	if _, err := findProgram("dnsperf"); err != nil {
 		return report{}, fmt.Errorf("looking for dnsperf: %w (on Debian: apt-get install dnsperf)", err)
 	}
 	var err error
-	if opts.nodeCache, err = lookProgram(opts.nodeCache); err != nil {
+	if opts.nodeCache, err = findProgram(opts.nodeCache); err != nil {
 		return report{}, fmt.Errorf("looking for node-cache: %w (make build)", err)
 	}
 	dir, err := os.MkdirTemp("", "cluster-bench-")
@@ -73,7 +73,7 @@ func measure(ctx context.Context, opts options, progress io.Writer) (report, err
 
 // launch starts the control plane, fills it, and gives the first CPU to the servers alone.
 func (b *bench) launch(ctx context.Context) error {
-	say(b.progress, "building the control plane and CoreDNS: minutes the first time\n")
+	printf(b.progress, "building the control plane and CoreDNS: minutes the first time\n")
 	var err error
 	if b.programs, err = kubetest.Build(ctx); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (b *bench) fill(ctx context.Context, users []string) error {
 			return err
 		}
 	}
-	say(b.progress, "%d objects loaded in %s\n", len(b.objects), time.Since(begin).Round(time.Second))
+	printf(b.progress, "%d objects loaded in %s\n", len(b.objects), time.Since(begin).Round(time.Second))
 	list, err := b.cluster.Client().CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("listing services: %w", err)
@@ -140,7 +140,7 @@ func (b *bench) serve(ctx context.Context) error {
 	}
 	for round := range b.opts.rounds {
 		if err := b.measureFloor(ctx, floor); err != nil { // without it there are no ratios
-			say(b.progress, "round %d %v\n", round+1, err)
+			printf(b.progress, "round %d %v\n", round+1, err)
 		}
 		for _, c := range b.chosen() {
 			if c.apart == costOnly {

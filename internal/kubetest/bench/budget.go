@@ -21,15 +21,15 @@ const (
 func judge(rep report) [][]string {
 	return [][]string{
 		judgeWorst(rep, "memory at rest", "≤ 75 MiB RSS", restBudget, "%.0f MiB", func(r *result) (float64, bool) {
-			l, ok := r.launch()
+			l, ok := r.medianStart()
 			return max(l.rest, l.loaded), ok
 		}),
 		judgeWorst(rep, "peak memory until ready", "≤ 150 MiB RSS", peakBudget, "%.0f MiB", func(r *result) (float64, bool) {
-			l, ok := r.launch()
+			l, ok := r.medianStart()
 			return l.peak, ok
 		}),
 		judgeWorst(rep, "first byte of the objects → ready", "≤ 1 s", readyBudget.Seconds(), "%.2f s", func(r *result) (float64, bool) {
-			return r.answered().Seconds(), len(r.launches) > 0
+			return r.answered().Seconds(), len(r.starts) > 0
 		}),
 		judgeRatio(rep, addressLoad, "A of a service: CPU per query"),
 		judgeRatio(rep, denialLoad, "denial: CPU per query"),
@@ -86,12 +86,12 @@ func judgeWorst(rep report, what, budget string, limit float64, format string, o
 
 // judgeRatio compares a load with the floor of the same run.
 func judgeRatio(rep report, load, what string) []string {
-	floor, ok := middle(rep.floor)
+	floor, ok := medianStartOf(rep.floor)
 	if !ok {
 		return []string{what, "≤ 1.35 × floor", notMeasured, notMeasured}
 	}
 	return judgeWorst(rep, what, fmt.Sprintf("≤ %.2f × floor", ratioBudget), ratioBudget, "%.2f × floor", func(r *result) (float64, bool) {
-		s, ok := r.shot(load)
+		s, ok := r.medians(load)
 		if ok && float64(s.lost+s.wrong) > mostBad*float64(s.asked) {
 			return 0, false
 		}

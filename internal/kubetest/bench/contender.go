@@ -15,8 +15,8 @@ import (
 // loopback is the address of every server.
 const loopback = "127.0.0.1"
 
-// A site is where one start of a server happens.
-type site struct {
+// A instance is where one start of a server happens.
+type instance struct {
 	dir        string // its folder, empty at the start
 	conf       string // path of its configuration
 	port       int    // for queries
@@ -29,8 +29,8 @@ type contender struct {
 	name   string
 	user   string // as whom it asks the API server
 	ours   bool
-	config func(s site) string
-	argv   func(b *bench, s site) []string
+	config func(s instance) string
+	argv   func(b *bench, s instance) []string
 	ready  string // path of the URL that answers 200 once it is ready
 	apart  string // part of the run in which it runs; empty: all
 }
@@ -49,8 +49,8 @@ func contenders() []contender {
 	ours := func(name, command, endpoints, apart string) contender {
 		return contender{
 			name: name, user: "bench-" + command + "-" + endpoints, ours: true, ready: "/readyz", apart: apart,
-			config: func(s site) string { return nodeCacheConfig(s, endpoints) },
-			argv:   func(b *bench, s site) []string { return []string{b.opts.nodeCache, command, "--config", s.conf} },
+			config: func(s instance) string { return nodeCacheConfig(s, endpoints) },
+			argv:   func(b *bench, s instance) []string { return []string{b.opts.nodeCache, command, "--config", s.conf} },
 		}
 	}
 	return []contender{
@@ -60,7 +60,7 @@ func contenders() []contender {
 		ours("resolver-all", "resolver", "all", serveOnly),
 		{
 			name: "coredns", user: "bench-coredns", ready: "/ready", config: corefile,
-			argv: func(b *bench, s site) []string { return []string{b.programs.CoreDNS, "-quiet", "-conf", s.conf} },
+			argv: func(b *bench, s instance) []string { return []string{b.programs.CoreDNS, "-quiet", "-conf", s.conf} },
 		},
 		{name: kubeProxyName, user: kubetest.Admin, apart: costOnly}, // kubetest starts it
 	}
@@ -76,7 +76,7 @@ func contenderNames() []string {
 }
 
 // nodeCacheConfig answers the zone locally; nobody else can be asked.
-func nodeCacheConfig(s site, endpoints string) string {
+func nodeCacheConfig(s instance, endpoints string) string {
 	return fmt.Sprintf(`apiVersion: node-cache.io/v1alpha1
 kind: Config
 listen: {addresses: [%[1]s], port: %[2]d}
@@ -90,7 +90,7 @@ log: {level: warn, format: text}
 
 // corefile is what kubeadm gives to CoreDNS, without what only observes: health, loop, loadbalance, prometheus and
 // reload.
-func corefile(s site) string {
+func corefile(s instance) string {
 	return fmt.Sprintf(`.:%[2]d {
     errors
     bind %[1]s
@@ -112,26 +112,26 @@ func corefile(s site) string {
 `, loopback, s.port, s.admin, s.kubeconfig)
 }
 
-// site makes the place for one start of a contender, behind a proxy.
-func (b *bench) site(ctx context.Context, c contender, p *kubetest.Proxy) (site, error) {
+// newInstance makes the place for one start of a contender, behind a proxy.
+func (b *bench) newInstance(ctx context.Context, c contender, p *kubetest.Proxy) (instance, error) {
 	b.starts++
-	s := site{dir: filepath.Join(b.dir, fmt.Sprintf("%s-%d", c.name, b.starts))}
+	s := instance{dir: filepath.Join(b.dir, fmt.Sprintf("%s-%d", c.name, b.starts))}
 	s.conf = filepath.Join(s.dir, "config.yaml")
 	var err error
 	if s.port, err = freePort(ctx); err != nil {
-		return site{}, err
+		return instance{}, err
 	}
 	if s.admin, err = freePort(ctx); err != nil {
-		return site{}, err
+		return instance{}, err
 	}
 	if s.kubeconfig, err = b.cluster.KubeconfigAt(c.user, p.Addr()); err != nil {
-		return site{}, err
+		return instance{}, err
 	}
 	if err := os.Mkdir(s.dir, 0o700); err != nil {
-		return site{}, fmt.Errorf("creating a folder: %w", err)
+		return instance{}, fmt.Errorf("creating a folder: %w", err)
 	}
 	if err := os.WriteFile(s.conf, []byte(c.config(s)), 0o600); err != nil {
-		return site{}, fmt.Errorf("writing a configuration: %w", err)
+		return instance{}, fmt.Errorf("writing a configuration: %w", err)
 	}
 	return s, nil
 }

@@ -29,8 +29,8 @@ const (
 	smallSet     = 3 // endpoints of a service with an address
 )
 
-// A bill is what one client costs the API server.
-type bill struct {
+// A clientCost is what one client costs the API server.
+type clientCost struct {
 	name        string
 	skipped     string // why it has no figures
 	sync, churn kubetest.Traffic
@@ -44,7 +44,7 @@ type bill struct {
 type client struct {
 	contender
 
-	bill    *bill
+	cost    *clientCost
 	began   time.Time     // before it was started
 	cpu     time.Duration // when objects began to change
 	before  kubetest.Traffic
@@ -70,14 +70,14 @@ func (b *bench) cost(ctx context.Context) error {
 		if c.apart == serveOnly {
 			continue
 		}
-		got := &client{contender: c, bill: &bill{name: c.name}, began: time.Now()}
-		b.report.bills = append(b.report.bills, got.bill)
+		got := &client{contender: c, cost: &clientCost{name: c.name}, began: time.Now()}
+		b.report.bills = append(b.report.bills, got.cost)
 		if err := b.startClient(ctx, got); err != nil {
-			got.bill.skipped = strings.ReplaceAll(err.Error(), "\n", "; ")
+			got.cost.skipped = strings.ReplaceAll(err.Error(), "\n", "; ")
 		} else {
 			clients = append(clients, got)
 		}
-		say(b.progress, "first sync of %-18s %d KiB %s\n", c.name, got.bill.sync.ToClient>>10, got.bill.skipped)
+		printf(b.progress, "first sync of %-18s %d KiB %s\n", c.name, got.cost.sync.ToClient>>10, got.cost.skipped)
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("measuring: %w", err)
 		}
@@ -95,7 +95,7 @@ func (b *bench) startClient(ctx context.Context, c *client) error {
 		return err
 	}
 	var err error
-	if c.bill.sync, err = c.awaitQuiet(ctx); err != nil {
+	if c.cost.sync, err = c.awaitQuiet(ctx); err != nil {
 		c.close()
 	}
 	return err
@@ -107,7 +107,7 @@ func (b *bench) startHere(ctx context.Context, c *client) error {
 	if err != nil {
 		return err
 	}
-	at, err := b.site(ctx, c.contender, proxy)
+	at, err := b.newInstance(ctx, c.contender, proxy)
 	if err != nil {
 		proxy.Close()
 		return err
@@ -130,7 +130,7 @@ func (b *bench) startKubeProxy(ctx context.Context, c *client) error {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root for a network namespace")
 	}
-	if _, err := lookProgram("nft"); err != nil {
+	if _, err := findProgram("nft"); err != nil {
 		return err
 	}
 	dir := filepath.Join(b.dir, c.name)
@@ -190,15 +190,15 @@ func (b *bench) churn(ctx context.Context, clients []*client) error {
 		return err
 	}
 	for _, c := range clients {
-		c.settle(requests, begin)
+		c.fillCost(requests, begin)
 	}
 	return nil
 }
 
-// settle fills the bill of a client; one that has ended meanwhile has none.
-func (c *client) settle(requests []kubetest.Request, begin time.Time) {
+// fillCost fills the bill of a client; one that has ended meanwhile has none.
+func (c *client) fillCost(requests []kubetest.Request, begin time.Time) {
 	now := c.traffic()
-	c.bill.churn = kubetest.Traffic{ToServer: now.ToServer - c.before.ToServer, ToClient: now.ToClient - c.before.ToClient}
+	c.cost.churn = kubetest.Traffic{ToServer: now.ToServer - c.before.ToServer, ToClient: now.ToClient - c.before.ToClient}
 	var sync, churn []kubetest.Request
 	for _, r := range requests {
 		switch {
@@ -209,14 +209,14 @@ func (c *client) settle(requests []kubetest.Request, begin time.Time) {
 			churn = append(churn, r)
 		}
 	}
-	c.bill.syncTally, c.bill.churnTally = kubetest.Count(sync), kubetest.Count(churn)
+	c.cost.syncTally, c.cost.churnTally = kubetest.Count(sync), kubetest.Count(churn)
 	cpu, err := cpuTime(c.pid)
 	m, err2 := memoryOf(c.pid)
 	if err := errors.Join(c.ended(), err, err2); err != nil {
-		c.bill.skipped = err.Error()
+		c.cost.skipped = err.Error()
 		return
 	}
-	c.bill.cpu, c.bill.mib = cpu-c.cpu, m.now
+	c.cost.cpu, c.cost.mib = cpu-c.cpu, m.now
 }
 
 // made tells whether a request was this client's. kube-proxy asks as an administrator, as others do.
@@ -263,7 +263,7 @@ func (b *bench) change(ctx context.Context) error {
 	}
 	err := group.Wait()
 	b.report.changes = made
-	say(b.progress, "%d changes, %d of them late\n", made, late)
+	printf(b.progress, "%d changes, %d of them late\n", made, late)
 	return err
 }
 

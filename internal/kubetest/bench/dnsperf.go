@@ -24,8 +24,8 @@ type perf struct {
 	cpu       time.Duration // of dnsperf itself
 }
 
-// A volley is one run of dnsperf.
-type volley struct {
+// A dnsperfRun is one run of dnsperf.
+type dnsperfRun struct {
 	list    string // path of the queries
 	port    int
 	seconds int // 0: the list once, from its start to its end
@@ -34,7 +34,7 @@ type volley struct {
 }
 
 // args is dnsperf's command line, that of `make bench`: 8 clients in one thread, 400 queries in flight, lost after 2 s.
-func (v volley) args() []string {
+func (v dnsperfRun) args() []string {
 	args := []string{"dnsperf", "-s", loopback, "-p", strconv.Itoa(v.port), "-d", v.list, "-c", "8", "-T", "1", "-q", "400", "-t", "2"}
 	if v.seconds > 0 {
 		args = append(args, "-l", strconv.Itoa(v.seconds))
@@ -47,8 +47,8 @@ func (v volley) args() []string {
 	return args
 }
 
-// fire runs dnsperf on the other CPU and waits for its figures.
-func (v volley) fire(ctx context.Context) (perf, error) {
+// run runs dnsperf on the other CPU and waits for its figures.
+func (v dnsperfRun) run(ctx context.Context) (perf, error) {
 	// A server that answers nothing must not hold up the run.
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(v.seconds)*time.Second+time.Minute)
 	defer cancel()
@@ -116,8 +116,8 @@ func countRcode(line, rcode string) (int64, error) {
 	return 0, nil
 }
 
-// lookProgram finds a program, also where the folders of daemons are not on the PATH.
-func lookProgram(program string) (string, error) {
+// findProgram finds a program, also where the folders of daemons are not on the PATH.
+func findProgram(program string) (string, error) {
 	for _, folder := range []string{"", "/usr/sbin/", "/sbin/", "/usr/local/sbin/"} {
 		if found, err := exec.LookPath(folder + program); err == nil {
 			return filepath.Abs(found)

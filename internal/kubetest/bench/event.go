@@ -45,7 +45,7 @@ func (b *bench) measureEvents(ctx context.Context, row *result, port int) error 
 		}
 	}
 	e := row.events
-	say(b.progress, "%-26s %d events: p50 %s, p99 %s, max %s; older %d, wrong %d, lost %d\n", row.name, len(e.latencies),
+	printf(b.progress, "%-26s %d events: p50 %s, p99 %s, max %s; older %d, wrong %d, lost %d\n", row.name, len(e.latencies),
 		e.quantile(0.5), e.quantile(0.99), e.quantile(1), e.older, e.wrong, e.lost)
 	return nil
 }
@@ -54,7 +54,7 @@ func (b *bench) measureEvents(ctx context.Context, row *result, port int) error 
 func (b *bench) event(ctx context.Context, e *events, name string, port int) error {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
-	w, err := startWitness(ctx, name+"."+eventNamespace+".svc."+domain+".", port)
+	w, err := startNameWatcher(ctx, name+"."+eventNamespace+".svc."+domain+".", port)
 	if err != nil {
 		return err
 	}
@@ -142,8 +142,8 @@ type answer struct {
 	asked, arrived time.Time
 }
 
-// A witness asks for one name again and again and keeps the answers in the order of the questions.
-type witness struct {
+// A nameWatcher asks for one name again and again and keeps the answers in the order of the questions.
+type nameWatcher struct {
 	conn   net.Conn
 	name   string
 	ticker *time.Ticker
@@ -155,22 +155,22 @@ type witness struct {
 	changed chan struct{} // has an item after an answer
 }
 
-// startWitness begins to ask; stop ends it.
-func startWitness(ctx context.Context, name string, port int) (*witness, error) {
+// startNameWatcher begins to ask; stop ends it.
+func startNameWatcher(ctx context.Context, name string, port int) (*nameWatcher, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "udp4", loopback+":"+strconv.Itoa(port))
 	if err != nil {
 		return nil, fmt.Errorf("dialing: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &witness{conn: conn, name: name, end: cancel, ticker: time.NewTicker(askEvery), changed: make(chan struct{}, 1)}
+	w := &nameWatcher{conn: conn, name: name, end: cancel, ticker: time.NewTicker(askEvery), changed: make(chan struct{}, 1)}
 	w.tasks.Go(func() { w.ask(ctx) })
 	w.tasks.Go(w.listen)
 	return w, nil
 }
 
 // stop ends the questions and gives the last answers a moment.
-func (w *witness) stop() {
+func (w *nameWatcher) stop() {
 	w.end()
 	w.ticker.Stop()
 	_ = w.conn.SetReadDeadline(time.Now().Add(20 * askEvery)) // closed: nothing is read any more
@@ -178,7 +178,7 @@ func (w *witness) stop() {
 	_ = w.conn.Close()
 }
 
-func (w *witness) ask(ctx context.Context) {
+func (w *nameWatcher) ask(ctx context.Context) {
 	for {
 		w.mu.Lock()
 		id := len(w.answers)
@@ -197,7 +197,7 @@ func (w *witness) ask(ctx context.Context) {
 	}
 }
 
-func (w *witness) listen() {
+func (w *nameWatcher) listen() {
 	buf := make([]byte, 4096)
 	for {
 		n, err := w.conn.Read(buf)
@@ -237,14 +237,14 @@ func textOf(m *dns.Msg) string {
 }
 
 // asked is how many questions there were.
-func (w *witness) asked() int {
+func (w *nameWatcher) asked() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.answers)
 }
 
 // until waits for some answers with the text among those of questions after the mark.
-func (w *witness) until(ctx context.Context, mark int, text string) error {
+func (w *nameWatcher) until(ctx context.Context, mark int, text string) error {
 	for {
 		w.mu.Lock()
 		n, last := 0, ""

@@ -173,8 +173,8 @@ func endpointAddr(number int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 128 + byte(number>>16), byte(number >> 8), byte(number)})
 }
 
-// A shot is one load of one round.
-type shot struct {
+// A loadResult is one load of one round.
+type loadResult struct {
 	cpu    float64 // of the server per answer, µs
 	qps    float64
 	busy   float64 // share of its core that the server used
@@ -187,22 +187,22 @@ type shot struct {
 // The least CPU time that makes a shot: the kernel counts in ticks of 10 ms.
 const leastCPU = 10 * tick
 
-// shoot runs one load against a server.
-func (b *bench) shoot(ctx context.Context, p *process, l load, port int) (shot, error) {
+// runLoad runs one load against a server.
+func (b *bench) runLoad(ctx context.Context, p *process, l load, port int) (loadResult, error) {
 	before, err := readClocks(p)
 	if err != nil {
-		return shot{}, err
+		return loadResult{}, err
 	}
-	got, err := volley{list: filepath.Join(b.dir, l.name), port: port, seconds: b.opts.seconds, tcp: l.tcp, rcode: l.rcode}.fire(ctx)
+	got, err := dnsperfRun{list: filepath.Join(b.dir, l.name), port: port, seconds: b.opts.seconds, tcp: l.tcp, rcode: l.rcode}.run(ctx)
 	if err != nil {
-		return shot{}, err
+		return loadResult{}, err
 	}
 	after, err := readClocks(p)
 	if err != nil {
-		return shot{}, err
+		return loadResult{}, err
 	}
 	b.report.generator = "dnsperf " + got.version
-	s, err := newShot(got, after.server-before.server, time.Duration(b.opts.seconds)*time.Second)
+	s, err := newLoadResult(got, after.server-before.server, time.Duration(b.opts.seconds)*time.Second)
 	s.others = after.othersSince(before, got.cpu)
 	return s, err
 }
@@ -235,14 +235,14 @@ func (c clocks) othersSince(before clocks, generator time.Duration) float64 {
 	return max(0, float64(c.busy-before.busy-(c.server-before.server)-generator)/float64(all))
 }
 
-func newShot(p perf, cpu, length time.Duration) (shot, error) {
+func newLoadResult(p perf, cpu, length time.Duration) (loadResult, error) {
 	if p.completed == 0 {
-		return shot{}, fmt.Errorf("answered none of %d queries", p.lost)
+		return loadResult{}, fmt.Errorf("answered none of %d queries", p.lost)
 	}
 	if cpu < leastCPU {
-		return shot{}, fmt.Errorf("used %s of CPU for %d queries, too little to tell their cost", cpu, p.completed)
+		return loadResult{}, fmt.Errorf("used %s of CPU for %d queries, too little to tell their cost", cpu, p.completed)
 	}
-	return shot{
+	return loadResult{
 		cpu: cpu.Seconds() / float64(p.completed) * 1e6, qps: p.qps, busy: cpu.Seconds() / length.Seconds(),
 		lost: p.lost, wrong: p.completed - p.right, asked: p.completed + p.lost,
 	}, nil

@@ -140,18 +140,18 @@ func TestParsePerf(t *testing.T) {
 func TestNewShot(t *testing.T) {
 	t.Parallel()
 	p := perf{completed: 200_000, lost: 3, qps: 100_000, right: 199_990}
-	got, err := newShot(p, time.Second, 2*time.Second)
+	got, err := newLoadResult(p, time.Second, 2*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := shot{cpu: 5, qps: 100_000, busy: 0.5, lost: 3, wrong: 10, asked: 200_003}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(shot{})); diff != "" {
+	want := loadResult{cpu: 5, qps: 100_000, busy: 0.5, lost: 3, wrong: 10, asked: 200_003}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(loadResult{})); diff != "" {
 		t.Errorf("newShot (-want +got):\n%s", diff)
 	}
-	if _, err := newShot(perf{lost: 400}, time.Second, time.Second); err == nil {
+	if _, err := newLoadResult(perf{lost: 400}, time.Second, time.Second); err == nil {
 		t.Error("newShot accepted a load without an answer")
 	}
-	if _, err := newShot(p, 9*tick, time.Second); err == nil {
+	if _, err := newLoadResult(p, 9*tick, time.Second); err == nil {
 		t.Error("newShot accepted a CPU time of a few ticks")
 	}
 }

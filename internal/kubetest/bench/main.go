@@ -53,11 +53,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil:
-		say(stderr, "bench-cluster: %v\n", err)
+		printf(stderr, "bench-cluster: %v\n", err)
 		return 2
 	}
 	if err := execute(ctx, opts, stdout, stderr); err != nil {
-		say(stderr, "bench-cluster: %v\n", err)
+		printf(stderr, "bench-cluster: %v\n", err)
 		return 1
 	}
 	return 0
@@ -77,14 +77,14 @@ func execute(ctx context.Context, opts options, stdout, stderr io.Writer) error 
 	}
 	text := section(rep)
 	if opts.out == "" {
-		say(stdout, "%s", text)
+		printf(stdout, "%s", text)
 		return nil
 	}
 	return replaceSection(opts.out, text)
 }
 
-// say writes to the terminal. What cannot be told there is no reason to stop measuring.
-func say(out io.Writer, format string, args ...any) {
+// printf writes to the terminal. What cannot be told there is no reason to stop measuring.
+func printf(out io.Writer, format string, args ...any) {
 	_, _ = fmt.Fprintf(out, format, args...)
 }
 

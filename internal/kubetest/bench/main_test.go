@@ -103,7 +103,7 @@ func TestRunExitCodes(t *testing.T) {
 func TestSmallRun(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"dnsperf", "cc"} {
-		if _, err := lookProgram(program); err != nil {
+		if _, err := findProgram(program); err != nil {
 			t.Skip(err)
 		}
 	}
@@ -147,11 +147,11 @@ func TestSmallRun(t *testing.T) {
 
 func checkResult(t *testing.T, r *result) {
 	t.Helper()
-	l, ok := r.launch()
+	l, ok := r.medianStart()
 	if !ok || l.first <= 0 || l.ready < l.first || l.peak <= 0 || l.rest <= 0 || l.loaded <= 0 {
 		t.Errorf("%s: launch %+v, want each moment and memory; notes %q", r.name, l, r.notes)
 	}
-	for name, shots := range r.shots { // a busy machine may leave too little CPU for some
+	for name, shots := range r.loads { // a busy machine may leave too little CPU for some
 		for _, s := range shots {
 			if s.wrong != 0 {
 				t.Errorf("%s: load %s: %d wrong answers", r.name, name, s.wrong)

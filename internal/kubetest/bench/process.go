@@ -169,14 +169,14 @@ func (p *process) stop() {
 func (p *process) ended() error {
 	select {
 	case <-p.done:
-		return fmt.Errorf("ended: %s", p.lastWords())
+		return fmt.Errorf("ended: %s", p.lastOutputLine())
 	default:
 		return nil
 	}
 }
 
-// lastWords is the last line that the process wrote, for a reason why it did not serve.
-func (p *process) lastWords() string {
+// lastOutputLine is the last line that the process wrote, for a reason why it did not serve.
+func (p *process) lastOutputLine() string {
 	text, err := os.ReadFile(p.log)
 	if err != nil || len(text) == 0 {
 		return "no output"

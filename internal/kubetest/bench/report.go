@@ -18,21 +18,21 @@ type report struct {
 	opts      options
 	machine   string
 	generator string
-	floor     []shot
+	floor     []loadResult
 	results   []*result
-	bills     []*bill
+	bills     []*clientCost
 	changes   int           // made to objects
 	churned   time.Duration // how long that took
 }
 
 // A result is what one server of the zone did.
 type result struct {
-	name     string
-	ours     bool
-	launches []launch
-	shots    map[string][]shot
-	events   *events // nil: not measured
-	notes    []string
+	name   string
+	ours   bool
+	starts []startResult
+	loads  map[string][]loadResult
+	events *events // nil: not measured
+	notes  []string
 }
 
 func newReport(opts options) report {
@@ -41,7 +41,7 @@ func newReport(opts options) report {
 		if c.apart == costOnly || (len(opts.only) > 0 && !slices.Contains(opts.only, c.name)) {
 			continue
 		}
-		r.results = append(r.results, &result{name: c.name, ours: c.ours, shots: make(map[string][]shot)})
+		r.results = append(r.results, &result{name: c.name, ours: c.ours, loads: make(map[string][]loadResult)})
 	}
 	return r
 }
@@ -57,17 +57,17 @@ func (r *result) note(round int, err error) {
 	r.notes = append(r.notes, fmt.Sprintf("round %d: %s", round+1, strings.ReplaceAll(err.Error(), "\n", "; ")))
 }
 
-// shot is the medians of a load, and false where there are none; what was lost or wrong is summed.
-func (r *result) shot(load string) (shot, bool) { return middle(r.shots[load]) }
+// medians is the medians of a load, and false where there are none; what was lost or wrong is summed.
+func (r *result) medians(load string) (loadResult, bool) { return medianStartOf(r.loads[load]) }
 
-func middle(shots []shot) (shot, bool) {
+func medianStartOf(shots []loadResult) (loadResult, bool) {
 	if len(shots) == 0 {
-		return shot{}, false
+		return loadResult{}, false
 	}
-	s := shot{
-		cpu:  medianOf(shots, func(s shot) float64 { return s.cpu }),
-		qps:  medianOf(shots, func(s shot) float64 { return s.qps }),
-		busy: medianOf(shots, func(s shot) float64 { return s.busy }),
+	s := loadResult{
+		cpu:  medianOf(shots, func(s loadResult) float64 { return s.cpu }),
+		qps:  medianOf(shots, func(s loadResult) float64 { return s.qps }),
+		busy: medianOf(shots, func(s loadResult) float64 { return s.busy }),
 	}
 	for _, one := range shots {
 		s.lost += one.lost
@@ -77,22 +77,22 @@ func middle(shots []shot) (shot, bool) {
 	return s, true
 }
 
-// launch is the medians of the starts, and false where there were none; the peak is the highest.
-func (r *result) launch() (launch, bool) {
-	if len(r.launches) == 0 {
-		return launch{}, false
+// medianStart is the medians of the starts, and false where there were none; the peak is the highest.
+func (r *result) medianStart() (startResult, bool) {
+	if len(r.starts) == 0 {
+		return startResult{}, false
 	}
-	span := func(of func(launch) time.Duration) time.Duration {
-		return time.Duration(medianOf(r.launches, func(l launch) float64 { return float64(of(l)) }))
+	span := func(of func(startResult) time.Duration) time.Duration {
+		return time.Duration(medianOf(r.starts, func(l startResult) float64 { return float64(of(l)) }))
 	}
-	l := launch{
-		first:  span(func(l launch) time.Duration { return l.first }),
-		last:   span(func(l launch) time.Duration { return l.last }),
-		ready:  span(func(l launch) time.Duration { return l.ready }),
-		rest:   medianOf(r.launches, func(l launch) float64 { return l.rest }),
-		loaded: medianOf(r.launches, func(l launch) float64 { return l.loaded }),
+	l := startResult{
+		first:  span(func(l startResult) time.Duration { return l.first }),
+		last:   span(func(l startResult) time.Duration { return l.last }),
+		ready:  span(func(l startResult) time.Duration { return l.ready }),
+		rest:   medianOf(r.starts, func(l startResult) float64 { return l.rest }),
+		loaded: medianOf(r.starts, func(l startResult) float64 { return l.loaded }),
 	}
-	for _, one := range r.launches {
+	for _, one := range r.starts {
 		l.peak = max(l.peak, one.peak)
 	}
 	return l, true
@@ -101,7 +101,7 @@ func (r *result) launch() (launch, bool) {
 // answered is how long after the first byte of the objects the slowest start was ready.
 func (r *result) answered() time.Duration {
 	var worst time.Duration
-	for _, l := range r.launches {
+	for _, l := range r.starts {
 		worst = max(worst, l.ready-l.first)
 	}
 	return worst
@@ -122,7 +122,7 @@ func medianOf[T any](items []T, of func(T) float64) float64 {
 func (r *report) others() (mid, worst float64) {
 	all := slices.Clone(r.floor)
 	for _, row := range r.results {
-		for _, shots := range row.shots {
+		for _, shots := range row.loads {
 			all = append(all, shots...)
 		}
 	}
@@ -132,7 +132,7 @@ func (r *report) others() (mid, worst float64) {
 	for _, s := range all {
 		worst = max(worst, s.others)
 	}
-	return medianOf(all, func(s shot) float64 { return s.others }), worst
+	return medianOf(all, func(s loadResult) float64 { return s.others }), worst
 }
 
 // describeMachine is one line; a fact that the system does not tell is "unknown".

@@ -82,15 +82,15 @@ func TestQuantile(t *testing.T) {
 
 // sampleReport has a row of every kind: measured, without events, not started.
 func sampleReport() report {
-	shots := func(cpu float64) map[string][]shot {
-		all := map[string][]shot{}
+	shots := func(cpu float64) map[string][]loadResult {
+		all := map[string][]loadResult{}
 		for i, l := range loads() {
-			all[l.name] = []shot{{cpu: cpu + float64(i), qps: 100_000, asked: 1000}}
+			all[l.name] = []loadResult{{cpu: cpu + float64(i), qps: 100_000, asked: 1000}}
 		}
 		return all
 	}
-	start := launch{first: 30 * ms, last: 600 * ms, ready: 700 * ms, peak: 90, rest: 60, loaded: 62}
-	slower := launch{first: 40 * ms, last: 700 * ms, ready: 900 * ms, peak: 95, rest: 61, loaded: 64}
+	start := startResult{first: 30 * ms, last: 600 * ms, ready: 700 * ms, peak: 90, rest: 60, loaded: 62}
+	slower := startResult{first: 40 * ms, last: 700 * ms, ready: 900 * ms, peak: 95, rest: 61, loaded: 64}
 	late := events{}
 	for i := range 200 {
 		late.latencies = append(late.latencies, time.Duration(i)*ms/4)
@@ -98,14 +98,14 @@ func sampleReport() report {
 	return report{
 		opts:    options{services: 11_000, seconds: 3, rounds: 2, events: 200, churn: time.Minute},
 		machine: "Test CPU, 2 CPUs", generator: "dnsperf 2.10.0",
-		floor: []shot{{cpu: 2, qps: 200_000, asked: 1000}},
+		floor: []loadResult{{cpu: 2, qps: 200_000, asked: 1000}},
 		results: []*result{
-			{name: "agent-headless", ours: true, launches: []launch{start, slower}, shots: shots(2.5), events: &late},
-			{name: "resolver-all", ours: true, launches: []launch{start}, shots: shots(2.6), events: &late},
-			{name: "coredns", launches: []launch{{first: 100 * ms, last: 2500 * ms, ready: 2600 * ms, peak: 300, rest: 225, loaded: 230}}, shots: shots(30)},
-			{name: "nobody", shots: map[string][]shot{}, notes: []string{"round 1: ended: no output"}},
+			{name: "agent-headless", ours: true, starts: []startResult{start, slower}, loads: shots(2.5), events: &late},
+			{name: "resolver-all", ours: true, starts: []startResult{start}, loads: shots(2.6), events: &late},
+			{name: "coredns", starts: []startResult{{first: 100 * ms, last: 2500 * ms, ready: 2600 * ms, peak: 300, rest: 225, loaded: 230}}, loads: shots(30)},
+			{name: "nobody", loads: map[string][]loadResult{}, notes: []string{"round 1: ended: no output"}},
 		},
-		bills: []*bill{
+		bills: []*clientCost{
 			{
 				name: "agent-headless", cpu: time.Second, mib: 70,
 				sync: kubetest.Traffic{ToClient: 20 << 20, ToServer: 9000}, churn: kubetest.Traffic{ToClient: 6 << 20, ToServer: 3000},
@@ -140,7 +140,7 @@ func TestSectionWarnsOfNoise(t *testing.T) {
 	for share, want := range map[float64]bool{0.05: false, 0.2: true} {
 		rep := sampleReport()
 		rep.results = nil
-		rep.floor = []shot{{cpu: 2, others: share}}
+		rep.floor = []loadResult{{cpu: 2, others: share}}
 		if got := strings.Contains(section(rep), "The machine was not quiet"); got != want {
 			t.Errorf("with %v for others: warned %t, want %t", share, got, want)
 		}
@@ -166,16 +166,16 @@ func TestJudge(t *testing.T) {
 		want   string
 	}{
 		{name: "64 MiB", budget: rest, want: met},
-		{name: "76 MiB after the loads", change: func(r *report) { ours(r).launches[0].loaded = 76 }, budget: rest, want: notMet},
-		{name: "a row without a start", change: func(r *report) { ours(r).launches = nil }, budget: rest, want: notMeasured},
+		{name: "76 MiB after the loads", change: func(r *report) { ours(r).starts[0].loaded = 76 }, budget: rest, want: notMet},
+		{name: "a row without a start", change: func(r *report) { ours(r).starts = nil }, budget: rest, want: notMeasured},
 		{name: "a peak of 95 MiB", budget: peak, want: met},
-		{name: "a peak of 151 MiB", change: func(r *report) { ours(r).launches[0].peak = 151 }, budget: peak, want: notMet},
+		{name: "a peak of 151 MiB", change: func(r *report) { ours(r).starts[0].peak = 151 }, budget: peak, want: notMet},
 		{name: "ready after 0.86 s", budget: ready, want: met},
-		{name: "ready after 1.01 s", change: func(r *report) { ours(r).launches[0].ready = 1040 * ms }, budget: ready, want: notMet},
+		{name: "ready after 1.01 s", change: func(r *report) { ours(r).starts[0].ready = 1040 * ms }, budget: ready, want: notMet},
 		{name: "an answer at 1.30 x floor", budget: address, want: met},
-		{name: "an answer at 1.36 x floor", change: func(r *report) { ours(r).shots[addressLoad][0].cpu = 2.72 }, budget: address, want: notMet},
+		{name: "an answer at 1.36 x floor", change: func(r *report) { ours(r).loads[addressLoad][0].cpu = 2.72 }, budget: address, want: notMet},
 		{name: "no floor", change: func(r *report) { r.floor = nil }, budget: address, want: notMeasured},
-		{name: "wrong answers", change: func(r *report) { ours(r).shots[addressLoad][0].wrong = 11 }, budget: address, want: notMeasured},
+		{name: "wrong answers", change: func(r *report) { ours(r).loads[addressLoad][0].wrong = 11 }, budget: address, want: notMeasured},
 		{name: "a denial at 1.80 x floor", budget: denial, want: notMet},
 		{name: "49 ms", budget: event, want: met},
 		{name: "101 ms", change: func(r *report) { ours(r).events = lates(200, 101*ms) }, budget: event, want: notMet},

@@ -107,7 +107,7 @@ func startTable(rep report) string {
 	header := []string{"server", "first byte", "last byte", "ready", "RSS MiB: peak until ready", "at rest", "after the loads"}
 	rows := make([][]string, 0, len(rep.results))
 	for _, r := range rep.results {
-		l, ok := r.launch()
+		l, ok := r.medianStart()
 		if !ok {
 			rows = append(rows, []string{r.name, notMeasured})
 			continue
@@ -131,14 +131,14 @@ func loadTable(rep report) string {
 	}
 	header = append(header, "lost", "wrong")
 	var rows [][]string
-	if f, ok := middle(rep.floor); ok {
+	if f, ok := medianStartOf(rep.floor); ok {
 		rows = append(rows, []string{"floor", cost(f)})
 	}
 	for _, r := range rep.results {
 		cells := []string{r.name}
 		var lost, wrong int64
 		for _, l := range all {
-			s, ok := r.shot(l.name)
+			s, ok := r.medians(l.name)
 			if !ok {
 				cells = append(cells, notMeasured)
 				continue
@@ -152,7 +152,7 @@ func loadTable(rep report) string {
 	return table(header, rows)
 }
 
-func cost(s shot) string { return fmt.Sprintf("%.2f (%s)", s.cpu, thousands(int(s.qps))) }
+func cost(s loadResult) string { return fmt.Sprintf("%.2f (%s)", s.cpu, thousands(int(s.qps))) }
 
 func eventTable(rep report) string {
 	header := []string{"server", "events", "p50", "p99", "max", "older", "wrong", "lost"}

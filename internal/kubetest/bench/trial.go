@@ -26,8 +26,8 @@ const (
 	firstObjects = 8 << 10
 )
 
-// A launch is one start of a server.
-type launch struct {
+// A startResult is one start of a server.
+type startResult struct {
 	first, last, ready time.Duration // since its start: the first and the last byte of the objects, and ready
 	traffic            kubetest.Traffic
 	peak, rest, loaded float64 // MiB: at most until ready, some seconds later, and after the loads
@@ -39,7 +39,7 @@ func (b *bench) trial(ctx context.Context, round int, c contender) {
 	row := b.report.row(c)
 	if err := b.measureOne(ctx, round, c, row); err != nil {
 		row.note(round, err)
-		say(b.progress, "round %d %-18s %v\n", round+1, c.name, err)
+		printf(b.progress, "round %d %-18s %v\n", round+1, c.name, err)
 	}
 }
 
@@ -49,7 +49,7 @@ func (b *bench) measureOne(ctx context.Context, round int, c contender, row *res
 		return err
 	}
 	defer proxy.Close()
-	at, err := b.site(ctx, c, proxy)
+	at, err := b.newInstance(ctx, c, proxy)
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (b *bench) measureOne(ctx context.Context, round int, c contender, row *res
 	if err != nil {
 		return err
 	}
-	if err := b.shootAll(ctx, round, p, row, at.port); err != nil {
+	if err := b.runLoads(ctx, round, p, row, at.port); err != nil {
 		return err
 	}
 	m, err := memoryOf(p.pid())
@@ -70,8 +70,8 @@ func (b *bench) measureOne(ctx context.Context, round int, c contender, row *res
 		return err
 	}
 	l.loaded = m.now
-	row.launches = append(row.launches, l)
-	say(b.progress, "round %d %-18s first byte %s, last %s, ready %s, %d KiB; peak %.0f MiB, at rest %.0f, after loads %.0f\n", round+1, c.name,
+	row.starts = append(row.starts, l)
+	printf(b.progress, "round %d %-18s first byte %s, last %s, ready %s, %d KiB; peak %.0f MiB, at rest %.0f, after loads %.0f\n", round+1, c.name,
 		l.first.Round(time.Millisecond), l.last.Round(time.Millisecond), l.ready.Round(time.Millisecond), l.traffic.ToClient>>10, l.peak, l.rest, l.loaded)
 	if round == 0 && b.opts.events > 0 {
 		return b.measureEvents(ctx, row, at.port)
@@ -79,20 +79,20 @@ func (b *bench) measureOne(ctx context.Context, round int, c contender, row *res
 	return nil
 }
 
-// shootAll runs every load.
-func (b *bench) shootAll(ctx context.Context, round int, p *process, row *result, port int) error {
+// runLoads runs every load.
+func (b *bench) runLoads(ctx context.Context, round int, p *process, row *result, port int) error {
 	for _, l := range loads() {
-		s, err := b.shoot(ctx, p, l, port)
+		s, err := b.runLoad(ctx, p, l, port)
 		if err := errors.Join(ctx.Err(), p.ended()); err != nil {
 			return fmt.Errorf("load %s: %w", l.name, err)
 		}
 		if err != nil {
 			row.note(round, fmt.Errorf("load %s: %w", l.name, err))
-			say(b.progress, "round %d %-18s %v\n", round+1, row.name, err)
+			printf(b.progress, "round %d %-18s %v\n", round+1, row.name, err)
 			continue
 		}
-		row.shots[l.name] = append(row.shots[l.name], s)
-		say(b.progress, "round %d %-18s %-12s %8.0f q/s %7.2f us CPU/query  core %3.0f %%  lost %d  wrong %d\n",
+		row.loads[l.name] = append(row.loads[l.name], s)
+		printf(b.progress, "round %d %-18s %-12s %8.0f q/s %7.2f us CPU/query  core %3.0f %%  lost %d  wrong %d\n",
 			round+1, row.name, l.name, s.qps, s.cpu, 100*s.busy, s.lost, s.wrong)
 	}
 	return nil
@@ -100,7 +100,7 @@ func (b *bench) shootAll(ctx context.Context, round int, p *process, row *result
 
 // awaitReady waits until the server says that it is ready and knows the zone, and some time more for its memory to
 // settle.
-func (b *bench) awaitReady(ctx context.Context, p *process, c contender, at site, proxy *kubetest.Proxy) (launch, error) {
+func (b *bench) awaitReady(ctx context.Context, p *process, c contender, at instance, proxy *kubetest.Proxy) (startResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	trace := follow(p.started, proxy)
@@ -108,16 +108,16 @@ func (b *bench) awaitReady(ctx context.Context, p *process, c contender, at site
 	ready := time.Since(p.started)
 	first, last := trace.stop()
 	if err != nil {
-		return launch{}, err
+		return startResult{}, err
 	}
-	l := launch{first: first, last: last, ready: ready, traffic: proxy.Traffic()}
+	l := startResult{first: first, last: last, ready: ready, traffic: proxy.Traffic()}
 	m, err := memoryOf(p.pid())
 	if err != nil {
-		return launch{}, err
+		return startResult{}, err
 	}
 	l.peak = m.peak
 	if err := pause(ctx, settleTime); err != nil {
-		return launch{}, err
+		return startResult{}, err
 	}
 	m, err = memoryOf(p.pid())
 	l.peak, l.rest = max(l.peak, m.peak), m.now
@@ -135,14 +135,14 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // untilReady polls.
-func (b *bench) untilReady(ctx context.Context, p *process, c contender, at site) error {
+func (b *bench) untilReady(ctx context.Context, p *process, c contender, at instance) error {
 	url := "http://" + loopback + ":" + strconv.Itoa(at.admin) + c.ready
 	ticker := time.NewTicker(readyPoll)
 	defer ticker.Stop()
 	for {
 		why := says200(ctx, url)
 		if why == nil {
-			why = b.knowsZone(ctx, at.port)
+			why = b.servesZone(ctx, at.port)
 		}
 		if why == nil {
 			return nil
@@ -151,7 +151,7 @@ func (b *bench) untilReady(ctx context.Context, p *process, c contender, at site
 		case <-p.done:
 			return p.ended()
 		case <-ctx.Done():
-			return fmt.Errorf("not ready: %w: %s", why, p.lastWords())
+			return fmt.Errorf("not ready: %w: %s", why, p.lastOutputLine())
 		case <-ticker.C:
 		}
 	}
@@ -175,8 +175,8 @@ func says200(ctx context.Context, url string) error {
 	return nil
 }
 
-// knowsZone asks for a headless set, and for a name that is denied only by who knows that everything is known.
-func (b *bench) knowsZone(ctx context.Context, port int) error {
+// servesZone asks for a headless set, and for a name that is denied only by who knows that everything is known.
+func (b *bench) servesZone(ctx context.Context, port int) error {
 	s := b.services(true)[0]
 	for _, q := range []struct {
 		name  string
@@ -263,11 +263,11 @@ func (b *bench) measureFloor(ctx context.Context, path string) error {
 	if err := pause(ctx, 200*time.Millisecond); err != nil { // until it listens
 		return err
 	}
-	s, err := b.shoot(ctx, p, loads()[0], port)
+	s, err := b.runLoad(ctx, p, loads()[0], port)
 	if err := errors.Join(err, ctx.Err(), p.ended()); err != nil {
 		return fmt.Errorf("measuring the floor: %w", err)
 	}
 	b.report.floor = append(b.report.floor, s)
-	say(b.progress, "floor %.0f q/s %.2f us CPU/query\n", s.qps, s.cpu)
+	printf(b.progress, "floor %.0f q/s %.2f us CPU/query\n", s.qps, s.cpu)
 	return nil
 }

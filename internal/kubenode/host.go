@@ -23,8 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Machine has namespaces of its own for network, mounts and processes.
-type Machine struct {
+// A Host has namespaces of its own for network, mounts and processes.
+type Host struct {
 	Name  string
 	Addr  netip.Addr // its own in the cluster's network
 	Addr6 netip.Addr // the zero value: the cluster has one family
@@ -36,9 +36,9 @@ type Machine struct {
 	services []string
 }
 
-// newMachine starts a machine without links.
-func newMachine(ctx context.Context, name, logs string) (*Machine, error) {
-	m := &Machine{Name: name, logs: logs, done: make(chan struct{}), network: netns.None()}
+// newHost starts a machine without links.
+func newHost(ctx context.Context, name, logs string) (*Host, error) {
+	m := &Host{Name: name, logs: logs, done: make(chan struct{}), network: netns.None()}
 	ready, told, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("making a pipe: %w", err)
@@ -73,7 +73,7 @@ func newMachine(ctx context.Context, name, logs string) (*Machine, error) {
 
 // launch starts the machine's first process from a thread that lives as long as it does: the kernel kills it when the
 // thread ends.
-func (m *Machine) launch() error {
+func (m *Host) launch() error {
 	started := make(chan error)
 	go func() { // joined by Close
 		runtime.LockOSThread()
@@ -89,7 +89,7 @@ func (m *Machine) launch() error {
 }
 
 // Close ends all processes of the machine and takes its mounts and links away.
-func (m *Machine) Close() {
+func (m *Host) Close() {
 	_ = m.cmd.Process.Kill() // it may have ended
 	<-m.done
 	if m.network.IsOpen() {
@@ -98,12 +98,12 @@ func (m *Machine) Close() {
 }
 
 // Path is where the test finds a file of the machine.
-func (m *Machine) Path(path string) string {
+func (m *Host) Path(path string) string {
 	return fmt.Sprintf("/proc/%d/root%s", m.cmd.Process.Pid, path)
 }
 
 // Write writes a file of the machine and makes its folder.
-func (m *Machine) Write(path, text string) error {
+func (m *Host) Write(path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(m.Path(path)), 0o755); err != nil {
 		return fmt.Errorf("%s: making a folder: %w", m.Name, err)
 	}
@@ -114,7 +114,7 @@ func (m *Machine) Write(path, text string) error {
 }
 
 // Link puts a program on the machine's PATH under a name, unless the name is there.
-func (m *Machine) Link(name, program string) error {
+func (m *Host) Link(name, program string) error {
 	err := os.Symlink(program, m.Path(filepath.Join(binFolder, name)))
 	if err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("%s: linking %s: %w", m.Name, name, err)
@@ -123,28 +123,28 @@ func (m *Machine) Link(name, program string) error {
 }
 
 // Start runs a program as a service of the machine, until it is stopped or the machine ends.
-func (m *Machine) Start(ctx context.Context, service string, argv ...string) error {
+func (m *Host) Start(ctx context.Context, service string, argv ...string) error {
 	m.services = append(m.services, service)
-	return m.ask(ctx, request{Do: "start", Name: service, Argv: argv, Log: m.log(service)})
+	return m.request(ctx, request{Do: "start", Name: service, Argv: argv, Log: m.log(service)})
 }
 
 // Stop asks a service to end and waits until it has.
-func (m *Machine) Stop(ctx context.Context, service string) error {
-	return m.ask(ctx, request{Do: "stop", Name: service})
+func (m *Host) Stop(ctx context.Context, service string) error {
+	return m.request(ctx, request{Do: "stop", Name: service})
 }
 
 // Kill ends a service at once.
-func (m *Machine) Kill(ctx context.Context, service string) error {
-	return m.ask(ctx, request{Do: "kill", Name: service})
+func (m *Host) Kill(ctx context.Context, service string) error {
+	return m.request(ctx, request{Do: "kill", Name: service})
 }
 
 // Restart stops a service and starts it as before.
-func (m *Machine) Restart(ctx context.Context, service string) error {
-	return m.ask(ctx, request{Do: "restart", Name: service})
+func (m *Host) Restart(ctx context.Context, service string) error {
+	return m.request(ctx, request{Do: "restart", Name: service})
 }
 
-func (m *Machine) ask(ctx context.Context, r request) error {
-	if err := ask(ctx, m.Path(requestSocket), r); err != nil {
+func (m *Host) request(ctx context.Context, r request) error {
+	if err := sendRequest(ctx, m.Path(requestSocket), r); err != nil {
 		return fmt.Errorf("%s: %w", m.Name, err)
 	}
 	return nil
@@ -152,7 +152,7 @@ func (m *Machine) ask(ctx context.Context, r request) error {
 
 // Command is a program in the machine's namespaces, with PATH as its services have it and the given variables. It
 // ends with the machine at the latest.
-func (m *Machine) Command(ctx context.Context, env []string, argv ...string) *exec.Cmd {
+func (m *Host) Command(ctx context.Context, env []string, argv ...string) *exec.Cmd {
 	args := slices.Concat([]string{
 		fmt.Sprintf("--target=%d", m.cmd.Process.Pid), "--net", "--mount", "--pid", "--uts", "--ipc",
 		"--", "/usr/bin/env", "--chdir=" + workingDirectory(), "PATH=" + nodePath,
@@ -173,7 +173,7 @@ func workingDirectory() string {
 }
 
 // Output runs a program on the machine and returns what it wrote, standard error included.
-func (m *Machine) Output(ctx context.Context, argv ...string) (string, error) {
+func (m *Host) Output(ctx context.Context, argv ...string) (string, error) {
 	out, err := m.Command(ctx, nil, argv...).CombinedOutput()
 	if err != nil {
 		return string(out), fmt.Errorf("%s: running %s: %w: %s", m.Name, strings.Join(argv, " "), err, out)
@@ -183,7 +183,7 @@ func (m *Machine) Output(ctx context.Context, argv ...string) (string, error) {
 
 // Do calls fn in the machine's network, on the calling goroutine, which keeps its thread meanwhile. Sockets that fn opens
 // belong to the machine for good. Goroutines that fn starts do not run there.
-func (m *Machine) Do(fn func() error) error {
+func (m *Host) Do(fn func() error) error {
 	runtime.LockOSThread()
 	was, err := netns.Get()
 	if err != nil {
@@ -204,7 +204,7 @@ func (m *Machine) Do(fn func() error) error {
 }
 
 // Dial connects from the machine. The address is a literal one: IP:port.
-func (m *Machine) Dial(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+func (m *Host) Dial(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 	if _, err := netip.ParseAddrPort(addr); err != nil {
 		return nil, err // a name would be looked up, and dialled, on other threads
 	}
@@ -216,12 +216,12 @@ func (m *Machine) Dial(ctx context.Context, network, addr string) (conn net.Conn
 	return conn, err
 }
 
-func (m *Machine) log(service string) string {
+func (m *Host) log(service string) string {
 	return filepath.Join(m.logs, m.Name+"-"+service+".log")
 }
 
 // tail is the end of what a service wrote.
-func (m *Machine) tail(service string) string {
+func (m *Host) tail(service string) string {
 	const most = 6 << 10
 	f, err := os.Open(m.log(service))
 	if err != nil {

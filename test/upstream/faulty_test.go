@@ -17,8 +17,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-// An oddity is a server that is not as it should be: one of the first three.
-type oddity struct {
+// An faultyServer is a server that is not as it should be: one of the first three.
+type faultyServer struct {
 	name   string
 	script upstreamtest.Script
 	start  func(t *testing.T) (addr string)
@@ -26,11 +26,11 @@ type oddity struct {
 	tcp    bool // it is asked over TCP only
 	alone  bool // it serves all the same when there is no other
 
-	lag time.Duration // that clients may have to bear with while it is asked first; 0: next to none
+	maxDelay time.Duration // that clients may have to bear with while it is asked first; 0: next to none
 }
 
 // serve starts the server and tells what an agent calls it.
-func (o *oddity) serve(t *testing.T) (to string) {
+func (o *faultyServer) serve(t *testing.T) (to string) {
 	t.Helper()
 	addr := o.addr
 	switch {
@@ -51,12 +51,12 @@ func withoutEDNS(a upstreamtest.Action) upstreamtest.Script {
 		if q.EDNS {
 			return a
 		}
-		return good(q)
+		return answerAddrInName(q)
 	}
 }
 
-// cutAll is a script for UDP that cuts every answer.
-func cutAll(upstreamtest.Query) upstreamtest.Action { return upstreamtest.Action{Truncate: true} }
+// truncateAll is a script for UDP that cuts every answer.
+func truncateAll(upstreamtest.Query) upstreamtest.Action { return upstreamtest.Action{Truncate: true} }
 
 // garbage is a message of random octets, with the ID of the query.
 func garbage(q []byte) []byte {
@@ -67,24 +67,24 @@ func garbage(q []byte) []byte {
 	return append(append([]byte(nil), q[:2]...), b...)
 }
 
-func oddities() []oddity {
+func faultyServers() []faultyServer {
 	const nobody = "127.0.0.1:9"
 	always := upstreamtest.Always
-	return []oddity{
+	return []faultyServer{
 		{name: "FORMERR to EDNS", alone: true, script: withoutEDNS(upstreamtest.Action{Rcode: dns.RcodeFormatError, NoEDNS: true})},
 		{name: "NOTIMP to EDNS", alone: true, script: withoutEDNS(upstreamtest.Action{Rcode: dns.RcodeNotImplemented, NoEDNS: true})},
 		{name: "EDNS dropped", script: withoutEDNS(upstreamtest.Action{Drop: true})},
-		{name: "answers cut", alone: true, script: upstreamtest.By(cutAll, good)},
-		{name: "answers cut, TCP reset", script: upstreamtest.By(cutAll, always(upstreamtest.Action{Reset: true}))},
-		{name: "answers cut, TCP refused", start: cutOnly},
+		{name: "answers cut", alone: true, script: upstreamtest.By(truncateAll, answerAddrInName)},
+		{name: "answers cut, TCP reset", script: upstreamtest.By(truncateAll, always(upstreamtest.Action{Reset: true}))},
+		{name: "answers cut, TCP refused", start: truncateOnly},
 		{name: "REFUSED", script: always(upstreamtest.Action{Rcode: dns.RcodeRefused})},
 		{name: "SERVFAIL", script: always(upstreamtest.Action{Rcode: dns.RcodeServerFailure})},
 		{name: "garbage", script: always(upstreamtest.Action{Raw: []upstreamtest.Raw{garbage, garbage}})},
 		{name: "silent", script: always(upstreamtest.Action{Drop: true})},
 		{name: "nobody listens", addr: nobody},
 		{name: "letters not kept", alone: true, start: lowerCase},
-		{name: "slow, a fifth lost", lag: 400 * time.Millisecond, script: func(q upstreamtest.Query) upstreamtest.Action {
-			a := good(q)
+		{name: "slow, a fifth lost", maxDelay: 400 * time.Millisecond, script: func(q upstreamtest.Query) upstreamtest.Action {
+			a := answerAddrInName(q)
 			a.Delay, a.Drop = 300*time.Millisecond, rand.IntN(5) == 0
 			return a
 		}},
@@ -96,10 +96,10 @@ func oddities() []oddity {
 	}
 }
 
-// cutOnly cuts every answer, and takes no TCP connection.
-func cutOnly(t *testing.T) (addr string) {
+// truncateOnly cuts every answer, and takes no TCP connection.
+func truncateOnly(t *testing.T) (addr string) {
 	t.Helper()
-	return startFake(t, func(f *fake, q []byte, from netip.AddrPort) {
+	return startFakeServer(t, func(f *fakeServer, q []byte, from netip.AddrPort) {
 		r := append([]byte(nil), q[:endOfQuestion(q)]...)
 		r[2], r[3] = 0x82|q[2]&1, 0x80
 		clear(r[6:12])
@@ -110,7 +110,7 @@ func cutOnly(t *testing.T) (addr string) {
 // lowerCase gives each name the address that it spells, in small letters.
 func lowerCase(t *testing.T) (addr string) {
 	t.Helper()
-	return startFake(t, func(f *fake, q []byte, from netip.AddrPort) {
+	return startFakeServer(t, func(f *fakeServer, q []byte, from netip.AddrPort) {
 		for i := headerLen; i < endOfQuestion(q)-5; i++ {
 			if q[i] >= 'A' && q[i] <= 'Z' {
 				q[i] |= 0x20
@@ -128,7 +128,7 @@ func answerTo(q []byte) []byte {
 	if end == 0 {
 		return nil
 	}
-	a, ok := spelled(string(q[headerLen+1:headerLen+1+min(labelLen, end-headerLen-1)]) + ".")
+	a, ok := addrInName(string(q[headerLen+1:headerLen+1+min(labelLen, end-headerLen-1)]) + ".")
 	if !ok {
 		return nil
 	}
@@ -172,15 +172,15 @@ func listenTCP(t *testing.T) *net.TCPListener {
 	return ln
 }
 
-// TestOddUpstream has an odd upstream beside a good one, with the quickest asked first and with the odd one asked first, and
+// TestFaultyUpstream has an odd upstream beside a good one, with the quickest asked first and with the odd one asked first, and
 // by itself where it can serve.
-func TestOddUpstream(t *testing.T) {
+func TestFaultyUpstream(t *testing.T) {
 	t.Parallel()
-	for _, tt := range oddities() {
+	for _, tt := range faultyServers() {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			odd := tt.serve(t)
-			both := fmt.Sprintf("to: [%q, %q]", odd, upstreamtest.New(good).Listen(t).String())
+			both := fmt.Sprintf("to: [%q, %q]", odd, upstreamtest.New(answerAddrInName).Listen(t).String())
 			a := start(t, settings{rest: fmt.Sprintf("forward: [{zone: ., %[1]s}, {zone: order.test, %[1]s, policy: sequential}, {zone: alone.test, to: [%[2]q]}]\n",
 				both, odd)})
 			options := loadOptions{addr: a.settings.listen, dial: a.settings.dial, rate: 100, length: proctest.Takes(2*time.Second, 10*time.Second), suffix: "fastest.test"}
@@ -189,10 +189,10 @@ func TestOddUpstream(t *testing.T) {
 			ordered := startLoad(t, options)
 			fastest.finish()
 			ordered.finish()
-			judgeOdd(t, "the quickest first", fastest, 0)
-			judgeOdd(t, "the odd one first", ordered, tt.lag)
+			checkFaulty(t, "the quickest first", fastest, 0)
+			checkFaulty(t, "the odd one first", ordered, tt.maxDelay)
 			if tt.alone {
-				a.askAlone(t)
+				a.expectAnswersAlone(t)
 			}
 			if t.Failed() {
 				t.Logf("/status: %+v", a.status(t).Upstreams)
@@ -201,22 +201,22 @@ func TestOddUpstream(t *testing.T) {
 	}
 }
 
-// judgeOdd expects that the odd upstream cost nobody an answer, and few any time once it was known.
-func judgeOdd(t *testing.T, order string, l *load, lag time.Duration) {
+// checkFaulty expects that the odd upstream cost nobody an answer, and few any time once it was known.
+func checkFaulty(t *testing.T, order string, l *load, lag time.Duration) {
 	t.Helper()
 	all, then := l.all(), l.between(l.began.Add(l.length/2), time.Now())
-	proctest.Figure(t, "%s: %s; of the second half: p99 %s", order, all, ms(then.at(990)))
-	if all.by[itself()] != all.asked {
+	proctest.Figure(t, "%s: %s; of the second half: p99 %s", order, all, ms(then.quantile(990)))
+	if all.by[ownAddr()] != all.asked {
 		t.Errorf("%s: %s, addresses %v, want the right one for each", order, all, all.by)
 	}
 	// Nobody waits for one that is of no use, but for the few who find out whether it still is none.
-	if all.at(1000) > 4*time.Second || then.at(proctest.Takes(500, 950)) > max(lag, 100*time.Millisecond) {
+	if all.quantile(1000) > 4*time.Second || then.quantile(proctest.Takes(500, 950)) > max(lag, 100*time.Millisecond) {
 		t.Errorf("%s: %s; of the second half: %s", order, all, then)
 	}
 }
 
-// askAlone asks for names that only the odd upstream has. The first may be lost while it is found out what is odd.
-func (a *agent) askAlone(t *testing.T) {
+// expectAnswersAlone asks for names that only the odd upstream has. The first may be lost while it is found out what is odd.
+func (a *agent) expectAnswersAlone(t *testing.T) {
 	t.Helper()
 	const asked, lost = 20, 3
 	failed := 0

@@ -13,29 +13,29 @@ import (
 	"github.com/miekg/dns"
 )
 
-// clientPatience is how long a client waits before it counts a query as lost.
-const clientPatience = 5 * time.Second
+// clientTimeout is how long a client waits before it counts a query as lost.
+const clientTimeout = 5 * time.Second
 
 // exchange asks over UDP, once.
 func exchange(addr netip.AddrPort, name string, qtype uint16) (*dns.Msg, error) {
 	q := new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype)
 	q.SetEdns0(1232, false)
-	m, _, err := (&dns.Client{Timeout: clientPatience}).Exchange(q, addr.String())
+	m, _, err := (&dns.Client{Timeout: clientTimeout}).Exchange(q, addr.String())
 	return m, err
 }
 
-// says asks over UDP and puts the answer in words.
-func says(addr netip.AddrPort, name string, qtype uint16) string {
+// answerText asks over UDP and puts the answer in words.
+func answerText(addr netip.AddrPort, name string, qtype uint16) string {
 	m, err := exchange(addr, name, qtype)
 	if err != nil {
 		return "lost: " + err.Error()
 	}
-	return inWords(m)
+	return messageText(m)
 }
 
-// inWords gives the response code, the sorted data of the answer section, and the Extended DNS Error: for example
+// messageText gives the response code, the sorted data of the answer section, and the Extended DNS Error: for example
 // "NOERROR 10.0.0.1 10.0.0.2 ede=3".
-func inWords(m *dns.Msg) string {
+func messageText(m *dns.Msg) string {
 	words := []string{dns.RcodeToString[m.Rcode]}
 	var data []string
 	for _, rr := range m.Answer {
@@ -53,8 +53,8 @@ func inWords(m *dns.Msg) string {
 	return strings.Join(words, " ")
 }
 
-// pastTime is the same answer past its time, in words (RFC 8914 sections 4.4 and 4.20).
-func pastTime(said string) string {
+// staleText is the same answer past its time, in words (RFC 8914 sections 4.4 and 4.20).
+func staleText(said string) string {
 	if said == dns.RcodeToString[dns.RcodeNameError] {
 		return said + " ede=19"
 	}
@@ -63,5 +63,5 @@ func pastTime(said string) string {
 
 // dialerFrom connects from this address over TCP.
 func dialerFrom(client string) *net.Dialer {
-	return &net.Dialer{Timeout: clientPatience, LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}
+	return &net.Dialer{Timeout: clientTimeout, LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}
 }

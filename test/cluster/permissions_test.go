@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // grant gives the account a cluster role of that name, or changes what is in it.
@@ -30,18 +31,18 @@ func rule(group string, resources ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{"list", "watch"}}
 }
 
-// testRights has an agent that may read services only, and then grants the rest as docs/cluster.md lists it.
-func testRights(t *testing.T, c *kubetest.Cluster) {
+// testPermissions has an agent that may read services only, and then grants the rest as docs/cluster.md lists it.
+func testPermissions(t *testing.T, c *kubetest.Cluster) {
 	t.Helper()
 	grant(t, c, rule("", "services"))
 	n := startReady(t, settings{cluster: local(kubeconfig(c.Kubeconfig(account)))})
 	n.expect(t,
-		saying{webName, dns.TypeA, "NOERROR 10.96.1.1"},
-		saying{webName, dns.TypeAAAA, "NOERROR"},
-		saying{webReverse, dns.TypePTR, "NOERROR " + webName},
-		saying{absentName, dns.TypeA, "NXDOMAIN"},
-		saying{setName, dns.TypeA, "SERVFAIL ede=14"},
-		saying{"nobody.svc.cluster.local.", dns.TypeA, "SERVFAIL ede=14"},
+		expectedAnswer{webName, dns.TypeA, "NOERROR 10.96.1.1"},
+		expectedAnswer{webName, dns.TypeAAAA, "NOERROR"},
+		expectedAnswer{webReverse, dns.TypePTR, "NOERROR " + webName},
+		expectedAnswer{absentName, dns.TypeA, "NXDOMAIN"},
+		expectedAnswer{setName, dns.TypeA, "SERVFAIL ede=14"},
+		expectedAnswer{"nobody.svc.cluster.local.", dns.TypeA, "SERVFAIL ede=14"},
 	)
 	s := n.status(t)
 	for kind, resource := range map[string]string{"endpointslice": "endpointslices", "namespace": "namespaces"} {
@@ -51,7 +52,7 @@ func testRights(t *testing.T, c *kubetest.Cluster) {
 		if !namesProblem(s, kind, resource) {
 			t.Errorf("/status names no problem with %s: %+v", kind, s.Problems)
 		}
-		await(t, "the log says that "+resource+" are forbidden", func() bool {
+		proctest.Eventually(t, limit, "the log says that "+resource+" are forbidden", func() bool {
 			log := n.Stderr.String()
 			return strings.Contains(log, "reason=forbidden") && strings.Contains(log, "resource="+resource)
 		})
@@ -60,8 +61,8 @@ func testRights(t *testing.T, c *kubetest.Cluster) {
 		t.Errorf("/status says of services %+v, want them in sync", k)
 	}
 	grant(t, c, rule("", "services", "namespaces"), rule("discovery.k8s.io", "endpointslices"))
-	n.awaitSays(t, setName, "NOERROR 10.1.2.1 10.1.2.2")
-	n.awaitSays(t, "nobody.svc.cluster.local.", "NXDOMAIN")
+	n.awaitAnswer(t, setName, "NOERROR 10.1.2.1 10.1.2.2")
+	n.awaitAnswer(t, "nobody.svc.cluster.local.", "NXDOMAIN")
 	if s := n.status(t); len(s.Problems) > 0 {
 		t.Errorf("/status after the grant: %+v, want no problems", s.Problems)
 	}

@@ -11,12 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// TestHistorySetBack puts another cluster in the place of the first, one that has seen fewer changes: so it looks when the
+// TestStoreRestored puts another cluster in the place of the first, one that has seen fewer changes: so it looks when the
 // store was restored from a backup. The new server knows nothing of the versions that the agent asks to go on from, and
 // does not always say so.
-func TestHistorySetBack(t *testing.T) {
+func TestStoreRestored(t *testing.T) {
 	t.Parallel()
 	before := kubetest.Start(t, kubetest.Options{Programs: programs})
 	openShop(t, before)
@@ -37,22 +38,22 @@ func TestHistorySetBack(t *testing.T) {
 	const restored = "restored.shop.svc.cluster.local."
 	for _, n := range []*node{alone, backed} {
 		n.expectSteady(t)
-		n.expect(t, saying{"later-499.shop.svc.cluster.local.", dns.TypeA, "NOERROR 10.98.1.250"}, saying{restored, dns.TypeA, "NXDOMAIN"})
+		n.expect(t, expectedAnswer{"later-499.shop.svc.cluster.local.", dns.TypeA, "NOERROR 10.98.1.250"}, expectedAnswer{restored, dns.TypeA, "NXDOMAIN"})
 	}
 	g.refuse()
-	g.lead(t, after)
+	g.forwardTo(t, after)
 	g.accept()
 	changed := time.Now()
 	backed.awaitNot(t, restored, "NXDOMAIN")
-	if took := time.Since(changed); took > staleAfter+slack {
+	if took := time.Since(changed); took > staleAfter+loadMargin {
 		t.Errorf("a service was denied for %s, want not for longer than %s", took, staleAfter)
 	}
 	for _, n := range []*node{alone, backed} {
-		n.awaitSays(t, restored, "NOERROR 10.96.5.1")
-		n.awaitSays(t, "old.shop.svc.cluster.local.", "NXDOMAIN")
-		n.awaitSays(t, "later-499.shop.svc.cluster.local.", "NXDOMAIN")
-		n.awaitSays(t, setName, "NOERROR 10.1.2.9")
-		n.expect(t, saying{webName, dns.TypeA, "NOERROR 10.96.1.1"})
+		n.awaitAnswer(t, restored, "NOERROR 10.96.5.1")
+		n.awaitAnswer(t, "old.shop.svc.cluster.local.", "NXDOMAIN")
+		n.awaitAnswer(t, "later-499.shop.svc.cluster.local.", "NXDOMAIN")
+		n.awaitAnswer(t, setName, "NOERROR 10.1.2.9")
+		n.expect(t, expectedAnswer{webName, dns.TypeA, "NOERROR 10.96.1.1"})
 	}
 	took := time.Since(changed)
 	t.Logf("healed after %s", took)
@@ -61,12 +62,12 @@ func TestHistorySetBack(t *testing.T) {
 	}
 	deleteService(t, after, "restored")
 	for _, n := range []*node{alone, backed} {
-		n.awaitSays(t, restored, "NXDOMAIN")
+		n.awaitAnswer(t, restored, "NXDOMAIN")
 	}
 }
 
 // awaitNot asks for the IPv4 addresses until the answer is another.
 func (n *node) awaitNot(t *testing.T, name, unwanted string) {
 	t.Helper()
-	await(t, fmt.Sprintf("%s is no longer %q", name, unwanted), func() bool { return n.says(name, dns.TypeA) != unwanted })
+	proctest.Eventually(t, limit, fmt.Sprintf("%s is no longer %q", name, unwanted), func() bool { return n.answerText(name, dns.TypeA) != unwanted })
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 )
 
-// A way is how a pod's queries come to the agent.
-type way struct {
+// A accessPath is how a pod's queries come to the agent.
+type accessPath struct {
 	name    string
 	options options
 	tracked bool // the node tracks connections
 }
 
-// TestWay measures what the rules cost: one query after the other from a pod, each answered from the cache. The ways
+// TestAccessPathCost measures what the rules cost: one query after the other from a pod, each answered from the cache. The ways
 // take turns, and each one's best turn counts, so that what else the machine does matters little.
-func TestWay(t *testing.T) {
+func TestAccessPathCost(t *testing.T) {
 	t.Parallel()
-	ways := []way{
+	ways := []accessPath{
 		{name: "no rules, nothing tracked", options: options{unmanaged: true}},
 		{name: "no rules, tracked", options: options{unmanaged: true}, tracked: true},
 		{name: "link-local, nftables", tracked: true},
@@ -41,7 +41,7 @@ func TestWay(t *testing.T) {
 	}
 	for range turns {
 		for i := range ways {
-			one := pingPong(t, conns[i], length)
+			one := roundTripTime(t, conns[i], length)
 			if best[i] == 0 || one < best[i] {
 				best[i] = one
 			}
@@ -53,14 +53,14 @@ func TestWay(t *testing.T) {
 }
 
 // open starts an agent for the way and connects a pod to it.
-func (w way) open(t *testing.T) net.Conn {
+func (w accessPath) open(t *testing.T) net.Conn {
 	t.Helper()
-	b := newBed(t, w.options)
+	b := newHarness(t, w.options)
 	if w.tracked {
 		b.run(t, "nft", "add table inet test; add chain inet test c { type filter hook forward priority 0; }; add rule inet test c ct state new counter")
 	}
 	b.start(t)
-	conn, err := b.Pods[0].Dial(t.Context(), "udp", b.ask[0].String())
+	conn, err := b.Pods[0].Dial(t.Context(), "udp", b.dnsAddrs[0].String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,8 +68,8 @@ func (w way) open(t *testing.T) net.Conn {
 	return conn
 }
 
-// pingPong asks one query after the other and returns the time for one.
-func pingPong(t *testing.T, conn net.Conn, length time.Duration) time.Duration {
+// roundTripTime asks one query after the other and returns the time for one.
+func roundTripTime(t *testing.T, conn net.Conn, length time.Duration) time.Duration {
 	t.Helper()
 	query, err := new(dns.Msg).SetQuestion("way.test.", dns.TypeA).Pack()
 	if err != nil {

@@ -15,11 +15,11 @@ import (
 
 // damage is what somebody does to a node, and how soon it must be undone.
 type damage struct {
-	name   string
-	do     func()
-	whole  func() bool // it was undone
-	within time.Duration
-	astray bool // the addresses are gone for a moment
+	name       string
+	apply      func()
+	repaired   func() bool // it was undone
+	within     time.Duration
+	staleRoute bool // the addresses are gone for a moment
 }
 
 // TestDamage damages link and rules under load.
@@ -28,7 +28,7 @@ func TestDamage(t *testing.T) {
 	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t, options{backend: backend})
+			b := newHarness(t, options{backend: backend})
 			b.start(t)
 			for _, d := range append(b.linkDamages(t), b.ruleDamages(t)...) {
 				t.Run(d.name, func(t *testing.T) { b.damage(t, &d) })
@@ -37,7 +37,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-func (b *bed) linkDamages(t *testing.T) []damage {
+func (b *harness) linkDamages(t *testing.T) []damage {
 	t.Helper()
 	link, held := b.link(t), func() bool { return len(b.addresses(t)) == 2 }
 	const within = 200 * time.Millisecond
@@ -48,10 +48,10 @@ func (b *bed) linkDamages(t *testing.T) []damage {
 	return damages
 }
 
-func (b *bed) ruleDamages(t *testing.T) []damage {
+func (b *harness) ruleDamages(t *testing.T) []damage {
 	t.Helper()
-	shape := b.shape(t)
-	whole := func() bool { return b.shape(t) == shape }
+	shape := b.normalizedRules(t)
+	whole := func() bool { return b.normalizedRules(t) == shape }
 	const within = 2 * time.Second
 	flush := damage{"nft flush ruleset", func() { b.run(t, "nft", "flush", "ruleset") }, whole, within, false}
 	if b.backend == nftables {
@@ -65,7 +65,7 @@ func (b *bed) ruleDamages(t *testing.T) []damage {
 }
 
 // flush empties the built-in chains and the agent's.
-func (b *bed) flush(t *testing.T) {
+func (b *harness) flush(t *testing.T) {
 	t.Helper()
 	for _, program := range b.programs() {
 		for _, table := range []string{"raw", "nat", "filter"} {
@@ -75,29 +75,29 @@ func (b *bed) flush(t *testing.T) {
 }
 
 // damage does the damage under load and waits until it is undone.
-func (b *bed) damage(t *testing.T, d *damage) {
+func (b *harness) damage(t *testing.T, d *damage) {
 	t.Helper()
 	l := b.load(t)
-	l.first(t, byAgent, l.began, 5*time.Second)
+	l.awaitServer(t, byAgent, l.began, 5*time.Second)
 	began := time.Now()
-	d.do() // which may return when it was undone already
-	proctest.Eventually(t, 10*time.Second, d.name+" is undone", d.whole)
+	d.apply() // which may return when it was undone already
+	proctest.Eventually(t, 10*time.Second, d.name+" is undone", d.repaired)
 	healed := time.Since(began)
 	if healed > d.within {
 		t.Errorf("undone after %s, want %s", ms(healed), d.within)
 	}
 	again := time.Now()
-	l.astray = d.astray
-	l.first(t, byAgent, again, 5*time.Second)
+	l.staleRoute = d.staleRoute
+	l.awaitServer(t, byAgent, again, 5*time.Second)
 	time.Sleep(300 * time.Millisecond)
 	end := time.Now().Add(-200 * time.Millisecond)
 	reports := l.stop()
-	l.noneLost(t, reports, again.Add(200*time.Millisecond), end, "after "+d.name)
-	proctest.Figure(t, "%s, %s: undone after %s, %s, longest gap %s", d.name, b.backend, ms(healed), l.all(reports).Between(began, end), ms(l.longestGap(reports)))
+	l.expectNoneLost(t, reports, again.Add(200*time.Millisecond), end, "after "+d.name)
+	proctest.Figure(t, "%s, %s: undone after %s, %s, longest gap %s", d.name, b.backend, ms(healed), l.merge(reports).Between(began, end), ms(l.longestGap(reports)))
 }
 
 // addresses are those of the agent's that the node has.
-func (b *bed) addresses(t *testing.T) []netlink.Addr {
+func (b *harness) addresses(t *testing.T) []netlink.Addr {
 	t.Helper()
 	var held []netlink.Addr
 	if err := b.Node.Do(func() error {
@@ -118,7 +118,7 @@ func (b *bed) addresses(t *testing.T) []netlink.Addr {
 }
 
 // link is the name of the link that has the agent's addresses.
-func (b *bed) link(t *testing.T) (name string) {
+func (b *harness) link(t *testing.T) (name string) {
 	t.Helper()
 	held := b.addresses(t)
 	if len(held) != 2 || held[0].LinkIndex != held[1].LinkIndex {
@@ -136,7 +136,7 @@ func (b *bed) link(t *testing.T) (name string) {
 	return name
 }
 
-func (b *bed) deleteLink(t *testing.T, name string) {
+func (b *harness) deleteLink(t *testing.T, name string) {
 	t.Helper()
 	if err := b.Node.Do(func() error {
 		link, err := netlink.LinkByName(name)
@@ -149,7 +149,7 @@ func (b *bed) deleteLink(t *testing.T, name string) {
 	}
 }
 
-func (b *bed) deleteAddresses(t *testing.T) {
+func (b *harness) deleteAddresses(t *testing.T) {
 	t.Helper()
 	held := b.addresses(t)
 	if err := b.Node.Do(func() error {
@@ -168,8 +168,8 @@ func (b *bed) deleteAddresses(t *testing.T) {
 	}
 }
 
-// shape is the rules that are there, without counters, leases and what is not the agent's.
-func (b *bed) shape(t *testing.T) string {
+// normalizedRules is the rules that are there, without counters, leases and what is not the agent's.
+func (b *harness) normalizedRules(t *testing.T) string {
 	t.Helper()
 	if b.backend == nftables {
 		return regexp.MustCompile(`elements = \{[^}]*\}`).ReplaceAllString(b.rules(t), "")

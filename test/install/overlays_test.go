@@ -17,26 +17,26 @@ import (
 
 // TestOverlays applies those that the README leaves out, with kube-proxy in its other mode.
 func TestOverlays(t *testing.T) {
-	b := newBed(t, kubenode.Options{ProxyMode: "nftables"})
-	before := b.nodes(t)
+	b := newHarness(t, kubenode.Options{ProxyMode: "nftables"})
+	before := b.nodeStates(t)
 	for _, step := range []struct {
 		name string
 		step func(*testing.T)
 	}{
-		{"transparent", b.transparent},
+		{"transparent", b.testTransparent},
 		{"transparent leaves nothing", func(t *testing.T) {
 			t.Helper()
-			b.clean(t, before)
+			b.awaitClean(t, before)
 		}},
-		{"components", b.components},
-		{"helm", b.helm},
+		{"components", b.testComponents},
+		{"helm", b.testHelm},
 		{"helm leaves nothing", func(t *testing.T) {
 			t.Helper()
-			b.cleans(t, "daemonset/uninstall")
-			b.clean(t, before)
-			b.noFiles(t)
+			b.runCleanup(t, "daemonset/uninstall")
+			b.awaitClean(t, before)
+			b.expectNoFiles(t)
 		}},
-		{"central", b.central},
+		{"central", b.testCentral},
 	} {
 		if !t.Failed() {
 			t.Run(step.name, step.step)
@@ -44,21 +44,21 @@ func TestOverlays(t *testing.T) {
 	}
 }
 
-// central has the agents ask a Deployment of the same program for the cluster's names, and replaces its pods under load.
-func (b *bed) central(t *testing.T) {
+// testCentral has the agents ask a Deployment of the same program for the cluster's names, and replaces its pods under load.
+func (b *harness) testCentral(t *testing.T) {
 	t.Helper()
 	b.kubectl(t, "apply", "-k", repository+"/daemonset/overlays/central")
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "deployment/node-cache-resolver", "--timeout=2m")
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
-	b.agentsReady(t)
+	b.expectAgentsReady(t)
 	for _, n := range b.Nodes {
 		if err := n.SetDNS(t.Context(), netip.MustParseAddr("169.254.20.10")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	clients := b.clients(t, "central")
-	got := watch(t, clients, 2*time.Second, "by the central resolver")
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	clients := b.startClients(t, "central")
+	got := measure(t, clients, 2*time.Second, "by the central resolver")
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 
 	// The agents keep answers for 5 s, so that the resolvers are asked while they are replaced.
 	began := time.Now()
@@ -69,51 +69,51 @@ func (b *bed) central(t *testing.T) {
 	})
 	took := since(began)
 	time.Sleep(6 * time.Second)
-	got = take(t, clients)
+	got = takeCounts(t, clients)
 	proctest.Figure(t, "2 resolvers replaced in %s: %s", took, got)
-	wantNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
-	b.agentsReady(t)
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	b.expectAgentsReady(t)
 }
 
-// components has the agents follow the ConfigMap by the API in place of a folder, which takes no kubelet, follow a ConfigMap
+// testComponents has the agents follow the ConfigMap by the API in place of a folder, which takes no kubelet, follow a ConfigMap
 // of kube-dns that comes later, and be reached by Prometheus.
-func (b *bed) components(t *testing.T) {
+func (b *harness) testComponents(t *testing.T) {
 	t.Helper()
-	company := b.company(t)
+	company := b.startCompanyDNS(t)
 	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base",
 		"daemonset/components/config-map", "daemonset/components/kube-dns", "daemonset/components/metrics"))
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
-	b.agentsReady(t)
+	b.expectAgentsReady(t)
 	for _, n := range b.Nodes {
-		if status, text := b.do(t, http.MethodGet, "http://"+n.Addr.String()+":9253/metrics"); status != http.StatusOK || !strings.Contains(text, "nodecache_build_info{") {
+		if status, text := b.httpDo(t, http.MethodGet, "http://"+n.Addr.String()+":9253/metrics"); status != http.StatusOK || !strings.Contains(text, "nodecache_build_info{") {
 			t.Errorf("the metrics of %s from another machine: %d\n%s", n.Name, status, text)
 		}
-		if addr := b.asks(t, n, "early."+companyZone); addr != "" {
+		if addr := b.lookupFromNode(t, n, "early."+companyZone); addr != "" {
 			t.Errorf("%s knows %s before it is told of its server: %s", n.Name, companyZone, addr)
 		}
 	}
 	before := []int{b.generation(t, b.Nodes[0]), b.generation(t, b.Nodes[1])}
-	b.shell(t, "kubectl -n kube-system edit configmap node-cache", "KUBE_EDITOR=sed -i 's/size: 64Mi/size: 48Mi/'")
+	b.runShell(t, "kubectl -n kube-system edit configmap node-cache", "KUBE_EDITOR=sed -i 's/size: 64Mi/size: 48Mi/'")
 	took := b.eventually(t, "both agents have taken the change", func() bool {
 		return b.generation(t, b.Nodes[0]) > before[0] && b.generation(t, b.Nodes[1]) > before[1]
 	})
 	proctest.Figure(t, "both agents run with a change of the ConfigMap %s after kubectl edit", took.Round(time.Millisecond))
 
-	b.stubs(t, company)
+	b.applyStubDomains(t, company)
 	number := 0
 	took = b.eventually(t, "both agents know the stub domain", func() bool {
 		number++ // another name each time: what was denied is kept for some seconds
 		name := fmt.Sprintf("w%d.%s", number, companyZone)
-		return b.asks(t, b.Nodes[0], name) == companyAddr && b.asks(t, b.Nodes[1], name) == companyAddr
+		return b.lookupFromNode(t, b.Nodes[0], name) == companyAddr && b.lookupFromNode(t, b.Nodes[1], name) == companyAddr
 	})
 	proctest.Figure(t, "both agents answer for a stub domain %s after a ConfigMap of kube-dns is made", took.Round(time.Millisecond))
-	b.agentsReady(t)
+	b.expectAgentsReady(t)
 	b.kubectl(t, "delete", "-k", repository+"/daemonset/base", "--ignore-not-found")
-	b.gone(t)
+	b.awaitNoAgents(t)
 }
 
 // generation is the number of the configuration that the agent of a node runs with, asked as a program of the node does.
-func (b *bed) generation(t *testing.T, n *kubenode.Node) int {
+func (b *harness) generation(t *testing.T, n *kubenode.Node) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://169.254.20.10:9253/status", http.NoBody)
 	if err != nil {

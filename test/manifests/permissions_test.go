@@ -14,33 +14,33 @@ import (
 
 // What a service account may do, one line for each verb on a resource in a place.
 const (
-	localRights = `
+	localPermissions = `
 everywhere: list services
 everywhere: watch services
 everywhere: list namespaces
 everywhere: watch namespaces
 everywhere: list endpointslices.discovery.k8s.io
 everywhere: watch endpointslices.discovery.k8s.io`
-	nodeRight = `
+	nodePermission = `
 everywhere: get nodes`
-	eventRights = `
+	eventPermissions = `
 kube-system: create events
 kube-system: patch events`
-	centralRights = `
+	centralPermissions = `
 kube-system: list services node-cache-resolver
 kube-system: watch services node-cache-resolver
 kube-system: list endpointslices.discovery.k8s.io
 kube-system: watch endpointslices.discovery.k8s.io`
-	configMapRights = `
+	configMapPermissions = `
 kube-system: list configmaps node-cache
 kube-system: watch configmaps node-cache`
 )
 
-// TestRights lists the rights of each service account, by kustomize and by the chart. That they are enough is shown where
+// TestPermissions lists the rights of each service account, by kustomize and by the chart. That they are enough is shown where
 // agents run with them: test/install.
-func TestRights(t *testing.T) {
+func TestPermissions(t *testing.T) {
 	t.Parallel()
-	agent := localRights + nodeRight + eventRights
+	agent := localPermissions + nodePermission + eventPermissions
 	for _, tt := range []struct {
 		rendering string
 		want      map[string]string
@@ -53,12 +53,12 @@ func TestRights(t *testing.T) {
 		{"iptables", map[string]string{"node-cache": agent}},
 		{"kube-dns", map[string]string{"node-cache": agent}},
 		{"monitoring", map[string]string{"node-cache": agent}},
-		{"config-map", map[string]string{"node-cache": agent + configMapRights}},
+		{"config-map", map[string]string{"node-cache": agent + configMapPermissions}},
 		{"central", map[string]string{
-			"node-cache": nodeRight + centralRights + eventRights, "node-cache-resolver": localRights + eventRights,
+			"node-cache": nodePermission + centralPermissions + eventPermissions, "node-cache-resolver": localPermissions + eventPermissions,
 		}},
 		{"everything", map[string]string{
-			"node-cache": nodeRight + centralRights + eventRights + configMapRights, "node-cache-resolver": localRights + eventRights,
+			"node-cache": nodePermission + centralPermissions + eventPermissions + configMapPermissions, "node-cache-resolver": localPermissions + eventPermissions,
 		}},
 	} {
 		t.Run(tt.rendering, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestRights(t *testing.T) {
 				want[account] = sorted(strings.Split(strings.TrimSpace(lines), "\n"))
 			}
 			for _, text := range [][]byte{rendered(t, tt.rendering+byKustomize), rendered(t, tt.rendering+byHelm)} {
-				if diff := cmp.Diff(want, rights(t, text)); diff != "" {
+				if diff := cmp.Diff(want, permissions(t, text)); diff != "" {
 					t.Errorf("rights of service accounts (-want +got):\n%s", diff)
 				}
 			}
@@ -76,42 +76,42 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestRightsOfTheChart has what only the chart can be told.
-func TestRightsOfTheChart(t *testing.T) {
+// TestChartPermissions has what only the chart can be told.
+func TestChartPermissions(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, set, want string
 	}{
-		{"pods: verified", "config.agent.cluster.pods=verified", localRights + nodeRight + eventRights + "\neverywhere: list pods\neverywhere: watch pods"},
-		{"no zone", "config.agent.cluster.nodeZone=", localRights + eventRights},
+		{"pods: verified", "config.agent.cluster.pods=verified", localPermissions + nodePermission + eventPermissions + "\neverywhere: list pods\neverywhere: watch pods"},
+		{"no zone", "config.agent.cluster.nodeZone=", localPermissions + eventPermissions},
 		{
 			"events of Services", "config.agent.cluster.resolver=central,config.agent.cluster.invalidate=true,config.agent.cluster.central.service=dns/node-cache-resolver",
-			nodeRight + eventRights + strings.ReplaceAll(centralRights, "kube-system", "dns") + "\neverywhere: list services\neverywhere: watch services",
+			nodePermission + eventPermissions + strings.ReplaceAll(centralPermissions, "kube-system", "dns") + "\neverywhere: list services\neverywhere: watch services",
 		},
 		{
 			"a resolver elsewhere", "config.agent.cluster.resolver=central,config.agent.cluster.central.service=dns/node-cache-resolver",
-			nodeRight + eventRights + strings.ReplaceAll(centralRights, "kube-system", "dns"),
+			nodePermission + eventPermissions + strings.ReplaceAll(centralPermissions, "kube-system", "dns"),
 		},
-		{"no cluster", "config.agent.cluster=null,config.agent.intercept=null", eventRights + nodeRight},
-		{"another API server", "config.agent.cluster.kubeconfig=/etc/kubeconfig", eventRights},
+		{"no cluster", "config.agent.cluster=null,config.agent.intercept=null", eventPermissions + nodePermission},
+		{"another API server", "config.agent.cluster.kubeconfig=/etc/kubeconfig", eventPermissions},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			want := map[string][]string{"node-cache": sorted(strings.Split(strings.TrimSpace(tt.want), "\n"))}
-			if diff := cmp.Diff(want, rights(t, chart(t, "--set", tt.set))); diff != "" {
+			if diff := cmp.Diff(want, permissions(t, chart(t, "--set", tt.set))); diff != "" {
 				t.Errorf("--set %s: rights of service accounts (-want +got):\n%s", tt.set, diff)
 			}
 		})
 	}
-	got := rights(t, chart(t, "--set", "resolver.enabled=true,config.resolver.cluster.pods=verified"))["node-cache-resolver"]
-	want := sorted(strings.Split(strings.TrimSpace(localRights+eventRights)+"\neverywhere: list pods\neverywhere: watch pods", "\n"))
+	got := permissions(t, chart(t, "--set", "resolver.enabled=true,config.resolver.cluster.pods=verified"))["node-cache-resolver"]
+	want := sorted(strings.Split(strings.TrimSpace(localPermissions+eventPermissions)+"\neverywhere: list pods\neverywhere: watch pods", "\n"))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("pods: verified of the resolver: rights (-want +got):\n%s", diff)
 	}
 }
 
-// rights follows the bindings of a rendering to what they grant.
-func rights(t *testing.T, text []byte) map[string][]string {
+// permissions follows the bindings of a rendering to what they grant.
+func permissions(t *testing.T, text []byte) map[string][]string {
 	t.Helper()
 	list := objects(t, text)
 	granted := map[string][]string{}

@@ -32,8 +32,8 @@ const (
 // lease is what the agents here are configured with, which is the default.
 const lease = 3 * time.Second
 
-// within is what the fallback may take to answer: the lease and half a second.
-const within = lease + 500*time.Millisecond
+// fallbackLimit is what the fallback may take to answer: the lease and half a second.
+const fallbackLimit = lease + 500*time.Millisecond
 
 var (
 	agentIPv4 = netip.MustParseAddr("169.254.20.10")
@@ -52,17 +52,17 @@ type options struct {
 	pods        int
 }
 
-// A bed is a node that an agent runs on.
-type bed struct {
+// A harness is a node that an agent runs on.
+type harness struct {
 	*nodelab.Lab
 	options
-	ask     []netip.AddrPort // what pods ask, IPv4 and IPv6
-	forward *nodelab.Server  // that the agent asks
-	central []*nodelab.Server
-	config  string
+	dnsAddrs       []netip.AddrPort // what pods ask, IPv4 and IPv6
+	forwardServer  *nodelab.Server  // that the agent asks
+	centralServers []*nodelab.Server
+	config         string
 }
 
-func newBed(t *testing.T, o options) *bed {
+func newHarness(t *testing.T, o options) *harness {
 	t.Helper()
 	if o.backend == "" {
 		o.backend = nftables
@@ -70,28 +70,28 @@ func newBed(t *testing.T, o options) *bed {
 	if o.lease == 0 {
 		o.lease = lease
 	}
-	b := &bed{Lab: nodelab.ForTest(t, nodelab.Options{Pods: o.pods}), options: o}
-	b.ask = []netip.AddrPort{netip.AddrPortFrom(agentIPv4, 53), netip.AddrPortFrom(agentIPv6, 53)}
+	b := &harness{Lab: nodelab.ForTest(t, nodelab.Options{Pods: o.pods}), options: o}
+	b.dnsAddrs = []netip.AddrPort{netip.AddrPortFrom(agentIPv4, 53), netip.AddrPortFrom(agentIPv6, 53)}
 	if o.transparent {
-		b.ask = []netip.AddrPort{netip.AddrPortFrom(nodelab.ServiceIPv4(), 53), netip.AddrPortFrom(nodelab.ServiceIPv6(), 53)}
+		b.dnsAddrs = []netip.AddrPort{netip.AddrPortFrom(nodelab.ServiceIPv4(), 53), netip.AddrPortFrom(nodelab.ServiceIPv6(), 53)}
 	}
-	b.forward = b.serve(t, b.Upstream, netip.AddrPortFrom(b.Upstream.IPv4, 5300), byAgent)
+	b.forwardServer = b.startServer(t, b.Upstream, netip.AddrPortFrom(b.Upstream.IPv4, 5300), byAgent)
 	if !o.noCentral {
 		central := []netip.AddrPort{netip.AddrPortFrom(b.Upstream.IPv4, 53), netip.AddrPortFrom(b.Upstream.IPv6, 53)}
 		if o.transparent {
-			central = b.ask
+			central = b.dnsAddrs
 		}
 		for _, addr := range central {
-			b.central = append(b.central, b.serve(t, b.Upstream, addr, byCentral))
+			b.centralServers = append(b.centralServers, b.startServer(t, b.Upstream, addr, byCentral))
 		}
 	}
-	b.followKubeProxy(t)
+	b.addKubeProxyChains(t)
 	b.config = filepath.Join(t.TempDir(), "node-cache.yaml")
-	b.write(t, b.text())
+	b.writeConfig(t, b.configText())
 	return b
 }
 
-func (b *bed) serve(t *testing.T, h *nodelab.Host, addr netip.AddrPort, name string) *nodelab.Server {
+func (b *harness) startServer(t *testing.T, h *nodelab.Host, addr netip.AddrPort, name string) *nodelab.Server {
 	t.Helper()
 	s, err := nodelab.Serve(h, addr, name)
 	if err != nil {
@@ -101,8 +101,8 @@ func (b *bed) serve(t *testing.T, h *nodelab.Host, addr netip.AddrPort, name str
 	return s
 }
 
-// followKubeProxy leaves what kube-proxy leaves on a node, so that the agent knows which iptables is in use.
-func (b *bed) followKubeProxy(t *testing.T) {
+// addKubeProxyChains leaves what kube-proxy leaves on a node, so that the agent knows which iptables is in use.
+func (b *harness) addKubeProxyChains(t *testing.T) {
 	t.Helper()
 	if b.backend == nftables {
 		return
@@ -119,12 +119,12 @@ func (b *bed) followKubeProxy(t *testing.T) {
 }
 
 // programs are iptables and ip6tables of the backend.
-func (b *bed) programs() []string {
+func (b *harness) programs() []string {
 	return []string{b.backend, strings.Replace(b.backend, "iptables", "ip6tables", 1)}
 }
 
 // run runs a program on the node.
-func (b *bed) run(t *testing.T, name string, args ...string) string {
+func (b *harness) run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := b.Node.Output(t.Context(), name, args...)
 	if err != nil {
@@ -133,8 +133,8 @@ func (b *bed) run(t *testing.T, name string, args ...string) string {
 	return out
 }
 
-// text is the agent's configuration.
-func (b *bed) text() string {
+// configText is the agent's configuration.
+func (b *harness) configText() string {
 	var s strings.Builder
 	family := func(v4, v6 netip.Addr) string { return fmt.Sprintf("[%s, %q]", v4, v6) }
 	fmt.Fprintf(&s, "listen: {addresses: %s, port: 53}\n", family(agentIPv4, agentIPv6))
@@ -154,7 +154,7 @@ func (b *bed) text() string {
 	return s.String()
 }
 
-func (b *bed) write(t *testing.T, text string) {
+func (b *harness) writeConfig(t *testing.T, text string) {
 	t.Helper()
 	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -168,29 +168,29 @@ type daemon struct {
 }
 
 // launch starts the agent and does not wait for anything.
-func (b *bed) launch(t *testing.T) daemon {
+func (b *harness) launch(t *testing.T) daemon {
 	t.Helper()
 	return b.launchProgram(t, nodeCache, "agent", "--config", b.config)
 }
 
-func (b *bed) launchProgram(t *testing.T, name string, args ...string) daemon {
+func (b *harness) launchProgram(t *testing.T, name string, args ...string) daemon {
 	t.Helper()
 	now := time.Now()
 	return daemon{proctest.Start(t, "the agent", b.Node.Command(t.Context(), name, args...)), now}
 }
 
 // start starts the agent and waits until it answers pods and node in both families.
-func (b *bed) start(t *testing.T) daemon {
+func (b *harness) start(t *testing.T) daemon {
 	t.Helper()
 	a := b.launch(t)
 	b.awaitAgent(t, a)
 	return a
 }
 
-func (b *bed) awaitAgent(t *testing.T, a daemon) {
+func (b *harness) awaitAgent(t *testing.T, a daemon) {
 	t.Helper()
 	for _, from := range []*nodelab.Host{b.Pods[0], b.Node} {
-		for _, addr := range b.ask {
+		for _, addr := range b.dnsAddrs {
 			proctest.Eventually(t, 15*time.Second, fmt.Sprintf("the agent answers %s at %s", from.Name, addr), func() bool {
 				if a.Ended() {
 					t.Fatalf("the agent has ended: %v", a.Err())
@@ -209,15 +209,15 @@ func (b *bed) awaitAgent(t *testing.T, a daemon) {
 
 // ready asks the agent's admin server: leases may be held before there are rules, and where iptables writes one table
 // after the other.
-func (b *bed) ready(t *testing.T) bool {
+func (b *harness) ready(t *testing.T) bool {
 	t.Helper()
-	page := b.page(t, "/metrics")
+	page := b.adminPage(t, "/metrics")
 	return strings.Contains(page, `lease_held{family="ipv4"} 1`) && strings.Contains(page, `lease_held{family="ipv6"} 1`) &&
 		strings.Contains(page, "intercept_rules_right 1\n") && !strings.Contains(page, "intercept_rule_checks_total 0\n")
 }
 
-// page is one of the agent's admin server; empty if it cannot be had.
-func (b *bed) page(t *testing.T, path string) string {
+// adminPage is one of the agent's admin server; empty if it cannot be had.
+func (b *harness) adminPage(t *testing.T, path string) string {
 	t.Helper()
 	conn, err := b.Node.Dial(t.Context(), "tcp", agentIPv4.String()+":9253")
 	if err != nil {
@@ -233,9 +233,9 @@ func (b *bed) page(t *testing.T, path string) string {
 }
 
 // fallbackQueries is how many queries the central DNS has had.
-func (b *bed) fallbackQueries() uint64 {
+func (b *harness) fallbackQueries() uint64 {
 	var sum uint64
-	for _, s := range b.central {
+	for _, s := range b.centralServers {
 		udp, tcp := s.Queries()
 		sum += udp + tcp
 	}

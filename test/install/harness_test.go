@@ -26,13 +26,13 @@ const repository = "../.."
 // limit is how long most things may take at most, on a machine that is busy.
 const limit = 90 * time.Second
 
-// A bed is a cluster of two nodes that know the agent's image.
-type bed struct {
+// A harness is a cluster of two nodes that know the agent's image.
+type harness struct {
 	*kubenode.Cluster
 	http *http.Client // from the control machine
 }
 
-func newBed(t *testing.T, o kubenode.Options) *bed {
+func newHarness(t *testing.T, o kubenode.Options) *harness {
 	t.Helper()
 	if why := kubenode.Missing(); why != "" {
 		t.Skip(why)
@@ -43,15 +43,15 @@ func newBed(t *testing.T, o kubenode.Options) *bed {
 	}
 	began := time.Now()
 	o.Nodes, o.Images = 2, []string{archive}
-	b := &bed{Cluster: kubenode.Start(t, o)}
+	b := &harness{Cluster: kubenode.Start(t, o)}
 	transport := &http.Transport{DialContext: b.Control.Dial, DisableKeepAlives: true}
 	b.http = &http.Client{Transport: transport, Timeout: 10 * time.Second}
 	proctest.Figure(t, "two nodes with CoreDNS after %s, kube-proxy in mode %s", since(began), o.ProxyMode)
 	return b
 }
 
-// shell runs a command as a user would, in the repository.
-func (b *bed) shell(t *testing.T, command string, env ...string) {
+// runShell runs a command as a user would, in the repository.
+func (b *harness) runShell(t *testing.T, command string, env ...string) {
 	t.Helper()
 	dir, err := filepath.Abs(repository)
 	if err != nil {
@@ -65,13 +65,13 @@ func (b *bed) shell(t *testing.T, command string, env ...string) {
 }
 
 // kubectl runs kubectl and returns what it wrote.
-func (b *bed) kubectl(t *testing.T, args ...string) string {
+func (b *harness) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
-	return b.apply(t, "", args...)
+	return b.kubectlInput(t, "", args...)
 }
 
-// apply runs kubectl with stdin.
-func (b *bed) apply(t *testing.T, stdin string, args ...string) string {
+// kubectlInput runs kubectl with stdin.
+func (b *harness) kubectlInput(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	out, err := b.Kubectl(t.Context(), stdin, args...)
 	if err != nil {
@@ -101,7 +101,7 @@ func kustomization(t *testing.T, resource string, components ...string) string {
 }
 
 // state is what the cluster says of its pods, for a test that has failed.
-func (b *bed) state(t *testing.T) string {
+func (b *harness) state(t *testing.T) string {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	var text strings.Builder
@@ -120,26 +120,19 @@ func (b *bed) state(t *testing.T) string {
 	return text.String()
 }
 
-// eventually is proctest's, and shows the cluster's state when it fails.
-func (b *bed) eventually(t *testing.T, what string, condition func() bool) time.Duration {
+// eventually is [proctest.Eventually] with the test's limit. A failure shows the cluster's state.
+func (b *harness) eventually(t *testing.T, what string, condition func() bool) time.Duration {
 	t.Helper()
-	began := time.Now()
-	for !condition() {
-		if time.Since(began) > limit {
-			t.Fatalf("not within %s: %s\n%s", limit, what, b.state(t))
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	return time.Since(began)
+	return proctest.Eventually(t, limit, what, condition, func() string { return b.state(t) })
 }
 
 // agents are the pods of the DaemonSet, by node.
-func (b *bed) agents(t *testing.T) []corev1.Pod {
+func (b *harness) agents(t *testing.T) []corev1.Pod {
 	t.Helper()
 	return b.pods(t, "kube-system", "app.kubernetes.io/name=node-cache")
 }
 
-func (b *bed) pods(t *testing.T, namespace, selector string) []corev1.Pod {
+func (b *harness) pods(t *testing.T, namespace, selector string) []corev1.Pod {
 	t.Helper()
 	list, err := b.Client().CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
@@ -149,8 +142,8 @@ func (b *bed) pods(t *testing.T, namespace, selector string) []corev1.Pod {
 	return list.Items
 }
 
-// agentsReady fails the test unless there is a ready agent on each node that was never restarted.
-func (b *bed) agentsReady(t *testing.T) {
+// expectAgentsReady fails the test unless there is a ready agent on each node that was never restarted.
+func (b *harness) expectAgentsReady(t *testing.T) {
 	t.Helper()
 	var on []string
 	for _, pod := range b.agents(t) {
@@ -165,7 +158,7 @@ func (b *bed) agentsReady(t *testing.T) {
 }
 
 // status is a part of an agent's /status, which its own client shows.
-func (b *bed) status(t *testing.T, pod corev1.Pod, to any) {
+func (b *harness) status(t *testing.T, pod corev1.Pod, to any) {
 	t.Helper()
 	text := b.kubectl(t, "-n", "kube-system", "exec", pod.Name, "--", "/node-cache", "status", "--output=json")
 	if err := json.Unmarshal([]byte(text), to); err != nil {
@@ -173,8 +166,8 @@ func (b *bed) status(t *testing.T, pod corev1.Pod, to any) {
 	}
 }
 
-// do asks a server of the cluster by HTTP, from the control machine.
-func (b *bed) do(t *testing.T, method, url string) (int, string) {
+// httpDo asks a server of the cluster by HTTP, from the control machine.
+func (b *harness) httpDo(t *testing.T, method, url string) (int, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
 	if err != nil {

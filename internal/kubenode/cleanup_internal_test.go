@@ -24,7 +24,7 @@ func TestCluster(t *testing.T) {
 	if why := Missing(); why != "" {
 		t.Skip(why)
 	}
-	before := machineState(t)
+	before := hostState(t)
 	began := time.Now()
 	c, err := Launch(t.Context(), t.TempDir(), Options{})
 	if err != nil {
@@ -40,7 +40,7 @@ func TestCluster(t *testing.T) {
 	if left := processesIn(t, spaces); len(left) > 0 {
 		t.Errorf("processes that are left: %v", left)
 	}
-	if diff := cmp.Diff(before, machineState(t)); diff != "" {
+	if diff := cmp.Diff(before, hostState(t)); diff != "" {
 		t.Errorf("the machine (-before +after):\n%s", diff)
 	}
 }
@@ -55,7 +55,7 @@ func runsPod(t *testing.T, c *Cluster) {
 	}
 	for _, args := range steps {
 		if out, err := c.Kubectl(t.Context(), "", args...); err != nil {
-			t.Errorf("%v\n%s\n%s", err, out, c.LastWords())
+			t.Errorf("%v\n%s\n%s", err, out, c.LogTails())
 			return
 		}
 	}
@@ -128,8 +128,8 @@ func TestKilledTestLeavesNoProcess(t *testing.T) {
 	proctest.Figure(t, "%d processes ended with the one that was killed", running)
 }
 
-// machineState is what a cluster might leave behind on the machine that ran it.
-func machineState(t *testing.T) map[string][]string {
+// hostState is what a cluster might leave behind on the machine that ran it.
+func hostState(t *testing.T) map[string][]string {
 	t.Helper()
 	read := func(path string) []string {
 		text, err := os.ReadFile(path)

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestGivesUpRights looks at every thread of a plain agent that root started. It needs no right any more.
-func TestGivesUpRights(t *testing.T) {
+// TestDropsCapabilities looks at every thread of a plain agent that root started. It needs no right any more.
+func TestDropsCapabilities(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only a process of root has rights to give up")

@@ -21,8 +21,8 @@ const (
 	companyAddr = "198.51.100.99"
 )
 
-// company serves the DNS of a company at the control machine until the test ends, and returns its address.
-func (b *bed) company(t *testing.T) netip.AddrPort {
+// startCompanyDNS serves the DNS of a company at the control machine until the test ends, and returns its address.
+func (b *harness) startCompanyDNS(t *testing.T) netip.AddrPort {
 	t.Helper()
 	addr := netip.AddrPortFrom(b.Control.Addr, 53)
 	server := &dns.Server{Handler: dns.HandlerFunc(companyAnswers)}
@@ -60,18 +60,18 @@ func companyAnswers(w dns.ResponseWriter, q *dns.Msg) {
 	_ = w.WriteMsg(m) // who asked may have gone
 }
 
-// stubs makes the ConfigMap of an old kube-dns, which has the company's names asked at a server.
-func (b *bed) stubs(t *testing.T, server netip.AddrPort) {
+// applyStubDomains makes the ConfigMap of an old kube-dns, which has the company's names asked at a server.
+func (b *harness) applyStubDomains(t *testing.T, server netip.AddrPort) {
 	t.Helper()
 	const manifest = `{apiVersion: v1, kind: ConfigMap, metadata: {name: kube-dns, namespace: kube-system}, data: {stubDomains: '{"%s": ["%s"]}'}}`
-	b.apply(t, fmt.Sprintf(manifest, companyZone, server.Addr()), "apply", "-f", "-")
+	b.kubectlInput(t, fmt.Sprintf(manifest, companyZone, server.Addr()), "apply", "-f", "-")
 	t.Cleanup(func() {
 		_, _ = b.Kubectl(context.WithoutCancel(t.Context()), "", "-n", "kube-system", "delete", "configmap", "kube-dns", "--ignore-not-found")
 	})
 }
 
-// asks has a program of a node ask its agent for a name's address, and returns it; it is empty when the name is denied.
-func (b *bed) asks(t *testing.T, n *kubenode.Node, name string) string {
+// lookupFromNode has a program of a node ask its agent for a name's address, and returns it; it is empty when the name is denied.
+func (b *harness) lookupFromNode(t *testing.T, n *kubenode.Node, name string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
