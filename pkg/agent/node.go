@@ -128,7 +128,7 @@ func (n *node) open(ctx context.Context) error {
 	if n.dataPlane, err = n.host.detectDataPlane(ctx); err != nil {
 		return fmt.Errorf("intercept: detecting the data plane: %w", err)
 	}
-	name, why := n.dataPlane.Backend, n.dataPlane.Why
+	name, why := n.dataPlane.Backend, n.dataPlane.Reason
 	switch n.config.Intercept.Backend {
 	case config.BackendNftables:
 		name, why = dataplane.BackendNFTables, "set by intercept.backend"

@@ -48,7 +48,7 @@ type fakeHost struct {
 func newFakeHost() *fakeHost {
 	return &fakeHost{
 		kernel: intercept.NewFake(time.Now), do: map[string]func(){},
-		found: dataplane.Found{Proxy: dataplane.NFTables, Backend: dataplane.BackendNFTables, Why: "the test says so"},
+		found: dataplane.Found{Proxy: dataplane.NFTables, Backend: dataplane.BackendNFTables, Reason: "the test says so"},
 	}
 }
 

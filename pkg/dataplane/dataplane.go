@@ -4,73 +4,163 @@ package dataplane
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 )
 
-// A Proxy is what carries the traffic of Services.
+// A Proxy is a data plane for Services.
 type Proxy string
 
-// What carries the traffic of Services.
+// The data planes.
 const (
-	None     Proxy = ""         // nothing that could be found
+	None     Proxy = ""         // none found
 	IPTables Proxy = "iptables" // kube-proxy
 	NFTables Proxy = "nftables" // kube-proxy
 	IPVS     Proxy = "ipvs"     // kube-proxy, or kube-router
 	Cilium   Proxy = "cilium"   //
-	Calico   Proxy = "calico"   // with its eBPF data plane; with another one it leaves Services to kube-proxy
+	Calico   Proxy = "calico"   // its eBPF data plane; its others leave Services to kube-proxy
 	OVS      Proxy = "ovs"      // Open vSwitch: Antrea, OVN-Kubernetes or Kube-OVN
-	EBPF     Proxy = "ebpf"     // programs on the sockets of a cgroup, of whom is not known
+	EBPF     Proxy = "ebpf"     // unknown programs on the sockets of a cgroup
 )
 
-// The backends that Find chooses from, spelled as they call themselves.
+// The names of the backends that Find chooses from.
 const (
 	BackendNFTables       = "nftables"
 	BackendIPTablesNFT    = "iptables-nft"
 	BackendIPTablesLegacy = "iptables-legacy"
 )
 
-// Config says where Find looks. The zero value is the node: the network namespace of
-// the calling thread.
+// Config configures Find. The zero value reads the node: the network namespace of the
+// calling thread.
 type Config struct {
-	// Timeout is how long kube-proxy has for saying its mode; 0: 500 ms.
+	// Timeout bounds the request for kube-proxy's mode; 0: 500 ms.
 	Timeout time.Duration
 
-	// Usable says why a backend cannot be used here: its program is missing, say.
-	// Nil: each can.
+	// Usable returns why a backend is not available, for example a missing program.
+	// Nil: all are available.
 	Usable func(backend string) error
 
-	// Look collects the traces that a data plane leaves; nil: from the kernel.
-	Look func(ctx context.Context) Traces
+	// ReadTraces reads the traces of data planes; nil: from the kernel.
+	ReadTraces func(ctx context.Context) Traces
 }
 
-// Found is the outcome of Find.
+// Found is the result of Find.
 type Found struct {
 	Proxy    Proxy
-	Evidence []string // what was seen, a short sentence each, the weightiest first
+	Evidence []string // short phrases, the most important first
 
-	Backend string // the backend that `auto` takes
-	Why     string // it takes that one, a clause
+	Backend string // the backend for `auto`
+	Reason  string // why that one, a clause
 
-	// Early says that packets to a Service's address are rewritten before netfilter
-	// sees them, so that transparent interception cannot work. Link-local can: its
-	// address is no Service's.
+	// Early means that packets to a Service's address are rewritten before netfilter, so
+	// transparent interception cannot work. Link-local can: its address is no Service's.
 	Early bool
-	Note  string // about interception, a sentence; empty: nothing stands in its way
+	Note  string // a warning about interception, a sentence; empty: none
 }
 
-// Find says what carries the traffic of Services on this node. Each thing that
-// cannot be looked at, for want of a right say, is told in Evidence; an error is
-// returned only when ctx ends.
+// Find detects the data plane for Services on this node. What it cannot read, for example
+// for lack of a capability, is in Evidence. It returns an error only when ctx ends.
 func Find(ctx context.Context, c Config) (Found, error) {
-	look := c.Look
+	look := c.ReadTraces
 	if look == nil {
-		look = node{timeout: c.Timeout}.look
+		look = node{timeout: c.Timeout}.readTraces
 	}
 	t := look(ctx)
 	if err := ctx.Err(); err != nil {
 		return Found{}, err
 	}
-	f := judge(t)
-	f.Backend, f.Why = choose(f.Proxy, t, c.Usable)
+	f := detect(t)
+	f.Backend, f.Reason = chooseBackend(f.Proxy, t, c.Usable)
 	return f, nil
+}
+
+// chooseBackend selects the backend that the data plane uses: so one program shows all
+// rules of the node, and no second xtables is loaded. Otherwise it selects nftables.
+func chooseBackend(p Proxy, t Traces, usable func(backend string) error) (backend, why string) {
+	backend, why = preferredBackend(p, t)
+	if usable == nil {
+		return backend, why
+	}
+	wrong := usable(backend)
+	if wrong == nil {
+		return backend, why
+	}
+	for _, other := range []string{BackendNFTables, BackendIPTablesNFT, BackendIPTablesLegacy} {
+		if other != backend && usable(other) == nil {
+			return other, fmt.Sprintf("%s would be used (%s), but is not available: %v", backend, why, wrong)
+		}
+	}
+	return backend, fmt.Sprintf("%s, but no backend is available: %v", why, wrong)
+}
+
+// preferredBackend is chooseBackend if every backend is available.
+func preferredBackend(p Proxy, t Traces) (backend, why string) {
+	variant, shown := variant(t)
+	switch {
+	case p == NFTables && t.NFTErr == nil:
+		return BackendNFTables, "kube-proxy uses it"
+	case p == IPTables:
+		return variant, "kube-proxy uses " + shown
+	case p == IPVS:
+		return variant, "IPVS uses rules in " + shown
+	case t.NFTErr != nil:
+		return BackendIPTablesLegacy, fmt.Sprintf("nftables is not available: %v", t.NFTErr)
+	case p == None:
+		return BackendNFTables, "there is no kube-proxy, and it needs no program"
+	default:
+		return BackendNFTables, "kube-proxy has no rules, and it needs no program"
+	}
+}
+
+// variant returns the variant of iptables that this node uses, and its description. The
+// chains of kube-proxy are the best sign; without them those of the kubelet are.
+func variant(t Traces) (backend, shown string) {
+	for _, is := range []func(Chain) bool{isServices, isHint} {
+		switch {
+		case slices.ContainsFunc(t.NFT, is):
+			return BackendIPTablesNFT, BackendIPTablesNFT
+		case slices.ContainsFunc(t.Legacy, is):
+			return BackendIPTablesLegacy, BackendIPTablesLegacy
+		}
+	}
+	if slices.Contains(t.LegacyTables, "nat") || t.NFTErr != nil {
+		return BackendIPTablesLegacy, "iptables, here " + BackendIPTablesLegacy + " because of its tables"
+	}
+	return BackendIPTablesNFT, "iptables, with no sign of iptables-legacy"
+}
+
+// Traces are the visible traces of data planes on a node.
+type Traces struct {
+	// ProxyMode is the mode that kube-proxy reports; empty: none.
+	ProxyMode string
+
+	Links []string // names of the network links
+
+	// NFT are the known chains of nf_tables, including those of iptables-nft. NFTErr is why
+	// they cannot be listed.
+	NFT    []Chain
+	NFTErr error
+
+	// Legacy are the known chains of iptables-legacy. LegacyErr is why they cannot be listed.
+	// LegacyTables are the names of its tables, with and without such chains.
+	Legacy       []Chain
+	LegacyTables []string
+	LegacyErr    error
+
+	IPVS int // number of virtual services; -1: the kernel has no IPVS
+
+	Pins []string // known paths in /sys/fs/bpf
+
+	// Sockets are the names or IDs of eBPF programs that see the destinations of sockets in
+	// this cgroup. SocketsErr is why they cannot be listed.
+	Sockets    []string
+	SocketsErr error
+}
+
+// A Chain is a chain of rules.
+type Chain struct {
+	V6    bool
+	Table string // such as "nat"
+	Name  string
 }

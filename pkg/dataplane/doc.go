@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dataplane finds out what carries the traffic of Services on this node.
+// Package dataplane detects the data plane for Services on this node, such as kube-proxy.
 package dataplane

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A family is how iptables-legacy keeps the rules of one IP family in the kernel
+// A family describes the kernel's rule layout of iptables-legacy for one IP family
 // (linux/netfilter_ipv4/ip_tables.h and netfilter_ipv6/ip6_tables.h).
 type family struct {
 	v6      bool
@@ -38,12 +38,12 @@ const (
 	soGetEntries = 65 // IPT_SO_GET_ENTRIES
 )
 
-// tableLimit is the size of a table that is still read. 64 MiB are 300,000 rules.
+// tableLimit is the maximum size of a table in bytes. 64 MiB are 300,000 rules.
 const tableLimit = 64 << 20
 
-// legacyChains lists the chains that tell something, and the names of all tables.
-// It asks only for tables that are there: the kernel makes a table that it is asked
-// for, and that alone has other programs believe that the node uses iptables-legacy.
+// legacyChains lists the known chains, and the names of all tables. It reads only existing
+// tables: the kernel creates a table on reading it, and other programs would conclude that
+// the node uses iptables-legacy.
 func legacyChains() (chains []Chain, tables []string, err error) {
 	for _, f := range families46() {
 		names, err := os.ReadFile(proc + "/net/" + f.names)
@@ -57,7 +57,7 @@ func legacyChains() (chains []Chain, tables []string, err error) {
 			if !slices.Contains(tables, table) {
 				tables = append(tables, table)
 			}
-			found, err := f.telling(table)
+			found, err := f.readKnownChains(table)
 			if err != nil {
 				return chains, tables, fmt.Errorf("reading its table %s: %w", table, err)
 			}
@@ -67,9 +67,9 @@ func legacyChains() (chains []Chain, tables []string, err error) {
 	return chains, tables, nil
 }
 
-// telling lists the chains of a table that tell something.
-func (f family) telling(table string) ([]Chain, error) {
-	wanted := telling(table)
+// readKnownChains lists the known chains of a table.
+func (f family) readKnownChains(table string) ([]Chain, error) {
+	wanted := knownChains(table)
 	if len(wanted) == 0 {
 		return nil, nil
 	}
@@ -86,14 +86,14 @@ func (f family) telling(table string) ([]Chain, error) {
 	return list, nil
 }
 
-// chains lists the chains of a table that are no built-in ones.
+// chains lists the user-defined chains of a table.
 func (f family) chains(table string) ([]string, error) {
 	fd, err := unix.Socket(f.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	for range 3 { // somebody else may change the table between its size and its rules
+	for range 3 { // another program may change the table between the two calls
 		info := make([]byte, 84)
 		copy(info[:31], table)
 		if err := getsockopt(fd, f.level, soGetInfo, info); err != nil {
@@ -101,7 +101,7 @@ func (f family) chains(table string) ([]string, error) {
 		}
 		size := binary.NativeEndian.Uint32(info[80:])
 		if size > tableLimit {
-			return nil, fmt.Errorf("%d bytes of rules are too many to read", size)
+			return nil, fmt.Errorf("%d bytes of rules exceed the limit", size)
 		}
 		entries := make([]byte, 40+int(size))
 		copy(entries[:31], table)
@@ -115,7 +115,7 @@ func (f family) chains(table string) ([]string, error) {
 		}
 		return chainNames(entries[40:], f.targets), nil
 	}
-	return nil, errors.New("it changes all the time")
+	return nil, errors.New("it keeps changing while it is read")
 }
 
 func getsockopt(fd, level, name int, b []byte) error {
@@ -128,9 +128,9 @@ func getsockopt(fd, level, name int, b []byte) error {
 	return nil
 }
 
-// chainNames reads the names of the chains out of the entries of a table. A chain
-// begins with an entry whose target is ERROR with the chain's name; the last entry of
-// a table is one that has the name ERROR itself.
+// chainNames parses the names of the chains in the entries of a table. A chain begins with
+// an entry whose target is ERROR with the chain's name. The last entry of a table has the
+// name ERROR itself.
 func chainNames(entries []byte, targets int) []string {
 	const head, nameAt, errorAt, errorLen = 4, 2, 32, 30
 	var names []string
@@ -150,7 +150,7 @@ func chainNames(entries []byte, targets int) []string {
 	return names
 }
 
-// cstring is b up to its first zero.
+// cstring returns b up to its first zero byte.
 func cstring(b []byte) string {
 	s, _, _ := strings.Cut(string(b), "\x00")
 	return s

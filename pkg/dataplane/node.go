@@ -19,7 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// What kube-proxy and the kubelet leave.
+// The tables and chains of kube-proxy and the kubelet.
 const (
 	tableKubeProxy = "kube-proxy"
 	chainServices  = "KUBE-SERVICES"
@@ -27,30 +27,30 @@ const (
 	chainCanary    = "KUBE-KUBELET-CANARY"
 )
 
-// proxyModeAt is where kube-proxy tells its mode, unless its --metrics-bind-address
-// moved that.
-const proxyModeAt = "127.0.0.1:10249"
+// proxyModeAddr is the address at which kube-proxy reports its mode, unless its
+// --metrics-bind-address is set.
+const proxyModeAddr = "127.0.0.1:10249"
 
-// proc is the kernel's view of the calling thread: /proc/net is of the process's first
-// thread, which may be in another network namespace.
+// proc is the directory of the calling thread. /proc/net belongs to the main thread, which
+// may be in another network namespace.
 const proc = "/proc/thread-self"
 
-// A node is where traces are looked for.
+// A node reads traces from the kernel.
 type node struct {
 	timeout time.Duration // for kube-proxy; 0: 500 ms
 }
 
-// look collects all traces. It is to run on one thread, so it starts no goroutine.
-func (n node) look(ctx context.Context) Traces {
+// readTraces reads all traces. It has to stay on one thread, so it starts no goroutine.
+func (n node) readTraces(ctx context.Context) Traces {
 	t := Traces{ProxyMode: n.proxyMode(ctx), Links: links(), IPVS: ipvs(proc + "/net/ip_vs"), Pins: pins("/sys/fs/bpf")}
-	t.NFT, t.NoNFT = nftChains()
-	t.Legacy, t.LegacyTables, t.NoLegacy = legacyChains()
-	t.Sockets, t.NoSockets = socketPrograms(proc)
+	t.NFT, t.NFTErr = nftChains()
+	t.Legacy, t.LegacyTables, t.LegacyErr = legacyChains()
+	t.Sockets, t.SocketsErr = socketPrograms(proc)
 	return t
 }
 
-// proxyMode asks kube-proxy by hand: an HTTP client would connect from a goroutine of
-// its own, and that from a thread in another namespace.
+// proxyMode requests kube-proxy's mode without net/http: an HTTP client would connect from
+// another goroutine, and so from a thread in another namespace.
 func (n node) proxyMode(ctx context.Context) string {
 	timeout := n.timeout
 	if timeout == 0 {
@@ -58,7 +58,7 @@ func (n node) proxyMode(ctx context.Context) string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp4", proxyModeAt)
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp4", proxyModeAddr)
 	if err != nil {
 		return ""
 	}
@@ -73,11 +73,11 @@ func (n node) proxyMode(ctx context.Context) string {
 	if err != nil {
 		return ""
 	}
-	return modeIn(string(answer))
+	return parseMode(string(answer))
 }
 
-// modeIn reads the body of an HTTP answer; "" unless the answer is a good one.
-func modeIn(answer string) string {
+// parseMode returns the body of an HTTP response; "" unless its status is 200.
+func parseMode(answer string) string {
 	head, body, ok := strings.Cut(answer, "\r\n\r\n")
 	status, _, _ := strings.Cut(head, "\r\n")
 	if !ok || !strings.HasPrefix(status, "HTTP/1") || !strings.Contains(status, " 200 ") {
@@ -99,7 +99,7 @@ func links() []string {
 	return names
 }
 
-// ipvs counts the virtual services in the kernel's list; -1 if there is no list.
+// ipvs counts the virtual services in the kernel's list; -1 without a list.
 func ipvs(list string) int {
 	f, err := os.Open(list)
 	if err != nil {
@@ -109,14 +109,14 @@ func ipvs(list string) int {
 	n := 0
 	for s := bufio.NewScanner(f); s.Scan(); {
 		switch kind, _, _ := strings.Cut(s.Text(), " "); kind {
-		case "TCP", "UDP", "SCTP", "FWM": // the others are headings and real servers
+		case "TCP", "UDP", "SCTP", "FWM": // other lines are headings and real servers
 			n++
 		}
 	}
 	return n
 }
 
-// pins finds one map of each data plane that pins its map of Services.
+// pins returns one pinned map of each data plane that pins its map of Services.
 func pins(root string) []string {
 	var list []string
 	for _, pattern := range []string{
@@ -131,8 +131,8 @@ func pins(root string) []string {
 	return list
 }
 
-// nftChains lists the chains that tell something. It asks for each by its name: a
-// kube-proxy with thousands of Services has tens of thousands of others.
+// nftChains lists the known chains. It requests each by name: a kube-proxy with thousands
+// of Services has tens of thousands of others.
 func nftChains() ([]Chain, error) {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
@@ -152,7 +152,7 @@ func nftChains() ([]Chain, error) {
 		if t.Name == tableKubeProxy {
 			list = append(list, Chain{V6: v6, Table: t.Name})
 		}
-		for _, name := range telling(t.Name) {
+		for _, name := range knownChains(t.Name) {
 			if _, err := conn.ListChain(t, name); err == nil {
 				list = append(list, Chain{V6: v6, Table: t.Name, Name: name})
 			}
@@ -161,8 +161,8 @@ func nftChains() ([]Chain, error) {
 	return list, nil
 }
 
-// telling names the chains that tell something in a table of iptables.
-func telling(table string) []string {
+// knownChains returns the names of the known chains in a table of iptables.
+func knownChains(table string) []string {
 	switch table {
 	case "nat":
 		return []string{chainServices}

@@ -96,7 +96,7 @@ func TestLookAtKernel(t *testing.T) {
 		{
 			name: "only the kubelet's chain", programs: []string{"iptables-legacy"},
 			set:  [][]string{{"iptables-legacy", "-t", "mangle", "-N", "KUBE-KUBELET-CANARY"}},
-			want: Found{Proxy: None, Backend: BackendNFTables, Evidence: []string{"a chain of the kubelet's in iptables-legacy for IPv4"}},
+			want: Found{Proxy: None, Backend: BackendNFTables, Evidence: []string{"a chain of the kubelet in iptables-legacy for IPv4"}},
 		},
 		{
 			name: "nftables", programs: []string{"nft"},
@@ -126,7 +126,7 @@ func TestLookAtKernel(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Found{}, "Why", "Note")); diff != "" {
+				if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Found{}, "Reason", "Note")); diff != "" {
 					t.Errorf("Find (-want +got):\n%s", diff)
 				}
 				if diff := cmp.Diff(before, legacyTables()); diff != "" {
@@ -151,7 +151,7 @@ func TestAskKubeProxy(t *testing.T) {
 		{name: "its mode", answer: "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\niptables", want: "iptables"},
 		{name: "another server", answer: "HTTP/1.1 404 Not Found\r\n\r\nnftables"},
 		{name: "no HTTP", answer: "220 hello\r\n\r\n 200 nftables"},
-		{name: "half an answer", answer: "HTTP/1.0 200 OK\r\n"},
+		{name: "truncated answer", answer: "HTTP/1.0 200 OK\r\n"},
 		{name: "none", answer: ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestAskKubeProxy(t *testing.T) {
 				if err := run("ip", "link", "set", "lo", "up"); err != nil {
 					return err
 				}
-				l, err := net.Listen("tcp4", proxyModeAt)
+				l, err := net.Listen("tcp4", proxyModeAddr)
 				if err != nil {
 					return err
 				}

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// queryMax is how many programs of one kind are listed.
-const queryMax = 16
+// maxPrograms is how many programs of one kind are listed.
+const maxPrograms = 16
 
 // progQuery is the part of union bpf_attr that BPF_PROG_QUERY reads and writes.
 type progQuery struct {
@@ -37,16 +37,16 @@ type objInfo struct {
 // progByID is the part of union bpf_attr that BPF_PROG_GET_FD_BY_ID reads.
 type progByID struct{ id, next, flags uint32 }
 
-// socketPrograms lists the programs that see, and may rewrite, the addresses that
-// sockets of this process's cgroup connect or send to: those of the cgroups above it
-// included, which is how one program serves a whole node. Pods may have others.
+// socketPrograms lists the eBPF programs that see, and may rewrite, the destinations of
+// sockets in this process's cgroup. It includes programs of parent cgroups, which may serve
+// the whole node. Pods may have others.
 func socketPrograms(self string) ([]string, error) {
 	dir, err := cgroup(self)
 	if err != nil {
 		return nil, err
 	}
 	if dir == "" {
-		return nil, nil // no cgroup that could have programs
+		return nil, nil // this cgroup cannot have programs
 	}
 	f, err := os.Open(dir)
 	if err != nil {
@@ -57,26 +57,26 @@ func socketPrograms(self string) ([]string, error) {
 }
 
 func programsOf(dir *os.File) ([]string, error) {
-	var pin runtime.Pinner // the kernel is given addresses as numbers
+	var pin runtime.Pinner // the kernel gets pointers as integers
 	defer pin.Unpin()
 	var names []string
 	for _, kind := range []uint32{
 		unix.BPF_CGROUP_INET4_CONNECT, unix.BPF_CGROUP_INET6_CONNECT, unix.BPF_CGROUP_UDP4_SENDMSG, unix.BPF_CGROUP_UDP6_SENDMSG,
 	} {
-		ids := make([]uint32, queryMax)
+		ids := make([]uint32, maxPrograms)
 		pin.Pin(&ids[0])
 		q := progQuery{
 			targetFD: uint32(dir.Fd()), attachType: kind, queryFlags: unix.BPF_F_QUERY_EFFECTIVE,
-			progIDs: uint64(uintptr(unsafe.Pointer(&ids[0]))), count: queryMax,
+			progIDs: uint64(uintptr(unsafe.Pointer(&ids[0]))), count: maxPrograms,
 		}
 		err := bpf(unix.BPF_PROG_QUERY, unsafe.Pointer(&q), unsafe.Sizeof(q))
 		switch {
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
-			return names, nil // a kernel without such programs
-		case err != nil && !errors.Is(err, unix.ENOSPC): // there are more than were asked for
-			return names, fmt.Errorf("asking for them: %w", err)
+			return names, nil // the kernel does not support such programs
+		case err != nil && !errors.Is(err, unix.ENOSPC): // ENOSPC: there are more programs
+			return names, fmt.Errorf("querying them: %w", err)
 		}
-		for _, id := range ids[:min(q.count, queryMax)] {
+		for _, id := range ids[:min(q.count, maxPrograms)] {
 			if name := programName(id); !slices.Contains(names, name) {
 				names = append(names, name)
 			}
@@ -85,7 +85,7 @@ func programsOf(dir *os.File) ([]string, error) {
 	return names, nil
 }
 
-// programName is the name of a program, which only CAP_SYS_ADMIN may read, else its number.
+// programName returns the name of a program, or its ID without CAP_SYS_ADMIN.
 func programName(id uint32) string {
 	by := progByID{id: id}
 	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_GET_FD_BY_ID, uintptr(unsafe.Pointer(&by)), unsafe.Sizeof(by))
@@ -112,8 +112,8 @@ func bpf(cmd uintptr, attr unsafe.Pointer, size uintptr) error {
 	return nil
 }
 
-// cgroup is the folder of this process's cgroup of version 2; "" if there is none, or
-// none that is mounted.
+// cgroup returns the directory of this process's cgroup v2; "" if there is none or it is
+// not mounted.
 func cgroup(self string) (string, error) {
 	own, err := os.ReadFile(filepath.Join(self, "cgroup"))
 	if err != nil {

@@ -21,25 +21,25 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// An asker sends probes from the network namespace of the process.
-type asker struct {
+// A prober sends probes from the network namespace of the process.
+type prober struct {
 	timeout time.Duration // of one probe
 	now     func() time.Time
 }
 
-// askAll sends all probes at once.
-func (a asker) askAll(ctx context.Context, probes []Probe) []Outcome {
+// probeAll sends all probes at once.
+func (a prober) probeAll(ctx context.Context, probes []Probe) []Outcome {
 	outcomes := make([]Outcome, len(probes))
 	var group sync.WaitGroup
 	for i, p := range probes {
-		group.Go(func() { outcomes[i] = a.ask(ctx, p) })
+		group.Go(func() { outcomes[i] = a.probe(ctx, p) })
 	}
 	group.Wait()
 	return outcomes
 }
 
-// ask sends one probe and waits for what becomes of it.
-func (a asker) ask(ctx context.Context, p Probe) Outcome {
+// probe sends one probe and waits for its outcome.
+func (a prober) probe(ctx context.Context, p Probe) Outcome {
 	o := Outcome{Probe: p}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
@@ -47,7 +47,7 @@ func (a asker) ask(ctx context.Context, p Probe) Outcome {
 	answer, err := a.exchange(ctx, &o)
 	o.Took = a.now().Sub(began)
 	if err != nil {
-		o.Error, o.Refused = reason(err, a.timeout), errors.Is(err, syscall.ECONNREFUSED)
+		o.Error, o.Refused = shortError(err, a.timeout), errors.Is(err, syscall.ECONNREFUSED)
 		return o
 	}
 	o.Answer, o.Records = dns.RcodeToString[answer.Rcode], len(answer.Answer)
@@ -59,10 +59,10 @@ func (a asker) ask(ctx context.Context, p Probe) Outcome {
 	return o
 }
 
-func (a asker) exchange(ctx context.Context, o *Outcome) (*dns.Msg, error) {
+func (a prober) exchange(ctx context.Context, o *Outcome) (*dns.Msg, error) {
 	d := net.Dialer{}
 	if o.Own {
-		d.Control = mark
+		d.Control = setMark
 		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(o.To.Addr(), 0))
 		if o.TCP {
 			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(o.To.Addr(), 0))
@@ -79,7 +79,7 @@ func (a asker) exchange(ctx context.Context, o *Outcome) (*dns.Msg, error) {
 	}
 	q := question(&o.Probe)
 	c := &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}
-	// Lost packets are not what is looked for: a query over UDP is repeated once.
+	// A lost packet is not a finding: a query over UDP is repeated once.
 	for try := range 2 {
 		if err := c.WriteMsg(q); err != nil {
 			return nil, err
@@ -87,7 +87,7 @@ func (a asker) exchange(ctx context.Context, o *Outcome) (*dns.Msg, error) {
 		if try == 0 && !o.TCP {
 			_ = conn.SetReadDeadline(a.now().Add(a.timeout / 2))
 		}
-		answer, err := read(c, q)
+		answer, err := readAnswer(c, q)
 		if err == nil || o.TCP || try == 1 || !errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil {
 			return answer, err
 		}
@@ -96,8 +96,8 @@ func (a asker) exchange(ctx context.Context, o *Outcome) (*dns.Msg, error) {
 	panic("unreachable")
 }
 
-// read waits for the answer to q and passes over what else comes.
-func read(c *dns.Conn, q *dns.Msg) (*dns.Msg, error) {
+// readAnswer waits for the answer to q and ignores other messages.
+func readAnswer(c *dns.Conn, q *dns.Msg) (*dns.Msg, error) {
 	for {
 		answer, err := c.ReadMsg()
 		switch {
@@ -109,7 +109,7 @@ func read(c *dns.Conn, q *dns.Msg) (*dns.Msg, error) {
 	}
 }
 
-// question asks for the probe's name, or for the agent itself.
+// question returns a query for the probe's name, or the self-query.
 func question(p *Probe) *dns.Msg {
 	if p.Name != "" {
 		return new(dns.Msg).SetQuestion(p.Name, dns.TypeA)
@@ -123,8 +123,8 @@ func question(p *Probe) *dns.Msg {
 	return q
 }
 
-// mark gives a socket's packets the agent's mark.
-func mark(_, _ string, raw syscall.RawConn) error {
+// setMark gives a socket's packets the agent's mark.
+func setMark(_, _ string, raw syscall.RawConn) error {
 	var failed error
 	err := raw.Control(func(fd uintptr) {
 		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, rules.Mark)
@@ -132,8 +132,8 @@ func mark(_, _ string, raw syscall.RawConn) error {
 	return errors.Join(err, failed)
 }
 
-// reason is err as short as it tells something.
-func reason(err error, timeout time.Duration) string {
+// shortError returns the shortest useful text for err.
+func shortError(err error, timeout time.Duration) string {
 	var slow net.Error
 	var errno syscall.Errno
 	switch {

@@ -114,7 +114,7 @@ func TestAsk(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			p := Probe{To: serveOn(t, tt.tcp, tt.handler), TCP: tt.tcp, Name: tt.ask, Agent: tt.agent}
-			got := asker{timeout: 600 * time.Millisecond, now: time.Now}.askAll(t.Context(), []Probe{p})[0]
+			got := prober{timeout: 600 * time.Millisecond, now: time.Now}.probeAll(t.Context(), []Probe{p})[0]
 			if got.From.Addr() != p.To.Addr() || got.From.Port() == 0 || got.Took <= 0 {
 				t.Errorf("asked from %s, in %s", got.From, got.Took)
 			}
@@ -136,7 +136,7 @@ func TestAskNobody(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	got := asker{timeout: time.Minute, now: time.Now}.ask(t.Context(), Probe{To: to, TCP: true})
+	got := prober{timeout: time.Minute, now: time.Now}.probe(t.Context(), Probe{To: to, TCP: true})
 	if !got.Refused || got.Error != "connection refused" || got.Answer != "" {
 		t.Errorf("asked nobody: %+v", got)
 	}
@@ -147,7 +147,7 @@ func TestInPodEnds(t *testing.T) {
 	for _, tt := range []struct{ name, in, out, problem string }{
 		{name: "nothing to do", in: ""},
 		{name: "nobody to ask", in: "{}\n{}\n", out: "{\"outcomes\":[],\"error\":\"\"}\n{\"outcomes\":[],\"error\":\"\"}\n"},
-		{name: "nonsense", in: "{}x", out: "{\"outcomes\":[],\"error\":\"\"}\n", problem: "reading what to do"},
+		{name: "nonsense", in: "{}x", out: "{\"outcomes\":[],\"error\":\"\"}\n", problem: "reading a command"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -12,28 +12,28 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// central says whether those answer who get the queries while the agent does not.
-func (e *examiner) central() []Line {
+// centralDNS checks whether the servers answer that get the queries without the agent.
+func (e *checker) centralDNS() []Line {
 	const check = "fallback"
 	switch {
 	case !e.Intercept:
 		return nil
 	case e.Rules.Mode == rules.Transparent:
-		return one(check, OK, "whoever serves the Service, while the lease is not held", "")
-	case len(e.Held) == 0:
-		return one(check, Skip, "no rules are there", "")
+		return singleLine(check, OK, "the Service's data plane, while the lease is not held", "")
+	case len(e.Backends) == 0:
+		return singleLine(check, Skip, "no interception rules", "")
 	case len(e.Fallback) == 0:
-		return one(check, Warn, "none: while the agent does not answer, nobody does", "set cluster.central, or intercept.fallback, unless that is meant")
+		return singleLine(check, Warn, "none: if the agent does not answer, no server does", "set cluster.central or intercept.fallback, unless this is intended")
 	}
 	var lines []Line
 	good := map[bool]int{} // of each network
 	for _, o := range e.Fallback {
-		line := Line{Check: fmt.Sprintf("%s %s", o.To, network(o.TCP)), What: fmt.Sprintf("%s in %s", o.Answer, shown(o.Took))}
+		line := Line{Check: fmt.Sprintf("%s %s", o.To, network(o.TCP)), What: fmt.Sprintf("%s in %s", o.Answer, formatDuration(o.Took))}
 		switch o.Answer {
 		case "":
-			line.Verdict, line.What, line.Fix = Warn, "no answer: "+o.Error, "see whether it runs, and what is between it and this node"
+			line.Verdict, line.What, line.Fix = Warn, "no answer: "+o.Error, "check that it runs, and the network between it and this node"
 		case "SERVFAIL", "REFUSED":
-			line.Verdict, line.Fix = Warn, "it does not serve this node: see its log"
+			line.Verdict, line.Fix = Warn, "it refuses this node: see its log"
 			line.What = o.Answer
 		default:
 			good[o.TCP]++
@@ -45,24 +45,24 @@ func (e *examiner) central() []Line {
 			lines[i].Verdict = Fail
 		}
 	}
-	return append(lines, e.unserved()...)
+	return append(lines, e.missingFamilies()...)
 }
 
-// unserved are the addresses whose family has no fallback: no rule leads from one
-// family to the other.
-func (e *examiner) unserved() []Line {
+// missingFamilies returns the addresses whose family has no fallback: no rule translates
+// between families.
+func (e *checker) missingFamilies() []Line {
 	var lines []Line
-	for _, a := range e.asked() {
+	for _, a := range e.queriedAddresses() {
 		if !slices.ContainsFunc(e.Fallback, func(o Outcome) bool { return o.To.Addr().Is4() == a.Is4() }) {
-			lines = append(lines, one("fallback", Warn, fmt.Sprintf("none of %s's family: while the agent does not answer there, nobody does", a),
-				"name a server of that family in intercept.fallback, or have the central DNS serve both")...)
+			lines = append(lines, singleLine("fallback", Warn, fmt.Sprintf("none of %s's family: if the agent does not answer there, no server does", a),
+				"add a server of that family to intercept.fallback, or make the central DNS dual-stack")...)
 		}
 	}
 	return lines
 }
 
-// asked are the addresses that pods are to ask.
-func (e *examiner) asked() []netip.Addr {
+// queriedAddresses returns the addresses that pods should query.
+func (e *checker) queriedAddresses() []netip.Addr {
 	keys := e.keys()
 	list := make([]netip.Addr, 0, len(keys))
 	for _, k := range keys {
@@ -71,56 +71,56 @@ func (e *examiner) asked() []netip.Addr {
 	return list
 }
 
-// among says whether a nameserver is one of the addresses that pods are to ask.
-func (e *examiner) among(nameserver string) bool {
+// isQueried reports whether a nameserver is one of the addresses that pods should query.
+func (e *checker) isQueried(nameserver string) bool {
 	a, err := netip.ParseAddr(nameserver)
-	return err == nil && slices.Contains(e.asked(), a)
+	return err == nil && slices.Contains(e.queriedAddresses(), a)
 }
 
-// kubelet compares what the kubelet hands out with the mode.
-func (e *examiner) kubelet() []Line {
+// kubelet compares the nameservers of the kubelet with the mode.
+func (e *checker) kubelet() []Line {
 	const check = "kubelet"
 	if !e.Intercept {
 		return nil
 	}
 	k := e.Kubelet
 	list := strings.Join(k.DNS, ", ")
-	good := slices.IndexFunc(k.DNS, e.among) >= 0
+	good := slices.IndexFunc(k.DNS, e.isQueried) >= 0
 	switch {
 	case k.Err != nil:
-		return one(check, Skip, "not known: "+k.Err.Error(), "")
+		return singleLine(check, Skip, "unknown: "+k.Err.Error(), "")
 	case k.From == "":
-		return one(check, Skip, "not to be seen from here", "run this command on the node, or in a pod with hostPID: true")
+		return singleLine(check, Skip, "not visible from here", "run this command on the node, or in a pod with hostPID: true")
 	case len(k.DNS) == 0:
-		return one(check, Warn, "hands out no nameserver of the cluster ("+k.From+")", "set clusterDNS: "+e.handOut())
+		return singleLine(check, Warn, "sets no nameserver for pods ("+k.From+")", "set clusterDNS: "+e.clusterDNS())
 	case !good:
-		return one(check, Warn, fmt.Sprintf("hands out %s, not %s (%s)", list, e.handOut(), k.From), e.otherwise())
+		return singleLine(check, Warn, fmt.Sprintf("sets nameserver %s, not %s (%s)", list, e.clusterDNS(), k.From), e.kubeletFix())
 	}
-	return one(check, OK, fmt.Sprintf("hands out %s (%s)", list, k.From), "")
+	return singleLine(check, OK, fmt.Sprintf("sets nameserver %s (%s)", list, k.From), "")
 }
 
-func (e *examiner) handOut() string {
-	return spell(e.asked(), ", ")
+func (e *checker) clusterDNS() string {
+	return joinAddrs(e.queriedAddresses(), ", ")
 }
 
-func (e *examiner) otherwise() string {
+func (e *checker) kubeletFix() string {
 	if e.Rules.Mode == rules.Transparent {
-		return "intercept what pods ask: set intercept.services to it"
+		return "set intercept.services to the address that pods query"
 	}
-	return "set the kubelet's clusterDNS to " + e.handOut() + " and restart pods, or use intercept.mode: transparent"
+	return "set the kubelet's clusterDNS to " + e.clusterDNS() + " and restart pods, or use intercept.mode: transparent"
 }
 
-// pods counts who asks whom.
-func (e *examiner) pods() []Line {
+// pods counts the pods by nameserver.
+func (e *checker) pods() []Line {
 	const check = "pods"
 	if !e.Intercept {
 		return nil
 	}
-	if e.NoPods != nil {
-		return one(check, Skip, e.NoPods.Error(), "run this command on the node, or in a pod with hostPID: true")
+	if e.PodsErr != nil {
+		return singleLine(check, Skip, e.PodsErr.Error(), "run this command on the node, or in a pod with hostPID: true")
 	}
 	if len(e.Pods) == 0 {
-		return one(check, Skip, "none is to be seen", "run this command on the node, or in a pod with hostPID: true")
+		return singleLine(check, Skip, "no pods visible", "run this command on the node, or in a pod with hostPID: true")
 	}
 	names := slices.SortedFunc(maps.Keys(e.Pods), func(a, b string) int {
 		if d := e.Pods[b] - e.Pods[a]; d != 0 {
@@ -133,8 +133,8 @@ func (e *examiner) pods() []Line {
 		parts = append(parts, fmt.Sprintf("%s with nameserver %s", count(e.Pods[n], "pod"), n))
 	}
 	what := strings.Join(parts, ", ")
-	if slices.ContainsFunc(names, e.among) {
-		return one(check, OK, what, "")
+	if slices.ContainsFunc(names, e.isQueried) {
+		return singleLine(check, OK, what, "")
 	}
-	return one(check, Warn, what+": none asks the agent", e.otherwise())
+	return singleLine(check, Warn, what+": none queries the agent", e.kubeletFix())
 }

@@ -28,25 +28,25 @@ func TestChecks(t *testing.T) {
 	}{
 		{
 			name:   "the agent has no right",
-			change: func(_ *doctor.Config, f *doctor.Facts) { f.Rights.Lacks = []string{"NET_ADMIN"} },
-			want:   []string{"fail agent's rights: process 4711 lacks NET_ADMIN"},
+			change: func(_ *doctor.Config, f *doctor.Facts) { f.Capabilities.AgentMissing = []string{"NET_ADMIN"} },
+			want:   []string{"fail agent capabilities: process 4711 lacks NET_ADMIN"},
 		},
 		{
 			name:   "the data plane is not known",
-			change: func(_ *doctor.Config, f *doctor.Facts) { f.NoDataPlane = errSeen },
-			want:   []string{"skip data plane: not known: operation not permitted"},
+			change: func(_ *doctor.Config, f *doctor.Facts) { f.DataPlaneErr = errSeen },
+			want:   []string{"skip data plane: unknown: operation not permitted"},
 		},
 		{
 			name: "the data plane is not seen",
 			change: func(_ *doctor.Config, f *doctor.Facts) {
-				f.DataPlane = dataplane.Found{Backend: "nftables", Evidence: []string{"not looked at nftables: operation not permitted"}}
+				f.DataPlane = dataplane.Found{Backend: "nftables", Evidence: []string{"cannot read nftables: operation not permitted"}}
 			},
-			want: []string{"skip data plane: none is seen, but not looked at nftables: operation not permitted"},
+			want: []string{"skip data plane: none found, but cannot read nftables: operation not permitted"},
 		},
 		{
 			name: "a data plane before netfilter leaves link-local mode alone",
 			change: func(_ *doctor.Config, f *doctor.Facts) {
-				f.DataPlane = dataplane.Found{Proxy: dataplane.Calico, Early: true, Note: "Link-local can.", Backend: "nftables", Why: "it needs no program"}
+				f.DataPlane = dataplane.Found{Proxy: dataplane.Calico, Early: true, Note: "Link-local can.", Backend: "nftables", Reason: "it needs no program"}
 			},
 			want: []string{"warn data plane: calico, before netfilter; backend auto is nftables: it needs no program"},
 		},
@@ -55,7 +55,7 @@ func TestChecks(t *testing.T) {
 			change: func(c *doctor.Config, f *doctor.Facts) {
 				c.Backend, f.DataPlane = "nftables", dataplane.Found{}
 			},
-			want: []string{"ok data plane: nothing carries Services here"},
+			want: []string{"ok data plane: no data plane for Services found"},
 		},
 		{
 			name: "an address on a second link",
@@ -67,7 +67,7 @@ func TestChecks(t *testing.T) {
 		{
 			name:   "an address of another program's",
 			change: func(_ *doctor.Config, f *doctor.Facts) { f.Addresses[1].Alias = "" },
-			want:   []string{"warn fd00::a: on link nodelocaldns (dummy): not made by an agent"},
+			want:   []string{"warn fd00::a: on link nodelocaldns (dummy): not created by an agent"},
 		},
 		{
 			name: "an address on a link that is not for the agent to make",
@@ -85,15 +85,15 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			name:   "addresses are not known",
-			change: func(_ *doctor.Config, f *doctor.Facts) { f.NoAddress = errSeen },
-			want:   []string{"skip addresses: not known: operation not permitted"},
+			change: func(_ *doctor.Config, f *doctor.Facts) { f.AddressErr = errSeen },
+			want:   []string{"skip addresses: unknown: operation not permitted"},
 		},
 		{
 			name: "nobody listens over TCP",
 			change: func(_ *doctor.Config, f *doctor.Facts) {
 				f.Sockets = slices.DeleteFunc(f.Sockets, func(s sockets.Socket) bool { return s.TCP && s.Local.Addr() == local4 })
 			},
-			want: []string{"fail listener 169.254.20.10: node-cache (process 4711), but nobody over tcp"},
+			want: []string{"fail listener 169.254.20.10: node-cache (process 4711), but no process over tcp"},
 		},
 		{
 			name: "two listen",
@@ -104,13 +104,13 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			name:   "sockets are not known",
-			change: func(_ *doctor.Config, f *doctor.Facts) { f.NoSockets = errSeen },
-			want:   []string{"skip listener: not known: operation not permitted"},
+			change: func(_ *doctor.Config, f *doctor.Facts) { f.SocketsErr = errSeen },
+			want:   []string{"skip listener: unknown: operation not permitted"},
 		},
 		{
 			name:   "the agent is not ready",
 			change: func(_ *doctor.Config, f *doctor.Facts) { f.Status = "not ready: the cluster zone is not synced" },
-			want:   []string{"fail status page: the agent says: not ready: the cluster zone is not synced"},
+			want:   []string{"fail status page: the agent reports: not ready: the cluster zone is not synced"},
 		},
 		{
 			name:   "no status page",
@@ -118,31 +118,33 @@ func TestChecks(t *testing.T) {
 			want:   []string{"skip status page: admin.address is empty"},
 		},
 		{
-			name:   "rules of two backends",
-			change: func(_ *doctor.Config, f *doctor.Facts) { f.Held = append(f.Held, doctor.Held{Backend: "iptables-nft"}) },
-			want:   []string{"warn rules: of nftables and of iptables-nft"},
+			name: "rules of two backends",
+			change: func(_ *doctor.Config, f *doctor.Facts) {
+				f.Backends = append(f.Backends, doctor.BackendState{Backend: "iptables-nft"})
+			},
+			want: []string{"warn rules: in nftables and in iptables-nft"},
 		},
 		{
 			name:   "one family is not leased",
-			change: func(_ *doctor.Config, f *doctor.Facts) { delete(f.Held[0].State.Leases, local6) },
-			want:   []string{"fail lease fd00::a: not held: the agent does not answer its own queries, and others get them"},
+			change: func(_ *doctor.Config, f *doctor.Facts) { delete(f.Backends[0].State.Leases, local6) },
+			want:   []string{"fail lease fd00::a: not held: the agent does not answer its self-query, so other servers get the queries"},
 		},
 		{
 			name: "the Service is not known", mode: rules.Transparent,
 			change: func(c *doctor.Config, f *doctor.Facts) {
-				c.Rules.Services, f.Held[0].State.Leases, f.Pod, f.Pods = nil, nil, nil, nil
-				f.Node, f.NoPod, f.Kubelet = f.Node[:2], errors.New("there is no address to ask"), doctor.Kubelet{}
+				c.Rules.Services, f.Backends[0].State.Leases, f.Pod, f.Pods = nil, nil, nil, nil
+				f.Node, f.PodErr, f.Kubelet = f.Node[:2], errors.New("there is no address to query"), doctor.Kubelet{}
 			},
 			want: []string{
-				"fail lease: no lease tells the address of the DNS service, and neither does the configuration",
-				"skip conntrack: the agent answered nothing", "skip pod: there is no address to ask",
-				"skip kubelet: not to be seen from here", "skip pods: none is to be seen",
+				"fail lease: neither a lease nor the configuration has the address of the DNS service",
+				"skip conntrack: the agent answered nothing", "skip pod: there is no address to query",
+				"skip kubelet: not visible from here", "skip pods: no pods visible",
 			},
 		},
 		{
 			name:   "the table of connections is nearly full",
 			change: func(_ *doctor.Config, f *doctor.Facts) { f.Conntrack = doctor.Conntrack{Count: 95, Max: 100} },
-			want:   []string{"warn conntrack table: 95 of 100 entries: what is tracked may be dropped"},
+			want:   []string{"warn conntrack table: 95 of 100 entries: new tracked connections may be dropped"},
 		},
 		{
 			name:   "the table of connections has no end",
@@ -154,7 +156,7 @@ func TestChecks(t *testing.T) {
 			change: func(_ *doctor.Config, f *doctor.Facts) { f.Node[0], f.Node[4] = lose(f.Node[0]), lose(f.Node[4]) },
 			want: []string{
 				"fail socket 169.254.20.10 udp: no answer in 1s (udp)", "ok socket 169.254.20.10 tcp: agent 0badcafe (tcp 210µs)",
-				"fail 169.254.20.10 udp: nobody answers: no answer in 1s (udp)", "ok 169.254.20.10 tcp: agent 0badcafe (tcp 210µs)",
+				"fail 169.254.20.10 udp: no server answers: no answer in 1s (udp)", "ok 169.254.20.10 tcp: agent 0badcafe (tcp 210µs)",
 				"ok conntrack: 0 entries for 3 queries to the agent",
 			},
 		},
@@ -175,28 +177,28 @@ func TestChecks(t *testing.T) {
 		{
 			name: "packets are lost between lease and fallback",
 			change: func(_ *doctor.Config, f *doctor.Facts) {
-				delete(f.Held[0].State.Leases, local4)
+				delete(f.Backends[0].State.Leases, local4)
 				f.Pod[1], f.Pod[2] = lose(f.Pod[1]), lose(f.Pod[2])
 			},
 			want: []string{
-				"fail lease 169.254.20.10: not held: the agent does not answer its own queries, and others get them",
-				"ok 169.254.20.10 udp: agent 0badcafe (udp 210µs)", "fail 169.254.20.10 tcp: nobody answers: no answer in 1s (tcp)",
+				"fail lease 169.254.20.10: not held: the agent does not answer its self-query, so other servers get the queries",
+				"ok 169.254.20.10 udp: agent 0badcafe (udp 210µs)", "fail 169.254.20.10 tcp: no server answers: no answer in 1s (tcp)",
 				"ok conntrack: 0 entries for 3 queries to the agent", "fail name at 169.254.20.10: kubernetes.default.svc.cluster.local: no answer in 1s",
 			},
 		},
 		{
 			name: "whoever serves the Service does not know this pod", mode: rules.Transparent,
 			change: func(_ *doctor.Config, f *doctor.Facts) {
-				f.Held[0].State.Leases = nil
+				f.Backends[0].State.Leases = nil
 				other := doctor.Outcome{Answer: "REFUSED", Took: time.Millisecond}
 				f.Node, f.Pod = become(f.Node, other), become(f.Pod, silent())
 			},
 			want: []string{
-				"fail lease 10.96.0.10: not held: the agent does not answer its own queries, and others get them",
+				"fail lease 10.96.0.10: not held: the agent does not answer its self-query, so other servers get the queries",
 				"warn 10.96.0.10: the central DNS answers, REFUSED, as the agent has no lease (udp 1ms, tcp 1ms)",
 				"skip conntrack: the agent answered nothing",
 				"fail name at 10.96.0.10: kubernetes.default.svc.cluster.local: REFUSED",
-				"warn 10.96.0.10: nobody answers, though the node is answered: no answer in 1s (udp, tcp)",
+				"warn 10.96.0.10: no answer, though the node gets one: no answer in 1s (udp, tcp)",
 				"skip conntrack: the agent answered nothing",
 				"fail name at 10.96.0.10: kubernetes.default.svc.cluster.local: no answer in 1s",
 			},
@@ -204,11 +206,11 @@ func TestChecks(t *testing.T) {
 		{
 			name: "a fallback that answers names only",
 			change: func(_ *doctor.Config, f *doctor.Facts) {
-				delete(f.Held[0].State.Leases, local4)
+				delete(f.Backends[0].State.Leases, local4)
 				f.Pod[0], f.Pod[1] = lose(f.Pod[0]), lose(f.Pod[1])
 			},
 			want: []string{
-				"fail lease 169.254.20.10: not held: the agent does not answer its own queries, and others get them",
+				"fail lease 169.254.20.10: not held: the agent does not answer its self-query, so other servers get the queries",
 				"warn 169.254.20.10: the central DNS answers names, as the agent has no lease (udp, tcp)",
 				"ok conntrack: 0 entries for 2 queries to the agent",
 			},
@@ -221,7 +223,7 @@ func TestChecks(t *testing.T) {
 		{
 			name: "packets are tracked, as they must be", mode: rules.Transparent,
 			change: func(_ *doctor.Config, f *doctor.Facts) {
-				f.Held[0].Backend = "iptables-nft"
+				f.Backends[0].Backend = "iptables-nft"
 				f.Pod[0].Tracked, f.Pod[1].Tracked = true, true
 			},
 			want: []string{
@@ -231,8 +233,8 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			name:   "whether packets are tracked is not known",
-			change: func(_ *doctor.Config, f *doctor.Facts) { f.Pod[0].Unknown = "operation not permitted" },
-			want:   []string{"skip conntrack: not known: operation not permitted"},
+			change: func(_ *doctor.Config, f *doctor.Facts) { f.Pod[0].TrackedErr = "operation not permitted" },
+			want:   []string{"skip conntrack: unknown: operation not permitted"},
 		},
 		{
 			name: "the name of the cluster",
@@ -250,8 +252,8 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			name:   "who drops is not known",
-			change: func(_ *doctor.Config, f *doctor.Facts) { f.NoDrop = errSeen },
-			want:   []string{"skip dropped by: not known: operation not permitted"},
+			change: func(_ *doctor.Config, f *doctor.Facts) { f.DropErr = errSeen },
+			want:   []string{"skip dropped by: unknown: operation not permitted"},
 		},
 		{
 			name: "one fallback of two is silent",
@@ -272,29 +274,29 @@ func TestChecks(t *testing.T) {
 		{
 			name:   "no fallback of one family",
 			change: func(_ *doctor.Config, f *doctor.Facts) { f.Fallback = f.Fallback[:2] },
-			want:   []string{"warn fallback: none of fd00::a's family: while the agent does not answer there, nobody does"},
+			want:   []string{"warn fallback: none of fd00::a's family: if the agent does not answer there, no server does"},
 		},
 		{
 			name:   "no fallback",
-			change: func(_ *doctor.Config, f *doctor.Facts) { f.Fallback, f.Held[0].State.Fallback = nil, nil },
-			want:   []string{"warn fallback: none: while the agent does not answer, nobody does"},
+			change: func(_ *doctor.Config, f *doctor.Facts) { f.Fallback, f.Backends[0].State.Fallback = nil, nil },
+			want:   []string{"warn fallback: none: if the agent does not answer, no server does"},
 		},
 		{
 			name:   "the kubelet cannot be read",
 			change: func(_ *doctor.Config, f *doctor.Facts) { f.Kubelet = doctor.Kubelet{Err: errSeen} },
-			want:   []string{"skip kubelet: not known: operation not permitted"},
+			want:   []string{"skip kubelet: unknown: operation not permitted"},
 		},
 		{
 			name:   "the kubelet hands out nothing",
 			change: func(_ *doctor.Config, f *doctor.Facts) { f.Kubelet = doctor.Kubelet{From: "its flags"} },
-			want:   []string{"warn kubelet: hands out no nameserver of the cluster (its flags)"},
+			want:   []string{"warn kubelet: sets no nameserver for pods (its flags)"},
 		},
 		{
 			name: "the kubelet hands out the agent, which listens to the Service", mode: rules.Transparent,
 			change: func(_ *doctor.Config, f *doctor.Facts) {
 				f.Kubelet = doctor.Kubelet{DNS: []string{"169.254.20.10"}, From: "its flags"}
 			},
-			want: []string{"warn kubelet: hands out 169.254.20.10, not 10.96.0.10 (its flags)"},
+			want: []string{"warn kubelet: sets nameserver 169.254.20.10, not 10.96.0.10 (its flags)"},
 		},
 		{
 			name:   "some pods ask others",
@@ -303,7 +305,7 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			name:   "pods cannot be seen",
-			change: func(_ *doctor.Config, f *doctor.Facts) { f.NoPods = errSeen },
+			change: func(_ *doctor.Config, f *doctor.Facts) { f.PodsErr = errSeen },
 			want:   []string{"skip pods: operation not permitted"},
 		},
 	} {

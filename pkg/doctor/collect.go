@@ -26,38 +26,38 @@ import (
 	"github.com/nodecache/node-cache/pkg/sockets"
 )
 
-// Where the kernel shows processes, this one among them, and connections.
+// Directories of the kernel for processes, for this process, and for conntrack.
 const (
 	procDir   = "/proc"
 	selfDir   = "/proc/self"
 	filterDir = "/proc/sys/net/netfilter"
 )
 
-// sysAdmin is the right that makes namespaces.
+// sysAdmin is the capability to create namespaces.
 const sysAdmin capabilities.Capability = "SYS_ADMIN"
 
-// collect looks at everything. It adds to c what only the kernel knows.
+// collect reads all facts. It adds the addresses of the Service to c if only the kernel has them.
 func collect(ctx context.Context, c *Config) Facts {
 	var f Facts
-	f.Rights.Missing = capabilities.Missing(capabilities.NetAdmin)
-	f.Addresses, f.NoAddress = addresses(c.Rules.Addresses)
-	f.Sockets, f.NoSockets = sockets.ListBound(c.Rules.Port)
+	f.Capabilities.Missing = capabilities.Missing(capabilities.NetAdmin)
+	f.Addresses, f.AddressErr = addresses(c.Rules.Addresses)
+	f.Sockets, f.SocketsErr = sockets.ListBound(c.Rules.Port)
 	sockets.AddProcesses(f.Sockets, procDir)
 	f.agent(c)
 	f.Conntrack = conntrackFill(filterDir)
-	f.DataPlane, f.NoDataPlane = dataplane.Find(ctx, dataplane.Config{Usable: usable})
-	f.Held, f.NoHeld = held(ctx, c.Backend)
-	learn(&c.Rules, f.Held)
+	f.DataPlane, f.DataPlaneErr = dataplane.Find(ctx, dataplane.Config{Usable: usable})
+	f.Backends, f.BackendErrs = readBackends(ctx, c.Backend)
+	addServices(&c.Rules, f.Backends)
 	if c.Admin.IsValid() {
-		f.Status, f.NoStatus = status(ctx, c)
+		f.Status, f.StatusErr = status(ctx, c)
 	}
-	f.Kubelet = findKubelet(procDir)
-	f.Pods, f.NoPods = podResolvers(procDir, selfDir)
+	f.Kubelet = readKubelet(procDir)
+	f.Pods, f.PodsErr = podResolvers(procDir, selfDir)
 	f.ask(ctx, c)
 	return f
 }
 
-// usable says whether a backend could be used: only the programs may be missing.
+// usable returns why a backend cannot be used, which is a missing program.
 func usable(backend string) error {
 	variant, ok := map[string]iptables.Variant{
 		dataplane.BackendIPTablesNFT: iptables.Nft, dataplane.BackendIPTablesLegacy: iptables.Legacy,
@@ -72,9 +72,9 @@ func usable(backend string) error {
 	return b.Close()
 }
 
-// learn takes the addresses of the Service from the leases, if the agent found them
-// out itself.
-func learn(r *rules.Rules, all []Held) {
+// addServices adds the addresses of the Service from the leases, if the configuration
+// leaves them to the agent.
+func addServices(r *rules.Rules, all []BackendState) {
 	if r.Mode != rules.Transparent || len(r.Services) > 0 {
 		return
 	}
@@ -88,7 +88,7 @@ func learn(r *rules.Rules, all []Held) {
 	slices.SortFunc(r.Services, netip.Addr.Compare)
 }
 
-// addresses finds the links that have the wanted addresses.
+// addresses returns the links that have the wanted addresses.
 func addresses(wanted []netip.Addr) ([]Address, error) {
 	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -102,14 +102,14 @@ func addresses(wanted []netip.Addr) ([]Address, error) {
 		}
 		link, err := netlink.LinkByIndex(has.LinkIndex)
 		if err != nil {
-			continue // gone meanwhile
+			continue // removed meanwhile
 		}
 		list = append(list, Address{Addr: a, Link: link.Attrs().Name, Kind: link.Type(), Alias: link.Attrs().Alias})
 	}
 	return list, nil
 }
 
-// agent finds the process that listens, and what it may do.
+// agent reads the process that listens and its capabilities.
 func (f *Facts) agent(c *Config) {
 	for _, a := range c.listening() {
 		for _, s := range f.Sockets {
@@ -117,10 +117,10 @@ func (f *Facts) agent(c *Config) {
 				continue
 			}
 			agent := process{dir: fmt.Sprintf("%s/%d", procDir, s.PID), pid: s.PID}
-			if lacks, err := agent.lacks(unix.CAP_NET_ADMIN); err == nil {
-				f.Rights.Agent = s.PID
+			if lacks, err := agent.isMissing(unix.CAP_NET_ADMIN); err == nil {
+				f.Capabilities.AgentPID = s.PID
 				if lacks {
-					f.Rights.Lacks = []string{string(capabilities.NetAdmin)}
+					f.Capabilities.AgentMissing = []string{string(capabilities.NetAdmin)}
 				}
 				return
 			}
@@ -128,16 +128,16 @@ func (f *Facts) agent(c *Config) {
 	}
 }
 
-// A stateReader is what of a backend is needed.
+// A stateReader is the part of a backend that the doctor uses.
 type stateReader interface {
 	fmt.Stringer
 	State(ctx context.Context) (rules.State, error)
 	Close() error
 }
 
-// held asks each backend what it holds. Of those that cannot be asked only what the
-// agent is to use is told; with "auto" that is nftables, which sees most.
-func held(ctx context.Context, backend string) (all []Held, errs []error) {
+// readBackends reads the state of each backend. It returns an error only for the one that
+// the agent uses; with "auto" that is nftables, which sees most.
+func readBackends(ctx context.Context, backend string) (all []BackendState, errs []error) {
 	for _, open := range []struct {
 		name string
 		new  func() (stateReader, error)
@@ -162,18 +162,18 @@ func held(ctx context.Context, backend string) (all []Held, errs []error) {
 	return all, errs
 }
 
-func holds(ctx context.Context, open func() (stateReader, error)) (Held, error) {
+func holds(ctx context.Context, open func() (stateReader, error)) (BackendState, error) {
 	b, err := open()
 	if err != nil {
-		return Held{}, err
+		return BackendState{}, err
 	}
 	defer func() { _ = b.Close() }()
 	state, err := b.State(ctx)
-	return Held{Backend: b.String(), State: state}, err
+	return BackendState{Backend: b.String(), State: state}, err
 }
 
-// legacyInUse says whether there is any table of iptables-legacy. To look into one
-// makes it, so nobody is to look where there is none.
+// legacyInUse reports whether iptables-legacy has any table. Reading a table creates it, so
+// the doctor must not read one that does not exist.
 func legacyInUse(self string) bool {
 	for _, file := range []string{"ip_tables_names", "ip6_tables_names"} {
 		names, err := os.ReadFile(filepath.Join(self, "net", file))
@@ -184,7 +184,7 @@ func legacyInUse(self string) bool {
 	return false
 }
 
-// status asks the agent how it is.
+// status reads the agent's status page.
 func status(ctx context.Context, c *Config) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -199,10 +199,10 @@ func status(ctx context.Context, c *Config) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // and no proxy
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // without a proxy
 	response, err := client.Do(request)
 	if err != nil {
-		return "", errors.New(reason(err, c.Timeout))
+		return "", errors.New(shortError(err, c.Timeout))
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {

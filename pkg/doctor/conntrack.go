@@ -16,7 +16,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// Attributes of connections (linux/netfilter/nfnetlink_conntrack.h).
+// Attributes of conntrack entries (linux/netfilter/nfnetlink_conntrack.h).
 const (
 	ctGet        = 1 // IPCTNL_MSG_CT_GET
 	ctTupleOrig  = 1
@@ -30,17 +30,17 @@ const (
 	ctProtoDst   = 3
 )
 
-// A tracker looks up connections. Each is asked for by its addresses and ports: a
-// node's whole table may have a million.
+// A tracker looks up conntrack entries, each by its addresses and ports: the whole table
+// of a node may have a million entries.
 //
-// It has a socket of its own kind, as the kernel marks its one answer as the first of
-// several, and [netlink.Conn] then waits for the others.
+// It uses its own socket type: the kernel marks its single answer as the first of several,
+// and [netlink.Conn] would wait for the others.
 type tracker struct{ fd int }
 
 func newTracker() (*tracker, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err == nil {
-		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}) // never needed
+		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}) // a safeguard
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening netlink: %w", err)
@@ -50,13 +50,13 @@ func newTracker() (*tracker, error) {
 
 func (t *tracker) close() { _ = unix.Close(t.fd) }
 
-// note says in o whether the node tracks the connection of a probe, in the zone of
-// everybody or in the agent's.
+// note records in o whether the node tracks the connection of a probe, in the default zone
+// or in the agent's.
 func (t *tracker) note(o *Outcome) {
 	for _, zone := range []uint16{0, rules.Zone} {
 		found, err := t.has(o, zone)
 		if err != nil {
-			o.Unknown = err.Error()
+			o.TrackedErr = err.Error()
 			return
 		}
 		o.Tracked = o.Tracked || found
@@ -78,20 +78,19 @@ func (t *tracker) has(o *Outcome, zone uint16) (bool, error) {
 		Data:   data,
 	}.MarshalBinary()
 	if err != nil {
-		return false, fmt.Errorf("encoding a connection: %w", err)
+		return false, fmt.Errorf("encoding a conntrack entry: %w", err)
 	}
 	err = t.execute(request)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("looking up a connection: %w", err)
+		return false, fmt.Errorf("looking up a conntrack entry: %w", err)
 	}
 	return true, nil
 }
 
-// execute sends a request and reads the one answer, of which only matters whether it
-// is an error.
+// execute sends a request and reads the single answer. Only its error code matters.
 func (t *tracker) execute(request []byte) error {
 	if err := unix.Sendto(t.fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
@@ -102,7 +101,7 @@ func (t *tracker) execute(request []byte) error {
 	case err != nil:
 		return err
 	case n < unix.NLMSG_HDRLEN:
-		return errors.New("half an answer")
+		return errors.New("truncated answer")
 	case n >= unix.NLMSG_HDRLEN+4 && binary.NativeEndian.Uint16(answer[4:]) == unix.NLMSG_ERROR:
 		return unix.Errno(-int32(binary.NativeEndian.Uint32(answer[unix.NLMSG_HDRLEN:])))
 	}
@@ -140,7 +139,7 @@ func encodeTuple(o *Outcome, zone uint16) ([]byte, error) {
 	return e.Encode()
 }
 
-// conntrackFill reads how full the table of connections is, from the folder of its settings.
+// conntrackFill reads how full the conntrack table is from the directory of its sysctls.
 func conntrackFill(dir string) Conntrack {
 	var c Conntrack
 	for _, e := range []struct {
@@ -149,7 +148,7 @@ func conntrackFill(dir string) Conntrack {
 	}{{"nf_conntrack_count", &c.Count}, {"nf_conntrack_max", &c.Max}} {
 		text, err := os.ReadFile(dir + "/" + e.file)
 		if errors.Is(err, os.ErrNotExist) {
-			return Conntrack{Err: errors.New("the kernel tracks nothing")}
+			return Conntrack{Err: errors.New("conntrack is not loaded")}
 		}
 		if err != nil {
 			return Conntrack{Err: err}

@@ -11,34 +11,34 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// Config says how the agent of this node is configured.
+// Config is the configuration of this node's agent.
 type Config struct {
-	// Intercept says that the agent is to intercept queries, by Rules. Owner and
-	// Fallback of the rules are not looked at; Services may be empty if the agent
-	// finds them out itself. Without it Rules say only where the agent listens.
+	// Intercept means that the agent intercepts queries, by Rules. Owner and Fallback of the
+	// rules are ignored; Services may be empty if the agent reads them from the cluster.
+	// Without Intercept, Rules only has the agent's listen addresses.
 	Intercept bool
 	Rules     rules.Rules
-	Backend   string // as it is configured: "auto", "nftables" or "iptables"
+	Backend   string // as configured: "auto", "nftables" or "iptables"
 
-	// ManageLink says that the agent is to put its addresses on Link, which it makes.
+	// ManageLink means that the agent creates Link and puts its addresses on it.
 	ManageLink bool
 	Link       string
 
-	Admin netip.AddrPort // of the agent's status page; the zero value: there is none
-	Name  string         // of the cluster, absolute, that the agent must know; empty: none
+	Admin netip.AddrPort // of the agent's status page; zero: none
+	Name  string         // a cluster name, absolute, that the agent must resolve; empty: none
 
 	Timeout time.Duration // of one probe; 0: 1 s
 
-	// PodCommand is the command that calls [InPod]; nil: no pod is played.
+	// PodCommand is the command that calls [InPod]; nil: no test from a pod.
 	PodCommand []string
 
 	Now func() time.Time // never nil
 }
 
-// A Doctor examines this node: the network namespace of the process.
+// A Doctor checks this node: the network namespace of the process.
 type Doctor struct{ cfg Config }
 
-// New checks c.
+// New validates c.
 func New(c Config) (*Doctor, error) {
 	if len(c.Rules.Addresses) == 0 || c.Rules.Port == 0 {
 		return nil, errors.New("doctor: needs an address and a port of the agent")
@@ -52,9 +52,8 @@ func New(c Config) (*Doctor, error) {
 	return &Doctor{cfg: c}, nil
 }
 
-// Run looks at everything and says what it means. It takes a few times Timeout, and
-// leaves the node as it was. An error is returned only when ctx ends; whatever else
-// fails is in the report.
+// Run makes all checks. It takes a few times Timeout and leaves the node as it was. It
+// returns an error only when ctx ends; all other errors are in the report.
 func (d *Doctor) Run(ctx context.Context) (Report, error) {
 	c := d.cfg
 	c.Rules.Fallback = nil

@@ -12,33 +12,33 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// Examine says what facts mean for an agent that is configured by c.
+// Examine evaluates the facts for an agent with the configuration c.
 func Examine(c Config, f Facts) Report {
-	e := examiner{Config: c, Facts: f}
+	e := checker{Config: c, Facts: f}
 	return Report{Title: e.title(), Lines: slices.Concat(
-		e.part("This node", e.rights(), e.dataPlane(), e.links(), e.sockets(), e.status(), e.leases(), e.table()),
-		e.part("Asked from the node", e.own(), e.paths(f.Node, "the node"), e.name(f.Node)),
+		e.part("This node", e.capabilities(), e.dataPlane(), e.links(), e.sockets(), e.status(), e.leases(), e.conntrackTable()),
+		e.part("Asked from the node", e.ownSockets(), e.paths(f.Node, "the node"), e.name(f.Node)),
 		e.part("Asked from a pod", e.pod()),
-		e.part("Central DNS", e.central()),
+		e.part("Central DNS", e.centralDNS()),
 		e.part("What pods ask", e.kubelet(), e.pods()),
 	)}
 }
 
-// An examiner judges the facts.
-type examiner struct {
+// A checker evaluates the facts.
+type checker struct {
 	Config
 	Facts
 }
 
-func (e *examiner) title() string {
-	where := fmt.Sprintf("%s, port %d", spell(e.Rules.Addresses, " and "), e.Rules.Port)
+func (e *checker) title() string {
+	where := fmt.Sprintf("%s, port %d", joinAddrs(e.Rules.Addresses, " and "), e.Rules.Port)
 	if !e.Intercept {
 		return "node-cache at " + where + ", without interception"
 	}
 	return fmt.Sprintf("node-cache at %s, mode %s, backend %s", where, e.Rules.Mode, e.Backend)
 }
 
-func (e *examiner) part(name string, groups ...[]Line) []Line {
+func (e *checker) part(name string, groups ...[]Line) []Line {
 	lines := slices.Concat(groups...)
 	for i := range lines {
 		lines[i].Part = name
@@ -46,14 +46,14 @@ func (e *examiner) part(name string, groups ...[]Line) []Line {
 	return lines
 }
 
-// one is a group of a single line.
-func one(check string, v Verdict, what, fix string) []Line {
+// singleLine returns one line.
+func singleLine(check string, v Verdict, what, fix string) []Line {
 	return []Line{{Check: check, Verdict: v, What: what, Fix: fix}}
 }
 
-// owner is the token of the agent whose rules are there; empty: unknown.
+// owner returns the token of the agent that owns the rules; empty: unknown.
 func (f *Facts) owner() string {
-	for _, h := range f.Held {
+	for _, h := range f.Backends {
 		if h.State.Owner != "" {
 			return h.State.Owner
 		}
@@ -61,9 +61,9 @@ func (f *Facts) owner() string {
 	return ""
 }
 
-// leased says whether the lease on key is held, and what is left of it.
-func (e *examiner) leased(key netip.Addr) (left time.Duration, backend string, ok bool) {
-	for _, h := range e.Held {
+// leased returns the remaining time of the lease on key, and whether it is held.
+func (e *checker) leased(key netip.Addr) (left time.Duration, backend string, ok bool) {
+	for _, h := range e.Backends {
 		if left, ok := h.State.Leases[key]; ok {
 			return left, h.Backend, true
 		}
@@ -71,15 +71,15 @@ func (e *examiner) leased(key netip.Addr) (left time.Duration, backend string, o
 	return 0, "", false
 }
 
-// transparentTracked says whether this is the one set-up whose packets are tracked
-// although the agent has them.
-func (e *examiner) transparentTracked() bool {
-	return e.Rules.Mode == rules.Transparent && slices.ContainsFunc(e.Held, func(h Held) bool {
+// transparentTracked reports whether this is the one configuration in which conntrack
+// tracks the agent's packets.
+func (e *checker) transparentTracked() bool {
+	return e.Rules.Mode == rules.Transparent && slices.ContainsFunc(e.Backends, func(h BackendState) bool {
 		return strings.HasPrefix(h.Backend, "iptables")
 	})
 }
 
-// keys are the addresses that clients ask, with those where the agent's sockets are.
+// keys returns the addresses that clients query, with those of the agent's sockets.
 func (c *Config) keys() []rules.Lease {
 	if c.Intercept {
 		return c.Rules.Leases()
@@ -91,8 +91,8 @@ func (c *Config) keys() []rules.Lease {
 	return list
 }
 
-// listening are the addresses of the agent's sockets, those that stand for others as
-// the loopback address.
+// listening returns the addresses of the agent's sockets, with the loopback address for
+// unspecified ones.
 func (c *Config) listening() []netip.Addr {
 	list := make([]netip.Addr, 0, len(c.Rules.Addresses))
 	for _, a := range c.Rules.Addresses {
@@ -107,7 +107,7 @@ func (c *Config) listening() []netip.Addr {
 	return list
 }
 
-func spell(addrs []netip.Addr, between string) string {
+func joinAddrs(addrs []netip.Addr, between string) string {
 	list := make([]string, 0, len(addrs))
 	for _, a := range addrs {
 		list = append(list, a.String())
@@ -115,8 +115,8 @@ func spell(addrs []netip.Addr, between string) string {
 	return strings.Join(list, between)
 }
 
-// shown is a duration as short as it is of use.
-func shown(d time.Duration) string {
+// formatDuration rounds d to a useful precision.
+func formatDuration(d time.Duration) string {
 	switch {
 	case d >= time.Second:
 		return d.Round(100 * time.Millisecond).String()
@@ -126,7 +126,7 @@ func shown(d time.Duration) string {
 	return d.Round(10 * time.Microsecond).String()
 }
 
-// count is "1 pod", "2 pods".
+// count returns "1 pod", "2 pods".
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -134,7 +134,7 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// entries is "1 entry", "2 entries".
+// entries returns "1 entry", "2 entries".
 func entries(n int) string {
 	if n == 1 {
 		return "1 entry"
@@ -142,7 +142,7 @@ func entries(n int) string {
 	return fmt.Sprintf("%d entries", n)
 }
 
-// queries is "1 query", "2 queries".
+// queries returns "1 query", "2 queries".
 func queries(n int) string {
 	if n == 1 {
 		return "1 query"

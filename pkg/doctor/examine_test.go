@@ -49,14 +49,14 @@ func configured(m rules.Mode) doctor.Config {
 // well are the facts of a node on which all is as c wants it.
 func well(c *doctor.Config) doctor.Facts {
 	f := doctor.Facts{
-		Rights: doctor.Rights{Agent: 4711},
-		Status: "ready", Conntrack: doctor.Conntrack{Count: 812, Max: 262144},
+		Capabilities: doctor.Capabilities{AgentPID: 4711},
+		Status:       "ready", Conntrack: doctor.Conntrack{Count: 812, Max: 262144},
 		DataPlane: dataplane.Found{
-			Proxy: dataplane.NFTables, Evidence: []string{"kube-proxy says that its mode is nftables"}, Backend: "nftables", Why: "kube-proxy uses it",
+			Proxy: dataplane.NFTables, Evidence: []string{"kube-proxy reports mode nftables"}, Backend: "nftables", Reason: "kube-proxy uses it",
 		},
 		Kubelet: doctor.Kubelet{From: "clusterDNS in /var/lib/kubelet/config.yaml"}, Pods: map[string]int{},
 	}
-	held := doctor.Held{Backend: "nftables", State: rules.State{Present: true, Owner: token, Leases: map[netip.Addr]time.Duration{}}}
+	held := doctor.BackendState{Backend: "nftables", State: rules.State{Present: true, Owner: token, Leases: map[netip.Addr]time.Duration{}}}
 	for _, a := range c.Rules.Addresses {
 		f.Addresses = append(f.Addresses, doctor.Address{Addr: a, Link: "nodelocaldns", Kind: "dummy", Alias: "node-cache " + token})
 		at := netip.AddrPortFrom(a, 53)
@@ -85,7 +85,7 @@ func well(c *doctor.Config) doctor.Facts {
 			}
 		}
 	}
-	f.Held = []doctor.Held{held}
+	f.Backends = []doctor.BackendState{held}
 	return f
 }
 
@@ -109,13 +109,13 @@ func silent() doctor.Outcome { return doctor.Outcome{Error: "no answer in 1s", T
 
 // unserved makes the facts those of a node whose agent has gone.
 func unserved(f *doctor.Facts) {
-	f.Rights.Agent, f.Sockets, f.NoStatus = 0, nil, errors.New("connection refused")
+	f.Capabilities.AgentPID, f.Sockets, f.StatusErr = 0, nil, errors.New("connection refused")
 	for i := range f.Node {
 		if f.Node[i].Own {
 			f.Node[i] = doctor.Outcome{Probe: f.Node[i].Probe, Error: "connection refused", Refused: true}
 		}
 	}
-	f.Held[0].State.Leases = nil
+	f.Backends[0].State.Leases = nil
 }
 
 func TestReport(t *testing.T) {
@@ -140,7 +140,7 @@ func TestReport(t *testing.T) {
 			name: "never-started", failed: true,
 			change: func(_ *doctor.Config, f *doctor.Facts) {
 				unserved(f)
-				f.Held, f.Addresses, f.Fallback = nil, nil, nil
+				f.Backends, f.Addresses, f.Fallback = nil, nil, nil
 				f.Node, f.Pod = become(f.Node, silent()), become(f.Pod, silent())
 				f.Kubelet.DNS, f.Pods = []string{"10.96.0.10"}, map[string]int{"10.96.0.10": 12, "8.8.8.8": 1}
 			},
@@ -160,7 +160,7 @@ func TestReport(t *testing.T) {
 			name: "cilium", mode: rules.Transparent, failed: true,
 			change: func(_ *doctor.Config, f *doctor.Facts) {
 				f.DataPlane = dataplane.Found{
-					Proxy: dataplane.Cilium, Early: true, Evidence: []string{"link cilium_host"}, Backend: "nftables", Why: "it needs no program",
+					Proxy: dataplane.Cilium, Early: true, Evidence: []string{"link cilium_host"}, Backend: "nftables", Reason: "it needs no program",
 					Note: "Transparent interception cannot work here.",
 				}
 				other := doctor.Outcome{Answer: "REFUSED", Took: time.Millisecond}
@@ -170,15 +170,15 @@ func TestReport(t *testing.T) {
 		{
 			name: "no-rights",
 			change: func(_ *doctor.Config, f *doctor.Facts) {
-				f.Rights = doctor.Rights{Missing: []string{"NET_ADMIN"}}
-				f.Held, f.NoHeld, f.Fallback = nil, []error{errSeen}, nil
+				f.Capabilities = doctor.Capabilities{Missing: []string{"NET_ADMIN"}}
+				f.Backends, f.BackendErrs, f.Fallback = nil, []error{errSeen}, nil
 				for i := range f.Node {
-					f.Node[i].Unknown = "operation not permitted"
+					f.Node[i].TrackedErr = "operation not permitted"
 					if f.Node[i].Own {
 						f.Node[i] = doctor.Outcome{Probe: f.Node[i].Probe, Error: "operation not permitted"}
 					}
 				}
-				f.Pod, f.NoPod = nil, errors.New("needs the right NET_ADMIN")
+				f.Pod, f.PodErr = nil, errors.New("needs the capability NET_ADMIN")
 				f.Kubelet, f.Pods = doctor.Kubelet{}, nil
 			},
 		},
@@ -191,8 +191,8 @@ func TestReport(t *testing.T) {
 					Status: "ready", Sockets: []sockets.Socket{
 						{Local: netip.MustParseAddrPort("0.0.0.0:1053"), UID: 1000}, {TCP: true, Local: netip.MustParseAddrPort("[::]:1053"), UID: 1000},
 					},
-					Node:  []doctor.Outcome{byAgent(doctor.Probe{To: at, Own: true}), byAgent(doctor.Probe{To: at}), byAgent(doctor.Probe{To: at, TCP: true})},
-					NoPod: errors.New("127.0.0.1 is for the node alone: no pod can ask there"), Conntrack: doctor.Conntrack{Err: errors.New("the kernel tracks nothing")},
+					Node:   []doctor.Outcome{byAgent(doctor.Probe{To: at, Own: true}), byAgent(doctor.Probe{To: at}), byAgent(doctor.Probe{To: at, TCP: true})},
+					PodErr: errors.New("127.0.0.1 is for the node alone: no pod can ask there"), Conntrack: doctor.Conntrack{Err: errors.New("conntrack is not loaded")},
 				}
 			},
 		},
@@ -245,11 +245,11 @@ func TestTextColours(t *testing.T) {
 	if err := errors.Join(r.Text(&plain, false), r.Text(&coloured, true)); err != nil {
 		t.Fatal(err)
 	}
-	want := "t\n\np\n  fail  a    w\n             fix: f\n  ok    bcd  x\n\n1 ok, 0 skipped, 0 to look at, 1 failed\n"
+	want := "t\n\np\n  fail  a    w\n             fix: f\n  ok    bcd  x\n\n1 ok, 0 skipped, 0 warnings, 1 failed\n"
 	if diff := cmp.Diff(want, plain.String()); diff != "" {
 		t.Errorf("without colours (-want +got):\n%s", diff)
 	}
-	want = "t\n\np\n  \x1b[31mfail\x1b[0m  a    w\n             fix: f\n  \x1b[32mok  \x1b[0m  bcd  x\n\n1 ok, 0 skipped, 0 to look at, 1 failed\n"
+	want = "t\n\np\n  \x1b[31mfail\x1b[0m  a    w\n             fix: f\n  \x1b[32mok  \x1b[0m  bcd  x\n\n1 ok, 0 skipped, 0 warnings, 1 failed\n"
 	if diff := cmp.Diff(want, coloured.String()); diff != "" {
 		t.Errorf("with colours (-want +got):\n%s", diff)
 	}

@@ -11,45 +11,45 @@ import (
 	"github.com/nodecache/node-cache/pkg/sockets"
 )
 
-// Facts are what was seen of a node. An error beside a fact says why it is not there.
+// Facts are the observations on a node. The error beside a fact says why it is missing.
 type Facts struct {
-	Rights    Rights
-	Addresses []Address // of Rules.Addresses, those that are on a link
-	NoAddress error
-	Sockets   []sockets.Socket // that take what is sent to Rules.Addresses and Rules.Port
-	NoSockets error
-	Held      []Held // of each backend that holds anything of an agent's
-	NoHeld    []error
+	Capabilities Capabilities
+	Addresses    []Address // those of Rules.Addresses that are on a link
+	AddressErr   error
+	Sockets      []sockets.Socket // that receive packets to Rules.Addresses and Rules.Port
+	SocketsErr   error
+	Backends     []BackendState // each backend that holds anything of an agent
+	BackendErrs  []error
 
-	Node   []Outcome // of probes from the node
-	Pod    []Outcome // of probes from the pod
-	NoPod  error
-	Drops  []Drop // of what the pod sent; nil when there was nothing to look for
-	NoDrop error
+	Node    []Outcome // of probes from the node
+	Pod     []Outcome // of probes from the pod
+	PodErr  error
+	Drops   []Drop // of the pod's packets; nil if none were lost
+	DropErr error
 
 	Fallback []Outcome // of a query to each fallback
 
-	Status   string // what the agent says of itself: "ready", or why not
-	NoStatus error
+	Status    string // from the agent's status page: "ready", or why not
+	StatusErr error
 
 	Conntrack Conntrack
 
-	DataPlane   dataplane.Found
-	NoDataPlane error
+	DataPlane    dataplane.Found
+	DataPlaneErr error
 
 	Kubelet Kubelet
 	Pods    map[string]int // how many pods have a nameserver in their resolv.conf
-	NoPods  error
+	PodsErr error
 }
 
-// Rights are those of the doctor, and of the agent where it can be seen.
-type Rights struct {
-	Missing []string // of the doctor, of those that it can use
-	Agent   int      // process that listens; 0: unknown
-	Lacks   []string // of the agent, of those that it needs
+// Capabilities are those of the doctor, and of the agent if it is visible.
+type Capabilities struct {
+	Missing      []string // those the doctor uses and lacks
+	AgentPID     int      // the process that listens; 0: unknown
+	AgentMissing []string // those the agent needs and lacks
 }
 
-// An Address is one that is on a link.
+// An Address is an address on a link.
 type Address struct {
 	Addr  netip.Addr
 	Link  string
@@ -57,8 +57,8 @@ type Address struct {
 	Alias string
 }
 
-// Held is what a backend holds.
-type Held struct {
+// BackendState is what a backend holds.
+type BackendState struct {
 	Backend string
 	State   rules.State
 }
@@ -67,42 +67,42 @@ type Held struct {
 type Probe struct {
 	To    netip.AddrPort `json:"to"`
 	TCP   bool           `json:"tcp"`
-	Own   bool           `json:"own"`   // with the agent's mark: to the agent's own socket, past all rules
-	Name  string         `json:"name"`  // to ask for, of type A; empty: the self-query
-	Agent string         `json:"agent"` // the token that the self-query is to have confirmed; empty: none, only a process of the node is answered
+	Own   bool           `json:"own"`   // with the agent's mark: no rule redirects it
+	Name  string         `json:"name"`  // to query, of type A; empty: the self-query
+	Agent string         `json:"agent"` // the token that the self-query asks to confirm; empty: none, which works only from the node
 }
 
-// An Outcome is what became of a probe.
+// An Outcome is the result of a probe.
 type Outcome struct {
 	Probe
 	From    netip.AddrPort `json:"from"`    // of the query
-	Answer  string         `json:"answer"`  // the rcode's name; empty: none came
+	Answer  string         `json:"answer"`  // name of the rcode; empty: no answer
 	Records int            `json:"records"` // in the answer
-	Token   string         `json:"token"`   // of the agent that answered the self-query; empty: no agent did
+	Token   string         `json:"token"`   // of the agent that answered the self-query; empty: none
 	Took    time.Duration  `json:"took"`
-	Error   string         `json:"error"` // why no answer came
+	Error   string         `json:"error"` // why there is no answer
 	Refused bool           `json:"refused"`
 
-	Tracked bool   `json:"-"` // the node has a connection for it
-	Unknown string `json:"-"` // why that is not known
+	Tracked    bool   `json:"-"` // the node has a conntrack entry for it
+	TrackedErr string `json:"-"` // why Tracked is unknown
 }
 
-// Conntrack is how full the table of connections is.
+// Conntrack is the fill level of the conntrack table.
 type Conntrack struct {
 	Count, Max int
 	Err        error
 }
 
-// Kubelet is what the kubelet of the node hands out to pods.
+// Kubelet is the DNS configuration of the node's kubelet for pods.
 type Kubelet struct {
-	DNS  []string // nameservers; empty with From: it hands out none
-	From string   // where that stands; empty: no kubelet is to be seen
+	DNS  []string // nameservers; empty with From: none configured
+	From string   // where it is configured; empty: no kubelet visible
 	Err  error
 }
 
-// A Drop is a place in the node's rules that dropped packets of the pod.
+// A Drop is a rule or policy of the node that dropped packets of the pod.
 type Drop struct {
 	Where  string // table and chain
-	Rule   string // as its program prints it; empty: the chain's policy
+	Rule   string // in the syntax of its program; empty: the chain's policy
 	Policy bool
 }

@@ -15,30 +15,30 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// An order is what a pod is to do.
-type order struct {
-	Net     *podNet       `json:"net,omitempty"` // to set up
+// A podCommand is a request to the pod process.
+type podCommand struct {
+	Net     *podNet       `json:"net,omitempty"` // the network to configure
 	Probes  []Probe       `json:"probes,omitempty"`
 	Timeout time.Duration `json:"timeout,omitempty"` // of one probe
 }
 
-// A result is what became of an order.
-type result struct {
+// A podResult is the reply to a podCommand.
+type podResult struct {
 	Outcomes []Outcome `json:"outcomes"`
 	Error    string    `json:"error"`
 }
 
-// InPod is the pod's side of a [Doctor]: it does what is asked of it by in, and
-// answers by out, until in ends: at once, whatever it is at, as nobody waits for it
-// then. It is to run in a network namespace of its own.
+// InPod is the pod process of a [Doctor]. It reads commands from in and writes results to
+// out until in ends. It then returns at once, because no process waits for its results.
+// It has to run in its own network namespace.
 func InPod(ctx context.Context, in io.Reader, out io.Writer, now func() time.Time) error {
 	working, cancel := context.WithCancel(ctx)
 	defer cancel()
-	orders, ended := make(chan order), error(nil)
-	go func() { // ends when in does: nothing else wakes a reader
+	orders, ended := make(chan podCommand), error(nil)
+	go func() { // ends with in: nothing else unblocks the read
 		defer close(orders)
 		defer cancel()
-		ended = readOrders(working, in, orders)
+		ended = readCommands(working, in, orders)
 	}()
 	results := json.NewEncoder(out)
 	for {
@@ -47,7 +47,7 @@ func InPod(ctx context.Context, in io.Reader, out io.Writer, now func() time.Tim
 			if !ok {
 				return ended
 			}
-			if err := results.Encode(o.carryOut(working, now)); err != nil {
+			if err := results.Encode(o.run(working, now)); err != nil {
 				return fmt.Errorf("answering: %w", err)
 			}
 		case <-ctx.Done():
@@ -56,14 +56,14 @@ func InPod(ctx context.Context, in io.Reader, out io.Writer, now func() time.Tim
 	}
 }
 
-// readOrders passes on what in says, until it ends or ctx does.
-func readOrders(ctx context.Context, in io.Reader, orders chan<- order) error {
+// readCommands passes on the commands from in, until it or ctx ends.
+func readCommands(ctx context.Context, in io.Reader, orders chan<- podCommand) error {
 	for d := json.NewDecoder(in); ; {
-		var o order
+		var o podCommand
 		if err := d.Decode(&o); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
-			return fmt.Errorf("reading what to do: %w", err)
+			return fmt.Errorf("reading a command: %w", err)
 		}
 		select {
 		case orders <- o:
@@ -73,18 +73,18 @@ func readOrders(ctx context.Context, in io.Reader, orders chan<- order) error {
 	}
 }
 
-func (o *order) carryOut(ctx context.Context, now func() time.Time) result {
-	var r result
+func (o *podCommand) run(ctx context.Context, now func() time.Time) podResult {
+	var r podResult
 	if o.Net != nil {
 		if err := o.Net.setup(ctx); err != nil {
 			r.Error = err.Error()
 		}
 	}
-	r.Outcomes = asker{timeout: o.Timeout, now: now}.askAll(ctx, o.Probes)
+	r.Outcomes = prober{timeout: o.Timeout, now: now}.probeAll(ctx, o.Probes)
 	return r
 }
 
-// setup gives the pod's links addresses and routes.
+// setup configures the addresses and routes of the pod's links.
 func (n *podNet) setup(ctx context.Context) error {
 	for _, name := range []string{"lo", podLink} {
 		link, err := netlink.LinkByName(name)
@@ -125,7 +125,7 @@ func (n *podNet) configure(link netlink.Link) error {
 			Dst: &net.IPNet{IP: all.Addr().AsSlice(), Mask: net.CIDRMask(0, all.Addr().BitLen())},
 		}
 		if err := netlink.RouteAdd(route); err != nil {
-			return fmt.Errorf("adding a route by %s: %w", n.Gateway[i], err)
+			return fmt.Errorf("adding a route via %s: %w", n.Gateway[i], err)
 		}
 	}
 	return nil

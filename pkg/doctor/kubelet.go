@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// findKubelet reads from the kubelet's command line and file which nameservers it
-// gives to pods.
-func findKubelet(proc string) Kubelet {
+// readKubelet reads the nameservers for pods from the kubelet's command line and
+// configuration file.
+func readKubelet(proc string) Kubelet {
 	for _, p := range processes(proc) {
 		if p.name() != "kubelet" {
 			continue
@@ -29,8 +29,8 @@ func findKubelet(proc string) Kubelet {
 	return Kubelet{}
 }
 
-// kubelet reads the settings of a kubelet that was started with args. A flag outweighs
-// the file.
+// kubelet reads the settings of a kubelet that was started with args. A flag takes
+// precedence over the file.
 func (p process) kubelet(args []string) Kubelet {
 	if list := flag(args, "cluster-dns"); list != "" {
 		return Kubelet{DNS: strings.Split(list, ","), From: "its flag --cluster-dns"}
@@ -46,18 +46,18 @@ func (p process) kubelet(args []string) Kubelet {
 	}
 	text, err := os.ReadFile(filepath.Join(p.dir, file))
 	if err != nil {
-		return Kubelet{Err: fmt.Errorf("reading the kubelet's file: %w", err)}
+		return Kubelet{Err: fmt.Errorf("reading the kubelet's configuration file: %w", err)}
 	}
 	var settings struct {
 		ClusterDNS []string `json:"clusterDNS"`
 	}
 	if err := yaml.Unmarshal(text, &settings); err != nil {
-		return Kubelet{Err: fmt.Errorf("reading the kubelet's file: %w", err)}
+		return Kubelet{Err: fmt.Errorf("reading the kubelet's configuration file: %w", err)}
 	}
 	return Kubelet{DNS: settings.ClusterDNS, From: "clusterDNS in " + strings.TrimPrefix(strings.TrimPrefix(file, "root"), "cwd/")}
 }
 
-// flag is the last value of a flag in args: --name=value or --name value.
+// flag returns the last value of a flag in args: --name=value or --name value.
 func flag(args []string, name string) string {
 	value := ""
 	for i, arg := range args {
@@ -71,17 +71,17 @@ func flag(args []string, name string) string {
 	return value
 }
 
-// podResolvers counts the nameservers in /etc/resolv.conf of processes in network
-// namespaces other than this one, one process of each. A process that only has its
-// own namespace, and the node's file, is no pod.
+// podResolvers counts the nameservers in /etc/resolv.conf of one process in each network
+// namespace except this one. A process that has its own namespace but the node's file is
+// no pod.
 func podResolvers(proc, self string) (map[string]int, error) {
 	own, err := os.Readlink(filepath.Join(self, "ns/net"))
 	if err != nil {
-		return nil, fmt.Errorf("finding the own network namespace: %w", err)
+		return nil, fmt.Errorf("reading the network namespace: %w", err)
 	}
 	node, err := os.Stat(filepath.Join(proc, "1/root/etc/resolv.conf"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) {
-		return nil, fmt.Errorf("finding the node's resolv.conf: %w", err)
+		return nil, fmt.Errorf("reading the node's resolv.conf: %w", err)
 	}
 	seen := map[string]bool{own: true, "": true}
 	counts := map[string]int{}
@@ -96,7 +96,7 @@ func podResolvers(proc, self string) (map[string]int, error) {
 		}
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // the sandbox of a pod may have no such file, its containers do
+			continue // a pod's sandbox may have no such file, but its containers do
 		}
 		for _, server := range nameservers(string(text)) {
 			seen[namespace] = true
@@ -106,7 +106,7 @@ func podResolvers(proc, self string) (map[string]int, error) {
 	return counts, nil
 }
 
-// nameservers are the addresses in a resolv.conf, each once.
+// nameservers returns the distinct nameservers in a resolv.conf.
 func nameservers(text string) []string {
 	var list []string
 	for line := range strings.Lines(text) {

@@ -12,40 +12,40 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// nearlyFull is the part of the table of connections above which it is worth a word:
-// a burst of the size of what is left is then enough to lose packets.
-const nearlyFull = 0.9
+// conntrackWarnRatio is the fill ratio of the conntrack table above which the doctor warns:
+// a burst of the remaining size then loses packets.
+const conntrackWarnRatio = 0.9
 
-func (e *examiner) rights() []Line {
+func (e *checker) capabilities() []Line {
 	var lines []Line
-	if missing := strings.Join(e.Rights.Missing, ", "); missing != "" {
-		lines = one("rights", Warn, "this command lacks "+missing+", so some of this cannot be seen",
+	if missing := strings.Join(e.Capabilities.Missing, ", "); missing != "" {
+		lines = singleLine("capabilities", Warn, "this command lacks "+missing+", so some checks are skipped",
 			"run it as root on the node, or in the agent's container")
 	} else {
-		lines = one("rights", OK, "this command has those it can use", "")
+		lines = singleLine("capabilities", OK, "this command has all that it uses", "")
 	}
 	switch {
-	case !e.Intercept, e.Rights.Agent == 0:
-	case len(e.Rights.Lacks) > 0:
-		lines = append(lines, one("agent's rights", Fail, fmt.Sprintf("process %d lacks %s", e.Rights.Agent, strings.Join(e.Rights.Lacks, ", ")),
+	case !e.Intercept, e.Capabilities.AgentPID == 0:
+	case len(e.Capabilities.AgentMissing) > 0:
+		lines = append(lines, singleLine("agent capabilities", Fail, fmt.Sprintf("process %d lacks %s", e.Capabilities.AgentPID, strings.Join(e.Capabilities.AgentMissing, ", ")),
 			"add it to securityContext.capabilities.add of the agent's container")...)
 	default:
-		lines = append(lines, one("agent's rights", OK, fmt.Sprintf("process %d has NET_ADMIN", e.Rights.Agent), "")...)
+		lines = append(lines, singleLine("agent capabilities", OK, fmt.Sprintf("process %d has NET_ADMIN", e.Capabilities.AgentPID), "")...)
 	}
 	return lines
 }
 
-func (e *examiner) dataPlane() []Line {
+func (e *checker) dataPlane() []Line {
 	const check = "data plane"
-	if e.NoDataPlane != nil {
-		return one(check, Skip, "not known: "+e.NoDataPlane.Error(), "")
+	if e.DataPlaneErr != nil {
+		return singleLine(check, Skip, "unknown: "+e.DataPlaneErr.Error(), "")
 	}
 	p := e.DataPlane
-	what := "nothing carries Services here"
+	what := "no data plane for Services found"
 	switch p.Proxy {
 	case dataplane.None:
-		if len(p.Evidence) > 0 && strings.HasPrefix(p.Evidence[0], "not looked at") {
-			return one(check, Skip, "none is seen, but "+p.Evidence[0], "run this command as root on the node, or in the agent's container")
+		if len(p.Evidence) > 0 && strings.HasPrefix(p.Evidence[0], "cannot read ") {
+			return singleLine(check, Skip, "none found, but "+p.Evidence[0], "run this command as root on the node, or in the agent's container")
 		}
 	case dataplane.IPTables, dataplane.NFTables, dataplane.IPVS:
 		what = "kube-proxy, " + string(p.Proxy)
@@ -56,24 +56,24 @@ func (e *examiner) dataPlane() []Line {
 		what += " (" + p.Evidence[0] + ")"
 	}
 	if e.Intercept && e.Backend == "auto" {
-		what += fmt.Sprintf("; backend auto is %s: %s", p.Backend, p.Why)
+		what += fmt.Sprintf("; backend auto is %s: %s", p.Backend, p.Reason)
 	}
 	switch {
 	case p.Early && e.Intercept && e.Rules.Mode == rules.Transparent:
-		return one(check, Fail, what+". "+p.Note, "use intercept.mode: link-local, or the data plane's own way to send DNS to a node's agent")
+		return singleLine(check, Fail, what+". "+p.Note, "use intercept.mode: link-local, or the data plane's own redirection to a node-local DNS")
 	case p.Note != "" && e.Intercept:
-		return one(check, Warn, what, p.Note)
+		return singleLine(check, Warn, what, p.Note)
 	}
-	return one(check, OK, what, "")
+	return singleLine(check, OK, what, "")
 }
 
-// links says for each address on which link it is, and whose that is.
-func (e *examiner) links() []Line {
+// links checks for each address the link that has it, and the link's owner.
+func (e *checker) links() []Line {
 	if !e.Intercept && !e.ManageLink {
 		return nil
 	}
-	if e.NoAddress != nil {
-		return one("addresses", Skip, "not known: "+e.NoAddress.Error(), "")
+	if e.AddressErr != nil {
+		return singleLine("addresses", Skip, "unknown: "+e.AddressErr.Error(), "")
 	}
 	var lines []Line
 	for _, a := range e.Rules.Addresses {
@@ -82,13 +82,13 @@ func (e *examiner) links() []Line {
 	return lines
 }
 
-func (e *examiner) link(a netip.Addr) []Line {
+func (e *checker) link(a netip.Addr) []Line {
 	there := slices.DeleteFunc(slices.Clone(e.Addresses), func(has Address) bool { return has.Addr != a })
 	switch {
 	case len(there) == 0 && !e.ManageLink:
-		return one(a.String(), Fail, "on no link of this node", "put it on one, or set interface.manage: true")
+		return singleLine(a.String(), Fail, "on no link of this node", "add it to a link, or set interface.manage: true")
 	case len(there) == 0:
-		return one(a.String(), Fail, "on no link of this node", "start the agent, which makes the link "+e.Link+" with it; if it runs, its log says what is in the way")
+		return singleLine(a.String(), Fail, "on no link of this node", "start the agent, which creates the link "+e.Link+"; if it runs, its log has the cause")
 	}
 	h := there[0]
 	what := fmt.Sprintf("on link %s (%s)", h.Link, h.Kind)
@@ -98,17 +98,17 @@ func (e *examiner) link(a netip.Addr) []Line {
 	ours := strings.HasPrefix(h.Alias, "node-cache ")
 	switch {
 	case len(there) > 1:
-		return one(a.String(), Warn, what+", and on link "+there[1].Link, "take it from the link that is not the agent's: `ip addr del "+a.String()+" dev LINK`")
+		return singleLine(a.String(), Warn, what+", and on link "+there[1].Link, "remove it from the link that is not the agent's: `ip addr del "+a.String()+" dev LINK`")
 	case h.Link == "lo", ours, !e.ManageLink:
-		return one(a.String(), OK, what, "")
+		return singleLine(a.String(), OK, what, "")
 	}
-	return one(a.String(), Warn, what+": not made by an agent", "if a node-local DNS of another kind runs here, stop it; the agent then takes the link over")
+	return singleLine(a.String(), Warn, what+": not created by an agent", "if another node-local DNS runs here, stop it; the agent then takes over the link")
 }
 
-// sockets says who takes what is sent to the addresses.
-func (e *examiner) sockets() []Line {
-	if e.NoSockets != nil {
-		return one("listener", Skip, "not known: "+e.NoSockets.Error(), "")
+// sockets checks which processes listen on the addresses.
+func (e *checker) sockets() []Line {
+	if e.SocketsErr != nil {
+		return singleLine("listener", Skip, "unknown: "+e.SocketsErr.Error(), "")
 	}
 	var lines []Line
 	for _, a := range e.listening() {
@@ -117,7 +117,7 @@ func (e *examiner) sockets() []Line {
 	return lines
 }
 
-func (e *examiner) listeners(a netip.Addr) []Line {
+func (e *checker) listeners(a netip.Addr) []Line {
 	check := "listener " + a.String()
 	var missing, who []string
 	for _, tcp := range []bool{false, true} {
@@ -137,13 +137,13 @@ func (e *examiner) listeners(a netip.Addr) []Line {
 	list := strings.Join(who, " and ")
 	switch {
 	case len(who) == 0:
-		return one(check, Fail, fmt.Sprintf("nobody listens on port %d", e.Rules.Port), "start the agent; if it runs, its log says what is in the way")
+		return singleLine(check, Fail, fmt.Sprintf("no process listens on port %d", e.Rules.Port), "start the agent; if it runs, its log has the cause")
 	case len(missing) > 0:
-		return one(check, Fail, fmt.Sprintf("%s, but nobody over %s", list, missing[0]), "restart the agent: it listens on both or ends")
+		return singleLine(check, Fail, fmt.Sprintf("%s, but no process over %s", list, missing[0]), "restart the agent: it listens on both or exits")
 	case len(who) > 1:
-		return one(check, Warn, list+": they share the address and port", "stop the one that is not to answer, unless an upgrade is under way")
+		return singleLine(check, Warn, list+": they share the address and port", "stop the wrong one, unless an upgrade is in progress")
 	}
-	return one(check, OK, list, "")
+	return singleLine(check, OK, list, "")
 }
 
 func network(tcp bool) string {
@@ -153,71 +153,71 @@ func network(tcp bool) string {
 	return "udp"
 }
 
-func (e *examiner) status() []Line {
+func (e *checker) status() []Line {
 	const check = "status page"
 	switch {
 	case !e.Admin.IsValid():
-		return one(check, Skip, "admin.address is empty", "")
-	case e.NoStatus != nil:
-		return one(check, Fail, fmt.Sprintf("http://%s/status: %v", e.Admin, e.NoStatus), "start the agent; if it runs, compare admin.address with its configuration")
+		return singleLine(check, Skip, "admin.address is empty", "")
+	case e.StatusErr != nil:
+		return singleLine(check, Fail, fmt.Sprintf("http://%s/status: %v", e.Admin, e.StatusErr), "start the agent; if it runs, compare admin.address with its configuration")
 	case e.Status != "ready":
-		return one(check, Fail, "the agent says: "+e.Status, fmt.Sprintf("see `curl 'http://%s/status?format=text'`", e.Admin))
+		return singleLine(check, Fail, "the agent reports: "+e.Status, fmt.Sprintf("see `curl 'http://%s/status?format=text'`", e.Admin))
 	}
-	return one(check, OK, "ready", "")
+	return singleLine(check, OK, "ready", "")
 }
 
-// leases says for each address that clients ask whether the agent has it.
-func (e *examiner) leases() []Line {
+// leases checks for each address that clients query whether the agent holds the lease.
+func (e *checker) leases() []Line {
 	if !e.Intercept {
-		return one("lease", Skip, "interception is not configured", "")
+		return singleLine("lease", Skip, "interception is not configured", "")
 	}
 	var lines []Line
 	for _, k := range e.keys() {
 		lines = append(lines, e.lease(k.Key)...)
 	}
 	if len(lines) == 0 {
-		lines = one("lease", Fail, "no lease tells the address of the DNS service, and neither does the configuration",
-			"see the agent's log; give the address with --service to have it asked")
+		lines = singleLine("lease", Fail, "neither a lease nor the configuration has the address of the DNS service",
+			"see the agent's log; pass the address with --service to test it")
 	}
-	if len(e.Held) > 1 {
-		lines = append(lines, one("rules", Warn, fmt.Sprintf("of %s and of %s", e.Held[0].Backend, e.Held[1].Backend),
+	if len(e.Backends) > 1 {
+		lines = append(lines, singleLine("rules", Warn, fmt.Sprintf("in %s and in %s", e.Backends[0].Backend, e.Backends[1].Backend),
 			"stop the agent, run `node-cache cleanup`, and start it again")...)
 	}
 	return lines
 }
 
-func (e *examiner) lease(key netip.Addr) []Line {
+func (e *checker) lease(key netip.Addr) []Line {
 	check := "lease " + key.String()
 	if left, backend, ok := e.leased(key); ok {
-		what := fmt.Sprintf("held, %s left (%s", shown(left), backend)
+		what := fmt.Sprintf("held, %s left (%s", formatDuration(left), backend)
 		if o := e.owner(); o != "" {
 			what += ", agent " + o
 		}
-		return one(check, OK, what+")", "")
+		return singleLine(check, OK, what+")", "")
 	}
 	switch {
-	case len(e.Held) == 0 && len(e.NoHeld) > 0:
-		return one(check, Skip, "not known: "+e.NoHeld[0].Error(), "run this command with the right NET_ADMIN")
-	case len(e.Held) == 0:
-		return one(check, Fail, "no agent has rules here", "start the agent; if it runs, its log says what is in the way")
+	case len(e.Backends) == 0 && len(e.BackendErrs) > 0:
+		return singleLine(check, Skip, "unknown: "+e.BackendErrs[0].Error(), "run this command with the capability NET_ADMIN")
+	case len(e.Backends) == 0:
+		return singleLine(check, Fail, "no agent has rules on this node", "start the agent; if it runs, its log has the cause")
 	}
-	return one(check, Fail, "not held: the agent does not answer its own queries, and others get them", "see what the agent's log and status page say")
+	return singleLine(check, Fail, "not held: the agent does not answer its self-query, so other servers get the queries", "see the agent's log and status page")
 }
 
-// table says how full the table of connections is. What the agent has needs none;
-// what a fallback answers does.
-func (e *examiner) table() []Line {
+// conntrackTable checks how full the conntrack table is. Queries to the agent need no
+// entries; queries to a fallback do.
+func (e *checker) conntrackTable() []Line {
 	const check = "conntrack table"
 	c := e.Conntrack
 	switch {
 	case c.Err != nil:
-		return one(check, Skip, "not known: "+c.Err.Error(), "")
+		return singleLine(check, Skip, "unknown: "+c.Err.Error(), "")
 	case c.Max == 0:
-		return one(check, OK, fmt.Sprintf("%d entries, no limit", c.Count), "")
+		return singleLine(check, OK, fmt.Sprintf("%d entries, no limit", c.Count), "")
 	}
 	what := fmt.Sprintf("%d of %d entries", c.Count, c.Max)
-	if float64(c.Count) > nearlyFull*float64(c.Max) {
-		return one(check, Warn, what+": what is tracked may be dropped", "raise net.netfilter.nf_conntrack_max, or find who has so many connections")
+	if float64(c.Count) > conntrackWarnRatio*float64(c.Max) {
+		return singleLine(check, Warn, what+": new tracked connections may be dropped", "raise net.netfilter.nf_conntrack_max, or find the source of the connections")
 	}
-	return one(check, OK, what, "")
+	return singleLine(check, OK, what, "")
 }

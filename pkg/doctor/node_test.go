@@ -335,12 +335,12 @@ func TestDead(t *testing.T) {
 	n.stop()
 	var want [][2]string
 	for _, part := range []string{"Asked from the node", "Asked from a pod"} {
-		want = append(want, [2]string{part + ": fail 169.254.20.10: nobody answers: connection refused (udp, tcp)", ""},
+		want = append(want, [2]string{part + ": fail 169.254.20.10: no server answers: connection refused (udp, tcp)", ""},
 			[2]string{part + ": skip conntrack: the agent answered nothing", ""})
 	}
 	// It holds its lease still, as one does that was killed a moment ago.
 	expect(t, see(t, n.lab.Node, n.config), append(want,
-		[2]string{"This node: fail listener fd00::a: nobody listens on port 53", ""},
+		[2]string{"This node: fail listener fd00::a: no process listens on port 53", ""},
 		[2]string{"Asked from the node: fail socket fd00::a: connection refused (udp, tcp)", ""}))
 
 	if err := n.backend.Release(t.Context(), n.config.Rules.Addresses, 0); err != nil {
@@ -394,15 +394,15 @@ func TestPolicy(t *testing.T) {
 			name: "nftables drops what is not tracked",
 			set:  [][]string{{"nft", "add table inet fw; add chain inet fw in { type filter hook input priority 10; }; add rule inet fw in iifname != lo ct state invalid,untracked drop"}},
 			want: [][2]string{
-				{"Asked from a pod: fail 169.254.20.10: nobody answers: no answer in 300ms (udp, tcp)", ""},
-				{"Asked from a pod: fail dropped by: inet fw in: ", "ct state invalid,untracked drop. The agent's packets are not tracked"},
+				{"Asked from a pod: fail 169.254.20.10: no server answers: no answer in 300ms (udp, tcp)", ""},
+				{"Asked from a pod: fail dropped by: inet fw in: ", "ct state invalid,untracked drop. It matches the agent's packets because they are untracked"},
 			},
 		},
 		{
 			name: "a policy after rules for connections",
 			set: [][]string{{"nft", "add table inet fw; add chain inet fw in { type filter hook input priority 10; policy drop; };" +
 				"add rule inet fw in iif lo accept; add rule inet fw in ct state new,established accept"}},
-			want: [][2]string{{"Asked from a pod: fail dropped by: inet fw in: its policy, as no rule accepts. The agent's packets are not tracked", ""}},
+			want: [][2]string{{"Asked from a pod: fail dropped by: inet fw in: its policy, because no rule accepts. It matches the agent's packets because they are untracked", ""}},
 		},
 		{
 			name: "replies are dropped",
@@ -418,7 +418,7 @@ func TestPolicy(t *testing.T) {
 			set:  [][]string{{"iptables-nft", "-A", "INPUT", "!", "-i", "lo", "-m", "conntrack", "--ctstate", "UNTRACKED", "-j", "DROP"}},
 			want: [][2]string{{
 				"Asked from a pod: fail dropped by: iptables-nft: iptables -t filter -A INPUT ! -i lo -m conntrack --ctstate UNTRACKED -j DROP.",
-				"are not tracked",
+				"they are untracked",
 			}},
 		},
 		{

@@ -19,10 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A pod is a process in a network namespace of its own, with a veth to the node.
+// A pod is a process in its own network namespace, with a veth to the node.
 //
-// It ends when its input does, so it ends with this process however that ends; its
-// namespace goes with it, and the veth with that.
+// It exits when its input ends, so it never outlives this process. The kernel then
+// removes its namespace and the veth.
 type pod struct {
 	process *os.Process
 	in      *os.File
@@ -32,7 +32,7 @@ type pod struct {
 	net     podNet
 }
 
-// podNet is where a pod is.
+// podNet is the network configuration of a pod.
 type podNet struct {
 	Own     []netip.Prefix `json:"own"`
 	Gateway []netip.Addr   `json:"gateway"` // the node's end, one for each of Own
@@ -42,8 +42,8 @@ type podNet struct {
 // podLink is the name of the veth in the pod.
 const podLink = "eth0"
 
-// newPodNet takes addresses that no network has: of 198.18.0.0/15, which RFC 2544 keeps
-// for measurements, and unique local ones of IPv6. Random bits keep two pods apart.
+// newPodNet selects addresses that no network uses: from 198.18.0.0/15, which RFC 2544
+// reserves for benchmarks, and unique local IPv6 addresses. Random bits distinguish pods.
 func newPodNet(random [5]byte, v6 bool) podNet {
 	third, fourth := random[1], random[2]&^3
 	v4 := func(host byte) netip.Addr {
@@ -60,19 +60,19 @@ func newPodNet(random [5]byte, v6 bool) podNet {
 	return n
 }
 
-// openPod starts command, which is to call [InPod], as a pod of this node. Without
-// the right SYS_ADMIN the pod gets a user namespace too, in which it has every right.
+// openPod starts command, which calls [InPod], as a pod of this node. Without the
+// capability SYS_ADMIN the pod also gets a user namespace, in which it has all capabilities.
 func openPod(ctx context.Context, command []string, admin, v6 bool) (*pod, error) {
 	var random [5]byte
 	_, _ = rand.Read(random[:]) // it never fails
 	p := &pod{net: newPodNet(random, v6)}
 	if err := p.start(command, admin); err != nil {
-		return nil, fmt.Errorf("making a network namespace: %w", err)
+		return nil, fmt.Errorf("creating a network namespace: %w", err)
 	}
 	if err := p.connect(random); err != nil {
 		return nil, errors.Join(err, p.close())
 	}
-	_, err := p.do(ctx, order{Net: &p.net})
+	_, err := p.do(ctx, podCommand{Net: &p.net})
 	if err == nil {
 		err = awaitUp(ctx, p.link.Attrs().Name, p.net.Gateway)
 	}
@@ -112,13 +112,13 @@ func (p *pod) start(command []string, admin bool) error {
 	return nil
 }
 
-// hardware is a hardware address that nobody was given by its maker.
+// hardware returns a locally administered hardware address.
 func hardware(random [5]byte, host byte) net.HardwareAddr {
 	return net.HardwareAddr{2, host, random[0], random[1], random[2], random[3]}
 }
 
-// connect makes the veth, its one end in the pod. Both ends know each other's hardware
-// address: to find out is work that the kernel may put off.
+// connect creates the veth with one end in the pod. Both ends have static neighbor entries,
+// because the kernel may delay neighbor discovery.
 func (p *pod) connect(random [5]byte) error {
 	veth := netlink.NewVeth(netlink.LinkAttrs{
 		Name: "ncdr" + hex.EncodeToString(random[:]), Alias: "node-cache doctor", TxQLen: -1, HardwareAddr: p.net.Node,
@@ -126,7 +126,7 @@ func (p *pod) connect(random [5]byte) error {
 	own := hardware(random, 2)
 	veth.PeerName, veth.PeerNamespace, veth.PeerHardwareAddr = podLink, netlink.NsPid(p.process.Pid), own
 	if err := netlink.LinkAdd(veth); err != nil {
-		return fmt.Errorf("making a veth: %w", err)
+		return fmt.Errorf("creating a veth: %w", err)
 	}
 	p.link = veth
 	if err := netlink.LinkSetUp(veth); err != nil {
@@ -144,16 +144,16 @@ func (p *pod) connect(random [5]byte) error {
 	return nil
 }
 
-// addNeighbour tells the kernel who has an address at the other end of link.
+// addNeighbour adds a static neighbor entry for the other end of link.
 func addNeighbour(link netlink.Link, a netip.Addr, has net.HardwareAddr) error {
 	n := &netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: has}
 	if err := netlink.NeighSet(n); err != nil {
-		return fmt.Errorf("adding neighbour %s to link %s: %w", a, link.Attrs().Name, err)
+		return fmt.Errorf("adding neighbor %s to link %s: %w", a, link.Attrs().Name, err)
 	}
 	return nil
 }
 
-// addAddress gives link an address that can be used at once: nobody else can have it.
+// addAddress adds an address without duplicate address detection.
 func addAddress(link netlink.Link, a netip.Prefix) error {
 	parsed, err := netlink.ParseAddr(a.String())
 	if err != nil {
@@ -168,9 +168,9 @@ func addAddress(link netlink.Link, a netip.Prefix) error {
 	return nil
 }
 
-// awaitUp waits until packets from and to addresses get through a link of this
-// namespace. The kernel lets a new link drop them for up to a second after both ends
-// were set up, and takes its time with the routes of addresses of IPv6.
+// awaitUp waits until a link of this namespace passes packets from and to addresses. A new
+// link drops packets for up to a second after both ends are up, and the kernel adds the
+// routes of IPv6 addresses asynchronously.
 func awaitUp(ctx context.Context, name string, own []netip.Addr) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -192,7 +192,7 @@ func awaitUp(ctx context.Context, name string, own []netip.Addr) error {
 func isUp(name string, own []netip.Addr) (bool, error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
-		return false, fmt.Errorf("looking at link %s: %w", name, err)
+		return false, fmt.Errorf("reading link %s: %w", name, err)
 	}
 	if link.Attrs().OperState != netlink.OperUp {
 		return false, nil
@@ -200,34 +200,34 @@ func isUp(name string, own []netip.Addr) (bool, error) {
 	for _, a := range own {
 		routes, err := netlink.RouteGet(a.AsSlice())
 		if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL {
-			return false, nil //nolint:nilerr // not yet, that is
+			return false, nil //nolint:nilerr // not yet
 		}
 	}
 	return true, nil
 }
 
-// ask sends probes from the pod.
+// probe sends probes from the pod.
 func (p *pod) ask(ctx context.Context, probes []Probe, timeout time.Duration) ([]Outcome, error) {
-	r, err := p.do(ctx, order{Probes: probes, Timeout: timeout})
+	r, err := p.do(ctx, podCommand{Probes: probes, Timeout: timeout})
 	if err != nil {
 		return nil, err
 	}
 	return r.Outcomes, nil
 }
 
-// do has the pod carry out an order. When ctx ends first, the pod is of no use any more.
-func (p *pod) do(ctx context.Context, o order) (result, error) {
+// do sends a command to the pod. If ctx ends first, the pod can no longer be used.
+func (p *pod) do(ctx context.Context, o podCommand) (podResult, error) {
 	defer context.AfterFunc(ctx, func() { _ = p.process.Kill() })()
-	var r result
+	var r podResult
 	err := json.NewEncoder(p.in).Encode(o)
 	if err == nil {
 		err = p.answers.Decode(&r)
 	}
 	if err != nil {
-		return result{}, errors.Join(ctx.Err(), fmt.Errorf("talking to the pod: %w", err))
+		return podResult{}, errors.Join(ctx.Err(), fmt.Errorf("communicating with the pod: %w", err))
 	}
 	if r.Error != "" {
-		return result{}, errors.New("in the pod: " + r.Error)
+		return podResult{}, errors.New("in the pod: " + r.Error)
 	}
 	return r, nil
 }
@@ -235,11 +235,11 @@ func (p *pod) do(ctx context.Context, o order) (result, error) {
 // close ends the pod and waits until its veth is gone.
 func (p *pod) close() error {
 	_ = p.in.Close()
-	_ = p.process.Kill() // it has nothing to finish
+	_ = p.process.Kill() // it has no state to save
 	_, err := p.process.Wait()
 	_ = p.out.Close()
 	if p.link != nil {
-		// The kernel takes it away with the pod's namespace, but some time later.
+		// The kernel removes it with the pod's namespace, but asynchronously.
 		if gone := netlink.LinkDel(p.link); gone != nil && !errors.Is(gone, unix.ENODEV) {
 			err = errors.Join(err, fmt.Errorf("removing link %s: %w", p.link.Attrs().Name, gone))
 		}

@@ -15,9 +15,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/nftables"
 )
 
-// ask sends what is to be asked from the node, from a pod, and of the fallback.
+// ask sends the probes from the node, from a pod, and to the fallback.
 func (f *Facts) ask(ctx context.Context, c *Config) {
-	from := asker{timeout: c.Timeout, now: c.Now}
+	from := prober{timeout: c.Timeout, now: c.Now}
 	t, err := newTracker()
 	if err == nil {
 		defer t.close()
@@ -25,21 +25,21 @@ func (f *Facts) ask(ctx context.Context, c *Config) {
 	note := func(all []Outcome) []Outcome {
 		for i := range all {
 			if err != nil {
-				all[i].Unknown = err.Error()
+				all[i].TrackedErr = err.Error()
 			} else if all[i].Token != "" {
 				t.note(&all[i])
 			}
 		}
 		return all
 	}
-	own := from.askAll(ctx, c.ownProbes())
+	own := from.probeAll(ctx, c.ownProbes())
 	probes := c.probes(f.token(own))
-	f.Node = note(append(own, from.askAll(ctx, probes)...))
+	f.Node = note(append(own, from.probeAll(ctx, probes)...))
 	f.askFromPod(ctx, c, probes, note)
-	f.Fallback = from.askAll(ctx, c.fallbackProbes(f.Held))
+	f.Fallback = from.probeAll(ctx, c.fallbackProbes(f.Backends))
 }
 
-// ownProbes go to the agent's sockets themselves, past all rules.
+// ownProbes returns the probes to the agent's own sockets, which no rule redirects.
 func (c *Config) ownProbes() []Probe {
 	addrs := c.listening()
 	list := make([]Probe, 0, 2*len(addrs))
@@ -50,9 +50,9 @@ func (c *Config) ownProbes() []Probe {
 	return list
 }
 
-// token is the name of the agent that answered at its own sockets, else of the one whose
-// rules are there. Clients have to name it: an agent gives its name to processes of its
-// node alone.
+// token returns the token of the agent that answered at its own sockets, or else of the
+// owner of the rules. Clients have to send it: an agent tells its token only to processes
+// of its node.
 func (f *Facts) token(own []Outcome) string {
 	for _, o := range own {
 		if o.Token != "" {
@@ -62,7 +62,7 @@ func (f *Facts) token(own []Outcome) string {
 	return f.owner()
 }
 
-// probes are what clients would ask, to find out whether agent answers.
+// probes returns the queries of clients that show whether agent answers.
 func (c *Config) probes(agent string) []Probe {
 	var list []Probe
 	for _, k := range c.keys() {
@@ -75,7 +75,7 @@ func (c *Config) probes(agent string) []Probe {
 	return list
 }
 
-func (c *Config) fallbackProbes(all []Held) []Probe {
+func (c *Config) fallbackProbes(all []BackendState) []Probe {
 	var list []Probe
 	for _, h := range all {
 		for _, to := range h.State.Fallback {
@@ -87,49 +87,48 @@ func (c *Config) fallbackProbes(all []Held) []Probe {
 	return list
 }
 
-// askFromPod asks as a pod would, and looks for what dropped the queries that only a
-// pod gets no answer to.
+// askFromPod sends probes from a pod. For queries that only the pod gets no answer to, it
+// finds the rules that drop them.
 func (f *Facts) askFromPod(ctx context.Context, c *Config, probes []Probe, note func([]Outcome) []Outcome) {
 	if len(c.keys()) == 0 {
-		f.NoPod = errors.New("there is no address to ask")
+		f.PodErr = errors.New("there is no address to query")
 		return
 	}
 	v6 := false
 	for _, k := range c.keys() {
 		if k.Key.IsLoopback() {
-			f.NoPod = fmt.Errorf("%s is for the node alone: no pod can ask there", k.Key)
+			f.PodErr = fmt.Errorf("%s is local to the node: pods cannot query it", k.Key)
 			return
 		}
 		v6 = v6 || k.Key.Is6()
 	}
-	missing := strings.Join(f.Rights.Missing, ", ")
+	missing := strings.Join(f.Capabilities.Missing, ", ")
 	switch {
 	case len(c.PodCommand) == 0:
-		f.NoPod = errors.New("not asked for")
+		f.PodErr = errors.New("not requested")
 		return
 	case missing != "":
-		f.NoPod = errors.New("needs the right " + missing)
+		f.PodErr = errors.New("needs the capability " + missing)
 		return
 	}
 	admin := len(capabilities.Missing(sysAdmin)) == 0
 	p, err := openPod(ctx, c.PodCommand, admin, v6)
 	if err != nil {
 		if !admin {
-			err = fmt.Errorf("%w (without the right SYS_ADMIN it takes a kernel and a seccomp profile that allow user namespaces)", err)
+			err = fmt.Errorf("%w (without the capability SYS_ADMIN it takes a kernel and a seccomp profile that allow user namespaces)", err)
 		}
-		f.NoPod = err
+		f.PodErr = err
 		return
 	}
 	all, err := p.ask(ctx, probes, c.Timeout)
 	f.Pod = note(all)
 	if lost := f.lost(); err == nil && len(lost) > 0 {
-		f.Drops, f.NoDrop = p.drops(ctx, lost, c)
+		f.Drops, f.DropErr = p.drops(ctx, lost, c)
 	}
-	f.NoPod = errors.Join(err, p.close())
+	f.PodErr = errors.Join(err, p.close())
 }
 
-// lost are the probes of the pod that nobody answered, though the agent does when the
-// node asks.
+// lost returns the pod's probes without an answer that the agent answers from the node.
 func (f *Facts) lost() []Probe {
 	var list []Probe
 	for _, o := range f.Pod {
@@ -144,7 +143,7 @@ func (f *Facts) lost() []Probe {
 }
 
 // drops sends the lost probes again and finds the rules that drop them. The trace of
-// nftables sees what iptables-nft wrote, too, but cannot spell it as iptables does.
+// nftables also sees rules of iptables-nft, but not in the syntax of iptables.
 func (p *pod) drops(ctx context.Context, lost []Probe, c *Config) ([]Drop, error) {
 	var drops []Drop
 	var errs []error
@@ -178,14 +177,14 @@ func (p *pod) drops(ctx context.Context, lost []Probe, c *Config) ([]Drop, error
 	return nil, errors.Join(errs...)
 }
 
-// ofIPTables says whether d is in a table that iptables-nft makes.
+// ofIPTables reports whether d is in a table of iptables-nft.
 func (d Drop) ofIPTables() bool {
 	where := strings.Fields(d.Where)
 	return len(where) == 3 && (where[0] == "ip" || where[0] == "ip6") &&
 		slices.Contains([]string{"raw", "mangle", "nat", "filter", "security"}, where[1])
 }
 
-// counters are those of the rules of iptables that drop packets, of both variants.
+// counters holds the counters of iptables rules that drop packets, of both variants.
 type counters struct {
 	backends []*iptables.Backend
 	before   []map[string]uint64
@@ -211,7 +210,7 @@ func newCounters(ctx context.Context) counters {
 	return c
 }
 
-// risen are the rules that dropped something meanwhile. It ends c.
+// risen returns the rules that dropped packets since c was read, and closes c.
 func (c counters) risen(ctx context.Context) []Drop {
 	var drops []Drop
 	for i, b := range c.backends {

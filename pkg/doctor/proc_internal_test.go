@@ -47,7 +47,7 @@ func TestLacks(t *testing.T) {
 		want bool
 		bad  bool
 	}{{pid: "1"}, {pid: "2", want: true}, {pid: "3", bad: true}, {pid: "4", bad: true}} {
-		got, err := process{dir: filepath.Join(proc, tt.pid)}.lacks(unix.CAP_NET_ADMIN)
+		got, err := process{dir: filepath.Join(proc, tt.pid)}.isMissing(unix.CAP_NET_ADMIN)
 		if got != tt.want || (err != nil) != tt.bad {
 			t.Errorf("process %s lacks NET_ADMIN: %t, %v; want %t, an error: %t", tt.pid, got, err, tt.want, tt.bad)
 		}
@@ -86,7 +86,7 @@ func TestFindKubelet(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got := findKubelet(tree(t, tt.files))
+			got := readKubelet(tree(t, tt.files))
 			if (got.Err != nil) != tt.bad {
 				t.Errorf("error %v, want one: %t", got.Err, tt.bad)
 			}

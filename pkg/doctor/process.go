@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// A process is one that /proc shows.
+// A process is a process in /proc.
 type process struct {
 	dir string
 	pid int
@@ -30,7 +30,7 @@ func processes(proc string) []process {
 	return list
 }
 
-// name is the name of the program, at most 15 bytes; "" if the process has ended.
+// name returns the name of the program, at most 15 bytes; "" if the process has ended.
 func (p process) name() string {
 	text, err := os.ReadFile(filepath.Join(p.dir, "comm"))
 	if err != nil {
@@ -39,8 +39,8 @@ func (p process) name() string {
 	return strings.TrimSpace(string(text))
 }
 
-// lacks says whether the process lacks a capability, by its number.
-func (p process) lacks(capability uint) (bool, error) {
+// isMissing reports whether the process lacks a capability, by its number.
+func (p process) isMissing(capability uint) (bool, error) {
 	text, err := os.ReadFile(filepath.Join(p.dir, "status"))
 	if err != nil {
 		return false, err
@@ -51,10 +51,10 @@ func (p process) lacks(capability uint) (bool, error) {
 			return set>>capability&1 == 0, err
 		}
 	}
-	return false, errors.New("no rights are shown")
+	return false, errors.New("no capabilities in the status file")
 }
 
-// netns names the network namespace of the process; "" if that may not be seen.
+// netns returns the network namespace of the process; "" without permission.
 func (p process) netns() string {
 	name, err := os.Readlink(filepath.Join(p.dir, "ns/net"))
 	if err != nil {

@@ -16,7 +16,7 @@ type Verdict uint8
 // The verdicts.
 const (
 	OK   Verdict = iota
-	Skip         // it could not be looked at, or need not be
+	Skip         // it could not be checked, or need not be
 	Warn
 	Fail
 )
@@ -24,25 +24,25 @@ const (
 // String returns "ok", "skip", "warn" or "fail".
 func (v Verdict) String() string { return [...]string{"ok", "skip", "warn", "fail"}[v] }
 
-// MarshalText is String.
+// MarshalText returns String.
 func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
 // A Line is one check.
 type Line struct {
-	Part    string  `json:"part"`  // from where it was looked at: "node", "pod", …
-	Check   string  `json:"check"` // what was looked at, a word or an address with one
+	Part    string  `json:"part"`  // the section: "This node", "Asked from a pod", …
+	Check   string  `json:"check"` // the subject, such as "lease 169.254.20.10"
 	Verdict Verdict `json:"verdict"`
-	What    string  `json:"what"`          // was seen
-	Fix     string  `json:"fix,omitempty"` // what to do; of Warn and Fail always, of Skip mostly
+	What    string  `json:"what"`          // the observation
+	Fix     string  `json:"fix,omitempty"` // what to do; set for Warn and Fail, mostly for Skip
 }
 
-// A Report is all checks, in the order in which they are to be read.
+// A Report has all checks, in reading order.
 type Report struct {
 	Title string `json:"title"`
 	Lines []Line `json:"lines"`
 }
 
-// Failed says whether anything did.
+// Failed reports whether any check failed.
 func (r Report) Failed() bool { return r.count(Fail) > 0 }
 
 func (r Report) count(v Verdict) int {
@@ -66,8 +66,8 @@ func (r Report) JSON(w io.Writer) error {
 	}{r, map[string]int{"ok": r.count(OK), "skip": r.count(Skip), "warn": r.count(Warn), "fail": r.count(Fail)}})
 }
 
-// Text writes r for humans, with colours if the reader is a terminal. Of lines with
-// the same fix that follow each other, the last has it.
+// Text writes r for humans, with colors on a terminal. The last of several adjacent lines
+// with the same fix shows it.
 func (r Report) Text(w io.Writer, colours bool) error {
 	width := 0
 	for _, l := range r.Lines {
@@ -85,12 +85,12 @@ func (r Report) Text(w io.Writer, colours bool) error {
 			fmt.Fprintf(&b, "  %*s  %s\n", 4+2+width, "", "fix: "+l.Fix)
 		}
 	}
-	fmt.Fprintf(&b, "\n%d ok, %d skipped, %d to look at, %d failed\n", r.count(OK), r.count(Skip), r.count(Warn), r.count(Fail))
+	fmt.Fprintf(&b, "\n%d ok, %d skipped, %d warnings, %d failed\n", r.count(OK), r.count(Skip), r.count(Warn), r.count(Fail))
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// paint wraps text in the colour of v (ECMA-48 SGR): green, grey, yellow, red.
+// paint wraps text in the color of v (ECMA-48 SGR): green, gray, yellow, red.
 func paint(text string, v Verdict, colours bool) string {
 	if !colours {
 		return text

@@ -40,24 +40,24 @@ type Config struct {
 // A Backend writes rules into the iptables of one network namespace. It is an
 // intercept.Backend.
 type Backend struct {
-	own, other *stack // other is nil where there is only one variant
-	reason     string
-	space      *space
-	sets       *sets
-	now        func() time.Time
-	log        *slog.Logger
-	writing    turn                        // of Apply and Remove
-	applied    atomic.Pointer[rules.Rules] // by the last Apply, whether it went well or not; nil: none
-	prepared   atomic.Pointer[rules.Rules] // by Prepare, before there are rules; nil: not
-	cleared    bool                        // other has no rules of ours; guarded by writing
-	warned     atomic.Bool                 // that there is no IPv6
-	closing    sync.Once                   // of descriptors whose numbers are somebody else's afterwards
+	own, other   *variantTables // other is nil where there is only one variant
+	reason       string
+	netns        *netns
+	sets         *sets
+	now          func() time.Time
+	log          *slog.Logger
+	writeLock    semaphore                   // of Apply and Remove
+	applied      atomic.Pointer[rules.Rules] // by the last Apply, whether it went well or not; nil: none
+	prepared     atomic.Pointer[rules.Rules] // by Prepare, before there are rules; nil: not
+	otherCleared bool                        // other has no rules of ours; guarded by writing
+	warnedIPv6   atomic.Bool                 // that there is no IPv6
+	closeOnce    sync.Once                   // of descriptors whose numbers are somebody else's afterwards
 }
 
 // New finds the programs and opens sockets in the network namespace of the calling
 // thread. It changes nothing. The caller closes the Backend.
 func New(cfg Config) (*Backend, error) {
-	b := &Backend{now: cfg.Now, log: cfg.Log, writing: newTurn()}
+	b := &Backend{now: cfg.Now, log: cfg.Log, writeLock: newSemaphore()}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
@@ -68,7 +68,7 @@ func New(cfg Config) (*Backend, error) {
 }
 
 func (b *Backend) open(cfg Config) (err error) {
-	if b.space, err = currentSpace(); err != nil {
+	if b.netns, err = currentNetns(); err != nil {
 		return err
 	}
 	if err := rawSocket(); err != nil {
@@ -77,7 +77,7 @@ func (b *Backend) open(cfg Config) (err error) {
 	if b.sets, err = openSets(); err != nil {
 		return err
 	}
-	return b.choose(cfg.Variant, cmp.Or(cfg.LockWait, 5*time.Second))
+	return b.openVariants(cfg.Variant, cmp.Or(cfg.LockWait, 5*time.Second))
 }
 
 // rawSocket tries what iptables does to find a set, and iptables-legacy for all.
@@ -105,11 +105,11 @@ func (b *Backend) Apply(ctx context.Context, r rules.Rules) (changed bool, err e
 	if err := r.Check(); err != nil {
 		return false, fmt.Errorf("checking rules: %w", err)
 	}
-	if err := b.writing.enter(ctx); err != nil {
+	if err := b.writeLock.enter(ctx); err != nil {
 		return false, err
 	}
-	defer b.writing.leave()
-	changed, err = b.claim(&r)
+	defer b.writeLock.leave()
+	changed, err = b.writeOwner(&r)
 	if err != nil {
 		return changed, err
 	}
@@ -127,21 +127,21 @@ func (b *Backend) Apply(ctx context.Context, r rules.Rules) (changed bool, err e
 }
 
 // claim notes whose the rules are from now on.
-func (b *Backend) claim(r *rules.Rules) (changed bool, err error) {
+func (b *Backend) writeOwner(r *rules.Rules) (changed bool, err error) {
 	b.applied.Store(r)
-	notes, err := b.sets.notes()
+	notes, err := b.sets.readNotes()
 	if err != nil || notes[noteOwner] == r.Owner {
 		return false, err
 	}
-	return true, b.sets.write(noteOwner, r.Owner)
+	return true, b.sets.writeNote(noteOwner, r.Owner)
 }
 
 func (b *Backend) applyFamily(ctx context.Context, r *rules.Rules, v6 bool) (bool, error) {
 	part, p := r.Family(v6), b.own.program(v6)
 	wanted := len(part.Addresses) > 0
 	switch {
-	case v6 && !hasIPv6(b.space):
-		if wanted && !b.warned.Swap(true) {
+	case v6 && !hasIPv6(b.netns):
+		if wanted && !b.warnedIPv6.Swap(true) {
 			b.log.WarnContext(ctx, "no rules for IPv6: the kernel does not speak it", "addresses", part.Addresses)
 		}
 		return false, nil
@@ -154,13 +154,13 @@ func (b *Backend) applyFamily(ctx context.Context, r *rules.Rules, v6 bool) (boo
 			return false, err
 		}
 	}
-	chains := plan(r, v6, p.randomly)
-	return b.own.write(ctx, v6, chains, func() error { return b.noteBases(v6, chains) }, b.now)
+	chains := plan(r, v6, p.randomFully)
+	return b.own.write(ctx, v6, chains, func() error { return b.recordBases(v6, chains) }, b.now)
 }
 
 // noteBases notes what is about to be made besides rules, so that Remove, by
 // whichever agent, knows to take it away.
-func (b *Backend) noteBases(v6 bool, chains []chain) error {
+func (b *Backend) recordBases(v6 bool, chains []chain) error {
 	made, err := b.own.bases(v6, chains)
 	if err != nil || len(made) == 0 {
 		return err
@@ -169,7 +169,7 @@ func (b *Backend) noteBases(v6 bool, chains []chain) error {
 	if v6 {
 		n = noteBase6
 	}
-	notes, err := b.sets.notes()
+	notes, err := b.sets.readNotes()
 	if err != nil {
 		return err
 	}
@@ -178,21 +178,21 @@ func (b *Backend) noteBases(v6 bool, chains []chain) error {
 			made = append(made, base)
 		}
 	}
-	return b.sets.write(n, strings.Join(made, " "))
+	return b.sets.writeNote(n, strings.Join(made, " "))
 }
 
-func nothing() error { return nil }
+func noop() error { return nil }
 
 // clearOther removes what an agent left in the tables of the other variant.
 func (b *Backend) clearOther(ctx context.Context) (changed bool, err error) {
-	if b.other == nil || b.cleared {
+	if b.other == nil || b.otherCleared {
 		return false, nil
 	}
 	for _, v6 := range []bool{false, true} {
 		if b.other.program(v6) == nil {
 			continue
 		}
-		wrote, err := b.other.write(ctx, v6, plan(&rules.Rules{}, v6, false), nothing, b.now)
+		wrote, err := b.other.write(ctx, v6, plan(&rules.Rules{}, v6, false), noop, b.now)
 		changed = changed || wrote
 		if errors.Is(err, ErrLocked) || ctx.Err() != nil {
 			return changed, err // the next Apply tries again
@@ -201,19 +201,19 @@ func (b *Backend) clearOther(ctx context.Context) (changed bool, err error) {
 			b.log.WarnContext(ctx, "rules of the other variant not looked at", "variant", b.other.variant, "ipv6", v6, "error", err)
 		}
 	}
-	b.cleared = true
+	b.otherCleared = true
 	return changed, nil
 }
 
 // Close gives up the sockets. Rules and leases stay.
 func (b *Backend) Close() (err error) {
-	b.closing.Do(func() { err = b.close() })
+	b.closeOnce.Do(func() { err = b.close() })
 	return err
 }
 
 func (b *Backend) close() error {
 	var errs []error
-	for _, s := range []*stack{b.own, b.other} {
+	for _, s := range []*variantTables{b.own, b.other} {
 		if s != nil {
 			errs = append(errs, s.kernel.close())
 		}
@@ -221,8 +221,8 @@ func (b *Backend) close() error {
 	if b.sets != nil {
 		b.sets.handle.Close()
 	}
-	if b.space != nil {
-		errs = append(errs, b.space.close())
+	if b.netns != nil {
+		errs = append(errs, b.netns.close())
 	}
 	return errors.Join(errs...)
 }

@@ -13,11 +13,11 @@ import (
 
 // choose opens the stack of the wanted variant, or of the node's, and the other one to
 // clean up in.
-func (b *Backend) choose(wanted Variant, wait time.Duration) error {
+func (b *Backend) openVariants(wanted Variant, wait time.Duration) error {
 	if wanted != "" && wanted != Nft && wanted != Legacy {
 		return fmt.Errorf("variant %q is neither %s nor %s", wanted, Nft, Legacy)
 	}
-	stacks, err := openStacks(wanted, wait, b.space)
+	stacks, err := openAllTables(wanted, wait, b.netns)
 	if err != nil {
 		return err
 	}
@@ -39,10 +39,10 @@ func (b *Backend) choose(wanted Variant, wait time.Duration) error {
 
 // openStacks opens what there is of the two variants, at least one, and the wanted one.
 // With an error none stays open.
-func openStacks(wanted Variant, wait time.Duration, in *space) (stacks []*stack, err error) {
+func openAllTables(wanted Variant, wait time.Duration, in *netns) (stacks []*variantTables, err error) {
 	var errs []error
 	for _, v := range []Variant{Nft, Legacy} {
-		s, err := openStack(v, wait, in)
+		s, err := openTables(v, wait, in)
 		switch {
 		case err == nil:
 			stacks = append(stacks, s)
@@ -62,17 +62,17 @@ func openStacks(wanted Variant, wait time.Duration, in *space) (stacks []*stack,
 }
 
 // A sign is a chain by which one knows the variant that a node uses.
-type sign struct{ table, chain string }
+type variantHint struct{ table, chain string }
 
 // signs are the chains of kube-proxy and of the kubelet. The first found decides.
-func signs() []sign {
-	return []sign{{"nat", "KUBE-SERVICES"}, {"mangle", "KUBE-IPTABLES-HINT"}, {"mangle", "KUBE-KUBELET-CANARY"}}
+func variantHints() []variantHint {
+	return []variantHint{{"nat", "KUBE-SERVICES"}, {"mangle", "KUBE-IPTABLES-HINT"}, {"mangle", "KUBE-KUBELET-CANARY"}}
 }
 
-func (b *Backend) variantOfNode(stacks []*stack) (Variant, string) {
-	for _, sign := range signs() {
+func (b *Backend) variantOfNode(stacks []*variantTables) (Variant, string) {
+	for _, sign := range variantHints() {
 		for _, s := range stacks {
-			if s.bears(sign) {
+			if s.hasChain(sign) {
 				return s.variant, fmt.Sprintf("%s is in iptables-%s", sign.chain, s.variant)
 			}
 		}
@@ -86,10 +86,10 @@ func (b *Backend) variantOfNode(stacks []*stack) (Variant, string) {
 }
 
 // bears says whether a chain is there. What cannot be read is not.
-func (s *stack) bears(sign sign) bool {
+func (s *variantTables) hasChain(sign variantHint) bool {
 	for _, v6 := range []bool{false, true} {
 		p := s.program(v6)
-		if there, err := s.kernel.there(v6, sign.table, sign.chain); err != nil || !there || p == nil {
+		if there, err := s.kernel.chainExists(v6, sign.table, sign.chain); err != nil || !there || p == nil {
 			continue
 		}
 		if s.variant == Nft {

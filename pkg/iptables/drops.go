@@ -18,7 +18,7 @@ func (b *Backend) Drops(ctx context.Context) (map[string]uint64, error) {
 	drops := map[string]uint64{}
 	for _, v6 := range []bool{false, true} {
 		p := b.own.program(v6)
-		if p == nil || (v6 && !hasIPv6(b.space)) {
+		if p == nil || (v6 && !hasIPv6(b.netns)) {
 			continue
 		}
 		out, err := p.run(ctx, "-save", "", "-c")
@@ -44,12 +44,12 @@ func countDrops(name, saved string, drops map[string]uint64) {
 			table = line[1:]
 		case strings.HasPrefix(line, ":"): // :INPUT DROP [packets:bytes]
 			if f := strings.Fields(line); len(f) == 3 && f[1] == "DROP" {
-				drops[fmt.Sprintf("%s -t %s -P %s DROP", name, table, f[0][1:])] += packets(f[2])
+				drops[fmt.Sprintf("%s -t %s -P %s DROP", name, table, f[0][1:])] += packetCount(f[2])
 			}
 		case strings.HasPrefix(line, "["): // [packets:bytes] -A INPUT …
 			count, rule, _ := strings.Cut(line, " ")
-			if dropping(rule) {
-				drops[fmt.Sprintf("%s -t %s %s", name, table, rule)] += packets(count)
+			if isDrop(rule) {
+				drops[fmt.Sprintf("%s -t %s %s", name, table, rule)] += packetCount(count)
 			}
 		}
 	}
@@ -57,7 +57,7 @@ func countDrops(name, saved string, drops map[string]uint64) {
 
 // dropping says whether a rule's target is to drop or to reject. The text of a comment
 // stands before the target.
-func dropping(rule string) bool {
+func isDrop(rule string) bool {
 	i := strings.LastIndex(rule, " -j ")
 	if i < 0 {
 		return false
@@ -67,7 +67,7 @@ func dropping(rule string) bool {
 }
 
 // packets reads the first number of "[packets:bytes]".
-func packets(counters string) uint64 {
+func packetCount(counters string) uint64 {
 	text, _, _ := strings.Cut(strings.TrimPrefix(counters, "["), ":")
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 )
 
 // A kernel tells about the tables of a variant without running a program.
-type kernel interface {
+type kernelTables interface {
 	// there says whether a chain is there, for a built-in one too.
-	there(v6 bool, table, name string) (bool, error)
+	chainExists(v6 bool, table, name string) (bool, error)
 	// fingerprint is a short text for each family that changes whenever rules of ours, or of the built-in
 	// chains that we hang on, come or go.
 	fingerprint() ([2]string, error)
@@ -26,7 +26,7 @@ type kernel interface {
 // legacyKernel reads the tables of iptables-legacy by socket options. It never names
 // a table that is not there: that would make it.
 type legacyKernel struct {
-	space *space
+	space *netns
 	fd4   int
 	fd6   int // -1 without IPv6
 }
@@ -38,7 +38,7 @@ const (
 	infoLen     = 84 // struct ipt_getinfo
 )
 
-func openLegacy(in *space) (*legacyKernel, error) {
+func openLegacy(in *netns) (*legacyKernel, error) {
 	fd4, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("opening a socket: %w", err)
@@ -58,7 +58,7 @@ func (k *legacyKernel) close() error {
 }
 
 // names are the tables that are there.
-func (k *legacyKernel) names(v6 bool) ([]string, error) {
+func (k *legacyKernel) tableNames(v6 bool) ([]string, error) {
 	path := "/proc/thread-self/net/ip_tables_names"
 	if v6 {
 		path = "/proc/thread-self/net/ip6_tables_names"
@@ -82,8 +82,8 @@ func (k *legacyKernel) names(v6 bool) ([]string, error) {
 }
 
 // there only knows tables: each has all its built-in chains.
-func (k *legacyKernel) there(v6 bool, table, _ string) (bool, error) {
-	names, err := k.names(v6)
+func (k *legacyKernel) chainExists(v6 bool, table, _ string) (bool, error) {
+	names, err := k.tableNames(v6)
 	return slices.Contains(names, table), err
 }
 
@@ -92,7 +92,7 @@ func (k *legacyKernel) fingerprint() (marks [2]string, err error) {
 		v6        bool
 		fd, level int
 	}{{false, k.fd4, unix.SOL_IP}, {true, k.fd6, unix.SOL_IPV6}} {
-		names, err := k.names(family.v6)
+		names, err := k.tableNames(family.v6)
 		if err != nil {
 			return marks, err
 		}

@@ -63,7 +63,7 @@ func message(kind uint16, flags netlink.HeaderFlags, v6 bool, texts map[uint16]s
 
 // ask sends a question about one thing and returns the attributes of the answer, nil
 // when the thing is not there.
-func (k *nftKernel) ask(kind uint16, v6 bool, texts map[uint16]string) (*netlink.AttributeDecoder, error) {
+func (k *nftKernel) query(kind uint16, v6 bool, texts map[uint16]string) (*netlink.AttributeDecoder, error) {
 	m, err := message(kind, 0, v6, texts)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ const accept = 1
 
 // generation counts the changes of all that is in nftables.
 func (k *nftKernel) generation() (n uint32, err error) {
-	d, err := k.ask(unix.NFT_MSG_GETGEN, false, nil)
+	d, err := k.query(unix.NFT_MSG_GETGEN, false, nil)
 	if err != nil || d == nil {
 		return 0, err
 	}
@@ -102,12 +102,12 @@ func (k *nftKernel) generation() (n uint32, err error) {
 	return n, d.Err()
 }
 
-func (k *nftKernel) table(v6 bool, table string) (bool, error) {
-	d, err := k.ask(unix.NFT_MSG_GETTABLE, v6, map[uint16]string{unix.NFTA_TABLE_NAME: table})
+func (k *nftKernel) tableExists(v6 bool, tableExists string) (bool, error) {
+	d, err := k.query(unix.NFT_MSG_GETTABLE, v6, map[uint16]string{unix.NFTA_TABLE_NAME: tableExists})
 	return d != nil, err
 }
 
-func (k *nftKernel) there(v6 bool, table, name string) (bool, error) {
+func (k *nftKernel) chainExists(v6 bool, table, name string) (bool, error) {
 	c, err := k.chain(v6, table, name)
 	return c != nftChain{}, err
 }
@@ -121,7 +121,7 @@ type nftChain struct {
 
 // chain is the zero value if it is not there.
 func (k *nftKernel) chain(v6 bool, table, name string) (c nftChain, err error) {
-	d, err := k.ask(unix.NFT_MSG_GETCHAIN, v6, map[uint16]string{unix.NFTA_CHAIN_TABLE: table, unix.NFTA_CHAIN_NAME: name})
+	d, err := k.query(unix.NFT_MSG_GETCHAIN, v6, map[uint16]string{unix.NFTA_CHAIN_TABLE: table, unix.NFTA_CHAIN_NAME: name})
 	if err != nil || d == nil {
 		return c, err
 	}
@@ -162,7 +162,7 @@ func (k *nftKernel) fingerprint() (marks [2]string, err error) {
 }
 
 // forget removes a built-in chain, or with no name a table, if it is empty and does nothing.
-func (k *nftKernel) forget(v6 bool, table, name string) error {
+func (k *nftKernel) deleteEmpty(v6 bool, table, name string) error {
 	if name != "" {
 		if c, err := k.chain(v6, table, name); err != nil || c.policy != accept {
 			return err

@@ -37,7 +37,7 @@ func open(tb testing.TB, lab *nodelab.Lab, cfg Config) *Backend {
 	if err != nil {
 		tb.Fatalf("opening the backend: %v", err)
 	}
-	for _, s := range []*stack{b.own, b.other} {
+	for _, s := range []*variantTables{b.own, b.other} {
 		if s == nil {
 			continue
 		}
@@ -74,7 +74,7 @@ func renew(t *testing.T, b *Backend, d time.Duration) {
 
 // runs is how many programs b has run.
 func (b *Backend) runs() (n int64) {
-	for _, s := range []*stack{b.own, b.other} {
+	for _, s := range []*variantTables{b.own, b.other} {
 		for _, p := range s.programs {
 			n += p.runs.Load()
 		}

@@ -23,7 +23,7 @@ func (b *Backend) Prepare(ctx context.Context, r rules.Rules) error {
 		return fmt.Errorf("checking rules: %w", err)
 	}
 	for _, v6 := range []bool{false, true} {
-		if part := r.Family(v6); len(part.Addresses) == 0 || v6 && !hasIPv6(b.space) {
+		if part := r.Family(v6); len(part.Addresses) == 0 || v6 && !hasIPv6(b.netns) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
@@ -38,7 +38,7 @@ func (b *Backend) Prepare(ctx context.Context, r rules.Rules) error {
 }
 
 // latest are the rules that leases are of; nil: there were none yet.
-func (b *Backend) latest() *rules.Rules {
+func (b *Backend) currentRules() *rules.Rules {
 	if r := b.applied.Load(); r != nil {
 		return r
 	}
@@ -48,24 +48,24 @@ func (b *Backend) latest() *rules.Rules {
 // Renew has the leases on keys end d from now, rounded up to seconds. It waits for no
 // lock. It needs a Prepare before, or an Apply, which need not have gone well.
 func (b *Backend) Renew(_ context.Context, keys []netip.Addr, d time.Duration) error {
-	r := b.latest()
+	r := b.currentRules()
 	if r == nil {
 		return errNoRules
 	}
 	var errs []error
 	for _, key := range keys {
 		// First what lets sessions be, so that none is ended that just began.
-		if target := sessions(r, key); target != key {
-			errs = append(errs, b.sets.put("drain", target, d))
+		if target := drainKey(r, key); target != key {
+			errs = append(errs, b.sets.addEntry("drain", target, d))
 		}
-		errs = append(errs, b.sets.put("lease", key, d))
+		errs = append(errs, b.sets.addEntry("lease", key, d))
 	}
 	return errors.Join(errs...)
 }
 
 // sessions is the address that packets of sessions have when a rule looks whether to
 // end them: in transparent mode they are the agent's by then.
-func sessions(r *rules.Rules, key netip.Addr) netip.Addr {
+func drainKey(r *rules.Rules, key netip.Addr) netip.Addr {
 	if r.Mode == rules.Transparent {
 		if target := r.Target(key); target.IsValid() {
 			return target
@@ -78,11 +78,11 @@ func sessions(r *rules.Rules, key netip.Addr) netip.Addr {
 // agent for the time drain, rounded up to seconds. Leases under the rules of another
 // agent are that agent's: they stay. It waits for no lock.
 func (b *Backend) Release(_ context.Context, keys []netip.Addr, drain time.Duration) error {
-	r := b.latest()
+	r := b.currentRules()
 	if r == nil {
 		return nil // none is this agent's
 	}
-	notes, err := b.sets.notes()
+	notes, err := b.sets.readNotes()
 	if err != nil {
 		return err
 	}
@@ -94,14 +94,14 @@ func (b *Backend) Release(_ context.Context, keys []netip.Addr, drain time.Durat
 	for _, key := range keys {
 		// First what lets sessions be, so that there is no moment without.
 		if drain > 0 {
-			err = b.sets.put("drain", sessions(r, key), drain)
+			err = b.sets.addEntry("drain", drainKey(r, key), drain)
 		} else {
-			err = b.sets.drop("drain", sessions(r, key))
+			err = b.sets.deleteEntry("drain", drainKey(r, key))
 		}
-		if !missing(err) {
+		if !isNotExist(err) {
 			errs = append(errs, err)
 		}
-		errs = append(errs, b.sets.drop("lease", key))
+		errs = append(errs, b.sets.deleteEntry("lease", key))
 	}
 	return errors.Join(errs...)
 }

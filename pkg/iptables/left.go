@@ -16,7 +16,7 @@ func Left() (bool, error) {
 		return false, err
 	}
 	defer s.handle.Close()
-	notes, err := s.notes()
+	notes, err := s.readNotes()
 	if err != nil || len(notes) > 0 {
 		return len(notes) > 0, err
 	}

@@ -26,7 +26,7 @@ func tables() []string { return []string{"nat", "raw", "filter"} }
 // plan is what the kernel should hold for the part of r of one family, each chain of
 // ours, those without rules too. randomly says that MASQUERADE can choose ports at random.
 func plan(r *rules.Rules, v6, randomly bool) []chain {
-	p := planner{Rules: r.Family(v6), v6: v6, randomly: randomly}
+	p := planner{Rules: r.Family(v6), v6: v6, randomFully: randomly}
 	chains := []chain{
 		{table: "nat", name: "NODE-CACHE-DNAT", hooks: []string{"PREROUTING", "OUTPUT"}},
 		{table: "nat", name: "NODE-CACHE-SNAT", hooks: []string{"POSTROUTING"}},
@@ -38,16 +38,16 @@ func plan(r *rules.Rules, v6, randomly bool) []chain {
 	if len(p.Addresses) == 0 {
 		return chains
 	}
-	claim := p.claim()
+	claim := p.rawRules()
 	chains[2].rules = claim
-	chains[3].rules = append(p.answers(), claim...)
-	chains[4].rules = p.input()
-	chains[5].rules = p.output()
+	chains[3].rules = append(p.answerRules(), claim...)
+	chains[4].rules = p.inputRules()
+	chains[5].rules = p.outputRules()
 	if r.Mode == rules.Transparent {
-		chains[0].rules = p.toAgent()
+		chains[0].rules = p.agentRules()
 	} else if len(p.Fallback) > 0 {
-		chains[0].rules = p.toFallback()
-		chains[1].rules = p.fromNode()
+		chains[0].rules = p.fallbackRules()
+		chains[1].rules = p.masqueradeRules()
 	}
 	return chains
 }
@@ -56,7 +56,7 @@ func plan(r *rules.Rules, v6, randomly bool) []chain {
 type planner struct {
 	rules.Rules
 
-	v6, randomly bool
+	v6, randomFully bool
 }
 
 const (
@@ -98,12 +98,12 @@ func (p *planner) ports(rule func(proto string, port uint16) string) []string {
 // claim decides in raw, on the way in and for clients on the node, which packets are
 // the agent's. A target of CT only applies to packets that no rule before it did
 // anything to.
-func (p *planner) claim() []string {
+func (p *planner) rawRules() []string {
 	var list []string
 	if p.Mode == rules.Transparent {
-		list = p.claimServices()
+		list = p.serviceZoneRules()
 	} else {
-		list = p.claimAddresses()
+		list = p.notrackRules()
 	}
 	for _, a := range p.Addresses {
 		if p.Admin != 0 {
@@ -120,7 +120,7 @@ func (p *planner) claim() []string {
 	return list
 }
 
-func (p *planner) claimAddresses() []string {
+func (p *planner) notrackRules() []string {
 	var list []string
 	for _, a := range p.Addresses {
 		for _, proto := range []string{"udp", "tcp"} {
@@ -135,7 +135,7 @@ func (p *planner) claimAddresses() []string {
 }
 
 // claimServices gives UDP a zone. A TCP session needs none: it stays where its SYN went.
-func (p *planner) claimServices() []string {
+func (p *planner) serviceZoneRules() []string {
 	list := make([]string, len(p.Services))
 	for i, s := range p.Services {
 		list[i] = fmt.Sprintf("-d %s %s %s %s -j CT --zone-orig %d",
@@ -145,7 +145,7 @@ func (p *planner) claimServices() []string {
 }
 
 // answers are the rules in raw for what the agent sends.
-func (p *planner) answers() []string {
+func (p *planner) answerRules() []string {
 	var list []string
 	for _, a := range p.Addresses {
 		s := "-s " + p.host(a)
@@ -174,8 +174,8 @@ func (p *planner) answers() []string {
 
 // input accepts what is for the agent and its clients on the node. Before that it
 // ends TCP sessions that nobody may answer any more: their clients would wait for long.
-func (p *planner) input() []string {
-	list := p.ends()
+func (p *planner) inputRules() []string {
+	list := p.resetRules()
 	for _, a := range p.Addresses {
 		list = append(list, p.ports(func(proto string, port uint16) string {
 			return fmt.Sprintf("-d %s %s -j ACCEPT", p.host(a), to(proto, port))
@@ -193,7 +193,7 @@ func (p *planner) input() []string {
 // fallback: their packets were not tracked before, and so they are taken up in the
 // middle. That is why raw does nothing for a session that drains: it would do it to
 // those with the fallback too.
-func (p *planner) ends() []string {
+func (p *planner) resetRules() []string {
 	var list []string
 	reset := "-j REJECT --reject-with tcp-reset"
 	if p.Mode == rules.Transparent {
@@ -216,7 +216,7 @@ func (p *planner) ends() []string {
 func negate(match string) string { return strings.Replace(match, "--match-set", "! --match-set", 1) }
 
 // output accepts what the agent and its clients on the node send.
-func (p *planner) output() []string {
+func (p *planner) outputRules() []string {
 	var list []string
 	for _, a := range p.Addresses {
 		list = append(list, p.ports(func(proto string, port uint16) string {
@@ -230,7 +230,7 @@ func (p *planner) output() []string {
 }
 
 // toAgent rewrites the service's address into the agent's.
-func (p *planner) toAgent() []string {
+func (p *planner) agentRules() []string {
 	list := make([]string, 0, 2*len(p.Services))
 	for _, s := range p.Services {
 		target := "-j DNAT --to-destination " + netip.AddrPortFrom(p.Target(s), p.Port).String()
@@ -244,7 +244,7 @@ func (p *planner) toAgent() []string {
 // toFallback spreads new connections over the fallback's targets. What the agent
 // holds is not tracked and does not come here, but in the moment between these rules
 // and those of raw: one table is written after the other.
-func (p *planner) toFallback() []string {
+func (p *planner) fallbackRules() []string {
 	list := make([]string, 0, 2+2*len(p.Addresses)*len(p.Fallback))
 	for _, proto := range []string{"udp", "tcp"} {
 		list = append(list, fmt.Sprintf("%s %s -j RETURN", to(proto, p.Port), p.inSet("lease")))
@@ -268,11 +268,11 @@ func fraction(n int) float64 { return math.Round((1<<31)/float64(n)) / (1 << 31)
 
 // fromNode gives what goes to the fallback the node's address: a client on the node has
 // the agent's as its own, and a pod's answers need to come back by here.
-func (p *planner) fromNode() []string {
+func (p *planner) masqueradeRules() []string {
 	list := make([]string, len(p.Addresses))
 	for i, a := range p.Addresses {
 		list[i] = fmt.Sprintf("-m conntrack --ctstate DNAT --ctorigdst %s --ctorigdstport %d -j MASQUERADE", a, p.Port)
-		if p.randomly {
+		if p.randomFully {
 			list[i] += " --random-fully" // two pods that ask from one port at one time would be given the same
 		}
 	}

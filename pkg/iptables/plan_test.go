@@ -94,7 +94,7 @@ func TestPlan(t *testing.T) {
 }
 
 func render(r *rules.Rules) string {
-	s := &stack{}
+	s := &variantTables{}
 	return "# ipv4\n" + s.changes(content{}, plan(r, false, true)) + "# ipv6\n" + s.changes(content{}, plan(r, true, true))
 }
 
@@ -110,7 +110,7 @@ func TestPlanIsWhatTheKernelPrints(t *testing.T) {
 				apply(t, b, r)
 				for i, v6 := range []bool{false, true} {
 					for _, c := range plan(&r, v6, true) {
-						got, ok := b.own.last[i].Load().found[place{c.table, c.name}]
+						got, ok := b.own.lastRead[i].Load().content[chainID{c.table, c.name}]
 						if ok != (len(c.rules) > 0) {
 							t.Errorf("chain %s is there: %t, want %t", c.name, ok, !ok)
 						}

@@ -20,20 +20,20 @@ import (
 
 // A program is the iptables of one family and variant, with those that belong to it.
 type program struct {
-	variant  Variant
-	v6       bool
-	path     string // of iptables itself; -save and -restore lie beside it
-	randomly bool   // it knows --random-fully
-	lister   *goiptables.IPTables
-	wait     string       // seconds
-	space    *space       // where it runs
-	env      []string     // besides the agent's own; tests only
-	runs     atomic.Int64 // of programs
+	variant     Variant
+	v6          bool
+	path        string // of iptables itself; -save and -restore lie beside it
+	randomFully bool   // it knows --random-fully
+	lister      *goiptables.IPTables
+	wait        string       // seconds
+	space       *netns       // where it runs
+	env         []string     // besides the agent's own; tests only
+	runs        atomic.Int64 // of programs
 }
 
 // find looks for the program of a variant and a family by its own name, or by the
 // common one if that is it.
-func find(variant Variant, v6 bool, wait time.Duration, in *space) (*program, error) {
+func findProgram(variant Variant, v6 bool, wait time.Duration, in *netns) (*program, error) {
 	common, proto := "iptables", goiptables.ProtocolIPv4
 	if v6 {
 		common, proto = "ip6tables", goiptables.ProtocolIPv6
@@ -52,7 +52,7 @@ func find(variant Variant, v6 bool, wait time.Duration, in *space) (*program, er
 			continue
 		}
 		p := &program{
-			variant: variant, v6: v6, path: path, lister: lister, randomly: lister.HasRandomFully(),
+			variant: variant, v6: v6, path: path, lister: lister, randomFully: lister.HasRandomFully(),
 			wait: fmt.Sprint(seconds), space: in,
 		}
 		mode, err := modeOf(path)
@@ -61,10 +61,10 @@ func find(variant Variant, v6 bool, wait time.Duration, in *space) (*program, er
 		}
 		errs = append(errs, err)
 	}
-	return nil, fmt.Errorf("finding %s of the variant %s: %w", common, variant, errors.Join(append(errs, errNone)...))
+	return nil, fmt.Errorf("finding %s of the variant %s: %w", common, variant, errors.Join(append(errs, errNoProgram)...))
 }
 
-var errNone = errors.New("no such program: the image or the node needs the package iptables")
+var errNoProgram = errors.New("no such program: the image or the node needs the package iptables")
 
 // locate finds a program in the path, or where root has its own.
 func locate(name string) (string, error) {
@@ -96,7 +96,7 @@ func (p *program) list(table, name string) (lines []string, err error) {
 		return err
 	})
 	if err != nil {
-		return nil, problem(err)
+		return nil, withHint(err)
 	}
 	return lines, nil
 }
@@ -137,7 +137,7 @@ func (p *program) run(ctx context.Context, suffix, input string, args ...string)
 		err = ctx.Err()
 	}
 	text := strings.Join(strings.Fields(complaint.String()), " ")
-	return "", problem(fmt.Errorf("running %s%s %s: %w: %s", filepath.Base(p.path), suffix, strings.Join(args, " "), err, text))
+	return "", withHint(fmt.Errorf("running %s%s %s: %w: %s", filepath.Base(p.path), suffix, strings.Join(args, " "), err, text))
 }
 
 // ErrLocked says that another program held the lock of iptables all the time that
@@ -146,7 +146,7 @@ func (p *program) run(ctx context.Context, suffix, input string, args ...string)
 var ErrLocked = errors.New("another program holds the lock of iptables")
 
 // problem adds to what a program said what it means, or what a person can do.
-func problem(err error) error {
+func withHint(err error) error {
 	text := err.Error()
 	says := func(parts ...string) bool {
 		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })

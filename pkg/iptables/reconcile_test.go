@@ -36,7 +36,7 @@ func TestManyReconciles(t *testing.T) {
 			took, ran := time.Since(begin), b.runs()-before
 			t.Logf("%d reconciles: %s each, %d programs in all", many, took/many, ran)
 			// One full look each half minute, of 26 programs at most.
-			if most := 26 * int64(took/fullLook+1); ran > most {
+			if most := 26 * int64(took/maxReadAge+1); ran > most {
 				t.Errorf("%d programs were run, want at most %d", ran, most)
 			}
 
@@ -188,14 +188,14 @@ func TestJumpsAreRepaired(t *testing.T) {
 			if !apply(t, b, transparent()) {
 				t.Error("nothing had to change")
 			}
-			want := map[place][]string{
+			want := map[chainID][]string{
 				{"nat", "PREROUTING"}: {"-j NODE-CACHE-DNAT", "-j KUBE-SERVICES"},
 				{"nat", "OUTPUT"}:     {"-j NODE-CACHE-DNAT"},
 				{"raw", "PREROUTING"}: {"-p tcp -m tcp --dport 9 -j DROP", "-j NODE-CACHE-PRE"}, // not fought for
 			}
 			for at, rules := range want {
-				for i := range b.own.last {
-					if diff := cmp.Diff(rules, b.own.last[i].Load().found[at]); diff != "" {
+				for i := range b.own.lastRead {
+					if diff := cmp.Diff(rules, b.own.lastRead[i].Load().content[at]); diff != "" {
 						t.Errorf("family %d: %v (-want +got):\n%s", i, at, diff)
 					}
 				}

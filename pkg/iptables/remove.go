@@ -17,11 +17,11 @@ import (
 // before go too, if nobody uses them now; an empty table of iptables-legacy stays: the
 // kernel has no way to remove it.
 func (b *Backend) Remove(ctx context.Context, owner string) error {
-	if err := b.writing.enter(ctx); err != nil {
+	if err := b.writeLock.enter(ctx); err != nil {
 		return err
 	}
-	defer b.writing.leave()
-	notes, err := b.sets.notes()
+	defer b.writeLock.leave()
+	notes, err := b.sets.readNotes()
 	if err != nil {
 		return err
 	}
@@ -29,7 +29,7 @@ func (b *Backend) Remove(ctx context.Context, owner string) error {
 		return fmt.Errorf("removing rules of %s: %w: of %s", owner, rules.ErrOwned, now)
 	}
 	var errs []error
-	for _, s := range []*stack{b.own, b.other} {
+	for _, s := range []*variantTables{b.own, b.other} {
 		if s != nil {
 			errs = append(errs, b.removeFrom(ctx, s, notes))
 		}
@@ -40,19 +40,19 @@ func (b *Backend) Remove(ctx context.Context, owner string) error {
 	return b.sets.destroy(ctx)
 }
 
-func (b *Backend) removeFrom(ctx context.Context, s *stack, notes map[note]string) error {
+func (b *Backend) removeFrom(ctx context.Context, s *variantTables, notes map[note]string) error {
 	for _, v6 := range []bool{false, true} {
 		if s.program(v6) == nil {
 			continue
 		}
-		if _, err := s.write(ctx, v6, plan(&rules.Rules{}, v6, false), nothing, b.now); err != nil {
+		if _, err := s.write(ctx, v6, plan(&rules.Rules{}, v6, false), noop, b.now); err != nil {
 			return fmt.Errorf("removing rules from iptables-%s: %w", s.variant, err)
 		}
 		bases := notes[noteBase4]
 		if v6 {
 			bases = notes[noteBase6]
 		}
-		if err := s.forget(ctx, v6, strings.Fields(bases)); err != nil {
+		if err := s.deleteEmpty(ctx, v6, strings.Fields(bases)); err != nil {
 			return fmt.Errorf("removing empty tables of iptables-%s: %w", s.variant, err)
 		}
 	}

@@ -43,7 +43,7 @@ type sets struct{ handle *netlink.Handle }
 
 // patience bounds the wait for an answer of the kernel, which is there at once or, when
 // the socket had no room for it, never.
-const patience = time.Second
+const replyTimeout = time.Second
 
 // openSets opens a socket in the namespace of the calling thread.
 func openSets() (*sets, error) {
@@ -51,7 +51,7 @@ func openSets() (*sets, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening a netlink socket: %w", err)
 	}
-	if err := h.SetSocketTimeout(patience); err != nil {
+	if err := h.SetSocketTimeout(replyTimeout); err != nil {
 		h.Close()
 		return nil, fmt.Errorf("setting up a netlink socket: %w", err)
 	}
@@ -69,12 +69,12 @@ func openSets() (*sets, error) {
 }
 
 // is says whether err is one of the kernel's ipset errors.
-func is(err error, code int) bool {
+func isIPSetError(err error, code int) bool {
 	var e nl.IPSetError
 	return errors.As(err, &e) && e == nl.IPSetError(code) //nolint:gosec // a small number
 }
 
-func missing(err error) bool { return errors.Is(err, syscall.ENOENT) }
+func isNotExist(err error) bool { return errors.Is(err, syscall.ENOENT) }
 
 // create makes the sets of a family, where they are not there yet.
 func (s *sets) create(v6 bool) error {
@@ -94,9 +94,9 @@ func (s *sets) create(v6 bool) error {
 
 func (s *sets) createProblem(name string, err error) error {
 	switch {
-	case is(err, nl.IPSET_ERR_FIND_TYPE):
+	case isIPSetError(err, nl.IPSET_ERR_FIND_TYPE):
 		return fmt.Errorf("making ipset %s: %w: the kernel lacks the module ip_set_hash_ip", name, err)
-	case errors.Is(err, syscall.EEXIST), is(err, nl.IPSET_ERR_EXIST):
+	case errors.Is(err, syscall.EEXIST), isIPSetError(err, nl.IPSET_ERR_EXIST):
 		return fmt.Errorf("making ipset %s: %w: there is another of that name, `ipset destroy %s` removes it", name, err, name)
 	case errors.Is(err, syscall.EPERM):
 		return fmt.Errorf("making ipset %s: %w: it takes the capability NET_ADMIN", name, err)
@@ -105,7 +105,7 @@ func (s *sets) createProblem(name string, err error) error {
 }
 
 // write notes text, and makes the set of the notes if need be.
-func (s *sets) write(n note, text string) error {
+func (s *sets) writeNote(n note, text string) error {
 	err := s.handle.IpsetCreate(ownerSet, "hash:ip", netlink.IpsetCreateOptions{Replace: true, Comments: true, Family: unix.AF_INET})
 	if err != nil {
 		return s.createProblem(ownerSet, err)
@@ -117,9 +117,9 @@ func (s *sets) write(n note, text string) error {
 }
 
 // notes are all notes. There are none without the set.
-func (s *sets) notes() (map[note]string, error) {
+func (s *sets) readNotes() (map[note]string, error) {
 	list, err := s.handle.IpsetList(ownerSet)
-	if missing(err) {
+	if isNotExist(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *sets) notes() (map[note]string, error) {
 
 // put has a be in a set for the time d from now, in one step, whether it is there or not.
 // The kernel counts whole seconds here: d is rounded up.
-func (s *sets) put(what string, a netip.Addr, d time.Duration) error {
+func (s *sets) addEntry(what string, a netip.Addr, d time.Duration) error {
 	seconds := uint32((max(d, 1) + time.Second - 1) / time.Second) //nolint:gosec // leases are short
 	entry := &netlink.IPSetEntry{IP: a.AsSlice(), Timeout: &seconds, Replace: true}
 	if err := s.handle.IpsetAdd(setName(what, a.Is6()), entry); err != nil {
@@ -146,9 +146,9 @@ func (s *sets) put(what string, a netip.Addr, d time.Duration) error {
 }
 
 // drop takes a out of a set, which it need not be in.
-func (s *sets) drop(what string, a netip.Addr) error {
+func (s *sets) deleteEntry(what string, a netip.Addr) error {
 	err := s.handle.IpsetDel(setName(what, a.Is6()), &netlink.IPSetEntry{IP: a.AsSlice(), Replace: true})
-	if err != nil && !missing(err) {
+	if err != nil && !isNotExist(err) {
 		return fmt.Errorf("taking %s out of ipset %s: %w", a, setName(what, a.Is6()), err)
 	}
 	return nil
@@ -158,7 +158,7 @@ func (s *sets) drop(what string, a netip.Addr) error {
 func (s *sets) leases(v6 bool, left map[netip.Addr]time.Duration) (found bool, err error) {
 	name := setName("lease", v6)
 	list, err := s.handle.IpsetList(name)
-	if missing(err) {
+	if isNotExist(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -179,12 +179,12 @@ func (s *sets) destroy(ctx context.Context) error {
 		setName("lease", false), setName("drain", false), setName("lease", true), setName("drain", true), ownerSet,
 	} {
 		err := s.handle.IpsetDestroy(name)
-		for tries := 0; is(err, nl.IPSET_ERR_BUSY) && tries < 200; tries++ {
+		for tries := 0; isIPSetError(err, nl.IPSET_ERR_BUSY) && tries < 200; tries++ {
 			if err = sleep(ctx, 10*time.Millisecond); err == nil {
 				err = s.handle.IpsetDestroy(name)
 			}
 		}
-		if err != nil && !missing(err) {
+		if err != nil && !isNotExist(err) {
 			errs = append(errs, fmt.Errorf("removing ipset %s: %w", name, err))
 		}
 	}

@@ -11,21 +11,21 @@ import (
 )
 
 // threadSpace is the network namespace of the calling thread.
-const threadSpace = "/proc/thread-self/ns/net"
+const threadNetns = "/proc/thread-self/ns/net"
 
 // A space is a network namespace. The agent has one only; a test has several.
-type space struct {
+type netns struct {
 	file *os.File
 	id   unix.Stat_t
 }
 
 // currentSpace is that of the calling thread.
-func currentSpace() (*space, error) {
-	file, err := os.Open(threadSpace)
+func currentNetns() (*netns, error) {
+	file, err := os.Open(threadNetns)
 	if err != nil {
 		return nil, fmt.Errorf("opening the network namespace: %w", err)
 	}
-	s := &space{file: file}
+	s := &netns{file: file}
 	if err := unix.Fstat(int(file.Fd()), &s.id); err != nil { //nolint:gosec // a descriptor
 		_ = file.Close()
 		return nil, fmt.Errorf("reading the network namespace: %w", err)
@@ -34,9 +34,9 @@ func currentSpace() (*space, error) {
 }
 
 // do calls fn on a thread that is in s. Programs that fn runs are in it too.
-func (s *space) do(fn func() error) error {
+func (s *netns) do(fn func() error) error {
 	var now unix.Stat_t
-	if err := unix.Stat(threadSpace, &now); err != nil {
+	if err := unix.Stat(threadNetns, &now); err != nil {
 		return fmt.Errorf("reading the network namespace: %w", err)
 	}
 	if now.Ino == s.id.Ino && now.Dev == s.id.Dev {
@@ -47,9 +47,9 @@ func (s *space) do(fn func() error) error {
 
 // enter calls fn on the calling goroutine's thread, which goes to s and back. A thread
 // that cannot go back ends with its goroutine.
-func (s *space) enter(fn func() error) error {
+func (s *netns) enter(fn func() error) error {
 	runtime.LockOSThread()
-	before, err := currentSpace()
+	before, err := currentNetns()
 	if err != nil {
 		runtime.UnlockOSThread()
 		return err
@@ -66,11 +66,11 @@ func (s *space) enter(fn func() error) error {
 	return fn()
 }
 
-func (s *space) set() error {
+func (s *netns) set() error {
 	if err := unix.Setns(int(s.file.Fd()), unix.CLONE_NEWNET); err != nil { //nolint:gosec // a descriptor
 		return fmt.Errorf("entering the network namespace: %w", err)
 	}
 	return nil
 }
 
-func (s *space) close() error { return s.file.Close() }
+func (s *netns) close() error { return s.file.Close() }

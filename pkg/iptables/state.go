@@ -13,7 +13,7 @@ import (
 // State reads what is there, of whichever variant. It waits for no lock.
 func (b *Backend) State(ctx context.Context) (rules.State, error) {
 	state := rules.State{Leases: map[netip.Addr]time.Duration{}}
-	notes, err := b.sets.notes()
+	notes, err := b.sets.readNotes()
 	if err != nil {
 		return state, err
 	}
@@ -25,7 +25,7 @@ func (b *Backend) State(ctx context.Context) (rules.State, error) {
 		}
 		state.Present = state.Present || found
 	}
-	for _, s := range []*stack{b.own, b.other} {
+	for _, s := range []*variantTables{b.own, b.other} {
 		if s == nil || state.Count > 0 {
 			continue
 		}
@@ -45,9 +45,9 @@ func (b *Backend) State(ctx context.Context) (rules.State, error) {
 
 // addRules adds what is in one variant's tables. That IPv6's cannot be read is no
 // reason not to tell of the others; Apply says so too, if it matters.
-func (b *Backend) addRules(ctx context.Context, s *stack, state *rules.State) error {
+func (b *Backend) addRules(ctx context.Context, s *variantTables, state *rules.State) error {
 	for _, v6 := range []bool{false, true} {
-		have, err := s.look(ctx, v6, b.now)
+		have, err := s.cachedRead(ctx, v6, b.now)
 		switch {
 		case err == nil:
 			state.Count += have.count(v6)

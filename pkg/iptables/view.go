@@ -14,15 +14,15 @@ import (
 )
 
 // A place is a chain, one of ours or a built-in one.
-type place struct{ table, chain string }
+type chainID struct{ table, chain string }
 
 // A content is what the kernel holds of one family: the rules of our chains and of the
 // built-in chains that we hang on, as iptables prints them, less "-A NAME ". A chain
 // that is not there is not in it.
-type content map[place][]string
+type content map[chainID][]string
 
 // read lists one family.
-func (s *stack) read(ctx context.Context, v6 bool) (content, error) {
+func (s *variantTables) read(ctx context.Context, v6 bool) (content, error) {
 	p, have := s.program(v6), content{}
 	if p == nil {
 		return have, nil
@@ -30,7 +30,7 @@ func (s *stack) read(ctx context.Context, v6 bool) (content, error) {
 	wanted := map[string][]string{}
 	for _, c := range plan(&rules.Rules{}, v6, false) {
 		for _, name := range append([]string{c.name}, c.hooks...) {
-			there, err := s.kernel.there(v6, c.table, name)
+			there, err := s.kernel.chainExists(v6, c.table, name)
 			if err != nil {
 				return nil, fmt.Errorf("looking for chain %s: %w", name, err)
 			}
@@ -50,7 +50,7 @@ func (s *stack) read(ctx context.Context, v6 bool) (content, error) {
 // readTable lists chains of one table. With iptables-nft a chain costs 2 ms, whatever
 // else is there, and a table of 20,000 rules 160; with iptables-legacy any list costs
 // that of the whole table, and but for -save it waits for the lock.
-func (s *stack) readTable(ctx context.Context, p *program, table string, names []string, have content) error {
+func (s *variantTables) readTable(ctx context.Context, p *program, table string, names []string, have content) error {
 	if s.variant == Legacy {
 		lines, err := p.save(ctx, table, false)
 		have.add(table, lines, names)
@@ -62,7 +62,7 @@ func (s *stack) readTable(ctx context.Context, p *program, table string, names [
 		}
 		lines, err := p.list(table, name)
 		if err != nil {
-			if there, _ := s.kernel.there(p.v6, table, name); !there {
+			if there, _ := s.kernel.chainExists(p.v6, table, name); !there {
 				continue // it went meanwhile
 			}
 			return fmt.Errorf("listing chain %s: %w", name, err)
@@ -83,7 +83,7 @@ func (c content) add(table string, lines, names []string) {
 		if !slices.Contains(names, name) {
 			continue
 		}
-		at := place{table, name}
+		at := chainID{table, name}
 		switch kind {
 		case "-N", "-P":
 			if c[at] == nil {
@@ -99,9 +99,9 @@ func (c content) add(table string, lines, names []string) {
 func (c content) count(v6 bool) int {
 	n := 0
 	for _, ours := range plan(&rules.Rules{}, v6, false) {
-		n += len(c[place{ours.table, ours.name}])
+		n += len(c[chainID{ours.table, ours.name}])
 		for _, hook := range ours.hooks {
-			n += len(jumps(c[place{ours.table, hook}], ours.name))
+			n += len(jumps(c[chainID{ours.table, hook}], ours.name))
 		}
 	}
 	return n
@@ -121,7 +121,7 @@ func jumps(hook []string, to string) (at []int) {
 // match while the lease is held.
 func (c content) fallback() []netip.AddrPort {
 	var list []netip.AddrPort
-	for _, rule := range c[place{"nat", "NODE-CACHE-DNAT"}] {
+	for _, rule := range c[chainID{"nat", "NODE-CACHE-DNAT"}] {
 		_, text, _ := strings.Cut(rule, "--to-destination ")
 		target, err := netip.ParseAddrPort(strings.TrimSpace(text))
 		if err == nil && !strings.Contains(rule, "--match-set") && !slices.Contains(list, target) {
@@ -132,40 +132,40 @@ func (c content) fallback() []netip.AddrPort {
 }
 
 // A look is what was found of one family at one time.
-type look struct {
-	mark  string // the kernel's fingerprint from before the family was listed
-	at    time.Time
-	found content
+type reading struct {
+	fingerprint string // the kernel's fingerprint from before the family was listed
+	at          time.Time
+	content     content
 }
 
 // fullLook is how long a look is good while the kernel's fingerprint is the same: what
 // that does not show, one rule put for another, is found after that.
-const fullLook = 30 * time.Second
+const maxReadAge = 30 * time.Second
 
 // look lists a family, or says again what was found the last time, if nothing changed
 // since. Without now it always lists.
-func (s *stack) look(ctx context.Context, v6 bool, now func() time.Time) (content, error) {
-	if err := s.looking.enter(ctx); err != nil {
+func (s *variantTables) cachedRead(ctx context.Context, v6 bool, now func() time.Time) (content, error) {
+	if err := s.readLock.enter(ctx); err != nil {
 		return nil, err
 	}
-	defer s.looking.leave()
+	defer s.readLock.leave()
 	marks, err := s.kernel.fingerprint()
 	if err != nil {
 		return nil, fmt.Errorf("reading the tables of iptables-%s: %w", s.variant, err)
 	}
 	i := family(v6)
-	current := &look{mark: marks[i]}
+	current := &reading{fingerprint: marks[i]}
 	if now != nil {
 		current.at = now()
-		if last := s.last[i].Load(); last != nil && last.mark == current.mark && current.at.Sub(last.at) < fullLook {
-			return last.found, nil
+		if last := s.lastRead[i].Load(); last != nil && last.fingerprint == current.fingerprint && current.at.Sub(last.at) < maxReadAge {
+			return last.content, nil
 		}
 	}
-	if current.found, err = s.read(ctx, v6); err != nil {
+	if current.content, err = s.read(ctx, v6); err != nil {
 		return nil, err
 	}
-	s.last[i].Store(current)
-	return current.found, nil
+	s.lastRead[i].Store(current)
+	return current.content, nil
 }
 
 // family is the index of a family where there are two of something.

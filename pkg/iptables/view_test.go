@@ -71,7 +71,7 @@ func FuzzContent(f *testing.F) {
 				want = append(want, rule)
 			}
 		}
-		if !slices.Equal(got[place{"t", "A"}], want) || len(got) > 1 {
+		if !slices.Equal(got[chainID{"t", "A"}], want) || len(got) > 1 {
 			t.Errorf("read %q, want only %q", got, want)
 		}
 	})
@@ -81,7 +81,7 @@ func TestChanges(t *testing.T) {
 	t.Parallel()
 	chains := []chain{{table: "nat", name: "OURS", hooks: []string{"PREROUTING"}, rules: []string{"-j ACCEPT"}}}
 	none := []chain{{table: "nat", name: "OURS", hooks: []string{"PREROUTING"}}}
-	pre, ours := place{"nat", "PREROUTING"}, place{"nat", "OURS"}
+	pre, ours := chainID{"nat", "PREROUTING"}, chainID{"nat", "OURS"}
 	for _, tc := range []struct {
 		name string
 		have content
@@ -101,7 +101,7 @@ func TestChanges(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tc.text, (&stack{}).changes(tc.have, tc.want)); diff != "" {
+			if diff := cmp.Diff(tc.text, (&variantTables{}).changes(tc.have, tc.want)); diff != "" {
 				t.Errorf("changes (-want +got):\n%s", diff)
 			}
 		})
@@ -112,7 +112,7 @@ func TestChanges(t *testing.T) {
 // wrote is ours from then on, and only that.
 func TestOtherWordsAreAccepted(t *testing.T) {
 	t.Parallel()
-	s := &stack{accepted: map[string]string{}}
+	s := &variantTables{accepted: map[string]string{}}
 	chains := []chain{{table: "raw", name: "OURS", rules: []string{"-j CT --notrack"}}}
 	have := content{{"raw", "OURS"}: {"-j NOTRACK"}}
 	if s.changes(have, chains) == "" {
@@ -122,7 +122,7 @@ func TestOtherWordsAreAccepted(t *testing.T) {
 	if got := s.changes(have, chains); got != "" {
 		t.Errorf("other words are a change after they were accepted:\n%s", got)
 	}
-	have[place{"raw", "OURS"}] = []string{"-j ACCEPT"}
+	have[chainID{"raw", "OURS"}] = []string{"-j ACCEPT"}
 	if s.changes(have, chains) == "" {
 		t.Error("another rule is no change")
 	}
@@ -142,7 +142,7 @@ func TestProblem(t *testing.T) {
 		{"iptables v1.8.9 (nf_tables): RULE_APPEND failed (No such file or directory): rule in chain OUTPUT", "xt_set"},
 		{"iptables-restore: line 9 failed: No chain/target/match by that name.", "xt_set"},
 	} {
-		err := problem(errors.New(tc.said))
+		err := withHint(errors.New(tc.said))
 		if !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), tc.said) {
 			t.Errorf("%q becomes %q, want it to name %s", tc.said, err, tc.want)
 		}
@@ -150,15 +150,15 @@ func TestProblem(t *testing.T) {
 			t.Errorf("%q is ErrLocked: %t", tc.said, !locked)
 		}
 	}
-	if err := problem(errors.New("odd")); err.Error() != "odd" {
+	if err := withHint(errors.New("odd")); err.Error() != "odd" {
 		t.Errorf("an unknown problem becomes %q", err)
 	}
 }
 
 func TestMissingProgram(t *testing.T) {
 	t.Parallel()
-	_, err := find("other", false, 0, nil)
-	if err == nil || !strings.Contains(err.Error(), "iptables-other is not there") || !errors.Is(err, errNone) {
+	_, err := findProgram("other", false, 0, nil)
+	if err == nil || !strings.Contains(err.Error(), "iptables-other is not there") || !errors.Is(err, errNoProgram) {
 		t.Errorf("error %v, want it to say which program is missing", err)
 	}
 }

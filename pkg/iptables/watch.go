@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	watchEvery = 500 * time.Millisecond // costs a few system calls and no program
-	watchFull  = 60                     // of those: time for a full look
+	watchInterval = 500 * time.Millisecond // costs a few system calls and no program
+	fullReadEvery = 60                     // of those: time for a full look
 )
 
 // Watch calls changed at once, within half a second when rules of ours or of the
@@ -18,7 +18,7 @@ const (
 // not show. It returns nil when ctx ends.
 func (b *Backend) Watch(ctx context.Context, changed func()) error {
 	changed()
-	ticker := time.NewTicker(watchEvery)
+	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
 	last := ""
 	for n := 1; ; n++ {
@@ -35,19 +35,19 @@ func (b *Backend) Watch(ctx context.Context, changed func()) error {
 			return fmt.Errorf("watching iptables-%s: %w", b.own.variant, err)
 		}
 		// What an Apply of ours left behind is no news.
-		news := now != last && now != b.known()
-		if last = now; news || n%watchFull == 0 {
+		news := now != last && now != b.lastFingerprint()
+		if last = now; news || n%fullReadEvery == 0 {
 			changed()
 		}
 	}
 }
 
 // known is the fingerprint of what was found by the last looks, with rules that are ours.
-func (b *Backend) known() string {
+func (b *Backend) lastFingerprint() string {
 	var marks [2]string
-	for i := range b.own.last {
-		if last := b.own.last[i].Load(); last != nil {
-			marks[i] = last.mark
+	for i := range b.own.lastRead {
+		if last := b.own.lastRead[i].Load(); last != nil {
+			marks[i] = last.fingerprint
 		}
 	}
 	owner := ""
@@ -59,14 +59,14 @@ func (b *Backend) known() string {
 
 // fingerprint is the kernel's, and whose the rules are.
 func (b *Backend) fingerprint(ctx context.Context) (string, error) {
-	if err := b.own.looking.enter(ctx); err != nil {
+	if err := b.own.readLock.enter(ctx); err != nil {
 		return "", err
 	}
-	defer b.own.looking.leave()
+	defer b.own.readLock.leave()
 	marks, err := b.own.kernel.fingerprint()
 	if err != nil {
 		return "", err
 	}
-	notes, err := b.sets.notes()
+	notes, err := b.sets.readNotes()
 	return marks[0] + marks[1] + "owner " + notes[noteOwner], err
 }

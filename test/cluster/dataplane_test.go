@@ -27,7 +27,7 @@ func TestDetectKubeProxy(t *testing.T) {
 	c := kubetest.Start(t, kubetest.Options{Programs: programs})
 	kubetest.Apply(t, c, kubetest.Namespace("kube-system"))
 	whole := t
-	const says, hints = "kube-proxy says that its mode is ", " for IPv4 and IPv6"
+	const says, hints = "kube-proxy reports mode ", " for IPv4 and IPv6"
 	for _, tt := range []struct {
 		name, mode, tools string
 		want              dataplane.Found
@@ -35,21 +35,21 @@ func TestDetectKubeProxy(t *testing.T) {
 		{
 			name: "nftables", mode: "nftables",
 			want: dataplane.Found{
-				Proxy: dataplane.NFTables, Backend: "nftables", Why: "kube-proxy uses it",
+				Proxy: dataplane.NFTables, Backend: "nftables", Reason: "kube-proxy uses it",
 				Evidence: []string{says + "nftables", "table kube-proxy of nftables" + hints},
 			},
 		},
 		{
 			name: "iptables-nft", mode: "iptables", tools: "nft",
 			want: dataplane.Found{
-				Proxy: dataplane.IPTables, Backend: "iptables-nft", Why: "kube-proxy uses iptables-nft",
+				Proxy: dataplane.IPTables, Backend: "iptables-nft", Reason: "kube-proxy uses iptables-nft",
 				Evidence: []string{says + "iptables", "chain KUBE-SERVICES of iptables-nft" + hints},
 			},
 		},
 		{
 			name: "iptables-legacy", mode: "iptables", tools: "legacy",
 			want: dataplane.Found{
-				Proxy: dataplane.IPTables, Backend: "iptables-legacy", Why: "kube-proxy uses iptables-legacy",
+				Proxy: dataplane.IPTables, Backend: "iptables-legacy", Reason: "kube-proxy uses iptables-legacy",
 				Evidence: []string{says + "iptables", "chain KUBE-SERVICES of iptables-legacy" + hints},
 			},
 		},

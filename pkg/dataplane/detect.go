@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// judge concludes from traces what carries the traffic of Services. What acts first
-// on a packet decides: what kube-proxy wrote matters only where nothing came before.
-func judge(t Traces) Found {
+// detect returns the data plane for Services that left the traces. The first one on the
+// path of a packet decides: rules of kube-proxy matter only without an earlier one.
+func detect(t Traces) Found {
 	f := Found{}
 	early, evidence := earlyProxy(t)
 	kube, more := kubeProxy(t)
-	f.Evidence = slices.Concat(evidence, more, unseen(t))
+	f.Evidence = slices.Concat(evidence, more, unreadable(t))
 	switch {
 	case early == EBPF && kube != None:
-		// Programs on sockets have other uses, and kube-proxy is there for a reason.
+		// Socket programs have other uses too, and kube-proxy would not run without need.
 		f.Proxy = kube
-		f.Note = "Programs see what the sockets here connect to: should they rewrite a Service's address, transparent interception never sees it."
+		f.Note = "eBPF programs run on connect of this node's sockets: if they rewrite the Service's address, transparent interception does not work."
 	case early != None:
 		f.Proxy, f.Early = early, true
 		f.Note = earlyNote(early)
@@ -31,12 +31,12 @@ func judge(t Traces) Found {
 
 func earlyNote(p Proxy) string {
 	who := map[Proxy]string{
-		Cilium: "Cilium takes", Calico: "Calico's eBPF data plane takes", OVS: "Open vSwitch takes", EBPF: "A program on the sockets of this node takes",
+		Cilium: "Cilium handles", Calico: "Calico's eBPF data plane handles", OVS: "Open vSwitch handles", EBPF: "An eBPF program on the sockets of this node handles",
 	}[p]
-	return who + " packets to a Service's address before netfilter sees them: transparent interception cannot work here, link-local can, as far as network policies let pods reach the node."
+	return who + " packets to a Service's address before netfilter: transparent interception cannot work here. Link-local can, if network policies let pods reach the node."
 }
 
-// earlyProxy finds what takes packets before netfilter.
+// earlyProxy returns the data plane that handles packets before netfilter, if any.
 func earlyProxy(t Traces) (Proxy, []string) {
 	var evidence []string
 	found := None
@@ -54,7 +54,7 @@ func earlyProxy(t Traces) (Proxy, []string) {
 	for _, name := range t.Sockets {
 		p := proxyOfProgram(name)
 		if p == EBPF && found != None {
-			continue // of the one that is known already, most likely
+			continue // most likely of the data plane that is already known
 		}
 		take(p, "program "+name+" on the sockets of this node")
 	}
@@ -64,14 +64,14 @@ func earlyProxy(t Traces) (Proxy, []string) {
 			take(Calico, "map "+pin)
 		case slices.Contains(t.Links, "cilium_host"):
 			take(Cilium, "map "+pin)
-		default: // what Cilium pins outlives it, until the next boot
-			evidence = append(evidence, "map "+pin+", but no link of Cilium's")
+		default: // Cilium's pins outlive it until the next boot
+			evidence = append(evidence, "map "+pin+", but no link of Cilium")
 		}
 	}
 	return found, evidence
 }
 
-// proxyOfLink tells data planes by links that they make and others do not.
+// proxyOfLink identifies a data plane by the name of a link that only it creates.
 func proxyOfLink(name string) Proxy {
 	switch name {
 	case "cilium_host", "cilium_net":
@@ -84,7 +84,7 @@ func proxyOfLink(name string) Proxy {
 	return None
 }
 
-// proxyOfProgram tells data planes by the names of their programs, of which the
+// proxyOfProgram identifies a data plane by the name of its eBPF program, of which the
 // kernel keeps 15 bytes.
 func proxyOfProgram(name string) Proxy {
 	switch {
@@ -96,8 +96,8 @@ func proxyOfProgram(name string) Proxy {
 	return EBPF
 }
 
-// kubeProxy finds the mode of kube-proxy, or of what balances by IPVS without it.
-// What it says of itself counts more than what it, or a former one, left.
+// kubeProxy returns the mode of kube-proxy, or IPVS if another program uses that. The mode
+// that kube-proxy reports counts more than traces, which may be old.
 func kubeProxy(t Traces) (Proxy, []string) {
 	var evidence []string
 	found := None
@@ -108,7 +108,7 @@ func kubeProxy(t Traces) (Proxy, []string) {
 		evidence = append(evidence, what)
 	}
 	if p := Proxy(t.ProxyMode); p == IPTables || p == NFTables || p == IPVS {
-		take(p, "kube-proxy says that its mode is "+t.ProxyMode)
+		take(p, "kube-proxy reports mode "+t.ProxyMode)
 	}
 	for _, name := range t.Links {
 		if name == "kube-ipvs0" || name == "kube-dummy-if" {
@@ -116,7 +116,7 @@ func kubeProxy(t Traces) (Proxy, []string) {
 		}
 	}
 	if t.IPVS > 0 {
-		take(IPVS, fmt.Sprintf("%d virtual services of IPVS", t.IPVS))
+		take(IPVS, fmt.Sprintf("%d IPVS virtual services", t.IPVS))
 	}
 	if where := families(t.NFT, func(c Chain) bool { return c.Table == tableKubeProxy }); where != "" {
 		take(NFTables, "table "+tableKubeProxy+" of nftables"+where)
@@ -128,7 +128,7 @@ func kubeProxy(t Traces) (Proxy, []string) {
 		if where := families(v.chains, isServices); where != "" {
 			take(IPTables, "chain "+chainServices+" of "+v.name+where)
 		} else if where := families(v.chains, isHint); where != "" {
-			evidence = append(evidence, "a chain of the kubelet's in "+v.name+where)
+			evidence = append(evidence, "a chain of the kubelet in "+v.name+where)
 		}
 	}
 	return found, evidence
@@ -136,12 +136,12 @@ func kubeProxy(t Traces) (Proxy, []string) {
 
 func isServices(c Chain) bool { return c.Table == "nat" && c.Name == chainServices }
 
-// isHint knows the chains by which the kubelet shows which iptables the node uses.
+// isHint reports whether c is a chain by which the kubelet marks the node's iptables variant.
 func isHint(c Chain) bool {
 	return c.Table == "mangle" && (c.Name == chainHint || c.Name == chainCanary)
 }
 
-// families says for which IP families there is a chain that is meant; "" if for none.
+// families describes the IP families that have a matching chain; "" if none has.
 func families(chains []Chain, is func(Chain) bool) string {
 	v4 := slices.ContainsFunc(chains, func(c Chain) bool { return !c.V6 && is(c) })
 	v6 := slices.ContainsFunc(chains, func(c Chain) bool { return c.V6 && is(c) })
@@ -156,15 +156,15 @@ func families(chains []Chain, is func(Chain) bool) string {
 	return ""
 }
 
-// unseen tells what could not be looked at.
-func unseen(t Traces) []string {
+// unreadable lists what could not be read.
+func unreadable(t Traces) []string {
 	var list []string
 	for _, e := range []struct {
 		what string
 		err  error
-	}{{"nftables", t.NoNFT}, {"iptables-legacy", t.NoLegacy}, {"the programs on sockets", t.NoSockets}} {
+	}{{"nftables", t.NFTErr}, {"iptables-legacy", t.LegacyErr}, {"the programs on sockets", t.SocketsErr}} {
 		if e.err != nil {
-			list = append(list, fmt.Sprintf("not looked at %s: %v", e.what, e.err))
+			list = append(list, fmt.Sprintf("cannot read %s: %v", e.what, e.err))
 		}
 	}
 	return list

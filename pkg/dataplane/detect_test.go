@@ -19,8 +19,8 @@ func services(v6 bool) dataplane.Chain {
 func hint() dataplane.Chain { return dataplane.Chain{Table: "mangle", Name: "KUBE-IPTABLES-HINT"} }
 
 const (
-	takes   = " packets to a Service's address before netfilter sees them: transparent interception cannot work here, link-local can, as far as network policies let pods reach the node."
-	perhaps = "Programs see what the sockets here connect to: should they rewrite a Service's address, transparent interception never sees it."
+	takes   = " packets to a Service's address before netfilter: transparent interception cannot work here. Link-local can, if network policies let pods reach the node."
+	perhaps = "eBPF programs run on connect of this node's sockets: if they rewrite the Service's address, transparent interception does not work."
 )
 
 func TestFind(t *testing.T) {
@@ -34,7 +34,7 @@ func TestFind(t *testing.T) {
 	}{
 		{
 			name: "nothing",
-			want: dataplane.Found{Backend: "nftables", Why: "there is no kube-proxy to follow, and it needs no program"},
+			want: dataplane.Found{Backend: "nftables", Reason: "there is no kube-proxy, and it needs no program"},
 		},
 		{
 			name: "kube-proxy says iptables, with rules in iptables-nft",
@@ -42,15 +42,15 @@ func TestFind(t *testing.T) {
 				ProxyMode: "iptables", NFT: []dataplane.Chain{services(false), services(true), hint()}, Links: []string{"eth0", "lo"}, IPVS: -1,
 			},
 			want: dataplane.Found{
-				Proxy: dataplane.IPTables, Backend: "iptables-nft", Why: "kube-proxy uses iptables-nft",
-				Evidence: []string{"kube-proxy says that its mode is iptables", "chain KUBE-SERVICES of iptables-nft for IPv4 and IPv6"},
+				Proxy: dataplane.IPTables, Backend: "iptables-nft", Reason: "kube-proxy uses iptables-nft",
+				Evidence: []string{"kube-proxy reports mode iptables", "chain KUBE-SERVICES of iptables-nft for IPv4 and IPv6"},
 			},
 		},
 		{
 			name:   "silent kube-proxy in iptables-legacy",
 			traces: dataplane.Traces{Legacy: []dataplane.Chain{services(false)}, LegacyTables: []string{"filter", "nat"}},
 			want: dataplane.Found{
-				Proxy: dataplane.IPTables, Backend: "iptables-legacy", Why: "kube-proxy uses iptables-legacy",
+				Proxy: dataplane.IPTables, Backend: "iptables-legacy", Reason: "kube-proxy uses iptables-legacy",
 				Evidence: []string{"chain KUBE-SERVICES of iptables-legacy for IPv4"},
 			},
 		},
@@ -58,8 +58,8 @@ func TestFind(t *testing.T) {
 			name:   "kube-proxy before its first rules, where the kubelet shows which iptables",
 			traces: dataplane.Traces{ProxyMode: "iptables", Legacy: []dataplane.Chain{hint()}, LegacyTables: []string{"mangle"}},
 			want: dataplane.Found{
-				Proxy: dataplane.IPTables, Backend: "iptables-legacy", Why: "kube-proxy uses iptables-legacy",
-				Evidence: []string{"kube-proxy says that its mode is iptables", "a chain of the kubelet's in iptables-legacy for IPv4"},
+				Proxy: dataplane.IPTables, Backend: "iptables-legacy", Reason: "kube-proxy uses iptables-legacy",
+				Evidence: []string{"kube-proxy reports mode iptables", "a chain of the kubelet in iptables-legacy for IPv4"},
 			},
 		},
 		{
@@ -67,8 +67,8 @@ func TestFind(t *testing.T) {
 			traces: dataplane.Traces{ProxyMode: "iptables", LegacyTables: []string{"nat"}},
 			want: dataplane.Found{
 				Proxy: dataplane.IPTables, Backend: "iptables-legacy",
-				Why:      "kube-proxy uses iptables, here iptables-legacy by its tables",
-				Evidence: []string{"kube-proxy says that its mode is iptables"},
+				Reason:   "kube-proxy uses iptables, here iptables-legacy because of its tables",
+				Evidence: []string{"kube-proxy reports mode iptables"},
 			},
 		},
 		{
@@ -76,17 +76,17 @@ func TestFind(t *testing.T) {
 			traces: dataplane.Traces{ProxyMode: "iptables"},
 			want: dataplane.Found{
 				Proxy: dataplane.IPTables, Backend: "iptables-nft",
-				Why:      "kube-proxy uses iptables, and nothing shows that it is the legacy one",
-				Evidence: []string{"kube-proxy says that its mode is iptables"},
+				Reason:   "kube-proxy uses iptables, with no sign of iptables-legacy",
+				Evidence: []string{"kube-proxy reports mode iptables"},
 			},
 		},
 		{
 			name:   "rules of a former kube-proxy do not outweigh what the present one says",
 			traces: dataplane.Traces{ProxyMode: "nftables", Legacy: []dataplane.Chain{services(false)}, NFT: []dataplane.Chain{{Table: "kube-proxy"}, {V6: true, Table: "kube-proxy"}}},
 			want: dataplane.Found{
-				Proxy: dataplane.NFTables, Backend: "nftables", Why: "kube-proxy uses it",
+				Proxy: dataplane.NFTables, Backend: "nftables", Reason: "kube-proxy uses it",
 				Evidence: []string{
-					"kube-proxy says that its mode is nftables", "table kube-proxy of nftables for IPv4 and IPv6",
+					"kube-proxy reports mode nftables", "table kube-proxy of nftables for IPv4 and IPv6",
 					"chain KUBE-SERVICES of iptables-legacy for IPv4",
 				},
 			},
@@ -95,7 +95,7 @@ func TestFind(t *testing.T) {
 			name:   "what answers there is no kube-proxy",
 			traces: dataplane.Traces{ProxyMode: "<html>", NFT: []dataplane.Chain{{V6: true, Table: "kube-proxy"}}},
 			want: dataplane.Found{
-				Proxy: dataplane.NFTables, Backend: "nftables", Why: "kube-proxy uses it",
+				Proxy: dataplane.NFTables, Backend: "nftables", Reason: "kube-proxy uses it",
 				Evidence: []string{"table kube-proxy of nftables for IPv6"},
 			},
 		},
@@ -103,14 +103,14 @@ func TestFind(t *testing.T) {
 			name:   "IPVS",
 			traces: dataplane.Traces{Links: []string{"eth0", "kube-ipvs0"}, IPVS: 12, NFT: []dataplane.Chain{services(false)}},
 			want: dataplane.Found{
-				Proxy: dataplane.IPVS, Backend: "iptables-nft", Why: "IPVS comes with rules in iptables-nft",
-				Evidence: []string{"link kube-ipvs0", "12 virtual services of IPVS", "chain KUBE-SERVICES of iptables-nft for IPv4"},
+				Proxy: dataplane.IPVS, Backend: "iptables-nft", Reason: "IPVS uses rules in iptables-nft",
+				Evidence: []string{"link kube-ipvs0", "12 IPVS virtual services", "chain KUBE-SERVICES of iptables-nft for IPv4"},
 			},
 		},
 		{
 			name:   "IPVS without services is nobody's",
 			traces: dataplane.Traces{IPVS: 0},
-			want:   dataplane.Found{Backend: "nftables", Why: "there is no kube-proxy to follow, and it needs no program"},
+			want:   dataplane.Found{Backend: "nftables", Reason: "there is no kube-proxy, and it needs no program"},
 		},
 		{
 			name: "Cilium beside kube-proxy",
@@ -120,12 +120,12 @@ func TestFind(t *testing.T) {
 				Pins: []string{"/sys/fs/bpf/tc/globals/cilium_lb4_services_v2"},
 			},
 			want: dataplane.Found{
-				Proxy: dataplane.Cilium, Early: true, Note: "Cilium takes" + takes,
-				Backend: "nftables", Why: "there are no rules of kube-proxy's to follow, and it needs no program",
+				Proxy: dataplane.Cilium, Early: true, Note: "Cilium handles" + takes,
+				Backend: "nftables", Reason: "kube-proxy has no rules, and it needs no program",
 				Evidence: []string{
 					"link cilium_host", "link cilium_net", "program cil_sock4_connec on the sockets of this node",
 					"map /sys/fs/bpf/tc/globals/cilium_lb4_services_v2",
-					"kube-proxy says that its mode is iptables", "chain KUBE-SERVICES of iptables-nft for IPv4",
+					"kube-proxy reports mode iptables", "chain KUBE-SERVICES of iptables-nft for IPv4",
 				},
 			},
 		},
@@ -133,9 +133,9 @@ func TestFind(t *testing.T) {
 			name:   "what a former Cilium left",
 			traces: dataplane.Traces{Pins: []string{"/sys/fs/bpf/tc/globals/cilium_lb4_services_v2"}, NFT: []dataplane.Chain{{Table: "kube-proxy"}}},
 			want: dataplane.Found{
-				Proxy: dataplane.NFTables, Backend: "nftables", Why: "kube-proxy uses it",
+				Proxy: dataplane.NFTables, Backend: "nftables", Reason: "kube-proxy uses it",
 				Evidence: []string{
-					"map /sys/fs/bpf/tc/globals/cilium_lb4_services_v2, but no link of Cilium's", "table kube-proxy of nftables for IPv4",
+					"map /sys/fs/bpf/tc/globals/cilium_lb4_services_v2, but no link of Cilium", "table kube-proxy of nftables for IPv4",
 				},
 			},
 		},
@@ -143,8 +143,8 @@ func TestFind(t *testing.T) {
 			name:   "Calico by its links",
 			traces: dataplane.Traces{Links: []string{"bpfin.cali", "bpfout.cali", "cali1234"}},
 			want: dataplane.Found{
-				Proxy: dataplane.Calico, Early: true, Note: "Calico's eBPF data plane takes" + takes,
-				Backend: "nftables", Why: "there are no rules of kube-proxy's to follow, and it needs no program",
+				Proxy: dataplane.Calico, Early: true, Note: "Calico's eBPF data plane handles" + takes,
+				Backend: "nftables", Reason: "kube-proxy has no rules, and it needs no program",
 				Evidence: []string{"link bpfin.cali", "link bpfout.cali"},
 			},
 		},
@@ -152,8 +152,8 @@ func TestFind(t *testing.T) {
 			name:   "Calico by its maps and programs",
 			traces: dataplane.Traces{Pins: []string{"/sys/fs/bpf/tc/globals/cali_v4_nat_fe3"}, Sockets: []string{"calico_connect_"}},
 			want: dataplane.Found{
-				Proxy: dataplane.Calico, Early: true, Note: "Calico's eBPF data plane takes" + takes,
-				Backend: "nftables", Why: "there are no rules of kube-proxy's to follow, and it needs no program",
+				Proxy: dataplane.Calico, Early: true, Note: "Calico's eBPF data plane handles" + takes,
+				Backend: "nftables", Reason: "kube-proxy has no rules, and it needs no program",
 				Evidence: []string{"program calico_connect_ on the sockets of this node", "map /sys/fs/bpf/tc/globals/cali_v4_nat_fe3"},
 			},
 		},
@@ -161,7 +161,7 @@ func TestFind(t *testing.T) {
 			name:   "Calico with kube-proxy",
 			traces: dataplane.Traces{Links: []string{"cali1234", "vxlan.calico"}, NFT: []dataplane.Chain{services(false)}},
 			want: dataplane.Found{
-				Proxy: dataplane.IPTables, Backend: "iptables-nft", Why: "kube-proxy uses iptables-nft",
+				Proxy: dataplane.IPTables, Backend: "iptables-nft", Reason: "kube-proxy uses iptables-nft",
 				Evidence: []string{"chain KUBE-SERVICES of iptables-nft for IPv4"},
 			},
 		},
@@ -169,8 +169,8 @@ func TestFind(t *testing.T) {
 			name:   "Open vSwitch",
 			traces: dataplane.Traces{Links: []string{"antrea-gw0"}},
 			want: dataplane.Found{
-				Proxy: dataplane.OVS, Early: true, Note: "Open vSwitch takes" + takes,
-				Backend: "nftables", Why: "there are no rules of kube-proxy's to follow, and it needs no program",
+				Proxy: dataplane.OVS, Early: true, Note: "Open vSwitch handles" + takes,
+				Backend: "nftables", Reason: "kube-proxy has no rules, and it needs no program",
 				Evidence: []string{"link antrea-gw0"},
 			},
 		},
@@ -178,8 +178,8 @@ func TestFind(t *testing.T) {
 			name:   "a program that nobody knows, and nothing else",
 			traces: dataplane.Traces{Sockets: []string{"77"}},
 			want: dataplane.Found{
-				Proxy: dataplane.EBPF, Early: true, Note: "A program on the sockets of this node takes" + takes,
-				Backend: "nftables", Why: "there are no rules of kube-proxy's to follow, and it needs no program",
+				Proxy: dataplane.EBPF, Early: true, Note: "An eBPF program on the sockets of this node handles" + takes,
+				Backend: "nftables", Reason: "kube-proxy has no rules, and it needs no program",
 				Evidence: []string{"program 77 on the sockets of this node"},
 			},
 		},
@@ -187,18 +187,18 @@ func TestFind(t *testing.T) {
 			name:   "a program that nobody knows beside kube-proxy",
 			traces: dataplane.Traces{Sockets: []string{"observe"}, NFT: []dataplane.Chain{services(true)}},
 			want: dataplane.Found{
-				Proxy: dataplane.IPTables, Note: perhaps, Backend: "iptables-nft", Why: "kube-proxy uses iptables-nft",
+				Proxy: dataplane.IPTables, Note: perhaps, Backend: "iptables-nft", Reason: "kube-proxy uses iptables-nft",
 				Evidence: []string{"program observe on the sockets of this node", "chain KUBE-SERVICES of iptables-nft for IPv6"},
 			},
 		},
 		{
 			name:   "nothing may be looked at",
-			traces: dataplane.Traces{NoNFT: denied, NoLegacy: denied, NoSockets: denied},
+			traces: dataplane.Traces{NFTErr: denied, LegacyErr: denied, SocketsErr: denied},
 			want: dataplane.Found{
-				Backend: "iptables-legacy", Why: "nftables is not to be had: operation not permitted",
+				Backend: "iptables-legacy", Reason: "nftables is not available: operation not permitted",
 				Evidence: []string{
-					"not looked at nftables: operation not permitted", "not looked at iptables-legacy: operation not permitted",
-					"not looked at the programs on sockets: operation not permitted",
+					"cannot read nftables: operation not permitted", "cannot read iptables-legacy: operation not permitted",
+					"cannot read the programs on sockets: operation not permitted",
 				},
 			},
 		},
@@ -213,7 +213,7 @@ func TestFind(t *testing.T) {
 			},
 			want: dataplane.Found{
 				Proxy: dataplane.IPTables, Backend: "nftables",
-				Why:      "iptables-nft would be taken, as kube-proxy uses iptables-nft, but cannot be used here: no program iptables",
+				Reason:   "iptables-nft would be used (kube-proxy uses iptables-nft), but is not available: no program iptables",
 				Evidence: []string{"chain KUBE-SERVICES of iptables-nft for IPv4"},
 			},
 		},
@@ -222,13 +222,13 @@ func TestFind(t *testing.T) {
 			usable: func(string) error { return denied },
 			want: dataplane.Found{
 				Backend: "nftables",
-				Why:     "there is no kube-proxy to follow, and it needs no program, and no backend can be used here: operation not permitted",
+				Reason:  "there is no kube-proxy, and it needs no program, but no backend is available: operation not permitted",
 			},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			c := dataplane.Config{Usable: tt.usable, Look: func(context.Context) dataplane.Traces { return tt.traces }}
+			c := dataplane.Config{Usable: tt.usable, ReadTraces: func(context.Context) dataplane.Traces { return tt.traces }}
 			got, err := dataplane.Find(t.Context(), c)
 			if err != nil {
 				t.Fatalf("Find: %v", err)
