@@ -22,7 +22,7 @@ tests='
 test/kernel  120
 pkg/netif    90 -test.parallel=8
 pkg/nftables 60 -test.run=^(TestGolden|TestLease|TestDrain|TestOwnPackets|TestTwoAgents|TestWithoutOwnedTables|TestMissingCapability)$
-pkg/iptables 90 -test.run=^(TestPlanIsWhatTheKernelPrints|TestSessionsEnd|TestForeignSet|TestMissingRights)$
+pkg/iptables 90 -test.run=^(TestPlanIsWhatTheKernelPrints|TestSessionsEnd|TestForeignSet|TestMissingCapability)$
 '
 if (($# > 0)); then tests=$(printf '%s 120\n' "$@"); fi
 

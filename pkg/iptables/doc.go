@@ -1,35 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package iptables keeps a node's interception in the tables of iptables, with the
-// lease in ipsets.
+// Package iptables writes a node's interception rules to iptables, with the leases in
+// ipsets.
 //
-// A [Backend] adds up to six chains of its own for each IP family, and jumps to them
-// from the front of built-in chains:
+// A [Backend] adds up to six chains for each IP family, and jumps to them at the front of
+// built-in chains:
 //
-//	raw     PREROUTING              NODE-CACHE-PRE     what is not tracked, or has a zone
+//	raw     PREROUTING              NODE-CACHE-PRE     notrack, or a conntrack zone
 //	raw     OUTPUT                  NODE-CACHE-OUT     the same, and the agent's answers
 //	nat     PREROUTING, OUTPUT      NODE-CACHE-DNAT    to the fallback, or to the agent
 //	nat     POSTROUTING             NODE-CACHE-SNAT    the node's source for the fallback
-//	filter  INPUT                   NODE-CACHE-IN      accept; end sessions nobody has
+//	filter  INPUT                   NODE-CACHE-IN      accept; reset sessions without a server
 //	filter  OUTPUT                  NODE-CACHE-REPLY   accept
 //
-// The rules of the chains are text, made from [rules.Rules] by one function and
-// compared with what iptables prints. What differs in a table is written by one
-// iptables-restore, which the kernel takes over in one step. Between two tables there
-// is no such step, so nat comes first: a packet must not get the zone of a fallback
-// list whose DNAT is not there yet.
+// One function renders [rules.Rules] to the text of the rules, which is compared with the
+// output of iptables. One iptables-restore writes all differences in a table, and the
+// kernel applies them in one step. Two tables cannot be changed in one step. So nat comes
+// first: a packet must not get the zone of a fallback list before its DNAT exists.
 //
-// A lease is an element with a time-out in the set node-cache-lease4 or
-// node-cache-lease6. Sets are changed over netlink without any lock, so that a lease
-// is renewed and released while another program holds the lock of iptables. The set
-// node-cache-owner says whose all this is.
+// A lease is an element with a timeout in the set node-cache-lease4 or node-cache-lease6.
+// Sets are changed over netlink without any lock, so a lease can be renewed and released
+// while another program holds the xtables lock. The set node-cache-owner names the owner.
 //
-// It takes the capabilities NET_ADMIN and NET_RAW: iptables of either variant finds a
-// set by a raw socket. The legacy variant takes the node's /run/xtables.lock too, or the
-// file that XTABLES_LOCKFILE names.
+// It needs the capabilities NET_ADMIN and NET_RAW: both variants of iptables find a set
+// with a raw socket. The legacy variant also needs the node's /run/xtables.lock, or the
+// file in XTABLES_LOCKFILE.
 //
-// A flow that keeps its ports would keep its connection, and with it the way that it
-// once took. Packets of the fallback (UDP) and of the transparent mode therefore look
-// for their connection in a zone, in the original direction only: when the fallback
-// list changes, or the lease is taken or lapses, they find none and choose anew.
+// A flow that reuses its ports would match its conntrack entry and take its earlier path.
+// So UDP packets to the fallback and those in transparent mode use a conntrack zone, in the
+// original direction only. When the fallback list changes, or the lease starts or ends,
+// they match no entry and follow the current rules.
 package iptables

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// Drops counts the packets that each rule of the node's iptables which drops or rejects
-// has met, of both families and in all tables of the backend's variant. The key is what
-// one would type to have the rule: "iptables -t filter -A FORWARD … -j DROP", or
-// "ip6tables -t filter -P INPUT DROP" for a built-in chain's policy. What has a higher
-// count after a probe than before it is a suspect. It waits for no lock.
+// Drops returns the packet counters of all iptables rules that drop or reject, of both
+// families and in all tables of the backend's variant. The key is the command that adds the
+// rule: "iptables -t filter -A FORWARD … -j DROP", or "ip6tables -t filter -P INPUT DROP"
+// for the policy of a built-in chain. A counter that rises during a probe shows a suspect.
+// Drops waits for no lock.
 func (b *Backend) Drops(ctx context.Context) (map[string]uint64, error) {
 	drops := map[string]uint64{}
 	for _, v6 := range []bool{false, true} {
@@ -34,7 +34,7 @@ func (b *Backend) Drops(ctx context.Context) (map[string]uint64, error) {
 	return drops, nil
 }
 
-// countDrops reads what iptables-save -c printed. Equal rules are counted together.
+// countDrops parses the output of iptables-save -c. It adds up the counters of equal rules.
 func countDrops(name, saved string, drops map[string]uint64) {
 	table := ""
 	for line := range strings.Lines(saved) {
@@ -55,8 +55,8 @@ func countDrops(name, saved string, drops map[string]uint64) {
 	}
 }
 
-// dropping says whether a rule's target is to drop or to reject. The text of a comment
-// stands before the target.
+// isDrop reports whether a rule's target is DROP or REJECT. The target follows the text of
+// a comment.
 func isDrop(rule string) bool {
 	i := strings.LastIndex(rule, " -j ")
 	if i < 0 {
@@ -66,7 +66,7 @@ func isDrop(rule string) bool {
 	return target == "DROP" || target == "REJECT"
 }
 
-// packets reads the first number of "[packets:bytes]".
+// packetCount parses the first number of "[packets:bytes]".
 func packetCount(counters string) uint64 {
 	text, _, _ := strings.Cut(strings.TrimPrefix(counters, "["), ":")
 	n, err := strconv.ParseUint(text, 10, 64)

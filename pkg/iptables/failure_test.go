@@ -20,7 +20,7 @@ func TestOneFamilyFails(t *testing.T) {
 			lab, b := openLab(t, v)
 			b.own.programs[1] = nil
 			changed, err := b.Apply(t.Context(), linkLocal())
-			if !changed || err == nil || !strings.Contains(err.Error(), "no ip6tables") {
+			if !changed || err == nil || !strings.Contains(err.Error(), "ip6tables is not installed") {
 				t.Errorf("changed %t, error %v; want the missing program named", changed, err)
 			}
 			if out := run(t, lab, "iptables-"+string(v)+"-save"); strings.Count(out, "-j NODE-CACHE-") != 7 {
@@ -79,7 +79,7 @@ func TestForeignSet(t *testing.T) {
 	lab, b := openLab(t, Nft)
 	run(t, lab, "ipset create node-cache-lease4 hash:net")
 	_, err := b.Apply(t.Context(), linkLocal())
-	if err == nil || !strings.Contains(err.Error(), "`ipset destroy node-cache-lease4` removes it") {
+	if err == nil || !strings.Contains(err.Error(), "run `ipset destroy node-cache-lease4`") {
 		t.Errorf("error %v, want the set named", err)
 	}
 	if out := run(t, lab, "ip6tables-nft-save"); !strings.Contains(out, "NODE-CACHE") {

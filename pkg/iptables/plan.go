@@ -13,18 +13,18 @@ import (
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// A chain is one of ours, with where it is called from.
+// A chain is a chain of the agent, with the built-in chains that jump to it.
 type chain struct {
 	table, name string
 	hooks       []string // the built-in chains that jump to it
-	rules       []string // as iptables prints them, less "-A NAME "; none: the chain is not wanted
+	rules       []string // as iptables prints them, without "-A NAME "; empty: the chain should not exist
 }
 
-// tables are those that we use, in the order in which they are written.
+// tables returns the tables that the agent uses, in the order of writing.
 func tables() []string { return []string{"nat", "raw", "filter"} }
 
-// plan is what the kernel should hold for the part of r of one family, each chain of
-// ours, those without rules too. randomly says that MASQUERADE can choose ports at random.
+// plan returns all chains of the agent for one family of r, also those without rules.
+// randomly means that MASQUERADE supports --random-fully.
 func plan(r *rules.Rules, v6, randomly bool) []chain {
 	p := planner{Rules: r.Family(v6), v6: v6, randomFully: randomly}
 	chains := []chain{
@@ -64,12 +64,12 @@ const (
 	syn     = " --tcp-flags FIN,SYN,RST,ACK SYN" // as iptables prints --syn
 )
 
-// mark matches the agent's own packets, and others with "! ".
+// mark matches the agent's own packets, or with "! " all others.
 func mark(not string) string {
 	return fmt.Sprintf("-m mark %s--mark %#x/%#x", not, rules.Mark, rules.Mark)
 }
 
-// to matches packets of one protocol to a port, from those that come out of it.
+// to matches packets of a protocol to a port, and from matches those from a port.
 func to(proto string, port uint16) string {
 	return fmt.Sprintf("-p %s -m %s --dport %d", proto, proto, port)
 }
@@ -78,15 +78,15 @@ func from(proto string, port uint16) string {
 	return fmt.Sprintf("-p %s -m %s --sport %d", proto, proto, port)
 }
 
-// inSet matches packets to an address that is in a set of ours.
+// inSet matches packets to an address in one of the agent's sets.
 func (p *planner) inSet(name string) string {
 	return "-m set --match-set " + setName(name, p.v6) + " dst"
 }
 
-// host is an address as iptables prints it.
+// host returns an address as iptables prints it.
 func (p *planner) host(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
 
-// ports calls rule for each port of the agent's.
+// ports calls rule for each port of the agent.
 func (p *planner) ports(rule func(proto string, port uint16) string) []string {
 	list := []string{rule("udp", p.Port), rule("tcp", p.Port)}
 	if p.Admin != 0 {
@@ -95,9 +95,8 @@ func (p *planner) ports(rule func(proto string, port uint16) string) []string {
 	return list
 }
 
-// claim decides in raw, on the way in and for clients on the node, which packets are
-// the agent's. A target of CT only applies to packets that no rule before it did
-// anything to.
+// rawRules returns the rules in raw that select the agent's packets, from outside and from
+// the node. The target CT applies only to packets that no earlier CT rule has changed.
 func (p *planner) rawRules() []string {
 	var list []string
 	if p.Mode == rules.Transparent {
@@ -114,7 +113,7 @@ func (p *planner) rawRules() []string {
 		return list
 	}
 	for _, a := range p.Addresses {
-		// Only UDP: a TCP session stays where its SYN went.
+		// Only UDP: a TCP session stays with the target of its SYN.
 		list = append(list, fmt.Sprintf("-d %s %s %s -j CT --zone-orig %d", p.host(a), to("udp", p.Port), mark("! "), zone(p.Fallback)))
 	}
 	return list
@@ -134,7 +133,8 @@ func (p *planner) notrackRules() []string {
 	)
 }
 
-// claimServices gives UDP a zone. A TCP session needs none: it stays where its SYN went.
+// serviceZoneRules puts UDP into a zone. TCP needs none: a session stays with the target of
+// its SYN.
 func (p *planner) serviceZoneRules() []string {
 	list := make([]string, len(p.Services))
 	for i, s := range p.Services {
@@ -144,7 +144,7 @@ func (p *planner) serviceZoneRules() []string {
 	return list
 }
 
-// answers are the rules in raw for what the agent sends.
+// answerRules returns the rules in raw for packets of the agent.
 func (p *planner) answerRules() []string {
 	var list []string
 	for _, a := range p.Addresses {
@@ -155,8 +155,8 @@ func (p *planner) answerRules() []string {
 			})...)
 			continue
 		}
-		// Answers to rewritten queries are tracked, or they would not be written back.
-		// The query that the agent sends itself goes from the address to the address.
+		// Answers to rewritten queries have to be tracked, to be translated back. The agent's
+		// self-query has its destination as its source.
 		for _, proto := range []string{"udp", "tcp"} {
 			self := fmt.Sprintf("%s -d %s", s, p.host(a))
 			list = append(
@@ -172,15 +172,15 @@ func (p *planner) answerRules() []string {
 	return list
 }
 
-// input accepts what is for the agent and its clients on the node. Before that it
-// ends TCP sessions that nobody may answer any more: their clients would wait for long.
+// inputRules accepts packets for the agent and its clients on the node. Before that it
+// resets TCP sessions that no server answers any more, so that clients do not time out.
 func (p *planner) inputRules() []string {
 	list := p.resetRules()
 	for _, a := range p.Addresses {
 		list = append(list, p.ports(func(proto string, port uint16) string {
 			return fmt.Sprintf("-d %s %s -j ACCEPT", p.host(a), to(proto, port))
 		})...)
-		// Only by lo: from elsewhere, anybody could write this address and port as his own.
+		// Only on lo: on other links this source could be forged.
 		list = append(list, p.ports(func(proto string, port uint16) string {
 			return fmt.Sprintf("-s %s -i lo %s -j ACCEPT", p.host(a), from(proto, port))
 		})...)
@@ -188,11 +188,10 @@ func (p *planner) inputRules() []string {
 	return list
 }
 
-// ends are the rules that end TCP sessions with the agent that are neither leased nor
-// draining. In link-local mode these are known by being tracked and not sent to the
-// fallback: their packets were not tracked before, and so they are taken up in the
-// middle. That is why raw does nothing for a session that drains: it would do it to
-// those with the fallback too.
+// resetRules resets TCP sessions with the agent that are neither leased nor draining. In
+// link-local mode these are tracked but without DNAT to the fallback: their earlier packets
+// were untracked, so conntrack picks them up in the middle. Rules in raw cannot handle a
+// draining session: they would also match sessions with the fallback.
 func (p *planner) resetRules() []string {
 	var list []string
 	reset := "-j REJECT --reject-with tcp-reset"
@@ -215,7 +214,7 @@ func (p *planner) resetRules() []string {
 
 func negate(match string) string { return strings.Replace(match, "--match-set", "! --match-set", 1) }
 
-// output accepts what the agent and its clients on the node send.
+// outputRules accepts packets of the agent and of its clients on the node.
 func (p *planner) outputRules() []string {
 	var list []string
 	for _, a := range p.Addresses {
@@ -229,7 +228,7 @@ func (p *planner) outputRules() []string {
 	return list
 }
 
-// toAgent rewrites the service's address into the agent's.
+// agentRules rewrites the Service's address to the agent's.
 func (p *planner) agentRules() []string {
 	list := make([]string, 0, 2*len(p.Services))
 	for _, s := range p.Services {
@@ -241,9 +240,9 @@ func (p *planner) agentRules() []string {
 	return list
 }
 
-// toFallback spreads new connections over the fallback's targets. What the agent
-// holds is not tracked and does not come here, but in the moment between these rules
-// and those of raw: one table is written after the other.
+// fallbackRules spreads new connections over the fallback's targets. Leased queries are
+// untracked and do not get here, except before the rules in raw are written: the tables are
+// written one after the other.
 func (p *planner) fallbackRules() []string {
 	list := make([]string, 0, 2+2*len(p.Addresses)*len(p.Fallback))
 	for _, proto := range []string{"udp", "tcp"} {
@@ -263,23 +262,24 @@ func (p *planner) fallbackRules() []string {
 	return list
 }
 
-// fraction is 1/n in the kernel's accuracy, of 31 bits.
+// fraction returns 1/n in the kernel's precision of 31 bits.
 func fraction(n int) float64 { return math.Round((1<<31)/float64(n)) / (1 << 31) }
 
-// fromNode gives what goes to the fallback the node's address: a client on the node has
-// the agent's as its own, and a pod's answers need to come back by here.
+// masqueradeRules gives packets to the fallback the node's source address: a client on the
+// node has the agent's address as its source, and answers to a pod must return through the
+// node.
 func (p *planner) masqueradeRules() []string {
 	list := make([]string, len(p.Addresses))
 	for i, a := range p.Addresses {
 		list[i] = fmt.Sprintf("-m conntrack --ctstate DNAT --ctorigdst %s --ctorigdstport %d -j MASQUERADE", a, p.Port)
 		if p.randomFully {
-			list[i] += " --random-fully" // two pods that ask from one port at one time would be given the same
+			list[i] += " --random-fully" // two pods that use the same port would get the same one
 		}
 	}
 	return list
 }
 
-// zone is a zone for a fallback list, so that another list has another one.
+// zone returns the conntrack zone of a fallback list. Other lists have other zones.
 func zone(fallback []netip.AddrPort) uint16 {
 	sorted := slices.SortedFunc(slices.Values(fallback), netip.AddrPort.Compare)
 	h := fnv.New32a()

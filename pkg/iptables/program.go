@@ -18,21 +18,21 @@ import (
 	goiptables "github.com/coreos/go-iptables/iptables"
 )
 
-// A program is the iptables of one family and variant, with those that belong to it.
+// A program is the iptables program of one family and variant, with its -save and -restore.
 type program struct {
 	variant     Variant
 	v6          bool
-	path        string // of iptables itself; -save and -restore lie beside it
-	randomFully bool   // it knows --random-fully
+	path        string // of iptables; -save and -restore are in the same directory
+	randomFully bool   // it supports --random-fully
 	lister      *goiptables.IPTables
 	wait        string       // seconds
 	space       *netns       // where it runs
-	env         []string     // besides the agent's own; tests only
+	env         []string     // added to the agent's own; tests only
 	runs        atomic.Int64 // of programs
 }
 
-// find looks for the program of a variant and a family by its own name, or by the
-// common one if that is it.
+// findProgram locates the program of a variant and family by its own name, or by the
+// common name if that is the variant.
 func findProgram(variant Variant, v6 bool, wait time.Duration, in *netns) (*program, error) {
 	common, proto := "iptables", goiptables.ProtocolIPv4
 	if v6 {
@@ -64,19 +64,19 @@ func findProgram(variant Variant, v6 bool, wait time.Duration, in *netns) (*prog
 	return nil, fmt.Errorf("finding %s of the variant %s: %w", common, variant, errors.Join(append(errs, errNoProgram)...))
 }
 
-var errNoProgram = errors.New("no such program: the image or the node needs the package iptables")
+var errNoProgram = errors.New("not installed: add the package iptables to the image or the node")
 
-// locate finds a program in the path, or where root has its own.
+// locate finds a program in PATH or in a sbin directory.
 func locate(name string) (string, error) {
 	for _, dir := range []string{"", "/usr/sbin", "/sbin"} {
 		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%s is not there", name)
+	return "", fmt.Errorf("%s not found", name)
 }
 
-// modeOf says which variant a program is.
+// modeOf returns the variant of a program.
 func modeOf(path string) (Variant, error) {
 	out, err := exec.CommandContext(context.Background(), path, "--version").Output()
 	switch {
@@ -88,7 +88,7 @@ func modeOf(path string) (Variant, error) {
 	return Legacy, nil
 }
 
-// list prints the rules of one chain that is there. It may wait for the lock.
+// list returns the rules of one existing chain. It may wait for the lock.
 func (p *program) list(table, name string) (lines []string, err error) {
 	err = p.space.do(func() error {
 		p.runs.Add(1)
@@ -101,8 +101,8 @@ func (p *program) list(table, name string) (lines []string, err error) {
 	return lines, nil
 }
 
-// save prints a table, with the number of packets before each rule if counted is set.
-// It waits for no lock.
+// save returns the rules of a table, with packet counters if counted is set. It waits for
+// no lock.
 func (p *program) save(ctx context.Context, table string, counted bool) ([]string, error) {
 	args := []string{"-t", table}
 	if counted {
@@ -112,7 +112,7 @@ func (p *program) save(ctx context.Context, table string, counted bool) ([]strin
 	return strings.Split(out, "\n"), err
 }
 
-// restore has the kernel take over changes to tables.
+// restore writes changes to tables.
 func (p *program) restore(ctx context.Context, changes string) error {
 	_, err := p.run(ctx, "-restore", changes, "--noflush", "--wait", p.wait)
 	return err
@@ -124,7 +124,7 @@ func (p *program) run(ctx context.Context, suffix, input string, args ...string)
 		p.runs.Add(1)
 		cmd := exec.CommandContext(ctx, p.path+suffix, args...)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &complaint
-		cmd.WaitDelay = 10 * time.Second // on a busy node, its output is read long after it ended
+		cmd.WaitDelay = 10 * time.Second // on a busy node the output is read long after the program ends
 		if p.env != nil {
 			cmd.Env = append(os.Environ(), p.env...)
 		}
@@ -140,12 +140,11 @@ func (p *program) run(ctx context.Context, suffix, input string, args ...string)
 	return "", withHint(fmt.Errorf("running %s%s %s: %w: %s", filepath.Base(p.path), suffix, strings.Join(args, " "), err, text))
 }
 
-// ErrLocked says that another program held the lock of iptables all the time that
-// Config.LockWait allows for. What was to be done has not been begun, or goes on the
-// next time.
-var ErrLocked = errors.New("another program holds the lock of iptables")
+// ErrLocked means that another program held the xtables lock for longer than
+// Config.LockWait. The operation had no effect, or the next call completes it.
+var ErrLocked = errors.New("another program holds the xtables lock")
 
-// problem adds to what a program said what it means, or what a person can do.
+// withHint adds a hint to the error output of a program.
 func withHint(err error) error {
 	text := err.Error()
 	says := func(parts ...string) bool {
@@ -157,7 +156,7 @@ func withHint(err error) error {
 	case says("can't open lock file"):
 		return fmt.Errorf("%w: mount the node's /run/xtables.lock, or name a file that all users of iptables on the node share in XTABLES_LOCKFILE", err)
 	case says("Can't open socket to ipset", "you must be root", "Operation not permitted"):
-		return fmt.Errorf("%w: it takes the capabilities NET_ADMIN and NET_RAW", err)
+		return fmt.Errorf("%w: it needs the capabilities NET_ADMIN and NET_RAW", err)
 	case says("Table does not exist", "do you need to insmod"):
 		return fmt.Errorf("%w: the kernel lacks the module iptable_raw, iptable_nat or iptable_filter, or with IPv6 those of ip6table_", err)
 	case says("missing kernel module", "failed (No such file or directory)", "No chain/target/match by that name", "Couldn't load match", "Couldn't load target", "Extension "):

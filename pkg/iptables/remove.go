@@ -6,16 +6,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/nodecache/node-cache/pkg/rules"
 )
 
-// Remove takes away rules, chains and sets of the agent called owner, or, if owner is
-// empty, of any. When they are another agent's it leaves all and returns
-// [rules.ErrOwned]. Tables and built-in chains of iptables-nft that were not there
-// before go too, if nobody uses them now; an empty table of iptables-legacy stays: the
-// kernel has no way to remove it.
+// Remove removes the rules, chains and sets of the agent called owner, or, if owner is
+// empty, of any agent. If they belong to another agent, it leaves all and returns
+// [rules.ErrOwned]. It also deletes tables and built-in chains of iptables-nft that an
+// agent created and that no program uses now. An empty table of iptables-legacy stays: the
+// kernel cannot delete it.
 func (b *Backend) Remove(ctx context.Context, owner string) error {
 	if err := b.writeLock.enter(ctx); err != nil {
 		return err
@@ -35,7 +37,7 @@ func (b *Backend) Remove(ctx context.Context, owner string) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err // the sets stay: they cannot go before the rules, and tell whose those are
+		return err // the sets stay: the rules need them, and they hold the owner
 	}
 	return b.sets.destroy(ctx)
 }
@@ -57,4 +59,26 @@ func (b *Backend) removeFrom(ctx context.Context, s *variantTables, notes map[no
 		}
 	}
 	return nil
+}
+
+// Left reports whether an agent wrote iptables rules in the network namespace of the
+// calling thread, or was about to. It checks the ipsets, runs no program, and needs only
+// the capability NET_ADMIN.
+func Left() (bool, error) {
+	s, err := openSets()
+	if err != nil {
+		return false, err
+	}
+	defer s.handle.Close()
+	notes, err := s.readNotes()
+	if err != nil || len(notes) > 0 {
+		return len(notes) > 0, err
+	}
+	// An agent that ended just before its first rules leaves sets without notes.
+	for _, v6 := range []bool{false, true} {
+		if found, err := s.leases(v6, map[netip.Addr]time.Duration{}); err != nil || found {
+			return found, err
+		}
+	}
+	return false, nil
 }

@@ -365,7 +365,7 @@ func TestDrops(t *testing.T) {
 }
 
 // The names of rights and modules that are missing.
-func TestMissingRights(t *testing.T) {
+func TestMissingCapability(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("IPTABLES_TEST_RIGHTS") != "" {
 		b, err := New(Config{Variant: Variant(os.Getenv("IPTABLES_TEST_RIGHTS"))})
@@ -382,11 +382,11 @@ func TestMissingRights(t *testing.T) {
 				lab := nodelab.ForTest(t, nodelab.Options{Pods: 1})
 				name := "-" + strings.ToLower(right)
 				cmd := lab.Node.Command(t.Context(), "setpriv", "--bounding-set", name, "--inh-caps", name, "--",
-					os.Args[0], "-test.run=^TestMissingRights$", "-test.v")
+					os.Args[0], "-test.run=^TestMissingCapability$", "-test.v")
 				cmd.Env = append(cmd.Env, "IPTABLES_TEST_RIGHTS="+string(v))
 				out, err := cmd.CombinedOutput()
-				if err != nil || !strings.Contains(string(out), "it takes the capability "+right) {
-					t.Errorf("%v: want the missing right named:\n%s", err, out)
+				if err != nil || !strings.Contains(string(out), "it needs the capability "+right) {
+					t.Errorf("%v: want the missing capability named:\n%s", err, out)
 				}
 			})
 		}

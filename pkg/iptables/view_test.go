@@ -158,7 +158,7 @@ func TestProblem(t *testing.T) {
 func TestMissingProgram(t *testing.T) {
 	t.Parallel()
 	_, err := findProgram("other", false, 0, nil)
-	if err == nil || !strings.Contains(err.Error(), "iptables-other is not there") || !errors.Is(err, errNoProgram) {
+	if err == nil || !strings.Contains(err.Error(), "iptables-other not found") || !errors.Is(err, errNoProgram) {
 		t.Errorf("error %v, want it to say which program is missing", err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// choose opens the stack of the wanted variant, or of the node's, and the other one to
-// clean up in.
+// openVariants opens the wanted variant, or the one that the node uses, and the other one
+// for its cleanup.
 func (b *Backend) openVariants(wanted Variant, wait time.Duration) error {
 	if wanted != "" && wanted != Nft && wanted != Legacy {
 		return fmt.Errorf("variant %q is neither %s nor %s", wanted, Nft, Legacy)
@@ -22,10 +22,10 @@ func (b *Backend) openVariants(wanted Variant, wait time.Duration) error {
 		return err
 	}
 	b.own = stacks[0]
-	b.reason = fmt.Sprintf("there is no other variant than iptables-%s", b.own.variant)
+	b.reason = fmt.Sprintf("iptables-%s is the only variant", b.own.variant)
 	if len(stacks) == 2 {
 		b.other = stacks[1]
-		v, why := wanted, "it is what was asked for"
+		v, why := wanted, "it is configured"
 		if wanted == "" {
 			v, why = b.variantOfNode(stacks)
 		}
@@ -37,8 +37,8 @@ func (b *Backend) openVariants(wanted Variant, wait time.Duration) error {
 	return nil
 }
 
-// openStacks opens what there is of the two variants, at least one, and the wanted one.
-// With an error none stays open.
+// openAllTables opens the installed variants: at least one, and the wanted one. On an error
+// it closes all.
 func openAllTables(wanted Variant, wait time.Duration, in *netns) (stacks []*variantTables, err error) {
 	var errs []error
 	for _, v := range []Variant{Nft, Legacy} {
@@ -61,10 +61,11 @@ func openAllTables(wanted Variant, wait time.Duration, in *netns) (stacks []*var
 	return stacks, nil
 }
 
-// A sign is a chain by which one knows the variant that a node uses.
+// A variantHint is a chain that shows which variant a node uses.
 type variantHint struct{ table, chain string }
 
-// signs are the chains of kube-proxy and of the kubelet. The first found decides.
+// variantHints returns the chains of kube-proxy and of the kubelet. The first one found
+// decides.
 func variantHints() []variantHint {
 	return []variantHint{{"nat", "KUBE-SERVICES"}, {"mangle", "KUBE-IPTABLES-HINT"}, {"mangle", "KUBE-KUBELET-CANARY"}}
 }
@@ -82,10 +83,10 @@ func (b *Backend) variantOfNode(stacks []*variantTables) (Variant, string) {
 			return v, fmt.Sprintf("%s is iptables-%s", path, v)
 		}
 	}
-	return stacks[0].variant, "nothing says which variant this node uses"
+	return stacks[0].variant, "no sign of the variant that this node uses"
 }
 
-// bears says whether a chain is there. What cannot be read is not.
+// hasChain reports whether a chain exists. On an error it returns false.
 func (s *variantTables) hasChain(sign variantHint) bool {
 	for _, v6 := range []bool{false, true} {
 		p := s.program(v6)

@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// threadSpace is the network namespace of the calling thread.
+// threadNetns is the network namespace of the calling thread.
 const threadNetns = "/proc/thread-self/ns/net"
 
-// A space is a network namespace. The agent has one only; a test has several.
+// A netns is a network namespace. The agent uses one; tests use several.
 type netns struct {
 	file *os.File
 	id   unix.Stat_t
 }
 
-// currentSpace is that of the calling thread.
+// currentNetns returns the network namespace of the calling thread.
 func currentNetns() (*netns, error) {
 	file, err := os.Open(threadNetns)
 	if err != nil {
@@ -33,7 +33,7 @@ func currentNetns() (*netns, error) {
 	return s, nil
 }
 
-// do calls fn on a thread that is in s. Programs that fn runs are in it too.
+// do calls fn on a thread in the namespace. Programs that fn runs are in it too.
 func (s *netns) do(fn func() error) error {
 	var now unix.Stat_t
 	if err := unix.Stat(threadNetns, &now); err != nil {
@@ -45,8 +45,8 @@ func (s *netns) do(fn func() error) error {
 	return s.enter(fn)
 }
 
-// enter calls fn on the calling goroutine's thread, which goes to s and back. A thread
-// that cannot go back ends with its goroutine.
+// enter moves the calling goroutine's thread to the namespace, calls fn, and moves it back.
+// A thread that cannot move back ends with its goroutine.
 func (s *netns) enter(fn func() error) error {
 	runtime.LockOSThread()
 	before, err := currentNetns()
